@@ -1,0 +1,14 @@
+# polyhead_test(<name> SOURCES ... LINK ...) makes a GoogleTest program test_<name>; each of its tests is one ctest test. No effect when tests
+# are off, so that a folder can list its tests beside its sources.
+function(polyhead_test name)
+  if(NOT POLYHEAD_BUILD_TESTS)
+    return()
+  endif()
+  cmake_parse_arguments(arg "" "" "SOURCES;LINK" ${ARGN})
+  add_executable(test_${name} ${arg_SOURCES})
+  polyhead_own_code(test_${name})
+  target_include_directories(test_${name} PRIVATE ${PROJECT_SOURCE_DIR}/src ${PROJECT_SOURCE_DIR}/tests)
+  target_link_libraries(test_${name} PRIVATE ${arg_LINK} GTest::gmock GTest::gtest_main)
+  target_compile_definitions(test_${name} PRIVATE POLYHEAD_SOURCE_DIR="${PROJECT_SOURCE_DIR}")
+  gtest_discover_tests(test_${name} DISCOVERY_TIMEOUT 60 PROPERTIES TIMEOUT 300)
+endfunction()

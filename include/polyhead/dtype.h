@@ -1,0 +1,92 @@
+// Storage types of tensors: the one table that files, dispatch and messages read.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <string_view>
+
+namespace polyhead {
+
+enum class DType : std::uint8_t { f32, f64, bf16, f16, boolean, i8, u8, i16, u16, i32, u32, i64, u64 };
+
+enum class DTypeKind : std::uint8_t { floating, boolean, integer };
+
+struct DTypeInfo {
+  DType dtype;
+  DTypeKind kind;
+  std::size_t size;              // bytes per element
+  std::string_view name;         // in messages
+  std::string_view safetensors;  // in a safetensors header
+  std::string_view npy;          // in an npy header (little endian); empty: npy has no name for it
+};
+
+inline constexpr std::array<DTypeInfo, 13> kDTypes{{
+    {DType::f32, DTypeKind::floating, 4, "float32", "F32", "<f4"},
+    {DType::f64, DTypeKind::floating, 8, "float64", "F64", "<f8"},
+    {DType::bf16, DTypeKind::floating, 2, "bfloat16", "BF16", ""},
+    {DType::f16, DTypeKind::floating, 2, "float16", "F16", "<f2"},
+    {DType::boolean, DTypeKind::boolean, 1, "bool", "BOOL", "|b1"},
+    {DType::i8, DTypeKind::integer, 1, "int8", "I8", "|i1"},
+    {DType::u8, DTypeKind::integer, 1, "uint8", "U8", "|u1"},
+    {DType::i16, DTypeKind::integer, 2, "int16", "I16", "<i2"},
+    {DType::u16, DTypeKind::integer, 2, "uint16", "U16", "<u2"},
+    {DType::i32, DTypeKind::integer, 4, "int32", "I32", "<i4"},
+    {DType::u32, DTypeKind::integer, 4, "uint32", "U32", "<u4"},
+    {DType::i64, DTypeKind::integer, 8, "int64", "I64", "<i8"},
+    {DType::u64, DTypeKind::integer, 8, "uint64", "U64", "<u8"},
+}};
+
+constexpr const DTypeInfo& info(DType dtype) { return kDTypes[static_cast<std::size_t>(dtype)]; }
+
+constexpr bool is_floating(DType dtype) { return info(dtype).kind == DTypeKind::floating; }
+constexpr bool is_integer(DType dtype) { return info(dtype).kind == DTypeKind::integer; }
+
+// float64 accumulates in float64, every narrower storage in float32.
+constexpr DType accumulation_dtype(DType storage) { return storage == DType::f64 ? DType::f64 : DType::f32; }
+
+// Two bytes of storage; arithmetic happens in float32.
+struct bf16 {
+  std::uint16_t bits;
+};
+struct f16 {
+  std::uint16_t bits;
+};
+
+// The C++ type of a row: DTypeOf<float>::value == DType::f32.
+template <class T>
+struct DTypeOf;
+template <>
+struct DTypeOf<float> { static constexpr DType value = DType::f32; };
+template <>
+struct DTypeOf<double> { static constexpr DType value = DType::f64; };
+template <>
+struct DTypeOf<bf16> { static constexpr DType value = DType::bf16; };
+template <>
+struct DTypeOf<f16> { static constexpr DType value = DType::f16; };
+template <>
+struct DTypeOf<bool> { static constexpr DType value = DType::boolean; };
+template <>
+struct DTypeOf<std::int8_t> { static constexpr DType value = DType::i8; };
+template <>
+struct DTypeOf<std::uint8_t> { static constexpr DType value = DType::u8; };
+template <>
+struct DTypeOf<std::int16_t> { static constexpr DType value = DType::i16; };
+template <>
+struct DTypeOf<std::uint16_t> { static constexpr DType value = DType::u16; };
+template <>
+struct DTypeOf<std::int32_t> { static constexpr DType value = DType::i32; };
+template <>
+struct DTypeOf<std::uint32_t> { static constexpr DType value = DType::u32; };
+template <>
+struct DTypeOf<std::int64_t> { static constexpr DType value = DType::i64; };
+template <>
+struct DTypeOf<std::uint64_t> { static constexpr DType value = DType::u64; };
+
+// Round to nearest even; NaN stays NaN, overflow becomes infinity (IEEE 754-2019, section 4.3).
+float to_float(bf16 x);
+float to_float(f16 x);
+bf16 to_bf16(float x);
+f16 to_f16(float x);
+
+}  // namespace polyhead

@@ -1,0 +1,26 @@
+#pragma once
+
+#include <cstdint>
+#include <stdexcept>
+#include <string>
+
+namespace polyhead {
+
+enum class ErrorCode : std::uint8_t {
+  invalid_argument,  // a shape, extent, stride, dtype or value that the operation does not allow
+  unsupported,       // well formed, but the named backend or format cannot serve it
+  io,                // a file cannot be opened, read, written or renamed
+  format,            // a file's contents are not what its format says
+};
+
+// The only exception type of the library. what() names the operation, what was given and what is allowed.
+class Error : public std::runtime_error {
+ public:
+  Error(ErrorCode code, const std::string& message) : std::runtime_error(message), code_(code) {}
+  ErrorCode code() const noexcept { return code_; }
+
+ private:
+  ErrorCode code_;
+};
+
+}  // namespace polyhead

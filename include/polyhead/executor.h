@@ -1,0 +1,22 @@
+// Who runs the parts of an operation. The library's own threads are made at first use; a caller may bring an executor instead.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+
+namespace polyhead {
+
+class Executor {
+ public:
+  virtual ~Executor() = default;
+  virtual int num_threads() const = 0;
+  // Calls task(i) once for every i in [0, count), in any order and on any thread, and returns when all are done.
+  // An exception thrown by a task is rethrown here (one of them, if several threw).
+  virtual void run(std::int64_t count, const std::function<void(std::int64_t)>& task) = 0;
+};
+
+// Threads that operations without an executor of their own use; by default what the process may run on.
+int num_threads();
+void set_num_threads(int count);  // >= 1
+
+}  // namespace polyhead

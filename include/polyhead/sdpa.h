@@ -1,0 +1,74 @@
+// Scaled dot-product attention, forward and backward (Vaswani et al. 2017, eq. 1, with the options below).
+//
+//   score[b,n,t,s] = softcap(scale * <q[b,n,t,:], k[b,n/(N/K),s,:]>) + bias[b,n,t,s]      softcap(x) = c tanh(x/c), or x when c = 0
+//   p[b,n,t,:]     = softmax of score over the keys that t may attend to
+//   out[b,n,t,:]   = sum_s drop(p)[b,n,t,s] v[b,n/(N/K),s,:]                               lse[b,n,t] = log sum_s exp(score[b,n,t,s])
+//
+// Letters: * any number of leading (batch) dimensions, N query heads, K key/value heads (N % K == 0), T queries, S keys,
+// H width of a query/key head, V width of a value head. Any strides are legal; every extent may be 0.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "polyhead/executor.h"
+#include "polyhead/mask.h"
+#include "polyhead/tensor_view.h"
+
+namespace polyhead {
+
+struct SdpaForward {
+  ConstTensorView q;     // [*,N,T,H]  float32, float64, bfloat16 or float16; all tensors share the dtype
+  ConstTensorView k;     // [*,K,S,H]
+  ConstTensorView v;     // [*,K,S,V]
+  TensorView out;        // [*,N,T,V]  may not overlap an input
+  TensorView lse = {};   // [*,N,T]    optional; float64 for float64 inputs, else float32
+};
+
+struct SdpaBackward {
+  ConstTensorView q, k, v;    // as given to the forward pass
+  ConstTensorView out, lse;   // as the forward pass wrote them
+  ConstTensorView d_out;      // [*,N,T,V]
+  TensorView d_q, d_k, d_v;   // shaped as q, k, v; a view that is not given is not computed
+  TensorView d_bias = {};     // exactly the shape of options.bias. Elements that share memory (zero or overlapping strides) are summed.
+};
+
+// Dropout on the probabilities: keeps an entry with probability 1 - p and scales it by 1/(1 - p). The bits come from Philox 4x32-10
+// (Salmon et al. 2011) keyed by (seed, b, n, t, s): equal for every backend and thread count, never stored.
+struct Dropout {
+  double p = 0;              // in [0,1]
+  std::uint64_t seed = 0;
+  ConstTensorView keep = {};  // bool, broadcasts to [*,N,T,S]: bits to use instead of the generator's
+};
+
+class Backend;
+
+struct SdpaOptions {
+  std::optional<double> scale{};  // 1/sqrt(H) when not given
+  Mask mask{};
+  ConstTensorView bias{};         // added to the scores; dtype of q; broadcasts to [*,N,T,S]; -inf means probability 0
+  double softcap = 0;             // >= 0; 0 is off
+  Dropout dropout{};
+  EmptyRows empty_rows = EmptyRows::Zero;
+  const Backend* backend = nullptr;   // a forced one that cannot serve the problem is an error
+  Executor* executor = nullptr;
+};
+
+void sdpa_forward(const SdpaForward& tensors, const SdpaOptions& options = {});
+void sdpa_backward(const SdpaBackward& tensors, const SdpaOptions& options = {});  // gradients are written, not accumulated
+
+// The path that sdpa_forward would take and why each backend before it declined; one fact per line.
+std::string explain(const SdpaForward& tensors, const SdpaOptions& options = {});
+
+// Backends in order of preference.
+std::vector<const Backend*> backends();
+std::string_view backend_name(const Backend& backend);
+const Backend& find_backend(std::string_view name);  // Error that lists the names when there is none such
+
+// Writes the keep bits that dropout with (p, seed) uses; `keep` is bool [*,N,T,S].
+void dropout_keep_bits(double p, std::uint64_t seed, TensorView keep);
+
+}  // namespace polyhead

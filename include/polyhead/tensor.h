@@ -1,0 +1,62 @@
+// A tensor that owns its memory (64-byte aligned, row major) or shares it with an owner such as a mapped file.
+#pragma once
+
+#include <initializer_list>
+#include <memory>
+#include <span>
+
+#include "polyhead/tensor_view.h"
+
+namespace polyhead {
+
+// A value type: a copy has memory of its own.
+class Tensor {
+ public:
+  Tensor() = default;
+  Tensor(DType dtype, const Shape& shape);  // zeros
+  Tensor(const Tensor& other);
+  Tensor& operator=(const Tensor& other);
+  Tensor(Tensor&&) noexcept = default;
+  Tensor& operator=(Tensor&&) noexcept = default;
+  ~Tensor() = default;
+
+  template <class T>
+  static Tensor of(const Shape& shape, std::span<const T> values);
+  template <class T>
+  static Tensor of(const Shape& shape, std::initializer_list<T> values) {
+    return of<T>(shape, std::span<const T>(values.begin(), values.size()));
+  }
+  // Memory that `owner` keeps alive.
+  static Tensor share(TensorView view, std::shared_ptr<void> owner);
+  // A contiguous copy of a view, converted when dtype differs.
+  static Tensor copy_of(ConstTensorView view) { return copy_of(view, view.dtype()); }
+  static Tensor copy_of(ConstTensorView view, DType dtype);
+
+  explicit operator bool() const { return static_cast<bool>(view_); }
+  operator TensorView() { return view_; }             // NOLINT(google-explicit-constructor)
+  operator ConstTensorView() const { return view_; }  // NOLINT(google-explicit-constructor)
+  TensorView view() { return view_; }
+  ConstTensorView view() const { return view_; }
+  template <class T>
+  T* data() { return view_.template data<T>(); }
+  template <class T>
+  const T* data() const { return ConstTensorView(view_).template data<T>(); }
+  DType dtype() const { return view_.dtype(); }
+  const Shape& shape() const { return view_.shape(); }
+  std::int64_t extent(int axis) const { return view_.extent(axis); }
+  std::int64_t numel() const { return view_.numel(); }
+
+ private:
+  std::shared_ptr<void> owner_;
+  TensorView view_;
+};
+
+template <class T>
+Tensor Tensor::of(const Shape& shape, std::span<const T> values) {
+  Tensor tensor(DTypeOf<T>::value, shape);
+  const Shape given{static_cast<std::int64_t>(values.size())};
+  copy(ConstTensorView(values.data(), given).reshape(shape), tensor);
+  return tensor;
+}
+
+}  // namespace polyhead

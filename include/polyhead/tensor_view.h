@@ -1,0 +1,124 @@
+// Views of memory as tensors: a pointer, a dtype, a shape and strides in elements. A view owns nothing.
+#pragma once
+
+#include <algorithm>
+#include <array>
+#include <cstdint>
+#include <initializer_list>
+#include <span>
+#include <string>
+#include <type_traits>
+
+#include "polyhead/dtype.h"
+
+namespace polyhead {
+
+inline constexpr int kMaxRank = 16;
+
+// Extents or strides, at most kMaxRank of them, outermost first. Axes may be counted from the end: dims[-1] is the last.
+class Dims {
+ public:
+  Dims() = default;
+  Dims(std::initializer_list<std::int64_t> values) : Dims(std::span(values.begin(), values.size())) {}
+  explicit Dims(std::span<const std::int64_t> values);
+
+  int size() const { return size_; }
+  bool empty() const { return size_ == 0; }
+  std::int64_t& operator[](int axis) { return values_[static_cast<std::size_t>(axis < 0 ? axis + size_ : axis)]; }
+  std::int64_t operator[](int axis) const { return values_[static_cast<std::size_t>(axis < 0 ? axis + size_ : axis)]; }
+  const std::int64_t* begin() const { return values_.data(); }
+  const std::int64_t* end() const { return values_.data() + size_; }
+  std::int64_t* begin() { return values_.data(); }
+  std::int64_t* end() { return values_.data() + size_; }
+
+  void push_back(std::int64_t value);
+  void insert(int axis, std::int64_t value);  // before axis; axis == size() appends
+  void erase(int axis);
+  Dims first(int count) const { return Dims(std::span(values_.data(), static_cast<std::size_t>(count))); }
+  Dims last(int count) const { return Dims(std::span(end() - count, static_cast<std::size_t>(count))); }
+
+  friend bool operator==(const Dims& a, const Dims& b) { return std::equal(a.begin(), a.end(), b.begin(), b.end()); }
+
+ private:
+  std::array<std::int64_t, kMaxRank> values_{};
+  int size_ = 0;
+};
+
+using Shape = Dims;
+using Strides = Dims;
+
+std::int64_t numel(const Shape& shape);            // product of the extents, 1 for rank 0; Error where it exceeds 2^63 - 1
+Strides contiguous_strides(const Shape& shape);    // row major
+std::string to_string(const Dims& dims);           // "[2,3,5]"
+
+// The shape that a and b broadcast to by NumPy's rule (right aligned, extents equal or 1); Error otherwise.
+Shape broadcast_shapes(const Shape& a, const Shape& b);
+
+// Void is `void` or `const void`. A default-constructed view is absent: it converts to false and stands for "not given".
+template <class Void>
+class BasicTensorView {
+ public:
+  BasicTensorView() = default;
+  BasicTensorView(Void* data, DType dtype, const Shape& shape) : BasicTensorView(data, dtype, shape, contiguous_strides(shape)) {}
+  // Strides count elements and may be zero or negative; data points at element (0, 0, …).
+  BasicTensorView(Void* data, DType dtype, const Shape& shape, const Strides& strides);
+  // From typed memory: TensorView(floats, {2, 3}).
+  template <class T>
+    requires(!std::is_void_v<T> && (std::is_const_v<Void> || !std::is_const_v<T>))
+  BasicTensorView(T* data, const Shape& shape) : BasicTensorView(data, DTypeOf<std::remove_const_t<T>>::value, shape) {}
+  // A mutable view converts to a const one.
+  template <class Other>
+    requires(std::is_const_v<Void> && std::is_same_v<Other, void>)
+  BasicTensorView(const BasicTensorView<Other>& other)  // NOLINT(google-explicit-constructor)
+      : data_(other.data()), shape_(other.shape()), strides_(other.strides()), dtype_(other.dtype()), present_(static_cast<bool>(other)) {}
+
+  explicit operator bool() const { return present_; }
+  Void* data() const { return data_; }
+  // Error unless T is the view's dtype.
+  template <class T>
+  auto data() const {
+    require_dtype(DTypeOf<std::remove_const_t<T>>::value);
+    return static_cast<std::conditional_t<std::is_const_v<Void>, const T*, T*>>(data_);
+  }
+  DType dtype() const { return dtype_; }
+  const Shape& shape() const { return shape_; }
+  const Strides& strides() const { return strides_; }
+  int rank() const { return shape_.size(); }
+  std::int64_t extent(int axis) const;  // negative axes count from the end; Error when out of range
+  std::int64_t stride(int axis) const;
+  std::int64_t numel() const { return polyhead::numel(shape_); }
+  bool is_contiguous() const;
+
+  // Each of these returns another view of the same memory; Error when the result would not exist.
+  BasicTensorView select(int axis, std::int64_t index) const;                                          // drops the axis
+  BasicTensorView slice(int axis, std::int64_t first, std::int64_t last, std::int64_t step = 1) const;  // [first, last), step != 0
+  BasicTensorView transpose(int axis_a, int axis_b) const;
+  BasicTensorView permute(std::span<const int> axes) const;
+  BasicTensorView move_axis(int from, int to) const;
+  BasicTensorView unsqueeze(int axis) const;              // a new extent of 1 before axis (rank() or -1 appends)
+  BasicTensorView expand(const Shape& shape) const;       // broadcast by zero strides
+  BasicTensorView unflatten(int axis, const Shape& parts) const;  // one extent into several; the product must agree
+  BasicTensorView reshape(const Shape& shape) const;      // only where strides can express it
+
+ private:
+  void require_dtype(DType wanted) const;
+  int axis_index(int axis, const char* operation) const;
+
+  Void* data_ = nullptr;
+  Shape shape_;
+  Strides strides_;
+  DType dtype_ = DType::f32;
+  bool present_ = false;
+};
+
+using TensorView = BasicTensorView<void>;
+using ConstTensorView = BasicTensorView<const void>;
+
+extern template class BasicTensorView<void>;
+extern template class BasicTensorView<const void>;
+
+// Element by element with conversion of the dtype (floating <-> floating, integer -> integer that fits); shapes must agree.
+void copy(ConstTensorView from, TensorView to);
+void fill(TensorView to, double value);
+
+}  // namespace polyhead
