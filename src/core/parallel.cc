@@ -1,21 +1,66 @@
 #include "core/parallel.h"
 
+#include <pthread.h>
+#include <sched.h>
+
 #include <algorithm>
 #include <atomic>
+#include <memory>
+#include <string>
 #include <thread>
 
+#include "core/thread_pool.h"
 #include "polyhead/error.h"
 
 namespace polyhead {
 namespace {
 
+// More pieces than threads, so that a thread that was given light pieces (the short rows of a causal mask) takes over from the others.
+constexpr int kPiecesPerThread = 4;
+
 std::atomic<int> requested_threads{0};
+std::atomic<bool> ending{false};
+
+// Never deleted: another thread may still be inside a call when the process ends.
+std::atomic<ThreadPool*> pool{nullptr};
+ThreadPool* abandoned = nullptr;  // keeps the last parent's pool reachable, so that leak checkers see what happened
+
+struct PoolLifetime {
+  PoolLifetime() {
+    // A forked child has none of the workers, and any lock may be held by a thread that it does not have: it starts with a new pool.
+    pthread_atfork(nullptr, nullptr, [] {
+      if (ThreadPool* old = pool.exchange(nullptr)) abandoned = old;
+    });
+  }
+  ~PoolLifetime() {
+    ending = true;
+    if (ThreadPool* current = pool.load()) current->stop();
+  }
+} pool_lifetime;
+
+ThreadPool& the_pool() {
+  ThreadPool* current = pool.load(std::memory_order_acquire);
+  if (current != nullptr) return *current;
+  auto made = std::make_unique<ThreadPool>();
+  return pool.compare_exchange_strong(current, made.get(), std::memory_order_acq_rel) ? *made.release() : *current;
+}
+
+int available_processors() {
+#ifdef __linux__
+  // The affinity mask, which a container or taskset may have narrowed; std::thread::hardware_concurrency() counts the machine's.
+  cpu_set_t set;
+  if (sched_getaffinity(0, sizeof set, &set) == 0) return std::max(1, CPU_COUNT(&set));
+#endif
+  return std::max(1, static_cast<int>(std::thread::hardware_concurrency()));
+}
 
 }  // namespace
 
 int num_threads() {
   const int requested = requested_threads.load(std::memory_order_relaxed);
-  return requested > 0 ? requested : std::max(1, static_cast<int>(std::thread::hardware_concurrency()));
+  if (requested > 0) return requested;
+  static const int available = available_processors();
+  return available;
 }
 
 void set_num_threads(int count) {
@@ -28,11 +73,17 @@ void set_num_threads(int count) {
 void parallel_for(std::int64_t count, std::int64_t grain, Executor* executor,
                   const std::function<void(std::int64_t first, std::int64_t last)>& body) {
   if (count <= 0) return;
-  grain = std::max<std::int64_t>(grain, 1);
-  const int threads = executor ? executor->num_threads() : 1;
-  const std::int64_t pieces = std::min<std::int64_t>(std::max<std::int64_t>(count / grain, 1), threads);
-  if (pieces <= 1) return body(0, count);
-  executor->run(pieces, [&](std::int64_t piece) { body(count * piece / pieces, count * (piece + 1) / pieces); });
+  const int threads = executor != nullptr ? executor->num_threads() : num_threads();
+  const std::int64_t most = threads > 1 ? std::int64_t{threads} * kPiecesPerThread : 1;
+  const std::int64_t pieces = std::clamp<std::int64_t>(count / std::max<std::int64_t>(grain, 1), 1, most);
+  if (pieces == 1 || (executor == nullptr && ending)) return body(0, count);
+  // The first count % pieces pieces hold one index more.
+  const std::int64_t size = count / pieces, longer = count % pieces;
+  const auto task = [&](std::int64_t piece) {
+    const std::int64_t first = piece * size + std::min(piece, longer);
+    body(first, first + size + (piece < longer ? 1 : 0));
+  };
+  executor != nullptr ? executor->run(pieces, task) : the_pool().run(pieces, threads, task);
 }
 
 }  // namespace polyhead

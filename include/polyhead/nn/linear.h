@@ -1,0 +1,47 @@
+#pragma once
+
+#include "polyhead/executor.h"
+#include "polyhead/nn/module.h"
+
+namespace polyhead::nn {
+
+struct LinearConfig {
+  std::int64_t in_width = 0;
+  std::int64_t out_width = 0;
+  bool bias = true;
+  DType dtype = DType::f32;
+  std::uint64_t seed = 0;  // of the initialisation
+};
+
+// y[..., o] = sum_i weight[o,i] x[..., i] + bias[o]. Initialised as torch.nn.Linear: both uniform in +-1/sqrt(in_width).
+struct Linear {
+  Tensor weight;  // [out,in]
+  Tensor bias;    // [out], or absent
+
+  Linear() = default;
+  explicit Linear(const LinearConfig& config);
+  Linear(Tensor weight, Tensor bias);  // from loaded tensors; an absent bias means none
+
+  std::int64_t in_width() const { return weight.extent(1); }
+  std::int64_t out_width() const { return weight.extent(0); }
+
+  // x [*,in] and y [*,out] of the weight's dtype, with any strides; y may not overlap x.
+  void forward(ConstTensorView x, TensorView y, Executor* executor = nullptr) const;
+  // d_y [*,out] -> d_x [*,in] (absent: not wanted) and grads (nullptr: not wanted).
+  void backward(ConstTensorView x, ConstTensorView d_y, TensorView d_x, Linear* grads, Write d_x_write = Write::replace,
+                Executor* executor = nullptr) const;
+
+  template <class F>
+  void visit(F&& f) { visit_parameters(*this, f); }
+  template <class F>
+  void visit(F&& f) const { visit_parameters(*this, f); }
+
+ private:
+  template <class Self, class F>
+  static void visit_parameters(Self& self, F& f) {
+    f("weight", self.weight);
+    if (self.bias) f("bias", self.bias);
+  }
+};
+
+}  // namespace polyhead::nn

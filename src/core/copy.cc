@@ -1,0 +1,77 @@
+#include <cmath>
+#include <cstring>
+#include <limits>
+#include <utility>
+
+#include "core/dispatch.h"
+#include "core/index.h"
+
+namespace polyhead {
+namespace {
+
+template <class To, class From>
+To convert(From from, DType from_dtype, DType to_dtype) {
+  if constexpr (std::is_integral_v<To>) {
+    if constexpr (!std::is_same_v<To, bool>) {
+      require(std::in_range<To>(from), "copy: ", from, " of ", from_dtype, " does not fit in ", to_dtype);
+    }
+    return static_cast<To>(from);
+  } else {
+    return store<To>(from);
+  }
+}
+
+template <class T>
+constexpr DTypeKind kind_of = info(DTypeOf<T>::value).kind;
+
+}  // namespace
+
+void copy(ConstTensorView from, TensorView to) {
+  require(from && to, "copy: a tensor is missing");
+  require(from.shape() == to.shape(), "copy: shapes ", from.shape(), " and ", to.shape(), " differ");
+  require(info(from.dtype()).kind == info(to.dtype()).kind, "copy: ", from.dtype(), " does not convert to ", to.dtype());
+  if (from.dtype() == to.dtype() && from.is_contiguous() && to.is_contiguous()) {
+    if (to.numel() > 0) std::memmove(to.data(), from.data(), static_cast<std::size_t>(to.numel()) * info(to.dtype()).size);
+    return;
+  }
+  dispatch_any(from.dtype(), [&](auto from_type) {
+    dispatch_any(to.dtype(), [&](auto to_type) {
+      using From = typename decltype(from_type)::type;
+      using To = typename decltype(to_type)::type;
+      if constexpr (kind_of<From> == kind_of<To>) {
+        const From* source = from.data<From>();
+        To* target = to.data<To>();
+        for_each_offset<2>(to.shape(), {from.strides(), to.strides()}, [&](const auto& at) {
+          if constexpr (std::is_same_v<From, To>) {
+            target[at[1]] = source[at[0]];
+          } else {
+            target[at[1]] = convert<To>(load(source[at[0]]), from.dtype(), to.dtype());
+          }
+        });
+      }
+    });
+  });
+}
+
+void fill(TensorView to, double value) {
+  require(static_cast<bool>(to), "fill: the tensor is missing");
+  dispatch_any(to.dtype(), [&](auto type) {
+    using T = typename decltype(type)::type;
+    T* target = to.data<T>();
+    T converted;
+    if constexpr (std::is_same_v<T, bool>) {
+      converted = value != 0;
+    } else if constexpr (std::is_integral_v<T>) {
+      // 2^63 is the first double that does not fit in int64; the same holds for every width with its own limit.
+      require(value == std::floor(value) && value >= static_cast<double>(std::numeric_limits<T>::min()) &&
+                  value < std::ldexp(1.0, std::numeric_limits<T>::digits),
+              "fill: ", value, " is no ", to.dtype());
+      converted = static_cast<T>(value);
+    } else {
+      converted = store<T>(value);
+    }
+    for_each_offset<1>(to.shape(), {to.strides()}, [&](const auto& at) { target[at[0]] = converted; });
+  });
+}
+
+}  // namespace polyhead

@@ -1,0 +1,64 @@
+// From a dtype at run time to a C++ type at compile time, and the load/store pair of each storage type.
+#pragma once
+
+#include "core/text.h"
+#include "polyhead/dtype.h"
+
+namespace polyhead {
+
+template <class T>
+struct Type {
+  using type = T;
+};
+
+// The type that arithmetic on a storage type uses: float64 for float64, else float32.
+template <class Storage>
+using Accumulator = std::conditional_t<std::is_same_v<Storage, double>, double, float>;
+
+template <class T>
+  requires(std::is_arithmetic_v<T>)
+inline T load(T x) { return x; }
+inline float load(bf16 x) { return to_float(x); }
+inline float load(f16 x) { return to_float(x); }
+
+template <class T, class A>
+inline T store(A x) {
+  if constexpr (std::is_same_v<T, bf16>) {
+    return to_bf16(static_cast<float>(x));
+  } else if constexpr (std::is_same_v<T, f16>) {
+    return to_f16(static_cast<float>(x));
+  } else {
+    return static_cast<T>(x);
+  }
+}
+
+// Calls f(Type<T>{}) for the storage type of a floating dtype.
+template <class F>
+decltype(auto) dispatch_floating(DType dtype, const F& f) {
+  switch (dtype) {
+    case DType::f32: return f(Type<float>{});
+    case DType::f64: return f(Type<double>{});
+    case DType::bf16: return f(Type<bf16>{});
+    case DType::f16: return f(Type<f16>{});
+    default: fail(ErrorCode::invalid_argument, "a floating dtype is needed, not ", dtype);
+  }
+}
+
+// Calls f(Type<T>{}) for any dtype.
+template <class F>
+decltype(auto) dispatch_any(DType dtype, const F& f) {
+  switch (dtype) {
+    case DType::boolean: return f(Type<bool>{});
+    case DType::i8: return f(Type<std::int8_t>{});
+    case DType::u8: return f(Type<std::uint8_t>{});
+    case DType::i16: return f(Type<std::int16_t>{});
+    case DType::u16: return f(Type<std::uint16_t>{});
+    case DType::i32: return f(Type<std::int32_t>{});
+    case DType::u32: return f(Type<std::uint32_t>{});
+    case DType::i64: return f(Type<std::int64_t>{});
+    case DType::u64: return f(Type<std::uint64_t>{});
+    default: return dispatch_floating(dtype, f);
+  }
+}
+
+}  // namespace polyhead

@@ -1,0 +1,48 @@
+#include "polyhead/dtype.h"
+
+#include <bit>
+
+namespace polyhead {
+
+static_assert([] {
+  for (std::size_t i = 0; i < kDTypes.size(); ++i) {
+    if (kDTypes[i].dtype != static_cast<DType>(i)) return false;
+  }
+  return true;
+}(), "info() indexes the table by the enum's value");
+
+float to_float(bf16 x) { return std::bit_cast<float>(static_cast<std::uint32_t>(x.bits) << 16); }
+
+bf16 to_bf16(float x) {
+  const auto bits = std::bit_cast<std::uint32_t>(x);
+  if ((bits & 0x7fffffffu) > 0x7f800000u) return {static_cast<std::uint16_t>((bits >> 16) | 0x40u)};  // a NaN stays quiet
+  return {static_cast<std::uint16_t>((bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16)};
+}
+
+float to_float(f16 x) {
+  const std::uint32_t sign = static_cast<std::uint32_t>(x.bits & 0x8000u) << 16;
+  const std::uint32_t exponent = (x.bits >> 10) & 0x1fu, fraction = x.bits & 0x3ffu;
+  if (exponent == 0x1fu) return std::bit_cast<float>(sign | 0x7f800000u | (fraction << 13));
+  if (exponent == 0) {  // zero or subnormal: fraction * 2^-24 is exact in float32
+    const float magnitude = static_cast<float>(fraction) * 0x1p-24f;
+    return sign ? -magnitude : magnitude;
+  }
+  return std::bit_cast<float>(sign | ((exponent + 112u) << 23) | (fraction << 13));
+}
+
+f16 to_f16(float x) {
+  const auto bits = std::bit_cast<std::uint32_t>(x);
+  const auto sign = static_cast<std::uint16_t>((bits >> 16) & 0x8000u);
+  const std::uint32_t magnitude = bits & 0x7fffffffu;
+  const auto with_sign = [&](std::uint32_t rest) { return f16{static_cast<std::uint16_t>(sign | rest)}; };
+  if (magnitude > 0x7f800000u) return with_sign(0x7e00u | ((magnitude >> 13) & 0x3ffu));
+  if (magnitude >= 0x477ff000u) return with_sign(0x7c00u);  // 65520 and above round to infinity
+  if (magnitude < 0x38800000u) {                            // below 2^-14: adding 0.5 shifts the subnormal's bits to the end, rounded
+    const float shifted = std::bit_cast<float>(magnitude) + 0.5f;
+    return with_sign(std::bit_cast<std::uint32_t>(shifted) - 0x3f000000u);
+  }
+  const std::uint32_t rebased = magnitude - (112u << 23);
+  return with_sign((rebased + 0xfffu + ((rebased >> 13) & 1u)) >> 13);
+}
+
+}  // namespace polyhead

@@ -1,0 +1,40 @@
+// Walking the elements of strided tensors.
+#pragma once
+
+#include <array>
+
+#include "polyhead/tensor_view.h"
+
+namespace polyhead {
+
+// Offset in elements of the position whose row-major number in `shape` is `index`.
+inline std::int64_t offset_at(const Shape& shape, const Strides& strides, std::int64_t index) {
+  std::int64_t offset = 0;
+  for (int axis = shape.size() - 1; axis >= 0; --axis) {
+    offset += index % shape[axis] * strides[axis];
+    index /= shape[axis];
+  }
+  return offset;
+}
+
+// Calls f(offsets) for every position of `shape` in row-major order, offsets[i] following strides[i].
+template <std::size_t Count, class F>
+void for_each_offset(const Shape& shape, const std::array<Strides, Count>& strides, const F& f) {
+  if (numel(shape) == 0) return;
+  std::array<std::int64_t, kMaxRank> position{};
+  std::array<std::int64_t, Count> offsets{};
+  while (true) {
+    f(offsets);
+    int axis = shape.size() - 1;
+    for (; axis >= 0; --axis) {
+      auto& at = position[static_cast<std::size_t>(axis)];
+      for (std::size_t i = 0; i < Count; ++i) offsets[i] += strides[i][axis];
+      if (++at < shape[axis]) break;
+      for (std::size_t i = 0; i < Count; ++i) offsets[i] -= shape[axis] * strides[i][axis];
+      at = 0;
+    }
+    if (axis < 0) return;
+  }
+}
+
+}  // namespace polyhead

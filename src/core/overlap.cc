@@ -1,0 +1,98 @@
+#include "core/overlap.h"
+
+#include <algorithm>
+#include <functional>
+#include <vector>
+
+#include "core/index.h"
+
+namespace polyhead {
+namespace {
+
+// Without extents of 1, outermost stride first, strides positive (the memory touched is the same).
+struct Layout {
+  Shape shape;
+  Strides strides;
+};
+
+Layout normalised(ConstTensorView view) {
+  std::vector<std::pair<std::int64_t, std::int64_t>> axes;
+  for (int axis = 0; axis < view.rank(); ++axis) {
+    if (view.extent(axis) != 1) axes.emplace_back(std::abs(view.stride(axis)), view.extent(axis));
+  }
+  std::sort(axes.rbegin(), axes.rend());
+  Layout layout;
+  for (const auto& [stride, extent] : axes) {
+    layout.strides.push_back(stride);
+    layout.shape.push_back(extent);
+  }
+  return layout;
+}
+
+// Each axis steps over everything that the axes inside it cover: enough to know that no two positions meet.
+bool nested(const Layout& layout) {
+  std::int64_t covered = 1;
+  for (int axis = layout.shape.size() - 1; axis >= 0; --axis) {
+    if (layout.strides[axis] < covered) return false;
+    covered += (layout.shape[axis] - 1) * layout.strides[axis];
+  }
+  return true;
+}
+
+// One flag per byte of [first, last).
+class Footprint {
+ public:
+  Footprint(const char* first, const char* last) : first_(first), bytes_(static_cast<std::size_t>(last - first)) {}
+
+  // Marks the view's bytes that lie inside; true when one of them was marked before.
+  bool mark(ConstTensorView view) {
+    bool met = false;
+    const auto size = static_cast<std::int64_t>(info(view.dtype()).size);
+    const std::int64_t start = static_cast<const char*>(view.data()) - first_;
+    for_each_offset<1>(view.shape(), {view.strides()}, [&](const auto& at) {
+      for (std::int64_t byte = start + at[0] * size, end = byte + size; byte < end; ++byte) {
+        if (byte < 0 || byte >= static_cast<std::int64_t>(bytes_.size())) continue;
+        met |= bytes_[static_cast<std::size_t>(byte)];
+        bytes_[static_cast<std::size_t>(byte)] = true;
+      }
+    });
+    return met;
+  }
+
+ private:
+  const char* first_;
+  std::vector<bool> bytes_;
+};
+
+}  // namespace
+
+ByteSpan byte_span(ConstTensorView view) {
+  const auto* data = static_cast<const char*>(view.data());
+  if (!view || view.numel() == 0) return {data, data};
+  std::int64_t low = 0, high = 0;
+  for (int axis = 0; axis < view.rank(); ++axis) {
+    const std::int64_t reach = (view.extent(axis) - 1) * view.stride(axis);
+    (reach < 0 ? low : high) += reach;
+  }
+  const auto size = static_cast<std::int64_t>(info(view.dtype()).size);
+  return {data + low * size, data + (high + 1) * size};
+}
+
+bool overlaps(ConstTensorView a, ConstTensorView b) {
+  const ByteSpan x = byte_span(a), y = byte_span(b);
+  const std::less<const char*> before;  // a total order also for pointers into different allocations
+  const char* first = before(x.first, y.first) ? y.first : x.first;
+  const char* last = before(x.last, y.last) ? x.last : y.last;
+  if (x.first == x.last || y.first == y.last || !before(first, last)) return false;
+  Footprint footprint(first, last);
+  footprint.mark(a);
+  return footprint.mark(b);
+}
+
+bool overlaps_itself(ConstTensorView view) {
+  if (!view || view.numel() == 0 || nested(normalised(view))) return false;
+  const ByteSpan span = byte_span(view);
+  return Footprint(span.first, span.last).mark(view);
+}
+
+}  // namespace polyhead

@@ -1,0 +1,30 @@
+// Philox 4x32-10, a counter-based generator (Salmon, Moraes, Dror, Shaw 2011, "Parallel random numbers: as easy as 1, 2, 3").
+#pragma once
+
+#include <array>
+#include <cstdint>
+
+namespace polyhead {
+
+using PhiloxBlock = std::array<std::uint32_t, 4>;
+
+PhiloxBlock philox4x32(PhiloxBlock counter, std::array<std::uint32_t, 2> key);
+
+// Decides for every (b, n, t, s) whether dropout keeps the probability. Four neighbouring keys share a block: the counter is
+// (s / 4, t, n, b) and word s % 4 is the entry's, so that a kernel draws four or sixteen keys at a time.
+class DropoutBits {
+ public:
+  DropoutBits(double p, std::uint64_t seed);
+
+  // keep[i] = 1 for key `first + i`, else 0.
+  void row(std::int64_t b, std::int64_t n, std::int64_t t, std::int64_t first, std::int64_t count, std::uint8_t* keep) const;
+
+ private:
+  std::uint64_t threshold_;  // keep when the 32-bit word is not below p 2^32
+  std::array<std::uint32_t, 2> key_;
+};
+
+// 1/(1 - p), and 0 for p = 1, which keeps nothing.
+inline double dropout_scale(double p) { return p < 1 ? 1 / (1 - p) : 0; }
+
+}  // namespace polyhead

@@ -1,0 +1,48 @@
+// The library's own threads. docs/decisions/0002-threads.md says why they are not OpenMP's or oneTBB's.
+#pragma once
+
+#include <atomic>
+#include <condition_variable>
+#include <cstdint>
+#include <functional>
+#include <mutex>
+#include <thread>
+#include <vector>
+
+namespace polyhead {
+
+// Workers are made when a call first wants them. The caller always works too and can finish a call alone, so a call never waits for a free
+// worker: nested and concurrent calls cannot deadlock, and together they keep at most the given number of workers busy.
+class ThreadPool {
+ public:
+  ThreadPool() = default;
+  ThreadPool(const ThreadPool&) = delete;
+  ThreadPool& operator=(const ThreadPool&) = delete;
+  ~ThreadPool() { stop(); }
+
+  // Calls task(i) once for each i in [0, count), on the caller and at most threads - 1 workers. An exception ends the call early: pieces
+  // that have not begun are left out, and it is rethrown when the others have ended.
+  void run(std::int64_t count, int threads, const std::function<void(std::int64_t)>& task);
+
+  // Ends and joins the workers; later calls run in their callers.
+  void stop();
+
+ private:
+  struct Job;
+
+  void start_workers(int count);
+  void work();
+  Job* find_job();
+  void wait_for_job(std::unique_lock<std::mutex>& lock);
+
+  std::mutex mutex_;  // guards everything below
+  std::condition_variable posted_, helped_;
+  std::vector<std::thread> workers_;
+  std::vector<Job*> jobs_;  // oldest first; a nested call's job comes after the one that it is part of
+  int busy_ = 0;            // workers inside a job
+  int spinning_ = 0, asleep_ = 0;
+  bool stopping_ = false;
+  std::atomic<std::uint32_t> posts_{0};  // changes when a job is posted: what an idle worker watches without the mutex
+};
+
+}  // namespace polyhead
