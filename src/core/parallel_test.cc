@@ -1,0 +1,346 @@
+#include "core/parallel.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <cfenv>
+#include <chrono>
+#include <cstdlib>
+#include <filesystem>
+#include <limits>
+#include <stdexcept>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "polyhead/error.h"
+
+namespace polyhead {
+namespace {
+
+using ::testing::Each;
+using ::testing::HasSubstr;
+
+constexpr auto kPatience = std::chrono::seconds(30);
+#ifdef __SANITIZE_THREAD__
+constexpr bool kThreadSanitizer = true;  // has a thread of its own and does not let a forked child make more
+#else
+constexpr bool kThreadSanitizer = false;
+#endif
+
+// Restores the number of threads, which is the process's.
+class ParallelFor : public ::testing::Test {
+ protected:
+  void SetUp() override { set_num_threads(4); }
+  void TearDown() override { set_num_threads(default_); }
+
+ private:
+  int default_ = num_threads();
+};
+
+std::int64_t threads_of_this_process() {
+  std::int64_t count = 0;
+  for ([[maybe_unused]] const auto& task : std::filesystem::directory_iterator("/proc/self/task")) ++count;
+  return count;
+}
+
+// How often each index was visited.
+std::vector<int> visits(std::int64_t count, std::int64_t grain, Executor* executor = nullptr) {
+  std::vector<std::atomic<int>> seen(static_cast<std::size_t>(count));
+  parallel_for(count, grain, executor, [&](std::int64_t first, std::int64_t last) {
+    for (std::int64_t i = first; i < last; ++i) ++seen[static_cast<std::size_t>(i)];
+  });
+  return {seen.begin(), seen.end()};
+}
+
+// Two pieces that each wait until the other has begun: it ends only when two threads run them at the same time.
+bool two_pieces_meet() {
+  std::atomic<int> begun{0};
+  std::atomic<bool> met{true};
+  parallel_for(2, 1, nullptr, [&](std::int64_t first, std::int64_t last) {
+    begun += static_cast<int>(last - first);
+    const auto end = std::chrono::steady_clock::now() + kPatience;
+    while (begun < 2 && std::chrono::steady_clock::now() < end) std::this_thread::yield();
+    if (begun < 2) met = false;
+  });
+  return met;
+}
+
+// Exit status of a forked child that runs `body`; -1 when it did not end within the limit.
+template <class Body>
+int status_of_child(Body body) {
+  const pid_t child = fork();
+  if (child == 0) {
+    alarm(static_cast<unsigned>(kPatience.count()));
+    _exit(body());
+  }
+  int status = 0;
+  waitpid(child, &status, 0);
+  return WIFEXITED(status) ? WEXITSTATUS(status) : -1;
+}
+
+TEST_F(ParallelFor, EveryIndexIsVisitedOnce) {
+  for (const int threads : {1, 2, 3, 8}) {
+    set_num_threads(threads);
+    for (const std::int64_t count : {0, 1, 2, 3, 7, 8, 31, 32, 33, 1000}) {
+      for (const std::int64_t grain : {0, 1, 2, 5, 1000}) {
+        SCOPED_TRACE(::testing::Message() << threads << " threads, count " << count << ", grain " << grain);
+        EXPECT_THAT(visits(count, grain), Each(1));
+      }
+    }
+  }
+}
+
+TEST_F(ParallelFor, PiecesHoldAtLeastTheGrain) {
+  for (const std::int64_t count : {10, 99, 1000}) {
+    std::atomic<std::int64_t> least{count};
+    parallel_for(count, 10, nullptr, [&](std::int64_t first, std::int64_t last) {
+      for (std::int64_t seen = least; last - first < seen && !least.compare_exchange_weak(seen, last - first);) {
+      }
+    });
+    EXPECT_GE(least, 10) << "count " << count;
+  }
+}
+
+TEST_F(ParallelFor, HugeCountsAreCutWithoutOverflow) {
+  constexpr std::int64_t kHuge = std::numeric_limits<std::int64_t>::max();
+  std::atomic<std::uint64_t> total{0};
+  parallel_for(kHuge, 1, nullptr, [&](std::int64_t first, std::int64_t last) {
+    EXPECT_LT(first, last);
+    total += static_cast<std::uint64_t>(last - first);
+  });
+  EXPECT_EQ(total, static_cast<std::uint64_t>(kHuge));
+}
+
+TEST_F(ParallelFor, PiecesRunAtTheSameTime) { EXPECT_TRUE(two_pieces_meet()); }
+
+TEST_F(ParallelFor, WorkBelowTheGrainStaysInTheCaller) {
+  parallel_for(100, 51, nullptr, [caller = std::this_thread::get_id()](std::int64_t first, std::int64_t last) {
+    EXPECT_EQ(std::this_thread::get_id(), caller);
+    EXPECT_EQ(std::pair(first, last), std::pair(std::int64_t{0}, std::int64_t{100}));
+  });
+}
+
+TEST_F(ParallelFor, OneThreadIsTheCaller) {
+  set_num_threads(1);
+  parallel_for(1000, 1, nullptr, [caller = std::this_thread::get_id()](std::int64_t first, std::int64_t last) {
+    EXPECT_EQ(std::this_thread::get_id(), caller);
+    EXPECT_EQ(last - first, 1000);
+  });
+}
+
+TEST_F(ParallelFor, NestedCallsEnd) {
+  std::atomic<int> runs{0};
+  for (int repeat = 0; repeat < 200; ++repeat) {
+    parallel_for(8, 1, nullptr, [&](std::int64_t outer_first, std::int64_t outer_last) {
+      for (std::int64_t i = outer_first; i < outer_last; ++i) {
+        parallel_for(8, 1, nullptr, [&](std::int64_t middle_first, std::int64_t middle_last) {
+          for (std::int64_t j = middle_first; j < middle_last; ++j) {
+            parallel_for(8, 1, nullptr, [&](std::int64_t first, std::int64_t last) { runs += static_cast<int>(last - first); });
+          }
+        });
+      }
+    });
+  }
+  EXPECT_EQ(runs, 200 * 8 * 8 * 8);
+}
+
+// The highest number of pieces that ran at once.
+TEST_F(ParallelFor, NestedCallsUseNoMoreThreadsThanOneCall) {
+  std::atomic<int> running{0}, most{0};
+  parallel_for(16, 1, nullptr, [&](std::int64_t, std::int64_t) {
+    parallel_for(16, 1, nullptr, [&](std::int64_t, std::int64_t) {
+      const int now = ++running;
+      for (int seen = most; now > seen && !most.compare_exchange_weak(seen, now);) {
+      }
+      std::this_thread::sleep_for(std::chrono::microseconds(200));
+      --running;
+    });
+  });
+  EXPECT_LE(most, 4);
+}
+
+TEST_F(ParallelFor, FewerThreadsCanBeAskedForLater) {
+  set_num_threads(8);
+  visits(1000, 1);
+  set_num_threads(2);
+  std::atomic<int> running{0}, most{0};
+  parallel_for(64, 1, nullptr, [&](std::int64_t, std::int64_t) {
+    const int now = ++running;
+    for (int seen = most; now > seen && !most.compare_exchange_weak(seen, now);) {
+    }
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    --running;
+  });
+  EXPECT_LE(most, 2);
+}
+
+TEST_F(ParallelFor, ThreadsOfTheUserMayCallAtOnce) {
+  std::atomic<int> wrong{0};
+  std::vector<std::thread> users;
+  for (int user = 0; user < 4; ++user) {
+    users.emplace_back([&] {
+      for (int repeat = 0; repeat < 500; ++repeat) {
+        for (const int seen : visits(64, 1)) wrong += seen != 1;
+      }
+    });
+  }
+  for (std::thread& user : users) user.join();
+  EXPECT_EQ(wrong, 0);
+}
+
+TEST_F(ParallelFor, AnExceptionReachesTheCaller) {
+  for (int thrower = 0; thrower < 16; ++thrower) {
+    std::atomic<int> running{0};
+    try {
+      parallel_for(16, 1, nullptr, [&](std::int64_t first, std::int64_t last) {
+        ++running;
+        std::this_thread::sleep_for(std::chrono::microseconds(100));
+        const bool throws = first <= thrower && thrower < last;
+        --running;
+        if (throws) throw std::runtime_error("piece " + std::to_string(thrower));
+      });
+      ADD_FAILURE() << "no exception from " << thrower;
+    } catch (const std::runtime_error& error) {
+      EXPECT_EQ(error.what(), "piece " + std::to_string(thrower));
+    }
+    EXPECT_EQ(running, 0) << "a piece was still running when the call ended";
+  }
+  EXPECT_THAT(visits(1000, 1), Each(1)) << "after exceptions";
+}
+
+TEST_F(ParallelFor, AllPiecesMayThrow) {
+  EXPECT_THROW(parallel_for(16, 1, nullptr, [](std::int64_t, std::int64_t) { throw std::runtime_error("each"); }), std::runtime_error);
+}
+
+// Flush-to-zero and rounding are the caller's choice, and results may not depend on which thread computes them.
+TEST_F(ParallelFor, PiecesSeeTheFloatingPointEnvironmentOfTheCaller) {
+  ASSERT_TRUE(two_pieces_meet());  // workers exist already and were made under the default environment
+  std::fesetround(FE_UPWARD);
+  std::atomic<int> begun{0}, upward{0};
+  parallel_for(2, 1, nullptr, [&](std::int64_t, std::int64_t) {
+    ++begun;
+    const auto end = std::chrono::steady_clock::now() + kPatience;
+    while (begun < 2 && std::chrono::steady_clock::now() < end) std::this_thread::yield();
+    upward += std::fegetround() == FE_UPWARD;
+  });
+  std::fesetround(FE_TONEAREST);
+  EXPECT_EQ(begun, 2);
+  EXPECT_EQ(upward, 2);
+  std::atomic<int> nearest{0};
+  parallel_for(64, 1, nullptr, [&](std::int64_t first, std::int64_t last) {
+    nearest += std::fegetround() == FE_TONEAREST ? static_cast<int>(last - first) : 0;
+  });
+  EXPECT_EQ(nearest, 64);
+}
+
+class CountingExecutor : public Executor {
+ public:
+  explicit CountingExecutor(int threads) : threads_(threads) {}
+  int num_threads() const override { return threads_; }
+  void run(std::int64_t count, const std::function<void(std::int64_t)>& task) override {
+    ++runs;
+    for (std::int64_t i = count; i-- > 0;) task(i);
+  }
+  int runs = 0;
+
+ private:
+  int threads_;
+};
+
+TEST_F(ParallelFor, AnExecutorOfTheCallerDoesTheWork) {
+  CountingExecutor executor(3);
+  EXPECT_THAT(visits(100, 1, &executor), Each(1));
+  EXPECT_EQ(executor.runs, 1);
+  EXPECT_THAT(visits(100, 100, &executor), Each(1));
+  EXPECT_EQ(executor.runs, 1) << "one piece needs no executor";
+}
+
+TEST_F(ParallelFor, AnExecutorOfOneThreadIsTheCaller) {
+  CountingExecutor executor(1);
+  EXPECT_THAT(visits(100, 1, &executor), Each(1));
+  EXPECT_EQ(executor.runs, 0);
+}
+
+// The children count /proc/self/task from a fresh start: fork leaves them only the thread that called it.
+TEST_F(ParallelFor, NoThreadIsMadeBeforeItIsNeeded) {
+  if (kThreadSanitizer) GTEST_SKIP();
+  EXPECT_EQ(status_of_child([] {
+              if (threads_of_this_process() != 1) return 1;
+              visits(100, 100);
+              set_num_threads(1);
+              visits(100, 1);
+              if (threads_of_this_process() != 1) return 2;
+              set_num_threads(3);
+              visits(100, 1);
+              return threads_of_this_process() == 3 ? 0 : 3;
+            }),
+            0);
+}
+
+TEST_F(ParallelFor, AForkedChildComputesInParallel) {
+  if (kThreadSanitizer) GTEST_SKIP();
+  ASSERT_TRUE(two_pieces_meet());
+  EXPECT_EQ(status_of_child([] { return two_pieces_meet() && two_pieces_meet() ? 0 : 1; }), 0);
+  EXPECT_TRUE(two_pieces_meet()) << "in the parent";
+}
+
+TEST_F(ParallelFor, AChildOfAChildComputes) {
+  if (kThreadSanitizer) GTEST_SKIP();
+  ASSERT_TRUE(two_pieces_meet());
+  EXPECT_EQ(status_of_child([] { return two_pieces_meet() ? status_of_child([] { return two_pieces_meet() ? 0 : 1; }) : 2; }), 0);
+}
+
+// Whatever the workers and other threads are doing at the moment of the fork, locks included.
+TEST_F(ParallelFor, AForkWhileOthersComputeDoesNotHang) {
+  if (kThreadSanitizer) GTEST_SKIP();
+  std::atomic<bool> done{false};
+  std::thread other([&] {
+    while (!done) visits(64, 1);
+  });
+  for (int repeat = 0; repeat < 200 && !HasFailure(); ++repeat) {
+    visits(8, 1);
+    EXPECT_EQ(status_of_child([] {
+                for (const int seen : visits(64, 1)) {
+                  if (seen != 1) return 1;
+                }
+                return 0;
+              }),
+              0)
+        << "fork " << repeat;
+  }
+  done = true;
+  other.join();
+}
+
+// exit() in the child runs the destructors, which may not wait for threads that only the parent has.
+TEST_F(ParallelFor, AForkedChildMayExit) {
+  if (kThreadSanitizer) GTEST_SKIP();
+  ASSERT_TRUE(two_pieces_meet());
+  EXPECT_EQ(status_of_child([]() -> int { std::exit(0); }), 0) << "before it computes";
+  EXPECT_EQ(status_of_child([]() -> int { std::exit(two_pieces_meet() ? 0 : 1); }), 0) << "after it computed";
+}
+
+TEST(NumThreads, IsWhatTheProcessMayRunOn) {
+  EXPECT_GE(num_threads(), 1);
+  EXPECT_LE(num_threads(), static_cast<int>(std::thread::hardware_concurrency()));
+}
+
+TEST(NumThreads, OfNoneIsRefused) {
+  for (const int count : {0, -3}) {
+    try {
+      set_num_threads(count);
+      ADD_FAILURE() << "accepted " << count;
+    } catch (const Error& error) {
+      EXPECT_EQ(error.code(), ErrorCode::invalid_argument);
+      EXPECT_THAT(error.what(), HasSubstr(std::to_string(count)));
+    }
+  }
+}
+
+}  // namespace
+}  // namespace polyhead
