@@ -28,6 +28,8 @@ class Tensor {
   }
   // Memory that `owner` keeps alive.
   static Tensor share(TensorView view, std::shared_ptr<void> owner);
+  // Who keeps the memory alive: Tensor::share(t.view().slice(0, 0, 2), t.owner()) is another tensor on the memory of t.
+  const std::shared_ptr<void>& owner() const { return owner_; }
   // A contiguous copy of a view, converted when dtype differs.
   static Tensor copy_of(ConstTensorView view) { return copy_of(view, view.dtype()); }
   static Tensor copy_of(ConstTensorView view, DType dtype);

@@ -1,0 +1,41 @@
+// Files that appear whole or not at all.
+#pragma once
+
+#include <cstddef>
+#include <filesystem>
+#include <span>
+#include <string_view>
+
+namespace polyhead::io {
+
+// Writes to a temporary file in the target's folder; commit() renames it over the target. Without commit() the destructor removes the
+// temporary file and the target is as it was. Every failure is an Error (ErrorCode::io) that names the target and the system's reason.
+//  - A new file gets the permissions that the umask leaves; a replaced one keeps its own.
+//  - A symbolic link stays, and what it points at is replaced.
+//  - A target that is no regular file (/dev/stdout, /dev/fd/N, a pipe, a device) is written directly.
+class AtomicFile {
+ public:
+  explicit AtomicFile(const std::filesystem::path& path);
+  ~AtomicFile();
+  AtomicFile(const AtomicFile&) = delete;
+  AtomicFile& operator=(const AtomicFile&) = delete;
+
+  void write(std::span<const std::byte> bytes);
+  void write(std::string_view text) { write(std::as_bytes(std::span(text))); }
+  void commit();
+
+  const std::filesystem::path& path() const { return path_; }  // as the caller gave it
+
+ private:
+  void open_temporary();
+
+  std::filesystem::path path_;
+  std::filesystem::path target_;     // path_ with its last links followed
+  std::filesystem::path temporary_;  // empty: the target is written directly
+  int descriptor_ = -1;
+};
+
+// The whole of a small file at once.
+void write_file(const std::filesystem::path& path, std::string_view contents);
+
+}  // namespace polyhead::io
