@@ -44,7 +44,7 @@ struct Dropout {
   ConstTensorView keep = {};  // bool, broadcasts to [*,N,T,S]: bits to use instead of the generator's
 };
 
-class Backend;
+struct Backend;
 
 struct SdpaOptions {
   std::optional<double> scale{};  // 1/sqrt(H) when not given

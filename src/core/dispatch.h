@@ -32,6 +32,8 @@ inline T store(A x) {
   }
 }
 
+[[noreturn]] void fail_not_floating(DType dtype);
+
 // Calls f(Type<T>{}) for the storage type of a floating dtype.
 template <class F>
 decltype(auto) dispatch_floating(DType dtype, const F& f) {
@@ -40,7 +42,7 @@ decltype(auto) dispatch_floating(DType dtype, const F& f) {
     case DType::f64: return f(Type<double>{});
     case DType::bf16: return f(Type<bf16>{});
     case DType::f16: return f(Type<f16>{});
-    default: fail(ErrorCode::invalid_argument, "a floating dtype is needed, not ", dtype);
+    default: fail_not_floating(dtype);
   }
 }
 

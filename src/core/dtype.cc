@@ -2,6 +2,8 @@
 
 #include <bit>
 
+#include "core/dispatch.h"
+
 namespace polyhead {
 
 static_assert([] {
@@ -10,6 +12,8 @@ static_assert([] {
   }
   return true;
 }(), "info() indexes the table by the enum's value");
+
+void fail_not_floating(DType dtype) { fail(ErrorCode::invalid_argument, "a floating dtype is needed, not ", dtype); }
 
 float to_float(bf16 x) { return std::bit_cast<float>(static_cast<std::uint32_t>(x.bits) << 16); }
 

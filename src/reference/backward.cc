@@ -1,0 +1,121 @@
+#include <memory>
+#include <vector>
+
+#include "core/dispatch.h"
+#include "core/index.h"
+#include "core/overlap.h"
+#include "core/parallel.h"
+#include "reference/reference.h"
+#include "reference/row.h"
+
+namespace polyhead::reference {
+namespace {
+
+// Sums gradients of the bias in float64 over the memory that the caller's view spans, then stores each element once: positions of a
+// broadcast or sliding view that share an element are summed in it, without a tensor of the full shape.
+class BiasGradient {
+ public:
+  explicit BiasGradient(const BackwardProblem& problem) : problem_(problem) {
+    const ByteSpan span = byte_span(problem.d_bias);
+    const auto size = static_cast<std::ptrdiff_t>(info(problem.dtype).size);
+    sums_.resize(static_cast<std::size_t>((span.last - span.first) / size));
+    origin_ = (static_cast<const char*>(problem.d_bias.data()) - span.first) / size;
+  }
+
+  void add(std::int64_t b, std::int64_t n, std::int64_t t, const std::vector<double>& d_score) {
+    const TensorView in_sums(sums_.data() + origin_, DType::f64, problem_.d_bias.shape(), problem_.d_bias.strides());
+    const auto slice = head_slice<double>(in_sums, b, n);
+    for (std::int64_t s = 0; s < problem_.keys; ++s) slice(t, s) += d_score[static_cast<std::size_t>(s)];
+  }
+
+  void store() const {
+    const TensorView& given = problem_.d_bias_given;
+    dispatch_floating(given.dtype(), [&](auto type) {
+      using T = typename decltype(type)::type;
+      T* target = given.data<T>();
+      for_each_offset<1>(given.shape(), {given.strides()}, [&](const auto& at) {
+        target[at[0]] = polyhead::store<T>(sums_[static_cast<std::size_t>(origin_ + at[0])]);
+      });
+    });
+  }
+
+ private:
+  const BackwardProblem& problem_;
+  std::vector<double> sums_;
+  std::ptrdiff_t origin_ = 0;
+};
+
+// d_v[s]   = sum_t drop(p)[t,s] d_out[t]                                       (docs/maths.md, eq. 5)
+// d_p[t,s] = m[t,s] <d_out[t], v[s]>, m = what dropout multiplied p with       (eq. 6)
+// d_score  = p (d_p - sum_s p d_p)              = d_bias                       (eq. 7)
+// d_x      = d_score (1 - tanh^2(x/c))          x = scale <q,k>                (eq. 8)
+// d_q[t]   = scale sum_s d_x[t,s] k[s]          d_k[s] = scale sum_t d_x[t,s] q[t]   (eq. 9)
+// p is computed again from q and k: the gradient then carries no rounding of lse or out.
+void backward_kv_head(const BackwardProblem& problem, std::int64_t b, std::int64_t kv, BiasGradient* d_bias) {
+  const std::int64_t keys = problem.keys, qk_width = problem.qk_width, v_width = problem.v_width;
+  const std::vector<double> k = load_head(problem.k, b, kv);
+  const std::vector<double> v_transposed = load_head_transposed(problem.v, b, kv);
+  std::vector<double> d_k(k.size()), d_v(v_transposed.size());
+  std::vector<double> d_p(static_cast<std::size_t>(keys)), d_score(d_p.size()), d_q(static_cast<std::size_t>(qk_width));
+  Row row;
+
+  const std::int64_t group = problem.heads / problem.kv_heads;
+  for (std::int64_t n = kv * group; n < (kv + 1) * group; ++n) {
+    const RowMaker maker(problem, problem.q, problem.k, b, n);
+    for (std::int64_t t = 0; t < problem.queries; ++t) {
+      maker.scores(t, row);
+      maker.softmax(row);
+      maker.dropout(t, row);
+      d_q.assign(d_q.size(), 0.0);
+      if (!row.empty) {
+        const std::vector<double> q = load_row(problem.q, b, n, t), d_out = load_row(problem.d_out, b, n, t);
+        d_p.assign(d_p.size(), 0.0);
+        for (std::int64_t j = 0; j < v_width; ++j) {
+          add_scaled(keys, d_out[static_cast<std::size_t>(j)], v_transposed.data() + j * keys, d_p.data());
+        }
+        double delta = 0;
+        for (std::int64_t s = 0; s < keys; ++s) {
+          const auto at = static_cast<std::size_t>(s);
+          if (!row.kept[at]) continue;
+          d_p[at] *= maker.dropout_factor(row, s);
+          delta += row.p[at] * d_p[at];
+          add_scaled(v_width, row.dropped[at], d_out.data(), d_v.data() + s * v_width);
+        }
+        for (std::int64_t s = 0; s < keys; ++s) {
+          const auto at = static_cast<std::size_t>(s);
+          d_score[at] = row.kept[at] && !row.uniform ? row.p[at] * (d_p[at] - delta) : 0.0;
+          if (!row.kept[at] || row.uniform) continue;
+          const double tanh = problem.softcap > 0 ? row.capped[at] / problem.softcap : 0.0;
+          const double d_product = problem.scale * d_score[at] * (1 - tanh * tanh);
+          add_scaled(qk_width, d_product, k.data() + s * qk_width, d_q.data());
+          add_scaled(qk_width, d_product, q.data(), d_k.data() + s * qk_width);
+        }
+        if (d_bias) d_bias->add(b, n, t, d_score);
+      }
+      if (problem.d_q) store_row(problem.d_q, b, n, t, d_q.data());
+    }
+  }
+  for (std::int64_t s = 0; s < keys; ++s) {
+    if (problem.d_k) store_row(problem.d_k, b, kv, s, d_k.data() + s * qk_width);
+    if (problem.d_v) store_row(problem.d_v, b, kv, s, d_v.data() + s * v_width);
+  }
+}
+
+}  // namespace
+
+void backward(const BackwardProblem& problem) {
+  const std::int64_t count = problem.batch * problem.kv_heads;
+  if (problem.d_bias) {  // heads and sequences add into the same elements: one order, one thread
+    BiasGradient d_bias(problem);
+    for (std::int64_t head = 0; head < count; ++head) backward_kv_head(problem, head / problem.kv_heads, head % problem.kv_heads, &d_bias);
+    d_bias.store();
+    return;
+  }
+  parallel_for(count, 1, problem.executor, [&](std::int64_t first, std::int64_t last) {
+    for (std::int64_t head = first; head < last; ++head) {
+      backward_kv_head(problem, head / problem.kv_heads, head % problem.kv_heads, nullptr);
+    }
+  });
+}
+
+}  // namespace polyhead::reference

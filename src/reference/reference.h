@@ -1,0 +1,18 @@
+// The specification in code: every rule of docs/maths.md written the plain way, for any dtype. Arithmetic is float64 whatever the storage,
+// so that a result is wrong by the rounding of its storage only and fast backends can be compared with it. Memory per thread: one row of
+// scores and the head's keys and values.
+#pragma once
+
+#include <span>
+
+#include "problem/problem.h"
+
+namespace polyhead::reference {
+
+void forward(const ForwardProblem& problem);
+void backward(const BackwardProblem& problem);
+
+// rows [queries.size(), keys]: the maps of the given queries of head (b, n).
+void map_rows(const MapsProblem& problem, std::int64_t b, std::int64_t n, std::span<const std::int64_t> queries, double* rows);
+
+}  // namespace polyhead::reference

@@ -1,0 +1,122 @@
+#include "reference/row.h"
+
+#include <cmath>
+#include <limits>
+
+#include "core/dispatch.h"
+#include "core/philox.h"
+
+namespace polyhead::reference {
+namespace {
+
+constexpr double kInfinity = std::numeric_limits<double>::infinity();
+
+std::size_t index(std::int64_t i) { return static_cast<std::size_t>(i); }
+
+}  // namespace
+
+std::vector<double> load_row(ConstTensorView view, std::int64_t b, std::int64_t n, std::int64_t row) {
+  const std::int64_t columns = view.extent(-1);
+  std::vector<double> values(index(columns));
+  dispatch_floating(view.dtype(), [&](auto type) {
+    const auto slice = head_slice<const typename decltype(type)::type>(view, b, n);
+    for (std::int64_t j = 0; j < columns; ++j) values[index(j)] = load(slice(row, j));
+  });
+  return values;
+}
+
+void store_row(TensorView view, std::int64_t b, std::int64_t n, std::int64_t row, const double* values) {
+  dispatch_floating(view.dtype(), [&](auto type) {
+    using T = typename decltype(type)::type;
+    const auto slice = head_slice<T>(view, b, n);
+    for (std::int64_t j = 0; j < view.extent(-1); ++j) slice(row, j) = store<T>(values[j]);
+  });
+}
+
+std::vector<double> load_head(ConstTensorView view, std::int64_t b, std::int64_t n) {
+  const std::int64_t rows = view.extent(-2), columns = view.extent(-1);
+  std::vector<double> values(index(rows * columns));
+  dispatch_floating(view.dtype(), [&](auto type) {
+    const auto slice = head_slice<const typename decltype(type)::type>(view, b, n);
+    for (std::int64_t i = 0; i < rows; ++i) {
+      for (std::int64_t j = 0; j < columns; ++j) values[index(i * columns + j)] = load(slice(i, j));
+    }
+  });
+  return values;
+}
+
+std::vector<double> load_head_transposed(ConstTensorView view, std::int64_t b, std::int64_t n) {
+  return load_head(view.transpose(-1, -2), b, n);
+}
+
+RowMaker::RowMaker(const Problem& problem, ConstTensorView q, ConstTensorView k, std::int64_t b, std::int64_t n)
+    : problem_(problem), q_(q), b_(b), n_(n), keys_(load_head_transposed(k, b, problem.kv_head(n))) {}
+
+// score[s] = softcap(scale <q, k[s]>) + bias[s] for the kept keys (docs/maths.md, eq. 1)
+void RowMaker::scores(std::int64_t t, Row& row) const {
+  const std::int64_t keys = problem_.keys;
+  row.scaled.assign(index(keys), 0.0);
+  const std::vector<double> q = load_row(q_, b_, n_, t);
+  for (std::int64_t h = 0; h < problem_.qk_width; ++h) add_scaled(keys, q[index(h)], &keys_[index(h * keys)], row.scaled.data());
+  for (double& x : row.scaled) x *= problem_.scale;
+
+  row.capped = row.scaled;
+  if (const double c = problem_.softcap; c > 0) {
+    for (double& x : row.capped) x = c * std::tanh(x / c);
+  }
+  row.score = row.capped;
+  if (problem_.bias) {
+    const std::vector<double> bias = load_row(problem_.bias, b_, n_, t);
+    for (std::int64_t s = 0; s < keys; ++s) row.score[index(s)] += bias[index(s)];
+  }
+
+  const bool any = kept_keys(problem_, b_, n_, t, row.kept);
+  row.uniform = !any && problem_.empty_rows == EmptyRows::Uniform;
+  if (!any && problem_.empty_rows != EmptyRows::Zero) row.kept.assign(index(keys), 1);
+  if (row.uniform) row.score.assign(index(keys), 0.0);
+
+  row.empty = true;
+  for (std::int64_t s = 0; s < keys; ++s) {
+    double& score = row.score[index(s)];
+    if (!row.kept[index(s)]) score = -kInfinity;
+    row.empty &= score == -kInfinity;  // a NaN is not: it must reach the output
+  }
+}
+
+// p[s] = exp(score[s] - lse), computed from the largest score so that no exponential overflows (eq. 2)
+void RowMaker::softmax(Row& row) const {
+  const std::size_t keys = row.score.size();
+  row.p.assign(keys, 0.0);
+  row.lse = -kInfinity;
+  if (row.empty) return;
+  double largest = -kInfinity, sum = 0;
+  for (const double score : row.score) largest = score > largest ? score : largest;
+  for (std::size_t s = 0; s < keys; ++s) {
+    if (row.kept[s]) sum += row.p[s] = std::exp(row.score[s] - largest);
+  }
+  for (std::size_t s = 0; s < keys; ++s) {
+    if (row.kept[s]) row.p[s] /= sum;
+  }
+  row.lse = largest + std::log(sum);
+}
+
+void RowMaker::dropout(std::int64_t t, Row& row) const {
+  const DropoutRule& rule = problem_.dropout;
+  row.dropped = row.p;
+  if (!rule.active()) return;
+  row.keep_bits.resize(index(problem_.keys));
+  if (rule.keep) {
+    const auto keep = head_slice<const std::uint8_t>(rule.keep, b_, n_);
+    for (std::int64_t s = 0; s < problem_.keys; ++s) row.keep_bits[index(s)] = keep(t, s) != 0;
+  } else {
+    DropoutBits(rule.p, rule.seed).row(b_, n_, t, 0, problem_.keys, row.keep_bits.data());
+  }
+  for (std::int64_t s = 0; s < problem_.keys; ++s) row.dropped[index(s)] *= dropout_factor(row, s);
+}
+
+double RowMaker::dropout_factor(const Row& row, std::int64_t s) const {
+  if (!problem_.dropout.active()) return 1;
+  return row.keep_bits[index(s)] ? dropout_scale(problem_.dropout.p) : 0;
+}
+
+}  // namespace polyhead::reference

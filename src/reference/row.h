@@ -1,0 +1,52 @@
+// One row of the score matrix: what forward, backward and maps have in common.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "problem/problem.h"
+
+namespace polyhead::reference {
+
+struct Row {
+  std::vector<double> scaled;        // scale <q, k[s]>, for masked keys too
+  std::vector<double> capped;        // softcap(scaled)
+  std::vector<double> score;         // capped + bias; -inf where masked
+  std::vector<std::uint8_t> kept;    // 1 where t may attend to s
+  std::vector<double> p;             // softmax over the kept keys; 0 elsewhere
+  std::vector<double> dropped;       // drop(p)
+  std::vector<std::uint8_t> keep_bits;
+  double lse = 0;
+  bool empty = false;    // out = 0, no gradients
+  bool uniform = false;  // EmptyRows::Uniform applied: constant scores, which carry no gradient
+};
+
+// Computes rows of head (b, n). Keys are held transposed [H,S] so that a row of scores is a sum of scaled rows.
+class RowMaker {
+ public:
+  RowMaker(const Problem& problem, ConstTensorView q, ConstTensorView k, std::int64_t b, std::int64_t n);
+
+  void scores(std::int64_t t, Row& row) const;   // scaled, capped, kept, score, empty, uniform
+  void softmax(Row& row) const;                  // p and lse from score
+  void dropout(std::int64_t t, Row& row) const;  // dropped from p
+  double dropout_factor(const Row& row, std::int64_t s) const;  // what dropout() multiplied p[s] with
+
+ private:
+  const Problem& problem_;
+  ConstTensorView q_;
+  std::int64_t b_, n_;
+  std::vector<double> keys_;  // [H,S]
+};
+
+// A head as float64, row-major [rows, columns] or its transpose.
+std::vector<double> load_head(ConstTensorView view, std::int64_t b, std::int64_t n);
+std::vector<double> load_head_transposed(ConstTensorView view, std::int64_t b, std::int64_t n);
+std::vector<double> load_row(ConstTensorView view, std::int64_t b, std::int64_t n, std::int64_t row);
+void store_row(TensorView view, std::int64_t b, std::int64_t n, std::int64_t row, const double* values);
+
+// sums[i] += factor * values[i]
+inline void add_scaled(std::int64_t count, double factor, const double* values, double* sums) {
+  for (std::int64_t i = 0; i < count; ++i) sums[i] += factor * values[i];
+}
+
+}  // namespace polyhead::reference

@@ -1,0 +1,28 @@
+// A backend: what it declines, and its three operations. backends.cc lists them once.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string>
+#include <string_view>
+
+#include "problem/problem.h"
+
+namespace polyhead {
+
+enum class Operation : std::uint8_t { forward, backward, maps };
+
+struct Backend {
+  std::string_view name;
+  // Why the backend cannot serve the problem; empty: it can.
+  std::string (*declines)(const Problem& problem, Operation operation);
+  void (*forward)(const ForwardProblem& problem);
+  void (*backward)(const BackwardProblem& problem);
+  // rows [queries.size(), S] of head (b, n), contiguous.
+  void (*map_rows)(const MapsProblem& problem, std::int64_t b, std::int64_t n, std::span<const std::int64_t> queries, double* rows);
+};
+
+// The forced backend (Error when it declines), else the first in the list that serves the problem.
+const Backend& select_backend(const Problem& problem, Operation operation, const Backend* forced);
+
+}  // namespace polyhead

@@ -1,0 +1,56 @@
+#include <array>
+
+#include "core/text.h"
+#include "polyhead/sdpa.h"
+#include "reference/reference.h"
+#include "sdpa/backend.h"
+
+namespace polyhead {
+namespace {
+
+std::string serves_all(const Problem&, Operation) { return {}; }
+
+// In order of preference; the reference serves everything and is the last resort.
+constexpr std::array kBackends{
+    Backend{"reference", serves_all, reference::forward, reference::backward, reference::map_rows},
+};
+
+constexpr std::string_view name_of(Operation operation) {
+  return operation == Operation::forward ? "forward" : operation == Operation::backward ? "backward" : "maps";
+}
+
+}  // namespace
+
+std::vector<const Backend*> backends() {
+  std::vector<const Backend*> list;
+  for (const Backend& backend : kBackends) list.push_back(&backend);
+  return list;
+}
+
+std::string_view backend_name(const Backend& backend) { return backend.name; }
+
+const Backend& find_backend(std::string_view name) {
+  std::string names;
+  for (const Backend& backend : kBackends) {
+    if (backend.name == name) return backend;
+    append(names, names.empty() ? "" : ", ");
+    append(names, backend.name);
+  }
+  fail(ErrorCode::invalid_argument, "there is no backend '", name, "'; there is: ", names);
+}
+
+const Backend& select_backend(const Problem& problem, Operation operation, const Backend* forced) {
+  if (forced) {
+    const std::string reason = forced->declines(problem, operation);
+    if (!reason.empty()) {
+      fail(ErrorCode::unsupported, "the backend '", forced->name, "' was asked for and declines ", name_of(operation), ": ", reason);
+    }
+    return *forced;
+  }
+  for (const Backend& backend : kBackends) {
+    if (backend.declines(problem, operation).empty()) return backend;
+  }
+  fail(ErrorCode::unsupported, "no backend serves this problem");
+}
+
+}  // namespace polyhead

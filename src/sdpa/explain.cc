@@ -1,0 +1,42 @@
+#include "core/text.h"
+#include "polyhead/sdpa.h"
+#include "sdpa/backend.h"
+#include "sdpa/normal_form.h"
+
+namespace polyhead {
+namespace {
+
+std::string mask_facts(const Problem& p, const SdpaOptions& options) {
+  std::string text;
+  const auto part = [&](const auto&... pieces) {
+    append(text, text.empty() ? "" : ", ");
+    append(text, cat(pieces...));
+  };
+  if (p.ranges.banded) part("keys [t", p.ranges.lower < 0 ? "" : "+", p.ranges.lower, ", t", p.ranges.upper < 0 ? "" : "+", p.ranges.upper, ") of each row");
+  if (!p.ranges.lengths.empty()) part("key lengths per ", p.ranges.length_per_query ? "query" : "sequence");
+  if (options.mask.attend || options.mask.block) part("dense booleans ", (options.mask.attend ? options.mask.attend : options.mask.block).shape());
+  if (options.mask.attend_keys || options.mask.block_keys) part("a key mask");
+  return text.empty() ? "none" : text;
+}
+
+}  // namespace
+
+std::string explain(const SdpaForward& tensors, const SdpaOptions& options) {
+  const ForwardProblem p = normal_form(tensors, options, "explain");
+  const Backend& chosen = select_backend(p, Operation::forward, options.backend);
+  std::string text = cat("backend: ", chosen.name, options.backend ? " (asked for)" : "", "\n");
+  for (const Backend* backend : backends()) {
+    if (options.backend || backend == &chosen) break;
+    append(text, cat("declined: ", backend->name, ": ", backend->declines(p, Operation::forward), "\n"));
+  }
+  append(text, cat("problem: ", p.dtype, ", B ", p.batch, ", N ", p.heads, ", K ", p.kv_heads, ", T ", p.queries, ", S ", p.keys, ", H ", p.qk_width,
+                   ", V ", p.v_width, "\n"));
+  append(text, cat("scale: ", p.scale, p.softcap > 0 ? cat(", softcap ", p.softcap) : "", "\n"));
+  append(text, cat("mask: ", mask_facts(p, options), "\n"));
+  append(text, cat("bias: ", options.bias ? to_string(options.bias.shape()) : "none", "\n"));
+  append(text, cat("dropout: ", p.dropout.active() ? cat(p.dropout.p, p.dropout.keep ? ", bits given" : ", bits drawn per pair") : "none", "\n"));
+  append(text, cat("threads: ", p.executor ? p.executor->num_threads() : num_threads(), p.executor ? " (the caller's executor)" : "", "\n"));
+  return text;
+}
+
+}  // namespace polyhead

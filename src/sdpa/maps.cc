@@ -1,0 +1,201 @@
+#include "polyhead/maps.h"
+
+#include <algorithm>
+#include <cmath>
+#include <functional>
+#include <numeric>
+#include <vector>
+
+#include "core/dispatch.h"
+#include "core/overlap.h"
+#include "core/parallel.h"
+#include "sdpa/backend.h"
+#include "sdpa/normal_form.h"
+
+namespace polyhead {
+namespace {
+
+// Streams rows to a consumer, a few queries at a time: what is held is kBlock rows, never a [T,S] map.
+class RowStream {
+ public:
+  RowStream(const char* operation, const MapsInput& input, const SdpaOptions& options, MapValue value = MapValue::probability)
+      : problem(normal_form(input, options, value, operation)), backend_(select_backend(problem, Operation::maps, options.backend)), op_(operation) {}
+
+  // Calls row(b, n, i, values [S]) for queries[i] of every head. Rows of one head come in order and on one thread.
+  template <class F>
+  void for_each_row(std::span<const std::int64_t> queries, const F& row) const {
+    const std::int64_t keys = problem.keys;
+    parallel_for(problem.batch * problem.heads, 1, problem.executor, [&](std::int64_t first, std::int64_t last) {
+      std::vector<double> values(static_cast<std::size_t>(kBlock * keys));
+      for (std::int64_t head = first; head < last; ++head) {
+        const std::int64_t b = head / problem.heads, n = head % problem.heads;
+        for (std::size_t begin = 0; begin < queries.size(); begin += kBlock) {
+          const std::size_t count = std::min<std::size_t>(kBlock, queries.size() - begin);
+          backend_.map_rows(problem, b, n, queries.subspan(begin, count), values.data());
+          for (std::size_t i = 0; i < count; ++i) {
+            row(b, n, static_cast<std::int64_t>(begin + i), std::span<const double>(values).subspan(i * static_cast<std::size_t>(keys), static_cast<std::size_t>(keys)));
+          }
+        }
+      }
+    });
+  }
+
+  template <class F>
+  void for_each_row(const F& row) const {
+    std::vector<std::int64_t> queries(static_cast<std::size_t>(problem.queries));
+    std::iota(queries.begin(), queries.end(), std::int64_t{0});
+    for_each_row(queries, row);
+  }
+
+  // The output [*,N, rest...] must have the heads of the problem, and memory of its own.
+  void check_output(TensorView out, std::initializer_list<std::int64_t> rest, const char* name, const char* letters, DTypeKind kind) const {
+    Shape wanted = problem.lead;
+    wanted.push_back(problem.heads);
+    for (const std::int64_t extent : rest) wanted.push_back(extent);
+    require(static_cast<bool>(out), op_, ": ", name, " is missing");
+    require(out.shape() == wanted, op_, ": ", name, " is ", out.shape(), "; it must be ", letters, " = ", wanted);
+    require(info(out.dtype()).kind == kind, op_, ": ", name, " is ", out.dtype());
+    require(!overlaps(out, problem.q) && !overlaps(out, problem.k) && !(problem.lse && overlaps(out, problem.lse)), op_, ": ", name,
+            " overlaps an input; outputs need memory of their own");
+    require(!overlaps_itself(out), op_, ": elements of ", name, " share memory (strides ", out.strides(), ")");
+  }
+
+  const MapsProblem problem;
+
+ private:
+  static constexpr std::size_t kBlock = 32;
+  const Backend& backend_;
+  const char* op_;
+};
+
+// out (b, n, row, :) = values
+void write_row(TensorView out, std::int64_t b, std::int64_t n, std::int64_t row, std::span<const double> values) {
+  dispatch_floating(out.dtype(), [&](auto type) {
+    using T = typename decltype(type)::type;
+    const auto slice = head_slice<T>(out, b, n);
+    for (std::size_t s = 0; s < values.size(); ++s) slice(row, static_cast<std::int64_t>(s)) = store<T>(values[s]);
+  });
+}
+
+}  // namespace
+
+void attention_map(const MapsInput& input, TensorView out, const SdpaOptions& options, MapValue value) {
+  const RowStream stream("attention_map", input, options, value);
+  stream.check_output(out, {stream.problem.queries, stream.problem.keys}, "out", "[*,N,T,S]", DTypeKind::floating);
+  stream.for_each_row([&](std::int64_t b, std::int64_t n, std::int64_t t, std::span<const double> row) { write_row(out, b, n, t, row); });
+}
+
+void attention_rows(const MapsInput& input, std::span<const std::int64_t> queries, TensorView out, const SdpaOptions& options, MapValue value) {
+  const RowStream stream("attention_rows", input, options, value);
+  for (const std::int64_t t : queries) {
+    require(0 <= t && t < stream.problem.queries, "attention_rows: query ", t, "; queries lie in [0,", stream.problem.queries, ")");
+  }
+  stream.check_output(out, {static_cast<std::int64_t>(queries.size()), stream.problem.keys}, "out", "[*,N,R,S]", DTypeKind::floating);
+  stream.for_each_row(queries, [&](std::int64_t b, std::int64_t n, std::int64_t i, std::span<const double> row) { write_row(out, b, n, i, row); });
+}
+
+void attention_top_keys(const MapsInput& input, TensorView probability, TensorView key, const SdpaOptions& options) {
+  const RowStream stream("attention_top_keys", input, options);
+  const std::int64_t count = probability ? probability.shape().empty() ? 0 : probability.extent(-1) : 0;
+  stream.check_output(probability, {stream.problem.queries, count}, "probability", "[*,N,T,k]", DTypeKind::floating);
+  stream.check_output(key, {stream.problem.queries, count}, "key", "[*,N,T,k]", DTypeKind::integer);
+  require(key.dtype() == DType::i64, "attention_top_keys: key is ", key.dtype(), "; it must be int64");
+  require(!overlaps(key, probability), "attention_top_keys: key overlaps probability");
+  require(count <= stream.problem.keys, "attention_top_keys: ", count, " keys per row were asked for; there are S = ", stream.problem.keys);
+  stream.for_each_row([&](std::int64_t b, std::int64_t n, std::int64_t t, std::span<const double> row) {
+    std::vector<std::int64_t> order(row.size());
+    std::iota(order.begin(), order.end(), std::int64_t{0});
+    const auto p = [&](std::int64_t s) { return row[static_cast<std::size_t>(s)]; };
+    // NaN counts as larger than any number, so that the order stays strict and the NaN is seen.
+    const auto before = [&](std::int64_t x, std::int64_t y) {
+      if (std::isnan(p(x)) != std::isnan(p(y))) return std::isnan(p(x));
+      return p(x) != p(y) && !std::isnan(p(x)) ? p(x) > p(y) : x < y;
+    };
+    std::partial_sort(order.begin(), order.begin() + count, order.end(), before);
+    std::vector<double> values;
+    const auto keys = head_slice<std::int64_t>(key, b, n);
+    for (std::int64_t i = 0; i < count; ++i) {
+      const std::int64_t s = order[static_cast<std::size_t>(i)];
+      keys(t, i) = s;
+      values.push_back(p(s));
+    }
+    write_row(probability, b, n, t, values);
+  });
+}
+
+void attention_statistics(const MapsInput& input, const HeadStatistics& statistics, const SdpaOptions& options) {
+  const RowStream stream("attention_statistics", input, options);
+  struct Statistic {
+    TensorView out;
+    const char* name;
+    double (*of_row)(std::span<const double> p, std::int64_t t);
+  };
+  static constexpr auto at = [](std::span<const double> p, std::int64_t s) {
+    return s >= 0 && s < static_cast<std::int64_t>(p.size()) ? p[static_cast<std::size_t>(s)] : 0.0;
+  };
+  const Statistic table[] = {
+      {statistics.entropy, "entropy", [](std::span<const double> p, std::int64_t) {
+         double sum = 0;
+         for (const double x : p) sum -= x > 0 || std::isnan(x) ? x * std::log(x) : 0;
+         return sum;
+       }},
+      {statistics.largest, "largest", [](std::span<const double> p, std::int64_t) { return *std::max_element(p.begin(), p.end()); }},
+      {statistics.distance, "distance", [](std::span<const double> p, std::int64_t t) {
+         double sum = 0;
+         for (std::size_t s = 0; s < p.size(); ++s) sum += p[s] * std::abs(static_cast<double>(static_cast<std::int64_t>(s) - t));
+         return sum;
+       }},
+      {statistics.first_key, "first_key", [](std::span<const double> p, std::int64_t) { return at(p, 0); }},
+      {statistics.previous_key, "previous_key", [](std::span<const double> p, std::int64_t t) { return at(p, t - 1); }},
+      {statistics.same_key, "same_key", [](std::span<const double> p, std::int64_t t) { return at(p, t); }},
+      {statistics.next_key, "next_key", [](std::span<const double> p, std::int64_t t) { return at(p, t + 1); }},
+  };
+  const auto heads = static_cast<std::size_t>(stream.problem.batch * stream.problem.heads);
+  std::vector<std::int64_t> rows(heads);
+  std::vector<std::array<double, std::size(table)>> sums(heads);
+  for (const Statistic& statistic : table) {
+    if (statistic.out) stream.check_output(statistic.out, {}, statistic.name, "[*,N]", DTypeKind::floating);
+  }
+  stream.for_each_row([&](std::int64_t b, std::int64_t n, std::int64_t t, std::span<const double> row) {
+    if (std::all_of(row.begin(), row.end(), [](double p) { return p == 0; })) return;  // an empty row
+    const auto head = static_cast<std::size_t>(b * stream.problem.heads + n);
+    ++rows[head];
+    for (std::size_t i = 0; i < std::size(table); ++i) {
+      if (table[i].out) sums[head][i] += table[i].of_row(row, t);
+    }
+  });
+  for (std::size_t head = 0; head < heads; ++head) {
+    const auto b = static_cast<std::int64_t>(head) / stream.problem.heads, n = static_cast<std::int64_t>(head) % stream.problem.heads;
+    for (std::size_t i = 0; i < std::size(table); ++i) {
+      if (!table[i].out) continue;
+      const double mean = rows[head] > 0 ? sums[head][i] / static_cast<double>(rows[head]) : 0;
+      write_row(table[i].out.unsqueeze(-1).unsqueeze(-1), b, n, 0, std::span(&mean, 1));
+    }
+  }
+}
+
+void attention_picture(const MapsInput& input, TensorView out, const SdpaOptions& options) {
+  const RowStream stream("attention_picture", input, options);
+  const std::int64_t queries = stream.problem.queries, keys = stream.problem.keys;
+  require(out && out.rank() >= 2, "attention_picture: out must be [*,N,h,w]");
+  const std::int64_t height = out.extent(-2), width = out.extent(-1);
+  stream.check_output(out, {height, width}, "out", "[*,N,h,w]", DTypeKind::floating);
+  require(height <= queries && width <= keys, "attention_picture: a picture of [", height, ",", width, "] is larger than the map [", queries, ",", keys, "]");
+  if (height == 0 || width == 0) return;
+  // Rows of one head arrive in order, so one line of block sums per head is enough.
+  std::vector<std::vector<double>> lines(static_cast<std::size_t>(stream.problem.batch * stream.problem.heads));
+  stream.for_each_row([&](std::int64_t b, std::int64_t n, std::int64_t t, std::span<const double> row) {
+    std::vector<double>& line = lines[static_cast<std::size_t>(b * stream.problem.heads + n)];
+    const std::int64_t i = ((t + 1) * height - 1) / queries;  // the block with i T/h <= t < (i+1) T/h
+    const std::int64_t first = i * queries / height, last = (i + 1) * queries / height;
+    if (t == first) line.assign(static_cast<std::size_t>(width), 0.0);
+    for (std::int64_t j = 0; j < width; ++j) {
+      const std::int64_t begin = j * keys / width, end = (j + 1) * keys / width;
+      const double sum = std::accumulate(row.begin() + begin, row.begin() + end, 0.0);
+      line[static_cast<std::size_t>(j)] += sum / static_cast<double>((last - first) * (end - begin));
+    }
+    if (t + 1 == last) write_row(out, b, n, i, line);
+  });
+}
+
+}  // namespace polyhead

@@ -1,0 +1,270 @@
+#include "sdpa/normal_form.h"
+
+#include <cmath>
+#include <utility>
+
+#include "core/dispatch.h"
+#include "core/index.h"
+#include "core/overlap.h"
+
+namespace polyhead {
+namespace {
+
+class Builder {
+ public:
+  Builder(const char* operation, const SdpaOptions& options) : op_(operation), options_(options) {}
+
+  // Sizes from q, k and (when there is one) v.
+  void sizes(Problem& p, ConstTensorView q, ConstTensorView k, ConstTensorView v) const {
+    require(static_cast<bool>(q), op_, ": q is missing");
+    require(static_cast<bool>(k), op_, ": k is missing");
+    require(q.rank() >= 3, op_, ": q is ", q.shape(), "; it must be [*,N,T,H], three dimensions or more");
+    require(q.rank() + 1 <= kMaxRank, op_, ": q has ", q.rank(), " dimensions; at most ", kMaxRank - 1, " are allowed");
+    require(is_floating(q.dtype()), op_, ": q is ", q.dtype(), "; it must be float32, float64, bfloat16 or float16");
+    p.dtype = q.dtype();
+    p.lead = q.shape().first(q.rank() - 3);
+    p.batch = numel(p.lead);
+    p.heads = q.extent(-3);
+    p.queries = q.extent(-2);
+    p.qk_width = q.extent(-1);
+    key_value(p, q, k, "k");
+    p.kv_heads = k.extent(-3);
+    p.keys = k.extent(-2);
+    require(k.extent(-1) == p.qk_width, op_, ": k is ", k.shape(), "; its last extent must be H = ", p.qk_width, ", as in q ", q.shape());
+    require(p.kv_heads > 0 ? p.heads % p.kv_heads == 0 : p.heads == 0, op_, ": q has ", p.heads, " heads and k has ", p.kv_heads,
+            "; the number of query heads must be a multiple of the number of key/value heads");
+    if (!v) return;
+    key_value(p, q, v, "v");
+    require(v.extent(-3) == p.kv_heads && v.extent(-2) == p.keys, op_, ": v is ", v.shape(), "; it must have K = ", p.kv_heads,
+            " heads and S = ", p.keys, " keys, as k ", k.shape());
+    p.v_width = v.extent(-1);
+  }
+
+  void rules(Problem& p) const {
+    p.executor = options_.executor;
+    p.empty_rows = options_.empty_rows;
+    p.scale = options_.scale.value_or(p.qk_width > 0 ? 1 / std::sqrt(static_cast<double>(p.qk_width)) : 1.0);
+    require(std::isfinite(p.scale), op_, ": scale is ", p.scale, "; it must be finite");
+    p.softcap = options_.softcap;
+    require(std::isfinite(p.softcap) && p.softcap >= 0, op_, ": softcap is ", p.softcap, "; it must be finite and not negative (0 is off)");
+    p.bias = pairs(p, options_.bias, "bias", p.dtype);
+    p.ranges = ranges(p);
+    mask_pair(p, options_.mask.attend, options_.mask.block, "attend", "block", false);
+    mask_pair(p, options_.mask.attend_keys, options_.mask.block_keys, "attend_keys", "block_keys", true);
+    const Dropout& dropout = options_.dropout;
+    require(dropout.p >= 0 && dropout.p <= 1, op_, ": the dropout probability is ", dropout.p, "; it must lie in [0,1]");
+    p.dropout = {dropout.p, dropout.seed, pairs(p, dropout.keep, "dropout.keep", DType::boolean)};
+  }
+
+  Shape shape(const Problem& p, std::initializer_list<std::int64_t> rest) const {
+    Shape result = p.lead;
+    for (const std::int64_t extent : rest) result.push_back(extent);
+    return result;
+  }
+
+  void expect(ConstTensorView view, const Shape& wanted, DType dtype, const char* name, const char* letters) const {
+    require(static_cast<bool>(view), op_, ": ", name, " is missing");
+    require(view.shape() == wanted, op_, ": ", name, " is ", view.shape(), "; it must be ", letters, " = ", wanted);
+    require(view.dtype() == dtype, op_, ": ", name, " is ", view.dtype(), "; it must be ", dtype);
+  }
+
+  void expect_lse(const Problem& p, ConstTensorView lse) const {
+    expect(lse, shape(p, {p.heads, p.queries}), accumulation_dtype(p.dtype), "lse", "[*,N,T]");
+  }
+
+  struct Named {
+    ConstTensorView view;
+    const char* name;
+  };
+
+  // Outputs may not overlap an input, another output or (but for a bias gradient) themselves.
+  void separate(std::span<const Named> inputs, std::span<const Named> outputs, const char* may_overlap_itself = nullptr) const {
+    for (std::size_t i = 0; i < outputs.size(); ++i) {
+      const Named& out = outputs[i];
+      if (!out.view) continue;
+      for (const Named& in : inputs) {
+        require(!in.view || !overlaps(in.view, out.view), op_, ": ", out.name, " overlaps ", in.name, "; outputs need memory of their own");
+      }
+      for (std::size_t j = 0; j < i; ++j) {
+        require(!outputs[j].view || !overlaps(outputs[j].view, out.view), op_, ": ", out.name, " overlaps ", outputs[j].name,
+                "; outputs need memory of their own");
+      }
+      require(out.name == may_overlap_itself || !overlaps_itself(out.view), op_, ": elements of ", out.name,
+              " share memory (strides ", out.view.strides(), ")");
+    }
+  }
+
+  std::vector<Named> option_tensors() const {
+    const Mask& mask = options_.mask;
+    return {{options_.bias, "bias"},           {mask.key_lengths, "key_lengths"}, {mask.attend, "attend"},
+            {mask.block, "block"},             {mask.attend_keys, "attend_keys"}, {mask.block_keys, "block_keys"},
+            {options_.dropout.keep, "dropout.keep"}};
+  }
+
+ private:
+  void key_value(const Problem& p, ConstTensorView q, ConstTensorView x, const char* name) const {
+    require(x.rank() == q.rank() && x.shape().first(p.lead.size()) == p.lead, op_, ": ", name, " is ", x.shape(),
+            "; its leading dimensions must be ", p.lead, ", as in q ", q.shape());
+    require(x.dtype() == q.dtype(), op_, ": ", name, " is ", x.dtype(), " and q is ", q.dtype(), "; they must agree");
+  }
+
+  ConstTensorView broadcast(ConstTensorView view, const Shape& to, const char* name, const char* letters) const {
+    bool fits = view.rank() <= to.size();
+    for (int from_end = 1; fits && from_end <= view.rank(); ++from_end) {
+      const std::int64_t extent = view.extent(-from_end);
+      fits = extent == 1 || extent == to[-from_end];
+    }
+    require(fits, op_, ": ", name, " is ", view.shape(), "; it must broadcast to ", letters, " = ", to);
+    return view.expand(to);
+  }
+
+  // A tensor over pairs, seen as [*,N,T,S].
+  ConstTensorView pairs(const Problem& p, ConstTensorView view, const char* name, DType dtype) const {
+    if (!view) return {};
+    require(view.dtype() == dtype, op_, ": ", name, " is ", view.dtype(), "; it must be ", dtype);
+    return broadcast(view, shape(p, {p.heads, p.queries, p.keys}), name, "[*,N,T,S]");
+  }
+
+  void mask_pair(Problem& p, ConstTensorView attend, ConstTensorView block, const char* attend_name, const char* block_name, bool keys) const {
+    require(!attend || !block, op_, ": ", attend_name, " and ", block_name, " are both given; only one of them may be");
+    if (!attend && !block) return;
+    const ConstTensorView view = attend ? attend : block;
+    const char* name = attend ? attend_name : block_name;
+    require(view.dtype() == DType::boolean, op_, ": ", name, " is ", view.dtype(), "; it must be bool");
+    if (!keys) {
+      p.masks.push_back({pairs(p, view, name, DType::boolean), static_cast<bool>(attend)});
+      return;
+    }
+    const ConstTensorView per_key = broadcast(view, shape(p, {p.keys}), name, "[*,S]");
+    const ConstTensorView over_pairs = per_key.unsqueeze(-2).unsqueeze(-2).expand(shape(p, {p.heads, p.queries, p.keys}));
+    p.masks.push_back({over_pairs, static_cast<bool>(attend)});
+  }
+
+  KeyRanges ranges(const Problem& p) const {
+    const Mask& mask = options_.mask;
+    const Window& window = mask.window;
+    KeyRanges ranges;
+    ranges.queries = p.queries;
+    ranges.keys = p.keys;
+    require(!window.left || *window.left >= 0, op_, ": the window's left side is ", window.left.value_or(0), "; it must not be negative");
+    require(!window.right || *window.right >= 0, op_, ": the window's right side is ", window.right.value_or(0), "; it must not be negative");
+    require(!mask.causal || !window.diagonal || *mask.causal == *window.diagonal, op_,
+            ": the causal and the window's diagonal differ; a window is counted from the causal diagonal");
+    ranges.banded = mask.causal || window.left || window.right;
+    const Diagonal diagonal = mask.causal ? *mask.causal : window.diagonal.value_or(Diagonal::bottom_right());
+    __extension__ using Wide = __int128;  // a caller's offset may be anything
+    const Wide offset = diagonal.resolve(p.queries, p.keys);
+    const auto cut = [&](Wide x) {
+      return static_cast<std::int64_t>(std::min<Wide>(std::max<Wide>(x, -Wide{p.queries}), p.keys));
+    };
+    ranges.lower = window.left ? cut(offset - *window.left) : -p.queries;
+    ranges.upper = p.keys;
+    if (window.right) ranges.upper = cut(offset + *window.right + 1);
+    if (mask.causal) ranges.upper = std::min(ranges.upper, cut(offset + 1));
+    if (mask.key_lengths) lengths(p, ranges);
+    return ranges;
+  }
+
+  void lengths(const Problem& p, KeyRanges& ranges) const {
+    const ConstTensorView view = options_.mask.key_lengths;
+    require(is_integer(view.dtype()), op_, ": key_lengths is ", view.dtype(), "; lengths are integers");
+    ranges.length_per_query = view.rank() == p.lead.size() + 1;
+    const Shape wanted = ranges.length_per_query ? shape(p, {p.queries}) : p.lead;
+    require(view.shape() == wanted, op_, ": key_lengths is ", view.shape(), "; it must be [*] = ", p.lead, " or [*,T] = ",
+            shape(p, {p.queries}));
+    dispatch_any(view.dtype(), [&](auto type) {
+      using T = typename decltype(type)::type;
+      const T* data = view.data<T>();
+      if constexpr (std::is_integral_v<T> && !std::is_same_v<T, bool>) {
+        for_each_offset<1>(view.shape(), {view.strides()}, [&](const auto& at) {
+          const T length = data[at[0]];
+          require(std::cmp_greater_equal(length, 0) && std::cmp_less_equal(length, p.keys), op_, ": a key length is ", length, "; it must lie in [0,S] = [0,", p.keys, "]");
+          ranges.lengths.push_back(static_cast<std::int64_t>(length));
+        });
+      }
+    });
+  }
+
+  const char* op_;
+  const SdpaOptions& options_;
+};
+
+template <class Void>
+BasicTensorView<Void> with_column(const BasicTensorView<Void>& lse) { return lse ? lse.unsqueeze(-1) : lse; }
+
+}  // namespace
+
+ForwardProblem normal_form(const SdpaForward& tensors, const SdpaOptions& options, const char* operation) {
+  const Builder build(operation, options);
+  ForwardProblem p;
+  require(static_cast<bool>(tensors.v), operation, ": v is missing");
+  build.sizes(p, tensors.q, tensors.k, tensors.v);
+  build.rules(p);
+  build.expect(tensors.out, build.shape(p, {p.heads, p.queries, p.v_width}), p.dtype, "out", "[*,N,T,V]");
+  if (tensors.lse) build.expect_lse(p, tensors.lse);
+  auto inputs = build.option_tensors();
+  inputs.insert(inputs.end(), {{tensors.q, "q"}, {tensors.k, "k"}, {tensors.v, "v"}});
+  const Builder::Named outputs[] = {{tensors.out, "out"}, {tensors.lse, "lse"}};
+  build.separate(inputs, outputs);
+  p.q = tensors.q;
+  p.k = tensors.k;
+  p.v = tensors.v;
+  p.out = tensors.out;
+  p.lse = with_column(tensors.lse);
+  return p;
+}
+
+BackwardProblem normal_form(const SdpaBackward& tensors, const SdpaOptions& options) {
+  const char* operation = "sdpa_backward";
+  const Builder build(operation, options);
+  BackwardProblem p;
+  require(static_cast<bool>(tensors.v), operation, ": v is missing");
+  build.sizes(p, tensors.q, tensors.k, tensors.v);
+  build.rules(p);
+  const Shape out_shape = build.shape(p, {p.heads, p.queries, p.v_width});
+  build.expect(tensors.out, out_shape, p.dtype, "out", "[*,N,T,V]");
+  build.expect(tensors.d_out, out_shape, p.dtype, "d_out", "[*,N,T,V]");
+  build.expect_lse(p, tensors.lse);
+  if (tensors.d_q) build.expect(tensors.d_q, tensors.q.shape(), p.dtype, "d_q", "the shape of q");
+  if (tensors.d_k) build.expect(tensors.d_k, tensors.k.shape(), p.dtype, "d_k", "the shape of k");
+  if (tensors.d_v) build.expect(tensors.d_v, tensors.v.shape(), p.dtype, "d_v", "the shape of v");
+  if (tensors.d_bias) {
+    require(static_cast<bool>(options.bias), operation, ": d_bias is given without a bias");
+    build.expect(tensors.d_bias, options.bias.shape(), p.dtype, "d_bias", "the shape of bias");
+    p.d_bias_given = tensors.d_bias;
+    p.d_bias = tensors.d_bias.expand(build.shape(p, {p.heads, p.queries, p.keys}));
+  }
+  auto inputs = build.option_tensors();
+  inputs.insert(inputs.end(), {{tensors.q, "q"}, {tensors.k, "k"}, {tensors.v, "v"}, {tensors.out, "out"}, {tensors.lse, "lse"},
+                               {tensors.d_out, "d_out"}});
+  const char* bias_gradient = "d_bias";
+  const Builder::Named outputs[] = {{tensors.d_q, "d_q"}, {tensors.d_k, "d_k"}, {tensors.d_v, "d_v"}, {tensors.d_bias, bias_gradient}};
+  build.separate(inputs, outputs, bias_gradient);
+  p.q = tensors.q;
+  p.k = tensors.k;
+  p.v = tensors.v;
+  p.out = tensors.out;
+  p.lse = with_column(tensors.lse);
+  p.d_out = tensors.d_out;
+  p.d_q = tensors.d_q;
+  p.d_k = tensors.d_k;
+  p.d_v = tensors.d_v;
+  return p;
+}
+
+MapsProblem normal_form(const MapsInput& input, const SdpaOptions& options, MapValue value, const char* operation) {
+  const Builder build(operation, options);
+  MapsProblem p;
+  build.sizes(p, input.q, input.k, {});
+  build.rules(p);
+  const bool needs_lse = value == MapValue::probability || value == MapValue::dropped;
+  require(!needs_lse || input.lse, operation, ": lse is missing; probabilities are exp(score - lse) with the lse of sdpa_forward");
+  if (input.lse) build.expect_lse(p, input.lse);
+  p.q = input.q;
+  p.k = input.k;
+  p.lse = with_column(input.lse);
+  p.value = value;
+  return p;
+}
+
+}  // namespace polyhead

@@ -1,0 +1,14 @@
+// From what the caller wrote to what backends see: every check of the public contract is made here, once.
+#pragma once
+
+#include "polyhead/maps.h"
+#include "polyhead/sdpa.h"
+#include "problem/problem.h"
+
+namespace polyhead {
+
+ForwardProblem normal_form(const SdpaForward& tensors, const SdpaOptions& options, const char* operation);
+BackwardProblem normal_form(const SdpaBackward& tensors, const SdpaOptions& options);
+MapsProblem normal_form(const MapsInput& input, const SdpaOptions& options, MapValue value, const char* operation);
+
+}  // namespace polyhead
