@@ -1,0 +1,40 @@
+#pragma once
+
+#include <vector>
+
+#include "core/index.h"
+#include "polyhead/tensor_view.h"
+
+namespace polyhead::cpu {
+
+// One side of a matrix that is made of any number of tensor axes: the rows of x [*,width] are all axes but the last. Axes that continue
+// each other are one stride; only the others need a table (8 bytes per index, against `width` elements that it leads to).
+class Axis {
+ public:
+  Axis(const Shape& shape, const Strides& strides) : count_(numel(shape)) {
+    if (count_ == 0) return;
+    std::int64_t reach = 1;  // indices that stride_ covers, innermost axes first
+    for (int axis = shape.size() - 1; axis >= 0; --axis) {
+      if (shape[axis] == 1) continue;
+      if (reach == 1) stride_ = strides[axis];
+      if (strides[axis] != stride_ * reach) break;
+      reach *= shape[axis];
+    }
+    if (reach == count_) return;
+    offsets_.reserve(static_cast<std::size_t>(count_));
+    for_each_offset<1>(shape, {strides}, [&](const auto& at) { offsets_.push_back(at[0]); });
+  }
+
+  std::int64_t count() const { return count_; }
+  // In elements, from the matrix' first.
+  std::int64_t operator[](std::int64_t index) const {
+    return offsets_.empty() ? index * stride_ : offsets_[static_cast<std::size_t>(index)];
+  }
+
+ private:
+  std::int64_t count_;
+  std::int64_t stride_ = 0;
+  std::vector<std::int64_t> offsets_;
+};
+
+}  // namespace polyhead::cpu

@@ -1,0 +1,22 @@
+#pragma once
+
+#include "polyhead/executor.h"
+#include "polyhead/tensor_view.h"
+
+namespace polyhead::cpu {
+
+// c[m,n] = (add ? c[m,n] : 0) + sum_k a[m,k] b[k,n] + bias[n], where m, n and k may each stand for several axes.
+struct Gemm {
+  ConstTensorView a;          // [*m,*k]  float32, float64, bfloat16 or float16; all tensors share the dtype
+  ConstTensorView b;          // [*k,*n]
+  TensorView c;               // [*m,*n]  may not overlap the others, nor itself
+  ConstTensorView bias = {};  // [*n]     optional
+  int k_axes = 1;             // axes that are summed over: the last of a, the first of b
+  bool add = false;
+};
+
+// Any strides, any extents. Sums are float32, float64 for float64 storage. An element's bits depend on its own row of a and column of b only:
+// not on the number of threads, the strides, or the other rows and columns. Error where shapes or dtypes disagree; overlap is not checked.
+void gemm(const Gemm& product, Executor* executor = nullptr);
+
+}  // namespace polyhead::cpu

@@ -1,0 +1,72 @@
+#include "nn/initialise.h"
+
+#include <cmath>
+#include <numbers>
+
+#include "core/dispatch.h"
+#include "core/index.h"
+#include "core/philox.h"
+
+namespace polyhead::nn {
+namespace {
+
+constexpr std::uint32_t kDomain = 0x696e6974u;  // "init": apart from the counters of dropout with the same seed
+
+PhiloxBlock draw(std::uint64_t seed, std::uint32_t stream, std::int64_t index) {
+  const auto number = static_cast<std::uint64_t>(index);
+  return philox4x32({static_cast<std::uint32_t>(number), static_cast<std::uint32_t>(number >> 32), stream, kDomain},
+                    {static_cast<std::uint32_t>(seed), static_cast<std::uint32_t>(seed >> 32)});
+}
+
+// Uniform in [0,1), a multiple of 2^-53.
+double unit(std::uint32_t high, std::uint32_t low) {
+  return static_cast<double>((std::uint64_t{high} << 32 | low) >> 11) * 0x1p-53;
+}
+
+template <class F>
+void fill_each(TensorView parameter, const F& value) {
+  dispatch_floating(parameter.dtype(), [&](auto type) {
+    using T = typename decltype(type)::type;
+    T* data = parameter.data<T>();
+    std::int64_t index = 0;
+    for_each_offset<1>(parameter.shape(), {parameter.strides()}, [&](const auto& at) { data[at[0]] = store<T>(value(index++)); });
+  });
+}
+
+}  // namespace
+
+void Initialiser::uniform(TensorView parameter, double low, double high) {
+  fill_each(parameter, [&, stream = stream_++](std::int64_t index) {
+    const PhiloxBlock block = draw(seed_, stream, index);
+    return low + (high - low) * unit(block[0], block[1]);
+  });
+}
+
+void Initialiser::normal(TensorView parameter, double mean, double deviation) {
+  fill_each(parameter, [&, stream = stream_++](std::int64_t index) {
+    const PhiloxBlock block = draw(seed_, stream, index);
+    // Box and Muller 1958; 1 - u is in (0,1], where the logarithm is finite.
+    const double radius = std::sqrt(-2 * std::log(1 - unit(block[0], block[1])));
+    return mean + deviation * radius * std::cos(2 * std::numbers::pi * unit(block[2], block[3]));
+  });
+}
+
+void Initialiser::xavier_uniform(TensorView weight) {
+  const auto fans = static_cast<double>(weight.extent(0) + weight.extent(1));
+  const double bound = fans > 0 ? std::sqrt(6 / fans) : 0;
+  uniform(weight, -bound, bound);
+}
+
+void Initialiser::linear(TensorView weight, TensorView bias) {
+  const auto in = static_cast<double>(weight.extent(1));
+  const double bound = in > 0 ? 1 / std::sqrt(in) : 0;
+  uniform(weight, -bound, bound);
+  if (bias) uniform(bias, -bound, bound);
+}
+
+std::uint64_t Initialiser::child_seed() {
+  const PhiloxBlock block = draw(seed_, stream_++, 0);
+  return std::uint64_t{block[0]} << 32 | block[1];
+}
+
+}  // namespace polyhead::nn

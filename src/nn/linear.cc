@@ -1,0 +1,82 @@
+#include "polyhead/nn/linear.h"
+
+#include "cpu/gemm/gemm.h"
+#include "nn/check.h"
+#include "nn/initialise.h"
+
+namespace polyhead::nn {
+namespace {
+
+void require_parameters(const char* operation, const Linear& linear) {
+  require(linear.weight && linear.weight.shape().size() == 2 && is_floating(linear.weight.dtype()), operation,
+          ": the weight must be a floating tensor [out,in]; ",
+          linear.weight ? cat("it is ", linear.weight.dtype(), " ", linear.weight.shape()) : cat("there is none"));
+  if (linear.bias) require_parameter(operation, {"bias", linear.bias}, {linear.out_width()}, linear.weight.dtype());
+}
+
+// A view of ones that takes no memory of its own but one element.
+ConstTensorView ones(const Tensor& one, const Shape& shape) { return one.view().expand(shape); }
+
+}  // namespace
+
+Linear::Linear(const LinearConfig& config) {
+  require(config.in_width >= 0 && config.out_width >= 0, "Linear: in_width is ", config.in_width, " and out_width ", config.out_width,
+          "; neither may be negative");
+  require(is_floating(config.dtype), "Linear: the parameters must be floating, not ", config.dtype);
+  weight = Tensor(config.dtype, {config.out_width, config.in_width});
+  if (config.bias) bias = Tensor(config.dtype, {config.out_width});
+  Initialiser(config.seed).linear(weight, bias);
+}
+
+Linear::Linear(Tensor weight_, Tensor bias_) : weight(std::move(weight_)), bias(std::move(bias_)) { require_parameters("Linear", *this); }
+
+void Linear::forward(ConstTensorView x, TensorView y, Executor* executor) const {
+  constexpr const char* kOperation = "Linear.forward";
+  require_parameters(kOperation, *this);
+  require_tensor(kOperation, {"x", x}, weight.dtype());
+  require_width(kOperation, {"x", x}, "in_width", in_width());
+  require_tensor(kOperation, {"y", y}, weight.dtype());
+  require_shape(kOperation, {"y", y}, with_width(x.shape(), out_width()));
+  require_separate(kOperation, {"y", y}, {{"x", x}, {"weight", weight}, {"bias", bias}});
+  // y[r,o] = sum_i x[r,i] weight[o,i] + bias[o]
+  cpu::gemm({.a = x, .b = weight.view().transpose(0, 1), .c = y, .bias = bias}, executor);
+}
+
+void Linear::backward(ConstTensorView x, ConstTensorView d_y, TensorView d_x, Linear* grads, Write d_x_write, Executor* executor) const {
+  constexpr const char* kOperation = "Linear.backward";
+  require_parameters(kOperation, *this);
+  require_tensor(kOperation, {"d_y", d_y}, weight.dtype());
+  require_width(kOperation, {"d_y", d_y}, "out_width", out_width());
+  const Shape x_shape = with_width(d_y.shape(), in_width());
+  if (d_x) {
+    require_tensor(kOperation, {"d_x", d_x}, weight.dtype());
+    require_shape(kOperation, {"d_x", d_x}, x_shape);
+    require_separate(kOperation, {"d_x", d_x}, {{"x", x}, {"d_y", d_y}, {"weight", weight}});
+  }
+  if (grads != nullptr) {
+    require_tensor(kOperation, {"x", x}, weight.dtype());
+    require_shape(kOperation, {"x", x}, x_shape);
+    require_parameter(kOperation, {"grads->weight", grads->weight}, weight.shape(), weight.dtype());
+    require_separate(kOperation, {"grads->weight", grads->weight}, {{"x", x}, {"d_y", d_y}, {"weight", weight}, {"d_x", d_x}});
+    if (bias) {
+      require_parameter(kOperation, {"grads->bias", grads->bias}, bias.shape(), weight.dtype());
+      require_separate(kOperation, {"grads->bias", grads->bias}, {{"x", x}, {"d_y", d_y}, {"weight", weight}, {"d_x", d_x}});
+    }
+  }
+  if (d_x) {
+    // d_x[r,i] = sum_o d_y[r,o] weight[o,i]
+    cpu::gemm({.a = d_y, .b = weight, .c = d_x, .add = d_x_write == Write::add}, executor);
+  }
+  if (grads == nullptr) return;
+  const int row_axes = d_y.rank() - 1;
+  // d_weight[o,i] = sum_r d_y[r,o] x[r,i]
+  cpu::gemm({.a = d_y.move_axis(-1, 0), .b = x, .c = grads->weight, .k_axes = row_axes}, executor);
+  if (bias) {
+    // d_bias[o] = sum_r d_y[r,o]
+    Tensor one(weight.dtype(), {});
+    fill(one, 1);
+    cpu::gemm({.a = ones(one, d_y.shape().first(row_axes)), .b = d_y, .c = grads->bias, .k_axes = row_axes}, executor);
+  }
+}
+
+}  // namespace polyhead::nn
