@@ -1,0 +1,75 @@
+// Gradients against central differences in float64.
+#pragma once
+
+#include <functional>
+
+#include "support/compare.h"
+
+namespace polyhead::test {
+
+struct Leaf {
+  std::string name;
+  TensorView value;          // float64; read by the loss, moved by +-step and put back
+  ConstTensorView gradient;  // what is checked
+};
+
+inline constexpr double kStep = 1e-6;
+inline constexpr double kGradientTolerance = 1e-6;
+
+// sum_i weights[i] y[i]: a loss whose gradient by y is `weights`.
+inline double weighted_sum(ConstTensorView y, ConstTensorView weights) {
+  const std::vector<double> a = to_doubles(y), b = to_doubles(weights);
+  double sum = 0;
+  for (std::size_t i = 0; i < a.size(); ++i) sum += a[i] * b[i];
+  return sum;
+}
+
+// (loss(x + step) - loss(x - step)) / (2 step) for every element x of a leaf.
+inline Tensor central_differences(const std::function<double()>& loss, TensorView leaf) {
+  Tensor result(DType::f64, leaf.shape());
+  double* slope = result.data<double>();
+  double* value = leaf.data<double>();
+  for_each_offset<1>(leaf.shape(), {leaf.strides()}, [&](const auto& at) {
+    double& x = value[at[0]];
+    const double kept = x;
+    x = kept + kStep;
+    const double above = loss();
+    x = kept - kStep;
+    const double below = loss();
+    x = kept;
+    *slope++ = (above - below) / (2 * kStep);
+  });
+  return result;
+}
+
+// Each gradient within 1e-6 of the leaf's largest. A leaf whose gradient is zero or tiny beside the others (the bias of a key projection) is
+// judged against a hundredth of the largest of all: below that the differences are rounding errors of the loss.
+inline void expect_gradients(const std::function<double()>& loss, const std::vector<Leaf>& leaves) {
+  std::vector<Tensor> differences;
+  double largest = 0;
+  for (const Leaf& leaf : leaves) {
+    differences.push_back(central_differences(loss, leaf.value));
+    largest = std::max(largest, largest_magnitude(differences.back()));
+  }
+  for (std::size_t i = 0; i < leaves.size(); ++i) {
+    const double scale = std::max(largest_magnitude(differences[i]), largest / 100);
+    EXPECT_TRUE(near(leaves[i].gradient, differences[i], kGradientTolerance * scale)) << "gradient of " << leaves[i].name;
+  }
+}
+
+// The parameters of a module and their gradients (a module of the same type) as leaves.
+template <class Module>
+std::vector<Leaf> parameter_leaves(Module& module, Module& gradients) {
+  std::vector<std::pair<std::string, TensorView>> values, slopes;
+  module.visit([&](const std::string& name, Tensor& tensor) { values.emplace_back(name, tensor); });
+  gradients.visit([&](const std::string& name, Tensor& tensor) { slopes.emplace_back(name, tensor); });
+  std::vector<Leaf> leaves;
+  EXPECT_EQ(values.size(), slopes.size());
+  for (std::size_t i = 0; i < values.size(); ++i) {
+    EXPECT_EQ(values[i].first, slopes[i].first);
+    leaves.push_back({values[i].first, values[i].second, slopes[i].second});
+  }
+  return leaves;
+}
+
+}  // namespace polyhead::test

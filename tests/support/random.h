@@ -1,0 +1,125 @@
+// Seeded inputs: the same on every machine, because only std::mt19937_64 itself is fixed by the standard, not its distributions.
+#pragma once
+
+#include <algorithm>
+#include <cstring>
+#include <numeric>
+#include <random>
+#include <vector>
+
+#include "core/dispatch.h"
+#include "core/index.h"
+#include "polyhead/tensor.h"
+
+namespace polyhead::test {
+
+// A view into a larger piece of memory whose other bytes are all ones: NaN in every floating dtype, so a stray read shows in the result, and a
+// stray write is found by padding_is_intact(). A view that was not filled yet holds the same.
+class StridedTensor {
+ public:
+  StridedTensor(Tensor memory, std::int64_t start, DType dtype, const Shape& shape, const Strides& strides) : memory_(std::move(memory)) {
+    if (memory_.numel() > 0) std::memset(memory_.data<std::uint8_t>(), 0xff, static_cast<std::size_t>(memory_.numel()));
+    const auto offset = start * static_cast<std::int64_t>(info(dtype).size);
+    view_ = TensorView(memory_.data<std::uint8_t>() + offset, dtype, shape, strides);
+  }
+  StridedTensor(StridedTensor&&) = default;
+  StridedTensor& operator=(StridedTensor&&) = default;
+
+  operator TensorView() const { return view_; }       // NOLINT(google-explicit-constructor)
+  operator ConstTensorView() const { return view_; }  // NOLINT(google-explicit-constructor)
+  TensorView view() const { return view_; }
+
+  bool padding_is_intact() const {
+    std::vector<bool> inside(static_cast<std::size_t>(memory_.numel()));
+    const auto size = static_cast<std::int64_t>(info(view_.dtype()).size);
+    const std::int64_t start = static_cast<const std::uint8_t*>(view_.data()) - memory_.data<std::uint8_t>();
+    for_each_offset<1>(view_.shape(), {view_.strides()}, [&](const auto& at) {
+      for (std::int64_t i = 0; i < size; ++i) inside[static_cast<std::size_t>(start + at[0] * size + i)] = true;
+    });
+    for (std::size_t i = 0; i < inside.size(); ++i) {
+      if (!inside[i] && memory_.data<std::uint8_t>()[i] != 0xff) return false;
+    }
+    return true;
+  }
+
+ private:
+  Tensor memory_;  // bytes
+  TensorView view_;
+};
+
+class Random {
+ public:
+  explicit Random(std::uint64_t seed) : generator_(seed) {}
+
+  // Uniform in [first, last].
+  std::int64_t integer(std::int64_t first, std::int64_t last) {
+    return first + static_cast<std::int64_t>(generator_() % static_cast<std::uint64_t>(last - first + 1));
+  }
+  bool coin() { return integer(0, 1) == 1; }
+  double real(double low, double high) { return low + (high - low) * static_cast<double>(generator_() >> 11) * 0x1p-53; }
+  template <class T>
+  T pick(std::initializer_list<T> choices) { return choices.begin()[integer(0, static_cast<std::int64_t>(choices.size()) - 1)]; }
+
+  // Floating: uniform in [low, high); integers: uniform in [low, high]; booleans: a coin.
+  void fill(TensorView view, double low = -1, double high = 1) {
+    dispatch_any(view.dtype(), [&](auto type) {
+      using T = typename decltype(type)::type;
+      T* data = view.data<T>();
+      for_each_offset<1>(view.shape(), {view.strides()}, [&](const auto& at) {
+        if constexpr (std::is_same_v<T, bool>) {
+          data[at[0]] = coin();
+        } else if constexpr (std::is_integral_v<T>) {
+          data[at[0]] = static_cast<T>(integer(static_cast<std::int64_t>(low), static_cast<std::int64_t>(high)));
+        } else {
+          data[at[0]] = store<T>(real(low, high));
+        }
+      });
+    });
+  }
+
+  // Contiguous.
+  Tensor tensor(DType dtype, const Shape& shape, double low = -1, double high = 1) {
+    Tensor tensor(dtype, shape);
+    fill(tensor, low, high);
+    return tensor;
+  }
+
+  // Axes in a random order in memory, gaps between them, strides of either sign. Not filled.
+  StridedTensor empty_strided(DType dtype, const Shape& shape) {
+    std::vector<int> order(static_cast<std::size_t>(shape.size()));
+    std::iota(order.begin(), order.end(), 0);
+    if (coin()) {
+      for (std::size_t i = order.size(); i > 1; --i) std::swap(order[i - 1], order[static_cast<std::size_t>(integer(0, static_cast<std::int64_t>(i) - 1))]);
+    }
+    Strides strides = shape;
+    std::int64_t covered = 1, start = integer(0, 3);
+    for (auto axis = order.rbegin(); axis != order.rend(); ++axis) {
+      const std::int64_t stride = covered * pick<std::int64_t>({1, 1, 2}) + pick<std::int64_t>({0, 0, 1, 3});
+      const std::int64_t reach = std::max<std::int64_t>(0, shape[*axis] - 1) * stride;
+      const bool backwards = integer(0, 3) == 0;
+      strides[*axis] = backwards ? -stride : stride;
+      if (backwards) start += reach;
+      covered += reach;
+    }
+    const std::int64_t elements = integer(0, 3) + covered + 3;
+    return {Tensor(DType::u8, {elements * static_cast<std::int64_t>(info(dtype).size)}), start, dtype, shape, strides};
+  }
+
+  StridedTensor strided(DType dtype, const Shape& shape, double low = -1, double high = 1) {
+    StridedTensor tensor = empty_strided(dtype, shape);
+    fill(tensor, low, high);
+    return tensor;
+  }
+
+  // The same values in another layout.
+  StridedTensor strided_copy(ConstTensorView values) {
+    StridedTensor tensor = empty_strided(values.dtype(), values.shape());
+    copy(values, tensor);
+    return tensor;
+  }
+
+ private:
+  std::mt19937_64 generator_;
+};
+
+}  // namespace polyhead::test

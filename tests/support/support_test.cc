@@ -1,0 +1,91 @@
+#include <gtest/gtest-spi.h>
+
+#include "core/overlap.h"
+#include "support/gradients.h"
+#include "support/random.h"
+
+namespace polyhead::test {
+namespace {
+
+TEST(StridedTensor, ElementsAreSeparateAndPaddingIsGuarded) {
+  bool permuted = false, backwards = false, padded = false;
+  for (std::uint64_t seed = 0; seed < 200; ++seed) {
+    SCOPED_TRACE(seed);
+    Random random(seed);
+    const StridedTensor tensor = random.strided(DType::f32, {random.integer(1, 3), random.integer(1, 4), random.integer(1, 3)});
+    EXPECT_FALSE(overlaps_itself(tensor));
+    EXPECT_TRUE(tensor.padding_is_intact());
+    for (const double x : to_doubles(tensor)) EXPECT_TRUE(-1 <= x && x < 1);
+    permuted |= std::abs(tensor.view().stride(0)) < std::abs(tensor.view().stride(2));
+    backwards |= tensor.view().stride(1) < 0;
+    padded |= !tensor.view().is_contiguous();
+  }
+  EXPECT_TRUE(permuted && backwards && padded);
+}
+
+TEST(StridedTensor, WriteBesideTheViewIsFound) {
+  const StridedTensor tensor = Random(1).empty_strided(DType::f64, {2, 3});
+  const auto* first = byte_span(tensor.view()).last;
+  EXPECT_TRUE(tensor.padding_is_intact());
+  const_cast<char*>(first)[0] = 0;
+  EXPECT_FALSE(tensor.padding_is_intact());
+}
+
+TEST(StridedTensor, UnfilledMemoryIsNaN) {
+  for (const DType dtype : {DType::f32, DType::f64, DType::bf16, DType::f16}) {
+    const StridedTensor tensor = Random(2).empty_strided(dtype, {4});
+    for (const double x : to_doubles(tensor)) EXPECT_TRUE(std::isnan(x));
+  }
+}
+
+TEST(Near, FindsOneWrongElementAndSaysWhere) {
+  const Tensor expected = Random(3).tensor(DType::f32, {2, 3});
+  Tensor actual = expected;
+  EXPECT_TRUE(near(actual, expected, 0));
+  actual.data<float>()[5] += 0.5f;
+  const testing::AssertionResult result = near(actual, expected, 0.25);
+  EXPECT_FALSE(result);
+  EXPECT_NE(std::string(result.message()).find("[1,2]"), std::string::npos) << result.message();
+  EXPECT_TRUE(near(actual, expected, 0.75));
+  EXPECT_FALSE(same_bits(actual, expected));
+}
+
+TEST(Near, NaNAndInfinityMustAgree) {
+  const double infinity = std::numeric_limits<double>::infinity(), nan = std::nan("");
+  const Tensor special = Tensor::of<double>({3}, {infinity, -infinity, nan});
+  EXPECT_TRUE(near(special, special, 0));
+  EXPECT_FALSE(near(Tensor::of<double>({3}, {infinity, infinity, nan}), special, 1e300));
+  EXPECT_FALSE(near(Tensor::of<double>({3}, {infinity, -infinity, 0}), special, 1e300));
+  EXPECT_FALSE(near(Tensor::of<double>({3}, {1, -infinity, nan}), special, 1e300));
+  EXPECT_FALSE(near(Tensor::of<double>({3, 1}, {infinity, -infinity, nan}), special, 1e300));
+}
+
+TEST(Near, RelativeToleranceIsAShareOfTheLargest) {
+  const Tensor expected = Tensor::of<double>({2}, {100, 1});
+  EXPECT_TRUE(near_relative(Tensor::of<double>({2}, {100, 1.9}), expected, 0.01));
+  EXPECT_FALSE(near_relative(Tensor::of<double>({2}, {100, 2.1}), expected, 0.01));
+}
+
+TEST(CentralDifferences, OfAProduct) {
+  Tensor x = Tensor::of<double>({2}, {3, -2});
+  const auto loss = [&] { return x.data<double>()[0] * x.data<double>()[0] * x.data<double>()[1]; };
+  EXPECT_TRUE(near(central_differences(loss, x), Tensor::of<double>({2}, {-12, 9}), 1e-8));
+  EXPECT_TRUE(same_bits(x, Tensor::of<double>({2}, {3, -2})));
+}
+
+TEST(CentralDifferences, WrongGradientIsReported) {
+  Tensor x = Tensor::of<double>({2}, {3, -2});
+  const Tensor right = Tensor::of<double>({2}, {-12, 9}), wrong = Tensor::of<double>({2}, {-12, 9.0001});
+  const auto loss = [&] { return x.data<double>()[0] * x.data<double>()[0] * x.data<double>()[1]; };
+  expect_gradients(loss, {{"x", x, right}});
+  testing::TestPartResultArray failures;
+  {
+    const testing::ScopedFakeTestPartResultReporter reporter(testing::ScopedFakeTestPartResultReporter::INTERCEPT_ALL_THREADS, &failures);
+    expect_gradients(loss, {{"x", x, wrong}});
+  }
+  ASSERT_EQ(failures.size(), 1);
+  EXPECT_NE(std::string(failures.GetTestPartResult(0).message()).find("gradient of x"), std::string::npos);
+}
+
+}  // namespace
+}  // namespace polyhead::test
