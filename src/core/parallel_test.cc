@@ -8,6 +8,7 @@
 #include <atomic>
 #include <cfenv>
 #include <chrono>
+#include <cstdio>
 #include <cstdlib>
 #include <filesystem>
 #include <limits>
@@ -73,6 +74,7 @@ bool two_pieces_meet() {
 // Exit status of a forked child that runs `body`; -1 when it did not end within the limit.
 template <class Body>
 int status_of_child(Body body) {
+  std::fflush(nullptr);
   const pid_t child = fork();
   if (child == 0) {
     alarm(static_cast<unsigned>(kPatience.count()));
