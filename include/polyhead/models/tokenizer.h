@@ -29,15 +29,15 @@ struct AddedToken {
 };
 
 struct TokenizerOptions {
-  bool clean_text = true;               // control characters, U+0000 and U+FFFD go; each white space character becomes a space
-  bool isolate_cjk = true;              // each CJK ideograph is a word of its own
+  bool clean_text = true;   // control characters, U+0000 and U+FFFD go; each white space character becomes a space
+  bool isolate_cjk = true;  // each CJK ideograph is a word of its own
   bool lowercase = true;
   std::optional<bool> strip_accents{};  // as `lowercase` when not given
   std::string continuing_prefix = "##";
-  std::int64_t max_word_length = 100;   // characters; a longer word is unknown
+  std::int64_t max_word_length = 100;  // characters; a longer word is unknown
   std::string unknown = "[UNK]";
-  std::string start = "[CLS]";          // before the first text
-  std::string separator = "[SEP]";      // after each text
+  std::string start = "[CLS]";      // before the first text
+  std::string separator = "[SEP]";  // after each text
   std::vector<AddedToken> added_tokens{};
 };
 
@@ -52,11 +52,11 @@ struct ByteSpan {
 struct TokenizedText {
   std::vector<std::int64_t> ids;
   std::vector<std::string> pieces;
-  std::vector<int> segments;         // 0; 1 for the pair and its separator
-  std::vector<bool> special;         // true for start and separator as added here, false for all that stood in the texts
-  std::vector<ByteSpan> spans;       // where a token stood in the text, or in the pair where the segment is 1; {0,0} for special ones
-  std::int64_t replaced_bytes = 0;   // bytes of both texts that are not UTF-8: each was read as U+FFFD
-  std::int64_t dropped_tokens = 0;   // left out by truncation
+  std::vector<int> segments;        // 0; 1 for the pair and its separator
+  std::vector<bool> special;        // true for start and separator as added here, false for all that stood in the texts
+  std::vector<ByteSpan> spans;      // where a token stood in the text, or in the pair where the segment is 1; {0,0} for special ones
+  std::int64_t replaced_bytes = 0;  // bytes of both texts that are not UTF-8: each was read as U+FFFD
+  std::int64_t dropped_tokens = 0;  // left out by truncation
 };
 
 enum class WhenTooLong : std::uint8_t {

@@ -1,0 +1,124 @@
+#include "models/unicode.h"
+
+#include <utf8proc.h>
+
+#include <algorithm>
+#include <array>
+#include <cstddef>
+
+#include "core/text.h"
+
+namespace polyhead::models {
+namespace {
+
+utf8proc_category_t category(char32_t code) { return utf8proc_category(static_cast<utf8proc_int32_t>(code)); }
+
+int combining_class(const Char& c) { return utf8proc_get_property(static_cast<utf8proc_int32_t>(c.code))->combining_class; }
+
+}  // namespace
+
+DecodedText decode_utf8(std::string_view text) {
+  DecodedText decoded;
+  decoded.chars.reserve(text.size());
+  const auto* bytes = reinterpret_cast<const utf8proc_uint8_t*>(text.data());
+  for (std::size_t i = 0; i < text.size();) {
+    utf8proc_int32_t code = 0;
+    utf8proc_ssize_t length = utf8proc_iterate(bytes + i, static_cast<utf8proc_ssize_t>(text.size() - i), &code);
+    if (length <= 0) {
+      code = 0xFFFD;
+      length = 1;
+      ++decoded.replaced_bytes;
+    }
+    const std::size_t end = i + static_cast<std::size_t>(length);
+    decoded.chars.push_back({static_cast<char32_t>(code), {i, end}});
+    i = end;
+  }
+  return decoded;
+}
+
+void append_utf8(std::string& text, char32_t code) {
+  std::array<utf8proc_uint8_t, 4> bytes{};
+  const utf8proc_ssize_t length = utf8proc_encode_char(static_cast<utf8proc_int32_t>(code), bytes.data());
+  text.append(reinterpret_cast<const char*>(bytes.data()), static_cast<std::size_t>(length));
+}
+
+std::string encode_utf8(std::span<const Char> chars) {
+  std::string text;
+  for (const Char& c : chars) append_utf8(text, c.code);
+  return text;
+}
+
+bool is_white_space(char32_t code) {
+  if ((code >= 0x9 && code <= 0xD) || code == 0x85) return true;
+  const auto c = category(code);
+  return c == UTF8PROC_CATEGORY_ZS || c == UTF8PROC_CATEGORY_ZL || c == UTF8PROC_CATEGORY_ZP;
+}
+
+bool is_control(char32_t code) {
+  if (code == '\t' || code == '\n' || code == '\r') return false;
+  const auto c = category(code);
+  return c == UTF8PROC_CATEGORY_CC || c == UTF8PROC_CATEGORY_CF || c == UTF8PROC_CATEGORY_CO;
+}
+
+bool is_punctuation(char32_t code) {
+  if (code < 0x80) return code > ' ' && code < 0x7F && !(code >= '0' && code <= '9') && !((code | 0x20) >= 'a' && (code | 0x20) <= 'z');
+  const auto c = category(code);
+  return c >= UTF8PROC_CATEGORY_PC && c <= UTF8PROC_CATEGORY_PO;
+}
+
+bool is_nonspacing_mark(char32_t code) { return category(code) == UTF8PROC_CATEGORY_MN; }
+
+bool is_word_character(char32_t code) {
+  const auto c = category(code);
+  return (c >= UTF8PROC_CATEGORY_LU && c <= UTF8PROC_CATEGORY_NL) || c == UTF8PROC_CATEGORY_PC;  // L*, M*, Nd, Nl
+}
+
+// The blocks that BERT calls Chinese. Extension E begins at U+2B820; `tokenizers` begins it at U+2B920, and so do ids made with it.
+bool is_cjk_ideograph(char32_t code) {
+  static constexpr std::array<std::array<char32_t, 2>, 8> kBlocks{{{0x4E00, 0x9FFF},
+                                                                   {0x3400, 0x4DBF},
+                                                                   {0x20000, 0x2A6DF},
+                                                                   {0x2A700, 0x2B73F},
+                                                                   {0x2B740, 0x2B81F},
+                                                                   {0x2B920, 0x2CEAF},
+                                                                   {0xF900, 0xFAFF},
+                                                                   {0x2F800, 0x2FA1F}}};
+  return std::any_of(kBlocks.begin(), kBlocks.end(), [&](const auto& block) { return code >= block[0] && code <= block[1]; });
+}
+
+std::vector<Char> decompose(std::span<const Char> chars) {
+  std::vector<Char> result;
+  result.reserve(chars.size());
+  for (const Char& c : chars) {
+    std::array<utf8proc_int32_t, 32> parts{};
+    int boundary = 0;
+    const utf8proc_ssize_t count =
+        utf8proc_decompose_char(static_cast<utf8proc_int32_t>(c.code), parts.data(), parts.size(), UTF8PROC_DECOMPOSE, &boundary);
+    if (count < 0 || count > static_cast<utf8proc_ssize_t>(parts.size()))
+      fail(ErrorCode::invalid_argument, "tokenizer: character ", static_cast<std::uint32_t>(c.code), " cannot be decomposed");
+    for (utf8proc_ssize_t i = 0; i < count; ++i) result.push_back({static_cast<char32_t>(parts[static_cast<std::size_t>(i)]), c.span});
+  }
+  // Canonical ordering (Unicode 15, section 3.11): runs of marks are sorted by combining class, stably.
+  for (auto first = result.begin(); first != result.end();) {
+    if (combining_class(*first) == 0) {
+      ++first;
+      continue;
+    }
+    const auto last = std::find_if(first, result.end(), [](const Char& c) { return combining_class(c) == 0; });
+    std::stable_sort(first, last, [](const Char& a, const Char& b) { return combining_class(a) < combining_class(b); });
+    first = last;
+  }
+  return result;
+}
+
+void append_lowercase(std::vector<Char>& chars, const Char& c) {
+  // The only character whose full lowercase mapping is longer than its simple one (SpecialCasing.txt).
+  if (c.code == 0x130) {
+    chars.push_back({U'i', c.span});
+    chars.push_back({0x307, c.span});
+    return;
+  }
+  chars.push_back({static_cast<char32_t>(utf8proc_tolower(static_cast<utf8proc_int32_t>(c.code))), c.span});
+}
+
+}  // namespace polyhead::models

@@ -1,0 +1,41 @@
+// Characters with the place they came from, and the classes of characters that BERT's tokenizer distinguishes.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "polyhead/models/tokenizer.h"
+
+namespace polyhead::models {
+
+struct Char {
+  char32_t code;
+  ByteSpan span;  // in the original text
+};
+
+struct DecodedText {
+  std::vector<Char> chars;
+  std::int64_t replaced_bytes = 0;
+};
+
+// Each byte that is no part of a well-formed sequence becomes one U+FFFD.
+DecodedText decode_utf8(std::string_view text);
+void append_utf8(std::string& text, char32_t code);
+std::string encode_utf8(std::span<const Char> chars);
+
+bool is_white_space(char32_t code);  // Unicode's White_Space
+bool is_control(char32_t code);      // Cc, Cf and Co, but for tab, line feed and carriage return
+bool is_punctuation(char32_t code);  // Unicode's P* and every ASCII symbol
+bool is_nonspacing_mark(char32_t code);
+bool is_word_character(char32_t code);  // letters, marks, digits, connector punctuation
+bool is_cjk_ideograph(char32_t code);
+
+// Canonical decomposition (NFD): each part keeps the span of the character it came from.
+std::vector<Char> decompose(std::span<const Char> chars);
+// Appends the full lowercase mapping, which does not look at neighbours: a final sigma stays U+03C3.
+void append_lowercase(std::vector<Char>& chars, const Char& c);
+
+}  // namespace polyhead::models
