@@ -1,0 +1,166 @@
+#include "cpu/gemm/gemm.h"
+
+#include "support/compare.h"
+#include "support/random.h"
+
+namespace polyhead::cpu {
+namespace {
+
+using test::near;
+using test::Random;
+using test::same_bits;
+using test::StridedTensor;
+using test::to_doubles;
+
+double unit_roundoff(DType dtype) {
+  switch (dtype) {
+    case DType::f64: return 0x1p-53;
+    case DType::f32: return 0x1p-24;
+    case DType::f16: return 0x1p-11;
+    default: return 0x1p-8;
+  }
+}
+
+// Every element against the sum in float64, within the bound for a sum of depth + 2 terms in the accumulator's precision plus one rounding
+// to storage (Higham 2002, section 3.1); for float64 itself the oracle's own error doubles it.
+testing::AssertionResult is_product(const Gemm& product, ConstTensorView before, ConstTensorView result) {
+  const auto a = to_doubles(product.a), b = to_doubles(product.b), c = to_doubles(before), y = to_doubles(result);
+  const auto bias = product.bias ? to_doubles(product.bias) : std::vector<double>{};
+  const auto depth = static_cast<std::size_t>(numel(product.a.shape().last(product.k_axes)));
+  const auto columns = static_cast<std::size_t>(numel(product.b.shape().last(product.b.rank() - product.k_axes)));
+  const DType dtype = product.a.dtype();
+  for (std::size_t i = 0; i < y.size(); ++i) {
+    const std::size_t m = i / columns, n = i % columns;
+    double sum = product.bias ? bias[n] : 0, size = std::abs(sum);
+    for (std::size_t k = 0; k < depth; ++k) {
+      sum += a[m * depth + k] * b[k * columns + n];
+      size += std::abs(a[m * depth + k] * b[k * columns + n]);
+    }
+    if (product.add) {
+      sum += c[i];
+      size += std::abs(c[i]);
+    }
+    const double terms = 2 * static_cast<double>(depth + 3);
+    const double bound = terms * unit_roundoff(accumulation_dtype(dtype)) * size + unit_roundoff(dtype) * std::abs(sum) * 1.01 + 0x1p-25;
+    const double tolerance = dtype == DType::f16 ? bound : bound - 0x1p-25;  // subnormals of float16
+    if (!(std::abs(y[i] - sum) <= tolerance)) {
+      return testing::AssertionFailure() << test::position(result.shape(), static_cast<std::int64_t>(i)) << " is " << y[i] << ", expected " << sum
+                                         << " within " << tolerance;
+    }
+  }
+  return testing::AssertionSuccess();
+}
+
+Shape concatenate(Shape a, const Shape& b) {
+  for (const std::int64_t extent : b) a.push_back(extent);
+  return a;
+}
+
+struct ThreadCount {
+  explicit ThreadCount(int count) : before(num_threads()) { set_num_threads(count); }
+  ~ThreadCount() { set_num_threads(before); }
+  int before;
+};
+
+TEST(Gemm, RandomShapesLayoutsAndDtypes) {
+  for (std::uint64_t seed = 0; seed < 400; ++seed) {
+    SCOPED_TRACE(testing::Message() << "seed " << seed);
+    Random random(seed);
+    const DType dtype = random.pick({DType::f32, DType::f64, DType::bf16, DType::f16});
+    const auto side = [&] {
+      Shape shape;
+      for (std::int64_t axes = random.integer(0, 3); axes > 0; --axes) shape.push_back(random.pick<std::int64_t>({0, 1, 2, 3, 5, 7, 8, 9}));
+      return shape;
+    };
+    const Shape m = side(), k = side(), n = side();
+    const StridedTensor a = random.strided(dtype, concatenate(m, k)), b = random.strided(dtype, concatenate(k, n));
+    const StridedTensor c = random.strided(dtype, concatenate(m, n)), bias = random.strided(dtype, n);
+    const Gemm product{.a = a, .b = b, .c = c, .bias = random.coin() ? ConstTensorView(bias) : ConstTensorView(), .k_axes = k.size(),
+                       .add = random.coin()};
+    const Tensor before = Tensor::copy_of(c);
+    gemm(product);
+    EXPECT_TRUE(is_product(product, before, c)) << to_string(m) << to_string(k) << to_string(n) << info(dtype).name;
+    EXPECT_TRUE(c.padding_is_intact());
+  }
+}
+
+TEST(Gemm, SizesAroundEveryBlock) {
+  Random random(1);
+  for (const DType dtype : {DType::f32, DType::f64}) {
+    for (const auto& [m, k, n] : std::initializer_list<std::array<std::int64_t, 3>>{
+             {95, 17, 3}, {96, 17, 3}, {97, 17, 3}, {5, 383, 4}, {6, 384, 8}, {7, 385, 9}, {2, 769, 15}, {3, 5, 255}, {3, 5, 256}, {3, 5, 257}, {193, 3, 513}}) {
+      SCOPED_TRACE(testing::Message() << m << " x " << k << " x " << n << " " << info(dtype).name);
+      const Tensor a = random.tensor(dtype, {m, k}), b = random.tensor(dtype, {k, n});
+      const StridedTensor c = random.empty_strided(dtype, {m, n});
+      const Gemm product{.a = a, .b = b, .c = c};
+      gemm(product);
+      EXPECT_TRUE(is_product(product, Tensor(dtype, {m, n}), c));
+      EXPECT_TRUE(c.padding_is_intact());
+    }
+  }
+}
+
+TEST(Gemm, BitsDoNotDependOnThreadsLayoutOrNeighbours) {
+  Random random(2);
+  for (const DType dtype : {DType::f32, DType::f64, DType::bf16}) {
+    const Tensor a = random.tensor(dtype, {13, 20, 400}), b = random.tensor(dtype, {400, 300}), bias = random.tensor(dtype, {300});
+    Tensor expected(dtype, {13, 20, 300});
+    {
+      const ThreadCount one(1);
+      gemm({.a = a, .b = b, .c = expected, .bias = bias});
+    }
+    for (const int threads : {2, 3, 8}) {
+      const ThreadCount several(threads);
+      Tensor c(dtype, expected.shape());
+      gemm({.a = a, .b = b, .c = c, .bias = bias});
+      EXPECT_TRUE(same_bits(c, expected)) << threads << " threads";
+    }
+    const StridedTensor c = random.empty_strided(dtype, expected.shape());
+    gemm({.a = random.strided_copy(a), .b = random.strided_copy(b), .c = c, .bias = random.strided_copy(bias)});
+    EXPECT_TRUE(same_bits(c.view(), expected)) << "other strides";
+    // A row alone, and a few columns alone.
+    Tensor row(dtype, {300}), columns(dtype, {13, 20, 5});
+    gemm({.a = a.view().select(0, 4).select(0, 7), .b = b, .c = row, .bias = bias});
+    EXPECT_TRUE(same_bits(row, expected.view().select(0, 4).select(0, 7)));
+    gemm({.a = a, .b = b.view().slice(1, 101, 106), .c = columns, .bias = bias.view().slice(0, 101, 106)});
+    EXPECT_TRUE(same_bits(columns, expected.view().slice(2, 101, 106)));
+  }
+}
+
+TEST(Gemm, BroadcastOperandsByZeroStrides) {
+  const Tensor a = Tensor::of<float>({2}, {3, 5}), b = Tensor::of<float>({2, 1}, {1, 10});
+  Tensor c(DType::f32, {4, 3});
+  gemm({.a = a.view().expand({4, 2}), .b = b.view().expand({2, 3}), .c = c});
+  for (const double x : to_doubles(c)) EXPECT_EQ(x, 53);
+}
+
+TEST(Gemm, SumOfNoTermsIsTheBias) {
+  Tensor c = Tensor::of<double>({2, 1}, {7, 8});
+  gemm({.a = Tensor(DType::f64, {2, 0}), .b = Tensor(DType::f64, {0, 1}), .c = c, .bias = Tensor::of<double>({1}, {0.5}), .add = true});
+  EXPECT_TRUE(same_bits(c, Tensor::of<double>({2, 1}, {7.5, 8.5})));
+  gemm({.a = Tensor(DType::f64, {2, 0}), .b = Tensor(DType::f64, {0, 1}), .c = c});
+  EXPECT_TRUE(same_bits(c, Tensor(DType::f64, {2, 1})));
+}
+
+TEST(Gemm, NaNStaysInItsRowAndColumn) {
+  const float nan = std::nanf("");
+  Tensor a(DType::f32, {7, 3}), c(DType::f32, {7, 9});
+  fill(a, 1);
+  a.data<float>()[4 * 3 + 1] = nan;
+  gemm({.a = a, .b = Random(3).tensor(DType::f32, {3, 9}), .c = c});
+  for (std::int64_t row = 0; row < 7; ++row) {
+    for (const double x : to_doubles(c.view().select(0, row))) EXPECT_EQ(std::isnan(x), row == 4);
+  }
+}
+
+TEST(Gemm, WrongShapesAreErrors) {
+  Tensor c(DType::f32, {2, 4});
+  const Tensor a(DType::f32, {2, 3}), b(DType::f32, {3, 4});
+  EXPECT_EQ(test::error_message([&] { gemm({.a = b, .b = b, .c = c}); }), "gemm: a [3,4] times b [3,4] over 1 axes does not give c [2,4]");
+  EXPECT_EQ(test::error_message([&] { gemm({.a = a, .b = b, .c = c, .bias = a}); }), "gemm: bias [2,3] does not match the columns of b [3,4]");
+  EXPECT_NE(test::error_message([&] { gemm({.a = a, .b = Tensor(DType::f64, {3, 4}), .c = c}); }), "");
+  EXPECT_NE(test::error_message([&] { gemm({.a = a, .b = b, .c = c, .k_axes = 3}); }), "");
+}
+
+}  // namespace
+}  // namespace polyhead::cpu

@@ -1,0 +1,138 @@
+#include "polyhead/nn/linear.h"
+
+#include "support/gradients.h"
+#include "support/random.h"
+
+namespace polyhead::nn {
+namespace {
+
+using test::error_message;
+using test::Random;
+using test::same_bits;
+using test::StridedTensor;
+
+TEST(Linear, IsTheFormula) {
+  const Linear linear(Tensor::of<float>({2, 3}, {1, 2, 3, 10, 20, 30}), Tensor::of<float>({2}, {0.5f, -0.5f}));
+  Tensor y(DType::f32, {2, 2});
+  linear.forward(Tensor::of<float>({2, 3}, {1, 0, 0, 1, 1, 1}), y);
+  EXPECT_TRUE(same_bits(y, Tensor::of<float>({2, 2}, {1.5f, 9.5f, 6.5f, 59.5f})));
+}
+
+TEST(Linear, WithoutBias) {
+  const Linear linear(Tensor::of<float>({1, 2}, {1, 2}), {});
+  Tensor y(DType::f32, {1});
+  linear.forward(Tensor::of<float>({2}, {3, 4}), y);
+  EXPECT_EQ(y.data<float>()[0], 11);
+  EXPECT_EQ(parameters(linear).size(), 1u);
+}
+
+TEST(Linear, InitialisedAsTorch) {
+  const Linear linear({.in_width = 64, .out_width = 500, .seed = 7});
+  const double bound = 1.0 / 8;
+  for (const auto& [name, tensor] : parameters(linear)) {
+    SCOPED_TRACE(name);
+    double sum = 0, squares = 0;
+    for (const double x : test::to_doubles(*tensor)) {
+      EXPECT_LE(std::abs(x), bound);
+      sum += x;
+      squares += x * x;
+    }
+    const auto count = static_cast<double>(tensor->numel());
+    // Mean 0 and variance bound^2/3 of a uniform distribution, within four standard errors.
+    EXPECT_LT(std::abs(sum / count), 4 * bound / std::sqrt(3 * count));
+    EXPECT_NEAR(squares / count, bound * bound / 3, 4 * bound * bound * std::sqrt(4.0 / 45 / count));
+  }
+  EXPECT_TRUE(same_bits(linear.weight, Linear({.in_width = 64, .out_width = 500, .seed = 7}).weight));
+  EXPECT_FALSE(same_bits(linear.weight, Linear({.in_width = 64, .out_width = 500, .seed = 8}).weight));
+}
+
+// A module with random parameters of which none is special.
+Linear random_linear(Random& random, std::int64_t in, std::int64_t out, bool bias) {
+  return {random.tensor(DType::f64, {out, in}), bias ? random.tensor(DType::f64, {out}) : Tensor()};
+}
+
+TEST(Linear, GradientsAreCentralDifferences) {
+  for (const Shape& leading : {Shape{}, Shape{1}, Shape{5}, Shape{2, 3}, Shape{2, 1, 3}, Shape{0}, Shape{2, 0}}) {
+    for (const auto& [in, out] : {std::pair{3, 4}, std::pair{1, 1}, std::pair{0, 2}, std::pair{2, 0}}) {
+      for (const bool bias : {true, false}) {
+        SCOPED_TRACE(to_string(leading) + " " + std::to_string(in) + " -> " + std::to_string(out) + (bias ? " with bias" : ""));
+        Random random(static_cast<std::uint64_t>(in * 10 + out));
+        Linear linear = random_linear(random, in, out, bias);
+        Shape x_shape = leading, y_shape = leading;
+        x_shape.push_back(in);
+        y_shape.push_back(out);
+        const StridedTensor x = random.strided(DType::f64, x_shape), d_y = random.strided(DType::f64, y_shape);
+        const StridedTensor y = random.empty_strided(DType::f64, y_shape), d_x = random.empty_strided(DType::f64, x_shape);
+        Linear grads = zeros_like(linear);
+        linear.backward(x, d_y, d_x, &grads);
+        auto leaves = test::parameter_leaves(linear, grads);
+        leaves.push_back({"x", x, d_x});
+        test::expect_gradients([&] { linear.forward(x, y); return test::weighted_sum(y, d_y); }, leaves);
+        EXPECT_TRUE(d_x.padding_is_intact() && y.padding_is_intact());
+      }
+    }
+  }
+}
+
+TEST(Linear, BackwardWritesOnlyWhatIsWanted) {
+  Random random(3);
+  const Linear linear = random_linear(random, 3, 2, true);
+  const Tensor x = random.tensor(DType::f64, {4, 3}), d_y = random.tensor(DType::f64, {4, 2}), start = random.tensor(DType::f64, {4, 3});
+  Tensor d_x(DType::f64, {4, 3}), added = start;
+  Linear grads = zeros_like(linear), only_grads = random_linear(random, 3, 2, true);
+  linear.backward(x, d_y, d_x, &grads);
+  linear.backward({}, d_y, added, nullptr, Write::add);  // x is needed for the parameters' gradients only
+  linear.backward(x, d_y, {}, &only_grads);              // replaces what was there
+  for (std::int64_t i = 0; i < 12; ++i) EXPECT_DOUBLE_EQ(added.data<double>()[i], start.data<double>()[i] + d_x.data<double>()[i]);
+  EXPECT_TRUE(same_bits(only_grads.weight, grads.weight));
+  EXPECT_TRUE(same_bits(only_grads.bias, grads.bias));
+}
+
+TEST(Linear, SixteenBitStorageRoundsOnce) {
+  Random random(4);
+  for (const DType dtype : {DType::bf16, DType::f16}) {
+    const Tensor weight = random.tensor(dtype, {5, 70}), bias = random.tensor(dtype, {5}), x = random.tensor(dtype, {3, 70});
+    Tensor wide(DType::f32, {3, 5}), narrow(dtype, {3, 5});
+    Linear(Tensor::copy_of(weight, DType::f32), Tensor::copy_of(bias, DType::f32)).forward(Tensor::copy_of(x, DType::f32), wide);
+    Linear(weight, bias).forward(x, narrow);
+    EXPECT_TRUE(same_bits(narrow, Tensor::copy_of(wide, dtype)));
+  }
+}
+
+TEST(Linear, ErrorsSayWhatWasGivenAndWhatIsAllowed) {
+  const Linear linear({.in_width = 3, .out_width = 2});
+  Tensor x(DType::f32, {4, 3}), y(DType::f32, {4, 2});
+  EXPECT_EQ(error_message([&] { linear.forward(y, y); }), "Linear.forward: x is [4,2]; its last extent must be in_width = 3");
+  EXPECT_EQ(error_message([&] { linear.forward(x, x); }), "Linear.forward: y is [4,3]; it must be [4,2]");
+  EXPECT_EQ(error_message([&] { linear.forward(Tensor(DType::f64, {4, 3}), y); }),
+            "Linear.forward: x is float64; it must be float32 as the parameters are");
+  EXPECT_EQ(error_message([&] { linear.forward({}, y); }), "Linear.forward: x is missing");
+  EXPECT_EQ(error_message([&] { linear.forward(x.view().slice(0, 0, 4).select(0, 0).select(0, 0), y); }),
+            "Linear.forward: x is []; its last extent must be in_width = 3");
+  EXPECT_EQ(error_message([&] { Linear().forward(x, y); }), "Linear.forward: the weight must be a floating tensor [out,in]; there is none");
+  EXPECT_EQ(error_message([&] { Linear(Tensor(DType::f32, {2}), {}); }),
+            "Linear: the weight must be a floating tensor [out,in]; it is float32 [2]");
+  EXPECT_EQ(error_message([&] { Linear(Tensor(DType::f32, {2, 3}), Tensor(DType::f32, {3})); }), "Linear: bias is [3]; it must be [2]");
+  EXPECT_EQ(error_message([&] { Linear({.in_width = -1, .out_width = 2}); }), "Linear: in_width is -1 and out_width 2; neither may be negative");
+  EXPECT_EQ(error_message([&] { Linear({.in_width = 1, .out_width = 2, .dtype = DType::i32}); }),
+            "Linear: the parameters must be floating, not int32");
+  EXPECT_EQ(error_message([&] { linear.backward(x, x, {}, nullptr); }), "Linear.backward: d_y is [4,3]; its last extent must be out_width = 2");
+  Linear wrong({.in_width = 3, .out_width = 2, .bias = false});
+  EXPECT_EQ(error_message([&] { linear.backward(x, y, {}, &wrong); }), "Linear.backward: grads->bias is missing");
+}
+
+TEST(Linear, OutputsMayNotOverlapInputs) {
+  Tensor packed(DType::f32, {4, 5});
+  const TensorView x = packed.view().slice(1, 0, 3), beside = packed.view().slice(1, 3, 5), over = packed.view().slice(1, 2, 4);
+  Linear linear({.in_width = 3, .out_width = 2});
+  EXPECT_EQ(error_message([&] { linear.forward(x, beside); }), "");
+  EXPECT_EQ(error_message([&] { linear.forward(x, over); }), "Linear.forward: y overlaps x in memory");
+  Tensor small(DType::f32, {1, 2});
+  EXPECT_EQ(error_message([&] { linear.forward(x, small.view().expand({4, 2})); }),
+            "Linear.forward: elements of y share memory: shape [4,2], strides [0,1]");
+  EXPECT_EQ(error_message([&] { linear.backward(x, beside, packed.view().slice(1, 1, 4), nullptr); }), "Linear.backward: d_x overlaps x in memory");
+  EXPECT_EQ(error_message([&] { linear.backward(x, beside, {}, &linear); }), "Linear.backward: grads->weight overlaps weight in memory");
+}
+
+}  // namespace
+}  // namespace polyhead::nn
