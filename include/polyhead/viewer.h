@@ -19,21 +19,21 @@ struct Tokens {
 
 struct Text {
   std::string text;
-  Tokens queries;                      // T rows
-  std::optional<Tokens> keys = {};     // S columns; absent: the queries once more (self attention)
-  ConstTensorView attentions;          // [layers, heads, T, S] floating, probabilities; any strides
+  Tokens queries;                   // T rows
+  std::optional<Tokens> keys = {};  // S columns; absent: the queries once more (self attention)
+  ConstTensorView attentions;       // [layers, heads, T, S] floating, probabilities; any strides
 };
 
 struct Page {
   std::string title;
-  std::string model = {};  // named beneath the title
-  std::vector<Text> texts; // more than one: the page has a selector
+  std::string model = {};   // named beneath the title
+  std::vector<Text> texts;  // more than one: the page has a selector
 };
 
 // How weights are stored. One encoding serves the whole page; the page says which and shows no more digits than it holds.
 enum class Encoding : std::uint8_t {
-  linear16,       // 65535 even steps on [0, 1]: off by at most 7.7e-6
-  logarithmic8,   // 254 steps of 2^(1/14): off by at most 2.6 % of the weight; below 3.5e-6 / 2 it is 0
+  linear16,      // even steps of 1/65534 on [0, 1]: off by at most 7.7e-6
+  logarithmic8,  // steps of a factor 2^(1/14): off by at most 2.6 % of the weight, and 0 below 3.5e-6
 };
 
 inline constexpr std::int64_t kMaxLinearWeights = std::int64_t{1} << 23;  // on one page: 22 MB of HTML; 8 bits beyond

@@ -1,0 +1,12 @@
+// The page's parts, embedded from page.html, page.css and script/*.js by embed.cmake.
+#pragma once
+
+#include <string_view>
+
+namespace polyhead::viewer {
+
+extern const std::string_view kTemplate;  // with {{title}}, {{style}}, {{data}} and {{script}} where the others belong
+extern const std::string_view kStyle;
+extern const std::string_view kScript;
+
+}  // namespace polyhead::viewer

@@ -1,0 +1,54 @@
+#include "viewer/encoding.h"
+
+#include <algorithm>
+#include <cmath>
+#include <vector>
+
+namespace polyhead::viewer {
+namespace {
+
+std::string base64(std::span<const std::uint8_t> bytes) {
+  static constexpr std::string_view kDigits = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+  std::string text;
+  text.reserve((bytes.size() + 2) / 3 * 4);
+  for (std::size_t i = 0; i < bytes.size(); i += 3) {
+    const std::size_t present = std::min<std::size_t>(3, bytes.size() - i);
+    std::uint32_t group = 0;
+    for (std::size_t j = 0; j < 3; ++j) group = group << 8 | (j < present ? bytes[i + j] : 0U);
+    for (std::size_t j = 0; j < 4; ++j) text += j <= present ? kDigits[group >> (18 - 6 * j) & 63] : '=';
+  }
+  return text;
+}
+
+}  // namespace
+
+std::string_view name_of(Encoding encoding) { return encoding == Encoding::linear16 ? "linear16" : "logarithmic8"; }
+
+std::uint16_t linear16(float weight) {
+  if (std::isnan(weight)) return 65535;
+  return static_cast<std::uint16_t>(std::lround(65534.0 * std::clamp(static_cast<double>(weight), 0.0, 1.0)));
+}
+
+std::uint8_t logarithmic8(float weight) {
+  if (std::isnan(weight)) return 255;
+  if (weight <= 0) return 0;
+  const double code = 254 + std::round(14 * std::log2(static_cast<double>(weight)));
+  return static_cast<std::uint8_t>(std::clamp(code, 0.0, 254.0));
+}
+
+std::string encode(std::span<const float> weights, Encoding encoding) {
+  std::vector<std::uint8_t> bytes;
+  bytes.reserve(2 * weights.size());
+  for (const float weight : weights) {
+    if (encoding == Encoding::logarithmic8) {
+      bytes.push_back(logarithmic8(weight));
+    } else {
+      const std::uint16_t code = linear16(weight);
+      bytes.push_back(static_cast<std::uint8_t>(code & 255));
+      bytes.push_back(static_cast<std::uint8_t>(code >> 8));
+    }
+  }
+  return base64(bytes);
+}
+
+}  // namespace polyhead::viewer

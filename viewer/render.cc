@@ -1,0 +1,144 @@
+#include <array>
+#include <nlohmann/json.hpp>
+#include <span>
+#include <string_view>
+#include <utility>
+
+#include "core/text.h"
+#include "polyhead/tensor.h"
+#include "polyhead/viewer.h"
+#include "viewer/assets.h"
+#include "viewer/encoding.h"
+
+namespace polyhead::viewer {
+namespace {
+
+using nlohmann::json;
+
+void check_tokens(const Tokens& tokens, std::int64_t extent, std::string_view side, std::string_view letter,
+                  const ConstTensorView& attentions) {
+  const auto count = static_cast<std::int64_t>(tokens.pieces.size());
+  require(count == extent, "viewer::render: ", count, " ", side, " tokens for attentions ", attentions.shape(),
+          " [layers,heads,T,S]; they must be ", letter, " = ", extent);
+  require(tokens.special.empty() || tokens.special.size() == tokens.pieces.size(), "viewer::render: ", tokens.special.size(),
+          " special flags for ", count, " ", side, " tokens; give one for each token, or none");
+  require(tokens.segment.empty() || tokens.segment.size() == tokens.pieces.size(), "viewer::render: ", tokens.segment.size(),
+          " segments for ", count, " ", side, " tokens; give one for each token, or none");
+}
+
+void check(const Text& text) {
+  const ConstTensorView& a = text.attentions;
+  require(a && a.rank() == 4 && is_floating(a.dtype()), "viewer::render: attentions are ", a.dtype(), " ", a.shape(),
+          "; they must be floating and [layers,heads,T,S]");
+  check_tokens(text.queries, a.extent(2), "query", "T", a);
+  check_tokens(text.keys ? *text.keys : text.queries, a.extent(3), text.keys ? "key" : "query", "S", a);
+}
+
+void check_weights(std::span<const float> weights, std::int64_t layer, std::int64_t head) {
+  constexpr float kSlack = 1e-3F;  // a sum of rounded probabilities may stray this far; anything else is not a probability
+  for (const float w : weights)
+    require(!(w < -kSlack || w > 1 + kSlack), "viewer::render: layer ", layer, ", head ", head, " holds the weight ", w,
+            "; weights must lie in [0, 1]");
+}
+
+json to_json(const Tokens& tokens) {
+  json special = json::array();
+  for (std::size_t i = 0; i < tokens.special.size(); ++i)
+    if (tokens.special[i]) special.push_back(i);
+  json result = {{"pieces", tokens.pieces}, {"special", std::move(special)}};
+  if (!tokens.segment.empty()) result["segment"] = tokens.segment;
+  return result;
+}
+
+json to_json(const Text& text, Encoding encoding) {
+  const ConstTensorView& a = text.attentions;
+  json layers = json::array();
+  for (std::int64_t layer = 0; layer < a.extent(0); ++layer) {
+    json heads = json::array();
+    for (std::int64_t head = 0; head < a.extent(1); ++head) {
+      const Tensor map = Tensor::copy_of(a.select(0, layer).select(0, head), DType::f32);
+      const std::span weights(map.data<float>(), static_cast<std::size_t>(map.numel()));
+      check_weights(weights, layer, head);
+      heads.push_back(encode(weights, encoding));
+    }
+    layers.push_back(std::move(heads));
+  }
+  json result = {{"text", text.text},
+                 {"queries", to_json(text.queries)},
+                 {"layers", a.extent(0)},
+                 {"heads", a.extent(1)},
+                 {"weights", std::move(layers)}};
+  if (text.keys) result["keys"] = to_json(*text.keys);
+  return result;
+}
+
+// JSON as the content of a script element. Outside of strings JSON has no '<', so escaping each one keeps every "</script>" and "<!--"
+// of a token from ending the element or changing how the parser reads it (HTML standard, 4.12.1.3).
+std::string script_text(const json& data) {
+  const std::string plain = data.dump(-1, ' ', false, json::error_handler_t::replace);
+  std::string text;
+  text.reserve(plain.size());
+  for (const char c : plain) text += c == '<' ? std::string_view("\\u003c") : std::string_view(&c, 1);
+  return text;
+}
+
+std::string html_text(const std::string& plain) {
+  // The round trip through JSON replaces what is not UTF-8.
+  const auto valid = json::parse(json(plain).dump(-1, ' ', false, json::error_handler_t::replace)).get<std::string>();
+  std::string text;
+  for (const char c : valid) {
+    switch (c) {
+      case '&':
+        text += "&amp;";
+        break;
+      case '<':
+        text += "&lt;";
+        break;
+      case '>':
+        text += "&gt;";
+        break;
+      default:
+        text += c;
+    }
+  }
+  return text;
+}
+
+// Fills the places of the template in one pass, so that a "{{" in what is filled in stays what it is.
+std::string fill(std::string_view page, std::span<const std::pair<std::string_view, std::string_view>> parts) {
+  std::string result;
+  while (true) {
+    const std::size_t open = page.find("{{");
+    result += page.substr(0, open);
+    if (open == std::string_view::npos) return result;
+    const std::size_t close = page.find("}}", open);
+    const std::string_view name = page.substr(open + 2, close - open - 2);
+    for (const auto& [key, value] : parts)
+      if (key == name) result += value;
+    page.remove_prefix(close + 2);
+  }
+}
+
+}  // namespace
+
+Encoding choose_encoding(std::int64_t weights) { return weights <= kMaxLinearWeights ? Encoding::linear16 : Encoding::logarithmic8; }
+
+std::string render(const Page& page) {
+  std::int64_t weights = 0;
+  for (const Text& text : page.texts) {
+    check(text);
+    weights += text.attentions.numel();
+    require(weights <= kMaxWeights, "viewer::render: the texts have more than ", kMaxWeights,
+            " weights together; a page holds at most that many: give fewer or shorter texts, or fewer layers or heads");
+  }
+  const Encoding encoding = choose_encoding(weights);
+  json data = {{"title", page.title}, {"model", page.model}, {"encoding", name_of(encoding)}, {"texts", json::array()}};
+  for (const Text& text : page.texts) data["texts"].push_back(to_json(text, encoding));
+  const std::string title = html_text(page.title);
+  const std::string json_text = script_text(data);
+  const std::array<std::pair<std::string_view, std::string_view>, 4> parts{
+      {{"title", title}, {"style", kStyle}, {"script", kScript}, {"data", json_text}}};
+  return fill(kTemplate, parts);
+}
+
+}  // namespace polyhead::viewer

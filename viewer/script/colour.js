@@ -1,0 +1,97 @@
+// From weights to colours.
+
+// Where a weight lies on the ramp, 0 to 1. `largest` is the largest weight in the same picture.
+const SCALES = {
+  one: {
+    name: "linear",
+    position: (weight) => weight,
+    ticks: () => [[0, "0"], [0.25, "0.25"], [0.5, "0.5"], [0.75, "0.75"], [1, "1"]],
+    caption: "Weight that a row gives to a column; the same colours in every head.",
+  },
+  root: {
+    name: "square root",
+    position: (weight) => Math.sqrt(weight),
+    ticks: () => [0, 0.01, 0.1, 0.25, 0.5, 1].map((weight) => [Math.sqrt(weight), String(weight)]),
+    caption: "Weight that a row gives to a column, on a square-root scale; the same colours in every head.",
+  },
+  log: {
+    name: "logarithmic",
+    position: (weight) => (weight <= 0.001 ? 0 : 1 + Math.log10(weight) / 3),
+    ticks: () => [[0, "≤ 0.001"], [1 / 3, "0.01"], [2 / 3, "0.1"], [1, "1"]],
+    caption: "Weight that a row gives to a column, on a logarithmic scale; the same colours in every head.",
+  },
+  own: {
+    name: "each head’s own",
+    position: (weight, largest) => (largest > 0 ? weight / largest : 0),
+    ticks: () => [[0, "0"], [1, "largest"]],
+    caption: "Weight that a row gives to a column. Each picture has a scale of its own: colours do not compare between heads.",
+  },
+};
+
+// Oklab (Björn Ottosson, 2020): equal steps look equal, so a straight line between two colours is an even ramp.
+const OKLAB_TO_LMS = [[1, 0.3963377774, 0.2158037573], [1, -0.1055613458, -0.0638541728], [1, -0.0894841775, -1.291485548]];
+const LMS_TO_RGB = [[4.0767416621, -3.3077115913, 0.2309699292], [-1.2684380046, 2.6097574011, -0.3413193965],
+                    [-0.0041960863, -0.7034186147, 1.707614701]];
+const RGB_TO_LMS = [[0.4122214708, 0.5363325363, 0.0514459929], [0.2119034982, 0.6806995451, 0.1073969566],
+                    [0.0883024619, 0.2817188376, 0.6299787005]];
+const LMS_TO_OKLAB = [[0.2104542553, 0.793617785, -0.0040720468], [1.9779984951, -2.428592205, 0.4505937099],
+                      [0.0259040371, 0.7827717662, -0.808675766]];
+
+const times = (matrix, vector) => matrix.map((row) => row.reduce((sum, entry, i) => sum + entry * vector[i], 0));
+const toLinear = (s) => (s <= 0.04045 ? s / 12.92 : ((s + 0.055) / 1.055) ** 2.4);
+const fromLinear = (x) => (x <= 0.0031308 ? 12.92 * x : 1.055 * x ** (1 / 2.4) - 0.055);
+
+function oklabOf(hex) {
+  const rgb = [1, 3, 5].map((at) => toLinear(parseInt(hex.slice(at, at + 2), 16) / 255));
+  return times(LMS_TO_OKLAB, times(RGB_TO_LMS, rgb).map(Math.cbrt));
+}
+
+// A pixel as ImageData keeps it, in one little-endian word.
+function pixelOf(oklab) {
+  const rgb = times(LMS_TO_RGB, times(OKLAB_TO_LMS, oklab).map((x) => x ** 3));
+  const [red, green, blue] = rgb.map((x) => Math.round(255 * fromLinear(Math.min(1, Math.max(0, x)))));
+  return ((255 << 24) | (blue << 16) | (green << 8) | red) >>> 0;
+}
+
+// 256 colours between the stops of the style sheet's --ramp, and its --nan.
+class Ramp {
+  constructor(style) {
+    const stops = style.getPropertyValue("--ramp").split(",").map((stop) => oklabOf(stop.trim()));
+    this.pixels = Uint32Array.from({ length: 256 }, (_, i) => {
+      const at = (i / 255) * (stops.length - 1);
+      const left = Math.min(Math.floor(at), stops.length - 2);
+      return pixelOf(stops[left].map((value, axis) => value + (stops[left + 1][axis] - value) * (at - left)));
+    });
+    this.nan = pixelOf(oklabOf(style.getPropertyValue("--nan").trim()));
+  }
+
+  at(position) {
+    return Number.isNaN(position) ? this.nan : this.pixels[Math.round(255 * Math.min(1, Math.max(0, position)))];
+  }
+}
+
+// Paints the chosen rows and columns of a map, one pixel for one cell; CSS enlarges it. Where a side has more than `limit` cells, a pixel
+// is the largest weight of a square block, so that a single strong link cannot vanish.
+function paint(canvas, map, stride, rows, columns, look, limit = Infinity) {
+  const block = Math.max(1, Math.ceil(Math.max(rows.length, columns.length) / limit));
+  const width = Math.ceil(columns.length / block);
+  const height = Math.ceil(rows.length / block);
+  canvas.width = Math.max(1, width);
+  canvas.height = Math.max(1, height);
+  if (width === 0 || height === 0) return;
+  const values = new Float32Array(width * height);
+  let largest = 0;
+  rows.forEach((row, i) => {
+    const line = Math.floor(i / block) * width;
+    columns.forEach((column, j) => {
+      const weight = map[row * stride + column];
+      const at = line + Math.floor(j / block);
+      if (!(weight <= values[at] || Number.isNaN(values[at]))) values[at] = weight;  // NaN wins, so that it is seen
+      if (weight > largest) largest = weight;
+    });
+  });
+  const image = new ImageData(width, height);
+  const pixels = new Uint32Array(image.data.buffer);
+  values.forEach((weight, i) => { pixels[i] = look.ramp.at(look.scale.position(weight, largest)); });
+  canvas.getContext("2d").putImageData(image, 0, 0);
+}

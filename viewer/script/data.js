@@ -1,0 +1,110 @@
+// The data that the exporter wrote, decoded one head at a time when it is first drawn.
+
+const MEAN = "mean";  // in the place of a head: mean over the layer's heads; of a layer too: over all
+
+// code -> weight; the last code of a table stands for NaN. The formats are described in viewer/encoding.h.
+const ENCODINGS = {
+  linear16: {
+    bytes: 2,
+    weight: (code) => (code === 65535 ? NaN : code / 65534),
+    show: (weight) => weight.toFixed(4),
+    precision: "Each weight is stored in 16 bits and is off by at most 0.000008; four decimals are shown.",
+  },
+  logarithmic8: {
+    bytes: 1,
+    weight: (code) => (code === 255 ? NaN : code === 0 ? 0 : 2 ** ((code - 254) / 14)),
+    show: (weight) => `≈ ${weight === 0 ? 0 : Number(weight.toPrecision(2))}`,
+    precision:
+      "This text is long, so each weight is stored in 8 bits on a logarithmic scale: it is off by at most 2.6 % of itself, " +
+      "and below 0.0000035 it is stored as 0. Two digits are shown.",
+  },
+};
+
+class Decoder {
+  constructor(name) {
+    this.encoding = ENCODINGS[name];
+    this.table = Float32Array.from({ length: 256 ** this.encoding.bytes }, (_, code) => this.encoding.weight(code));
+  }
+
+  decode(base64) {
+    const bytes = atob(base64);
+    const step = this.encoding.bytes;
+    const weights = new Float32Array(bytes.length / step);
+    for (let i = 0; i < weights.length; ++i) {
+      const low = bytes.charCodeAt(i * step);
+      weights[i] = this.table[step === 1 ? low : low | (bytes.charCodeAt(i * step + 1) << 8)];
+    }
+    return weights;
+  }
+
+  show(weight) {
+    return Number.isNaN(weight) ? "NaN" : this.encoding.show(weight);
+  }
+}
+
+// The words along one side of a map.
+class Tokens {
+  constructor(json) {
+    this.pieces = json.pieces;
+    this.special = new Set(json.special);
+    this.segment = json.segment ?? json.pieces.map(() => 0);
+  }
+
+  get size() { return this.pieces.length; }
+
+  // What is written for a piece; one that would be invisible gets a sign.
+  word(index) {
+    const piece = this.pieces[index];
+    return piece.trim() === "" ? "␣" : piece;
+  }
+
+  shown(hideSpecial) {
+    return [...this.pieces.keys()].filter((index) => !(hideSpecial && this.special.has(index)));
+  }
+}
+
+class Text {
+  // Decoded maps are kept up to this many weights together (32 MB), the longest unused dropped first.
+  static kept = 8e6;
+
+  constructor(json, decoder) {
+    this.text = json.text;
+    this.layers = json.layers;
+    this.heads = json.heads;
+    this.queries = new Tokens(json.queries);
+    this.keys = json.keys ? new Tokens(json.keys) : this.queries;
+    this.encoded = json.weights;
+    this.decoder = decoder;
+    this.maps = new Map();
+  }
+
+  // Weights [T * S], row after row.
+  map(layer, head) {
+    const name = `${layer}/${head}`;
+    const map = this.maps.get(name) ?? this.#make(layer, head);
+    this.maps.delete(name);
+    this.maps.set(name, map);
+    while (this.maps.size > 1 && this.maps.size * map.length > Text.kept) this.maps.delete(this.maps.keys().next().value);
+    return map;
+  }
+
+  #make(layer, head) {
+    if (layer === MEAN) return this.#mean(this.layers, (index) => this.map(index, MEAN));
+    if (head === MEAN) return this.#mean(this.heads, (index) => this.decoder.decode(this.encoded[layer][index]));
+    return this.decoder.decode(this.encoded[layer][head]);
+  }
+
+  #mean(count, part) {
+    const sum = new Float64Array(this.queries.size * this.keys.size);
+    for (let index = 0; index < count; ++index) {
+      const map = part(index);
+      for (let i = 0; i < sum.length; ++i) sum[i] += map[i];
+    }
+    return Float32Array.from(sum, (value) => value / count);
+  }
+}
+
+function titleOf(layer, head) {
+  if (layer === MEAN) return "Mean over all heads of all layers";
+  return head === MEAN ? `Layer ${layer}, mean over its heads` : `Layer ${layer}, head ${head}`;
+}

@@ -1,0 +1,59 @@
+// The chosen pair in words, and the strongest links of its row and its column.
+
+class Detail {
+  static longest = 6;
+
+  constructor(decoder) { this.decoder = decoder; }
+
+  // spot: { row, column }, either null; or null.
+  show(text, map, shown, spot) {
+    $("readout").replaceChildren(...this.#headline(text, map, spot));
+    $("where").textContent = Detail.#where(spot);
+    $("detail").hidden = !spot;
+    if (!spot) return;
+    const width = text.keys.size;
+    const ofRow = spot.row === null ? null : shown.columns.map((column) => [column, map[spot.row * width + column]]);
+    const ofColumn = spot.column === null ? null : shown.rows.map((row) => [row, map[row * width + spot.column]]);
+    this.#list("row", ofRow, text.keys, spot.column, spot.row !== null && [word(text.queries.word(spot.row)), " attends most to"]);
+    this.#list("column", ofColumn, text.queries, spot.row, spot.column !== null && [word(text.keys.word(spot.column)), " gets most from"]);
+    $("row-sum").textContent = ofRow ? `Row as shown sums to ${this.#sum(ofRow)}` : "";
+    $("column-sum").textContent = ofColumn ? `Column as shown sums to ${this.#sum(ofColumn)}` : "";
+  }
+
+  // "fox → jumps 0.1234" for the status line that screen readers speak.
+  sentence(text, map, spot) {
+    if (!spot || spot.row === null || spot.column === null) return "";
+    return `${text.queries.word(spot.row)} → ${text.keys.word(spot.column)} ${this.#weight(text, map, spot)}`;
+  }
+
+  #weight(text, map, spot) { return this.decoder.show(map[spot.row * text.keys.size + spot.column]); }
+
+  #headline(text, map, spot) {
+    if (!spot) return [make("span", { className: "quiet", textContent: "Point at a cell or a word, or press the arrow keys." })];
+    if (spot.column === null) return [word(text.queries.word(spot.row)), " → …"];
+    if (spot.row === null) return ["… → ", word(text.keys.word(spot.column))];
+    const weight = make("output", { className: "weight", textContent: this.#weight(text, map, spot) });
+    return [word(text.queries.word(spot.row)), " → ", word(text.keys.word(spot.column)), " ", weight];
+  }
+
+  static #where(spot) {
+    if (!spot) return "A row’s word attends to the columns’ words; a row sums to 1.";
+    if (spot.column === null) return `Row ${spot.row}: what this word attends to.`;
+    if (spot.row === null) return `Column ${spot.column}: which words attend to this one.`;
+    return `Row ${spot.row} attends to column ${spot.column}.`;
+  }
+
+  #list(side, entries, tokens, chosen, title) {
+    $(`${side}-title`).replaceChildren(...(title || []));
+    const strongest = (entries ?? []).sort((a, b) => b[1] - a[1]).slice(0, Detail.longest);
+    $(`${side}-list`).replaceChildren(...strongest.map(([index, weight]) => {
+      const item = make("li", { className: index === chosen ? "lit" : "", title: `${index}: ${tokens.pieces[index]}` },
+                        word(tokens.word(index)), make("span", { className: "bar-track" }, make("span", { className: "bar-fill" })),
+                        make("span", { className: "number", textContent: this.decoder.show(weight) }));
+      item.style.setProperty("--part", weight);
+      return item;
+    }));
+  }
+
+  #sum(entries) { return this.decoder.show(entries.reduce((sum, [, weight]) => sum + weight, 0)); }
+}

@@ -1,0 +1,99 @@
+// All heads as thumbnails: layers in rows, heads in columns, a column of means on the right, the mean of all in its foot.
+
+class Grid {
+  static thumbnailPixels = 96;
+
+  constructor(element, open) {
+    this.element = element;
+    this.open = open;
+    this.drawing = 0;
+    element.addEventListener("click", (event) => this.#click(event));
+    element.addEventListener("keydown", (event) => this.#key(event));
+    element.addEventListener("focusin", (event) => this.#rove(event.target));
+  }
+
+  build(text) {
+    this.text = text;
+    this.rows = [];
+    const heads = [...Array(text.heads).keys(), MEAN];
+    this.element.style.setProperty("--columns", heads.length);
+    this.element.style.setProperty("--aspect", Math.min(4, Math.max(0.25, text.keys.size / text.queries.size || 1)));
+    const header = make("div", { className: "row", role: "row" }, make("span", { className: "corner", role: "columnheader", textContent: "" }));
+    for (const head of heads) header.append(make("span", { role: "columnheader", className: "column-name", textContent: head }));
+    this.element.replaceChildren(header);
+    for (const layer of [...Array(text.layers).keys(), MEAN]) {
+      const thumbs = heads.map((head) => (layer === MEAN && head !== MEAN ? null : this.#thumb(layer, head)));
+      const name = make("span", { role: "rowheader", className: "row-name", textContent: layer === MEAN ? "mean of all" : layer });
+      const row = make("div", { className: layer === MEAN ? "row all" : "row", role: "row" }, name);
+      row.append(...thumbs.filter(Boolean).map((thumb) => make("div", { role: "gridcell", className: "cell" }, thumb)));
+      this.rows.push(thumbs);
+      this.element.append(row);
+    }
+    this.thumbs = this.rows.flat().filter(Boolean);
+    this.#rove(this.thumbs[0]);
+  }
+
+  #thumb(layer, head) {
+    const canvas = make("canvas", { aria: { hidden: true } });
+    const title = titleOf(layer, head);
+    const thumb = make("button", { type: "button", title, tabIndex: -1, data: { layer, head }, aria: { label: title } }, canvas);
+    thumb.className = head === MEAN ? "thumb mean" : "thumb";
+    return thumb;
+  }
+
+  draw(look) {
+    const drawing = ++this.drawing;
+    const rows = this.text.queries.shown(look.hideSpecial);
+    const columns = this.text.keys.shown(look.hideSpecial);
+    const jobs = this.thumbs.map((thumb) => () => {
+      const map = this.text.map(...Grid.place(thumb));
+      paint(thumb.firstChild, map, this.text.keys.size, rows, columns, look, Grid.thumbnailPixels);
+    });
+    return inSlices(jobs, () => drawing !== this.drawing);
+  }
+
+  static place(thumb) {
+    const number = (value) => (value === MEAN ? MEAN : Number(value));
+    return [number(thumb.dataset.layer), number(thumb.dataset.head)];
+  }
+
+  find(layer, head) {
+    return this.thumbs.find((thumb) => thumb.dataset.layer === String(layer) && thumb.dataset.head === String(head));
+  }
+
+  select(layer, head) {
+    for (const thumb of this.thumbs) thumb.removeAttribute("aria-current");
+    const chosen = this.find(layer, head);
+    chosen?.setAttribute("aria-current", "true");
+    if (chosen) this.#rove(chosen);
+  }
+
+  focus(layer, head) { this.find(layer, head)?.focus(); }
+
+  // One thumbnail is reached with Tab; the arrows do the rest.
+  #rove(thumb) {
+    if (!thumb?.classList.contains("thumb")) return;
+    for (const other of this.thumbs) other.tabIndex = other === thumb ? 0 : -1;
+  }
+
+  #click(event) {
+    const thumb = event.target.closest(".thumb");
+    if (thumb) this.open(...Grid.place(thumb));
+  }
+
+  #key(event) {
+    const row = this.rows.findIndex((thumbs) => thumbs.includes(document.activeElement));
+    if (row < 0 || event.ctrlKey || event.metaKey || event.altKey) return;
+    const column = this.rows[row].indexOf(document.activeElement);
+    const last = this.rows[row].length - 1;
+    const target = {
+      ArrowLeft: [row, column - 1], ArrowRight: [row, column + 1], ArrowUp: [row - 1, column], ArrowDown: [row + 1, column],
+      Home: [row, 0], End: [row, last],
+    }[event.key];
+    if (!target) return;
+    event.preventDefault();
+    event.stopPropagation();
+    const thumb = this.rows[target[0]]?.[target[1]];
+    thumb?.focus();
+  }
+}

@@ -1,0 +1,100 @@
+// One head large as lines: queries on the left, keys on the right, a line's strength is its weight.
+
+class Lines {
+  static faintest = 0.01;  // fainter lines would only add grey
+  static rowHeight = 24;
+
+  constructor(events) {
+    this.events = events;
+    this.canvas = make("canvas", { aria: { hidden: true } });
+    this.left = make("div", { className: "words left" });
+    this.right = make("div", { className: "words right" });
+    this.note = make("p", { className: "quiet", textContent: `Queries on the left attend to keys on the right. Lines below ${Lines.faintest} are not drawn.` });
+    this.body = make("div", { className: "lines-body", tabIndex: 0, role: "application" }, this.left, this.canvas, this.right);
+    this.element = make("div", { className: "lines" }, this.body, this.note);
+    for (const [words, side] of [[this.left, "row"], [this.right, "column"]]) {
+      const spot = (event) => {
+        const label = event.target.closest(".label");
+        return label && { row: null, column: null, [side]: Number(label.dataset.index) };
+      };
+      words.addEventListener("pointermove", (event) => this.events.hover(spot(event)));
+      words.addEventListener("pointerleave", () => this.events.hover(null));
+      words.addEventListener("click", (event) => this.events.choose(spot(event)));
+    }
+  }
+
+  draw(text, map, shown, look, title) {
+    Object.assign(this, { text, map, shown, look });
+    this.body.setAttribute("aria-label", `${title}: words on the left attend to words on the right. Arrow keys move from pair to pair.`);
+    this.leftLabels = Lines.#labels(this.left, text.queries, shown.rows);
+    this.rightLabels = Lines.#labels(this.right, text.keys, shown.columns);
+    this.spot = null;
+  }
+
+  static #labels(words, tokens, indices) {
+    const labels = indices.map((index) => make("bdi", {
+      className: tokens.special.has(index) ? "label special" : "label", textContent: tokens.word(index), title: `${index}: ${tokens.pieces[index]}`, data: { index },
+    }));
+    words.replaceChildren(...labels);
+    return labels;
+  }
+
+  resize() {
+    const height = Lines.rowHeight * Math.max(this.shown.rows.length, this.shown.columns.length);
+    const width = Math.max(80, this.body.clientWidth - this.left.offsetWidth - this.right.offsetWidth);
+    const density = Math.min(window.devicePixelRatio || 1, 16000 / Math.max(1, height));  // browsers limit a canvas's height
+    this.canvas.style.width = `${width}px`;
+    this.canvas.style.height = `${height}px`;
+    this.canvas.width = Math.round(width * density);
+    this.canvas.height = Math.max(1, Math.round(height * density));
+    this.space = { width, density };
+    this.#stroke();
+  }
+
+  light(spot) {
+    this.spot = spot;
+    const width = this.text.keys.size;
+    const tint = (labels, indices, weightOf, chosen) => labels.forEach((label, at) => {
+      const weight = weightOf(indices[at]);
+      label.classList.toggle("lit", indices[at] === chosen);
+      label.style.setProperty("--tint", weight > 0 ? this.look.scale.position(weight, 1) : 0);
+    });
+    const byRow = spot?.row != null && spot.column == null;
+    const byColumn = spot?.column != null && spot.row == null;
+    tint(this.rightLabels, this.shown.columns, (column) => (byRow ? this.map[spot.row * width + column] : 0), spot?.column);
+    tint(this.leftLabels, this.shown.rows, (row) => (byColumn ? this.map[row * width + spot.column] : 0), spot?.row);
+    this.#stroke();
+  }
+
+  reveal(spot) { this.leftLabels[this.shown.rows.indexOf(spot.row)]?.scrollIntoView({ block: "nearest" }); }
+
+  #stroke() {
+    const pen = this.canvas.getContext("2d");
+    const { width, density } = this.space;
+    const style = getComputedStyle(this.element);
+    pen.setTransform(density, 0, 0, density, 0, 0);
+    pen.clearRect(0, 0, width, this.canvas.height / density);
+    pen.strokeStyle = style.getPropertyValue("--line");
+    const middle = (at) => (at + 0.5) * Lines.rowHeight;
+    const rows = this.#only(this.shown.rows, this.spot?.row);
+    const columns = this.#only(this.shown.columns, this.spot?.column);
+    for (const [row, index] of rows) {
+      for (const [column, key] of columns) {
+        const weight = this.map[index * this.text.keys.size + key];
+        if (!(weight >= Lines.faintest)) continue;
+        pen.globalAlpha = Math.min(1, 0.08 + 0.92 * weight);
+        pen.lineWidth = 1 + 3 * weight;
+        pen.beginPath();
+        pen.moveTo(0, middle(row));
+        pen.bezierCurveTo(width / 3, middle(row), (2 * width) / 3, middle(column), width, middle(column));
+        pen.stroke();
+      }
+    }
+  }
+
+  // [place, index] of every shown token, or of the chosen one alone.
+  #only(indices, chosen) {
+    const all = [...indices.entries()];
+    return chosen == null ? all : all.filter(([, index]) => index === chosen);
+  }
+}

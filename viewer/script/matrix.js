@@ -1,0 +1,114 @@
+// One head large as a matrix: queries are rows with their words on the left, keys are columns with their words on top.
+
+class Matrix {
+  static sizes = [2, 3, 4, 6, 8, 10, 12, 14, 17, 20, 24, 28, 32, 38, 44, 52, 64];
+  static readable = 10;  // smallest cell, in CSS pixels, beside which a word can still be read
+
+  constructor(events) {
+    this.events = events;
+    this.canvas = make("canvas", { aria: { hidden: true } });
+    this.bands = ["row-band", "column-band", "cell-band"].map((className) => make("div", { className, hidden: true }));
+    this.cells = make("div", { className: "cells", tabIndex: 0, role: "application" }, this.canvas, ...this.bands);
+    this.queryStrip = make("div", { className: "strip queries" });
+    this.keyStrip = make("div", { className: "strip keys" });
+    const corner = make("div", { className: "strip-corner", aria: { hidden: true } },
+                        make("span", { className: "key-axis", textContent: "key →" }), make("span", { className: "query-axis", textContent: "query ↓" }));
+    this.element = make("div", { className: "matrix" }, corner, this.keyStrip, this.queryStrip, this.cells);
+    this.cells.addEventListener("pointermove", (event) => this.events.hover(this.#at(event)));
+    this.cells.addEventListener("pointerleave", () => this.events.hover(null));
+    this.cells.addEventListener("click", (event) => this.events.choose(this.#at(event)));
+    for (const [strip, side] of [[this.queryStrip, "row"], [this.keyStrip, "column"]]) {
+      const spot = (event) => {
+        const label = event.target.closest(".label");
+        return label && { row: null, column: null, [side]: Number(label.dataset.index) };
+      };
+      strip.addEventListener("pointermove", (event) => this.events.hover(spot(event)));
+      strip.addEventListener("pointerleave", () => this.events.hover(null));
+      strip.addEventListener("click", (event) => this.events.choose(spot(event)));
+    }
+  }
+
+  // `shown` holds the rows and columns that are not hidden.
+  draw(text, map, shown, look, title) {
+    this.shown = shown;
+    paint(this.canvas, map, text.keys.size, shown.rows, shown.columns, look);
+    this.cells.setAttribute("aria-label", `${title}: each row's word attends to the columns' words. Arrow keys move from pair to pair.`);
+    this.element.style.setProperty("--rows", shown.rows.length);
+    this.element.style.setProperty("--columns", shown.columns.length);
+    this.queryLabels = Matrix.#labels(this.queryStrip, text.queries, shown.rows);
+    this.keyLabels = Matrix.#labels(this.keyStrip, text.keys, shown.columns);
+    this.cells.querySelectorAll(".segment").forEach((line) => line.remove());
+    this.cells.append(...Matrix.#segments(text.queries, shown.rows, "row"), ...Matrix.#segments(text.keys, shown.columns, "column"));
+    this.lit = [];
+  }
+
+  // A line where one segment of the text ends and the next begins.
+  static #segments(tokens, indices, side) {
+    const starts = [...indices.keys()].filter((at) => at > 0 && tokens.segment[indices[at]] !== tokens.segment[indices[at - 1]]);
+    return starts.map((at) => {
+      const line = make("div", { className: `segment ${side}` });
+      line.style.setProperty("--at", at);
+      return line;
+    });
+  }
+
+  static #labels(strip, tokens, indices) {
+    const labels = indices.map((index, at) => {
+      const label = make("bdi", { className: "label", textContent: tokens.word(index), title: `${index}: ${tokens.pieces[index]}`, data: { index } });
+      label.style.setProperty("--at", at);
+      if (tokens.special.has(index)) label.classList.add("special");
+      return label;
+    });
+    strip.replaceChildren(...labels);
+    return new Map(indices.map((index, at) => [index, labels[at]]));
+  }
+
+  // Cells as large as fit, within reason; `zoom` steps larger or smaller. Returns the size in CSS pixels.
+  resize(width, zoom) {
+    let margin = 110;
+    for (let pass = 0; pass < 2; ++pass) {  // the words' width depends a little on the cells', and the other way round
+      const space = (width - margin) / Math.max(1, this.shown.columns.length);
+      const fit = Matrix.sizes.findLastIndex((size) => size <= Math.min(44, Math.max(12, space)));
+      this.size = Matrix.sizes[Math.min(Matrix.sizes.length - 1, Math.max(0, fit + zoom))];
+      this.element.style.setProperty("--cell", `${this.size}px`);
+      this.element.classList.toggle("unlabelled", this.size < Matrix.readable);
+      const longest = (labels) => Math.max(0, ...[...labels.values()].map((label) => label.offsetWidth));
+      this.element.style.setProperty("--query-words", `${longest(this.queryLabels)}px`);
+      this.element.style.setProperty("--key-words", `${longest(this.keyLabels)}px`);
+      margin = this.cells.offsetLeft + 8;
+    }
+    return this.size;
+  }
+
+  // Lights up a pair, a row (column null) or a column (row null); null for nothing.
+  light(spot) {
+    const row = spot ? this.shown.rows.indexOf(spot.row) : -1;
+    const column = spot ? this.shown.columns.indexOf(spot.column) : -1;
+    this.element.style.setProperty("--row", row);
+    this.element.style.setProperty("--column", column);
+    const [rowBand, columnBand, cellBand] = this.bands;
+    rowBand.hidden = row < 0;
+    columnBand.hidden = column < 0;
+    cellBand.hidden = row < 0 || column < 0;
+    for (const label of this.lit) label.classList.remove("lit");
+    this.lit = [row >= 0 && this.queryLabels.get(spot.row), column >= 0 && this.keyLabels.get(spot.column)].filter(Boolean);
+    for (const label of this.lit) label.classList.add("lit");
+  }
+
+  // Scrolls so that the pair is not under the words at the edges.
+  reveal(spot) {
+    const stage = this.element.parentElement;
+    const row = this.shown.rows.indexOf(spot.row) * this.size;
+    const column = this.shown.columns.indexOf(spot.column) * this.size;
+    const move = (from, view, at) => (at < from ? at : at + 2 * this.size > from + view ? at + 2 * this.size - view : from);
+    stage.scrollTop = move(stage.scrollTop, stage.clientHeight - this.cells.offsetTop, row);
+    stage.scrollLeft = move(stage.scrollLeft, stage.clientWidth - this.cells.offsetLeft, column);
+  }
+
+  #at(event) {
+    const box = this.cells.getBoundingClientRect();
+    const row = this.shown.rows[Math.floor((event.clientY - box.top) / this.size)];
+    const column = this.shown.columns[Math.floor((event.clientX - box.left) / this.size)];
+    return row === undefined || column === undefined ? null : { row, column };
+  }
+}

@@ -1,0 +1,233 @@
+#include "polyhead/viewer.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <limits>
+#include <nlohmann/json.hpp>
+#include <random>
+
+#include "polyhead/error.h"
+#include "polyhead/tensor.h"
+#include "viewer/encoding.h"
+
+namespace polyhead::viewer {
+namespace {
+
+using nlohmann::json;
+using ::testing::HasSubstr;
+
+constexpr float kNaN = std::numeric_limits<float>::quiet_NaN();
+
+// Rows that sum to 1.
+Tensor random_maps(const Shape& shape, unsigned seed) {
+  std::mt19937 random(seed);
+  Tensor maps(DType::f32, shape);
+  const std::int64_t columns = shape[-1];
+  for (std::int64_t row = 0; row < (columns ? maps.numel() / columns : 0); ++row) {
+    float sum = 0;
+    for (std::int64_t i = 0; i < columns; ++i) {
+      const float weight = std::exp(static_cast<float>(random()) / 1e9F);
+      maps.data<float>()[row * columns + i] = weight;
+      sum += weight;
+    }
+    for (std::int64_t i = 0; i < columns; ++i) maps.data<float>()[row * columns + i] /= sum;
+  }
+  return maps;
+}
+
+Tokens words(std::int64_t count) {
+  Tokens tokens;
+  for (std::int64_t i = 0; i < count; ++i) tokens.pieces.push_back("w" + std::to_string(i));
+  return tokens;
+}
+
+Page page_of(Text text) { return {.title = "title", .model = "model", .texts = {std::move(text)}}; }
+
+// What a browser finds in the data element: from its start tag to the first "</script", whatever stands between.
+json data_of(const std::string& html) {
+  const std::string tag = R"(<script type="application/json" id="data">)";
+  const std::size_t begin = html.find(tag) + tag.size();
+  return json::parse(html.substr(begin, html.find("</script", begin) - begin));
+}
+
+std::string message_of(const Page& page) {
+  try {
+    render(page);
+  } catch (const Error& error) {
+    return error.what();
+  }
+  return "no error";
+}
+
+std::vector<std::uint8_t> bytes_of(const std::string& base64) {
+  std::vector<std::uint8_t> bytes;
+  std::uint32_t bits = 0;
+  int held = 0;
+  for (const char c : base64) {
+    if (c == '=') break;
+    const auto upper = c >= 'A' && c <= 'Z', lower = c >= 'a' && c <= 'z', digit = c >= '0' && c <= '9';
+    const int value = upper ? c - 'A' : lower ? c - 'a' + 26 : digit ? c - '0' + 52 : c == '+' ? 62 : 63;
+    bits = bits << 6 | static_cast<std::uint32_t>(value);
+    held += 6;
+    if (held >= 8) bytes.push_back(static_cast<std::uint8_t>(bits >> (held -= 8)));
+  }
+  return bytes;
+}
+
+TEST(Viewer, PageHoldsEveryWeightOfAStridedViewWithinTheStatedError) {
+  constexpr unsigned kSeed = 20;
+  SCOPED_TRACE(kSeed);
+  const Tensor maps = random_maps({4, 3, 5, 7}, kSeed);
+  const ConstTensorView swapped = maps.view().transpose(0, 1).slice(1, 0, 4, 2);  // [3, 2, 5, 7]: head before layer, every other layer
+  const json text = data_of(render(page_of({.text = "", .queries = words(5), .keys = words(7), .attentions = swapped})))["texts"][0];
+  ASSERT_EQ(text["weights"].size(), 3U);
+  for (std::size_t layer = 0; layer < 3; ++layer) {
+    ASSERT_EQ(text["weights"][layer].size(), 2U);
+    for (std::size_t head = 0; head < 2; ++head) {
+      const auto bytes = bytes_of(text["weights"][layer][head]);
+      ASSERT_EQ(bytes.size(), 5U * 7U * 2U);
+      for (std::size_t i = 0; i < 35; ++i) {
+        const double stored = (bytes[2 * i] | bytes[2 * i + 1] << 8) / 65534.0;
+        EXPECT_NEAR(stored, maps.data<float>()[(2 * head * 3 + layer) * 35 + i], 7.7e-6);
+      }
+    }
+  }
+}
+
+TEST(Viewer, SixteenBitsAreOffByAtMostTheStatedError) {
+  EXPECT_EQ(linear16(0), 0);
+  EXPECT_EQ(linear16(1), 65534);
+  EXPECT_EQ(linear16(1.0005F), 65534);
+  EXPECT_EQ(linear16(-0.0005F), 0);
+  EXPECT_EQ(linear16(kNaN), 65535);
+  for (int i = 0; i <= 100003; ++i) {
+    const float weight = static_cast<float>(i) / 100003.0F;
+    ASSERT_NEAR(linear16(weight) / 65534.0, weight, 7.7e-6);
+  }
+}
+
+TEST(Viewer, EightBitsAreOffByAtMostTheStatedShare) {
+  EXPECT_EQ(logarithmic8(0), 0);
+  EXPECT_EQ(logarithmic8(1), 254);
+  EXPECT_EQ(logarithmic8(1.0005F), 254);
+  EXPECT_EQ(logarithmic8(1e-9F), 0);
+  EXPECT_EQ(logarithmic8(std::numeric_limits<float>::denorm_min()), 0);
+  EXPECT_EQ(logarithmic8(kNaN), 255);
+  for (float weight = 3.6e-6F; weight <= 1; weight *= 1.0007F) {
+    const double stored = std::exp2((logarithmic8(weight) - 254) / 14.0);
+    ASSERT_NEAR(stored / weight, 1, 0.026) << weight;
+  }
+}
+
+TEST(Viewer, HostileWordsCannotLeaveTheDataElement) {
+  const std::vector<std::string> hostile{
+      "</script><script>alert(1)</script>", "<!--<script>", "{{style}}", "\"}]\\", "\u2028", "</SCRIPT", "##ing"};
+  const Tensor maps = random_maps({1, 1, 7, 7}, 1);
+  const Page page{.title = "</title><b>&{{data}}",
+                  .model = "<!--",
+                  .texts = {{.text = "</script>", .queries = {.pieces = hostile}, .attentions = maps}}};
+  const std::string html = render(page);
+  const json data = data_of(html);
+  EXPECT_EQ(data["texts"][0]["queries"]["pieces"], json(hostile));
+  EXPECT_EQ(data["texts"][0]["text"], "</script>");
+  EXPECT_EQ(data["model"], "<!--");
+  EXPECT_EQ(data["title"], page.title);
+  EXPECT_THAT(html, HasSubstr("<title>&lt;/title&gt;&lt;b&gt;&amp;{{data}}</title>"));
+  EXPECT_EQ(html.find("alert(1)</script>"), std::string::npos);
+  EXPECT_EQ(html.find("<!--"), std::string::npos);
+}
+
+TEST(Viewer, BytesThatAreNotUtf8AreReplaced) {
+  const Tensor maps = random_maps({1, 1, 2, 2}, 1);
+  const Page page{.title = "caf\xE9", .texts = {{.text = "a\xFFz", .queries = {.pieces = {"\xC3", "\xED\xA0\x80"}}, .attentions = maps}}};
+  const std::string html = render(page);
+  EXPECT_EQ(data_of(html)["texts"][0]["text"], "a\uFFFDz");
+  EXPECT_THAT(data_of(html)["texts"][0]["queries"]["pieces"][0], "\uFFFD");
+  EXPECT_THAT(html, HasSubstr("<title>caf\uFFFD</title>"));
+}
+
+TEST(Viewer, PageNamesNothingOutsideItself) {
+  const Tensor maps = random_maps({2, 2, 3, 3}, 1);
+  const std::string html = render(page_of({.text = "", .queries = words(3), .attentions = maps}));
+  EXPECT_THAT(html, HasSubstr("default-src 'none'"));
+  for (const char* outside : {"http:", "https:", "src=", "@import", "url(", "fetch(", "import("})
+    EXPECT_EQ(html.find(outside), std::string::npos) << outside;
+}
+
+TEST(Viewer, FoxSentenceStaysUnder400Kilobytes) {
+  const Tensor maps = random_maps({6, 12, 11, 11}, 1);
+  EXPECT_LT(render(page_of({.text = "", .queries = words(11), .attentions = maps})).size(), 400'000U);
+}
+
+TEST(Viewer, SpecialTokensAndSegmentsReachThePage) {
+  const Tensor maps = random_maps({1, 1, 3, 3}, 1);
+  Tokens tokens = words(3);
+  tokens.special = {true, false, true};
+  tokens.segment = {0, 0, 1};
+  const json text = data_of(render(page_of({.text = "", .queries = tokens, .attentions = maps})))["texts"][0];
+  EXPECT_EQ(text["queries"]["special"], json({0, 2}));
+  EXPECT_EQ(text["queries"]["segment"], json({0, 0, 1}));
+  EXPECT_FALSE(text.contains("keys"));
+}
+
+TEST(Viewer, SizesThatDisagreeAreRefusedByName) {
+  const Tensor maps = random_maps({1, 1, 3, 4}, 1);
+  EXPECT_THAT(message_of(page_of({.text = "", .queries = words(3), .attentions = maps})),
+              HasSubstr("3 query tokens for attentions [1,1,3,4]"));
+  EXPECT_THAT(message_of(page_of({.text = "", .queries = words(2), .keys = words(4), .attentions = maps})),
+              HasSubstr("they must be T = 3"));
+  EXPECT_THAT(message_of(page_of({.text = "", .queries = words(3), .keys = words(5), .attentions = maps})), HasSubstr("5 key tokens"));
+  EXPECT_EQ(message_of(page_of({.text = "", .queries = words(3), .keys = words(4), .attentions = maps})), "no error");
+  EXPECT_THAT(message_of(page_of({.text = "", .queries = words(3), .attentions = maps.view().select(0, 0)})), HasSubstr("[1,3,4]"));
+  EXPECT_THAT(message_of(page_of({.text = "", .queries = words(3), .attentions = {}})), HasSubstr("[layers,heads,T,S]"));
+  const Tensor whole(DType::i32, {1, 1, 3, 3});
+  EXPECT_THAT(message_of(page_of({.text = "", .queries = words(3), .attentions = whole})), HasSubstr("int32"));
+  Tokens tokens = words(3);
+  tokens.special = {true};
+  EXPECT_THAT(message_of(page_of({.text = "", .queries = tokens, .keys = words(4), .attentions = maps})),
+              HasSubstr("1 special flags for 3 query"));
+  tokens.special = {};
+  tokens.segment = {0, 1, 1, 1};
+  EXPECT_THAT(message_of(page_of({.text = "", .queries = tokens, .keys = words(4), .attentions = maps})),
+              HasSubstr("4 segments for 3 query"));
+}
+
+TEST(Viewer, WhatIsNotAProbabilityIsRefusedAndNaNIsKept) {
+  Tensor maps = random_maps({2, 2, 2, 2}, 1);
+  maps.data<float>()[13] = kNaN;
+  const json weights = data_of(render(page_of({.text = "", .queries = words(2), .attentions = maps})))["texts"][0]["weights"];
+  const auto bytes = bytes_of(weights[1][1]);
+  EXPECT_EQ(bytes[2] | bytes[3] << 8, 65535);
+  maps.data<float>()[13] = 1.5F;
+  EXPECT_THAT(message_of(page_of({.text = "", .queries = words(2), .attentions = maps})),
+              HasSubstr("layer 1, head 1 holds the weight 1.5"));
+  maps.data<float>()[13] = -std::numeric_limits<float>::infinity();
+  EXPECT_THAT(message_of(page_of({.text = "", .queries = words(2), .attentions = maps})), HasSubstr("weights must lie in [0, 1]"));
+}
+
+TEST(Viewer, LongTextsAreStoredInEightBitsAndLongerOnesRefused) {
+  EXPECT_EQ(choose_encoding(kMaxLinearWeights), Encoding::linear16);
+  EXPECT_EQ(choose_encoding(kMaxLinearWeights + 1), Encoding::logarithmic8);
+  const float even = 1.0F / 2048;
+  const ConstTensorView one(&even, {1, 1, 1, 1});
+  const Text long_text{.text = "", .queries = words(2048), .attentions = one.expand({1, 1, 2048, 2048})};
+  const json data = data_of(render({.title = "", .texts = {long_text, long_text, long_text}}));
+  EXPECT_EQ(data["encoding"], "logarithmic8");
+  EXPECT_EQ(bytes_of(data["texts"][2]["weights"][0][0]).size(), 2048U * 2048U);
+  const Text longer{.text = "", .queries = words(2048), .attentions = one.expand({4, 5, 2048, 2048})};
+  EXPECT_THAT(message_of(page_of(longer)), HasSubstr("more than 67108864 weights"));
+}
+
+TEST(Viewer, ExtentsOfZeroMakeAPage) {
+  for (const Shape& shape : {Shape{2, 2, 0, 0}, Shape{0, 2, 3, 3}, Shape{2, 0, 3, 3}}) {
+    const Tensor maps(DType::f32, shape);
+    EXPECT_EQ(data_of(render(page_of({.text = "", .queries = words(shape[2]), .attentions = maps})))["texts"].size(), 1U)
+        << to_string(shape);
+  }
+  EXPECT_EQ(data_of(render({.title = "nothing"}))["texts"].size(), 0U);
+}
+
+}  // namespace
+}  // namespace polyhead::viewer
