@@ -1,0 +1,171 @@
+#include "io/npy_header.h"
+
+#include <algorithm>
+#include <array>
+#include <charconv>
+#include <cstring>
+#include <utility>
+
+#include "core/text.h"
+#include "io/quote.h"
+
+namespace polyhead::io {
+namespace {
+
+constexpr std::string_view kMagic = "\x93NUMPY";
+constexpr std::size_t kAlignment = 64;
+
+// As much of Python's literals as the header uses: one dict of strings, booleans and tuples of integers.
+class Literal {
+ public:
+  Literal(std::string_view text, std::string_view where) : text_(text), where_(where) {}
+
+  NpyHeader header() {
+    NpyHeader result;
+    std::array<bool, 3> seen{};
+    expect('{');
+    while (!take('}')) {
+      const std::string_view key = string();
+      expect(':');
+      const std::size_t field = key == "descr" ? 0 : key == "fortran_order" ? 1 : 2;
+      if (field == 2 && key != "shape") bad("has the key ", quote(key), "; it has descr, fortran_order and shape");
+      if (std::exchange(seen[field], true)) bad("has the key ", quote(key), " twice");
+      if (field == 0) dtype(result);
+      if (field == 1) result.column_major = boolean();
+      if (field == 2) result.shape = tuple();
+      if (!take(',')) {
+        expect('}');
+        break;
+      }
+    }
+    skip_spaces();
+    if (at_ != text_.size()) bad("goes on after its dict at byte ", at_);
+    if (!seen[0]) bad("has no descr");
+    if (!seen[1]) bad("has no fortran_order");
+    if (!seen[2]) bad("has no shape");
+    return result;
+  }
+
+ private:
+  template <class... Parts>
+  [[noreturn]] void bad(const Parts&... parts) const {
+    fail(ErrorCode::format, where_, ": the npy header ", parts...);
+  }
+  void skip_spaces() {
+    while (at_ < text_.size() && std::string_view(" \t\r\n").find(text_[at_]) != std::string_view::npos) ++at_;
+  }
+  bool take(char wanted) {
+    skip_spaces();
+    if (at_ == text_.size() || text_[at_] != wanted) return false;
+    ++at_;
+    return true;
+  }
+  void expect(char wanted) {
+    if (!take(wanted)) bad("is not a Python dict as npy wants it: '", wanted, "' is missing at byte ", at_);
+  }
+  std::string_view string() {
+    skip_spaces();
+    const char quote = at_ < text_.size() && text_[at_] == '"' ? '"' : '\'';
+    expect(quote);
+    const std::size_t end = text_.find_first_of(quote == '"' ? "\"\\" : "'\\", at_);
+    if (end == std::string_view::npos || text_[end] == '\\') bad("has a string at byte ", at_, " that does not end, or with an escape");
+    const std::string_view result = text_.substr(at_, end - at_);
+    at_ = end + 1;
+    return result;
+  }
+  bool boolean() {
+    skip_spaces();
+    for (const auto& [word, value] : {std::pair<std::string_view, bool>{"True", true}, {"False", false}}) {
+      if (text_.substr(at_).starts_with(word)) {
+        at_ += word.size();
+        return value;
+      }
+    }
+    bad("has a fortran_order that is neither True nor False");
+  }
+  Shape tuple() {
+    Shape shape;
+    bool comma = true;
+    expect('(');
+    while (!take(')')) {
+      if (!comma) bad("has a shape without a comma at byte ", at_);
+      if (shape.size() == kMaxRank) bad("has a shape of more than ", kMaxRank, " extents");
+      shape.push_back(extent());
+      comma = take(',');
+    }
+    if (shape.size() == 1 && !comma) bad("has a shape that is a number, not a tuple");
+    return shape;
+  }
+  std::int64_t extent() {
+    skip_spaces();
+    std::int64_t value = 0;
+    const char* end = text_.data() + text_.size();
+    const auto [last, error] = std::from_chars(text_.data() + at_, end, value);
+    if (error == std::errc::result_out_of_range) bad("has an extent above 2^63 - 1");
+    if (error != std::errc()) bad("has an extent at byte ", at_, " that is no number");
+    if (value < 0) bad("has an extent of ", value, "; extents are not negative");
+    at_ = static_cast<std::size_t>(last - text_.data());
+    if (at_ < text_.size() && text_[at_] == 'L') ++at_;  // Python 2's long integers
+    return value;
+  }
+  void dtype(NpyHeader& result) {
+    skip_spaces();
+    if (at_ < text_.size() && text_[at_] == '[') bad("describes records with fields; one plain dtype is needed");
+    const std::string_view name = string();
+    std::string little(name);
+    result.big_endian = little.starts_with('>');
+    if (result.big_endian) little[0] = '<';
+    const auto row = std::ranges::find_if(kDTypes, [&](const DTypeInfo& r) {
+      // One byte has no order: NumPy writes '|', others '<'.
+      return !r.npy.empty() && (r.npy == little || (r.size == 1 && little.size() == 3 && little[0] == '<' && r.npy.substr(1) == little.substr(1)));
+    });
+    if (row == kDTypes.end()) bad("has the dtype ", quote(name), "; ", known(), " are read, big endian ('>') too");
+    result.dtype = row->dtype;
+  }
+  static std::string known() {
+    std::string list;
+    for (const DTypeInfo& row : kDTypes) {
+      if (!row.npy.empty()) list += (list.empty() ? "" : ", ") + std::string(row.npy);
+    }
+    return list;
+  }
+
+  std::string_view text_, where_;
+  std::size_t at_ = 0;
+};
+
+}  // namespace
+
+NpyExtent npy_extent(std::span<const std::byte> first, std::string_view where) {
+  const auto bad = [&](const auto&... parts) { fail(ErrorCode::format, where, ": ", parts...); };
+  const auto byte = [&](std::size_t i) { return std::to_integer<std::size_t>(first[i]); };
+  if (first.size() < kMagic.size() + 2 || std::memcmp(first.data(), kMagic.data(), kMagic.size()) != 0) {
+    bad("it does not begin with the 8 bytes of an npy file");
+  }
+  const std::size_t major = byte(6), minor = byte(7);
+  if (major < 1 || major > 3 || minor != 0) bad("npy version ", major, ".", minor, " is not known; 1.0, 2.0 and 3.0 are");
+  const std::size_t width = major == 1 ? 2 : 4;
+  NpyExtent extent{.begin = 8 + width};
+  if (first.size() < extent.begin) bad("the file ends within the npy header's length");
+  for (std::size_t i = 0; i < width; ++i) extent.length |= byte(8 + i) << (8 * i);
+  if (extent.length > kNpyMaxHeader) bad("the npy header claims ", extent.length, " bytes; at most ", kNpyMaxHeader, " are allowed");
+  return extent;
+}
+
+NpyHeader parse_npy_header(std::string_view literal, std::string_view where) { return Literal(literal, where).header(); }
+
+std::string format_npy_header(DType dtype, const Shape& shape, std::string_view where) {
+  if (info(dtype).npy.empty()) fail(ErrorCode::unsupported, where, ": npy has no ", dtype, "; a safetensors file holds it");
+  std::string tuple = "(";
+  for (const std::int64_t extent : shape) tuple += (tuple.size() > 1 ? ", " : "") + cat(extent);
+  tuple += shape.size() == 1 ? ",)" : ")";
+  std::string literal = cat("{'descr': '", info(dtype).npy, "', 'fortran_order': False, 'shape': ", tuple, ", }");
+  const std::size_t preamble = kMagic.size() + 4;  // version 1: two bytes of length
+  literal.resize((preamble + literal.size() + 1 + kAlignment - 1) / kAlignment * kAlignment - preamble, ' ');
+  literal.back() = '\n';
+  std::string header(kMagic);
+  for (const std::size_t value : {std::size_t{1}, std::size_t{0}, literal.size() & 0xff, literal.size() >> 8}) header += static_cast<char>(value);
+  return header + literal;
+}
+
+}  // namespace polyhead::io

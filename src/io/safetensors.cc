@@ -1,0 +1,128 @@
+#include "io/safetensors.h"
+
+#include <algorithm>
+#include <cstring>
+#include <nlohmann/json.hpp>
+#include <numeric>
+
+#include "core/text.h"
+#include "io/element_bytes.h"
+#include "io/quote.h"
+#include "io/safetensors_header.h"
+
+namespace polyhead::io {
+namespace {
+
+constexpr std::uint64_t kLengthBytes = 8;
+constexpr std::uint64_t kMaxHeader = 100'000'000;  // as the reference implementation allows
+constexpr std::size_t kHeaderAlignment = 8;
+
+// The order in which the reference implementation writes tensors (descending, then by name): widest first, so that each is aligned.
+constexpr std::array kAscending{DType::boolean, DType::u8,  DType::i8,  DType::i16, DType::u16, DType::f16, DType::bf16,
+                                DType::i32,     DType::u32, DType::f32, DType::f64, DType::i64, DType::u64};
+static_assert(kAscending.size() == kDTypes.size());
+
+std::uint64_t header_length(std::span<const std::byte> bytes) {
+  std::uint64_t length = 0;
+  std::memcpy(&length, bytes.data(), kLengthBytes);
+  return length;
+}
+
+// The format's rule for the offsets: sorted, they cover the data exactly, without overlap, gap or rest.
+void check_offsets(const FileBytes& file, const SafetensorsHeader& header, std::uint64_t data_size) {
+  for (const SafetensorsEntry& entry : header.entries) {
+    const auto bad = [&](const auto&... parts) {
+      fail(ErrorCode::format, file.name(), ": tensor ", quote(entry.name), " has data_offsets [", entry.begin, ",", entry.end, "]", parts...);
+    };
+    if (entry.begin > entry.end) bad(", which end before they begin");
+    if (entry.end > data_size) bad(", but the file has ", data_size, " bytes of data");
+    const auto bytes = byte_count(entry.dtype, entry.shape);
+    if (!bytes) {
+      fail(ErrorCode::format, file.name(), ": tensor ", quote(entry.name), " of ", entry.dtype, " has the shape ", entry.shape,
+           ", which is more than 2^63 - 1 bytes");
+    }
+    if (*bytes != entry.end - entry.begin) {
+      bad(", which are ", entry.end - entry.begin, " bytes, but ", entry.shape, " of ", entry.dtype, " takes ", *bytes);
+    }
+  }
+  std::vector<std::size_t> order(header.entries.size());
+  std::iota(order.begin(), order.end(), std::size_t{0});
+  std::ranges::stable_sort(order, {}, [&](std::size_t i) { return std::pair(header.entries[i].begin, header.entries[i].end); });
+  std::uint64_t covered = 0;
+  for (std::size_t i = 0; i < order.size(); ++i) {
+    const SafetensorsEntry& entry = header.entries[order[i]];
+    if (entry.begin < covered) {
+      fail(ErrorCode::format, file.name(), ": tensors ", quote(header.entries[order[i - 1]].name), " and ", quote(entry.name),
+           " overlap: the first ends at byte ", covered, " of the data, the second begins at ", entry.begin);
+    }
+    if (entry.begin > covered) {
+      fail(ErrorCode::format, file.name(), ": no tensor covers the bytes ", covered, " to ", entry.begin, " of the data, before tensor ",
+           quote(entry.name), "; the format allows no gaps");
+    }
+    covered = entry.end;
+  }
+  if (covered != data_size) {
+    fail(ErrorCode::format, file.name(), ": the tensors end at byte ", covered, " of the data, but ", data_size, " bytes follow the header");
+  }
+}
+
+}  // namespace
+
+bool is_safetensors(std::span<const std::byte> bytes) {
+  return bytes.size() > kLengthBytes && bytes[kLengthBytes] == std::byte{'{'} && header_length(bytes) <= kMaxHeader;
+}
+
+TensorFile read_safetensors(const FileBytes& file) {
+  const auto bad = [&](const auto&... parts) { fail(ErrorCode::format, file.name(), ": ", parts...); };
+  const std::uint64_t size = file.bytes.size();
+  if (size < kLengthBytes) bad("the file has ", size, " bytes; a safetensors file begins with 8 bytes that hold its header's length");
+  const std::uint64_t length = header_length(file.bytes);
+  if (length > kMaxHeader) bad("the safetensors header claims ", length, " bytes; at most ", kMaxHeader, " are allowed");
+  if (length > size - kLengthBytes) bad("the safetensors header claims ", length, " bytes, but only ", size - kLengthBytes, " follow its length");
+  const std::string_view json(reinterpret_cast<const char*>(file.bytes.data()) + kLengthBytes, length);
+  if (!json.starts_with('{')) bad("the safetensors header is not a JSON object: it must begin with '{'");
+  SafetensorsHeader header = parse_safetensors_header(file, json);
+  const std::span<std::byte> data = file.bytes.subspan(kLengthBytes + length);
+  check_offsets(file, header, data.size());
+
+  TensorFile result{.metadata = std::move(header.metadata)};
+  result.tensors.reserve(header.entries.size());
+  for (SafetensorsEntry& entry : header.entries) {
+    Tensor tensor = view_or_copy(file, data.subspan(entry.begin, entry.end - entry.begin), entry.dtype, entry.shape);
+    check_booleans(file, entry.name, tensor);
+    result.tensors.push_back({std::move(entry.name), std::move(tensor)});
+  }
+  return result;
+}
+
+void write_safetensors(AtomicFile& file, std::span<const NamedView> tensors, const Metadata& metadata) {
+  std::vector<const NamedView*> order;
+  for (const NamedView& tensor : tensors) {
+    require(tensor.name != "__metadata__", "save_tensors: a safetensors file cannot hold a tensor named \"__metadata__\"");
+    order.push_back(&tensor);
+  }
+  const auto rank = [](const NamedView* t) { return std::ranges::find(kAscending, t->tensor.dtype()); };
+  std::ranges::sort(order, [&](const NamedView* a, const NamedView* b) {
+    return a->tensor.dtype() != b->tensor.dtype() ? rank(a) > rank(b) : a->name < b->name;
+  });
+  std::string json = "{";
+  if (!metadata.empty()) json += "\"__metadata__\":" + nlohmann::json(metadata).dump();
+  std::uint64_t offset = 0;
+  for (const NamedView* t : order) {
+    const std::uint64_t end = offset + *byte_count(t->tensor.dtype(), t->tensor.shape());
+    const std::vector<std::int64_t> shape(t->tensor.shape().begin(), t->tensor.shape().end());
+    if (json.size() > 1) json += ',';
+    json += nlohmann::json(t->name).dump() + ":" +
+            nlohmann::ordered_json{{"dtype", info(t->tensor.dtype()).safetensors}, {"shape", shape}, {"data_offsets", {offset, end}}}.dump();
+    offset = end;
+  }
+  json += '}';
+  json.resize((json.size() + kHeaderAlignment - 1) / kHeaderAlignment * kHeaderAlignment, ' ');
+  require(json.size() <= kMaxHeader, "save_tensors: the safetensors header would take ", json.size(), " bytes; at most ", kMaxHeader, " are allowed");
+  const std::uint64_t length = json.size();
+  file.write(std::as_bytes(std::span(&length, 1)));
+  file.write(json);
+  for (const NamedView* t : order) write_elements(file, t->tensor);
+}
+
+}  // namespace polyhead::io

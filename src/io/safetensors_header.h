@@ -1,0 +1,29 @@
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "io/file_bytes.h"
+#include "polyhead/io/tensor_file.h"
+
+namespace polyhead::io {
+
+struct SafetensorsEntry {
+  std::string name;
+  DType dtype = DType::f32;
+  Shape shape;
+  std::uint64_t begin = 0, end = 0;  // bytes after the header
+};
+
+struct SafetensorsHeader {
+  std::vector<SafetensorsEntry> entries;  // in the order of the header
+  Metadata metadata;
+};
+
+// The JSON object of a safetensors file, grammar and types checked; whether the offsets make sense is the reader's question. Strict: a key
+// twice, a field that the format does not know or a missing one is an Error (format) that names the file and the tensor.
+SafetensorsHeader parse_safetensors_header(const FileBytes& file, std::string_view json);
+
+}  // namespace polyhead::io

@@ -1,0 +1,52 @@
+#include "io/shards.h"
+
+#include <nlohmann/json.hpp>
+#include <set>
+
+#include "core/text.h"
+#include "io/quote.h"
+#include "io/safetensors.h"
+
+namespace polyhead::io {
+
+bool is_shard_index(std::span<const std::byte> bytes) {
+  const std::string_view text(reinterpret_cast<const char*>(bytes.data()), bytes.size());
+  const std::size_t first = text.find_first_not_of(" \t\r\n");
+  return first != std::string_view::npos && text[first] == '{';
+}
+
+TensorFile read_shards(const FileBytes& index) {
+  const auto bad = [&](const auto&... parts) { fail(ErrorCode::format, index.name(), ": ", parts...); };
+  const std::string_view text(reinterpret_cast<const char*>(index.bytes.data()), index.bytes.size());
+  const nlohmann::json json = nlohmann::json::parse(text.begin(), text.end(), nullptr, false);
+  if (!json.is_object() || !json.contains("weight_map") || !json["weight_map"].is_object()) {
+    bad("it is no index of safetensors files: that is a JSON object with a weight_map");
+  }
+  std::map<std::string, std::set<std::string>> shards;  // file -> the tensors it must hold
+  for (const auto& [name, file] : json["weight_map"].items()) {
+    if (!file.is_string()) bad("the weight_map has no file name for tensor ", quote(name));
+    const auto& file_name = file.get_ref<const std::string&>();
+    // A file beside the index, not anywhere on the machine.
+    if (file_name.empty() || file_name == "." || file_name == ".." || file_name.find_first_of(std::string_view("/\\\0", 3)) != std::string::npos) {
+      bad("the weight_map puts tensor ", quote(name), " in ", quote(file_name), ", which is no name of a file in the same folder");
+    }
+    shards[file_name].insert(name);
+  }
+  TensorFile result;
+  std::set<std::string> names;
+  for (const auto& [file_name, wanted] : shards) {
+    const FileBytes bytes = map_file(index.path.parent_path() / file_name);
+    TensorFile shard = read_safetensors(bytes);
+    for (const std::string& name : wanted) {
+      if (shard.find(name) == nullptr) bad("the weight_map puts tensor ", quote(name), " in ", quote(file_name), ", which does not hold it");
+    }
+    for (NamedTensor& item : shard.tensors) {
+      if (!names.insert(item.name).second) bad("two of its files hold the tensor ", quote(item.name));
+      result.tensors.push_back(std::move(item));
+    }
+    result.metadata.merge(shard.metadata);
+  }
+  return result;
+}
+
+}  // namespace polyhead::io

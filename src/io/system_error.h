@@ -1,0 +1,17 @@
+#pragma once
+
+#include <cerrno>
+#include <system_error>
+
+#include "core/text.h"
+
+namespace polyhead::io {
+
+// Throws Error (io) "<what was tried>: <the system's reason>"; call it before anything else can change errno.
+template <class... Parts>
+[[noreturn]] void fail_errno(const Parts&... what) {
+  const int number = errno;
+  fail(ErrorCode::io, what..., ": ", std::generic_category().message(number));
+}
+
+}  // namespace polyhead::io

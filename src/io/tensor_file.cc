@@ -1,0 +1,117 @@
+#include "polyhead/io/tensor_file.h"
+
+#include <algorithm>
+#include <new>
+#include <set>
+
+#include "core/text.h"
+#include "io/element_bytes.h"
+#include "io/formats.h"
+#include "io/quote.h"
+
+namespace polyhead::io {
+namespace {
+
+const Format* by_extension(const std::filesystem::path& path) {
+  const std::string name = path.filename().string();
+  const auto fits = [&](const Format& format) { return name.ends_with(format.extension); };
+  const auto row = std::ranges::find_if(format_table(), fits);
+  return row == format_table().end() ? nullptr : &*row;
+}
+
+// Contents before the name; where no contents fit, the name says whose message explains why.
+const Format* recognise(const FileBytes& file) {
+  const auto row = std::ranges::find_if(format_table(), [&](const Format& format) { return format.sniff(file.bytes); });
+  return row == format_table().end() ? by_extension(file.path) : &*row;
+}
+
+std::string listed(bool only_writable, std::string_view Format::*what) {
+  std::string list;
+  for (const Format& format : format_table()) {
+    if (only_writable && format.write == nullptr) continue;
+    list += (list.empty() ? "" : ", ") + std::string(format.*what);
+  }
+  return list;
+}
+
+std::filesystem::path inside_folder(const std::filesystem::path& path) {
+  std::error_code ignored;
+  if (!std::filesystem::is_directory(path, ignored)) return path;
+  for (const char* name : {"model.safetensors", "model.safetensors.index.json"}) {
+    if (std::filesystem::exists(path / name, ignored)) return path / name;
+  }
+  fail(ErrorCode::io, "cannot read ", path.string(), ": the folder holds neither model.safetensors nor model.safetensors.index.json");
+}
+
+}  // namespace
+
+const Tensor* TensorFile::find(std::string_view name) const {
+  const auto item = std::ranges::find(tensors, name, &NamedTensor::name);
+  return item == tensors.end() ? nullptr : &item->tensor;
+}
+
+Tensor* TensorFile::find(std::string_view name) {
+  const auto item = std::ranges::find(tensors, name, &NamedTensor::name);
+  return item == tensors.end() ? nullptr : &item->tensor;
+}
+
+const Tensor& TensorFile::at(std::string_view name) const {
+  if (const Tensor* tensor = find(name)) return *tensor;
+  std::string held;
+  constexpr std::size_t kShown = 8;
+  for (std::size_t i = 0; i < std::min(tensors.size(), kShown); ++i) held += (i ? ", " : "") + quote(tensors[i].name);
+  if (tensors.size() > kShown) held += cat(" and ", tensors.size() - kShown, " more");
+  fail(ErrorCode::invalid_argument, path.string(), ": there is no tensor ", quote(name), "; the file holds ", held.empty() ? "none" : held);
+}
+
+TensorFile open_tensors(const std::filesystem::path& path) {
+  const FileBytes file = map_file(inside_folder(path));
+  const Format* format = recognise(file);
+  if (format == nullptr) {
+    fail(ErrorCode::format, file.name(), ": its ", file.bytes.size(), " bytes are in none of the formats ", listed(false, &Format::name));
+  }
+  try {
+    TensorFile result = format->read(file);
+    result.path = file.path;
+    result.format = format->name;
+    return result;
+  } catch (const std::bad_alloc&) {
+    fail(ErrorCode::io, "cannot read ", file.name(), ": its tensors do not fit in memory");
+  }
+}
+
+void save_tensors(const std::filesystem::path& path, std::span<const NamedView> tensors, const Metadata& metadata) {
+  const Format* format = by_extension(path);
+  if (format == nullptr || format->write == nullptr) {
+    fail(ErrorCode::invalid_argument, "save_tensors: ", path.string(), " names no format by its extension; ", listed(true, &Format::extension), " do");
+  }
+  std::set<std::string_view> names;
+  for (const NamedView& item : tensors) {
+    require(static_cast<bool>(item.tensor), "save_tensors: the tensor ", quote(item.name), " is missing");
+    require(names.insert(item.name).second, "save_tensors: two tensors are named ", quote(item.name));
+    require(is_utf8(item.name) && item.name.find('\0') == std::string::npos, "save_tensors: the name ", quote(item.name), " is not UTF-8 text");
+    require(byte_count(item.tensor.dtype(), item.tensor.shape()).has_value(), "save_tensors: ", quote(item.name), " of shape ",
+            item.tensor.shape(), " is more than 2^63 - 1 bytes");
+  }
+  for (const auto& [key, value] : metadata) {
+    require(is_utf8(key) && is_utf8(value), "save_tensors: the metadata under ", quote(key), " are not UTF-8 text");
+  }
+  AtomicFile file(path);
+  format->write(file, tensors, metadata);
+  file.commit();
+}
+
+void save_tensors(const std::filesystem::path& path, const std::vector<NamedTensor>& tensors, const Metadata& metadata) {
+  std::vector<NamedView> views;
+  views.reserve(tensors.size());
+  for (const NamedTensor& item : tensors) views.push_back({item.name, item.tensor});
+  save_tensors(path, views, metadata);
+}
+
+std::vector<FormatDescription> formats() {
+  std::vector<FormatDescription> list;
+  for (const Format& format : format_table()) list.push_back({format.name, format.extension, format.write != nullptr});
+  return list;
+}
+
+}  // namespace polyhead::io
