@@ -69,6 +69,7 @@ bool is_punctuation(char32_t code) {
 bool is_nonspacing_mark(char32_t code) { return category(code) == UTF8PROC_CATEGORY_MN; }
 
 bool is_word_character(char32_t code) {
+  if (code == 0x200C || code == 0x200D) return true;
   const auto c = category(code);
   return (c >= UTF8PROC_CATEGORY_LU && c <= UTF8PROC_CATEGORY_NL) || c == UTF8PROC_CATEGORY_PC;  // L*, M*, Nd, Nl
 }

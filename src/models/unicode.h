@@ -30,7 +30,7 @@ bool is_white_space(char32_t code);  // Unicode's White_Space
 bool is_control(char32_t code);      // Cc, Cf and Co, but for tab, line feed and carriage return
 bool is_punctuation(char32_t code);  // Unicode's P* and every ASCII symbol
 bool is_nonspacing_mark(char32_t code);
-bool is_word_character(char32_t code);  // letters, marks, digits, connector punctuation
+bool is_word_character(char32_t code);  // letters, marks, digits, connector punctuation, zero-width joiners
 bool is_cjk_ideograph(char32_t code);
 
 // Canonical decomposition (NFD): each part keeps the span of the character it came from.

@@ -4,8 +4,8 @@
 // added tokens ("[MASK]") are found in the raw text; the rest is cleaned, CJK ideographs are set apart, accents are stripped (NFD without
 // nonspacing marks), letters lowered (Unicode's full mapping without context); words are split at white space and at each punctuation
 // character (every ASCII symbol is one); a word becomes the longest pieces of the vocabulary from its left, or one unknown token.
-// Character categories are those of the installed utf8proc (2.8: Unicode 15). `tokenizers` 0.23 carries the marks and punctuation of
-// Unicode 8, so it differs on characters that came later; none of them is in the published English vocabularies.
+// Character categories are those of the installed utf8proc (2.8: Unicode 15). `tokenizers` 0.23 carries the marks, punctuation and format
+// characters of Unicode 8, so the two differ on 568 characters that were added or changed since, such as U+1ABF or U+2E52.
 #pragma once
 
 #include <cstdint>
