@@ -76,6 +76,7 @@ struct MultiHeadAttention;
 struct MultiHeadAttentionSaved {
   AttentionInput input;
   Tensor query_mean;      // [.., 1, .., Eq] of a global query
+  Tensor mean_positions;  // bool [*,T]: what a masked mean counted
   Tensor q, k, v;         // projected, in the order of the inputs: [.., T, .., N*H], [.., S', .., K*H], [.., S', .., K*V]
   Tensor attended;        // [.., T, .., N*V], merged heads before the gate
   Tensor lse;             // [*,N,T]

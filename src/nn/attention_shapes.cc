@@ -1,0 +1,111 @@
+#include "nn/attention_shapes.h"
+
+#include "core/text.h"
+#include "sdpa/dense_mask.h"
+
+namespace polyhead::nn {
+namespace {
+
+Shape without_axis(const Shape& shape, int axis) {
+  Shape result = shape.first(shape.size() - 1);
+  result.erase(axis);
+  return result;
+}
+
+ConstTensorView pairs(const char* operation, const char* name, ConstTensorView view, const AttentionShapes& shapes) {
+  if (!view) return {};
+  const int lead = shapes.lead.size();
+  if (view.rank() == 2 || view.rank() == lead + 3) return view;
+  require(view.rank() == lead + 2, operation, ": ", name, " is ", view.shape(), "; it must be [T,S], [*,T,S] or [*,N,T,S] with * = ", shapes.lead,
+          ", T = ", shapes.queries, ", S = ", shapes.keys);
+  return view.unsqueeze(-3);
+}
+
+template <class View>
+View pair_bias_view(const char* operation, const View& bias, const AttentionShapes& shapes) {
+  if (!bias || bias.rank() == 2) return bias;
+  const int lead = shapes.lead.size(), given = bias.rank() - 3;
+  require(0 <= given && given <= lead, operation, ": bias is ", bias.shape(), "; it must be [T,S], [N,T,S] or [first of *,N,T,S] with * = ", shapes.lead,
+          ", T = ", shapes.queries, ", S = ", shapes.keys);
+  View result = bias;
+  for (int axis = given; axis < lead; ++axis) result = result.unsqueeze(given);
+  return result;
+}
+
+}  // namespace
+
+AttentionShapes attention_shapes(const char* operation, const MultiHeadAttentionConfig& config, const AttentionInput& input) {
+  const ConstTensorView query = input.query, key = input.key ? input.key : query, value = input.value ? input.value : key;
+  require(static_cast<bool>(query), operation, ": query is missing");
+  require(input.key || !input.value, operation, ": a value without a key");
+  const int rank = query.rank();
+  require(rank >= 2, operation, ": query is ", query.shape(), "; it must be [.., T, .., Eq], two dimensions or more");
+  const int axis = config.axis < 0 ? config.axis + rank : config.axis;
+  require(0 <= axis && axis < rank - 1, operation, ": axis ", config.axis, " of query ", query.shape(), "; attention runs along one of the first ", rank - 1,
+          " dimensions");
+  const auto check = [&](const char* name, ConstTensorView x, std::int64_t width, const char* letters) {
+    require(x.dtype() == config.dtype, operation, ": ", name, " is ", x.dtype(), "; it must be ", config.dtype, " as the parameters are");
+    require(x.rank() == rank && without_axis(x.shape(), axis) == without_axis(query.shape(), axis), operation, ": ", name, " is ", x.shape(),
+            "; but for the axis ", axis, " and the width it must be shaped as query ", query.shape());
+    require(x.extent(-1) == width, operation, ": ", name, " is ", x.shape(), "; its last extent must be ", letters, " = ", width);
+  };
+  check("query", query, config.query_width, "query_width");
+  check("key", key, config.key_width, "key_width");
+  check("value", value, config.value_width, "value_width");
+  require(value.extent(axis) == key.extent(axis), operation, ": value is ", value.shape(), " and key ", key.shape(), "; they must have as many positions");
+
+  AttentionShapes shapes;
+  shapes.axis = axis;
+  shapes.lead = without_axis(query.shape(), axis);
+  shapes.positions = query.extent(axis);
+  shapes.queries = config.global_query == GlobalQuery::off ? shapes.positions : 1;
+  shapes.keys = key.extent(axis);
+  shapes.added_keys = (config.bias_kv ? 1 : 0) + (config.zero_key ? 1 : 0);
+  shapes.query = query.shape().first(rank - 1);
+  shapes.key = key.shape().first(rank - 1);
+  require(config.global_query == GlobalQuery::off || shapes.positions == shapes.keys, operation, ": a global query needs as many queries as keys, not ",
+          shapes.positions, " and ", shapes.keys);
+  return shapes;
+}
+
+Shape with_extents(const Shape& outer, int axis, std::int64_t extent, std::int64_t width) {
+  Shape shape = outer;
+  shape[axis] = extent;
+  shape.push_back(width);
+  return shape;
+}
+
+Mask pair_mask(const char* operation, const Mask& mask, const AttentionShapes& shapes) {
+  Mask result = mask;
+  result.attend = pairs(operation, "attend", mask.attend, shapes);
+  result.block = pairs(operation, "block", mask.block, shapes);
+  return result;
+}
+
+ConstTensorView pair_bias(const char* operation, ConstTensorView bias, const AttentionShapes& shapes) {
+  return pair_bias_view(operation, bias, shapes);
+}
+
+TensorView pair_bias(const char* operation, TensorView bias, const AttentionShapes& shapes) { return pair_bias_view(operation, bias, shapes); }
+
+Tensor padded_mask(const Mask& mask, std::int64_t heads, const AttentionShapes& shapes) {
+  const Tensor dense = dense_mask(mask, shapes.lead, heads, shapes.queries, shapes.keys);
+  Shape shape = dense.shape();
+  shape[-1] += shapes.added_keys;
+  Tensor padded(DType::boolean, shape);
+  fill(padded, 1);
+  copy(dense, padded.view().slice(-1, 0, shapes.keys));
+  return padded;
+}
+
+Tensor padded_bias(ConstTensorView bias, const AttentionShapes& shapes) {
+  Shape shape = bias.shape();
+  shape[-1] = shapes.keys;
+  const ConstTensorView expanded = bias.expand(shape);
+  shape[-1] += shapes.added_keys;
+  Tensor padded(bias.dtype(), shape);
+  copy(expanded, padded.view().slice(-1, 0, shapes.keys));
+  return padded;
+}
+
+}  // namespace polyhead::nn

@@ -1,0 +1,38 @@
+// Where the dimensions of a layer's tensors go: inputs keep their order, heads are views of them.
+#pragma once
+
+#include "polyhead/nn/multi_head_attention.h"
+
+namespace polyhead::nn {
+
+struct AttentionShapes {
+  int axis = 0;                  // from the front
+  Shape lead;                    // *: every dimension but the axis and the width
+  std::int64_t queries = 0;      // T of sdpa: 1 with a global query
+  std::int64_t positions = 0;    // extent of the query input along the axis
+  std::int64_t keys = 0;         // S, without the added ones
+  std::int64_t added_keys = 0;   // bias_kv and the zero key
+  Shape query, key;              // of the inputs, without the width
+};
+
+AttentionShapes attention_shapes(const char* operation, const MultiHeadAttentionConfig& config, const AttentionInput& input);
+
+// `outer` with `extent` along the axis and `width` behind: the shape of a projected tensor.
+Shape with_extents(const Shape& outer, int axis, std::int64_t extent, std::int64_t width);
+
+// [.., L, .., n*w] -> [*, n, L, w]: splitting the width into heads moves no data.
+template <class Void>
+BasicTensorView<Void> split_heads(const BasicTensorView<Void>& merged, int axis, std::int64_t heads) {
+  return merged.unflatten(-1, {heads, merged.extent(-1) / heads}).move_axis(axis, -2);
+}
+
+// The masks and the bias of a layer as views that broadcast to [*,N,T,S].
+Mask pair_mask(const char* operation, const Mask& mask, const AttentionShapes& shapes);
+ConstTensorView pair_bias(const char* operation, ConstTensorView bias, const AttentionShapes& shapes);
+TensorView pair_bias(const char* operation, TensorView bias, const AttentionShapes& shapes);
+
+// The same with room for the added keys, which every query may attend to and which carry no bias.
+Tensor padded_mask(const Mask& mask, std::int64_t heads, const AttentionShapes& shapes);
+Tensor padded_bias(ConstTensorView bias, const AttentionShapes& shapes);
+
+}  // namespace polyhead::nn
