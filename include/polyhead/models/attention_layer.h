@@ -1,0 +1,19 @@
+// Between a file's parameters in canonical form and a layer.
+#pragma once
+
+#include <string_view>
+
+#include "polyhead/io/attention_weights.h"
+#include "polyhead/nn/multi_head_attention.h"
+
+namespace polyhead::models {
+
+// A layer around the file's tensors, which are moved, not copied. Widths, heads, biases, gate, output map, bias_kv, scale and dtype come from the
+// weights; what no file holds (axis, zero_key, dropout, softcap, empty_rows, plain or masked mean of a global query) from `settings`.
+// Error when the number of heads is unknown or does not divide the widths.
+nn::MultiHeadAttention attention_layer(io::AttentionWeights weights, const nn::MultiHeadAttentionConfig& settings = {});
+
+// The parameters of a layer (or of its gradients) under canonical names, as store_attention wants them.
+io::AttentionWeights attention_weights(const nn::MultiHeadAttention& layer, std::string_view layout, std::string_view prefix = {});
+
+}  // namespace polyhead::models
