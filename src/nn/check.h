@@ -16,7 +16,7 @@ struct NamedView {
 
 inline void require_tensor(std::string_view operation, const NamedView& tensor, DType dtype) {
   require(static_cast<bool>(tensor.view), operation, ": ", tensor.name, " is missing");
-  require(tensor.view.dtype() == dtype, operation, ": ", tensor.name, " is ", tensor.view.dtype(), "; it must be ", dtype, " as the parameters are");
+  require(tensor.view.dtype() == dtype, operation, ": ", tensor.name, " is ", tensor.view.dtype(), "; it must be ", dtype, ", as the other tensors");
 }
 
 // The leading extents are free, the last is the module's.

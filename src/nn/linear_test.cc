@@ -105,7 +105,7 @@ TEST(Linear, ErrorsSayWhatWasGivenAndWhatIsAllowed) {
   EXPECT_EQ(error_message([&] { linear.forward(y, y); }), "Linear.forward: x is [4,2]; its last extent must be in_width = 3");
   EXPECT_EQ(error_message([&] { linear.forward(x, x); }), "Linear.forward: y is [4,3]; it must be [4,2]");
   EXPECT_EQ(error_message([&] { linear.forward(Tensor(DType::f64, {4, 3}), y); }),
-            "Linear.forward: x is float64; it must be float32 as the parameters are");
+            "Linear.forward: x is float64; it must be float32, as the other tensors");
   EXPECT_EQ(error_message([&] { linear.forward({}, y); }), "Linear.forward: x is missing");
   EXPECT_EQ(error_message([&] { linear.forward(x.view().slice(0, 0, 4).select(0, 0).select(0, 0), y); }),
             "Linear.forward: x is []; its last extent must be in_width = 3");

@@ -2,8 +2,8 @@
 
 #include <algorithm>
 
+#include "core/axis.h"
 #include "core/dispatch.h"
-#include "cpu/gemm/axis.h"
 
 namespace polyhead::cpu {
 

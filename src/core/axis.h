@@ -5,7 +5,7 @@
 #include "core/index.h"
 #include "polyhead/tensor_view.h"
 
-namespace polyhead::cpu {
+namespace polyhead {
 
 // One side of a matrix that is made of any number of tensor axes: the rows of x [*,width] are all axes but the last. Axes that continue
 // each other are one stride; only the others need a table (8 bytes per index, against `width` elements that it leads to).
@@ -37,4 +37,4 @@ class Axis {
   std::vector<std::int64_t> offsets_;
 };
 
-}  // namespace polyhead::cpu
+}  // namespace polyhead

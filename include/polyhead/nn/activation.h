@@ -1,0 +1,39 @@
+#pragma once
+
+#include <array>
+#include <string_view>
+
+#include "polyhead/executor.h"
+#include "polyhead/nn/module.h"
+
+namespace polyhead::nn {
+
+enum class Activation : std::uint8_t { relu, gelu, gelu_tanh, sigmoid, tanh };
+
+struct ActivationInfo {
+  Activation activation;
+  std::string_view name;
+};
+
+// relu       max(x, 0); the derivative at 0 is 0
+// gelu       x Phi(x) = x/2 (1 + erf(x/sqrt(2)))                             (Hendrycks and Gimpel 2016)
+// gelu_tanh  x/2 (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3)))                    (their approximation: GPT-2, ALBERT's "gelu_new")
+// sigmoid    1 / (1 + exp(-x))
+inline constexpr std::array<ActivationInfo, 5> kActivations{{
+    {Activation::relu, "relu"},
+    {Activation::gelu, "gelu"},
+    {Activation::gelu_tanh, "gelu_tanh"},
+    {Activation::sigmoid, "sigmoid"},
+    {Activation::tanh, "tanh"},
+}};
+
+Activation find_activation(std::string_view name);  // Error that lists the names when there is none such
+
+// y[i] = f(x[i]) for tensors of one shape and floating dtype, any strides. y may be x itself (the same view), but not overlap it otherwise.
+void activate(Activation activation, ConstTensorView x, TensorView y, Executor* executor = nullptr);
+
+// d_x[i] = f'(x[i]) d_y[i]. d_x may be d_y itself.
+void activate_backward(Activation activation, ConstTensorView x, ConstTensorView d_y, TensorView d_x, Write d_x_write = Write::replace,
+                       Executor* executor = nullptr);
+
+}  // namespace polyhead::nn

@@ -1,0 +1,38 @@
+#pragma once
+
+#include "polyhead/executor.h"
+#include "polyhead/nn/module.h"
+
+namespace polyhead::nn {
+
+struct EmbeddingConfig {
+  std::int64_t count = 0;  // ids are 0 … count - 1
+  std::int64_t width = 0;
+  DType dtype = DType::f32;
+  std::uint64_t seed = 0;  // of the initialisation
+};
+
+// y[..., :] = weight[ids[...], :]. Initialised as torch.nn.Embedding: normal, mean 0, deviation 1.
+struct Embedding {
+  Tensor weight;  // [count,width]
+
+  Embedding() = default;
+  explicit Embedding(const EmbeddingConfig& config);
+  explicit Embedding(Tensor weight);  // from a loaded tensor
+
+  std::int64_t count() const { return weight.extent(0); }
+  std::int64_t width() const { return weight.extent(1); }
+
+  // ids [*] int64 or int32, y [*,width] of the weight's dtype. Write::add sums several embeddings (words, positions, segments) in one tensor.
+  // An id outside [0, count) is an Error that names it; y is untouched then.
+  void forward(ConstTensorView ids, TensorView y, Write y_write = Write::replace, Executor* executor = nullptr) const;
+  // grads->weight[i,:] = sum of d_y[..., :] over the positions whose id is i, in row-major order of the positions.
+  void backward(ConstTensorView ids, ConstTensorView d_y, Embedding* grads, Executor* executor = nullptr) const;
+
+  template <class F>
+  void visit(F&& f) { f("weight", weight); }
+  template <class F>
+  void visit(F&& f) const { f("weight", weight); }
+};
+
+}  // namespace polyhead::nn

@@ -1,0 +1,47 @@
+#pragma once
+
+#include "polyhead/executor.h"
+#include "polyhead/nn/module.h"
+
+namespace polyhead::nn {
+
+struct LayerNormConfig {
+  std::int64_t width = 0;
+  double epsilon = 1e-5;
+  bool bias = true;
+  DType dtype = DType::f32;
+};
+
+// y[..., e] = (x[..., e] - mean) / sqrt(variance + epsilon) * weight[e] + bias[e], mean and variance (divided by the width) over the last axis
+// (Ba, Kiros, Hinton 2016, eq. 4). Initialised as torch.nn.LayerNorm: weight 1, bias 0.
+struct LayerNorm {
+  Tensor weight;  // [width]
+  Tensor bias;    // [width], or absent
+  double epsilon = 1e-5;
+
+  LayerNorm() = default;
+  explicit LayerNorm(const LayerNormConfig& config);
+  LayerNorm(Tensor weight, Tensor bias, double epsilon);  // from loaded tensors; an absent bias means none
+
+  std::int64_t width() const { return weight.extent(0); }
+
+  // x and y [*,width] of the weight's dtype, with any strides; y may not overlap x.
+  void forward(ConstTensorView x, TensorView y, Executor* executor = nullptr) const;
+  // d_y [*,width] -> d_x [*,width] (absent: not wanted) and grads (nullptr: not wanted). Mean and variance are computed again from x.
+  void backward(ConstTensorView x, ConstTensorView d_y, TensorView d_x, LayerNorm* grads, Write d_x_write = Write::replace,
+                Executor* executor = nullptr) const;
+
+  template <class F>
+  void visit(F&& f) { visit_parameters(*this, f); }
+  template <class F>
+  void visit(F&& f) const { visit_parameters(*this, f); }
+
+ private:
+  template <class Self, class F>
+  static void visit_parameters(Self& self, F& f) {
+    f("weight", self.weight);
+    if (self.bias) f("bias", self.bias);
+  }
+};
+
+}  // namespace polyhead::nn

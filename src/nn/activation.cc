@@ -1,0 +1,170 @@
+#include "polyhead/nn/activation.h"
+
+#include <cmath>
+#include <numbers>
+
+#include "core/parallel.h"
+#include "nn/check.h"
+#include "nn/rows.h"
+
+namespace polyhead::nn {
+namespace {
+
+static_assert([] {
+  for (std::size_t i = 0; i < kActivations.size(); ++i) {
+    if (kActivations[i].activation != static_cast<Activation>(i)) return false;
+  }
+  return true;
+}());
+
+// 1 / (1 + exp(-x)) and its derivative without overflow or cancellation: exp is taken of -|x| only.
+template <class A>
+struct Logistic {
+  explicit Logistic(A x) {
+    const A small = std::exp(-std::abs(x)), total = 1 + small;
+    value = (x < 0 ? small : A{1}) / total;
+    slope = small / (total * total);
+  }
+  A value, slope;
+};
+
+struct Relu {
+  template <class A>
+  static A value(A x) { return x < 0 ? A{0} : x; }
+  template <class A>
+  static A backward(A x, A d_y) { return x <= 0 ? A{0} : d_y; }
+};
+
+struct Gelu {
+  // The normal distribution by erfc: 1 + erf would cancel for negative x.
+  template <class A>
+  static A cumulative(A x) { return std::erfc(-x / std::numbers::sqrt2_v<A>) / 2; }
+  template <class A>
+  static A value(A x) { return x * cumulative(x); }
+  template <class A>
+  static A backward(A x, A d_y) {
+    const A density = std::exp(-x * x / 2) * std::numbers::inv_sqrtpi_v<A> / std::numbers::sqrt2_v<A>;
+    return (cumulative(x) + x * density) * d_y;
+  }
+};
+
+// (1 + tanh(u)) / 2 is the logistic function of 2u.
+struct GeluTanh {
+  template <class A>
+  static constexpr A kFactor = 2 * std::numbers::sqrt2_v<A> * std::numbers::inv_sqrtpi_v<A>;
+  template <class A>
+  static constexpr A kCubic = A(0.044715);
+
+  template <class A>
+  static A twice_u(A x) { return kFactor<A> * (x + kCubic<A> * x * x * x); }
+  template <class A>
+  static A value(A x) { return x * Logistic<A>(twice_u(x)).value; }
+  template <class A>
+  static A backward(A x, A d_y) {
+    const Logistic<A> step(twice_u(x));
+    const A bend = step.slope == 0 ? A{0} : x * step.slope * kFactor<A> * (1 + 3 * kCubic<A> * x * x);  // 0 times an overflow far out
+    return (step.value + bend) * d_y;
+  }
+};
+
+struct Sigmoid {
+  template <class A>
+  static A value(A x) { return Logistic<A>(x).value; }
+  template <class A>
+  static A backward(A x, A d_y) { return Logistic<A>(x).slope * d_y; }
+};
+
+struct Tanh {
+  template <class A>
+  static A value(A x) { return std::tanh(x); }
+  template <class A>
+  static A backward(A x, A d_y) { return 4 * Logistic<A>(2 * x).slope * d_y; }
+};
+
+template <class F>
+void dispatch_activation(Activation activation, const F& f) {
+  switch (activation) {
+    case Activation::relu: return f(Relu{});
+    case Activation::gelu: return f(Gelu{});
+    case Activation::gelu_tanh: return f(GeluTanh{});
+    case Activation::sigmoid: return f(Sigmoid{});
+    case Activation::tanh: return f(Tanh{});
+  }
+  fail(ErrorCode::invalid_argument, "there is no activation number ", static_cast<int>(activation));
+}
+
+constexpr double kNanoseconds = 10;  // an exponential or an error function
+
+// A tensor without axes is one row of one element.
+template <class View>
+View as_rows(View view) { return view.rank() == 0 ? view.unsqueeze(0) : view; }
+
+// Elements are read before they are written, position by position: the same view twice is safe.
+bool same_view(ConstTensorView a, ConstTensorView b) { return a.data() == b.data() && a.strides() == b.strides() && a.shape() == b.shape(); }
+
+// The output may be `own`, the very view; it may not overlap anything otherwise.
+void require_output(const char* operation, const NamedView& output, const NamedView& own, std::initializer_list<NamedView> others) {
+  require_tensor(operation, output, own.view.dtype());
+  require_shape(operation, output, own.view.shape());
+  require_separate(operation, output, others);
+  if (!same_view(output.view, own.view)) require_separate(operation, output, {own});
+}
+
+}  // namespace
+
+Activation find_activation(std::string_view name) {
+  std::string names;
+  for (const ActivationInfo& row : kActivations) {
+    if (row.name == name) return row.activation;
+    names += cat(names.empty() ? "" : ", ", row.name);
+  }
+  fail(ErrorCode::invalid_argument, "there is no activation \"", name, "\"; there are ", names);
+}
+
+void activate(Activation activation, ConstTensorView x_view, TensorView y_view, Executor* executor) {
+  constexpr const char* kOperation = "activate";
+  require(static_cast<bool>(x_view), kOperation, ": x is missing");
+  require_output(kOperation, {"y", y_view}, {"x", x_view}, {});
+  dispatch_floating(x_view.dtype(), [&](auto type) {
+    using T = typename decltype(type)::type;
+    const Rows<const T> x(as_rows(x_view));
+    const Rows<T> y(as_rows(y_view));
+    const std::int64_t width = as_rows(x_view).extent(-1);
+    dispatch_activation(activation, [&](auto function) {
+      parallel_for(x.count(), row_grain(width, kNanoseconds), executor, [&](std::int64_t first, std::int64_t last) {
+        for (std::int64_t row = first; row < last; ++row) {
+          for (std::int64_t e = 0; e < width; ++e) y.at(row, e) = store<T>(function.value(load(x.at(row, e))));
+        }
+      });
+    });
+  });
+}
+
+void activate_backward(Activation activation, ConstTensorView x_view, ConstTensorView d_y_view, TensorView d_x_view, Write d_x_write,
+                       Executor* executor) {
+  constexpr const char* kOperation = "activate_backward";
+  require(static_cast<bool>(x_view), kOperation, ": x is missing");
+  require_tensor(kOperation, {"d_y", d_y_view}, x_view.dtype());
+  require_shape(kOperation, {"d_y", d_y_view}, x_view.shape());
+  require_output(kOperation, {"d_x", d_x_view}, {"d_y", d_y_view}, {{"x", x_view}});
+  dispatch_floating(x_view.dtype(), [&](auto type) {
+    using T = typename decltype(type)::type;
+    const Rows<const T> x(as_rows(x_view)), d_y(as_rows(d_y_view));
+    const Rows<T> d_x(as_rows(d_x_view));
+    const std::int64_t width = as_rows(x_view).extent(-1);
+    const bool add = d_x_write == Write::add;
+    dispatch_activation(activation, [&](auto function) {
+      parallel_for(x.count(), row_grain(width, 2 * kNanoseconds), executor, [&](std::int64_t first, std::int64_t last) {
+        for (std::int64_t row = first; row < last; ++row) {
+          for (std::int64_t e = 0; e < width; ++e) {
+            T& target = d_x.at(row, e);
+            const auto slope = function.backward(load(x.at(row, e)), load(d_y.at(row, e)));
+            target = store<T>(add ? load(target) + slope : slope);
+          }
+        }
+      });
+    });
+  });
+}
+
+}  // namespace polyhead::nn

@@ -1,0 +1,131 @@
+#include "polyhead/nn/embedding.h"
+
+#include <algorithm>
+#include <numeric>
+
+#include "core/parallel.h"
+#include "nn/check.h"
+#include "nn/initialise.h"
+#include "nn/rows.h"
+
+namespace polyhead::nn {
+namespace {
+
+void require_parameters(const char* operation, const Embedding& embedding) {
+  require(embedding.weight && embedding.weight.shape().size() == 2 && is_floating(embedding.weight.dtype()), operation,
+          ": the weight must be a floating tensor [count,width]; ",
+          embedding.weight ? cat("it is ", embedding.weight.dtype(), " ", embedding.weight.shape()) : cat("there is none"));
+}
+
+// All ids in row-major order, each known to be in [0, count).
+std::vector<std::int64_t> checked_ids(const char* operation, ConstTensorView ids, std::int64_t count) {
+  require(static_cast<bool>(ids), operation, ": ids is missing");
+  require(ids.dtype() == DType::i64 || ids.dtype() == DType::i32, operation, ": ids is ", ids.dtype(), "; it must be int64 or int32");
+  std::vector<std::int64_t> values;
+  values.reserve(static_cast<std::size_t>(ids.numel()));
+  const auto read = [&](const auto* data) {
+    for_each_offset<1>(ids.shape(), {ids.strides()}, [&](const auto& at) { values.push_back(data[at[0]]); });
+  };
+  ids.dtype() == DType::i64 ? read(ids.data<std::int64_t>()) : read(ids.data<std::int32_t>());
+  for (std::size_t i = 0; i < values.size(); ++i) {
+    if (0 <= values[i] && values[i] < count) continue;
+    Dims position = ids.shape();
+    auto index = static_cast<std::int64_t>(i);
+    for (int axis = position.size() - 1; axis >= 0; --axis) {
+      position[axis] = index % ids.extent(axis);
+      index /= ids.extent(axis);
+    }
+    fail(ErrorCode::invalid_argument, operation, ": ids", position, " is ", values[i], "; ids must be in [0,", count, ")");
+  }
+  return values;
+}
+
+Shape output_shape(ConstTensorView ids, std::int64_t width) {
+  Shape shape = ids.shape();
+  shape.push_back(width);
+  return shape;
+}
+
+// Rows of one id make a group, so that a thread owns a row of the gradient and sums it in the accumulator's precision.
+template <class T>
+void gather_gradients(const std::vector<std::int64_t>& ids, ConstTensorView d_y_view, TensorView d_weight_view, Executor* executor) {
+  using A = Accumulator<T>;
+  const Rows<const T> d_y(d_y_view);
+  const Rows<T> d_weight(d_weight_view);
+  const std::int64_t width = d_y_view.extent(-1);
+  std::vector<std::int64_t> order(ids.size());
+  std::iota(order.begin(), order.end(), 0);
+  const auto id = [&](std::int64_t i) { return ids[static_cast<std::size_t>(order[static_cast<std::size_t>(i)])]; };
+  std::stable_sort(order.begin(), order.end(),
+                   [&](std::int64_t a, std::int64_t b) { return ids[static_cast<std::size_t>(a)] < ids[static_cast<std::size_t>(b)]; });
+  const auto count = static_cast<std::int64_t>(order.size());
+  std::vector<std::int64_t> starts;
+  for (std::int64_t i = 0; i < count; ++i) {
+    if (i == 0 || id(i) != id(i - 1)) starts.push_back(i);
+  }
+  starts.push_back(count);
+  parallel_for(static_cast<std::int64_t>(starts.size()) - 1, row_grain(width, 2), executor, [&](std::int64_t first, std::int64_t last) {
+    std::vector<A> total(static_cast<std::size_t>(width));
+    for (auto group = static_cast<std::size_t>(first); group < static_cast<std::size_t>(last); ++group) {
+      std::fill(total.begin(), total.end(), A{0});
+      for (std::int64_t i = starts[group]; i < starts[group + 1]; ++i) {
+        const std::int64_t row = order[static_cast<std::size_t>(i)];
+        for (std::int64_t e = 0; e < width; ++e) total[static_cast<std::size_t>(e)] += load(d_y.at(row, e));
+      }
+      const std::int64_t target = id(starts[group]);
+      for (std::int64_t e = 0; e < width; ++e) d_weight.at(target, e) = store<T>(total[static_cast<std::size_t>(e)]);
+    }
+  });
+}
+
+}  // namespace
+
+Embedding::Embedding(const EmbeddingConfig& config) {
+  require(config.count >= 0 && config.width >= 0, "Embedding: count is ", config.count, " and width ", config.width, "; neither may be negative");
+  require(is_floating(config.dtype), "Embedding: the parameters must be floating, not ", config.dtype);
+  weight = Tensor(config.dtype, {config.count, config.width});
+  Initialiser(config.seed).normal(weight, 0, 1);
+}
+
+Embedding::Embedding(Tensor weight_) : weight(std::move(weight_)) { require_parameters("Embedding", *this); }
+
+void Embedding::forward(ConstTensorView ids, TensorView y, Write y_write, Executor* executor) const {
+  constexpr const char* kOperation = "Embedding.forward";
+  require_parameters(kOperation, *this);
+  const std::vector<std::int64_t> rows = checked_ids(kOperation, ids, count());
+  require_tensor(kOperation, {"y", y}, weight.dtype());
+  require_shape(kOperation, {"y", y}, output_shape(ids, width()));
+  require_separate(kOperation, {"y", y}, {{"ids", ids}, {"weight", weight}});
+  dispatch_floating(weight.dtype(), [&](auto type) {
+    using T = typename decltype(type)::type;
+    const Rows<const T> source(weight);
+    const Rows<T> target(y);
+    const bool add = y_write == Write::add;
+    parallel_for(target.count(), row_grain(width(), 1), executor, [&](std::int64_t first, std::int64_t last) {
+      for (std::int64_t row = first; row < last; ++row) {
+        for (std::int64_t e = 0; e < width(); ++e) {
+          const T value = source.at(rows[static_cast<std::size_t>(row)], e);
+          T& to = target.at(row, e);
+          to = add ? store<T>(load(to) + load(value)) : value;
+        }
+      }
+    });
+  });
+}
+
+void Embedding::backward(ConstTensorView ids, ConstTensorView d_y, Embedding* grads, Executor* executor) const {
+  constexpr const char* kOperation = "Embedding.backward";
+  require_parameters(kOperation, *this);
+  const std::vector<std::int64_t> rows = checked_ids(kOperation, ids, count());
+  require_tensor(kOperation, {"d_y", d_y}, weight.dtype());
+  require_shape(kOperation, {"d_y", d_y}, output_shape(ids, width()));
+  if (grads == nullptr) return;
+  require_parameter(kOperation, {"grads->weight", grads->weight}, weight.shape(), weight.dtype());
+  require_separate(kOperation, {"grads->weight", grads->weight}, {{"ids", ids}, {"d_y", d_y}, {"weight", weight}});
+  fill(grads->weight, 0);
+  dispatch_floating(weight.dtype(), [&](auto type) {
+    gather_gradients<typename decltype(type)::type>(rows, d_y, grads->weight, executor);
+  });
+}
+
+}  // namespace polyhead::nn

@@ -1,0 +1,77 @@
+#include "polyhead/nn/feed_forward.h"
+
+#include "nn/check.h"
+#include "nn/initialise.h"
+
+namespace polyhead::nn {
+namespace {
+
+void require_meeting(const char* operation, const FeedForward& module) {
+  require(module.hidden.weight && module.output.weight, operation, ": a weight is missing");
+  require(module.hidden.out_width() == module.output.in_width() && module.hidden.weight.dtype() == module.output.weight.dtype(), operation,
+          ": hidden is ", module.hidden.weight.dtype(), " ", module.hidden.weight.shape(), " and output ", module.output.weight.dtype(), " ",
+          module.output.weight.shape(), "; hidden's out_width must be output's in_width, in one dtype");
+}
+
+}  // namespace
+
+FeedForward::FeedForward(const FeedForwardConfig& config) : activation(config.activation) {
+  require(config.width >= 0 && config.hidden_width >= 0 && config.out_width >= -1, "FeedForward: width is ", config.width, ", hidden_width ",
+          config.hidden_width, ", out_width ", config.out_width, "; none may be negative (but out_width -1: as the input)");
+  Initialiser initialiser(config.seed);
+  hidden = Linear({.in_width = config.width, .out_width = config.hidden_width, .bias = config.bias, .dtype = config.dtype,
+                   .seed = initialiser.child_seed()});
+  output = Linear({.in_width = config.hidden_width, .out_width = config.out_width == -1 ? config.width : config.out_width,
+                   .bias = config.bias, .dtype = config.dtype, .seed = initialiser.child_seed()});
+}
+
+FeedForward::FeedForward(Linear hidden_, Linear output_, Activation activation_)
+    : hidden(std::move(hidden_)), output(std::move(output_)), activation(activation_) {
+  require_meeting("FeedForward", *this);
+}
+
+void FeedForward::forward(ConstTensorView x, TensorView y, Saved* saved, Executor* executor) const {
+  constexpr const char* kOperation = "FeedForward.forward";
+  require_meeting(kOperation, *this);
+  const DType dtype = hidden.weight.dtype();
+  require_tensor(kOperation, {"x", x}, dtype);
+  require_width(kOperation, {"x", x}, "width", hidden.in_width());
+  require_tensor(kOperation, {"y", y}, dtype);
+  require_shape(kOperation, {"y", y}, with_width(x.shape(), output.out_width()));
+  require_separate(kOperation, {"y", y}, {{"x", x}});
+  Tensor before(dtype, with_width(x.shape(), hidden.out_width()));
+  hidden.forward(x, before, executor);
+  if (saved == nullptr) {
+    activate(activation, before, before, executor);
+    output.forward(before, y, executor);
+    return;
+  }
+  Tensor after(dtype, before.shape());
+  activate(activation, before, after, executor);
+  output.forward(after, y, executor);
+  saved->hidden = std::move(before);
+}
+
+void FeedForward::backward(ConstTensorView x, const Saved& saved, ConstTensorView d_y, TensorView d_x, FeedForward* grads, Write d_x_write,
+                           Executor* executor) const {
+  constexpr const char* kOperation = "FeedForward.backward";
+  require_meeting(kOperation, *this);
+  const DType dtype = hidden.weight.dtype();
+  require_tensor(kOperation, {"d_y", d_y}, dtype);
+  require_width(kOperation, {"d_y", d_y}, "out_width", output.out_width());
+  require_tensor(kOperation, {"saved.hidden", saved.hidden}, dtype);
+  require_shape(kOperation, {"saved.hidden", saved.hidden}, with_width(d_y.shape(), hidden.out_width()));
+  if (d_x) require_separate(kOperation, {"d_x", d_x}, {{"d_y", d_y}, {"saved.hidden", saved.hidden}});
+  Tensor d_hidden(dtype, saved.hidden.shape());
+  if (grads == nullptr) {
+    output.backward({}, d_y, d_hidden, nullptr, Write::replace, executor);
+  } else {
+    Tensor after(dtype, saved.hidden.shape());
+    activate(activation, saved.hidden, after, executor);
+    output.backward(after, d_y, d_hidden, &grads->output, Write::replace, executor);
+  }
+  activate_backward(activation, saved.hidden, d_hidden, d_hidden, Write::replace, executor);
+  hidden.backward(x, d_hidden, d_x, grads == nullptr ? nullptr : &grads->hidden, d_x_write, executor);
+}
+
+}  // namespace polyhead::nn

@@ -1,0 +1,86 @@
+#include "polyhead/nn/feed_forward.h"
+
+#include "support/gradients.h"
+#include "support/random.h"
+
+namespace polyhead::nn {
+namespace {
+
+using test::error_message;
+using test::Random;
+using test::same_bits;
+using test::StridedTensor;
+
+TEST(FeedForward, IsTheFormula) {
+  // hidden = (x, -x), output = 10 relu(x) + 100 relu(-x) + 1
+  const FeedForward module(Linear(Tensor::of<float>({2, 1}, {1, -1}), {}), Linear(Tensor::of<float>({1, 2}, {10, 100}), Tensor::of<float>({1}, {1})),
+                           Activation::relu);
+  Tensor y(DType::f32, {3, 1});
+  module.forward(Tensor::of<float>({3, 1}, {2, -3, 0}), y);
+  EXPECT_TRUE(same_bits(y, Tensor::of<float>({3, 1}, {21, 301, 1})));
+}
+
+TEST(FeedForward, SavingChangesNoBit) {
+  const FeedForward module({.width = 9, .hidden_width = 20, .out_width = 4, .seed = 1});
+  const Tensor x = Random(1).tensor(DType::f32, {2, 3, 9});
+  Tensor y(DType::f32, {2, 3, 4}), again(DType::f32, {2, 3, 4}), hidden(DType::f32, {2, 3, 20});
+  FeedForward::Saved saved;
+  module.forward(x, y);
+  module.forward(x, again, &saved);
+  EXPECT_TRUE(same_bits(again, y));
+  module.hidden.forward(x, hidden);
+  EXPECT_TRUE(same_bits(saved.hidden, hidden));
+}
+
+TEST(FeedForward, ParametersAreNamedAndDiffer) {
+  const FeedForward module({.width = 4, .hidden_width = 4, .seed = 5});
+  std::vector<std::string> names;
+  for (const auto& [name, tensor] : parameters(module)) names.push_back(name);
+  EXPECT_EQ(names, (std::vector<std::string>{"hidden.weight", "hidden.bias", "output.weight", "output.bias"}));
+  EXPECT_FALSE(same_bits(module.hidden.weight, module.output.weight));
+  const FeedForward plain({.width = 4, .hidden_width = 4, .bias = false});
+  EXPECT_EQ(parameters(plain).size(), 2u);
+}
+
+TEST(FeedForward, GradientsAreCentralDifferences) {
+  for (const Activation activation : {Activation::relu, Activation::gelu, Activation::gelu_tanh}) {
+    for (const Shape& leading : {Shape{}, Shape{1}, Shape{3}, Shape{2, 1, 3}, Shape{0, 2}}) {
+      for (const auto& [width, hidden_width, out_width] : {std::tuple{3, 5, 4}, std::tuple{1, 1, 1}, std::tuple{2, 0, 3}}) {
+        SCOPED_TRACE(to_string(leading) + " " + std::to_string(width) + " " + std::string(kActivations[static_cast<std::size_t>(activation)].name));
+        FeedForward module({.width = width, .hidden_width = hidden_width, .out_width = out_width, .activation = activation, .dtype = DType::f64,
+                            .seed = 2});
+        Random random(3);
+        Shape x_shape = leading, y_shape = leading;
+        x_shape.push_back(width);
+        y_shape.push_back(out_width);
+        const StridedTensor x = random.strided(DType::f64, x_shape), d_y = random.strided(DType::f64, y_shape);
+        const StridedTensor y = random.empty_strided(DType::f64, y_shape), d_x = random.empty_strided(DType::f64, x_shape);
+        FeedForward::Saved saved;
+        FeedForward grads = zeros_like(module);
+        module.forward(x, y, &saved);
+        module.backward(x, saved, d_y, d_x, &grads);
+        auto leaves = test::parameter_leaves(module, grads);
+        leaves.push_back({"x", x, d_x});
+        test::expect_gradients([&] { module.forward(x, y); return test::weighted_sum(y, d_y); }, leaves);
+        EXPECT_TRUE(d_x.padding_is_intact() && y.padding_is_intact());
+        Tensor alone(DType::f64, x_shape);
+        module.backward({}, saved, d_y, alone, nullptr);
+        EXPECT_TRUE(same_bits(alone, d_x.view()));
+      }
+    }
+  }
+}
+
+TEST(FeedForward, ErrorsSayWhatWasGivenAndWhatIsAllowed) {
+  const FeedForward module({.width = 3, .hidden_width = 5});
+  Tensor x(DType::f32, {4, 3}), y(DType::f32, {4, 3}), narrow(DType::f32, {4, 2});
+  EXPECT_EQ(error_message([&] { module.forward(narrow, y); }), "FeedForward.forward: x is [4,2]; its last extent must be width = 3");
+  EXPECT_EQ(error_message([&] { module.forward(x, narrow); }), "FeedForward.forward: y is [4,2]; it must be [4,3]");
+  EXPECT_EQ(error_message([&] { module.forward(x, x); }), "FeedForward.forward: y overlaps x in memory");
+  EXPECT_EQ(error_message([&] { module.backward(x, {}, y, x, nullptr); }), "FeedForward.backward: saved.hidden is missing");
+  EXPECT_EQ(error_message([&] { FeedForward(Linear({.in_width = 2, .out_width = 3}), Linear({.in_width = 4, .out_width = 1}), Activation::relu); }),
+            "FeedForward: hidden is float32 [3,2] and output float32 [1,4]; hidden's out_width must be output's in_width, in one dtype");
+}
+
+}  // namespace
+}  // namespace polyhead::nn

@@ -1,0 +1,186 @@
+#include "polyhead/nn/layer_norm.h"
+
+#include <cmath>
+
+#include "core/parallel.h"
+#include "nn/check.h"
+#include "nn/rows.h"
+
+namespace polyhead::nn {
+namespace {
+
+void require_parameters(const char* operation, const LayerNorm& norm) {
+  require(norm.weight && norm.weight.shape().size() == 1 && is_floating(norm.weight.dtype()), operation,
+          ": the weight must be a floating tensor [width]; ",
+          norm.weight ? cat("it is ", norm.weight.dtype(), " ", norm.weight.shape()) : cat("there is none"));
+  if (norm.bias) require_parameter(operation, {"bias", norm.bias}, norm.weight.shape(), norm.weight.dtype());
+  require(norm.epsilon >= 0, operation, ": epsilon is ", norm.epsilon, "; it may not be negative");
+}
+
+// One row, normalised.
+template <class A>
+struct Normalised {
+  std::vector<A> values;  // (x - mean) / deviation
+  A inverse_deviation;
+
+  template <class T>
+  void load_row(const Rows<const T>& x, std::int64_t row, double epsilon) {
+    const auto width = static_cast<std::int64_t>(values.size());
+    A* v = values.data();
+    for (std::int64_t e = 0; e < width; ++e) v[e] = load(x.at(row, e));
+    const A mean = sum<A>(width, [v](std::int64_t e) { return v[e]; }) / static_cast<A>(width);
+    for (std::int64_t e = 0; e < width; ++e) v[e] -= mean;  // before squaring: E[x^2] - E[x]^2 would cancel
+    const A variance = sum<A>(width, [v](std::int64_t e) { return v[e] * v[e]; }) / static_cast<A>(width);
+    inverse_deviation = 1 / std::sqrt(variance + static_cast<A>(epsilon));
+    for (std::int64_t e = 0; e < width; ++e) v[e] *= inverse_deviation;
+  }
+};
+
+template <class T>
+std::vector<Accumulator<T>> load_vector(const Tensor& parameter, std::int64_t width) {
+  std::vector<Accumulator<T>> values(static_cast<std::size_t>(width));
+  if (!parameter) return values;
+  const ConstTensorView view = parameter;
+  for (std::int64_t e = 0; e < width; ++e) values[static_cast<std::size_t>(e)] = load(view.data<T>()[e * view.stride(0)]);
+  return values;
+}
+
+template <class T>
+void normalise(const LayerNorm& norm, ConstTensorView x_view, TensorView y_view, Executor* executor) {
+  using A = Accumulator<T>;
+  const std::int64_t width = norm.width();
+  const Rows<const T> x(x_view);
+  const Rows<T> y(y_view);
+  const auto weight = load_vector<T>(norm.weight, width), bias = load_vector<T>(norm.bias, width);
+  parallel_for(x.count(), row_grain(width, 2), executor, [&](std::int64_t first, std::int64_t last) {
+    Normalised<A> n{std::vector<A>(weight.size()), 0};
+    for (std::int64_t row = first; row < last; ++row) {
+      n.load_row(x, row, norm.epsilon);
+      for (std::int64_t e = 0; e < width; ++e) {
+        const auto i = static_cast<std::size_t>(e);
+        y.at(row, e) = store<T>(n.values[i] * weight[i] + bias[i]);
+      }
+    }
+  });
+}
+
+// With n the normalised row and g = d_y weight: d_x = (g - mean(g) - n mean(g n)) / deviation.
+template <class T>
+void backward_input(const LayerNorm& norm, ConstTensorView x_view, ConstTensorView d_y_view, TensorView d_x_view, bool add, Executor* executor) {
+  using A = Accumulator<T>;
+  const std::int64_t width = norm.width();
+  const Rows<const T> x(x_view), d_y(d_y_view);
+  const Rows<T> d_x(d_x_view);
+  const auto weight = load_vector<T>(norm.weight, width);
+  parallel_for(x.count(), row_grain(width, 4), executor, [&](std::int64_t first, std::int64_t last) {
+    Normalised<A> n{std::vector<A>(weight.size()), 0};
+    std::vector<A> gradient(weight.size());
+    const A *v = n.values.data(), *g = gradient.data();
+    for (std::int64_t row = first; row < last; ++row) {
+      n.load_row(x, row, norm.epsilon);
+      for (std::int64_t e = 0; e < width; ++e) {
+        gradient[static_cast<std::size_t>(e)] = load(d_y.at(row, e)) * weight[static_cast<std::size_t>(e)];
+      }
+      const A mean = sum<A>(width, [g](std::int64_t e) { return g[e]; }) / static_cast<A>(width);
+      const A along = sum<A>(width, [g, v](std::int64_t e) { return g[e] * v[e]; }) / static_cast<A>(width);
+      for (std::int64_t e = 0; e < width; ++e) {
+        T& target = d_x.at(row, e);
+        const A slope = (g[e] - mean - v[e] * along) * n.inverse_deviation;
+        target = store<T>(add ? load(target) + slope : slope);
+      }
+    }
+  });
+}
+
+// d_weight[e] = sum_r d_y[r,e] n[r,e] and d_bias[e] = sum_r d_y[r,e]. Threads take chunks of rows of a fixed size; the chunks' sums are added
+// in order, so that no bit depends on the threads, and errors grow with the number of chunks only.
+template <class T>
+void backward_parameters(const LayerNorm& norm, ConstTensorView x_view, ConstTensorView d_y_view, LayerNorm& grads, Executor* executor) {
+  using A = Accumulator<T>;
+  constexpr std::int64_t kChunk = 128;
+  const std::int64_t width = norm.width();
+  const Rows<const T> x(x_view), d_y(d_y_view);
+  const std::int64_t chunks = (x.count() + kChunk - 1) / kChunk;
+  std::vector<A> sums(static_cast<std::size_t>(chunks * 2 * width));  // [chunk, weight or bias, width]
+  parallel_for(chunks, row_grain(width * kChunk, 4), executor, [&](std::int64_t first, std::int64_t last) {
+    Normalised<A> n{std::vector<A>(static_cast<std::size_t>(width)), 0};
+    for (std::int64_t chunk = first; chunk < last; ++chunk) {
+      A *weight = sums.data() + chunk * 2 * width, *bias = weight + width;
+      for (std::int64_t row = chunk * kChunk, end = std::min(row + kChunk, x.count()); row < end; ++row) {
+        n.load_row(x, row, norm.epsilon);
+        for (std::int64_t e = 0; e < width; ++e) {
+          const A slope = load(d_y.at(row, e));
+          weight[e] += slope * n.values[static_cast<std::size_t>(e)];
+          bias[e] += slope;
+        }
+      }
+    }
+  });
+  const auto write = [&](TensorView target, const A* part) {
+    for (std::int64_t e = 0; e < width; ++e) {
+      A total = 0;
+      for (std::int64_t chunk = 0; chunk < chunks; ++chunk) total += part[chunk * 2 * width + e];
+      target.data<T>()[e * target.stride(0)] = store<T>(total);
+    }
+  };
+  write(grads.weight, sums.data());
+  if (norm.bias) write(grads.bias, sums.data() + width);
+}
+
+}  // namespace
+
+LayerNorm::LayerNorm(const LayerNormConfig& config) : epsilon(config.epsilon) {
+  require(config.width >= 0, "LayerNorm: width is ", config.width, "; it may not be negative");
+  require(is_floating(config.dtype), "LayerNorm: the parameters must be floating, not ", config.dtype);
+  weight = Tensor(config.dtype, {config.width});
+  fill(weight, 1);
+  if (config.bias) bias = Tensor(config.dtype, {config.width});
+  require_parameters("LayerNorm", *this);
+}
+
+LayerNorm::LayerNorm(Tensor weight_, Tensor bias_, double epsilon_)
+    : weight(std::move(weight_)), bias(std::move(bias_)), epsilon(epsilon_) {
+  require_parameters("LayerNorm", *this);
+}
+
+void LayerNorm::forward(ConstTensorView x, TensorView y, Executor* executor) const {
+  constexpr const char* kOperation = "LayerNorm.forward";
+  require_parameters(kOperation, *this);
+  require_tensor(kOperation, {"x", x}, weight.dtype());
+  require_width(kOperation, {"x", x}, "width", width());
+  require_tensor(kOperation, {"y", y}, weight.dtype());
+  require_shape(kOperation, {"y", y}, x.shape());
+  require_separate(kOperation, {"y", y}, {{"x", x}, {"weight", weight}, {"bias", bias}});
+  if (y.numel() == 0) return;
+  dispatch_floating(weight.dtype(), [&](auto type) { normalise<typename decltype(type)::type>(*this, x, y, executor); });
+}
+
+void LayerNorm::backward(ConstTensorView x, ConstTensorView d_y, TensorView d_x, LayerNorm* grads, Write d_x_write, Executor* executor) const {
+  constexpr const char* kOperation = "LayerNorm.backward";
+  require_parameters(kOperation, *this);
+  require_tensor(kOperation, {"x", x}, weight.dtype());
+  require_width(kOperation, {"x", x}, "width", width());
+  require_tensor(kOperation, {"d_y", d_y}, weight.dtype());
+  require_shape(kOperation, {"d_y", d_y}, x.shape());
+  if (d_x) {
+    require_tensor(kOperation, {"d_x", d_x}, weight.dtype());
+    require_shape(kOperation, {"d_x", d_x}, x.shape());
+    require_separate(kOperation, {"d_x", d_x}, {{"x", x}, {"d_y", d_y}, {"weight", weight}});
+  }
+  const auto require_gradient = [&](std::string_view name, TensorView gradient) {
+    require_parameter(kOperation, {name, gradient}, weight.shape(), weight.dtype());
+    require_separate(kOperation, {name, gradient}, {{"x", x}, {"d_y", d_y}, {"weight", weight}, {"d_x", d_x}});
+  };
+  if (grads != nullptr) {
+    require_gradient("grads->weight", grads->weight);
+    if (bias) require_gradient("grads->bias", grads->bias);
+  }
+  if (width() == 0) return;
+  dispatch_floating(weight.dtype(), [&](auto type) {
+    using T = typename decltype(type)::type;
+    if (d_x && d_x.numel() > 0) backward_input<T>(*this, x, d_y, d_x, d_x_write == Write::add, executor);
+    if (grads != nullptr) backward_parameters<T>(*this, x, d_y, *grads, executor);
+  });
+}
+
+}  // namespace polyhead::nn

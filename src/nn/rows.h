@@ -1,0 +1,47 @@
+// Working on a tensor [*,width] row by row.
+#pragma once
+
+#include <cstdint>
+
+#include "core/axis.h"
+#include "core/dispatch.h"
+
+namespace polyhead::nn {
+
+// The rows of a view [*,width] of storage type T.
+template <class T>
+class Rows {
+ public:
+  explicit Rows(BasicTensorView<std::conditional_t<std::is_const_v<T>, const void, void>> view)
+      : data_(view.template data<std::remove_const_t<T>>()),
+        rows_(view.shape().first(view.rank() - 1), view.strides().first(view.rank() - 1)),
+        step_(view.stride(-1)) {}
+
+  std::int64_t count() const { return rows_.count(); }
+  T& at(std::int64_t row, std::int64_t column) const { return data_[rows_[row] + column * step_]; }
+
+ private:
+  T* data_;
+  Axis rows_;
+  std::int64_t step_;
+};
+
+// The sum of term(0) … term(count - 1) as eight running sums: vector registers hold them, and rounding errors grow with count / 8.
+template <class A, class F>
+A sum(std::int64_t count, const F& term) {
+  A lanes[8] = {};
+  std::int64_t i = 0;
+  for (; i + 8 <= count; i += 8) {
+    for (std::int64_t lane = 0; lane < 8; ++lane) lanes[lane] += term(i + lane);
+  }
+  for (std::int64_t lane = 0; i < count; ++i, ++lane) lanes[lane] += term(i);
+  return ((lanes[0] + lanes[4]) + (lanes[1] + lanes[5])) + ((lanes[2] + lanes[6]) + (lanes[3] + lanes[7]));
+}
+
+// Pieces of at least this many rows are worth a thread, when one element of a row takes about `nanoseconds`.
+inline std::int64_t row_grain(std::int64_t width, double nanoseconds) {
+  const double row = nanoseconds * static_cast<double>(width > 0 ? width : 1);
+  return row < 50e3 ? static_cast<std::int64_t>(50e3 / row) : 1;
+}
+
+}  // namespace polyhead::nn
