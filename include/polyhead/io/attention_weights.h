@@ -46,14 +46,14 @@ struct LayoutMatch {
   friend bool operator==(const LayoutMatch&, const LayoutMatch&) = default;
 };
 
-// Every (naming, prefix) that fits, in the order of the file's first tensor of each layer. Tensors that belong to no layer do not matter.
+// Every (naming, prefix) that fits, in the order of the file's first tensor of each layer. Tensors that belong to no layer do not matter. A
+// naming whose tensors are some of another's that fits there (q, k, v of q, k, v, out) gives way to it.
 std::vector<LayoutMatch> find_attention(const std::vector<NamedTensor>& tensors);
 
 struct LoadAttention {
-  std::string layout;         // empty: whichever fits
-  std::string prefix;         // absent from the file's only layer: not needed; its last separator may be left out
-  std::int64_t heads = 0;     // 0: as the file tells, else unknown
-  std::int64_t kv_heads = 0;  // 0: as the file tells, else as heads
+  std::string layout;      // empty: whichever fits
+  std::string prefix;      // empty: the only layer that fits; the last separator may be left out
+  std::int64_t heads = 0;  // 0: as the file tells, else unknown
 };
 
 // The layer that `options` name. Its tensors share the memory of the file's (views: a kernel that the file stores as (in,out) is a transposed
@@ -62,8 +62,8 @@ struct LoadAttention {
 AttentionWeights load_attention(TensorFile& file, const LoadAttention& options = {});
 AttentionWeights load_attention(const std::filesystem::path& path, const LoadAttention& options = {});
 
-// The tensors of a layer under the names of `layout` at `prefix`: the exact inverse of load_attention. Copies, row major. Error when the layout has no
-// place for a tensor, lacks a required one, or cannot express the heads.
+// The tensors of a layer under the names of `layout` at `prefix`: the exact inverse of load_attention, or a translation to another layout.
+// Copies, row major. Error when the layout has no place for a tensor, lacks a required one, or means another scale or other heads.
 std::vector<NamedTensor> store_attention(const AttentionWeights& weights, std::string_view layout, std::string_view prefix);
 inline std::vector<NamedTensor> store_attention(const AttentionWeights& weights) {
   return store_attention(weights, weights.layout, weights.prefix);
@@ -71,8 +71,8 @@ inline std::vector<NamedTensor> store_attention(const AttentionWeights& weights)
 
 struct LayoutDescription {
   std::string_view name;
-  std::string_view source;                   // whose naming it is
-  std::vector<std::string> parameters;  // "in_proj_weight [3*E,E]"
+  std::string_view source;              // whose naming it is
+  std::vector<std::string> parameters;  // "in_proj_weight [3*E,E]", "in_proj_bias [3*E], optional"
   std::string_view notes;
 };
 

@@ -1,0 +1,146 @@
+#include "polyhead/io/attention_weights.h"
+
+#include <algorithm>
+#include <set>
+
+#include "core/text.h"
+#include "io/find_attention.h"
+#include "io/quote.h"
+
+namespace polyhead::io {
+namespace {
+
+bool same_prefix(const std::string& asked, const std::string& found) {
+  return asked.empty() || asked == found || (found.size() == asked.size() + 1 && found.starts_with(asked));
+}
+
+std::string listed(const std::vector<Fit>& fits) {
+  constexpr std::size_t kShown = 12;
+  std::string list;
+  for (std::size_t i = 0; i < std::min(fits.size(), kShown); ++i) list += (i ? ", " : "") + describe(fits[i].place);
+  if (fits.size() > kShown) list += cat(" and ", fits.size() - kShown, " more");
+  return list;
+}
+
+Fit choose(const TensorFile& file, Candidates candidates, const LoadAttention& options) {
+  const auto wanted = [&](const Fit& one) {
+    return (options.layout.empty() || options.layout == one.place.layout->name) && same_prefix(options.prefix, one.place.prefix);
+  };
+  std::vector<Fit> fits;
+  std::ranges::copy_if(candidates.fits, std::back_inserter(fits), wanted);
+  if (fits.size() == 1) return std::move(fits[0]);
+  if (fits.size() > 1) {
+    fail(ErrorCode::format, file.path.string(), ": ", fits.size(), " attention layers fit: ", listed(fits),
+         "; name the layout and the prefix of one of them");
+  }
+  std::string asked;
+  if (!options.layout.empty()) asked += " in the layout " + quote(options.layout);
+  if (!options.prefix.empty()) asked += " at " + quote(options.prefix);
+  if (asked.empty()) asked = " in any known layout (" + layout_names() + ")";
+  const auto nearest = std::ranges::find_if(candidates.misses, wanted);
+  std::string hint;
+  if (nearest != candidates.misses.end()) hint += "; the nearest is " + describe(nearest->place) + ", but " + nearest->misfit;
+  if (!candidates.fits.empty()) hint += "; what fits is " + listed(candidates.fits);
+  fail(ErrorCode::format, file.path.string(), ": there is no attention layer", asked, hint);
+}
+
+void check_heads(const TensorFile& file, const Fit& chosen, std::int64_t heads) {
+  const std::string where = file.path.string() + ": the layer " + describe(chosen.place);
+  if (chosen.counts.heads != 0 && chosen.counts.heads != heads) fail(ErrorCode::invalid_argument, where, " has ", chosen.counts.heads, " heads, not ", heads);
+  for (const char* name : {"q.weight", "v.weight"}) {
+    const std::int64_t rows = chosen.tensors.at(name).extent(0), parts = name[0] == 'q' || chosen.counts.kv_heads == 0 ? heads : chosen.counts.kv_heads;
+    require(rows % parts == 0, where, " has ", rows, " rows in ", name, ", which do not divide into ", parts, " heads");
+  }
+}
+
+}  // namespace
+
+AttentionWeights load_attention(TensorFile& file, const LoadAttention& options) {
+  if (!options.layout.empty() && find_layout(options.layout) == nullptr) {
+    fail(ErrorCode::invalid_argument, "load_attention: the layout ", quote(options.layout), " is not known; ", layout_names(), " are");
+  }
+  require(options.heads >= 0, "load_attention: heads is ", options.heads, "; it must be positive, or 0 for what the file tells");
+  TensorIndex index;
+  std::map<const void*, std::shared_ptr<void>> owners;
+  for (NamedTensor& item : file.tensors) index.emplace(item.name, item.tensor.view());
+  Fit chosen = choose(file, find_candidates(file.tensors, index), options);
+  AttentionWeights weights{.layout = std::string(chosen.place.layout->name),
+                           .prefix = chosen.place.prefix,
+                           .spelling = chosen.place.spelling,
+                           .heads = chosen.counts.heads,
+                           .kv_heads = chosen.counts.kv_heads,
+                           .scale = chosen.place.layout->scale,
+                           .global_query = chosen.global_query};
+  if (options.heads != 0) {
+    check_heads(file, chosen, options.heads);
+    weights.heads = options.heads;
+    if (weights.kv_heads == 0) weights.kv_heads = options.heads;
+  }
+  for (const Parameter& parameter : *chosen.place.parameters) {
+    Tensor* stored = file.find(chosen.place.name_of(parameter));
+    if (stored == nullptr) continue;
+    for (const std::string& name : canonical_names(parameter)) {
+      weights.tensors.emplace(name, Tensor::share(chosen.tensors.at(name), stored->owner()));
+    }
+  }
+  return weights;
+}
+
+AttentionWeights load_attention(const std::filesystem::path& path, const LoadAttention& options) {
+  TensorFile file = open_tensors(path);
+  return load_attention(file, options);
+}
+
+namespace {
+
+std::vector<NamedTensor> store_as(const AttentionWeights& weights, const Place& place) {
+  std::vector<NamedTensor> result;
+  std::set<std::string> placed;
+  for (const Parameter& parameter : *place.parameters) {
+    const std::vector<std::string> names = canonical_names(parameter);
+    const auto there = std::ranges::count_if(names, [&](const std::string& name) { return weights.tensors.contains(name); });
+    if (there == 0) continue;
+    const auto absent = std::ranges::find_if(names, [&](const std::string& name) { return !weights.tensors.contains(name); });
+    require(absent == names.end(), "store_attention: ", parameter.name, " of the layout ", quote(place.layout->name), " needs ",
+            absent == names.end() ? "" : *absent, ", which the layer does not have");
+    placed.insert(names.begin(), names.end());
+    const HeadCounts counts{weights.heads, weights.kv_heads != 0 ? weights.kv_heads : weights.heads};
+    result.push_back({place.name_of(parameter), from_canonical(parameter, weights.tensors, counts)});
+  }
+  for (const auto& [name, tensor] : weights.tensors) {
+    require(placed.contains(name), "store_attention: the layout ", quote(place.layout->name), " has no place for ", name, " ", tensor.shape());
+  }
+  // What was written must be what load_attention reads: its own rules are the check.
+  TensorIndex index;
+  for (NamedTensor& item : result) index.emplace(item.name, item.tensor.view());
+  const Fit stored = fit(index, place);
+  require(stored.misfit.empty(), "store_attention: the layer does not fit the layout ", quote(place.layout->name), ": ", stored.misfit);
+  const auto agree = [](std::int64_t a, std::int64_t b) { return a == 0 || b == 0 || a == b; };
+  require(agree(stored.counts.heads, weights.heads) && agree(stored.counts.kv_heads, weights.kv_heads), "store_attention: the layer has ",
+          weights.heads, " heads and ", weights.kv_heads, " key/value heads; the layout ", quote(place.layout->name), " would say ",
+          stored.counts.heads, " and ", stored.counts.kv_heads);
+  require(stored.global_query == weights.global_query, "store_attention: the layout ", quote(place.layout->name),
+          weights.global_query ? " has no global query" : " would make the query global");
+  return result;
+}
+
+}  // namespace
+
+std::vector<NamedTensor> store_attention(const AttentionWeights& weights, std::string_view layout, std::string_view prefix) {
+  const Layout* row = find_layout(layout);
+  require(row != nullptr, "store_attention: the layout ", quote(layout), " is not known; ", layout_names(), " are");
+  require(row->scale == weights.scale, "store_attention: the layer's scale is ", weights.scale ? cat(*weights.scale) : "1/sqrt(H)",
+          ", but a layer in the layout ", quote(layout), " has ", row->scale ? cat(*row->scale) : "1/sqrt(H)");
+  Place place{.layout = row, .parameters = &row->parameters, .prefix = std::string(prefix), .spelling = {row->separator, ""}};
+  if (layout == weights.layout) place.spelling = weights.spelling;
+  if (!row->otherwise.empty()) {
+    try {
+      return store_as(weights, place);
+    } catch (const Error&) {
+      place.parameters = &row->otherwise;
+    }
+  }
+  return store_as(weights, place);
+}
+
+}  // namespace polyhead::io

@@ -1,0 +1,93 @@
+#include "io/find_attention.h"
+
+#include <algorithm>
+#include <set>
+
+#include "core/text.h"
+#include "io/quote.h"
+
+namespace polyhead::io {
+namespace {
+
+std::vector<Spelling> spellings(const Layout& layout) {
+  if (layout.separator == '.') return {{'.', ""}};
+  return {{'/', ""}, {'.', ""}, {'/', ":0"}, {'.', ":0"}};
+}
+
+// The prefixes at which at least one required parameter lies.
+std::set<std::string> prefixes(const std::vector<NamedTensor>& tensors, const Place& place) {
+  std::set<std::string> found;
+  for (const Parameter& parameter : *place.parameters) {
+    if (parameter.group != 0) continue;
+    const std::string ending = place.name_of(parameter);
+    for (const NamedTensor& item : tensors) {
+      if (!item.name.ends_with(ending)) continue;
+      std::string prefix = item.name.substr(0, item.name.size() - ending.size());
+      if (prefix.empty() || prefix.back() == '.' || prefix.back() == '/') found.insert(std::move(prefix));
+    }
+  }
+  return found;
+}
+
+bool is_part_of(const std::vector<std::string>& some, const std::vector<std::string>& all) {
+  return some.size() < all.size() && std::ranges::all_of(some, [&](const auto& name) { return std::ranges::find(all, name) != all.end(); });
+}
+
+}  // namespace
+
+std::string describe(const Place& place) {
+  return quote(place.layout->name) + (place.prefix.empty() ? std::string(" without a prefix") : " at " + quote(place.prefix));
+}
+
+Candidates find_candidates(const std::vector<NamedTensor>& tensors, const TensorIndex& index) {
+  std::vector<Fit> fits, misses;
+  for (const Layout& layout : layout_table()) {
+    for (const std::vector<Parameter>* parameters : {&layout.parameters, &layout.otherwise}) {
+      for (const Spelling& spelling : spellings(layout)) {
+        Place place{.layout = &layout, .parameters = parameters, .spelling = spelling};
+        for (const std::string& prefix : prefixes(tensors, place)) {
+          place.prefix = prefix;
+          Fit found = fit(index, place);
+          (found.misfit.empty() ? fits : misses).push_back(std::move(found));
+        }
+      }
+    }
+  }
+  std::map<std::string_view, std::size_t> position;
+  for (std::size_t i = 0; i < tensors.size(); ++i) position.emplace(tensors[i].name, i);
+  std::map<std::string, std::vector<const Fit*>> of_tensor;
+  for (const Fit& one : fits) {
+    for (const std::string& name : one.names) of_tensor[name].push_back(&one);
+  }
+  Candidates result;
+  for (const Fit& one : fits) {
+    const auto is_smaller = [&](const Fit* other) { return is_part_of(one.names, other->names); };
+    if (std::ranges::none_of(of_tensor[one.names[0]], is_smaller)) result.fits.push_back(one);
+  }
+  const auto first = [&](const Fit& one) {
+    std::size_t least = tensors.size();
+    for (const std::string& name : one.names) least = std::min(least, position.at(name));
+    return least;
+  };
+  std::ranges::stable_sort(result.fits, {}, first);
+  std::ranges::stable_sort(misses, std::greater<>(), &Fit::present);
+  result.misses = std::move(misses);
+  return result;
+}
+
+std::vector<LayoutMatch> find_attention(const std::vector<NamedTensor>& tensors) {
+  TensorIndex index;
+  for (const NamedTensor& item : tensors) {
+    const ConstTensorView view = item.tensor;
+    // Matching looks at shapes only; nothing is written through these views.
+    index.emplace(item.name, TensorView(const_cast<void*>(view.data()), view.dtype(), view.shape(), view.strides()));
+  }
+  std::vector<LayoutMatch> matches;
+  for (Fit& found : find_candidates(tensors, index).fits) {
+    matches.push_back({std::string(found.place.layout->name), found.place.prefix, found.place.spelling, found.counts.heads,
+                       found.counts.kv_heads, std::move(found.names)});
+  }
+  return matches;
+}
+
+}  // namespace polyhead::io

@@ -1,0 +1,211 @@
+#include "io/layouts.h"
+
+#include <algorithm>
+
+#include "core/text.h"
+#include "polyhead/io/attention_weights.h"
+
+namespace polyhead::io {
+namespace {
+
+constexpr char kBias = 'b', kGate = 'g', kExtraKey = 'k', kEmbeddingBias = 'e', kRelative = 'r';
+
+// {q,k,v}.{weight,bias} under names of their own, torch.nn.Linear's way.
+std::vector<Parameter> linear(std::initializer_list<std::pair<std::string_view, std::string_view>> weights,
+                              std::initializer_list<std::pair<std::string_view, std::string_view>> biases) {
+  std::vector<Parameter> list;
+  for (const auto& [name, canonical] : weights) list.push_back({name, canonical});
+  for (const auto& [name, canonical] : biases) list.push_back({name, canonical, Storage::canonical, kBias});
+  return list;
+}
+
+std::vector<Layout> make_table() {
+  using enum Storage;
+  return {
+      {.name = "torch",
+       .source = "torch.nn.MultiheadAttention",
+       .notes = "in_proj_weight where kdim and vdim are embed_dim, else q_proj_weight, k_proj_weight and v_proj_weight; a zero key "
+                "(add_zero_attn) leaves no trace in a file",
+       .parameters = {{"in_proj_weight", "qkv.weight", packed_rows},
+                      {"out_proj.weight", "output.weight"},
+                      {"in_proj_bias", "qkv.bias", packed_rows, kBias},
+                      {"out_proj.bias", "output.bias", canonical, kBias},
+                      {"bias_k", "bias_k", canonical, kExtraKey},
+                      {"bias_v", "bias_v", canonical, kExtraKey}},
+       .otherwise = {{"q_proj_weight", "q.weight"},
+                     {"k_proj_weight", "k.weight"},
+                     {"v_proj_weight", "v.weight"},
+                     {"out_proj.weight", "output.weight"},
+                     {"in_proj_bias", "qkv.bias", packed_rows, kBias},
+                     {"out_proj.bias", "output.bias", canonical, kBias},
+                     {"bias_k", "bias_k", canonical, kExtraKey},
+                     {"bias_v", "bias_v", canonical, kExtraKey}}},
+      {.name = "bert",
+       .source = "BERT in Hugging Face transformers",
+       .notes = "prefixes such as encoder.layer.0.",
+       .parameters = linear({{"attention.self.query.weight", "q.weight"},
+                             {"attention.self.key.weight", "k.weight"},
+                             {"attention.self.value.weight", "v.weight"},
+                             {"attention.output.dense.weight", "output.weight"}},
+                            {{"attention.self.query.bias", "q.bias"},
+                             {"attention.self.key.bias", "k.bias"},
+                             {"attention.self.value.bias", "v.bias"},
+                             {"attention.output.dense.bias", "output.bias"}})},
+      {.name = "albert",
+       .source = "ALBERT in Hugging Face transformers",
+       .notes = "one group of parameters serves several layers",
+       .parameters = linear({{"attention.query.weight", "q.weight"},
+                             {"attention.key.weight", "k.weight"},
+                             {"attention.value.weight", "v.weight"},
+                             {"attention.dense.weight", "output.weight"}},
+                            {{"attention.query.bias", "q.bias"},
+                             {"attention.key.bias", "k.bias"},
+                             {"attention.value.bias", "v.bias"},
+                             {"attention.dense.bias", "output.bias"}})},
+      {.name = "gpt2",
+       .source = "GPT-2 in Hugging Face transformers",
+       .notes = "weights are (in,out); c_attn of [E,3*E] tells it from minGPT, and c_proj follows",
+       .parameters = {{"attn.c_attn.weight", "qkv.weight", packed_columns},
+                      {"attn.c_proj.weight", "output.weight", transposed},
+                      {"attn.c_attn.bias", "qkv.bias", packed_rows, kBias},
+                      {"attn.c_proj.bias", "output.bias", canonical, kBias}}},
+      {.name = "mingpt",
+       .source = "minGPT, nanoGPT",
+       .notes = "the names of GPT-2, weights (out,in): c_attn is [3*E,E]",
+       .parameters = {{"attn.c_attn.weight", "qkv.weight", packed_rows},
+                      {"attn.c_proj.weight", "output.weight"},
+                      {"attn.c_attn.bias", "qkv.bias", packed_rows, kBias},
+                      {"attn.c_proj.bias", "output.bias", canonical, kBias}}},
+      {.name = "t5",
+       .source = "T5Attention in Hugging Face transformers",
+       .notes = "prefixes such as encoder.block.0.layer.0.SelfAttention.; scores are not scaled; only a stack's first layer has the "
+                "relative_attention_bias",
+       .parameters = {{"q.weight", "q.weight"},
+                      {"k.weight", "k.weight"},
+                      {"v.weight", "v.weight"},
+                      {"o.weight", "output.weight"},
+                      {"relative_attention_bias.weight", "relative_attention_bias", canonical, kRelative}},
+       .scale = 1.0},
+      {.name = "d2l",
+       .source = "d2l MultiHeadAttention(key_size, query_size, value_size, num_hiddens, num_heads, dropout, bias)",
+       .notes = "a row without a valid key is uniform there: EmptyRows::Uniform",
+       .parameters = linear({{"W_q.weight", "q.weight"}, {"W_k.weight", "k.weight"}, {"W_v.weight", "v.weight"}, {"W_o.weight", "output.weight"}},
+                            {{"W_q.bias", "q.bias"}, {"W_k.bias", "k.bias"}, {"W_v.bias", "v.bias"}, {"W_o.bias", "output.bias"}})},
+      {.name = "alphafold",
+       .source = "MultiHeadAttention(c_in, c, N_head, attn_dim, gated, is_global, use_bias_for_embeddings), OpenFold's Attention",
+       .notes = "is_global shows in linear_k and linear_v of one head; a row without a valid key is EmptyRows::Unmasked",
+       .parameters = {{"linear_q.weight", "q.weight"},
+                      {"linear_k.weight", "k.weight"},
+                      {"linear_v.weight", "v.weight"},
+                      {"linear_o.weight", "output.weight"},
+                      {"linear_o.bias", "output.bias"},
+                      {"linear_q.bias", "q.bias", canonical, kEmbeddingBias},
+                      {"linear_k.bias", "k.bias", canonical, kEmbeddingBias},
+                      {"linear_v.bias", "v.bias", canonical, kEmbeddingBias},
+                      {"linear_g.weight", "gate.weight", canonical, kGate},
+                      {"linear_g.bias", "gate.bias", canonical, kGate}},
+       .key_heads = KeyHeads::or_global},
+      {.name = "multi_atten",
+       .source = "Multi_atten(emd_size, q_k_size, v_size, head)",
+       .notes = "no output map; q_k_size and v_size are widths of one head",
+       .parameters = linear({{"Wq.weight", "q.weight"}, {"Wk.weight", "k.weight"}, {"Wv.weight", "v.weight"}},
+                            {{"Wq.bias", "q.bias"}, {"Wk.bias", "k.bias"}, {"Wv.bias", "v.bias"}}),
+       .refuses = {"Wo"}},
+      {.name = "multi_head_dim_qk_dim_v",
+       .source = "MultiHeadAttention(input_dim, num_heads, dim_qk, dim_v)",
+       .notes = "dim_qk and dim_v are widths of all heads together",
+       .parameters = linear({{"q.weight", "q.weight"}, {"k.weight", "k.weight"}, {"v.weight", "v.weight"}, {"out.weight", "output.weight"}},
+                            {{"q.bias", "q.bias"}, {"k.bias", "k.bias"}, {"v.bias", "v.bias"}, {"out.bias", "output.bias"}})},
+      {.name = "single_head",
+       .source = "SelfAttention(input_dim, dim_qk, dim_v), CrossAttention(input_dim, dim_qk, dim_v)",
+       .notes = "one head, no output map; self and cross attention have the same parameters",
+       .parameters = linear({{"q.weight", "q.weight"}, {"k.weight", "k.weight"}, {"v.weight", "v.weight"}},
+                            {{"q.bias", "q.bias"}, {"k.bias", "k.bias"}, {"v.bias", "v.bias"}}),
+       .heads = 1,
+       .refuses = {"o", "out"}},
+      {.name = "keras",
+       .source = "keras.layers.MultiHeadAttention, GroupedQueryAttention",
+       .notes = "names with or without \":0\", '/' or '.' between their parts",
+       .parameters = {{"query.kernel", "q.weight", heads_in},
+                      {"key.kernel", "k.weight", heads_in},
+                      {"value.kernel", "v.weight", heads_in},
+                      {"attention_output.kernel", "output.weight", heads_out},
+                      {"query.bias", "q.bias", heads_bias, kBias},
+                      {"key.bias", "k.bias", heads_bias, kBias},
+                      {"value.bias", "v.bias", heads_bias, kBias},
+                      {"attention_output.bias", "output.bias", canonical, kBias}},
+       .key_heads = KeyHeads::grouped,
+       .separator = '/'},
+      {.name = "flax",
+       .source = "flax.linen.MultiHeadDotProductAttention",
+       .notes = "'/' or '.' between the parts of names; normalised queries and keys (query_ln, key_ln) are not supported",
+       .parameters = {{"query.kernel", "q.weight", heads_in},
+                      {"key.kernel", "k.weight", heads_in},
+                      {"value.kernel", "v.weight", heads_in},
+                      {"out.kernel", "output.weight", heads_out},
+                      {"query.bias", "q.bias", heads_bias, kBias},
+                      {"key.bias", "k.bias", heads_bias, kBias},
+                      {"value.bias", "v.bias", heads_bias, kBias},
+                      {"out.bias", "output.bias", canonical, kBias}},
+       .key_heads = KeyHeads::grouped,
+       .separator = '/',
+       .refuses = {"query_ln", "key_ln"}},
+  };
+}
+
+std::string shape_of(const Parameter& parameter) {
+  const std::string_view canonical = parameter.canonical;
+  const std::string_view in = canonical[0] == 'k' ? "Ek" : canonical[0] == 'v' ? "Ev" : "Eq";
+  const std::string_view heads = canonical[0] == 'k' || canonical[0] == 'v' ? "K" : "N", width = canonical[0] == 'v' ? "V" : "H";
+  const bool bias = canonical.ends_with(".bias");
+  switch (parameter.storage) {
+    case Storage::packed_rows: return bias ? "[3*E]" : "[3*E,E]";
+    case Storage::packed_columns: return "[E,3*E]";
+    case Storage::heads_in: return cat("[", in, ",", heads, ",", width, "]");
+    case Storage::heads_out: return "[N,V,Eo]";
+    case Storage::heads_bias: return cat("[", heads, ",", width, "]");
+    case Storage::transposed: return "[N*V,Eo]";
+    case Storage::canonical: break;
+  }
+  if (canonical == "relative_attention_bias") return "[buckets,N]";
+  if (canonical.starts_with("output")) return bias ? "[Eo]" : "[Eo,N*V]";
+  if (canonical.starts_with("gate")) return bias ? "[N*V]" : "[N*V,Eq]";
+  if (canonical.starts_with("bias_")) return canonical == "bias_k" ? "[1,1,K*H]" : "[1,1,K*V]";
+  return bias ? cat("[", heads, "*", width, "]") : cat("[", heads, "*", width, ",", in, "]");
+}
+
+}  // namespace
+
+std::span<const Layout> layout_table() {
+  static const std::vector<Layout> table = make_table();
+  return table;
+}
+
+const Layout* find_layout(std::string_view name) {
+  const auto row = std::ranges::find(layout_table(), name, &Layout::name);
+  return row == layout_table().end() ? nullptr : &*row;
+}
+
+std::string layout_names() {
+  std::string list;
+  for (const Layout& layout : layout_table()) list += (list.empty() ? "" : ", ") + std::string(layout.name);
+  return list;
+}
+
+std::vector<LayoutDescription> layouts() {
+  std::vector<LayoutDescription> list;
+  for (const Layout& layout : layout_table()) {
+    LayoutDescription& row = list.emplace_back(LayoutDescription{layout.name, layout.source, {}, layout.notes});
+    for (const std::vector<Parameter>* parameters : {&layout.parameters, &layout.otherwise}) {
+      for (const Parameter& parameter : *parameters) {
+        std::string name(parameter.name);
+        std::ranges::replace(name, '.', layout.separator);
+        std::string text = cat(name, " ", shape_of(parameter), parameter.group == 0 ? "" : ", optional");
+        if (std::ranges::find(row.parameters, text) == row.parameters.end()) row.parameters.push_back(std::move(text));
+      }
+    }
+  }
+  return list;
+}
+
+}  // namespace polyhead::io
