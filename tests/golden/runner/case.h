@@ -1,0 +1,78 @@
+// One file of golden vectors: what goes in, what must come out, and the rules that its metadata names.
+#pragma once
+
+#include <filesystem>
+#include <map>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <set>
+#include <string>
+
+#include "core/text.h"
+#include "polyhead/io/tensor_file.h"
+
+namespace polyhead::golden {
+
+using Tensors = std::map<std::string, Tensor>;
+
+struct Case {
+  std::string name;
+  std::string operation;
+  nlohmann::json options;  // the metadata without name and op
+  Tensors inputs;          // float64 and bool, as in the file
+  Tensors expected;        // out, weights, lse and every d_X
+};
+
+// Error when the file is not a case.
+Case read_case(const std::filesystem::path& path);
+
+bool is_gradient(const std::string& name);
+
+// Hands out what an operation asks for and remembers it: a rule or tensor that nobody asked for would be left out in silence, so finish()
+// refuses it.
+class Reader {
+ public:
+  Reader(const nlohmann::json& options, Tensors inputs) : options_(options), inputs_(std::move(inputs)) {}
+
+  template <class T>
+  std::optional<T> option(const std::string& key) {
+    read_.insert(key);
+    const auto found = options_.find(key);
+    if (found == options_.end() || found->is_null()) return std::nullopt;
+    return found->get<T>();
+  }
+  template <class T>
+  T required(const std::string& key) {
+    const std::optional<T> value = option<T>(key);
+    require(value.has_value(), "the metadata lacks '", key, "'");
+    return *value;
+  }
+
+  bool has(const std::string& name) const { return inputs_.count(name) > 0; }
+  Tensor* find(const std::string& name) {  // nullptr: there is none
+    const auto found = inputs_.find(name);
+    if (found == inputs_.end()) return nullptr;
+    read_.insert(name);
+    return &found->second;
+  }
+  Tensor& tensor(const std::string& name) {
+    Tensor* found = find(name);
+    require(found != nullptr, "there is no tensor '", name, "'");
+    return *found;
+  }
+  ConstTensorView view(const std::string& name) {  // absent: there is none
+    const Tensor* found = find(name);
+    return found ? found->view() : ConstTensorView();
+  }
+  // Everything that was not read so far.
+  std::vector<io::NamedTensor> rest();
+
+  void finish() const;
+
+ private:
+  const nlohmann::json& options_;
+  Tensors inputs_;
+  std::set<std::string> read_;
+};
+
+}  // namespace polyhead::golden

@@ -1,0 +1,7 @@
+#include "golden/runner/operation.h"
+
+namespace polyhead::golden {
+
+Tensors compute_layer(Reader&, const Setting&) { fail(ErrorCode::unsupported, "layers are not connected"); }
+
+}  // namespace polyhead::golden

@@ -1,0 +1,48 @@
+#include "golden/runner/operation.h"
+
+namespace polyhead::golden {
+
+Tensors compute(const Case& which, Tensors inputs, const Setting& setting) {
+  Reader in(which.options, std::move(inputs));
+  Tensors results;
+  if (which.operation == "sdpa") {
+    results = compute_sdpa(in, setting);
+  } else if (which.operation == "layer") {
+    results = compute_layer(in, setting);
+  } else {
+    fail(ErrorCode::unsupported, "the runner does not know the operation '", which.operation, "'");
+  }
+  in.finish();
+  return results;
+}
+
+Tensors inputs_as(const Case& which, DType dtype) {
+  Tensors inputs;
+  for (const auto& [name, tensor] : which.inputs) inputs.emplace(name, Tensor::copy_of(tensor, is_floating(tensor.dtype()) ? dtype : tensor.dtype()));
+  return inputs;
+}
+
+EmptyRows read_empty_rows(Reader& in) {
+  const std::string mode = in.option<std::string>("empty_rows").value_or("zero");
+  if (mode == "zero") return EmptyRows::Zero;
+  if (mode == "uniform") return EmptyRows::Uniform;
+  if (mode == "unmasked") return EmptyRows::Unmasked;
+  fail(ErrorCode::unsupported, "the runner does not know empty_rows '", mode, "'");
+}
+
+Tensor lengths_tensor(const nlohmann::json& lengths) {
+  Shape shape{static_cast<std::int64_t>(lengths.size())};
+  std::vector<std::int64_t> values;
+  for (const nlohmann::json& entry : lengths) {
+    if (entry.is_array()) {
+      const auto row = entry.get<std::vector<std::int64_t>>();
+      values.insert(values.end(), row.begin(), row.end());
+    } else {
+      values.push_back(entry.get<std::int64_t>());
+    }
+  }
+  if (!lengths.empty() && lengths[0].is_array()) shape.push_back(static_cast<std::int64_t>(lengths[0].size()));
+  return Tensor::of<std::int64_t>(shape, std::span<const std::int64_t>(values));
+}
+
+}  // namespace polyhead::golden

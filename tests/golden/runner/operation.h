@@ -1,0 +1,26 @@
+// From the inputs of a case to everything that the file lists as expected.
+#pragma once
+
+#include "golden/runner/case.h"
+#include "polyhead/sdpa.h"
+
+namespace polyhead::golden {
+
+struct Setting {
+  const Backend* backend = nullptr;
+};
+
+// Error when the case names an operation, a rule or a tensor that the runner does not know.
+Tensors compute(const Case& which, Tensors inputs, const Setting& setting);
+
+// The inputs with floating tensors in another dtype.
+Tensors inputs_as(const Case& which, DType dtype);
+
+Tensors compute_sdpa(Reader& in, const Setting& setting);
+Tensors compute_layer(Reader& in, const Setting& setting);
+
+EmptyRows read_empty_rows(Reader& in);
+// [*] or [*,T] from nested lists of integers.
+Tensor lengths_tensor(const nlohmann::json& lengths);
+
+}  // namespace polyhead::golden

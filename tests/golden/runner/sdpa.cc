@@ -1,0 +1,57 @@
+#include "golden/runner/operation.h"
+#include "polyhead/maps.h"
+
+namespace polyhead::golden {
+namespace {
+
+Diagonal corner(const std::string& name) {
+  if (name == "top_left") return Diagonal::top_left();
+  if (name == "bottom_right") return Diagonal::bottom_right();
+  fail(ErrorCode::unsupported, "the runner does not know the corner '", name, "'");
+}
+
+}  // namespace
+
+Tensors compute_sdpa(Reader& in, const Setting& setting) {
+  const Tensor &q = in.tensor("q"), &k = in.tensor("k"), &v = in.tensor("v"), &d_out = in.tensor("d_out");
+  SdpaOptions options{.scale = in.option<double>("scale"), .bias = in.view("bias"), .softcap = in.option<double>("softcap").value_or(0)};
+  options.empty_rows = read_empty_rows(in);
+  options.backend = setting.backend;
+  options.dropout = {.p = in.option<double>("dropout").value_or(0), .keep = in.view("dropout_keep")};
+  require((options.dropout.p > 0) == static_cast<bool>(options.dropout.keep), "dropout and dropout_keep go together");
+
+  options.mask.attend = in.view("attend");
+  options.mask.block = in.view("block");
+  options.mask.attend_keys = in.view("attend_keys");
+  options.mask.block_keys = in.view("block_keys");
+  if (const auto name = in.option<std::string>("causal")) options.mask.causal = corner(*name);
+  if (const auto offset = in.option<std::int64_t>("causal_offset")) {
+    require(!options.mask.causal, "causal and causal_offset are both given");
+    options.mask.causal = Causal::offset(*offset);
+  }
+  if (const auto window = in.option<std::vector<std::int64_t>>("window")) {
+    require(window->size() == 2, "window must be [left, right]");
+    options.mask.window = {.left = (*window)[0], .right = (*window)[1]};
+  }
+  Tensor lengths;
+  if (const auto given = in.option<nlohmann::json>("key_lengths")) options.mask.key_lengths = lengths = lengths_tensor(*given);
+
+  Shape map_shape = q.shape(), lse_shape = q.shape();
+  map_shape[-1] = k.extent(-2);
+  lse_shape.erase(lse_shape.size() - 1);
+  Tensors results;
+  const auto make = [&](const char* name, const Shape& shape) -> Tensor& {
+    return results[name] = Tensor(q.dtype(), shape);
+  };
+  Tensor& out = make("out", d_out.shape());
+  Tensor& lse = results["lse"] = Tensor(accumulation_dtype(q.dtype()), lse_shape);
+  sdpa_forward({.q = q, .k = k, .v = v, .out = out, .lse = lse}, options);
+  attention_map({.q = q, .k = k, .lse = lse}, make("weights", map_shape), options);
+  SdpaBackward backward{.q = q, .k = k, .v = v, .out = out, .lse = lse, .d_out = d_out, .d_q = make("d_q", q.shape()),
+                        .d_k = make("d_k", k.shape()), .d_v = make("d_v", v.shape())};
+  if (options.bias) backward.d_bias = make("d_bias", options.bias.shape());
+  sdpa_backward(backward, options);
+  return results;
+}
+
+}  // namespace polyhead::golden

@@ -1,0 +1,142 @@
+#include "golden/runner/tolerance.h"
+
+#include <fstream>
+
+#include "support/compare.h"
+#include "support/random.h"
+
+namespace polyhead::golden {
+namespace {
+
+constexpr double kEps32 = std::numeric_limits<float>::epsilon();
+
+// A float32 computation that is as good as can be expected errs by a small multiple of what rounding its inputs does to the exact result:
+// each of its own roundings is one more perturbation of the same relative size. The multiple: over the seed-0 vectors the error of plain
+// PyTorch is at most kTorchOverRounding times this module's estimate, and twice PyTorch's error is what is allowed.
+constexpr double kTorchOverRounding = 4;
+constexpr int kSamples = 8;
+
+std::vector<double> constant(const Tensor& like, double value) { return std::vector<double>(static_cast<std::size_t>(like.numel()), value); }
+
+// The largest change of each result when every input is moved by up to one unit of float32 in its last place.
+std::map<std::string, double> rounding_effect(const Case& which) {
+  const Tensors exact = compute(which, inputs_as(which, DType::f64), {});  // not the file's: a wrong one must not widen its own bound
+  std::map<std::string, double> effect;
+  for (std::uint64_t sample = 0; sample < kSamples; ++sample) {
+    test::Random random(sample);
+    Tensors inputs = inputs_as(which, DType::f64);
+    for (auto& [name, tensor] : inputs) {
+      if (tensor.dtype() != DType::f64) continue;
+      for (std::int64_t i = 0; i < tensor.numel(); ++i) tensor.data<double>()[i] *= 1 + kEps32 * random.real(-1, 1);
+    }
+    const Tensors moved = compute(which, std::move(inputs), {});
+    for (const auto& [name, result] : exact) {
+      effect[name] = std::max(effect[name], test::max_abs_difference(moved.at(name), result));
+    }
+  }
+  return effect;
+}
+
+// Rows of the core in float64: sum_s |q k| scaled (its largest along the row), and sum_s p |v|.
+struct CoreRows {
+  std::vector<double> largest_score;  // [rows]
+  std::vector<double> mean_value;     // [rows,V]
+  std::int64_t keys = 0, v_width = 0;
+};
+
+CoreRows core_rows(const Case& which) {
+  const Tensor &q = which.inputs.at("q"), &k = which.inputs.at("k"), &v = which.inputs.at("v"), &weights = which.expected.at("weights");
+  const std::int64_t heads = q.extent(-3), group = heads / k.extent(-3), queries = q.extent(-2), keys = k.extent(-2);
+  const std::int64_t qk_width = q.extent(-1), v_width = v.extent(-1);
+  const auto scale_option = which.options.find("scale");
+  const double scale = scale_option != which.options.end() && !scale_option->is_null() ? scale_option->get<double>()
+                                                                                       : 1 / std::sqrt(static_cast<double>(qk_width));
+  const auto dropout = which.inputs.find("dropout_keep");
+  const double keep_scale = dropout == which.inputs.end() ? 1 : 1 / (1 - which.options.at("dropout").get<double>());
+  CoreRows rows{.keys = keys, .v_width = v_width};
+  const std::int64_t count = weights.numel() / std::max<std::int64_t>(1, keys);
+  for (std::int64_t row = 0; row < count; ++row) {
+    const std::int64_t head = row / queries, kv = head / heads * (heads / group) + head % heads / group;
+    const double* p = weights.data<double>() + row * keys;
+    double largest = 0;
+    std::vector<double> mean(static_cast<std::size_t>(v_width));
+    for (std::int64_t s = 0; s < keys; ++s) {
+      double sum = 0;
+      for (std::int64_t h = 0; h < qk_width; ++h) sum += std::abs(q.data<double>()[row * qk_width + h] * k.data<double>()[(kv * keys + s) * qk_width + h]);
+      largest = std::max(largest, std::abs(scale) * sum);
+      const bool dropped = dropout != which.inputs.end() && !dropout->second.data<bool>()[row * keys + s];
+      for (std::int64_t j = 0; j < v_width && !dropped; ++j) {
+        mean[static_cast<std::size_t>(j)] += keep_scale * p[s] * std::abs(v.data<double>()[(kv * keys + s) * v_width + j]);
+      }
+    }
+    rows.largest_score.push_back(largest);
+    rows.mean_value.insert(rows.mean_value.end(), mean.begin(), mean.end());
+  }
+  return rows;
+}
+
+// |out error| <= 8 eps (4 + sqrt S + L) sum_s p |v|. A weight is the output for a v that is 1 at its key and 0 elsewhere, so its bound is the
+// same with p in place of the sum. lse moves by at most the largest error of a score, and is rounded itself.
+void core_bounds(const Case& which, Bounds& bounds) {
+  const CoreRows rows = core_rows(which);
+  const Tensor &weights = which.expected.at("weights"), &lse = which.expected.at("lse");
+  auto &out_bound = bounds["out"], &weights_bound = bounds["weights"], &lse_bound = bounds["lse"];
+  for (std::size_t row = 0; row < rows.largest_score.size(); ++row) {
+    const double relative = 8 * kEps32 * (4 + std::sqrt(static_cast<double>(rows.keys)) + rows.largest_score[row]);
+    for (std::int64_t j = 0; j < rows.v_width; ++j) {
+      out_bound.push_back(relative * rows.mean_value[row * static_cast<std::size_t>(rows.v_width) + static_cast<std::size_t>(j)]);
+    }
+    for (std::int64_t s = 0; s < rows.keys; ++s) weights_bound.push_back(relative * weights.data<double>()[static_cast<std::int64_t>(row) * rows.keys + s]);
+    const double value = lse.data<double>()[row];
+    lse_bound.push_back(relative + (std::isfinite(value) ? kEps32 * std::abs(value) : 0));
+  }
+}
+
+}  // namespace
+
+Float32Errors read_float32_errors(const std::filesystem::path& path) {
+  std::ifstream file(path);
+  require(file.good(), "cannot read ", path.string());
+  try {
+    return nlohmann::json::parse(file).get<Float32Errors>();
+  } catch (const nlohmann::json::exception& error) {
+    fail(ErrorCode::format, path.string(), ": ", std::string_view(error.what()));
+  }
+}
+
+double magnitude(const Case& which, const std::string& name) {
+  const double own = test::largest_magnitude(which.expected.at(name));
+  if (!is_gradient(name)) return own;
+  double largest = 0;
+  for (const auto& [other, tensor] : which.expected) {
+    if (is_gradient(other)) largest = std::max(largest, test::largest_magnitude(tensor));
+  }
+  return own < 1e-13 * largest ? largest : own;
+}
+
+Bounds float64_bounds(const Case& which) {
+  Bounds bounds;
+  for (const auto& [name, expected] : which.expected) bounds[name] = constant(expected, 1e-12 * magnitude(which, name));
+  return bounds;
+}
+
+Bounds float32_bounds(const Case& which, const Float32Errors& torch) {
+  Bounds bounds;
+  if (which.operation == "sdpa") core_bounds(which, bounds);
+  const auto known = torch.find(which.name);
+  std::map<std::string, double> effect;
+  if (known == torch.end()) effect = rounding_effect(which);
+  for (const auto& [name, expected] : which.expected) {
+    if (bounds.count(name) > 0) continue;
+    if (known != torch.end()) {
+      const auto error = known->second.find(name);
+      require(error != known->second.end(), "PyTorch's float32 error of '", name, "' is not listed for this case");
+      bounds[name] = constant(expected, 2 * error->second);
+    } else {
+      bounds[name] = constant(expected, 2 * kTorchOverRounding * effect.at(name) + kEps32 * magnitude(which, name));
+    }
+  }
+  return bounds;
+}
+
+}  // namespace polyhead::golden
