@@ -4,6 +4,7 @@
 #include <initializer_list>
 #include <memory>
 #include <span>
+#include <utility>
 
 #include "polyhead/tensor_view.h"
 
@@ -16,8 +17,12 @@ class Tensor {
   Tensor(DType dtype, const Shape& shape);  // zeros
   Tensor(const Tensor& other);
   Tensor& operator=(const Tensor& other);
-  Tensor(Tensor&&) noexcept = default;
-  Tensor& operator=(Tensor&&) noexcept = default;
+  Tensor(Tensor&& other) noexcept : owner_(std::move(other.owner_)), view_(std::exchange(other.view_, {})) {}  // leaves `other` absent
+  Tensor& operator=(Tensor&& other) noexcept {
+    owner_ = std::move(other.owner_);
+    view_ = std::exchange(other.view_, {});
+    return *this;
+  }
   ~Tensor() = default;
 
   template <class T>

@@ -1,0 +1,288 @@
+#include "polyhead/nn/multi_head_attention.h"
+
+#include <functional>
+#include <memory>
+#include <numeric>
+
+#include "support/gradients.h"
+#include "support/random.h"
+
+namespace polyhead::nn {
+namespace {
+
+using test::error_message;
+using test::near;
+using test::Random;
+using test::same_bits;
+
+struct Setting {
+  const char* name;
+  MultiHeadAttentionConfig config;
+  Shape query, key = {}, value = {};  // rank 0: not given
+  Shape bias = {};
+  std::function<Mask(Random&)> mask = {};
+  Mode mode = Mode::evaluation;
+};
+
+Tensor booleans(Random& random, const Shape& shape) {
+  Tensor tensor(DType::boolean, shape);
+  const std::vector<double> draws = test::to_doubles(random.tensor(DType::f64, shape));
+  for (std::size_t i = 0; i < draws.size(); ++i) tensor.data<bool>()[i] = draws[i] > -0.5;
+  return tensor;
+}
+
+// Keeps what masks point at alive for the length of the test.
+Tensor& keep(Tensor tensor) {
+  static std::vector<std::unique_ptr<Tensor>> kept;
+  kept.push_back(std::make_unique<Tensor>(std::move(tensor)));
+  return *kept.back();
+}
+
+std::vector<Setting> settings() {
+  const auto with = [](MultiHeadAttentionConfig c) { c.dtype = DType::f64; return c; };
+  return {
+      {"self", with({.query_width = 6, .heads = 2}), {2, 3, 6}},
+      {"unbatched", with({.query_width = 6, .heads = 3}), {4, 6}},
+      {"cross", with({.query_width = 4, .heads = 2}), {2, 3, 4}, {2, 5, 4}},
+      {"own widths", with({.query_width = 4, .key_width = 3, .value_width = 5, .heads = 2, .head_width = 3, .value_head_width = 2, .output_width = 7}),
+       {2, 3, 4}, {2, 4, 3}, {2, 4, 5}},
+      {"no biases, no output map", with({.query_width = 4, .heads = 2, .bias = false, .output = OutputMap::none}), {2, 3, 4}},
+      {"grouped heads", with({.query_width = 8, .heads = 4, .kv_heads = 2}), {1, 3, 8}},
+      {"first axis", with({.query_width = 4, .heads = 2, .axis = 0}), {3, 2, 2, 4}},
+      {"axis -3, pair bias, gate, key mask", with({.query_width = 4, .heads = 2, .gate = Gate::sigmoid, .axis = -3}), {2, 3, 2, 4}, {}, {}, {2, 2, 3, 3},
+       [](Random& r) { return Mask{.attend_keys = keep(booleans(r, {2, 2, 3}))}; }},
+      {"shared pair bias", with({.query_width = 4, .heads = 2, .gate = Gate::sigmoid}), {2, 2, 3, 4}, {}, {}, {2, 3, 3}},
+      {"bias over queries and keys", with({.query_width = 4, .heads = 2}), {2, 3, 4}, {}, {}, {3, 3}},
+      {"bias constant over keys", with({.query_width = 4, .heads = 2, .bias_kv = true}), {2, 3, 4}, {}, {}, {2, 2, 3, 1}},
+      {"global", with({.query_width = 4, .heads = 2, .global_query = GlobalQuery::mean}), {2, 3, 4}},
+      {"global, gated, masked mean", with({.query_width = 4, .heads = 2, .gate = Gate::sigmoid, .global_query = GlobalQuery::masked_mean, .axis = -3}),
+       {2, 3, 2, 4}, {}, {}, {}, [](Random& r) { return Mask{.block_keys = keep(booleans(r, {2, 2, 3}))}; }},
+      {"learned and zero key", with({.query_width = 4, .heads = 2, .bias_kv = true, .zero_key = true}), {2, 3, 4}, {2, 4, 4}, {}, {2, 2, 3, 4},
+       [](Random& r) { return Mask{.block = keep(booleans(r, {2, 3, 4})), .attend_keys = keep(booleans(r, {2, 4}))}; }},
+      {"zero key, causal", with({.query_width = 4, .heads = 2, .zero_key = true}), {2, 3, 4}, {}, {}, {},
+       [](Random&) { return Mask{.causal = Causal::top_left()}; }},
+      {"dropout", with({.query_width = 4, .heads = 2, .dropout = 0.4}), {2, 3, 4}, {}, {}, {2, 2, 3, 3}, {}, Mode::training},
+      {"softcap, scale, window", with({.query_width = 4, .heads = 2, .scale = 0.7, .softcap = 1.5}), {1, 5, 4}, {}, {}, {},
+       [](Random&) { return Mask{.window = {.left = 1, .right = 1}}; }},
+      {"uniform empty rows", with({.query_width = 4, .heads = 2, .empty_rows = EmptyRows::Uniform}), {2, 3, 4}, {}, {}, {},
+       [](Random&) { return Mask{.key_lengths = keep(Tensor::of<std::int64_t>({2}, {0, 2}))}; }},
+      {"masks with heads", with({.query_width = 4, .heads = 2, .zero_key = true}), {2, 3, 4}, {}, {}, {},
+       [](Random& r) { return Mask{.attend = keep(booleans(r, {2, 2, 3, 3}))}; }},
+      {"extents of one", with({.query_width = 1}), {1, 1, 1}},
+      {"no keys", with({.query_width = 4, .heads = 2}), {2, 3, 4}, {2, 0, 4}},
+      {"no sequences", with({.query_width = 4, .heads = 2, .gate = Gate::sigmoid}), {0, 3, 4}},
+      {"no queries, learned key", with({.query_width = 4, .heads = 2, .bias_kv = true}), {2, 0, 4}, {2, 3, 4}},
+  };
+}
+
+// One layer with random inputs, its output and every gradient.
+struct Trial {
+  explicit Trial(const Setting& setting, std::uint64_t seed = 1) : random(seed), layer(setting.config), gradients(zeros_like(layer)) {
+    layer.visit([&](const std::string&, Tensor& tensor) { tensor = random.tensor(DType::f64, tensor.shape()); });
+    query = random.tensor(DType::f64, setting.query);
+    input.query = query;
+    if (!setting.key.empty()) input.key = key = random.tensor(DType::f64, setting.key);
+    if (!setting.value.empty()) input.value = value = random.tensor(DType::f64, setting.value);
+    options.mode = setting.mode;
+    options.dropout_seed = 5;
+    if (!setting.bias.empty()) options.bias = bias = random.tensor(DType::f64, setting.bias);
+    if (setting.mask) options.mask = setting.mask(random);
+    out = Tensor(DType::f64, layer.output_shape(input));
+    d_out = random.tensor(DType::f64, out.shape());
+  }
+
+  double loss() {
+    layer.forward(input, out, options, &saved);
+    return test::weighted_sum(out, d_out);
+  }
+
+  void backward() {
+    loss();
+    MultiHeadAttentionGradients wanted{.parameters = &gradients};
+    wanted.query = d_query = Tensor(DType::f64, query.shape());
+    if (key) wanted.key = d_key = Tensor(DType::f64, key.shape());
+    if (value) wanted.value = d_value = Tensor(DType::f64, value.shape());
+    if (bias) wanted.bias = d_bias = Tensor(DType::f64, bias.shape());
+    layer.backward(saved, d_out, wanted);
+  }
+
+  Random random;
+  MultiHeadAttention layer, gradients;
+  Tensor query, key, value, bias, out, d_out, d_query, d_key, d_value, d_bias;
+  AttentionInput input;
+  AttentionOptions options;
+  MultiHeadAttentionSaved saved;
+};
+
+TEST(MultiHeadAttention, GradientsAreCentralDifferences) {
+  for (const Setting& setting : settings()) {
+    SCOPED_TRACE(setting.name);
+    Trial run(setting);
+    run.backward();
+    std::vector<test::Leaf> leaves = test::parameter_leaves(run.layer, run.gradients);
+    leaves.push_back({"query", run.query, run.d_query});
+    if (run.key) leaves.push_back({"key", run.key, run.d_key});
+    if (run.value) leaves.push_back({"value", run.value, run.d_value});
+    if (run.bias) leaves.push_back({"bias", run.bias, run.d_bias});
+    test::expect_gradients([&] { return run.loss(); }, leaves);
+  }
+}
+
+TEST(MultiHeadAttention, MapsAreOfTheShapeThatIsPromisedAndRowsSumToOne) {
+  for (const Setting& setting : settings()) {
+    SCOPED_TRACE(setting.name);
+    if (setting.mask || setting.key == Shape{2, 0, 4}) continue;  // rows may be empty
+    Trial run(setting);
+    run.loss();
+    Tensor maps(DType::f64, run.layer.maps_shape(run.input));
+    attention_map(run.saved.maps(), maps, run.saved.sdpa);
+    const std::vector<double> p = test::to_doubles(maps);
+    const std::size_t keys = static_cast<std::size_t>(maps.extent(-1));
+    for (std::size_t row = 0; row < p.size(); row += keys) {
+      EXPECT_NEAR(std::accumulate(p.begin() + static_cast<std::ptrdiff_t>(row), p.begin() + static_cast<std::ptrdiff_t>(row + keys), 0.0), 1, 1e-12);
+    }
+  }
+}
+
+// out = concat(heads) Wo with head_i = softmax(Q_i K_i^T / sqrt(H)) V_i, written out for one query.
+TEST(MultiHeadAttention, IsTheFormula) {
+  Trial run({"formula", {.query_width = 4, .heads = 2, .dtype = DType::f64}, {3, 4}});
+  run.loss();
+  const auto project = [&](const Linear& map, std::int64_t position, std::int64_t feature) {
+    double sum = map.bias.data<double>()[feature];
+    for (std::int64_t i = 0; i < 4; ++i) sum += map.weight.data<double>()[feature * 4 + i] * run.query.data<double>()[position * 4 + i];
+    return sum;
+  };
+  double merged[4];
+  for (std::int64_t head = 0; head < 2; ++head) {
+    double weight[3], total = 0;
+    for (std::int64_t s = 0; s < 3; ++s) {
+      double score = 0;
+      for (std::int64_t h = 0; h < 2; ++h) score += project(run.layer.q, 1, head * 2 + h) * project(run.layer.k, s, head * 2 + h);
+      total += weight[s] = std::exp(score / std::sqrt(2.0));
+    }
+    for (std::int64_t h = 0; h < 2; ++h) {
+      merged[head * 2 + h] = 0;
+      for (std::int64_t s = 0; s < 3; ++s) merged[head * 2 + h] += weight[s] / total * project(run.layer.v, s, head * 2 + h);
+    }
+  }
+  for (std::int64_t o = 0; o < 4; ++o) {
+    double expected = run.layer.output.bias.data<double>()[o];
+    for (std::int64_t i = 0; i < 4; ++i) expected += run.layer.output.weight.data<double>()[o * 4 + i] * merged[i];
+    EXPECT_NEAR(run.out.data<double>()[4 + o], expected, 1e-12);
+  }
+}
+
+TEST(MultiHeadAttention, AnyAxisIsTheSecondToLastOneOfTheMovedInput) {
+  MultiHeadAttentionConfig config{.query_width = 4, .heads = 2, .axis = 0, .dtype = DType::f64, .seed = 3};
+  Random random(2);
+  const Tensor x = random.tensor(DType::f64, {5, 2, 3, 4});
+  Tensor out(DType::f64, x.shape()), moved_out(DType::f64, {2, 3, 5, 4});
+  MultiHeadAttention(config).forward({.query = x}, out);
+  config.axis = -2;
+  MultiHeadAttention(config).forward({.query = x.view().move_axis(0, -2)}, moved_out);
+  EXPECT_TRUE(same_bits(out.view().move_axis(0, -2), moved_out));
+}
+
+TEST(MultiHeadAttention, GlobalQueryIsTheProjectionOfTheMeanAndOfTheMeanOfProjections) {
+  Trial run({"global", {.query_width = 4, .heads = 2, .global_query = GlobalQuery::mean, .dtype = DType::f64}, {1, 3, 4}});
+  run.loss();
+  Tensor projected(DType::f64, {1, 3, 4});
+  run.layer.q.forward(run.query, projected);
+  for (std::int64_t j = 0; j < 4; ++j) {
+    const double* p = projected.data<double>() + j;
+    EXPECT_NEAR(run.saved.q.data<double>()[j], (p[0] + p[4] + p[8]) / 3, 1e-14);
+  }
+  EXPECT_EQ(run.out.shape(), (Shape{1, 1, 4}));
+}
+
+TEST(MultiHeadAttention, MaskedMeanWithoutPositionsIsZeroAndItsSequenceEmpty) {
+  const Tensor nobody(DType::boolean, {1, 3});
+  Trial run({"nobody", {.query_width = 4, .heads = 2, .output = OutputMap::none, .global_query = GlobalQuery::masked_mean, .dtype = DType::f64}, {1, 3, 4}});
+  run.options.mask.attend_keys = nobody;
+  run.backward();
+  EXPECT_EQ(test::largest_magnitude(run.saved.query_mean), 0);
+  EXPECT_EQ(test::largest_magnitude(run.out), 0);
+  EXPECT_EQ(test::largest_magnitude(run.d_query), 0);
+}
+
+TEST(MultiHeadAttention, EvaluationIgnoresDropoutAndTrainingRepeatsWithItsSeed) {
+  const Setting setting{"dropout", {.query_width = 8, .heads = 2, .dropout = 0.5, .dtype = DType::f64}, {2, 6, 8}};
+  Trial run(setting);
+  run.loss();
+  const Tensor evaluation = run.out;
+  run.options.mode = Mode::training;
+  run.loss();
+  const Tensor training = run.out;
+  EXPECT_FALSE(same_bits(training, evaluation));
+  run.loss();
+  EXPECT_TRUE(same_bits(run.out, training));
+  run.options.dropout_seed = 6;
+  run.loss();
+  EXPECT_FALSE(same_bits(run.out, training));
+}
+
+TEST(MultiHeadAttention, EveryDtypeGivesTheFloat64Result) {
+  for (const auto& [dtype, tolerance] : {std::pair{DType::f32, 1e-5}, std::pair{DType::f16, 2e-2}, std::pair{DType::bf16, 2e-1}}) {
+    SCOPED_TRACE(info(dtype).name);
+    MultiHeadAttentionConfig config{.query_width = 8, .heads = 2, .gate = Gate::sigmoid, .dtype = dtype, .seed = 4};
+    Random random(9);
+    const MultiHeadAttention layer(config);
+    config.dtype = DType::f64;
+    MultiHeadAttention exact(config);
+    const auto parameters_of = parameters(layer);
+    std::size_t i = 0;
+    exact.visit([&](const std::string&, Tensor& tensor) { copy(*parameters_of[i++].second, tensor); });
+    const Tensor x = random.tensor(dtype, {2, 3, 8});
+    Tensor out(dtype, x.shape()), expected(DType::f64, x.shape());
+    layer.forward({.query = x}, out);
+    exact.forward({.query = Tensor::copy_of(x, DType::f64)}, expected);
+    EXPECT_TRUE(near(Tensor::copy_of(out, DType::f64), expected, tolerance * test::largest_magnitude(expected)));
+  }
+}
+
+TEST(MultiHeadAttention, InitialisedAsTorch) {
+  const MultiHeadAttention layer({.query_width = 64, .heads = 4, .gate = Gate::sigmoid, .bias_kv = true, .seed = 1});
+  const double packed = std::sqrt(6.0 / (4 * 64));
+  for (const Linear* map : {&layer.q, &layer.k, &layer.v}) {
+    EXPECT_LE(test::largest_magnitude(map->weight), packed);
+    EXPECT_GT(test::largest_magnitude(map->weight), 0.99 * packed);
+    EXPECT_EQ(test::largest_magnitude(map->bias), 0);
+  }
+  EXPECT_LE(test::largest_magnitude(layer.output.weight), 1.0 / 8);
+  EXPECT_EQ(test::largest_magnitude(layer.output.bias), 0);
+  EXPECT_EQ(test::largest_magnitude(layer.gate.weight), 0);
+  EXPECT_EQ(layer.gate.bias.data<float>()[0], 1);
+  EXPECT_FALSE(same_bits(layer.q.weight, layer.k.weight));
+}
+
+TEST(MultiHeadAttention, WrongSettingsAreSaidInNumbers) {
+  const auto config_error = [](const MultiHeadAttentionConfig& config) { return error_message([&] { MultiHeadAttention layer(config); }); };
+  EXPECT_EQ(config_error({.query_width = 10, .heads = 3}), "MultiHeadAttention: query_width 10 does not divide into 3 heads; give head_width");
+  EXPECT_EQ(config_error({.query_width = 8, .heads = 4, .kv_heads = 3}), "MultiHeadAttention: 4 heads are not a multiple of 3 key/value heads");
+  EXPECT_EQ(config_error({}), "MultiHeadAttention: query_width is 0; it must be at least 1");
+  EXPECT_EQ(config_error({.query_width = 8, .heads = -2}), "MultiHeadAttention: heads is -2; it must be at least 1");
+  EXPECT_EQ(config_error({.query_width = 8, .dropout = 1.5}), "MultiHeadAttention: dropout is 1.5; it must lie in [0,1]");
+
+  const MultiHeadAttention layer({.query_width = 8, .heads = 2});
+  const Tensor x(DType::f32, {2, 3, 8}), narrow(DType::f32, {2, 3, 6}), other_batch(DType::f32, {3, 3, 8}), longer(DType::f32, {2, 4, 8});
+  Tensor out(DType::f32, {2, 3, 8});
+  const auto forward_error = [&](const AttentionInput& input, TensorView target, const AttentionOptions& options = {}) {
+    return error_message([&] { layer.forward(input, target, options); });
+  };
+  EXPECT_EQ(forward_error({.query = narrow}, out), "MultiHeadAttention.forward: query is [2,3,6]; its last extent must be query_width = 8");
+  EXPECT_EQ(forward_error({.query = x, .key = other_batch}, out),
+            "MultiHeadAttention.forward: key is [3,3,8]; but for the axis 1 and the width it must be shaped as query [2,3,8]");
+  EXPECT_EQ(forward_error({.query = x, .key = longer, .value = x}, out),
+            "MultiHeadAttention.forward: value is [2,3,8] and key [2,4,8]; they must have as many positions");
+  EXPECT_EQ(forward_error({.query = x}, Tensor(DType::f32, {2, 3, 7})), "MultiHeadAttention.forward: out is [2,3,7]; it must be [2,3,8]");
+  const Tensor mask(DType::boolean, {5, 2, 2, 3, 3}), bias(DType::f32, {5, 1, 2, 3, 3});
+  EXPECT_EQ(forward_error({.query = x}, out, {.mask = {.attend = mask}}),
+            "MultiHeadAttention.forward: attend is [5,2,2,3,3]; it must be [T,S], [*,T,S] or [*,N,T,S] with * = [2], T = 3, S = 3");
+  EXPECT_EQ(forward_error({.query = x}, out, {.bias = bias}),
+            "MultiHeadAttention.forward: bias is [5,1,2,3,3]; it must be [T,S], [N,T,S] or [first of *,N,T,S] with * = [2], T = 3, S = 3");
+  EXPECT_EQ(error_message([&] { layer.backward({}, out, {}); }), "MultiHeadAttention.backward: saved is empty; give it to forward first");
+}
+
+}  // namespace
+}  // namespace polyhead::nn
