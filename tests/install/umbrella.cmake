@@ -1,0 +1,10 @@
+# cmake -DINCLUDE=<include folder> -P umbrella.cmake
+file(READ ${INCLUDE}/polyhead/polyhead.h umbrella)
+file(GLOB_RECURSE headers RELATIVE ${INCLUDE} ${INCLUDE}/polyhead/*.h)
+list(REMOVE_ITEM headers polyhead/polyhead.h)
+foreach(header IN LISTS headers)
+  string(FIND "${umbrella}" "#include \"${header}\"" place)
+  if(place EQUAL -1)
+    message(SEND_ERROR "polyhead.h does not include ${header}")
+  endif()
+endforeach()
