@@ -39,8 +39,10 @@ nn::MultiHeadAttention attention_layer(io::AttentionWeights weights, const nn::M
   nn::MultiHeadAttentionConfig c = settings;
   c.heads = weights.heads;
   c.kv_heads = weights.kv_heads > 0 ? weights.kv_heads : weights.heads;
-  require(q.out_width() % c.heads == 0, "attention_layer: the query map gives ", q.out_width(), " features, which ", c.heads, " heads do not divide");
-  require(v.out_width() % c.kv_heads == 0, "attention_layer: the value map gives ", v.out_width(), " features, which ", c.kv_heads, " heads do not divide");
+  require(q.out_width() % c.heads == 0, "attention_layer: the query map gives ", q.out_width(), " features, which ", c.heads,
+          " heads do not divide");
+  require(v.out_width() % c.kv_heads == 0, "attention_layer: the value map gives ", v.out_width(), " features, which ", c.kv_heads,
+          " heads do not divide");
   c.query_width = q.in_width();
   c.key_width = k.in_width();
   c.value_width = v.in_width();
@@ -55,7 +57,8 @@ nn::MultiHeadAttention attention_layer(io::AttentionWeights weights, const nn::M
   c.bias_kv = static_cast<bool>(bias_k);
   if (weights.scale) c.scale = weights.scale;
   c.dtype = q.weight.dtype();
-  return nn::make_attention(c, std::move(q), std::move(k), std::move(v), std::move(output), std::move(gate), std::move(bias_k), std::move(bias_v));
+  return nn::make_attention(c, std::move(q), std::move(k), std::move(v), std::move(output), std::move(gate), std::move(bias_k),
+                            std::move(bias_v));
 }
 
 io::AttentionWeights attention_weights(const nn::MultiHeadAttention& layer, std::string_view layout, std::string_view prefix) {

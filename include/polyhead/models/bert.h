@@ -1,0 +1,95 @@
+// The encoder of BERT (Devlin et al. 2018): embeddings of words, positions and segments, then post-norm encoder layers. No dropout.
+// Letters: * no or any leading (batch) dimensions, T tokens, E width, N heads, L layers.
+#pragma once
+
+#include <filesystem>
+#include <vector>
+
+#include "polyhead/models/encoder_layer.h"
+#include "polyhead/nn/embedding.h"
+
+namespace polyhead::models {
+
+struct BertConfig {
+  std::int64_t vocabulary = 30522;                   // vocab_size
+  std::int64_t positions = 512;                      // max_position_embeddings
+  std::int64_t segments = 2;                         // type_vocab_size
+  std::int64_t width = 768;                          // hidden_size
+  std::int64_t layers = 12;                          // num_hidden_layers
+  std::int64_t heads = 12;                           // num_attention_heads; must divide the width
+  std::int64_t hidden_width = 3072;                  // intermediate_size
+  nn::Activation activation = nn::Activation::gelu;  // hidden_act
+  double epsilon = 1e-12;                            // layer_norm_eps
+  DType dtype = DType::f32;
+  std::uint64_t seed = 0;  // of the initialisation
+};
+
+// From a config.json. Error when a key is missing, of the wrong type or out of range, when the activation or the kind of model is unknown,
+// or when the heads do not divide the width.
+BertConfig read_bert_config(const std::filesystem::path& path);
+
+struct BertInput {
+  ConstTensorView ids;               // [*,T] int64 or int32, in [0, vocabulary)
+  ConstTensorView segments = {};     // [*,T] likewise, in [0, segments); absent: 0
+  ConstTensorView attend_keys = {};  // [*,T] bool, false for padding, which nothing attends to; absent: all true
+};
+
+// Everything is optional, and what is asked for does not change the rest.
+struct BertOutput {
+  TensorView hidden = {};      // [*,T,E] of the last layer
+  TensorView all_hidden = {};  // [L+1,*,T,E]: the embeddings, then each layer's output
+  TensorView attentions = {};  // [L,*,N,T,T] floating: probabilities, from q, k and lse of each layer (maps.h)
+};
+
+struct BertOptions {
+  const Backend* backend = nullptr;
+  Executor* executor = nullptr;
+};
+
+struct BertEncoder {
+  BertConfig config;
+  nn::Embedding words, positions, segments;  // [vocabulary,E] [positions,E] [segments,E]
+  nn::LayerNorm embedding_norm;
+  std::vector<EncoderLayer> layers;
+
+  // What backward needs of a forward pass. `segments` and the mask of the input are kept as views: the caller keeps their memory.
+  struct Saved {
+    BertInput input;
+    Tensor embedding_sum;        // [*,T,E] before the norm
+    std::vector<Tensor> hidden;  // L tensors [*,T,E]: the input of each layer
+    std::vector<EncoderLayer::Saved> layers;
+  };
+
+  BertEncoder() = default;
+  explicit BertEncoder(const BertConfig& config);
+
+  // T may be at most config.positions. Rows of padded positions are computed as well; only nothing attends to them.
+  void forward(const BertInput& input, const BertOutput& output, const BertOptions& options = {}, Saved* saved = nullptr) const;
+  // d_hidden [*,T,E] -> every parameter's gradient, written.
+  void backward(const Saved& saved, ConstTensorView d_hidden, BertEncoder& grads, Executor* executor = nullptr) const;
+
+  template <class F>
+  void visit(F&& f) {
+    visit_parameters(*this, f);
+  }
+  template <class F>
+  void visit(F&& f) const {
+    visit_parameters(*this, f);
+  }
+
+ private:
+  template <class Self, class F>
+  static void visit_parameters(Self& self, F& f) {
+    nn::visit_child("words", self.words, f);
+    nn::visit_child("positions", self.positions, f);
+    nn::visit_child("segments", self.segments, f);
+    nn::visit_child("embedding_norm", self.embedding_norm, f);
+    for (std::size_t i = 0; i < self.layers.size(); ++i) nn::visit_child("layers." + std::to_string(i), self.layers[i], f);
+  }
+};
+
+// From config.json and the weights (model.safetensors, whole or in shards) of a folder as the `transformers` package writes it, with or
+// without a prefix ("bert."); pooler and heads are ignored. Parameters stay views of the mapped file, in its dtype.
+BertEncoder load_bert_encoder(const std::filesystem::path& directory);
+
+}  // namespace polyhead::models

@@ -1,0 +1,63 @@
+// One layer of a post-norm Transformer encoder (Vaswani et al. 2017, section 3.1, as BERT uses it):
+//   h = norm(x + attention(x)),   y = norm(h + feed_forward(h)).
+#pragma once
+
+#include "polyhead/nn/feed_forward.h"
+#include "polyhead/nn/layer_norm.h"
+#include "polyhead/nn/multi_head_attention.h"
+
+namespace polyhead::models {
+
+struct EncoderLayerConfig {
+  std::int64_t width = 0;         // E
+  std::int64_t heads = 1;         // must divide the width
+  std::int64_t hidden_width = 0;  // of the feed-forward part; 0: 4 E
+  nn::Activation activation = nn::Activation::gelu;
+  double epsilon = 1e-12;  // of both norms
+  DType dtype = DType::f32;
+  std::uint64_t seed = 0;
+};
+
+struct EncoderLayer {
+  nn::MultiHeadAttention attention;
+  nn::LayerNorm attention_norm;
+  nn::FeedForward feed_forward;
+  nn::LayerNorm output_norm;
+
+  // What backward and maps need of a forward pass. The input and the mask are kept as views: the caller keeps their memory.
+  struct Saved {
+    nn::MultiHeadAttentionSaved attention;
+    Tensor attention_sum;  // x + attention(x)  [*,T,E]
+    Tensor attended;       // h                 [*,T,E]
+    nn::FeedForward::Saved feed_forward;
+    Tensor output_sum;  // h + feed_forward(h)
+  };
+
+  EncoderLayer() = default;
+  explicit EncoderLayer(const EncoderLayerConfig& config);
+
+  // x and y [*,T,E] of the parameters' dtype, with any strides; y may not overlap x.
+  void forward(ConstTensorView x, TensorView y, const nn::AttentionOptions& options = {}, Saved* saved = nullptr) const;
+  // d_y [*,T,E] -> d_x [*,T,E] and grads (nullptr: not wanted), both written. d_x may not overlap d_y.
+  void backward(const Saved& saved, ConstTensorView d_y, TensorView d_x, EncoderLayer* grads, Executor* executor = nullptr) const;
+
+  template <class F>
+  void visit(F&& f) {
+    visit_parameters(*this, f);
+  }
+  template <class F>
+  void visit(F&& f) const {
+    visit_parameters(*this, f);
+  }
+
+ private:
+  template <class Self, class F>
+  static void visit_parameters(Self& self, F& f) {
+    nn::visit_child("attention", self.attention, f);
+    nn::visit_child("attention_norm", self.attention_norm, f);
+    nn::visit_child("feed_forward", self.feed_forward, f);
+    nn::visit_child("output_norm", self.output_norm, f);
+  }
+};
+
+}  // namespace polyhead::models

@@ -1,0 +1,56 @@
+// A tokenizer and an encoder together: from a text to what every head looks at, and to one vector for the whole text.
+#pragma once
+
+#include <filesystem>
+#include <span>
+#include <string>
+#include <string_view>
+
+#include "polyhead/models/bert.h"
+#include "polyhead/models/tokenizer.h"
+
+namespace polyhead::models {
+
+// out[*,E] = mean of hidden[*,T,E] over the tokens that attend_keys [*,T] keeps (absent: all), divided by its Euclidean length (at least
+// 1e-12): what the `sentence-transformers` package computes for models with mean pooling and a normalising layer. Zero where no token is
+// kept.
+void sentence_embedding(ConstTensorView hidden, ConstTensorView attend_keys, TensorView out);
+
+struct SentenceResult {
+  TokenizedText tokens;  // T
+  Tensor ids;            // [T] int64
+  Tensor hidden;         // [T,E] of the last layer
+  Tensor all_hidden;     // [L+1,T,E], when asked for
+  Tensor attentions;     // [L,N,T,T] float32 (float64 for a float64 model), when asked for
+  Tensor embedding;      // [E] float32 (float64 for a float64 model)
+};
+
+struct SentenceOptions {
+  WhenTooLong when_too_long = WhenTooLong::error;  // more tokens than the model has positions
+  bool attentions = true;
+  bool all_hidden = false;
+  const Backend* backend = nullptr;
+  Executor* executor = nullptr;
+};
+
+struct SentenceModel {
+  Tokenizer tokenizer;
+  BertEncoder encoder;
+
+  // Special tokens included; at most encoder.config.positions tokens.
+  TokenizedText tokenize(std::string_view text, WhenTooLong when_too_long = WhenTooLong::error) const;
+  TokenizedText tokenize(std::string_view text, std::string_view pair, WhenTooLong when_too_long = WhenTooLong::error) const;
+
+  SentenceResult run(std::string_view text, const SentenceOptions& options = {}) const;
+  SentenceResult run(std::string_view text, std::string_view pair, const SentenceOptions& options = {}) const;
+  SentenceResult run(TokenizedText tokens, const SentenceOptions& options = {}) const;
+
+  // [texts,E], computed as one padded batch. Only when_too_long, backend and executor of the options matter.
+  Tensor embed(std::span<const std::string> texts, const SentenceOptions& options = {}) const;
+};
+
+// A folder as `transformers` writes it: config.json, model.safetensors, vocab.txt, tokenizer.json or tokenizer_config.json. The parameters
+// stay views of the mapped file.
+SentenceModel load_bert(const std::filesystem::path& directory);
+
+}  // namespace polyhead::models

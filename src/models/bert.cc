@@ -1,0 +1,124 @@
+#include "polyhead/models/bert.h"
+
+#include <numeric>
+#include <utility>
+
+#include "core/text.h"
+#include "nn/check.h"
+#include "nn/initialise.h"
+
+namespace polyhead::models {
+namespace {
+
+// A view whose elements are all one zero: the segments of a single text.
+ConstTensorView zeros(const Shape& shape) {
+  static constexpr std::int64_t kZero = 0;
+  return ConstTensorView(&kZero, Shape{}).expand(shape);
+}
+
+struct Positions {
+  explicit Positions(std::int64_t count) : values(DType::i64, {count}) {
+    std::iota(values.data<std::int64_t>(), values.data<std::int64_t>() + count, 0);
+  }
+  ConstTensorView expand(const Shape& shape) const { return values.view().expand(shape); }
+  Tensor values;
+};
+
+Shape with_leading(Shape shape, std::int64_t extent) {
+  shape.insert(0, extent);
+  return shape;
+}
+
+void require_output(std::string_view name, ConstTensorView view, const Shape& shape, DType dtype) {
+  if (view) nn::require_parameter("BertEncoder.forward", {name, view}, shape, dtype);
+}
+
+}  // namespace
+
+BertEncoder::BertEncoder(const BertConfig& given) : config(given) {
+  require(config.vocabulary >= 1 && config.positions >= 1 && config.segments >= 1 && config.layers >= 0, "BertEncoder: vocabulary is ",
+          config.vocabulary, ", positions ", config.positions, ", segments ", config.segments, ", layers ", config.layers,
+          "; the first three must be at least 1 and layers at least 0");
+  nn::Initialiser initialiser(config.seed);
+  const auto embedding = [&](std::int64_t count) {
+    return nn::Embedding({.count = count, .width = config.width, .dtype = config.dtype, .seed = initialiser.child_seed()});
+  };
+  words = embedding(config.vocabulary);
+  positions = embedding(config.positions);
+  segments = embedding(config.segments);
+  embedding_norm = nn::LayerNorm({.width = config.width, .epsilon = config.epsilon, .dtype = config.dtype});
+  for (std::int64_t i = 0; i < config.layers; ++i)
+    layers.emplace_back(EncoderLayerConfig{.width = config.width,
+                                           .heads = config.heads,
+                                           .hidden_width = config.hidden_width,
+                                           .activation = config.activation,
+                                           .epsilon = config.epsilon,
+                                           .dtype = config.dtype,
+                                           .seed = initialiser.child_seed()});
+}
+
+void BertEncoder::forward(const BertInput& given, const BertOutput& output, const BertOptions& options, Saved* saved) const {
+  constexpr const char* kOperation = "BertEncoder.forward";
+  BertInput input = given;
+  require(static_cast<bool>(input.ids), kOperation, ": ids are missing");
+  require(input.ids.rank() >= 1, kOperation, ": ids is ", input.ids.shape(), "; it must be [*,T]");
+  const Shape ids = input.ids.shape();
+  const std::int64_t length = ids[-1];
+  require(length <= config.positions, kOperation, ": the text has ", length, " tokens; the model has positions for ", config.positions);
+  if (!input.segments) input.segments = zeros(ids);
+  nn::require_shape(kOperation, {"segments", input.segments}, ids);
+  if (input.attend_keys) nn::require_parameter(kOperation, {"attend_keys", input.attend_keys}, ids, DType::boolean);
+
+  Shape shape = ids;
+  shape.push_back(config.width);
+  Shape maps = ids.first(ids.size() - 1);
+  for (const std::int64_t extent : {config.heads, length, length}) maps.push_back(extent);
+  const std::int64_t count = static_cast<std::int64_t>(layers.size());
+  require_output("hidden", output.hidden, shape, config.dtype);
+  require_output("all_hidden", output.all_hidden, with_leading(shape, count + 1), config.dtype);
+  if (output.attentions) nn::require_shape(kOperation, {"attentions", output.attentions}, with_leading(maps, count));
+
+  Tensor embedding_sum(config.dtype, shape), x(config.dtype, shape);
+  words.forward(input.ids, embedding_sum, nn::Write::replace, options.executor);
+  positions.forward(Positions(length).expand(ids), embedding_sum, nn::Write::add, options.executor);
+  segments.forward(input.segments, embedding_sum, nn::Write::add, options.executor);
+  embedding_norm.forward(embedding_sum, x, options.executor);
+  if (output.all_hidden) copy(x, output.all_hidden.select(0, 0));
+
+  const nn::AttentionOptions attention{
+      .mask = {.attend_keys = input.attend_keys}, .backend = options.backend, .executor = options.executor};
+  if (saved != nullptr) *saved = Saved{.input = input, .embedding_sum = std::move(embedding_sum)};
+  for (std::int64_t i = 0; i < count; ++i) {
+    EncoderLayer::Saved of_layer;
+    Tensor y(config.dtype, shape);
+    layers[static_cast<std::size_t>(i)].forward(x, y, attention, saved != nullptr || output.attentions ? &of_layer : nullptr);
+    if (output.attentions) attention_map(of_layer.attention.maps(), output.attentions.select(0, i), of_layer.attention.sdpa);
+    if (output.all_hidden) copy(y, output.all_hidden.select(0, i + 1));
+    if (saved != nullptr) {
+      saved->hidden.push_back(std::move(x));  // of_layer has views of its memory, which moves along
+      saved->layers.push_back(std::move(of_layer));
+    }
+    x = std::move(y);
+  }
+  if (output.hidden) copy(x, output.hidden);
+}
+
+void BertEncoder::backward(const Saved& saved, ConstTensorView d_hidden, BertEncoder& grads, Executor* executor) const {
+  constexpr const char* kOperation = "BertEncoder.backward";
+  const Shape& shape = saved.embedding_sum.shape();
+  nn::require_parameter(kOperation, {"d_hidden", d_hidden}, shape, config.dtype);
+  require(saved.layers.size() == layers.size() && grads.layers.size() == layers.size(), kOperation, ": saved has ", saved.layers.size(),
+          " layers and grads ", grads.layers.size(), "; the encoder has ", layers.size());
+  Tensor d_y = Tensor::copy_of(d_hidden), d_x(config.dtype, shape);
+  for (std::size_t i = layers.size(); i-- > 0;) {
+    layers[i].backward(saved.layers[i], d_y, d_x, &grads.layers[i], executor);
+    std::swap(d_x, d_y);
+  }
+  embedding_norm.backward(saved.embedding_sum, d_y, d_x, &grads.embedding_norm, nn::Write::replace, executor);
+  const Shape ids = saved.input.ids.shape();
+  words.backward(saved.input.ids, d_x, &grads.words, executor);
+  positions.backward(Positions(ids[-1]).expand(ids), d_x, &grads.positions, executor);
+  segments.backward(saved.input.segments, d_x, &grads.segments, executor);
+}
+
+}  // namespace polyhead::models

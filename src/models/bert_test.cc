@@ -1,0 +1,153 @@
+#include "polyhead/models/bert.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "models/error_matcher.h"
+#include "support/gradients.h"
+#include "support/random.h"
+
+namespace polyhead::models {
+namespace {
+
+using test::Random;
+using testing::HasSubstr;
+
+BertConfig tiny(DType dtype = DType::f64) {
+  return {.vocabulary = 7,
+          .positions = 5,
+          .segments = 2,
+          .width = 6,
+          .layers = 2,
+          .heads = 2,
+          .hidden_width = 5,
+          .epsilon = 1e-3,
+          .dtype = dtype,
+          .seed = 11};
+}
+
+const Tensor kIds = Tensor::of<std::int64_t>({2, 4}, {2, 5, 5, 3, 2, 1, 3, 0});
+const Tensor kSegments = Tensor::of<std::int64_t>({2, 4}, {0, 0, 1, 1, 0, 0, 1, 0});
+const Tensor kAttend = Tensor::of<bool>({2, 4}, {true, true, true, true, true, true, true, false});
+
+TEST(BertEncoder, GradientsAgreeWithCentralDifferences) {
+  for (const std::uint64_t seed : {1u, 2u}) {
+    SCOPED_TRACE(seed);
+    Random random(seed);
+    BertEncoder encoder(tiny());
+    encoder.visit([&](const std::string&, Tensor& tensor) { random.fill(tensor); });
+    const BertInput input{.ids = kIds, .segments = kSegments, .attend_keys = kAttend};
+    const Shape shape{2, 4, 6};
+    Tensor hidden(DType::f64, shape);
+    const Tensor d_hidden = random.tensor(DType::f64, shape);
+    BertEncoder::Saved saved;
+    encoder.forward(input, {.hidden = hidden}, {}, &saved);
+    BertEncoder grads = nn::zeros_like(encoder);
+    encoder.backward(saved, d_hidden, grads);
+    const auto leaves = test::parameter_leaves(encoder, grads);
+    EXPECT_EQ(leaves.size(), 3u + 2 + 2 * 16);
+    test::expect_gradients(
+        [&] {
+          encoder.forward(input, {.hidden = hidden});
+          return test::weighted_sum(hidden, d_hidden);
+        },
+        leaves);
+  }
+}
+
+TEST(BertEncoder, WordsPositionsAndSegmentsAllCount) {
+  BertEncoder encoder(tiny());
+  const auto hidden = [&](std::initializer_list<std::int64_t> ids, std::initializer_list<std::int64_t> segments) {
+    const Tensor id = Tensor::of<std::int64_t>({3}, ids), segment = Tensor::of<std::int64_t>({3}, segments);
+    Tensor out(DType::f64, {3, 6});
+    encoder.forward({.ids = id, .segments = segment}, {.hidden = out});
+    return out;
+  };
+  const Tensor base = hidden({1, 2, 3}, {0, 0, 0});
+  EXPECT_GT(test::max_abs_difference(base, hidden({1, 2, 4}, {0, 0, 0})), 1e-3);
+  EXPECT_GT(test::max_abs_difference(base, hidden({1, 2, 3}, {0, 0, 1})), 1e-3);
+  const Tensor swapped = hidden({2, 1, 3}, {0, 0, 0});
+  EXPECT_GT(test::max_abs_difference(base.view().select(0, 0), swapped.view().select(0, 1)), 1e-3);
+}
+
+TEST(BertEncoder, AbsentSegmentsAreZero) {
+  BertEncoder encoder(tiny());
+  const Tensor zero(DType::i32, {2, 4});
+  Tensor a(DType::f64, {2, 4, 6}), b(DType::f64, {2, 4, 6});
+  encoder.forward({.ids = kIds}, {.hidden = a});
+  encoder.forward({.ids = kIds, .segments = zero}, {.hidden = b});
+  EXPECT_TRUE(test::same_bits(a, b));
+}
+
+TEST(BertEncoder, PaddingChangesNothingForTheOthers) {
+  BertEncoder encoder(tiny());
+  const ConstTensorView short_ids = kIds.view().select(0, 1).slice(0, 0, 3), short_segments = kSegments.view().select(0, 1).slice(0, 0, 3);
+  Tensor padded(DType::f64, {2, 4, 6}), alone(DType::f64, {3, 6}), padded_maps(DType::f64, {2, 2, 2, 4, 4}), maps(DType::f64, {2, 2, 3, 3});
+  encoder.forward({.ids = kIds, .segments = kSegments, .attend_keys = kAttend}, {.hidden = padded, .attentions = padded_maps});
+  encoder.forward({.ids = short_ids, .segments = short_segments}, {.hidden = alone, .attentions = maps});
+  EXPECT_TRUE(test::near(padded.view().select(0, 1).slice(0, 0, 3), alone, 1e-13));
+  const TensorView of_text = padded_maps.view().select(1, 1).slice(2, 0, 3);  // [L,N,3,4]
+  EXPECT_TRUE(test::near(of_text.slice(3, 0, 3), maps, 1e-13));
+  EXPECT_EQ(test::largest_magnitude(of_text.slice(3, 3, 4)), 0);
+}
+
+TEST(BertEncoder, AskingForMoreDoesNotChangeTheRest) {
+  BertEncoder encoder(tiny(DType::f32));
+  Tensor a(DType::f32, {2, 4, 6}), b(DType::f32, {2, 4, 6}), all(DType::f32, {3, 2, 4, 6}), maps(DType::f32, {2, 2, 2, 4, 4});
+  BertEncoder::Saved saved;
+  encoder.forward({.ids = kIds}, {.hidden = a});
+  encoder.forward({.ids = kIds}, {.hidden = b, .all_hidden = all, .attentions = maps}, {}, &saved);
+  EXPECT_TRUE(test::same_bits(a, b));
+  EXPECT_TRUE(test::same_bits(all.view().select(0, 2), a));
+  for (int layer = 0; layer < 2; ++layer)
+    EXPECT_TRUE(test::same_bits(all.view().select(0, layer), saved.hidden[static_cast<std::size_t>(layer)]));
+}
+
+TEST(BertEncoder, EveryRowOfAMapSumsToOne) {
+  BertEncoder encoder(tiny());
+  Tensor maps(DType::f64, {2, 2, 2, 4, 4});
+  encoder.forward({.ids = kIds, .attend_keys = kAttend}, {.attentions = maps});
+  const auto p = test::to_doubles(maps);
+  for (std::size_t row = 0; row < p.size(); row += 4) EXPECT_NEAR(p[row] + p[row + 1] + p[row + 2] + p[row + 3], 1, 1e-12) << row / 4;
+}
+
+TEST(BertEncoder, ExtentsMayBeZeroOrOne) {
+  BertEncoder encoder(tiny());
+  for (const Shape& ids : {Shape{0}, Shape{1}, Shape{0, 3}, Shape{3, 0}, Shape{1, 1}, Shape{2, 1, 3}}) {
+    SCOPED_TRACE(to_string(ids));
+    const Tensor id(DType::i64, ids);
+    Shape shape = ids, maps = ids.first(ids.size() - 1);
+    shape.push_back(6);
+    maps.insert(0, 2);
+    for (const std::int64_t extent : {std::int64_t{2}, ids[-1], ids[-1]}) maps.push_back(extent);
+    Tensor hidden(DType::f64, shape), attentions(DType::f64, maps);
+    BertEncoder::Saved saved;
+    encoder.forward({.ids = id}, {.hidden = hidden, .attentions = attentions}, {}, &saved);
+    BertEncoder grads = nn::zeros_like(encoder);
+    encoder.backward(saved, hidden, grads);
+  }
+}
+
+TEST(BertEncoder, RefusesInputThatDoesNotFit) {
+  BertEncoder encoder(tiny());
+  Tensor hidden(DType::f64, {6, 6});
+  const Tensor six(DType::i64, {6}), outside = Tensor::of<std::int64_t>({2}, {0, 7}), floats(DType::f32, {2});
+  Tensor small(DType::f64, {2, 6});
+  EXPECT_ERROR(encoder.forward({.ids = six}, {.hidden = hidden}), invalid_argument,
+               AllOf(HasSubstr("6 tokens"), HasSubstr("positions for 5")));
+  EXPECT_ERROR(encoder.forward({.ids = outside}, {.hidden = small}), invalid_argument, HasSubstr("7"));
+  EXPECT_ERROR(encoder.forward({.ids = floats}, {.hidden = small}), invalid_argument, HasSubstr("float32"));
+  EXPECT_ERROR(encoder.forward({}, {.hidden = small}), invalid_argument, HasSubstr("ids are missing"));
+  const Tensor ids(DType::i64, {2});
+  EXPECT_ERROR(encoder.forward({.ids = ids, .segments = six}, {.hidden = small}), invalid_argument,
+               HasSubstr("segments is [6]; it must be [2]"));
+  EXPECT_ERROR(encoder.forward({.ids = ids, .segments = outside}, {.hidden = small}), invalid_argument, HasSubstr("7"));
+  EXPECT_ERROR(encoder.forward({.ids = ids, .attend_keys = ids}, {.hidden = small}), invalid_argument, HasSubstr("attend_keys is int64"));
+  EXPECT_ERROR(encoder.forward({.ids = ids}, {.hidden = hidden}), invalid_argument, HasSubstr("hidden is [6,6]; it must be [2,6]"));
+  EXPECT_ERROR(encoder.forward({.ids = ids}, {.attentions = small}), invalid_argument,
+               HasSubstr("attentions is [2,6]; it must be [2,2,2,2]"));
+  EXPECT_ERROR(BertEncoder({.vocabulary = 0}), invalid_argument, HasSubstr("vocabulary is 0"));
+}
+
+}  // namespace
+}  // namespace polyhead::models

@@ -1,0 +1,71 @@
+#include "polyhead/models/encoder_layer.h"
+
+#include "nn/check.h"
+#include "nn/elementwise.h"
+#include "nn/initialise.h"
+
+namespace polyhead::models {
+
+using nn::require_separate;
+using nn::require_shape;
+using nn::require_tensor;
+
+EncoderLayer::EncoderLayer(const EncoderLayerConfig& config) {
+  require(config.width >= 0 && config.hidden_width >= 0, "EncoderLayer: width is ", config.width, " and hidden_width ", config.hidden_width,
+          "; neither may be negative");
+  nn::Initialiser initialiser(config.seed);
+  const nn::LayerNormConfig norm{.width = config.width, .epsilon = config.epsilon, .dtype = config.dtype};
+  attention =
+      nn::MultiHeadAttention({.query_width = config.width, .heads = config.heads, .dtype = config.dtype, .seed = initialiser.child_seed()});
+  attention_norm = nn::LayerNorm(norm);
+  feed_forward = nn::FeedForward({.width = config.width,
+                                  .hidden_width = config.hidden_width == 0 ? 4 * config.width : config.hidden_width,
+                                  .activation = config.activation,
+                                  .dtype = config.dtype,
+                                  .seed = initialiser.child_seed()});
+  output_norm = nn::LayerNorm(norm);
+}
+
+void EncoderLayer::forward(ConstTensorView x, TensorView y, const nn::AttentionOptions& options, Saved* saved) const {
+  constexpr const char* kOperation = "EncoderLayer.forward";
+  const DType dtype = attention_norm.weight.dtype();
+  require_tensor(kOperation, {"y", y}, dtype);
+  require_shape(kOperation, {"y", y}, x.shape());
+  require_separate(kOperation, {"y", y}, {{"x", x}});
+
+  Tensor attention_sum(dtype, x.shape()), attended(dtype, x.shape()), output_sum(dtype, x.shape());
+  attention.forward({.query = x}, attention_sum, options, saved != nullptr ? &saved->attention : nullptr);
+  nn::add(x, attention_sum);
+  attention_norm.forward(attention_sum, attended, options.executor);
+  feed_forward.forward(attended, output_sum, saved != nullptr ? &saved->feed_forward : nullptr, options.executor);
+  nn::add(attended, output_sum);
+  output_norm.forward(output_sum, y, options.executor);
+  if (saved == nullptr) return;
+  saved->attention_sum = std::move(attention_sum);
+  saved->attended = std::move(attended);
+  saved->output_sum = std::move(output_sum);
+}
+
+void EncoderLayer::backward(const Saved& saved, ConstTensorView d_y, TensorView d_x, EncoderLayer* grads, Executor* executor) const {
+  constexpr const char* kOperation = "EncoderLayer.backward";
+  const DType dtype = attention_norm.weight.dtype();
+  const Shape& shape = saved.output_sum.shape();
+  require_tensor(kOperation, {"d_y", d_y}, dtype);
+  require_shape(kOperation, {"d_y", d_y}, shape);
+  require_tensor(kOperation, {"d_x", d_x}, dtype);
+  require_shape(kOperation, {"d_x", d_x}, shape);
+  require_separate(kOperation, {"d_x", d_x}, {{"d_y", d_y}});
+
+  // Each sum hands its gradient to both of its terms.
+  Tensor d_output_sum(dtype, shape), d_attended(dtype, shape), d_attention_sum(dtype, shape);
+  output_norm.backward(saved.output_sum, d_y, d_output_sum, grads != nullptr ? &grads->output_norm : nullptr, nn::Write::replace, executor);
+  copy(d_output_sum, d_attended);
+  feed_forward.backward(saved.attended, saved.feed_forward, d_output_sum, d_attended, grads != nullptr ? &grads->feed_forward : nullptr,
+                        nn::Write::add, executor);
+  attention_norm.backward(saved.attention_sum, d_attended, d_attention_sum, grads != nullptr ? &grads->attention_norm : nullptr,
+                          nn::Write::replace, executor);
+  attention.backward(saved.attention, d_attention_sum, {.query = d_x, .parameters = grads != nullptr ? &grads->attention : nullptr});
+  nn::add(d_attention_sum, d_x);
+}
+
+}  // namespace polyhead::models

@@ -1,0 +1,92 @@
+#include "polyhead/models/sentence_model.h"
+
+#include <algorithm>
+#include <utility>
+#include <vector>
+
+#include "core/text.h"
+
+namespace polyhead::models {
+namespace {
+
+Tensor ids_of(const TokenizedText& tokens) {
+  return Tensor::of<std::int64_t>({static_cast<std::int64_t>(tokens.ids.size())}, std::span(tokens.ids));
+}
+
+Tensor segments_of(const TokenizedText& tokens) {
+  const std::vector<std::int64_t> segments(tokens.segments.begin(), tokens.segments.end());
+  return Tensor::of<std::int64_t>({static_cast<std::int64_t>(segments.size())}, std::span(segments));
+}
+
+EncodeOptions limits(const BertEncoder& encoder, WhenTooLong when_too_long) {
+  return {.max_length = encoder.config.positions, .when_too_long = when_too_long};
+}
+
+}  // namespace
+
+TokenizedText SentenceModel::tokenize(std::string_view text, WhenTooLong when_too_long) const {
+  return tokenizer.encode(text, limits(encoder, when_too_long));
+}
+
+TokenizedText SentenceModel::tokenize(std::string_view text, std::string_view pair, WhenTooLong when_too_long) const {
+  return tokenizer.encode(text, pair, limits(encoder, when_too_long));
+}
+
+SentenceResult SentenceModel::run(std::string_view text, const SentenceOptions& options) const {
+  return run(tokenize(text, options.when_too_long), options);
+}
+
+SentenceResult SentenceModel::run(std::string_view text, std::string_view pair, const SentenceOptions& options) const {
+  return run(tokenize(text, pair, options.when_too_long), options);
+}
+
+SentenceResult SentenceModel::run(TokenizedText tokens, const SentenceOptions& options) const {
+  const BertConfig& config = encoder.config;
+  const DType results = accumulation_dtype(config.dtype);
+  SentenceResult result;
+  result.ids = ids_of(tokens);
+  const Tensor segments = segments_of(tokens);
+  result.tokens = std::move(tokens);
+  const std::int64_t length = result.ids.numel();
+  result.hidden = Tensor(config.dtype, {length, config.width});
+  result.embedding = Tensor(results, {config.width});
+  if (options.attentions) result.attentions = Tensor(results, {config.layers, config.heads, length, length});
+  if (options.all_hidden) result.all_hidden = Tensor(config.dtype, {config.layers + 1, length, config.width});
+  encoder.forward({.ids = result.ids, .segments = segments},
+                  {.hidden = result.hidden, .all_hidden = result.all_hidden, .attentions = result.attentions},
+                  {.backend = options.backend, .executor = options.executor});
+  sentence_embedding(result.hidden, {}, result.embedding);
+  return result;
+}
+
+Tensor SentenceModel::embed(std::span<const std::string> texts, const SentenceOptions& options) const {
+  const BertConfig& config = encoder.config;
+  std::vector<TokenizedText> tokens;
+  std::int64_t length = 0;
+  for (const std::string& text : texts) {
+    tokens.push_back(tokenize(text, options.when_too_long));
+    length = std::max(length, static_cast<std::int64_t>(tokens.back().ids.size()));
+  }
+  const auto count = static_cast<std::int64_t>(texts.size());
+  Tensor ids(DType::i64, {count, length}), attend_keys(DType::boolean, {count, length});  // padding: id 0, which nothing attends to
+  for (std::int64_t i = 0; i < count; ++i) {
+    const auto& row = tokens[static_cast<std::size_t>(i)].ids;
+    std::copy(row.begin(), row.end(), ids.data<std::int64_t>() + i * length);
+    std::fill_n(attend_keys.data<bool>() + i * length, row.size(), true);
+  }
+  Tensor hidden(config.dtype, {count, length, config.width}), embeddings(accumulation_dtype(config.dtype), {count, config.width});
+  encoder.forward({.ids = ids, .attend_keys = attend_keys}, {.hidden = hidden}, {.backend = options.backend, .executor = options.executor});
+  sentence_embedding(hidden, attend_keys, embeddings);
+  return embeddings;
+}
+
+SentenceModel load_bert(const std::filesystem::path& directory) {
+  SentenceModel model{.tokenizer = load_tokenizer(directory), .encoder = load_bert_encoder(directory)};
+  const std::int64_t pieces = model.tokenizer.vocabulary_size();
+  if (pieces > model.encoder.config.vocabulary)
+    fail(ErrorCode::format, "load_bert: vocab.txt has ", pieces, " pieces, but config.json's vocab_size is ",
+         model.encoder.config.vocabulary);
+  return model;
+}
+
+}  // namespace polyhead::models

@@ -1,0 +1,109 @@
+#include "polyhead/models/sentence_model.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "models/error_matcher.h"
+#include "models/minilm_test_data.h"
+#include "models/model_folder.h"
+#include "support/compare.h"
+
+namespace polyhead::models {
+namespace {
+
+using testing::ElementsAre;
+using testing::HasSubstr;
+
+// Computed by another implementation in float32; tests/data/minilm.
+class MiniLm : public testing::Test {
+ protected:
+  static void SetUpTestSuite() {
+    model_ = new SentenceModel(load_bert(minilm_directory()));
+    expected_ = new io::TensorFile(io::open_tensors(minilm_expected("expected.safetensors")));
+    texts_ = read_json(minilm_expected("texts.json")).at("attend").get<std::vector<std::string>>();
+  }
+  static void TearDownTestSuite() {
+    delete model_;
+    delete expected_;
+  }
+  static const Tensor& expected(const std::string& name, std::size_t text) { return expected_->at(name + "_" + std::to_string(text)); }
+
+  static inline SentenceModel* model_ = nullptr;
+  static inline io::TensorFile* expected_ = nullptr;
+  static inline std::vector<std::string> texts_;
+};
+
+TEST_F(MiniLm, AttentionsHiddenStatesAndEmbeddingsAgreeWithThePublishedImplementation) {
+  ASSERT_EQ(texts_.size(), 4u);
+  for (std::size_t i = 0; i < texts_.size(); ++i) {
+    SCOPED_TRACE(texts_[i]);
+    const SentenceResult result = model_->run(texts_[i]);
+    EXPECT_TRUE(test::same_bits(result.ids, expected("ids", i)));
+    EXPECT_TRUE(test::near(result.attentions, expected("attentions", i), 1e-5));
+    EXPECT_TRUE(test::near(result.hidden, expected("hidden", i), 1e-5));
+    EXPECT_TRUE(test::near(result.embedding, expected("embedding", i), 1e-5));
+  }
+}
+
+TEST_F(MiniLm, APaddedBatchGivesTheEmbeddingsOfTheTextsAlone) {
+  const Tensor embeddings = model_->embed(texts_);
+  EXPECT_EQ(embeddings.shape(), (Shape{4, 384}));
+  for (std::size_t i = 0; i < texts_.size(); ++i)
+    EXPECT_TRUE(test::near(embeddings.view().select(0, static_cast<std::int64_t>(i)), expected("embedding", i), 1e-5)) << texts_[i];
+}
+
+TEST_F(MiniLm, APairIsTwoSegments) {
+  const SentenceResult pair = model_->run("a cat", "a dog", {.all_hidden = true});
+  EXPECT_THAT(pair.tokens.segments, ElementsAre(0, 0, 0, 0, 1, 1, 1));
+  const SentenceResult single = model_->run("a cat [SEP] a dog", {.all_hidden = true});
+  EXPECT_TRUE(test::same_bits(pair.ids, single.ids));
+  const auto start = [](const SentenceResult& r) { return r.all_hidden.view().select(0, 0).slice(0, 0, 4); };
+  EXPECT_TRUE(test::same_bits(start(pair), start(single)));
+  EXPECT_GT(test::max_abs_difference(pair.hidden, single.hidden), 1e-2);
+}
+
+TEST_F(MiniLm, A512TokenTextIsServedAndALongerOneIsRefusedOrCut) {
+  std::string text;
+  for (int i = 0; i < 510; ++i) text += "cat ";
+  EXPECT_EQ(model_->run(text, {.attentions = false}).ids.numel(), 512);
+  text += "cat";
+  EXPECT_ERROR(model_->run(text), invalid_argument, AllOf(HasSubstr("513"), HasSubstr("512")));
+  const SentenceResult cut = model_->run(text, {.when_too_long = WhenTooLong::longest_first, .attentions = false});
+  EXPECT_EQ(cut.ids.numel(), 512);
+  EXPECT_EQ(cut.tokens.dropped_tokens, 1);
+}
+
+TEST_F(MiniLm, EmbeddingNoTextsIsNoRows) { EXPECT_EQ(model_->embed({}).shape(), (Shape{0, 384})); }
+
+TEST(SentenceEmbedding, IsTheMeanOfKeptTokensAtUnitLength) {
+  const Tensor hidden = Tensor::of<double>({2, 2, 2}, {6, 0, 0, 8, 5, 5, -3, 4});
+  const Tensor keep = Tensor::of<bool>({2, 2}, {true, true, false, true});
+  Tensor out(DType::f64, {2, 2});
+  sentence_embedding(hidden, keep, out);
+  EXPECT_TRUE(test::near(out, Tensor::of<double>({2, 2}, {0.6, 0.8, -0.6, 0.8}), 1e-15));
+  sentence_embedding(hidden.view().select(0, 0), {}, out.view().select(0, 1));
+  EXPECT_TRUE(test::near(out, Tensor::of<double>({2, 2}, {0.6, 0.8, 0.6, 0.8}), 1e-15));
+}
+
+TEST(SentenceEmbedding, OfNoTokensIsZero) {
+  const Tensor hidden = Tensor::of<float>({1, 1, 2}, {5, 6});
+  Tensor out = Tensor::of<float>({1, 2}, {1, 1});
+  sentence_embedding(hidden, Tensor::of<bool>({1, 1}, {false}), out);
+  EXPECT_TRUE(test::near(out, Tensor(DType::f32, {1, 2}), 0));
+  sentence_embedding(Tensor(DType::f32, {1, 0, 2}), {}, out);
+  EXPECT_TRUE(test::near(out, Tensor(DType::f32, {1, 2}), 0));
+  EXPECT_ERROR(sentence_embedding(hidden, {}, Tensor(DType::f32, {2, 2})), invalid_argument, HasSubstr("out is [2,2]; it must be [1,2]"));
+}
+
+TEST(LoadBert, AVocabularyThatIsLargerThanTheModelIsAnError) {
+  ModelFolder folder;
+  folder.write_json("config.json", config_json(small_bert()));
+  io::save_tensors(folder.path() / "model.safetensors", hf_tensors(BertEncoder(small_bert())));
+  folder.write("vocab.txt", "[UNK]\n[CLS]\n[SEP]\na\nb\nc\nd\n");
+  EXPECT_EQ(load_bert(folder.path()).run("a b").ids.numel(), 4);
+  folder.write("vocab.txt", "[UNK]\n[CLS]\n[SEP]\na\nb\nc\nd\ne\n");
+  EXPECT_ERROR(load_bert(folder.path()), format, AllOf(HasSubstr("8 pieces"), HasSubstr("vocab_size is 7")));
+}
+
+}  // namespace
+}  // namespace polyhead::models
