@@ -1,0 +1,39 @@
+// What this machine has, for the choice of kernels and for `polyhead devices`.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace polyhead {
+
+struct InstructionSet {
+  std::string_view name;     // as Linux spells it: "avx512bw"
+  std::string_view adds;     // what it adds for attention
+  bool available = false;    // the processor has it and the operating system saves its registers
+};
+
+struct Cache {
+  int level = 0;             // 1 is the nearest
+  std::string kind;          // "data", "instruction" or "unified"
+  std::int64_t bytes = 0;
+  int shared_by = 0;         // logical processors that share one; 0: not known
+};
+
+struct Cpu {
+  std::string name;          // as the processor calls itself; empty: not known
+  std::string_view architecture;  // "x86-64", "aarch64", …
+  int online = 0;            // logical processors that are switched on
+  int usable = 0;            // of these, what this process may run on
+  std::vector<InstructionSet> instruction_sets;  // every row that exists for the architecture, available or not
+  std::vector<Cache> caches;                     // of the first processor; empty: not known
+};
+
+// Asks the processor and the operating system; nothing is measured.
+Cpu detect_cpu();
+
+// Whether the row is there and available; false for a name that the architecture does not have.
+bool has_instruction_set(const Cpu& cpu, std::string_view name);
+
+}  // namespace polyhead

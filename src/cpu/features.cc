@@ -1,0 +1,112 @@
+#include "polyhead/device.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <thread>
+
+#ifdef __linux__
+#include <sched.h>
+#endif
+
+#include "cpu/instruction_sets.h"
+
+namespace polyhead {
+namespace {
+
+// The first line of a small text file; empty when it cannot be read.
+std::string first_line(const std::string& path) {
+  std::string line;
+  if (std::FILE* file = std::fopen(path.c_str(), "r")) {
+    for (int c; (c = std::fgetc(file)) != EOF && c != '\n';) line += static_cast<char>(c);
+    std::fclose(file);
+  }
+  return line;
+}
+
+// A decimal number and a unit of 1024s, as Linux writes cache sizes: "48K"; 0 when it is none.
+std::int64_t parse_bytes(const std::string& text) {
+  std::int64_t value = 0;
+  for (const char c : text) {
+    if ('0' <= c && c <= '9') {
+      value = value * 10 + (c - '0');
+    } else {
+      return c == 'K' ? value << 10 : c == 'M' ? value << 20 : c == 'G' ? value << 30 : 0;
+    }
+  }
+  return value;
+}
+
+// Processors in a list such as "0-3,8".
+int count_list(const std::string& text) {
+  int count = 0, number = 0, first = -1;
+  for (std::size_t i = 0; i <= text.size(); ++i) {
+    const char c = i < text.size() ? text[i] : ',';
+    if ('0' <= c && c <= '9') {
+      number = number * 10 + (c - '0');
+    } else if (c == '-') {
+      first = number;
+      number = 0;
+    } else if (c == ',' && i > 0) {
+      count += first < 0 ? 1 : number - first + 1;
+      first = -1;
+      number = 0;
+    }
+  }
+  return count;
+}
+
+std::vector<Cache> linux_caches() {
+  std::vector<Cache> caches;
+  for (int index = 0; index < 16; ++index) {
+    const std::string folder = "/sys/devices/system/cpu/cpu0/cache/index" + std::to_string(index) + "/";
+    const std::string level = first_line(folder + "level"), size = first_line(folder + "size");
+    if (level.empty() || size.empty()) break;
+    std::string kind = first_line(folder + "type");
+    std::transform(kind.begin(), kind.end(), kind.begin(), [](char c) { return 'A' <= c && c <= 'Z' ? static_cast<char>(c - 'A' + 'a') : c; });
+    caches.push_back({static_cast<int>(parse_bytes(level)), kind, parse_bytes(size), count_list(first_line(folder + "shared_cpu_list"))});
+  }
+  return caches;
+}
+
+// What the C library knows, where the kernel does not list caches.
+std::vector<Cache> library_caches() {
+  std::vector<Cache> caches;
+#ifdef _SC_LEVEL1_DCACHE_SIZE
+  const auto add = [&](int level, const char* kind, int name) {
+    const long bytes = sysconf(name);
+    if (bytes > 0) caches.push_back({level, kind, bytes, 0});
+  };
+  add(1, "data", _SC_LEVEL1_DCACHE_SIZE);
+  add(1, "instruction", _SC_LEVEL1_ICACHE_SIZE);
+  add(2, "unified", _SC_LEVEL2_CACHE_SIZE);
+  add(3, "unified", _SC_LEVEL3_CACHE_SIZE);
+#endif
+  return caches;
+}
+
+int usable_processors(int online) {
+#ifdef __linux__
+  cpu_set_t set;
+  if (sched_getaffinity(0, sizeof set, &set) == 0) return std::max(1, CPU_COUNT(&set));
+#endif
+  return online;
+}
+
+}  // namespace
+
+Cpu detect_cpu() {
+  Cpu result{.name = cpu::processor_name(), .architecture = cpu::kArchitecture, .instruction_sets = cpu::instruction_sets(), .caches = linux_caches()};
+  if (result.caches.empty()) result.caches = library_caches();
+  const long online = sysconf(_SC_NPROCESSORS_ONLN);
+  result.online = online > 0 ? static_cast<int>(online) : std::max(1, static_cast<int>(std::thread::hardware_concurrency()));
+  result.usable = usable_processors(result.online);
+  return result;
+}
+
+bool has_instruction_set(const Cpu& cpu, std::string_view name) {
+  return std::any_of(cpu.instruction_sets.begin(), cpu.instruction_sets.end(), [&](const InstructionSet& row) { return row.name == name && row.available; });
+}
+
+}  // namespace polyhead
