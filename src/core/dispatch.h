@@ -21,12 +21,17 @@ inline T load(T x) { return x; }
 inline float load(bf16 x) { return to_float(x); }
 inline float load(f16 x) { return to_float(x); }
 
+// float32 on the way to a narrower type: an inexact x becomes the neighbour whose last bit is set, so that the second rounding cannot take it
+// for a tie (round to odd; Boldo and Melquiond 2008, "Emulation of FMA and correctly rounded sums").
+float to_float_for_narrowing(double x);
+inline float to_float_for_narrowing(float x) { return x; }
+
 template <class T, class A>
 inline T store(A x) {
   if constexpr (std::is_same_v<T, bf16>) {
-    return to_bf16(static_cast<float>(x));
+    return to_bf16(to_float_for_narrowing(x));
   } else if constexpr (std::is_same_v<T, f16>) {
-    return to_f16(static_cast<float>(x));
+    return to_f16(to_float_for_narrowing(x));
   } else {
     return static_cast<T>(x);
   }

@@ -1,6 +1,7 @@
 #include "polyhead/dtype.h"
 
 #include <bit>
+#include <cmath>
 
 #include "core/dispatch.h"
 
@@ -32,6 +33,15 @@ float to_float(f16 x) {
     return sign ? -magnitude : magnitude;
   }
   return std::bit_cast<float>(sign | ((exponent + 112u) << 23) | (fraction << 13));
+}
+
+float to_float_for_narrowing(double x) {
+  const auto nearest = static_cast<float>(x);
+  const double back = nearest;
+  if (back == x || std::isnan(x)) return nearest;
+  auto bits = std::bit_cast<std::uint32_t>(nearest);
+  if (std::abs(back) > std::abs(x)) --bits;  // towards zero, infinity included
+  return std::bit_cast<float>(bits | 1u);
 }
 
 f16 to_f16(float x) {

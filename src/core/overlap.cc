@@ -39,6 +39,31 @@ bool nested(const Layout& layout) {
   return true;
 }
 
+// Axes whose strides are multiples of `modulus` do not move a residue; the others reach this far.
+std::int64_t reach_modulo(ConstTensorView view, std::int64_t modulus) {
+  const auto element = static_cast<std::int64_t>(info(view.dtype()).size);
+  std::int64_t reach = element;
+  for (int axis = 0; axis < view.rank(); ++axis) {
+    const std::int64_t stride = std::abs(view.stride(axis)) * element;
+    if (stride % modulus != 0) reach += (view.extent(axis) - 1) * stride;
+  }
+  return reach;
+}
+
+// Whether some stride shows that the views interleave, as columns of one matrix do: modulo a row of it, each stays within its own columns.
+bool interleave(ConstTensorView a, ConstTensorView b) {
+  const std::int64_t distance = byte_span(b).first - byte_span(a).first;
+  for (const ConstTensorView& view : {a, b}) {
+    for (int axis = 0; axis < view.rank(); ++axis) {
+      const std::int64_t modulus = std::abs(view.stride(axis)) * static_cast<std::int64_t>(info(view.dtype()).size);
+      if (view.extent(axis) == 1 || modulus == 0) continue;
+      const std::int64_t start = (distance % modulus + modulus) % modulus;  // of b, seen from a
+      if (start >= reach_modulo(a, modulus) && start + reach_modulo(b, modulus) <= modulus) return true;
+    }
+  }
+  return false;
+}
+
 // One flag per byte of [first, last).
 class Footprint {
  public:
@@ -47,19 +72,31 @@ class Footprint {
   // Marks the view's bytes that lie inside; true when one of them was marked before.
   bool mark(ConstTensorView view) {
     bool met = false;
-    const auto size = static_cast<std::int64_t>(info(view.dtype()).size);
-    const std::int64_t start = static_cast<const char*>(view.data()) - first_;
-    for_each_offset<1>(view.shape(), {view.strides()}, [&](const auto& at) {
-      for (std::int64_t byte = start + at[0] * size, end = byte + size; byte < end; ++byte) {
-        if (byte < 0 || byte >= static_cast<std::int64_t>(bytes_.size())) continue;
-        met |= bytes_[static_cast<std::size_t>(byte)];
-        bytes_[static_cast<std::size_t>(byte)] = true;
-      }
+    visit(view, [&](std::size_t byte) {
+      met |= bytes_[byte];
+      bytes_[byte] = true;
     });
     return met;
   }
 
+  bool meets(ConstTensorView view) const {
+    bool met = false;
+    visit(view, [&](std::size_t byte) { met |= bytes_[byte]; });
+    return met;
+  }
+
  private:
+  template <class F>
+  void visit(ConstTensorView view, const F& f) const {
+    const auto size = static_cast<std::int64_t>(info(view.dtype()).size);
+    const std::int64_t start = static_cast<const char*>(view.data()) - first_;
+    for_each_offset<1>(view.shape(), {view.strides()}, [&](const auto& at) {
+      for (std::int64_t byte = start + at[0] * size, end = byte + size; byte < end; ++byte) {
+        if (0 <= byte && byte < static_cast<std::int64_t>(bytes_.size())) f(static_cast<std::size_t>(byte));
+      }
+    });
+  }
+
   const char* first_;
   std::vector<bool> bytes_;
 };
@@ -84,9 +121,10 @@ bool overlaps(ConstTensorView a, ConstTensorView b) {
   const char* first = before(x.first, y.first) ? y.first : x.first;
   const char* last = before(x.last, y.last) ? x.last : y.last;
   if (x.first == x.last || y.first == y.last || !before(first, last)) return false;
+  if (interleave(a, b)) return false;
   Footprint footprint(first, last);
   footprint.mark(a);
-  return footprint.mark(b);
+  return footprint.meets(b);
 }
 
 bool overlaps_itself(ConstTensorView view) {

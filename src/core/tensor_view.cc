@@ -8,7 +8,11 @@ namespace {
 template <class Void>
 Void* advance(Void* data, DType dtype, std::int64_t elements) {
   using Byte = std::conditional_t<std::is_const_v<Void>, const char, char>;
-  return elements == 0 ? data : static_cast<Byte*>(data) + elements * static_cast<std::int64_t>(info(dtype).size);
+  return data == nullptr ? data : static_cast<Byte*>(data) + elements * static_cast<std::int64_t>(info(dtype).size);
+}
+
+void require_extents(const Shape& shape) {
+  for (const std::int64_t extent : shape) require(extent >= 0, "a tensor's extents are not negative: shape ", shape);
 }
 
 }  // namespace
@@ -17,7 +21,7 @@ template <class Void>
 BasicTensorView<Void>::BasicTensorView(Void* data, DType dtype, const Shape& shape, const Strides& strides)
     : data_(data), shape_(shape), strides_(strides), dtype_(dtype), present_(true) {
   require(shape.size() == strides.size(), "a tensor view needs a stride per extent: shape ", shape, ", strides ", strides);
-  for (const std::int64_t extent : shape) require(extent >= 0, "a tensor's extents are not negative: shape ", shape);
+  require_extents(shape);
   require(data != nullptr || polyhead::numel(shape) == 0, "a tensor view of shape ", shape, " needs memory, not a null pointer");
 }
 
@@ -40,9 +44,9 @@ std::int64_t BasicTensorView<Void>::stride(int axis) const { return strides_[axi
 
 template <class Void>
 bool BasicTensorView<Void>::is_contiguous() const {
+  if (numel() == 0) return true;
   std::int64_t expected = 1;
   for (int axis = rank() - 1; axis >= 0; --axis) {
-    if (shape_[axis] == 0) return true;
     if (shape_[axis] != 1 && strides_[axis] != expected) return false;
     expected *= shape_[axis];
   }
@@ -66,12 +70,13 @@ BasicTensorView<Void> BasicTensorView<Void>::slice(int axis, std::int64_t first,
   require(0 <= first && first <= last && last <= shape_[at], "slice: [", first, ",", last, ") of axis ", axis, " of a tensor of shape ", shape_);
   require(step != 0, "slice: the step must not be 0");
   BasicTensorView result = *this;
-  const std::int64_t size = step < 0 ? -step : step;
-  const std::int64_t count = (last - first + size - 1) / size;
-  // A negative step walks the same range from its last element.
-  if (count > 0) result.data_ = advance(data_, dtype_, (step > 0 ? first : last - 1) * strides_[at]);
-  result.shape_[at] = count;
-  result.strides_[at] = strides_[at] * step;
+  result.shape_[at] = 0;
+  if (first == last) return result;
+  // A negative step walks the same range from its last element. 0 - unsigned: the smallest step has no positive counterpart.
+  const std::uint64_t size = step < 0 ? 0 - static_cast<std::uint64_t>(step) : static_cast<std::uint64_t>(step);
+  result.shape_[at] = static_cast<std::int64_t>(static_cast<std::uint64_t>(last - first - 1) / size) + 1;
+  if (result.shape_[at] > 1) result.strides_[at] = strides_[at] * step;
+  result.data_ = advance(data_, dtype_, (step > 0 ? first : last - 1) * strides_[at]);
   return result;
 }
 
@@ -124,6 +129,7 @@ template <class Void>
 BasicTensorView<Void> BasicTensorView<Void>::expand(const Shape& shape) const {
   const int added = shape.size() - rank();
   require(added >= 0, "expand: shape ", shape_, " has more dimensions than ", shape);
+  require_extents(shape);
   BasicTensorView result = *this;
   result.shape_ = shape;
   result.strides_ = shape;
@@ -138,6 +144,7 @@ BasicTensorView<Void> BasicTensorView<Void>::expand(const Shape& shape) const {
 template <class Void>
 BasicTensorView<Void> BasicTensorView<Void>::unflatten(int axis, const Shape& parts) const {
   const int at = axis_index(axis, "unflatten");
+  require_extents(parts);
   require(polyhead::numel(parts) == shape_[at], "unflatten: an extent of ", shape_[at], " does not split into ", parts);
   BasicTensorView result = *this;
   const Strides inner = contiguous_strides(parts);
@@ -153,6 +160,7 @@ BasicTensorView<Void> BasicTensorView<Void>::unflatten(int axis, const Shape& pa
 
 template <class Void>
 BasicTensorView<Void> BasicTensorView<Void>::reshape(const Shape& shape) const {
+  require_extents(shape);
   require(polyhead::numel(shape) == numel(), "reshape: ", shape_, " has ", numel(), " elements, ", shape, " has ", polyhead::numel(shape));
   BasicTensorView result = *this;
   result.shape_ = shape;

@@ -1,0 +1,137 @@
+#include "support/compare.h"
+#include "support/random.h"
+
+namespace polyhead {
+namespace {
+
+using test::error_message;
+using test::Random;
+using test::same_bits;
+using test::StridedTensor;
+using test::to_doubles;
+
+using Values = std::vector<double>;
+
+TEST(Copy, KeepsBitsInEveryLayout) {
+  for (std::uint64_t seed = 0; seed < 300; ++seed) {
+    SCOPED_TRACE(testing::Message() << "seed " << seed);
+    Random random(seed);
+    const DType dtype = kDTypes[static_cast<std::size_t>(random.integer(0, 12))].dtype;
+    Shape shape;
+    for (std::int64_t axes = random.integer(0, 4); axes > 0; --axes) shape.push_back(random.integer(0, 4));
+    const StridedTensor from = random.strided(dtype, shape, is_floating(dtype) ? -9 : 0, 100), to = random.empty_strided(dtype, shape);
+    copy(from, to);
+    EXPECT_EQ(to_doubles(to), to_doubles(from));
+    EXPECT_TRUE(to.padding_is_intact());
+    EXPECT_TRUE(same_bits(Tensor::copy_of(from), to.view()));
+  }
+}
+
+TEST(Copy, ConvertsBetweenFloatingDtypes) {
+  const Tensor x = Tensor::of<double>({4}, {1.0 / 3, 1e10, -1e-10, 1e300});
+  EXPECT_EQ(to_doubles(Tensor::copy_of(x, DType::f32)), (Values{1.0f / 3, 1e10f, -1e-10f, std::numeric_limits<double>::infinity()}));
+  EXPECT_EQ(to_doubles(Tensor::copy_of(Tensor::of<double>({3}, {1.0 / 3, 1e5, 1}), DType::f16)),
+            (Values{0x555p-12, std::numeric_limits<double>::infinity(), 1}));
+  EXPECT_EQ(to_doubles(Tensor::copy_of(Tensor::of<float>({1}, {1.0f / 3}), DType::bf16)), (Values{0xabp-9}));
+  EXPECT_EQ(to_doubles(Tensor::copy_of(Tensor::of<bf16>({1}, {{0x3eab}}), DType::f64)), (Values{0xabp-9}));
+}
+
+TEST(Copy, IntegersMustFit) {
+  const Tensor x = Tensor::of<std::int64_t>({3}, {-128, 0, 127});
+  EXPECT_EQ(to_doubles(Tensor::copy_of(x, DType::i8)), (Values{-128, 0, 127}));
+  EXPECT_EQ(error_message([&] { Tensor::copy_of(x, DType::u64); }), "copy: -128 of int64 does not fit in uint64");
+  EXPECT_EQ(error_message([&] { Tensor::copy_of(Tensor::of<std::int64_t>({1}, {128}), DType::i8); }), "copy: 128 of int64 does not fit in int8");
+  EXPECT_EQ(error_message([&] { Tensor::copy_of(Tensor::of<std::uint64_t>({1}, {~std::uint64_t{0}}), DType::i64); }),
+            "copy: 18446744073709551615 of uint64 does not fit in int64");
+}
+
+TEST(Copy, KindsDoNotMix) {
+  const Tensor x(DType::f32, {2});
+  EXPECT_EQ(error_message([&] { Tensor::copy_of(x, DType::i32); }), "copy: float32 does not convert to int32");
+  EXPECT_EQ(error_message([&] { Tensor::copy_of(x, DType::boolean); }), "copy: float32 does not convert to bool");
+  EXPECT_EQ(error_message([&] { Tensor::copy_of(Tensor(DType::boolean, {2}), DType::u8); }), "copy: bool does not convert to uint8");
+  EXPECT_EQ(error_message([&] { copy(x, Tensor(DType::f32, {3})); }), "copy: shapes [2] and [3] differ");
+  EXPECT_EQ(error_message([&] { copy({}, Tensor(DType::f32, {3})); }), "copy: a tensor is missing");
+}
+
+TEST(Fill, WritesTheViewAndNothingElse) {
+  for (const DTypeInfo& row : kDTypes) {
+    SCOPED_TRACE(row.name);
+    const StridedTensor x = Random(7).empty_strided(row.dtype, {3, 4});
+    fill(x, 1);
+    EXPECT_EQ(to_doubles(x), Values(12, 1));
+    EXPECT_TRUE(x.padding_is_intact());
+  }
+}
+
+TEST(Fill, ValueMustExist) {
+  Tensor i8(DType::i8, {1}), u64(DType::u64, {1}), i64(DType::i64, {1});
+  fill(i8, -128);
+  EXPECT_EQ(to_doubles(i8), Values{-128});
+  EXPECT_EQ(error_message([&] { fill(i8, 128); }), "fill: 128 is no int8");
+  EXPECT_EQ(error_message([&] { fill(i8, 0.5); }), "fill: 0.5 is no int8");
+  EXPECT_EQ(error_message([&] { fill(i8, std::nan("")); }), "fill: nan is no int8");
+  EXPECT_NE(error_message([&] { fill(u64, -1); }), "");
+  EXPECT_NE(error_message([&] { fill(u64, 0x1p64); }), "");
+  EXPECT_NE(error_message([&] { fill(i64, 0x1p63); }), "");
+  fill(i64, -0x1p63);
+  EXPECT_EQ(to_doubles(i64), Values{-0x1p63});
+  EXPECT_EQ(error_message([&] { fill({}, 1); }), "fill: the tensor is missing");
+}
+
+TEST(Tensor, StartsAtZeroAndAligned) {
+  const Tensor x(DType::f32, {3, 5});
+  EXPECT_EQ(to_doubles(x), Values(15, 0));
+  EXPECT_EQ(reinterpret_cast<std::uintptr_t>(x.view().data()) % 64, 0u);
+  EXPECT_EQ(Tensor(DType::f32, {3, 0}).numel(), 0);
+  EXPECT_EQ(Tensor(DType::f32, {}).numel(), 1);
+}
+
+TEST(Tensor, CopyHasMemoryOfItsOwn) {
+  Tensor a = Tensor::of<float>({2}, {1, 2});
+  Tensor b = a, c;
+  c = a;
+  a.data<float>()[0] = 9;
+  EXPECT_EQ(to_doubles(b), (Values{1, 2}));
+  EXPECT_EQ(to_doubles(c), (Values{1, 2}));
+  Tensor& alias = c;
+  c = alias;
+  EXPECT_EQ(to_doubles(c), (Values{1, 2}));
+  EXPECT_FALSE(Tensor(Tensor()));
+}
+
+TEST(Tensor, MovedFromIsAbsent) {
+  Tensor a = Tensor::of<float>({2}, {1, 2});
+  const Tensor b = std::move(a);
+  EXPECT_FALSE(a);  // NOLINT(bugprone-use-after-move)
+  EXPECT_EQ(to_doubles(b), (Values{1, 2}));
+  Tensor c = Tensor::of<float>({1}, {3}), d;
+  d = std::move(c);
+  EXPECT_FALSE(c);  // NOLINT(bugprone-use-after-move)
+  EXPECT_EQ(to_doubles(d), (Values{3}));
+}
+
+TEST(Tensor, SharesMemoryThatItsOwnerKeeps) {
+  auto memory = std::make_shared<std::vector<float>>(std::vector<float>{1, 2, 3, 4});
+  const std::weak_ptr<std::vector<float>> watch = memory;
+  {
+    const TensorView every_other(memory->data(), DType::f32, {2}, {2});
+    Tensor shared = Tensor::share(every_other, std::move(memory));
+    EXPECT_FALSE(watch.expired());
+    const Tensor copied = shared;
+    shared.data<float>()[0] = 9;
+    EXPECT_EQ(to_doubles(shared), (Values{9, 3}));
+    EXPECT_EQ(to_doubles(copied), (Values{1, 3}));
+    EXPECT_TRUE(copied.view().is_contiguous());
+  }
+  EXPECT_TRUE(watch.expired());
+}
+
+TEST(Tensor, OfCountsItsValues) {
+  EXPECT_EQ(error_message([] { Tensor::of<float>({2, 2}, {1, 2, 3}); }), "reshape: [3] has 3 elements, [2,2] has 4");
+  EXPECT_EQ(to_doubles(Tensor::of<bool>({3}, {true, false, true})), (Values{1, 0, 1}));
+  EXPECT_EQ(Tensor::of<float>({0, 3}, {}).shape(), (Shape{0, 3}));
+}
+
+}  // namespace
+}  // namespace polyhead
