@@ -32,6 +32,7 @@ using Source = std::unique_ptr<zip_source_t, decltype(&zip_source_free)>;
 class Reader {
  public:
   explicit Reader(const FileBytes& file) : file_(file), archive_(nullptr, &zip_discard) {
+    if (!is_npz(file.bytes)) fail(ErrorCode::format, file.name(), ": it does not begin with \"PK\", as a zip archive does");  // libzip takes nothing for one
     ZipError error;
     Source source(zip_source_buffer_create(file.bytes.data(), file.bytes.size(), 0, &error.error), &zip_source_free);
     if (source) archive_.reset(zip_open_from_source(source.get(), ZIP_RDONLY, &error.error));

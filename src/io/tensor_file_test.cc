@@ -1,0 +1,131 @@
+#include "polyhead/io/tensor_file.h"
+
+#include <gmock/gmock.h>
+#include <sys/stat.h>
+
+#include <thread>
+
+#include "io/test_files.h"
+
+namespace polyhead::io {
+namespace {
+
+using ::testing::HasSubstr;
+
+TEST(TensorFile, TheContentsTellTheFormatAndNotTheName) {
+  const TestFolder folder;
+  const Tensor tensor = random_tensor(DType::f32, {2, 3});
+  for (const FormatDescription& format : formats()) {
+    if (!format.writable) continue;
+    SCOPED_TRACE(format.name);
+    save_tensors(folder / ("a" + std::string(format.extension)), {{"misnamed", tensor}});
+    std::filesystem::rename(folder / ("a" + std::string(format.extension)), folder / "misnamed.bin");
+    const TensorFile file = open_tensors(folder / "misnamed.bin");
+    EXPECT_EQ(file.format, format.name);
+    EXPECT_EQ(file.path, folder / "misnamed.bin");
+    expect_same(file.at("misnamed"), tensor);
+  }
+}
+
+TEST(TensorFile, WhatCannotBeReadSaysWhy) {
+  const TestFolder folder;
+  std::filesystem::create_directory(folder / "empty");
+  EXPECT_EQ(error_of([&] { open_tensors(folder / "none.npz"); }), "io: cannot open " + (folder / "none.npz").string() + ": No such file or directory");
+  EXPECT_EQ(error_of([&] { open_tensors(folder / "empty"); }),
+            "io: cannot read " + (folder / "empty").string() + ": the folder holds neither model.safetensors nor model.safetensors.index.json");
+  EXPECT_EQ(error_of([&] { open_tensors("/dev/zero"); }), "io: cannot read /dev/zero: it is neither a file nor a pipe");
+  const auto path = folder.write("readme.txt", "hello");
+  EXPECT_EQ(error_of([&] { open_tensors(path); }),
+            "format: " + path.string() + ": its 5 bytes are in none of the formats npy, npz, safetensors, safetensors index");
+}
+
+TEST(TensorFile, AFileWithoutTheTensorNamesThoseThatItHas) {
+  const TestFolder folder;
+  save_tensors(folder / "a.npz", {{"q", random_tensor(DType::f32, {1})}, {"k", random_tensor(DType::f32, {1})}});
+  const TensorFile file = open_tensors(folder / "a.npz");
+  EXPECT_EQ(file.find("v"), nullptr);
+  EXPECT_EQ(error_of([&] { file.at("v"); }),
+            "invalid_argument: " + (folder / "a.npz").string() + ": there is no tensor \"v\"; the file holds \"q\", \"k\"");
+}
+
+TEST(TensorFile, AnUnknownExtensionIsRefused) {
+  const TestFolder folder;
+  for (const char* name : {"a.txt", "a", "model.safetensors.index.json"}) {
+    EXPECT_THAT(error_of([&] { save_tensors(folder / name, {{"q", random_tensor(DType::f32, {1})}}); }),
+                HasSubstr("names no format by its extension; .npy, .npz, .safetensors do"));
+  }
+  EXPECT_EQ(folder.count(), 0u);
+}
+
+TEST(TensorFile, EveryFormatIsReadThroughAPipe) {
+  const TestFolder folder;
+  const Tensor tensor = random_tensor(DType::f32, {300, 200});
+  for (const char* extension : {".safetensors", ".npy", ".npz"}) {
+    SCOPED_TRACE(extension);
+    const auto file = folder / (std::string("pipe") + extension), pipe = folder / "pipe";
+    save_tensors(file, {{"pipe", tensor}});
+    ASSERT_EQ(mkfifo(pipe.c_str(), 0600), 0);
+    std::thread writer([&] { std::ofstream(pipe, std::ios::binary) << read_bytes(file); });
+    TensorFile read = open_tensors(pipe);
+    writer.join();
+    std::filesystem::remove(pipe);
+    const Tensor alone = std::move(*read.find("pipe"));
+    read = {};
+    expect_same(alone, tensor);
+  }
+}
+
+TEST(TensorFile, AFolderHoldsAModel) {
+  const TestFolder folder;
+  const Tensor tensor = random_tensor(DType::f32, {2});
+  save_tensors(folder / "model.safetensors", {{"a", tensor}});
+  const TensorFile file = open_tensors(folder / ".");
+  EXPECT_EQ(file.path.filename(), "model.safetensors");
+  expect_same(file.at("a"), tensor);
+}
+
+class Shards : public ::testing::Test {
+ protected:
+  Shards() {
+    save_tensors(folder / "one.safetensors", {{"a", a}}, {{"format", "pt"}});
+    save_tensors(folder / "two.safetensors", {{"b", b}});
+  }
+  std::string error(const std::string& index) {
+    folder.write("model.safetensors.index.json", index);
+    return error_of([&] { open_tensors(folder / "."); });
+  }
+  TestFolder folder;
+  Tensor a = random_tensor(DType::f32, {2}), b = random_tensor(DType::f64, {3});
+};
+
+TEST_F(Shards, AreOneFile) {
+  ASSERT_EQ(error("{\"metadata\": {\"total_size\": 32}, \"weight_map\": {\"a\": \"one.safetensors\", \"b\": \"two.safetensors\"}}"), "no error");
+  for (const auto& path : {folder / ".", folder / "model.safetensors.index.json"}) {
+    const TensorFile file = open_tensors(path);
+    EXPECT_EQ(file.format, "safetensors index");
+    ASSERT_EQ(file.tensors.size(), 2u);
+    expect_same(file.at("a"), a);
+    expect_same(file.at("b"), b);
+    EXPECT_EQ(file.metadata, (Metadata{{"format", "pt"}}));
+  }
+}
+
+TEST_F(Shards, AMalformedIndexIsRefusedWithTheReason) {
+  save_tensors(folder / "again.safetensors", {{"a", a}, {"c", a}});
+  const std::vector<std::pair<std::string, std::string>> cases{
+      {"{", "it is no index of safetensors files: that is a JSON object with a weight_map"},
+      {"{\"weight_map\": []}", "it is no index of safetensors files"},
+      {"{\"weight_map\": {\"a\": 1}}", "the weight_map has no file name for tensor \"a\""},
+      {"{\"weight_map\": {\"a\": \"../one.safetensors\"}}", "puts tensor \"a\" in \"../one.safetensors\", which is no name of a file in the same folder"},
+      {"{\"weight_map\": {\"a\": \"/etc/passwd\"}}", "which is no name of a file in the same folder"},
+      {"{\"weight_map\": {\"a\": \"..\"}}", "which is no name of a file in the same folder"},
+      {"{\"weight_map\": {\"a\": \"one.safetensors\\u0000\"}}", "which is no name of a file in the same folder"},
+      {"{\"weight_map\": {\"a\": \"three.safetensors\"}}", "three.safetensors: No such file or directory"},
+      {"{\"weight_map\": {\"a\": \"two.safetensors\"}}", "puts tensor \"a\" in \"two.safetensors\", which does not hold it"},
+      {"{\"weight_map\": {\"a\": \"one.safetensors\", \"c\": \"again.safetensors\"}}", "two of its files hold the tensor \"a\""},
+  };
+  for (const auto& [index, reason] : cases) EXPECT_THAT(error(index), HasSubstr(reason)) << index;
+}
+
+}  // namespace
+}  // namespace polyhead::io

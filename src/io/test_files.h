@@ -1,0 +1,97 @@
+// Files for the tests of this folder, made by the tests themselves.
+#pragma once
+
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <cstdint>
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+#include <random>
+#include <string>
+
+#include "core/text.h"
+#include "polyhead/io/tensor_file.h"
+
+namespace polyhead::io {
+
+// An empty folder that goes away with the object.
+class TestFolder {
+ public:
+  TestFolder() {
+    std::string name = (std::filesystem::temp_directory_path() / "polyhead-io-XXXXXX").string();
+    if (mkdtemp(name.data()) == nullptr) throw std::runtime_error("no temporary folder");
+    path_ = name;
+  }
+  ~TestFolder() {
+    std::error_code ignored;
+    std::filesystem::remove_all(path_, ignored);
+  }
+  TestFolder(const TestFolder&) = delete;
+  TestFolder& operator=(const TestFolder&) = delete;
+
+  std::filesystem::path operator/(const std::string& name) const { return path_ / name; }
+  std::filesystem::path write(const std::string& name, const std::string& bytes) const {
+    std::ofstream(path_ / name, std::ios::binary) << bytes;
+    return path_ / name;
+  }
+  std::size_t count() const {
+    return static_cast<std::size_t>(std::distance(std::filesystem::directory_iterator(path_), std::filesystem::directory_iterator()));
+  }
+
+ private:
+  std::filesystem::path path_;
+};
+
+inline std::string read_bytes(const std::filesystem::path& path) {
+  std::ifstream file(path, std::ios::binary);
+  return {std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
+}
+
+inline std::string little_endian(std::uint64_t value, int bytes = 8) {
+  std::string text;
+  for (int i = 0; i < bytes; ++i) text += static_cast<char>(value >> (8 * i) & 0xff);
+  return text;
+}
+
+inline std::string safetensors_bytes(const std::string& header, const std::string& data = "") {
+  return little_endian(header.size()) + header + data;
+}
+
+// what() of the Error that f throws, with its code before it: "format: …".
+template <class F>
+std::string error_of(const F& f) {
+  try {
+    f();
+  } catch (const Error& error) {
+    constexpr const char* kNames[] = {"invalid_argument", "unsupported", "io", "format"};
+    return std::string(kNames[static_cast<std::size_t>(error.code())]) + ": " + error.what();
+  }
+  return "no error";
+}
+
+inline std::string bytes_of(ConstTensorView view) {
+  const Tensor packed = Tensor::copy_of(view);
+  const auto size = static_cast<std::size_t>(packed.numel()) * info(packed.dtype()).size;
+  return size == 0 ? "" : std::string(static_cast<const char*>(packed.view().data()), size);
+}
+
+inline void expect_same(ConstTensorView a, ConstTensorView b) {
+  EXPECT_EQ(a.dtype(), b.dtype());
+  EXPECT_EQ(to_string(a.shape()), to_string(b.shape()));
+  EXPECT_TRUE(bytes_of(a) == bytes_of(b));
+}
+
+// Random bits, so that NaN payloads and subnormals travel too; booleans are 0 or 1.
+inline Tensor random_tensor(DType dtype, const Shape& shape, std::uint32_t seed = 1) {
+  Tensor tensor(dtype, shape);
+  std::mt19937 random(seed);
+  auto* at = static_cast<unsigned char*>(tensor.view().data());
+  const auto size = static_cast<std::size_t>(tensor.numel()) * info(dtype).size;
+  for (std::size_t i = 0; i < size; ++i) at[i] = static_cast<unsigned char>(dtype == DType::boolean ? random() & 1u : random() & 0xffu);
+  return tensor;
+}
+
+}  // namespace polyhead::io
