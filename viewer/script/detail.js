@@ -9,7 +9,7 @@ class Detail {
   show(text, map, shown, spot) {
     $("readout").replaceChildren(...this.#headline(text, map, spot));
     $("where").textContent = Detail.#where(spot);
-    $("detail").hidden = !spot;
+    $("detail").classList.toggle("idle", !spot);  // invisible, but keeping its room: the page must not move under the pointer
     if (!spot) return;
     const width = text.keys.size;
     const ofRow = spot.row === null ? null : shown.columns.map((column) => [column, map[spot.row * width + column]]);
@@ -30,14 +30,14 @@ class Detail {
 
   #headline(text, map, spot) {
     if (!spot) return [make("span", { className: "quiet", textContent: "Point at a cell or a word, or press the arrow keys." })];
-    if (spot.column === null) return [word(text.queries.word(spot.row)), " → …"];
-    if (spot.row === null) return ["… → ", word(text.keys.word(spot.column))];
+    if (spot.column === null) return [word(text.queries.word(spot.row)), make("span", { textContent: " → …" })];
+    if (spot.row === null) return [make("span", { textContent: "… → " }), word(text.keys.word(spot.column))];
     const weight = make("output", { className: "weight", textContent: this.#weight(text, map, spot) });
-    return [word(text.queries.word(spot.row)), " → ", word(text.keys.word(spot.column)), " ", weight];
+    return [word(text.queries.word(spot.row)), make("span", { textContent: " → " }), word(text.keys.word(spot.column)), " ", weight];
   }
 
   static #where(spot) {
-    if (!spot) return "A row’s word attends to the columns’ words; a row sums to 1.";
+    if (!spot) return "Rows attend to columns; each row sums to 1.";
     if (spot.column === null) return `Row ${spot.row}: what this word attends to.`;
     if (spot.row === null) return `Column ${spot.column}: which words attend to this one.`;
     return `Row ${spot.row} attends to column ${spot.column}.`;

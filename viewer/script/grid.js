@@ -7,6 +7,7 @@ class Grid {
     this.element = element;
     this.open = open;
     this.drawing = 0;
+    this.brush = make("canvas");
     element.addEventListener("click", (event) => this.#click(event));
     element.addEventListener("keydown", (event) => this.#key(event));
     element.addEventListener("focusin", (event) => this.#rove(event.target));
@@ -34,20 +35,22 @@ class Grid {
   }
 
   #thumb(layer, head) {
-    const canvas = make("canvas", { aria: { hidden: true } });
     const title = titleOf(layer, head);
-    const thumb = make("button", { type: "button", title, tabIndex: -1, data: { layer, head }, aria: { label: title } }, canvas);
+    const picture = make("img", { alt: "", draggable: false });
+    const thumb = make("button", { type: "button", title, tabIndex: -1, data: { layer, head }, aria: { label: title } }, picture);
     thumb.className = head === MEAN ? "thumb mean" : "thumb";
     return thumb;
   }
 
+  // Pictures are images, not canvases: a page with a thousand canvases takes a second for each frame.
   draw(look) {
     const drawing = ++this.drawing;
     const rows = this.text.queries.shown(look.hideSpecial);
     const columns = this.text.keys.shown(look.hideSpecial);
     const jobs = this.thumbs.map((thumb) => () => {
       const map = this.text.map(...Grid.place(thumb));
-      paint(thumb.firstChild, map, this.text.keys.size, rows, columns, look, Grid.thumbnailPixels);
+      paint(this.brush, map, this.text.keys.size, rows, columns, look, Grid.thumbnailPixels);
+      thumb.firstChild.src = this.brush.toDataURL();
     });
     return inSlices(jobs, () => drawing !== this.drawing);
   }

@@ -78,8 +78,8 @@ function show(before = {}) {
   $("head").hidden = !isOpen();
   grid.select(state.layer, state.head);
   showHint();
+  $("detail").hidden = !isOpen();
   if (isOpen()) showHead(text, look);
-  else $("detail").hidden = true;
 }
 
 function showText(text) {
