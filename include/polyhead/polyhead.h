@@ -1,6 +1,7 @@
 // The whole public surface.
 #pragma once
 
+#include "polyhead/device.h"
 #include "polyhead/dtype.h"
 #include "polyhead/error.h"
 #include "polyhead/executor.h"
@@ -21,6 +22,7 @@
 #include "polyhead/nn/linear.h"
 #include "polyhead/nn/module.h"
 #include "polyhead/nn/multi_head_attention.h"
+#include "polyhead/nn/trace.h"
 #include "polyhead/sdpa.h"
 #include "polyhead/tensor.h"
 #include "polyhead/tensor_view.h"

@@ -1,0 +1,317 @@
+#include "polyhead/nn/trace.h"
+
+#include <gmock/gmock.h>
+
+#include <cmath>
+#include <map>
+
+#include "nn/attention_shapes.h"
+#include "support/compare.h"
+#include "support/random.h"
+
+namespace polyhead::nn {
+namespace {
+
+using test::near;
+using test::Random;
+using test::same_bits;
+using test::to_doubles;
+using testing::ElementsAre;
+using testing::HasSubstr;
+
+std::vector<std::string> names(const std::vector<TraceStep>& steps) {
+  std::vector<std::string> list;
+  for (const TraceStep& step : steps) list.push_back(step.step);
+  return list;
+}
+
+const TraceStep& find(const std::vector<TraceStep>& steps, const std::string& name) {
+  for (const TraceStep& step : steps) {
+    if (step.step == name) return step;
+  }
+  throw std::runtime_error("no step " + name);
+}
+
+// A layer with everything that a trace can show, or with parts of it.
+struct Problem {
+  MultiHeadAttentionConfig config{.query_width = 6, .heads = 2, .dtype = DType::f64, .seed = 7};
+  Shape query{2, 3, 6};
+  Shape key, value, bias;
+  Mask mask;
+  Mode mode = Mode::evaluation;
+
+  std::vector<Tensor> memory;
+
+  std::vector<TraceStep> run(Tensor* out = nullptr) {
+    Random random(5);
+    memory.clear();
+    memory.reserve(4);
+    const auto view = [&](const Shape& shape) -> ConstTensorView {
+      if (shape.empty()) return {};
+      return memory.emplace_back(random.tensor(config.dtype, shape)).view();
+    };
+    const MultiHeadAttention layer(config);
+    const AttentionInput input{.query = view(query), .key = view(key), .value = view(value)};
+    const AttentionOptions options{.mask = mask, .bias = view(bias), .mode = mode, .dropout_seed = 3};
+    if (out) {
+      *out = Tensor(config.dtype, layer.output_shape(input));
+      layer.forward(input, *out, options);
+    }
+    return trace(layer, input, options);
+  }
+};
+
+Tensor lengths(std::initializer_list<std::int64_t> values) { return Tensor::of<std::int64_t>({static_cast<std::int64_t>(values.size())}, values); }
+
+TEST(Trace, HasTheShapesOfTheTutorialWithHeadsBesideTheBatch) {
+  Problem p;
+  p.config = {.query_width = 100, .heads = 5, .bias = false, .output_bias = false};
+  p.query = {2, 10, 100};
+  const std::vector<TraceStep> steps = p.run();
+  EXPECT_THAT(names(steps), ElementsAre("query", "projection q", "projection k", "projection v", "split q", "split k", "split v", "scores", "scale", "softmax",
+                                        "weighted values", "merge", "output map"));
+  EXPECT_EQ(find(steps, "query").shape(), Shape({2, 10, 100}));
+  EXPECT_EQ(find(steps, "projection q").shape(), Shape({2, 10, 100}));
+  for (const char* name : {"split q", "weighted values"}) {
+    EXPECT_EQ(find(steps, name).shape(), Shape({2, 5, 10, 20}));
+    EXPECT_EQ(find(steps, name).letters, name[0] == 's' ? "[B,N,T,H]" : "[B,N,T,V]");
+    EXPECT_THAT(find(steps, name).meaning, HasSubstr("the same data as (10,10,20)"));
+  }
+  EXPECT_EQ(find(steps, "softmax").shape(), Shape({2, 5, 10, 10}));
+  EXPECT_EQ(find(steps, "merge").shape(), Shape({2, 10, 100}));
+  EXPECT_EQ(find(steps, "output map").shape(), Shape({2, 10, 100}));
+}
+
+// Layers with every optional part, alone and together; masks and biases over them.
+std::vector<Problem> sweep() {
+  std::vector<Problem> list;
+  const auto add = [&](const auto& change) { change(list.emplace_back()); };
+  static const Tensor per_sequence = lengths({2, 0});
+  static const Tensor keys = Tensor::of<bool>({2, 3}, {true, false, true, false, true, true});
+  add([](Problem&) {});
+  add([](Problem& p) { p.key = {2, 4, 5}, p.config.key_width = 5; });
+  add([](Problem& p) { p.key = {2, 4, 5}, p.value = {2, 4, 3}, p.config.key_width = 5, p.config.value_width = 3, p.config.value_head_width = 4; });
+  add([](Problem& p) { p.config.kv_heads = 1, p.config.output = OutputMap::none; });
+  add([](Problem& p) { p.config.heads = 6, p.config.kv_heads = 2, p.config.scale = 0.3; });
+  add([](Problem& p) { p.config.scale = 1.0, p.config.softcap = 0.5; });
+  add([](Problem& p) { p.mask.causal = Causal::top_left(), p.bias = {2, 3, 3}; });
+  add([](Problem& p) { p.mask.window = {.left = 1, .right = 0}, p.config.gate = Gate::sigmoid; });
+  for (const EmptyRows rule : {EmptyRows::Zero, EmptyRows::Uniform, EmptyRows::Unmasked}) {
+    add([&](Problem& p) { p.mask.key_lengths = per_sequence, p.config.empty_rows = rule; });
+  }
+  add([](Problem& p) { p.config.bias_kv = true, p.config.zero_key = true, p.mask.attend_keys = keys, p.bias = {3, 3}; });
+  add([](Problem& p) { p.config.zero_key = true; });
+  add([](Problem& p) { p.config.bias_kv = true, p.mask.block_keys = keys; });
+  for (const Gate gate : {Gate::none, Gate::sigmoid}) {
+    add([&](Problem& p) { p.config.global_query = GlobalQuery::mean, p.config.gate = gate; });
+    add([&](Problem& p) { p.config.global_query = GlobalQuery::masked_mean, p.config.gate = gate, p.mask.attend_keys = keys; });
+  }
+  add([](Problem& p) { p.query = {2, 3, 4, 6}, p.config.axis = -3, p.bias = {2, 2, 3, 3}, p.config.gate = Gate::sigmoid; });
+  add([](Problem& p) { p.query = {3, 6}; });
+  add([](Problem& p) { p.config.dropout = 0.5, p.mode = Mode::training, p.mask.causal = Causal::top_left(); });
+  add([](Problem& p) { p.query = {2, 0, 6}; });
+  add([](Problem& p) { p.query = {0, 3, 6}; });
+  add([](Problem& p) { p.query = {1, 1, 6}, p.mask.causal = Causal::top_left(); });
+  return list;
+}
+
+TEST(Trace, EndsWithTheBitsThatForwardWrites) {
+  for (const DType dtype : {DType::f64, DType::f32, DType::bf16}) {
+    int number = 0;
+    for (Problem& p : sweep()) {
+      SCOPED_TRACE(testing::Message() << "problem " << number++ << " in " << info(dtype).name);
+      p.config.dtype = dtype;
+      Tensor out;
+      const std::vector<TraceStep> steps = p.run(&out);
+      EXPECT_TRUE(same_bits(steps.back().value, out));
+    }
+  }
+}
+
+// x W^T + b for the last extent, straight from the definition.
+Tensor linear(ConstTensorView x, const Linear& map) {
+  Shape shape = x.shape();
+  shape[-1] = map.out_width();
+  const std::vector<double> in = to_doubles(x), weight = to_doubles(map.weight), bias = map.bias ? to_doubles(map.bias) : std::vector<double>(weight.size());
+  const auto width = static_cast<std::size_t>(map.in_width()), features = static_cast<std::size_t>(map.out_width());
+  std::vector<double> result(static_cast<std::size_t>(numel(shape)));
+  for (std::size_t i = 0; i < result.size(); ++i) {
+    result[i] = bias[i % features];
+    for (std::size_t j = 0; j < width; ++j) result[i] += weight[(i % features) * width + j] * in[i / features * width + j];
+  }
+  return Tensor::of<double>(shape, std::span<const double>(result));
+}
+
+// [*,N,T,C] = a [*,N,T,R] times b [*,K,R,C] or, transposed, b [*,K,C,R]; head n meets head n / (N/K) of b.
+Tensor multiply_heads(ConstTensorView a, ConstTensorView b, bool transposed) {
+  if (transposed) b = b.transpose(-1, -2);
+  Shape shape = a.shape();
+  shape[-1] = b.extent(-1);
+  const std::int64_t heads = a.extent(-3), shared = heads / b.extent(-3), rows = a.extent(-2), inner = a.extent(-1), columns = b.extent(-1);
+  const std::vector<double> x = to_doubles(a), y = to_doubles(b);
+  std::vector<double> result;
+  for (std::int64_t bn = 0; bn < (rows * inner == 0 ? numel(shape.first(shape.size() - 2)) : a.numel() / (rows * inner)); ++bn) {
+    const std::int64_t other = bn / heads * (heads / shared) + bn % heads / shared;
+    for (std::int64_t t = 0; t < rows; ++t) {
+      for (std::int64_t c = 0; c < columns; ++c) {
+        double sum = 0;
+        for (std::int64_t r = 0; r < inner; ++r) {
+          sum += x[static_cast<std::size_t>((bn * rows + t) * inner + r)] * y[static_cast<std::size_t>((other * inner + r) * columns + c)];
+        }
+        result.push_back(sum);
+      }
+    }
+  }
+  return Tensor::of<double>(shape, std::span<const double>(result));
+}
+
+// Every step follows from the values of the steps before it.
+TEST(Trace, StepsFollowFromEachOther) {
+  int number = 0;
+  for (Problem& p : sweep()) {
+    SCOPED_TRACE(testing::Message() << "problem " << number++);
+    const std::vector<TraceStep> steps = p.run();
+    const MultiHeadAttention layer(p.config);
+    const MultiHeadAttentionConfig& c = layer.config;
+    std::map<std::string, ConstTensorView> at;
+    for (const TraceStep& step : steps) at[step.step] = step.value;
+    constexpr double kTolerance = 1e-12;
+
+    const ConstTensorView query = at["query"], key = at["key"] ? at["key"] : query, value = at["value"] ? at["value"] : key;
+    const bool global = c.global_query != GlobalQuery::off;
+    ASSERT_EQ(static_cast<bool>(at["mean query"]), global);
+    EXPECT_TRUE(near(at["projection q"], linear(global ? at["mean query"] : query, layer.q), kTolerance));
+    EXPECT_TRUE(near(at["projection k"], linear(key, layer.k), kTolerance));
+    EXPECT_TRUE(near(at["projection v"], linear(value, layer.v), kTolerance));
+    ASSERT_EQ(static_cast<bool>(at["added key"]), c.bias_kv || c.zero_key);
+    const int axis = c.axis + query.rank();
+    const ConstTensorView k = at["added key"] ? at["added key"] : at["projection k"], v = at["added key"] ? at["added value"] : at["projection v"];
+    EXPECT_TRUE(same_bits(at["split q"], split_heads(at["projection q"], axis, c.heads)));
+    EXPECT_TRUE(same_bits(at["split k"], split_heads(k, axis, c.kv_heads)));
+    EXPECT_TRUE(same_bits(at["split v"], split_heads(v, axis, c.kv_heads)));
+
+    EXPECT_TRUE(near(at["scores"], multiply_heads(at["split q"], at["split k"], true), kTolerance));
+    std::vector<double> scores = to_doubles(at["scores"]);
+    const double scale = c.scale.value_or(1 / std::sqrt(static_cast<double>(c.head_width)));
+    for (double& x : scores) x *= scale;
+    const auto expect_scores = [&](ConstTensorView stage) {
+      const Tensor expected = Tensor::of<double>(at["scores"].shape(), std::span<const double>(scores));
+      EXPECT_TRUE(near(stage, expected, kTolerance));
+      scores = to_doubles(stage);
+    };
+    ASSERT_EQ(static_cast<bool>(at["scale"]), scale != 1);
+    if (at["scale"]) expect_scores(at["scale"]);
+    ASSERT_EQ(static_cast<bool>(at["softcap"]), c.softcap > 0);
+    if (at["softcap"]) {
+      for (double& x : scores) x = c.softcap * std::tanh(x / c.softcap);
+      expect_scores(at["softcap"]);
+    }
+    ASSERT_EQ(static_cast<bool>(at["bias"]), !p.bias.empty());
+    if (at["bias"]) {
+      const AttentionShapes sizes = attention_shapes("test", c, {.query = query, .key = at["key"]});
+      const Tensor before = Tensor::of<double>(at["scores"].shape(), std::span<const double>(scores));
+      Tensor added(DType::f64, before.shape());
+      Shape own = before.shape();
+      own[-1] = sizes.keys;
+      copy(pair_bias("test", ConstTensorView(p.memory.back()), sizes).expand(own), added.view().slice(-1, 0, sizes.keys));  // added keys carry no bias
+      const std::vector<double> bias = to_doubles(added);
+      for (std::size_t i = 0; i < scores.size(); ++i) scores[i] += bias[i];
+      expect_scores(at["bias"]);
+    }
+    if (at["mask"]) {  // a masked score is -inf, another one stays; a row without a key follows the layer's rule for it
+      const std::vector<double> masked = to_doubles(at["mask"]);
+      const auto keys = static_cast<std::size_t>(at["mask"].extent(-1));
+      std::size_t gone = 0;
+      for (std::size_t i = 0; i < scores.size(); ++i) {
+        const bool uniform_row = c.empty_rows == EmptyRows::Uniform && i / keys * keys >= scores.size() / 2;  // the second sequence has no key
+        if (masked[i] == -INFINITY) ++gone;
+        EXPECT_TRUE(masked[i] == -INFINITY || std::abs(masked[i] - (uniform_row ? 0 : scores[i])) < kTolerance) << i;
+      }
+      EXPECT_EQ(gone > 0, p.query[-2] > 1);
+      scores = masked;
+    }
+
+    const std::vector<double> weights = to_doubles(at["softmax"]);
+    const auto keys = static_cast<std::size_t>(at["softmax"].extent(-1));
+    for (std::size_t row = 0; keys > 0 && row < weights.size() / keys; ++row) {
+      double sum = 0, total = 0;
+      for (std::size_t s = 0; s < keys; ++s) {
+        sum += std::exp(scores[row * keys + s]);
+        total += weights[row * keys + s];
+      }
+      for (std::size_t s = 0; s < keys; ++s) EXPECT_NEAR(weights[row * keys + s], sum == 0 ? 0 : std::exp(scores[row * keys + s]) / sum, kTolerance);
+      EXPECT_NEAR(total, sum == 0 ? 0 : 1, kTolerance);
+    }
+    ASSERT_EQ(static_cast<bool>(at["dropout"]), p.mode == Mode::training);
+    if (at["dropout"]) {
+      const std::vector<double> kept = to_doubles(at["dropout"]);
+      std::size_t dropped = 0;
+      for (std::size_t i = 0; i < kept.size(); ++i) {
+        EXPECT_TRUE(kept[i] == 0 || std::abs(kept[i] - 2 * weights[i]) < kTolerance);
+        dropped += weights[i] > 0 && kept[i] == 0;
+      }
+      EXPECT_GT(dropped, 0U);
+    }
+    EXPECT_TRUE(near(at["weighted values"], multiply_heads(at["dropout"] ? at["dropout"] : at["softmax"], at["split v"], false), kTolerance));
+    EXPECT_TRUE(same_bits(at["weighted values"], split_heads(at["merge"], axis, c.heads)));
+    ASSERT_EQ(static_cast<bool>(at["gate"]), c.gate == Gate::sigmoid);
+    ConstTensorView merged = at["merge"];
+    if (at["gate"]) {
+      const Tensor before = linear(query, layer.gate);
+      std::vector<double> gate = to_doubles(before), product = to_doubles(merged.expand(before.shape()));
+      for (std::size_t i = 0; i < gate.size(); ++i) product[i] *= gate[i] = 1 / (1 + std::exp(-gate[i]));
+      EXPECT_TRUE(near(at["gate"], Tensor::of<double>(before.shape(), std::span<const double>(gate)), kTolerance));
+      EXPECT_TRUE(near(at["gated"], Tensor::of<double>(before.shape(), std::span<const double>(product)), kTolerance));
+      merged = at["gated"];
+    }
+    ASSERT_EQ(static_cast<bool>(at["output map"]), c.output == OutputMap::linear);
+    if (at["output map"]) {
+      EXPECT_TRUE(near(at["output map"], linear(merged, layer.output), kTolerance));
+    }
+  }
+}
+
+TEST(Trace, LettersAreAsManyAsExtents) {
+  for (Problem& p : sweep()) {
+    for (const TraceStep& step : p.run()) {
+      EXPECT_EQ(static_cast<int>(std::count(step.letters.begin(), step.letters.end(), ',')) + 1, step.shape().size()) << step.step << " " << step.letters;
+    }
+  }
+}
+
+TEST(Trace, SaysHowManyPairsAMaskKeepsAndWhatEmptyRowsGive) {
+  const Tensor none = lengths({0, 2});
+  Problem p;
+  p.mask.key_lengths = none;
+  p.config.empty_rows = EmptyRows::Uniform;
+  EXPECT_THAT(find(p.run(), "mask").meaning, AllOf(HasSubstr("6 of 18 pairs stay, alike in every head"), HasSubstr("3 rows without a key: every key gets the same weight")));
+  p.config.empty_rows = EmptyRows::Zero;
+  EXPECT_THAT(find(p.run(), "mask").meaning, HasSubstr("3 rows without a key: weights and output are 0"));
+  EXPECT_THAT(find(p.run(), "softmax").meaning, HasSubstr("rows sum to 1, but for the empty ones"));
+}
+
+TEST(Trace, CallsModulesAsTheSourceDoes) {
+  const MultiHeadAttention layer({.query_width = 4, .heads = 2});
+  const Tensor x(DType::f32, {2, 3, 4});
+  const std::vector<TraceStep> steps = trace(layer, {.query = x, .key = x}, {}, {.q = "W_q", .k = "W_k", .v = "W_v", .output = "W_o"});
+  EXPECT_EQ(find(steps, "projection q").where, "W_q(query)");
+  EXPECT_EQ(find(steps, "projection v").where, "W_v(key)");
+  EXPECT_EQ(find(steps, "output map").where, "W_o(merged)");
+}
+
+TEST(Trace, ValuesAreCopies) {
+  const MultiHeadAttention layer({.query_width = 4, .heads = 2});
+  Tensor x(DType::f32, {2, 3, 4});
+  const std::vector<TraceStep> steps = trace(layer, {.query = x});
+  fill(x, 1);
+  EXPECT_TRUE(near(find(steps, "query").value, Tensor(DType::f32, {2, 3, 4}), 0));
+}
+
+TEST(Trace, RefusesWhatForwardRefuses) {
+  const MultiHeadAttention layer({.query_width = 4, .heads = 2});
+  const Tensor x(DType::f32, {2, 3, 5});
+  EXPECT_THAT(test::error_message([&] { trace(layer, {.query = x}); }), AllOf(HasSubstr("[2,3,5]"), HasSubstr("query_width = 4")));
+}
+
+}  // namespace
+}  // namespace polyhead::nn
