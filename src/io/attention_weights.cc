@@ -99,7 +99,7 @@ std::vector<NamedTensor> store_as(const AttentionWeights& weights, const Place& 
   for (const Parameter& parameter : *place.parameters) {
     const std::vector<std::string> names = canonical_names(parameter);
     const auto there = std::ranges::count_if(names, [&](const std::string& name) { return weights.tensors.contains(name); });
-    if (there == 0) continue;
+    if (there == 0 && parameter.group != 0) continue;
     const auto absent = std::ranges::find_if(names, [&](const std::string& name) { return !weights.tensors.contains(name); });
     require(absent == names.end(), "store_attention: ", parameter.name, " of the layout ", quote(place.layout->name), " needs ",
             absent == names.end() ? "" : *absent, ", which the layer does not have");
