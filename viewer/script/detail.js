@@ -37,7 +37,7 @@ class Detail {
   }
 
   static #where(spot) {
-    if (!spot) return "Rows attend to columns; each row sums to 1.";
+    if (!spot) return "Rows (queries) attend to columns (keys).";
     if (spot.column === null) return `Row ${spot.row}: what this word attends to.`;
     if (spot.row === null) return `Column ${spot.column}: which words attend to this one.`;
     return `Row ${spot.row} attends to column ${spot.column}.`;

@@ -84,6 +84,7 @@ function show(before = {}) {
 
 function showText(text) {
   $("sentence").textContent = text.text;
+  $("sentence").hidden = text.text === data.title;
   $("heads-caption").textContent = `${text.layers} layers in rows, ${text.heads} heads in columns, counted from 0.`;
   grid.build(text);
   const numbers = (count) => [...Array(count).keys()].map((index) => [index, index]);
