@@ -1,0 +1,78 @@
+#include "arguments.h"
+
+#include <algorithm>
+#include <charconv>
+#include <cmath>
+#include <string_view>
+#include <vector>
+
+#include "suggest.h"
+
+namespace polyhead::app {
+namespace {
+
+template <class T>
+std::optional<T> parse(std::string_view word) {
+  T value{};
+  const auto [end, error] = std::from_chars(word.data(), word.data() + word.size(), value);
+  if (word.empty() || error != std::errc{} || end != word.data() + word.size()) return std::nullopt;
+  return value;
+}
+
+std::string lower(std::string_view word) {
+  std::string text(word);
+  for (char& c : text) c = c >= 'A' && c <= 'Z' ? static_cast<char>(c - 'A' + 'a') : c;
+  return text;
+}
+
+}  // namespace
+
+std::int64_t read_integer(const std::string& word) {
+  if (const auto value = parse<std::int64_t>(word)) return *value;
+  throw UsageError(cat("'", word, "' is not a whole number"));
+}
+
+std::int64_t read_count(const std::string& word) {
+  const auto value = parse<std::int64_t>(word);
+  if (!value || *value < 0) throw UsageError(cat("'", word, "' is not a whole number from 0 on"));
+  return *value;
+}
+
+double read_number(const std::string& word) {
+  const auto value = parse<double>(word);
+  if (!value || !std::isfinite(*value)) throw UsageError(cat("'", word, "' is not a number"));
+  return *value;
+}
+
+Shape read_shape(const std::string& word) {
+  std::vector<std::int64_t> extents;
+  std::string_view rest = word;
+  while (!rest.empty()) {
+    const std::size_t comma = std::min(rest.find(','), rest.size());
+    const auto extent = parse<std::int64_t>(rest.substr(0, comma));
+    const bool trailing = comma + 1 == rest.size();
+    if (!extent || *extent < 0 || trailing) throw UsageError(cat("'", word, "' is not a shape; a shape is extents from 0 on with commas between, as 1,8,512,64"));
+    extents.push_back(*extent);
+    rest.remove_prefix(std::min(comma + 1, rest.size()));
+  }
+  if (extents.size() > static_cast<std::size_t>(kMaxRank)) throw UsageError(cat("'", word, "' has ", extents.size(), " extents; at most ", kMaxRank, " are allowed"));
+  return Shape(std::span<const std::int64_t>(extents));
+}
+
+DType read_dtype(const std::string& word) {
+  std::vector<std::string> names;
+  for (const DTypeInfo& row : kDTypes) {
+    const std::string short_name = lower(row.safetensors);
+    if (lower(word) == short_name || lower(word) == row.name) return row.dtype;
+    names.push_back(short_name);
+    names.emplace_back(row.name);
+  }
+  throw UsageError(unknown_name(word, "dtype", names));
+}
+
+std::string read_choice(const std::string& word, std::string_view what, std::span<const std::string> names) {
+  if (std::find(names.begin(), names.end(), word) == names.end()) throw UsageError(unknown_name(word, what, names));
+  return word;
+}
+
+}  // namespace polyhead::app

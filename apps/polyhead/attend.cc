@@ -1,0 +1,214 @@
+#include <array>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "arguments.h"
+#include "attention_rules.h"
+#include "format.h"
+#include "input_tensors.h"
+#include "json.h"
+#include "layer_file.h"
+#include "output_path.h"
+#include "polyhead/models/attention_layer.h"
+#include "terminal.h"
+#include "words.h"
+
+namespace polyhead::app {
+namespace {
+
+struct Options {
+  LayerFile file;
+  AttentionRules rules;
+  LayerRules layer_rules;
+  std::string tensors, output;
+  std::optional<std::int64_t> top_keys;
+  bool maps = false, gradients = false, json = false;
+};
+
+class Results {
+ public:
+  Tensor& make(const std::string& name, DType dtype, const Shape& shape) { return list_.emplace_back(io::NamedTensor{name, Tensor(dtype, shape)}).tensor; }
+  void add(std::string name, Tensor tensor) { list_.push_back({std::move(name), std::move(tensor)}); }
+  const std::vector<io::NamedTensor>& list() const { return list_; }
+
+ private:
+  std::vector<io::NamedTensor> list_;
+};
+
+const std::vector<std::string>& pair_tensors() {
+  static const std::vector<std::string> names{"attend", "block", "attend_keys", "block_keys", "key_lengths", "bias", "dropout_keep", "d_out"};
+  return names;
+}
+
+std::vector<std::string> known_names(std::initializer_list<std::string> inputs) {
+  std::vector<std::string> names(inputs);
+  names.insert(names.end(), pair_tensors().begin(), pair_tensors().end());
+  return names;
+}
+
+Tensor gradient_of_output(InputTensors* in, DType dtype) { return in->as(in->required("d_out", "the gradient of the output that --gradients starts from"), "d_out", dtype); }
+
+void add_maps(const Options& o, const MapsInput& input, const SdpaOptions& options, const Shape& shape, ConstTensorView lse, Results* results) {
+  if (o.maps) {
+    attention_map(input, results->make("weights", lse.dtype(), shape), options);
+    results->add("lse", Tensor::copy_of(lse));
+  }
+  if (!o.top_keys) return;
+  Shape top = shape;
+  top[-1] = *o.top_keys;
+  if (*o.top_keys > shape[-1]) throw UsageError(cat("--top-keys: ", *o.top_keys, " is more than the ", counted(shape[-1], "key"), " there are"));
+  Tensor probability(lse.dtype(), top), key(DType::i64, top);
+  attention_top_keys(input, probability, key, options);
+  results->add("top_keys", std::move(key));
+  results->add("top_weights", std::move(probability));
+}
+
+// q, k and v as they are: scaled dot-product attention without a layer around it.
+std::string run_plain(const Options& o, InputTensors* in, Results* results) {
+  constexpr const char* kRole = "which attention without --weights needs";
+  const Tensor q = in->required("q", kRole), k = in->as(in->required("k", kRole), "k", q.dtype()), v = in->as(in->required("v", kRole), "v", q.dtype());
+  require(q.view().rank() >= 3 && k.view().rank() >= 3 && v.view().rank() >= 3, "attend: q is ", q.shape(), ", k ", k.shape(), ", v ", v.shape(),
+          "; each must have three dimensions or more, [*,N,T,H], [*,K,S,H] and [*,K,S,V]");
+  const Tensor bias = in->as(in->take("bias"), "bias", q.dtype());
+  SdpaOptions options;
+  apply(o.rules, &options);
+  options.bias = bias;
+  Tensor lengths, keep;
+  const Shape lead = q.shape().first(q.shape().size() - 3);
+  options.mask = mask_of(o.rules, lead, q.extent(-2), k.extent(-2), &lengths);
+  in->read_masks(&options.mask);
+  if (options.dropout.p > 0) options.dropout.keep = keep = in->take("dropout_keep");
+
+  Shape out_shape = q.shape(), maps = q.shape();
+  out_shape[-1] = v.extent(-1);
+  maps[-1] = k.extent(-2);
+  Tensor out(q.dtype(), out_shape), lse(is_floating(q.dtype()) ? accumulation_dtype(q.dtype()) : DType::f32, q.shape().first(q.shape().size() - 1));
+  sdpa_forward({.q = q, .k = k, .v = v, .out = out, .lse = lse}, options);
+  add_maps(o, {.q = q, .k = k, .lse = lse}, options, maps, lse, results);
+  if (o.gradients) {
+    const Tensor d_out = gradient_of_output(in, q.dtype());
+    Tensor d_q(q.dtype(), q.shape()), d_k(q.dtype(), k.shape()), d_v(q.dtype(), v.shape()), d_bias = bias ? Tensor(q.dtype(), bias.shape()) : Tensor();
+    sdpa_backward({.q = q, .k = k, .v = v, .out = out, .lse = lse, .d_out = d_out, .d_q = d_q, .d_k = d_k, .d_v = d_v, .d_bias = d_bias}, options);
+    results->add("d_q", std::move(d_q));
+    results->add("d_k", std::move(d_k));
+    results->add("d_v", std::move(d_v));
+    if (d_bias) results->add("d_bias", std::move(d_bias));
+  }
+  results->add("out", std::move(out));
+  in->report_unused(known_names({"q", "k", "v"}), {});
+  return "scaled dot-product attention";
+}
+
+std::string run_layer(const Options& o, InputTensors* in, Results* results) {
+  const LoadedLayer loaded = load_layer(o.file, o.rules, o.layer_rules);
+  const nn::MultiHeadAttention& layer = loaded.layer;
+  const DType dtype = layer.config.dtype;
+  const Tensor query = in->as(in->required("query", "the input of the layer"), "query", dtype);
+  const Tensor key = in->as(in->take("key"), "key", dtype), value = in->as(in->take("value"), "value", dtype), bias = in->as(in->take("bias"), "bias", dtype);
+  const nn::AttentionInput input{.query = query, .key = key, .value = value};
+  const Shape maps = layer.maps_shape(input), lead = maps.first(maps.size() - 3);
+  const std::int64_t keys = maps[-1] - (layer.config.bias_kv ? 1 : 0) - (layer.config.zero_key ? 1 : 0);
+
+  Tensor lengths, keep;
+  nn::AttentionOptions options;
+  options.mask = mask_of(o.rules, lead, maps[-2], keys, &lengths);
+  in->read_masks(&options.mask);
+  options.bias = bias;
+  const bool torch = loaded.layout == "torch";
+  if (torch) {
+    for (ConstTensorView* pairs : {&options.bias, &options.mask.attend, &options.mask.block}) *pairs = with_heads_apart(*pairs, layer.config.heads, lead);
+  }
+  if (layer.config.dropout > 0) {
+    options.mode = nn::Mode::training;
+    options.dropout_seed = o.rules.dropout_seed;
+    options.dropout_keep = keep = in->take("dropout_keep");
+  }
+
+  nn::MultiHeadAttentionSaved saved;
+  Tensor out(dtype, layer.output_shape(input));
+  layer.forward(input, out, options, &saved);
+  add_maps(o, saved.maps(), saved.sdpa, maps, saved.lse, results);
+  if (o.gradients) {
+    const Tensor d_out = gradient_of_output(in, dtype);
+    const auto like = [&](const Tensor& x) { return x ? Tensor(dtype, x.shape()) : Tensor(); };
+    Tensor d_query = like(query), d_key = like(key), d_value = like(value), d_bias = bias ? Tensor(dtype, options.bias.shape()) : Tensor();
+    nn::MultiHeadAttention d_layer = zeros_like(layer);
+    layer.backward(saved, d_out, {.query = d_query, .key = d_key, .value = d_value, .bias = d_bias, .parameters = &d_layer});
+    results->add("d_query", std::move(d_query));
+    if (d_key) results->add("d_key", std::move(d_key));
+    if (d_value) results->add("d_value", std::move(d_value));
+    if (d_bias) results->add("d_bias", Tensor::copy_of(d_bias.view().reshape(bias.shape())));
+    io::AttentionWeights parameters = models::attention_weights(d_layer, loaded.layout, loaded.prefix);
+    parameters.spelling = loaded.spelling;
+    parameters.scale = loaded.scale;  // the naming's own, whatever the options made of it
+    for (io::NamedTensor& d : io::store_attention(parameters)) results->add("d_" + d.name, std::move(d.tensor));
+  }
+  results->add("out", std::move(out));
+  in->report_unused(known_names({"query", "key", "value"}), loaded.names);
+  return cat("layer of layout ", loaded.layout, loaded.prefix.empty() ? "" : cat(" at ", printable(loaded.prefix)), ", ", counted(layer.config.heads, "head"));
+}
+
+void report(const Options& o, const std::string& what, const Results& results) {
+  if (o.json) {
+    Json list = Json::array();
+    for (const auto& [name, tensor] : results.list()) list.push_back({{"name", name}, {"dtype", info(tensor.dtype()).name}, {"shape", to_json(tensor.shape())}});
+    return print_json({{"operation", what}, {"output", o.output}, {"tensors", list}});
+  }
+  std::size_t dtype = 0, shape = 0;
+  for (const auto& [name, tensor] : results.list()) {
+    dtype = std::max(dtype, info(tensor.dtype()).name.size());
+    shape = std::max(shape, to_string(tensor.shape()).size());
+  }
+  std::string text = cat(what, "\n", printable(o.output), ":\n");
+  for (const auto& [name, tensor] : results.list()) {
+    append(text, cat("  ", pad_right(info(tensor.dtype()).name, dtype), "  ", pad_right(to_string(tensor.shape()), shape), "  ", printable(name), "\n"));
+  }
+  print(text);
+}
+
+void run_attend(const Options& o) {
+  check_tensor_format("--output", o.output);
+  check_writable(o.output);
+  InputTensors in(o.tensors);
+  Results results;
+  const std::string what = o.file.path.empty() ? run_plain(o, &in, &results) : run_layer(o, &in, &results);
+  io::save_tensors(o.output, results.list());
+  report(o, what, results);
+}
+
+}  // namespace
+
+Subcommand declare_attend(CLI::App& parser) {
+  const auto o = std::make_shared<Options>();
+  parser.add_option("--tensors", o->tensors, "the inputs; a file may hold both these and the weights")->type_name("FILE")->required();
+  parser.add_option("-o,--output", o->output, "where the results go: .safetensors or .npz")->type_name("FILE")->required();
+  CLI::Option* weights = parser.add_option("--weights", o->file.path, "the layer's parameters; without it q, k and v are attended to as they are")->type_name("FILE");
+  std::vector<CLI::Option*> of_layers = add_layer_file(parser, &o->file);
+  of_layers.push_back(add_value(parser, "--heads", &o->file.heads,
+                                [](const std::string& word) {
+                                  const std::int64_t heads = read_count(word);
+                                  if (heads == 0) throw UsageError("a layer has at least 1");
+                                  return heads;
+                                },
+                                "N", "number of heads, where the weights do not say"));
+  parser.add_flag("--maps", o->maps, "also weights [*,N,T,S], the probabilities before dropout, and lse [*,N,T]");
+  add_value(parser, "--top-keys", &o->top_keys, read_count, "K", "also top_keys and top_weights [*,N,T,K]: the keys with the largest weights, largest first");
+  parser.add_flag("--gradients", o->gradients, "also the gradients of sum(out * d_out), named d_X: of inputs, bias and parameters");
+  add_attention_rules(parser, &o->rules);
+  for (CLI::Option* option : add_layer_rules(parser, &o->layer_rules)) of_layers.push_back(option);
+  for (CLI::Option* option : of_layers) option->needs(weights);
+  parser.add_flag("--json", o->json, "machine-readable: {\"operation\", \"output\", \"tensors\": [{\"name\", \"dtype\", \"shape\"}, ...]}");
+  return {
+      .examples = {{"polyhead attend --weights layer.safetensors --heads 4 --tensors in.safetensors -o out.safetensors --maps", "a layer's output and what its heads look at"},
+                   {"polyhead attend --weights model.safetensors --prefix encoder.layer.0 --heads 12 --tensors in.safetensors -o out.npz", "a layer of a model"},
+                   {"polyhead attend --weights layer.safetensors --heads 4 --tensors in.safetensors -o out.safetensors --gradients", "with all gradients; in.safetensors has d_out"},
+                   {"polyhead attend --tensors qkv.safetensors -o out.safetensors --causal --top-keys 5", "attention itself, without a layer"}},
+      .notes = "Tensors with --weights: query [.., T, .., Eq], key and value (default: as the query, as the key). Without: q [*,N,T,H], k [*,K,S,H], v [*,K,S,V].\n"
+               "With both, if there: attend or block (boolean, over pairs), attend_keys or block_keys (boolean [*,S]), key_lengths, bias (added to the scores), "
+               "dropout_keep (boolean, with --dropout), d_out (with --gradients). For torch's layout masks and biases may be [B*N,T,S].\n",
+      .run = [o] { run_attend(*o); },
+  };
+}
+
+}  // namespace polyhead::app

@@ -1,0 +1,148 @@
+#include "attention_rules.h"
+
+#include <array>
+#include <memory>
+#include <string_view>
+
+#include "arguments.h"
+
+namespace polyhead::app {
+namespace {
+
+constexpr std::string_view kBareCausal = "self";
+
+std::string read_causal(const std::string& word) {
+  if (word.empty() || word == "true") return std::string(kBareCausal);  // the option without a value
+  if (word == "top_left" || word == "bottom_right") return word;
+  try {
+    read_integer(word);
+  } catch (const UsageError&) {
+    throw UsageError(cat("'", word, "' is not a diagonal; it is top_left, bottom_right or a whole number, the offset"));
+  }
+  return word;
+}
+
+Diagonal diagonal_of(const std::string& word) {
+  if (word == "top_left" || word == kBareCausal) return Diagonal::top_left();
+  return word == "bottom_right" ? Diagonal::bottom_right() : Diagonal::offset(read_integer(word));
+}
+
+Window read_window(const std::string& word) {
+  const std::size_t comma = word.find(',');
+  if (comma == std::string::npos) throw UsageError(cat("'", word, "' is not a window; it is LEFT,RIGHT, as 128,0, and a side left out is open"));
+  Window window;
+  const std::string left = word.substr(0, comma), right = word.substr(comma + 1);
+  if (!left.empty()) window.left = read_count(left);
+  if (!right.empty()) window.right = read_count(right);
+  return window;
+}
+
+std::vector<std::int64_t> read_lengths(const std::string& word) {
+  std::vector<std::int64_t> lengths;
+  for (std::size_t first = 0; first <= word.size();) {
+    const std::size_t end = std::min(word.find_first_of(",;", first), word.size());
+    lengths.push_back(read_count(word.substr(first, end - first)));
+    first = end + 1;
+  }
+  return lengths;
+}
+
+EmptyRows read_empty_rows(const std::string& word) {
+  static const std::array<std::string, 3> kNames{"zero", "uniform", "unmasked"};
+  const std::string name = read_choice(word, "kind of empty rows", kNames);
+  return name == "zero" ? EmptyRows::Zero : name == "uniform" ? EmptyRows::Uniform : EmptyRows::Unmasked;
+}
+
+nn::GlobalQuery read_global_query(const std::string& word) {
+  static const std::array<std::string, 3> kNames{"off", "mean", "masked_mean"};
+  const std::string name = read_choice(word, "kind of global query", kNames);
+  return name == "off" ? nn::GlobalQuery::off : name == "mean" ? nn::GlobalQuery::mean : nn::GlobalQuery::masked_mean;
+}
+
+}  // namespace
+
+void add_attention_rules(CLI::App& parser, AttentionRules* rules) {
+  add_value(parser, "--causal", &rules->causal, read_causal, "[DIAGONAL]",
+            "no query looks at keys after the diagonal: top_left, bottom_right, or an offset as 3; without a value for as many keys as queries")
+      ->expected(0, 1);
+  add_value(parser, "--window", &rules->window, read_window, "LEFT,RIGHT", "keys at most LEFT before and RIGHT after the diagonal; a side left out is open");
+  add_value(parser, "--window-diagonal", &rules->window_diagonal, [](const std::string& word) { return diagonal_of(read_causal(word)); }, "DIAGONAL",
+            "where the window is counted from (default: the causal diagonal, else bottom_right)");
+  parser
+      .add_option_function<std::string>(
+          "--key-lengths,--valid-lens",
+          [rules](const std::string& word) {
+            try {
+              rules->key_lengths = read_lengths(word);
+            } catch (const UsageError&) {
+              throw UsageError(cat("--key-lengths: '", word, "' is not a list of lengths, as 3,2"));
+            }
+            rules->has_key_lengths = true;
+          },
+          "how many keys count: one length for each sequence, or one for each query, row by row; commas or semicolons between")
+      ->type_name("L,L,...");
+  add_value(parser, "--scale", &rules->scale, read_number, "X", "factor of the scores (default: 1/sqrt(H), or as the layer's source has it)");
+  add_value(parser, "--softcap", &rules->softcap, read_number, "C", "scores become C tanh(score/C)");
+  add_value(parser, "--dropout", &rules->dropout, read_number, "P", "drop weights with probability P, as in training");
+  add_value(parser, "--dropout-seed", &rules->dropout_seed, [](const std::string& word) { return static_cast<std::uint64_t>(read_count(word)); }, "SEED",
+            "of the dropped weights (default: 0)");
+  add_value(parser, "--empty-rows", &rules->empty_rows, read_empty_rows, "KIND",
+            "what a query without keys gives: zero, uniform or unmasked (default: as the layer's source has it, else zero)");
+}
+
+std::vector<CLI::Option*> add_layer_rules(CLI::App& parser, LayerRules* rules) {
+  return {add_value(parser, "--axis", &rules->axis,
+                    [](const std::string& word) {
+                      const std::int64_t axis = read_integer(word);
+                      if (axis < -kMaxRank || axis >= kMaxRank) throw UsageError(cat("there is no axis ", axis));
+                      return static_cast<int>(axis);
+                    },
+                    "AXIS", "the dimension of the inputs that attention runs along, -2 being the one before the width (default: -2)"),
+          add_value(parser, "--global-query", &rules->global_query, read_global_query, "KIND",
+                    "average the query over the axis: off, mean or masked_mean (default: as the weights say)"),
+          parser.add_flag("--zero-key", rules->zero_key, "a further key and value of zeros (torch's add_zero_attn)")};
+}
+
+Mask mask_of(const AttentionRules& rules, const Shape& lead, std::int64_t queries, std::int64_t keys, Tensor* lengths) {
+  Mask mask;
+  if (rules.causal == kBareCausal && queries != keys) {
+    throw UsageError(cat("--causal: there are ", queries, " queries and ", keys, " keys, so name the diagonal: top_left, bottom_right or an offset"));
+  }
+  if (!rules.causal.empty()) mask.causal = diagonal_of(rules.causal);
+  mask.window = rules.window;
+  mask.window.diagonal = rules.window_diagonal;
+  if (!rules.has_key_lengths) return mask;
+  Shape shape = lead;
+  const auto count = static_cast<std::int64_t>(rules.key_lengths.size());
+  if (count != numel(lead)) shape.push_back(queries);
+  if (count != numel(shape)) {
+    throw UsageError(cat("--key-lengths: ", count, count == 1 ? " length" : " lengths", "; there must be ", numel(lead), ", one for each sequence, or ",
+                         numel(lead) * queries, ", one for each query"));
+  }
+  *lengths = Tensor::of<std::int64_t>(shape, std::span<const std::int64_t>(rules.key_lengths));
+  mask.key_lengths = *lengths;
+  return mask;
+}
+
+void apply(const AttentionRules& rules, nn::MultiHeadAttentionConfig* config) {
+  if (rules.scale) config->scale = rules.scale;
+  if (rules.softcap) config->softcap = *rules.softcap;
+  if (rules.dropout) config->dropout = *rules.dropout;
+  if (rules.empty_rows) config->empty_rows = *rules.empty_rows;
+}
+
+void apply(const LayerRules& rules, nn::MultiHeadAttentionConfig* config) {
+  if (rules.axis) config->axis = *rules.axis;
+  if (rules.global_query) config->global_query = *rules.global_query;
+  config->zero_key = config->zero_key || rules.zero_key;
+}
+
+void apply(const AttentionRules& rules, SdpaOptions* options) {
+  options->scale = rules.scale;
+  options->softcap = rules.softcap.value_or(0);
+  options->dropout.p = rules.dropout.value_or(0);
+  options->dropout.seed = rules.dropout_seed;
+  options->empty_rows = rules.empty_rows.value_or(EmptyRows::Zero);
+}
+
+}  // namespace polyhead::app

@@ -1,0 +1,208 @@
+#include <algorithm>
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "command.h"
+#include "core/text.h"
+#include "format.h"
+#include "json.h"
+#include "polyhead/io/attention_weights.h"
+#include "polyhead/io/tensor_file.h"
+#include "terminal.h"
+#include "words.h"
+
+namespace polyhead::app {
+namespace {
+
+namespace fs = std::filesystem;
+
+struct Options {
+  std::string path;
+  bool json = false;
+};
+
+struct ConfigKey {
+  std::string_view meaning;
+  std::vector<std::string_view> keys;  // as model families call it
+};
+
+const std::vector<ConfigKey>& config_keys() {
+  static const std::vector<ConfigKey> keys{
+      {"model", {"model_type"}},
+      {"layers", {"num_hidden_layers", "num_layers", "n_layer"}},
+      {"heads", {"num_attention_heads", "num_heads", "n_head"}},
+      {"key/value heads", {"num_key_value_heads"}},
+      {"width", {"hidden_size", "d_model", "n_embd"}},
+      {"hidden width", {"intermediate_size", "d_ff", "n_inner"}},
+      {"vocabulary", {"vocab_size"}},
+      {"positions", {"max_position_embeddings", "n_positions"}},
+  };
+  return keys;
+}
+
+// The keys of a model's config.json that say how large it is; empty where `path` is no folder or has none.
+Json read_config(const fs::path& path) {
+  const fs::path file = path / "config.json";
+  Json found = Json::object();
+  if (!fs::is_directory(path) || !fs::exists(file)) return found;
+  std::ifstream stream(file, std::ios::binary);
+  if (!stream) fail(ErrorCode::io, "cannot read '", file.string(), "'");
+  const Json config = Json::parse(stream, nullptr, false);
+  if (!config.is_object()) fail(ErrorCode::format, "'", file.string(), "' is not a JSON object");
+  for (const ConfigKey& row : config_keys()) {
+    for (const std::string_view key : row.keys) {
+      const auto entry = config.find(std::string(key));
+      if (entry == config.end() || !(entry->is_number() || entry->is_string())) continue;
+      found[std::string(row.meaning)] = *entry;
+      break;
+    }
+  }
+  return found;
+}
+
+std::uint64_t bytes_of(const Tensor& tensor) { return static_cast<std::uint64_t>(tensor.numel()) * info(tensor.dtype()).size; }
+
+// Lines of "name  value" under a title.
+std::string section(std::string_view title, const std::vector<std::pair<std::string, std::string>>& rows, std::size_t width) {
+  if (rows.empty()) return {};
+  std::size_t longest = 0;
+  for (const auto& [name, value] : rows) longest = std::max(longest, columns(name));
+  longest = std::min<std::size_t>(longest, 20);
+  std::string text = cat("\n", title, "\n");
+  for (const auto& [name, value] : rows) {
+    const std::string lines = wrap(printable(value), width, 2 + longest + 2);
+    append(text, cat(pad_right("  " + printable(name), 2 + longest), lines.empty() ? "\n" : std::string_view(lines).substr(std::min(2 + longest, lines.size()))));
+  }
+  return text;
+}
+
+// "encoder.layer.3." -> {"encoder.layer.", "3", "."}: the last number of a prefix counts the layers of a model.
+struct Numbered {
+  std::string before, number, after;
+};
+
+Numbered split_number(const std::string& prefix) {
+  const std::size_t last = prefix.find_last_of("0123456789");
+  if (last == std::string::npos) return {prefix, "", ""};
+  const std::size_t before = prefix.find_last_not_of("0123456789", last);
+  const std::size_t first = before == std::string::npos ? 0 : before + 1;
+  return {prefix.substr(0, first), prefix.substr(first, last - first + 1), prefix.substr(last + 1)};
+}
+
+std::string place(const std::string& prefix) { return prefix.empty() ? "at the top" : cat("at ", prefix); }
+
+// One row for the layers of a model that differ in their number only.
+std::vector<std::pair<std::string, std::string>> attention_rows(const std::vector<io::LayoutMatch>& matches, const Json& config) {
+  const auto heads = config.find("heads");
+  const std::string untold = heads != config.end() && heads->is_number_integer() ? cat(counted(heads->get<std::int64_t>(), "head"), " by config.json")
+                                                                                : "number of heads not in the file";
+  std::vector<std::pair<std::string, std::string>> rows;
+  for (std::size_t i = 0; i < matches.size();) {
+    const io::LayoutMatch& first = matches[i];
+    const Numbered start = split_number(first.prefix);
+    std::size_t end = i + 1;
+    for (; end < matches.size() && !start.number.empty(); ++end) {
+      const Numbered next = split_number(matches[end].prefix);
+      const bool same = matches[end].layout == first.layout && matches[end].heads == first.heads && matches[end].kv_heads == first.kv_heads &&
+                        next.before == start.before && next.after == start.after && !next.number.empty();
+      if (!same) break;
+    }
+    const auto count = static_cast<std::int64_t>(end - i);
+    const std::string last = split_number(matches[end - 1].prefix).number;
+    std::string text = count == 1 ? place(first.prefix) : place(cat(start.before, "{", start.number, "..", last, "}", start.after));
+    append(text, cat(", ", counted(count, "layer"), ", ", counted(static_cast<std::int64_t>(first.names.size()), "tensor"), count > 1 ? " each" : ""));
+    append(text, cat(", ", first.heads == 0 ? untold : counted(first.heads, "head")));
+    if (first.kv_heads != first.heads && first.kv_heads != 0) append(text, cat(", ", counted(first.kv_heads, "key/value head")));
+    rows.emplace_back(first.layout, text);
+    i = end;
+  }
+  return rows;
+}
+
+std::string tensor_table(const io::TensorFile& file, std::size_t width) {
+  if (file.tensors.empty()) return {};
+  std::size_t dtype = 0, shape = 0, size = 0, name = 0;
+  for (const auto& [key, tensor] : file.tensors) {
+    dtype = std::max(dtype, info(tensor.dtype()).name.size());
+    shape = std::max(shape, to_string(tensor.shape()).size());
+    size = std::max(size, byte_size(bytes_of(tensor)).size());
+    name = std::max(name, columns(printable(key)));
+  }
+  const bool beneath = 2 + dtype + 2 + shape + 2 + size + 2 + name > width;  // names are never cut: they are what other commands want
+  std::string text = "\nTensors\n";
+  for (const auto& [key, tensor] : file.tensors) {
+    const std::string facts = cat(pad_right(info(tensor.dtype()).name, dtype), "  ", pad_right(to_string(tensor.shape()), shape), "  ",
+                                  pad_left(byte_size(bytes_of(tensor)), size));
+    append(text, beneath ? cat("  ", printable(key), "\n      ", facts, "\n") : cat("  ", facts, "  ", printable(key), "\n"));
+  }
+  return text;
+}
+
+std::string as_text(const io::TensorFile& file, const Json& config, const std::vector<io::LayoutMatch>& matches, std::size_t width) {
+  std::uint64_t bytes = 0;
+  std::int64_t values = 0;
+  for (const auto& [name, tensor] : file.tensors) {
+    bytes += bytes_of(tensor);
+    values += tensor.numel();
+  }
+  std::string text = wrap(cat(printable(file.path.string()), ": ", file.format, ", ", counted(static_cast<std::int64_t>(file.tensors.size()), "tensor"),
+                              ", ", counted(values, "value"), ", ", byte_size(bytes)), width);
+  std::vector<std::pair<std::string, std::string>> rows;
+  for (const auto& [key, value] : config.items()) rows.emplace_back(key, value.is_string() ? value.get<std::string>() : value.dump());
+  append(text, section("Configuration", rows, width));
+  rows = attention_rows(matches, config);
+  append(text, rows.empty() ? std::string("\nAttention\n  no layer of a known naming\n") : section("Attention", rows, width));
+  rows.assign(file.metadata.begin(), file.metadata.end());
+  append(text, section("Metadata", rows, width));
+  return cat(text, tensor_table(file, width));
+}
+
+Json as_json(const io::TensorFile& file, const Json& config, const std::vector<io::LayoutMatch>& matches) {
+  Json tensors = Json::array(), attention = Json::array();
+  std::uint64_t bytes = 0;
+  for (const auto& [name, tensor] : file.tensors) {
+    tensors.push_back({{"name", name}, {"dtype", info(tensor.dtype()).name}, {"shape", to_json(tensor.shape())}, {"bytes", bytes_of(tensor)}});
+    bytes += bytes_of(tensor);
+  }
+  for (const io::LayoutMatch& match : matches) {
+    attention.push_back({{"layout", match.layout},
+                         {"prefix", match.prefix},
+                         {"heads", match.heads == 0 ? Json(nullptr) : Json(match.heads)},
+                         {"kv_heads", match.kv_heads == 0 ? Json(nullptr) : Json(match.kv_heads)},
+                         {"tensors", match.names}});
+  }
+  return {{"path", file.path.string()}, {"format", file.format}, {"bytes", bytes}, {"config", config},
+          {"attention", attention}, {"metadata", file.metadata}, {"tensors", tensors}};
+}
+
+void inspect(const Options& o) {
+  const io::TensorFile file = io::open_tensors(o.path);
+  const Json config = read_config(o.path);
+  const std::vector<io::LayoutMatch> matches = io::find_attention(file.tensors);
+  if (o.json) return print_json(as_json(file, config, matches));
+  print(as_text(file, config, matches, table_width()));
+}
+
+}  // namespace
+
+Subcommand declare_inspect(CLI::App& parser) {
+  const auto o = std::make_shared<Options>();
+  std::string extensions;
+  for (const io::FormatDescription& format : io::formats()) append(extensions, cat(extensions.empty() ? "" : ", ", format.extension));
+  parser.add_option("PATH", o->path, cat("a file of tensors (", extensions, "), or a model's folder"))->required();
+  parser.add_flag("--json", o->json, "machine-readable, one object on one line");
+  return {
+      .examples = {{"polyhead inspect model.safetensors", "format, attention layers, metadata and every tensor"},
+                   {"polyhead inspect MODEL_DIR", "the same for a model's folder, with its configuration"},
+                   {"polyhead inspect arrays.npz --json | jq .tensors", "for other programs"}},
+      .notes = "JSON: {path, format, bytes, config: {layers, heads, width, vocabulary, ...}, attention: [{layout, prefix, heads, kv_heads, tensors}], "
+               "metadata, tensors: [{name, dtype, shape, bytes}]}; heads is null where the file cannot tell.\n",
+      .run = [o] { inspect(*o); },
+  };
+}
+
+}  // namespace polyhead::app

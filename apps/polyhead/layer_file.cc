@@ -1,0 +1,42 @@
+#include "layer_file.h"
+
+#include "arguments.h"
+#include "layer_constructors.h"
+#include "polyhead/models/attention_layer.h"
+#include "terminal.h"
+#include "words.h"
+
+namespace polyhead::app {
+
+std::vector<CLI::Option*> add_layer_file(CLI::App& parser, LayerFile* file) {
+  std::vector<std::string> names;
+  std::string list;
+  for (const io::LayoutDescription& layout : io::layouts()) {
+    names.emplace_back(layout.name);
+    append(list, cat(list.empty() ? "" : ", ", layout.name));
+  }
+  return {add_value(parser, "--layout", &file->layout, [=](const std::string& word) { return read_choice(word, "layout", names); }, "LAYOUT",
+                    cat("how the file names its parameters (default: the one that fits): ", list)),
+          parser.add_option("--prefix", file->prefix, "what their names begin with, as encoder.layer.0 (default: the only layer of the file)")->type_name("PREFIX")};
+}
+
+LoadedLayer load_layer(const LayerFile& file, const AttentionRules& rules, const LayerRules& layer_rules) {
+  io::TensorFile tensors = io::open_tensors(file.path);
+  io::AttentionWeights weights = io::load_attention(tensors, {.layout = file.layout, .prefix = file.prefix, .heads = file.heads.value_or(0)});
+  if (weights.heads == 0) {
+    throw UsageError(cat("--heads: '", printable(file.path), "' does not say how many heads its layer has (layout ", weights.layout, "); give the number"));
+  }
+  LoadedLayer loaded{.layout = weights.layout, .prefix = weights.prefix, .spelling = weights.spelling, .scale = weights.scale};
+  for (const io::NamedTensor& parameter : io::store_attention(weights)) loaded.names.push_back(parameter.name);
+  if (weights.tensors.contains("relative_attention_bias")) {
+    note(cat("the relative_attention_bias of '", printable(file.path), "' is not applied; give the bias of each pair, [N,T,S], as tensor 'bias'"));
+  }
+  nn::MultiHeadAttentionConfig settings = layout_defaults(weights.layout);
+  apply(rules, &settings);
+  apply(layer_rules, &settings);
+  if (rules.scale) weights.scale = rules.scale;
+  loaded.layer = models::attention_layer(std::move(weights), settings);
+  return loaded;
+}
+
+}  // namespace polyhead::app

@@ -1,0 +1,138 @@
+#include "number_text.h"
+
+#include <algorithm>
+#include <array>
+#include <charconv>
+#include <cmath>
+#include <vector>
+
+#include "core/text.h"
+#include "format.h"
+#include "words.h"
+
+namespace polyhead::app {
+namespace {
+
+constexpr std::int64_t kGap = -1;  // stands for the indices that are left out
+
+// The indices of one dimension that are shown: all, or `edge` from each end around a gap.
+std::vector<std::int64_t> shown(std::int64_t extent, std::int64_t edge) {
+  std::vector<std::int64_t> list;
+  for (std::int64_t i = 0; i < extent; ++i) {
+    if (extent <= 2 * edge || i < edge || i >= extent - edge) {
+      list.push_back(i);
+    } else if (i == edge) {
+      list.push_back(kGap);
+    }
+  }
+  return list;
+}
+
+std::int64_t count_shown(const Shape& shape, std::int64_t edge) {
+  std::int64_t count = 1;
+  for (const std::int64_t extent : shape) count *= std::min(extent, 2 * edge);
+  return count;
+}
+
+class Printer {
+ public:
+  Printer(ConstTensorView values, const NumberStyle& style) : values_(Tensor::copy_of(values, DType::f64)), style_(style) {
+    const Shape& shape = values_.shape();
+    for (edge_ = 3; edge_ > 1 && count_shown(shape, edge_) > style.limit;) --edge_;
+    if (numel(shape) <= style.limit) edge_ = INT64_MAX / 2;
+    column_edge_ = edge_;
+    choose_format();
+    const std::size_t columns = style.width == SIZE_MAX ? SIZE_MAX : std::max<std::size_t>((style.width - std::min<std::size_t>(style.width, 2)) / (width_ + 1), 3);
+    if (!shape.empty() && columns != SIZE_MAX && static_cast<std::size_t>(std::min(shape[-1], 2 * column_edge_)) > columns) {
+      column_edge_ = static_cast<std::int64_t>(columns - 1) / 2;
+    }
+  }
+
+  std::string text() {
+    const Shape& shape = values_.shape();
+    if (shape.empty()) return cat("  ", number(values_.data<double>()[0]), "\n");
+    if (values_.numel() == 0) return "  no numbers: an extent is 0\n";
+    Dims at;
+    walk(at);
+    if (printed_ < values_.numel()) append(text_, cat("  (", printed_, " of ", values_.numel(), " numbers shown)\n"));
+    return text_;
+  }
+
+ private:
+  // Fixed point where that shows every number's size, else powers of ten.
+  void choose_format() {
+    double largest = 0;
+    for (std::int64_t i = 0; i < values_.numel(); ++i) {
+      const double x = values_.data<double>()[i];
+      if (std::isfinite(x)) largest = std::max(largest, std::abs(x));
+    }
+    scientific_ = largest >= 1e7 || (largest > 0 && largest < std::pow(10, -style_.digits + 1));
+    width_ = 1;
+    for (std::int64_t i = 0; i < values_.numel(); ++i) width_ = std::max(width_, number(values_.data<double>()[i]).size());
+  }
+
+  std::string number(double x) const {
+    if (!scientific_ || !std::isfinite(x)) return fixed(x, style_.digits);
+    std::array<char, 64> text{};
+    const auto [end, error] = std::to_chars(text.data(), text.data() + text.size(), x, std::chars_format::scientific, style_.digits);
+    return {text.data(), end};
+  }
+
+  // Headings "[1,0]" down to matrices, then their rows.
+  void walk(Dims& at) {
+    const Shape& shape = values_.shape();
+    if (at.size() == shape.size() - 1) return row(at);
+    for (const std::int64_t i : shown(shape[at.size()], edge_)) {
+      if (i == kGap) {
+        append(text_, "  …\n");
+        continue;
+      }
+      Dims next = at;
+      next.push_back(i);
+      if (next.size() == shape.size() - 2) append(text_, cat("  ", next, "\n"));
+      walk(next);
+    }
+  }
+
+  void row(const Dims& at) {
+    const Shape& shape = values_.shape();
+    const Strides strides = contiguous_strides(shape);
+    std::int64_t offset = 0;
+    for (int i = 0; i < at.size(); ++i) offset += at[i] * strides[i];
+    append(text_, " ");
+    for (const std::int64_t i : shown(shape[-1], column_edge_)) {
+      append(text_, cat(" ", i == kGap ? std::string("…") : pad_left(number(values_.data<double>()[offset + i]), width_)));
+      printed_ += i != kGap;
+    }
+    append(text_, "\n");
+  }
+
+  Tensor values_;
+  const NumberStyle& style_;
+  std::int64_t edge_ = 0, column_edge_ = 0, printed_ = 0;
+  bool scientific_ = false;
+  std::size_t width_ = 1;
+  std::string text_;
+};
+
+Json nested(const double* values, const Shape& shape, int axis) {
+  if (axis == shape.size()) {
+    if (std::isfinite(*values)) return *values;
+    return std::isnan(*values) ? "nan" : *values > 0 ? "inf" : "-inf";
+  }
+  Json list = Json::array();
+  const std::int64_t step = numel(shape.last(shape.size() - axis - 1));
+  for (std::int64_t i = 0; i < shape[axis]; ++i) list.push_back(nested(values + i * step, shape, axis + 1));
+  return list;
+}
+
+}  // namespace
+
+std::string number_text(ConstTensorView values, const NumberStyle& style) { return Printer(values, style).text(); }
+
+Json number_json(ConstTensorView values) {
+  const Tensor copy = Tensor::copy_of(values, DType::f64);
+  return nested(copy.data<double>(), copy.shape(), 0);
+}
+
+}  // namespace polyhead::app

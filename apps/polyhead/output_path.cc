@@ -1,0 +1,46 @@
+#include "output_path.h"
+
+#include <filesystem>
+#include <string>
+#include <system_error>
+#include <vector>
+
+#include "core/text.h"
+#include "polyhead/io/atomic_file.h"
+#include "polyhead/io/tensor_file.h"
+#include "suggest.h"
+#include "usage_error.h"
+
+namespace polyhead::app {
+
+namespace fs = std::filesystem;
+
+void check_writable(const std::string& path) {
+  std::error_code ignored;
+  const fs::file_status status = fs::status(path, ignored);
+  // Opening a pipe waits for its reader, and opening a device may do anything.
+  if (fs::exists(status) && !fs::is_regular_file(status) && !fs::is_directory(status)) return;
+  const io::AtomicFile probe{path};
+}
+
+void check_tensor_format(const std::string& option, const std::string& path) {
+  const std::string extension = fs::path(path).extension().string();
+  std::vector<std::string> extensions;
+  for (const io::FormatDescription& format : io::formats()) {
+    if (!format.writable || format.name == "npy") continue;  // npy holds one tensor
+    if (format.extension == extension) return;
+    extensions.emplace_back(format.extension);
+  }
+  std::string text;
+  for (const std::string& known : extensions) append(text, cat(text.empty() ? "" : " or ", known));
+  const std::string near = closest(extension, extensions);
+  throw UsageError(cat(option, ": '", path, "' must end in ", text, near.empty() ? "" : cat("; did you mean '", fs::path(path).replace_extension(near).string(), "'?")));
+}
+
+void check_distinct(const std::string& first, const std::string& second) {
+  if (first.empty() || second.empty()) return;
+  std::error_code ignored;
+  if (fs::weakly_canonical(first, ignored) == fs::weakly_canonical(second, ignored)) throw UsageError(cat("'", first, "' is named for two outputs"));
+}
+
+}  // namespace polyhead::app

@@ -1,0 +1,107 @@
+#include "terminal.h"
+
+#include <sys/ioctl.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <charconv>
+#include <cstdint>
+#include <cstdlib>
+#include <optional>
+#include <system_error>
+
+#include "core/text.h"
+#include "words.h"
+
+namespace polyhead::app {
+namespace {
+
+constexpr std::size_t kSmallestWidth = 20;
+
+int descriptor(Stream stream) { return static_cast<int>(stream); }
+
+std::string_view environment(const char* name) {
+  const char* value = std::getenv(name);
+  return value ? value : "";
+}
+
+// COLUMNS, where it is a width.
+std::optional<std::size_t> asked_width() {
+  const std::string_view asked = environment("COLUMNS");
+  std::size_t width = 0;
+  const auto [end, error] = std::from_chars(asked.data(), asked.data() + asked.size(), width);
+  if (error != std::errc{} || end != asked.data() + asked.size() || width == 0) return std::nullopt;
+  return std::clamp<std::size_t>(width, kSmallestWidth, 10000);
+}
+
+// errno of the write that failed, 0 when all went out.
+int write_all(Stream stream, std::string_view text) {
+  while (!text.empty()) {
+    const ssize_t written = ::write(descriptor(stream), text.data(), text.size());
+    if (written < 0 && errno == EINTR) continue;
+    if (written < 0) return errno;
+    text.remove_prefix(static_cast<std::size_t>(written));
+  }
+  return 0;
+}
+
+}  // namespace
+
+bool is_terminal(Stream stream) { return ::isatty(descriptor(stream)) == 1; }
+
+std::size_t terminal_width(Stream stream) {
+  if (const auto width = asked_width()) return *width;
+  winsize size{};
+  if (::ioctl(descriptor(stream), TIOCGWINSZ, &size) == 0 && size.ws_col > 0) return std::max<std::size_t>(size.ws_col, kSmallestWidth);
+  return 80;
+}
+
+std::size_t table_width() { return is_terminal(Stream::out) || asked_width() ? terminal_width(Stream::out) : SIZE_MAX; }
+
+Colour colour_of_stdout() {
+  const std::string_view term = environment("TERM");
+  if (!is_terminal(Stream::out) || !environment("NO_COLOR").empty() || term.empty() || term == "dumb") return Colour::none;
+  const std::string_view depth = environment("COLORTERM");
+  if (depth == "truecolor" || depth == "24bit" || term.ends_with("-direct")) return Colour::rgb;
+  return term.find("256color") != std::string_view::npos ? Colour::indexed256 : Colour::none;
+}
+
+void print(std::string_view text) {
+  const int error = write_all(Stream::out, text);
+  if (error == EPIPE) throw ClosedPipe();
+  if (error != 0) fail(ErrorCode::io, "cannot write to standard output: ", std::generic_category().message(error));
+}
+
+void note(std::string_view sentence) { write_all(Stream::err, cat("polyhead: note: ", sentence, "\n")); }
+
+void complain(std::string_view sentence) { write_all(Stream::err, cat("polyhead: ", sentence, "\n")); }
+
+std::string progress_line(std::string_view what, std::size_t done, std::size_t total, std::size_t width) {
+  const std::string count = cat(done, "/", total);
+  const std::size_t around = columns(what) + count.size() + 2;
+  if (width < around + 4) return clip(cat(what, " ", count), width);
+  const std::size_t bar = std::min<std::size_t>(width - around, 40);
+  const std::size_t filled = total == 0 ? bar : bar * std::min(done, total) / total;
+  std::string line = cat(what, " ");
+  for (std::size_t i = 0; i < bar; ++i) append(line, i < filled ? "━" : "─");
+  return cat(line, " ", count);
+}
+
+Progress::Progress(std::string_view what, std::size_t total) : what_(what), total_(total), visible_(is_terminal(Stream::err) && total > 1) {}
+
+Progress::~Progress() { clear(); }
+
+void Progress::show(std::size_t done) {
+  if (!visible_) return;
+  // One column less than there is: some terminals wrap when the last one is written.
+  write_all(Stream::err, cat("\r\x1b[K", progress_line(what_, done, total_, terminal_width(Stream::err) - 1)));
+  drawn_ = true;
+}
+
+void Progress::clear() {
+  if (drawn_) write_all(Stream::err, "\r\x1b[K");
+  drawn_ = false;
+}
+
+}  // namespace polyhead::app

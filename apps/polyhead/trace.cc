@@ -1,0 +1,303 @@
+#include <algorithm>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "arguments.h"
+#include "attention_rules.h"
+#include "format.h"
+#include "input_tensors.h"
+#include "layer_constructors.h"
+#include "layer_file.h"
+#include "nn/initialise.h"
+#include "number_text.h"
+#include "polyhead/nn/trace.h"
+#include "terminal.h"
+#include "trace_table.h"
+#include "words.h"
+
+namespace polyhead::app {
+namespace {
+
+constexpr std::int64_t kLargestMap = std::int64_t{1} << 28;  // numbers; a trace holds several maps of up to 8 bytes each
+
+struct Options {
+  std::string layer;
+  std::map<std::string, std::string> arguments;  // "--num-hiddens" -> "100"
+  LayerFile file;
+  AttentionRules rules;
+  LayerRules layer_rules;
+  std::string input;
+  std::int64_t batch = 2, length = 10;
+  std::optional<std::int64_t> key_length;
+  std::optional<Shape> shape;
+  std::optional<DType> dtype;
+  std::uint64_t seed = 0;
+  bool ones = false, pair_bias = false;
+  bool list = false, values = false, json = false;
+  NumberStyle numbers;
+};
+
+// What is traced: the layer, and how its source calls it and its parts.
+struct Subject {
+  nn::MultiHeadAttention layer;
+  std::string title;
+  nn::TraceNames names;
+  bool cross = false, causal = false, pair_bias = false, torch = false;
+};
+
+Subject constructed(const Options& o, DType dtype) {
+  const LayerConstructor& row = find_constructor(o.layer);
+  std::map<std::string, std::string> given = o.arguments;
+  const auto takes = [&](std::string_view name) {
+    return std::ranges::any_of(row.arguments, [&](const LayerArgument& argument) { return argument.name == name; });
+  };
+  if (o.rules.dropout && takes("dropout")) given["--dropout"] = cat(*o.rules.dropout);
+  if (o.layer_rules.axis && takes("attn_dim")) given.try_emplace("--attn-dim", cat(*o.layer_rules.axis));
+  const LayerArguments arguments = complete(row, given, o.file.heads);
+  nn::MultiHeadAttentionConfig config = row.config(arguments);
+  apply(o.rules, &config);
+  apply(o.layer_rules, &config);
+  config.dtype = dtype;
+  config.seed = o.seed;
+  return {.layer = nn::MultiHeadAttention(config), .title = call_text(row, arguments), .names = row.names, .cross = row.cross, .causal = row.causal,
+          .pair_bias = row.pair_bias, .torch = row.name == "torch"};
+}
+
+Subject loaded(const Options& o) {
+  if (!o.arguments.empty()) throw UsageError(cat(o.arguments.begin()->first, " is an argument of a --layer; the one of --weights is as its file says"));
+  if (o.dtype) throw UsageError("--dtype is for a --layer; the one of --weights is as its file says");
+  LoadedLayer file = load_layer(o.file, o.rules, o.layer_rules);
+  Subject subject{.layer = std::move(file.layer), .title = cat(printable(o.file.path), ": layout ", file.layout)};
+  if (!file.prefix.empty()) append(subject.title, cat(" at ", printable(file.prefix)));
+  if (const LayerConstructor* row = constructor_of_layout(file.layout)) {
+    subject.names = row->names;
+    subject.causal = row->causal;
+  }
+  subject.torch = file.layout == "torch";
+  return subject;
+}
+
+// Inputs and options of the forward pass, and the memory that their views look at.
+struct Inputs {
+  Tensor query, key, value, bias, keep, lengths;
+  std::unique_ptr<InputTensors> file;
+  std::string description;
+  nn::AttentionInput input;
+  nn::AttentionOptions options;
+};
+
+int axis_of(const nn::MultiHeadAttentionConfig& config, int rank) { return config.axis < 0 ? config.axis + rank : config.axis; }
+
+void make_inputs(const Options& o, const Subject& subject, Inputs* in) {
+  const nn::MultiHeadAttentionConfig& c = subject.layer.config;
+  Shape shape;
+  if (o.shape) {
+    shape = *o.shape;
+  } else {
+    const int axis = axis_of(c, 3);
+    if (axis < 0 || axis > 1) throw UsageError(cat("attention along axis ", c.axis, " needs an input of more dimensions; give its --shape, width included"));
+    shape = {o.batch, o.batch, c.query_width};
+    shape[axis] = o.length;
+  }
+  nn::Initialiser random(nn::Initialiser(o.seed).child_seed());
+  const auto filled = [&](const Shape& wanted) {
+    Tensor x(c.dtype, wanted);
+    if (o.ones) {
+      fill(x, 1);
+    } else {
+      random.normal(x, 0, 1);
+    }
+    return x;
+  };
+  in->query = filled(shape);
+  const int axis = axis_of(c, shape.size());
+  const bool own_key = subject.cross || o.key_length || c.key_width != c.query_width || c.value_width != c.query_width;
+  if (own_key && 0 <= axis && axis < shape.size() - 1) {
+    shape[axis] = o.key_length.value_or(shape[axis]);
+    shape[-1] = c.key_width;
+    in->key = filled(shape);
+    shape[-1] = c.value_width;
+    if (c.value_width != c.key_width) in->value = filled(shape);
+  }
+  in->description = o.ones ? std::string("ones") : cat("random numbers (normal, seed ", o.seed, ")");
+}
+
+void read_inputs(const Subject& subject, Inputs* in) {
+  const DType dtype = subject.layer.config.dtype;
+  InputTensors& file = *in->file;
+  in->query = file.as(file.required("query", "the input of the layer"), "query", dtype);
+  in->key = file.as(file.take("key"), "key", dtype);
+  in->value = file.as(file.take("value"), "value", dtype);
+  in->bias = file.as(file.take("bias"), "bias", dtype);
+  if (subject.layer.config.dropout > 0) in->keep = file.take("dropout_keep");
+  in->description = printable(file.path());
+}
+
+void complete_options(const Options& o, const Subject& subject, Inputs* in) {
+  in->input = {.query = in->query, .key = in->key, .value = in->value};
+  const nn::MultiHeadAttentionConfig& c = subject.layer.config;
+  const Shape maps = subject.layer.maps_shape(in->input);  // also checks the inputs
+  const std::int64_t keys = maps[-1] - (c.bias_kv ? 1 : 0) - (c.zero_key ? 1 : 0);
+  require(numel(maps) <= kLargestMap, "trace: the scores ", maps, " of this problem are too many to be shown step by step; at most ", kLargestMap, " are");
+  AttentionRules rules = o.rules;
+  if (subject.causal && rules.causal.empty()) rules.causal = "bottom_right";
+  const Shape lead = maps.first(maps.size() - 3);
+  in->options.mask = mask_of(rules, lead, maps[-2], keys, &in->lengths);
+  if (in->file) in->file->read_masks(&in->options.mask);
+  if (!in->bias && (o.pair_bias || subject.pair_bias)) {
+    in->bias = Tensor(c.dtype, {c.heads, maps[-2], keys});
+    nn::Initialiser random(nn::Initialiser(o.seed + 1).child_seed());
+    random.normal(in->bias, 0, 1);
+  }
+  in->options.bias = in->bias;
+  if (subject.torch) {
+    for (ConstTensorView* pairs : {&in->options.bias, &in->options.mask.attend, &in->options.mask.block}) *pairs = with_heads_apart(*pairs, c.heads, lead);
+  }
+  in->options.mode = c.dropout > 0 ? nn::Mode::training : nn::Mode::evaluation;
+  in->options.dropout_seed = rules.dropout_seed;
+  in->options.dropout_keep = in->keep;
+}
+
+std::string list_text(std::size_t width) {
+  std::string text;
+  for (const LayerConstructor& row : layer_constructors()) {
+    append(text, cat(row.name, "\n", wrap(call_text(row, complete(row, {}, {})), width, 2), wrap(row.source, width, 2)));
+  }
+  return text;
+}
+
+Json list_json() {
+  Json list = Json::array();
+  for (const LayerConstructor& row : layer_constructors()) {
+    Json arguments = Json::object();
+    for (const LayerArgument& argument : row.arguments) arguments[std::string(argument.name)] = {{"option", option_of(argument.name)}, {"default", argument.default_value}};
+    list.push_back({{"layer", row.name}, {"call", row.call}, {"source", row.source}, {"arguments", arguments}});
+  }
+  return {{"layers", list}};
+}
+
+Json config_json(const nn::MultiHeadAttentionConfig& c) {
+  return {{"query_width", c.query_width}, {"key_width", c.key_width},   {"value_width", c.value_width},           {"heads", c.heads},
+          {"kv_heads", c.kv_heads},       {"head_width", c.head_width}, {"value_head_width", c.value_head_width}, {"output_width", c.output_width},
+          {"axis", c.axis},               {"dtype", info(c.dtype).name}};
+}
+
+std::string value_sections(const std::vector<nn::TraceStep>& steps, const NumberStyle& style) {
+  std::string text;
+  for (std::size_t i = 0; i < steps.size(); ++i) {
+    append(text, cat("\n", i + 1, "  ", steps[i].step, "  ", steps[i].shape(), "\n", number_text(steps[i].value, style)));
+  }
+  return text;
+}
+
+void run_trace(const Options& o) {
+  if (o.list) return o.json ? print_json(list_json()) : print(list_text(terminal_width(Stream::out)));
+  if (o.layer.empty() == o.file.path.empty()) {
+    throw UsageError(o.layer.empty() ? "give a layer: --layer NAME ('polyhead trace --list' names them) or --weights FILE" : "give --layer or --weights, not both");
+  }
+  Inputs in;
+  if (!o.input.empty()) in.file = std::make_unique<InputTensors>(o.input);
+  DType dtype = o.dtype.value_or(DType::f32);
+  if (in.file && !o.dtype && in.file->has("query")) {
+    const DType given = in.file->dtype("query");
+    if (is_floating(given)) dtype = given;
+  }
+  const Subject subject = o.layer.empty() ? loaded(o) : constructed(o, dtype);
+  in.file ? read_inputs(subject, &in) : make_inputs(o, subject, &in);
+  complete_options(o, subject, &in);
+  if (in.file) {
+    const std::vector<std::string> known{"query", "key", "value", "bias", "attend", "block", "attend_keys", "block_keys", "key_lengths", "dropout_keep"};
+    in.file->report_unused(known, {});
+  }
+  const std::vector<nn::TraceStep> steps = nn::trace(subject.layer, in.input, in.options, subject.names);
+
+  const nn::MultiHeadAttentionConfig& c = subject.layer.config;
+  if (o.json) return print_json({{"layer", subject.title}, {"input", in.description}, {"config", config_json(c)}, {"steps", trace_json(steps, o.values)}});
+  const std::size_t width = table_width();
+  std::string text = cat(wrap(subject.title, width), wrap(cat("input: ", in.description, ", ", c.dtype), width), "\n", trace_table(steps, width), "\n",
+                         wrap(legend(c, subject.layer.maps_shape(in.input), (c.bias_kv ? 1 : 0) + (c.zero_key ? 1 : 0)), width));
+  NumberStyle style = o.numbers;
+  style.width = width;
+  if (o.values) append(text, value_sections(steps, style));
+  print(text);
+}
+
+// Every argument that some constructor takes, once, with the layers that take it.
+void add_constructor_arguments(CLI::App& parser, const std::shared_ptr<Options>& o) {
+  struct Entry {
+    ArgumentType type;
+    std::string layers;
+  };
+  std::vector<std::pair<std::string, Entry>> entries;
+  for (const LayerConstructor& row : layer_constructors()) {
+    for (const LayerArgument& argument : row.arguments) {
+      const std::string option = option_of(argument.name);
+      if (option == "--dropout") continue;  // an option of every layer
+      auto entry = std::ranges::find(entries, option, &std::pair<std::string, Entry>::first);
+      if (entry == entries.end()) entry = entries.insert(entries.end(), {option, {argument.type, ""}});
+      append(entry->second.layers, cat(entry->second.layers.empty() ? "" : ", ", row.name));
+    }
+  }
+  for (const auto& [option, entry] : entries) {
+    const bool flag = entry.type == ArgumentType::flag;
+    CLI::Option* added = parser.add_option_function<std::string>(
+        option, [o, name = option](const std::string& word) { o->arguments[name] = word; }, cat("argument of ", entry.layers));
+    added->type_name(flag ? "[true|false]" : "N");
+    if (flag) added->expected(0, 1);
+  }
+}
+
+}  // namespace
+
+Subcommand declare_trace(CLI::App& parser) {
+  const auto o = std::make_shared<Options>();
+  const auto positive = [](const std::string& word) {
+    const std::int64_t value = read_count(word);
+    if (value == 0) throw UsageError("there must be at least 1");
+    return value;
+  };
+  parser.add_option("--layer", o->layer, "a layer by its source; --list names them and their arguments")->type_name("NAME");
+  parser.add_flag("--list", o->list, "the layers, each with its constructor's arguments and defaults");
+  parser.add_option("--weights", o->file.path, "a layer from a file of its parameters")->type_name("FILE");
+  add_layer_file(parser, &o->file);
+  add_value(parser, "--heads", &o->file.heads, positive, "N", "number of heads, whatever the layer's argument for it is called");
+  add_constructor_arguments(parser, o);
+  CLI::Option* input = parser.add_option("--input", o->input, "tensors query[, key, value, bias, attend or block, attend_keys or block_keys, key_lengths]")->type_name("FILE");
+  std::vector<CLI::Option*> sizes{
+      add_value(parser, "--batch", &o->batch, read_count, "B", "sequences of the input (default: 2)"),
+      add_value(parser, "--length", &o->length, read_count, "T", "positions of the input (default: 10)"),
+      add_value(parser, "--key-length", &o->key_length, read_count, "S", "positions of a key input of its own"),
+      add_value(parser, "--shape", &o->shape, read_shape, "SHAPE", "of the query input, width included, for inputs of any number of dimensions"),
+      parser.add_flag("--ones", o->ones, "an input of ones instead of random numbers"),
+      parser.add_flag("--pair-bias", o->pair_bias, "add a random bias for each head and pair, [N,T,S]")};
+  for (CLI::Option* option : sizes) option->excludes(input);
+  add_value(parser, "--seed", &o->seed, [](const std::string& word) { return static_cast<std::uint64_t>(read_count(word)); }, "SEED",
+            "of random inputs and of a constructed layer's parameters (default: 0)");
+  add_value(parser, "--dtype", &o->dtype, read_dtype, "DTYPE", "of a constructed layer: f32, f64, bf16 or f16 (default: as the query, else f32)");
+  add_attention_rules(parser, &o->rules);
+  add_layer_rules(parser, &o->layer_rules);
+  parser.add_flag("--values", o->values, "the numbers of every step");
+  add_value(parser, "--limit", &o->numbers.limit, positive, "N", "show at most about N numbers of a step, the first and last of each dimension (default: 200)");
+  add_value(parser, "--precision", &o->numbers.digits,
+            [](const std::string& word) {
+              const std::int64_t digits = read_count(word);
+              if (digits > 17) throw UsageError(cat(digits, " digits are more than a number has; at most 17"));
+              return static_cast<int>(digits);
+            },
+            "DIGITS", "after the point (default: 4)");
+  parser.add_flag("--json", o->json, "machine-readable, one object on one line; with --values every number of every step");
+  return {
+      .examples = {{"polyhead trace --layer d2l --num-hiddens 100 --heads 5 --batch 2 --length 10", "the layer of Dive into Deep Learning, step by step"},
+                   {"polyhead trace --layer d2l --num-hiddens 4 --heads 2 --length 3 --valid-lens 2,3 --values", "with a mask, and with the numbers"},
+                   {"polyhead trace --layer alphafold --gated --is-global --attn-dim -3 --shape 2,7,5,8", "one query for a whole axis, spread by a gate"},
+                   {"polyhead trace --weights model.safetensors --prefix encoder.layer.0 --heads 12", "a layer of a model"},
+                   {"polyhead trace --list", "every layer that is known by name"}},
+      .notes = "Shapes have the heads in a dimension of their own, [B,N,T,H]; sources that fold them into the batch have the same data as (B*N,T,H).\n"
+               "JSON: {layer, input, config, steps: [{step, where, shape, letters, meaning, dtype, values}]}; numbers that JSON lacks are \"nan\", \"inf\" and "
+               "\"-inf\".\n",
+      .run = [o] { run_trace(*o); },
+  };
+}
+
+}  // namespace polyhead::app

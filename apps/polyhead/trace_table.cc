@@ -1,0 +1,102 @@
+#include "trace_table.h"
+
+#include <algorithm>
+
+#include "core/text.h"
+#include "format.h"
+#include "number_text.h"
+#include "words.h"
+
+namespace polyhead::app {
+namespace {
+
+constexpr std::size_t kGap = 2, kSmallestMeaning = 44;
+
+struct Column {
+  std::string_view title;
+  std::string (*text)(const nn::TraceStep&);
+};
+
+constexpr std::size_t kLetters = 3;
+const Column kColumns[] = {
+    {"step", [](const nn::TraceStep& step) { return step.step; }},
+    {"where", [](const nn::TraceStep& step) { return step.where; }},
+    {"shape", [](const nn::TraceStep& step) { return to_string(step.shape()); }},
+    {"letters", [](const nn::TraceStep& step) { return step.letters; }},
+};
+
+std::string joined_line(std::string line, const std::string& meaning, std::size_t start, std::size_t width) {
+  const std::string lines = wrap(meaning, width, start);
+  return cat(pad_right(line, start), std::string_view(lines).substr(std::min(start, lines.size())));
+}
+
+}  // namespace
+
+std::string trace_table(std::span<const nn::TraceStep> steps, std::size_t width) {
+  const std::size_t number_width = cat(steps.size()).size();
+  std::vector<std::size_t> widths;
+  for (const Column& column : kColumns) {
+    std::size_t longest = columns(column.title);
+    for (const nn::TraceStep& step : steps) longest = std::max(longest, columns(column.text(step)));
+    widths.push_back(longest);
+  }
+  const auto start_of_meaning = [&](bool letters) {
+    std::size_t start = number_width + kGap;
+    for (std::size_t i = 0; i < widths.size(); ++i) start += i == kLetters && !letters ? 0 : widths[i] + kGap;
+    return start;
+  };
+  const auto fits = [&](std::size_t start) { return width == SIZE_MAX || start + kSmallestMeaning <= width; };
+  const bool beneath = !fits(start_of_meaning(false));
+  const bool letters = beneath ? start_of_meaning(true) <= width : fits(start_of_meaning(true));
+  const std::size_t start = start_of_meaning(letters);
+
+  const auto line_of = [&](const std::string& number, const auto& cell) {
+    std::string line = pad_left(number, number_width) + std::string(kGap, ' ');
+    for (std::size_t i = 0; i < widths.size(); ++i) {
+      if (i == kLetters && !letters) continue;
+      append(line, pad_right(cell(kColumns[i]), widths[i]) + std::string(kGap, ' '));
+    }
+    return line;
+  };
+  const auto trimmed = [](std::string line) { return line.substr(0, line.find_last_not_of(' ') + 1) + "\n"; };
+  std::string title = line_of("", [](const Column& column) { return std::string(column.title); });
+  std::string text = beneath ? trimmed(title) : trimmed(title + "meaning");
+  for (std::size_t i = 0; i < steps.size(); ++i) {
+    const nn::TraceStep& step = steps[i];
+    const std::string line = line_of(cat(i + 1), [&](const Column& column) { return column.text(step); });
+    if (beneath) {
+      append(text, trimmed(line) + wrap(step.meaning, width, number_width + kGap + 2));
+    } else {
+      append(text, joined_line(line, step.meaning, start, width));
+    }
+  }
+  return text;
+}
+
+std::string legend(const nn::MultiHeadAttentionConfig& config, const Shape& maps, std::int64_t added_keys) {
+  std::string text = "Letters: ";
+  const Shape lead = maps.first(maps.size() - 3);
+  for (int i = 0; i < lead.size(); ++i) append(text, cat("B", lead.size() > 1 ? cat(i + 1) : "", " = ", counted(lead[i], lead.size() > 1 ? "row" : "sequence"), ", "));
+  append(text, cat("N = ", counted(config.heads, "head"), config.kv_heads != config.heads ? cat(", K = ", counted(config.kv_heads, "key/value head")) : ""));
+  if (config.global_query == nn::GlobalQuery::off) {
+    append(text, cat(", T = ", maps[-2], maps[-2] == 1 ? " query" : " queries"));
+  } else {
+    append(text, cat(", T = ", counted(maps[-1], "position")));
+  }
+  append(text, cat(", S = ", counted(maps[-1] - added_keys, "key"), ", H = ", config.head_width, " features of a query and key in a head, V = ",
+                   config.value_head_width, " of a value, E.. widths of the layer's inputs and output"));
+  return text;
+}
+
+Json trace_json(std::span<const nn::TraceStep> steps, bool values) {
+  Json list = Json::array();
+  for (const nn::TraceStep& step : steps) {
+    Json entry{{"step", step.step},       {"where", step.where},     {"shape", to_json(step.shape())},
+               {"letters", step.letters}, {"meaning", step.meaning}, {"dtype", info(step.value.dtype()).name}};
+    if (values) entry["values"] = number_json(step.value);
+    list.push_back(std::move(entry));
+  }
+  return list;
+}
+
+}  // namespace polyhead::app

@@ -1,0 +1,257 @@
+#include <algorithm>
+#include <array>
+#include <charconv>
+#include <filesystem>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "arguments.h"
+#include "format.h"
+#include "head_choice.h"
+#include "heatmap.h"
+#include "json.h"
+#include "output_path.h"
+#include "polyhead/io/atomic_file.h"
+#include "polyhead/io/tensor_file.h"
+#include "polyhead/models/sentence_model.h"
+#include "polyhead/viewer.h"
+#include "terminal.h"
+#include "view_input.h"
+#include "words.h"
+
+namespace polyhead::app {
+namespace {
+
+struct Options {
+  std::string model, source, file, page, arrays;
+  std::vector<std::string> texts;
+  std::optional<std::string> pair;
+  std::optional<std::int64_t> layer, head;
+  bool mean = false, truncate = false, json = false;
+};
+
+// Wrong combinations, and outputs that could not be written, before anything is read.
+void check(Options& o) {
+  if (!o.source.empty() && !o.file.empty()) throw UsageError(cat("texts are asked for from '", o.source, "' and from '", o.file, "'; one place is possible"));
+  if (o.file.empty()) o.file = o.source;
+  if (o.texts.empty() && o.file.empty()) throw UsageError("there is no text; give --text \"...\", --file PATH, or - for standard input");
+  if (!o.texts.empty() && !o.file.empty()) throw UsageError(cat("texts are asked for with --text and from '", o.file, "'; one place is possible"));
+  if (o.pair && o.texts.size() != 1) throw UsageError("--text-pair is the second part of one text; it goes with exactly one --text");
+  if (o.head && o.mean) throw UsageError("--mean does not go together with --head");
+  if (o.page == "-" && o.json) throw UsageError("-o - and --json would both write to standard output");
+  if (!o.arrays.empty()) check_tensor_format("--arrays", o.arrays);
+  check_distinct(o.page, o.arrays);
+  if (!o.page.empty() && o.page != "-") check_writable(o.page);
+  if (!o.arrays.empty()) check_writable(o.arrays);
+}
+
+// The shortest decimals that are this float32, and not those of the double that it becomes.
+Json numbers(ConstTensorView view) {
+  const Tensor values = Tensor::copy_of(view, DType::f32);
+  Json list = Json::array();
+  for (std::int64_t i = 0; i < values.numel(); ++i) {
+    std::array<char, 32> digits{};
+    const auto end = std::to_chars(digits.data(), digits.data() + digits.size(), values.data<float>()[i]).ptr;
+    double value = 0;
+    std::from_chars(digits.data(), end, value);
+    list.push_back(value);
+  }
+  return list;
+}
+
+Json to_json(const InputText& input, const models::SentenceResult& result, const Tensor& map) {
+  Json rows = Json::array();
+  for (std::int64_t t = 0; t < map.extent(0); ++t) rows.push_back(numbers(map.view().select(0, t)));
+  const models::TokenizedText& tokens = result.tokens;
+  return {{"text", input.text},
+          {"pair", input.pair ? Json(*input.pair) : Json(nullptr)},
+          {"tokens", tokens.pieces},
+          {"ids", tokens.ids},
+          {"segments", tokens.segments},
+          {"special", tokens.special},
+          {"replaced_bytes", tokens.replaced_bytes},
+          {"dropped_tokens", tokens.dropped_tokens},
+          {"map", std::move(rows)},
+          {"embedding", numbers(result.embedding)}};
+}
+
+Json to_json(const HeadChoice& choice) {
+  return {{"layer", choice.layer ? Json(*choice.layer) : Json(nullptr)},
+          {"head", choice.head ? Json(*choice.head) : Json(nullptr)},
+          {"description", choice.description()}};
+}
+
+std::string heading(const InputText& input, const HeadChoice& choice, std::size_t width) {
+  const std::string text = input.pair ? cat(input.text, " | ", *input.pair) : input.text;
+  return cat(clip(printable(text), width), "\n", wrap(cat(choice.description(), "; rows attend to columns, in percent"), width), "\n");
+}
+
+class View {
+ public:
+  explicit View(Options options) : o_(std::move(options)) {}
+
+  void run() {
+    check(o_);
+    read();
+    const bool keep = !o_.page.empty() || !o_.arrays.empty();
+    const bool draw = o_.page.empty() && !o_.json;
+    Progress progress("texts", texts_.size());
+    for (std::size_t i = 0; i < texts_.size(); ++i) {
+      progress.show(i);
+      models::SentenceResult result = model_->run(std::move(tokens_[i]));
+      const Tensor map = chosen_map(result.attentions, choice_);
+      if (draw) {
+        progress.clear();
+        draw_map(i, result.tokens.pieces, map);
+      }
+      if (o_.json) json_texts_.push_back(to_json(texts_[i], result, map));
+      if (keep) results_.push_back(std::move(result));
+    }
+    progress.clear();
+    write();
+  }
+
+ private:
+  void read() {
+    if (o_.file.empty()) {
+      for (const std::string& text : o_.texts) texts_.push_back({text, o_.pair});
+    } else {
+      texts_ = read_texts(o_.file);
+    }
+    model_ = std::make_unique<models::SentenceModel>(open_model(o_.model));
+    const models::BertConfig& config = model_->encoder.config;
+    choice_ = choose_head(o_.layer, o_.head, o_.mean, config.layers, config.heads);
+    tokens_ = tokenize(*model_, texts_, o_.truncate);
+    if (!o_.page.empty()) check_page_size();
+  }
+
+  // Before the model runs over hundreds of texts for a page that no browser would open.
+  void check_page_size() const {
+    std::int64_t weights = 0;
+    for (const models::TokenizedText& tokens : tokens_) {
+      const auto length = static_cast<std::int64_t>(tokens.ids.size());
+      weights += choice_.layers * choice_.heads * length * length;
+    }
+    if (weights > viewer::kMaxWeights)
+      fail(ErrorCode::invalid_argument, "a page holds at most ", viewer::kMaxWeights, " attention weights and these ",
+           counted(static_cast<std::int64_t>(texts_.size()), "text"), " have ", weights, "; give fewer or shorter texts, or --arrays");
+  }
+
+  void draw_map(std::size_t i, const std::vector<std::string>& words, const Tensor& map) const {
+    const std::size_t width = terminal_width(Stream::out);
+    std::string text = i > 0 ? "\n" : "";
+    append(text, heading(texts_[i], choice_, width));
+    append(text, render({.weights = map, .rows = words, .columns = words}, width, colour_of_stdout()));
+    print(text);
+  }
+
+  void write() {
+    Json files = Json::object();
+    if (!o_.arrays.empty()) {
+      save_arrays();
+      files["arrays"] = o_.arrays;
+      report(o_.arrays, counted(static_cast<std::int64_t>(texts_.size()), "text"));
+    }
+    if (!o_.page.empty()) {
+      const std::string html = page();
+      if (o_.page == "-") return print(html);
+      io::write_file(o_.page, html);
+      files["page"] = o_.page;
+      report(o_.page, cat(choice_.layers * choice_.heads, " heads, ", byte_size(html.size())));
+    }
+    if (!o_.json) return;
+    const models::BertConfig& config = model_->encoder.config;
+    print_json({{"model", {{"path", o_.model}, {"layers", config.layers}, {"heads", config.heads}, {"width", config.width}}},
+                {"map", to_json(choice_)},
+                {"texts", std::move(json_texts_)},
+                {"files", std::move(files)}});
+  }
+
+  static void report(const std::string& path, const std::string& what) { complain(cat("wrote '", path, "' (", what, ")")); }
+
+  void save_arrays() const {
+    std::vector<io::NamedView> arrays;
+    Json texts = Json::array();
+    for (std::size_t i = 0; i < results_.size(); ++i) {
+      const std::string suffix = results_.size() == 1 ? "" : cat("_", i);
+      const models::SentenceResult& result = results_[i];
+      arrays.push_back({"ids" + suffix, result.ids});
+      arrays.push_back({"attentions" + suffix, result.attentions});
+      arrays.push_back({"hidden" + suffix, result.hidden});
+      arrays.push_back({"embedding" + suffix, result.embedding});
+      texts.push_back(texts_[i].text);
+    }
+    io::save_tensors(o_.arrays, arrays, {{"texts", texts.dump(-1, ' ', false, Json::error_handler_t::replace)}});
+  }
+
+  std::string page() const {
+    viewer::Page page;
+    page.title = texts_.size() == 1 ? clip(printable(texts_[0].text), 80) : counted(static_cast<std::int64_t>(texts_.size()), "text");
+    page.model = cat(model_name(o_.model), ": ", counted(choice_.layers, "layer"), " of ", counted(choice_.heads, "head"));
+    for (std::size_t i = 0; i < results_.size(); ++i) {
+      const models::TokenizedText& tokens = results_[i].tokens;
+      page.texts.push_back({.text = texts_[i].pair ? cat(texts_[i].text, " | ", *texts_[i].pair) : texts_[i].text,
+                            .queries = {.pieces = tokens.pieces, .special = tokens.special, .segment = tokens.segments},
+                            .attentions = results_[i].attentions});
+    }
+    return viewer::render(page);
+  }
+
+  Options o_;
+  std::vector<InputText> texts_;
+  std::vector<models::TokenizedText> tokens_;
+  std::unique_ptr<models::SentenceModel> model_;
+  HeadChoice choice_;
+  std::vector<models::SentenceResult> results_;
+  Json json_texts_ = Json::array();
+};
+
+}  // namespace
+
+Subcommand declare_view(CLI::App& parser) {
+  const auto o = std::make_shared<Options>();
+  parser.add_option("MODEL_DIR", o->model, "folder with config.json, vocab.txt and model.safetensors (a BERT-type encoder)")->required();
+  parser.add_option("TEXTS", o->source, "a file with one text per line, as --file; - is standard input");
+  parser
+      .add_option(
+          "--text",
+          [o](const CLI::results_t& words) {
+            o->texts = words;
+            return true;
+          },
+          "the text; may be given several times")
+      ->type_name("TEXT")
+      ->type_size(1)
+      ->expected(1)
+      ->take_all();
+  add_value(parser, "--text-pair", &o->pair, [](const std::string& word) { return word; }, "TEXT", "a second part, which the model sees as segment 1");
+  parser.add_option("--file", o->file, "texts, one per line; empty lines are left out; - is standard input")->type_name("PATH");
+  parser.add_option("-o,--output", o->page, "write one HTML page with all heads, that opens from disk; - is standard output")->type_name("PATH");
+  add_value(parser, "--layer", &o->layer, read_count, "L", "the layer to show, from 0 (default: the last)");
+  add_value(parser, "--head", &o->head, read_count, "H", "the head to show, from 0 (default: the mean over the layer's heads)");
+  parser.add_flag("--mean", o->mean, "show the mean over the heads: of --layer, or without it of all layers");
+  parser.add_option("--arrays", o->arrays, "write the numbers: .safetensors or .npz")->type_name("PATH");
+  parser.add_flag("--truncate", o->truncate, "leave out the end of a text that is longer than the model's positions");
+  parser.add_flag("--json", o->json, "machine-readable, one object on one line");
+  return {
+      .examples = {{"polyhead view MODEL_DIR --text \"The quick brown fox\" -o fox.html", "one page with every head of every layer"},
+                   {"polyhead view MODEL_DIR --text \"The quick brown fox\"", "the mean of the last layer's heads, here in the terminal"},
+                   {"polyhead view MODEL_DIR --text \"Who ran?\" --text-pair \"The fox ran.\" --layer 2 --head 7", "one head, over two parts"},
+                   {"polyhead view MODEL_DIR --file texts.txt --arrays out.npz", "several texts, one per line, and all numbers in a file"},
+                   {"echo \"The quick brown fox\" | polyhead view MODEL_DIR - --json | jq .texts[0].tokens", "for other programs"}},
+      .notes = "The terminal shows one map: a word's row says what it attends to. Where the text is too long for a grid, each word is followed by the "
+               "words that it attends to most. Colour only on a terminal, and not where NO_COLOR is set.\n\n"
+               "Arrays: ids [T] int64, attentions [layers,heads,T,T], hidden [T,E] of the last layer, embedding [E] (mean over the tokens, divided by "
+               "its length). With several texts each name ends in _0, _1, ...\n\n"
+               "JSON: {model: {path, layers, heads, width}, map: {layer, head, description}, texts: [{text, pair, tokens, ids, segments, special, "
+               "replaced_bytes, dropped_tokens, map, embedding}], files: {page, arrays}}; map is [T][T], the chosen head's weights, row by row; "
+               "layer and head are null where the map is a mean over them.\n\n"
+               "Bytes that are not UTF-8 are read as U+FFFD, with a note.\n",
+      .run = [o] { View(*o).run(); },
+  };
+}
+
+}  // namespace polyhead::app

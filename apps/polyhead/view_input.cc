@@ -1,0 +1,132 @@
+#include "view_input.h"
+
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <array>
+#include <cerrno>
+#include <string_view>
+#include <system_error>
+
+#include "core/text.h"
+#include "format.h"
+#include "terminal.h"
+
+namespace polyhead::app {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr std::array<std::string_view, 3> kModelFiles{"config.json", "vocab.txt", "model.safetensors"};
+
+std::string read_all(int descriptor, std::string_view name) {
+  std::string contents;
+  std::array<char, 1 << 16> buffer;
+  while (true) {
+    const ssize_t got = ::read(descriptor, buffer.data(), buffer.size());
+    if (got < 0 && errno == EINTR) continue;
+    if (got < 0) fail(ErrorCode::io, "cannot read ", name, ": ", std::generic_category().message(errno));
+    if (got == 0) return contents;
+    contents.append(buffer.data(), static_cast<std::size_t>(got));
+  }
+}
+
+std::string read_file_or_stdin(const std::string& path) {
+  if (path == "-") {
+    if (::isatty(STDIN_FILENO) == 1) note("reading texts from the terminal, one per line, until Ctrl-D");
+    return read_all(STDIN_FILENO, "standard input");
+  }
+  const int descriptor = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
+  if (descriptor < 0) {
+    const int error = errno;
+    fail(ErrorCode::io, "cannot open '", path, "': ", std::generic_category().message(error),
+         error == ENOENT ? " (a text itself goes after --text)" : "");
+  }
+  try {
+    std::string contents = read_all(descriptor, cat("'", path, "'"));
+    ::close(descriptor);
+    return contents;
+  } catch (...) {
+    ::close(descriptor);
+    throw;
+  }
+}
+
+bool has(const fs::path& directory, std::string_view name) {
+  std::error_code ignored;
+  if (fs::exists(directory / name, ignored)) return true;
+  return name == "model.safetensors" && fs::exists(directory / "model.safetensors.index.json", ignored);
+}
+
+std::string which(std::size_t index, std::size_t count) { return count == 1 ? "the text" : cat("text ", index + 1); }
+
+}  // namespace
+
+std::vector<InputText> read_texts(const std::string& path) {
+  const std::string contents = read_file_or_stdin(path);
+  std::vector<InputText> texts;
+  for (std::size_t first = 0; first < contents.size();) {
+    const std::size_t end = std::min(contents.find('\n', first), contents.size());
+    std::string line = contents.substr(first, end - first);
+    if (line.ends_with('\r')) line.pop_back();
+    if (line.find_first_not_of(" \t") != std::string::npos) texts.push_back({line, std::nullopt});
+    first = end + 1;
+  }
+  if (texts.empty()) fail(ErrorCode::format, path == "-" ? std::string("standard input") : cat("'", path, "'"), " holds no text: every line is empty");
+  return texts;
+}
+
+models::SentenceModel open_model(const fs::path& directory) {
+  std::error_code ignored;
+  if (!fs::exists(directory, ignored)) fail(ErrorCode::io, "there is no folder '", directory.string(), "'");
+  const std::string wanted = "a model is a folder with config.json, vocab.txt and model.safetensors";
+  if (!fs::is_directory(directory, ignored)) fail(ErrorCode::io, "'", directory.string(), "' is not a folder; ", wanted);
+  std::string missing;
+  for (const std::string_view name : kModelFiles) {
+    if (!has(directory, name)) append(missing, cat(missing.empty() ? "" : ", ", name));
+  }
+  if (!missing.empty()) {
+    std::string hint;
+    for (const fs::directory_entry& entry : fs::directory_iterator(directory, ignored)) {
+      if (entry.is_directory(ignored) && has(entry.path(), kModelFiles[0]) && has(entry.path(), kModelFiles[2]))
+        hint = cat("; did you mean '", entry.path().string(), "'?");
+    }
+    fail(ErrorCode::io, "'", directory.string(), "' lacks ", missing, hint.empty() ? cat("; ", wanted) : hint);
+  }
+  try {
+    return models::load_bert(directory);
+  } catch (const Error& error) {
+    throw Error(error.code(), cat("cannot load the model '", directory.string(), "': ", error.what()));
+  }
+}
+
+std::string model_name(const fs::path& directory) {
+  std::error_code error;
+  fs::path path = fs::weakly_canonical(directory, error);
+  if (error) path = directory;
+  const bool says_nothing = path.filename() == "model" && path.parent_path().has_filename();
+  return (says_nothing ? path.parent_path() : path).filename().string();
+}
+
+std::vector<models::TokenizedText> tokenize(const models::SentenceModel& model, const std::vector<InputText>& texts, bool truncate) {
+  const auto when = truncate ? models::WhenTooLong::longest_first : models::WhenTooLong::error;
+  std::vector<models::TokenizedText> result;
+  for (std::size_t i = 0; i < texts.size(); ++i) {
+    try {
+      result.push_back(texts[i].pair ? model.tokenize(texts[i].text, *texts[i].pair, when) : model.tokenize(texts[i].text, when));
+    } catch (const Error& error) {
+      if (truncate) throw;
+      throw Error(error.code(), cat(which(i, texts.size()), " is too long for the model: ", error.what(), "; --truncate leaves out the end"));
+    }
+    const models::TokenizedText& tokens = result.back();
+    if (tokens.replaced_bytes > 0)
+      note(cat(counted(tokens.replaced_bytes, "byte"), " of ", which(i, texts.size()), tokens.replaced_bytes == 1 ? " is" : " are",
+               " not UTF-8 and read as U+FFFD"));
+    if (tokens.dropped_tokens > 0)
+      note(cat(which(i, texts.size()), " has ", static_cast<std::int64_t>(tokens.ids.size()) + tokens.dropped_tokens, " tokens; the model takes ",
+               model.encoder.config.positions, ", so ", tokens.dropped_tokens, " at the end ", tokens.dropped_tokens == 1 ? "is" : "are", " left out"));
+  }
+  return result;
+}
+
+}  // namespace polyhead::app

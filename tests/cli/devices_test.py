@@ -1,0 +1,30 @@
+import json
+import os
+import unittest
+
+from program import ProgramTest
+
+
+class Devices(ProgramTest):
+    def test_json_agrees_with_the_system(self):
+        told = json.loads(self.succeeds("devices", "--json").stdout)
+        self.assertEqual(told["usable"], len(os.sched_getaffinity(0)))
+        self.assertEqual(told["architecture"].replace("-", "_"), os.uname().machine)
+        self.assertGreaterEqual(told["threads"], 1)
+        self.assertIn("reference", told["backends"])
+        for cache in told["caches"]:
+            self.assertGreater(cache["bytes"], 0)
+
+    def test_text_names_the_same_things(self):
+        told = json.loads(self.succeeds("devices", "--json").stdout)
+        text = self.succeeds("devices", env={"COLUMNS": "200"}).stdout.decode()
+        for name in [told["processor"], told["architecture"], *told["backends"], *(s["name"] for s in told["instruction_sets"])]:
+            self.assertIn(name, text)
+
+    def test_fits_a_narrow_terminal(self):
+        for line in self.succeeds("devices", env={"COLUMNS": "40"}).stdout.decode().splitlines():
+            self.assertLessEqual(len(line), 40, line)
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -1,0 +1,74 @@
+import json
+import time
+import unittest
+
+from program import ProgramTest
+
+
+def facts(result):
+    pairs = [line.split(": ", 1) for line in result.stdout.decode().splitlines() if ": " in line]
+    return dict(pairs)
+
+
+class Explain(ProgramTest):
+    def explain(self, *arguments):
+        return facts(self.succeeds("explain", *arguments, env={"COLUMNS": "200"}))
+
+    def test_names_the_backend_and_the_problem(self):
+        told = self.explain("--q", "1,8,512,64", "--k", "1,8,512,64")
+        self.assertTrue(told["backend"])
+        self.assertEqual(told["problem"], "float32, B 1, N 8, K 8, T 512, S 512, H 64, V 64")
+        self.assertEqual(told["mask"], "none")
+        self.assertEqual(told["bias"], "none")
+
+    def test_every_option_reaches_the_problem(self):
+        told = self.explain("--q", "2,8,5,4", "--k", "2,4,7,4", "--v", "2,4,7,3", "--dtype", "bf16", "--scale", "0.25", "--softcap", "30", "--bias",
+                            "8,1,7", "--dropout", "0.1", "--causal", "bottom_right", "--window", "3,", "--key-lengths", "query", "--attend", "5,7",
+                            "--block-keys", "7", "--backend", "reference", "--lse", "--empty-rows", "uniform")
+        self.assertEqual(told["backend"], "reference (asked for)")
+        self.assertEqual(told["problem"], "bfloat16, B 2, N 8, K 4, T 5, S 7, H 4, V 3")
+        self.assertEqual(told["scale"], "0.25, softcap 30")
+        self.assertEqual(told["bias"], "[8,1,7]")
+        self.assertTrue(told["dropout"].startswith("0.1"))
+        for part in ("keys [t-1, t+3)", "lengths per query", "[5,7]", "key mask"):
+            self.assertIn(part, told["mask"])
+
+    def test_large_problems_take_neither_memory_nor_time(self):
+        began = time.monotonic()
+        told = self.explain("--q", "8,64,1048576,128", "--k", "8,64,1048576,128")  # 275 GB for each tensor
+        self.assertIn("T 1048576", told["problem"])
+        self.assertLess(time.monotonic() - began, 60)
+
+    def test_extents_of_zero_and_one(self):
+        self.assertIn("T 0, S 0", self.explain("--q", "1,1,0,1", "--k", "1,1,0,1")["problem"])
+        self.assertIn("B 0", self.explain("--q", "0,1,1,1", "--k", "0,1,1,1")["problem"])
+        self.assertIn("B 1", self.explain("--q", "1,1,1", "--k", "1,1,1")["problem"])
+
+    def test_json_has_the_same_facts(self):
+        arguments = ("explain", "--q", "1,8,512,64", "--k", "1,8,512,64", "--causal", "2")
+        listed = json.loads(self.succeeds(*arguments, "--json").stdout)["facts"]
+        self.assertEqual({f["fact"]: f["value"] for f in listed}, facts(self.succeeds(*arguments, env={"COLUMNS": "200"})))
+
+    def test_refused_problems_are_one_sentence_with_the_numbers(self):
+        self.fails(1, "explain", "--q", "1,8,512,64", "--k", "1,8,512,32", mentions=["[1,8,512,32]", "64"])
+        self.fails(1, "explain", "--q", "1,8,512,64", "--k", "1,3,512,64", mentions=["8", "3", "heads"])
+        self.fails(1, "explain", "--q", "512,64", "--k", "512,64", mentions=["[512,64]"])
+        self.fails(1, "explain", "--q", "1,8,512,64", "--k", "1,8,512,64", "--bias", "3,512,512", mentions=["bias", "[3,512,512]"])
+        self.fails(1, "explain", "--q", "1,8,512,64", "--k", "1,8,512,64", "--dropout", "1.5", mentions=["1.5"])
+        self.fails(1, "explain", "--q", "1,8,512,64", "--k", "1,8,512,64", "--dtype", "i64", mentions=["int64"])
+        huge = "1,1,4611686018427387904,1"
+        self.fails(1, "explain", "--q", huge, "--k", huge, mentions=["does not fit"])
+
+    def test_malformed_values_are_wrong_usage(self):
+        good = ("--q", "1,1,1,1", "--k", "1,1,1,1")
+        self.fails(2, "explain", "--q", "1,8", mentions=["--k is required"])
+        for shape in ("1,,2", "1,2,", "a,b", "1;2", "-1,2", "1,2.5"):
+            self.fails(2, "explain", "--q", shape, "--k", "1,1,1,1", mentions=["--q", f"'{shape}'"])
+        self.fails(2, "explain", "--q", ",".join("1" * 17), "--k", "1,1,1,1", mentions=["17", "16"])
+        self.fails(2, "explain", *good, "--window", "3", mentions=["--window", "LEFT,RIGHT"])
+        self.fails(2, "explain", *good, "--causal", "left", mentions=["--causal", "top_left"])
+        self.fails(2, "explain", *good, "--scale", "nan", mentions=["--scale", "'nan'"])
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -1,0 +1,91 @@
+"""Runs the program under test and looks at what it leaves behind."""
+import os
+import pty
+import re
+import select
+import struct
+import subprocess
+import tempfile
+import time
+import unittest
+from pathlib import Path
+
+BINARY = os.environ.get("POLYHEAD_BINARY")
+if not BINARY:
+    raise SystemExit("POLYHEAD_BINARY must name the program 'polyhead'; ctest sets it")
+DATA = Path(os.environ.get("POLYHEAD_TEST_DATA", Path(__file__).parent.parent / "data"))
+
+
+def environment(**changes):
+    """A plain one: nothing of the caller's terminal. A value of None takes a variable away."""
+    result = {k: v for k, v in os.environ.items() if k not in ("COLUMNS", "LINES", "NO_COLOR", "COLORTERM", "TERM")}
+    result.update({k: v for k, v in changes.items() if v is not None})
+    return result
+
+
+def run(*arguments, stdin=b"", env=None, **options):
+    """Standard output and error come back as bytes."""
+    return subprocess.run([BINARY, *map(os.fspath, arguments)], input=stdin, capture_output=True, env=environment(**(env or {})), timeout=120, **options)
+
+
+def run_on_terminal(*arguments, columns=80, env=None):
+    """(status, what was written to stdout, what was written to stderr), each of the two being a terminal of its own."""
+    import fcntl
+    import termios
+    out, out_end = pty.openpty()
+    err, err_end = pty.openpty()
+    for end in (out_end, err_end):
+        fcntl.ioctl(end, termios.TIOCSWINSZ, struct.pack("HHHH", 24, columns, 0, 0))
+    changes = {"TERM": "xterm-256color", **(env or {})}
+    process = subprocess.Popen([BINARY, *map(os.fspath, arguments)], stdin=subprocess.DEVNULL, stdout=out_end, stderr=err_end, env=environment(**changes))
+    os.close(out_end)
+    os.close(err_end)
+    texts = {out: b"", err: b""}
+    open_ends = {out, err}
+    deadline = time.monotonic() + 120
+    while open_ends and time.monotonic() < deadline:
+        for end in select.select(list(open_ends), [], [], 1)[0]:
+            try:
+                piece = os.read(end, 65536)
+            except OSError:  # the other side is closed
+                piece = b""
+            if piece:
+                texts[end] += piece
+            else:
+                open_ends.discard(end)
+    status = process.wait(timeout=10)
+    os.close(out)
+    os.close(err)
+    return status, texts[out].decode().replace("\r\n", "\n"), texts[err].decode().replace("\r\n", "\n")
+
+
+def without_escapes(text):
+    return re.sub(r"\x1b\[[0-9;]*[A-Za-z]", "", text)
+
+
+class ProgramTest(unittest.TestCase):
+    """Each test has an empty folder of its own, self.folder."""
+    maxDiff = None
+
+    def setUp(self):
+        self._folder = tempfile.TemporaryDirectory()
+        self.addCleanup(self._folder.cleanup)
+        self.folder = Path(self._folder.name)
+
+    def succeeds(self, *arguments, **options):
+        result = run(*arguments, **options)
+        self.assertEqual(result.returncode, 0, result.stderr.decode(errors="replace"))
+        return result
+
+    def fails(self, status, *arguments, mentions=(), **options):
+        """One sentence on stderr, nothing on stdout, and no file that was not there."""
+        before = sorted(self.folder.rglob("*"))
+        result = run(*arguments, **options)
+        said = result.stderr.decode()
+        self.assertEqual(result.returncode, status, said)
+        self.assertRegex(said, r"\Apolyhead: [^\n]+\n\Z")
+        self.assertEqual(result.stdout, b"")
+        for word in mentions:
+            self.assertIn(word, said)
+        self.assertEqual(sorted(self.folder.rglob("*")), before, "something was left behind")
+        return said

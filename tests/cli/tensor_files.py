@@ -1,0 +1,55 @@
+"""safetensors and npz without any package."""
+import ast
+import json
+import struct
+import zipfile
+from array import array
+from math import prod
+
+CODES = {"F32": "f", "F64": "d", "I64": "q", "I32": "i", "U8": "B", "BOOL": "B"}
+
+
+def save_safetensors(path, tensors, metadata=None):
+    """tensors: name -> (dtype, shape, flat list)"""
+    header, body = {}, b""
+    if metadata:
+        header["__metadata__"] = metadata
+    for name, (dtype, shape, values) in tensors.items():
+        data = array(CODES[dtype], values).tobytes()
+        header[name] = {"dtype": dtype, "shape": list(shape), "data_offsets": [len(body), len(body) + len(data)]}
+        body += data
+    text = json.dumps(header).encode()
+    text += b" " * (-len(text) % 8)
+    path.write_bytes(struct.pack("<Q", len(text)) + text + body)
+
+
+def load_safetensors(path):
+    """name -> (shape, array); the metadata under '__metadata__'"""
+    data = path.read_bytes()
+    (length,) = struct.unpack("<Q", data[:8])
+    header = json.loads(data[8:8 + length])
+    result = {"__metadata__": header.pop("__metadata__", {})}
+    for name, entry in header.items():
+        first, last = entry["data_offsets"]
+        values = array(CODES[entry["dtype"]])
+        values.frombytes(data[8 + length + first:8 + length + last])
+        assert len(values) == prod(entry["shape"])
+        result[name] = (tuple(entry["shape"]), values)
+    return result
+
+
+def load_npz(path):
+    codes = {"<f4": "f", "<f8": "d", "<i8": "q", "<i4": "i", "|b1": "B"}
+    result = {}
+    with zipfile.ZipFile(path) as archive:
+        assert archive.testzip() is None
+        for name in archive.namelist():
+            data = archive.read(name)
+            assert data[:6] == b"\x93NUMPY" and data[6] == 1
+            (length,) = struct.unpack("<H", data[8:10])
+            header = ast.literal_eval(data[10:10 + length].decode())
+            assert not header["fortran_order"]
+            values = array(codes[header["descr"]])
+            values.frombytes(data[10 + length:])
+            result[name.removesuffix(".npy")] = (header["shape"], values)
+    return result

@@ -1,0 +1,164 @@
+"""Bad models, bad texts and bad output paths: one sentence, the right status, nothing left behind."""
+import json
+import os
+import struct
+import time
+import unittest
+
+from program import ProgramTest
+from tensor_files import save_safetensors
+import tiny_model
+
+
+class Errors(ProgramTest):
+    def setUp(self):
+        super().setUp()
+        self.model = tiny_model.write(self.folder / "model")
+
+    def refuses(self, *arguments, status=1, **options):
+        return self.fails(status, "view", self.model, *arguments, **options)
+
+
+class Models(Errors):
+    def test_each_missing_file_is_named(self):
+        for name in ("config.json", "vocab.txt", "model.safetensors"):
+            content = (self.model / name).read_bytes()
+            (self.model / name).unlink()
+            self.refuses("--text", "a", mentions=[name, str(self.model)])
+            (self.model / name).write_bytes(content)
+
+    def test_the_folder_above_names_the_one_that_was_meant(self):
+        self.fails(1, "view", self.folder, "--text", "a", mentions=["lacks config.json", f"did you mean '{self.model}'?"])
+
+    def test_no_folder(self):
+        self.fails(1, "view", self.folder / "none", "--text", "a", mentions=["no folder", "none"])
+        self.fails(1, "view", self.model / "config.json", "--text", "a", mentions=["not a folder"])
+
+    def test_truncated_weights(self):
+        weights = self.model / "model.safetensors"
+        whole = weights.read_bytes()
+        for length in (0, 7, 8, 200, len(whole) // 2, len(whole) - 1):
+            weights.write_bytes(whole[:length])
+            with self.subTest(length):
+                self.refuses("--text", "a", mentions=["model.safetensors"])
+
+    def test_malformed_headers(self):
+        weights = self.model / "model.safetensors"
+        entry = {"dtype": "F32", "shape": [2], "data_offsets": [0, 8]}
+        headers = {"overlap": {"a": entry, "b": entry}, "out of range": {"a": {**entry, "data_offsets": [0, 800]}},
+                   "gap": {"a": entry, "b": {**entry, "data_offsets": [12, 20]}}, "unknown dtype": {"a": {**entry, "dtype": "F31"}},
+                   "huge shape": {"a": {**entry, "shape": [1 << 62, 1 << 62]}}, "negative": {"a": {**entry, "shape": [-2]}}, "no object": [1]}
+        texts = {name: json.dumps(header) for name, header in headers.items()}
+        texts["duplicate keys"] = '{"a": %s, "a": %s}' % (json.dumps(entry), json.dumps({**entry, "data_offsets": [8, 16]}))
+        texts["no json"] = "{" * 50
+        for name, text in texts.items():
+            weights.write_bytes(struct.pack("<Q", len(text)) + text.encode() + bytes(20 if name in ("gap",) else 8 if name != "duplicate keys" else 16))
+            with self.subTest(name):
+                self.refuses("--text", "a", mentions=["model.safetensors"])
+        weights.write_bytes(struct.pack("<Q", 1 << 63) + b"{}")
+        self.refuses("--text", "a", mentions=["model.safetensors"])
+
+    def test_weights_that_do_not_fit_the_configuration(self):
+        tiny_model.write(self.model, hidden_size=6)
+        self.refuses("--text", "a", mentions=["model.safetensors"])
+        tiny_model.write(self.model, num_hidden_layers=3)
+        self.refuses("--text", "a", mentions=["encoder.layer.2."])
+        tiny_model.write(self.model, num_attention_heads=3)
+        self.refuses("--text", "a", mentions=["num_attention_heads", "3", "8"])
+        tiny_model.write(self.model, hidden_act="swish")
+        self.refuses("--text", "a", mentions=["swish"])
+        tiny_model.write(self.model, model_type="gpt2")
+        self.refuses("--text", "a", mentions=["gpt2"])
+        tensors = tiny_model.tensors()
+        del tensors["encoder.layer.1.output.dense.bias"]
+        tiny_model.write(self.model)
+        save_safetensors(self.model / "model.safetensors", tensors)
+        self.refuses("--text", "a", mentions=["encoder.layer.1.output.dense.bias"])
+
+    def test_a_broken_configuration_or_vocabulary(self):
+        for text in ("", "{", "[]", "null", '{"model_type": 3}', json.dumps({**tiny_model.CONFIG, "hidden_size": "8"}),
+                     json.dumps({**tiny_model.CONFIG, "hidden_size": -8}), json.dumps({**tiny_model.CONFIG, "num_hidden_layers": 10**12})):
+            (self.model / "config.json").write_text(text)
+            with self.subTest(text):
+                self.refuses("--text", "a", mentions=["config.json"])
+        tiny_model.write(self.model)
+        for text in ("", "the\nfox\n", "\n".join(tiny_model.WORDS + ["the"])):
+            (self.model / "vocab.txt").write_text(text)
+            self.refuses("--text", "a", mentions=["vocab.txt"])
+        (self.model / "vocab.txt").write_text("\n".join(tiny_model.WORDS + ["another"]))  # its id has no row in the weights
+        self.refuses("--text", "another")
+
+
+class Texts(Errors):
+    def test_a_text_that_is_too_long_names_both_lengths_and_the_way_out(self):
+        self.refuses("--text", "the fox " * 40, mentions=["82", "64", "--truncate"])
+        self.refuses("-", stdin=b"the\n" + b"fox " * 100, mentions=["text 2", "102", "64"])
+        page = self.folder / "p.html"
+        self.refuses("--text", "the fox " * 40, "-o", page)
+        self.assertFalse(page.exists())
+
+    def test_no_text(self):
+        self.refuses("-", stdin=b"\n \n", mentions=["standard input", "no text"])
+        self.refuses("--file", self.folder / "none.txt", mentions=["none.txt"])
+        self.refuses("the fox", mentions=["'the fox'", "--text"])
+        self.refuses("--file", self.folder, mentions=["cannot read"])
+
+    def test_texts_from_one_place_only(self):
+        self.refuses("-", "--text", "a", status=2)
+        self.refuses("-", "--file", "b", status=2)
+        self.refuses("--text", "a", "--text", "b", "--text-pair", "c", status=2, mentions=["--text-pair"])
+        self.refuses("-", "--text-pair", "c", status=2, mentions=["--text-pair"])
+
+    def test_layers_and_heads_that_the_model_lacks(self):
+        self.refuses("--text", "a", "--layer", "2", status=2, mentions=["--layer 2", "0 to 1"])
+        self.refuses("--text", "a", "--head", "7", status=2, mentions=["--head 7", "0 to 1"])
+
+
+class Outputs(Errors):
+    def test_a_folder_that_is_not_there(self):
+        missing = self.folder / "none" / "p.html"
+        self.refuses("--text", "a", "-o", missing, mentions=[str(missing)])
+        self.refuses("--text", "a", "--arrays", self.folder / "none" / "a.npz", mentions=["a.npz"])
+
+    def test_an_output_that_cannot_be_written_is_told_before_the_texts_are_read(self):
+        # Standard input never ends: only a check beforehand can answer.
+        import subprocess
+        from program import BINARY, environment
+        reader, writer = os.pipe()
+        began = time.monotonic()
+        process = subprocess.run([BINARY, "view", str(self.model), "-", "-o", str(self.folder / "none" / "p.html")], stdin=reader,
+                                 stderr=subprocess.PIPE, env=environment(), timeout=60)
+        os.close(reader)
+        os.close(writer)
+        self.assertEqual(process.returncode, 1)
+        self.assertLess(time.monotonic() - began, 60)
+
+    def test_a_folder_in_place_of_a_file(self):
+        self.refuses("--text", "a", "-o", self.folder, mentions=[str(self.folder)])
+
+    @unittest.skipIf(os.geteuid() == 0, "everything can be written by the superuser")
+    def test_a_folder_without_permission(self):
+        locked = self.folder / "locked"
+        locked.mkdir(0o500)
+        self.refuses("--text", "a", "-o", locked / "p.html", mentions=["p.html"])
+
+    def test_a_failure_leaves_the_file_that_was_there(self):
+        page = self.folder / "p.html"
+        page.write_text("old")
+        (self.model / "model.safetensors").write_bytes(b"")
+        self.refuses("--text", "a", "-o", page)
+        self.assertEqual(page.read_text(), "old")
+
+    def test_outputs_that_exclude_each_other(self):
+        same = self.folder / "x.npz"
+        self.refuses("--text", "a", "-o", same, "--arrays", same, status=2, mentions=["two outputs"])
+        self.refuses("--text", "a", "-o", "-", "--json", status=2)
+
+    def test_an_ending_that_names_no_format(self):
+        self.refuses("--text", "a", "--arrays", self.folder / "a.txt", status=2, mentions=[".safetensors", ".npz"])
+        self.refuses("--text", "a", "--arrays", self.folder / "a.npy", status=2, mentions=[".npz"])
+        self.refuses("--text", "a", "--arrays", self.folder / "a", status=2)
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -1,0 +1,184 @@
+"""What `polyhead view` gives for a small model: JSON, page, arrays, several texts."""
+import json
+import re
+import unittest
+
+from program import ProgramTest
+from tensor_files import load_npz, load_safetensors
+import tiny_model
+
+FOX = "the quick brown fox jumps over the lazy dog"
+FOX_TOKENS = ["[CLS]", "the", "quick", "brown", "fox", "jump", "##s", "over", "the", "lazy", "dog", "[SEP]"]
+
+
+class ViewTest(ProgramTest):
+    def setUp(self):
+        super().setUp()
+        self.model = tiny_model.write(self.folder / "model")
+
+    def json(self, *arguments, **options):
+        return json.loads(self.succeeds("view", self.model, *arguments, "--json", **options).stdout)
+
+
+class Json(ViewTest):
+    def test_the_schema_that_help_describes(self):
+        told = self.json("--text", FOX)
+        self.assertEqual(sorted(told), ["files", "map", "model", "texts"])
+        self.assertEqual(told["model"], {"path": str(self.model), "layers": 2, "heads": 2, "width": 8})
+        self.assertEqual(told["files"], {})
+        (text,) = told["texts"]
+        self.assertEqual(sorted(text), sorted(["text", "pair", "tokens", "ids", "segments", "special", "replaced_bytes", "dropped_tokens", "map", "embedding"]))
+        self.assertEqual(text["text"], FOX)
+        self.assertIsNone(text["pair"])
+        self.assertEqual(text["tokens"], FOX_TOKENS)
+        self.assertEqual(text["ids"], [tiny_model.WORDS.index(t) for t in FOX_TOKENS])
+        self.assertEqual(text["special"], [True] + [False] * 10 + [True])
+        self.assertEqual(text["segments"], [0] * 12)
+        self.assertEqual(len(text["map"]), 12)
+        for row in text["map"]:
+            self.assertEqual(len(row), 12)
+            self.assertAlmostEqual(sum(row), 1, places=5)
+        self.assertEqual(len(text["embedding"]), 8)
+        self.assertAlmostEqual(sum(x * x for x in text["embedding"]), 1, places=5)
+
+    def test_the_map_is_the_head_that_was_asked_for(self):
+        arrays = self.folder / "a.safetensors"
+        self.succeeds("view", self.model, "--text", FOX, "--arrays", arrays)
+        shape, weights = load_safetensors(arrays)["attentions"]
+        self.assertEqual(shape, (2, 2, 12, 12))
+
+        def head(layer, n):
+            first = (layer * 2 + n) * 144
+            return weights[first:first + 144]
+
+        def mean(*heads):
+            return [sum(row) / len(row) for row in zip(*heads)]
+
+        every = {(): mean(head(1, 0), head(1, 1)),
+                 ("--layer", "0", "--head", "1"): head(0, 1),
+                 ("--head", "0"): head(1, 0),
+                 ("--layer", "0"): mean(head(0, 0), head(0, 1)),
+                 ("--layer", "0", "--mean"): mean(head(0, 0), head(0, 1)),
+                 ("--mean",): mean(head(0, 0), head(0, 1), head(1, 0), head(1, 1))}
+        for arguments, expected in every.items():
+            with self.subTest(arguments):
+                found = [w for row in self.json("--text", FOX, *arguments)["texts"][0]["map"] for w in row]
+                self.assertLess(max(abs(a - b) for a, b in zip(found, expected, strict=True)), 1e-6)
+        self.assertGreater(max(abs(a - b) for a, b in zip(head(0, 0), head(0, 1))), 1e-3, "heads that agree would prove nothing")
+
+    def test_the_map_names_its_layer_and_head(self):
+        self.assertEqual(self.json("--text", "a")["map"], {"layer": 1, "head": None, "description": "layer 1, mean of its 2 heads"})
+        self.assertEqual(self.json("--text", "a", "--layer", "0", "--head", "1")["map"], {"layer": 0, "head": 1, "description": "layer 0, head 1"})
+        self.assertIsNone(self.json("--text", "a", "--mean")["map"]["layer"])
+
+    def test_a_pair_has_two_segments(self):
+        (text,) = self.json("--text", "the fox", "--text-pair", "lazy dog")["texts"]
+        self.assertEqual(text["tokens"], ["[CLS]", "the", "fox", "[SEP]", "lazy", "dog", "[SEP]"])
+        self.assertEqual(text["segments"], [0, 0, 0, 0, 1, 1, 1])
+        self.assertEqual(text["pair"], "lazy dog")
+        (alone,) = self.json("--text", "the fox")["texts"]
+        self.assertNotEqual(alone["embedding"], text["embedding"])
+
+    def test_words_are_taken_as_they_are(self):
+        for text in ("", " ", "[a,b]", "{}", "--json", "-", "a,b", "%s %d", "'\"", "a\\b", "[]"):
+            with self.subTest(text):
+                self.assertEqual([t["text"] for t in self.json("--text", text)["texts"]], [text])
+        self.assertEqual(self.json("--text", "")["texts"][0]["tokens"], ["[CLS]", "[SEP]"])
+        self.assertEqual([t["text"] for t in self.json("--text", "[a,b]", "--text", "", "--text", "c")["texts"]], ["[a,b]", "", "c"])
+
+
+class Texts(ViewTest):
+    def test_a_file_has_one_text_in_each_line(self):
+        path = self.folder / "texts.txt"
+        path.write_bytes("the fox\r\n\n  \nlazy dog\n東京".encode())
+        self.assertEqual([t["text"] for t in self.json("--file", path)["texts"]], ["the fox", "lazy dog", "東京"])
+        self.assertEqual(self.json("--file", path), self.json(path), "the second argument is the same")
+
+    def test_standard_input(self):
+        for arguments in (("-",), ("--file", "-")):
+            told = self.json(*arguments, stdin=b"the fox\nlazy dog\n")
+            self.assertEqual([t["tokens"][1:-1] for t in told["texts"]], [["the", "fox"], ["lazy", "dog"]])
+
+    def test_a_text_does_not_depend_on_the_others(self):
+        alone = self.json("--text", "lazy dog")["texts"][0]
+        self.assertEqual(self.json("--text", FOX, "--text", "lazy dog")["texts"][1], alone)
+
+    def test_bytes_that_are_not_utf8_are_replaced_with_a_note(self):
+        result = self.succeeds("view", self.model, "-", "--json", stdin=b"the \xff\xfe fox\n")
+        self.assertEqual(result.stderr.decode(), "polyhead: note: 2 bytes of the text are not UTF-8 and read as U+FFFD\n")
+        (text,) = json.loads(result.stdout)["texts"]
+        self.assertEqual(text["replaced_bytes"], 2)
+        self.assertEqual(text["tokens"], ["[CLS]", "the", "fox", "[SEP]"])
+        self.assertEqual(text["text"], "the \ufffd\ufffd fox")
+        self.assertEqual(self.succeeds("view", self.model, "--text", b"\xff the fox", "--json").returncode, 0)
+
+    def test_truncate_leaves_out_the_end_and_says_so(self):
+        result = self.succeeds("view", self.model, "--text", "the fox " * 40, "--truncate", "--json")
+        (text,) = json.loads(result.stdout)["texts"]
+        self.assertEqual(len(text["ids"]), tiny_model.POSITIONS)
+        self.assertEqual(text["tokens"][-1], "[SEP]")
+        self.assertEqual(text["dropped_tokens"], 82 - 64)
+        self.assertEqual(result.stderr.decode(), "polyhead: note: the text has 82 tokens; the model takes 64, so 18 at the end are left out\n")
+
+    def test_a_text_that_just_fits_needs_no_truncation(self):
+        result = self.succeeds("view", self.model, "--text", "the " * 62, "--json")
+        self.assertEqual(len(json.loads(result.stdout)["texts"][0]["ids"]), 64)
+        self.assertEqual(result.stderr, b"")
+
+
+class Files(ViewTest):
+    def test_the_page_holds_the_words_and_asks_for_nothing(self):
+        page = self.folder / "fox.html"
+        result = self.succeeds("view", self.model, "--text", FOX, "-o", page)
+        self.assertEqual(result.stdout, b"")
+        self.assertRegex(result.stderr.decode(), r"\Apolyhead: wrote '.*fox\.html' \(4 heads, [\d.]+ KB\)\n\Z")
+        html = page.read_text()
+        self.assertTrue(html.lower().startswith("<!doctype html>"))
+        self.assertTrue(html.rstrip().endswith("</html>"))
+        for word in FOX_TOKENS:
+            self.assertIn(word, html)
+        self.assertIsNone(re.search(r"""(src|href)\s*=\s*["']?(https?:)?//""", html))
+
+    def test_the_page_can_go_to_standard_output(self):
+        page = self.folder / "fox.html"
+        self.succeeds("view", self.model, "--text", FOX, "-o", page)
+        self.assertEqual(self.succeeds("view", self.model, "--text", FOX, "-o", "-").stdout, page.read_bytes())
+
+    def test_json_names_the_files(self):
+        page, arrays = self.folder / "p.html", self.folder / "a.npz"
+        self.assertEqual(self.json("--text", FOX, "-o", page, "--arrays", arrays)["files"], {"arrays": str(arrays), "page": str(page)})
+        self.assertTrue(page.exists() and arrays.exists())
+
+    def test_both_formats_of_arrays_hold_the_same(self):
+        self.succeeds("view", self.model, "--text", FOX, "--arrays", self.folder / "a.safetensors")
+        self.succeeds("view", self.model, "--text", FOX, "--arrays", self.folder / "a.npz")
+        first, second = load_safetensors(self.folder / "a.safetensors"), load_npz(self.folder / "a.npz")
+        self.assertEqual(json.loads(first.pop("__metadata__")["texts"]), [FOX])
+        self.assertEqual(first, second)
+        self.assertEqual({k: v[0] for k, v in first.items()}, {"ids": (12,), "attentions": (2, 2, 12, 12), "hidden": (12, 8), "embedding": (8,)})
+        self.assertEqual(first["ids"][1].typecode, "q")
+
+    def test_several_texts_have_numbered_arrays(self):
+        arrays = self.folder / "a.safetensors"
+        self.succeeds("view", self.model, "--text", FOX, "--text", "the fox", "--arrays", arrays)
+        found = load_safetensors(arrays)
+        self.assertEqual(found["ids_1"][0], (4,))
+        self.assertEqual(found["attentions_0"][0], (2, 2, 12, 12))
+        self.assertEqual(sorted(found), sorted(["__metadata__"] + [f"{n}_{i}" for n in ("ids", "attentions", "hidden", "embedding") for i in (0, 1)]))
+
+    def test_a_file_that_was_there_is_replaced(self):
+        page = self.folder / "p.html"
+        page.write_text("old")
+        self.succeeds("view", self.model, "--text", "a", "-o", page)
+        self.assertNotEqual(page.read_text(), "old")
+        self.assertEqual(sorted(p.name for p in self.folder.iterdir()), ["model", "p.html"])
+
+    def test_the_same_run_gives_the_same_bytes(self):
+        for name in ("a", "b"):
+            self.succeeds("view", self.model, "--text", FOX, "-o", self.folder / f"{name}.html", "--arrays", self.folder / f"{name}.npz")
+        for ending in ("html", "npz"):
+            self.assertEqual((self.folder / f"a.{ending}").read_bytes(), (self.folder / f"b.{ending}").read_bytes())
+
+
+if __name__ == "__main__":
+    unittest.main()
