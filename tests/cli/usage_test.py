@@ -70,7 +70,7 @@ class Usage(ProgramTest):
         self.fails(2, "view", "m", mentions=["--text"])
 
     def test_a_file_may_be_called_like_a_command(self):
-        self.fails(1, "inspect", "view", mentions=["'view'"])
+        self.fails(1, "inspect", "view", mentions=["cannot open", "view"])
 
 
 class Streams(ProgramTest):

@@ -46,9 +46,13 @@ class MiniLm(ProgramTest):
     def test_tokens_agree_on_every_awkward_text(self):
         cases = json.loads((DATA / "minilm" / "tokens.json").read_text())
         self.assertEqual(len(cases), 48)
-        given = [word for case in cases for word in ("--text", case["text"])]
+        # An argument cannot hold U+0000 and a line cannot hold a line end, so each text takes the way that is open to it.
+        lines = [case for case in cases if "\0" in case["text"]]
+        words = [case for case in cases if "\0" not in case["text"]]
+        given = [word for case in words for word in ("--text", case["text"])]
         told = json.loads(self.succeeds("view", self.model, *given, "--json").stdout)["texts"]
-        for case, text in zip(cases, told, strict=True):
+        told += json.loads(self.succeeds("view", self.model, "-", "--json", stdin="\n".join(c["text"] for c in lines).encode()).stdout)["texts"]
+        for case, text in zip(words + lines, told, strict=True):
             with self.subTest(case["text"]):
                 self.assertEqual(text["ids"], case["ids"])
                 self.assertEqual(text["tokens"], case["tokens"])
