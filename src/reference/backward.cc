@@ -16,7 +16,7 @@ namespace {
 class BiasGradient {
  public:
   explicit BiasGradient(const BackwardProblem& problem) : problem_(problem) {
-    const ByteSpan span = byte_span(problem.d_bias);
+    const ByteSpan span = byte_span(problem.d_bias_given);  // also where it broadcasts to no pairs at all
     const auto size = static_cast<std::ptrdiff_t>(info(problem.dtype).size);
     sums_.resize(static_cast<std::size_t>((span.last - span.first) / size));
     origin_ = (static_cast<const char*>(problem.d_bias.data()) - span.first) / size;

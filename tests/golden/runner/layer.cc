@@ -1,7 +1,107 @@
 #include "golden/runner/operation.h"
+#include "polyhead/models/attention_layer.h"
 
 namespace polyhead::golden {
+namespace {
 
-Tensors compute_layer(Reader&, const Setting&) { fail(ErrorCode::unsupported, "layers are not connected"); }
+// The metadata's `layer` -> the naming of its parameters.
+std::string layout_of(const std::string& layer) {
+  static const std::map<std::string, std::string> kLayouts{
+      {"Multi_atten", "multi_atten"},
+      {"self_attention_single_head", "single_head"},
+      {"cross_attention_single_head", "single_head"},
+      {"cross_attention_unequal_widths", "single_head"},
+      {"MultiHeadAttention(input_dim,num_heads,dim_qk,dim_v)", "multi_head_dim_qk_dim_v"},
+      {"MultiHeadAttention(key_size,query_size,value_size,num_hiddens,num_heads)", "d2l"},
+      {"MultiHeadAttention(c_in,c,N_head,attn_dim,gated,is_global,use_bias_for_embeddings)", "alphafold"},
+      {"torch.nn.MultiheadAttention", "torch"},
+  };
+  const auto found = kLayouts.find(layer);
+  require(found != kLayouts.end(), "the runner does not know the layer '", layer, "'");
+  return found->second;
+}
+
+template <class T>
+void require_option(Reader& in, const char* key, const T& actual) {
+  const std::optional<T> given = in.option<T>(key);
+  require(!given || *given == actual, "the metadata says ", key, " = ", given.value_or(actual), ", the parameters say ", actual);
+}
+
+struct Loaded {
+  nn::MultiHeadAttention layer;
+  std::vector<std::string> names;  // of the parameters in the file
+};
+
+Loaded load_layer(Reader& in, const std::string& layout) {
+  nn::MultiHeadAttentionConfig settings;
+  settings.axis = in.option<int>("axis").value_or(-2);
+  settings.zero_key = in.option<bool>("add_zero_attn").value_or(false);
+  settings.dropout = in.option<double>("dropout").value_or(0);
+  settings.empty_rows = read_empty_rows(in);
+  io::TensorFile file;
+  file.path = "parameters";
+  file.tensors = in.rest();
+  std::vector<std::string> names;
+  for (const io::NamedTensor& named : file.tensors) names.push_back(named.name);
+  nn::MultiHeadAttention layer =
+      models::attention_layer(io::load_attention(file, {.layout = layout, .heads = in.required<std::int64_t>("heads")}), settings);
+
+  const nn::MultiHeadAttentionConfig& c = layer.config;
+  require_option<std::int64_t>(in, "qk_head_dim", c.head_width);
+  require_option<std::int64_t>(in, "v_head_dim", c.value_head_width);
+  require_option<std::int64_t>(in, "kdim", c.key_width);
+  require_option<std::int64_t>(in, "vdim", c.value_width);
+  require_option<bool>(in, "output_projection", c.output == nn::OutputMap::linear);
+  require_option<bool>(in, "bias", c.bias);
+  require_option<bool>(in, "use_bias_for_embeddings", c.bias);
+  require_option<bool>(in, "gated", c.gate == nn::Gate::sigmoid);
+  require_option<bool>(in, "is_global", c.global_query != nn::GlobalQuery::off);
+  require_option<bool>(in, "add_bias_kv", c.bias_kv);
+  return {std::move(layer), std::move(names)};
+}
+
+}  // namespace
+
+Tensors compute_layer(Reader& in, const Setting& setting) {
+  const nn::AttentionInput input{.query = in.tensor("query"), .key = in.view("key"), .value = in.view("value")};
+  const Tensor& d_out = in.tensor("d_out");
+  nn::AttentionOptions options{.bias = in.view("bias"), .dropout_keep = in.view("dropout_keep"), .backend = setting.backend};
+  options.mode = options.dropout_keep ? nn::Mode::training : nn::Mode::evaluation;
+  options.mask = {.block = in.view("block"), .attend_keys = in.view("attend_keys"), .block_keys = in.view("block_keys")};
+  Tensor lengths;
+  if (const auto given = in.option<nlohmann::json>("valid_lens")) options.mask.key_lengths = lengths = lengths_tensor(*given);
+  const std::string layout = layout_of(in.required<std::string>("layer"));
+  const Loaded loaded = load_layer(in, layout);
+  const nn::MultiHeadAttention& layer = loaded.layer;
+  require((layer.config.dropout > 0) == static_cast<bool>(options.dropout_keep), "dropout and dropout_keep go together");
+
+  Tensors results;
+  const auto make = [&](const std::string& name, const Shape& shape) -> Tensor& { return results[name] = Tensor(d_out.dtype(), shape); };
+  nn::MultiHeadAttention parameters = nn::zeros_like(layer);
+  nn::MultiHeadAttentionGradients gradients{.query = make("d_query", input.query.shape()), .parameters = &parameters};
+  if (input.key) gradients.key = make("d_key", input.key.shape());
+  if (input.value) gradients.value = make("d_value", input.value.shape());
+  if (options.bias) {
+    gradients.bias = make("d_bias", options.bias.shape());
+    if (layout == "torch" && options.bias.rank() == 3) {  // [B*N,T,S]
+      const Shape parts{input.query.extent(0), layer.config.heads};
+      options.bias = options.bias.unflatten(0, parts);
+      gradients.bias = gradients.bias.unflatten(0, parts);
+    }
+  }
+
+  nn::MultiHeadAttentionSaved saved;
+  layer.forward(input, make("out", layer.output_shape(input)), options, &saved);
+  attention_map(saved.maps(), make("weights", layer.maps_shape(input)), saved.sdpa);
+  results["lse"] = saved.lse;
+  layer.backward(saved, d_out, gradients);
+  for (io::NamedTensor& named : io::store_attention(models::attention_weights(parameters, layout))) {
+    results["d_" + named.name] = std::move(named.tensor);
+  }
+  for (const std::string& name : loaded.names) {
+    require(results.count("d_" + name) > 0, "the file has a tensor '", name, "', which is no parameter of the layer");
+  }
+  return results;
+}
 
 }  // namespace polyhead::golden

@@ -1,0 +1,129 @@
+// Every gradient of attention by central differences in float64, one option at a time and all together.
+#include "support/attention_case.h"
+#include "support/gradients.h"
+
+namespace polyhead::test {
+namespace {
+
+AttentionCase odd_case(Random& random) {
+  AttentionCase c;
+  c.sizes = {.lead = {2}, .kv_heads = 2, .group = 2, .queries = 3, .keys = 5, .qk_width = 3, .v_width = 2};
+  c.draw_inputs(random);
+  return c;
+}
+
+// The case's own gradients against differences; inputs become contiguous so that every element is one leaf.
+void check(AttentionCase& c) {
+  const TensorView q = c.keep(Tensor::copy_of(c.q)), k = c.keep(Tensor::copy_of(c.k)), v = c.keep(Tensor::copy_of(c.v));
+  c.q = q, c.k = k, c.v = v;
+  TensorView bias;
+  if (c.options.bias && !c.table) c.options.bias = bias = c.keep(Tensor::copy_of(c.options.bias));
+  const AttentionOutputs o = c.make_outputs();
+  c.run(o);
+  std::vector<Leaf> leaves{{"q", q, o.d_q}, {"k", k, o.d_k}, {"v", v, o.d_v}};
+  if (bias) leaves.push_back({"bias", bias, o.d_bias});
+  if (c.table) leaves.push_back({"table", c.table, o.d_table});
+  const auto loss = [&] {
+    Tensor moved(DType::f64, c.sizes.out());
+    sdpa_forward({.q = c.q, .k = c.k, .v = c.v, .out = moved}, c.options);
+    return weighted_sum(moved, c.d_out);
+  };
+  expect_gradients(loss, leaves);
+}
+
+TEST(ReferenceGradients, PlainGroupedHeadsUnequalWidths) {
+  Random random(1);
+  AttentionCase c = odd_case(random);
+  check(c);
+}
+
+TEST(ReferenceGradients, ScaleOfEitherSign) {
+  for (const double scale : {0.37, -0.8}) {
+    Random random(2);
+    AttentionCase c = odd_case(random);
+    c.options.scale = scale;
+    check(c);
+  }
+}
+
+TEST(ReferenceGradients, Softcap) {
+  Random random(3);
+  AttentionCase c = odd_case(random);
+  c.options.softcap = 0.7;
+  check(c);
+}
+
+TEST(ReferenceGradients, BiasOfEveryBroadcastShape) {
+  Random random(4);
+  for (int present = 0; present < 16; ++present) {
+    SCOPED_TRACE(present);
+    AttentionCase c = odd_case(random);
+    Shape shape = c.sizes.pairs();
+    for (int axis = 0; axis < 4; ++axis) {
+      if ((present >> axis & 1) == 0) shape[axis] = 1;
+    }
+    c.options.bias = c.keep(random.tensor(DType::f64, shape));
+    check(c);
+  }
+  for (int rank = 0; rank < 4; ++rank) {
+    SCOPED_TRACE(rank);
+    AttentionCase c = odd_case(random);
+    c.options.bias = c.keep(random.tensor(DType::f64, c.sizes.pairs().last(rank)));
+    check(c);
+  }
+}
+
+TEST(ReferenceGradients, RelativePositionTableGetsTheSumOfItsDiagonals) {
+  Random random(5);
+  for (const bool per_head : {false, true}) {
+    AttentionCase c = odd_case(random);
+    Shape shape{c.sizes.queries + c.sizes.keys - 1};
+    if (per_head) shape.insert(0, c.sizes.heads());
+    c.use_relative_bias(c.keep(random.tensor(DType::f64, shape)));
+    c.options.softcap = 2;
+    check(c);
+  }
+}
+
+TEST(ReferenceGradients, DropoutWithGeneratedAndGivenBits) {
+  Random random(6);
+  AttentionCase generated = odd_case(random);
+  generated.options.dropout = {.p = 0.4, .seed = 11};
+  generated.options.bias = generated.keep(random.tensor(DType::f64, {3, 5}));
+  check(generated);
+  AttentionCase given = odd_case(random);
+  given.options.dropout = {.p = 0.25, .keep = given.keep(random.tensor(DType::boolean, {4, 3, 5}))};
+  check(given);
+}
+
+TEST(ReferenceGradients, EachMaskAndEmptyRowsMode) {
+  for (const EmptyRows mode : {EmptyRows::Zero, EmptyRows::Uniform, EmptyRows::Unmasked}) {
+    SCOPED_TRACE(static_cast<int>(mode));
+    Random random(7);
+    AttentionCase c = odd_case(random);
+    c.options.empty_rows = mode;
+    Tensor attend = random.tensor(DType::boolean, c.sizes.pairs());
+    fill(attend.view().select(2, 1), 0);  // query 1 sees nothing
+    c.options.mask.attend = c.keep(std::move(attend));
+    c.options.bias = c.keep(random.tensor(DType::f64, {1, 3, 5}));
+    check(c);
+  }
+  Random random(8);
+  AttentionCase c = odd_case(random);
+  c.options.mask = {.causal = Causal::bottom_right(), .window = {.left = 1}, .key_lengths = c.keep(Tensor::of<std::int32_t>({2}, {5, 2}))};
+  check(c);
+}
+
+TEST(ReferenceGradients, RandomProblems) {
+  for (std::uint64_t seed = 0; seed < 120; ++seed) {
+    SCOPED_TRACE(seed);
+    Random random(seed + 5'000);
+    AttentionCase c = draw_case(random, DType::f64);
+    if (numel(c.sizes.pairs()) > 400) continue;
+    check(c);
+    if (HasFailure()) return;
+  }
+}
+
+}  // namespace
+}  // namespace polyhead::test

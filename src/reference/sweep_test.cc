@@ -1,0 +1,113 @@
+// The reference against the naive formula of tests/support, over random problems. The reference computes in float64, so a result may differ by
+// the rounding of its storage and no more.
+#include "polyhead/maps.h"
+#include "support/attention_case.h"
+
+namespace polyhead::test {
+namespace {
+
+constexpr std::uint64_t kSeeds = 700;
+
+// Half a unit in the last place of a value below 1, and a little for float64's own sums.
+double storage_error(DType dtype) {
+  switch (dtype) {
+    case DType::f64: return 1e-13;
+    case DType::f32: return 0x1.001p-24;
+    case DType::f16: return 0x1.01p-11;
+    default: return 0x1.01p-8;
+  }
+}
+
+testing::AssertionResult agrees(ConstTensorView actual, const Tensor& expected) {
+  return near(actual, expected, storage_error(actual.dtype()) * std::max(1.0, largest_magnitude(expected)));
+}
+
+AttentionCase drawn(std::uint64_t seed) {
+  Random random(seed);
+  AttentionCase c = draw_case(random, std::array{DType::f64, DType::f32, DType::bf16, DType::f16}[seed % 4]);
+  c.options.backend = &find_backend("reference");
+  return c;
+}
+
+TEST(ReferenceSweep, ForwardAndBackwardAreTheFormula) {
+  for (std::uint64_t seed = 0; seed < kSeeds; ++seed) {
+    SCOPED_TRACE(seed);
+    Random layout(seed + 1'000'000);
+    AttentionCase c = drawn(seed);
+    const FullResults expected = naive_attention(c);
+    const AttentionOutputs o = c.make_outputs(&layout);
+    c.run(o);
+    EXPECT_TRUE(agrees(o.out, to_tensor(expected.out, c.sizes.out()))) << "out";
+    EXPECT_TRUE(agrees(o.lse, to_tensor(expected.lse, c.sizes.lse()))) << "lse";
+    EXPECT_TRUE(agrees(o.d_q, to_tensor(expected.d_q, c.sizes.q()))) << "d_q";
+    EXPECT_TRUE(agrees(o.d_k, to_tensor(expected.d_k, c.sizes.k()))) << "d_k";
+    EXPECT_TRUE(agrees(o.d_v, to_tensor(expected.d_v, c.sizes.v()))) << "d_v";
+    if (o.d_bias) {
+      EXPECT_TRUE(agrees(o.d_bias, summed_bias_gradient(expected.d_score, c.sizes.pairs(), o.d_bias))) << "d_bias";
+    }
+    for (const StridedTensor& tensor : c.strided()) EXPECT_TRUE(tensor.padding_is_intact());
+    if (HasFailure()) return;
+  }
+}
+
+TEST(ReferenceSweep, EveryMapIsTheFormula) {
+  for (std::uint64_t seed = 0; seed < kSeeds; ++seed) {
+    SCOPED_TRACE(seed);
+    Random layout(seed + 1'000'000);
+    AttentionCase c = drawn(seed);
+    const FullResults expected = naive_attention(c);
+    const AttentionOutputs o = c.make_outputs();
+    c.forward(o);
+    const MapsInput input{.q = c.q, .k = c.k, .lse = o.lse};
+    const std::pair<MapValue, const Matrix*> values[] = {{MapValue::scaled_score, &expected.scaled}, {MapValue::capped_score, &expected.capped},
+                                                         {MapValue::score, &expected.score},         {MapValue::probability, &expected.p},
+                                                         {MapValue::dropped, &expected.dropped}};
+    for (const auto& [value, matrix] : values) {
+      SCOPED_TRACE(static_cast<int>(value));
+      const StridedTensor map = layout.empty_strided(DType::f64, c.sizes.pairs());
+      attention_map(input, map, c.options, value);
+      const Tensor wanted = to_tensor(*matrix, c.sizes.pairs());
+      // Probabilities divide by the stored lse, which is float32 but for float64 problems.
+      const bool divided = c.dtype != DType::f64 && (value == MapValue::probability || value == MapValue::dropped);
+      EXPECT_TRUE(near(map, wanted, (divided ? 1e-6 : 1e-13) * std::max(1.0, largest_magnitude(wanted))));
+      EXPECT_TRUE(map.padding_is_intact());
+    }
+    if (HasFailure()) return;
+  }
+}
+
+// The sweep must reach every rule: each of these is common among its cases.
+TEST(ReferenceSweep, CoversEveryRule) {
+  std::map<std::string, int> seen;
+  for (std::uint64_t seed = 0; seed < kSeeds; ++seed) {
+    const AttentionCase c = drawn(seed);
+    const SdpaOptions& o = c.options;
+    const Mask& m = o.mask;
+    const FullMatrices full = full_matrices(c.q, c.k, c.v, c.d_out, o);
+    const bool mixed = std::find(full.keep.begin(), full.keep.end(), true) != full.keep.end() && std::find(full.keep.begin(), full.keep.end(), false) != full.keep.end();
+    seen["causal"] += m.causal && mixed;
+    seen["window"] += (m.window.left || m.window.right) && mixed;
+    seen["key lengths per sequence"] += m.key_lengths && m.key_lengths.rank() == c.sizes.lead.size() && mixed;
+    seen["key lengths per query"] += m.key_lengths && m.key_lengths.rank() > c.sizes.lead.size() && mixed;
+    seen["attend"] += m.attend && mixed;
+    seen["block"] += m.block && mixed;
+    seen["attend_keys"] += m.attend_keys && mixed;
+    seen["block_keys"] += m.block_keys && mixed;
+    seen["bias"] += static_cast<bool>(o.bias);
+    seen["relative bias"] += static_cast<bool>(c.table);
+    seen["softcap"] += o.softcap > 0;
+    seen["grouped heads"] += c.sizes.group > 1 && c.sizes.kv_heads > 1;
+    seen["V != H"] += c.sizes.v_width != c.sizes.qk_width;
+    seen["dropout"] += o.dropout.p > 0 && !o.dropout.keep;
+    seen["dropout with given bits"] += static_cast<bool>(o.dropout.keep);
+    seen["uniform"] += o.empty_rows == EmptyRows::Uniform && mixed;
+    seen["unmasked"] += o.empty_rows == EmptyRows::Unmasked && mixed;
+    seen["no keys"] += c.sizes.keys == 0;
+    seen["four leading dimensions"] += c.sizes.lead.size() == 4;
+    seen["no leading dimension"] += c.sizes.lead.empty();
+  }
+  for (const auto& [rule, times] : seen) EXPECT_GE(times, 10) << rule;
+}
+
+}  // namespace
+}  // namespace polyhead::test

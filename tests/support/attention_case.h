@@ -1,0 +1,242 @@
+// Random problems of attention: any sizes, strides, masks, biases and options, from one seed.
+#pragma once
+
+#include <list>
+
+#include "polyhead/sdpa.h"
+#include "support/naive_attention.h"
+#include "support/random.h"
+
+namespace polyhead::test {
+
+struct AttentionSizes {
+  Shape lead;
+  std::int64_t kv_heads = 1, group = 1;  // N = kv_heads * group
+  std::int64_t queries = 1, keys = 1, qk_width = 1, v_width = 1;
+
+  Shape with(std::initializer_list<std::int64_t> rest) const {
+    Shape shape = lead;
+    for (const std::int64_t extent : rest) shape.push_back(extent);
+    return shape;
+  }
+  std::int64_t heads() const { return kv_heads * group; }
+  Shape q() const { return with({heads(), queries, qk_width}); }
+  Shape k() const { return with({kv_heads, keys, qk_width}); }
+  Shape v() const { return with({kv_heads, keys, v_width}); }
+  Shape out() const { return with({heads(), queries, v_width}); }
+  Shape lse() const { return with({heads(), queries}); }
+  Shape pairs() const { return with({heads(), queries, keys}); }
+  Shape keys_of() const { return with({keys}); }
+};
+
+// What a backward pass writes. The gradient of a bias lies in memory laid out as the bias itself: shared elements are shared there too.
+struct AttentionOutputs {
+  TensorView out, lse, d_q, d_k, d_v, d_bias;
+  TensorView d_table;  // the memory under d_bias, for a relative-position bias
+
+  std::vector<std::pair<const char*, TensorView>> list() const {
+    return {{"out", out}, {"lse", lse}, {"d_q", d_q}, {"d_k", d_k}, {"d_v", d_v}, {"d_bias", d_bias}};
+  }
+};
+
+class AttentionCase {
+ public:
+  AttentionSizes sizes;
+  DType dtype = DType::f64;
+  ConstTensorView q, k, v, d_out;
+  SdpaOptions options;
+
+  AttentionCase() = default;
+  AttentionCase(AttentionCase&&) = default;
+  AttentionCase& operator=(AttentionCase&&) = default;
+
+  // Memory that lives as long as the case.
+  TensorView keep(StridedTensor tensor) { return strided_.emplace_back(std::move(tensor)).view(); }
+  TensorView keep(Tensor tensor) { return tensors_.emplace_back(std::move(tensor)).view(); }
+  const std::list<StridedTensor>& strided() const { return strided_; }
+
+  // The one-dimensional memory behind a relative-position bias; absent for any other bias.
+  TensorView table;
+
+  void draw_inputs(Random& random, double magnitude = 1.5) {
+    q = keep(random.strided(dtype, sizes.q(), -magnitude, magnitude));
+    k = keep(random.strided(dtype, sizes.k(), -magnitude, magnitude));
+    v = keep(random.strided(dtype, sizes.v(), -magnitude, magnitude));
+    d_out = keep(random.strided(dtype, sizes.out(), -magnitude, magnitude));
+  }
+
+  // Contiguous outputs, or strided ones.
+  AttentionOutputs make_outputs(Random* random = nullptr) {
+    const auto make = [&](DType type, const Shape& shape) { return random ? keep(random->empty_strided(type, shape)) : keep(Tensor(type, shape)); };
+    AttentionOutputs outputs{make(dtype, sizes.out()), make(accumulation_dtype(dtype), sizes.lse()), make(dtype, sizes.q()), make(dtype, sizes.k()),
+                             make(dtype, sizes.v()), {}, {}};
+    if (table) {
+      outputs.d_table = keep(Tensor(dtype, table.shape()));
+      outputs.d_bias = relative_view(outputs.d_table);
+    } else if (options.bias) {
+      outputs.d_bias = make(dtype, options.bias.shape());
+    }
+    return outputs;
+  }
+
+  void forward(const AttentionOutputs& o) const { sdpa_forward({.q = q, .k = k, .v = v, .out = o.out, .lse = o.lse}, options); }
+  void run(const AttentionOutputs& o) const {
+    forward(o);
+    backward(o);
+  }
+  void backward(const AttentionOutputs& o) const {
+    sdpa_backward({.q = q, .k = k, .v = v, .out = o.out, .lse = o.lse, .d_out = d_out, .d_q = o.d_q, .d_k = o.d_k, .d_v = o.d_v, .d_bias = o.d_bias}, options);
+  }
+
+  // A bias over [*,N,T,S] that reads table[.., s - t + T - 1].
+  void use_relative_bias(TensorView positions) {
+    table = positions;
+    options.bias = relative_view(positions);
+  }
+
+ private:
+  TensorView relative_view(TensorView positions) const {
+    Shape shape = positions.shape().first(positions.rank() - 1);
+    Strides strides = positions.strides().first(positions.rank() - 1);
+    const std::int64_t step = positions.stride(-1);
+    shape.push_back(sizes.queries), shape.push_back(sizes.keys);
+    strides.push_back(-step), strides.push_back(step);
+    const std::int64_t start = (sizes.queries - 1) * step * static_cast<std::int64_t>(info(dtype).size);
+    return {static_cast<char*>(positions.data()) + start, dtype, shape, strides};
+  }
+
+  std::list<StridedTensor> strided_;
+  std::list<Tensor> tensors_;
+};
+
+// `shape` with some extents replaced by 1 and some leading ones left out: what broadcasts to it.
+inline Shape broadcastable(Random& random, const Shape& shape) {
+  Shape result = shape.last(static_cast<int>(random.integer(0, shape.size())));
+  for (std::int64_t& extent : result) extent = random.integer(0, 2) == 0 ? 1 : extent;
+  return result;
+}
+
+inline void draw_mask(Random& random, AttentionCase& c) {
+  constexpr std::int64_t kHuge = std::numeric_limits<std::int64_t>::max();
+  const AttentionSizes& z = c.sizes;
+  Mask& mask = c.options.mask;
+  const auto diagonal = [&]() -> Diagonal {
+    switch (random.integer(0, 5)) {
+      case 0: return Diagonal::top_left();
+      case 1: return Diagonal::bottom_right();
+      case 2: return Diagonal::offset(random.pick<std::int64_t>({-kHuge - 1, -kHuge, kHuge - 1, kHuge}));
+      default: return Diagonal::offset(random.integer(-z.queries - 1, z.keys + 1));
+    }
+  };
+  const auto side = [&]() -> std::optional<std::int64_t> {
+    switch (random.integer(0, 3)) {
+      case 0: return std::nullopt;
+      case 1: return kHuge;
+      default: return random.integer(0, z.keys + 1);
+    }
+  };
+  const auto rarely = [&] { return random.integer(0, 2) == 0; };
+  const auto booleans = [&](const Shape& shape) -> ConstTensorView {
+    const TensorView view = c.keep(random.empty_strided(DType::boolean, shape));
+    const std::int64_t one_in = random.integer(1, 4);
+    for_each_offset<1>(view.shape(), {view.strides()}, [&](const auto& at) { view.data<bool>()[at[0]] = random.integer(0, one_in) > 0; });
+    return view;
+  };
+  if (rarely()) mask.causal = diagonal();
+  if (rarely()) {
+    mask.window = {.left = side(), .right = side()};
+    if (!mask.causal && random.coin()) mask.window.diagonal = diagonal();
+  }
+  if (rarely()) {
+    const DType dtype = random.pick({DType::i8, DType::u8, DType::i16, DType::u16, DType::i32, DType::u32, DType::i64, DType::u64});
+    const Shape shape = random.coin() ? z.lead : z.with({z.queries});
+    mask.key_lengths = c.keep(random.strided(dtype, shape, 0, static_cast<double>(z.keys)));
+  }
+  if (rarely()) (random.coin() ? mask.attend : mask.block) = booleans(broadcastable(random, z.pairs()));
+  if (rarely()) (random.coin() ? mask.attend_keys : mask.block_keys) = booleans(broadcastable(random, z.keys_of()));
+}
+
+inline AttentionSizes draw_sizes(Random& random) {
+  AttentionSizes z;
+  for (std::int64_t rank = random.integer(0, 4); rank > 0; --rank) z.lead.push_back(random.pick<std::int64_t>({1, 1, 2, 2, 3}));
+  if (random.integer(0, 30) == 0 && !z.lead.empty()) z.lead[0] = 0;
+  z.kv_heads = random.pick<std::int64_t>({1, 1, 2, 3});
+  if (random.integer(0, 30) == 0) z.kv_heads = 0;
+  z.group = random.pick<std::int64_t>({1, 1, 2, 3});
+  const auto length = [&] { return random.pick<std::int64_t>({0, 1, 1, 2, 3, 3, 5, 5, 8, 17}); };
+  const auto width = [&] { return random.pick<std::int64_t>({0, 1, 2, 3, 5, 8, 9}); };
+  z.queries = length(), z.keys = length(), z.qk_width = width(), z.v_width = random.coin() ? z.qk_width : width();
+  return z;
+}
+
+inline AttentionCase draw_case(Random& random, DType dtype) {
+  AttentionCase c;
+  c.sizes = draw_sizes(random);
+  c.dtype = dtype;
+  c.draw_inputs(random);
+  if (random.integer(0, 4) == 0) c.k = c.keep(random.strided(dtype, c.sizes.k().last(2), -1, 1)).expand(c.sizes.k());  // one key head for all
+  if (random.integer(0, 4) == 0) c.d_out = c.keep(random.strided(dtype, {1})).expand(c.sizes.out());                    // the gradient of a sum
+  SdpaOptions& o = c.options;
+  switch (random.integer(0, 5)) {
+    case 0: o.scale = 0.37; break;
+    case 1: o.scale = -0.6; break;
+    default: break;
+  }
+  if (random.integer(0, 2) == 0) o.softcap = random.pick({0.5, 1.5, 30.0});
+  draw_mask(random, c);
+  switch (random.integer(0, 3)) {
+    case 0:
+    case 1:
+      o.bias = c.keep(random.strided(dtype, broadcastable(random, c.sizes.pairs()), -2, 2));
+      break;
+    case 2:
+      if (c.sizes.queries > 0 && c.sizes.keys > 0) {
+        Shape shape = random.coin() ? Shape{c.sizes.heads()} : Shape{};
+        shape.push_back(c.sizes.queries + c.sizes.keys - 1);
+        c.use_relative_bias(c.keep(random.tensor(dtype, shape, -2, 2)));
+      }
+      break;
+    default: break;
+  }
+  if (random.integer(0, 2) == 0) {
+    o.dropout = {.p = random.pick({0.0, 0.25, 0.5, 0.9, 1.0}), .seed = static_cast<std::uint64_t>(random.integer(0, 1'000'000'000'000))};
+    if (random.coin()) o.dropout.keep = c.keep(random.strided(DType::boolean, broadcastable(random, c.sizes.pairs())));
+  }
+  o.empty_rows = random.pick({EmptyRows::Zero, EmptyRows::Zero, EmptyRows::Uniform, EmptyRows::Unmasked});
+  return c;
+}
+
+inline FullResults naive_attention(const AttentionCase& c) { return naive_attention(full_matrices(c.q, c.k, c.v, c.d_out, c.options)); }
+
+// Elements that a view's memory spans, counted from the lowest.
+struct SpannedElements {
+  std::size_t count = 0;
+  std::int64_t origin = 0;
+
+  explicit SpannedElements(ConstTensorView view) {
+    if (view.numel() == 0) return;
+    std::int64_t high = 0;
+    for (int axis = 0; axis < view.rank(); ++axis) {
+      const std::int64_t reach = (view.extent(axis) - 1) * view.stride(axis);
+      (reach < 0 ? origin : high) += reach < 0 ? -reach : reach;
+    }
+    count = static_cast<std::size_t>(origin + high + 1);
+  }
+  std::size_t at(std::int64_t offset) const { return static_cast<std::size_t>(origin + offset); }
+};
+
+// What the naive gradient of every pair sums to in memory laid out as `like`, one row-major element per position of `like`: positions that
+// share memory all show the sum.
+inline Tensor summed_bias_gradient(const Matrix& d_score, const Shape& pairs, TensorView like) {
+  const SpannedElements span(like);
+  std::vector<Real> sums(span.count);
+  std::size_t pair = 0;
+  const ConstTensorView expanded = ConstTensorView(like).expand(pairs);
+  for_each_offset<1>(pairs, {expanded.strides()}, [&](const auto& at) { sums[span.at(at[0])] += d_score[pair++]; });
+  Tensor result(DType::f64, like.shape());
+  double* target = result.data<double>();
+  for_each_offset<1>(like.shape(), {like.strides()}, [&](const auto& at) { *target++ = static_cast<double>(sums[span.at(at[0])]); });
+  return result;
+}
+
+}  // namespace polyhead::test

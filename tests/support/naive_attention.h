@@ -1,0 +1,190 @@
+// The formula of attention written once more, in another style than the library's: whole matrices in long double, every rule decided pair by
+// pair, the softmax differentiated through its full Jacobian.
+#pragma once
+
+#include <cmath>
+#include <vector>
+
+#include "polyhead/sdpa.h"
+#include "support/compare.h"
+
+namespace polyhead::test {
+
+using Real = long double;
+using Matrix = std::vector<Real>;  // row major, whatever its rank
+
+// One problem with its leading dimensions folded into B and everything that broadcasts written out.
+struct FullMatrices {
+  std::int64_t batch = 1, heads = 0, kv_heads = 0, queries = 0, keys = 0, qk_width = 0, v_width = 0;
+  Matrix q, k, v, d_out;   // [B,N,T,H] [B,K,S,H] [B,K,S,V] [B,N,T,V]
+  Matrix bias, drop;       // [B,N,T,S]: added to scores, multiplied with probabilities
+  std::vector<bool> keep;  // [B,N,T,S]
+  Real scale = 1, softcap = 0;
+  EmptyRows empty_rows = EmptyRows::Zero;
+};
+
+struct FullResults {
+  Matrix out, lse;                            // [B,N,T,V] [B,N,T]
+  Matrix scaled, capped, score, p, dropped;   // [B,N,T,S]
+  Matrix d_q, d_k, d_v, d_score;              // as q, k, v; [B,N,T,S]
+};
+
+inline Matrix to_matrix(ConstTensorView view) {
+  const std::vector<double> values = to_doubles(view);
+  return Matrix(values.begin(), values.end());
+}
+
+inline Tensor to_tensor(const Matrix& matrix, const Shape& shape) {
+  Tensor tensor(DType::f64, shape);
+  for (std::size_t i = 0; i < matrix.size(); ++i) tensor.data<double>()[i] = static_cast<double>(matrix[i]);
+  return tensor;
+}
+
+inline Shape pairs_shape(ConstTensorView q, ConstTensorView k) {
+  Shape shape = q.shape();
+  shape[-1] = k.extent(-2);
+  return shape;
+}
+
+// Whether the rules of a mask let query t of sequence b, head n look at key s.
+class PairRule {
+ public:
+  PairRule(const Mask& mask, const Shape& pairs) : mask_(mask), queries_(pairs[-2]), keys_(pairs[-1]) {
+    const Shape lead = pairs.first(pairs.size() - 3);
+    Shape per_key = lead;
+    per_key.push_back(keys_);
+    if (mask.attend) dense_ = to_doubles(mask.attend.expand(pairs));
+    if (mask.block) dense_ = to_doubles(mask.block.expand(pairs));
+    if (mask.attend_keys) key_mask_ = to_doubles(mask.attend_keys.expand(per_key));
+    if (mask.block_keys) key_mask_ = to_doubles(mask.block_keys.expand(per_key));
+    if (mask.key_lengths) lengths_ = to_doubles(mask.key_lengths);
+    length_per_query_ = mask.key_lengths && mask.key_lengths.rank() > lead.size();
+  }
+
+  bool keeps(std::int64_t b, std::int64_t t, std::int64_t s, std::size_t pair) const {
+    __extension__ using Wide = __int128;
+    const auto distance = [&](const Diagonal& d) -> Wide {
+      if (d.corner == Diagonal::Corner::bottom_right) return (Wide{s} - (keys_ - 1)) - (Wide{t} - (queries_ - 1));
+      return Wide{s} - t - (d.corner == Diagonal::Corner::offset ? d.shift : 0);
+    };
+    const Diagonal window_diagonal = mask_.causal ? *mask_.causal : mask_.window.diagonal ? *mask_.window.diagonal : Diagonal::bottom_right();
+    if (mask_.causal && distance(*mask_.causal) > 0) return false;
+    if (mask_.window.left && -distance(window_diagonal) > *mask_.window.left) return false;
+    if (mask_.window.right && distance(window_diagonal) > *mask_.window.right) return false;
+    if (mask_.key_lengths && static_cast<double>(s) >= lengths_[static_cast<std::size_t>(length_per_query_ ? b * queries_ + t : b)]) return false;
+    if (mask_.attend && dense_[pair] == 0) return false;
+    if (mask_.block && dense_[pair] != 0) return false;
+    const auto key = static_cast<std::size_t>(b * keys_ + s);
+    if (mask_.attend_keys && key_mask_[key] == 0) return false;
+    if (mask_.block_keys && key_mask_[key] != 0) return false;
+    return true;
+  }
+
+ private:
+  const Mask& mask_;
+  std::int64_t queries_, keys_;
+  std::vector<double> dense_, key_mask_, lengths_;
+  bool length_per_query_ = false;
+};
+
+inline FullMatrices full_matrices(ConstTensorView q, ConstTensorView k, ConstTensorView v, ConstTensorView d_out, const SdpaOptions& options) {
+  FullMatrices m;
+  m.batch = numel(q.shape().first(q.rank() - 3));
+  m.heads = q.extent(-3), m.kv_heads = k.extent(-3);
+  m.queries = q.extent(-2), m.keys = k.extent(-2);
+  m.qk_width = q.extent(-1), m.v_width = v.extent(-1);
+  m.q = to_matrix(q), m.k = to_matrix(k), m.v = to_matrix(v), m.d_out = to_matrix(d_out);
+  m.scale = options.scale ? Real{*options.scale} : m.qk_width > 0 ? 1 / std::sqrt(Real(m.qk_width)) : 1;
+  m.softcap = options.softcap;
+  m.empty_rows = options.empty_rows;
+  const Shape pairs = pairs_shape(q, k);
+  const auto count = static_cast<std::size_t>(numel(pairs));
+  m.bias = options.bias ? to_matrix(options.bias.expand(pairs)) : Matrix(count, 0);
+  m.drop.assign(count, 1);
+  if (options.dropout.p > 0 || options.dropout.keep) {
+    Tensor bits(DType::boolean, pairs);
+    if (options.dropout.keep) {
+      copy(options.dropout.keep.expand(pairs), bits);
+    } else {
+      dropout_keep_bits(options.dropout.p, options.dropout.seed, bits);
+    }
+    const Real kept = options.dropout.p < 1 ? 1 / (1 - Real{options.dropout.p}) : 0;
+    for (std::size_t i = 0; i < count; ++i) m.drop[i] = bits.data<bool>()[i] ? kept : 0;
+  }
+  const PairRule rule(options.mask, pairs);
+  for (std::int64_t b = 0; b < m.batch; ++b) {
+    for (std::int64_t n = 0; n < m.heads; ++n) {
+      for (std::int64_t t = 0; t < m.queries; ++t) {
+        for (std::int64_t s = 0; s < m.keys; ++s) m.keep.push_back(rule.keeps(b, t, s, m.keep.size()));
+      }
+    }
+  }
+  return m;
+}
+
+inline FullResults naive_attention(const FullMatrices& m) {
+  constexpr Real kInfinity = std::numeric_limits<Real>::infinity();
+  FullResults r;
+  r.out.assign(static_cast<std::size_t>(m.batch * m.heads * m.queries * m.v_width), 0);
+  r.lse.assign(static_cast<std::size_t>(m.batch * m.heads * m.queries), -kInfinity);
+  for (Matrix* pairs : {&r.scaled, &r.capped, &r.score, &r.p, &r.dropped, &r.d_score}) pairs->assign(m.keep.size(), 0);
+  r.d_q.assign(m.q.size(), 0), r.d_k.assign(m.k.size(), 0), r.d_v.assign(m.v.size(), 0);
+
+  for (std::int64_t row = 0; row < m.batch * m.heads * m.queries; ++row) {
+    const std::int64_t t_head = row / m.queries, b = t_head / m.heads, n = t_head % m.heads;
+    const std::int64_t kv = b * m.kv_heads + n / (m.heads / m.kv_heads);
+    const auto pair = [&](std::int64_t s) { return static_cast<std::size_t>(row * m.keys + s); };
+    const auto q_at = [&](std::int64_t h) { return static_cast<std::size_t>(row * m.qk_width + h); };
+    const auto k_at = [&](std::int64_t s, std::int64_t h) { return static_cast<std::size_t>((kv * m.keys + s) * m.qk_width + h); };
+    const auto v_at = [&](std::int64_t s, std::int64_t j) { return static_cast<std::size_t>((kv * m.keys + s) * m.v_width + j); };
+    const auto out_at = [&](std::int64_t j) { return static_cast<std::size_t>(row * m.v_width + j); };
+
+    std::vector<std::int64_t> kept;
+    for (std::int64_t s = 0; s < m.keys; ++s) {
+      if (m.keep[pair(s)]) kept.push_back(s);
+      Real dot = 0;
+      for (std::int64_t h = 0; h < m.qk_width; ++h) dot += m.q[q_at(h)] * m.k[k_at(s, h)];
+      r.scaled[pair(s)] = m.scale * dot;
+      r.capped[pair(s)] = m.softcap > 0 ? m.softcap * std::tanh(r.scaled[pair(s)] / m.softcap) : r.scaled[pair(s)];
+      r.score[pair(s)] = m.keep[pair(s)] ? r.capped[pair(s)] + m.bias[pair(s)] : -kInfinity;
+    }
+    const bool masked = kept.empty();
+    if (masked && m.empty_rows != EmptyRows::Zero) {
+      for (std::int64_t s = 0; s < m.keys; ++s) {
+        kept.push_back(s);
+        r.score[pair(s)] = m.empty_rows == EmptyRows::Uniform ? 0 : r.capped[pair(s)] + m.bias[pair(s)];
+      }
+    }
+    Real sum = 0, largest = -kInfinity;
+    for (const std::int64_t s : kept) largest = std::max(largest, r.score[pair(s)]);
+    if (largest == -kInfinity) continue;  // an empty row
+    for (const std::int64_t s : kept) sum += std::exp(r.score[pair(s)] - largest);
+    r.lse[static_cast<std::size_t>(row)] = largest + std::log(sum);
+    for (const std::int64_t s : kept) r.p[pair(s)] = std::exp(r.score[pair(s)] - largest) / sum;
+    for (std::int64_t s = 0; s < m.keys; ++s) r.dropped[pair(s)] = r.p[pair(s)] * m.drop[pair(s)];
+
+    Matrix d_p(static_cast<std::size_t>(m.keys));
+    for (const std::int64_t s : kept) {
+      for (std::int64_t j = 0; j < m.v_width; ++j) {
+        r.out[out_at(j)] += r.dropped[pair(s)] * m.v[v_at(s, j)];
+        r.d_v[v_at(s, j)] += r.dropped[pair(s)] * m.d_out[out_at(j)];
+        d_p[static_cast<std::size_t>(s)] += m.drop[pair(s)] * m.d_out[out_at(j)] * m.v[v_at(s, j)];
+      }
+    }
+    if (masked && m.empty_rows == EmptyRows::Uniform) continue;  // its scores are constants
+    for (const std::int64_t s : kept) {
+      Real slope = 0;  // sum_i d p_i / d score_s * d_p_i
+      for (const std::int64_t i : kept) slope += r.p[pair(i)] * ((i == s ? 1 : 0) - r.p[pair(s)]) * d_p[static_cast<std::size_t>(i)];
+      r.d_score[pair(s)] = slope;
+      Real d_dot = slope * m.scale;
+      if (m.softcap > 0) d_dot *= 1 - std::pow(std::tanh(r.scaled[pair(s)] / m.softcap), Real{2});
+      for (std::int64_t h = 0; h < m.qk_width; ++h) {
+        r.d_q[q_at(h)] += d_dot * m.k[k_at(s, h)];
+        r.d_k[k_at(s, h)] += d_dot * m.q[q_at(h)];
+      }
+    }
+  }
+  return r;
+}
+
+}  // namespace polyhead::test
