@@ -40,7 +40,8 @@ TEST(Copy, IntegersMustFit) {
   const Tensor x = Tensor::of<std::int64_t>({3}, {-128, 0, 127});
   EXPECT_EQ(to_doubles(Tensor::copy_of(x, DType::i8)), (Values{-128, 0, 127}));
   EXPECT_EQ(error_message([&] { Tensor::copy_of(x, DType::u64); }), "copy: -128 of int64 does not fit in uint64");
-  EXPECT_EQ(error_message([&] { Tensor::copy_of(Tensor::of<std::int64_t>({1}, {128}), DType::i8); }), "copy: 128 of int64 does not fit in int8");
+  EXPECT_EQ(error_message([&] { Tensor::copy_of(Tensor::of<std::int64_t>({1}, {128}), DType::i8); }),
+            "copy: 128 of int64 does not fit in int8");
   EXPECT_EQ(error_message([&] { Tensor::copy_of(Tensor::of<std::uint64_t>({1}, {~std::uint64_t{0}}), DType::i64); }),
             "copy: 18446744073709551615 of uint64 does not fit in int64");
 }

@@ -83,8 +83,8 @@ TYPED_TEST(SixteenBits, EveryPatternWidensToItsValueAndBack) {
   }
 }
 
-// Between every two neighbours: the middle goes to the even one, what lies beside the middle to the nearer one. Beyond the largest finite value
-// the next power of two stands for infinity.
+// Between every two neighbours: the middle goes to the even one, what lies beside the middle to the nearer one. Beyond the largest finite
+// value the next power of two stands for infinity.
 TYPED_TEST(SixteenBits, EveryTieGoesToEvenAndItsNeighboursToTheNearest) {
   const Format format = Case<TypeParam>::kFormat;
   for (std::uint32_t low = 0; low < format.infinity(); ++low) {
@@ -114,7 +114,8 @@ TYPED_TEST(SixteenBits, RandomFloatsGoToTheNearest) {
     const std::uint32_t result = Case<TypeParam>::narrow(x).bits;
     const double next = above == values.end() ? std::ldexp(1, format.bias() + 1) : above->first;
     const double last = above == values.begin() ? 0 : std::prev(above)->first;
-    const std::uint32_t up = above == values.end() ? format.infinity() : above->second, down = above == values.begin() ? 0 : std::prev(above)->second;
+    const std::uint32_t up = above == values.end() ? format.infinity() : above->second,
+                        down = above == values.begin() ? 0 : std::prev(above)->second;
     const double to_next = next - x, to_last = x - last;
     const std::uint32_t nearest = to_next < to_last ? up : to_last < to_next ? down : up % 2 == 0 ? up : down;
     ASSERT_EQ(result, x > next ? format.infinity() : nearest) << x;

@@ -50,7 +50,8 @@ TEST(Overlap, IsWhetherAByteIsShared) {
     const TensorView b = random_view(random, memory, random.pick({DType::f32, DType::u8, DType::f64}));
     const auto bytes_a = bytes_of(a), bytes_b = bytes_of(b);
     const bool expected = std::any_of(bytes_a.begin(), bytes_a.end(), [&](const auto& byte) { return bytes_b.contains(byte.first); });
-    ASSERT_EQ(overlaps(a, b), expected) << to_string(a.shape()) << to_string(a.strides()) << " " << to_string(b.shape()) << to_string(b.strides());
+    ASSERT_EQ(overlaps(a, b), expected) << to_string(a.shape()) << to_string(a.strides()) << " " << to_string(b.shape())
+                                        << to_string(b.strides());
     ASSERT_EQ(overlaps(b, a), expected);
     const bool twice = std::any_of(bytes_a.begin(), bytes_a.end(), [](const auto& byte) { return byte.second > 1; });
     ASSERT_EQ(overlaps_itself(a), twice) << to_string(a.shape()) << to_string(a.strides());

@@ -47,7 +47,9 @@ TEST(Shape, NumelFindsOverflow) {
   EXPECT_EQ(numel({}), 1);
   EXPECT_EQ(numel({3, 0, 5}), 0);
   EXPECT_EQ(numel({big, 1 << 22}), std::int64_t{1} << 62);
-  EXPECT_EQ(error_message([&] { numel({big, 1 << 22, 2}); }),
+  EXPECT_EQ(error_message([&] {
+              numel({big, 1 << 22, 2});
+            }),
             "a tensor of shape [1099511627776,4194304,2] has more than 2^63 - 1 elements");
   EXPECT_EQ(numel({big, big, 0}), 0);
   EXPECT_EQ(numel({0, big, big}), 0);
@@ -73,9 +75,13 @@ TEST(TensorView, AbsentIsNotEmpty) {
 
 TEST(TensorView, RefusesWhatCannotBe) {
   float x[6]{};
-  EXPECT_EQ(error_message([&] { TensorView(x, DType::f32, {2, 3}, {1}); }), "a tensor view needs a stride per extent: shape [2,3], strides [1]");
+  EXPECT_EQ(error_message([&] {
+              TensorView(x, DType::f32, {2, 3}, {1});
+            }),
+            "a tensor view needs a stride per extent: shape [2,3], strides [1]");
   EXPECT_EQ(error_message([&] { TensorView(x, {2, -3}); }), "a tensor's extents are not negative: shape [2,-3]");
-  EXPECT_EQ(error_message([&] { TensorView(static_cast<float*>(nullptr), {1}); }), "a tensor view of shape [1] needs memory, not a null pointer");
+  EXPECT_EQ(error_message([&] { TensorView(static_cast<float*>(nullptr), {1}); }),
+            "a tensor view of shape [1] needs memory, not a null pointer");
   EXPECT_EQ(error_message([&] { TensorView(x, {2, 3}).data<double>(); }), "a tensor of float32 was read as float64");
   EXPECT_EQ(error_message([&] { TensorView(x, {2, 3}).extent(2); }), "extent: axis 2 of a tensor of shape [2,3]");
   EXPECT_EQ(error_message([&] { TensorView(x, {2, 3}).stride(-3); }), "stride: axis -3 of a tensor of shape [2,3]");

@@ -1,10 +1,10 @@
-#include "polyhead/device.h"
-
 #include <unistd.h>
 
 #include <algorithm>
 #include <cstdio>
 #include <thread>
+
+#include "polyhead/device.h"
 
 #ifdef __linux__
 #include <sched.h>
@@ -64,7 +64,8 @@ std::vector<Cache> linux_caches() {
     const std::string level = first_line(folder + "level"), size = first_line(folder + "size");
     if (level.empty() || size.empty()) break;
     std::string kind = first_line(folder + "type");
-    std::transform(kind.begin(), kind.end(), kind.begin(), [](char c) { return 'A' <= c && c <= 'Z' ? static_cast<char>(c - 'A' + 'a') : c; });
+    std::transform(kind.begin(), kind.end(), kind.begin(),
+                   [](char c) { return 'A' <= c && c <= 'Z' ? static_cast<char>(c - 'A' + 'a') : c; });
     caches.push_back({static_cast<int>(parse_bytes(level)), kind, parse_bytes(size), count_list(first_line(folder + "shared_cpu_list"))});
   }
   return caches;
@@ -97,7 +98,10 @@ int usable_processors(int online) {
 }  // namespace
 
 Cpu detect_cpu() {
-  Cpu result{.name = cpu::processor_name(), .architecture = cpu::kArchitecture, .instruction_sets = cpu::instruction_sets(), .caches = linux_caches()};
+  Cpu result{.name = cpu::processor_name(),
+             .architecture = cpu::kArchitecture,
+             .instruction_sets = cpu::instruction_sets(),
+             .caches = linux_caches()};
   if (result.caches.empty()) result.caches = library_caches();
   const long online = sysconf(_SC_NPROCESSORS_ONLN);
   result.online = online > 0 ? static_cast<int>(online) : std::max(1, static_cast<int>(std::thread::hardware_concurrency()));
@@ -106,7 +110,8 @@ Cpu detect_cpu() {
 }
 
 bool has_instruction_set(const Cpu& cpu, std::string_view name) {
-  return std::any_of(cpu.instruction_sets.begin(), cpu.instruction_sets.end(), [&](const InstructionSet& row) { return row.name == name && row.available; });
+  return std::any_of(cpu.instruction_sets.begin(), cpu.instruction_sets.end(),
+                     [&](const InstructionSet& row) { return row.name == name && row.available; });
 }
 
 }  // namespace polyhead

@@ -1,11 +1,10 @@
-#include "polyhead/device.h"
-
 #include <gtest/gtest.h>
 
 #include <fstream>
 #include <set>
 #include <sstream>
 
+#include "polyhead/device.h"
 #include "polyhead/executor.h"
 
 namespace polyhead {

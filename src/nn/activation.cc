@@ -100,7 +100,9 @@ template <class View>
 View as_rows(View view) { return view.rank() == 0 ? view.unsqueeze(0) : view; }
 
 // Elements are read before they are written, position by position: the same view twice is safe.
-bool same_view(ConstTensorView a, ConstTensorView b) { return a.data() == b.data() && a.strides() == b.strides() && a.shape() == b.shape(); }
+bool same_view(ConstTensorView a, ConstTensorView b) {
+  return a.data() == b.data() && a.strides() == b.strides() && a.shape() == b.shape();
+}
 
 // The output may be `own`, the very view; it may not overlap anything otherwise.
 void require_output(const char* operation, const NamedView& output, const NamedView& own, std::initializer_list<NamedView> others) {

@@ -74,7 +74,12 @@ TEST(Activation, GradientsAreCentralDifferences) {
       const StridedTensor x = random.strided(DType::f64, shape, -4, 4), d_y = random.strided(DType::f64, shape);
       const StridedTensor y = random.empty_strided(DType::f64, shape), d_x = random.empty_strided(DType::f64, shape);
       activate_backward(row.activation, x, d_y, d_x);
-      test::expect_gradients([&] { activate(row.activation, x, y); return test::weighted_sum(y, d_y); }, {{"x", x, d_x}});
+      test::expect_gradients(
+          [&] {
+            activate(row.activation, x, y);
+            return test::weighted_sum(y, d_y);
+          },
+          {{"x", x, d_x}});
       EXPECT_TRUE(y.padding_is_intact() && d_x.padding_is_intact());
     }
   }
@@ -122,7 +127,8 @@ TEST(Activation, ErrorsSayWhatWasGivenAndWhatIsAllowed) {
   const TensorView x = memory.view().slice(0, 0, 4), shifted = memory.view().slice(0, 1, 5);
   EXPECT_EQ(error_message([&] { activate(Activation::gelu, x, shifted); }), "activate: y overlaps x in memory");
   EXPECT_EQ(error_message([&] { activate(Activation::gelu, x, memory); }), "activate: y is [5]; it must be [4]");
-  EXPECT_EQ(error_message([&] { activate(Activation::gelu, x, other); }), "activate: y is float64; it must be float32, as the other tensors");
+  EXPECT_EQ(error_message([&] { activate(Activation::gelu, x, other); }),
+            "activate: y is float64; it must be float32, as the other tensors");
   EXPECT_EQ(error_message([&] { activate_backward(Activation::gelu, x, Tensor(DType::f32, {4}), x); }),
             "activate_backward: d_x overlaps x in memory");
   EXPECT_EQ(error_message([&] { activate(Activation::gelu, {}, x); }), "activate: x is missing");
@@ -132,7 +138,8 @@ TEST(Activation, ErrorsSayWhatWasGivenAndWhatIsAllowed) {
 
 TEST(Activation, IsFoundByName) {
   for (const ActivationInfo& row : kActivations) EXPECT_EQ(find_activation(row.name), row.activation);
-  EXPECT_EQ(error_message([] { find_activation("swish"); }), "there is no activation \"swish\"; there are relu, gelu, gelu_tanh, sigmoid, tanh");
+  EXPECT_EQ(error_message([] { find_activation("swish"); }),
+            "there is no activation \"swish\"; there are relu, gelu, gelu_tanh, sigmoid, tanh");
 }
 
 }  // namespace

@@ -16,7 +16,8 @@ struct NamedView {
 
 inline void require_tensor(std::string_view operation, const NamedView& tensor, DType dtype) {
   require(static_cast<bool>(tensor.view), operation, ": ", tensor.name, " is missing");
-  require(tensor.view.dtype() == dtype, operation, ": ", tensor.name, " is ", tensor.view.dtype(), "; it must be ", dtype, ", as the other tensors");
+  require(tensor.view.dtype() == dtype, operation, ": ", tensor.name, " is ", tensor.view.dtype(), "; it must be ", dtype,
+          ", as the other tensors");
 }
 
 // The leading extents are free, the last is the module's.
@@ -31,8 +32,8 @@ inline void require_shape(std::string_view operation, const NamedView& tensor, c
 
 // What is written may share memory neither with what is read nor with itself.
 inline void require_separate(std::string_view operation, const NamedView& output, std::initializer_list<NamedView> inputs) {
-  require(!overlaps_itself(output.view), operation, ": elements of ", output.name, " share memory: shape ", output.view.shape(), ", strides ",
-          output.view.strides());
+  require(!overlaps_itself(output.view), operation, ": elements of ", output.name, " share memory: shape ", output.view.shape(),
+          ", strides ", output.view.strides());
   for (const NamedView& input : inputs) {
     require(!overlaps(output.view, input.view), operation, ": ", output.name, " overlaps ", input.name, " in memory");
   }

@@ -81,7 +81,8 @@ void gather_gradients(const std::vector<std::int64_t>& ids, ConstTensorView d_y_
 }  // namespace
 
 Embedding::Embedding(const EmbeddingConfig& config) {
-  require(config.count >= 0 && config.width >= 0, "Embedding: count is ", config.count, " and width ", config.width, "; neither may be negative");
+  require(config.count >= 0 && config.width >= 0, "Embedding: count is ", config.count, " and width ", config.width,
+          "; neither may be negative");
   require(is_floating(config.dtype), "Embedding: the parameters must be floating, not ", config.dtype);
   weight = Tensor(config.dtype, {config.count, config.width});
   Initialiser(config.seed).normal(weight, 0, 1);
@@ -123,9 +124,8 @@ void Embedding::backward(ConstTensorView ids, ConstTensorView d_y, Embedding* gr
   require_parameter(kOperation, {"grads->weight", grads->weight}, weight.shape(), weight.dtype());
   require_separate(kOperation, {"grads->weight", grads->weight}, {{"ids", ids}, {"d_y", d_y}, {"weight", weight}});
   fill(grads->weight, 0);
-  dispatch_floating(weight.dtype(), [&](auto type) {
-    gather_gradients<typename decltype(type)::type>(rows, d_y, grads->weight, executor);
-  });
+  dispatch_floating(weight.dtype(),
+                    [&](auto type) { gather_gradients<typename decltype(type)::type>(rows, d_y, grads->weight, executor); });
 }
 
 }  // namespace polyhead::nn

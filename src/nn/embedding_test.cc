@@ -61,7 +61,12 @@ TEST(Embedding, GradientsAreCentralDifferences) {
       const StridedTensor ids = random.strided(DType::i64, shape, 0, 4);  // some twice, the last never
       const StridedTensor d_y = random.strided(DType::f64, y_shape), y = random.empty_strided(DType::f64, y_shape);
       embedding.backward(ids, d_y, &grads);
-      test::expect_gradients([&] { embedding.forward(ids, y); return test::weighted_sum(y, d_y); }, test::parameter_leaves(embedding, grads));
+      test::expect_gradients(
+          [&] {
+            embedding.forward(ids, y);
+            return test::weighted_sum(y, d_y);
+          },
+          test::parameter_leaves(embedding, grads));
       EXPECT_TRUE(y.padding_is_intact());
     }
   }
@@ -81,13 +86,19 @@ TEST(Embedding, GradientOfARepeatedIdAddsUpInTheAccumulator) {
 TEST(Embedding, IdOutOfRangeIsNamedAndNothingIsWritten) {
   const Embedding embedding({.count = 3, .width = 2});
   Tensor y(DType::f32, {2, 2, 2});
-  EXPECT_EQ(error_message([&] { embedding.forward(Tensor::of<std::int64_t>({2, 2}, {0, 1, 3, 0}), y); }),
+  EXPECT_EQ(error_message([&] {
+              embedding.forward(Tensor::of<std::int64_t>({2, 2}, {0, 1, 3, 0}), y);
+            }),
             "Embedding.forward: ids[1,0] is 3; ids must be in [0,3)");
-  EXPECT_EQ(error_message([&] { embedding.forward(Tensor::of<std::int32_t>({2, 2}, {0, 1, 2, -1}), y); }),
+  EXPECT_EQ(error_message([&] {
+              embedding.forward(Tensor::of<std::int32_t>({2, 2}, {0, 1, 2, -1}), y);
+            }),
             "Embedding.forward: ids[1,1] is -1; ids must be in [0,3)");
   EXPECT_TRUE(same_bits(y, Tensor(DType::f32, {2, 2, 2})));
   Embedding grads = zeros_like(embedding);
-  EXPECT_EQ(error_message([&] { embedding.backward(Tensor::of<std::int64_t>({2, 2}, {0, 1, 3, 0}), y, &grads); }),
+  EXPECT_EQ(error_message([&] {
+              embedding.backward(Tensor::of<std::int64_t>({2, 2}, {0, 1, 3, 0}), y, &grads);
+            }),
             "Embedding.backward: ids[1,0] is 3; ids must be in [0,3)");
 }
 
@@ -98,7 +109,9 @@ TEST(Embedding, ErrorsSayWhatWasGivenAndWhatIsAllowed) {
   EXPECT_EQ(error_message([&] { embedding.forward(ids, y); }), "Embedding.forward: y is [4,3]; it must be [4,2]");
   EXPECT_EQ(error_message([&] { embedding.forward(y, y); }), "Embedding.forward: ids is float32; it must be int64 or int32");
   EXPECT_EQ(error_message([&] { embedding.forward({}, y); }), "Embedding.forward: ids is missing");
-  EXPECT_EQ(error_message([&] { embedding.forward(ids, Tensor(DType::f64, {4, 2})); }),
+  EXPECT_EQ(error_message([&] {
+              embedding.forward(ids, Tensor(DType::f64, {4, 2}));
+            }),
             "Embedding.forward: y is float64; it must be float32, as the other tensors");
   EXPECT_EQ(error_message([&] { Embedding(Tensor(DType::f32, {4})); }),
             "Embedding: the weight must be a floating tensor [count,width]; it is float32 [4]");

@@ -9,20 +9,27 @@ namespace {
 void require_meeting(const char* operation, const FeedForward& module) {
   require(module.hidden.weight && module.output.weight, operation, ": a weight is missing");
   require(module.hidden.out_width() == module.output.in_width() && module.hidden.weight.dtype() == module.output.weight.dtype(), operation,
-          ": hidden is ", module.hidden.weight.dtype(), " ", module.hidden.weight.shape(), " and output ", module.output.weight.dtype(), " ",
-          module.output.weight.shape(), "; hidden's out_width must be output's in_width, in one dtype");
+          ": hidden is ", module.hidden.weight.dtype(), " ", module.hidden.weight.shape(), " and output ", module.output.weight.dtype(),
+          " ", module.output.weight.shape(), "; hidden's out_width must be output's in_width, in one dtype");
 }
 
 }  // namespace
 
 FeedForward::FeedForward(const FeedForwardConfig& config) : activation(config.activation) {
-  require(config.width >= 0 && config.hidden_width >= 0 && config.out_width >= -1, "FeedForward: width is ", config.width, ", hidden_width ",
-          config.hidden_width, ", out_width ", config.out_width, "; none may be negative (but out_width -1: as the input)");
+  require(config.width >= 0 && config.hidden_width >= 0 && config.out_width >= -1, "FeedForward: width is ", config.width,
+          ", hidden_width ", config.hidden_width, ", out_width ", config.out_width,
+          "; none may be negative (but out_width -1: as the input)");
   Initialiser initialiser(config.seed);
-  hidden = Linear({.in_width = config.width, .out_width = config.hidden_width, .bias = config.bias, .dtype = config.dtype,
+  hidden = Linear({.in_width = config.width,
+                   .out_width = config.hidden_width,
+                   .bias = config.bias,
+                   .dtype = config.dtype,
                    .seed = initialiser.child_seed()});
-  output = Linear({.in_width = config.hidden_width, .out_width = config.out_width == -1 ? config.width : config.out_width,
-                   .bias = config.bias, .dtype = config.dtype, .seed = initialiser.child_seed()});
+  output = Linear({.in_width = config.hidden_width,
+                   .out_width = config.out_width == -1 ? config.width : config.out_width,
+                   .bias = config.bias,
+                   .dtype = config.dtype,
+                   .seed = initialiser.child_seed()});
 }
 
 FeedForward::FeedForward(Linear hidden_, Linear output_, Activation activation_)

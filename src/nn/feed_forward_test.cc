@@ -13,8 +13,8 @@ using test::StridedTensor;
 
 TEST(FeedForward, IsTheFormula) {
   // hidden = (x, -x), output = 10 relu(x) + 100 relu(-x) + 1
-  const FeedForward module(Linear(Tensor::of<float>({2, 1}, {1, -1}), {}), Linear(Tensor::of<float>({1, 2}, {10, 100}), Tensor::of<float>({1}, {1})),
-                           Activation::relu);
+  const FeedForward module(Linear(Tensor::of<float>({2, 1}, {1, -1}), {}),
+                           Linear(Tensor::of<float>({1, 2}, {10, 100}), Tensor::of<float>({1}, {1})), Activation::relu);
   Tensor y(DType::f32, {3, 1});
   module.forward(Tensor::of<float>({3, 1}, {2, -3, 0}), y);
   EXPECT_TRUE(same_bits(y, Tensor::of<float>({3, 1}, {21, 301, 1})));
@@ -46,8 +46,13 @@ TEST(FeedForward, GradientsAreCentralDifferences) {
   for (const Activation activation : {Activation::relu, Activation::gelu, Activation::gelu_tanh}) {
     for (const Shape& leading : {Shape{}, Shape{1}, Shape{3}, Shape{2, 1, 3}, Shape{0, 2}}) {
       for (const auto& [width, hidden_width, out_width] : {std::tuple{3, 5, 4}, std::tuple{1, 1, 1}, std::tuple{2, 0, 3}}) {
-        SCOPED_TRACE(to_string(leading) + " " + std::to_string(width) + " " + std::string(kActivations[static_cast<std::size_t>(activation)].name));
-        FeedForward module({.width = width, .hidden_width = hidden_width, .out_width = out_width, .activation = activation, .dtype = DType::f64,
+        SCOPED_TRACE(to_string(leading) + " " + std::to_string(width) + " " +
+                     std::string(kActivations[static_cast<std::size_t>(activation)].name));
+        FeedForward module({.width = width,
+                            .hidden_width = hidden_width,
+                            .out_width = out_width,
+                            .activation = activation,
+                            .dtype = DType::f64,
                             .seed = 2});
         Random random(3);
         Shape x_shape = leading, y_shape = leading;
@@ -61,7 +66,12 @@ TEST(FeedForward, GradientsAreCentralDifferences) {
         module.backward(x, saved, d_y, d_x, &grads);
         auto leaves = test::parameter_leaves(module, grads);
         leaves.push_back({"x", x, d_x});
-        test::expect_gradients([&] { module.forward(x, y); return test::weighted_sum(y, d_y); }, leaves);
+        test::expect_gradients(
+            [&] {
+              module.forward(x, y);
+              return test::weighted_sum(y, d_y);
+            },
+            leaves);
         EXPECT_TRUE(d_x.padding_is_intact() && y.padding_is_intact());
         Tensor alone(DType::f64, x_shape);
         module.backward({}, saved, d_y, alone, nullptr);
@@ -78,7 +88,8 @@ TEST(FeedForward, ErrorsSayWhatWasGivenAndWhatIsAllowed) {
   EXPECT_EQ(error_message([&] { module.forward(x, narrow); }), "FeedForward.forward: y is [4,2]; it must be [4,3]");
   EXPECT_EQ(error_message([&] { module.forward(x, x); }), "FeedForward.forward: y overlaps x in memory");
   EXPECT_EQ(error_message([&] { module.backward(x, {}, y, x, nullptr); }), "FeedForward.backward: saved.hidden is missing");
-  EXPECT_EQ(error_message([&] { FeedForward(Linear({.in_width = 2, .out_width = 3}), Linear({.in_width = 4, .out_width = 1}), Activation::relu); }),
+  EXPECT_EQ(error_message(
+                [&] { FeedForward(Linear({.in_width = 2, .out_width = 3}), Linear({.in_width = 4, .out_width = 1}), Activation::relu); }),
             "FeedForward: hidden is float32 [3,2] and output float32 [1,4]; hidden's out_width must be output's in_width, in one dtype");
 }
 

@@ -19,9 +19,7 @@ PhiloxBlock draw(std::uint64_t seed, std::uint32_t stream, std::int64_t index) {
 }
 
 // Uniform in [0,1), a multiple of 2^-53.
-double unit(std::uint32_t high, std::uint32_t low) {
-  return static_cast<double>((std::uint64_t{high} << 32 | low) >> 11) * 0x1p-53;
-}
+double unit(std::uint32_t high, std::uint32_t low) { return static_cast<double>((std::uint64_t{high} << 32 | low) >> 11) * 0x1p-53; }
 
 template <class F>
 void fill_each(TensorView parameter, const F& value) {

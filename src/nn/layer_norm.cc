@@ -66,7 +66,8 @@ void normalise(const LayerNorm& norm, ConstTensorView x_view, TensorView y_view,
 
 // With n the normalised row and g = d_y weight: d_x = (g - mean(g) - n mean(g n)) / deviation.
 template <class T>
-void backward_input(const LayerNorm& norm, ConstTensorView x_view, ConstTensorView d_y_view, TensorView d_x_view, bool add, Executor* executor) {
+void backward_input(const LayerNorm& norm, ConstTensorView x_view, ConstTensorView d_y_view, TensorView d_x_view, bool add,
+                    Executor* executor) {
   using A = Accumulator<T>;
   const std::int64_t width = norm.width();
   const Rows<const T> x(x_view), d_y(d_y_view);
@@ -92,8 +93,8 @@ void backward_input(const LayerNorm& norm, ConstTensorView x_view, ConstTensorVi
   });
 }
 
-// d_weight[e] = sum_r d_y[r,e] n[r,e] and d_bias[e] = sum_r d_y[r,e]. Threads take chunks of rows of a fixed size; the chunks' sums are added
-// in order, so that no bit depends on the threads, and errors grow with the number of chunks only.
+// d_weight[e] = sum_r d_y[r,e] n[r,e] and d_bias[e] = sum_r d_y[r,e]. Threads take chunks of rows of a fixed size; the chunks' sums are
+// added in order, so that no bit depends on the threads, and errors grow with the number of chunks only.
 template <class T>
 void backward_parameters(const LayerNorm& norm, ConstTensorView x_view, ConstTensorView d_y_view, LayerNorm& grads, Executor* executor) {
   using A = Accumulator<T>;
@@ -155,7 +156,8 @@ void LayerNorm::forward(ConstTensorView x, TensorView y, Executor* executor) con
   dispatch_floating(weight.dtype(), [&](auto type) { normalise<typename decltype(type)::type>(*this, x, y, executor); });
 }
 
-void LayerNorm::backward(ConstTensorView x, ConstTensorView d_y, TensorView d_x, LayerNorm* grads, Write d_x_write, Executor* executor) const {
+void LayerNorm::backward(ConstTensorView x, ConstTensorView d_y, TensorView d_x, LayerNorm* grads, Write d_x_write,
+                         Executor* executor) const {
   constexpr const char* kOperation = "LayerNorm.backward";
   require_parameters(kOperation, *this);
   require_tensor(kOperation, {"x", x}, weight.dtype());

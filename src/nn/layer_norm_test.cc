@@ -67,7 +67,12 @@ TEST(LayerNorm, GradientsAreCentralDifferences) {
         auto leaves = test::parameter_leaves(norm, grads);
         EXPECT_EQ(leaves.size(), bias ? 2u : 1u);
         leaves.push_back({"x", x, d_x});
-        test::expect_gradients([&] { norm.forward(x, y); return test::weighted_sum(y, d_y); }, leaves);
+        test::expect_gradients(
+            [&] {
+              norm.forward(x, y);
+              return test::weighted_sum(y, d_y);
+            },
+            leaves);
         EXPECT_TRUE(d_x.padding_is_intact() && y.padding_is_intact());
       }
     }
@@ -121,8 +126,10 @@ TEST(LayerNorm, ErrorsSayWhatWasGivenAndWhatIsAllowed) {
   EXPECT_EQ(error_message([&] { norm.forward(x, x); }), "LayerNorm.forward: y overlaps x in memory");
   EXPECT_EQ(error_message([&] { norm.backward(x, x, x, nullptr); }), "LayerNorm.backward: d_x overlaps x in memory");
   EXPECT_EQ(error_message([&] { LayerNorm({.width = 3, .epsilon = -1}); }), "LayerNorm: epsilon is -1; it may not be negative");
-  EXPECT_EQ(error_message([&] { LayerNorm().forward(x, y); }), "LayerNorm.forward: the weight must be a floating tensor [width]; there is none");
-  EXPECT_EQ(error_message([&] { LayerNorm(Tensor(DType::f32, {2}), Tensor(DType::f32, {3}), 0); }), "LayerNorm: bias is [3]; it must be [2]");
+  EXPECT_EQ(error_message([&] { LayerNorm().forward(x, y); }),
+            "LayerNorm.forward: the weight must be a floating tensor [width]; there is none");
+  EXPECT_EQ(error_message([&] { LayerNorm(Tensor(DType::f32, {2}), Tensor(DType::f32, {3}), 0); }),
+            "LayerNorm: bias is [3]; it must be [2]");
 }
 
 }  // namespace

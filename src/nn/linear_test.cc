@@ -67,7 +67,12 @@ TEST(Linear, GradientsAreCentralDifferences) {
         linear.backward(x, d_y, d_x, &grads);
         auto leaves = test::parameter_leaves(linear, grads);
         leaves.push_back({"x", x, d_x});
-        test::expect_gradients([&] { linear.forward(x, y); return test::weighted_sum(y, d_y); }, leaves);
+        test::expect_gradients(
+            [&] {
+              linear.forward(x, y);
+              return test::weighted_sum(y, d_y);
+            },
+            leaves);
         EXPECT_TRUE(d_x.padding_is_intact() && y.padding_is_intact());
       }
     }
@@ -104,7 +109,9 @@ TEST(Linear, ErrorsSayWhatWasGivenAndWhatIsAllowed) {
   Tensor x(DType::f32, {4, 3}), y(DType::f32, {4, 2});
   EXPECT_EQ(error_message([&] { linear.forward(y, y); }), "Linear.forward: x is [4,2]; its last extent must be in_width = 3");
   EXPECT_EQ(error_message([&] { linear.forward(x, x); }), "Linear.forward: y is [4,3]; it must be [4,2]");
-  EXPECT_EQ(error_message([&] { linear.forward(Tensor(DType::f64, {4, 3}), y); }),
+  EXPECT_EQ(error_message([&] {
+              linear.forward(Tensor(DType::f64, {4, 3}), y);
+            }),
             "Linear.forward: x is float64; it must be float32, as the other tensors");
   EXPECT_EQ(error_message([&] { linear.forward({}, y); }), "Linear.forward: x is missing");
   EXPECT_EQ(error_message([&] { linear.forward(x.view().slice(0, 0, 4).select(0, 0).select(0, 0), y); }),
@@ -113,10 +120,12 @@ TEST(Linear, ErrorsSayWhatWasGivenAndWhatIsAllowed) {
   EXPECT_EQ(error_message([&] { Linear(Tensor(DType::f32, {2}), {}); }),
             "Linear: the weight must be a floating tensor [out,in]; it is float32 [2]");
   EXPECT_EQ(error_message([&] { Linear(Tensor(DType::f32, {2, 3}), Tensor(DType::f32, {3})); }), "Linear: bias is [3]; it must be [2]");
-  EXPECT_EQ(error_message([&] { Linear({.in_width = -1, .out_width = 2}); }), "Linear: in_width is -1 and out_width 2; neither may be negative");
+  EXPECT_EQ(error_message([&] { Linear({.in_width = -1, .out_width = 2}); }),
+            "Linear: in_width is -1 and out_width 2; neither may be negative");
   EXPECT_EQ(error_message([&] { Linear({.in_width = 1, .out_width = 2, .dtype = DType::i32}); }),
             "Linear: the parameters must be floating, not int32");
-  EXPECT_EQ(error_message([&] { linear.backward(x, x, {}, nullptr); }), "Linear.backward: d_y is [4,3]; its last extent must be out_width = 2");
+  EXPECT_EQ(error_message([&] { linear.backward(x, x, {}, nullptr); }),
+            "Linear.backward: d_y is [4,3]; its last extent must be out_width = 2");
   Linear wrong({.in_width = 3, .out_width = 2, .bias = false});
   EXPECT_EQ(error_message([&] { linear.backward(x, y, {}, &wrong); }), "Linear.backward: grads->bias is missing");
 }
@@ -128,9 +137,12 @@ TEST(Linear, OutputsMayNotOverlapInputs) {
   EXPECT_EQ(error_message([&] { linear.forward(x, beside); }), "");
   EXPECT_EQ(error_message([&] { linear.forward(x, over); }), "Linear.forward: y overlaps x in memory");
   Tensor small(DType::f32, {1, 2});
-  EXPECT_EQ(error_message([&] { linear.forward(x, small.view().expand({4, 2})); }),
+  EXPECT_EQ(error_message([&] {
+              linear.forward(x, small.view().expand({4, 2}));
+            }),
             "Linear.forward: elements of y share memory: shape [4,2], strides [0,1]");
-  EXPECT_EQ(error_message([&] { linear.backward(x, beside, packed.view().slice(1, 1, 4), nullptr); }), "Linear.backward: d_x overlaps x in memory");
+  EXPECT_EQ(error_message([&] { linear.backward(x, beside, packed.view().slice(1, 1, 4), nullptr); }),
+            "Linear.backward: d_x overlaps x in memory");
   EXPECT_EQ(error_message([&] { linear.backward(x, beside, {}, &linear); }), "Linear.backward: grads->weight overlaps weight in memory");
 }
 

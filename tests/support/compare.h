@@ -72,8 +72,9 @@ inline testing::AssertionResult near(ConstTensorView actual, ConstTensorView exp
   }
   if (wrong == 0) return testing::AssertionSuccess();
   return testing::AssertionFailure() << wrong << " of " << a.size() << " elements differ by more than " << tolerance << "; the worst is "
-                                     << position(actual.shape(), static_cast<std::int64_t>(worst)) << ": " << testing::PrintToString(a[worst])
-                                     << ", expected " << testing::PrintToString(e[worst]) << ", off by " << difference(a[worst], e[worst]);
+                                     << position(actual.shape(), static_cast<std::int64_t>(worst)) << ": "
+                                     << testing::PrintToString(a[worst]) << ", expected " << testing::PrintToString(e[worst]) << ", off by "
+                                     << difference(a[worst], e[worst]);
 }
 
 // The tolerance is a share of the largest magnitude of what is expected.

@@ -42,8 +42,8 @@ inline Tensor central_differences(const std::function<double()>& loss, TensorVie
   return result;
 }
 
-// Each gradient within 1e-6 of the leaf's largest. A leaf whose gradient is zero or tiny beside the others (the bias of a key projection) is
-// judged against a hundredth of the largest of all: below that the differences are rounding errors of the loss.
+// Each gradient within 1e-6 of the leaf's largest. A leaf whose gradient is zero or tiny beside the others (the bias of a key projection)
+// is judged against a hundredth of the largest of all: below that the differences are rounding errors of the loss.
 inline void expect_gradients(const std::function<double()>& loss, const std::vector<Leaf>& leaves) {
   std::vector<Tensor> differences;
   double largest = 0;

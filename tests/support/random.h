@@ -13,8 +13,8 @@
 
 namespace polyhead::test {
 
-// A view into a larger piece of memory whose other bytes are all ones: NaN in every floating dtype, so a stray read shows in the result, and a
-// stray write is found by padding_is_intact(). A view that was not filled yet holds the same.
+// A view into a larger piece of memory whose other bytes are all ones: NaN in every floating dtype, so a stray read shows in the result,
+// and a stray write is found by padding_is_intact(). A view that was not filled yet holds the same.
 class StridedTensor {
  public:
   StridedTensor(Tensor memory, std::int64_t start, DType dtype, const Shape& shape, const Strides& strides) : memory_(std::move(memory)) {
@@ -58,7 +58,9 @@ class Random {
   bool coin() { return integer(0, 1) == 1; }
   double real(double low, double high) { return low + (high - low) * static_cast<double>(generator_() >> 11) * 0x1p-53; }
   template <class T>
-  T pick(std::initializer_list<T> choices) { return choices.begin()[integer(0, static_cast<std::int64_t>(choices.size()) - 1)]; }
+  T pick(std::initializer_list<T> choices) {
+    return choices.begin()[integer(0, static_cast<std::int64_t>(choices.size()) - 1)];
+  }
 
   // Floating: uniform in [low, high); integers: uniform in [low, high]; booleans: a coin.
   void fill(TensorView view, double low = -1, double high = 1) {
@@ -89,7 +91,8 @@ class Random {
     std::vector<int> order(static_cast<std::size_t>(shape.size()));
     std::iota(order.begin(), order.end(), 0);
     if (coin()) {
-      for (std::size_t i = order.size(); i > 1; --i) std::swap(order[i - 1], order[static_cast<std::size_t>(integer(0, static_cast<std::int64_t>(i) - 1))]);
+      for (std::size_t i = order.size(); i > 1; --i)
+        std::swap(order[i - 1], order[static_cast<std::size_t>(integer(0, static_cast<std::int64_t>(i) - 1))]);
     }
     Strides strides = shape;
     std::int64_t covered = 1, start = integer(0, 3);

@@ -15,8 +15,9 @@ struct Gemm {
   bool add = false;
 };
 
-// Any strides, any extents. Sums are float32, float64 for float64 storage. An element's bits depend on its own row of a and column of b only:
-// not on the number of threads, the strides, or the other rows and columns. Error where shapes or dtypes disagree; overlap is not checked.
+// Any strides, any extents. Sums are float32, float64 for float64 storage. An element's bits depend on its own row of a and column of b
+// only: not on the number of threads, the strides, or the other rows and columns. Error where shapes or dtypes disagree; overlap is not
+// checked.
 void gemm(const Gemm& product, Executor* executor = nullptr);
 
 }  // namespace polyhead::cpu

@@ -23,8 +23,14 @@ void product(benchmark::State& state, DType dtype, int threads) {
 
 void sizes(benchmark::internal::Benchmark* benchmark) {
   benchmark->UseRealTime();
-  for (const auto& size : {std::vector<std::int64_t>{1, 384, 384}, {11, 384, 384}, {11, 384, 1536}, {11, 1536, 384}, {128, 384, 384},
-                           {1024, 384, 384}, {1024, 768, 768}, {384, 4096, 384}}) {
+  for (const auto& size : {std::vector<std::int64_t>{1, 384, 384},
+                           {11, 384, 384},
+                           {11, 384, 1536},
+                           {11, 1536, 384},
+                           {128, 384, 384},
+                           {1024, 384, 384},
+                           {1024, 768, 768},
+                           {384, 4096, 384}}) {
     benchmark->Args(size);
   }
 }

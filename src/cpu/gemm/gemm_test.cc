@@ -14,10 +14,14 @@ using test::to_doubles;
 
 double unit_roundoff(DType dtype) {
   switch (dtype) {
-    case DType::f64: return 0x1p-53;
-    case DType::f32: return 0x1p-24;
-    case DType::f16: return 0x1p-11;
-    default: return 0x1p-8;
+    case DType::f64:
+      return 0x1p-53;
+    case DType::f32:
+      return 0x1p-24;
+    case DType::f16:
+      return 0x1p-11;
+    default:
+      return 0x1p-8;
   }
 }
 
@@ -44,8 +48,8 @@ testing::AssertionResult is_product(const Gemm& product, ConstTensorView before,
     const double bound = terms * unit_roundoff(accumulation_dtype(dtype)) * size + unit_roundoff(dtype) * std::abs(sum) * 1.01 + 0x1p-25;
     const double tolerance = dtype == DType::f16 ? bound : bound - 0x1p-25;  // subnormals of float16
     if (!(std::abs(y[i] - sum) <= tolerance)) {
-      return testing::AssertionFailure() << test::position(result.shape(), static_cast<std::int64_t>(i)) << " is " << y[i] << ", expected " << sum
-                                         << " within " << tolerance;
+      return testing::AssertionFailure() << test::position(result.shape(), static_cast<std::int64_t>(i)) << " is " << y[i] << ", expected "
+                                         << sum << " within " << tolerance;
     }
   }
   return testing::AssertionSuccess();
@@ -75,7 +79,11 @@ TEST(Gemm, RandomShapesLayoutsAndDtypes) {
     const Shape m = side(), k = side(), n = side();
     const StridedTensor a = random.strided(dtype, concatenate(m, k)), b = random.strided(dtype, concatenate(k, n));
     const StridedTensor c = random.strided(dtype, concatenate(m, n)), bias = random.strided(dtype, n);
-    const Gemm product{.a = a, .b = b, .c = c, .bias = random.coin() ? ConstTensorView(bias) : ConstTensorView(), .k_axes = k.size(),
+    const Gemm product{.a = a,
+                       .b = b,
+                       .c = c,
+                       .bias = random.coin() ? ConstTensorView(bias) : ConstTensorView(),
+                       .k_axes = k.size(),
                        .add = random.coin()};
     const Tensor before = Tensor::copy_of(c);
     gemm(product);
@@ -87,8 +95,17 @@ TEST(Gemm, RandomShapesLayoutsAndDtypes) {
 TEST(Gemm, SizesAroundEveryBlock) {
   Random random(1);
   for (const DType dtype : {DType::f32, DType::f64}) {
-    for (const auto& [m, k, n] : std::initializer_list<std::array<std::int64_t, 3>>{
-             {95, 17, 3}, {96, 17, 3}, {97, 17, 3}, {5, 383, 4}, {6, 384, 8}, {7, 385, 9}, {2, 769, 15}, {3, 5, 255}, {3, 5, 256}, {3, 5, 257}, {193, 3, 513}}) {
+    for (const auto& [m, k, n] : std::initializer_list<std::array<std::int64_t, 3>>{{95, 17, 3},
+                                                                                    {96, 17, 3},
+                                                                                    {97, 17, 3},
+                                                                                    {5, 383, 4},
+                                                                                    {6, 384, 8},
+                                                                                    {7, 385, 9},
+                                                                                    {2, 769, 15},
+                                                                                    {3, 5, 255},
+                                                                                    {3, 5, 256},
+                                                                                    {3, 5, 257},
+                                                                                    {193, 3, 513}}) {
       SCOPED_TRACE(testing::Message() << m << " x " << k << " x " << n << " " << info(dtype).name);
       const Tensor a = random.tensor(dtype, {m, k}), b = random.tensor(dtype, {k, n});
       const StridedTensor c = random.empty_strided(dtype, {m, n});
@@ -157,7 +174,8 @@ TEST(Gemm, WrongShapesAreErrors) {
   Tensor c(DType::f32, {2, 4});
   const Tensor a(DType::f32, {2, 3}), b(DType::f32, {3, 4});
   EXPECT_EQ(test::error_message([&] { gemm({.a = b, .b = b, .c = c}); }), "gemm: a [3,4] times b [3,4] over 1 axes does not give c [2,4]");
-  EXPECT_EQ(test::error_message([&] { gemm({.a = a, .b = b, .c = c, .bias = a}); }), "gemm: bias [2,3] does not match the columns of b [3,4]");
+  EXPECT_EQ(test::error_message([&] { gemm({.a = a, .b = b, .c = c, .bias = a}); }),
+            "gemm: bias [2,3] does not match the columns of b [3,4]");
   EXPECT_NE(test::error_message([&] { gemm({.a = a, .b = Tensor(DType::f64, {3, 4}), .c = c}); }), "");
   EXPECT_NE(test::error_message([&] { gemm({.a = a, .b = b, .c = c, .k_axes = 3}); }), "");
 }

@@ -23,8 +23,8 @@ void pack_panel(const T* data, const std::int64_t* start, Count count, const Axi
   }
 }
 
-// Lays `lines` (rows of A or columns of B) out as panels of Width lines, [panel, depth, Width], in the accumulator's type, so that the kernel
-// reads memory in one direction.
+// Lays `lines` (rows of A or columns of B) out as panels of Width lines, [panel, depth, Width], in the accumulator's type, so that the
+// kernel reads memory in one direction.
 template <int Width, class T>
 void pack(const T* data, const Axis& lines, Range line, const Axis& depth, Range k, Accumulator<T>* panels) {
   for (std::int64_t first = line.first; first < line.last; first += Width, panels += Width * k.size()) {
