@@ -85,8 +85,8 @@ TEST(EncoderLayer, WithoutPositionsTheOrderOfTokensDoesNotMatter) {
   const Tensor x = random.tensor(DType::f64, {5, 6});
   Tensor y(DType::f64, {5, 6}), reversed(DType::f64, {5, 6});
   layer.forward(x, y);
-  layer.forward(x.view().slice(0, 4, -1, -1), reversed);
-  EXPECT_TRUE(test::near(reversed.view().slice(0, 4, -1, -1), y, 1e-12));
+  layer.forward(x.view().slice(0, 0, 5, -1), reversed);
+  EXPECT_TRUE(test::near(reversed.view().slice(0, 0, 5, -1), y, 1e-12));
 }
 
 TEST(EncoderLayer, ResultsDoNotDependOnStrides) {

@@ -72,6 +72,21 @@ TEST(Tokenizer, AccentsGoWithLoweringUnlessSaidOtherwise) {
   EXPECT_THAT(pieces("é", {.lowercase = false, .strip_accents = true}), ElementsAre("e"));
 }
 
+TEST(Tokenizer, MarksThatAreNotStrippedStandInCanonicalOrder) {
+  // U+302E (class 224) after U+1D165 (class 216), whatever the text says; both are spacing marks.
+  const std::vector<std::string> ordered{"[UNK]", "[CLS]", "[SEP]", "a\U0001D165\u302E"};
+  const TokenizedText tokens = Tokenizer(ordered).encode("a\u302E\U0001D165");
+  EXPECT_THAT(tokens.ids, ElementsAre(1, 3, 2));
+  EXPECT_EQ(tokens.spans[1], (ByteSpan{0, 8}));
+}
+
+TEST(Tokenizer, SyllablesOfHangulComeApartIntoLetters) {
+  const std::vector<std::string> letters{"[UNK]", "[CLS]", "[SEP]", "\u1100", "##\u1161", "##\u11A8"};
+  const TokenizedText tokens = Tokenizer(letters).encode("\uAC01");
+  EXPECT_THAT(tokens.ids, ElementsAre(1, 3, 4, 5, 2));
+  EXPECT_EQ(tokens.spans[3], (ByteSpan{0, 3}));
+}
+
 TEST(Tokenizer, IdeographsStandAlone) {
   EXPECT_THAT(pieces("the我cat"), ElementsAre("the", "我", "cat"));
   EXPECT_THAT(pieces("the我cat", {.isolate_cjk = false}), ElementsAre("[UNK]"));
