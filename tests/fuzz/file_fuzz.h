@@ -1,0 +1,45 @@
+// What every parser of files must do with any bytes: return a file whose tensors can be read to the last element, or throw Error.
+#pragma once
+
+#include <cstdint>
+#include <cstring>
+#include <vector>
+
+#include "io/file_bytes.h"
+#include "polyhead/error.h"
+#include "polyhead/io/attention_weights.h"
+#include "polyhead/io/tensor_file.h"
+
+namespace polyhead::io {
+
+// A layer that could be loaded can be stored again.
+inline void store_what_loads(TensorFile& file, const LoadAttention& options) {
+  const AttentionWeights weights = load_attention(file, options);
+  try {
+    (void)store_attention(weights);
+  } catch (const Error&) {
+    __builtin_trap();
+  }
+}
+
+inline int read_any_bytes(TensorFile (*read)(const FileBytes&), const std::uint8_t* data, std::size_t size) {
+  // Memory of its own and exactly as long: the sanitizer sees the first byte that is read too far.
+  auto memory = std::make_shared<std::vector<std::byte>>(size);
+  if (size > 0) std::memcpy(memory->data(), data, size);
+  try {
+    TensorFile file = read({"fuzz", std::span(memory->data(), size), memory});
+    memory.reset();
+    for (NamedTensor& item : file.tensors) {
+      if (!item.tensor.view().is_contiguous()) __builtin_trap();
+      const Tensor copy = Tensor::copy_of(item.tensor);
+      if (copy.shape() != item.tensor.shape()) __builtin_trap();
+    }
+    for (const LayoutMatch& match : find_attention(file.tensors)) {
+      store_what_loads(file, {.layout = match.layout, .prefix = match.prefix});
+    }
+  } catch (const Error&) {
+  }
+  return 0;
+}
+
+}  // namespace polyhead::io

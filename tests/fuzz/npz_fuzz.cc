@@ -1,0 +1,6 @@
+#include "file_fuzz.h"
+#include "io/npy.h"
+
+extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
+  return polyhead::io::read_any_bytes(&polyhead::io::read_npz, data, size);
+}
