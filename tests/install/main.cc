@@ -13,7 +13,8 @@ int main() {
   const Tensor v = Tensor::of<float>({1, 2, 2}, {4.0f, 8.0f, 0.0f, 16.0f});
   Tensor out(polyhead::DType::f32, {1, 1, 2});
   polyhead::sdpa_forward({.q = q, .k = k, .v = v, .out = out});
-  std::printf("polyhead %s: %g %g\n", POLYHEAD_VERSION, static_cast<double>(out.data<float>()[0]), static_cast<double>(out.data<float>()[1]));
+  std::printf("polyhead %s: %g %g\n", POLYHEAD_VERSION, static_cast<double>(out.data<float>()[0]),
+              static_cast<double>(out.data<float>()[1]));
   const bool right = std::abs(out.data<float>()[0] - 1.0f) < 1e-5f && std::abs(out.data<float>()[1] - 14.0f) < 1e-5f;
   return right && std::strcmp(POLYHEAD_VERSION, EXPECTED_VERSION) == 0 ? 0 : 1;
 }

@@ -1,0 +1,25 @@
+// Every component links: each call reaches a library that the archive needs inside.
+#include <polyhead/polyhead.h>
+
+#include <cstdio>
+#include <string>
+
+template <class Call>
+bool refuses(Call call) {
+  try {
+    call();
+  } catch (const polyhead::Error& error) {
+    std::printf("%s\n", error.what());
+    return true;
+  }
+  return false;
+}
+
+int main() {
+  using namespace polyhead;
+  const bool io_refuses = refuses([] { io::open_tensors("no such file.npz"); });
+  const bool models_refuse = refuses([] { models::load_tokenizer("no such folder"); });
+  const Tensor weights = Tensor::of<float>({1, 1, 1, 1}, {1.0f});
+  const std::string page = viewer::render({.title = "one", .texts = {{.text = "a", .queries = {.pieces = {"a"}}, .attentions = weights}}});
+  return io_refuses && models_refuse && page.find("<title>") != std::string::npos ? 0 : 1;
+}
