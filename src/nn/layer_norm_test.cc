@@ -89,6 +89,26 @@ TEST(LayerNorm, InputGradientCanBeAdded) {
   for (std::int64_t i = 0; i < d_x.numel(); ++i) EXPECT_DOUBLE_EQ(added.data<double>()[i], start.data<double>()[i] + d_x.data<double>()[i]);
 }
 
+TEST(LayerNorm, ParameterGradientsSumOverAllRows) {
+  Random random(5);
+  const LayerNorm norm(random.tensor(DType::f64, {3}), random.tensor(DType::f64, {3}), 1e-5);
+  for (const std::int64_t rows : {127, 128, 129, 300}) {  // around the chunks that threads take
+    SCOPED_TRACE(rows);
+    const Tensor x = random.tensor(DType::f64, {rows, 3}), d_y = random.tensor(DType::f64, {rows, 3});
+    LayerNorm grads = zeros_like(norm), one = zeros_like(norm), sum = zeros_like(norm);
+    norm.backward(x, d_y, {}, &grads);
+    for (std::int64_t row = 0; row < rows; ++row) {
+      norm.backward(x.view().select(0, row), d_y.view().select(0, row), {}, &one);
+      for (std::int64_t e = 0; e < 3; ++e) {
+        sum.weight.data<double>()[e] += one.weight.data<double>()[e];
+        sum.bias.data<double>()[e] += one.bias.data<double>()[e];
+      }
+    }
+    EXPECT_TRUE(near(grads.weight, sum.weight, 1e-12));
+    EXPECT_TRUE(near(grads.bias, sum.bias, 1e-12));
+  }
+}
+
 TEST(LayerNorm, BitsDoNotDependOnThreads) {
   Random random(3);
   const LayerNorm norm(random.tensor(DType::f32, {64}), random.tensor(DType::f32, {64}), 1e-5);
