@@ -78,8 +78,12 @@ std::string script_text(const json& data) {
   const std::string plain = data.dump(-1, ' ', false, json::error_handler_t::replace);
   std::string text;
   text.reserve(plain.size());
-  for (const char c : plain) text += c == '<' ? std::string_view("\\u003c") : std::string_view(&c, 1);
-  return text;
+  std::size_t done = 0;
+  for (std::size_t at; (at = plain.find('<', done)) != std::string::npos; done = at + 1) {
+    text.append(plain, done, at - done);
+    text += "\\u003c";
+  }
+  return text.append(plain, done);
 }
 
 std::string html_text(const std::string& plain) {

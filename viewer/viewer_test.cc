@@ -212,10 +212,10 @@ TEST(Viewer, LongTextsAreStoredInEightBitsAndLongerOnesRefused) {
   EXPECT_EQ(choose_encoding(kMaxLinearWeights + 1), Encoding::logarithmic8);
   const float even = 1.0F / 2048;
   const ConstTensorView one(&even, {1, 1, 1, 1});
-  const Text long_text{.text = "", .queries = words(2048), .attentions = one.expand({1, 1, 2048, 2048})};
-  const json data = data_of(render({.title = "", .texts = {long_text, long_text, long_text}}));
+  const ConstTensorView spread = one.expand({2, 1, 2048, 2049});
+  const json data = data_of(render(page_of({.text = "", .queries = words(2048), .keys = words(2049), .attentions = spread})));
   EXPECT_EQ(data["encoding"], "logarithmic8");
-  EXPECT_EQ(bytes_of(data["texts"][2]["weights"][0][0]).size(), 2048U * 2048U);
+  EXPECT_EQ(bytes_of(data["texts"][0]["weights"][1][0]).size(), 2048U * 2049U);
   const Text longer{.text = "", .queries = words(2048), .attentions = one.expand({4, 5, 2048, 2048})};
   EXPECT_THAT(message_of(page_of(longer)), HasSubstr("more than 67108864 weights"));
 }
