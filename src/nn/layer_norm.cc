@@ -94,7 +94,8 @@ void backward_input(const LayerNorm& norm, ConstTensorView x_view, ConstTensorVi
 }
 
 // d_weight[e] = sum_r d_y[r,e] n[r,e] and d_bias[e] = sum_r d_y[r,e]. Threads take chunks of rows of a fixed size; the chunks' sums are
-// added in order, so that no bit depends on the threads, and errors grow with the number of chunks only.
+// added in order, so that no bit depends on the threads. Sums are float64 for every storage: there may be many rows, and their terms
+// cancel.
 template <class T>
 void backward_parameters(const LayerNorm& norm, ConstTensorView x_view, ConstTensorView d_y_view, LayerNorm& grads, Executor* executor) {
   using A = Accumulator<T>;
@@ -102,24 +103,24 @@ void backward_parameters(const LayerNorm& norm, ConstTensorView x_view, ConstTen
   const std::int64_t width = norm.width();
   const Rows<const T> x(x_view), d_y(d_y_view);
   const std::int64_t chunks = (x.count() + kChunk - 1) / kChunk;
-  std::vector<A> sums(static_cast<std::size_t>(chunks * 2 * width));  // [chunk, weight or bias, width]
+  std::vector<double> sums(static_cast<std::size_t>(chunks * 2 * width));  // [chunk, weight or bias, width]
   parallel_for(chunks, row_grain(width * kChunk, 4), executor, [&](std::int64_t first, std::int64_t last) {
     Normalised<A> n{std::vector<A>(static_cast<std::size_t>(width)), 0};
     for (std::int64_t chunk = first; chunk < last; ++chunk) {
-      A *weight = sums.data() + chunk * 2 * width, *bias = weight + width;
+      double *weight = sums.data() + chunk * 2 * width, *bias = weight + width;
       for (std::int64_t row = chunk * kChunk, end = std::min(row + kChunk, x.count()); row < end; ++row) {
         n.load_row(x, row, norm.epsilon);
         for (std::int64_t e = 0; e < width; ++e) {
-          const A slope = load(d_y.at(row, e));
+          const double slope = load(d_y.at(row, e));
           weight[e] += slope * n.values[static_cast<std::size_t>(e)];
           bias[e] += slope;
         }
       }
     }
   });
-  const auto write = [&](TensorView target, const A* part) {
+  const auto write = [&](TensorView target, const double* part) {
     for (std::int64_t e = 0; e < width; ++e) {
-      A total = 0;
+      double total = 0;
       for (std::int64_t chunk = 0; chunk < chunks; ++chunk) total += part[chunk * 2 * width + e];
       target.data<T>()[e * target.stride(0)] = store<T>(total);
     }
