@@ -1,5 +1,9 @@
 #include "polyhead/nn/linear.h"
 
+#include <vector>
+
+#include "core/dispatch.h"
+#include "core/index.h"
 #include "cpu/gemm/gemm.h"
 #include "nn/check.h"
 #include "nn/initialise.h"
@@ -14,8 +18,19 @@ void require_parameters(const char* operation, const Linear& linear) {
   if (linear.bias) require_parameter(operation, {"bias", linear.bias}, {linear.out_width()}, linear.weight.dtype());
 }
 
-// A view of ones that takes no memory of its own but one element.
-ConstTensorView ones(const Tensor& one, const Shape& shape) { return one.view().expand(shape); }
+// d_bias[o] = sum_r d_y[r,o], in float64 for every storage: there may be many rows, and their terms cancel.
+void sum_rows(ConstTensorView d_y, TensorView d_bias) {
+  std::vector<double> sums(static_cast<std::size_t>(d_bias.numel()));
+  const int row_axes = d_y.rank() - 1;
+  dispatch_floating(d_y.dtype(), [&](auto type) {
+    using T = typename decltype(type)::type;
+    const T* data = d_y.data<T>();
+    for_each_offset<1>(d_y.shape().first(row_axes), {d_y.strides().first(row_axes)}, [&](const auto& row) {
+      for (std::size_t o = 0; o < sums.size(); ++o) sums[o] += load(data[row[0] + static_cast<std::int64_t>(o) * d_y.stride(-1)]);
+    });
+  });
+  copy(ConstTensorView(sums.data(), d_bias.shape()), d_bias);
+}
 
 }  // namespace
 
@@ -71,12 +86,7 @@ void Linear::backward(ConstTensorView x, ConstTensorView d_y, TensorView d_x, Li
   const int row_axes = d_y.rank() - 1;
   // d_weight[o,i] = sum_r d_y[r,o] x[r,i]
   cpu::gemm({.a = d_y.move_axis(-1, 0), .b = x, .c = grads->weight, .k_axes = row_axes}, executor);
-  if (bias) {
-    // d_bias[o] = sum_r d_y[r,o]
-    Tensor one(weight.dtype(), {});
-    fill(one, 1);
-    cpu::gemm({.a = ones(one, d_y.shape().first(row_axes)), .b = d_y, .c = grads->bias, .k_axes = row_axes}, executor);
-  }
+  if (bias) sum_rows(d_y, grads->bias);
 }
 
 }  // namespace polyhead::nn

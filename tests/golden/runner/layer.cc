@@ -94,6 +94,8 @@ Tensors compute_layer(Reader& in, const Setting& setting) {
   layer.forward(input, make("out", layer.output_shape(input)), options, &saved);
   attention_map(saved.maps(), make("weights", layer.maps_shape(input)), saved.sdpa);
   results["lse"] = saved.lse;
+  results["q_heads"] = Tensor::copy_of(saved.q_heads);  // what bounds are computed from
+  results["k_heads"] = Tensor::copy_of(saved.k_heads);
   layer.backward(saved, d_out, gradients);
   for (io::NamedTensor& named : io::store_attention(models::attention_weights(parameters, layout))) {
     results["d_" + named.name] = std::move(named.tensor);

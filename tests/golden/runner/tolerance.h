@@ -16,7 +16,7 @@ using Bounds = std::map<std::string, std::vector<double>>;
 // 1e-12 of each tensor's largest magnitude.
 Bounds float64_bounds(const Case& which);
 
-// Outputs, weights and lse of the core: a bound from the formula. Everything else: twice PyTorch's error where that is known, else what
+// Weights, lse and the output of the core: a bound from the formula. Gradients and outputs of layers: twice PyTorch's error where that is known, else what
 // rounding the inputs alone can do to the result.
 Bounds float32_bounds(const Case& which, const Float32Errors& torch);
 
