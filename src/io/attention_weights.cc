@@ -46,9 +46,11 @@ Fit choose(const TensorFile& file, Candidates candidates, const LoadAttention& o
 
 void check_heads(const TensorFile& file, const Fit& chosen, std::int64_t heads) {
   const std::string where = file.path.string() + ": the layer " + describe(chosen.place);
-  if (chosen.counts.heads != 0 && chosen.counts.heads != heads) fail(ErrorCode::invalid_argument, where, " has ", chosen.counts.heads, " heads, not ", heads);
+  if (chosen.counts.heads != 0 && chosen.counts.heads != heads)
+    fail(ErrorCode::invalid_argument, where, " has ", chosen.counts.heads, " heads, not ", heads);
   for (const char* name : {"q.weight", "v.weight"}) {
-    const std::int64_t rows = chosen.tensors.at(name).extent(0), parts = name[0] == 'q' || chosen.counts.kv_heads == 0 ? heads : chosen.counts.kv_heads;
+    const std::int64_t rows = chosen.tensors.at(name).extent(0),
+                       parts = name[0] == 'q' || chosen.counts.kv_heads == 0 ? heads : chosen.counts.kv_heads;
     require(rows % parts == 0, where, " has ", rows, " rows in ", name, ", which do not divide into ", parts, " heads");
   }
 }
@@ -108,7 +110,8 @@ std::vector<NamedTensor> store_as(const AttentionWeights& weights, const Place& 
     result.push_back({place.name_of(parameter), from_canonical(parameter, weights.tensors, counts)});
   }
   for (const auto& [name, tensor] : weights.tensors) {
-    require(placed.contains(name), "store_attention: the layout ", quote(place.layout->name), " has no place for ", name, " ", tensor.shape());
+    require(placed.contains(name), "store_attention: the layout ", quote(place.layout->name), " has no place for ", name, " ",
+            tensor.shape());
   }
   // What was written must be what load_attention reads: its own rules are the check.
   TensorIndex index;

@@ -88,10 +88,12 @@ class Shapes {
     if (misfit_.empty()) misfit_ = cat(parts...);
   }
   void rank(const char* name, int wanted) {
-    if (has(name) && fit_.tensors.at(name).rank() != wanted) bad(name, " is ", fit_.tensors.at(name).shape(), "; it must have ", wanted, " extents");
+    if (has(name) && fit_.tensors.at(name).rank() != wanted)
+      bad(name, " is ", fit_.tensors.at(name).shape(), "; it must have ", wanted, " extents");
   }
   void exactly(const char* name, const Shape& wanted) {
-    if (has(name) && fit_.tensors.at(name).shape() != wanted) bad(name, " is ", fit_.tensors.at(name).shape(), "; beside the others it must be ", wanted);
+    if (has(name) && fit_.tensors.at(name).shape() != wanted)
+      bad(name, " is ", fit_.tensors.at(name).shape(), "; beside the others it must be ", wanted);
   }
 
   void key_heads() {
@@ -111,7 +113,8 @@ class Shapes {
         counts.kv_heads = counts.heads;
         break;
       case KeyHeads::grouped:
-        if (counts.heads % counts.kv_heads != 0) return bad(counts.heads, " query heads do not divide among ", counts.kv_heads, " key/value heads");
+        if (counts.heads % counts.kv_heads != 0)
+          return bad(counts.heads, " query heads do not divide among ", counts.kv_heads, " key/value heads");
         if (q_rows_ / counts.heads != k_rows_ / counts.kv_heads) {
           return bad("a query head is ", q_rows_ / counts.heads, " wide, a key head ", k_rows_ / counts.kv_heads, "; they must be equal");
         }
@@ -138,7 +141,8 @@ Fit fit(const TensorIndex& index, Place place) {
   for (const Parameter& parameter : *result.place.parameters) {
     const auto stored = index.find(result.place.name_of(parameter));
     if (stored == index.end()) continue;
-    for (auto& [canonical, view] : to_canonical(parameter, stored->second, result.counts, result.misfit)) result.tensors.emplace(canonical, view);
+    for (auto& [canonical, view] : to_canonical(parameter, stored->second, result.counts, result.misfit))
+      result.tensors.emplace(canonical, view);
     if (!result.misfit.empty()) {
       result.misfit = quote(stored->first) + " " + result.misfit;
       return result;

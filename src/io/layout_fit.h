@@ -24,9 +24,9 @@ struct Place {
 
 struct Fit {
   Place place;
-  std::string misfit;                // empty: it fits
-  double present = 0;                // share of the required parameters that are there
-  std::vector<std::string> names;    // what follows is filled in where it fits
+  std::string misfit;              // empty: it fits
+  double present = 0;              // share of the required parameters that are there
+  std::vector<std::string> names;  // what follows is filled in where it fits
   std::map<std::string, TensorView> tensors;
   HeadCounts counts;
   bool global_query = false;

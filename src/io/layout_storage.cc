@@ -83,21 +83,23 @@ Tensor from_canonical(const Parameter& parameter, const std::map<std::string, Te
   const std::int64_t heads = count_of(counts, names[0]);
   // Splits an extent of heads * width.
   const auto split = [&](ConstTensorView view, int axis) {
-    require(heads > 0 && view.extent(axis) % heads == 0, "store_attention: ", parameter.name, " is stored head by head, and ", names[0], " ",
-            first.shape(), " does not divide into ", heads, " heads; the number of heads must be given");
+    require(heads > 0 && view.extent(axis) % heads == 0, "store_attention: ", parameter.name, " is stored head by head, and ", names[0],
+            " ", first.shape(), " does not divide into ", heads, " heads; the number of heads must be given");
     return view.unflatten(axis, {heads, view.extent(axis) / heads});
   };
   switch (parameter.storage) {
-    case Storage::canonical: return Tensor::copy_of(first);
-    case Storage::transposed: return Tensor::copy_of(first.transpose(0, 1));
+    case Storage::canonical:
+      return Tensor::copy_of(first);
+    case Storage::transposed:
+      return Tensor::copy_of(first.transpose(0, 1));
     case Storage::packed_rows:
     case Storage::packed_columns: {
       const int axis = parameter.storage == Storage::packed_rows ? 0 : 1;
       const auto oriented = [&](ConstTensorView view) { return axis == 0 ? view : view.transpose(0, 1); };
       for (const std::string& name : names) {
         const Tensor& part = tensors.at(name);
-        require(part.shape() == first.shape() && part.dtype() == first.dtype(), "store_attention: ", parameter.name, " packs ", names[0], " ",
-                first.shape(), " of ", first.dtype(), " with ", name, " ", part.shape(), " of ", part.dtype(), "; they must be alike");
+        require(part.shape() == first.shape() && part.dtype() == first.dtype(), "store_attention: ", parameter.name, " packs ", names[0],
+                " ", first.shape(), " of ", first.dtype(), " with ", name, " ", part.shape(), " of ", part.dtype(), "; they must be alike");
       }
       Shape shape = oriented(first).shape();
       const std::int64_t width = shape[axis];
@@ -109,9 +111,12 @@ Tensor from_canonical(const Parameter& parameter, const std::map<std::string, Te
       }
       return packed;
     }
-    case Storage::heads_in: return Tensor::copy_of(split(first.transpose(0, 1), 1));
-    case Storage::heads_out: return Tensor::copy_of(split(first.transpose(0, 1), 0));
-    case Storage::heads_bias: return Tensor::copy_of(split(first, 0));
+    case Storage::heads_in:
+      return Tensor::copy_of(split(first.transpose(0, 1), 1));
+    case Storage::heads_out:
+      return Tensor::copy_of(split(first.transpose(0, 1), 0));
+    case Storage::heads_bias:
+      return Tensor::copy_of(split(first, 0));
   }
   return {};
 }

@@ -18,7 +18,8 @@ struct HeadCounts {
 
 using CanonicalViews = std::vector<std::pair<std::string, TensorView>>;
 
-// Views of `stored` as canonical tensors, and the heads that its shape tells. Where the shape is not what the storage asks for, nothing, and `why` says so.
+// Views of `stored` as canonical tensors, and the heads that its shape tells. Where the shape is not what the storage asks for, nothing,
+// and `why` says so.
 CanonicalViews to_canonical(const Parameter& parameter, TensorView stored, HeadCounts& counts, std::string& why);
 
 // The canonical tensors that a parameter holds: {"q.weight"}, {"q.bias", "k.bias", "v.bias"}.

@@ -89,8 +89,9 @@ std::vector<Layout> make_table() {
       {.name = "d2l",
        .source = "d2l MultiHeadAttention(key_size, query_size, value_size, num_hiddens, num_heads, dropout, bias)",
        .notes = "a row without a valid key is uniform there: EmptyRows::Uniform",
-       .parameters = linear({{"W_q.weight", "q.weight"}, {"W_k.weight", "k.weight"}, {"W_v.weight", "v.weight"}, {"W_o.weight", "output.weight"}},
-                            {{"W_q.bias", "q.bias"}, {"W_k.bias", "k.bias"}, {"W_v.bias", "v.bias"}, {"W_o.bias", "output.bias"}})},
+       .parameters =
+           linear({{"W_q.weight", "q.weight"}, {"W_k.weight", "k.weight"}, {"W_v.weight", "v.weight"}, {"W_o.weight", "output.weight"}},
+                  {{"W_q.bias", "q.bias"}, {"W_k.bias", "k.bias"}, {"W_v.bias", "v.bias"}, {"W_o.bias", "output.bias"}})},
       {.name = "alphafold",
        .source = "MultiHeadAttention(c_in, c, N_head, attn_dim, gated, is_global, use_bias_for_embeddings), OpenFold's Attention",
        .notes = "is_global shows in linear_k and linear_v of one head; a row without a valid key is EmptyRows::Unmasked",
@@ -159,13 +160,20 @@ std::string shape_of(const Parameter& parameter) {
   const std::string_view heads = canonical[0] == 'k' || canonical[0] == 'v' ? "K" : "N", width = canonical[0] == 'v' ? "V" : "H";
   const bool bias = canonical.ends_with(".bias");
   switch (parameter.storage) {
-    case Storage::packed_rows: return bias ? "[3*E]" : "[3*E,E]";
-    case Storage::packed_columns: return "[E,3*E]";
-    case Storage::heads_in: return cat("[", in, ",", heads, ",", width, "]");
-    case Storage::heads_out: return "[N,V,Eo]";
-    case Storage::heads_bias: return cat("[", heads, ",", width, "]");
-    case Storage::transposed: return "[N*V,Eo]";
-    case Storage::canonical: break;
+    case Storage::packed_rows:
+      return bias ? "[3*E]" : "[3*E,E]";
+    case Storage::packed_columns:
+      return "[E,3*E]";
+    case Storage::heads_in:
+      return cat("[", in, ",", heads, ",", width, "]");
+    case Storage::heads_out:
+      return "[N,V,Eo]";
+    case Storage::heads_bias:
+      return cat("[", heads, ",", width, "]");
+    case Storage::transposed:
+      return "[N*V,Eo]";
+    case Storage::canonical:
+      break;
   }
   if (canonical == "relative_attention_bias") return "[buckets,N]";
   if (canonical.starts_with("output")) return bias ? "[Eo]" : "[Eo,N*V]";

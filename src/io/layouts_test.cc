@@ -15,110 +15,120 @@ using ::testing::StartsWith;
 
 using Names = std::vector<std::pair<std::string, Shape>>;
 
-// A layer as its source writes it, with what must be seen in it.
-struct Sample {
-  std::string layout, variant;
-  Names parameters;
-  std::int64_t heads = 0, kv_heads = 0;            // that the file tells
-  std::int64_t given = 0;                          // heads that the caller says
-  std::map<std::string, std::string> canonical;    // name -> shape
+// "q.weight 12x10, q.bias 12" as names and shapes.
+Names names_of(const std::string& text) {
+  Names names;
+  for (std::size_t at = 0; at < text.size();) {
+    const std::size_t end = std::min(text.find(", ", at), text.size()), space = text.find(' ', at);
+    Shape shape;
+    for (std::size_t digit = space; digit < end; digit = std::min(text.find('x', digit + 1), end)) {
+      shape.push_back(std::stoll(text.substr(digit + 1)));
+    }
+    names.emplace_back(text.substr(at, space - at), shape);
+    at = end + 2;
+  }
+  return names;
+}
+
+struct Facts {
+  std::int64_t heads = 0, kv_heads = 0;  // that the file tells
+  std::int64_t given = 0;                // heads that the caller says
   bool global_query = false;
   Spelling spelling = {};
 };
 
+// A layer as its source writes it, with what must be seen in it.
+struct Sample {
+  std::string layout, variant;
+  std::string written, canonical;
+  Facts facts;
+
+  Names parameters() const { return names_of(written); }
+};
+
 void PrintTo(const Sample& sample, std::ostream* out) { *out << sample.layout << " " << sample.variant; }
 
+// clang-format off
 // Widths are all different where the source allows it.
 const std::vector<Sample>& samples() {
   static const std::vector<Sample> list{
       {"torch", "packed",
-       {{"in_proj_weight", {36, 12}}, {"in_proj_bias", {36}}, {"out_proj.weight", {12, 12}}, {"out_proj.bias", {12}}}, 0, 0, 4,
-       {{"q.weight", "[12,12]"}, {"k.weight", "[12,12]"}, {"v.weight", "[12,12]"}, {"output.weight", "[12,12]"}, {"q.bias", "[12]"},
-        {"k.bias", "[12]"}, {"v.bias", "[12]"}, {"output.bias", "[12]"}}},
-      {"torch", "no_bias", {{"in_proj_weight", {36, 12}}, {"out_proj.weight", {12, 12}}}, 0, 0, 4,
-       {{"q.weight", "[12,12]"}, {"k.weight", "[12,12]"}, {"v.weight", "[12,12]"}, {"output.weight", "[12,12]"}}},
+       "in_proj_weight 36x12, in_proj_bias 36, out_proj.weight 12x12, out_proj.bias 12",
+       "k.bias 12, k.weight 12x12, output.bias 12, output.weight 12x12, q.bias 12, q.weight 12x12, v.bias 12, v.weight 12x12", {.given = 4}},
+      {"torch", "no_bias",
+       "in_proj_weight 36x12, out_proj.weight 12x12",
+       "k.weight 12x12, output.weight 12x12, q.weight 12x12, v.weight 12x12", {.given = 4}},
       {"torch", "own_widths_and_extra_key",
-       {{"q_proj_weight", {12, 12}}, {"k_proj_weight", {12, 5}}, {"v_proj_weight", {12, 7}}, {"in_proj_bias", {36}}, {"bias_k", {1, 1, 12}},
-        {"bias_v", {1, 1, 12}}, {"out_proj.weight", {12, 12}}, {"out_proj.bias", {12}}}, 0, 0, 3,
-       {{"q.weight", "[12,12]"}, {"k.weight", "[12,5]"}, {"v.weight", "[12,7]"}, {"output.weight", "[12,12]"}, {"q.bias", "[12]"},
-        {"k.bias", "[12]"}, {"v.bias", "[12]"}, {"output.bias", "[12]"}, {"bias_k", "[1,1,12]"}, {"bias_v", "[1,1,12]"}}},
+       "q_proj_weight 12x12, k_proj_weight 12x5, v_proj_weight 12x7, in_proj_bias 36, bias_k 1x1x12, bias_v 1x1x12, "
+       "out_proj.weight 12x12, out_proj.bias 12",
+       "bias_k 1x1x12, bias_v 1x1x12, k.bias 12, k.weight 12x5, output.bias 12, output.weight 12x12, q.bias 12, q.weight 12x12, "
+       "v.bias 12, v.weight 12x7", {.given = 3}},
       {"bert", "plain",
-       {{"attention.self.query.weight", {12, 10}}, {"attention.self.query.bias", {12}}, {"attention.self.key.weight", {12, 10}},
-        {"attention.self.key.bias", {12}}, {"attention.self.value.weight", {12, 10}}, {"attention.self.value.bias", {12}},
-        {"attention.output.dense.weight", {10, 12}}, {"attention.output.dense.bias", {10}}}, 0, 0, 2,
-       {{"q.weight", "[12,10]"}, {"k.weight", "[12,10]"}, {"v.weight", "[12,10]"}, {"output.weight", "[10,12]"}, {"q.bias", "[12]"},
-        {"k.bias", "[12]"}, {"v.bias", "[12]"}, {"output.bias", "[10]"}}},
+       "attention.self.query.weight 12x10, attention.self.query.bias 12, attention.self.key.weight 12x10, "
+       "attention.self.key.bias 12, attention.self.value.weight 12x10, attention.self.value.bias 12, "
+       "attention.output.dense.weight 10x12, attention.output.dense.bias 10",
+       "k.bias 12, k.weight 12x10, output.bias 10, output.weight 10x12, q.bias 12, q.weight 12x10, v.bias 12, v.weight 12x10", {.given = 2}},
       {"albert", "plain",
-       {{"attention.query.weight", {12, 12}}, {"attention.query.bias", {12}}, {"attention.key.weight", {12, 12}}, {"attention.key.bias", {12}},
-        {"attention.value.weight", {12, 12}}, {"attention.value.bias", {12}}, {"attention.dense.weight", {12, 12}}, {"attention.dense.bias", {12}}},
-       0, 0, 2,
-       {{"q.weight", "[12,12]"}, {"k.weight", "[12,12]"}, {"v.weight", "[12,12]"}, {"output.weight", "[12,12]"}, {"q.bias", "[12]"},
-        {"k.bias", "[12]"}, {"v.bias", "[12]"}, {"output.bias", "[12]"}}},
+       "attention.query.weight 12x12, attention.query.bias 12, attention.key.weight 12x12, attention.key.bias 12, "
+       "attention.value.weight 12x12, attention.value.bias 12, attention.dense.weight 12x12, attention.dense.bias 12",
+       "k.bias 12, k.weight 12x12, output.bias 12, output.weight 12x12, q.bias 12, q.weight 12x12, v.bias 12, v.weight 12x12", {.given = 2}},
       {"gpt2", "plain",
-       {{"attn.c_attn.weight", {12, 36}}, {"attn.c_attn.bias", {36}}, {"attn.c_proj.weight", {12, 12}}, {"attn.c_proj.bias", {12}}}, 0, 0, 3,
-       {{"q.weight", "[12,12]"}, {"k.weight", "[12,12]"}, {"v.weight", "[12,12]"}, {"output.weight", "[12,12]"}, {"q.bias", "[12]"},
-        {"k.bias", "[12]"}, {"v.bias", "[12]"}, {"output.bias", "[12]"}}},
+       "attn.c_attn.weight 12x36, attn.c_attn.bias 36, attn.c_proj.weight 12x12, attn.c_proj.bias 12",
+       "k.bias 12, k.weight 12x12, output.bias 12, output.weight 12x12, q.bias 12, q.weight 12x12, v.bias 12, v.weight 12x12", {.given = 3}},
       {"mingpt", "plain",
-       {{"attn.c_attn.weight", {36, 12}}, {"attn.c_attn.bias", {36}}, {"attn.c_proj.weight", {12, 12}}, {"attn.c_proj.bias", {12}}}, 0, 0, 3,
-       {{"q.weight", "[12,12]"}, {"k.weight", "[12,12]"}, {"v.weight", "[12,12]"}, {"output.weight", "[12,12]"}, {"q.bias", "[12]"},
-        {"k.bias", "[12]"}, {"v.bias", "[12]"}, {"output.bias", "[12]"}}},
+       "attn.c_attn.weight 36x12, attn.c_attn.bias 36, attn.c_proj.weight 12x12, attn.c_proj.bias 12",
+       "k.bias 12, k.weight 12x12, output.bias 12, output.weight 12x12, q.bias 12, q.weight 12x12, v.bias 12, v.weight 12x12", {.given = 3}},
       {"t5", "first_layer",
-       {{"q.weight", {12, 10}}, {"k.weight", {12, 10}}, {"v.weight", {12, 10}}, {"o.weight", {10, 12}}, {"relative_attention_bias.weight", {32, 4}}},
-       4, 4, 0,
-       {{"q.weight", "[12,10]"}, {"k.weight", "[12,10]"}, {"v.weight", "[12,10]"}, {"output.weight", "[10,12]"},
-        {"relative_attention_bias", "[32,4]"}}},
-      {"t5", "later_layer", {{"q.weight", {12, 10}}, {"k.weight", {12, 10}}, {"v.weight", {12, 10}}, {"o.weight", {10, 12}}}, 0, 0, 4,
-       {{"q.weight", "[12,10]"}, {"k.weight", "[12,10]"}, {"v.weight", "[12,10]"}, {"output.weight", "[10,12]"}}},
+       "q.weight 12x10, k.weight 12x10, v.weight 12x10, o.weight 10x12, relative_attention_bias.weight 32x4",
+       "k.weight 12x10, output.weight 10x12, q.weight 12x10, relative_attention_bias 32x4, v.weight 12x10", {.heads = 4, .kv_heads = 4}},
+      {"t5", "later_layer",
+       "q.weight 12x10, k.weight 12x10, v.weight 12x10, o.weight 10x12",
+       "k.weight 12x10, output.weight 10x12, q.weight 12x10, v.weight 12x10", {.given = 4}},
       {"d2l", "bias",
-       {{"W_q.weight", {24, 9}}, {"W_q.bias", {24}}, {"W_k.weight", {24, 7}}, {"W_k.bias", {24}}, {"W_v.weight", {24, 11}}, {"W_v.bias", {24}},
-        {"W_o.weight", {24, 24}}, {"W_o.bias", {24}}}, 0, 0, 4,
-       {{"q.weight", "[24,9]"}, {"k.weight", "[24,7]"}, {"v.weight", "[24,11]"}, {"output.weight", "[24,24]"}, {"q.bias", "[24]"},
-        {"k.bias", "[24]"}, {"v.bias", "[24]"}, {"output.bias", "[24]"}}},
-      {"d2l", "no_bias", {{"W_q.weight", {24, 9}}, {"W_k.weight", {24, 7}}, {"W_v.weight", {24, 11}}, {"W_o.weight", {24, 24}}}, 0, 0, 4,
-       {{"q.weight", "[24,9]"}, {"k.weight", "[24,7]"}, {"v.weight", "[24,11]"}, {"output.weight", "[24,24]"}}},
+       "W_q.weight 24x9, W_q.bias 24, W_k.weight 24x7, W_k.bias 24, W_v.weight 24x11, W_v.bias 24, W_o.weight 24x24, "
+       "W_o.bias 24",
+       "k.bias 24, k.weight 24x7, output.bias 24, output.weight 24x24, q.bias 24, q.weight 24x9, v.bias 24, v.weight 24x11", {.given = 4}},
+      {"d2l", "no_bias",
+       "W_q.weight 24x9, W_k.weight 24x7, W_v.weight 24x11, W_o.weight 24x24",
+       "k.weight 24x7, output.weight 24x24, q.weight 24x9, v.weight 24x11", {.given = 4}},
       {"alphafold", "gated",
-       {{"linear_q.weight", {24, 8}}, {"linear_k.weight", {24, 8}}, {"linear_v.weight", {24, 8}}, {"linear_g.weight", {24, 8}},
-        {"linear_g.bias", {24}}, {"linear_o.weight", {8, 24}}, {"linear_o.bias", {8}}}, 0, 0, 4,
-       {{"q.weight", "[24,8]"}, {"k.weight", "[24,8]"}, {"v.weight", "[24,8]"}, {"gate.weight", "[24,8]"}, {"gate.bias", "[24]"},
-        {"output.weight", "[8,24]"}, {"output.bias", "[8]"}}},
+       "linear_q.weight 24x8, linear_k.weight 24x8, linear_v.weight 24x8, linear_g.weight 24x8, linear_g.bias 24, "
+       "linear_o.weight 8x24, linear_o.bias 8",
+       "gate.bias 24, gate.weight 24x8, k.weight 24x8, output.bias 8, output.weight 8x24, q.weight 24x8, v.weight 24x8", {.given = 4}},
       {"alphafold", "global",
-       {{"linear_q.weight", {24, 8}}, {"linear_k.weight", {6, 8}}, {"linear_v.weight", {6, 8}}, {"linear_o.weight", {8, 24}}, {"linear_o.bias", {8}}},
-       4, 1, 0,
-       {{"q.weight", "[24,8]"}, {"k.weight", "[6,8]"}, {"v.weight", "[6,8]"}, {"output.weight", "[8,24]"}, {"output.bias", "[8]"}}, true},
+       "linear_q.weight 24x8, linear_k.weight 6x8, linear_v.weight 6x8, linear_o.weight 8x24, linear_o.bias 8",
+       "k.weight 6x8, output.bias 8, output.weight 8x24, q.weight 24x8, v.weight 6x8", {.heads = 4, .kv_heads = 1, .global_query = true}},
       {"alphafold", "embedding_bias",
-       {{"linear_q.weight", {24, 8}}, {"linear_q.bias", {24}}, {"linear_k.weight", {24, 8}}, {"linear_k.bias", {24}}, {"linear_v.weight", {24, 8}},
-        {"linear_v.bias", {24}}, {"linear_o.weight", {8, 24}}, {"linear_o.bias", {8}}}, 0, 0, 4,
-       {{"q.weight", "[24,8]"}, {"k.weight", "[24,8]"}, {"v.weight", "[24,8]"}, {"q.bias", "[24]"}, {"k.bias", "[24]"}, {"v.bias", "[24]"},
-        {"output.weight", "[8,24]"}, {"output.bias", "[8]"}}},
+       "linear_q.weight 24x8, linear_q.bias 24, linear_k.weight 24x8, linear_k.bias 24, linear_v.weight 24x8, linear_v.bias 24, "
+       "linear_o.weight 8x24, linear_o.bias 8",
+       "k.bias 24, k.weight 24x8, output.bias 8, output.weight 8x24, q.bias 24, q.weight 24x8, v.bias 24, v.weight 24x8", {.given = 4}},
       {"multi_atten", "unequal",
-       {{"Wq.weight", {15, 24}}, {"Wq.bias", {15}}, {"Wk.weight", {15, 24}}, {"Wk.bias", {15}}, {"Wv.weight", {27, 24}}, {"Wv.bias", {27}}}, 0, 0, 3,
-       {{"q.weight", "[15,24]"}, {"k.weight", "[15,24]"}, {"v.weight", "[27,24]"}, {"q.bias", "[15]"}, {"k.bias", "[15]"}, {"v.bias", "[27]"}}},
+       "Wq.weight 15x24, Wq.bias 15, Wk.weight 15x24, Wk.bias 15, Wv.weight 27x24, Wv.bias 27",
+       "k.bias 15, k.weight 15x24, q.bias 15, q.weight 15x24, v.bias 27, v.weight 27x24", {.given = 3}},
       {"multi_head_dim_qk_dim_v", "unequal",
-       {{"q.weight", {12, 30}}, {"q.bias", {12}}, {"k.weight", {12, 30}}, {"k.bias", {12}}, {"v.weight", {21, 30}}, {"v.bias", {21}},
-        {"out.weight", {30, 21}}, {"out.bias", {30}}}, 0, 0, 3,
-       {{"q.weight", "[12,30]"}, {"k.weight", "[12,30]"}, {"v.weight", "[21,30]"}, {"output.weight", "[30,21]"}, {"q.bias", "[12]"},
-        {"k.bias", "[12]"}, {"v.bias", "[21]"}, {"output.bias", "[30]"}}},
+       "q.weight 12x30, q.bias 12, k.weight 12x30, k.bias 12, v.weight 21x30, v.bias 21, out.weight 30x21, out.bias 30",
+       "k.bias 12, k.weight 12x30, output.bias 30, output.weight 30x21, q.bias 12, q.weight 12x30, v.bias 21, v.weight 21x30", {.given = 3}},
       {"single_head", "unequal",
-       {{"q.weight", {7, 20}}, {"q.bias", {7}}, {"k.weight", {7, 20}}, {"k.bias", {7}}, {"v.weight", {11, 20}}, {"v.bias", {11}}}, 1, 1, 0,
-       {{"q.weight", "[7,20]"}, {"k.weight", "[7,20]"}, {"v.weight", "[11,20]"}, {"q.bias", "[7]"}, {"k.bias", "[7]"}, {"v.bias", "[11]"}}},
+       "q.weight 7x20, q.bias 7, k.weight 7x20, k.bias 7, v.weight 11x20, v.bias 11",
+       "k.bias 7, k.weight 7x20, q.bias 7, q.weight 7x20, v.bias 11, v.weight 11x20", {.heads = 1, .kv_heads = 1}},
       {"keras", "with_colon",
-       {{"query/kernel:0", {10, 4, 3}}, {"query/bias:0", {4, 3}}, {"key/kernel:0", {9, 4, 3}}, {"key/bias:0", {4, 3}}, {"value/kernel:0", {8, 4, 5}},
-        {"value/bias:0", {4, 5}}, {"attention_output/kernel:0", {4, 5, 10}}, {"attention_output/bias:0", {10}}}, 4, 4, 0,
-       {{"q.weight", "[12,10]"}, {"k.weight", "[12,9]"}, {"v.weight", "[20,8]"}, {"output.weight", "[10,20]"}, {"q.bias", "[12]"},
-        {"k.bias", "[12]"}, {"v.bias", "[20]"}, {"output.bias", "[10]"}}, false, {'/', ":0"}},
+       "query/kernel:0 10x4x3, query/bias:0 4x3, key/kernel:0 9x4x3, key/bias:0 4x3, value/kernel:0 8x4x5, value/bias:0 4x5, "
+       "attention_output/kernel:0 4x5x10, attention_output/bias:0 10",
+       "k.bias 12, k.weight 12x9, output.bias 10, output.weight 10x20, q.bias 12, q.weight 12x10, v.bias 20, v.weight 20x8", {.heads = 4, .kv_heads = 4, .spelling = {'/', ":0"}}},
       {"keras", "grouped",
-       {{"query/kernel", {10, 4, 3}}, {"key/kernel", {9, 2, 3}}, {"value/kernel", {8, 2, 5}}, {"attention_output/kernel", {4, 5, 10}}}, 4, 2, 0,
-       {{"q.weight", "[12,10]"}, {"k.weight", "[6,9]"}, {"v.weight", "[10,8]"}, {"output.weight", "[10,20]"}}, false, {'/', ""}},
+       "query/kernel 10x4x3, key/kernel 9x2x3, value/kernel 8x2x5, attention_output/kernel 4x5x10",
+       "k.weight 6x9, output.weight 10x20, q.weight 12x10, v.weight 10x8", {.heads = 4, .kv_heads = 2, .spelling = {'/', ""}}},
       {"flax", "slashes",
-       {{"query/kernel", {10, 4, 3}}, {"query/bias", {4, 3}}, {"key/kernel", {9, 4, 3}}, {"key/bias", {4, 3}}, {"value/kernel", {8, 4, 3}},
-        {"value/bias", {4, 3}}, {"out/kernel", {4, 3, 10}}, {"out/bias", {10}}}, 4, 4, 0,
-       {{"q.weight", "[12,10]"}, {"k.weight", "[12,9]"}, {"v.weight", "[12,8]"}, {"output.weight", "[10,12]"}, {"q.bias", "[12]"},
-        {"k.bias", "[12]"}, {"v.bias", "[12]"}, {"output.bias", "[10]"}}, false, {'/', ""}},
-      {"flax", "dots", {{"query.kernel", {10, 4, 3}}, {"key.kernel", {9, 4, 3}}, {"value.kernel", {8, 4, 3}}, {"out.kernel", {4, 3, 10}}}, 4, 4, 0,
-       {{"q.weight", "[12,10]"}, {"k.weight", "[12,9]"}, {"v.weight", "[12,8]"}, {"output.weight", "[10,12]"}}},
+       "query/kernel 10x4x3, query/bias 4x3, key/kernel 9x4x3, key/bias 4x3, value/kernel 8x4x3, value/bias 4x3, "
+       "out/kernel 4x3x10, out/bias 10",
+       "k.bias 12, k.weight 12x9, output.bias 10, output.weight 10x12, q.bias 12, q.weight 12x10, v.bias 12, v.weight 12x8", {.heads = 4, .kv_heads = 4, .spelling = {'/', ""}}},
+      {"flax", "dots",
+       "query.kernel 10x4x3, key.kernel 9x4x3, value.kernel 8x4x3, out.kernel 4x3x10",
+       "k.weight 12x9, output.weight 10x12, q.weight 12x10, v.weight 12x8", {.heads = 4, .kv_heads = 4}},
   };
   return list;
 }
+// clang-format on
 
 TensorFile file_of(const Names& parameters, const std::string& prefix = "", DType dtype = DType::f64) {
   TensorFile file{.path = "model.safetensors"};
@@ -141,34 +151,36 @@ class EverySample : public ::testing::TestWithParam<Sample> {};
 
 TEST_P(EverySample, IsRecognisedAmongOtherTensors) {
   const Sample& sample = GetParam();
-  const std::string prefix = sample.spelling.separator == '/' ? "params/encoder/block_0/" : "model.encoder.0.";
+  const std::string prefix = sample.facts.spelling.separator == '/' ? "params/encoder/block_0/" : "model.encoder.0.";
   for (const std::string& at : {std::string(), prefix}) {
-    TensorFile file = file_of(sample.parameters, at);
+    TensorFile file = file_of(sample.parameters(), at);
     std::vector<std::string> names;
     for (const NamedTensor& item : file.tensors) names.push_back(item.name);
     // What lies beside layers in real files and in the golden vectors: gradients, inputs, masks, other modules.
-    for (std::size_t i = 0; i < sample.parameters.size(); ++i) file.tensors.push_back({at + "d_" + sample.parameters[i].first, Tensor::copy_of(file.tensors[i].tensor)});
-    for (const char* other : {"query", "key", "q", "k", "v", "bias", "out", "d_out", "block", "LayerNorm.weight", "mlp.c_proj.weight", "attn.bias"}) {
+    for (std::size_t i = 0; i < sample.parameters().size(); ++i)
+      file.tensors.push_back({at + "d_" + sample.parameters()[i].first, Tensor::copy_of(file.tensors[i].tensor)});
+    for (const char* other :
+         {"query", "key", "q", "k", "v", "bias", "out", "d_out", "block", "LayerNorm.weight", "mlp.c_proj.weight", "attn.bias"}) {
       if (std::ranges::find(names, other) == names.end()) file.tensors.push_back({other, random_tensor(DType::f64, {12, 12})});
     }
     const std::vector<LayoutMatch> matches = find_attention(file.tensors);
     ASSERT_EQ(matches.size(), 1u);
     EXPECT_EQ(matches[0].layout, sample.layout);
     EXPECT_EQ(matches[0].prefix, at);
-    EXPECT_EQ(matches[0].heads, sample.heads);
-    EXPECT_EQ(matches[0].kv_heads, sample.kv_heads);
-    EXPECT_EQ(matches[0].spelling, sample.spelling);
+    EXPECT_EQ(matches[0].heads, sample.facts.heads);
+    EXPECT_EQ(matches[0].kv_heads, sample.facts.kv_heads);
+    EXPECT_EQ(matches[0].spelling, sample.facts.spelling);
     EXPECT_THAT(matches[0].names, ::testing::UnorderedElementsAreArray(names));
   }
 }
 
 TEST_P(EverySample, HasTheCanonicalShapes) {
-  TensorFile file = file_of(GetParam().parameters);
+  TensorFile file = file_of(GetParam().parameters());
   const AttentionWeights weights = load_attention(file);
-  std::map<std::string, std::string> shapes;
-  for (const auto& [name, tensor] : weights.tensors) shapes[name] = to_string(tensor.shape());
-  EXPECT_EQ(shapes, GetParam().canonical);
-  EXPECT_EQ(weights.global_query, GetParam().global_query);
+  Names shapes;
+  for (const auto& [name, tensor] : weights.tensors) shapes.emplace_back(name, tensor.shape());
+  EXPECT_EQ(shapes, names_of(GetParam().canonical));
+  EXPECT_EQ(weights.global_query, GetParam().facts.global_query);
   EXPECT_EQ(weights.scale, GetParam().layout == "t5" ? std::optional(1.0) : std::nullopt);
 }
 
@@ -177,11 +189,11 @@ TEST_P(EverySample, ComesBackThroughAFileInEveryDtypeWithItsBytes) {
   const TestFolder folder;
   for (const DType dtype : {DType::f64, DType::f32, DType::bf16, DType::f16}) {
     SCOPED_TRACE(info(dtype).name);
-    const TensorFile original = file_of(sample.parameters, "layer.7.", dtype);
+    const TensorFile original = file_of(sample.parameters(), "layer.7.", dtype);
     save_tensors(folder / "a.safetensors", original.tensors);
-    const AttentionWeights weights = load_attention(folder / "a.safetensors", {.heads = sample.given});
-    EXPECT_EQ(weights.heads, std::max(sample.given, sample.heads));
-    EXPECT_EQ(weights.kv_heads, std::max(sample.given, sample.kv_heads));
+    const AttentionWeights weights = load_attention(folder / "a.safetensors", {.heads = sample.facts.given});
+    EXPECT_EQ(weights.heads, std::max(sample.facts.given, sample.facts.heads));
+    EXPECT_EQ(weights.kv_heads, std::max(sample.facts.given, sample.facts.kv_heads));
     for (const auto& [name, tensor] : weights.tensors) EXPECT_EQ(tensor.dtype(), dtype) << name;
     expect_same_tensors(store_attention(weights), original.tensors);
   }
@@ -189,22 +201,23 @@ TEST_P(EverySample, ComesBackThroughAFileInEveryDtypeWithItsBytes) {
 
 TEST_P(EverySample, WithoutOneOfItsParametersItDoesNotFit) {
   const Sample& sample = GetParam();
-  for (std::size_t drop = 0; drop < sample.parameters.size(); ++drop) {
-    Names rest = sample.parameters;
+  for (std::size_t drop = 0; drop < sample.parameters().size(); ++drop) {
+    Names rest = sample.parameters();
     const std::string dropped = rest[drop].first;
     SCOPED_TRACE(dropped);
     rest.erase(rest.begin() + static_cast<std::ptrdiff_t>(drop));
     TensorFile file = file_of(rest);
     if (dropped == "relative_attention_bias.weight") continue;  // optional by itself
     const std::string error = error_of([&] { load_attention(file, {.layout = sample.layout}); });
-    EXPECT_THAT(error, AllOf(StartsWith("format: model.safetensors: there is no attention layer in the layout \"" + sample.layout), HasSubstr(dropped)));
+    EXPECT_THAT(error, AllOf(StartsWith("format: model.safetensors: there is no attention layer in the layout \"" + sample.layout),
+                             HasSubstr(dropped)));
   }
 }
 
 TEST_P(EverySample, WithAParameterOfAnotherShapeItDoesNotFit) {
   const Sample& sample = GetParam();
-  for (std::size_t change = 0; change < sample.parameters.size(); ++change) {
-    Names changed = sample.parameters;
+  for (std::size_t change = 0; change < sample.parameters().size(); ++change) {
+    Names changed = sample.parameters();
     Shape& shape = changed[change].second;
     shape.push_back(2);
     SCOPED_TRACE(changed[change].first);
@@ -218,7 +231,7 @@ TEST_P(EverySample, IsOneOfTheDescribedLayoutsWithTheseParameters) {
   const std::vector<LayoutDescription> all = layouts();
   const auto row = std::ranges::find(all, GetParam().layout, &LayoutDescription::name);
   ASSERT_NE(row, all.end());
-  for (std::string name : {GetParam().parameters[0].first, GetParam().parameters.back().first}) {
+  for (std::string name : {GetParam().parameters()[0].first, GetParam().parameters().back().first}) {
     if (name.ends_with(":0")) name.resize(name.size() - 2);
     if (row->name == "flax") std::ranges::replace(name, '.', '/');
     EXPECT_THAT(row->parameters, ::testing::Contains(StartsWith(name + " [")));
@@ -271,7 +284,7 @@ TEST(Layouts, PackedProjectionsSplitIntoQueryKeyAndValueInThisOrder) {
 }
 
 TEST(Layouts, LoadedTensorsShareTheMemoryOfTheFile) {
-  TensorFile file = file_of(sample("gpt2", "plain").parameters);
+  TensorFile file = file_of(sample("gpt2", "plain").parameters());
   const auto* packed = static_cast<const char*>(file.at("attn.c_attn.weight").view().data());
   const AttentionWeights weights = load_attention(file);
   EXPECT_EQ(static_cast<const char*>(weights.tensors.at("k.weight").view().data()), packed + 12 * sizeof(double));
@@ -283,15 +296,17 @@ TEST(Layouts, LoadedTensorsShareTheMemoryOfTheFile) {
 TEST(Layouts, EveryLayerOfAModelIsFoundInOrderAndThePrefixChooses) {
   TensorFile file{.path = "model.safetensors"};
   for (int layer = 0; layer < 11; ++layer) {
-    TensorFile one = file_of(sample("bert", "plain").parameters, "encoder.layer." + std::to_string(layer) + ".");
+    TensorFile one = file_of(sample("bert", "plain").parameters(), "encoder.layer." + std::to_string(layer) + ".");
     std::ranges::move(one.tensors, std::back_inserter(file.tensors));
   }
   const std::vector<LayoutMatch> matches = find_attention(file.tensors);
   ASSERT_EQ(matches.size(), 11u);
   for (std::size_t layer = 0; layer < 11; ++layer) EXPECT_EQ(matches[layer].prefix, "encoder.layer." + std::to_string(layer) + ".");
-  EXPECT_EQ(error_of([&] { load_attention(file); }).substr(0, 140),
-            std::string("format: model.safetensors: 11 attention layers fit: \"bert\" at \"encoder.layer.0.\", \"bert\" at \"encoder.layer.1.\", "
-                        "\"bert\" at \"encoder.layer.2.\", ").substr(0, 140));
+  EXPECT_EQ(
+      error_of([&] { load_attention(file); }).substr(0, 140),
+      std::string("format: model.safetensors: 11 attention layers fit: \"bert\" at \"encoder.layer.0.\", \"bert\" at \"encoder.layer.1.\", "
+                  "\"bert\" at \"encoder.layer.2.\", ")
+          .substr(0, 140));
   EXPECT_EQ(load_attention(file, {.prefix = "encoder.layer.1."}).prefix, "encoder.layer.1.");
   EXPECT_EQ(load_attention(file, {.prefix = "encoder.layer.1"}).prefix, "encoder.layer.1.");
   EXPECT_THAT(error_of([&] { load_attention(file, {.prefix = "encoder.layer.11"}); }),
@@ -299,12 +314,13 @@ TEST(Layouts, EveryLayerOfAModelIsFoundInOrderAndThePrefixChooses) {
 }
 
 TEST(Layouts, AFileThatFitsSeveralNamesTheCandidates) {
-  Names both = sample("flax", "slashes").parameters;
+  Names both = sample("flax", "slashes").parameters();
   both.push_back({"attention_output/kernel", {4, 3, 10}});
   both.push_back({"attention_output/bias", {10}});
   TensorFile file = file_of(both);
   EXPECT_EQ(error_of([&] { load_attention(file); }),
-            "format: model.safetensors: 2 attention layers fit: \"keras\" without a prefix, \"flax\" without a prefix; name the layout and the prefix of one of "
+            "format: model.safetensors: 2 attention layers fit: \"keras\" without a prefix, \"flax\" without a prefix; name the layout and "
+            "the prefix of one of "
             "them");
   EXPECT_EQ(load_attention(file, {.layout = "keras"}).layout, "keras");
   EXPECT_EQ(load_attention(file, {.layout = "flax"}).layout, "flax");
@@ -328,11 +344,12 @@ TEST(Layouts, T5AndTheTutorialsMultiHeadAttentionDifferByTheNameOfTheOutput) {
 }
 
 TEST(Layouts, UnknownParametersInsideALayerAreNotIgnored) {
-  Names names = sample("d2l", "no_bias").parameters;
+  Names names = sample("d2l", "no_bias").parameters();
   names.push_back({"W_q.lora_A.weight", {2, 9}});
   TensorFile file = file_of(names);
-  EXPECT_THAT(error_of([&] { load_attention(file); }), HasSubstr("the nearest is \"d2l\" without a prefix, but there is \"W_q.lora_A.weight\", which it does not have"));
-  Names normalised = sample("flax", "slashes").parameters;
+  EXPECT_THAT(error_of([&] { load_attention(file); }),
+              HasSubstr("the nearest is \"d2l\" without a prefix, but there is \"W_q.lora_A.weight\", which it does not have"));
+  Names normalised = sample("flax", "slashes").parameters();
   normalised.push_back({"query_ln/scale", {3}});
   TensorFile other = file_of(normalised);
   EXPECT_THAT(error_of([&] { load_attention(other); }), HasSubstr("but there is \"query_ln/scale\", which it does not have"));
@@ -342,32 +359,40 @@ TEST(Layouts, AFileWithoutALayerNamesTheLayoutsAndTheNearestMiss) {
   TensorFile nothing = file_of({{"weight", {3}}});
   std::string names;
   for (const LayoutDescription& row : layouts()) names += (names.empty() ? "" : ", ") + std::string(row.name);
-  EXPECT_EQ(error_of([&] { load_attention(nothing); }), "format: model.safetensors: there is no attention layer in any known layout (" + names + ")");
+  EXPECT_EQ(error_of([&] { load_attention(nothing); }),
+            "format: model.safetensors: there is no attention layer in any known layout (" + names + ")");
   TensorFile near = file_of({{"x.in_proj_weight", {36, 12}}, {"x.in_proj_bias", {36}}});
-  EXPECT_THAT(error_of([&] { load_attention(near); }), HasSubstr("; the nearest is \"torch\" at \"x.\", but there is no \"x.out_proj.weight\""));
+  EXPECT_THAT(error_of([&] { load_attention(near); }),
+              HasSubstr("; the nearest is \"torch\" at \"x.\", but there is no \"x.out_proj.weight\""));
   TensorFile odd = file_of({{"W_q.weight", {24, 9}}, {"W_k.weight", {23, 9}}, {"W_v.weight", {24, 9}}, {"W_o.weight", {24, 24}}});
-  EXPECT_THAT(error_of([&] { load_attention(odd); }), HasSubstr("\"d2l\" without a prefix, but q.weight has 24 rows, k.weight 23; they must be equal"));
-  EXPECT_THAT(error_of([&] { load_attention(odd, {.layout = "d2 l"}); }), HasSubstr("invalid_argument: load_attention: the layout \"d2 l\" is not known; torch, "));
+  EXPECT_THAT(error_of([&] { load_attention(odd); }),
+              HasSubstr("\"d2l\" without a prefix, but q.weight has 24 rows, k.weight 23; they must be equal"));
+  EXPECT_THAT(error_of([&] { load_attention(odd, {.layout = "d2 l"}); }),
+              HasSubstr("invalid_argument: load_attention: the layout \"d2 l\" is not known; torch, "));
 }
 
 TEST(Layouts, HeadsThatDoNotFitTheFileAreRefused) {
-  TensorFile d2l = file_of(sample("d2l", "bias").parameters), keras = file_of(sample("keras", "grouped").parameters);
-  TensorFile global = file_of(sample("alphafold", "global").parameters), one = file_of(sample("single_head", "unequal").parameters);
-  EXPECT_EQ(error_of([&] { load_attention(d2l, {.heads = 5}); }),
-            "invalid_argument: model.safetensors: the layer \"d2l\" without a prefix has 24 rows in q.weight, which do not divide into 5 heads");
+  TensorFile d2l = file_of(sample("d2l", "bias").parameters()), keras = file_of(sample("keras", "grouped").parameters());
+  TensorFile global = file_of(sample("alphafold", "global").parameters()), one = file_of(sample("single_head", "unequal").parameters());
+  EXPECT_EQ(
+      error_of([&] { load_attention(d2l, {.heads = 5}); }),
+      "invalid_argument: model.safetensors: the layer \"d2l\" without a prefix has 24 rows in q.weight, which do not divide into 5 heads");
   EXPECT_THAT(error_of([&] { load_attention(d2l, {.heads = -1}); }), HasSubstr("heads is -1"));
   EXPECT_THAT(error_of([&] { load_attention(keras, {.heads = 2}); }), HasSubstr("has 4 heads, not 2"));
   EXPECT_THAT(error_of([&] { load_attention(global, {.heads = 2}); }), HasSubstr("has 4 heads, not 2"));
   EXPECT_THAT(error_of([&] { load_attention(one, {.heads = 7}); }), HasSubstr("has 1 heads, not 7"));
   EXPECT_EQ(load_attention(keras, {.heads = 4}).kv_heads, 2);
-  TensorFile unequal = file_of({{"query/kernel", {10, 4, 3}}, {"key/kernel", {9, 3, 3}}, {"value/kernel", {8, 3, 5}}, {"out/kernel", {4, 5, 10}}});
+  TensorFile unequal =
+      file_of({{"query/kernel", {10, 4, 3}}, {"key/kernel", {9, 3, 3}}, {"value/kernel", {8, 3, 5}}, {"out/kernel", {4, 5, 10}}});
   EXPECT_THAT(error_of([&] { load_attention(unequal); }), HasSubstr("4 query heads do not divide among 3 key/value heads"));
-  TensorFile differing = file_of({{"query/kernel", {10, 4, 3}}, {"key/kernel", {9, 4, 3}}, {"value/kernel", {8, 2, 5}}, {"out/kernel", {4, 5, 10}}});
-  EXPECT_THAT(error_of([&] { load_attention(differing); }), HasSubstr("\"value/kernel\" has 2 heads where another parameter of the layer has 4"));
+  TensorFile differing =
+      file_of({{"query/kernel", {10, 4, 3}}, {"key/kernel", {9, 4, 3}}, {"value/kernel", {8, 2, 5}}, {"out/kernel", {4, 5, 10}}});
+  EXPECT_THAT(error_of([&] { load_attention(differing); }),
+              HasSubstr("\"value/kernel\" has 2 heads where another parameter of the layer has 4"));
 }
 
 TEST(Layouts, ALayerTranslatesToAnotherNaming) {
-  TensorFile torch = file_of(sample("torch", "packed").parameters);
+  TensorFile torch = file_of(sample("torch", "packed").parameters());
   const AttentionWeights weights = load_attention(torch, {.heads = 4});
   for (const char* layout : {"bert", "albert", "gpt2", "mingpt", "d2l", "multi_head_dim_qk_dim_v", "keras", "flax"}) {
     SCOPED_TRACE(layout);
@@ -383,18 +408,23 @@ TEST(Layouts, ALayerTranslatesToAnotherNaming) {
 
 TEST(Layouts, WhatANamingCannotHoldIsRefused) {
   const auto load = [](const std::string& layout, const std::string& variant, std::int64_t heads) {
-    TensorFile file = file_of(sample(layout, variant).parameters);
+    TensorFile file = file_of(sample(layout, variant).parameters());
     return load_attention(file, {.heads = heads});
   };
-  const auto error = [](const AttentionWeights& weights, std::string_view layout) { return error_of([&] { store_attention(weights, layout, ""); }); };
+  const auto error = [](const AttentionWeights& weights, std::string_view layout) {
+    return error_of([&] { store_attention(weights, layout, ""); });
+  };
   EXPECT_THAT(error(load("alphafold", "gated", 4), "d2l"), HasSubstr("the layout \"d2l\" has no place for gate.bias [24]"));
   EXPECT_THAT(error(load("torch", "packed", 4), "multi_atten"), HasSubstr("the layout \"multi_atten\" has no place for output.bias [12]"));
-  EXPECT_THAT(error(load("multi_atten", "unequal", 3), "torch"), HasSubstr("out_proj.weight of the layout \"torch\" needs output.weight, which the layer does not have"));
+  EXPECT_THAT(error(load("multi_atten", "unequal", 3), "torch"),
+              HasSubstr("out_proj.weight of the layout \"torch\" needs output.weight, which the layer does not have"));
   EXPECT_THAT(error(load("multi_atten", "unequal", 3), "single_head"), HasSubstr("the layer has 3 heads and 3 key/value heads"));
-  EXPECT_THAT(error(load("t5", "later_layer", 4), "d2l"), HasSubstr("the layer's scale is 1, but a layer in the layout \"d2l\" has 1/sqrt(H)"));
+  EXPECT_THAT(error(load("t5", "later_layer", 4), "d2l"),
+              HasSubstr("the layer's scale is 1, but a layer in the layout \"d2l\" has 1/sqrt(H)"));
   EXPECT_THAT(error(load("d2l", "no_bias", 4), "t5"), HasSubstr("the layer's scale is 1/sqrt(H), but a layer in the layout \"t5\" has 1"));
   EXPECT_THAT(error(load("d2l", "no_bias", 0), "keras"), HasSubstr("the number of heads must be given"));
-  EXPECT_THAT(error(load("d2l", "bias", 4), "mingpt"), HasSubstr("attn.c_attn.weight packs q.weight [24,9] of float64 with k.weight [24,7]"));
+  EXPECT_THAT(error(load("d2l", "bias", 4), "mingpt"),
+              HasSubstr("attn.c_attn.weight packs q.weight [24,9] of float64 with k.weight [24,7]"));
   EXPECT_THAT(error(load("alphafold", "global", 0), "multi_head_dim_qk_dim_v"), HasSubstr("there is \"out.bias\", but no \"v.bias\""));
   EXPECT_THAT(error(load("keras", "grouped", 0), "d2l"), HasSubstr("q.weight has 12 rows, k.weight 6; they must be equal"));
   EXPECT_THAT(error(load("d2l", "bias", 4), "nothing"), HasSubstr("the layout \"nothing\" is not known"));

@@ -52,14 +52,14 @@ TensorFile read_npy(const FileBytes& file) {
   const std::string where = file.name();
   const NpyExtent extent = npy_extent(file.bytes.first(std::min(file.bytes.size(), kNpyPreamble)), where);
   const std::uint64_t after = file.bytes.size() - extent.begin;
-  if (extent.length > after) fail(ErrorCode::format, where, ": the npy header claims ", extent.length, " bytes, but only ", after, " follow its length");
+  if (extent.length > after)
+    fail(ErrorCode::format, where, ": the npy header claims ", extent.length, " bytes, but only ", after, " follow its length");
   const std::span<std::byte> data = file.bytes.subspan(extent.begin + extent.length);
-  const NpyHeader header =
-      parse_npy_header({reinterpret_cast<const char*>(file.bytes.data()) + extent.begin, extent.length}, where);
+  const NpyHeader header = parse_npy_header({reinterpret_cast<const char*>(file.bytes.data()) + extent.begin, extent.length}, where);
   const std::uint64_t bytes = npy_byte_count(header, where);
   if (bytes != data.size()) {
-    fail(ErrorCode::format, where, ": an array of ", header.dtype, " of shape ", header.shape, " takes ", bytes, " bytes, but ", data.size(),
-         " follow the header");
+    fail(ErrorCode::format, where, ": an array of ", header.dtype, " of shape ", header.shape, " takes ", bytes, " bytes, but ",
+         data.size(), " follow the header");
   }
   const std::string name = file.path.stem().string();
   TensorFile result;

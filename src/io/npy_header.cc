@@ -117,7 +117,8 @@ class Literal {
     if (result.big_endian) little[0] = '<';
     const auto row = std::ranges::find_if(kDTypes, [&](const DTypeInfo& r) {
       // One byte has no order: NumPy writes '|', others '<'.
-      return !r.npy.empty() && (r.npy == little || (r.size == 1 && little.size() == 3 && little[0] == '<' && r.npy.substr(1) == little.substr(1)));
+      return !r.npy.empty() &&
+             (r.npy == little || (r.size == 1 && little.size() == 3 && little[0] == '<' && r.npy.substr(1) == little.substr(1)));
     });
     if (row == kDTypes.end()) bad("has the dtype ", quote(name), "; ", known(), " are read, big endian ('>') too");
     result.dtype = row->dtype;
@@ -164,7 +165,8 @@ std::string format_npy_header(DType dtype, const Shape& shape, std::string_view 
   literal.resize((preamble + literal.size() + 1 + kAlignment - 1) / kAlignment * kAlignment - preamble, ' ');
   literal.back() = '\n';
   std::string header(kMagic);
-  for (const std::size_t value : {std::size_t{1}, std::size_t{0}, literal.size() & 0xff, literal.size() >> 8}) header += static_cast<char>(value);
+  for (const std::size_t value : {std::size_t{1}, std::size_t{0}, literal.size() & 0xff, literal.size() >> 8})
+    header += static_cast<char>(value);
   return header + literal;
 }
 

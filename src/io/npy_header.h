@@ -32,8 +32,8 @@ NpyExtent npy_extent(std::span<const std::byte> first, std::string_view where);
 // The literal: {'descr': '<f4', 'fortran_order': False, 'shape': (2, 3), }. Error (format).
 NpyHeader parse_npy_header(std::string_view literal, std::string_view where);
 
-// The whole header of a row-major tensor, magic included, padded so that the data are aligned to 64 bytes. Error (unsupported) for a dtype that npy
-// cannot name.
+// The whole header of a row-major tensor, magic included, padded so that the data are aligned to 64 bytes. Error (unsupported) for a dtype
+// that npy cannot name.
 std::string format_npy_header(DType dtype, const Shape& shape, std::string_view where);
 
 }  // namespace polyhead::io

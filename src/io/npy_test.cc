@@ -69,8 +69,9 @@ TEST(Npy, FilesOfNumpyAreRead) {
   const auto scalar = folder.write("s.npy", bytes("\223NUMPY\001\000v\000{'descr': '<f8', 'fortran_order': False, 'shape': (), }") +
                                                 std::string(62, ' ') + bytes("\012\000\000\000\000\000\000\004@"));
   expect_same(open_tensors(scalar).at("s"), Tensor::of<double>({}, {2.5}));
-  const auto third = folder.write("t.npy", bytes("\223NUMPY\003\000t\000\000\000{'descr': '<i4', 'fortran_order': False, 'shape': (3,), }") +
-                                               std::string(58, ' ') + bytes("\012\000\000\000\000\001\000\000\000\002\000\000\000"));
+  const auto third =
+      folder.write("t.npy", bytes("\223NUMPY\003\000t\000\000\000{'descr': '<i4', 'fortran_order': False, 'shape': (3,), }") +
+                                std::string(58, ' ') + bytes("\012\000\000\000\000\001\000\000\000\002\000\000\000"));
   expect_same(open_tensors(third).at("t"), Tensor::of<std::int32_t>({3}, {0, 1, 2}));
 }
 
@@ -165,9 +166,12 @@ TEST(Npy, WhatItCannotHoldIsRefusedBeforeAnythingIsWritten) {
   const TestFolder folder;
   const Tensor t = Tensor::of<float>({1}, {1});
   EXPECT_THAT(error_of([&] { save_tensors(folder / "a.npy", {{"a", t}, {"b", t}}); }), HasSubstr("an npy file holds one tensor, not 2"));
-  EXPECT_THAT(error_of([&] { save_tensors(folder / "a.npy", std::vector<NamedTensor>{}); }), HasSubstr("an npy file holds one tensor, not 0"));
+  EXPECT_THAT(error_of([&] { save_tensors(folder / "a.npy", std::vector<NamedTensor>{}); }),
+              HasSubstr("an npy file holds one tensor, not 0"));
   for (const char* name : {"a.npy", "a.npz"}) {
-    EXPECT_THAT(error_of([&] { save_tensors(folder / name, {{"a", Tensor(DType::bf16, {1})}}); }),
+    EXPECT_THAT(error_of([&] {
+                  save_tensors(folder / name, {{"a", Tensor(DType::bf16, {1})}});
+                }),
                 AllOf(HasSubstr("unsupported: "), EndsWith("npy has no bfloat16; a safetensors file holds it")));
   }
   EXPECT_EQ(folder.count(), 0u);

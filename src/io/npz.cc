@@ -32,7 +32,8 @@ using Source = std::unique_ptr<zip_source_t, decltype(&zip_source_free)>;
 class Reader {
  public:
   explicit Reader(const FileBytes& file) : file_(file), archive_(nullptr, &zip_discard) {
-    if (!is_npz(file.bytes)) fail(ErrorCode::format, file.name(), ": it does not begin with \"PK\", as a zip archive does");  // libzip takes nothing for one
+    if (!is_npz(file.bytes))
+      fail(ErrorCode::format, file.name(), ": it does not begin with \"PK\", as a zip archive does");  // libzip takes nothing for one
     ZipError error;
     Source source(zip_source_buffer_create(file.bytes.data(), file.bytes.size(), 0, &error.error), &zip_source_free);
     if (source) archive_.reset(zip_open_from_source(source.get(), ZIP_RDONLY, &error.error));
@@ -55,7 +56,8 @@ class Reader {
       const zip_stat_t status = checked_status(index, where);
       // Members that share bytes would let a small file unpack to any size.
       packed += status.comp_size;
-      if (packed > file_.bytes.size()) fail(ErrorCode::format, where, " overlaps others: the members' sizes exceed the file's ", file_.bytes.size(), " bytes");
+      if (packed > file_.bytes.size())
+        fail(ErrorCode::format, where, " overlaps others: the members' sizes exceed the file's ", file_.bytes.size(), " bytes");
       Tensor tensor = array(index, status.size, where, name);
       result.tensors.push_back({std::move(name), std::move(tensor)});
     }
@@ -94,7 +96,8 @@ class Reader {
     read_exactly(member.get(), std::as_writable_bytes(std::span(head)), where);
     const NpyExtent extent = npy_extent(std::as_bytes(std::span(head)), where);
     if (extent.length > size - extent.begin) {
-      fail(ErrorCode::format, where, ": the npy header claims ", extent.length, " bytes, but only ", size - extent.begin, " follow its length");
+      fail(ErrorCode::format, where, ": the npy header claims ", extent.length, " bytes, but only ", size - extent.begin,
+           " follow its length");
     }
     const std::size_t known = head.size();
     head.resize(std::max(known, extent.begin + extent.length));

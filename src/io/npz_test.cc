@@ -31,11 +31,12 @@ struct Member {
 std::string zip_bytes(const std::vector<Member>& members) {
   std::string local, central;
   for (const Member& m : members) {
-    const std::string common = little_endian(20, 2) + little_endian(m.flags, 2) + little_endian(m.method, 2) + little_endian(0, 2) + little_endian(33, 2) +
-                               little_endian(m.crc.value_or(crc32(m.data)), 4) + little_endian(m.packed_size.value_or(m.data.size()), 4) +
-                               little_endian(m.size.value_or(m.data.size()), 4) + little_endian(m.name.size(), 2) + little_endian(0, 2);
-    central += "PK\1\2" + little_endian(20, 2) + common + little_endian(0, 2) + little_endian(0, 2) + little_endian(0, 2) + little_endian(0, 4) +
-               little_endian(m.offset.value_or(local.size()), 4) + m.name;
+    const std::string common = little_endian(20, 2) + little_endian(m.flags, 2) + little_endian(m.method, 2) + little_endian(0, 2) +
+                               little_endian(33, 2) + little_endian(m.crc.value_or(crc32(m.data)), 4) +
+                               little_endian(m.packed_size.value_or(m.data.size()), 4) + little_endian(m.size.value_or(m.data.size()), 4) +
+                               little_endian(m.name.size(), 2) + little_endian(0, 2);
+    central += "PK\1\2" + little_endian(20, 2) + common + little_endian(0, 2) + little_endian(0, 2) + little_endian(0, 2) +
+               little_endian(0, 4) + little_endian(m.offset.value_or(local.size()), 4) + m.name;
     local += "PK\3\4" + common + m.name + m.data;
   }
   return local + central + "PK\5\6" + little_endian(0, 4) + little_endian(members.size(), 2) + little_endian(members.size(), 2) +
@@ -145,7 +146,8 @@ TEST(Npz, MalformedArchivesAreRefusedWithTheReason) {
       {zip_bytes({{"a.npy", ""}}), "member \"a.npy\": it does not begin with the 8 bytes of an npy file"},
       {zip_bytes({{"a.npy", two.substr(0, 9)}}), "member \"a.npy\": the file ends within the npy header's length"},
       {zip_bytes({{"a.npy", two.substr(0, 30)}}), "member \"a.npy\": the npy header claims"},
-      {zip_bytes({{"a.npy", two.substr(0, two.size() - 1)}}), "member \"a.npy\": an array of float32 of shape [2] takes 8 bytes, but 7 follow the header"},
+      {zip_bytes({{"a.npy", two.substr(0, two.size() - 1)}}),
+       "member \"a.npy\": an array of float32 of shape [2] takes 8 bytes, but 7 follow the header"},
       {zip_bytes({{"a.npy", two + "x"}}), "member \"a.npy\": an array of float32 of shape [2] takes 8 bytes, but 9 follow the header"},
       {zip_bytes({{"a.npy", npy("<f4", "(1099511627776,)", "")}}), "takes 4398046511104 bytes, but 0 follow the header"},
       {zip_bytes({{"a.npy", npy("|b1", "(1,)", "\x05")}}), "tensor \"a\" is bool, but its element 0 is 5"},

@@ -32,7 +32,8 @@ std::uint64_t header_length(std::span<const std::byte> bytes) {
 void check_offsets(const FileBytes& file, const SafetensorsHeader& header, std::uint64_t data_size) {
   for (const SafetensorsEntry& entry : header.entries) {
     const auto bad = [&](const auto&... parts) {
-      fail(ErrorCode::format, file.name(), ": tensor ", quote(entry.name), " has data_offsets [", entry.begin, ",", entry.end, "]", parts...);
+      fail(ErrorCode::format, file.name(), ": tensor ", quote(entry.name), " has data_offsets [", entry.begin, ",", entry.end, "]",
+           parts...);
     };
     if (entry.begin > entry.end) bad(", which end before they begin");
     if (entry.end > data_size) bad(", but the file has ", data_size, " bytes of data");
@@ -62,7 +63,8 @@ void check_offsets(const FileBytes& file, const SafetensorsHeader& header, std::
     covered = entry.end;
   }
   if (covered != data_size) {
-    fail(ErrorCode::format, file.name(), ": the tensors end at byte ", covered, " of the data, but ", data_size, " bytes follow the header");
+    fail(ErrorCode::format, file.name(), ": the tensors end at byte ", covered, " of the data, but ", data_size,
+         " bytes follow the header");
   }
 }
 
@@ -78,7 +80,8 @@ TensorFile read_safetensors(const FileBytes& file) {
   if (size < kLengthBytes) bad("the file has ", size, " bytes; a safetensors file begins with 8 bytes that hold its header's length");
   const std::uint64_t length = header_length(file.bytes);
   if (length > kMaxHeader) bad("the safetensors header claims ", length, " bytes; at most ", kMaxHeader, " are allowed");
-  if (length > size - kLengthBytes) bad("the safetensors header claims ", length, " bytes, but only ", size - kLengthBytes, " follow its length");
+  if (length > size - kLengthBytes)
+    bad("the safetensors header claims ", length, " bytes, but only ", size - kLengthBytes, " follow its length");
   const std::string_view json(reinterpret_cast<const char*>(file.bytes.data()) + kLengthBytes, length);
   if (!json.starts_with('{')) bad("the safetensors header is not a JSON object: it must begin with '{'");
   SafetensorsHeader header = parse_safetensors_header(file, json);
@@ -112,13 +115,15 @@ void write_safetensors(AtomicFile& file, std::span<const NamedView> tensors, con
     const std::uint64_t end = offset + *byte_count(t->tensor.dtype(), t->tensor.shape());
     const std::vector<std::int64_t> shape(t->tensor.shape().begin(), t->tensor.shape().end());
     if (json.size() > 1) json += ',';
-    json += nlohmann::json(t->name).dump() + ":" +
-            nlohmann::ordered_json{{"dtype", info(t->tensor.dtype()).safetensors}, {"shape", shape}, {"data_offsets", {offset, end}}}.dump();
+    json +=
+        nlohmann::json(t->name).dump() + ":" +
+        nlohmann::ordered_json{{"dtype", info(t->tensor.dtype()).safetensors}, {"shape", shape}, {"data_offsets", {offset, end}}}.dump();
     offset = end;
   }
   json += '}';
   json.resize((json.size() + kHeaderAlignment - 1) / kHeaderAlignment * kHeaderAlignment, ' ');
-  require(json.size() <= kMaxHeader, "save_tensors: the safetensors header would take ", json.size(), " bytes; at most ", kMaxHeader, " are allowed");
+  require(json.size() <= kMaxHeader, "save_tensors: the safetensors header would take ", json.size(), " bytes; at most ", kMaxHeader,
+          " are allowed");
   const std::uint64_t length = json.size();
   file.write(std::as_bytes(std::span(&length, 1)));
   file.write(json);

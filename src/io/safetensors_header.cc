@@ -39,7 +39,8 @@ class Handler : public nlohmann::json_sax<nlohmann::json> {
         if (offsets_ < 2) (offsets_ == 0 ? entry().begin : entry().end) = number;
         ++offsets_;
         return true;
-      default: return value(cat("the number ", number));
+      default:
+        return value(cat("the number ", number));
     }
   }
 
@@ -59,9 +60,12 @@ class Handler : public nlohmann::json_sax<nlohmann::json> {
     key_ = text;
     if (!(where_ == Where::header ? names_ : keys_).insert(text).second) {
       switch (where_) {
-        case Where::header: bad_header("has the key ", quote(text), " twice");
-        case Where::metadata: bad_header("has the key ", quote(text), " twice in its __metadata__");
-        default: bad_tensor("has the field ", quote(text), " twice");
+        case Where::header:
+          bad_header("has the key ", quote(text), " twice");
+        case Where::metadata:
+          bad_header("has the key ", quote(text), " twice in its __metadata__");
+        default:
+          bad_tensor("has the field ", quote(text), " twice");
       }
     }
     if (where_ == Where::tensor && text != "dtype" && text != "shape" && text != "data_offsets") {
@@ -72,13 +76,16 @@ class Handler : public nlohmann::json_sax<nlohmann::json> {
 
   bool start_object(std::size_t) override {
     switch (where_) {
-      case Where::before: where_ = Where::header; return true;
+      case Where::before:
+        where_ = Where::header;
+        return true;
       case Where::header:
         keys_.clear();
         where_ = key_ == "__metadata__" ? Where::metadata : Where::tensor;
         if (where_ == Where::tensor) header_.entries.emplace_back().name = key_;
         return true;
-      default: return value("an object");
+      default:
+        return value("an object");
     }
   }
 
@@ -126,13 +133,20 @@ class Handler : public nlohmann::json_sax<nlohmann::json> {
   // A value where the format wants another one.
   bool value(const std::string& what) {
     switch (where_) {
-      case Where::before: bad_header("is ", what, "; it must be an object");
-      case Where::header: bad_header("has ", what, " under ", quote(key_), "; it must be an object");
-      case Where::metadata: bad_header("has ", what, " in its __metadata__ under ", quote(key_), "; it must be a string");
-      case Where::tensor: bad_tensor("has ", what, " as its ", key_, "; it must be ", key_ == "dtype" ? "a string" : "an array");
-      case Where::shape: bad_tensor("has ", what, " in its shape; extents are unsigned integers");
-      case Where::offsets: bad_tensor("has ", what, " in its data_offsets; they are two unsigned integers");
-      case Where::after: break;
+      case Where::before:
+        bad_header("is ", what, "; it must be an object");
+      case Where::header:
+        bad_header("has ", what, " under ", quote(key_), "; it must be an object");
+      case Where::metadata:
+        bad_header("has ", what, " in its __metadata__ under ", quote(key_), "; it must be a string");
+      case Where::tensor:
+        bad_tensor("has ", what, " as its ", key_, "; it must be ", key_ == "dtype" ? "a string" : "an array");
+      case Where::shape:
+        bad_tensor("has ", what, " in its shape; extents are unsigned integers");
+      case Where::offsets:
+        bad_tensor("has ", what, " in its data_offsets; they are two unsigned integers");
+      case Where::after:
+        break;
     }
     return false;
   }

@@ -40,9 +40,8 @@ TEST(Safetensors, StridedTensorsAreWrittenRowMajor) {
   const TestFolder folder;
   const Tensor tensor = random_tensor(DType::f64, {4, 6});
   const ConstTensorView view = tensor;
-  const std::vector<NamedView> views{{"transposed", view.transpose(0, 1)},
-                                     {"backwards", view.slice(1, 0, 6, -2)},
-                                     {"broadcast", view.select(0, 2).expand({3, 6})}};
+  const std::vector<NamedView> views{
+      {"transposed", view.transpose(0, 1)}, {"backwards", view.slice(1, 0, 6, -2)}, {"broadcast", view.select(0, 2).expand({3, 6})}};
   save_tensors(folder / "a.safetensors", views);
   const TensorFile file = open_tensors(folder / "a.safetensors");
   for (const NamedView& item : views) {
@@ -63,10 +62,13 @@ TEST(Safetensors, TheBytesAreThoseOfTheReferenceImplementation) {
   save_tensors(folder / "a.safetensors", tensors, {{"k", "v"}});
   const std::string header =
       "{\"__metadata__\":{\"k\":\"v\"},\"z\":{\"dtype\":\"I64\",\"shape\":[1],\"data_offsets\":[0,8]},"
-      "\"a\\\"\\n\":{\"dtype\":\"F32\",\"shape\":[],\"data_offsets\":[8,12]},\"b\":{\"dtype\":\"F32\",\"shape\":[2],\"data_offsets\":[12,20]},"
-      "\"\xc3\xa9\":{\"dtype\":\"I16\",\"shape\":[0],\"data_offsets\":[20,20]},\"flag\":{\"dtype\":\"BOOL\",\"shape\":[1],\"data_offsets\":[20,21]}}";
+      "\"a\\\"\\n\":{\"dtype\":\"F32\",\"shape\":[],\"data_offsets\":[8,12]},\"b\":{\"dtype\":\"F32\",\"shape\":[2],\"data_offsets\":[12,"
+      "20]},"
+      "\"\xc3\xa9\":{\"dtype\":\"I16\",\"shape\":[0],\"data_offsets\":[20,20]},\"flag\":{\"dtype\":\"BOOL\",\"shape\":[1],\"data_offsets\":"
+      "[20,21]}}";
   const std::string padding((8 - header.size() % 8) % 8, ' ');
-  const std::string data = little_endian(5) + little_endian(0x40400000, 4) + little_endian(0x3f800000, 4) + little_endian(0x40000000, 4) + "\x01";
+  const std::string data =
+      little_endian(5) + little_endian(0x40400000, 4) + little_endian(0x3f800000, 4) + little_endian(0x40000000, 4) + "\x01";
   EXPECT_EQ(read_bytes(folder / "a.safetensors"), safetensors_bytes(header + padding, data));
 }
 
@@ -81,8 +83,8 @@ TEST(Safetensors, MetadataComeBack) {
 
 TEST(Safetensors, TensorsAreListedInTheOrderOfTheHeader) {
   const TestFolder folder;
-  const auto path =
-      folder.write("a.safetensors", safetensors_bytes("{" + entry("z", "U8", "[1]", 1, 2) + "," + entry("a", "U8", "[1]", 0, 1) + "}", "xy"));
+  const auto path = folder.write("a.safetensors",
+                                 safetensors_bytes("{" + entry("z", "U8", "[1]", 1, 2) + "," + entry("a", "U8", "[1]", 0, 1) + "}", "xy"));
   const TensorFile file = open_tensors(path);
   ASSERT_EQ(file.tensors.size(), 2u);
   EXPECT_EQ(file.tensors[0].name, "z");
@@ -127,8 +129,8 @@ TEST(Safetensors, AMisalignedTensorIsCopied) {
   const TestFolder folder;
   const Tensor tensor = Tensor::of<double>({2}, {1.5, -2.5});
   const std::string data = "x" + bytes_of(tensor);
-  const auto path =
-      folder.write("a.safetensors", safetensors_bytes("{" + entry("x", "U8", "[1]", 0, 1) + "," + entry("t", "F64", "[2]", 1, 17) + "}", data));
+  const auto path = folder.write(
+      "a.safetensors", safetensors_bytes("{" + entry("x", "U8", "[1]", 0, 1) + "," + entry("t", "F64", "[2]", 1, 17) + "}", data));
   const TensorFile file = open_tensors(path);
   EXPECT_EQ(reinterpret_cast<std::uintptr_t>(file.at("t").view().data()) % alignof(double), 0u);
   expect_same(file.at("t"), tensor);
@@ -151,7 +153,8 @@ TEST(Safetensors, MalformedFilesAreRefusedWithTheReason) {
       {little_endian(2), ": the safetensors header claims 2 bytes, but only 0 follow its length"},
       {little_endian(100) + "{}", ": the safetensors header claims 100 bytes, but only 2 follow its length"},
       {little_endian(100'000'001) + "{}", ": the safetensors header claims 100000001 bytes; at most 100000000 are allowed"},
-      {little_endian(~std::uint64_t{0}) + "{}", ": the safetensors header claims 18446744073709551615 bytes; at most 100000000 are allowed"},
+      {little_endian(~std::uint64_t{0}) + "{}",
+       ": the safetensors header claims 18446744073709551615 bytes; at most 100000000 are allowed"},
       {little_endian(0) + "{}", ": the safetensors header is not a JSON object: it must begin with '{'"},
       {file("[]"), ": the safetensors header is not a JSON object: it must begin with '{'"},
       {file(" {}"), ": the safetensors header is not a JSON object: it must begin with '{'"},
@@ -161,8 +164,10 @@ TEST(Safetensors, MalformedFilesAreRefusedWithTheReason) {
       {file("{\"a\":1}"), ": the safetensors header has the number 1 under \"a\"; it must be an object"},
       {file("{\"a\":[]}"), ": the safetensors header has an array under \"a\"; it must be an object"},
       {file("{\"a\":null}"), ": the safetensors header has null under \"a\"; it must be an object"},
-      {file("{\"__metadata__\":{\"k\":1}}"), ": the safetensors header has the number 1 in its __metadata__ under \"k\"; it must be a string"},
-      {file("{\"__metadata__\":{\"k\":{}}}"), ": the safetensors header has an object in its __metadata__ under \"k\"; it must be a string"},
+      {file("{\"__metadata__\":{\"k\":1}}"),
+       ": the safetensors header has the number 1 in its __metadata__ under \"k\"; it must be a string"},
+      {file("{\"__metadata__\":{\"k\":{}}}"),
+       ": the safetensors header has an object in its __metadata__ under \"k\"; it must be a string"},
       {file("{\"__metadata__\":{\"k\":\"\",\"k\":\"\"}}"), ": the safetensors header has the key \"k\" twice in its __metadata__"},
       {file("{\"__metadata__\":{},\"__metadata__\":{}}"), ": the safetensors header has the key \"__metadata__\" twice"},
       {file("{" + f32 + "," + f32 + "}", eight), ": the safetensors header has the key \"a\" twice"},
@@ -189,10 +194,13 @@ TEST(Safetensors, MalformedFilesAreRefusedWithTheReason) {
       {file("{" + entry("a", "F8_E4M3", "[1]", 0, 1) + "}", "x"),
        ": tensor \"a\" has the dtype \"F8_E4M3\"; polyhead reads F32, F64, BF16, F16, BOOL, I8, U8, I16, U16, I32, U32, I64, U64"},
       {file("{" + entry("a", "F32", "[2]", 8, 0) + "}", eight), ": tensor \"a\" has data_offsets [8,0], which end before they begin"},
-      {file("{" + entry("a", "F32", "[2]", 4, 12) + "}", eight), ": tensor \"a\" has data_offsets [4,12], but the file has 8 bytes of data"},
+      {file("{" + entry("a", "F32", "[2]", 4, 12) + "}", eight),
+       ": tensor \"a\" has data_offsets [4,12], but the file has 8 bytes of data"},
       {file("{" + f32 + "}", "1234567"), ": tensor \"a\" has data_offsets [0,8], but the file has 7 bytes of data"},
-      {file("{" + entry("a", "F32", "[2]", 0, 7) + "}", eight), ": tensor \"a\" has data_offsets [0,7], which are 7 bytes, but [2] of float32 takes 8"},
-      {file("{" + entry("a", "F32", "[]", 0, 8) + "}", eight), ": tensor \"a\" has data_offsets [0,8], which are 8 bytes, but [] of float32 takes 4"},
+      {file("{" + entry("a", "F32", "[2]", 0, 7) + "}", eight),
+       ": tensor \"a\" has data_offsets [0,7], which are 7 bytes, but [2] of float32 takes 8"},
+      {file("{" + entry("a", "F32", "[]", 0, 8) + "}", eight),
+       ": tensor \"a\" has data_offsets [0,8], which are 8 bytes, but [] of float32 takes 4"},
       {file("{" + entry("a", "F32", "[4611686018427387904]", 0, 8) + "}", eight),
        ": tensor \"a\" of float32 has the shape [4611686018427387904], which is more than 2^63 - 1 bytes"},
       {file("{" + entry("a", "U8", "[4294967296,4294967296]", 0, 0) + "}"),

@@ -27,7 +27,8 @@ TensorFile read_shards(const FileBytes& index) {
     if (!file.is_string()) bad("the weight_map has no file name for tensor ", quote(name));
     const auto& file_name = file.get_ref<const std::string&>();
     // A file beside the index, not anywhere on the machine.
-    if (file_name.empty() || file_name == "." || file_name == ".." || file_name.find_first_of(std::string_view("/\\\0", 3)) != std::string::npos) {
+    if (file_name.empty() || file_name == "." || file_name == ".." ||
+        file_name.find_first_of(std::string_view("/\\\0", 3)) != std::string::npos) {
       bad("the weight_map puts tensor ", quote(name), " in ", quote(file_name), ", which is no name of a file in the same folder");
     }
     shards[file_name].insert(name);
@@ -38,7 +39,8 @@ TensorFile read_shards(const FileBytes& index) {
     const FileBytes bytes = map_file(index.path.parent_path() / file_name);
     TensorFile shard = read_safetensors(bytes);
     for (const std::string& name : wanted) {
-      if (shard.find(name) == nullptr) bad("the weight_map puts tensor ", quote(name), " in ", quote(file_name), ", which does not hold it");
+      if (shard.find(name) == nullptr)
+        bad("the weight_map puts tensor ", quote(name), " in ", quote(file_name), ", which does not hold it");
     }
     for (NamedTensor& item : shard.tensors) {
       if (!names.insert(item.name).second) bad("two of its files hold the tensor ", quote(item.name));

@@ -83,13 +83,15 @@ TensorFile open_tensors(const std::filesystem::path& path) {
 void save_tensors(const std::filesystem::path& path, std::span<const NamedView> tensors, const Metadata& metadata) {
   const Format* format = by_extension(path);
   if (format == nullptr || format->write == nullptr) {
-    fail(ErrorCode::invalid_argument, "save_tensors: ", path.string(), " names no format by its extension; ", listed(true, &Format::extension), " do");
+    fail(ErrorCode::invalid_argument, "save_tensors: ", path.string(), " names no format by its extension; ",
+         listed(true, &Format::extension), " do");
   }
   std::set<std::string_view> names;
   for (const NamedView& item : tensors) {
     require(static_cast<bool>(item.tensor), "save_tensors: the tensor ", quote(item.name), " is missing");
     require(names.insert(item.name).second, "save_tensors: two tensors are named ", quote(item.name));
-    require(is_utf8(item.name) && item.name.find('\0') == std::string::npos, "save_tensors: the name ", quote(item.name), " is not UTF-8 text");
+    require(is_utf8(item.name) && item.name.find('\0') == std::string::npos, "save_tensors: the name ", quote(item.name),
+            " is not UTF-8 text");
     require(byte_count(item.tensor.dtype(), item.tensor.shape()).has_value(), "save_tensors: ", quote(item.name), " of shape ",
             item.tensor.shape(), " is more than 2^63 - 1 bytes");
   }

@@ -30,9 +30,11 @@ TEST(TensorFile, TheContentsTellTheFormatAndNotTheName) {
 TEST(TensorFile, WhatCannotBeReadSaysWhy) {
   const TestFolder folder;
   std::filesystem::create_directory(folder / "empty");
-  EXPECT_EQ(error_of([&] { open_tensors(folder / "none.npz"); }), "io: cannot open " + (folder / "none.npz").string() + ": No such file or directory");
-  EXPECT_EQ(error_of([&] { open_tensors(folder / "empty"); }),
-            "io: cannot read " + (folder / "empty").string() + ": the folder holds neither model.safetensors nor model.safetensors.index.json");
+  EXPECT_EQ(error_of([&] { open_tensors(folder / "none.npz"); }),
+            "io: cannot open " + (folder / "none.npz").string() + ": No such file or directory");
+  EXPECT_EQ(
+      error_of([&] { open_tensors(folder / "empty"); }),
+      "io: cannot read " + (folder / "empty").string() + ": the folder holds neither model.safetensors nor model.safetensors.index.json");
   EXPECT_EQ(error_of([&] { open_tensors("/dev/zero"); }), "io: cannot read /dev/zero: it is neither a file nor a pipe");
   const auto path = folder.write("readme.txt", "hello");
   EXPECT_EQ(error_of([&] { open_tensors(path); }),
@@ -51,7 +53,9 @@ TEST(TensorFile, AFileWithoutTheTensorNamesThoseThatItHas) {
 TEST(TensorFile, AnUnknownExtensionIsRefused) {
   const TestFolder folder;
   for (const char* name : {"a.txt", "a", "model.safetensors.index.json"}) {
-    EXPECT_THAT(error_of([&] { save_tensors(folder / name, {{"q", random_tensor(DType::f32, {1})}}); }),
+    EXPECT_THAT(error_of([&] {
+                  save_tensors(folder / name, {{"q", random_tensor(DType::f32, {1})}});
+                }),
                 HasSubstr("names no format by its extension; .npy, .npz, .safetensors do"));
   }
   EXPECT_EQ(folder.count(), 0u);
@@ -99,7 +103,8 @@ class Shards : public ::testing::Test {
 };
 
 TEST_F(Shards, AreOneFile) {
-  ASSERT_EQ(error("{\"metadata\": {\"total_size\": 32}, \"weight_map\": {\"a\": \"one.safetensors\", \"b\": \"two.safetensors\"}}"), "no error");
+  ASSERT_EQ(error("{\"metadata\": {\"total_size\": 32}, \"weight_map\": {\"a\": \"one.safetensors\", \"b\": \"two.safetensors\"}}"),
+            "no error");
   for (const auto& path : {folder / ".", folder / "model.safetensors.index.json"}) {
     const TensorFile file = open_tensors(path);
     EXPECT_EQ(file.format, "safetensors index");
@@ -116,7 +121,8 @@ TEST_F(Shards, AMalformedIndexIsRefusedWithTheReason) {
       {"{", "it is no index of safetensors files: that is a JSON object with a weight_map"},
       {"{\"weight_map\": []}", "it is no index of safetensors files"},
       {"{\"weight_map\": {\"a\": 1}}", "the weight_map has no file name for tensor \"a\""},
-      {"{\"weight_map\": {\"a\": \"../one.safetensors\"}}", "puts tensor \"a\" in \"../one.safetensors\", which is no name of a file in the same folder"},
+      {"{\"weight_map\": {\"a\": \"../one.safetensors\"}}",
+       "puts tensor \"a\" in \"../one.safetensors\", which is no name of a file in the same folder"},
       {"{\"weight_map\": {\"a\": \"/etc/passwd\"}}", "which is no name of a file in the same folder"},
       {"{\"weight_map\": {\"a\": \"..\"}}", "which is no name of a file in the same folder"},
       {"{\"weight_map\": {\"a\": \"one.safetensors\\u0000\"}}", "which is no name of a file in the same folder"},

@@ -56,9 +56,9 @@ struct LoadAttention {
   std::int64_t heads = 0;  // 0: as the file tells, else unknown
 };
 
-// The layer that `options` name. Its tensors share the memory of the file's (views: a kernel that the file stores as (in,out) is a transposed
-// view), and keep their dtype. Error (format) when no naming fits: it names the nearest miss; when several layers or namings fit: it names
-// the candidates; when heads do not divide the widths.
+// The layer that `options` name. Its tensors share the memory of the file's (views: a kernel that the file stores as (in,out) is a
+// transposed view), and keep their dtype. Error (format) when no naming fits: it names the nearest miss; when several layers or namings
+// fit: it names the candidates; when heads do not divide the widths.
 AttentionWeights load_attention(TensorFile& file, const LoadAttention& options = {});
 AttentionWeights load_attention(const std::filesystem::path& path, const LoadAttention& options = {});
 

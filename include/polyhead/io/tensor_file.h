@@ -28,7 +28,7 @@ struct TensorFile {
 
   const Tensor* find(std::string_view name) const;  // nullptr: there is none
   Tensor* find(std::string_view name);
-  const Tensor& at(std::string_view name) const;    // Error when there is none
+  const Tensor& at(std::string_view name) const;  // Error when there is none
 };
 
 // Opens a file in any of formats(), which its contents tell, or a folder that holds model.safetensors or model.safetensors.index.json.
