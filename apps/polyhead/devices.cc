@@ -27,7 +27,7 @@ std::string cache_size(std::int64_t bytes) {
 std::string as_text(const Cpu& cpu, std::size_t width) {
   std::string text;
   const auto row = [&](std::string_view name, std::string_view value) {
-    constexpr std::size_t kName = 14;
+    constexpr std::size_t kName = 16;
     const std::string lines = wrap(printable(value), width, kName);
     append(text, cat(fit(name, kName), std::string_view(lines).substr(std::min(kName, lines.size()))));
   };

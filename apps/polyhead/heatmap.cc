@@ -29,7 +29,7 @@ struct Layout {
 
 class Drawing {
  public:
-  Drawing(const Heatmap& map, std::size_t width, Colour colour) : map_(map), width_(width), colour_(colour) {
+  Drawing(const Heatmap& map, std::size_t width, Colour colour) : map_(map), width_(std::max<std::size_t>(width, 20)), colour_(colour) {
     for (const std::string& word : map.rows) rows_.push_back(printable(word));
     for (const std::string& word : map.columns) columns_.push_back(printable(word));
     for (std::size_t t = 0; t < rows_.size(); ++t)
@@ -136,7 +136,8 @@ class Drawing {
         for (std::size_t i = 0; i < shades; ++i) line += shade(part(t, s));
         line += number ? pad_left(weight_text, 3) + " " : std::string(gap, ' ');
       } else {
-        line += paint(pad_left(weight_text, (layout_.cell + weight_text.size() + 1) / 2), t, s);
+        // Three columns for the number, in the middle: units stand beneath units.
+        line += paint(number ? std::string((layout_.cell - 2) / 2, ' ') + pad_left(weight_text, 3) : "", t, s);
       }
     }
     if (colour_ == Colour::none) line.erase(line.find_last_not_of(' ') + 1);
@@ -170,7 +171,8 @@ class Drawing {
       return wrap(cat(text, "largest ", share(1), "%"), width_);
     }
     std::string bar;
-    for (int i = 0; i < 16; ++i) bar += painted(" ", static_cast<float>(i) / 15, colour_);
+    const std::size_t steps = std::min<std::size_t>(16, width_ - 8);  // "0% " before and " 100%" after
+    for (std::size_t i = 0; i < steps; ++i) bar += painted(" ", static_cast<float>(i) / static_cast<float>(steps - 1), colour_);
     return cat("0% ", bar, " ", share(1), "%\n");
   }
 

@@ -16,7 +16,7 @@ struct Heatmap {
   std::vector<std::string> columns; // S words
 };
 
-// Lines of at most `width` columns, the last of them the legend. What there is room for decides the form:
+// Lines of at most `width` columns (at least 20), the last of them the legend. What there is room for decides the form:
 //   wide cells     a shade and the weight in percent, words above the columns
 //   narrow cells   shades, words downward above the columns
 //   single columns shades, columns named by numbers that stand before the rows' words

@@ -60,7 +60,7 @@ TEST(Heatmap, WideCellsShowPercentagesUnderTheWords) {
   const auto lines = lines_of(next_word(4).drawn(80));
   ASSERT_EQ(lines.size(), 6u);
   EXPECT_THAT(lines[0], HasSubstr("word0   word1   word2   word3"));
-  EXPECT_EQ(lines[1], "word0      10 ████ 70 ░░░░ 10 ░░░░ 10");
+  EXPECT_EQ(lines[1], "word0 ░░░░ 10 ████ 70 ░░░░ 10 ░░░░ 10");
 }
 
 TEST(Heatmap, EveryLineFitsTheWidth) {
@@ -78,12 +78,12 @@ TEST(Heatmap, NarrowCellsHaveTheirWordsDownward) {
   const auto lines = lines_of(next_word(9).drawn(40));
   EXPECT_EQ(lines[0], "      w  w  w  w  w  w  w  w  w");
   EXPECT_EQ(lines[4], "      0  1  2  3  4  5  6  7  8");
-  EXPECT_THAT(lines[5], HasSubstr("word0    ██"));
+  EXPECT_THAT(lines[5], HasSubstr("word0 ░░ ██ ░░"));
 }
 
 TEST(Heatmap, SingleColumnsAreNumbered) {
   const auto lines = lines_of(next_word(30).drawn(45));
-  EXPECT_EQ(lines[0], "          0         1         2") << "tens where they change";
+  EXPECT_EQ(lines[0], "                    1         2") << "tens where they change";
   EXPECT_EQ(lines[1], "          012345678901234567890123456789");
   EXPECT_THAT(lines[2], HasSubstr(" 0 word0   █"));
 }
@@ -117,7 +117,9 @@ TEST(Heatmap, ColourIsSwitchedOffBeforeEveryLineEnd) {
   for (const Colour colour : {Colour::indexed256, Colour::rgb}) {
     for (const std::string& line : lines_of(next_word(11).drawn(80, colour))) {
       const std::size_t last = line.rfind('\x1b');
-      if (last != std::string::npos) EXPECT_EQ(line.substr(last, 4), "\x1b[0m") << line;
+      if (last != std::string::npos) {
+        EXPECT_EQ(line.substr(last, 4), "\x1b[0m") << line;
+      }
     }
   }
   EXPECT_THAT(next_word(11).drawn(80, Colour::indexed256), HasSubstr("\x1b[48;5;"));
