@@ -82,10 +82,11 @@ Tensor SentenceModel::embed(std::span<const std::string> texts, const SentenceOp
 
 SentenceModel load_bert(const std::filesystem::path& directory) {
   SentenceModel model{.tokenizer = load_tokenizer(directory), .encoder = load_bert_encoder(directory)};
-  const std::int64_t pieces = model.tokenizer.vocabulary_size();
-  if (pieces > model.encoder.config.vocabulary)
-    fail(ErrorCode::format, "load_bert: vocab.txt has ", pieces, " pieces, but config.json's vocab_size is ",
-         model.encoder.config.vocabulary);
+  const std::int64_t pieces = model.tokenizer.vocabulary_size(), rows = model.encoder.config.vocabulary;
+  if (pieces > rows) fail(ErrorCode::format, "load_bert: vocab.txt has ", pieces, " pieces, but config.json's vocab_size is ", rows);
+  for (const AddedToken& token : model.tokenizer.options().added_tokens)
+    if (token.id >= rows)
+      fail(ErrorCode::format, "load_bert: the added token '", token.content, "' has id ", token.id, ", but config.json's vocab_size is ", rows);
   return model;
 }
 

@@ -103,6 +103,10 @@ TEST(LoadBert, AVocabularyThatIsLargerThanTheModelIsAnError) {
   EXPECT_EQ(load_bert(folder.path()).run("a b").ids.numel(), 4);
   folder.write("vocab.txt", "[UNK]\n[CLS]\n[SEP]\na\nb\nc\nd\ne\n");
   EXPECT_ERROR(load_bert(folder.path()), format, AllOf(HasSubstr("8 pieces"), HasSubstr("vocab_size is 7")));
+  folder.write("vocab.txt", "[UNK]\n[CLS]\n[SEP]\na\n");
+  folder.write("tokenizer.json", R"({"added_tokens": [{"id": 7, "content": "<x>"}], "pre_tokenizer": {"type": "BertPreTokenizer"},
+    "post_processor": {"type": "BertProcessing", "sep": ["[SEP]", 2], "cls": ["[CLS]", 1]}, "model": {"type": "WordPiece"}})");
+  EXPECT_ERROR(load_bert(folder.path()), format, AllOf(HasSubstr("'<x>' has id 7"), HasSubstr("vocab_size is 7")));
 }
 
 }  // namespace
