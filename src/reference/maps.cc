@@ -1,12 +1,11 @@
 #include <algorithm>
-#include <cmath>
 
 #include "reference/reference.h"
 #include "reference/row.h"
 
 namespace polyhead::reference {
 
-// p[t,s] = exp(score[t,s] - lse[t])      (docs/maths.md, eq. 10)
+// p[t,s] = exp(score[t,s] - lse[t])      (docs/maths.md, eq. 10), from the row's own lse as in forward
 void map_rows(const MapsProblem& problem, std::int64_t b, std::int64_t n, std::span<const std::int64_t> queries, double* rows) {
   const RowMaker maker(problem, problem.q, problem.k, b, n);
   Row row;
@@ -19,11 +18,8 @@ void map_rows(const MapsProblem& problem, std::int64_t b, std::int64_t n, std::s
       case MapValue::score: break;
       case MapValue::probability:
       case MapValue::dropped: {
-        const double lse = load_row(problem.lse, b, n, t)[0];
-        row.p.assign(row.score.size(), 0.0);
-        for (std::size_t s = 0; s < row.p.size() && !row.empty; ++s) {
-          if (row.kept[s]) row.p[s] = std::exp(row.score[s] - lse);
-        }
+        // Rounding of a stored lse would scale the whole row: by 1e-3 for float32 scores of 1e4, by the number of keys for scores of -1e38.
+        maker.softmax(row);
         maker.dropout(t, row);
         result = problem.value == MapValue::dropped ? &row.dropped : &row.p;
         break;

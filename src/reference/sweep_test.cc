@@ -67,9 +67,7 @@ TEST(ReferenceSweep, EveryMapIsTheFormula) {
       const StridedTensor map = layout.empty_strided(DType::f64, c.sizes.pairs());
       attention_map(input, map, c.options, value);
       const Tensor wanted = to_tensor(*matrix, c.sizes.pairs());
-      // Probabilities divide by the stored lse, which is float32 but for float64 problems.
-      const bool divided = c.dtype != DType::f64 && (value == MapValue::probability || value == MapValue::dropped);
-      EXPECT_TRUE(near(map, wanted, (divided ? 1e-6 : 1e-13) * std::max(1.0, largest_magnitude(wanted))));
+      EXPECT_TRUE(near(map, wanted, 1e-13 * std::max(1.0, largest_magnitude(wanted))));
       EXPECT_TRUE(map.padding_is_intact());
     }
     if (HasFailure()) return;

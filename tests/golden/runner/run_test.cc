@@ -87,7 +87,9 @@ TEST(GoldenRunner, BoundFromRoundingCoversTwiceThePyTorchError) {
       const std::vector<double>& bound = bounds.at(tensor);
       const double largest = *std::max_element(bound.begin(), bound.end());
       EXPECT_LE(2 * error, largest);
-      if (magnitude(which, tensor) > 0) EXPECT_LE(largest, 1e-4 * magnitude(which, tensor));
+      if (magnitude(which, tensor) > 0) {
+        EXPECT_LE(largest, 1e-4 * magnitude(which, tensor));
+      }
     }
   }
 }

@@ -1,0 +1,234 @@
+// Maps: rows, top keys, statistics and pictures against the whole map; the map against the output; nothing touches the output.
+#include "polyhead/maps.h"
+
+#include <gmock/gmock.h>
+
+#include "support/attention_case.h"
+
+namespace polyhead::test {
+namespace {
+
+// A random problem with its lse and the probabilities of the naive formula.
+struct Mapped {
+  AttentionCase c;
+  AttentionOutputs o;
+  FullResults expected;
+  Mapped(std::uint64_t seed, DType dtype) {
+    Random random(seed);
+    c = draw_case(random, dtype);
+    o = c.make_outputs();
+    c.forward(o);
+    expected = naive_attention(c);
+  }
+  MapsInput input() const { return {.q = c.q, .k = c.k, .lse = o.lse}; }
+  std::int64_t heads() const { return numel(c.sizes.lead) * c.sizes.heads(); }
+  double p(std::int64_t head, std::int64_t t, std::int64_t s) const {
+    return static_cast<double>(expected.p[static_cast<std::size_t>((head * c.sizes.queries + t) * c.sizes.keys + s)]);
+  }
+};
+
+constexpr std::uint64_t kSeeds = 150;
+
+TEST(Maps, DroppedMapTimesValuesIsTheOutput) {
+  for (std::uint64_t seed = 0; seed < kSeeds; ++seed) {
+    SCOPED_TRACE(seed);
+    Mapped m(seed, DType::f64);
+    const AttentionSizes& z = m.c.sizes;
+    Tensor map(DType::f64, z.pairs());
+    attention_map(m.input(), map, m.c.options, MapValue::dropped);
+    const std::vector<double> dropped = to_doubles(map), v = to_doubles(m.c.v), out = to_doubles(m.o.out);
+    for (std::size_t i = 0; i < out.size(); ++i) {
+      const std::int64_t j = static_cast<std::int64_t>(i) % z.v_width, row = static_cast<std::int64_t>(i) / z.v_width, head = row / z.queries;
+      const std::int64_t kv = head / z.heads() * z.kv_heads + head % z.heads() / z.group;
+      double sum = 0;
+      for (std::int64_t s = 0; s < z.keys; ++s) {
+        sum += dropped[static_cast<std::size_t>(row * z.keys + s)] * v[static_cast<std::size_t>((kv * z.keys + s) * z.v_width + j)];
+      }
+      EXPECT_NEAR(sum, out[i], 1e-13);
+    }
+    if (HasFailure()) return;
+  }
+}
+
+TEST(Maps, AskingForThemLeavesOutputAndLseAlone) {
+  Mapped m(3, DType::f32);
+  const Tensor out = Tensor::copy_of(m.o.out), lse = Tensor::copy_of(m.o.lse), q = Tensor::copy_of(m.c.q), k = Tensor::copy_of(m.c.k);
+  Tensor map(DType::f64, m.c.sizes.pairs());
+  attention_map(m.input(), map, m.c.options);
+  EXPECT_TRUE(same_bits(m.o.out, out));
+  EXPECT_TRUE(same_bits(m.o.lse, lse));
+  EXPECT_TRUE(same_bits(m.c.q, q));
+  EXPECT_TRUE(same_bits(m.c.k, k));
+  Tensor again(DType::f32, out.shape());
+  sdpa_forward({.q = m.c.q, .k = m.c.k, .v = m.c.v, .out = again}, m.c.options);
+  EXPECT_TRUE(same_bits(again, out)) << "with or without lse";
+}
+
+TEST(Maps, ChosenRowsAreRowsOfTheMapInTheOrderAskedFor) {
+  for (std::uint64_t seed = 0; seed < kSeeds; ++seed) {
+    SCOPED_TRACE(seed);
+    Mapped m(seed, std::array{DType::f64, DType::f16}[seed % 2]);
+    Random random(seed);
+    std::vector<std::int64_t> queries;
+    for (std::int64_t i = random.integer(0, 6); i > 0 && m.c.sizes.queries > 0; --i) queries.push_back(random.integer(0, m.c.sizes.queries - 1));
+    for (const MapValue value : {MapValue::scaled_score, MapValue::probability}) {
+      Tensor map(DType::f32, m.c.sizes.pairs());
+      Tensor rows(DType::f32, m.c.sizes.with({m.c.sizes.heads(), static_cast<std::int64_t>(queries.size()), m.c.sizes.keys}));
+      attention_map(m.input(), map, m.c.options, value);
+      attention_rows(m.input(), queries, rows, m.c.options, value);
+      for (std::size_t i = 0; i < queries.size(); ++i) {
+        EXPECT_TRUE(same_bits(rows.view().select(-2, static_cast<std::int64_t>(i)), map.view().select(-2, queries[i])));
+      }
+    }
+    if (HasFailure()) return;
+  }
+}
+
+TEST(Maps, QueryOutOfRangeIsAnError) {
+  const Tensor q(DType::f32, {1, 3, 2}), lse(DType::f32, {1, 3});
+  Tensor rows(DType::f32, {1, 1, 3});
+  for (const std::int64_t query : {-1, 3}) {
+    const std::array queries{query};
+    EXPECT_EQ(error_message([&] { attention_rows({.q = q, .k = q, .lse = lse}, queries, rows); }),
+              "attention_rows: query " + std::to_string(query) + "; queries lie in [0,3)");
+  }
+}
+
+TEST(Maps, LongMapsAreWholeAcrossBlocksOfRows) {
+  AttentionCase c;
+  Random random(1);
+  c.sizes = {.lead = {1}, .kv_heads = 1, .group = 2, .queries = 77, .keys = 41, .qk_width = 4, .v_width = 1};
+  c.draw_inputs(random);
+  const AttentionOutputs o = c.make_outputs();
+  c.forward(o);
+  Tensor map(DType::f64, c.sizes.pairs());
+  attention_map({.q = c.q, .k = c.k, .lse = o.lse}, map);
+  EXPECT_TRUE(near(map, to_tensor(naive_attention(c).p, c.sizes.pairs()), 1e-14));
+}
+
+TEST(TopKeys, AreTheLargestFirstWithTiesToTheSmallerKey) {
+  for (std::uint64_t seed = 0; seed < kSeeds; ++seed) {
+    SCOPED_TRACE(seed);
+    Mapped m(seed, DType::f64);
+    const AttentionSizes& z = m.c.sizes;
+    const std::int64_t count = Random(seed).integer(0, z.keys);
+    Tensor map(DType::f64, z.pairs()), p(DType::f64, z.with({z.heads(), z.queries, count})), key(DType::i64, p.shape());
+    attention_map(m.input(), map, m.c.options);
+    attention_top_keys(m.input(), p, key, m.c.options);
+    for (std::int64_t row = 0; row < m.heads() * z.queries; ++row) {
+      std::vector<std::pair<double, std::int64_t>> order;
+      for (std::int64_t s = 0; s < z.keys; ++s) order.emplace_back(-map.data<double>()[row * z.keys + s], s);
+      std::sort(order.begin(), order.end());
+      for (std::int64_t i = 0; i < count; ++i) {
+        EXPECT_EQ(key.data<std::int64_t>()[row * count + i], order[static_cast<std::size_t>(i)].second);
+        EXPECT_EQ(p.data<double>()[row * count + i], -order[static_cast<std::size_t>(i)].first);
+      }
+    }
+    if (HasFailure()) return;
+  }
+  const Tensor same(DType::f32, {1, 2, 3}), lse = Tensor::of<float>({1, 2}, {std::log(2.0f), std::log(2.0f)});  // two equal keys
+  Tensor p(DType::f32, {1, 2, 2}), key(DType::i64, {1, 2, 2});
+  attention_top_keys({.q = same, .k = same, .lse = lse}, p, key);
+  EXPECT_THAT(to_doubles(key), testing::ElementsAre(0, 1, 0, 1));
+  Tensor too_many(DType::f32, {1, 2, 3}), too_many_keys(DType::i64, {1, 2, 3});
+  EXPECT_THAT(error_message([&] { attention_top_keys({.q = same, .k = same, .lse = lse}, too_many, too_many_keys); }),
+              testing::AllOf(testing::HasSubstr("3 keys"), testing::HasSubstr("S = 2")));
+}
+
+TEST(Statistics, AreMeansOverTheRowsThatAreNotEmpty) {
+  int empty_rows = 0, empty_heads = 0;
+  for (std::uint64_t seed = 0; seed < 2 * kSeeds; ++seed) {
+    SCOPED_TRACE(seed);
+    Mapped m(seed, DType::f64);
+    const AttentionSizes& z = m.c.sizes;
+    std::array<Tensor, 7> got;
+    for (Tensor& tensor : got) tensor = Tensor(DType::f64, z.with({z.heads()}));
+    attention_statistics(m.input(), {.entropy = got[0], .largest = got[1], .distance = got[2], .first_key = got[3], .previous_key = got[4],
+                                     .same_key = got[5], .next_key = got[6]},
+                         m.c.options);
+    for (std::int64_t head = 0; head < m.heads(); ++head) {
+      std::array<double, 7> sums{};
+      std::int64_t rows = 0;
+      for (std::int64_t t = 0; t < z.queries; ++t) {
+        double total = 0, largest = 0;
+        for (std::int64_t s = 0; s < z.keys; ++s) total += m.p(head, t, s);
+        if (total == 0) {
+          ++empty_rows;
+          continue;
+        }
+        ++rows;
+        for (std::int64_t s = 0; s < z.keys; ++s) {
+          const double p = m.p(head, t, s);
+          if (p > 0) sums[0] -= p * std::log(p);
+          largest = std::max(largest, p);
+          sums[2] += p * static_cast<double>(s < t ? t - s : s - t);
+          if (s == 0) sums[3] += p;
+          if (s == t - 1) sums[4] += p;
+          if (s == t) sums[5] += p;
+          if (s == t + 1) sums[6] += p;
+        }
+        sums[1] += largest;
+      }
+      empty_heads += rows == 0;
+      for (std::size_t i = 0; i < got.size(); ++i) {
+        EXPECT_NEAR(got[i].data<double>()[head], rows > 0 ? sums[i] / static_cast<double>(rows) : 0, 1e-12) << i;
+      }
+    }
+    if (HasFailure()) return;
+  }
+  EXPECT_GT(empty_rows, 50);
+  EXPECT_GT(empty_heads, 10);
+}
+
+TEST(Statistics, OneAloneMayBeAskedFor) {
+  const Tensor q = Random(1).tensor(DType::f32, {2, 3, 4});
+  Tensor out(DType::f32, q.shape()), lse(DType::f32, {2, 3}), largest(DType::f32, {2}), all(DType::f32, {2}), entropy(DType::f32, {2});
+  sdpa_forward({.q = q, .k = q, .v = q, .out = out, .lse = lse});
+  attention_statistics({.q = q, .k = q, .lse = lse}, {.largest = largest});
+  attention_statistics({.q = q, .k = q, .lse = lse}, {.entropy = entropy, .largest = all});
+  EXPECT_TRUE(same_bits(largest, all));
+  EXPECT_GT(largest.data<float>()[0], 0.3f);
+}
+
+TEST(Picture, PixelIsTheMeanOfItsBlock) {
+  for (std::uint64_t seed = 0; seed < kSeeds; ++seed) {
+    SCOPED_TRACE(seed);
+    Mapped m(seed, DType::f64);
+    Random random(seed);
+    const AttentionSizes& z = m.c.sizes;
+    const std::int64_t h = random.integer(0, z.queries), w = random.integer(0, z.keys);
+    const StridedTensor picture = random.empty_strided(DType::f64, z.with({z.heads(), h, w}));
+    attention_picture(m.input(), picture, m.c.options);
+    const std::vector<double> pixels = to_doubles(picture);
+    for (std::size_t at = 0; at < pixels.size(); ++at) {
+      const auto index = static_cast<std::int64_t>(at);
+      const std::int64_t j = index % w, i = index / w % h, head = index / w / h;
+      double sum = 0;
+      std::int64_t count = 0;
+      for (std::int64_t t = i * z.queries / h; t < (i + 1) * z.queries / h; ++t) {
+        for (std::int64_t s = j * z.keys / w; s < (j + 1) * z.keys / w; ++s, ++count) sum += m.p(head, t, s);
+      }
+      EXPECT_NEAR(pixels[at], sum / static_cast<double>(count), 1e-13);
+    }
+    EXPECT_TRUE(picture.padding_is_intact());
+    if (HasFailure()) return;
+  }
+}
+
+TEST(Picture, LargerThanTheMapIsAnError) {
+  const Tensor q(DType::f32, {1, 3, 2}), lse(DType::f32, {1, 3});
+  Tensor picture(DType::f32, {1, 4, 3});
+  EXPECT_THAT(error_message([&] { attention_picture({.q = q, .k = q, .lse = lse}, picture); }),
+              testing::AllOf(testing::HasSubstr("[4,3]"), testing::HasSubstr("[3,3]")));
+}
+
+TEST(Maps, ProbabilitiesNeedLseAndScoresDoNot) {
+  const Tensor q = Tensor::of<float>({1, 1, 1}, {3}), k = Tensor::of<float>({1, 2, 1}, {1, 2});
+  Tensor map(DType::f32, {1, 1, 2});
+  EXPECT_THAT(error_message([&] { attention_map({.q = q, .k = k}, map); }), testing::HasSubstr("lse is missing"));
+  attention_map({.q = q, .k = k}, map, {}, MapValue::score);
+  EXPECT_THAT(to_doubles(map), testing::ElementsAre(3, 6));
+}
+
+}  // namespace
+}  // namespace polyhead::test

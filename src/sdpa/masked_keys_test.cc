@@ -1,0 +1,313 @@
+// A masked key does not exist; NaN among kept values reaches the rows that use it and no other; -inf and empty rows.
+#include "polyhead/maps.h"
+#include "support/attention_case.h"
+
+namespace polyhead::test {
+namespace {
+
+constexpr double kNaN = std::numeric_limits<double>::quiet_NaN();
+constexpr double kInfinity = std::numeric_limits<double>::infinity();
+
+// A random problem whose inputs are contiguous and writable, with a bias of one element per pair.
+struct Writable {
+  AttentionCase c;
+  TensorView q, k, v, bias;
+
+  explicit Writable(std::uint64_t seed, DType dtype = DType::f64) {
+    Random random(seed);
+    c = draw_case(random, dtype);
+    own(random);
+  }
+  Writable(const AttentionSizes& sizes, std::uint64_t seed, DType dtype = DType::f64) {
+    Random random(seed);
+    c.sizes = sizes;
+    c.dtype = dtype;
+    c.draw_inputs(random);
+    own(random);
+  }
+
+  void set(TensorView view, std::int64_t index, double value) const {
+    fill(view.reshape({view.numel()}).slice(0, index, index + 1), value);
+  }
+
+ private:
+  void own(Random& random) {
+    c.q = q = c.keep(Tensor::copy_of(c.q));
+    c.k = k = c.keep(Tensor::copy_of(c.k));
+    c.v = v = c.keep(Tensor::copy_of(c.v));
+    c.table = {};
+    c.options.bias = bias = c.keep(random.tensor(c.dtype, c.sizes.pairs(), -2, 2));
+  }
+};
+
+// Pairs whose values the formula uses: the kept ones, and whole rows that the mask empties where the mode lets them see every key.
+std::vector<bool> used_pairs(const AttentionCase& c) {
+  std::vector<bool> used = full_matrices(c.q, c.k, c.v, c.d_out, c.options).keep;
+  const auto keys = static_cast<std::ptrdiff_t>(c.sizes.keys);
+  if (c.options.empty_rows == EmptyRows::Zero || keys == 0) return used;
+  for (auto row = used.begin(); row != used.end(); row += keys) {
+    if (std::find(row, row + keys, true) == row + keys) std::fill(row, row + keys, true);
+  }
+  return used;
+}
+
+struct Everything {
+  AttentionOutputs o;
+  std::vector<Tensor> maps;
+};
+
+Everything compute(AttentionCase& c) {
+  Everything all{c.make_outputs(), {}};
+  c.run(all.o);
+  for (const MapValue value : {MapValue::score, MapValue::probability, MapValue::dropped}) {
+    attention_map({.q = c.q, .k = c.k, .lse = all.o.lse}, all.maps.emplace_back(DType::f64, c.sizes.pairs()), c.options, value);
+  }
+  return all;
+}
+
+void expect_same(const Everything& a, const Everything& b) {
+  const auto x = a.o.list(), y = b.o.list();
+  for (std::size_t i = 0; i < x.size(); ++i) {
+    if (x[i].second) {
+      EXPECT_TRUE(same_bits(y[i].second, x[i].second)) << x[i].first;
+    }
+  }
+  for (std::size_t i = 0; i < a.maps.size(); ++i) EXPECT_TRUE(same_bits(b.maps[i], a.maps[i])) << "map " << i;
+}
+
+TEST(MaskedKeys, WhatIsInThemChangesNoBitOfAnyResult) {
+  int poisoned_keys = 0, poisoned_pairs = 0;
+  for (std::uint64_t seed = 0; seed < 300; ++seed) {
+    SCOPED_TRACE(seed);
+    Writable w(seed, std::array{DType::f64, DType::f32, DType::bf16, DType::f16}[seed % 4]);
+    const AttentionSizes& z = w.c.sizes;
+    const std::vector<bool> used = used_pairs(w.c);
+    const Everything before = compute(w.c);
+
+    const double poison = std::array{kNaN, kInfinity, -kInfinity}[seed % 3];
+    const std::int64_t batch = numel(z.lead);
+    for (std::int64_t b = 0; b < batch; ++b) {
+      for (std::int64_t key = 0; key < z.kv_heads * z.keys; ++key) {
+        const std::int64_t kv = key / z.keys, s = key % z.keys;
+        bool seen = false;
+        for (std::int64_t row = 0; row < z.group * z.queries; ++row) {
+          const std::int64_t pair = ((b * z.heads() + kv * z.group) * z.queries + row) * z.keys + s;
+          seen |= used[static_cast<std::size_t>(pair)];
+          if (used[static_cast<std::size_t>(pair)]) continue;
+          w.set(w.bias, pair, poison);
+          ++poisoned_pairs;
+        }
+        if (seen) continue;
+        ++poisoned_keys;
+        const std::int64_t at = (b * z.kv_heads + kv) * z.keys + s;
+        for (std::int64_t h = 0; h < z.qk_width; ++h) w.set(w.k, at * z.qk_width + h, poison);
+        for (std::int64_t j = 0; j < z.v_width; ++j) w.set(w.v, at * z.v_width + j, poison);
+      }
+    }
+    expect_same(before, compute(w.c));
+    if (HasFailure()) return;
+  }
+  EXPECT_GT(poisoned_keys, 500);
+  EXPECT_GT(poisoned_pairs, 2000);
+}
+
+// Rows of out, lse and d_q that may differ after one value became NaN; every other row keeps its bits.
+void expect_only_rows(const Writable& w, const Everything& before, const Everything& after, const std::vector<bool>& rows, bool scores_change) {
+  for (std::size_t row = 0; row < rows.size(); ++row) {
+    SCOPED_TRACE(row);
+    const auto at = static_cast<std::int64_t>(row);
+    const auto row_of = [&](TensorView view, std::int64_t width) {
+      return ConstTensorView(view).reshape({static_cast<std::int64_t>(rows.size()), width}).select(0, at);
+    };
+    const ConstTensorView out = row_of(after.o.out, w.c.sizes.v_width), lse = row_of(after.o.lse, 1);
+    if (!rows[row]) {
+      EXPECT_TRUE(same_bits(out, row_of(before.o.out, w.c.sizes.v_width)));
+      EXPECT_TRUE(same_bits(lse, row_of(before.o.lse, 1)));
+      EXPECT_TRUE(same_bits(row_of(after.o.d_q, w.c.sizes.qk_width), row_of(before.o.d_q, w.c.sizes.qk_width)));
+    } else if (scores_change) {
+      for (const double x : to_doubles(out)) EXPECT_TRUE(std::isnan(x));
+      EXPECT_TRUE(std::isnan(to_doubles(lse)[0]));
+    } else {
+      EXPECT_TRUE(std::isnan(to_doubles(out)[0]));  // v's first column was poisoned
+      const std::int64_t width = w.c.sizes.v_width;
+      EXPECT_TRUE(same_bits(out.slice(0, 1, width), row_of(before.o.out, width).slice(0, 1, width)));
+      EXPECT_TRUE(same_bits(lse, row_of(before.o.lse, 1)));
+    }
+  }
+}
+
+TEST(NaN, ReachesExactlyTheRowsThatUseIt) {
+  const AttentionSizes sizes{.lead = {2}, .kv_heads = 2, .group = 2, .queries = 4, .keys = 5, .qk_width = 3, .v_width = 3};
+  for (const char* where : {"q", "k", "v", "bias"}) {
+    for (std::uint64_t seed = 0; seed < 12; ++seed) {
+      SCOPED_TRACE(where);
+      SCOPED_TRACE(seed);
+      Writable w(sizes, seed);
+      Random random(seed);
+      w.c.options.mask.attend = w.c.keep(random.tensor(DType::boolean, sizes.pairs()));
+      const std::vector<bool> used = used_pairs(w.c);
+      const Everything before = compute(w.c);
+
+      const std::int64_t batch = 2, rows = batch * sizes.heads() * sizes.queries;
+      const auto any_key = [&](std::int64_t row) {
+        const auto first = used.begin() + row * sizes.keys;
+        return std::find(first, first + sizes.keys, true) != first + sizes.keys;
+      };
+      std::vector<bool> reached(static_cast<std::size_t>(rows));
+      const std::int64_t key = random.integer(0, batch * sizes.kv_heads * sizes.keys - 1);
+      const std::int64_t row = random.integer(0, rows - 1), pair = random.integer(0, rows * sizes.keys - 1);
+      if (where == std::string_view("q")) {
+        w.set(w.q, row * sizes.qk_width + 1, kNaN);
+        reached[static_cast<std::size_t>(row)] = any_key(row);
+      } else if (where == std::string_view("bias")) {
+        w.set(w.bias, pair, kNaN);
+        reached[static_cast<std::size_t>(pair / sizes.keys)] = used[static_cast<std::size_t>(pair)];
+      } else {
+        if (where == std::string_view("k")) {
+          w.set(w.k, key * sizes.qk_width + 2, kNaN);
+        } else {
+          w.set(w.v, key * sizes.v_width, kNaN);
+        }
+        const std::int64_t kv = key / sizes.keys, s = key % sizes.keys;  // kv counts over the batch too, as its group of rows does
+        for (std::int64_t i = 0; i < sizes.group * sizes.queries; ++i) {
+          const std::int64_t reader = kv * sizes.group * sizes.queries + i;
+          reached[static_cast<std::size_t>(reader)] = used[static_cast<std::size_t>(reader * sizes.keys + s)];
+        }
+      }
+      expect_only_rows(w, before, compute(w.c), reached, where != std::string_view("v"));
+      if (HasFailure()) return;
+    }
+  }
+}
+
+constexpr EmptyRows kModes[] = {EmptyRows::Zero, EmptyRows::Uniform, EmptyRows::Unmasked};
+
+// d_k and d_v get nothing from the row either: they are the gradients of the same problem without it.
+void expect_empty_row(const Writable& w, const Everything& all, std::int64_t t) {
+  const auto row = [&](TensorView view) { return ConstTensorView(view).select(w.c.sizes.lead.size() + 1, t); };
+  for (const double x : to_doubles(row(all.o.out))) EXPECT_EQ(x, 0);
+  for (const double x : to_doubles(row(all.o.lse))) EXPECT_EQ(x, -kInfinity);
+  for (const double x : to_doubles(row(all.o.d_q))) EXPECT_EQ(x, 0);
+  if (all.o.d_bias) {
+    for (const double x : to_doubles(row(all.o.d_bias))) EXPECT_EQ(x, 0);
+  }
+  for (const Tensor& map : {all.maps[1], all.maps[2]}) {
+    for (const double x : to_doubles(map.view().select(w.c.sizes.lead.size() + 1, t))) EXPECT_EQ(x, 0);
+  }
+}
+
+constexpr auto kSmall = [] { return AttentionSizes{.lead = {2}, .kv_heads = 2, .group = 1, .queries = 3, .keys = 4, .qk_width = 2, .v_width = 3}; };
+
+TEST(EmptyRow, WithoutAnyKeyIsZeroAndHasNoGradient) {
+  Writable w(kSmall(), 1);
+  const Tensor lengths = Tensor::of<std::int64_t>({2, 3}, {4, 0, 2, 1, 0, 3});
+  w.c.options.mask.key_lengths = lengths;
+  const Everything all = compute(w.c);
+  expect_empty_row(w, all, 1);
+
+  Writable without(kSmall(), 1);  // the same without what query 1 asks for
+  without.c.options.mask.key_lengths = lengths;
+  fill(without.q.select(2, 1), 0);
+  without.c.d_out = without.c.keep(Tensor::copy_of(without.c.d_out));
+  const Everything other = compute(without.c);
+  EXPECT_TRUE(same_bits(other.o.d_k, all.o.d_k));
+  EXPECT_TRUE(same_bits(other.o.d_v, all.o.d_v));
+}
+
+TEST(EmptyRow, AllBiasMinusInfinityIsEmptyInEveryMode) {
+  for (const EmptyRows mode : kModes) {
+    for (const DType dtype : {DType::f64, DType::f32, DType::bf16, DType::f16}) {
+      SCOPED_TRACE(static_cast<int>(mode));
+      Writable w(kSmall(), 2, dtype);
+      w.c.options.empty_rows = mode;
+      fill(w.bias.select(2, 1), -kInfinity);
+      expect_empty_row(w, compute(w.c), 1);
+    }
+  }
+}
+
+TEST(EmptyRow, KeptScoresAllMinusInfinityIsEmptyInEveryModeThoughMaskedOnesAreFinite) {
+  for (const EmptyRows mode : kModes) {
+    SCOPED_TRACE(static_cast<int>(mode));
+    Writable w(kSmall(), 3);
+    w.c.options.empty_rows = mode;
+    w.c.options.mask.causal = Causal::top_left();
+    fill(w.bias.select(2, 1).slice(-1, 0, 2), -kInfinity);  // query 1 keeps keys 0 and 1
+    expect_empty_row(w, compute(w.c), 1);
+  }
+}
+
+TEST(EmptyRow, MaskedRowOfMinusInfinityBiasIsEmptyUnmaskedButUniformIgnoresTheBias) {
+  for (const EmptyRows mode : kModes) {
+    SCOPED_TRACE(static_cast<int>(mode));
+    Writable w(kSmall(), 4);
+    w.c.options.empty_rows = mode;
+    const Tensor lengths = Tensor::of<std::int64_t>({2, 3}, {4, 0, 2, 1, 0, 3});
+    w.c.options.mask.key_lengths = lengths;
+    fill(w.bias.select(2, 1), -kInfinity);
+    const Everything all = compute(w.c);
+    if (mode != EmptyRows::Uniform) {
+      expect_empty_row(w, all, 1);
+      continue;
+    }
+    for (const double p : to_doubles(all.maps[1].view().select(2, 1))) EXPECT_NEAR(p, 0.25, 1e-15);
+    for (const double d : to_doubles(ConstTensorView(all.o.d_bias).select(2, 1))) EXPECT_EQ(d, 0);
+  }
+}
+
+TEST(EmptyRow, LargeFiniteBiasNeverMakesOne) {
+  for (const DType dtype : {DType::f64, DType::f32, DType::bf16}) {
+    Writable w(kSmall(), 5, dtype);
+    fill(w.bias.select(2, 1), -1e38);
+    const Everything all = compute(w.c);
+    // Beside 1e38 the scores vanish in rounding: every key weighs the same.
+    for (const double p : to_doubles(all.maps[1].view().select(2, 1))) EXPECT_NEAR(p, 0.25, 1e-6);
+    for (const double x : to_doubles(ConstTensorView(all.o.lse).select(2, 1))) EXPECT_NEAR(x, -1e38, 1e36);
+    const ConstTensorView mean = w.v;
+    for (std::int64_t b = 0; b < 2; ++b) {
+      double sum = 0;
+      for (const double x : to_doubles(mean.select(0, b).select(0, 0).select(-1, 0))) sum += x / 4;
+      EXPECT_NEAR(to_doubles(ConstTensorView(all.o.out).select(0, b).select(0, 0).select(0, 1))[0], sum, 1e-2);
+    }
+  }
+}
+
+TEST(EmptyRow, MinusInfinityOnSomeKeysIsProbabilityZero) {
+  Writable infinite(kSmall(), 6), masked(kSmall(), 6);
+  fill(infinite.bias.slice(-1, 1, 3), -kInfinity);
+  const Tensor attend = Tensor::of<bool>({4}, {true, false, false, true});
+  masked.c.options.mask.attend_keys = attend;
+  const Everything a = compute(infinite.c), b = compute(masked.c);
+  EXPECT_TRUE(near(a.o.out, b.o.out, 1e-15));
+  EXPECT_TRUE(near(a.o.lse, b.o.lse, 1e-15));
+  EXPECT_TRUE(near(a.o.d_q, b.o.d_q, 1e-15));
+  EXPECT_TRUE(near(a.o.d_k, b.o.d_k, 1e-15));
+  EXPECT_TRUE(near(a.o.d_v, b.o.d_v, 1e-15));
+  EXPECT_TRUE(near(a.o.d_bias, b.o.d_bias, 1e-15));
+}
+
+TEST(EmptyRow, UniformIsTheFillByALargeNegativeNumberAndUnmaskedTheOffset) {
+  for (const bool uniform : {true, false}) {
+    SCOPED_TRACE(uniform);
+    Writable rule(kSmall(), 7), plain(kSmall(), 7);
+    rule.c.options.empty_rows = uniform ? EmptyRows::Uniform : EmptyRows::Unmasked;
+    const Tensor lengths = Tensor::of<std::int64_t>({2}, {0, 4});
+    rule.c.options.mask.key_lengths = lengths;
+    if (uniform) {  // sequence 0: scores that are one constant
+      fill(plain.q.select(0, 0), 0);
+      fill(plain.bias.select(0, 0), -1e6);
+    }
+    const Everything a = compute(rule.c), b = compute(plain.c);
+    EXPECT_TRUE(near(a.o.out, b.o.out, 1e-14));
+    EXPECT_TRUE(near(a.o.d_v, b.o.d_v, 1e-14));
+    if (uniform) {
+      for (const double d : to_doubles(ConstTensorView(a.o.d_q).select(0, 0))) EXPECT_EQ(d, 0);
+    } else {
+      EXPECT_TRUE(near(a.o.d_q, b.o.d_q, 1e-14));
+      EXPECT_TRUE(near(a.o.lse, b.o.lse, 1e-14));
+    }
+  }
+}
+
+}  // namespace
+}  // namespace polyhead::test
