@@ -146,6 +146,10 @@ class Outputs(Errors):
         self.refuses("--text", "a", "-o", page)
         self.assertEqual(page.read_text(), "old")
 
+    def test_more_weights_than_a_page_holds_are_refused_before_the_model_runs(self):
+        texts = (b"fox " * 62 + b"\n") * 4097  # 4097 * 2 layers * 2 heads * 64 * 64 weights, 2^26 and 16384
+        self.refuses("-", "-o", self.folder / "p.html", stdin=texts, mentions=["67108864", "67125248", "4097 texts"])
+
     def test_outputs_that_exclude_each_other(self):
         same = self.folder / "x.npz"
         self.refuses("--text", "a", "-o", same, "--arrays", same, status=2, mentions=["two outputs"])
