@@ -5,7 +5,9 @@
 
 #include <thread>
 
+#include "io/formats.h"
 #include "io/test_files.h"
+#include "polyhead/io/attention_weights.h"
 
 namespace polyhead::io {
 namespace {
@@ -86,6 +88,56 @@ TEST(TensorFile, AFolderHoldsAModel) {
   const TensorFile file = open_tensors(folder / ".");
   EXPECT_EQ(file.path.filename(), "model.safetensors");
   expect_same(file.at("a"), tensor);
+}
+
+// What the fuzz targets do, on a corpus that is made here: a damaged file is read or refused, and what is read can be used.
+TEST(TensorFile, DamagedFilesAreReadOrRefused) {
+  const TestFolder folder;
+  std::vector<NamedTensor> tensors;
+  for (const char* name : {"q.weight", "k.weight", "v.weight", "out.weight"}) tensors.push_back({name, random_tensor(DType::f16, {2, 2})});
+  tensors.push_back({"mask", random_tensor(DType::boolean, {3})});
+  std::vector<NamedTensor> one;
+  one.push_back({"a", random_tensor(DType::i32, {2, 3})});
+  int read = 0, refused = 0;
+  for (const Format& format : format_table()) {
+    if (format.write == nullptr) continue;
+    const auto path = folder / ("a" + std::string(format.extension));
+    save_tensors(path, format.name == "npy" ? one : tensors);
+    const std::string whole = read_bytes(path);
+    std::mt19937 random(7);
+    for (int round = 0; round < 2000; ++round) {
+      std::string damaged = whole;
+      for (int change = 0; change <= round % 4; ++change) {
+        const std::size_t at = random() % damaged.size();
+        switch (random() % 4) {
+          case 0:
+            damaged[at] = static_cast<char>(random());
+            break;
+          case 1:
+            damaged[at] = static_cast<char>(damaged[at] ^ (1 << random() % 8));
+            break;
+          case 2:
+            damaged.erase(at, 1 + random() % 8);
+            break;
+          default:
+            damaged.insert(at, damaged.substr(random() % damaged.size(), random() % 16));
+        }
+        if (damaged.empty()) break;
+      }
+      SCOPED_TRACE(cat(format.name, ", round ", round));
+      try {
+        TensorFile file = format.read({path, std::as_writable_bytes(std::span(damaged)), nullptr});
+        for (const NamedTensor& item : file.tensors) (void)Tensor::copy_of(item.tensor);
+        (void)find_attention(file.tensors);
+        ++read;
+      } catch (const Error& error) {
+        EXPECT_THAT(error.what(), ::testing::StartsWith(path.string()));
+        ++refused;
+      }
+    }
+  }
+  EXPECT_GT(read, 100);
+  EXPECT_GT(refused, 3000);
 }
 
 class Shards : public ::testing::Test {
