@@ -13,28 +13,8 @@ constexpr std::string_view kBareCausal = "self";
 
 std::string read_causal(const std::string& word) {
   if (word.empty() || word == "true") return std::string(kBareCausal);  // the option without a value
-  if (word == "top_left" || word == "bottom_right") return word;
-  try {
-    read_integer(word);
-  } catch (const UsageError&) {
-    throw UsageError(cat("'", word, "' is not a diagonal; it is top_left, bottom_right or a whole number, the offset"));
-  }
+  read_diagonal(word);
   return word;
-}
-
-Diagonal diagonal_of(const std::string& word) {
-  if (word == "top_left" || word == kBareCausal) return Diagonal::top_left();
-  return word == "bottom_right" ? Diagonal::bottom_right() : Diagonal::offset(read_integer(word));
-}
-
-Window read_window(const std::string& word) {
-  const std::size_t comma = word.find(',');
-  if (comma == std::string::npos) throw UsageError(cat("'", word, "' is not a window; it is LEFT,RIGHT, as 128,0, and a side left out is open"));
-  Window window;
-  const std::string left = word.substr(0, comma), right = word.substr(comma + 1);
-  if (!left.empty()) window.left = read_count(left);
-  if (!right.empty()) window.right = read_count(right);
-  return window;
 }
 
 std::vector<std::int64_t> read_lengths(const std::string& word) {
@@ -61,12 +41,32 @@ nn::GlobalQuery read_global_query(const std::string& word) {
 
 }  // namespace
 
+Diagonal read_diagonal(const std::string& word) {
+  if (word == "top_left") return Diagonal::top_left();
+  if (word == "bottom_right") return Diagonal::bottom_right();
+  try {
+    return Diagonal::offset(read_integer(word));
+  } catch (const UsageError&) {
+    throw UsageError(cat("'", word, "' is not a diagonal; it is top_left, bottom_right or a whole number, the offset"));
+  }
+}
+
+Window read_window(const std::string& word) {
+  const std::size_t comma = word.find(',');
+  if (comma == std::string::npos) throw UsageError(cat("'", word, "' is not a window; it is LEFT,RIGHT, as 128,0, and a side left out is open"));
+  Window window;
+  const std::string left = word.substr(0, comma), right = word.substr(comma + 1);
+  if (!left.empty()) window.left = read_count(left);
+  if (!right.empty()) window.right = read_count(right);
+  return window;
+}
+
 void add_attention_rules(CLI::App& parser, AttentionRules* rules) {
   add_value(parser, "--causal", &rules->causal, read_causal, "[DIAGONAL]",
             "no query looks at keys after the diagonal: top_left, bottom_right, or an offset as 3; without a value for as many keys as queries")
       ->expected(0, 1);
   add_value(parser, "--window", &rules->window, read_window, "LEFT,RIGHT", "keys at most LEFT before and RIGHT after the diagonal; a side left out is open");
-  add_value(parser, "--window-diagonal", &rules->window_diagonal, [](const std::string& word) { return diagonal_of(read_causal(word)); }, "DIAGONAL",
+  add_value(parser, "--window-diagonal", &rules->window_diagonal, read_diagonal, "DIAGONAL",
             "where the window is counted from (default: the causal diagonal, else bottom_right)");
   parser
       .add_option_function<std::string>(
@@ -108,7 +108,7 @@ Mask mask_of(const AttentionRules& rules, const Shape& lead, std::int64_t querie
   if (rules.causal == kBareCausal && queries != keys) {
     throw UsageError(cat("--causal: there are ", queries, " queries and ", keys, " keys, so name the diagonal: top_left, bottom_right or an offset"));
   }
-  if (!rules.causal.empty()) mask.causal = diagonal_of(rules.causal);
+  if (!rules.causal.empty()) mask.causal = rules.causal == kBareCausal ? Diagonal::top_left() : read_diagonal(rules.causal);
   mask.window = rules.window;
   mask.window.diagonal = rules.window_diagonal;
   if (!rules.has_key_lengths) return mask;

@@ -12,6 +12,9 @@
 
 namespace polyhead::app {
 
+Diagonal read_diagonal(const std::string& word);  // top_left, bottom_right or an offset
+Window read_window(const std::string& word);      // "128,0"; a side that is left out is open: "128,"
+
 struct AttentionRules {
   std::string causal;  // "" (off), "self" (the option without a value), top_left, bottom_right or an offset
   Window window;

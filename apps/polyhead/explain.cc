@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "arguments.h"
+#include "attention_rules.h"
 #include "json.h"
 #include "polyhead/sdpa.h"
 #include "polyhead/tensor.h"
@@ -34,27 +35,6 @@ struct Options {
 };
 
 std::vector<std::string> strings(std::span<const std::string_view> views) { return {views.begin(), views.end()}; }
-
-Diagonal read_diagonal(const std::string& word) {
-  if (word == "top_left") return Diagonal::top_left();
-  if (word == "bottom_right") return Diagonal::bottom_right();
-  try {
-    return Diagonal::offset(read_integer(word));
-  } catch (const UsageError&) {
-    throw UsageError(cat("'", word, "' is not a diagonal; it is top_left, bottom_right or a whole number, the offset"));
-  }
-}
-
-// "128,0"; a side that is left out is open: "128,".
-Window read_window(const std::string& word) {
-  const std::size_t comma = word.find(',');
-  if (comma == std::string::npos) throw UsageError(cat("'", word, "' is not a window; it is LEFT,RIGHT, as 128,0, and a side left out is open"));
-  Window window;
-  const std::string left = word.substr(0, comma), right = word.substr(comma + 1);
-  if (!left.empty()) window.left = read_count(left);
-  if (!right.empty()) window.right = read_count(right);
-  return window;
-}
 
 // Address space without memory behind it: explain() looks at where tensors lie and never at what they hold.
 Tensor reserve(DType dtype, const Shape& shape) {

@@ -19,7 +19,7 @@
 namespace polyhead::app {
 namespace {
 
-constexpr std::int64_t kLargestMap = std::int64_t{1} << 28;  // numbers; a trace holds several maps of up to 8 bytes each
+constexpr std::int64_t kLargestMap = std::int64_t{1} << 26;  // numbers; a trace holds up to seven maps, of 4 or 8 bytes a number
 
 struct Options {
   std::string layer;
@@ -89,6 +89,18 @@ struct Inputs {
 
 int axis_of(const nn::MultiHeadAttentionConfig& config, int rank) { return config.axis < 0 ? config.axis + rank : config.axis; }
 
+void require_small(const Shape& maps) {
+  require(numel(maps) <= kLargestMap, "trace: the scores ", maps, " of this problem are too many to be shown step by step; at most ", kLargestMap, " are");
+}
+
+// A tensor of any size without memory of its own, to ask a layer about sizes.
+ConstTensorView stand_in(DType dtype, const Shape& shape) {
+  static constexpr double kElement = 0;
+  Strides zeros = shape;
+  std::ranges::fill(zeros, 0);
+  return {&kElement, dtype, shape, zeros};
+}
+
 void make_inputs(const Options& o, const Subject& subject, Inputs* in) {
   const nn::MultiHeadAttentionConfig& c = subject.layer.config;
   Shape shape;
@@ -100,6 +112,17 @@ void make_inputs(const Options& o, const Subject& subject, Inputs* in) {
     shape = {o.batch, o.batch, c.query_width};
     shape[axis] = o.length;
   }
+  const int axis = axis_of(c, shape.size());
+  const bool own_key = (subject.cross || o.key_length || c.key_width != c.query_width || c.value_width != c.query_width) && 0 <= axis && axis < shape.size() - 1;
+  Shape key_shape = shape, value_shape = shape;
+  if (own_key) {
+    key_shape[axis] = value_shape[axis] = o.key_length.value_or(shape[axis]);
+    key_shape[-1] = c.key_width;
+    value_shape[-1] = c.value_width;
+  }
+  const bool own_value = own_key && c.value_width != c.key_width;
+  require_small(subject.layer.maps_shape({.query = stand_in(c.dtype, shape), .key = own_key ? stand_in(c.dtype, key_shape) : ConstTensorView(),
+                                          .value = own_value ? stand_in(c.dtype, value_shape) : ConstTensorView()}));
   nn::Initialiser random(nn::Initialiser(o.seed).child_seed());
   const auto filled = [&](const Shape& wanted) {
     Tensor x(c.dtype, wanted);
@@ -111,15 +134,8 @@ void make_inputs(const Options& o, const Subject& subject, Inputs* in) {
     return x;
   };
   in->query = filled(shape);
-  const int axis = axis_of(c, shape.size());
-  const bool own_key = subject.cross || o.key_length || c.key_width != c.query_width || c.value_width != c.query_width;
-  if (own_key && 0 <= axis && axis < shape.size() - 1) {
-    shape[axis] = o.key_length.value_or(shape[axis]);
-    shape[-1] = c.key_width;
-    in->key = filled(shape);
-    shape[-1] = c.value_width;
-    if (c.value_width != c.key_width) in->value = filled(shape);
-  }
+  if (own_key) in->key = filled(key_shape);
+  if (own_value) in->value = filled(value_shape);
   in->description = o.ones ? std::string("ones") : cat("random numbers (normal, seed ", o.seed, ")");
 }
 
@@ -139,7 +155,7 @@ void complete_options(const Options& o, const Subject& subject, Inputs* in) {
   const nn::MultiHeadAttentionConfig& c = subject.layer.config;
   const Shape maps = subject.layer.maps_shape(in->input);  // also checks the inputs
   const std::int64_t keys = maps[-1] - (c.bias_kv ? 1 : 0) - (c.zero_key ? 1 : 0);
-  require(numel(maps) <= kLargestMap, "trace: the scores ", maps, " of this problem are too many to be shown step by step; at most ", kLargestMap, " are");
+  require_small(maps);
   AttentionRules rules = o.rules;
   if (subject.causal && rules.causal.empty()) rules.causal = "bottom_right";
   const Shape lead = maps.first(maps.size() - 3);

@@ -74,9 +74,10 @@ std::string trace_table(std::span<const nn::TraceStep> steps, std::size_t width)
 }
 
 std::string legend(const nn::MultiHeadAttentionConfig& config, const Shape& maps, std::int64_t added_keys) {
-  std::string text = "Letters: ";
+  std::string text = "Letters: ";  // as in TraceStep::letters
   const Shape lead = maps.first(maps.size() - 3);
-  for (int i = 0; i < lead.size(); ++i) append(text, cat("B", lead.size() > 1 ? cat(i + 1) : "", " = ", counted(lead[i], lead.size() > 1 ? "row" : "sequence"), ", "));
+  if (lead.size() == 1) append(text, cat("B = ", counted(lead[0], "sequence"), ", "));
+  for (int i = 0; lead.size() > 1 && i < lead.size(); ++i) append(text, cat("B", i + 1, " = ", lead[i], i + 1 < lead.size() ? ", " : " leading dimensions, "));
   append(text, cat("N = ", counted(config.heads, "head"), config.kv_heads != config.heads ? cat(", K = ", counted(config.kv_heads, "key/value head")) : ""));
   if (config.global_query == nn::GlobalQuery::off) {
     append(text, cat(", T = ", maps[-2], maps[-2] == 1 ? " query" : " queries"));

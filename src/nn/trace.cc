@@ -86,6 +86,8 @@ class Tracer {
     return cat("; the same data as (", batch, ",", heads[-2], ",", heads[-1], ") where heads are folded into the batch");
   }
 
+  std::string key_width(const char* width) const { return key_heads_ == "1" ? width : cat(key_heads_, "*", width); }
+
   std::string sequences() const { return shapes_.lead.empty() ? "" : cat(counted(numel(shapes_.lead), "sequence"), " of "); }
 
   void inputs() {
@@ -115,17 +117,17 @@ class Tracer {
     const std::string query = config_.global_query == GlobalQuery::off ? "query" : "mean query";
     project("q", names_.q, query, queries_, "N*H", layer_.q, ConstTensorView(saved_.q));
     const auto own = [&](const Tensor& x) { return x.view().slice(shapes_.axis, 0, shapes_.keys); };
-    project("k", names_.k, key, "S", key_heads_ + "*H", layer_.k, own(saved_.k));
-    project("v", names_.v, value, "S", key_heads_ + "*V", layer_.v, own(saved_.v));
+    project("k", names_.k, key, "S", key_width("H"), layer_.k, own(saved_.k));
+    project("v", names_.v, value, "S", key_width("V"), layer_.v, own(saved_.v));
     if (shapes_.added_keys == 0) return;
     const std::string zero = config_.zero_key ? ", 0" : "";
     std::vector<std::string> what;
     if (config_.bias_kv) what.emplace_back("a learned one");
     if (config_.zero_key) what.emplace_back("one of zeros");
     const std::string which = cat(joined(what, " and "), ", after the ", shapes_.keys, " of the input; every query may attend to ", what.size() == 1 ? "it" : "them");
-    add("added key", cat("k, ", config_.bias_kv ? "bias_k" : "", config_.bias_kv ? zero : std::string("0")), input_letters(keys_, key_heads_ + "*H"),
+    add("added key", cat("k, ", config_.bias_kv ? "bias_k" : "", config_.bias_kv ? zero : std::string("0")), input_letters(keys_, key_width("H")),
         cat("further keys: ", which), Tensor::copy_of(saved_.k));
-    add("added value", cat("v, ", config_.bias_kv ? "bias_v" : "", config_.bias_kv ? zero : std::string("0")), input_letters(keys_, key_heads_ + "*V"),
+    add("added value", cat("v, ", config_.bias_kv ? "bias_v" : "", config_.bias_kv ? zero : std::string("0")), input_letters(keys_, key_width("V")),
         cat("their values: ", which), Tensor::copy_of(saved_.v));
   }
 

@@ -1,0 +1,180 @@
+import json
+import math
+import shutil
+import unittest
+
+from program import DATA, ProgramTest
+from tensor_files import load_npz, load_safetensors, save_safetensors
+
+VECTORS = DATA.parent / "golden" / "vectors"
+
+
+def largest(tensor):
+    return max((abs(x) for x in tensor[1] if math.isfinite(x)), default=0)
+
+
+def options_of(case):
+    """The rules that a golden file keeps in its metadata, as arguments."""
+    arguments = []
+    if case.get("causal"):
+        arguments += ["--causal", case["causal"]]
+    if case.get("causal_offset") is not None:
+        arguments += ["--causal", str(case["causal_offset"])]
+    if case.get("window"):
+        arguments += ["--window", ",".join(map(str, case["window"]))]
+    lengths = case.get("key_lengths") or case.get("valid_lens")
+    if lengths:
+        rows = [",".join(map(str, row)) if isinstance(row, list) else str(row) for row in lengths]
+        arguments += ["--key-lengths", (";" if isinstance(lengths[0], list) else ",").join(rows)]
+    for key, option in [("scale", "--scale"), ("softcap", "--softcap"), ("dropout", "--dropout"), ("empty_rows", "--empty-rows")]:
+        if case.get(key):
+            arguments += [option, str(case[key])]
+    if case["op"] == "layer":
+        arguments += ["--heads", str(case["heads"])]
+        if "axis" in case:
+            arguments += ["--axis", str(case["axis"])]
+        if case.get("add_zero_attn"):
+            arguments += ["--zero-key"]
+    return arguments
+
+
+class Attend(ProgramTest):
+    def attend(self, *arguments, output="out.safetensors", **options):
+        result = self.succeeds("attend", *arguments, "-o", self.folder / output, **options)
+        return result, (load_npz if output.endswith("npz") else load_safetensors)(self.folder / output)
+
+    def assert_close(self, name, actual, expected, magnitude=None):
+        self.assertEqual(actual[0], expected[0], name)
+        bound = 1e-12 * (largest(expected) if magnitude is None else magnitude)
+        for a, e in zip(actual[1], expected[1]):
+            self.assertTrue(a == e or abs(a - e) <= bound, f"{name}: {a}, expected {e}")
+
+    def golden(self, pattern):
+        paths = sorted(VECTORS.glob(pattern))
+        self.assertTrue(paths, f"no golden vectors in {VECTORS}")
+        for path in paths:
+            with self.subTest(path.stem):
+                expected = load_safetensors(path)
+                case = json.loads(expected.pop("__metadata__")["case"])
+                weights = ["--weights", path] if case["op"] == "layer" else []
+                result, actual = self.attend(*weights, "--tensors", path, "--maps", "--gradients", *options_of(case))
+                self.assertEqual(result.stderr, b"")  # in particular: every tensor of the file has its place
+                results = {name for name in expected if name in ("out", "weights", "lse") or name.startswith("d_") and name != "d_out"}
+                self.assertEqual(set(actual) - {"__metadata__"}, results | {"lse"})
+                of_all_gradients = max(largest(expected[name]) for name in results if name.startswith("d_"))
+                for name in results:
+                    # A gradient that is zero in exact arithmetic (a bias of the keys moves whole rows of scores) is rounding noise in both.
+                    noise = name.startswith("d_") and largest(expected[name]) < 1e-13 * of_all_gradients
+                    self.assert_close(name, actual[name], expected[name], of_all_gradients if noise else None)
+
+    def test_layers_agree_with_the_golden_vectors_in_every_output_map_and_gradient(self):
+        for source in ("axis_*", "cross_*", "self_*", "multi_*", "torch_*", "valid_*"):
+            self.golden(source + ".safetensors")
+
+    def test_attention_itself_agrees_with_the_golden_vectors(self):
+        self.golden("sdpa_*.safetensors")
+
+    def test_without_options_there_is_the_output_only(self):
+        result, tensors = self.attend("--tensors", VECTORS / "sdpa_plain.safetensors", output="out.npz")
+        self.assertEqual(set(tensors), {"out"})
+        self.assertIn("float64  [2,3,5,4]  out", result.stdout.decode())
+
+    def test_top_keys_are_the_largest_weights(self):
+        path = VECTORS / "sdpa_plain.safetensors"
+        _, tensors = self.attend("--tensors", path, "--maps", "--top-keys", "3")
+        shape, weights = tensors["weights"]
+        keys = shape[-1]
+        self.assertEqual(tensors["top_keys"][0], (*shape[:-1], 3))
+        for row in range(len(weights) // keys):
+            values = weights[row * keys:(row + 1) * keys]
+            order = sorted(range(keys), key=lambda s: -values[s])[:3]
+            self.assertEqual(list(tensors["top_keys"][1][row * 3:row * 3 + 3]), order)
+            self.assertEqual(list(tensors["top_weights"][1][row * 3:row * 3 + 3]), [values[s] for s in order])
+
+    def test_json_lists_what_was_written(self):
+        result, tensors = self.attend("--weights", VECTORS / "torch_mha_cross.safetensors", "--heads", "4", "--tensors", VECTORS / "torch_mha_cross.safetensors",
+                                      "--gradients", "--json")
+        told = json.loads(result.stdout)
+        self.assertEqual(told["operation"], "layer of layout torch, 4 heads")
+        self.assertEqual({t["name"]: (t["dtype"], tuple(t["shape"])) for t in told["tensors"]},
+                         {name: ("float64", tensor[0]) for name, tensor in tensors.items() if name != "__metadata__"})
+
+    def test_a_layer_of_a_model_is_named_by_its_prefix(self):
+        tensors = load_safetensors(VECTORS / "torch_mha_cross.safetensors")
+        tensors.pop("__metadata__")
+        parameters = {name: tensors[name] for name in ("in_proj_weight", "in_proj_bias", "out_proj.weight", "out_proj.bias")}
+        model = {f"layers.{i}.attention.{name}": ("F64", shape, [x * (i + 1) for x in values]) for i in range(2) for name, (shape, values) in parameters.items()}
+        weights, inputs = self.folder / "model.safetensors", VECTORS / "torch_mha_cross.safetensors"
+        save_safetensors(weights, model)
+        self.fails(1, "attend", "--weights", weights, "--heads", "4", "--tensors", inputs, "-o", self.folder / "out.npz", mentions=["layers.0", "layers.1"])
+        _, written = self.attend("--weights", weights, "--heads", "4", "--tensors", inputs, "--prefix", "layers.0.attention", "--gradients")
+        self.assertIn("d_layers.0.attention.in_proj_weight", written)
+        self.assert_close("out", written["out"], tensors["out"])
+
+    def test_a_name_that_is_nearly_right_is_pointed_out(self):
+        q = ("F32", (1, 1, 2), [0.5, 1.0])
+        path = self.folder / "in.safetensors"
+        save_safetensors(path, {"q": q, "k": q, "v": q, "atend": ("BOOL", (1, 1), [1]), "picture": q})
+        result, _ = self.attend("--tensors", path)
+        self.assertIn("note: 'atend'", result.stderr.decode())
+        self.assertIn("did you mean 'attend'?", result.stderr.decode())
+        self.assertIn("1 tensor of", result.stderr.decode())
+        self.assertIn("picture", result.stderr.decode())
+
+    def test_inputs_take_the_dtype_of_the_parameters_with_a_note(self):
+        tensors = load_safetensors(VECTORS / "torch_mha_cross.safetensors")
+        tensors.pop("__metadata__")
+        weights = self.folder / "weights.safetensors"
+        save_safetensors(weights, {name: ("F32", *tensors[name]) for name in ("in_proj_weight", "in_proj_bias", "out_proj.weight", "out_proj.bias")})
+        result, written = self.attend("--weights", weights, "--heads", "4", "--tensors", VECTORS / "torch_mha_cross.safetensors")
+        self.assertRegex(result.stderr.decode(), r"note: query is float64; it is converted to float32")
+        for a, e in zip(written["out"][1], tensors["out"][1]):
+            self.assertAlmostEqual(a, e, delta=1e-4)
+
+    def test_errors_are_one_sentence_and_leave_nothing_behind(self):
+        plain, cross, out = VECTORS / "sdpa_plain.safetensors", VECTORS / "torch_mha_cross.safetensors", self.folder / "out.safetensors"
+        self.fails(2, "attend", "-o", out, mentions=["--tensors"])
+        self.fails(2, "attend", "--tensors", plain, mentions=["--output"])
+        self.fails(2, "attend", "--tensors", plain, "-o", self.folder / "out.json", mentions=[".safetensors"])
+        self.fails(2, "attend", "--tensors", plain, "-o", out, "--axis", "0", mentions=["--weights"])
+        self.fails(2, "attend", "--tensors", plain, "-o", out, "--causal", mentions=["5 queries", "7 keys"])
+        self.fails(2, "attend", "--tensors", plain, "-o", out, "--causal", "left", mentions=["top_left"])
+        self.fails(2, "attend", "--tensors", plain, "-o", out, "--key-lengths", "3,2,1", mentions=["3 lengths", "2, one for each sequence", "10"])
+        self.fails(2, "attend", "--tensors", plain, "-o", out, "--key-lengths", "nan,1", mentions=["nan,1"])
+        self.fails(1, "attend", "--tensors", plain, "-o", out, "--key-lengths", "3,8", mentions=["8"])
+        self.fails(2, "attend", "--tensors", plain, "-o", out, "--top-keys", "8", mentions=["7 keys"])
+        self.fails(2, "attend", "--tensors", plain, "-o", out, "--empty-rows", "unifrom", mentions=["uniform"])
+        self.fails(2, "attend", "--weights", cross, "--layout", "torhc", "--tensors", cross, "-o", out, mentions=["'torch'"])
+        self.fails(2, "attend", "--weights", cross, "--tensors", cross, "-o", out, mentions=["--heads"])
+        self.fails(1, "attend", "--weights", cross, "--heads", "5", "--tensors", cross, "-o", out, mentions=["24", "5"])
+        self.fails(1, "attend", "--weights", plain, "--heads", "5", "--tensors", cross, "-o", out)
+        self.fails(1, "attend", "--weights", cross, "--heads", "4", "--tensors", plain, "-o", out, mentions=["'query'"])
+        self.fails(1, "attend", "--tensors", cross, "-o", out, mentions=["'q'", "--weights"])
+        self.fails(1, "attend", "--tensors", self.folder / "missing.safetensors", "-o", out, mentions=["missing.safetensors"])
+        self.fails(1, "attend", "--tensors", plain, "-o", self.folder / "missing" / "out.npz", mentions=["missing"])
+        path = self.folder / "in.safetensors"
+        q = ("F32", (1, 1, 2), [0.5, 1.0])
+        save_safetensors(path, {"q": q, "k": q, "v": q, "attend": ("BOOL", (3,), [1, 1, 1])})
+        self.fails(1, "attend", "--tensors", path, "-o", out, mentions=["attend is [3]"])
+        save_safetensors(path, {"q": q, "k": q, "v": q})
+        self.fails(1, "attend", "--tensors", path, "-o", out, "--gradients", mentions=["'d_out'"])
+        save_safetensors(path, {"q": q, "k": q, "v": ("I32", (1, 1, 2), [1, 2])})
+        self.fails(1, "attend", "--tensors", path, "-o", out, mentions=["int32"])
+
+    def test_an_existing_output_survives_a_failure(self):
+        out = self.folder / "out.safetensors"
+        shutil.copy(VECTORS / "sdpa_plain.safetensors", out)
+        before = out.read_bytes()
+        self.fails(1, "attend", "--tensors", VECTORS / "sdpa_plain.safetensors", "-o", out, "--key-lengths", "3,8")
+        self.assertEqual(out.read_bytes(), before)
+
+    def test_extents_of_zero(self):
+        path = self.folder / "in.safetensors"
+        save_safetensors(path, {"q": ("F32", (2, 0, 3), []), "k": ("F32", (2, 0, 3), []), "v": ("F32", (2, 0, 1), []), "d_out": ("F32", (2, 0, 1), [])})
+        _, tensors = self.attend("--tensors", path, "--maps", "--gradients", "--top-keys", "0")
+        self.assertEqual(tensors["out"][0], (2, 0, 1))
+        self.assertEqual(tensors["weights"][0], (2, 0, 0))
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -1,0 +1,152 @@
+import json
+import unittest
+
+from program import DATA, ProgramTest, run_on_terminal
+from tensor_files import load_safetensors, save_safetensors
+
+VECTORS = DATA.parent / "golden" / "vectors"
+
+
+def flat(values):
+    if not isinstance(values, list):
+        return [values]
+    return [x for part in values for x in flat(part)]
+
+
+class Trace(ProgramTest):
+    def trace(self, *arguments):
+        """name of a step -> the step, in order"""
+        told = json.loads(self.succeeds("trace", *arguments, "--json").stdout)
+        return {step["step"]: step for step in told["steps"]}
+
+    def test_the_d2l_layer_has_the_shapes_of_its_chapter(self):
+        arguments = ("--layer", "d2l", "--num-hiddens", "100", "--heads", "5", "--batch", "2", "--length", "10")
+        steps = self.trace(*arguments)
+        self.assertEqual([steps[name]["shape"] for name in ("query", "projection q", "split q", "weighted values", "merge", "output map")],
+                         [[2, 10, 100], [2, 10, 100], [2, 5, 10, 20], [2, 5, 10, 20], [2, 10, 100], [2, 10, 100]])
+        for name in ("split q", "weighted values"):
+            self.assertIn("the same data as (10,10,20)", steps[name]["meaning"])
+        self.assertEqual(steps["projection q"]["where"], "W_q(query)")
+        text = self.succeeds("trace", *arguments).stdout.decode()
+        self.assertIn("num_hiddens=100, num_heads=5", text)
+        for step in steps.values():
+            self.assertRegex(text, rf"{step['step']} +\S.*\[{','.join(map(str, step['shape']))}\]")
+
+    def test_every_listed_layer_can_be_traced_and_is_listed_with_its_arguments(self):
+        listed = json.loads(self.succeeds("trace", "--list", "--json").stdout)["layers"]
+        text = self.succeeds("trace", "--list").stdout.decode()
+        self.assertGreaterEqual(len(listed), 12)  # the rows of the table of sources, self and cross attention apart
+        help_text = self.succeeds("trace", "--help").stdout.decode()
+        for layer in listed:
+            with self.subTest(layer["layer"]):
+                self.assertIn(layer["layer"] + "\n", text)
+                steps = self.trace("--layer", layer["layer"], "--batch", "1", "--length", "3", "--values")
+                for row in steps["softmax"]["values"][0]:
+                    for weights in row:
+                        self.assertAlmostEqual(sum(weights), 1, places=5)
+                for argument in layer["arguments"].values():
+                    self.assertIn(argument["option"], help_text)
+
+    def test_constructor_arguments_reach_the_layer(self):
+        shapes = lambda *arguments: {name: step["shape"] for name, step in self.trace(*arguments, "--batch", "2", "--length", "3").items()}
+        multi = shapes("--layer", "multi_atten", "--emd-size", "10", "--q-k-size", "3", "--v-size", "4", "--head", "5")
+        self.assertEqual((multi["split q"], multi["split v"], multi["merge"]), ([2, 5, 3, 3], [2, 5, 3, 4], [2, 3, 20]))
+        self.assertNotIn("output map", multi)
+        cross = shapes("--layer", "cross_attention", "--input-dim", "8", "--dim-qk", "4", "--dim-v", "6", "--key-length", "5")
+        self.assertEqual((cross["query"], cross["key"], cross["softmax"], cross["merge"]), ([2, 3, 8], [2, 5, 8], [2, 1, 3, 5], [2, 3, 6]))
+        d2l = shapes("--layer", "d2l", "--num-hiddens", "10", "--key-size", "4", "--query-size", "6", "--value-size", "7", "--bias")
+        self.assertEqual((d2l["query"], d2l["key"], d2l["value"], d2l["output map"]), ([2, 3, 6], [2, 3, 4], [2, 3, 7], [2, 3, 10]))
+        torch = shapes("--layer", "torch", "--embed-dim", "8", "--num-heads", "2", "--add-bias-kv", "--add-zero-attn", "--bias", "false")
+        self.assertEqual((torch["added key"], torch["softmax"]), ([2, 5, 8], [2, 2, 3, 5]))
+        column = shapes("--layer", "alphafold", "--c-in", "8", "--c", "2", "--n-head", "4", "--attn-dim", "-3", "--gated", "--is-global", "--shape", "2,7,5,8")
+        self.assertEqual((column["mean query"], column["split k"], column["softmax"], column["gate"], column["output map"]),
+                         ([2, 1, 5, 8], [2, 5, 1, 7, 2], [2, 5, 4, 1, 7], [2, 7, 5, 8], [2, 7, 5, 8]))
+        self.assertIn("causal", self.trace("--layer", "gpt2", "--n-embd", "8", "--n-head", "2", "--length", "3")["mask"]["where"])
+        t5 = self.trace("--layer", "t5", "--d-model", "8", "--num-heads", "2", "--d-kv", "4", "--length", "3")
+        self.assertNotIn("scale", t5)
+        self.assertIn("bias", t5)
+
+    def test_valid_lengths_mask_scores_and_weights(self):
+        steps = self.trace("--layer", "d2l", "--num-hiddens", "4", "--heads", "2", "--length", "3", "--valid-lens", "2,0", "--values")
+        self.assertIn("3 rows without a key: every key gets the same weight", steps["mask"]["meaning"])
+        for head in steps["mask"]["values"][0]:
+            self.assertEqual([row[2] for row in head], ["-inf"] * 3)
+        for head in steps["softmax"]["values"][0]:
+            self.assertEqual([row[2] for row in head], [0] * 3)
+        for x in flat(steps["softmax"]["values"][1]):
+            self.assertAlmostEqual(x, 1 / 3, places=6)
+
+    def test_a_weights_file_ends_in_its_known_output(self):
+        for name, options in [("torch_mha_cross", ["--heads", "4"]), ("valid_lens_per_sequence", ["--heads", "5", "--valid-lens", "3,2"]), ("torch_mha_float_mask", ["--heads", "4"]),
+                              ("axis_global_gated_mask", ["--heads", "4", "--axis", "-3"]), ("multi_atten_unequal", ["--heads", "3"])]:
+            with self.subTest(name):
+                path = VECTORS / f"{name}.safetensors"
+                steps = self.trace("--weights", path, "--input", path, "--values", *options)
+                _, expected = load_safetensors(path)["out"]
+                actual = flat(list(steps.values())[-1]["values"])
+                self.assertEqual(len(actual), len(expected))
+                for a, e in zip(actual, expected):
+                    self.assertAlmostEqual(a, e, delta=1e-12 * max(map(abs, expected)))
+
+    def test_values_print_every_number_of_small_tensors_and_say_what_is_left_out_of_large_ones(self):
+        path = self.folder / "in.safetensors"
+        save_safetensors(path, {"query": ("F64", (1, 2, 4), [1, -2.5, 3, 0.125, 5, 6, 7, 8])})
+        arguments = ("trace", "--layer", "self_attention", "--input-dim", "4", "--dim-qk", "2", "--dim-v", "2", "--input", path, "--values", "--precision", "2")
+        text = self.succeeds(*arguments).stdout.decode()
+        self.assertIn("query  [1,2,4]\n  [0]\n   1.00 -2.50  3.00  0.12\n   5.00  6.00  7.00  8.00\n", text)
+        self.assertNotIn("shown", text)
+        large = self.succeeds("trace", "--layer", "d2l", "--values").stdout.decode()
+        self.assertIn("…", large)
+        self.assertRegex(large, r"\(\d+ of 2000 numbers shown\)")
+        self.assertNotIn("shown", self.succeeds("trace", "--layer", "d2l", "--values", "--limit", "2000").stdout.decode())
+
+    def test_ones_give_uniform_weights(self):
+        steps = self.trace("--layer", "torch", "--ones", "--length", "4", "--values")
+        for x in flat(steps["softmax"]["values"]):
+            self.assertAlmostEqual(x, 0.25, places=6)
+
+    def test_a_seed_gives_the_same_numbers_and_another_seed_others(self):
+        first, again, other = (self.succeeds("trace", "--layer", "torch", "--values", "--seed", seed).stdout for seed in ("1", "1", "2"))
+        self.assertEqual(first, again)
+        self.assertNotEqual(first, other)
+
+    def test_lines_fit_terminals(self):
+        for columns in (40, 60, 80, 100, 130, 200):
+            with self.subTest(columns):
+                status, text, said = run_on_terminal("trace", "--layer", "alphafold", "--gated", "--valid-lens", "3,2", "--length", "4", "--values", columns=columns)
+                self.assertEqual((status, said), (0, ""))
+                self.assertNotIn("\x1b", text)
+                if columns >= 60:
+                    self.assertLessEqual(max(map(len, text.split("\n"))), columns)
+                self.assertIn("linear_g", text)
+
+    def test_errors_are_one_sentence(self):
+        self.fails(2, "trace", mentions=["--layer", "--weights"])
+        self.fails(2, "trace", "--layer", "d2", mentions=["did you mean 'd2l'"])
+        self.fails(2, "trace", "--layer", "d2l", "--num-hidden", "5", mentions=["--num-hiddens"])
+        self.fails(2, "trace", "--layer", "d2l", "--dim-qk", "5", mentions=["--dim-qk", "--num-hiddens"])
+        self.fails(2, "trace", "--layer", "d2l", "--num-hiddens", "7", "--heads", "2", mentions=["7", "2"])
+        self.fails(2, "trace", "--layer", "d2l", "--num-hiddens", "x", mentions=["'x'"])
+        self.fails(2, "trace", "--layer", "d2l", "--num-hiddens", "0", mentions=["0"])
+        self.fails(2, "trace", "--layer", "d2l", "--num-heads", "5", "--heads", "4", mentions=["--num-heads"])
+        self.fails(2, "trace", "--layer", "torch", "--bias", "maybe", mentions=["'maybe'"])
+        self.fails(2, "trace", "--layer", "self_attention", "--heads", "2", mentions=["one head"])
+        self.fails(2, "trace", "--layer", "d2l", "--weights", "x", mentions=["not both"])
+        self.fails(2, "trace", "--layer", "d2l", "--valid-lens", "3", mentions=["1 length", "2"])
+        self.fails(2, "trace", "--layer", "alphafold", "--attn-dim", "-4", mentions=["--shape"])
+        self.fails(2, "trace", "--layer", "d2l", "--precision", "99", mentions=["99"])
+        self.fails(1, "trace", "--layer", "d2l", "--length", "1000000", mentions=["too many"])
+        self.fails(1, "trace", "--layer", "d2l", "--shape", "2,3,5", mentions=["[2,3,5]", "100"])
+        self.fails(1, "trace", "--layer", "d2l", "--softcap", "-1", mentions=["-1"])
+        path = self.folder / "in.safetensors"
+        save_safetensors(path, {"quary": ("F32", (1, 2, 100), [0.0] * 200)})
+        self.fails(1, "trace", "--layer", "d2l", "--input", path, mentions=["'query'", "quary"])
+        self.fails(2, "trace", "--layer", "d2l", "--input", path, "--length", "3", mentions=["--length", "--input"])
+
+    def test_extents_of_zero(self):
+        self.assertEqual(self.trace("--layer", "d2l", "--length", "0", "--values")["output map"]["shape"], [2, 0, 100])
+        self.assertIn("no numbers", self.succeeds("trace", "--layer", "d2l", "--batch", "0", "--values").stdout.decode())
+
+
+if __name__ == "__main__":
+    unittest.main()
