@@ -57,6 +57,26 @@ TEST(LoadTokenizer, TokenizerJsonIsFollowedBeforeTokenizerConfig) {
   EXPECT_EQ(tokens.spans[2], (ByteSpan{3, 11}));
 }
 
+TEST(LoadTokenizer, EachSwitchOfTheNormalizerIsRead) {
+  const auto pieces = [](json normalizer, const std::string& text) {
+    ModelFolder folder;
+    folder.write("vocab.txt", "[UNK]\n[CLS]\n[SEP]\né\ne\na我\na\n我\nA\n");
+    json file = tokenizer_json();
+    if (normalizer.is_object()) normalizer["type"] = "BertNormalizer";
+    file["normalizer"] = std::move(normalizer);
+    file["added_tokens"] = json::array();
+    folder.write_json("tokenizer.json", file);
+    auto all = load_tokenizer(folder.path()).encode(text).pieces;
+    return std::vector<std::string>(all.begin() + 1, all.end() - 1);
+  };
+  EXPECT_THAT(pieces(json::object(), "É A"), ElementsAre("e", "a"));
+  EXPECT_THAT(pieces({{"strip_accents", false}}, "É"), ElementsAre("é"));
+  EXPECT_THAT(pieces({{"strip_accents", true}, {"lowercase", false}}, "é A"), ElementsAre("e", "A"));
+  EXPECT_THAT(pieces({{"handle_chinese_chars", false}}, "a我"), ElementsAre("a我"));
+  EXPECT_THAT(pieces({{"clean_text", false}}, "a\u200b"), ElementsAre("[UNK]"));
+  EXPECT_THAT(pieces(nullptr, "A a我"), ElementsAre("A", "a我"));
+}
+
 TEST(LoadTokenizer, BertsTemplateIsReadAndOthersAreRefused) {
   ModelFolder folder;
   folder.write("vocab.txt", kVocabulary);
