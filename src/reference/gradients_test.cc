@@ -1,6 +1,7 @@
 // Every gradient of attention by central differences in float64, one option at a time and all together.
-#include "support/attention_case.h"
 #include "support/gradients.h"
+
+#include "support/attention_case.h"
 
 namespace polyhead::test {
 namespace {

@@ -1,5 +1,5 @@
-// The reference against the naive formula of tests/support, over random problems. The reference computes in float64, so a result may differ by
-// the rounding of its storage and no more.
+// The reference against the naive formula of tests/support, over random problems. The reference computes in float64, so a result may differ
+// by the rounding of its storage and no more.
 #include "polyhead/maps.h"
 #include "support/attention_case.h"
 
@@ -11,10 +11,14 @@ constexpr std::uint64_t kSeeds = 700;
 // Half a unit in the last place of a value below 1, and a little for float64's own sums.
 double storage_error(DType dtype) {
   switch (dtype) {
-    case DType::f64: return 1e-13;
-    case DType::f32: return 0x1.001p-24;
-    case DType::f16: return 0x1.01p-11;
-    default: return 0x1.01p-8;
+    case DType::f64:
+      return 1e-13;
+    case DType::f32:
+      return 0x1.001p-24;
+    case DType::f16:
+      return 0x1.01p-11;
+    default:
+      return 0x1.01p-8;
   }
 }
 
@@ -59,8 +63,10 @@ TEST(ReferenceSweep, EveryMapIsTheFormula) {
     const AttentionOutputs o = c.make_outputs();
     c.forward(o);
     const MapsInput input{.q = c.q, .k = c.k, .lse = o.lse};
-    const std::pair<MapValue, const Matrix*> values[] = {{MapValue::scaled_score, &expected.scaled}, {MapValue::capped_score, &expected.capped},
-                                                         {MapValue::score, &expected.score},         {MapValue::probability, &expected.p},
+    const std::pair<MapValue, const Matrix*> values[] = {{MapValue::scaled_score, &expected.scaled},
+                                                         {MapValue::capped_score, &expected.capped},
+                                                         {MapValue::score, &expected.score},
+                                                         {MapValue::probability, &expected.p},
                                                          {MapValue::dropped, &expected.dropped}};
     for (const auto& [value, matrix] : values) {
       SCOPED_TRACE(static_cast<int>(value));
@@ -82,7 +88,8 @@ TEST(ReferenceSweep, CoversEveryRule) {
     const SdpaOptions& o = c.options;
     const Mask& m = o.mask;
     const FullMatrices full = full_matrices(c.q, c.k, c.v, c.d_out, o);
-    const bool mixed = std::find(full.keep.begin(), full.keep.end(), true) != full.keep.end() && std::find(full.keep.begin(), full.keep.end(), false) != full.keep.end();
+    const bool mixed = std::find(full.keep.begin(), full.keep.end(), true) != full.keep.end() &&
+                       std::find(full.keep.begin(), full.keep.end(), false) != full.keep.end();
     seen["causal"] += m.causal && mixed;
     seen["window"] += (m.window.left || m.window.right) && mixed;
     seen["key lengths per sequence"] += m.key_lengths && m.key_lengths.rank() == c.sizes.lead.size() && mixed;

@@ -17,14 +17,16 @@ const Backend kNarrow{
       if (operation != Operation::forward) return "it has no gradient";
       return problem.keys > 4 ? "more than 4 keys" : "";
     },
-    .forward = [](const ForwardProblem& problem) {
-      ++forward_calls;
-      fill(problem.out, 42);
-    },
+    .forward =
+        [](const ForwardProblem& problem) {
+          ++forward_calls;
+          fill(problem.out, 42);
+        },
 };
 
 struct Small {
-  Tensor q{DType::f32, {2, 4, 3, 8}}, k{DType::f32, {2, 2, 4, 8}}, v{DType::f32, {2, 2, 4, 6}}, out{DType::f32, {2, 4, 3, 6}}, lse{DType::f32, {2, 4, 3}};
+  Tensor q{DType::f32, {2, 4, 3, 8}}, k{DType::f32, {2, 2, 4, 8}}, v{DType::f32, {2, 2, 4, 6}}, out{DType::f32, {2, 4, 3, 6}},
+      lse{DType::f32, {2, 4, 3}};
   SdpaForward forward() { return {.q = q, .k = k, .v = v, .out = out, .lse = lse}; }
 };
 
@@ -78,8 +80,9 @@ TEST(Explain, SaysThePathTheSizesAndTheRules) {
                                                  .bias = bias,
                                                  .softcap = 30,
                                                  .dropout = {.p = 0.25}});
-  for (const char* fact : {"backend: ", "float32", "B 2", "N 4", "K 2", "T 3", "S 4", "H 8", "V 6", "scale: 0.5", "softcap 30", "key lengths per sequence",
-                           "dense booleans [3,4]", "keys [t-3, t+2)", "bias: [4,3,4]", "dropout: 0.25, bits drawn per pair", "threads: "}) {
+  for (const char* fact :
+       {"backend: ", "float32", "B 2", "N 4", "K 2", "T 3", "S 4", "H 8", "V 6", "scale: 0.5", "softcap 30", "key lengths per sequence",
+        "dense booleans [3,4]", "keys [t-3, t+2)", "bias: [4,3,4]", "dropout: 0.25, bits drawn per pair", "threads: "}) {
     EXPECT_THAT(text, HasSubstr(fact));
   }
 }

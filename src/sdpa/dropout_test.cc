@@ -90,7 +90,8 @@ TEST(DenseMask, IsTheConjunctionOfItsParts) {
     const std::vector<double> actual = to_doubles(dense.view().expand(pairs));
     for (std::size_t pair = 0; pair < actual.size(); ++pair) {
       const auto at = static_cast<std::int64_t>(pair);
-      const std::int64_t s = at % c.sizes.keys, t = at / c.sizes.keys % c.sizes.queries, b = at / c.sizes.keys / c.sizes.queries / c.sizes.heads();
+      const std::int64_t s = at % c.sizes.keys, t = at / c.sizes.keys % c.sizes.queries,
+                         b = at / c.sizes.keys / c.sizes.queries / c.sizes.heads();
       EXPECT_EQ(actual[pair] != 0, rule.keeps(b, t, s, pair));
     }
     if (HasFailure()) return;

@@ -78,7 +78,8 @@ TEST(SameBits, WhateverTheOtherSequencesAre) {
     Random random(seed);
     AttentionCase c;
     c.dtype = kFloating[seed % 4];
-    c.sizes = {.lead = {3}, .kv_heads = 2, .group = 2, .queries = random.integer(1, 9), .keys = random.integer(1, 9), .qk_width = 3, .v_width = 4};
+    c.sizes = {
+        .lead = {3}, .kv_heads = 2, .group = 2, .queries = random.integer(1, 9), .keys = random.integer(1, 9), .qk_width = 3, .v_width = 4};
     c.draw_inputs(random);
     draw_mask(random, c);
     c.options.mask.attend = c.options.mask.block = c.options.mask.attend_keys = c.options.mask.block_keys = c.options.mask.key_lengths = {};
@@ -95,7 +96,8 @@ TEST(SameBits, WhateverTheOtherSequencesAre) {
       const AttentionOutputs o = alone.make_outputs();
       alone.run(o);
       const auto row = [&](TensorView view) { return view.select(0, b); };
-      expect_same_bits({o.out, o.lse, o.d_q, o.d_k, o.d_v, {}, {}}, {row(all.out), row(all.lse), row(all.d_q), row(all.d_k), row(all.d_v), {}, {}});
+      expect_same_bits({o.out, o.lse, o.d_q, o.d_k, o.d_v, {}, {}},
+                       {row(all.out), row(all.lse), row(all.d_q), row(all.d_k), row(all.d_v), {}, {}});
     }
   }
 }
@@ -120,12 +122,20 @@ TEST(Overlap, PackedQkvIsReadInPlaceAndItsGradientWrittenInPlace) {
   Packed x(1), d_x(2);
   const Tensor q = Tensor::copy_of(x.part(0)), k = Tensor::copy_of(x.part(1)), v = Tensor::copy_of(x.part(2));
   const Tensor d_out = Random(3).tensor(DType::f32, q.shape());
-  Tensor out(DType::f32, q.shape()), lse(DType::f32, {2, 2, 5}), d_q(DType::f32, q.shape()), d_k = d_q, d_v = d_q, packed_out = out, packed_lse = lse;
+  Tensor out(DType::f32, q.shape()), lse(DType::f32, {2, 2, 5}), d_q(DType::f32, q.shape()), d_k = d_q, d_v = d_q, packed_out = out,
+                                                                                             packed_lse = lse;
   sdpa_forward({.q = q, .k = k, .v = v, .out = out, .lse = lse});
   sdpa_backward({.q = q, .k = k, .v = v, .out = out, .lse = lse, .d_out = d_out, .d_q = d_q, .d_k = d_k, .d_v = d_v});
   sdpa_forward({.q = x.part(0), .k = x.part(1), .v = x.part(2), .out = packed_out, .lse = packed_lse});
-  sdpa_backward({.q = x.part(0), .k = x.part(1), .v = x.part(2), .out = packed_out, .lse = packed_lse, .d_out = d_out, .d_q = d_x.part(0),
-                 .d_k = d_x.part(1), .d_v = d_x.part(2)});
+  sdpa_backward({.q = x.part(0),
+                 .k = x.part(1),
+                 .v = x.part(2),
+                 .out = packed_out,
+                 .lse = packed_lse,
+                 .d_out = d_out,
+                 .d_q = d_x.part(0),
+                 .d_k = d_x.part(1),
+                 .d_v = d_x.part(2)});
   EXPECT_TRUE(same_bits(packed_out, out));
   EXPECT_TRUE(same_bits(d_x.part(0), d_q));
   EXPECT_TRUE(same_bits(d_x.part(1), d_k));
@@ -148,7 +158,15 @@ TEST(Overlap, OutputsOnInputsOrOnEachOtherAreRefused) {
   Tensor d_q(DType::f32, out.shape()), bias(DType::f32, {5, 5});
   const auto backward = [&](TensorView to_q, TensorView to_k, TensorView to_bias) {
     return error_message([&] {
-      sdpa_backward({.q = x.part(0), .k = x.part(1), .v = x.part(2), .out = out, .lse = lse, .d_out = out, .d_q = to_q, .d_k = to_k, .d_bias = to_bias},
+      sdpa_backward({.q = x.part(0),
+                     .k = x.part(1),
+                     .v = x.part(2),
+                     .out = out,
+                     .lse = lse,
+                     .d_out = out,
+                     .d_q = to_q,
+                     .d_k = to_k,
+                     .d_bias = to_bias},
                     {.bias = bias});
     });
   };

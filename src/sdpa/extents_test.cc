@@ -17,7 +17,8 @@ TEST(Extents, EachOfZeroAndOneComputesForwardBackwardAndMaps) {
         AttentionCase c;
         c.dtype = dtype;
         c.sizes = {.lead = {2}, .kv_heads = 2, .group = 2, .queries = 3, .keys = 4, .qk_width = 3, .v_width = 5};
-        std::int64_t* const extents[] = {&c.sizes.lead[0], &c.sizes.kv_heads, &c.sizes.queries, &c.sizes.keys, &c.sizes.qk_width, &c.sizes.v_width};
+        std::int64_t* const extents[] = {&c.sizes.lead[0], &c.sizes.kv_heads, &c.sizes.queries,
+                                         &c.sizes.keys,    &c.sizes.qk_width, &c.sizes.v_width};
         *extents[which] = extent;
         c.draw_inputs(random);
         c.options.bias = c.keep(random.tensor(dtype, {1, 1, 1}));
@@ -61,7 +62,8 @@ TEST(Extents, NoKeysGiveZeroAndMinusInfinity) {
 
 TEST(Extents, WithoutAQueryTheGradientsOfKeysValuesAndBiasAreZero) {
   const Tensor q(DType::f32, {2, 0, 4}), k = Random(1).tensor(DType::f32, {2, 3, 4}), v = Random(2).tensor(DType::f32, {2, 3, 5});
-  Tensor out(DType::f32, {2, 0, 5}), lse(DType::f32, {2, 0}), d_k = k, d_v = v, bias = Random(3).tensor(DType::f32, {2, 1, 3}), d_bias = bias;
+  Tensor out(DType::f32, {2, 0, 5}), lse(DType::f32, {2, 0}), d_k = k, d_v = v, bias = Random(3).tensor(DType::f32, {2, 1, 3}),
+                                                              d_bias = bias;
   sdpa_backward({.q = q, .k = k, .v = v, .out = out, .lse = lse, .d_out = out, .d_k = d_k, .d_v = d_v, .d_bias = d_bias}, {.bias = bias});
   for (const Tensor& gradient : {d_k, d_v, d_bias}) {
     for (const double x : to_doubles(gradient)) EXPECT_EQ(x, 0);
@@ -113,7 +115,8 @@ TEST(Scores, OfTenThousandEitherWayStayFinite) {
 }
 
 TEST(Scores, OneSpikeIsOneAndEqualScoresShare) {
-  const Tensor q = Tensor::of<float>({1, 2, 1}, {50, 0}), k = Tensor::of<float>({1, 4, 1}, {1, 100, 2, 3}), v = Tensor::of<float>({1, 4, 1}, {1, 2, 3, 6});
+  const Tensor q = Tensor::of<float>({1, 2, 1}, {50, 0}), k = Tensor::of<float>({1, 4, 1}, {1, 100, 2, 3}),
+               v = Tensor::of<float>({1, 4, 1}, {1, 2, 3, 6});
   Tensor out(DType::f32, {1, 2, 1}), lse(DType::f32, {1, 2}), map(DType::f32, {1, 2, 4});
   sdpa_forward({.q = q, .k = k, .v = v, .out = out, .lse = lse}, {.scale = 1});
   attention_map({.q = q, .k = k, .lse = lse}, map, {.scale = 1});

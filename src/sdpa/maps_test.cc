@@ -38,7 +38,8 @@ TEST(Maps, DroppedMapTimesValuesIsTheOutput) {
     attention_map(m.input(), map, m.c.options, MapValue::dropped);
     const std::vector<double> dropped = to_doubles(map), v = to_doubles(m.c.v), out = to_doubles(m.o.out);
     for (std::size_t i = 0; i < out.size(); ++i) {
-      const std::int64_t j = static_cast<std::int64_t>(i) % z.v_width, row = static_cast<std::int64_t>(i) / z.v_width, head = row / z.queries;
+      const std::int64_t j = static_cast<std::int64_t>(i) % z.v_width, row = static_cast<std::int64_t>(i) / z.v_width,
+                         head = row / z.queries;
       const std::int64_t kv = head / z.heads() * z.kv_heads + head % z.heads() / z.group;
       double sum = 0;
       for (std::int64_t s = 0; s < z.keys; ++s) {
@@ -70,7 +71,8 @@ TEST(Maps, ChosenRowsAreRowsOfTheMapInTheOrderAskedFor) {
     Mapped m(seed, std::array{DType::f64, DType::f16}[seed % 2]);
     Random random(seed);
     std::vector<std::int64_t> queries;
-    for (std::int64_t i = random.integer(0, 6); i > 0 && m.c.sizes.queries > 0; --i) queries.push_back(random.integer(0, m.c.sizes.queries - 1));
+    for (std::int64_t i = random.integer(0, 6); i > 0 && m.c.sizes.queries > 0; --i)
+      queries.push_back(random.integer(0, m.c.sizes.queries - 1));
     for (const MapValue value : {MapValue::scaled_score, MapValue::probability}) {
       Tensor map(DType::f32, m.c.sizes.pairs());
       Tensor rows(DType::f32, m.c.sizes.with({m.c.sizes.heads(), static_cast<std::int64_t>(queries.size()), m.c.sizes.keys}));
@@ -143,8 +145,14 @@ TEST(Statistics, AreMeansOverTheRowsThatAreNotEmpty) {
     const AttentionSizes& z = m.c.sizes;
     std::array<Tensor, 7> got;
     for (Tensor& tensor : got) tensor = Tensor(DType::f64, z.with({z.heads()}));
-    attention_statistics(m.input(), {.entropy = got[0], .largest = got[1], .distance = got[2], .first_key = got[3], .previous_key = got[4],
-                                     .same_key = got[5], .next_key = got[6]},
+    attention_statistics(m.input(),
+                         {.entropy = got[0],
+                          .largest = got[1],
+                          .distance = got[2],
+                          .first_key = got[3],
+                          .previous_key = got[4],
+                          .same_key = got[5],
+                          .next_key = got[6]},
                          m.c.options);
     for (std::int64_t head = 0; head < m.heads(); ++head) {
       std::array<double, 7> sums{};

@@ -112,7 +112,8 @@ TEST(MaskedKeys, WhatIsInThemChangesNoBitOfAnyResult) {
 }
 
 // Rows of out, lse and d_q that may differ after one value became NaN; every other row keeps its bits.
-void expect_only_rows(const Writable& w, const Everything& before, const Everything& after, const std::vector<bool>& rows, bool scores_change) {
+void expect_only_rows(const Writable& w, const Everything& before, const Everything& after, const std::vector<bool>& rows,
+                      bool scores_change) {
   for (std::size_t row = 0; row < rows.size(); ++row) {
     SCOPED_TRACE(row);
     const auto at = static_cast<std::int64_t>(row);
@@ -196,7 +197,9 @@ void expect_empty_row(const Writable& w, const Everything& all, std::int64_t t) 
   }
 }
 
-constexpr auto kSmall = [] { return AttentionSizes{.lead = {2}, .kv_heads = 2, .group = 1, .queries = 3, .keys = 4, .qk_width = 2, .v_width = 3}; };
+constexpr auto kSmall = [] {
+  return AttentionSizes{.lead = {2}, .kv_heads = 2, .group = 1, .queries = 3, .keys = 4, .qk_width = 2, .v_width = 3};
+};
 
 TEST(EmptyRow, WithoutAnyKeyIsZeroAndHasNoGradient) {
   Writable w(kSmall(), 1);

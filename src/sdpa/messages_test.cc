@@ -13,7 +13,8 @@ constexpr double kNaN = std::numeric_limits<double>::quiet_NaN();
 
 // A valid problem, broken by `edit` before it is run.
 struct Problem {
-  Tensor q{DType::f32, {2, 4, 3, 8}}, k{DType::f32, {2, 2, 5, 8}}, v{DType::f32, {2, 2, 5, 6}}, out{DType::f32, {2, 4, 3, 6}}, lse{DType::f32, {2, 4, 3}};
+  Tensor q{DType::f32, {2, 4, 3, 8}}, k{DType::f32, {2, 2, 5, 8}}, v{DType::f32, {2, 2, 5, 6}}, out{DType::f32, {2, 4, 3, 6}},
+      lse{DType::f32, {2, 4, 3}};
   Tensor d_out = out, d_q = q, d_k = k, d_v = v, d_bias, bias, extra;
   SdpaOptions options;
 };
@@ -30,7 +31,16 @@ std::string forward_message(Problem& p) {
 
 std::string backward_message(Problem& p) {
   return error_message([&] {
-    sdpa_backward({.q = p.q, .k = p.k, .v = p.v, .out = p.out, .lse = p.lse, .d_out = p.d_out, .d_q = p.d_q, .d_k = p.d_k, .d_v = p.d_v, .d_bias = p.d_bias},
+    sdpa_backward({.q = p.q,
+                   .k = p.k,
+                   .v = p.v,
+                   .out = p.out,
+                   .lse = p.lse,
+                   .d_out = p.d_out,
+                   .d_q = p.d_q,
+                   .d_k = p.d_k,
+                   .d_v = p.d_v,
+                   .d_bias = p.d_bias},
                   p.options);
   });
 }
@@ -47,50 +57,154 @@ TEST(Messages, OfForwardAndBackwardAlike) {
       {"no k", [](Problem& p) { p.k = {}; }, {"k is missing"}},
       {"no v", [](Problem& p) { p.v = {}; }, {"v is missing"}},
       {"no out", [](Problem& p) { p.out = {}; }, {"out is missing"}},
-      {"q of rank 2", [](Problem& p) { p.q = Tensor(DType::f32, {3, 8}); }, {"q is [3,8]", "[*,N,T,H]"}},
-      {"q of rank 16", [](Problem& p) { p.q = Tensor(DType::f32, {1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1}); }, {"q has 16 dimensions", "at most 15"}},
+      {"q of rank 2",
+       [](Problem& p) {
+         p.q = Tensor(DType::f32, {3, 8});
+       },
+       {"q is [3,8]", "[*,N,T,H]"}},
+      {"q of rank 16",
+       [](Problem& p) {
+         p.q = Tensor(DType::f32, {1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1});
+       },
+       {"q has 16 dimensions", "at most 15"}},
       {"integer q", [](Problem& p) { p.q = Tensor(DType::i32, p.q.shape()); }, {"q is int32", "float32, float64, bfloat16 or float16"}},
-      {"other width", [](Problem& p) { p.k = Tensor(DType::f32, {2, 2, 5, 7}); }, {"k is [2,2,5,7]", "H = 8", "q [2,4,3,8]"}},
-      {"other batch", [](Problem& p) { p.k = Tensor(DType::f32, {3, 2, 5, 8}); }, {"k is [3,2,5,8]", "leading dimensions must be [2]"}},
-      {"other rank", [](Problem& p) { p.k = Tensor(DType::f32, {2, 5, 8}); }, {"k is [2,5,8]", "[2]"}},
-      {"heads that do not divide", [](Problem& p) { p.k = Tensor(DType::f32, {2, 3, 5, 8}); }, {"q has 4 heads and k has 3", "multiple"}},
-      {"no key heads", [](Problem& p) { p.k = Tensor(DType::f32, {2, 0, 5, 8}); }, {"q has 4 heads and k has 0"}},
+      {"other width",
+       [](Problem& p) {
+         p.k = Tensor(DType::f32, {2, 2, 5, 7});
+       },
+       {"k is [2,2,5,7]", "H = 8", "q [2,4,3,8]"}},
+      {"other batch",
+       [](Problem& p) {
+         p.k = Tensor(DType::f32, {3, 2, 5, 8});
+       },
+       {"k is [3,2,5,8]", "leading dimensions must be [2]"}},
+      {"other rank",
+       [](Problem& p) {
+         p.k = Tensor(DType::f32, {2, 5, 8});
+       },
+       {"k is [2,5,8]", "[2]"}},
+      {"heads that do not divide",
+       [](Problem& p) {
+         p.k = Tensor(DType::f32, {2, 3, 5, 8});
+       },
+       {"q has 4 heads and k has 3", "multiple"}},
+      {"no key heads",
+       [](Problem& p) {
+         p.k = Tensor(DType::f32, {2, 0, 5, 8});
+       },
+       {"q has 4 heads and k has 0"}},
       {"k of another dtype", [](Problem& p) { p.k = Tensor(DType::f64, p.k.shape()); }, {"k is float64 and q is float32"}},
       {"v of another dtype", [](Problem& p) { p.v = Tensor(DType::bf16, p.v.shape()); }, {"v is bfloat16 and q is float32"}},
-      {"v of another length", [](Problem& p) { p.v = Tensor(DType::f32, {2, 2, 4, 6}); }, {"v is [2,2,4,6]", "S = 5", "[2,2,5,8]"}},
-      {"v of other heads", [](Problem& p) { p.v = Tensor(DType::f32, {2, 4, 5, 6}); }, {"v is [2,4,5,6]", "K = 2"}},
-      {"out of another shape", [](Problem& p) { p.out = Tensor(DType::f32, {2, 4, 3, 8}); }, {"out is [2,4,3,8]", "[*,N,T,V] = [2,4,3,6]"}},
+      {"v of another length",
+       [](Problem& p) {
+         p.v = Tensor(DType::f32, {2, 2, 4, 6});
+       },
+       {"v is [2,2,4,6]", "S = 5", "[2,2,5,8]"}},
+      {"v of other heads",
+       [](Problem& p) {
+         p.v = Tensor(DType::f32, {2, 4, 5, 6});
+       },
+       {"v is [2,4,5,6]", "K = 2"}},
+      {"out of another shape",
+       [](Problem& p) {
+         p.out = Tensor(DType::f32, {2, 4, 3, 8});
+       },
+       {"out is [2,4,3,8]", "[*,N,T,V] = [2,4,3,6]"}},
       {"out of another dtype", [](Problem& p) { p.out = Tensor(DType::f64, p.out.shape()); }, {"out is float64", "float32"}},
-      {"lse of another shape", [](Problem& p) { p.lse = Tensor(DType::f32, {2, 3, 4}); }, {"lse is [2,3,4]", "[*,N,T] = [2,4,3]"}},
+      {"lse of another shape",
+       [](Problem& p) {
+         p.lse = Tensor(DType::f32, {2, 3, 4});
+       },
+       {"lse is [2,3,4]", "[*,N,T] = [2,4,3]"}},
       {"lse of another dtype", [](Problem& p) { p.lse = Tensor(DType::f64, p.lse.shape()); }, {"lse is float64", "float32"}},
       {"scale", [](Problem& p) { p.options.scale = kNaN; }, {"scale is nan", "finite"}},
       {"softcap", [](Problem& p) { p.options.softcap = -1; }, {"softcap is -1", "not negative"}},
       {"infinite softcap", [](Problem& p) { p.options.softcap = 1 / 0.0; }, {"softcap is inf"}},
       {"dropout", [](Problem& p) { p.options.dropout.p = 1.5; }, {"dropout probability is 1.5", "[0,1]"}},
       {"NaN dropout", [](Problem& p) { p.options.dropout.p = kNaN; }, {"dropout probability is nan"}},
-      {"integer keep bits", [](Problem& p) { p.options.dropout.keep = p.extra = Tensor(DType::u8, {3, 5}); }, {"dropout.keep is uint8", "bool"}},
-      {"bias that does not broadcast", [](Problem& p) { p.options.bias = p.bias = Tensor(DType::f32, {4, 3, 4}); }, {"bias is [4,3,4]", "[*,N,T,S] = [2,4,3,5]"}},
-      {"bias of too many dimensions", [](Problem& p) { p.options.bias = p.bias = Tensor(DType::f32, {1, 2, 4, 3, 5}); }, {"bias is [1,2,4,3,5]", "[2,4,3,5]"}},
-      {"bias of another dtype", [](Problem& p) { p.options.bias = p.bias = Tensor(DType::f64, {3, 5}); }, {"bias is float64", "float32"}},
-      {"attend of another dtype", [](Problem& p) { p.options.mask.attend = p.extra = Tensor(DType::f32, {3, 5}); }, {"attend is float32", "bool"}},
-      {"attend that does not broadcast", [](Problem& p) { p.options.mask.attend = p.extra = Tensor(DType::boolean, {5, 3}); }, {"attend is [5,3]", "[2,4,3,5]"}},
-      {"block that does not broadcast", [](Problem& p) { p.options.mask.block = p.extra = Tensor(DType::boolean, {2, 3, 5}); }, {"block is [2,3,5]", "[2,4,3,5]"}},
-      {"attend and block", [](Problem& p) { p.options.mask.attend = p.options.mask.block = p.extra = Tensor(DType::boolean, {3, 5}); }, {"attend and block are both given"}},
-      {"key mask", [](Problem& p) { p.options.mask.attend_keys = p.extra = Tensor(DType::boolean, {2, 3}); }, {"attend_keys is [2,3]", "[*,S] = [2,5]"}},
-      {"blocked key mask", [](Problem& p) { p.options.mask.block_keys = p.extra = Tensor(DType::i64, {5}); }, {"block_keys is int64", "bool"}},
-      {"both key masks", [](Problem& p) { p.options.mask.attend_keys = p.options.mask.block_keys = p.extra = Tensor(DType::boolean, {5}); }, {"attend_keys and block_keys are both given"}},
-      {"lengths of another dtype", [](Problem& p) { p.options.mask.key_lengths = p.extra = Tensor(DType::f32, {2}); }, {"key_lengths is float32", "integers"}},
-      {"boolean lengths", [](Problem& p) { p.options.mask.key_lengths = p.extra = Tensor(DType::boolean, {2}); }, {"key_lengths is bool", "integers"}},
-      {"lengths of another shape", [](Problem& p) { p.options.mask.key_lengths = p.extra = Tensor(DType::i32, {3}); }, {"key_lengths is [3]", "[*] = [2]", "[*,T] = [2,3]"}},
-      {"length beyond S", [](Problem& p) { p.options.mask.key_lengths = p.extra = Tensor::of<std::int32_t>({2}, {5, 6}); }, {"key length is 6", "[0,5]"}},
-      {"negative length", [](Problem& p) { p.options.mask.key_lengths = p.extra = Tensor::of<std::int8_t>({2}, {-1, 3}); }, {"key length is -1", "[0,5]"}},
-      {"enormous length", [](Problem& p) { p.options.mask.key_lengths = p.extra = Tensor::of<std::uint64_t>({2}, {1, ~std::uint64_t{0}}); }, {"key length is 18446744073709551615"}},
+      {"integer keep bits",
+       [](Problem& p) {
+         p.options.dropout.keep = p.extra = Tensor(DType::u8, {3, 5});
+       },
+       {"dropout.keep is uint8", "bool"}},
+      {"bias that does not broadcast",
+       [](Problem& p) {
+         p.options.bias = p.bias = Tensor(DType::f32, {4, 3, 4});
+       },
+       {"bias is [4,3,4]", "[*,N,T,S] = [2,4,3,5]"}},
+      {"bias of too many dimensions",
+       [](Problem& p) {
+         p.options.bias = p.bias = Tensor(DType::f32, {1, 2, 4, 3, 5});
+       },
+       {"bias is [1,2,4,3,5]", "[2,4,3,5]"}},
+      {"bias of another dtype",
+       [](Problem& p) {
+         p.options.bias = p.bias = Tensor(DType::f64, {3, 5});
+       },
+       {"bias is float64", "float32"}},
+      {"attend of another dtype",
+       [](Problem& p) {
+         p.options.mask.attend = p.extra = Tensor(DType::f32, {3, 5});
+       },
+       {"attend is float32", "bool"}},
+      {"attend that does not broadcast",
+       [](Problem& p) {
+         p.options.mask.attend = p.extra = Tensor(DType::boolean, {5, 3});
+       },
+       {"attend is [5,3]", "[2,4,3,5]"}},
+      {"block that does not broadcast",
+       [](Problem& p) {
+         p.options.mask.block = p.extra = Tensor(DType::boolean, {2, 3, 5});
+       },
+       {"block is [2,3,5]", "[2,4,3,5]"}},
+      {"attend and block",
+       [](Problem& p) {
+         p.options.mask.attend = p.options.mask.block = p.extra = Tensor(DType::boolean, {3, 5});
+       },
+       {"attend and block are both given"}},
+      {"key mask",
+       [](Problem& p) {
+         p.options.mask.attend_keys = p.extra = Tensor(DType::boolean, {2, 3});
+       },
+       {"attend_keys is [2,3]", "[*,S] = [2,5]"}},
+      {"blocked key mask",
+       [](Problem& p) { p.options.mask.block_keys = p.extra = Tensor(DType::i64, {5}); },
+       {"block_keys is int64", "bool"}},
+      {"both key masks",
+       [](Problem& p) { p.options.mask.attend_keys = p.options.mask.block_keys = p.extra = Tensor(DType::boolean, {5}); },
+       {"attend_keys and block_keys are both given"}},
+      {"lengths of another dtype",
+       [](Problem& p) { p.options.mask.key_lengths = p.extra = Tensor(DType::f32, {2}); },
+       {"key_lengths is float32", "integers"}},
+      {"boolean lengths",
+       [](Problem& p) { p.options.mask.key_lengths = p.extra = Tensor(DType::boolean, {2}); },
+       {"key_lengths is bool", "integers"}},
+      {"lengths of another shape",
+       [](Problem& p) { p.options.mask.key_lengths = p.extra = Tensor(DType::i32, {3}); },
+       {"key_lengths is [3]", "[*] = [2]", "[*,T] = [2,3]"}},
+      {"length beyond S",
+       [](Problem& p) {
+         p.options.mask.key_lengths = p.extra = Tensor::of<std::int32_t>({2}, {5, 6});
+       },
+       {"key length is 6", "[0,5]"}},
+      {"negative length",
+       [](Problem& p) {
+         p.options.mask.key_lengths = p.extra = Tensor::of<std::int8_t>({2}, {-1, 3});
+       },
+       {"key length is -1", "[0,5]"}},
+      {"enormous length",
+       [](Problem& p) {
+         p.options.mask.key_lengths = p.extra = Tensor::of<std::uint64_t>({2}, {1, ~std::uint64_t{0}});
+       },
+       {"key length is 18446744073709551615"}},
       {"window", [](Problem& p) { p.options.mask.window.left = -2; }, {"window's left side is -2", "negative"}},
       {"window's right", [](Problem& p) { p.options.mask.window.right = -3; }, {"window's right side is -3", "negative"}},
-      {"two diagonals", [](Problem& p) {
+      {"two diagonals",
+       [](Problem& p) {
          p.options.mask.causal = Causal::top_left();
          p.options.mask.window = {.left = 1, .diagonal = Diagonal::bottom_right()};
-       }, {"diagonal differ"}},
+       },
+       {"diagonal differ"}},
   };
   for (const Refusal& refusal : table) {
     SCOPED_TRACE(refusal.name);
@@ -110,15 +224,33 @@ TEST(Messages, OfBackwardAlone) {
   const Refusal table[] = {
       {"no d_out", [](Problem& p) { p.d_out = {}; }, {"d_out is missing"}},
       {"no lse", [](Problem& p) { p.lse = {}; }, {"lse is missing"}},
-      {"d_out of another shape", [](Problem& p) { p.d_out = Tensor(DType::f32, {2, 4, 3, 8}); }, {"d_out is [2,4,3,8]", "[2,4,3,6]"}},
-      {"d_q of another shape", [](Problem& p) { p.d_q = Tensor(DType::f32, {2, 4, 3, 6}); }, {"d_q is [2,4,3,6]", "[2,4,3,8]"}},
-      {"d_k of the query heads", [](Problem& p) { p.d_k = Tensor(DType::f32, {2, 4, 5, 8}); }, {"d_k is [2,4,5,8]", "[2,2,5,8]"}},
+      {"d_out of another shape",
+       [](Problem& p) {
+         p.d_out = Tensor(DType::f32, {2, 4, 3, 8});
+       },
+       {"d_out is [2,4,3,8]", "[2,4,3,6]"}},
+      {"d_q of another shape",
+       [](Problem& p) {
+         p.d_q = Tensor(DType::f32, {2, 4, 3, 6});
+       },
+       {"d_q is [2,4,3,6]", "[2,4,3,8]"}},
+      {"d_k of the query heads",
+       [](Problem& p) {
+         p.d_k = Tensor(DType::f32, {2, 4, 5, 8});
+       },
+       {"d_k is [2,4,5,8]", "[2,2,5,8]"}},
       {"d_v of another dtype", [](Problem& p) { p.d_v = Tensor(DType::f64, p.v.shape()); }, {"d_v is float64", "float32"}},
-      {"d_bias without a bias", [](Problem& p) { p.d_bias = Tensor(DType::f32, {3, 5}); }, {"d_bias is given without a bias"}},
-      {"d_bias of the broadcast shape", [](Problem& p) {
+      {"d_bias without a bias",
+       [](Problem& p) {
+         p.d_bias = Tensor(DType::f32, {3, 5});
+       },
+       {"d_bias is given without a bias"}},
+      {"d_bias of the broadcast shape",
+       [](Problem& p) {
          p.options.bias = p.bias = Tensor(DType::f32, {3, 5});
          p.d_bias = Tensor(DType::f32, {2, 4, 3, 5});
-       }, {"d_bias is [2,4,3,5]", "[3,5]"}},
+       },
+       {"d_bias is [2,4,3,5]", "[3,5]"}},
   };
   for (const Refusal& refusal : table) {
     SCOPED_TRACE(refusal.name);
@@ -134,15 +266,18 @@ TEST(Messages, OfMapsNameTheOperation) {
   Problem p;
   const MapsInput input{.q = p.q, .k = p.k, .lse = p.lse};
   Tensor wrong(DType::f32, {2, 4, 3, 4}), integers(DType::i64, {2, 4, 3, 5});
-  EXPECT_THAT(error_message([&] { attention_map(input, wrong); }), testing::AllOf(HasSubstr("attention_map: out is [2,4,3,4]"), HasSubstr("[2,4,3,5]")));
+  EXPECT_THAT(error_message([&] { attention_map(input, wrong); }),
+              testing::AllOf(HasSubstr("attention_map: out is [2,4,3,4]"), HasSubstr("[2,4,3,5]")));
   EXPECT_THAT(error_message([&] { attention_map(input, integers); }), HasSubstr("attention_map: out is int64"));
   EXPECT_THAT(error_message([&] { attention_map(input, {}); }), HasSubstr("attention_map: out is missing"));
   EXPECT_THAT(error_message([&] { attention_rows(input, {}, wrong); }), HasSubstr("attention_rows: out is [2,4,3,4]"));
   Tensor other_heads(DType::f32, {2, 3, 3, 4});
   EXPECT_THAT(error_message([&] { attention_picture(input, other_heads); }), HasSubstr("attention_picture: out is [2,3,3,4]"));
-  EXPECT_THAT(error_message([&] { attention_statistics(input, {.largest = wrong}); }), HasSubstr("attention_statistics: largest is [2,4,3,4]"));
+  EXPECT_THAT(error_message([&] { attention_statistics(input, {.largest = wrong}); }),
+              HasSubstr("attention_statistics: largest is [2,4,3,4]"));
   Tensor probability(DType::f32, {2, 4, 3, 2}), key(DType::i32, {2, 4, 3, 2});
-  EXPECT_THAT(error_message([&] { attention_top_keys(input, probability, key); }), HasSubstr("attention_top_keys: key is int32; it must be int64"));
+  EXPECT_THAT(error_message([&] { attention_top_keys(input, probability, key); }),
+              HasSubstr("attention_top_keys: key is int32; it must be int64"));
 }
 
 // Whatever is refused leaves the outputs as they were.

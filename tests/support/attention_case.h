@@ -67,9 +67,16 @@ class AttentionCase {
 
   // Contiguous outputs, or strided ones.
   AttentionOutputs make_outputs(Random* random = nullptr) {
-    const auto make = [&](DType type, const Shape& shape) { return random ? keep(random->empty_strided(type, shape)) : keep(Tensor(type, shape)); };
-    AttentionOutputs outputs{make(dtype, sizes.out()), make(accumulation_dtype(dtype), sizes.lse()), make(dtype, sizes.q()), make(dtype, sizes.k()),
-                             make(dtype, sizes.v()), {}, {}};
+    const auto make = [&](DType type, const Shape& shape) {
+      return random ? keep(random->empty_strided(type, shape)) : keep(Tensor(type, shape));
+    };
+    AttentionOutputs outputs{make(dtype, sizes.out()),
+                             make(accumulation_dtype(dtype), sizes.lse()),
+                             make(dtype, sizes.q()),
+                             make(dtype, sizes.k()),
+                             make(dtype, sizes.v()),
+                             {},
+                             {}};
     if (table) {
       outputs.d_table = keep(Tensor(dtype, table.shape()));
       outputs.d_bias = relative_view(outputs.d_table);
@@ -85,7 +92,9 @@ class AttentionCase {
     backward(o);
   }
   void backward(const AttentionOutputs& o) const {
-    sdpa_backward({.q = q, .k = k, .v = v, .out = o.out, .lse = o.lse, .d_out = d_out, .d_q = o.d_q, .d_k = o.d_k, .d_v = o.d_v, .d_bias = o.d_bias}, options);
+    sdpa_backward(
+        {.q = q, .k = k, .v = v, .out = o.out, .lse = o.lse, .d_out = d_out, .d_q = o.d_q, .d_k = o.d_k, .d_v = o.d_v, .d_bias = o.d_bias},
+        options);
   }
 
   // A bias over [*,N,T,S] that reads table[.., s - t + T - 1].
@@ -122,17 +131,24 @@ inline void draw_mask(Random& random, AttentionCase& c) {
   Mask& mask = c.options.mask;
   const auto diagonal = [&]() -> Diagonal {
     switch (random.integer(0, 5)) {
-      case 0: return Diagonal::top_left();
-      case 1: return Diagonal::bottom_right();
-      case 2: return Diagonal::offset(random.pick<std::int64_t>({-kHuge - 1, -kHuge, kHuge - 1, kHuge}));
-      default: return Diagonal::offset(random.integer(-z.queries - 1, z.keys + 1));
+      case 0:
+        return Diagonal::top_left();
+      case 1:
+        return Diagonal::bottom_right();
+      case 2:
+        return Diagonal::offset(random.pick<std::int64_t>({-kHuge - 1, -kHuge, kHuge - 1, kHuge}));
+      default:
+        return Diagonal::offset(random.integer(-z.queries - 1, z.keys + 1));
     }
   };
   const auto side = [&]() -> std::optional<std::int64_t> {
     switch (random.integer(0, 3)) {
-      case 0: return std::nullopt;
-      case 1: return kHuge;
-      default: return random.integer(0, z.keys + 1);
+      case 0:
+        return std::nullopt;
+      case 1:
+        return kHuge;
+      default:
+        return random.integer(0, z.keys + 1);
     }
   };
   const auto rarely = [&] { return random.integer(0, 2) == 0; };
@@ -174,13 +190,19 @@ inline AttentionCase draw_case(Random& random, DType dtype) {
   c.sizes = draw_sizes(random);
   c.dtype = dtype;
   c.draw_inputs(random);
-  if (random.integer(0, 4) == 0) c.k = c.keep(random.strided(dtype, c.sizes.k().last(2), -1, 1)).expand(c.sizes.k());  // one key head for all
-  if (random.integer(0, 4) == 0) c.d_out = c.keep(random.strided(dtype, {1})).expand(c.sizes.out());                    // the gradient of a sum
+  if (random.integer(0, 4) == 0)
+    c.k = c.keep(random.strided(dtype, c.sizes.k().last(2), -1, 1)).expand(c.sizes.k());              // one key head for all
+  if (random.integer(0, 4) == 0) c.d_out = c.keep(random.strided(dtype, {1})).expand(c.sizes.out());  // the gradient of a sum
   SdpaOptions& o = c.options;
   switch (random.integer(0, 5)) {
-    case 0: o.scale = 0.37; break;
-    case 1: o.scale = -0.6; break;
-    default: break;
+    case 0:
+      o.scale = 0.37;
+      break;
+    case 1:
+      o.scale = -0.6;
+      break;
+    default:
+      break;
   }
   if (random.integer(0, 2) == 0) o.softcap = random.pick({0.5, 1.5, 30.0});
   draw_mask(random, c);
@@ -196,7 +218,8 @@ inline AttentionCase draw_case(Random& random, DType dtype) {
         c.use_relative_bias(c.keep(random.tensor(dtype, shape, -2, 2)));
       }
       break;
-    default: break;
+    default:
+      break;
   }
   if (random.integer(0, 2) == 0) {
     o.dropout = {.p = random.pick({0.0, 0.25, 0.5, 0.9, 1.0}), .seed = static_cast<std::uint64_t>(random.integer(0, 1'000'000'000'000))};

@@ -1,5 +1,5 @@
-// The formula of attention written once more, in another style than the library's: whole matrices in long double, every rule decided pair by
-// pair, the softmax differentiated through its full Jacobian.
+// The formula of attention written once more, in another style than the library's: whole matrices in long double, every rule decided pair
+// by pair, the softmax differentiated through its full Jacobian.
 #pragma once
 
 #include <cmath>
@@ -24,9 +24,9 @@ struct FullMatrices {
 };
 
 struct FullResults {
-  Matrix out, lse;                            // [B,N,T,V] [B,N,T]
-  Matrix scaled, capped, score, p, dropped;   // [B,N,T,S]
-  Matrix d_q, d_k, d_v, d_score;              // as q, k, v; [B,N,T,S]
+  Matrix out, lse;                           // [B,N,T,V] [B,N,T]
+  Matrix scaled, capped, score, p, dropped;  // [B,N,T,S]
+  Matrix d_q, d_k, d_v, d_score;             // as q, k, v; [B,N,T,S]
 };
 
 inline Matrix to_matrix(ConstTensorView view) {
@@ -67,11 +67,14 @@ class PairRule {
       if (d.corner == Diagonal::Corner::bottom_right) return (Wide{s} - (keys_ - 1)) - (Wide{t} - (queries_ - 1));
       return Wide{s} - t - (d.corner == Diagonal::Corner::offset ? d.shift : 0);
     };
-    const Diagonal window_diagonal = mask_.causal ? *mask_.causal : mask_.window.diagonal ? *mask_.window.diagonal : Diagonal::bottom_right();
+    const Diagonal window_diagonal = mask_.causal            ? *mask_.causal
+                                     : mask_.window.diagonal ? *mask_.window.diagonal
+                                                             : Diagonal::bottom_right();
     if (mask_.causal && distance(*mask_.causal) > 0) return false;
     if (mask_.window.left && -distance(window_diagonal) > *mask_.window.left) return false;
     if (mask_.window.right && distance(window_diagonal) > *mask_.window.right) return false;
-    if (mask_.key_lengths && static_cast<double>(s) >= lengths_[static_cast<std::size_t>(length_per_query_ ? b * queries_ + t : b)]) return false;
+    if (mask_.key_lengths && static_cast<double>(s) >= lengths_[static_cast<std::size_t>(length_per_query_ ? b * queries_ + t : b)])
+      return false;
     if (mask_.attend && dense_[pair] == 0) return false;
     if (mask_.block && dense_[pair] != 0) return false;
     const auto key = static_cast<std::size_t>(b * keys_ + s);
@@ -87,7 +90,8 @@ class PairRule {
   bool length_per_query_ = false;
 };
 
-inline FullMatrices full_matrices(ConstTensorView q, ConstTensorView k, ConstTensorView v, ConstTensorView d_out, const SdpaOptions& options) {
+inline FullMatrices full_matrices(ConstTensorView q, ConstTensorView k, ConstTensorView v, ConstTensorView d_out,
+                                  const SdpaOptions& options) {
   FullMatrices m;
   m.batch = numel(q.shape().first(q.rank() - 3));
   m.heads = q.extent(-3), m.kv_heads = k.extent(-3);

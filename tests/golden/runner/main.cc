@@ -30,7 +30,8 @@ int run(int count, char** arguments) {
       folder = argument;
     }
   }
-  require(!folder.empty(), "a folder of golden vectors is needed: polyhead_golden FOLDER [--dtype f64|f32|all] [--float32-errors FILE] [--backend NAME]");
+  require(!folder.empty(),
+          "a folder of golden vectors is needed: polyhead_golden FOLDER [--dtype f64|f32|all] [--float32-errors FILE] [--backend NAME]");
   const golden::RunResult result = golden::run_folder(folder, options, [](const std::string& line) { std::puts(line.c_str()); });
   std::printf("%d passed, %d failed\n", result.passed, result.failed);
   return result.failed == 0 ? 0 : 1;

@@ -18,7 +18,8 @@ Tensors compute(const Case& which, Tensors inputs, const Setting& setting) {
 
 Tensors inputs_as(const Case& which, DType dtype) {
   Tensors inputs;
-  for (const auto& [name, tensor] : which.inputs) inputs.emplace(name, Tensor::copy_of(tensor, is_floating(tensor.dtype()) ? dtype : tensor.dtype()));
+  for (const auto& [name, tensor] : which.inputs)
+    inputs.emplace(name, Tensor::copy_of(tensor, is_floating(tensor.dtype()) ? dtype : tensor.dtype()));
   return inputs;
 }
 

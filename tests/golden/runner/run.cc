@@ -28,7 +28,8 @@ Worst compare(const Case& which, const Tensors& results, const Bounds& bounds) {
       const double share = error == 0 ? 0 : bound[i] > 0 ? error / bound[i] : std::numeric_limits<double>::infinity();
       if (share <= worst.share) continue;
       worst = {name, unit > 0 ? error / unit : error, share,
-               cat(name, test::position(expected.shape(), static_cast<std::int64_t>(i)), " is ", a[i], ", expected ", e[i], " within ", bound[i])};
+               cat(name, test::position(expected.shape(), static_cast<std::int64_t>(i)), " is ", a[i], ", expected ", e[i], " within ",
+                   bound[i])};
     }
   }
   return worst;

@@ -40,15 +40,20 @@ Tensors compute_sdpa(Reader& in, const Setting& setting) {
   map_shape[-1] = k.extent(-2);
   lse_shape.erase(lse_shape.size() - 1);
   Tensors results;
-  const auto make = [&](const char* name, const Shape& shape) -> Tensor& {
-    return results[name] = Tensor(q.dtype(), shape);
-  };
+  const auto make = [&](const char* name, const Shape& shape) -> Tensor& { return results[name] = Tensor(q.dtype(), shape); };
   Tensor& out = make("out", d_out.shape());
   Tensor& lse = results["lse"] = Tensor(accumulation_dtype(q.dtype()), lse_shape);
   sdpa_forward({.q = q, .k = k, .v = v, .out = out, .lse = lse}, options);
   attention_map({.q = q, .k = k, .lse = lse}, make("weights", map_shape), options);
-  SdpaBackward backward{.q = q, .k = k, .v = v, .out = out, .lse = lse, .d_out = d_out, .d_q = make("d_q", q.shape()),
-                        .d_k = make("d_k", k.shape()), .d_v = make("d_v", v.shape())};
+  SdpaBackward backward{.q = q,
+                        .k = k,
+                        .v = v,
+                        .out = out,
+                        .lse = lse,
+                        .d_out = d_out,
+                        .d_q = make("d_q", q.shape()),
+                        .d_k = make("d_k", k.shape()),
+                        .d_v = make("d_v", v.shape())};
   if (options.bias) backward.d_bias = make("d_bias", options.bias.shape());
   sdpa_backward(backward, options);
   return results;

@@ -10,16 +10,18 @@ namespace {
 
 constexpr double kEps32 = std::numeric_limits<float>::epsilon();
 
-// PyTorch's error is one draw of a random quantity: in a tensor of few elements it can be far below what rounding the inputs alone does, by luck
-// and not by accuracy. So what counts as its error is never less than that effect.
+// PyTorch's error is one draw of a random quantity: in a tensor of few elements it can be far below what rounding the inputs alone does, by
+// luck and not by accuracy. So what counts as its error is never less than that effect.
 //
-// Without PyTorch: a float32 computation that is as good as can be expected errs by a small multiple of what rounding its inputs does to the exact result:
-// each of its own roundings is one more perturbation of the same relative size. The multiple: over the seed-0 vectors the error of plain
-// PyTorch is at most kTorchOverRounding times this module's estimate, and twice PyTorch's error is what is allowed.
+// Without PyTorch: a float32 computation that is as good as can be expected errs by a small multiple of what rounding its inputs does to
+// the exact result: each of its own roundings is one more perturbation of the same relative size. The multiple: over the seed-0 vectors the
+// error of plain PyTorch is at most kTorchOverRounding times this module's estimate, and twice PyTorch's error is what is allowed.
 constexpr double kTorchOverRounding = 4;
 constexpr int kSamples = 8;
 
-std::vector<double> constant(const Tensor& like, double value) { return std::vector<double>(static_cast<std::size_t>(like.numel()), value); }
+std::vector<double> constant(const Tensor& like, double value) {
+  return std::vector<double>(static_cast<std::size_t>(like.numel()), value);
+}
 
 // The largest change of each result when every input is moved by up to one unit of float32 in its last place.
 std::map<std::string, double> rounding_effect(const Case& which) {
@@ -66,7 +68,8 @@ CoreRows core_rows(const Case& which, const Tensor& q, const Tensor& k, const Te
     std::vector<double> mean(static_cast<std::size_t>(v_width));
     for (std::int64_t s = 0; s < keys; ++s) {
       double sum = 0;
-      for (std::int64_t h = 0; h < qk_width; ++h) sum += std::abs(q.data<double>()[row * qk_width + h] * k.data<double>()[(kv * keys + s) * qk_width + h]);
+      for (std::int64_t h = 0; h < qk_width; ++h)
+        sum += std::abs(q.data<double>()[row * qk_width + h] * k.data<double>()[(kv * keys + s) * qk_width + h]);
       largest = std::max(largest, std::abs(scale) * sum);
       const bool dropped = dropout != which.inputs.end() && !dropout->second.data<bool>()[row * keys + s];
       for (std::int64_t j = 0; j < v_width && !dropped; ++j) {
@@ -79,13 +82,15 @@ CoreRows core_rows(const Case& which, const Tensor& q, const Tensor& k, const Te
   return rows;
 }
 
-// |out error| <= 8 eps (4 + sqrt S + L) sum_s p |v|. A weight is the output for a v that is 1 at its key and 0 elsewhere, so its bound is the
-// same with p in place of the sum. lse moves by at most the largest error of a score, and is rounded itself.
-// Of a layer: the same for weights and lse, with its projected queries and keys.
+// |out error| <= 8 eps (4 + sqrt S + L) sum_s p |v|. A weight is the output for a v that is 1 at its key and 0 elsewhere, so its bound is
+// the same with p in place of the sum. lse moves by at most the largest error of a score, and is rounded itself. Of a layer: the same for
+// weights and lse, with its projected queries and keys.
 void core_bounds(const Case& which, Bounds& bounds) {
   const bool layer = which.operation == "layer";
   const Tensors projected = layer ? compute(which, inputs_as(which, DType::f64), {}) : Tensors();
-  const auto part = [&](const char* input, const char* result) -> const Tensor& { return layer ? projected.at(result) : which.inputs.at(input); };
+  const auto part = [&](const char* input, const char* result) -> const Tensor& {
+    return layer ? projected.at(result) : which.inputs.at(input);
+  };
   const CoreRows rows = core_rows(which, part("q", "q_heads"), part("k", "k_heads"), layer ? Tensor() : which.inputs.at("v"));
   const Tensor& weights = which.expected.at("weights");
   auto &weights_bound = bounds["weights"], &lse_bound = bounds["lse"];
@@ -94,7 +99,8 @@ void core_bounds(const Case& which, Bounds& bounds) {
     for (std::int64_t j = 0; j < rows.v_width; ++j) {
       bounds["out"].push_back(relative * rows.mean_value[row * static_cast<std::size_t>(rows.v_width) + static_cast<std::size_t>(j)]);
     }
-    for (std::int64_t s = 0; s < rows.keys; ++s) weights_bound.push_back(relative * weights.data<double>()[static_cast<std::int64_t>(row) * rows.keys + s]);
+    for (std::int64_t s = 0; s < rows.keys; ++s)
+      weights_bound.push_back(relative * weights.data<double>()[static_cast<std::int64_t>(row) * rows.keys + s]);
     if (which.expected.count("lse") == 0) continue;
     const double value = which.expected.at("lse").data<double>()[row];
     lse_bound.push_back(relative + (std::isfinite(value) ? kEps32 * std::abs(value) : 0));

@@ -1,0 +1,133 @@
+#!/usr/bin/env python3
+"""Breaks one line at a time in a copy of the sources and requires that the tests notice.
+
+    python3 tests/mutants/run.py [--only WORD] [--scratch DIR] [--jobs N] [--write]
+
+The copy and its build stay in DIR, so that a second run builds only what changed. A mutant whose text is not found exactly once, that does
+not compile, or that no test notices is a failure. Closes with `N passed, N failed`; --write puts the table into docs/mutants.md.
+"""
+import argparse
+import pathlib
+import shutil
+import subprocess
+import sys
+import tempfile
+
+from mutants import MUTANTS
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+PARTS = ("CMakeLists.txt", "cmake", "include", "src", "viewer", "tests")
+
+# Fast programs first: the first that fails ends the mutant.
+PROGRAMS = {
+    "golden": ("polyhead_golden", ["tests/golden/polyhead_golden", "{tree}/tests/golden/vectors", "--dtype", "f64"]),
+    "cpu": ("test_cpu", ["src/cpu/test_cpu"]),
+    "sdpa": ("test_sdpa", ["src/sdpa/test_sdpa"]),
+    "nn_attention": ("test_nn_attention", ["src/nn/test_nn_attention"]),
+    "nn_layers": ("test_nn_layers", ["src/nn/test_nn_layers"]),
+    "io": ("test_io", ["src/io/test_io"]),
+    "reference": ("test_reference", ["src/reference/test_reference"]),
+}
+
+
+def copy_changed(source, target):
+    """Copies what differs and removes what is gone; what is the same keeps its time stamp, so that it is not built again."""
+    wanted = set()
+    for part in PARTS:
+        start = source / part
+        for path in [start] if start.is_file() else sorted(p for p in start.rglob("*") if p.is_file() and "__pycache__" not in p.parts):
+            copy = target / path.relative_to(source)
+            wanted.add(copy)
+            if copy.exists() and copy.read_bytes() == path.read_bytes():
+                continue
+            copy.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(path, copy)
+    for path in target.rglob("*"):
+        if path.is_file() and path not in wanted:
+            path.unlink()
+
+
+class Scratch:
+    def __init__(self, folder, jobs):
+        self.tree, self.build, self.jobs = folder / "tree", folder / "build", str(jobs)
+
+    def prepare(self, names):
+        copy_changed(ROOT, self.tree)
+        launcher = ["-DCMAKE_CXX_COMPILER_LAUNCHER=ccache"] if shutil.which("ccache") else []
+        self.must(["cmake", "-S", self.tree, "-B", self.build, "-G", "Ninja", "-DCMAKE_CXX_FLAGS=-O0", "-DPOLYHEAD_BUILD_APP=OFF",
+                   "-DPOLYHEAD_BUILD_EXAMPLES=OFF", "-DPOLYHEAD_WARNINGS_AS_ERRORS=OFF", *launcher])
+        self.must(["ninja", "-C", self.build, "-j", self.jobs, *(PROGRAMS[name][0] for name in names)])
+        for name in names:
+            if not self.passes(name):
+                sys.exit(f"{name} fails without any mutant")
+
+    def must(self, command):
+        done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+        if done.returncode != 0:
+            sys.exit(f"{' '.join(map(str, command))}\n{done.stdout[-4000:]}")
+
+    def compiles(self, name):
+        return subprocess.run(["ninja", "-C", self.build, "-j", self.jobs, PROGRAMS[name][0]], stdout=subprocess.DEVNULL).returncode == 0
+
+    def passes(self, name):
+        command = [part.format(tree=self.tree) for part in PROGRAMS[name][1]]
+        try:
+            return subprocess.run([self.build / command[0], *command[1:]], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, timeout=600).returncode == 0
+        except subprocess.TimeoutExpired:
+            return False
+
+    def judge(self, mutant):
+        """Which program noticed, or None; and what went wrong with the mutant itself, or ''."""
+        path = self.tree / mutant.file
+        original = path.read_text()
+        if original.count(mutant.old) != 1:
+            return None, f"its text is found {original.count(mutant.old)} times"
+        path.write_text(original.replace(mutant.old, mutant.new))
+        try:
+            for name in sorted(mutant.tests, key=list(PROGRAMS).index):
+                if not self.compiles(name):
+                    return None, "it does not compile"
+                if not self.passes(name):
+                    return name, ""
+            return None, "SURVIVED"
+        finally:
+            path.write_text(original)
+
+
+def table(rows):
+    lines = ["# Mutants", "",
+             "One line of the library is broken at a time in a scratch copy, and the tests must notice: `python3 tests/mutants/run.py --write` wrote this table.",
+             "`golden` is the runner over tests/golden/vectors; the other names are test programs (`test_<name>`). Of several that are run, the first to notice is",
+             "named; the rest are not run.", "", "| mutant | file | what it breaks | noticed by |", "|---|---|---|---|"]
+    lines += [f"| {m.name} | {m.file} | {m.claim} | {noticed or 'NOBODY: ' + why} |" for m, noticed, why in rows]
+    return "\n".join(lines) + "\n"
+
+
+def main():
+    arguments = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    arguments.add_argument("--only", default="", help="mutants whose name or file contains this")
+    arguments.add_argument("--scratch", type=pathlib.Path, default=pathlib.Path(tempfile.gettempdir()) / "polyhead-mutants")
+    arguments.add_argument("--jobs", type=int, default=2)
+    arguments.add_argument("--write", action="store_true", help="write docs/mutants.md; only for a run over all mutants")
+    arguments = arguments.parse_args()
+    if arguments.write and arguments.only:
+        sys.exit("--write needs a run over all mutants, not --only")
+    chosen = [m for m in MUTANTS if arguments.only in m.name or arguments.only in m.file]
+    if not chosen:
+        sys.exit(f"no mutant has '{arguments.only}' in its name or file")
+    scratch = Scratch(arguments.scratch, arguments.jobs)
+    scratch.prepare(sorted({name for m in chosen for name in m.tests}, key=list(PROGRAMS).index))
+    rows = []
+    for mutant in chosen:
+        noticed, why = scratch.judge(mutant)
+        rows.append((mutant, noticed, why))
+        print(f"{mutant.name:45} {'caught by ' + noticed if noticed else 'FAILED: ' + why}", flush=True)
+    failed = sum(not noticed for _, noticed, _ in rows)
+    if arguments.write:
+        (ROOT / "docs" / "mutants.md").write_text(table(rows))
+    print(f"{len(rows) - failed} passed, {failed} failed")
+    sys.exit(failed > 0)
+
+
+if __name__ == "__main__":
+    main()
