@@ -63,7 +63,6 @@ AttentionWeights load_attention(TensorFile& file, const LoadAttention& options) 
   }
   require(options.heads >= 0, "load_attention: heads is ", options.heads, "; it must be positive, or 0 for what the file tells");
   TensorIndex index;
-  std::map<const void*, std::shared_ptr<void>> owners;
   for (NamedTensor& item : file.tensors) index.emplace(item.name, item.tensor.view());
   Fit chosen = choose(file, find_candidates(file.tensors, index), options);
   AttentionWeights weights{.layout = std::string(chosen.place.layout->name),

@@ -29,10 +29,6 @@ std::set<std::string> prefixes(const std::vector<NamedTensor>& tensors, const Pl
   return found;
 }
 
-bool is_part_of(const std::vector<std::string>& some, const std::vector<std::string>& all) {
-  return some.size() < all.size() && std::ranges::all_of(some, [&](const auto& name) { return std::ranges::find(all, name) != all.end(); });
-}
-
 }  // namespace
 
 std::string describe(const Place& place) {
@@ -40,7 +36,7 @@ std::string describe(const Place& place) {
 }
 
 Candidates find_candidates(const std::vector<NamedTensor>& tensors, const TensorIndex& index) {
-  std::vector<Fit> fits, misses;
+  Candidates result;
   for (const Layout& layout : layout_table()) {
     for (const std::vector<Parameter>* parameters : {&layout.parameters, &layout.otherwise}) {
       for (const Spelling& spelling : spellings(layout)) {
@@ -48,30 +44,20 @@ Candidates find_candidates(const std::vector<NamedTensor>& tensors, const Tensor
         for (const std::string& prefix : prefixes(tensors, place)) {
           place.prefix = prefix;
           Fit found = fit(index, place);
-          (found.misfit.empty() ? fits : misses).push_back(std::move(found));
+          (found.misfit.empty() ? result.fits : result.misses).push_back(std::move(found));
         }
       }
     }
   }
   std::map<std::string_view, std::size_t> position;
   for (std::size_t i = 0; i < tensors.size(); ++i) position.emplace(tensors[i].name, i);
-  std::map<std::string, std::vector<const Fit*>> of_tensor;
-  for (const Fit& one : fits) {
-    for (const std::string& name : one.names) of_tensor[name].push_back(&one);
-  }
-  Candidates result;
-  for (const Fit& one : fits) {
-    const auto is_smaller = [&](const Fit* other) { return is_part_of(one.names, other->names); };
-    if (std::ranges::none_of(of_tensor[one.names[0]], is_smaller)) result.fits.push_back(one);
-  }
   const auto first = [&](const Fit& one) {
     std::size_t least = tensors.size();
     for (const std::string& name : one.names) least = std::min(least, position.at(name));
     return least;
   };
   std::ranges::stable_sort(result.fits, {}, first);
-  std::ranges::stable_sort(misses, std::greater<>(), &Fit::present);
-  result.misses = std::move(misses);
+  std::ranges::stable_sort(result.misses, std::greater<>(), &Fit::present);
   return result;
 }
 

@@ -46,8 +46,8 @@ struct LayoutMatch {
   friend bool operator==(const LayoutMatch&, const LayoutMatch&) = default;
 };
 
-// Every (naming, prefix) that fits, in the order of the file's first tensor of each layer. Tensors that belong to no layer do not matter. A
-// naming whose tensors are some of another's that fits there (q, k, v of q, k, v, out) gives way to it.
+// Every (naming, prefix) that fits, in the order of the file's first tensor of each layer. Tensors that belong to no layer do not matter;
+// an unknown one inside a module of the layer does (see docs/decisions/0003-file-formats.md).
 std::vector<LayoutMatch> find_attention(const std::vector<NamedTensor>& tensors);
 
 struct LoadAttention {
