@@ -112,7 +112,9 @@ std::string run_layer(const Options& o, InputTensors* in, Results* results) {
 
   Tensor lengths, keep;
   nn::AttentionOptions options;
-  options.mask = mask_of(o.rules, lead, maps[-2], keys, &lengths);
+  AttentionRules rules = o.rules;
+  if (loaded.causal && rules.causal.empty()) rules.causal = "bottom_right";
+  options.mask = mask_of(rules, lead, maps[-2], keys, &lengths);
   in->read_masks(&options.mask);
   options.bias = bias;
   const bool torch = loaded.layout == "torch";
@@ -142,6 +144,7 @@ std::string run_layer(const Options& o, InputTensors* in, Results* results) {
     io::AttentionWeights parameters = models::attention_weights(d_layer, loaded.layout, loaded.prefix);
     parameters.spelling = loaded.spelling;
     parameters.scale = loaded.scale;  // the naming's own, whatever the options made of it
+    parameters.global_query = loaded.global_query;
     for (io::NamedTensor& d : io::store_attention(parameters)) results->add("d_" + d.name, std::move(d.tensor));
   }
   results->add("out", std::move(out));
@@ -206,7 +209,8 @@ Subcommand declare_attend(CLI::App& parser) {
                    {"polyhead attend --tensors qkv.safetensors -o out.safetensors --causal --top-keys 5", "attention itself, without a layer"}},
       .notes = "Tensors with --weights: query [.., T, .., Eq], key and value (default: as the query, as the key). Without: q [*,N,T,H], k [*,K,S,H], v [*,K,S,V].\n"
                "With both, if there: attend or block (boolean, over pairs), attend_keys or block_keys (boolean [*,S]), key_lengths, bias (added to the scores), "
-               "dropout_keep (boolean, with --dropout), d_out (with --gradients). For torch's layout masks and biases may be [B*N,T,S].\n",
+               "dropout_keep (boolean, with --dropout), d_out (with --gradients). For torch's layout masks and biases may be [B*N,T,S].\n"
+               "A layer of gpt2 or mingpt is causal unless --causal is off.\n",
       .run = [o] { run_attend(*o); },
   };
 }

@@ -9,11 +9,11 @@
 namespace polyhead::app {
 namespace {
 
-constexpr std::string_view kBareCausal = "self";
+constexpr std::string_view kBareCausal = "self", kNotCausal = "off";
 
 std::string read_causal(const std::string& word) {
   if (word.empty() || word == "true") return std::string(kBareCausal);  // the option without a value
-  read_diagonal(word);
+  if (word != kNotCausal) read_diagonal(word);
   return word;
 }
 
@@ -63,7 +63,7 @@ Window read_window(const std::string& word) {
 
 void add_attention_rules(CLI::App& parser, AttentionRules* rules) {
   add_value(parser, "--causal", &rules->causal, read_causal, "[DIAGONAL]",
-            "no query looks at keys after the diagonal: top_left, bottom_right, or an offset as 3; without a value for as many keys as queries")
+            "no query looks at keys after the diagonal: top_left, bottom_right, or an offset as 3; without a value for as many keys as queries; off for layers that are causal by themselves")
       ->expected(0, 1);
   add_value(parser, "--window", &rules->window, read_window, "LEFT,RIGHT", "keys at most LEFT before and RIGHT after the diagonal; a side left out is open");
   add_value(parser, "--window-diagonal", &rules->window_diagonal, read_diagonal, "DIAGONAL",
@@ -108,7 +108,7 @@ Mask mask_of(const AttentionRules& rules, const Shape& lead, std::int64_t querie
   if (rules.causal == kBareCausal && queries != keys) {
     throw UsageError(cat("--causal: there are ", queries, " queries and ", keys, " keys, so name the diagonal: top_left, bottom_right or an offset"));
   }
-  if (!rules.causal.empty()) mask.causal = rules.causal == kBareCausal ? Diagonal::top_left() : read_diagonal(rules.causal);
+  if (!rules.causal.empty() && rules.causal != kNotCausal) mask.causal = rules.causal == kBareCausal ? Diagonal::top_left() : read_diagonal(rules.causal);
   mask.window = rules.window;
   mask.window.diagonal = rules.window_diagonal;
   if (!rules.has_key_lengths) return mask;

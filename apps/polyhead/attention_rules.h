@@ -16,7 +16,7 @@ Diagonal read_diagonal(const std::string& word);  // top_left, bottom_right or a
 Window read_window(const std::string& word);      // "128,0"; a side that is left out is open: "128,"
 
 struct AttentionRules {
-  std::string causal;  // "" (off), "self" (the option without a value), top_left, bottom_right or an offset
+  std::string causal;  // "" (as the layer is), "off", "self" (the option without a value), top_left, bottom_right or an offset
   Window window;
   std::optional<Diagonal> window_diagonal;
   std::vector<std::int64_t> key_lengths;

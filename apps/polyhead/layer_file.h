@@ -20,8 +20,10 @@ struct LoadedLayer {
   nn::MultiHeadAttention layer;
   std::string layout, prefix;
   io::Spelling spelling;
-  std::optional<double> scale;      // as the file's layout has it
-  std::vector<std::string> names;   // of the layer's parameters in the file
+  std::optional<double> scale;     // as the file's layout has it
+  bool global_query = false;       // the same
+  bool causal = false;             // the same
+  std::vector<std::string> names;  // of the layer's parameters in the file
 };
 
 // --layout and --prefix; --weights and --heads belong to the command, which may mean more by them.

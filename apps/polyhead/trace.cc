@@ -70,10 +70,8 @@ Subject loaded(const Options& o) {
   LoadedLayer file = load_layer(o.file, o.rules, o.layer_rules);
   Subject subject{.layer = std::move(file.layer), .title = cat(printable(o.file.path), ": layout ", file.layout)};
   if (!file.prefix.empty()) append(subject.title, cat(" at ", printable(file.prefix)));
-  if (const LayerConstructor* row = constructor_of_layout(file.layout)) {
-    subject.names = row->names;
-    subject.causal = row->causal;
-  }
+  if (const LayerConstructor* row = constructor_of_layout(file.layout)) subject.names = row->names;
+  subject.causal = file.causal;
   subject.torch = file.layout == "torch";
   return subject;
 }

@@ -111,6 +111,22 @@ class Attend(ProgramTest):
         self.assertIn("d_layers.0.attention.in_proj_weight", written)
         self.assert_close("out", written["out"], tensors["out"])
 
+    def test_layers_that_are_causal_in_their_source_are_so_here(self):
+        path = self.folder / "gpt2.safetensors"
+        numbers = [((7 * i) % 11 - 5) / 5 for i in range(48)]
+        save_safetensors(path, {"attn.c_attn.weight": ("F64", (4, 12), numbers), "attn.c_proj.weight": ("F64", (4, 4), numbers[:16]), "attn.c_attn.bias":
+                                ("F64", (12,), numbers[:12]), "attn.c_proj.bias": ("F64", (4,), numbers[:4]), "query": ("F64", (1, 3, 4), numbers[:12])})
+        weights = lambda *options: list(self.attend("--weights", path, "--heads", "2", "--tensors", path, "--maps", *options)[1]["weights"][1])
+        self.assertEqual([weights()[i] for i in (1, 2, 5)], [0, 0, 0])
+        self.assertEqual(weights(), weights("--causal"))
+        self.assertTrue(all(x > 0 for x in weights("--causal", "off")))
+
+    def test_one_key_head_can_be_shared_without_a_global_query(self):
+        path = VECTORS / "axis_global.safetensors"
+        for kind, queries in (("mean", 1), ("off", 5)):
+            _, tensors = self.attend("--weights", path, "--heads", "4", "--tensors", path, "--global-query", kind, "--maps")
+            self.assertEqual(tensors["weights"][0], (3, 4, queries, 5))
+
     def test_a_name_that_is_nearly_right_is_pointed_out(self):
         q = ("F32", (1, 1, 2), [0.5, 1.0])
         path = self.folder / "in.safetensors"
