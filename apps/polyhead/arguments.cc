@@ -51,11 +51,13 @@ Shape read_shape(const std::string& word) {
     const std::size_t comma = std::min(rest.find(','), rest.size());
     const auto extent = parse<std::int64_t>(rest.substr(0, comma));
     const bool trailing = comma + 1 == rest.size();
-    if (!extent || *extent < 0 || trailing) throw UsageError(cat("'", word, "' is not a shape; a shape is extents from 0 on with commas between, as 1,8,512,64"));
+    if (!extent || *extent < 0 || trailing)
+      throw UsageError(cat("'", word, "' is not a shape; a shape is extents from 0 on with commas between, as 1,8,512,64"));
     extents.push_back(*extent);
     rest.remove_prefix(std::min(comma + 1, rest.size()));
   }
-  if (extents.size() > static_cast<std::size_t>(kMaxRank)) throw UsageError(cat("'", word, "' has ", extents.size(), " extents; at most ", kMaxRank, " are allowed"));
+  if (extents.size() > static_cast<std::size_t>(kMaxRank))
+    throw UsageError(cat("'", word, "' has ", extents.size(), " extents; at most ", kMaxRank, " are allowed"));
   return Shape(std::span<const std::int64_t>(extents));
 }
 

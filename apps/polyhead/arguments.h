@@ -24,7 +24,8 @@ std::string read_choice(const std::string& word, std::string_view what, std::spa
 
 // An option whose word `read` turns into *target; the message of a refused word names the option. Its type is what --help shows.
 template <class T, class Read>
-CLI::Option* add_value(CLI::App& parser, const std::string& name, T* target, Read read, const std::string& type, const std::string& description) {
+CLI::Option* add_value(CLI::App& parser, const std::string& name, T* target, Read read, const std::string& type,
+                       const std::string& description) {
   return parser
       .add_option_function<std::string>(
           name,

@@ -13,8 +13,8 @@ struct Rgb {
   float r, g, b;
 };
 
-// Lightness rises evenly from night blue to pale yellow, so that the order of two colours is seen without knowing the ramp, and without colour
-// vision as well.
+// Lightness rises evenly from night blue to pale yellow, so that the order of two colours is seen without knowing the ramp, and without
+// colour vision as well.
 constexpr std::array<Rgb, 5> kRamp{{{18, 22, 52}, {44, 70, 138}, {38, 134, 150}, {118, 194, 120}, {250, 236, 130}}};
 
 Rgb colour_at(float part) {

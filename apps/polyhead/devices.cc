@@ -46,14 +46,19 @@ std::string as_text(const Cpu& cpu, std::size_t width) {
 
 Json as_json(const Cpu& cpu) {
   Json sets = Json::array(), caches = Json::array(), names = Json::array();
-  for (const InstructionSet& set : cpu.instruction_sets) sets.push_back({{"name", set.name}, {"available", set.available}, {"adds", set.adds}});
+  for (const InstructionSet& set : cpu.instruction_sets)
+    sets.push_back({{"name", set.name}, {"available", set.available}, {"adds", set.adds}});
   for (const Cache& cache : cpu.caches) {
-    caches.push_back({{"level", cache.level}, {"kind", cache.kind}, {"bytes", cache.bytes},
+    caches.push_back({{"level", cache.level},
+                      {"kind", cache.kind},
+                      {"bytes", cache.bytes},
                       {"shared_by", cache.shared_by > 0 ? Json(cache.shared_by) : Json(nullptr)}});
   }
   for (const Backend* backend : backends()) names.push_back(backend_name(*backend));
-  return {{"processor", cpu.name}, {"architecture", cpu.architecture}, {"online", cpu.online}, {"usable", cpu.usable}, {"threads", num_threads()},
-          {"caches", caches}, {"instruction_sets", sets}, {"backends", names}};
+  return {{"processor", cpu.name},    {"architecture", cpu.architecture},
+          {"online", cpu.online},     {"usable", cpu.usable},
+          {"threads", num_threads()}, {"caches", caches},
+          {"instruction_sets", sets}, {"backends", names}};
 }
 
 }  // namespace
@@ -64,8 +69,9 @@ Subcommand declare_devices(CLI::App& parser) {
   return {
       .examples = {{"polyhead devices", "the processor, its caches and instruction sets, and the backends"},
                    {"polyhead devices --json | jq .backends", "for other programs"}},
-      .notes = "JSON: {processor, architecture, online, usable, threads, caches: [{level, kind, bytes, shared_by}], instruction_sets: [{name, available, "
-               "adds}], backends}; shared_by is null where the system does not tell.\n",
+      .notes =
+          "JSON: {processor, architecture, online, usable, threads, caches: [{level, kind, bytes, shared_by}], instruction_sets: [{name, "
+          "available, adds}], backends}; shared_by is null where the system does not tell.\n",
       .run =
           [json] {
             const Cpu cpu = detect_cpu();

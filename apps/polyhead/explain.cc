@@ -79,8 +79,13 @@ std::string facts_of(const Options& o) {
   options.softcap = o.softcap;
   options.bias = bias;
   options.dropout = {.p = o.dropout, .keep = keep};
-  options.mask = {.causal = o.causal, .window = o.window, .key_lengths = key_lengths, .attend = attend, .block = block,
-                  .attend_keys = attend_keys, .block_keys = block_keys};
+  options.mask = {.causal = o.causal,
+                  .window = o.window,
+                  .key_lengths = key_lengths,
+                  .attend = attend,
+                  .block = block,
+                  .attend_keys = attend_keys,
+                  .block_keys = block_keys};
   options.empty_rows = o.empty_rows == "uniform" ? EmptyRows::Uniform : o.empty_rows == "unmasked" ? EmptyRows::Unmasked : EmptyRows::Zero;
   if (!o.backend.empty()) options.backend = &find_backend(o.backend);
   return explain({.q = q, .k = k, .v = values, .out = result, .lse = sums}, options);
@@ -118,14 +123,17 @@ Subcommand declare_explain(CLI::App& parser) {
   add_value(parser, "--dtype", &o->dtype, read_dtype, "DTYPE", "f32, f64, bf16 or f16 (default: f32)");
   add_value(parser, "--scale", &o->scale, read_number, "X", "factor of the scores (default: 1/sqrt(H))");
   add_value(parser, "--softcap", &o->softcap, read_number, "C", "scores become C tanh(score/C)");
-  add_value(parser, "--causal", &o->causal, read_diagonal, "DIAGONAL", "keys up to the diagonal only: top_left, bottom_right, or an offset as 3");
-  add_value(parser, "--window", &o->window, read_window, "LEFT,RIGHT", "keys at most LEFT before and RIGHT after the diagonal; a side left out is open");
+  add_value(parser, "--causal", &o->causal, read_diagonal, "DIAGONAL",
+            "keys up to the diagonal only: top_left, bottom_right, or an offset as 3");
+  add_value(parser, "--window", &o->window, read_window, "LEFT,RIGHT",
+            "keys at most LEFT before and RIGHT after the diagonal; a side left out is open");
   const auto diagonal = std::make_shared<std::optional<Diagonal>>();
   add_value(parser, "--window-diagonal", diagonal.get(), read_diagonal, "DIAGONAL",
             "where the window is counted from (default: the causal diagonal, else bottom_right)");
-  add_value(parser, "--key-lengths", &o->key_lengths,
-            [](const std::string& word) { return read_choice(word, "kind of lengths", strings(kLengths)); }, "PER",
-            "the number of keys is given per 'sequence' or per 'query'");
+  add_value(
+      parser, "--key-lengths", &o->key_lengths,
+      [](const std::string& word) { return read_choice(word, "kind of lengths", strings(kLengths)); }, "PER",
+      "the number of keys is given per 'sequence' or per 'query'");
   add_value(parser, "--attend", &o->attend, read_shape, "SHAPE", "a boolean tensor over pairs, true = may attend");
   add_value(parser, "--block", &o->block, read_shape, "SHAPE", "a boolean tensor over pairs, true = may not attend");
   add_value(parser, "--attend-keys", &o->attend_keys, read_shape, "SHAPE", "a boolean tensor over keys, true = may be attended to");
@@ -133,19 +141,23 @@ Subcommand declare_explain(CLI::App& parser) {
   add_value(parser, "--bias", &o->bias, read_shape, "SHAPE", "a tensor that is added to the scores; it broadcasts to [*,N,T,S]");
   add_value(parser, "--dropout", &o->dropout, read_number, "P", "probability that a weight is dropped");
   add_value(parser, "--dropout-keep", &o->keep, read_shape, "SHAPE", "a boolean tensor of the weights that dropout keeps");
-  add_value(parser, "--empty-rows", &o->empty_rows,
-            [](const std::string& word) { return read_choice(word, "kind of empty rows", strings(kEmptyRows)); }, "KIND",
-            "what a query without keys gives: zero, uniform or unmasked (default: zero)");
-  add_value(parser, "--backend", &o->backend, [=](const std::string& word) { return read_choice(word, "backend", backend_names); }, "NAME",
-            cat("this backend or an error; there is: ", backend_list));
+  add_value(
+      parser, "--empty-rows", &o->empty_rows,
+      [](const std::string& word) { return read_choice(word, "kind of empty rows", strings(kEmptyRows)); }, "KIND",
+      "what a query without keys gives: zero, uniform or unmasked (default: zero)");
+  add_value(
+      parser, "--backend", &o->backend, [=](const std::string& word) { return read_choice(word, "backend", backend_names); }, "NAME",
+      cat("this backend or an error; there is: ", backend_list));
   parser.add_flag("--lse", o->lse, "the log-sum-exp of each row is wanted too");
   parser.add_flag("--json", o->json, "machine-readable: {\"facts\": [{\"fact\", \"value\"}, ...]}");
   return {
       .examples = {{"polyhead explain --q 1,8,512,64 --k 1,8,512,64", "self attention of 8 heads over 512 positions"},
-                   {"polyhead explain --q 1,32,1,128 --k 1,8,4096,128 --causal bottom_right", "one query of 32 heads against 8 shared key/value heads"},
+                   {"polyhead explain --q 1,32,1,128 --k 1,8,4096,128 --causal bottom_right",
+                    "one query of 32 heads against 8 shared key/value heads"},
                    {"polyhead explain --q 2,8,512,64 --k 2,8,512,64 --dtype bf16 --window 128,0", "half precision in a sliding window"}},
-      .notes = "Letters: * any leading dimensions, N query heads, K key/value heads (N is a multiple of K), T queries, S keys, H width of a query/key "
-               "head, V width of a value head. No tensor is allocated: a problem of any size can be asked about.\n",
+      .notes =
+          "Letters: * any leading dimensions, N query heads, K key/value heads (N is a multiple of K), T queries, S keys, H width of a "
+          "query/key head, V width of a value head. No tensor is allocated: a problem of any size can be asked about.\n",
       .run =
           [o, diagonal] {
             o->window.diagonal = *diagonal;

@@ -13,7 +13,8 @@ std::string HeadChoice::description() const {
   return cat("layer ", *layer, head ? cat(", head ", *head) : cat(", mean of its ", counted(heads, "head")));
 }
 
-HeadChoice choose_head(std::optional<std::int64_t> layer, std::optional<std::int64_t> head, bool mean, std::int64_t layers, std::int64_t heads) {
+HeadChoice choose_head(std::optional<std::int64_t> layer, std::optional<std::int64_t> head, bool mean, std::int64_t layers,
+                       std::int64_t heads) {
   if (layer && *layer >= layers) throw UsageError(cat("--layer ", *layer, ": the model has the layers 0 to ", layers - 1));
   if (head && *head >= heads) throw UsageError(cat("--head ", *head, ": the model has the heads 0 to ", heads - 1, " in each layer"));
   if (!layer && !mean) layer = layers - 1;

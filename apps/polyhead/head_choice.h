@@ -10,16 +10,17 @@
 namespace polyhead::app {
 
 struct HeadChoice {
-  std::optional<std::int64_t> layer;  // absent: the mean over all layers
-  std::optional<std::int64_t> head;   // absent: the mean over the heads
-  std::int64_t layers = 0, heads = 0; // of the model
+  std::optional<std::int64_t> layer;   // absent: the mean over all layers
+  std::optional<std::int64_t> head;    // absent: the mean over the heads
+  std::int64_t layers = 0, heads = 0;  // of the model
 
   std::string description() const;  // "layer 5, mean of its 12 heads"
 };
 
-// What the options mean for a model: nothing given is the mean over the heads of the last layer; `mean` alone is the mean over all heads of all
-// layers. UsageError when there is no such layer or head.
-HeadChoice choose_head(std::optional<std::int64_t> layer, std::optional<std::int64_t> head, bool mean, std::int64_t layers, std::int64_t heads);
+// What the options mean for a model: nothing given is the mean over the heads of the last layer; `mean` alone is the mean over all heads of
+// all layers. UsageError when there is no such layer or head.
+HeadChoice choose_head(std::optional<std::int64_t> layer, std::optional<std::int64_t> head, bool mean, std::int64_t layers,
+                       std::int64_t heads);
 
 // attentions [L,N,T,S] floating -> [T,S] float32.
 Tensor chosen_map(const Tensor& attentions, const HeadChoice& choice);

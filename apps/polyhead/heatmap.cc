@@ -15,9 +15,9 @@
 namespace polyhead::app {
 namespace {
 
-constexpr std::size_t kWidestWord = 14;    // of a row
-constexpr std::size_t kTallestWord = 8;    // of a column, downward
-constexpr std::size_t kCellWithNumber = 5; // "░ 12 ": fewer columns have no room for a shade, a percentage and a gap
+constexpr std::size_t kWidestWord = 14;     // of a row
+constexpr std::size_t kTallestWord = 8;     // of a column, downward
+constexpr std::size_t kCellWithNumber = 5;  // "░ 12 ": fewer columns have no room for a shade, a percentage and a gap
 constexpr std::size_t kWidestCell = 8;
 
 struct Layout {
@@ -33,12 +33,13 @@ class Drawing {
     for (const std::string& word : map.rows) rows_.push_back(printable(word));
     for (const std::string& word : map.columns) columns_.push_back(printable(word));
     for (std::size_t t = 0; t < rows_.size(); ++t)
-      for (std::size_t s = 0; s < columns_.size(); ++s) largest_ = std::isfinite(weight(t, s)) ? std::max(largest_, weight(t, s)) : largest_;
+      for (std::size_t s = 0; s < columns_.size(); ++s)
+        largest_ = std::isfinite(weight(t, s)) ? std::max(largest_, weight(t, s)) : largest_;
     choose_layout();
   }
 
   std::string text() const {
-    std::string result = layout_.cell >= kCellWithNumber ? words_across() : layout_.cell >= 2 ? words_downward() : layout_.cell == 1 ? numbers() : "";
+    std::string result = header();
     for (std::size_t t = 0; t < rows_.size(); ++t) append(result, cat(label(t), layout_.cell > 0 ? cells(t) : list(t), "\n"));
     return result + (layout_.cell > 0 ? legend() : "");
   }
@@ -68,6 +69,12 @@ class Drawing {
     std::string text;
     if (layout_.number > 0) text = pad_left(cat(t), layout_.number) + " ";
     return cat(text, fit(rows_[t], layout_.word), " ");
+  }
+
+  std::string header() const {
+    if (layout_.cell >= kCellWithNumber) return words_across();
+    if (layout_.cell >= 2) return words_downward();
+    return layout_.cell == 1 ? numbers() : "";
   }
 
   static std::string trimmed(std::string line) {
@@ -144,7 +151,9 @@ class Drawing {
     return line;
   }
 
-  std::string paint(std::string_view text, std::size_t t, std::size_t s) const { return painted(fit(text, layout_.cell), part(t, s), colour_); }
+  std::string paint(std::string_view text, std::size_t t, std::size_t s) const {
+    return painted(fit(text, layout_.cell), part(t, s), colour_);
+  }
 
   // The keys that a row attends to most, as many as the line holds.
   std::string list(std::size_t t) const {

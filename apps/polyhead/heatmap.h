@@ -11,9 +11,9 @@
 namespace polyhead::app {
 
 struct Heatmap {
-  ConstTensorView weights;          // [T,S] float32, from 0 on
-  std::vector<std::string> rows;    // T words
-  std::vector<std::string> columns; // S words
+  ConstTensorView weights;           // [T,S] float32, from 0 on
+  std::vector<std::string> rows;     // T words
+  std::vector<std::string> columns;  // S words
 };
 
 // Lines of at most `width` columns (at least 20), the last of them the legend. What there is room for decides the form:

@@ -136,7 +136,8 @@ TEST(Heatmap, NothingAndZerosAndNanAreShown) {
   const std::vector<std::string> words{"a", "b"};
   EXPECT_THAT(render({.weights = Tensor(DType::f32, {2, 2}), .rows = words, .columns = words}, 60, Colour::none), HasSubstr("0"));
   const float nan = std::numeric_limits<float>::quiet_NaN();
-  EXPECT_THAT(render({.weights = Tensor::of<float>({2, 2}, {nan, 1, 0, 1}), .rows = words, .columns = words}, 60, Colour::none), HasSubstr("nan"));
+  EXPECT_THAT(render({.weights = Tensor::of<float>({2, 2}, {nan, 1, 0, 1}), .rows = words, .columns = words}, 60, Colour::none),
+              HasSubstr("nan"));
 }
 
 }  // namespace

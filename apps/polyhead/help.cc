@@ -68,7 +68,8 @@ std::string help_text(const CLI::App& parser, const Subcommand& subcommand, std:
       options.push_back({option_name(*option), option->get_description()});
     }
   }
-  std::string text = cat(wrap(cat(parser.get_name(), ": ", parser.get_description()), width), "\n", examples_text(subcommand.examples, width));
+  std::string text =
+      cat(wrap(cat(parser.get_name(), ": ", parser.get_description()), width), "\n", examples_text(subcommand.examples, width));
   append(text, cat("\n", wrap(cat("Usage: ", usage, " [OPTIONS]"), width)));
   if (!arguments.empty()) append(text, cat("\nArguments:\n", table(arguments, width)));
   append(text, cat("\nOptions:\n", table(options, width)));
@@ -89,11 +90,15 @@ std::string overview(std::span<const Command> commands, std::size_t width, bool 
   append(text, cat("\nUsage: polyhead COMMAND [ARGUMENTS]\n\nCommands:\n", table(entries, width)));
   if (!brief) {
     append(text, cat("\nOptions:\n", table({{"-h, --help", "this text"}, {"--version", "the version"}}, width)));
-    append(text, cat("\n", wrap("Results go to standard output, notes and progress to standard error. Exit status: 0 done, 1 the operation failed, "
-                                "2 wrong arguments.", width)));
+    append(
+        text,
+        cat("\n", wrap("Results go to standard output, notes and progress to standard error. Exit status: 0 done, 1 the operation failed, "
+                       "2 wrong arguments.",
+                       width)));
   }
   append(text, cat("\n", wrap(brief ? "'polyhead --help' has examples; 'polyhead COMMAND --help' is about one command."
-                                    : "'polyhead COMMAND --help' is about one command.", width)));
+                                    : "'polyhead COMMAND --help' is about one command.",
+                              width)));
   return text;
 }
 

@@ -35,9 +35,9 @@ const std::vector<ConfigKey>& config_keys() {
       {"model", {"model_type"}},
       {"layers", {"num_hidden_layers", "num_layers", "n_layer"}},
       {"heads", {"num_attention_heads", "num_heads", "n_head"}},
-      {"key/value heads", {"num_key_value_heads"}},
+      {"kv_heads", {"num_key_value_heads"}},
       {"width", {"hidden_size", "d_model", "n_embd"}},
-      {"hidden width", {"intermediate_size", "d_ff", "n_inner"}},
+      {"hidden_width", {"intermediate_size", "d_ff", "n_inner"}},
       {"vocabulary", {"vocab_size"}},
       {"positions", {"max_position_embeddings", "n_positions"}},
   };
@@ -75,7 +75,8 @@ std::string section(std::string_view title, const std::vector<std::pair<std::str
   std::string text = cat("\n", title, "\n");
   for (const auto& [name, value] : rows) {
     const std::string lines = wrap(printable(value), width, 2 + longest + 2);
-    append(text, cat(pad_right("  " + printable(name), 2 + longest), lines.empty() ? "\n" : std::string_view(lines).substr(std::min(2 + longest, lines.size()))));
+    append(text, cat(pad_right("  " + printable(name), 2 + longest),
+                     lines.empty() ? "\n" : std::string_view(lines).substr(std::min(2 + longest, lines.size()))));
   }
   return text;
 }
@@ -98,8 +99,9 @@ std::string place(const std::string& prefix) { return prefix.empty() ? "at the t
 // One row for the layers of a model that differ in their number only.
 std::vector<std::pair<std::string, std::string>> attention_rows(const std::vector<io::LayoutMatch>& matches, const Json& config) {
   const auto heads = config.find("heads");
-  const std::string untold = heads != config.end() && heads->is_number_integer() ? cat(counted(heads->get<std::int64_t>(), "head"), " by config.json")
-                                                                                : "number of heads not in the file";
+  const std::string untold = heads != config.end() && heads->is_number_integer()
+                                 ? cat(counted(heads->get<std::int64_t>(), "head"), " by config.json")
+                                 : "number of heads not in the file";
   std::vector<std::pair<std::string, std::string>> rows;
   for (std::size_t i = 0; i < matches.size();) {
     const io::LayoutMatch& first = matches[i];
@@ -107,14 +109,16 @@ std::vector<std::pair<std::string, std::string>> attention_rows(const std::vecto
     std::size_t end = i + 1;
     for (; end < matches.size() && !start.number.empty(); ++end) {
       const Numbered next = split_number(matches[end].prefix);
-      const bool same = matches[end].layout == first.layout && matches[end].heads == first.heads && matches[end].kv_heads == first.kv_heads &&
-                        next.before == start.before && next.after == start.after && !next.number.empty();
+      const bool same = matches[end].layout == first.layout && matches[end].heads == first.heads &&
+                        matches[end].kv_heads == first.kv_heads && next.before == start.before && next.after == start.after &&
+                        !next.number.empty();
       if (!same) break;
     }
     const auto count = static_cast<std::int64_t>(end - i);
     const std::string last = split_number(matches[end - 1].prefix).number;
     std::string text = count == 1 ? place(first.prefix) : place(cat(start.before, "{", start.number, "..", last, "}", start.after));
-    append(text, cat(", ", counted(count, "layer"), ", ", counted(static_cast<std::int64_t>(first.names.size()), "tensor"), count > 1 ? " each" : ""));
+    append(text, cat(", ", counted(count, "layer"), ", ", counted(static_cast<std::int64_t>(first.names.size()), "tensor"),
+                     count > 1 ? " each" : ""));
     append(text, cat(", ", first.heads == 0 ? untold : counted(first.heads, "head")));
     if (first.kv_heads != first.heads && first.kv_heads != 0) append(text, cat(", ", counted(first.kv_heads, "key/value head")));
     rows.emplace_back(first.layout, text);
@@ -149,10 +153,16 @@ std::string as_text(const io::TensorFile& file, const Json& config, const std::v
     bytes += bytes_of(tensor);
     values += tensor.numel();
   }
-  std::string text = wrap(cat(printable(file.path.string()), ": ", file.format, ", ", counted(static_cast<std::int64_t>(file.tensors.size()), "tensor"),
-                              ", ", counted(values, "value"), ", ", byte_size(bytes)), width);
+  std::string text =
+      wrap(cat(printable(file.path.string()), ": ", file.format, ", ", counted(static_cast<std::int64_t>(file.tensors.size()), "tensor"),
+               ", ", counted(values, "value"), ", ", byte_size(bytes)),
+           width);
   std::vector<std::pair<std::string, std::string>> rows;
-  for (const auto& [key, value] : config.items()) rows.emplace_back(key, value.is_string() ? value.get<std::string>() : value.dump());
+  for (const auto& [key, value] : config.items()) {
+    std::string name = key;
+    std::replace(name.begin(), name.end(), '_', ' ');
+    rows.emplace_back(name, value.is_string() ? value.get<std::string>() : value.dump());
+  }
   append(text, section("Configuration", rows, width));
   rows = attention_rows(matches, config);
   append(text, rows.empty() ? std::string("\nAttention\n  no layer of a known naming\n") : section("Attention", rows, width));
@@ -165,7 +175,8 @@ Json as_json(const io::TensorFile& file, const Json& config, const std::vector<i
   Json tensors = Json::array(), attention = Json::array();
   std::uint64_t bytes = 0;
   for (const auto& [name, tensor] : file.tensors) {
-    tensors.push_back({{"name", name}, {"dtype", info(tensor.dtype()).name}, {"shape", to_json(tensor.shape())}, {"bytes", bytes_of(tensor)}});
+    tensors.push_back(
+        {{"name", name}, {"dtype", info(tensor.dtype()).name}, {"shape", to_json(tensor.shape())}, {"bytes", bytes_of(tensor)}});
     bytes += bytes_of(tensor);
   }
   for (const io::LayoutMatch& match : matches) {
@@ -175,8 +186,8 @@ Json as_json(const io::TensorFile& file, const Json& config, const std::vector<i
                          {"kv_heads", match.kv_heads == 0 ? Json(nullptr) : Json(match.kv_heads)},
                          {"tensors", match.names}});
   }
-  return {{"path", file.path.string()}, {"format", file.format}, {"bytes", bytes}, {"config", config},
-          {"attention", attention}, {"metadata", file.metadata}, {"tensors", tensors}};
+  return {{"path", file.path.string()}, {"format", file.format},     {"bytes", bytes},    {"config", config},
+          {"attention", attention},     {"metadata", file.metadata}, {"tensors", tensors}};
 }
 
 void inspect(const Options& o) {
@@ -199,8 +210,9 @@ Subcommand declare_inspect(CLI::App& parser) {
       .examples = {{"polyhead inspect model.safetensors", "format, attention layers, metadata and every tensor"},
                    {"polyhead inspect MODEL_DIR", "the same for a model's folder, with its configuration"},
                    {"polyhead inspect arrays.npz --json | jq .tensors", "for other programs"}},
-      .notes = "JSON: {path, format, bytes, config: {layers, heads, width, vocabulary, ...}, attention: [{layout, prefix, heads, kv_heads, tensors}], "
-               "metadata, tensors: [{name, dtype, shape, bytes}]}; heads is null where the file cannot tell.\n",
+      .notes =
+          "JSON: {path, format, bytes, config: {layers, heads, width, vocabulary, ...}, attention: [{layout, prefix, heads, kv_heads, "
+          "tensors}], metadata, tensors: [{name, dtype, shape, bytes}]}; heads is null where the file cannot tell.\n",
       .run = [o] { inspect(*o); },
   };
 }

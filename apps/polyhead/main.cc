@@ -1,6 +1,3 @@
-#include <fcntl.h>
-#include <unistd.h>
-
 #include <algorithm>
 #include <array>
 #include <csignal>
@@ -58,7 +55,8 @@ std::string sentence(const CLI::ParseError& error, const CLI::App& parser) {
   const std::string message = error.what();
   const std::string subject = message.substr(0, message.find(':'));
   if (dynamic_cast<const CLI::ArgumentMismatch*>(&error)) {
-    if (message.find("missing") != std::string::npos || message.find("At least") != std::string::npos) return cat(subject, " needs a value");
+    if (message.find("missing") != std::string::npos || message.find("At least") != std::string::npos)
+      return cat(subject, " needs a value");
     if (message.find("At Most") != std::string::npos) return cat(subject, " is given more than once");
   }
   if (dynamic_cast<const CLI::ExcludesError*>(&error)) {
@@ -113,13 +111,6 @@ int run(const std::vector<std::string>& arguments) {
                        near.empty() ? "; " : cat("; did you mean '", near, "'? "), "see 'polyhead --help'"));
 }
 
-// A descriptor that the caller closed would be given to the next file that is opened, and results would be written into it.
-void occupy_standard_streams() {
-  for (int descriptor = 0; descriptor <= 2; ++descriptor) {
-    if (::fcntl(descriptor, F_GETFD) == -1) static_cast<void>(::open("/dev/null", O_RDONLY));
-  }
-}
-
 int guarded(const std::vector<std::string>& arguments) {
   try {
     return run(arguments);
@@ -141,6 +132,5 @@ int guarded(const std::vector<std::string>& arguments) {
 
 int main(int argc, char** argv) {
   std::signal(SIGPIPE, SIG_IGN);  // a closed pipe is an error of write(), so that temporary files are still removed
-  polyhead::app::occupy_standard_streams();
   return polyhead::app::guarded({argv + std::min(argc, 1), argv + argc});
 }

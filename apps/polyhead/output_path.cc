@@ -34,13 +34,15 @@ void check_tensor_format(const std::string& option, const std::string& path) {
   std::string text;
   for (const std::string& known : extensions) append(text, cat(text.empty() ? "" : " or ", known));
   const std::string near = closest(extension, extensions);
-  throw UsageError(cat(option, ": '", path, "' must end in ", text, near.empty() ? "" : cat("; did you mean '", fs::path(path).replace_extension(near).string(), "'?")));
+  throw UsageError(cat(option, ": '", path, "' must end in ", text,
+                       near.empty() ? "" : cat("; did you mean '", fs::path(path).replace_extension(near).string(), "'?")));
 }
 
 void check_distinct(const std::string& first, const std::string& second) {
   if (first.empty() || second.empty()) return;
   std::error_code ignored;
-  if (fs::weakly_canonical(first, ignored) == fs::weakly_canonical(second, ignored)) throw UsageError(cat("'", first, "' is named for two outputs"));
+  if (fs::weakly_canonical(first, ignored) == fs::weakly_canonical(second, ignored))
+    throw UsageError(cat("'", first, "' is named for two outputs"));
 }
 
 }  // namespace polyhead::app

@@ -88,7 +88,8 @@ std::string progress_line(std::string_view what, std::size_t done, std::size_t t
   return cat(line, " ", count);
 }
 
-Progress::Progress(std::string_view what, std::size_t total) : what_(what), total_(total), visible_(is_terminal(Stream::err) && total > 1) {}
+Progress::Progress(std::string_view what, std::size_t total)
+    : what_(what), total_(total), visible_(is_terminal(Stream::err) && total > 1) {}
 
 Progress::~Progress() { clear(); }
 

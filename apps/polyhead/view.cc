@@ -35,10 +35,12 @@ struct Options {
 
 // Wrong combinations, and outputs that could not be written, before anything is read.
 void check(Options& o) {
-  if (!o.source.empty() && !o.file.empty()) throw UsageError(cat("texts are asked for from '", o.source, "' and from '", o.file, "'; one place is possible"));
+  if (!o.source.empty() && !o.file.empty())
+    throw UsageError(cat("texts are asked for from '", o.source, "' and from '", o.file, "'; one place is possible"));
   if (o.file.empty()) o.file = o.source;
   if (o.texts.empty() && o.file.empty()) throw UsageError("there is no text; give --text \"...\", --file PATH, or - for standard input");
-  if (!o.texts.empty() && !o.file.empty()) throw UsageError(cat("texts are asked for with --text and from '", o.file, "'; one place is possible"));
+  if (!o.texts.empty() && !o.file.empty())
+    throw UsageError(cat("texts are asked for with --text and from '", o.file, "'; one place is possible"));
   if (o.pair && o.texts.size() != 1) throw UsageError("--text-pair is the second part of one text; it goes with exactly one --text");
   if (o.head && o.mean) throw UsageError("--mean does not go together with --head");
   if (o.page == "-" && o.json) throw UsageError("-o - and --json would both write to standard output");
@@ -227,9 +229,12 @@ Subcommand declare_view(CLI::App& parser) {
       ->type_size(1)
       ->expected(1)
       ->take_all();
-  add_value(parser, "--text-pair", &o->pair, [](const std::string& word) { return word; }, "TEXT", "a second part, which the model sees as segment 1");
+  add_value(
+      parser, "--text-pair", &o->pair, [](const std::string& word) { return word; }, "TEXT",
+      "a second part, which the model sees as segment 1");
   parser.add_option("--file", o->file, "texts, one per line; empty lines are left out; - is standard input")->type_name("PATH");
-  parser.add_option("-o,--output", o->page, "write one HTML page with all heads, that opens from disk; - is standard output")->type_name("PATH");
+  parser.add_option("-o,--output", o->page, "write one HTML page with all heads, that opens from disk; - is standard output")
+      ->type_name("PATH");
   add_value(parser, "--layer", &o->layer, read_count, "L", "the layer to show, from 0 (default: the last)");
   add_value(parser, "--head", &o->head, read_count, "H", "the head to show, from 0 (default: the mean over the layer's heads)");
   parser.add_flag("--mean", o->mean, "show the mean over the heads: of --layer, or without it of all layers");
@@ -239,17 +244,19 @@ Subcommand declare_view(CLI::App& parser) {
   return {
       .examples = {{"polyhead view MODEL_DIR --text \"The quick brown fox\" -o fox.html", "one page with every head of every layer"},
                    {"polyhead view MODEL_DIR --text \"The quick brown fox\"", "the mean of the last layer's heads, here in the terminal"},
-                   {"polyhead view MODEL_DIR --text \"Who ran?\" --text-pair \"The fox ran.\" --layer 2 --head 7", "one head, over two parts"},
+                   {"polyhead view MODEL_DIR --text \"Who ran?\" --text-pair \"The fox ran.\" --layer 2 --head 7",
+                    "one head, over two parts"},
                    {"polyhead view MODEL_DIR --file texts.txt --arrays out.npz", "several texts, one per line, and all numbers in a file"},
                    {"echo \"The quick brown fox\" | polyhead view MODEL_DIR - --json | jq .texts[0].tokens", "for other programs"}},
-      .notes = "The terminal shows one map: a word's row says what it attends to. Where the text is too long for a grid, each word is followed by the "
-               "words that it attends to most. Colour only on a terminal, and not where NO_COLOR is set.\n\n"
-               "Arrays: ids [T] int64, attentions [layers,heads,T,T], hidden [T,E] of the last layer, embedding [E] (mean over the tokens, divided by "
-               "its length). With several texts each name ends in _0, _1, ...\n\n"
-               "JSON: {model: {path, layers, heads, width}, map: {layer, head, description}, texts: [{text, pair, tokens, ids, segments, special, "
-               "replaced_bytes, dropped_tokens, map, embedding}], files: {page, arrays}}; map is [T][T], the chosen head's weights, row by row; "
-               "layer and head are null where the map is a mean over them.\n\n"
-               "Bytes that are not UTF-8 are read as U+FFFD, with a note.\n",
+      .notes =
+          "The terminal shows one map: a word's row says what it attends to. Where the text is too long for a grid, each word is "
+          "followed by the words that it attends to most. Colour only on a terminal, and not where NO_COLOR is set.\n\n"
+          "Arrays: ids [T] int64, attentions [layers,heads,T,T], hidden [T,E] of the last layer, embedding [E] (mean over the tokens, "
+          "divided by its length). With several texts each name ends in _0, _1, ...\n\n"
+          "JSON: {model: {path, layers, heads, width}, map: {layer, head, description}, texts: [{text, pair, tokens, ids, segments, "
+          "special, replaced_bytes, dropped_tokens, map, embedding}], files: {page, arrays}}; map is [T][T], the chosen head's weights, "
+          "row by row; layer and head are null where the map is a mean over them.\n\n"
+          "Bytes that are not UTF-8 are read as U+FFFD, with a note.\n",
       .run = [o] { View(*o).run(); },
   };
 }

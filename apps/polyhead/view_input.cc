@@ -72,7 +72,8 @@ std::vector<InputText> read_texts(const std::string& path) {
     if (line.find_first_not_of(" \t") != std::string::npos) texts.push_back({line, std::nullopt});
     first = end + 1;
   }
-  if (texts.empty()) fail(ErrorCode::format, path == "-" ? std::string("standard input") : cat("'", path, "'"), " holds no text: every line is empty");
+  if (texts.empty())
+    fail(ErrorCode::format, path == "-" ? std::string("standard input") : cat("'", path, "'"), " holds no text: every line is empty");
   return texts;
 }
 
@@ -116,15 +117,17 @@ std::vector<models::TokenizedText> tokenize(const models::SentenceModel& model, 
       result.push_back(texts[i].pair ? model.tokenize(texts[i].text, *texts[i].pair, when) : model.tokenize(texts[i].text, when));
     } catch (const Error& error) {
       if (truncate) throw;
-      throw Error(error.code(), cat(which(i, texts.size()), " is too long for the model: ", error.what(), "; --truncate leaves out the end"));
+      throw Error(error.code(),
+                  cat(which(i, texts.size()), " is too long for the model: ", error.what(), "; --truncate leaves out the end"));
     }
     const models::TokenizedText& tokens = result.back();
     if (tokens.replaced_bytes > 0)
       note(cat(counted(tokens.replaced_bytes, "byte"), " of ", which(i, texts.size()), tokens.replaced_bytes == 1 ? " is" : " are",
                " not UTF-8 and read as U+FFFD"));
     if (tokens.dropped_tokens > 0)
-      note(cat(which(i, texts.size()), " has ", static_cast<std::int64_t>(tokens.ids.size()) + tokens.dropped_tokens, " tokens; the model takes ",
-               model.encoder.config.positions, ", so ", tokens.dropped_tokens, " at the end ", tokens.dropped_tokens == 1 ? "is" : "are", " left out"));
+      note(cat(which(i, texts.size()), " has ", static_cast<std::int64_t>(tokens.ids.size()) + tokens.dropped_tokens,
+               " tokens; the model takes ", model.encoder.config.positions, ", so ", tokens.dropped_tokens, " at the end ",
+               tokens.dropped_tokens == 1 ? "is" : "are", " left out"));
   }
   return result;
 }

@@ -24,7 +24,8 @@ models::SentenceModel open_model(const std::filesystem::path& directory);
 // A name for people: the last part of the path that says something.
 std::string model_name(const std::filesystem::path& directory);
 
-// Tokens of every text; what was replaced or left out is said on stderr. Error that names the text when it is too long and `truncate` is not set.
+// Tokens of every text; what was replaced or left out is said on stderr. Error that names the text when it is too long and `truncate` is
+// not set.
 std::vector<models::TokenizedText> tokenize(const models::SentenceModel& model, const std::vector<InputText>& texts, bool truncate);
 
 }  // namespace polyhead::app

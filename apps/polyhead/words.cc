@@ -30,8 +30,8 @@ std::string printable(std::string_view text) {
   std::string result;
   for_each_code_point(text, [&](utf8proc_int32_t point, std::string_view bytes) {
     const auto category = utf8proc_category(std::max(point, 0));
-    const bool bad = point < 0 || category == UTF8PROC_CATEGORY_CC || category == UTF8PROC_CATEGORY_ZL || category == UTF8PROC_CATEGORY_ZP ||
-                     reorders(point);
+    const bool bad = point < 0 || category == UTF8PROC_CATEGORY_CC || category == UTF8PROC_CATEGORY_ZL ||
+                     category == UTF8PROC_CATEGORY_ZP || reorders(point);
     result += bad ? std::string_view("\uFFFD") : bytes;
   });
   return result;
@@ -55,7 +55,8 @@ std::size_t columns(std::string_view text) {
   std::size_t total = 0;
   for (const std::string& character : characters(text)) {
     int widest = 0;  // an emoji made of several takes the columns of one
-    for_each_code_point(character, [&](utf8proc_int32_t point, std::string_view) { widest = std::max(widest, point < 0 ? 1 : utf8proc_charwidth(point)); });
+    for_each_code_point(
+        character, [&](utf8proc_int32_t point, std::string_view) { widest = std::max(widest, point < 0 ? 1 : utf8proc_charwidth(point)); });
     total += static_cast<std::size_t>(widest);
   }
   return total;

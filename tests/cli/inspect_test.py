@@ -11,7 +11,7 @@ class Inspect(ProgramTest):
     def test_a_model_folder_shows_configuration_attention_metadata_and_tensors(self):
         model = tiny_model.write(self.folder / "model")
         text = self.succeeds("inspect", model).stdout.decode()
-        for pattern in (r"layers +2\n", r"heads +2\n", r"width +8\n", rf"vocabulary +{len(tiny_model.WORDS)}\n",
+        for pattern in (r"layers +2\n", r"hidden width +16\n", r"heads +2\n", r"width +8\n", rf"vocabulary +{len(tiny_model.WORDS)}\n",
                         r"at encoder\.layer\.\{0\.\.1\}\.attention\.?|at encoder\.layer\.\{0\.\.1\}\.", r"format +pt\n",
                         r"float32 +\[8,8\] +256 B +encoder\.layer\.0\.attention\.self\.query\.weight\n"):
             self.assertRegex(text, pattern)
@@ -24,7 +24,7 @@ class Inspect(ProgramTest):
                          {name: ("float32", shape) for name, (_, shape, _) in expected.items()})
         self.assertEqual(found["bytes"], sum(4 * len(values) for _, _, values in expected.values()))
         self.assertEqual(found["metadata"], {"format": "pt"})
-        self.assertEqual(found["config"], {"model": "bert", "layers": 2, "heads": 2, "width": 8, "hidden width": 16,
+        self.assertEqual(found["config"], {"model": "bert", "layers": 2, "heads": 2, "width": 8, "hidden_width": 16,
                                            "vocabulary": len(tiny_model.WORDS), "positions": 64})
         self.assertEqual(found["format"], "safetensors")
         self.assertEqual([a["prefix"] for a in found["attention"]], ["encoder.layer.0.", "encoder.layer.1."])
