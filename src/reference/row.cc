@@ -57,7 +57,7 @@ void RowMaker::scores(std::int64_t t, Row& row) const {
   const std::int64_t keys = problem_.keys;
   row.scaled.assign(index(keys), 0.0);
   const std::vector<double> q = load_row(q_, b_, n_, t);
-  for (std::int64_t h = 0; h < problem_.qk_width; ++h) add_scaled(keys, q[index(h)], &keys_[index(h * keys)], row.scaled.data());
+  for (std::int64_t h = 0; h < problem_.qk_width; ++h) add_scaled(keys, q[index(h)], keys_.data() + h * keys, row.scaled.data());
   for (double& x : row.scaled) x *= problem_.scale;
 
   row.capped = row.scaled;
