@@ -19,4 +19,15 @@ class Executor {
 int num_threads();
 void set_num_threads(int count);  // >= 1
 
+// The library's own threads, at most `count` of them for one call: `LimitedThreads one(1); sdpa_forward(tensors, {.executor = &one});`
+class LimitedThreads final : public Executor {
+ public:
+  explicit LimitedThreads(int count);  // >= 1
+  int num_threads() const override { return count_; }
+  void run(std::int64_t count, const std::function<void(std::int64_t)>& task) override;
+
+ private:
+  int count_;
+};
+
 }  // namespace polyhead

@@ -6,11 +6,10 @@
 #include <algorithm>
 #include <atomic>
 #include <memory>
-#include <string>
 #include <thread>
 
+#include "core/text.h"
 #include "core/thread_pool.h"
-#include "polyhead/error.h"
 
 namespace polyhead {
 namespace {
@@ -54,6 +53,10 @@ int available_processors() {
   return std::max(1, static_cast<int>(std::thread::hardware_concurrency()));
 }
 
+void require_positive(int count, const char* operation) {
+  require(count >= 1, operation, ": the number of threads is ", count, "; it must be at least 1");
+}
+
 }  // namespace
 
 int num_threads() {
@@ -64,10 +67,15 @@ int num_threads() {
 }
 
 void set_num_threads(int count) {
-  if (count < 1) {
-    throw Error(ErrorCode::invalid_argument, "set_num_threads: count is " + std::to_string(count) + "; it must be at least 1");
-  }
+  require_positive(count, "set_num_threads");
   requested_threads.store(count, std::memory_order_relaxed);
+}
+
+LimitedThreads::LimitedThreads(int count) : count_(count) { require_positive(count, "LimitedThreads"); }
+
+void LimitedThreads::run(std::int64_t count, const std::function<void(std::int64_t)>& task) {
+  if (!ending) return the_pool().run(count, count_, task);
+  for (std::int64_t i = 0; i < count; ++i) task(i);
 }
 
 void parallel_for(std::int64_t count, std::int64_t grain, Executor* executor,
