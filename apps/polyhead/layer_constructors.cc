@@ -226,12 +226,6 @@ const LayerConstructor* constructor_of_layout(std::string_view layout) {
   return nullptr;
 }
 
-nn::MultiHeadAttentionConfig layout_defaults(std::string_view layout) {
-  Config settings;
-  if (const LayerConstructor* row = constructor_of_layout(layout)) settings.empty_rows = row->config(complete(*row, {}, {})).empty_rows;
-  return settings;
-}
-
 std::string option_of(std::string_view argument) {
   std::string name = cat("--", lower(argument));
   std::ranges::replace(name, '_', '-');

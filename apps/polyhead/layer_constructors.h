@@ -49,7 +49,6 @@ struct LayerConstructor {
 std::span<const LayerConstructor> layer_constructors();
 const LayerConstructor& find_constructor(const std::string& name);                   // UsageError with the nearest
 const LayerConstructor* constructor_of_layout(std::string_view layout);              // nullptr: there is none
-nn::MultiHeadAttentionConfig layout_defaults(std::string_view layout);               // what no file holds, as the source of the naming has it
 
 std::string option_of(std::string_view argument);  // "num_hiddens" -> "--num-hiddens"
 

@@ -1,7 +1,6 @@
 #include "layer_file.h"
 
 #include "arguments.h"
-#include "layer_constructors.h"
 #include "polyhead/models/attention_layer.h"
 #include "terminal.h"
 #include "words.h"
@@ -26,16 +25,16 @@ LoadedLayer load_layer(const LayerFile& file, const AttentionRules& rules, const
   if (weights.heads == 0) {
     throw UsageError(cat("--heads: '", printable(file.path), "' does not say how many heads its layer has (layout ", weights.layout, "); give the number"));
   }
-  LoadedLayer loaded{.layout = weights.layout, .prefix = weights.prefix, .spelling = weights.spelling, .scale = weights.scale, .global_query = weights.global_query};
-  if (const LayerConstructor* row = constructor_of_layout(weights.layout)) loaded.causal = row->causal;
+  LoadedLayer loaded{.layout = weights.layout, .prefix = weights.prefix, .spelling = weights.spelling, .scale = weights.scale, .global_query = weights.global_query, .causal = weights.causal};
   for (const io::NamedTensor& parameter : io::store_attention(weights)) loaded.names.push_back(parameter.name);
   if (weights.tensors.contains("relative_attention_bias")) {
     note(cat("the relative_attention_bias of '", printable(file.path), "' is not applied; give the bias of each pair, [N,T,S], as tensor 'bias'"));
   }
-  nn::MultiHeadAttentionConfig settings = layout_defaults(weights.layout);
+  nn::MultiHeadAttentionConfig settings;
   apply(rules, &settings);
   apply(layer_rules, &settings);
   if (rules.scale) weights.scale = rules.scale;
+  if (rules.empty_rows) weights.empty_rows = *rules.empty_rows;
   if (layer_rules.global_query) weights.global_query = *layer_rules.global_query != nn::GlobalQuery::off;
   loaded.layer = models::attention_layer(std::move(weights), settings);
   return loaded;

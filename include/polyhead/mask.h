@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <optional>
 
+#include "polyhead/empty_rows.h"
 #include "polyhead/tensor_view.h"
 
 namespace polyhead {
@@ -44,13 +45,6 @@ struct Mask {
   ConstTensorView block{};        // bool, broadcasts to [*,N,T,S]: true = may not attend
   ConstTensorView attend_keys{};  // bool, broadcasts to [*,S]: true = every query may attend to the key. Not with `block_keys`.
   ConstTensorView block_keys{};   // bool, broadcasts to [*,S]
-};
-
-// What a row without any key gives. A row whose kept scores are all -inf is empty in every mode and gives zero.
-enum class EmptyRows : std::uint8_t {
-  Zero,      // out = 0, lse = -inf, zero gradients
-  Uniform,   // as the fill "masked scores = -1e6" behaves: every key with probability 1/S, no gradient to the scores
-  Unmasked,  // as the offset "masked scores - 1e8" behaves: the row as if there were no mask
 };
 
 }  // namespace polyhead

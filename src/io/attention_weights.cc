@@ -71,6 +71,8 @@ AttentionWeights load_attention(TensorFile& file, const LoadAttention& options) 
                            .heads = chosen.counts.heads,
                            .kv_heads = chosen.counts.kv_heads,
                            .scale = chosen.place.layout->scale,
+                           .causal = chosen.place.layout->causal,
+                           .empty_rows = chosen.place.layout->empty_rows,
                            .global_query = chosen.global_query};
   if (options.heads != 0) {
     check_heads(file, chosen, options.heads);

@@ -6,6 +6,8 @@
 #include <string_view>
 #include <vector>
 
+#include "polyhead/empty_rows.h"
+
 namespace polyhead::io {
 
 // From the shape in the file to the canonical one; each is a view, so none costs a copy.
@@ -40,6 +42,8 @@ struct Layout {
   KeyHeads key_heads = KeyHeads::as_query;
   std::int64_t heads = 0;  // 0: a free choice
   std::optional<double> scale = {};
+  bool causal = false;                         // the source masks by itself
+  std::optional<EmptyRows> empty_rows = {};    // what its rows without a key give; absent: NaN, or whatever the caller makes of it
   char separator = '.';                        // '/': '.' is read too, and a ":0" after every name
   std::vector<std::string_view> refuses = {};  // modules that make the layer another one when they are beside it
 };

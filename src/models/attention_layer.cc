@@ -56,6 +56,7 @@ nn::MultiHeadAttention attention_layer(io::AttentionWeights weights, const nn::M
   if (weights.global_query && c.global_query == nn::GlobalQuery::off) c.global_query = nn::GlobalQuery::mean;
   c.bias_kv = static_cast<bool>(bias_k);
   if (weights.scale) c.scale = weights.scale;
+  if (weights.empty_rows) c.empty_rows = *weights.empty_rows;
   c.dtype = q.weight.dtype();
   return nn::make_attention(c, std::move(q), std::move(k), std::move(v), std::move(output), std::move(gate), std::move(bias_k),
                             std::move(bias_v));
@@ -68,6 +69,7 @@ io::AttentionWeights attention_weights(const nn::MultiHeadAttention& layer, std:
   weights.heads = layer.config.heads;
   weights.kv_heads = layer.config.kv_heads;
   weights.scale = layer.config.scale;
+  weights.empty_rows = layer.config.empty_rows;
   weights.global_query = layer.config.global_query != nn::GlobalQuery::off;
   layer.visit([&](const std::string& name, const Tensor& tensor) { weights.tensors.emplace(name, tensor); });
   return weights;

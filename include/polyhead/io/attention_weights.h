@@ -8,6 +8,7 @@
 #include <string_view>
 #include <vector>
 
+#include "polyhead/empty_rows.h"
 #include "polyhead/io/tensor_file.h"
 
 namespace polyhead::io {
@@ -31,6 +32,8 @@ struct AttentionWeights {
   Spelling spelling;
   std::int64_t heads = 0, kv_heads = 0;  // 0: the file cannot tell, and the caller did not say
   std::optional<double> scale;           // absent: 1/sqrt(H). T5: 1
+  bool causal = false;                   // the source of the naming masks by itself: no query looks at later keys
+  std::optional<EmptyRows> empty_rows;   // what its rows without a key give; absent: the source does not say
   bool global_query = false;             // the query is averaged over the axis (AlphaFold's is_global)
   std::map<std::string, Tensor> tensors;
 };

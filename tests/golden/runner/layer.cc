@@ -37,14 +37,14 @@ Loaded load_layer(Reader& in, const std::string& layout) {
   settings.axis = in.option<int>("axis").value_or(-2);
   settings.zero_key = in.option<bool>("add_zero_attn").value_or(false);
   settings.dropout = in.option<double>("dropout").value_or(0);
-  settings.empty_rows = read_empty_rows(in);
   io::TensorFile file;
   file.path = "parameters";
   file.tensors = in.rest();
   std::vector<std::string> names;
   for (const io::NamedTensor& named : file.tensors) names.push_back(named.name);
-  nn::MultiHeadAttention layer =
-      models::attention_layer(io::load_attention(file, {.layout = layout, .heads = in.required<std::int64_t>("heads")}), settings);
+  io::AttentionWeights weights = io::load_attention(file, {.layout = layout, .heads = in.required<std::int64_t>("heads")});
+  weights.empty_rows = read_empty_rows(in);
+  nn::MultiHeadAttention layer = models::attention_layer(std::move(weights), settings);
 
   const nn::MultiHeadAttentionConfig& c = layer.config;
   require_option<std::int64_t>(in, "qk_head_dim", c.head_width);
