@@ -1,0 +1,194 @@
+#include "arrays.h"
+
+#include <nanobind/stl/pair.h>
+#include <nanobind/stl/string.h>
+
+#include <cstdint>
+#include <string_view>
+#include <vector>
+
+#include "text.h"
+
+namespace polyhead::python {
+namespace {
+
+std::string as_string(nb::handle object) { return nb::str(object).c_str(); }
+
+// How an array calls its dtype: "complex64"; for those without one, the type's name.
+std::string dtype_text(nb::handle object) { return nb::hasattr(object, "dtype") ? as_string(nb::object(object.attr("dtype"))) : kind_of(object); }
+
+std::string accepted_dtypes() {
+  std::string list;
+  for (const DTypeInfo& row : kDTypes) list += (list.empty() ? "" : ", ") + std::string(row.name);
+  return list;
+}
+
+[[noreturn]] void refuse_dtype(nb::handle object, const char* name) {
+  throw nb::type_error(text(name, " has dtype ", dtype_text(object), "; polyhead reads ", accepted_dtypes(), ", in native byte order").c_str());
+}
+
+const DTypeInfo* find_dtype(DTypeKind kind, std::size_t size, bool is_signed) {
+  for (const DTypeInfo& row : kDTypes) {
+    if (row.kind == kind && row.size == size && (kind != DTypeKind::integer || (row.name[0] == 'i') == is_signed) && row.dtype != DType::bf16) return &row;
+  }
+  return nullptr;
+}
+
+// PEP 3118 format strings of one element; nullptr: none that polyhead has.
+const DTypeInfo* dtype_of_format(const char* format, std::size_t size) {
+  std::string_view code = format == nullptr ? "B" : format;
+  const bool foreign_order = !code.empty() && (code[0] == '>' || code[0] == '!');
+  if (!code.empty() && std::string_view("@=<>!").find(code[0]) != std::string_view::npos) code.remove_prefix(1);
+  if (code.size() != 1 || (foreign_order && size > 1)) return nullptr;
+  if (code == "?") return find_dtype(DTypeKind::boolean, size, false);
+  if (std::string_view("efd").find(code[0]) != std::string_view::npos) return find_dtype(DTypeKind::floating, size, true);
+  if (std::string_view("bhilqn").find(code[0]) != std::string_view::npos) return find_dtype(DTypeKind::integer, size, true);
+  if (std::string_view("BHILQN").find(code[0]) != std::string_view::npos) return find_dtype(DTypeKind::integer, size, false);
+  return nullptr;
+}
+
+const DTypeInfo* dtype_of_dlpack(nb::dlpack::dtype dtype) {
+  using Code = nb::dlpack::dtype_code;
+  if (dtype.lanes != 1 || dtype.bits % 8 != 0) return nullptr;
+  const std::size_t size = dtype.bits / 8u;
+  switch (static_cast<Code>(dtype.code)) {
+    case Code::Bfloat: return size == 2 ? &info(DType::bf16) : nullptr;
+    case Code::Float: return find_dtype(DTypeKind::floating, size, true);
+    case Code::Int: return find_dtype(DTypeKind::integer, size, true);
+    case Code::UInt: return find_dtype(DTypeKind::integer, size, false);
+    case Code::Bool: return find_dtype(DTypeKind::boolean, size, false);
+    default: return nullptr;
+  }
+}
+
+void require_rank(std::int64_t rank, const char* name) {
+  if (rank > kMaxRank) throw nb::value_error(text(name, " has ", rank, " dimensions; at most ", kMaxRank, " are allowed").c_str());
+}
+
+void require_alignment(const void* data, std::size_t size, const char* name) {
+  if (reinterpret_cast<std::uintptr_t>(data) % size != 0) {
+    throw nb::value_error(text(name, " is not aligned: its memory does not begin at a multiple of its ", static_cast<std::int64_t>(size), " bytes").c_str());
+  }
+}
+
+bool is_torch(nb::handle object) {
+  const nb::object module = nb::getattr(object.type(), "__module__", nb::str(""));
+  return nb::isinstance<nb::str>(module) && std::string_view(nb::str(module).c_str()).starts_with("torch") && nb::hasattr(object, "data_ptr");
+}
+
+}  // namespace
+
+std::string kind_of(nb::handle object) { return as_string(nb::object(object.type().attr("__name__"))); }
+
+Array Array::input(nb::handle object, const char* name) { return from(object, name, false); }
+Array Array::required(nb::handle object, const char* name) {
+  if (object.is_none()) throw nb::type_error(text(name, " is None; it must be an array").c_str());
+  return from(object, name, false);
+}
+Array Array::output(nb::handle object, const char* name) { return from(object, name, true); }
+
+Array Array::from(nb::handle object, const char* name, bool writable) {
+  Array array;
+  if (object.is_none()) return array;
+  if (PyObject_CheckBuffer(object.ptr())) {
+    array.take_buffer(object, name, writable);
+  } else if (nb::hasattr(object, "__dlpack__")) {
+    array.take_dlpack(object, name, writable);
+  } else {
+    throw nb::type_error(text(name, " is of type ", kind_of(object),
+                              "; it must be an array: NumPy's, PyTorch's, JAX's, or any with the buffer protocol or DLPack").c_str());
+  }
+  return array;
+}
+
+void Array::take_buffer(nb::handle object, const char* name, bool writable) {
+  auto buffer = std::make_unique<Py_buffer>();
+  if (PyObject_GetBuffer(object.ptr(), buffer.get(), PyBUF_RECORDS_RO) != 0) {
+    PyErr_Clear();
+    if (nb::hasattr(object, "__dlpack__")) return take_dlpack(object, name, writable);  // bfloat16 of JAX has no buffer format
+    refuse_dtype(object, name);
+  }
+  buffer_.reset(buffer.release());
+  const Py_buffer& b = *buffer_;
+  const DTypeInfo* dtype = dtype_of_format(b.format, static_cast<std::size_t>(b.itemsize));
+  if (dtype == nullptr) refuse_dtype(object, name);
+  if (writable && b.readonly != 0) throw nb::value_error(text(name, " is read-only; it is written to").c_str());
+  require_rank(b.ndim, name);
+  require_alignment(b.buf, dtype->size, name);
+  Shape shape;
+  Strides strides;
+  for (int axis = 0; axis < b.ndim; ++axis) {
+    shape.push_back(b.shape[axis]);
+    if (b.strides[axis] % b.itemsize != 0) {
+      throw nb::value_error(text(name, " has a stride of ", static_cast<std::int64_t>(b.strides[axis]), " bytes along axis ", axis,
+                                 "; it must be a multiple of the ", static_cast<std::int64_t>(b.itemsize), " bytes of an element").c_str());
+    }
+    strides.push_back(b.strides[axis] / b.itemsize);
+  }
+  view_ = TensorView(b.buf, dtype->dtype, shape, strides);
+}
+
+void Array::take_dlpack(nb::handle object, const char* name, bool writable) {
+  if (nb::cast<bool>(nb::bool_(nb::getattr(object, "requires_grad", nb::bool_(false))))) {
+    throw nb::type_error(text(name, " requires grad, which this function does not record; use polyhead.torch, or pass ", name, ".detach()").c_str());
+  }
+  constexpr int kCpu = nb::device::cpu::value;
+  const auto device = nb::cast<std::pair<int, int>>(object.attr("__dlpack_device__")());
+  if (device.first != kCpu) {
+    const std::string where = nb::hasattr(object, "device") ? as_string(nb::object(object.attr("device"))) : text("of DLPack type ", device.first);
+    throw nb::type_error(text(name, " is on device ", where, "; polyhead computes on the CPU, so move it there first").c_str());
+  }
+  try {
+    dlpack_ = nb::cast<nb::ndarray<nb::ro>>(object, false);
+    if (writable) nb::cast<nb::ndarray<>>(object, false);
+  } catch (const std::exception& error) {
+    throw nb::type_error(text(name, " cannot be read through DLPack (dtype ", dtype_text(object), "): ", error.what()).c_str());
+  }
+  const DTypeInfo* dtype = dtype_of_dlpack(dlpack_.dtype());
+  if (dtype == nullptr) refuse_dtype(object, name);
+  require_rank(static_cast<std::int64_t>(dlpack_.ndim()), name);
+  require_alignment(dlpack_.data(), dtype->size, name);
+  Shape shape;
+  Strides strides;
+  for (std::size_t axis = 0; axis < dlpack_.ndim(); ++axis) {
+    shape.push_back(static_cast<std::int64_t>(dlpack_.shape(axis)));
+    strides.push_back(dlpack_.stride(axis));
+  }
+  view_ = TensorView(const_cast<void*>(dlpack_.data()), dtype->dtype, shape, strides);
+}
+
+nb::object empty_array(nb::handle like, const Shape& shape, DType dtype) {
+  nb::list extents;
+  for (const std::int64_t extent : shape) extents.append(extent);
+  const std::string name(info(dtype).name);
+  if (is_torch(like)) {
+    const nb::module_ torch = nb::module_::import_("torch");
+    return torch.attr("empty")(nb::tuple(extents), nb::arg("dtype") = torch.attr(name.c_str()));
+  }
+  if (dtype == DType::bf16) throw nb::type_error("a result in bfloat16 needs out=: NumPy has no such dtype");
+  return nb::module_::import_("numpy").attr("empty")(nb::tuple(extents), nb::arg("dtype") = name);
+}
+
+nb::object numpy_view(TensorView view, nb::handle owner) {
+  using Code = nb::dlpack::dtype_code;
+  const DTypeInfo& row = info(view.dtype());
+  if (row.dtype == DType::bf16) throw nb::type_error("the array is in bfloat16, which NumPy does not have");
+  const Code code = row.kind == DTypeKind::floating  ? Code::Float
+                    : row.kind == DTypeKind::boolean ? Code::Bool
+                    : row.name[0] == 'i'             ? Code::Int
+                                                     : Code::UInt;
+  std::vector<std::size_t> shape;
+  for (const std::int64_t extent : view.shape()) shape.push_back(static_cast<std::size_t>(extent));
+  const nb::ndarray<nb::numpy> array(view.data(), shape.size(), shape.data(), owner, view.strides().begin(),
+                                     {static_cast<std::uint8_t>(code), static_cast<std::uint8_t>(row.size * 8), 1});
+  return nb::cast(array, nb::rv_policy::reference);
+}
+
+DType dtype_named(const std::string& name) {
+  for (const DTypeInfo& row : kDTypes) {
+    if (row.name == name) return row.dtype;
+  }
+  throw nb::value_error(text("dtype is '", name, "'; it may be one of ", accepted_dtypes()).c_str());
+}
+
+}  // namespace polyhead::python

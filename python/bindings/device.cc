@@ -1,0 +1,33 @@
+#include "polyhead/device.h"
+
+#include <nanobind/stl/string.h>
+
+#include "bind.h"
+#include "polyhead/executor.h"
+
+namespace polyhead::python {
+namespace {
+
+namespace nb = nanobind;
+
+nb::dict devices() {
+  const Cpu cpu = detect_cpu();
+  nb::dict sets, result;
+  for (const InstructionSet& set : cpu.instruction_sets) sets[std::string(set.name).c_str()] = set.available;
+  result["name"] = cpu.name;
+  result["architecture"] = std::string(cpu.architecture);
+  result["online"] = cpu.online;
+  result["usable"] = cpu.usable;
+  result["instruction_sets"] = sets;
+  return result;
+}
+
+}  // namespace
+
+void bind_device(nb::module_& m) {
+  m.def("device", &devices);
+  m.def("num_threads", [] { return num_threads(); });
+  m.def("set_num_threads", [](int count) { set_num_threads(count); }, nb::arg("count"));
+}
+
+}  // namespace polyhead::python

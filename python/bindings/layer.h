@@ -1,0 +1,20 @@
+// A layer as Python holds it.
+#pragma once
+
+#include <nanobind/nanobind.h>
+
+#include <optional>
+
+#include "arrays.h"
+#include "options.h"
+#include "polyhead/nn/multi_head_attention.h"
+
+namespace polyhead::python {
+
+struct Layer {
+  nn::MultiHeadAttention layer;
+};
+
+nb::dict config_dict(const nn::MultiHeadAttentionConfig& config);
+
+}  // namespace polyhead::python

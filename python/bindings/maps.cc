@@ -1,0 +1,116 @@
+#include "polyhead/maps.h"
+
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/vector.h>
+
+#include "bind.h"
+#include "options.h"
+
+namespace polyhead::python {
+namespace {
+
+// q, k and lse of one call, alive.
+struct Input {
+  Array q, k, lse;
+  Input(nb::handle q_object, nb::handle k_object, nb::handle lse_object)
+      : q(Array::required(q_object, "q")), k(Array::required(k_object, "k")), lse(Array::input(lse_object, "lse")) {}
+  MapsInput maps() const { return {.q = q.view(), .k = k.view(), .lse = lse.view()}; }
+  std::int64_t keys() const { return k.view().rank() >= 2 ? k.view().extent(-2) : 0; }
+  DType dtype() const { return is_floating(q.view().dtype()) ? q.view().dtype() : DType::f32; }
+  // [*,N] and what follows.
+  Shape shape(std::initializer_list<std::int64_t> rest) const {
+    Shape result = q.view().shape().first(std::max(q.view().rank() - 2, 0));
+    for (const std::int64_t extent : rest) result.push_back(extent);
+    return result;
+  }
+  std::int64_t queries() const { return q.view().rank() >= 2 ? q.view().extent(-2) : 0; }
+};
+
+nb::object all(nb::handle q, nb::handle k, nb::handle lse, const Options& options, const std::string& value, nb::handle out) {
+  const Input input(q, k, lse);
+  const MapValue map_value = choice("value", value, kMapValues);
+  const nb::object object = out.is_none() ? empty_array(q, input.shape({input.queries(), input.keys()}), input.dtype()) : nb::borrow(out);
+  const Array array = Array::output(object, "out");
+  CallOptions call(options);
+  {
+    const nb::gil_scoped_release released;
+    attention_map(input.maps(), array.view(), call.sdpa, map_value);
+  }
+  return object;
+}
+
+nb::object rows(nb::handle q, nb::handle k, nb::handle lse, const std::vector<std::int64_t>& queries, const Options& options, const std::string& value) {
+  const Input input(q, k, lse);
+  const MapValue map_value = choice("value", value, kMapValues);
+  const nb::object object = empty_array(q, input.shape({static_cast<std::int64_t>(queries.size()), input.keys()}), input.dtype());
+  const Array array = Array::output(object, "out");
+  CallOptions call(options);
+  {
+    const nb::gil_scoped_release released;
+    attention_rows(input.maps(), queries, array.view(), call.sdpa, map_value);
+  }
+  return object;
+}
+
+nb::tuple top_keys(nb::handle q, nb::handle k, nb::handle lse, std::int64_t count, const Options& options) {
+  const Input input(q, k, lse);
+  if (count < 0 || count > input.keys()) throw nb::value_error(text("top_k is ", count, "; it must lie in [0,S] = [0,", input.keys(), "]").c_str());
+  const nb::object probability = empty_array(q, input.shape({input.queries(), count}), input.dtype());
+  const nb::object key = empty_array(q, input.shape({input.queries(), count}), DType::i64);
+  const Array probability_array = Array::output(probability, "probability"), key_array = Array::output(key, "key");
+  CallOptions call(options);
+  {
+    const nb::gil_scoped_release released;
+    attention_top_keys(input.maps(), probability_array.view(), key_array.view(), call.sdpa);
+  }
+  return nb::make_tuple(probability, key);
+}
+
+nb::dict statistics(nb::handle q, nb::handle k, nb::handle lse, const Options& options) {
+  const Input input(q, k, lse);
+  HeadStatistics views;
+  const std::pair<const char*, TensorView*> fields[] = {{"entropy", &views.entropy}, {"largest", &views.largest}, {"distance", &views.distance},
+                                                        {"first_key", &views.first_key}, {"previous_key", &views.previous_key},
+                                                        {"same_key", &views.same_key}, {"next_key", &views.next_key}};
+  nb::dict result;
+  std::vector<Array> arrays;
+  for (const auto& [name, view] : fields) {
+    const nb::object object = empty_array(q, input.shape({}), input.dtype());
+    arrays.push_back(Array::output(object, name));
+    *view = arrays.back().view();
+    result[name] = object;
+  }
+  CallOptions call(options);
+  {
+    const nb::gil_scoped_release released;
+    attention_statistics(input.maps(), views, call.sdpa);
+  }
+  return result;
+}
+
+nb::object picture(nb::handle q, nb::handle k, nb::handle lse, std::int64_t height, std::int64_t width, const Options& options) {
+  const Input input(q, k, lse);
+  if (height < 0 || width < 0 || height > input.queries() || width > input.keys()) {
+    throw nb::value_error(text("the picture is ", height, " x ", width, "; it must be at most T x S = ", input.queries(), " x ", input.keys()).c_str());
+  }
+  const nb::object object = empty_array(q, input.shape({height, width}), input.dtype());
+  const Array array = Array::output(object, "out");
+  CallOptions call(options);
+  {
+    const nb::gil_scoped_release released;
+    attention_picture(input.maps(), array.view(), call.sdpa);
+  }
+  return object;
+}
+
+}  // namespace
+
+void bind_maps(nb::module_& m) {
+  m.def("attention_map", &all, nb::arg("q").none(), nb::arg("k").none(), nb::arg("lse").none(), nb::arg("options"), nb::arg("value"), nb::arg("out").none());
+  m.def("attention_rows", &rows, nb::arg("q").none(), nb::arg("k").none(), nb::arg("lse").none(), nb::arg("rows"), nb::arg("options"), nb::arg("value"));
+  m.def("attention_top_keys", &top_keys, nb::arg("q").none(), nb::arg("k").none(), nb::arg("lse").none(), nb::arg("top_k"), nb::arg("options"));
+  m.def("attention_statistics", &statistics, nb::arg("q").none(), nb::arg("k").none(), nb::arg("lse").none(), nb::arg("options"));
+  m.def("attention_picture", &picture, nb::arg("q").none(), nb::arg("k").none(), nb::arg("lse").none(), nb::arg("height"), nb::arg("width"), nb::arg("options"));
+}
+
+}  // namespace polyhead::python

@@ -1,0 +1,25 @@
+#include <nanobind/nanobind.h>
+
+#include "bind.h"
+#include "polyhead/error.h"
+#include "polyhead/version.h"
+
+namespace nb = nanobind;
+
+NB_MODULE(_core, m) {
+  m.attr("version") = POLYHEAD_VERSION;
+  nb::register_exception_translator([](const std::exception_ptr& thrown, void*) {
+    try {
+      std::rethrow_exception(thrown);
+    } catch (const polyhead::Error& error) {
+      PyErr_SetString(error.code() == polyhead::ErrorCode::io ? PyExc_OSError : PyExc_ValueError, error.what());
+    }
+  });
+  polyhead::python::bind_options(m);
+  polyhead::python::bind_sdpa(m);
+  polyhead::python::bind_maps(m);
+  polyhead::python::bind_layer(m);
+  polyhead::python::bind_files(m);
+  polyhead::python::bind_device(m);
+  polyhead::python::bind_viewer(m);
+}

@@ -1,0 +1,92 @@
+#include "polyhead/sdpa.h"
+
+#include <nanobind/stl/optional.h>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/vector.h>
+
+#include "bind.h"
+#include "options.h"
+
+namespace polyhead::python {
+namespace {
+
+Shape with_last(ConstTensorView like, std::int64_t last) {
+  Shape shape = like.shape();
+  if (!shape.empty()) shape[-1] = last;
+  return shape;
+}
+
+Shape without_last(ConstTensorView like) { return like.shape().first(std::max(like.rank() - 1, 0)); }
+
+DType lse_dtype(DType dtype) { return is_floating(dtype) ? accumulation_dtype(dtype) : DType::f32; }
+
+// (out, lse or None). What is wrong with q, k and v is for sdpa_forward to say; the memory made before is only as large as their shapes ask.
+nb::tuple forward(nb::handle q, nb::handle k, nb::handle v, const Options& options, bool return_lse, nb::handle out) {
+  const Array q_array = Array::required(q, "q"), k_array = Array::required(k, "k"), v_array = Array::required(v, "v");
+  const ConstTensorView q_view = q_array.view(), v_view = v_array.view();
+  const nb::object out_object = out.is_none() ? empty_array(q, with_last(q_view, v_view.rank() > 0 ? v_view.extent(-1) : 0), q_view.dtype()) : nb::borrow(out);
+  const nb::object lse_object = return_lse ? empty_array(q, without_last(q_view), lse_dtype(q_view.dtype())) : nb::none();
+  const Array out_array = Array::output(out_object, "out"), lse_array = Array::output(lse_object, "lse");
+  CallOptions call(options);
+  {
+    const nb::gil_scoped_release released;
+    sdpa_forward({.q = q_view, .k = k_array.view(), .v = v_view, .out = out_array.view(), .lse = lse_array.view()}, call.sdpa);
+  }
+  return nb::make_tuple(out_object, lse_object);
+}
+
+// (d_q, d_k, d_v, d_bias), None where not wanted.
+nb::tuple backward(nb::handle q, nb::handle k, nb::handle v, nb::handle out, nb::handle lse, nb::handle d_out, const Options& options, bool want_q, bool want_k,
+                   bool want_v, bool want_bias) {
+  const Array q_array = Array::required(q, "q"), k_array = Array::required(k, "k"), v_array = Array::required(v, "v");
+  const Array out_array = Array::required(out, "out"), lse_array = Array::required(lse, "lse"), d_out_array = Array::required(d_out, "d_out");
+  const auto gradient = [&](bool wanted, const Array& of) -> nb::object {
+    return wanted && of ? empty_array(q, of.view().shape(), of.view().dtype()) : nb::none();
+  };
+  const nb::object d_q = gradient(want_q, q_array), d_k = gradient(want_k, k_array), d_v = gradient(want_v, v_array), d_bias = gradient(want_bias, options.bias);
+  const Array d_q_array = Array::output(d_q, "d_q"), d_k_array = Array::output(d_k, "d_k"), d_v_array = Array::output(d_v, "d_v");
+  // A bias whose elements share memory (a sliding view) has a gradient per element of its shape here: NumPy cannot express another.
+  const Array d_bias_array = Array::output(d_bias, "d_bias");
+  CallOptions call(options);
+  {
+    const nb::gil_scoped_release released;
+    sdpa_backward({.q = q_array.view(), .k = k_array.view(), .v = v_array.view(), .out = out_array.view(), .lse = lse_array.view(),
+                   .d_out = d_out_array.view(), .d_q = d_q_array.view(), .d_k = d_k_array.view(), .d_v = d_v_array.view(), .d_bias = d_bias_array.view()},
+                  call.sdpa);
+  }
+  return nb::make_tuple(d_q, d_k, d_v, d_bias);
+}
+
+// Of the shapes alone: nothing is computed, so the output's memory is the smallest that has its shape.
+std::string explain_forward(nb::handle q, nb::handle k, nb::handle v, const Options& options) {
+  const Array q_array = Array::required(q, "q"), k_array = Array::required(k, "k"), v_array = Array::required(v, "v");
+  const ConstTensorView q_view = q_array.view(), v_view = v_array.view();
+  const nb::object out = empty_array(q, with_last(q_view, v_view.rank() > 0 ? v_view.extent(-1) : 0), q_view.dtype());
+  const Array out_array = Array::output(out, "out");
+  CallOptions call(options);
+  return explain({.q = q_view, .k = k_array.view(), .v = v_view, .out = out_array.view()}, call.sdpa);
+}
+
+void keep_bits(double p, std::uint64_t seed, nb::handle keep) {
+  const Array array = Array::output(keep, "keep");
+  dropout_keep_bits(p, seed, array.view());
+}
+
+std::vector<std::string> backend_names() {
+  std::vector<std::string> names;
+  for (const Backend* backend : backends()) names.emplace_back(backend_name(*backend));
+  return names;
+}
+
+}  // namespace
+
+void bind_sdpa(nb::module_& m) {
+  m.def("sdpa", &forward, nb::arg("q").none(), nb::arg("k").none(), nb::arg("v").none(), nb::arg("options"), nb::arg("return_lse"), nb::arg("out").none());
+  m.def("sdpa_backward", &backward, nb::arg("q").none(), nb::arg("k").none(), nb::arg("v").none(), nb::arg("out").none(), nb::arg("lse").none(),
+        nb::arg("d_out").none(), nb::arg("options"), nb::arg("want_q"), nb::arg("want_k"), nb::arg("want_v"), nb::arg("want_bias"));
+  m.def("explain", &explain_forward, nb::arg("q").none(), nb::arg("k").none(), nb::arg("v").none(), nb::arg("options"));
+  m.def("dropout_keep_bits", &keep_bits, nb::arg("p"), nb::arg("seed"), nb::arg("keep"));
+  m.def("backends", &backend_names);
+}
+
+}  // namespace polyhead::python

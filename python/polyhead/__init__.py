@@ -1,0 +1,52 @@
+"""Multi-head attention on CPUs, forward and backward.
+
+Functions take NumPy arrays, PyTorch tensors, JAX CPU arrays and whatever else speaks DLPack or the buffer protocol, without a copy and with any
+strides; results come back as the caller's kind (PyTorch for PyTorch, else NumPy).
+
+Letters, in every docstring: ``*`` any number of leading (batch) dimensions, ``N`` query heads, ``K`` key/value heads (``N % K == 0``; query head
+``n`` reads key/value head ``n // (N // K)``), ``T`` queries, ``S`` keys, ``H`` width of a query/key head, ``V`` width of a value head.
+
+``polyhead.torch`` and ``polyhead.transformers`` are imported on demand.
+"""
+
+from ._attention import (
+    Gradients,
+    TopKeys,
+    backends,
+    dropout_keep_bits,
+    explain,
+    head_statistics,
+    maps,
+    picture,
+    sdpa,
+    sdpa_backward,
+)
+from ._core import device, num_threads, set_num_threads
+from ._core import version as __version__
+from ._layer import LayerGradients, MultiHeadAttention, Saved, layouts, load, save
+from ._view import Page, view
+
+__all__ = [
+    "Gradients",
+    "LayerGradients",
+    "MultiHeadAttention",
+    "Page",
+    "Saved",
+    "TopKeys",
+    "__version__",
+    "backends",
+    "device",
+    "dropout_keep_bits",
+    "explain",
+    "head_statistics",
+    "layouts",
+    "load",
+    "maps",
+    "num_threads",
+    "picture",
+    "save",
+    "sdpa",
+    "sdpa_backward",
+    "set_num_threads",
+    "view",
+]

@@ -1,0 +1,313 @@
+"""Scaled dot-product attention on arrays: forward, backward, maps."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+from . import _core
+from ._types import Array, Causal, EmptyRows, MapValue, Window
+
+
+class Gradients(NamedTuple):
+    """What `sdpa_backward` gives; None where it was not asked for."""
+
+    q: Array
+    k: Array
+    v: Array
+    bias: Array
+
+
+class TopKeys(NamedTuple):
+    """The strongest keys of every query: both ``[*,N,T,k]``, largest probability first, ties to the smaller key."""
+
+    probability: Array
+    key: Array
+
+
+def _options(
+    attend: Array,
+    block: Array,
+    causal: Causal,
+    window: Window,
+    key_lengths: Array,
+    bias: Array,
+    scale: float | None,
+    softcap: float,
+    dropout: float,
+    seed: int | None,
+    dropout_keep: Array,
+    empty_rows: EmptyRows,
+    backend: str | None,
+    num_threads: int | None,
+) -> _core.Options:
+    return _core.Options(
+        attend, block, causal, window, key_lengths, bias, scale, softcap, dropout, seed, dropout_keep, empty_rows, backend, num_threads
+    )
+
+
+def sdpa(
+    q: Array,
+    k: Array,
+    v: Array,
+    *,
+    attend: Array = None,
+    block: Array = None,
+    causal: Causal = None,
+    window: Window = None,
+    key_lengths: Array = None,
+    bias: Array = None,
+    scale: float | None = None,
+    softcap: float = 0.0,
+    dropout: float = 0.0,
+    seed: int | None = None,
+    dropout_keep: Array = None,
+    empty_rows: EmptyRows = "zero",
+    return_lse: bool = False,
+    out: Array = None,
+    backend: str | None = None,
+    num_threads: int | None = None,
+) -> Any:
+    """Scaled dot-product attention (Vaswani et al. 2017, equation 1).
+
+    ::
+
+        score = softcap(scale * q k^T) + bias        softcap(x) = c tanh(x / c), or x when c = 0
+        p     = softmax of score over the kept keys
+        out   = dropout(p) v                         lse = log sum exp(score) over the kept keys
+
+    Args:
+        q: ``[*,N,T,H]`` float32, float64, float16 or bfloat16; all tensors share the dtype. float32 accumulates in float32 or better.
+        k: ``[*,K,S,H]``.
+        v: ``[*,K,S,V]``.
+        attend: bool, broadcasts to ``[*,N,T,S]``; True = may attend. Not together with `block`.
+        block: bool, broadcasts to ``[*,N,T,S]``; True = may not attend.
+        causal: which diagonal queries do not look beyond: ``"top_left"``, ``"bottom_right"`` or an offset.
+        window: ``(left, right)`` around the diagonal; None leaves a side open.
+        key_lengths: integers in ``[0, S]``, ``[*]`` per sequence or ``[*,T]`` per query; keeps keys ``s < length``.
+        bias: added to the scores, dtype of q, broadcasts to ``[*,N,T,S]``; -inf means probability 0.
+        scale: factor of ``q k^T``; None is ``1 / sqrt(H)``.
+        softcap: ``c`` of the formula, at least 0; 0 is off.
+        dropout: probability in ``[0, 1]`` that an entry of p is dropped; the others are divided by ``1 - dropout``.
+        seed: of the dropout bits (Philox 4x32-10 keyed by seed, b, n, t, s). Required with dropout; backward and maps take the same.
+        dropout_keep: bool, broadcasts to ``[*,N,T,S]``; bits to use instead of the generator's.
+        empty_rows: what a query without any key gives: ``"zero"``, ``"uniform"`` or ``"unmasked"``.
+        return_lse: also return lse ``[*,N,T]``, float32 (float64 for float64 inputs). `sdpa_backward` and `maps` need it.
+        out: ``[*,N,T,V]``, written in place and returned; may not overlap an input.
+        backend: name from `backends`; one that cannot serve the problem is an error. None picks the first that can.
+        num_threads: at most this many threads for this call; None is `polyhead.num_threads()`.
+
+    Returns:
+        out ``[*,N,T,V]``, or ``(out, lse)``.
+
+    Raises:
+        ValueError: a shape, extent, value or option that does not fit; the message says what was given and what is allowed.
+        TypeError: an argument that is no array, or of a dtype, byte order or device that polyhead does not read. Nothing is ever cast.
+
+    A masked key does not exist: NaN or infinity in its k, v or bias changes nothing. Equal bits for any number of threads.
+    """
+    options = _options(
+        attend, block, causal, window, key_lengths, bias, scale, softcap, dropout, seed, dropout_keep, empty_rows, backend, num_threads
+    )
+    result, lse = _core.sdpa(q, k, v, options, return_lse, out)
+    return (result, lse) if return_lse else result
+
+
+def sdpa_backward(
+    q: Array,
+    k: Array,
+    v: Array,
+    out: Array,
+    lse: Array,
+    d_out: Array,
+    *,
+    attend: Array = None,
+    block: Array = None,
+    causal: Causal = None,
+    window: Window = None,
+    key_lengths: Array = None,
+    bias: Array = None,
+    scale: float | None = None,
+    softcap: float = 0.0,
+    dropout: float = 0.0,
+    seed: int | None = None,
+    dropout_keep: Array = None,
+    empty_rows: EmptyRows = "zero",
+    gradients: Sequence[str] = ("q", "k", "v", "bias"),
+    backend: str | None = None,
+    num_threads: int | None = None,
+) -> Gradients:
+    """Gradients of `sdpa`.
+
+    Args:
+        q, k, v: as given to `sdpa`.
+        out, lse: as `sdpa(..., return_lse=True)` returned them.
+        d_out: ``[*,N,T,V]``, the gradient of the loss with respect to out.
+        gradients: which of ``"q"``, ``"k"``, ``"v"``, ``"bias"`` are wanted; a bias gradient only where a bias is given.
+        attend, block, causal, window, key_lengths, bias, scale, softcap, dropout, seed, dropout_keep, empty_rows: as given to `sdpa`.
+
+    Returns:
+        `Gradients`; that of the bias has exactly the shape of the bias that was given, summed over everything it broadcast to, without a
+        tensor of the full ``[*,N,T,S]``.
+
+    Raises:
+        ValueError, TypeError: as `sdpa`.
+    """
+    unknown = [name for name in gradients if name not in Gradients._fields]
+    if isinstance(gradients, str) or unknown:
+        raise ValueError(f"gradients is {gradients!r}; it must be a sequence of {', '.join(map(repr, Gradients._fields))}")
+    options = _options(
+        attend, block, causal, window, key_lengths, bias, scale, softcap, dropout, seed, dropout_keep, empty_rows, backend, num_threads
+    )
+    return Gradients(*_core.sdpa_backward(q, k, v, out, lse, d_out, options, *(name in gradients for name in Gradients._fields)))
+
+
+def maps(
+    q: Array,
+    k: Array,
+    lse: Array = None,
+    *,
+    rows: Sequence[int] | None = None,
+    top_k: int | None = None,
+    value: MapValue = "probability",
+    attend: Array = None,
+    block: Array = None,
+    causal: Causal = None,
+    window: Window = None,
+    key_lengths: Array = None,
+    bias: Array = None,
+    scale: float | None = None,
+    softcap: float = 0.0,
+    dropout: float = 0.0,
+    seed: int | None = None,
+    dropout_keep: Array = None,
+    empty_rows: EmptyRows = "zero",
+    out: Array = None,
+    backend: str | None = None,
+    num_threads: int | None = None,
+) -> Any:
+    """What every head looks at: ``p = exp(score - lse)``, a second pass over q and k that cannot change the output of `sdpa`.
+
+    Args:
+        q: ``[*,N,T,H]``.
+        k: ``[*,K,S,H]``.
+        lse: ``[*,N,T]`` as `sdpa(..., return_lse=True)` returned it; needed for probabilities, not for scores.
+        rows: the queries (in ``[0, T)``) whose rows are wanted; None is all.
+        top_k: only the `top_k` strongest keys of every query, at most S. Not together with rows or value.
+        value: where in the formula the map is read.
+        out: ``[*,N,T,S]``, any floating dtype; written in place and returned. For all rows only.
+        attend, block, causal, window, key_lengths, bias, scale, softcap, dropout, seed, dropout_keep, empty_rows, backend, num_threads: as given to `sdpa`.
+
+    Returns:
+        ``[*,N,T,S]``; with rows ``[*,N,len(rows),S]``; with top_k a `TopKeys`. dtype of q.
+
+    Raises:
+        ValueError, TypeError: as `sdpa`.
+    """
+    options = _options(
+        attend, block, causal, window, key_lengths, bias, scale, softcap, dropout, seed, dropout_keep, empty_rows, backend, num_threads
+    )
+    if top_k is not None:
+        if rows is not None or value != "probability" or out is not None:
+            raise ValueError("top_k gives probabilities of all rows; it goes with none of rows, value and out")
+        return TopKeys(*_core.attention_top_keys(q, k, lse, top_k, options))
+    if rows is not None:
+        if out is not None:
+            raise ValueError("out is for all rows; it does not go with rows")
+        return _core.attention_rows(q, k, lse, list(rows), options, value)
+    return _core.attention_map(q, k, lse, options, value, out)
+
+
+def head_statistics(
+    q: Array,
+    k: Array,
+    lse: Array,
+    *,
+    attend: Array = None,
+    block: Array = None,
+    causal: Causal = None,
+    window: Window = None,
+    key_lengths: Array = None,
+    bias: Array = None,
+    scale: float | None = None,
+    softcap: float = 0.0,
+    empty_rows: EmptyRows = "zero",
+    backend: str | None = None,
+    num_threads: int | None = None,
+) -> dict[str, Array]:
+    """One number per head, ``[*,N]`` each, averaged over the queries that have a key.
+
+    Returns:
+        ``entropy`` (nats), ``largest`` (largest probability), ``distance`` (mean ``|s - t|`` in positions), and the probability of the
+        ``first_key``, ``previous_key``, ``same_key`` and ``next_key``.
+
+    Arguments and errors as in `maps`.
+    """
+    options = _options(attend, block, causal, window, key_lengths, bias, scale, softcap, 0.0, None, None, empty_rows, backend, num_threads)
+    return _core.attention_statistics(q, k, lse, options)
+
+
+def picture(
+    q: Array,
+    k: Array,
+    lse: Array,
+    height: int,
+    width: int,
+    *,
+    attend: Array = None,
+    block: Array = None,
+    causal: Causal = None,
+    window: Window = None,
+    key_lengths: Array = None,
+    bias: Array = None,
+    scale: float | None = None,
+    softcap: float = 0.0,
+    empty_rows: EmptyRows = "zero",
+    backend: str | None = None,
+    num_threads: int | None = None,
+) -> Array:
+    """Maps too long to look at, as small pictures: the mean probability over blocks, ``[*,N,height,width]``, ``height <= T``, ``width <= S``.
+
+    Block ``(i, j)`` covers queries ``[i T / height, (i + 1) T / height)`` and keys ``[j S / width, (j + 1) S / width)``. Arguments and errors
+    as in `maps`.
+    """
+    options = _options(attend, block, causal, window, key_lengths, bias, scale, softcap, 0.0, None, None, empty_rows, backend, num_threads)
+    return _core.attention_picture(q, k, lse, height, width, options)
+
+
+def explain(
+    q: Array,
+    k: Array,
+    v: Array,
+    *,
+    attend: Array = None,
+    block: Array = None,
+    causal: Causal = None,
+    window: Window = None,
+    key_lengths: Array = None,
+    bias: Array = None,
+    scale: float | None = None,
+    softcap: float = 0.0,
+    dropout: float = 0.0,
+    seed: int | None = None,
+    dropout_keep: Array = None,
+    empty_rows: EmptyRows = "zero",
+    backend: str | None = None,
+    num_threads: int | None = None,
+) -> str:
+    """The path that `sdpa` would take for these arguments, and why each backend before it declined; one fact per line. Computes nothing."""
+    options = _options(
+        attend, block, causal, window, key_lengths, bias, scale, softcap, dropout, seed, dropout_keep, empty_rows, backend, num_threads
+    )
+    return _core.explain(q, k, v, options)
+
+
+def dropout_keep_bits(dropout: float, seed: int, keep: Array) -> Array:
+    """Writes the bits that `sdpa(dropout=..., seed=...)` uses into `keep`, bool ``[*,N,T,S]``, and returns it; True = kept."""
+    _core.dropout_keep_bits(dropout, seed, keep)
+    return keep
+
+
+def backends() -> list[str]:
+    """Names for the `backend` argument, in order of preference."""
+    return _core.backends()

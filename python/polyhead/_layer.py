@@ -1,0 +1,228 @@
+"""Multi-head attention as a layer on arrays, and its files."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from typing import Any, Literal, NamedTuple
+
+from . import _core
+from ._types import Array, Causal, EmptyRows, MapValue, Window
+
+
+class LayerGradients(NamedTuple):
+    """What `Saved.backward` gives; None where not asked for, or where the forward pass was not given the input."""
+
+    query: Array
+    key: Array
+    value: Array
+    bias: Array
+    parameters: dict[str, Array] | None
+    """By the names of `MultiHeadAttention.parameters`."""
+
+
+class Saved:
+    """A forward pass that backward and maps go on from. Keeps its inputs alive; they must not be changed meanwhile."""
+
+    def __init__(self, saved: _core.Saved, query: Array) -> None:
+        self._saved = saved
+        self._query = query
+
+    def backward(self, d_out: Array, *, inputs: bool = True, parameters: bool = True) -> LayerGradients:
+        """Gradients for d_out, shaped as the output. Where inputs are shared (key = query) their gradients are summed in the one given."""
+        *arrays, grads = self._saved.backward(d_out, inputs, inputs, inputs, inputs, parameters)
+        return LayerGradients(*arrays, None if grads is None else grads.parameters)
+
+    def maps(self, value: MapValue = "probability") -> Array:
+        """``[*,N,T,S']``; S' counts bias_kv and the zero key, which come after the S keys."""
+        return self._saved.map(self._query, value)
+
+
+class MultiHeadAttention:
+    """Multi-head attention (Vaswani et al. 2017, section 3.2.2), with gate, pair bias, any axis and global query (Jumper et al. 2021, supplementary
+    algorithms 7, 8 and 19).
+
+    Args:
+        query_width: width of the query input.
+        heads: N.
+        key_width, value_width: of the key and value inputs; default: as query_width, as key_width.
+        kv_heads: K; default: as heads, or 1 with a global query.
+        head_width: H; default: query_width / heads, which must be whole.
+        value_head_width: V; default: as head_width.
+        output_width: default: as query_width.
+        bias: of the maps q, k and v.
+        output_bias: of the output map.
+        output: an output map; without it the output is the merged heads, N * V wide.
+        gate: multiply the merged heads by the sigmoid of a linear map of the query input.
+        global_query: ``"mean"`` or ``"masked_mean"``: one query per sequence, the mean over the axis, against one key/value head.
+        axis: of the inputs that attention runs along, from the end: -2 is the last but one.
+        bias_kv: one learned key and value more.
+        zero_key: one key and value of zeros more.
+        dropout: on the probabilities, in training.
+        scale: default ``1 / sqrt(H)``.
+        softcap: 0 is off.
+        empty_rows: as in `polyhead.sdpa`.
+        dtype: of the parameters: ``"float32"``, ``"float64"`` or ``"float16"``.
+        seed: of the initialisation, which is that of torch.nn.MultiheadAttention.
+    """
+
+    def __init__(
+        self,
+        query_width: int,
+        heads: int,
+        *,
+        key_width: int | None = None,
+        value_width: int | None = None,
+        kv_heads: int | None = None,
+        head_width: int | None = None,
+        value_head_width: int | None = None,
+        output_width: int | None = None,
+        bias: bool = True,
+        output_bias: bool = True,
+        output: bool = True,
+        gate: bool = False,
+        global_query: Literal["off", "mean", "masked_mean"] = "off",
+        axis: int = -2,
+        bias_kv: bool = False,
+        zero_key: bool = False,
+        dropout: float = 0.0,
+        scale: float | None = None,
+        softcap: float = 0.0,
+        empty_rows: EmptyRows = "zero",
+        dtype: str = "float32",
+        seed: int = 0,
+    ) -> None:
+        config = {name: given for name, given in locals().items() if name not in ("self", "__class__")}
+        self._layer = _core.Layer(config)
+        self.causal = False
+
+    @classmethod
+    def _of(cls, layer: _core.Layer, causal: bool) -> MultiHeadAttention:
+        self = cls.__new__(cls)
+        self._layer = layer
+        self.causal = causal
+        return self
+
+    causal: bool
+    """Whether the source of the weights masks by itself (GPT-2): then calls without `causal` use ``"bottom_right"``."""
+
+    @property
+    def config(self) -> dict[str, Any]:
+        """The constructor's arguments with every default filled in."""
+        return self._layer.config
+
+    @property
+    def parameters(self) -> dict[str, Array]:
+        """Name -> NumPy array on the layer's own memory: writing to it changes the layer. q.weight is ``[N*H, query_width]``, and so on."""
+        return self._layer.parameters
+
+    def forward(
+        self,
+        query: Array,
+        key: Array = None,
+        value: Array = None,
+        *,
+        attend: Array = None,
+        block: Array = None,
+        attend_keys: Array = None,
+        block_keys: Array = None,
+        causal: Causal = None,
+        window: Window = None,
+        key_lengths: Array = None,
+        bias: Array = None,
+        training: bool = False,
+        seed: int | None = None,
+        dropout_keep: Array = None,
+        out: Array = None,
+        backend: str | None = None,
+        num_threads: int | None = None,
+    ) -> tuple[Array, Saved]:
+        """The output, and what backward and maps need.
+
+        Args:
+            query: ``[.., T at the axis, .., query_width]``, dtype of the parameters.
+            key: ``[.., S at the axis, .., key_width]``; None: query.
+            value: ``[.., S at the axis, .., value_width]``; None: key.
+            attend, block: bool ``[T,S]``, ``[*,T,S]`` or ``[*,N,T,S]``, ``*`` being the dimensions that are neither axis nor width.
+            attend_keys, block_keys: bool, broadcast to ``[*,S]``.
+            key_lengths: integers ``[*]`` or ``[*,T]``.
+            bias: ``[T,S]``, ``[N,T,S]`` or ``[first of *,N,T,S]``: leading dimensions are matched from the left, further ones share the bias.
+            training: dropout is on; needs a seed, or dropout_keep ``[*,N,T,S']``.
+            out: shaped as the query with the output's width; written in place.
+            causal, window, backend, num_threads: as in `polyhead.sdpa`.
+
+        Raises:
+            ValueError, TypeError: as `polyhead.sdpa`.
+        """
+        if training and seed is None and dropout_keep is None and self.config["dropout"] > 0:
+            raise ValueError(f"training with dropout = {self.config['dropout']} needs a seed")
+        if causal is None and self.causal:
+            causal = "bottom_right"
+        options = _core.LayerOptions(
+            attend, block, attend_keys, block_keys, causal, window, key_lengths, bias, training, seed, dropout_keep, backend, num_threads
+        )
+        if out is None:
+            out = self._layer.empty_output(query, key, value)
+        return out, Saved(self._layer.forward(query, key, value, out, options), query)
+
+    def __call__(self, query: Array, key: Array = None, value: Array = None, **options: Any) -> Array:
+        """The output alone; arguments as `forward`."""
+        return self.forward(query, key, value, **options)[0]
+
+    def state(self, layout: str = "torch", prefix: str = "") -> dict[str, Array]:
+        """The parameters as copies under the names of a layout, for a state_dict or numpy.savez."""
+        return _core.state(self._layer, layout, prefix)
+
+    def __repr__(self) -> str:
+        c = self.config
+        return f"MultiHeadAttention(query_width={c['query_width']}, heads={c['heads']}, head_width={c['head_width']}, dtype={c['dtype']!r})"
+
+
+def load(
+    source: str | os.PathLike[str] | Mapping[str, Array],
+    layout: str | None = None,
+    *,
+    prefix: str | None = None,
+    heads: int | None = None,
+) -> MultiHeadAttention:
+    """A layer from a file (safetensors, a folder with model.safetensors, npz) or from arrays by name (a state_dict).
+
+    Args:
+        source: the file, folder or mapping.
+        layout: how it names its parameters, one of `layouts()`; None: the one that fits.
+        prefix: what the names begin with, as ``"encoder.layer.0"``; None: the only layer there is.
+        heads: N, where the file does not say.
+
+    Raises:
+        OSError: the file cannot be read.
+        ValueError: it is damaged, no naming fits, or several do: the message names them.
+    """
+    if not isinstance(source, Mapping):
+        path = os.fspath(source)
+        if not path.endswith(".npz"):
+            return MultiHeadAttention._of(*_take(_core.load(path, layout, prefix, heads)))
+        import numpy
+
+        with numpy.load(path, allow_pickle=False) as file:
+            return MultiHeadAttention._of(*_take(_core.from_arrays(dict(file), path, layout, prefix, heads)))
+    return MultiHeadAttention._of(*_take(_core.from_arrays(dict(source), "the mapping", layout, prefix, heads)))
+
+
+def _take(loaded: tuple[_core.Layer, str, str, bool]) -> tuple[_core.Layer, bool]:
+    layer, _, _, causal = loaded
+    return layer, causal
+
+
+def save(layer: MultiHeadAttention, path: str | os.PathLike[str], *, layout: str = "torch", prefix: str = "") -> None:
+    """Writes the parameters under the names of a layout, whole or not at all. The extension names the format: .safetensors or .npz.
+
+    Raises:
+        OSError: the file cannot be written.
+        ValueError: the layout has no place for a parameter of the layer.
+    """
+    _core.save(layer._layer, os.fspath(path), layout, prefix)
+
+
+def layouts() -> list[str]:
+    """Names of layouts that `load`, `save` and `MultiHeadAttention.state` know."""
+    return _core.layouts()

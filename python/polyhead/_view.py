@@ -1,0 +1,80 @@
+"""The HTML page of all heads."""
+
+from __future__ import annotations
+
+import html
+import os
+from collections.abc import Sequence
+from typing import Any
+
+from . import _core
+from ._types import Array
+
+
+class Page:
+    """One self-contained HTML page: opens from disk, asks the network for nothing. Shows itself in a notebook."""
+
+    def __init__(self, text: str) -> None:
+        self.html = text
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Writes the page, whole or not at all. OSError where the path cannot be written."""
+        _core.write_file(os.fspath(path), self.html)
+
+    def _repr_html_(self) -> str:
+        return f'<iframe srcdoc="{html.escape(self.html, quote=True)}" style="width:100%;height:720px;border:0" title="attention"></iframe>'
+
+    def __repr__(self) -> str:
+        return f"<polyhead.Page, {len(self.html.encode()) / 1000:.1f} KB>"
+
+
+def view(
+    source: Any,
+    text: str | Sequence[str] | None = None,
+    *,
+    pair: str | None = None,
+    tokens: Sequence[str] | None = None,
+    keys: Sequence[str] | None = None,
+    title: str | None = None,
+    path: str | os.PathLike[str] | None = None,
+    truncate: bool = False,
+) -> Page:
+    """What every head looks at, as a page.
+
+    Args:
+        source: a folder with a BERT-type sentence model (config.json, model.safetensors, vocab.txt), or attention weights
+            ``[layers, heads, T, S]`` (probabilities, floating).
+        text: with a model: the text, or several. With weights: shown above the maps.
+        pair: the second part of the one text, with a model.
+        tokens: with weights: T words of the queries; default: their positions.
+        keys: with weights: S words of the keys; default: as the queries when S = T.
+        title: of the page.
+        path: also write the page there.
+        truncate: leave out the end of texts that are longer than the model's positions instead of an error.
+
+    Raises:
+        OSError: the model cannot be read, or the page not be written.
+        ValueError: numbers of words and weights disagree, weights that are no probabilities, a text that is too long.
+    """
+    if isinstance(source, (str, os.PathLike)):
+        if text is None or tokens is not None or keys is not None:
+            raise ValueError("view of a model needs a text, and takes neither tokens nor keys")
+        texts = [text] if isinstance(text, str) else list(text)
+        if pair is not None and len(texts) != 1:
+            raise ValueError(f"pair is the second part of one text; there are {len(texts)} texts")
+        page = Page(_core.model_page(os.fspath(source), texts, pair, title, truncate))
+    else:
+        if pair is not None:
+            raise ValueError("pair goes with a model")
+        if text is not None and not isinstance(text, str):
+            raise ValueError("view of weights shows one text")
+        shape = getattr(source, "shape", ())
+        if len(shape) != 4:
+            raise ValueError(f"the weights are {list(shape)}; they must be [layers, heads, T, S]")
+        words = [str(t) for t in range(shape[2])] if tokens is None else list(tokens)
+        if keys is None and shape[2] != shape[3]:
+            keys = [str(s) for s in range(shape[3])]
+        page = Page(_core.page(source, words, None if keys is None else list(keys), text or "", title or "polyhead"))
+    if path is not None:
+        page.save(path)
+    return page
