@@ -1,0 +1,131 @@
+"""The cases of the table. A case is a problem and what is wanted of it; the inputs follow from its seed."""
+
+from __future__ import annotations
+
+import dataclasses
+import zlib
+
+import numpy as np
+
+
+@dataclasses.dataclass(frozen=True)
+class Case:
+    name: str
+    group: str
+    B: int = 1
+    N: int = 8
+    K: int = 0  # key/value heads; 0: N
+    T: int = 512
+    S: int = 0  # 0: T
+    H: int = 64
+    V: int = 0  # 0: H
+    causal: bool = False
+    mask: str = ""  # "pairs": bool [T,S]; "keys": bool [B,1,1,S]
+    bias: str = ""  # "shared": [1,N,T,S]
+    dropout: float = 0.0
+    maps: bool = False  # all weights [B,N,T,S] are wanted too
+    backward: bool = False
+    layer: str = ""  # "mha": q = k = v [B,T,E]; "gated": AlphaFold's, rows [R,T,C] with a pair bias, a key mask and a gate
+    width: int = 0  # E or C
+
+    @property
+    def kv_heads(self) -> int:
+        return self.K or self.N
+
+    @property
+    def keys(self) -> int:
+        return self.S or self.T
+
+    @property
+    def value_width(self) -> int:
+        return self.V or self.H
+
+    @property
+    def scale(self) -> float:
+        return self.H**-0.5
+
+    def flops(self) -> float:
+        """2 per multiply-add; causal counts half the pairs; forward + backward is 3.5 times forward for attention, 3 times for linear maps."""
+        pairs = self.B * self.N * self.T * self.keys * (0.5 if self.causal else 1.0)
+        attention = 2.0 * pairs * (self.H + self.value_width)
+        maps = 0.0
+        if self.layer:
+            inner = self.N * self.H
+            maps = 2.0 * self.B * self.T * self.width * inner * (5 if self.layer == "gated" else 4)
+        return attention * (3.5 if self.backward else 1) + maps * (3 if self.backward else 1)
+
+
+def _sdpa() -> list[Case]:
+    cases: list[Case] = []
+    for backward in (False, True):
+        tail = " f+b" if backward else ""
+        group = "forward + backward" if backward else "forward"
+        for width in (32, 64, 128):
+            for length in (64, 128, 256, 512, 1024, 2048, 4096):
+                if backward and length == 4096:
+                    continue  # peers without a fused backward hold several [8,4096,4096] tensors
+                cases.append(Case(f"S{length} D{width}{tail}", group, T=length, H=width, backward=backward))
+        for length in (512, 2048):
+            cases += [
+                Case(f"causal S{length}{tail}", group, T=length, causal=True, backward=backward),
+                Case(f"boolean S{length}{tail}", group, T=length, mask="pairs", backward=backward),
+                Case(f"key mask S{length}{tail}", group, T=length, mask="keys", backward=backward),
+                Case(f"bias S{length}{tail}", group, T=length, bias="shared", backward=backward),
+                Case(f"dropout 0.1 S{length}{tail}", group, T=length, dropout=0.1, backward=backward),
+            ]
+        cases.append(Case(f"grouped 32/8 S1024 D128{tail}", group, N=32, K=8, T=1024, H=128, backward=backward))
+        cases.append(Case(f"V128 H64 S1024{tail}", group, T=1024, V=128, backward=backward))
+    cases += [Case(f"one query 32/8 S{keys} D128", "forward", N=32, K=8, T=1, S=keys, H=128) for keys in (1024, 8192)]
+    cases.append(Case("all weights S2048", "forward", T=2048, maps=True))
+    return cases
+
+
+def _layers() -> list[Case]:
+    cases = []
+    for backward in (False, True):
+        tail = " f+b" if backward else ""
+        for batch, length, width in ((1, 9, 64), (8, 128, 384), (2, 512, 768), (1, 2048, 512)):
+            heads = 12 if width in (384, 768) else 8
+            cases.append(
+                Case(f"layer {batch} x S{length} E{width}{tail}", "layers", B=batch, N=heads, T=length, H=width // heads, layer="mha", width=width, backward=backward)
+            )
+        for rows, length, heads, width in ((128, 128, 4, 128), (128, 256, 8, 256)):
+            cases.append(
+                Case(f"gated {rows} x {length} H{heads} C{width}{tail}", "layers", B=rows, N=heads, T=length, H=width // heads, layer="gated", width=width, backward=backward)
+            )
+    return cases
+
+
+CASES: list[Case] = _sdpa() + _layers()
+
+
+def inputs(case: Case) -> dict[str, np.ndarray]:
+    """float32 arrays (bool for masks), equal for every peer: the seed is the case's name."""
+    rng = np.random.default_rng(zlib.crc32(case.name.encode()))
+
+    def normal(*shape: int, factor: float = 1.0) -> np.ndarray:
+        return (rng.standard_normal(shape, dtype=np.float32) * np.float32(factor)).astype(np.float32)
+
+    B, N, K, T, S, H, V = case.B, case.N, case.kv_heads, case.T, case.keys, case.H, case.value_width
+    arrays: dict[str, np.ndarray] = {}
+    if case.layer:
+        E, inner = case.width, N * H
+        arrays["x"] = normal(B, T, E)
+        for name in ("q", "k", "v"):
+            arrays[f"w_{name}"] = normal(inner, E, factor=E**-0.5)
+        arrays["w_o"] = normal(E, inner, factor=inner**-0.5)
+        arrays["d_out"] = normal(B, T, E)
+        if case.layer == "gated":
+            arrays["w_g"] = normal(inner, E, factor=E**-0.5)
+            arrays["b_g"] = np.ones(inner, np.float32)
+            arrays["bias"] = normal(1, N, T, T)
+            arrays["attend_keys"] = rng.random((B, 1, 1, T)) < 0.9
+        return arrays
+    arrays |= {"q": normal(B, N, T, H), "k": normal(B, K, S, H), "v": normal(B, K, S, V), "d_out": normal(B, N, T, V)}
+    if case.mask == "pairs":
+        arrays["attend"] = rng.random((T, S)) < 0.7
+    if case.mask == "keys":
+        arrays["attend"] = (np.arange(S) < S * 7 // 8)[None, None, None, :].repeat(B, 0)
+    if case.bias:
+        arrays["bias"] = normal(1, N, T, S)
+    return arrays

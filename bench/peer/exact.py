@@ -1,0 +1,45 @@
+"""The float64 result that every peer is measured against: the formula in NumPy, head by head. Dropout has none: peers draw their own bits."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from .cases import Case
+
+
+def _attend(q: np.ndarray, k: np.ndarray, v: np.ndarray, scale: float, bias: np.ndarray | None, keep: np.ndarray | None) -> np.ndarray:
+    score = scale * (q @ k.T)
+    if bias is not None:
+        score += bias
+    if keep is not None:
+        score[~np.broadcast_to(keep, score.shape)] = -np.inf
+    score -= score.max(-1, keepdims=True)
+    np.exp(score, out=score)
+    return (score @ v) / score.sum(-1, keepdims=True)
+
+
+def forward(case: Case, arrays: dict[str, np.ndarray]) -> np.ndarray | None:
+    """The output in float64; None where the case has no one result."""
+    if case.dropout:
+        return None
+    a = {name: array.astype(np.float64) if array.dtype == np.float32 else array for name, array in arrays.items()}
+    if case.layer:
+        heads = lambda x: x.reshape(case.B, case.T, case.N, case.H).transpose(0, 2, 1, 3)  # noqa: E731
+        q, k, v = (heads(a["x"] @ a[f"w_{name}"].T) for name in ("q", "k", "v"))
+        keep = a.get("attend_keys")
+    else:
+        q, k, v, keep = a["q"], a["k"], a["v"], a.get("attend")
+    bias = a.get("bias")
+    out = np.empty((case.B, case.N, case.T, case.value_width))
+    triangle = np.tri(case.T, case.keys, dtype=bool) if case.causal else None
+    group = case.N // case.kv_heads
+    for b in range(case.B):
+        for n in range(case.N):
+            row_keep = triangle if keep is None else (keep if keep.ndim == 2 else keep[b, 0])
+            out[b, n] = _attend(q[b, n], k[b, n // group], v[b, n // group], case.scale, None if bias is None else bias[0, n], row_keep)
+    if not case.layer:
+        return out
+    merged = out.transpose(0, 2, 1, 3).reshape(case.B, case.T, -1)
+    if case.layer == "gated":
+        merged = merged / (1 + np.exp(-(a["x"] @ a["w_g"].T + a["b_g"])))
+    return merged @ a["w_o"].T

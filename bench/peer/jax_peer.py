@@ -1,0 +1,59 @@
+"""JAX on the CPU: jax.nn.dot_product_attention, compiled. Its number of threads is that of the processors the process may use."""
+
+from __future__ import annotations
+
+import os
+
+os.environ.setdefault("JAX_PLATFORMS", "cpu")
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from .cases import Case
+from .runner import Unsupported, Work
+
+name = "jax"
+version = jax.__version__
+
+
+def start(threads: int) -> None:
+    del threads  # the driver narrows the process' processors
+
+
+def prepare(case: Case, arrays: dict[str, np.ndarray]) -> Work:
+    if case.dropout:
+        raise Unsupported("jax.nn.dot_product_attention has no dropout")
+    if case.maps:
+        raise Unsupported("jax.nn.dot_product_attention gives no weights")
+    t = {key: jnp.asarray(array) for key, array in arrays.items()}
+    fixed = {key: t.pop(key) for key in list(t) if key in ("attend", "attend_keys", "d_out")}
+
+    def attention(p: dict[str, jax.Array]) -> jax.Array:
+        rows = lambda x: jnp.swapaxes(x, 1, 2)  # noqa: E731  [B,T,N,H]
+        return rows(
+            jax.nn.dot_product_attention(rows(p["q"]), rows(p["k"]), rows(p["v"]), bias=p.get("bias"), mask=_mask(fixed.get("attend")), is_causal=case.causal)
+        )
+
+    def layer(p: dict[str, jax.Array]) -> jax.Array:
+        q, k, v = ((p["x"] @ p[f"w_{n}"].T).reshape(case.B, case.T, case.N, case.H) for n in "qkv")
+        out = jax.nn.dot_product_attention(q, k, v, bias=p.get("bias"), mask=fixed.get("attend_keys")).reshape(case.B, case.T, -1)
+        if case.layer == "gated":
+            out = jax.nn.sigmoid(p["x"] @ p["w_g"].T + p["b_g"]) * out
+        return out @ p["w_o"].T
+
+    compute = layer if case.layer else attention
+
+    def both(p: dict[str, jax.Array], d_out: jax.Array) -> tuple[jax.Array, dict[str, jax.Array]]:
+        out, pull = jax.vjp(compute, p)
+        return out, pull(d_out)[0]
+
+    if case.backward:
+        compiled_both = jax.jit(both)
+        return Work(lambda: jax.block_until_ready(compiled_both(t, fixed["d_out"])), lambda result: np.asarray(result[0]))
+    compiled = jax.jit(compute)
+    return Work(lambda: jax.block_until_ready(compiled(t)), lambda result: np.asarray(result))
+
+
+def _mask(attend: jax.Array | None) -> jax.Array | None:
+    return attend if attend is None or attend.ndim == 4 else attend[None, None]

@@ -1,0 +1,52 @@
+// How many floating point operations per second one core can do at most: independent fused multiply-adds on registers, best of many runs.
+#include <chrono>
+
+namespace {
+
+#if defined(__AVX512F__)
+constexpr int kLanes = 16;
+#elif defined(__AVX__)
+constexpr int kLanes = 8;
+#else
+constexpr int kLanes = 4;
+#endif
+using Vector = float __attribute__((vector_size(kLanes * 4)));
+
+// Two ports x 4 to 5 cycles of latency need 10 sums in flight; 12 leave room in every register file. Each loop over them is unrolled, or GCC
+// keeps the array in memory.
+constexpr int kSums = 12;
+
+float multiply_add(long rounds, float factor) {
+  Vector sums[kSums], a = Vector{} + factor, b = Vector{} + 1e-9f;
+#pragma GCC unroll 12
+  for (int i = 0; i < kSums; ++i) sums[i] = Vector{} + static_cast<float>(i);
+  for (long round = 0; round < rounds; ++round) {
+#pragma GCC unroll 12
+    for (int i = 0; i < kSums; ++i) sums[i] = sums[i] * a + b;
+  }
+  Vector total{};
+#pragma GCC unroll 12
+  for (int i = 0; i < kSums; ++i) total += sums[i];
+  float sum = 0;
+  for (int lane = 0; lane < kLanes; ++lane) sum += total[lane];
+  return sum;
+}
+
+}  // namespace
+
+// Best GFLOP/s of one thread over `seconds`.
+extern "C" double fma_roof(double seconds) {
+  using Clock = std::chrono::steady_clock;
+  const auto begin = Clock::now();
+  constexpr long kRounds = 200000;
+  double best = 0;
+  volatile float sink = 0;
+  while (std::chrono::duration<double>(Clock::now() - begin).count() < seconds) {
+    const auto start = Clock::now();
+    sink = multiply_add(kRounds, 0.999f);
+    const double elapsed = std::chrono::duration<double>(Clock::now() - start).count();
+    const double rate = 2.0 * kLanes * kSums * kRounds / elapsed * 1e-9;
+    best = rate > best ? rate : best;
+  }
+  return best;
+}

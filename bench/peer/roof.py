@@ -1,0 +1,38 @@
+"""The roof of the machine, measured in the same run: multiply-adds per second, and bytes copied from memory per second."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import pathlib
+import shutil
+import subprocess
+import tempfile
+import time
+
+import numpy as np
+
+
+def fma_gflops(seconds: float = 1.0) -> float | None:
+    """Best GFLOP/s (float32) of one core; None without a C++ compiler."""
+    compiler = os.environ.get("CXX") or shutil.which("c++")
+    if not compiler:
+        return None
+    with tempfile.TemporaryDirectory() as folder:
+        library = pathlib.Path(folder, "roof.so")
+        source = pathlib.Path(__file__).with_name("roof.cc")
+        subprocess.run([compiler, "-std=c++17", "-O3", "-march=native", "-shared", "-fPIC", "-o", library, source], check=True)
+        measure = ctypes.CDLL(str(library)).fma_roof
+        measure.restype, measure.argtypes = ctypes.c_double, [ctypes.c_double]
+        return float(measure(seconds))
+
+
+def memory_gbytes(seconds: float = 0.5) -> float:
+    """Best GB/s that one thread reads, summing 256 MB."""
+    data = np.ones(1 << 25, np.float64)
+    best, end = 0.0, time.perf_counter() + seconds
+    while time.perf_counter() < end:
+        start = time.perf_counter()
+        data.sum()
+        best = max(best, data.nbytes / (time.perf_counter() - start) * 1e-9)
+    return best

@@ -1,0 +1,55 @@
+"""PyTorch: F.scaled_dot_product_attention, and layers of linear maps around it."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+
+from .cases import Case
+from .runner import Work
+
+name = "torch"
+version = torch.__version__
+
+
+def start(threads: int) -> None:
+    torch.set_num_threads(threads)
+
+
+def prepare(case: Case, arrays: dict[str, np.ndarray]) -> Work:
+    t = {key: torch.from_numpy(array) for key, array in arrays.items()}
+    leaves = [tensor.requires_grad_() for key, tensor in t.items() if case.backward and tensor.is_floating_point() and key != "d_out"]
+
+    def attention() -> torch.Tensor:
+        if case.maps:  # its fused operation gives no weights: the formula does
+            weights = torch.softmax(t["q"] @ t["k"].transpose(-1, -2) * case.scale, -1)
+            return weights @ t["v"]
+        return F.scaled_dot_product_attention(
+            t["q"], t["k"], t["v"], attn_mask=t.get("attend", t.get("bias")), dropout_p=case.dropout, is_causal=case.causal, enable_gqa=case.K > 0
+        )
+
+    def layer() -> torch.Tensor:
+        x = t["x"]
+        q, k, v = (F.linear(x, t[f"w_{n}"]).unflatten(-1, (case.N, case.H)).transpose(1, 2) for n in "qkv")
+        mask = None
+        if case.layer == "gated":  # one additive mask, as its operation takes
+            mask = t["bias"].masked_fill(~t["attend_keys"], float("-inf"))
+        out = F.scaled_dot_product_attention(q, k, v, attn_mask=mask).transpose(1, 2).flatten(2)
+        if case.layer == "gated":
+            out = torch.sigmoid(F.linear(x, t["w_g"], t["b_g"])) * out
+        return F.linear(out, t["w_o"])
+
+    compute = layer if case.layer else attention
+
+    def forward() -> object:
+        with torch.no_grad():
+            return compute()
+
+    def both() -> object:
+        out = compute()
+        return out, torch.autograd.grad(out, leaves, t["d_out"])
+
+    if case.backward:
+        return Work(both, lambda result: result[0].detach().numpy())
+    return Work(forward, lambda result: result.numpy())

@@ -1,0 +1,213 @@
+#!/usr/bin/env python3
+"""polyhead beside PyTorch, ONNX Runtime, OpenVINO and JAX on the same inputs: time, share of the machine's roof, memory and error.
+
+    python -m venv build/peers && build/peers/bin/pip install -r bench/peer/requirements.txt .     # once; a peer that is missing is left out
+    build/peers/bin/python bench/peers.py                       # everything, one and two threads
+    build/peers/bin/python bench/peers.py --only 'S512|bias' --threads 1 --seconds 2 --json out.json
+
+Every round calls each peer once, so that all of them see the same moods of the machine; a figure is the best of its rounds. Ratios within one
+table mean something, absolute figures of two runs do not.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import importlib
+import json
+import os
+import pathlib
+import platform
+import re
+import subprocess
+import sys
+import time
+from typing import Any
+
+PEERS = ("polyhead", "torch", "onnxruntime", "openvino", "jax")
+
+
+def arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
+    parser.add_argument("--only", default="", metavar="REGEX", help="cases whose name or group matches")
+    parser.add_argument("--peers", default=",".join(PEERS), metavar="NAMES", help="comma separated (default: all)")
+    parser.add_argument("--threads", type=int, nargs="+", default=[1, 2], metavar="COUNT", help="default: 1 2")
+    parser.add_argument("--seconds", type=float, default=3.0, help="of measuring per case (default: 3)")
+    parser.add_argument("--json", type=pathlib.Path, metavar="PATH", help="also write every figure there")
+    parser.add_argument("--list", action="store_true", help="the cases, and stop")
+    parser.add_argument("--worker", type=int, help=argparse.SUPPRESS)
+    result = parser.parse_args()
+    unknown = [name for name in result.peers.split(",") if name not in PEERS]
+    if unknown:
+        parser.error(f"unknown peers {unknown}; there are {', '.join(PEERS)}")
+    if result.seconds <= 0 or min(result.threads) < 1:
+        parser.error("--seconds and --threads must be positive")
+    try:
+        re.compile(result.only)
+    except re.error as error:
+        parser.error(f"--only is no regular expression: {error}")
+    return result
+
+
+def chosen_cases(only: str) -> list[Any]:
+    from peer.cases import CASES
+
+    return [case for case in CASES if re.search(only, case.name) or re.search(only, case.group)]
+
+
+def load_peers(names: str, threads: int) -> tuple[list[Any], list[str]]:
+    """The peers that are installed, and a note for each that is not."""
+    peers, notes = [], []
+    for name in names.split(","):
+        try:
+            module = importlib.import_module(f"peer.{name}_peer")
+        except ImportError as error:
+            notes.append(f"{name} is left out: {error}")
+            continue
+        module.start(threads)
+        peers.append(module)
+    return peers, notes
+
+
+class Memory:
+    """Peak of the process' resident memory while a block runs, beyond what it held before. Linux counts it."""
+
+    def __enter__(self) -> Memory:
+        gc.collect()
+        pathlib.Path("/proc/self/clear_refs").write_text("5")  # the peak starts again
+        self._before = self._field("VmRSS")
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.megabytes = max(0, self._field("VmHWM") - self._before) / 1024
+
+    @staticmethod
+    def _field(name: str) -> int:
+        match = re.search(rf"{name}:\s+(\d+) kB", pathlib.Path("/proc/self/status").read_text())
+        return int(match.group(1)) if match else 0
+
+
+def measure(case: Any, peers: list[Any], seconds: float) -> dict[str, Any]:
+    import numpy as np
+
+    from peer import cases, exact
+    from peer.runner import Unsupported
+
+    arrays = cases.inputs(case)
+    exact_output = exact.forward(case, arrays)
+    works, results = {}, {}
+    for peer in peers:
+        try:
+            work = peer.prepare(case, arrays)
+            with Memory() as memory:
+                output = work.output(work.run())
+        except Unsupported as reason:
+            results[peer.name] = {"note": str(reason)}
+            continue
+        except Exception as error:  # a peer that fails does not end the table
+            results[peer.name] = {"note": f"failed: {type(error).__name__}: {' '.join(str(error).split())[:200]}"}
+            continue
+        works[peer.name] = work
+        results[peer.name] = {"megabytes": memory.megabytes, "times": []}
+        if exact_output is not None:
+            results[peer.name]["error"] = float(np.abs(output - exact_output).max() / np.abs(exact_output).max())
+    end = time.perf_counter() + seconds
+    rounds = 0
+    while works and (rounds < 3 or time.perf_counter() < end):
+        for name, work in works.items():
+            start = time.perf_counter()
+            work.run()
+            results[name]["times"].append(time.perf_counter() - start)
+        rounds += 1
+    return results
+
+
+def work(options: argparse.Namespace) -> None:
+    """One number of threads, in a process of its own that may use as many processors. One JSON object a line on standard output."""
+    processors = sorted(os.sched_getaffinity(0))[: options.worker]
+    os.sched_setaffinity(0, processors)
+    os.environ["OMP_NUM_THREADS"] = str(options.worker)
+    from peer import roof
+
+    peers, notes = load_peers(options.peers, options.worker)
+    print(json.dumps({"versions": {peer.name: peer.version for peer in peers}, "notes": notes, "threads": len(processors),
+                      "roof": roof.fma_gflops(), "bandwidth": roof.memory_gbytes()}), flush=True)
+    for case in chosen_cases(options.only):
+        print(json.dumps({"case": case.name, "group": case.group, "flops": case.flops(), "peers": measure(case, peers, options.seconds)}), flush=True)
+
+
+def cell(result: dict[str, Any] | None) -> str:
+    if result is None or "times" not in result:
+        return "-"
+    return f"{min(result['times']) * 1e3:.3g}"
+
+
+def row(told: dict[str, Any], names: list[str], roof: float | None, threads: int) -> list[str]:
+    peers = told["peers"]
+    best = {name: min(peers[name]["times"]) for name in names if "times" in peers.get(name, {})}
+    ours = best.pop("polyhead", None)
+    fastest = min(best, key=best.__getitem__, default=None)
+    ratio = f"{best[fastest] / ours:.2f} ({fastest})" if ours and fastest else "-"
+    share = f"{told['flops'] / ours * 1e-9 / (roof * threads):.0%}" if ours and roof else "-"
+    errors = " ".join(f"{peers[name]['error']:.1e}" if "error" in peers.get(name, {}) else "-" for name in names)
+    memory = " ".join(f"{peers[name]['megabytes']:.0f}" if "megabytes" in peers.get(name, {}) else "-" for name in names)
+    return [told["case"], *(cell(peers.get(name)) for name in names), ratio, share, memory, errors]
+
+
+def print_row(cells: list[str], widths: list[int]) -> None:
+    print("| " + " | ".join(text.ljust(width) for text, width in zip(cells, widths)) + " |", flush=True)
+
+
+def table(options: argparse.Namespace, threads: int) -> dict[str, Any]:
+    command = [sys.executable, __file__, "--worker", str(threads), "--peers", options.peers, "--only", options.only, "--seconds", str(options.seconds)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        head = json.loads(process.stdout.readline() or "null")
+        if head is None:
+            sys.exit(f"peers.py: the process for {threads} threads ended before it measured anything")
+        names = list(head["versions"])
+        roof = head["roof"]
+        print(f"\n## {head['threads']} thread{'s' * (head['threads'] > 1)}: {platform.processor() or platform.machine()}, "
+              f"roof {f'{roof:.0f} GFLOP/s a core' if roof else 'unknown (no compiler)'}, one thread reads {head['bandwidth']:.1f} GB/s")
+        print("  ".join(f"{name} {version}" for name, version in head["versions"].items()), *head["notes"], sep="\n")
+        print("Best time in ms; ratio: the fastest peer's time / polyhead's; share of the roof; MB beyond the inputs and largest error / largest output, in the order of the columns\n")
+        titles = ["case", *names, "ratio", "roof", "MB", "error"]
+        widths = [32, *(max(8, len(name)) for name in names), 20, 5, 6 * len(names), 8 * len(names)]
+        print_row(titles, widths)
+        print_row(["-" * width for width in widths], widths)
+        results, reasons = [], {}
+        for line in process.stdout:
+            told = json.loads(line)
+            results.append(told)
+            print_row(row(told, names, roof, head["threads"]), widths)
+            reasons |= {f"{name}, {told['case']}: {result['note']}": None for name, result in told["peers"].items() if "note" in result}
+    if process.returncode:
+        sys.exit(f"peers.py: the process for {threads} threads ended with status {process.returncode}")
+    if reasons:
+        print("\nLeft out:", *reasons, sep="\n  ")
+    return {**head, "results": results}
+
+
+def main() -> None:
+    options = arguments()
+    cases = chosen_cases(options.only)
+    if options.list:
+        print(*(f"{case.group}: {case.name}" for case in cases), sep="\n")
+        return
+    if options.worker:
+        return work(options)
+    if not cases:
+        sys.exit(f"peers.py: no case matches {options.only!r}; --list shows them")
+    usable = len(os.sched_getaffinity(0))
+    tables = []
+    for threads in options.threads:
+        if threads > usable:
+            print(f"\n{threads} threads are left out: this process may use {usable} processors", file=sys.stderr)
+            continue
+        tables.append(table(options, threads))
+    if options.json:
+        options.json.write_text(json.dumps(tables, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()
