@@ -69,10 +69,11 @@ nb::dict state(nb::handle self, const std::string& layout, const std::string& pr
   return result;
 }
 
-void write_file(const std::string& path, const std::string& text) {
+void write_file(const std::string& path, const nb::bytes& contents) {
+  const std::string_view bytes(contents.c_str(), contents.size());
   const nb::gil_scoped_release released;
   io::AtomicFile file(path);
-  file.write(text);
+  file.write(bytes);
   file.commit();
 }
 
@@ -89,7 +90,7 @@ void bind_files(nb::module_& m) {
   m.def("from_arrays", &from_arrays, nb::arg("arrays"), nb::arg("source"), nb::arg("layout").none(), nb::arg("prefix").none(), nb::arg("heads").none());
   m.def("save", &save, nb::arg("layer"), nb::arg("path"), nb::arg("layout"), nb::arg("prefix"));
   m.def("state", &state, nb::arg("layer"), nb::arg("layout"), nb::arg("prefix"));
-  m.def("write_file", &write_file, nb::arg("path"), nb::arg("text"));
+  m.def("write_file", &write_file, nb::arg("path"), nb::arg("contents"));
   m.def("layouts", &layout_names);
 }
 

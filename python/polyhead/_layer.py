@@ -220,7 +220,16 @@ def save(layer: MultiHeadAttention, path: str | os.PathLike[str], *, layout: str
         OSError: the file cannot be written.
         ValueError: the layout has no place for a parameter of the layer.
     """
-    _core.save(layer._layer, os.fspath(path), layout, prefix)
+    name = os.fspath(path)
+    if not name.endswith(".npz"):
+        return _core.save(layer._layer, name, layout, prefix)
+    import io
+
+    import numpy
+
+    buffer = io.BytesIO()
+    numpy.savez(buffer, **layer.state(layout, prefix))
+    _core.write_file(name, buffer.getvalue())
 
 
 def layouts() -> list[str]:

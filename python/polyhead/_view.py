@@ -19,7 +19,7 @@ class Page:
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Writes the page, whole or not at all. OSError where the path cannot be written."""
-        _core.write_file(os.fspath(path), self.html)
+        _core.write_file(os.fspath(path), self.html.encode())
 
     def _repr_html_(self) -> str:
         return f'<iframe srcdoc="{html.escape(self.html, quote=True)}" style="width:100%;height:720px;border:0" title="attention"></iframe>'
