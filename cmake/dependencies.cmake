@@ -4,7 +4,7 @@ find_package(PkgConfig REQUIRED)
 find_package(nlohmann_json 3.10 REQUIRED)                          # JSON: safetensors headers, model configurations, results
 pkg_check_modules(utf8proc REQUIRED IMPORTED_TARGET libutf8proc)   # Unicode tables: the tokenizer
 pkg_check_modules(libzip REQUIRED IMPORTED_TARGET libzip)          # zip containers: npz
-if(POLYHEAD_BUILD_APP)
+if(POLYHEAD_BUILD_APP OR POLYHEAD_BUILD_TESTS)
   find_package(CLI11 2.1 REQUIRED)
 endif()
 if(POLYHEAD_BUILD_TESTS)
