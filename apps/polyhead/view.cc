@@ -1,3 +1,7 @@
+#include <sys/resource.h>
+#include <unistd.h>
+
+#include <algorithm>
 #include <array>
 #include <memory>
 #include <optional>
@@ -76,6 +80,13 @@ std::string heading(const InputText& input, const HeadChoice& choice, std::size_
   return cat(clip(printable(text), width), "\n", wrap(cat(choice.description(), "; rows attend to columns, in percent"), width), "\n");
 }
 
+// What the machine has and this process may use.
+std::uint64_t usable_memory() {
+  const auto machine = static_cast<std::uint64_t>(sysconf(_SC_PHYS_PAGES)) * static_cast<std::uint64_t>(sysconf(_SC_PAGE_SIZE));
+  rlimit limit{};
+  return getrlimit(RLIMIT_AS, &limit) == 0 ? std::min<std::uint64_t>(machine, limit.rlim_cur) : machine;
+}
+
 class View {
  public:
   explicit View(Options options) : o_(std::move(options)) {}
@@ -113,6 +124,7 @@ class View {
     choice_ = choose_head(o_.layer, o_.head, o_.mean, config.layers, config.heads);
     tokens_ = tokenize(*model_, texts_, o_.truncate);
     if (!o_.page.empty()) check_page_size();
+    if (!o_.arrays.empty()) check_memory();
   }
 
   // Before the model runs over hundreds of texts for a page that no browser would open.
@@ -125,6 +137,21 @@ class View {
     if (weights > viewer::kMaxWeights)
       fail(ErrorCode::invalid_argument, "a page holds at most ", viewer::kMaxWeights, " attention weights and these ",
            counted(static_cast<std::int64_t>(texts_.size()), "text"), " have ", weights, "; give fewer or shorter texts, or --arrays");
+  }
+
+  // Arrays are kept until the last text is done: better to say so now than to be killed after an hour.
+  void check_memory() const {
+    const std::int64_t heads = choice_.layers * choice_.heads, width = model_->encoder.config.width;
+    std::uint64_t bytes = 0;
+    for (const models::TokenizedText& tokens : tokens_) {
+      const auto length = static_cast<std::int64_t>(tokens.ids.size());
+      bytes += static_cast<std::uint64_t>(heads * length * length + width * length) * sizeof(float);
+    }
+    const std::uint64_t memory = usable_memory();
+    if (bytes > memory)
+      fail(ErrorCode::invalid_argument, "the arrays of ", counted(static_cast<std::int64_t>(texts_.size()), "text"), " are ",
+           byte_size(bytes), " and are kept until all are done; there is ", byte_size(memory),
+           " of memory, so give fewer or shorter texts");
   }
 
   void draw_map(std::size_t i, const std::vector<std::string>& words, const Tensor& map) const {

@@ -1,11 +1,13 @@
 """Bad models, bad texts and bad output paths: one sentence, the right status, nothing left behind."""
 import json
 import os
+import resource
 import struct
 import time
 import unittest
+from pathlib import Path
 
-from program import ProgramTest
+from program import BINARY, ProgramTest
 from tensor_files import save_safetensors
 import tiny_model
 
@@ -125,7 +127,7 @@ class Outputs(Errors):
     def test_an_output_that_cannot_be_written_is_told_before_the_texts_are_read(self):
         # Standard input never ends: only a check beforehand can answer.
         import subprocess
-        from program import BINARY, environment
+        from program import environment
         reader, writer = os.pipe()
         began = time.monotonic()
         process = subprocess.run([BINARY, "view", str(self.model), "-", "-o", str(self.folder / "none" / "p.html")], stdin=reader,
@@ -167,6 +169,13 @@ class Outputs(Errors):
     def test_a_page_in_the_models_folder_may_be_written_twice(self):
         for _ in range(2):
             self.succeeds("view", self.model, "--text", "a", "-o", self.model / "page.html")
+
+    @unittest.skipIf(b"__asan_init" in Path(BINARY).read_bytes(), "AddressSanitizer reserves more than any limit")
+    def test_more_arrays_than_there_is_memory_are_refused_before_the_model_runs(self):
+        limit = 1 << 30
+        texts = (b"fox " * 62 + b"\n") * 16000  # each 2 layers * 2 heads * 64 * 64 weights and 64 * 8 hidden numbers, of 4 bytes
+        self.refuses("-", "--arrays", self.folder / "a.npz", stdin=texts, mentions=["16000 texts", "1.1 GB of memory"],
+                     preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_AS, (limit, limit)))
 
     def test_outputs_that_exclude_each_other(self):
         same = self.folder / "x.npz"
