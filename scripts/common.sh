@@ -17,10 +17,14 @@ stop() {
 
 has_header() { printf '#include <%s>\n' "$1" | "${CXX:-c++}" -std=c++20 -E -x c++ - >/dev/null 2>&1; }
 
+# Ubuntu's chromium is a snap, or a stub that asks for it: neither runs in containers or reads this folder.
 find_chromium() {
-  local name
+  local name path
   for name in "${CHROMIUM:-}" chromium chromium-browser google-chrome; do
-    if [[ -n $name ]] && command -v "$name"; then return 0; fi
+    if [[ -z $name ]] || ! path=$(command -v "$name"); then continue; fi
+    if [[ $(readlink -f "$path") == */snap || $(readlink -f "$path") == */snap/* ]] || { [[ $(head -c 2 "$path") == '#!' ]] && grep -qw snap "$path"; }; then continue; fi
+    printf '%s\n' "$path"
+    return 0
   done
   return 1
 }
@@ -75,16 +79,16 @@ Installing them needs root, and there is no sudo here. As root:
 
 build_packages=(g++ cmake ninja-build pkg-config libcli11-dev nlohmann-json3-dev libutf8proc-dev libzip-dev python3 python3-venv)
 
-# install_python NAME...: into a virtual environment inside the build folder.
+# install_python [NAME... | -r FILE]: into a virtual environment inside the build folder.
 install_python() {
   if ! "$python" -m pip --version >/dev/null 2>&1; then
     python3 -m venv --clear "$build/venv" || stop "python3 -m venv could not make $build/venv"
   fi
   (($#)) || return 0
-  if ! "$python" -m pip show -q "$@" >/dev/null 2>&1; then
-    say "Installing with pip, into build/venv: $*"
-    "$python" -m pip install -q --disable-pip-version-check "$@" >&2 || stop "pip could not install: $*"
-  fi
+  # Asking without the network first: what is here already is not fetched again.
+  "$python" -m pip install -q --disable-pip-version-check --no-index "$@" >/dev/null 2>&1 && return 0
+  say "Installing with pip, into build/venv: $*"
+  "$python" -m pip install -q --disable-pip-version-check "$@" >&2 || stop "pip could not install: $*"
 }
 
 # Sets model_dir, after fetching the model once.

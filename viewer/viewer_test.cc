@@ -156,11 +156,6 @@ TEST(Viewer, PageNamesNothingOutsideItself) {
     EXPECT_EQ(html.find(outside), std::string::npos) << outside;
 }
 
-TEST(Viewer, FoxSentenceStaysUnder400Kilobytes) {
-  const Tensor maps = random_maps({6, 12, 11, 11}, 1);
-  EXPECT_LT(render(page_of({.text = "", .queries = words(11), .attentions = maps})).size(), 400'000U);
-}
-
 TEST(Viewer, SpecialTokensAndSegmentsReachThePage) {
   const Tensor maps = random_maps({1, 1, 3, 3}, 1);
   Tokens tokens = words(3);

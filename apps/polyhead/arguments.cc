@@ -1,7 +1,6 @@
 #include "arguments.h"
 
 #include <algorithm>
-#include <charconv>
 #include <cmath>
 #include <string_view>
 #include <vector>
@@ -9,23 +8,12 @@
 #include "suggest.h"
 
 namespace polyhead::app {
-namespace {
 
-template <class T>
-std::optional<T> parse(std::string_view word) {
-  T value{};
-  const auto [end, error] = std::from_chars(word.data(), word.data() + word.size(), value);
-  if (word.empty() || error != std::errc{} || end != word.data() + word.size()) return std::nullopt;
-  return value;
+std::string lower(std::string_view text) {
+  std::string result(text);
+  std::ranges::transform(result, result.begin(), [](char c) { return c >= 'A' && c <= 'Z' ? static_cast<char>(c - 'A' + 'a') : c; });
+  return result;
 }
-
-std::string lower(std::string_view word) {
-  std::string text(word);
-  for (char& c : text) c = c >= 'A' && c <= 'Z' ? static_cast<char>(c - 'A' + 'a') : c;
-  return text;
-}
-
-}  // namespace
 
 std::int64_t read_integer(const std::string& word) {
   if (const auto value = parse<std::int64_t>(word)) return *value;

@@ -1,10 +1,13 @@
 // Values of options: each reader turns one word into a value or throws UsageError that says what is allowed.
 #pragma once
 
+#include <charconv>
 #include <cstdint>
 #include <optional>
 #include <span>
 #include <string>
+#include <string_view>
+#include <system_error>
 #include <utility>
 
 #include "command.h"
@@ -12,6 +15,17 @@
 #include "polyhead/tensor_view.h"
 
 namespace polyhead::app {
+
+std::string lower(std::string_view text);  // of ASCII letters
+
+// The whole word as a number; absent where it is none.
+template <class T>
+std::optional<T> parse(std::string_view word) {
+  T value{};
+  const auto [end, error] = std::from_chars(word.data(), word.data() + word.size(), value);
+  if (word.empty() || error != std::errc{} || end != word.data() + word.size()) return std::nullopt;
+  return value;
+}
 
 std::int64_t read_integer(const std::string& word);
 std::int64_t read_count(const std::string& word);  // 0, 1, 2, …

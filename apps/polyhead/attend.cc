@@ -8,6 +8,7 @@
 #include "format.h"
 #include "input_tensors.h"
 #include "json.h"
+#include "layer_call.h"
 #include "layer_file.h"
 #include "output_path.h"
 #include "polyhead/models/attention_layer.h"
@@ -36,18 +37,9 @@ class Results {
   std::vector<io::NamedTensor> list_;
 };
 
-const std::vector<std::string>& pair_tensors() {
-  static const std::vector<std::string> names{"attend", "block", "attend_keys", "block_keys", "key_lengths", "bias", "dropout_keep", "d_out"};
-  return names;
+Tensor gradient_of_output(InputTensors* in, DType dtype, std::string_view whose) {
+  return in->as(in->required("d_out", "the gradient of the output that --gradients starts from"), "d_out", dtype, whose);
 }
-
-std::vector<std::string> known_names(std::initializer_list<std::string> inputs) {
-  std::vector<std::string> names(inputs);
-  names.insert(names.end(), pair_tensors().begin(), pair_tensors().end());
-  return names;
-}
-
-Tensor gradient_of_output(InputTensors* in, DType dtype) { return in->as(in->required("d_out", "the gradient of the output that --gradients starts from"), "d_out", dtype); }
 
 void add_maps(const Options& o, const MapsInput& input, const SdpaOptions& options, const Shape& shape, ConstTensorView lse, Results* results) {
   if (o.maps) {
@@ -67,10 +59,11 @@ void add_maps(const Options& o, const MapsInput& input, const SdpaOptions& optio
 // q, k and v as they are: scaled dot-product attention without a layer around it.
 std::string run_plain(const Options& o, InputTensors* in, Results* results) {
   constexpr const char* kRole = "which attention without --weights needs";
-  const Tensor q = in->required("q", kRole), k = in->as(in->required("k", kRole), "k", q.dtype()), v = in->as(in->required("v", kRole), "v", q.dtype());
+  const Tensor q = in->required("q", kRole), k = in->as(in->required("k", kRole), "k", q.dtype(), "of q");
+  const Tensor v = in->as(in->required("v", kRole), "v", q.dtype(), "of q");
   require(q.view().rank() >= 3 && k.view().rank() >= 3 && v.view().rank() >= 3, "attend: q is ", q.shape(), ", k ", k.shape(), ", v ", v.shape(),
           "; each must have three dimensions or more, [*,N,T,H], [*,K,S,H] and [*,K,S,V]");
-  const Tensor bias = in->as(in->take("bias"), "bias", q.dtype());
+  const Tensor bias = in->as(in->take("bias"), "bias", q.dtype(), "of q");
   SdpaOptions options;
   apply(o.rules, &options);
   options.bias = bias;
@@ -87,7 +80,7 @@ std::string run_plain(const Options& o, InputTensors* in, Results* results) {
   sdpa_forward({.q = q, .k = k, .v = v, .out = out, .lse = lse}, options);
   add_maps(o, {.q = q, .k = k, .lse = lse}, options, maps, lse, results);
   if (o.gradients) {
-    const Tensor d_out = gradient_of_output(in, q.dtype());
+    const Tensor d_out = gradient_of_output(in, q.dtype(), "of q");
     Tensor d_q(q.dtype(), q.shape()), d_k(q.dtype(), k.shape()), d_v(q.dtype(), v.shape()), d_bias = bias ? Tensor(q.dtype(), bias.shape()) : Tensor();
     sdpa_backward({.q = q, .k = k, .v = v, .out = out, .lse = lse, .d_out = d_out, .d_q = d_q, .d_k = d_k, .d_v = d_v, .d_bias = d_bias}, options);
     results->add("d_q", std::move(d_q));
@@ -96,7 +89,7 @@ std::string run_plain(const Options& o, InputTensors* in, Results* results) {
     if (d_bias) results->add("d_bias", std::move(d_bias));
   }
   results->add("out", std::move(out));
-  in->report_unused(known_names({"q", "k", "v"}), {});
+  in->report_unused({"q", "k", "v"}, {});
   return "scaled dot-product attention";
 }
 
@@ -104,43 +97,25 @@ std::string run_layer(const Options& o, InputTensors* in, Results* results) {
   const LoadedLayer loaded = load_layer(o.file, o.rules, o.layer_rules);
   const nn::MultiHeadAttention& layer = loaded.layer;
   const DType dtype = layer.config.dtype;
-  const Tensor query = in->as(in->required("query", "the input of the layer"), "query", dtype);
-  const Tensor key = in->as(in->take("key"), "key", dtype), value = in->as(in->take("value"), "value", dtype), bias = in->as(in->take("bias"), "bias", dtype);
-  const nn::AttentionInput input{.query = query, .key = key, .value = value};
-  const Shape maps = layer.maps_shape(input), lead = maps.first(maps.size() - 3);
-  const std::int64_t keys = maps[-1] - (layer.config.bias_kv ? 1 : 0) - (layer.config.zero_key ? 1 : 0);
-
-  Tensor lengths, keep;
-  nn::AttentionOptions options;
-  AttentionRules rules = o.rules;
-  if (loaded.causal && rules.causal.empty()) rules.causal = "bottom_right";
-  options.mask = mask_of(rules, lead, maps[-2], keys, &lengths);
-  in->read_masks(&options.mask);
-  options.bias = bias;
-  const bool torch = loaded.layout == "torch";
-  if (torch) {
-    for (ConstTensorView* pairs : {&options.bias, &options.mask.attend, &options.mask.block}) *pairs = with_heads_apart(*pairs, layer.config.heads, lead);
-  }
-  if (layer.config.dropout > 0) {
-    options.mode = nn::Mode::training;
-    options.dropout_seed = o.rules.dropout_seed;
-    options.dropout_keep = keep = in->take("dropout_keep");
-  }
-
+  LayerCall call;
+  read_inputs(in, loaded, &call);
+  measure(loaded, &call);
+  prepare(loaded, o.rules, in, &call);
   nn::MultiHeadAttentionSaved saved;
-  Tensor out(dtype, layer.output_shape(input));
-  layer.forward(input, out, options, &saved);
-  add_maps(o, saved.maps(), saved.sdpa, maps, saved.lse, results);
+  Tensor out(dtype, layer.output_shape(call.input));
+  layer.forward(call.input, out, call.options, &saved);
+  add_maps(o, saved.maps(), saved.sdpa, call.maps, saved.lse, results);
   if (o.gradients) {
-    const Tensor d_out = gradient_of_output(in, dtype);
+    const Tensor d_out = gradient_of_output(in, dtype, kOfParameters);
     const auto like = [&](const Tensor& x) { return x ? Tensor(dtype, x.shape()) : Tensor(); };
-    Tensor d_query = like(query), d_key = like(key), d_value = like(value), d_bias = bias ? Tensor(dtype, options.bias.shape()) : Tensor();
+    Tensor d_query = like(call.query), d_key = like(call.key), d_value = like(call.value);
+    Tensor d_bias = call.bias ? Tensor(dtype, call.options.bias.shape()) : Tensor();
     nn::MultiHeadAttention d_layer = zeros_like(layer);
     layer.backward(saved, d_out, {.query = d_query, .key = d_key, .value = d_value, .bias = d_bias, .parameters = &d_layer});
     results->add("d_query", std::move(d_query));
     if (d_key) results->add("d_key", std::move(d_key));
     if (d_value) results->add("d_value", std::move(d_value));
-    if (d_bias) results->add("d_bias", Tensor::copy_of(d_bias.view().reshape(bias.shape())));
+    if (d_bias) results->add("d_bias", Tensor::copy_of(d_bias.view().reshape(call.bias.shape())));
     io::AttentionWeights parameters = models::attention_weights(d_layer, loaded.layout, loaded.prefix);
     parameters.spelling = loaded.spelling;
     parameters.scale = loaded.scale;  // the naming's own, whatever the options made of it
@@ -148,7 +123,7 @@ std::string run_layer(const Options& o, InputTensors* in, Results* results) {
     for (io::NamedTensor& d : io::store_attention(parameters)) results->add("d_" + d.name, std::move(d.tensor));
   }
   results->add("out", std::move(out));
-  in->report_unused(known_names({"query", "key", "value"}), loaded.names);
+  in->report_unused({"query", "key", "value"}, loaded.names);
   return cat("layer of layout ", loaded.layout, loaded.prefix.empty() ? "" : cat(" at ", printable(loaded.prefix)), ", ", counted(layer.config.heads, "head"));
 }
 
@@ -172,6 +147,7 @@ void report(const Options& o, const std::string& what, const Results& results) {
 
 void run_attend(const Options& o) {
   check_tensor_format("--output", o.output);
+  check_not_input(o.output, std::array{o.tensors, o.file.path});
   check_writable(o.output);
   InputTensors in(o.tensors);
   Results results;
@@ -188,29 +164,39 @@ Subcommand declare_attend(CLI::App& parser) {
   parser.add_option("-o,--output", o->output, "where the results go: .safetensors or .npz")->type_name("FILE")->required();
   CLI::Option* weights = parser.add_option("--weights", o->file.path, "the layer's parameters; without it q, k and v are attended to as they are")->type_name("FILE");
   std::vector<CLI::Option*> of_layers = add_layer_file(parser, &o->file);
-  of_layers.push_back(add_value(parser, "--heads", &o->file.heads,
-                                [](const std::string& word) {
-                                  const std::int64_t heads = read_count(word);
-                                  if (heads == 0) throw UsageError("a layer has at least 1");
-                                  return heads;
-                                },
-                                "N", "number of heads, where the weights do not say"));
+  of_layers.push_back(add_value(
+      parser, "--heads", &o->file.heads,
+      [](const std::string& word) {
+        const std::int64_t heads = read_count(word);
+        if (heads == 0) throw UsageError("a layer has at least 1");
+        return heads;
+      },
+      "N", "number of heads, where neither the weights nor their folder's config.json say"));
   parser.add_flag("--maps", o->maps, "also weights [*,N,T,S], the probabilities before dropout, and lse [*,N,T]");
   add_value(parser, "--top-keys", &o->top_keys, read_count, "K", "also top_keys and top_weights [*,N,T,K]: the keys with the largest weights, largest first");
   parser.add_flag("--gradients", o->gradients, "also the gradients of sum(out * d_out), named d_X: of inputs, bias and parameters");
   add_attention_rules(parser, &o->rules);
+  add_key_lengths(parser, &o->rules);
   for (CLI::Option* option : add_layer_rules(parser, &o->layer_rules)) of_layers.push_back(option);
   for (CLI::Option* option : of_layers) option->needs(weights);
   parser.add_flag("--json", o->json, "machine-readable: {\"operation\", \"output\", \"tensors\": [{\"name\", \"dtype\", \"shape\"}, ...]}");
   return {
-      .examples = {{"polyhead attend --weights layer.safetensors --heads 4 --tensors in.safetensors -o out.safetensors --maps", "a layer's output and what its heads look at"},
-                   {"polyhead attend --weights model.safetensors --prefix encoder.layer.0 --heads 12 --tensors in.safetensors -o out.npz", "a layer of a model"},
-                   {"polyhead attend --weights layer.safetensors --heads 4 --tensors in.safetensors -o out.safetensors --gradients", "with all gradients; in.safetensors has d_out"},
-                   {"polyhead attend --tensors qkv.safetensors -o out.safetensors --causal --top-keys 5", "attention itself, without a layer"}},
-      .notes = "Tensors with --weights: query [.., T, .., Eq], key and value (default: as the query, as the key). Without: q [*,N,T,H], k [*,K,S,H], v [*,K,S,V].\n"
-               "With both, if there: attend or block (boolean, over pairs), attend_keys or block_keys (boolean [*,S]), key_lengths, bias (added to the scores), "
-               "dropout_keep (boolean, with --dropout), d_out (with --gradients). For torch's layout masks and biases may be [B*N,T,S].\n"
-               "A layer of gpt2 or mingpt is causal unless --causal is off.\n",
+      .examples = {{"polyhead attend --weights layer.safetensors --heads 4 --tensors in.safetensors -o out.safetensors --maps",
+                    "a layer's output and what its heads look at"},
+                   {"polyhead attend --weights model.safetensors --prefix encoder.layer.0 --heads 12 --tensors in.safetensors -o out.npz",
+                    "a layer of a model"},
+                   {"polyhead attend --weights layer.safetensors --heads 4 --tensors in.safetensors -o out.safetensors --gradients",
+                    "with all gradients; in.safetensors has d_out"},
+                   {"polyhead attend --tensors qkv.safetensors -o out.safetensors --causal --top-keys 5",
+                    "attention itself, without a layer"}},
+      .notes =
+          "Tensors with --weights: query [.., T, .., Eq], key and value (default: as the query, as the key). Without: q [*,N,T,H], k "
+          "[*,K,S,H], v [*,K,S,V].\n"
+          "With both, if there: attend or block (boolean, over pairs), attend_keys or block_keys (boolean [*,S]), key_lengths, bias (added "
+          "to the scores), "
+          "dropout_keep (boolean, with --dropout), d_out (with --gradients). For torch's layout masks and biases may be [B*N,T,S].\n"
+          "A layer of gpt2 or mingpt is causal unless --causal is off. Every self-attention of t5 adds a bias for each distance: give it "
+          "as tensor bias.\n",
       .run = [o] { run_attend(*o); },
   };
 }

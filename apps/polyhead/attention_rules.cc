@@ -11,6 +11,27 @@ namespace {
 
 constexpr std::string_view kBareCausal = "self", kNotCausal = "off";
 
+Diagonal read_diagonal(const std::string& word) {
+  if (word == "top_left") return Diagonal::top_left();
+  if (word == "bottom_right") return Diagonal::bottom_right();
+  try {
+    return Diagonal::offset(read_integer(word));
+  } catch (const UsageError&) {
+    throw UsageError(cat("'", word, "' is not a diagonal; it is top_left, bottom_right or a whole number, the offset"));
+  }
+}
+
+Window read_window(const std::string& word) {
+  const std::size_t comma = word.find(',');
+  if (comma == std::string::npos)
+    throw UsageError(cat("'", word, "' is not a window; it is LEFT,RIGHT, as 128,0, and a side left out is open"));
+  Window window;
+  const std::string left = word.substr(0, comma), right = word.substr(comma + 1);
+  if (!left.empty()) window.left = read_count(left);
+  if (!right.empty()) window.right = read_count(right);
+  return window;
+}
+
 std::string read_causal(const std::string& word) {
   if (word.empty() || word == "true") return std::string(kBareCausal);  // the option without a value
   if (word != kNotCausal) read_diagonal(word);
@@ -41,26 +62,6 @@ nn::GlobalQuery read_global_query(const std::string& word) {
 
 }  // namespace
 
-Diagonal read_diagonal(const std::string& word) {
-  if (word == "top_left") return Diagonal::top_left();
-  if (word == "bottom_right") return Diagonal::bottom_right();
-  try {
-    return Diagonal::offset(read_integer(word));
-  } catch (const UsageError&) {
-    throw UsageError(cat("'", word, "' is not a diagonal; it is top_left, bottom_right or a whole number, the offset"));
-  }
-}
-
-Window read_window(const std::string& word) {
-  const std::size_t comma = word.find(',');
-  if (comma == std::string::npos) throw UsageError(cat("'", word, "' is not a window; it is LEFT,RIGHT, as 128,0, and a side left out is open"));
-  Window window;
-  const std::string left = word.substr(0, comma), right = word.substr(comma + 1);
-  if (!left.empty()) window.left = read_count(left);
-  if (!right.empty()) window.right = read_count(right);
-  return window;
-}
-
 void add_attention_rules(CLI::App& parser, AttentionRules* rules) {
   add_value(parser, "--causal", &rules->causal, read_causal, "[DIAGONAL]",
             "no query looks at keys after the diagonal: top_left, bottom_right, or an offset as 3; without a value for as many keys as queries; off for layers that are causal by themselves")
@@ -68,6 +69,18 @@ void add_attention_rules(CLI::App& parser, AttentionRules* rules) {
   add_value(parser, "--window", &rules->window, read_window, "LEFT,RIGHT", "keys at most LEFT before and RIGHT after the diagonal; a side left out is open");
   add_value(parser, "--window-diagonal", &rules->window_diagonal, read_diagonal, "DIAGONAL",
             "where the window is counted from (default: the causal diagonal, else bottom_right)");
+  add_value(parser, "--scale", &rules->scale, read_number, "X",
+            "factor of the scores (default: 1/sqrt(H), or as the layer's source has it)");
+  add_value(parser, "--softcap", &rules->softcap, read_number, "C", "scores become C tanh(score/C)");
+  add_value(parser, "--dropout", &rules->dropout, read_number, "P", "drop weights with probability P, as in training");
+  add_value(
+      parser, "--dropout-seed", &rules->dropout_seed, [](const std::string& word) { return static_cast<std::uint64_t>(read_count(word)); },
+      "SEED", "of the dropped weights (default: 0)");
+  add_value(parser, "--empty-rows", &rules->empty_rows, read_empty_rows, "KIND",
+            "what a query without keys gives: zero, uniform or unmasked (default: as the layer's source has it, else zero)");
+}
+
+void add_key_lengths(CLI::App& parser, AttentionRules* rules) {
   parser
       .add_option_function<std::string>(
           "--key-lengths,--valid-lens",
@@ -81,13 +94,6 @@ void add_attention_rules(CLI::App& parser, AttentionRules* rules) {
           },
           "how many keys count: one length for each sequence, or one for each query, row by row; commas or semicolons between")
       ->type_name("L,L,...");
-  add_value(parser, "--scale", &rules->scale, read_number, "X", "factor of the scores (default: 1/sqrt(H), or as the layer's source has it)");
-  add_value(parser, "--softcap", &rules->softcap, read_number, "C", "scores become C tanh(score/C)");
-  add_value(parser, "--dropout", &rules->dropout, read_number, "P", "drop weights with probability P, as in training");
-  add_value(parser, "--dropout-seed", &rules->dropout_seed, [](const std::string& word) { return static_cast<std::uint64_t>(read_count(word)); }, "SEED",
-            "of the dropped weights (default: 0)");
-  add_value(parser, "--empty-rows", &rules->empty_rows, read_empty_rows, "KIND",
-            "what a query without keys gives: zero, uniform or unmasked (default: as the layer's source has it, else zero)");
 }
 
 std::vector<CLI::Option*> add_layer_rules(CLI::App& parser, LayerRules* rules) {
@@ -95,6 +101,7 @@ std::vector<CLI::Option*> add_layer_rules(CLI::App& parser, LayerRules* rules) {
                     [](const std::string& word) {
                       const std::int64_t axis = read_integer(word);
                       if (axis < -kMaxRank || axis >= kMaxRank) throw UsageError(cat("there is no axis ", axis));
+                      if (axis == -1) throw UsageError("the last dimension, -1, is the width; attention runs along one before it");
                       return static_cast<int>(axis);
                     },
                     "AXIS", "the dimension of the inputs that attention runs along, -2 being the one before the width (default: -2)"),

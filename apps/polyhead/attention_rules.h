@@ -12,9 +12,6 @@
 
 namespace polyhead::app {
 
-Diagonal read_diagonal(const std::string& word);  // top_left, bottom_right or an offset
-Window read_window(const std::string& word);      // "128,0"; a side that is left out is open: "128,"
-
 struct AttentionRules {
   std::string causal;  // "" (as the layer is), "off", "self" (the option without a value), top_left, bottom_right or an offset
   Window window;
@@ -33,7 +30,8 @@ struct LayerRules {
   bool zero_key = false;
 };
 
-void add_attention_rules(CLI::App& parser, AttentionRules* rules);
+void add_attention_rules(CLI::App& parser, AttentionRules* rules);  // all but the key lengths
+void add_key_lengths(CLI::App& parser, AttentionRules* rules);
 std::vector<CLI::Option*> add_layer_rules(CLI::App& parser, LayerRules* rules);
 
 // The rules as a mask for queries and keys of these sizes; *lengths becomes the memory of the key lengths. UsageError where they do not fit.

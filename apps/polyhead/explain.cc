@@ -13,28 +13,21 @@
 #include "json.h"
 #include "polyhead/sdpa.h"
 #include "polyhead/tensor.h"
+#include "stand_in.h"
 #include "terminal.h"
 #include "words.h"
 
 namespace polyhead::app {
 namespace {
 
-constexpr std::array<std::string_view, 3> kEmptyRows{"zero", "uniform", "unmasked"};
-constexpr std::array<std::string_view, 2> kLengths{"sequence", "query"};
-
 struct Options {
   Shape q, k;
   std::optional<Shape> v, bias, attend, block, attend_keys, block_keys, keep;
   DType dtype = DType::f32;
-  std::optional<Diagonal> causal;
-  Window window;
-  std::string key_lengths, empty_rows = "zero", backend;
-  std::optional<double> scale;
-  double softcap = 0, dropout = 0;
+  AttentionRules rules;
+  std::string key_lengths, backend;
   bool lse = false, json = false;
 };
-
-std::vector<std::string> strings(std::span<const std::string_view> views) { return {views.begin(), views.end()}; }
 
 // Address space without memory behind it: explain() looks at where tensors lie and never at what they hold.
 Tensor reserve(DType dtype, const Shape& shape) {
@@ -49,15 +42,7 @@ Tensor reserve(DType dtype, const Shape& shape) {
   return Tensor::share(TensorView(memory, dtype, shape), std::shared_ptr<void>(memory, [bytes](void* p) { ::munmap(p, bytes); }));
 }
 
-// One element seen as a whole tensor.
-Tensor stand_in(DType dtype, const Shape& shape) {
-  Shape zeros;
-  for (int axis = 0; axis < shape.size(); ++axis) zeros.push_back(0);
-  Tensor element(dtype, {1});
-  return Tensor::share(TensorView(element.view().data(), dtype, shape, zeros), element.owner());
-}
-
-Tensor stand_in(DType dtype, const std::optional<Shape>& shape) { return shape ? stand_in(dtype, *shape) : Tensor(); }
+ConstTensorView stand_in_of(DType dtype, const std::optional<Shape>& shape) { return shape ? stand_in(dtype, *shape) : ConstTensorView(); }
 
 std::string facts_of(const Options& o) {
   const Shape v = o.v.value_or(o.k);
@@ -68,27 +53,22 @@ std::string facts_of(const Options& o) {
     lse.erase(lse.size() - 1);
   }
   Shape lengths = o.q.first(std::max(o.q.size() - 3, 0));
-  if (o.key_lengths == "query" && sizes) lengths.push_back(o.q[-2]);
-  Tensor q = stand_in(o.dtype, o.q), k = stand_in(o.dtype, o.k), values = stand_in(o.dtype, v);
-  Tensor bias = stand_in(o.dtype, o.bias), attend = stand_in(DType::boolean, o.attend), block = stand_in(DType::boolean, o.block);
-  Tensor attend_keys = stand_in(DType::boolean, o.attend_keys), block_keys = stand_in(DType::boolean, o.block_keys);
-  Tensor keep = stand_in(DType::boolean, o.keep), key_lengths = o.key_lengths.empty() ? Tensor() : stand_in(DType::i64, lengths);
   Tensor result = reserve(o.dtype, out), sums = o.lse ? reserve(accumulation_dtype(o.dtype), lse) : Tensor();
   SdpaOptions options;
-  options.scale = o.scale;
-  options.softcap = o.softcap;
-  options.bias = bias;
-  options.dropout = {.p = o.dropout, .keep = keep};
-  options.mask = {.causal = o.causal,
-                  .window = o.window,
-                  .key_lengths = key_lengths,
-                  .attend = attend,
-                  .block = block,
-                  .attend_keys = attend_keys,
-                  .block_keys = block_keys};
-  options.empty_rows = o.empty_rows == "uniform" ? EmptyRows::Uniform : o.empty_rows == "unmasked" ? EmptyRows::Unmasked : EmptyRows::Zero;
+  apply(o.rules, &options);
+  Tensor none;
+  options.mask = mask_of(o.rules, lengths, sizes ? o.q[-2] : 0, sizes ? o.k[-2] : 0, &none);
+  if (o.key_lengths == "query" && sizes) lengths.push_back(o.q[-2]);
+  if (!o.key_lengths.empty()) options.mask.key_lengths = stand_in(DType::i64, lengths);
+  options.mask.attend = stand_in_of(DType::boolean, o.attend);
+  options.mask.block = stand_in_of(DType::boolean, o.block);
+  options.mask.attend_keys = stand_in_of(DType::boolean, o.attend_keys);
+  options.mask.block_keys = stand_in_of(DType::boolean, o.block_keys);
+  options.bias = stand_in_of(o.dtype, o.bias);
+  options.dropout.keep = stand_in_of(DType::boolean, o.keep);
   if (!o.backend.empty()) options.backend = &find_backend(o.backend);
-  return explain({.q = q, .k = k, .v = values, .out = result, .lse = sums}, options);
+  return explain({.q = stand_in(o.dtype, o.q), .k = stand_in(o.dtype, o.k), .v = stand_in(o.dtype, v), .out = result, .lse = sums},
+                 options);
 }
 
 void print_facts(const std::string& facts, bool as_json) {
@@ -121,30 +101,19 @@ Subcommand declare_explain(CLI::App& parser) {
   add_value(parser, "--k", &o->k, read_shape, "SHAPE", "shape of the keys, [*,K,S,H]")->required();
   add_value(parser, "--v", &o->v, read_shape, "SHAPE", "shape of the values, [*,K,S,V] (default: as the keys)");
   add_value(parser, "--dtype", &o->dtype, read_dtype, "DTYPE", "f32, f64, bf16 or f16 (default: f32)");
-  add_value(parser, "--scale", &o->scale, read_number, "X", "factor of the scores (default: 1/sqrt(H))");
-  add_value(parser, "--softcap", &o->softcap, read_number, "C", "scores become C tanh(score/C)");
-  add_value(parser, "--causal", &o->causal, read_diagonal, "DIAGONAL",
-            "keys up to the diagonal only: top_left, bottom_right, or an offset as 3");
-  add_value(parser, "--window", &o->window, read_window, "LEFT,RIGHT",
-            "keys at most LEFT before and RIGHT after the diagonal; a side left out is open");
-  const auto diagonal = std::make_shared<std::optional<Diagonal>>();
-  add_value(parser, "--window-diagonal", diagonal.get(), read_diagonal, "DIAGONAL",
-            "where the window is counted from (default: the causal diagonal, else bottom_right)");
+  add_attention_rules(parser, &o->rules);
   add_value(
       parser, "--key-lengths", &o->key_lengths,
-      [](const std::string& word) { return read_choice(word, "kind of lengths", strings(kLengths)); }, "PER",
-      "the number of keys is given per 'sequence' or per 'query'");
+      [](const std::string& word) {
+        return read_choice(word, "kind of lengths", std::array<std::string, 2>{"sequence", "query"});
+      },
+      "PER", "the number of keys is given per 'sequence' or per 'query'");
   add_value(parser, "--attend", &o->attend, read_shape, "SHAPE", "a boolean tensor over pairs, true = may attend");
   add_value(parser, "--block", &o->block, read_shape, "SHAPE", "a boolean tensor over pairs, true = may not attend");
   add_value(parser, "--attend-keys", &o->attend_keys, read_shape, "SHAPE", "a boolean tensor over keys, true = may be attended to");
   add_value(parser, "--block-keys", &o->block_keys, read_shape, "SHAPE", "a boolean tensor over keys, true = may not be attended to");
   add_value(parser, "--bias", &o->bias, read_shape, "SHAPE", "a tensor that is added to the scores; it broadcasts to [*,N,T,S]");
-  add_value(parser, "--dropout", &o->dropout, read_number, "P", "probability that a weight is dropped");
   add_value(parser, "--dropout-keep", &o->keep, read_shape, "SHAPE", "a boolean tensor of the weights that dropout keeps");
-  add_value(
-      parser, "--empty-rows", &o->empty_rows,
-      [](const std::string& word) { return read_choice(word, "kind of empty rows", strings(kEmptyRows)); }, "KIND",
-      "what a query without keys gives: zero, uniform or unmasked (default: zero)");
   add_value(
       parser, "--backend", &o->backend, [=](const std::string& word) { return read_choice(word, "backend", backend_names); }, "NAME",
       cat("this backend or an error; there is: ", backend_list));
@@ -158,11 +127,7 @@ Subcommand declare_explain(CLI::App& parser) {
       .notes =
           "Letters: * any leading dimensions, N query heads, K key/value heads (N is a multiple of K), T queries, S keys, H width of a "
           "query/key head, V width of a value head. No tensor is allocated: a problem of any size can be asked about.\n",
-      .run =
-          [o, diagonal] {
-            o->window.diagonal = *diagonal;
-            print_facts(facts_of(*o), o->json);
-          },
+      .run = [o] { print_facts(facts_of(*o), o->json); },
   };
 }
 

@@ -66,6 +66,7 @@ std::string help_text(const CLI::App& parser, const Subcommand& subcommand, std:
       append(usage, option->get_required() ? cat(" ", name) : cat(" [", name, "]"));
     } else {
       options.push_back({option_name(*option), option->get_description()});
+      if (option->get_required()) append(usage, cat(" --", option->get_lnames().front(), " ", option->get_type_name()));
     }
   }
   std::string text =
@@ -80,6 +81,9 @@ std::string help_text(const CLI::App& parser, const Subcommand& subcommand, std:
 std::string overview(std::span<const Command> commands, std::size_t width, bool brief) {
   const std::vector<Example> examples{
       {"polyhead view MODEL_DIR --text \"The quick brown fox\" -o fox.html", "one HTML page with what every head of the model attends to"},
+      {"polyhead trace --layer d2l --num-hiddens 100 --heads 5", "a layer step by step, with the shape and meaning of each"},
+      {"polyhead attend --weights layer.safetensors --heads 4 --tensors in.safetensors -o out.safetensors",
+       "a layer's output on tensors of yours"},
       {"polyhead inspect model.safetensors", "what is in a file, and which attention layers"},
       {"polyhead explain --q 1,8,512,64 --k 1,8,512,64", "how such a problem would be computed"},
   };
@@ -96,8 +100,8 @@ std::string overview(std::span<const Command> commands, std::size_t width, bool 
                        "2 wrong arguments.",
                        width)));
   }
-  append(text, cat("\n", wrap(brief ? "'polyhead --help' has examples; 'polyhead COMMAND --help' is about one command."
-                                    : "'polyhead COMMAND --help' is about one command.",
+  append(text, cat("\n", wrap(brief ? "'polyhead help' has examples; 'polyhead help COMMAND' is about one command."
+                                    : "'polyhead help COMMAND' is about one command.",
                               width)));
   return text;
 }

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <utility>
 
 #include "core/text.h"
 #include "format.h"
@@ -44,11 +45,11 @@ Tensor InputTensors::required(const std::string& name, std::string_view role) {
        near.empty() ? "" : cat("; is it '", printable(near), "'?"));
 }
 
-Tensor InputTensors::as(Tensor tensor, const std::string& name, DType dtype) {
+Tensor InputTensors::as(Tensor tensor, const std::string& name, DType dtype, std::string_view whose) {
   if (!tensor || tensor.dtype() == dtype) return tensor;
   if (!is_floating(tensor.dtype())) fail(ErrorCode::format, "'", printable(path_), "': ", name, " is ", tensor.dtype(), "; it must be floating");
   if (info(tensor.dtype()).size >= info(dtype).size && noted_.insert(tensor.dtype()).second) {
-    note(cat(name, " is ", tensor.dtype(), "; it is converted to ", dtype, ", the dtype of the layer's parameters"));
+    note(cat(name, " is ", tensor.dtype(), "; it is converted to ", dtype, ", the dtype ", whose));
   }
   return Tensor::copy_of(tensor, dtype);
 }
@@ -67,7 +68,9 @@ void InputTensors::read_masks(Mask* mask) {
   read("key_lengths", &lengths_, &mask->key_lengths);
 }
 
-void InputTensors::report_unused(std::span<const std::string> known, std::span<const std::string> parameters) const {
+void InputTensors::report_unused(std::vector<std::string> inputs, std::span<const std::string> parameters) const {
+  std::vector<std::string> known = std::move(inputs);
+  known.insert(known.end(), {"attend", "block", "attend_keys", "block_keys", "key_lengths", "bias", "dropout_keep", "d_out"});
   std::vector<std::string> free_names, others;
   for (const std::string& name : known) {
     if (!has(name)) free_names.push_back(name);
@@ -84,11 +87,6 @@ void InputTensors::report_unused(std::span<const std::string> known, std::span<c
     }
   }
   if (!others.empty()) note(cat(counted(static_cast<std::int64_t>(others.size()), "tensor"), " of '", printable(path_), "' not used: ", listed(others)));
-}
-
-ConstTensorView with_heads_apart(ConstTensorView pairs, std::int64_t heads, const Shape& lead) {
-  if (!pairs || pairs.rank() != 3 || lead.size() != 1 || pairs.extent(0) != lead[0] * heads) return pairs;
-  return pairs.unflatten(0, {lead[0], heads});
 }
 
 }  // namespace polyhead::app

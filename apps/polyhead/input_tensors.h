@@ -8,9 +8,11 @@
 #include <vector>
 
 #include "polyhead/io/tensor_file.h"
-#include "polyhead/nn/multi_head_attention.h"
+#include "polyhead/mask.h"
 
 namespace polyhead::app {
+
+constexpr std::string_view kOfParameters = "of the layer's parameters";
 
 class InputTensors {
  public:
@@ -22,15 +24,15 @@ class InputTensors {
   Tensor required(const std::string& name, std::string_view role);
   Tensor take(const std::string& name);  // absent: there is none
 
-  // The tensor in a layer's dtype; a note on stderr where that rounds. Error where it is not floating.
-  Tensor as(Tensor tensor, const std::string& name, DType dtype);
+  // The tensor in another dtype; a note on stderr where that rounds, which says whose dtype it is. Error where it is not floating.
+  Tensor as(Tensor tensor, const std::string& name, DType dtype, std::string_view whose);
 
   // Dense masks and key masks, and lengths where the options gave none. Views of memory that this object keeps.
   void read_masks(Mask* mask);
 
-  // Notes on stderr about tensors that were not taken: one for each that is nearly a known name, one for the rest. Results and the names in
-  // `parameters` are expected and not mentioned.
-  void report_unused(std::span<const std::string> known, std::span<const std::string> parameters) const;
+  // Notes on stderr about tensors that were not taken: one for each that is nearly a known name (`inputs`, masks, biases), one for the
+  // rest. Results and the names in `parameters` are expected and not mentioned.
+  void report_unused(std::vector<std::string> inputs, std::span<const std::string> parameters) const;
 
   const std::string& path() const { return path_; }
 
@@ -41,8 +43,5 @@ class InputTensors {
   Tensor lengths_, attend_, block_, attend_keys_, block_keys_;
   std::set<DType> noted_;
 };
-
-// torch gives masks and biases of single heads as [B*N,T,S]: the same memory as [B,N,T,S]. Any other tensor stays as it is.
-ConstTensorView with_heads_apart(ConstTensorView pairs, std::int64_t heads, const Shape& lead);
 
 }  // namespace polyhead::app

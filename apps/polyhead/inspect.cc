@@ -1,7 +1,4 @@
 #include <algorithm>
-#include <filesystem>
-#include <fstream>
-#include <iterator>
 #include <memory>
 #include <string>
 #include <vector>
@@ -10,6 +7,7 @@
 #include "core/text.h"
 #include "format.h"
 #include "json.h"
+#include "model_config.h"
 #include "polyhead/io/attention_weights.h"
 #include "polyhead/io/tensor_file.h"
 #include "terminal.h"
@@ -18,51 +16,10 @@
 namespace polyhead::app {
 namespace {
 
-namespace fs = std::filesystem;
-
 struct Options {
   std::string path;
   bool json = false;
 };
-
-struct ConfigKey {
-  std::string_view meaning;
-  std::vector<std::string_view> keys;  // as model families call it
-};
-
-const std::vector<ConfigKey>& config_keys() {
-  static const std::vector<ConfigKey> keys{
-      {"model", {"model_type"}},
-      {"layers", {"num_hidden_layers", "num_layers", "n_layer"}},
-      {"heads", {"num_attention_heads", "num_heads", "n_head"}},
-      {"kv_heads", {"num_key_value_heads"}},
-      {"width", {"hidden_size", "d_model", "n_embd"}},
-      {"hidden_width", {"intermediate_size", "d_ff", "n_inner"}},
-      {"vocabulary", {"vocab_size"}},
-      {"positions", {"max_position_embeddings", "n_positions"}},
-  };
-  return keys;
-}
-
-// The keys of a model's config.json that say how large it is; empty where `path` is no folder or has none.
-Json read_config(const fs::path& path) {
-  const fs::path file = path / "config.json";
-  Json found = Json::object();
-  if (!fs::is_directory(path) || !fs::exists(file)) return found;
-  std::ifstream stream(file, std::ios::binary);
-  if (!stream) fail(ErrorCode::io, "cannot read '", file.string(), "'");
-  const Json config = Json::parse(stream, nullptr, false);
-  if (!config.is_object()) fail(ErrorCode::format, "'", file.string(), "' is not a JSON object");
-  for (const ConfigKey& row : config_keys()) {
-    for (const std::string_view key : row.keys) {
-      const auto entry = config.find(std::string(key));
-      if (entry == config.end() || !(entry->is_number() || entry->is_string())) continue;
-      found[std::string(row.meaning)] = *entry;
-      break;
-    }
-  }
-  return found;
-}
 
 std::uint64_t bytes_of(const Tensor& tensor) { return static_cast<std::uint64_t>(tensor.numel()) * info(tensor.dtype()).size; }
 
@@ -191,6 +148,7 @@ Json as_json(const io::TensorFile& file, const Json& config, const std::vector<i
 }
 
 void inspect(const Options& o) {
+  if (o.path == "-") throw UsageError("a file is read in any order, which standard input is not; name a file (./- is the one called -)");
   const io::TensorFile file = io::open_tensors(o.path);
   const Json config = read_config(o.path);
   const std::vector<io::LayoutMatch> matches = io::find_attention(file.tensors);

@@ -10,6 +10,8 @@ Json to_json(const Dims& dims) {
   return list;
 }
 
-void print_json(const Json& json) { print(json.dump(-1, ' ', false, Json::error_handler_t::replace) + "\n"); }
+std::string to_text(const Json& json) { return json.dump(-1, ' ', false, Json::error_handler_t::replace); }
+
+void print_json(const Json& json) { print(to_text(json) + "\n"); }
 
 }  // namespace polyhead::app

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <nlohmann/json.hpp>
+#include <string>
 
 #include "polyhead/tensor_view.h"
 
@@ -10,6 +11,7 @@ namespace polyhead::app {
 using Json = nlohmann::ordered_json;
 
 Json to_json(const Dims& dims);
-void print_json(const Json& json);  // one line on stdout; bytes that are not UTF-8 become U+FFFD
+std::string to_text(const Json& json);  // one line; bytes that are not UTF-8 become U+FFFD
+void print_json(const Json& json);
 
 }  // namespace polyhead::app

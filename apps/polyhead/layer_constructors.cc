@@ -1,24 +1,17 @@
 #include "layer_constructors.h"
 
 #include <algorithm>
-#include <array>
-#include <charconv>
 
+#include "arguments.h"
 #include "core/text.h"
+#include "polyhead/io/attention_weights.h"
 #include "suggest.h"
-#include "usage_error.h"
 
 namespace polyhead::app {
 namespace {
 
 using enum ArgumentType;
 using Config = nn::MultiHeadAttentionConfig;
-
-std::string lower(std::string_view text) {
-  std::string result(text);
-  std::ranges::transform(result, result.begin(), [](char c) { return c >= 'A' && c <= 'Z' ? static_cast<char>(c - 'A' + 'a') : c; });
-  return result;
-}
 
 // A width that the heads share out.
 std::int64_t per_head(const LayerArguments& a, std::string_view width, std::string_view heads) {
@@ -77,34 +70,59 @@ std::vector<LayerConstructor> make_table() {
       {.name = "d2l",
        .call = "MultiHeadAttention",
        .source = "Dive into Deep Learning; valid lengths, a sequence of length 0 looks at every key alike",
-       .arguments = {{"num_hiddens", "100"}, {"num_heads", "5"}, {"key_size", "num_hiddens"}, {"query_size", "num_hiddens"}, {"value_size", "num_hiddens"},
-                     {"dropout", "0", number}, {"bias", "false", flag}},
+       .arguments = {{"num_hiddens", "100"},
+                     {"num_heads", "5"},
+                     {"key_size", "num_hiddens"},
+                     {"query_size", "num_hiddens"},
+                     {"value_size", "num_hiddens"},
+                     {"dropout", "0", number},
+                     {"bias", "false", flag}},
        .heads = "num_heads",
        .names = {.q = "W_q", .k = "W_k", .v = "W_v", .output = "W_o"},
        .config = [](const LayerArguments& a) -> Config {
          const std::int64_t width = per_head(a, "num_hiddens", "num_heads");
-         return {.query_width = a.count("query_size"), .key_width = a.count("key_size"), .value_width = a.count("value_size"), .heads = a.count("num_heads"),
-                 .head_width = width, .output_width = a.count("num_hiddens"), .bias = a.flag("bias"), .output_bias = a.flag("bias"),
-                 .dropout = a.number("dropout"), .empty_rows = EmptyRows::Uniform};
+         return {.query_width = a.count("query_size"),
+                 .key_width = a.count("key_size"),
+                 .value_width = a.count("value_size"),
+                 .heads = a.count("num_heads"),
+                 .head_width = width,
+                 .output_width = a.count("num_hiddens"),
+                 .bias = a.flag("bias"),
+                 .output_bias = a.flag("bias"),
+                 .dropout = a.number("dropout")};
        }},
       {.name = "alphafold",
        .call = "MultiHeadAttention",
        .source = "AlphaFold 2; any axis, pair bias, gate, global query",
-       .arguments = {{"c_in", "8"}, {"c", "6"}, {"N_head", "4"}, {"attn_dim", "-2"}, {"gated", "false", flag}, {"is_global", "false", flag},
+       .arguments = {{"c_in", "8"},
+                     {"c", "6"},
+                     {"N_head", "4"},
+                     {"attn_dim", "-2"},
+                     {"gated", "false", flag},
+                     {"is_global", "false", flag},
                      {"use_bias_for_embeddings", "false", flag}},
        .heads = "N_head",
        .names = {.q = "linear_q", .k = "linear_k", .v = "linear_v", .output = "linear_o", .gate = "linear_g"},
        .config = [](const LayerArguments& a) -> Config {
-         return {.query_width = a.count("c_in"), .heads = a.count("N_head"), .head_width = a.count("c"), .bias = a.flag("use_bias_for_embeddings"),
+         return {.query_width = a.count("c_in"),
+                 .heads = a.count("N_head"),
+                 .head_width = a.count("c"),
+                 .bias = a.flag("use_bias_for_embeddings"),
                  .gate = a.flag("gated") ? nn::Gate::sigmoid : nn::Gate::none,
                  .global_query = a.flag("is_global") ? nn::GlobalQuery::mean : nn::GlobalQuery::off,
-                 .axis = static_cast<int>(std::clamp<std::int64_t>(a.integer("attn_dim"), -kMaxRank, kMaxRank)), .empty_rows = EmptyRows::Unmasked};
+                 .axis = static_cast<int>(std::clamp<std::int64_t>(a.integer("attn_dim"), -kMaxRank, kMaxRank))};
        }},
       {.name = "torch",
        .call = "torch.nn.MultiheadAttention",
        .source = "PyTorch, with batch_first=True",
-       .arguments = {{"embed_dim", "24"}, {"num_heads", "4"}, {"dropout", "0", number}, {"bias", "true", flag}, {"add_bias_kv", "false", flag},
-                     {"add_zero_attn", "false", flag}, {"kdim", "embed_dim"}, {"vdim", "embed_dim"}},
+       .arguments = {{"embed_dim", "24"},
+                     {"num_heads", "4"},
+                     {"dropout", "0", number},
+                     {"bias", "true", flag},
+                     {"add_bias_kv", "false", flag},
+                     {"add_zero_attn", "false", flag},
+                     {"kdim", "embed_dim"},
+                     {"vdim", "embed_dim"}},
        .heads = "num_heads",
        .names = {.q = "in_proj q", .k = "in_proj k", .v = "in_proj v", .output = "out_proj"},
        .config = [](const LayerArguments& a) -> Config {
@@ -133,16 +151,14 @@ std::vector<LayerConstructor> make_table() {
        .arguments = {{"n_embd", "768"}, {"n_head", "12"}},
        .heads = "n_head",
        .names = {.q = "attn.c_attn q", .k = "attn.c_attn k", .v = "attn.c_attn v", .output = "attn.c_proj"},
-       .config = [](const LayerArguments& a) { return square(a, "n_embd", "n_head"); },
-       .causal = true},
+       .config = [](const LayerArguments& a) { return square(a, "n_embd", "n_head"); }},
       {.name = "mingpt",
        .call = "CausalSelfAttention",
        .source = "minGPT, nanoGPT; causal",
        .arguments = {{"n_embd", "48"}, {"n_head", "3"}},
        .heads = "n_head",
        .names = {.q = "attn.c_attn q", .k = "attn.c_attn k", .v = "attn.c_attn v", .output = "attn.c_proj"},
-       .config = [](const LayerArguments& a) { return square(a, "n_embd", "n_head"); },
-       .causal = true},
+       .config = [](const LayerArguments& a) { return square(a, "n_embd", "n_head"); }},
       {.name = "t5",
        .call = "T5Attention",
        .source = "T5 in Hugging Face transformers; scores are not scaled, a bias for each distance is added",
@@ -167,7 +183,11 @@ std::vector<LayerConstructor> make_table() {
       {.name = "flax",
        .call = "flax.linen.MultiHeadDotProductAttention",
        .source = "Flax; input_dim is the last extent of what it is initialised with",
-       .arguments = {{"num_heads", "2"}, {"input_dim", "16"}, {"qkv_features", "input_dim"}, {"out_features", "input_dim"}, {"use_bias", "true", flag}},
+       .arguments = {{"num_heads", "2"},
+                     {"input_dim", "16"},
+                     {"qkv_features", "input_dim"},
+                     {"out_features", "input_dim"},
+                     {"use_bias", "true", flag}},
        .heads = "num_heads",
        .names = {.q = "query", .k = "key", .v = "value", .output = "out"},
        .config = [](const LayerArguments& a) -> Config {
@@ -179,10 +199,8 @@ std::vector<LayerConstructor> make_table() {
 
 template <class T>
 T parsed(std::string_view name, const std::string& word, std::string_view what) {
-  T value{};
-  const auto [end, error] = std::from_chars(word.data(), word.data() + word.size(), value);
-  if (error != std::errc{} || end != word.data() + word.size()) throw UsageError(cat(option_of(name), ": '", word, "' is not ", what));
-  return value;
+  if (const auto value = parse<T>(word)) return *value;
+  throw UsageError(cat(option_of(name), ": '", word, "' is not ", what));
 }
 
 }  // namespace
@@ -206,7 +224,17 @@ bool LayerArguments::flag(std::string_view name) const {
 }
 
 std::span<const LayerConstructor> layer_constructors() {
-  static const std::vector<LayerConstructor> table = make_table();
+  static const std::vector<LayerConstructor> table = [] {
+    std::vector<LayerConstructor> rows = make_table();
+    const std::vector<io::LayoutDescription> layouts = io::layouts();
+    for (LayerConstructor& row : rows) {
+      if (row.layout.empty()) row.layout = row.name;
+      const auto layout = std::ranges::find(layouts, row.layout, &io::LayoutDescription::name);
+      row.causal = layout->causal;
+      row.empty_rows = layout->empty_rows;
+    }
+    return rows;
+  }();
   return table;
 }
 
@@ -220,10 +248,9 @@ const LayerConstructor& find_constructor(const std::string& name) {
 }
 
 const LayerConstructor* constructor_of_layout(std::string_view layout) {
-  for (const LayerConstructor& row : layer_constructors()) {
-    if ((row.layout.empty() ? row.name : row.layout) == layout) return &row;
-  }
-  return nullptr;
+  const std::span<const LayerConstructor> rows = layer_constructors();
+  const auto row = std::ranges::find(rows, layout, &LayerConstructor::layout);
+  return row == rows.end() ? nullptr : &*row;
 }
 
 std::string option_of(std::string_view argument) {

@@ -23,7 +23,7 @@ struct LayerArgument {
 // Arguments as words, complete with the defaults.
 class LayerArguments {
  public:
-  std::int64_t count(std::string_view name) const;    // at least 1
+  std::int64_t count(std::string_view name) const;  // at least 1
   std::int64_t integer(std::string_view name) const;
   double number(std::string_view name) const;
   bool flag(std::string_view name) const;
@@ -40,20 +40,22 @@ struct LayerConstructor {
   std::vector<LayerArgument> arguments;
   std::string_view heads;  // the argument that --heads stands for; "" : one head
   nn::TraceNames names;
-  nn::MultiHeadAttentionConfig (*config)(const LayerArguments&);
-  bool cross = false;       // queries and keys are different sequences
-  bool causal = false;
-  bool pair_bias = false;   // a bias for each pair belongs to the layer
+  nn::MultiHeadAttentionConfig (*config)(const LayerArguments&);  // but for what the layout says
+  bool cross = false;                                             // queries and keys are different sequences
+  bool pair_bias = false;                                         // a bias for each pair belongs to the layer
+  bool causal = false;                                            // this and what follows: as its row in io::layouts()
+  std::optional<EmptyRows> empty_rows = {};
 };
 
 std::span<const LayerConstructor> layer_constructors();
-const LayerConstructor& find_constructor(const std::string& name);                   // UsageError with the nearest
-const LayerConstructor* constructor_of_layout(std::string_view layout);              // nullptr: there is none
+const LayerConstructor& find_constructor(const std::string& name);       // UsageError with the nearest
+const LayerConstructor* constructor_of_layout(std::string_view layout);  // nullptr: there is none
 
 std::string option_of(std::string_view argument);  // "num_hiddens" -> "--num-hiddens"
 
 // The arguments that were given with the constructor's defaults for the rest. UsageError for one that it does not take.
-LayerArguments complete(const LayerConstructor& constructor, const std::map<std::string, std::string>& given, std::optional<std::int64_t> heads);
+LayerArguments complete(const LayerConstructor& constructor, const std::map<std::string, std::string>& given,
+                        std::optional<std::int64_t> heads);
 
 // "MultiHeadAttention(num_hiddens=100, num_heads=5, bias=false)"
 std::string call_text(const LayerConstructor& constructor, const LayerArguments& arguments);

@@ -1,8 +1,8 @@
 #include "layer_file.h"
 
 #include "arguments.h"
+#include "model_config.h"
 #include "polyhead/models/attention_layer.h"
-#include "terminal.h"
 #include "words.h"
 
 namespace polyhead::app {
@@ -21,15 +21,26 @@ std::vector<CLI::Option*> add_layer_file(CLI::App& parser, LayerFile* file) {
 
 LoadedLayer load_layer(const LayerFile& file, const AttentionRules& rules, const LayerRules& layer_rules) {
   io::TensorFile tensors = io::open_tensors(file.path);
-  io::AttentionWeights weights = io::load_attention(tensors, {.layout = file.layout, .prefix = file.prefix, .heads = file.heads.value_or(0)});
+  io::LoadAttention options{.layout = file.layout, .prefix = file.prefix, .heads = file.heads.value_or(0)};
+  io::AttentionWeights weights = io::load_attention(tensors, options);
+  if (weights.heads == 0) {
+    const Json config = read_config(file.path);
+    if (const auto heads = config.find("heads"); heads != config.end() && heads->is_number_integer() && *heads > 0) {
+      options.heads = *heads;
+      weights = io::load_attention(tensors, options);
+    }
+  }
   if (weights.heads == 0) {
     throw UsageError(cat("--heads: '", printable(file.path), "' does not say how many heads its layer has (layout ", weights.layout, "); give the number"));
   }
-  LoadedLayer loaded{.layout = weights.layout, .prefix = weights.prefix, .spelling = weights.spelling, .scale = weights.scale, .global_query = weights.global_query, .causal = weights.causal};
+  LoadedLayer loaded{.layout = weights.layout,
+                     .prefix = weights.prefix,
+                     .spelling = weights.spelling,
+                     .scale = weights.scale,
+                     .global_query = weights.global_query,
+                     .causal = weights.causal,
+                     .relative_bias = weights.tensors.contains("relative_attention_bias")};
   for (const io::NamedTensor& parameter : io::store_attention(weights)) loaded.names.push_back(parameter.name);
-  if (weights.tensors.contains("relative_attention_bias")) {
-    note(cat("the relative_attention_bias of '", printable(file.path), "' is not applied; give the bias of each pair, [N,T,S], as tensor 'bias'"));
-  }
   nn::MultiHeadAttentionConfig settings;
   apply(rules, &settings);
   apply(layer_rules, &settings);

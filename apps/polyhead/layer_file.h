@@ -23,6 +23,7 @@ struct LoadedLayer {
   std::optional<double> scale;     // as the file's layout has it
   bool global_query = false;       // the same
   bool causal = false;             // the same
+  bool relative_bias = false;  // the file has T5's table of biases, which is not applied: it does not say which distances its rows are for
   std::vector<std::string> names;  // of the layer's parameters in the file
 };
 

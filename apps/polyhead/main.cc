@@ -10,6 +10,7 @@
 #include "command.h"
 #include "core/text.h"
 #include "help.h"
+#include "polyhead/io/atomic_file.h"
 #include "polyhead/version.h"
 #include "suggest.h"
 #include "terminal.h"
@@ -59,11 +60,26 @@ std::string sentence(const CLI::ParseError& error, const CLI::App& parser) {
       return cat(subject, " needs a value");
     if (message.find("At Most") != std::string::npos) return cat(subject, " is given more than once");
   }
+  if (const std::size_t equals = message.find(" = "); dynamic_cast<const CLI::ConversionError*>(&error) && equals != std::string::npos) {
+    const std::size_t name = message.rfind(' ', equals - 1) + 1;  // "Could not convert: --json = maybe"
+    return cat(message.substr(name, equals - name), " is on or off: '", message.substr(equals + 3), "' is neither true nor false");
+  }
   if (dynamic_cast<const CLI::ExcludesError*>(&error)) {
     std::string text = message;
     return text.replace(text.find(" excludes "), 10, " does not go together with ");
   }
   return message;
+}
+
+// `-o "$UNSET"` is a mistake, and not the same as no -o. Words of other kinds may be empty: a text, a prefix, the shape of a scalar.
+void refuse_empty_names(const CLI::App& parser) {
+  for (const CLI::Option* option : parser.get_options()) {
+    const std::string type = option->get_type_name();
+    const bool names = option->get_positional() || type == "FILE" || type == "PATH" || type == "NAME";
+    if (names && std::ranges::count(option->results(), "") > 0) {
+      throw UsageError(cat(option->get_name(option->get_positional()), " is empty; it must be a name"));
+    }
+  }
 }
 
 void run_command(const Command& command, std::vector<std::string> arguments) {
@@ -80,17 +96,19 @@ void run_command(const Command& command, std::vector<std::string> arguments) {
     const std::string text = sentence(error, parser);
     throw UsageError(cat(text, text.ends_with('?') ? " " : "; ", hint));
   }
+  refuse_empty_names(parser);
   subcommand.run();
 }
 
 // Exit status.
 int run(const std::vector<std::string>& arguments) {
   if (arguments.empty()) {
-    print(overview(kCommands, terminal_width(Stream::out), true));
+    say(overview(kCommands, terminal_width(Stream::err), true));
     return 2;
   }
   const std::string& first = arguments[0];
-  if (first == "--help" || first == "-h") {
+  if (first == "help" && arguments.size() > 1 && arguments[1] != "help") return run({arguments[1], "--help"});
+  if (first == "--help" || first == "-h" || first == "help") {
     print(overview(kCommands, terminal_width(Stream::out), false));
     return 0;
   }
@@ -98,7 +116,7 @@ int run(const std::vector<std::string>& arguments) {
     print("polyhead " POLYHEAD_VERSION "\n");
     return 0;
   }
-  std::vector<std::string> names{"--help", "--version"};
+  std::vector<std::string> names{"help", "--help", "--version"};
   for (const Command& command : kCommands) {
     if (command.name == first) {
       run_command(command, {arguments.begin() + 1, arguments.end()});
@@ -127,10 +145,24 @@ int guarded(const std::vector<std::string>& arguments) {
   return 1;
 }
 
+// Half a file is of no use to anybody. The signal then does what it does by default, so that a shell sees why the program ended.
+void end_by_signal(int signal) {
+  io::remove_temporary_files();
+  std::signal(signal, SIG_DFL);
+  std::raise(signal);
+}
+
+void handle_signals() {
+  std::signal(SIGPIPE, SIG_IGN);  // a closed pipe is an error of write(), so that temporary files are still removed
+  for (const int signal : {SIGINT, SIGTERM, SIGHUP}) {
+    if (std::signal(signal, end_by_signal) == SIG_IGN) std::signal(signal, SIG_IGN);  // nohup
+  }
+}
+
 }  // namespace
 }  // namespace polyhead::app
 
 int main(int argc, char** argv) {
-  std::signal(SIGPIPE, SIG_IGN);  // a closed pipe is an error of write(), so that temporary files are still removed
+  polyhead::app::handle_signals();
   return polyhead::app::guarded({argv + std::min(argc, 1), argv + argc});
 }

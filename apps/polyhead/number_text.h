@@ -19,7 +19,7 @@ struct NumberStyle {
 // One line for each row of the last dimension, a heading for each matrix. Says how many numbers there are where not all of them are shown.
 std::string number_text(ConstTensorView values, const NumberStyle& style);
 
-// Nested lists; numbers that JSON has no name for are "nan", "inf" and "-inf".
+// Nested lists, with the fewest digits that tell a number of its dtype; numbers that JSON has no name for are "nan", "inf" and "-inf".
 Json number_json(ConstTensorView values);
 
 }  // namespace polyhead::app

@@ -1,7 +1,10 @@
 #include "output_path.h"
 
+#include <algorithm>
+#include <array>
 #include <filesystem>
 #include <string>
+#include <string_view>
 #include <system_error>
 #include <vector>
 
@@ -36,6 +39,21 @@ void check_tensor_format(const std::string& option, const std::string& path) {
   const std::string near = closest(extension, extensions);
   throw UsageError(cat(option, ": '", path, "' must end in ", text,
                        near.empty() ? "" : cat("; did you mean '", fs::path(path).replace_extension(near).string(), "'?")));
+}
+
+void check_not_input(const std::string& path, std::span<const std::string> inputs) {
+  std::error_code ignored;  // a file that is not there is no input
+  const auto same = [&](const fs::path& input) { return fs::equivalent(path, input, ignored); };
+  for (const std::string& input : inputs) {
+    bool read = same(input);
+    // A page that an earlier run left in the model's folder may be replaced.
+    for (fs::directory_iterator entry(input, ignored), end; !read && entry != end; entry.increment(ignored)) {
+      constexpr std::array<std::string_view, 3> kOfModels{".json", ".safetensors", ".txt"};
+      const bool of_model = std::ranges::find(kOfModels, entry->path().extension().string()) != kOfModels.end();
+      read = of_model && same(entry->path());
+    }
+    if (read) throw UsageError(cat("'", path, "' is read by this command; choose another name for the output"));
+  }
 }
 
 void check_distinct(const std::string& first, const std::string& second) {

@@ -35,6 +35,12 @@ std::optional<std::size_t> asked_width() {
   return std::clamp<std::size_t>(width, kSmallestWidth, 10000);
 }
 
+// A terminal that moves its cursor and clears lines when asked to.
+bool obeys_escapes(Stream stream) {
+  const std::string_view term = environment("TERM");
+  return is_terminal(stream) && !term.empty() && term != "dumb";
+}
+
 // errno of the write that failed, 0 when all went out.
 int write_all(Stream stream, std::string_view text) {
   while (!text.empty()) {
@@ -61,7 +67,7 @@ std::size_t table_width() { return is_terminal(Stream::out) || asked_width() ? t
 
 Colour colour_of_stdout() {
   const std::string_view term = environment("TERM");
-  if (!is_terminal(Stream::out) || !environment("NO_COLOR").empty() || term.empty() || term == "dumb") return Colour::none;
+  if (!obeys_escapes(Stream::out) || !environment("NO_COLOR").empty()) return Colour::none;
   const std::string_view depth = environment("COLORTERM");
   if (depth == "truecolor" || depth == "24bit" || term.ends_with("-direct")) return Colour::rgb;
   return term.find("256color") != std::string_view::npos ? Colour::indexed256 : Colour::none;
@@ -73,9 +79,11 @@ void print(std::string_view text) {
   if (error != 0) fail(ErrorCode::io, "cannot write to standard output: ", std::generic_category().message(error));
 }
 
-void note(std::string_view sentence) { write_all(Stream::err, cat("polyhead: note: ", sentence, "\n")); }
+void say(std::string_view text) { write_all(Stream::err, text); }
 
-void complain(std::string_view sentence) { write_all(Stream::err, cat("polyhead: ", sentence, "\n")); }
+void note(std::string_view sentence) { write_all(Stream::err, cat("polyhead: note: ", printable(sentence), "\n")); }
+
+void complain(std::string_view sentence) { write_all(Stream::err, cat("polyhead: ", printable(sentence), "\n")); }
 
 std::string progress_line(std::string_view what, std::size_t done, std::size_t total, std::size_t width) {
   const std::string count = cat(done, "/", total);
@@ -89,7 +97,7 @@ std::string progress_line(std::string_view what, std::size_t done, std::size_t t
 }
 
 Progress::Progress(std::string_view what, std::size_t total)
-    : what_(what), total_(total), visible_(is_terminal(Stream::err) && total > 1) {}
+    : what_(what), total_(total), visible_(obeys_escapes(Stream::err) && total > 1) {}
 
 Progress::~Progress() { clear(); }
 

@@ -33,10 +33,13 @@ class ClosedPipe : public std::runtime_error {
 // Writes all of `text` to stdout. ClosedPipe, or polyhead::Error (io) with the system's reason.
 void print(std::string_view text);
 
-void note(std::string_view sentence);      // "polyhead: note: ..." on stderr
-void complain(std::string_view sentence);  // "polyhead: ..." on stderr
+void say(std::string_view text);  // on stderr, as it is
 
-// A bar on stderr while stderr is a terminal; nothing elsewhere.
+// On stderr; what a terminal would obey is replaced, as names of files and tensors may hold anything.
+void note(std::string_view sentence);      // "polyhead: note: ..."
+void complain(std::string_view sentence);  // "polyhead: ..."
+
+// A bar on stderr while stderr is a terminal that can clear a line; nothing elsewhere.
 class Progress {
  public:
   Progress(std::string_view what, std::size_t total);

@@ -1,5 +1,10 @@
+#include "polyhead/nn/trace.h"
+
 #include <algorithm>
+#include <map>
 #include <memory>
+#include <optional>
+#include <random>
 #include <string>
 #include <vector>
 
@@ -7,11 +12,12 @@
 #include "attention_rules.h"
 #include "format.h"
 #include "input_tensors.h"
+#include "layer_call.h"
 #include "layer_constructors.h"
 #include "layer_file.h"
-#include "nn/initialise.h"
 #include "number_text.h"
-#include "polyhead/nn/trace.h"
+#include "polyhead/nn/embedding.h"
+#include "stand_in.h"
 #include "terminal.h"
 #include "trace_table.h"
 #include "words.h"
@@ -40,10 +46,10 @@ struct Options {
 
 // What is traced: the layer, and how its source calls it and its parts.
 struct Subject {
-  nn::MultiHeadAttention layer;
+  LoadedLayer loaded;
   std::string title;
   nn::TraceNames names;
-  bool cross = false, causal = false, pair_bias = false, torch = false;
+  bool cross = false, pair_bias = false;
 };
 
 Subject constructed(const Options& o, DType dtype) {
@@ -56,34 +62,28 @@ Subject constructed(const Options& o, DType dtype) {
   if (o.layer_rules.axis && takes("attn_dim")) given.try_emplace("--attn-dim", cat(*o.layer_rules.axis));
   const LayerArguments arguments = complete(row, given, o.file.heads);
   nn::MultiHeadAttentionConfig config = row.config(arguments);
+  if (row.empty_rows) config.empty_rows = *row.empty_rows;
   apply(o.rules, &config);
   apply(o.layer_rules, &config);
   config.dtype = dtype;
   config.seed = o.seed;
-  return {.layer = nn::MultiHeadAttention(config), .title = call_text(row, arguments), .names = row.names, .cross = row.cross, .causal = row.causal,
-          .pair_bias = row.pair_bias, .torch = row.name == "torch"};
+  return {.loaded = {.layer = nn::MultiHeadAttention(config), .layout = std::string(row.layout), .causal = row.causal},
+          .title = call_text(row, arguments),
+          .names = row.names,
+          .cross = row.cross,
+          .pair_bias = row.pair_bias};
 }
 
 Subject loaded(const Options& o) {
   if (!o.arguments.empty()) throw UsageError(cat(o.arguments.begin()->first, " is an argument of a --layer; the one of --weights is as its file says"));
   if (o.dtype) throw UsageError("--dtype is for a --layer; the one of --weights is as its file says");
   LoadedLayer file = load_layer(o.file, o.rules, o.layer_rules);
-  Subject subject{.layer = std::move(file.layer), .title = cat(printable(o.file.path), ": layout ", file.layout)};
+  Subject subject{.title = cat(printable(o.file.path), ": layout ", file.layout)};
   if (!file.prefix.empty()) append(subject.title, cat(" at ", printable(file.prefix)));
   if (const LayerConstructor* row = constructor_of_layout(file.layout)) subject.names = row->names;
-  subject.causal = file.causal;
-  subject.torch = file.layout == "torch";
+  subject.loaded = std::move(file);
   return subject;
 }
-
-// Inputs and options of the forward pass, and the memory that their views look at.
-struct Inputs {
-  Tensor query, key, value, bias, keep, lengths;
-  std::unique_ptr<InputTensors> file;
-  std::string description;
-  nn::AttentionInput input;
-  nn::AttentionOptions options;
-};
 
 int axis_of(const nn::MultiHeadAttentionConfig& config, int rank) { return config.axis < 0 ? config.axis + rank : config.axis; }
 
@@ -91,21 +91,21 @@ void require_small(const Shape& maps) {
   require(numel(maps) <= kLargestMap, "trace: the scores ", maps, " of this problem are too many to be shown step by step; at most ", kLargestMap, " are");
 }
 
-// A tensor of any size without memory of its own, to ask a layer about sizes.
-ConstTensorView stand_in(DType dtype, const Shape& shape) {
-  static constexpr double kElement = 0;
-  Strides zeros = shape;
-  std::ranges::fill(zeros, 0);
-  return {&kElement, dtype, shape, zeros};
+Tensor random_numbers(const Shape& shape, DType dtype, std::uint64_t seed) {
+  if (numel(shape) == 0) return {dtype, shape};
+  nn::Embedding table({.count = numel(shape), .width = 1, .dtype = dtype, .seed = seed});  // normal, deviation 1
+  return Tensor::share(table.weight.view().reshape(shape), table.weight.owner());
 }
 
-void make_inputs(const Options& o, const Subject& subject, Inputs* in) {
-  const nn::MultiHeadAttentionConfig& c = subject.layer.config;
+// Makes the inputs; returns what they are, in words.
+std::string make_inputs(const Options& o, const Subject& subject, std::mt19937_64& seeds, LayerCall* call) {
+  const nn::MultiHeadAttentionConfig& c = subject.loaded.layer.config;
   Shape shape;
   if (o.shape) {
     shape = *o.shape;
   } else {
     const int axis = axis_of(c, 3);
+    if (axis == 2) throw UsageError(cat("axis ", c.axis, " is the width; attention runs along a dimension before it"));
     if (axis < 0 || axis > 1) throw UsageError(cat("attention along axis ", c.axis, " needs an input of more dimensions; give its --shape, width included"));
     shape = {o.batch, o.batch, c.query_width};
     shape[axis] = o.length;
@@ -119,58 +119,19 @@ void make_inputs(const Options& o, const Subject& subject, Inputs* in) {
     value_shape[-1] = c.value_width;
   }
   const bool own_value = own_key && c.value_width != c.key_width;
-  require_small(subject.layer.maps_shape({.query = stand_in(c.dtype, shape), .key = own_key ? stand_in(c.dtype, key_shape) : ConstTensorView(),
-                                          .value = own_value ? stand_in(c.dtype, value_shape) : ConstTensorView()}));
-  nn::Initialiser random(nn::Initialiser(o.seed).child_seed());
+  require_small(subject.loaded.layer.maps_shape({.query = stand_in(c.dtype, shape),
+                                                 .key = own_key ? stand_in(c.dtype, key_shape) : ConstTensorView(),
+                                                 .value = own_value ? stand_in(c.dtype, value_shape) : ConstTensorView()}));
   const auto filled = [&](const Shape& wanted) {
+    if (!o.ones) return random_numbers(wanted, c.dtype, seeds());
     Tensor x(c.dtype, wanted);
-    if (o.ones) {
-      fill(x, 1);
-    } else {
-      random.normal(x, 0, 1);
-    }
+    fill(x, 1);
     return x;
   };
-  in->query = filled(shape);
-  if (own_key) in->key = filled(key_shape);
-  if (own_value) in->value = filled(value_shape);
-  in->description = o.ones ? std::string("ones") : cat("random numbers (normal, seed ", o.seed, ")");
-}
-
-void read_inputs(const Subject& subject, Inputs* in) {
-  const DType dtype = subject.layer.config.dtype;
-  InputTensors& file = *in->file;
-  in->query = file.as(file.required("query", "the input of the layer"), "query", dtype);
-  in->key = file.as(file.take("key"), "key", dtype);
-  in->value = file.as(file.take("value"), "value", dtype);
-  in->bias = file.as(file.take("bias"), "bias", dtype);
-  if (subject.layer.config.dropout > 0) in->keep = file.take("dropout_keep");
-  in->description = printable(file.path());
-}
-
-void complete_options(const Options& o, const Subject& subject, Inputs* in) {
-  in->input = {.query = in->query, .key = in->key, .value = in->value};
-  const nn::MultiHeadAttentionConfig& c = subject.layer.config;
-  const Shape maps = subject.layer.maps_shape(in->input);  // also checks the inputs
-  const std::int64_t keys = maps[-1] - (c.bias_kv ? 1 : 0) - (c.zero_key ? 1 : 0);
-  require_small(maps);
-  AttentionRules rules = o.rules;
-  if (subject.causal && rules.causal.empty()) rules.causal = "bottom_right";
-  const Shape lead = maps.first(maps.size() - 3);
-  in->options.mask = mask_of(rules, lead, maps[-2], keys, &in->lengths);
-  if (in->file) in->file->read_masks(&in->options.mask);
-  if (!in->bias && (o.pair_bias || subject.pair_bias)) {
-    in->bias = Tensor(c.dtype, {c.heads, maps[-2], keys});
-    nn::Initialiser random(nn::Initialiser(o.seed + 1).child_seed());
-    random.normal(in->bias, 0, 1);
-  }
-  in->options.bias = in->bias;
-  if (subject.torch) {
-    for (ConstTensorView* pairs : {&in->options.bias, &in->options.mask.attend, &in->options.mask.block}) *pairs = with_heads_apart(*pairs, c.heads, lead);
-  }
-  in->options.mode = c.dropout > 0 ? nn::Mode::training : nn::Mode::evaluation;
-  in->options.dropout_seed = rules.dropout_seed;
-  in->options.dropout_keep = in->keep;
+  call->query = filled(shape);
+  if (own_key) call->key = filled(key_shape);
+  if (own_value) call->value = filled(value_shape);
+  return o.ones ? std::string("ones") : cat("random numbers (normal, seed ", o.seed, ")");
 }
 
 std::string list_text(std::size_t width) {
@@ -210,27 +171,41 @@ void run_trace(const Options& o) {
   if (o.layer.empty() == o.file.path.empty()) {
     throw UsageError(o.layer.empty() ? "give a layer: --layer NAME ('polyhead trace --list' names them) or --weights FILE" : "give --layer or --weights, not both");
   }
-  Inputs in;
-  if (!o.input.empty()) in.file = std::make_unique<InputTensors>(o.input);
+  std::optional<InputTensors> in;
+  if (!o.input.empty()) in.emplace(o.input);
   DType dtype = o.dtype.value_or(DType::f32);
-  if (in.file && !o.dtype && in.file->has("query")) {
-    const DType given = in.file->dtype("query");
+  if (in && !o.dtype && in->has("query")) {
+    const DType given = in->dtype("query");
     if (is_floating(given)) dtype = given;
   }
   const Subject subject = o.layer.empty() ? loaded(o) : constructed(o, dtype);
-  in.file ? read_inputs(subject, &in) : make_inputs(o, subject, &in);
-  complete_options(o, subject, &in);
-  if (in.file) {
-    const std::vector<std::string> known{"query", "key", "value", "bias", "attend", "block", "attend_keys", "block_keys", "key_lengths", "dropout_keep"};
-    in.file->report_unused(known, {});
+  const LoadedLayer& layer = subject.loaded;
+  const nn::MultiHeadAttentionConfig& c = layer.layer.config;
+  std::mt19937_64 seeds(o.seed);  // the layer's parameters are drawn from o.seed itself
+  LayerCall call;
+  std::string description = printable(o.input);
+  if (in) {
+    read_inputs(&*in, layer, &call);
+  } else {
+    description = make_inputs(o, subject, seeds, &call);
   }
-  const std::vector<nn::TraceStep> steps = nn::trace(subject.layer, in.input, in.options, subject.names);
+  measure(layer, &call);
+  require_small(call.maps);
+  if (!call.bias && (o.pair_bias || subject.pair_bias)) call.bias = random_numbers({c.heads, call.maps[-2], call.keys}, c.dtype, seeds());
+  prepare(layer, o.rules, in ? &*in : nullptr, &call);
+  if (in) {
+    std::vector<std::string> expected = layer.names;
+    expected.emplace_back("d_out");  // for attend
+    in->report_unused({"query", "key", "value"}, expected);
+  }
+  const std::vector<nn::TraceStep> steps = nn::trace(layer.layer, call.input, call.options, subject.names);
 
-  const nn::MultiHeadAttentionConfig& c = subject.layer.config;
-  if (o.json) return print_json({{"layer", subject.title}, {"input", in.description}, {"config", config_json(c)}, {"steps", trace_json(steps, o.values)}});
+  if (o.json)
+    return print_json(
+        {{"layer", subject.title}, {"input", description}, {"config", config_json(c)}, {"steps", trace_json(steps, o.values)}});
   const std::size_t width = table_width();
-  std::string text = cat(wrap(subject.title, width), wrap(cat("input: ", in.description, ", ", c.dtype), width), "\n", trace_table(steps, width), "\n",
-                         wrap(legend(c, subject.layer.maps_shape(in.input), (c.bias_kv ? 1 : 0) + (c.zero_key ? 1 : 0)), width));
+  std::string text = cat(wrap(subject.title, width), wrap(cat("input: ", description, ", ", c.dtype), width), "\n",
+                         trace_table(steps, width), "\n", wrap(legend(c, call.maps, call.keys), width));
   NumberStyle style = o.numbers;
   style.width = width;
   if (o.values) append(text, value_sections(steps, style));
@@ -273,8 +248,8 @@ Subcommand declare_trace(CLI::App& parser) {
   };
   parser.add_option("--layer", o->layer, "a layer by its source; --list names them and their arguments")->type_name("NAME");
   parser.add_flag("--list", o->list, "the layers, each with its constructor's arguments and defaults");
-  parser.add_option("--weights", o->file.path, "a layer from a file of its parameters")->type_name("FILE");
-  add_layer_file(parser, &o->file);
+  CLI::Option* weights = parser.add_option("--weights", o->file.path, "a layer from a file of its parameters")->type_name("FILE");
+  for (CLI::Option* option : add_layer_file(parser, &o->file)) option->needs(weights);
   add_value(parser, "--heads", &o->file.heads, positive, "N", "number of heads, whatever the layer's argument for it is called");
   add_constructor_arguments(parser, o);
   CLI::Option* input = parser.add_option("--input", o->input, "tensors query[, key, value, bias, attend or block, attend_keys or block_keys, key_lengths]")->type_name("FILE");
@@ -290,6 +265,7 @@ Subcommand declare_trace(CLI::App& parser) {
             "of random inputs and of a constructed layer's parameters (default: 0)");
   add_value(parser, "--dtype", &o->dtype, read_dtype, "DTYPE", "of a constructed layer: f32, f64, bf16 or f16 (default: as the query, else f32)");
   add_attention_rules(parser, &o->rules);
+  add_key_lengths(parser, &o->rules);
   add_layer_rules(parser, &o->layer_rules);
   parser.add_flag("--values", o->values, "the numbers of every step");
   add_value(parser, "--limit", &o->numbers.limit, positive, "N", "show at most about N numbers of a step, the first and last of each dimension (default: 200)");

@@ -30,6 +30,18 @@ std::string joined_line(std::string line, const std::string& meaning, std::size_
   return cat(pad_right(line, start), std::string_view(lines).substr(std::min(start, lines.size())));
 }
 
+// Too narrow for columns: each step is a paragraph.
+std::string narrow_table(std::span<const nn::TraceStep> steps, std::size_t width) {
+  const std::size_t start = cat(steps.size()).size() + kGap;
+  std::string text;
+  for (std::size_t i = 0; i < steps.size(); ++i) {
+    const nn::TraceStep& step = steps[i];
+    append(text, joined_line(cat(i + 1), cat(step.step, "  ", step.shape()), start, width));
+    append(text, cat(wrap(step.where, width, start + 2), wrap(step.meaning, width, start + 2)));
+  }
+  return text;
+}
+
 }  // namespace
 
 std::string trace_table(std::span<const nn::TraceStep> steps, std::size_t width) {
@@ -46,6 +58,7 @@ std::string trace_table(std::span<const nn::TraceStep> steps, std::size_t width)
     return start;
   };
   const auto fits = [&](std::size_t start) { return width == SIZE_MAX || start + kSmallestMeaning <= width; };
+  if (width != SIZE_MAX && start_of_meaning(false) > width) return narrow_table(steps, width);
   const bool beneath = !fits(start_of_meaning(false));
   const bool letters = beneath ? start_of_meaning(true) <= width : fits(start_of_meaning(true));
   const std::size_t start = start_of_meaning(letters);
@@ -73,7 +86,7 @@ std::string trace_table(std::span<const nn::TraceStep> steps, std::size_t width)
   return text;
 }
 
-std::string legend(const nn::MultiHeadAttentionConfig& config, const Shape& maps, std::int64_t added_keys) {
+std::string legend(const nn::MultiHeadAttentionConfig& config, const Shape& maps, std::int64_t keys) {
   std::string text = "Letters: ";  // as in TraceStep::letters
   const Shape lead = maps.first(maps.size() - 3);
   if (lead.size() == 1) append(text, cat("B = ", counted(lead[0], "sequence"), ", "));
@@ -84,7 +97,7 @@ std::string legend(const nn::MultiHeadAttentionConfig& config, const Shape& maps
   } else {
     append(text, cat(", T = ", counted(maps[-1], "position")));
   }
-  append(text, cat(", S = ", counted(maps[-1] - added_keys, "key"), ", H = ", config.head_width, " features of a query and key in a head, V = ",
+  append(text, cat(", S = ", counted(keys, "key"), ", H = ", config.head_width, " features of a query and key in a head, V = ",
                    config.value_head_width, " of a value, E.. widths of the layer's inputs and output"));
   return text;
 }

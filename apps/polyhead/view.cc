@@ -1,7 +1,8 @@
+#include <sys/resource.h>
+#include <unistd.h>
+
 #include <algorithm>
 #include <array>
-#include <charconv>
-#include <filesystem>
 #include <memory>
 #include <optional>
 #include <string>
@@ -13,6 +14,7 @@
 #include "head_choice.h"
 #include "heatmap.h"
 #include "json.h"
+#include "number_text.h"
 #include "output_path.h"
 #include "polyhead/io/atomic_file.h"
 #include "polyhead/io/tensor_file.h"
@@ -46,27 +48,14 @@ void check(Options& o) {
   if (o.page == "-" && o.json) throw UsageError("-o - and --json would both write to standard output");
   if (!o.arrays.empty()) check_tensor_format("--arrays", o.arrays);
   check_distinct(o.page, o.arrays);
+  for (const std::string& output : {o.page, o.arrays}) {
+    if (output != "-") check_not_input(output, std::array{o.model, o.file});
+  }
   if (!o.page.empty() && o.page != "-") check_writable(o.page);
   if (!o.arrays.empty()) check_writable(o.arrays);
 }
 
-// The shortest decimals that are this float32, and not those of the double that it becomes.
-Json numbers(ConstTensorView view) {
-  const Tensor values = Tensor::copy_of(view, DType::f32);
-  Json list = Json::array();
-  for (std::int64_t i = 0; i < values.numel(); ++i) {
-    std::array<char, 32> digits{};
-    const auto end = std::to_chars(digits.data(), digits.data() + digits.size(), values.data<float>()[i]).ptr;
-    double value = 0;
-    std::from_chars(digits.data(), end, value);
-    list.push_back(value);
-  }
-  return list;
-}
-
 Json to_json(const InputText& input, const models::SentenceResult& result, const Tensor& map) {
-  Json rows = Json::array();
-  for (std::int64_t t = 0; t < map.extent(0); ++t) rows.push_back(numbers(map.view().select(0, t)));
   const models::TokenizedText& tokens = result.tokens;
   return {{"text", input.text},
           {"pair", input.pair ? Json(*input.pair) : Json(nullptr)},
@@ -76,8 +65,8 @@ Json to_json(const InputText& input, const models::SentenceResult& result, const
           {"special", tokens.special},
           {"replaced_bytes", tokens.replaced_bytes},
           {"dropped_tokens", tokens.dropped_tokens},
-          {"map", std::move(rows)},
-          {"embedding", numbers(result.embedding)}};
+          {"map", number_json(map)},
+          {"embedding", number_json(result.embedding)}};
 }
 
 Json to_json(const HeadChoice& choice) {
@@ -89,6 +78,13 @@ Json to_json(const HeadChoice& choice) {
 std::string heading(const InputText& input, const HeadChoice& choice, std::size_t width) {
   const std::string text = input.pair ? cat(input.text, " | ", *input.pair) : input.text;
   return cat(clip(printable(text), width), "\n", wrap(cat(choice.description(), "; rows attend to columns, in percent"), width), "\n");
+}
+
+// What the machine has and this process may use.
+std::uint64_t usable_memory() {
+  const auto machine = static_cast<std::uint64_t>(sysconf(_SC_PHYS_PAGES)) * static_cast<std::uint64_t>(sysconf(_SC_PAGE_SIZE));
+  rlimit limit{};
+  return getrlimit(RLIMIT_AS, &limit) == 0 ? std::min<std::uint64_t>(machine, limit.rlim_cur) : machine;
 }
 
 class View {
@@ -128,6 +124,7 @@ class View {
     choice_ = choose_head(o_.layer, o_.head, o_.mean, config.layers, config.heads);
     tokens_ = tokenize(*model_, texts_, o_.truncate);
     if (!o_.page.empty()) check_page_size();
+    if (!o_.arrays.empty()) check_memory();
   }
 
   // Before the model runs over hundreds of texts for a page that no browser would open.
@@ -140,6 +137,21 @@ class View {
     if (weights > viewer::kMaxWeights)
       fail(ErrorCode::invalid_argument, "a page holds at most ", viewer::kMaxWeights, " attention weights and these ",
            counted(static_cast<std::int64_t>(texts_.size()), "text"), " have ", weights, "; give fewer or shorter texts, or --arrays");
+  }
+
+  // Arrays are kept until the last text is done: better to say so now than to be killed after an hour.
+  void check_memory() const {
+    const std::int64_t heads = choice_.layers * choice_.heads, width = model_->encoder.config.width;
+    std::uint64_t bytes = 0;
+    for (const models::TokenizedText& tokens : tokens_) {
+      const auto length = static_cast<std::int64_t>(tokens.ids.size());
+      bytes += static_cast<std::uint64_t>(heads * length * length + width * length) * sizeof(float);
+    }
+    const std::uint64_t memory = usable_memory();
+    if (bytes > memory)
+      fail(ErrorCode::invalid_argument, "the arrays of ", counted(static_cast<std::int64_t>(texts_.size()), "text"), " are ",
+           byte_size(bytes), " and are kept until all are done; there is ", byte_size(memory),
+           " of memory, so give fewer or shorter texts");
   }
 
   void draw_map(std::size_t i, const std::vector<std::string>& words, const Tensor& map) const {
@@ -176,7 +188,7 @@ class View {
 
   void save_arrays() const {
     std::vector<io::NamedView> arrays;
-    Json texts = Json::array();
+    Json texts = Json::array(), pairs = Json::array();
     for (std::size_t i = 0; i < results_.size(); ++i) {
       const std::string suffix = results_.size() == 1 ? "" : cat("_", i);
       const models::SentenceResult& result = results_[i];
@@ -185,8 +197,11 @@ class View {
       arrays.push_back({"hidden" + suffix, result.hidden});
       arrays.push_back({"embedding" + suffix, result.embedding});
       texts.push_back(texts_[i].text);
+      if (texts_[i].pair) pairs.push_back(*texts_[i].pair);
     }
-    io::save_tensors(o_.arrays, arrays, {{"texts", texts.dump(-1, ' ', false, Json::error_handler_t::replace)}});
+    io::Metadata metadata{{"texts", to_text(texts)}};
+    if (!pairs.empty()) metadata["pairs"] = to_text(pairs);
+    io::save_tensors(o_.arrays, arrays, metadata);
   }
 
   std::string page() const {
@@ -252,10 +267,12 @@ Subcommand declare_view(CLI::App& parser) {
           "The terminal shows one map: a word's row says what it attends to. Where the text is too long for a grid, each word is "
           "followed by the words that it attends to most. Colour only on a terminal, and not where NO_COLOR is set.\n\n"
           "Arrays: ids [T] int64, attentions [layers,heads,T,T], hidden [T,E] of the last layer, embedding [E] (mean over the tokens, "
-          "divided by its length). With several texts each name ends in _0, _1, ...\n\n"
+          "divided by its length). With several texts each name ends in _0, _1, ... The metadata of .safetensors has the texts, and pairs, "
+          "the second part of a text with one, each a list in JSON.\n\n"
           "JSON: {model: {path, layers, heads, width}, map: {layer, head, description}, texts: [{text, pair, tokens, ids, segments, "
           "special, replaced_bytes, dropped_tokens, map, embedding}], files: {page, arrays}}; map is [T][T], the chosen head's weights, "
-          "row by row; layer and head are null where the map is a mean over them.\n\n"
+          "row by row, numbers that JSON lacks being \"nan\", \"inf\" and \"-inf\"; layer and head are null where the map is a mean over "
+          "them.\n\n"
           "Bytes that are not UTF-8 are read as U+FFFD, with a note.\n",
       .run = [o] { View(*o).run(); },
   };

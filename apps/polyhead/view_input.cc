@@ -58,18 +58,23 @@ bool has(const fs::path& directory, std::string_view name) {
   return name == "model.safetensors" && fs::exists(directory / "model.safetensors.index.json", ignored);
 }
 
-std::string which(std::size_t index, std::size_t count) { return count == 1 ? "the text" : cat("text ", index + 1); }
+std::string which(const std::vector<InputText>& texts, std::size_t index) {
+  if (texts.size() == 1) return "the text";
+  return texts[index].line > 0 ? cat("line ", texts[index].line) : cat("text ", index + 1);
+}
 
 }  // namespace
 
 std::vector<InputText> read_texts(const std::string& path) {
   const std::string contents = read_file_or_stdin(path);
   std::vector<InputText> texts;
+  std::int64_t number = 0;
   for (std::size_t first = 0; first < contents.size();) {
     const std::size_t end = std::min(contents.find('\n', first), contents.size());
     std::string line = contents.substr(first, end - first);
     if (line.ends_with('\r')) line.pop_back();
-    if (line.find_first_not_of(" \t") != std::string::npos) texts.push_back({line, std::nullopt});
+    ++number;
+    if (line.find_first_not_of(" \t") != std::string::npos) texts.push_back({line, std::nullopt, number});
     first = end + 1;
   }
   if (texts.empty())
@@ -116,18 +121,16 @@ std::vector<models::TokenizedText> tokenize(const models::SentenceModel& model, 
     try {
       result.push_back(texts[i].pair ? model.tokenize(texts[i].text, *texts[i].pair, when) : model.tokenize(texts[i].text, when));
     } catch (const Error& error) {
-      if (truncate) throw;
-      throw Error(error.code(),
-                  cat(which(i, texts.size()), " is too long for the model: ", error.what(), "; --truncate leaves out the end"));
+      throw Error(error.code(), cat(which(texts, i), ": ", error.what(), truncate ? "" : "; --truncate leaves out the end"));
     }
     const models::TokenizedText& tokens = result.back();
     if (tokens.replaced_bytes > 0)
-      note(cat(counted(tokens.replaced_bytes, "byte"), " of ", which(i, texts.size()), tokens.replaced_bytes == 1 ? " is" : " are",
+      note(cat(counted(tokens.replaced_bytes, "byte"), " of ", which(texts, i), tokens.replaced_bytes == 1 ? " is" : " are",
                " not UTF-8 and read as U+FFFD"));
     if (tokens.dropped_tokens > 0)
-      note(cat(which(i, texts.size()), " has ", static_cast<std::int64_t>(tokens.ids.size()) + tokens.dropped_tokens,
-               " tokens; the model takes ", model.encoder.config.positions, ", so ", tokens.dropped_tokens, " at the end ",
-               tokens.dropped_tokens == 1 ? "is" : "are", " left out"));
+      note(cat(which(texts, i), " has ", static_cast<std::int64_t>(tokens.ids.size()) + tokens.dropped_tokens, " tokens; the model takes ",
+               model.encoder.config.positions, ", so ", tokens.dropped_tokens, " at the end ", tokens.dropped_tokens == 1 ? "is" : "are",
+               " left out"));
   }
   return result;
 }

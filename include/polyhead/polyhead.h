@@ -3,6 +3,7 @@
 
 #include "polyhead/device.h"
 #include "polyhead/dtype.h"
+#include "polyhead/empty_rows.h"
 #include "polyhead/error.h"
 #include "polyhead/executor.h"
 #include "polyhead/io/atomic_file.h"

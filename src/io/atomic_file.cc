@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <atomic>
 #include <charconv>
 #include <optional>
@@ -32,7 +33,25 @@ std::optional<int> own_descriptor(const std::string& path) {
   return std::nullopt;
 }
 
+// Names of temporary files, for remove_temporary_files(). One that finds no place is not removed there; a command writes one file at a
+// time.
+std::array<std::atomic<const char*>, 16> temporary_names{};
+static_assert(std::atomic<const char*>::is_always_lock_free);  // a handler must not wait for whom it interrupted
+
+void replace_name(const char* from, const char* to) {
+  for (std::atomic<const char*>& name : temporary_names) {
+    const char* expected = from;
+    if (name.compare_exchange_strong(expected, to)) return;
+  }
+}
+
 }  // namespace
+
+void remove_temporary_files() noexcept {
+  for (std::atomic<const char*>& name : temporary_names) {
+    if (const char* path = name.exchange(nullptr)) unlink(path);
+  }
+}
 
 AtomicFile::AtomicFile(const std::filesystem::path& path) : path_(path), target_(path) {
   for (int links = 0;; ++links) {
@@ -77,11 +96,19 @@ void AtomicFile::open_temporary() {
     temporary_.clear();
     fail_errno("cannot write ", path_.string());
   }
+  replace_name(nullptr, temporary_.c_str());
+}
+
+void AtomicFile::forget_temporary() {
+  replace_name(temporary_.c_str(), nullptr);
+  temporary_.clear();
 }
 
 AtomicFile::~AtomicFile() {
   if (descriptor_ >= 0) close(descriptor_);
-  if (!temporary_.empty()) unlink(temporary_.c_str());
+  if (temporary_.empty()) return;
+  unlink(temporary_.c_str());
+  forget_temporary();
 }
 
 void AtomicFile::write(std::span<const std::byte> bytes) {
@@ -102,7 +129,7 @@ void AtomicFile::commit() {
   if (close(descriptor) != 0 && errno != EINTR) fail_errno("cannot write ", path_.string());  // NFS reports a full disk here
   if (temporary_.empty()) return;
   if (rename(temporary_.c_str(), target_.c_str()) != 0) fail_errno("cannot write ", path_.string());
-  temporary_.clear();
+  forget_temporary();
 }
 
 void write_file(const std::filesystem::path& path, std::string_view contents) {

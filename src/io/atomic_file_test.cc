@@ -42,6 +42,19 @@ TEST(AtomicFile, WithoutCommitTheOldFileStaysAndNothingElse) {
   EXPECT_EQ(folder.count(), 1u);
 }
 
+TEST(AtomicFile, ASignalHandlerCanRemoveTheTemporaryFilesThatAreThere) {
+  const TestFolder folder;
+  { AtomicFile gone(folder / "gone.txt"); }
+  AtomicFile whole(folder / "whole.txt"), half(folder / "half.txt"), other(folder / "other.txt");
+  whole.commit();
+  half.write("half");
+  EXPECT_EQ(folder.count(), 3u);
+  remove_temporary_files();
+  EXPECT_EQ(folder.count(), 1u);
+  remove_temporary_files();  // nothing is left to be removed
+  EXPECT_TRUE(std::filesystem::exists(folder / "whole.txt"));
+}
+
 TEST(AtomicFile, AFullDiskLeavesTheOldFile) {
   const TestFolder folder;
   folder.write("a.txt", "old");

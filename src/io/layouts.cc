@@ -207,7 +207,8 @@ std::string layout_names() {
 std::vector<LayoutDescription> layouts() {
   std::vector<LayoutDescription> list;
   for (const Layout& layout : layout_table()) {
-    LayoutDescription& row = list.emplace_back(LayoutDescription{layout.name, layout.source, {}, layout.notes});
+    LayoutDescription& row =
+        list.emplace_back(LayoutDescription{layout.name, layout.source, {}, layout.notes, layout.causal, layout.empty_rows});
     for (const std::vector<Parameter>* parameters : {&layout.parameters, &layout.otherwise}) {
       for (const Parameter& parameter : *parameters) {
         std::string name(parameter.name);

@@ -1,16 +1,27 @@
 import json
 import math
 import shutil
+import signal
+import subprocess
+import time
 import unittest
 
-from program import DATA, ProgramTest
+from program import BINARY, DATA, ProgramTest, environment
 from tensor_files import load_npz, load_safetensors, save_safetensors
+import tiny_model
 
 VECTORS = DATA.parent / "golden" / "vectors"
 
 
 def largest(tensor):
     return max((abs(x) for x in tensor[1] if math.isfinite(x)), default=0)
+
+
+def size_of(path):
+    try:
+        return path.stat().st_size
+    except FileNotFoundError:
+        return 0
 
 
 def options_of(case):
@@ -137,6 +148,11 @@ class Attend(ProgramTest):
         self.assertIn("1 tensor of", result.stderr.decode())
         self.assertIn("picture", result.stderr.decode())
 
+    def test_tensors_without_a_layer_take_the_dtype_of_q_with_a_note(self):
+        path, one = self.folder / "in.safetensors", (1, 1, 2)
+        save_safetensors(path, {"q": ("F32", one, [0.5, 1.0]), "k": ("F64", one, [0.5, 1.0]), "v": ("F32", one, [0.5, 1.0])})
+        self.assertIn("k is float64; it is converted to float32, the dtype of q\n", self.attend("--tensors", path)[0].stderr.decode())
+
     def test_inputs_take_the_dtype_of_the_parameters_with_a_note(self):
         tensors = load_safetensors(VECTORS / "torch_mha_cross.safetensors")
         tensors.pop("__metadata__")
@@ -162,6 +178,7 @@ class Attend(ProgramTest):
         self.fails(2, "attend", "--tensors", plain, "-o", out, "--empty-rows", "unifrom", mentions=["uniform"])
         self.fails(2, "attend", "--weights", cross, "--layout", "torhc", "--tensors", cross, "-o", out, mentions=["'torch'"])
         self.fails(2, "attend", "--weights", cross, "--tensors", cross, "-o", out, mentions=["--heads"])
+        self.fails(2, "attend", "--weights", cross, "--heads", "4", "--axis", "-1", "--tensors", cross, "-o", out, mentions=["--axis", "width"])
         self.fails(1, "attend", "--weights", cross, "--heads", "5", "--tensors", cross, "-o", out, mentions=["24", "5"])
         self.fails(1, "attend", "--weights", plain, "--heads", "5", "--tensors", cross, "-o", out)
         self.fails(1, "attend", "--weights", cross, "--heads", "4", "--tensors", plain, "-o", out, mentions=["'query'"])
@@ -176,6 +193,50 @@ class Attend(ProgramTest):
         self.fails(1, "attend", "--tensors", path, "-o", out, "--gradients", mentions=["'d_out'"])
         save_safetensors(path, {"q": q, "k": q, "v": ("I32", (1, 1, 2), [1, 2])})
         self.fails(1, "attend", "--tensors", path, "-o", out, mentions=["int32"])
+
+    def test_the_output_never_replaces_an_input(self):
+        path = self.folder / "w.safetensors"
+        shutil.copy(VECTORS / "torch_mha_cross.safetensors", path)
+        before = path.read_bytes()
+        self.fails(2, "attend", "--weights", path, "--heads", "4", "--tensors", path, "-o", path, mentions=["w.safetensors", "read by this command"])
+        self.fails(2, "attend", "--weights", path, "--heads", "4", "--tensors", VECTORS / "torch_mha_cross.safetensors", "-o", path)
+        self.assertEqual(path.read_bytes(), before)
+
+    def test_a_signal_while_writing_leaves_nothing_behind(self):
+        path, count = self.folder / "in.safetensors", 3000
+        save_safetensors(path, {name: ("F32", (1, count, 1), [0.0] * count) for name in "qkv"})
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+            with self.subTest(number):
+                command = [BINARY, "attend", "--tensors", path, "-o", self.folder / "out.safetensors", "--maps"]  # 36 MB, which takes a moment
+                process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, env=environment())
+                deadline = time.monotonic() + 60
+                while process.poll() is None and time.monotonic() < deadline:
+                    if any(size_of(temporary) > 0 for temporary in self.folder.glob(".polyhead-*")):
+                        process.send_signal(number)
+                        break
+                self.assertEqual(process.wait(timeout=60), -number)
+                self.assertEqual([entry.name for entry in self.folder.iterdir()], ["in.safetensors"])
+
+    def test_the_heads_of_a_models_folder_are_in_its_configuration(self):
+        model, path = tiny_model.write(self.folder / "model"), self.folder / "in.safetensors"
+        save_safetensors(path, {"query": ("F32", (1, 3, 8), tiny_model.values(24, 1))})
+        arguments = ("--weights", model, "--prefix", "encoder.layer.0", "--tensors", path)
+        result, found = self.attend(*arguments)
+        self.assertIn("2 heads", result.stdout.decode())
+        self.assertEqual(found, self.attend(*arguments, "--heads", "2")[1])
+        self.assertNotEqual(found, self.attend(*arguments, "--heads", "4")[1])
+
+    def test_a_layer_of_t5_is_not_computed_without_its_bias(self):
+        path, numbers = self.folder / "t5.safetensors", tiny_model.values(128, 3)
+        square = ("F32", (4, 4), numbers[:16])
+        tensors = {"q.weight": square, "k.weight": square, "v.weight": square, "o.weight": square,
+                   "relative_attention_bias.weight": ("F32", (32, 2), numbers[:64]), "query": ("F32", (1, 3, 4), numbers[:12])}
+        save_safetensors(path, tensors)
+        arguments = ("--weights", path, "--heads", "2", "--tensors", path)
+        self.fails(1, "attend", *arguments, "-o", self.folder / "out.npz", mentions=["relative_attention_bias", "'bias'", "[2,3,3]"])
+        self.fails(1, "trace", "--weights", path, "--heads", "2", "--length", "3", mentions=["relative_attention_bias", "'bias'"])
+        save_safetensors(path, {**tensors, "bias": ("F32", (2, 3, 3), numbers[:18])})
+        self.assertEqual(self.attend(*arguments)[0].stderr, b"")
 
     def test_an_existing_output_survives_a_failure(self):
         out = self.folder / "out.safetensors"

@@ -33,6 +33,12 @@ class Explain(ProgramTest):
         for part in ("keys [t-1, t+3)", "lengths per query", "[5,7]", "key mask"):
             self.assertIn(part, told["mask"])
 
+    def test_rules_are_those_of_attend(self):
+        square, narrow = ("--q", "1,8,5,4", "--k", "1,8,5,4"), ("--q", "1,8,5,4", "--k", "1,8,7,4")
+        self.assertEqual(self.explain(*square, "--causal"), self.explain(*square, "--causal", "top_left"))
+        self.fails(2, "explain", *narrow, "--causal", mentions=["5 queries", "7 keys"])
+        self.assertEqual(self.explain(*narrow, "--causal", "off")["mask"], "none")
+
     def test_large_problems_take_neither_memory_nor_time(self):
         began = time.monotonic()
         told = self.explain("--q", "8,64,1048576,128", "--k", "8,64,1048576,128")  # 275 GB for each tensor

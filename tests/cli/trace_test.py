@@ -81,12 +81,20 @@ class Trace(ProgramTest):
                               ("axis_global_gated_mask", ["--heads", "4", "--axis", "-3"]), ("multi_atten_unequal", ["--heads", "3"])]:
             with self.subTest(name):
                 path = VECTORS / f"{name}.safetensors"
-                steps = self.trace("--weights", path, "--input", path, "--values", *options)
+                result = self.succeeds("trace", "--weights", path, "--input", path, "--values", "--json", *options)
+                self.assertEqual(result.stderr, b"")  # in particular: the layer's own parameters have their place
+                steps = {step["step"]: step for step in json.loads(result.stdout)["steps"]}
                 _, expected = load_safetensors(path)["out"]
                 actual = flat(list(steps.values())[-1]["values"])
                 self.assertEqual(len(actual), len(expected))
                 for a, e in zip(actual, expected):
                     self.assertAlmostEqual(a, e, delta=1e-12 * max(map(abs, expected)))
+
+    def test_json_has_the_shortest_digits_of_each_number(self):
+        path = self.folder / "in.safetensors"
+        save_safetensors(path, {"query": ("F32", (1, 1, 2), [0.1, 1.5])})
+        told = self.succeeds("trace", "--layer", "self_attention", "--input-dim", "2", "--input", path, "--values", "--json").stdout.decode()
+        self.assertIn('"values":[[[0.1,1.5]]]', told)
 
     def test_values_print_every_number_of_small_tensors_and_say_what_is_left_out_of_large_ones(self):
         path = self.folder / "in.safetensors"
@@ -116,9 +124,16 @@ class Trace(ProgramTest):
                 status, text, said = run_on_terminal("trace", "--layer", "alphafold", "--gated", "--valid-lens", "3,2", "--length", "4", "--values", columns=columns)
                 self.assertEqual((status, said), (0, ""))
                 self.assertNotIn("\x1b", text)
-                if columns >= 60:
-                    self.assertLessEqual(max(map(len, text.split("\n"))), columns)
+                self.assertLessEqual(max(map(len, text.split("\n"))), columns)
                 self.assertIn("linear_g", text)
+
+    def test_every_layer_fits_every_terminal(self):
+        for layer in json.loads(self.succeeds("trace", "--list", "--json").stdout)["layers"]:
+            for columns in (20, 30, 40, 50, 60, 64, 70, 80):
+                with self.subTest(layer["layer"], columns=columns):
+                    text = self.succeeds("trace", "--layer", layer["layer"], "--length", "3", env={"COLUMNS": str(columns)}).stdout.decode()
+                    for line in text.split("\n"):
+                        self.assertTrue(len(line) <= columns or len(line.split()) == 1, line)  # a word that is longer is not broken
 
     def test_errors_are_one_sentence(self):
         self.fails(2, "trace", mentions=["--layer", "--weights"])
@@ -134,6 +149,10 @@ class Trace(ProgramTest):
         self.fails(2, "trace", "--layer", "d2l", "--weights", "x", mentions=["not both"])
         self.fails(2, "trace", "--layer", "d2l", "--valid-lens", "3", mentions=["1 length", "2"])
         self.fails(2, "trace", "--layer", "alphafold", "--attn-dim", "-4", mentions=["--shape"])
+        self.fails(2, "trace", "--layer", "alphafold", "--attn-dim", "-1", mentions=["axis -1", "width"])
+        self.fails(2, "trace", "--layer", "alphafold", "--axis", "-1", mentions=["--axis", "width"])
+        self.fails(2, "trace", "--layer", "d2l", "--layout", "torch", mentions=["--layout", "--weights"])
+        self.fails(2, "trace", "--layer", "d2l", "--prefix", "foo", mentions=["--prefix", "--weights"])
         self.fails(2, "trace", "--layer", "d2l", "--precision", "99", mentions=["99"])
         self.fails(1, "trace", "--layer", "d2l", "--length", "1000000", mentions=["too many"])
         self.fails(1, "trace", "--layer", "d2l", "--shape", "2,3,5", mentions=["[2,3,5]", "100"])

@@ -1,5 +1,6 @@
 """Arguments, help and streams."""
 import os
+import re
 import signal
 import subprocess
 import unittest
@@ -7,15 +8,39 @@ import unittest
 from program import BINARY, ProgramTest, environment, run, run_on_terminal
 import tiny_model
 
-COMMANDS = ("view", "inspect", "devices", "explain")
+def commands():
+    """As the program's own help lists them."""
+    text = run("--help").stdout.decode()
+    names = re.findall(r"^  (\w+)  ", text[text.index("\nCommands:"):text.index("\nOptions:")], re.M)
+    assert len(names) >= 6, text
+    return names
+
+
+COMMANDS = commands()
 
 
 class Usage(ProgramTest):
-    def test_no_arguments_get_the_short_help_and_status_2(self):
+    def test_no_arguments_get_the_short_help_on_stderr_and_status_2(self):
         result = run()
-        self.assertEqual(result.returncode, 2)
+        self.assertEqual((result.returncode, result.stdout), (2, b""))
         for command in COMMANDS:
-            self.assertIn(command, result.stdout.decode())
+            self.assertIn(command, result.stderr.decode())
+
+    def test_help_is_a_command_too(self):
+        self.assertEqual(self.succeeds("help").stdout, self.succeeds("--help").stdout)
+        for command in COMMANDS:
+            self.assertEqual(self.succeeds("help", command).stdout, self.succeeds(command, "--help").stdout)
+        self.fails(2, "help", "veiw", mentions=["did you mean 'view'?"])
+
+    def test_usage_shows_what_is_required(self):
+        self.assertIn("Usage: polyhead attend --tensors FILE --output FILE [OPTIONS]\n", self.succeeds("attend", "--help").stdout.decode())
+        self.assertIn("Usage: polyhead view MODEL_DIR [TEXTS] [OPTIONS]\n", self.succeeds("view", "--help").stdout.decode())
+
+    def test_help_of_the_program_has_an_example_of_every_command_that_takes_arguments(self):
+        examples = self.succeeds("--help").stdout.decode().split("Usage:")[0]
+        for command in COMMANDS:
+            if command != "devices":
+                self.assertIn(f"  polyhead {command} ", examples)
 
     def test_help_of_the_program_starts_with_examples(self):
         text = self.succeeds("--help").stdout.decode()
@@ -68,9 +93,32 @@ class Usage(ProgramTest):
         self.fails(2, "view", "m", "--text", "a", "--layer", "1", "--layer", "2", mentions=["--layer", "more than once"])
         self.fails(2, "view", "m", "--text", "a", "--head", "1", "--mean", mentions=["--mean", "--head"])
         self.fails(2, "view", "m", mentions=["--text"])
+        self.fails(2, "devices", "--json=maybe", mentions=["--json", "maybe"])
+
+    def test_a_name_that_is_empty_is_not_a_name_that_is_absent(self):
+        for arguments in (("inspect", ""), ("view", "", "--text", "a"), ("view", "m", "", "--text", "a"), ("view", "m", "--text", "a", "-o", ""),
+                          ("view", "m", "--text", "a", "--arrays", ""), ("view", "m", "--file", ""), ("attend", "--tensors", "", "-o", "x.npz"),
+                          ("attend", "--tensors", "x.npz", "-o", ""), ("attend", "--weights", "", "--tensors", "x.npz", "-o", "y.npz"),
+                          ("trace", "--layer", "t5", "--weights", ""), ("trace", "--layer", ""), ("trace", "--layer", "t5", "--input", "")):
+            with self.subTest(arguments):
+                self.fails(2, *arguments, mentions=["is empty"])
+
+    def test_names_of_files_cannot_command_the_terminal(self):
+        name = "\x1b[31mred\x9b"
+        for arguments in (("inspect", name), ("view", name, "--text", "a"), ("attend", "--tensors", name, "-o", "x.npz"), (name,), ("inspect", "--" + name)):
+            said = run(*arguments).stderr.decode()
+            self.assertNotIn("\x1b", said)
+            self.assertNotIn("\x9b", said)
+            self.assertIn("red", said)
+        model = tiny_model.write(self.folder / "model")
+        said = self.succeeds("view", model, "--text", "the fox", "-o", self.folder / (name + ".html")).stderr
+        self.assertNotIn(b"\x1b", said)
 
     def test_a_file_may_be_called_like_a_command(self):
         self.fails(1, "inspect", "view", mentions=["cannot open", "view"])
+
+    def test_standard_input_cannot_be_inspected(self):
+        self.fails(2, "inspect", "-", mentions=["standard input"])
 
 
 class Streams(ProgramTest):

@@ -1,11 +1,13 @@
 """Bad models, bad texts and bad output paths: one sentence, the right status, nothing left behind."""
 import json
 import os
+import resource
 import struct
 import time
 import unittest
+from pathlib import Path
 
-from program import ProgramTest
+from program import BINARY, ProgramTest
 from tensor_files import save_safetensors
 import tiny_model
 
@@ -92,7 +94,9 @@ class Models(Errors):
 class Texts(Errors):
     def test_a_text_that_is_too_long_names_both_lengths_and_the_way_out(self):
         self.refuses("--text", "the fox " * 40, mentions=["82", "64", "--truncate"])
-        self.refuses("-", stdin=b"the\n" + b"fox " * 100, mentions=["text 2", "102", "64"])
+        self.refuses("--text", "a", "--text", "fox " * 100, mentions=["text 2: ", "102", "64"])
+        said = self.refuses("-", stdin=b"the\n\n\n" + b"fox " * 100, mentions=["line 4: ", "102", "64"])
+        self.assertEqual(said.count("too long") + said.count("has 102 tokens"), 1, said)
         page = self.folder / "p.html"
         self.refuses("--text", "the fox " * 40, "-o", page)
         self.assertFalse(page.exists())
@@ -123,7 +127,7 @@ class Outputs(Errors):
     def test_an_output_that_cannot_be_written_is_told_before_the_texts_are_read(self):
         # Standard input never ends: only a check beforehand can answer.
         import subprocess
-        from program import BINARY, environment
+        from program import environment
         reader, writer = os.pipe()
         began = time.monotonic()
         process = subprocess.run([BINARY, "view", str(self.model), "-", "-o", str(self.folder / "none" / "p.html")], stdin=reader,
@@ -149,6 +153,29 @@ class Outputs(Errors):
     def test_more_weights_than_a_page_holds_are_refused_before_the_model_runs(self):
         texts = (b"fox " * 62 + b"\n") * 4097  # 4097 * 2 layers * 2 heads * 64 * 64 weights, 2^26 and 16384
         self.refuses("-", "-o", self.folder / "p.html", stdin=texts, mentions=["67108864", "67125248", "4097 texts"])
+
+    def test_an_output_never_replaces_what_is_read(self):
+        texts, link = self.folder / "t.txt", self.folder / "link"
+        texts.write_text("the fox")
+        link.symlink_to(self.model)
+        before = {path: path.read_bytes() for path in [texts, *self.model.iterdir()]}
+        self.refuses("--file", texts, "-o", texts, status=2, mentions=[str(texts), "read by this command"])
+        self.refuses(texts, "-o", self.folder / "model" / ".." / "t.txt", status=2)
+        for name in ("vocab.txt", "config.json", "model.safetensors"):
+            self.refuses("--text", "a", "-o", link / name, status=2, mentions=[name])
+        self.refuses("--text", "a", "--arrays", self.model / "model.safetensors", status=2, mentions=["read by this command"])
+        self.assertEqual({path: path.read_bytes() for path in before}, before)
+
+    def test_a_page_in_the_models_folder_may_be_written_twice(self):
+        for _ in range(2):
+            self.succeeds("view", self.model, "--text", "a", "-o", self.model / "page.html")
+
+    @unittest.skipIf(b"__asan_init" in Path(BINARY).read_bytes(), "AddressSanitizer reserves more than any limit")
+    def test_more_arrays_than_there_is_memory_are_refused_before_the_model_runs(self):
+        limit = 1 << 30
+        texts = (b"fox " * 62 + b"\n") * 16000  # each 2 layers * 2 heads * 64 * 64 weights and 64 * 8 hidden numbers, of 4 bytes
+        self.refuses("-", "--arrays", self.folder / "a.npz", stdin=texts, mentions=["16000 texts", "1.1 GB of memory"],
+                     preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_AS, (limit, limit)))
 
     def test_outputs_that_exclude_each_other(self):
         same = self.folder / "x.npz"

@@ -41,8 +41,8 @@ class MiniLm(ProgramTest):
                 if name.startswith("ids"):
                     self.assertEqual(found[name][1], values)
                     continue
-                worst = max(abs(a - b) for a, b in zip(found[name][1], values, strict=True))
-                self.assertLessEqual(worst, TOLERANCE)
+                far = [(a, b) for a, b in zip(found[name][1], values, strict=True) if not abs(a - b) <= TOLERANCE]  # NaN is far from everything
+                self.assertEqual(far[:5], [])
 
     def test_tokens_agree_on_every_awkward_text(self):
         cases = json.loads((DATA / "minilm" / "tokens.json").read_text())

@@ -69,6 +69,12 @@ class Terminal(ProgramTest):
             self.assertLess(columns(piece), 80)
         self.assertEqual(self.succeeds("view", self.model, "--file", texts, "--json").stderr, b"")
 
+    def test_a_terminal_that_cannot_clear_lines_sees_no_progress(self):
+        texts = self.folder / "texts.txt"
+        texts.write_text("the fox\n" * 5)
+        for term in ("dumb", None):
+            self.assertEqual(run_on_terminal("view", self.model, "--file", texts, "--json", env={"TERM": term})[2], "")
+
     def test_one_text_needs_no_progress(self):
         self.assertEqual(run_on_terminal("view", self.model, "--text", FOX)[2], "")
 

@@ -4,7 +4,7 @@ import re
 import unittest
 
 from program import ProgramTest
-from tensor_files import load_npz, load_safetensors
+from tensor_files import load_npz, load_safetensors, save_safetensors
 import tiny_model
 
 FOX = "the quick brown fox jumps over the lazy dog"
@@ -65,6 +65,13 @@ class Json(ViewTest):
                 found = [w for row in self.json("--text", FOX, *arguments)["texts"][0]["map"] for w in row]
                 self.assertLess(max(abs(a - b) for a, b in zip(found, expected, strict=True)), 1e-6)
         self.assertGreater(max(abs(a - b) for a, b in zip(head(0, 0), head(0, 1))), 1e-3, "heads that agree would prove nothing")
+
+    def test_numbers_that_json_lacks_are_words_as_everywhere(self):
+        tensors = tiny_model.tensors()
+        name = "encoder.layer.1.output.dense.bias"
+        tensors[name] = ("F32", (8,), [float("nan")] * 8)
+        save_safetensors(self.model / "model.safetensors", tensors)
+        self.assertEqual(self.json("--text", "the fox")["texts"][0]["embedding"], ["nan"] * 8)
 
     def test_the_map_names_its_layer_and_head(self):
         self.assertEqual(self.json("--text", "a")["map"], {"layer": 1, "head": None, "description": "layer 1, mean of its 2 heads"})
@@ -157,6 +164,14 @@ class Files(ViewTest):
         self.assertEqual(first, second)
         self.assertEqual({k: v[0] for k, v in first.items()}, {"ids": (12,), "attentions": (2, 2, 12, 12), "hidden": (12, 8), "embedding": (8,)})
         self.assertEqual(first["ids"][1].typecode, "q")
+
+    def test_arrays_keep_both_parts_of_a_pair(self):
+        arrays = self.folder / "a.safetensors"
+        self.succeeds("view", self.model, "--text", "the fox", "--text-pair", "lazy dog", "--arrays", arrays)
+        metadata = load_safetensors(arrays)["__metadata__"]
+        self.assertEqual((json.loads(metadata["texts"]), json.loads(metadata["pairs"])), (["the fox"], ["lazy dog"]))
+        self.succeeds("view", self.model, "--text", "the fox", "--arrays", arrays)
+        self.assertNotIn("pairs", load_safetensors(arrays)["__metadata__"])
 
     def test_several_texts_have_numbered_arrays(self):
         arrays = self.folder / "a.safetensors"

@@ -2,29 +2,37 @@
 
     python3 tests/layering/check.py [REPOSITORY]
 
-Also: public headers include public headers only, and the link lists have no cycle. Prints each breach and closes with 'N passed, N failed',
-counted in source files.
+Also: the link lists have no cycle, public headers include public headers only, the program includes nothing private of the library but core/, and
+examples include public headers only. Prints each breach and closes with 'N passed, N failed', counted in source files.
 """
 import pathlib
 import re
 import sys
 
 root = pathlib.Path(sys.argv[1] if len(sys.argv) > 1 else pathlib.Path(__file__).parents[2])
-folders = {path.parent.name: path.parent for path in [*root.glob("src/*/CMakeLists.txt"), root / "viewer/CMakeLists.txt"]}
+libraries = {path.parent.name: path.parent for path in [*root.glob("src/*/CMakeLists.txt"), root / "viewer/CMakeLists.txt"]}
+users = {path.parent.relative_to(root).as_posix(): path.parent for pattern in ("apps/*", "examples", "bench") for path in root.glob(f"{pattern}/CMakeLists.txt")}
+
+# The library that each public header belongs to; include/polyhead/nn/ and the other folders are their library's.
+PUBLIC = {"core": ("dtype", "empty_rows", "error", "executor", "tensor", "tensor_view", "version"),
+          "problem": ("maps", "mask", "sdpa"),  # the contract that the normal form and everything above it speaks
+          "cpu": ("device",), "viewer": ("viewer",), "everything": ("polyhead",)}
+HEADERS = {f"polyhead/{name}.h": library for library, names in PUBLIC.items() for name in names}
 
 
 def without_comments(path):
     return re.sub(r"#[^\n]*", "", path.read_text())
 
 
-def library_links(folder):
-    """polyhead::x that the folder's library (not its tests) links."""
-    text = without_comments(folder / "CMakeLists.txt")
-    calls = re.findall(r"(?:polyhead_library|target_link_libraries)\(([^)]*)\)", text)
+def linked(folder):
+    """polyhead::x that the folder's targets (not its tests) link."""
+    calls = re.findall(r"(?:polyhead_library|target_link_libraries)\(([^)]*)\)", without_comments(folder / "CMakeLists.txt"))
     return {name for call in calls for name in re.findall(r"polyhead::(\w+)", call)} - {folder.name}
 
 
-links = {name: library_links(folder) for name, folder in folders.items()}
+links = {name: linked(folder) for name, folder in (libraries | users).items()}
+links["polyhead"] = {"nn", "sdpa"}  # cmake/package.cmake
+links["everything"] = set(libraries)
 
 
 def closure(name, path=()):
@@ -37,39 +45,46 @@ def closure(name, path=()):
 
 
 def owner(include):
-    """The folder that an include belongs to; None for the standard library, other libraries and files of the same folder."""
-    public = re.match(r"polyhead/(?:(nn|io|models)/|(viewer)\.h)", include)
-    if public:
-        return public.group(1) or public.group(2)
-    if re.match(r"polyhead/(sdpa|maps|mask)\.h", include):
-        return "problem"  # the contract that the normal form and everything above it speaks
-    if re.match(r"polyhead/device\.h", include):
-        return "cpu"
+    """The library that an include belongs to; None for the standard library, other libraries and files of the same folder."""
     if include.startswith("polyhead/"):
-        return "core"
+        parts = include.split("/")
+        return parts[1] if len(parts) > 2 else HEADERS.get(include, f"no library known to {pathlib.Path(__file__).name}")
     first = include.split("/")[0]
-    return first if "/" in include and first in folders else None
+    return first if "/" in include and first in libraries else None
 
 
 def includes(path):
-    return re.findall(r'^\s*#\s*include\s+"([^"]+)"', path.read_text(), re.M)
+    return [name for _, name in re.findall(r'^\s*#\s*include\s+(["<])([^">]+)[">]', path.read_text(), re.M)]
+
+
+def sources(folder):
+    return [path for path in sorted(folder.rglob("*")) if path.suffix in (".h", ".cc") and not path.name.endswith("_test.cc")]
 
 
 breaches, checked, failed = [], 0, 0
-for name, folder in sorted(folders.items()):
-    allowed = closure(name)
-    for path in sorted(folder.rglob("*")):
-        if path.suffix not in (".h", ".cc") or path.name.endswith("_test.cc"):
-            continue
-        checked += 1
-        wrong = [i for i in includes(path) if owner(i) not in (None, *allowed)]
-        failed += bool(wrong)
-        breaches += [f"{path.relative_to(root)} includes {i}; {name} links only {', '.join(sorted(allowed - {name})) or 'nothing'}" for i in wrong]
-for path in sorted((root / "include").rglob("*.h")):
+
+
+def check(path, wrong, why):
+    global checked, failed
     checked += 1
-    wrong = [i for i in includes(path) if not i.startswith("polyhead/")]
     failed += bool(wrong)
-    breaches += [f"{path.relative_to(root)} includes {i}; public headers include public headers only" for i in wrong]
+    breaches.extend(f"{path.relative_to(root)} includes {name}, of {owner(name)}; {why}" for name in wrong)
+
+
+for name, folder in sorted((libraries | users).items()):
+    allowed = closure(name)
+    # What a program takes from the library's own folders ties it to this repository.
+    private = {"apps/polyhead": {"core"}, "examples": set()}.get(name, allowed)
+    for path in sources(folder):
+        wrong = [i for i in includes(path) if owner(i) and (owner(i) not in allowed or not i.startswith("polyhead/") and owner(i) not in private)]
+        check(path, wrong, f"{name} links only {', '.join(sorted(allowed - {name})) or 'nothing'}" + (f", and may not see inside all of them" if name in users else ""))
+for path in sources(root / "include"):
+    name = path.relative_to(root / "include").as_posix()
+    allowed = closure(owner(name))
+    wrong = [i for i in includes(path) if owner(i) and (not i.startswith("polyhead/") or owner(i) not in allowed)]
+    if "known" in owner(name):
+        wrong.append(name)
+    check(path, wrong, f"{name} belongs to {owner(name)}; public headers include public headers only, of libraries that theirs links")
 
 print("\n".join(breaches), end="\n" if breaches else "")
 if checked == 0:

@@ -14,6 +14,17 @@ const word = (text, className = "word") => make("bdi", { className, textContent:
 
 const fillSelect = (select, options) => select.replaceChildren(...options.map(([value, name]) => new Option(name, value)));
 
+// The words of a strip stand for whole rows or columns: `side` says which.
+function followLabels(strip, side, events) {
+  const spot = (event) => {
+    const label = event.target.closest(".label");
+    return label && { row: null, column: null, [side]: Number(label.dataset.index) };
+  };
+  strip.addEventListener("pointermove", (event) => events.hover(spot(event)));
+  strip.addEventListener("pointerleave", () => events.hover(null));
+  strip.addEventListener("click", (event) => events.choose(spot(event)));
+}
+
 // Runs many small jobs without holding up input: at most 12 ms of each frame. Stops when `cancelled()` says so.
 async function inSlices(jobs, cancelled) {
   let start = performance.now();

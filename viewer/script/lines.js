@@ -12,15 +12,8 @@ class Lines {
     this.note = make("p", { className: "quiet", textContent: `Queries on the left attend to keys on the right. Lines below ${Lines.faintest} are not drawn.` });
     this.body = make("div", { className: "lines-body", tabIndex: 0, role: "application" }, this.left, this.canvas, this.right);
     this.element = make("div", { className: "lines" }, this.body, this.note);
-    for (const [words, side] of [[this.left, "row"], [this.right, "column"]]) {
-      const spot = (event) => {
-        const label = event.target.closest(".label");
-        return label && { row: null, column: null, [side]: Number(label.dataset.index) };
-      };
-      words.addEventListener("pointermove", (event) => this.events.hover(spot(event)));
-      words.addEventListener("pointerleave", () => this.events.hover(null));
-      words.addEventListener("click", (event) => this.events.choose(spot(event)));
-    }
+    followLabels(this.left, "row", events);
+    followLabels(this.right, "column", events);
   }
 
   draw(text, map, shown, look, title) {

@@ -17,15 +17,8 @@ class Matrix {
     this.cells.addEventListener("pointermove", (event) => this.events.hover(this.#at(event)));
     this.cells.addEventListener("pointerleave", () => this.events.hover(null));
     this.cells.addEventListener("click", (event) => this.events.choose(this.#at(event)));
-    for (const [strip, side] of [[this.queryStrip, "row"], [this.keyStrip, "column"]]) {
-      const spot = (event) => {
-        const label = event.target.closest(".label");
-        return label && { row: null, column: null, [side]: Number(label.dataset.index) };
-      };
-      strip.addEventListener("pointermove", (event) => this.events.hover(spot(event)));
-      strip.addEventListener("pointerleave", () => this.events.hover(null));
-      strip.addEventListener("click", (event) => this.events.choose(spot(event)));
-    }
+    followLabels(this.queryStrip, "row", events);
+    followLabels(this.keyStrip, "column", events);
   }
 
   // `shown` holds the rows and columns that are not hidden.

@@ -28,12 +28,17 @@ class AtomicFile {
 
  private:
   void open_temporary();
+  void forget_temporary();
 
   std::filesystem::path path_;
   std::filesystem::path target_;     // path_ with its last links followed
   std::filesystem::path temporary_;  // empty: the target is written directly
   int descriptor_ = -1;
 };
+
+// Removes the temporary files of all AtomicFiles that are alive. Async-signal-safe, for the signal handler of a program that is about to
+// end; the library installs none.
+void remove_temporary_files() noexcept;
 
 // The whole of a small file at once.
 void write_file(const std::filesystem::path& path, std::string_view contents);

@@ -77,6 +77,8 @@ struct LayoutDescription {
   std::string_view source;              // whose naming it is
   std::vector<std::string> parameters;  // "in_proj_weight [3*E,E]", "in_proj_bias [3*E], optional"
   std::string_view notes;
+  bool causal = false;                  // as in AttentionWeights
+  std::optional<EmptyRows> empty_rows;  // the same
 };
 
 std::vector<LayoutDescription> layouts();

@@ -1,6 +1,8 @@
 // polyhead_golden FOLDER [--dtype f64|f32|all] [--float32-errors FILE] [--backend NAME]
+#include <CLI/CLI.hpp>
 #include <cstdio>
-#include <string_view>
+#include <map>
+#include <string>
 
 #include "golden/runner/run.h"
 
@@ -8,30 +10,14 @@ namespace {
 
 using namespace polyhead;
 
-int run(int count, char** arguments) {
-  std::filesystem::path folder;
+const std::map<std::string, std::vector<DType>> kNamedDTypes{
+    {"f64", {DType::f64}}, {"f32", {DType::f32}}, {"all", {DType::f64, DType::f32}}};
+
+int run(const std::string& folder, const std::string& dtype, const std::string& errors, const std::string& backend) {
   golden::RunOptions options;
-  for (int i = 1; i < count; ++i) {
-    const std::string_view argument = arguments[i];
-    const auto value = [&]() -> std::string_view {
-      require(i + 1 < count, argument, " needs a value");
-      return arguments[++i];
-    };
-    if (argument == "--dtype") {
-      const std::string_view name = value();
-      require(name == "f64" || name == "f32" || name == "all", "--dtype is ", name, "; it must be f64, f32 or all");
-      options.dtypes = name == "all" ? std::vector{DType::f64, DType::f32} : std::vector{name == "f64" ? DType::f64 : DType::f32};
-    } else if (argument == "--float32-errors") {
-      options.torch = golden::read_float32_errors(value());
-    } else if (argument == "--backend") {
-      options.setting.backend = &find_backend(value());
-    } else {
-      require(folder.empty() && argument.substr(0, 1) != "-", "unknown argument ", argument);
-      folder = argument;
-    }
-  }
-  require(!folder.empty(),
-          "a folder of golden vectors is needed: polyhead_golden FOLDER [--dtype f64|f32|all] [--float32-errors FILE] [--backend NAME]");
+  options.dtypes = kNamedDTypes.at(dtype);
+  if (!errors.empty()) options.torch = golden::read_float32_errors(errors);
+  if (!backend.empty()) options.setting.backend = &find_backend(backend);
   const golden::RunResult result = golden::run_folder(folder, options, [](const std::string& line) { std::puts(line.c_str()); });
   std::printf("%d passed, %d failed\n", result.passed, result.failed);
   return result.failed == 0 ? 0 : 1;
@@ -40,8 +26,17 @@ int run(int count, char** arguments) {
 }  // namespace
 
 int main(int count, char** arguments) {
+  CLI::App parser("Runs golden vectors through the public interface.", "polyhead_golden");
+  std::string folder, dtype = "f64", errors, backend;
+  parser.add_option("FOLDER", folder, "of *.safetensors files")->required();
+  parser.add_option("--dtype", dtype, "f64, f32 or all (default: f64)")->check(CLI::IsMember(kNamedDTypes));
+  parser.add_option("--float32-errors", errors, "how far plain PyTorch in float32 is from the vectors");
+  parser.add_option("--backend", backend, "this one instead of the one that is chosen");
   try {
-    return run(count, arguments);
+    parser.parse(count, arguments);
+    return run(folder, dtype, errors, backend);
+  } catch (const CLI::CallForHelp& help) {
+    return parser.exit(help);
   } catch (const std::exception& error) {
     std::fprintf(stderr, "polyhead_golden: %s\n", error.what());
     return 2;
