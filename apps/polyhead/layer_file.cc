@@ -14,9 +14,14 @@ std::vector<CLI::Option*> add_layer_file(CLI::App& parser, LayerFile* file) {
     names.emplace_back(layout.name);
     append(list, cat(list.empty() ? "" : ", ", layout.name));
   }
-  return {add_value(parser, "--layout", &file->layout, [=](const std::string& word) { return read_choice(word, "layout", names); }, "LAYOUT",
-                    cat("how the file names its parameters (default: the one that fits): ", list)),
-          parser.add_option("--prefix", file->prefix, "what their names begin with, as encoder.layer.0 (default: the only layer of the file)")->type_name("PREFIX")};
+  return {add_value(
+              parser, "--layout", &file->layout, [=](const std::string& word) { return read_choice(word, "layout", names); }, "LAYOUT",
+              cat("how the file names its parameters (default: the one that fits): ", list)),
+          parser
+              .add_option_function<std::string>(
+                  "--prefix", [file](const std::string& prefix) { file->prefix = prefix; },
+                  "what their names begin with, as encoder.layer.0 (default: the only layer of the file)")
+              ->type_name("PREFIX")};
 }
 
 LoadedLayer load_layer(const LayerFile& file, const AttentionRules& rules, const LayerRules& layer_rules) {
@@ -27,7 +32,7 @@ LoadedLayer load_layer(const LayerFile& file, const AttentionRules& rules, const
   }
   LoadedLayer loaded{.layout = weights.layout, .prefix = weights.prefix, .spelling = weights.spelling, .scale = weights.scale, .global_query = weights.global_query, .causal = weights.causal};
   for (const io::NamedTensor& parameter : io::store_attention(weights)) loaded.names.push_back(parameter.name);
-  if (weights.tensors.contains("relative_attention_bias")) {
+  if (weights.tensors.erase("relative_attention_bias") > 0) {
     note(cat("the relative_attention_bias of '", printable(file.path), "' is not applied; give the bias of each pair, [N,T,S], as tensor 'bias'"));
   }
   nn::MultiHeadAttentionConfig settings;
