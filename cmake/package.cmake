@@ -1,11 +1,11 @@
 # Install, find_package(polyhead) and pkg-config. The lists of what links what are read from the targets.
 option(POLYHEAD_INSTALL "Install the libraries, headers, CMake package and pkg-config files" ${PROJECT_IS_TOP_LEVEL})
 
-# What most programs link: attention and its layers, without file formats, models and pages.
+# What most programs link: attention, its layers and what the machine has (device.h), without file formats, models and pages.
 add_library(polyhead_all INTERFACE)
 add_library(polyhead::polyhead ALIAS polyhead_all)
 set_target_properties(polyhead_all PROPERTIES EXPORT_NAME polyhead)
-target_link_libraries(polyhead_all INTERFACE polyhead::nn polyhead::sdpa)
+target_link_libraries(polyhead_all INTERFACE polyhead::nn polyhead::sdpa polyhead::cpu)
 
 if(NOT POLYHEAD_INSTALL)
   return()

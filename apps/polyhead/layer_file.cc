@@ -14,9 +14,14 @@ std::vector<CLI::Option*> add_layer_file(CLI::App& parser, LayerFile* file) {
     names.emplace_back(layout.name);
     append(list, cat(list.empty() ? "" : ", ", layout.name));
   }
-  return {add_value(parser, "--layout", &file->layout, [=](const std::string& word) { return read_choice(word, "layout", names); }, "LAYOUT",
-                    cat("how the file names its parameters (default: the one that fits): ", list)),
-          parser.add_option("--prefix", file->prefix, "what their names begin with, as encoder.layer.0 (default: the only layer of the file)")->type_name("PREFIX")};
+  return {add_value(
+              parser, "--layout", &file->layout, [=](const std::string& word) { return read_choice(word, "layout", names); }, "LAYOUT",
+              cat("how the file names its parameters (default: the one that fits): ", list)),
+          parser
+              .add_option_function<std::string>(
+                  "--prefix", [file](const std::string& prefix) { file->prefix = prefix; },
+                  "what their names begin with, as encoder.layer.0 (default: the only layer of the file)")
+              ->type_name("PREFIX")};
 }
 
 LoadedLayer load_layer(const LayerFile& file, const AttentionRules& rules, const LayerRules& layer_rules) {
@@ -41,6 +46,7 @@ LoadedLayer load_layer(const LayerFile& file, const AttentionRules& rules, const
                      .causal = weights.causal,
                      .relative_bias = weights.tensors.contains("relative_attention_bias")};
   for (const io::NamedTensor& parameter : io::store_attention(weights)) loaded.names.push_back(parameter.name);
+  weights.tensors.erase("relative_attention_bias");  // the layer has no place for it; loaded.relative_bias tells
   nn::MultiHeadAttentionConfig settings;
   apply(rules, &settings);
   apply(layer_rules, &settings);

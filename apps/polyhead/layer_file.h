@@ -12,7 +12,8 @@
 namespace polyhead::app {
 
 struct LayerFile {
-  std::string path, layout, prefix;
+  std::string path, layout;
+  std::optional<std::string> prefix;
   std::optional<std::int64_t> heads;
 };
 

@@ -13,7 +13,7 @@ enum class ErrorCode : std::uint8_t {
   format,            // a file's contents are not what its format says
 };
 
-// The only exception type of the library. what() names the operation, what was given and what is allowed.
+// The only exception type of the library, but for std::bad_alloc where memory runs out. what() names the operation, what was given and what is allowed.
 class Error : public std::runtime_error {
  public:
   Error(ErrorCode code, const std::string& message) : std::runtime_error(message), code_(code) {}

@@ -1,5 +1,7 @@
 // What the heads look at: a second operation over q, k and lse, streamed row by row. It never touches the output of sdpa_forward,
-// needs no [T,S] memory but what it is asked to return, and takes the same options: p[b,n,t,s] = exp(score[b,n,t,s] - lse[b,n,t]).
+// needs no [T,S] memory but what it is asked to return, and takes the same options: p[b,n,t,s] = exp(score[b,n,t,s] - log sum_s exp(score)).
+// That sum is taken again from q and k: a stored float32 lse is off by 1e-3 at scores of 1e4. `lse` says that the forward pass ran, and a
+// backend whose precision it serves may use it instead of a pass over the keys.
 #pragma once
 
 #include <cstdint>

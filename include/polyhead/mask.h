@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <optional>
+#include <string_view>
 
 #include "polyhead/empty_rows.h"
 #include "polyhead/tensor_view.h"
@@ -45,6 +46,19 @@ struct Mask {
   ConstTensorView block{};        // bool, broadcasts to [*,N,T,S]: true = may not attend
   ConstTensorView attend_keys{};  // bool, broadcasts to [*,S]: true = every query may attend to the key. Not with `block_keys`.
   ConstTensorView block_keys{};   // bool, broadcasts to [*,S]
+
+  // Calls f(name, view) for every tensor that is given.
+  template <class F>
+  void visit(F&& f) const {
+    const auto part = [&](std::string_view name, const ConstTensorView& view) {
+      if (view) f(name, view);
+    };
+    part("key_lengths", key_lengths);
+    part("attend", attend);
+    part("block", block);
+    part("attend_keys", attend_keys);
+    part("block_keys", block_keys);
+  }
 };
 
 }  // namespace polyhead

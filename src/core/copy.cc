@@ -10,14 +10,11 @@ namespace polyhead {
 namespace {
 
 template <class To, class From>
-To convert(From from, DType from_dtype, DType to_dtype) {
+To convert(From from) {
   if constexpr (std::is_integral_v<To>) {
-    if constexpr (!std::is_same_v<To, bool>) {
-      require(std::in_range<To>(from), "copy: ", from, " of ", from_dtype, " does not fit in ", to_dtype);
-    }
     return static_cast<To>(from);
   } else {
-    return store<To>(from);
+    return store<To>(load(from));
   }
 }
 
@@ -41,11 +38,17 @@ void copy(ConstTensorView from, TensorView to) {
       if constexpr (kind_of<From> == kind_of<To>) {
         const From* source = from.data<From>();
         To* target = to.data<To>();
+        if constexpr (kind_of<From> == DTypeKind::integer && !std::is_same_v<From, To>) {  // all or nothing
+          for_each_offset<1>(from.shape(), {from.strides()}, [&](const auto& at) {
+            const From x = source[at[0]];
+            require(std::in_range<To>(x), "copy: ", x, " of ", from.dtype(), " does not fit in ", to.dtype());
+          });
+        }
         for_each_offset<2>(to.shape(), {from.strides(), to.strides()}, [&](const auto& at) {
           if constexpr (std::is_same_v<From, To>) {
             target[at[1]] = source[at[0]];
           } else {
-            target[at[1]] = convert<To>(load(source[at[0]]), from.dtype(), to.dtype());
+            target[at[1]] = convert<To>(source[at[0]]);
           }
         });
       }

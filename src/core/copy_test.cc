@@ -134,5 +134,14 @@ TEST(Tensor, OfCountsItsValues) {
   EXPECT_EQ(Tensor::of<float>({0, 3}, {}).shape(), (Shape{0, 3}));
 }
 
+TEST(Copy, ANumberThatDoesNotFitLeavesTheTargetAsItWas) {
+  Tensor target = Tensor::of<std::int32_t>({2}, {7, 8});
+  EXPECT_EQ(error_message([&] {
+              copy(Tensor::of<std::int64_t>({2}, {1, std::int64_t{1} << 40}), target);
+            }),
+            "copy: 1099511627776 of int64 does not fit in int32");
+  EXPECT_EQ(target.data<std::int32_t>()[0], 7);
+}
+
 }  // namespace
 }  // namespace polyhead

@@ -12,7 +12,7 @@ Dims::Dims(std::span<const std::int64_t> values) {
 void Dims::push_back(std::int64_t value) { insert(size_, value); }
 
 void Dims::insert(int axis, std::int64_t value) {
-  require(size_ < kMaxRank, "a tensor has at most ", kMaxRank, " dimensions");
+  require(size_ < kMaxRank, "a tensor has at most ", kMaxRank, " dimensions; ", *this, " cannot have another");
   require(0 <= axis && axis <= size_, "no dimension can be inserted at ", axis, " of ", *this);
   std::copy_backward(begin() + axis, end(), end() + 1);
   values_[static_cast<std::size_t>(axis)] = value;
@@ -32,7 +32,7 @@ std::int64_t numel(const Shape& shape) {
     if (extent == 0) return 0;
     overflow |= __builtin_mul_overflow(product, extent, &product);
   }
-  require(!overflow, "a tensor of shape ", shape, " has more than 2^63 - 1 elements");
+  require(!overflow, "the extents ", shape, " have a product beyond 2^63 - 1");
   return product;
 }
 

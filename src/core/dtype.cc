@@ -14,7 +14,9 @@ static_assert([] {
   return true;
 }(), "info() indexes the table by the enum's value");
 
-void fail_not_floating(DType dtype) { fail(ErrorCode::invalid_argument, "a floating dtype is needed, not ", dtype); }
+void fail_not_floating(DType dtype) {
+  fail(ErrorCode::invalid_argument, "the dtype is ", dtype, "; it must be float32, float64, bfloat16 or float16");
+}
 
 float to_float(bf16 x) { return std::bit_cast<float>(static_cast<std::uint32_t>(x.bits) << 16); }
 

@@ -7,7 +7,17 @@
 
 namespace polyhead {
 
-// Offset in elements of the position whose row-major number in `shape` is `index`.
+// The position whose row-major number in `shape` is `index`.
+inline Dims position_at(const Shape& shape, std::int64_t index) {
+  Dims position = shape;
+  for (int axis = shape.size() - 1; axis >= 0; --axis) {
+    position[axis] = index % shape[axis];
+    index /= shape[axis];
+  }
+  return position;
+}
+
+// Its offset in elements.
 inline std::int64_t offset_at(const Shape& shape, const Strides& strides, std::int64_t index) {
   std::int64_t offset = 0;
   for (int axis = shape.size() - 1; axis >= 0; --axis) {

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "core/index.h"
+#include "core/text.h"
 
 namespace polyhead {
 namespace {
@@ -103,7 +104,7 @@ class Footprint {
 
 }  // namespace
 
-ByteSpan byte_span(ConstTensorView view) {
+MemorySpan byte_span(ConstTensorView view) {
   const auto* data = static_cast<const char*>(view.data());
   if (!view || view.numel() == 0) return {data, data};
   std::int64_t low = 0, high = 0;
@@ -116,7 +117,7 @@ ByteSpan byte_span(ConstTensorView view) {
 }
 
 bool overlaps(ConstTensorView a, ConstTensorView b) {
-  const ByteSpan x = byte_span(a), y = byte_span(b);
+  const MemorySpan x = byte_span(a), y = byte_span(b);
   const std::less<const char*> before;  // a total order also for pointers into different allocations
   const char* first = before(x.first, y.first) ? y.first : x.first;
   const char* last = before(x.last, y.last) ? x.last : y.last;
@@ -129,8 +130,22 @@ bool overlaps(ConstTensorView a, ConstTensorView b) {
 
 bool overlaps_itself(ConstTensorView view) {
   if (!view || view.numel() == 0 || nested(normalised(view))) return false;
-  const ByteSpan span = byte_span(view);
+  const MemorySpan span = byte_span(view);
   return Footprint(span.first, span.last).mark(view);
+}
+
+void require_separate(std::string_view operation, std::span<const Operand> outputs, std::span<const Operand> inputs) {
+  const auto apart = [&](const Operand& out, const Operand& other) {
+    require(!overlaps(other.view, out.view), operation, ": ", out.name, " overlaps ", other.name, "; outputs need memory of their own");
+  };
+  for (std::size_t i = 0; i < outputs.size(); ++i) {
+    const Operand& out = outputs[i];
+    if (!out.view) continue;
+    for (const Operand& in : inputs) apart(out, in);
+    for (const Operand& earlier : outputs.first(i)) apart(out, earlier);
+    require(out.sums || !overlaps_itself(out.view), operation, ": elements of ", out.name, " share memory: shape ", out.view.shape(),
+            ", strides ", out.view.strides());
+  }
 }
 
 }  // namespace polyhead

@@ -1,5 +1,8 @@
 #pragma once
 
+#include <span>
+#include <string_view>
+
 #include "polyhead/tensor_view.h"
 
 namespace polyhead {
@@ -11,10 +14,20 @@ bool overlaps(ConstTensorView a, ConstTensorView b);
 bool overlaps_itself(ConstTensorView view);
 
 // First and one-past-last byte that the view touches; equal when it has no elements.
-struct ByteSpan {
+struct MemorySpan {
   const char* first;
   const char* last;
 };
-ByteSpan byte_span(ConstTensorView view);
+MemorySpan byte_span(ConstTensorView view);
+
+// A tensor of an operation and its name in messages; an absent one shares nothing.
+struct Operand {
+  std::string_view name;
+  ConstTensorView view;
+  bool sums = false;  // of an output: positions that share memory are summed there, which is legal
+};
+
+// What is written may share memory with nothing that is read, with no other output, and not with itself. Error otherwise.
+void require_separate(std::string_view operation, std::span<const Operand> outputs, std::span<const Operand> inputs);
 
 }  // namespace polyhead

@@ -44,7 +44,13 @@ ThreadPool& the_pool() {
   return pool.compare_exchange_strong(current, made.get(), std::memory_order_acq_rel) ? *made.release() : *current;
 }
 
-int available_processors() {
+void require_positive(int count, const char* operation) {
+  require(count >= 1, operation, ": the number of threads is ", count, "; it must be at least 1");
+}
+
+}  // namespace
+
+int usable_processors() {
 #ifdef __linux__
   // The affinity mask, which a container or taskset may have narrowed; std::thread::hardware_concurrency() counts the machine's.
   cpu_set_t set;
@@ -53,16 +59,10 @@ int available_processors() {
   return std::max(1, static_cast<int>(std::thread::hardware_concurrency()));
 }
 
-void require_positive(int count, const char* operation) {
-  require(count >= 1, operation, ": the number of threads is ", count, "; it must be at least 1");
-}
-
-}  // namespace
-
 int num_threads() {
   const int requested = requested_threads.load(std::memory_order_relaxed);
   if (requested > 0) return requested;
-  static const int available = available_processors();
+  static const int available = usable_processors();
   return available;
 }
 

@@ -4,13 +4,9 @@
 #include <cstdio>
 #include <thread>
 
-#include "polyhead/device.h"
-
-#ifdef __linux__
-#include <sched.h>
-#endif
-
+#include "core/parallel.h"
 #include "cpu/instruction_sets.h"
+#include "polyhead/device.h"
 
 namespace polyhead {
 namespace {
@@ -87,14 +83,6 @@ std::vector<Cache> library_caches() {
   return caches;
 }
 
-int usable_processors(int online) {
-#ifdef __linux__
-  cpu_set_t set;
-  if (sched_getaffinity(0, sizeof set, &set) == 0) return std::max(1, CPU_COUNT(&set));
-#endif
-  return online;
-}
-
 }  // namespace
 
 Cpu detect_cpu() {
@@ -105,7 +93,7 @@ Cpu detect_cpu() {
   if (result.caches.empty()) result.caches = library_caches();
   const long online = sysconf(_SC_NPROCESSORS_ONLN);
   result.online = online > 0 ? static_cast<int>(online) : std::max(1, static_cast<int>(std::thread::hardware_concurrency()));
-  result.usable = usable_processors(result.online);
+  result.usable = usable_processors();
   return result;
 }
 

@@ -10,8 +10,8 @@
 namespace polyhead::io {
 namespace {
 
-bool same_prefix(const std::string& asked, const std::string& found) {
-  return asked.empty() || asked == found || (found.size() == asked.size() + 1 && found.starts_with(asked));
+bool same_prefix(const std::optional<std::string>& asked, const std::string& found) {
+  return !asked || *asked == found || (!asked->empty() && found.size() == asked->size() + 1 && found.starts_with(*asked));
 }
 
 std::string listed(const std::vector<Fit>& fits) {
@@ -35,7 +35,7 @@ Fit choose(const TensorFile& file, Candidates candidates, const LoadAttention& o
   }
   std::string asked;
   if (!options.layout.empty()) asked += " in the layout " + quote(options.layout);
-  if (!options.prefix.empty()) asked += " at " + quote(options.prefix);
+  if (options.prefix) asked += options.prefix->empty() ? " without a prefix" : " at " + quote(*options.prefix);
   if (asked.empty()) asked = " in any known layout (" + layout_names() + ")";
   const auto nearest = std::ranges::find_if(candidates.misses, wanted);
   std::string hint;
@@ -63,7 +63,7 @@ AttentionWeights load_attention(TensorFile& file, const LoadAttention& options) 
   }
   require(options.heads >= 0, "load_attention: heads is ", options.heads, "; it must be positive, or 0 for what the file tells");
   TensorIndex index;
-  for (NamedTensor& item : file.tensors) index.emplace(item.name, item.tensor.view());
+  for (const NamedTensor& item : file.tensors) index.emplace(item.name, item.tensor.view());
   Fit chosen = choose(file, find_candidates(file.tensors, index), options);
   AttentionWeights weights{.layout = std::string(chosen.place.layout->name),
                            .prefix = chosen.place.prefix,
@@ -82,8 +82,10 @@ AttentionWeights load_attention(TensorFile& file, const LoadAttention& options) 
   for (const Parameter& parameter : *chosen.place.parameters) {
     Tensor* stored = file.find(chosen.place.name_of(parameter));
     if (stored == nullptr) continue;
-    for (const std::string& name : canonical_names(parameter)) {
-      weights.tensors.emplace(name, Tensor::share(chosen.tensors.at(name), stored->owner()));
+    HeadCounts counts;
+    std::string misfit;  // none: it was chosen because it fits
+    for (const auto& [name, view] : to_canonical(parameter, stored->view(), counts, misfit)) {
+      weights.tensors.emplace(name, Tensor::share(view, stored->owner()));
     }
   }
   return weights;
@@ -116,7 +118,7 @@ std::vector<NamedTensor> store_as(const AttentionWeights& weights, const Place& 
   }
   // What was written must be what load_attention reads: its own rules are the check.
   TensorIndex index;
-  for (NamedTensor& item : result) index.emplace(item.name, item.tensor.view());
+  for (const NamedTensor& item : result) index.emplace(item.name, item.tensor.view());
   const Fit stored = fit(index, place);
   require(stored.misfit.empty(), "store_attention: the layer does not fit the layout ", quote(place.layout->name), ": ", stored.misfit);
   const auto agree = [](std::int64_t a, std::int64_t b) { return a == 0 || b == 0 || a == b; };
@@ -137,13 +139,12 @@ std::vector<NamedTensor> store_attention(const AttentionWeights& weights, std::s
           ", but a layer in the layout ", quote(layout), " has ", row->scale ? cat(*row->scale) : "1/sqrt(H)");
   Place place{.layout = row, .parameters = &row->parameters, .prefix = std::string(prefix), .spelling = {row->separator, ""}};
   if (layout == weights.layout) place.spelling = weights.spelling;
-  if (!row->otherwise.empty()) {
-    try {
-      return store_as(weights, place);
-    } catch (const Error&) {
-      place.parameters = &row->otherwise;
-    }
-  }
+  const auto input_width = [&](const char* name) {
+    const auto found = weights.tensors.find(name);
+    return found == weights.tensors.end() || found->second.shape().size() != 2 ? 0 : found->second.extent(1);
+  };
+  const bool one_width = input_width("q.weight") == input_width("k.weight") && input_width("q.weight") == input_width("v.weight");
+  if (!row->otherwise.empty() && !one_width) place.parameters = &row->otherwise;
   return store_as(weights, place);
 }
 

@@ -5,6 +5,7 @@
 #include <memory>
 #include <span>
 #include <string>
+#include <string_view>
 
 namespace polyhead::io {
 
@@ -15,6 +16,7 @@ struct FileBytes {
   std::shared_ptr<void> owner;
 
   std::string name() const { return path.string(); }
+  std::string_view text() const { return {reinterpret_cast<const char*>(bytes.data()), bytes.size()}; }
 };
 
 FileBytes map_file(const std::filesystem::path& path);

@@ -63,11 +63,7 @@ Candidates find_candidates(const std::vector<NamedTensor>& tensors, const Tensor
 
 std::vector<LayoutMatch> find_attention(const std::vector<NamedTensor>& tensors) {
   TensorIndex index;
-  for (const NamedTensor& item : tensors) {
-    const ConstTensorView view = item.tensor;
-    // Matching looks at shapes only; nothing is written through these views.
-    index.emplace(item.name, TensorView(const_cast<void*>(view.data()), view.dtype(), view.shape(), view.strides()));
-  }
+  for (const NamedTensor& item : tensors) index.emplace(item.name, item.tensor.view());
   std::vector<LayoutMatch> matches;
   for (Fit& found : find_candidates(tensors, index).fits) {
     matches.push_back({std::string(found.place.layout->name), found.place.prefix, found.place.spelling, found.counts.heads,

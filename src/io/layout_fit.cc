@@ -71,7 +71,9 @@ class Shapes {
     if (fit_.place.layout->heads != 0) fit_.counts.heads = fit_.place.layout->heads;
     key_heads();
     const std::int64_t group = fit_.counts.kv_heads > 0 ? fit_.counts.heads / fit_.counts.kv_heads : 1;
-    const std::int64_t merged = v_rows_ * group;  // N*V
+    std::int64_t merged = 0;  // N*V
+    if (__builtin_mul_overflow(v_rows_, group, &merged))
+      bad("v.weight has ", v_rows_, " rows for each of ", group, " query heads: too many");
     exactly("q.bias", {q_rows_}), exactly("k.bias", {k_rows_}), exactly("v.bias", {v_rows_});
     if (has("output.weight")) exactly("output.weight", {extent("output.weight", 0), merged});
     if (has("output.bias")) exactly("output.bias", {extent("output.weight", 0)});

@@ -10,8 +10,8 @@
 
 namespace polyhead::io {
 
-// The tensors of a file by name. The views may be written, as the file's tensors may.
-using TensorIndex = std::map<std::string, TensorView, std::less<>>;
+// The tensors of a file by name.
+using TensorIndex = std::map<std::string, ConstTensorView, std::less<>>;
 
 struct Place {
   const Layout* layout = nullptr;
@@ -27,7 +27,7 @@ struct Fit {
   std::string misfit;              // empty: it fits
   double present = 0;              // share of the required parameters that are there
   std::vector<std::string> names;  // what follows is filled in where it fits
-  std::map<std::string, TensorView> tensors;
+  std::map<std::string, ConstTensorView> tensors;
   HeadCounts counts;
   bool global_query = false;
 };

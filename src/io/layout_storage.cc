@@ -28,12 +28,18 @@ std::vector<std::string> canonical_names(const Parameter& parameter) {
   return {"q" + rest, "k" + rest, "v" + rest};
 }
 
-CanonicalViews to_canonical(const Parameter& parameter, TensorView stored, HeadCounts& counts, std::string& why) {
+template <class View>
+CanonicalViews<View> to_canonical(const Parameter& parameter, View stored, HeadCounts& counts, std::string& why) {
   const Shape& shape = stored.shape();
   const std::string name(parameter.canonical);
   const auto wrong = [&](std::string_view rule) {
     why = cat("is ", shape, "; it must be ", rule);
-    return CanonicalViews{};
+    return CanonicalViews<View>{};
+  };
+  // Two extents as one; -1 where that is no 64-bit number, which zero elements would allow.
+  const auto joint = [&](int a, int b) {
+    std::int64_t product = 0;
+    return __builtin_mul_overflow(shape[a], shape[b], &product) ? std::int64_t{-1} : product;
   };
   switch (parameter.storage) {
     case Storage::canonical:
@@ -49,33 +55,37 @@ CanonicalViews to_canonical(const Parameter& parameter, TensorView stored, HeadC
     case Storage::packed_columns: {
       const bool rows = parameter.storage == Storage::packed_rows, matrix = name.ends_with("weight");
       const int packed_axis = rows ? 0 : 1;
-      if (shape.size() != (matrix ? 2 : 1) || (matrix ? shape[packed_axis] != 3 * shape[1 - packed_axis] : shape[0] % 3 != 0)) {
+      if (shape.size() != (matrix ? 2 : 1) ||
+          (matrix ? shape[packed_axis] % 3 != 0 || shape[packed_axis] / 3 != shape[1 - packed_axis] : shape[0] % 3 != 0)) {
         return wrong(!matrix ? "[3*E]" : rows ? "[3*E,E]" : "[E,3*E]");
       }
       const std::int64_t width = shape[packed_axis] / 3;
-      CanonicalViews parts;
+      CanonicalViews<View> parts;
       for (const std::string& part : canonical_names(parameter)) {
         const auto index = static_cast<std::int64_t>(parts.size());
-        const TensorView slice = stored.slice(packed_axis, index * width, (index + 1) * width);
+        const View slice = stored.slice(packed_axis, index * width, (index + 1) * width);
         parts.emplace_back(part, rows ? slice : slice.transpose(0, 1));
       }
       return parts;
     }
     case Storage::heads_in:
-      if (shape.size() != 3 || shape[1] == 0) return wrong("(in,heads,width)");
+      if (shape.size() != 3 || shape[1] == 0 || joint(1, 2) < 0) return wrong("(in,heads,width)");
       if (!note(count_of(counts, name), shape[1], why)) return {};
-      return {{name, stored.reshape({shape[0], shape[1] * shape[2]}).transpose(0, 1)}};
+      return {{name, stored.reshape({shape[0], joint(1, 2)}).transpose(0, 1)}};
     case Storage::heads_out:
-      if (shape.size() != 3 || shape[0] == 0) return wrong("(heads,width,out)");
+      if (shape.size() != 3 || shape[0] == 0 || joint(0, 1) < 0) return wrong("(heads,width,out)");
       if (!note(count_of(counts, name), shape[0], why)) return {};
-      return {{name, stored.reshape({shape[0] * shape[1], shape[2]}).transpose(0, 1)}};
+      return {{name, stored.reshape({joint(0, 1), shape[2]}).transpose(0, 1)}};
     case Storage::heads_bias:
       if (shape.size() != 2 || shape[0] == 0) return wrong("(heads,width)");
       if (!note(count_of(counts, name), shape[0], why)) return {};
-      return {{name, stored.reshape({shape[0] * shape[1]})}};
+      return {{name, stored.reshape({joint(0, 1)})}};
   }
   return {};
 }
+
+template CanonicalViews<TensorView> to_canonical(const Parameter&, TensorView, HeadCounts&, std::string&);
+template CanonicalViews<ConstTensorView> to_canonical(const Parameter&, ConstTensorView, HeadCounts&, std::string&);
 
 Tensor from_canonical(const Parameter& parameter, const std::map<std::string, Tensor>& tensors, HeadCounts counts) {
   const std::vector<std::string> names = canonical_names(parameter);

@@ -16,11 +16,13 @@ struct HeadCounts {
   std::int64_t heads = 0, kv_heads = 0;
 };
 
-using CanonicalViews = std::vector<std::pair<std::string, TensorView>>;
+template <class View>
+using CanonicalViews = std::vector<std::pair<std::string, View>>;
 
-// Views of `stored` as canonical tensors, and the heads that its shape tells. Where the shape is not what the storage asks for, nothing,
+// Views (TensorView or ConstTensorView) of `stored` as canonical tensors, and the heads that its shape tells. Where the shape is not what the storage asks for, nothing,
 // and `why` says so.
-CanonicalViews to_canonical(const Parameter& parameter, TensorView stored, HeadCounts& counts, std::string& why);
+template <class View>
+CanonicalViews<View> to_canonical(const Parameter& parameter, View stored, HeadCounts& counts, std::string& why);
 
 // The canonical tensors that a parameter holds: {"q.weight"}, {"q.bias", "k.bias", "v.bias"}.
 std::vector<std::string> canonical_names(const Parameter& parameter);

@@ -37,7 +37,7 @@ enum class KeyHeads {
 struct Layout {
   std::string_view name, source, notes;
   std::vector<Parameter> parameters;
-  // A second set of names for layers that the first cannot express (torch, where the inputs' widths differ); may be empty.
+  // A second set of names for layers whose query, key and value inputs differ in width (torch); may be empty.
   std::vector<Parameter> otherwise = {};
   KeyHeads key_heads = KeyHeads::as_query;
   std::int64_t heads = 0;  // 0: a free choice

@@ -313,6 +313,27 @@ TEST(Layouts, EveryLayerOfAModelIsFoundInOrderAndThePrefixChooses) {
               HasSubstr("there is no attention layer at \"encoder.layer.11\"; what fits is \"bert\" at \"encoder.layer.0.\", "));
 }
 
+TEST(Layouts, ALayerWithoutAPrefixIsChosenByTheEmptyOne) {
+  TensorFile file = file_of(sample("torch", "packed").parameters());
+  TensorFile other = file_of(sample("torch", "packed").parameters(), "decoder.");
+  std::ranges::move(other.tensors, std::back_inserter(file.tensors));
+  EXPECT_THAT(error_of([&] { load_attention(file); }), HasSubstr("2 attention layers fit"));
+  EXPECT_EQ(load_attention(file, {.prefix = ""}).prefix, "");
+  EXPECT_EQ(load_attention(file, {.prefix = "decoder"}).prefix, "decoder.");
+  EXPECT_THAT(error_of([&] { load_attention(other, {.prefix = ""}); }), HasSubstr("there is no attention layer without a prefix"));
+}
+
+TEST(Layouts, ExtentsWhoseProductIsNoNumberAreAMisfit) {
+  constexpr std::int64_t kMany = std::int64_t{1} << 62;
+  TensorFile file{.path = "m"};
+  file.tensors.push_back({"attn.c_attn.weight", Tensor::share(TensorView(nullptr, DType::f32, {kMany, 0}), nullptr)});
+  file.tensors.push_back({"attn.c_proj.weight", Tensor::share(TensorView(nullptr, DType::f32, {0, kMany}), nullptr)});
+  for (const char* name : {"query/kernel", "key/kernel", "value/kernel", "attention_output/kernel"}) {
+    file.tensors.push_back({name, Tensor::share(TensorView(nullptr, DType::f32, {0, kMany, kMany}), nullptr)});
+  }
+  EXPECT_TRUE(find_attention(file.tensors).empty());
+}
+
 TEST(Layouts, AFileThatFitsSeveralNamesTheCandidates) {
   Names both = sample("flax", "slashes").parameters();
   both.push_back({"attention_output/kernel", {4, 3, 10}});
@@ -417,7 +438,7 @@ TEST(Layouts, WhatANamingCannotHoldIsRefused) {
   EXPECT_THAT(error(load("alphafold", "gated", 4), "d2l"), HasSubstr("the layout \"d2l\" has no place for gate.bias [24]"));
   EXPECT_THAT(error(load("torch", "packed", 4), "multi_atten"), HasSubstr("the layout \"multi_atten\" has no place for output.bias [12]"));
   EXPECT_THAT(error(load("multi_atten", "unequal", 3), "torch"),
-              HasSubstr("out_proj.weight of the layout \"torch\" needs output.weight, which the layer does not have"));
+              HasSubstr("in_proj_weight packs q.weight [15,24] of float64 with v.weight [27,24] of float64; they must be alike"));
   EXPECT_THAT(error(load("multi_atten", "unequal", 3), "single_head"), HasSubstr("the layer has 3 heads and 3 key/value heads"));
   EXPECT_THAT(error(load("t5", "later_layer", 4), "d2l"),
               HasSubstr("the layer's scale is 1, but a layer in the layout \"d2l\" has 1/sqrt(H)"));

@@ -25,8 +25,7 @@ ConstTensorView reversed(ConstTensorView view) {
 }  // namespace
 
 bool is_npy(std::span<const std::byte> bytes) {
-  constexpr std::string_view kMagic = "\x93NUMPY";
-  return bytes.size() >= kMagic.size() && std::equal(kMagic.begin(), kMagic.end(), reinterpret_cast<const char*>(bytes.data()));
+  return bytes.size() >= kNpyMagic.size() && std::equal(kNpyMagic.begin(), kNpyMagic.end(), reinterpret_cast<const char*>(bytes.data()));
 }
 
 std::uint64_t npy_byte_count(const NpyHeader& header, std::string_view where) {

@@ -12,7 +12,6 @@
 namespace polyhead::io {
 namespace {
 
-constexpr std::string_view kMagic = "\x93NUMPY";
 constexpr std::size_t kAlignment = 64;
 
 // As much of Python's literals as the header uses: one dict of strings, booleans and tuples of integers.
@@ -140,7 +139,7 @@ class Literal {
 NpyExtent npy_extent(std::span<const std::byte> first, std::string_view where) {
   const auto bad = [&](const auto&... parts) { fail(ErrorCode::format, where, ": ", parts...); };
   const auto byte = [&](std::size_t i) { return std::to_integer<std::size_t>(first[i]); };
-  if (first.size() < kMagic.size() + 2 || std::memcmp(first.data(), kMagic.data(), kMagic.size()) != 0) {
+  if (first.size() < kNpyMagic.size() + 2 || std::memcmp(first.data(), kNpyMagic.data(), kNpyMagic.size()) != 0) {
     bad("it does not begin with the 8 bytes of an npy file");
   }
   const std::size_t major = byte(6), minor = byte(7);
@@ -161,10 +160,10 @@ std::string format_npy_header(DType dtype, const Shape& shape, std::string_view 
   for (const std::int64_t extent : shape) tuple += (tuple.size() > 1 ? ", " : "") + cat(extent);
   tuple += shape.size() == 1 ? ",)" : ")";
   std::string literal = cat("{'descr': '", info(dtype).npy, "', 'fortran_order': False, 'shape': ", tuple, ", }");
-  const std::size_t preamble = kMagic.size() + 4;  // version 1: two bytes of length
+  const std::size_t preamble = kNpyMagic.size() + 4;  // version 1: two bytes of length
   literal.resize((preamble + literal.size() + 1 + kAlignment - 1) / kAlignment * kAlignment - preamble, ' ');
   literal.back() = '\n';
-  std::string header(kMagic);
+  std::string header(kNpyMagic);
   for (const std::size_t value : {std::size_t{1}, std::size_t{0}, literal.size() & 0xff, literal.size() >> 8})
     header += static_cast<char>(value);
   return header + literal;

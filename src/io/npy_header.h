@@ -18,6 +18,7 @@ struct NpyHeader {
   Shape shape;
 };
 
+inline constexpr std::string_view kNpyMagic = "\x93NUMPY";
 inline constexpr std::size_t kNpyPreamble = 12;         // magic, version and the longer of the two length fields
 inline constexpr std::size_t kNpyMaxHeader = 1u << 20;  // a literal with three keys and 16 extents is far below
 

@@ -252,6 +252,12 @@ TEST(Safetensors, ALongNameIsCutInMessages) {
   EXPECT_LT(error_of([&] { open_tensors(path); }).size(), 500u);
 }
 
+TEST(Safetensors, BytesOfANameThatAreNotUtf8ShowInMessages) {
+  const TestFolder folder;
+  EXPECT_THAT(error_of([&] { open_tensors(folder.write("a.safetensors", safetensors_bytes("{}"))).at("a\xffz"); }),
+              HasSubstr("\"a\uFFFDz\""));
+}
+
 TEST(Safetensors, NamesThatTheHeaderCannotHoldAreRefusedBeforeAnythingIsWritten) {
   const TestFolder folder;
   const Tensor t = Tensor::of<float>({1}, {1});

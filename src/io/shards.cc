@@ -1,7 +1,9 @@
 #include "io/shards.h"
 
+#include <algorithm>
 #include <nlohmann/json.hpp>
 #include <set>
+#include <vector>
 
 #include "core/text.h"
 #include "io/quote.h"
@@ -18,7 +20,19 @@ bool is_shard_index(std::span<const std::byte> bytes) {
 TensorFile read_shards(const FileBytes& index) {
   const auto bad = [&](const auto&... parts) { fail(ErrorCode::format, index.name(), ": ", parts...); };
   const std::string_view text(reinterpret_cast<const char*>(index.bytes.data()), index.bytes.size());
-  const nlohmann::json json = nlohmann::json::parse(text.begin(), text.end(), nullptr, false);
+  std::vector<std::set<std::string>> seen;  // keys of the open objects: a document would keep the last of two in silence
+  const auto check_keys = [&](int depth, nlohmann::json::parse_event_t event, const nlohmann::json& parsed) {
+    const auto inside = static_cast<std::size_t>(depth);
+    if (event == nlohmann::json::parse_event_t::object_start) {
+      seen.resize(std::max(seen.size(), inside + 2));
+      seen[inside + 1].clear();
+    }
+    if (event == nlohmann::json::parse_event_t::key && !seen[inside].insert(parsed.get<std::string>()).second) {
+      bad("it has the key ", quote(parsed.get<std::string>()), " twice");
+    }
+    return true;
+  };
+  const nlohmann::json json = nlohmann::json::parse(text.begin(), text.end(), check_keys, false);
   if (!json.is_object() || !json.contains("weight_map") || !json["weight_map"].is_object()) {
     bad("it is no index of safetensors files: that is a JSON object with a weight_map");
   }

@@ -65,18 +65,19 @@ const Tensor& TensorFile::at(std::string_view name) const {
 }
 
 TensorFile open_tensors(const std::filesystem::path& path) {
-  const FileBytes file = map_file(inside_folder(path));
-  const Format* format = recognise(file);
-  if (format == nullptr) {
-    fail(ErrorCode::format, file.name(), ": its ", file.bytes.size(), " bytes are in none of the formats ", listed(false, &Format::name));
-  }
+  const std::filesystem::path place = inside_folder(path);
   try {
+    const FileBytes file = map_file(place);
+    const Format* format = recognise(file);
+    if (format == nullptr) {
+      fail(ErrorCode::format, file.name(), ": its ", file.bytes.size(), " bytes are in none of the formats ", listed(false, &Format::name));
+    }
     TensorFile result = format->read(file);
     result.path = file.path;
     result.format = format->name;
     return result;
   } catch (const std::bad_alloc&) {
-    fail(ErrorCode::io, "cannot read ", file.name(), ": its tensors do not fit in memory");
+    fail(ErrorCode::io, "cannot read ", place.string(), ": its tensors do not fit in memory");
   }
 }
 

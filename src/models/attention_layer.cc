@@ -14,7 +14,10 @@ class Source {
 
   Tensor take(const std::string& name) {
     const auto found = weights_.tensors.find(name);
-    return found == weights_.tensors.end() ? Tensor() : std::move(found->second);
+    if (found == weights_.tensors.end()) return {};
+    Tensor tensor = std::move(found->second);
+    weights_.tensors.erase(found);
+    return tensor;
   }
   nn::Linear linear(const std::string& name, bool required) {
     Tensor weight = take(name + ".weight");
@@ -35,6 +38,9 @@ nn::MultiHeadAttention attention_layer(io::AttentionWeights weights, const nn::M
   nn::Linear q = source.linear("q", true), k = source.linear("k", true), v = source.linear("v", true);
   nn::Linear output = source.linear("output", false), gate = source.linear("gate", false);
   Tensor bias_k = source.take("bias_k"), bias_v = source.take("bias_v");
+  std::string left;
+  for (const auto& [name, tensor] : weights.tensors) append(left, cat(left.empty() ? "" : ", ", name, " ", tensor.shape()));
+  require(left.empty(), "attention_layer: the layer has no place for ", left, "; leave it out where the layer shall do without");
 
   nn::MultiHeadAttentionConfig c = settings;
   c.heads = weights.heads;

@@ -29,8 +29,8 @@ Shape with_leading(Shape shape, std::int64_t extent) {
   return shape;
 }
 
-void require_output(std::string_view name, ConstTensorView view, const Shape& shape, DType dtype) {
-  if (view) nn::require_parameter("BertEncoder.forward", {name, view}, shape, dtype);
+void require_output(const Operand& output, const Shape& shape, DType dtype) {
+  if (output.view) nn::require_exactly("BertEncoder.forward", output, shape, dtype);
 }
 
 }  // namespace
@@ -67,16 +67,23 @@ void BertEncoder::forward(const BertInput& given, const BertOutput& output, cons
   require(length <= config.positions, kOperation, ": the text has ", length, " tokens; the model has positions for ", config.positions);
   if (!input.segments) input.segments = zeros(ids);
   nn::require_shape(kOperation, {"segments", input.segments}, ids);
-  if (input.attend_keys) nn::require_parameter(kOperation, {"attend_keys", input.attend_keys}, ids, DType::boolean);
+  if (input.attend_keys) nn::require_exactly(kOperation, {"attend_keys", input.attend_keys}, ids, DType::boolean);
 
   Shape shape = ids;
   shape.push_back(config.width);
   Shape maps = ids.first(ids.size() - 1);
   for (const std::int64_t extent : {config.heads, length, length}) maps.push_back(extent);
   const std::int64_t count = static_cast<std::int64_t>(layers.size());
-  require_output("hidden", output.hidden, shape, config.dtype);
-  require_output("all_hidden", output.all_hidden, with_leading(shape, count + 1), config.dtype);
-  if (output.attentions) nn::require_shape(kOperation, {"attentions", output.attentions}, with_leading(maps, count));
+  require_output({"hidden", output.hidden}, shape, config.dtype);
+  require_output({"all_hidden", output.all_hidden}, with_leading(shape, count + 1), config.dtype);
+  if (output.attentions) {
+    nn::require_shape(kOperation, {"attentions", output.attentions}, with_leading(maps, count));
+    require(is_floating(output.attentions.dtype()), kOperation, ": attentions is ", output.attentions.dtype(), "; it must be floating");
+  }
+  const Operand outputs[] = {{"hidden", output.hidden}, {"all_hidden", output.all_hidden}, {"attentions", output.attentions}};
+  const Operand inputs[] = {{"ids", input.ids}, {"segments", given.segments}, {"attend_keys", input.attend_keys}};
+  require_separate(kOperation, outputs, inputs);
+  nn::require_parameters_separate(kOperation, {outputs[0], outputs[1], outputs[2]}, *this);
 
   Tensor embedding_sum(config.dtype, shape), x(config.dtype, shape);
   words.forward(input.ids, embedding_sum, nn::Write::replace, options.executor);
@@ -92,7 +99,11 @@ void BertEncoder::forward(const BertInput& given, const BertOutput& output, cons
     EncoderLayer::Saved of_layer;
     Tensor y(config.dtype, shape);
     layers[static_cast<std::size_t>(i)].forward(x, y, attention, saved != nullptr || output.attentions ? &of_layer : nullptr);
-    if (output.attentions) attention_map(of_layer.attention.maps(), output.attentions.select(0, i), of_layer.attention.sdpa);
+    if (output.attentions) {
+      SdpaOptions sdpa = of_layer.attention.sdpa;
+      sdpa.executor = options.executor;
+      attention_map(of_layer.attention.maps(), output.attentions.select(0, i), sdpa);
+    }
     if (output.all_hidden) copy(y, output.all_hidden.select(0, i + 1));
     if (saved != nullptr) {
       saved->hidden.push_back(std::move(x));  // of_layer has views of its memory, which moves along
@@ -106,9 +117,10 @@ void BertEncoder::forward(const BertInput& given, const BertOutput& output, cons
 void BertEncoder::backward(const Saved& saved, ConstTensorView d_hidden, BertEncoder& grads, Executor* executor) const {
   constexpr const char* kOperation = "BertEncoder.backward";
   const Shape& shape = saved.embedding_sum.shape();
-  nn::require_parameter(kOperation, {"d_hidden", d_hidden}, shape, config.dtype);
-  require(saved.layers.size() == layers.size() && grads.layers.size() == layers.size(), kOperation, ": saved has ", saved.layers.size(),
-          " layers and grads ", grads.layers.size(), "; the encoder has ", layers.size());
+  nn::require_exactly(kOperation, {"d_hidden", d_hidden}, shape, config.dtype);
+  require(saved.layers.size() == layers.size(), kOperation, ": saved has ", saved.layers.size(), " layers; the encoder has ",
+          layers.size());
+  nn::require_gradients(kOperation, *this, grads, {{"d_hidden", d_hidden}});
   Tensor d_y = Tensor::copy_of(d_hidden), d_x(config.dtype, shape);
   for (std::size_t i = layers.size(); i-- > 0;) {
     layers[i].backward(saved.layers[i], d_y, d_x, &grads.layers[i], executor);

@@ -149,5 +149,17 @@ TEST(BertEncoder, RefusesInputThatDoesNotFit) {
   EXPECT_ERROR(BertEncoder({.vocabulary = 0}), invalid_argument, HasSubstr("vocabulary is 0"));
 }
 
+TEST(BertEncoder, OutputsShareNoMemoryWithEachOtherOrWithWhatIsRead) {
+  BertEncoder encoder(tiny());
+  Tensor all(DType::f64, {3, 2, 4, 6});
+  const BertInput input{.ids = kIds};
+  EXPECT_ERROR(encoder.forward(input, {.hidden = all.view().select(0, 2), .all_hidden = all}), invalid_argument,
+               HasSubstr("BertEncoder.forward: all_hidden overlaps hidden"));
+  EXPECT_ERROR(encoder.forward({.ids = kIds.view().slice(1, 0, 3).select(0, 0)}, {.hidden = encoder.words.weight.view().slice(0, 0, 3)}),
+               invalid_argument, HasSubstr("hidden overlaps the parameter words.weight"));
+  Tensor integers(DType::i64, {2, 2, 2, 4, 4});
+  EXPECT_ERROR(encoder.forward(input, {.attentions = integers}), invalid_argument, HasSubstr("attentions is int64; it must be floating"));
+}
+
 }  // namespace
 }  // namespace polyhead::models

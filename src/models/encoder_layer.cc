@@ -11,8 +11,6 @@ using nn::require_shape;
 using nn::require_tensor;
 
 EncoderLayer::EncoderLayer(const EncoderLayerConfig& config) {
-  require(config.width >= 0 && config.hidden_width >= 0, "EncoderLayer: width is ", config.width, " and hidden_width ", config.hidden_width,
-          "; neither may be negative");
   nn::Initialiser initialiser(config.seed);
   const nn::LayerNormConfig norm{.width = config.width, .epsilon = config.epsilon, .dtype = config.dtype};
   attention =
@@ -32,13 +30,14 @@ void EncoderLayer::forward(ConstTensorView x, TensorView y, const nn::AttentionO
   require_tensor(kOperation, {"y", y}, dtype);
   require_shape(kOperation, {"y", y}, x.shape());
   require_separate(kOperation, {"y", y}, {{"x", x}});
+  nn::require_parameters_separate(kOperation, {{"y", y}}, *this);
 
   Tensor attention_sum(dtype, x.shape()), attended(dtype, x.shape()), output_sum(dtype, x.shape());
   attention.forward({.query = x}, attention_sum, options, saved != nullptr ? &saved->attention : nullptr);
-  nn::add(x, attention_sum);
+  nn::add(x, attention_sum, options.executor);
   attention_norm.forward(attention_sum, attended, options.executor);
   feed_forward.forward(attended, output_sum, saved != nullptr ? &saved->feed_forward : nullptr, options.executor);
-  nn::add(attended, output_sum);
+  nn::add(attended, output_sum, options.executor);
   output_norm.forward(output_sum, y, options.executor);
   if (saved == nullptr) return;
   saved->attention_sum = std::move(attention_sum);
@@ -54,7 +53,10 @@ void EncoderLayer::backward(const Saved& saved, ConstTensorView d_y, TensorView 
   require_shape(kOperation, {"d_y", d_y}, shape);
   require_tensor(kOperation, {"d_x", d_x}, dtype);
   require_shape(kOperation, {"d_x", d_x}, shape);
-  require_separate(kOperation, {"d_x", d_x}, {{"d_y", d_y}});
+  const ConstTensorView x = saved.attention.input.query;
+  require_separate(kOperation, {"d_x", d_x}, {{"x", x}, {"d_y", d_y}});
+  nn::require_parameters_separate(kOperation, {{"d_x", d_x}}, *this);
+  if (grads != nullptr) nn::require_gradients(kOperation, *this, *grads, {{"x", x}, {"d_y", d_y}}, {"d_x", d_x});
 
   // Each sum hands its gradient to both of its terms.
   Tensor d_output_sum(dtype, shape), d_attended(dtype, shape), d_attention_sum(dtype, shape);
@@ -64,8 +66,9 @@ void EncoderLayer::backward(const Saved& saved, ConstTensorView d_y, TensorView 
                         nn::Write::add, executor);
   attention_norm.backward(saved.attention_sum, d_attended, d_attention_sum, grads != nullptr ? &grads->attention_norm : nullptr,
                           nn::Write::replace, executor);
-  attention.backward(saved.attention, d_attention_sum, {.query = d_x, .parameters = grads != nullptr ? &grads->attention : nullptr});
-  nn::add(d_attention_sum, d_x);
+  attention.backward(saved.attention, d_attention_sum, {.query = d_x, .parameters = grads != nullptr ? &grads->attention : nullptr},
+                     executor);
+  nn::add(d_attention_sum, d_x, executor);
 }
 
 }  // namespace polyhead::models

@@ -126,6 +126,9 @@ TEST(EncoderLayer, RefusesTensorsThatDoNotFit) {
   EXPECT_ERROR(layer.forward(x, x), invalid_argument, HasSubstr("overlaps"));
   EXPECT_ERROR(EncoderLayer({.width = 6, .heads = 4}), invalid_argument, HasSubstr("heads"));
   EXPECT_ERROR(EncoderLayer({.width = -1}), invalid_argument, HasSubstr("width is -1"));
+  EXPECT_ERROR(EncoderLayer({.width = 6, .heads = 2, .hidden_width = -1}), invalid_argument, HasSubstr("-1"));
+  EXPECT_ERROR(layer.forward(x, layer.attention.q.weight.view().slice(0, 0, 3)), invalid_argument,
+               HasSubstr("y overlaps the parameter attention.q.weight"));
 }
 
 }  // namespace

@@ -1,29 +1,17 @@
 #include "models/json_file.h"
 
-#include <fstream>
-#include <iterator>
 #include <limits>
-#include <system_error>
 
 #include "core/text.h"
+#include "io/file_bytes.h"
 
 namespace polyhead::models {
 
 using nlohmann::json;
 
-std::string read_file(const std::filesystem::path& path) {
-  std::error_code error;
-  if (!std::filesystem::exists(path, error)) fail(ErrorCode::io, path.string(), ": there is no such file");
-  if (std::filesystem::is_directory(path, error)) fail(ErrorCode::io, path.string(), ": is a folder; a file is needed");
-  std::ifstream file(path, std::ios::binary);
-  if (!file) fail(ErrorCode::io, path.string(), ": the file cannot be opened");
-  std::string content(std::istreambuf_iterator<char>(file), {});
-  if (file.bad()) fail(ErrorCode::io, path.string(), ": the file cannot be read");
-  return content;
-}
-
 JsonFile::JsonFile(const std::filesystem::path& path) : name_(path.filename().string()) {
-  const std::string content = read_file(path);
+  const io::FileBytes file = io::map_file(path);
+  const std::string_view content = file.text();
   try {
     root_ = json::parse(content);
   } catch (const json::parse_error& e) {

@@ -10,8 +10,6 @@
 
 namespace polyhead::models {
 
-std::string read_file(const std::filesystem::path& path);
-
 class JsonFile {
  public:
   explicit JsonFile(const std::filesystem::path& path);

@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "core/text.h"
+#include "io/file_bytes.h"
 #include "models/json_file.h"
 #include "polyhead/models/tokenizer.h"
 
@@ -13,7 +14,8 @@ namespace {
 using nlohmann::json;
 
 std::vector<std::string> read_vocabulary(const std::filesystem::path& path) {
-  const std::string content = read_file(path);
+  const io::FileBytes file = io::map_file(path);
+  const std::string_view content = file.text();
   std::vector<std::string> pieces;
   for (std::size_t first = 0; first < content.size();) {
     // Only \n and \r\n end a line: published vocabularies hold U+2028 and U+3000 as pieces.
@@ -21,7 +23,7 @@ std::vector<std::string> read_vocabulary(const std::filesystem::path& path) {
     if (last == std::string::npos) last = content.size();
     std::size_t end = last;
     if (end > first && content[end - 1] == '\r') --end;
-    pieces.push_back(content.substr(first, end - first));
+    pieces.emplace_back(content.substr(first, end - first));
     first = last + 1;
   }
   if (pieces.empty()) fail(ErrorCode::format, path.filename().string(), ": is empty; it holds one piece per line");

@@ -118,9 +118,9 @@ TEST(LoadTokenizer, LinesMayEndAsOnWindowsAndTheLastOneNeedNotEnd) {
 
 TEST(LoadTokenizer, MissingOrMalformedFilesAreErrorsThatNameThem) {
   ModelFolder folder;
-  EXPECT_ERROR(load_tokenizer(folder.path()), io, AllOf(HasSubstr("vocab.txt"), HasSubstr("no such file")));
+  EXPECT_ERROR(load_tokenizer(folder.path()), io, AllOf(HasSubstr("vocab.txt"), HasSubstr("No such file")));
   std::filesystem::create_directory(folder.path() / "vocab.txt");
-  EXPECT_ERROR(load_tokenizer(folder.path()), io, HasSubstr("is a folder"));
+  EXPECT_ERROR(load_tokenizer(folder.path()), io, HasSubstr("is a directory"));
   std::filesystem::remove(folder.path() / "vocab.txt");
   folder.write("vocab.txt", "");
   EXPECT_ERROR(load_tokenizer(folder.path()), format, HasSubstr("vocab.txt: is empty"));

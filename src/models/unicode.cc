@@ -42,12 +42,6 @@ void append_utf8(std::string& text, char32_t code) {
   text.append(reinterpret_cast<const char*>(bytes.data()), static_cast<std::size_t>(length));
 }
 
-std::string encode_utf8(std::span<const Char> chars) {
-  std::string text;
-  for (const Char& c : chars) append_utf8(text, c.code);
-  return text;
-}
-
 bool is_white_space(char32_t code) {
   if ((code >= 0x9 && code <= 0xD) || code == 0x85) return true;
   const auto c = category(code);

@@ -24,7 +24,6 @@ struct DecodedText {
 // Each byte that is no part of a well-formed sequence becomes one U+FFFD.
 DecodedText decode_utf8(std::string_view text);
 void append_utf8(std::string& text, char32_t code);
-std::string encode_utf8(std::span<const Char> chars);
 
 bool is_white_space(char32_t code);  // Unicode's White_Space
 bool is_control(char32_t code);      // Cc, Cf and Co, but for tab, line feed and carriage return

@@ -67,9 +67,12 @@ struct GeluTanh {
   }
 };
 
+// In float64: one rounding instead of three, which a gate's gradient over many rows would show.
 struct Sigmoid {
   template <class A>
-  static A value(A x) { return Logistic<A>(x).value; }
+  static double value(A x) {
+    return Logistic<double>(x).value;
+  }
   template <class A>
   static A backward(A x, A d_y) { return Logistic<A>(x).slope * d_y; }
 };
@@ -105,7 +108,7 @@ bool same_view(ConstTensorView a, ConstTensorView b) {
 }
 
 // The output may be `own`, the very view; it may not overlap anything otherwise.
-void require_output(const char* operation, const NamedView& output, const NamedView& own, std::initializer_list<NamedView> others) {
+void require_output(const char* operation, const Operand& output, const Operand& own, std::initializer_list<Operand> others) {
   require_tensor(operation, output, own.view.dtype());
   require_shape(operation, output, own.view.shape());
   require_separate(operation, output, others);

@@ -125,15 +125,16 @@ TEST(Activation, WorksInPlaceAndAdds) {
 TEST(Activation, ErrorsSayWhatWasGivenAndWhatIsAllowed) {
   Tensor memory(DType::f32, {5}), other(DType::f64, {4});
   const TensorView x = memory.view().slice(0, 0, 4), shifted = memory.view().slice(0, 1, 5);
-  EXPECT_EQ(error_message([&] { activate(Activation::gelu, x, shifted); }), "activate: y overlaps x in memory");
+  EXPECT_EQ(error_message([&] { activate(Activation::gelu, x, shifted); }), "activate: y overlaps x; outputs need memory of their own");
   EXPECT_EQ(error_message([&] { activate(Activation::gelu, x, memory); }), "activate: y is [5]; it must be [4]");
   EXPECT_EQ(error_message([&] { activate(Activation::gelu, x, other); }),
             "activate: y is float64; it must be float32, as the other tensors");
   EXPECT_EQ(error_message([&] { activate_backward(Activation::gelu, x, Tensor(DType::f32, {4}), x); }),
-            "activate_backward: d_x overlaps x in memory");
+            "activate_backward: d_x overlaps x; outputs need memory of their own");
   EXPECT_EQ(error_message([&] { activate(Activation::gelu, {}, x); }), "activate: x is missing");
   Tensor integers(DType::i32, {4});
-  EXPECT_EQ(error_message([&] { activate(Activation::gelu, integers, integers); }), "a floating dtype is needed, not int32");
+  EXPECT_EQ(error_message([&] { activate(Activation::gelu, integers, integers); }),
+            "the dtype is int32; it must be float32, float64, bfloat16 or float16");
 }
 
 TEST(Activation, IsFoundByName) {

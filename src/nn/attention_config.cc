@@ -10,8 +10,8 @@ namespace {
 constexpr const char* kOperation = "MultiHeadAttention";
 
 void require_linear(const char* name, const Linear& map, std::int64_t out, std::int64_t in, DType dtype) {
-  require_parameter(cat(kOperation, ".", name), {"weight", map.weight}, {out, in}, dtype);
-  if (map.bias) require_parameter(cat(kOperation, ".", name), {"bias", map.bias}, {out}, dtype);
+  require_exactly(cat(kOperation, ".", name), {"weight", map.weight}, {out, in}, dtype);
+  if (map.bias) require_exactly(cat(kOperation, ".", name), {"bias", map.bias}, {out}, dtype);
 }
 
 }  // namespace
@@ -39,7 +39,10 @@ MultiHeadAttentionConfig completed(const MultiHeadAttentionConfig& given) {
   require(c.heads % c.kv_heads == 0, kOperation, ": ", c.heads, " heads are not a multiple of ", c.kv_heads, " key/value heads");
   require(c.dropout >= 0 && c.dropout <= 1, kOperation, ": dropout is ", c.dropout, "; it must lie in [0,1]");
   require(is_floating(c.dtype), kOperation, ": the dtype is ", c.dtype, "; it must be floating");
-  if (c.output == OutputMap::none) c.output_width = c.heads * c.value_head_width;
+  // Error where a product does not fit in 64 bits: every later one is one of these.
+  const std::int64_t merged = numel({c.heads, c.value_head_width});
+  numel({c.heads, c.head_width});
+  if (c.output == OutputMap::none) c.output_width = merged;
   return c;
 }
 
@@ -96,8 +99,8 @@ MultiHeadAttention make_attention(const MultiHeadAttentionConfig& given, Linear 
           c.bias_kv ? "configured but not both given" : "given but not configured");
   if (output.weight) require_linear("output", output, c.output_width, merged, c.dtype);
   if (gate.weight) require_linear("gate", gate, merged, c.query_width, c.dtype);
-  if (bias_k) require_parameter(kOperation, {"bias_k", bias_k}, {1, 1, k.out_width()}, c.dtype);
-  if (bias_v) require_parameter(kOperation, {"bias_v", bias_v}, {1, 1, v.out_width()}, c.dtype);
+  if (bias_k) require_exactly(kOperation, {"bias_k", bias_k}, {1, 1, k.out_width()}, c.dtype);
+  if (bias_v) require_exactly(kOperation, {"bias_v", bias_v}, {1, 1, v.out_width()}, c.dtype);
   layer.q = std::move(q);
   layer.k = std::move(k);
   layer.v = std::move(v);

@@ -12,24 +12,47 @@ Shape without_axis(const Shape& shape, int axis) {
   return result;
 }
 
+Shape all_pairs(const AttentionShapes& shapes) {
+  Shape shape = shapes.lead;
+  for (const std::int64_t extent : {shapes.heads, shapes.queries, shapes.keys}) shape.push_back(extent);
+  return shape;
+}
+
+bool broadcasts(const Shape& shape, const Shape& to) {
+  bool fits = shape.size() <= to.size();
+  for (int from_end = 1; fits && from_end <= shape.size(); ++from_end) fits = shape[-from_end] == 1 || shape[-from_end] == to[-from_end];
+  return fits;
+}
+
+// `aligned` (absent: the rank fits none of the forms) is what was given, seen as [*,N,T,S].
+template <class View>
+View checked(const char* operation, const char* name, const View& given, const View& aligned, const char* forms,
+             const AttentionShapes& shapes) {
+  require(aligned && broadcasts(aligned.shape(), all_pairs(shapes)), operation, ": ", name, " is ", given.shape(), "; it must be ", forms,
+          " with * = ", shapes.lead, ", N = ", shapes.heads, ", T = ", shapes.queries, ", S = ", shapes.keys, " or extents of 1");
+  return aligned;
+}
+
 ConstTensorView pairs(const char* operation, const char* name, ConstTensorView view, const AttentionShapes& shapes) {
   if (!view) return {};
   const int lead = shapes.lead.size();
-  if (view.rank() == 2 || view.rank() == lead + 3) return view;
-  require(view.rank() == lead + 2, operation, ": ", name, " is ", view.shape(), "; it must be [T,S], [*,T,S] or [*,N,T,S] with * = ", shapes.lead,
-          ", T = ", shapes.queries, ", S = ", shapes.keys);
-  return view.unsqueeze(-3);
+  ConstTensorView aligned;
+  if (view.rank() == 2 || view.rank() == lead + 3) aligned = view;
+  if (!aligned && view.rank() == lead + 2) aligned = view.unsqueeze(-3);
+  return checked(operation, name, view, aligned, "[T,S], [*,T,S] or [*,N,T,S]", shapes);
 }
 
 template <class View>
 View pair_bias_view(const char* operation, const View& bias, const AttentionShapes& shapes) {
-  if (!bias || bias.rank() == 2) return bias;
+  if (!bias) return {};
   const int lead = shapes.lead.size(), given = bias.rank() - 3;
-  require(0 <= given && given <= lead, operation, ": bias is ", bias.shape(), "; it must be [T,S], [N,T,S] or [first of *,N,T,S] with * = ", shapes.lead,
-          ", T = ", shapes.queries, ", S = ", shapes.keys);
-  View result = bias;
-  for (int axis = given; axis < lead; ++axis) result = result.unsqueeze(given);
-  return result;
+  View aligned;
+  if (bias.rank() == 2) aligned = bias;
+  if (0 <= given && given <= lead) {
+    aligned = bias;
+    for (int axis = given; axis < lead; ++axis) aligned = aligned.unsqueeze(given);
+  }
+  return checked(operation, "bias", bias, aligned, "[T,S], [N,T,S] or [first of *,N,T,S]", shapes);
 }
 
 }  // namespace
@@ -57,6 +80,7 @@ AttentionShapes attention_shapes(const char* operation, const MultiHeadAttention
   AttentionShapes shapes;
   shapes.axis = axis;
   shapes.lead = without_axis(query.shape(), axis);
+  shapes.heads = config.heads;
   shapes.positions = query.extent(axis);
   shapes.queries = config.global_query == GlobalQuery::off ? shapes.positions : 1;
   shapes.keys = key.extent(axis);
@@ -88,8 +112,8 @@ ConstTensorView pair_bias(const char* operation, ConstTensorView bias, const Att
 
 TensorView pair_bias(const char* operation, TensorView bias, const AttentionShapes& shapes) { return pair_bias_view(operation, bias, shapes); }
 
-Tensor padded_mask(const Mask& mask, std::int64_t heads, const AttentionShapes& shapes) {
-  const Tensor dense = dense_mask(mask, shapes.lead, heads, shapes.queries, shapes.keys);
+Tensor padded_mask(const char* operation, const Mask& mask, const AttentionShapes& shapes) {
+  const Tensor dense = dense_mask(operation, mask, shapes.lead, shapes.heads, shapes.queries, shapes.keys);
   Shape shape = dense.shape();
   shape[-1] += shapes.added_keys;
   Tensor padded(DType::boolean, shape);

@@ -8,6 +8,7 @@ namespace polyhead::nn {
 struct AttentionShapes {
   int axis = 0;                  // from the front
   Shape lead;                    // *: every dimension but the axis and the width
+  std::int64_t heads = 0;        // N
   std::int64_t queries = 0;      // T of sdpa: 1 with a global query
   std::int64_t positions = 0;    // extent of the query input along the axis
   std::int64_t keys = 0;         // S, without the added ones
@@ -32,7 +33,7 @@ ConstTensorView pair_bias(const char* operation, ConstTensorView bias, const Att
 TensorView pair_bias(const char* operation, TensorView bias, const AttentionShapes& shapes);
 
 // The same with room for the added keys, which every query may attend to and which carry no bias.
-Tensor padded_mask(const Mask& mask, std::int64_t heads, const AttentionShapes& shapes);
+Tensor padded_mask(const char* operation, const Mask& mask, const AttentionShapes& shapes);
 Tensor padded_bias(ConstTensorView bias, const AttentionShapes& shapes);
 
 }  // namespace polyhead::nn

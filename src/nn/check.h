@@ -1,42 +1,40 @@
 // What every module requires of the tensors that it is given.
 #pragma once
 
+#include <algorithm>
 #include <initializer_list>
+#include <span>
 #include <string_view>
 
 #include "core/overlap.h"
 #include "core/text.h"
+#include "polyhead/nn/module.h"
 
 namespace polyhead::nn {
 
-struct NamedView {
-  std::string_view name;
-  ConstTensorView view;
-};
-
-inline void require_tensor(std::string_view operation, const NamedView& tensor, DType dtype) {
+inline void require_tensor(std::string_view operation, const Operand& tensor, DType dtype) {
   require(static_cast<bool>(tensor.view), operation, ": ", tensor.name, " is missing");
   require(tensor.view.dtype() == dtype, operation, ": ", tensor.name, " is ", tensor.view.dtype(), "; it must be ", dtype,
           ", as the other tensors");
 }
 
 // The leading extents are free, the last is the module's.
-inline void require_width(std::string_view operation, const NamedView& tensor, std::string_view what, std::int64_t width) {
+inline void require_width(std::string_view operation, const Operand& tensor, std::string_view what, std::int64_t width) {
   require(tensor.view.rank() >= 1 && tensor.view.extent(-1) == width, operation, ": ", tensor.name, " is ", tensor.view.shape(),
           "; its last extent must be ", what, " = ", width);
 }
 
-inline void require_shape(std::string_view operation, const NamedView& tensor, const Shape& shape) {
+inline void require_shape(std::string_view operation, const Operand& tensor, const Shape& shape) {
   require(tensor.view.shape() == shape, operation, ": ", tensor.name, " is ", tensor.view.shape(), "; it must be ", shape);
 }
 
-// What is written may share memory neither with what is read nor with itself.
-inline void require_separate(std::string_view operation, const NamedView& output, std::initializer_list<NamedView> inputs) {
-  require(!overlaps_itself(output.view), operation, ": elements of ", output.name, " share memory: shape ", output.view.shape(),
-          ", strides ", output.view.strides());
-  for (const NamedView& input : inputs) {
-    require(!overlaps(output.view, input.view), operation, ": ", output.name, " overlaps ", input.name, " in memory");
-  }
+inline void require_exactly(std::string_view operation, const Operand& tensor, const Shape& shape, DType dtype) {
+  require_tensor(operation, tensor, dtype);
+  require_shape(operation, tensor, shape);
+}
+
+inline void require_separate(std::string_view operation, const Operand& output, std::initializer_list<Operand> inputs) {
+  polyhead::require_separate(operation, std::span(&output, 1), std::span(inputs.begin(), inputs.size()));
 }
 
 inline Shape with_width(Shape shape, std::int64_t width) {
@@ -44,10 +42,53 @@ inline Shape with_width(Shape shape, std::int64_t width) {
   return shape;
 }
 
-// A module's parameter: floating, of exactly this shape.
-inline void require_parameter(std::string_view operation, const NamedView& tensor, const Shape& shape, DType dtype) {
-  require_tensor(operation, tensor, dtype);
-  require_shape(operation, tensor, shape);
+// The weight of a module: floating, with as many extents as `letters` ("[out,in]") names.
+inline void require_weight(std::string_view operation, const Tensor& weight, int rank, std::string_view letters) {
+  require(weight && weight.shape().size() == rank && is_floating(weight.dtype()), operation, ": the weight must be a floating tensor ",
+          letters, "; ", weight ? cat("it is ", weight.dtype(), " ", weight.shape()) : cat("there is none"));
+}
+
+// No output may share memory with a parameter of the module.
+template <class M>
+void require_parameters_separate(std::string_view operation, std::initializer_list<Operand> outputs, const M& module) {
+  module.visit([&](const std::string& name, const Tensor& parameter) {
+    for (const Operand& output : outputs) {
+      require(!overlaps(output.view, parameter), operation, ": ", output.name, " overlaps the parameter ", name,
+              "; outputs need memory of their own");
+    }
+  });
+}
+
+// Gradients of the parameters are a module of the same structure (zeros_like), which shares no memory with anything that is read or with
+// another output: checked before the first of them is written.
+template <class M>
+void require_gradients(std::string_view operation, const M& module, M& grads, std::span<const Operand> inputs,
+                       std::span<const Operand> outputs = {}) {
+  const auto own = parameters(module);
+  const auto given = parameters(grads);
+  const auto find = [](const auto& list, const std::string& name) {
+    return std::find_if(list.begin(), list.end(), [&](const auto& item) { return item.first == name; });
+  };
+  for (const auto& [name, parameter] : own) {
+    const auto gradient = find(given, name);
+    require(gradient != given.end(), operation, ": grads->", name, " is missing");
+    const std::string full = "grads->" + name;
+    const Operand written{full, *gradient->second};
+    require_exactly(operation, written, parameter->shape(), parameter->dtype());
+    polyhead::require_separate(operation, {&written, 1}, inputs);
+    polyhead::require_separate(operation, {&written, 1}, outputs);
+    for (const auto& [other, read] : own) {
+      require(!overlaps(written.view, *read), operation, ": ", full, " overlaps ", other, "; outputs need memory of their own");
+    }
+  }
+  for (const auto& [name, gradient] : given) {
+    require(find(own, name) != own.end(), operation, ": grads has ", name, ", which the module does not have");
+  }
+}
+
+template <class M>
+void require_gradients(std::string_view operation, const M& module, M& grads, std::initializer_list<Operand> inputs, const Operand& output = {}) {
+  require_gradients(operation, module, grads, std::span(inputs.begin(), inputs.size()), std::span(&output, 1));
 }
 
 }  // namespace polyhead::nn

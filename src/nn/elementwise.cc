@@ -1,30 +1,31 @@
 #include "nn/elementwise.h"
 
-#include <cmath>
 #include <vector>
 
 #include "core/dispatch.h"
 #include "core/index.h"
+#include "core/parallel.h"
+#include "core/shared_sums.h"
+#include "nn/rows.h"
+#include "problem/problem.h"
 
 namespace polyhead::nn {
 namespace {
 
-// f(Type<T>) with one storage type for all tensors of the operation.
+// f(row, column) for every element of a tensor [*,width].
 template <class F>
-void for_storage(ConstTensorView x, const F& f) {
-  dispatch_floating(x.dtype(), f);
+void for_each_element(const Shape& shape, double nanoseconds, Executor* executor, const F& f) {
+  const std::int64_t width = shape[-1];
+  parallel_for(numel(shape.first(shape.size() - 1)), row_grain(width, nanoseconds), executor, [&](std::int64_t first, std::int64_t last) {
+    for (std::int64_t row = first; row < last; ++row) {
+      for (std::int64_t e = 0; e < width; ++e) f(row, e);
+    }
+  });
 }
 
 // One [L,E] slice of a view [*,L,E].
-template <class T>
-struct Slice {
-  T* data;
-  std::int64_t row, column;
-  T& operator()(std::int64_t i, std::int64_t j) const { return data[i * row + j * column]; }
-};
-
 template <class T, class Void>
-Slice<T> slice(const BasicTensorView<Void>& view, std::int64_t b) {
+HeadSlice<T> slice(const BasicTensorView<Void>& view, std::int64_t b) {
   const int lead = view.rank() - 2;
   const std::int64_t offset = offset_at(view.shape().first(lead), view.strides().first(lead), b);
   return {static_cast<T*>(view.data()) + offset, view.strides()[lead], view.strides()[lead + 1]};
@@ -41,85 +42,96 @@ std::vector<std::int64_t> kept_positions(ConstTensorView keep, std::int64_t b, s
 
 }  // namespace
 
-void sigmoid_in_place(TensorView x) {
-  for_storage(x, [&](auto type) {
+void multiply(ConstTensorView a, ConstTensorView b, TensorView out, Executor* executor) {
+  dispatch_floating(out.dtype(), [&](auto type) {
     using T = typename decltype(type)::type;
-    T* data = x.data<T>();
-    for_each_offset<1>(x.shape(), {x.strides()}, [&](const auto& at) {
-      const auto value = load(data[at[0]]);
-      data[at[0]] = store<T>(1 / (1 + std::exp(-value)));
+    const Rows<const T> x(a.expand(out.shape())), y(b.expand(out.shape()));
+    const Rows<T> target(out);
+    for_each_element(out.shape(), 1, executor,
+                     [&](std::int64_t row, std::int64_t e) { target.at(row, e) = store<T>(load(x.at(row, e)) * load(y.at(row, e))); });
+  });
+}
+
+void sigmoid_backward(ConstTensorView y_view, ConstTensorView factor, ConstTensorView d_y_view, TensorView d_x, Executor* executor) {
+  dispatch_floating(d_x.dtype(), [&](auto type) {
+    using T = typename decltype(type)::type;
+    const Rows<const T> y(y_view), times(factor.expand(y_view.shape())), d_y(d_y_view);
+    const Rows<T> target(d_x);
+    for_each_element(y_view.shape(), 2, executor, [&](std::int64_t row, std::int64_t e) {
+      // In float64: three roundings fewer, which a sum over many rows would show.
+      const double value = load(y.at(row, e));
+      target.at(row, e) = store<T>(load(d_y.at(row, e)) * double{load(times.at(row, e))} * value * (1 - value));
     });
   });
 }
 
-void multiply(ConstTensorView a, ConstTensorView b, TensorView out) {
-  const ConstTensorView x = a.expand(out.shape()), y = b.expand(out.shape());
-  for_storage(out, [&](auto type) {
+void add(ConstTensorView x, TensorView sums, Executor* executor) {
+  dispatch_floating(sums.dtype(), [&](auto type) {
     using T = typename decltype(type)::type;
-    const T *px = x.data<T>(), *py = y.data<T>();
-    T* target = out.data<T>();
-    for_each_offset<3>(out.shape(), {x.strides(), y.strides(), out.strides()},
-                       [&](const auto& at) { target[at[2]] = store<T>(load(px[at[0]]) * load(py[at[1]])); });
-  });
-}
-
-void sigmoid_backward(ConstTensorView y, ConstTensorView factor, ConstTensorView d_y, TensorView d_x) {
-  const ConstTensorView times = factor.expand(y.shape());
-  for_storage(d_x, [&](auto type) {
-    using T = typename decltype(type)::type;
-    const T *py = y.data<T>(), *pf = times.data<T>(), *pd = d_y.data<T>();
-    T* target = d_x.data<T>();
-    for_each_offset<4>(y.shape(), {y.strides(), times.strides(), d_y.strides(), d_x.strides()}, [&](const auto& at) {
-      const auto value = load(py[at[0]]);
-      target[at[3]] = store<T>(load(pd[at[2]]) * load(pf[at[1]]) * value * (1 - value));
+    const Rows<const T> term(x.expand(sums.shape()));
+    const Rows<T> target(sums);
+    for_each_element(sums.shape(), 1, executor, [&](std::int64_t row, std::int64_t e) {
+      target.at(row, e) = store<T>(load(target.at(row, e)) + load(term.at(row, e)));
     });
   });
 }
 
-void add(ConstTensorView x, TensorView sums) {
-  const ConstTensorView terms = x.expand(broadcast_shapes(x.shape(), sums.shape()));
-  const TensorView targets = sums.expand(terms.shape());
-  for_storage(sums, [&](auto type) {
+void sum_to(ConstTensorView x, TensorView target) {
+  const SharedSums sums(target);
+  const Shape shape = broadcast_shapes(x.shape(), target.shape());
+  const ConstTensorView terms = x.expand(shape);
+  const TensorView totals = sums.view().expand(shape);
+  const int outer = shape.size() - 1;
+  dispatch_floating(x.dtype(), [&](auto type) {
     using T = typename decltype(type)::type;
-    const T* source = terms.data<T>();
-    T* target = targets.data<T>();
-    for_each_offset<2>(terms.shape(), {terms.strides(), targets.strides()},
-                       [&](const auto& at) { target[at[1]] = store<T>(load(target[at[1]]) + load(source[at[0]])); });
+    const T* term = terms.data<T>();
+    double* total = totals.data<double>();
+    for_each_offset<2>(shape.first(outer), {terms.strides().first(outer), totals.strides().first(outer)}, [&](const auto& at) {
+      for (std::int64_t e = 0; e < shape[-1]; ++e) total[at[1] + e * totals.stride(-1)] += load(term[at[0] + e * terms.stride(-1)]);
+    });
   });
+  sums.store();
 }
 
-void reduce_positions(ConstTensorView x, ConstTensorView keep, Reduce reduce, TensorView reduced) {
+void reduce_positions(ConstTensorView x, ConstTensorView keep, Reduce reduce, TensorView reduced, Executor* executor) {
   const std::int64_t batch = numel(x.shape().first(x.rank() - 2)), length = x.extent(-2), width = x.extent(-1);
-  for_storage(x, [&](auto type) {
-    using T = typename decltype(type)::type;
-    std::vector<double> sums(static_cast<std::size_t>(width));
-    for (std::int64_t b = 0; b < batch; ++b) {
-      const std::vector<std::int64_t> kept = kept_positions(keep, b, length);
-      const auto from = slice<const T>(x, b);
-      const auto to = slice<T>(reduced, b);
-      sums.assign(sums.size(), 0.0);
-      for (const std::int64_t i : kept) {
-        for (std::int64_t j = 0; j < width; ++j) sums[static_cast<std::size_t>(j)] += load(from(i, j));
-      }
-      const double divisor = reduce == Reduce::mean && !kept.empty() ? static_cast<double>(kept.size()) : 1;
-      for (std::int64_t j = 0; j < width; ++j) to(0, j) = store<T>(sums[static_cast<std::size_t>(j)] / divisor);
-    }
+  dispatch_floating(x.dtype(), [&](auto from_type) {
+    dispatch_floating(reduced.dtype(), [&](auto to_type) {
+      using From = typename decltype(from_type)::type;
+      using To = typename decltype(to_type)::type;
+      parallel_for(batch, row_grain(length * width, 1), executor, [&](std::int64_t first, std::int64_t last) {
+        std::vector<double> sums(static_cast<std::size_t>(width));
+        for (std::int64_t b = first; b < last; ++b) {
+          const std::vector<std::int64_t> kept = kept_positions(keep, b, length);
+          const auto from = slice<const From>(x, b);
+          const auto to = slice<To>(reduced, b);
+          sums.assign(sums.size(), 0.0);
+          for (const std::int64_t i : kept) {
+            for (std::int64_t j = 0; j < width; ++j) sums[static_cast<std::size_t>(j)] += load(from(i, j));
+          }
+          const double divisor = reduce == Reduce::mean && !kept.empty() ? static_cast<double>(kept.size()) : 1;
+          for (std::int64_t j = 0; j < width; ++j) to(0, j) = store<To>(sums[static_cast<std::size_t>(j)] / divisor);
+        }
+      });
+    });
   });
 }
 
-void spread_mean(ConstTensorView d_mean, ConstTensorView keep, TensorView d_x) {
+void spread_mean(ConstTensorView d_mean, ConstTensorView keep, TensorView d_x, Executor* executor) {
   const std::int64_t batch = numel(d_x.shape().first(d_x.rank() - 2)), length = d_x.extent(-2), width = d_x.extent(-1);
   fill(d_x, 0);
-  for_storage(d_x, [&](auto type) {
+  dispatch_floating(d_x.dtype(), [&](auto type) {
     using T = typename decltype(type)::type;
-    for (std::int64_t b = 0; b < batch; ++b) {
-      const std::vector<std::int64_t> kept = kept_positions(keep, b, length);
-      const auto from = slice<const T>(d_mean, b);
-      const auto to = slice<T>(d_x, b);
-      for (const std::int64_t i : kept) {
-        for (std::int64_t j = 0; j < width; ++j) to(i, j) = store<T>(load(from(0, j)) / static_cast<double>(kept.size()));
+    parallel_for(batch, row_grain(length * width, 1), executor, [&](std::int64_t first, std::int64_t last) {
+      for (std::int64_t b = first; b < last; ++b) {
+        const std::vector<std::int64_t> kept = kept_positions(keep, b, length);
+        const auto from = slice<const T>(d_mean, b);
+        const auto to = slice<T>(d_x, b);
+        for (const std::int64_t i : kept) {
+          for (std::int64_t j = 0; j < width; ++j) to(i, j) = store<T>(load(from(0, j)) / static_cast<double>(kept.size()));
+        }
       }
-    }
+    });
   });
 }
 

@@ -1,28 +1,31 @@
 // Products and sums over strided tensors that the attention layer needs between its maps.
 #pragma once
 
+#include "polyhead/executor.h"
 #include "polyhead/tensor_view.h"
 
 namespace polyhead::nn {
 
-// x = 1 / (1 + exp(-x))
-void sigmoid_in_place(TensorView x);
-
 // out = a * b, shapes broadcast to out's
-void multiply(ConstTensorView a, ConstTensorView b, TensorView out);
+void multiply(ConstTensorView a, ConstTensorView b, TensorView out, Executor* executor);
 
 // d_x = d_y * y * (1 - y) * factor: back through y = sigmoid(x), times whatever y was multiplied with. d_x may be d_y.
-void sigmoid_backward(ConstTensorView y, ConstTensorView factor, ConstTensorView d_y, TensorView d_x);
+void sigmoid_backward(ConstTensorView y, ConstTensorView factor, ConstTensorView d_y, TensorView d_x, Executor* executor);
 
-// sums += x, x broadcast to the shape of sums or sums' memory shared between its elements
-void add(ConstTensorView x, TensorView sums);
+// sums += x, one shape
+void add(ConstTensorView x, TensorView sums, Executor* executor);
+
+// target = x summed over the positions that broadcasting target to x repeats, in float64: there may be many, and their terms cancel.
+// Elements of target may share memory; what belongs to one is summed in it.
+void sum_to(ConstTensorView x, TensorView target);
 
 enum class Reduce : std::uint8_t { sum, mean };
 
-// reduced[*,1,E] = sum or mean of x[*,L,E] over the positions that keep [*,L] (bool; absent: all) has true; 0 where there is none
-void reduce_positions(ConstTensorView x, ConstTensorView keep, Reduce reduce, TensorView reduced);
+// reduced[*,1,E] = sum or mean of x[*,L,E] over the positions that keep [*,L] (bool; absent: all) has true; 0 where there is none.
+// Any floating dtypes.
+void reduce_positions(ConstTensorView x, ConstTensorView keep, Reduce reduce, TensorView reduced, Executor* executor);
 
 // The way back of the mean: d_x[*,L,E] = d_mean / count at the kept positions, else 0
-void spread_mean(ConstTensorView d_mean, ConstTensorView keep, TensorView d_x);
+void spread_mean(ConstTensorView d_mean, ConstTensorView keep, TensorView d_x, Executor* executor);
 
 }  // namespace polyhead::nn

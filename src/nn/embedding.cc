@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <numeric>
 
+#include "core/index.h"
 #include "core/parallel.h"
 #include "nn/check.h"
 #include "nn/initialise.h"
@@ -10,12 +11,6 @@
 
 namespace polyhead::nn {
 namespace {
-
-void require_parameters(const char* operation, const Embedding& embedding) {
-  require(embedding.weight && embedding.weight.shape().size() == 2 && is_floating(embedding.weight.dtype()), operation,
-          ": the weight must be a floating tensor [count,width]; ",
-          embedding.weight ? cat("it is ", embedding.weight.dtype(), " ", embedding.weight.shape()) : cat("there is none"));
-}
 
 // All ids in row-major order, each known to be in [0, count).
 std::vector<std::int64_t> checked_ids(const char* operation, ConstTensorView ids, std::int64_t count) {
@@ -29,13 +24,8 @@ std::vector<std::int64_t> checked_ids(const char* operation, ConstTensorView ids
   ids.dtype() == DType::i64 ? read(ids.data<std::int64_t>()) : read(ids.data<std::int32_t>());
   for (std::size_t i = 0; i < values.size(); ++i) {
     if (0 <= values[i] && values[i] < count) continue;
-    Dims position = ids.shape();
-    auto index = static_cast<std::int64_t>(i);
-    for (int axis = position.size() - 1; axis >= 0; --axis) {
-      position[axis] = index % ids.extent(axis);
-      index /= ids.extent(axis);
-    }
-    fail(ErrorCode::invalid_argument, operation, ": ids", position, " is ", values[i], "; ids must be in [0,", count, ")");
+    fail(ErrorCode::invalid_argument, operation, ": ids", position_at(ids.shape(), static_cast<std::int64_t>(i)), " is ", values[i],
+         "; ids must be in [0,", count, ")");
   }
   return values;
 }
@@ -88,11 +78,11 @@ Embedding::Embedding(const EmbeddingConfig& config) {
   Initialiser(config.seed).normal(weight, 0, 1);
 }
 
-Embedding::Embedding(Tensor weight_) : weight(std::move(weight_)) { require_parameters("Embedding", *this); }
+Embedding::Embedding(Tensor weight_) : weight(std::move(weight_)) { require_weight("Embedding", weight, 2, "[count,width]"); }
 
 void Embedding::forward(ConstTensorView ids, TensorView y, Write y_write, Executor* executor) const {
   constexpr const char* kOperation = "Embedding.forward";
-  require_parameters(kOperation, *this);
+  require_weight(kOperation, weight, 2, "[count,width]");
   const std::vector<std::int64_t> rows = checked_ids(kOperation, ids, count());
   require_tensor(kOperation, {"y", y}, weight.dtype());
   require_shape(kOperation, {"y", y}, output_shape(ids, width()));
@@ -116,13 +106,12 @@ void Embedding::forward(ConstTensorView ids, TensorView y, Write y_write, Execut
 
 void Embedding::backward(ConstTensorView ids, ConstTensorView d_y, Embedding* grads, Executor* executor) const {
   constexpr const char* kOperation = "Embedding.backward";
-  require_parameters(kOperation, *this);
+  require_weight(kOperation, weight, 2, "[count,width]");
   const std::vector<std::int64_t> rows = checked_ids(kOperation, ids, count());
   require_tensor(kOperation, {"d_y", d_y}, weight.dtype());
   require_shape(kOperation, {"d_y", d_y}, output_shape(ids, width()));
   if (grads == nullptr) return;
-  require_parameter(kOperation, {"grads->weight", grads->weight}, weight.shape(), weight.dtype());
-  require_separate(kOperation, {"grads->weight", grads->weight}, {{"ids", ids}, {"d_y", d_y}, {"weight", weight}});
+  require_gradients(kOperation, *this, *grads, {{"ids", ids}, {"d_y", d_y}});
   fill(grads->weight, 0);
   dispatch_floating(weight.dtype(),
                     [&](auto type) { gather_gradients<typename decltype(type)::type>(rows, d_y, grads->weight, executor); });

@@ -46,6 +46,7 @@ void FeedForward::forward(ConstTensorView x, TensorView y, Saved* saved, Executo
   require_tensor(kOperation, {"y", y}, dtype);
   require_shape(kOperation, {"y", y}, with_width(x.shape(), output.out_width()));
   require_separate(kOperation, {"y", y}, {{"x", x}});
+  require_parameters_separate(kOperation, {{"y", y}}, *this);
   Tensor before(dtype, with_width(x.shape(), hidden.out_width()));
   hidden.forward(x, before, executor);
   if (saved == nullptr) {
@@ -68,7 +69,16 @@ void FeedForward::backward(ConstTensorView x, const Saved& saved, ConstTensorVie
   require_width(kOperation, {"d_y", d_y}, "out_width", output.out_width());
   require_tensor(kOperation, {"saved.hidden", saved.hidden}, dtype);
   require_shape(kOperation, {"saved.hidden", saved.hidden}, with_width(d_y.shape(), hidden.out_width()));
-  if (d_x) require_separate(kOperation, {"d_x", d_x}, {{"d_y", d_y}, {"saved.hidden", saved.hidden}});
+  const Shape x_shape = with_width(d_y.shape(), hidden.in_width());
+  if (d_x) {
+    require_exactly(kOperation, {"d_x", d_x}, x_shape, dtype);
+    require_separate(kOperation, {"d_x", d_x}, {{"x", x}, {"d_y", d_y}, {"saved.hidden", saved.hidden}});
+    require_parameters_separate(kOperation, {{"d_x", d_x}}, *this);
+  }
+  if (grads != nullptr) {
+    require_exactly(kOperation, {"x", x}, x_shape, dtype);
+    require_gradients(kOperation, *this, *grads, {{"x", x}, {"d_y", d_y}, {"saved.hidden", saved.hidden}}, {"d_x", d_x});
+  }
   Tensor d_hidden(dtype, saved.hidden.shape());
   if (grads == nullptr) {
     output.backward({}, d_y, d_hidden, nullptr, Write::replace, executor);

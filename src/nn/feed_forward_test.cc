@@ -86,11 +86,23 @@ TEST(FeedForward, ErrorsSayWhatWasGivenAndWhatIsAllowed) {
   Tensor x(DType::f32, {4, 3}), y(DType::f32, {4, 3}), narrow(DType::f32, {4, 2});
   EXPECT_EQ(error_message([&] { module.forward(narrow, y); }), "FeedForward.forward: x is [4,2]; its last extent must be width = 3");
   EXPECT_EQ(error_message([&] { module.forward(x, narrow); }), "FeedForward.forward: y is [4,2]; it must be [4,3]");
-  EXPECT_EQ(error_message([&] { module.forward(x, x); }), "FeedForward.forward: y overlaps x in memory");
+  EXPECT_EQ(error_message([&] { module.forward(x, x); }), "FeedForward.forward: y overlaps x; outputs need memory of their own");
   EXPECT_EQ(error_message([&] { module.backward(x, {}, y, x, nullptr); }), "FeedForward.backward: saved.hidden is missing");
   EXPECT_EQ(error_message(
                 [&] { FeedForward(Linear({.in_width = 2, .out_width = 3}), Linear({.in_width = 4, .out_width = 1}), Activation::relu); }),
             "FeedForward: hidden is float32 [3,2] and output float32 [1,4]; hidden's out_width must be output's in_width, in one dtype");
+}
+
+TEST(FeedForward, AWrongInputIsRefusedBeforeAnythingIsWritten) {
+  const FeedForward module({.width = 3, .hidden_width = 5});
+  const Tensor x(DType::f32, {4, 3}), d_y(DType::f32, {4, 3}), short_x(DType::f32, {2, 3});
+  Tensor y(DType::f32, {4, 3});
+  FeedForward::Saved saved;
+  module.forward(x, y, &saved);
+  FeedForward grads({.width = 3, .hidden_width = 5, .seed = 1});
+  const FeedForward before = grads;
+  EXPECT_EQ(error_message([&] { module.backward(short_x, saved, d_y, {}, &grads); }), "FeedForward.backward: x is [2,3]; it must be [4,3]");
+  EXPECT_TRUE(test::same_bits(grads.output.weight, before.output.weight));
 }
 
 }  // namespace

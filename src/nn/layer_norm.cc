@@ -10,10 +10,8 @@ namespace polyhead::nn {
 namespace {
 
 void require_parameters(const char* operation, const LayerNorm& norm) {
-  require(norm.weight && norm.weight.shape().size() == 1 && is_floating(norm.weight.dtype()), operation,
-          ": the weight must be a floating tensor [width]; ",
-          norm.weight ? cat("it is ", norm.weight.dtype(), " ", norm.weight.shape()) : cat("there is none"));
-  if (norm.bias) require_parameter(operation, {"bias", norm.bias}, norm.weight.shape(), norm.weight.dtype());
+  require_weight(operation, norm.weight, 1, "[width]");
+  if (norm.bias) require_exactly(operation, {"bias", norm.bias}, norm.weight.shape(), norm.weight.dtype());
   require(norm.epsilon >= 0, operation, ": epsilon is ", norm.epsilon, "; it may not be negative");
 }
 
@@ -170,14 +168,7 @@ void LayerNorm::backward(ConstTensorView x, ConstTensorView d_y, TensorView d_x,
     require_shape(kOperation, {"d_x", d_x}, x.shape());
     require_separate(kOperation, {"d_x", d_x}, {{"x", x}, {"d_y", d_y}, {"weight", weight}});
   }
-  const auto require_gradient = [&](std::string_view name, TensorView gradient) {
-    require_parameter(kOperation, {name, gradient}, weight.shape(), weight.dtype());
-    require_separate(kOperation, {name, gradient}, {{"x", x}, {"d_y", d_y}, {"weight", weight}, {"d_x", d_x}});
-  };
-  if (grads != nullptr) {
-    require_gradient("grads->weight", grads->weight);
-    if (bias) require_gradient("grads->bias", grads->bias);
-  }
+  if (grads != nullptr) require_gradients(kOperation, *this, *grads, {{"x", x}, {"d_y", d_y}}, {"d_x", d_x});
   if (width() == 0) return;
   dispatch_floating(weight.dtype(), [&](auto type) {
     using T = typename decltype(type)::type;

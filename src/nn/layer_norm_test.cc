@@ -143,8 +143,9 @@ TEST(LayerNorm, ErrorsSayWhatWasGivenAndWhatIsAllowed) {
   Tensor x(DType::f32, {4, 3}), y(DType::f32, {4, 2});
   EXPECT_EQ(error_message([&] { norm.forward(y, y); }), "LayerNorm.forward: x is [4,2]; its last extent must be width = 3");
   EXPECT_EQ(error_message([&] { norm.forward(x, y); }), "LayerNorm.forward: y is [4,2]; it must be [4,3]");
-  EXPECT_EQ(error_message([&] { norm.forward(x, x); }), "LayerNorm.forward: y overlaps x in memory");
-  EXPECT_EQ(error_message([&] { norm.backward(x, x, x, nullptr); }), "LayerNorm.backward: d_x overlaps x in memory");
+  EXPECT_EQ(error_message([&] { norm.forward(x, x); }), "LayerNorm.forward: y overlaps x; outputs need memory of their own");
+  EXPECT_EQ(error_message([&] { norm.backward(x, x, x, nullptr); }),
+            "LayerNorm.backward: d_x overlaps x; outputs need memory of their own");
   EXPECT_EQ(error_message([&] { LayerNorm({.width = 3, .epsilon = -1}); }), "LayerNorm: epsilon is -1; it may not be negative");
   EXPECT_EQ(error_message([&] { LayerNorm().forward(x, y); }),
             "LayerNorm.forward: the weight must be a floating tensor [width]; there is none");

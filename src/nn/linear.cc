@@ -1,35 +1,16 @@
 #include "polyhead/nn/linear.h"
 
-#include <vector>
-
-#include "core/dispatch.h"
-#include "core/index.h"
 #include "cpu/gemm/gemm.h"
 #include "nn/check.h"
+#include "nn/elementwise.h"
 #include "nn/initialise.h"
 
 namespace polyhead::nn {
 namespace {
 
 void require_parameters(const char* operation, const Linear& linear) {
-  require(linear.weight && linear.weight.shape().size() == 2 && is_floating(linear.weight.dtype()), operation,
-          ": the weight must be a floating tensor [out,in]; ",
-          linear.weight ? cat("it is ", linear.weight.dtype(), " ", linear.weight.shape()) : cat("there is none"));
-  if (linear.bias) require_parameter(operation, {"bias", linear.bias}, {linear.out_width()}, linear.weight.dtype());
-}
-
-// d_bias[o] = sum_r d_y[r,o], in float64 for every storage: there may be many rows, and their terms cancel.
-void sum_rows(ConstTensorView d_y, TensorView d_bias) {
-  std::vector<double> sums(static_cast<std::size_t>(d_bias.numel()));
-  const int row_axes = d_y.rank() - 1;
-  dispatch_floating(d_y.dtype(), [&](auto type) {
-    using T = typename decltype(type)::type;
-    const T* data = d_y.data<T>();
-    for_each_offset<1>(d_y.shape().first(row_axes), {d_y.strides().first(row_axes)}, [&](const auto& row) {
-      for (std::size_t o = 0; o < sums.size(); ++o) sums[o] += load(data[row[0] + static_cast<std::int64_t>(o) * d_y.stride(-1)]);
-    });
-  });
-  copy(ConstTensorView(sums.data(), d_bias.shape()), d_bias);
+  require_weight(operation, linear.weight, 2, "[out,in]");
+  if (linear.bias) require_exactly(operation, {"bias", linear.bias}, {linear.out_width()}, linear.weight.dtype());
 }
 
 }  // namespace
@@ -71,12 +52,7 @@ void Linear::backward(ConstTensorView x, ConstTensorView d_y, TensorView d_x, Li
   if (grads != nullptr) {
     require_tensor(kOperation, {"x", x}, weight.dtype());
     require_shape(kOperation, {"x", x}, x_shape);
-    require_parameter(kOperation, {"grads->weight", grads->weight}, weight.shape(), weight.dtype());
-    require_separate(kOperation, {"grads->weight", grads->weight}, {{"x", x}, {"d_y", d_y}, {"weight", weight}, {"d_x", d_x}});
-    if (bias) {
-      require_parameter(kOperation, {"grads->bias", grads->bias}, bias.shape(), weight.dtype());
-      require_separate(kOperation, {"grads->bias", grads->bias}, {{"x", x}, {"d_y", d_y}, {"weight", weight}, {"d_x", d_x}});
-    }
+    require_gradients(kOperation, *this, *grads, {{"x", x}, {"d_y", d_y}}, {"d_x", d_x});
   }
   if (d_x) {
     // d_x[r,i] = sum_o d_y[r,o] weight[o,i]
@@ -86,7 +62,7 @@ void Linear::backward(ConstTensorView x, ConstTensorView d_y, TensorView d_x, Li
   const int row_axes = d_y.rank() - 1;
   // d_weight[o,i] = sum_r d_y[r,o] x[r,i]
   cpu::gemm({.a = d_y.move_axis(-1, 0), .b = x, .c = grads->weight, .k_axes = row_axes}, executor);
-  if (bias) sum_rows(d_y, grads->bias);
+  if (bias) sum_to(d_y, grads->bias);  // d_bias[o] = sum_r d_y[r,o]
 }
 
 }  // namespace polyhead::nn

@@ -135,15 +135,25 @@ TEST(Linear, OutputsMayNotOverlapInputs) {
   const TensorView x = packed.view().slice(1, 0, 3), beside = packed.view().slice(1, 3, 5), over = packed.view().slice(1, 2, 4);
   Linear linear({.in_width = 3, .out_width = 2});
   EXPECT_EQ(error_message([&] { linear.forward(x, beside); }), "");
-  EXPECT_EQ(error_message([&] { linear.forward(x, over); }), "Linear.forward: y overlaps x in memory");
+  EXPECT_EQ(error_message([&] { linear.forward(x, over); }), "Linear.forward: y overlaps x; outputs need memory of their own");
   Tensor small(DType::f32, {1, 2});
   EXPECT_EQ(error_message([&] {
               linear.forward(x, small.view().expand({4, 2}));
             }),
             "Linear.forward: elements of y share memory: shape [4,2], strides [0,1]");
   EXPECT_EQ(error_message([&] { linear.backward(x, beside, packed.view().slice(1, 1, 4), nullptr); }),
-            "Linear.backward: d_x overlaps x in memory");
-  EXPECT_EQ(error_message([&] { linear.backward(x, beside, {}, &linear); }), "Linear.backward: grads->weight overlaps weight in memory");
+            "Linear.backward: d_x overlaps x; outputs need memory of their own");
+  EXPECT_EQ(error_message([&] { linear.backward(x, beside, {}, &linear); }),
+            "Linear.backward: grads->weight overlaps weight; outputs need memory of their own");
+}
+
+TEST(Linear, GradientsOfAnotherStructureAreRefusedBeforeAnythingIsWritten) {
+  const Linear linear({.in_width = 3, .out_width = 2, .bias = false});
+  const Tensor x(DType::f32, {4, 3}), d_y(DType::f32, {4, 2});
+  Linear grads({.in_width = 3, .out_width = 2, .seed = 1});
+  const Linear before = grads;
+  EXPECT_EQ(error_message([&] { linear.backward(x, d_y, {}, &grads); }), "Linear.backward: grads has bias, which the module does not have");
+  EXPECT_TRUE(same_bits(grads.weight, before.weight));
 }
 
 }  // namespace

@@ -1,15 +1,30 @@
 #include "polyhead/nn/multi_head_attention.h"
 
+#include <vector>
+
 #include "nn/attention_shapes.h"
 #include "nn/check.h"
 #include "nn/elementwise.h"
+#include "polyhead/nn/activation.h"
 #include "sdpa/dense_mask.h"
 
 namespace polyhead::nn {
 namespace {
 
+constexpr const char* kForward = "MultiHeadAttention.forward";
+
 bool restricts(const Mask& mask) {
-  return mask.causal || mask.window.left || mask.window.right || mask.key_lengths || mask.attend || mask.block || mask.attend_keys || mask.block_keys;
+  bool any = mask.causal || mask.window.left || mask.window.right;
+  mask.visit([&](std::string_view, ConstTensorView) { any = true; });
+  return any;
+}
+
+// What forward and backward read besides the parameters.
+std::vector<Operand> inputs_of(const AttentionInput& input, const Mask& mask, ConstTensorView bias, ConstTensorView dropout_keep) {
+  std::vector<Operand> inputs{
+      {"query", input.query}, {"key", input.key}, {"value", input.value}, {"bias", bias}, {"dropout_keep", dropout_keep}};
+  mask.visit([&](std::string_view name, ConstTensorView view) { inputs.push_back({name, view}); });
+  return inputs;
 }
 
 Shape merged_shape(const MultiHeadAttentionConfig& c, const AttentionShapes& shapes) {
@@ -28,7 +43,7 @@ Tensor mean_positions(const MultiHeadAttentionConfig& c, const AttentionShapes& 
   const Mask keys{.key_lengths = mask.key_lengths, .attend_keys = mask.attend_keys, .block_keys = mask.block_keys};
   Shape shape = shapes.lead;
   shape.push_back(shapes.positions);
-  return Tensor::copy_of(dense_mask(keys, shapes.lead, 1, 1, shapes.keys).view().reshape(shape));
+  return Tensor::copy_of(dense_mask(kForward, keys, shapes.lead, 1, 1, shapes.keys).view().reshape(shape));
 }
 
 // The axis next to the width: [.., L, .., E] -> [*,L,E].
@@ -63,16 +78,19 @@ Shape MultiHeadAttention::maps_shape(const AttentionInput& input) const {
 
 // x -> q, k, v -> heads -> sdpa -> merge -> gate -> output map      (docs/maths.md, eq. 11-15)
 void MultiHeadAttention::forward(const AttentionInput& input, TensorView out, const AttentionOptions& options, MultiHeadAttentionSaved* saved) const {
-  constexpr const char* kOperation = "MultiHeadAttention.forward";
+  constexpr const char* kOperation = kForward;
   const AttentionShapes shapes = attention_shapes(kOperation, config, input);
   require_heads_fit_rank(kOperation, input);
   require_tensor(kOperation, {"out", out}, config.dtype);
   require_shape(kOperation, {"out", out}, output_shape(input));
-  require_separate(kOperation, {"out", out}, {{"query", input.query}, {"key", input.key}, {"value", input.value}, {"bias", options.bias}});
+  const Operand written{"out", out};
+  polyhead::require_separate(kOperation, {&written, 1}, inputs_of(input, options.mask, options.bias, options.dropout_keep));
+  require_parameters_separate(kOperation, {written}, *this);
   MultiHeadAttentionSaved local;
   MultiHeadAttentionSaved& s = saved ? *saved : local;
   s = {};
   s.input = input;
+  s.bias = options.bias;
 
   const ConstTensorView key = input.key ? input.key : input.query, value = input.value ? input.value : key;
   const Mask mask = pair_mask(kOperation, options.mask, shapes);
@@ -83,7 +101,7 @@ void MultiHeadAttention::forward(const AttentionInput& input, TensorView out, co
     s.query_mean = Tensor(config.dtype, with_extents(shapes.query, shapes.axis, 1, config.query_width));
     s.mean_positions = mean_positions(config, shapes, mask);
     reduce_positions(positions_last(input.query, shapes.axis), s.mean_positions, Reduce::mean,
-                     positions_last(s.query_mean.view(), shapes.axis));
+                     positions_last(s.query_mean.view(), shapes.axis), options.executor);
     s.q = Tensor(config.dtype, with_extents(shapes.query, shapes.axis, 1, q.out_width()));
     q.forward(s.query_mean, s.q, options.executor);
   }
@@ -93,12 +111,16 @@ void MultiHeadAttention::forward(const AttentionInput& input, TensorView out, co
   s.k_heads = split_heads(ConstTensorView(s.k), shapes.axis, config.kv_heads);
   s.v_heads = split_heads(ConstTensorView(s.v), shapes.axis, config.kv_heads);
 
-  s.sdpa = {.scale = config.scale, .mask = mask, .bias = pair_bias(kOperation, options.bias, shapes), .softcap = config.softcap,
-            .empty_rows = config.empty_rows, .backend = options.backend, .executor = options.executor};
+  s.sdpa = {.scale = config.scale,
+            .mask = mask,
+            .bias = pair_bias(kOperation, options.bias, shapes),
+            .softcap = config.softcap,
+            .empty_rows = config.empty_rows,
+            .backend = options.backend};
   if (options.mode == Mode::training) s.sdpa.dropout = {config.dropout, options.dropout_seed, options.dropout_keep};
   if (shapes.added_keys > 0) {
     if (restricts(mask)) {
-      s.padded_mask = padded_mask(mask, config.heads, shapes);
+      s.padded_mask = padded_mask(kOperation, mask, shapes);
       s.sdpa.mask = {.attend = s.padded_mask};
     }
     if (options.bias) {
@@ -110,15 +132,19 @@ void MultiHeadAttention::forward(const AttentionInput& input, TensorView out, co
   s.attended = Tensor(config.dtype, merged_shape(config, shapes));
   s.attended_heads = split_heads(ConstTensorView(s.attended), shapes.axis, config.heads);
   s.lse = Tensor(accumulation_dtype(config.dtype), s.q_heads.shape().first(s.q_heads.rank() - 1));
-  sdpa_forward({.q = s.q_heads, .k = s.k_heads, .v = s.v_heads, .out = split_heads(s.attended.view(), shapes.axis, config.heads), .lse = s.lse}, s.sdpa);
+  SdpaOptions sdpa = s.sdpa;
+  sdpa.executor = options.executor;  // which may be gone when s is read again
+  sdpa_forward(
+      {.q = s.q_heads, .k = s.k_heads, .v = s.v_heads, .out = split_heads(s.attended.view(), shapes.axis, config.heads), .lse = s.lse},
+      sdpa);
 
   Tensor gated;
   if (config.gate == Gate::sigmoid) {
     s.gate = Tensor(config.dtype, with_extents(shapes.query, shapes.axis, shapes.positions, gate.out_width()));
     gate.forward(input.query, s.gate, options.executor);
-    sigmoid_in_place(s.gate);
+    activate(Activation::sigmoid, s.gate, s.gate, options.executor);
     gated = Tensor(config.dtype, s.gate.shape());
-    multiply(s.attended, s.gate, gated);
+    multiply(s.attended, s.gate, gated, options.executor);
   }
   const ConstTensorView merged = gated ? ConstTensorView(gated) : ConstTensorView(s.attended);
   if (config.output == OutputMap::linear) {
@@ -129,35 +155,37 @@ void MultiHeadAttention::forward(const AttentionInput& input, TensorView out, co
 }
 
 // The chain of forward(), read from its end      (docs/maths.md, eq. 16-22)
-void MultiHeadAttention::backward(const MultiHeadAttentionSaved& s, ConstTensorView d_out, const MultiHeadAttentionGradients& gradients) const {
+void MultiHeadAttention::backward(const MultiHeadAttentionSaved& s, ConstTensorView d_out, const MultiHeadAttentionGradients& gradients,
+                                  Executor* executor) const {
   constexpr const char* kOperation = "MultiHeadAttention.backward";
   require(static_cast<bool>(s.lse), kOperation, ": saved is empty; give it to forward first");
   const AttentionInput& input = s.input;
   const AttentionShapes shapes = attention_shapes(kOperation, config, input);
-  Executor* executor = s.sdpa.executor;
   require_tensor(kOperation, {"d_out", d_out}, config.dtype);
   require_shape(kOperation, {"d_out", d_out}, output_shape(input));
-  const auto check_gradient = [&](const char* name, TensorView gradient, ConstTensorView of) {
-    if (!gradient) return;
-    require(static_cast<bool>(of), kOperation, ": a gradient of ", name, " is asked for, which forward was not given");
-    require_tensor(kOperation, {name, gradient}, config.dtype);
-    require_shape(kOperation, {name, gradient}, of.shape());
-    require_separate(kOperation, {name, gradient}, {{"query", input.query}, {"key", input.key}, {"value", input.value}, {"d_out", d_out}});
-  };
-  check_gradient("query", gradients.query, input.query);
-  check_gradient("key", gradients.key, input.key);
-  check_gradient("value", gradients.value, input.value);
-  require(!gradients.query || !gradients.key || !overlaps(gradients.query, gradients.key), kOperation, ": the gradients of query and key overlap");
-  require(!gradients.value || !((gradients.query && overlaps(gradients.query, gradients.value)) || (gradients.key && overlaps(gradients.key, gradients.value))),
-          kOperation, ": the gradient of value overlaps another one");
+  std::vector<Operand> read = inputs_of(input, s.sdpa.mask, s.bias, s.sdpa.dropout.keep);
+  read.push_back({"d_out", d_out});
+  const Operand written[] = {{"the gradient of query", gradients.query},
+                             {"the gradient of key", gradients.key},
+                             {"the gradient of value", gradients.value},
+                             {"the gradient of bias", gradients.bias, true}};
+  const ConstTensorView gradient_of[] = {input.query, input.key, input.value, s.bias};
+  for (std::size_t i = 0; i < std::size(written); ++i) {
+    if (!written[i].view) continue;
+    require(static_cast<bool>(gradient_of[i]), kOperation, ": ", written[i].name, " is asked for, which forward was not given");
+    require_exactly(kOperation, written[i], gradient_of[i].shape(), config.dtype);
+  }
+  polyhead::require_separate(kOperation, written, read);
+  require_parameters_separate(kOperation, {written[0], written[1], written[2], written[3]}, *this);
   MultiHeadAttention* grads = gradients.parameters;
+  if (grads) require_gradients(kOperation, *this, *grads, read, written);
   const auto part = [&](Linear MultiHeadAttention::*map) { return grads ? &(grads->*map) : nullptr; };
 
   // out = output(attended * gate)
   Tensor d_merged, gated;
   if (config.gate == Gate::sigmoid) {
     gated = Tensor(config.dtype, s.gate.shape());
-    multiply(s.attended, s.gate, gated);
+    multiply(s.attended, s.gate, gated, executor);
   }
   if (config.output == OutputMap::linear) {
     const ConstTensorView merged = gated ? ConstTensorView(gated) : ConstTensorView(s.attended);
@@ -169,13 +197,14 @@ void MultiHeadAttention::backward(const MultiHeadAttentionSaved& s, ConstTensorV
   Tensor d_gate, d_attended;
   if (config.gate == Gate::sigmoid) {
     d_gate = Tensor(config.dtype, s.gate.shape());
-    sigmoid_backward(s.gate, s.attended, d_merged, d_gate);
-    multiply(d_merged, s.gate, d_merged);
+    sigmoid_backward(s.gate, s.attended, d_merged, d_gate, executor);
+    multiply(d_merged, s.gate, d_merged, executor);
     if (s.attended.shape() == d_merged.shape()) {
       d_attended = std::move(d_merged);
     } else {  // every position was gated from the one global query
       d_attended = Tensor(config.dtype, s.attended.shape());
-      reduce_positions(positions_last(ConstTensorView(d_merged), shapes.axis), {}, Reduce::sum, positions_last(d_attended.view(), shapes.axis));
+      reduce_positions(positions_last(ConstTensorView(d_merged), shapes.axis), {}, Reduce::sum,
+                       positions_last(d_attended.view(), shapes.axis), executor);
     }
   } else {
     d_attended = std::move(d_merged);
@@ -188,15 +217,20 @@ void MultiHeadAttention::backward(const MultiHeadAttentionSaved& s, ConstTensorV
     d_padded_bias = Tensor(config.dtype, s.padded_bias.shape());
     d_bias = d_padded_bias;
   }
-  sdpa_backward({.q = s.q_heads, .k = s.k_heads, .v = s.v_heads, .out = s.attended_heads, .lse = s.lse,
-                 .d_out = split_heads(ConstTensorView(d_attended), shapes.axis, config.heads), .d_q = split_heads(d_q.view(), shapes.axis, config.heads),
-                 .d_k = split_heads(d_k.view(), shapes.axis, config.kv_heads), .d_v = split_heads(d_v.view(), shapes.axis, config.kv_heads),
+  SdpaOptions sdpa = s.sdpa;
+  sdpa.executor = executor;
+  sdpa_backward({.q = s.q_heads,
+                 .k = s.k_heads,
+                 .v = s.v_heads,
+                 .out = s.attended_heads,
+                 .lse = s.lse,
+                 .d_out = split_heads(ConstTensorView(d_attended), shapes.axis, config.heads),
+                 .d_q = split_heads(d_q.view(), shapes.axis, config.heads),
+                 .d_k = split_heads(d_k.view(), shapes.axis, config.kv_heads),
+                 .d_v = split_heads(d_v.view(), shapes.axis, config.kv_heads),
                  .d_bias = d_bias},
-                s.sdpa);
-  if (d_padded_bias) {
-    fill(gradients.bias, 0);
-    add(d_padded_bias.view().slice(-1, 0, shapes.keys), pair_bias(kOperation, gradients.bias, shapes));
-  }
+                sdpa);
+  if (d_padded_bias) sum_to(d_padded_bias.view().slice(-1, 0, shapes.keys), pair_bias(kOperation, gradients.bias, shapes));
 
   // q = q(query), k = [k(key), bias_k, 0], v = [v(value), bias_v, 0], gate = sigmoid(gate(query))
   const ConstTensorView key = input.key ? input.key : input.query, value = input.value ? input.value : key;
@@ -209,7 +243,7 @@ void MultiHeadAttention::backward(const MultiHeadAttentionSaved& s, ConstTensorV
     Tensor d_mean(config.dtype, s.query_mean.shape());
     q.backward(s.query_mean, d_q, d_mean, part(&MultiHeadAttention::q), Write::replace, executor);
     if (d_query) {
-      spread_mean(positions_last(ConstTensorView(d_mean), shapes.axis), s.mean_positions, positions_last(d_query, shapes.axis));
+      spread_mean(positions_last(ConstTensorView(d_mean), shapes.axis), s.mean_positions, positions_last(d_query, shapes.axis), executor);
     }
   }
   const auto own_positions = [&](const Tensor& d) { return d.view().slice(shapes.axis, 0, shapes.keys); };
@@ -218,9 +252,7 @@ void MultiHeadAttention::backward(const MultiHeadAttentionSaved& s, ConstTensorV
   if (config.gate == Gate::sigmoid) gate.backward(input.query, d_gate, d_query, part(&MultiHeadAttention::gate), Write::add, executor);
   if (config.bias_kv && grads) {
     const auto learned_gradient = [&](const Tensor& d, Tensor& learned) {
-      fill(learned, 0);
-      const TensorView sums = learned.view().reshape({d.extent(-1)});
-      add(d.view().slice(shapes.axis, shapes.keys, shapes.keys + 1), sums);
+      sum_to(d.view().slice(shapes.axis, shapes.keys, shapes.keys + 1), learned.view().reshape({d.extent(-1)}));
     };
     learned_gradient(d_k, grads->bias_k);
     learned_gradient(d_v, grads->bias_v);

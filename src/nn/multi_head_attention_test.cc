@@ -278,10 +278,150 @@ TEST(MultiHeadAttention, WrongSettingsAreSaidInNumbers) {
   EXPECT_EQ(forward_error({.query = x}, Tensor(DType::f32, {2, 3, 7})), "MultiHeadAttention.forward: out is [2,3,7]; it must be [2,3,8]");
   const Tensor mask(DType::boolean, {5, 2, 2, 3, 3}), bias(DType::f32, {5, 1, 2, 3, 3});
   EXPECT_EQ(forward_error({.query = x}, out, {.mask = {.attend = mask}}),
-            "MultiHeadAttention.forward: attend is [5,2,2,3,3]; it must be [T,S], [*,T,S] or [*,N,T,S] with * = [2], T = 3, S = 3");
+            "MultiHeadAttention.forward: attend is [5,2,2,3,3]; it must be [T,S], [*,T,S] or [*,N,T,S] with * = [2], N = 2, T = 3, S = 3 "
+            "or extents of 1");
   EXPECT_EQ(forward_error({.query = x}, out, {.bias = bias}),
-            "MultiHeadAttention.forward: bias is [5,1,2,3,3]; it must be [T,S], [N,T,S] or [first of *,N,T,S] with * = [2], T = 3, S = 3");
+            "MultiHeadAttention.forward: bias is [5,1,2,3,3]; it must be [T,S], [N,T,S] or [first of *,N,T,S] with * = [2], N = 2, T = 3, "
+            "S = 3 or extents of 1");
   EXPECT_EQ(error_message([&] { layer.backward({}, out, {}); }), "MultiHeadAttention.backward: saved is empty; give it to forward first");
+}
+
+TEST(MultiHeadAttention, WhatManySequencesAddToOneParameterIsRoundedOnce) {
+  const MultiHeadAttention layer({.query_width = 1, .output = OutputMap::none, .bias_kv = true, .dtype = DType::bf16, .seed = 1});
+  constexpr std::int64_t kSequences = 1000;  // bfloat16 counts to 256
+  const Tensor query(DType::bf16, {kSequences, 1, 1});
+  Tensor out(DType::bf16, query.shape()), d_out(DType::bf16, query.shape());
+  fill(d_out, 2);  // the weights of the two keys are 1/2 where the query is 0
+  MultiHeadAttentionSaved saved;
+  layer.forward({.query = query}, out, {}, &saved);
+  MultiHeadAttention grads = zeros_like(layer);
+  layer.backward(saved, d_out, {.parameters = &grads});
+  EXPECT_NEAR(test::to_doubles(grads.bias_v)[0], kSequences, 4);
+}
+
+TEST(MultiHeadAttention, ABiasGradientWithAddedKeysIsRoundedOnceAndMayShareItsMemory) {
+  for (const bool shared : {false, true}) {
+    MultiHeadAttentionConfig config{.query_width = 2, .heads = 2, .zero_key = true, .dtype = DType::f64, .seed = 1};
+    Random random(3);
+    const Tensor query = random.tensor(DType::f64, {300, 4, 2}), d_out = random.tensor(DType::f64, {300, 4, 2}),
+                 bias = random.tensor(DType::f64, {4, 1});
+    const auto gradient = [&](DType dtype, TensorView d_bias) {
+      config.dtype = dtype;
+      const MultiHeadAttention layer(config);
+      const Tensor x = Tensor::copy_of(query, dtype), d = Tensor::copy_of(d_out, dtype), b = Tensor::copy_of(bias, dtype);
+      Tensor out(dtype, x.shape());
+      MultiHeadAttentionSaved saved;
+      layer.forward({.query = x}, out, {.bias = b}, &saved);
+      layer.backward(saved, d, {.bias = d_bias});
+    };
+    Tensor exact(DType::f64, {4, 1}), narrow(DType::f32, shared ? Shape{1, 1} : Shape{4, 1});
+    gradient(DType::f64, exact);
+    gradient(DType::f32, narrow.view().expand({4, 1}));
+    double total = 0;
+    for (const double x : test::to_doubles(exact)) total += x;
+    if (shared) {
+      EXPECT_NEAR(test::to_doubles(narrow)[0], total, 1e-4);
+    } else {
+      EXPECT_TRUE(near(Tensor::copy_of(narrow, DType::f64), exact, 1e-4));
+    }
+  }
+}
+
+TEST(MultiHeadAttention, AGradientOfTheBiasHasItsShapeWithAddedKeysToo) {
+  const MultiHeadAttention layer({.query_width = 4, .heads = 2, .bias_kv = true});
+  const Tensor x(DType::f32, {2, 3, 4}), bias(DType::f32, {3, 3});
+  Tensor out(DType::f32, x.shape()), d_bias(DType::f32, {2, 2, 3, 3});
+  MultiHeadAttentionSaved saved;
+  layer.forward({.query = x}, out, {.bias = bias}, &saved);
+  EXPECT_EQ(error_message([&] { layer.backward(saved, out, {.bias = d_bias}); }),
+            "MultiHeadAttention.backward: the gradient of bias is [2,2,3,3]; it must be [3,3]");
+}
+
+TEST(MultiHeadAttention, GradientsShareNoMemoryWithEachOtherOrWithWhatIsRead) {
+  const MultiHeadAttention layer({.query_width = 4, .heads = 2});
+  const Tensor key(DType::f32, {2, 3, 4});
+  Tensor x(DType::f32, {2, 3, 4}), out(DType::f32, x.shape()), d_x(DType::f32, x.shape()), bias(DType::f32, {3, 3});
+  MultiHeadAttentionSaved saved;
+  layer.forward({.query = x, .key = key}, out, {.bias = bias}, &saved);
+  const auto refused = [&](const MultiHeadAttentionGradients& gradients) {
+    return error_message([&] { layer.backward(saved, out, gradients); });
+  };
+  const std::string rule = "; outputs need memory of their own";
+  EXPECT_EQ(refused({.bias = bias}), "MultiHeadAttention.backward: the gradient of bias overlaps bias" + rule);
+  EXPECT_EQ(refused({.bias = x.view().reshape({24}).slice(0, 0, 9).reshape({3, 3})}),
+            "MultiHeadAttention.backward: the gradient of bias overlaps query" + rule);
+  EXPECT_EQ(refused({.query = d_x, .bias = d_x.view().reshape({24}).slice(0, 0, 9).reshape({3, 3})}),
+            "MultiHeadAttention.backward: the gradient of bias overlaps the gradient of query" + rule);
+}
+
+TEST(MultiHeadAttention, TheOutputSharesNoMemoryWithMasksOrParameters) {
+  MultiHeadAttention layer({.query_width = 4, .heads = 2});
+  const Tensor x(DType::f32, {4, 4});
+  EXPECT_EQ(error_message([&] { layer.forward({.query = x}, layer.output.weight); }),
+            "MultiHeadAttention.forward: out overlaps the parameter output.weight; outputs need memory of their own");
+  Tensor out(DType::f32, {4, 4});
+  const ConstTensorView mask(out.view().data(), DType::boolean, {4, 4});
+  EXPECT_EQ(error_message([&] { layer.forward({.query = x}, out, {.mask = {.attend = mask}}); }),
+            "MultiHeadAttention.forward: out overlaps attend; outputs need memory of their own");
+}
+
+TEST(MultiHeadAttention, GradientsOfAnotherStructureAreRefusedBeforeAnythingIsWritten) {
+  const MultiHeadAttention layer({.query_width = 4, .heads = 2, .gate = Gate::sigmoid});
+  const Tensor x(DType::f32, {3, 4});
+  Tensor out(DType::f32, x.shape()), d_x(DType::f32, x.shape());
+  fill(d_x, 7);
+  MultiHeadAttentionSaved saved;
+  layer.forward({.query = x}, out, {}, &saved);
+  MultiHeadAttention grads({.query_width = 4, .heads = 2});
+  const MultiHeadAttention before = grads;
+  EXPECT_EQ(error_message([&] { layer.backward(saved, out, {.query = d_x, .parameters = &grads}); }),
+            "MultiHeadAttention.backward: grads->gate.weight is missing");
+  EXPECT_TRUE(same_bits(grads.output.weight, before.output.weight));
+  EXPECT_EQ(test::to_doubles(d_x)[0], 7);
+}
+
+// Counts its calls; in use by nothing that was not given it.
+class Counter final : public Executor {
+ public:
+  int num_threads() const override { return 2; }
+  void run(std::int64_t count, const std::function<void(std::int64_t)>& task) override {
+    ++calls;
+    for (std::int64_t i = 0; i < count; ++i) task(i);
+  }
+  int calls = 0;
+};
+
+TEST(MultiHeadAttention, BackwardRunsOnItsOwnExecutorAndNotOnThatOfForward) {
+  const MultiHeadAttention layer({.query_width = 64, .heads = 8});
+  const Tensor x = Random(1).tensor(DType::f32, {8, 16, 64});
+  Tensor out(DType::f32, x.shape()), d_x(DType::f32, x.shape());
+  Counter of_backward;
+  MultiHeadAttentionSaved saved;
+  {
+    Counter of_forward;
+    layer.forward({.query = x}, out, {.executor = &of_forward}, &saved);
+    EXPECT_GT(of_forward.calls, 0);
+  }
+  EXPECT_EQ(saved.sdpa.executor, nullptr);
+  layer.backward(saved, out, {.query = d_x}, &of_backward);
+  EXPECT_GT(of_backward.calls, 0);
+}
+
+TEST(MultiHeadAttention, WithAddedKeysAWrongBiasOrMaskIsSaidAsWithoutThem) {
+  const MultiHeadAttention layer({.query_width = 4, .heads = 2, .zero_key = true});
+  const Tensor x(DType::f32, {3, 4}), bias(DType::f32, {3, 5}), lengths = Tensor::of<std::int64_t>({}, {9});
+  Tensor out(DType::f32, x.shape());
+  EXPECT_EQ(error_message([&] { layer.forward({.query = x}, out, {.bias = bias}); }),
+            "MultiHeadAttention.forward: bias is [3,5]; it must be [T,S], [N,T,S] or [first of *,N,T,S] with * = [], N = 2, T = 3, S = 3 "
+            "or extents of 1");
+  EXPECT_EQ(error_message([&] { layer.forward({.query = x}, out, {.mask = {.key_lengths = lengths}}); }),
+            "MultiHeadAttention.forward: a key length is 9; it must lie in [0,S] = [0,3]");
+}
+
+TEST(MultiHeadAttention, WidthsWhoseProductIsNoNumberAreRefused) {
+  constexpr std::int64_t kMany = std::int64_t{1} << 40;
+  EXPECT_EQ(error_message([&] { completed({.query_width = 8, .heads = kMany, .head_width = kMany}); }),
+            "the extents [1099511627776,1099511627776] have a product beyond 2^63 - 1");
 }
 
 }  // namespace

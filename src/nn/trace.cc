@@ -26,11 +26,7 @@ std::vector<std::string> mask_parts(const Mask& mask) {
   std::vector<std::string> parts;
   if (mask.causal) parts.emplace_back("causal");
   if (mask.window.left || mask.window.right) parts.emplace_back("window");
-  if (mask.key_lengths) parts.emplace_back("key lengths");
-  if (mask.attend) parts.emplace_back("attend");
-  if (mask.block) parts.emplace_back("block");
-  if (mask.attend_keys) parts.emplace_back("attend_keys");
-  if (mask.block_keys) parts.emplace_back("block_keys");
+  mask.visit([&](std::string_view name, ConstTensorView) { parts.emplace_back(name); });
   return parts;
 }
 
@@ -151,7 +147,8 @@ class Tracer {
     add(cat("split ", name), cat("heads of ", name), head_letters(count, rows, width), meaning + folded(value.shape()), Tensor::copy_of(value));
   }
 
-  Tensor map(const SdpaOptions& options, MapValue value) const {
+  Tensor map(SdpaOptions options, MapValue value) const {
+    options.executor = options_.executor;
     Tensor result(accumulation_dtype(config_.dtype), layer_.maps_shape(input_));
     attention_map(saved_.maps(), result, options, value);
     return result;
@@ -203,7 +200,7 @@ class Tracer {
 
   std::string mask_meaning() {
     const std::int64_t keys = shapes_.keys + shapes_.added_keys;
-    const Tensor dense = dense_mask(saved_.sdpa.mask, shapes_.lead, config_.heads, shapes_.queries, keys);
+    const Tensor dense = dense_mask("trace", saved_.sdpa.mask, shapes_.lead, config_.heads, shapes_.queries, keys);
     const bool* attend = dense.data<bool>();
     std::int64_t kept = 0;
     const std::int64_t rows = keys == 0 ? numel(shapes_.lead) * shapes_.queries : dense.numel() / keys;
@@ -236,7 +233,7 @@ class Tracer {
       add("gate", cat("sigmoid(", names_.gate, "(query))"), input_letters("T", "N*V"),
           cat("how much of each feature passes, 0 to 1: ", parameters_of(layer_.gate)), Tensor::copy_of(saved_.gate));
       Tensor gated(config_.dtype, saved_.gate.shape());
-      multiply(saved_.attended, saved_.gate, gated);
+      multiply(saved_.attended, saved_.gate, gated, options_.executor);
       add("gated", "merged * gate", input_letters("T", "N*V"),
           config_.global_query == GlobalQuery::off ? "merged heads times the gate" : "the one result of each sequence, opened at each position by its gate", std::move(gated));
       merged = "gated";

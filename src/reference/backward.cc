@@ -1,48 +1,30 @@
-#include <memory>
 #include <vector>
 
-#include "core/dispatch.h"
-#include "core/index.h"
-#include "core/overlap.h"
 #include "core/parallel.h"
+#include "core/shared_sums.h"
 #include "reference/reference.h"
 #include "reference/row.h"
 
 namespace polyhead::reference {
 namespace {
 
-// Sums gradients of the bias in float64 over the memory that the caller's view spans, then stores each element once: positions of a
-// broadcast or sliding view that share an element are summed in it, without a tensor of the full shape.
+// Sums gradients of the bias in float64 and stores each element once: positions of a broadcast or sliding view that share an element are
+// summed in it, without a tensor of the full shape.
 class BiasGradient {
  public:
-  explicit BiasGradient(const BackwardProblem& problem) : problem_(problem) {
-    const ByteSpan span = byte_span(problem.d_bias_given);  // also where it broadcasts to no pairs at all
-    const auto size = static_cast<std::ptrdiff_t>(info(problem.dtype).size);
-    sums_.resize(static_cast<std::size_t>((span.last - span.first) / size));
-    origin_ = (static_cast<const char*>(problem.d_bias.data()) - span.first) / size;
+  explicit BiasGradient(const BackwardProblem& problem)  // as given: also where it broadcasts to no pairs at all
+      : sums_(problem.d_bias_given), pairs_(sums_.view().expand(problem.d_bias.shape())) {}
+
+  void add(std::int64_t b, std::int64_t n, std::int64_t t, const std::vector<double>& d_score) const {
+    const auto slice = head_slice<double>(pairs_, b, n);
+    for (std::size_t s = 0; s < d_score.size(); ++s) slice(t, static_cast<std::int64_t>(s)) += d_score[s];
   }
 
-  void add(std::int64_t b, std::int64_t n, std::int64_t t, const std::vector<double>& d_score) {
-    const TensorView in_sums(sums_.data() + origin_, DType::f64, problem_.d_bias.shape(), problem_.d_bias.strides());
-    const auto slice = head_slice<double>(in_sums, b, n);
-    for (std::int64_t s = 0; s < problem_.keys; ++s) slice(t, s) += d_score[static_cast<std::size_t>(s)];
-  }
-
-  void store() const {
-    const TensorView& given = problem_.d_bias_given;
-    dispatch_floating(given.dtype(), [&](auto type) {
-      using T = typename decltype(type)::type;
-      T* target = given.data<T>();
-      for_each_offset<1>(given.shape(), {given.strides()}, [&](const auto& at) {
-        target[at[0]] = polyhead::store<T>(sums_[static_cast<std::size_t>(origin_ + at[0])]);
-      });
-    });
-  }
+  void store() const { sums_.store(); }
 
  private:
-  const BackwardProblem& problem_;
-  std::vector<double> sums_;
-  std::ptrdiff_t origin_ = 0;
+  SharedSums sums_;
+  TensorView pairs_;
 };
 
 // d_v[s]   = sum_t drop(p)[t,s] d_out[t]                                       (docs/maths.md, eq. 5)
@@ -104,7 +86,8 @@ void backward_kv_head(const BackwardProblem& problem, std::int64_t b, std::int64
 }  // namespace
 
 void backward(const BackwardProblem& problem) {
-  const std::int64_t count = problem.batch * problem.kv_heads;
+  // Without a query and a key there may be 2^62 heads and nothing to do for them.
+  const std::int64_t count = problem.queries == 0 && problem.keys == 0 ? 0 : problem.batch * problem.kv_heads;
   if (problem.d_bias) {  // heads and sequences add into the same elements: one order, one thread
     BiasGradient d_bias(problem);
     for (std::int64_t head = 0; head < count; ++head) backward_kv_head(problem, head / problem.kv_heads, head % problem.kv_heads, &d_bias);

@@ -4,14 +4,14 @@
 
 namespace polyhead {
 
-Tensor dense_mask(const Mask& mask, const Shape& lead, std::int64_t heads, std::int64_t queries, std::int64_t keys) {
+Tensor dense_mask(const char* operation, const Mask& mask, const Shape& lead, std::int64_t heads, std::int64_t queries, std::int64_t keys) {
   const ConstTensorView pairs = mask.attend ? mask.attend : mask.block;
   const bool per_head = pairs && pairs.rank() >= 3 && pairs.extent(-3) != 1;
   Shape q_shape = lead, k_shape = lead;
   for (const std::int64_t extent : {per_head ? heads : 1, queries, std::int64_t{0}}) q_shape.push_back(extent);
   for (const std::int64_t extent : {per_head ? heads : 1, keys, std::int64_t{0}}) k_shape.push_back(extent);
   const Tensor q(DType::f32, q_shape), k(DType::f32, k_shape);  // no elements: only the sizes matter
-  const MapsProblem p = normal_form(MapsInput{.q = q, .k = k}, SdpaOptions{.mask = mask}, MapValue::score, "mask");
+  const MapsProblem p = normal_form(MapsInput{.q = q, .k = k}, SdpaOptions{.mask = mask}, MapValue::score, operation);
 
   Shape shape = q_shape;
   shape[-1] = keys;

@@ -6,7 +6,7 @@
 namespace polyhead {
 
 // The whole mask as one boolean tensor, true = may attend. heads as in [*,N,T,S]; the result is [*,N',T,S] with N' = 1 unless a part of the
-// mask differs between heads. For layers that must add keys to a masked sequence: everything else passes the parts on.
-Tensor dense_mask(const Mask& mask, const Shape& lead, std::int64_t heads, std::int64_t queries, std::int64_t keys);
+// mask differs between heads. Errors name the operation. For layers that must add keys to a masked sequence: everything else passes the parts on.
+Tensor dense_mask(const char* operation, const Mask& mask, const Shape& lead, std::int64_t heads, std::int64_t queries, std::int64_t keys);
 
 }  // namespace polyhead

@@ -85,7 +85,7 @@ TEST(DenseMask, IsTheConjunctionOfItsParts) {
     c.sizes = draw_sizes(random);
     draw_mask(random, c);
     const Shape pairs = c.sizes.pairs();
-    const Tensor dense = dense_mask(c.options.mask, c.sizes.lead, c.sizes.heads(), c.sizes.queries, c.sizes.keys);
+    const Tensor dense = dense_mask("mask", c.options.mask, c.sizes.lead, c.sizes.heads(), c.sizes.queries, c.sizes.keys);
     const PairRule rule(c.options.mask, pairs);
     const std::vector<double> actual = to_doubles(dense.view().expand(pairs));
     for (std::size_t pair = 0; pair < actual.size(); ++pair) {

@@ -1,4 +1,6 @@
 // Every extent may be 0 or 1; extreme scores; shapes that need no special case.
+#include <gmock/gmock.h>
+
 #include "polyhead/maps.h"
 #include "support/attention_case.h"
 
@@ -68,6 +70,23 @@ TEST(Extents, WithoutAQueryTheGradientsOfKeysValuesAndBiasAreZero) {
   for (const Tensor& gradient : {d_k, d_v, d_bias}) {
     for (const double x : to_doubles(gradient)) EXPECT_EQ(x, 0);
   }
+}
+
+// A tensor without elements may have any other extents: nothing may count or walk its heads.
+TEST(Extents, HeadsWithoutQueriesCostNothingHoweverManyThereAre) {
+  constexpr std::int64_t kMany = std::int64_t{1} << 31;
+  const Shape none{kMany, 1 << 16, 0, 4}, rows{kMany, 1 << 16, 0};
+  const TensorView q(nullptr, DType::f32, none), lse(nullptr, DType::f32, rows);
+  sdpa_forward({.q = q, .k = q, .v = q, .out = q, .lse = lse});
+  sdpa_backward({.q = q, .k = q, .v = q, .out = q, .lse = lse, .d_out = q, .d_q = q, .d_k = q, .d_v = q});
+  attention_map({.q = q, .k = q, .lse = lse}, TensorView(nullptr, DType::f32, {kMany, 1 << 16, 0, 0}));
+  attention_statistics({.q = q, .k = q, .lse = lse}, {});
+}
+
+TEST(Extents, MoreHeadsThanCanBeCountedAreRefused) {
+  constexpr std::int64_t kMany = std::int64_t{1} << 40;
+  const TensorView q(nullptr, DType::f32, {kMany, kMany, 0, 4}), out(nullptr, DType::f32, {kMany, kMany, 0, 4});
+  EXPECT_THAT(error_message([&] { sdpa_forward({.q = q, .k = q, .v = q, .out = out}); }), testing::HasSubstr("2^63 - 1"));
 }
 
 TEST(Extents, ElevenLeadingDimensionsAreTheSameAsOne) {

@@ -1,13 +1,13 @@
 #include "polyhead/maps.h"
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <functional>
 #include <numeric>
 #include <vector>
 
 #include "core/dispatch.h"
-#include "core/overlap.h"
 #include "core/parallel.h"
 #include "sdpa/backend.h"
 #include "sdpa/normal_form.h"
@@ -19,12 +19,18 @@ namespace {
 class RowStream {
  public:
   RowStream(const char* operation, const MapsInput& input, const SdpaOptions& options, MapValue value = MapValue::probability)
-      : problem(normal_form(input, options, value, operation)), backend_(select_backend(problem, Operation::maps, options.backend)), op_(operation) {}
+      : problem(normal_form(input, options, value, operation)),
+        backend_(select_backend(problem, Operation::maps, options.backend)),
+        op_(operation),
+        inputs_(option_tensors(options)) {
+    inputs_.insert(inputs_.end(), {{"q", input.q}, {"k", input.k}, {"lse", input.lse}});
+  }
 
   // Calls row(b, n, i, values [S]) for queries[i] of every head. Rows of one head come in order and on one thread.
   template <class F>
   void for_each_row(std::span<const std::int64_t> queries, const F& row) const {
     const std::int64_t keys = problem.keys;
+    if (queries.empty()) return;  // then there may be 2^62 heads
     parallel_for(problem.batch * problem.heads, 1, problem.executor, [&](std::int64_t first, std::int64_t last) {
       std::vector<double> values(static_cast<std::size_t>(kBlock * keys));
       for (std::int64_t head = first; head < last; ++head) {
@@ -47,17 +53,24 @@ class RowStream {
     for_each_row(queries, row);
   }
 
-  // The output [*,N, rest...] must have the heads of the problem, and memory of its own.
-  void check_output(TensorView out, std::initializer_list<std::int64_t> rest, const char* name, const char* letters, DTypeKind kind) const {
+  // The output [*,N, rest...] must have the heads of the problem.
+  void check_shape(TensorView out, std::initializer_list<std::int64_t> rest, const char* name, const char* letters, DTypeKind kind) const {
     Shape wanted = problem.lead;
     wanted.push_back(problem.heads);
     for (const std::int64_t extent : rest) wanted.push_back(extent);
     require(static_cast<bool>(out), op_, ": ", name, " is missing");
     require(out.shape() == wanted, op_, ": ", name, " is ", out.shape(), "; it must be ", letters, " = ", wanted);
-    require(info(out.dtype()).kind == kind, op_, ": ", name, " is ", out.dtype());
-    require(!overlaps(out, problem.q) && !overlaps(out, problem.k) && !(problem.lse && overlaps(out, problem.lse)), op_, ": ", name,
-            " overlaps an input; outputs need memory of their own");
-    require(!overlaps_itself(out), op_, ": elements of ", name, " share memory (strides ", out.strides(), ")");
+    require(info(out.dtype()).kind == kind, op_, ": ", name, " is ", out.dtype(), "; it must be ",
+            kind == DTypeKind::floating ? "floating" : "an integer");
+  }
+
+  // The outputs of the operation, all at once: each needs memory of its own.
+  void check_memory(std::span<const Operand> outputs) const { require_separate(op_, outputs, inputs_); }
+
+  void check_output(TensorView out, std::initializer_list<std::int64_t> rest, const char* letters) const {
+    check_shape(out, rest, "out", letters, DTypeKind::floating);
+    const Operand output{"out", out};
+    check_memory({&output, 1});
   }
 
   const MapsProblem problem;
@@ -66,6 +79,7 @@ class RowStream {
   static constexpr std::size_t kBlock = 32;
   const Backend& backend_;
   const char* op_;
+  std::vector<Operand> inputs_;
 };
 
 // out (b, n, row, :) = values
@@ -81,7 +95,7 @@ void write_row(TensorView out, std::int64_t b, std::int64_t n, std::int64_t row,
 
 void attention_map(const MapsInput& input, TensorView out, const SdpaOptions& options, MapValue value) {
   const RowStream stream("attention_map", input, options, value);
-  stream.check_output(out, {stream.problem.queries, stream.problem.keys}, "out", "[*,N,T,S]", DTypeKind::floating);
+  stream.check_output(out, {stream.problem.queries, stream.problem.keys}, "[*,N,T,S]");
   stream.for_each_row([&](std::int64_t b, std::int64_t n, std::int64_t t, std::span<const double> row) { write_row(out, b, n, t, row); });
 }
 
@@ -90,17 +104,17 @@ void attention_rows(const MapsInput& input, std::span<const std::int64_t> querie
   for (const std::int64_t t : queries) {
     require(0 <= t && t < stream.problem.queries, "attention_rows: query ", t, "; queries lie in [0,", stream.problem.queries, ")");
   }
-  stream.check_output(out, {static_cast<std::int64_t>(queries.size()), stream.problem.keys}, "out", "[*,N,R,S]", DTypeKind::floating);
+  stream.check_output(out, {static_cast<std::int64_t>(queries.size()), stream.problem.keys}, "[*,N,R,S]");
   stream.for_each_row(queries, [&](std::int64_t b, std::int64_t n, std::int64_t i, std::span<const double> row) { write_row(out, b, n, i, row); });
 }
 
 void attention_top_keys(const MapsInput& input, TensorView probability, TensorView key, const SdpaOptions& options) {
   const RowStream stream("attention_top_keys", input, options);
   const std::int64_t count = probability ? probability.shape().empty() ? 0 : probability.extent(-1) : 0;
-  stream.check_output(probability, {stream.problem.queries, count}, "probability", "[*,N,T,k]", DTypeKind::floating);
-  stream.check_output(key, {stream.problem.queries, count}, "key", "[*,N,T,k]", DTypeKind::integer);
+  stream.check_shape(probability, {stream.problem.queries, count}, "probability", "[*,N,T,k]", DTypeKind::floating);
+  stream.check_shape(key, {stream.problem.queries, count}, "key", "[*,N,T,k]", DTypeKind::integer);
   require(key.dtype() == DType::i64, "attention_top_keys: key is ", key.dtype(), "; it must be int64");
-  require(!overlaps(key, probability), "attention_top_keys: key overlaps probability");
+  stream.check_memory(std::array{Operand{"probability", probability}, Operand{"key", key}});
   require(count <= stream.problem.keys, "attention_top_keys: ", count, " keys per row were asked for; there are S = ", stream.problem.keys);
   stream.for_each_row([&](std::int64_t b, std::int64_t n, std::int64_t t, std::span<const double> row) {
     std::vector<std::int64_t> order(row.size());
@@ -134,13 +148,20 @@ void attention_statistics(const MapsInput& input, const HeadStatistics& statisti
     return s >= 0 && s < static_cast<std::int64_t>(p.size()) ? p[static_cast<std::size_t>(s)] : 0.0;
   };
   const Statistic table[] = {
-      {statistics.entropy, "entropy", [](std::span<const double> p, std::int64_t) {
+      {statistics.entropy, "entropy",
+       [](std::span<const double> p, std::int64_t) {
          double sum = 0;
          for (const double x : p) sum -= x > 0 || std::isnan(x) ? x * std::log(x) : 0;
          return sum;
        }},
-      {statistics.largest, "largest", [](std::span<const double> p, std::int64_t) { return *std::max_element(p.begin(), p.end()); }},
-      {statistics.distance, "distance", [](std::span<const double> p, std::int64_t t) {
+      {statistics.largest, "largest",
+       [](std::span<const double> p, std::int64_t) {
+         double largest = 0;
+         for (const double x : p) largest = x > largest || std::isnan(x) ? x : largest;  // a NaN is never passed over
+         return largest;
+       }},
+      {statistics.distance, "distance",
+       [](std::span<const double> p, std::int64_t t) {
          double sum = 0;
          for (std::size_t s = 0; s < p.size(); ++s) sum += p[s] * std::abs(static_cast<double>(static_cast<std::int64_t>(s) - t));
          return sum;
@@ -150,12 +171,17 @@ void attention_statistics(const MapsInput& input, const HeadStatistics& statisti
       {statistics.same_key, "same_key", [](std::span<const double> p, std::int64_t t) { return at(p, t); }},
       {statistics.next_key, "next_key", [](std::span<const double> p, std::int64_t t) { return at(p, t + 1); }},
   };
+  std::vector<Operand> outputs;
+  for (const Statistic& statistic : table) {
+    if (!statistic.out) continue;
+    stream.check_shape(statistic.out, {}, statistic.name, "[*,N]", DTypeKind::floating);
+    outputs.push_back({statistic.name, statistic.out});
+  }
+  stream.check_memory(outputs);
+  if (outputs.empty()) return;
   const auto heads = static_cast<std::size_t>(stream.problem.batch * stream.problem.heads);
   std::vector<std::int64_t> rows(heads);
   std::vector<std::array<double, std::size(table)>> sums(heads);
-  for (const Statistic& statistic : table) {
-    if (statistic.out) stream.check_output(statistic.out, {}, statistic.name, "[*,N]", DTypeKind::floating);
-  }
   stream.for_each_row([&](std::int64_t b, std::int64_t n, std::int64_t t, std::span<const double> row) {
     if (std::all_of(row.begin(), row.end(), [](double p) { return p == 0; })) return;  // an empty row
     const auto head = static_cast<std::size_t>(b * stream.problem.heads + n);
@@ -177,9 +203,10 @@ void attention_statistics(const MapsInput& input, const HeadStatistics& statisti
 void attention_picture(const MapsInput& input, TensorView out, const SdpaOptions& options) {
   const RowStream stream("attention_picture", input, options);
   const std::int64_t queries = stream.problem.queries, keys = stream.problem.keys;
-  require(out && out.rank() >= 2, "attention_picture: out must be [*,N,h,w]");
+  require(static_cast<bool>(out), "attention_picture: out is missing");
+  require(out.rank() >= 2, "attention_picture: out is ", out.shape(), "; it must be [*,N,h,w]");
   const std::int64_t height = out.extent(-2), width = out.extent(-1);
-  stream.check_output(out, {height, width}, "out", "[*,N,h,w]", DTypeKind::floating);
+  stream.check_output(out, {height, width}, "[*,N,h,w]");
   require(height <= queries && width <= keys, "attention_picture: a picture of [", height, ",", width, "] is larger than the map [", queries, ",", keys, "]");
   if (height == 0 || width == 0) return;
   // Rows of one head arrive in order, so one line of block sums per head is enough.

@@ -188,6 +188,15 @@ TEST(Statistics, AreMeansOverTheRowsThatAreNotEmpty) {
   EXPECT_GT(empty_heads, 10);
 }
 
+TEST(Statistics, ANaNReachesThem) {
+  Tensor q = Random(1).tensor(DType::f32, {1, 3, 4});
+  q.data<float>()[5] = std::numeric_limits<float>::quiet_NaN();
+  Tensor lse(DType::f32, {1, 3}), largest(DType::f32, {1}), entropy(DType::f32, {1});
+  attention_statistics({.q = q, .k = q, .lse = lse}, {.entropy = entropy, .largest = largest});
+  EXPECT_TRUE(std::isnan(largest.data<float>()[0]));
+  EXPECT_TRUE(std::isnan(entropy.data<float>()[0]));
+}
+
 TEST(Statistics, OneAloneMayBeAskedFor) {
   const Tensor q = Random(1).tensor(DType::f32, {2, 3, 4});
   Tensor out(DType::f32, q.shape()), lse(DType::f32, {2, 3}), largest(DType::f32, {2}), all(DType::f32, {2}), entropy(DType::f32, {2});

@@ -5,7 +5,6 @@
 
 #include "core/dispatch.h"
 #include "core/index.h"
-#include "core/overlap.h"
 
 namespace polyhead {
 namespace {
@@ -30,6 +29,7 @@ class Builder {
     key_value(p, q, k, "k");
     p.kv_heads = k.extent(-3);
     p.keys = k.extent(-2);
+    numel(shape(p, {p.heads})), numel(shape(p, {p.kv_heads}));  // Error where they cannot be counted
     require(k.extent(-1) == p.qk_width, op_, ": k is ", k.shape(), "; its last extent must be H = ", p.qk_width, ", as in q ", q.shape());
     require(p.kv_heads > 0 ? p.heads % p.kv_heads == 0 : p.heads == 0, op_, ": q has ", p.heads, " heads and k has ", p.kv_heads,
             "; the number of query heads must be a multiple of the number of key/value heads");
@@ -70,35 +70,6 @@ class Builder {
 
   void expect_lse(const Problem& p, ConstTensorView lse) const {
     expect(lse, shape(p, {p.heads, p.queries}), accumulation_dtype(p.dtype), "lse", "[*,N,T]");
-  }
-
-  struct Named {
-    ConstTensorView view;
-    const char* name;
-  };
-
-  // Outputs may not overlap an input, another output or (but for a bias gradient) themselves.
-  void separate(std::span<const Named> inputs, std::span<const Named> outputs, const char* may_overlap_itself = nullptr) const {
-    for (std::size_t i = 0; i < outputs.size(); ++i) {
-      const Named& out = outputs[i];
-      if (!out.view) continue;
-      for (const Named& in : inputs) {
-        require(!in.view || !overlaps(in.view, out.view), op_, ": ", out.name, " overlaps ", in.name, "; outputs need memory of their own");
-      }
-      for (std::size_t j = 0; j < i; ++j) {
-        require(!outputs[j].view || !overlaps(outputs[j].view, out.view), op_, ": ", out.name, " overlaps ", outputs[j].name,
-                "; outputs need memory of their own");
-      }
-      require(out.name == may_overlap_itself || !overlaps_itself(out.view), op_, ": elements of ", out.name,
-              " share memory (strides ", out.view.strides(), ")");
-    }
-  }
-
-  std::vector<Named> option_tensors() const {
-    const Mask& mask = options_.mask;
-    return {{options_.bias, "bias"},           {mask.key_lengths, "key_lengths"}, {mask.attend, "attend"},
-            {mask.block, "block"},             {mask.attend_keys, "attend_keys"}, {mask.block_keys, "block_keys"},
-            {options_.dropout.keep, "dropout.keep"}};
   }
 
  private:
@@ -194,6 +165,12 @@ BasicTensorView<Void> with_column(const BasicTensorView<Void>& lse) { return lse
 
 }  // namespace
 
+std::vector<Operand> option_tensors(const SdpaOptions& options) {
+  std::vector<Operand> tensors{{"bias", options.bias}, {"dropout.keep", options.dropout.keep}};
+  options.mask.visit([&](std::string_view name, ConstTensorView view) { tensors.push_back({name, view}); });
+  return tensors;
+}
+
 ForwardProblem normal_form(const SdpaForward& tensors, const SdpaOptions& options, const char* operation) {
   const Builder build(operation, options);
   ForwardProblem p;
@@ -202,10 +179,10 @@ ForwardProblem normal_form(const SdpaForward& tensors, const SdpaOptions& option
   build.rules(p);
   build.expect(tensors.out, build.shape(p, {p.heads, p.queries, p.v_width}), p.dtype, "out", "[*,N,T,V]");
   if (tensors.lse) build.expect_lse(p, tensors.lse);
-  auto inputs = build.option_tensors();
-  inputs.insert(inputs.end(), {{tensors.q, "q"}, {tensors.k, "k"}, {tensors.v, "v"}});
-  const Builder::Named outputs[] = {{tensors.out, "out"}, {tensors.lse, "lse"}};
-  build.separate(inputs, outputs);
+  std::vector<Operand> inputs = option_tensors(options);
+  inputs.insert(inputs.end(), {{"q", tensors.q}, {"k", tensors.k}, {"v", tensors.v}});
+  const Operand outputs[] = {{"out", tensors.out}, {"lse", tensors.lse}};
+  require_separate(operation, outputs, inputs);
   p.q = tensors.q;
   p.k = tensors.k;
   p.v = tensors.v;
@@ -234,12 +211,12 @@ BackwardProblem normal_form(const SdpaBackward& tensors, const SdpaOptions& opti
     p.d_bias_given = tensors.d_bias;
     p.d_bias = tensors.d_bias.expand(build.shape(p, {p.heads, p.queries, p.keys}));
   }
-  auto inputs = build.option_tensors();
-  inputs.insert(inputs.end(), {{tensors.q, "q"}, {tensors.k, "k"}, {tensors.v, "v"}, {tensors.out, "out"}, {tensors.lse, "lse"},
-                               {tensors.d_out, "d_out"}});
-  const char* bias_gradient = "d_bias";
-  const Builder::Named outputs[] = {{tensors.d_q, "d_q"}, {tensors.d_k, "d_k"}, {tensors.d_v, "d_v"}, {tensors.d_bias, bias_gradient}};
-  build.separate(inputs, outputs, bias_gradient);
+  std::vector<Operand> inputs = option_tensors(options);
+  inputs.insert(
+      inputs.end(),
+      {{"q", tensors.q}, {"k", tensors.k}, {"v", tensors.v}, {"out", tensors.out}, {"lse", tensors.lse}, {"d_out", tensors.d_out}});
+  const Operand outputs[] = {{"d_q", tensors.d_q}, {"d_k", tensors.d_k}, {"d_v", tensors.d_v}, {"d_bias", tensors.d_bias, true}};
+  require_separate(operation, outputs, inputs);
   p.q = tensors.q;
   p.k = tensors.k;
   p.v = tensors.v;

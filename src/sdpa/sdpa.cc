@@ -10,7 +10,8 @@ namespace polyhead {
 
 void sdpa_forward(const SdpaForward& tensors, const SdpaOptions& options) {
   const ForwardProblem problem = normal_form(tensors, options, "sdpa_forward");
-  select_backend(problem, Operation::forward, options.backend).forward(problem);
+  const Backend& backend = select_backend(problem, Operation::forward, options.backend);
+  if (problem.queries > 0) backend.forward(problem);  // without a query there may be 2^62 heads
 }
 
 void sdpa_backward(const SdpaBackward& tensors, const SdpaOptions& options) {
@@ -19,7 +20,9 @@ void sdpa_backward(const SdpaBackward& tensors, const SdpaOptions& options) {
 }
 
 void dropout_keep_bits(double p, std::uint64_t seed, TensorView keep) {
-  require(keep && keep.dtype() == DType::boolean && keep.rank() >= 3, "dropout_keep_bits: keep must be bool [*,N,T,S]");
+  require(static_cast<bool>(keep), "dropout_keep_bits: keep is missing");
+  require(keep.dtype() == DType::boolean && keep.rank() >= 3, "dropout_keep_bits: keep is ", keep.dtype(), " ", keep.shape(),
+          "; it must be bool [*,N,T,S]");
   require(p >= 0 && p <= 1, "dropout_keep_bits: the dropout probability is ", p, "; it must lie in [0,1]");
   const DropoutBits bits(p, seed);
   const std::int64_t keys = keep.extent(-1);

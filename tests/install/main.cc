@@ -15,6 +15,7 @@ int main() {
   polyhead::sdpa_forward({.q = q, .k = k, .v = v, .out = out});
   std::printf("polyhead %s: %g %g\n", POLYHEAD_VERSION, static_cast<double>(out.data<float>()[0]),
               static_cast<double>(out.data<float>()[1]));
+  if (polyhead::detect_cpu().online < 1) return 1;
   const bool right = std::abs(out.data<float>()[0] - 1.0f) < 1e-5f && std::abs(out.data<float>()[1] - 14.0f) < 1e-5f;
   return right && std::strcmp(POLYHEAD_VERSION, EXPECTED_VERSION) == 0 ? 0 : 1;
 }

@@ -26,14 +26,7 @@ inline std::vector<double> to_doubles(ConstTensorView view) {
 }
 
 // "[1,0,3]" for the row-major number of a position.
-inline std::string position(const Shape& shape, std::int64_t index) {
-  Dims at = shape;
-  for (int axis = shape.size() - 1; axis >= 0; --axis) {
-    at[axis] = index % shape[axis];
-    index /= shape[axis];
-  }
-  return to_string(at);
-}
+inline std::string position(const Shape& shape, std::int64_t index) { return to_string(position_at(shape, index)); }
 
 // 0 for two equal infinities and for two NaN, infinity where only one of them is NaN.
 inline double difference(double a, double b) {

@@ -55,13 +55,13 @@ std::vector<LayoutMatch> find_attention(const std::vector<NamedTensor>& tensors)
 
 struct LoadAttention {
   std::string layout;      // empty: whichever fits
-  std::string prefix;      // empty: the only layer that fits; the last separator may be left out
+  std::optional<std::string> prefix{};  // absent: the only layer that fits; "": the one without a prefix. The last separator may be left out
   std::int64_t heads = 0;  // 0: as the file tells, else unknown
 };
 
 // The layer that `options` name. Its tensors share the memory of the file's (views: a kernel that the file stores as (in,out) is a
 // transposed view), and keep their dtype. Error (format) when no naming fits: it names the nearest miss; when several layers or namings
-// fit: it names the candidates; when heads do not divide the widths.
+// fit: it names the candidates. Error (invalid_argument) when the given heads are not the file's or do not divide the widths.
 AttentionWeights load_attention(TensorFile& file, const LoadAttention& options = {});
 AttentionWeights load_attention(const std::filesystem::path& path, const LoadAttention& options = {});
 

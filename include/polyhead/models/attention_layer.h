@@ -10,7 +10,8 @@ namespace polyhead::models {
 
 // A layer around the file's tensors, which are moved, not copied. Widths, heads, biases, gate, output map, bias_kv, scale, empty_rows and
 // dtype come from the weights as far as they say; what no file holds (axis, zero_key, dropout, softcap, plain or masked mean of a global
-// query) from `settings`. Error when the number of heads is unknown or does not divide the widths.
+// query) from `settings`. Error when the number of heads is unknown or does not divide the widths, or when a tensor has no place in the layer
+// (relative_attention_bias: its bias is given to forward, pair by pair).
 nn::MultiHeadAttention attention_layer(io::AttentionWeights weights, const nn::MultiHeadAttentionConfig& settings = {});
 
 // The parameters of a layer (or of its gradients) under canonical names, as store_attention wants them.

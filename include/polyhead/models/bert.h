@@ -46,7 +46,7 @@ struct BertOptions {
   Executor* executor = nullptr;
 };
 
-struct BertEncoder {
+struct BertEncoder : nn::Module<BertEncoder> {
   BertConfig config;
   nn::Embedding words, positions, segments;  // [vocabulary,E] [positions,E] [segments,E]
   nn::LayerNorm embedding_norm;
@@ -68,16 +68,6 @@ struct BertEncoder {
   // d_hidden [*,T,E] -> every parameter's gradient, written.
   void backward(const Saved& saved, ConstTensorView d_hidden, BertEncoder& grads, Executor* executor = nullptr) const;
 
-  template <class F>
-  void visit(F&& f) {
-    visit_parameters(*this, f);
-  }
-  template <class F>
-  void visit(F&& f) const {
-    visit_parameters(*this, f);
-  }
-
- private:
   template <class Self, class F>
   static void visit_parameters(Self& self, F& f) {
     nn::visit_child("words", self.words, f);

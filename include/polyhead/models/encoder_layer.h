@@ -18,7 +18,7 @@ struct EncoderLayerConfig {
   std::uint64_t seed = 0;
 };
 
-struct EncoderLayer {
+struct EncoderLayer : nn::Module<EncoderLayer> {
   nn::MultiHeadAttention attention;
   nn::LayerNorm attention_norm;
   nn::FeedForward feed_forward;
@@ -41,16 +41,6 @@ struct EncoderLayer {
   // d_y [*,T,E] -> d_x [*,T,E] and grads (nullptr: not wanted), both written. d_x may not overlap d_y.
   void backward(const Saved& saved, ConstTensorView d_y, TensorView d_x, EncoderLayer* grads, Executor* executor = nullptr) const;
 
-  template <class F>
-  void visit(F&& f) {
-    visit_parameters(*this, f);
-  }
-  template <class F>
-  void visit(F&& f) const {
-    visit_parameters(*this, f);
-  }
-
- private:
   template <class Self, class F>
   static void visit_parameters(Self& self, F& f) {
     nn::visit_child("attention", self.attention, f);

@@ -13,7 +13,7 @@ struct EmbeddingConfig {
 };
 
 // y[..., :] = weight[ids[...], :]. Initialised as torch.nn.Embedding: normal, mean 0, deviation 1.
-struct Embedding {
+struct Embedding : Module<Embedding> {
   Tensor weight;  // [count,width]
 
   Embedding() = default;
@@ -29,10 +29,10 @@ struct Embedding {
   // grads->weight[i,:] = sum of d_y[..., :] over the positions whose id is i, in row-major order of the positions.
   void backward(ConstTensorView ids, ConstTensorView d_y, Embedding* grads, Executor* executor = nullptr) const;
 
-  template <class F>
-  void visit(F&& f) { f("weight", weight); }
-  template <class F>
-  void visit(F&& f) const { f("weight", weight); }
+  template <class Self, class F>
+  static void visit_parameters(Self& self, F& f) {
+    f("weight", self.weight);
+  }
 };
 
 }  // namespace polyhead::nn

@@ -16,7 +16,7 @@ struct FeedForwardConfig {
 };
 
 // y = output(activation(hidden(x))), position by position (Vaswani et al. 2017, eq. 2).
-struct FeedForward {
+struct FeedForward : Module<FeedForward> {
   Linear hidden;  // width -> hidden_width
   Linear output;  // hidden_width -> out_width
   Activation activation = Activation::gelu;
@@ -36,12 +36,6 @@ struct FeedForward {
   void backward(ConstTensorView x, const Saved& saved, ConstTensorView d_y, TensorView d_x, FeedForward* grads,
                 Write d_x_write = Write::replace, Executor* executor = nullptr) const;
 
-  template <class F>
-  void visit(F&& f) { visit_parameters(*this, f); }
-  template <class F>
-  void visit(F&& f) const { visit_parameters(*this, f); }
-
- private:
   template <class Self, class F>
   static void visit_parameters(Self& self, F& f) {
     visit_child("hidden", self.hidden, f);

@@ -14,7 +14,7 @@ struct LayerNormConfig {
 
 // y[..., e] = (x[..., e] - mean) / sqrt(variance + epsilon) * weight[e] + bias[e], mean and variance (divided by the width) over the last axis
 // (Ba, Kiros, Hinton 2016, eq. 4). Initialised as torch.nn.LayerNorm: weight 1, bias 0.
-struct LayerNorm {
+struct LayerNorm : Module<LayerNorm> {
   Tensor weight;  // [width]
   Tensor bias;    // [width], or absent
   double epsilon = 1e-5;
@@ -31,12 +31,6 @@ struct LayerNorm {
   void backward(ConstTensorView x, ConstTensorView d_y, TensorView d_x, LayerNorm* grads, Write d_x_write = Write::replace,
                 Executor* executor = nullptr) const;
 
-  template <class F>
-  void visit(F&& f) { visit_parameters(*this, f); }
-  template <class F>
-  void visit(F&& f) const { visit_parameters(*this, f); }
-
- private:
   template <class Self, class F>
   static void visit_parameters(Self& self, F& f) {
     f("weight", self.weight);

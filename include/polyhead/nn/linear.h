@@ -14,7 +14,7 @@ struct LinearConfig {
 };
 
 // y[..., o] = sum_i weight[o,i] x[..., i] + bias[o]. Initialised as torch.nn.Linear: both uniform in +-1/sqrt(in_width).
-struct Linear {
+struct Linear : Module<Linear> {
   Tensor weight;  // [out,in]
   Tensor bias;    // [out], or absent
 
@@ -31,12 +31,6 @@ struct Linear {
   void backward(ConstTensorView x, ConstTensorView d_y, TensorView d_x, Linear* grads, Write d_x_write = Write::replace,
                 Executor* executor = nullptr) const;
 
-  template <class F>
-  void visit(F&& f) { visit_parameters(*this, f); }
-  template <class F>
-  void visit(F&& f) const { visit_parameters(*this, f); }
-
- private:
   template <class Self, class F>
   static void visit_parameters(Self& self, F& f) {
     f("weight", self.weight);

@@ -20,24 +20,38 @@ namespace polyhead::nn {
 enum class Write : std::uint8_t { replace, add };
 
 // visit(f) calls f(name, tensor) for every parameter that is present, in a fixed order; the names are dotted paths: "q.weight".
+// A module is a struct M : Module<M> with `template <class Self, class F> static void visit_parameters(Self& self, F& f)`, Self being M or
+// const M.
+template <class M>
+struct Module {
+  template <class F>
+  void visit(F&& f) {
+    M::visit_parameters(static_cast<M&>(*this), f);
+  }
+  template <class F>
+  void visit(F&& f) const {
+    M::visit_parameters(static_cast<const M&>(*this), f);
+  }
+};
+
 // For a module with children: visit_child("q", q, f) calls f("q." + name, tensor) for each of q's.
-template <class Module, class F>
-void visit_child(const std::string& prefix, Module& child, F&& f) {
+template <class Child, class F>
+void visit_child(const std::string& prefix, Child& child, F&& f) {
   child.visit([&](const std::string& name, auto& tensor) { f(prefix + "." + name, tensor); });
 }
 
-template <class Module>
-auto parameters(Module& module) {
-  using TensorType = std::conditional_t<std::is_const_v<Module>, const Tensor, Tensor>;
+template <class M>
+auto parameters(M& module) {
+  using TensorType = std::conditional_t<std::is_const_v<M>, const Tensor, Tensor>;
   std::vector<std::pair<std::string, TensorType*>> list;
   module.visit([&](const std::string& name, TensorType& tensor) { list.emplace_back(name, &tensor); });
   return list;
 }
 
 // A module of the same structure whose parameters are zero.
-template <class Module>
-Module zeros_like(const Module& module) {
-  Module zeros = module;
+template <class M>
+M zeros_like(const M& module) {
+  M zeros = module;
   zeros.visit([](const std::string&, Tensor& tensor) { tensor = Tensor(tensor.dtype(), tensor.shape()); });
   return zeros;
 }

@@ -18,8 +18,9 @@ namespace polyhead::nn {
 enum class OutputMap : std::uint8_t { linear, none };
 enum class Gate : std::uint8_t { none, sigmoid };
 
-// Global attention: one query per sequence, the mean of the query inputs along the axis (before the linear map, which is the same as after
-// it), against one key/value head. Without a gate the output has an extent of 1 along the axis; the gate spreads it over every position.
+// Global attention: one query per sequence, the mean of the query inputs along the axis, against one key/value head. The mean before the
+// linear map is the mean after it, but where a masked mean keeps no position: the query is then the map of 0, its bias. Without a gate the
+// output has an extent of 1 along the axis; the gate spreads it over every position.
 enum class GlobalQuery : std::uint8_t {
   off,
   mean,         // over all positions
@@ -82,7 +83,8 @@ struct MultiHeadAttentionSaved {
   Tensor lse;             // [*,N,T]
   Tensor gate;            // [.., T, .., N*V], after the sigmoid
   Tensor padded_mask, padded_bias;  // with room for bias_kv and the zero key
-  SdpaOptions sdpa;       // as given to sdpa_forward: masks and bias as views that broadcast to [*,N,T,S']
+  ConstTensorView bias;   // as given to forward
+  SdpaOptions sdpa;       // as given to sdpa_forward, without the executor: masks and bias as views that broadcast to [*,N,T,S']
   ConstTensorView q_heads, k_heads, v_heads, attended_heads;  // [*,N,T,H] [*,K,S',H] [*,K,S',V] [*,N,T,V]: the same memory as q, k, v, attended
 
   MultiHeadAttentionSaved() = default;
@@ -100,7 +102,7 @@ struct MultiHeadAttentionGradients {
   MultiHeadAttention* parameters = nullptr;   // zeros_like(layer)
 };
 
-struct MultiHeadAttention {
+struct MultiHeadAttention : Module<MultiHeadAttention> {
   MultiHeadAttentionConfig config;  // with every width filled in
   Linear q, k, v;                   // [N*H,Eq] [K*H,Ek] [K*V,Ev]
   Linear output;                    // [Eo,N*V], unless OutputMap::none
@@ -116,14 +118,10 @@ struct MultiHeadAttention {
   Shape maps_shape(const AttentionInput& input) const;  // [*,N,T,S']
 
   void forward(const AttentionInput& input, TensorView out, const AttentionOptions& options = {}, MultiHeadAttentionSaved* saved = nullptr) const;
-  void backward(const MultiHeadAttentionSaved& saved, ConstTensorView d_out, const MultiHeadAttentionGradients& gradients) const;
+  // Everything is checked before anything is written; the gradients may share no memory with each other or with what was read.
+  void backward(const MultiHeadAttentionSaved& saved, ConstTensorView d_out, const MultiHeadAttentionGradients& gradients,
+                Executor* executor = nullptr) const;
 
-  template <class F>
-  void visit(F&& f) { visit_parameters(*this, f); }
-  template <class F>
-  void visit(F&& f) const { visit_parameters(*this, f); }
-
- private:
   template <class Self, class F>
   static void visit_parameters(Self& self, F& f) {
     visit_child("q", self.q, f);

@@ -8,12 +8,13 @@
 
 namespace polyhead::cpu {
 
-// Panels of 6 rows x 384 and 8 columns x 384 float32 take 9 + 12 KiB of a 32 KiB first-level cache. Part of the result: the order of a sum.
+// Panels of 6 rows x 384 and 8 columns x 384 float32 take 9 + 12 KiB of a 32 KiB first-level cache.
 inline constexpr std::int64_t kBlockDepth = 384;
 
 // Terms that are summed in registers before they join the total: the rounding error of a sum of d terms then grows with d/32 + 32 and not
-// with d, for one load, add and store per 32 multiplications. Part of the result, too.
+// with d, for one load, add and store per 32 multiplications. Part of the result: the order of a sum.
 inline constexpr std::int64_t kSumDepth = 32;
+static_assert(kBlockDepth % kSumDepth == 0, "else the length of a block would be part of the result, too");
 
 // The operands of one product with their axes resolved.
 template <class T>

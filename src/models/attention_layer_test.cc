@@ -1,0 +1,23 @@
+#include "polyhead/models/attention_layer.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "models/error_matcher.h"
+
+namespace polyhead::models {
+namespace {
+
+using testing::HasSubstr;
+
+TEST(AttentionLayer, ATensorWithoutAPlaceInItIsAnErrorThatNamesIt) {
+  const nn::MultiHeadAttention layer({.query_width = 4, .heads = 2});
+  io::AttentionWeights weights = attention_weights(layer, "t5");
+  weights.tensors.emplace("relative_attention_bias", Tensor(DType::f32, {32, 2}));
+  EXPECT_ERROR(attention_layer(weights), invalid_argument, HasSubstr("no place for relative_attention_bias [32,2]"));
+  weights.tensors.erase("relative_attention_bias");
+  EXPECT_EQ(attention_layer(weights).config.heads, 2);
+}
+
+}  // namespace
+}  // namespace polyhead::models
