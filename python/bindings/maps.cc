@@ -26,9 +26,9 @@ struct Input {
   std::int64_t queries() const { return q.view().rank() >= 2 ? q.view().extent(-2) : 0; }
 };
 
-nb::object all(nb::handle q, nb::handle k, nb::handle lse, const Options& options, const std::string& value, nb::handle out) {
+nb::object all(nb::handle q, nb::handle k, nb::handle lse, const Options& options, nb::handle value, nb::handle out) {
   const Input input(q, k, lse);
-  const MapValue map_value = choice("value", value, kMapValues);
+  const MapValue map_value = choice("value", read_word(value, "value"), kMapValues);
   const nb::object object = out.is_none() ? empty_array(q, input.shape({input.queries(), input.keys()}), input.dtype()) : nb::borrow(out);
   const Array array = Array::output(object, "out");
   CallOptions call(options);
@@ -39,9 +39,10 @@ nb::object all(nb::handle q, nb::handle k, nb::handle lse, const Options& option
   return object;
 }
 
-nb::object rows(nb::handle q, nb::handle k, nb::handle lse, const std::vector<std::int64_t>& queries, const Options& options, const std::string& value) {
+nb::object rows(nb::handle q, nb::handle k, nb::handle lse, nb::handle chosen, const Options& options, nb::handle value) {
   const Input input(q, k, lse);
-  const MapValue map_value = choice("value", value, kMapValues);
+  const MapValue map_value = choice("value", read_word(value, "value"), kMapValues);
+  const std::vector<std::int64_t> queries = read_integers(chosen, "rows");
   const nb::object object = empty_array(q, input.shape({static_cast<std::int64_t>(queries.size()), input.keys()}), input.dtype());
   const Array array = Array::output(object, "out");
   CallOptions call(options);
@@ -52,9 +53,9 @@ nb::object rows(nb::handle q, nb::handle k, nb::handle lse, const std::vector<st
   return object;
 }
 
-nb::tuple top_keys(nb::handle q, nb::handle k, nb::handle lse, std::int64_t count, const Options& options) {
+nb::tuple top_keys(nb::handle q, nb::handle k, nb::handle lse, nb::handle top_k, const Options& options) {
   const Input input(q, k, lse);
-  if (count < 0 || count > input.keys()) throw nb::value_error(text("top_k is ", count, "; it must lie in [0,S] = [0,", input.keys(), "]").c_str());
+  const std::int64_t count = read_integer(top_k, "top_k", 0, input.keys());
   const nb::object probability = empty_array(q, input.shape({input.queries(), count}), input.dtype());
   const nb::object key = empty_array(q, input.shape({input.queries(), count}), DType::i64);
   const Array probability_array = Array::output(probability, "probability"), key_array = Array::output(key, "key");
@@ -88,11 +89,9 @@ nb::dict statistics(nb::handle q, nb::handle k, nb::handle lse, const Options& o
   return result;
 }
 
-nb::object picture(nb::handle q, nb::handle k, nb::handle lse, std::int64_t height, std::int64_t width, const Options& options) {
+nb::object picture(nb::handle q, nb::handle k, nb::handle lse, nb::handle height_object, nb::handle width_object, const Options& options) {
   const Input input(q, k, lse);
-  if (height < 0 || width < 0 || height > input.queries() || width > input.keys()) {
-    throw nb::value_error(text("the picture is ", height, " x ", width, "; it must be at most T x S = ", input.queries(), " x ", input.keys()).c_str());
-  }
+  const std::int64_t height = read_integer(height_object, "height", 0, input.queries()), width = read_integer(width_object, "width", 0, input.keys());
   const nb::object object = empty_array(q, input.shape({height, width}), input.dtype());
   const Array array = Array::output(object, "out");
   CallOptions call(options);
@@ -106,11 +105,11 @@ nb::object picture(nb::handle q, nb::handle k, nb::handle lse, std::int64_t heig
 }  // namespace
 
 void bind_maps(nb::module_& m) {
-  m.def("attention_map", &all, nb::arg("q").none(), nb::arg("k").none(), nb::arg("lse").none(), nb::arg("options"), nb::arg("value"), nb::arg("out").none());
-  m.def("attention_rows", &rows, nb::arg("q").none(), nb::arg("k").none(), nb::arg("lse").none(), nb::arg("rows"), nb::arg("options"), nb::arg("value"));
-  m.def("attention_top_keys", &top_keys, nb::arg("q").none(), nb::arg("k").none(), nb::arg("lse").none(), nb::arg("top_k"), nb::arg("options"));
+  m.def("attention_map", &all, nb::arg("q").none(), nb::arg("k").none(), nb::arg("lse").none(), nb::arg("options"), nb::arg("value").none(), nb::arg("out").none());
+  m.def("attention_rows", &rows, nb::arg("q").none(), nb::arg("k").none(), nb::arg("lse").none(), nb::arg("rows").none(), nb::arg("options"), nb::arg("value").none());
+  m.def("attention_top_keys", &top_keys, nb::arg("q").none(), nb::arg("k").none(), nb::arg("lse").none(), nb::arg("top_k").none(), nb::arg("options"));
   m.def("attention_statistics", &statistics, nb::arg("q").none(), nb::arg("k").none(), nb::arg("lse").none(), nb::arg("options"));
-  m.def("attention_picture", &picture, nb::arg("q").none(), nb::arg("k").none(), nb::arg("lse").none(), nb::arg("height"), nb::arg("width"), nb::arg("options"));
+  m.def("attention_picture", &picture, nb::arg("q").none(), nb::arg("k").none(), nb::arg("lse").none(), nb::arg("height").none(), nb::arg("width").none(), nb::arg("options"));
 }
 
 }  // namespace polyhead::python

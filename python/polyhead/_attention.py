@@ -214,7 +214,7 @@ def maps(
     if rows is not None:
         if out is not None:
             raise ValueError("out is for all rows; it does not go with rows")
-        return _core.attention_rows(q, k, lse, list(rows), options, value)
+        return _core.attention_rows(q, k, lse, rows, options, value)
     return _core.attention_map(q, k, lse, options, value, out)
 
 
@@ -303,7 +303,16 @@ def explain(
 
 
 def dropout_keep_bits(dropout: float, seed: int, keep: Array) -> Array:
-    """Writes the bits that `sdpa(dropout=..., seed=...)` uses into `keep`, bool ``[*,N,T,S]``, and returns it; True = kept."""
+    """Writes the bits that `sdpa(dropout=..., seed=...)` uses; True = kept.
+
+    Args:
+        dropout: probability in ``[0, 1]`` that an entry is dropped.
+        seed: as given to `sdpa`.
+        keep: bool ``[*,N,T,S]``, written in place and returned.
+
+    Raises:
+        ValueError, TypeError: as `sdpa`.
+    """
     _core.dropout_keep_bits(dropout, seed, keep)
     return keep
 
