@@ -156,9 +156,13 @@ void Array::take_buffer(nb::handle object, const char* name, bool writable) {
   require_rank(b.ndim, name);
   require_alignment(b.buf, dtype->size, name);
   Shape shape;
+  for (int axis = 0; axis < b.ndim; ++axis) shape.push_back(b.shape != nullptr ? b.shape[axis] : b.len / b.itemsize);
+  if (b.strides == nullptr) {  // row major: ctypes leaves them out even where they are asked for
+    view_ = TensorView(b.buf, dtype->dtype, shape);
+    return;
+  }
   Strides strides;
   for (int axis = 0; axis < b.ndim; ++axis) {
-    shape.push_back(b.shape[axis]);
     if (b.strides[axis] % b.itemsize != 0) {
       throw nb::value_error(text(name, " has a stride of ", static_cast<std::int64_t>(b.strides[axis]), " bytes along axis ", axis,
                                  "; it must be a multiple of the ", static_cast<std::int64_t>(b.itemsize), " bytes of an element").c_str());
