@@ -13,17 +13,21 @@ namespace {
 struct Input {
   Array q, k, lse;
   Input(nb::handle q_object, nb::handle k_object, nb::handle lse_object)
-      : q(Array::required(q_object, "q")), k(Array::required(k_object, "k")), lse(Array::input(lse_object, "lse")) {}
+      : q(Array::required(q_object, "q")), k(Array::required(k_object, "k")), lse(Array::input(lse_object, "lse")) {
+    // Before the results' memory is made from their extents.
+    if (q.view().rank() < 3) throw nb::value_error(text("q is ", to_string(q.view().shape()), "; it must be [*,N,T,H]").c_str());
+    if (k.view().rank() < 3) throw nb::value_error(text("k is ", to_string(k.view().shape()), "; it must be [*,K,S,H]").c_str());
+  }
   MapsInput maps() const { return {.q = q.view(), .k = k.view(), .lse = lse.view()}; }
-  std::int64_t keys() const { return k.view().rank() >= 2 ? k.view().extent(-2) : 0; }
+  std::int64_t keys() const { return k.view().extent(-2); }
   DType dtype() const { return is_floating(q.view().dtype()) ? q.view().dtype() : DType::f32; }
   // [*,N] and what follows.
   Shape shape(std::initializer_list<std::int64_t> rest) const {
-    Shape result = q.view().shape().first(std::max(q.view().rank() - 2, 0));
+    Shape result = q.view().shape().first(q.view().rank() - 2);
     for (const std::int64_t extent : rest) result.push_back(extent);
     return result;
   }
-  std::int64_t queries() const { return q.view().rank() >= 2 ? q.view().extent(-2) : 0; }
+  std::int64_t queries() const { return q.view().extent(-2); }
 };
 
 nb::object all(nb::handle q, nb::handle k, nb::handle lse, const Options& options, nb::handle value, nb::handle out) {

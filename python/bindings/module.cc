@@ -9,6 +9,7 @@
 namespace nb = nanobind;
 
 NB_MODULE(_core, m) {
+  nb::set_leak_warnings(false);  // what a program still holds as it exits is no leak, and nothing is printed
   m.attr("version") = POLYHEAD_VERSION;
   nb::register_exception_translator([](const std::exception_ptr& thrown, void*) {
     try {

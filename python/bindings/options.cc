@@ -178,6 +178,7 @@ void bind_options(nb::module_& m) {
             o.dropout_keep = Array::input(dropout_keep, "dropout_keep");
             const double p = read_number(dropout, "dropout");
             if (p > 0 && seed.is_none() && !o.dropout_keep) throw nb::value_error("dropout needs a seed, which the backward pass and maps are given too");
+            if (!(p > 0) && o.dropout_keep) throw nb::value_error("dropout_keep is given, and dropout is 0: there is nothing to drop");
             if (!scale.is_none()) o.sdpa.scale = read_number(scale, "scale");
             o.sdpa.mask = o.arrays.mask(read_diagonal(causal, "causal"), read_window(window));
             o.sdpa.bias = o.bias.view();

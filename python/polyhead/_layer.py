@@ -244,7 +244,7 @@ def load(
         return MultiHeadAttention._of(*_take(_core.from_arrays(dict(source), "the mapping", layout, prefix, heads, settings)))
     if not isinstance(source, (str, bytes, os.PathLike)):
         raise TypeError(f"source is of type {type(source).__name__}; it must be a path or a mapping of arrays by name")
-    if not os.fsdecode(source).endswith(".npz"):
+    if not os.fsdecode(source).endswith(".npz") or "\0" in os.fsdecode(source):  # NumPy's error about the zero would not name the argument
         return MultiHeadAttention._of(*_take(_core.load(source, layout, prefix, heads, settings)))
     return MultiHeadAttention._of(*_take(_core.from_arrays(_read_npz(source), os.fsdecode(source), layout, prefix, heads, settings)))
 
