@@ -12,7 +12,11 @@
 namespace polyhead::python {
 namespace {
 
-std::string as_string(nb::handle object) { return nb::str(object).c_str(); }
+// str(object) with letters that have no UTF-8 escaped.
+std::string as_string(nb::handle object) {
+  const nb::object bytes = nb::steal(PyUnicode_AsEncodedString(nb::str(object).ptr(), "utf-8", "backslashreplace"));
+  return bytes.is_valid() ? PyBytes_AS_STRING(bytes.ptr()) : (PyErr_Clear(), "?");
+}
 
 // How an array calls its dtype: "complex64"; for those without one, the type's name.
 std::string dtype_text(nb::handle object) { return nb::hasattr(object, "dtype") ? as_string(nb::object(object.attr("dtype"))) : kind_of(object); }
@@ -71,9 +75,39 @@ void require_alignment(const void* data, std::size_t size, const char* name) {
   }
 }
 
-bool is_torch(nb::handle object) {
-  const nb::object module = nb::getattr(object.type(), "__module__", nb::str(""));
-  return nb::isinstance<nb::str>(module) && std::string_view(nb::str(module).c_str()).starts_with("torch") && nb::hasattr(object, "data_ptr");
+// Whether `object` is of a class that a package has, without importing the package: whoever has such an object has imported it.
+bool is_instance(nb::handle object, const char* package, const char* name) {
+  const nb::object module = nb::steal(PyImport_GetModule(nb::str(package).ptr()));
+  if (!module.is_valid() || !nb::hasattr(module, name)) {
+    PyErr_Clear();
+    return false;
+  }
+  return PyObject_IsInstance(object.ptr(), nb::object(module.attr(name)).ptr()) == 1;
+}
+
+bool is_torch(nb::handle object) { return is_instance(object, "torch", "Tensor"); }
+
+// NumPy has no bfloat16 of its own; arrays of the package ml_dtypes' are told by their dtype's name.
+bool is_numpy_bfloat16(nb::handle object) { return is_instance(object, "numpy", "ndarray") && dtype_text(object) == "bfloat16"; }
+
+// The device type that an object says it is on; the CPU where it does not say.
+int dlpack_device(nb::handle object) {
+  std::pair<int, int> device{nb::device::cpu::value, 0};
+  try {
+    if (nb::hasattr(object, "__dlpack_device__")) nb::try_cast(nb::object(object.attr("__dlpack_device__")()), device);
+  } catch (nb::python_error&) {  // the export will fail as well, and say why
+  }
+  return device.first;
+}
+
+// Why an object's own __dlpack__ fails, which nanobind does not hand on: "Can't export tensors that require gradient, use tensor.detach()".
+std::string dlpack_reason(nb::handle object) {
+  try {
+    nb::object(object.attr("__dlpack__")());
+    return "what it exports is malformed";
+  } catch (nb::python_error& error) {
+    return as_string(error.value());
+  }
 }
 
 }  // namespace
@@ -103,22 +137,32 @@ Array Array::from(nb::handle object, const char* name, bool writable) {
 
 void Array::take_buffer(nb::handle object, const char* name, bool writable) {
   auto buffer = std::make_unique<Py_buffer>();
-  if (PyObject_GetBuffer(object.ptr(), buffer.get(), PyBUF_RECORDS_RO) != 0) {
+  bool bfloat16 = false;
+  if (PyObject_GetBuffer(object.ptr(), buffer.get(), PyBUF_RECORDS_RO) != 0) {  // bfloat16 has no buffer format
     PyErr_Clear();
-    if (nb::hasattr(object, "__dlpack__")) return take_dlpack(object, name, writable);  // bfloat16 of JAX has no buffer format
-    refuse_dtype(object, name);
+    const bool numpy = is_instance(object, "numpy", "ndarray");
+    if (!numpy && nb::hasattr(object, "__dlpack__")) return take_dlpack(object, name, writable);
+    bfloat16 = is_numpy_bfloat16(object);
+    if (!bfloat16 || PyObject_GetBuffer(nb::object(object.attr("view")("uint16")).ptr(), buffer.get(), PyBUF_RECORDS_RO) != 0) {
+      PyErr_Clear();
+      refuse_dtype(object, name);
+    }
   }
   buffer_.reset(buffer.release());
   const Py_buffer& b = *buffer_;
-  const DTypeInfo* dtype = dtype_of_format(b.format, static_cast<std::size_t>(b.itemsize));
+  const DTypeInfo* dtype = bfloat16 ? &info(DType::bf16) : dtype_of_format(b.format, static_cast<std::size_t>(b.itemsize));
   if (dtype == nullptr) refuse_dtype(object, name);
   if (writable && b.readonly != 0) throw nb::value_error(text(name, " is read-only; it is written to").c_str());
   require_rank(b.ndim, name);
   require_alignment(b.buf, dtype->size, name);
   Shape shape;
+  for (int axis = 0; axis < b.ndim; ++axis) shape.push_back(b.shape != nullptr ? b.shape[axis] : b.len / b.itemsize);
+  if (b.strides == nullptr) {  // row major: ctypes leaves them out even where they are asked for
+    view_ = TensorView(b.buf, dtype->dtype, shape);
+    return;
+  }
   Strides strides;
   for (int axis = 0; axis < b.ndim; ++axis) {
-    shape.push_back(b.shape[axis]);
     if (b.strides[axis] % b.itemsize != 0) {
       throw nb::value_error(text(name, " has a stride of ", static_cast<std::int64_t>(b.strides[axis]), " bytes along axis ", axis,
                                  "; it must be a multiple of the ", static_cast<std::int64_t>(b.itemsize), " bytes of an element").c_str());
@@ -129,21 +173,25 @@ void Array::take_buffer(nb::handle object, const char* name, bool writable) {
 }
 
 void Array::take_dlpack(nb::handle object, const char* name, bool writable) {
-  if (nb::cast<bool>(nb::bool_(nb::getattr(object, "requires_grad", nb::bool_(false))))) {
+  if (nb::object(nb::getattr(object, "requires_grad", nb::bool_(false))).is(nb::bool_(true))) {
     throw nb::type_error(text(name, " requires grad, which this function does not record; use polyhead.torch, or pass ", name, ".detach()").c_str());
   }
-  constexpr int kCpu = nb::device::cpu::value;
-  const auto device = nb::cast<std::pair<int, int>>(object.attr("__dlpack_device__")());
-  if (device.first != kCpu) {
-    const std::string where = nb::hasattr(object, "device") ? as_string(nb::object(object.attr("device"))) : text("of DLPack type ", device.first);
+  const auto refuse_device = [&](int device) {
+    const std::string where = nb::hasattr(object, "device") ? as_string(nb::object(object.attr("device"))) : text("of DLPack type ", device);
     throw nb::type_error(text(name, " is on device ", where, "; polyhead computes on the CPU, so move it there first").c_str());
+  };
+  // Asked first, because an export from another device may copy, wait or fail for its own reasons; and again of what was exported.
+  constexpr int kCpu = nb::device::cpu::value;
+  if (const int device = dlpack_device(object); device != kCpu) refuse_device(device);
+  nb::ndarray<nb::ro> array;
+  if (!nb::try_cast(object, array, false)) {
+    throw nb::type_error(text(name, " cannot be read through DLPack (dtype ", dtype_text(object), "): ", dlpack_reason(object)).c_str());
   }
-  try {
-    dlpack_ = nb::cast<nb::ndarray<nb::ro>>(object, false);
-    if (writable) nb::cast<nb::ndarray<>>(object, false);
-  } catch (const std::exception& error) {
-    throw nb::type_error(text(name, " cannot be read through DLPack (dtype ", dtype_text(object), "): ", error.what()).c_str());
+  if (array.device_type() != kCpu) refuse_device(array.device_type());
+  if (nb::ndarray<> written; writable && !nb::try_cast(object, written, false)) {
+    throw nb::value_error(text(name, " is read-only; it is written to").c_str());
   }
+  dlpack_ = std::move(array);
   const DTypeInfo* dtype = dtype_of_dlpack(dlpack_.dtype());
   if (dtype == nullptr) refuse_dtype(object, name);
   require_rank(static_cast<std::int64_t>(dlpack_.ndim()), name);
@@ -165,8 +213,12 @@ nb::object empty_array(nb::handle like, const Shape& shape, DType dtype) {
     const nb::module_ torch = nb::module_::import_("torch");
     return torch.attr("empty")(nb::tuple(extents), nb::arg("dtype") = torch.attr(name.c_str()));
   }
-  if (dtype == DType::bf16) throw nb::type_error("a result in bfloat16 needs out=: NumPy has no such dtype");
-  return nb::module_::import_("numpy").attr("empty")(nb::tuple(extents), nb::arg("dtype") = name);
+  nb::object numpy_dtype = nb::str(name.c_str());
+  if (dtype == DType::bf16) {
+    if (!is_numpy_bfloat16(like)) throw nb::type_error("a result in bfloat16 needs out=: NumPy has no such dtype");
+    numpy_dtype = like.attr("dtype");
+  }
+  return nb::module_::import_("numpy").attr("empty")(nb::tuple(extents), nb::arg("dtype") = numpy_dtype);
 }
 
 nb::object numpy_view(TensorView view, nb::handle owner) {

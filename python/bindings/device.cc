@@ -3,6 +3,7 @@
 #include <nanobind/stl/string.h>
 
 #include "bind.h"
+#include "options.h"
 #include "polyhead/executor.h"
 
 namespace polyhead::python {
@@ -27,7 +28,7 @@ nb::dict devices() {
 void bind_device(nb::module_& m) {
   m.def("device", &devices);
   m.def("num_threads", [] { return num_threads(); });
-  m.def("set_num_threads", [](int count) { set_num_threads(count); }, nb::arg("count"));
+  m.def("set_num_threads", [](nb::handle count) { set_num_threads(static_cast<int>(read_integer(count, "count", 1, kMostThreads))); }, nb::arg("count").none());
 }
 
 }  // namespace polyhead::python

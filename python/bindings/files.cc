@@ -1,4 +1,3 @@
-#include <nanobind/stl/optional.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
 
@@ -18,47 +17,62 @@ struct Loaded {
   bool causal;
 };
 
-Loaded layer_of(io::TensorFile& file, const std::optional<std::string>& layout, const std::optional<std::string>& prefix, std::optional<std::int64_t> heads) {
-  io::AttentionWeights weights = io::load_attention(file, {.layout = layout.value_or(""), .prefix = prefix.value_or(""), .heads = heads.value_or(0)});
+// How a source is read, as the caller says.
+struct LoadOptions {
+  LoadOptions(nb::handle layout, nb::handle prefix, nb::handle heads, const nb::dict& given)
+      : load{.layout = read_optional_word(layout, "layout").value_or(""),
+             .prefix = read_optional_word(prefix, "prefix").value_or(""),
+             .heads = heads.is_none() ? 0 : read_integer(heads, "heads", 1, std::int64_t{1} << 40)},
+        settings(read_config(given)) {}
+  io::LoadAttention load;
+  nn::MultiHeadAttentionConfig settings;
+};
+
+Loaded layer_of(io::TensorFile& file, const LoadOptions& options) {
+  io::AttentionWeights weights = io::load_attention(file, options.load);
   if (weights.heads == 0) {
     throw nb::value_error(text("'", file.path.string(), "' does not say how many heads its layer has (layout ", weights.layout, "); give heads=").c_str());
   }
   Loaded loaded{.layer = {}, .layout = weights.layout, .prefix = weights.prefix, .causal = weights.causal};
-  loaded.layer.layer = models::attention_layer(std::move(weights));
+  loaded.layer.layer = models::attention_layer(std::move(weights), options.settings);
   return loaded;
 }
 
 nb::tuple as_tuple(Loaded loaded) { return nb::make_tuple(nb::cast(std::move(loaded.layer)), loaded.layout, loaded.prefix, loaded.causal); }
 
-nb::tuple load(const std::string& path, const std::optional<std::string>& layout, const std::optional<std::string>& prefix, std::optional<std::int64_t> heads) {
+nb::tuple load(nb::handle source, nb::handle layout, nb::handle prefix, nb::handle heads, const nb::dict& given) {
+  const std::string path = read_path(source, "source");
+  const LoadOptions options(layout, prefix, heads, given);
   Loaded loaded = [&] {
     const nb::gil_scoped_release released;
     io::TensorFile file = io::open_tensors(path);
-    return layer_of(file, layout, prefix, heads);
+    return layer_of(file, options);
   }();
   return as_tuple(std::move(loaded));
 }
 
 // From arrays by name (a state_dict, an npz): copied into the layer.
-nb::tuple from_arrays(const nb::dict& arrays, const std::string& source, const std::optional<std::string>& layout, const std::optional<std::string>& prefix,
-                      std::optional<std::int64_t> heads) {
+nb::tuple from_arrays(const nb::dict& arrays, const std::string& source, nb::handle layout, nb::handle prefix, nb::handle heads, const nb::dict& settings) {
+  const LoadOptions options(layout, prefix, heads, settings);
   io::TensorFile file;
   file.path = source;
   for (const auto& [key, value] : arrays) {
-    const std::string name = nb::str(key).c_str();
+    const std::string name = read_word(key, "a name in source");
     const Array array = Array::required(value, name.c_str());
     file.tensors.push_back({name, Tensor::copy_of(array.view())});
   }
-  return as_tuple(layer_of(file, layout, prefix, heads));
+  return as_tuple(layer_of(file, options));
 }
 
-void save(const Layer& layer, const std::string& path, const std::string& layout, const std::string& prefix) {
+void save(const Layer& layer, nb::handle path_object, nb::handle layout_object, nb::handle prefix_object) {
+  const std::string path = read_path(path_object, "path"), layout = read_word(layout_object, "layout"), prefix = read_word(prefix_object, "prefix");
   const nb::gil_scoped_release released;
   io::save_tensors(path, io::store_attention(models::attention_weights(layer.layer, layout, prefix)));
 }
 
 // name -> array, in the file's order.
-nb::dict state(nb::handle self, const std::string& layout, const std::string& prefix) {
+nb::dict state(nb::handle self, nb::handle layout_object, nb::handle prefix_object) {
+  const std::string layout = read_word(layout_object, "layout"), prefix = read_word(prefix_object, "prefix");
   nb::dict result;
   for (io::NamedTensor& named : io::store_attention(models::attention_weights(nb::cast<const Layer&>(self).layer, layout, prefix))) {
     auto owner = std::make_unique<Tensor>(std::move(named.tensor));
@@ -69,7 +83,8 @@ nb::dict state(nb::handle self, const std::string& layout, const std::string& pr
   return result;
 }
 
-void write_file(const std::string& path, const nb::bytes& contents) {
+void write_file(nb::handle path_object, const nb::bytes& contents) {
+  const std::string path = read_path(path_object, "path");
   const std::string_view bytes(contents.c_str(), contents.size());
   const nb::gil_scoped_release released;
   io::AtomicFile file(path);
@@ -86,11 +101,12 @@ std::vector<std::string> layout_names() {
 }  // namespace
 
 void bind_files(nb::module_& m) {
-  m.def("load", &load, nb::arg("path"), nb::arg("layout").none(), nb::arg("prefix").none(), nb::arg("heads").none());
-  m.def("from_arrays", &from_arrays, nb::arg("arrays"), nb::arg("source"), nb::arg("layout").none(), nb::arg("prefix").none(), nb::arg("heads").none());
-  m.def("save", &save, nb::arg("layer"), nb::arg("path"), nb::arg("layout"), nb::arg("prefix"));
-  m.def("state", &state, nb::arg("layer"), nb::arg("layout"), nb::arg("prefix"));
-  m.def("write_file", &write_file, nb::arg("path"), nb::arg("contents"));
+  m.def("load", &load, nb::arg("source").none(), nb::arg("layout").none(), nb::arg("prefix").none(), nb::arg("heads").none(), nb::arg("settings") = nb::dict());
+  m.def("from_arrays", &from_arrays, nb::arg("arrays"), nb::arg("source"), nb::arg("layout").none(), nb::arg("prefix").none(), nb::arg("heads").none(),
+        nb::arg("settings") = nb::dict());
+  m.def("save", &save, nb::arg("layer"), nb::arg("path").none(), nb::arg("layout").none(), nb::arg("prefix").none());
+  m.def("state", &state, nb::arg("layer"), nb::arg("layout").none(), nb::arg("prefix").none());
+  m.def("write_file", &write_file, nb::arg("path").none(), nb::arg("contents"));
   m.def("layouts", &layout_names);
 }
 

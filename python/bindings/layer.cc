@@ -4,6 +4,7 @@
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/unique_ptr.h>
 
+#include <cmath>
 #include <memory>
 
 #include "bind.h"
@@ -58,11 +59,6 @@ void visit_config(Config& c, F&& f) {
   f("seed", c.seed);
 }
 
-bool read_flag(nb::handle object, const char* name) {
-  if (!nb::isinstance<nb::bool_>(object)) throw nb::type_error(text(name, " is of type ", kind_of(object), "; it must be True or False").c_str());
-  return nb::cast<bool>(object);
-}
-
 void read_field(const char* name, nb::handle given, bool& field) { field = read_flag(given, name); }
 void read_field(const char* name, nb::handle given, nn::OutputMap& field) { field = read_flag(given, name) ? nn::OutputMap::linear : nn::OutputMap::none; }
 void read_field(const char* name, nb::handle given, nn::Gate& field) { field = read_flag(given, name) ? nn::Gate::sigmoid : nn::Gate::none; }
@@ -83,16 +79,6 @@ nb::object write_field(EmptyRows field) { return nb::cast(word_of(kEmptyRows, fi
 nb::object write_field(DType field) { return nb::cast(std::string(info(field).name)); }
 template <class T>
 nb::object write_field(const T& field) { return nb::cast(field); }
-
-nn::MultiHeadAttentionConfig read_config(const nb::dict& given) {
-  nn::MultiHeadAttentionConfig config;
-  visit_config(config, [&](const char* name, auto& field) {
-    const nb::object value = given.get(name, nb::none());
-    if (value.is_none()) return;
-    read_field(name, value, field);
-  });
-  return config;
-}
 
 std::unique_ptr<Saved> forward(nb::handle self, nb::handle query, nb::handle key, nb::handle value, nb::handle out, nb::handle options_object) {
   const Layer& layer = nb::cast<const Layer&>(self);
@@ -121,15 +107,16 @@ nb::object empty_output(const Layer& layer, nb::handle query, nb::handle key, nb
 }
 
 // (d_query, d_key, d_value, d_bias, parameters as a Layer): None where not wanted or not given to the forward pass.
-nb::tuple backward(const Saved& saved, nb::handle d_out, bool want_query, bool want_key, bool want_value, bool want_bias, bool want_parameters) {
+nb::tuple backward(const Saved& saved, nb::handle d_out, nb::handle inputs, nb::handle parameters_too) {
+  const bool want_inputs = read_flag(inputs, "inputs"), want_parameters = read_flag(parameters_too, "parameters");
   const Layer& layer = nb::cast<const Layer&>(saved.layer);
   const LayerOptions& options = nb::cast<const LayerOptions&>(saved.options);
   const Array d_out_array = Array::required(d_out, "d_out");
   const auto gradient = [&](bool wanted, const Array& of) -> nb::object {
     return wanted && of ? empty_array(d_out, of.view().shape(), of.view().dtype()) : nb::none();
   };
-  const nb::object d_query = gradient(want_query, saved.query), d_key = gradient(want_key, saved.key), d_value = gradient(want_value, saved.value),
-                   d_bias = gradient(want_bias, options.bias);
+  const nb::object d_query = gradient(want_inputs, saved.query), d_key = gradient(want_inputs, saved.key), d_value = gradient(want_inputs, saved.value),
+                   d_bias = gradient(want_inputs, options.bias);
   const Array query = Array::output(d_query, "d_query"), key = Array::output(d_key, "d_key"), value = Array::output(d_value, "d_value"),
               bias = Array::output(d_bias, "d_bias");
   auto parameters = want_parameters ? std::make_unique<Layer>() : nullptr;
@@ -143,14 +130,22 @@ nb::tuple backward(const Saved& saved, nb::handle d_out, bool want_query, bool w
   return nb::make_tuple(d_query, d_key, d_value, d_bias, parameters ? nb::cast(std::move(parameters)) : nb::none());
 }
 
-nb::object saved_map(const Saved& saved, nb::handle like, const std::string& value) {
-  const MapValue map_value = choice("value", value, kMapValues);
+nb::object saved_map(const Saved& saved, nb::handle like, nb::handle value) {
+  const MapValue map_value = choice("value", read_word(value, "value"), kMapValues);
   const nb::object object = empty_array(like, saved.maps_shape, saved.query.view().dtype());
   const Array array = Array::output(object, "out");
   {
     const nb::gil_scoped_release released;
     attention_map(saved.saved.maps(), array.view(), saved.saved.sdpa, map_value);
   }
+  return object;
+}
+
+// A copy: the caller's kind, and of the caller's own.
+nb::object saved_lse(const Saved& saved, nb::handle like) {
+  const Tensor& lse = saved.saved.lse;
+  const nb::object object = empty_array(like, lse.shape(), lse.dtype());
+  copy(lse.view(), Array::output(object, "lse").view());
   return object;
 }
 
@@ -161,6 +156,19 @@ nb::dict parameters(nb::handle self) {
 }
 
 }  // namespace
+
+nn::MultiHeadAttentionConfig read_config(const nb::dict& given) {
+  nn::MultiHeadAttentionConfig config;
+  visit_config(config, [&](const char* name, auto& field) {
+    const nb::object value = given.get(name, nb::none());
+    if (value.is_none()) return;
+    read_field(name, value, field);
+  });
+  if (config.axis == -1) throw nb::value_error("axis is -1, the width's; attention runs along one of the others");
+  if (config.scale && !std::isfinite(*config.scale)) throw nb::value_error("scale is not finite");
+  if (!(config.softcap >= 0) || std::isinf(config.softcap)) throw nb::value_error("softcap must be finite and at least 0");
+  return config;
+}
 
 nb::dict config_dict(const nn::MultiHeadAttentionConfig& config) {
   nb::dict result;
@@ -173,8 +181,9 @@ void bind_layer(nb::module_& m) {
       .def(
           "__init__",
           [](LayerOptions* self, nb::handle attend, nb::handle block, nb::handle attend_keys, nb::handle block_keys, nb::handle causal, nb::handle window,
-             nb::handle key_lengths, nb::handle bias, bool training, nb::handle seed, nb::handle dropout_keep, nb::handle backend,
+             nb::handle key_lengths, nb::handle bias, nb::handle training_flag, nb::handle seed, nb::handle dropout_keep, nb::handle backend,
              nb::handle num_threads) {
+            const bool training = read_flag(training_flag, "training");
             LayerOptions o;
             o.arrays.attend = Array::input(attend, "attend");
             o.arrays.block = Array::input(block, "block");
@@ -193,13 +202,13 @@ void bind_layer(nb::module_& m) {
             new (self) LayerOptions(std::move(o));
           },
           nb::arg("attend").none(), nb::arg("block").none(), nb::arg("attend_keys").none(), nb::arg("block_keys").none(), nb::arg("causal").none(),
-          nb::arg("window").none(), nb::arg("key_lengths").none(), nb::arg("bias").none(), nb::arg("training"), nb::arg("seed").none(),
+          nb::arg("window").none(), nb::arg("key_lengths").none(), nb::arg("bias").none(), nb::arg("training").none(), nb::arg("seed").none(),
           nb::arg("dropout_keep").none(), nb::arg("backend").none(), nb::arg("num_threads").none());
 
   nb::class_<Saved>(m, "Saved")
-      .def("backward", &backward, nb::arg("d_out").none(), nb::arg("want_query"), nb::arg("want_key"), nb::arg("want_value"), nb::arg("want_bias"),
-           nb::arg("want_parameters"))
-      .def("map", &saved_map, nb::arg("like"), nb::arg("value"));
+      .def("backward", &backward, nb::arg("d_out").none(), nb::arg("inputs").none(), nb::arg("parameters").none())
+      .def("map", &saved_map, nb::arg("like"), nb::arg("value").none())
+      .def("lse", &saved_lse, nb::arg("like"));
 
   nb::class_<Layer>(m, "Layer")
       .def(

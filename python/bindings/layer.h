@@ -16,5 +16,6 @@ struct Layer {
 };
 
 nb::dict config_dict(const nn::MultiHeadAttentionConfig& config);
+nn::MultiHeadAttentionConfig read_config(const nb::dict& given);  // defaults for what is not there or None
 
 }  // namespace polyhead::python

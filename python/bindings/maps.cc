@@ -13,22 +13,26 @@ namespace {
 struct Input {
   Array q, k, lse;
   Input(nb::handle q_object, nb::handle k_object, nb::handle lse_object)
-      : q(Array::required(q_object, "q")), k(Array::required(k_object, "k")), lse(Array::input(lse_object, "lse")) {}
+      : q(Array::required(q_object, "q")), k(Array::required(k_object, "k")), lse(Array::input(lse_object, "lse")) {
+    // Before the results' memory is made from their extents.
+    if (q.view().rank() < 3) throw nb::value_error(text("q is ", to_string(q.view().shape()), "; it must be [*,N,T,H]").c_str());
+    if (k.view().rank() < 3) throw nb::value_error(text("k is ", to_string(k.view().shape()), "; it must be [*,K,S,H]").c_str());
+  }
   MapsInput maps() const { return {.q = q.view(), .k = k.view(), .lse = lse.view()}; }
-  std::int64_t keys() const { return k.view().rank() >= 2 ? k.view().extent(-2) : 0; }
+  std::int64_t keys() const { return k.view().extent(-2); }
   DType dtype() const { return is_floating(q.view().dtype()) ? q.view().dtype() : DType::f32; }
   // [*,N] and what follows.
   Shape shape(std::initializer_list<std::int64_t> rest) const {
-    Shape result = q.view().shape().first(std::max(q.view().rank() - 2, 0));
+    Shape result = q.view().shape().first(q.view().rank() - 2);
     for (const std::int64_t extent : rest) result.push_back(extent);
     return result;
   }
-  std::int64_t queries() const { return q.view().rank() >= 2 ? q.view().extent(-2) : 0; }
+  std::int64_t queries() const { return q.view().extent(-2); }
 };
 
-nb::object all(nb::handle q, nb::handle k, nb::handle lse, const Options& options, const std::string& value, nb::handle out) {
+nb::object all(nb::handle q, nb::handle k, nb::handle lse, const Options& options, nb::handle value, nb::handle out) {
   const Input input(q, k, lse);
-  const MapValue map_value = choice("value", value, kMapValues);
+  const MapValue map_value = choice("value", read_word(value, "value"), kMapValues);
   const nb::object object = out.is_none() ? empty_array(q, input.shape({input.queries(), input.keys()}), input.dtype()) : nb::borrow(out);
   const Array array = Array::output(object, "out");
   CallOptions call(options);
@@ -39,9 +43,10 @@ nb::object all(nb::handle q, nb::handle k, nb::handle lse, const Options& option
   return object;
 }
 
-nb::object rows(nb::handle q, nb::handle k, nb::handle lse, const std::vector<std::int64_t>& queries, const Options& options, const std::string& value) {
+nb::object rows(nb::handle q, nb::handle k, nb::handle lse, nb::handle chosen, const Options& options, nb::handle value) {
   const Input input(q, k, lse);
-  const MapValue map_value = choice("value", value, kMapValues);
+  const MapValue map_value = choice("value", read_word(value, "value"), kMapValues);
+  const std::vector<std::int64_t> queries = read_integers(chosen, "rows");
   const nb::object object = empty_array(q, input.shape({static_cast<std::int64_t>(queries.size()), input.keys()}), input.dtype());
   const Array array = Array::output(object, "out");
   CallOptions call(options);
@@ -52,9 +57,9 @@ nb::object rows(nb::handle q, nb::handle k, nb::handle lse, const std::vector<st
   return object;
 }
 
-nb::tuple top_keys(nb::handle q, nb::handle k, nb::handle lse, std::int64_t count, const Options& options) {
+nb::tuple top_keys(nb::handle q, nb::handle k, nb::handle lse, nb::handle top_k, const Options& options) {
   const Input input(q, k, lse);
-  if (count < 0 || count > input.keys()) throw nb::value_error(text("top_k is ", count, "; it must lie in [0,S] = [0,", input.keys(), "]").c_str());
+  const std::int64_t count = read_integer(top_k, "top_k", 0, input.keys());
   const nb::object probability = empty_array(q, input.shape({input.queries(), count}), input.dtype());
   const nb::object key = empty_array(q, input.shape({input.queries(), count}), DType::i64);
   const Array probability_array = Array::output(probability, "probability"), key_array = Array::output(key, "key");
@@ -88,11 +93,9 @@ nb::dict statistics(nb::handle q, nb::handle k, nb::handle lse, const Options& o
   return result;
 }
 
-nb::object picture(nb::handle q, nb::handle k, nb::handle lse, std::int64_t height, std::int64_t width, const Options& options) {
+nb::object picture(nb::handle q, nb::handle k, nb::handle lse, nb::handle height_object, nb::handle width_object, const Options& options) {
   const Input input(q, k, lse);
-  if (height < 0 || width < 0 || height > input.queries() || width > input.keys()) {
-    throw nb::value_error(text("the picture is ", height, " x ", width, "; it must be at most T x S = ", input.queries(), " x ", input.keys()).c_str());
-  }
+  const std::int64_t height = read_integer(height_object, "height", 0, input.queries()), width = read_integer(width_object, "width", 0, input.keys());
   const nb::object object = empty_array(q, input.shape({height, width}), input.dtype());
   const Array array = Array::output(object, "out");
   CallOptions call(options);
@@ -106,11 +109,11 @@ nb::object picture(nb::handle q, nb::handle k, nb::handle lse, std::int64_t heig
 }  // namespace
 
 void bind_maps(nb::module_& m) {
-  m.def("attention_map", &all, nb::arg("q").none(), nb::arg("k").none(), nb::arg("lse").none(), nb::arg("options"), nb::arg("value"), nb::arg("out").none());
-  m.def("attention_rows", &rows, nb::arg("q").none(), nb::arg("k").none(), nb::arg("lse").none(), nb::arg("rows"), nb::arg("options"), nb::arg("value"));
-  m.def("attention_top_keys", &top_keys, nb::arg("q").none(), nb::arg("k").none(), nb::arg("lse").none(), nb::arg("top_k"), nb::arg("options"));
+  m.def("attention_map", &all, nb::arg("q").none(), nb::arg("k").none(), nb::arg("lse").none(), nb::arg("options"), nb::arg("value").none(), nb::arg("out").none());
+  m.def("attention_rows", &rows, nb::arg("q").none(), nb::arg("k").none(), nb::arg("lse").none(), nb::arg("rows").none(), nb::arg("options"), nb::arg("value").none());
+  m.def("attention_top_keys", &top_keys, nb::arg("q").none(), nb::arg("k").none(), nb::arg("lse").none(), nb::arg("top_k").none(), nb::arg("options"));
   m.def("attention_statistics", &statistics, nb::arg("q").none(), nb::arg("k").none(), nb::arg("lse").none(), nb::arg("options"));
-  m.def("attention_picture", &picture, nb::arg("q").none(), nb::arg("k").none(), nb::arg("lse").none(), nb::arg("height"), nb::arg("width"), nb::arg("options"));
+  m.def("attention_picture", &picture, nb::arg("q").none(), nb::arg("k").none(), nb::arg("lse").none(), nb::arg("height").none(), nb::arg("width").none(), nb::arg("options"));
 }
 
 }  // namespace polyhead::python

@@ -1,5 +1,7 @@
 #include <nanobind/nanobind.h>
 
+#include <cstring>
+
 #include "bind.h"
 #include "polyhead/error.h"
 #include "polyhead/version.h"
@@ -7,12 +9,15 @@
 namespace nb = nanobind;
 
 NB_MODULE(_core, m) {
+  nb::set_leak_warnings(false);  // what a program still holds as it exits is no leak, and nothing is printed
   m.attr("version") = POLYHEAD_VERSION;
   nb::register_exception_translator([](const std::exception_ptr& thrown, void*) {
     try {
       std::rethrow_exception(thrown);
     } catch (const polyhead::Error& error) {
-      PyErr_SetString(error.code() == polyhead::ErrorCode::io ? PyExc_OSError : PyExc_ValueError, error.what());
+      // Names of files and tensors in a message may be no UTF-8.
+      const nb::object message = nb::steal(PyUnicode_DecodeUTF8(error.what(), static_cast<Py_ssize_t>(std::strlen(error.what())), "backslashreplace"));
+      PyErr_SetObject(error.code() == polyhead::ErrorCode::io ? PyExc_OSError : PyExc_ValueError, message.ptr());
     }
   });
   polyhead::python::bind_options(m);

@@ -8,6 +8,7 @@
 #include <string>
 #include <string_view>
 #include <utility>
+#include <vector>
 
 #include "arrays.h"
 #include "polyhead/executor.h"
@@ -50,10 +51,16 @@ inline constexpr Choices<Diagonal, 2> kCorners{{{"top_left", Diagonal::top_left(
 
 // Values of keyword arguments. TypeError and ValueError name the argument, what was given and what is allowed.
 double read_number(nb::handle object, const char* name);
+bool read_flag(nb::handle object, const char* name);
 std::int64_t read_integer(nb::handle object, const char* name, std::int64_t least, std::int64_t most);
 std::uint64_t read_seed(nb::handle object);  // None: 0
 std::string read_word(nb::handle object, const char* name);
+std::string read_path(nb::handle object, const char* name);                      // str, bytes or os.PathLike, as the file system encodes it
+std::optional<std::string> read_optional_word(nb::handle object, const char* name);  // None: nullopt
+std::vector<std::int64_t> read_integers(nb::handle object, const char* name);    // any iterable of ints
+std::vector<std::string> read_words(nb::handle object, const char* name);        // any iterable of str but a str
 const Backend* read_backend(nb::handle object);  // None: nullptr
+inline constexpr std::int64_t kMostThreads = 1 << 16;
 std::optional<int> read_num_threads(nb::handle object);
 
 // None, "top_left", "bottom_right" or an offset. TypeError for True and False: they do not name a corner.

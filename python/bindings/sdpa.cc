@@ -21,7 +21,8 @@ Shape without_last(ConstTensorView like) { return like.shape().first(std::max(li
 DType lse_dtype(DType dtype) { return is_floating(dtype) ? accumulation_dtype(dtype) : DType::f32; }
 
 // (out, lse or None). What is wrong with q, k and v is for sdpa_forward to say; the memory made before is only as large as their shapes ask.
-nb::tuple forward(nb::handle q, nb::handle k, nb::handle v, const Options& options, bool return_lse, nb::handle out) {
+nb::tuple forward(nb::handle q, nb::handle k, nb::handle v, const Options& options, nb::handle lse_flag, nb::handle out) {
+  const bool return_lse = read_flag(lse_flag, "return_lse");
   const Array q_array = Array::required(q, "q"), k_array = Array::required(k, "k"), v_array = Array::required(v, "v");
   const ConstTensorView q_view = q_array.view(), v_view = v_array.view();
   const nb::object out_object = out.is_none() ? empty_array(q, with_last(q_view, v_view.rank() > 0 ? v_view.extent(-1) : 0), q_view.dtype()) : nb::borrow(out);
@@ -67,9 +68,14 @@ std::string explain_forward(nb::handle q, nb::handle k, nb::handle v, const Opti
   return explain({.q = q_view, .k = k_array.view(), .v = v_view, .out = out_array.view()}, call.sdpa);
 }
 
-void keep_bits(double p, std::uint64_t seed, nb::handle keep) {
+void keep_bits(nb::handle p, nb::handle seed, nb::handle keep) {
+  const double dropout = read_number(p, "dropout");
+  if (seed.is_none()) throw nb::type_error("seed is None; it must be an int");
+  const std::uint64_t key = read_seed(seed);
+  if (keep.is_none()) throw nb::type_error("keep is None; it must be an array");
   const Array array = Array::output(keep, "keep");
-  dropout_keep_bits(p, seed, array.view());
+  const nb::gil_scoped_release released;
+  dropout_keep_bits(dropout, key, array.view());
 }
 
 std::vector<std::string> backend_names() {
@@ -81,11 +87,11 @@ std::vector<std::string> backend_names() {
 }  // namespace
 
 void bind_sdpa(nb::module_& m) {
-  m.def("sdpa", &forward, nb::arg("q").none(), nb::arg("k").none(), nb::arg("v").none(), nb::arg("options"), nb::arg("return_lse"), nb::arg("out").none());
+  m.def("sdpa", &forward, nb::arg("q").none(), nb::arg("k").none(), nb::arg("v").none(), nb::arg("options"), nb::arg("return_lse").none(), nb::arg("out").none());
   m.def("sdpa_backward", &backward, nb::arg("q").none(), nb::arg("k").none(), nb::arg("v").none(), nb::arg("out").none(), nb::arg("lse").none(),
         nb::arg("d_out").none(), nb::arg("options"), nb::arg("want_q"), nb::arg("want_k"), nb::arg("want_v"), nb::arg("want_bias"));
   m.def("explain", &explain_forward, nb::arg("q").none(), nb::arg("k").none(), nb::arg("v").none(), nb::arg("options"));
-  m.def("dropout_keep_bits", &keep_bits, nb::arg("p"), nb::arg("seed"), nb::arg("keep"));
+  m.def("dropout_keep_bits", &keep_bits, nb::arg("dropout").none(), nb::arg("seed").none(), nb::arg("keep").none());
   m.def("backends", &backend_names);
 }
 

@@ -1,28 +1,30 @@
 #include "polyhead/viewer.h"
 
-#include <nanobind/stl/optional.h>
 #include <nanobind/stl/string.h>
-#include <nanobind/stl/vector.h>
 
-#include "arrays.h"
 #include "bind.h"
+#include "options.h"
 #include "polyhead/models/sentence_model.h"
 
 namespace polyhead::python {
 namespace {
 
-std::string page(nb::handle attentions, const std::vector<std::string>& queries, const std::optional<std::vector<std::string>>& keys, const std::string& shown,
-                 const std::string& title) {
-  const Array array = Array::required(attentions, "attentions");
+std::string page(nb::handle weights, nb::handle tokens, nb::handle key_tokens, nb::handle text_object, nb::handle title_object) {
+  const Array array = Array::required(weights, "source");
+  const std::vector<std::string> queries = read_words(tokens, "tokens");
+  const std::string shown = read_word(text_object, "text"), title = read_word(title_object, "title");
   viewer::Text entry{.text = shown, .queries = {.pieces = queries}, .attentions = array.view()};
-  if (keys) entry.keys = viewer::Tokens{.pieces = *keys};
+  if (!key_tokens.is_none()) entry.keys = viewer::Tokens{.pieces = read_words(key_tokens, "keys")};
   const nb::gil_scoped_release released;
   return viewer::render({.title = title, .texts = {std::move(entry)}});
 }
 
 // Every head of a sentence model on each text, as `polyhead view` shows it.
-std::string model_page(const std::string& model_path, const std::vector<std::string>& texts, const std::optional<std::string>& pair, const std::optional<std::string>& title,
-                       bool truncate) {
+std::string model_page(nb::handle source, nb::handle text_list, nb::handle pair_object, nb::handle title_object, nb::handle truncate_flag) {
+  const std::string model_path = read_path(source, "source");
+  const std::vector<std::string> texts = read_words(text_list, "text");
+  const std::optional<std::string> pair = read_optional_word(pair_object, "pair"), title = read_optional_word(title_object, "title");
+  const bool truncate = read_flag(truncate_flag, "truncate");
   const nb::gil_scoped_release released;
   const models::SentenceModel model = models::load_bert(model_path);
   const models::SentenceOptions options{.when_too_long = truncate ? models::WhenTooLong::longest_first : models::WhenTooLong::error};
@@ -41,8 +43,9 @@ std::string model_page(const std::string& model_path, const std::vector<std::str
 }  // namespace
 
 void bind_viewer(nb::module_& m) {
-  m.def("page", &page, nb::arg("attentions").none(), nb::arg("queries"), nb::arg("keys").none(), nb::arg("text"), nb::arg("title"));
-  m.def("model_page", &model_page, nb::arg("model"), nb::arg("texts"), nb::arg("pair").none(), nb::arg("title").none(), nb::arg("truncate"));
+  m.def("page", &page, nb::arg("source").none(), nb::arg("tokens").none(), nb::arg("keys").none(), nb::arg("text").none(), nb::arg("title").none());
+  m.def("model_page", &model_page, nb::arg("source").none(), nb::arg("text").none(), nb::arg("pair").none(), nb::arg("title").none(),
+        nb::arg("truncate").none());
 }
 
 }  // namespace polyhead::python

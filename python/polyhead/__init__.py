@@ -21,8 +21,8 @@ from ._attention import (
     sdpa,
     sdpa_backward,
 )
-from ._core import device, num_threads, set_num_threads
 from ._core import version as __version__
+from ._device import device, num_threads, set_num_threads
 from ._layer import LayerGradients, MultiHeadAttention, Saved, layouts, load, save
 from ._view import Page, view
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence, Set
 from typing import Any, NamedTuple
 
 from . import _core
@@ -133,7 +133,7 @@ def sdpa_backward(
     seed: int | None = None,
     dropout_keep: Array = None,
     empty_rows: EmptyRows = "zero",
-    gradients: Sequence[str] = ("q", "k", "v", "bias"),
+    gradients: Collection[str] = ("q", "k", "v", "bias"),
     backend: str | None = None,
     num_threads: int | None = None,
 ) -> Gradients:
@@ -153,9 +153,8 @@ def sdpa_backward(
     Raises:
         ValueError, TypeError: as `sdpa`.
     """
-    unknown = [name for name in gradients if name not in Gradients._fields]
-    if isinstance(gradients, str) or unknown:
-        raise ValueError(f"gradients is {gradients!r}; it must be a sequence of {', '.join(map(repr, Gradients._fields))}")
+    if not isinstance(gradients, (tuple, list, set, frozenset)) or any(name not in Gradients._fields for name in gradients):
+        raise (ValueError if isinstance(gradients, (Sequence, Set)) else TypeError)(f"gradients is {gradients!r}; it must be a sequence of {', '.join(map(repr, Gradients._fields))}")
     options = _options(
         attend, block, causal, window, key_lengths, bias, scale, softcap, dropout, seed, dropout_keep, empty_rows, backend, num_threads
     )
@@ -214,7 +213,7 @@ def maps(
     if rows is not None:
         if out is not None:
             raise ValueError("out is for all rows; it does not go with rows")
-        return _core.attention_rows(q, k, lse, list(rows), options, value)
+        return _core.attention_rows(q, k, lse, rows, options, value)
     return _core.attention_map(q, k, lse, options, value, out)
 
 
@@ -303,7 +302,16 @@ def explain(
 
 
 def dropout_keep_bits(dropout: float, seed: int, keep: Array) -> Array:
-    """Writes the bits that `sdpa(dropout=..., seed=...)` uses into `keep`, bool ``[*,N,T,S]``, and returns it; True = kept."""
+    """Writes the bits that `sdpa(dropout=..., seed=...)` uses; True = kept.
+
+    Args:
+        dropout: probability in ``[0, 1]`` that an entry is dropped.
+        seed: as given to `sdpa`.
+        keep: bool ``[*,N,T,S]``, written in place and returned.
+
+    Raises:
+        ValueError, TypeError: as `sdpa`.
+    """
     _core.dropout_keep_bits(dropout, seed, keep)
     return keep
 

@@ -29,13 +29,34 @@ class Saved:
         self._query = query
 
     def backward(self, d_out: Array, *, inputs: bool = True, parameters: bool = True) -> LayerGradients:
-        """Gradients for d_out, shaped as the output. Where inputs are shared (key = query) their gradients are summed in the one given."""
-        *arrays, grads = self._saved.backward(d_out, inputs, inputs, inputs, inputs, parameters)
+        """Gradients of a loss. Where inputs are shared (key = query) their gradients are summed in the one given.
+
+        Args:
+            d_out: the gradient of the loss with respect to the output, shaped as it.
+            inputs: whether those of query, key, value and bias are wanted.
+            parameters: whether those of the layer's parameters are wanted.
+
+        Raises:
+            ValueError, TypeError: as `polyhead.sdpa`.
+        """
+        *arrays, grads = self._saved.backward(d_out, inputs, parameters)
         return LayerGradients(*arrays, None if grads is None else grads.parameters)
 
     def maps(self, value: MapValue = "probability") -> Array:
-        """``[*,N,T,S']``; S' counts bias_kv and the zero key, which come after the S keys."""
+        """What every head looked at: ``[*,N,T,S']``; S' counts bias_kv and the zero key, which come after the S keys.
+
+        Args:
+            value: where in the formula the map is read, as in `polyhead.maps`.
+
+        Raises:
+            ValueError, TypeError: for another word.
+        """
         return self._saved.map(self._query, value)
+
+    @property
+    def lse(self) -> Array:
+        """``[*,N,T]``, log of the sum of the exponentials of every query's scores; as `polyhead.sdpa` gives it, a copy."""
+        return self._saved.lse(self._query)
 
 
 class MultiHeadAttention:
@@ -154,7 +175,7 @@ class MultiHeadAttention:
         Raises:
             ValueError, TypeError: as `polyhead.sdpa`.
         """
-        if training and seed is None and dropout_keep is None and self.config["dropout"] > 0:
+        if training is True and seed is None and dropout_keep is None and self.config["dropout"] > 0:
             raise ValueError(f"training with dropout = {self.config['dropout']} needs a seed")
         if causal is None and self.causal:
             causal = "bottom_right"
@@ -170,7 +191,16 @@ class MultiHeadAttention:
         return self.forward(query, key, value, **options)[0]
 
     def state(self, layout: str = "torch", prefix: str = "") -> dict[str, Array]:
-        """The parameters as copies under the names of a layout, for a state_dict or numpy.savez."""
+        """The parameters as copies under the names of a layout, for a state_dict or numpy.savez.
+
+        Args:
+            layout: how they are named, one of `layouts()`.
+            prefix: what the names begin with, as ``"encoder.layer.0"``.
+
+        Raises:
+            ValueError: the layout has no place for a parameter of the layer.
+            TypeError: an argument of another type.
+        """
         return _core.state(self._layer, layout, prefix)
 
     def __repr__(self) -> str:
@@ -184,6 +214,11 @@ def load(
     *,
     prefix: str | None = None,
     heads: int | None = None,
+    axis: int = -2,
+    zero_key: bool = False,
+    dropout: float = 0.0,
+    softcap: float = 0.0,
+    masked_mean: bool = False,
 ) -> MultiHeadAttention:
     """A layer from a file (safetensors, a folder with model.safetensors, npz) or from arrays by name (a state_dict).
 
@@ -192,20 +227,40 @@ def load(
         layout: how it names its parameters, one of `layouts()`; None: the one that fits.
         prefix: what the names begin with, as ``"encoder.layer.0"``; None: the only layer there is.
         heads: N, where the file does not say.
+        axis, zero_key, dropout, softcap: as in `MultiHeadAttention`; no file holds them.
+        masked_mean: of a global query (AlphaFold's is_global): count the kept positions only.
 
     Raises:
         OSError: the file cannot be read.
         ValueError: it is damaged, no naming fits, or several do: the message names them.
+        TypeError: an argument of another type.
     """
-    if not isinstance(source, Mapping):
-        path = os.fspath(source)
-        if not path.endswith(".npz"):
-            return MultiHeadAttention._of(*_take(_core.load(path, layout, prefix, heads)))
-        import numpy
+    settings: dict[str, Any] = {"axis": axis, "zero_key": zero_key, "dropout": dropout, "softcap": softcap}
+    if not isinstance(masked_mean, bool):
+        raise TypeError(f"masked_mean is of type {type(masked_mean).__name__}; it must be True or False")
+    if masked_mean:
+        settings["global_query"] = "masked_mean"
+    if isinstance(source, Mapping):
+        return MultiHeadAttention._of(*_take(_core.from_arrays(dict(source), "the mapping", layout, prefix, heads, settings)))
+    if not isinstance(source, (str, bytes, os.PathLike)):
+        raise TypeError(f"source is of type {type(source).__name__}; it must be a path or a mapping of arrays by name")
+    if not os.fsdecode(source).endswith(".npz") or "\0" in os.fsdecode(source):  # NumPy's error about the zero would not name the argument
+        return MultiHeadAttention._of(*_take(_core.load(source, layout, prefix, heads, settings)))
+    return MultiHeadAttention._of(*_take(_core.from_arrays(_read_npz(source), os.fsdecode(source), layout, prefix, heads, settings)))
 
-        with numpy.load(path, allow_pickle=False) as file:
-            return MultiHeadAttention._of(*_take(_core.from_arrays(dict(file), path, layout, prefix, heads)))
-    return MultiHeadAttention._of(*_take(_core.from_arrays(dict(source), "the mapping", layout, prefix, heads)))
+
+def _read_npz(source: str | bytes | os.PathLike[str]) -> dict[str, Array]:
+    """The arrays of a file that is not trusted: whatever is wrong with it is an OSError or a ValueError."""
+    import zipfile
+    import zlib
+
+    import numpy
+
+    try:
+        with numpy.load(os.fsdecode(source), allow_pickle=False) as file:
+            return dict(file)
+    except (zipfile.BadZipFile, zlib.error, EOFError, KeyError, NotImplementedError, RuntimeError, AttributeError, TypeError) as error:
+        raise ValueError(f"'{os.fsdecode(source)}' is no npz file that NumPy can read: {error}") from error
 
 
 def _take(loaded: tuple[_core.Layer, str, str, bool]) -> tuple[_core.Layer, bool]:
@@ -214,22 +269,30 @@ def _take(loaded: tuple[_core.Layer, str, str, bool]) -> tuple[_core.Layer, bool
 
 
 def save(layer: MultiHeadAttention, path: str | os.PathLike[str], *, layout: str = "torch", prefix: str = "") -> None:
-    """Writes the parameters under the names of a layout, whole or not at all. The extension names the format: .safetensors or .npz.
+    """Writes the parameters under the names of a layout, whole or not at all.
+
+    Args:
+        layer: the layer.
+        path: the file; its extension names the format: .safetensors or .npz.
+        layout: how the parameters are named, one of `layouts()`.
+        prefix: what the names begin with, as ``"encoder.layer.0"``.
 
     Raises:
         OSError: the file cannot be written.
-        ValueError: the layout has no place for a parameter of the layer.
+        ValueError: the layout has no place for a parameter of the layer, or the extension names no format.
+        TypeError: an argument of another type.
     """
-    name = os.fspath(path)
-    if not name.endswith(".npz"):
-        return _core.save(layer._layer, name, layout, prefix)
+    if not isinstance(layer, MultiHeadAttention):
+        raise TypeError(f"layer is of type {type(layer).__name__}; it must be a polyhead.MultiHeadAttention")
+    if not (isinstance(path, (str, os.PathLike)) and os.fspath(path).endswith(".npz")):
+        return _core.save(layer._layer, path, layout, prefix)
     import io
 
     import numpy
 
     buffer = io.BytesIO()
     numpy.savez(buffer, **layer.state(layout, prefix))
-    _core.write_file(name, buffer.getvalue())
+    _core.write_file(path, buffer.getvalue())
 
 
 def layouts() -> list[str]:

@@ -18,14 +18,27 @@ class Page:
         self.html = text
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Writes the page, whole or not at all. OSError where the path cannot be written."""
-        _core.write_file(os.fspath(path), self.html.encode())
+        """Writes the page, whole or not at all.
+
+        Args:
+            path: the file.
+
+        Raises:
+            OSError: it cannot be written.
+        """
+        _core.write_file(path, self.html.encode())
 
     def _repr_html_(self) -> str:
         return f'<iframe srcdoc="{html.escape(self.html, quote=True)}" style="width:100%;height:720px;border:0" title="attention"></iframe>'
 
     def __repr__(self) -> str:
         return f"<polyhead.Page, {len(self.html.encode()) / 1000:.1f} KB>"
+
+
+def _require(name: str, value: object, kind: Any, not_a: Any = ()) -> None:
+    if value is not None and (not isinstance(value, kind) or isinstance(value, not_a)):
+        kinds = " or ".join(k.__name__ for k in (kind if isinstance(kind, tuple) else (kind,)))
+        raise TypeError(f"{name} is of type {type(value).__name__}; it must be a {kinds}")
 
 
 def view(
@@ -56,19 +69,28 @@ def view(
         OSError: the model cannot be read, or the page not be written.
         ValueError: numbers of words and weights disagree, weights that are no probabilities, a text that is too long.
     """
+    _require("text", text, (str, Sequence))
+    _require("tokens", tokens, Sequence, not_a=str)
+    _require("keys", keys, Sequence, not_a=str)
+    _require("title", title, str)
+    _require("path", path, (str, bytes, os.PathLike))
+    if not isinstance(truncate, bool):
+        raise TypeError(f"truncate is of type {type(truncate).__name__}; it must be True or False")
     if isinstance(source, (str, os.PathLike)):
         if text is None or tokens is not None or keys is not None:
-            raise ValueError("view of a model needs a text, and takes neither tokens nor keys")
+            raise ValueError("source is a model: view needs a text, and takes neither tokens nor keys")
         texts = [text] if isinstance(text, str) else list(text)
         if pair is not None and len(texts) != 1:
             raise ValueError(f"pair is the second part of one text; there are {len(texts)} texts")
-        page = Page(_core.model_page(os.fspath(source), texts, pair, title, truncate))
+        page = Page(_core.model_page(source, texts, pair, title, truncate))
     else:
         if pair is not None:
-            raise ValueError("pair goes with a model")
+            raise ValueError("pair goes with a model, and source is none")
         if text is not None and not isinstance(text, str):
             raise ValueError("view of weights shows one text")
-        shape = getattr(source, "shape", ())
+        shape = getattr(source, "shape", None)
+        if shape is None:
+            raise TypeError(f"source is of type {type(source).__name__}; it must be a folder's path or an array of weights")
         if len(shape) != 4:
             raise ValueError(f"the weights are {list(shape)}; they must be [layers, heads, T, S]")
         words = [str(t) for t in range(shape[2])] if tokens is None else list(tokens)

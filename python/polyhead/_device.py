@@ -1,0 +1,30 @@
+"""The machine and the threads."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from . import _core
+
+
+def device() -> dict[str, Any]:
+    """The CPU: its name and architecture, how many cores are online and usable by this process, and which instruction sets it has of those
+    that polyhead has kernels for."""
+    return _core.device()
+
+
+def num_threads() -> int:
+    """How many threads a call uses that does not say: what `set_num_threads` said, else the cores that the process may run on."""
+    return _core.num_threads()
+
+
+def set_num_threads(count: int) -> None:
+    """Sets the number of threads for all later calls of this process.
+
+    Args:
+        count: at least 1.
+
+    Raises:
+        ValueError, TypeError: for another count.
+    """
+    _core.set_num_threads(count)

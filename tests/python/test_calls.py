@@ -1,0 +1,388 @@
+"""Every argument of every public function, wrong on purpose: an exception of the promised class whose message names the argument, never a crash."""
+
+from __future__ import annotations
+
+import inspect
+import os
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import polyhead
+
+Q, K, V = (np.linspace(-1, 1, 2 * 3 * extent * 4, dtype=np.float32).reshape(2, 3, extent, 4) for extent in (5, 7, 7))
+OUT, LSE = polyhead.sdpa(Q, K, V, return_lse=True)
+X = np.linspace(-1, 1, 2 * 5 * 8, dtype=np.float32).reshape(2, 5, 8)
+LAYER = polyhead.MultiHeadAttention(8, 2)
+
+
+class Hostile:
+    """Answers everything that could be asked of an argument with an exception of its own."""
+
+    def _refuse(self, *_: Any, **__: Any) -> Any:
+        raise RuntimeError("hostile")
+
+    __index__ = __float__ = __int__ = __bool__ = __len__ = __getitem__ = __iter__ = __fspath__ = __dlpack__ = __dlpack_device__ = _refuse
+    __str__ = __repr__ = _refuse
+
+
+NOT_ARRAYS = [3, 1.5, "x", [1.0, 2.0], {}, object(), Hostile(), True, np.float32]
+NOT_NUMBERS = ["1", [], {}, object(), Hostile(), 1j, None, np.zeros(3), True]
+NOT_INTS = [1.5, "1", [], object(), Hostile(), True, np.float64(1)]
+NOT_WORDS = [3, None, b"zero", [], object(), Hostile(), True]
+NOT_FLAGS = [0, 1, None, "yes", [], np.zeros(2), Hostile()]
+BIG = 2**70
+
+
+def shaped(*extents: int, dtype: Any = np.float32) -> np.ndarray:
+    return np.ones(extents, dtype)
+
+
+# argument -> (values of a wrong type, wrong values); "gives TypeError" and "gives ValueError", each naming the argument.
+Wrong = dict[str, tuple[list[Any], list[Any]]]
+
+MASKS: Wrong = {
+    "attend": (NOT_ARRAYS, [shaped(5, 7), shaped(5, 6, dtype=bool), shaped(9, 2, 3, 5, 7, dtype=bool)]),
+    "block": (NOT_ARRAYS, [shaped(5, 7), shaped(4, 7, dtype=bool)]),
+    "causal": ([True, False, 1.5, [], object(), Hostile()], ["left", "", "\ud800", BIG]),
+    "window": ([3, "ab", (1,), (1, 2, 3), {}, object(), Hostile(), (1.5, 2), ("a", None), (True, 1)], [(-1, 0), (0, -2), (BIG, 1)]),
+    "key_lengths": (NOT_ARRAYS, [shaped(2), np.array([1, 8]), np.array([-1, 3]), np.array([1, 2, 3]), shaped(2, 4, dtype=int)]),
+}
+SHARED: Wrong = MASKS | {
+    "bias": (NOT_ARRAYS, [shaped(5, 6), shaped(5, 7, dtype=float), shaped(5, 7, dtype=int), shaped(1, 1, 1, 1, 1, 5, 7)]),
+    "scale": ([x for x in NOT_NUMBERS if x is not None], [10**400, float("nan"), float("inf")]),
+    "softcap": (NOT_NUMBERS, [-1.0, float("nan"), float("inf"), 10**400]),
+    "empty_rows": (NOT_WORDS, ["", "nan", "\ud800", "Zero"]),
+    "backend": ([x for x in NOT_WORDS if x is not None], ["", "cuda", "\ud800"]),
+    "num_threads": (NOT_INTS, [0, -1, BIG, 2**31]),
+}
+DROPOUT: Wrong = {
+    "dropout": (NOT_NUMBERS, [-0.1, 1.1, float("nan"), float("inf"), 0.5]),  # 0.5: without a seed
+    "seed": (NOT_INTS, [-1, BIG]),
+    "dropout_keep": (NOT_ARRAYS, [shaped(5, 7), shaped(5, 6, dtype=bool)]),
+}
+
+
+def tensor(*wrong_shapes: tuple[int, ...]) -> tuple[list[Any], list[Any]]:
+    return [*NOT_ARRAYS, None], [*(shaped(*s) for s in wrong_shapes), shaped(dtype=np.float32)]
+
+
+# A function, good arguments, and what is wrong with each.
+def calls(folder: Path) -> dict[str, tuple[Callable[..., Any], dict[str, Any], Wrong]]:
+    qkv = {"q": Q, "k": K, "v": V}
+    wrong_qkv: Wrong = {
+        "q": tensor((2, 3, 5, 3), (2, 4, 5, 4), (3, 3, 5, 4), (5, 4), (2, 3, 5, 4, 1)),
+        "k": tensor((2, 3, 7, 5), (2, 2, 7, 4), (1, 3, 7, 4), (7, 4)),
+        "v": tensor((2, 3, 6, 4), (2, 2, 7, 4), (1, 3, 7, 4)),
+    }
+    out_like: tuple[list[Any], list[Any]] = (NOT_ARRAYS, [shaped(2, 3, 5, 5), shaped(2, 3, 5, 4, dtype=float), np.broadcast_to(np.float32(0), (2, 3, 5, 4)), Q])
+    lse_like = tensor((2, 3, 4), (2, 3, 5, 1))
+    forward = wrong_qkv | SHARED | DROPOUT
+    map_qk: Wrong = {"q": tensor((2, 3, 5, 3), (2, 4, 5, 4)), "k": tensor((2, 3, 7, 5), (2, 2, 7, 4)), "lse": tensor((2, 3, 4), (2, 3, 5, 1))}
+    backward: Wrong = {"out": tensor((2, 3, 5, 5)), "lse": lse_like, "d_out": tensor((2, 3, 5, 5), (2, 3, 4, 4))}
+    dense: Wrong = {"dropout": ([], []), "seed": DROPOUT["seed"], "dropout_keep": DROPOUT["dropout_keep"]}
+    widths = {"query_width": 8, "heads": 2}
+    wrong_width = (NOT_INTS, [0, -1, BIG])
+    wrong_config: Wrong = {name: wrong_width for name in ("query_width", "key_width", "value_width", "head_width", "value_head_width", "output_width")}
+    wrong_config |= {name: (NOT_FLAGS[:2] + NOT_FLAGS[3:], []) for name in ("bias", "output_bias", "output", "gate", "bias_kv", "zero_key")}
+    wrong_config |= {"heads": (NOT_INTS, [0, -1, BIG, 3]), "kv_heads": (NOT_INTS, [0, -1, BIG, 5]), "axis": (NOT_INTS, [BIG, 17, -1])}
+    wrong_config |= {"dropout": ([x for x in NOT_NUMBERS if x is not None], [-0.1, 1.1, float("nan")]), "seed": (NOT_INTS, [-1, BIG])}
+    wrong_config |= {"scale": SHARED["scale"], "softcap": ([x for x in NOT_NUMBERS if x is not None], [-1.0, float("nan")])}
+    wrong_config |= {name: ([x for x in NOT_WORDS if x is not None], ["", "x", "\ud800"]) for name in ("global_query", "empty_rows", "dtype")}
+    wrong_config["dtype"][1].append("int64")
+    _, saved = LAYER.forward(X, seed=0)
+    layer_masks: Wrong = {name: MASKS[name] for name in ("causal", "window")}
+    layer_masks |= {name: (NOT_ARRAYS, [shaped(5, 5), shaped(5, 4, dtype=bool)]) for name in ("attend", "block")}
+    layer_masks |= {name: (NOT_ARRAYS, [shaped(2, 5), shaped(2, 4, dtype=bool)]) for name in ("attend_keys", "block_keys")}
+    layer_masks |= {"key_lengths": (NOT_ARRAYS, [shaped(2), np.array([1, 9]), np.array([1, 2, 3])]), "bias": (NOT_ARRAYS, [shaped(5, 4), shaped(3, 5, 5)])}
+    layer_masks |= {"backend": SHARED["backend"], "num_threads": SHARED["num_threads"], "seed": DROPOUT["seed"], "training": (NOT_FLAGS, [])}
+    state = LAYER.state()
+    not_paths: tuple[list[Any], list[Any]] = ([3, 1.5, [], object(), Hostile(), None], ["a\0b.npz"])
+    names: tuple[list[Any], list[Any]] = (NOT_WORDS, ["\ud800", "gpt-5"])
+    weights = shaped(1, 2, 3, 3) / np.float32(3)
+    return {
+        "sdpa": (polyhead.sdpa, qkv, forward | {"out": out_like, "return_lse": (NOT_FLAGS, [])}),
+        "sdpa_backward": (
+            polyhead.sdpa_backward,
+            qkv | {"out": OUT, "lse": LSE, "d_out": OUT},
+            forward | backward | {"gradients": ([3, object(), None, Hostile()], ["q", ["q", "x"], [3], ("lse",)])},
+        ),
+        "maps": (
+            polyhead.maps,
+            {"q": Q, "k": K, "lse": LSE},
+            map_qk
+            | SHARED
+            | dense
+            | {
+                "rows": ([3, "ab", object(), Hostile(), [1.5], [None], ["0"]], [[5], [-1], [BIG]]),
+                "top_k": (NOT_INTS, [-1, 8, BIG]),
+                "value": (NOT_WORDS, ["", "p", "\ud800"]),
+                "out": (NOT_ARRAYS, [shaped(2, 3, 5, 8), shaped(2, 3, 5, 7, dtype=int)]),
+            },
+        ),
+        "head_statistics": (polyhead.head_statistics, {"q": Q, "k": K, "lse": LSE}, map_qk | SHARED),
+        "picture": (
+            polyhead.picture,
+            {"q": Q, "k": K, "lse": LSE, "height": 2, "width": 2},
+            map_qk | SHARED | {"height": ([*NOT_INTS, None], [-1, 6, BIG]), "width": ([*NOT_INTS, None], [-1, 8, BIG])},
+        ),
+        "explain": (polyhead.explain, qkv, forward),
+        "dropout_keep_bits": (
+            polyhead.dropout_keep_bits,
+            {"dropout": 0.5, "seed": 1, "keep": shaped(1, 2, 3, 4, dtype=bool)},
+            {
+                "dropout": (NOT_NUMBERS, [-0.1, 1.1, float("nan")]),
+                "seed": ([*NOT_INTS, None], [-1, BIG]),
+                "keep": ([*NOT_ARRAYS, None], [shaped(1, 2, 3, 4), shaped(2, dtype=bool), np.broadcast_to(np.True_, (1, 2, 3, 4))]),
+            },
+        ),
+        "set_num_threads": (polyhead.set_num_threads, {"count": polyhead.num_threads()}, {"count": ([*NOT_INTS, None], [0, -1, BIG])}),
+        "MultiHeadAttention": (polyhead.MultiHeadAttention, widths, wrong_config),
+        "forward": (
+            LAYER.forward,
+            {"query": X},
+            layer_masks
+            | {
+                "query": ([*NOT_ARRAYS, None], [shaped(2, 5, 7), shaped(8), shaped(2, 5, 8, dtype=float)]),
+                "key": (NOT_ARRAYS, [shaped(2, 5, 7), shaped(3, 5, 8), shaped(2, 5, 8, dtype=float)]),
+                "value": (NOT_ARRAYS, [shaped(2, 5, 7), shaped(2, 4, 8)]),
+                "dropout_keep": (NOT_ARRAYS, []),
+                "out": (NOT_ARRAYS, [shaped(2, 5, 7), shaped(2, 5, 8, dtype=float)]),
+            },
+        ),
+        "backward": (
+            saved.backward,
+            {"d_out": X},
+            {"d_out": ([*NOT_ARRAYS, None], [shaped(2, 5, 7), shaped(2, 5, 8, dtype=float)]), "inputs": (NOT_FLAGS, []), "parameters": (NOT_FLAGS, [])},
+        ),
+        "Saved.maps": (saved.maps, {}, {"value": (NOT_WORDS, ["", "p", "\ud800"])}),
+        "state": (LAYER.state, {}, {"layout": names, "prefix": (NOT_WORDS, ["\ud800"])}),
+        "save": (
+            polyhead.save,
+            {"layer": LAYER, "path": folder / "layer.npz"},
+            {"layer": ([3, None, object(), "x", state], []), "path": (not_paths[0], [*not_paths[1], folder / "layer.txt"]), "layout": names, "prefix": (NOT_WORDS, ["\ud800"])},
+        ),
+        "load": (
+            polyhead.load,
+            {"source": state, "heads": 2},
+            {
+                "source": (not_paths[0], [*not_paths[1], {}, {"x": X}]),
+                "layout": ([x for x in NOT_WORDS if x is not None], ["\ud800", "gpt-5"]),
+                "prefix": ([x for x in NOT_WORDS if x is not None], ["\ud800", "encoder"]),
+                "heads": (NOT_INTS, [0, -1, 3, BIG]),
+                "axis": (NOT_INTS, [BIG, 17]),
+                "dropout": ([x for x in NOT_NUMBERS if x is not None], [-1.0, 2.0]),
+                "softcap": ([x for x in NOT_NUMBERS if x is not None], [-1.0]),
+                "zero_key": (NOT_FLAGS[:2] + NOT_FLAGS[3:], []),
+                "masked_mean": (NOT_FLAGS, []),
+            },
+        ),
+        "view": (
+            polyhead.view,
+            {"source": weights},
+            {
+                "source": ([3, None, object(), Hostile()], [shaped(2, 3), shaped(1, 2, 3, 3, dtype=int), -weights]),
+                "text": ([3, object(), Hostile()], [["a", "b"], "\ud800"]),
+                "pair": ([], ["x"]),
+                "tokens": ([3, "abc", object(), [1, 2, 3], Hostile()], [["a"], ["a", "b", "\ud800"]]),
+                "keys": ([3, "abc", object(), [1, 2, 3], Hostile()], [["a"]]),
+                "title": ([3, object(), Hostile()], ["\ud800"]),
+                "truncate": (NOT_FLAGS, []),
+                "path": ([x for x in not_paths[0] if x is not None], not_paths[1]),
+            },
+        ),
+    }
+
+
+TABLE = calls(Path(os.devnull).parent)
+
+# Other words for an argument in a message: the thing rather than the parameter's name.
+SPOKEN = {
+    ("", "key_lengths"): "key_lengths|key length",
+    ("MultiHeadAttention", "kv_heads"): "kv_heads|key/value heads",
+    ("load", "heads"): "heads",
+    ("load", "source"): "source|mapping|no path",
+    ("load", "layout"): "layout|naming",
+    ("load", "prefix"): "prefix|encoder",
+    ("save", "path"): "path|layer.txt",
+    ("save", "layout"): "layout|naming",
+    ("state", "layout"): "layout|naming",
+    ("view", "source"): "source|weights|attentions",
+    ("view", "tokens"): "tokens|words|queries",
+    ("view", "keys"): "keys|words|key tokens",
+    ("set_num_threads", "count"): "count|num_threads",
+}
+
+
+def show(value: Any) -> str:
+    if isinstance(value, np.ndarray):
+        return f"{value.dtype}{list(value.shape)}"
+    try:
+        return repr(value)[:20].encode("ascii", "backslashreplace").decode()
+    except RuntimeError:
+        return "Hostile"
+
+
+CASES = [
+    pytest.param(function, argument, value, kind, id=f"{function}-{argument}-{show(value)}")
+    for function, (_, _, wrong) in TABLE.items()
+    for argument, (types, values) in wrong.items()
+    for kind, value in [(TypeError, t) for t in types] + [(ValueError, v) for v in values]
+]
+
+
+@pytest.mark.parametrize(("function", "argument", "value", "kind"), CASES)
+def test_a_wrong_argument_is_refused_by_name(function: str, argument: str, value: Any, kind: type[Exception], tmp_path: Path) -> None:
+    call, good, _ = TABLE[function]
+    if function == "save" and argument != "path":
+        good = good | {"path": tmp_path / "layer.npz"}
+    # Where a wrong value has the right type for an array (or the other way round), either class says the truth.
+    allowed = (kind,) if kind is ValueError else (TypeError, ValueError)
+    if isinstance(value, Hostile):
+        allowed = (*allowed, RuntimeError)  # what the caller's own code throws is handed on
+    with pytest.raises(allowed) as caught:
+        call(**(good | {argument: value}))
+    message = str(caught.value)
+    if message == "hostile":
+        return
+    assert "incompatible function arguments" not in message and "bad_cast" not in message, message
+    assert re.search(SPOKEN.get((function, argument)) or SPOKEN.get(("", argument), argument), message), message
+
+
+def test_wrong_types_are_type_errors_wherever_the_object_is_no_array_at_all() -> None:
+    loose = [case for case in CASES if case.values[3] is TypeError]
+    by_class: dict[str, int] = {}
+    for case in loose:
+        function, argument, value, _ = case.values
+        call, good, _ = TABLE[function]
+        try:
+            call(**(good | {argument: value}))
+        except (TypeError, ValueError, RuntimeError) as error:
+            by_class[type(error).__name__] = by_class.get(type(error).__name__, 0) + 1
+    assert by_class["TypeError"] > 0.9 * len(loose) and not by_class.get("RuntimeError", 0) > 10, by_class
+
+
+def test_the_table_has_every_public_function_and_every_argument(summary: list[str]) -> None:
+    summary.append(f"wrong arguments: {len(CASES)} calls of {len(TABLE)} functions")
+    for name, (function, _, wrong) in TABLE.items():
+        missing = set(inspect.signature(function).parameters) - wrong.keys()
+        assert not missing, (name, missing)
+    functions = {name for name in polyhead.__all__ if callable(getattr(polyhead, name)) and inspect.signature(getattr(polyhead, name)).parameters}
+    results_of_calls = {"Gradients", "LayerGradients", "TopKeys", "Saved", "Page"}
+    assert functions - results_of_calls <= TABLE.keys()
+
+
+@pytest.mark.parametrize("function", TABLE)
+def test_the_good_arguments_are_good(function: str, tmp_path: Path) -> None:
+    call, good, _ = TABLE[function]
+    call(**(good | ({"path": tmp_path / "layer.npz"} if function == "save" else {})))
+
+
+def test_unknown_and_missing_arguments_are_pythons_own_errors() -> None:
+    with pytest.raises(TypeError, match="mask"):
+        polyhead.sdpa(Q, K, V, mask=None)  # type: ignore[call-arg]
+    with pytest.raises(TypeError, match="'v'"):
+        polyhead.sdpa(Q, K)  # type: ignore[call-arg]
+
+
+def test_contradictions_are_refused() -> None:
+    attend = shaped(5, 7, dtype=bool)
+    with pytest.raises(ValueError, match="attend.*block"):
+        polyhead.sdpa(Q, K, V, attend=attend, block=attend)
+    with pytest.raises(ValueError, match="top_k"):
+        polyhead.maps(Q, K, LSE, top_k=2, rows=[0])
+    with pytest.raises(ValueError, match="rows"):
+        polyhead.maps(Q, K, LSE, rows=[0], out=shaped(2, 3, 1, 7))
+    with pytest.raises(ValueError, match="lse"):
+        polyhead.maps(Q, K)
+    with pytest.raises(ValueError, match="seed"):
+        polyhead.MultiHeadAttention(8, 2, dropout=0.5).forward(X, training=True)
+
+
+def test_files_that_are_not_there_are_os_errors(tmp_path: Path) -> None:
+    for name in ("none.safetensors", "none.npz", "folder"):
+        with pytest.raises(OSError, match=name):
+            polyhead.load(tmp_path / name)
+    with pytest.raises(OSError, match="none"):
+        polyhead.save(LAYER, tmp_path / "none" / "layer.npz")
+    with pytest.raises(OSError, match="none"):
+        polyhead.view(shaped(1, 1, 2, 2) / np.float32(2), path=tmp_path / "none" / "page.html")
+
+
+@settings(max_examples=60)
+@given(content=st.binary(max_size=200), name=st.sampled_from(["x.safetensors", "x.npz"]))
+def test_damaged_files_are_value_or_os_errors(content: bytes, name: str, tmp_path_factory: pytest.TempPathFactory) -> None:
+    path = tmp_path_factory.mktemp("damaged") / name
+    path.write_bytes(content)
+    with pytest.raises((ValueError, OSError)):
+        polyhead.load(path)
+
+
+def test_truncated_npz_files_are_value_or_os_errors(tmp_path: Path) -> None:
+    polyhead.save(LAYER, tmp_path / "whole.npz")
+    whole = (tmp_path / "whole.npz").read_bytes()
+    for position in range(0, len(whole), 97):
+        (tmp_path / "part.npz").write_bytes(whole[:position])
+        with pytest.raises((ValueError, OSError)):
+            polyhead.load(tmp_path / "part.npz", heads=2)
+
+
+@pytest.mark.skipif(os.name != "posix", reason="names of files are bytes on POSIX systems only")
+def test_paths_may_have_names_that_are_no_utf_8(tmp_path: Path) -> None:
+    path = os.fsencode(tmp_path) + b"/\xff\xfe.safetensors"
+    polyhead.save(LAYER, path)
+    for given_path in (path, os.fsdecode(path), Path(os.fsdecode(path))):
+        assert polyhead.load(given_path, heads=2).config["query_width"] == 8
+    with pytest.raises(OSError, match="none"):
+        polyhead.load(os.fsencode(tmp_path) + b"/\xff/none.safetensors")
+
+
+# --- fuzz: any kind of object for any argument
+
+ARRAYS = st.builds(
+    lambda shape, dtype: np.ones(shape, dtype),
+    st.lists(st.integers(0, 4), max_size=6).map(tuple),
+    st.sampled_from(["f2", "f4", "f8", "?", "i4", "i8", "u1", ">f4", "c8", "O", "S3"]),
+)
+OBJECTS = st.one_of(
+    st.none(),
+    st.booleans(),
+    st.integers(),
+    st.integers(-3, 8),
+    st.floats(),
+    st.text(max_size=8),
+    st.sampled_from(["zero", "uniform", "top_left", "bottom_right", "score", "reference", "float32", "torch", "\ud800", Hostile(), object(), int, np, Q, K, LSE]),
+    st.binary(max_size=8),
+    ARRAYS,
+    st.lists(st.one_of(st.integers(), st.text(max_size=2), st.none()), max_size=3),
+    st.tuples(st.one_of(st.none(), st.integers()), st.one_of(st.none(), st.integers())),
+    st.dictionaries(st.text(max_size=3), st.integers(), max_size=2),
+    st.complex_numbers(),
+)
+FUZZED = [name for name in TABLE if name not in ("save", "set_num_threads")]
+
+
+@pytest.mark.parametrize("function", FUZZED)
+@settings(max_examples=60)
+@given(data=st.data())
+def test_any_objects_for_any_arguments_give_a_result_or_a_clear_error(function: str, data: st.DataObject) -> None:
+    call, good, wrong = TABLE[function]
+    arguments = sorted(wrong.keys() - {"path"})
+    chosen = data.draw(st.lists(st.sampled_from(arguments), min_size=1, max_size=4, unique=True))
+    given_values = {name: data.draw(OBJECTS, label=name) for name in chosen}
+    if isinstance(given_values.get("source"), (str, bytes)):
+        return  # a path that may exist is for the tests of files
+    try:
+        call(**(good | given_values))
+    except (TypeError, ValueError, OSError) as error:
+        assert "incompatible function arguments" not in str(error) and "bad_cast" not in str(error)
+    except RuntimeError as error:
+        assert str(error) == "hostile"
+    except MemoryError:
+        pass  # widths and thread counts may be huge

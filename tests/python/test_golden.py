@@ -1,0 +1,146 @@
+"""The golden vectors (tests/golden) through the Python package: float64, 1e-12 of every tensor's largest magnitude, as the C++ runner."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import polyhead
+
+safetensors = pytest.importorskip("safetensors", reason="the vectors are read by another library than the one that is tested")
+
+FOLDER = Path(__file__).parents[1] / "golden" / "vectors"
+PATHS = sorted(FOLDER.glob("*.safetensors"))
+
+LAYOUTS = {
+    "Multi_atten": "multi_atten",
+    "self_attention_single_head": "single_head",
+    "cross_attention_single_head": "single_head",
+    "cross_attention_unequal_widths": "single_head",
+    "MultiHeadAttention(input_dim,num_heads,dim_qk,dim_v)": "multi_head_dim_qk_dim_v",
+    "MultiHeadAttention(key_size,query_size,value_size,num_hiddens,num_heads)": "d2l",
+    "MultiHeadAttention(c_in,c,N_head,attn_dim,gated,is_global,use_bias_for_embeddings)": "alphafold",
+    "torch.nn.MultiheadAttention": "torch",
+}
+
+Arrays = dict[str, np.ndarray]
+
+
+def is_expected(name: str) -> bool:
+    return name in ("out", "weights", "lse") or (name.startswith("d_") and name != "d_out")
+
+
+class Case:
+    """A file, and what of it has been used: an option or a tensor that a test does not know must not pass for tested."""
+
+    def __init__(self, path: Path) -> None:
+        with safetensors.safe_open(path, "np") as file:
+            self._options: dict[str, Any] = json.loads(file.metadata()["case"])
+            tensors = {name: file.get_tensor(name) for name in file.keys()}
+        self._inputs = {name: tensor for name, tensor in tensors.items() if not is_expected(name)}
+        self.expected = {name: tensor for name, tensor in tensors.items() if is_expected(name)}
+        self._options.pop("name")
+        self.op = self._options.pop("op")
+
+    def option(self, name: str, default: Any = None) -> Any:
+        return self._options.pop(name, default)
+
+    def tensor(self, name: str) -> np.ndarray | None:
+        return self._inputs.pop(name, None)
+
+    def rest(self) -> Arrays:
+        rest, self._inputs = self._inputs, {}
+        return rest
+
+    def finish(self) -> None:
+        assert not self._options and not self._inputs, (self._options, list(self._inputs))
+
+
+def run_sdpa(case: Case) -> Arrays:
+    q, k, v, d_out = (case.tensor(name) for name in ("q", "k", "v", "d_out"))
+    causal, offset, window, lengths = (case.option(name) for name in ("causal", "causal_offset", "window", "key_lengths"))
+    assert causal is None or offset is None
+    options = {name: case.option(name) for name in ("scale",)} | {"softcap": case.option("softcap", 0.0)}
+    options |= {"dropout": case.option("dropout", 0.0), "empty_rows": case.option("empty_rows", "zero")}
+    options |= {name: case.tensor(name) for name in ("attend", "block", "bias", "dropout_keep")}
+    options["causal"] = causal if offset is None else offset
+    options["window"] = None if window is None else tuple(window)
+    options["key_lengths"] = None if lengths is None else np.array(lengths)
+    assert (options["dropout"] > 0) == (options["dropout_keep"] is not None)
+
+    out, lse = polyhead.sdpa(q, k, v, return_lse=True, **options)
+    weights = polyhead.maps(q, k, lse, **options)
+    d_q, d_k, d_v, d_bias = polyhead.sdpa_backward(q, k, v, out, lse, d_out, **options)
+    results = {"out": out, "lse": lse, "weights": weights, "d_q": d_q, "d_k": d_k, "d_v": d_v}
+    return results if d_bias is None else results | {"d_bias": d_bias}
+
+
+def layer_with(config: dict[str, Any], parameters: Arrays) -> polyhead.MultiHeadAttention:
+    layer = polyhead.MultiHeadAttention(**config)
+    assert layer.parameters.keys() == parameters.keys()
+    for name, parameter in layer.parameters.items():
+        parameter[...] = parameters[name]
+    return layer
+
+
+def run_layer(case: Case) -> Arrays:
+    query, key, value, d_out, bias = (case.tensor(name) for name in ("query", "key", "value", "d_out", "bias"))
+    options = {name: case.tensor(name) for name in ("block", "attend_keys", "block_keys", "dropout_keep")}
+    lengths = case.option("valid_lens")
+    options["key_lengths"] = None if lengths is None else np.array(lengths)
+    options["training"] = options["dropout_keep"] is not None
+    layout = LAYOUTS[case.option("layer")]
+    settings = {"axis": case.option("axis", -2), "zero_key": case.option("add_zero_attn", False), "dropout": case.option("dropout", 0.0)}
+    source = case.rest()
+    layer = polyhead.load(source, layout, heads=case.option("heads"), **settings)
+
+    config = layer.config
+    assert config["empty_rows"] == case.option("empty_rows", config["empty_rows"]) or layout == "torch"
+    said = {"qk_head_dim": "head_width", "v_head_dim": "value_head_width", "kdim": "key_width", "vdim": "value_width", "bias": "bias"}
+    said |= {"output_projection": "output", "use_bias_for_embeddings": "bias", "gated": "gate", "add_bias_kv": "bias_kv"}
+    for option, name in said.items():
+        assert case.option(option) in (None, config[name])
+    assert case.option("is_global") in (None, config["global_query"] != "off")
+    assert all(np.array_equal(tensor, source[name]) for name, tensor in layer.state(layout).items())
+
+    if bias is not None and layout == "torch" and bias.ndim == 3:
+        bias = bias.reshape(query.shape[0], layer.config["heads"], *bias.shape[1:])
+    out, saved = layer.forward(query, key, value, bias=bias, **options)
+    grads = saved.backward(d_out)
+    results = {"out": out, "lse": saved.lse, "weights": saved.maps(), "d_query": grads.query}
+    results |= {f"d_{name}": grad for name, grad in [("key", grads.key), ("value", grads.value), ("bias", grads.bias)] if grad is not None}
+    # Gradients under the source's names: those of a layer whose parameters they are.
+    named = layer_with(config, grads.parameters).state(layout)
+    return results | {f"d_{name}": grad for name, grad in named.items()}
+
+
+def magnitude(case: Case, name: str) -> float:
+    """The tensor's own, or the largest gradient's for one that is zero in exact arithmetic and holds rounding noise."""
+
+    def largest(tensor: np.ndarray) -> float:
+        finite = tensor[np.isfinite(tensor)]
+        return float(np.abs(finite).max(initial=0))
+
+    own = largest(case.expected[name])
+    gradients = max((largest(tensor) for other, tensor in case.expected.items() if other.startswith("d_")), default=0.0)
+    return gradients if name.startswith("d_") and own < 1e-13 * gradients else own
+
+
+def test_all_vectors_are_here(summary: list[str]) -> None:
+    summary.append(f"golden vectors through Python: {len(PATHS)}")
+    assert len(PATHS) == 86
+
+
+@pytest.mark.parametrize("path", PATHS, ids=lambda path: path.stem)
+def test_golden_vector_is_reproduced_in_float64(path: Path) -> None:
+    case = Case(path)
+    results = {"sdpa": run_sdpa, "layer": run_layer}[case.op](case)
+    case.finish()
+    for name, expected in case.expected.items():
+        actual = results[name].reshape(expected.shape) if name == "d_bias" else results[name]
+        assert actual.dtype == np.float64 and actual.shape == expected.shape
+        np.testing.assert_allclose(actual, expected, rtol=0, atol=1e-12 * magnitude(case, name), err_msg=name)
