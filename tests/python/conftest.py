@@ -1,0 +1,50 @@
+"""What every test of the Python package shares: the seed, and the report's first lines."""
+
+from __future__ import annotations
+
+import os
+import random
+
+import hypothesis
+import numpy as np
+import pytest
+
+import polyhead
+
+SEED = int(os.environ.get("POLYHEAD_TEST_SEED", "0"))
+
+hypothesis.settings.register_profile("polyhead", deadline=None, derandomize=SEED == 0, print_blob=True)
+hypothesis.settings.load_profile("polyhead")
+
+
+def pytest_report_header(config: pytest.Config) -> list[str]:
+    numbers = f"NumPy {np.__version__}, seed {SEED} (POLYHEAD_TEST_SEED)"
+    return [f"polyhead {polyhead.__version__} from {os.path.dirname(polyhead.__file__)}", numbers]
+
+
+_summary: list[str] = []
+
+
+@pytest.fixture
+def summary() -> list[str]:
+    """Lines that the report ends with: counts and measurements, which are shown when tests pass too."""
+    return _summary
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    for line in _summary:
+        terminalreporter.write_line(line)
+
+
+@pytest.fixture
+def rng(request: pytest.FixtureRequest) -> np.random.Generator:
+    """Numbers that depend on the seed and on the test's name only, not on which tests ran before."""
+    name = np.frombuffer(request.node.nodeid.encode(), np.uint8)
+    print(f"seed {SEED}, {request.node.nodeid}")
+    return np.random.default_rng([SEED, *name])
+
+
+@pytest.fixture(autouse=True)
+def _seed_everything() -> None:
+    random.seed(SEED)
+    np.random.seed(SEED)
