@@ -38,12 +38,14 @@ class Setting:
     need_weights: bool
     average: bool
     training: bool
+    excluded: float  # how many entries of a mask are excluded
     seed: int
 
     def module(self, kind: type[nn.MultiheadAttention], dtype: torch.dtype) -> nn.MultiheadAttention:
         embed = self.heads * self.width
         options = {"bias": self.bias, "add_bias_kv": self.add_bias_kv, "add_zero_attn": self.add_zero_attn, "batch_first": self.batch_first}
-        layer = kind(embed, self.heads, kdim=self.kdim, vdim=self.vdim, dtype=dtype, **options)  # type: ignore[arg-type]
+        # Its parameters are given with each call.
+        layer = kind(embed, self.heads, kdim=self.kdim, vdim=self.vdim, device="meta", dtype=dtype, **options)  # type: ignore[arg-type]
         return layer.train(self.training)
 
     def inputs(self) -> dict[str, Tensor]:
@@ -64,7 +66,7 @@ class Setting:
             tensors["value"] = sequence(self.keys, self.vdim or self.heads * self.width)
 
         def mask(kind: str, *shape: int) -> Tensor:
-            excluded = torch.rand(shape, generator=generator) < 0.25
+            excluded = torch.rand(shape, generator=generator) < self.excluded
             return excluded if kind == "bool" else torch.where(excluded & (torch.rand(shape, generator=generator) < 0.5), -math.inf, randn(*shape))
 
         if self.attn_mask == "causal":
@@ -77,7 +79,7 @@ class Setting:
         for tensor in tensors.values():
             tensor.requires_grad_(tensor.is_floating_point())
         layer = self.module(nn.MultiheadAttention, torch.float64)
-        tensors |= {f"p.{name}": torch.empty_like(parameter) for name, parameter in layer.named_parameters()}
+        tensors |= {f"p.{name}": torch.empty(parameter.shape, dtype=torch.float64) for name, parameter in layer.named_parameters()}
         for name, tensor in tensors.items():
             if name.startswith("p."):
                 tensor.copy_(randn(*tensor.shape) * (0.5 if tensor.dim() == 1 else tensor.shape[-1] ** -0.5)).requires_grad_()
@@ -123,6 +125,7 @@ def make_settings(draw: st.DrawFn) -> Setting:
         draw(flags),
         draw(flags),
         draw(flags),
+        draw(st.sampled_from((0.2, 0.2, 0.6))),
         draw(st.integers(0, 2**31)),
     )
 

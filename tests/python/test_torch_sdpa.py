@@ -62,7 +62,7 @@ class Setting:
 
 @st.composite
 def make_settings(draw: st.DrawFn) -> Setting:
-    extent = st.sampled_from((0, 1, 2, 3, 5, 8))
+    extent = st.sampled_from((1, 2, 3, 4, 5, 7, 8, 9, 12, 16, 17, 0))
     queries, keys, width, value_width = draw(extent), draw(extent), draw(extent), draw(extent)
     rank = draw(st.sampled_from((2, 3, 4, 4, 4, 5)))
     lead = tuple(draw(st.integers(1, 3)) for _ in range(rank - 2))
