@@ -1,0 +1,173 @@
+"""torch's calling conventions of attention, brought to polyhead's operators."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from . import _ops
+
+DTYPES = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
+
+
+class Masks(NamedTuple):
+    """What is added to the scores, and which pairs exist; each broadcasts to ``[*,N,T,S]``. At most one of attend and block."""
+
+    attend: Tensor | None = None
+    block: Tensor | None = None
+    bias: Tensor | None = None
+    causal: bool = False
+
+
+class Attended(NamedTuple):
+    """The output ``[*,N,T,V]``, and what `maps` needs besides q and k."""
+
+    out: Tensor
+    lse: Tensor
+    seed: Tensor | None
+
+
+def require(tensor: object, name: str, where: str) -> None:
+    """TypeError where polyhead cannot compute with a floating tensor; the message says what it can."""
+    if not isinstance(tensor, Tensor):
+        raise TypeError(f"{where}: {name} is of type {type(tensor).__name__}; it must be a torch.Tensor")
+    if tensor.is_nested or tensor.layout != torch.strided:
+        raise TypeError(f"{where}: {name} is {'nested' if tensor.is_nested else tensor.layout}; it must be a dense tensor")
+    if tensor.device.type not in ("cpu", "meta"):
+        raise TypeError(f"{where}: {name} is on device {tensor.device}; polyhead computes on the CPU, so move it there first")
+    if tensor.dtype not in DTYPES:
+        allowed = ", ".join(str(dtype).removeprefix("torch.") for dtype in DTYPES)
+        raise TypeError(f"{where}: {name} has dtype {str(tensor.dtype).removeprefix('torch.')}; it must be one of {allowed}")
+
+
+def autocast(*tensors: Tensor | None) -> tuple[Tensor | None, ...]:
+    """The tensors as torch.autocast gives them to scaled_dot_product_attention, which is on its list of operators in lower precision: floating ones
+    that are not float64 are converted."""
+    if not torch.is_autocast_enabled("cpu"):
+        return tensors
+    dtype = torch.get_autocast_dtype("cpu")
+
+    def eligible(tensor: Tensor) -> bool:
+        return tensor.is_floating_point() and tensor.dtype != torch.float64 and tensor.device.type == "cpu"
+
+    return tuple(tensor.to(dtype) if tensor is not None and eligible(tensor) else tensor for tensor in tensors)
+
+
+def attend(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    masks: Masks,
+    *,
+    scale: float | None = None,
+    softcap: float = 0.0,
+    dropout: float = 0.0,
+    empty_rows: str = "zero",
+) -> Attended:
+    """`polyhead.sdpa` with gradients: q ``[*,N,T,H]``, k ``[*,K,S,H]``, v ``[*,K,S,V]``. The seed of dropout comes from torch's generator."""
+    # One number per call, so that torch.manual_seed, fork_rng and checkpoint's recomputation decide the bits as they do torch's own.
+    seed = torch.randint(2**63 - 1, (), dtype=torch.int64) if dropout > 0 else None
+    causal = masks.causal
+    out, lse = _ops.attention(q, k, v, masks.attend, masks.block, masks.bias, seed, causal, scale, softcap, dropout, empty_rows)
+    return Attended(out, lse, seed)
+
+
+def maps(q: Tensor, k: Tensor, attended: Attended, masks: Masks, *, scale: float | None = None, softcap: float = 0.0, dropout: float = 0.0) -> Tensor:
+    """The probabilities ``[*,N,T,S]`` of a call of `attend` with the same arguments, after dropout, with gradients."""
+    lse, seed = attended.lse, attended.seed
+    result: Tensor = _ops.attention_map(q, k, lse, masks.attend, masks.block, masks.bias, seed, masks.causal, scale, softcap, dropout)
+    return result
+
+
+def _lead(tensor: Tensor, shape: tuple[int, ...]) -> Tensor:
+    return tensor.expand(*shape, *tensor.shape[len(shape) :])
+
+
+def _broadcast(*shapes: tuple[int, ...]) -> tuple[int, ...]:
+    # torch.broadcast_shapes costs more than a small attention; most calls have nothing to broadcast.
+    if all(shape == shapes[0] for shape in shapes):
+        return shapes[0]
+    return tuple(torch.broadcast_shapes(*shapes))  # type: ignore[no-untyped-call]
+
+
+def scaled_dot_product_attention(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attn_mask: Tensor | None = None,
+    dropout_p: float = 0.0,
+    is_causal: bool = False,
+    scale: float | None = None,
+    enable_gqa: bool = False,
+) -> Tensor:
+    """torch.nn.functional.scaled_dot_product_attention, computed by polyhead (Vaswani et al. 2017, equation 1).
+
+    Args:
+        query: ``[*,N,T,H]`` or ``[T,H]``; float32, float64, float16 or bfloat16, on the CPU.
+        key: ``[*,K,S,H]``.
+        value: ``[*,K,S,V]``. The leading dimensions of query, key and value broadcast; N and K too, or ``N % K == 0`` with enable_gqa.
+        attn_mask: broadcasts to ``[*,N,T,S]``. bool: True = may attend. Floating: added to the scores. Not together with is_causal.
+        dropout_p: probability in ``[0, 1]`` that a weight is dropped, whether in training or not. Its bits come from a seed that is drawn from torch's
+            generator; they are not the bits that torch's own operator draws.
+        is_causal: query t attends to the keys ``s <= t``, whatever T and S are.
+        scale: of the scores; None is ``1 / sqrt(H)``.
+        enable_gqa: query head n attends to key/value head ``n // (N // K)``.
+
+    Returns:
+        ``[*,N,T,V]`` or ``[T,V]``, dtype of the query. Its dimensions lie in memory in the order of the query's, so that heads that are views of
+        ``[B,T,N*H]`` merge without a copy.
+
+    Raises:
+        TypeError: a dtype, device or type that polyhead does not compute with; q, k and v of unequal dtypes.
+        ValueError: shapes that do not fit; attn_mask together with is_causal; dropout_p outside of ``[0, 1]``.
+
+    What differs from torch: a key that a boolean mask or is_causal excludes does not exist (torch multiplies it by 0, which makes NaN of NaN); no
+    ``[T,S]`` tensor is made, for no combination of arguments, save the gradient of a mask that has that shape itself; the gradient of a floating mask has
+    the mask's own shape at every size. There is no second derivative: asking for it raises NotImplementedError. A row without a key is 0, as in torch.
+    """
+    where = "scaled_dot_product_attention"
+    for tensor, name in ((query, "query"), (key, "key"), (value, "value")):
+        require(tensor, name, where)
+    if attn_mask is not None:
+        if not isinstance(attn_mask, Tensor):
+            raise TypeError(f"{where}: attn_mask is of type {type(attn_mask).__name__}; it must be a torch.Tensor")
+        if attn_mask.dtype not in (torch.bool, torch.float32, query.dtype):
+            raise TypeError(f"{where}: attn_mask has dtype {attn_mask.dtype}; it must be bool, float32 or the query's {query.dtype}")
+        if is_causal:
+            raise ValueError(f"{where}: attn_mask and is_causal exclude each other; put the causal part into the mask")
+    query, key, value, attn_mask = autocast(query, key, value, attn_mask)  # type: ignore[assignment]
+    if not query.dtype == key.dtype == value.dtype:
+        raise TypeError(f"{where}: query, key and value are {query.dtype}, {key.dtype} and {value.dtype}; they must have one dtype")
+    for tensor, name in ((query, "query"), (key, "key"), (value, "value")):
+        if tensor.dim() < 2:
+            raise ValueError(f"{where}: {name} is {list(tensor.shape)}; it must have two dimensions or more")
+    q, k, v, unbatched = _heads(query, key, value, enable_gqa, where)
+    masks = Masks(causal=is_causal)
+    if attn_mask is not None:
+        # The mask is made q's dtype here, where autograd sees it: its gradient comes back in its own.
+        masks = Masks(attend=attn_mask) if attn_mask.dtype == torch.bool else Masks(bias=attn_mask.to(q.dtype))
+    out = attend(q, k, v, masks, scale=scale, dropout=dropout_p).out
+    return out.squeeze(0) if unbatched else out
+
+
+def _heads(query: Tensor, key: Tensor, value: Tensor, enable_gqa: bool, where: str) -> tuple[Tensor, Tensor, Tensor, bool]:
+    """q ``[*,N,T,H]``, k ``[*,K,S,H]`` and v ``[*,K,S,V]`` as views where that is possible, and whether all three were without heads."""
+    given = f"query {list(query.shape)}, key {list(key.shape)} and value {list(value.shape)}"
+    rank = max(query.dim(), key.dim(), value.dim())
+    q, k, v = (tensor.reshape((1,) * (max(rank, 3) - tensor.dim()) + tensor.shape) for tensor in (query, key, value))
+    heads = (q.size(-3), k.size(-3), v.size(-3))
+    try:
+        lead = _broadcast(q.shape[:-3], k.shape[:-3], v.shape[:-3])
+        count = heads[0] if enable_gqa else _broadcast(*((h,) for h in heads))[0]
+    except RuntimeError:
+        raise ValueError(f"{where}: {given} do not broadcast to one another in their leading dimensions") from None
+    if enable_gqa and (rank < 3 or any(h == 0 or count % h != 0 for h in heads[1:]) and count > 0):
+        raise ValueError(f"{where}: {given}; with enable_gqa the heads of the query must be a multiple of those of key and value")
+    q = _lead(q, (*lead, count))
+    if heads[1] == heads[2]:
+        k, v = _lead(k, lead), _lead(v, lead)
+    else:  # polyhead's key and value have one number of heads: repeated where they differ
+        k, v = (_lead(x if x.size(-3) == count else x.repeat_interleave(count // x.size(-3), -3), lead) for x in (k, v))
+    return q, k, v, rank == 2

@@ -1,0 +1,145 @@
+"""AlphaFold's attention module: along any axis, gated, with a pair bias and a key mask."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+
+from . import _functional as core
+
+
+class GatedAttention(nn.Module):
+    """Multi-head self-attention along one axis of an input with any number of dimensions (Jumper et al. 2021, supplementary algorithms 7, 8, 13, 14 and 19).
+
+    ::
+
+        q, k, v = linear_q(x), linear_k(x), linear_v(x)                     split into heads
+        y       = softmax(q k^T / sqrt(c) + bias, kept keys) v              merged heads
+        out     = linear_o(sigmoid(linear_g(x)) * y)                        linear_o(y) when not gated
+
+    Args:
+        c_in: width of the input and of the output.
+        c: width of one head.
+        heads: N.
+        axis: of the input, that attention runs along; not the last one, which is the width.
+        gated: with linear_g.
+        is_global: global attention: one query per sequence, the mean of the queries, against one key/value head. Without a gate the output has an extent of
+            1 along the axis; the gate spreads it over all positions.
+        use_bias_for_embeddings: biases of linear_q, linear_k and linear_v; linear_o and linear_g always have one.
+        query_mean: what a global query is the mean of: ``"all"`` positions or the ``"kept"`` ones of attend_keys (algorithm 19 in AlphaFold's own code).
+        dropout: probability that a weight is dropped in training. The seed is drawn from torch's generator.
+        empty_rows: what a query gives whose keys are all masked: ``"unmasked"`` (as AlphaFold's offset of -1e8 on the masked scores behaves: as if there were
+            no mask), ``"uniform"`` or ``"zero"``, as in `polyhead.sdpa`.
+        device, dtype: of the parameters: the CPU, and float32, float64, float16 or bfloat16.
+
+    Parameters are named as the layout "alphafold" of `polyhead.load` and OpenFold name them: linear_q, linear_k, linear_v, linear_o, linear_g; ``weight`` and
+    ``bias``, initialised as torch.nn.Linear's.
+    """
+
+    def __init__(
+        self,
+        c_in: int,
+        c: int,
+        heads: int,
+        axis: int = -2,
+        gated: bool = False,
+        is_global: bool = False,
+        *,
+        use_bias_for_embeddings: bool = False,
+        query_mean: Literal["all", "kept"] = "all",
+        dropout: float = 0.0,
+        empty_rows: Literal["unmasked", "uniform", "zero"] = "unmasked",
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
+    ) -> None:
+        super().__init__()
+        if min(c_in, c, heads) < 1:
+            raise ValueError(f"GatedAttention: c_in, c and heads are {c_in}, {c} and {heads}; they must be at least 1")
+        if axis == -1:
+            raise ValueError("GatedAttention: axis is -1, which is the width; attention runs along another one")
+        if query_mean not in ("all", "kept"):
+            raise ValueError(f"GatedAttention: query_mean is {query_mean!r}; it must be 'all' or 'kept'")
+        if empty_rows not in ("unmasked", "uniform", "zero"):
+            raise ValueError(f"GatedAttention: empty_rows is {empty_rows!r}; it must be 'unmasked', 'uniform' or 'zero'")
+        self.c_in, self.c, self.heads, self.axis = c_in, c, heads, axis
+        self.gated, self.is_global, self.query_mean, self.dropout, self.empty_rows = gated, is_global, query_mean, dropout, empty_rows
+        kv_heads = 1 if is_global else heads
+
+        def linear(width_in: int, width_out: int, bias: bool) -> nn.Linear:
+            return nn.Linear(width_in, width_out, bias=bias, device=device, dtype=dtype)
+
+        self.linear_q = linear(c_in, heads * c, use_bias_for_embeddings)
+        self.linear_k = linear(c_in, kv_heads * c, use_bias_for_embeddings)
+        self.linear_v = linear(c_in, kv_heads * c, use_bias_for_embeddings)
+        self.linear_o = linear(heads * c, c_in, True)
+        self.linear_g = linear(c_in, heads * c, True) if gated else None
+
+    def forward(self, x: Tensor, bias: Tensor | None = None, attend_keys: Tensor | None = None) -> Tensor:
+        """The output, shaped as x; with an extent of 1 along the axis for a global query without a gate.
+
+        Args:
+            x: ``[.., S at the axis, .., c_in]``. ``*`` are the dimensions that are neither axis nor width, in their order.
+            bias: ``[T,S]``, ``[N,T,S]`` or ``[first of *,N,T,S]``, floating, T being S, or 1 for a global query: leading dimensions are matched from
+                the left, further ones share the bias. Its gradient has its own shape, without a tensor of ``[*,N,T,S]``.
+            attend_keys: bool, broadcasts to ``[*,S]``; True = may be attended to.
+
+        Raises:
+            TypeError: a dtype, device or type that polyhead does not compute with.
+            ValueError: shapes that do not fit.
+        """
+        core.require(x, "x", "GatedAttention")
+        axis = self.axis + x.dim() if self.axis < 0 else self.axis
+        if x.dim() < 2 or not 0 <= axis < x.dim() - 1 or x.size(-1) != self.c_in:
+            raise ValueError(f"GatedAttention: x is {list(x.shape)}; it must end with c_in = {self.c_in} and have an axis {self.axis} that is not the last")
+        keep = self._keep(x, axis, attend_keys)
+        source = self._mean(x, axis, keep) if self.is_global else x
+        q, k, v = (self._split(linear(y), axis) for linear, y in ((self.linear_q, source), (self.linear_k, x), (self.linear_v, x)))
+        masks = core.Masks(attend=None if keep is None else keep[..., None, None, :], bias=self._bias(q, k, bias))
+        dropout = self.dropout if self.training else 0.0
+        y = core.attend(q, k, v, masks, dropout=dropout, empty_rows=self.empty_rows).out
+        y = y.transpose(-3, -2).movedim(-3, axis).flatten(-2)
+        if self.linear_g is not None:
+            y = y * torch.sigmoid(self.linear_g(x))
+        return self.linear_o(y)
+
+    def _split(self, x: Tensor, axis: int) -> Tensor:
+        """``[*,N,T,c]`` as a view."""
+        return x.unflatten(-1, (-1, self.c)).movedim(axis, -2)
+
+    def _keep(self, x: Tensor, axis: int, attend_keys: Tensor | None) -> Tensor | None:
+        if attend_keys is None:
+            return None
+        if not isinstance(attend_keys, Tensor) or attend_keys.dtype != torch.bool:
+            given = attend_keys.dtype if isinstance(attend_keys, Tensor) else type(attend_keys).__name__
+            raise TypeError(f"GatedAttention: attend_keys is {given}; it must be a bool tensor, True = may be attended to")
+        expected = (*x.shape[:axis], *x.shape[axis + 1 : -1], x.size(axis))
+        try:
+            return attend_keys.expand(expected)
+        except RuntimeError:
+            raise ValueError(f"GatedAttention: attend_keys is {list(attend_keys.shape)}; it must broadcast to [*,S] = {list(expected)}") from None
+
+    def _mean(self, x: Tensor, axis: int, keep: Tensor | None) -> Tensor:
+        # mean(x W^T + b) = mean(x) W^T + b: the mean comes first, it is the smaller product.
+        if self.query_mean == "all" or keep is None:
+            return x.mean(axis, keepdim=True)
+        weight = keep.movedim(-1, axis).unsqueeze(-1)
+        # Masked positions do not exist, so they are replaced and not multiplied by 0.
+        total = torch.where(weight, x, 0).sum(axis, keepdim=True)
+        return total / weight.sum(axis, keepdim=True).clamp(min=1).to(x.dtype)
+
+    def _bias(self, q: Tensor, k: Tensor, bias: Tensor | None) -> Tensor | None:
+        if bias is None:
+            return None
+        lead, rank = tuple(bias.shape[:-3]), q.dim()
+        expected = (self.heads, q.size(-2), k.size(-2))
+        fits = 2 <= bias.dim() <= rank and all(b in (1, s) for b, s in zip(lead, q.shape))
+        if not fits or any(b not in (1, s) for b, s in zip(reversed(bias.shape[-3:]), reversed(expected))):
+            raise ValueError(
+                f"GatedAttention: bias is {list(bias.shape)}; it must be [T,S], [N,T,S] or [first of *,N,T,S] with *,N,T,S = "
+                f"{[*q.shape[:-3], *expected]}"
+            )
+        if bias.dim() > 3:
+            bias = bias.reshape(*lead, *(1,) * (rank - bias.dim()), *bias.shape[-3:])
+        return bias.to(q.dtype)

@@ -1,0 +1,180 @@
+"""torch.nn.MultiheadAttention, computed by polyhead."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from . import _functional as core
+
+
+class MultiheadAttention(torch.nn.MultiheadAttention):
+    """torch.nn.MultiheadAttention (Vaswani et al. 2017, section 3.2.2): its constructor, parameters, state_dict, initialisation, arguments and results.
+
+    Args:
+        embed_dim: E, the width of the queries and of the output.
+        num_heads: N; E must be a multiple of it.
+        dropout: probability that a weight is dropped in training. The bits come from a seed that is drawn from torch's generator.
+        bias: of the input maps and the output map.
+        add_bias_kv: one learned key and value more, after the S given ones.
+        add_zero_attn: one key and value of zeros more, after those.
+        kdim, vdim: widths of the key and value inputs; None is embed_dim.
+        batch_first: inputs and output are ``[B,T,E]`` instead of ``[T,B,E]``.
+        device, dtype: of the parameters: the CPU, and float32, float64, float16 or bfloat16.
+
+    What differs from torch:
+
+    - A query that may attend to nothing gives 0 (so the output is out_proj's bias) with weights and gradients of 0; torch gives NaN when it returns
+      weights and 0 when it does not.
+    - A key that a boolean mask excludes does not exist: NaN or infinity in it changes nothing.
+    - Asking for weights does not change the output, and no ``[T,S]`` tensor is made when nobody asks and no mask has that shape.
+    - Dropout's bits are other ones. There is no second derivative. Nested tensors are refused.
+    """
+
+    def forward(
+        self,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        key_padding_mask: Tensor | None = None,
+        need_weights: bool = True,
+        attn_mask: Tensor | None = None,
+        average_attn_weights: bool = True,
+        is_causal: bool = False,
+    ) -> tuple[Tensor, Tensor | None]:
+        """The output, and the weights or None.
+
+        Args:
+            query: ``[T,B,E]``, or ``[B,T,E]`` with batch_first, or ``[T,E]``.
+            key: ``[S,B,kdim]``, likewise.
+            value: ``[S,B,vdim]``, likewise.
+            key_padding_mask: ``[B,S]`` or ``[S]``. bool: True = the key is not attended to. Floating: added to the key's scores.
+            need_weights: return the weights as well.
+            attn_mask: ``[T,S]`` or ``[B*N,T,S]`` (``[N,T,S]`` for inputs without a batch). bool: True = may not attend. Floating: added to the scores.
+            average_attn_weights: the mean of the weights over the heads instead of one map per head.
+            is_causal: says that attn_mask, which must be given, is the causal one. As in torch it is then not looked at where that can be avoided:
+                without weights and key_padding_mask, query t attends to the keys ``s <= t``, the extra ones of add_bias_kv and add_zero_attn counted.
+
+        Returns:
+            The output, shaped as the query, and None or the weights, after dropout: ``[B,T,S']``, or ``[B,N,T,S']`` per head; without B for inputs
+            without a batch. S' counts the extra keys.
+
+        Raises:
+            TypeError: a dtype, device or type that polyhead does not compute with.
+            ValueError: shapes that do not fit; is_causal without attn_mask.
+        """
+        where = "MultiheadAttention"
+        for tensor, name in ((query, "query"), (key, "key"), (value, "value")):
+            core.require(tensor, name, where)
+        batched = self._check_shapes(query, key, value, key_padding_mask, attn_mask)
+        if is_causal and attn_mask is None:
+            raise ValueError(f"{where}: is_causal says what attn_mask is; attn_mask must be given with it")
+        sequence = 1 if self.batch_first and batched else 0  # which dimension is T or S
+        if not batched:
+            same_key, same_value = key is query, value is key
+            query = query.unsqueeze(1)
+            key = query if same_key else key.unsqueeze(1)
+            value = key if same_value else value.unsqueeze(1)
+            key_padding_mask = None if key_padding_mask is None else key_padding_mask.unsqueeze(0)
+
+        q, k, v = (self._split(x, sequence) for x in self._project(query, key, value, sequence))
+        attn_mask, key_padding_mask = core.autocast(attn_mask, key_padding_mask)
+        masks = self._masks(q, k.size(-2) - key.size(sequence), attn_mask, key_padding_mask, need_weights, is_causal)
+        dropout = self.dropout if self.training else 0.0
+        attended = core.attend(q, k, v, masks, dropout=dropout)
+        # [B,N,T,H] -> [B,T,N,H] or [T,B,N,H], which is how it lies in memory.
+        merged = attended.out.transpose(1, 2) if sequence == 1 else attended.out.permute(2, 0, 1, 3)
+        output = self.out_proj(merged.flatten(2))
+        if not batched:
+            output = output.squeeze(1)
+        if not need_weights:
+            return output, None
+        weights = core.maps(q, k, attended, masks, dropout=dropout)
+        if average_attn_weights:
+            weights = weights.mean(1)
+        return output, weights if batched else weights.squeeze(0)
+
+    def _check_shapes(
+        self, query: Tensor, key: Tensor, value: Tensor, key_padding_mask: Tensor | None, attn_mask: Tensor | None
+    ) -> bool:
+        """Whether the inputs have a batch dimension. ValueError where they do not fit."""
+
+        def fail(name: str, tensor: Tensor, rule: str) -> ValueError:
+            return ValueError(f"MultiheadAttention: {name} is {list(tensor.shape)}; it must be {rule}")
+
+        batched = query.dim() == 3
+        if query.dim() not in (2, 3):
+            raise fail("query", query, "[T,E] or, with a batch, of three dimensions")
+        first = self.batch_first and batched
+        letters = "[B,{},{}]" if first else "[{},B,{}]" if batched else "[{},{}]"
+        batch = query.size(0 if first else 1) if batched else 1
+        queries, keys = query.size(1 if first else 0), key.size(1 if first else 0) if key.dim() == query.dim() else 0
+        for name, tensor, length, width in (("query", query, queries, self.embed_dim), ("key", key, keys, self.kdim), ("value", value, keys, self.vdim)):
+            expected = ((batch, length) if first else (length, batch) if batched else (length,)) + (width,)
+            if tuple(tensor.shape) != expected:
+                letter = "T" if name == "query" else "S"
+                raise fail(name, tensor, f"{letters.format(letter, 'E')} = {list(expected)}" if tensor.dim() == query.dim() else f"{query.dim()}-dimensional as the query")
+        for name, mask, shapes in (
+            ("key_padding_mask", key_padding_mask, [(batch, keys)] if batched else [(keys,)]),
+            ("attn_mask", attn_mask, [(queries, keys), (batch * self.num_heads, queries, keys)]),
+        ):
+            if mask is None:
+                continue
+            if mask.dtype != torch.bool and not mask.is_floating_point():
+                raise TypeError(f"MultiheadAttention: {name} has dtype {mask.dtype}; it must be bool (True = not attended to) or floating (added)")
+            if tuple(mask.shape) not in shapes:
+                raise fail(name, mask, " or ".join(str(list(shape)) for shape in shapes))
+        return batched
+
+    def _project(self, query: Tensor, key: Tensor, value: Tensor, sequence: int) -> list[Tensor]:
+        """The three inputs through their linear maps, ``[T,B,E]`` or ``[B,T,E]``, with the extra keys and values. One product where inputs are shared."""
+        bias = self.in_proj_bias
+        if self.in_proj_weight is None:
+            weights = (self.q_proj_weight, self.k_proj_weight, self.v_proj_weight)
+            biases = (None,) * 3 if bias is None else bias.chunk(3)
+            maps = [F.linear(x, w, b) for x, w, b in zip((query, key, value), weights, biases)]
+        elif query is key and key is value:
+            maps = list(F.linear(query, self.in_proj_weight, bias).chunk(3, -1))
+        else:
+            weights = self.in_proj_weight.chunk(3)
+            biases = (None,) * 3 if bias is None else bias.chunk(3)
+            maps = [F.linear(x, w, b) for x, w, b in zip((query, key, value), weights, biases)]
+        for i, extra in ((1, self.bias_k), (2, self.bias_v)):
+            parts = [maps[i]]
+            shape = list(maps[i].shape)
+            shape[sequence] = 1
+            if extra is not None:
+                parts.append(extra.to(maps[i].dtype).expand(shape))
+            if self.add_zero_attn:
+                parts.append(maps[i].new_zeros(shape))
+            if len(parts) > 1:
+                maps[i] = torch.cat(parts, sequence)
+        return maps
+
+    def _split(self, x: Tensor, sequence: int) -> Tensor:
+        """``[B,N,T,H]`` as a view of ``[B,T,E]`` or ``[T,B,E]``."""
+        heads = x.unflatten(-1, (self.num_heads, self.head_dim))
+        return heads.transpose(1, 2) if sequence == 1 else heads.permute(1, 2, 0, 3)
+
+    def _masks(
+        self, q: Tensor, extra: int, attn_mask: Tensor | None, key_padding_mask: Tensor | None, need_weights: bool, is_causal: bool
+    ) -> core.Masks:
+        """Booleans exclude, floats are added; nothing is spread over heads or queries that the mask itself does not name."""
+        if is_causal and key_padding_mask is None and not need_weights:
+            return core.Masks(causal=True)
+        if attn_mask is not None and attn_mask.dim() == 3:
+            attn_mask = attn_mask.unflatten(0, (q.size(0), self.num_heads))
+        if key_padding_mask is not None:
+            key_padding_mask = key_padding_mask[:, None, None, :]
+        block: Tensor | None = None
+        bias: Tensor | None = None
+        for mask in (attn_mask, key_padding_mask):
+            if mask is None:
+                continue
+            mask = F.pad(mask, (0, extra)) if extra > 0 else mask
+            if mask.dtype == torch.bool:
+                block = mask if block is None else block | mask
+            else:
+                bias = mask.to(q.dtype) if bias is None else bias + mask.to(q.dtype)
+        return core.Masks(block=block, bias=bias)

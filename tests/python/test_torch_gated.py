@@ -1,0 +1,153 @@
+"""polyhead.torch.GatedAttention against its formula in torch's own operators."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+import polyhead
+from polyhead.torch import GatedAttention
+from torch_support import gradients, require_equal
+
+
+def formula(layer: GatedAttention, x: Tensor, bias: Tensor | None, attend_keys: Tensor | None) -> Tensor:
+    """Jumper et al. 2021, supplementary algorithms 7 and 19, one step a line; masked scores are offset by -1e8, as AlphaFold's code does."""
+    axis, heads = layer.axis % x.dim(), layer.heads
+    x = x.movedim(axis, -2)
+    split = lambda y: y.view(*y.shape[:-1], -1, layer.c).transpose(-3, -2)  # noqa: E731
+    q, k, v = split(layer.linear_q(x)), split(layer.linear_k(x)), split(layer.linear_v(x))
+    if layer.is_global:
+        if layer.query_mean == "kept" and attend_keys is not None:
+            weight = attend_keys.to(x.dtype).expand(x.shape[:-1])[..., None, :, None]
+            q = (q * weight).sum(-2, keepdim=True) / weight.sum(-2, keepdim=True)
+        else:
+            q = q.mean(-2, keepdim=True)
+    score = q @ k.mT / math.sqrt(layer.c)
+    if bias is not None:
+        lead = bias.shape[:-3]
+        score = score + bias.reshape(*lead, *[1] * (score.dim() - max(bias.dim(), 3)), *bias.shape[-3:])
+    if attend_keys is not None:
+        score = score + 1e8 * (attend_keys.to(x.dtype) - 1)[..., None, None, :]
+    y = (score.softmax(-1) @ v).transpose(-3, -2).flatten(-2)
+    if layer.linear_g is not None:
+        y = y * torch.sigmoid(layer.linear_g(x))
+    assert y.shape[-1] == heads * layer.c
+    return layer.linear_o(y).movedim(-2, axis)
+
+
+@dataclass(frozen=True)
+class Case:
+    x: tuple[int, ...]
+    axis: int = -2
+    bias: tuple[int, ...] | None = None
+    keys: tuple[int, ...] | None = None
+    options: Mapping[str, object] = field(default_factory=dict)
+
+
+CASES = {
+    "plain": Case((3, 5, 6)),
+    "one sequence": Case((5, 6)),
+    "gated": Case((3, 5, 6), options={"gated": True}),
+    "rows with a pair bias": Case((3, 5, 7, 6), bias=(3, 4, 7, 7), options={"gated": True}),
+    "pair bias shared by rows": Case((2, 5, 7, 6), bias=(4, 7, 7), keys=(2, 5, 7), options={"gated": True}),
+    "pair bias shared by the batch": Case((2, 5, 7, 6), bias=(1, 4, 7, 7), keys=(5, 7), options={"gated": True}),
+    "bias for all heads": Case((2, 5, 6), bias=(5, 5)),
+    "bias per sequence": Case((2, 3, 5, 6), bias=(2, 3, 4, 5, 5)),
+    "bias per key": Case((2, 3, 5, 6), bias=(1, 1, 5)),
+    "columns": Case((2, 5, 4, 6), axis=-3, keys=(2, 4, 5), options={"gated": True}),
+    "columns from the front": Case((2, 5, 4, 6), axis=1, bias=(4, 5, 5)),
+    "first axis": Case((5, 2, 3, 6), axis=0),
+    "biases of the maps": Case((3, 5, 6), options={"use_bias_for_embeddings": True}),
+    "global": Case((3, 5, 6), options={"is_global": True}),
+    "global columns": Case((3, 7, 5, 6), axis=-3, options={"is_global": True, "gated": True}),
+    "global with a key mask": Case((2, 7, 5, 6), axis=-3, keys=(2, 5, 7), options={"is_global": True, "gated": True}),
+    "global over the kept": Case((2, 7, 5, 6), axis=-3, keys=(2, 5, 7), options={"is_global": True, "gated": True, "query_mean": "kept"}),
+    "global with a bias": Case((2, 5, 6), bias=(4, 1, 5), options={"is_global": True}),
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_equals_the_formula(name: str) -> None:
+    case = CASES[name]
+    layer = GatedAttention(6, 3, 4, case.axis, dtype=torch.float64, **case.options)  # type: ignore[arg-type]
+    tensors = {"x": torch.randn(case.x, dtype=torch.float64, requires_grad=True)}
+    if case.bias is not None:
+        tensors["bias"] = torch.randn(case.bias, dtype=torch.float64, requires_grad=True)
+    keys = None
+    if case.keys is not None:
+        keys = torch.rand(case.keys) < 0.7
+        keys[..., 0] = True
+    parameters = {f"p.{key}": parameter for key, parameter in layer.named_parameters()}
+    results = [gradients({"out": f(tensors["x"], tensors.get("bias"), keys)}, tensors | parameters, 3) for f in (layer, lambda *args: formula(layer, *args))]
+    require_equal(*results, 1e-11)
+
+
+def test_a_bias_of_a_bias_is_reduced_where_it_is_shared() -> None:
+    layer = GatedAttention(6, 3, 4, gated=True)
+    bias = torch.randn(4, 7, 7, requires_grad=True)
+    layer(torch.randn(2, 5, 7, 6), bias).sum().backward()
+    assert bias.grad is not None and bias.grad.shape == bias.shape
+
+
+def test_a_query_without_a_key_is_as_without_a_mask_unless_told_otherwise() -> None:
+    x = torch.randn(2, 5, 6)
+    keep = torch.ones(2, 5, dtype=torch.bool)
+    keep[1] = False
+    layer = GatedAttention(6, 3, 4)
+    torch.testing.assert_close(layer(x, None, keep), layer(x))
+    zero = GatedAttention(6, 3, 4, empty_rows="zero")
+    assert torch.equal(zero(x, None, keep)[1], zero.linear_o.bias.expand(5, 6))
+    uniform = GatedAttention(6, 3, 4, empty_rows="uniform")
+    mean = uniform.linear_o(uniform.linear_v(x[1]).mean(0, keepdim=True))
+    torch.testing.assert_close(uniform(x, None, keep)[1], mean.expand(5, 6))
+
+
+def test_dropout_is_on_in_training_only() -> None:
+    layer = GatedAttention(6, 3, 4, dropout=0.5)
+    x = torch.randn(2, 9, 6)
+    torch.manual_seed(2)
+    first = layer(x)
+    assert not torch.equal(first, layer(x))
+    torch.manual_seed(2)
+    assert torch.equal(first, layer(x))
+    layer.eval()
+    assert torch.equal(layer(x), layer(x))
+
+
+def test_parameters_are_those_of_the_layout_alphafold() -> None:
+    """What the layer computes, polyhead.load computes from its state_dict."""
+    for options in ({}, {"gated": True}, {"gated": True, "use_bias_for_embeddings": True}):
+        layer = GatedAttention(6, 3, 4, **options)  # type: ignore[arg-type]
+        x = torch.randn(2, 5, 6)
+        state = {name: tensor.numpy() for name, tensor in layer.state_dict().items()}
+        loaded = polyhead.load(state, "alphafold", heads=4)
+        np.testing.assert_allclose(loaded(x.numpy()), layer(x).detach().numpy(), rtol=1e-5, atol=1e-6)
+
+
+ERRORS = [
+    ({}, (torch.zeros(5, 7),), ValueError, "c_in = 6"),
+    ({}, (torch.zeros(6),), ValueError, "axis -2"),
+    ({"axis": -4}, (torch.zeros(2, 5, 6),), ValueError, "axis -4"),
+    ({"axis": 2}, (torch.zeros(2, 5, 6),), ValueError, "axis 2"),
+    ({"axis": -1}, (), ValueError, "axis is -1"),
+    ({"c": 0}, (), ValueError, "at least 1"),
+    ({"query_mean": "half"}, (), ValueError, "query_mean"),
+    ({"empty_rows": "one"}, (), ValueError, "empty_rows"),
+    ({}, (torch.zeros(2, 5, 6), torch.zeros(3, 5, 5)), ValueError, "bias is"),
+    ({}, (torch.zeros(2, 5, 6), torch.zeros(5)), ValueError, "bias is"),
+    ({}, (torch.zeros(2, 5, 6), None, torch.ones(2, 4, dtype=torch.bool)), ValueError, "attend_keys is"),
+    ({}, (torch.zeros(2, 5, 6), None, torch.ones(2, 5)), TypeError, "attend_keys is"),
+    ({}, (torch.zeros(2, 5, 6, dtype=torch.int32),), TypeError, "int32"),
+]
+
+
+@pytest.mark.parametrize(("options", "args", "kind", "message"), ERRORS)
+def test_a_wrong_call_is_a_clear_error(options: dict[str, object], args: tuple[object, ...], kind: type[Exception], message: str) -> None:
+    with pytest.raises(kind, match=message):
+        GatedAttention(**({"c_in": 6, "c": 3, "heads": 4} | options))(*args)  # type: ignore[arg-type]

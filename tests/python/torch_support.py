@@ -1,0 +1,109 @@
+"""What the tests against torch share: inputs of a setting, both sides' results with every gradient, and how errors are compared."""
+
+from __future__ import annotations
+
+import contextlib
+import statistics
+from collections.abc import Callable, Iterator, Mapping, Sequence
+
+import torch
+from torch import Tensor
+from torch.nn.attention import SDPBackend, sdpa_kernel
+
+EXAMPLES = 2000
+"""Random settings of each sweep against torch."""
+
+Results = dict[str, Tensor]
+
+
+@contextlib.contextmanager
+def math_path() -> Iterator[None]:
+    """torch's own formula in its own operators, instead of a fused kernel."""
+    with sdpa_kernel(SDPBackend.MATH):
+        yield
+
+
+def gradients(outputs: Mapping[str, Tensor | None], inputs: Mapping[str, Tensor], seed: int) -> Results:
+    """The outputs, and the gradients of a random linear function of all of them with respect to those inputs that require grad."""
+    results = {name: output for name, output in outputs.items() if output is not None}
+    wanted = {name: tensor for name, tensor in inputs.items() if tensor.requires_grad}
+    if wanted:
+        generator = torch.Generator().manual_seed(seed)
+        # The same weights in every dtype: float32's are float64's, rounded.
+        loss = torch.zeros((), dtype=torch.float64)
+        for name in sorted(results):
+            weight = torch.randn(results[name].shape, generator=generator, dtype=torch.float64).float()
+            loss = loss + (results[name] * weight.to(results[name].dtype)).sum()
+        # Where everything is empty torch's result may not depend on its inputs.
+        grads = torch.autograd.grad(loss, list(wanted.values()), allow_unused=True) if loss.requires_grad else (None,) * len(wanted)
+        results |= {f"d_{name}": torch.zeros_like(wanted[name]) if grad is None else grad for name, grad in zip(wanted, grads)}
+    return {name: tensor.detach() for name, tensor in results.items()}
+
+
+def cast(tensors: Mapping[str, Tensor], dtype: torch.dtype) -> dict[str, Tensor]:
+    """The floating ones in another dtype, with the same strides and the same wish for a gradient."""
+
+    def one(tensor: Tensor) -> Tensor:
+        if not tensor.is_floating_point():
+            return tensor
+        return tensor.detach().to(dtype, copy=True, memory_format=torch.preserve_format).requires_grad_(tensor.requires_grad)
+
+    return {name: one(tensor) for name, tensor in tensors.items()}
+
+
+def error(result: Tensor, exact: Tensor) -> float:
+    """The largest difference relative to the largest magnitude. NaN where only one of them is NaN."""
+    assert result.shape == exact.shape, f"{list(result.shape)} instead of {list(exact.shape)}"
+    if exact.numel() == 0:
+        return 0.0
+    difference = (result.double() - exact.double()).abs().max().item()
+    return difference / max(exact.abs().max().item(), 1e-3)
+
+
+def require_equal(results: Results, exact: Results, tolerance: float) -> None:
+    assert results.keys() == exact.keys()
+    for name in exact:
+        found = error(results[name], exact[name])
+        assert found <= tolerance, f"{name}: error {found:.3g} of the largest magnitude, allowed {tolerance:.3g}"
+
+
+class Ratios:
+    """polyhead's error in float32 over torch's, per tensor of a setting."""
+
+    def __init__(self) -> None:
+        self.of: dict[str, list[float]] = {}
+
+    def add(self, ours: Results, theirs: Results, exact: Results) -> None:
+        for name in exact:
+            mine, other = error(ours[name], exact[name]), error(theirs[name], exact[name])
+            if mine > 0 or other > 0:
+                # Two errors below a rounding of the largest number say nothing about each other.
+                floor = torch.finfo(torch.float32).eps / 64
+                self.of.setdefault(name, []).append(max(mine, floor) / max(other, floor))
+
+    def medians(self) -> dict[str, float]:
+        return {name: statistics.median(values) for name, values in sorted(self.of.items())}
+
+    def report(self, what: str) -> str:
+        medians = ", ".join(f"{name} {median:.2f}" for name, median in self.medians().items())
+        count = max(map(len, self.of.values()), default=0)
+        return f"{what}: median error in float32 over torch's math path, {count} settings: {medians}"
+
+
+def both(
+    ours: Callable[[Mapping[str, Tensor]], Results], theirs: Callable[[Mapping[str, Tensor]], Results], inputs: Mapping[str, Tensor], ratios: Ratios
+) -> None:
+    """A setting in float64, where both must agree to rounding, and in float32, where both are compared with it."""
+    exact = theirs(inputs)
+    require_equal(ours(inputs), exact, 1e-11)
+    single = cast(inputs, torch.float32)
+    mine, other = ours(single), theirs(single)
+    require_equal(mine, exact, 1e-4)
+    ratios.add(mine, other, exact)
+
+
+def require_medians(ratios: Ratios, what: str, summary: list[str], names: Sequence[str]) -> None:
+    summary.append(ratios.report(what))
+    medians = ratios.medians()
+    assert set(names) <= set(medians)
+    assert all(median <= 1.0 for median in medians.values()), ratios.report(what)
