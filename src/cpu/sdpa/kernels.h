@@ -1,0 +1,14 @@
+// The kernels of attention that every instruction set has.
+#pragma once
+
+#include "cpu/sdpa/task.h"
+
+namespace polyhead::cpu {
+
+struct SdpaKernels {
+  // Bytes that one call of `forward` needs, on a cache line; no other memory is allocated.
+  std::int64_t (*forward_scratch)(const ForwardTask& task);
+  void (*forward)(const ForwardTask& task, void* scratch);
+};
+
+}  // namespace polyhead::cpu
