@@ -46,8 +46,8 @@ void sigmoid_in_place(TensorView x) {
     using T = typename decltype(type)::type;
     T* data = x.data<T>();
     for_each_offset<1>(x.shape(), {x.strides()}, [&](const auto& at) {
-      const auto value = load(data[at[0]]);
-      data[at[0]] = store<T>(1 / (1 + std::exp(-value)));
+      const double value = load(data[at[0]]);
+      data[at[0]] = store<T>(1 / (1 + std::exp(-value)));  // in float64: one rounding instead of three
     });
   });
 }
@@ -70,8 +70,9 @@ void sigmoid_backward(ConstTensorView y, ConstTensorView factor, ConstTensorView
     const T *py = y.data<T>(), *pf = times.data<T>(), *pd = d_y.data<T>();
     T* target = d_x.data<T>();
     for_each_offset<4>(y.shape(), {y.strides(), times.strides(), d_y.strides(), d_x.strides()}, [&](const auto& at) {
-      const auto value = load(py[at[0]]);
-      target[at[3]] = store<T>(load(pd[at[2]]) * load(pf[at[1]]) * value * (1 - value));
+      // In float64: three roundings fewer, which a sum over many rows would show.
+      const double value = load(py[at[0]]);
+      target[at[3]] = store<T>(load(pd[at[2]]) * double{load(pf[at[1]])} * value * (1 - value));
     });
   });
 }

@@ -59,26 +59,28 @@ struct Scratch {
   }
 };
 
-// The softmax of one row over one key block, from scale <q,k> to probabilities relative to exp(largest). x [low, high) is the row's part.
+// The softmax of one row over one key block, from products to probabilities relative to exp(largest). x [low, high) is the row's part.
 template <class T>
-void soften_row(const ForwardTask& task, const Row& row, std::int64_t first, std::int64_t low, std::int64_t high, T* x, std::uint8_t* bytes,
-                T& largest, T& sum, T& factor) {
+void soften_row(const ForwardTask& task, const Row& row, const ScoreScale<T>& scale, std::int64_t first, std::int64_t low, std::int64_t high,
+                T* x, std::uint8_t* bytes, T& largest, T& sum, T& factor) {
   constexpr int kWidth = kLanes<T>;
-  finish_scores<T>(task, row, first, low, high, x, nullptr, bytes);
+  const T left = finish_scores<T>(task, row, scale.factor, first, low, high, x, nullptr, bytes);
   const std::int64_t begin = low / kWidth * kWidth, end = round_up(high, kWidth);
   Vector<T> most = broadcast(-kInfinity<T>);
   for (std::int64_t i = begin; i < end; i += kWidth) most = larger(most, load_vector(x + i));
+  // `largest` is kept in the units of x, in which the row's differences are exact.
   const T block = largest_lane<T>(most), old = largest;
   largest = old > block ? old : block;
   // A row without a finite score so far: exp(-infinity - 0) = 0, and a NaN stays one.
   const T reference = largest == -kInfinity<T> ? T{0} : largest;
+  const ExpFactor<T>& unit = scale.exp(left);
   Vector<T> total{};
   for (std::int64_t i = begin; i < end; i += kWidth) {
-    const Vector<T> p = exp_of_negative<T>(load_vector(x + i) - reference);
+    const Vector<T> p = exp_of_negative<T>(load_vector(x + i) - reference, unit);
     total += p;
     store_vector<T>(p, x + i);
   }
-  factor = old == reference ? T{1} : old == -kInfinity<T> ? T{0} : exp_of_negative<T>(broadcast(old - reference))[0];
+  factor = old == reference ? T{1} : old == -kInfinity<T> ? T{0} : exp_of_negative<T>(broadcast(old - reference), unit)[0];
   sum = sum * factor + sum_of_lanes<T>(total);
   if (task.dropout) {
     const std::uint8_t* keep = keep_bytes(task, row, first, low, high, bytes);
@@ -104,7 +106,7 @@ void add_spoilt_values(const ForwardTask& task, const Row& row, std::int64_t fir
 template <class T>
 class Forward {
  public:
-  Forward(const ForwardTask& task, void* memory) : task_(task) { Scratch<T>::layout(task, memory, s_); }
+  Forward(const ForwardTask& task, void* memory) : task_(task), scale_(task.scale) { Scratch<T>::layout(task, memory, s_); }
 
   void run() {
     load_rows();
@@ -131,7 +133,7 @@ class Forward {
       s_.sum[i] = 0;
       s_.started[i / kStripRows] = 0;
       with_storage<T>(task_.dtype, task_.q.data, [&](auto* data) {
-        widen_row<T>(row_of(task_.q, data, r), task_.q.column, task_.qk_width, static_cast<T>(task_.scale), s_.q + i * task_.qk_width);
+        widen_row<T>(row_of(task_.q, data, r), task_.q.column, task_.qk_width, scale_.of_q, s_.q + i * task_.qk_width);
       });
     }
   }
@@ -174,7 +176,7 @@ class Forward {
       s_.factor[index] = 1;
       std::int64_t begin = keys.last, end = keys.last;
       if (!own.empty()) {
-        soften_row<T>(task_, s_.rows[index], first, own.first, own.last, x, s_.bytes, s_.largest[index], s_.sum[index], s_.factor[index]);
+        soften_row<T>(task_, s_.rows[index], scale_, first, own.first, own.last, x, s_.bytes, s_.largest[index], s_.sum[index], s_.factor[index]);
         begin = own.first, end = own.last;
       }
       for (std::int64_t s = keys.first; s < begin; ++s) x[s] = 0;
@@ -199,16 +201,17 @@ class Forward {
       const Row& r = s_.rows[i];
       const std::int64_t offset = r.head * task_.out.head + r.query * task_.out.row;
       T* o = s_.o + i * s_.v_padded;
+      divide_row(o, s_.sum[i] / static_cast<T>(task_.dropout_scale));
       if (s_.sum[i] == 0) {
         for (std::int64_t d = 0; d < task_.v_width; ++d) o[d] = 0;
       }
-      const T factor = s_.sum[i] == 0 ? T{0} : static_cast<T>(task_.dropout_scale) / s_.sum[i];
-      narrow_row<T>(task_.dtype, o, task_.v_width, factor, task_.out.data, offset, task_.out.column);
+      narrow_row<T>(task_.dtype, o, task_.v_width, T{1}, task_.out.data, offset, task_.out.column);
     }
     if (task_.lse.data == nullptr) return;
+    const bool natural = task_.softcap > 0 || task_.bias.data != nullptr;  // what finish_scores() left
     for (std::int64_t i = 0; i < task_.rows; i += kWidth) {
-      const Vector<T> sum = load_vector(s_.sum + i);
-      store_vector<T>(sum == T{0} ? broadcast(-kInfinity<T>) : load_vector(s_.largest + i) + log<T>(sum), s_.sum + i);
+      const Vector<T> sum = load_vector(s_.sum + i), largest = load_vector(s_.largest + i);
+      store_vector<T>(sum == T{0} ? broadcast(-kInfinity<T>) : largest * (natural ? T{1} : scale_.factor) + log<T>(sum), s_.sum + i);
     }
     for (std::int64_t i = 0; i < task_.rows; ++i) {
       const Row& r = s_.rows[i];
@@ -216,7 +219,17 @@ class Forward {
     }
   }
 
+  // o / divisor by its reciprocal and one step of Newton: as exact as a division, which takes 16 cycles a vector.
+  void divide_row(T* o, T divisor) const {
+    const T reciprocal = 1 / divisor;
+    for (std::int64_t d = 0; d < s_.v_padded; d += kWidth) {
+      const Vector<T> x = load_vector(o + d), guess = x * reciprocal, rest = x - guess * divisor;
+      store_vector<T>(rest == rest ? guess + rest * reciprocal : guess, o + d);  // infinity has no rest
+    }
+  }
+
   const ForwardTask& task_;
+  const ScoreScale<T> scale_;
   Scratch<T> s_;
   Span whole_{0, 0};
   bool finite_ = true;

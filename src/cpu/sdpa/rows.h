@@ -60,39 +60,65 @@ POLYHEAD_INLINE const std::uint8_t* row_bytes(const Plane& plane, const Row& row
   return to;
 }
 
+// x[i] = factor x[i] + the row's bias
 template <class T, class Storage>
-POLYHEAD_INLINE void add_row(const Storage* from, std::int64_t stride, std::int64_t low, std::int64_t high, T* x) {
+POLYHEAD_INLINE void add_row(const Storage* from, std::int64_t stride, std::int64_t low, std::int64_t high, T factor, T* x) {
   if (stride == 1) {
-    for (std::int64_t i = low; i < high; ++i) x[i] += widen(from[i]);
+    for (std::int64_t i = low; i < high; ++i) x[i] = x[i] * factor + widen(from[i]);
   } else if (stride == -1) {  // a relative-position table
-    for (std::int64_t i = low; i < high; ++i) x[i] += widen(from[-i]);
+    for (std::int64_t i = low; i < high; ++i) x[i] = x[i] * factor + widen(from[-i]);
   } else {
-    for (std::int64_t i = low; i < high; ++i) x[i] += widen(from[i * stride]);
+    for (std::int64_t i = low; i < high; ++i) x[i] = x[i] * factor + widen(from[i * stride]);
   }
 }
 
-// From scale <q,k> to score = softcap(x) + bias for the keys first + [low, high) of a row, -infinity where a dense mask has none, and in
-// the rest of the vectors that this range touches. A masked score is replaced and not added to: it may be NaN. `slope`, if given, becomes
-// 1 - tanh^2(x/c). `bytes` is scratch of a key block.
+// The scale of the scores as sign 2^n factor with 1 <= factor < 2. The first part multiplies q, which rounds nothing; the factor is left to
+// whoever reads the scores next.
 template <class T>
-void finish_scores(const HeadGroup& group, const Row& row, std::int64_t first, std::int64_t low, std::int64_t high, T* x, T* slope, std::uint8_t* bytes) {
+struct ScoreScale {
+  explicit ScoreScale(double scale) {
+    if (scale == 0) {
+      of_q = 0;
+      return;
+    }
+    int exponent = 0;
+    const double fraction = __builtin_frexp(scale < 0 ? -scale : scale, &exponent);
+    of_q = static_cast<T>(__builtin_ldexp(scale < 0 ? -1 : 1, exponent - 1));
+    factor = static_cast<T>(2 * fraction);
+    scaled = ExpFactor<T>(factor);
+  }
+  // For scores of which `left` is still to be multiplied.
+  const ExpFactor<T>& exp(T left) const { return left == factor ? scaled : natural; }
+
+  T of_q = 1, factor = 1;
+  ExpFactor<T> scaled{1}, natural{1};
+};
+
+// From products x, <q,k> = factor x after scaling, to score = softcap(factor x) + bias for the keys first + [low, high) of a row; -infinity
+// where a dense mask has none, and in the rest of the vectors that this range touches. A masked score is replaced and not added to: it may
+// be NaN. Returns what is still to be multiplied: factor, or 1. `slope`, if given, becomes 1 - tanh^2. `bytes` is scratch of a key block.
+template <class T>
+T finish_scores(const HeadGroup& group, const Row& row, T factor, std::int64_t first, std::int64_t low, std::int64_t high, T* x, T* slope,
+                std::uint8_t* bytes) {
   constexpr int kWidth = kLanes<T>;
   const std::int64_t low_vector = low / kWidth * kWidth, high_vector = round_up(high, kWidth);
   const RowKind kind = kind_of(group, row);
   if (group.softcap > 0) {
-    const T cap = static_cast<T>(group.softcap), inverse = static_cast<T>(1 / group.softcap);
+    const T cap = static_cast<T>(group.softcap), inverse = static_cast<T>(static_cast<double>(factor) / group.softcap);
     for (std::int64_t i = low_vector; i < high_vector; i += kWidth) {
       const Vector<T> bent = tanh<T>(load_vector(x + i) * inverse);
       store_vector<T>(bent * cap, x + i);
       if (slope != nullptr) store_vector<T>(T{1} - bent * bent, slope + i);
     }
+    factor = 1;
   }
   if (kind == RowKind::Uniform) {
     for (std::int64_t i = low; i < high; ++i) x[i] = 0;
   } else if (group.bias.data != nullptr) {
     with_storage<T>(group.dtype, group.bias.data, [&](auto* data) {
-      add_row(row_of(group.bias, data, row) + first * group.bias.column, group.bias.column, low, high, x);
+      add_row(row_of(group.bias, data, row) + first * group.bias.column, group.bias.column, low, high, factor, x);
     });
+    factor = 1;
   }
   for (int i = 0; i < group.mask_count && kind == RowKind::Normal; ++i) {
     const MaskPlane& mask = group.masks[i];
@@ -101,6 +127,7 @@ void finish_scores(const HeadGroup& group, const Row& row, std::int64_t first, s
   }
   for (std::int64_t i = low_vector; i < low; ++i) x[i] = -kInfinity<T>;
   for (std::int64_t i = high; i < high_vector; ++i) x[i] = -kInfinity<T>;
+  return factor;
 }
 
 }  // namespace
