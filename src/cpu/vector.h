@@ -36,7 +36,7 @@ POLYHEAD_INLINE void store_vector(Vector<T> x, T* to) {
 }
 template <class T>
 POLYHEAD_INLINE Vector<T> broadcast(T x) {
-  return Vector<T>{} + x;
+  return x - Vector<T>{};  // the compiler drops a difference to zero, but not a sum: -0 + 0 is 0
 }
 // The second where they compare equal or with NaN, as the instruction does.
 template <class V>
@@ -44,21 +44,38 @@ POLYHEAD_INLINE V larger(V a, V b) {
   return a > b ? a : b;
 }
 
-template <class T>
-POLYHEAD_INLINE T largest_lane(Vector<T> x) {
-  T largest = x[0];
-  for (int i = 1; i < kLanes<T>; ++i) largest = x[i] > largest ? x[i] : largest;
-  return largest;
+// x with its halves, its quarters, ... exchanged: lane i of the result is lane i ^ kDistance of x.
+template <class T, int kDistance>
+POLYHEAD_INLINE Vector<T> exchange(Vector<T> x) {
+  Vector<Bits<T>> order;
+#pragma GCC unroll 16
+  for (int i = 0; i < kLanes<T>; ++i) order[i] = i ^ kDistance;
+#ifdef __clang__
+  Vector<T> result;
+#pragma GCC unroll 16
+  for (int i = 0; i < kLanes<T>; ++i) result[i] = x[order[i]];
+  return result;
+#else
+  return __builtin_shuffle(x, order);
+#endif
 }
-// By halves, as a tree: the same order on every call.
-template <class T>
-POLYHEAD_INLINE T sum_of_lanes(Vector<T> x) {
-  T lanes[kLanes<T>];
-  store_vector<T>(x, lanes);
-  for (int half = kLanes<T> / 2; half > 0; half /= 2) {
-    for (int i = 0; i < half; ++i) lanes[i] += lanes[i + half];
+
+template <class T, int kDistance = kLanes<T> / 2>
+POLYHEAD_INLINE T largest_lane(Vector<T> x) {
+  if constexpr (kDistance == 0) {
+    return x[0];
+  } else {
+    return largest_lane<T, kDistance / 2>(larger(x, exchange<T, kDistance>(x)));
   }
-  return lanes[0];
+}
+// As a tree: the same order on every call.
+template <class T, int kDistance = kLanes<T> / 2>
+POLYHEAD_INLINE T sum_of_lanes(Vector<T> x) {
+  if constexpr (kDistance == 0) {
+    return x[0];
+  } else {
+    return sum_of_lanes<T, kDistance / 2>(x + exchange<T, kDistance>(x));
+  }
 }
 
 }  // namespace

@@ -185,9 +185,10 @@ inline AttentionSizes draw_sizes(Random& random) {
   return z;
 }
 
-inline AttentionCase draw_case(Random& random, DType dtype) {
+// Everything but the sizes at random.
+inline AttentionCase draw_case(Random& random, DType dtype, const AttentionSizes& sizes) {
   AttentionCase c;
-  c.sizes = draw_sizes(random);
+  c.sizes = sizes;
   c.dtype = dtype;
   c.draw_inputs(random);
   if (random.integer(0, 4) == 0)
@@ -227,6 +228,11 @@ inline AttentionCase draw_case(Random& random, DType dtype) {
   }
   o.empty_rows = random.pick({EmptyRows::Zero, EmptyRows::Zero, EmptyRows::Uniform, EmptyRows::Unmasked});
   return c;
+}
+
+inline AttentionCase draw_case(Random& random, DType dtype) {
+  const AttentionSizes sizes = draw_sizes(random);
+  return draw_case(random, dtype, sizes);
 }
 
 inline FullResults naive_attention(const AttentionCase& c) { return naive_attention(full_matrices(c.q, c.k, c.v, c.d_out, c.options)); }

@@ -29,7 +29,7 @@ std::int64_t score_stride(std::int64_t keys) { return keys + 64 / static_cast<st
 
 template <class T>
 struct Scratch {
-  T *q, *k, *v, *lines, *scores, *o, *largest, *sum, *factor;
+  T *q, *k, *v, *lines, *scores, *o, *largest, *sum;
   Row* rows;
   Span* spans;
   std::uint8_t *bytes, *started;  // scratch of a row; whether a strip of o is written yet
@@ -50,7 +50,6 @@ struct Scratch {
     arena.take(s.o, task.rows * s.v_padded);
     arena.take(s.largest, rows);
     arena.take(s.sum, rows);
-    arena.take(s.factor, rows);
     arena.take(s.rows, task.rows);
     arena.take(s.spans, task.rows);
     arena.take(s.bytes, s.keys + 64);
@@ -59,33 +58,30 @@ struct Scratch {
   }
 };
 
-// The softmax of one row over one key block, from products to probabilities relative to exp(largest). x [low, high) is the row's part.
+// The largest of x [begin, end), whole vectors.
 template <class T>
-void soften_row(const ForwardTask& task, const Row& row, const ScoreScale<T>& scale, std::int64_t first, std::int64_t low, std::int64_t high,
-                T* x, std::uint8_t* bytes, T& largest, T& sum, T& factor) {
+POLYHEAD_INLINE T largest_of(const T* x, std::int64_t begin, std::int64_t end) {
   constexpr int kWidth = kLanes<T>;
-  const T left = finish_scores<T>(task, row, scale.factor, first, low, high, x, nullptr, bytes);
-  const std::int64_t begin = low / kWidth * kWidth, end = round_up(high, kWidth);
-  Vector<T> most = broadcast(-kInfinity<T>);
-  for (std::int64_t i = begin; i < end; i += kWidth) most = larger(most, load_vector(x + i));
-  // `largest` is kept in the units of x, in which the row's differences are exact.
-  const T block = largest_lane<T>(most), old = largest;
-  largest = old > block ? old : block;
-  // A row without a finite score so far: exp(-infinity - 0) = 0, and a NaN stays one.
-  const T reference = largest == -kInfinity<T> ? T{0} : largest;
-  const ExpFactor<T>& unit = scale.exp(left);
+  Vector<T> most[4];  // the latency of a comparison is four of them
+  for (Vector<T>& one : most) one = broadcast(-kInfinity<T>);
+  for (; begin + 4 * kWidth <= end; begin += 4 * kWidth) {
+#pragma GCC unroll 4
+    for (int i = 0; i < 4; ++i) most[i] = larger(most[i], load_vector(x + begin + i * kWidth));
+  }
+  for (; begin < end; begin += kWidth) most[0] = larger(most[0], load_vector(x + begin));
+  return largest_lane<T>(larger(larger(most[0], most[1]), larger(most[2], most[3])));
+}
+
+// x = exp(factor (x - reference)); returns the sum.
+template <class T>
+POLYHEAD_INLINE T exponentiate(T* x, std::int64_t begin, std::int64_t end, T reference, const ExpFactor<T>& factor) {
   Vector<T> total{};
-  for (std::int64_t i = begin; i < end; i += kWidth) {
-    const Vector<T> p = exp_of_negative<T>(load_vector(x + i) - reference, unit);
+  for (; begin < end; begin += kLanes<T>) {
+    const Vector<T> p = exp_of_negative<T>(load_vector(x + begin) - reference, factor);
     total += p;
-    store_vector<T>(p, x + i);
+    store_vector<T>(p, x + begin);
   }
-  factor = old == reference ? T{1} : old == -kInfinity<T> ? T{0} : exp_of_negative<T>(broadcast(old - reference), unit)[0];
-  sum = sum * factor + sum_of_lanes<T>(total);
-  if (task.dropout) {
-    const std::uint8_t* keep = keep_bytes(task, row, first, low, high, bytes);
-    for (std::int64_t i = low; i < high; ++i) x[i] = keep[i] != 0 ? x[i] : T{0};
-  }
+  return sum_of_lanes<T>(total);
 }
 
 // Adds what packing left out: NaN and infinities of v, to the rows that have these keys and to no other.
@@ -120,6 +116,7 @@ class Forward {
 
  private:
   static constexpr int kWidth = kLanes<T>, kPanel = kPanelKeys<T>;
+  static constexpr int kSlots = (kStripRows + kWidth - 1) / kWidth * kWidth;
 
   void load_rows() {
     whole_ = {task_.keys, 0};
@@ -169,30 +166,61 @@ class Forward {
                    .b = s_.k + panel * task_.qk_width + (begin - panel), .b_stride = kPanel, .c = s_.scores + begin, .c_stride = s_.stride, .factor = nullptr},
                   rows, static_cast<int>((end - begin) / kWidth));
     }
-    for (int i = 0; i < rows; ++i) {
-      const Span own = part(strip + i, first);
-      const std::int64_t index = strip + i;
-      T* x = s_.scores + i * s_.stride;
-      s_.factor[index] = 1;
-      std::int64_t begin = keys.last, end = keys.last;
-      if (!own.empty()) {
-        soften_row<T>(task_, s_.rows[index], scale_, first, own.first, own.last, x, s_.bytes, s_.largest[index], s_.sum[index], s_.factor[index]);
-        begin = own.first, end = own.last;
-      }
-      for (std::int64_t s = keys.first; s < begin; ++s) x[s] = 0;
-      for (std::int64_t s = end; s < keys.last; ++s) x[s] = 0;
-    }
+    T factor[kSlots];
+    soften_strip(first, strip, rows, keys, factor);
     // Summed from zero per key block and added then: the error grows with the number of blocks, not of keys.
     std::uint8_t& started = s_.started[strip / kStripRows];
     multiply<T>({.depth = keys.last - keys.first, .a = s_.scores + keys.first, .a_stride = s_.stride, .b = s_.v + keys.first * s_.v_padded,
                  .b_stride = s_.v_padded, .c = s_.o + strip * s_.v_padded, .c_stride = s_.v_padded,
-                 .factor = started != 0 ? s_.factor + strip : nullptr},
+                 .factor = started != 0 ? factor : nullptr},
                 rows, static_cast<int>(s_.v_padded / kWidth));
     started = 1;
     for (int i = 0; i < rows && !finite_; ++i) {
       const Span own = part(strip + i, first);
       add_spoilt_values<T>(task_, s_.rows[strip + i], first, own.first, own.last, s_.scores + i * s_.stride, s_.o + (strip + i) * s_.v_padded);
     }
+  }
+
+  // The softmax of a strip over one key block: from products to probabilities relative to exp(largest), zero outside of a row's own keys.
+  // `factor` becomes what the sums so far are to be multiplied with. The rows go through each step together, so that the latency of a row's
+  // reduction is hidden behind the others.
+  void soften_strip(std::int64_t first, std::int64_t strip, int rows, Span keys, T (&factor)[kSlots]) {
+    T reference[kSlots], left = scale_.factor;
+    for (int i = 0; i < kSlots; ++i) reference[i] = factor[i] = 0;
+    for (int i = 0; i < rows; ++i) {
+      const std::int64_t index = strip + i;
+      const Span own = part(index, first);
+      T *x = s_.scores + i * s_.stride, old = s_.largest[index], block = -kInfinity<T>;
+      if (!own.empty()) {
+        left = finish_scores<T>(task_, s_.rows[index], scale_.factor, first, own.first, own.last, x, nullptr, s_.bytes);
+        block = largest_of(x, own.first / kWidth * kWidth, round_up(own.last, kWidth));
+      }
+      const T largest = s_.largest[index] = old > block ? old : block;
+      // A row without a finite score so far: exp(-infinity - 0) = 0, and a NaN stays one.
+      reference[i] = largest == -kInfinity<T> ? T{0} : largest;
+      factor[i] = old - reference[i];
+    }
+    const ExpFactor<T>& unit = scale_.exp(left);
+    for (int i = 0; i < kSlots; i += kWidth) store_vector<T>(exp_of_negative<T>(load_vector(factor + i), unit), factor + i);
+    for (int i = 0; i < rows; ++i) {
+      const std::int64_t index = strip + i;
+      const Span own = part(index, first);
+      T* x = s_.scores + i * s_.stride;
+      std::int64_t begin = keys.last, end = keys.last;
+      if (!own.empty()) {
+        const T sum = exponentiate(x, own.first / kWidth * kWidth, round_up(own.last, kWidth), reference[i], unit);
+        s_.sum[index] = s_.sum[index] * factor[i] + sum;
+        if (task_.dropout) drop(s_.rows[index], first, own, x);
+        begin = own.first, end = own.last;
+      }
+      for (std::int64_t s = keys.first; s < begin; ++s) x[s] = 0;
+      for (std::int64_t s = end; s < keys.last; ++s) x[s] = 0;
+    }
+  }
+
+  void drop(const Row& row, std::int64_t first, Span own, T* x) {
+    const std::uint8_t* keep = keep_bytes(task_, row, first, own.first, own.last, s_.bytes);
+    for (std::int64_t i = own.first; i < own.last; ++i) x[i] = keep[i] != 0 ? x[i] : T{0};
   }
 
   // out = o / l and lse = m + log l; a row without a finite score is zero and -infinity.

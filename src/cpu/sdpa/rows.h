@@ -118,8 +118,8 @@ T finish_scores(const HeadGroup& group, const Row& row, T factor, std::int64_t f
     with_storage<T>(group.dtype, group.bias.data, [&](auto* data) {
       add_row(row_of(group.bias, data, row) + first * group.bias.column, group.bias.column, low, high, factor, x);
     });
-    factor = 1;
   }
+  if (group.bias.data != nullptr) factor = 1;  // for every row alike
   for (int i = 0; i < group.mask_count && kind == RowKind::Normal; ++i) {
     const MaskPlane& mask = group.masks[i];
     const std::uint8_t* kept = row_bytes(mask, row, first, low, high, bytes);
