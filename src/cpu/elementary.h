@@ -16,7 +16,7 @@ struct PowerOfTwo;
 template <>
 struct PowerOfTwo<float> {  // error 2e-9
   static constexpr float c[] = {0x1.62e430p-1f, 0x1.ebfbdcp-3f, 0x1.c6aee8p-5f, 0x1.3b2d32p-7f, 0x1.5f3efap-10f, 0x1.420c32p-13f};
-  static constexpr float magic = 0x1.8p23f, log2_e = 0x1.715476p0f, log2_e_low = 0x1.4ae0c0p-26f, lowest = -126, bias = 127;
+  static constexpr float magic = 0x1.8p23f, log2_e = 0x1.715476p0f, log2_e_low = 0x1.4ae0c0p-26f, ln2_high = 0x1.62ep-1f, ln2_low = 0x1.0bfbe8p-15f, lowest = -126, bias = 127;
   static constexpr int mantissa = 23;
 };
 template <>
@@ -24,7 +24,8 @@ struct PowerOfTwo<double> {  // error 2e-17
   static constexpr double c[] = {0.6931471805599453,    0.24022650695910097,    0.0555041086648216,    0.009618129107606888,
                                  0.0013333558146416936, 0.0001540353044173605,  1.525273382983612e-05, 1.321544258792169e-06,
                                  1.0178062445845774e-07, 7.072585949269223e-09, 4.4549605981865186e-10};
-  static constexpr double magic = 0x1.8p52, log2_e = 0x1.71547652b82fep0, log2_e_low = 0x1.777d0ffda0d24p-56, lowest = -1022, bias = 1023;
+  static constexpr double magic = 0x1.8p52, log2_e = 0x1.71547652b82fep0, log2_e_low = 0x1.777d0ffda0d24p-56;
+  static constexpr double ln2_high = 0x1.62e42fefap-1, ln2_low = 0x1.cf79abc9e3b3ap-40, lowest = -1022, bias = 1023;
   static constexpr int mantissa = 52;
 };
 
@@ -38,11 +39,14 @@ POLYHEAD_INLINE Vector<T> power_of_two_minus_1(Vector<T> f) {
   return sum * f;
 }
 
-// The constant of exp(factor x) = 2^(high x). Its rounding changes the temperature of a softmax by 3e-8, and nothing else.
+// exp(factor x) = 2^(high x + low x): two parts of factor log2(e), because the rounding of one product would be the largest error of all.
 template <class T>
 struct ExpFactor {
-  explicit ExpFactor(T factor) : high(static_cast<T>(static_cast<double>(factor) * PowerOfTwo<double>::log2_e)) {}
-  T high;
+  explicit ExpFactor(T of_x)
+      : factor(of_x),
+        high(factor * PowerOfTwo<T>::log2_e),
+        low(static_cast<T>((static_cast<long double>(factor) * 1.44269504088896340735992468100189214L) - static_cast<long double>(high))) {}
+  T factor, high, low;
 };
 
 // exp(factor x) for factor x <= 0; exactly 0 for -infinity and wherever the result would be subnormal, NaN for NaN.
@@ -50,19 +54,22 @@ struct ExpFactor {
 template <class T>
 POLYHEAD_INLINE Vector<T> exp_of_negative(Vector<T> x, const ExpFactor<T>& factor) {
   using P = PowerOfTwo<T>;
-  const Vector<T> y = x * factor.high;
+  const Vector<T> shifted = x * factor.high + P::magic, n = shifted - P::magic;
+#if defined(__FMA__) || defined(__aarch64__)
+  const Vector<T> f = (x * factor.high - n) + x * factor.low;  // contracted: the first difference is exact
+#else
+  // Without a fused product: ln 2 in two parts, whose first times n is exact (Cody and Waite 1980).
+  const Vector<T> f = ((x * factor.factor - n * P::ln2_high) - n * P::ln2_low) * P::log2_e;
+#endif
+  const Vector<T> power = power_of_two_minus_1<T>(f) + T{1};
 #ifdef __AVX512F__
-  if constexpr (std::is_same_v<T, float>) {  // has instructions for f and for 2^n
-    const Vector<T> f = (Vector<T>)_mm512_reduce_ps((__m512)y, 0);
-    const __mmask16 normal = _mm512_cmp_ps_mask((__m512)y, _mm512_set1_ps(P::lowest), _CMP_NLT_UQ);
-    return (Vector<T>)_mm512_maskz_scalef_ps(normal, (__m512)(power_of_two_minus_1<T>(f) + T{1}), (__m512)(y - f));
+  if constexpr (std::is_same_v<T, float>) {  // has an instruction for 2^n
+    const __mmask16 normal = _mm512_cmp_ps_mask((__m512)n, _mm512_set1_ps(P::lowest), _CMP_NLT_UQ);
+    return (Vector<T>)_mm512_maskz_scalef_ps(normal, (__m512)power, (__m512)n);
   }
 #endif
-  const Vector<T> shifted = y + P::magic, n = shifted - P::magic;
-  const Vector<T> f = y - n;
-  const Vector<T> power = power_of_two_minus_1<T>(f) + T{1};
   const Vector<T> scaled = (Vector<T>)(((Vector<Bits<T>>)shifted << P::mantissa) + (Vector<Bits<T>>)power);
-  return y < P::lowest ? Vector<T>{} : scaled + x * T{0};  // keeps a NaN, whose bits the addition may have spoilt
+  return n < P::lowest ? Vector<T>{} : scaled + x * T{0};  // keeps a NaN, whose bits the addition may have spoilt
 }
 
 // tanh(x) = sign(x) (1 - e)/(1 + e), e = exp(-2|x|), through e - 1, so that small x keep their relative accuracy.

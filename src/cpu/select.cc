@@ -11,6 +11,8 @@
   namespace polyhead::cpu::name {                               \
   std::int64_t sdpa_forward_scratch(const ForwardTask& task);   \
   void sdpa_forward(const ForwardTask& task, void* scratch);    \
+  std::int64_t sdpa_backward_scratch(const BackwardTask& task); \
+  void sdpa_backward(const BackwardTask& task, void* scratch);  \
   }
 #include "cpu/isa_rows.h"
 #undef POLYHEAD_ISA_ROW
@@ -19,7 +21,7 @@ namespace polyhead {
 namespace cpu {
 namespace {
 
-#define POLYHEAD_ISA_ROW(name, needs) KernelSet{#name, needs, {name::sdpa_forward_scratch, name::sdpa_forward}},
+#define POLYHEAD_ISA_ROW(name, needs) KernelSet{#name, needs, {name::sdpa_forward_scratch, name::sdpa_forward, name::sdpa_backward_scratch, name::sdpa_backward}},
 constexpr KernelSet kSets[] = {
 #include "cpu/isa_rows.h"
 };

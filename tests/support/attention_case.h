@@ -164,7 +164,8 @@ inline void draw_mask(Random& random, AttentionCase& c) {
     if (!mask.causal && random.coin()) mask.window.diagonal = diagonal();
   }
   if (rarely()) {
-    const DType dtype = random.pick({DType::i8, DType::u8, DType::i16, DType::u16, DType::i32, DType::u32, DType::i64, DType::u64});
+    DType dtype = random.pick({DType::i8, DType::u8, DType::i16, DType::u16, DType::i32, DType::u32, DType::i64, DType::u64});
+    if (z.keys > 127 && info(dtype).size == 1) dtype = DType::i16;
     const Shape shape = random.coin() ? z.lead : z.with({z.queries});
     mask.key_lengths = c.keep(random.strided(dtype, shape, 0, static_cast<double>(z.keys)));
   }

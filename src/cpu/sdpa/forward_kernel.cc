@@ -7,6 +7,7 @@
 #include "cpu/sdpa/kernels.h"
 #include "cpu/sdpa/pack.h"
 #include "cpu/sdpa/scratch.h"
+#include "cpu/sdpa/softmax.h"
 
 namespace polyhead::cpu::POLYHEAD_ISA {
 namespace {
@@ -58,47 +59,6 @@ struct Scratch {
   }
 };
 
-// The largest of x [begin, end), whole vectors.
-template <class T>
-POLYHEAD_INLINE T largest_of(const T* x, std::int64_t begin, std::int64_t end) {
-  constexpr int kWidth = kLanes<T>;
-  Vector<T> most[4];  // the latency of a comparison is four of them
-  for (Vector<T>& one : most) one = broadcast(-kInfinity<T>);
-  for (; begin + 4 * kWidth <= end; begin += 4 * kWidth) {
-#pragma GCC unroll 4
-    for (int i = 0; i < 4; ++i) most[i] = larger(most[i], load_vector(x + begin + i * kWidth));
-  }
-  for (; begin < end; begin += kWidth) most[0] = larger(most[0], load_vector(x + begin));
-  return largest_lane<T>(larger(larger(most[0], most[1]), larger(most[2], most[3])));
-}
-
-// x = exp(factor (x - reference)); returns the sum.
-template <class T>
-POLYHEAD_INLINE T exponentiate(T* x, std::int64_t begin, std::int64_t end, T reference, const ExpFactor<T>& factor) {
-  Vector<T> total{};
-  for (; begin < end; begin += kLanes<T>) {
-    const Vector<T> p = exp_of_negative<T>(load_vector(x + begin) - reference, factor);
-    total += p;
-    store_vector<T>(p, x + begin);
-  }
-  return sum_of_lanes<T>(total);
-}
-
-// Adds what packing left out: NaN and infinities of v, to the rows that have these keys and to no other.
-template <class T>
-void add_spoilt_values(const ForwardTask& task, const Row& row, std::int64_t first, std::int64_t low, std::int64_t high, const T* p, T* o) {
-  with_storage<T>(task.dtype, task.v.data, [&](auto* data) {
-    for (std::int64_t i = low; i < high; ++i) {
-      if (!masks_keep(task, row, first + i)) continue;
-      const auto* v = data + (first + i) * task.v.row;
-      for (std::int64_t d = 0; d < task.v_width; ++d) {
-        const T x = widen(v[d * task.v.column]);
-        if (!(x * T{0} == 0)) o[d] += p[i] * x;
-      }
-    }
-  });
-}
-
 template <class T>
 class Forward {
  public:
@@ -142,8 +102,9 @@ class Forward {
       pack_transposed<T>(data + (first + from) * task_.k.row, task_.k.row, task_.k.column, count, task_.qk_width, s_.lines, s_.k + from * task_.qk_width);
     });
     finite_ = with_storage<T>(task_.dtype, task_.v.data, [&](auto* data) {
-      return pack_rows<T>(data + (first + from) * task_.v.row, task_.v.row, task_.v.column, count, task_.v_width, s_.v_padded, s_.v + from * s_.v_padded);
+      return copy_rows<T>(data + (first + from) * task_.v.row, task_.v.row, task_.v.column, count, task_.v_width, s_.v_padded, T{1}, s_.v + from * s_.v_padded);
     });
+    if (!finite_) drop_spoilt(s_.v + from * s_.v_padded, count * s_.v_padded, s_.v + from * s_.v_padded);
   }
 
   // The part of row `index` within the block, counted from the block's first key.
@@ -162,22 +123,33 @@ class Forward {
     if (keys.empty()) return;
     for (std::int64_t panel = keys.first / kPanel * kPanel; panel < keys.last; panel += kPanel) {
       const std::int64_t begin = larger(panel, keys.first / kWidth * kWidth), end = smaller(panel + kPanel, round_up(keys.last, kWidth));
-      multiply<T>({.depth = task_.qk_width, .a = s_.q + strip * task_.qk_width, .a_stride = task_.qk_width,
-                   .b = s_.k + panel * task_.qk_width + (begin - panel), .b_stride = kPanel, .c = s_.scores + begin, .c_stride = s_.stride, .factor = nullptr},
+      multiply<false, T>({.depth = task_.qk_width, .a = s_.q + strip * task_.qk_width, .a_stride = task_.qk_width,
+                   .b = s_.k + panel * task_.qk_width + (begin - panel), .b_stride = kPanel, .c = s_.scores + begin, .c_stride = s_.stride},
                   rows, static_cast<int>((end - begin) / kWidth));
     }
     T factor[kSlots];
     soften_strip(first, strip, rows, keys, factor);
     // Summed from zero per key block and added then: the error grows with the number of blocks, not of keys.
     std::uint8_t& started = s_.started[strip / kStripRows];
-    multiply<T>({.depth = keys.last - keys.first, .a = s_.scores + keys.first, .a_stride = s_.stride, .b = s_.v + keys.first * s_.v_padded,
+    multiply<false, T>({.depth = keys.last - keys.first, .a = s_.scores + keys.first, .a_stride = s_.stride, .b = s_.v + keys.first * s_.v_padded,
                  .b_stride = s_.v_padded, .c = s_.o + strip * s_.v_padded, .c_stride = s_.v_padded,
                  .factor = started != 0 ? factor : nullptr},
                 rows, static_cast<int>(s_.v_padded / kWidth));
     started = 1;
-    for (int i = 0; i < rows && !finite_; ++i) {
+    if (!finite_) add_spoilt_values(first, strip, rows);
+  }
+
+  // NaN and infinities of v, to the rows that have these keys and to no other.
+  void add_spoilt_values(std::int64_t first, std::int64_t strip, int rows) {
+    for (int i = 0; i < rows; ++i) {
       const Span own = part(strip + i, first);
-      add_spoilt_values<T>(task_, s_.rows[strip + i], first, own.first, own.last, s_.scores + i * s_.stride, s_.o + (strip + i) * s_.v_padded);
+      const T* p = s_.scores + i * s_.stride;
+      for (std::int64_t s = own.first; s < own.last; ++s) {
+        if (!masks_keep(task_, s_.rows[strip + i], first + s)) continue;
+        with_storage<T>(task_.dtype, task_.v.data, [&](auto* data) {
+          add_spoilt<T>(data + (first + s) * task_.v.row, task_.v.column, task_.v_width, p[s], s_.o + (strip + i) * s_.v_padded);
+        });
+      }
     }
   }
 

@@ -77,10 +77,9 @@ void pack_transposed(const Storage* from, std::int64_t row_stride, std::int64_t 
   }
 }
 
-// [count, padded] with zeros beyond `width`; returns whether every element is finite. Others become zero: who uses them adds them by itself,
-// for 0 * NaN would reach the rows that do not.
+// [count, padded] with zeros beyond `width`, times factor; returns whether every element is finite.
 template <class T, class Storage>
-bool pack_rows(const Storage* from, std::int64_t row_stride, std::int64_t column_stride, int count, std::int64_t width, std::int64_t padded, T* to) {
+bool copy_rows(const Storage* from, std::int64_t row_stride, std::int64_t column_stride, int count, std::int64_t width, std::int64_t padded, T factor, T* to) {
   Vector<T> spoilt{};
   T spoilt_rest = 0;
   constexpr int kWidth = kLanes<T>;
@@ -89,18 +88,31 @@ bool pack_rows(const Storage* from, std::int64_t row_stride, std::int64_t column
     const Storage* row = from + key * row_stride;
     std::int64_t d = 0;
     if (std::is_same_v<T, Storage> && column_stride == 1) {
-      for (; d + kWidth <= width; d += kWidth) store_vector<T>(load_vector(reinterpret_cast<const T*>(row) + d), line + d);
-      for (; d < width; ++d) line[d] = static_cast<T>(widen(row[d]));
+      for (; d + kWidth <= width; d += kWidth) store_vector<T>(load_vector(reinterpret_cast<const T*>(row) + d) * factor, line + d);
+      for (; d < width; ++d) line[d] = static_cast<T>(widen(row[d])) * factor;
     } else {
-      widen_row<T>(row, column_stride, width, T{1}, line);
+      widen_row<T>(row, column_stride, width, factor, line);
     }
     for (d = 0; d + kWidth <= width; d += kWidth) spoilt += load_vector(line + d) * T{0};
     for (; d < width; ++d) spoilt_rest += line[d] * T{0};
     for (; d < padded; ++d) line[d] = 0;
   }
-  if (sum_of_lanes<T>(spoilt) + spoilt_rest == 0) return true;
-  for (std::int64_t i = 0; i < count * padded; ++i) to[i] = to[i] * T{0} == 0 ? to[i] : T{0};
-  return false;
+  return sum_of_lanes<T>(spoilt) + spoilt_rest == 0;
+}
+
+// Zero in place of what is not finite: 0 * NaN would reach the rows that do not have it. Who has it adds it by itself.
+template <class T>
+void drop_spoilt(const T* from, std::int64_t count, T* to) {
+  for (std::int64_t i = 0; i < count; ++i) to[i] = from[i] * T{0} == 0 ? from[i] : T{0};
+}
+
+// to[d] += factor * from[d] for the elements of a row that drop_spoilt() took out.
+template <class T, class Storage>
+void add_spoilt(const Storage* from, std::int64_t stride, std::int64_t width, T factor, T* to) {
+  for (std::int64_t d = 0; d < width; ++d) {
+    const T x = static_cast<T>(widen(from[d * stride]));
+    if (!(x * T{0} == 0)) to[d] += factor * x;
+  }
 }
 
 }  // namespace

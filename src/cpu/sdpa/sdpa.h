@@ -12,6 +12,7 @@ std::string declines_forward(const Problem& problem);
 std::string declines_backward(const Problem& problem);
 
 void sdpa_forward(const ForwardProblem& problem);
+void sdpa_backward(const BackwardProblem& problem);
 
 // What explain() adds: "name: value" lines.
 std::string facts_of_forward(const ForwardProblem& problem);

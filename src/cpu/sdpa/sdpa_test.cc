@@ -53,17 +53,22 @@ double epsilon(DType dtype) {
 double storage_rounding(DType dtype) { return dtype == DType::f16 ? 0x1.01p-11 : dtype == DType::bf16 ? 0x1.01p-8 : 0; }
 
 // |error| <= 8 eps (4 + sqrt(S) + L) sum_s p |v|, with L and sum p |v| bounded by the largest elements; then the rounding of the storage.
+// Of a gradient: the same share of its largest element and of what one pair can add to it.
 struct Tolerances {
-  double out = 0, lse = 0;
+  double relative, out, lse, d_q, d_k, d_v, d_bias;
+
   explicit Tolerances(const AttentionCase& c) {
-    const double scale = std::abs(c.options.scale.value_or(1 / std::sqrt(static_cast<double>(std::max<std::int64_t>(1, c.sizes.qk_width)))));
-    const double score = scale * largest_magnitude(c.q) * largest_magnitude(c.k) * static_cast<double>(c.sizes.qk_width);
+    const double width = static_cast<double>(std::max<std::int64_t>(1, c.sizes.qk_width));
+    const double scale = std::abs(c.options.scale.value_or(1 / std::sqrt(width)));
     const double bias = c.options.bias ? largest_magnitude(c.options.bias) : 0;
-    const double relative = 8 * epsilon(c.dtype) * (4 + std::sqrt(static_cast<double>(c.sizes.keys)) + score + bias);
+    const double q = largest_magnitude(c.q), k = largest_magnitude(c.k), v = largest_magnitude(c.v), d = largest_magnitude(c.d_out);
+    relative = 8 * epsilon(c.dtype) * (4 + std::sqrt(static_cast<double>(c.sizes.keys)) + scale * q * k * width + bias);
     const double kept = c.options.dropout.p > 0 && c.options.dropout.p < 1 ? 1 / (1 - c.options.dropout.p) : 1;
-    const double largest = kept * largest_magnitude(c.v);
-    out = relative * largest + storage_rounding(c.dtype) * largest;
     lse = relative;
+    relative += storage_rounding(c.dtype);
+    out = relative * kept * v;
+    const double pair = kept * d * v * std::sqrt(static_cast<double>(std::max<std::int64_t>(1, c.sizes.v_width)));
+    d_q = relative * pair * scale * k, d_k = relative * pair * scale * q, d_v = relative * kept * d, d_bias = relative * pair;
   }
 };
 
@@ -93,6 +98,100 @@ TEST(CpuSdpa, ForwardIsTheReferenceWithinTheErrorOfTheArithmetic) {
     });
     if (HasFailure()) return;
   }
+}
+
+testing::AssertionResult gradient_near(ConstTensorView actual, ConstTensorView expected, double relative, double least) {
+  return near(actual, expected, relative * largest_magnitude(expected) + least);
+}
+
+TEST(CpuSdpa, BackwardIsTheReferenceWithinTheErrorOfTheArithmetic) {
+  for (std::uint64_t seed = 1000; seed < 1400; ++seed) {
+    SCOPED_TRACE(seed);
+    Random random(seed);
+    AttentionCase c = draw_case(random, kDTypes[seed % 5], seed % 25 == 0 ? draw_long_sizes(random) : draw_block_sizes(random));
+    const AttentionOutputs expected = reference_forward(c);
+    c.options.backend = &find_backend("reference");
+    c.backward(expected);
+    c.options.backend = &find_backend("cpu");
+    const Tolerances t(c);
+    for_each_instruction_set([&] {
+      const AttentionOutputs o = c.make_outputs(&random);
+      copy(expected.out, o.out), copy(expected.lse, o.lse);
+      c.backward(o);
+      EXPECT_TRUE(gradient_near(o.d_q, expected.d_q, t.relative, t.d_q)) << "d_q";
+      EXPECT_TRUE(gradient_near(o.d_k, expected.d_k, t.relative, t.d_k)) << "d_k";
+      EXPECT_TRUE(gradient_near(o.d_v, expected.d_v, t.relative, t.d_v)) << "d_v";
+      if (o.d_bias) {
+        EXPECT_TRUE(gradient_near(o.d_bias, expected.d_bias, t.relative, t.d_bias)) << "d_bias";
+      }
+      for (const StridedTensor& tensor : c.strided()) EXPECT_TRUE(tensor.padding_is_intact());
+    });
+    if (HasFailure()) return;
+  }
+}
+
+// exp(score - lse) with a float32 lse would be off by 1e-3 at 1e4, and wholly at 1e38: such rows find their own sums.
+TEST(CpuSdpa, BackwardOfScoresOfAnyMagnitude) {
+  for (const double level : {65.0, -300.0, 1e4, -1e4, 1e30, -1e38}) {
+    for (const std::int64_t keys : {40, 700}) {
+      SCOPED_TRACE(level);
+      SCOPED_TRACE(keys);
+      Random random(5);
+      AttentionCase c;
+      c.dtype = DType::f32;
+      c.sizes = {.lead = {}, .kv_heads = 1, .group = 2, .queries = 14, .keys = keys, .qk_width = 8, .v_width = 5};
+      c.draw_inputs(random, 1);
+      const Tensor bias = Tensor::of<float>({1}, {static_cast<float>(level)});
+      c.options.bias = bias;
+      const AttentionOutputs expected = reference_forward(c);
+      c.options.backend = &find_backend("reference");
+      c.backward(expected);
+      c.options.backend = &find_backend("cpu");
+      // float32 keeps |level| 2^-24 of a score; where that is more than the scores themselves, all keys weigh the same.
+      const double lost = std::abs(level) * 0x1p-23;
+      for_each_instruction_set([&] {
+        const AttentionOutputs o = c.make_outputs();
+        copy(expected.out, o.out), copy(expected.lse, o.lse);
+        c.backward(o);
+        EXPECT_TRUE(near_relative(o.d_v, expected.d_v, lost < 1 ? 1e-5 + 2 * lost : 5)) << "d_v";
+        EXPECT_TRUE(near_relative(o.d_q, expected.d_q, lost < 1 ? 1e-4 + 10 * lost : 50)) << "d_q";
+        double sum = 0, total = 0;  // every row spreads its d_out over the keys, with weights that sum to 1
+        for (const double x : to_doubles(o.d_v)) sum += x;
+        for (const double x : to_doubles(c.d_out)) total += x;
+        EXPECT_NEAR(sum, total, 1e-3);
+      });
+    }
+  }
+}
+
+// One sequence with one head: its keys are cut into parts that run on different threads.
+TEST(CpuSdpa, BackwardInPartsIsTheSameForAnyNumberOfThreads) {
+  Random random(11);
+  AttentionCase c;
+  c.dtype = DType::f32;
+  c.sizes = {.lead = {}, .kv_heads = 1, .group = 2, .queries = 70, .keys = 2100, .qk_width = 20, .v_width = 12};
+  c.draw_inputs(random);
+  c.options.mask.causal = Causal::bottom_right();
+  const AttentionOutputs expected = reference_forward(c);
+  c.options.backend = &find_backend("reference");
+  c.backward(expected);
+  c.options.backend = &find_backend("cpu");
+  const int threads = num_threads();
+  const Tolerances t(c);
+  for_each_instruction_set([&] {
+    std::vector<AttentionOutputs> runs;
+    for (const int count : {1, 2, 5}) {
+      set_num_threads(count);
+      runs.push_back(c.make_outputs());
+      copy(expected.out, runs.back().out), copy(expected.lse, runs.back().lse);
+      c.backward(runs.back());
+      for (std::size_t i = 2; i < 5; ++i) EXPECT_TRUE(same_bits(runs.back().list()[i].second, runs[0].list()[i].second)) << i;
+    }
+    EXPECT_TRUE(gradient_near(runs[0].d_q, expected.d_q, t.relative, t.d_q)) << "d_q";
+    EXPECT_TRUE(gradient_near(runs[0].d_k, expected.d_k, t.relative, t.d_k)) << "d_k";
+    EXPECT_TRUE(gradient_near(runs[0].d_v, expected.d_v, t.relative, t.d_v)) << "d_v";
+  });
+  set_num_threads(threads);
 }
 
 // Without lse, and every power of the scale's fraction: what is folded into q and what is left to the exponential.

@@ -54,4 +54,17 @@ struct ForwardTask : HeadGroup {
   std::int64_t first_row = 0, rows = 0;  // what this task computes
 };
 
+// Between rows of d_q_sums: whole vectors of every instruction set.
+constexpr std::int64_t backward_sums_stride(std::int64_t qk_width) { return (qk_width + 15) / 16 * 16; }
+
+// The keys [first_key, last_key) of a group: d_k and d_v of these, and their part of d_q. An absent plane is not computed.
+struct BackwardTask : HeadGroup {
+  Plane out, lse, d_out;
+  MutablePlane d_q, d_k, d_v;
+  MutablePlane d_bias;       // in the type of arithmetic; added to
+  std::int64_t first_key = 0, last_key = 0;
+  void* d_q_sums = nullptr;  // [rows of the group, backward_sums_stride()] in the type of arithmetic; written
+  bool store_d_q = true;     // from the sums; else that is left to who adds the parts of the other keys
+};
+
 }  // namespace polyhead::cpu
