@@ -81,8 +81,11 @@ void sdpa_backward(const BackwardProblem& p) {
     std::optional<ScratchMemory> parts;
     if (cut.parts > 1) parts.emplace(std::max<std::int64_t>(1, p.batch * p.kv_heads * cut.parts * sums_bytes));
 
-    const std::int64_t work = std::max<std::int64_t>(1, p.batch * p.heads * p.queries * p.keys * (p.qk_width + p.v_width) * 5 / 2 / cut.units());
-    parallel_for(cut.units(), std::max<std::int64_t>(1, 1'000'000 / work), p.executor, [&](std::int64_t first, std::int64_t last) {
+    // A thread's wake-up is worth 50 us: 10^6 multiplications.
+    const double work = 2.5 * static_cast<double>(p.batch * p.heads * p.queries) * static_cast<double>(p.keys * (p.qk_width + p.v_width)) /
+                        static_cast<double>(std::max<std::int64_t>(1, cut.units()));
+    const auto grain = static_cast<std::int64_t>(std::clamp(1e6 / std::max(work, 1.0), 1.0, 1e6));
+    parallel_for(cut.units(), grain, p.executor, [&](std::int64_t first, std::int64_t last) {
       const ScratchMemory scratch(scratch_bytes);
       std::optional<ScratchMemory> own_sums;
       if (!parts) own_sums.emplace(std::max<std::int64_t>(1, sums_bytes));

@@ -74,11 +74,6 @@ POLYHEAD_INLINE void add_to_row(const T* from, std::int64_t low, std::int64_t hi
 }
 
 template <class T>
-POLYHEAD_INLINE void clear(T* to, std::int64_t first, std::int64_t last) {
-  for (std::int64_t i = first; i < last; ++i) to[i] = 0;
-}
-
-template <class T>
 class Backward {
  public:
   Backward(const BackwardTask& task, void* memory)

@@ -68,8 +68,8 @@ void sdpa_forward(const ForwardProblem& p) {
   const Blocks blocks(p);
   const std::int64_t bytes = kernels.forward_scratch(sizes_of(p, blocks.rows));
   // A thread's wake-up is worth 50 us: 10^6 multiplications.
-  const std::int64_t work = std::max<std::int64_t>(1, blocks.rows * p.keys * (p.qk_width + p.v_width));
-  const std::int64_t grain = std::max<std::int64_t>(1, 1'000'000 / work);
+  const double work = static_cast<double>(blocks.rows * p.keys) * static_cast<double>(p.qk_width + p.v_width);
+  const auto grain = static_cast<std::int64_t>(std::clamp(1e6 / std::max(work, 1.0), 1.0, 1e6));
   parallel_for(p.batch * p.kv_heads * blocks.per_group, grain, p.executor, [&](std::int64_t first, std::int64_t last) {
     const ScratchMemory scratch(bytes);
     std::vector<RowKind> kinds;

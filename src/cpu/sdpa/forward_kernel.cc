@@ -76,6 +76,7 @@ class Forward {
 
  private:
   static constexpr int kWidth = kLanes<T>, kPanel = kPanelKeys<T>;
+  static constexpr DType kOwnStorage = sizeof(T) == 8 ? DType::f64 : DType::f32;
   static constexpr int kSlots = (kStripRows + kWidth - 1) / kWidth * kWidth;
 
   void load_rows() {
@@ -201,11 +202,12 @@ class Forward {
       const Row& r = s_.rows[i];
       const std::int64_t offset = r.head * task_.out.head + r.query * task_.out.row;
       T* o = s_.o + i * s_.v_padded;
-      divide_row(o, s_.sum[i] / static_cast<T>(task_.dropout_scale));
-      if (s_.sum[i] == 0) {
-        for (std::int64_t d = 0; d < task_.v_width; ++d) o[d] = 0;
-      }
-      narrow_row<T>(task_.dtype, o, task_.v_width, T{1}, task_.out.data, offset, task_.out.column);
+      if (s_.sum[i] == 0) clear(o, 0, s_.v_padded);
+      const T divisor = s_.sum[i] == 0 ? T{1} : s_.sum[i] / static_cast<T>(task_.dropout_scale);
+      const bool direct = task_.dtype == kOwnStorage && task_.out.column == 1 && task_.v_width % kWidth == 0;
+      T* to = direct ? static_cast<T*>(task_.out.data) + offset : o;
+      divide_row(o, divisor, to);
+      if (!direct) narrow_row<T>(task_.dtype, o, task_.v_width, T{1}, task_.out.data, offset, task_.out.column);
     }
     if (task_.lse.data == nullptr) return;
     const bool natural = task_.softcap > 0 || task_.bias.data != nullptr;  // what finish_scores() left
@@ -220,11 +222,11 @@ class Forward {
   }
 
   // o / divisor by its reciprocal and one step of Newton: as exact as a division, which takes 16 cycles a vector.
-  void divide_row(T* o, T divisor) const {
+  void divide_row(const T* o, T divisor, T* to) const {
     const T reciprocal = 1 / divisor;
     for (std::int64_t d = 0; d < s_.v_padded; d += kWidth) {
       const Vector<T> x = load_vector(o + d), guess = x * reciprocal, rest = x - guess * divisor;
-      store_vector<T>(rest == rest ? guess + rest * reciprocal : guess, o + d);  // infinity has no rest
+      store_vector<T>(rest == rest ? guess + rest * reciprocal : guess, to + d);  // infinity has no rest
     }
   }
 

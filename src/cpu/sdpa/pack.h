@@ -88,12 +88,16 @@ bool copy_rows(const Storage* from, std::int64_t row_stride, std::int64_t column
     const Storage* row = from + key * row_stride;
     std::int64_t d = 0;
     if (std::is_same_v<T, Storage> && column_stride == 1) {
-      for (; d + kWidth <= width; d += kWidth) store_vector<T>(load_vector(reinterpret_cast<const T*>(row) + d) * factor, line + d);
-      for (; d < width; ++d) line[d] = static_cast<T>(widen(row[d])) * factor;
+      for (; d + kWidth <= width; d += kWidth) {
+        const Vector<T> x = load_vector(reinterpret_cast<const T*>(row) + d) * factor;
+        spoilt += x * T{0};
+        store_vector<T>(x, line + d);
+      }
+      for (std::int64_t i = d; i < width; ++i) line[i] = static_cast<T>(widen(row[i])) * factor;
     } else {
       widen_row<T>(row, column_stride, width, factor, line);
+      for (; d + kWidth <= width; d += kWidth) spoilt += load_vector(line + d) * T{0};
     }
-    for (d = 0; d + kWidth <= width; d += kWidth) spoilt += load_vector(line + d) * T{0};
     for (; d < width; ++d) spoilt_rest += line[d] * T{0};
     for (; d < padded; ++d) line[d] = 0;
   }

@@ -14,6 +14,11 @@ POLYHEAD_INLINE std::int64_t smaller(std::int64_t a, std::int64_t b) { return a 
 POLYHEAD_INLINE std::int64_t larger(std::int64_t a, std::int64_t b) { return a > b ? a : b; }
 POLYHEAD_INLINE std::int64_t round_up(std::int64_t x, std::int64_t unit) { return (x + unit - 1) / unit * unit; }
 
+template <class T>
+POLYHEAD_INLINE void clear(T* to, std::int64_t first, std::int64_t last) {
+  for (std::int64_t i = first; i < last; ++i) to[i] = 0;
+}
+
 struct Row {
   std::int64_t number, head, query;
 };
