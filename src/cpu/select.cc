@@ -13,6 +13,7 @@
   void sdpa_forward(const ForwardTask& task, void* scratch);    \
   std::int64_t sdpa_backward_scratch(const BackwardTask& task); \
   void sdpa_backward(const BackwardTask& task, void* scratch);  \
+  double fused_operations(std::int64_t rounds);                 \
   }
 #include "cpu/isa_rows.h"
 #undef POLYHEAD_ISA_ROW
@@ -21,7 +22,7 @@ namespace polyhead {
 namespace cpu {
 namespace {
 
-#define POLYHEAD_ISA_ROW(name, needs) KernelSet{#name, needs, {name::sdpa_forward_scratch, name::sdpa_forward, name::sdpa_backward_scratch, name::sdpa_backward}},
+#define POLYHEAD_ISA_ROW(name, needs) KernelSet{#name, needs, {name::sdpa_forward_scratch, name::sdpa_forward, name::sdpa_backward_scratch, name::sdpa_backward}, name::fused_operations},
 constexpr KernelSet kSets[] = {
 #include "cpu/isa_rows.h"
 };

@@ -15,6 +15,7 @@ struct KernelSet {
   std::string_view name;
   std::string_view needs;  // names of InstructionSet, a space between
   SdpaKernels sdpa;
+  double (*fused_operations)(std::int64_t rounds);  // for benchmarks: what multiplications alone reach
 };
 
 std::span<const KernelSet> kernel_sets();  // the preferred first; the last needs nothing
