@@ -39,6 +39,11 @@ std::string as_text(const Cpu& cpu, std::size_t width) {
   }
   if (!cpu.instruction_sets.empty()) append(text, "\nInstruction sets\n");
   for (const InstructionSet& set : cpu.instruction_sets) row(cat("  ", set.name), cat(set.available ? "yes  " : "no   ", set.adds));
+  append(text, "\nKernels were compiled for, the preferred first\n");
+  for (const KernelInstructionSet& set : kernel_instruction_sets()) {
+    row(cat("  ", set.name),
+        cat(set.name == kernel_instruction_set() ? "used " : set.available ? "yes  " : "no   ", set.needs.empty() ? "needs nothing" : cat("needs ", set.needs)));
+  }
   append(text, "\nBackends, the preferred first\n");
   for (const Backend* backend : backends()) append(text, cat("  ", backend_name(*backend), "\n"));
   return text;
@@ -55,10 +60,15 @@ Json as_json(const Cpu& cpu) {
                       {"shared_by", cache.shared_by > 0 ? Json(cache.shared_by) : Json(nullptr)}});
   }
   for (const Backend* backend : backends()) names.push_back(backend_name(*backend));
+  Json kernels = Json::array();
+  for (const KernelInstructionSet& set : kernel_instruction_sets()) {
+    kernels.push_back({{"name", set.name}, {"needs", set.needs}, {"available", set.available}, {"used", set.name == kernel_instruction_set()}});
+  }
   return {{"processor", cpu.name},    {"architecture", cpu.architecture},
           {"online", cpu.online},     {"usable", cpu.usable},
           {"threads", num_threads()}, {"caches", caches},
-          {"instruction_sets", sets}, {"backends", names}};
+          {"instruction_sets", sets}, {"kernels", kernels},
+          {"backends", names}};
 }
 
 }  // namespace
@@ -71,7 +81,8 @@ Subcommand declare_devices(CLI::App& parser) {
                    {"polyhead devices --json | jq .backends", "for other programs"}},
       .notes =
           "JSON: {processor, architecture, online, usable, threads, caches: [{level, kind, bytes, shared_by}], instruction_sets: [{name, "
-          "available, adds}], backends}; shared_by is null where the system does not tell.\n",
+          "available, adds}], kernels: [{name, needs, available, used}], backends}; shared_by is null where the system does not tell.\n"
+          "The environment variable POLYHEAD_ISA names the kernels to use; one that this processor cannot run is an error.\n",
       .run =
           [json] {
             const Cpu cpu = detect_cpu();

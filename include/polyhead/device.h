@@ -36,4 +36,18 @@ Cpu detect_cpu();
 // Whether the row is there and available; false for a name that the architecture does not have.
 bool has_instruction_set(const Cpu& cpu, std::string_view name);
 
+// An instruction set that the kernels were compiled for.
+struct KernelInstructionSet {
+  std::string_view name;    // "avx512"
+  std::string_view needs;   // rows of Cpu::instruction_sets, a space between; empty: runs everywhere
+  bool available = false;
+};
+
+std::vector<KernelInstructionSet> kernel_instruction_sets();  // the preferred first
+
+// What the kernels use: what was set here, else the environment variable POLYHEAD_ISA (read once), else the first that is available. Results
+// are the same bits for one instruction set and differ by rounding between two. Error where a name is not known or not available.
+std::string_view kernel_instruction_set();
+void set_kernel_instruction_set(std::string_view name);  // empty: back to the default. Not while an operation runs.
+
 }  // namespace polyhead

@@ -20,6 +20,8 @@ struct Backend {
   void (*backward)(const BackwardProblem& problem);
   // rows [queries.size(), S] of head (b, n), contiguous.
   void (*map_rows)(const MapsProblem& problem, std::int64_t b, std::int64_t n, std::span<const std::int64_t> queries, double* rows);
+  // What explain() adds about a forward pass, "name: value" lines; nullptr: nothing.
+  std::string (*facts)(const ForwardProblem& problem);
 };
 
 // The forced backend (Error when it declines), else the first in the list that serves the problem.

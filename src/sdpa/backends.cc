@@ -1,6 +1,7 @@
 #include <array>
 
 #include "core/text.h"
+#include "cpu/sdpa/sdpa.h"
 #include "polyhead/sdpa.h"
 #include "reference/reference.h"
 #include "sdpa/backend.h"
@@ -10,9 +11,18 @@ namespace {
 
 std::string serves_all(const Problem&, Operation) { return {}; }
 
+std::string cpu_declines(const Problem& problem, Operation operation) {
+  switch (operation) {
+    case Operation::forward: return cpu::declines_forward(problem);
+    case Operation::backward: return cpu::declines_backward(problem);
+    default: return "it has no kernel for maps";
+  }
+}
+
 // In order of preference; the reference serves everything and is the last resort.
 constexpr std::array kBackends{
-    Backend{"reference", serves_all, reference::forward, reference::backward, reference::map_rows},
+    Backend{"cpu", cpu_declines, cpu::sdpa_forward, cpu::sdpa_backward, nullptr, cpu::facts_of_forward},
+    Backend{"reference", serves_all, reference::forward, reference::backward, reference::map_rows, nullptr},
 };
 
 constexpr std::string_view name_of(Operation operation) {

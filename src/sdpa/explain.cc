@@ -29,6 +29,7 @@ std::string explain(const SdpaForward& tensors, const SdpaOptions& options) {
     if (options.backend || backend == &chosen) break;
     append(text, cat("declined: ", backend->name, ": ", backend->declines(p, Operation::forward), "\n"));
   }
+  if (chosen.facts != nullptr) append(text, chosen.facts(p));
   append(text, cat("problem: ", p.dtype, ", B ", p.batch, ", N ", p.heads, ", K ", p.kv_heads, ", T ", p.queries, ", S ", p.keys, ", H ", p.qk_width,
                    ", V ", p.v_width, "\n"));
   append(text, cat("scale: ", p.scale, p.softcap > 0 ? cat(", softcap ", p.softcap) : "", "\n"));

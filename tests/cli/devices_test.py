@@ -15,6 +15,15 @@ class Devices(ProgramTest):
         for cache in told["caches"]:
             self.assertGreater(cache["bytes"], 0)
 
+    def test_the_environment_forces_a_set_of_kernels_or_is_refused(self):
+        told = json.loads(self.succeeds("devices", "--json").stdout)
+        self.assertEqual([k["used"] for k in told["kernels"]].count(True), 1)
+        for kernels in told["kernels"]:
+            if kernels["available"]:
+                forced = json.loads(self.succeeds("devices", "--json", env={"POLYHEAD_ISA": kernels["name"]}).stdout)
+                self.assertEqual([k["name"] for k in forced["kernels"] if k["used"]], [kernels["name"]])
+        self.fails(1, "devices", env={"POLYHEAD_ISA": "mmx"}, mentions=["'mmx'", "portable"])
+
     def test_text_names_the_same_things(self):
         told = json.loads(self.succeeds("devices", "--json").stdout)
         text = self.succeeds("devices", env={"COLUMNS": "200"}).stdout.decode()

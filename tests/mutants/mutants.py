@@ -5,6 +5,7 @@ CORE = ("golden", "sdpa", "reference")
 LAYER = ("golden", "nn_attention")
 MODULES = ("nn_layers",)
 GEMM = ("cpu", "golden")
+KERNEL = ("golden", "cpu_sdpa")
 FILES = ("golden", "io")
 
 
@@ -171,6 +172,41 @@ MUTANTS = [
     Mutant("second block of a sum replaces the first", "src/cpu/gemm/tile.h", "std::fill_n(sums, scratch.round_up(rows.size(), kPanelRows) * stride, A{0});\n  for (std::int64_t first = 0; first < depth; first += kBlockDepth) {",
            "for (std::int64_t first = 0; first < depth || first == 0; first += kBlockDepth) {\n    std::fill_n(sums, scratch.round_up(rows.size(), kPanelRows) * stride, A{0});",
            "long sums add up over their blocks", GEMM),
+    # Kernels of attention
+    Mutant("kernel: rescale dropped", "src/cpu/sdpa/forward_kernel.cc", ".factor = started != 0 ? factor : nullptr}", ".add = started != 0}",
+           "sums of earlier key blocks shrink when the largest score grows", KERNEL),
+    Mutant("kernel: sum not rescaled", "src/cpu/sdpa/forward_kernel.cc", "s_.sum[index] = s_.sum[index] * factor[i] + sum;", "s_.sum[index] += sum;",
+           "the sum of probabilities shrinks with them", KERNEL),
+    Mutant("kernel: last vector of a panel skipped", "src/cpu/sdpa/forward_kernel.cc", "rows, static_cast<int>((end - begin) / kWidth));",
+           "rows, static_cast<int>((end - begin) / kWidth) - (end - begin > kWidth));", "every key of a panel has a score", KERNEL),
+    Mutant("kernel: keys before the range leak", "src/cpu/sdpa/rows.h", "for (std::int64_t i = low_vector; i < low; ++i) x[i] = -kInfinity<T>;", "",
+           "the vector that a range begins in holds other keys", KERNEL),
+    Mutant("kernel: keys beyond the range leak", "src/cpu/sdpa/rows.h", "for (std::int64_t i = high; i < high_vector; ++i) x[i] = -kInfinity<T>;", "",
+           "the vector that a range ends in holds other keys", KERNEL),
+    Mutant("kernel: diagonal block narrowed too far", "src/cpu/sdpa/forward_kernel.cc", "{smaller(keys.first, own.first), larger(keys.last, own.last)}",
+           "{smaller(keys.first, own.first), own.last}", "a strip covers the keys of each of its rows", KERNEL),
+    Mutant("kernel: NaN of a masked value leaks", "src/cpu/sdpa/forward_kernel.cc", "if (!finite_) drop_spoilt(", "if (false) drop_spoilt(",
+           "0 NaN is not added to rows without the key", KERNEL),
+    Mutant("kernel: NaN of a kept value lost", "src/cpu/sdpa/forward_kernel.cc", "if (!finite_) add_spoilt_values(first, strip, rows);", "",
+           "a kept NaN reaches its rows", KERNEL),
+    Mutant("kernel: scale's fraction applied twice", "src/cpu/sdpa/rows.h", "if (group.bias.data != nullptr) factor = 1;  // for every row alike", "",
+           "scores with a bias are in natural units", KERNEL),
+    Mutant("kernel: bias read forwards", "src/cpu/sdpa/rows.h", "x[i] * factor + widen(from[-i])", "x[i] * factor + widen(from[i - low])",
+           "a stride of -1 runs backwards", KERNEL),
+    Mutant("kernel: dropout draws the first keys' bits", "src/cpu/sdpa/dropout.h", "philox_words(static_cast<std::uint32_t>((first + i) / 4)",
+           "philox_words(static_cast<std::uint32_t>(i / 4)", "bits belong to the key, whatever its block", KERNEL),
+    Mutant("kernel: dropout not scaled", "src/cpu/sdpa/forward_kernel.cc", "s_.sum[i] / static_cast<T>(task_.dropout_scale)", "s_.sum[i]",
+           "kept probabilities grow by 1/(1 - p)", KERNEL),
+    Mutant("kernel: heads of a group read the first's queries", "src/cpu/sdpa/rows.h", "return data + row.head * plane.head + row.query * plane.row;",
+           "return data + row.query * plane.row;", "each head of a group has rows of its own", KERNEL),
+    Mutant("kernel: large lse trusted", "src/cpu/sdpa/backward_kernel.cc", "if (inexact) find_sums();", "", "exp(score - lse) is exact for large scores", KERNEL),
+    Mutant("kernel: delta dropped", "src/cpu/sdpa/backward_kernel.cc", "s_.delta[i] = sum_of_lanes<T>(sums) + sum;", "s_.delta[i] = 0;",
+           "d_score of a row over several blocks sums to 0", KERNEL),
+    Mutant("kernel: slope of the cap dropped", "src/cpu/sdpa/backward_kernel.cc", "y[i] * s_.slope[i]", "y[i]", "the cap's derivative is 1 - tanh^2", KERNEL),
+    Mutant("kernel: d_q of the last part only", "src/cpu/sdpa/backward.cc", "sum += from[part * part_size + d];", "sum = from[part * part_size + d];",
+           "parts of d_q are added", KERNEL),
+    Mutant("kernel: shared bias gradient overwritten", "src/cpu/sdpa/backward_kernel.cc", "for (std::int64_t i = low; i < high; ++i) to[i] += from[i];",
+           "for (std::int64_t i = low; i < high; ++i) to[i] = from[i];", "pairs that share an element are summed", KERNEL),
     # Files
     Mutant("packed columns not transposed", "src/io/layout_storage.cc", "parts.emplace_back(part, rows ? slice : slice.transpose(0, 1));",
            "parts.emplace_back(part, slice);", "GPT-2 stores (in, out)", FILES),

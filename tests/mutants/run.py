@@ -24,6 +24,7 @@ PROGRAMS = {
     "golden": ("polyhead_golden", ["tests/golden/polyhead_golden", "{tree}/tests/golden/vectors", "--dtype", "f64"]),
     "cpu": ("test_cpu", ["src/cpu/test_cpu"]),
     "sdpa": ("test_sdpa", ["src/sdpa/test_sdpa"]),
+    "cpu_sdpa": ("test_cpu_sdpa", ["src/sdpa/test_cpu_sdpa"]),
     "nn_attention": ("test_nn_attention", ["src/nn/test_nn_attention"]),
     "nn_layers": ("test_nn_layers", ["src/nn/test_nn_layers"]),
     "io": ("test_io", ["src/io/test_io"]),

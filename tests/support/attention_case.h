@@ -164,7 +164,8 @@ inline void draw_mask(Random& random, AttentionCase& c) {
     if (!mask.causal && random.coin()) mask.window.diagonal = diagonal();
   }
   if (rarely()) {
-    const DType dtype = random.pick({DType::i8, DType::u8, DType::i16, DType::u16, DType::i32, DType::u32, DType::i64, DType::u64});
+    DType dtype = random.pick({DType::i8, DType::u8, DType::i16, DType::u16, DType::i32, DType::u32, DType::i64, DType::u64});
+    if (z.keys > 127 && info(dtype).size == 1) dtype = DType::i16;
     const Shape shape = random.coin() ? z.lead : z.with({z.queries});
     mask.key_lengths = c.keep(random.strided(dtype, shape, 0, static_cast<double>(z.keys)));
   }
@@ -185,9 +186,10 @@ inline AttentionSizes draw_sizes(Random& random) {
   return z;
 }
 
-inline AttentionCase draw_case(Random& random, DType dtype) {
+// Everything but the sizes at random.
+inline AttentionCase draw_case(Random& random, DType dtype, const AttentionSizes& sizes) {
   AttentionCase c;
-  c.sizes = draw_sizes(random);
+  c.sizes = sizes;
   c.dtype = dtype;
   c.draw_inputs(random);
   if (random.integer(0, 4) == 0)
@@ -227,6 +229,11 @@ inline AttentionCase draw_case(Random& random, DType dtype) {
   }
   o.empty_rows = random.pick({EmptyRows::Zero, EmptyRows::Zero, EmptyRows::Uniform, EmptyRows::Unmasked});
   return c;
+}
+
+inline AttentionCase draw_case(Random& random, DType dtype) {
+  const AttentionSizes sizes = draw_sizes(random);
+  return draw_case(random, dtype, sizes);
 }
 
 inline FullResults naive_attention(const AttentionCase& c) { return naive_attention(full_matrices(c.q, c.k, c.v, c.d_out, c.options)); }

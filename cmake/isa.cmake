@@ -1,0 +1,40 @@
+# One row per instruction set that kernels are compiled for, the preferred first:
+#   name | what the processor must have, as Linux spells it | compiler flags | bytes of a vector | vector registers
+# A kernel source is compiled once per row into the namespace polyhead::cpu::<name>, with the last two as POLYHEAD_VECTOR_BYTES and
+# POLYHEAD_VECTOR_REGISTERS. src/cpu/select.cc reads the rows from the generated cpu/isa_rows.h.
+set(POLYHEAD_ISA_ROWS)
+if(CMAKE_SYSTEM_PROCESSOR MATCHES "^(x86_64|AMD64|amd64)$")
+  list(APPEND POLYHEAD_ISA_ROWS
+       "avx512|avx2 fma avx512f avx512bw avx512dq avx512vl|-mavx2 -mfma -mavx512f -mavx512bw -mavx512dq -mavx512vl|64|32"
+       "avx2|avx2 fma|-mavx2 -mfma|32|16")
+endif()
+list(APPEND POLYHEAD_ISA_ROWS "portable|||16|16")  # what the compiler assumes of every machine of this architecture
+
+# -O3 in every preset, and no sanitizer inside: an instrumented kernel takes minutes to compile. Products and sums are contracted to one
+# instruction where there is one; which pairs are is the same for every tile, so bits do not depend on where a row lies.
+set(POLYHEAD_ISA_FLAGS -O3 -ffp-contract=fast -fno-sanitize=all -Wno-psabi)
+
+# polyhead_isa_sources(<target> <source>...) adds the sources to the target once per row.
+function(polyhead_isa_sources target)
+  set(table)
+  foreach(row IN LISTS POLYHEAD_ISA_ROWS)
+    string(REPLACE "|" ";" cells "${row}")
+    list(GET cells 0 name)
+    list(GET cells 1 needs)
+    list(GET cells 2 flags)
+    list(GET cells 3 bytes)
+    list(GET cells 4 registers)
+    separate_arguments(flags)
+    string(APPEND table "POLYHEAD_ISA_ROW(${name}, \"${needs}\")\n")
+    add_library(${target}_${name} OBJECT ${ARGN})
+    set_target_properties(${target}_${name} PROPERTIES POSITION_INDEPENDENT_CODE ON)
+    target_include_directories(${target}_${name} PRIVATE ${PROJECT_SOURCE_DIR}/include ${PROJECT_SOURCE_DIR}/src)
+    target_compile_definitions(${target}_${name} PRIVATE POLYHEAD_ISA=${name} POLYHEAD_VECTOR_BYTES=${bytes}
+                                                         POLYHEAD_VECTOR_REGISTERS=${registers})
+    polyhead_own_code(${target}_${name})
+    target_compile_options(${target}_${name} PRIVATE ${POLYHEAD_ISA_FLAGS} ${flags})
+    target_sources(${target} PRIVATE $<TARGET_OBJECTS:${target}_${name}>)
+  endforeach()
+  file(GENERATE OUTPUT ${PROJECT_BINARY_DIR}/generated/cpu/isa_rows.h CONTENT "${table}")
+  target_include_directories(${target} PRIVATE ${PROJECT_BINARY_DIR}/generated)
+endfunction()

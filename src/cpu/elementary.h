@@ -1,0 +1,116 @@
+// exp, tanh and log of a vector, for kernel sources only.
+#pragma once
+
+#include "cpu/vector.h"
+
+#ifdef __AVX512F__
+#include <immintrin.h>
+#endif
+
+namespace polyhead::cpu::POLYHEAD_ISA {
+namespace {
+
+// 2^f - 1 = f (c1 + f (c2 + ...)) for f in [-1/2, 1/2], relative error of 2^f below `error`: minimax, with 2^0 exactly 1.
+template <class T>
+struct PowerOfTwo;
+template <>
+struct PowerOfTwo<float> {  // error 2e-9
+  static constexpr float c[] = {0x1.62e430p-1f, 0x1.ebfbdcp-3f, 0x1.c6aee8p-5f, 0x1.3b2d32p-7f, 0x1.5f3efap-10f, 0x1.420c32p-13f};
+  static constexpr float magic = 0x1.8p23f, log2_e = 0x1.715476p0f, log2_e_low = 0x1.4ae0c0p-26f, ln2_high = 0x1.62ep-1f, ln2_low = 0x1.0bfbe8p-15f, lowest = -126, bias = 127;
+  static constexpr int mantissa = 23;
+};
+template <>
+struct PowerOfTwo<double> {  // error 2e-17
+  static constexpr double c[] = {0.6931471805599453,    0.24022650695910097,    0.0555041086648216,    0.009618129107606888,
+                                 0.0013333558146416936, 0.0001540353044173605,  1.525273382983612e-05, 1.321544258792169e-06,
+                                 1.0178062445845774e-07, 7.072585949269223e-09, 4.4549605981865186e-10};
+  static constexpr double magic = 0x1.8p52, log2_e = 0x1.71547652b82fep0, log2_e_low = 0x1.777d0ffda0d24p-56;
+  static constexpr double ln2_high = 0x1.62e42fefap-1, ln2_low = 0x1.cf79abc9e3b3ap-40, lowest = -1022, bias = 1023;
+  static constexpr int mantissa = 52;
+};
+
+template <class T>
+POLYHEAD_INLINE Vector<T> power_of_two_minus_1(Vector<T> f) {
+  using P = PowerOfTwo<T>;
+  constexpr int kTerms = sizeof(P::c) / sizeof(T);
+  Vector<T> sum = broadcast(P::c[kTerms - 1]);
+#pragma GCC unroll 16
+  for (int i = kTerms - 2; i >= 0; --i) sum = sum * f + P::c[i];
+  return sum * f;
+}
+
+// exp(factor x) = 2^(high x + low x): two parts of factor log2(e), because the rounding of one product would be the largest error of all.
+template <class T>
+struct ExpFactor {
+  explicit ExpFactor(T of_x)
+      : factor(of_x),
+        high(factor * PowerOfTwo<T>::log2_e),
+        low(static_cast<T>((static_cast<long double>(factor) * 1.44269504088896340735992468100189214L) - static_cast<long double>(high))) {}
+  T factor, high, low;
+};
+
+// exp(factor x) for factor x <= 0; exactly 0 for -infinity and wherever the result would be subnormal, NaN for NaN.
+// factor x log2(e) = n + f with n an integer: adding 1.5 2^mantissa leaves n in the lowest bits, from where a shift moves it into the exponent.
+template <class T>
+POLYHEAD_INLINE Vector<T> exp_of_negative(Vector<T> x, const ExpFactor<T>& factor) {
+  using P = PowerOfTwo<T>;
+  const Vector<T> shifted = x * factor.high + P::magic, n = shifted - P::magic;
+#if defined(__FMA__) || defined(__aarch64__)
+  const Vector<T> f = (x * factor.high - n) + x * factor.low;  // contracted: the first difference is exact
+#else
+  // Without a fused product: ln 2 in two parts, whose first times n is exact (Cody and Waite 1980).
+  const Vector<T> f = ((x * factor.factor - n * P::ln2_high) - n * P::ln2_low) * P::log2_e;
+#endif
+  const Vector<T> power = power_of_two_minus_1<T>(f) + T{1};
+#ifdef __AVX512F__
+  if constexpr (std::is_same_v<T, float>) {  // has an instruction for 2^n
+    const __mmask16 normal = _mm512_cmp_ps_mask((__m512)n, _mm512_set1_ps(P::lowest), _CMP_NLT_UQ);
+    return (Vector<T>)_mm512_maskz_scalef_ps(normal, (__m512)power, (__m512)n);
+  }
+#endif
+  const Vector<T> scaled = (Vector<T>)(((Vector<Bits<T>>)shifted << P::mantissa) + (Vector<Bits<T>>)power);
+  return n < P::lowest ? Vector<T>{} : scaled + x * T{0};  // keeps a NaN, whose bits the addition may have spoilt
+}
+
+// tanh(x) = sign(x) (1 - e)/(1 + e), e = exp(-2|x|), through e - 1, so that small x keep their relative accuracy.
+template <class T>
+POLYHEAD_INLINE Vector<T> tanh(Vector<T> x) {
+  using P = PowerOfTwo<T>;
+  constexpr T kOne = 25;  // tanh is 1 in float64 from 19.1 on
+  const Vector<T> magnitude = x < T{0} ? -x : x;
+  const Vector<T> bounded = magnitude > kOne ? broadcast(kOne) : magnitude;
+  const Vector<T> y = bounded * (-2 * P::log2_e);
+  const Vector<T> shifted = y + P::magic;
+  const Vector<T> n = shifted - P::magic;
+  const Vector<T> f = (y - n) + bounded * (-2 * P::log2_e_low);
+  const Vector<T> scale = (Vector<T>)(((Vector<Bits<T>>)shifted << P::mantissa) + (Vector<Bits<T>>)broadcast(T{1}));
+  const Vector<T> less = scale * power_of_two_minus_1<T>(f) + (scale - T{1});
+  const Vector<T> result = -less / (less + T{2});
+  return x < T{0} ? -result : result;
+}
+
+// log(x) for normal x > 0; NaN for NaN, infinity for infinity. x = 2^n m with m in [sqrt(1/2), sqrt(2)): log m = 2 artanh((m - 1)/(m + 1)).
+template <class T>
+POLYHEAD_INLINE Vector<T> log(Vector<T> x) {
+  using P = PowerOfTwo<T>;
+  using B = Bits<T>;
+  constexpr B kOne = static_cast<B>(P::bias) << P::mantissa;
+  constexpr B kSqrtHalf = sizeof(T) == 8 ? static_cast<B>(0x3fe6a09e667f3bcd) : static_cast<B>(0x3f3504f3);
+  const Vector<B> bits = (Vector<B>)x - kSqrtHalf;
+  const Vector<B> exponent = bits >> P::mantissa;
+  const Vector<T> m = (Vector<T>)((Vector<B>)x - (exponent << P::mantissa));
+  const Vector<T> n = __builtin_convertvector(exponent, Vector<T>);
+  const Vector<T> s = (m - T{1}) / (m + T{1}), z = s * s;  // z < 0.0295
+  constexpr int kTerms = sizeof(T) == 8 ? 11 : 5;
+  Vector<T> sum = broadcast(T{1} / (2 * kTerms + 1));
+#pragma GCC unroll 16
+  for (int i = kTerms - 1; i > 0; --i) sum = sum * z + T{1} / static_cast<T>(2 * i + 1);
+  const Vector<T> log_m = (s + s) + (s + s) * (z * sum);
+  constexpr T kLn2 = static_cast<T>(0.693147180559945309417), kLargest = sizeof(T) == 8 ? static_cast<T>(0x1.fffffffffffffp1023) : static_cast<T>(0x1.fffffep127);
+  static_assert(kOne > 0);
+  const Vector<T> result = n * kLn2 + log_m;
+  return x <= kLargest ? result : x;
+}
+
+}  // namespace
+}  // namespace polyhead::cpu::POLYHEAD_ISA

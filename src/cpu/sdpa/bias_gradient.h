@@ -1,0 +1,30 @@
+// The memory in which d_bias is summed, and which parts of the problem add into the same elements of it.
+#pragma once
+
+#include "cpu/sdpa/task.h"
+#include "polyhead/tensor.h"
+#include "problem/problem.h"
+
+namespace polyhead::cpu {
+
+class BiasGradient {
+ public:
+  explicit BiasGradient(const BackwardProblem& problem);
+
+  // Whether sequences, key/value heads or blocks of keys share elements: what shares them is added in one order, on one thread.
+  bool shared_by_sequences() const { return by_sequences_; }
+  bool shared_by_heads() const { return by_heads_; }
+  bool shared_by_keys() const { return by_keys_; }
+
+  MutablePlane plane(std::int64_t b, std::int64_t first_head) const;
+  void store() const;  // the sums as the caller's type
+
+ private:
+  const BackwardProblem& problem_;
+  Tensor memory_;      // sums of a narrow type, laid out as the caller's memory
+  TensorView sums_;    // [*,N,T,S]; the caller's memory itself where it has the type of arithmetic
+  std::int64_t origin_ = 0;
+  bool by_sequences_ = false, by_heads_ = false, by_keys_ = false;
+};
+
+}  // namespace polyhead::cpu

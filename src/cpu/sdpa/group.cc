@@ -1,0 +1,79 @@
+#include "cpu/sdpa/group.h"
+
+#include <cmath>
+
+#include "core/philox.h"
+
+namespace polyhead::cpu {
+namespace {
+
+// The offset in bytes of head n of sequence b.
+template <class View>
+std::int64_t head_offset(const View& view, std::int64_t b, std::int64_t n) {
+  const int lead = view.rank() - 3;
+  std::int64_t offset = n * view.strides()[lead];
+  for (int axis = lead - 1; axis >= 0; --axis) {
+    offset += b % view.shape()[axis] * view.strides()[axis];
+    b /= view.shape()[axis];
+  }
+  return offset * static_cast<std::int64_t>(info(view.dtype()).size);
+}
+
+// Kinds of the group's rows, for the modes in which an empty row is more than zero.
+void find_kinds(const Problem& problem, std::int64_t b, std::int64_t first_head, std::int64_t heads, std::vector<RowKind>& kinds) {
+  kinds.assign(static_cast<std::size_t>(heads * problem.queries), RowKind::Normal);
+  const RowKind empty = problem.empty_rows == EmptyRows::Uniform ? RowKind::Uniform : RowKind::Unmasked;
+  std::vector<std::uint8_t> kept;
+  for (std::int64_t head = 0; head < heads; ++head) {
+    for (std::int64_t t = 0; t < problem.queries; ++t) {
+      const KeyRange range = problem.ranges.at(b, t);
+      const bool any = range.last > range.first && (problem.masks.empty() || kept_keys(problem, b, first_head + head, t, kept));
+      if (!any) kinds[static_cast<std::size_t>(head * problem.queries + t)] = empty;
+    }
+  }
+}
+
+}  // namespace
+
+Plane plane_of(ConstTensorView view, std::int64_t b, std::int64_t n) {
+  if (!view) return {};
+  return {static_cast<const char*>(view.data()) + head_offset(view, b, n), view.stride(-3), view.stride(-2), view.stride(-1)};
+}
+
+MutablePlane plane_of(TensorView view, std::int64_t b, std::int64_t n) {
+  if (!view) return {};
+  return {static_cast<char*>(view.data()) + head_offset(view, b, n), view.stride(-3), view.stride(-2), view.stride(-1)};
+}
+
+HeadGroup head_group(const Problem& problem, ConstTensorView q, ConstTensorView k, ConstTensorView v, std::int64_t b, std::int64_t kv,
+                     std::vector<RowKind>& kinds) {
+  HeadGroup group;
+  const std::int64_t heads = problem.heads / problem.kv_heads, first_head = kv * heads;
+  group.dtype = problem.dtype;
+  group.heads = heads, group.queries = problem.queries, group.keys = problem.keys;
+  group.qk_width = problem.qk_width, group.v_width = problem.v_width;
+  group.scale = problem.scale, group.softcap = problem.softcap;
+  group.q = plane_of(q, b, first_head), group.k = plane_of(k, b, kv), group.v = plane_of(v, b, kv);
+  group.bias = plane_of(problem.bias, b, first_head);
+  for (const DenseMask& mask : problem.masks) group.masks[group.mask_count++] = {plane_of(mask.tensor, b, first_head), mask.attend};
+  const KeyRanges& ranges = problem.ranges;
+  group.banded = ranges.banded, group.lower = ranges.lower, group.upper = ranges.upper;
+  group.length_per_query = ranges.length_per_query;
+  if (!ranges.lengths.empty()) group.lengths = ranges.lengths.data() + (ranges.length_per_query ? b * problem.queries : b);
+  if (problem.empty_rows != EmptyRows::Zero && (ranges.banded || !ranges.lengths.empty() || !problem.masks.empty())) {
+    find_kinds(problem, b, first_head, heads, kinds);
+    group.kinds = kinds.data();
+  }
+  if (problem.dropout.active()) {
+    const DropoutRule& rule = problem.dropout;
+    group.dropout = true;
+    group.dropout_scale = dropout_scale(rule.p);
+    group.keep = plane_of(rule.keep, b, first_head);
+    group.drop_below = static_cast<std::uint64_t>(std::llround(rule.p * 0x1p32));
+    group.seed[0] = static_cast<std::uint32_t>(rule.seed), group.seed[1] = static_cast<std::uint32_t>(rule.seed >> 32);
+    group.batch_index = static_cast<std::uint32_t>(b), group.first_head = static_cast<std::uint32_t>(first_head);
+  }
+  return group;
+}
+
+}  // namespace polyhead::cpu

@@ -1,0 +1,16 @@
+// The kernels of attention that every instruction set has.
+#pragma once
+
+#include "cpu/sdpa/task.h"
+
+namespace polyhead::cpu {
+
+struct SdpaKernels {
+  // Bytes that one call of `forward` needs, on a cache line; no other memory is allocated.
+  std::int64_t (*forward_scratch)(const ForwardTask& task);
+  void (*forward)(const ForwardTask& task, void* scratch);
+  std::int64_t (*backward_scratch)(const BackwardTask& task);
+  void (*backward)(const BackwardTask& task, void* scratch);
+};
+
+}  // namespace polyhead::cpu

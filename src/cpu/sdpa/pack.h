@@ -1,0 +1,123 @@
+// Copies of q, k and v in the order in which the tiles read them. For kernel sources only.
+#pragma once
+
+#include "cpu/sdpa/storage.h"
+#include "cpu/tile.h"
+
+namespace polyhead::cpu::POLYHEAD_ISA {
+namespace {
+
+template <class T>
+inline constexpr int kPanelKeys = kTileVectors * kLanes<T>;  // one tile's width
+
+// Lanes a[0] b[0] a[1] b[1] ..., of the lower or the upper halves.
+template <class T, bool kUpper>
+POLYHEAD_INLINE Vector<T> interleave(Vector<T> a, Vector<T> b) {
+  constexpr int kCount = kLanes<T>;
+  Vector<Bits<T>> order;
+#pragma GCC unroll 16
+  for (int i = 0; i < kCount; ++i) order[i] = i / 2 + (kUpper ? kCount / 2 : 0) + (i % 2) * kCount;
+#ifdef __clang__
+  Vector<T> mixed;
+#pragma GCC unroll 16
+  for (int i = 0; i < kCount; ++i) mixed[i] = i % 2 == 0 ? a[order[i]] : b[order[i] - kCount];
+  return mixed;
+#else
+  return __builtin_shuffle(a, b, order);
+#endif
+}
+
+// log2(lanes) perfect shuffles of the rows are their transposition.
+template <class T>
+POLYHEAD_INLINE void transpose(const T* const* rows, std::int64_t offset, T* to, std::int64_t stride) {
+  constexpr int kCount = kLanes<T>;
+  Vector<T> x[kCount];
+#pragma GCC unroll 16
+  for (int i = 0; i < kCount; ++i) x[i] = load_vector(rows[i] + offset);
+#pragma GCC unroll 4
+  for (int step = 1; step < kCount; step *= 2) {
+    Vector<T> y[kCount];
+#pragma GCC unroll 8
+    for (int i = 0; i < kCount / 2; ++i) {
+      y[2 * i] = interleave<T, false>(x[i], x[i + kCount / 2]);
+      y[2 * i + 1] = interleave<T, true>(x[i], x[i + kCount / 2]);
+    }
+#pragma GCC unroll 16
+    for (int i = 0; i < kCount; ++i) x[i] = y[i];
+  }
+#pragma GCC unroll 16
+  for (int i = 0; i < kCount; ++i) store_vector<T>(x[i], to + i * stride);
+}
+
+// Rows first, ... of a [rows, width] tensor as panels [panel, width, kPanelKeys], zero beyond `count`. `lines` holds kLanes rows of `width`.
+template <class T, class Storage>
+void pack_transposed(const Storage* from, std::int64_t row_stride, std::int64_t column_stride, int count, std::int64_t width, T* lines, T* panels) {
+  constexpr int kWidth = kLanes<T>, kPanel = kPanelKeys<T>;
+  for (int key = 0; key < count; key += kWidth) {
+    const T* rows[kWidth];
+    for (int i = 0; i < kWidth; ++i) {
+      T* line = lines + i * width;
+      const Storage* row = from + (key + i) * row_stride;
+      if (key + i >= count) {
+        for (std::int64_t d = 0; d < width; ++d) line[d] = 0;
+        rows[i] = line;
+      } else if (std::is_same_v<T, Storage> && column_stride == 1) {
+        rows[i] = reinterpret_cast<const T*>(row);
+      } else {
+        widen_row<T>(row, column_stride, width, T{1}, line);
+        rows[i] = line;
+      }
+    }
+    T* to = panels + key / kPanel * (width * kPanel) + key % kPanel;
+    std::int64_t d = 0;
+    for (; d + kWidth <= width; d += kWidth) transpose<T>(rows, d, to + d * kPanel, kPanel);
+    for (; d < width; ++d) {
+      for (int i = 0; i < kWidth; ++i) to[d * kPanel + i] = rows[i][d];
+    }
+  }
+}
+
+// [count, padded] with zeros beyond `width`, times factor; returns whether every element is finite.
+template <class T, class Storage>
+bool copy_rows(const Storage* from, std::int64_t row_stride, std::int64_t column_stride, int count, std::int64_t width, std::int64_t padded, T factor, T* to) {
+  Vector<T> spoilt{};
+  T spoilt_rest = 0;
+  constexpr int kWidth = kLanes<T>;
+  for (int key = 0; key < count; ++key) {
+    T* line = to + key * padded;
+    const Storage* row = from + key * row_stride;
+    std::int64_t d = 0;
+    if (std::is_same_v<T, Storage> && column_stride == 1) {
+      for (; d + kWidth <= width; d += kWidth) {
+        const Vector<T> x = load_vector(reinterpret_cast<const T*>(row) + d) * factor;
+        spoilt += x * T{0};
+        store_vector<T>(x, line + d);
+      }
+      for (std::int64_t i = d; i < width; ++i) line[i] = static_cast<T>(widen(row[i])) * factor;
+    } else {
+      widen_row<T>(row, column_stride, width, factor, line);
+      for (; d + kWidth <= width; d += kWidth) spoilt += load_vector(line + d) * T{0};
+    }
+    for (; d < width; ++d) spoilt_rest += line[d] * T{0};
+    for (; d < padded; ++d) line[d] = 0;
+  }
+  return sum_of_lanes<T>(spoilt) + spoilt_rest == 0;
+}
+
+// Zero in place of what is not finite: 0 * NaN would reach the rows that do not have it. Who has it adds it by itself.
+template <class T>
+void drop_spoilt(const T* from, std::int64_t count, T* to) {
+  for (std::int64_t i = 0; i < count; ++i) to[i] = from[i] * T{0} == 0 ? from[i] : T{0};
+}
+
+// to[d] += factor * from[d] for the elements of a row that drop_spoilt() took out.
+template <class T, class Storage>
+void add_spoilt(const Storage* from, std::int64_t stride, std::int64_t width, T factor, T* to) {
+  for (std::int64_t d = 0; d < width; ++d) {
+    const T x = static_cast<T>(widen(from[d * stride]));
+    if (!(x * T{0} == 0)) to[d] += factor * x;
+  }
+}
+
+}  // namespace
+}  // namespace polyhead::cpu::POLYHEAD_ISA

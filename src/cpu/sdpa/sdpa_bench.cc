@@ -1,0 +1,85 @@
+// Attention by the kernels, in floating-point operations per second, beside what multiplications alone reach in the same run (`roof`):
+// `bench_sdpa --benchmark_filter=forward/D64`. Set POLYHEAD_ISA to measure another instruction set.
+#include <benchmark/benchmark.h>
+
+#include "cpu/select.h"
+#include "polyhead/device.h"
+#include "polyhead/sdpa.h"
+#include "support/random.h"
+
+namespace polyhead {
+namespace {
+
+using test::Random;
+
+enum class Rule : std::uint8_t { plain, causal, boolean, keys, bias, dropout, bf16 };
+
+void run(benchmark::State& state, Rule rule, bool backward) {
+  const std::int64_t width = state.range(0), length = state.range(1), heads = 8;
+  set_num_threads(static_cast<int>(state.range(2)));
+  Random random(1);
+  const Shape shape{1, heads, length, width};
+  const DType dtype = rule == Rule::bf16 ? DType::bf16 : DType::f32;
+  const Tensor q = random.tensor(dtype, shape), k = random.tensor(dtype, shape), v = random.tensor(dtype, shape), d_out = random.tensor(dtype, shape);
+  Tensor out(dtype, shape), lse(DType::f32, {1, heads, length}), d_q(dtype, shape), d_k(dtype, shape), d_v(dtype, shape), bias, d_bias, attend;
+  SdpaOptions options;
+  if (rule == Rule::causal) options.mask.causal = Causal::top_left();
+  if (rule == Rule::dropout) options.dropout = {.p = 0.1, .seed = 3};
+  if (rule == Rule::boolean) options.mask.attend = attend = random.tensor(DType::boolean, {length, length});
+  if (rule == Rule::keys) options.mask.attend_keys = attend = random.tensor(DType::boolean, {length});
+  if (rule == Rule::bias) {
+    options.bias = bias = random.tensor(dtype, {1, heads, length, length});
+    d_bias = Tensor(dtype, bias.shape());
+  }
+  for (auto _ : state) {
+    sdpa_forward({.q = q, .k = k, .v = v, .out = out, .lse = lse}, options);
+    if (backward) {
+      sdpa_backward({.q = q, .k = k, .v = v, .out = out, .lse = lse, .d_out = d_out, .d_q = d_q, .d_k = d_k, .d_v = d_v, .d_bias = d_bias}, options);
+    }
+  }
+  // 4 T S D for a forward pass, 3.5 times that with a backward pass; a causal mask leaves half of the pairs.
+  const double work = 4.0 * static_cast<double>(heads * length * length * width) * (backward ? 3.5 : 1) * (rule == Rule::causal ? 0.5 : 1);
+  state.counters["flop/s"] = benchmark::Counter(work, benchmark::Counter::kIsIterationInvariantRate);
+  state.SetLabel(std::string(kernel_instruction_set()));
+}
+
+// What no kernel can pass: independent multiplications and additions in registers.
+void roof(benchmark::State& state) {
+  double operations = 0;
+  for (auto _ : state) operations += cpu::current_kernels().fused_operations(10'000);
+  state.counters["flop/s"] = benchmark::Counter(operations, benchmark::Counter::kIsRate);
+  state.SetLabel(std::string(kernel_instruction_set()));
+}
+
+void register_all() {
+  benchmark::RegisterBenchmark("roof", roof);
+  const std::pair<const char*, Rule> rules[] = {{"plain", Rule::plain}, {"causal", Rule::causal},   {"boolean", Rule::boolean}, {"keys", Rule::keys},
+                                                {"bias", Rule::bias},   {"dropout", Rule::dropout}, {"bf16", Rule::bf16}};
+  for (const bool backward : {false, true}) {
+    for (const auto& [name, rule] : rules) {
+      for (const std::int64_t width : {32, 64, 80, 128}) {
+        for (const std::int64_t length : {64, 128, 256, 512, 1024, 2048, 4096}) {
+          if (rule != Rule::plain && (width != 64 || (length != 512 && length != 2048))) continue;
+          for (const std::int64_t threads : {1, 2}) {
+            const std::string title = std::string(backward ? "forward+backward" : "forward") + "/" + name + "/D" + std::to_string(width) + "/S" +
+                                      std::to_string(length) + "/threads" + std::to_string(threads);
+            benchmark::RegisterBenchmark(title.c_str(), [rule = rule, backward](benchmark::State& state) { run(state, rule, backward); })
+                ->Args({width, length, threads})
+                ->UseRealTime()
+                ->Unit(benchmark::kMicrosecond);
+          }
+        }
+      }
+    }
+  }
+}
+
+}  // namespace
+}  // namespace polyhead
+
+int main(int argc, char** argv) {
+  polyhead::register_all();
+  benchmark::Initialize(&argc, argv);
+  benchmark::RunSpecifiedBenchmarks();
+  return 0;
+}

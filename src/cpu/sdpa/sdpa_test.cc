@@ -1,0 +1,298 @@
+// The kernels against the reference: random problems of sizes around lanes, tiles and blocks, through every instruction set of the machine.
+#include "polyhead/device.h"
+#include "support/attention_case.h"
+
+namespace polyhead::test {
+namespace {
+
+constexpr double kNaN = std::numeric_limits<double>::quiet_NaN();
+constexpr double kInfinity = std::numeric_limits<double>::infinity();
+
+// Runs f with the kernels of each instruction set that the machine has.
+template <class F>
+void for_each_instruction_set(const F& f) {
+  for (const KernelInstructionSet& set : kernel_instruction_sets()) {
+    if (!set.available) continue;
+    SCOPED_TRACE(std::string(set.name));
+    set_kernel_instruction_set(set.name);
+    f();
+    if (testing::Test::HasFailure()) break;
+  }
+  set_kernel_instruction_set("");
+}
+
+AttentionSizes draw_block_sizes(Random& random) {
+  AttentionSizes z;
+  for (std::int64_t rank = random.integer(0, 2); rank > 0; --rank) z.lead.push_back(random.pick<std::int64_t>({1, 2}));
+  z.kv_heads = random.integer(1, 2), z.group = random.pick<std::int64_t>({1, 1, 2, 3});
+  const auto length = [&] {
+    return random.pick<std::int64_t>({0, 1, 2, 3, 5, 6, 7, 11, 12, 13, 15, 16, 17, 24, 31, 32, 33, 63, 64, 65, 97});
+  };
+  const auto width = [&] { return random.pick<std::int64_t>({1, 2, 3, 4, 7, 8, 9, 15, 16, 17, 24, 31, 32, 33, 48, 64, 65, 80}); };
+  z.queries = length(), z.keys = length(), z.qk_width = width(), z.v_width = random.coin() ? z.qk_width : width();
+  return z;
+}
+
+// A few that reach past a block of 512 keys or 384 queries.
+AttentionSizes draw_long_sizes(Random& random) {
+  AttentionSizes z;
+  z.lead = {1};
+  z.kv_heads = 1, z.group = random.integer(1, 2);
+  z.queries = random.pick<std::int64_t>({1, 13, 192, 193, 385, 400});
+  z.keys = random.pick<std::int64_t>({255, 256, 257, 511, 512, 513, 577, 1025});
+  z.qk_width = random.pick<std::int64_t>({3, 16, 33, 64});
+  z.v_width = random.pick<std::int64_t>({2, 16, 40, 64});
+  if (z.queries * z.keys > 100'000) z.qk_width = z.v_width = 8;
+  return z;
+}
+
+double epsilon(DType dtype) {
+  return dtype == DType::f64 ? std::numeric_limits<double>::epsilon() : static_cast<double>(std::numeric_limits<float>::epsilon());
+}
+
+double storage_rounding(DType dtype) { return dtype == DType::f16 ? 0x1.01p-11 : dtype == DType::bf16 ? 0x1.01p-8 : 0; }
+
+// |error| <= 8 eps (4 + sqrt(S) + L) sum_s p |v|, with L and sum p |v| bounded by the largest elements; then the rounding of the storage.
+// Of a gradient: the same share of its largest element and of what one pair can add to it.
+struct Tolerances {
+  double relative, out, lse, d_q, d_k, d_v, d_bias;
+
+  explicit Tolerances(const AttentionCase& c) {
+    const double width = static_cast<double>(std::max<std::int64_t>(1, c.sizes.qk_width));
+    const double scale = std::abs(c.options.scale.value_or(1 / std::sqrt(width)));
+    const double bias = c.options.bias ? largest_magnitude(c.options.bias) : 0;
+    const double q = largest_magnitude(c.q), k = largest_magnitude(c.k), v = largest_magnitude(c.v), d = largest_magnitude(c.d_out);
+    relative = 8 * epsilon(c.dtype) * (4 + std::sqrt(static_cast<double>(c.sizes.keys)) + scale * q * k * width + bias);
+    const double kept = c.options.dropout.p > 0 && c.options.dropout.p < 1 ? 1 / (1 - c.options.dropout.p) : 1;
+    lse = relative;
+    relative += storage_rounding(c.dtype);
+    out = relative * kept * v;
+    const double pair = kept * d * v * std::sqrt(static_cast<double>(std::max<std::int64_t>(1, c.sizes.v_width)));
+    d_q = relative * pair * scale * k, d_k = relative * pair * scale * q, d_v = relative * kept * d, d_bias = relative * pair;
+  }
+};
+
+AttentionOutputs reference_forward(AttentionCase& c) {
+  const AttentionOutputs o = c.make_outputs();
+  c.options.backend = &find_backend("reference");
+  c.forward(o);
+  c.options.backend = &find_backend("cpu");
+  return o;
+}
+
+constexpr std::array kDTypes{DType::f32, DType::f32, DType::f64, DType::bf16, DType::f16};
+
+TEST(CpuSdpa, ForwardIsTheReferenceWithinTheErrorOfTheArithmetic) {
+  for (std::uint64_t seed = 0; seed < 500; ++seed) {
+    SCOPED_TRACE(seed);
+    Random random(seed);
+    AttentionCase c = draw_case(random, kDTypes[seed % 5], seed % 25 == 0 ? draw_long_sizes(random) : draw_block_sizes(random));
+    const AttentionOutputs expected = reference_forward(c);
+    const Tolerances tolerance(c);
+    for_each_instruction_set([&] {
+      const AttentionOutputs o = c.make_outputs(&random);
+      c.forward(o);
+      EXPECT_TRUE(near(o.out, expected.out, tolerance.out)) << "out";
+      EXPECT_TRUE(near(o.lse, expected.lse, tolerance.lse)) << "lse";
+      for (const StridedTensor& tensor : c.strided()) EXPECT_TRUE(tensor.padding_is_intact());
+    });
+    if (HasFailure()) return;
+  }
+}
+
+testing::AssertionResult gradient_near(ConstTensorView actual, ConstTensorView expected, double relative, double least) {
+  return near(actual, expected, relative * largest_magnitude(expected) + least);
+}
+
+TEST(CpuSdpa, BackwardIsTheReferenceWithinTheErrorOfTheArithmetic) {
+  for (std::uint64_t seed = 1000; seed < 1400; ++seed) {
+    SCOPED_TRACE(seed);
+    Random random(seed);
+    AttentionCase c = draw_case(random, kDTypes[seed % 5], seed % 25 == 0 ? draw_long_sizes(random) : draw_block_sizes(random));
+    const AttentionOutputs expected = reference_forward(c);
+    c.options.backend = &find_backend("reference");
+    c.backward(expected);
+    c.options.backend = &find_backend("cpu");
+    const Tolerances t(c);
+    for_each_instruction_set([&] {
+      const AttentionOutputs o = c.make_outputs(&random);
+      copy(expected.out, o.out), copy(expected.lse, o.lse);
+      c.backward(o);
+      EXPECT_TRUE(gradient_near(o.d_q, expected.d_q, t.relative, t.d_q)) << "d_q";
+      EXPECT_TRUE(gradient_near(o.d_k, expected.d_k, t.relative, t.d_k)) << "d_k";
+      EXPECT_TRUE(gradient_near(o.d_v, expected.d_v, t.relative, t.d_v)) << "d_v";
+      if (o.d_bias) {
+        EXPECT_TRUE(gradient_near(o.d_bias, expected.d_bias, t.relative, t.d_bias)) << "d_bias";
+      }
+      for (const StridedTensor& tensor : c.strided()) EXPECT_TRUE(tensor.padding_is_intact());
+    });
+    if (HasFailure()) return;
+  }
+}
+
+// exp(score - lse) with a float32 lse would be off by 1e-3 at 1e4, and wholly at 1e38: such rows find their own sums.
+TEST(CpuSdpa, BackwardOfScoresOfAnyMagnitude) {
+  for (const double level : {65.0, -300.0, 1e4, -1e4, 1e30, -1e38}) {
+    for (const std::int64_t keys : {40, 700}) {
+      SCOPED_TRACE(level);
+      SCOPED_TRACE(keys);
+      Random random(5);
+      AttentionCase c;
+      c.dtype = DType::f32;
+      c.sizes = {.lead = {}, .kv_heads = 1, .group = 2, .queries = 14, .keys = keys, .qk_width = 8, .v_width = 5};
+      c.draw_inputs(random, 1);
+      const Tensor bias = Tensor::of<float>({1}, {static_cast<float>(level)});
+      c.options.bias = bias;
+      const AttentionOutputs expected = reference_forward(c);
+      c.options.backend = &find_backend("reference");
+      c.backward(expected);
+      c.options.backend = &find_backend("cpu");
+      // float32 keeps |level| 2^-24 of a score; where that is more than the scores themselves, all keys weigh the same.
+      const double lost = std::abs(level) * 0x1p-23;
+      for_each_instruction_set([&] {
+        const AttentionOutputs o = c.make_outputs();
+        copy(expected.out, o.out), copy(expected.lse, o.lse);
+        c.backward(o);
+        EXPECT_TRUE(near_relative(o.d_v, expected.d_v, lost < 1 ? 1e-5 + 2 * lost : 5)) << "d_v";
+        EXPECT_TRUE(near_relative(o.d_q, expected.d_q, lost < 1 ? 1e-4 + 10 * lost : 50)) << "d_q";
+        double sum = 0, total = 0;  // every row spreads its d_out over the keys, with weights that sum to 1
+        for (const double x : to_doubles(o.d_v)) sum += x;
+        for (const double x : to_doubles(c.d_out)) total += x;
+        EXPECT_NEAR(sum, total, 1e-3);
+      });
+    }
+  }
+}
+
+// One sequence with one head: its keys are cut into parts that run on different threads.
+TEST(CpuSdpa, BackwardInPartsIsTheSameForAnyNumberOfThreads) {
+  Random random(11);
+  AttentionCase c;
+  c.dtype = DType::f32;
+  c.sizes = {.lead = {}, .kv_heads = 1, .group = 2, .queries = 70, .keys = 2100, .qk_width = 20, .v_width = 12};
+  c.draw_inputs(random);
+  c.options.mask.causal = Causal::bottom_right();
+  const AttentionOutputs expected = reference_forward(c);
+  c.options.backend = &find_backend("reference");
+  c.backward(expected);
+  c.options.backend = &find_backend("cpu");
+  const int threads = num_threads();
+  const Tolerances t(c);
+  for_each_instruction_set([&] {
+    std::vector<AttentionOutputs> runs;
+    for (const int count : {1, 2, 5}) {
+      set_num_threads(count);
+      runs.push_back(c.make_outputs());
+      copy(expected.out, runs.back().out), copy(expected.lse, runs.back().lse);
+      c.backward(runs.back());
+      for (std::size_t i = 2; i < 5; ++i) EXPECT_TRUE(same_bits(runs.back().list()[i].second, runs[0].list()[i].second)) << i;
+    }
+    EXPECT_TRUE(gradient_near(runs[0].d_q, expected.d_q, t.relative, t.d_q)) << "d_q";
+    EXPECT_TRUE(gradient_near(runs[0].d_k, expected.d_k, t.relative, t.d_k)) << "d_k";
+    EXPECT_TRUE(gradient_near(runs[0].d_v, expected.d_v, t.relative, t.d_v)) << "d_v";
+  });
+  set_num_threads(threads);
+}
+
+// Without lse, and every power of the scale's fraction: what is folded into q and what is left to the exponential.
+TEST(CpuSdpa, ScaleOfAnySizeAndSign) {
+  for (const double scale : {0.0, 1.0, -1.0, 0.125, 0.1, -0.3, 1.99, 1e-30, 3e4, 1e-3}) {
+    SCOPED_TRACE(scale);
+    Random random(3);
+    AttentionCase c;
+    c.dtype = DType::f32;
+    c.sizes = {.lead = {}, .kv_heads = 1, .group = 2, .queries = 19, .keys = 70, .qk_width = 20, .v_width = 9};
+    c.draw_inputs(random);
+    c.options.scale = scale;
+    const AttentionOutputs expected = reference_forward(c);
+    for_each_instruction_set([&] {
+      const AttentionOutputs o = c.make_outputs();
+      c.forward(o);
+      EXPECT_TRUE(near(o.out, expected.out, Tolerances(c).out));
+      EXPECT_TRUE(near_relative(o.lse, expected.lse, 1e-6));
+    });
+  }
+}
+
+TEST(CpuSdpa, ScoresOfAnyMagnitude) {
+  struct Row {
+    const char* name;
+    double bias, spike;
+  };
+  for (const Row& row : {Row{"+1e4", 1e4, 1e4}, Row{"-1e4", -1e4, -1e4}, Row{"one spike", 0, 1e4}, Row{"-1e38", -1e38, -1e38},
+                         Row{"lowest", -3.4028234e38, -3.4028234e38}, Row{"largest", 3.4028234e38, 3.4028234e38}, Row{"one left", -kInfinity, 1},
+                         Row{"none", -kInfinity, -kInfinity}, Row{"one of -1e38", -kInfinity, -1e38}, Row{"lowest and zero", -3.4028234e38, 0}}) {
+    for (const std::int64_t spike : {0, 63, 600}) {
+      SCOPED_TRACE(row.name);
+      SCOPED_TRACE(spike);
+      Random random(5);
+      AttentionCase c;
+      c.dtype = DType::f32;
+      c.sizes = {.lead = {}, .kv_heads = 1, .group = 1, .queries = 14, .keys = 700, .qk_width = 8, .v_width = 5};
+      c.draw_inputs(random, 0.01);
+      Tensor bias(DType::f32, {700});
+      fill(bias, row.bias);
+      fill(bias.view().slice(0, spike, spike + 1), row.spike);
+      c.options.bias = bias;
+      const AttentionOutputs expected = reference_forward(c);
+      for_each_instruction_set([&] {
+        const AttentionOutputs o = c.make_outputs();
+        c.forward(o);
+        // Beside 1e4 a float32 score keeps 1e-3 of itself; beside 1e38 nothing: every score is the bias.
+        EXPECT_TRUE(near_relative(o.out, expected.out, std::abs(row.spike) > 1 || std::abs(row.bias) < 1e30 ? 0.2 : 1e-5));
+        EXPECT_TRUE(near_relative(o.lse, expected.lse, 1e-6));
+      });
+    }
+  }
+}
+
+TEST(CpuSdpa, NaNOfMaskedKeysReachesNothingAndOfKeptOnesTheirRows) {
+  for (std::uint64_t seed = 0; seed < 40; ++seed) {
+    SCOPED_TRACE(seed);
+    Random random(seed);
+    AttentionCase c;
+    c.dtype = kDTypes[seed % 5];
+    c.sizes = {.lead = {2}, .kv_heads = 1, .group = 2, .queries = random.integer(1, 40), .keys = random.integer(2, 150), .qk_width = 12, .v_width = 17};
+    c.draw_inputs(random);
+    const std::int64_t keys = c.sizes.keys, poisoned = random.integer(0, keys - 1);
+    const TensorView k = c.keep(Tensor::copy_of(c.k)), v = c.keep(Tensor::copy_of(c.v));
+    c.k = k, c.v = v;
+    Tensor attend = random.tensor(DType::boolean, {c.sizes.queries, keys});
+    c.options.mask.attend = attend;
+    if (random.coin()) c.options.mask.causal = Causal::bottom_right();
+    c.options.backend = &find_backend("cpu");
+    for_each_instruction_set([&] {
+      fill(k.slice(-2, poisoned, poisoned + 1), 1);
+      fill(v.slice(-2, poisoned, poisoned + 1), 1);
+      const AttentionOutputs before = c.make_outputs(), after = c.make_outputs();
+      c.forward(before);
+      fill(v.slice(-2, poisoned, poisoned + 1), random.pick({kNaN, kInfinity}));
+      if (random.coin()) fill(k.slice(-2, poisoned, poisoned + 1), kNaN);
+      c.forward(after);
+      for (std::int64_t t = 0; t < c.sizes.queries; ++t) {
+        const bool seen = attend.data<bool>()[t * keys + poisoned] && (!c.options.mask.causal || poisoned <= t + keys - c.sizes.queries);
+        const ConstTensorView row = ConstTensorView(after.out).select(2, t);
+        if (!seen) {
+          EXPECT_TRUE(same_bits(row, ConstTensorView(before.out).select(2, t))) << t;
+          EXPECT_TRUE(same_bits(ConstTensorView(after.lse).select(2, t), ConstTensorView(before.lse).select(2, t))) << t;
+        } else {
+          for (const double x : to_doubles(row)) EXPECT_FALSE(std::isfinite(x)) << t;
+        }
+      }
+    });
+    if (HasFailure()) return;
+  }
+}
+
+TEST(CpuSdpa, ExplainNamesTheKernelAndItsMemory) {
+  const Tensor q(DType::f32, {1, 8, 512, 64});
+  Tensor out(DType::f32, q.shape());
+  for_each_instruction_set([&] {
+    const std::string text = explain({.q = q, .k = q, .v = q, .out = out});
+    EXPECT_NE(text.find("backend: cpu\nkernel: " + std::string(kernel_instruction_set()) + ", blocks of "), std::string::npos) << text;
+    EXPECT_NE(text.find("bytes per thread"), std::string::npos) << text;
+  });
+}
+
+}  // namespace
+}  // namespace polyhead::test

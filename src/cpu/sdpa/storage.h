@@ -1,0 +1,74 @@
+// Between storage types of any stride and contiguous lanes. For kernel sources only.
+#pragma once
+
+#include <bit>
+
+#include "cpu/sdpa/task.h"
+#include "cpu/vector.h"
+
+namespace polyhead::cpu::POLYHEAD_ISA {
+namespace {
+
+// The storage types whose arithmetic is in T, one after the other: f(pointer of the right type).
+template <class T, class F>
+POLYHEAD_INLINE auto with_storage(DType dtype, const void* data, const F& f) {
+  if constexpr (std::is_same_v<T, double>) {
+    return f(static_cast<const double*>(data));
+  } else {
+    switch (dtype) {
+      case DType::bf16: return f(static_cast<const bf16*>(data));
+      case DType::f16: return f(static_cast<const f16*>(data));
+      default: return f(static_cast<const float*>(data));
+    }
+  }
+}
+
+POLYHEAD_INLINE float widen(float x) { return x; }
+POLYHEAD_INLINE double widen(double x) { return x; }
+POLYHEAD_INLINE float widen(bf16 x) { return std::bit_cast<float>(static_cast<std::uint32_t>(x.bits) << 16); }
+// The exponent is rebiased by a multiplication, which also makes subnormals normal; infinity and NaN keep all exponent bits.
+POLYHEAD_INLINE float widen(f16 x) {
+  const std::uint32_t magnitude = (x.bits & 0x7fffu) << 13, sign = (x.bits & 0x8000u) << 16;
+  const std::uint32_t finite = std::bit_cast<std::uint32_t>(std::bit_cast<float>(magnitude) * 0x1p112f);
+  return std::bit_cast<float>(((x.bits & 0x7c00u) == 0x7c00u ? magnitude | 0x7f800000u : finite) | sign);
+}
+
+POLYHEAD_INLINE void narrow(float x, float* to) { *to = x; }
+POLYHEAD_INLINE void narrow(double x, double* to) { *to = x; }
+POLYHEAD_INLINE void narrow(float x, f16* to) { *to = to_f16(x); }
+POLYHEAD_INLINE void narrow(float x, bf16* to) {  // to nearest even; a NaN stays one
+  const std::uint32_t bits = std::bit_cast<std::uint32_t>(x);
+  const std::uint32_t rounded = (bits + 0x7fffu + (bits >> 16 & 1u)) >> 16, nan = bits >> 16 | 0x40u;
+  to->bits = static_cast<std::uint16_t>((bits & 0x7fffffffu) > 0x7f800000u ? nan : rounded);
+}
+
+// to[i] = factor * from[i * stride]
+template <class T, class Storage>
+POLYHEAD_INLINE void widen_row(const Storage* from, std::int64_t stride, std::int64_t count, T factor, T* to) {
+  if (stride == 1) {
+    for (std::int64_t i = 0; i < count; ++i) to[i] = factor * widen(from[i]);
+  } else {
+    for (std::int64_t i = 0; i < count; ++i) to[i] = factor * widen(from[i * stride]);
+  }
+}
+
+// to[i * stride] = factor * from[i]
+template <class T, class Storage>
+POLYHEAD_INLINE void narrow_row(const T* from, std::int64_t count, T factor, Storage* to, std::int64_t stride) {
+  if (stride == 1) {
+    for (std::int64_t i = 0; i < count; ++i) narrow(from[i] * factor, to + i);
+  } else {
+    for (std::int64_t i = 0; i < count; ++i) narrow(from[i] * factor, to + i * stride);
+  }
+}
+
+template <class T>
+POLYHEAD_INLINE void narrow_row(DType dtype, const T* from, std::int64_t count, T factor, void* data, std::int64_t offset, std::int64_t stride) {
+  with_storage<T>(dtype, data, [&](auto* to) {
+    using Storage = std::remove_const_t<std::remove_pointer_t<decltype(to)>>;
+    narrow_row(from, count, factor, const_cast<Storage*>(to) + offset, stride);
+  });
+}
+
+}  // namespace
+}  // namespace polyhead::cpu::POLYHEAD_ISA

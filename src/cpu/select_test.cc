@@ -1,0 +1,63 @@
+// Which kernels a machine gets, asked about machines that this one is not.
+#include "cpu/select.h"
+
+#include <gmock/gmock.h>
+
+#include "support/compare.h"
+
+namespace polyhead::test {
+namespace {
+
+using testing::HasSubstr;
+
+Cpu machine(std::initializer_list<std::string_view> available) {
+  Cpu cpu;
+  for (const std::string_view name : {"sse2", "avx2", "fma", "avx512f", "avx512bw", "avx512dq", "avx512vl"}) {
+    cpu.instruction_sets.push_back({name, "", std::find(available.begin(), available.end(), name) != available.end()});
+  }
+  return cpu;
+}
+
+const cpu::KernelSet kSets[] = {{"wide", "avx2 fma avx512f avx512vl", {}, {}}, {"middle", "avx2 fma", {}, {}}, {"portable", "", {}, {}}};
+
+TEST(Select, TakesTheFirstThatTheProcessorHas) {
+  EXPECT_EQ(cpu::select_kernels(kSets, machine({"avx2", "fma", "avx512f", "avx512vl"}), "").name, "wide");
+  EXPECT_EQ(cpu::select_kernels(kSets, machine({"avx2", "fma", "avx512f"}), "").name, "middle");
+  EXPECT_EQ(cpu::select_kernels(kSets, machine({"avx2"}), "").name, "portable");
+  EXPECT_EQ(cpu::select_kernels(kSets, Cpu{}, "").name, "portable");
+}
+
+TEST(Select, AForcedSetIsTakenOrRefusedButNeverReplaced) {
+  EXPECT_EQ(cpu::select_kernels(kSets, machine({"avx2", "fma", "avx512f", "avx512vl"}), "portable").name, "portable");
+  EXPECT_EQ(cpu::select_kernels(kSets, machine({"avx2", "fma"}), "middle").name, "middle");
+  EXPECT_THAT(error_message([] { cpu::select_kernels(kSets, machine({"avx2", "fma"}), "wide"); }),
+              testing::AllOf(HasSubstr("'wide'"), HasSubstr("avx512f avx512vl")));
+  EXPECT_THAT(error_message([] { cpu::select_kernels(kSets, machine({}), "neon"); }),
+              testing::AllOf(HasSubstr("'neon'"), HasSubstr("wide, middle, portable")));
+}
+
+TEST(Select, EverythingThatARowNeedsIsAskedOfTheProcessor) {
+  const Cpu here = detect_cpu();
+  for (const cpu::KernelSet& set : cpu::kernel_sets()) {
+    for (const InstructionSet& row : here.instruction_sets) {  // a machine that lacks one thing
+      Cpu other = here;
+      for (InstructionSet& changed : other.instruction_sets) changed.available = changed.name != row.name;
+      const bool needed = (" " + std::string(set.needs) + " ").find(" " + std::string(row.name) + " ") != std::string::npos;
+      EXPECT_EQ(cpu::missing_for(set, other), needed ? row.name : "") << set.name;
+    }
+  }
+  EXPECT_EQ(cpu::kernel_sets().back().needs, "");
+}
+
+TEST(Select, SettingOneIsSeenAndUndone) {
+  const std::string_view before = kernel_instruction_set();
+  set_kernel_instruction_set("portable");
+  EXPECT_EQ(kernel_instruction_set(), "portable");
+  EXPECT_NE(error_message([] { set_kernel_instruction_set("none such"); }), "");
+  EXPECT_EQ(kernel_instruction_set(), "portable");
+  set_kernel_instruction_set("");
+  EXPECT_EQ(kernel_instruction_set(), before);
+}
+
+}  // namespace
+}  // namespace polyhead::test

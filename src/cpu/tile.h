@@ -1,0 +1,98 @@
+// c = a b, c += a b and c = factor c + a b for a few rows of a, sums in registers. For kernel sources only.
+//
+// 32 registers hold 6 x 4 vectors of sums, 4 of b and 1 of a: 24 multiplications for 10 loads, where two of each fit a cycle. 16 registers
+// hold 6 x 2. A sum that waits for itself takes 4 cycles, so 8 sums at least must be under way: narrow products take 12 rows.
+#pragma once
+
+#include "cpu/vector.h"
+
+namespace polyhead::cpu::POLYHEAD_ISA {
+namespace {
+
+inline constexpr int kTileVectors = kRegisters >= 32 ? 4 : 2;  // the widest tile
+inline constexpr int kTileRows = 6;
+
+template <class T>
+struct Product {
+  std::int64_t depth;
+  const T* a;
+  std::int64_t a_stride;  // between rows, which are contiguous; or between the terms of a sum, whose rows are (kTransposed)
+  const T* b;
+  std::int64_t b_stride;
+  T* c;
+  std::int64_t c_stride;
+  const T* factor = nullptr;  // one per row
+  bool add = false;           // neither: c is written, whatever was there
+};
+
+template <int Rows, int Columns, bool kTransposed, class T>
+POLYHEAD_INLINE void multiply_tile(const Product<T>& product, std::int64_t row, std::int64_t column) {
+  constexpr int kWidth = kLanes<T>;
+  const T* a[Rows];
+#pragma GCC unroll 16
+  for (int i = 0; i < Rows; ++i) a[i] = product.a + (row + i) * (kTransposed ? 1 : product.a_stride);
+  const T* b = product.b + column;
+  Vector<T> sums[Rows][Columns] = {};
+#pragma GCC unroll 1
+  for (std::int64_t k = 0; k < product.depth; ++k, b += product.b_stride) {
+    Vector<T> line[Columns];
+#pragma GCC unroll 4
+    for (int j = 0; j < Columns; ++j) line[j] = load_vector(b + j * kWidth);
+#pragma GCC unroll 16
+    for (int i = 0; i < Rows; ++i) {
+      const Vector<T> x = broadcast(kTransposed ? a[0][k * product.a_stride + i] : a[i][k]);
+#pragma GCC unroll 4
+      for (int j = 0; j < Columns; ++j) sums[i][j] += x * line[j];
+    }
+  }
+#pragma GCC unroll 16
+  for (int i = 0; i < Rows; ++i) {
+    T* c = product.c + (row + i) * product.c_stride + column;
+#pragma GCC unroll 4
+    for (int j = 0; j < Columns; ++j) {
+      Vector<T> old{};
+      if (product.factor != nullptr) old = load_vector(c + j * kWidth) * product.factor[row + i];
+      if (product.add) old = load_vector(c + j * kWidth);
+      store_vector<T>(old + sums[i][j], c + j * kWidth);
+    }
+  }
+}
+
+template <int Columns, bool kTransposed, class T>
+void multiply_rows(const Product<T>& product, int rows, std::int64_t column) {
+  int row = 0;
+  if constexpr (kTileVectors * kTileRows >= 12 * Columns) {
+    for (; row + 12 <= rows; row += 12) multiply_tile<12, Columns, kTransposed>(product, row, column);
+  }
+  for (; row + kTileRows <= rows; row += kTileRows) multiply_tile<kTileRows, Columns, kTransposed>(product, row, column);
+  switch (rows - row) {
+    case 1: return multiply_tile<1, Columns, kTransposed>(product, row, column);
+    case 2: return multiply_tile<2, Columns, kTransposed>(product, row, column);
+    case 3: return multiply_tile<3, Columns, kTransposed>(product, row, column);
+    case 4: return multiply_tile<4, Columns, kTransposed>(product, row, column);
+    case 5: return multiply_tile<5, Columns, kTransposed>(product, row, column);
+    default: return;
+  }
+}
+
+// All of c [rows, vectors]. Five vectors are 3 + 2 and not 4 + 1: one column alone is bound by loads.
+template <bool kTransposed = false, class T>
+void multiply(const Product<T>& product, int rows, int vectors) {
+  for (int done = 0; done < vectors;) {
+    const int left = vectors - done;
+    const int take = left == kTileVectors + 1 && kTileVectors > 2 ? kTileVectors - 1 : left < kTileVectors ? left : kTileVectors;
+    const std::int64_t column = std::int64_t{done} * kLanes<T>;
+    switch (take) {
+      case 1: multiply_rows<1, kTransposed>(product, rows, column); break;
+      case 2: multiply_rows<2, kTransposed>(product, rows, column); break;
+      default:
+        if constexpr (kTileVectors > 2) {
+          take == 3 ? multiply_rows<3, kTransposed>(product, rows, column) : multiply_rows<4, kTransposed>(product, rows, column);
+        }
+    }
+    done += take;
+  }
+}
+
+}  // namespace
+}  // namespace polyhead::cpu::POLYHEAD_ISA

@@ -1,0 +1,82 @@
+// The vectors of one instruction set, for kernel sources only: GCC's and Clang's own (`vector_size`), whose operators act lane by lane. A
+// kernel source is compiled once per row of cmake/isa.cmake; everything here is local to that object file.
+#pragma once
+
+#include <cstdint>
+#include <type_traits>
+
+#define POLYHEAD_INLINE inline __attribute__((always_inline))
+
+namespace polyhead::cpu::POLYHEAD_ISA {
+namespace {
+
+template <class T>
+inline constexpr int kLanes = POLYHEAD_VECTOR_BYTES / static_cast<int>(sizeof(T));
+inline constexpr int kRegisters = POLYHEAD_VECTOR_REGISTERS;
+
+template <class T>
+struct VectorOf {
+  typedef T type __attribute__((vector_size(POLYHEAD_VECTOR_BYTES)));
+  typedef T unaligned __attribute__((vector_size(POLYHEAD_VECTOR_BYTES), aligned(alignof(T)), may_alias));
+};
+template <class T>
+using Vector = typename VectorOf<T>::type;
+
+// The integer of a lane's size: comparisons give vectors of it.
+template <class T>
+using Bits = std::conditional_t<sizeof(T) == 8, std::int64_t, std::int32_t>;
+
+template <class T>
+POLYHEAD_INLINE Vector<T> load_vector(const T* from) {
+  return *reinterpret_cast<const typename VectorOf<T>::unaligned*>(from);
+}
+template <class T>
+POLYHEAD_INLINE void store_vector(Vector<T> x, T* to) {
+  *reinterpret_cast<typename VectorOf<T>::unaligned*>(to) = x;
+}
+template <class T>
+POLYHEAD_INLINE Vector<T> broadcast(T x) {
+  return x - Vector<T>{};  // the compiler drops a difference to zero, but not a sum: -0 + 0 is 0
+}
+// The second where they compare equal or with NaN, as the instruction does.
+template <class V>
+POLYHEAD_INLINE V larger(V a, V b) {
+  return a > b ? a : b;
+}
+
+// x with its halves, its quarters, ... exchanged: lane i of the result is lane i ^ kDistance of x.
+template <class T, int kDistance>
+POLYHEAD_INLINE Vector<T> exchange(Vector<T> x) {
+  Vector<Bits<T>> order;
+#pragma GCC unroll 16
+  for (int i = 0; i < kLanes<T>; ++i) order[i] = i ^ kDistance;
+#ifdef __clang__
+  Vector<T> result;
+#pragma GCC unroll 16
+  for (int i = 0; i < kLanes<T>; ++i) result[i] = x[order[i]];
+  return result;
+#else
+  return __builtin_shuffle(x, order);
+#endif
+}
+
+template <class T, int kDistance = kLanes<T> / 2>
+POLYHEAD_INLINE T largest_lane(Vector<T> x) {
+  if constexpr (kDistance == 0) {
+    return x[0];
+  } else {
+    return largest_lane<T, kDistance / 2>(larger(x, exchange<T, kDistance>(x)));
+  }
+}
+// As a tree: the same order on every call.
+template <class T, int kDistance = kLanes<T> / 2>
+POLYHEAD_INLINE T sum_of_lanes(Vector<T> x) {
+  if constexpr (kDistance == 0) {
+    return x[0];
+  } else {
+    return sum_of_lanes<T, kDistance / 2>(x + exchange<T, kDistance>(x));
+  }
+}
+
+}  // namespace
+}  // namespace polyhead::cpu::POLYHEAD_ISA
