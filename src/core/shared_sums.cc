@@ -6,26 +6,34 @@
 
 namespace polyhead {
 
-SharedSums::SharedSums(TensorView target) : target_(target) {
-  if (!overlaps_itself(target)) {  // dense: what a slice spans may be far more than its elements
-    sums_.resize(static_cast<std::size_t>(target.numel()));
-    view_ = TensorView(sums_.data(), DType::f64, target.shape());
-    return;
+SharedSums::SharedSums(TensorView target, DType arithmetic) : target_(target) {
+  if (target.dtype() == arithmetic) {
+    view_ = target;
+    fill(view_, 0);
+  } else if (!overlaps_itself(target)) {  // dense: what a slice spans may be far more than its elements
+    memory_ = Tensor(arithmetic, target.shape());
+    view_ = memory_.view();
+  } else {
+    const MemorySpan span = byte_span(target);
+    const auto size = static_cast<std::ptrdiff_t>(info(target.dtype()).size);
+    memory_ = Tensor(arithmetic, Shape{(span.last - span.first) / size});
+    const std::ptrdiff_t origin = (static_cast<const char*>(target.data()) - span.first) / size;
+    dispatch_floating(arithmetic, [&](auto type) {
+      view_ = TensorView(memory_.data<typename decltype(type)::type>() + origin, arithmetic, target.shape(), target.strides());
+    });
   }
-  const MemorySpan span = byte_span(target);
-  const auto size = static_cast<std::ptrdiff_t>(info(target.dtype()).size);
-  sums_.resize(static_cast<std::size_t>((span.last - span.first) / size));
-  const std::ptrdiff_t origin = (static_cast<const char*>(target.data()) - span.first) / size;
-  view_ = TensorView(sums_.data() + origin, DType::f64, target.shape(), target.strides());
 }
 
 void SharedSums::store() const {
-  dispatch_floating(target_.dtype(), [&](auto type) {
-    using T = typename decltype(type)::type;
-    T* target = target_.data<T>();
-    const double* sums = view_.data<double>();
-    for_each_offset<2>(target_.shape(), {target_.strides(), view_.strides()},
-                       [&](const auto& at) { target[at[0]] = polyhead::store<T>(sums[at[1]]); });
+  if (!memory_) return;
+  dispatch_floating(view_.dtype(), [&](auto from_type) {
+    dispatch_floating(target_.dtype(), [&](auto to_type) {
+      using To = typename decltype(to_type)::type;
+      const auto* sums = view_.data<typename decltype(from_type)::type>();
+      To* target = target_.data<To>();
+      for_each_offset<2>(target_.shape(), {target_.strides(), view_.strides()},
+                         [&](const auto& at) { target[at[0]] = polyhead::store<To>(load(sums[at[1]])); });
+    });
   });
 }
 

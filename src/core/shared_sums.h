@@ -1,16 +1,14 @@
 #pragma once
 
-#include <vector>
-
-#include "polyhead/tensor_view.h"
+#include "polyhead/tensor.h"
 
 namespace polyhead {
 
-// float64 sums for a floating tensor whose positions may share memory (zero or overlapping strides): what is added at positions that share an
-// element ends up in that element, rounded once.
+// Sums for a floating tensor whose positions may share memory (zero or overlapping strides): what is added at positions that share an element
+// ends up in that element, rounded once. Where the target has the type of the sums they are made in its own memory.
 class SharedSums {
  public:
-  explicit SharedSums(TensorView target);  // zeros
+  explicit SharedSums(TensorView target, DType arithmetic = DType::f64);  // zeros
   SharedSums(const SharedSums&) = delete;
   SharedSums& operator=(const SharedSums&) = delete;
 
@@ -20,7 +18,7 @@ class SharedSums {
 
  private:
   TensorView target_, view_;
-  std::vector<double> sums_;
+  Tensor memory_;  // of the sums, absent where they are the target's
 };
 
 }  // namespace polyhead

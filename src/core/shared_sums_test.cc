@@ -25,5 +25,15 @@ TEST(SharedSums, ASliceTakesTheMemoryOfItsElementsAndNotOfWhatItSpans) {
   EXPECT_EQ(span.last - span.first, 3 * 8);
 }
 
+TEST(SharedSums, ATargetOfTheSameTypeIsSummedInPlace) {
+  Tensor memory(DType::f32, {3});
+  fill(memory, 7);
+  const SharedSums sums(TensorView(memory).expand({2, 3}), DType::f32);
+  EXPECT_EQ(sums.view().data(), TensorView(memory).data());
+  for (std::int64_t i = 0; i < 2; ++i) sums.view().select(0, i).data<float>()[1] += 1;
+  sums.store();
+  EXPECT_EQ(to_doubles(memory), (std::vector<double>{0, 2, 0}));
+}
+
 }  // namespace
 }  // namespace polyhead::test

@@ -1,8 +1,8 @@
 // The memory in which d_bias is summed, and which parts of the problem add into the same elements of it.
 #pragma once
 
+#include "core/shared_sums.h"
 #include "cpu/sdpa/task.h"
-#include "polyhead/tensor.h"
 #include "problem/problem.h"
 
 namespace polyhead::cpu {
@@ -17,13 +17,11 @@ class BiasGradient {
   bool shared_by_keys() const { return by_keys_; }
 
   MutablePlane plane(std::int64_t b, std::int64_t first_head) const;
-  void store() const;  // the sums as the caller's type
+  void store() const { sums_.store(); }  // as the caller's type
 
  private:
-  const BackwardProblem& problem_;
-  Tensor memory_;      // sums of a narrow type, laid out as the caller's memory
-  TensorView sums_;    // [*,N,T,S]; the caller's memory itself where it has the type of arithmetic
-  std::int64_t origin_ = 0;
+  SharedSums sums_;
+  TensorView pairs_;  // [*,N,T,S] of them
   bool by_sequences_ = false, by_heads_ = false, by_keys_ = false;
 };
 
