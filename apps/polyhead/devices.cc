@@ -39,7 +39,7 @@ std::string as_text(const Cpu& cpu, std::size_t width) {
   }
   if (!cpu.instruction_sets.empty()) append(text, "\nInstruction sets\n");
   for (const InstructionSet& set : cpu.instruction_sets) row(cat("  ", set.name), cat(set.available ? "yes  " : "no   ", set.adds));
-  append(text, "\nKernels were compiled for, the preferred first\n");
+  append(text, "\nKernels, the preferred first\n");
   for (const KernelInstructionSet& set : kernel_instruction_sets()) {
     row(cat("  ", set.name),
         cat(set.name == kernel_instruction_set() ? "used " : set.available ? "yes  " : "no   ", set.needs.empty() ? "needs nothing" : cat("needs ", set.needs)));

@@ -72,7 +72,11 @@ std::string declines_backward(const Problem&) { return {}; }
 void sdpa_backward(const BackwardProblem& p) {
   std::optional<BiasGradient> bias;
   if (p.d_bias) bias.emplace(p);
-  if (p.batch * p.kv_heads > 0) {
+  if (p.batch * p.heads * p.queries * p.keys == 0) {  // there may be more heads without a pair than can be gone through
+    for (const TensorView& gradient : {p.d_q, p.d_k, p.d_v}) {
+      if (gradient) fill(gradient, 0);
+    }
+  } else {
     const SdpaKernels& kernels = current_kernels().sdpa;
     const Cut cut(p, bias ? &*bias : nullptr);
     const std::int64_t group = p.heads / p.kv_heads, group_rows = group * p.queries, stride = backward_sums_stride(p.qk_width);
