@@ -1,0 +1,71 @@
+"""float32 outputs against float64: polyhead's error beside that of the same formula in plain float32, as NumPy or PyTorch's math path computes it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+import polyhead
+
+SETTINGS = 60
+
+
+def plain(q: Any, k: Any, v: Any, bias: Any, scale: float) -> Any:
+    """softmax(scale q k^T + bias) v in the dtype of q, step by step. NumPy."""
+    score = (q * q.dtype.type(scale)) @ k.swapaxes(-1, -2)
+    if bias is not None:
+        score = score + bias
+    p = np.exp(score - score.max(-1, keepdims=True))
+    return (p / p.sum(-1, keepdims=True)) @ v
+
+
+def torch_math(q: Any, k: Any, v: Any, bias: Any, scale: float) -> Any:
+    import torch
+    from torch.nn.attention import SDPBackend, sdpa_kernel
+
+    tensors = [None if x is None else torch.from_numpy(x) for x in (q, k, v, bias)]
+    with sdpa_kernel(SDPBackend.MATH):
+        out = torch.nn.functional.scaled_dot_product_attention(*tensors[:3], attn_mask=tensors[3], scale=scale)
+    return out.numpy()
+
+
+def error(out: Any, exact: Any) -> float:
+    return float(np.sqrt(np.mean((out.astype(np.float64) - exact) ** 2)))
+
+
+def sweep(rng: np.random.Generator) -> list[tuple[Any, Any, Any, Any, float]]:
+    problems = []
+    for _ in range(SETTINGS):
+        queries, keys = (int(2 ** rng.uniform(0, 8.5)) for _ in range(2))
+        width, value_width = (int(rng.choice([1, 4, 16, 32, 64, 80, 128])) for _ in range(2))
+        spread = float(rng.choice([0.3, 1.0, 3.0]))  # of the scores: from almost uniform to almost one key
+        make = lambda *shape: rng.standard_normal(shape).astype(np.float32)  # noqa: E731
+        bias = make(2, queries, keys) if rng.random() < 0.4 else None
+        problems.append((spread * make(2, queries, width), make(2, keys, width), make(2, keys, value_width), bias, width**-0.5))
+    return problems
+
+
+@pytest.mark.parametrize("peer", [plain, torch_math], ids=lambda peer: peer.__name__)
+def test_float32_error_is_at_most_that_of_the_plain_formula(peer: Any, rng: np.random.Generator, summary: list[str]) -> None:
+    if peer is torch_math:
+        pytest.importorskip("torch", reason="PyTorch's math path is the peer")
+    ratios = []
+    for q, k, v, bias, scale in sweep(rng):
+        exact = plain(*(None if x is None else x.astype(np.float64) for x in (q, k, v, bias)), scale)
+        own, other = error(polyhead.sdpa(q, k, v, bias=bias, scale=scale), exact), error(peer(q, k, v, bias, scale), exact)
+        if other > 0:
+            ratios.append(own / other)
+    assert len(ratios) > 0.8 * SETTINGS
+    median, worst = float(np.median(ratios)), max(ratios)
+    backends = ", ".join(polyhead.backends())
+    summary.append(f"float32 error beside {peer.__name__}: median {median:.2f} x, largest {worst:.2f} x, {len(ratios)} settings ({backends})")
+    assert median <= 1.0
+
+
+def test_float64_agrees_with_the_plain_formula(rng: np.random.Generator) -> None:
+    for q, k, v, bias, scale in sweep(rng)[:20]:
+        wide = [None if x is None else x.astype(np.float64) for x in (q, k, v, bias)]
+        exact = plain(*wide, scale)
+        np.testing.assert_allclose(polyhead.sdpa(*wide[:3], bias=wide[3], scale=scale), exact, rtol=0, atol=1e-12 * np.abs(exact).max())
