@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include "bind.h"
+#include "gil.h"
 #include "layer.h"
 #include "polyhead/io/atomic_file.h"
 #include "polyhead/models/attention_layer.h"
@@ -44,7 +45,7 @@ nb::tuple load(nb::handle source, nb::handle layout, nb::handle prefix, nb::hand
   const std::string path = read_path(source, "source");
   const LoadOptions options(layout, prefix, heads, given);
   Loaded loaded = [&] {
-    const nb::gil_scoped_release released;
+    const ReleasedGil released;
     io::TensorFile file = io::open_tensors(path);
     return layer_of(file, options);
   }();
@@ -66,7 +67,7 @@ nb::tuple from_arrays(const nb::dict& arrays, const std::string& source, nb::han
 
 void save(const Layer& layer, nb::handle path_object, nb::handle layout_object, nb::handle prefix_object) {
   const std::string path = read_path(path_object, "path"), layout = read_word(layout_object, "layout"), prefix = read_word(prefix_object, "prefix");
-  const nb::gil_scoped_release released;
+  const ReleasedGil released;
   io::save_tensors(path, io::store_attention(models::attention_weights(layer.layer, layout, prefix)));
 }
 
@@ -86,7 +87,7 @@ nb::dict state(nb::handle self, nb::handle layout_object, nb::handle prefix_obje
 void write_file(nb::handle path_object, const nb::bytes& contents) {
   const std::string path = read_path(path_object, "path");
   const std::string_view bytes(contents.c_str(), contents.size());
-  const nb::gil_scoped_release released;
+  const ReleasedGil released;
   io::AtomicFile file(path);
   file.write(bytes);
   file.commit();

@@ -8,6 +8,7 @@
 #include <memory>
 
 #include "bind.h"
+#include "gil.h"
 
 namespace polyhead::python {
 namespace {
@@ -94,7 +95,7 @@ std::unique_ptr<Saved> forward(nb::handle self, nb::handle query, nb::handle key
   const nn::AttentionInput input{.query = saved->query.view(), .key = saved->key.view(), .value = saved->value.view()};
   const Array out_array = Array::output(out, "out");
   {
-    const nb::gil_scoped_release released;
+    const ReleasedGil released;
     saved->maps_shape = layer.layer.maps_shape(input);
     layer.layer.forward(input, out_array.view(), attention, &saved->saved);
   }
@@ -121,7 +122,7 @@ nb::tuple backward(const Saved& saved, nb::handle d_out, nb::handle inputs, nb::
               bias = Array::output(d_bias, "d_bias");
   auto parameters = want_parameters ? std::make_unique<Layer>() : nullptr;
   {
-    const nb::gil_scoped_release released;
+    const ReleasedGil released;
     if (parameters) parameters->layer = nn::zeros_like(layer.layer);
     layer.layer.backward(saved.saved, d_out_array.view(),
                          {.query = query.view(), .key = key.view(), .value = value.view(), .bias = bias.view(),
@@ -135,7 +136,7 @@ nb::object saved_map(const Saved& saved, nb::handle like, nb::handle value) {
   const nb::object object = empty_array(like, saved.maps_shape, saved.query.view().dtype());
   const Array array = Array::output(object, "out");
   {
-    const nb::gil_scoped_release released;
+    const ReleasedGil released;
     attention_map(saved.saved.maps(), array.view(), saved.saved.sdpa, map_value);
   }
   return object;

@@ -4,6 +4,7 @@
 #include <nanobind/stl/vector.h>
 
 #include "bind.h"
+#include "gil.h"
 #include "options.h"
 
 namespace polyhead::python {
@@ -37,7 +38,7 @@ nb::object all(nb::handle q, nb::handle k, nb::handle lse, const Options& option
   const Array array = Array::output(object, "out");
   CallOptions call(options);
   {
-    const nb::gil_scoped_release released;
+    const ReleasedGil released;
     attention_map(input.maps(), array.view(), call.sdpa, map_value);
   }
   return object;
@@ -51,7 +52,7 @@ nb::object rows(nb::handle q, nb::handle k, nb::handle lse, nb::handle chosen, c
   const Array array = Array::output(object, "out");
   CallOptions call(options);
   {
-    const nb::gil_scoped_release released;
+    const ReleasedGil released;
     attention_rows(input.maps(), queries, array.view(), call.sdpa, map_value);
   }
   return object;
@@ -65,7 +66,7 @@ nb::tuple top_keys(nb::handle q, nb::handle k, nb::handle lse, nb::handle top_k,
   const Array probability_array = Array::output(probability, "probability"), key_array = Array::output(key, "key");
   CallOptions call(options);
   {
-    const nb::gil_scoped_release released;
+    const ReleasedGil released;
     attention_top_keys(input.maps(), probability_array.view(), key_array.view(), call.sdpa);
   }
   return nb::make_tuple(probability, key);
@@ -87,7 +88,7 @@ nb::dict statistics(nb::handle q, nb::handle k, nb::handle lse, const Options& o
   }
   CallOptions call(options);
   {
-    const nb::gil_scoped_release released;
+    const ReleasedGil released;
     attention_statistics(input.maps(), views, call.sdpa);
   }
   return result;
@@ -100,7 +101,7 @@ nb::object picture(nb::handle q, nb::handle k, nb::handle lse, nb::handle height
   const Array array = Array::output(object, "out");
   CallOptions call(options);
   {
-    const nb::gil_scoped_release released;
+    const ReleasedGil released;
     attention_picture(input.maps(), array.view(), call.sdpa);
   }
   return object;

@@ -5,6 +5,7 @@
 #include <nanobind/stl/vector.h>
 
 #include "bind.h"
+#include "gil.h"
 #include "options.h"
 
 namespace polyhead::python {
@@ -30,7 +31,7 @@ nb::tuple forward(nb::handle q, nb::handle k, nb::handle v, const Options& optio
   const Array out_array = Array::output(out_object, "out"), lse_array = Array::output(lse_object, "lse");
   CallOptions call(options);
   {
-    const nb::gil_scoped_release released;
+    const ReleasedGil released;
     sdpa_forward({.q = q_view, .k = k_array.view(), .v = v_view, .out = out_array.view(), .lse = lse_array.view()}, call.sdpa);
   }
   return nb::make_tuple(out_object, lse_object);
@@ -50,7 +51,7 @@ nb::tuple backward(nb::handle q, nb::handle k, nb::handle v, nb::handle out, nb:
   const Array d_bias_array = Array::output(d_bias, "d_bias");
   CallOptions call(options);
   {
-    const nb::gil_scoped_release released;
+    const ReleasedGil released;
     sdpa_backward({.q = q_array.view(), .k = k_array.view(), .v = v_array.view(), .out = out_array.view(), .lse = lse_array.view(),
                    .d_out = d_out_array.view(), .d_q = d_q_array.view(), .d_k = d_k_array.view(), .d_v = d_v_array.view(), .d_bias = d_bias_array.view()},
                   call.sdpa);
@@ -74,7 +75,7 @@ void keep_bits(nb::handle p, nb::handle seed, nb::handle keep) {
   const std::uint64_t key = read_seed(seed);
   if (keep.is_none()) throw nb::type_error("keep is None; it must be an array");
   const Array array = Array::output(keep, "keep");
-  const nb::gil_scoped_release released;
+  const ReleasedGil released;
   dropout_keep_bits(dropout, key, array.view());
 }
 

@@ -3,6 +3,7 @@
 #include <nanobind/stl/string.h>
 
 #include "bind.h"
+#include "gil.h"
 #include "options.h"
 #include "polyhead/models/sentence_model.h"
 
@@ -15,7 +16,7 @@ std::string page(nb::handle weights, nb::handle tokens, nb::handle key_tokens, n
   const std::string shown = read_word(text_object, "text"), title = read_word(title_object, "title");
   viewer::Text entry{.text = shown, .queries = {.pieces = queries}, .attentions = array.view()};
   if (!key_tokens.is_none()) entry.keys = viewer::Tokens{.pieces = read_words(key_tokens, "keys")};
-  const nb::gil_scoped_release released;
+  const ReleasedGil released;
   return viewer::render({.title = title, .texts = {std::move(entry)}});
 }
 
@@ -25,7 +26,7 @@ std::string model_page(nb::handle source, nb::handle text_list, nb::handle pair_
   const std::vector<std::string> texts = read_words(text_list, "text");
   const std::optional<std::string> pair = read_optional_word(pair_object, "pair"), title = read_optional_word(title_object, "title");
   const bool truncate = read_flag(truncate_flag, "truncate");
-  const nb::gil_scoped_release released;
+  const ReleasedGil released;
   const models::SentenceModel model = models::load_bert(model_path);
   const models::SentenceOptions options{.when_too_long = truncate ? models::WhenTooLong::longest_first : models::WhenTooLong::error};
   std::vector<models::SentenceResult> results;  // hold what the page's views point to

@@ -1,4 +1,4 @@
-"""float32 outputs against float64: polyhead's error beside that of the same formula in plain float32, as NumPy or PyTorch's math path computes it."""
+"""float32 outputs against float64: polyhead's error beside that of the same formula in PyTorch's operators in float32."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 
 import polyhead
 
-SETTINGS = 60
+SETTINGS = 300
 
 
 def plain(q: Any, k: Any, v: Any, bias: Any, scale: float) -> Any:
@@ -47,20 +47,18 @@ def sweep(rng: np.random.Generator) -> list[tuple[Any, Any, Any, Any, float]]:
     return problems
 
 
-@pytest.mark.parametrize("peer", [plain, torch_math], ids=lambda peer: peer.__name__)
-def test_float32_error_is_at_most_that_of_the_plain_formula(peer: Any, rng: np.random.Generator, summary: list[str]) -> None:
-    if peer is torch_math:
-        pytest.importorskip("torch", reason="PyTorch's math path is the peer")
+def test_float32_error_is_at_most_that_of_torchs_math_path(rng: np.random.Generator, summary: list[str]) -> None:
+    pytest.importorskip("torch", reason="PyTorch's math path is the peer")
     ratios = []
     for q, k, v, bias, scale in sweep(rng):
         exact = plain(*(None if x is None else x.astype(np.float64) for x in (q, k, v, bias)), scale)
-        own, other = error(polyhead.sdpa(q, k, v, bias=bias, scale=scale), exact), error(peer(q, k, v, bias, scale), exact)
+        own, other = error(polyhead.sdpa(q, k, v, bias=bias, scale=scale), exact), error(torch_math(q, k, v, bias, scale), exact)
         if other > 0:
             ratios.append(own / other)
     assert len(ratios) > 0.8 * SETTINGS
     median, worst = float(np.median(ratios)), max(ratios)
     backends = ", ".join(polyhead.backends())
-    summary.append(f"float32 error beside {peer.__name__}: median {median:.2f} x, largest {worst:.2f} x, {len(ratios)} settings ({backends})")
+    summary.append(f"float32 error beside torch's math path: median {median:.2f} x, largest {worst:.2f} x, {len(ratios)} settings ({backends})")
     assert median <= 1.0
 
 

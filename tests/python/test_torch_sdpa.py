@@ -112,6 +112,17 @@ def call(function: object, setting: Setting, tensors: Mapping[str, Tensor]) -> R
     return gradients({"out": out}, tensors, setting.seed)
 
 
+def terms_of_mask(setting: Setting) -> dict[str, float]:
+    """The sum of the magnitudes of the score gradients that an element of the mask's gradient adds up."""
+    inputs = setting.inputs()
+    if setting.mask != "float" or not inputs["mask"].requires_grad or 0 in setting.mask_shape:
+        return {}
+    lead = torch.broadcast_shapes(setting.q_lead, *(() if setting.gqa else (setting.k_lead, setting.v_lead)), setting.mask_shape[:-2])
+    inputs["mask"] = inputs["mask"].detach().expand(*lead, setting.queries, setting.keys).clone().requires_grad_()
+    per_pair = call(F.scaled_dot_product_attention, setting, inputs)["d_mask"]
+    return {"d_mask": per_pair.abs().sum_to_size(setting.mask_shape).max().item()}
+
+
 def test_equals_torch_on_random_settings(summary: list[str]) -> None:
     ratios = Ratios()
     count = 0
@@ -127,6 +138,7 @@ def test_equals_torch_on_random_settings(summary: list[str]) -> None:
                 lambda tensors: call(F.scaled_dot_product_attention, setting, tensors),
                 setting.inputs(),
                 ratios,
+                terms_of_mask(setting),
             )
 
     sweep()

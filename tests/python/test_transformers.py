@@ -48,7 +48,9 @@ def test_minilm_equals_eager(padded: bool, summary: list[str]) -> None:
     with torch.inference_mode():
         ours, eager = (minilm(name)(**inputs, output_attentions=True) for name in ("polyhead", "eager"))
     assert (inputs["attention_mask"] == 0).any() == padded
-    found = max(distance(ours.last_hidden_state, eager.last_hidden_state), distance(ours.pooler_output, eager.pooler_output))
+    # Of the words: what comes out at padding is used by nobody, and twenty times as sensitive to rounding (eager itself is 2e-5 from float64 there).
+    words = inputs["attention_mask"].bool()
+    found = max(distance(ours.last_hidden_state[words], eager.last_hidden_state[words]), distance(ours.pooler_output, eager.pooler_output))
     summary.append(f"MiniLM, {'padded' if padded else 'one sentence'}: largest difference from eager {found:.1e}")
     assert found <= 1e-5
     assert len(ours.attentions) == len(eager.attentions) == 6
@@ -83,10 +85,11 @@ def test_asking_for_maps_does_not_change_the_output() -> None:
 def test_an_implementation_can_be_changed_later() -> None:
     model, inputs = minilm("eager"), tokens()
     with torch.inference_mode():
-        eager = model(**inputs).last_hidden_state
+        words = inputs["attention_mask"].bool()
+        eager = model(**inputs).last_hidden_state[words]
         model.set_attn_implementation("polyhead")
         assert model.config._attn_implementation == "polyhead"
-        assert distance(model(**inputs).last_hidden_state, eager) <= 1e-5
+        assert distance(model(**inputs).last_hidden_state[words], eager) <= 1e-5
 
 
 @needs_minilm

@@ -51,19 +51,22 @@ def cast(tensors: Mapping[str, Tensor], dtype: torch.dtype) -> dict[str, Tensor]
     return {name: one(tensor) for name, tensor in tensors.items()}
 
 
-def error(result: Tensor, exact: Tensor) -> float:
-    """The largest difference relative to the largest magnitude. NaN where only one of them is NaN."""
+def error(result: Tensor, exact: Tensor, floor: float = 0.0) -> float:
+    """The largest difference relative to the largest magnitude, or to the floor where that is more. NaN where only one of them is NaN."""
     assert result.shape == exact.shape, f"{list(result.shape)} instead of {list(exact.shape)}"
     if exact.numel() == 0:
         return 0.0
     difference = (result.double() - exact.double()).abs().max().item()
-    return difference / max(exact.abs().max().item(), 1e-3)
+    return difference / max(exact.abs().max().item(), floor, 1e-3)
 
 
-def require_equal(results: Results, exact: Results, tolerance: float) -> None:
+def require_equal(results: Results, exact: Results, tolerance: float, terms: Mapping[str, float] | None = None) -> None:
+    """Within the tolerance of each tensor's largest magnitude, or within ten roundings of float32 of what its elements are sums of (`terms`, the sum of
+    their magnitudes): the gradient of a number that is added to every score of a row is 0, and all rounding."""
     assert results.keys() == exact.keys()
     for name in exact:
-        found = error(results[name], exact[name])
+        roundings = 10 * torch.finfo(torch.float32).eps / tolerance * (terms or {}).get(name, 0.0)
+        found = error(results[name], exact[name], floor=roundings)
         assert found <= tolerance, f"{name}: error {found:.3g} of the largest magnitude, allowed {tolerance:.3g}"
 
 
@@ -91,14 +94,15 @@ class Ratios:
 
 
 def both(
-    ours: Callable[[Mapping[str, Tensor]], Results], theirs: Callable[[Mapping[str, Tensor]], Results], inputs: Mapping[str, Tensor], ratios: Ratios
+    ours: Callable[[Mapping[str, Tensor]], Results], theirs: Callable[[Mapping[str, Tensor]], Results], inputs: Mapping[str, Tensor], ratios: Ratios,
+    terms: Mapping[str, float] | None = None,
 ) -> None:
     """A setting in float64, where both must agree to rounding, and in float32, where both are compared with it."""
     exact = theirs(inputs)
     require_equal(ours(inputs), exact, 1e-11)
     single = cast(inputs, torch.float32)
     mine, other = ours(single), theirs(single)
-    require_equal(mine, exact, 1e-4)
+    require_equal(mine, exact, 1e-4, terms)
     ratios.add(mine, other, exact)
 
 
