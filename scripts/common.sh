@@ -36,6 +36,7 @@ is_here() {
     ninja-build) command -v ninja ;;
     cmake | pkg-config | python3) command -v "$1" ;;
     python3-venv) python3 -c 'import ensurepip, venv' ;;
+    python3-dev) python3 -c 'import os, sys, sysconfig; sys.exit(not os.path.exists(sysconfig.get_path("include") + "/Python.h"))' ;;
     libgtest-dev) has_header gtest/gtest.h ;;
     libgmock-dev) has_header gmock/gmock.h ;;
     libcli11-dev) has_header CLI/CLI.hpp ;;
