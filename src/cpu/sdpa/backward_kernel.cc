@@ -54,7 +54,7 @@ struct BackwardScratch {
     for (T** array : {&s.shift, &s.lse, &s.inverse, &s.delta}) arena.take(*array, s.row_count);
     arena.take(s.rows, s.row_count);
     arena.take(s.spans, s.row_count);
-    arena.take(s.bytes, s.keys + 64);
+    arena.take(s.bytes, s.keys + kPhiloxKeys);
     return arena.used();
   }
 };

@@ -3,46 +3,79 @@
 
 #include "cpu/sdpa/rows.h"
 
+#ifdef __SSE2__
+#include <immintrin.h>
+#endif
+
 namespace polyhead::cpu::POLYHEAD_ISA {
 namespace {
 
-// Philox 4x32-10 (Salmon et al. 2011) of kBlocks counters that follow each other, keys side by side: 64 keys in lockstep fill the vectors of
-// any instruction set.
-inline constexpr int kPhiloxBlocks = 16;
+// Philox 4x32-10 (Salmon et al. 2011) with a 32-bit word in the lower half of each 64-bit lane: the upper half may hold anything, because a
+// product reads the lower one only, and no word has to move. Four vectors of counters hide the latency of a product.
+inline constexpr int kPhiloxVectors = 4, kPhiloxLanes = kLanes<std::int64_t>;
+inline constexpr std::int64_t kPhiloxKeys = 4 * kPhiloxVectors * kPhiloxLanes;  // drawn at a time
+using Words = Vector<std::int64_t>;
 
-POLYHEAD_INLINE void philox_words(std::uint32_t block, const std::uint32_t (&rest)[3], const std::uint32_t (&seed)[2], std::uint32_t* words) {
-  std::uint32_t c[4][kPhiloxBlocks];
-  for (int i = 0; i < kPhiloxBlocks; ++i) {
-    c[0][i] = block + static_cast<std::uint32_t>(i);
-    c[1][i] = rest[0], c[2][i] = rest[1], c[3][i] = rest[2];
+// The 64-bit products of the lower halves.
+POLYHEAD_INLINE Words multiply_words(Words a, Words b) {
+#if defined(__AVX512F__)
+  return (Words)_mm512_maskz_mul_epu32(0xff, (__m512i)a, (__m512i)b);  // unmasked, GCC 12 warns of an operand that it leaves undefined itself
+#elif defined(__AVX2__)
+  return (Words)_mm256_mul_epu32((__m256i)a, (__m256i)b);
+#elif defined(__SSE2__)
+  return (Words)_mm_mul_epu32((__m128i)a, (__m128i)b);
+#else
+  return (a & 0xffffffff) * (b & 0xffffffff);
+#endif
+}
+
+POLYHEAD_INLINE Words upper_half(Words x) {
+  typedef std::uint64_t Unsigned __attribute__((vector_size(POLYHEAD_VECTOR_BYTES)));
+  return (Words)((Unsigned)x >> 32);
+}
+
+// Byte 4 i + j: 1 where word j of counter (block + i, rest) is not below `below`.
+POLYHEAD_INLINE void philox_bytes(std::uint32_t block, const std::uint32_t (&rest)[3], const std::uint32_t (&seed)[2], std::int64_t below, std::uint8_t* to) {
+  Words c[4][kPhiloxVectors], number{};
+#pragma GCC unroll 8
+  for (int lane = 0; lane < kPhiloxLanes; ++lane) number[lane] = lane;
+#pragma GCC unroll 4
+  for (int i = 0; i < kPhiloxVectors; ++i) {
+    c[0][i] = number + (std::int64_t{block} + i * kPhiloxLanes);
+#pragma GCC unroll 4
+    for (int j = 1; j < 4; ++j) c[j][i] = Words{} + rest[j - 1];
   }
+  const Words factors[2] = {Words{} + 0xD2511F53, Words{} + 0xCD9E8D57};
   std::uint32_t key[2] = {seed[0], seed[1]};
 #pragma GCC unroll 1
   for (int round = 0; round < 10; ++round) {
-    for (int i = 0; i < kPhiloxBlocks; ++i) {
-      const std::uint64_t a = std::uint64_t{0xD2511F53u} * c[0][i], b = std::uint64_t{0xCD9E8D57u} * c[2][i];
-      const std::uint32_t x = static_cast<std::uint32_t>(b >> 32) ^ c[1][i] ^ key[0], y = static_cast<std::uint32_t>(a >> 32) ^ c[3][i] ^ key[1];
-      c[0][i] = x, c[1][i] = static_cast<std::uint32_t>(b), c[2][i] = y, c[3][i] = static_cast<std::uint32_t>(a);
+    const Words keys[2] = {Words{} + key[0], Words{} + key[1]};
+#pragma GCC unroll 4
+    for (int i = 0; i < kPhiloxVectors; ++i) {
+      const Words a = multiply_words(c[0][i], factors[0]), b = multiply_words(c[2][i], factors[1]);
+      c[0][i] = upper_half(b) ^ c[1][i] ^ keys[0], c[1][i] = b;
+      c[2][i] = upper_half(a) ^ c[3][i] ^ keys[1], c[3][i] = a;
     }
     key[0] += 0x9E3779B9u;
     key[1] += 0xBB67AE85u;
   }
-  for (int i = 0; i < kPhiloxBlocks; ++i) {
-    for (int j = 0; j < 4; ++j) words[4 * i + j] = c[j][i];
+#pragma GCC unroll 4
+  for (int i = 0; i < kPhiloxVectors; ++i) {
+    Words bytes{};
+#pragma GCC unroll 4
+    for (int j = 0; j < 4; ++j) bytes |= ((c[j][i] & 0xffffffff) >= below) & (std::int64_t{1} << (8 * j));
+    typedef std::uint32_t Narrow __attribute__((vector_size(POLYHEAD_VECTOR_BYTES / 2)));
+    const Narrow packed = __builtin_convertvector(bytes, Narrow);
+    __builtin_memcpy(to + 4 * i * kPhiloxLanes, &packed, sizeof packed);
   }
 }
 
-// keep[i] != 0 where dropout keeps key first + i, for i in [low, high). first is a multiple of 4 kPhiloxBlocks; `to` and `words` are scratch.
+// keep[i] != 0 where dropout keeps key first + i, for i in [low, high). first is a multiple of 4; `to` is scratch with room for kPhiloxKeys more.
 inline const std::uint8_t* keep_bytes(const HeadGroup& group, const Row& row, std::int64_t first, std::int64_t low, std::int64_t high, std::uint8_t* to) {
   if (group.keep.data != nullptr) return row_bytes(group.keep, row, first, low, high, to);
-  constexpr std::int64_t kStep = 4 * kPhiloxBlocks;
   const std::uint32_t rest[3] = {static_cast<std::uint32_t>(row.query), group.first_head + static_cast<std::uint32_t>(row.head), group.batch_index};
-  const std::uint32_t below = static_cast<std::uint32_t>(group.drop_below);
-  const bool all = group.drop_below >> 32 != 0;
-  for (std::int64_t i = low / kStep * kStep; i < high; i += kStep) {
-    std::uint32_t words[kStep];
-    philox_words(static_cast<std::uint32_t>((first + i) / 4), rest, group.seed, words);
-    for (int j = 0; j < kStep; ++j) to[i + j] = !all && words[j] >= below;
+  for (std::int64_t i = low / 4 * 4; i < high; i += kPhiloxKeys) {
+    philox_bytes(static_cast<std::uint32_t>((first + i) / 4), rest, group.seed, static_cast<std::int64_t>(group.drop_below), to + i);
   }
   return to;
 }

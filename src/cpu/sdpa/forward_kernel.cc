@@ -53,7 +53,7 @@ struct Scratch {
     arena.take(s.sum, rows);
     arena.take(s.rows, task.rows);
     arena.take(s.spans, task.rows);
-    arena.take(s.bytes, s.keys + 64);
+    arena.take(s.bytes, s.keys + kPhiloxKeys);
     arena.take(s.started, task.rows / kStripRows + 1);
     return arena.used();
   }
