@@ -13,6 +13,8 @@
   void sdpa_forward(const ForwardTask& task, void* scratch);    \
   std::int64_t sdpa_backward_scratch(const BackwardTask& task); \
   void sdpa_backward(const BackwardTask& task, void* scratch);  \
+  std::int64_t attention_maps_scratch(const MapsTask& task);    \
+  void attention_maps(const MapsTask& task, void* scratch);     \
   double fused_operations(std::int64_t rounds);                 \
   }
 #include "cpu/isa_rows.h"
@@ -22,7 +24,11 @@ namespace polyhead {
 namespace cpu {
 namespace {
 
-#define POLYHEAD_ISA_ROW(name, needs) KernelSet{#name, needs, {name::sdpa_forward_scratch, name::sdpa_forward, name::sdpa_backward_scratch, name::sdpa_backward}, name::fused_operations},
+#define POLYHEAD_ISA_ROW(name, needs)                                                                                                          \
+  KernelSet{#name, needs,                                                                                                                      \
+            {name::sdpa_forward_scratch, name::sdpa_forward, name::sdpa_backward_scratch, name::sdpa_backward, name::attention_maps_scratch, \
+             name::attention_maps},                                                                                                            \
+            name::fused_operations},
 constexpr KernelSet kSets[] = {
 #include "cpu/isa_rows.h"
 };

@@ -3,6 +3,8 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <functional>
+#include <span>
 #include <vector>
 
 #include "polyhead/executor.h"
@@ -81,6 +83,9 @@ struct MapsProblem : Problem {
   ConstTensorView q, k, lse;  // lse absent: scores only
   MapValue value = MapValue::probability;
 };
+
+// Takes the map of the i-th of the queries that were asked for, [S]; they come in order.
+using RowConsumer = std::function<void(std::int64_t i, std::span<const double> values)>;
 
 // One (b, n) slice of a view of the normal form: [rows, columns].
 template <class T>

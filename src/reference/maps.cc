@@ -1,15 +1,14 @@
-#include <algorithm>
-
 #include "reference/reference.h"
 #include "reference/row.h"
 
 namespace polyhead::reference {
 
 // p[t,s] = exp(score[t,s] - lse[t])      (docs/maths.md, eq. 10), from the row's own lse as in forward
-void map_rows(const MapsProblem& problem, std::int64_t b, std::int64_t n, std::span<const std::int64_t> queries, double* rows) {
+void map_rows(const MapsProblem& problem, std::int64_t b, std::int64_t n, std::span<const std::int64_t> queries, const RowConsumer& take) {
   const RowMaker maker(problem, problem.q, problem.k, b, n);
   Row row;
-  for (const std::int64_t t : queries) {
+  for (std::size_t i = 0; i < queries.size(); ++i) {
+    const std::int64_t t = queries[i];
     maker.scores(t, row);
     const std::vector<double>* result = &row.score;
     switch (problem.value) {
@@ -25,7 +24,7 @@ void map_rows(const MapsProblem& problem, std::int64_t b, std::int64_t n, std::s
         break;
       }
     }
-    rows = std::copy(result->begin(), result->end(), rows);
+    take(static_cast<std::int64_t>(i), *result);
   }
 }
 

@@ -12,7 +12,7 @@ namespace polyhead::reference {
 void forward(const ForwardProblem& problem);
 void backward(const BackwardProblem& problem);
 
-// rows [queries.size(), keys]: the maps of the given queries of head (b, n).
-void map_rows(const MapsProblem& problem, std::int64_t b, std::int64_t n, std::span<const std::int64_t> queries, double* rows);
+// The maps of the given queries of head (b, n).
+void map_rows(const MapsProblem& problem, std::int64_t b, std::int64_t n, std::span<const std::int64_t> queries, const RowConsumer& take);
 
 }  // namespace polyhead::reference

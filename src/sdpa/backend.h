@@ -18,8 +18,8 @@ struct Backend {
   std::string (*declines)(const Problem& problem, Operation operation);
   void (*forward)(const ForwardProblem& problem);
   void (*backward)(const BackwardProblem& problem);
-  // rows [queries.size(), S] of head (b, n), contiguous.
-  void (*map_rows)(const MapsProblem& problem, std::int64_t b, std::int64_t n, std::span<const std::int64_t> queries, double* rows);
+  // The maps of the given queries of head (b, n).
+  void (*map_rows)(const MapsProblem& problem, std::int64_t b, std::int64_t n, std::span<const std::int64_t> queries, const RowConsumer& row);
   // What explain() adds about a forward pass, "name: value" lines; nullptr: nothing.
   std::string (*facts)(const ForwardProblem& problem);
 };

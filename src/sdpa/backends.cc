@@ -11,17 +11,9 @@ namespace {
 
 std::string serves_all(const Problem&, Operation) { return {}; }
 
-std::string cpu_declines(const Problem& problem, Operation operation) {
-  switch (operation) {
-    case Operation::forward: return cpu::declines_forward(problem);
-    case Operation::backward: return cpu::declines_backward(problem);
-    default: return "it has no kernel for maps";
-  }
-}
-
-// In order of preference; the reference serves everything and is the last resort.
+// In order of preference; the last one serves everything.
 constexpr std::array kBackends{
-    Backend{"cpu", cpu_declines, cpu::sdpa_forward, cpu::sdpa_backward, nullptr, cpu::facts_of_forward},
+    Backend{"cpu", serves_all, cpu::sdpa_forward, cpu::sdpa_backward, cpu::map_rows, cpu::facts_of_forward},
     Backend{"reference", serves_all, reference::forward, reference::backward, reference::map_rows, nullptr},
 };
 

@@ -15,7 +15,7 @@
 namespace polyhead {
 namespace {
 
-// Streams rows to a consumer, a few queries at a time: what is held is kBlock rows, never a [T,S] map.
+// Streams rows to a consumer: what is held is a few rows, never a [T,S] map.
 class RowStream {
  public:
   RowStream(const char* operation, const MapsInput& input, const SdpaOptions& options, MapValue value = MapValue::probability)
@@ -29,19 +29,11 @@ class RowStream {
   // Calls row(b, n, i, values [S]) for queries[i] of every head. Rows of one head come in order and on one thread.
   template <class F>
   void for_each_row(std::span<const std::int64_t> queries, const F& row) const {
-    const std::int64_t keys = problem.keys;
     if (queries.empty()) return;  // then there may be 2^62 heads
     parallel_for(problem.batch * problem.heads, 1, problem.executor, [&](std::int64_t first, std::int64_t last) {
-      std::vector<double> values(static_cast<std::size_t>(kBlock * keys));
       for (std::int64_t head = first; head < last; ++head) {
         const std::int64_t b = head / problem.heads, n = head % problem.heads;
-        for (std::size_t begin = 0; begin < queries.size(); begin += kBlock) {
-          const std::size_t count = std::min<std::size_t>(kBlock, queries.size() - begin);
-          backend_.map_rows(problem, b, n, queries.subspan(begin, count), values.data());
-          for (std::size_t i = 0; i < count; ++i) {
-            row(b, n, static_cast<std::int64_t>(begin + i), std::span<const double>(values).subspan(i * static_cast<std::size_t>(keys), static_cast<std::size_t>(keys)));
-          }
-        }
+        backend_.map_rows(problem, b, n, queries, [&](std::int64_t i, std::span<const double> values) { row(b, n, i, values); });
       }
     });
   }
@@ -76,7 +68,6 @@ class RowStream {
   const MapsProblem problem;
 
  private:
-  static constexpr std::size_t kBlock = 32;
   const Backend& backend_;
   const char* op_;
   std::vector<Operand> inputs_;

@@ -110,11 +110,12 @@ MUTANTS = [
            "        for (std::size_t s = 0; s < row.score.size(); ++s) {\n          row.p.resize(row.score.size());\n"
            "          row.p[s] = row.empty || !row.kept[s] ? 0 : __builtin_exp(row.score[s] - load_row(problem.lse, b, n, t)[0]);\n        }\n",
            "maps are as exact as the output, at scores of -1e38 too", CORE),
-    Mutant("last rows of a map skipped", STREAM, "begin < queries.size(); begin += kBlock", "begin + kBlock <= queries.size() || begin == 0; begin += kBlock",
-           "a map is whole beyond one block of rows", CORE),
-    Mutant("rows by position, not by query", STREAM, "backend_.map_rows(problem, b, n, queries.subspan(begin, count), values.data());",
-           "std::vector<std::int64_t> wrong(count);\n          std::iota(wrong.begin(), wrong.end(), static_cast<std::int64_t>(begin));\n"
-           "          backend_.map_rows(problem, b, n, wrong, values.data());", "the rows that were asked for", CORE),
+    Mutant("last rows of a map skipped", "src/cpu/sdpa/maps_kernel.cc", "strip < task_.count; strip += kStripRows", "strip + kStripRows <= task_.count || strip == 0; strip += kStripRows",
+           "a map is whole beyond one strip of rows", KERNEL),
+    Mutant("rows by position, not by query", "src/cpu/sdpa/maps_kernel.cc", "const std::int64_t t = task_.chosen[strip + i];", "const std::int64_t t = strip + i;",
+           "the rows that were asked for", CORE),
+    Mutant("map's sum over the whole vectors of other keys", "src/cpu/sdpa/maps_kernel.cc", "const T sum = exponentiate(x, begin, end,", "const T sum = exponentiate(x, std::int64_t{0}, end,",
+           "a row's sum is over its own keys", KERNEL),
     Mutant("ties to the larger key", STREAM, "? p(x) > p(y) : x < y;", "? p(x) > p(y) : x > y;", "ties go to the smaller key", CORE),
     Mutant("entropy in bits", STREAM, "x * std::log(x) : 0;", "x * std::log2(x) : 0;", "entropy is in nats", CORE),
     Mutant("empty rows counted", STREAM, "if (std::all_of(row.begin(), row.end(), [](double p) { return p == 0; })) return;", "if (row.empty()) return;",

@@ -67,8 +67,6 @@ BackwardTask sizes_of(const BackwardProblem& p) {
 
 }  // namespace
 
-std::string declines_backward(const Problem&) { return {}; }
-
 void sdpa_backward(const BackwardProblem& p) {
   std::optional<BiasGradient> bias;
   if (p.d_bias) bias.emplace(p);

@@ -60,8 +60,6 @@ ForwardTask sizes_of(const Problem& p, std::int64_t rows) {
 
 }  // namespace
 
-std::string declines_forward(const Problem&) { return {}; }
-
 void sdpa_forward(const ForwardProblem& p) {
   if (p.batch * p.heads * p.queries == 0) return;
   const SdpaKernels& kernels = current_kernels().sdpa;

@@ -11,6 +11,8 @@ struct SdpaKernels {
   void (*forward)(const ForwardTask& task, void* scratch);
   std::int64_t (*backward_scratch)(const BackwardTask& task);
   void (*backward)(const BackwardTask& task, void* scratch);
+  std::int64_t (*maps_scratch)(const MapsTask& task);
+  void (*maps)(const MapsTask& task, void* scratch);
 };
 
 }  // namespace polyhead::cpu

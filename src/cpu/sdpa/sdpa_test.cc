@@ -1,5 +1,6 @@
 // The kernels against the reference: random problems of sizes around lanes, tiles and blocks, through every instruction set of the machine.
 #include "polyhead/device.h"
+#include "polyhead/maps.h"
 #include "support/attention_case.h"
 
 namespace polyhead::test {
@@ -281,6 +282,39 @@ TEST(CpuSdpa, NaNOfMaskedKeysReachesNothingAndOfKeptOnesTheirRows) {
       }
     });
     if (HasFailure()) return;
+  }
+}
+
+TEST(CpuSdpa, MapsAreTheReferenceWithinTheErrorOfTheArithmetic) {
+  for (std::uint64_t seed = 2000; seed < 2300; ++seed) {
+    SCOPED_TRACE(seed);
+    Random random(seed);
+    AttentionCase c = draw_case(random, kDTypes[seed % 5], seed % 25 == 0 ? draw_long_sizes(random) : draw_block_sizes(random));
+    const AttentionOutputs forward = reference_forward(c);
+    const MapsInput input{.q = c.q, .k = c.k, .lse = forward.lse};
+    const Tolerances tolerance(c);
+    const double kept = c.options.dropout.p > 0 && c.options.dropout.p < 1 ? 1 / (1 - c.options.dropout.p) : 1;
+    std::vector<std::int64_t> chosen;
+    for (std::int64_t t = 0; t < c.sizes.queries; ++t) {
+      if (random.coin()) chosen.insert(chosen.begin(), t);
+    }
+    for (const MapValue value : {MapValue::scaled_score, MapValue::capped_score, MapValue::score, MapValue::probability, MapValue::dropped}) {
+      SCOPED_TRACE(static_cast<int>(value));
+      Tensor expected(DType::f64, c.sizes.pairs());
+      c.options.backend = &find_backend("reference");
+      attention_map(input, expected, c.options, value);
+      c.options.backend = &find_backend("cpu");
+      for_each_instruction_set([&] {
+        Tensor all(DType::f64, c.sizes.pairs()), rows(DType::f64, c.sizes.with({c.sizes.heads(), static_cast<std::int64_t>(chosen.size()), c.sizes.keys}));
+        attention_map(input, all, c.options, value);
+        EXPECT_TRUE(near(all, expected, tolerance.lse * kept));
+        attention_rows(input, chosen, rows, c.options, value);
+        for (std::size_t i = 0; i < chosen.size(); ++i) {
+          EXPECT_TRUE(same_bits(rows.view().select(-2, static_cast<std::int64_t>(i)), all.view().select(-2, chosen[i]))) << chosen[i];
+        }
+      });
+      if (HasFailure()) return;
+    }
   }
 }
 

@@ -67,4 +67,14 @@ struct BackwardTask : HeadGroup {
   bool store_d_q = true;     // from the sums; else that is left to who adds the parts of the other keys
 };
 
+// Rows of maps of one head of a group, each as soon as it is there.
+struct MapsTask : HeadGroup {
+  std::int64_t head = 0;               // counted from the group's first
+  const std::int64_t* chosen = nullptr;  // the queries
+  std::int64_t count = 0;
+  bool probability = true;             // else scores, -infinity where masked
+  void (*take)(void* taker, std::int64_t i, const double* values) = nullptr;  // of the i-th chosen query, one per key
+  void* taker = nullptr;
+};
+
 }  // namespace polyhead::cpu

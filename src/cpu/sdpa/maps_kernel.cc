@@ -1,0 +1,135 @@
+// p[t,s] = exp(score[t,s] - m[t]) / sum_s exp(score[t,s] - m[t]),  m the row's largest score          (docs/maths.md, eq. 10)
+//
+// The keys of a head are packed once; then strip after strip of rows has all of its scores, so that a row's largest score and sum are its own
+// and no stored lse has a part in them.
+#include "cpu/sdpa/dropout.h"
+#include "cpu/sdpa/kernels.h"
+#include "cpu/sdpa/pack.h"
+#include "cpu/sdpa/scratch.h"
+#include "cpu/sdpa/softmax.h"
+
+namespace polyhead::cpu::POLYHEAD_ISA {
+namespace {
+
+constexpr int kStripRows = 2 * kTileRows;
+
+template <class T>
+struct MapsScratch {
+  T *q, *k, *lines, *scores;
+  double* row;
+  std::uint8_t* bytes;
+  std::int64_t stride;
+
+  static std::int64_t layout(const MapsTask& task, void* memory, MapsScratch& s) {
+    const std::int64_t keys = round_up(task.keys, kPanelKeys<T>);
+    s.stride = keys + 64 / static_cast<std::int64_t>(sizeof(T));
+    Arena arena(memory);
+    arena.take(s.q, kStripRows * task.qk_width);
+    arena.take(s.k, keys * task.qk_width);
+    arena.take(s.lines, kLanes<T> * task.qk_width);
+    arena.take(s.scores, kStripRows * s.stride);
+    arena.take(s.row, keys);
+    arena.take(s.bytes, keys + kPhiloxKeys);
+    return arena.used();
+  }
+};
+
+template <class T>
+class Maps {
+ public:
+  Maps(const MapsTask& task, void* memory) : task_(task), scale_(task.scale) { MapsScratch<T>::layout(task, memory, s_); }
+
+  void run() {
+    with_storage<T>(task_.dtype, task_.k.data, [&](auto* data) {
+      pack_transposed<T>(data, task_.k.row, task_.k.column, static_cast<int>(task_.keys), task_.qk_width, s_.lines, s_.k);
+    });
+    for (std::int64_t strip = 0; strip < task_.count; strip += kStripRows) {
+      const int rows = static_cast<int>(smaller(kStripRows, task_.count - strip));
+      Span keys = load_rows(strip, rows);
+      multiply_rows(rows, keys);
+      for (int i = 0; i < rows; ++i) {
+        task_.probability ? soften_row(i) : finish_row(i);
+        task_.take(task_.taker, strip + i, s_.row);
+      }
+    }
+  }
+
+ private:
+  static constexpr int kWidth = kLanes<T>, kPanel = kPanelKeys<T>;
+
+  // Returns the keys that any of the rows may have.
+  Span load_rows(std::int64_t strip, int rows) {
+    Span keys{task_.keys, 0};
+    for (int i = 0; i < rows; ++i) {
+      const std::int64_t t = task_.chosen[strip + i];
+      rows_[i] = {task_.head * task_.queries + t, task_.head, t};
+      spans_[i] = span_of(task_, rows_[i]);
+      if (!spans_[i].empty()) keys = {smaller(keys.first, spans_[i].first), larger(keys.last, spans_[i].last)};
+      with_storage<T>(task_.dtype, task_.q.data, [&](auto* data) {
+        widen_row<T>(row_of(task_.q, data, rows_[i]), task_.q.column, task_.qk_width, scale_.of_q, s_.q + i * task_.qk_width);
+      });
+    }
+    return keys;
+  }
+
+  void multiply_rows(int rows, Span keys) {
+    for (std::int64_t panel = keys.first / kPanel * kPanel; panel < keys.last; panel += kPanel) {
+      const std::int64_t end = smaller(panel + kPanel, round_up(keys.last, kWidth));
+      multiply<false, T>({.depth = task_.qk_width, .a = s_.q, .a_stride = task_.qk_width, .b = s_.k + panel * task_.qk_width, .b_stride = kPanel,
+                          .c = s_.scores + panel, .c_stride = s_.stride},
+                         rows, static_cast<int>((end - panel) / kWidth));
+    }
+  }
+
+  void finish_row(int i) {
+    const Span& own = spans_[i];
+    T* x = s_.scores + i * s_.stride;
+    for (std::int64_t s = 0; s < task_.keys; ++s) s_.row[s] = -kInfinity<double>;
+    if (own.empty()) return;
+    const T left = finish_scores<T>(task_, rows_[i], scale_.factor, 0, own.first, own.last, x, nullptr, s_.bytes);
+    for (std::int64_t s = own.first; s < own.last; ++s) s_.row[s] = static_cast<double>(x[s] * left);
+  }
+
+  void soften_row(int i) {
+    const Span& own = spans_[i];
+    T* x = s_.scores + i * s_.stride;
+    clear(s_.row, 0, task_.keys);
+    if (own.empty()) return;
+    const T left = finish_scores<T>(task_, rows_[i], scale_.factor, 0, own.first, own.last, x, nullptr, s_.bytes);
+    const std::int64_t begin = own.first / kWidth * kWidth, end = round_up(own.last, kWidth);
+    const T largest = largest_of(x, begin, end);
+    // A row without a finite score: exp(-infinity - 0) = 0, and a NaN stays one.
+    const T sum = exponentiate(x, begin, end, largest == -kInfinity<T> ? T{0} : largest, scale_.exp(left));
+    if (sum == 0) return;
+    const double factor = 1 / static_cast<double>(sum);
+    for (std::int64_t s = own.first; s < own.last; ++s) s_.row[s] = static_cast<double>(x[s]) * factor;
+    if (!(sum * T{0} == 0)) {  // a NaN is the business of the kept keys
+      for (std::int64_t s = own.first; s < own.last; ++s) s_.row[s] = masks_keep(task_, rows_[i], s) ? s_.row[s] : 0;
+    }
+    if (!task_.dropout) return;
+    const std::uint8_t* keep = keep_bytes(task_, rows_[i], 0, own.first, own.last, s_.bytes);
+    for (std::int64_t s = own.first; s < own.last; ++s) s_.row[s] *= keep[s] != 0 ? task_.dropout_scale : 0;
+  }
+
+  const MapsTask& task_;
+  const ScoreScale<T> scale_;
+  MapsScratch<T> s_;
+  Row rows_[kStripRows];
+  Span spans_[kStripRows];
+};
+
+template <class T>
+std::int64_t maps_bytes(const MapsTask& task) {
+  MapsScratch<T> unused;
+  return MapsScratch<T>::layout(task, nullptr, unused);
+}
+
+}  // namespace
+
+std::int64_t attention_maps_scratch(const MapsTask& task) { return task.dtype == DType::f64 ? maps_bytes<double>(task) : maps_bytes<float>(task); }
+
+void attention_maps(const MapsTask& task, void* scratch) {
+  task.dtype == DType::f64 ? Maps<double>(task, scratch).run() : Maps<float>(task, scratch).run();
+}
+
+}  // namespace polyhead::cpu::POLYHEAD_ISA
