@@ -29,14 +29,27 @@ struct PowerOfTwo<double> {  // error 2e-17
   static constexpr int mantissa = 52;
 };
 
-template <class T>
-POLYHEAD_INLINE Vector<T> power_of_two_minus_1(Vector<T> f) {
+// `kCount` vectors step by step together.
+template <class T, int kCount>
+POLYHEAD_INLINE void power_of_two_minus_1(Vector<T> (&f)[kCount]) {
   using P = PowerOfTwo<T>;
   constexpr int kTerms = sizeof(P::c) / sizeof(T);
-  Vector<T> sum = broadcast(P::c[kTerms - 1]);
+  Vector<T> sums[kCount];
+#pragma GCC unroll 4
+  for (int j = 0; j < kCount; ++j) sums[j] = broadcast(P::c[kTerms - 1]);
 #pragma GCC unroll 16
-  for (int i = kTerms - 2; i >= 0; --i) sum = sum * f + P::c[i];
-  return sum * f;
+  for (int i = kTerms - 2; i >= 0; --i) {
+#pragma GCC unroll 4
+    for (int j = 0; j < kCount; ++j) sums[j] = sums[j] * f[j] + P::c[i];
+  }
+#pragma GCC unroll 4
+  for (int j = 0; j < kCount; ++j) f[j] *= sums[j];
+}
+template <class T>
+POLYHEAD_INLINE Vector<T> power_of_two_minus_1(Vector<T> f) {
+  Vector<T> one[1] = {f};
+  power_of_two_minus_1<T, 1>(one);
+  return one[0];
 }
 
 // exp(factor x) = 2^(high x + low x): two parts of factor log2(e), because the rounding of one product would be the largest error of all.
@@ -51,25 +64,43 @@ struct ExpFactor {
 
 // exp(factor x) for factor x <= 0; exactly 0 for -infinity and wherever the result would be subnormal, NaN for NaN.
 // factor x log2(e) = n + f with n an integer: adding 1.5 2^mantissa leaves n in the lowest bits, from where a shift moves it into the exponent.
+template <class T, int kCount>
+POLYHEAD_INLINE void exp_of_negative(Vector<T> (&x)[kCount], const ExpFactor<T>& factor) {
+  using P = PowerOfTwo<T>;
+  Vector<T> shifted[kCount], n[kCount], f[kCount];
+#pragma GCC unroll 4
+  for (int j = 0; j < kCount; ++j) shifted[j] = x[j] * factor.high + P::magic;
+#pragma GCC unroll 4
+  for (int j = 0; j < kCount; ++j) n[j] = shifted[j] - P::magic;
+#pragma GCC unroll 4
+  for (int j = 0; j < kCount; ++j) {
+#if defined(__FMA__) || defined(__aarch64__)
+    f[j] = (x[j] * factor.high - n[j]) + x[j] * factor.low;  // contracted: the first difference is exact
+#else
+    // Without a fused product: ln 2 in two parts, whose first times n is exact (Cody and Waite 1980).
+    f[j] = ((x[j] * factor.factor - n[j] * P::ln2_high) - n[j] * P::ln2_low) * P::log2_e;
+#endif
+  }
+  power_of_two_minus_1<T, kCount>(f);
+#pragma GCC unroll 4
+  for (int j = 0; j < kCount; ++j) {
+    const Vector<T> power = f[j] + T{1};
+#ifdef __AVX512F__
+    if constexpr (std::is_same_v<T, float>) {  // has an instruction for 2^n
+      const __mmask16 normal = _mm512_cmp_ps_mask((__m512)n[j], _mm512_set1_ps(P::lowest), _CMP_NLT_UQ);
+      x[j] = (Vector<T>)_mm512_maskz_scalef_ps(normal, (__m512)power, (__m512)n[j]);
+      continue;
+    }
+#endif
+    const Vector<T> scaled = (Vector<T>)(((Vector<Bits<T>>)shifted[j] << P::mantissa) + (Vector<Bits<T>>)power);
+    x[j] = n[j] < P::lowest ? Vector<T>{} : scaled + x[j] * T{0};  // keeps a NaN, whose bits the addition may have spoilt
+  }
+}
 template <class T>
 POLYHEAD_INLINE Vector<T> exp_of_negative(Vector<T> x, const ExpFactor<T>& factor) {
-  using P = PowerOfTwo<T>;
-  const Vector<T> shifted = x * factor.high + P::magic, n = shifted - P::magic;
-#if defined(__FMA__) || defined(__aarch64__)
-  const Vector<T> f = (x * factor.high - n) + x * factor.low;  // contracted: the first difference is exact
-#else
-  // Without a fused product: ln 2 in two parts, whose first times n is exact (Cody and Waite 1980).
-  const Vector<T> f = ((x * factor.factor - n * P::ln2_high) - n * P::ln2_low) * P::log2_e;
-#endif
-  const Vector<T> power = power_of_two_minus_1<T>(f) + T{1};
-#ifdef __AVX512F__
-  if constexpr (std::is_same_v<T, float>) {  // has an instruction for 2^n
-    const __mmask16 normal = _mm512_cmp_ps_mask((__m512)n, _mm512_set1_ps(P::lowest), _CMP_NLT_UQ);
-    return (Vector<T>)_mm512_maskz_scalef_ps(normal, (__m512)power, (__m512)n);
-  }
-#endif
-  const Vector<T> scaled = (Vector<T>)(((Vector<Bits<T>>)shifted << P::mantissa) + (Vector<Bits<T>>)power);
-  return n < P::lowest ? Vector<T>{} : scaled + x * T{0};  // keeps a NaN, whose bits the addition may have spoilt
+  Vector<T> one[1] = {x};
+  exp_of_negative<T, 1>(one, factor);
+  return one[0];
 }
 
 // tanh(x) = sign(x) (1 - e)/(1 + e), e = exp(-2|x|), through e - 1, so that small x keep their relative accuracy.

@@ -20,11 +20,24 @@ POLYHEAD_INLINE T largest_of(const T* x, std::int64_t begin, std::int64_t end) {
   return largest_lane<T>(larger(larger(most[0], most[1]), larger(most[2], most[3])));
 }
 
-// x = exp(factor (x - reference)); returns the sum.
+// x = exp(factor (x - reference)); returns the sum. Four vectors go through each step together: one alone is a chain of 15 instructions, and
+// the scheduler holds few chains at a time.
 template <class T>
 POLYHEAD_INLINE T exponentiate(T* x, std::int64_t begin, std::int64_t end, T reference, const ExpFactor<T>& factor) {
+  constexpr int kTogether = kRegisters >= 32 ? 4 : 1, kWidth = kLanes<T>;
   Vector<T> total{};
-  for (; begin < end; begin += kLanes<T>) {
+  for (; begin + kTogether * kWidth <= end; begin += kTogether * kWidth) {
+    Vector<T> p[kTogether];
+#pragma GCC unroll 4
+    for (int i = 0; i < kTogether; ++i) p[i] = load_vector(x + begin + i * kWidth) - reference;
+    exp_of_negative<T, kTogether>(p, factor);
+#pragma GCC unroll 4
+    for (int i = 0; i < kTogether; ++i) {
+      store_vector<T>(p[i], x + begin + i * kWidth);
+      total += p[i];
+    }
+  }
+  for (; begin < end; begin += kWidth) {
     const Vector<T> p = exp_of_negative<T>(load_vector(x + begin) - reference, factor);
     total += p;
     store_vector<T>(p, x + begin);
