@@ -36,17 +36,23 @@ class Saved:
             inputs: whether those of query, key, value and bias are wanted.
             parameters: whether those of the layer's parameters are wanted.
 
+        Returns:
+            Arrays shaped as what they are the gradients of.
+
         Raises:
             ValueError, TypeError: as `polyhead.sdpa`.
         """
-        *arrays, grads = self._saved.backward(d_out, inputs, parameters)
-        return LayerGradients(*arrays, None if grads is None else grads.parameters)
+        query, key, value, bias, grads = self._saved.backward(d_out, inputs, parameters)
+        return LayerGradients(query, key, value, bias, None if grads is None else grads.parameters)
 
     def maps(self, value: MapValue = "probability") -> Array:
-        """What every head looked at: ``[*,N,T,S']``; S' counts bias_kv and the zero key, which come after the S keys.
+        """What every head looked at.
 
         Args:
             value: where in the formula the map is read, as in `polyhead.maps`.
+
+        Returns:
+            ``[*,N,T,S']``; S' counts bias_kv and the zero key, which come after the S keys.
 
         Raises:
             ValueError, TypeError: for another word.
@@ -85,6 +91,10 @@ class MultiHeadAttention:
         empty_rows: as in `polyhead.sdpa`.
         dtype: of the parameters: ``"float32"``, ``"float64"`` or ``"float16"``.
         seed: of the initialisation, which is that of torch.nn.MultiheadAttention.
+
+    Raises:
+        ValueError: widths, heads or options that do not fit; the message says what was given and what is allowed.
+        TypeError: an argument of another type.
     """
 
     def __init__(
@@ -168,9 +178,15 @@ class MultiHeadAttention:
             attend_keys, block_keys: bool, broadcast to ``[*,S]``.
             key_lengths: integers ``[*]`` or ``[*,T]``.
             bias: ``[T,S]``, ``[N,T,S]`` or ``[first of *,N,T,S]``: leading dimensions are matched from the left, further ones share the bias.
-            training: dropout is on; needs a seed, or dropout_keep ``[*,N,T,S']``.
+            training: dropout is on; needs a seed, or dropout_keep.
             out: shaped as the query with the output's width; written in place.
             causal, window, backend, num_threads: as in `polyhead.sdpa`.
+            seed: of the dropout bits, as in `polyhead.sdpa`.
+            dropout_keep: bool ``[*,N,T,S']``; bits to use instead of the generator's.
+
+        Returns:
+            The output ``[.., T at the axis, .., output_width]``, with an extent of 1 along the axis for a global query without a gate; and
+            what `Saved.backward` and `Saved.maps` need.
 
         Raises:
             ValueError, TypeError: as `polyhead.sdpa`.
@@ -187,7 +203,17 @@ class MultiHeadAttention:
         return out, Saved(self._layer.forward(query, key, value, out, options), query)
 
     def __call__(self, query: Array, key: Array = None, value: Array = None, **options: Any) -> Array:
-        """The output alone; arguments as `forward`."""
+        """The output of `forward` alone.
+
+        Args:
+            query, key, value, options: as in `MultiHeadAttention.forward`.
+
+        Returns:
+            ``[.., T at the axis, .., output_width]``.
+
+        Raises:
+            ValueError, TypeError: as `polyhead.sdpa`.
+        """
         return self.forward(query, key, value, **options)[0]
 
     def state(self, layout: str = "torch", prefix: str = "") -> dict[str, Array]:
@@ -196,6 +222,9 @@ class MultiHeadAttention:
         Args:
             layout: how they are named, one of `layouts()`.
             prefix: what the names begin with, as ``"encoder.layer.0"``.
+
+        Returns:
+            Name -> NumPy array, shaped as the layout has it.
 
         Raises:
             ValueError: the layout has no place for a parameter of the layer.
@@ -229,6 +258,10 @@ def load(
         heads: N, where the file does not say.
         axis, zero_key, dropout, softcap: as in `MultiHeadAttention`; no file holds them.
         masked_mean: of a global query (AlphaFold's is_global): count the kept positions only.
+
+    Returns:
+        The layer. It does not write to its source. Arrays are copied; a safetensors file is mapped and read when it is used, so it may be
+        removed or replaced (as `save` does) meanwhile, but not be overwritten in place.
 
     Raises:
         OSError: the file cannot be read.

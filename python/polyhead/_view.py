@@ -12,9 +12,18 @@ from ._types import Array
 
 
 class Page:
-    """One self-contained HTML page: opens from disk, asks the network for nothing. Shows itself in a notebook."""
+    """One self-contained HTML page: opens from disk, asks the network for nothing. Shows itself in a notebook.
+
+    Args:
+        text: the HTML; afterwards the attribute ``html``.
+
+    Raises:
+        TypeError: text is no string.
+    """
 
     def __init__(self, text: str) -> None:
+        if not isinstance(text, str):
+            raise TypeError(f"text is of type {type(text).__name__}; it must be a str")
         self.html = text
 
     def save(self, path: str | os.PathLike[str]) -> None:
@@ -64,6 +73,9 @@ def view(
         title: of the page.
         path: also write the page there.
         truncate: leave out the end of texts that are longer than the model's positions instead of an error.
+
+    Returns:
+        The page; its attribute ``html`` is the text.
 
     Raises:
         OSError: the model cannot be read, or the page not be written.
