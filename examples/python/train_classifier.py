@@ -47,6 +47,7 @@ class Classifier(nn.Module):
 
 
 # %% Training. The seed decides the dropout as well, so a run can be repeated.
+torch.set_num_threads(1)  # tensors of this size gain nothing from more, and lose much where cores are busy
 torch.manual_seed(0)
 generator = torch.Generator().manual_seed(1)
 model = Classifier()
