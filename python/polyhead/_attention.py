@@ -102,10 +102,10 @@ def sdpa(
         out ``[*,N,T,V]``, or ``(out, lse)``.
 
     Raises:
-        ValueError: a shape, extent, value or option that does not fit; the message says what was given and what is allowed.
-        TypeError: an argument that is no array, or of a dtype, byte order or device that polyhead does not read. Nothing is ever cast.
+        ValueError: a shape, dtype, value or option that does not fit; the message says what was given and what is allowed.
+        TypeError: an argument of another type, or an array of a kind (complex, object), byte order or device that polyhead does not read.
 
-    A masked key does not exist: NaN or infinity in its k, v or bias changes nothing. Equal bits for any number of threads.
+    Nothing is ever cast. A masked key does not exist: NaN or infinity in its k, v or bias changes nothing. Equal bits for any number of threads.
     """
     options = _options(
         attend, block, causal, window, key_lengths, bias, scale, softcap, dropout, seed, dropout_keep, empty_rows, backend, num_threads
