@@ -9,6 +9,9 @@ Letters, in every docstring: ``*`` any number of leading (batch) dimensions, ``N
 ``polyhead.torch`` and ``polyhead.transformers`` are imported on demand.
 """
 
+import importlib
+from typing import TYPE_CHECKING
+
 from ._attention import (
     Gradients,
     TopKeys,
@@ -25,6 +28,14 @@ from ._core import version as __version__
 from ._device import device, num_threads, set_num_threads
 from ._layer import LayerGradients, MultiHeadAttention, Saved, layouts, load, save
 from ._view import Page, view
+
+if not TYPE_CHECKING:  # type checkers would take any name for one of this package
+
+    def __getattr__(name: str) -> object:
+        if name in ("torch", "transformers"):
+            return importlib.import_module(f"{__name__}.{name}")
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
 
 __all__ = [
     "Gradients",

@@ -78,7 +78,7 @@ def sdpa(
 
     Args:
         q: ``[*,N,T,H]`` float32, float64, float16 or bfloat16; all tensors share the dtype. float32 accumulates in float32 or better.
-        k: ``[*,K,S,H]``.
+        k: ``[*,K,S,H]``; query head n reads key/value head ``n // (N // K)`` (grouped heads, Ainslie et al. 2023).
         v: ``[*,K,S,V]``.
         attend: bool, broadcasts to ``[*,N,T,S]``; True = may attend. Not together with `block`.
         block: bool, broadcasts to ``[*,N,T,S]``; True = may not attend.
@@ -87,9 +87,10 @@ def sdpa(
         key_lengths: integers in ``[0, S]``, ``[*]`` per sequence or ``[*,T]`` per query; keeps keys ``s < length``.
         bias: added to the scores, dtype of q, broadcasts to ``[*,N,T,S]``; -inf means probability 0.
         scale: factor of ``q k^T``; None is ``1 / sqrt(H)``.
-        softcap: ``c`` of the formula, at least 0; 0 is off.
-        dropout: probability in ``[0, 1]`` that an entry of p is dropped; the others are divided by ``1 - dropout``.
-        seed: of the dropout bits (Philox 4x32-10 keyed by seed, b, n, t, s). Required with dropout; backward and maps take the same.
+        softcap: ``c`` of the formula, at least 0; 0 is off (Gemma 2 (2024), section 2).
+        dropout: probability in ``[0, 1]`` that an entry of p is dropped; the others are divided by ``1 - dropout`` (Srivastava et al. 2014).
+        seed: of the dropout bits (Philox 4x32-10, Salmon et al. 2011, keyed by seed, b, n, t, s). Required with dropout; backward and maps
+            take the same.
         dropout_keep: bool, broadcasts to ``[*,N,T,S]``; bits to use instead of the generator's.
         empty_rows: what a query without any key gives: ``"zero"``, ``"uniform"`` or ``"unmasked"``.
         return_lse: also return lse ``[*,N,T]``, float32 (float64 for float64 inputs). `sdpa_backward` and `maps` need it.
@@ -101,10 +102,10 @@ def sdpa(
         out ``[*,N,T,V]``, or ``(out, lse)``.
 
     Raises:
-        ValueError: a shape, extent, value or option that does not fit; the message says what was given and what is allowed.
-        TypeError: an argument that is no array, or of a dtype, byte order or device that polyhead does not read. Nothing is ever cast.
+        ValueError: a shape, dtype, value or option that does not fit; the message says what was given and what is allowed.
+        TypeError: an argument of another type, or an array of a kind (complex, object), byte order or device that polyhead does not read.
 
-    A masked key does not exist: NaN or infinity in its k, v or bias changes nothing. Equal bits for any number of threads.
+    Nothing is ever cast. A masked key does not exist: NaN or infinity in its k, v or bias changes nothing. Equal bits for any number of threads.
     """
     options = _options(
         attend, block, causal, window, key_lengths, bias, scale, softcap, dropout, seed, dropout_keep, empty_rows, backend, num_threads
@@ -137,17 +138,18 @@ def sdpa_backward(
     backend: str | None = None,
     num_threads: int | None = None,
 ) -> Gradients:
-    """Gradients of `sdpa`.
+    """Gradients of `sdpa` (Dao et al. 2022, appendix B; with every option: docs/maths.md, equations 5 to 9).
 
     Args:
         q, k, v: as given to `sdpa`.
-        out, lse: as `sdpa(..., return_lse=True)` returned them.
+        out, lse: ``[*,N,T,V]`` and ``[*,N,T]``, as `sdpa(..., return_lse=True)` returned them.
         d_out: ``[*,N,T,V]``, the gradient of the loss with respect to out.
         gradients: which of ``"q"``, ``"k"``, ``"v"``, ``"bias"`` are wanted; a bias gradient only where a bias is given.
         attend, block, causal, window, key_lengths, bias, scale, softcap, dropout, seed, dropout_keep, empty_rows: as given to `sdpa`.
+        backend, num_threads: as in `sdpa`.
 
     Returns:
-        `Gradients`; that of the bias has exactly the shape of the bias that was given, summed over everything it broadcast to, without a
+        `Gradients`, each shaped as what it is the gradient of; that of the bias has exactly the shape of the bias that was given, summed over everything it broadcast to, without a
         tensor of the full ``[*,N,T,S]``.
 
     Raises:
@@ -185,7 +187,8 @@ def maps(
     backend: str | None = None,
     num_threads: int | None = None,
 ) -> Any:
-    """What every head looks at: ``p = exp(score - lse)``, a second pass over q and k that cannot change the output of `sdpa`.
+    """What every head looks at: ``p = exp(score - lse)``, a second pass over q and k that cannot change the output of `sdpa`
+    (Dao et al. 2022, appendix B, recomputes p in this way).
 
     Args:
         q: ``[*,N,T,H]``.
@@ -234,13 +237,18 @@ def head_statistics(
     backend: str | None = None,
     num_threads: int | None = None,
 ) -> dict[str, Array]:
-    """One number per head, ``[*,N]`` each, averaged over the queries that have a key.
+    """Numbers that say what kind of head it is, averaged over the queries that have a key. Without dropout.
+
+    Args:
+        q, k, lse: as given to `maps`.
+        attend, block, causal, window, key_lengths, bias, scale, softcap, empty_rows, backend, num_threads: as given to `sdpa`.
 
     Returns:
-        ``entropy`` (nats), ``largest`` (largest probability), ``distance`` (mean ``|s - t|`` in positions), and the probability of the
-        ``first_key``, ``previous_key``, ``same_key`` and ``next_key``.
+        By name, ``[*,N]`` each: ``entropy`` (``-sum p log p`` in nats), ``largest`` (the largest probability), ``distance`` (``sum p |s - t|``
+        in positions), and the probability of the ``first_key`` (s = 0), ``previous_key`` (t - 1), ``same_key`` (t) and ``next_key`` (t + 1).
 
-    Arguments and errors as in `maps`.
+    Raises:
+        ValueError, TypeError: as `sdpa`.
     """
     options = _options(attend, block, causal, window, key_lengths, bias, scale, softcap, 0.0, None, None, empty_rows, backend, num_threads)
     return _core.attention_statistics(q, k, lse, options)
@@ -265,10 +273,20 @@ def picture(
     backend: str | None = None,
     num_threads: int | None = None,
 ) -> Array:
-    """Maps too long to look at, as small pictures: the mean probability over blocks, ``[*,N,height,width]``, ``height <= T``, ``width <= S``.
+    """Maps too long to look at, as small pictures: the mean probability over blocks. Without dropout.
 
-    Block ``(i, j)`` covers queries ``[i T / height, (i + 1) T / height)`` and keys ``[j S / width, (j + 1) S / width)``. Arguments and errors
-    as in `maps`.
+    Args:
+        q, k, lse: as given to `maps`.
+        height: rows of blocks, at most T.
+        width: columns of blocks, at most S.
+        attend, block, causal, window, key_lengths, bias, scale, softcap, empty_rows, backend, num_threads: as given to `sdpa`.
+
+    Returns:
+        ``[*,N,height,width]``; block ``(i, j)`` covers queries ``[i T / height, (i + 1) T / height)`` and keys
+        ``[j S / width, (j + 1) S / width)``, rounded down.
+
+    Raises:
+        ValueError, TypeError: as `sdpa`.
     """
     options = _options(attend, block, causal, window, key_lengths, bias, scale, softcap, 0.0, None, None, empty_rows, backend, num_threads)
     return _core.attention_picture(q, k, lse, height, width, options)
@@ -294,7 +312,19 @@ def explain(
     backend: str | None = None,
     num_threads: int | None = None,
 ) -> str:
-    """The path that `sdpa` would take for these arguments, and why each backend before it declined; one fact per line. Computes nothing."""
+    """The path that `sdpa` would take for these arguments, and why each backend before it declined. Computes nothing.
+
+    Args:
+        q, k, v: as given to `sdpa`.
+        attend, block, causal, window, key_lengths, bias, scale, softcap, dropout, seed, dropout_keep, empty_rows: as given to `sdpa`.
+        backend, num_threads: as in `sdpa`.
+
+    Returns:
+        One fact per line.
+
+    Raises:
+        ValueError, TypeError: as `sdpa`.
+    """
     options = _options(
         attend, block, causal, window, key_lengths, bias, scale, softcap, dropout, seed, dropout_keep, empty_rows, backend, num_threads
     )
@@ -302,12 +332,15 @@ def explain(
 
 
 def dropout_keep_bits(dropout: float, seed: int, keep: Array) -> Array:
-    """Writes the bits that `sdpa(dropout=..., seed=...)` uses; True = kept.
+    """Writes the bits that `sdpa(dropout=..., seed=...)` uses (Philox 4x32-10, Salmon et al. 2011); True = kept.
 
     Args:
         dropout: probability in ``[0, 1]`` that an entry is dropped.
         seed: as given to `sdpa`.
         keep: bool ``[*,N,T,S]``, written in place and returned.
+
+    Returns:
+        keep, ``[*,N,T,S]``.
 
     Raises:
         ValueError, TypeError: as `sdpa`.

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from typing import Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from . import _core
 from ._types import Array, Causal, EmptyRows, MapValue, Window
+
+if TYPE_CHECKING:
+    import numpy
 
 
 class LayerGradients(NamedTuple):
@@ -36,22 +39,31 @@ class Saved:
             inputs: whether those of query, key, value and bias are wanted.
             parameters: whether those of the layer's parameters are wanted.
 
+        Returns:
+            Arrays shaped as what they are the gradients of.
+
         Raises:
             ValueError, TypeError: as `polyhead.sdpa`.
         """
-        *arrays, grads = self._saved.backward(d_out, inputs, parameters)
-        return LayerGradients(*arrays, None if grads is None else grads.parameters)
+        query, key, value, bias, grads = self._saved.backward(d_out, inputs, parameters)
+        return LayerGradients(query, key, value, bias, None if grads is None else grads.parameters)
 
     def maps(self, value: MapValue = "probability") -> Array:
-        """What every head looked at: ``[*,N,T,S']``; S' counts bias_kv and the zero key, which come after the S keys.
+        """What every head looked at.
 
         Args:
             value: where in the formula the map is read, as in `polyhead.maps`.
+
+        Returns:
+            ``[*,N,T,S']``; S' counts bias_kv and the zero key, which come after the S keys.
 
         Raises:
             ValueError, TypeError: for another word.
         """
         return self._saved.map(self._query, value)
+
+    def __repr__(self) -> str:
+        return f"<polyhead.Saved of a query {list(self._query.shape)}>" if hasattr(self._query, "shape") else "<polyhead.Saved>"
 
     @property
     def lse(self) -> Array:
@@ -83,8 +95,12 @@ class MultiHeadAttention:
         scale: default ``1 / sqrt(H)``.
         softcap: 0 is off.
         empty_rows: as in `polyhead.sdpa`.
-        dtype: of the parameters: ``"float32"``, ``"float64"`` or ``"float16"``.
+        dtype: of the parameters: ``"float32"``, ``"float64"`` or ``"float16"``, or NumPy's type of that name.
         seed: of the initialisation, which is that of torch.nn.MultiheadAttention.
+
+    Raises:
+        ValueError: widths, heads or options that do not fit; the message says what was given and what is allowed.
+        TypeError: an argument of another type.
     """
 
     def __init__(
@@ -110,9 +126,10 @@ class MultiHeadAttention:
         scale: float | None = None,
         softcap: float = 0.0,
         empty_rows: EmptyRows = "zero",
-        dtype: str = "float32",
+        dtype: str | type[numpy.generic] | numpy.dtype[Any] = "float32",
         seed: int = 0,
     ) -> None:
+        dtype = _name_of(dtype)
         config = {name: given for name, given in locals().items() if name not in ("self", "__class__")}
         self._layer = _core.Layer(config)
         self.causal = False
@@ -168,9 +185,15 @@ class MultiHeadAttention:
             attend_keys, block_keys: bool, broadcast to ``[*,S]``.
             key_lengths: integers ``[*]`` or ``[*,T]``.
             bias: ``[T,S]``, ``[N,T,S]`` or ``[first of *,N,T,S]``: leading dimensions are matched from the left, further ones share the bias.
-            training: dropout is on; needs a seed, or dropout_keep ``[*,N,T,S']``.
+            training: dropout is on; needs a seed, or dropout_keep.
             out: shaped as the query with the output's width; written in place.
             causal, window, backend, num_threads: as in `polyhead.sdpa`.
+            seed: of the dropout bits, as in `polyhead.sdpa`.
+            dropout_keep: bool ``[*,N,T,S']``; bits to use instead of the generator's.
+
+        Returns:
+            The output ``[.., T at the axis, .., output_width]``, with an extent of 1 along the axis for a global query without a gate; and
+            what `Saved.backward` and `Saved.maps` need.
 
         Raises:
             ValueError, TypeError: as `polyhead.sdpa`.
@@ -187,7 +210,17 @@ class MultiHeadAttention:
         return out, Saved(self._layer.forward(query, key, value, out, options), query)
 
     def __call__(self, query: Array, key: Array = None, value: Array = None, **options: Any) -> Array:
-        """The output alone; arguments as `forward`."""
+        """The output of `forward` alone.
+
+        Args:
+            query, key, value, options: as in `MultiHeadAttention.forward`.
+
+        Returns:
+            ``[.., T at the axis, .., output_width]``.
+
+        Raises:
+            ValueError, TypeError: as `polyhead.sdpa`.
+        """
         return self.forward(query, key, value, **options)[0]
 
     def state(self, layout: str = "torch", prefix: str = "") -> dict[str, Array]:
@@ -197,15 +230,39 @@ class MultiHeadAttention:
             layout: how they are named, one of `layouts()`.
             prefix: what the names begin with, as ``"encoder.layer.0"``.
 
+        Returns:
+            Name -> NumPy array, shaped as the layout has it.
+
         Raises:
             ValueError: the layout has no place for a parameter of the layer.
             TypeError: an argument of another type.
         """
         return _core.state(self._layer, layout, prefix)
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _rebuild, (self.config, self.causal, {name: array.copy() for name, array in self.parameters.items()})
+
     def __repr__(self) -> str:
         c = self.config
         return f"MultiHeadAttention(query_width={c['query_width']}, heads={c['heads']}, head_width={c['head_width']}, dtype={c['dtype']!r})"
+
+
+def _rebuild(config: dict[str, Any], causal: bool, parameters: dict[str, Array]) -> MultiHeadAttention:
+    """What copy and pickle make a layer of."""
+    layer = MultiHeadAttention(**config)
+    layer.causal = causal
+    for name, array in layer.parameters.items():
+        array[...] = parameters[name]
+    return layer
+
+
+def _name_of(dtype: Any) -> Any:
+    """numpy.float64 and numpy.dtype("float64") by name; anything else as it is."""
+    import numpy
+
+    if isinstance(dtype, numpy.dtype) or isinstance(dtype, type) and issubclass(dtype, numpy.generic):
+        return numpy.dtype(dtype).name
+    return dtype
 
 
 def load(
@@ -226,9 +283,13 @@ def load(
         source: the file, folder or mapping.
         layout: how it names its parameters, one of `layouts()`; None: the one that fits.
         prefix: what the names begin with, as ``"encoder.layer.0"``; None: the only layer there is.
-        heads: N, where the file does not say.
+        heads: N, where the file does not say; None: what the config.json of a model's folder says.
         axis, zero_key, dropout, softcap: as in `MultiHeadAttention`; no file holds them.
         masked_mean: of a global query (AlphaFold's is_global): count the kept positions only.
+
+    Returns:
+        The layer. It does not write to its source. Arrays are copied; a safetensors file is mapped and read when it is used, so it may be
+        removed or replaced (as `save` does) meanwhile, but not be overwritten in place.
 
     Raises:
         OSError: the file cannot be read.
@@ -244,9 +305,24 @@ def load(
         return MultiHeadAttention._of(*_take(_core.from_arrays(dict(source), "the mapping", layout, prefix, heads, settings)))
     if not isinstance(source, (str, bytes, os.PathLike)):
         raise TypeError(f"source is of type {type(source).__name__}; it must be a path or a mapping of arrays by name")
+    if heads is None:
+        heads = _heads_of_folder(os.fsdecode(source))
     if not os.fsdecode(source).endswith(".npz") or "\0" in os.fsdecode(source):  # NumPy's error about the zero would not name the argument
         return MultiHeadAttention._of(*_take(_core.load(source, layout, prefix, heads, settings)))
     return MultiHeadAttention._of(*_take(_core.from_arrays(_read_npz(source), os.fsdecode(source), layout, prefix, heads, settings)))
+
+
+def _heads_of_folder(source: str) -> int | None:
+    """What the config.json of a model's folder gives."""
+    import json
+
+    try:
+        with open(os.path.join(source, "config.json"), encoding="utf-8") as file:
+            config = json.load(file)
+    except (OSError, ValueError):  # none, or none that helps: the message about heads says what to do
+        return None
+    given = [config[name] for name in ("num_attention_heads", "num_heads", "n_head") if name in config] if isinstance(config, dict) else []
+    return given[0] if given and type(given[0]) is int else None
 
 
 def _read_npz(source: str | bytes | os.PathLike[str]) -> dict[str, Array]:
@@ -284,7 +360,12 @@ def save(layer: MultiHeadAttention, path: str | os.PathLike[str], *, layout: str
     """
     if not isinstance(layer, MultiHeadAttention):
         raise TypeError(f"layer is of type {type(layer).__name__}; it must be a polyhead.MultiHeadAttention")
-    if not (isinstance(path, (str, os.PathLike)) and os.fspath(path).endswith(".npz")):
+    if not isinstance(path, (str, bytes, os.PathLike)):
+        raise TypeError(f"path is of type {type(path).__name__}; it must be a path")
+    extension = os.path.splitext(os.fsdecode(path))[1]
+    if extension not in (".npz", ".safetensors"):
+        raise ValueError(f"path is {os.fsdecode(path)!r}; it must end in .safetensors or .npz, which name the format")
+    if extension == ".safetensors":
         return _core.save(layer._layer, path, layout, prefix)
     import io
 

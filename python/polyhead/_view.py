@@ -12,9 +12,18 @@ from ._types import Array
 
 
 class Page:
-    """One self-contained HTML page: opens from disk, asks the network for nothing. Shows itself in a notebook."""
+    """One self-contained HTML page: opens from disk, asks the network for nothing. Shows itself in a notebook.
+
+    Args:
+        text: the HTML; afterwards the attribute ``html``.
+
+    Raises:
+        TypeError: text is no string.
+    """
 
     def __init__(self, text: str) -> None:
+        if not isinstance(text, str):
+            raise TypeError(f"text is of type {type(text).__name__}; it must be a str")
         self.html = text
 
     def save(self, path: str | os.PathLike[str]) -> None:
@@ -41,6 +50,18 @@ def _require(name: str, value: object, kind: Any, not_a: Any = ()) -> None:
         raise TypeError(f"{name} is of type {type(value).__name__}; it must be a {kinds}")
 
 
+def _stacked(layers: Sequence[Array]) -> Array:
+    """[layers, heads, T, S] of one [heads, T, S] or [1, heads, T, S] each."""
+    import numpy
+
+    shapes = [tuple(layer.shape) for layer in layers]
+    if len({*shapes}) > 1 or len(shapes[0]) not in (3, 4) or len(shapes[0]) == 4 and shapes[0][0] != 1:
+        raise ValueError(f"source is a list of weights {', '.join(str(list(shape)) for shape in dict.fromkeys(shapes))}; it must be one [heads, T, S] or [1, heads, T, S] per layer")
+    if any(getattr(layer, "requires_grad", False) for layer in layers):
+        raise TypeError("source requires grad, which view does not record; pass the weights detached")
+    return numpy.stack([numpy.asarray(layer).reshape(layer.shape[-3:]) for layer in layers])
+
+
 def view(
     source: Any,
     text: str | Sequence[str] | None = None,
@@ -56,7 +77,8 @@ def view(
 
     Args:
         source: a folder with a BERT-type sentence model (config.json, model.safetensors, vocab.txt), or attention weights
-            ``[layers, heads, T, S]`` (probabilities, floating).
+            ``[layers, heads, T, S]`` (probabilities, floating), or a list of one ``[heads, T, S]`` or ``[1, heads, T, S]`` per layer, as
+            transformers returns them for one text.
         text: with a model: the text, or several. With weights: shown above the maps.
         pair: the second part of the one text, with a model.
         tokens: with weights: T words of the queries; default: their positions.
@@ -65,9 +87,13 @@ def view(
         path: also write the page there.
         truncate: leave out the end of texts that are longer than the model's positions instead of an error.
 
+    Returns:
+        The page; its attribute ``html`` is the text.
+
     Raises:
         OSError: the model cannot be read, or the page not be written.
-        ValueError: numbers of words and weights disagree, weights that are no probabilities, a text that is too long.
+        ValueError: numbers of words and weights disagree, weights outside of ``[0, 1]``, a text that is too long.
+        TypeError: an argument of another type.
     """
     _require("text", text, (str, Sequence))
     _require("tokens", tokens, Sequence, not_a=str)
@@ -77,8 +103,10 @@ def view(
     if not isinstance(truncate, bool):
         raise TypeError(f"truncate is of type {type(truncate).__name__}; it must be True or False")
     if isinstance(source, (str, os.PathLike)):
-        if text is None or tokens is not None or keys is not None:
-            raise ValueError("source is a model: view needs a text, and takes neither tokens nor keys")
+        if text is None:
+            raise ValueError("text is missing; source is the folder of a model, which needs one")
+        if tokens is not None or keys is not None:
+            raise ValueError("tokens and keys go with weights; source is the folder of a model, which has its own")
         texts = [text] if isinstance(text, str) else list(text)
         if pair is not None and len(texts) != 1:
             raise ValueError(f"pair is the second part of one text; there are {len(texts)} texts")
@@ -88,6 +116,8 @@ def view(
             raise ValueError("pair goes with a model, and source is none")
         if text is not None and not isinstance(text, str):
             raise ValueError("view of weights shows one text")
+        if isinstance(source, (list, tuple)) and source and all(hasattr(layer, "shape") for layer in source):
+            source = _stacked(source)
         shape = getattr(source, "shape", None)
         if shape is None:
             raise TypeError(f"source is of type {type(source).__name__}; it must be a folder's path or an array of weights")

@@ -35,7 +35,7 @@ def attention_forward(
     output_attentions: bool | None = None,
     **others: Any,
 ) -> tuple[Tensor, Tensor | None]:
-    """An attention function of transformers, as a model's layer calls it.
+    """An attention function of transformers, as a model's layer calls it (Vaswani et al. 2017, equation 1).
 
     Args:
         module: the layer; its attribute is_causal counts when the argument is None.

@@ -89,7 +89,7 @@ def _broadcast(*shapes: tuple[int, ...]) -> tuple[int, ...]:
     # torch.broadcast_shapes costs more than a small attention; most calls have nothing to broadcast.
     if all(shape == shapes[0] for shape in shapes):
         return shapes[0]
-    return tuple(torch.broadcast_shapes(*shapes))  # type: ignore[no-untyped-call]
+    return tuple(torch.broadcast_shapes(*shapes))
 
 
 def scaled_dot_product_attention(

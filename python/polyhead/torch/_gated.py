@@ -34,6 +34,10 @@ class GatedAttention(nn.Module):
             no mask), ``"uniform"`` or ``"zero"``, as in `polyhead.sdpa`.
         device, dtype: of the parameters: the CPU, and float32, float64, float16 or bfloat16.
 
+    Raises:
+        ValueError: a width below 1, an axis of -1, a dropout that is no probability, or a word that names no option.
+        TypeError: an argument of another type.
+
     Parameters are named as the layout "alphafold" of `polyhead.load` and OpenFold name them: linear_q, linear_k, linear_v, linear_o, linear_g; ``weight`` and
     ``bias``, initialised as torch.nn.Linear's.
     """
@@ -55,6 +59,9 @@ class GatedAttention(nn.Module):
         dtype: torch.dtype | None = None,
     ) -> None:
         super().__init__()
+        for name, given in (("c_in", c_in), ("c", c), ("heads", heads), ("axis", axis)):
+            if not isinstance(given, int) or isinstance(given, bool):
+                raise TypeError(f"GatedAttention: {name} is of type {type(given).__name__}; it must be an int")
         if min(c_in, c, heads) < 1:
             raise ValueError(f"GatedAttention: c_in, c and heads are {c_in}, {c} and {heads}; they must be at least 1")
         if axis == -1:
@@ -63,6 +70,8 @@ class GatedAttention(nn.Module):
             raise ValueError(f"GatedAttention: query_mean is {query_mean!r}; it must be 'all' or 'kept'")
         if empty_rows not in ("unmasked", "uniform", "zero"):
             raise ValueError(f"GatedAttention: empty_rows is {empty_rows!r}; it must be 'unmasked', 'uniform' or 'zero'")
+        if not 0 <= dropout <= 1:
+            raise ValueError(f"GatedAttention: dropout is {dropout}; it must be a probability")
         self.c_in, self.c, self.heads, self.axis = c_in, c, heads, axis
         self.gated, self.is_global, self.query_mean, self.dropout, self.empty_rows = gated, is_global, query_mean, dropout, empty_rows
         kv_heads = 1 if is_global else heads
@@ -77,13 +86,16 @@ class GatedAttention(nn.Module):
         self.linear_g = linear(c_in, heads * c, True) if gated else None
 
     def forward(self, x: Tensor, bias: Tensor | None = None, attend_keys: Tensor | None = None) -> Tensor:
-        """The output, shaped as x; with an extent of 1 along the axis for a global query without a gate.
+        """Attention along the axis.
 
         Args:
             x: ``[.., S at the axis, .., c_in]``. ``*`` are the dimensions that are neither axis nor width, in their order.
             bias: ``[T,S]``, ``[N,T,S]`` or ``[first of *,N,T,S]``, floating, T being S, or 1 for a global query: leading dimensions are matched from
                 the left, further ones share the bias. Its gradient has its own shape, without a tensor of ``[*,N,T,S]``.
             attend_keys: bool, broadcasts to ``[*,S]``; True = may be attended to.
+
+        Returns:
+            The output, shaped as x; with an extent of 1 along the axis for a global query without a gate.
 
         Raises:
             TypeError: a dtype, device or type that polyhead does not compute with.
@@ -102,11 +114,13 @@ class GatedAttention(nn.Module):
         y = y.transpose(-3, -2).movedim(-3, axis).flatten(-2)
         if self.linear_g is not None:
             y = y * torch.sigmoid(self.linear_g(x))
-        return self.linear_o(y)
+        out: Tensor = self.linear_o(y)
+        return out
 
     def _split(self, x: Tensor, axis: int) -> Tensor:
         """``[*,N,T,c]`` as a view."""
-        return x.unflatten(-1, (-1, self.c)).movedim(axis, -2)
+        heads: Tensor = x.unflatten(-1, (-1, self.c))
+        return heads.movedim(axis, -2)
 
     def _keep(self, x: Tensor, axis: int, attend_keys: Tensor | None) -> Tensor | None:
         if attend_keys is None:

@@ -23,6 +23,9 @@ class MultiheadAttention(torch.nn.MultiheadAttention):
         batch_first: inputs and output are ``[B,T,E]`` instead of ``[T,B,E]``.
         device, dtype: of the parameters: the CPU, and float32, float64, float16 or bfloat16.
 
+    Raises:
+        ValueError, AssertionError: as torch.nn.MultiheadAttention: widths below 1, or embed_dim no multiple of num_heads.
+
     What differs from torch:
 
     - A query that may attend to nothing gives 0 (so the output is out_proj's bias) with weights and gradients of 0; torch gives NaN when it returns
@@ -154,7 +157,7 @@ class MultiheadAttention(torch.nn.MultiheadAttention):
 
     def _split(self, x: Tensor, sequence: int) -> Tensor:
         """``[B,N,T,H]`` as a view of ``[B,T,E]`` or ``[T,B,E]``."""
-        heads = x.unflatten(-1, (self.num_heads, self.head_dim))
+        heads: Tensor = x.unflatten(-1, (self.num_heads, self.head_dim))
         return heads.transpose(1, 2) if sequence == 1 else heads.permute(1, 2, 0, 3)
 
     def _masks(

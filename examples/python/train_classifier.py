@@ -1,0 +1,84 @@
+"""Train a tiny classifier whose only way to compare positions is polyhead.torch.MultiheadAttention.
+
+The task: a sequence of 12 digits, and the question whether the first digit occurs again. Padding has its own lengths, so that a key padding mask matters.
+"""
+
+# %%
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from polyhead.torch import MultiheadAttention
+
+DIGITS, LENGTH, WIDTH, HEADS = 10, 12, 32, 4
+PADDING = DIGITS  # one more entry of the embedding
+
+
+# %% The data: half of the answers are yes.
+def batch(size: int, generator: torch.Generator) -> tuple[Tensor, Tensor, Tensor]:
+    """Digits [B,T], which of them are padding [B,T], and the answers [B]."""
+    digits = torch.randint(DIGITS, (size, LENGTH), generator=generator)
+    lengths = torch.randint(LENGTH // 2, LENGTH + 1, (size, 1), generator=generator)
+    answers = torch.randint(2, (size,), generator=generator)
+    first = digits[:, :1]
+    rest = torch.where(digits[:, 1:] == first, (first + 1) % DIGITS, digits[:, 1:])  # nowhere again
+    place = 1 + (torch.rand(size, 1, generator=generator) * (lengths - 1)).long()
+    digits = torch.cat([first, rest], 1)
+    digits = torch.where((torch.arange(LENGTH) == place) & (answers == 1).unsqueeze(1), first, digits)
+    is_padding = torch.arange(LENGTH) >= lengths
+    return digits.masked_fill(is_padding, PADDING), is_padding, answers
+
+
+# %% The model: torch.nn.MultiheadAttention in place of the import above would do as well.
+class Classifier(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.digit = nn.Embedding(DIGITS + 1, WIDTH)
+        self.place = nn.Parameter(0.1 * torch.randn(LENGTH, WIDTH))
+        self.attention = MultiheadAttention(WIDTH, HEADS, dropout=0.1, batch_first=True)
+        self.decide = nn.Sequential(nn.LayerNorm(WIDTH), nn.Linear(WIDTH, WIDTH), nn.GELU(), nn.Linear(WIDTH, 2))
+
+    def forward(self, digits: Tensor, is_padding: Tensor, need_weights: bool = False) -> tuple[Tensor, Tensor | None]:
+        """Logits [B,2], and on request what the first position looks at, per head [B,N,T]."""
+        x = self.digit(digits) + self.place
+        attended, weights = self.attention(x[:, :1], x, x, key_padding_mask=is_padding, need_weights=need_weights, average_attn_weights=False)
+        return self.decide(attended[:, 0]), None if weights is None else weights[:, :, 0]
+
+
+# %% Training. The seed decides the dropout as well, so a run can be repeated.
+torch.set_num_threads(1)  # tensors of this size gain nothing from more, and lose much where cores are busy
+torch.manual_seed(0)
+generator = torch.Generator().manual_seed(1)
+model = Classifier()
+optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3)
+losses = []
+for step in range(401):
+    digits, is_padding, answers = batch(64, generator)
+    logits, _ = model(digits, is_padding)
+    loss = nn.functional.cross_entropy(logits, answers)
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+    losses.append(loss.item())
+    if step % 100 == 0:
+        print(f"step {step:3d}   loss {loss.item():.3f}")
+
+# %% The result, on sequences that it has not seen.
+model.eval()
+digits, is_padding, answers = batch(1000, generator)
+with torch.no_grad():
+    logits, weights = model(digits, is_padding, need_weights=True)
+    plain, _ = model(digits, is_padding)
+accuracy = (logits.argmax(1) == answers).double().mean().item()
+print(f"accuracy {accuracy:.3f} on 1000 new sequences; guessing gives 0.5")
+assert losses[0] > 0.6 and sum(losses[-20:]) / 20 < 0.25
+assert accuracy > 0.93
+
+# %% What the heads look at: where the answer is yes, the repeated digit.
+assert weights is not None and torch.equal(logits, plain)  # asking for the maps changes nothing
+assert (weights.masked_select(is_padding.unsqueeze(1)) == 0).all()
+again = (digits == digits[:, :1]) & (torch.arange(LENGTH) > 0)
+share = (weights * again.unsqueeze(1))[answers == 1].sum(-1).mean(0)
+print("weight on the repeated digit, per head:", " ".join(f"{value:.2f}" for value in share.tolist()))
+assert share.max() > 3 / LENGTH  # three times what a head gives that looks everywhere alike

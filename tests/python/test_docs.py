@@ -1,0 +1,318 @@
+"""Docstrings, types, stub and README: what a reader and a type checker are told is there, complete, and true where it can be run."""
+
+from __future__ import annotations
+
+import ast
+import builtins
+import contextlib
+import importlib.util
+import inspect
+import io
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+import polyhead
+from polyhead import _core
+
+ROOT = Path(__file__).resolve().parents[2]
+PACKAGE = Path(polyhead.__file__).resolve().parent
+README = ROOT / "python" / "README.md"
+MINILM = Path(os.environ.get("POLYHEAD_MINILM_DIR", "none"))
+
+TORCH = all(importlib.util.find_spec(name) for name in ("torch", "transformers"))
+needs_torch = pytest.mark.skipif(not TORCH, reason="torch and transformers are not installed")
+
+
+# --- what is public
+
+
+def modules() -> list[ModuleType]:
+    if not TORCH:
+        return [polyhead]
+    return [polyhead, importlib.import_module("polyhead.torch"), importlib.import_module("polyhead.transformers")]
+
+
+def names_of(module: ModuleType) -> list[str]:
+    listed: list[str] | None = getattr(module, "__all__", None)
+    if listed is not None:
+        return listed
+    return [name for name, value in vars(module).items() if inspect.isfunction(value) and value.__module__ == module.__name__ and not name.startswith("_")]
+
+
+@dataclass(frozen=True)
+class Public:
+    """A public name. signature is None where nobody calls it: results, properties."""
+
+    name: str
+    value: Any
+    doc: str
+    signature: inspect.Signature | None
+
+
+# What calls return; nobody makes one.
+RESULTS = {"polyhead.Gradients", "polyhead.LayerGradients", "polyhead.TopKeys", "polyhead.Saved"}
+
+
+def own_doc(value: Any) -> str:
+    """Not an inherited one, as inspect.getdoc would give."""
+    return inspect.cleandoc(value.__doc__ or "")
+
+
+def collect() -> Iterator[Public]:
+    for module in modules():
+        yield Public(module.__name__, module, own_doc(module), None)
+        for name in names_of(module):
+            value, full = getattr(module, name), f"{module.__name__}.{name}"
+            if inspect.isclass(value):
+                yield Public(full, value, own_doc(value), None if full in RESULTS else inspect.signature(value))
+                for part, member in vars(value).items():
+                    if part.startswith("_") and part != "__call__" or not (inspect.isfunction(member) or isinstance(member, property)):
+                        continue
+                    signature = inspect.signature(member) if inspect.isfunction(member) else None
+                    yield Public(f"{full}.{part}", member, own_doc(member), signature)
+            elif callable(value):
+                yield Public(full, value, own_doc(value), inspect.signature(value))
+
+
+PUBLIC = {public.name: public for public in collect()}
+CALLED = {name: public for name, public in PUBLIC.items() if public.signature is not None and set(public.signature.parameters) - {"self"}}
+
+public_names = pytest.mark.parametrize("name", PUBLIC)
+called_names = pytest.mark.parametrize("name", CALLED)
+
+
+def section(doc: str, title: str) -> str:
+    """The indented lines below "Title:", or nothing."""
+    found = re.search(rf"^{title}:\n((?:(?: {{4}}.*)?\n)*(?: {{4}}.*))", doc, re.MULTILINE)
+    return found.group(1) if found else ""
+
+
+def entries(doc: str, title: str) -> dict[str, str]:
+    """Name -> text of a section whose entries are "name, name: text"."""
+    result: dict[str, str] = {}
+    for entry in re.split(r"^ {4}(?=\S)", section(doc, title), flags=re.MULTILINE)[1:]:
+        listed, _, text = entry.partition(":")
+        result |= {name.strip(): text for name in listed.split(",")}
+    return result
+
+
+def is_array(annotation: object) -> bool:
+    return str(annotation) in ("Array", "Tensor", "Tensor | None")
+
+
+def arguments(public: Public) -> dict[str, inspect.Parameter]:
+    assert public.signature is not None
+    return {name: parameter for name, parameter in public.signature.parameters.items() if name != "self"}
+
+
+# --- docstrings
+
+
+def test_the_lists_are_not_empty() -> None:
+    """What the other tests run over. A name that is added makes these grow."""
+    assert len(PUBLIC) >= 30 and len(CALLED) >= 15
+    assert {"polyhead.sdpa", "polyhead.MultiHeadAttention.forward", "polyhead.Saved.maps", "polyhead.Page.save"} <= CALLED.keys()
+
+
+@needs_torch
+def test_the_lists_have_torch_and_transformers() -> None:
+    expected = {"torch.scaled_dot_product_attention", "torch.MultiheadAttention.forward", "torch.GatedAttention", "transformers.attention_forward"}
+    assert {f"polyhead.{name}" for name in expected} <= CALLED.keys()
+
+
+@public_names
+def test_every_public_name_says_what_it_is(name: str) -> None:
+    if name.endswith(".__version__"):
+        return
+    first = PUBLIC[name].doc.split("\n\n")[0]
+    assert len(first) >= 20 and first.rstrip().endswith((".", "::", ":")), f"{name}: {first!r}"
+    assert "tuple(" not in first and not first.startswith(PUBLIC[name].name.rpartition(".")[2] + "("), "a generated docstring"
+
+
+@called_names
+def test_every_argument_is_described(name: str) -> None:
+    described, given = entries(CALLED[name].doc, "Args"), arguments(CALLED[name])
+    assert given.keys() - described.keys() == set(), "not in Args"
+    assert described.keys() - given.keys() == set(), "in Args, but no argument"
+    assert all(text.strip() for text in described.values())
+
+
+def refers_to(text: str) -> list[str]:
+    """Public names that "as given to `sdpa`" and the like point to."""
+    found = re.findall(r"\bas (?:given to |in |the |of )?`(?:polyhead\.)?([\w.]+)", text)
+    return [name for name in PUBLIC for reference in found if name.endswith(f".{reference}")]
+
+
+@called_names
+def test_every_array_has_a_shape(name: str) -> None:
+    described = entries(CALLED[name].doc, "Args")
+    arrays = [argument for argument, parameter in arguments(CALLED[name]).items() if is_array(parameter.annotation)]
+    if name == "polyhead.view":
+        arrays.append("source")
+    for argument in arrays:
+        text = described[argument]
+        if "``[" in text or "shaped as" in text:
+            continue
+        targets = [entries(PUBLIC[target].doc, "Args") for target in refers_to(text)]
+        assert any("``[" in target.get(argument, "") for target in targets), f"{argument}: no shape, and no name where it stands: {text!r}"
+
+
+@called_names
+def test_errors_are_described(name: str) -> None:
+    errors = entries(CALLED[name].doc, "Raises")
+    assert errors, "no Raises"
+    for error in errors:
+        assert isinstance(getattr(builtins, error, None), type) and issubclass(getattr(builtins, error), Exception), error
+
+
+@called_names
+def test_results_are_described(name: str) -> None:
+    public = CALLED[name]
+    assert public.signature is not None
+    annotation = str(public.signature.return_annotation)
+    if inspect.isclass(public.value) or annotation == "None":
+        return
+    returns = section(public.doc, "Returns")
+    assert returns, "no Returns"
+    if "Array" in annotation or "Tensor" in annotation:
+        assert "``[" in returns or "shaped as" in returns or "as copies" in public.doc, returns
+
+
+@public_names
+def test_properties_that_are_arrays_have_shapes(name: str) -> None:
+    public = PUBLIC[name]
+    if isinstance(public.value, property) and "Array" in str(inspect.signature(public.value.fget).return_annotation):  # type: ignore[arg-type]
+        assert "``[" in public.doc
+
+
+# Names that compute a published formula, and where it is published.
+SOURCES = {
+    "polyhead.sdpa": r"Vaswani et al\. 2017, equation 1\b",
+    "polyhead.sdpa_backward": r"Dao et al\. 2022, appendix B",
+    "polyhead.maps": r"Dao et al\. 2022, appendix B",
+    "polyhead.dropout_keep_bits": r"Salmon et al\. 2011",
+    "polyhead.MultiHeadAttention": r"Vaswani et al\. 2017, section 3\.2\.2",
+    "polyhead.torch.scaled_dot_product_attention": r"Vaswani et al\. 2017, equation 1\b",
+    "polyhead.torch.MultiheadAttention": r"Vaswani et al\. 2017, section 3\.2\.2",
+    "polyhead.torch.GatedAttention": r"Jumper et al\. 2021, supplementary\s+algorithms",
+    "polyhead.transformers.attention_forward": r"Vaswani et al\. 2017, equation 1\b",
+}
+OPTIONS = {"dropout": r"Srivastava et al\. 2014", "softcap": r"Gemma 2 \(2024\), section 2", "k": r"Ainslie et al\. 2023", "seed": r"Salmon et al\. 2011"}
+UNITS = {
+    "polyhead.head_statistics": ["nats", "positions"],
+    "polyhead.num_threads": ["threads"],
+    "polyhead.view": ["probabilities"],
+    "polyhead.picture": ["probability"],
+}
+
+
+@pytest.mark.parametrize("name", SOURCES)
+def test_published_formulas_have_their_source(name: str) -> None:
+    if name not in PUBLIC:
+        pytest.skip("torch and transformers are not installed")
+    assert re.search(SOURCES[name], PUBLIC[name].doc)
+
+
+@pytest.mark.parametrize("option", OPTIONS)
+def test_options_of_sdpa_have_their_source(option: str) -> None:
+    assert re.search(OPTIONS[option], entries(PUBLIC["polyhead.sdpa"].doc, "Args")[option])
+
+
+@pytest.mark.parametrize("name", UNITS)
+def test_numbers_have_units(name: str) -> None:
+    assert all(unit in PUBLIC[name].doc for unit in UNITS[name])
+
+
+@called_names
+def test_probabilities_are_said_to_be_such(name: str) -> None:
+    for argument, text in entries(CALLED[name].doc, "Args").items():
+        if argument in ("dropout", "dropout_p") and not refers_to(text):
+            assert "probabilit" in text, f"{argument}: {text!r}"
+
+
+# --- types
+
+
+def test_the_package_says_that_it_is_typed() -> None:
+    assert (PACKAGE / "py.typed").is_file()
+
+
+def test_the_stub_has_every_name_of_the_extension() -> None:
+    stub = PACKAGE / "_core.pyi"
+    if not stub.is_file() and ROOT in PACKAGE.parents:
+        pytest.skip("polyhead is imported from the source folder; the build writes the stub into wheels")
+    tree = ast.parse(stub.read_text())
+    told = {node.name: node for node in tree.body if isinstance(node, (ast.FunctionDef, ast.ClassDef))}
+    variables = {node.target.id for node in tree.body if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name)}
+    there = {name: value for name, value in vars(_core).items() if not name.startswith("_")}
+    assert there.keys() == told.keys() | variables
+    for name, value in there.items():
+        if isinstance(value, type):
+            members = {member for member in vars(value) if not member.startswith("_")}
+            node = told[name]
+            assert isinstance(node, ast.ClassDef)
+            assert members == {part.name for part in node.body if isinstance(part, ast.FunctionDef) and not part.name.startswith("_")}, name
+
+
+@needs_torch
+def test_types_are_right(pytestconfig: pytest.Config) -> None:
+    """The package and the examples, by pyproject.toml's rules: mypy's strict ones."""
+    pytest.importorskip("mypy")
+    assert "strict = true" in (ROOT / "pyproject.toml").read_text()
+    if not (PACKAGE / "_core.pyi").is_file():
+        pytest.skip("polyhead is imported from the source folder without the stub; mypy would not know the extension")
+    cache = pytestconfig.cache.mkdir("mypy") if pytestconfig.cache else os.devnull
+    files = [str(PACKAGE), *map(str, sorted((ROOT / "examples" / "python").glob("*.py")))]
+    assert len(files) > 4
+    command = [sys.executable, "-m", "mypy", "--config-file", str(ROOT / "pyproject.toml"), "--cache-dir", str(cache), *files]
+    result = subprocess.run(command, capture_output=True, text=True, timeout=600, cwd=PACKAGE.parent)
+    assert result.returncode == 0, result.stdout + result.stderr
+
+
+# --- README
+
+Block = tuple[int, str, str]
+
+
+def blocks() -> list[Block]:
+    """Line, code and shown output of every python block; the output is the text block that follows it."""
+    text = README.read_text()
+    found = re.finditer(r"^```python\n(.*?)^```\n(?:\n?```text\n(.*?)^```\n)?", text, re.MULTILINE | re.DOTALL)
+    return [(text.count("\n", 0, match.start()) + 1, match[1], match[2] or "") for match in found]
+
+
+MODEL = "all-MiniLM-L6-v2"
+
+
+@needs_torch
+def test_the_readme_runs_and_prints_what_it_shows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, summary: list[str]) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    has_model = (MINILM / "config.json").is_file()
+    if has_model:
+        (tmp_path / MODEL).symlink_to(MINILM.resolve())
+    namespace: dict[str, Any] = {"__name__": "__main__"}
+    run = [block for block in blocks() if has_model or MODEL not in block[1]]
+    assert len(run) >= 8
+    for line, code, shown in run:
+        printed = io.StringIO()
+        with contextlib.redirect_stdout(printed):
+            exec(compile("\n" * line + code, str(README), "exec"), namespace)
+        assert printed.getvalue() == shown, f"python/README.md, line {line}"
+    left_out = "" if has_model else f", without those that need {MODEL} (POLYHEAD_MINILM_DIR)"
+    summary.append(f"python/README.md: {len(run)} blocks run{left_out}")
+
+
+def test_the_readme_names_every_public_name() -> None:
+    text = README.read_text()
+    missing = [name for module in modules() for name in names_of(module) if not re.search(rf"\b{name}\b", text) and name not in ("__version__",)]
+    assert not missing

@@ -1,0 +1,76 @@
+"""The scripts of examples/python: each runs, and says what it is there to say. What they claim they assert themselves."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+FOLDER = Path(__file__).resolve().parents[2] / "examples" / "python"
+MINILM = Path(os.environ.get("POLYHEAD_MINILM_DIR", "none"))
+
+# What each imports beside NumPy, and a line of its output.
+SCRIPTS = {
+    "formula_beside_layer.py": ([], r"^gradient of the bias, its own shape +\[3, 5, 7\] +\d"),
+    "train_classifier.py": (["torch"], r"^accuracy (0\.9[3-9]|1\.0)\d* on 1000 new sequences"),
+    "evoformer_block.py": (["torch"], r"^gradient of the pair bias \[2, 4, 24, 24\]"),
+    "heads_of_a_transformer.py": (["torch", "transformers"], r"^maps \[6, 2, 12, 12, 12\] .* largest difference from eager \d\.\de-0[6-9]$"),
+}
+
+
+def run(name: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([sys.executable, str(FOLDER / name), *arguments], capture_output=True, text=True, timeout=300, env=os.environ | {"NO_COLOR": "1"})
+
+
+def needs(name: str) -> None:
+    for module in SCRIPTS[name][0]:
+        if importlib.util.find_spec(module) is None:
+            pytest.skip(f"{module} is not installed")
+
+
+def test_every_script_is_run() -> None:
+    assert {path.name for path in FOLDER.glob("*.py")} == SCRIPTS.keys()
+    table = (FOLDER / "README.md").read_text()
+    assert all(f"[{name}]({name})" in table for name in SCRIPTS)
+
+
+@pytest.mark.parametrize("name", [name for name in SCRIPTS if name != "heads_of_a_transformer.py"])
+def test_script(name: str) -> None:
+    needs(name)
+    result = run(name)
+    assert result.returncode == 0, result.stdout + result.stderr
+    assert re.search(SCRIPTS[name][1], result.stdout, re.MULTILINE), result.stdout
+    assert result.stderr == ""
+
+
+@pytest.mark.skipif(not (MINILM / "config.json").is_file(), reason="POLYHEAD_MINILM_DIR names no model folder")
+def test_heads_of_a_transformer(tmp_path: Path) -> None:
+    name = "heads_of_a_transformer.py"
+    needs(name)
+    page = tmp_path / "heads.html"
+    result = run(name, str(MINILM), "-o", str(page))
+    assert result.returncode == 0, result.stdout + result.stderr
+    assert re.search(SCRIPTS[name][1], result.stdout, re.MULTILINE), result.stdout
+    html = page.read_text()
+    assert html.startswith("<!doctype html") or html.startswith("<!DOCTYPE html")
+    assert "fox" in html and "http://" not in html.replace("http://www.w3.org/", "") and "<script src" not in html
+
+
+def test_a_folder_that_is_no_model_is_said_to_be_none(tmp_path: Path) -> None:
+    result = run("heads_of_a_transformer.py", str(tmp_path))
+    assert result.returncode == 1 and "has no config.json" in result.stderr and "Traceback" not in result.stderr
+
+
+def test_missing_transformers_is_said(tmp_path: Path) -> None:
+    needs("heads_of_a_transformer.py")
+    (tmp_path / "config.json").write_text("{}")
+    (tmp_path / "transformers.py").write_text("raise ImportError('no transformers here')\n")
+    path = os.pathsep.join([str(tmp_path), *filter(None, [os.environ.get("PYTHONPATH")])])
+    command = [sys.executable, str(FOLDER / "heads_of_a_transformer.py"), str(tmp_path)]
+    result = subprocess.run(command, capture_output=True, text=True, timeout=300, env=os.environ | {"PYTHONPATH": path})
+    assert result.returncode == 1 and "pip install torch transformers" in result.stderr and "Traceback" not in result.stderr
