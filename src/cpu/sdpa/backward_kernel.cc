@@ -59,20 +59,6 @@ struct BackwardScratch {
   }
 };
 
-// to[i * stride] += from[i]
-template <class T>
-POLYHEAD_INLINE void add_to_row(const T* from, std::int64_t low, std::int64_t high, std::int64_t stride, T* to) {
-  if (stride == 1) {
-    for (std::int64_t i = low; i < high; ++i) to[i] += from[i];
-  } else if (stride == 0) {
-    T sum = 0;
-    for (std::int64_t i = low; i < high; ++i) sum += from[i];
-    *to += sum;
-  } else {
-    for (std::int64_t i = low; i < high; ++i) to[i * stride] += from[i];
-  }
-}
-
 template <class T>
 class Backward {
  public:
