@@ -176,6 +176,9 @@ void Array::take_dlpack(nb::handle object, const char* name, bool writable) {
   if (nb::object(nb::getattr(object, "requires_grad", nb::bool_(false))).is(nb::bool_(true))) {
     throw nb::type_error(text(name, " requires grad, which this function does not record; use polyhead.torch, or pass ", name, ".detach()").c_str());
   }
+  if (nb::hasattr(object, "is_neg") && nb::object(object.attr("is_neg")()).is(nb::bool_(true))) {
+    throw nb::type_error(text(name, " is negated lazily by torch, which DLPack does not tell; pass ", name, ".resolve_neg()").c_str());
+  }
   const auto refuse_device = [&](int device) {
     const std::string where = nb::hasattr(object, "device") ? as_string(nb::object(object.attr("device"))) : text("of DLPack type ", device);
     throw nb::type_error(text(name, " is on device ", where, "; polyhead computes on the CPU, so move it there first").c_str());

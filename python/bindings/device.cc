@@ -20,6 +20,10 @@ nb::dict devices() {
   result["online"] = cpu.online;
   result["usable"] = cpu.usable;
   result["instruction_sets"] = sets;
+  nb::list kernels;
+  for (const KernelInstructionSet& set : kernel_instruction_sets()) kernels.append(std::string(set.name));
+  result["kernels"] = kernels;
+  result["kernel"] = std::string(kernel_instruction_set());
   return result;
 }
 

@@ -59,7 +59,7 @@ nb::tuple backward(nb::handle q, nb::handle k, nb::handle v, nb::handle out, nb:
   return nb::make_tuple(d_q, d_k, d_v, d_bias);
 }
 
-// Of the shapes alone: nothing is computed, so the output's memory is the smallest that has its shape.
+// Of the shapes alone: nothing is computed.
 std::string explain_forward(nb::handle q, nb::handle k, nb::handle v, const Options& options) {
   const Array q_array = Array::required(q, "q"), k_array = Array::required(k, "k"), v_array = Array::required(v, "v");
   const ConstTensorView q_view = q_array.view(), v_view = v_array.view();

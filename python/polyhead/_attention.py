@@ -187,7 +187,7 @@ def maps(
     backend: str | None = None,
     num_threads: int | None = None,
 ) -> Any:
-    """What every head looks at: ``p = exp(score - lse)``, a second pass over q and k that cannot change the output of `sdpa`
+    """What every head looks at: ``p = softmax(score)``, a second pass over q and k that cannot change the output of `sdpa`
     (Dao et al. 2022, appendix B, recomputes p in this way).
 
     Args:

@@ -8,8 +8,8 @@ from . import _core
 
 
 def device() -> dict[str, Any]:
-    """The CPU: its name and architecture, how many cores are online and usable by this process, and which instruction sets it has of those
-    that polyhead has kernels for."""
+    """The CPU: its name and architecture, how many cores are online and usable by this process, which instruction sets it has, for which
+    ones polyhead has kernels (the preferred first), and the one whose kernels are used; the environment variable POLYHEAD_ISA forces one."""
     return _core.device()
 
 

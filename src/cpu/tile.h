@@ -50,10 +50,14 @@ POLYHEAD_INLINE void multiply_tile(const Product<T>& product, std::int64_t row, 
     T* c = product.c + (row + i) * product.c_stride + column;
 #pragma GCC unroll 4
     for (int j = 0; j < Columns; ++j) {
-      Vector<T> old{};
-      if (product.factor != nullptr) old = load_vector(c + j * kWidth) * product.factor[row + i];
-      if (product.add) old = load_vector(c + j * kWidth);
-      store_vector<T>(old + sums[i][j], c + j * kWidth);
+      // Each case in one expression: whether it is fused must not depend on the tile.
+      if (product.factor != nullptr) {
+        store_vector<T>(load_vector(c + j * kWidth) * product.factor[row + i] + sums[i][j], c + j * kWidth);
+      } else if (product.add) {
+        store_vector<T>(load_vector(c + j * kWidth) + sums[i][j], c + j * kWidth);
+      } else {
+        store_vector<T>(sums[i][j], c + j * kWidth);
+      }
     }
   }
 }

@@ -10,10 +10,11 @@ namespace polyhead {
 namespace {
 
 std::string serves_all(const Problem&, Operation) { return {}; }
+std::string cpu_declines(const Problem& problem, Operation) { return cpu::declines(problem); }
 
 // In order of preference; the last one serves everything.
 constexpr std::array kBackends{
-    Backend{"cpu", serves_all, cpu::sdpa_forward, cpu::sdpa_backward, cpu::map_rows, cpu::facts_of_forward},
+    Backend{"cpu", cpu_declines, cpu::sdpa_forward, cpu::sdpa_backward, cpu::map_rows, cpu::facts_of_forward},
     Backend{"reference", serves_all, reference::forward, reference::backward, reference::map_rows, nullptr},
 };
 

@@ -389,3 +389,11 @@ def test_jax_arrays_are_read(rng: np.random.Generator) -> None:
     assert np.array_equal(out, polyhead.sdpa(q, k, v))
     with pytest.raises(ValueError, match="out is read-only"):
         polyhead.sdpa(q, k, v, out=jax.numpy.zeros((2, 4, 5, 6)))
+
+
+def test_torch_tensors_that_are_negated_lazily_are_refused() -> None:
+    torch = pytest.importorskip("torch", reason="PyTorch is optional")
+    lazy = torch.randn(1, 1, 3, 4, dtype=torch.complex64).conj().imag
+    assert lazy.is_neg()
+    with pytest.raises(TypeError, match="resolve_neg"):
+        polyhead.sdpa(lazy, lazy, lazy)

@@ -151,3 +151,8 @@ ERRORS = [
 def test_a_wrong_call_is_a_clear_error(options: dict[str, object], args: tuple[object, ...], kind: type[Exception], message: str) -> None:
     with pytest.raises(kind, match=message):
         GatedAttention(**({"c_in": 6, "c": 3, "heads": 4} | options))(*args)  # type: ignore[arg-type]
+
+
+def test_a_bias_that_is_no_number_to_add_is_refused() -> None:
+    with pytest.raises(TypeError, match="bias has dtype bool"):
+        GatedAttention(8, 4, 2)(torch.randn(3, 5, 8), torch.ones(5, 5, dtype=torch.bool))

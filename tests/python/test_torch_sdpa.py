@@ -270,3 +270,21 @@ def test_another_device_is_a_clear_error() -> None:
     if torch.cuda.is_available():
         with pytest.raises(TypeError, match="computes on the CPU"):
             scaled_dot_product_attention(q.cuda(), q.cuda(), q.cuda())
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_a_float32_mask_keeps_its_precision_beside_a_half(dtype: torch.dtype) -> None:
+    q, v = torch.zeros(1, 1, 1, 4, dtype=dtype), torch.tensor([0.0, 1.0], dtype=dtype).view(1, 1, 2, 1)
+    for numbers in ([256.0, 257.0], [torch.finfo(torch.float32).min] * 2):
+        mask = torch.tensor(numbers).view(1, 1, 1, 2).requires_grad_()
+        out = scaled_dot_product_attention(q, q.expand(1, 1, 2, 4), v, mask)
+        assert out.dtype == dtype
+        torch.testing.assert_close(out, F.scaled_dot_product_attention(q, q.expand(1, 1, 2, 4), v, mask))
+        (gradient,) = torch.autograd.grad(out.sum(), mask)
+        assert gradient.dtype == torch.float32
+
+
+def test_autocast_takes_a_mask_of_its_own_dtype() -> None:
+    q, mask = torch.randn(1, 2, 3, 4), torch.randn(3, 3).bfloat16()
+    with torch.autocast("cpu", torch.bfloat16):
+        torch.testing.assert_close(scaled_dot_product_attention(q, q, q, mask), F.scaled_dot_product_attention(q, q, q, mask), rtol=0.02, atol=0.02)

@@ -133,11 +133,11 @@ def scaled_dot_product_attention(
     if attn_mask is not None:
         if not isinstance(attn_mask, Tensor):
             raise TypeError(f"{where}: attn_mask is of type {type(attn_mask).__name__}; it must be a torch.Tensor")
-        if attn_mask.dtype not in (torch.bool, torch.float32, query.dtype):
-            raise TypeError(f"{where}: attn_mask has dtype {attn_mask.dtype}; it must be bool, float32 or the query's {query.dtype}")
         if is_causal:
             raise ValueError(f"{where}: attn_mask and is_causal exclude each other; put the causal part into the mask")
     query, key, value, attn_mask = autocast(query, key, value, attn_mask)  # type: ignore[assignment]
+    if attn_mask is not None and attn_mask.dtype not in (torch.bool, torch.float32, query.dtype):
+        raise TypeError(f"{where}: attn_mask has dtype {attn_mask.dtype}; it must be bool, float32 or the query's {query.dtype}")
     if not query.dtype == key.dtype == value.dtype:
         raise TypeError(f"{where}: query, key and value are {query.dtype}, {key.dtype} and {value.dtype}; they must have one dtype")
     for tensor, name in ((query, "query"), (key, "key"), (value, "value")):
@@ -145,10 +145,13 @@ def scaled_dot_product_attention(
             raise ValueError(f"{where}: {name} is {list(tensor.shape)}; it must have two dimensions or more")
     q, k, v, unbatched = _heads(query, key, value, enable_gqa, where)
     masks = Masks(causal=is_causal)
-    if attn_mask is not None:
-        # The mask is made q's dtype here, where autograd sees it: its gradient comes back in its own.
-        masks = Masks(attend=attn_mask) if attn_mask.dtype == torch.bool else Masks(bias=attn_mask.to(q.dtype))
-    out = attend(q, k, v, masks, scale=scale, dropout=dropout_p).out
+    if attn_mask is not None and attn_mask.dtype == torch.bool:
+        masks = Masks(attend=attn_mask)
+    elif attn_mask is not None:
+        # A float32 mask keeps its precision beside a query in half of it: the least of its numbers would be infinite there.
+        masks = Masks(bias=attn_mask)
+        q, k, v = (x.to(attn_mask.dtype) for x in (q, k, v))
+    out = attend(q, k, v, masks, scale=scale, dropout=dropout_p).out.to(query.dtype)
     return out.squeeze(0) if unbatched else out
 
 

@@ -146,6 +146,7 @@ class GatedAttention(nn.Module):
     def _bias(self, q: Tensor, k: Tensor, bias: Tensor | None) -> Tensor | None:
         if bias is None:
             return None
+        core.require(bias, "bias", "GatedAttention")
         lead, rank = tuple(bias.shape[:-3]), q.dim()
         expected = (self.heads, q.size(-2), k.size(-2))
         fits = 2 <= bias.dim() <= rank and all(b in (1, s) for b, s in zip(lead, q.shape))

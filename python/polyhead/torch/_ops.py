@@ -199,8 +199,8 @@ def attention_map(
     softcap: float,
     dropout: float,
 ) -> Tensor:
-    """``[*,N,T,S]``: the probabilities as they multiply v, that is after dropout. A function of q, k and bias; lse, which `attention` returned, only
-    saves computing it twice. Empty rows are 0."""
+    """``[*,N,T,S]``: the probabilities as they multiply v, that is after dropout. A function of q, k and bias; lse says that `attention` ran
+    with them. Empty rows are 0."""
     options = _options(attend, block, bias, seed, causal, scale, softcap, dropout, "zero")
     return _tensor(polyhead.maps(_view(q), _view(k), _view(lse), value="dropped" if dropout > 0 else "probability", **options))
 
@@ -223,7 +223,7 @@ def _map_gradient(ctx: Any, d_map: Tensor) -> tuple[Optional[Tensor], ...]:
     want_q, want_k, _, _, _, want_bias = ctx.needs_input_grad[:6]
     p = dropped if dropout == 0 else attention_map(q, k, lse, attend, block, bias, None, causal, scale, softcap, 0.0)
     d_score = torch.where(dropped == 0, 0, dropped * d_map)
-    d_score = d_score - p * d_score.sum(-1, keepdim=True)
+    d_score = torch.where(p == 0, 0, d_score - p * d_score.sum(-1, keepdim=True))
     d_bias = d_score.sum_to_size(bias.shape) if want_bias else None
     if not (want_q or want_k):
         return None, None, None, None, None, d_bias, *(None,) * 5
@@ -232,10 +232,11 @@ def _map_gradient(ctx: Any, d_map: Tensor) -> tuple[Optional[Tensor], ...]:
     group = q.size(-3) // max(k.size(-3), 1)
     stacked = (*q.shape[:-3], k.size(-3), group * q.size(-2))
     rows, d_x = q.reshape(*stacked, q.size(-1)), d_score.reshape(*stacked, k.size(-2))
+    if attend is not None or block is not None or causal:
+        # A key that does not exist is not used, not even times 0; one that does has made d_x NaN. Likewise a query.
+        k, rows = k.nan_to_num(0, 0, 0), rows.nan_to_num(0, 0, 0)
     if softcap > 0:
         d_x = d_x * (1 - torch.tanh(rows @ k.mT * (factor / softcap)) ** 2)
-    if attend is not None or block is not None or causal:
-        k = k.nan_to_num(0, 0, 0)  # a key that does not exist is not used, not even times 0; one that does has made d_x NaN
     d_x = d_x * factor
     d_q = (d_x @ k).reshape(q.shape) if want_q else None
     d_k = d_x.mT @ rows if want_k else None

@@ -69,7 +69,7 @@ class Backward {
 
   void run() {
     load_rows();
-    clear(d_q_, 0, s_.row_count * d_q_stride_);
+    if (d_q_ != nullptr) clear(d_q_, 0, s_.row_count * d_q_stride_);
     for (std::int64_t first = task_.first_key; first < task_.last_key; first += s_.keys) {
       const std::int64_t count = smaller(s_.keys, task_.last_key - first);
       load_keys(first, count);
@@ -84,6 +84,7 @@ class Backward {
         store(task_.d_v, 0, first + s, s_.d_v + s * s_.v_padded, task_.v_width);
       }
     }
+    if (d_q_ == nullptr) return;
     for (std::int64_t i = 0; i < s_.row_count * d_q_stride_; ++i) d_q_[i] *= scale_.of_q;
     for (std::int64_t i = 0; i < s_.row_count && task_.store_d_q; ++i) {
       store(task_.d_q, s_.rows[i].head, s_.rows[i].query, d_q_ + i * d_q_stride_, task_.qk_width);
@@ -240,7 +241,7 @@ class Backward {
         multiply_panels(s_.d_out + strip * s_.v_padded, s_.v_padded, s_.v_panels, task_.v_width, height, keys, d_x);
       }
       for (int i = 0; i < height; ++i) differentiate_row(block + strip + i, first, whole, part(block + strip + i, first, count), p + i * s_.stride, d_x + i * s_.stride);
-      if (keys.empty()) continue;
+      if (keys.empty() || d_q_ == nullptr) continue;
       multiply<false, T>({.depth = keys.last - keys.first, .a = d_x + keys.first, .a_stride = s_.stride, .b = s_.k + keys.first * s_.qk_padded,
                           .b_stride = s_.qk_padded, .c = d_q_ + (block + strip) * d_q_stride_, .c_stride = d_q_stride_, .add = true},
                          height, static_cast<int>(s_.qk_padded / kWidth));
@@ -255,8 +256,8 @@ class Backward {
         begin = begin < strip ? begin : strip, end = strip + kStripRows < rows ? strip + kStripRows : rows;
       }
       if (end <= begin) continue;
-      multiply_columns(s_.p, begin, end, key, height, d_out, s_.v_padded, s_.d_v);
-      multiply_columns(s_.d_x, begin, end, key, height, q, s_.qk_padded, s_.d_k);
+      if (task_.d_v.data != nullptr) multiply_columns(s_.p, begin, end, key, height, d_out, s_.v_padded, s_.d_v);
+      if (task_.d_k.data != nullptr) multiply_columns(s_.d_x, begin, end, key, height, q, s_.qk_padded, s_.d_k);
     }
     if (!k_finite_ || !q_finite_ || !d_out_finite_) add_spoilt_values(first, count, block, rows);
   }
@@ -281,6 +282,9 @@ class Backward {
       const std::int64_t begin = own.first / kWidth * kWidth, end = round_up(own.last, kWidth);
       for (std::int64_t i = begin; i < end; i += kWidth) {
         store_vector<T>(exp_of_negative<T>((load_vector(x + i) - shift) * left - lse, scale_.natural) * inverse, x + i);
+      }
+      if (!(lse * T{0} == 0)) {  // a NaN is the business of the kept keys
+        for (std::int64_t i = own.first; i < own.last; ++i) x[i] = masks_keep(task_, row, first + i) ? x[i] : T{0};
       }
       const std::uint8_t* keep = task_.dropout ? keep_bytes(task_, row, first, own.first, own.last, s_.bytes) : nullptr;
       if (keep != nullptr) {
@@ -355,7 +359,7 @@ class Backward {
           with_storage<T>(task_.dtype, plane.data, [&](auto* data) { add_spoilt<T>(data + head * plane.head + at * plane.row, plane.column, width, factor, to); });
         };
         if (kind_of(task_, row) != RowKind::Uniform) {
-          if (!k_finite_) add(task_.k, 0, first + s, task_.qk_width, d_x[s], d_q_ + (block + i) * d_q_stride_);
+          if (!k_finite_ && d_q_ != nullptr) add(task_.k, 0, first + s, task_.qk_width, d_x[s], d_q_ + (block + i) * d_q_stride_);
           if (!q_finite_) add(task_.q, row.head, row.query, task_.qk_width, d_x[s] * scale_.of_q, s_.d_k + s * s_.qk_padded);
         }
         if (!d_out_finite_) add(task_.d_out, row.head, row.query, task_.v_width, p[s], s_.d_v + s * s_.v_padded);

@@ -22,6 +22,7 @@ BiasGradient::BiasGradient(const BackwardProblem& problem)
   shared(-2);  // rows of one head are always added in order
   by_heads_ = shared(-3);
   for (int axis = -4; axis >= -shape.size(); --axis) by_sequences_ |= shared(axis);
+  by_heads_ |= slides && by_sequences_;  // sequences that slide may slide into another head
 }
 
 MutablePlane BiasGradient::plane(std::int64_t b, std::int64_t first_head) const { return plane_of(pairs_, b, first_head); }

@@ -1,8 +1,11 @@
 #include "cpu/sdpa/group.h"
 
+#include <algorithm>
 #include <cmath>
 
 #include "core/philox.h"
+#include "core/text.h"
+#include "cpu/sdpa/sdpa.h"
 
 namespace polyhead::cpu {
 namespace {
@@ -23,17 +26,29 @@ std::int64_t head_offset(const View& view, std::int64_t b, std::int64_t n) {
 void find_kinds(const Problem& problem, std::int64_t b, std::int64_t first_head, std::int64_t heads, std::vector<RowKind>& kinds) {
   kinds.assign(static_cast<std::size_t>(heads * problem.queries), RowKind::Normal);
   const RowKind empty = problem.empty_rows == EmptyRows::Uniform ? RowKind::Uniform : RowKind::Unmasked;
-  std::vector<std::uint8_t> kept;
+  const auto kept = [&](std::int64_t s, std::int64_t head, std::int64_t t) {
+    return std::all_of(problem.masks.begin(), problem.masks.end(), [&](const DenseMask& mask) {
+      return (head_slice<const std::uint8_t>(mask.tensor, b, first_head + head)(t, s) != 0) == mask.attend;
+    });
+  };
   for (std::int64_t head = 0; head < heads; ++head) {
     for (std::int64_t t = 0; t < problem.queries; ++t) {
       const KeyRange range = problem.ranges.at(b, t);
-      const bool any = range.last > range.first && (problem.masks.empty() || kept_keys(problem, b, first_head + head, t, kept));
-      if (!any) kinds[static_cast<std::size_t>(head * problem.queries + t)] = empty;
+      std::int64_t s = range.first;
+      while (s < range.last && !kept(s, head, t)) ++s;
+      if (s >= range.last) kinds[static_cast<std::size_t>(head * problem.queries + t)] = empty;
     }
   }
 }
 
 }  // namespace
+
+std::string declines(const Problem& problem) {
+  // The kernels multiply q with the scale's power of two and divide by the cap, in the type of arithmetic.
+  const auto outside = [](double x) { return x != 0 && (std::abs(x) < 0x1p-110 || std::abs(x) > 0x1p60); };
+  if (problem.dtype == DType::f64 || (!outside(problem.scale) && !outside(problem.softcap))) return {};
+  return cat("the scale ", problem.scale, " or the softcap ", problem.softcap, " lies outside of what float32 arithmetic serves: 0, or 2^-110 to 2^60");
+}
 
 Plane plane_of(ConstTensorView view, std::int64_t b, std::int64_t n) {
   if (!view) return {};

@@ -8,6 +8,9 @@
 
 namespace polyhead::cpu {
 
+// Why the kernels cannot serve the problem; empty: they can.
+std::string declines(const Problem& problem);
+
 void sdpa_forward(const ForwardProblem& problem);
 void sdpa_backward(const BackwardProblem& problem);
 void map_rows(const MapsProblem& problem, std::int64_t b, std::int64_t n, std::span<const std::int64_t> queries, const RowConsumer& row);

@@ -1,4 +1,6 @@
 // The kernels against the reference: random problems of sizes around lanes, tiles and blocks, through every instruction set of the machine.
+#include <gmock/gmock.h>
+
 #include "polyhead/device.h"
 #include "polyhead/maps.h"
 #include "support/attention_case.h"
@@ -282,6 +284,84 @@ TEST(CpuSdpa, NaNOfMaskedKeysReachesNothingAndOfKeptOnesTheirRows) {
       }
     });
     if (HasFailure()) return;
+  }
+}
+
+TEST(CpuSdpa, NaNReachesTheGradientsOfKeptPairsOnly) {
+  for (std::uint64_t seed = 0; seed < 40; ++seed) {
+    SCOPED_TRACE(seed);
+    Random random(seed);
+    AttentionCase c;
+    c.dtype = kDTypes[seed % 5];
+    c.sizes = {.lead = {2}, .kv_heads = 1, .group = 2, .queries = random.integer(2, 40), .keys = random.integer(2, 150), .qk_width = 12, .v_width = 17};
+    c.draw_inputs(random);
+    const Tensor attend = random.tensor(DType::boolean, {c.sizes.queries, c.sizes.keys}), bias = random.tensor(c.dtype, c.sizes.pairs());
+    c.options.mask.attend = attend;
+    c.options.bias = bias;
+    for (ConstTensorView* operand : {&c.q, &c.k}) {
+      const TensorView copied = c.keep(Tensor::copy_of(*operand));
+      const std::int64_t row = random.integer(0, copied.extent(-2) - 1);
+      if (random.coin()) fill(copied.slice(-2, row, row + 1), kNaN);
+      *operand = copied;
+    }
+    const AttentionOutputs expected = reference_forward(c);
+    c.options.backend = &find_backend("reference");
+    c.backward(expected);
+    c.options.backend = &find_backend("cpu");
+    const Tolerances t(c);
+    for_each_instruction_set([&] {
+      const AttentionOutputs o = c.make_outputs();
+      copy(expected.out, o.out), copy(expected.lse, o.lse);
+      c.backward(o);
+      for (std::size_t i = 2; i < 6; ++i) EXPECT_TRUE(near(o.list()[i].second, expected.list()[i].second, 1e-2)) << o.list()[i].first;
+    });
+    if (HasFailure()) return;
+  }
+}
+
+TEST(CpuSdpa, BackwardInPartsWithoutWidth) {
+  Random random(1);
+  AttentionCase c;
+  c.dtype = DType::f32;
+  c.sizes = {.lead = {}, .kv_heads = 1, .group = 1, .queries = 4, .keys = 1100, .qk_width = 0, .v_width = 3};
+  c.draw_inputs(random);
+  const AttentionOutputs expected = reference_forward(c);
+  c.options.backend = &find_backend("reference");
+  c.backward(expected);
+  c.options.backend = &find_backend("cpu");
+  const AttentionOutputs o = c.make_outputs();
+  copy(expected.out, o.out), copy(expected.lse, o.lse);
+  c.backward(o);
+  EXPECT_TRUE(near(o.d_v, expected.d_v, 1e-6));
+}
+
+TEST(CpuSdpa, BitsOfASequenceDoNotDependOnHowManyThereAre) {
+  Random random(2);
+  AttentionCase c;
+  c.dtype = DType::f32;
+  c.sizes = {.lead = {9}, .kv_heads = 1, .group = 2, .queries = 20, .keys = 1100, .qk_width = 16, .v_width = 16};
+  c.draw_inputs(random);
+  const AttentionOutputs all = c.make_outputs();
+  c.run(all);
+  AttentionCase first;
+  first.dtype = c.dtype;
+  first.sizes = c.sizes;
+  first.sizes.lead = {1};
+  first.q = c.q.slice(0, 0, 1), first.k = c.k.slice(0, 0, 1), first.v = c.v.slice(0, 0, 1), first.d_out = c.d_out.slice(0, 0, 1);
+  const AttentionOutputs one = first.make_outputs();
+  first.run(one);
+  for (std::size_t i = 0; i < 5; ++i) EXPECT_TRUE(same_bits(one.list()[i].second, all.list()[i].second.slice(0, 0, 1))) << one.list()[i].first;
+}
+
+TEST(CpuSdpa, ScalesAndCapsBeyondFloat32AreLeftToTheReference) {
+  const Tensor q = Tensor::of<float>({1, 2, 1}, {1e-20f, 2e-20f}), k = Tensor::of<float>({1, 2, 1}, {1e-20f, -1e-20f}), v = Tensor::of<float>({1, 2, 1}, {1, 2});
+  for (const SdpaOptions& options : {SdpaOptions{.scale = 1e39}, SdpaOptions{.softcap = 1e39}, SdpaOptions{.softcap = 1e-39}}) {
+    Tensor out(DType::f32, {1, 2, 1});
+    sdpa_forward({.q = q, .k = k, .v = v, .out = out}, options);
+    for (const double x : to_doubles(out)) EXPECT_TRUE(x >= 1 && x <= 2) << x;
+    SdpaOptions forced = options;
+    forced.backend = &find_backend("cpu");
+    EXPECT_THAT(error_message([&] { sdpa_forward({.q = q, .k = k, .v = v, .out = out}, forced); }), testing::HasSubstr("2^-110 to 2^60"));
   }
 }
 

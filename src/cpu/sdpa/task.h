@@ -63,7 +63,7 @@ struct BackwardTask : HeadGroup {
   MutablePlane d_q, d_k, d_v;
   MutablePlane d_bias;       // in the type of arithmetic; added to
   std::int64_t first_key = 0, last_key = 0;
-  void* d_q_sums = nullptr;  // [rows of the group, backward_sums_stride()] in the type of arithmetic; written
+  void* d_q_sums = nullptr;  // [rows of the group, backward_sums_stride()] in the type of arithmetic; written; absent: d_q is not wanted
   bool store_d_q = true;     // from the sums; else that is left to who adds the parts of the other keys
 };
 
