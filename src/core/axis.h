@@ -20,6 +20,7 @@ class Axis {
       if (strides[axis] != stride_ * reach) break;
       reach *= shape[axis];
     }
+    run_ = reach;
     if (reach == count_) return;
     offsets_.reserve(static_cast<std::size_t>(count_));
     for_each_offset<1>(shape, {strides}, [&](const auto& at) { offsets_.push_back(at[0]); });
@@ -30,10 +31,14 @@ class Axis {
   std::int64_t operator[](std::int64_t index) const {
     return offsets_.empty() ? index * stride_ : offsets_[static_cast<std::size_t>(index)];
   }
+  // Indices from a multiple of run() up to the next one are stride() apart.
+  std::int64_t run() const { return run_; }
+  std::int64_t stride() const { return stride_; }
+  const std::int64_t* table() const { return offsets_.empty() ? nullptr : offsets_.data(); }  // nullptr: one run
 
  private:
   std::int64_t count_;
-  std::int64_t stride_ = 0;
+  std::int64_t stride_ = 0, run_ = 1;
   std::vector<std::int64_t> offsets_;
 };
 

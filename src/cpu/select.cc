@@ -7,15 +7,19 @@
 #include "core/text.h"
 
 // The kernels' functions, declared for every row.
-#define POLYHEAD_ISA_ROW(name, needs)                           \
-  namespace polyhead::cpu::name {                               \
-  std::int64_t sdpa_forward_scratch(const ForwardTask& task);   \
-  void sdpa_forward(const ForwardTask& task, void* scratch);    \
-  std::int64_t sdpa_backward_scratch(const BackwardTask& task); \
-  void sdpa_backward(const BackwardTask& task, void* scratch);  \
-  std::int64_t attention_maps_scratch(const MapsTask& task);    \
-  void attention_maps(const MapsTask& task, void* scratch);     \
-  double fused_operations(std::int64_t rounds);                 \
+#define POLYHEAD_ISA_ROW(name, needs)                                                      \
+  namespace polyhead::cpu::name {                                                          \
+  std::int64_t sdpa_forward_scratch(const ForwardTask& task);                              \
+  void sdpa_forward(const ForwardTask& task, void* scratch);                               \
+  std::int64_t sdpa_backward_scratch(const BackwardTask& task);                            \
+  void sdpa_backward(const BackwardTask& task, void* scratch);                             \
+  std::int64_t attention_maps_scratch(const MapsTask& task);                               \
+  void attention_maps(const MapsTask& task, void* scratch);                                \
+  std::int64_t gemm_panel_columns(DType dtype);                                            \
+  void gemm_pack(const GemmTask& task, const PackedColumns& b, Range panels, Range terms); \
+  std::int64_t gemm_scratch(const GemmTask& task, std::int64_t rows, std::int64_t terms);  \
+  void gemm_multiply(const GemmTask& task, const GemmBlock& block, void* scratch);         \
+  double fused_operations(std::int64_t rounds);                                            \
   }
 #include "cpu/isa_rows.h"
 #undef POLYHEAD_ISA_ROW
@@ -24,11 +28,11 @@ namespace polyhead {
 namespace cpu {
 namespace {
 
-#define POLYHEAD_ISA_ROW(name, needs)                                                                                                          \
-  KernelSet{#name, needs,                                                                                                                      \
+#define POLYHEAD_ISA_ROW(name, needs)                                                                                                        \
+  KernelSet{#name, needs,                                                                                                                    \
             {name::sdpa_forward_scratch, name::sdpa_forward, name::sdpa_backward_scratch, name::sdpa_backward, name::attention_maps_scratch, \
-             name::attention_maps},                                                                                                            \
-            name::fused_operations},
+             name::attention_maps},                                                                                                          \
+            {name::gemm_panel_columns, name::gemm_pack, name::gemm_scratch, name::gemm_multiply}, name::fused_operations},
 constexpr KernelSet kSets[] = {
 #include "cpu/isa_rows.h"
 };

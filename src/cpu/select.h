@@ -5,6 +5,7 @@
 #include <string>
 #include <string_view>
 
+#include "cpu/gemm/kernels.h"
 #include "cpu/sdpa/kernels.h"
 #include "polyhead/device.h"
 
@@ -15,6 +16,7 @@ struct KernelSet {
   std::string_view name;
   std::string_view needs;  // names of InstructionSet, a space between
   SdpaKernels sdpa;
+  GemmKernels gemm;
   double (*fused_operations)(std::int64_t rounds);  // for benchmarks: what multiplications alone reach
 };
 

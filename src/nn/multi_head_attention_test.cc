@@ -393,7 +393,7 @@ class Counter final : public Executor {
 
 TEST(MultiHeadAttention, BackwardRunsOnItsOwnExecutorAndNotOnThatOfForward) {
   const MultiHeadAttention layer({.query_width = 64, .heads = 8});
-  const Tensor x = Random(1).tensor(DType::f32, {8, 16, 64});
+  const Tensor x = Random(1).tensor(DType::f32, {8, 128, 64});  // enough work to be given to threads at all
   Tensor out(DType::f32, x.shape()), d_x(DType::f32, x.shape());
   Counter of_backward;
   MultiHeadAttentionSaved saved;

@@ -1,5 +1,6 @@
 #include "cpu/gemm/gemm.h"
 
+#include "polyhead/device.h"
 #include "support/compare.h"
 #include "support/random.h"
 
@@ -66,14 +67,31 @@ struct ThreadCount {
   int before;
 };
 
-TEST(Gemm, RandomShapesLayoutsAndDtypes) {
+// Every test of numbers runs once per instruction set that the machine has.
+class GemmKernel : public testing::TestWithParam<std::string> {
+ protected:
+  GemmKernel() { set_kernel_instruction_set(GetParam()); }
+  ~GemmKernel() override { set_kernel_instruction_set(""); }
+};
+
+std::vector<std::string> usable_sets() {
+  std::vector<std::string> names;
+  for (const KernelInstructionSet& set : kernel_instruction_sets()) {
+    if (set.available) names.emplace_back(set.name);
+  }
+  return names;
+}
+
+INSTANTIATE_TEST_SUITE_P(Sets, GemmKernel, testing::ValuesIn(usable_sets()), [](const auto& row) { return row.param; });
+
+TEST_P(GemmKernel, RandomShapesLayoutsAndDtypes) {
   for (std::uint64_t seed = 0; seed < 400; ++seed) {
     SCOPED_TRACE(testing::Message() << "seed " << seed);
     Random random(seed);
     const DType dtype = random.pick({DType::f32, DType::f64, DType::bf16, DType::f16});
     const auto side = [&] {
       Shape shape;
-      for (std::int64_t axes = random.integer(0, 3); axes > 0; --axes) shape.push_back(random.pick<std::int64_t>({0, 1, 2, 3, 5, 7, 8, 9}));
+      for (std::int64_t axes = random.integer(0, 3); axes > 0; --axes) shape.push_back(random.pick<std::int64_t>({0, 1, 2, 3, 5, 7, 8, 9, 13}));
       return shape;
     };
     const Shape m = side(), k = side(), n = side();
@@ -92,20 +110,21 @@ TEST(Gemm, RandomShapesLayoutsAndDtypes) {
   }
 }
 
-TEST(Gemm, SizesAroundEveryBlock) {
+TEST_P(GemmKernel, SizesAroundEveryBlock) {
   Random random(1);
   for (const DType dtype : {DType::f32, DType::f64}) {
     for (const auto& [m, k, n] : std::initializer_list<std::array<std::int64_t, 3>>{{95, 17, 3},
-                                                                                    {96, 17, 3},
-                                                                                    {97, 17, 3},
-                                                                                    {5, 383, 4},
-                                                                                    {6, 384, 8},
-                                                                                    {7, 385, 9},
-                                                                                    {2, 769, 15},
-                                                                                    {3, 5, 255},
-                                                                                    {3, 5, 256},
-                                                                                    {3, 5, 257},
-                                                                                    {193, 3, 513}}) {
+                                                                                    {97, 63, 47},
+                                                                                    {5, 64, 48},
+                                                                                    {6, 65, 49},
+                                                                                    {7, 383, 15},
+                                                                                    {8, 384, 16},
+                                                                                    {9, 385, 33},
+                                                                                    {193, 3, 513},
+                                                                                    {11, 1024, 31},
+                                                                                    {100, 1025, 17},
+                                                                                    {3, 2500, 97},
+                                                                                    {2100, 1030, 40}}) {
       SCOPED_TRACE(testing::Message() << m << " x " << k << " x " << n << " " << info(dtype).name);
       const Tensor a = random.tensor(dtype, {m, k}), b = random.tensor(dtype, {k, n});
       const StridedTensor c = random.empty_strided(dtype, {m, n});
@@ -117,7 +136,7 @@ TEST(Gemm, SizesAroundEveryBlock) {
   }
 }
 
-TEST(Gemm, BitsDoNotDependOnThreadsLayoutOrNeighbours) {
+TEST_P(GemmKernel, BitsDoNotDependOnThreadsLayoutOrNeighbours) {
   Random random(2);
   for (const DType dtype : {DType::f32, DType::f64, DType::bf16}) {
     const Tensor a = random.tensor(dtype, {13, 20, 400}), b = random.tensor(dtype, {400, 300}), bias = random.tensor(dtype, {300});
@@ -141,6 +160,69 @@ TEST(Gemm, BitsDoNotDependOnThreadsLayoutOrNeighbours) {
     EXPECT_TRUE(same_bits(row, expected.view().select(0, 4).select(0, 7)));
     gemm({.a = a, .b = b.view().slice(1, 101, 106), .c = columns, .bias = bias.view().slice(0, 101, 106)});
     EXPECT_TRUE(same_bits(columns, expected.view().slice(2, 101, 106)));
+  }
+}
+
+TEST_P(GemmKernel, TheProductsOfALinearMap) {
+  Random random(4);
+  for (const DType dtype : {DType::f32, DType::f64, DType::bf16, DType::f16}) {
+    for (const std::int64_t rows : {1, 7, 50, 203}) {
+      const Tensor x = random.tensor(dtype, {rows, 75}), d_y = random.tensor(dtype, {rows, 101}), weight = random.tensor(dtype, {101, 75});
+      const StridedTensor y = random.empty_strided(dtype, {rows, 101}), d_x = random.strided(dtype, {rows, 75}), d_weight = random.empty_strided(dtype, {101, 75});
+      const Tensor before = Tensor::copy_of(d_x);
+      const Gemm forward{.a = x, .b = weight.view().transpose(0, 1), .c = y}, to_x{.a = d_y, .b = weight, .c = d_x, .add = true},
+          to_weight{.a = d_y.view().transpose(0, 1), .b = x, .c = d_weight};
+      for (const Gemm* product : {&forward, &to_x, &to_weight}) {
+        gemm(*product);
+        EXPECT_TRUE(is_product(*product, product->add ? before : Tensor(dtype, product->c.shape()), product->c)) << rows << info(dtype).name;
+      }
+    }
+  }
+}
+
+// A linear map that writes its heads where attention reads them: [B,N,T,H], the rows being [B,T] and the columns [N,H].
+TEST_P(GemmKernel, HeadsAreWrittenInPlace) {
+  Random random(5);
+  for (const std::int64_t width : {5, 16, 24, 64}) {
+    const Tensor x = random.tensor(DType::f32, {2, 9, 33}), weight = random.tensor(DType::f32, {33, 3, width}), bias = random.tensor(DType::f32, {3, width});
+    Tensor heads(DType::f32, {2, 3, 9, width}), flat(DType::f32, {2, 9, 3, width});
+    gemm({.a = x, .b = weight, .c = heads.view().transpose(1, 2), .bias = bias});
+    gemm({.a = x, .b = weight, .c = flat, .bias = bias});
+    EXPECT_TRUE(same_bits(heads.view().transpose(1, 2), flat));
+    EXPECT_TRUE(is_product({.a = x, .b = weight, .c = flat, .bias = bias}, Tensor(DType::f32, flat.shape()), flat));
+  }
+}
+
+TEST_P(GemmKernel, LongSumsHaveTheSameBitsForAnyThreadsAndRows) {
+  Random random(6);
+  const Tensor a = random.tensor(DType::f32, {250, 2085}), b = random.tensor(DType::f32, {2085, 70});
+  Tensor expected(DType::f32, {250, 70}), row(DType::f32, {70});
+  {
+    const ThreadCount one(1);
+    gemm({.a = a, .b = b, .c = expected});
+  }
+  for (const int threads : {2, 3}) {
+    const ThreadCount several(threads);
+    Tensor c(DType::f32, expected.shape());
+    gemm({.a = a, .b = b, .c = c});
+    EXPECT_TRUE(same_bits(c, expected)) << threads << " threads";
+    // a transposed in memory takes another way into the tiles.
+    gemm({.a = Tensor::copy_of(a.view().transpose(0, 1)).view().transpose(0, 1), .b = b, .c = c});
+    EXPECT_TRUE(same_bits(c, expected));
+  }
+  gemm({.a = a.view().select(0, 249), .b = b, .c = row});
+  EXPECT_TRUE(same_bits(row, expected.view().select(0, 249)));
+}
+
+TEST_P(GemmKernel, WhatIsNotFiniteStaysInItsRowAndColumn) {
+  Random random(7);
+  for (const float bad : {std::nanf(""), std::numeric_limits<float>::infinity()}) {
+    Tensor a = random.tensor(DType::f32, {19, 70}), b = random.tensor(DType::f32, {70, 53}), c(DType::f32, {19, 53});
+    a.data<float>()[18 * 70 + 69] = bad;
+    b.data<float>()[3 * 53 + 52] = bad;
+    gemm({.a = a, .b = b, .c = c});
+    const std::vector<double> result = to_doubles(c);
+    for (std::size_t i = 0; i < result.size(); ++i) EXPECT_EQ(std::isfinite(result[i]), i / 53 != 18 && i % 53 != 52) << i;
   }
 }
 

@@ -7,7 +7,7 @@
 #include "cpu/sdpa/dropout.h"
 #include "cpu/sdpa/kernels.h"
 #include "cpu/sdpa/pack.h"
-#include "cpu/sdpa/scratch.h"
+#include "cpu/arena.h"
 #include "cpu/sdpa/softmax.h"
 
 namespace polyhead::cpu::POLYHEAD_ISA {

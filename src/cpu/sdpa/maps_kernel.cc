@@ -2,10 +2,10 @@
 //
 // The keys of a head are packed once; then strip after strip of rows has all of its scores, so that a row's largest score and sum are its own
 // and no stored lse has a part in them.
+#include "cpu/arena.h"
 #include "cpu/sdpa/dropout.h"
 #include "cpu/sdpa/kernels.h"
 #include "cpu/sdpa/pack.h"
-#include "cpu/sdpa/scratch.h"
 #include "cpu/sdpa/softmax.h"
 
 namespace polyhead::cpu::POLYHEAD_ISA {

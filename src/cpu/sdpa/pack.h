@@ -1,53 +1,16 @@
 // Copies of q, k and v in the order in which the tiles read them. For kernel sources only.
 #pragma once
 
-#include "cpu/sdpa/storage.h"
+#include "cpu/sdpa/task.h"
+#include "cpu/storage.h"
 #include "cpu/tile.h"
+#include "cpu/transpose.h"
 
 namespace polyhead::cpu::POLYHEAD_ISA {
 namespace {
 
 template <class T>
 inline constexpr int kPanelKeys = kTileVectors * kLanes<T>;  // one tile's width
-
-// Lanes a[0] b[0] a[1] b[1] ..., of the lower or the upper halves.
-template <class T, bool kUpper>
-POLYHEAD_INLINE Vector<T> interleave(Vector<T> a, Vector<T> b) {
-  constexpr int kCount = kLanes<T>;
-  Vector<Bits<T>> order;
-#pragma GCC unroll 16
-  for (int i = 0; i < kCount; ++i) order[i] = i / 2 + (kUpper ? kCount / 2 : 0) + (i % 2) * kCount;
-#ifdef __clang__
-  Vector<T> mixed;
-#pragma GCC unroll 16
-  for (int i = 0; i < kCount; ++i) mixed[i] = i % 2 == 0 ? a[order[i]] : b[order[i] - kCount];
-  return mixed;
-#else
-  return __builtin_shuffle(a, b, order);
-#endif
-}
-
-// log2(lanes) perfect shuffles of the rows are their transposition.
-template <class T>
-POLYHEAD_INLINE void transpose(const T* const* rows, std::int64_t offset, T* to, std::int64_t stride) {
-  constexpr int kCount = kLanes<T>;
-  Vector<T> x[kCount];
-#pragma GCC unroll 16
-  for (int i = 0; i < kCount; ++i) x[i] = load_vector(rows[i] + offset);
-#pragma GCC unroll 4
-  for (int step = 1; step < kCount; step *= 2) {
-    Vector<T> y[kCount];
-#pragma GCC unroll 8
-    for (int i = 0; i < kCount / 2; ++i) {
-      y[2 * i] = interleave<T, false>(x[i], x[i + kCount / 2]);
-      y[2 * i + 1] = interleave<T, true>(x[i], x[i + kCount / 2]);
-    }
-#pragma GCC unroll 16
-    for (int i = 0; i < kCount; ++i) x[i] = y[i];
-  }
-#pragma GCC unroll 16
-  for (int i = 0; i < kCount; ++i) store_vector<T>(x[i], to + i * stride);
-}
 
 // Rows first, ... of a [rows, width] tensor as panels [panel, width, kPanelKeys], zero beyond `count`. `lines` holds kLanes rows of `width`.
 template <class T, class Storage>

@@ -2,7 +2,8 @@
 #pragma once
 
 #include "cpu/elementary.h"
-#include "cpu/sdpa/storage.h"
+#include "cpu/sdpa/task.h"
+#include "cpu/storage.h"
 
 namespace polyhead::cpu::POLYHEAD_ISA {
 namespace {

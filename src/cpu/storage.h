@@ -3,8 +3,8 @@
 
 #include <bit>
 
-#include "cpu/sdpa/task.h"
 #include "cpu/vector.h"
+#include "polyhead/dtype.h"
 
 namespace polyhead::cpu::POLYHEAD_ISA {
 namespace {

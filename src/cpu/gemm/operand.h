@@ -1,0 +1,30 @@
+// Sides of matrices as a kernel sees them, and the shape of a tile. For kernel sources only.
+#pragma once
+
+#include "cpu/gemm/task.h"
+#include "cpu/storage.h"
+#include "cpu/transpose.h"
+
+namespace polyhead::cpu::POLYHEAD_ISA {
+namespace {
+
+// 32 registers hold 8 x 3 vectors of sums, 3 of b and 1 of a; 16 registers 6 x 2, 2 and 1, and 1 for a product that is not fused.
+inline constexpr int kGemmRows = kRegisters >= 32 ? 8 : 6, kGemmVectors = kRegisters >= 32 ? 3 : 2;
+template <class T>
+inline constexpr int kPanelColumns = kGemmVectors * kLanes<T>;
+
+template <class T>
+inline constexpr DType kOwnStorage = sizeof(T) == 8 ? DType::f64 : DType::f32;
+
+POLYHEAD_INLINE std::int64_t smaller(std::int64_t a, std::int64_t b) { return a < b ? a : b; }
+
+POLYHEAD_INLINE std::int64_t offset_of(const Side& side, std::int64_t index) {
+  return side.offsets == nullptr ? index * side.stride : side.offsets[index];
+}
+// Whether `count` indices from `first` lie side by side in memory.
+POLYHEAD_INLINE bool adjacent(const Side& side, std::int64_t first, std::int64_t count) {
+  return count <= 1 || (side.stride == 1 && (side.offsets == nullptr || first % side.run + count <= side.run));
+}
+
+}  // namespace
+}  // namespace polyhead::cpu::POLYHEAD_ISA

@@ -1,0 +1,97 @@
+// Rows of a as the tiles read them: in place where they can be, else copied. For kernel sources only.
+#pragma once
+
+#include "cpu/gemm/operand.h"
+
+namespace polyhead::cpu::POLYHEAD_ISA {
+namespace {
+
+// In place and Lines: row r begins at data + r * stride, its terms side by side. Panels: tiles of kGemmRows rows [tile, term, kGemmRows],
+// copied where rows lie side by side instead (d_y^T of a weight's gradient); left in place they would touch one page per few terms.
+enum class Layout { InPlace, Lines, Panels };
+
+template <class T>
+struct RowsOfA {
+  const T* data;
+  std::int64_t stride;  // of Panels: between tiles
+  Layout layout;
+};
+
+// Rows of a copy do not begin at the same offset of a page.
+template <class T>
+POLYHEAD_INLINE std::int64_t line_stride(std::int64_t terms) { return terms + 64 / static_cast<std::int64_t>(sizeof(T)); }
+
+template <class T>
+Layout layout_of(const GemmTask& task) {
+  const bool own = task.dtype == kOwnStorage<T>;
+  if (own && task.a_rows.offsets == nullptr && adjacent(task.a_depth, 0, task.a_depth.count)) return Layout::InPlace;
+  return task.a_rows.stride == 1 && task.a_depth.stride != 1 ? Layout::Panels : Layout::Lines;
+}
+
+template <class T>
+POLYHEAD_INLINE std::int64_t rows_of_a_size(const GemmTask& task, std::int64_t rows, std::int64_t terms) {
+  if (layout_of<T>(task) == Layout::InPlace) return 0;
+  return (rows + kGemmRows - 1) / kGemmRows * kGemmRows * line_stride<T>(terms);
+}
+
+template <class T, class Storage>
+void copy_line(const Storage* from, const Side& depth, Range terms, T* to) {
+  for (std::int64_t k = terms.first; k < terms.last;) {
+    const std::int64_t left = terms.last - k, run = depth.offsets == nullptr ? left : smaller(left, depth.run - k % depth.run);
+    widen_row<T>(from + offset_of(depth, k), depth.stride, run, T{1}, to);
+    k += run;
+    to += run;
+  }
+}
+
+// Some terms of one tile. Rows beyond the last are left as they are: their sums are not stored.
+template <class T, class Storage>
+void copy_panel(const GemmTask& task, const Storage* from, std::int64_t row, int count, Range terms, T* to) {
+  std::int64_t offsets[kGemmRows];
+  for (int i = 0; i < count; ++i) offsets[i] = offset_of(task.a_rows, row + i);
+  const bool whole = count == kGemmRows && adjacent(task.a_rows, row, count);
+  for (std::int64_t k = terms.first; k < terms.last; ++k, to += kGemmRows) {
+    const Storage* line = from + offset_of(task.a_depth, k);
+    if (whole) {
+#pragma GCC unroll 8
+      for (int i = 0; i < kGemmRows; ++i) to[i] = widen(line[offsets[0] + i]);
+    } else {
+      for (int i = 0; i < count; ++i) to[i] = widen(line[offsets[i]]);
+    }
+  }
+}
+
+// A few terms of all tiles at a time, so that memory is read in its own order.
+template <class T, class Storage>
+void copy_panels(const GemmTask& task, const Storage* from, Range rows, Range terms, std::int64_t stride, T* to) {
+  constexpr std::int64_t kTerms = 4;
+  for (std::int64_t k = terms.first; k < terms.last; k += kTerms, to += kTerms * kGemmRows) {
+    for (std::int64_t row = rows.first, tile = 0; row < rows.last; row += kGemmRows, ++tile) {
+      const int count = static_cast<int>(smaller(kGemmRows, rows.last - row));
+      copy_panel(task, from, row, count, {k, smaller(k + kTerms, terms.last)}, to + tile * stride);
+    }
+  }
+}
+
+template <class T>
+RowsOfA<T> rows_of_a(const GemmTask& task, Range rows, Range terms, T* scratch) {
+  const Layout layout = layout_of<T>(task);
+  if (layout == Layout::InPlace) {
+    const std::int64_t offset = offset_of(task.a_rows, rows.first) + offset_of(task.a_depth, terms.first);
+    return {static_cast<const T*>(task.a) + offset, task.a_rows.stride, layout};
+  }
+  const std::int64_t depth = terms.last - terms.first, stride = layout == Layout::Lines ? line_stride<T>(depth) : kGemmRows * depth;
+  with_storage<T>(task.dtype, task.a, [&](auto* data) {
+    if (layout == Layout::Lines) {
+      for (std::int64_t row = rows.first; row < rows.last; ++row) {
+        copy_line(data + offset_of(task.a_rows, row), task.a_depth, terms, scratch + (row - rows.first) * stride);
+      }
+    } else {
+      copy_panels(task, data, rows, terms, stride, scratch);
+    }
+  });
+  return {scratch, stride, layout};
+}
+
+}  // namespace
+}  // namespace polyhead::cpu::POLYHEAD_ISA
