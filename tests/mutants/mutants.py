@@ -163,8 +163,8 @@ MUTANTS = [
     Mutant("layer norm's epsilon dropped", "src/nn/layer_norm.cc", "std::sqrt(variance + static_cast<A>(epsilon))", "std::sqrt(variance)",
            "a constant row is finite", MODULES),
     # Products of matrices
-    Mutant("gemm: last vector of a panel skipped", "src/cpu/gemm/gemm_kernel.cc", "switch ((columns + kLanes<T> - 1) / kLanes<T>) {",
-           "switch (columns > kLanes<T> ? columns / kLanes<T> : 1) {", "columns beyond the last whole vector count", GEMM),
+    Mutant("gemm: last vector of a panel skipped", "src/cpu/gemm/gemm_kernel.cc", "task.c_columns.count - column) + kLanes<T> - 1) / kLanes<T>);",
+           "task.c_columns.count - column) + kLanes<T> - 1) / kLanes<T>) - (task.c_columns.count > column + kLanes<T>);", "columns beyond the last whole vector count", GEMM),
     Mutant("gemm: last rows skipped", "src/cpu/gemm/gemm_kernel.cc", "  multiply_rest<kGemmRows - 1, Columns, kTransposed>(product, static_cast<int>(rows - row));", "",
            "rows beyond the last whole tile count", GEMM),
     Mutant("gemm: second run of a sum replaces the first", "src/cpu/gemm/gemm_kernel.cc", ".add = !block.starts || done > 0}", ".add = !block.starts}",
@@ -179,7 +179,7 @@ MUTANTS = [
            "lanes beyond the last column are not written", GEMM),
     Mutant("gemm: columns taken for adjacent", "src/cpu/gemm/operand.h", "first % side.run + count <= side.run", "true", "the columns of several axes need not lie side by side", GEMM),
     Mutant("gemm: a block ends within a run", "src/cpu/gemm/gemm.cc", "std::max<std::int64_t>(1, divide_up(divide_up(depth_, term_blocks), kSumDepth)) * kSumDepth;",
-           "std::max<std::int64_t>(1, divide_up(depth_, term_blocks)) + (rows_ > 96 ? 1 : 0);", "blocks of terms hold whole runs", GEMM),
+           "std::max<std::int64_t>(1, divide_up(depth_, term_blocks)) + (rows_ > 192 ? 1 : 0);", "blocks of terms hold whole runs", GEMM),
     # Kernels of attention
     Mutant("kernel: rescale dropped", "src/cpu/sdpa/forward_kernel.cc", ".factor = started != 0 ? factor : nullptr}", ".add = started != 0}",
            "sums of earlier key blocks shrink when the largest score grows", KERNEL),

@@ -13,13 +13,13 @@ namespace polyhead::cpu {
 namespace {
 
 // 96 rows of 1024 float32 take 0.4 MiB of a second-level cache. A multiple of every tile's rows.
-constexpr std::int64_t kRowBlock = 96, kRowStep = 24;
+constexpr std::int64_t kRowBlock = 192, kRowStep = 24;
 constexpr std::int64_t kTermBytes = 4096;
 static_assert(kTermBytes / 8 % kSumDepth == 0, "else the length of a block would be part of the result");
 constexpr std::int64_t kMostElements = 1 << 20;  // packed at a time, and as many sums
 constexpr std::int64_t kPackWork = 16;           // what packing an element costs, in multiplications
 // A thread's wake-up is worth 50 us: 2,000,000 multiplications with the widest vectors, less with narrower ones.
-constexpr std::int64_t kGrainPerColumn = 40'000;  // times the columns of a panel
+constexpr std::int64_t kGrainPerColumn = 30'000;  // times the columns of a panel
 
 std::int64_t divide_up(std::int64_t x, std::int64_t y) { return (x + y - 1) / y; }
 

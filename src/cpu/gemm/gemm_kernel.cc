@@ -1,7 +1,7 @@
 // c[m,n] = (add ? c[m,n] : 0) + sum_k a[m,k] b[k,n] + bias[n] over a block of rows and columns.
 //
-// For a panel of columns, kSumDepth terms of it at a time: these (64 x 48 float32 are 12 KiB) stay in the first-level cache while all rows
-// of the block go by, 2 KiB for each tile of 8 rows. Sums of kSumDepth terms begin at zero in registers and are then added to the total.
+// For a panel of columns, kSumDepth terms of it at a time: these (64 x 64 float32 are 16 KiB) stay in the first-level cache while all rows
+// of the block go by, 1.5 KiB for each tile of 6 rows. Sums of kSumDepth terms begin at zero in registers and are then added to the total.
 #include "cpu/gemm/pack_b.h"
 #include "cpu/gemm/rows_of_a.h"
 #include "cpu/arena.h"
@@ -11,7 +11,7 @@ namespace polyhead::cpu::POLYHEAD_ISA {
 namespace {
 
 // Rows that go by while a run of terms of a panel stays in the first-level cache.
-inline constexpr std::int64_t kStripRows = 96;
+inline constexpr std::int64_t kStripRows = 192;
 
 template <class T>
 struct Scratch {
@@ -36,8 +36,12 @@ void multiply_rest(const Product<T>& product, int rows) {
 // One run of terms for all rows: `tile_step` leads from the rows of one tile in a to those of the next. after(i, rows) follows each tile, of rows from i.
 template <int Columns, bool kTransposed, class T, class After>
 void multiply_run(Product<T> product, std::int64_t rows, std::int64_t tile_step, const After& after) {
+  // The next run lies behind this one; each tile asks for its share of it, so that no tile waits for all.
+  const std::int64_t run = product.depth * product.b_stride, share = run * kGemmRows / rows;
+  const T* next = product.b + run;
   std::int64_t row = 0;
-  for (; row + kGemmRows <= rows; row += kGemmRows) {
+  for (; row + kGemmRows <= rows; row += kGemmRows, next += share) {
+    for (std::int64_t i = 0; i < share; i += 64 / static_cast<std::int64_t>(sizeof(T))) __builtin_prefetch(next + i);
     multiply_tile<kGemmRows, Columns, kTransposed>(product, 0, 0);
     after(row, kGemmRows);
     product.a += tile_step;
@@ -48,13 +52,11 @@ void multiply_run(Product<T> product, std::int64_t rows, std::int64_t tile_step,
   after(row, rows - row);
 }
 
-template <bool kTransposed, class T, class After>
-void multiply_run(const Product<T>& product, std::int64_t rows, std::int64_t tile_step, int columns, const After& after) {
-  switch ((columns + kLanes<T> - 1) / kLanes<T>) {
-    case 1: return multiply_run<1, kTransposed>(product, rows, tile_step, after);
-    case 2: return multiply_run<2, kTransposed>(product, rows, tile_step, after);
-    default:
-      if constexpr (kGemmVectors > 2) multiply_run<3, kTransposed>(product, rows, tile_step, after);
+template <int Columns, bool kTransposed, class T, class After>
+void multiply_columns(const Product<T>& product, std::int64_t rows, std::int64_t tile_step, int vectors, const After& after) {
+  if constexpr (Columns > 0) {
+    if (vectors == Columns) return multiply_run<Columns, kTransposed>(product, rows, tile_step, after);
+    multiply_columns<Columns - 1, kTransposed>(product, rows, tile_step, vectors, after);
   }
 }
 
@@ -129,7 +131,7 @@ void multiply_block(const GemmTask& task, const GemmBlock& block, void* memory) 
     const std::int64_t column = panel * kColumns;
     T* sums = block.sums == nullptr ? s.sums : static_cast<T*>(block.sums) + (panel - block.panels.first) * kColumns;
     const std::int64_t stride = block.sums == nullptr ? kColumns : block.sums_stride;
-    const int columns = static_cast<int>(smaller(kColumns, task.c_columns.count - column));
+    const int vectors = static_cast<int>((smaller(kColumns, task.c_columns.count - column) + kLanes<T> - 1) / kLanes<T>);
     const Finish<T> finish(task, column);
     for (std::int64_t strip = 0; strip < rows; strip += kStripRows) {
       const std::int64_t count = smaller(kStripRows, rows - strip);
@@ -148,7 +150,8 @@ void multiply_block(const GemmTask& task, const GemmBlock& block, void* memory) 
         const auto after = [&](std::int64_t i, std::int64_t done_rows) {
           if (last) finish.store(block.rows.first + strip + i, done_rows, sums + (strip + i) * stride, stride);
         };
-        panels ? multiply_run<true>(product, count, tile_step, columns, after) : multiply_run<false>(product, count, tile_step, columns, after);
+        panels ? multiply_columns<kGemmVectors, true>(product, count, tile_step, vectors, after)
+               : multiply_columns<kGemmVectors, false>(product, count, tile_step, vectors, after);
         term += depth;
       } while (term < terms.last);
     }

@@ -3,13 +3,14 @@
 
 #include "cpu/gemm/task.h"
 #include "cpu/storage.h"
+#include "cpu/tile.h"
 #include "cpu/transpose.h"
 
 namespace polyhead::cpu::POLYHEAD_ISA {
 namespace {
 
-// 32 registers hold 8 x 3 vectors of sums, 3 of b and 1 of a; 16 registers 6 x 2, 2 and 1, and 1 for a product that is not fused.
-inline constexpr int kGemmRows = kRegisters >= 32 ? 8 : 6, kGemmVectors = kRegisters >= 32 ? 3 : 2;
+// The tile of attention: 6 rows x 4 vectors in 32 registers, 6 x 2 in 16.
+inline constexpr int kGemmRows = kTileRows, kGemmVectors = kTileVectors;
 template <class T>
 inline constexpr int kPanelColumns = kGemmVectors * kLanes<T>;
 
