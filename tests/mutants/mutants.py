@@ -1,7 +1,7 @@
 """The mutants: one wrong line each. `claim` is what the line stands for; `tests` names the programs of run.py that must notice."""
 from dataclasses import dataclass
 
-CORE = ("golden", "sdpa", "reference")
+CORE = ("golden_reference", "golden", "sdpa", "reference")
 LAYER = ("golden", "nn_attention")
 MODULES = ("nn_layers",)
 GEMM = ("cpu", "golden")

@@ -22,6 +22,7 @@ PARTS = ("CMakeLists.txt", "cmake", "include", "src", "viewer", "tests")
 # Fast programs first: the first that fails ends the mutant.
 PROGRAMS = {
     "golden": ("polyhead_golden", ["tests/golden/polyhead_golden", "{tree}/tests/golden/vectors", "--dtype", "f64"]),
+    "golden_reference": ("polyhead_golden", ["tests/golden/polyhead_golden", "{tree}/tests/golden/vectors", "--dtype", "f64", "--backend", "reference"]),
     "cpu": ("test_cpu", ["src/cpu/test_cpu"]),
     "sdpa": ("test_sdpa", ["src/sdpa/test_sdpa"]),
     "cpu_sdpa": ("test_cpu_sdpa", ["src/sdpa/test_cpu_sdpa"]),
