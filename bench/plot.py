@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Time per score and memory against the length of the sequence, as an SVG, from figures that peers.py measured.
+"""Time per score against the length of the sequence, as an SVG, from figures that peers.py measured.
 
     build/peers/bin/python bench/peers.py --only '^S[0-9]+ D64' --json figures.json
     build/peers/bin/python bench/plot.py figures.json docs/images/lengths.svg
@@ -40,11 +40,10 @@ def main() -> None:
     given = parser.parse_args()
     run = json.loads(given.figures.read_text())[0]
     plt.rcParams.update({"svg.hashsalt": "polyhead", "svg.fonttype": "none", "axes.spines.top": False, "axes.spines.right": False})
-    figure, axes = plt.subplots(1, 3, figsize=(13, 4), constrained_layout=True)
+    figure, axes = plt.subplots(1, 2, figsize=(9, 4), constrained_layout=True)
     quantities = [
         ("forward: ns per score", False, lambda length, m: min(m["times"]) * 1e9 / (8 * length**2)),
         ("forward + backward: ns per score", True, lambda length, m: min(m["times"]) * 1e9 / (8 * length**2)),
-        ("forward + backward: MB beyond inputs and outputs", True, lambda length, m: m["megabytes"]),
     ]
     for axis, (title, backward, value) in zip(axes, quantities):
         for peer in run["versions"]:
