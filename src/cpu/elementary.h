@@ -3,10 +3,6 @@
 
 #include "cpu/vector.h"
 
-#ifdef __AVX512F__
-#include <immintrin.h>
-#endif
-
 namespace polyhead::cpu::POLYHEAD_ISA {
 namespace {
 
@@ -62,7 +58,7 @@ struct ExpFactor {
   T factor, high, low;
 };
 
-// exp(factor x) for factor x <= 0; exactly 0 for -infinity and wherever the result would be subnormal, NaN for NaN.
+// exp(factor x) for factor x <= 64; exactly 0 for -infinity and wherever the result would be subnormal, NaN for NaN.
 // factor x log2(e) = n + f with n an integer: adding 1.5 2^mantissa leaves n in the lowest bits, from where a shift moves it into the exponent.
 template <class T, int kCount>
 POLYHEAD_INLINE void exp_of_negative(Vector<T> (&x)[kCount], const ExpFactor<T>& factor) {
@@ -101,6 +97,36 @@ POLYHEAD_INLINE Vector<T> exp_of_negative(Vector<T> x, const ExpFactor<T>& facto
   Vector<T> one[1] = {x};
   exp_of_negative<T, 1>(one, factor);
   return one[0];
+}
+
+// x becomes exp(factor (x - reference)), where that is at most e^64; as above for -infinity, NaN and tiny results.
+#ifdef __AVX512F__
+// The processor splits y = n + f, 0 <= f < 1, and multiplies by 2^n by itself. 2^f = 1 + f (c1 + f (c2 + ...)), minimax: error 2e-9.
+template <int kCount>
+POLYHEAD_INLINE void exp_of_difference(Vector<float> (&x)[kCount], float reference, const ExpFactor<float>& factor) {
+  constexpr float kPower[] = {1, 0x1.62e42cp-1f, 0x1.ebfd58p-3f, 0x1.c68912p-5f, 0x1.3d0b92p-7f, 0x1.46d64cp-10f, 0x1.c54174p-13f};
+  __m512 f[kCount], power[kCount];
+#pragma GCC unroll 4
+  for (int j = 0; j < kCount; ++j) x[j] = (x[j] - reference) * factor.high;
+#pragma GCC unroll 4
+  for (int j = 0; j < kCount; ++j) f[j] = _mm512_reduce_ps((__m512)x[j], _MM_FROUND_TO_NEG_INF | _MM_FROUND_NO_EXC), power[j] = _mm512_set1_ps(kPower[6]);
+#pragma GCC unroll 8
+  for (int i = 5; i >= 0; --i) {
+#pragma GCC unroll 4
+    for (int j = 0; j < kCount; ++j) power[j] = _mm512_fmadd_ps(power[j], f[j], _mm512_set1_ps(kPower[i]));
+  }
+#pragma GCC unroll 4
+  for (int j = 0; j < kCount; ++j) {
+    const __mmask16 normal = _mm512_cmp_ps_mask((__m512)x[j], _mm512_set1_ps(-126), _CMP_NLT_UQ);
+    x[j] = (Vector<float>)_mm512_maskz_scalef_ps(normal, power[j], (__m512)x[j]);
+  }
+}
+#endif
+template <int kCount, class V, class T>
+POLYHEAD_INLINE void exp_of_difference(V (&x)[kCount], T reference, const ExpFactor<T>& factor) {
+#pragma GCC unroll 4
+  for (int j = 0; j < kCount; ++j) x[j] -= reference;
+  exp_of_negative<T, kCount>(x, factor);
 }
 
 // tanh(x) = sign(x) (1 - e)/(1 + e), e = exp(-2|x|), through e - 1, so that small x keep their relative accuracy.

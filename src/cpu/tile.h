@@ -25,19 +25,27 @@ struct Product {
   bool add = false;           // neither: c is written, whatever was there
 };
 
+// The sums of a tile, in registers.
 template <int Rows, int Columns, bool kTransposed, class T>
-POLYHEAD_INLINE void multiply_tile(const Product<T>& product, std::int64_t row, std::int64_t column) {
+POLYHEAD_INLINE void sum_tile(const Product<T>& product, std::int64_t row, std::int64_t column, Vector<T> (&sums)[Rows][Columns]) {
   constexpr int kWidth = kLanes<T>;
   const T* a[Rows];
 #pragma GCC unroll 16
   for (int i = 0; i < Rows; ++i) a[i] = product.a + (row + i) * (kTransposed ? 1 : product.a_stride);
   const T* b = product.b + column;
-  Vector<T> sums[Rows][Columns] = {};
+#pragma GCC unroll 16
+  for (int i = 0; i < Rows; ++i) {
+#pragma GCC unroll 4
+    for (int j = 0; j < Columns; ++j) sums[i][j] = Vector<T>{};
+  }
 #pragma GCC unroll 1
   for (std::int64_t k = 0; k < product.depth; ++k, b += product.b_stride) {
     Vector<T> line[Columns];
 #pragma GCC unroll 4
-    for (int j = 0; j < Columns; ++j) line[j] = load_vector(b + j * kWidth);
+    for (int j = 0; j < Columns; ++j) {
+      if constexpr (!kTransposed && Columns == kTileVectors) __builtin_prefetch(b + 8 * product.b_stride + j * kWidth);
+      line[j] = load_vector(b + j * kWidth);
+    }
 #pragma GCC unroll 16
     for (int i = 0; i < Rows; ++i) {
       const Vector<T> x = broadcast(kTransposed ? a[0][k * product.a_stride + i] : a[i][k]);
@@ -45,20 +53,32 @@ POLYHEAD_INLINE void multiply_tile(const Product<T>& product, std::int64_t row, 
       for (int j = 0; j < Columns; ++j) sums[i][j] += x * line[j];
     }
   }
+}
+
+// f(row, column, its sums) for the tile's vectors.
+template <int Rows, int Columns, class T, class F>
+POLYHEAD_INLINE void for_each_vector(Vector<T> (&sums)[Rows][Columns], const F& f) {
 #pragma GCC unroll 16
   for (int i = 0; i < Rows; ++i) {
-    T* c = product.c + (row + i) * product.c_stride + column;
 #pragma GCC unroll 4
-    for (int j = 0; j < Columns; ++j) {
-      // Each case in one expression: whether it is fused must not depend on the tile.
-      if (product.factor != nullptr) {
-        store_vector<T>(load_vector(c + j * kWidth) * product.factor[row + i] + sums[i][j], c + j * kWidth);
-      } else if (product.add) {
-        store_vector<T>(load_vector(c + j * kWidth) + sums[i][j], c + j * kWidth);
-      } else {
-        store_vector<T>(sums[i][j], c + j * kWidth);
-      }
-    }
+    for (int j = 0; j < Columns; ++j) f(i, j * kLanes<T>, sums[i][j]);
+  }
+}
+
+template <int Rows, int Columns, bool kTransposed, class T>
+POLYHEAD_INLINE void multiply_tile(const Product<T>& product, std::int64_t row, std::int64_t column) {
+  Vector<T> sums[Rows][Columns];
+  sum_tile<Rows, Columns, kTransposed>(product, row, column, sums);
+  T* const c = product.c + row * product.c_stride + column;
+  const std::int64_t stride = product.c_stride;
+  // Each case in one expression: whether it is fused must not depend on the tile.
+  if (product.factor != nullptr) {
+    const T* factor = product.factor + row;
+    for_each_vector<Rows, Columns, T>(sums, [=](int i, int j, Vector<T> sum) { store_vector<T>(load_vector(c + i * stride + j) * factor[i] + sum, c + i * stride + j); });
+  } else if (product.add) {
+    for_each_vector<Rows, Columns, T>(sums, [=](int i, int j, Vector<T> sum) { store_vector<T>(load_vector(c + i * stride + j) + sum, c + i * stride + j); });
+  } else {
+    for_each_vector<Rows, Columns, T>(sums, [=](int i, int j, Vector<T> sum) { store_vector<T>(sum, c + i * stride + j); });
   }
 }
 

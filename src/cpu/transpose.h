@@ -25,11 +25,11 @@ POLYHEAD_INLINE Vector<T> interleave(Vector<T> a, Vector<T> b) {
 
 // log2(lanes) perfect shuffles of the rows are their transposition.
 template <class T>
-POLYHEAD_INLINE void transpose(const T* const* rows, std::int64_t offset, T* to, std::int64_t stride) {
+POLYHEAD_INLINE void transpose(const T* const* rows, std::int64_t offset, T factor, T* to, std::int64_t stride) {
   constexpr int kCount = kLanes<T>;
   Vector<T> x[kCount];
 #pragma GCC unroll 16
-  for (int i = 0; i < kCount; ++i) x[i] = load_vector(rows[i] + offset);
+  for (int i = 0; i < kCount; ++i) x[i] = load_vector(rows[i] + offset) * factor;
 #pragma GCC unroll 4
   for (int step = 1; step < kCount; step *= 2) {
     Vector<T> y[kCount];

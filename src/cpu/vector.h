@@ -5,6 +5,10 @@
 #include <cstdint>
 #include <type_traits>
 
+#ifdef __AVX__
+#include <immintrin.h>
+#endif
+
 #define POLYHEAD_INLINE inline __attribute__((always_inline))
 
 namespace polyhead::cpu::POLYHEAD_ISA {
@@ -44,6 +48,30 @@ POLYHEAD_INLINE V larger(V a, V b) {
   return a > b ? a : b;
 }
 
+// The lanes of x whose byte's truth is `wanted`, `other` in the rest.
+template <class T>
+POLYHEAD_INLINE Vector<T> where_bytes(const std::uint8_t* bytes, bool wanted, Vector<T> x, T other) {
+#ifdef __AVX512F__
+  if constexpr (sizeof(T) == 4) {
+    const __m128i lanes = _mm_loadu_si128(reinterpret_cast<const __m128i*>(bytes));
+    const __mmask16 taken = wanted ? _mm_test_epi8_mask(lanes, lanes) : _mm_testn_epi8_mask(lanes, lanes);
+    return (Vector<T>)_mm512_mask_blend_ps(taken, _mm512_set1_ps(other), (__m512)x);
+  }
+#endif
+  Vector<Bits<T>> lanes;
+#pragma GCC unroll 16
+  for (int i = 0; i < kLanes<T>; ++i) lanes[i] = bytes[i];
+  return (lanes != 0) == (wanted ? Vector<Bits<T>>{} - 1 : Vector<Bits<T>>{}) ? x : broadcast(other);
+}
+
+template <class T>
+POLYHEAD_INLINE Vector<Bits<T>> lane_numbers() {
+  Vector<Bits<T>> numbers{};
+#pragma GCC unroll 16
+  for (int i = 0; i < kLanes<T>; ++i) numbers[i] = i;
+  return numbers;
+}
+
 // x with its halves, its quarters, ... exchanged: lane i of the result is lane i ^ kDistance of x.
 template <class T, int kDistance>
 POLYHEAD_INLINE Vector<T> exchange(Vector<T> x) {
@@ -68,6 +96,26 @@ POLYHEAD_INLINE T largest_lane(Vector<T> x) {
     return largest_lane<T, kDistance / 2>(larger(x, exchange<T, kDistance>(x)));
   }
 }
+// One bit per lane that is larger than the bound; at least one bit if there is any.
+template <class T>
+POLYHEAD_INLINE unsigned lanes_above(Vector<T> x, T bound) {
+#if defined(__AVX512F__)
+  if constexpr (sizeof(T) == 8) {
+    return _mm512_cmp_pd_mask((__m512d)x, _mm512_set1_pd(bound), _CMP_GT_OQ);
+  } else {
+    return _mm512_cmp_ps_mask((__m512)x, _mm512_set1_ps(bound), _CMP_GT_OQ);
+  }
+#elif defined(__AVX__)
+  if constexpr (sizeof(T) == 8) {
+    return static_cast<unsigned>(_mm256_movemask_pd((__m256d)(x > bound)));
+  } else {
+    return static_cast<unsigned>(_mm256_movemask_ps((__m256)(x > bound)));
+  }
+#else
+  return largest_lane<T>(x) > bound ? 1 : 0;
+#endif
+}
+
 // As a tree: the same order on every call.
 template <class T, int kDistance = kLanes<T> / 2>
 POLYHEAD_INLINE T sum_of_lanes(Vector<T> x) {

@@ -19,7 +19,7 @@ struct Blocks {
   explicit Blocks(const Problem& p) {
     constexpr std::int64_t kStrip = 12;
     const std::int64_t widest = std::max(p.qk_width, p.v_width) * (p.dtype == DType::f64 ? 2 : 1);
-    const std::int64_t most = widest <= 128 ? 384 : 192, group = p.heads / p.kv_heads;
+    const std::int64_t most = widest <= 64 ? 768 : widest <= 128 ? 384 : 192, group = p.heads / p.kv_heads;
     if (p.queries * 2 <= most) {  // whole heads, so that the queries of a group share what is packed
       const std::int64_t heads = std::min(group, most / p.queries);
       rows = heads * p.queries;

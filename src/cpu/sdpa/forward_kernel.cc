@@ -1,8 +1,9 @@
 // out[t] = sum_s drop(p)[t,s] v[s],  p = exp(score - lse)                                (docs/maths.md, eq. 1-4)
 //
-// Key block after key block, each row keeps the largest score m so far, l = sum exp(score - m) and o = sum exp(score - m) v; where m grows,
-// l and o are multiplied by exp(m_old - m_new) (Milakov and Gimelshein 2018; Dao et al. 2022). Scores of any size are exact: nothing
-// but differences to the row's own largest score is exponentiated.
+// Tile after tile, each row keeps a reference m, l = sum exp(score - m) and o = sum exp(score - m) v. m is the largest score of the row's
+// first tile, and is raised to that of a later one that exceeds it by more than kSlack; then l and o are multiplied by exp(m_old - m_new)
+// (Milakov and Gimelshein 2018; Dao et al. 2022). Scores of any size are exact: nothing but differences to a score of the row that is at most
+// kSlack below its largest so far is exponentiated.
 #include "cpu/sdpa/dropout.h"
 #include "cpu/sdpa/kernels.h"
 #include "cpu/sdpa/pack.h"
@@ -12,8 +13,15 @@
 namespace polyhead::cpu::POLYHEAD_ISA {
 namespace {
 
-// Rows that share their scores in the first-level cache: 12 x 512 float32 are 24 KiB of 32. Two tiles of rows, so narrow values take 12 x 2.
-constexpr int kStripRows = 2 * kTileRows;
+// Rows that share their scores in the first-level cache: 6 x 512 float32 are 12 KiB of 32, beside a panel of keys. Narrow values take two
+// tiles of rows at once, which halves how often they are read.
+constexpr int kMostStripRows = 2 * kTileRows;
+template <class T>
+int strip_rows(const HeadGroup& group) { return group.v_width <= kTileVectors / 2 * kLanes<T> ? kMostStripRows : kTileRows; }
+
+// A row's reference is raised where a score exceeds it by more than this: probabilities stay below e^2, and once a row has seen a few keys
+// it is hardly ever raised.
+constexpr int kSlack = 2;
 
 // Scores of one key block. 512 keys of 64 + 64 float32 are 256 KiB: a quarter of a second-level cache of 1 MiB, beside the 192 KiB of a
 // block of queries and their sums.
@@ -30,7 +38,8 @@ std::int64_t score_stride(std::int64_t keys) { return keys + 64 / static_cast<st
 
 template <class T>
 struct Scratch {
-  T *q, *k, *v, *lines, *scores, *o, *largest, *sum;
+  T *q, *k, *v, *lines, *scores, *o;
+  T *reference, *limit, *sums;  // of every row: what is subtracted from its scores, how large they may be, a vector of partial sums
   Row* rows;
   Span* spans;
   std::uint8_t *bytes, *started;  // scratch of a row; whether a strip of o is written yet
@@ -42,34 +51,47 @@ struct Scratch {
     s.keys = key_block<T>(task);
     s.stride = score_stride<T>(s.keys);
     Arena arena(memory);
-    const std::int64_t rows = round_up(task.rows, kWidth);
     arena.take(s.q, task.rows * task.qk_width);
     arena.take(s.k, s.keys * task.qk_width);
     arena.take(s.v, s.keys * s.v_padded);
     arena.take(s.lines, kWidth * task.qk_width);
-    arena.take(s.scores, kStripRows * s.stride);
+    arena.take(s.scores, strip_rows<T>(task) * s.stride);
     arena.take(s.o, task.rows * s.v_padded);
-    arena.take(s.largest, rows);
-    arena.take(s.sum, rows);
+    arena.take(s.reference, round_up(task.rows, kWidth));
+    arena.take(s.limit, round_up(task.rows, kWidth));
+    arena.take(s.sums, task.rows * kWidth);
     arena.take(s.rows, task.rows);
     arena.take(s.spans, task.rows);
     arena.take(s.bytes, s.keys + kPhiloxKeys);
-    arena.take(s.started, task.rows / kStripRows + 1);
+    arena.take(s.started, task.rows / kTileRows + 1);
     return arena.used();
   }
 };
 
+// f(std::integral_constant<int, n>) for n in 1 ... kMost.
+template <int kMost, class F>
+POLYHEAD_INLINE void with_count(int n, const F& f) {
+  if constexpr (kMost > 1) {
+    if (n < kMost) return with_count<kMost - 1>(n, f);
+  }
+  f(std::integral_constant<int, kMost>{});
+}
+
 template <class T>
 class Forward {
  public:
-  Forward(const ForwardTask& task, void* memory) : task_(task), scale_(task.scale) { Scratch<T>::layout(task, memory, s_); }
+  Forward(const ForwardTask& task, void* memory)
+      : task_(task), scale_(task.scale), unit_(task.softcap > 0 || task.bias.data != nullptr ? scale_.natural : scale_.scaled), strip_rows_(strip_rows<T>(task)) {
+    Scratch<T>::layout(task, memory, s_);
+    in_registers_ = task.softcap <= 0 && task.kinds == nullptr && (task.bias.data == nullptr || (task.dtype == kOwnStorage && task.bias.column == 1));
+    for (int i = 0; i < task.mask_count; ++i) in_registers_ &= task.masks[i].column == 1;
+  }
 
   void run() {
     load_rows();
-    for (std::int64_t first = whole_.first / s_.keys * s_.keys; first < whole_.last; first += s_.keys) {
-      const Span block{larger(whole_.first - first, 0), smaller(whole_.last - first, s_.keys)};
-      load_keys(first, block);
-      for (std::int64_t strip = 0; strip < task_.rows; strip += kStripRows) multiply_strip(first, strip);
+    for (first_ = whole_.first / s_.keys * s_.keys; first_ < whole_.last; first_ += s_.keys) {
+      load_keys({larger(whole_.first - first_, 0), smaller(whole_.last - first_, s_.keys)});
+      for (strip_ = 0; strip_ < task_.rows; strip_ += strip_rows_) multiply_strip();
     }
     store_rows();
   }
@@ -77,7 +99,13 @@ class Forward {
  private:
   static constexpr int kWidth = kLanes<T>, kPanel = kPanelKeys<T>;
   static constexpr DType kOwnStorage = sizeof(T) == 8 ? DType::f64 : DType::f32;
-  static constexpr int kSlots = (kStripRows + kWidth - 1) / kWidth * kWidth;
+
+  // A row of the strip within the key block; its operands begin at the block's first key.
+  struct Line {
+    Span own;
+    const T* bias;
+    const std::uint8_t* masks[2];
+  };
 
   void load_rows() {
     whole_ = {task_.keys, 0};
@@ -87,113 +115,208 @@ class Forward {
       next = r.query + 1 < task_.queries ? Row{r.number + 1, r.head, r.query + 1} : Row{r.number + 1, r.head + 1, 0};
       const Span span = s_.spans[i] = span_of(task_, r);
       if (!span.empty()) whole_ = {smaller(whole_.first, span.first), larger(whole_.last, span.last)};
-      s_.largest[i] = -kInfinity<T>;
-      s_.sum[i] = 0;
-      s_.started[i / kStripRows] = 0;
-      with_storage<T>(task_.dtype, task_.q.data, [&](auto* data) {
-        widen_row<T>(row_of(task_.q, data, r), task_.q.column, task_.qk_width, scale_.of_q, s_.q + i * task_.qk_width);
+      s_.reference[i] = 0;
+      s_.limit[i] = -kInfinity<T>;
+      store_vector<T>(Vector<T>{}, s_.sums + i * kWidth);
+      s_.started[i / strip_rows_] = 0;
+    }
+    load_queries();
+  }
+
+  // In place where the tiles can read them so.
+  void load_queries() {
+    const Plane& q = task_.q;
+    const bool one_head = task_.first_row % task_.queries + task_.rows <= task_.queries;
+    if (task_.dtype == kOwnStorage && q.column == 1 && (one_head || q.head == task_.queries * q.row)) {
+      q_ = row_of(q, static_cast<const T*>(q.data), s_.rows[0]);
+      q_stride_ = q.row;
+      return;
+    }
+    q_ = s_.q;
+    q_stride_ = task_.qk_width;
+    for (std::int64_t i = 0; i < task_.rows; ++i) {
+      with_storage<T>(task_.dtype, q.data, [&](auto* data) {
+        widen_row<T>(row_of(q, data, s_.rows[i]), q.column, task_.qk_width, T{1}, s_.q + i * task_.qk_width);
       });
     }
   }
 
-  void load_keys(std::int64_t first, Span block) {
+  void load_keys(Span block) {
     const std::int64_t from = block.first / kPanel * kPanel;
     const int count = static_cast<int>(block.last - from);
     with_storage<T>(task_.dtype, task_.k.data, [&](auto* data) {
-      pack_transposed<T>(data + (first + from) * task_.k.row, task_.k.row, task_.k.column, count, task_.qk_width, s_.lines, s_.k + from * task_.qk_width);
+      pack_transposed<T>(data + (first_ + from) * task_.k.row, task_.k.row, task_.k.column, count, task_.qk_width, scale_.of_q, s_.lines,
+                         s_.k + from * task_.qk_width);
     });
-    finite_ = with_storage<T>(task_.dtype, task_.v.data, [&](auto* data) {
-      return copy_rows<T>(data + (first + from) * task_.v.row, task_.v.row, task_.v.column, count, task_.v_width, s_.v_padded, T{1}, s_.v + from * s_.v_padded);
+    const Plane& v = task_.v;
+    if (task_.dtype == kOwnStorage && v.column == 1 && v.row == s_.v_padded) {  // in place
+      v_ = static_cast<const T*>(v.data) + first_ * v.row;
+      finite_ = all_finite(v_ + from * v.row, count * v.row);
+      if (finite_) return;
+    }
+    v_ = s_.v;
+    finite_ = with_storage<T>(task_.dtype, v.data, [&](auto* data) {
+      return copy_rows<T>(data + (first_ + from) * v.row, v.row, v.column, count, task_.v_width, s_.v_padded, T{1}, s_.v + from * s_.v_padded);
     });
     if (!finite_) drop_spoilt(s_.v + from * s_.v_padded, count * s_.v_padded, s_.v + from * s_.v_padded);
   }
 
-  // The part of row `index` within the block, counted from the block's first key.
-  Span part(std::int64_t index, std::int64_t first) const {
-    const Span& span = s_.spans[index];
-    return {larger(span.first - first, 0), smaller(span.last - first, s_.keys)};
-  }
-
-  void multiply_strip(std::int64_t first, std::int64_t strip) {
-    const int rows = static_cast<int>(smaller(kStripRows, task_.rows - strip));
+  // The strip's rows within the key block; returns the keys that any of them has.
+  Span load_lines(int rows) {
     Span keys{s_.keys, 0};
     for (int i = 0; i < rows; ++i) {
-      const Span own = part(strip + i, first);
-      if (!own.empty()) keys = {smaller(keys.first, own.first), larger(keys.last, own.last)};
+      const Row& row = s_.rows[strip_ + i];
+      const Span& span = s_.spans[strip_ + i];
+      Line& line = lines_[i];
+      line.own = {larger(span.first - first_, 0), smaller(span.last - first_, s_.keys)};
+      if (!line.own.empty()) keys = {smaller(keys.first, line.own.first), larger(keys.last, line.own.last)};
+      factor_[i] = 1;
+      if (!in_registers_) continue;
+      if (task_.bias.data != nullptr) line.bias = row_of(task_.bias, static_cast<const T*>(task_.bias.data), row) + first_;
+      for (int m = 0; m < task_.mask_count; ++m) line.masks[m] = row_of(task_.masks[m], static_cast<const std::uint8_t*>(task_.masks[m].data), row) + first_;
     }
+    return keys;
+  }
+
+  void multiply_strip() {
+    const int rows = static_cast<int>(smaller(strip_rows_, task_.rows - strip_));
+    const Span keys = load_lines(rows);
     if (keys.empty()) return;
-    for (std::int64_t panel = keys.first / kPanel * kPanel; panel < keys.last; panel += kPanel) {
-      const std::int64_t begin = larger(panel, keys.first / kWidth * kWidth), end = smaller(panel + kPanel, round_up(keys.last, kWidth));
-      multiply<false, T>({.depth = task_.qk_width, .a = s_.q + strip * task_.qk_width, .a_stride = task_.qk_width,
-                   .b = s_.k + panel * task_.qk_width + (begin - panel), .b_stride = kPanel, .c = s_.scores + begin, .c_stride = s_.stride},
-                  rows, static_cast<int>((end - begin) / kWidth));
-    }
-    T factor[kSlots];
-    soften_strip(first, strip, rows, keys, factor);
+    begin_ = keys.first / kWidth * kWidth;
+    int row = 0;
+    for (; row + kTileRows <= rows; row += kTileRows) soften_panels<kTileRows>(row, keys);
+    for (; row + 4 <= rows; row += 4) soften_panels<4>(row, keys);
+    for (; row + 2 <= rows; row += 2) soften_panels<2>(row, keys);
+    for (; row < rows; ++row) soften_panels<1>(row, keys);
+    for (int i = 0; i < rows && task_.dropout; ++i) drop(i);
     // Summed from zero per key block and added then: the error grows with the number of blocks, not of keys.
-    std::uint8_t& started = s_.started[strip / kStripRows];
-    multiply<false, T>({.depth = keys.last - keys.first, .a = s_.scores + keys.first, .a_stride = s_.stride, .b = s_.v + keys.first * s_.v_padded,
-                 .b_stride = s_.v_padded, .c = s_.o + strip * s_.v_padded, .c_stride = s_.v_padded,
-                 .factor = started != 0 ? factor : nullptr},
-                rows, static_cast<int>(s_.v_padded / kWidth));
+    std::uint8_t& started = s_.started[strip_ / strip_rows_];
+    multiply<false, T>({.depth = keys.last - keys.first, .a = s_.scores + keys.first, .a_stride = s_.stride, .b = v_ + keys.first * s_.v_padded,
+                        .b_stride = s_.v_padded, .c = s_.o + strip_ * s_.v_padded, .c_stride = s_.v_padded, .factor = started != 0 ? factor_ : nullptr},
+                       rows, static_cast<int>(s_.v_padded / kWidth));
     started = 1;
-    if (!finite_) add_spoilt_values(first, strip, rows);
+    if (!finite_) add_spoilt_values(rows);
+  }
+
+  template <int Rows>
+  void soften_panels(int row, Span keys) {
+    for (std::int64_t panel = keys.first / kPanel * kPanel; panel < keys.last; panel += kPanel) {
+      const std::int64_t begin = larger(panel, begin_), end = smaller(panel + kPanel, round_up(keys.last, kWidth));
+      with_count<kTileVectors>(static_cast<int>((end - begin) / kWidth), [&](auto count) { soften_tile<Rows, count()>(row, panel, begin); });
+    }
+  }
+
+  // The tile's probabilities relative to exp(reference), zero outside of a row's own keys: scores in registers from the product to here.
+  template <int Rows, int Columns>
+  POLYHEAD_INLINE void soften_tile(int row, std::int64_t panel, std::int64_t begin) {
+    Vector<T> x[Rows][Columns];
+    sum_tile<Rows, Columns, false, T>({.depth = task_.qk_width, .a = q_ + strip_ * q_stride_, .a_stride = q_stride_,
+                                       .b = s_.k + panel * task_.qk_width + (begin - panel), .b_stride = kPanel},
+                                      row, 0, x);
+    T* const scores = s_.scores + row * s_.stride + begin;
+    const std::int64_t stride = s_.stride, end = begin + Columns * kWidth;
+    const auto store = [=](int i, int j, Vector<T> value) { store_vector<T>(value, scores + i * stride + j); };
+    const auto load = [=](int i, int j, Vector<T>& value) { value = load_vector(scores + i * stride + j); };
+    const bool operands = task_.bias.data != nullptr || task_.mask_count > 0;
+    if (in_registers_ && (!operands || first_ + end <= task_.keys)) {
+      if (operands) {
+#pragma GCC unroll 16
+        for (int i = 0; i < Rows; ++i) finish_row<Columns>(lines_[row + i], begin, x[i]);
+      }
+    } else {
+      for_each_vector<Rows, Columns, T>(x, store);
+      for (int i = 0; i < Rows; ++i) finish_row_in_memory(row + i, begin, end);
+      for_each_vector<Rows, Columns, T>(x, load);
+    }
+    unsigned above = 0;
+#pragma GCC unroll 16
+    for (int i = 0; i < Rows; ++i) {
+      const Span& own = lines_[row + i].own;
+      if (begin < own.first || end > own.last) keep_between<Columns>(own, begin, x[i]);
+      Vector<T> most = x[i][0];
+#pragma GCC unroll 4
+      for (int j = 1; j < Columns; ++j) most = larger(x[i][j], most);
+      above |= lanes_above<T>(most, s_.limit[strip_ + row + i]);
+    }
+    if (above != 0) [[unlikely]] {
+      for_each_vector<Rows, Columns, T>(x, store);
+      for (int i = 0; i < Rows; ++i) raise(row + i, begin, end);
+      for_each_vector<Rows, Columns, T>(x, load);
+    }
+#pragma GCC unroll 16
+    for (int i = 0; i < Rows; ++i) {
+      const std::int64_t index = strip_ + row + i;
+      exp_of_difference<Columns>(x[i], s_.reference[index], unit_);
+      Vector<T> sum = load_vector(s_.sums + index * kWidth);
+#pragma GCC unroll 4
+      for (int j = 0; j < Columns; ++j) sum += x[i][j];
+      store_vector<T>(sum, s_.sums + index * kWidth);
+#pragma GCC unroll 4
+      for (int j = 0; j < Columns; ++j) store(i, j * kWidth, x[i][j]);
+    }
+  }
+
+  // Bias and masks of whole vectors of keys that exist.
+  template <int Columns>
+  POLYHEAD_INLINE void finish_row(const Line& line, std::int64_t begin, Vector<T> (&x)[Columns]) const {
+    if (task_.bias.data != nullptr) {
+#pragma GCC unroll 4
+      for (int j = 0; j < Columns; ++j) x[j] = x[j] * scale_.factor + load_vector(line.bias + begin + j * kWidth);
+    }
+    for (int m = 0; m < task_.mask_count; ++m) {
+#pragma GCC unroll 4
+      for (int j = 0; j < Columns; ++j) x[j] = where_bytes<T>(line.masks[m] + begin + j * kWidth, task_.masks[m].attend, x[j], -kInfinity<T>);
+    }
+  }
+
+  template <int Columns>
+  POLYHEAD_INLINE void keep_between(Span own, std::int64_t begin, Vector<T> (&x)[Columns]) const {
+    Vector<Bits<T>> key = lane_numbers<T>();
+    const auto low = static_cast<Bits<T>>(own.first - begin), high = static_cast<Bits<T>>(own.last - begin);
+#pragma GCC unroll 4
+    for (int j = 0; j < Columns; ++j, key += kWidth) x[j] = (key >= low) & (key < high) ? x[j] : broadcast(-kInfinity<T>);
+  }
+
+  void finish_row_in_memory(int i, std::int64_t begin, std::int64_t end) {
+    const std::int64_t low = larger(lines_[i].own.first, begin), high = smaller(lines_[i].own.last, end);
+    if (low < high) finish_scores<T>(task_, s_.rows[strip_ + i], scale_.factor, first_, low, high, s_.scores + i * s_.stride, nullptr, s_.bytes);
+  }
+
+  // Raises the reference of a row with a score beyond its limit: what is summed with the old one is multiplied by exp(old - new).
+  __attribute__((noinline)) void raise(int i, std::int64_t begin, std::int64_t end) {
+    const std::int64_t index = strip_ + i;
+    T *x = s_.scores + i * s_.stride, *sums = s_.sums + index * kWidth;
+    const T largest = largest_of(x, begin, end);
+    if (!(largest > s_.limit[index])) return;
+    const bool empty = s_.limit[index] == -kInfinity<T>;
+    const T factor = empty ? T{0} : exp_of_negative<T>(broadcast(s_.reference[index] - largest), unit_)[0];
+    s_.reference[index] = largest;
+    s_.limit[index] = largest + kSlack;
+    store_vector<T>(load_vector(sums) * factor, sums);
+    for (std::int64_t s = begin_; s < begin; s += kWidth) store_vector<T>(load_vector(x + s) * factor, x + s);
+    factor_[i] *= factor;
   }
 
   // NaN and infinities of v, to the rows that have these keys and to no other.
-  void add_spoilt_values(std::int64_t first, std::int64_t strip, int rows) {
+  void add_spoilt_values(int rows) {
     for (int i = 0; i < rows; ++i) {
-      const Span own = part(strip + i, first);
+      const Span& own = lines_[i].own;
       const T* p = s_.scores + i * s_.stride;
       for (std::int64_t s = own.first; s < own.last; ++s) {
-        if (!masks_keep(task_, s_.rows[strip + i], first + s)) continue;
+        if (!masks_keep(task_, s_.rows[strip_ + i], first_ + s)) continue;
         with_storage<T>(task_.dtype, task_.v.data, [&](auto* data) {
-          add_spoilt<T>(data + (first + s) * task_.v.row, task_.v.column, task_.v_width, p[s], s_.o + (strip + i) * s_.v_padded);
+          add_spoilt<T>(data + (first_ + s) * task_.v.row, task_.v.column, task_.v_width, p[s], s_.o + (strip_ + i) * s_.v_padded);
         });
       }
     }
   }
 
-  // The softmax of a strip over one key block: from products to probabilities relative to exp(largest), zero outside of a row's own keys.
-  // `factor` becomes what the sums so far are to be multiplied with. The rows go through each step together, so that the latency of a row's
-  // reduction is hidden behind the others.
-  void soften_strip(std::int64_t first, std::int64_t strip, int rows, Span keys, T (&factor)[kSlots]) {
-    T reference[kSlots], left = scale_.factor;
-    for (int i = 0; i < kSlots; ++i) reference[i] = factor[i] = 0;
-    for (int i = 0; i < rows; ++i) {
-      const std::int64_t index = strip + i;
-      const Span own = part(index, first);
-      T *x = s_.scores + i * s_.stride, old = s_.largest[index], block = -kInfinity<T>;
-      if (!own.empty()) {
-        left = finish_scores<T>(task_, s_.rows[index], scale_.factor, first, own.first, own.last, x, nullptr, s_.bytes);
-        block = largest_of(x, own.first / kWidth * kWidth, round_up(own.last, kWidth));
-      }
-      const T largest = s_.largest[index] = old > block ? old : block;
-      // A row without a finite score so far: exp(-infinity - 0) = 0, and a NaN stays one.
-      reference[i] = largest == -kInfinity<T> ? T{0} : largest;
-      factor[i] = old - reference[i];
-    }
-    const ExpFactor<T>& unit = scale_.exp(left);
-    for (int i = 0; i < kSlots; i += kWidth) store_vector<T>(exp_of_negative<T>(load_vector(factor + i), unit), factor + i);
-    for (int i = 0; i < rows; ++i) {
-      const std::int64_t index = strip + i;
-      const Span own = part(index, first);
-      T* x = s_.scores + i * s_.stride;
-      std::int64_t begin = keys.last, end = keys.last;
-      if (!own.empty()) {
-        const T sum = exponentiate(x, own.first / kWidth * kWidth, round_up(own.last, kWidth), reference[i], unit);
-        s_.sum[index] = s_.sum[index] * factor[i] + sum;
-        if (task_.dropout) drop(s_.rows[index], first, own, x);
-        begin = own.first, end = own.last;
-      }
-      for (std::int64_t s = keys.first; s < begin; ++s) x[s] = 0;
-      for (std::int64_t s = end; s < keys.last; ++s) x[s] = 0;
-    }
-  }
-
-  void drop(const Row& row, std::int64_t first, Span own, T* x) {
-    const std::uint8_t* keep = keep_bytes(task_, row, first, own.first, own.last, s_.bytes);
-    for (std::int64_t i = own.first; i < own.last; ++i) x[i] = keep[i] != 0 ? x[i] : T{0};
+  void drop(int i) {
+    const Span& own = lines_[i].own;
+    if (own.empty()) return;
+    const std::uint8_t* keep = keep_bytes(task_, s_.rows[strip_ + i], first_, own.first, own.last, s_.bytes);
+    T* x = s_.scores + i * s_.stride;
+    for (std::int64_t s = own.first; s < own.last; ++s) x[s] = keep[s] != 0 ? x[s] : T{0};
   }
 
   // out = o / l and lse = m + log l; a row without a finite score is zero and -infinity.
@@ -202,22 +325,22 @@ class Forward {
       const Row& r = s_.rows[i];
       const std::int64_t offset = r.head * task_.out.head + r.query * task_.out.row;
       T* o = s_.o + i * s_.v_padded;
-      if (s_.sum[i] == 0) clear(o, 0, s_.v_padded);
-      const T divisor = s_.sum[i] == 0 ? T{1} : s_.sum[i] / static_cast<T>(task_.dropout_scale);
+      const T sum = s_.limit[i] = sum_of_lanes<T>(load_vector(s_.sums + i * kWidth));
+      if (sum == 0) clear(o, 0, s_.v_padded);
+      const T divisor = sum == 0 ? T{1} : sum / static_cast<T>(task_.dropout_scale);
       const bool direct = task_.dtype == kOwnStorage && task_.out.column == 1 && task_.v_width % kWidth == 0;
       T* to = direct ? static_cast<T*>(task_.out.data) + offset : o;
       divide_row(o, divisor, to);
       if (!direct) narrow_row<T>(task_.dtype, o, task_.v_width, T{1}, task_.out.data, offset, task_.out.column);
     }
     if (task_.lse.data == nullptr) return;
-    const bool natural = task_.softcap > 0 || task_.bias.data != nullptr;  // what finish_scores() left
     for (std::int64_t i = 0; i < task_.rows; i += kWidth) {
-      const Vector<T> sum = load_vector(s_.sum + i), largest = load_vector(s_.largest + i);
-      store_vector<T>(sum == T{0} ? broadcast(-kInfinity<T>) : largest * (natural ? T{1} : scale_.factor) + log<T>(sum), s_.sum + i);
+      const Vector<T> sum = load_vector(s_.limit + i), reference = load_vector(s_.reference + i);
+      store_vector<T>(sum == T{0} ? broadcast(-kInfinity<T>) : reference * unit_.factor + log<T>(sum), s_.limit + i);
     }
     for (std::int64_t i = 0; i < task_.rows; ++i) {
       const Row& r = s_.rows[i];
-      static_cast<T*>(task_.lse.data)[r.head * task_.lse.head + r.query * task_.lse.row] = s_.sum[i];
+      static_cast<T*>(task_.lse.data)[r.head * task_.lse.head + r.query * task_.lse.row] = s_.limit[i];
     }
   }
 
@@ -232,9 +355,18 @@ class Forward {
 
   const ForwardTask& task_;
   const ScoreScale<T> scale_;
+  const ExpFactor<T> unit_;
+  const int strip_rows_;
+  bool in_registers_ = true;   // bias and masks are applied there, where their vectors exist
   Scratch<T> s_;
+  const T *q_ = nullptr, *v_ = nullptr;  // of the block of rows; of the block of keys
+  std::int64_t q_stride_ = 0;
   Span whole_{0, 0};
   bool finite_ = true;
+  // Of the key block and strip at hand:
+  std::int64_t first_ = 0, strip_ = 0, begin_ = 0;
+  Line lines_[kMostStripRows];
+  T factor_[kMostStripRows];  // what the sums of earlier key blocks are to be multiplied with
 };
 
 template <class T>

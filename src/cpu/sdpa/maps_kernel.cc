@@ -41,7 +41,7 @@ class Maps {
 
   void run() {
     with_storage<T>(task_.dtype, task_.k.data, [&](auto* data) {
-      pack_transposed<T>(data, task_.k.row, task_.k.column, static_cast<int>(task_.keys), task_.qk_width, s_.lines, s_.k);
+      pack_transposed<T>(data, task_.k.row, task_.k.column, static_cast<int>(task_.keys), task_.qk_width, T{1}, s_.lines, s_.k);
     });
     for (std::int64_t strip = 0; strip < task_.count; strip += kStripRows) {
       const int rows = static_cast<int>(smaller(kStripRows, task_.count - strip));

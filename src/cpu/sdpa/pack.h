@@ -12,9 +12,10 @@ namespace {
 template <class T>
 inline constexpr int kPanelKeys = kTileVectors * kLanes<T>;  // one tile's width
 
-// Rows first, ... of a [rows, width] tensor as panels [panel, width, kPanelKeys], zero beyond `count`. `lines` holds kLanes rows of `width`.
+// Rows first, ... of a [rows, width] tensor times factor as panels [panel, width, kPanelKeys], zero beyond `count`. `lines` holds kLanes
+// rows of `width`.
 template <class T, class Storage>
-void pack_transposed(const Storage* from, std::int64_t row_stride, std::int64_t column_stride, int count, std::int64_t width, T* lines, T* panels) {
+void pack_transposed(const Storage* from, std::int64_t row_stride, std::int64_t column_stride, int count, std::int64_t width, T factor, T* lines, T* panels) {
   constexpr int kWidth = kLanes<T>, kPanel = kPanelKeys<T>;
   for (int key = 0; key < count; key += kWidth) {
     const T* rows[kWidth];
@@ -33,9 +34,9 @@ void pack_transposed(const Storage* from, std::int64_t row_stride, std::int64_t 
     }
     T* to = panels + key / kPanel * (width * kPanel) + key % kPanel;
     std::int64_t d = 0;
-    for (; d + kWidth <= width; d += kWidth) transpose<T>(rows, d, to + d * kPanel, kPanel);
+    for (; d + kWidth <= width; d += kWidth) transpose<T>(rows, d, factor, to + d * kPanel, kPanel);
     for (; d < width; ++d) {
-      for (int i = 0; i < kWidth; ++i) to[d * kPanel + i] = rows[i][d];
+      for (int i = 0; i < kWidth; ++i) to[d * kPanel + i] = rows[i][d] * factor;
     }
   }
 }
@@ -65,6 +66,21 @@ bool copy_rows(const Storage* from, std::int64_t row_stride, std::int64_t column
     for (; d < padded; ++d) line[d] = 0;
   }
   return sum_of_lanes<T>(spoilt) + spoilt_rest == 0;
+}
+
+// Whether every element of contiguous rows is finite.
+template <class T>
+bool all_finite(const T* from, std::int64_t count) {
+  constexpr int kWidth = kLanes<T>;
+  Vector<T> spoilt[4] = {};
+  T spoilt_rest = 0;
+  std::int64_t i = 0;
+  for (; i + 4 * kWidth <= count; i += 4 * kWidth) {
+#pragma GCC unroll 4
+    for (int j = 0; j < 4; ++j) spoilt[j] += load_vector(from + i + j * kWidth) * T{0};
+  }
+  for (; i < count; ++i) spoilt_rest += from[i] * T{0};
+  return sum_of_lanes<T>(spoilt[0] + spoilt[1] + spoilt[2] + spoilt[3]) + spoilt_rest == 0;
 }
 
 // Zero in place of what is not finite: 0 * NaN would reach the rows that do not have it. Who has it adds it by itself.

@@ -29,8 +29,8 @@ POLYHEAD_INLINE T exponentiate(T* x, std::int64_t begin, std::int64_t end, T ref
   for (; begin + kTogether * kWidth <= end; begin += kTogether * kWidth) {
     Vector<T> p[kTogether];
 #pragma GCC unroll 4
-    for (int i = 0; i < kTogether; ++i) p[i] = load_vector(x + begin + i * kWidth) - reference;
-    exp_of_negative<T, kTogether>(p, factor);
+    for (int i = 0; i < kTogether; ++i) p[i] = load_vector(x + begin + i * kWidth);
+    exp_of_difference<kTogether>(p, reference, factor);
 #pragma GCC unroll 4
     for (int i = 0; i < kTogether; ++i) {
       store_vector<T>(p[i], x + begin + i * kWidth);
@@ -38,9 +38,10 @@ POLYHEAD_INLINE T exponentiate(T* x, std::int64_t begin, std::int64_t end, T ref
     }
   }
   for (; begin < end; begin += kWidth) {
-    const Vector<T> p = exp_of_negative<T>(load_vector(x + begin) - reference, factor);
-    total += p;
-    store_vector<T>(p, x + begin);
+    Vector<T> p[1] = {load_vector(x + begin)};
+    exp_of_difference<1>(p, reference, factor);
+    total += p[0];
+    store_vector<T>(p[0], x + begin);
   }
   return sum_of_lanes<T>(total);
 }
