@@ -31,6 +31,8 @@ class Tensor {
   static Tensor of(const Shape& shape, std::initializer_list<T> values) {
     return of<T>(shape, std::span<const T>(values.begin(), values.size()));
   }
+  // Elements have no value yet: for results that are written whole.
+  static Tensor uninitialised(DType dtype, const Shape& shape);
   // Memory that `owner` keeps alive.
   static Tensor share(TensorView view, std::shared_ptr<void> owner);
   // Who keeps the memory alive: Tensor::share(t.view().slice(0, 0, 2), t.owner()) is another tensor on the memory of t.

@@ -19,6 +19,7 @@
   void gemm_pack(const GemmTask& task, const PackedColumns& b, Range panels, Range terms); \
   std::int64_t gemm_scratch(const GemmTask& task, std::int64_t rows, std::int64_t terms);  \
   void gemm_multiply(const GemmTask& task, const GemmBlock& block, void* scratch);         \
+  const Curves& curves();                                                                  \
   double fused_operations(std::int64_t rounds);                                            \
   }
 #include "cpu/isa_rows.h"
@@ -32,7 +33,7 @@ namespace {
   KernelSet{#name, needs,                                                                                                                    \
             {name::sdpa_forward_scratch, name::sdpa_forward, name::sdpa_backward_scratch, name::sdpa_backward, name::attention_maps_scratch, \
              name::attention_maps},                                                                                                          \
-            {name::gemm_panel_columns, name::gemm_pack, name::gemm_scratch, name::gemm_multiply}, name::fused_operations},
+            {name::gemm_panel_columns, name::gemm_pack, name::gemm_scratch, name::gemm_multiply}, name::curves, name::fused_operations},
 constexpr KernelSet kSets[] = {
 #include "cpu/isa_rows.h"
 };

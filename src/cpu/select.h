@@ -5,6 +5,7 @@
 #include <string>
 #include <string_view>
 
+#include "cpu/elementwise/kernels.h"
 #include "cpu/gemm/kernels.h"
 #include "cpu/sdpa/kernels.h"
 #include "polyhead/device.h"
@@ -17,6 +18,7 @@ struct KernelSet {
   std::string_view needs;  // names of InstructionSet, a space between
   SdpaKernels sdpa;
   GemmKernels gemm;
+  const Curves& (*curves)();
   double (*fused_operations)(std::int64_t rounds);  // for benchmarks: what multiplications alone reach
 };
 

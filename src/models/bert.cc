@@ -85,7 +85,7 @@ void BertEncoder::forward(const BertInput& given, const BertOutput& output, cons
   require_separate(kOperation, outputs, inputs);
   nn::require_parameters_separate(kOperation, {outputs[0], outputs[1], outputs[2]}, *this);
 
-  Tensor embedding_sum(config.dtype, shape), x(config.dtype, shape);
+  Tensor embedding_sum = Tensor::uninitialised(config.dtype, shape), x = Tensor::uninitialised(config.dtype, shape);
   words.forward(input.ids, embedding_sum, nn::Write::replace, options.executor);
   positions.forward(Positions(length).expand(ids), embedding_sum, nn::Write::add, options.executor);
   segments.forward(input.segments, embedding_sum, nn::Write::add, options.executor);
@@ -97,7 +97,7 @@ void BertEncoder::forward(const BertInput& given, const BertOutput& output, cons
   if (saved != nullptr) *saved = Saved{.input = input, .embedding_sum = std::move(embedding_sum)};
   for (std::int64_t i = 0; i < count; ++i) {
     EncoderLayer::Saved of_layer;
-    Tensor y(config.dtype, shape);
+    Tensor y = Tensor::uninitialised(config.dtype, shape);
     layers[static_cast<std::size_t>(i)].forward(x, y, attention, saved != nullptr || output.attentions ? &of_layer : nullptr);
     if (output.attentions) {
       SdpaOptions sdpa = of_layer.attention.sdpa;

@@ -32,7 +32,8 @@ void EncoderLayer::forward(ConstTensorView x, TensorView y, const nn::AttentionO
   require_separate(kOperation, {"y", y}, {{"x", x}});
   nn::require_parameters_separate(kOperation, {{"y", y}}, *this);
 
-  Tensor attention_sum(dtype, x.shape()), attended(dtype, x.shape()), output_sum(dtype, x.shape());
+  const auto like_x = [&] { return Tensor::uninitialised(dtype, x.shape()); };
+  Tensor attention_sum = like_x(), attended = like_x(), output_sum = like_x();
   attention.forward({.query = x}, attention_sum, options, saved != nullptr ? &saved->attention : nullptr);
   nn::add(x, attention_sum, options.executor);
   attention_norm.forward(attention_sum, attended, options.executor);
@@ -59,7 +60,8 @@ void EncoderLayer::backward(const Saved& saved, ConstTensorView d_y, TensorView 
   if (grads != nullptr) nn::require_gradients(kOperation, *this, *grads, {{"x", x}, {"d_y", d_y}}, {"d_x", d_x});
 
   // Each sum hands its gradient to both of its terms.
-  Tensor d_output_sum(dtype, shape), d_attended(dtype, shape), d_attention_sum(dtype, shape);
+  const auto like_x = [&] { return Tensor::uninitialised(dtype, shape); };
+  Tensor d_output_sum = like_x(), d_attended = like_x(), d_attention_sum = like_x();
   output_norm.backward(saved.output_sum, d_y, d_output_sum, grads != nullptr ? &grads->output_norm : nullptr, nn::Write::replace, executor);
   copy(d_output_sum, d_attended);
   feed_forward.backward(saved.attended, saved.feed_forward, d_output_sum, d_attended, grads != nullptr ? &grads->feed_forward : nullptr,

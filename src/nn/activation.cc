@@ -4,6 +4,7 @@
 #include <numbers>
 
 #include "core/parallel.h"
+#include "cpu/select.h"
 #include "nn/check.h"
 #include "nn/rows.h"
 
@@ -28,7 +29,9 @@ struct Logistic {
   A value, slope;
 };
 
+// Each function: value(x), backward(x, d_y), and which of the kernels computes it for float32.
 struct Relu {
+  static constexpr cpu::Curve cpu::Curves::*kKernel = nullptr;
   template <class A>
   static A value(A x) { return x < 0 ? A{0} : x; }
   template <class A>
@@ -36,6 +39,7 @@ struct Relu {
 };
 
 struct Gelu {
+  static constexpr cpu::Curve cpu::Curves::*kKernel = &cpu::Curves::gelu;
   // The normal distribution by erfc: 1 + erf would cancel for negative x.
   template <class A>
   static A cumulative(A x) { return std::erfc(-x / std::numbers::sqrt2_v<A>) / 2; }
@@ -50,6 +54,7 @@ struct Gelu {
 
 // (1 + tanh(u)) / 2 is the logistic function of 2u.
 struct GeluTanh {
+  static constexpr cpu::Curve cpu::Curves::*kKernel = &cpu::Curves::gelu_tanh;
   template <class A>
   static constexpr A kFactor = 2 * std::numbers::sqrt2_v<A> * std::numbers::inv_sqrtpi_v<A>;
   template <class A>
@@ -69,6 +74,7 @@ struct GeluTanh {
 
 // In float64: one rounding instead of three, which a gate's gradient over many rows would show.
 struct Sigmoid {
+  static constexpr cpu::Curve cpu::Curves::*kKernel = &cpu::Curves::sigmoid;
   template <class A>
   static double value(A x) {
     return Logistic<double>(x).value;
@@ -78,6 +84,7 @@ struct Sigmoid {
 };
 
 struct Tanh {
+  static constexpr cpu::Curve cpu::Curves::*kKernel = &cpu::Curves::tanh;
   template <class A>
   static A value(A x) { return std::tanh(x); }
   template <class A>
@@ -138,6 +145,12 @@ void activate(Activation activation, ConstTensorView x_view, TensorView y_view, 
     dispatch_activation(activation, [&](auto function) {
       parallel_for(x.count(), row_grain(width, kNanoseconds), executor, [&](std::int64_t first, std::int64_t last) {
         for (std::int64_t row = first; row < last; ++row) {
+          if constexpr (std::is_same_v<T, float> && decltype(function)::kKernel != nullptr) {
+            if (x.contiguous() && y.contiguous()) {
+              (cpu::current_kernels().curves().*decltype(function)::kKernel).value(width, &x.at(row, 0), &y.at(row, 0));
+              continue;
+            }
+          }
           for (std::int64_t e = 0; e < width; ++e) y.at(row, e) = store<T>(function.value(load(x.at(row, e))));
         }
       });
@@ -161,6 +174,12 @@ void activate_backward(Activation activation, ConstTensorView x_view, ConstTenso
     dispatch_activation(activation, [&](auto function) {
       parallel_for(x.count(), row_grain(width, 2 * kNanoseconds), executor, [&](std::int64_t first, std::int64_t last) {
         for (std::int64_t row = first; row < last; ++row) {
+          if constexpr (std::is_same_v<T, float> && decltype(function)::kKernel != nullptr) {
+            if (x.contiguous() && d_y.contiguous() && d_x.contiguous()) {
+              (cpu::current_kernels().curves().*decltype(function)::kKernel).backward(width, &x.at(row, 0), &d_y.at(row, 0), add, &d_x.at(row, 0));
+              continue;
+            }
+          }
           for (std::int64_t e = 0; e < width; ++e) {
             T& target = d_x.at(row, e);
             const auto slope = function.backward(load(x.at(row, e)), load(d_y.at(row, e)));

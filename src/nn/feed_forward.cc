@@ -47,14 +47,14 @@ void FeedForward::forward(ConstTensorView x, TensorView y, Saved* saved, Executo
   require_shape(kOperation, {"y", y}, with_width(x.shape(), output.out_width()));
   require_separate(kOperation, {"y", y}, {{"x", x}});
   require_parameters_separate(kOperation, {{"y", y}}, *this);
-  Tensor before(dtype, with_width(x.shape(), hidden.out_width()));
+  Tensor before = Tensor::uninitialised(dtype, with_width(x.shape(), hidden.out_width()));
   hidden.forward(x, before, executor);
   if (saved == nullptr) {
     activate(activation, before, before, executor);
     output.forward(before, y, executor);
     return;
   }
-  Tensor after(dtype, before.shape());
+  Tensor after = Tensor::uninitialised(dtype, before.shape());
   activate(activation, before, after, executor);
   output.forward(after, y, executor);
   saved->hidden = std::move(before);
@@ -79,11 +79,11 @@ void FeedForward::backward(ConstTensorView x, const Saved& saved, ConstTensorVie
     require_exactly(kOperation, {"x", x}, x_shape, dtype);
     require_gradients(kOperation, *this, *grads, {{"x", x}, {"d_y", d_y}, {"saved.hidden", saved.hidden}}, {"d_x", d_x});
   }
-  Tensor d_hidden(dtype, saved.hidden.shape());
+  Tensor d_hidden = Tensor::uninitialised(dtype, saved.hidden.shape());
   if (grads == nullptr) {
     output.backward({}, d_y, d_hidden, nullptr, Write::replace, executor);
   } else {
-    Tensor after(dtype, saved.hidden.shape());
+    Tensor after = Tensor::uninitialised(dtype, saved.hidden.shape());
     activate(activation, saved.hidden, after, executor);
     output.backward(after, d_y, d_hidden, &grads->output, Write::replace, executor);
   }

@@ -52,7 +52,8 @@ View positions_last(const View& x, int axis) { return x.move_axis(axis, -2); }
 
 // A projected key or value: the linear map of the S positions, then the learned one, then zeros.
 Tensor project_keys(const Linear& map, ConstTensorView x, const Tensor& learned, const AttentionShapes& shapes, Executor* executor) {
-  Tensor projected(map.weight.dtype(), with_extents(shapes.key, shapes.axis, shapes.keys + shapes.added_keys, map.out_width()));
+  const Shape shape = with_extents(shapes.key, shapes.axis, shapes.keys + shapes.added_keys, map.out_width());
+  Tensor projected = shapes.added_keys > 0 ? Tensor(map.weight.dtype(), shape) : Tensor::uninitialised(map.weight.dtype(), shape);
   map.forward(x, projected.view().slice(shapes.axis, 0, shapes.keys), executor);
   if (learned) {
     const TensorView slot = projected.view().slice(shapes.axis, shapes.keys, shapes.keys + 1);
@@ -95,14 +96,14 @@ void MultiHeadAttention::forward(const AttentionInput& input, TensorView out, co
   const ConstTensorView key = input.key ? input.key : input.query, value = input.value ? input.value : key;
   const Mask mask = pair_mask(kOperation, options.mask, shapes);
   if (config.global_query == GlobalQuery::off) {
-    s.q = Tensor(config.dtype, with_extents(shapes.query, shapes.axis, shapes.queries, q.out_width()));
+    s.q = Tensor::uninitialised(config.dtype, with_extents(shapes.query, shapes.axis, shapes.queries, q.out_width()));
     q.forward(input.query, s.q, options.executor);
   } else {
-    s.query_mean = Tensor(config.dtype, with_extents(shapes.query, shapes.axis, 1, config.query_width));
+    s.query_mean = Tensor::uninitialised(config.dtype, with_extents(shapes.query, shapes.axis, 1, config.query_width));
     s.mean_positions = mean_positions(config, shapes, mask);
     reduce_positions(positions_last(input.query, shapes.axis), s.mean_positions, Reduce::mean,
                      positions_last(s.query_mean.view(), shapes.axis), options.executor);
-    s.q = Tensor(config.dtype, with_extents(shapes.query, shapes.axis, 1, q.out_width()));
+    s.q = Tensor::uninitialised(config.dtype, with_extents(shapes.query, shapes.axis, 1, q.out_width()));
     q.forward(s.query_mean, s.q, options.executor);
   }
   s.k = project_keys(k, key, bias_k, shapes, options.executor);
@@ -129,9 +130,9 @@ void MultiHeadAttention::forward(const AttentionInput& input, TensorView out, co
     }
   }
 
-  s.attended = Tensor(config.dtype, merged_shape(config, shapes));
+  s.attended = Tensor::uninitialised(config.dtype, merged_shape(config, shapes));
   s.attended_heads = split_heads(ConstTensorView(s.attended), shapes.axis, config.heads);
-  s.lse = Tensor(accumulation_dtype(config.dtype), s.q_heads.shape().first(s.q_heads.rank() - 1));
+  s.lse = Tensor::uninitialised(accumulation_dtype(config.dtype), s.q_heads.shape().first(s.q_heads.rank() - 1));
   SdpaOptions sdpa = s.sdpa;
   sdpa.executor = options.executor;  // which may be gone when s is read again
   sdpa_forward(
@@ -140,10 +141,10 @@ void MultiHeadAttention::forward(const AttentionInput& input, TensorView out, co
 
   Tensor gated;
   if (config.gate == Gate::sigmoid) {
-    s.gate = Tensor(config.dtype, with_extents(shapes.query, shapes.axis, shapes.positions, gate.out_width()));
+    s.gate = Tensor::uninitialised(config.dtype, with_extents(shapes.query, shapes.axis, shapes.positions, gate.out_width()));
     gate.forward(input.query, s.gate, options.executor);
     activate(Activation::sigmoid, s.gate, s.gate, options.executor);
-    gated = Tensor(config.dtype, s.gate.shape());
+    gated = Tensor::uninitialised(config.dtype, s.gate.shape());
     multiply(s.attended, s.gate, gated, options.executor);
   }
   const ConstTensorView merged = gated ? ConstTensorView(gated) : ConstTensorView(s.attended);
@@ -184,25 +185,25 @@ void MultiHeadAttention::backward(const MultiHeadAttentionSaved& s, ConstTensorV
   // out = output(attended * gate)
   Tensor d_merged, gated;
   if (config.gate == Gate::sigmoid) {
-    gated = Tensor(config.dtype, s.gate.shape());
+    gated = Tensor::uninitialised(config.dtype, s.gate.shape());
     multiply(s.attended, s.gate, gated, executor);
   }
   if (config.output == OutputMap::linear) {
     const ConstTensorView merged = gated ? ConstTensorView(gated) : ConstTensorView(s.attended);
-    d_merged = Tensor(config.dtype, merged.shape());
+    d_merged = Tensor::uninitialised(config.dtype, merged.shape());
     output.backward(merged, d_out, d_merged, part(&MultiHeadAttention::output), Write::replace, executor);
   } else {
     d_merged = Tensor::copy_of(d_out);
   }
   Tensor d_gate, d_attended;
   if (config.gate == Gate::sigmoid) {
-    d_gate = Tensor(config.dtype, s.gate.shape());
+    d_gate = Tensor::uninitialised(config.dtype, s.gate.shape());
     sigmoid_backward(s.gate, s.attended, d_merged, d_gate, executor);
     multiply(d_merged, s.gate, d_merged, executor);
     if (s.attended.shape() == d_merged.shape()) {
       d_attended = std::move(d_merged);
     } else {  // every position was gated from the one global query
-      d_attended = Tensor(config.dtype, s.attended.shape());
+      d_attended = Tensor::uninitialised(config.dtype, s.attended.shape());
       reduce_positions(positions_last(ConstTensorView(d_merged), shapes.axis), {}, Reduce::sum,
                        positions_last(d_attended.view(), shapes.axis), executor);
     }
@@ -211,7 +212,8 @@ void MultiHeadAttention::backward(const MultiHeadAttentionSaved& s, ConstTensorV
   }
 
   // attended = sdpa(q, k, v)
-  Tensor d_q(config.dtype, s.q.shape()), d_k(config.dtype, s.k.shape()), d_v(config.dtype, s.v.shape()), d_padded_bias;
+  Tensor d_q = Tensor::uninitialised(config.dtype, s.q.shape()), d_k = Tensor::uninitialised(config.dtype, s.k.shape());
+  Tensor d_v = Tensor::uninitialised(config.dtype, s.v.shape()), d_padded_bias;
   TensorView d_bias = pair_bias(kOperation, gradients.bias, shapes);
   if (d_bias && s.padded_bias) {
     d_padded_bias = Tensor(config.dtype, s.padded_bias.shape());
@@ -240,7 +242,7 @@ void MultiHeadAttention::backward(const MultiHeadAttentionSaved& s, ConstTensorV
   if (config.global_query == GlobalQuery::off) {
     q.backward(input.query, d_q, d_query, part(&MultiHeadAttention::q), Write::replace, executor);
   } else {
-    Tensor d_mean(config.dtype, s.query_mean.shape());
+    Tensor d_mean = Tensor::uninitialised(config.dtype, s.query_mean.shape());
     q.backward(s.query_mean, d_q, d_mean, part(&MultiHeadAttention::q), Write::replace, executor);
     if (d_query) {
       spread_mean(positions_last(ConstTensorView(d_mean), shapes.axis), s.mean_positions, positions_last(d_query, shapes.axis), executor);

@@ -18,6 +18,7 @@ class Rows {
         step_(view.stride(-1)) {}
 
   std::int64_t count() const { return rows_.count(); }
+  bool contiguous() const { return step_ == 1; }  // within a row
   T& at(std::int64_t row, std::int64_t column) const { return data_[rows_[row] + column * step_]; }
 
  private:

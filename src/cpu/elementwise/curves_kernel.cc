@@ -1,0 +1,114 @@
+// sigmoid, tanh and both GELUs (Hendrycks and Gimpel 2016) of float32, computed in float64 lanes: one rounding instead of three or four, which
+// a gate's gradient over many rows would show, and still ten times as fast as the C library one by one.
+#include "cpu/elementary.h"
+#include "cpu/elementwise/kernels.h"
+
+namespace polyhead::cpu::POLYHEAD_ISA {
+namespace {
+
+using Lanes = Vector<double>;
+constexpr int kCount = kLanes<double>;
+typedef float Narrow __attribute__((vector_size(POLYHEAD_VECTOR_BYTES / 2), aligned(alignof(float)), may_alias));
+
+POLYHEAD_INLINE Lanes magnitude(Lanes x) { return x < 0.0 ? -x : x; }
+POLYHEAD_INLINE Lanes exp_below_one(Lanes x) { return exp_of_negative<double>(x, ExpFactor<double>(1)); }
+
+// 1 / (1 + exp(-x)) and its derivative without overflow or cancellation: exp is taken of -|x| only.
+struct Logistic {
+  POLYHEAD_INLINE explicit Logistic(Lanes x) {
+    const Lanes small = exp_below_one(-magnitude(x)), inverse = 1.0 / (small + 1.0);
+    value = (x < 0.0 ? small : broadcast(1.0)) * inverse;
+    slope = small * inverse * inverse;
+  }
+  Lanes value, slope;
+};
+
+struct Sigmoid {
+  static POLYHEAD_INLINE Lanes value(Lanes x) { return Logistic(x).value; }
+  static POLYHEAD_INLINE Lanes slope(Lanes x) { return Logistic(x).slope; }
+};
+
+struct Tanh {
+  static POLYHEAD_INLINE Lanes value(Lanes x) { return tanh<double>(x); }
+  static POLYHEAD_INLINE Lanes slope(Lanes x) { return Logistic(x * 2.0).slope * 4.0; }
+};
+
+// The normal distribution at x: exp(-z^2) and half of erfc(z) = exp(-z^2) P((z - 3)/(z + 3)) / (1 + 2 z), z = |x| / sqrt 2. P is minimax:
+// relative error 4e-9, a fifteenth of a float32's rounding, for negative x too, where 1 + erf would cancel.
+struct Normal {
+  POLYHEAD_INLINE explicit Normal(Lanes x) {
+    constexpr double kP[] = {1.253008056125129,    -0.13562106800522788,   -0.047562144147475324, 0.12964407911227388,
+                             -0.11927538086053333, 0.06831679493925781,    -0.023763274339911454, 0.0024985459671970026,
+                             0.0018747284391560748, -0.0007258424038308838, -9.240323450321454e-05, 7.707618283603657e-05};
+    constexpr double kSqrtHalf = 0.7071067811865476, kMost = 28;  // exp(-28^2) is 0
+    const Lanes all = magnitude(x) * kSqrtHalf, z = all > kMost ? broadcast(kMost) : all, p = (z - 3.0) / (z + 3.0);
+    Lanes sum = broadcast(kP[11]);
+#pragma GCC unroll 16
+    for (int i = 10; i >= 0; --i) sum = sum * p + kP[i];
+    bell = exp_below_one(-z * z);
+    const Lanes tail = bell * sum * 0.5 / (z * 2.0 + 1.0);
+    cumulative = x < 0.0 ? tail : 1.0 - tail;
+  }
+  Lanes bell, cumulative;
+};
+
+struct Gelu {
+  static POLYHEAD_INLINE Lanes value(Lanes x) { return x * Normal(x).cumulative; }
+  static POLYHEAD_INLINE Lanes slope(Lanes x) {
+    constexpr double kDensity = 0.3989422804014327;  // 1 / sqrt(2 pi)
+    const Normal normal(x);
+    return normal.cumulative + x * normal.bell * kDensity;
+  }
+};
+
+// (1 + tanh(u)) / 2 is the logistic function of 2u.
+struct GeluTanh {
+  static constexpr double kFactor = 1.5957691216057308, kCubic = 0.044715;  // 2 sqrt(2 / pi)
+  static POLYHEAD_INLINE Lanes twice_u(Lanes x) { return (x + x * x * x * kCubic) * kFactor; }
+  static POLYHEAD_INLINE Lanes value(Lanes x) { return x * Logistic(twice_u(x)).value; }
+  static POLYHEAD_INLINE Lanes slope(Lanes x) {
+    const Logistic step(twice_u(x));
+    const Lanes bend = x * step.slope * kFactor * (x * x * (3 * kCubic) + 1.0);
+    return step.value + (step.slope == 0.0 ? Lanes{} : bend);  // 0 times an overflow far out
+  }
+};
+
+// f(first, how many) for whole groups of lanes, and what is left through buffers of a group.
+POLYHEAD_INLINE Lanes widen_lanes(const float* x, std::int64_t left) {
+  if (left >= kCount) return __builtin_convertvector(*reinterpret_cast<const Narrow*>(x), Lanes);
+  Lanes wide{};
+  for (std::int64_t i = 0; i < left; ++i) wide[i] = x[i];
+  return wide;
+}
+POLYHEAD_INLINE void narrow_lanes(Lanes x, std::int64_t left, float* to) {
+  if (left >= kCount) {
+    *reinterpret_cast<Narrow*>(to) = __builtin_convertvector(x, Narrow);
+    return;
+  }
+  for (std::int64_t i = 0; i < left; ++i) to[i] = static_cast<float>(x[i]);
+}
+
+template <class F>
+void value(std::int64_t count, const float* x, float* y) {
+  for (std::int64_t i = 0; i < count; i += kCount) narrow_lanes(F::value(widen_lanes(x + i, count - i)), count - i, y + i);
+}
+
+template <class F>
+void backward(std::int64_t count, const float* x, const float* d_y, bool add, float* d_x) {
+  for (std::int64_t i = 0; i < count; i += kCount) {
+    const Lanes d = F::slope(widen_lanes(x + i, count - i)) * widen_lanes(d_y + i, count - i);
+    narrow_lanes(add ? d + widen_lanes(d_x + i, count - i) : d, count - i, d_x + i);
+  }
+}
+
+template <class F>
+constexpr Curve kCurve{value<F>, backward<F>};
+
+}  // namespace
+
+const Curves& curves() {
+  static constexpr Curves kAll{kCurve<Sigmoid>, kCurve<Tanh>, kCurve<Gelu>, kCurve<GeluTanh>};
+  return kAll;
+}
+
+}  // namespace polyhead::cpu::POLYHEAD_ISA

@@ -1,0 +1,113 @@
+// The kernels' functions against the C library's, in float64, through every instruction set that the processor has.
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <limits>
+#include <numbers>
+#include <vector>
+
+#include "cpu/select.h"
+#include "support/random.h"
+
+namespace polyhead::test {
+namespace {
+
+struct Function {
+  const char* name;
+  cpu::Curve cpu::Curves::*curve;
+  double (*value)(double x);
+  double (*slope)(double x);
+};
+
+double logistic(double x) { return 1 / (1 + std::exp(-x)); }
+double cumulative(double x) { return std::erfc(-x / std::numbers::sqrt2) / 2; }
+double twice_u(double x) { return 2 * std::sqrt(2 / std::numbers::pi) * (x + 0.044715 * x * x * x); }
+
+const Function kFunctions[] = {
+    {"sigmoid", &cpu::Curves::sigmoid, logistic, [](double x) { return logistic(x) * logistic(-x); }},
+    {"tanh", &cpu::Curves::tanh, [](double x) { return std::tanh(x); }, [](double x) { return 4 * logistic(2 * x) * logistic(-2 * x); }},
+    {"gelu", &cpu::Curves::gelu, [](double x) { return x * cumulative(x); },
+     [](double x) { return cumulative(x) + x * std::exp(-x * x / 2) / std::sqrt(2 * std::numbers::pi); }},
+    {"gelu_tanh", &cpu::Curves::gelu_tanh, [](double x) { return x * logistic(twice_u(x)); },
+     [](double x) {
+       const double u = twice_u(x), slope = 2 * std::sqrt(2 / std::numbers::pi) * (1 + 3 * 0.044715 * x * x);
+       return logistic(u) + x * logistic(u) * logistic(-u) * slope;
+     }},
+};
+
+template <class F>
+void for_each_case(const F& f) {
+  for (const cpu::KernelSet& set : cpu::kernel_sets()) {
+    if (!cpu::missing_for(set, detect_cpu()).empty()) continue;
+    for (const Function& function : kFunctions) {
+      SCOPED_TRACE(std::string(set.name) + " " + function.name);
+      f(function, set.curves().*function.curve);
+    }
+  }
+}
+
+std::vector<float> arguments() {
+  std::vector<float> x{0, -0.0f, 1e-30f, -1e-30f, 1e-8f, 12, -12, 20, -20};
+  Random random(1);
+  for (int i = 0; i < 4000; ++i) x.push_back(static_cast<float>(random.real(-12, 12)));
+  return x;
+}
+
+// Twice half a unit in the last place, and what underflows.
+void expect_rounded(float actual, double expected, float x) { EXPECT_NEAR(actual, expected, std::abs(expected) * 0x1p-23 + 1e-37) << "x = " << x; }
+
+TEST(Curves, ValuesAreRoundedOnce) {
+  const std::vector<float> x = arguments();
+  for_each_case([&](const Function& function, const cpu::Curve& curve) {
+    std::vector<float> y(x.size());
+    curve.value(static_cast<std::int64_t>(x.size()), x.data(), y.data());
+    for (std::size_t i = 0; i < x.size(); ++i) expect_rounded(y[i], function.value(x[i]), x[i]);
+  });
+}
+
+TEST(Curves, GradientsAreRoundedOnceAndAddedWhereAsked) {
+  const std::vector<float> x = arguments();
+  for_each_case([&](const Function& function, const cpu::Curve& curve) {
+    std::vector<float> d_y(x.size(), 3), d_x(x.size(), 0.25f);
+    curve.backward(static_cast<std::int64_t>(x.size()), x.data(), d_y.data(), true, d_x.data());
+    for (std::size_t i = 0; i < x.size(); ++i) EXPECT_NEAR(d_x[i], 0.25 + 3 * function.slope(x[i]), 4e-7) << "x = " << x[i];
+    curve.backward(static_cast<std::int64_t>(x.size()), x.data(), d_y.data(), false, d_y.data());
+    // gelu's slope passes through 0, where its two terms cancel.
+    for (std::size_t i = 0; i < x.size(); ++i) EXPECT_NEAR(d_y[i], 3 * function.slope(x[i]), std::abs(3 * function.slope(x[i])) * 0x1p-23 + 1e-8) << "x = " << x[i];
+  });
+}
+
+TEST(Curves, EveryCountWritesItsOwnElementsOnly) {
+  for_each_case([](const Function& function, const cpu::Curve& curve) {
+    for (std::int64_t count = 0; count < 40; ++count) {
+      std::vector<float> x(static_cast<std::size_t>(count), 0.5f), y(static_cast<std::size_t>(count) + 1, 7);
+      curve.value(count, x.data(), y.data());
+      EXPECT_EQ(y.back(), 7) << count;
+      for (std::int64_t i = 0; i < count; ++i) expect_rounded(y[static_cast<std::size_t>(i)], function.value(0.5), 0.5f);
+    }
+  });
+}
+
+TEST(Curves, FarOutAndNaN) {
+  constexpr float kInfinity = std::numeric_limits<float>::infinity(), kLargest = std::numeric_limits<float>::max();
+  for_each_case([](const Function& function, const cpu::Curve& curve) {
+    const float x[] = {kInfinity, kLargest, 100, -100, -kLargest, std::nanf("")};
+    float y[6], one[6] = {1, 1, 1, 1, 1, 1}, d_x[6];
+    curve.value(6, x, y);
+    curve.backward(6, x, one, false, d_x);
+    const bool bounded = function.value(100) == 1;
+    EXPECT_EQ(y[0], bounded ? 1 : kInfinity);
+    EXPECT_EQ(y[1], bounded ? 1 : kLargest);
+    EXPECT_EQ(y[2], bounded ? 1 : 100);
+    EXPECT_NEAR(y[3], function.value(-100), 1e-37);
+    EXPECT_NEAR(y[4], bounded ? function.value(-100) : 0, 1e-37);
+    EXPECT_TRUE(std::isnan(y[5]));
+    EXPECT_EQ(d_x[1], bounded ? 0 : 1);
+    EXPECT_NEAR(d_x[2], bounded ? 0 : 1, 1e-37);
+    EXPECT_EQ(d_x[4], 0);
+    EXPECT_TRUE(std::isnan(d_x[5]));
+  });
+}
+
+}  // namespace
+}  // namespace polyhead::test
