@@ -47,9 +47,13 @@ class Tensor {
   TensorView view() { return view_; }
   ConstTensorView view() const { return view_; }
   template <class T>
-  T* data() { return view_.template data<T>(); }
+  T* data() {
+    return view_.template data<T>();
+  }
   template <class T>
-  const T* data() const { return ConstTensorView(view_).template data<T>(); }
+  const T* data() const {
+    return ConstTensorView(view_).template data<T>();
+  }
   DType dtype() const { return view_.dtype(); }
   const Shape& shape() const { return view_.shape(); }
   std::int64_t extent(int axis) const { return view_.extent(axis); }

@@ -1,5 +1,8 @@
 #include "polyhead/tensor.h"
 
+#include <sys/mman.h>
+
+#include <atomic>
 #include <cstring>
 #include <new>
 
@@ -9,6 +12,26 @@ namespace polyhead {
 namespace {
 
 constexpr std::size_t kAlignment = 64;  // one cache line, one AVX-512 register
+
+// From this size on memory is asked for in huge pages where the system has them: first touched 4 KiB at a time, a large result costs a
+// quarter of the layer that writes it.
+constexpr std::size_t kHugePage = std::size_t{1} << 21, kHuge = 2 * kHugePage;
+
+std::shared_ptr<void> allocate(std::size_t bytes) {
+  if (bytes < kHuge) {
+    return {::operator new (bytes == 0 ? 1 : bytes, std::align_val_t{kAlignment}),
+            [](void* p) { ::operator delete (p, std::align_val_t{kAlignment}); }};
+  }
+  // Tensors do not begin at the same offset of a huge page: their rows would share the same few sets of the second cache.
+  static std::atomic<std::size_t> count{0};
+  constexpr std::size_t kStagger = 4096 + 256, kPlaces = 16;
+  const std::size_t offset = count.fetch_add(1, std::memory_order_relaxed) % kPlaces * kStagger, all = bytes + kPlaces * kStagger;
+  void* memory = ::operator new (all, std::align_val_t{kHugePage});
+#ifdef MADV_HUGEPAGE
+  madvise(memory, all / kHugePage * kHugePage, MADV_HUGEPAGE);  // a wish: without it the pages are small
+#endif
+  return {static_cast<char*>(memory) + offset, [memory](void*) { ::operator delete (memory, std::align_val_t{kHugePage}); }};
+}
 
 std::size_t bytes_of(DType dtype, const Shape& shape) {
   for (const std::int64_t extent : shape) require(extent >= 0, "a tensor's extents are not negative: shape ", shape);
@@ -20,17 +43,18 @@ std::size_t bytes_of(DType dtype, const Shape& shape) {
 
 }  // namespace
 
-Tensor::Tensor(DType dtype, const Shape& shape) : Tensor(uninitialised(dtype, shape)) { std::memset(owner_.get(), 0, bytes_of(dtype, shape)); }
+Tensor::Tensor(DType dtype, const Shape& shape) : Tensor(uninitialised(dtype, shape)) {
+  std::memset(owner_.get(), 0, bytes_of(dtype, shape));
+}
 
 Tensor Tensor::uninitialised(DType dtype, const Shape& shape) {
   const std::size_t bytes = bytes_of(dtype, shape);
-  void* memory = ::operator new(bytes == 0 ? 1 : bytes, std::align_val_t{kAlignment});
-#ifndef NDEBUG
-  std::memset(memory, 0xff, bytes);  // NaN in every floating type: a test sees what nobody wrote
-#endif
   Tensor tensor;
-  tensor.owner_ = {memory, [](void* p) { ::operator delete(p, std::align_val_t{kAlignment}); }};
-  tensor.view_ = TensorView(memory, dtype, shape);
+  tensor.owner_ = allocate(bytes);
+#ifndef NDEBUG
+  std::memset(tensor.owner_.get(), 0xff, bytes);  // NaN in every floating type: a test sees what nobody wrote
+#endif
+  tensor.view_ = TensorView(tensor.owner_.get(), dtype, shape);
   return tensor;
 }
 

@@ -12,13 +12,14 @@ struct PowerOfTwo;
 template <>
 struct PowerOfTwo<float> {  // error 2e-9
   static constexpr float c[] = {0x1.62e430p-1f, 0x1.ebfbdcp-3f, 0x1.c6aee8p-5f, 0x1.3b2d32p-7f, 0x1.5f3efap-10f, 0x1.420c32p-13f};
-  static constexpr float magic = 0x1.8p23f, log2_e = 0x1.715476p0f, log2_e_low = 0x1.4ae0c0p-26f, ln2_high = 0x1.62ep-1f, ln2_low = 0x1.0bfbe8p-15f, lowest = -126, bias = 127;
+  static constexpr float magic = 0x1.8p23f, log2_e = 0x1.715476p0f, log2_e_low = 0x1.4ae0c0p-26f, ln2_high = 0x1.62ep-1f,
+                         ln2_low = 0x1.0bfbe8p-15f, lowest = -126, bias = 127;
   static constexpr int mantissa = 23;
 };
 template <>
 struct PowerOfTwo<double> {  // error 2e-17
-  static constexpr double c[] = {0.6931471805599453,    0.24022650695910097,    0.0555041086648216,    0.009618129107606888,
-                                 0.0013333558146416936, 0.0001540353044173605,  1.525273382983612e-05, 1.321544258792169e-06,
+  static constexpr double c[] = {0.6931471805599453,     0.24022650695910097,   0.0555041086648216,    0.009618129107606888,
+                                 0.0013333558146416936,  0.0001540353044173605, 1.525273382983612e-05, 1.321544258792169e-06,
                                  1.0178062445845774e-07, 7.072585949269223e-09, 4.4549605981865186e-10};
   static constexpr double magic = 0x1.8p52, log2_e = 0x1.71547652b82fep0, log2_e_low = 0x1.777d0ffda0d24p-56;
   static constexpr double ln2_high = 0x1.62e42fefap-1, ln2_low = 0x1.cf79abc9e3b3ap-40, lowest = -1022, bias = 1023;
@@ -59,7 +60,8 @@ struct ExpFactor {
 };
 
 // exp(factor x) for factor x <= 64; exactly 0 for -infinity and wherever the result would be subnormal, NaN for NaN.
-// factor x log2(e) = n + f with n an integer: adding 1.5 2^mantissa leaves n in the lowest bits, from where a shift moves it into the exponent.
+// factor x log2(e) = n + f with n an integer: adding 1.5 2^mantissa leaves n in the lowest bits, from where a shift moves it into the
+// exponent.
 template <class T, int kCount>
 POLYHEAD_INLINE void exp_of_negative(Vector<T> (&x)[kCount], const ExpFactor<T>& factor) {
   using P = PowerOfTwo<T>;
@@ -109,7 +111,8 @@ POLYHEAD_INLINE void exp_of_difference(Vector<float> (&x)[kCount], float referen
 #pragma GCC unroll 4
   for (int j = 0; j < kCount; ++j) x[j] = (x[j] - reference) * factor.high;
 #pragma GCC unroll 4
-  for (int j = 0; j < kCount; ++j) f[j] = _mm512_reduce_ps((__m512)x[j], _MM_FROUND_TO_NEG_INF | _MM_FROUND_NO_EXC), power[j] = _mm512_set1_ps(kPower[6]);
+  for (int j = 0; j < kCount; ++j)
+    f[j] = _mm512_reduce_ps((__m512)x[j], _MM_FROUND_TO_NEG_INF | _MM_FROUND_NO_EXC), power[j] = _mm512_set1_ps(kPower[6]);
 #pragma GCC unroll 8
   for (int i = 5; i >= 0; --i) {
 #pragma GCC unroll 4
@@ -163,7 +166,8 @@ POLYHEAD_INLINE Vector<T> log(Vector<T> x) {
 #pragma GCC unroll 16
   for (int i = kTerms - 1; i > 0; --i) sum = sum * z + T{1} / static_cast<T>(2 * i + 1);
   const Vector<T> log_m = (s + s) + (s + s) * (z * sum);
-  constexpr T kLn2 = static_cast<T>(0.693147180559945309417), kLargest = sizeof(T) == 8 ? static_cast<T>(0x1.fffffffffffffp1023) : static_cast<T>(0x1.fffffep127);
+  constexpr T kLn2 = static_cast<T>(0.693147180559945309417),
+              kLargest = sizeof(T) == 8 ? static_cast<T>(0x1.fffffffffffffp1023) : static_cast<T>(0x1.fffffep127);
   static_assert(kOne > 0);
   const Vector<T> result = n * kLn2 + log_m;
   return x <= kLargest ? result : x;

@@ -29,11 +29,14 @@ namespace polyhead {
 namespace cpu {
 namespace {
 
-#define POLYHEAD_ISA_ROW(name, needs)                                                                                                        \
-  KernelSet{#name, needs,                                                                                                                    \
-            {name::sdpa_forward_scratch, name::sdpa_forward, name::sdpa_backward_scratch, name::sdpa_backward, name::attention_maps_scratch, \
-             name::attention_maps},                                                                                                          \
-            {name::gemm_panel_columns, name::gemm_pack, name::gemm_scratch, name::gemm_multiply}, name::curves, name::fused_operations},
+#define POLYHEAD_ISA_ROW(name, needs)                                                                          \
+  KernelSet{#name,                                                                                             \
+            needs,                                                                                             \
+            {name::sdpa_forward_scratch, name::sdpa_forward, name::sdpa_backward_scratch, name::sdpa_backward, \
+             name::attention_maps_scratch, name::attention_maps},                                              \
+            {name::gemm_panel_columns, name::gemm_pack, name::gemm_scratch, name::gemm_multiply},              \
+            name::curves,                                                                                      \
+            name::fused_operations},
 constexpr KernelSet kSets[] = {
 #include "cpu/isa_rows.h"
 };
@@ -49,7 +52,7 @@ const Cpu& this_cpu() {
 
 // The environment is read once: a kernel must not change in the middle of a program.
 const KernelSet& preferred() {
-  static const KernelSet& set = [] () -> const KernelSet& {
+  static const KernelSet& set = []() -> const KernelSet& {
     const char* name = std::getenv("POLYHEAD_ISA");
     return select_kernels(kSets, this_cpu(), name == nullptr ? "" : name);
   }();
@@ -94,7 +97,8 @@ const KernelSet& current_kernels() {
 
 std::vector<KernelInstructionSet> kernel_instruction_sets() {
   std::vector<KernelInstructionSet> sets;
-  for (const cpu::KernelSet& set : cpu::kernel_sets()) sets.push_back({set.name, set.needs, cpu::missing_for(set, cpu::this_cpu()).empty()});
+  for (const cpu::KernelSet& set : cpu::kernel_sets())
+    sets.push_back({set.name, set.needs, cpu::missing_for(set, cpu::this_cpu()).empty()});
   return sets;
 }
 

@@ -12,6 +12,15 @@ namespace {
 inline constexpr int kTileVectors = kRegisters >= 32 ? 4 : 2;  // the widest tile
 inline constexpr int kTileRows = 6;
 
+// f(std::integral_constant<int, n>) for n in 1 ... kMost.
+template <int kMost, class F>
+POLYHEAD_INLINE void with_count(int n, const F& f) {
+  if constexpr (kMost > 1) {
+    if (n < kMost) return with_count<kMost - 1>(n, f);
+  }
+  f(std::integral_constant<int, kMost>{});
+}
+
 template <class T>
 struct Product {
   std::int64_t depth;
@@ -25,8 +34,12 @@ struct Product {
   bool add = false;           // neither: c is written, whatever was there
 };
 
+// Whether b is in the first-level cache, or comes from the second as the tile goes: then it is asked for eight terms, 100 cycles, ahead. So
+// is a where its rows are read along their columns: for the tile after the next, as one line serves two or three.
+enum class From { first_cache, second_cache };
+
 // The sums of a tile, in registers.
-template <int Rows, int Columns, bool kTransposed, class T>
+template <int Rows, int Columns, bool kTransposed, From kFrom, class T>
 POLYHEAD_INLINE void sum_tile(const Product<T>& product, std::int64_t row, std::int64_t column, Vector<T> (&sums)[Rows][Columns]) {
   constexpr int kWidth = kLanes<T>;
   const T* a[Rows];
@@ -43,9 +56,11 @@ POLYHEAD_INLINE void sum_tile(const Product<T>& product, std::int64_t row, std::
     Vector<T> line[Columns];
 #pragma GCC unroll 4
     for (int j = 0; j < Columns; ++j) {
-      if constexpr (!kTransposed && Columns == kTileVectors) __builtin_prefetch(b + 8 * product.b_stride + j * kWidth);
+      if constexpr (kFrom == From::second_cache && Columns == kTileVectors && !kTransposed)
+        __builtin_prefetch(b + 8 * product.b_stride + j * kWidth);
       line[j] = load_vector(b + j * kWidth);
     }
+    if constexpr (kFrom == From::second_cache && kTransposed) __builtin_prefetch(a[0] + k * product.a_stride + 2 * kTileRows + 4);
 #pragma GCC unroll 16
     for (int i = 0; i < Rows; ++i) {
       const Vector<T> x = broadcast(kTransposed ? a[0][k * product.a_stride + i] : a[i][k]);
@@ -65,53 +80,66 @@ POLYHEAD_INLINE void for_each_vector(Vector<T> (&sums)[Rows][Columns], const F& 
   }
 }
 
-template <int Rows, int Columns, bool kTransposed, class T>
+template <int Rows, int Columns, bool kTransposed, From kFrom = From::first_cache, class T>
 POLYHEAD_INLINE void multiply_tile(const Product<T>& product, std::int64_t row, std::int64_t column) {
   Vector<T> sums[Rows][Columns];
-  sum_tile<Rows, Columns, kTransposed>(product, row, column, sums);
+  sum_tile<Rows, Columns, kTransposed, kFrom>(product, row, column, sums);
   T* const c = product.c + row * product.c_stride + column;
   const std::int64_t stride = product.c_stride;
   // Each case in one expression: whether it is fused must not depend on the tile.
   if (product.factor != nullptr) {
     const T* factor = product.factor + row;
-    for_each_vector<Rows, Columns, T>(sums, [=](int i, int j, Vector<T> sum) { store_vector<T>(load_vector(c + i * stride + j) * factor[i] + sum, c + i * stride + j); });
+    for_each_vector<Rows, Columns, T>(
+        sums, [=](int i, int j, Vector<T> sum) { store_vector<T>(load_vector(c + i * stride + j) * factor[i] + sum, c + i * stride + j); });
   } else if (product.add) {
-    for_each_vector<Rows, Columns, T>(sums, [=](int i, int j, Vector<T> sum) { store_vector<T>(load_vector(c + i * stride + j) + sum, c + i * stride + j); });
+    for_each_vector<Rows, Columns, T>(
+        sums, [=](int i, int j, Vector<T> sum) { store_vector<T>(load_vector(c + i * stride + j) + sum, c + i * stride + j); });
   } else {
     for_each_vector<Rows, Columns, T>(sums, [=](int i, int j, Vector<T> sum) { store_vector<T>(sum, c + i * stride + j); });
   }
 }
 
-template <int Columns, bool kTransposed, class T>
+template <int Columns, bool kTransposed, From kFrom, class T>
 void multiply_rows(const Product<T>& product, int rows, std::int64_t column) {
   int row = 0;
   if constexpr (kTileVectors * kTileRows >= 12 * Columns) {
-    for (; row + 12 <= rows; row += 12) multiply_tile<12, Columns, kTransposed>(product, row, column);
+    for (; row + 12 <= rows; row += 12) multiply_tile<12, Columns, kTransposed, kFrom>(product, row, column);
   }
-  for (; row + kTileRows <= rows; row += kTileRows) multiply_tile<kTileRows, Columns, kTransposed>(product, row, column);
+  for (; row + kTileRows <= rows; row += kTileRows) multiply_tile<kTileRows, Columns, kTransposed, kFrom>(product, row, column);
   switch (rows - row) {
-    case 1: return multiply_tile<1, Columns, kTransposed>(product, row, column);
-    case 2: return multiply_tile<2, Columns, kTransposed>(product, row, column);
-    case 3: return multiply_tile<3, Columns, kTransposed>(product, row, column);
-    case 4: return multiply_tile<4, Columns, kTransposed>(product, row, column);
-    case 5: return multiply_tile<5, Columns, kTransposed>(product, row, column);
-    default: return;
+    case 1:
+      return multiply_tile<1, Columns, kTransposed, kFrom>(product, row, column);
+    case 2:
+      return multiply_tile<2, Columns, kTransposed, kFrom>(product, row, column);
+    case 3:
+      return multiply_tile<3, Columns, kTransposed, kFrom>(product, row, column);
+    case 4:
+      return multiply_tile<4, Columns, kTransposed, kFrom>(product, row, column);
+    case 5:
+      return multiply_tile<5, Columns, kTransposed, kFrom>(product, row, column);
+    default:
+      return;
   }
 }
 
 // All of c [rows, vectors]. Five vectors are 3 + 2 and not 4 + 1: one column alone is bound by loads.
-template <bool kTransposed = false, class T>
+template <bool kTransposed = false, From kFrom = From::first_cache, class T>
 void multiply(const Product<T>& product, int rows, int vectors) {
   for (int done = 0; done < vectors;) {
     const int left = vectors - done;
     const int take = left == kTileVectors + 1 && kTileVectors > 2 ? kTileVectors - 1 : left < kTileVectors ? left : kTileVectors;
     const std::int64_t column = std::int64_t{done} * kLanes<T>;
     switch (take) {
-      case 1: multiply_rows<1, kTransposed>(product, rows, column); break;
-      case 2: multiply_rows<2, kTransposed>(product, rows, column); break;
+      case 1:
+        multiply_rows<1, kTransposed, kFrom>(product, rows, column);
+        break;
+      case 2:
+        multiply_rows<2, kTransposed, kFrom>(product, rows, column);
+        break;
       default:
         if constexpr (kTileVectors > 2) {
-          take == 3 ? multiply_rows<3, kTransposed>(product, rows, column) : multiply_rows<4, kTransposed>(product, rows, column);
+          take == 3 ? multiply_rows<3, kTransposed, kFrom>(product, rows, column)
+                    : multiply_rows<4, kTransposed, kFrom>(product, rows, column);
         }
     }
     done += take;

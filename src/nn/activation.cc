@@ -33,18 +33,26 @@ struct Logistic {
 struct Relu {
   static constexpr cpu::Curve cpu::Curves::*kKernel = nullptr;
   template <class A>
-  static A value(A x) { return x < 0 ? A{0} : x; }
+  static A value(A x) {
+    return x < 0 ? A{0} : x;
+  }
   template <class A>
-  static A backward(A x, A d_y) { return x <= 0 ? A{0} : d_y; }
+  static A backward(A x, A d_y) {
+    return x <= 0 ? A{0} : d_y;
+  }
 };
 
 struct Gelu {
   static constexpr cpu::Curve cpu::Curves::*kKernel = &cpu::Curves::gelu;
   // The normal distribution by erfc: 1 + erf would cancel for negative x.
   template <class A>
-  static A cumulative(A x) { return std::erfc(-x / std::numbers::sqrt2_v<A>) / 2; }
+  static A cumulative(A x) {
+    return std::erfc(-x / std::numbers::sqrt2_v<A>) / 2;
+  }
   template <class A>
-  static A value(A x) { return x * cumulative(x); }
+  static A value(A x) {
+    return x * cumulative(x);
+  }
   template <class A>
   static A backward(A x, A d_y) {
     const A density = std::exp(-x * x / 2) * std::numbers::inv_sqrtpi_v<A> / std::numbers::sqrt2_v<A>;
@@ -56,14 +64,18 @@ struct Gelu {
 struct GeluTanh {
   static constexpr cpu::Curve cpu::Curves::*kKernel = &cpu::Curves::gelu_tanh;
   template <class A>
-  static constexpr A kFactor = 2 * std::numbers::sqrt2_v<A> * std::numbers::inv_sqrtpi_v<A>;
+  static constexpr A kFactor = 2 * std::numbers::sqrt2_v<A>* std::numbers::inv_sqrtpi_v<A>;
   template <class A>
   static constexpr A kCubic = A(0.044715);
 
   template <class A>
-  static A twice_u(A x) { return kFactor<A> * (x + kCubic<A> * x * x * x); }
+  static A twice_u(A x) {
+    return kFactor<A> * (x + kCubic<A> * x * x * x);
+  }
   template <class A>
-  static A value(A x) { return x * Logistic<A>(twice_u(x)).value; }
+  static A value(A x) {
+    return x * Logistic<A>(twice_u(x)).value;
+  }
   template <class A>
   static A backward(A x, A d_y) {
     const Logistic<A> step(twice_u(x));
@@ -80,25 +92,36 @@ struct Sigmoid {
     return Logistic<double>(x).value;
   }
   template <class A>
-  static A backward(A x, A d_y) { return Logistic<A>(x).slope * d_y; }
+  static A backward(A x, A d_y) {
+    return Logistic<A>(x).slope * d_y;
+  }
 };
 
 struct Tanh {
   static constexpr cpu::Curve cpu::Curves::*kKernel = &cpu::Curves::tanh;
   template <class A>
-  static A value(A x) { return std::tanh(x); }
+  static A value(A x) {
+    return std::tanh(x);
+  }
   template <class A>
-  static A backward(A x, A d_y) { return 4 * Logistic<A>(2 * x).slope * d_y; }
+  static A backward(A x, A d_y) {
+    return 4 * Logistic<A>(2 * x).slope * d_y;
+  }
 };
 
 template <class F>
 void dispatch_activation(Activation activation, const F& f) {
   switch (activation) {
-    case Activation::relu: return f(Relu{});
-    case Activation::gelu: return f(Gelu{});
-    case Activation::gelu_tanh: return f(GeluTanh{});
-    case Activation::sigmoid: return f(Sigmoid{});
-    case Activation::tanh: return f(Tanh{});
+    case Activation::relu:
+      return f(Relu{});
+    case Activation::gelu:
+      return f(Gelu{});
+    case Activation::gelu_tanh:
+      return f(GeluTanh{});
+    case Activation::sigmoid:
+      return f(Sigmoid{});
+    case Activation::tanh:
+      return f(Tanh{});
   }
   fail(ErrorCode::invalid_argument, "there is no activation number ", static_cast<int>(activation));
 }
@@ -107,7 +130,9 @@ constexpr double kNanoseconds = 10;  // an exponential or an error function
 
 // A tensor without axes is one row of one element.
 template <class View>
-View as_rows(View view) { return view.rank() == 0 ? view.unsqueeze(0) : view; }
+View as_rows(View view) {
+  return view.rank() == 0 ? view.unsqueeze(0) : view;
+}
 
 // Elements are read before they are written, position by position: the same view twice is safe.
 bool same_view(ConstTensorView a, ConstTensorView b) {
@@ -176,7 +201,8 @@ void activate_backward(Activation activation, ConstTensorView x_view, ConstTenso
         for (std::int64_t row = first; row < last; ++row) {
           if constexpr (std::is_same_v<T, float> && decltype(function)::kKernel != nullptr) {
             if (x.contiguous() && d_y.contiguous() && d_x.contiguous()) {
-              (cpu::current_kernels().curves().*decltype(function)::kKernel).backward(width, &x.at(row, 0), &d_y.at(row, 0), add, &d_x.at(row, 0));
+              (cpu::current_kernels().curves().*decltype(function)::kKernel)
+                  .backward(width, &x.at(row, 0), &d_y.at(row, 0), add, &d_x.at(row, 0));
               continue;
             }
           }

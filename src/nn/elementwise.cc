@@ -55,7 +55,8 @@ void multiply(ConstTensorView a, ConstTensorView b, TensorView out, Executor* ex
     using T = typename decltype(type)::type;
     const Rows<const T> x(a.expand(out.shape())), y(b.expand(out.shape()));
     const Rows<T> target(out);
-    for_each_element(out.shape(), 1, executor, [](const T& a_e, const T& b_e, T& to) { to = store<T>(load(a_e) * load(b_e)); }, x, y, target);
+    for_each_element(
+        out.shape(), 1, executor, [](const T& a_e, const T& b_e, T& to) { to = store<T>(load(a_e) * load(b_e)); }, x, y, target);
   });
 }
 
@@ -78,7 +79,8 @@ void add(ConstTensorView x, TensorView sums, Executor* executor) {
     using T = typename decltype(type)::type;
     const Rows<const T> term(x.expand(sums.shape()));
     const Rows<T> target(sums);
-    for_each_element(sums.shape(), 1, executor, [](const T& x_e, T& to) { to = store<T>(load(to) + load(x_e)); }, term, target);
+    for_each_element(
+        sums.shape(), 1, executor, [](const T& x_e, T& to) { to = store<T>(load(to) + load(x_e)); }, term, target);
   });
 }
 

@@ -48,7 +48,9 @@ Tensor mean_positions(const MultiHeadAttentionConfig& c, const AttentionShapes& 
 
 // The axis next to the width: [.., L, .., E] -> [*,L,E].
 template <class View>
-View positions_last(const View& x, int axis) { return x.move_axis(axis, -2); }
+View positions_last(const View& x, int axis) {
+  return x.move_axis(axis, -2);
+}
 
 // A projected key or value: the linear map of the S positions, then the learned one, then zeros.
 Tensor project_keys(const Linear& map, ConstTensorView x, const Tensor& learned, const AttentionShapes& shapes, Executor* executor) {
@@ -63,7 +65,8 @@ Tensor project_keys(const Linear& map, ConstTensorView x, const Tensor& learned,
 }
 
 void require_heads_fit_rank(const char* operation, const AttentionInput& input) {
-  require(input.query.rank() + 2 <= kMaxRank, operation, ": query has ", input.query.rank(), " dimensions; at most ", kMaxRank - 2, " are allowed");
+  require(input.query.rank() + 2 <= kMaxRank, operation, ": query has ", input.query.rank(), " dimensions; at most ", kMaxRank - 2,
+          " are allowed");
 }
 
 }  // namespace
@@ -78,7 +81,8 @@ Shape MultiHeadAttention::maps_shape(const AttentionInput& input) const {
 }
 
 // x -> q, k, v -> heads -> sdpa -> merge -> gate -> output map      (docs/maths.md, eq. 11-15)
-void MultiHeadAttention::forward(const AttentionInput& input, TensorView out, const AttentionOptions& options, MultiHeadAttentionSaved* saved) const {
+void MultiHeadAttention::forward(const AttentionInput& input, TensorView out, const AttentionOptions& options,
+                                 MultiHeadAttentionSaved* saved) const {
   constexpr const char* kOperation = kForward;
   const AttentionShapes shapes = attention_shapes(kOperation, config, input);
   require_heads_fit_rank(kOperation, input);

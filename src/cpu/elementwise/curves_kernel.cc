@@ -1,5 +1,5 @@
-// sigmoid, tanh and both GELUs (Hendrycks and Gimpel 2016) of float32, computed in float64 lanes: one rounding instead of three or four, which
-// a gate's gradient over many rows would show, and still ten times as fast as the C library one by one.
+// sigmoid, tanh and both GELUs (Hendrycks and Gimpel 2016) of float32, computed in float64 lanes: one rounding instead of three or four,
+// which a gate's gradient over many rows would show, and still ten times as fast as the C library one by one.
 #include "cpu/elementary.h"
 #include "cpu/elementwise/kernels.h"
 
@@ -37,8 +37,8 @@ struct Tanh {
 // relative error 4e-9, a fifteenth of a float32's rounding, for negative x too, where 1 + erf would cancel.
 struct Normal {
   POLYHEAD_INLINE explicit Normal(Lanes x) {
-    constexpr double kP[] = {1.253008056125129,    -0.13562106800522788,   -0.047562144147475324, 0.12964407911227388,
-                             -0.11927538086053333, 0.06831679493925781,    -0.023763274339911454, 0.0024985459671970026,
+    constexpr double kP[] = {1.253008056125129,     -0.13562106800522788,   -0.047562144147475324,  0.12964407911227388,
+                             -0.11927538086053333,  0.06831679493925781,    -0.023763274339911454,  0.0024985459671970026,
                              0.0018747284391560748, -0.0007258424038308838, -9.240323450321454e-05, 7.707618283603657e-05};
     constexpr double kSqrtHalf = 0.7071067811865476, kMost = 28;  // exp(-28^2) is 0
     const Lanes all = magnitude(x) * kSqrtHalf, z = all > kMost ? broadcast(kMost) : all, p = (z - 3.0) / (z + 3.0);

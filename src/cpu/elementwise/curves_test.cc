@@ -54,7 +54,9 @@ std::vector<float> arguments() {
 }
 
 // Twice half a unit in the last place, and what underflows.
-void expect_rounded(float actual, double expected, float x) { EXPECT_NEAR(actual, expected, std::abs(expected) * 0x1p-23 + 1e-37) << "x = " << x; }
+void expect_rounded(float actual, double expected, float x) {
+  EXPECT_NEAR(actual, expected, std::abs(expected) * 0x1p-23 + 1e-37) << "x = " << x;
+}
 
 TEST(Curves, ValuesAreRoundedOnce) {
   const std::vector<float> x = arguments();
@@ -73,7 +75,8 @@ TEST(Curves, GradientsAreRoundedOnceAndAddedWhereAsked) {
     for (std::size_t i = 0; i < x.size(); ++i) EXPECT_NEAR(d_x[i], 0.25 + 3 * function.slope(x[i]), 4e-7) << "x = " << x[i];
     curve.backward(static_cast<std::int64_t>(x.size()), x.data(), d_y.data(), false, d_y.data());
     // gelu's slope passes through 0, where its two terms cancel.
-    for (std::size_t i = 0; i < x.size(); ++i) EXPECT_NEAR(d_y[i], 3 * function.slope(x[i]), std::abs(3 * function.slope(x[i])) * 0x1p-23 + 1e-8) << "x = " << x[i];
+    for (std::size_t i = 0; i < x.size(); ++i)
+      EXPECT_NEAR(d_y[i], 3 * function.slope(x[i]), std::abs(3 * function.slope(x[i])) * 0x1p-23 + 1e-8) << "x = " << x[i];
   });
 }
 

@@ -4,10 +4,10 @@
 //
 // Per block of keys, and within it per block of queries: p and d_x of the block are computed strip by strip and kept; d_q takes its part
 // strip by strip, d_k and d_v from the whole block, reading p and d_x along their columns, so that nothing is transposed.
+#include "cpu/arena.h"
 #include "cpu/sdpa/dropout.h"
 #include "cpu/sdpa/kernels.h"
 #include "cpu/sdpa/pack.h"
-#include "cpu/arena.h"
 #include "cpu/sdpa/softmax.h"
 
 namespace polyhead::cpu::POLYHEAD_ISA {
@@ -128,9 +128,8 @@ class Backward {
       T* lines[2] = {s_.lines, s_.lines + task_.v_width};
       const Plane* planes[2] = {&task_.out, &task_.d_out};
       for (int j = 0; j < 2; ++j) {
-        with_storage<T>(task_.dtype, planes[j]->data, [&](auto* data) {
-          widen_row<T>(row_of(*planes[j], data, r), planes[j]->column, task_.v_width, T{1}, lines[j]);
-        });
+        with_storage<T>(task_.dtype, planes[j]->data,
+                        [&](auto* data) { widen_row<T>(row_of(*planes[j], data, r), planes[j]->column, task_.v_width, T{1}, lines[j]); });
       }
       Vector<T> sums{};
       T sum = 0;
@@ -193,7 +192,8 @@ class Backward {
 
   void load_values(std::int64_t first, std::int64_t count) {
     with_storage<T>(task_.dtype, task_.v.data, [&](auto* data) {
-      pack_transposed<T>(data + first * task_.v.row, task_.v.row, task_.v.column, static_cast<int>(count), task_.v_width, T{1}, s_.lines, s_.v_panels);
+      pack_transposed<T>(data + first * task_.v.row, task_.v.row, task_.v.column, static_cast<int>(count), task_.v_width, T{1}, s_.lines,
+                         s_.v_panels);
     });
   }
 
@@ -221,9 +221,14 @@ class Backward {
   void multiply_panels(const T* a, std::int64_t a_stride, const T* panels, std::int64_t depth, int rows, Span keys, T* c) const {
     for (std::int64_t panel = keys.first / kPanel * kPanel; panel < keys.last; panel += kPanel) {
       const std::int64_t begin = larger(panel, keys.first / kWidth * kWidth), end = smaller(panel + kPanel, round_up(keys.last, kWidth));
-      multiply<false, T>({.depth = depth, .a = a, .a_stride = a_stride, .b = panels + panel * depth + (begin - panel), .b_stride = kPanel,
-                          .c = c + begin, .c_stride = s_.stride},
-                         rows, static_cast<int>((end - begin) / kWidth));
+      multiply<false, From::second_cache, T>({.depth = depth,
+                                              .a = a,
+                                              .a_stride = a_stride,
+                                              .b = panels + panel * depth + (begin - panel),
+                                              .b_stride = kPanel,
+                                              .c = c + begin,
+                                              .c_stride = s_.stride},
+                                             rows, static_cast<int>((end - begin) / kWidth));
     }
   }
 
@@ -240,11 +245,20 @@ class Backward {
         multiply_panels(s_.q + strip * s_.qk_padded, s_.qk_padded, s_.k_panels, task_.qk_width, height, keys, p);
         multiply_panels(s_.d_out + strip * s_.v_padded, s_.v_padded, s_.v_panels, task_.v_width, height, keys, d_x);
       }
-      for (int i = 0; i < height; ++i) differentiate_row(block + strip + i, first, whole, part(block + strip + i, first, count), p + i * s_.stride, d_x + i * s_.stride);
+      for (int i = 0; i < height; ++i) {
+        const std::int64_t index = block + strip + i;
+        differentiate_row(index, first, whole, part(index, first, count), p + i * s_.stride, d_x + i * s_.stride);
+      }
       if (keys.empty() || d_q_ == nullptr) continue;
-      multiply<false, T>({.depth = keys.last - keys.first, .a = d_x + keys.first, .a_stride = s_.stride, .b = s_.k + keys.first * s_.qk_padded,
-                          .b_stride = s_.qk_padded, .c = d_q_ + (block + strip) * d_q_stride_, .c_stride = d_q_stride_, .add = true},
-                         height, static_cast<int>(s_.qk_padded / kWidth));
+      multiply<false, From::second_cache, T>({.depth = keys.last - keys.first,
+                                              .a = d_x + keys.first,
+                                              .a_stride = s_.stride,
+                                              .b = s_.k + keys.first * s_.qk_padded,
+                                              .b_stride = s_.qk_padded,
+                                              .c = d_q_ + (block + strip) * d_q_stride_,
+                                              .c_stride = d_q_stride_,
+                                              .add = true},
+                                             height, static_cast<int>(s_.qk_padded / kWidth));
     }
     const T *q = q_finite_ ? s_.q : s_.q_finite, *d_out = d_out_finite_ ? s_.d_out : s_.d_out_finite;
     for (std::int64_t key = whole.first; key < whole.last; key += kStripRows) {
@@ -264,9 +278,9 @@ class Backward {
 
   // sums[key ...] += sum_i a[i,key ...] b[i] over rows [begin, end)
   void multiply_columns(const T* a, int begin, int end, std::int64_t key, int height, const T* b, std::int64_t padded, T* sums) const {
-    multiply<true, T>({.depth = end - begin, .a = a + begin * s_.stride + key, .a_stride = s_.stride, .b = b + begin * padded, .b_stride = padded,
-                       .c = sums + key * padded, .c_stride = padded, .add = true},
-                      height, static_cast<int>(padded / kWidth));
+    const Product<T> product{.depth = end - begin, .a = a + begin * s_.stride + key, .a_stride = s_.stride, .b = b + begin * padded,
+                             .b_stride = padded, .c = sums + key * padded, .c_stride = padded, .add = true};
+    multiply<true, From::second_cache>(product, height, static_cast<int>(padded / kWidth));
   }
 
   // x: products to drop(p); y: <d_out, v> to d_x without the scale's power of two. Zero in the rest of `whole`.
@@ -275,44 +289,53 @@ class Backward {
     const Row& row = s_.rows[index];
     if (!own.empty()) {
       const T left = finish_scores<T>(task_, row, scale_.factor, first, own.first, own.last, x, s_.slope, s_.bytes);
-      const T shift = s_.shift[index], lse = s_.lse[index];
-      const T inverse = s_.inverse[index];
-      T delta = s_.delta[index];
-      const bool uniform = kind_of(task_, row) == RowKind::Uniform;
+      const T shift = s_.shift[index], lse = s_.lse[index], inverse = s_.inverse[index];
+      const bool uniform = kind_of(task_, row) == RowKind::Uniform, finite = lse * T{0} == 0;
       const std::int64_t begin = own.first / kWidth * kWidth, end = round_up(own.last, kWidth);
-      for (std::int64_t i = begin; i < end; i += kWidth) {
-        store_vector<T>(exp_of_negative<T>((load_vector(x + i) - shift) * left - lse, scale_.natural) * inverse, x + i);
-      }
-      if (!(lse * T{0} == 0)) {  // a NaN is the business of the kept keys
+      const std::uint8_t* keep = task_.dropout ? keep_bytes(task_, row, first, own.first, own.last, s_.bytes) : nullptr;
+      const auto drop = [&](T* values) {
+        const T kept = static_cast<T>(task_.dropout_scale);
+        for (std::int64_t i = own.first; i < own.last; ++i) values[i] = keep[i] != 0 ? values[i] * kept : T{0};
+      };
+      if (keep != nullptr) drop(y);
+      // A row whose keys are all in one block takes sum p and sum p d_p for exp(lse) and <d_out, out>, which carry roundings of their own:
+      // the gradients of few keys are then as good as their arithmetic.
+      const Span& all = s_.spans[index];
+      const bool whole_row = finite && all.first >= first && all.last - first <= s_.keys && task_.last_key - task_.first_key == task_.keys;
+      Vector<T> sums{}, products{};
+      for_each_group<T>(begin, end, [&]<int kCount>(std::int64_t i) {
+        Vector<T> p[kCount];
+#pragma GCC unroll 4
+        for (int j = 0; j < kCount; ++j) p[j] = (load_vector(x + i + j * kWidth) - shift) * left - lse;
+        exp_of_difference<kCount>(p, T{0}, scale_.natural);
+#pragma GCC unroll 4
+        for (int j = 0; j < kCount; ++j) {
+          p[j] *= inverse;
+          store_vector<T>(p[j], x + i + j * kWidth);
+          sums += p[j];
+          products += p[j] == T{0} ? Vector<T>{} : p[j] * load_vector(y + i + j * kWidth);  // d_p of a masked key may be NaN
+        }
+      });
+      if (!finite) {  // a NaN is the business of the kept keys
         for (std::int64_t i = own.first; i < own.last; ++i) x[i] = masks_keep(task_, row, first + i) ? x[i] : T{0};
       }
-      const std::uint8_t* keep = task_.dropout ? keep_bytes(task_, row, first, own.first, own.last, s_.bytes) : nullptr;
-      if (keep != nullptr) {
-        const T kept = static_cast<T>(task_.dropout_scale);
-        for (std::int64_t i = own.first; i < own.last; ++i) y[i] = keep[i] != 0 ? y[i] * kept : T{0};
+      T sum = 1, delta = s_.delta[index];
+      if (whole_row) {
+        const T of_row = sum_of_lanes<T>(sums);
+        delta = of_row * T{0} == 0 ? sum_of_lanes<T>(products) / of_row : of_row;
+        if (of_row * T{0} == 0) sum = of_row;  // else NaN stays with the keys that have it
       }
-      const Span& all = s_.spans[index];
-      const bool whole_row = all.first >= first && all.last - first <= s_.keys && task_.last_key - task_.first_key == task_.keys;
-      if (whole_row) delta = normalise(x, y, begin, end);
       const T factor = task_.d_bias.data == nullptr ? scale_.factor : T{1};
-      Vector<T> sums{};
-      for (std::int64_t i = begin; i < end; i += kWidth) {
-        const Vector<T> p = load_vector(x + i), d = p == T{0} ? Vector<T>{} : p * (load_vector(y + i) - delta);  // d_p of a masked key may be NaN
-        sums += d;
-        store_vector<T>(d * factor, y + i);
-      }
-      const T rest = sum_of_lanes<T>(sums) * factor;
+      const T rest = differentiate_softmax(begin, end, sum, delta, factor, x, y);
       if (whole_row && rest * T{0} == 0) {  // what the sum of d_score is off zero is the rounding of delta
         for (std::int64_t i = begin; i < end; i += kWidth) store_vector<T>(load_vector(y + i) - load_vector(x + i) * rest, y + i);
       }
-      if (keep != nullptr) {
-        const T kept = static_cast<T>(task_.dropout_scale);
-        for (std::int64_t i = own.first; i < own.last; ++i) x[i] = keep[i] != 0 ? x[i] * kept : T{0};
-      }
+      if (keep != nullptr) drop(x);
       if (uniform) clear(y, own.first, own.last);
       if (task_.d_bias.data != nullptr && !uniform) {
         const MutablePlane& to = task_.d_bias;
-        add_to_row(y, own.first, own.last, to.column, static_cast<T*>(to.data) + row.head * to.head + row.query * to.row + first * to.column);
+        add_to_row(y, own.first, own.last, to.column,
+                   static_cast<T*>(to.data) + row.head * to.head + row.query * to.row + first * to.column);
         if (scale_.factor != 1) {
           for (std::int64_t i = own.first; i < own.last; ++i) y[i] *= scale_.factor;
         }
@@ -325,28 +348,6 @@ class Backward {
     clear(x, own.last, whole.last), clear(y, own.last, whole.last);
   }
 
-  // x becomes x / sum x; returns sum x y. A row whose keys are all in one block takes these for exp(-lse) and <d_out, out>, which carry
-  // roundings of their own: the gradients of few keys are then as good as their arithmetic.
-  static T normalise(T* x, const T* y, std::int64_t begin, std::int64_t end) {
-    Vector<T> sums{}, products{};
-    for (std::int64_t i = begin; i < end; i += kWidth) sums += load_vector(x + i);
-    const T sum = sum_of_lanes<T>(sums);
-    if (!(sum * T{0} == 0)) return sum;  // NaN stays with the keys that have it
-    [[maybe_unused]] const T reciprocal = 1 / sum;
-    for (std::int64_t i = begin; i < end; i += kWidth) {
-      Vector<T> p = load_vector(x + i);
-#if defined(__FMA__) || defined(__aarch64__)
-      const Vector<T> guess = p * reciprocal;
-      p = guess + (p - guess * sum) * reciprocal;  // a division, by one step of Newton
-#else
-      p = p / sum;
-#endif
-      store_vector<T>(p, x + i);
-      products += p == T{0} ? Vector<T>{} : p * load_vector(y + i);
-    }
-    return sum_of_lanes<T>(products);
-  }
-
   // NaN and infinities of k, q and d_out, to the pairs that have them and to no other.
   void add_spoilt_values(std::int64_t first, std::int64_t count, std::int64_t block, int rows) {
     for (int i = 0; i < rows; ++i) {
@@ -356,7 +357,8 @@ class Backward {
       for (std::int64_t s = own.first; s < own.last; ++s) {
         if (!masks_keep(task_, row, first + s)) continue;
         const auto add = [&](const Plane& plane, std::int64_t head, std::int64_t at, std::int64_t width, T factor, T* to) {
-          with_storage<T>(task_.dtype, plane.data, [&](auto* data) { add_spoilt<T>(data + head * plane.head + at * plane.row, plane.column, width, factor, to); });
+          with_storage<T>(task_.dtype, plane.data,
+                          [&](auto* data) { add_spoilt<T>(data + head * plane.head + at * plane.row, plane.column, width, factor, to); });
         };
         if (kind_of(task_, row) != RowKind::Uniform) {
           if (!k_finite_ && d_q_ != nullptr) add(task_.k, 0, first + s, task_.qk_width, d_x[s], d_q_ + (block + i) * d_q_stride_);

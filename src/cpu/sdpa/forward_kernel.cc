@@ -2,12 +2,12 @@
 //
 // Tile after tile, each row keeps a reference m, l = sum exp(score - m) and o = sum exp(score - m) v. m is the largest score of the row's
 // first tile, and is raised to that of a later one that exceeds it by more than kSlack; then l and o are multiplied by exp(m_old - m_new)
-// (Milakov and Gimelshein 2018; Dao et al. 2022). Scores of any size are exact: nothing but differences to a score of the row that is at most
-// kSlack below its largest so far is exponentiated.
+// (Milakov and Gimelshein 2018; Dao et al. 2022). Scores of any size are exact: nothing but differences to a score of the row that is at
+// most kSlack below its largest so far is exponentiated.
+#include "cpu/arena.h"
 #include "cpu/sdpa/dropout.h"
 #include "cpu/sdpa/kernels.h"
 #include "cpu/sdpa/pack.h"
-#include "cpu/arena.h"
 #include "cpu/sdpa/softmax.h"
 
 namespace polyhead::cpu::POLYHEAD_ISA {
@@ -17,7 +17,9 @@ namespace {
 // tiles of rows at once, which halves how often they are read.
 constexpr int kMostStripRows = 2 * kTileRows;
 template <class T>
-int strip_rows(const HeadGroup& group) { return group.v_width <= kTileVectors / 2 * kLanes<T> ? kMostStripRows : kTileRows; }
+int strip_rows(const HeadGroup& group) {
+  return group.v_width <= kTileVectors / 2 * kLanes<T> ? kMostStripRows : kTileRows;
+}
 
 // A row's reference is raised where a score exceeds it by more than this: probabilities stay below e^2, and once a row has seen a few keys
 // it is hardly ever raised.
@@ -34,7 +36,9 @@ std::int64_t key_block(const HeadGroup& group) {
 
 // A row of scores is one line longer than the block: rows do not begin at the same offset of a page.
 template <class T>
-std::int64_t score_stride(std::int64_t keys) { return keys + 64 / static_cast<std::int64_t>(sizeof(T)); }
+std::int64_t score_stride(std::int64_t keys) {
+  return keys + 64 / static_cast<std::int64_t>(sizeof(T));
+}
 
 template <class T>
 struct Scratch {
@@ -68,22 +72,17 @@ struct Scratch {
   }
 };
 
-// f(std::integral_constant<int, n>) for n in 1 ... kMost.
-template <int kMost, class F>
-POLYHEAD_INLINE void with_count(int n, const F& f) {
-  if constexpr (kMost > 1) {
-    if (n < kMost) return with_count<kMost - 1>(n, f);
-  }
-  f(std::integral_constant<int, kMost>{});
-}
-
 template <class T>
 class Forward {
  public:
   Forward(const ForwardTask& task, void* memory)
-      : task_(task), scale_(task.scale), unit_(task.softcap > 0 || task.bias.data != nullptr ? scale_.natural : scale_.scaled), strip_rows_(strip_rows<T>(task)) {
+      : task_(task),
+        scale_(task.scale),
+        unit_(task.softcap > 0 || task.bias.data != nullptr ? scale_.natural : scale_.scaled),
+        strip_rows_(strip_rows<T>(task)) {
     Scratch<T>::layout(task, memory, s_);
-    in_registers_ = task.softcap <= 0 && task.kinds == nullptr && (task.bias.data == nullptr || (task.dtype == kOwnStorage && task.bias.column == 1));
+    in_registers_ =
+        task.softcap <= 0 && task.kinds == nullptr && (task.bias.data == nullptr || (task.dtype == kOwnStorage && task.bias.column == 1));
     for (int i = 0; i < task.mask_count; ++i) in_registers_ &= task.masks[i].column == 1;
   }
 
@@ -118,8 +117,8 @@ class Forward {
       s_.reference[i] = 0;
       s_.limit[i] = -kInfinity<T>;
       store_vector<T>(Vector<T>{}, s_.sums + i * kWidth);
-      s_.started[i / strip_rows_] = 0;
     }
+    for (std::int64_t i = 0; i * strip_rows_ < task_.rows; ++i) s_.started[i] = 0;
     load_queries();
   }
 
@@ -156,7 +155,8 @@ class Forward {
     }
     v_ = s_.v;
     finite_ = with_storage<T>(task_.dtype, v.data, [&](auto* data) {
-      return copy_rows<T>(data + (first_ + from) * v.row, v.row, v.column, count, task_.v_width, s_.v_padded, T{1}, s_.v + from * s_.v_padded);
+      return copy_rows<T>(data + (first_ + from) * v.row, v.row, v.column, count, task_.v_width, s_.v_padded, T{1},
+                          s_.v + from * s_.v_padded);
     });
     if (!finite_) drop_spoilt(s_.v + from * s_.v_padded, count * s_.v_padded, s_.v + from * s_.v_padded);
   }
@@ -173,7 +173,8 @@ class Forward {
       factor_[i] = 1;
       if (!in_registers_) continue;
       if (task_.bias.data != nullptr) line.bias = row_of(task_.bias, static_cast<const T*>(task_.bias.data), row) + first_;
-      for (int m = 0; m < task_.mask_count; ++m) line.masks[m] = row_of(task_.masks[m], static_cast<const std::uint8_t*>(task_.masks[m].data), row) + first_;
+      for (int m = 0; m < task_.mask_count; ++m)
+        line.masks[m] = row_of(task_.masks[m], static_cast<const std::uint8_t*>(task_.masks[m].data), row) + first_;
     }
     return keys;
   }
@@ -191,9 +192,10 @@ class Forward {
     for (int i = 0; i < rows && task_.dropout; ++i) drop(i);
     // Summed from zero per key block and added then: the error grows with the number of blocks, not of keys.
     std::uint8_t& started = s_.started[strip_ / strip_rows_];
-    multiply<false, T>({.depth = keys.last - keys.first, .a = s_.scores + keys.first, .a_stride = s_.stride, .b = v_ + keys.first * s_.v_padded,
-                        .b_stride = s_.v_padded, .c = s_.o + strip_ * s_.v_padded, .c_stride = s_.v_padded, .factor = started != 0 ? factor_ : nullptr},
-                       rows, static_cast<int>(s_.v_padded / kWidth));
+    const Product<T> values{.depth = keys.last - keys.first, .a = s_.scores + keys.first, .a_stride = s_.stride,
+                            .b = v_ + keys.first * s_.v_padded, .b_stride = s_.v_padded, .c = s_.o + strip_ * s_.v_padded,
+                            .c_stride = s_.v_padded, .factor = started != 0 ? factor_ : nullptr};
+    multiply<false, From::second_cache, T>(values, rows, static_cast<int>(s_.v_padded / kWidth));
     started = 1;
     if (!finite_) add_spoilt_values(rows);
   }
@@ -202,7 +204,8 @@ class Forward {
   void soften_panels(int row, Span keys) {
     for (std::int64_t panel = keys.first / kPanel * kPanel; panel < keys.last; panel += kPanel) {
       const std::int64_t begin = larger(panel, begin_), end = smaller(panel + kPanel, round_up(keys.last, kWidth));
-      with_count<kTileVectors>(static_cast<int>((end - begin) / kWidth), [&](auto count) { soften_tile<Rows, count()>(row, panel, begin); });
+      with_count<kTileVectors>(static_cast<int>((end - begin) / kWidth),
+                               [&](auto count) { soften_tile<Rows, count()>(row, panel, begin); });
     }
   }
 
@@ -210,9 +213,12 @@ class Forward {
   template <int Rows, int Columns>
   POLYHEAD_INLINE void soften_tile(int row, std::int64_t panel, std::int64_t begin) {
     Vector<T> x[Rows][Columns];
-    sum_tile<Rows, Columns, false, T>({.depth = task_.qk_width, .a = q_ + strip_ * q_stride_, .a_stride = q_stride_,
-                                       .b = s_.k + panel * task_.qk_width + (begin - panel), .b_stride = kPanel},
-                                      row, 0, x);
+    sum_tile<Rows, Columns, false, From::second_cache, T>({.depth = task_.qk_width,
+                                                           .a = q_ + strip_ * q_stride_,
+                                                           .a_stride = q_stride_,
+                                                           .b = s_.k + panel * task_.qk_width + (begin - panel),
+                                                           .b_stride = kPanel},
+                                                          row, 0, x);
     T* const scores = s_.scores + row * s_.stride + begin;
     const std::int64_t stride = s_.stride, end = begin + Columns * kWidth;
     const auto store = [=](int i, int j, Vector<T> value) { store_vector<T>(value, scores + i * stride + j); };
@@ -265,7 +271,8 @@ class Forward {
     }
     for (int m = 0; m < task_.mask_count; ++m) {
 #pragma GCC unroll 4
-      for (int j = 0; j < Columns; ++j) x[j] = where_bytes<T>(line.masks[m] + begin + j * kWidth, task_.masks[m].attend, x[j], -kInfinity<T>);
+      for (int j = 0; j < Columns; ++j)
+        x[j] = where_bytes<T>(line.masks[m] + begin + j * kWidth, task_.masks[m].attend, x[j], -kInfinity<T>);
     }
   }
 
@@ -279,7 +286,8 @@ class Forward {
 
   void finish_row_in_memory(int i, std::int64_t begin, std::int64_t end) {
     const std::int64_t low = larger(lines_[i].own.first, begin), high = smaller(lines_[i].own.last, end);
-    if (low < high) finish_scores<T>(task_, s_.rows[strip_ + i], scale_.factor, first_, low, high, s_.scores + i * s_.stride, nullptr, s_.bytes);
+    if (low < high)
+      finish_scores<T>(task_, s_.rows[strip_ + i], scale_.factor, first_, low, high, s_.scores + i * s_.stride, nullptr, s_.bytes);
   }
 
   // Raises the reference of a row with a score beyond its limit: what is summed with the old one is multiplied by exp(old - new).
@@ -357,7 +365,7 @@ class Forward {
   const ScoreScale<T> scale_;
   const ExpFactor<T> unit_;
   const int strip_rows_;
-  bool in_registers_ = true;   // bias and masks are applied there, where their vectors exist
+  bool in_registers_ = true;  // bias and masks are applied there, where their vectors exist
   Scratch<T> s_;
   const T *q_ = nullptr, *v_ = nullptr;  // of the block of rows; of the block of keys
   std::int64_t q_stride_ = 0;

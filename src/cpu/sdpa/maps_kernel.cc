@@ -1,7 +1,7 @@
 // p[t,s] = exp(score[t,s] - m[t]) / sum_s exp(score[t,s] - m[t]),  m the row's largest score          (docs/maths.md, eq. 10)
 //
-// The keys of a head are packed once; then strip after strip of rows has all of its scores, so that a row's largest score and sum are its own
-// and no stored lse has a part in them.
+// The keys of a head are packed once; then strip after strip of rows has all of its scores, so that a row's largest score and sum are its
+// own and no stored lse has a part in them.
 #include "cpu/arena.h"
 #include "cpu/sdpa/dropout.h"
 #include "cpu/sdpa/kernels.h"
@@ -75,9 +75,14 @@ class Maps {
   void multiply_rows(int rows, Span keys) {
     for (std::int64_t panel = keys.first / kPanel * kPanel; panel < keys.last; panel += kPanel) {
       const std::int64_t end = smaller(panel + kPanel, round_up(keys.last, kWidth));
-      multiply<false, T>({.depth = task_.qk_width, .a = s_.q, .a_stride = task_.qk_width, .b = s_.k + panel * task_.qk_width, .b_stride = kPanel,
-                          .c = s_.scores + panel, .c_stride = s_.stride},
-                         rows, static_cast<int>((end - panel) / kWidth));
+      multiply<false, From::second_cache, T>({.depth = task_.qk_width,
+                                              .a = s_.q,
+                                              .a_stride = task_.qk_width,
+                                              .b = s_.k + panel * task_.qk_width,
+                                              .b_stride = kPanel,
+                                              .c = s_.scores + panel,
+                                              .c_stride = s_.stride},
+                                             rows, static_cast<int>((end - panel) / kWidth));
     }
   }
 
@@ -126,7 +131,9 @@ std::int64_t maps_bytes(const MapsTask& task) {
 
 }  // namespace
 
-std::int64_t attention_maps_scratch(const MapsTask& task) { return task.dtype == DType::f64 ? maps_bytes<double>(task) : maps_bytes<float>(task); }
+std::int64_t attention_maps_scratch(const MapsTask& task) {
+  return task.dtype == DType::f64 ? maps_bytes<double>(task) : maps_bytes<float>(task);
+}
 
 void attention_maps(const MapsTask& task, void* scratch) {
   task.dtype == DType::f64 ? Maps<double>(task, scratch).run() : Maps<float>(task, scratch).run();

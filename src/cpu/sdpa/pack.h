@@ -10,12 +10,13 @@ namespace polyhead::cpu::POLYHEAD_ISA {
 namespace {
 
 template <class T>
-inline constexpr int kPanelKeys = kTileVectors * kLanes<T>;  // one tile's width
+inline constexpr int kPanelKeys = kTileVectors* kLanes<T>;  // one tile's width
 
 // Rows first, ... of a [rows, width] tensor times factor as panels [panel, width, kPanelKeys], zero beyond `count`. `lines` holds kLanes
 // rows of `width`.
 template <class T, class Storage>
-void pack_transposed(const Storage* from, std::int64_t row_stride, std::int64_t column_stride, int count, std::int64_t width, T factor, T* lines, T* panels) {
+void pack_transposed(const Storage* from, std::int64_t row_stride, std::int64_t column_stride, int count, std::int64_t width, T factor,
+                     T* lines, T* panels) {
   constexpr int kWidth = kLanes<T>, kPanel = kPanelKeys<T>;
   for (int key = 0; key < count; key += kWidth) {
     const T* rows[kWidth];
@@ -43,7 +44,8 @@ void pack_transposed(const Storage* from, std::int64_t row_stride, std::int64_t 
 
 // [count, padded] with zeros beyond `width`, times factor; returns whether every element is finite.
 template <class T, class Storage>
-bool copy_rows(const Storage* from, std::int64_t row_stride, std::int64_t column_stride, int count, std::int64_t width, std::int64_t padded, T factor, T* to) {
+bool copy_rows(const Storage* from, std::int64_t row_stride, std::int64_t column_stride, int count, std::int64_t width, std::int64_t padded,
+               T factor, T* to) {
   Vector<T> spoilt{};
   T spoilt_rest = 0;
   constexpr int kWidth = kLanes<T>;

@@ -20,30 +20,58 @@ POLYHEAD_INLINE T largest_of(const T* x, std::int64_t begin, std::int64_t end) {
   return largest_lane<T>(larger(larger(most[0], most[1]), larger(most[2], most[3])));
 }
 
-// x = exp(factor (x - reference)); returns the sum. Four vectors go through each step together: one alone is a chain of 15 instructions, and
-// the scheduler holds few chains at a time.
+// f<count>(i) for i in [begin, end), `count` vectors at a time: one alone is a chain of 15 instructions, and the scheduler holds few
+// chains.
+template <class T, class F>
+POLYHEAD_INLINE void for_each_group(std::int64_t begin, std::int64_t end, const F& f) {
+  constexpr int kTogether = kRegisters >= 32 ? 4 : 1, kWidth = kLanes<T>;
+  for (; begin + kTogether * kWidth <= end; begin += kTogether * kWidth) f.template operator()<kTogether>(begin);
+  for (; begin < end; begin += kWidth) f.template operator()<1>(begin);
+}
+
+// x = exp(factor (x - reference)); returns the sum.
 template <class T>
 POLYHEAD_INLINE T exponentiate(T* x, std::int64_t begin, std::int64_t end, T reference, const ExpFactor<T>& factor) {
-  constexpr int kTogether = kRegisters >= 32 ? 4 : 1, kWidth = kLanes<T>;
+  constexpr int kWidth = kLanes<T>;
   Vector<T> total{};
-  for (; begin + kTogether * kWidth <= end; begin += kTogether * kWidth) {
-    Vector<T> p[kTogether];
+  for_each_group<T>(begin, end, [&]<int kCount>(std::int64_t i) {
+    Vector<T> p[kCount];
 #pragma GCC unroll 4
-    for (int i = 0; i < kTogether; ++i) p[i] = load_vector(x + begin + i * kWidth);
-    exp_of_difference<kTogether>(p, reference, factor);
+    for (int j = 0; j < kCount; ++j) p[j] = load_vector(x + i + j * kWidth);
+    exp_of_difference<kCount>(p, reference, factor);
 #pragma GCC unroll 4
-    for (int i = 0; i < kTogether; ++i) {
-      store_vector<T>(p[i], x + begin + i * kWidth);
-      total += p[i];
+    for (int j = 0; j < kCount; ++j) {
+      store_vector<T>(p[j], x + i + j * kWidth);
+      total += p[j];
     }
-  }
-  for (; begin < end; begin += kWidth) {
-    Vector<T> p[1] = {load_vector(x + begin)};
-    exp_of_difference<1>(p, reference, factor);
-    total += p[0];
-    store_vector<T>(p[0], x + begin);
-  }
+  });
   return sum_of_lanes<T>(total);
+}
+
+// x becomes p = x / sum, y becomes factor p (y - delta); returns the sum of y.
+template <class T>
+POLYHEAD_INLINE T differentiate_softmax(std::int64_t begin, std::int64_t end, T sum, T delta, T factor, T* x, T* y) {
+  Vector<T> sums[4] = {};
+  constexpr int kWidth = kLanes<T>;
+  [[maybe_unused]] const T reciprocal = 1 / sum;
+  for_each_group<T>(begin, end, [&]<int kCount>(std::int64_t i) {
+#pragma GCC unroll 4
+    for (int j = 0; j < kCount; ++j) {
+      T *p_at = x + i + j * kWidth, *y_at = y + i + j * kWidth;
+      Vector<T> p = load_vector(p_at);
+#if defined(__FMA__) || defined(__aarch64__)
+      const Vector<T> guess = p * reciprocal;
+      p = guess + (p - guess * sum) * reciprocal;  // a division, by one step of Newton
+#else
+        p = p / sum;
+#endif
+      const Vector<T> d = p == T{0} ? Vector<T>{} : p * (load_vector(y_at) - delta);
+      sums[j] += d;
+      store_vector<T>(p, p_at);
+      store_vector<T>(d * factor, y_at);
+    }
+  });
+  return sum_of_lanes<T>((sums[0] + sums[1]) + (sums[2] + sums[3])) * factor;
 }
 
 }  // namespace
