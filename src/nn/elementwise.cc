@@ -94,8 +94,15 @@ void sum_to(ConstTensorView x, TensorView target) {
     using T = typename decltype(type)::type;
     const T* term = terms.data<T>();
     double* total = totals.data<double>();
+    const std::int64_t term_step = terms.stride(-1), total_step = totals.stride(-1), width = shape[-1];
     for_each_offset<2>(shape.first(outer), {terms.strides().first(outer), totals.strides().first(outer)}, [&](const auto& at) {
-      for (std::int64_t e = 0; e < shape[-1]; ++e) total[at[1] + e * totals.stride(-1)] += load(term[at[0] + e * terms.stride(-1)]);
+      const T* from = term + at[0];
+      double* to = total + at[1];
+      if (term_step == 1 && total_step == 1) {
+        for (std::int64_t e = 0; e < width; ++e) to[e] += load(from[e]);
+      } else {
+        for (std::int64_t e = 0; e < width; ++e) to[e * total_step] += load(from[e * term_step]);
+      }
     });
   });
   sums.store();

@@ -1,0 +1,140 @@
+// What attention allocates beyond its inputs and outputs, counted at operator new: constant or linear in the length, never its square.
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <cstdlib>
+#include <new>
+
+#include "polyhead/device.h"
+#include "polyhead/executor.h"
+#include "polyhead/maps.h"
+#include "polyhead/sdpa.h"
+#include "support/random.h"
+
+namespace {
+
+std::atomic<std::int64_t> in_use{0}, peak{0};
+
+// The size stands one alignment before the memory.
+void* take(std::size_t bytes, std::size_t alignment) {
+  auto* start = static_cast<char*>(std::aligned_alloc(alignment, (bytes + 2 * alignment - 1) / alignment * alignment));
+  if (start == nullptr) throw std::bad_alloc();
+  *reinterpret_cast<std::size_t*>(start) = bytes;
+  const std::int64_t now = in_use += static_cast<std::int64_t>(bytes);
+  std::int64_t most = peak;
+  while (now > most && !peak.compare_exchange_weak(most, now)) {
+  }
+  return start + alignment;
+}
+
+void give(void* memory, std::size_t alignment) {
+  if (memory == nullptr) return;
+  char* start = static_cast<char*>(memory) - alignment;
+  in_use -= static_cast<std::int64_t>(*reinterpret_cast<std::size_t*>(start));
+  std::free(start);
+}
+
+constexpr std::size_t kDefault = alignof(std::max_align_t);
+
+}  // namespace
+
+void* operator new(std::size_t bytes) { return take(bytes, kDefault); }
+void* operator new(std::size_t bytes, std::align_val_t alignment) { return take(bytes, static_cast<std::size_t>(alignment)); }
+void operator delete(void* memory) noexcept { give(memory, kDefault); }
+void operator delete(void* memory, std::size_t) noexcept { give(memory, kDefault); }
+void operator delete(void* memory, std::align_val_t alignment) noexcept { give(memory, static_cast<std::size_t>(alignment)); }
+void operator delete(void* memory, std::size_t, std::align_val_t alignment) noexcept { give(memory, static_cast<std::size_t>(alignment)); }
+
+namespace polyhead::test {
+namespace {
+
+// The most that f had allocated at once beyond what was there before.
+template <class F>
+std::int64_t peak_of(const F& f) {
+  const std::int64_t before = in_use;
+  peak = before;
+  f();
+  return peak - before;
+}
+
+struct Attention {
+  explicit Attention(std::int64_t length, std::int64_t heads = 1) {
+    Random random(1);
+    const Shape shape{1, heads, length, 32};
+    q = random.tensor(DType::f32, shape), k = random.tensor(DType::f32, shape), v = random.tensor(DType::f32, shape);
+    d_out = random.tensor(DType::f32, shape);
+    out = Tensor(DType::f32, shape), lse = Tensor(DType::f32, {1, heads, length});
+    d_q = Tensor(DType::f32, shape), d_k = Tensor(DType::f32, shape), d_v = Tensor(DType::f32, shape);
+  }
+  SdpaForward forward() { return {.q = q, .k = k, .v = v, .out = out, .lse = lse}; }
+  SdpaBackward backward() { return {.q = q, .k = k, .v = v, .out = out, .lse = lse, .d_out = d_out, .d_q = d_q, .d_k = d_k, .d_v = d_v}; }
+  Tensor q, k, v, d_out, out, lse, d_q, d_k, d_v;
+};
+
+class Memory : public testing::Test {
+ protected:
+  Memory() { set_num_threads(1); }
+  ~Memory() override { set_num_threads(threads_); }
+
+ private:
+  int threads_ = num_threads();
+};
+
+const SdpaOptions kRules[] = {
+    {}, {.mask = {.causal = Causal::top_left()}}, {.dropout = {.p = 0.1, .seed = 3}}, {.mask = {.window = {.left = 40, .right = 3}}}, {.softcap = 20}};
+
+TEST_F(Memory, ForwardIsConstant) {
+  for (const SdpaOptions& rules : kRules) {
+    for (const std::int64_t length : {1024, 4096, 8192}) {
+      Attention attention(length);
+      EXPECT_LT(peak_of([&] { sdpa_forward(attention.forward(), rules); }), 512 << 10) << length;
+    }
+  }
+}
+
+TEST_F(Memory, BackwardIsLinear) {
+  for (const SdpaOptions& rules : kRules) {
+    const auto of = [&](std::int64_t length) {
+      Attention attention(length);
+      sdpa_forward(attention.forward(), rules);
+      return static_cast<double>(peak_of([&] { sdpa_backward(attention.backward(), rules); }));
+    };
+    // One head alone has eight parts of its keys, and each part the sums of d_q: 32 float32 a row.
+    const double of_4096 = of(4096), of_8192 = of(8192);
+    EXPECT_LT(of_8192, 2.05 * of_4096);
+    EXPECT_LT(of_8192, 8 * 8192 * 32 * 4 + (2 << 20));
+  }
+}
+
+TEST_F(Memory, HeadsTakeTurnsInOneThreadsScratch) {
+  Attention one(512, 1), many(512, 16);
+  const auto both = [](Attention& attention) {
+    return peak_of([&] {
+      sdpa_forward(attention.forward());
+      sdpa_backward(attention.backward());
+    });
+  };
+  EXPECT_LT(both(many), both(one) + (64 << 10));
+}
+
+TEST_F(Memory, ExplainNamesTheScratch) {
+  Attention attention(2048);
+  const std::string text = explain(attention.forward());
+  const std::size_t at = text.find("scratch: ");
+  ASSERT_NE(at, std::string::npos) << text;
+  const double promised = std::stod(text.substr(at + 9));
+  const std::int64_t taken = peak_of([&] { sdpa_forward(attention.forward()); });
+  EXPECT_NEAR(static_cast<double>(taken), promised, 8192);
+}
+
+TEST_F(Memory, MapsOfChosenRowsHoldThoseRowsOnly) {
+  Attention attention(4096);
+  sdpa_forward(attention.forward());
+  const std::int64_t rows[] = {5, 4000};
+  Tensor maps(DType::f32, {1, 1, 2, 4096});
+  const std::int64_t taken = peak_of([&] { attention_rows({.q = attention.q, .k = attention.k, .lse = attention.lse}, rows, maps); });
+  EXPECT_LT(taken, 4 << 20);  // all rows would be 64 MiB
+}
+
+}  // namespace
+}  // namespace polyhead::test
