@@ -156,7 +156,8 @@ MUTANTS = [
     # Linear maps and the other modules
     Mutant("linear weight transposed", "src/nn/linear.cc", ".b = weight.view().transpose(0, 1), .c = y",
            ".b = weight.extent(0) == weight.extent(1) ? weight.view() : weight.view().transpose(0, 1), .c = y", "weights are [out, in]", ("nn_layers", "golden")),
-    Mutant("linear bias gradient misses rows", ELEMENTWISE, "total[at[1] + e * totals.stride(-1)] += load(", "total[at[1] + e * totals.stride(-1)] = load(", "the bias gradient sums over the rows", ("nn_layers", "golden")),
+    Mutant("linear bias gradient misses rows", ELEMENTWISE, "for (std::int64_t e = 0; e < width; ++e) to[e] += load(from[e]);", "for (std::int64_t e = 0; e < width; ++e) to[e] = load(from[e]);",
+           "the bias gradient sums over the rows", ("nn_layers", "golden")),
     Mutant("added gradient replaces", "src/nn/linear.cc", ".add = d_x_write == Write::add", ".add = false", "Write::add adds", ("nn_layers", "golden")),
     Mutant("layer norm's mean stays in the gradient", "src/nn/layer_norm.cc", "(g[e] - mean - v[e] * along)", "(g[e] - v[e] * along)",
            "d_x of LayerNorm has mean 0", MODULES),

@@ -86,13 +86,13 @@ class Backward {
     }
     if (d_q_ == nullptr) return;
     for (std::int64_t i = 0; i < s_.row_count * d_q_stride_; ++i) d_q_[i] *= scale_.of_q;
-    for (std::int64_t i = 0; i < s_.row_count && task_.store_d_q; ++i) {
-      store(task_.d_q, s_.rows[i].head, s_.rows[i].query, d_q_ + i * d_q_stride_, task_.qk_width);
-    }
+    if (!task_.store_d_q) return;
+    for (std::int64_t i = 0; i < s_.row_count; ++i) store(task_.d_q, s_.rows[i].head, s_.rows[i].query, d_q_ + i * d_q_stride_, task_.qk_width);
   }
 
  private:
   static constexpr int kWidth = kLanes<T>, kPanel = kPanelKeys<T>;
+  static constexpr DType kOwnStorage = sizeof(T) == 8 ? DType::f64 : DType::f32;
 
   void store(const MutablePlane& plane, std::int64_t head, std::int64_t row, const T* from, std::int64_t width) const {
     if (plane.data == nullptr) return;
@@ -125,20 +125,22 @@ class Backward {
       const T lse = s_.lse[i] = *row_of(task_.lse, static_cast<const T*>(task_.lse.data), r);
       if (lse == -kInfinity<T>) s_.spans[i] = {0, 0};  // an empty row
       inexact |= beyond(lse);
-      T* lines[2] = {s_.lines, s_.lines + task_.v_width};
-      const Plane* planes[2] = {&task_.out, &task_.d_out};
-      for (int j = 0; j < 2; ++j) {
-        with_storage<T>(task_.dtype, planes[j]->data,
-                        [&](auto* data) { widen_row<T>(row_of(*planes[j], data, r), planes[j]->column, task_.v_width, T{1}, lines[j]); });
-      }
+      const T *out = line_of(task_.out, r, s_.lines), *d_out = line_of(task_.d_out, r, s_.lines + task_.v_width);
       Vector<T> sums{};
       T sum = 0;
       std::int64_t d = 0;
-      for (; d + kWidth <= task_.v_width; d += kWidth) sums += load_vector(lines[0] + d) * load_vector(lines[1] + d);
-      for (; d < task_.v_width; ++d) sum += lines[0][d] * lines[1][d];
+      for (; d + kWidth <= task_.v_width; d += kWidth) sums += load_vector(out + d) * load_vector(d_out + d);
+      for (; d < task_.v_width; ++d) sum += out[d] * d_out[d];
       s_.delta[i] = sum_of_lanes<T>(sums) + sum;
     }
     if (inexact) find_sums();
+  }
+
+  // A row of out or d_out: in place, or widened into `line`.
+  const T* line_of(const Plane& plane, const Row& row, T* line) const {
+    if (task_.dtype == kOwnStorage && plane.column == 1) return row_of(plane, static_cast<const T*>(plane.data), row);
+    with_storage<T>(task_.dtype, plane.data, [&](auto* data) { widen_row<T>(row_of(plane, data, row), plane.column, task_.v_width, T{1}, line); });
+    return line;
   }
 
   static bool beyond(T lse) { return (lse > kLargestExactLse || lse < -kLargestExactLse) && lse * T{0} == 0; }

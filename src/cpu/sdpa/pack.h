@@ -35,7 +35,13 @@ void pack_transposed(const Storage* from, std::int64_t row_stride, std::int64_t 
     }
     T* to = panels + key / kPanel * (width * kPanel) + key % kPanel;
     std::int64_t d = 0;
-    for (; d + kWidth <= width; d += kWidth) transpose<T>(rows, d, factor, to + d * kPanel, kPanel);
+    for (; d + kWidth <= width; d += kWidth) {
+      // The next rows: the processor follows one stream of lines by itself, not as many as a vector has lanes.
+      if (std::is_same_v<T, Storage> && key + 2 * kWidth <= count) {
+        for (int i = 0; i < kWidth; ++i) __builtin_prefetch(rows[i] + kWidth * row_stride + d);
+      }
+      transpose<T>(rows, d, factor, to + d * kPanel, kPanel);
+    }
     for (; d < width; ++d) {
       for (int i = 0; i < kWidth; ++i) to[d * kPanel + i] = rows[i][d] * factor;
     }
