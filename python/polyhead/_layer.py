@@ -31,13 +31,14 @@ class Saved:
         self._saved = saved
         self._query = query
 
-    def backward(self, d_out: Array, *, inputs: bool = True, parameters: bool = True) -> LayerGradients:
+    def backward(self, d_out: Array, *, inputs: bool = True, parameters: bool = True, d_bias: Array = None) -> LayerGradients:
         """Gradients of a loss. Where inputs are shared (key = query) their gradients are summed in the one given.
 
         Args:
             d_out: the gradient of the loss with respect to the output, shaped as it.
             inputs: whether those of query, key, value and bias are wanted.
             parameters: whether those of the layer's parameters are wanted.
+            d_bias: shaped as bias, written in place and returned; as in `polyhead.sdpa_backward`.
 
         Returns:
             Arrays shaped as what they are the gradients of.
@@ -45,7 +46,7 @@ class Saved:
         Raises:
             ValueError, TypeError: as `polyhead.sdpa`.
         """
-        query, key, value, bias, grads = self._saved.backward(d_out, inputs, parameters)
+        query, key, value, bias, grads = self._saved.backward(d_out, inputs, parameters, d_bias)
         return LayerGradients(query, key, value, bias, None if grads is None else grads.parameters)
 
     def maps(self, value: MapValue = "probability") -> Array:
@@ -288,8 +289,7 @@ def load(
         masked_mean: of a global query (AlphaFold's is_global): count the kept positions only.
 
     Returns:
-        The layer. It does not write to its source. Arrays are copied; a safetensors file is mapped and read when it is used, so it may be
-        removed or replaced (as `save` does) meanwhile, but not be overwritten in place.
+        The layer, in memory of its own: what becomes of the source afterwards does not change it, and what is written to it does not reach the source.
 
     Raises:
         OSError: the file cannot be read.

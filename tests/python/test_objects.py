@@ -46,6 +46,20 @@ def test_loaded_layers_can_be_copied(tmp_path: Path) -> None:
     assert layer.causal and twin.causal and np.array_equal(twin(X), layer(X))
 
 
+@pytest.mark.parametrize("layout", ["torch", "gpt2"])
+def test_a_file_that_changes_does_not_change_what_was_loaded(layout: str, tmp_path: Path) -> None:
+    path = tmp_path / "layer.safetensors"
+    polyhead.save(polyhead.MultiHeadAttention(8, 2, seed=5), path, layout=layout)
+    layer = polyhead.load(path, layout, heads=2)
+    size = path.stat().st_size
+    with open(path, "r+b") as file:  # in place: the same file, other bytes
+        file.write(b"\xff" * size)
+    assert np.array_equal(layer(X, causal=0), polyhead.MultiHeadAttention(8, 2, seed=5)(X, causal=0))
+    os.truncate(path, 0)
+    layer.parameters["q.weight"][...] = 0
+    assert not np.array_equal(layer(X, causal=0), polyhead.MultiHeadAttention(8, 2, seed=5)(X, causal=0))
+
+
 def test_what_they_print() -> None:
     layer = polyhead.MultiHeadAttention(8, 2)
     assert repr(layer) == "MultiHeadAttention(query_width=8, heads=2, head_width=4, dtype='float32')"
