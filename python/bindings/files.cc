@@ -32,7 +32,7 @@ struct LoadOptions {
 Loaded layer_of(io::TensorFile& file, const LoadOptions& options) {
   io::AttentionWeights weights = io::load_attention(file, options.load);
   if (weights.heads == 0) {
-    throw nb::value_error(text("'", file.path.string(), "' does not say how many heads its layer has (layout ", weights.layout, "); give heads=").c_str());
+    throw nb::value_error(text(file.path.string(), ": it does not say how many heads its layer has (layout ", weights.layout, "); give heads=").c_str());
   }
   Loaded loaded{.layer = {}, .layout = weights.layout, .prefix = weights.prefix, .causal = weights.causal};
   loaded.layer.layer = models::attention_layer(std::move(weights), options.settings);

@@ -96,7 +96,7 @@ class MultiHeadAttention:
         scale: default ``1 / sqrt(H)``.
         softcap: 0 is off.
         empty_rows: as in `polyhead.sdpa`.
-        dtype: of the parameters: ``"float32"``, ``"float64"`` or ``"float16"``, or NumPy's type of that name.
+        dtype: of the parameters: ``"float32"``, ``"float64"`` or ``"float16"``, or NumPy's or torch's type of that name.
         seed: of the initialisation, which is that of torch.nn.MultiheadAttention.
 
     Raises:
@@ -258,9 +258,13 @@ def _rebuild(config: dict[str, Any], causal: bool, parameters: dict[str, Array])
 
 
 def _name_of(dtype: Any) -> Any:
-    """numpy.float64 and numpy.dtype("float64") by name; anything else as it is."""
+    """numpy.float64, numpy.dtype("float64"), float and torch.float64 by name; anything else as it is."""
     import numpy
 
+    if dtype is float:
+        return "float64"
+    if type(dtype).__module__ == "torch":
+        return str(dtype).removeprefix("torch.")
     if isinstance(dtype, numpy.dtype) or isinstance(dtype, type) and issubclass(dtype, numpy.generic):
         return numpy.dtype(dtype).name
     return dtype
@@ -304,10 +308,13 @@ def load(
     if isinstance(source, Mapping):
         return MultiHeadAttention._of(*_take(_core.from_arrays(dict(source), "the mapping", layout, prefix, heads, settings)))
     if not isinstance(source, (str, bytes, os.PathLike)):
-        raise TypeError(f"source is of type {type(source).__name__}; it must be a path or a mapping of arrays by name")
+        hint = ", as its state_dict() is" if callable(getattr(source, "state_dict", None)) else ""
+        raise TypeError(f"source is of type {type(source).__name__}; it must be a path or a mapping of arrays by name{hint}")
     if heads is None:
         heads = _heads_of_folder(os.fsdecode(source))
     if not os.fsdecode(source).endswith(".npz") or "\0" in os.fsdecode(source):  # NumPy's error about the zero would not name the argument
+        if os.path.splitext(os.fsdecode(source))[1] in (".pt", ".pth", ".bin") and os.path.isfile(source):
+            raise ValueError(f"'{os.fsdecode(source)}' is a pickle, by its name, which may run code; load takes what torch.load(path, weights_only=True) makes of it")
         return MultiHeadAttention._of(*_take(_core.load(source, layout, prefix, heads, settings)))
     return MultiHeadAttention._of(*_take(_core.from_arrays(_read_npz(source), os.fsdecode(source), layout, prefix, heads, settings)))
 

@@ -66,9 +66,29 @@ def test_what_they_print() -> None:
     assert repr(layer.forward(X)[1]) == "<polyhead.Saved of a query [2, 5, 8]>"
 
 
-@pytest.mark.parametrize("dtype", [np.float64, np.dtype("float64"), "float64"])
-def test_dtypes_may_be_numpys(dtype: type[np.generic]) -> None:
-    assert polyhead.MultiHeadAttention(8, 2, dtype=dtype).config["dtype"] == "float64"
+@pytest.mark.parametrize("dtype", [np.float64, np.dtype("float64"), "float64", float, "torch"])
+def test_dtypes_may_be_numpys_and_torchs(dtype: type[np.generic]) -> None:
+    given = pytest.importorskip("torch").float64 if dtype == "torch" else dtype
+    assert polyhead.MultiHeadAttention(8, 2, dtype=given).config["dtype"] == "float64"
+
+
+def test_what_belongs_to_torch_is_said_to(tmp_path: Path) -> None:
+    torch = pytest.importorskip("torch")
+    module = torch.nn.MultiheadAttention(8, 2)
+    with pytest.raises(TypeError, match="MultiheadAttention; .*state_dict"):
+        polyhead.load(module)
+    torch.save(module.state_dict(), tmp_path / "layer.pt")
+    with pytest.raises(ValueError, match="layer.pt.*torch.load"):
+        polyhead.load(tmp_path / "layer.pt")
+    polyhead.load(torch.load(tmp_path / "layer.pt", weights_only=True), heads=2)
+    with pytest.raises(ValueError, match="^the mapping: it does not say how many heads"):
+        polyhead.load(module.state_dict())
+    with pytest.raises(OSError, match="none.pt"):
+        polyhead.load(tmp_path / "none.pt")
+
+
+def test_completion_offers_the_public_names() -> None:
+    assert {*dir(polyhead)} == {*polyhead.__all__, "torch", "transformers"}
 
 
 @pytest.mark.parametrize("dtype", [np.int64, np.dtype(object)])
