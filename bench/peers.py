@@ -162,7 +162,7 @@ def table(options: argparse.Namespace, threads: int) -> dict[str, Any]:
         print(f"\n## {head['threads']} thread{'s' * (head['threads'] > 1)}: {platform.processor() or platform.machine()}, "
               f"roof {f'{roof:.0f} GFLOP/s' if roof else 'unknown (no compiler)'}, one thread reads {head['bandwidth']:.1f} GB/s")
         print("  ".join(f"{name} {version}" for name, version in head["versions"].items()), *head["notes"], sep="\n")
-        print("Best time in ms; ratio: the fastest peer's time / polyhead's; share of the roof; MB beyond the inputs and largest error / largest output, in the order of the columns\n")
+        print("Best time in ms; ratio: the fastest peer's time / polyhead's; share of the roof; MB beyond the inputs at the peak, outputs included, and largest error / largest output, in the order of the columns\n")
         titles = ["case", *names, "ratio", "roof", "MB", "error"]
         widths = [32, *(max(8, len(name)) for name in names), 20, 5, 6 * len(names), 8 * len(names)]
         print_row(titles, widths)
