@@ -12,7 +12,6 @@ table mean something, absolute figures of two runs do not.
 from __future__ import annotations
 
 import argparse
-import gc
 import importlib
 import json
 import os
@@ -69,25 +68,7 @@ def load_peers(names: str, threads: int) -> tuple[list[Any], list[str]]:
     return peers, notes
 
 
-class Memory:
-    """Peak of the process' resident memory while a block runs, beyond what it held before. Linux counts it."""
-
-    def __enter__(self) -> Memory:
-        gc.collect()
-        pathlib.Path("/proc/self/clear_refs").write_text("5")  # the peak starts again
-        self._before = self._field("VmRSS")
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.megabytes = max(0, self._field("VmHWM") - self._before) / 1024
-
-    @staticmethod
-    def _field(name: str) -> int:
-        match = re.search(rf"{name}:\s+(\d+) kB", pathlib.Path("/proc/self/status").read_text())
-        return int(match.group(1)) if match else 0
-
-
-def measure(case: Any, peers: list[Any], seconds: float) -> dict[str, Any]:
+def measure(case: Any, peers: list[Any], meters: dict[str, Any], seconds: float) -> dict[str, Any]:
     import numpy as np
 
     from peer import cases, exact
@@ -99,8 +80,7 @@ def measure(case: Any, peers: list[Any], seconds: float) -> dict[str, Any]:
     for peer in peers:
         try:
             work = peer.prepare(case, arrays)
-            with Memory() as memory:
-                output = work.output(work.run())
+            output = work.output(work.run())
         except Unsupported as reason:
             results[peer.name] = {"note": str(reason)}
             continue
@@ -108,7 +88,9 @@ def measure(case: Any, peers: list[Any], seconds: float) -> dict[str, Any]:
             results[peer.name] = {"note": f"failed: {type(error).__name__}: {' '.join(str(error).split())[:200]}"}
             continue
         works[peer.name] = work
-        results[peer.name] = {"megabytes": memory.megabytes, "times": []}
+        results[peer.name] = {"times": []}
+        memory = meters[peer.name].measure(case)
+        results[peer.name] |= {"note": f"memory is not measured: {memory['note']}"} if "note" in memory else memory
         if exact_output is not None:
             results[peer.name]["error"] = float(np.abs(output - exact_output).max() / np.abs(exact_output).max())
     end = time.perf_counter() + seconds
@@ -128,12 +110,17 @@ def work(options: argparse.Namespace) -> None:
     os.sched_setaffinity(0, processors)
     os.environ["OMP_NUM_THREADS"] = str(options.worker)
     from peer import roof
+    from peer.memory import Meter
 
     peers, notes = load_peers(options.peers, options.worker)
+    meters = {peer.name: Meter(peer.name, options.worker) for peer in peers}
+    notes += [f"memory of {name} is not measured: {meter.note}" for name, meter in meters.items() if meter.note]
     print(json.dumps({"versions": {peer.name: peer.version for peer in peers}, "notes": notes, "threads": len(processors),
-                      "roof": roof.fma_gflops(), "bandwidth": roof.memory_gbytes()}), flush=True)
+                      "roof": roof.fma_gflops(len(processors)), "bandwidth": roof.memory_gbytes()}), flush=True)
     for case in chosen_cases(options.only):
-        print(json.dumps({"case": case.name, "group": case.group, "flops": case.flops(), "peers": measure(case, peers, options.seconds)}), flush=True)
+        print(json.dumps({"case": case.name, "group": case.group, "flops": case.flops(), "peers": measure(case, peers, meters, options.seconds)}), flush=True)
+    for meter in meters.values():
+        meter.close()
 
 
 def cell(result: dict[str, Any] | None) -> str:
@@ -142,15 +129,20 @@ def cell(result: dict[str, Any] | None) -> str:
     return f"{min(result['times']) * 1e3:.3g}"
 
 
-def row(told: dict[str, Any], names: list[str], roof: float | None, threads: int) -> list[str]:
+def memory_cell(result: dict[str, Any] | None) -> str:
+    megabytes = (result or {}).get("megabytes")
+    return "-" if megabytes is None else f"{megabytes:.1f}" if megabytes < 10 else f"{megabytes:.0f}"
+
+
+def row(told: dict[str, Any], names: list[str], roof: float | None) -> list[str]:
     peers = told["peers"]
     best = {name: min(peers[name]["times"]) for name in names if "times" in peers.get(name, {})}
     ours = best.pop("polyhead", None)
     fastest = min(best, key=best.__getitem__, default=None)
     ratio = f"{best[fastest] / ours:.2f} ({fastest})" if ours and fastest else "-"
-    share = f"{told['flops'] / ours * 1e-9 / (roof * threads):.0%}" if ours and roof else "-"
+    share = f"{told['flops'] / ours * 1e-9 / roof:.0%}" if ours and roof else "-"
     errors = " ".join(f"{peers[name]['error']:.1e}" if "error" in peers.get(name, {}) else "-" for name in names)
-    memory = " ".join(f"{peers[name]['megabytes']:.0f}" if "megabytes" in peers.get(name, {}) else "-" for name in names)
+    memory = " ".join(memory_cell(peers.get(name)) for name in names)
     return [told["case"], *(cell(peers.get(name)) for name in names), ratio, share, memory, errors]
 
 
@@ -168,9 +160,9 @@ def table(options: argparse.Namespace, threads: int) -> dict[str, Any]:
         names = list(head["versions"])
         roof = head["roof"]
         print(f"\n## {head['threads']} thread{'s' * (head['threads'] > 1)}: {platform.processor() or platform.machine()}, "
-              f"roof {f'{roof:.0f} GFLOP/s a core' if roof else 'unknown (no compiler)'}, one thread reads {head['bandwidth']:.1f} GB/s")
+              f"roof {f'{roof:.0f} GFLOP/s' if roof else 'unknown (no compiler)'}, one thread reads {head['bandwidth']:.1f} GB/s")
         print("  ".join(f"{name} {version}" for name, version in head["versions"].items()), *head["notes"], sep="\n")
-        print("Best time in ms; ratio: the fastest peer's time / polyhead's; share of the roof; MB beyond the inputs and largest error / largest output, in the order of the columns\n")
+        print("Best time in ms; ratio: the fastest peer's time / polyhead's; share of the roof; MB beyond the inputs at the peak, outputs included, and largest error / largest output, in the order of the columns\n")
         titles = ["case", *names, "ratio", "roof", "MB", "error"]
         widths = [32, *(max(8, len(name)) for name in names), 20, 5, 6 * len(names), 8 * len(names)]
         print_row(titles, widths)
@@ -179,7 +171,7 @@ def table(options: argparse.Namespace, threads: int) -> dict[str, Any]:
         for line in process.stdout:
             told = json.loads(line)
             results.append(told)
-            print_row(row(told, names, roof, head["threads"]), widths)
+            print_row(row(told, names, roof), widths)
             reasons |= {f"{name}, {told['case']}: {result['note']}": None for name, result in told["peers"].items() if "note" in result}
     if process.returncode:
         sys.exit(f"peers.py: the process for {threads} threads ended with status {process.returncode}")

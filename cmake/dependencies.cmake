@@ -9,8 +9,27 @@ macro(polyhead_need found library package)
   endif()
 endmacro()
 
+# A compiler that takes the flag of C++20 and has half of its library would stop in the middle of the build, with errors that do not say so.
+function(polyhead_check_cxx20)
+  include(CheckCXXSourceCompiles)
+  set(CMAKE_CXX_STANDARD 20)
+  check_cxx_source_compiles("
+    #include <bit>
+    #include <concepts>
+    #include <span>
+    #include <version>
+    #if __cplusplus < 202002L
+    #error
+    #endif
+    struct Options { int threads = 1; };
+    template <std::integral T> constexpr T twice(T x) { return std::has_single_bit(static_cast<unsigned>(x)) ? 2 * x : x + x; }
+    int main() { const int numbers[] = {1, 2}; return twice(Options{.threads = std::span(numbers)[0]}.threads) - 2; }" POLYHEAD_CXX20)
+endfunction()
+polyhead_check_cxx20()
+polyhead_need(POLYHEAD_CXX20 "a C++20 compiler, as GCC 11 or Clang 14 are: ${CMAKE_CXX_COMPILER} is ${CMAKE_CXX_COMPILER_ID} ${CMAKE_CXX_COMPILER_VERSION}, and the variable CXX names another" g++)
+
 find_package(Threads REQUIRED)
-find_package(PkgConfig)
+find_package(PkgConfig QUIET)
 polyhead_need(PkgConfig_FOUND pkg-config pkg-config)
 find_package(nlohmann_json 3.10 QUIET)                             # JSON: safetensors headers, model configurations, results
 polyhead_need(nlohmann_json_FOUND "nlohmann_json 3.10 or newer" nlohmann-json3-dev)
@@ -26,6 +45,12 @@ if(PkgConfig_FOUND)
     polyhead_need(libzip_FOUND libzip libzip-dev)
   endif()
   set(CMAKE_FIND_LIBRARY_SUFFIXES ${suffixes})
+else()
+  list(APPEND missing "perhaps also utf8proc (Debian and Ubuntu: libutf8proc-dev), which pkg-config looks for")
+endif()
+if(POLYHEAD_BUILD_PYTHON)
+  find_package(Python 3.10 QUIET COMPONENTS Interpreter Development.Module)
+  polyhead_need(Python_FOUND "the headers of CPython 3.10 or newer" python3-dev)
 endif()
 if(POLYHEAD_BUILD_APP OR POLYHEAD_BUILD_TESTS)
   find_package(CLI11 2.1 QUIET)

@@ -49,9 +49,9 @@ def prepare(case: Case, arrays: dict[str, np.ndarray]) -> Work:
         return out, pull(d_out)[0]
 
     if case.backward:
-        compiled_both = jax.jit(both)
+        compiled_both = jax.jit(both).lower(t, fixed["d_out"]).compile()
         return Work(lambda: jax.block_until_ready(compiled_both(t, fixed["d_out"])), lambda result: np.asarray(result[0]))
-    compiled = jax.jit(compute)
+    compiled = jax.jit(compute).lower(t).compile()
     return Work(lambda: jax.block_until_ready(compiled(t)), lambda result: np.asarray(result))
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+
 import numpy as np
 import openvino
 import openvino.opset13 as ops
@@ -11,8 +13,12 @@ from .runner import Unsupported, Work
 
 name = "openvino"
 version = openvino.__version__.split("-")[0]
-_core = openvino.Core()
 _threads = 1
+
+
+@functools.cache
+def _core() -> openvino.Core:  # at the first case: importing a peer starts nothing
+    return openvino.Core()
 
 
 def start(threads: int) -> None:
@@ -56,14 +62,15 @@ def prepare(case: Case, arrays: dict[str, np.ndarray]) -> Work:
         mask = parameter(key) if key else ops.constant(np.float32(0))
         out = ops.scaled_dot_product_attention(q, k, v, mask, scale, causal=case.causal)
     model = openvino.Model([out], list(parameters.values()), case.name)
-    compiled = _core.compile_model(
+    compiled = _core().compile_model(
         model, "CPU", {"INFERENCE_NUM_THREADS": _threads, "NUM_STREAMS": 1, "PERFORMANCE_HINT": "LATENCY", "INFERENCE_PRECISION_HINT": "f32"}
     )
     request = compiled.create_infer_request()
-    for index, key in enumerate(parameters):
-        request.set_input_tensor(index, openvino.Tensor(np.ascontiguousarray(arrays[key]), shared_memory=True))
+    shared = [np.ascontiguousarray(arrays[key]) for key in parameters]  # a tensor does not keep its array alive
+    for index, array in enumerate(shared):
+        request.set_input_tensor(index, openvino.Tensor(array, shared_memory=True))
 
-    def run() -> object:
+    def run(_: object = shared) -> object:
         request.infer()
         return request.get_output_tensor(0).data
 

@@ -21,9 +21,9 @@ def prepare(case: Case, arrays: dict[str, np.ndarray]) -> Work:
 
 
 def _attention(case: Case, a: dict[str, np.ndarray]) -> Work:
-    q, k, v, d_out = a["q"], a["k"], a["v"], a["d_out"]
+    q, k, v, d_out = a["q"], a["k"], a["v"], a.get("d_out")
     options = {"attend": a.get("attend"), "bias": a.get("bias"), "causal": "top_left" if case.causal else None, "dropout": case.dropout, "seed": 1}
-    out = np.empty(d_out.shape, np.float32)
+    out = np.empty(case.output_shape, np.float32)
 
     def forward() -> object:
         if case.maps:
@@ -47,13 +47,14 @@ def _layer(case: Case, a: dict[str, np.ndarray]) -> Work:
     for parameter, source in weights.items():
         layer.parameters[parameter][...] = a[source]
     options = {"bias": a["bias"], "attend_keys": np.ascontiguousarray(a["attend_keys"][:, 0, 0])} if gated else {}
-    out = np.empty(a["d_out"].shape, np.float32)
+    out = np.empty(case.output_shape, np.float32)
+    x, d_out = a["x"], a.get("d_out")
 
     def forward() -> object:
-        return (layer(a["x"], out=out, **options),)
+        return (layer(x, out=out, **options),)
 
     def both() -> object:
-        _, saved = layer.forward(a["x"], out=out, **options)
-        return out, saved.backward(a["d_out"])
+        _, saved = layer.forward(x, out=out, **options)
+        return out, saved.backward(d_out)
 
     return Work(both if case.backward else forward, lambda result: result[0])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import concurrent.futures
 import ctypes
 import os
 import pathlib
@@ -13,8 +14,8 @@ import time
 import numpy as np
 
 
-def fma_gflops(seconds: float = 1.0) -> float | None:
-    """Best GFLOP/s (float32) of one core; None without a C++ compiler."""
+def fma_gflops(threads: int, seconds: float = 1.0) -> float | None:
+    """Best GFLOP/s (float32) of that many threads at once, which may share a core; None without a C++ compiler."""
     compiler = os.environ.get("CXX") or shutil.which("c++")
     if not compiler:
         return None
@@ -24,7 +25,8 @@ def fma_gflops(seconds: float = 1.0) -> float | None:
         subprocess.run([compiler, "-std=c++17", "-O3", "-march=native", "-shared", "-fPIC", "-o", library, source], check=True)
         measure = ctypes.CDLL(str(library)).fma_roof
         measure.restype, measure.argtypes = ctypes.c_double, [ctypes.c_double]
-        return float(measure(seconds))
+        with concurrent.futures.ThreadPoolExecutor(threads) as pool:
+            return float(sum(pool.map(measure, [seconds] * threads)))
 
 
 def memory_gbytes(seconds: float = 0.5) -> float:

@@ -136,6 +136,9 @@ Array Array::from(nb::handle object, const char* name, bool writable) {
 }
 
 void Array::take_buffer(nb::handle object, const char* name, bool writable) {
+  if (std::string_view(Py_TYPE(object.ptr())->tp_name) != "numpy.ndarray" && is_instance(object, "numpy.ma", "MaskedArray")) {
+    throw nb::type_error(text(name, " is a masked array, whose mask polyhead does not read; pass ", name, ".data, and a mask as block=").c_str());
+  }
   auto buffer = std::make_unique<Py_buffer>();
   bool bfloat16 = false;
   if (PyObject_GetBuffer(object.ptr(), buffer.get(), PyBUF_RECORDS_RO) != 0) {  // bfloat16 has no buffer format

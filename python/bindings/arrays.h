@@ -15,6 +15,11 @@ namespace nb = nanobind;
 
 std::string kind_of(nb::handle object);  // "list"
 
+// What the stub says of a result.
+template <class... Parts>
+using Tuple = nb::typed<nb::tuple, Parts...>;
+using ByName = nb::typed<nb::dict, nb::str, nb::any>;
+
 // A view and what keeps its memory alive. Absent when made from None.
 class Array {
  public:

@@ -11,7 +11,7 @@ namespace {
 
 namespace nb = nanobind;
 
-nb::dict devices() {
+ByName devices() {
   const Cpu cpu = detect_cpu();
   nb::dict sets, result;
   for (const InstructionSet& set : cpu.instruction_sets) sets[std::string(set.name).c_str()] = set.available;

@@ -32,28 +32,32 @@ struct LoadOptions {
 Loaded layer_of(io::TensorFile& file, const LoadOptions& options) {
   io::AttentionWeights weights = io::load_attention(file, options.load);
   if (weights.heads == 0) {
-    throw nb::value_error(text("'", file.path.string(), "' does not say how many heads its layer has (layout ", weights.layout, "); give heads=").c_str());
+    throw nb::value_error(text(file.path.string(), ": it does not say how many heads its layer has (layout ", weights.layout, "); give heads=").c_str());
   }
   Loaded loaded{.layer = {}, .layout = weights.layout, .prefix = weights.prefix, .causal = weights.causal};
   loaded.layer.layer = models::attention_layer(std::move(weights), options.settings);
   return loaded;
 }
 
-nb::tuple as_tuple(Loaded loaded) { return nb::make_tuple(nb::cast(std::move(loaded.layer)), loaded.layout, loaded.prefix, loaded.causal); }
+Tuple<Layer, std::string, std::string, bool> as_tuple(Loaded loaded) { return nb::make_tuple(nb::cast(std::move(loaded.layer)), loaded.layout, loaded.prefix, loaded.causal); }
 
-nb::tuple load(nb::handle source, nb::handle layout, nb::handle prefix, nb::handle heads, const nb::dict& given) {
+Tuple<Layer, std::string, std::string, bool> load(nb::handle source, nb::handle layout, nb::handle prefix, nb::handle heads, const ByName& given) {
   const std::string path = read_path(source, "source");
   const LoadOptions options(layout, prefix, heads, given);
   Loaded loaded = [&] {
     const ReleasedGil released;
     io::TensorFile file = io::open_tensors(path);
-    return layer_of(file, options);
+    Loaded mapped = layer_of(file, options);
+    // Memory of its own: a file that is overwritten while it is mapped would change the layer, and one that is cut short would end the process.
+    mapped.layer.layer.visit([](const std::string&, Tensor& tensor) { tensor = Tensor::copy_of(tensor.view()); });
+    return mapped;
   }();
   return as_tuple(std::move(loaded));
 }
 
 // From arrays by name (a state_dict, an npz): copied into the layer.
-nb::tuple from_arrays(const nb::dict& arrays, const std::string& source, nb::handle layout, nb::handle prefix, nb::handle heads, const nb::dict& settings) {
+Tuple<Layer, std::string, std::string, bool> from_arrays(const ByName& arrays, const std::string& source, nb::handle layout, nb::handle prefix, nb::handle heads,
+                                                        const ByName& settings) {
   const LoadOptions options(layout, prefix, heads, settings);
   io::TensorFile file;
   file.path = source;
@@ -72,7 +76,7 @@ void save(const Layer& layer, nb::handle path_object, nb::handle layout_object, 
 }
 
 // name -> array, in the file's order.
-nb::dict state(nb::handle self, nb::handle layout_object, nb::handle prefix_object) {
+ByName state(nb::handle self, nb::handle layout_object, nb::handle prefix_object) {
   const std::string layout = read_word(layout_object, "layout"), prefix = read_word(prefix_object, "prefix");
   nb::dict result;
   for (io::NamedTensor& named : io::store_attention(models::attention_weights(nb::cast<const Layer&>(self).layer, layout, prefix))) {

@@ -27,7 +27,7 @@ struct Saved {
   Array query, key, value;
   nb::object layer, options;
   std::optional<LimitedThreads> threads;
-  Shape output_shape, maps_shape;
+  Shape maps_shape;
 };
 
 constexpr Choices<nn::GlobalQuery, 3> kGlobalQueries{
@@ -96,8 +96,8 @@ std::unique_ptr<Saved> forward(nb::handle self, nb::handle query, nb::handle key
   const Array out_array = Array::output(out, "out");
   {
     const ReleasedGil released;
-    saved->maps_shape = layer.layer.maps_shape(input);
     layer.layer.forward(input, out_array.view(), attention, &saved->saved);
+    saved->maps_shape = layer.layer.maps_shape(input);
   }
   return saved;
 }
@@ -108,7 +108,8 @@ nb::object empty_output(const Layer& layer, nb::handle query, nb::handle key, nb
 }
 
 // (d_query, d_key, d_value, d_bias, parameters as a Layer): None where not wanted or not given to the forward pass.
-nb::tuple backward(const Saved& saved, nb::handle d_out, nb::handle inputs, nb::handle parameters_too) {
+Tuple<nb::any, nb::any, nb::any, nb::any, std::optional<Layer>> backward(const Saved& saved, nb::handle d_out, nb::handle inputs, nb::handle parameters_too,
+                                                                         nb::handle d_bias_given) {
   const bool want_inputs = read_flag(inputs, "inputs"), want_parameters = read_flag(parameters_too, "parameters");
   const Layer& layer = nb::cast<const Layer&>(saved.layer);
   const LayerOptions& options = nb::cast<const LayerOptions&>(saved.options);
@@ -117,7 +118,7 @@ nb::tuple backward(const Saved& saved, nb::handle d_out, nb::handle inputs, nb::
     return wanted && of ? empty_array(d_out, of.view().shape(), of.view().dtype()) : nb::none();
   };
   const nb::object d_query = gradient(want_inputs, saved.query), d_key = gradient(want_inputs, saved.key), d_value = gradient(want_inputs, saved.value),
-                   d_bias = gradient(want_inputs, options.bias);
+                   d_bias = d_bias_given.is_none() ? gradient(want_inputs, options.bias) : nb::borrow(d_bias_given);
   const Array query = Array::output(d_query, "d_query"), key = Array::output(d_key, "d_key"), value = Array::output(d_value, "d_value"),
               bias = Array::output(d_bias, "d_bias");
   auto parameters = want_parameters ? std::make_unique<Layer>() : nullptr;
@@ -150,7 +151,7 @@ nb::object saved_lse(const Saved& saved, nb::handle like) {
   return object;
 }
 
-nb::dict parameters(nb::handle self) {
+ByName parameters(nb::handle self) {
   nb::dict result;
   nb::cast<Layer&>(self).layer.visit([&](const std::string& name, Tensor& tensor) { result[name.c_str()] = numpy_view(tensor.view(), self); });
   return result;
@@ -206,15 +207,16 @@ void bind_layer(nb::module_& m) {
           nb::arg("window").none(), nb::arg("key_lengths").none(), nb::arg("bias").none(), nb::arg("training").none(), nb::arg("seed").none(),
           nb::arg("dropout_keep").none(), nb::arg("backend").none(), nb::arg("num_threads").none());
 
-  nb::class_<Saved>(m, "Saved")
-      .def("backward", &backward, nb::arg("d_out").none(), nb::arg("inputs").none(), nb::arg("parameters").none())
+  nb::class_<Saved> saved(m, "Saved");
+  nb::class_<Layer> layer(m, "Layer");  // both before the functions whose types name them
+  saved.def("backward", &backward, nb::arg("d_out").none(), nb::arg("inputs").none(), nb::arg("parameters").none(), nb::arg("d_bias").none())
       .def("map", &saved_map, nb::arg("like"), nb::arg("value").none())
       .def("lse", &saved_lse, nb::arg("like"));
 
-  nb::class_<Layer>(m, "Layer")
+  layer
       .def(
-          "__init__", [](Layer* self, const nb::dict& config) { new (self) Layer{nn::MultiHeadAttention(read_config(config))}; }, nb::arg("config"))
-      .def_prop_ro("config", [](const Layer& self) { return config_dict(self.layer.config); })
+          "__init__", [](Layer* self, const ByName& config) { new (self) Layer{nn::MultiHeadAttention(read_config(config))}; }, nb::arg("config"))
+      .def_prop_ro("config", [](const Layer& self) -> ByName { return config_dict(self.layer.config); })
       .def_prop_ro("parameters", &parameters)
       .def("empty_output", &empty_output, nb::arg("query").none(), nb::arg("key").none(), nb::arg("value").none())
       .def("forward", &forward, nb::arg("query").none(), nb::arg("key").none(), nb::arg("value").none(), nb::arg("out").none(), nb::arg("options"));

@@ -58,7 +58,7 @@ nb::object rows(nb::handle q, nb::handle k, nb::handle lse, nb::handle chosen, c
   return object;
 }
 
-nb::tuple top_keys(nb::handle q, nb::handle k, nb::handle lse, nb::handle top_k, const Options& options) {
+Tuple<nb::any, nb::any> top_keys(nb::handle q, nb::handle k, nb::handle lse, nb::handle top_k, const Options& options) {
   const Input input(q, k, lse);
   const std::int64_t count = read_integer(top_k, "top_k", 0, input.keys());
   const nb::object probability = empty_array(q, input.shape({input.queries(), count}), input.dtype());
@@ -72,7 +72,7 @@ nb::tuple top_keys(nb::handle q, nb::handle k, nb::handle lse, nb::handle top_k,
   return nb::make_tuple(probability, key);
 }
 
-nb::dict statistics(nb::handle q, nb::handle k, nb::handle lse, const Options& options) {
+ByName statistics(nb::handle q, nb::handle k, nb::handle lse, const Options& options) {
   const Input input(q, k, lse);
   HeadStatistics views;
   const std::pair<const char*, TensorView*> fields[] = {{"entropy", &views.entropy}, {"largest", &views.largest}, {"distance", &views.distance},

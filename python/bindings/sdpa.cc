@@ -22,7 +22,7 @@ Shape without_last(ConstTensorView like) { return like.shape().first(std::max(li
 DType lse_dtype(DType dtype) { return is_floating(dtype) ? accumulation_dtype(dtype) : DType::f32; }
 
 // (out, lse or None). What is wrong with q, k and v is for sdpa_forward to say; the memory made before is only as large as their shapes ask.
-nb::tuple forward(nb::handle q, nb::handle k, nb::handle v, const Options& options, nb::handle lse_flag, nb::handle out) {
+Tuple<nb::any, nb::any> forward(nb::handle q, nb::handle k, nb::handle v, const Options& options, nb::handle lse_flag, nb::handle out) {
   const bool return_lse = read_flag(lse_flag, "return_lse");
   const Array q_array = Array::required(q, "q"), k_array = Array::required(k, "k"), v_array = Array::required(v, "v");
   const ConstTensorView q_view = q_array.view(), v_view = v_array.view();
@@ -38,16 +38,17 @@ nb::tuple forward(nb::handle q, nb::handle k, nb::handle v, const Options& optio
 }
 
 // (d_q, d_k, d_v, d_bias), None where not wanted.
-nb::tuple backward(nb::handle q, nb::handle k, nb::handle v, nb::handle out, nb::handle lse, nb::handle d_out, const Options& options, bool want_q, bool want_k,
-                   bool want_v, bool want_bias) {
+Tuple<nb::any, nb::any, nb::any, nb::any> backward(nb::handle q, nb::handle k, nb::handle v, nb::handle out, nb::handle lse, nb::handle d_out,
+                                                   const Options& options, nb::handle d_bias_given, bool want_q, bool want_k, bool want_v, bool want_bias) {
   const Array q_array = Array::required(q, "q"), k_array = Array::required(k, "k"), v_array = Array::required(v, "v");
   const Array out_array = Array::required(out, "out"), lse_array = Array::required(lse, "lse"), d_out_array = Array::required(d_out, "d_out");
   const auto gradient = [&](bool wanted, const Array& of) -> nb::object {
     return wanted && of ? empty_array(q, of.view().shape(), of.view().dtype()) : nb::none();
   };
-  const nb::object d_q = gradient(want_q, q_array), d_k = gradient(want_k, k_array), d_v = gradient(want_v, v_array), d_bias = gradient(want_bias, options.bias);
+  const nb::object d_q = gradient(want_q, q_array), d_k = gradient(want_k, k_array), d_v = gradient(want_v, v_array);
+  // Without one that is given, a bias whose elements share memory (a sliding view) has a gradient per element of its shape: NumPy's empty() makes no such view.
+  const nb::object d_bias = d_bias_given.is_none() ? gradient(want_bias, options.bias) : nb::borrow(d_bias_given);
   const Array d_q_array = Array::output(d_q, "d_q"), d_k_array = Array::output(d_k, "d_k"), d_v_array = Array::output(d_v, "d_v");
-  // A bias whose elements share memory (a sliding view) has a gradient per element of its shape here: NumPy cannot express another.
   const Array d_bias_array = Array::output(d_bias, "d_bias");
   CallOptions call(options);
   {
@@ -90,7 +91,7 @@ std::vector<std::string> backend_names() {
 void bind_sdpa(nb::module_& m) {
   m.def("sdpa", &forward, nb::arg("q").none(), nb::arg("k").none(), nb::arg("v").none(), nb::arg("options"), nb::arg("return_lse").none(), nb::arg("out").none());
   m.def("sdpa_backward", &backward, nb::arg("q").none(), nb::arg("k").none(), nb::arg("v").none(), nb::arg("out").none(), nb::arg("lse").none(),
-        nb::arg("d_out").none(), nb::arg("options"), nb::arg("want_q"), nb::arg("want_k"), nb::arg("want_v"), nb::arg("want_bias"));
+        nb::arg("d_out").none(), nb::arg("options"), nb::arg("d_bias").none(), nb::arg("want_q"), nb::arg("want_k"), nb::arg("want_v"), nb::arg("want_bias"));
   m.def("explain", &explain_forward, nb::arg("q").none(), nb::arg("k").none(), nb::arg("v").none(), nb::arg("options"));
   m.def("dropout_keep_bits", &keep_bits, nb::arg("dropout").none(), nb::arg("seed").none(), nb::arg("keep").none());
   m.def("backends", &backend_names);

@@ -36,6 +36,9 @@ if not TYPE_CHECKING:  # type checkers would take any name for one of this packa
             return importlib.import_module(f"{__name__}.{name}")
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
+    def __dir__() -> list[str]:
+        return [*__all__, "torch", "transformers"]
+
 
 __all__ = [
     "Gradients",

@@ -135,6 +135,7 @@ def sdpa_backward(
     dropout_keep: Array = None,
     empty_rows: EmptyRows = "zero",
     gradients: Collection[str] = ("q", "k", "v", "bias"),
+    d_bias: Array = None,
     backend: str | None = None,
     num_threads: int | None = None,
 ) -> Gradients:
@@ -145,6 +146,8 @@ def sdpa_backward(
         out, lse: ``[*,N,T,V]`` and ``[*,N,T]``, as `sdpa(..., return_lse=True)` returned them.
         d_out: ``[*,N,T,V]``, the gradient of the loss with respect to out.
         gradients: which of ``"q"``, ``"k"``, ``"v"``, ``"bias"`` are wanted; a bias gradient only where a bias is given.
+        d_bias: shaped as bias, written in place and returned. Elements of it that share memory are summed there: with a bias that is a sliding view of a
+            table, give the same view of zeros in the table's shape, which then holds the gradient of the table.
         attend, block, causal, window, key_lengths, bias, scale, softcap, dropout, seed, dropout_keep, empty_rows: as given to `sdpa`.
         backend, num_threads: as in `sdpa`.
 
@@ -157,10 +160,12 @@ def sdpa_backward(
     """
     if not isinstance(gradients, (tuple, list, set, frozenset)) or any(name not in Gradients._fields for name in gradients):
         raise (ValueError if isinstance(gradients, (Sequence, Set)) else TypeError)(f"gradients is {gradients!r}; it must be a sequence of {', '.join(map(repr, Gradients._fields))}")
+    if d_bias is not None and "bias" not in gradients:
+        raise ValueError(f"d_bias is given, and gradients is {gradients!r}; it must have 'bias' in it")
     options = _options(
         attend, block, causal, window, key_lengths, bias, scale, softcap, dropout, seed, dropout_keep, empty_rows, backend, num_threads
     )
-    return Gradients(*_core.sdpa_backward(q, k, v, out, lse, d_out, options, *(name in gradients for name in Gradients._fields)))
+    return Gradients(*_core.sdpa_backward(q, k, v, out, lse, d_out, options, d_bias, *(name in gradients for name in Gradients._fields)))
 
 
 def maps(

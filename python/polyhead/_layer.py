@@ -31,13 +31,14 @@ class Saved:
         self._saved = saved
         self._query = query
 
-    def backward(self, d_out: Array, *, inputs: bool = True, parameters: bool = True) -> LayerGradients:
+    def backward(self, d_out: Array, *, inputs: bool = True, parameters: bool = True, d_bias: Array = None) -> LayerGradients:
         """Gradients of a loss. Where inputs are shared (key = query) their gradients are summed in the one given.
 
         Args:
             d_out: the gradient of the loss with respect to the output, shaped as it.
             inputs: whether those of query, key, value and bias are wanted.
             parameters: whether those of the layer's parameters are wanted.
+            d_bias: shaped as bias, written in place and returned; as in `polyhead.sdpa_backward`.
 
         Returns:
             Arrays shaped as what they are the gradients of.
@@ -45,7 +46,7 @@ class Saved:
         Raises:
             ValueError, TypeError: as `polyhead.sdpa`.
         """
-        query, key, value, bias, grads = self._saved.backward(d_out, inputs, parameters)
+        query, key, value, bias, grads = self._saved.backward(d_out, inputs, parameters, d_bias)
         return LayerGradients(query, key, value, bias, None if grads is None else grads.parameters)
 
     def maps(self, value: MapValue = "probability") -> Array:
@@ -95,7 +96,7 @@ class MultiHeadAttention:
         scale: default ``1 / sqrt(H)``.
         softcap: 0 is off.
         empty_rows: as in `polyhead.sdpa`.
-        dtype: of the parameters: ``"float32"``, ``"float64"`` or ``"float16"``, or NumPy's type of that name.
+        dtype: of the parameters: ``"float32"``, ``"float64"`` or ``"float16"``, or NumPy's or torch's type of that name.
         seed: of the initialisation, which is that of torch.nn.MultiheadAttention.
 
     Raises:
@@ -257,9 +258,13 @@ def _rebuild(config: dict[str, Any], causal: bool, parameters: dict[str, Array])
 
 
 def _name_of(dtype: Any) -> Any:
-    """numpy.float64 and numpy.dtype("float64") by name; anything else as it is."""
+    """numpy.float64, numpy.dtype("float64"), float and torch.float64 by name; anything else as it is."""
     import numpy
 
+    if dtype is float:
+        return "float64"
+    if type(dtype).__module__ == "torch":
+        return str(dtype).removeprefix("torch.")
     if isinstance(dtype, numpy.dtype) or isinstance(dtype, type) and issubclass(dtype, numpy.generic):
         return numpy.dtype(dtype).name
     return dtype
@@ -288,8 +293,7 @@ def load(
         masked_mean: of a global query (AlphaFold's is_global): count the kept positions only.
 
     Returns:
-        The layer. It does not write to its source. Arrays are copied; a safetensors file is mapped and read when it is used, so it may be
-        removed or replaced (as `save` does) meanwhile, but not be overwritten in place.
+        The layer, in memory of its own: what becomes of the source afterwards does not change it, and what is written to it does not reach the source.
 
     Raises:
         OSError: the file cannot be read.
@@ -304,10 +308,13 @@ def load(
     if isinstance(source, Mapping):
         return MultiHeadAttention._of(*_take(_core.from_arrays(dict(source), "the mapping", layout, prefix, heads, settings)))
     if not isinstance(source, (str, bytes, os.PathLike)):
-        raise TypeError(f"source is of type {type(source).__name__}; it must be a path or a mapping of arrays by name")
+        hint = ", as its state_dict() is" if callable(getattr(source, "state_dict", None)) else ""
+        raise TypeError(f"source is of type {type(source).__name__}; it must be a path or a mapping of arrays by name{hint}")
     if heads is None:
         heads = _heads_of_folder(os.fsdecode(source))
     if not os.fsdecode(source).endswith(".npz") or "\0" in os.fsdecode(source):  # NumPy's error about the zero would not name the argument
+        if os.path.splitext(os.fsdecode(source))[1] in (".pt", ".pth", ".bin") and os.path.isfile(source):
+            raise ValueError(f"'{os.fsdecode(source)}' is a pickle, by its name, which may run code; load takes what torch.load(path, weights_only=True) makes of it")
         return MultiHeadAttention._of(*_take(_core.load(source, layout, prefix, heads, settings)))
     return MultiHeadAttention._of(*_take(_core.from_arrays(_read_npz(source), os.fsdecode(source), layout, prefix, heads, settings)))
 

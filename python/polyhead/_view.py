@@ -77,7 +77,7 @@ def view(
 
     Args:
         source: a folder with a BERT-type sentence model (config.json, model.safetensors, vocab.txt), or attention weights
-            ``[layers, heads, T, S]`` (probabilities, floating), or a list of one ``[heads, T, S]`` or ``[1, heads, T, S]`` per layer, as
+            ``[layers, heads, T, S]`` (probabilities, floating; rows need not sum to 1, as they do not after dropout), or a list of one ``[heads, T, S]`` or ``[1, heads, T, S]`` per layer, as
             transformers returns them for one text.
         text: with a model: the text, or several. With weights: shown above the maps.
         pair: the second part of the one text, with a model.

@@ -72,12 +72,12 @@ void require_heads_fit_rank(const char* operation, const AttentionInput& input) 
 }  // namespace
 
 Shape MultiHeadAttention::output_shape(const AttentionInput& input) const {
-  const AttentionShapes shapes = attention_shapes("MultiHeadAttention.output_shape", config, input);
+  const AttentionShapes shapes = attention_shapes("MultiHeadAttention", config, input);
   return with_extents(shapes.query, shapes.axis, config.gate == Gate::sigmoid ? shapes.positions : shapes.queries, config.output_width);
 }
 
 Shape MultiHeadAttention::maps_shape(const AttentionInput& input) const {
-  return maps_shape_of(config, attention_shapes("MultiHeadAttention.maps_shape", config, input));
+  return maps_shape_of(config, attention_shapes("MultiHeadAttention", config, input));
 }
 
 // x -> q, k, v -> heads -> sdpa -> merge -> gate -> output map      (docs/maths.md, eq. 11-15)

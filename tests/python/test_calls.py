@@ -111,7 +111,7 @@ def calls(folder: Path) -> dict[str, tuple[Callable[..., Any], dict[str, Any], W
         "sdpa_backward": (
             polyhead.sdpa_backward,
             qkv | {"out": OUT, "lse": LSE, "d_out": OUT},
-            forward | backward | {"gradients": ([3, object(), None, Hostile()], ["q", ["q", "x"], [3], ("lse",)])},
+            forward | backward | {"gradients": ([3, object(), None, Hostile()], ["q", ["q", "x"], [3], ("lse",)]), "d_bias": (NOT_ARRAYS, [shaped(5, 7)])},
         ),
         "maps": (
             polyhead.maps,
@@ -159,7 +159,12 @@ def calls(folder: Path) -> dict[str, tuple[Callable[..., Any], dict[str, Any], W
         "backward": (
             saved.backward,
             {"d_out": X},
-            {"d_out": ([*NOT_ARRAYS, None], [shaped(2, 5, 7), shaped(2, 5, 8, dtype=float)]), "inputs": (NOT_FLAGS, []), "parameters": (NOT_FLAGS, [])},
+            {
+                "d_out": ([*NOT_ARRAYS, None], [shaped(2, 5, 7), shaped(2, 5, 8, dtype=float)]),
+                "inputs": (NOT_FLAGS, []),
+                "parameters": (NOT_FLAGS, []),
+                "d_bias": (NOT_ARRAYS, [shaped(5, 5)]),
+            },
         ),
         "Saved.maps": (saved.maps, {}, {"value": (NOT_WORDS, ["", "p", "\ud800"])}),
         "state": (LAYER.state, {}, {"layout": names, "prefix": (NOT_WORDS, ["\ud800"])}),
@@ -206,6 +211,7 @@ TABLE = calls(Path(os.devnull).parent)
 SPOKEN = {
     ("", "key_lengths"): "key_lengths|key length",
     ("MultiHeadAttention", "kv_heads"): "kv_heads|key/value heads",
+    ("backward", "d_bias"): "d_bias|gradient of bias",
     ("load", "heads"): "heads",
     ("load", "source"): "source|mapping|no path",
     ("load", "layout"): "layout|naming",
@@ -289,6 +295,16 @@ def test_unknown_and_missing_arguments_are_pythons_own_errors() -> None:
         polyhead.sdpa(Q, K, V, mask=None)  # type: ignore[call-arg]
     with pytest.raises(TypeError, match="'v'"):
         polyhead.sdpa(Q, K)  # type: ignore[call-arg]
+
+
+@pytest.mark.parametrize("call", [LAYER, LAYER.forward])
+def test_errors_of_a_layer_name_what_was_called(call: Callable[..., Any]) -> None:
+    """And not what it calls in its turn."""
+    for wrong in ({"query": shaped(2, 5, 7)}, {"query": X, "key": shaped(2, 5, 7)}, {"query": X, "out": shaped(2, 5, 7)}, {"query": X, "attend": shaped(5, 4, dtype=bool)}):
+        with pytest.raises(ValueError, match=r"^MultiHeadAttention(\.forward)?: "):
+            call(**wrong)
+    with pytest.raises(ValueError, match=r"^MultiHeadAttention\.forward: query"):
+        call(shaped(2, 5, 7), out=X.copy())
 
 
 def test_contradictions_are_refused() -> None:

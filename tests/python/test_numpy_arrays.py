@@ -153,6 +153,12 @@ def test_dtypes_that_are_not_read_are_a_type_error_that_names_the_argument(argum
         polyhead.sdpa(**({"q": Q, "k": K, "v": V} | {argument: array}))
 
 
+def test_the_mask_of_a_masked_array_is_not_lost_silently() -> None:
+    q = np.ma.masked_less(np.ones((1, 2, 3, 4), np.float32), 2)
+    with pytest.raises(TypeError, match="q is a masked array.*q.data"):
+        polyhead.sdpa(q, q.data, q.data)
+
+
 @pytest.mark.parametrize("dtype", ["i1", "u1", "i4", "i8", "u8", "?"])
 def test_integers_are_no_queries(dtype: str) -> None:
     with pytest.raises(ValueError, match=r"q is (u?int|bool)"):

@@ -46,15 +46,49 @@ def test_loaded_layers_can_be_copied(tmp_path: Path) -> None:
     assert layer.causal and twin.causal and np.array_equal(twin(X), layer(X))
 
 
+@pytest.mark.parametrize("layout", ["torch", "gpt2"])
+def test_a_file_that_changes_does_not_change_what_was_loaded(layout: str, tmp_path: Path) -> None:
+    path = tmp_path / "layer.safetensors"
+    polyhead.save(polyhead.MultiHeadAttention(8, 2, seed=5), path, layout=layout)
+    layer = polyhead.load(path, layout, heads=2)
+    size = path.stat().st_size
+    with open(path, "r+b") as file:  # in place: the same file, other bytes
+        file.write(b"\xff" * size)
+    assert np.array_equal(layer(X, causal=0), polyhead.MultiHeadAttention(8, 2, seed=5)(X, causal=0))
+    os.truncate(path, 0)
+    layer.parameters["q.weight"][...] = 0
+    assert not np.array_equal(layer(X, causal=0), polyhead.MultiHeadAttention(8, 2, seed=5)(X, causal=0))
+
+
 def test_what_they_print() -> None:
     layer = polyhead.MultiHeadAttention(8, 2)
     assert repr(layer) == "MultiHeadAttention(query_width=8, heads=2, head_width=4, dtype='float32')"
     assert repr(layer.forward(X)[1]) == "<polyhead.Saved of a query [2, 5, 8]>"
 
 
-@pytest.mark.parametrize("dtype", [np.float64, np.dtype("float64"), "float64"])
-def test_dtypes_may_be_numpys(dtype: type[np.generic]) -> None:
-    assert polyhead.MultiHeadAttention(8, 2, dtype=dtype).config["dtype"] == "float64"
+@pytest.mark.parametrize("dtype", [np.float64, np.dtype("float64"), "float64", float, "torch"])
+def test_dtypes_may_be_numpys_and_torchs(dtype: type[np.generic]) -> None:
+    given = pytest.importorskip("torch").float64 if dtype == "torch" else dtype
+    assert polyhead.MultiHeadAttention(8, 2, dtype=given).config["dtype"] == "float64"
+
+
+def test_what_belongs_to_torch_is_said_to(tmp_path: Path) -> None:
+    torch = pytest.importorskip("torch")
+    module = torch.nn.MultiheadAttention(8, 2)
+    with pytest.raises(TypeError, match="MultiheadAttention; .*state_dict"):
+        polyhead.load(module)
+    torch.save(module.state_dict(), tmp_path / "layer.pt")
+    with pytest.raises(ValueError, match="layer.pt.*torch.load"):
+        polyhead.load(tmp_path / "layer.pt")
+    polyhead.load(torch.load(tmp_path / "layer.pt", weights_only=True), heads=2)
+    with pytest.raises(ValueError, match="^the mapping: it does not say how many heads"):
+        polyhead.load(module.state_dict())
+    with pytest.raises(OSError, match="none.pt"):
+        polyhead.load(tmp_path / "none.pt")
+
+
+def test_completion_offers_the_public_names() -> None:
+    assert {*dir(polyhead)} == {*polyhead.__all__, "torch", "transformers"}
 
 
 @pytest.mark.parametrize("dtype", [np.int64, np.dtype(object)])

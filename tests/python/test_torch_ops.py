@@ -110,6 +110,23 @@ def test_a_second_gradient_is_a_clear_error() -> None:
         torch.autograd.gradgradcheck(scaled_dot_product_attention, (q, k, v))
 
 
+def test_forward_mode_is_a_clear_error_and_not_a_derivative_of_zero() -> None:
+    q, x = randn(1, 2, 3, 4, grad=False), randn(3, 1, 4, grad=False)
+    layer, gated = MultiheadAttention(4, 2).double().requires_grad_(False), GatedAttention(4, 2, 2).double().requires_grad_(False)
+    functions = [
+        (lambda y: scaled_dot_product_attention(y, q, q), q),
+        (lambda y: scaled_dot_product_attention(q, q, y), q),
+        (lambda y: scaled_dot_product_attention(q, q, q, y), randn(3, 3, grad=False)),
+        (lambda y: layer(y, y, y)[0], x),
+        (gated, x),
+    ]
+    for function, at in functions:
+        with pytest.raises(NotImplementedError, match="no forward-mode derivative"):
+            torch.func.jvp(function, (at,), (torch.ones_like(at),))
+    with torch.autograd.forward_ad.dual_level():  # nothing to differentiate
+        assert torch.equal(scaled_dot_product_attention(q, q, q), functions[0][0](q))
+
+
 def test_lse_carries_no_gradient() -> None:
     out, lse = _ops.attention(*case("plain").values())
     assert out.requires_grad and not lse.requires_grad

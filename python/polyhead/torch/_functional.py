@@ -6,6 +6,7 @@ from typing import NamedTuple
 
 import torch
 from torch import Tensor
+from torch.autograd import forward_ad
 
 from . import _ops
 
@@ -55,6 +56,14 @@ def autocast(*tensors: Tensor | None) -> tuple[Tensor | None, ...]:
     return tuple(tensor.to(dtype) if tensor is not None and eligible(tensor) else tensor for tensor in tensors)
 
 
+def _refuse_tangents(*tensors: Tensor | None) -> None:
+    """torch's custom operators drop the tangents of forward mode without a word: the derivative would be 0."""
+    if forward_ad._current_level < 0:
+        return
+    if any(tensor is not None and forward_ad.unpack_dual(tensor).tangent is not None for tensor in tensors):
+        raise NotImplementedError("polyhead's attention has no forward-mode derivative (torch.func.jvp, jacfwd, dual tensors); use backward(), or torch's own operator")
+
+
 def attend(
     q: Tensor,
     k: Tensor,
@@ -67,6 +76,7 @@ def attend(
     empty_rows: str = "zero",
 ) -> Attended:
     """`polyhead.sdpa` with gradients: q ``[*,N,T,H]``, k ``[*,K,S,H]``, v ``[*,K,S,V]``. The seed of dropout comes from torch's generator."""
+    _refuse_tangents(q, k, v, masks.bias)
     # One number per call, so that torch.manual_seed, fork_rng and checkpoint's recomputation decide the bits as they do torch's own.
     seed = torch.randint(2**63 - 1, (), dtype=torch.int64) if dropout > 0 else None
     causal = masks.causal
@@ -76,6 +86,7 @@ def attend(
 
 def maps(q: Tensor, k: Tensor, attended: Attended, masks: Masks, *, scale: float | None = None, softcap: float = 0.0, dropout: float = 0.0) -> Tensor:
     """The probabilities ``[*,N,T,S]`` of a call of `attend` with the same arguments, after dropout, with gradients."""
+    _refuse_tangents(q, k, masks.bias)
     lse, seed = attended.lse, attended.seed
     result: Tensor = _ops.attention_map(q, k, lse, masks.attend, masks.block, masks.bias, seed, masks.causal, scale, softcap, dropout)
     return result
@@ -125,7 +136,7 @@ def scaled_dot_product_attention(
 
     What differs from torch: a key that a boolean mask or is_causal excludes does not exist (torch multiplies it by 0, which makes NaN of NaN); no
     ``[T,S]`` tensor is made, for no combination of arguments, save the gradient of a mask that has that shape itself; the gradient of a floating mask has
-    the mask's own shape at every size. There is no second derivative: asking for it raises NotImplementedError. A row without a key is 0, as in torch.
+    the mask's own shape at every size. There is no second derivative and none in forward mode: asking for them raises NotImplementedError. A row without a key is 0, as in torch.
     """
     where = "scaled_dot_product_attention"
     for tensor, name in ((query, "query"), (key, "key"), (value, "value")):
@@ -144,6 +155,10 @@ def scaled_dot_product_attention(
         if tensor.dim() < 2:
             raise ValueError(f"{where}: {name} is {list(tensor.shape)}; it must have two dimensions or more")
     q, k, v, unbatched = _heads(query, key, value, enable_gqa, where)
+    if attn_mask is not None:
+        pairs = (*q.shape[:-1], k.size(-2))
+        if attn_mask.dim() > len(pairs) or any(given not in (1, extent) for given, extent in zip(reversed(attn_mask.shape), reversed(pairs))):
+            raise ValueError(f"{where}: attn_mask is {list(attn_mask.shape)}; it must broadcast to [*,N,T,S] = {list(pairs)}")
     masks = Masks(causal=is_causal)
     if attn_mask is not None and attn_mask.dtype == torch.bool:
         masks = Masks(attend=attn_mask)

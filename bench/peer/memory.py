@@ -1,0 +1,134 @@
+"""How much memory one call takes at its peak, beyond its inputs: outputs, copies and whatever is needed on the way. Linux counts it.
+
+Every call that is measured runs in a process of its own, forked from one that has imported its peer and done nothing else: memory that an allocator keeps
+from earlier calls is used again without growing the process, and hides what a call needs.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import dataclasses
+import gc
+import importlib
+import json
+import os
+import pathlib
+import re
+import subprocess
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from . import cases
+from .cases import Case
+
+CHECKED_BYTES = 64 << 20
+
+
+def _measure(peer: Any, threads: int, name: str) -> dict[str, Any]:
+    peer.start(threads)
+    case = next(case for case in cases.CASES if case.name == name)
+    small = dataclasses.replace(case, B=1, T=min(case.T, 32), S=min(case.S, 32))
+    peer.prepare(small, cases.inputs(small)).run()  # code is read and threads are made: neither is the call's
+    before = _resident()
+    arrays = cases.inputs(case)
+    given = sum(array.nbytes for array in arrays.values())
+    work = peer.prepare(case, arrays)
+    del arrays  # a peer that holds weights of its own does not need these: they count once
+    work.run()  # the first call makes and frees what later ones do not
+    return {"megabytes": max(0, _peak(work.run) - before - given) / 2**20}
+
+
+def _check() -> str:
+    """Why memory cannot be measured here; empty where it can."""
+    try:
+        before = _resident()
+        counted = _peak(lambda: np.ones(CHECKED_BYTES, np.uint8)) - before
+    except (OSError, AttributeError) as error:
+        return str(error)
+    return "" if abs(counted / CHECKED_BYTES - 1) < 0.05 else f"{CHECKED_BYTES} bytes were counted as {counted}"
+
+
+def _resident() -> int:
+    """Bytes of this process in memory, without free ones that its allocator keeps."""
+    gc.collect()
+    ctypes.CDLL(None).malloc_trim(0)
+    return _field("VmRSS")
+
+
+def _peak(run: Callable[[], object]) -> int:
+    """Most bytes of this process that were in memory at once while `run` ran."""
+    _resident()
+    pathlib.Path("/proc/self/clear_refs").write_text("5")  # the peak starts again
+    run()
+    return _field("VmHWM")
+
+
+def _field(name: str) -> int:
+    match = re.search(rf"{name}:\s+(\d+) kB", pathlib.Path("/proc/self/status").read_text())
+    if match is None:
+        raise OSError(f"/proc/self/status has no {name}")
+    return int(match.group(1)) * 1024
+
+
+def _forked(measure: Callable[[], dict[str, Any]]) -> dict[str, Any]:
+    """What `measure` gives in a copy of this process."""
+    read, write = os.pipe()
+    child = os.fork()
+    if child == 0:
+        try:
+            os.close(read)
+            os.write(write, json.dumps(measure()).encode())
+        except BaseException as error:
+            os.write(write, json.dumps({"note": f"{type(error).__name__}: {error}"}).encode())
+        finally:
+            os._exit(0)
+    os.close(write)
+    with os.fdopen(read, "rb") as answer:
+        told = answer.read()
+    status = os.waitpid(child, 0)[1]
+    return dict(json.loads(told)) if told else {"note": f"its process ended with status {os.waitstatus_to_exitcode(status)}"}
+
+
+class Meter:
+    """A process that measures the calls of one peer."""
+
+    def __init__(self, peer: str, threads: int) -> None:
+        command = [sys.executable, "-m", "peer.memory", peer, str(threads)]
+        folder = pathlib.Path(__file__).parents[1]
+        self._process = subprocess.Popen(command, cwd=folder, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
+        self.note = self._ask("").get("note", "")
+        """Why nothing is measured; empty where it is."""
+
+    def measure(self, case: Case) -> dict[str, Any]:
+        """The megabytes, or a note that says why there are none."""
+        return {} if self.note else self._ask(case.name)
+
+    def close(self) -> None:
+        self._process.communicate()
+
+    def _ask(self, question: str) -> dict[str, Any]:
+        assert self._process.stdin is not None and self._process.stdout is not None
+        try:
+            self._process.stdin.write(question + "\n")
+            self._process.stdin.flush()
+        except BrokenPipeError:
+            pass
+        answer = self._process.stdout.readline()
+        return dict(json.loads(answer)) if answer else {"note": "its process does not answer"}
+
+
+def main() -> None:
+    peer, threads = importlib.import_module(f"peer.{sys.argv[1]}_peer"), int(sys.argv[2])
+    answers = os.fdopen(os.dup(1), "w", buffering=1)  # a peer that prints does not answer
+    os.dup2(2, 1)
+    for line in sys.stdin:
+        name = line.rstrip("\n")
+        told = _forked(lambda: _measure(peer, threads, name) if name else {"note": _check()})
+        print(json.dumps(told), file=answers, flush=True)
+
+
+if __name__ == "__main__":
+    main()
