@@ -82,6 +82,9 @@ void InputTensors::report_unused(std::vector<std::string> inputs, std::span<cons
       note(cat("'", name, "' in '", printable(path_), "' is not used with these options"));
     } else if (const std::string near = closest(name, free_names); !near.empty()) {
       note(cat("'", printable(name), "' in '", printable(path_), "' is not used; did you mean '", near, "'?"));
+    } else if (name.find("mask") != std::string::npos) {
+      note(cat("'", printable(name), "' in '", printable(path_),
+               "' is not used; the name of a mask says what true means: attend (may look) or block (may not)"));
     } else {
       others.push_back(name);
     }

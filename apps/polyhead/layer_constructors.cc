@@ -274,7 +274,8 @@ LayerArguments complete(const LayerConstructor& constructor, const std::map<std:
     if (argument.type == flag) result.words[name] = result.flag(name) ? "true" : "false";
   }
   for (const auto& [option, word] : given) {
-    const bool taken = std::ranges::any_of(constructor.arguments, [&](const LayerArgument& argument) { return option_of(argument.name) == option; });
+    const bool taken = std::ranges::any_of(constructor.arguments,
+                                           [&name = option](const LayerArgument& argument) { return option_of(argument.name) == name; });
     if (taken) continue;
     std::string list;
     for (const LayerArgument& argument : constructor.arguments) append(list, cat(list.empty() ? "" : ", ", option_of(argument.name)));

@@ -97,7 +97,7 @@ std::string legend(const nn::MultiHeadAttentionConfig& config, const Shape& maps
   } else {
     append(text, cat(", T = ", counted(maps[-1], "position")));
   }
-  append(text, cat(", S = ", counted(keys, "key"), ", H = ", config.head_width, " features of a query and key in a head, V = ",
+  append(text, cat(", S = ", counted(keys, "key"), ", H = ", counted(config.head_width, "feature"), " of a query and key in a head, V = ",
                    config.value_head_width, " of a value, E.. widths of the layer's inputs and output"));
   return text;
 }

@@ -115,22 +115,26 @@ std::string model_name(const fs::path& directory) {
 }
 
 std::vector<models::TokenizedText> tokenize(const models::SentenceModel& model, const std::vector<InputText>& texts, bool truncate) {
-  const auto when = truncate ? models::WhenTooLong::longest_first : models::WhenTooLong::error;
+  const auto when = models::WhenTooLong::longest_first;
   std::vector<models::TokenizedText> result;
   for (std::size_t i = 0; i < texts.size(); ++i) {
     try {
       result.push_back(texts[i].pair ? model.tokenize(texts[i].text, *texts[i].pair, when) : model.tokenize(texts[i].text, when));
     } catch (const Error& error) {
-      throw Error(error.code(), cat(which(texts, i), ": ", error.what(), truncate ? "" : "; --truncate leaves out the end"));
+      throw Error(error.code(), cat(which(texts, i), ": ", error.what()));
     }
     const models::TokenizedText& tokens = result.back();
+    const std::int64_t length = static_cast<std::int64_t>(tokens.ids.size()) + tokens.dropped_tokens,
+                       positions = model.encoder.config.positions;
+    if (tokens.dropped_tokens > 0 && !truncate)
+      fail(ErrorCode::invalid_argument, which(texts, i), " has ", length, " tokens; the model takes at most ", positions,
+           "; --truncate leaves out the end");
     if (tokens.replaced_bytes > 0)
       note(cat(counted(tokens.replaced_bytes, "byte"), " of ", which(texts, i), tokens.replaced_bytes == 1 ? " is" : " are",
                " not UTF-8 and read as U+FFFD"));
     if (tokens.dropped_tokens > 0)
-      note(cat(which(texts, i), " has ", static_cast<std::int64_t>(tokens.ids.size()) + tokens.dropped_tokens, " tokens; the model takes ",
-               model.encoder.config.positions, ", so ", tokens.dropped_tokens, " at the end ", tokens.dropped_tokens == 1 ? "is" : "are",
-               " left out"));
+      note(cat(which(texts, i), " has ", length, " tokens; the model takes ", positions, ", so ", tokens.dropped_tokens, " at the end ",
+               tokens.dropped_tokens == 1 ? "is" : "are", " left out"));
   }
   return result;
 }

@@ -136,6 +136,8 @@ TEST(LoadBertEncoder, MissingOrTruncatedFilesAreErrors) {
   const auto file = folder.path() / "model.safetensors";
   std::filesystem::resize_file(file, std::filesystem::file_size(file) - 1);
   EXPECT_ERROR(load_bert_encoder(folder.path()), format, HasSubstr("model.safetensors"));
+  std::filesystem::resize_file(folder.path() / "config.json", 5);
+  EXPECT_ERROR(load_bert_encoder(folder.path()), format, HasSubstr("config.json: not valid JSON: its 5 bytes end too early"));
 }
 
 TEST(ReadBertConfig, ReadsEveryField) {

@@ -15,6 +15,7 @@ JsonFile::JsonFile(const std::filesystem::path& path) : name_(path.filename().st
   try {
     root_ = json::parse(content);
   } catch (const json::parse_error& e) {
+    if (e.byte > content.size()) fail(ErrorCode::format, name_, ": not valid JSON: its ", content.size(), " bytes end too early");
     fail(ErrorCode::format, name_, ": not valid JSON at byte ", e.byte, " of ", content.size());
   } catch (const json::exception&) {
     fail(ErrorCode::format, name_, ": not valid JSON");

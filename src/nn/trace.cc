@@ -87,18 +87,19 @@ class Tracer {
   std::string sequences() const { return shapes_.lead.empty() ? "" : cat(counted(numel(shapes_.lead), "sequence"), " of "); }
 
   void inputs() {
-    const std::string query_size = cat(sequences(), counted(shapes_.positions, "position"), ", ", config_.query_width, " features each");
+    const std::string query_size =
+        cat(sequences(), counted(shapes_.positions, "position"), ", ", counted(config_.query_width, "feature"), " each");
     const std::string asks = !input_.key ? "what asks and what is looked at" : "what asks";
     add("query", "input", input_letters("T", input_.key ? "Eq" : "E"), cat(asks, ": ", query_size), Tensor::copy_of(input_.query));
     if (input_.key) {
       add("key", "input", input_letters("S", "Ek"),
           cat(input_.value ? "what queries are compared with" : "what is looked at, as key and as value", ": ", sequences(),
-              counted(shapes_.keys, "position"), ", ", config_.key_width, " features each"),
+              counted(shapes_.keys, "position"), ", ", counted(config_.key_width, "feature"), " each"),
           Tensor::copy_of(input_.key));
     }
     if (input_.value) {
-      add("value", "input", input_letters("S", "Ev"), cat("what is averaged: ", sequences(), counted(shapes_.keys, "position"), ", ", config_.value_width,
-                                                          " features each"),
+      add("value", "input", input_letters("S", "Ev"),
+          cat("what is averaged: ", sequences(), counted(shapes_.keys, "position"), ", ", counted(config_.value_width, "feature"), " each"),
           Tensor::copy_of(input_.value));
     }
     if (config_.global_query == GlobalQuery::off) return;
@@ -130,7 +131,7 @@ class Tracer {
   void project(const char* name, const std::string& module, const std::string& of, const std::string& rows, const std::string& width, const Linear& map,
                ConstTensorView value) {
     add(cat("projection ", name), cat(module, "(", of, ")"), input_letters(rows, width),
-        cat("a linear map of each position to ", map.out_width(), " features: ", parameters_of(map)), Tensor::copy_of(value));
+        cat("a linear map of each position to ", counted(map.out_width(), "feature"), ": ", parameters_of(map)), Tensor::copy_of(value));
   }
 
   void heads() {
@@ -141,9 +142,11 @@ class Tracer {
 
   void split(const char* name, const std::string& count, const std::string& rows, const char* width, std::int64_t n, ConstTensorView value) {
     const std::int64_t w = value.extent(-1);
-    std::string meaning = cat(counted(n, "head"), " of ", width, " = ", w, " features");
-    if (n > 1) append(meaning, cat(": head n takes features ", w, "n to ", w, "n+", w - 1));
-    if (n != config_.heads) append(meaning, cat(n == 1 ? ", which" : ", each of which", " serves ", config_.heads / n, " query heads"));
+    std::string meaning = cat(counted(n, "head"), " of ", width, " = ", counted(w, "feature"));
+    if (n > 1)
+      append(meaning, w == 1 ? std::string(": head n takes feature n") : cat(": head n takes features ", w, "n to ", w, "n+", w - 1));
+    if (n != config_.heads)
+      append(meaning, cat(n == 1 ? ", which" : ", each of which", " serves ", counted(config_.heads / n, "query head")));
     add(cat("split ", name), cat("heads of ", name), head_letters(count, rows, width), meaning + folded(value.shape()), Tensor::copy_of(value));
   }
 
@@ -165,7 +168,8 @@ class Tracer {
     SdpaOptions unscaled = plain;
     unscaled.scale = 1;
     add("scores", "<q, k>", letters,
-        cat("raw: how well each query fits each key, the dot product of their ", width, " features", folded(layer_.maps_shape(input_))),
+        cat("raw: how well each query fits each key, the dot product of their ", counted(width, "feature"),
+            folded(layer_.maps_shape(input_))),
         map(unscaled, MapValue::scaled_score));
     const double scale = config_.scale.value_or(1 / std::sqrt(static_cast<double>(width)));
     if (scale != 1) {
@@ -188,8 +192,10 @@ class Tracer {
     if (const std::vector<std::string> parts = mask_parts(options_.mask); !parts.empty()) {
       add("mask", joined(parts, ", "), letters, mask_meaning(), map(saved_.sdpa, MapValue::score));
     }
-    add("softmax", "exp(scores) / sum", letters, cat("attention weights: how much each query takes from each of ", counted(keys, "key"), "; rows sum to 1",
-                                                     empty_rows_ > 0 && config_.empty_rows == EmptyRows::Zero ? ", but for the empty ones" : ""),
+    add("softmax", "exp(scores) / sum", letters,
+        keys == 0 ? std::string("attention weights: none, as there is no key; the output of the heads is 0")
+                  : cat("attention weights: how much each query takes from each of ", counted(keys, "key"), "; rows sum to 1",
+                        empty_rows_ > 0 && config_.empty_rows == EmptyRows::Zero ? ", but for the empty ones" : ""),
         map(saved_.sdpa, MapValue::probability));
     if (saved_.sdpa.dropout.p > 0) {
       const double p = saved_.sdpa.dropout.p;
@@ -226,7 +232,8 @@ class Tracer {
     add("weighted values", "weights * v", head_letters("N", queries_, "V"),
         cat("each query's average of the values, by its weights", folded(saved_.attended_heads.shape())), Tensor::copy_of(saved_.attended_heads));
     add("merge", "heads side by side", input_letters(queries_, "N*V"),
-        cat(config_.heads, " * ", config_.value_head_width, " = ", config_.heads * config_.value_head_width, " features for each query"),
+        cat(config_.heads, " * ", config_.value_head_width, " = ", counted(config_.heads * config_.value_head_width, "feature"),
+            " for each query"),
         Tensor::copy_of(saved_.attended));
     std::string merged = "merged";
     if (config_.gate == Gate::sigmoid) {
@@ -240,7 +247,7 @@ class Tracer {
     }
     if (config_.output == OutputMap::none) return;
     add("output map", cat(names_.output, "(", merged, ")"), input_letters(config_.gate == Gate::sigmoid ? "T" : queries_, "Eo"),
-        cat("mixes the heads into ", config_.output_width, " features: ", parameters_of(layer_.output)), std::move(out_));
+        cat("mixes the heads into ", counted(config_.output_width, "feature"), ": ", parameters_of(layer_.output)), std::move(out_));
   }
 
   const MultiHeadAttention& layer_;

@@ -290,6 +290,18 @@ TEST(Trace, SaysHowManyPairsAMaskKeepsAndWhatEmptyRowsGive) {
   EXPECT_THAT(find(p.run(), "softmax").meaning, HasSubstr("rows sum to 1, but for the empty ones"));
 }
 
+TEST(Trace, WordsFitExtentsOfNoneAndOne) {
+  Problem p;
+  p.config = {.query_width = 1, .heads = 1};
+  p.query = {1, 1, 1};
+  for (const TraceStep& step : p.run()) EXPECT_THAT(step.meaning, testing::Not(HasSubstr("1 features"))) << step.step;
+  p.config = {.query_width = 2, .heads = 2};
+  p.query = {1, 1, 2};
+  EXPECT_THAT(find(p.run(), "split q").meaning, HasSubstr("2 heads of H = 1 feature: head n takes feature n"));
+  p.key = {1, 0, 2};
+  EXPECT_THAT(find(p.run(), "softmax").meaning, HasSubstr("none, as there is no key"));
+}
+
 TEST(Trace, CallsModulesAsTheSourceDoes) {
   const MultiHeadAttention layer({.query_width = 4, .heads = 2});
   const Tensor x(DType::f32, {2, 3, 4});

@@ -82,9 +82,19 @@ TEST(Explain, SaysThePathTheSizesAndTheRules) {
                                                  .dropout = {.p = 0.25}});
   for (const char* fact :
        {"backend: ", "float32", "B 2", "N 4", "K 2", "T 3", "S 4", "H 8", "V 6", "scale: 0.5", "softcap 30", "key lengths per sequence",
-        "dense booleans [3,4]", "keys [t-3, t+2)", "bias: [4,3,4]", "dropout: 0.25, bits drawn per pair", "threads: "}) {
+        "dense booleans [3,4]", "keys [0, t+2)", "bias: [4,3,4]", "dropout: 0.25, bits drawn per pair", "threads: "}) {
     EXPECT_THAT(text, HasSubstr(fact));
   }
+}
+
+TEST(Explain, ShowsOnlyTheEndsOfARangeThatCut) {
+  Small s;  // 3 queries, 4 keys
+  const auto mask = [&](Mask rule) { return explain(s.forward(), {.mask = rule}); };
+  EXPECT_THAT(mask({.causal = Causal::offset(0)}), HasSubstr("mask: keys [0, t+1) of each row"));
+  EXPECT_THAT(mask({.causal = Causal::offset(-1)}), HasSubstr("mask: keys [0, t) of each row"));
+  EXPECT_THAT(mask({.causal = Causal::offset(3)}), HasSubstr("mask: keys [0, S) of each row"));
+  EXPECT_THAT(mask({.window = {.left = 1, .diagonal = Diagonal::top_left()}}), HasSubstr("mask: keys [t-1, S) of each row"));
+  EXPECT_THAT(mask({.window = {.left = 1, .right = 1}}), HasSubstr("mask: keys [t, t+3) of each row"));
 }
 
 TEST(Explain, NamesAForcedBackendAndWhyItWouldDecline) {

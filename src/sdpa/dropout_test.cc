@@ -3,6 +3,7 @@
 #include "polyhead/maps.h"
 #include "sdpa/dense_mask.h"
 #include "support/attention_case.h"
+#include "support/each_backend.h"
 
 namespace polyhead::test {
 namespace {
@@ -41,9 +42,13 @@ TEST(Dropout, KeepsTheShareItIsAskedFor) {
   }
 }
 
-TEST(Dropout, GeneratedBitsAreTheOnesThatForwardUses) {
+using DroppedProbabilities = EachBackend;
+INSTANTIATE_TEST_SUITE_P(All, DroppedProbabilities, testing::ValuesIn(backends()), name_of_backend);
+
+TEST_P(DroppedProbabilities, GeneratedBitsAreTheOnesThatForwardUses) {
   Random random(1);
   AttentionCase c;
+  c.options.backend = GetParam();
   c.sizes = {.lead = {2, 2}, .kv_heads = 1, .group = 2, .queries = 4, .keys = 6, .qk_width = 3, .v_width = 2};
   c.draw_inputs(random);
   c.options.dropout = {.p = 0.5, .seed = 99};
@@ -59,9 +64,10 @@ TEST(Dropout, GeneratedBitsAreTheOnesThatForwardUses) {
   for (std::size_t i = 0; i < 5; ++i) EXPECT_TRUE(same_bits(given.list()[i].second, generated.list()[i].second));
 }
 
-TEST(Dropout, OfEverythingIsZeroAndOfNothingChangesNothing) {
+TEST_P(DroppedProbabilities, OfEverythingIsZeroAndOfNothingChangesNothing) {
   Random random(2);
   AttentionCase c;
+  c.options.backend = GetParam();
   c.sizes = {.lead = {}, .kv_heads = 2, .group = 1, .queries = 3, .keys = 5, .qk_width = 3, .v_width = 2};
   c.draw_inputs(random);
   const AttentionOutputs plain = c.make_outputs(), none = c.make_outputs(), all = c.make_outputs();

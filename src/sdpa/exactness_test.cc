@@ -5,6 +5,7 @@
 
 #include "polyhead/maps.h"
 #include "support/attention_case.h"
+#include "support/each_backend.h"
 
 namespace polyhead::test {
 namespace {
@@ -39,11 +40,15 @@ void expect_same_bits(const AttentionOutputs& actual, const AttentionOutputs& ex
 
 constexpr std::array kFloating{DType::f64, DType::f32, DType::bf16, DType::f16};
 
-TEST(SameBits, ForAnyNumberOfThreadsAndOrderOfTasks) {
+using SameBits = EachBackend;
+INSTANTIATE_TEST_SUITE_P(All, SameBits, testing::ValuesIn(backends()), name_of_backend);
+
+TEST_P(SameBits, ForAnyNumberOfThreadsAndOrderOfTasks) {
   for (std::uint64_t seed = 0; seed < 60; ++seed) {
     SCOPED_TRACE(seed);
     Random random(seed);
     AttentionCase c = draw_case(random, kFloating[seed % 4]);
+    c.options.backend = GetParam();
     Backwards one(1), three(3);
     c.options.executor = &one;
     const AttentionOutputs expected = c.make_outputs();
@@ -57,11 +62,12 @@ TEST(SameBits, ForAnyNumberOfThreadsAndOrderOfTasks) {
   }
 }
 
-TEST(SameBits, ForAnyStrides) {
+TEST_P(SameBits, ForAnyStrides) {
   for (std::uint64_t seed = 0; seed < 100; ++seed) {
     SCOPED_TRACE(seed);
     Random random(seed);
     AttentionCase c = draw_case(random, kFloating[seed % 4]);
+    c.options.backend = GetParam();
     const AttentionOutputs expected = c.make_outputs();
     c.run(expected);
     for (ConstTensorView* view : {&c.q, &c.k, &c.v, &c.d_out}) *view = c.keep(random.strided_copy(*view));
@@ -72,11 +78,12 @@ TEST(SameBits, ForAnyStrides) {
   }
 }
 
-TEST(SameBits, WhateverTheOtherSequencesAre) {
+TEST_P(SameBits, WhateverTheOtherSequencesAre) {
   for (std::uint64_t seed = 0; seed < 40; ++seed) {
     SCOPED_TRACE(seed);
     Random random(seed);
     AttentionCase c;
+    c.options.backend = GetParam();
     c.dtype = kFloating[seed % 4];
     c.sizes = {
         .lead = {3}, .kv_heads = 2, .group = 2, .queries = random.integer(1, 9), .keys = random.integer(1, 9), .qk_width = 3, .v_width = 4};
@@ -102,9 +109,10 @@ TEST(SameBits, WhateverTheOtherSequencesAre) {
   }
 }
 
-TEST(SameBits, RunToRun) {
+TEST_P(SameBits, RunToRun) {
   Random random(9);
   AttentionCase c = draw_case(random, DType::f32);
+  c.options.backend = GetParam();
   const AttentionOutputs first = c.make_outputs(), second = c.make_outputs();
   c.run(first);
   c.run(second);

@@ -6,13 +6,19 @@
 namespace polyhead {
 namespace {
 
+std::string beside_t(std::int64_t offset) { return offset == 0 ? std::string("t") : cat("t", offset < 0 ? "" : "+", offset); }
+
+// An end that cuts no row's keys is the end of the keys.
+std::string lower_end(const Problem& p) { return p.queries - 1 + p.ranges.lower <= 0 ? std::string("0") : beside_t(p.ranges.lower); }
+std::string upper_end(const Problem& p) { return p.ranges.upper >= p.keys ? std::string("S") : beside_t(p.ranges.upper); }
+
 std::string mask_facts(const Problem& p, const SdpaOptions& options) {
   std::string text;
   const auto part = [&](const auto&... pieces) {
     append(text, text.empty() ? "" : ", ");
     append(text, cat(pieces...));
   };
-  if (p.ranges.banded) part("keys [t", p.ranges.lower < 0 ? "" : "+", p.ranges.lower, ", t", p.ranges.upper < 0 ? "" : "+", p.ranges.upper, ") of each row");
+  if (p.ranges.banded) part("keys [", lower_end(p), ", ", upper_end(p), ") of each row");
   if (!p.ranges.lengths.empty()) part("key lengths per ", p.ranges.length_per_query ? "query" : "sequence");
   if (options.mask.attend || options.mask.block) part("dense booleans ", (options.mask.attend ? options.mask.attend : options.mask.block).shape());
   if (options.mask.attend_keys || options.mask.block_keys) part("a key mask");

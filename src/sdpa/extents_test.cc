@@ -3,13 +3,17 @@
 
 #include "polyhead/maps.h"
 #include "support/attention_case.h"
+#include "support/each_backend.h"
 
 namespace polyhead::test {
 namespace {
 
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
 
-TEST(Extents, EachOfZeroAndOneComputesForwardBackwardAndMaps) {
+using Extents = EachBackend;
+INSTANTIATE_TEST_SUITE_P(All, Extents, testing::ValuesIn(backends()), name_of_backend);
+
+TEST_P(Extents, EachOfZeroAndOneComputesForwardBackwardAndMaps) {
   for (int which = 0; which < 6; ++which) {
     for (const std::int64_t extent : {0, 1}) {
       for (const DType dtype : {DType::f64, DType::bf16}) {
@@ -17,6 +21,7 @@ TEST(Extents, EachOfZeroAndOneComputesForwardBackwardAndMaps) {
         SCOPED_TRACE(extent);
         Random random(1);
         AttentionCase c;
+        c.options.backend = GetParam();
         c.dtype = dtype;
         c.sizes = {.lead = {2}, .kv_heads = 2, .group = 2, .queries = 3, .keys = 4, .qk_width = 3, .v_width = 5};
         std::int64_t* const extents[] = {&c.sizes.lead[0], &c.sizes.kv_heads, &c.sizes.queries,
@@ -50,37 +55,38 @@ TEST(Extents, EachOfZeroAndOneComputesForwardBackwardAndMaps) {
   }
 }
 
-TEST(Extents, NoKeysGiveZeroAndMinusInfinity) {
+TEST_P(Extents, NoKeysGiveZeroAndMinusInfinity) {
   for (const EmptyRows mode : {EmptyRows::Zero, EmptyRows::Uniform, EmptyRows::Unmasked}) {
     const Tensor q = Random(1).tensor(DType::f32, {2, 3, 4}), k(DType::f32, {2, 0, 4}), v(DType::f32, {2, 0, 5});
     Tensor out = Random(2).tensor(DType::f32, {2, 3, 5}), lse(DType::f32, {2, 3}), d_q = Random(3).tensor(DType::f32, {2, 3, 4});
-    sdpa_forward({.q = q, .k = k, .v = v, .out = out, .lse = lse}, {.empty_rows = mode});
-    sdpa_backward({.q = q, .k = k, .v = v, .out = out, .lse = lse, .d_out = out, .d_q = d_q}, {.empty_rows = mode});
+    sdpa_forward({.q = q, .k = k, .v = v, .out = out, .lse = lse}, {.empty_rows = mode, .backend = GetParam()});
+    sdpa_backward({.q = q, .k = k, .v = v, .out = out, .lse = lse, .d_out = out, .d_q = d_q}, {.empty_rows = mode, .backend = GetParam()});
     for (const double x : to_doubles(out)) EXPECT_EQ(x, 0);
     for (const double x : to_doubles(lse)) EXPECT_EQ(x, -kInfinity);
     for (const double x : to_doubles(d_q)) EXPECT_EQ(x, 0);
   }
 }
 
-TEST(Extents, WithoutAQueryTheGradientsOfKeysValuesAndBiasAreZero) {
+TEST_P(Extents, WithoutAQueryTheGradientsOfKeysValuesAndBiasAreZero) {
   const Tensor q(DType::f32, {2, 0, 4}), k = Random(1).tensor(DType::f32, {2, 3, 4}), v = Random(2).tensor(DType::f32, {2, 3, 5});
   Tensor out(DType::f32, {2, 0, 5}), lse(DType::f32, {2, 0}), d_k = k, d_v = v, bias = Random(3).tensor(DType::f32, {2, 1, 3}),
                                                               d_bias = bias;
-  sdpa_backward({.q = q, .k = k, .v = v, .out = out, .lse = lse, .d_out = out, .d_k = d_k, .d_v = d_v, .d_bias = d_bias}, {.bias = bias});
+  sdpa_backward({.q = q, .k = k, .v = v, .out = out, .lse = lse, .d_out = out, .d_k = d_k, .d_v = d_v, .d_bias = d_bias},
+                {.bias = bias, .backend = GetParam()});
   for (const Tensor& gradient : {d_k, d_v, d_bias}) {
     for (const double x : to_doubles(gradient)) EXPECT_EQ(x, 0);
   }
 }
 
 // A tensor without elements may have any other extents: nothing may count or walk its heads.
-TEST(Extents, HeadsWithoutQueriesCostNothingHoweverManyThereAre) {
+TEST_P(Extents, HeadsWithoutQueriesCostNothingHoweverManyThereAre) {
   constexpr std::int64_t kMany = std::int64_t{1} << 31;
   const Shape none{kMany, 1 << 16, 0, 4}, rows{kMany, 1 << 16, 0};
   const TensorView q(nullptr, DType::f32, none), lse(nullptr, DType::f32, rows);
-  sdpa_forward({.q = q, .k = q, .v = q, .out = q, .lse = lse});
-  sdpa_backward({.q = q, .k = q, .v = q, .out = q, .lse = lse, .d_out = q, .d_q = q, .d_k = q, .d_v = q});
-  attention_map({.q = q, .k = q, .lse = lse}, TensorView(nullptr, DType::f32, {kMany, 1 << 16, 0, 0}));
-  attention_statistics({.q = q, .k = q, .lse = lse}, {});
+  sdpa_forward({.q = q, .k = q, .v = q, .out = q, .lse = lse}, {.backend = GetParam()});
+  sdpa_backward({.q = q, .k = q, .v = q, .out = q, .lse = lse, .d_out = q, .d_q = q, .d_k = q, .d_v = q}, {.backend = GetParam()});
+  attention_map({.q = q, .k = q, .lse = lse}, TensorView(nullptr, DType::f32, {kMany, 1 << 16, 0, 0}), {.backend = GetParam()});
+  attention_statistics({.q = q, .k = q, .lse = lse}, {}, {.backend = GetParam()});
 }
 
 TEST(Extents, MoreHeadsThanCanBeCountedAreRefused) {
@@ -89,7 +95,7 @@ TEST(Extents, MoreHeadsThanCanBeCountedAreRefused) {
   EXPECT_THAT(error_message([&] { sdpa_forward({.q = q, .k = q, .v = q, .out = out}); }), testing::HasSubstr("2^63 - 1"));
 }
 
-TEST(Extents, ElevenLeadingDimensionsAreTheSameAsOne) {
+TEST_P(Extents, ElevenLeadingDimensionsAreTheSameAsOne) {
   const Shape lead{1, 2, 1, 1, 3, 1, 1, 1, 2, 1, 1};
   AttentionCase many, one;
   many.dtype = one.dtype = DType::f32;
@@ -102,6 +108,7 @@ TEST(Extents, ElevenLeadingDimensionsAreTheSameAsOne) {
     c->v = c->keep(random.tensor(DType::f32, c->sizes.v()));
     c->d_out = c->keep(random.tensor(DType::f32, c->sizes.out()));
     c->options.dropout = {.p = 0.3, .seed = 5};
+    c->options.backend = GetParam();
   }
   const AttentionOutputs a = many.make_outputs(), b = one.make_outputs();
   many.run(a);
@@ -110,10 +117,14 @@ TEST(Extents, ElevenLeadingDimensionsAreTheSameAsOne) {
   EXPECT_TRUE(same_bits(ConstTensorView(a.d_k).reshape(one.sizes.k()), b.d_k));
 }
 
+using Scores = EachBackend;
+INSTANTIATE_TEST_SUITE_P(All, Scores, testing::ValuesIn(backends()), name_of_backend);
+
 // Scores of +-1e4 overflow a naive exponential; one spike takes everything; equal scores share.
-TEST(Scores, OfTenThousandEitherWayStayFinite) {
+TEST_P(Scores, OfTenThousandEitherWayStayFinite) {
   for (const DType dtype : {DType::f64, DType::f32}) {
     AttentionCase c;
+    c.options.backend = GetParam();
     c.dtype = dtype;
     c.sizes = {.lead = {}, .kv_heads = 1, .group = 1, .queries = 4, .keys = 5, .qk_width = 1, .v_width = 2};
     Random random(6);
@@ -133,12 +144,12 @@ TEST(Scores, OfTenThousandEitherWayStayFinite) {
   }
 }
 
-TEST(Scores, OneSpikeIsOneAndEqualScoresShare) {
+TEST_P(Scores, OneSpikeIsOneAndEqualScoresShare) {
   const Tensor q = Tensor::of<float>({1, 2, 1}, {50, 0}), k = Tensor::of<float>({1, 4, 1}, {1, 100, 2, 3}),
                v = Tensor::of<float>({1, 4, 1}, {1, 2, 3, 6});
   Tensor out(DType::f32, {1, 2, 1}), lse(DType::f32, {1, 2}), map(DType::f32, {1, 2, 4});
-  sdpa_forward({.q = q, .k = k, .v = v, .out = out, .lse = lse}, {.scale = 1});
-  attention_map({.q = q, .k = k, .lse = lse}, map, {.scale = 1});
+  sdpa_forward({.q = q, .k = k, .v = v, .out = out, .lse = lse}, {.scale = 1, .backend = GetParam()});
+  attention_map({.q = q, .k = k, .lse = lse}, map, {.scale = 1, .backend = GetParam()});
   EXPECT_EQ(out.data<float>()[0], 2);
   EXPECT_EQ(out.data<float>()[1], 3);
   EXPECT_TRUE(near(map, Tensor::of<float>({1, 2, 4}, {0, 1, 0, 0, 0.25, 0.25, 0.25, 0.25}), 1e-7));

@@ -4,6 +4,7 @@
 #include <gmock/gmock.h>
 
 #include "support/attention_case.h"
+#include "support/each_backend.h"
 
 namespace polyhead::test {
 namespace {
@@ -13,9 +14,10 @@ struct Mapped {
   AttentionCase c;
   AttentionOutputs o;
   FullResults expected;
-  Mapped(std::uint64_t seed, DType dtype) {
+  Mapped(std::uint64_t seed, DType dtype, const Backend* backend) {
     Random random(seed);
     c = draw_case(random, dtype);
+    c.options.backend = backend;
     o = c.make_outputs();
     c.forward(o);
     expected = naive_attention(c);
@@ -29,10 +31,13 @@ struct Mapped {
 
 constexpr std::uint64_t kSeeds = 150;
 
-TEST(Maps, DroppedMapTimesValuesIsTheOutput) {
+using Maps = EachBackend;
+INSTANTIATE_TEST_SUITE_P(All, Maps, testing::ValuesIn(backends()), name_of_backend);
+
+TEST_P(Maps, DroppedMapTimesValuesIsTheOutput) {
   for (std::uint64_t seed = 0; seed < kSeeds; ++seed) {
     SCOPED_TRACE(seed);
-    Mapped m(seed, DType::f64);
+    Mapped m(seed, DType::f64, GetParam());
     const AttentionSizes& z = m.c.sizes;
     Tensor map(DType::f64, z.pairs());
     attention_map(m.input(), map, m.c.options, MapValue::dropped);
@@ -51,8 +56,8 @@ TEST(Maps, DroppedMapTimesValuesIsTheOutput) {
   }
 }
 
-TEST(Maps, AskingForThemLeavesOutputAndLseAlone) {
-  Mapped m(3, DType::f32);
+TEST_P(Maps, AskingForThemLeavesOutputAndLseAlone) {
+  Mapped m(3, DType::f32, GetParam());
   const Tensor out = Tensor::copy_of(m.o.out), lse = Tensor::copy_of(m.o.lse), q = Tensor::copy_of(m.c.q), k = Tensor::copy_of(m.c.k);
   Tensor map(DType::f64, m.c.sizes.pairs());
   attention_map(m.input(), map, m.c.options);
@@ -65,10 +70,10 @@ TEST(Maps, AskingForThemLeavesOutputAndLseAlone) {
   EXPECT_TRUE(same_bits(again, out)) << "with or without lse";
 }
 
-TEST(Maps, ChosenRowsAreRowsOfTheMapInTheOrderAskedFor) {
+TEST_P(Maps, ChosenRowsAreRowsOfTheMapInTheOrderAskedFor) {
   for (std::uint64_t seed = 0; seed < kSeeds; ++seed) {
     SCOPED_TRACE(seed);
-    Mapped m(seed, std::array{DType::f64, DType::f16}[seed % 2]);
+    Mapped m(seed, std::array{DType::f64, DType::f16}[seed % 2], GetParam());
     Random random(seed);
     std::vector<std::int64_t> queries;
     for (std::int64_t i = random.integer(0, 6); i > 0 && m.c.sizes.queries > 0; --i)
@@ -96,22 +101,26 @@ TEST(Maps, QueryOutOfRangeIsAnError) {
   }
 }
 
-TEST(Maps, LongMapsAreWholeAcrossBlocksOfRows) {
+TEST_P(Maps, LongMapsAreWholeAcrossBlocksOfRows) {
   AttentionCase c;
+  c.options.backend = GetParam();
   Random random(1);
   c.sizes = {.lead = {1}, .kv_heads = 1, .group = 2, .queries = 77, .keys = 41, .qk_width = 4, .v_width = 1};
   c.draw_inputs(random);
   const AttentionOutputs o = c.make_outputs();
   c.forward(o);
   Tensor map(DType::f64, c.sizes.pairs());
-  attention_map({.q = c.q, .k = c.k, .lse = o.lse}, map);
+  attention_map({.q = c.q, .k = c.k, .lse = o.lse}, map, c.options);
   EXPECT_TRUE(near(map, to_tensor(naive_attention(c).p, c.sizes.pairs()), 1e-14));
 }
 
-TEST(TopKeys, AreTheLargestFirstWithTiesToTheSmallerKey) {
+using TopKeys = EachBackend;
+INSTANTIATE_TEST_SUITE_P(All, TopKeys, testing::ValuesIn(backends()), name_of_backend);
+
+TEST_P(TopKeys, AreTheLargestFirstWithTiesToTheSmallerKey) {
   for (std::uint64_t seed = 0; seed < kSeeds; ++seed) {
     SCOPED_TRACE(seed);
-    Mapped m(seed, DType::f64);
+    Mapped m(seed, DType::f64, GetParam());
     const AttentionSizes& z = m.c.sizes;
     const std::int64_t count = Random(seed).integer(0, z.keys);
     Tensor map(DType::f64, z.pairs()), p(DType::f64, z.with({z.heads(), z.queries, count})), key(DType::i64, p.shape());
@@ -137,11 +146,14 @@ TEST(TopKeys, AreTheLargestFirstWithTiesToTheSmallerKey) {
               testing::AllOf(testing::HasSubstr("3 keys"), testing::HasSubstr("S = 2")));
 }
 
-TEST(Statistics, AreMeansOverTheRowsThatAreNotEmpty) {
+using Statistics = EachBackend;
+INSTANTIATE_TEST_SUITE_P(All, Statistics, testing::ValuesIn(backends()), name_of_backend);
+
+TEST_P(Statistics, AreMeansOverTheRowsThatAreNotEmpty) {
   int empty_rows = 0, empty_heads = 0;
   for (std::uint64_t seed = 0; seed < 2 * kSeeds; ++seed) {
     SCOPED_TRACE(seed);
-    Mapped m(seed, DType::f64);
+    Mapped m(seed, DType::f64, GetParam());
     const AttentionSizes& z = m.c.sizes;
     std::array<Tensor, 7> got;
     for (Tensor& tensor : got) tensor = Tensor(DType::f64, z.with({z.heads()}));
@@ -188,11 +200,11 @@ TEST(Statistics, AreMeansOverTheRowsThatAreNotEmpty) {
   EXPECT_GT(empty_heads, 10);
 }
 
-TEST(Statistics, ANaNReachesThem) {
+TEST_P(Statistics, ANaNReachesThem) {
   Tensor q = Random(1).tensor(DType::f32, {1, 3, 4});
   q.data<float>()[5] = std::numeric_limits<float>::quiet_NaN();
   Tensor lse(DType::f32, {1, 3}), largest(DType::f32, {1}), entropy(DType::f32, {1});
-  attention_statistics({.q = q, .k = q, .lse = lse}, {.entropy = entropy, .largest = largest});
+  attention_statistics({.q = q, .k = q, .lse = lse}, {.entropy = entropy, .largest = largest}, {.backend = GetParam()});
   EXPECT_TRUE(std::isnan(largest.data<float>()[0]));
   EXPECT_TRUE(std::isnan(entropy.data<float>()[0]));
 }
@@ -207,10 +219,13 @@ TEST(Statistics, OneAloneMayBeAskedFor) {
   EXPECT_GT(largest.data<float>()[0], 0.3f);
 }
 
-TEST(Picture, PixelIsTheMeanOfItsBlock) {
+using Picture = EachBackend;
+INSTANTIATE_TEST_SUITE_P(All, Picture, testing::ValuesIn(backends()), name_of_backend);
+
+TEST_P(Picture, PixelIsTheMeanOfItsBlock) {
   for (std::uint64_t seed = 0; seed < kSeeds; ++seed) {
     SCOPED_TRACE(seed);
-    Mapped m(seed, DType::f64);
+    Mapped m(seed, DType::f64, GetParam());
     Random random(seed);
     const AttentionSizes& z = m.c.sizes;
     const std::int64_t h = random.integer(0, z.queries), w = random.integer(0, z.keys);

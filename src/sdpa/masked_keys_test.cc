@@ -1,6 +1,7 @@
 // A masked key does not exist; NaN among kept values reaches the rows that use it and no other; -inf and empty rows.
 #include "polyhead/maps.h"
 #include "support/attention_case.h"
+#include "support/each_backend.h"
 
 namespace polyhead::test {
 namespace {
@@ -56,7 +57,8 @@ struct Everything {
   std::vector<Tensor> maps;
 };
 
-Everything compute(AttentionCase& c) {
+Everything compute(AttentionCase& c, const Backend* backend) {
+  c.options.backend = backend;
   Everything all{c.make_outputs(), {}};
   c.run(all.o);
   for (const MapValue value : {MapValue::score, MapValue::probability, MapValue::dropped}) {
@@ -75,14 +77,17 @@ void expect_same(const Everything& a, const Everything& b) {
   for (std::size_t i = 0; i < a.maps.size(); ++i) EXPECT_TRUE(same_bits(b.maps[i], a.maps[i])) << "map " << i;
 }
 
-TEST(MaskedKeys, WhatIsInThemChangesNoBitOfAnyResult) {
+using MaskedKeys = EachBackend;
+INSTANTIATE_TEST_SUITE_P(All, MaskedKeys, testing::ValuesIn(backends()), name_of_backend);
+
+TEST_P(MaskedKeys, WhatIsInThemChangesNoBitOfAnyResult) {
   int poisoned_keys = 0, poisoned_pairs = 0;
   for (std::uint64_t seed = 0; seed < 300; ++seed) {
     SCOPED_TRACE(seed);
     Writable w(seed, std::array{DType::f64, DType::f32, DType::bf16, DType::f16}[seed % 4]);
     const AttentionSizes& z = w.c.sizes;
     const std::vector<bool> used = used_pairs(w.c);
-    const Everything before = compute(w.c);
+    const Everything before = compute(w.c, GetParam());
 
     const double poison = std::array{kNaN, kInfinity, -kInfinity}[seed % 3];
     const std::int64_t batch = numel(z.lead);
@@ -104,7 +109,7 @@ TEST(MaskedKeys, WhatIsInThemChangesNoBitOfAnyResult) {
         for (std::int64_t j = 0; j < z.v_width; ++j) w.set(w.v, at * z.v_width + j, poison);
       }
     }
-    expect_same(before, compute(w.c));
+    expect_same(before, compute(w.c, GetParam()));
     if (HasFailure()) return;
   }
   EXPECT_GT(poisoned_keys, 500);
@@ -137,7 +142,10 @@ void expect_only_rows(const Writable& w, const Everything& before, const Everyth
   }
 }
 
-TEST(NaN, ReachesExactlyTheRowsThatUseIt) {
+using NaN = EachBackend;
+INSTANTIATE_TEST_SUITE_P(All, NaN, testing::ValuesIn(backends()), name_of_backend);
+
+TEST_P(NaN, ReachesExactlyTheRowsThatUseIt) {
   const AttentionSizes sizes{.lead = {2}, .kv_heads = 2, .group = 2, .queries = 4, .keys = 5, .qk_width = 3, .v_width = 3};
   for (const char* where : {"q", "k", "v", "bias"}) {
     for (std::uint64_t seed = 0; seed < 12; ++seed) {
@@ -147,7 +155,7 @@ TEST(NaN, ReachesExactlyTheRowsThatUseIt) {
       Random random(seed);
       w.c.options.mask.attend = w.c.keep(random.tensor(DType::boolean, sizes.pairs()));
       const std::vector<bool> used = used_pairs(w.c);
-      const Everything before = compute(w.c);
+      const Everything before = compute(w.c, GetParam());
 
       const std::int64_t batch = 2, rows = batch * sizes.heads() * sizes.queries;
       const auto any_key = [&](std::int64_t row) {
@@ -175,7 +183,7 @@ TEST(NaN, ReachesExactlyTheRowsThatUseIt) {
           reached[static_cast<std::size_t>(reader)] = used[static_cast<std::size_t>(reader * sizes.keys + s)];
         }
       }
-      expect_only_rows(w, before, compute(w.c), reached, where != std::string_view("v"));
+      expect_only_rows(w, before, compute(w.c, GetParam()), reached, where != std::string_view("v"));
       if (HasFailure()) return;
     }
   }
@@ -201,46 +209,49 @@ constexpr auto kSmall = [] {
   return AttentionSizes{.lead = {2}, .kv_heads = 2, .group = 1, .queries = 3, .keys = 4, .qk_width = 2, .v_width = 3};
 };
 
-TEST(EmptyRow, WithoutAnyKeyIsZeroAndHasNoGradient) {
+using EmptyRow = EachBackend;
+INSTANTIATE_TEST_SUITE_P(All, EmptyRow, testing::ValuesIn(backends()), name_of_backend);
+
+TEST_P(EmptyRow, WithoutAnyKeyIsZeroAndHasNoGradient) {
   Writable w(kSmall(), 1);
   const Tensor lengths = Tensor::of<std::int64_t>({2, 3}, {4, 0, 2, 1, 0, 3});
   w.c.options.mask.key_lengths = lengths;
-  const Everything all = compute(w.c);
+  const Everything all = compute(w.c, GetParam());
   expect_empty_row(w, all, 1);
 
   Writable without(kSmall(), 1);  // the same without what query 1 asks for
   without.c.options.mask.key_lengths = lengths;
   fill(without.q.select(2, 1), 0);
   without.c.d_out = without.c.keep(Tensor::copy_of(without.c.d_out));
-  const Everything other = compute(without.c);
+  const Everything other = compute(without.c, GetParam());
   EXPECT_TRUE(same_bits(other.o.d_k, all.o.d_k));
   EXPECT_TRUE(same_bits(other.o.d_v, all.o.d_v));
 }
 
-TEST(EmptyRow, AllBiasMinusInfinityIsEmptyInEveryMode) {
+TEST_P(EmptyRow, AllBiasMinusInfinityIsEmptyInEveryMode) {
   for (const EmptyRows mode : kModes) {
     for (const DType dtype : {DType::f64, DType::f32, DType::bf16, DType::f16}) {
       SCOPED_TRACE(static_cast<int>(mode));
       Writable w(kSmall(), 2, dtype);
       w.c.options.empty_rows = mode;
       fill(w.bias.select(2, 1), -kInfinity);
-      expect_empty_row(w, compute(w.c), 1);
+      expect_empty_row(w, compute(w.c, GetParam()), 1);
     }
   }
 }
 
-TEST(EmptyRow, KeptScoresAllMinusInfinityIsEmptyInEveryModeThoughMaskedOnesAreFinite) {
+TEST_P(EmptyRow, KeptScoresAllMinusInfinityIsEmptyInEveryModeThoughMaskedOnesAreFinite) {
   for (const EmptyRows mode : kModes) {
     SCOPED_TRACE(static_cast<int>(mode));
     Writable w(kSmall(), 3);
     w.c.options.empty_rows = mode;
     w.c.options.mask.causal = Causal::top_left();
     fill(w.bias.select(2, 1).slice(-1, 0, 2), -kInfinity);  // query 1 keeps keys 0 and 1
-    expect_empty_row(w, compute(w.c), 1);
+    expect_empty_row(w, compute(w.c, GetParam()), 1);
   }
 }
 
-TEST(EmptyRow, MaskedRowOfMinusInfinityBiasIsEmptyUnmaskedButUniformIgnoresTheBias) {
+TEST_P(EmptyRow, MaskedRowOfMinusInfinityBiasIsEmptyUnmaskedButUniformIgnoresTheBias) {
   for (const EmptyRows mode : kModes) {
     SCOPED_TRACE(static_cast<int>(mode));
     Writable w(kSmall(), 4);
@@ -248,7 +259,7 @@ TEST(EmptyRow, MaskedRowOfMinusInfinityBiasIsEmptyUnmaskedButUniformIgnoresTheBi
     const Tensor lengths = Tensor::of<std::int64_t>({2, 3}, {4, 0, 2, 1, 0, 3});
     w.c.options.mask.key_lengths = lengths;
     fill(w.bias.select(2, 1), -kInfinity);
-    const Everything all = compute(w.c);
+    const Everything all = compute(w.c, GetParam());
     if (mode != EmptyRows::Uniform) {
       expect_empty_row(w, all, 1);
       continue;
@@ -258,11 +269,11 @@ TEST(EmptyRow, MaskedRowOfMinusInfinityBiasIsEmptyUnmaskedButUniformIgnoresTheBi
   }
 }
 
-TEST(EmptyRow, LargeFiniteBiasNeverMakesOne) {
+TEST_P(EmptyRow, LargeFiniteBiasNeverMakesOne) {
   for (const DType dtype : {DType::f64, DType::f32, DType::bf16}) {
     Writable w(kSmall(), 5, dtype);
     fill(w.bias.select(2, 1), -1e38);
-    const Everything all = compute(w.c);
+    const Everything all = compute(w.c, GetParam());
     // Beside 1e38 the scores vanish in rounding: every key weighs the same.
     for (const double p : to_doubles(all.maps[1].view().select(2, 1))) EXPECT_NEAR(p, 0.25, 1e-6);
     for (const double x : to_doubles(ConstTensorView(all.o.lse).select(2, 1))) EXPECT_NEAR(x, -1e38, 1e36);
@@ -275,12 +286,12 @@ TEST(EmptyRow, LargeFiniteBiasNeverMakesOne) {
   }
 }
 
-TEST(EmptyRow, MinusInfinityOnSomeKeysIsProbabilityZero) {
+TEST_P(EmptyRow, MinusInfinityOnSomeKeysIsProbabilityZero) {
   Writable infinite(kSmall(), 6), masked(kSmall(), 6);
   fill(infinite.bias.slice(-1, 1, 3), -kInfinity);
   const Tensor attend = Tensor::of<bool>({4}, {true, false, false, true});
   masked.c.options.mask.attend_keys = attend;
-  const Everything a = compute(infinite.c), b = compute(masked.c);
+  const Everything a = compute(infinite.c, GetParam()), b = compute(masked.c, GetParam());
   EXPECT_TRUE(near(a.o.out, b.o.out, 1e-15));
   EXPECT_TRUE(near(a.o.lse, b.o.lse, 1e-15));
   EXPECT_TRUE(near(a.o.d_q, b.o.d_q, 1e-15));
@@ -289,7 +300,7 @@ TEST(EmptyRow, MinusInfinityOnSomeKeysIsProbabilityZero) {
   EXPECT_TRUE(near(a.o.d_bias, b.o.d_bias, 1e-15));
 }
 
-TEST(EmptyRow, UniformIsTheFillByALargeNegativeNumberAndUnmaskedTheOffset) {
+TEST_P(EmptyRow, UniformIsTheFillByALargeNegativeNumberAndUnmaskedTheOffset) {
   for (const bool uniform : {true, false}) {
     SCOPED_TRACE(uniform);
     Writable rule(kSmall(), 7), plain(kSmall(), 7);
@@ -300,7 +311,7 @@ TEST(EmptyRow, UniformIsTheFillByALargeNegativeNumberAndUnmaskedTheOffset) {
       fill(plain.q.select(0, 0), 0);
       fill(plain.bias.select(0, 0), -1e6);
     }
-    const Everything a = compute(rule.c), b = compute(plain.c);
+    const Everything a = compute(rule.c, GetParam()), b = compute(plain.c, GetParam());
     EXPECT_TRUE(near(a.o.out, b.o.out, 1e-14));
     EXPECT_TRUE(near(a.o.d_v, b.o.d_v, 1e-14));
     if (uniform) {

@@ -141,10 +141,11 @@ class Attend(ProgramTest):
     def test_a_name_that_is_nearly_right_is_pointed_out(self):
         q = ("F32", (1, 1, 2), [0.5, 1.0])
         path = self.folder / "in.safetensors"
-        save_safetensors(path, {"q": q, "k": q, "v": q, "atend": ("BOOL", (1, 1), [1]), "picture": q})
+        save_safetensors(path, {"q": q, "k": q, "v": q, "atend": ("BOOL", (1, 1), [1]), "attn_mask": ("BOOL", (1, 1), [1]), "picture": q})
         result, _ = self.attend("--tensors", path)
         self.assertIn("note: 'atend'", result.stderr.decode())
         self.assertIn("did you mean 'attend'?", result.stderr.decode())
+        self.assertRegex(result.stderr.decode(), "note: 'attn_mask' .* not used; .* attend .* block")
         self.assertIn("1 tensor of", result.stderr.decode())
         self.assertIn("picture", result.stderr.decode())
 

@@ -114,10 +114,8 @@ class Scratch:
 def table(rows):
     lines = ["# Mutants", "",
              "One line of the library is broken at a time in a scratch copy, and the tests must notice: `python3 tests/mutants/run.py --write` wrote this table.",
-             "`golden` is the runner over tests/golden/vectors; the other names are test programs (`test_<name>`). Of several that are run, the first to notice is",
-             "named; the rest are not run.", "",
-             "No mutant drops the rescaling of partial sums: the reference knows a row's largest score before it adds up, so it has none. A kernel with an online",
-             "softmax brings its own.", "", "| mutant | file | what it breaks | noticed by |", "|---|---|---|---|"]
+             "`golden` is the runner over tests/golden/vectors, `golden_reference` the same through the reference; the other names are test programs",
+             "(`test_<name>`). Of several that are run, the first to notice is named; the rest are not run.", "", "| mutant | file | what it breaks | noticed by |", "|---|---|---|---|"]
     lines += [f"| {m.name} | {m.file} | {m.claim} | {noticed or 'NOBODY: ' + why} |" for m, noticed, why in rows]
     return "\n".join(lines) + "\n"
 

@@ -1,0 +1,16 @@
+// What attention means, asked of every backend: what holds for the fastest must hold for the specification behind it.
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <string>
+
+#include "polyhead/sdpa.h"
+
+namespace polyhead::test {
+
+using EachBackend = testing::TestWithParam<const Backend*>;
+
+inline std::string name_of_backend(const testing::TestParamInfo<const Backend*>& info) { return std::string(backend_name(*info.param)); }
+
+}  // namespace polyhead::test
