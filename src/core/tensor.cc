@@ -19,14 +19,14 @@ constexpr std::size_t kHugePage = std::size_t{1} << 21, kHuge = 2 * kHugePage;
 
 std::shared_ptr<void> allocate(std::size_t bytes) {
   if (bytes < kHuge) {
-    return {::operator new (bytes == 0 ? 1 : bytes, std::align_val_t{kAlignment}),
+    return {::operator new(bytes == 0 ? 1 : bytes, std::align_val_t{kAlignment}),
             [](void* p) { ::operator delete (p, std::align_val_t{kAlignment}); }};
   }
   // Tensors do not begin at the same offset of a huge page: their rows would share the same few sets of the second cache.
   static std::atomic<std::size_t> count{0};
   constexpr std::size_t kStagger = 4096 + 256, kPlaces = 16;
   const std::size_t offset = count.fetch_add(1, std::memory_order_relaxed) % kPlaces * kStagger, all = bytes + kPlaces * kStagger;
-  void* memory = ::operator new (all, std::align_val_t{kHugePage});
+  void* memory = ::operator new(all, std::align_val_t{kHugePage});
 #ifdef MADV_HUGEPAGE
   madvise(memory, all / kHugePage * kHugePage, MADV_HUGEPAGE);  // a wish: without it the pages are small
 #endif

@@ -48,6 +48,17 @@ POLYHEAD_INLINE V larger(V a, V b) {
   return a > b ? a : b;
 }
 
+// x / divisor by its reciprocal and one step of Newton: as exact as a division, which takes 16 cycles a vector.
+template <class T>
+POLYHEAD_INLINE Vector<T> divide(Vector<T> x, T divisor, [[maybe_unused]] T reciprocal) {
+#if defined(__FMA__) || defined(__aarch64__)
+  const Vector<T> guess = x * reciprocal, rest = x - guess * divisor;
+  return rest == rest ? guess + rest * reciprocal : guess;  // infinity has no rest
+#else
+  return x / divisor;
+#endif
+}
+
 // The lanes of x whose byte's truth is `wanted`, `other` in the rest.
 template <class T>
 POLYHEAD_INLINE Vector<T> where_bytes(const std::uint8_t* bytes, bool wanted, Vector<T> x, T other) {

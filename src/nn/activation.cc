@@ -64,7 +64,7 @@ struct Gelu {
 struct GeluTanh {
   static constexpr cpu::Curve cpu::Curves::*kKernel = &cpu::Curves::gelu_tanh;
   template <class A>
-  static constexpr A kFactor = 2 * std::numbers::sqrt2_v<A>* std::numbers::inv_sqrtpi_v<A>;
+  static constexpr A kFactor = 2 * std::numbers::sqrt2_v<A> * std::numbers::inv_sqrtpi_v<A>;
   template <class A>
   static constexpr A kCubic = A(0.044715);
 
@@ -126,6 +126,26 @@ void dispatch_activation(Activation activation, const F& f) {
   fail(ErrorCode::invalid_argument, "there is no activation number ", static_cast<int>(activation));
 }
 
+template <class T, class Function>
+constexpr bool kByKernel = std::is_same_v<T, float>&& Function::kKernel != nullptr;
+
+template <class Function>
+const cpu::Curve& curve_of(const Function&) {
+  static constexpr cpu::Curve kNone{};
+  if constexpr (Function::kKernel == nullptr) {
+    return kNone;
+  } else {
+    return cpu::current_kernels().curves().*Function::kKernel;
+  }
+}
+
+// f(first, count) for a row's elements: all at once where they lie in a line, else one by one. The kernels give the same bits for both.
+template <class F>
+void for_each_run(std::int64_t width, bool in_lines, const F& f) {
+  if (in_lines && width > 0) return f(std::int64_t{0}, width);
+  for (std::int64_t e = 0; e < width; ++e) f(e, std::int64_t{1});
+}
+
 constexpr double kNanoseconds = 10;  // an exponential or an error function
 
 // A tensor without axes is one row of one element.
@@ -167,16 +187,16 @@ void activate(Activation activation, ConstTensorView x_view, TensorView y_view, 
     const Rows<const T> x(as_rows(x_view));
     const Rows<T> y(as_rows(y_view));
     const std::int64_t width = as_rows(x_view).extent(-1);
+    const bool in_lines = x.contiguous() && y.contiguous();
     dispatch_activation(activation, [&](auto function) {
+      [[maybe_unused]] const cpu::Curve& curve = curve_of(function);
       parallel_for(x.count(), row_grain(width, kNanoseconds), executor, [&](std::int64_t first, std::int64_t last) {
         for (std::int64_t row = first; row < last; ++row) {
-          if constexpr (std::is_same_v<T, float> && decltype(function)::kKernel != nullptr) {
-            if (x.contiguous() && y.contiguous()) {
-              (cpu::current_kernels().curves().*decltype(function)::kKernel).value(width, &x.at(row, 0), &y.at(row, 0));
-              continue;
-            }
+          if constexpr (kByKernel<T, decltype(function)>) {
+            for_each_run(width, in_lines, [&](std::int64_t e, std::int64_t count) { curve.value(count, &x.at(row, e), &y.at(row, e)); });
+          } else {
+            for (std::int64_t e = 0; e < width; ++e) y.at(row, e) = store<T>(function.value(load(x.at(row, e))));
           }
-          for (std::int64_t e = 0; e < width; ++e) y.at(row, e) = store<T>(function.value(load(x.at(row, e))));
         }
       });
     });
@@ -195,16 +215,16 @@ void activate_backward(Activation activation, ConstTensorView x_view, ConstTenso
     const Rows<const T> x(as_rows(x_view)), d_y(as_rows(d_y_view));
     const Rows<T> d_x(as_rows(d_x_view));
     const std::int64_t width = as_rows(x_view).extent(-1);
-    const bool add = d_x_write == Write::add;
+    const bool add = d_x_write == Write::add, in_lines = x.contiguous() && d_y.contiguous() && d_x.contiguous();
     dispatch_activation(activation, [&](auto function) {
+      [[maybe_unused]] const cpu::Curve& curve = curve_of(function);
       parallel_for(x.count(), row_grain(width, 2 * kNanoseconds), executor, [&](std::int64_t first, std::int64_t last) {
         for (std::int64_t row = first; row < last; ++row) {
-          if constexpr (std::is_same_v<T, float> && decltype(function)::kKernel != nullptr) {
-            if (x.contiguous() && d_y.contiguous() && d_x.contiguous()) {
-              (cpu::current_kernels().curves().*decltype(function)::kKernel)
-                  .backward(width, &x.at(row, 0), &d_y.at(row, 0), add, &d_x.at(row, 0));
-              continue;
-            }
+          if constexpr (kByKernel<T, decltype(function)>) {
+            for_each_run(width, in_lines, [&](std::int64_t e, std::int64_t count) {
+              curve.backward(count, &x.at(row, e), &d_y.at(row, e), add, &d_x.at(row, e));
+            });
+            continue;
           }
           for (std::int64_t e = 0; e < width; ++e) {
             T& target = d_x.at(row, e);

@@ -200,6 +200,8 @@ MUTANTS = [
            "a row of a tile ends before the tile", KERNEL),
     Mutant("kernel: values read in place though not finite", "src/cpu/sdpa/forward_kernel.cc", "if (finite_) return;", "return;",
            "NaN of a value nobody attends to is not multiplied by 0", KERNEL),
+    Mutant("kernel: columns beyond a value read in place", "src/cpu/sdpa/forward_kernel.cc", " && task_.v_width == s_.v_padded)", ")",
+           "nothing is read beyond a tensor", KERNEL),
     Mutant("kernel: queries of several heads taken for one run", "src/cpu/sdpa/forward_kernel.cc", "(one_head || q.head == task_.queries * q.row)", "true",
            "heads may lie anywhere", KERNEL),
     Mutant("kernel: byte masks inverted in registers", "src/cpu/vector.h", "wanted ? _mm_test_epi8_mask(lanes, lanes) : _mm_testn_epi8_mask(lanes, lanes)",

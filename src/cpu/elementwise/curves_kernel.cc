@@ -73,7 +73,7 @@ struct GeluTanh {
   }
 };
 
-// f(first, how many) for whole groups of lanes, and what is left through buffers of a group.
+// A group of lanes, or the `left` that remain of the last one.
 POLYHEAD_INLINE Lanes widen_lanes(const float* x, std::int64_t left) {
   if (left >= kCount) return __builtin_convertvector(*reinterpret_cast<const Narrow*>(x), Lanes);
   Lanes wide{};

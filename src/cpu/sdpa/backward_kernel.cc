@@ -85,7 +85,7 @@ class Backward {
       }
     }
     if (d_q_ == nullptr) return;
-    for (std::int64_t i = 0; i < s_.row_count * d_q_stride_; ++i) d_q_[i] *= scale_.of_q;
+    for (std::int64_t i = 0; i < s_.row_count * d_q_stride_; ++i) d_q_[i] *= scale_.power;
     if (!task_.store_d_q) return;
     for (std::int64_t i = 0; i < s_.row_count; ++i) store(task_.d_q, s_.rows[i].head, s_.rows[i].query, d_q_ + i * d_q_stride_, task_.qk_width);
   }
@@ -201,7 +201,7 @@ class Backward {
 
   // Rows of q (times the power of two of the scale) and d_out, and what of them may be added to keys that do not see the row.
   void load_queries(std::int64_t block, int rows) {
-    q_finite_ = load_block(task_.q, block, rows, task_.qk_width, s_.qk_padded, scale_.of_q, s_.q);
+    q_finite_ = load_block(task_.q, block, rows, task_.qk_width, s_.qk_padded, scale_.power, s_.q);
     d_out_finite_ = load_block(task_.d_out, block, rows, task_.v_width, s_.v_padded, T{1}, s_.d_out);
     if (!q_finite_) drop_spoilt(s_.q, rows * s_.qk_padded, s_.q_finite);
     if (!d_out_finite_) drop_spoilt(s_.d_out, rows * s_.v_padded, s_.d_out_finite);
@@ -364,7 +364,7 @@ class Backward {
         };
         if (kind_of(task_, row) != RowKind::Uniform) {
           if (!k_finite_ && d_q_ != nullptr) add(task_.k, 0, first + s, task_.qk_width, d_x[s], d_q_ + (block + i) * d_q_stride_);
-          if (!q_finite_) add(task_.q, row.head, row.query, task_.qk_width, d_x[s] * scale_.of_q, s_.d_k + s * s_.qk_padded);
+          if (!q_finite_) add(task_.q, row.head, row.query, task_.qk_width, d_x[s] * scale_.power, s_.d_k + s * s_.qk_padded);
         }
         if (!d_out_finite_) add(task_.d_out, row.head, row.query, task_.v_width, p[s], s_.d_v + s * s_.v_padded);
       }

@@ -21,12 +21,12 @@ int strip_rows(const HeadGroup& group) {
   return group.v_width <= kTileVectors / 2 * kLanes<T> ? kMostStripRows : kTileRows;
 }
 
-// A row's reference is raised where a score exceeds it by more than this: probabilities stay below e^2, and once a row has seen a few keys
-// it is hardly ever raised.
+// A row's reference is raised where a score exceeds it by more than this, in units in which the exponential's factor lies in [1, 2): what
+// is stored as a probability stays below e^4, and once a row has seen a few keys it is hardly ever raised.
 constexpr int kSlack = 2;
 
-// Scores of one key block. 512 keys of 64 + 64 float32 are 256 KiB: a quarter of a second-level cache of 1 MiB, beside the 192 KiB of a
-// block of queries and their sums.
+// Keys of a block. 512 of 64 + 64 float32 are 256 KiB: a quarter of a second-level cache of 1 MiB, beside the 384 KiB of 768 queries and
+// their sums.
 template <class T>
 std::int64_t key_block(const HeadGroup& group) {
   const std::int64_t widest = larger(group.qk_width, group.v_width);
@@ -144,11 +144,11 @@ class Forward {
     const std::int64_t from = block.first / kPanel * kPanel;
     const int count = static_cast<int>(block.last - from);
     with_storage<T>(task_.dtype, task_.k.data, [&](auto* data) {
-      pack_transposed<T>(data + (first_ + from) * task_.k.row, task_.k.row, task_.k.column, count, task_.qk_width, scale_.of_q, s_.lines,
+      pack_transposed<T>(data + (first_ + from) * task_.k.row, task_.k.row, task_.k.column, count, task_.qk_width, scale_.power, s_.lines,
                          s_.k + from * task_.qk_width);
     });
     const Plane& v = task_.v;
-    if (task_.dtype == kOwnStorage && v.column == 1 && v.row == s_.v_padded) {  // in place
+    if (task_.dtype == kOwnStorage && v.column == 1 && v.row == s_.v_padded && task_.v_width == s_.v_padded) {  // in place
       v_ = static_cast<const T*>(v.data) + first_ * v.row;
       finite_ = all_finite(v_ + from * v.row, count * v.row);
       if (finite_) return;
@@ -279,7 +279,9 @@ class Forward {
   template <int Columns>
   POLYHEAD_INLINE void keep_between(Span own, std::int64_t begin, Vector<T> (&x)[Columns]) const {
     Vector<Bits<T>> key = lane_numbers<T>();
-    const auto low = static_cast<Bits<T>>(own.first - begin), high = static_cast<Bits<T>>(own.last - begin);
+    constexpr std::int64_t kKeys = Columns * kWidth;
+    const auto low = static_cast<Bits<T>>(smaller(larger(own.first - begin, 0), kKeys));
+    const auto high = static_cast<Bits<T>>(smaller(larger(own.last - begin, 0), kKeys));
 #pragma GCC unroll 4
     for (int j = 0; j < Columns; ++j, key += kWidth) x[j] = (key >= low) & (key < high) ? x[j] : broadcast(-kInfinity<T>);
   }
@@ -352,12 +354,10 @@ class Forward {
     }
   }
 
-  // o / divisor by its reciprocal and one step of Newton: as exact as a division, which takes 16 cycles a vector.
   void divide_row(const T* o, T divisor, T* to) const {
     const T reciprocal = 1 / divisor;
     for (std::int64_t d = 0; d < s_.v_padded; d += kWidth) {
-      const Vector<T> x = load_vector(o + d), guess = x * reciprocal, rest = x - guess * divisor;
-      store_vector<T>(rest == rest ? guess + rest * reciprocal : guess, to + d);  // infinity has no rest
+      store_vector<T>(divide<T>(load_vector(o + d), divisor, reciprocal), to + d);
     }
   }
 

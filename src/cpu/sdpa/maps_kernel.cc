@@ -66,7 +66,7 @@ class Maps {
       spans_[i] = span_of(task_, rows_[i]);
       if (!spans_[i].empty()) keys = {smaller(keys.first, spans_[i].first), larger(keys.last, spans_[i].last)};
       with_storage<T>(task_.dtype, task_.q.data, [&](auto* data) {
-        widen_row<T>(row_of(task_.q, data, rows_[i]), task_.q.column, task_.qk_width, scale_.of_q, s_.q + i * task_.qk_width);
+        widen_row<T>(row_of(task_.q, data, rows_[i]), task_.q.column, task_.qk_width, scale_.power, s_.q + i * task_.qk_width);
       });
     }
     return keys;

@@ -80,8 +80,11 @@ class Memory : public testing::Test {
   int threads_ = num_threads();
 };
 
-const SdpaOptions kRules[] = {
-    {}, {.mask = {.causal = Causal::top_left()}}, {.dropout = {.p = 0.1, .seed = 3}}, {.mask = {.window = {.left = 40, .right = 3}}}, {.softcap = 20}};
+const SdpaOptions kRules[] = {{},
+                              {.mask = {.causal = Causal::top_left()}},
+                              {.dropout = {.p = 0.1, .seed = 3}},
+                              {.mask = {.window = {.left = 40, .right = 3}}},
+                              {.softcap = 20}};
 
 TEST_F(Memory, ForwardIsConstant) {
   for (const SdpaOptions& rules : kRules) {

@@ -10,7 +10,7 @@ namespace polyhead::cpu::POLYHEAD_ISA {
 namespace {
 
 template <class T>
-inline constexpr int kPanelKeys = kTileVectors* kLanes<T>;  // one tile's width
+inline constexpr int kPanelKeys = kTileVectors * kLanes<T>;  // one tile's width
 
 // Rows first, ... of a [rows, width] tensor times factor as panels [panel, width, kPanelKeys], zero beyond `count`. `lines` holds kLanes
 // rows of `width`.
@@ -37,7 +37,7 @@ void pack_transposed(const Storage* from, std::int64_t row_stride, std::int64_t 
     std::int64_t d = 0;
     for (; d + kWidth <= width; d += kWidth) {
       // The next rows: the processor follows one stream of lines by itself, not as many as a vector has lanes.
-      if (std::is_same_v<T, Storage> && key + 2 * kWidth <= count) {
+      if (std::is_same_v<T, Storage> && column_stride == 1 && key + 2 * kWidth <= count) {
         for (int i = 0; i < kWidth; ++i) __builtin_prefetch(rows[i] + kWidth * row_stride + d);
       }
       transpose<T>(rows, d, factor, to + d * kPanel, kPanel);

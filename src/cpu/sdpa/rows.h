@@ -78,25 +78,25 @@ POLYHEAD_INLINE void add_row(const Storage* from, std::int64_t stride, std::int6
   }
 }
 
-// The scale of the scores as sign 2^n factor with 1 <= factor < 2. The first part multiplies q, which rounds nothing; the factor is left to
+// The scale of the scores as sign 2^n factor with 1 <= factor < 2. The power multiplies q or k, which rounds nothing; the factor is left to
 // whoever reads the scores next.
 template <class T>
 struct ScoreScale {
   explicit ScoreScale(double scale) {
     if (scale == 0) {
-      of_q = 0;
+      power = 0;
       return;
     }
     int exponent = 0;
     const double fraction = __builtin_frexp(scale < 0 ? -scale : scale, &exponent);
-    of_q = static_cast<T>(__builtin_ldexp(scale < 0 ? -1 : 1, exponent - 1));
+    power = static_cast<T>(__builtin_ldexp(scale < 0 ? -1 : 1, exponent - 1));
     factor = static_cast<T>(2 * fraction);
     scaled = ExpFactor<T>(factor);
   }
   // For scores of which `left` is still to be multiplied.
   const ExpFactor<T>& exp(T left) const { return left == factor ? scaled : natural; }
 
-  T of_q = 1, factor = 1;
+  T power = 1, factor = 1;
   ExpFactor<T> scaled{1}, natural{1};
 };
 

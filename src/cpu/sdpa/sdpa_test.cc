@@ -36,12 +36,12 @@ AttentionSizes draw_block_sizes(Random& random) {
   return z;
 }
 
-// A few that reach past a block of 512 keys or 384 queries.
+// A few that reach past a block of 512 keys or 768 queries.
 AttentionSizes draw_long_sizes(Random& random) {
   AttentionSizes z;
   z.lead = {1};
   z.kv_heads = 1, z.group = random.integer(1, 2);
-  z.queries = random.pick<std::int64_t>({1, 13, 192, 193, 385, 400});
+  z.queries = random.pick<std::int64_t>({1, 13, 193, 385, 769, 800});
   z.keys = random.pick<std::int64_t>({255, 256, 257, 511, 512, 513, 577, 1025});
   z.qk_width = random.pick<std::int64_t>({3, 16, 33, 64});
   z.v_width = random.pick<std::int64_t>({2, 16, 40, 64});

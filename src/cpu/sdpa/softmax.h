@@ -1,4 +1,4 @@
-// The two passes over a row of scores. For kernel sources only.
+// Passes over a row of scores: the largest, the exponential, the softmax's derivative. For kernel sources only.
 #pragma once
 
 #include "cpu/sdpa/rows.h"
@@ -53,18 +53,13 @@ template <class T>
 POLYHEAD_INLINE T differentiate_softmax(std::int64_t begin, std::int64_t end, T sum, T delta, T factor, T* x, T* y) {
   Vector<T> sums[4] = {};
   constexpr int kWidth = kLanes<T>;
-  [[maybe_unused]] const T reciprocal = 1 / sum;
+  const T reciprocal = 1 / sum;
   for_each_group<T>(begin, end, [&]<int kCount>(std::int64_t i) {
 #pragma GCC unroll 4
     for (int j = 0; j < kCount; ++j) {
       T *p_at = x + i + j * kWidth, *y_at = y + i + j * kWidth;
       Vector<T> p = load_vector(p_at);
-#if defined(__FMA__) || defined(__aarch64__)
-      const Vector<T> guess = p * reciprocal;
-      p = guess + (p - guess * sum) * reciprocal;  // a division, by one step of Newton
-#else
-        p = p / sum;
-#endif
+      p = divide<T>(p, sum, reciprocal);
       const Vector<T> d = p == T{0} ? Vector<T>{} : p * (load_vector(y_at) - delta);
       sums[j] += d;
       store_vector<T>(p, p_at);

@@ -1,0 +1,93 @@
+// Tensors that end where the process' memory ends: a kernel that reads whole vectors may read no byte beyond them.
+#include <gtest/gtest.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <memory>
+#include <vector>
+
+#include "polyhead/device.h"
+#include "polyhead/sdpa.h"
+#include "support/random.h"
+
+namespace polyhead::test {
+namespace {
+
+// Memory whose last byte is followed by a page that may not be touched.
+class Fenced {
+ public:
+  Fenced(DType dtype, const Shape& shape) {
+    const auto page = static_cast<std::size_t>(sysconf(_SC_PAGESIZE)), bytes = static_cast<std::size_t>(numel(shape)) * info(dtype).size;
+    size_ = (bytes + page - 1) / page * page + page;
+    start_ = mmap(nullptr, size_, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (start_ == MAP_FAILED) throw std::bad_alloc();
+    char* fence = static_cast<char*>(start_) + size_ - page;
+    mprotect(fence, page, PROT_NONE);
+    view_ = TensorView(fence - bytes, dtype, shape);
+  }
+  ~Fenced() { munmap(start_, size_); }
+  Fenced(const Fenced&) = delete;
+  TensorView view() const { return view_; }
+
+ private:
+  void* start_;
+  std::size_t size_;
+  TensorView view_;
+};
+
+class Fences : public testing::TestWithParam<DType> {
+ protected:
+  // Random values; bytes of masks are 0 or 1.
+  TensorView tensor(DType dtype, const Shape& shape) {
+    memory_.push_back(std::make_unique<Fenced>(dtype, shape));
+    const TensorView view = memory_.back()->view();
+    copy(random_.tensor(dtype, shape), view);
+    return view;
+  }
+  // [1,N,L,W] as the heads of a layer lie: [1,L,N,W].
+  TensorView heads(DType dtype, std::int64_t count, std::int64_t length, std::int64_t width) {
+    return tensor(dtype, {1, length, count, width}).move_axis(2, 1);
+  }
+  Random random_{1};
+  std::vector<std::unique_ptr<Fenced>> memory_;
+};
+
+TEST_P(Fences, NothingIsReadBeyondATensor) {
+  const DType dtype = GetParam(), sums = dtype == DType::f64 ? DType::f64 : DType::f32;
+  for (const KernelInstructionSet& set : kernel_instruction_sets()) {
+    if (!set.available) continue;
+    SCOPED_TRACE(std::string(set.name));
+    set_kernel_instruction_set(set.name);
+    for (int round = 0; round < 60; ++round) {
+      memory_.clear();
+      const std::int64_t n = random_.integer(1, 3), t = random_.integer(1, 70), s = random_.integer(1, 70);
+      const auto width = [&] { return random_.pick<std::int64_t>({1, 3, 4, 8, 16, 20, 32, 64}); };
+      const std::int64_t h = width(), w = width();
+      const bool layer = random_.coin();
+      const auto operand = [&](std::int64_t length, std::int64_t columns) {
+        return layer ? heads(dtype, n, length, columns) : tensor(dtype, {1, n, length, columns});
+      };
+      const TensorView q = operand(t, h), k = operand(s, h), v = operand(s, w), out = operand(t, w), d_out = operand(t, w);
+      const TensorView d_q = operand(t, h), d_k = operand(s, h), d_v = operand(s, w), lse = tensor(sums, {1, n, t});
+      SdpaOptions options;
+      TensorView d_bias;
+      if (random_.coin()) {
+        const Shape shape{1, random_.coin() ? n : 1, random_.coin() ? t : 1, s};
+        options.bias = tensor(dtype, shape);
+        d_bias = tensor(dtype, shape);
+      }
+      if (random_.coin()) options.mask.attend = tensor(DType::boolean, {random_.coin() ? t : 1, s});
+      if (random_.coin()) options.mask.causal = Causal::bottom_right();
+      sdpa_forward({.q = q, .k = k, .v = v, .out = out, .lse = lse}, options);
+      sdpa_backward({.q = q, .k = k, .v = v, .out = out, .lse = lse, .d_out = d_out, .d_q = d_q, .d_k = d_k, .d_v = d_v, .d_bias = d_bias},
+                    options);
+    }
+  }
+  set_kernel_instruction_set("");
+}
+
+INSTANTIATE_TEST_SUITE_P(, Fences, testing::Values(DType::f32, DType::f64, DType::bf16),
+                         [](const auto& test) { return std::string(polyhead::info(test.param).name); });
+
+}  // namespace
+}  // namespace polyhead::test
