@@ -76,9 +76,9 @@ POLYHEAD_INLINE void add_to_row(const T* from, std::int64_t low, std::int64_t hi
   if (stride == 1) {
     for (std::int64_t i = low; i < high; ++i) to[i] += from[i];
   } else if (stride == 0) {
-    T sum = 0;
-    for (std::int64_t i = low; i < high; ++i) sum += from[i];
-    *to += sum;
+    double sum = 0;  // what a row adds to one element cancels: its terms sum to 0 where the bias is one number for the row
+    for (std::int64_t i = low; i < high; ++i) sum += static_cast<double>(from[i]);
+    *to += static_cast<T>(sum);
   } else {
     for (std::int64_t i = low; i < high; ++i) to[i * stride] += from[i];
   }
