@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Time per score against the length of the sequence, as an SVG, from figures that peers.py measured.
+"""Time per score and memory against the length of the sequence, as an SVG, from figures that peers.py measured.
 
     build/peers/bin/python bench/peers.py --only '^S[0-9]+ D64' --json figures.json
     build/peers/bin/python bench/plot.py figures.json docs/images/lengths.svg
@@ -27,7 +27,7 @@ def series(results: list[dict[str, Any]], peer: str, backward: bool, value: Any)
     for told in results:
         match = CASE.match(told["case"])
         measured = told["peers"].get(peer, {})
-        if match and bool(match.group(2)) == backward and "times" in measured:
+        if match and bool(match.group(2)) == backward and "times" in measured and "megabytes" in measured:
             points.append((int(match.group(1)), value(int(match.group(1)), measured)))
     points.sort()
     return [length for length, _ in points], [number for _, number in points]
@@ -40,10 +40,11 @@ def main() -> None:
     given = parser.parse_args()
     run = json.loads(given.figures.read_text())[0]
     plt.rcParams.update({"svg.hashsalt": "polyhead", "svg.fonttype": "none", "axes.spines.top": False, "axes.spines.right": False})
-    figure, axes = plt.subplots(1, 2, figsize=(9, 4), constrained_layout=True)
+    figure, axes = plt.subplots(1, 3, figsize=(13, 4), constrained_layout=True)
     quantities = [
         ("forward: ns per score", False, lambda length, m: min(m["times"]) * 1e9 / (8 * length**2)),
         ("forward + backward: ns per score", True, lambda length, m: min(m["times"]) * 1e9 / (8 * length**2)),
+        ("forward: MB beyond the inputs", False, lambda length, m: m["megabytes"]),
     ]
     for axis, (title, backward, value) in zip(axes, quantities):
         for peer in run["versions"]:
@@ -53,7 +54,10 @@ def main() -> None:
         axis.set_xscale("log", base=2)
         axis.set_title(title, fontsize=10)
         axis.set_xlabel("sequence length S = T (B1 H8 D64, float32)")
-        axis.set_ylim(bottom=0)
+        if "MB" in title:
+            axis.set_yscale("log", base=10)
+        else:
+            axis.set_ylim(bottom=0)
         axis.grid(alpha=0.3)
     axes[0].legend(frameon=False)
     figure.savefig(given.picture, metadata={"Date": None})
