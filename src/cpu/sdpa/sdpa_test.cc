@@ -255,7 +255,8 @@ TEST(CpuSdpa, NaNOfMaskedKeysReachesNothingAndOfKeptOnesTheirRows) {
     Random random(seed);
     AttentionCase c;
     c.dtype = kDTypes[seed % 5];
-    c.sizes = {.lead = {2}, .kv_heads = 1, .group = 2, .queries = random.integer(1, 40), .keys = random.integer(2, 150), .qk_width = 12, .v_width = 17};
+    c.sizes = {.lead = {2}, .kv_heads = 1, .group = 2, .queries = random.integer(1, 40), .keys = random.integer(2, 150), .qk_width = 12};
+    c.sizes.v_width = random.pick<std::int64_t>({16, 17});  // read in place, packed
     c.draw_inputs(random);
     const std::int64_t keys = c.sizes.keys, poisoned = random.integer(0, keys - 1);
     const TensorView k = c.keep(Tensor::copy_of(c.k)), v = c.keep(Tensor::copy_of(c.v));
@@ -298,7 +299,7 @@ TEST(CpuSdpa, NaNReachesTheGradientsOfKeptPairsOnly) {
     const Tensor attend = random.tensor(DType::boolean, {c.sizes.queries, c.sizes.keys}), bias = random.tensor(c.dtype, c.sizes.pairs());
     c.options.mask.attend = attend;
     c.options.bias = bias;
-    for (ConstTensorView* operand : {&c.q, &c.k}) {
+    for (ConstTensorView* operand : {&c.q, &c.k, &c.v}) {
       const TensorView copied = c.keep(Tensor::copy_of(*operand));
       const std::int64_t row = random.integer(0, copied.extent(-2) - 1);
       if (random.coin()) fill(copied.slice(-2, row, row + 1), kNaN);
