@@ -41,32 +41,40 @@ enum class From { first_cache, second_cache };
 // The sums of a tile, in registers.
 template <int Rows, int Columns, bool kTransposed, From kFrom, class T>
 POLYHEAD_INLINE void sum_tile(const Product<T>& product, std::int64_t row, std::int64_t column, Vector<T> (&sums)[Rows][Columns]) {
-  constexpr int kWidth = kLanes<T>;
-  const T* a[Rows];
-#pragma GCC unroll 16
-  for (int i = 0; i < Rows; ++i) a[i] = product.a + (row + i) * (kTransposed ? 1 : product.a_stride);
+  constexpr int kWidth = kLanes<T>, kGroup = kTransposed ? Rows : 4;
+  // One pointer for four rows: offsets of 0 to 3 strides are two registers, where eleven offsets would not leave one for the loop.
+  const std::int64_t stride = kTransposed ? 1 : product.a_stride, step = kTransposed ? product.a_stride : 1;
+  const T* a[(Rows + kGroup - 1) / kGroup];
+  const T* first = product.a + row * stride;
+#pragma GCC unroll 4
+  for (const T*& group : a) {
+    group = first;
+    first += kGroup * stride;
+    asm("" : "+r"(group));  // else the compiler counts all rows from the first
+  }
   const T* b = product.b + column;
 #pragma GCC unroll 16
   for (int i = 0; i < Rows; ++i) {
 #pragma GCC unroll 4
     for (int j = 0; j < Columns; ++j) sums[i][j] = Vector<T>{};
   }
-#pragma GCC unroll 1
+#pragma GCC unroll 2
   for (std::int64_t k = 0; k < product.depth; ++k, b += product.b_stride) {
     Vector<T> line[Columns];
 #pragma GCC unroll 4
     for (int j = 0; j < Columns; ++j) {
-      if constexpr (kFrom == From::second_cache && Columns == kTileVectors && !kTransposed)
-        __builtin_prefetch(b + 8 * product.b_stride + j * kWidth);
+      if constexpr (kFrom == From::second_cache && Columns >= 2 && !kTransposed) __builtin_prefetch(b + 8 * product.b_stride + j * kWidth);
       line[j] = load_vector(b + j * kWidth);
     }
-    if constexpr (kFrom == From::second_cache && kTransposed) __builtin_prefetch(a[0] + k * product.a_stride + 2 * kTileRows + 4);
+    if constexpr (kFrom == From::second_cache && kTransposed) __builtin_prefetch(a[0] + 2 * kTileRows + 4);
 #pragma GCC unroll 16
     for (int i = 0; i < Rows; ++i) {
-      const Vector<T> x = broadcast(kTransposed ? a[0][k * product.a_stride + i] : a[i][k]);
+      const Vector<T> x = broadcast(a[i / kGroup][i % kGroup * stride]);
 #pragma GCC unroll 4
       for (int j = 0; j < Columns; ++j) sums[i][j] += x * line[j];
     }
+#pragma GCC unroll 4
+    for (const T*& group : a) group += step;
   }
 }
 

@@ -12,9 +12,9 @@
 namespace polyhead::cpu {
 namespace {
 
-// 96 rows of 1024 float32 take 0.4 MiB of a second-level cache. A multiple of every tile's rows.
-constexpr std::int64_t kRowBlock = 192, kRowStep = 24;
-constexpr std::int64_t kTermBytes = 4096;
+// A block's rows of a take at most 0.4 MiB of a second-level cache of 1 MiB, a panel of b 0.25 MiB. kRowStep: a multiple of every tile's rows.
+constexpr std::int64_t kRowBlock = 96, kRowStep = 12, kRowBytes = 400 << 10;
+constexpr std::int64_t kTermBytes = 8192, kPanelBytes = 256 << 10;
 static_assert(kTermBytes / 8 % kSumDepth == 0, "else the length of a block would be part of the result");
 constexpr std::int64_t kMostElements = 1 << 20;  // packed at a time, and as many sums
 constexpr std::int64_t kPackWork = 16;           // what packing an element costs, in multiplications
@@ -24,7 +24,7 @@ constexpr std::int64_t kGrainPerColumn = 30'000;  // times the columns of a pane
 std::int64_t divide_up(std::int64_t x, std::int64_t y) { return (x + y - 1) / y; }
 
 void validate(const Gemm& product) {
-  const auto& [a, b, c, bias, k_axes, add] = product;
+  const auto& [a, b, c, bias, k_axes, add, packed] = product;
   require(a && b && c, "gemm: a, b or c is missing");
   require(a.dtype() == b.dtype() && a.dtype() == c.dtype() && (!bias || bias.dtype() == a.dtype()), "gemm: a is ", a.dtype(), ", b ",
           b.dtype(), ", c ", c.dtype(), "; all tensors must share one dtype");
@@ -39,115 +39,164 @@ Side side_of(const Axis& axis) {
   return {.count = axis.count(), .stride = axis.count() == 1 ? 1 : axis.stride(), .run = axis.run(), .offsets = axis.table()};
 }
 
+template <class View>
+Axis axis(const View& view, int first, int last) {
+  return {view.shape().first(last).last(last - first), view.strides().first(last).last(last - first)};
+}
+
+// b as a kernel sees it: its terms and columns, and how they are cut into blocks and panels.
+struct Columns {
+  Columns(const GemmKernels& kernels_, ConstTensorView b, int k_axes)
+      : kernels(kernels_),
+        depth_axis(axis(b, 0, k_axes)),
+        column_axis(axis(b, k_axes, b.rank())),
+        size(b.dtype() == DType::f64 ? 8 : 4),
+        depth(depth_axis.count()),
+        width(kernels.panel_columns(b.dtype())),
+        panels(divide_up(column_axis.count(), width)),
+        term_blocks(std::max<std::int64_t>(1, divide_up(depth * size, kTermBytes))),
+        terms(std::max<std::int64_t>(1, divide_up(divide_up(depth, term_blocks), kSumDepth)) * kSumDepth) {
+    task = {.dtype = b.dtype(), .b = b.data(), .b_depth = side_of(depth_axis), .b_columns = side_of(column_axis)};
+  }
+
+  std::int64_t bytes(std::int64_t some_panels) const { return some_panels * width * std::min(terms, depth) * size; }
+
+  std::int64_t grain(std::int64_t work) const { return divide_up(kGrainPerColumn * width, std::max<std::int64_t>(work, 1)); }
+
+  // The panels and terms of `to`, by all threads.
+  void pack(const PackedColumns& to, Range some, Executor* executor) const {
+    const std::int64_t count = some.last - some.first, terms_here = to.terms.last - to.terms.first;
+    const std::int64_t pieces = std::max<std::int64_t>(1, divide_up(terms_here, kSumDepth));
+    parallel_for(count * pieces, grain(kPackWork * width * std::min(terms_here, kSumDepth)), executor, [&](std::int64_t first, std::int64_t last) {
+      for (std::int64_t i = first, next; i < last; i = next) {
+        next = std::min(last, (i / count + 1) * count);  // panels of the same terms
+        const std::int64_t panel = some.first + i % count, term = to.terms.first + i / count * kSumDepth;
+        kernels.pack(task, to, {panel, panel + next - i}, {term, std::min(term + kSumDepth, to.terms.last)});
+      }
+    });
+  }
+
+  const GemmKernels& kernels;
+  Axis depth_axis, column_axis;
+  GemmTask task;
+  std::int64_t size, depth, width, panels, term_blocks, terms;
+};
+
 // A product with its axes resolved and the sizes of its blocks.
 class Run {
  public:
   Run(const Gemm& product, Executor* executor)
       : executor_(executor),
-        kernels_(current_kernels().gemm),
+        b_(current_kernels().gemm, product.b, product.k_axes),
+        packed_(product.packed != nullptr && product.packed->kernels() == &b_.kernels ? product.packed->panels() : nullptr),
         a_rows_(axis(product.a, 0, product.a.rank() - product.k_axes)),
         a_depth_(axis(product.a, product.a.rank() - product.k_axes, product.a.rank())),
-        b_depth_(axis(product.b, 0, product.k_axes)),
-        b_columns_(axis(product.b, product.k_axes, product.b.rank())),
         c_rows_(axis(product.c, 0, product.a.rank() - product.k_axes)),
         c_columns_(axis(product.c, product.a.rank() - product.k_axes, product.c.rank())),
-        bias_columns_(product.bias ? axis(product.bias, 0, product.bias.rank()) : Axis({}, {})) {
-    task_ = {.dtype = product.a.dtype(), .a = product.a.data(), .b = product.b.data(), .bias = product.bias ? product.bias.data() : nullptr,
-             .c = product.c.data(), .add = product.add, .a_rows = side_of(a_rows_), .a_depth = side_of(a_depth_), .b_depth = side_of(b_depth_),
-             .b_columns = side_of(b_columns_), .c_rows = side_of(c_rows_), .c_columns = side_of(c_columns_), .bias_columns = side_of(bias_columns_)};
-    size_ = task_.dtype == DType::f64 ? 8 : 4;
-    rows_ = task_.c_rows.count, depth_ = task_.a_depth.count;
-    width_ = kernels_.panel_columns(task_.dtype), panels_ = divide_up(task_.c_columns.count, width_);
+        bias_columns_(product.bias ? axis(product.bias, 0, product.bias.rank()) : Axis({}, {})),
+        task_(b_.task),
+        rows_(c_rows_.count()) {
+    task_.a = product.a.data(), task_.bias = product.bias ? product.bias.data() : nullptr, task_.c = product.c.data(), task_.add = product.add;
+    task_.a_rows = side_of(a_rows_), task_.a_depth = side_of(a_depth_);
+    task_.c_rows = side_of(c_rows_), task_.c_columns = side_of(c_columns_), task_.bias_columns = side_of(bias_columns_);
+    const std::int64_t most = std::clamp(kRowBytes / (std::min(b_.terms, b_.depth + 1) * b_.size) / kRowStep * kRowStep, kRowStep, kRowBlock);
+    height_ = std::min(most, divide_up(divide_up(rows_, divide_up(std::max<std::int64_t>(rows_, 1), most)), kRowStep) * kRowStep);
   }
 
   void run() {
-    if (rows_ == 0 || panels_ == 0) return;
-    const std::int64_t term_blocks = std::max<std::int64_t>(1, divide_up(depth_ * size_, kTermBytes));
-    terms_ = std::max<std::int64_t>(1, divide_up(divide_up(depth_, term_blocks), kSumDepth)) * kSumDepth;
-    height_ = divide_up(divide_up(rows_, divide_up(rows_, kRowBlock)), kRowStep) * kRowStep;
-    const std::int64_t panel_block = std::clamp<std::int64_t>(kMostElements / (terms_ * width_), 1, panels_);
-    const std::int64_t stride = panel_block * width_;
-    const std::int64_t row_block = term_blocks == 1 ? rows_ : std::max(height_, kMostElements / stride / height_ * height_);
-    const ScratchMemory packed(stride * std::min(terms_, depth_) * size_);
-    const ScratchMemory sums(term_blocks == 1 ? 0 : std::min(row_block, rows_) * stride * size_);
-    for (std::int64_t panel = 0; panel < panels_; panel += panel_block) {
+    if (rows_ == 0 || b_.panels == 0) return;
+    const bool once = packed_ == nullptr && rows_ <= height_;  // each panel serves one block: who computes it packs it
+    const std::int64_t panel_block = packed_ != nullptr ? b_.panels : std::clamp<std::int64_t>(kMostElements / (b_.terms * b_.width), 1, b_.panels);
+    const std::int64_t stride = panel_block * b_.width;
+    const std::int64_t row_block = b_.term_blocks == 1 ? rows_ : std::max(height_, kMostElements / stride / height_ * height_);
+    const ScratchMemory memory(once || packed_ != nullptr ? 0 : b_.bytes(panel_block));
+    const ScratchMemory sums(b_.term_blocks == 1 ? 0 : std::min(row_block, rows_) * stride * b_.size);
+    for (std::int64_t panel = 0; panel < b_.panels; panel += panel_block) {
       for (std::int64_t row = 0; row < rows_; row += row_block) {
-        for (std::int64_t term = 0; term == 0 || term < depth_; term += terms_) {
-          GemmBlock block{.b = {packed.get(), {term, std::min(term + terms_, depth_)}, panel},
+        for (std::int64_t term = 0; term == 0 || term < b_.depth; term += b_.terms) {
+          GemmBlock block{.b = {memory.get(), {term, std::min(term + b_.terms, b_.depth)}, panel},
                           .rows = {row, std::min(row + row_block, rows_)},
-                          .panels = {panel, std::min(panel + panel_block, panels_)},
+                          .panels = {panel, std::min(panel + panel_block, b_.panels)},
                           .starts = term == 0,
-                          .ends = term + terms_ >= depth_,
-                          .sums = term_blocks == 1 ? nullptr : sums.get(),
+                          .ends = term + b_.terms >= b_.depth,
+                          .sums = b_.term_blocks == 1 ? nullptr : sums.get(),
                           .sums_stride = stride};
-          multiply(block, term_blocks > 1 || row == 0);
+          if (packed_ != nullptr) {
+            block.b.panels = packed_ + term * stride * b_.size;
+          } else if (!once && (b_.term_blocks > 1 || row == 0)) {
+            b_.pack(block.b, block.panels, executor_);
+          }
+          once ? pack_and_multiply(block) : multiply(block);
         }
       }
     }
   }
 
  private:
-  template <class View>
-  static Axis axis(const View& view, int first, int last) {
-    return {view.shape().first(last).last(last - first), view.strides().first(last).last(last - first)};
+  // A few panels at a time, which stay in the second-level cache.
+  void pack_and_multiply(const GemmBlock& block) {
+    const std::int64_t rows = block.rows.last - block.rows.first, panels = block.panels.last - block.panels.first;
+    const std::int64_t depth = block.b.terms.last - block.b.terms.first;
+    const std::int64_t group = std::clamp<std::int64_t>(kPanelBytes / std::max<std::int64_t>(b_.bytes(1), 1), 1, panels);
+    parallel_for(divide_up(panels, group), b_.grain((rows + kPackWork) * group * b_.width * depth), executor_, [&](std::int64_t first, std::int64_t last) {
+      const ScratchMemory memory(b_.bytes(group)), scratch(b_.kernels.scratch(task_, rows, depth));
+      for (std::int64_t i = first; i < last; ++i) {
+        const Range own{block.panels.first + i * group, std::min(block.panels.first + (i + 1) * group, block.panels.last)};
+        GemmBlock some = part(block, block.rows, own);
+        some.b.panels = memory.get(), some.b.first_panel = own.first;
+        b_.kernels.pack(task_, some.b, own, some.b.terms);
+        b_.kernels.multiply(task_, some, scratch.get());
+      }
+    });
   }
 
-  void multiply(const GemmBlock& block, bool pack) {
+  void multiply(const GemmBlock& block) {
     const std::int64_t rows = block.rows.last - block.rows.first, panels = block.panels.last - block.panels.first;
     const std::int64_t depth = block.b.terms.last - block.b.terms.first, row_blocks = divide_up(rows, height_);
-    if (row_blocks == 1 && pack) {  // each panel is used once: by who packs it
-      parallel_for(panels, grain((rows + kPackWork) * width_ * depth), executor_, [&](std::int64_t first, std::int64_t last) {
-        const Range own{block.panels.first + first, block.panels.first + last};
-        kernels_.pack(task_, block.b, own, block.b.terms);
-        const ScratchMemory scratch(kernels_.scratch(task_, rows, depth));
-        kernels_.multiply(task_, part(block, block.rows, own), scratch.get());
-      });
-      return;
-    }
-    if (pack) {
-      const std::int64_t pieces = std::max<std::int64_t>(1, divide_up(depth, kSumDepth));
-      parallel_for(panels * pieces, grain(kPackWork * width_ * std::min(depth, kSumDepth)), executor_, [&](std::int64_t first, std::int64_t last) {
-        for (std::int64_t i = first, next; i < last; i = next) {
-          next = std::min(last, (i / panels + 1) * panels);  // panels of the same terms
-          const std::int64_t panel = block.panels.first + i % panels, term = block.b.terms.first + i / panels * kSumDepth;
-          kernels_.pack(task_, block.b, {panel, panel + next - i}, {term, std::min(term + kSumDepth, block.b.terms.last)});
-        }
-      });
-    }
     // Narrower parts for products that have few: the shape of a part has no share in any sum.
     const std::int64_t threads = executor_ != nullptr ? executor_->num_threads() : num_threads();
     std::int64_t group = panels;
     while (group > 1 && threads > 1 && row_blocks * divide_up(panels, group) < 4 * threads) group = (group + 1) / 2;
     const std::int64_t groups = divide_up(panels, group);
-    parallel_for(row_blocks * groups, grain(height_ * group * width_ * depth), executor_, [&](std::int64_t first, std::int64_t last) {
-      const ScratchMemory scratch(kernels_.scratch(task_, height_, depth));
+    parallel_for(row_blocks * groups, b_.grain(height_ * group * b_.width * depth), executor_, [&](std::int64_t first, std::int64_t last) {
+      const ScratchMemory scratch(b_.kernels.scratch(task_, height_, depth));
       for (std::int64_t i = first; i < last; ++i) {
         const std::int64_t row = block.rows.first + i / groups * height_, panel = block.panels.first + i % groups * group;
-        kernels_.multiply(task_, part(block, {row, std::min(row + height_, block.rows.last)}, {panel, std::min(panel + group, block.panels.last)}), scratch.get());
+        const Range some_rows{row, std::min(row + height_, block.rows.last)}, some{panel, std::min(panel + group, block.panels.last)};
+        b_.kernels.multiply(task_, part(block, some_rows, some), scratch.get());
       }
     });
   }
-
-  std::int64_t grain(std::int64_t work) const { return divide_up(kGrainPerColumn * width_, std::max<std::int64_t>(work, 1)); }
 
   GemmBlock part(const GemmBlock& block, Range rows, Range panels) const {
     GemmBlock part = block;
     part.rows = rows, part.panels = panels;
     if (block.sums != nullptr) {
-      const std::int64_t at = (rows.first - block.rows.first) * block.sums_stride + (panels.first - block.panels.first) * width_;
-      part.sums = static_cast<char*>(block.sums) + at * size_;
+      const std::int64_t at = (rows.first - block.rows.first) * block.sums_stride + (panels.first - block.panels.first) * b_.width;
+      part.sums = static_cast<char*>(block.sums) + at * b_.size;
     }
     return part;
   }
 
   Executor* executor_;
-  const GemmKernels& kernels_;
-  Axis a_rows_, a_depth_, b_depth_, b_columns_, c_rows_, c_columns_, bias_columns_;
+  const Columns b_;
+  char* const packed_;
+  Axis a_rows_, a_depth_, c_rows_, c_columns_, bias_columns_;
   GemmTask task_;
-  std::int64_t size_ = 0, rows_ = 0, depth_ = 0, width_ = 0, panels_ = 0, terms_ = 0, height_ = 0;
+  std::int64_t rows_, height_ = 0;
 };
 
 }  // namespace
+
+PackedMatrix::PackedMatrix(ConstTensorView b, int k_axes, Executor* executor) : kernels_(&current_kernels().gemm) {
+  require(b && is_floating(b.dtype()) && 0 <= k_axes && k_axes <= b.rank(), "PackedMatrix: b is missing, not floating or has no ", k_axes, " axes");
+  const Columns columns(*kernels_, b, k_axes);
+  memory_ = std::make_unique<ScratchMemory>(columns.panels * columns.width * columns.depth * columns.size);
+  for (std::int64_t term = 0; term < columns.depth; term += columns.terms) {
+    const PackedColumns to{panels() + term * columns.panels * columns.width * columns.size, {term, std::min(term + columns.terms, columns.depth)}, 0};
+    columns.pack(to, {0, columns.panels}, executor);
+  }
+}
 
 void gemm(const Gemm& product, Executor* executor) {
   validate(product);

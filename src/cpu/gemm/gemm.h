@@ -1,9 +1,26 @@
 #pragma once
 
+#include <memory>
+
+#include "cpu/scratch_memory.h"
 #include "polyhead/executor.h"
 #include "polyhead/tensor_view.h"
 
 namespace polyhead::cpu {
+
+struct GemmKernels;
+
+// A copy of b [*k,*n] in the order in which the kernels of the current instruction set read it, for products that share it.
+class PackedMatrix {
+ public:
+  explicit PackedMatrix(ConstTensorView b, int k_axes = 1, Executor* executor = nullptr);
+  char* panels() const { return static_cast<char*>(memory_->get()); }
+  const GemmKernels* kernels() const { return kernels_; }
+
+ private:
+  const GemmKernels* kernels_;
+  std::unique_ptr<ScratchMemory> memory_;
+};
 
 // c[m,n] = (add ? c[m,n] : 0) + sum_k a[m,k] b[k,n] + bias[n], where m, n and k may each stand for several axes.
 struct Gemm {
@@ -13,6 +30,7 @@ struct Gemm {
   ConstTensorView bias = {};  // [*n]     optional
   int k_axes = 1;             // axes that are summed over: the last of a, the first of b
   bool add = false;
+  const PackedMatrix* packed = nullptr;  // of b: read instead of it by the instruction set that packed it
 };
 
 // Any strides, any extents. Sums are float32, float64 for float64 storage. An element's bits depend on its own row of a and column of b

@@ -123,8 +123,12 @@ TEST_P(GemmKernel, SizesAroundEveryBlock) {
                                                                                     {193, 3, 513},
                                                                                     {11, 1024, 31},
                                                                                     {100, 1025, 17},
+                                                                                    {12, 127, 31},
+                                                                                    {13, 129, 33},
+                                                                                    {23, 256, 64},
                                                                                     {3, 2500, 97},
-                                                                                    {2100, 1030, 40}}) {
+                                                                                    {100, 2049, 40},
+                                                                                    {2100, 2050, 40}}) {
       SCOPED_TRACE(testing::Message() << m << " x " << k << " x " << n << " " << info(dtype).name);
       const Tensor a = random.tensor(dtype, {m, k}), b = random.tensor(dtype, {k, n});
       const StridedTensor c = random.empty_strided(dtype, {m, n});
@@ -163,6 +167,37 @@ TEST_P(GemmKernel, BitsDoNotDependOnThreadsLayoutOrNeighbours) {
   }
 }
 
+TEST_P(GemmKernel, PackedOnceGivesTheSameBits) {
+  Random random(8);
+  for (const DType dtype : {DType::f32, DType::f64, DType::bf16}) {
+    for (const std::int64_t depth : {0, 70, 2100, 4500}) {
+      const Tensor weight = random.tensor(dtype, {75, depth});
+      const PackedMatrix packed(weight.view().transpose(0, 1));
+      for (const std::int64_t rows : {1, 12, 200}) {
+        SCOPED_TRACE(testing::Message() << rows << " x " << depth << " x 75 " << info(dtype).name);
+        const Tensor a = random.tensor(dtype, {rows, depth});
+        Tensor c(dtype, {rows, 75}), expected(dtype, {rows, 75});
+        gemm({.a = a, .b = weight.view().transpose(0, 1), .c = expected});
+        gemm({.a = a, .b = weight.view().transpose(0, 1), .c = c, .packed = &packed});
+        EXPECT_TRUE(same_bits(c, expected));
+      }
+    }
+  }
+}
+
+TEST_P(GemmKernel, PackedForAnotherInstructionSetIsNotUsed) {
+  Random random(9);
+  const Tensor a = random.tensor(DType::f32, {20, 50}), b = random.tensor(DType::f32, {50, 75});
+  const PackedMatrix packed(b);
+  for (const std::string& set : usable_sets()) {
+    set_kernel_instruction_set(set);
+    Tensor c(DType::f32, {20, 75});
+    const Gemm product{.a = a, .b = b, .c = c, .packed = &packed};
+    gemm(product);
+    EXPECT_TRUE(is_product(product, Tensor(DType::f32, {20, 75}), c)) << GetParam() << " given to " << set;
+  }
+}
+
 TEST_P(GemmKernel, TheProductsOfALinearMap) {
   Random random(4);
   for (const DType dtype : {DType::f32, DType::f64, DType::bf16, DType::f16}) {
@@ -195,7 +230,7 @@ TEST_P(GemmKernel, HeadsAreWrittenInPlace) {
 
 TEST_P(GemmKernel, LongSumsHaveTheSameBitsForAnyThreadsAndRows) {
   Random random(6);
-  const Tensor a = random.tensor(DType::f32, {250, 2085}), b = random.tensor(DType::f32, {2085, 70});
+  const Tensor a = random.tensor(DType::f32, {250, 4170}), b = random.tensor(DType::f32, {4170, 70});
   Tensor expected(DType::f32, {250, 70}), row(DType::f32, {70});
   {
     const ThreadCount one(1);

@@ -9,8 +9,8 @@
 namespace polyhead::cpu::POLYHEAD_ISA {
 namespace {
 
-// The tile of attention: 6 rows x 4 vectors in 32 registers, 6 x 2 in 16.
-inline constexpr int kGemmRows = kTileRows, kGemmVectors = kTileVectors;
+// 12 rows x 2 vectors in 32 registers, 6 x 2 in 16. Attention's 6 x 4 would ask the second-level cache for twice as many lines of b.
+inline constexpr int kGemmRows = kRegisters >= 32 ? 12 : 6, kGemmVectors = 2;
 template <class T>
 inline constexpr int kPanelColumns = kGemmVectors * kLanes<T>;
 

@@ -52,9 +52,9 @@ void copy_panel(const GemmTask& task, const Storage* from, std::int64_t row, int
   const bool whole = count == kGemmRows && adjacent(task.a_rows, row, count);
   for (std::int64_t k = terms.first; k < terms.last; ++k, to += kGemmRows) {
     const Storage* line = from + offset_of(task.a_depth, k);
-    if (whole) {
-#pragma GCC unroll 8
-      for (int i = 0; i < kGemmRows; ++i) to[i] = widen(line[offsets[0] + i]);
+    __builtin_prefetch(line + 16 * task.a_depth.stride + offsets[0]);  // where the terms are evenly spaced
+    if (whole && std::is_same_v<T, Storage>) {
+      __builtin_memcpy(to, line + offsets[0], kGemmRows * sizeof(T));
     } else {
       for (int i = 0; i < count; ++i) to[i] = widen(line[offsets[i]]);
     }

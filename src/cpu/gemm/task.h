@@ -28,7 +28,7 @@ struct Range {
 
 // The terms of a sum that are added in registers before they join the total: the rounding error of a sum of d terms grows with d/64 + 64
 // and not with d. Part of the result: the order of a sum.
-inline constexpr std::int64_t kSumDepth = 64;
+inline constexpr std::int64_t kSumDepth = 128;
 
 // b over some panels of columns and some terms of the sums, in the type of arithmetic: [panel, term, column], zero beyond the last column.
 struct PackedColumns {
