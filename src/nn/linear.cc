@@ -4,6 +4,7 @@
 #include "nn/check.h"
 #include "nn/elementwise.h"
 #include "nn/initialise.h"
+#include "nn/packed_linear.h"
 
 namespace polyhead::nn {
 namespace {
@@ -26,17 +27,25 @@ Linear::Linear(const LinearConfig& config) {
 
 Linear::Linear(Tensor weight_, Tensor bias_) : weight(std::move(weight_)), bias(std::move(bias_)) { require_parameters("Linear", *this); }
 
-void Linear::forward(ConstTensorView x, TensorView y, Executor* executor) const {
+PackedLinear::PackedLinear(const Linear& map, Executor* executor) : map_(&map) {
+  require_parameters("Linear.forward", map);
+  weight_.emplace(map.weight.view().transpose(0, 1), 1, executor);
+}
+
+void PackedLinear::forward(ConstTensorView x, TensorView y, Executor* executor) const {
   constexpr const char* kOperation = "Linear.forward";
-  require_parameters(kOperation, *this);
+  const Tensor &weight = map_->weight, &bias = map_->bias;
+  require_parameters(kOperation, *map_);
   require_tensor(kOperation, {"x", x}, weight.dtype());
-  require_width(kOperation, {"x", x}, "in_width", in_width());
+  require_width(kOperation, {"x", x}, "in_width", map_->in_width());
   require_tensor(kOperation, {"y", y}, weight.dtype());
-  require_shape(kOperation, {"y", y}, with_width(x.shape(), out_width()));
+  require_shape(kOperation, {"y", y}, with_width(x.shape(), map_->out_width()));
   require_separate(kOperation, {"y", y}, {{"x", x}, {"weight", weight}, {"bias", bias}});
   // y[r,o] = sum_i x[r,i] weight[o,i] + bias[o]
-  cpu::gemm({.a = x, .b = weight.view().transpose(0, 1), .c = y, .bias = bias}, executor);
+  cpu::gemm({.a = x, .b = weight.view().transpose(0, 1), .c = y, .bias = bias, .packed = weight_ ? &*weight_ : nullptr}, executor);
 }
+
+void Linear::forward(ConstTensorView x, TensorView y, Executor* executor) const { PackedLinear(*this).forward(x, y, executor); }
 
 void Linear::backward(ConstTensorView x, ConstTensorView d_y, TensorView d_x, Linear* grads, Write d_x_write, Executor* executor) const {
   constexpr const char* kOperation = "Linear.backward";

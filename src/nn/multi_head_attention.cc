@@ -2,9 +2,12 @@
 
 #include <vector>
 
+#include "core/parallel.h"
 #include "nn/attention_shapes.h"
 #include "nn/check.h"
 #include "nn/elementwise.h"
+#include "nn/packed_linear.h"
+#include "nn/sequences.h"
 #include "polyhead/nn/activation.h"
 #include "sdpa/dense_mask.h"
 
@@ -52,21 +55,112 @@ View positions_last(const View& x, int axis) {
   return x.move_axis(axis, -2);
 }
 
+// A tensor whose elements will be written: in the memory that it has where that fits.
+void renew(Tensor& tensor, DType dtype, const Shape& shape) {
+  if (!tensor || tensor.dtype() != dtype || tensor.shape() != shape) tensor = Tensor::uninitialised(dtype, shape);
+}
+
 // A projected key or value: the linear map of the S positions, then the learned one, then zeros.
-Tensor project_keys(const Linear& map, ConstTensorView x, const Tensor& learned, const AttentionShapes& shapes, Executor* executor) {
-  const Shape shape = with_extents(shapes.key, shapes.axis, shapes.keys + shapes.added_keys, map.out_width());
-  Tensor projected = shapes.added_keys > 0 ? Tensor(map.weight.dtype(), shape) : Tensor::uninitialised(map.weight.dtype(), shape);
+void project_keys(const PackedLinear& map, ConstTensorView x, const Tensor& learned, const AttentionShapes& shapes, Executor* executor,
+                  Tensor& projected) {
+  renew(projected, x.dtype(), with_extents(shapes.key, shapes.axis, shapes.keys + shapes.added_keys, map.out_width()));
   map.forward(x, projected.view().slice(shapes.axis, 0, shapes.keys), executor);
+  if (shapes.added_keys == 0) return;
+  const TensorView added = projected.view().slice(shapes.axis, shapes.keys, shapes.keys + shapes.added_keys);
+  fill(added, 0);
   if (learned) {
-    const TensorView slot = projected.view().slice(shapes.axis, shapes.keys, shapes.keys + 1);
+    const TensorView slot = added.slice(shapes.axis, 0, 1);
     copy(learned.view().reshape({map.out_width()}).expand(slot.shape()), slot);
   }
-  return projected;
 }
 
 void require_heads_fit_rank(const char* operation, const AttentionInput& input) {
   require(input.query.rank() + 2 <= kMaxRank, operation, ": query has ", input.query.rank(), " dimensions; at most ", kMaxRank - 2,
           " are allowed");
+}
+
+// Whether what lies between the maps is read again.
+enum class Purpose : std::uint8_t { output, backward };
+
+struct Maps {
+  PackedLinear q, k, v, output, gate;
+};
+
+// f(a map) for each that the layer has.
+template <class F>
+Maps maps_of(const MultiHeadAttention& layer, const F& f) {
+  Maps maps{.q = f(layer.q), .k = f(layer.k), .v = f(layer.v), .output = {}, .gate = {}};
+  if (layer.config.output == OutputMap::linear) maps.output = f(layer.output);
+  if (layer.config.gate == Gate::sigmoid) maps.gate = f(layer.gate);
+  return maps;
+}
+
+// x -> q, k, v -> heads -> sdpa -> merge -> gate -> output map      (docs/maths.md, eq. 11-15)
+// Mask and bias are views that broadcast to [*,N,T,S]. s may hold the tensors of a pass before, whose memory is used again.
+void run(const MultiHeadAttention& layer, const Maps& maps, const AttentionInput& input, const AttentionShapes& shapes, TensorView out,
+         const AttentionOptions& options, Purpose purpose, MultiHeadAttentionSaved& s) {
+  const MultiHeadAttentionConfig& config = layer.config;
+  const ConstTensorView key = input.key ? input.key : input.query, value = input.value ? input.value : key;
+  if (config.global_query == GlobalQuery::off) {
+    renew(s.q, config.dtype, with_extents(shapes.query, shapes.axis, shapes.queries, maps.q.out_width()));
+    maps.q.forward(input.query, s.q, options.executor);
+  } else {
+    renew(s.query_mean, config.dtype, with_extents(shapes.query, shapes.axis, 1, config.query_width));
+    s.mean_positions = mean_positions(config, shapes, options.mask);
+    reduce_positions(positions_last(input.query, shapes.axis), s.mean_positions, Reduce::mean,
+                     positions_last(s.query_mean.view(), shapes.axis), options.executor);
+    renew(s.q, config.dtype, with_extents(shapes.query, shapes.axis, 1, maps.q.out_width()));
+    maps.q.forward(s.query_mean, s.q, options.executor);
+  }
+  project_keys(maps.k, key, layer.bias_k, shapes, options.executor, s.k);
+  project_keys(maps.v, value, layer.bias_v, shapes, options.executor, s.v);
+  s.q_heads = split_heads(ConstTensorView(s.q), shapes.axis, config.heads);
+  s.k_heads = split_heads(ConstTensorView(s.k), shapes.axis, config.kv_heads);
+  s.v_heads = split_heads(ConstTensorView(s.v), shapes.axis, config.kv_heads);
+
+  s.sdpa = {.scale = config.scale,
+            .mask = options.mask,
+            .bias = options.bias,
+            .softcap = config.softcap,
+            .empty_rows = config.empty_rows,
+            .backend = options.backend};
+  if (options.mode == Mode::training) s.sdpa.dropout = {config.dropout, options.dropout_seed, options.dropout_keep};
+  if (shapes.added_keys > 0) {
+    if (restricts(options.mask)) {
+      s.padded_mask = padded_mask(kForward, options.mask, shapes);
+      s.sdpa.mask = {.attend = s.padded_mask};
+    }
+    if (options.bias) {
+      s.padded_bias = padded_bias(s.sdpa.bias, shapes);
+      s.sdpa.bias = s.padded_bias;
+    }
+  }
+
+  renew(s.attended, config.dtype, merged_shape(config, shapes));
+  s.attended_heads = split_heads(ConstTensorView(s.attended), shapes.axis, config.heads);
+  renew(s.lse, accumulation_dtype(config.dtype), s.q_heads.shape().first(s.q_heads.rank() - 1));
+  SdpaOptions sdpa = s.sdpa;
+  sdpa.executor = options.executor;  // which may be gone when s is read again
+  sdpa_forward(
+      {.q = s.q_heads, .k = s.k_heads, .v = s.v_heads, .out = split_heads(s.attended.view(), shapes.axis, config.heads), .lse = s.lse},
+      sdpa);
+
+  Tensor gated;
+  if (config.gate == Gate::sigmoid) {
+    renew(s.gate, config.dtype, with_extents(shapes.query, shapes.axis, shapes.positions, maps.gate.out_width()));
+    maps.gate.forward(input.query, s.gate, options.executor);
+    activate(Activation::sigmoid, s.gate, s.gate, options.executor);
+    // What nobody asks for again is gated in place.
+    const bool in_place = purpose == Purpose::output && s.attended.shape() == s.gate.shape();
+    if (!in_place) gated = Tensor::uninitialised(config.dtype, s.gate.shape());
+    multiply(s.attended, s.gate, in_place ? s.attended : gated, options.executor);
+  }
+  const ConstTensorView merged = gated ? ConstTensorView(gated) : ConstTensorView(s.attended);
+  if (config.output == OutputMap::linear) {
+    maps.output.forward(merged, out, options.executor);
+  } else {
+    copy(merged, out);
+  }
 }
 
 }  // namespace
@@ -80,7 +174,6 @@ Shape MultiHeadAttention::maps_shape(const AttentionInput& input) const {
   return maps_shape_of(config, attention_shapes("MultiHeadAttention", config, input));
 }
 
-// x -> q, k, v -> heads -> sdpa -> merge -> gate -> output map      (docs/maths.md, eq. 11-15)
 void MultiHeadAttention::forward(const AttentionInput& input, TensorView out, const AttentionOptions& options,
                                  MultiHeadAttentionSaved* saved) const {
   constexpr const char* kOperation = kForward;
@@ -91,72 +184,32 @@ void MultiHeadAttention::forward(const AttentionInput& input, TensorView out, co
   const Operand written{"out", out};
   polyhead::require_separate(kOperation, {&written, 1}, inputs_of(input, options.mask, options.bias, options.dropout_keep));
   require_parameters_separate(kOperation, {written}, *this);
+  AttentionOptions aligned = options;
+  aligned.mask = pair_mask(kOperation, options.mask, shapes);
+  aligned.bias = pair_bias(kOperation, options.bias, shapes);
   MultiHeadAttentionSaved local;
-  MultiHeadAttentionSaved& s = saved ? *saved : local;
-  s = {};
-  s.input = input;
-  s.bias = options.bias;
-
-  const ConstTensorView key = input.key ? input.key : input.query, value = input.value ? input.value : key;
-  const Mask mask = pair_mask(kOperation, options.mask, shapes);
-  if (config.global_query == GlobalQuery::off) {
-    s.q = Tensor::uninitialised(config.dtype, with_extents(shapes.query, shapes.axis, shapes.queries, q.out_width()));
-    q.forward(input.query, s.q, options.executor);
-  } else {
-    s.query_mean = Tensor::uninitialised(config.dtype, with_extents(shapes.query, shapes.axis, 1, config.query_width));
-    s.mean_positions = mean_positions(config, shapes, mask);
-    reduce_positions(positions_last(input.query, shapes.axis), s.mean_positions, Reduce::mean,
-                     positions_last(s.query_mean.view(), shapes.axis), options.executor);
-    s.q = Tensor::uninitialised(config.dtype, with_extents(shapes.query, shapes.axis, 1, q.out_width()));
-    q.forward(s.query_mean, s.q, options.executor);
+  MultiHeadAttentionSaved& whole = saved != nullptr ? *saved : local;
+  whole = {};
+  whole.input = input;
+  whole.bias = options.bias;
+  const SequenceParts parts(config, shapes, aligned);
+  if (saved != nullptr || parts.count() == 1) {
+    return run(*this, maps_of(*this, [](const Linear& map) { return PackedLinear(map); }), input, shapes, out, aligned,
+               saved != nullptr ? Purpose::backward : Purpose::output, whole);
   }
-  s.k = project_keys(k, key, bias_k, shapes, options.executor);
-  s.v = project_keys(v, value, bias_v, shapes, options.executor);
-  s.q_heads = split_heads(ConstTensorView(s.q), shapes.axis, config.heads);
-  s.k_heads = split_heads(ConstTensorView(s.k), shapes.axis, config.kv_heads);
-  s.v_heads = split_heads(ConstTensorView(s.v), shapes.axis, config.kv_heads);
-
-  s.sdpa = {.scale = config.scale,
-            .mask = mask,
-            .bias = pair_bias(kOperation, options.bias, shapes),
-            .softcap = config.softcap,
-            .empty_rows = config.empty_rows,
-            .backend = options.backend};
-  if (options.mode == Mode::training) s.sdpa.dropout = {config.dropout, options.dropout_seed, options.dropout_keep};
-  if (shapes.added_keys > 0) {
-    if (restricts(mask)) {
-      s.padded_mask = padded_mask(kOperation, mask, shapes);
-      s.sdpa.mask = {.attend = s.padded_mask};
+  // A few sequences at a time, each thread its own: what lies between the maps then stays in the second-level cache.
+  require_pairs(config, shapes, aligned);
+  const Maps maps = maps_of(*this, [&](const Linear& map) { return PackedLinear(map, options.executor); });
+  parallel_for(parts.count(), 1, options.executor, [&](std::int64_t first, std::int64_t last) {
+    LimitedThreads one(1);
+    MultiHeadAttentionSaved between;
+    for (std::int64_t i = first; i < last; ++i) {
+      AttentionOptions own = parts.of(aligned, i);
+      own.executor = &one;
+      const AttentionInput some = parts.of(input, i);
+      run(*this, maps, some, attention_shapes(kOperation, config, some), parts.of(out, i), own, Purpose::output, between);
     }
-    if (options.bias) {
-      s.padded_bias = padded_bias(s.sdpa.bias, shapes);
-      s.sdpa.bias = s.padded_bias;
-    }
-  }
-
-  s.attended = Tensor::uninitialised(config.dtype, merged_shape(config, shapes));
-  s.attended_heads = split_heads(ConstTensorView(s.attended), shapes.axis, config.heads);
-  s.lse = Tensor::uninitialised(accumulation_dtype(config.dtype), s.q_heads.shape().first(s.q_heads.rank() - 1));
-  SdpaOptions sdpa = s.sdpa;
-  sdpa.executor = options.executor;  // which may be gone when s is read again
-  sdpa_forward(
-      {.q = s.q_heads, .k = s.k_heads, .v = s.v_heads, .out = split_heads(s.attended.view(), shapes.axis, config.heads), .lse = s.lse},
-      sdpa);
-
-  Tensor gated;
-  if (config.gate == Gate::sigmoid) {
-    s.gate = Tensor::uninitialised(config.dtype, with_extents(shapes.query, shapes.axis, shapes.positions, gate.out_width()));
-    gate.forward(input.query, s.gate, options.executor);
-    activate(Activation::sigmoid, s.gate, s.gate, options.executor);
-    gated = Tensor::uninitialised(config.dtype, s.gate.shape());
-    multiply(s.attended, s.gate, gated, options.executor);
-  }
-  const ConstTensorView merged = gated ? ConstTensorView(gated) : ConstTensorView(s.attended);
-  if (config.output == OutputMap::linear) {
-    output.forward(merged, out, options.executor);
-  } else {
-    copy(merged, out);
-  }
+  });
 }
 
 // The chain of forward(), read from its end      (docs/maths.md, eq. 16-22)
