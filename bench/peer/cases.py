@@ -45,12 +45,16 @@ class Case:
         return self.H**-0.5
 
     @property
+    def scores(self) -> int:
+        return self.B * self.N * self.T * self.keys
+
+    @property
     def output_shape(self) -> tuple[int, ...]:
         return (self.B, self.T, self.width) if self.layer else (self.B, self.N, self.T, self.value_width)
 
     def flops(self) -> float:
         """2 per multiply-add; causal counts half the pairs; forward + backward is 3.5 times forward for attention, 3 times for linear maps."""
-        pairs = self.B * self.N * self.T * self.keys * (0.5 if self.causal else 1.0)
+        pairs = self.scores * (0.5 if self.causal else 1.0)
         attention = 2.0 * pairs * (self.H + self.value_width)
         maps = 0.0
         if self.layer:
@@ -64,9 +68,10 @@ def _sdpa() -> list[Case]:
     for backward in (False, True):
         tail = " f+b" if backward else ""
         group = "forward + backward" if backward else "forward"
-        for width in (32, 64, 128):
-            for length in (64, 128, 256, 512, 1024, 2048, 4096):
-                cases.append(Case(f"S{length} D{width}{tail}", group, T=length, H=width, backward=backward))
+        shapes = [(length, width) for width in (32, 64, 128) for length in (64, 128, 256, 512, 1024, 2048, 4096)]
+        if not backward:
+            shapes += [(8192, 64), (16384, 64), (1024, 80), (1024, 96)]
+        cases += [Case(f"S{length} D{width}{tail}", group, T=length, H=width, backward=backward) for length, width in shapes]
         for length in (512, 2048):
             cases += [
                 Case(f"causal S{length}{tail}", group, T=length, causal=True, backward=backward),

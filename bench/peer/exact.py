@@ -7,7 +7,14 @@ import numpy as np
 from .cases import Case
 
 
+ROWS = 2048  # at a time: scores of 16384 queries and keys are 2 GB
+
+
 def _attend(q: np.ndarray, k: np.ndarray, v: np.ndarray, scale: float, bias: np.ndarray | None, keep: np.ndarray | None) -> np.ndarray:
+    if len(q) > ROWS:
+        parts = [slice(first, first + ROWS) for first in range(0, len(q), ROWS)]
+        of = lambda x, rows: None if x is None else x[rows] if len(x) == len(q) else x  # noqa: E731
+        return np.concatenate([_attend(q[rows], k, v, scale, of(bias, rows), of(keep, rows)) for rows in parts])
     score = scale * (q @ k.T)
     if bias is not None:
         score += bias

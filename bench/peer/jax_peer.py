@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from .cases import Case
-from .runner import Unsupported, Work
+from .runner import Unsupported, Work, refuse_too_many_scores
 
 name = "jax"
 version = jax.__version__
@@ -26,6 +26,7 @@ def prepare(case: Case, arrays: dict[str, np.ndarray]) -> Work:
         raise Unsupported("jax.nn.dot_product_attention has no dropout")
     if case.maps:
         raise Unsupported("jax.nn.dot_product_attention gives no weights")
+    refuse_too_many_scores(case)
     t = {key: jnp.asarray(array) for key, array in arrays.items()}
     fixed = {key: t.pop(key) for key in list(t) if key in ("attend", "attend_keys", "d_out")}
 

@@ -8,7 +8,7 @@ import onnxruntime
 from onnx import TensorProto, helper
 
 from .cases import Case
-from .runner import Unsupported, Work
+from .runner import Unsupported, Work, refuse_too_many_scores
 
 name = "onnxruntime"
 version = onnxruntime.__version__
@@ -25,6 +25,7 @@ def prepare(case: Case, arrays: dict[str, np.ndarray]) -> Work:
         raise Unsupported("onnxruntime computes no gradients")
     if case.dropout:
         raise Unsupported("the Attention operator has no dropout")
+    refuse_too_many_scores(case)
     nodes, feeds, constants = (_layer if case.layer else _attention)(case, arrays)
     kinds = {np.dtype(np.float32): TensorProto.FLOAT, np.dtype(bool): TensorProto.BOOL}
     graph = helper.make_graph(
