@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 import zlib
 
 import numpy as np
@@ -12,7 +13,7 @@ import numpy as np
 class Case:
     name: str
     group: str
-    B: int = 1
+    leading: tuple[int, ...] = (1,)
     N: int = 8
     K: int = 0  # key/value heads; 0: N
     T: int = 512
@@ -27,6 +28,10 @@ class Case:
     backward: bool = False
     layer: str = ""  # "mha": q = k = v [B,T,E]; "gated": AlphaFold's, rows [R,T,C] with a pair bias, a key mask and a gate
     width: int = 0  # E or C
+
+    @property
+    def B(self) -> int:
+        return math.prod(self.leading)
 
     @property
     def kv_heads(self) -> int:
@@ -50,7 +55,7 @@ class Case:
 
     @property
     def output_shape(self) -> tuple[int, ...]:
-        return (self.B, self.T, self.width) if self.layer else (self.B, self.N, self.T, self.value_width)
+        return (*self.leading, self.T, self.width) if self.layer else (*self.leading, self.N, self.T, self.value_width)
 
     def flops(self) -> float:
         """2 per multiply-add; causal counts half the pairs; forward + backward is 3.5 times forward for attention, 3 times for linear maps."""
@@ -83,6 +88,7 @@ def _sdpa() -> list[Case]:
         cases.append(Case(f"grouped 32/8 S1024 D128{tail}", group, N=32, K=8, T=1024, H=128, backward=backward))
         cases.append(Case(f"V128 H64 S1024{tail}", group, T=1024, V=128, backward=backward))
     cases += [Case(f"one query 32/8 S{keys} D128", "forward", N=32, K=8, T=1, S=keys, H=128) for keys in (1024, 8192)]
+    cases += [Case(f"{' x '.join(map(str, leading))} x S256 D64", "forward", leading=leading, T=256) for leading in ((8,), (2, 4))]
     cases.append(Case("all weights S2048", "forward", T=2048, maps=True))
     return cases
 
@@ -94,11 +100,11 @@ def _layers() -> list[Case]:
         for batch, length, width in ((1, 9, 64), (8, 128, 384), (2, 512, 768), (1, 2048, 512)):
             heads = 12 if width in (384, 768) else 8
             cases.append(
-                Case(f"layer {batch} x S{length} E{width}{tail}", "layers", B=batch, N=heads, T=length, H=width // heads, layer="mha", width=width, backward=backward)
+                Case(f"layer {batch} x S{length} E{width}{tail}", "layers", leading=(batch,), N=heads, T=length, H=width // heads, layer="mha", width=width, backward=backward)
             )
         for rows, length, heads, width in ((128, 128, 4, 128), (128, 256, 8, 256)):
             cases.append(
-                Case(f"gated {rows} x {length} H{heads} C{width}{tail}", "layers", B=rows, N=heads, T=length, H=width // heads, layer="gated", width=width, backward=backward)
+                Case(f"gated {rows} x {length} H{heads} C{width}{tail}", "layers", leading=(rows,), N=heads, T=length, H=width // heads, layer="gated", width=width, backward=backward)
             )
     return cases
 
@@ -127,7 +133,7 @@ def inputs(case: Case) -> dict[str, np.ndarray]:
             arrays["bias"] = normal(1, N, T, T)
             arrays["attend_keys"] = rng.random((B, 1, 1, T)) < 0.9
     else:
-        arrays |= {"q": normal(B, N, T, H), "k": normal(B, K, S, H), "v": normal(B, K, S, V)}
+        arrays |= {"q": normal(*case.leading, N, T, H), "k": normal(*case.leading, K, S, H), "v": normal(*case.leading, K, S, V)}
     if case.backward:
         arrays["d_out"] = normal(*case.output_shape)
     if case.mask == "pairs":

@@ -35,7 +35,8 @@ def forward(case: Case, arrays: dict[str, np.ndarray]) -> np.ndarray | None:
         q, k, v = (heads(a["x"] @ a[f"w_{name}"].T) for name in ("q", "k", "v"))
         keep = a.get("attend_keys")
     else:
-        q, k, v, keep = a["q"], a["k"], a["v"], a.get("attend")
+        q, k, v = (a[name].reshape(case.B, *a[name].shape[-3:]) for name in ("q", "k", "v"))
+        keep = a.get("attend")
     bias = a.get("bias")
     out = np.empty((case.B, case.N, case.T, case.value_width))
     triangle = np.tri(case.T, case.keys, dtype=bool) if case.causal else None
@@ -45,7 +46,7 @@ def forward(case: Case, arrays: dict[str, np.ndarray]) -> np.ndarray | None:
             row_keep = triangle if keep is None else (keep if keep.ndim == 2 else keep[b, 0])
             out[b, n] = _attend(q[b, n], k[b, n // group], v[b, n // group], case.scale, None if bias is None else bias[0, n], row_keep)
     if not case.layer:
-        return out
+        return out.reshape(case.output_shape)
     merged = out.transpose(0, 2, 1, 3).reshape(case.B, case.T, -1)
     if case.layer == "gated":
         merged = merged / (1 + np.exp(-(a["x"] @ a["w_g"].T + a["b_g"])))

@@ -26,6 +26,8 @@ def prepare(case: Case, arrays: dict[str, np.ndarray]) -> Work:
         raise Unsupported("jax.nn.dot_product_attention has no dropout")
     if case.maps:
         raise Unsupported("jax.nn.dot_product_attention gives no weights")
+    if len(case.leading) > 1:
+        raise Unsupported("jax.nn.dot_product_attention takes one leading dimension")
     refuse_too_many_scores(case)
     t = {key: jnp.asarray(array) for key, array in arrays.items()}
     fixed = {key: t.pop(key) for key in list(t) if key in ("attend", "attend_keys", "d_out")}

@@ -25,6 +25,8 @@ def prepare(case: Case, arrays: dict[str, np.ndarray]) -> Work:
         raise Unsupported("onnxruntime computes no gradients")
     if case.dropout:
         raise Unsupported("the Attention operator has no dropout")
+    if len(case.leading) > 1:
+        raise Unsupported("the Attention operator takes one leading dimension")
     refuse_too_many_scores(case)
     nodes, feeds, constants = (_layer if case.layer else _attention)(case, arrays)
     kinds = {np.dtype(np.float32): TensorProto.FLOAT, np.dtype(bool): TensorProto.BOOL}
