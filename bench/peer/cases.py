@@ -7,6 +7,7 @@ import math
 import zlib
 
 import numpy as np
+from numpy.lib.stride_tricks import as_strided
 
 
 @dataclasses.dataclass(frozen=True)
@@ -22,7 +23,7 @@ class Case:
     V: int = 0  # 0: H
     causal: bool = False
     mask: str = ""  # "pairs": bool [T,S]; "keys": bool [B,1,1,S]
-    bias: str = ""  # "shared": [1,N,T,S]
+    bias: str = ""  # "shared": [1,N,T,S]; "relative": a table [N,T+S-1] of distances, seen as [N,T,S]
     dropout: float = 0.0
     maps: bool = False  # all weights [B,N,T,S] are wanted too
     backward: bool = False
@@ -87,6 +88,8 @@ def _sdpa() -> list[Case]:
             ]
         cases.append(Case(f"grouped 32/8 S1024 D128{tail}", group, N=32, K=8, T=1024, H=128, backward=backward))
         cases.append(Case(f"V128 H64 S1024{tail}", group, T=1024, V=128, backward=backward))
+    for bias in ("shared", "relative"):
+        cases.append(Case(f"{bias} bias S1024 D32 f+b", "forward + backward", T=1024, H=32, bias=bias, backward=True))
     cases += [Case(f"one query 32/8 S{keys} D128", "forward", N=32, K=8, T=1, S=keys, H=128) for keys in (1024, 8192)]
     cases += [Case(f"{' x '.join(map(str, leading))} x S256 D64", "forward", leading=leading, T=256) for leading in ((8,), (2, 4))]
     cases.append(Case("all weights S2048", "forward", T=2048, maps=True))
@@ -140,6 +143,19 @@ def inputs(case: Case) -> dict[str, np.ndarray]:
         arrays["attend"] = rng.random((T, S)) < 0.7
     if case.mask == "keys":
         arrays["attend"] = (np.arange(S) < S * 7 // 8)[None, None, None, :].repeat(B, 0)
-    if case.bias:
+    if case.bias == "shared":
         arrays["bias"] = normal(1, N, T, S)
+    if case.bias == "relative":
+        arrays["bias_table"] = normal(N, T + S - 1)
     return arrays
+
+
+def relative_view(table: np.ndarray, queries: int) -> np.ndarray:
+    """[N,T,S] on the memory of a table [N,T+S-1]: element (n, t, s) is table[n, T - 1 + s - t]."""
+    head, step = table.strides
+    return as_strided(table[:, queries - 1 :], (len(table), queries, table.shape[1] - queries + 1), (head, -step, step))
+
+
+def relative_index(queries: int, keys: int) -> np.ndarray:
+    """[T,S]: which number of the table a pair reads, for peers that gather."""
+    return queries - 1 + np.arange(keys) - np.arange(queries)[:, None]

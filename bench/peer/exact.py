@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from .cases import Case
+from .cases import Case, relative_view
 
 
 ROWS = 2048  # at a time: scores of 16384 queries and keys are 2 GB
@@ -37,7 +37,7 @@ def forward(case: Case, arrays: dict[str, np.ndarray]) -> np.ndarray | None:
     else:
         q, k, v = (a[name].reshape(case.B, *a[name].shape[-3:]) for name in ("q", "k", "v"))
         keep = a.get("attend")
-    bias = a.get("bias")
+    bias = relative_view(a["bias_table"], case.T)[None] if case.bias == "relative" else a.get("bias")
     out = np.empty((case.B, case.N, case.T, case.value_width))
     triangle = np.tri(case.T, case.keys, dtype=bool) if case.causal else None
     group = case.N // case.kv_heads

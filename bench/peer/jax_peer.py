@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from .cases import Case
+from .cases import Case, relative_index
 from .runner import Unsupported, Work, refuse_too_many_scores
 
 name = "jax"
@@ -34,8 +34,9 @@ def prepare(case: Case, arrays: dict[str, np.ndarray]) -> Work:
 
     def attention(p: dict[str, jax.Array]) -> jax.Array:
         rows = lambda x: jnp.swapaxes(x, 1, 2)  # noqa: E731  [B,T,N,H]
+        bias = p["bias_table"][None, :, relative_index(case.T, case.keys)] if case.bias == "relative" else p.get("bias")
         return rows(
-            jax.nn.dot_product_attention(rows(p["q"]), rows(p["k"]), rows(p["v"]), bias=p.get("bias"), mask=_mask(fixed.get("attend")), is_causal=case.causal)
+            jax.nn.dot_product_attention(rows(p["q"]), rows(p["k"]), rows(p["v"]), bias=bias, mask=_mask(fixed.get("attend")), is_causal=case.causal)
         )
 
     def layer(p: dict[str, jax.Array]) -> jax.Array:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import polyhead
 
-from .cases import Case
+from .cases import Case, relative_view
 from .runner import Work
 
 name = "polyhead"
@@ -22,7 +22,10 @@ def prepare(case: Case, arrays: dict[str, np.ndarray]) -> Work:
 
 def _attention(case: Case, a: dict[str, np.ndarray]) -> Work:
     q, k, v, d_out = a["q"], a["k"], a["v"], a.get("d_out")
-    options = {"attend": a.get("attend"), "bias": a.get("bias"), "causal": "top_left" if case.causal else None, "dropout": case.dropout, "seed": 1}
+    bias, d_bias = a.get("bias"), None
+    if case.bias == "relative":
+        bias, d_bias = (relative_view(table, case.T) for table in (a["bias_table"], np.empty_like(a["bias_table"])))
+    options = {"attend": a.get("attend"), "bias": bias, "causal": "top_left" if case.causal else None, "dropout": case.dropout, "seed": 1}
     out = np.empty(case.output_shape, np.float32)
 
     def forward() -> object:
@@ -33,7 +36,7 @@ def _attention(case: Case, a: dict[str, np.ndarray]) -> Work:
 
     def both() -> object:
         _, lse = polyhead.sdpa(q, k, v, out=out, return_lse=True, **options)
-        return out, polyhead.sdpa_backward(q, k, v, out, lse, d_out, **options)
+        return out, polyhead.sdpa_backward(q, k, v, out, lse, d_out, d_bias=d_bias, **options)
 
     return Work(both if case.backward else forward, lambda result: result[0])
 

@@ -6,7 +6,7 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 
-from .cases import Case
+from .cases import Case, relative_index
 from .runner import Work
 
 name = "torch"
@@ -21,12 +21,20 @@ def prepare(case: Case, arrays: dict[str, np.ndarray]) -> Work:
     t = {key: torch.from_numpy(array) for key, array in arrays.items()}
     leaves = [tensor.requires_grad_() for key, tensor in t.items() if case.backward and tensor.is_floating_point() and key != "d_out"]
 
+    if case.bias == "relative":
+        index = torch.from_numpy(relative_index(case.T, case.keys)).flatten().expand(case.N, -1)
+
+    def bias() -> torch.Tensor | None:
+        if case.bias == "relative":
+            return t["bias_table"].gather(1, index).view(1, case.N, case.T, case.keys)
+        return t.get("bias")
+
     def attention() -> torch.Tensor:
         if case.maps:  # its fused operation gives no weights: the formula does
             weights = torch.softmax(t["q"] @ t["k"].transpose(-1, -2) * case.scale, -1)
             return weights @ t["v"]
         return F.scaled_dot_product_attention(
-            t["q"], t["k"], t["v"], attn_mask=t.get("attend", t.get("bias")), dropout_p=case.dropout, is_causal=case.causal, enable_gqa=case.K > 0
+            t["q"], t["k"], t["v"], attn_mask=t.get("attend", bias()), dropout_p=case.dropout, is_causal=case.causal, enable_gqa=case.K > 0
         )
 
     def layer() -> torch.Tensor:
