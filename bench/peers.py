@@ -92,7 +92,7 @@ def measure(case: Any, peers: list[Any], meters: dict[str, Any], seconds: float)
         memory = meters[peer.name].measure(case)
         results[peer.name] |= {"note": f"memory is not measured: {memory['note']}"} if "note" in memory else memory
         if exact_output is not None:
-            results[peer.name]["error"] = float(np.abs(output - exact_output).max() / np.abs(exact_output).max())
+            results[peer.name]["error"] = float(np.abs(output.astype(np.float64) - exact_output).max() / np.abs(exact_output).max())
     end = time.perf_counter() + seconds
     rounds = 0
     while works and (rounds < 3 or time.perf_counter() < end):

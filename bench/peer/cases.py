@@ -6,6 +6,7 @@ import dataclasses
 import math
 import zlib
 
+import ml_dtypes  # noqa: F401  makes "bfloat16" a name that NumPy knows
 import numpy as np
 from numpy.lib.stride_tricks import as_strided
 
@@ -23,6 +24,7 @@ class Case:
     V: int = 0  # 0: H
     causal: bool = False
     mask: str = ""  # "pairs": bool [T,S]; "keys": bool [B,1,1,S]
+    dtype: str = "float32"  # of every floating array
     bias: str = ""  # "shared": [1,N,T,S]; "relative": a table [N,T+S-1] of distances, seen as [N,T,S]
     dropout: float = 0.0
     maps: bool = False  # all weights [B,N,T,S] are wanted too
@@ -92,6 +94,7 @@ def _sdpa() -> list[Case]:
         cases.append(Case(f"{bias} bias S1024 D32 f+b", "forward + backward", T=1024, H=32, bias=bias, backward=True))
     cases += [Case(f"one query 32/8 S{keys} D128", "forward", N=32, K=8, T=1, S=keys, H=128) for keys in (1024, 8192)]
     cases += [Case(f"{' x '.join(map(str, leading))} x S256 D64", "forward", leading=leading, T=256) for leading in ((8,), (2, 4))]
+    cases.append(Case("bfloat16 S2048", "forward", T=2048, dtype="bfloat16"))
     cases.append(Case("all weights S2048", "forward", T=2048, maps=True))
     return cases
 
@@ -116,11 +119,11 @@ CASES: list[Case] = _sdpa() + _layers()
 
 
 def inputs(case: Case) -> dict[str, np.ndarray]:
-    """float32 arrays (bool for masks), equal for every peer: the seed is the case's name."""
+    """Arrays of the case's dtype (bool for masks), equal for every peer: the seed is the case's name."""
     rng = np.random.default_rng(zlib.crc32(case.name.encode()))
 
     def normal(*shape: int, factor: float = 1.0) -> np.ndarray:
-        return (rng.standard_normal(shape, dtype=np.float32) * np.float32(factor)).astype(np.float32)
+        return (rng.standard_normal(shape, dtype=np.float32) * np.float32(factor)).astype(case.dtype)
 
     B, N, K, T, S, H, V = case.B, case.N, case.kv_heads, case.T, case.keys, case.H, case.value_width
     arrays: dict[str, np.ndarray] = {}

@@ -29,7 +29,7 @@ def forward(case: Case, arrays: dict[str, np.ndarray]) -> np.ndarray | None:
     """The output in float64; None where the case has no one result."""
     if case.dropout:
         return None
-    a = {name: array.astype(np.float64) if array.dtype == np.float32 else array for name, array in arrays.items()}
+    a = {name: array if array.dtype == bool else array.astype(np.float64) for name, array in arrays.items()}
     if case.layer:
         heads = lambda x: x.reshape(case.B, case.T, case.N, case.H).transpose(0, 2, 1, 3)  # noqa: E731
         q, k, v = (heads(a["x"] @ a[f"w_{name}"].T) for name in ("q", "k", "v"))

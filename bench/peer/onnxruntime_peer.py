@@ -25,6 +25,8 @@ def prepare(case: Case, arrays: dict[str, np.ndarray]) -> Work:
         raise Unsupported("onnxruntime computes no gradients")
     if case.dropout:
         raise Unsupported("the Attention operator has no dropout")
+    if case.dtype != "float32":
+        raise Unsupported(f"the Attention operator has no {case.dtype} on a CPU")
     if len(case.leading) > 1:
         raise Unsupported("the Attention operator takes one leading dimension")
     refuse_too_many_scores(case)

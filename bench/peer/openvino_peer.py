@@ -35,6 +35,8 @@ def prepare(case: Case, arrays: dict[str, np.ndarray]) -> Work:
         raise Unsupported("its attention gives no weights")
     if case.K:
         raise Unsupported("its attention has no grouped heads")
+    if case.dtype != "float32":
+        raise Unsupported(f"its {case.dtype} attention is a plain loop on processors without instructions for it")
     parameters: dict[str, object] = {}
 
     def parameter(key: str) -> object:

@@ -26,7 +26,7 @@ def _attention(case: Case, a: dict[str, np.ndarray]) -> Work:
     if case.bias == "relative":
         bias, d_bias = (relative_view(table, case.T) for table in (a["bias_table"], np.empty_like(a["bias_table"])))
     options = {"attend": a.get("attend"), "bias": bias, "causal": "top_left" if case.causal else None, "dropout": case.dropout, "seed": 1}
-    out = np.empty(case.output_shape, np.float32)
+    out = np.empty(case.output_shape, case.dtype)
 
     def forward() -> object:
         if case.maps:

@@ -17,8 +17,13 @@ def start(threads: int) -> None:
     torch.set_num_threads(threads)
 
 
+def _tensor(array: np.ndarray) -> torch.Tensor:
+    """On the array's memory. PyTorch does not know NumPy's bfloat16."""
+    return torch.from_numpy(array.view(np.int16)).view(torch.bfloat16) if array.dtype == "bfloat16" else torch.from_numpy(array)
+
+
 def prepare(case: Case, arrays: dict[str, np.ndarray]) -> Work:
-    t = {key: torch.from_numpy(array) for key, array in arrays.items()}
+    t = {key: _tensor(array) for key, array in arrays.items()}
     leaves = [tensor.requires_grad_() for key, tensor in t.items() if case.backward and tensor.is_floating_point() and key != "d_out"]
 
     if case.bias == "relative":
@@ -59,5 +64,5 @@ def prepare(case: Case, arrays: dict[str, np.ndarray]) -> Work:
         return out, torch.autograd.grad(out, leaves, t["d_out"])
 
     if case.backward:
-        return Work(both, lambda result: result[0].detach().numpy())
-    return Work(forward, lambda result: result.numpy())
+        return Work(both, lambda result: result[0].detach().float().numpy())
+    return Work(forward, lambda result: result.float().numpy())
