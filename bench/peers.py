@@ -24,6 +24,7 @@ import sys
 import time
 from typing import Any
 
+from peer.encoder import FOLDER
 from peer.instruction_sets import INSTRUCTION_SETS, environment
 
 PEERS = ("polyhead", "torch", "onnxruntime", "openvino", "jax")
@@ -36,6 +37,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--threads", type=int, nargs="+", default=[1, 2], metavar="COUNT", help="default: 1 2")
     parser.add_argument("--seconds", type=float, default=3.0, help="of measuring per case (default: 3)")
     parser.add_argument("--isa", default="", choices=INSTRUCTION_SETS, help="hold every peer, and the roof, to that instruction set; one that cannot be held is left out")
+    parser.add_argument("--minilm", default=os.environ.get(FOLDER), metavar="DIR", help=f"all-MiniLM-L6-v2, for the cases of whole models (default: ${FOLDER})")
     parser.add_argument("--json", type=pathlib.Path, metavar="PATH", help="also write every figure there")
     parser.add_argument("--list", action="store_true", help="the cases, and stop")
     parser.add_argument("--worker", type=int, help=argparse.SUPPRESS)
@@ -125,6 +127,8 @@ def work(options: argparse.Namespace) -> None:
     print(json.dumps({"versions": {peer.name: peer.version for peer in peers}, "notes": notes, "threads": len(processors),
                       "roof": roof.fma_gflops(len(processors), options.isa), "bandwidth": roof.memory_gbytes()}), flush=True)
     for case in chosen_cases(options.only):
+        if case.missing():
+            continue
         print(json.dumps({"case": case.name, "group": case.group, "flops": case.flops(), "peers": measure(case, peers, meters, options.seconds)}), flush=True)
     for meter in meters.values():
         meter.close()
@@ -191,6 +195,8 @@ def table(options: argparse.Namespace, threads: int) -> dict[str, Any]:
 
 def main() -> None:
     options = arguments()
+    if options.minilm:
+        os.environ[FOLDER] = os.path.abspath(options.minilm)
     cases = chosen_cases(options.only)
     if options.list:
         print(*(f"{case.group}: {case.name}" for case in cases), sep="\n")
@@ -199,6 +205,9 @@ def main() -> None:
         return work(options)
     if not cases:
         sys.exit(f"peers.py: no case matches {options.only!r}; --list shows them")
+    for case in cases:
+        if reason := case.missing():
+            print(f"{case.name} is left out: {reason}")
     usable = len(os.sched_getaffinity(0))
     tables = []
     for threads in options.threads:

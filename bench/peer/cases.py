@@ -10,6 +10,8 @@ import ml_dtypes  # noqa: F401  makes "bfloat16" a name that NumPy knows
 import numpy as np
 from numpy.lib.stride_tricks import as_strided
 
+from . import encoder
+
 
 @dataclasses.dataclass(frozen=True)
 class Case:
@@ -31,6 +33,14 @@ class Case:
     backward: bool = False
     layer: str = ""  # "mha": q = k = v [B,T,E]; "gated": AlphaFold's, rows [R,T,C] with a pair bias, a key mask and a gate
     width: int = 0  # E or C
+
+    @property
+    def kind(self) -> str:
+        return "layer" if self.layer else "attention"
+
+    def missing(self) -> str:
+        """Why the case cannot be measured here; empty where it can."""
+        return ""
 
     @property
     def B(self) -> int:
@@ -69,6 +79,25 @@ class Case:
             inner = self.N * self.H
             maps = 2.0 * self.B * self.T * self.width * inner * (5 if self.layer == "gated" else 4)
         return attention * (3.5 if self.backward else 1) + maps * (3 if self.backward else 1)
+
+
+@dataclasses.dataclass(frozen=True)
+class Encoder(Case):
+    """A whole model, whose weights come from a folder: ids [B,T] -> embeddings [B,E]."""
+
+    depth: int = 0
+    inner_width: int = 0
+
+    kind = "encoder"
+    missing = encoder.missing
+
+    @property
+    def output_shape(self) -> tuple[int, ...]:
+        return (*self.leading, self.width)
+
+    def flops(self) -> float:
+        weights = 4 * self.width**2 + 2 * self.width * self.inner_width
+        return self.depth * (super().flops() + 2.0 * self.B * self.T * weights)
 
 
 def _sdpa() -> list[Case]:
@@ -115,7 +144,11 @@ def _layers() -> list[Case]:
     return cases
 
 
-CASES: list[Case] = _sdpa() + _layers()
+def _models() -> list[Case]:
+    return [Encoder("MiniLM 32 x 128 tokens", "models", leading=(32,), N=12, T=128, H=32, width=384, depth=6, inner_width=1536)]
+
+
+CASES: list[Case] = _sdpa() + _layers() + _models()
 
 
 def inputs(case: Case) -> dict[str, np.ndarray]:
@@ -125,6 +158,8 @@ def inputs(case: Case) -> dict[str, np.ndarray]:
     def normal(*shape: int, factor: float = 1.0) -> np.ndarray:
         return (rng.standard_normal(shape, dtype=np.float32) * np.float32(factor)).astype(case.dtype)
 
+    if isinstance(case, Encoder):
+        return encoder.inputs(case, rng)
     B, N, K, T, S, H, V = case.B, case.N, case.kv_heads, case.T, case.keys, case.H, case.value_width
     arrays: dict[str, np.ndarray] = {}
     if case.layer:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import numpy as np
+from scipy.special import erf
 
-from .cases import Case, relative_view
+from . import encoder
+from .cases import Case, Encoder, relative_view
 
 
 ROWS = 2048  # at a time: scores of 16384 queries and keys are 2 GB
@@ -25,11 +27,45 @@ def _attend(q: np.ndarray, k: np.ndarray, v: np.ndarray, scale: float, bias: np.
     return (score @ v) / score.sum(-1, keepdims=True)
 
 
+class _Encoder:
+    def __init__(self, case: Case) -> None:
+        self.case = case
+
+    def rows(self, table: np.ndarray, ids: np.ndarray) -> np.ndarray:
+        return table[ids]
+
+    def add(self, x: np.ndarray, y: np.ndarray) -> np.ndarray:
+        return x + y
+
+    def linear(self, x: np.ndarray, weight: np.ndarray, bias: np.ndarray) -> np.ndarray:
+        return x @ weight.T + bias
+
+    def norm(self, x: np.ndarray, weight: np.ndarray, bias: np.ndarray) -> np.ndarray:
+        return (x - x.mean(-1, keepdims=True)) / np.sqrt(x.var(-1, keepdims=True) + encoder.EPSILON) * weight + bias
+
+    def gelu(self, x: np.ndarray) -> np.ndarray:
+        return x / 2 * (1 + erf(x * 2**-0.5))
+
+    def attend(self, *qkv: np.ndarray) -> np.ndarray:
+        out = np.empty_like(qkv[0])
+        for b in range(self.case.B):
+            for n in range(self.case.N):
+                head = slice(n * self.case.H, (n + 1) * self.case.H)
+                out[b, :, head] = _attend(*(x[b, :, head] for x in qkv), self.case.scale, None, None)
+        return out
+
+    def pool(self, x: np.ndarray) -> np.ndarray:
+        mean = x.mean(1)
+        return mean / np.linalg.norm(mean, axis=-1, keepdims=True)
+
+
 def forward(case: Case, arrays: dict[str, np.ndarray]) -> np.ndarray | None:
     """The output in float64; None where the case has no one result."""
     if case.dropout:
         return None
-    a = {name: array if array.dtype == bool else array.astype(np.float64) for name, array in arrays.items()}
+    a = {name: array if array.dtype in (bool, np.int64) else array.astype(np.float64) for name, array in arrays.items()}
+    if isinstance(case, Encoder):
+        return encoder.forward(case, a, _Encoder(case))
     if case.layer:
         heads = lambda x: x.reshape(case.B, case.T, case.N, case.H).transpose(0, 2, 1, 3)  # noqa: E731
         q, k, v = (heads(a["x"] @ a[f"w_{name}"].T) for name in ("q", "k", "v"))
