@@ -110,6 +110,8 @@ def measure(case: Any, peers: list[Any], meters: dict[str, Any], seconds: float)
             work.run()
             results[name]["times"].append(time.perf_counter() - start)
         rounds += 1
+    for name in works:
+        results[name]["rate"], results[name]["unit"] = case.rate(min(results[name]["times"]))
     return results
 
 
@@ -145,6 +147,11 @@ def memory_cell(result: dict[str, Any] | None) -> str:
     return "-" if megabytes is None else f"{megabytes:.1f}" if megabytes < 10 else f"{megabytes:.0f}"
 
 
+def rate_cell(peers: dict[str, Any], names: list[str]) -> str:
+    unit = next((result["unit"] for result in peers.values() if "unit" in result), "")
+    return " ".join([*(f"{peers[name]['rate']:.3g}" if "rate" in peers.get(name, {}) else "-" for name in names), unit])
+
+
 def row(told: dict[str, Any], names: list[str], roof: float | None) -> list[str]:
     peers = told["peers"]
     best = {name: min(peers[name]["times"]) for name in names if "times" in peers.get(name, {})}
@@ -154,7 +161,7 @@ def row(told: dict[str, Any], names: list[str], roof: float | None) -> list[str]
     share = f"{told['flops'] / ours * 1e-9 / roof:.0%}" if ours and roof else "-"
     errors = " ".join(f"{peers[name]['error']:.1e}" if "error" in peers.get(name, {}) else "-" for name in names)
     memory = " ".join(memory_cell(peers.get(name)) for name in names)
-    return [told["case"], *(cell(peers.get(name)) for name in names), ratio, share, memory, errors]
+    return [told["case"], *(cell(peers.get(name)) for name in names), ratio, share, rate_cell(peers, names), memory, errors]
 
 
 def print_row(cells: list[str], widths: list[int]) -> None:
@@ -175,9 +182,9 @@ def table(options: argparse.Namespace, threads: int) -> dict[str, Any]:
         print(f"\n## {head['threads']} thread{'s' * (head['threads'] > 1)}: {platform.processor() or platform.machine()}{f' held to {options.isa}' * bool(options.isa)}, "
               f"roof {f'{roof:.0f} GFLOP/s' if roof else 'unknown (no compiler)'}, one thread reads {head['bandwidth']:.1f} GB/s")
         print("  ".join(f"{name} {version}" for name, version in head["versions"].items()), *head["notes"], sep="\n")
-        print("Best time in ms; ratio: the fastest peer's time / polyhead's; share of the roof; MB beyond the inputs at the peak, outputs included, and largest error / largest output, in the order of the columns\n")
-        titles = ["case", *names, "ratio", "roof", "MB", "error"]
-        widths = [32, *(max(8, len(name)) for name in names), 20, 5, 6 * len(names), 8 * len(names)]
+        print("Best time in ms; ratio: the fastest peer's time / polyhead's; share of the roof; rate of each peer, MB beyond the inputs at the peak, outputs included, and largest error / largest output, in the order of the columns\n")
+        titles = ["case", *names, "ratio", "roof", "rate", "MB", "error"]
+        widths = [32, *(max(8, len(name)) for name in names), 20, 5, 6 * len(names) + 12, 6 * len(names), 8 * len(names)]
         print_row(titles, widths)
         print_row(["-" * width for width in widths], widths)
         results, reasons = [], {}
@@ -208,6 +215,8 @@ def main() -> None:
     for case in cases:
         if reason := case.missing():
             print(f"{case.name} is left out: {reason}")
+    if all(case.missing() for case in cases):
+        return
     usable = len(os.sched_getaffinity(0))
     tables = []
     for threads in options.threads:

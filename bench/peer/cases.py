@@ -70,6 +70,10 @@ class Case:
     def output_shape(self) -> tuple[int, ...]:
         return (*self.leading, self.T, self.width) if self.layer else (*self.leading, self.N, self.T, self.value_width)
 
+    def rate(self, seconds: float) -> tuple[float, str]:
+        """What a time means whatever the size, and its unit."""
+        return (self.B * self.T / seconds * 1e-3, "tokens/ms") if self.layer else (seconds * 1e9 / self.scores, "ns/score")
+
     def flops(self) -> float:
         """2 per multiply-add; causal counts half the pairs; forward + backward is 3.5 times forward for attention, 3 times for linear maps."""
         pairs = self.scores * (0.5 if self.causal else 1.0)
@@ -94,6 +98,9 @@ class Encoder(Case):
     @property
     def output_shape(self) -> tuple[int, ...]:
         return (*self.leading, self.width)
+
+    def rate(self, seconds: float) -> tuple[float, str]:
+        return self.B / seconds, "embeddings/s"
 
     def flops(self) -> float:
         weights = 4 * self.width**2 + 2 * self.width * self.inner_width
