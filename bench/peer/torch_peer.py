@@ -6,7 +6,8 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 
-from .cases import Case
+from . import encoder
+from .cases import Case, Encoder, relative_index
 from .runner import Work
 
 name = "torch"
@@ -17,21 +18,64 @@ def start(threads: int) -> None:
     torch.set_num_threads(threads)
 
 
+def _tensor(array: np.ndarray) -> torch.Tensor:
+    """On the array's memory. PyTorch does not know NumPy's bfloat16."""
+    return torch.from_numpy(array.view(np.int16)).view(torch.bfloat16) if array.dtype == "bfloat16" else torch.from_numpy(array)
+
+
+def _heads(x: torch.Tensor, case: Case) -> torch.Tensor:
+    return x.unflatten(-1, (case.N, case.H)).transpose(1, 2)
+
+
+class _Encoder:
+    def __init__(self, case: Case) -> None:
+        self.case = case
+
+    def rows(self, table: torch.Tensor, ids: torch.Tensor) -> torch.Tensor:
+        return F.embedding(ids, table)
+
+    def add(self, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        return x + y
+
+    def linear(self, x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:
+        return F.linear(x, weight, bias)
+
+    def norm(self, x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:
+        return F.layer_norm(x, weight.shape, weight, bias, encoder.EPSILON)
+
+    def gelu(self, x: torch.Tensor) -> torch.Tensor:
+        return F.gelu(x)
+
+    def attend(self, *qkv: torch.Tensor) -> torch.Tensor:
+        return F.scaled_dot_product_attention(*(_heads(x, self.case) for x in qkv)).transpose(1, 2).flatten(2)
+
+    def pool(self, x: torch.Tensor) -> torch.Tensor:
+        return F.normalize(x.mean(1), dim=-1)
+
+
 def prepare(case: Case, arrays: dict[str, np.ndarray]) -> Work:
-    t = {key: torch.from_numpy(array) for key, array in arrays.items()}
+    t = {key: _tensor(array) for key, array in arrays.items()}
     leaves = [tensor.requires_grad_() for key, tensor in t.items() if case.backward and tensor.is_floating_point() and key != "d_out"]
+
+    if case.bias == "relative":
+        index = torch.from_numpy(relative_index(case.T, case.keys)).flatten().expand(case.N, -1)
+
+    def bias() -> torch.Tensor | None:
+        if case.bias == "relative":
+            return t["bias_table"].gather(1, index).view(1, case.N, case.T, case.keys)
+        return t.get("bias")
 
     def attention() -> torch.Tensor:
         if case.maps:  # its fused operation gives no weights: the formula does
             weights = torch.softmax(t["q"] @ t["k"].transpose(-1, -2) * case.scale, -1)
             return weights @ t["v"]
         return F.scaled_dot_product_attention(
-            t["q"], t["k"], t["v"], attn_mask=t.get("attend", t.get("bias")), dropout_p=case.dropout, is_causal=case.causal, enable_gqa=case.K > 0
+            t["q"], t["k"], t["v"], attn_mask=t.get("attend", bias()), dropout_p=case.dropout, is_causal=case.causal, enable_gqa=case.K > 0
         )
 
     def layer() -> torch.Tensor:
         x = t["x"]
-        q, k, v = (F.linear(x, t[f"w_{n}"]).unflatten(-1, (case.N, case.H)).transpose(1, 2) for n in "qkv")
+        q, k, v = (_heads(F.linear(x, t[f"w_{n}"]), case) for n in "qkv")
         mask = None
         if case.layer == "gated":  # one additive mask, as its operation takes
             mask = t["bias"].masked_fill(~t["attend_keys"], float("-inf"))
@@ -40,7 +84,11 @@ def prepare(case: Case, arrays: dict[str, np.ndarray]) -> Work:
             out = torch.sigmoid(F.linear(x, t["w_g"], t["b_g"])) * out
         return F.linear(out, t["w_o"])
 
-    compute = layer if case.layer else attention
+    def model() -> torch.Tensor:
+        assert isinstance(case, Encoder)
+        return encoder.forward(case, t, _Encoder(case))
+
+    compute = {"attention": attention, "layer": layer, "encoder": model}[case.kind]
 
     def forward() -> object:
         with torch.no_grad():
@@ -51,5 +99,5 @@ def prepare(case: Case, arrays: dict[str, np.ndarray]) -> Work:
         return out, torch.autograd.grad(out, leaves, t["d_out"])
 
     if case.backward:
-        return Work(both, lambda result: result[0].detach().numpy())
-    return Work(forward, lambda result: result.numpy())
+        return Work(both, lambda result: result[0].detach().float().numpy())
+    return Work(forward, lambda result: result.float().numpy())

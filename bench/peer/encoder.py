@@ -1,0 +1,73 @@
+"""all-MiniLM-L6-v2, a sentence encoder of BERT's type (Devlin et al. 2018): its weights, and its forward pass in operations that each peer brings."""
+
+from __future__ import annotations
+
+import json
+import os
+import pathlib
+from typing import TYPE_CHECKING, Any, Protocol
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from .cases import Encoder
+
+FOLDER = "POLYHEAD_MINILM_DIR"  # the variable that peers.py --minilm sets, for processes of its own too
+EPSILON = 1e-12
+WORDS, POSITIONS = "embeddings.word_embeddings.weight", "embeddings.positions"
+
+
+class Operations(Protocol):
+    """x [B,T,E]; weights are what `forward` was given."""
+
+    def rows(self, table: Any, ids: Any) -> Any: ...  # [B,T] -> [B,T,E]
+    def add(self, x: Any, y: Any) -> Any: ...
+    def linear(self, x: Any, weight: Any, bias: Any) -> Any: ...  # weight [out,in]
+    def norm(self, x: Any, weight: Any, bias: Any) -> Any: ...  # over E, with EPSILON
+    def gelu(self, x: Any) -> Any: ...  # by erf
+    def attend(self, q: Any, k: Any, v: Any) -> Any: ...  # [B,T,E], of all heads
+    def pool(self, x: Any) -> Any: ...  # [B,E]: the mean over T, divided by its length
+
+
+def forward(case: Encoder, w: Any, op: Operations) -> Any:
+    def linear(x: Any, name: str) -> Any:
+        return op.linear(x, w[f"{name}.weight"], w[f"{name}.bias"])
+
+    def norm(x: Any, name: str) -> Any:
+        return op.norm(x, w[f"{name}.weight"], w[f"{name}.bias"])
+
+    x = norm(op.add(op.rows(w[WORDS], w["ids"]), w[POSITIONS]), "embeddings.LayerNorm")
+    for layer in (f"encoder.layer.{i}" for i in range(case.depth)):
+        attended = op.attend(*(linear(x, f"{layer}.attention.self.{name}") for name in ("query", "key", "value")))
+        x = norm(op.add(x, linear(attended, f"{layer}.attention.output.dense")), f"{layer}.attention.output.LayerNorm")
+        inner = op.gelu(linear(x, f"{layer}.intermediate.dense"))
+        x = norm(op.add(x, linear(inner, f"{layer}.output.dense")), f"{layer}.output.LayerNorm")
+    return op.pool(x)
+
+
+def folder() -> pathlib.Path:
+    return pathlib.Path(os.environ[FOLDER])
+
+
+def missing(case: Encoder) -> str:
+    """Why the model is not there; empty where it is."""
+    if not os.environ.get(FOLDER):
+        return "--minilm names no folder of the model"
+    try:
+        config = json.loads((folder() / "config.json").read_text())
+    except (OSError, ValueError) as error:
+        return str(error)
+    sizes = {"hidden_size": case.width, "num_hidden_layers": case.depth, "num_attention_heads": case.N, "intermediate_size": case.inner_width}
+    other = [f"{key} is {config.get(key)} and not {size}" for key, size in sizes.items() if config.get(key) != size]
+    return f"{folder()} holds another model: {', '.join(other)}" if other else ""
+
+
+def inputs(case: Encoder, rng: np.random.Generator) -> dict[str, np.ndarray]:
+    """ids [B,T] without padding, [T,E] of positions with the first segment's row added, and the other weights by their names in the file."""
+    from safetensors.numpy import load_file  # for who has a model
+
+    weights = load_file(folder() / "model.safetensors")
+    arrays = {name: array for name, array in weights.items() if name.startswith(("encoder.", "embeddings.LayerNorm")) or name == WORDS}
+    arrays[POSITIONS] = weights["embeddings.position_embeddings.weight"][: case.T] + weights["embeddings.token_type_embeddings.weight"][0]
+    arrays["ids"] = rng.integers(len(arrays[WORDS]), size=(*case.leading, case.T))
+    return arrays

@@ -1,0 +1,29 @@
+"""How processes are held to one instruction set: variables that must be there before a peer is loaded, and the compiler's flags for the roof."""
+
+from __future__ import annotations
+
+import dataclasses
+
+
+@dataclasses.dataclass(frozen=True)
+class InstructionSet:
+    flags: tuple[str, ...]
+    variables: dict[str, dict[str, str]]  # by peer; one that is not here cannot be held
+
+
+INSTRUCTION_SETS = {
+    "avx2": InstructionSet(
+        flags=("-mavx2", "-mfma"),
+        variables={
+            "polyhead": {"POLYHEAD_ISA": "avx2"},
+            # Its products are MKL's, which chooses by itself.
+            "torch": {"ATEN_CPU_CAPABILITY": "avx2", "MKL_ENABLE_INSTRUCTIONS": "AVX2", "ONEDNN_MAX_CPU_ISA": "AVX2"},
+            "openvino": {"ONEDNN_MAX_CPU_ISA": "AVX2"},
+        },
+    ),
+}
+
+
+def environment(name: str) -> dict[str, str]:
+    """What a process needs that all of its peers are held to that set; nothing for no name."""
+    return {key: value for variables in INSTRUCTION_SETS[name].variables.values() for key, value in variables.items()} if name else {}

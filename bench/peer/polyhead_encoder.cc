@@ -1,0 +1,55 @@
+// polyhead's sentence encoder for the driver, whose language has no name for it. A function gives null, or what was wrong.
+#include <cstdint>
+#include <exception>
+#include <memory>
+#include <string>
+
+#include "polyhead/executor.h"
+#include "polyhead/models/sentence_model.h"
+
+namespace {
+
+using polyhead::models::BertEncoder;
+
+template <class F>
+const char* told(F&& run) {
+  static std::string message;
+  try {
+    run();
+    return nullptr;
+  } catch (const std::exception& error) {
+    message = error.what();
+    return message.c_str();
+  }
+}
+
+}  // namespace
+
+extern "C" const char* encoder_load(const char* directory, int threads, BertEncoder** encoder) {
+  return told([&] {
+    polyhead::set_num_threads(threads);
+    auto loaded = std::make_unique<BertEncoder>(polyhead::models::load_bert_encoder(directory));
+    // Weights are views of a mapped file. Each is read once, so that all of them count as resident, as they do for a peer that holds them
+    // itself.
+    loaded->visit([](const std::string&, polyhead::Tensor& weight) {
+      const float* values = weight.data<float>();
+      volatile float sink = 0;
+      for (std::int64_t i = 0; i < weight.numel(); i += 1024) sink = values[i];
+      static_cast<void>(sink);
+    });
+    *encoder = loaded.release();
+  });
+}
+
+// ids [texts,tokens] -> out [texts,E]
+extern "C" const char* encoder_embed(const BertEncoder* encoder, const std::int64_t* ids, std::int64_t texts, std::int64_t tokens,
+                                     float* out) {
+  return told([&] {
+    const std::int64_t width = encoder->config.width;
+    polyhead::Tensor hidden = polyhead::Tensor::uninitialised(encoder->config.dtype, {texts, tokens, width});
+    encoder->forward({.ids = {ids, {texts, tokens}}}, {.hidden = hidden});
+    polyhead::models::sentence_embedding(hidden, {}, {out, {texts, width}});
+  });
+}
+
+extern "C" void encoder_free(BertEncoder* encoder) { delete encoder; }
