@@ -1,0 +1,125 @@
+// An evaluation in parts against the same layer as a whole, which is how a pass that backward goes on from is computed.
+#include <gtest/gtest.h>
+
+#include "nn/sequences.h"
+#include "polyhead/error.h"
+#include "support/compare.h"
+#include "support/random.h"
+
+namespace polyhead::nn {
+namespace {
+
+using test::Random;
+using test::same_bits;
+
+struct Call {
+  const char* name;
+  Shape query;  // with 64 wide inputs
+  int axis = -2;
+  std::int64_t keys = 0;  // 0: self-attention
+
+  friend void PrintTo(const Call& call, std::ostream* out) { *out << call.name; }
+};
+
+// Each is more than 768 KiB between the maps.
+const Call kCalls[] = {{"sequences", {40, 40, 64}},
+                       {"behind an extent of one", {1, 40, 33, 64}},
+                       {"two leading dimensions", {20, 3, 40, 64}},
+                       {"along the first axis", {50, 37, 64}, 0},
+                       {"between leading dimensions", {12, 30, 4, 64}, 1},
+                       {"cross-attention", {40, 40, 64}, -2, 27}};
+
+Shape sequences_of(const Call& call) {
+  Shape lead = call.query.first(call.query.size() - 1);
+  lead.erase(call.axis < 0 ? call.axis + call.query.size() : call.axis);
+  return lead;
+}
+
+Shape joined(Shape shape, std::initializer_list<std::int64_t> rest) {
+  for (const std::int64_t extent : rest) shape.push_back(extent);
+  return shape;
+}
+
+class Parts : public testing::TestWithParam<Call> {
+ protected:
+  // Both ways with these options; how many parts there were.
+  std::int64_t compare(const MultiHeadAttentionConfig& config, const AttentionOptions& options, std::uint64_t seed) {
+    Random random(seed);
+    const Call& call = GetParam();
+    const MultiHeadAttention layer(config);
+    const Tensor query = random.tensor(config.dtype, call.query);
+    Shape key_shape = call.query;
+    key_shape[config.axis < 0 ? config.axis + key_shape.size() : config.axis] = keys();
+    const Tensor key = call.keys > 0 ? random.tensor(config.dtype, key_shape) : Tensor();
+    const AttentionInput input{.query = query, .key = key};
+    Tensor whole(config.dtype, layer.output_shape(input)), parts(config.dtype, layer.output_shape(input));
+    MultiHeadAttentionSaved saved;
+    layer.forward(input, whole, options, &saved);
+    LimitedThreads one(1), two(2);
+    for (Executor* executor : {&one, &two}) {
+      AttentionOptions own = options;
+      own.executor = executor;
+      fill(parts, 7);
+      layer.forward(input, parts, own);
+      EXPECT_TRUE(same_bits(parts, whole)) << call.name << ", seed " << seed << ", threads " << executor->num_threads();
+    }
+    AttentionOptions own = options;
+    own.executor = &one;
+    return SequenceParts(layer.config, attention_shapes("test", layer.config, input), own).count();
+  }
+  MultiHeadAttentionConfig config(Gate gate) const { return {.query_width = 64, .heads = 4, .gate = gate, .axis = GetParam().axis, .seed = 1}; }
+  std::int64_t queries() const { return GetParam().query[GetParam().axis < 0 ? GetParam().axis + GetParam().query.size() : GetParam().axis]; }
+  std::int64_t keys() const { return GetParam().keys > 0 ? GetParam().keys : queries(); }
+  Shape lead() const { return sequences_of(GetParam()); }
+};
+
+INSTANTIATE_TEST_SUITE_P(Calls, Parts, testing::ValuesIn(kCalls));
+
+TEST_P(Parts, HaveTheBitsOfTheWhole) {
+  for (const Gate gate : {Gate::none, Gate::sigmoid}) EXPECT_GT(compare(config(gate), {}, 1), 1);
+}
+
+TEST_P(Parts, TakeTheirOwnMaskAndBias) {
+  Random random(2);
+  const Tensor pairs = random.tensor(DType::boolean, joined(lead(), {4, queries(), keys()})), shared = random.tensor(DType::boolean, {queries(), keys()});
+  const Tensor of_keys = random.tensor(DType::boolean, joined(lead(), {keys()})), last = random.tensor(DType::boolean, {lead()[-1], keys()});
+  Tensor lengths(DType::i64, lead());
+  for (std::int64_t i = 0; i < numel(lead()); ++i) lengths.data<std::int64_t>()[i] = i % (keys() + 1);
+  const Tensor bias = random.tensor(DType::f32, joined(lead(), {4, queries(), keys()})), one_bias = random.tensor(DType::f32, {4, queries(), keys()});
+  const Tensor first_bias = random.tensor(DType::f32, {lead()[0], 4, queries(), keys()});
+  const AttentionOptions all[] = {{.mask = {.attend = pairs}, .bias = bias},
+                                  {.mask = {.block = shared}, .bias = one_bias},
+                                  {.mask = {.attend_keys = of_keys}, .bias = first_bias},
+                                  {.mask = {.block_keys = last}},
+                                  {.mask = {.causal = Causal::top_left(), .key_lengths = lengths}}};
+  for (const AttentionOptions& options : all) EXPECT_GT(compare(config(Gate::sigmoid), options, 3), 1);
+}
+
+TEST_P(Parts, ErrorsComeBeforeAnythingIsWritten) {
+  Random random(4);
+  const MultiHeadAttention layer(config(Gate::none));
+  const Tensor query = random.tensor(DType::f32, GetParam().query);
+  Tensor lengths(DType::i64, lead());  // the last is wrong
+  lengths.data<std::int64_t>()[numel(lead()) - 1] = queries() + 1;
+  Tensor out(DType::f32, layer.output_shape({.query = query}));
+  fill(out, 7);
+  const Tensor before = Tensor::copy_of(out);
+  LimitedThreads one(1);
+  EXPECT_THROW(layer.forward({.query = query}, out, {.mask = {.key_lengths = lengths}, .executor = &one}), Error);
+  EXPECT_TRUE(same_bits(out, before));
+}
+
+TEST(Parts, DropoutAndFewQueriesAreNotCut) {
+  const MultiHeadAttentionConfig config = completed({.query_width = 64, .heads = 4, .dropout = 0.5});
+  const Tensor many(DType::f32, {60, 40, 64}), few(DType::f32, {600, 4, 64});
+  const auto count = [&](const Tensor& query, Mode mode) {
+    LimitedThreads one(1);
+    return SequenceParts(config, attention_shapes("test", config, {.query = query}), {.mode = mode, .executor = &one}).count();
+  };
+  EXPECT_GT(count(many, Mode::evaluation), 1);
+  EXPECT_EQ(count(many, Mode::training), 1);
+  EXPECT_EQ(count(few, Mode::evaluation), 1);
+}
+
+}  // namespace
+}  // namespace polyhead::nn
