@@ -11,6 +11,7 @@ using testing::HasSubstr;
 constexpr double kNaN = std::numeric_limits<double>::quiet_NaN();
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
 
+// Puts the number of threads back.
 class Threads {
  public:
   ~Threads() { set_num_threads(before_); }
@@ -63,7 +64,7 @@ TEST(CpuSdpaInParts, ForwardIsTheReferenceAndTheSameForAnyNumberOfThreads) {
   EXPECT_GT(cut, 40);
 }
 
-// One query and some rows of 64 wide keys, in several parts.
+// A few queries of one head and 5000 keys, 64 wide: in several parts.
 AttentionCase long_case(Random& random, DType dtype, std::int64_t queries, std::int64_t sequences = 1) {
   AttentionCase c;
   c.dtype = dtype;
@@ -105,7 +106,8 @@ TEST(CpuSdpaInParts, PartsWithoutAScore) {
     const char* name;
     std::int64_t first, last;  // the keys that are left
   };
-  for (const Row& row : {Row{"the first", 0, 600}, Row{"the last", 4990, 5000}, Row{"the middle", 2000, 2600}, Row{"one key", 3000, 3001}, Row{"none", 0, 0}}) {
+  for (const Row& row : {Row{"the first", 0, 600}, Row{"the last", 4990, 5000}, Row{"the middle", 2000, 2600}, Row{"one key", 3000, 3001},
+                         Row{"none", 0, 0}}) {
     for (const DType dtype : {DType::f32, DType::f64}) {
       for (const char* by : {"mask", "key mask", "bias", "length", "window"}) {
         SCOPED_TRACE(row.name);
