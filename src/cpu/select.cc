@@ -11,6 +11,7 @@
   namespace polyhead::cpu::name {                                                          \
   std::int64_t sdpa_forward_scratch(const ForwardTask& task);                              \
   void sdpa_forward(const ForwardTask& task, void* scratch);                               \
+  void sdpa_merge(const ForwardTask& task, std::int64_t parts);                            \
   std::int64_t sdpa_backward_scratch(const BackwardTask& task);                            \
   void sdpa_backward(const BackwardTask& task, void* scratch);                             \
   std::int64_t attention_maps_scratch(const MapsTask& task);                               \
@@ -32,8 +33,8 @@ namespace {
 #define POLYHEAD_ISA_ROW(name, needs)                                                                          \
   KernelSet{#name,                                                                                             \
             needs,                                                                                             \
-            {name::sdpa_forward_scratch, name::sdpa_forward, name::sdpa_backward_scratch, name::sdpa_backward, \
-             name::attention_maps_scratch, name::attention_maps},                                              \
+            {name::sdpa_forward_scratch, name::sdpa_forward, name::sdpa_merge, name::sdpa_backward_scratch,    \
+             name::sdpa_backward, name::attention_maps_scratch, name::attention_maps},                         \
             {name::gemm_panel_columns, name::gemm_pack, name::gemm_scratch, name::gemm_multiply},              \
             name::curves,                                                                                      \
             name::fused_operations},

@@ -6,6 +6,7 @@
 // most kSlack below its largest so far is exponentiated.
 #include "cpu/arena.h"
 #include "cpu/sdpa/dropout.h"
+#include "cpu/sdpa/finish_rows.h"
 #include "cpu/sdpa/kernels.h"
 #include "cpu/sdpa/pack.h"
 #include "cpu/sdpa/softmax.h"
@@ -78,7 +79,7 @@ class Forward {
   Forward(const ForwardTask& task, void* memory)
       : task_(task),
         scale_(task.scale),
-        unit_(task.softcap > 0 || task.bias.data != nullptr ? scale_.natural : scale_.scaled),
+        unit_(reference_unit(task, scale_)),
         strip_rows_(strip_rows<T>(task)) {
     Scratch<T>::layout(task, memory, s_);
     in_registers_ =
@@ -112,7 +113,7 @@ class Forward {
     for (std::int64_t i = 0; i < task_.rows; ++i) {
       const Row r = s_.rows[i] = next;
       next = r.query + 1 < task_.queries ? Row{r.number + 1, r.head, r.query + 1} : Row{r.number + 1, r.head + 1, 0};
-      const Span span = s_.spans[i] = span_of(task_, r);
+      const Span all = span_of(task_, r), span = s_.spans[i] = {larger(all.first, task_.first_key), smaller(all.last, task_.last_key)};
       if (!span.empty()) whole_ = {smaller(whole_.first, span.first), larger(whole_.last, span.last)};
       s_.reference[i] = 0;
       s_.limit[i] = -kInfinity<T>;
@@ -329,35 +330,21 @@ class Forward {
     for (std::int64_t s = own.first; s < own.last; ++s) x[s] = keep[s] != 0 ? x[s] : T{0};
   }
 
-  // out = o / l and lse = m + log l; a row without a finite score is zero and -infinity.
   void store_rows() {
-    for (std::int64_t i = 0; i < task_.rows; ++i) {
-      const Row& r = s_.rows[i];
-      const std::int64_t offset = r.head * task_.out.head + r.query * task_.out.row;
-      T* o = s_.o + i * s_.v_padded;
-      const T sum = s_.limit[i] = sum_of_lanes<T>(load_vector(s_.sums + i * kWidth));
-      if (sum == 0) clear(o, 0, s_.v_padded);
-      const T divisor = sum == 0 ? T{1} : sum / static_cast<T>(task_.dropout_scale);
-      const bool direct = task_.dtype == kOwnStorage && task_.out.column == 1 && task_.v_width % kWidth == 0;
-      T* to = direct ? static_cast<T*>(task_.out.data) + offset : o;
-      divide_row(o, divisor, to);
-      if (!direct) narrow_row<T>(task_.dtype, o, task_.v_width, T{1}, task_.out.data, offset, task_.out.column);
-    }
-    if (task_.lse.data == nullptr) return;
-    for (std::int64_t i = 0; i < task_.rows; i += kWidth) {
-      const Vector<T> sum = load_vector(s_.limit + i), reference = load_vector(s_.reference + i);
-      store_vector<T>(sum == T{0} ? broadcast(-kInfinity<T>) : reference * unit_.factor + log<T>(sum), s_.limit + i);
-    }
-    for (std::int64_t i = 0; i < task_.rows; ++i) {
-      const Row& r = s_.rows[i];
-      static_cast<T*>(task_.lse.data)[r.head * task_.lse.head + r.query * task_.lse.row] = s_.limit[i];
-    }
+    for (std::int64_t i = 0; i < task_.rows; ++i) s_.limit[i] = sum_of_lanes<T>(load_vector(s_.sums + i * kWidth));
+    if (task_.partial != nullptr) return store_partial();
+    finish_rows<T>(task_, unit_, s_.rows, task_.rows, s_.o, s_.v_padded, s_.reference, s_.limit);
   }
 
-  void divide_row(const T* o, T divisor, T* to) const {
-    const T reciprocal = 1 / divisor;
-    for (std::int64_t d = 0; d < s_.v_padded; d += kWidth) {
-      store_vector<T>(divide<T>(load_vector(o + d), divisor, reciprocal), to + d);
+  // For merge_kernel.cc. A strip that met no key has no o yet.
+  void store_partial() {
+    const std::int64_t stride = partial_stride(task_.v_width);
+    T* to = static_cast<T*>(task_.partial);
+    for (std::int64_t i = 0; i < task_.rows; ++i, to += stride) {
+      const bool started = s_.started[i / strip_rows_] != 0;
+      for (std::int64_t d = 0; d < s_.v_padded; d += kWidth)
+        store_vector<T>(started ? load_vector(s_.o + i * s_.v_padded + d) : Vector<T>{}, to + d);
+      to[stride - 2] = s_.reference[i], to[stride - 1] = s_.limit[i];
     }
   }
 

@@ -1,6 +1,7 @@
 // What attention allocates beyond its inputs and outputs, counted at operator new: constant or linear in the length, never its square.
 #include <gtest/gtest.h>
 
+#include <array>
 #include <atomic>
 #include <cstdlib>
 #include <new>
@@ -58,13 +59,14 @@ std::int64_t peak_of(const F& f) {
 }
 
 struct Attention {
-  explicit Attention(std::int64_t length, std::int64_t heads = 1) {
+  explicit Attention(std::int64_t length, std::int64_t heads = 1) : Attention(length, length, heads) {}
+  Attention(std::int64_t queries, std::int64_t keys, std::int64_t heads) {
     Random random(1);
-    const Shape shape{1, heads, length, 32};
-    q = random.tensor(DType::f32, shape), k = random.tensor(DType::f32, shape), v = random.tensor(DType::f32, shape);
-    d_out = random.tensor(DType::f32, shape);
-    out = Tensor(DType::f32, shape), lse = Tensor(DType::f32, {1, heads, length});
-    d_q = Tensor(DType::f32, shape), d_k = Tensor(DType::f32, shape), d_v = Tensor(DType::f32, shape);
+    const Shape of_q{1, heads, queries, 32}, of_k{1, heads, keys, 32};
+    q = random.tensor(DType::f32, of_q), k = random.tensor(DType::f32, of_k), v = random.tensor(DType::f32, of_k);
+    d_out = random.tensor(DType::f32, of_q);
+    out = Tensor(DType::f32, of_q), lse = Tensor(DType::f32, {1, heads, queries});
+    d_q = Tensor(DType::f32, of_q), d_k = Tensor(DType::f32, of_k), d_v = Tensor(DType::f32, of_k);
   }
   SdpaForward forward() { return {.q = q, .k = k, .v = v, .out = out, .lse = lse}; }
   SdpaBackward backward() { return {.q = q, .k = k, .v = v, .out = out, .lse = lse, .d_out = d_out, .d_q = d_q, .d_k = d_k, .d_v = d_v}; }
@@ -95,6 +97,18 @@ TEST_F(Memory, ForwardIsConstant) {
   }
 }
 
+// Cut into at most eight parts, however many there are.
+TEST_F(Memory, ForwardOfFewQueriesDoesNotGrowWithTheKeys) {
+  for (const SdpaOptions& rules : kRules) {
+    const auto of = [&](std::int64_t keys) {
+      Attention attention(4, keys, 1);
+      return peak_of([&] { sdpa_forward(attention.forward(), rules); });
+    };
+    EXPECT_LT(of(50'000), 256 << 10);
+    EXPECT_EQ(of(100'000), of(50'000));
+  }
+}
+
 TEST_F(Memory, BackwardIsLinear) {
   for (const SdpaOptions& rules : kRules) {
     const auto of = [&](std::int64_t length) {
@@ -121,13 +135,16 @@ TEST_F(Memory, HeadsTakeTurnsInOneThreadsScratch) {
 }
 
 TEST_F(Memory, ExplainNamesTheScratch) {
-  Attention attention(2048);
-  const std::string text = explain(attention.forward());
-  const std::size_t at = text.find("scratch: ");
-  ASSERT_NE(at, std::string::npos) << text;
-  const double promised = std::stod(text.substr(at + 9));
-  const std::int64_t taken = peak_of([&] { sdpa_forward(attention.forward()); });
-  EXPECT_NEAR(static_cast<double>(taken), promised, 8192);
+  // Blocks of rows; parts of the keys, on threads of their own; parts that one thread has.
+  for (Attention& attention : std::array{Attention(2048), Attention(40, 20'000, 1), Attention(4, 30'000, 5)}) {
+    const std::string text = explain(attention.forward());
+    const std::size_t at = text.find("scratch: "), more = text.find("bytes per thread and ");
+    ASSERT_NE(at, std::string::npos) << text;
+    double promised = std::stod(text.substr(at + 9));
+    if (more != std::string::npos) promised += std::stod(text.substr(more + 21));
+    const std::int64_t taken = peak_of([&] { sdpa_forward(attention.forward()); });
+    EXPECT_NEAR(static_cast<double>(taken), promised, 8192) << text;
+  }
 }
 
 TEST_F(Memory, MapsOfChosenRowsHoldThoseRowsOnly) {

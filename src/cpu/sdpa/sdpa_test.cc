@@ -1,28 +1,14 @@
 // The kernels against the reference: random problems of sizes around lanes, tiles and blocks, through every instruction set of the machine.
 #include <gmock/gmock.h>
 
-#include "polyhead/device.h"
 #include "polyhead/maps.h"
-#include "support/attention_case.h"
+#include "support/kernel_case.h"
 
 namespace polyhead::test {
 namespace {
 
 constexpr double kNaN = std::numeric_limits<double>::quiet_NaN();
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
-
-// Runs f with the kernels of each instruction set that the machine has.
-template <class F>
-void for_each_instruction_set(const F& f) {
-  for (const KernelInstructionSet& set : kernel_instruction_sets()) {
-    if (!set.available) continue;
-    SCOPED_TRACE(std::string(set.name));
-    set_kernel_instruction_set(set.name);
-    f();
-    if (testing::Test::HasFailure()) break;
-  }
-  set_kernel_instruction_set("");
-}
 
 AttentionSizes draw_block_sizes(Random& random) {
   AttentionSizes z;
@@ -48,42 +34,6 @@ AttentionSizes draw_long_sizes(Random& random) {
   if (z.queries * z.keys > 100'000) z.qk_width = z.v_width = 8;
   return z;
 }
-
-double epsilon(DType dtype) {
-  return dtype == DType::f64 ? std::numeric_limits<double>::epsilon() : static_cast<double>(std::numeric_limits<float>::epsilon());
-}
-
-double storage_rounding(DType dtype) { return dtype == DType::f16 ? 0x1.01p-11 : dtype == DType::bf16 ? 0x1.01p-8 : 0; }
-
-// |error| <= 8 eps (4 + sqrt(S) + L) sum_s p |v|, with L and sum p |v| bounded by the largest elements; then the rounding of the storage.
-// Of a gradient: the same share of its largest element and of what one pair can add to it.
-struct Tolerances {
-  double relative, out, lse, d_q, d_k, d_v, d_bias;
-
-  explicit Tolerances(const AttentionCase& c) {
-    const double width = static_cast<double>(std::max<std::int64_t>(1, c.sizes.qk_width));
-    const double scale = std::abs(c.options.scale.value_or(1 / std::sqrt(width)));
-    const double bias = c.options.bias ? largest_magnitude(c.options.bias) : 0;
-    const double q = largest_magnitude(c.q), k = largest_magnitude(c.k), v = largest_magnitude(c.v), d = largest_magnitude(c.d_out);
-    relative = 8 * epsilon(c.dtype) * (4 + std::sqrt(static_cast<double>(c.sizes.keys)) + scale * q * k * width + bias);
-    const double kept = c.options.dropout.p > 0 && c.options.dropout.p < 1 ? 1 / (1 - c.options.dropout.p) : 1;
-    lse = relative;
-    relative += storage_rounding(c.dtype);
-    out = relative * kept * v;
-    const double pair = kept * d * v * std::sqrt(static_cast<double>(std::max<std::int64_t>(1, c.sizes.v_width)));
-    d_q = relative * pair * scale * k, d_k = relative * pair * scale * q, d_v = relative * kept * d, d_bias = relative * pair;
-  }
-};
-
-AttentionOutputs reference_forward(AttentionCase& c) {
-  const AttentionOutputs o = c.make_outputs();
-  c.options.backend = &find_backend("reference");
-  c.forward(o);
-  c.options.backend = &find_backend("cpu");
-  return o;
-}
-
-constexpr std::array kDTypes{DType::f32, DType::f32, DType::f64, DType::bf16, DType::f16};
 
 TEST(CpuSdpa, ForwardIsTheReferenceWithinTheErrorOfTheArithmetic) {
   for (std::uint64_t seed = 0; seed < 500; ++seed) {

@@ -49,9 +49,15 @@ struct HeadGroup {
   std::uint32_t seed[2] = {}, batch_index = 0, first_head = 0;
 };
 
+// Between rows of a partial result: o in whole vectors of every instruction set; m and l are the last two elements.
+constexpr std::int64_t partial_stride(std::int64_t v_width) { return (v_width + 15) / 16 * 16 + 16; }
+
+// Some rows of a group, of all keys or of a part of them.
 struct ForwardTask : HeadGroup {
   MutablePlane out, lse;
-  std::int64_t first_row = 0, rows = 0;  // what this task computes
+  std::int64_t first_row = 0, rows = 0;      // what this task computes
+  std::int64_t first_key = 0, last_key = 0;  // from the keys [first_key, last_key)
+  void* partial = nullptr;  // [rows, partial_stride()] in the type of arithmetic, written instead of out and lse: m, l and o of these keys
 };
 
 // Between rows of d_q_sums: whole vectors of every instruction set.

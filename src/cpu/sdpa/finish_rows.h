@@ -1,0 +1,41 @@
+// From a row's sums to what is stored: out = o / l, lse = m + log l. For kernel sources only.
+#pragma once
+
+#include "cpu/sdpa/rows.h"
+
+namespace polyhead::cpu::POLYHEAD_ISA {
+namespace {
+
+// What a row's reference m is to be multiplied with to be a score: softcap and bias need the scores whole, else the scale's factor is left.
+template <class T>
+const ExpFactor<T>& reference_unit(const HeadGroup& group, const ScoreScale<T>& scale) {
+  return group.softcap > 0 || group.bias.data != nullptr ? scale.natural : scale.scaled;
+}
+
+// Rows of o, `stride` apart and padded to whole vectors, and their m and l, padded likewise; l becomes lse. A row without a finite score is
+// zero and -infinity.
+template <class T>
+void finish_rows(const ForwardTask& task, const ExpFactor<T>& unit, const Row* rows, std::int64_t count, T* o, std::int64_t stride,
+                 const T* m, T* l) {
+  constexpr int kWidth = kLanes<T>;
+  constexpr DType kOwnStorage = sizeof(T) == 8 ? DType::f64 : DType::f32;
+  const std::int64_t padded = round_up(task.v_width, kWidth);
+  const bool direct = task.dtype == kOwnStorage && task.out.column == 1 && task.v_width == padded;
+  for (std::int64_t i = 0; i < count; ++i, o += stride) {
+    const std::int64_t offset = rows[i].head * task.out.head + rows[i].query * task.out.row;
+    if (l[i] == 0) clear(o, 0, padded);
+    const T divisor = l[i] == 0 ? T{1} : l[i] / static_cast<T>(task.dropout_scale), reciprocal = 1 / divisor;
+    T* to = direct ? static_cast<T*>(task.out.data) + offset : o;
+    for (std::int64_t d = 0; d < padded; d += kWidth) store_vector<T>(divide<T>(load_vector(o + d), divisor, reciprocal), to + d);
+    if (!direct) narrow_row<T>(task.dtype, o, task.v_width, T{1}, task.out.data, offset, task.out.column);
+  }
+  if (task.lse.data == nullptr) return;
+  for (std::int64_t i = 0; i < count; i += kWidth) {
+    const Vector<T> sum = load_vector(l + i), reference = load_vector(m + i);
+    store_vector<T>(sum == T{0} ? broadcast(-kInfinity<T>) : reference * unit.factor + log<T>(sum), l + i);
+  }
+  for (std::int64_t i = 0; i < count; ++i) static_cast<T*>(task.lse.data)[rows[i].head * task.lse.head + rows[i].query * task.lse.row] = l[i];
+}
+
+}  // namespace
+}  // namespace polyhead::cpu::POLYHEAD_ISA

@@ -1,0 +1,197 @@
+// Few queries of many keys: the keys are cut into parts, which are added in their order.
+#include <gmock/gmock.h>
+
+#include "support/kernel_case.h"
+
+namespace polyhead::test {
+namespace {
+
+using testing::HasSubstr;
+
+constexpr double kNaN = std::numeric_limits<double>::quiet_NaN();
+constexpr double kInfinity = std::numeric_limits<double>::infinity();
+
+// Puts the number of threads back.
+class Threads {
+ public:
+  ~Threads() { set_num_threads(before_); }
+
+ private:
+  int before_ = num_threads();
+};
+
+std::string facts(const AttentionCase& c, const AttentionOutputs& o) {
+  return explain({.q = c.q, .k = c.k, .v = c.v, .out = o.out, .lse = o.lse}, c.options);
+}
+bool in_parts(const AttentionCase& c, const AttentionOutputs& o) { return facts(c, o).find("parts of its keys") != std::string::npos; }
+
+AttentionSizes draw_sizes_of_parts(Random& random) {
+  AttentionSizes z;
+  z.lead = {random.pick<std::int64_t>({1, 1, 1, 1, 2, 9})};
+  z.kv_heads = random.pick<std::int64_t>({1, 1, 2, 3}), z.group = random.pick<std::int64_t>({1, 1, 2, 5});
+  z.queries = random.pick<std::int64_t>({1, 1, 2, 3, 8, 13, 50, 100});
+  z.keys = random.pick<std::int64_t>({2048, 3073, 4097, 5000});
+  z.qk_width = random.pick<std::int64_t>({64, 80, 96}), z.v_width = random.pick<std::int64_t>({60, 64, 97, 128});
+  if (z.lead[0] * z.heads() * z.queries > 100) z.kv_heads = 1, z.group = 1, z.queries = 100 / z.lead[0];  // the reference takes its time
+  return z;
+}
+
+TEST(CpuSdpaInParts, ForwardIsTheReferenceAndTheSameForAnyNumberOfThreads) {
+  const Threads threads;
+  int cut = 0;
+  for (std::uint64_t seed = 3000; seed < 3080; ++seed) {
+    SCOPED_TRACE(seed);
+    Random random(seed);
+    AttentionCase c = draw_case(random, kDTypes[seed % 5], draw_sizes_of_parts(random));
+    const AttentionOutputs expected = reference_forward(c);
+    const Tolerances tolerance(c);
+    cut += in_parts(c, expected) ? 1 : 0;
+    for_each_instruction_set([&] {
+      const StridedTensor out = random.empty_strided(c.dtype, c.sizes.out()), lse = random.empty_strided(accumulation_dtype(c.dtype), c.sizes.lse());
+      set_num_threads(1);
+      c.forward({.out = out, .lse = lse});
+      EXPECT_TRUE(near(out, expected.out, tolerance.out)) << "out";
+      EXPECT_TRUE(near(lse, expected.lse, tolerance.lse)) << "lse";
+      EXPECT_TRUE(out.padding_is_intact() && lse.padding_is_intact());
+      Tensor same_out(c.dtype, c.sizes.out()), same_lse(accumulation_dtype(c.dtype), c.sizes.lse());
+      set_num_threads(static_cast<int>(random.integer(2, 5)));
+      c.forward({.out = same_out, .lse = same_lse});
+      EXPECT_TRUE(same_bits(same_out, out)) << "out";
+      EXPECT_TRUE(same_bits(same_lse, lse)) << "lse";
+    });
+    if (HasFailure()) return;
+  }
+  EXPECT_GT(cut, 40);
+}
+
+// A few queries of one head and 5000 keys, 64 wide: in several parts.
+AttentionCase long_case(Random& random, DType dtype, std::int64_t queries, std::int64_t sequences = 1) {
+  AttentionCase c;
+  c.dtype = dtype;
+  c.sizes = {.lead = {sequences}, .kv_heads = 1, .group = 1, .queries = queries, .keys = 5000, .qk_width = 64, .v_width = 64};
+  c.draw_inputs(random);
+  c.options.backend = &find_backend("cpu");
+  return c;
+}
+
+// Of q = 0 and a bias that float32 holds, every score is exact; an lse of each part, rounded, would move its weight by 2e-4.
+TEST(CpuSdpaInParts, WeightsBesideScoresOfAnySize) {
+  for (const double level : {0.0, 8192.0, -8192.0, 1e30, -1e38}) {
+    for (const std::int64_t queries : {1, 7}) {
+      SCOPED_TRACE(level);
+      Random random(5);
+      AttentionCase c = long_case(random, DType::f32, queries);
+      const Tensor q(DType::f32, c.sizes.q());
+      Tensor v(DType::f32, c.sizes.v()), bias(DType::f32, {c.sizes.keys});
+      for (std::int64_t s = 0; s < c.sizes.keys; ++s) {
+        bias.data<float>()[s] = static_cast<float>(level) + static_cast<float>(random.integer(0, 2000)) / 1024;
+        fill(v.view().slice(-2, s, s + 1), s < 2500 ? 1 : -1);
+      }
+      c.q = q, c.v = v, c.options.bias = bias;
+      const AttentionOutputs expected = reference_forward(c);
+      ASSERT_TRUE(in_parts(c, expected));
+      for_each_instruction_set([&] {
+        const AttentionOutputs o = c.make_outputs();
+        c.forward(o);
+        EXPECT_TRUE(near(o.out, expected.out, 1e-5));
+        EXPECT_TRUE(near_relative(o.lse, expected.lse, 1e-6));
+      });
+    }
+  }
+}
+
+// Keys that a part lacks wholly: by a mask, a length, a window, or scores of -infinity.
+TEST(CpuSdpaInParts, PartsWithoutAScore) {
+  struct Row {
+    const char* name;
+    std::int64_t first, last;  // the keys that are left
+  };
+  for (const Row& row : {Row{"the first", 0, 600}, Row{"the last", 4990, 5000}, Row{"the middle", 2000, 2600}, Row{"one key", 3000, 3001},
+                         Row{"none", 0, 0}}) {
+    for (const DType dtype : {DType::f32, DType::f64}) {
+      for (const char* by : {"mask", "key mask", "bias", "length", "window"}) {
+        SCOPED_TRACE(row.name);
+        SCOPED_TRACE(by);
+        Random random(6);
+        AttentionCase c = long_case(random, dtype, 5);
+        Tensor attend(DType::boolean, {5, 5000}), bias(dtype, {5000}), lengths(DType::i64, {1});
+        fill(bias, -kInfinity);
+        fill(attend.view().slice(1, row.first, row.last), 1);
+        fill(bias.view().slice(0, row.first, row.last), -500);  // below the reference of a row without keys, 0
+        lengths.data<std::int64_t>()[0] = row.last;
+        if (by == std::string("mask")) c.options.mask.attend = attend;
+        if (by == std::string("key mask")) c.options.mask.attend_keys = ConstTensorView(attend).select(0, 0);
+        if (by == std::string("bias")) c.options.bias = bias;
+        if (by == std::string("length")) c.options.mask.key_lengths = lengths;
+        if (by == std::string("window")) c.options.mask.window = {.left = row.last - row.first, .right = 0, .diagonal = Diagonal::offset(row.last)};
+        const AttentionOutputs expected = reference_forward(c);
+        const Tolerances tolerance(c);
+        for_each_instruction_set([&] {
+          const AttentionOutputs o = c.make_outputs();
+          c.forward(o);
+          EXPECT_TRUE(near(o.out, expected.out, tolerance.out));
+          EXPECT_TRUE(near(o.lse, expected.lse, tolerance.lse));
+        });
+        if (HasFailure()) return;
+      }
+    }
+  }
+}
+
+// A masked value is not used, NaN or not; a kept one is, in a part of which every score is -infinity as in any other.
+TEST(CpuSdpaInParts, NaNOfAValueReachesTheRowsThatKeepIt) {
+  for (const std::int64_t poisoned : {0, 1800, 4999}) {
+    SCOPED_TRACE(poisoned);
+    Random random(7);
+    AttentionCase c = long_case(random, DType::f32, 3);
+    const Tensor v = Tensor::copy_of(c.v);
+    const TensorView spoilt = c.keep(Tensor::copy_of(v));
+    fill(spoilt.slice(-2, poisoned, poisoned + 1), kNaN);
+    Tensor attend(DType::boolean, {3, 5000}), bias(DType::f32, {3, 5000});
+    fill(attend, 1);
+    fill(attend.view().slice(0, 0, 1).slice(1, poisoned, poisoned + 1), 0);
+    fill(bias.view().slice(0, 1, 2).slice(1, poisoned / 1000 * 1000, poisoned / 1000 * 1000 + 1000), -kInfinity);
+    c.options.mask.attend = attend, c.options.bias = bias;
+    for_each_instruction_set([&] {
+      const AttentionOutputs before = c.make_outputs(), after = c.make_outputs();
+      c.v = v;
+      c.forward(before);
+      c.v = spoilt;
+      c.forward(after);
+      EXPECT_TRUE(in_parts(c, after));
+      EXPECT_TRUE(same_bits(ConstTensorView(after.out).select(2, 0), ConstTensorView(before.out).select(2, 0)));
+      EXPECT_TRUE(same_bits(after.lse, before.lse));
+      for (const std::int64_t t : {1, 2}) {
+        for (const double x : to_doubles(ConstTensorView(after.out).select(2, t))) EXPECT_TRUE(std::isnan(x)) << t;
+      }
+    });
+  }
+}
+
+// Of nine sequences a thread computes all parts of a block, of one each part is a unit of its own.
+TEST(CpuSdpaInParts, BitsOfASequenceDoNotDependOnHowManyThereAre) {
+  Random random(8);
+  AttentionCase c = long_case(random, DType::f32, 3, 9), first = long_case(random, DType::f32, 3);
+  first.q = c.q.slice(0, 0, 1), first.k = c.k.slice(0, 0, 1), first.v = c.v.slice(0, 0, 1);
+  const AttentionOutputs all = c.make_outputs(), one = first.make_outputs();
+  c.forward(all);
+  first.forward(one);
+  EXPECT_TRUE(same_bits(one.out, all.out.slice(0, 0, 1)));
+  EXPECT_TRUE(same_bits(one.lse, all.lse.slice(0, 0, 1)));
+}
+
+TEST(CpuSdpaInParts, ExplainNamesThePartsWhereThereAreSome) {
+  const auto of = [](std::int64_t heads, std::int64_t queries, std::int64_t keys, const SdpaOptions& options = {}) {
+    const Tensor q(DType::f32, {1, heads, queries, 128}), k(DType::f32, {1, heads, keys, 128});
+    Tensor out(DType::f32, q.shape());
+    return explain({.q = q, .k = k, .v = k, .out = out}, options);
+  };
+  EXPECT_THAT(of(1, 1, 8192), HasSubstr("blocks of 1 queries, 1 of them, each in 8 parts of its keys\n"));
+  EXPECT_THAT(of(4, 1, 8192), HasSubstr("4 of them, each in 2 parts of its keys\n"));
+  EXPECT_THAT(of(8, 1, 8192), HasSubstr("8 of them\n"));
+  EXPECT_THAT(of(1, 1, 1000), HasSubstr("1 of them\n"));
+  EXPECT_THAT(of(1, 1, 8192, {.mask = {.window = {.left = 500}}}), HasSubstr("1 of them\n"));
+}
+
+}  // namespace
+}  // namespace polyhead::test
