@@ -4,9 +4,8 @@
 // first tile, and is raised to that of a later one that exceeds it by more than kSlack; then l and o are multiplied by exp(m_old - m_new)
 // (Milakov and Gimelshein 2018; Dao et al. 2022). Scores of any size are exact: nothing but differences to a score of the row that is at
 // most kSlack below its largest so far is exponentiated.
-#include "cpu/arena.h"
-#include "cpu/sdpa/dropout.h"
 #include "cpu/sdpa/finish_rows.h"
+#include "cpu/sdpa/forward_scratch.h"
 #include "cpu/sdpa/kernels.h"
 #include "cpu/sdpa/pack.h"
 #include "cpu/sdpa/softmax.h"
@@ -14,64 +13,9 @@
 namespace polyhead::cpu::POLYHEAD_ISA {
 namespace {
 
-// Rows that share their scores in the first-level cache: 6 x 512 float32 are 12 KiB of 32, beside a panel of keys. Narrow values take two
-// tiles of rows at once, which halves how often they are read.
-constexpr int kMostStripRows = 2 * kTileRows;
-template <class T>
-int strip_rows(const HeadGroup& group) {
-  return group.v_width <= kTileVectors / 2 * kLanes<T> ? kMostStripRows : kTileRows;
-}
-
 // A row's reference is raised where a score exceeds it by more than this, in units in which the exponential's factor lies in [1, 2): what
 // is stored as a probability stays below e^4, and once a row has seen a few keys it is hardly ever raised.
 constexpr int kSlack = 2;
-
-// Keys of a block. 512 of 64 + 64 float32 are 256 KiB: a quarter of a second-level cache of 1 MiB, beside the 384 KiB of 768 queries and
-// their sums.
-template <class T>
-std::int64_t key_block(const HeadGroup& group) {
-  const std::int64_t widest = larger(group.qk_width, group.v_width);
-  const std::int64_t most = widest * static_cast<std::int64_t>(sizeof(T)) <= 512 ? 2048 / static_cast<std::int64_t>(sizeof(T)) : 256;
-  return smaller(most, round_up(larger(group.keys, 1), 64));
-}
-
-// A row of scores is one line longer than the block: rows do not begin at the same offset of a page.
-template <class T>
-std::int64_t score_stride(std::int64_t keys) {
-  return keys + 64 / static_cast<std::int64_t>(sizeof(T));
-}
-
-template <class T>
-struct Scratch {
-  T *q, *k, *v, *lines, *scores, *o;
-  T *reference, *limit, *sums;  // of every row: what is subtracted from its scores, how large they may be, a vector of partial sums
-  Row* rows;
-  Span* spans;
-  std::uint8_t *bytes, *started;  // scratch of a row; whether a strip of o is written yet
-  std::int64_t v_padded, keys, stride;
-
-  static std::int64_t layout(const ForwardTask& task, void* memory, Scratch& s) {
-    constexpr std::int64_t kWidth = kLanes<T>;
-    s.v_padded = round_up(task.v_width, kWidth);
-    s.keys = key_block<T>(task);
-    s.stride = score_stride<T>(s.keys);
-    Arena arena(memory);
-    arena.take(s.q, task.rows * task.qk_width);
-    arena.take(s.k, s.keys * task.qk_width);
-    arena.take(s.v, s.keys * s.v_padded);
-    arena.take(s.lines, kWidth * task.qk_width);
-    arena.take(s.scores, strip_rows<T>(task) * s.stride);
-    arena.take(s.o, task.rows * s.v_padded);
-    arena.take(s.reference, round_up(task.rows, kWidth));
-    arena.take(s.limit, round_up(task.rows, kWidth));
-    arena.take(s.sums, task.rows * kWidth);
-    arena.take(s.rows, task.rows);
-    arena.take(s.spans, task.rows);
-    arena.take(s.bytes, s.keys + kPhiloxKeys);
-    arena.take(s.started, task.rows / kTileRows + 1);
-    return arena.used();
-  }
-};
 
 template <class T>
 class Forward {
@@ -85,6 +29,7 @@ class Forward {
     in_registers_ =
         task.softcap <= 0 && task.kinds == nullptr && (task.bias.data == nullptr || (task.dtype == kOwnStorage && task.bias.column == 1));
     for (int i = 0; i < task.mask_count; ++i) in_registers_ &= task.masks[i].column == 1;
+    plain_ = in_registers_ && task.bias.data == nullptr && task.mask_count == 0;
   }
 
   void run() {
@@ -165,12 +110,14 @@ class Forward {
   // The strip's rows within the key block; returns the keys that any of them has.
   Span load_lines(int rows) {
     Span keys{s_.keys, 0};
+    inner_ = {0, s_.keys};
     for (int i = 0; i < rows; ++i) {
       const Row& row = s_.rows[strip_ + i];
       const Span& span = s_.spans[strip_ + i];
       Line& line = lines_[i];
       line.own = {larger(span.first - first_, 0), smaller(span.last - first_, s_.keys)};
       if (!line.own.empty()) keys = {smaller(keys.first, line.own.first), larger(keys.last, line.own.last)};
+      inner_ = {larger(inner_.first, line.own.first), smaller(inner_.last, line.own.last)};
       factor_[i] = 1;
       if (!in_registers_) continue;
       if (task_.bias.data != nullptr) line.bias = row_of(task_.bias, static_cast<const T*>(task_.bias.data), row) + first_;
@@ -191,6 +138,7 @@ class Forward {
     for (; row + 2 <= rows; row += 2) soften_panels<2>(row, keys);
     for (; row < rows; ++row) soften_panels<1>(row, keys);
     for (int i = 0; i < rows && task_.dropout; ++i) drop(i);
+    fetch_queries(strip_ + strip_rows_);
     // Summed from zero per key block and added then: the error grows with the number of blocks, not of keys.
     std::uint8_t& started = s_.started[strip_ / strip_rows_];
     const Product<T> values{.depth = keys.last - keys.first, .a = s_.scores + keys.first, .a_stride = s_.stride,
@@ -201,12 +149,24 @@ class Forward {
     if (!finite_) add_spoilt_values(rows);
   }
 
+  // The next strip's, while this one's products run.
+  void fetch_queries(std::int64_t strip) const {
+    const T* q = q_ + strip * q_stride_;
+    for (int i = 0; i < strip_rows_; ++i, q += q_stride_) {
+      for (std::int64_t d = 0; d < task_.qk_width; d += 64 / static_cast<std::int64_t>(sizeof(T))) __builtin_prefetch(q + d);
+    }
+  }
+
   template <int Rows>
   void soften_panels(int row, Span keys) {
     for (std::int64_t panel = keys.first / kPanel * kPanel; panel < keys.last; panel += kPanel) {
       const std::int64_t begin = larger(panel, begin_), end = smaller(panel + kPanel, round_up(keys.last, kWidth));
-      with_count<kTileVectors>(static_cast<int>((end - begin) / kWidth),
-                               [&](auto count) { soften_tile<Rows, count()>(row, panel, begin); });
+      const int vectors = static_cast<int>((end - begin) / kWidth);
+      if (vectors == kTileVectors) {
+        soften_tile<Rows, kTileVectors>(row, panel, begin);
+      } else {
+        with_count<kTileVectors - 1>(vectors, [&](auto count) { soften_tile<Rows, count()>(row, panel, begin); });
+      }
     }
   }
 
@@ -220,47 +180,60 @@ class Forward {
                                                            .b = s_.k + panel * task_.qk_width + (begin - panel),
                                                            .b_stride = kPanel},
                                                           row, 0, x);
-    T* const scores = s_.scores + row * s_.stride + begin;
-    const std::int64_t stride = s_.stride, end = begin + Columns * kWidth;
-    const auto store = [=](int i, int j, Vector<T> value) { store_vector<T>(value, scores + i * stride + j); };
-    const auto load = [=](int i, int j, Vector<T>& value) { value = load_vector(scores + i * stride + j); };
-    const bool operands = task_.bias.data != nullptr || task_.mask_count > 0;
-    if (in_registers_ && (!operands || first_ + end <= task_.keys)) {
-      if (operands) {
+    const std::int64_t end = begin + Columns * kWidth;
+    if (!plain_ && in_registers_ && first_ + end <= task_.keys) {
 #pragma GCC unroll 16
-        for (int i = 0; i < Rows; ++i) finish_row<Columns>(lines_[row + i], begin, x[i]);
-      }
-    } else {
-      for_each_vector<Rows, Columns, T>(x, store);
-      for (int i = 0; i < Rows; ++i) finish_row_in_memory(row + i, begin, end);
-      for_each_vector<Rows, Columns, T>(x, load);
+      for (int i = 0; i < Rows; ++i) finish_row<Columns>(lines_[row + i], begin, x[i]);
+    } else if (!plain_) {
+      in_memory<Rows, Columns>(x, [&](T* tile) { finish_in_memory(row, Rows, begin, end, tile); });
     }
+    if (begin < inner_.first || end > inner_.last) {
+#pragma GCC unroll 16
+      for (int i = 0; i < Rows; ++i) keep_between<Columns>(lines_[row + i].own, begin, x[i]);
+    }
+    const std::int64_t first = strip_ + row;
     unsigned above = 0;
+    bool begun = false;
 #pragma GCC unroll 16
-    for (int i = 0; i < Rows; ++i) {
-      const Span& own = lines_[row + i].own;
-      if (begin < own.first || end > own.last) keep_between<Columns>(own, begin, x[i]);
-      Vector<T> most = x[i][0];
-#pragma GCC unroll 4
-      for (int j = 1; j < Columns; ++j) most = larger(x[i][j], most);
-      above |= lanes_above<T>(most, s_.limit[strip_ + row + i]);
-    }
+    for (int i = 0; i < Rows; ++i) above |= lanes_above<T>(largest_of_vectors(x[i]), s_.limit[first + i]);
     if (above != 0) [[unlikely]] {
-      for_each_vector<Rows, Columns, T>(x, store);
-      for (int i = 0; i < Rows; ++i) raise(row + i, begin, end);
-      for_each_vector<Rows, Columns, T>(x, load);
-    }
+      for (int i = 0; i < Rows; ++i) begun |= s_.limit[first + i] != -kInfinity<T>;
+      if (begun) {
+        in_memory<Rows, Columns>(x, [&](T* tile) { raise(row, Rows, begin, end, tile); });
+      } else {
 #pragma GCC unroll 16
-    for (int i = 0; i < Rows; ++i) {
-      const std::int64_t index = strip_ + row + i;
-      exp_of_difference<Columns>(x[i], s_.reference[index], unit_);
-      Vector<T> sum = load_vector(s_.sums + index * kWidth);
+        for (int i = 0; i < Rows; ++i) set_reference(first + i, largest_lane<T>(largest_of_vectors(x[i])));
+      }
+    }
+    T* scores = s_.scores + row * s_.stride + begin;
+#pragma GCC unroll 16
+    for (int i = 0; i < Rows; ++i, scores += s_.stride) {
+      exp_of_difference<Columns>(x[i], s_.reference[first + i], unit_);
+      Vector<T> sum = load_vector(s_.sums + (first + i) * kWidth);
 #pragma GCC unroll 4
       for (int j = 0; j < Columns; ++j) sum += x[i][j];
-      store_vector<T>(sum, s_.sums + index * kWidth);
+      store_vector<T>(sum, s_.sums + (first + i) * kWidth);
 #pragma GCC unroll 4
-      for (int j = 0; j < Columns; ++j) store(i, j * kWidth, x[i][j]);
+      for (int j = 0; j < Columns; ++j) store_vector<T>(x[i][j], scores + j * kWidth);
     }
+  }
+
+  // f(the tile as an array) for what few tiles need.
+  template <int Rows, int Columns, class F>
+  POLYHEAD_INLINE void in_memory(Vector<T> (&x)[Rows][Columns], const F& f) {
+    constexpr int kStride = Columns * kWidth;
+    alignas(64) T tile[Rows * kStride];
+    for_each_vector<Rows, Columns, T>(x, [&](int i, int j, Vector<T> value) { store_vector<T>(value, tile + i * kStride + j); });
+    f(tile);
+    for_each_vector<Rows, Columns, T>(x, [&](int i, int j, Vector<T>& value) { value = load_vector(tile + i * kStride + j); });
+  }
+
+  template <int Columns>
+  POLYHEAD_INLINE static Vector<T> largest_of_vectors(const Vector<T> (&x)[Columns]) {
+    Vector<T> most = x[0];
+#pragma GCC unroll 4
+    for (int j = 1; j < Columns; ++j) most = larger(x[j], most);
+    return most;
   }
 
   // Bias and masks of whole vectors of keys that exist.
@@ -287,25 +260,34 @@ class Forward {
     for (int j = 0; j < Columns; ++j, key += kWidth) x[j] = (key >= low) & (key < high) ? x[j] : broadcast(-kInfinity<T>);
   }
 
-  void finish_row_in_memory(int i, std::int64_t begin, std::int64_t end) {
-    const std::int64_t low = larger(lines_[i].own.first, begin), high = smaller(lines_[i].own.last, end);
-    if (low < high)
-      finish_scores<T>(task_, s_.rows[strip_ + i], scale_.factor, first_, low, high, s_.scores + i * s_.stride, nullptr, s_.bytes);
+  // Rows of a tile of the keys [begin, end).
+  __attribute__((noinline)) void finish_in_memory(int row, int rows, std::int64_t begin, std::int64_t end, T* tile) {
+    for (int i = row; i < row + rows; ++i, tile += end - begin) {
+      const std::int64_t low = larger(lines_[i].own.first, begin), high = smaller(lines_[i].own.last, end);
+      if (low < high)
+        finish_scores<T>(task_, s_.rows[strip_ + i], scale_.factor, first_ + begin, low - begin, high - begin, tile, nullptr, s_.bytes);
+    }
   }
 
-  // Raises the reference of a row with a score beyond its limit: what is summed with the old one is multiplied by exp(old - new).
-  __attribute__((noinline)) void raise(int i, std::int64_t begin, std::int64_t end) {
-    const std::int64_t index = strip_ + i;
-    T *x = s_.scores + i * s_.stride, *sums = s_.sums + index * kWidth;
-    const T largest = largest_of(x, begin, end);
+  POLYHEAD_INLINE void set_reference(std::int64_t index, T largest) {
     if (!(largest > s_.limit[index])) return;
-    const bool empty = s_.limit[index] == -kInfinity<T>;
-    const T factor = empty ? T{0} : exp_of_negative<T>(broadcast(s_.reference[index] - largest), unit_)[0];
     s_.reference[index] = largest;
     s_.limit[index] = largest + kSlack;
-    store_vector<T>(load_vector(sums) * factor, sums);
-    for (std::int64_t s = begin_; s < begin; s += kWidth) store_vector<T>(load_vector(x + s) * factor, x + s);
-    factor_[i] *= factor;
+  }
+
+  // Raises the reference of rows with a score beyond their limit: what is summed with the old one is multiplied by exp(old - new).
+  __attribute__((noinline)) void raise(int row, int rows, std::int64_t begin, std::int64_t end, const T* tile) {
+    for (int i = row; i < row + rows; ++i, tile += end - begin) {
+      const std::int64_t index = strip_ + i;
+      const T largest = largest_of(tile, 0, end - begin), before = s_.reference[index];
+      if (!(largest > s_.limit[index])) continue;
+      const T factor = s_.limit[index] == -kInfinity<T> ? T{0} : exp_of_negative<T>(broadcast(before - largest), unit_)[0];
+      set_reference(index, largest);
+      T *x = s_.scores + i * s_.stride, *sums = s_.sums + index * kWidth;
+      store_vector<T>(load_vector(sums) * factor, sums);
+      for (std::int64_t s = begin_; s < begin; s += kWidth) store_vector<T>(load_vector(x + s) * factor, x + s);
+      factor_[i] *= factor;
+    }
   }
 
   // NaN and infinities of v, to the rows that have these keys and to no other.
@@ -353,6 +335,7 @@ class Forward {
   const ExpFactor<T> unit_;
   const int strip_rows_;
   bool in_registers_ = true;  // bias and masks are applied there, where their vectors exist
+  bool plain_ = true;         // nothing is to be applied
   Scratch<T> s_;
   const T *q_ = nullptr, *v_ = nullptr;  // of the block of rows; of the block of keys
   std::int64_t q_stride_ = 0;
@@ -360,6 +343,7 @@ class Forward {
   bool finite_ = true;
   // Of the key block and strip at hand:
   std::int64_t first_ = 0, strip_ = 0, begin_ = 0;
+  Span inner_{0, 0};  // the keys that all its rows have
   Line lines_[kMostStripRows];
   T factor_[kMostStripRows];  // what the sums of earlier key blocks are to be multiplied with
 };

@@ -1,0 +1,68 @@
+// How large a forward task's strips and blocks are, and the memory that it works in. For kernel sources only.
+#pragma once
+
+#include "cpu/arena.h"
+#include "cpu/sdpa/dropout.h"
+#include "cpu/sdpa/rows.h"
+#include "cpu/tile.h"
+
+namespace polyhead::cpu::POLYHEAD_ISA {
+namespace {
+
+// Rows that share their scores in the first-level cache: 6 x 512 float32 are 12 KiB of 32, beside a panel of keys. Narrow values take two
+// tiles of rows at once, which halves how often they are read.
+constexpr int kMostStripRows = 2 * kTileRows;
+template <class T>
+int strip_rows(const HeadGroup& group) {
+  return group.v_width <= kTileVectors / 2 * kLanes<T> ? kMostStripRows : kTileRows;
+}
+
+// Keys of a block. 512 of 64 + 64 float32 are 256 KiB: a quarter of a second-level cache of 1 MiB, beside the 384 KiB of 768 queries and
+// their sums.
+template <class T>
+std::int64_t key_block(const HeadGroup& group) {
+  const std::int64_t widest = larger(group.qk_width, group.v_width);
+  const std::int64_t most = widest * static_cast<std::int64_t>(sizeof(T)) <= 512 ? 2048 / static_cast<std::int64_t>(sizeof(T)) : 256;
+  return smaller(most, round_up(larger(group.keys, 1), 64));
+}
+
+// A row of scores is one line longer than the block: rows do not begin at the same offset of a page.
+template <class T>
+std::int64_t score_stride(std::int64_t keys) {
+  return keys + 64 / static_cast<std::int64_t>(sizeof(T));
+}
+
+template <class T>
+struct Scratch {
+  T *q, *k, *v, *lines, *scores, *o;
+  T *reference, *limit, *sums;  // of every row: what is subtracted from its scores, how large they may be, a vector of partial sums
+  Row* rows;
+  Span* spans;
+  std::uint8_t *bytes, *started;  // scratch of a row; whether a strip of o is written yet
+  std::int64_t v_padded, keys, stride;
+
+  static std::int64_t layout(const ForwardTask& task, void* memory, Scratch& s) {
+    constexpr std::int64_t kWidth = kLanes<T>;
+    s.v_padded = round_up(task.v_width, kWidth);
+    s.keys = key_block<T>(task);
+    s.stride = score_stride<T>(s.keys);
+    Arena arena(memory);
+    arena.take(s.q, task.rows * task.qk_width);
+    arena.take(s.k, s.keys * task.qk_width);
+    arena.take(s.v, s.keys * s.v_padded);
+    arena.take(s.lines, kWidth * task.qk_width);
+    arena.take(s.scores, strip_rows<T>(task) * s.stride);
+    arena.take(s.o, task.rows * s.v_padded);
+    arena.take(s.reference, round_up(task.rows, kWidth));
+    arena.take(s.limit, round_up(task.rows, kWidth));
+    arena.take(s.sums, task.rows * kWidth);
+    arena.take(s.rows, task.rows);
+    arena.take(s.spans, task.rows);
+    arena.take(s.bytes, s.keys + kPhiloxKeys);
+    arena.take(s.started, task.rows / kTileRows + 1);
+    return arena.used();
+  }
+};
+
+}  // namespace
+}  // namespace polyhead::cpu::POLYHEAD_ISA
