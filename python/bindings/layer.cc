@@ -81,25 +81,31 @@ nb::object write_field(DType field) { return nb::cast(std::string(info(field).na
 template <class T>
 nb::object write_field(const T& field) { return nb::cast(field); }
 
-std::unique_ptr<Saved> forward(nb::handle self, nb::handle query, nb::handle key, nb::handle value, nb::handle out, nb::handle options_object) {
-  const Layer& layer = nb::cast<const Layer&>(self);
-  const LayerOptions& options = nb::cast<const LayerOptions&>(options_object);
-  auto saved = std::make_unique<Saved>();
-  saved->query = Array::required(query, "query");
-  saved->key = Array::input(key, "key");
-  saved->value = Array::input(value, "value");
-  saved->layer = nb::borrow(self);
-  saved->options = nb::borrow(options_object);
+// A pass that backward goes on from, or, without one, the output alone.
+void run(const Layer& layer, nb::handle query, nb::handle key, nb::handle value, nb::handle out, const LayerOptions& options, Saved& pass, bool save) {
+  pass.query = Array::required(query, "query");
+  pass.key = Array::input(key, "key");
+  pass.value = Array::input(value, "value");
   nn::AttentionOptions attention = options.attention;
-  if (options.num_threads) attention.executor = &saved->threads.emplace(*options.num_threads);
-  const nn::AttentionInput input{.query = saved->query.view(), .key = saved->key.view(), .value = saved->value.view()};
+  if (options.num_threads) attention.executor = &pass.threads.emplace(*options.num_threads);
+  const nn::AttentionInput input{.query = pass.query.view(), .key = pass.key.view(), .value = pass.value.view()};
   const Array out_array = Array::output(out, "out");
-  {
-    const ReleasedGil released;
-    layer.layer.forward(input, out_array.view(), attention, &saved->saved);
-    saved->maps_shape = layer.layer.maps_shape(input);
-  }
+  const ReleasedGil released;
+  layer.layer.forward(input, out_array.view(), attention, save ? &pass.saved : nullptr);
+  if (save) pass.maps_shape = layer.layer.maps_shape(input);
+}
+
+std::unique_ptr<Saved> forward(nb::handle self, nb::handle query, nb::handle key, nb::handle value, nb::handle out, nb::handle options) {
+  auto saved = std::make_unique<Saved>();
+  saved->layer = nb::borrow(self);
+  saved->options = nb::borrow(options);
+  run(nb::cast<const Layer&>(self), query, key, value, out, nb::cast<const LayerOptions&>(options), *saved, true);
   return saved;
+}
+
+void evaluate(const Layer& layer, nb::handle query, nb::handle key, nb::handle value, nb::handle out, const LayerOptions& options) {
+  Saved unsaved;
+  run(layer, query, key, value, out, options, unsaved, false);
 }
 
 nb::object empty_output(const Layer& layer, nb::handle query, nb::handle key, nb::handle value) {
@@ -203,9 +209,11 @@ void bind_layer(nb::module_& m) {
             o.num_threads = read_num_threads(num_threads);
             new (self) LayerOptions(std::move(o));
           },
-          nb::arg("attend").none(), nb::arg("block").none(), nb::arg("attend_keys").none(), nb::arg("block_keys").none(), nb::arg("causal").none(),
-          nb::arg("window").none(), nb::arg("key_lengths").none(), nb::arg("bias").none(), nb::arg("training").none(), nb::arg("seed").none(),
-          nb::arg("dropout_keep").none(), nb::arg("backend").none(), nb::arg("num_threads").none());
+          nb::arg("attend").none() = nb::none(), nb::arg("block").none() = nb::none(), nb::arg("attend_keys").none() = nb::none(),
+          nb::arg("block_keys").none() = nb::none(), nb::arg("causal").none() = nb::none(), nb::arg("window").none() = nb::none(),
+          nb::arg("key_lengths").none() = nb::none(), nb::arg("bias").none() = nb::none(),
+          nb::arg("training").none() = false, nb::arg("seed").none() = nb::none(), nb::arg("dropout_keep").none() = nb::none(),
+          nb::arg("backend").none() = nb::none(), nb::arg("num_threads").none() = nb::none());
 
   nb::class_<Saved> saved(m, "Saved");
   nb::class_<Layer> layer(m, "Layer");  // both before the functions whose types name them
@@ -219,7 +227,8 @@ void bind_layer(nb::module_& m) {
       .def_prop_ro("config", [](const Layer& self) -> ByName { return config_dict(self.layer.config); })
       .def_prop_ro("parameters", &parameters)
       .def("empty_output", &empty_output, nb::arg("query").none(), nb::arg("key").none(), nb::arg("value").none())
-      .def("forward", &forward, nb::arg("query").none(), nb::arg("key").none(), nb::arg("value").none(), nb::arg("out").none(), nb::arg("options"));
+      .def("forward", &forward, nb::arg("query").none(), nb::arg("key").none(), nb::arg("value").none(), nb::arg("out").none(), nb::arg("options"))
+      .def("evaluate", &evaluate, nb::arg("query").none(), nb::arg("key").none(), nb::arg("value").none(), nb::arg("out").none(), nb::arg("options"));
 }
 
 }  // namespace polyhead::python
