@@ -2,6 +2,8 @@
 
 #include "nn/check.h"
 #include "nn/initialise.h"
+#include "nn/packed_linear.h"
+#include "nn/parts.h"
 
 namespace polyhead::nn {
 namespace {
@@ -11,6 +13,38 @@ void require_meeting(const char* operation, const FeedForward& module) {
   require(module.hidden.out_width() == module.output.in_width() && module.hidden.weight.dtype() == module.output.weight.dtype(), operation,
           ": hidden is ", module.hidden.weight.dtype(), " ", module.hidden.weight.shape(), " and output ", module.output.weight.dtype(),
           " ", module.output.weight.shape(), "; hidden's out_width must be output's in_width, in one dtype");
+}
+
+// A few rows at a time where there are many.
+void evaluate(const FeedForward& module, ConstTensorView x, TensorView y, Executor* executor) {
+  const std::int64_t width = module.hidden.out_width(), rows = numel(x.shape().first(x.rank() - 1));
+  int dimension = -1;
+  Parts parts;
+  for (int axis = 0; axis < x.rank() - 1 && dimension < 0 && rows > 0; ++axis) {
+    if (x.extent(axis) > 1) dimension = axis;
+  }
+  if (dimension >= 0) {
+    const std::int64_t extent = x.extent(dimension), size = static_cast<std::int64_t>(info(x.dtype()).size);
+    parts = Parts(extent, rows / extent * width * size, executor);
+  }
+  const auto run = [&](const PackedLinear& hidden, const PackedLinear& output, std::int64_t part, Tensor& between, Executor* own) {
+    const ConstTensorView own_x = parts.of(x, dimension, part);
+    const Shape shape = with_width(own_x.shape(), width);
+    if (!between || between.shape() != shape) between = Tensor::uninitialised(x.dtype(), shape);
+    hidden.forward(own_x, between, own);
+    activate(module.activation, between, between, own);
+    output.forward(between, parts.of(y, dimension, part), own);
+  };
+  if (parts.count() == 1) {
+    Tensor between;
+    return run(PackedLinear(module.hidden), PackedLinear(module.output), 0, between, executor);
+  }
+  const PackedLinear hidden(module.hidden, executor), output(module.output, executor);
+  parallel_for(parts.count(), 1, executor, [&](std::int64_t first, std::int64_t last) {
+    LimitedThreads one(1);
+    Tensor between;
+    for (std::int64_t part = first; part < last; ++part) run(hidden, output, part, between, &one);
+  });
 }
 
 }  // namespace
@@ -47,14 +81,9 @@ void FeedForward::forward(ConstTensorView x, TensorView y, Saved* saved, Executo
   require_shape(kOperation, {"y", y}, with_width(x.shape(), output.out_width()));
   require_separate(kOperation, {"y", y}, {{"x", x}});
   require_parameters_separate(kOperation, {{"y", y}}, *this);
-  Tensor before = Tensor::uninitialised(dtype, with_width(x.shape(), hidden.out_width()));
+  if (saved == nullptr) return evaluate(*this, x, y, executor);
+  Tensor before = Tensor::uninitialised(dtype, with_width(x.shape(), hidden.out_width())), after = Tensor::uninitialised(dtype, before.shape());
   hidden.forward(x, before, executor);
-  if (saved == nullptr) {
-    activate(activation, before, before, executor);
-    output.forward(before, y, executor);
-    return;
-  }
-  Tensor after = Tensor::uninitialised(dtype, before.shape());
   activate(activation, before, after, executor);
   output.forward(after, y, executor);
   saved->hidden = std::move(before);

@@ -32,6 +32,25 @@ TEST(FeedForward, SavingChangesNoBit) {
   EXPECT_TRUE(same_bits(saved.hidden, hidden));
 }
 
+TEST(FeedForward, PartsHaveTheBitsOfTheWhole) {
+  const FeedForward module({.width = 8, .hidden_width = 500, .out_width = 7, .seed = 1});
+  for (const Shape& leading : {Shape{1000}, Shape{1, 1000}, Shape{30, 33}, Shape{3, 1, 400}}) {
+    Shape shape = leading;
+    shape.push_back(8);
+    const Tensor x = Random(2).tensor(DType::f32, shape);
+    shape[-1] = 7;
+    Tensor whole(DType::f32, shape), parts(DType::f32, shape);
+    FeedForward::Saved saved;
+    module.forward(x, whole, &saved);
+    LimitedThreads one(1), two(2);
+    for (Executor* executor : {&one, &two}) {
+      fill(parts, 7);
+      module.forward(x, parts, nullptr, executor);
+      EXPECT_TRUE(same_bits(parts, whole)) << to_string(leading);
+    }
+  }
+}
+
 TEST(FeedForward, ParametersAreNamedAndDiffer) {
   const FeedForward module({.width = 4, .hidden_width = 4, .seed = 5});
   std::vector<std::string> names;

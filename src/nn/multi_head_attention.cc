@@ -192,22 +192,21 @@ void MultiHeadAttention::forward(const AttentionInput& input, TensorView out, co
   whole = {};
   whole.input = input;
   whole.bias = options.bias;
-  const SequenceParts parts(config, shapes, aligned);
-  if (saved != nullptr || parts.count() == 1) {
+  const SequenceParts sequences(config, shapes, aligned);
+  if (saved != nullptr || sequences.parts().count() == 1) {
     return run(*this, maps_of(*this, [](const Linear& map) { return PackedLinear(map); }), input, shapes, out, aligned,
                saved != nullptr ? Purpose::backward : Purpose::output, whole);
   }
-  // A few sequences at a time, each thread its own: what lies between the maps then stays in the second-level cache.
   require_pairs(config, shapes, aligned);
   const Maps maps = maps_of(*this, [&](const Linear& map) { return PackedLinear(map, options.executor); });
-  parallel_for(parts.count(), 1, options.executor, [&](std::int64_t first, std::int64_t last) {
+  parallel_for(sequences.parts().count(), 1, options.executor, [&](std::int64_t first, std::int64_t last) {
     LimitedThreads one(1);
     MultiHeadAttentionSaved between;
     for (std::int64_t i = first; i < last; ++i) {
-      AttentionOptions own = parts.of(aligned, i);
+      AttentionOptions own = sequences.of(aligned, i);
       own.executor = &one;
-      const AttentionInput some = parts.of(input, i);
-      run(*this, maps, some, attention_shapes(kOperation, config, some), parts.of(out, i), own, Purpose::output, between);
+      const AttentionInput some = sequences.of(input, i);
+      run(*this, maps, some, attention_shapes(kOperation, config, some), sequences.of(out, i), own, Purpose::output, between);
     }
   });
 }

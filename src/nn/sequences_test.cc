@@ -40,7 +40,7 @@ Shape joined(Shape shape, std::initializer_list<std::int64_t> rest) {
   return shape;
 }
 
-class Parts : public testing::TestWithParam<Call> {
+class SequencesOf : public testing::TestWithParam<Call> {
  protected:
   // Both ways with these options; how many parts there were.
   std::int64_t compare(const MultiHeadAttentionConfig& config, const AttentionOptions& options, std::uint64_t seed) {
@@ -65,7 +65,7 @@ class Parts : public testing::TestWithParam<Call> {
     }
     AttentionOptions own = options;
     own.executor = &one;
-    return SequenceParts(layer.config, attention_shapes("test", layer.config, input), own).count();
+    return SequenceParts(layer.config, attention_shapes("test", layer.config, input), own).parts().count();
   }
   MultiHeadAttentionConfig config(Gate gate) const { return {.query_width = 64, .heads = 4, .gate = gate, .axis = GetParam().axis, .seed = 1}; }
   std::int64_t queries() const { return GetParam().query[GetParam().axis < 0 ? GetParam().axis + GetParam().query.size() : GetParam().axis]; }
@@ -73,13 +73,13 @@ class Parts : public testing::TestWithParam<Call> {
   Shape lead() const { return sequences_of(GetParam()); }
 };
 
-INSTANTIATE_TEST_SUITE_P(Calls, Parts, testing::ValuesIn(kCalls));
+INSTANTIATE_TEST_SUITE_P(Calls, SequencesOf, testing::ValuesIn(kCalls));
 
-TEST_P(Parts, HaveTheBitsOfTheWhole) {
+TEST_P(SequencesOf, HaveTheBitsOfTheWhole) {
   for (const Gate gate : {Gate::none, Gate::sigmoid}) EXPECT_GT(compare(config(gate), {}, 1), 1);
 }
 
-TEST_P(Parts, TakeTheirOwnMaskAndBias) {
+TEST_P(SequencesOf, TakeTheirOwnMaskAndBias) {
   Random random(2);
   const Tensor pairs = random.tensor(DType::boolean, joined(lead(), {4, queries(), keys()})), shared = random.tensor(DType::boolean, {queries(), keys()});
   const Tensor of_keys = random.tensor(DType::boolean, joined(lead(), {keys()})), last = random.tensor(DType::boolean, {lead()[-1], keys()});
@@ -95,7 +95,7 @@ TEST_P(Parts, TakeTheirOwnMaskAndBias) {
   for (const AttentionOptions& options : all) EXPECT_GT(compare(config(Gate::sigmoid), options, 3), 1);
 }
 
-TEST_P(Parts, ErrorsComeBeforeAnythingIsWritten) {
+TEST_P(SequencesOf, ErrorsComeBeforeAnythingIsWritten) {
   Random random(4);
   const MultiHeadAttention layer(config(Gate::none));
   const Tensor query = random.tensor(DType::f32, GetParam().query);
@@ -109,12 +109,12 @@ TEST_P(Parts, ErrorsComeBeforeAnythingIsWritten) {
   EXPECT_TRUE(same_bits(out, before));
 }
 
-TEST(Parts, DropoutAndFewQueriesAreNotCut) {
+TEST(Sequences, DropoutAndFewQueriesAreNotCut) {
   const MultiHeadAttentionConfig config = completed({.query_width = 64, .heads = 4, .dropout = 0.5});
   const Tensor many(DType::f32, {60, 40, 64}), few(DType::f32, {600, 4, 64});
   const auto count = [&](const Tensor& query, Mode mode) {
     LimitedThreads one(1);
-    return SequenceParts(config, attention_shapes("test", config, {.query = query}), {.mode = mode, .executor = &one}).count();
+    return SequenceParts(config, attention_shapes("test", config, {.query = query}), {.mode = mode, .executor = &one}).parts().count();
   };
   EXPECT_GT(count(many, Mode::evaluation), 1);
   EXPECT_EQ(count(many, Mode::training), 1);
