@@ -253,7 +253,7 @@ void MultiHeadAttention::backward(const MultiHeadAttentionSaved& s, ConstTensorV
   }
   Tensor d_gate, d_attended;
   if (config.gate == Gate::sigmoid) {
-    d_gate = Tensor::uninitialised(config.dtype, s.gate.shape());
+    d_gate = std::move(gated);  // in its memory
     sigmoid_backward(s.gate, s.attended, d_merged, d_gate, executor);
     multiply(d_merged, s.gate, d_merged, executor);
     if (s.attended.shape() == d_merged.shape()) {
