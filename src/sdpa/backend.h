@@ -20,6 +20,8 @@ struct Backend {
   void (*backward)(const BackwardProblem& problem);
   // The maps of the given queries of head (b, n).
   void (*map_rows)(const MapsProblem& problem, std::int64_t b, std::int64_t n, std::span<const std::int64_t> queries, const RowConsumer& row);
+  // out (b, n, i, :) = the map of queries[i], where arithmetic on the dtypes of out and problem is the same; nullptr: map_rows has to do.
+  void (*write_maps)(const MapsProblem& problem, std::int64_t b, std::int64_t n, std::span<const std::int64_t> queries, TensorView out);
   // What explain() adds about a forward pass, "name: value" lines; nullptr: nothing.
   std::string (*facts)(const ForwardProblem& problem);
 };

@@ -15,6 +15,15 @@
 namespace polyhead {
 namespace {
 
+// out (b, n, row, :) = values
+void write_row(TensorView out, std::int64_t b, std::int64_t n, std::int64_t row, std::span<const double> values) {
+  dispatch_floating(out.dtype(), [&](auto type) {
+    using T = typename decltype(type)::type;
+    const auto slice = head_slice<T>(out, b, n);
+    for (std::size_t s = 0; s < values.size(); ++s) slice(row, static_cast<std::int64_t>(s)) = store<T>(values[s]);
+  });
+}
+
 // Streams rows to a consumer: what is held is a few rows, never a [T,S] map.
 class RowStream {
  public:
@@ -29,20 +38,28 @@ class RowStream {
   // Calls row(b, n, i, values [S]) for queries[i] of every head. Rows of one head come in order and on one thread.
   template <class F>
   void for_each_row(std::span<const std::int64_t> queries, const F& row) const {
-    if (queries.empty()) return;  // then there may be 2^62 heads
-    parallel_for(problem.batch * problem.heads, 1, problem.executor, [&](std::int64_t first, std::int64_t last) {
-      for (std::int64_t head = first; head < last; ++head) {
-        const std::int64_t b = head / problem.heads, n = head % problem.heads;
-        backend_.map_rows(problem, b, n, queries, [&](std::int64_t i, std::span<const double> values) { row(b, n, i, values); });
-      }
+    for_each_head(queries, [&](std::int64_t b, std::int64_t n) {
+      backend_.map_rows(problem, b, n, queries, [&](std::int64_t i, std::span<const double> values) { row(b, n, i, values); });
     });
   }
-
   template <class F>
   void for_each_row(const F& row) const {
+    for_each_row(all_queries(), row);
+  }
+
+  std::vector<std::int64_t> all_queries() const {
     std::vector<std::int64_t> queries(static_cast<std::size_t>(problem.queries));
     std::iota(queries.begin(), queries.end(), std::int64_t{0});
-    for_each_row(queries, row);
+    return queries;
+  }
+
+  // out (b, n, i, :) = the map of queries[i] of every head.
+  void write_rows(std::span<const std::int64_t> queries, TensorView out) const {
+    const bool direct = backend_.write_maps != nullptr && (out.dtype() == DType::f64) == (problem.dtype == DType::f64);
+    for_each_head(queries, [&](std::int64_t b, std::int64_t n) {
+      if (direct) return backend_.write_maps(problem, b, n, queries, out);
+      backend_.map_rows(problem, b, n, queries, [&](std::int64_t i, std::span<const double> values) { write_row(out, b, n, i, values); });
+    });
   }
 
   // The output [*,N, rest...] must have the heads of the problem.
@@ -68,26 +85,25 @@ class RowStream {
   const MapsProblem problem;
 
  private:
+  template <class F>
+  void for_each_head(std::span<const std::int64_t> queries, const F& of_head) const {
+    if (queries.empty()) return;  // then there may be 2^62 heads
+    parallel_for(problem.batch * problem.heads, 1, problem.executor, [&](std::int64_t first, std::int64_t last) {
+      for (std::int64_t head = first; head < last; ++head) of_head(head / problem.heads, head % problem.heads);
+    });
+  }
+
   const Backend& backend_;
   const char* op_;
   std::vector<Operand> inputs_;
 };
-
-// out (b, n, row, :) = values
-void write_row(TensorView out, std::int64_t b, std::int64_t n, std::int64_t row, std::span<const double> values) {
-  dispatch_floating(out.dtype(), [&](auto type) {
-    using T = typename decltype(type)::type;
-    const auto slice = head_slice<T>(out, b, n);
-    for (std::size_t s = 0; s < values.size(); ++s) slice(row, static_cast<std::int64_t>(s)) = store<T>(values[s]);
-  });
-}
 
 }  // namespace
 
 void attention_map(const MapsInput& input, TensorView out, const SdpaOptions& options, MapValue value) {
   const RowStream stream("attention_map", input, options, value);
   stream.check_output(out, {stream.problem.queries, stream.problem.keys}, "[*,N,T,S]");
-  stream.for_each_row([&](std::int64_t b, std::int64_t n, std::int64_t t, std::span<const double> row) { write_row(out, b, n, t, row); });
+  stream.write_rows(stream.all_queries(), out);
 }
 
 void attention_rows(const MapsInput& input, std::span<const std::int64_t> queries, TensorView out, const SdpaOptions& options, MapValue value) {
@@ -96,7 +112,7 @@ void attention_rows(const MapsInput& input, std::span<const std::int64_t> querie
     require(0 <= t && t < stream.problem.queries, "attention_rows: query ", t, "; queries lie in [0,", stream.problem.queries, ")");
   }
   stream.check_output(out, {static_cast<std::int64_t>(queries.size()), stream.problem.keys}, "[*,N,R,S]");
-  stream.for_each_row(queries, [&](std::int64_t b, std::int64_t n, std::int64_t i, std::span<const double> row) { write_row(out, b, n, i, row); });
+  stream.write_rows(queries, out);
 }
 
 void attention_top_keys(const MapsInput& input, TensorView probability, TensorView key, const SdpaOptions& options) {

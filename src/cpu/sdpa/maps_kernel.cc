@@ -28,7 +28,7 @@ struct MapsScratch {
     arena.take(s.k, keys * task.qk_width);
     arena.take(s.lines, kLanes<T> * task.qk_width);
     arena.take(s.scores, kStripRows * s.stride);
-    arena.take(s.row, keys);
+    arena.take(s.row, task.take != nullptr ? keys : 0);
     arena.take(s.bytes, keys + kPhiloxKeys);
     return arena.used();
   }
@@ -46,11 +46,8 @@ class Maps {
     for (std::int64_t strip = 0; strip < task_.count; strip += kStripRows) {
       const int rows = static_cast<int>(smaller(kStripRows, task_.count - strip));
       Span keys = load_rows(strip, rows);
-      multiply_rows(rows, keys);
-      for (int i = 0; i < rows; ++i) {
-        task_.probability ? soften_row(i) : finish_row(i);
-        task_.take(task_.taker, strip + i, s_.row);
-      }
+      multiply_rows(strip, rows, keys);
+      for (int i = 0; i < rows; ++i) give_row(i, strip + i, task_.probability ? soften_row(i) : finish_row(i));
     }
   }
 
@@ -72,7 +69,7 @@ class Maps {
     return keys;
   }
 
-  void multiply_rows(int rows, Span keys) {
+  void multiply_rows(std::int64_t strip, int rows, Span keys) {
     for (std::int64_t panel = keys.first / kPanel * kPanel; panel < keys.last; panel += kPanel) {
       const std::int64_t end = smaller(panel + kPanel, round_up(keys.last, kWidth));
       multiply<false, From::second_cache, T>({.depth = task_.qk_width,
@@ -83,37 +80,65 @@ class Maps {
                                               .c = s_.scores + panel,
                                               .c_stride = s_.stride},
                                              rows, static_cast<int>((end - panel) / kWidth));
+      if (task_.take == nullptr && task_.out.column == 1) fetch_output(strip, rows, panel, smaller(panel + kPanel, task_.keys));
     }
   }
 
-  void finish_row(int i) {
-    const Span& own = spans_[i];
-    T* x = s_.scores + i * s_.stride;
-    for (std::int64_t s = 0; s < task_.keys; ++s) s_.row[s] = -kInfinity<double>;
-    if (own.empty()) return;
-    const T left = finish_scores<T>(task_, rows_[i], scale_.factor, 0, own.first, own.last, x, nullptr, s_.bytes);
-    for (std::int64_t s = own.first; s < own.last; ++s) s_.row[s] = static_cast<double>(x[s] * left);
+  // The memory that these keys of the strip go to: asked for here, it comes while the next panel is multiplied.
+  void fetch_output(std::int64_t strip, int rows, std::int64_t first, std::int64_t last) const {
+    with_storage<T>(task_.out_dtype, task_.out.data, [&](auto* data) {
+      for (int i = 0; i < rows; ++i) {
+        const auto* row = data + (strip + i) * task_.out.row;
+        for (std::int64_t s = first; s < last; s += static_cast<std::int64_t>(64 / sizeof(*row))) __builtin_prefetch(row + s, 1);
+      }
+    });
   }
 
-  void soften_row(int i) {
+  T* scores_of(int i) const { return s_.scores + i * s_.stride; }
+
+  // Scores but for a factor, which is returned.
+  double finish_row(int i) {
     const Span& own = spans_[i];
-    T* x = s_.scores + i * s_.stride;
-    clear(s_.row, 0, task_.keys);
-    if (own.empty()) return;
-    const T left = finish_scores<T>(task_, rows_[i], scale_.factor, 0, own.first, own.last, x, nullptr, s_.bytes);
-    const std::int64_t begin = own.first / kWidth * kWidth, end = round_up(own.last, kWidth);
+    if (own.empty()) return 1;
+    return static_cast<double>(finish_scores<T>(task_, rows_[i], scale_.factor, 0, own.first, own.last, scores_of(i), nullptr, s_.bytes));
+  }
+
+  // Probabilities but for a factor, which is returned. A row of zeros has no keys from here on.
+  double soften_row(int i) {
+    Span& own = spans_[i];
+    T* x = scores_of(i);
+    const T left = static_cast<T>(finish_row(i));
+    const std::int64_t begin = own.first / kWidth * kWidth, end = own.empty() ? begin : round_up(own.last, kWidth);
     const T largest = largest_of(x, begin, end);
     // A row without a finite score: exp(-infinity - 0) = 0, and a NaN stays one.
     const T sum = exponentiate(x, begin, end, largest == -kInfinity<T> ? T{0} : largest, scale_.exp(left));
-    if (sum == 0) return;
-    const double factor = 1 / static_cast<double>(sum);
-    for (std::int64_t s = own.first; s < own.last; ++s) s_.row[s] = static_cast<double>(x[s]) * factor;
-    if (!(sum * T{0} == 0)) {  // a NaN is the business of the kept keys
-      for (std::int64_t s = own.first; s < own.last; ++s) s_.row[s] = masks_keep(task_, rows_[i], s) ? s_.row[s] : 0;
+    if (sum == 0) {
+      own = {0, 0};
+      return 1;
     }
-    if (!task_.dropout) return;
+    const bool spoilt = !(sum * T{0} == 0);
+    if (spoilt) {  // a NaN is the business of the kept keys
+      for (std::int64_t s = own.first; s < own.last; ++s) x[s] = masks_keep(task_, rows_[i], s) ? sum : 0;
+    }
+    const double factor = spoilt ? 1 : 1 / static_cast<double>(sum);
+    if (!task_.dropout) return factor;
     const std::uint8_t* keep = keep_bytes(task_, rows_[i], 0, own.first, own.last, s_.bytes);
-    for (std::int64_t s = own.first; s < own.last; ++s) s_.row[s] *= keep[s] != 0 ? task_.dropout_scale : 0;
+    for (std::int64_t s = own.first; s < own.last; ++s) x[s] *= keep[s] != 0 ? T{1} : T{0};
+    return factor * task_.dropout_scale;
+  }
+
+  // All keys of the row times factor, to where they are wanted: once there, nothing reads them again.
+  void give_row(int i, std::int64_t index, double factor) {
+    T* x = scores_of(i);
+    const Span own = spans_[i].empty() ? Span{0, 0} : spans_[i];
+    const T nothing = task_.probability ? T{0} : -kInfinity<T>;
+    for (std::int64_t s = 0; s < own.first; ++s) x[s] = nothing;
+    for (std::int64_t s = own.last; s < task_.keys; ++s) x[s] = nothing;
+    if (task_.take == nullptr) {
+      return narrow_row<T>(task_.out_dtype, x, task_.keys, static_cast<T>(factor), task_.out.data, index * task_.out.row, task_.out.column);
+    }
+    for (std::int64_t s = 0; s < task_.keys; ++s) s_.row[s] = static_cast<double>(x[s]) * factor;
+    task_.take(task_.taker, index, s_.row);
   }
 
   const MapsTask& task_;

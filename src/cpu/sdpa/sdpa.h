@@ -14,6 +14,7 @@ std::string declines(const Problem& problem);
 void sdpa_forward(const ForwardProblem& problem);
 void sdpa_backward(const BackwardProblem& problem);
 void map_rows(const MapsProblem& problem, std::int64_t b, std::int64_t n, std::span<const std::int64_t> queries, const RowConsumer& row);
+void write_maps(const MapsProblem& problem, std::int64_t b, std::int64_t n, std::span<const std::int64_t> queries, TensorView out);
 
 // What explain() adds: "name: value" lines.
 std::string facts_of_forward(const ForwardProblem& problem);

@@ -73,7 +73,7 @@ struct BackwardTask : HeadGroup {
   bool store_d_q = true;     // from the sums; else that is left to who adds the parts of the other keys
 };
 
-// Rows of maps of one head of a group, each as soon as it is there.
+// Rows of maps of one head of a group, each as soon as it is there: to `take`, or where there is none into `out`.
 struct MapsTask : HeadGroup {
   std::int64_t head = 0;               // counted from the group's first
   const std::int64_t* chosen = nullptr;  // the queries
@@ -81,6 +81,8 @@ struct MapsTask : HeadGroup {
   bool probability = true;             // else scores, -infinity where masked
   void (*take)(void* taker, std::int64_t i, const double* values) = nullptr;  // of the i-th chosen query, one per key
   void* taker = nullptr;
+  MutablePlane out;                    // row i is the i-th chosen query's
+  DType out_dtype = DType::f32;        // whose arithmetic is the group's
 };
 
 }  // namespace polyhead::cpu
