@@ -247,6 +247,8 @@ MUTANTS = [
     Mutant("kernel: slope of the cap dropped", "src/cpu/sdpa/backward_kernel.cc", "y[i] * s_.slope[i]", "y[i]", "the cap's derivative is 1 - tanh^2", KERNEL),
     Mutant("kernel: d_q of the last part only", "src/cpu/sdpa/backward.cc", "sum += from[part * part_size + d];", "sum = from[part * part_size + d];",
            "parts of d_q are added", KERNEL),
+    Mutant("kernel: NaN of a masked key in d_score", "src/cpu/sdpa/backward_kernel.cc", "p[j] == T{0} ? Vector<T>{} : p[j] * (load_vector(at) - delta)", "p[j] * (load_vector(at) - delta)",
+           "d_p of a key that the row does not have is not used where rows span several blocks", KERNEL),
     Mutant("kernel: skipped blocks of d_bias left as they were", "src/cpu/sdpa/backward_kernel.cc", "if (task_.write_d_bias) clear_bias_rows(first, count, block, rows);", "",
            "pairs of a block in which no row has a key have a gradient of zero", KERNEL),
     Mutant("kernel: d_bias beside a row's keys left as it was", "src/cpu/sdpa/backward_kernel.cc", "task_.write_d_bias ? Span{0, count} : whole", "whole",

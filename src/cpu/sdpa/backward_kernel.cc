@@ -290,33 +290,52 @@ class Backward {
     // the gradients of few keys are then as good as their arithmetic.
     const Span& all = s_.spans[index];
     const bool whole_row = finite && all.first >= first && all.last - first <= s_.keys && task_.last_key - task_.first_key == task_.keys;
-    Vector<T> sums{}, products{};
-    for_each_group<T>(begin, end, [&]<int kCount>(std::int64_t i) {
-      Vector<T> p[kCount];
+    const T factor = task_.d_bias.data == nullptr ? scale_.factor : T{1};
+    const auto probabilities = [=, &natural = scale_.natural]<int kCount>(std::int64_t i, Vector<T>(&p)[kCount]) {
 #pragma GCC unroll 4
       for (int j = 0; j < kCount; ++j) p[j] = (load_vector(x + i + j * kWidth) - shift) * left - lse;
-      exp_of_difference<kCount>(p, T{0}, scale_.natural);
+      exp_of_difference<kCount>(p, T{0}, natural);
 #pragma GCC unroll 4
       for (int j = 0; j < kCount; ++j) {
         p[j] *= inverse;
         store_vector<T>(p[j], x + i + j * kWidth);
-        sums += p[j];
-        products += p[j] == T{0} ? Vector<T>{} : p[j] * load_vector(y + i + j * kWidth);  // d_p of a masked key may be NaN
       }
-    });
-    if (!finite) {  // a NaN is the business of the kept keys
-      for (std::int64_t i = own.first; i < own.last; ++i) x[i] = masks_keep(task_, row, first + i) ? x[i] : T{0};
-    }
-    T sum = 1, delta = s_.delta[index];
-    if (whole_row) {
-      const T of_row = sum_of_lanes<T>(sums);
-      delta = of_row * T{0} == 0 ? sum_of_lanes<T>(products) / of_row : of_row;
-      if (of_row * T{0} == 0) sum = of_row;  // else NaN stays with the keys that have it
-    }
-    const T factor = task_.d_bias.data == nullptr ? scale_.factor : T{1};
-    const T rest = differentiate_softmax(begin, end, sum, delta, factor, x, y);
-    if (whole_row && rest * T{0} == 0) {  // what the sum of d_score is off zero is the rounding of delta
-      for (std::int64_t i = begin; i < end; i += kWidth) store_vector<T>(load_vector(y + i) - load_vector(x + i) * rest, y + i);
+    };
+    if (finite && !whole_row) {
+      const T delta = s_.delta[index];
+      for_each_group<T>(begin, end, [&]<int kCount>(std::int64_t i) {
+        Vector<T> p[kCount];
+        probabilities(i, p);
+#pragma GCC unroll 4
+        for (int j = 0; j < kCount; ++j) {
+          T* const at = y + i + j * kWidth;
+          store_vector<T>(p[j] == T{0} ? Vector<T>{} : p[j] * (load_vector(at) - delta) * factor, at);
+        }
+      });
+    } else {
+      Vector<T> sums{}, products{};
+      for_each_group<T>(begin, end, [&]<int kCount>(std::int64_t i) {
+        Vector<T> p[kCount];
+        probabilities(i, p);
+#pragma GCC unroll 4
+        for (int j = 0; j < kCount; ++j) {
+          sums += p[j];
+          products += p[j] == T{0} ? Vector<T>{} : p[j] * load_vector(y + i + j * kWidth);  // d_p of a masked key may be NaN
+        }
+      });
+      if (!finite) {  // a NaN is the business of the kept keys
+        for (std::int64_t i = own.first; i < own.last; ++i) x[i] = masks_keep(task_, row, first + i) ? x[i] : T{0};
+      }
+      T sum = 1, delta = s_.delta[index];
+      if (whole_row) {
+        const T of_row = sum_of_lanes<T>(sums);
+        delta = of_row * T{0} == 0 ? sum_of_lanes<T>(products) / of_row : of_row;
+        if (of_row * T{0} == 0) sum = of_row;  // else NaN stays with the keys that have it
+      }
+      const T rest = differentiate_softmax(begin, end, sum, delta, factor, x, y);
+      if (whole_row && rest * T{0} == 0) {  // what the sum of d_score is off zero is the rounding of delta
+        for (std::int64_t i = begin; i < end; i += kWidth) store_vector<T>(load_vector(y + i) - load_vector(x + i) * rest, y + i);
+      }
     }
     if (keep != nullptr) drop(x);
     if (uniform) clear(y, own.first, own.last);
