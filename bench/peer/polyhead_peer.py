@@ -32,11 +32,12 @@ def _attention(case: Case, a: dict[str, np.ndarray]) -> Work:
         bias, d_bias = (relative_view(table, case.T) for table in (a["bias_table"], np.empty_like(a["bias_table"])))
     options = {"attend": a.get("attend"), "bias": bias, "causal": "top_left" if case.causal else None, "dropout": case.dropout, "seed": 1}
     out = np.empty(case.output_shape, case.dtype)
+    weights = np.empty((*case.output_shape[:-1], k.shape[-2]), case.dtype) if case.maps else None
 
     def forward() -> object:
         if case.maps:
             _, lse = polyhead.sdpa(q, k, v, out=out, return_lse=True, **options)
-            return out, polyhead.maps(q, k, lse, **options)
+            return out, polyhead.maps(q, k, lse, out=weights, **options)
         return (polyhead.sdpa(q, k, v, out=out, **options),)
 
     def both() -> object:

@@ -48,6 +48,23 @@ POLYHEAD_INLINE V larger(V a, V b) {
   return a > b ? a : b;
 }
 
+// To an address that is a multiple of the vector's size, past the caches: the line is not read first. Others see it after finish_streams().
+template <class T>
+POLYHEAD_INLINE void stream_vector(Vector<T> x, T* to) {
+#if defined(__AVX512F__)
+  _mm512_stream_si512(reinterpret_cast<__m512i*>(to), (__m512i)x);
+#elif defined(__AVX__)
+  _mm256_stream_si256(reinterpret_cast<__m256i*>(to), (__m256i)x);
+#else
+  store_vector<T>(x, to);
+#endif
+}
+POLYHEAD_INLINE void finish_streams() {
+#ifdef __AVX__
+  _mm_sfence();
+#endif
+}
+
 // x / divisor by its reciprocal and one step of Newton: as exact as a division, which takes 16 cycles a vector.
 template <class T>
 POLYHEAD_INLINE Vector<T> divide(Vector<T> x, T divisor, [[maybe_unused]] T reciprocal) {

@@ -102,7 +102,7 @@ void sdpa_backward(const BackwardProblem& p) {
         const std::int64_t n = kv * group;
         task.out = plane_of(p.out, b, n), task.lse = plane_of(p.lse, b, n), task.d_out = plane_of(p.d_out, b, n);
         task.d_q = plane_of(p.d_q, b, n), task.d_k = plane_of(p.d_k, b, kv), task.d_v = plane_of(p.d_v, b, kv);
-        if (bias) task.d_bias = bias->plane(b, n);
+        if (bias) task.d_bias = bias->plane(b, n), task.write_d_bias = bias->written(), task.stream_d_bias = bias->streamed();
         task.first_key = part * cut.keys_per_part, task.last_key = std::min(p.keys, task.first_key + cut.keys_per_part);
         task.store_d_q = cut.parts == 1;
         if (parts) task.d_q_sums = static_cast<char*>(parts->get()) + ((b * p.kv_heads + kv) * cut.parts + part) * sums_bytes;

@@ -4,7 +4,8 @@
 //
 // Per block of keys, and within it per block of queries: p and d_x of the block are computed strip by strip and kept; d_q takes its part
 // strip by strip, d_k and d_v from the whole block, reading p and d_x along their columns, so that nothing is transposed.
-#include "cpu/arena.h"
+#include "cpu/sdpa/backward_scratch.h"
+#include "cpu/sdpa/bias_rows.h"
 #include "cpu/sdpa/dropout.h"
 #include "cpu/sdpa/kernels.h"
 #include "cpu/sdpa/pack.h"
@@ -13,51 +14,8 @@
 namespace polyhead::cpu::POLYHEAD_ISA {
 namespace {
 
-constexpr int kStripRows = 2 * kTileRows;
-// p and d_x of 96 x 256 float32 are 104 KiB each; k and v of the block in both orders and their gradients are 384 KiB for 64 columns.
-constexpr int kBlockRows = 8 * kStripRows;
-template <class T>
-constexpr std::int64_t kBlockKeys = 1024 / static_cast<std::int64_t>(sizeof(T));
-
 // exp(score - lse) with a float32 lse is off by |lse| 2^-24. Beyond this bound a row finds its own largest score and sum again.
 constexpr int kLargestExactLse = 64;
-
-template <class T>
-struct BackwardScratch {
-  T *k_panels, *v_panels, *k, *d_k, *d_v, *lines, *p, *d_x, *q, *q_finite, *d_out, *d_out_finite, *slope;
-  T *shift, *lse, *inverse, *delta;  // of every row: p = inverse exp(factor (x - shift) - lse)
-  Row* rows;
-  Span* spans;
-  std::uint8_t* bytes;
-  std::int64_t qk_padded, v_padded, keys, stride, row_count;
-
-  static std::int64_t layout(const BackwardTask& task, void* memory, BackwardScratch& s) {
-    constexpr std::int64_t kWidth = kLanes<T>;
-    s.qk_padded = round_up(task.qk_width, kWidth), s.v_padded = round_up(task.v_width, kWidth);
-    s.keys = smaller(kBlockKeys<T>, round_up(larger(task.keys, 1), 64));
-    s.stride = s.keys + 64 / static_cast<std::int64_t>(sizeof(T));
-    s.row_count = task.heads * task.queries;
-    Arena arena(memory);
-    arena.take(s.k_panels, s.keys * task.qk_width);
-    arena.take(s.v_panels, s.keys * task.v_width);
-    arena.take(s.k, s.keys * s.qk_padded);
-    arena.take(s.d_k, s.keys * s.qk_padded);
-    arena.take(s.d_v, s.keys * s.v_padded);
-    arena.take(s.lines, larger(kWidth, 2) * larger(task.qk_width, task.v_width));
-    arena.take(s.p, kBlockRows * s.stride);
-    arena.take(s.d_x, kBlockRows * s.stride);
-    arena.take(s.q, kBlockRows * s.qk_padded);
-    arena.take(s.q_finite, kBlockRows * s.qk_padded);
-    arena.take(s.d_out, kBlockRows * s.v_padded);
-    arena.take(s.d_out_finite, kBlockRows * s.v_padded);
-    arena.take(s.slope, s.stride);
-    for (T** array : {&s.shift, &s.lse, &s.inverse, &s.delta}) arena.take(*array, s.row_count);
-    arena.take(s.rows, s.row_count);
-    arena.take(s.spans, s.row_count);
-    arena.take(s.bytes, s.keys + kPhiloxKeys);
-    return arena.used();
-  }
-};
 
 template <class T>
 class Backward {
@@ -84,6 +42,7 @@ class Backward {
         store(task_.d_v, 0, first + s, s_.d_v + s * s_.v_padded, task_.v_width);
       }
     }
+    if (task_.stream_d_bias) finish_streams();
     if (d_q_ == nullptr) return;
     for (std::int64_t i = 0; i < s_.row_count * d_q_stride_; ++i) d_q_[i] *= scale_.power;
     if (!task_.store_d_q) return;
@@ -236,7 +195,10 @@ class Backward {
 
   void multiply_block(std::int64_t first, std::int64_t count, std::int64_t block, int rows) {
     const Span whole = part_of_rows(block, block + rows, first, count);
-    if (whole.empty()) return;
+    if (whole.empty()) {
+      if (task_.write_d_bias) clear_bias_rows(first, count, block, rows);
+      return;
+    }
     load_queries(block, rows);
     Span strips[kBlockRows / kStripRows];
     for (int strip = 0; strip < rows; strip += kStripRows) {
@@ -249,7 +211,7 @@ class Backward {
       }
       for (int i = 0; i < height; ++i) {
         const std::int64_t index = block + strip + i;
-        differentiate_row(index, first, whole, part(index, first, count), p + i * s_.stride, d_x + i * s_.stride);
+        differentiate_row(index, first, count, whole, part(index, first, count), p + i * s_.stride, d_x + i * s_.stride);
       }
       if (keys.empty() || d_q_ == nullptr) continue;
       multiply<false, From::second_cache, T>({.depth = keys.last - keys.first,
@@ -278,6 +240,12 @@ class Backward {
     if (!k_finite_ || !q_finite_ || !d_out_finite_) add_spoilt_values(first, count, block, rows);
   }
 
+  // Of a block in which no row has a key.
+  void clear_bias_rows(std::int64_t first, std::int64_t count, std::int64_t block, int rows) {
+    clear(s_.d_x, 0, count);
+    for (int i = 0; i < rows; ++i) write_bias_row(task_, s_.rows[block + i], first, count, s_.d_x);
+  }
+
   // sums[key ...] += sum_i a[i,key ...] b[i] over rows [begin, end)
   void multiply_columns(const T* a, int begin, int end, std::int64_t key, int height, const T* b, std::int64_t padded, T* sums) const {
     const Product<T> product{.depth = end - begin, .a = a + begin * s_.stride + key, .a_stride = s_.stride, .b = b + begin * padded,
@@ -285,35 +253,72 @@ class Backward {
     multiply<true, From::second_cache>(product, height, static_cast<int>(padded / kWidth));
   }
 
-  // x: products to drop(p); y: <d_out, v> to d_x without the scale's power of two. Zero in the rest of `whole`.
-  void differentiate_row(std::int64_t index, std::int64_t first, Span whole, Span own, T* x, T* y) {
-    if (own.empty()) own = {whole.last, whole.last};
+  // x: products to drop(p); y: <d_out, v> to d_x without the scale's power of two. Zero in the rest of `whole`. d_score goes to d_bias.
+  void differentiate_row(std::int64_t index, std::int64_t first, std::int64_t count, Span whole, Span own, T* x, T* y) {
     const Row& row = s_.rows[index];
-    if (!own.empty()) {
-      const T left = finish_scores<T>(task_, row, scale_.factor, first, own.first, own.last, x, s_.slope, s_.bytes);
-      const T shift = s_.shift[index], lse = s_.lse[index], inverse = s_.inverse[index];
-      const bool uniform = kind_of(task_, row) == RowKind::Uniform, finite = lse * T{0} == 0;
-      const std::int64_t begin = own.first / kWidth * kWidth, end = round_up(own.last, kWidth);
-      const std::uint8_t* keep = task_.dropout ? keep_bytes(task_, row, first, own.first, own.last, s_.bytes) : nullptr;
-      const auto drop = [&](T* values) {
-        const T kept = static_cast<T>(task_.dropout_scale);
-        for (std::int64_t i = own.first; i < own.last; ++i) values[i] = keep[i] != 0 ? values[i] * kept : T{0};
-      };
-      if (keep != nullptr) drop(y);
-      // A row whose keys are all in one block takes sum p and sum p d_p for exp(lse) and <d_out, out>, which carry roundings of their own:
-      // the gradients of few keys are then as good as their arithmetic.
-      const Span& all = s_.spans[index];
-      const bool whole_row = finite && all.first >= first && all.last - first <= s_.keys && task_.last_key - task_.first_key == task_.keys;
+    own.empty() ? void(own = {whole.last, whole.last}) : differentiate_keys(index, first, own, x, y);
+    const Span all = task_.write_d_bias ? Span{0, count} : whole;
+    clear(x, whole.first, own.first), clear(x, own.last, whole.last);
+    clear(y, all.first, own.first), clear(y, own.last, all.last);
+    if (task_.write_d_bias) {
+      write_bias_row(task_, row, first, count, y);
+    } else if (task_.d_bias.data != nullptr && kind_of(task_, row) != RowKind::Uniform) {
+      add_bias_row(task_, row, first, own, y);
+    }
+    if (task_.d_bias.data != nullptr && scale_.factor != 1) {
+      for (std::int64_t i = own.first; i < own.last; ++i) y[i] *= scale_.factor;
+    }
+    if (task_.softcap > 0) {
+      for (std::int64_t i = own.first; i < own.last; ++i) y[i] = y[i] == T{0} ? T{0} : y[i] * s_.slope[i];
+    }
+  }
+
+  // Of the keys that the row has. With d_bias y is d_score: the scale is left out.
+  void differentiate_keys(std::int64_t index, std::int64_t first, Span own, T* x, T* y) {
+    const Row& row = s_.rows[index];
+    const T left = finish_scores<T>(task_, row, scale_.factor, first, own.first, own.last, x, s_.slope, s_.bytes);
+    const T shift = s_.shift[index], lse = s_.lse[index], inverse = s_.inverse[index];
+    const bool uniform = kind_of(task_, row) == RowKind::Uniform, finite = lse * T{0} == 0;
+    const std::int64_t begin = own.first / kWidth * kWidth, end = round_up(own.last, kWidth);
+    const std::uint8_t* keep = task_.dropout ? keep_bytes(task_, row, first, own.first, own.last, s_.bytes) : nullptr;
+    const auto drop = [&](T* values) {
+      const T kept = static_cast<T>(task_.dropout_scale);
+      for (std::int64_t i = own.first; i < own.last; ++i) values[i] = keep[i] != 0 ? values[i] * kept : T{0};
+    };
+    if (keep != nullptr) drop(y);
+    // A row whose keys are all in one block takes sum p and sum p d_p for exp(lse) and <d_out, out>, which carry roundings of their own:
+    // the gradients of few keys are then as good as their arithmetic.
+    const Span& all = s_.spans[index];
+    const bool whole_row = finite && all.first >= first && all.last - first <= s_.keys && task_.last_key - task_.first_key == task_.keys;
+    const T factor = task_.d_bias.data == nullptr ? scale_.factor : T{1};
+    const auto probabilities = [=, &natural = scale_.natural]<int kCount>(std::int64_t i, Vector<T>(&p)[kCount]) {
+#pragma GCC unroll 4
+      for (int j = 0; j < kCount; ++j) p[j] = (load_vector(x + i + j * kWidth) - shift) * left - lse;
+      exp_of_difference<kCount>(p, T{0}, natural);
+#pragma GCC unroll 4
+      for (int j = 0; j < kCount; ++j) {
+        p[j] *= inverse;
+        store_vector<T>(p[j], x + i + j * kWidth);
+      }
+    };
+    if (finite && !whole_row) {
+      const T delta = s_.delta[index];
+      for_each_group<T>(begin, end, [&]<int kCount>(std::int64_t i) {
+        Vector<T> p[kCount];
+        probabilities(i, p);
+#pragma GCC unroll 4
+        for (int j = 0; j < kCount; ++j) {
+          T* const at = y + i + j * kWidth;
+          store_vector<T>(p[j] == T{0} ? Vector<T>{} : p[j] * (load_vector(at) - delta) * factor, at);
+        }
+      });
+    } else {
       Vector<T> sums{}, products{};
       for_each_group<T>(begin, end, [&]<int kCount>(std::int64_t i) {
         Vector<T> p[kCount];
-#pragma GCC unroll 4
-        for (int j = 0; j < kCount; ++j) p[j] = (load_vector(x + i + j * kWidth) - shift) * left - lse;
-        exp_of_difference<kCount>(p, T{0}, scale_.natural);
+        probabilities(i, p);
 #pragma GCC unroll 4
         for (int j = 0; j < kCount; ++j) {
-          p[j] *= inverse;
-          store_vector<T>(p[j], x + i + j * kWidth);
           sums += p[j];
           products += p[j] == T{0} ? Vector<T>{} : p[j] * load_vector(y + i + j * kWidth);  // d_p of a masked key may be NaN
         }
@@ -327,27 +332,13 @@ class Backward {
         delta = of_row * T{0} == 0 ? sum_of_lanes<T>(products) / of_row : of_row;
         if (of_row * T{0} == 0) sum = of_row;  // else NaN stays with the keys that have it
       }
-      const T factor = task_.d_bias.data == nullptr ? scale_.factor : T{1};
       const T rest = differentiate_softmax(begin, end, sum, delta, factor, x, y);
       if (whole_row && rest * T{0} == 0) {  // what the sum of d_score is off zero is the rounding of delta
         for (std::int64_t i = begin; i < end; i += kWidth) store_vector<T>(load_vector(y + i) - load_vector(x + i) * rest, y + i);
       }
-      if (keep != nullptr) drop(x);
-      if (uniform) clear(y, own.first, own.last);
-      if (task_.d_bias.data != nullptr && !uniform) {
-        const MutablePlane& to = task_.d_bias;
-        add_to_row(y, own.first, own.last, to.column,
-                   static_cast<T*>(to.data) + row.head * to.head + row.query * to.row + first * to.column);
-        if (scale_.factor != 1) {
-          for (std::int64_t i = own.first; i < own.last; ++i) y[i] *= scale_.factor;
-        }
-      }
-      if (task_.softcap > 0) {
-        for (std::int64_t i = own.first; i < own.last; ++i) y[i] = y[i] == T{0} ? T{0} : y[i] * s_.slope[i];
-      }
     }
-    clear(x, whole.first, own.first), clear(y, whole.first, own.first);
-    clear(x, own.last, whole.last), clear(y, own.last, whole.last);
+    if (keep != nullptr) drop(x);
+    if (uniform) clear(y, own.first, own.last);
   }
 
   // NaN and infinities of k, q and d_out, to the pairs that have them and to no other.

@@ -5,11 +5,13 @@
 
 namespace polyhead::cpu {
 
-BiasGradient::BiasGradient(const BackwardProblem& problem)
-    : sums_(problem.d_bias_given, accumulation_dtype(problem.dtype)), pairs_(sums_.view().expand(problem.d_bias.shape())) {
+BiasGradient::BiasGradient(const BackwardProblem& problem) : pairs_(problem.d_bias) {
+  const bool slides = overlaps_itself(problem.d_bias_given);
+  if (!slides && problem.d_bias.numel() == problem.d_bias_given.numel()) return;  // also where neither has an element
+  sums_.emplace(problem.d_bias_given, accumulation_dtype(problem.dtype));
+  pairs_ = sums_->view().expand(problem.d_bias.shape());
   // Along an axis with a stride elements are apart, unless the view slides over its memory; then only a stride beyond all that the inner
   // axes reach is known to keep them apart.
-  const bool slides = overlaps_itself(problem.d_bias_given);
   const Shape& shape = pairs_.shape();
   std::int64_t reach = 1;
   const auto shared = [&](int axis) {

@@ -1,5 +1,8 @@
-// The memory in which d_bias is summed, and which parts of the problem add into the same elements of it.
+// Where d_bias goes: straight into the caller's tensor where each pair has an element of its own, else into sums; and which parts of the problem
+// add into the same elements of them.
 #pragma once
+
+#include <optional>
 
 #include "core/shared_sums.h"
 #include "cpu/sdpa/task.h"
@@ -16,12 +19,21 @@ class BiasGradient {
   bool shared_by_heads() const { return by_heads_; }
   bool shared_by_keys() const { return by_keys_; }
 
+  // Every element is written once, by the one task that has its pair; nothing is zeroed first and nothing added.
+  bool written() const { return !sums_; }
+  // It is written and too large to be found in a cache by who reads it next.
+  bool streamed() const { return written() && pairs_.numel() * static_cast<std::int64_t>(info(pairs_.dtype()).size) >= kLeastStreamed; }
+
   MutablePlane plane(std::int64_t b, std::int64_t first_head) const;
-  void store() const { sums_.store(); }  // as the caller's type
+  void store() const {  // as the caller's type
+    if (sums_) sums_->store();
+  }
 
  private:
-  SharedSums sums_;
-  TensorView pairs_;  // [*,N,T,S] of them
+  static constexpr std::int64_t kLeastStreamed = 32 << 20;
+
+  std::optional<SharedSums> sums_;
+  TensorView pairs_;  // [*,N,T,S] of them, or of the caller's tensor
   bool by_sequences_ = false, by_heads_ = false, by_keys_ = false;
 };
 

@@ -123,6 +123,20 @@ TEST_F(Memory, BackwardIsLinear) {
   }
 }
 
+// Written as bfloat16 where it lies, with no float32 sums beside it.
+TEST_F(Memory, GradientOfABiasOfEveryPairTakesNone) {
+  Random random(1);
+  const auto operand = [&] { return random.tensor(DType::bf16, {1, 1, 1024, 32}); };
+  const Tensor q = operand(), k = operand(), v = operand(), d_out = operand(), bias = random.tensor(DType::bf16, {1024, 1024});
+  Tensor out = operand(), lse(DType::f32, {1, 1, 1024}), d_bias(DType::bf16, bias.shape());
+  const SdpaOptions options{.bias = bias};
+  sdpa_forward({.q = q, .k = k, .v = v, .out = out, .lse = lse}, options);
+  const auto taken = [&](TensorView gradient) {
+    return peak_of([&] { sdpa_backward({.q = q, .k = k, .v = v, .out = out, .lse = lse, .d_out = d_out, .d_bias = gradient}, options); });
+  };
+  EXPECT_EQ(taken(d_bias), taken({}));
+}
+
 TEST_F(Memory, HeadsTakeTurnsInOneThreadsScratch) {
   Attention one(512, 1), many(512, 16);
   const auto both = [](Attention& attention) {

@@ -70,7 +70,11 @@ POLYHEAD_INLINE const std::uint8_t* row_bytes(const Plane& plane, const Row& row
 template <class T, class Storage>
 POLYHEAD_INLINE void add_row(const Storage* from, std::int64_t stride, std::int64_t low, std::int64_t high, T factor, T* x) {
   if (stride == 1) {
-    for (std::int64_t i = low; i < high; ++i) x[i] = x[i] * factor + widen(from[i]);
+    std::int64_t i = low;
+    if constexpr (std::is_same_v<T, Storage>) {
+      for (; i + kLanes<T> <= high; i += kLanes<T>) store_vector<T>(load_vector(x + i) * factor + load_vector(from + i), x + i);
+    }
+    for (; i < high; ++i) x[i] = x[i] * factor + widen(from[i]);
   } else if (stride == -1) {  // a relative-position table
     for (std::int64_t i = low; i < high; ++i) x[i] = x[i] * factor + widen(from[-i]);
   } else {
@@ -129,7 +133,9 @@ T finish_scores(const HeadGroup& group, const Row& row, T factor, std::int64_t f
   for (int i = 0; i < group.mask_count && kind == RowKind::Normal; ++i) {
     const MaskPlane& mask = group.masks[i];
     const std::uint8_t* kept = row_bytes(mask, row, first, low, high, bytes);
-    for (std::int64_t s = low; s < high; ++s) x[s] = (kept[s] != 0) == mask.attend ? x[s] : -kInfinity<T>;
+    std::int64_t s = low;
+    for (; s + kWidth <= high; s += kWidth) store_vector<T>(where_bytes<T>(kept + s, mask.attend, load_vector(x + s), -kInfinity<T>), x + s);
+    for (; s < high; ++s) x[s] = (kept[s] != 0) == mask.attend ? x[s] : -kInfinity<T>;
   }
   for (std::int64_t i = low_vector; i < low; ++i) x[i] = -kInfinity<T>;
   for (std::int64_t i = high; i < high_vector; ++i) x[i] = -kInfinity<T>;

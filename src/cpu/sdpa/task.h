@@ -67,7 +67,9 @@ constexpr std::int64_t backward_sums_stride(std::int64_t qk_width) { return (qk_
 struct BackwardTask : HeadGroup {
   Plane out, lse, d_out;
   MutablePlane d_q, d_k, d_v;
-  MutablePlane d_bias;       // in the type of arithmetic; added to
+  MutablePlane d_bias;       // in the type of arithmetic, added to; or, where pairs do not share elements, in the storage type, written
+  bool write_d_bias = false;
+  bool stream_d_bias = false;  // written past the caches
   std::int64_t first_key = 0, last_key = 0;
   void* d_q_sums = nullptr;  // [rows of the group, backward_sums_stride()] in the type of arithmetic; written; absent: d_q is not wanted
   bool store_d_q = true;     // from the sums; else that is left to who adds the parts of the other keys

@@ -1,0 +1,56 @@
+// The blocks of the backward pass and the arrays that it keeps of them. For kernel sources only.
+#pragma once
+
+#include "cpu/arena.h"
+#include "cpu/sdpa/dropout.h"
+#include "cpu/sdpa/rows.h"
+#include "cpu/tile.h"
+
+namespace polyhead::cpu::POLYHEAD_ISA {
+namespace {
+
+constexpr int kStripRows = 2 * kTileRows;
+// p and d_x of 96 x 256 float32 are 104 KiB each; k and v of the block in both orders and their gradients are 384 KiB for 64 columns.
+constexpr int kBlockRows = 8 * kStripRows;
+template <class T>
+constexpr std::int64_t kBlockKeys = 1024 / static_cast<std::int64_t>(sizeof(T));
+
+template <class T>
+struct BackwardScratch {
+  T *k_panels, *v_panels, *k, *d_k, *d_v, *lines, *p, *d_x, *q, *q_finite, *d_out, *d_out_finite, *slope;
+  T *shift, *lse, *inverse, *delta;  // of every row: p = inverse exp(factor (x - shift) - lse)
+  Row* rows;
+  Span* spans;
+  std::uint8_t* bytes;
+  std::int64_t qk_padded, v_padded, keys, stride, row_count;
+
+  static std::int64_t layout(const BackwardTask& task, void* memory, BackwardScratch& s) {
+    constexpr std::int64_t kWidth = kLanes<T>;
+    s.qk_padded = round_up(task.qk_width, kWidth), s.v_padded = round_up(task.v_width, kWidth);
+    s.keys = smaller(kBlockKeys<T>, round_up(larger(task.keys, 1), 64));
+    s.stride = s.keys + 64 / static_cast<std::int64_t>(sizeof(T));
+    s.row_count = task.heads * task.queries;
+    Arena arena(memory);
+    arena.take(s.k_panels, s.keys * task.qk_width);
+    arena.take(s.v_panels, s.keys * task.v_width);
+    arena.take(s.k, s.keys * s.qk_padded);
+    arena.take(s.d_k, s.keys * s.qk_padded);
+    arena.take(s.d_v, s.keys * s.v_padded);
+    arena.take(s.lines, larger(kWidth, 2) * larger(task.qk_width, task.v_width));
+    arena.take(s.p, kBlockRows * s.stride);
+    arena.take(s.d_x, kBlockRows * s.stride);
+    arena.take(s.q, kBlockRows * s.qk_padded);
+    arena.take(s.q_finite, kBlockRows * s.qk_padded);
+    arena.take(s.d_out, kBlockRows * s.v_padded);
+    arena.take(s.d_out_finite, kBlockRows * s.v_padded);
+    arena.take(s.slope, s.stride);
+    for (T** array : {&s.shift, &s.lse, &s.inverse, &s.delta}) arena.take(*array, s.row_count);
+    arena.take(s.rows, s.row_count);
+    arena.take(s.spans, s.row_count);
+    arena.take(s.bytes, s.keys + kPhiloxKeys);
+    return arena.used();
+  }
+};
+
+}  // namespace
+}  // namespace polyhead::cpu::POLYHEAD_ISA

@@ -1,0 +1,124 @@
+// d_bias of which every pair has an element of its own: it is written and not summed, so that what no task writes would stay as it was.
+#include <gtest/gtest.h>
+
+#include "support/kernel_case.h"
+
+namespace polyhead::test {
+namespace {
+
+constexpr double kNaN = std::numeric_limits<double>::quiet_NaN();
+
+// Two blocks of 96 rows, and two of 256 keys (three of 128 in float64), the last ones not whole.
+AttentionCase case_of(DType dtype, Random& random) {
+  AttentionCase c;
+  c.dtype = dtype;
+  c.sizes = {.lead = {2}, .kv_heads = 1, .group = 1, .queries = 110, .keys = 290, .qk_width = 5, .v_width = 3};
+  c.draw_inputs(random);
+  c.options.bias = c.keep(random.strided(dtype, c.sizes.pairs()));
+  return c;
+}
+
+struct Rule {
+  const char* name;
+  void (*apply)(AttentionCase& c, Random& random);
+};
+
+const Rule kRules[] = {
+    {"none", [](AttentionCase&, Random&) {}},
+    {"causal, most blocks empty", [](AttentionCase& c, Random&) { c.options.mask.causal = Causal::top_left(); }},
+    {"causal, first rows empty", [](AttentionCase& c, Random&) { c.options.mask.causal = Causal::offset(-70); }},
+    {"no row has a key", [](AttentionCase& c, Random&) { c.options.mask.causal = Causal::offset(-1000); }},
+    {"window", [](AttentionCase& c, Random&) { c.options.mask.window = {.left = 20, .right = 1}; }},
+    {"lengths", [](AttentionCase& c, Random&) { c.options.mask.key_lengths = c.keep(Tensor::of<std::int64_t>({2}, {0, 200})); }},
+    {"lengths of queries",
+     [](AttentionCase& c, Random& random) { c.options.mask.key_lengths = c.keep(random.strided(DType::i64, {2, 110}, 0, 290)); }},
+    {"uniform empty rows",
+     [](AttentionCase& c, Random&) {
+       c.options.mask.causal = Causal::offset(-70);
+       c.options.empty_rows = EmptyRows::Uniform;
+     }},
+    {"dense, rows without keys, NaN in a key that no row has, cap and dropout",
+     [](AttentionCase& c, Random& random) {
+       const TensorView attend = c.keep(random.tensor(DType::boolean, {110, 290}));
+       fill(attend.slice(0, 7, 30), 0);
+       fill(attend.slice(1, 280, 281), 0);
+       c.options.mask.attend = attend;
+       const TensorView k = c.keep(Tensor::copy_of(c.k)), v = c.keep(Tensor::copy_of(c.v));
+       fill(k.slice(-2, 280, 281), kNaN);
+       fill(v.slice(-2, 280, 281), kNaN);
+       c.k = k, c.v = v;
+       c.options.softcap = 2;
+       c.options.dropout = {.p = 0.25, .seed = 4};
+     }},
+};
+
+TEST(CpuBiasGradient, OfEveryPairIsWrittenWhateverTheMemoryHeld) {
+  const int threads = num_threads();
+  for (const Rule& rule : kRules) {
+    for (const DType dtype : {DType::f32, DType::f64, DType::bf16, DType::f16}) {
+      SCOPED_TRACE(rule.name);
+      SCOPED_TRACE(std::string(info(dtype).name));
+      Random random(8);
+      AttentionCase c = case_of(dtype, random);
+      rule.apply(c, random);
+      const AttentionOutputs expected = reference_forward(c);
+      c.options.backend = &find_backend("reference");
+      c.backward(expected);
+      c.options.backend = &find_backend("cpu");
+      const Tolerances t(c);
+      const double tolerance = t.relative * largest_magnitude(expected.d_bias) + (std::isfinite(t.d_bias) ? t.d_bias : 1e-2);
+      for_each_instruction_set([&] {
+        std::vector<AttentionOutputs> runs;
+        for (const bool strided : {false, true}) {
+          for (const int count : {1, 2}) {
+            set_num_threads(count);
+            runs.push_back(c.make_outputs(strided ? &random : nullptr));
+            const AttentionOutputs& o = runs.back();
+            copy(expected.out, o.out), copy(expected.lse, o.lse);
+            fill(o.d_bias, kNaN);
+            c.backward(o);
+            EXPECT_TRUE(near(o.d_bias, expected.d_bias, tolerance)) << count;
+            EXPECT_TRUE(same_bits(o.d_bias, runs[0].d_bias)) << count;
+          }
+        }
+        for (const StridedTensor& tensor : c.strided()) EXPECT_TRUE(tensor.padding_is_intact());
+      });
+      set_num_threads(threads);
+      if (HasFailure()) return;
+    }
+  }
+}
+
+// 36 MiB go past the caches; each sequence's 4 MiB alone do not. Rows of odd length begin anywhere in a vector.
+TEST(CpuBiasGradient, PastTheCachesHasTheSameBits) {
+  for (const DType dtype : {DType::f32, DType::f64}) {
+    Random random(9);
+    AttentionCase all;
+    all.dtype = dtype;
+    all.sizes = {.lead = {9}, .kv_heads = 1, .group = 1, .queries = dtype == DType::f64 ? 500 : 1000, .keys = 1049, .qk_width = 2, .v_width = 2};
+    all.draw_inputs(random);
+    all.options.bias = all.keep(random.tensor(dtype, all.sizes.pairs()));
+    all.options.mask.causal = Causal::top_left();
+    for_each_instruction_set([&] {
+      const AttentionOutputs whole = all.make_outputs();
+      fill(whole.d_bias, kNaN);
+      all.run(whole);
+      for (std::int64_t b = 0; b < 9; ++b) {
+        AttentionCase one;
+        one.dtype = dtype;
+        one.sizes = all.sizes;
+        one.sizes.lead = {1};
+        const auto part = [&](ConstTensorView view) { return view.slice(0, b, b + 1); };
+        one.q = part(all.q), one.k = part(all.k), one.v = part(all.v), one.d_out = part(all.d_out);
+        one.options.bias = part(all.options.bias);
+        one.options.mask.causal = Causal::top_left();
+        const AttentionOutputs alone = one.make_outputs();
+        one.run(alone);
+        for (std::size_t i = 0; i < 6; ++i) EXPECT_TRUE(same_bits(part(whole.list()[i].second), alone.list()[i].second)) << whole.list()[i].first;
+      }
+    });
+  }
+}
+
+}  // namespace
+}  // namespace polyhead::test

@@ -1,0 +1,38 @@
+// A row of d_score to its place in d_bias. For kernel sources only.
+#pragma once
+
+#include "cpu/sdpa/rows.h"
+
+namespace polyhead::cpu::POLYHEAD_ISA {
+namespace {
+
+POLYHEAD_INLINE std::int64_t bias_offset(const BackwardTask& task, const Row& row, std::int64_t first) {
+  return row.head * task.d_bias.head + row.query * task.d_bias.row + first * task.d_bias.column;
+}
+
+template <class T>
+POLYHEAD_INLINE void stream_row(const T* from, std::int64_t count, T* to) {
+  constexpr int kWidth = kLanes<T>;
+  std::int64_t i = 0;
+  for (; i < count && reinterpret_cast<std::uintptr_t>(to + i) % sizeof(Vector<T>) != 0; ++i) to[i] = from[i];
+  for (; i + kWidth <= count; i += kWidth) stream_vector<T>(load_vector(from + i), to + i);
+  for (; i < count; ++i) to[i] = from[i];
+}
+
+// The row's keys first + [0, count) of a d_bias that is written: masked ones too, as zeros.
+template <class T>
+POLYHEAD_INLINE void write_bias_row(const BackwardTask& task, const Row& row, std::int64_t first, std::int64_t count, const T* d_score) {
+  const std::int64_t offset = bias_offset(task, row, first);
+  if (task.stream_d_bias && task.d_bias.column == 1 && task.dtype == (sizeof(T) == 8 ? DType::f64 : DType::f32)) {
+    return stream_row(d_score, count, static_cast<T*>(task.d_bias.data) + offset);
+  }
+  narrow_row<T>(task.dtype, d_score, count, T{1}, task.d_bias.data, offset, task.d_bias.column);
+}
+
+template <class T>
+POLYHEAD_INLINE void add_bias_row(const BackwardTask& task, const Row& row, std::int64_t first, Span keys, const T* d_score) {
+  add_to_row(d_score, keys.first, keys.last, task.d_bias.column, static_cast<T*>(task.d_bias.data) + bias_offset(task, row, first));
+}
+
+}  // namespace
+}  // namespace polyhead::cpu::POLYHEAD_ISA
