@@ -21,12 +21,16 @@ struct LayerOptions {
   std::optional<int> num_threads;
 };
 
-// A forward pass and everything it points into.
-struct Saved {
-  nn::MultiHeadAttentionSaved saved;
+// What a pass reads, and who computes it.
+struct Pass {
   Array query, key, value;
-  nb::object layer, options;
   std::optional<LimitedThreads> threads;
+};
+
+// A forward pass and everything it points into.
+struct Saved : Pass {
+  nn::MultiHeadAttentionSaved saved;
+  nb::object layer, options;
   Shape maps_shape;
 };
 
@@ -81,31 +85,31 @@ nb::object write_field(DType field) { return nb::cast(std::string(info(field).na
 template <class T>
 nb::object write_field(const T& field) { return nb::cast(field); }
 
-// A pass that backward goes on from, or, without one, the output alone.
-void run(const Layer& layer, nb::handle query, nb::handle key, nb::handle value, nb::handle out, const LayerOptions& options, Saved& pass, bool save) {
+void run(const Layer& layer, nb::handle query, nb::handle key, nb::handle value, nb::handle out, const LayerOptions& options, Pass& pass,
+         nn::MultiHeadAttentionSaved* saved) {
   pass.query = Array::required(query, "query");
   pass.key = Array::input(key, "key");
   pass.value = Array::input(value, "value");
   nn::AttentionOptions attention = options.attention;
   if (options.num_threads) attention.executor = &pass.threads.emplace(*options.num_threads);
-  const nn::AttentionInput input{.query = pass.query.view(), .key = pass.key.view(), .value = pass.value.view()};
   const Array out_array = Array::output(out, "out");
   const ReleasedGil released;
-  layer.layer.forward(input, out_array.view(), attention, save ? &pass.saved : nullptr);
-  if (save) pass.maps_shape = layer.layer.maps_shape(input);
+  layer.layer.forward({.query = pass.query.view(), .key = pass.key.view(), .value = pass.value.view()}, out_array.view(), attention, saved);
 }
 
 std::unique_ptr<Saved> forward(nb::handle self, nb::handle query, nb::handle key, nb::handle value, nb::handle out, nb::handle options) {
+  const Layer& layer = nb::cast<const Layer&>(self);
   auto saved = std::make_unique<Saved>();
   saved->layer = nb::borrow(self);
   saved->options = nb::borrow(options);
-  run(nb::cast<const Layer&>(self), query, key, value, out, nb::cast<const LayerOptions&>(options), *saved, true);
+  run(layer, query, key, value, out, nb::cast<const LayerOptions&>(options), *saved, &saved->saved);
+  saved->maps_shape = layer.layer.maps_shape(saved->saved.input);
   return saved;
 }
 
 void evaluate(const Layer& layer, nb::handle query, nb::handle key, nb::handle value, nb::handle out, const LayerOptions& options) {
-  Saved unsaved;
-  run(layer, query, key, value, out, options, unsaved, false);
+  Pass pass;
+  run(layer, query, key, value, out, options, pass, nullptr);
 }
 
 nb::object empty_output(const Layer& layer, nb::handle query, nb::handle key, nb::handle value) {

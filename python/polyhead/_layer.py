@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import os
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
@@ -216,7 +217,7 @@ class MultiHeadAttention:
         return self._layer.empty_output(query, key, value) if out is None else out, _core.LayerOptions(training=training, seed=seed, **options)
 
     def __call__(self, query: Array, key: Array = None, value: Array = None, **options: Any) -> Array:
-        """The output of `forward` alone, in less time and memory.
+        """The output of `forward` alone, which is not kept for a backward pass.
 
         Args:
             query, key, value, options: as in `MultiHeadAttention.forward`.
@@ -227,6 +228,8 @@ class MultiHeadAttention:
         Raises:
             ValueError, TypeError: as `polyhead.sdpa`.
         """
+        for name in options.keys() - _OPTIONS:
+            raise TypeError(f"MultiHeadAttention.__call__() got an unexpected keyword argument {name!r}")
         out, arguments = self._arguments(query, key, value, **options)
         self._layer.evaluate(query, key, value, out, arguments)
         return out
@@ -253,6 +256,9 @@ class MultiHeadAttention:
     def __repr__(self) -> str:
         c = self.config
         return f"MultiHeadAttention(query_width={c['query_width']}, heads={c['heads']}, head_width={c['head_width']}, dtype={c['dtype']!r})"
+
+
+_OPTIONS = inspect.signature(MultiHeadAttention.forward).parameters.keys() - {"self", "query", "key", "value"}
 
 
 def _rebuild(config: dict[str, Any], causal: bool, parameters: dict[str, Array]) -> MultiHeadAttention:

@@ -24,8 +24,9 @@ void evaluate(const FeedForward& module, ConstTensorView x, TensorView y, Execut
     if (x.extent(axis) > 1) dimension = axis;
   }
   if (dimension >= 0) {
-    const std::int64_t extent = x.extent(dimension), size = static_cast<std::int64_t>(info(x.dtype()).size);
-    parts = Parts(extent, rows / extent * width * size, executor);
+    const std::int64_t extent = x.extent(dimension), weights = width * (module.hidden.in_width() + module.output.out_width());
+    const auto bytes_of = [](DType dtype) { return static_cast<std::int64_t>(info(dtype).size); };
+    parts = Parts(extent, rows / extent * width * bytes_of(x.dtype()), weights * bytes_of(accumulation_dtype(x.dtype())), executor);
   }
   const auto run = [&](const PackedLinear& hidden, const PackedLinear& output, std::int64_t part, Tensor& between, Executor* own) {
     const ConstTensorView own_x = parts.of(x, dimension, part);

@@ -187,15 +187,16 @@ void MultiHeadAttention::forward(const AttentionInput& input, TensorView out, co
   AttentionOptions aligned = options;
   aligned.mask = pair_mask(kOperation, options.mask, shapes);
   aligned.bias = pair_bias(kOperation, options.bias, shapes);
-  MultiHeadAttentionSaved local;
-  MultiHeadAttentionSaved& whole = saved != nullptr ? *saved : local;
-  whole = {};
+  MultiHeadAttentionSaved whole;  // the caller's only when it is complete
+  if (saved != nullptr) *saved = {};
   whole.input = input;
   whole.bias = options.bias;
   const SequenceParts sequences(config, shapes, aligned);
   if (saved != nullptr || sequences.parts().count() == 1) {
-    return run(*this, maps_of(*this, [](const Linear& map) { return PackedLinear(map); }), input, shapes, out, aligned,
-               saved != nullptr ? Purpose::backward : Purpose::output, whole);
+    run(*this, maps_of(*this, [](const Linear& map) { return PackedLinear(map); }), input, shapes, out, aligned,
+        saved != nullptr ? Purpose::backward : Purpose::output, whole);
+    if (saved != nullptr) *saved = std::move(whole);
+    return;
   }
   require_pairs(config, shapes, aligned);
   const Maps maps = maps_of(*this, [&](const Linear& map) { return PackedLinear(map, options.executor); });

@@ -424,5 +424,17 @@ TEST(MultiHeadAttention, WidthsWhoseProductIsNoNumberAreRefused) {
             "the extents [1099511627776,1099511627776] have a product beyond 2^63 - 1");
 }
 
+TEST(MultiHeadAttention, AForwardPassThatFailsSavesNothing) {
+  const MultiHeadAttention layer({.query_width = 4, .heads = 2});
+  const Tensor x = Random(1).tensor(DType::f32, {2, 3, 4});
+  Tensor out(DType::f32, {2, 3, 4}), lengths(DType::i64, {2});
+  MultiHeadAttentionSaved saved;
+  layer.forward({.query = x}, out, {}, &saved);
+  EXPECT_TRUE(saved.lse);
+  lengths.data<std::int64_t>()[1] = 4;
+  EXPECT_THROW(layer.forward({.query = x}, out, {.mask = {.key_lengths = lengths}}, &saved), Error);
+  EXPECT_FALSE(saved.lse);
+}
+
 }  // namespace
 }  // namespace polyhead::nn

@@ -12,16 +12,17 @@ namespace polyhead::nn {
 class Parts {
  public:
   Parts() = default;  // one part
-  // `bytes` lie between the products of one index. One part where that is little for all, or where threads would go without.
-  Parts(std::int64_t extent, std::int64_t bytes, Executor* executor) : extent_(extent), size_(extent) {
+  // `bytes` lie between the products of one index, `weights` are packed for all parts. One part where there is less between than is packed,
+  // and where threads would go without. extent >= 1
+  Parts(std::int64_t extent, std::int64_t bytes, std::int64_t weights, Executor* executor) : extent_(extent), size_(extent) {
     constexpr std::int64_t kBytes = 768 << 10;  // of a second-level cache of 1 MiB
     constexpr std::int64_t kPartsPerThread = 4;
     const std::int64_t threads = executor != nullptr ? executor->num_threads() : num_threads();
-    const std::int64_t size = std::clamp<std::int64_t>(kBytes / std::max<std::int64_t>(bytes, 1), 1, std::max<std::int64_t>(extent, 1));
-    if (threads == 1 || extent / size >= threads * kPartsPerThread) size_ = size;
+    const std::int64_t size = std::clamp<std::int64_t>(kBytes / std::max<std::int64_t>(bytes, 1), 1, extent);
+    if (extent * bytes >= weights && (threads == 1 || extent / size >= threads * kPartsPerThread)) size_ = size;
   }
 
-  std::int64_t count() const { return size_ == 0 ? 1 : (extent_ + size_ - 1) / size_; }
+  std::int64_t count() const { return (extent_ + size_ - 1) / size_; }
 
   // A dimension that is missing or broadcast is the same for all parts.
   template <class View>

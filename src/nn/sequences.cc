@@ -7,15 +7,20 @@ namespace polyhead::nn {
 SequenceParts::SequenceParts(const MultiHeadAttentionConfig& config, const AttentionShapes& shapes, const AttentionOptions& options)
     : rank_(shapes.lead.size()) {
   constexpr std::int64_t kFewestQueries = 16;  // of few queries the time goes into reading keys
-  const bool drops = options.mode == Mode::training && config.dropout > 0;
+  const bool drops = options.mode == Mode::training && (config.dropout > 0 || options.dropout_keep);
   while (lead_ < rank_ && shapes.lead[lead_] == 1) ++lead_;
-  if (lead_ == rank_ || shapes.queries < kFewestQueries || shapes.added_keys > 0 || drops) return;
+  if (lead_ == rank_ || numel(shapes.lead) == 0 || shapes.queries < kFewestQueries || shapes.added_keys > 0 || drops) return;
   dimension_ = lead_ < shapes.axis ? lead_ : lead_ + 1;
   const std::int64_t of_query = config.heads * (config.head_width + (config.gate == Gate::sigmoid ? 3 : 1) * config.value_head_width);
   const std::int64_t of_key = config.kv_heads * (config.head_width + config.value_head_width);
-  const std::int64_t extent = shapes.lead[lead_], sequences = extent == 0 ? 0 : numel(shapes.lead) / extent;
+  const std::int64_t extent = shapes.lead[lead_], sequences = numel(shapes.lead) / extent;
   const std::int64_t elements = sequences * (shapes.queries * of_query + shapes.keys * of_key);
-  parts_ = Parts(extent, elements * static_cast<std::int64_t>(info(config.dtype).size), options.executor);
+  const std::int64_t of_values = config.heads * config.value_head_width * (config.output == OutputMap::linear ? config.output_width : 0);
+  const std::int64_t of_gate = config.gate == Gate::sigmoid ? config.heads * config.value_head_width * config.query_width : 0;
+  const std::int64_t weights = config.heads * config.head_width * config.query_width + config.kv_heads * config.head_width * config.key_width +
+                               config.kv_heads * config.value_head_width * config.value_width + of_values + of_gate;
+  const auto bytes_of = [](DType dtype) { return static_cast<std::int64_t>(info(dtype).size); };
+  parts_ = Parts(extent, elements * bytes_of(config.dtype), weights * bytes_of(accumulation_dtype(config.dtype)), options.executor);
 }
 
 AttentionInput SequenceParts::of(const AttentionInput& input, std::int64_t part) const {

@@ -109,7 +109,7 @@ TEST_P(SequencesOf, ErrorsComeBeforeAnythingIsWritten) {
   EXPECT_TRUE(same_bits(out, before));
 }
 
-TEST(Sequences, DropoutAndFewQueriesAreNotCut) {
+TEST(Sequences, DropoutFewQueriesAndLargeWeightsAreNotCut) {
   const MultiHeadAttentionConfig config = completed({.query_width = 64, .heads = 4, .dropout = 0.5});
   const Tensor many(DType::f32, {60, 40, 64}), few(DType::f32, {600, 4, 64});
   const auto count = [&](const Tensor& query, Mode mode) {
@@ -119,6 +119,15 @@ TEST(Sequences, DropoutAndFewQueriesAreNotCut) {
   EXPECT_GT(count(many, Mode::evaluation), 1);
   EXPECT_EQ(count(many, Mode::training), 1);
   EXPECT_EQ(count(few, Mode::evaluation), 1);
+  LimitedThreads one(1);
+  const MultiHeadAttentionConfig plain = completed({.query_width = 64, .heads = 4}), wide = completed({.query_width = 2048, .heads = 16});
+  const Tensor keep(DType::boolean, {60, 4, 40, 40}), short_and_wide(DType::f32, {2, 32, 2048}), none(DType::f32, {0, 40, 64});
+  const auto parts = [&](const MultiHeadAttentionConfig& c, const Tensor& query, const AttentionOptions& options) {
+    return SequenceParts(c, attention_shapes("test", c, {.query = query}), options).parts().count();
+  };
+  EXPECT_EQ(parts(plain, many, {.mode = Mode::training, .dropout_keep = keep, .executor = &one}), 1);
+  EXPECT_EQ(parts(wide, short_and_wide, {.executor = &one}), 1);  // 64 MiB of weights would be packed for 2 MiB
+  EXPECT_EQ(parts(plain, none, {.executor = &one}), 1);
 }
 
 }  // namespace

@@ -26,7 +26,7 @@ struct Range {
   std::int64_t first = 0, last = 0;
 };
 
-// The terms of a sum that are added in registers before they join the total: the rounding error of a sum of d terms grows with d/64 + 64
+// The terms of a sum that are added in registers before they join the total: the rounding error of a sum of d terms grows with d/128 + 128
 // and not with d. Part of the result: the order of a sum.
 inline constexpr std::int64_t kSumDepth = 128;
 
