@@ -29,6 +29,22 @@ class Operations(Protocol):
     def pool(self, x: Any) -> Any: ...  # [B,E]: the mean over T, divided by its length
 
 
+class ArrayOperations:
+    """Those that NumPy's operators write, for peers whose arrays have them."""
+
+    def __init__(self, case: Any) -> None:
+        self.case = case
+
+    def rows(self, table: Any, ids: Any) -> Any:
+        return table[ids]
+
+    def add(self, x: Any, y: Any) -> Any:
+        return x + y
+
+    def linear(self, x: Any, weight: Any, bias: Any) -> Any:
+        return x @ weight.T + bias
+
+
 def forward(case: Encoder, w: Any, op: Operations) -> Any:
     def linear(x: Any, name: str) -> Any:
         return op.linear(x, w[f"{name}.weight"], w[f"{name}.bias"])

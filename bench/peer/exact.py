@@ -27,19 +27,7 @@ def _attend(q: np.ndarray, k: np.ndarray, v: np.ndarray, scale: float, bias: np.
     return (score @ v) / score.sum(-1, keepdims=True)
 
 
-class _Encoder:
-    def __init__(self, case: Case) -> None:
-        self.case = case
-
-    def rows(self, table: np.ndarray, ids: np.ndarray) -> np.ndarray:
-        return table[ids]
-
-    def add(self, x: np.ndarray, y: np.ndarray) -> np.ndarray:
-        return x + y
-
-    def linear(self, x: np.ndarray, weight: np.ndarray, bias: np.ndarray) -> np.ndarray:
-        return x @ weight.T + bias
-
+class _Encoder(encoder.ArrayOperations):
     def norm(self, x: np.ndarray, weight: np.ndarray, bias: np.ndarray) -> np.ndarray:
         return (x - x.mean(-1, keepdims=True)) / np.sqrt(x.var(-1, keepdims=True) + encoder.EPSILON) * weight + bias
 

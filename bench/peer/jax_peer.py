@@ -64,19 +64,7 @@ def prepare(case: Case, arrays: dict[str, np.ndarray]) -> Work:
     return Work(lambda: jax.block_until_ready(compiled(t)), lambda result: np.asarray(result))
 
 
-class _Encoder:
-    def __init__(self, case: Case) -> None:
-        self.case = case
-
-    def rows(self, table: jax.Array, ids: jax.Array) -> jax.Array:
-        return table[ids]
-
-    def add(self, x: jax.Array, y: jax.Array) -> jax.Array:
-        return x + y
-
-    def linear(self, x: jax.Array, weight: jax.Array, bias: jax.Array) -> jax.Array:
-        return x @ weight.T + bias
-
+class _Encoder(encoder.ArrayOperations):
     def norm(self, x: jax.Array, weight: jax.Array, bias: jax.Array) -> jax.Array:
         return jax.nn.standardize(x, epsilon=encoder.EPSILON) * weight + bias
 

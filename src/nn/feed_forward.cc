@@ -30,8 +30,7 @@ void evaluate(const FeedForward& module, ConstTensorView x, TensorView y, Execut
   }
   const auto run = [&](const PackedLinear& hidden, const PackedLinear& output, std::int64_t part, Tensor& between, Executor* own) {
     const ConstTensorView own_x = parts.of(x, dimension, part);
-    const Shape shape = with_width(own_x.shape(), width);
-    if (!between || between.shape() != shape) between = Tensor::uninitialised(x.dtype(), shape);
+    renew(between, x.dtype(), with_width(own_x.shape(), width));
     hidden.forward(own_x, between, own);
     activate(module.activation, between, between, own);
     output.forward(between, parts.of(y, dimension, part), own);

@@ -55,11 +55,6 @@ View positions_last(const View& x, int axis) {
   return x.move_axis(axis, -2);
 }
 
-// A tensor whose elements will be written: in the memory that it has where that fits.
-void renew(Tensor& tensor, DType dtype, const Shape& shape) {
-  if (!tensor || tensor.dtype() != dtype || tensor.shape() != shape) tensor = Tensor::uninitialised(dtype, shape);
-}
-
 // A projected key or value: the linear map of the S positions, then the learned one, then zeros.
 void project_keys(const PackedLinear& map, ConstTensorView x, const Tensor& learned, const AttentionShapes& shapes, Executor* executor,
                   Tensor& projected) {

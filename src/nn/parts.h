@@ -6,8 +6,14 @@
 #include <cstdint>
 
 #include "core/parallel.h"
+#include "polyhead/tensor.h"
 
 namespace polyhead::nn {
+
+// A tensor whose elements will be written: in the memory that it has, from the part before, where that fits.
+inline void renew(Tensor& tensor, DType dtype, const Shape& shape) {
+  if (!tensor || tensor.dtype() != dtype || tensor.shape() != shape) tensor = Tensor::uninitialised(dtype, shape);
+}
 
 class Parts {
  public:
