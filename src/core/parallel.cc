@@ -81,7 +81,7 @@ void LimitedThreads::run(std::int64_t count, const std::function<void(std::int64
 void parallel_for(std::int64_t count, std::int64_t grain, Executor* executor,
                   const std::function<void(std::int64_t first, std::int64_t last)>& body) {
   if (count <= 0) return;
-  const int threads = executor != nullptr ? executor->num_threads() : num_threads();
+  const int threads = threads_of(executor);
   const std::int64_t most = threads > 1 ? std::int64_t{threads} * kPiecesPerThread : 1;
   const std::int64_t pieces = std::clamp<std::int64_t>(count / std::max<std::int64_t>(grain, 1), 1, most);
   if (pieces == 1 || (executor == nullptr && ending)) return body(0, count);

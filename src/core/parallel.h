@@ -16,6 +16,9 @@ namespace polyhead {
 void parallel_for(std::int64_t count, std::int64_t grain, Executor* executor,
                   const std::function<void(std::int64_t first, std::int64_t last)>& body);
 
+// How many threads that may use; at least 1.
+inline int threads_of(const Executor* executor) { return executor != nullptr ? executor->num_threads() : num_threads(); }
+
 // Logical processors that the process may run on; at least 1.
 int usable_processors();
 

@@ -12,11 +12,9 @@ const ExpFactor<T>& reference_unit(const HeadGroup& group, const ScoreScale<T>& 
   return group.softcap > 0 || group.bias.data != nullptr ? scale.natural : scale.scaled;
 }
 
-// Rows of o, `stride` apart and padded to whole vectors, and their m and l, padded likewise; l becomes lse. A row without a finite score is
-// zero and -infinity.
+// Rows of o, `stride` apart and padded to whole vectors, divided by their l. A row without a finite score is zero.
 template <class T>
-void finish_rows(const ForwardTask& task, const ExpFactor<T>& unit, const Row* rows, std::int64_t count, T* o, std::int64_t stride,
-                 const T* m, T* l) {
+void store_out(const ForwardTask& task, const Row* rows, std::int64_t count, T* o, std::int64_t stride, const T* l) {
   constexpr int kWidth = kLanes<T>;
   constexpr DType kOwnStorage = sizeof(T) == 8 ? DType::f64 : DType::f32;
   const std::int64_t padded = round_up(task.v_width, kWidth);
@@ -29,6 +27,12 @@ void finish_rows(const ForwardTask& task, const ExpFactor<T>& unit, const Row* r
     for (std::int64_t d = 0; d < padded; d += kWidth) store_vector<T>(divide<T>(load_vector(o + d), divisor, reciprocal), to + d);
     if (!direct) narrow_row<T>(task.dtype, o, task.v_width, T{1}, task.out.data, offset, task.out.column);
   }
+}
+
+// lse = m + log l, in the memory of l, which is padded to whole vectors as m is; -infinity of a row without a finite score.
+template <class T>
+void store_lse(const ForwardTask& task, const ExpFactor<T>& unit, const Row* rows, std::int64_t count, const T* m, T* l) {
+  constexpr int kWidth = kLanes<T>;
   if (task.lse.data == nullptr) return;
   for (std::int64_t i = 0; i < count; i += kWidth) {
     const Vector<T> sum = load_vector(l + i), reference = load_vector(m + i);

@@ -21,12 +21,13 @@ struct Blocks {
   std::int64_t rows;       // of a head, or of whole heads
   std::int64_t per_group;  // tasks of a key/value head
 
-  Blocks(const Problem& p, std::int64_t batch) {
+  // Of all sequences together at least `tasks`, where there are rows enough.
+  Blocks(const Problem& p, std::int64_t batch, std::int64_t tasks) {
     constexpr std::int64_t kStrip = 12;
     const std::int64_t widest = std::max(p.qk_width, p.v_width) * (p.dtype == DType::f64 ? 2 : 1);
     const std::int64_t group = p.heads / p.kv_heads;
     std::int64_t most = widest <= 64 ? 768 : widest <= 128 ? 384 : 192;
-    while (most > 96 && batch * p.heads * p.queries < kWantedTasks * most) most /= 2;  // few heads: something for every thread
+    while (most > 96 && batch * p.heads * p.queries < tasks * most) most /= 2;
     if (p.queries * 2 <= most) {  // whole heads, so that the queries of a group share what is packed
       const std::int64_t heads = std::min(group, most / p.queries);
       rows = heads * p.queries;
@@ -63,7 +64,7 @@ struct KeyParts {
   std::int64_t count = 1;
 
   explicit KeyParts(const Problem& p) : size_(p.keys) {
-    const Blocks blocks(p, 1);
+    const Blocks blocks(p, 1, kWantedTasks);
     KeyRange seen{0, p.keys};
     if (p.ranges.banded && p.empty_rows == EmptyRows::Zero)  // else a row that the mask empties may have them all
       seen = {std::max<std::int64_t>(0, p.ranges.lower), std::min(p.keys, p.queries - 1 + p.ranges.upper)};
@@ -96,7 +97,7 @@ struct Cut {
   std::int64_t row_bytes;       // of a partial result
 
   explicit Cut(const Problem& p)
-      : blocks(p, p.batch),
+      : blocks(p, p.batch, threads_of(p.executor) == 1 ? 1 : kWantedTasks),
         parts(p),
         count(p.batch * p.kv_heads * blocks.per_group),
         units_of_block(count < kWantedTasks ? parts.count : 1),

@@ -24,26 +24,44 @@ class Forward {
       : task_(task),
         scale_(task.scale),
         unit_(reference_unit(task, scale_)),
-        strip_rows_(strip_rows<T>(task)) {
+        strip_rows_(strip_rows<T>(task)),
+        ranged_(task.banded || task.lengths != nullptr),
+        apply_(what_applies(task)) {
     Scratch<T>::layout(task, memory, s_);
-    in_registers_ =
-        task.softcap <= 0 && task.kinds == nullptr && (task.bias.data == nullptr || (task.dtype == kOwnStorage && task.bias.column == 1));
-    for (int i = 0; i < task.mask_count; ++i) in_registers_ &= task.masks[i].column == 1;
-    plain_ = in_registers_ && task.bias.data == nullptr && task.mask_count == 0;
   }
 
   void run() {
     load_rows();
     for (first_ = whole_.first / s_.keys * s_.keys; first_ < whole_.last; first_ += s_.keys) {
       load_keys({larger(whole_.first - first_, 0), smaller(whole_.last - first_, s_.keys)});
-      for (strip_ = 0; strip_ < task_.rows; strip_ += strip_rows_) multiply_strip();
+      const bool last = first_ + s_.keys >= whole_.last;
+      for (strip_ = 0; strip_ < task_.rows; strip_ += strip_rows_) {
+        const int rows = static_cast<int>(smaller(strip_rows_, task_.rows - strip_));
+        multiply_strip(rows);
+        if (last) store_strip(rows);  // while its sums are in the first-level cache
+      }
     }
-    store_rows();
+    if (whole_.empty()) {
+      for (strip_ = 0; strip_ < task_.rows; strip_ += strip_rows_) store_strip(static_cast<int>(smaller(strip_rows_, task_.rows - strip_)));
+    }
+    if (task_.partial == nullptr) store_lse<T>(task_, unit_, s_.rows, task_.rows, s_.reference, s_.limit);
   }
 
  private:
   static constexpr int kWidth = kLanes<T>, kPanel = kPanelKeys<T>;
   static constexpr DType kOwnStorage = sizeof(T) == 8 ? DType::f64 : DType::f32;
+
+  // What becomes of products before they are scores, and where. Each case has tiles of its own: the rare ones would cost the others
+  // registers.
+  enum class Apply : std::uint8_t { nothing, in_registers, in_memory };
+
+  static Apply what_applies(const ForwardTask& task) {
+    bool in_registers =
+        task.softcap <= 0 && task.kinds == nullptr && (task.bias.data == nullptr || (task.dtype == kOwnStorage && task.bias.column == 1));
+    for (int i = 0; i < task.mask_count; ++i) in_registers &= task.masks[i].column == 1;
+    if (!in_registers) return Apply::in_memory;
+    return task.bias.data == nullptr && task.mask_count == 0 ? Apply::nothing : Apply::in_registers;
+  }
 
   // A row of the strip within the key block; its operands begin at the block's first key.
   struct Line {
@@ -53,16 +71,19 @@ class Forward {
   };
 
   void load_rows() {
-    whole_ = {task_.keys, 0};
+    whole_ = ranged_ ? Span{task_.keys, 0} : Span{task_.first_key, smaller(task_.keys, task_.last_key)};
     Row next{task_.first_row, task_.first_row / task_.queries, task_.first_row % task_.queries};
     for (std::int64_t i = 0; i < task_.rows; ++i) {
       const Row r = s_.rows[i] = next;
       next = r.query + 1 < task_.queries ? Row{r.number + 1, r.head, r.query + 1} : Row{r.number + 1, r.head + 1, 0};
+      store_vector<T>(Vector<T>{}, s_.sums + i * kWidth);
+      if (!ranged_) continue;
       const Span all = span_of(task_, r), span = s_.spans[i] = {larger(all.first, task_.first_key), smaller(all.last, task_.last_key)};
       if (!span.empty()) whole_ = {smaller(whole_.first, span.first), larger(whole_.last, span.last)};
-      s_.reference[i] = 0;
-      s_.limit[i] = -kInfinity<T>;
-      store_vector<T>(Vector<T>{}, s_.sums + i * kWidth);
+    }
+    for (std::int64_t i = 0; i < task_.rows; i += kWidth) {
+      store_vector<T>(Vector<T>{}, s_.reference + i);
+      store_vector<T>(broadcast(-kInfinity<T>), s_.limit + i);
     }
     for (std::int64_t i = 0; i * strip_rows_ < task_.rows; ++i) s_.started[i] = 0;
     load_queries();
@@ -109,41 +130,50 @@ class Forward {
 
   // The strip's rows within the key block; returns the keys that any of them has.
   Span load_lines(int rows) {
-    Span keys{s_.keys, 0};
-    inner_ = {0, s_.keys};
+    const Span all{larger(whole_.first - first_, 0), smaller(whole_.last - first_, s_.keys)};
+    Span keys = ranged_ ? Span{s_.keys, 0} : all;
+    inner_ = ranged_ ? Span{0, s_.keys} : all;
     for (int i = 0; i < rows; ++i) {
-      const Row& row = s_.rows[strip_ + i];
-      const Span& span = s_.spans[strip_ + i];
       Line& line = lines_[i];
+      line.own = all;
+      if (!ranged_) continue;
+      const Span& span = s_.spans[strip_ + i];
       line.own = {larger(span.first - first_, 0), smaller(span.last - first_, s_.keys)};
       if (!line.own.empty()) keys = {smaller(keys.first, line.own.first), larger(keys.last, line.own.last)};
       inner_ = {larger(inner_.first, line.own.first), smaller(inner_.last, line.own.last)};
-      factor_[i] = 1;
-      if (!in_registers_) continue;
-      if (task_.bias.data != nullptr) line.bias = row_of(task_.bias, static_cast<const T*>(task_.bias.data), row) + first_;
+    }
+    if (apply_ != Apply::in_registers) return keys;
+    for (int i = 0; i < rows; ++i) {
+      const Row& row = s_.rows[strip_ + i];
+      if (task_.bias.data != nullptr) lines_[i].bias = row_of(task_.bias, static_cast<const T*>(task_.bias.data), row) + first_;
       for (int m = 0; m < task_.mask_count; ++m)
-        line.masks[m] = row_of(task_.masks[m], static_cast<const std::uint8_t*>(task_.masks[m].data), row) + first_;
+        lines_[i].masks[m] = row_of(task_.masks[m], static_cast<const std::uint8_t*>(task_.masks[m].data), row) + first_;
     }
     return keys;
   }
 
-  void multiply_strip() {
-    const int rows = static_cast<int>(smaller(strip_rows_, task_.rows - strip_));
+  void multiply_strip(int rows) {
     const Span keys = load_lines(rows);
     if (keys.empty()) return;
     begin_ = keys.first / kWidth * kWidth;
-    int row = 0;
-    for (; row + kTileRows <= rows; row += kTileRows) soften_panels<kTileRows>(row, keys);
-    for (; row + 4 <= rows; row += 4) soften_panels<4>(row, keys);
-    for (; row + 2 <= rows; row += 2) soften_panels<2>(row, keys);
-    for (; row < rows; ++row) soften_panels<1>(row, keys);
+    raised_ = false;
+    std::uint8_t& started = s_.started[strip_ / strip_rows_];
+    begun_ = started != 0;
+    if (apply_ == Apply::nothing) soften_strip<Apply::nothing>(rows, keys);
+    if (apply_ == Apply::in_registers) soften_strip<Apply::in_registers>(rows, keys);
+    if (apply_ == Apply::in_memory) soften_strip<Apply::in_memory>(rows, keys);
     for (int i = 0; i < rows && task_.dropout; ++i) drop(i);
     fetch_queries(strip_ + strip_rows_);
     // Summed from zero per key block and added then: the error grows with the number of blocks, not of keys.
-    std::uint8_t& started = s_.started[strip_ / strip_rows_];
-    const Product<T> values{.depth = keys.last - keys.first, .a = s_.scores + keys.first, .a_stride = s_.stride,
-                            .b = v_ + keys.first * s_.v_padded, .b_stride = s_.v_padded, .c = s_.o + strip_ * s_.v_padded,
-                            .c_stride = s_.v_padded, .factor = started != 0 ? factor_ : nullptr};
+    const Product<T> values{.depth = keys.last - keys.first,
+                            .a = s_.scores + keys.first,
+                            .a_stride = s_.stride,
+                            .b = v_ + keys.first * s_.v_padded,
+                            .b_stride = s_.v_padded,
+                            .c = s_.o + strip_ * s_.v_padded,
+                            .c_stride = s_.v_padded,
+                            .factor = started != 0 && raised_ ? factor_ : nullptr,
+                            .add = started != 0};
     multiply<false, From::second_cache, T>(values, rows, static_cast<int>(s_.v_padded / kWidth));
     started = 1;
     if (!finite_) add_spoilt_values(rows);
@@ -157,22 +187,33 @@ class Forward {
     }
   }
 
-  template <int Rows>
+  template <Apply kApply>
+  void soften_strip(int rows, Span keys) {
+    int row = 0;
+    for (; row + kTileRows <= rows; row += kTileRows) soften_panels<kTileRows, kApply>(row, keys);
+    for (; row + 4 <= rows; row += 4) soften_panels<4, kApply>(row, keys);
+    for (; row + 2 <= rows; row += 2) soften_panels<2, kApply>(row, keys);
+    for (; row < rows; ++row) soften_panels<1, kApply>(row, keys);
+  }
+
+  template <int Rows, Apply kApply>
   void soften_panels(int row, Span keys) {
-    for (std::int64_t panel = keys.first / kPanel * kPanel; panel < keys.last; panel += kPanel) {
+    bool begun = begun_;
+    for (std::int64_t panel = keys.first / kPanel * kPanel; panel < keys.last; panel += kPanel, begun = true) {
       const std::int64_t begin = larger(panel, begin_), end = smaller(panel + kPanel, round_up(keys.last, kWidth));
       const int vectors = static_cast<int>((end - begin) / kWidth);
       if (vectors == kTileVectors) {
-        soften_tile<Rows, kTileVectors>(row, panel, begin);
+        soften_tile<Rows, kTileVectors, kApply>(row, panel, begin, begun);
       } else {
-        with_count<kTileVectors - 1>(vectors, [&](auto count) { soften_tile<Rows, count()>(row, panel, begin); });
+        with_count<kTileVectors - 1>(vectors, [&](auto count) { soften_tile<Rows, count(), kApply>(row, panel, begin, begun); });
       }
     }
   }
 
   // The tile's probabilities relative to exp(reference), zero outside of a row's own keys: scores in registers from the product to here.
-  template <int Rows, int Columns>
-  POLYHEAD_INLINE void soften_tile(int row, std::int64_t panel, std::int64_t begin) {
+  // `begun`: some of its rows may have sums already.
+  template <int Rows, int Columns, Apply kApply>
+  POLYHEAD_INLINE void soften_tile(int row, std::int64_t panel, std::int64_t begin, bool begun) {
     Vector<T> x[Rows][Columns];
     sum_tile<Rows, Columns, false, From::second_cache, T>({.depth = task_.qk_width,
                                                            .a = q_ + strip_ * q_stride_,
@@ -180,60 +221,67 @@ class Forward {
                                                            .b = s_.k + panel * task_.qk_width + (begin - panel),
                                                            .b_stride = kPanel},
                                                           row, 0, x);
-    const std::int64_t end = begin + Columns * kWidth;
-    if (!plain_ && in_registers_ && first_ + end <= task_.keys) {
+    const std::int64_t end = begin + Columns * kWidth, first = strip_ + row;
+    T* const scores = s_.scores + row * s_.stride + begin;
+    const auto store = [&] {
+      for_each_vector<Rows, Columns, T>(x, [&](int i, int j, Vector<T> value) { store_vector<T>(value, scores + i * s_.stride + j); });
+    };
+    if (kApply == Apply::in_memory || (kApply == Apply::in_registers && first_ + end > task_.keys)) {
+      store();
+      return soften_in_memory(row, Rows, begin, end, true);
+    }
+    if constexpr (kApply == Apply::in_registers) {
 #pragma GCC unroll 16
       for (int i = 0; i < Rows; ++i) finish_row<Columns>(lines_[row + i], begin, x[i]);
-    } else if (!plain_) {
-      in_memory<Rows, Columns>(x, [&](T* tile) { finish_in_memory(row, Rows, begin, end, tile); });
     }
     if (begin < inner_.first || end > inner_.last) {
 #pragma GCC unroll 16
-      for (int i = 0; i < Rows; ++i) keep_between<Columns>(lines_[row + i].own, begin, x[i]);
+      for (int i = 0; i < Rows; ++i) keep_between<T>(lines_[row + i].own, begin, x[i]);
     }
-    const std::int64_t first = strip_ + row;
-    unsigned above = 0;
-    bool begun = false;
+    if (!begun) {
 #pragma GCC unroll 16
-    for (int i = 0; i < Rows; ++i) above |= lanes_above<T>(largest_of_vectors(x[i]), s_.limit[first + i]);
-    if (above != 0) [[unlikely]] {
-      for (int i = 0; i < Rows; ++i) begun |= s_.limit[first + i] != -kInfinity<T>;
-      if (begun) {
-        in_memory<Rows, Columns>(x, [&](T* tile) { raise(row, Rows, begin, end, tile); });
-      } else {
+      for (int i = 0; i < Rows; ++i) set_reference(first + i, largest_lane<T>(largest_of_vectors<T>(x[i])));
+    } else {
+      unsigned above = 0;
 #pragma GCC unroll 16
-        for (int i = 0; i < Rows; ++i) set_reference(first + i, largest_lane<T>(largest_of_vectors(x[i])));
+      for (int i = 0; i < Rows; ++i) above |= lanes_above<T>(largest_of_vectors<T>(x[i]), s_.limit[first + i]);
+      if (above != 0) [[unlikely]] {
+        store();
+        return soften_in_memory(row, Rows, begin, end, false);
       }
     }
-    T* scores = s_.scores + row * s_.stride + begin;
+    T* to = scores;
 #pragma GCC unroll 16
-    for (int i = 0; i < Rows; ++i, scores += s_.stride) {
+    for (int i = 0; i < Rows; ++i, to += s_.stride) {
       exp_of_difference<Columns>(x[i], s_.reference[first + i], unit_);
-      Vector<T> sum = load_vector(s_.sums + (first + i) * kWidth);
+      T* const sums = s_.sums + (first + i) * kWidth;
+      store_vector<T>(load_vector(sums) + sum_of_vectors<T>(x[i]), sums);
 #pragma GCC unroll 4
-      for (int j = 0; j < Columns; ++j) sum += x[i][j];
-      store_vector<T>(sum, s_.sums + (first + i) * kWidth);
-#pragma GCC unroll 4
-      for (int j = 0; j < Columns; ++j) store_vector<T>(x[i][j], scores + j * kWidth);
+      for (int j = 0; j < Columns; ++j) store_vector<T>(x[i][j], to + j * kWidth);
     }
   }
 
-  // f(the tile as an array) for what few tiles need.
-  template <int Rows, int Columns, class F>
-  POLYHEAD_INLINE void in_memory(Vector<T> (&x)[Rows][Columns], const F& f) {
-    constexpr int kStride = Columns * kWidth;
-    alignas(64) T tile[Rows * kStride];
-    for_each_vector<Rows, Columns, T>(x, [&](int i, int j, Vector<T> value) { store_vector<T>(value, tile + i * kStride + j); });
-    f(tile);
-    for_each_vector<Rows, Columns, T>(x, [&](int i, int j, Vector<T>& value) { value = load_vector(tile + i * kStride + j); });
-  }
-
-  template <int Columns>
-  POLYHEAD_INLINE static Vector<T> largest_of_vectors(const Vector<T> (&x)[Columns]) {
-    Vector<T> most = x[0];
-#pragma GCC unroll 4
-    for (int j = 1; j < Columns; ++j) most = larger(x[j], most);
-    return most;
+  // The same for rows of a tile of the keys [begin, end) whose products, or scores if they are finished, lie in s_.scores.
+  __attribute__((noinline)) void soften_in_memory(int row, int rows, std::int64_t begin, std::int64_t end, bool finish) {
+    for (int i = row; i < row + rows; ++i) {
+      const std::int64_t index = strip_ + i, low = larger(lines_[i].own.first, begin), high = smaller(lines_[i].own.last, end);
+      T* const x = s_.scores + i * s_.stride;
+      if (finish && low < high) {
+        finish_scores<T>(task_, s_.rows[index], scale_.factor, first_ + begin, low - begin, high - begin, x + begin, nullptr, s_.bytes);
+      }
+      for (std::int64_t s = begin; s < end; ++s) x[s] = s >= low && s < high ? x[s] : -kInfinity<T>;
+      const T largest = largest_of(x, begin, end);
+      if (largest > s_.limit[index]) raise(i, begin, largest);
+      Vector<T> total{};
+      for (std::int64_t s = begin; s < end; s += kWidth) {
+        Vector<T> p[1] = {load_vector(x + s)};
+        exp_of_difference<1>(p, s_.reference[index], unit_);
+        store_vector<T>(p[0], x + s);
+        total = s == begin ? p[0] : total + p[0];
+      }
+      T* const sums = s_.sums + index * kWidth;  // in the order of soften_tile(): a row's bits do not depend on the others of its tile
+      store_vector<T>(load_vector(sums) + total, sums);
+    }
   }
 
   // Bias and masks of whole vectors of keys that exist.
@@ -250,44 +298,23 @@ class Forward {
     }
   }
 
-  template <int Columns>
-  POLYHEAD_INLINE void keep_between(Span own, std::int64_t begin, Vector<T> (&x)[Columns]) const {
-    Vector<Bits<T>> key = lane_numbers<T>();
-    constexpr std::int64_t kKeys = Columns * kWidth;
-    const auto low = static_cast<Bits<T>>(smaller(larger(own.first - begin, 0), kKeys));
-    const auto high = static_cast<Bits<T>>(smaller(larger(own.last - begin, 0), kKeys));
-#pragma GCC unroll 4
-    for (int j = 0; j < Columns; ++j, key += kWidth) x[j] = (key >= low) & (key < high) ? x[j] : broadcast(-kInfinity<T>);
-  }
-
-  // Rows of a tile of the keys [begin, end).
-  __attribute__((noinline)) void finish_in_memory(int row, int rows, std::int64_t begin, std::int64_t end, T* tile) {
-    for (int i = row; i < row + rows; ++i, tile += end - begin) {
-      const std::int64_t low = larger(lines_[i].own.first, begin), high = smaller(lines_[i].own.last, end);
-      if (low < high)
-        finish_scores<T>(task_, s_.rows[strip_ + i], scale_.factor, first_ + begin, low - begin, high - begin, tile, nullptr, s_.bytes);
-    }
-  }
-
   POLYHEAD_INLINE void set_reference(std::int64_t index, T largest) {
     if (!(largest > s_.limit[index])) return;
     s_.reference[index] = largest;
     s_.limit[index] = largest + kSlack;
   }
 
-  // Raises the reference of rows with a score beyond their limit: what is summed with the old one is multiplied by exp(old - new).
-  __attribute__((noinline)) void raise(int row, int rows, std::int64_t begin, std::int64_t end, const T* tile) {
-    for (int i = row; i < row + rows; ++i, tile += end - begin) {
-      const std::int64_t index = strip_ + i;
-      const T largest = largest_of(tile, 0, end - begin), before = s_.reference[index];
-      if (!(largest > s_.limit[index])) continue;
-      const T factor = s_.limit[index] == -kInfinity<T> ? T{0} : exp_of_negative<T>(broadcast(before - largest), unit_)[0];
-      set_reference(index, largest);
-      T *x = s_.scores + i * s_.stride, *sums = s_.sums + index * kWidth;
-      store_vector<T>(load_vector(sums) * factor, sums);
-      for (std::int64_t s = begin_; s < begin; s += kWidth) store_vector<T>(load_vector(x + s) * factor, x + s);
-      factor_[i] *= factor;
-    }
+  // The reference of the strip's row i, whose scores before `begin` are summed: that is multiplied by exp(old - new).
+  void raise(int i, std::int64_t begin, T largest) {
+    const std::int64_t index = strip_ + i;
+    const T factor = s_.limit[index] == -kInfinity<T> ? T{0} : exp_of_negative<T>(broadcast(s_.reference[index] - largest), unit_)[0];
+    set_reference(index, largest);
+    T *x = s_.scores + i * s_.stride, *sums = s_.sums + index * kWidth;
+    store_vector<T>(load_vector(sums) * factor, sums);
+    for (std::int64_t s = begin_; s < begin; s += kWidth) store_vector<T>(load_vector(x + s) * factor, x + s);
+    for (int j = 0; j < strip_rows_ && !raised_; ++j) factor_[j] = 1;
+    raised_ = true;
+    factor_[i] *= factor;
   }
 
   // NaN and infinities of v, to the rows that have these keys and to no other.
@@ -312,18 +339,20 @@ class Forward {
     for (std::int64_t s = own.first; s < own.last; ++s) x[s] = keep[s] != 0 ? x[s] : T{0};
   }
 
-  void store_rows() {
-    for (std::int64_t i = 0; i < task_.rows; ++i) s_.limit[i] = sum_of_lanes<T>(load_vector(s_.sums + i * kWidth));
-    if (task_.partial != nullptr) return store_partial();
-    finish_rows<T>(task_, unit_, s_.rows, task_.rows, s_.o, s_.v_padded, s_.reference, s_.limit);
+  // l of the strip's rows, and what of them is complete.
+  void store_strip(int rows) {
+    T* const l = s_.limit + strip_;
+    for (int i = 0; i < rows; ++i) l[i] = sum_of_lanes<T>(load_vector(s_.sums + (strip_ + i) * kWidth));
+    if (task_.partial != nullptr) return store_partial(rows);
+    store_out<T>(task_, s_.rows + strip_, rows, s_.o + strip_ * s_.v_padded, s_.v_padded, l);
   }
 
   // For merge_kernel.cc. A strip that met no key has no o yet.
-  void store_partial() {
+  void store_partial(int rows) {
     const std::int64_t stride = partial_stride(task_.v_width);
-    T* to = static_cast<T*>(task_.partial);
-    for (std::int64_t i = 0; i < task_.rows; ++i, to += stride) {
-      const bool started = s_.started[i / strip_rows_] != 0;
+    const bool started = s_.started[strip_ / strip_rows_] != 0;
+    for (std::int64_t i = strip_; i < strip_ + rows; ++i) {
+      T* const to = static_cast<T*>(task_.partial) + i * stride;
       for (std::int64_t d = 0; d < s_.v_padded; d += kWidth)
         store_vector<T>(started ? load_vector(s_.o + i * s_.v_padded + d) : Vector<T>{}, to + d);
       to[stride - 2] = s_.reference[i], to[stride - 1] = s_.limit[i];
@@ -334,8 +363,8 @@ class Forward {
   const ScoreScale<T> scale_;
   const ExpFactor<T> unit_;
   const int strip_rows_;
-  bool in_registers_ = true;  // bias and masks are applied there, where their vectors exist
-  bool plain_ = true;         // nothing is to be applied
+  const bool ranged_;  // rows have keys of their own; else all have whole_
+  const Apply apply_;
   Scratch<T> s_;
   const T *q_ = nullptr, *v_ = nullptr;  // of the block of rows; of the block of keys
   std::int64_t q_stride_ = 0;
@@ -345,7 +374,8 @@ class Forward {
   std::int64_t first_ = 0, strip_ = 0, begin_ = 0;
   Span inner_{0, 0};  // the keys that all its rows have
   Line lines_[kMostStripRows];
-  T factor_[kMostStripRows];  // what the sums of earlier key blocks are to be multiplied with
+  bool begun_ = false, raised_ = false;  // the strip has met keys; the reference of one of its rows was raised
+  T factor_[kMostStripRows];             // then: what the sums of earlier key blocks are to be multiplied with
 };
 
 template <class T>

@@ -45,7 +45,8 @@ void merge(const ForwardTask& task, std::int64_t parts) {
       rows[i] = {number, number / task.queries, number % task.queries};
       merge_row(sums + (first + i) * stride, parts, task.rows * stride, task.v_width, unit, m[i], l[i]);
     }
-    finish_rows<T>(task, unit, rows, count, sums + first * stride, stride, m, l);
+    store_out<T>(task, rows, count, sums + first * stride, stride, l);
+    store_lse<T>(task, unit, rows, count, m, l);
   }
 }
 

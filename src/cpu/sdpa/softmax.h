@@ -20,6 +20,33 @@ POLYHEAD_INLINE T largest_of(const T* x, std::int64_t begin, std::int64_t end) {
   return largest_lane<T>(larger(larger(most[0], most[1]), larger(most[2], most[3])));
 }
 
+// A row of a tile.
+template <class T, int Columns>
+POLYHEAD_INLINE Vector<T> sum_of_vectors(const Vector<T> (&x)[Columns]) {
+  Vector<T> sum = x[0];
+#pragma GCC unroll 4
+  for (int j = 1; j < Columns; ++j) sum += x[j];
+  return sum;
+}
+template <class T, int Columns>
+POLYHEAD_INLINE Vector<T> largest_of_vectors(const Vector<T> (&x)[Columns]) {
+  Vector<T> most = x[0];
+#pragma GCC unroll 4
+  for (int j = 1; j < Columns; ++j) most = larger(x[j], most);
+  return most;
+}
+
+// Scores of the keys begin, begin + 1, ...: -infinity outside of `own`.
+template <class T, int Columns>
+POLYHEAD_INLINE void keep_between(Span own, std::int64_t begin, Vector<T> (&x)[Columns]) {
+  Vector<Bits<T>> key = lane_numbers<T>();
+  constexpr std::int64_t kKeys = Columns * kLanes<T>;
+  const auto low = static_cast<Bits<T>>(smaller(larger(own.first - begin, 0), kKeys));
+  const auto high = static_cast<Bits<T>>(smaller(larger(own.last - begin, 0), kKeys));
+#pragma GCC unroll 4
+  for (int j = 0; j < Columns; ++j, key += kLanes<T>) x[j] = (key >= low) & (key < high) ? x[j] : broadcast(-kInfinity<T>);
+}
+
 // f<count>(i) for i in [begin, end), `count` vectors at a time: one alone is a chain of 15 instructions, and the scheduler holds few
 // chains.
 template <class T, class F>
