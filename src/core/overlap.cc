@@ -131,7 +131,30 @@ bool overlaps(ConstTensorView a, ConstTensorView b) {
 bool overlaps_itself(ConstTensorView view) {
   if (!view || view.numel() == 0 || nested(normalised(view))) return false;
   const MemorySpan span = byte_span(view);
+  // More positions than places, as where a table of distances is seen as pairs.
+  if (view.numel() > (span.last - span.first) / static_cast<std::ptrdiff_t>(info(view.dtype()).size)) return true;
   return Footprint(span.first, span.last).mark(view);
+}
+
+TensorView distinct_elements(TensorView view) {
+  if (!view || view.numel() == 0) return view;
+  const Layout layout = normalised(view);
+  Shape shape;  // innermost first
+  Strides strides;
+  for (int axis = layout.shape.size() - 1; axis >= 0; --axis) {
+    const std::int64_t stride = layout.strides[axis], extent = layout.shape[axis];
+    if (stride == 0) continue;
+    std::int64_t* const inner = shape.size() > 0 ? &shape[shape.size() - 1] : nullptr;
+    const std::int64_t step = inner != nullptr ? strides[strides.size() - 1] : 1;
+    if (inner != nullptr && stride % step == 0 && stride / step <= *inner) {  // its steps leave no gap between the inner axis' elements
+      *inner += (extent - 1) * (stride / step);
+    } else {
+      shape.push_back(extent);
+      strides.push_back(stride);
+    }
+  }
+  std::reverse(shape.begin(), shape.end()), std::reverse(strides.begin(), strides.end());
+  return TensorView(const_cast<char*>(byte_span(view).first), view.dtype(), shape, strides);
 }
 
 void require_separate(std::string_view operation, std::span<const Operand> outputs, std::span<const Operand> inputs) {

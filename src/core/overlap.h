@@ -13,6 +13,10 @@ bool overlaps(ConstTensorView a, ConstTensorView b);
 // Whether two positions of one view share memory (a zero stride, a sliding window).
 bool overlaps_itself(ConstTensorView view);
 
+// A view of the same elements in an order of its own: each once where the axes that share elements step over whole multiples of each other, as
+// those of a sliding or broadcast view do.
+TensorView distinct_elements(TensorView view);
+
 // First and one-past-last byte that the view touches; equal when it has no elements.
 struct MemorySpan {
   const char* first;

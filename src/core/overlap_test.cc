@@ -80,5 +80,26 @@ TEST(Overlap, SlicesOfOnePackedTensorDoNot) {
   EXPECT_FALSE(overlaps({}, {}));
 }
 
+// Views over 100 numbers from number 50: how often each position of the given view, and of its distinct elements, meets a number.
+TEST(Overlap, DistinctElementsAreTheSameOnes) {
+  struct Case {
+    const char* name;
+    Shape shape;
+    Strides strides;
+    std::int64_t positions;
+  };
+  for (const Case& c : {Case{"dense", {2, 3, 4}, {12, 4, 1}, 24}, Case{"broadcast", {5, 3}, {0, 1}, 3}, Case{"one element", {5, 3}, {0, 0}, 1},
+                        Case{"sliding", {4, 5}, {-1, 1}, 8}, Case{"two tables", {2, 4, 5}, {20, 1, -1}, 16}, Case{"slides by two", {4, 5}, {2, 1}, 11},
+                        Case{"gaps stay", {4, 3}, {4, -1}, 12}, Case{"strides of 2 and 3", {3, 4}, {3, 2}, 12}}) {
+    SCOPED_TRACE(c.name);
+    std::vector<float> given(100), distinct(100);
+    fill(TensorView(given.data() + 50, DType::f32, c.shape, c.strides), 1);
+    const TensorView same = distinct_elements(TensorView(given.data() + 50, DType::f32, c.shape, c.strides));
+    fill(TensorView(distinct.data() + (same.data<float>() - given.data()), DType::f32, same.shape(), same.strides()), 1);
+    EXPECT_EQ(distinct, given);
+    EXPECT_EQ(same.numel(), c.positions);
+  }
+}
+
 }  // namespace
 }  // namespace polyhead

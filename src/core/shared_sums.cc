@@ -9,7 +9,7 @@ namespace polyhead {
 SharedSums::SharedSums(TensorView target, DType arithmetic) : target_(target) {
   if (target.dtype() == arithmetic) {
     view_ = target;
-    fill(view_, 0);
+    fill(distinct_elements(view_), 0);
   } else if (!overlaps_itself(target)) {  // dense: what a slice spans may be far more than its elements
     memory_ = Tensor(arithmetic, target.shape());
     view_ = memory_.view();
@@ -26,12 +26,14 @@ SharedSums::SharedSums(TensorView target, DType arithmetic) : target_(target) {
 
 void SharedSums::store() const {
   if (!memory_) return;
-  dispatch_floating(view_.dtype(), [&](auto from_type) {
-    dispatch_floating(target_.dtype(), [&](auto to_type) {
+  const bool alike = view_.strides() == target_.strides();  // then elements that share a sum need not be stored more than once
+  const TensorView from = alike ? distinct_elements(view_) : view_, to = alike ? distinct_elements(target_) : target_;
+  dispatch_floating(from.dtype(), [&](auto from_type) {
+    dispatch_floating(to.dtype(), [&](auto to_type) {
       using To = typename decltype(to_type)::type;
-      const auto* sums = view_.data<typename decltype(from_type)::type>();
-      To* target = target_.data<To>();
-      for_each_offset<2>(target_.shape(), {target_.strides(), view_.strides()},
+      const auto* sums = from.data<typename decltype(from_type)::type>();
+      To* target = to.data<To>();
+      for_each_offset<2>(to.shape(), {to.strides(), from.strides()},
                          [&](const auto& at) { target[at[0]] = polyhead::store<To>(load(sums[at[1]])); });
     });
   });

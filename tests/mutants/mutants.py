@@ -126,6 +126,7 @@ MUTANTS = [
     # The door
     Mutant("forced backend runs though it declines", "src/sdpa/backends.cc", "if (!reason.empty()) {", "if (false) {",
            "a forced backend that declines is an error", ("sdpa",)),
+    Mutant("gap of a view closed", "src/core/overlap.cc", "stride / step <= *inner)", "stride / step <= *inner + 1)", "zeroing a view touches its own elements only", ("core",)),
     Mutant("overlap accepted", "src/core/overlap.cc", "require(!overlaps(other.view, out.view), operation", "require(!overlaps(other.view, out.view) || true, operation",
            "outputs may not overlap inputs", ("sdpa",)),
     Mutant("lengths unchecked", NORMAL, "std::cmp_less_equal(length, p.keys)", "true", "a length lies in [0,S]", ("sdpa",)),
