@@ -12,6 +12,17 @@ const ExpFactor<T>& reference_unit(const HeadGroup& group, const ScoreScale<T>& 
   return group.softcap > 0 || group.bias.data != nullptr ? scale.natural : scale.scaled;
 }
 
+// Rows first, ... of the task's partial result, for merge_kernel.cc. Rows that met no key have no o: nullptr.
+template <class T>
+void store_partial(const ForwardTask& task, std::int64_t first, std::int64_t count, const T* o, std::int64_t stride, const T* m, const T* l) {
+  const std::int64_t size = partial_stride(task.v_width);
+  T* to = static_cast<T*>(task.partial) + first * size;
+  for (std::int64_t i = 0; i < count; ++i, to += size) {
+    for (std::int64_t d = 0; d < stride; d += kLanes<T>) store_vector<T>(o != nullptr ? load_vector(o + i * stride + d) : Vector<T>{}, to + d);
+    to[size - 2] = m[i], to[size - 1] = l[i];
+  }
+}
+
 // Rows of o, `stride` apart and padded to whole vectors, divided by their l. A row without a finite score is zero.
 template <class T>
 void store_out(const ForwardTask& task, const Row* rows, std::int64_t count, T* o, std::int64_t stride, const T* l) {

@@ -214,6 +214,7 @@ class Forward {
   // `begun`: some of its rows may have sums already.
   template <int Rows, int Columns, Apply kApply>
   POLYHEAD_INLINE void soften_tile(int row, std::int64_t panel, std::int64_t begin, bool begun) {
+    if constexpr (kApply == Apply::in_registers) fetch_bias<Rows>(row, begin);
     Vector<T> x[Rows][Columns];
     sum_tile<Rows, Columns, false, From::second_cache, T>({.depth = task_.qk_width,
                                                            .a = q_ + strip_ * q_stride_,
@@ -284,6 +285,17 @@ class Forward {
     }
   }
 
+  // A tile's bias, while its product runs.
+  template <int Rows>
+  POLYHEAD_INLINE void fetch_bias(int row, std::int64_t begin) const {
+    if (task_.bias.data == nullptr) return;
+#pragma GCC unroll 16
+    for (int i = 0; i < Rows; ++i) {
+#pragma GCC unroll 4
+      for (int j = 0; j < kTileVectors; ++j) __builtin_prefetch(lines_[row + i].bias + begin + j * kWidth);
+    }
+  }
+
   // Bias and masks of whole vectors of keys that exist.
   template <int Columns>
   POLYHEAD_INLINE void finish_row(const Line& line, std::int64_t begin, Vector<T> (&x)[Columns]) const {
@@ -343,20 +355,9 @@ class Forward {
   void store_strip(int rows) {
     T* const l = s_.limit + strip_;
     for (int i = 0; i < rows; ++i) l[i] = sum_of_lanes<T>(load_vector(s_.sums + (strip_ + i) * kWidth));
-    if (task_.partial != nullptr) return store_partial(rows);
-    store_out<T>(task_, s_.rows + strip_, rows, s_.o + strip_ * s_.v_padded, s_.v_padded, l);
-  }
-
-  // For merge_kernel.cc. A strip that met no key has no o yet.
-  void store_partial(int rows) {
-    const std::int64_t stride = partial_stride(task_.v_width);
-    const bool started = s_.started[strip_ / strip_rows_] != 0;
-    for (std::int64_t i = strip_; i < strip_ + rows; ++i) {
-      T* const to = static_cast<T*>(task_.partial) + i * stride;
-      for (std::int64_t d = 0; d < s_.v_padded; d += kWidth)
-        store_vector<T>(started ? load_vector(s_.o + i * s_.v_padded + d) : Vector<T>{}, to + d);
-      to[stride - 2] = s_.reference[i], to[stride - 1] = s_.limit[i];
-    }
+    T* const o = s_.o + strip_ * s_.v_padded;
+    if (task_.partial == nullptr) return store_out<T>(task_, s_.rows + strip_, rows, o, s_.v_padded, l);
+    store_partial<T>(task_, strip_, rows, s_.started[strip_ / strip_rows_] != 0 ? o : nullptr, s_.v_padded, s_.reference + strip_, l);
   }
 
   const ForwardTask& task_;
