@@ -185,6 +185,8 @@ MUTANTS = [
            "panels are as wide as the kernels' that read them", GEMM),
     Mutant("gemm: columns taken for adjacent", "src/cpu/gemm/operand.h", "first % side.run + count <= side.run", "true", "the columns of several axes need not lie side by side", GEMM),
     Mutant("curves: gelu's tail wrong", "src/cpu/elementwise/curves_kernel.cc", "x < 0.0 ? tail : 1.0 - tail", "1.0 - tail", "the normal distribution of a negative x is its tail", GEMM),
+    Mutant("curves: a square's low part lost", "src/cpu/elementwise/float_lanes.h", "_mm512_fmsub_ps(z, z, square)", "_mm512_sub_ps(square, square)", "x^2 is not a float32", GEMM),
+    Mutant("curves: log2(e)'s low part lost", "src/cpu/elementwise/float_lanes.h", "all(scale * kLog2eLow)", "all(0 * kLog2eLow)", "log2(e) is not a float32", GEMM),
     Mutant("curves: a tail of a row not written", "src/cpu/elementwise/curves_kernel.cc", "for (std::int64_t i = 0; i < left; ++i) to[i]", "for (std::int64_t i = 0; i + 1 < left; ++i) to[i]",
            "a count need not be a multiple of the lanes", GEMM),
     Mutant("curves: gradient replaces instead of adds", "src/cpu/elementwise/curves_kernel.cc", "add ? d + widen_lanes(d_x + i, count - i) : d", "d", "gradients are added where asked", GEMM),
