@@ -190,6 +190,8 @@ MUTANTS = [
     Mutant("curves: a tail of a row not written", "src/cpu/elementwise/curves_kernel.cc", "for (std::int64_t i = 0; i < left; ++i) to[i]", "for (std::int64_t i = 0; i + 1 < left; ++i) to[i]",
            "a count need not be a multiple of the lanes", GEMM),
     Mutant("curves: gradient replaces instead of adds", "src/cpu/elementwise/curves_kernel.cc", "add ? d + widen_lanes(d_x + i, count - i) : d", "d", "gradients are added where asked", GEMM),
+    Mutant("norm: the sum is not kept", "src/cpu/elementwise/norm_kernel.cc", "put(value, sums + i);", "put(0 * value, sums + i);", "the sum that is normalised is stored", GEMM),
+    Mutant("norm: mean not taken off", "src/cpu/elementwise/norm_kernel.cc", "(value - mean) * (value - mean)", "value * value + 0 * mean", "the variance is that around the mean", GEMM),
     # Kernels of attention
     Mutant("kernel: rescale dropped", "src/cpu/sdpa/forward_kernel.cc", ".factor = started != 0 ? factor_ : nullptr}", ".add = started != 0}",
            "sums of earlier key blocks shrink when a row's reference is raised", KERNEL),
