@@ -95,9 +95,10 @@ void BertEncoder::forward(const BertInput& given, const BertOutput& output, cons
   const nn::AttentionOptions attention{
       .mask = {.attend_keys = input.attend_keys}, .backend = options.backend, .executor = options.executor};
   if (saved != nullptr) *saved = Saved{.input = input, .embedding_sum = std::move(embedding_sum)};
+  Tensor spare = std::move(embedding_sum);  // two take turns where nothing is saved
   for (std::int64_t i = 0; i < count; ++i) {
     EncoderLayer::Saved of_layer;
-    Tensor y = Tensor::uninitialised(config.dtype, shape);
+    Tensor y = spare ? std::move(spare) : Tensor::uninitialised(config.dtype, shape);
     layers[static_cast<std::size_t>(i)].forward(x, y, attention, saved != nullptr || output.attentions ? &of_layer : nullptr);
     if (output.attentions) {
       SdpaOptions sdpa = of_layer.attention.sdpa;
@@ -108,6 +109,8 @@ void BertEncoder::forward(const BertInput& given, const BertOutput& output, cons
     if (saved != nullptr) {
       saved->hidden.push_back(std::move(x));  // of_layer has views of its memory, which moves along
       saved->layers.push_back(std::move(of_layer));
+    } else {
+      spare = std::move(x);
     }
     x = std::move(y);
   }

@@ -12,6 +12,8 @@
 namespace polyhead::nn {
 namespace {
 
+constexpr const char* kForward = "LayerNorm.forward";
+
 void require_parameters(const char* operation, const LayerNorm& norm) {
   require_weight(operation, norm.weight, 1, "[width]");
   if (norm.bias) require_exactly(operation, {"bias", norm.bias}, norm.weight.shape(), norm.weight.dtype());
@@ -203,7 +205,7 @@ LayerNorm::LayerNorm(Tensor weight_, Tensor bias_, double epsilon_)
 }
 
 void LayerNorm::forward(ConstTensorView x, TensorView y, Executor* executor) const {
-  constexpr const char* kOperation = "LayerNorm.forward";
+  constexpr const char* kOperation = kForward;
   require_parameters(kOperation, *this);
   require_tensor(kOperation, {"x", x}, weight.dtype());
   require_width(kOperation, {"x", x}, "width", width());
@@ -215,9 +217,13 @@ void LayerNorm::forward(ConstTensorView x, TensorView y, Executor* executor) con
 }
 
 void add_and_normalise(const LayerNorm& norm, ConstTensorView x, TensorView sums, TensorView y, Executor* executor) {
-  if (sums.dtype() == DType::f32 && norm.weight.dtype() == DType::f32 && sums.numel() > 0) {
-    return normalise_floats<float>(norm, x, sums, y, executor);
-  }
+  require_parameters(kForward, norm);
+  const DType dtype = norm.weight.dtype();
+  require_tensor(kForward, {"x", sums}, dtype);
+  require_width(kForward, {"x", sums}, "width", norm.width());
+  require_exactly(kForward, {"what is added", x}, sums.shape(), dtype);
+  require_exactly(kForward, {"y", y}, sums.shape(), dtype);
+  if (dtype == DType::f32 && sums.numel() > 0) return normalise_floats<float>(norm, x, sums, y, executor);
   add(x, sums, executor);
   norm.forward(sums, y, executor);
 }

@@ -6,8 +6,7 @@
 #include "nn/attention_shapes.h"
 #include "nn/check.h"
 #include "nn/elementwise.h"
-#include "nn/packed_linear.h"
-#include "nn/sequences.h"
+#include "nn/evaluation.h"
 #include "polyhead/nn/activation.h"
 #include "sdpa/dense_mask.h"
 
@@ -74,17 +73,21 @@ void require_heads_fit_rank(const char* operation, const AttentionInput& input) 
           " are allowed");
 }
 
+// The options of a call with mask and bias as views that broadcast to [*,N,T,S].
+AttentionOptions aligned(const char* operation, const AttentionOptions& options, const AttentionShapes& shapes) {
+  AttentionOptions own = options;
+  own.mask = pair_mask(operation, options.mask, shapes);
+  own.bias = pair_bias(operation, options.bias, shapes);
+  return own;
+}
+
 // Whether what lies between the maps is read again.
 enum class Purpose : std::uint8_t { output, backward };
 
-struct Maps {
-  PackedLinear q, k, v, output, gate;
-};
-
 // f(a map) for each that the layer has.
 template <class F>
-Maps maps_of(const MultiHeadAttention& layer, const F& f) {
-  Maps maps{.q = f(layer.q), .k = f(layer.k), .v = f(layer.v), .output = {}, .gate = {}};
+AttentionMaps maps_of(const MultiHeadAttention& layer, const F& f) {
+  AttentionMaps maps{.q = f(layer.q), .k = f(layer.k), .v = f(layer.v), .output = {}, .gate = {}};
   if (layer.config.output == OutputMap::linear) maps.output = f(layer.output);
   if (layer.config.gate == Gate::sigmoid) maps.gate = f(layer.gate);
   return maps;
@@ -92,7 +95,7 @@ Maps maps_of(const MultiHeadAttention& layer, const F& f) {
 
 // x -> q, k, v -> heads -> sdpa -> merge -> gate -> output map      (docs/maths.md, eq. 11-15)
 // Mask and bias are views that broadcast to [*,N,T,S]. s may hold the tensors of a pass before, whose memory is used again.
-void run(const MultiHeadAttention& layer, const Maps& maps, const AttentionInput& input, const AttentionShapes& shapes, TensorView out,
+void run(const MultiHeadAttention& layer, const AttentionMaps& maps, const AttentionInput& input, const AttentionShapes& shapes, TensorView out,
          const AttentionOptions& options, Purpose purpose, MultiHeadAttentionSaved& s) {
   const MultiHeadAttentionConfig& config = layer.config;
   const ConstTensorView key = input.key ? input.key : input.query, value = input.value ? input.value : key;
@@ -169,6 +172,25 @@ Shape MultiHeadAttention::maps_shape(const AttentionInput& input) const {
   return maps_shape_of(config, attention_shapes("MultiHeadAttention", config, input));
 }
 
+AttentionEvaluation::AttentionEvaluation(const MultiHeadAttention& layer, const AttentionInput& input, const AttentionOptions& options)
+    : layer_(layer),
+      input_(input),
+      shapes_(attention_shapes(kForward, layer.config, input)),
+      options_(aligned(kForward, options, shapes_)),
+      sequences_(layer.config, shapes_, options_) {
+  require_heads_fit_rank(kForward, input);
+  if (in_parts()) require_pairs(layer.config, shapes_, options_);
+  maps_ = maps_of(layer, [&](const Linear& map) { return in_parts() ? PackedLinear(map, options.executor) : PackedLinear(map); });
+}
+
+void AttentionEvaluation::run(std::int64_t part, TensorView out, MultiHeadAttentionSaved& between, Executor* executor) const {
+  AttentionOptions own = in_parts() ? sequences_.of(options_, part) : options_;
+  own.executor = executor;
+  if (!in_parts()) return nn::run(layer_, maps_, input_, shapes_, out, own, Purpose::output, between);
+  const AttentionInput some = sequences_.of(input_, part);
+  nn::run(layer_, maps_, some, attention_shapes(kForward, layer_.config, some), out, own, Purpose::output, between);
+}
+
 void MultiHeadAttention::forward(const AttentionInput& input, TensorView out, const AttentionOptions& options,
                                  MultiHeadAttentionSaved* saved) const {
   constexpr const char* kOperation = kForward;
@@ -179,32 +201,19 @@ void MultiHeadAttention::forward(const AttentionInput& input, TensorView out, co
   const Operand written{"out", out};
   polyhead::require_separate(kOperation, {&written, 1}, inputs_of(input, options.mask, options.bias, options.dropout_keep));
   require_parameters_separate(kOperation, {written}, *this);
-  AttentionOptions aligned = options;
-  aligned.mask = pair_mask(kOperation, options.mask, shapes);
-  aligned.bias = pair_bias(kOperation, options.bias, shapes);
+  if (saved == nullptr) {
+    const AttentionEvaluation evaluation(*this, input, options);
+    return evaluation.for_each_part([&](Executor* executor) {
+      return [&, executor](std::int64_t part, MultiHeadAttentionSaved& between) { evaluation.run(part, evaluation.of(out, part), between, executor); };
+    });
+  }
   MultiHeadAttentionSaved whole;  // the caller's only when it is complete
-  if (saved != nullptr) *saved = {};
+  *saved = {};
   whole.input = input;
   whole.bias = options.bias;
-  const SequenceParts sequences(config, shapes, aligned);
-  if (saved != nullptr || sequences.parts().count() == 1) {
-    run(*this, maps_of(*this, [](const Linear& map) { return PackedLinear(map); }), input, shapes, out, aligned,
-        saved != nullptr ? Purpose::backward : Purpose::output, whole);
-    if (saved != nullptr) *saved = std::move(whole);
-    return;
-  }
-  require_pairs(config, shapes, aligned);
-  const Maps maps = maps_of(*this, [&](const Linear& map) { return PackedLinear(map, options.executor); });
-  parallel_for(sequences.parts().count(), 1, options.executor, [&](std::int64_t first, std::int64_t last) {
-    LimitedThreads one(1);
-    MultiHeadAttentionSaved between;
-    for (std::int64_t i = first; i < last; ++i) {
-      AttentionOptions own = sequences.of(aligned, i);
-      own.executor = &one;
-      const AttentionInput some = sequences.of(input, i);
-      run(*this, maps, some, attention_shapes(kOperation, config, some), sequences.of(out, i), own, Purpose::output, between);
-    }
-  });
+  run(*this, maps_of(*this, [](const Linear& map) { return PackedLinear(map); }), input, shapes, out, aligned(kOperation, options, shapes),
+      Purpose::backward, whole);
+  *saved = std::move(whole);
 }
 
 // The chain of forward(), read from its end      (docs/maths.md, eq. 16-22)

@@ -137,7 +137,7 @@ MUTANTS = [
     Mutant("value projected from the key", LAYER_CC, "project_keys(maps.v, value,", "project_keys(maps.v, key.shape() == value.shape() ? key : value,",
            "values come from the value input", LAYER),
     Mutant("bias of the first sequences for all", "src/nn/sequences.cc", "  cut(own.bias, 3);\n", "", "each part of a batch has its own bias", LAYER),
-    Mutant("parts written before all are checked", LAYER_CC, "  require_pairs(config, shapes, aligned);\n", "", "nothing is half written", LAYER),
+    Mutant("parts written before all are checked", LAYER_CC, "  if (in_parts()) require_pairs(layer.config, shapes_, options_);\n", "", "nothing is half written", LAYER),
     Mutant("bias_kv gradient dropped", LAYER_CC, "learned_gradient(d_k, grads->bias_k);", "", "bias_k learns", LAYER),
     Mutant("added key masked", SHAPES, "  fill(padded, 1);\n", "", "every query may attend to bias_kv and the zero key", LAYER),
     Mutant("gate derivative wrong", ELEMENTWISE, "* y_e * (1 - y_e)", "* y_e", "sigmoid' = y (1 - y)", LAYER),
