@@ -55,7 +55,7 @@ class AttentionEvaluation {
 // FeedForward.forward without `saved`: a few rows at a time where there are many.
 class FeedForwardEvaluation {
  public:
-  FeedForwardEvaluation(const FeedForward& module, ConstTensorView x, Executor* executor);
+  FeedForwardEvaluation(const FeedForward& module, ConstTensorView x, Executor* executor, const Workspace* workspace);
 
   // A tensor with the leading dimensions of x, cut alike.
   template <class View>
@@ -74,6 +74,7 @@ class FeedForwardEvaluation {
   const FeedForward& module_;
   const ConstTensorView x_;
   Executor* const executor_;
+  const Workspace* const workspace_;
   int dimension_ = -1;  // of x: which is cut
   Parts parts_;
   PackedLinear hidden_, output_;

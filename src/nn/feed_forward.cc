@@ -16,8 +16,8 @@ void require_meeting(const char* operation, const FeedForward& module) {
 
 }  // namespace
 
-FeedForwardEvaluation::FeedForwardEvaluation(const FeedForward& module, ConstTensorView x, Executor* executor)
-    : module_(module), x_(x), executor_(executor) {
+FeedForwardEvaluation::FeedForwardEvaluation(const FeedForward& module, ConstTensorView x, Executor* executor, const Workspace* workspace)
+    : module_(module), x_(x), executor_(executor), workspace_(workspace) {
   require_meeting("FeedForward.forward", module);
   const std::int64_t width = module.hidden.out_width(), rows = numel(x.shape().first(x.rank() - 1));
   for (int axis = 0; axis < x.rank() - 1 && dimension_ < 0 && rows > 0; ++axis) {
@@ -35,7 +35,7 @@ FeedForwardEvaluation::FeedForwardEvaluation(const FeedForward& module, ConstTen
 
 void FeedForwardEvaluation::run(std::int64_t part, TensorView y, Tensor& between, Executor* executor) const {
   const ConstTensorView own_x = of(x_, part);
-  renew(between, own_x.dtype(), with_width(own_x.shape(), module_.hidden.out_width()));
+  renew(between, own_x.dtype(), with_width(own_x.shape(), module_.hidden.out_width()), workspace_);
   hidden_.forward(own_x, between, executor);
   activate(module_.activation, between, between, executor);
   output_.forward(between, y, executor);
@@ -63,7 +63,7 @@ FeedForward::FeedForward(Linear hidden_, Linear output_, Activation activation_)
   require_meeting("FeedForward", *this);
 }
 
-void FeedForward::forward(ConstTensorView x, TensorView y, Saved* saved, Executor* executor) const {
+void FeedForward::forward(ConstTensorView x, TensorView y, Saved* saved, Executor* executor, const Workspace* workspace) const {
   constexpr const char* kOperation = "FeedForward.forward";
   require_meeting(kOperation, *this);
   const DType dtype = hidden.weight.dtype();
@@ -74,17 +74,18 @@ void FeedForward::forward(ConstTensorView x, TensorView y, Saved* saved, Executo
   require_separate(kOperation, {"y", y}, {{"x", x}});
   require_parameters_separate(kOperation, {{"y", y}}, *this);
   if (saved == nullptr) {
-    const FeedForwardEvaluation evaluation(*this, x, executor);
+    const FeedForwardEvaluation evaluation(*this, x, executor, workspace);
     return evaluation.for_each_part([&](Executor* own) {
       return [&, own](std::int64_t part, Tensor& between) { evaluation.run(part, evaluation.of(y, part), between, own); };
     });
   }
-  Tensor before = Tensor::uninitialised(dtype, with_width(x.shape(), hidden.out_width())),
-         after = Tensor::uninitialised(dtype, before.shape());
+  Tensor before = uninitialised(dtype, with_width(x.shape(), hidden.out_width()), workspace);
+  Tensor after = uninitialised(dtype, before.shape(), workspace);
   hidden.forward(x, before, executor);
   activate(activation, before, after, executor);
   output.forward(after, y, executor);
   saved->hidden = std::move(before);
+  saved->workspace = workspace != nullptr ? std::optional(*workspace) : std::nullopt;
 }
 
 void FeedForward::backward(ConstTensorView x, const Saved& saved, ConstTensorView d_y, TensorView d_x, FeedForward* grads, Write d_x_write,
@@ -106,11 +107,12 @@ void FeedForward::backward(ConstTensorView x, const Saved& saved, ConstTensorVie
     require_exactly(kOperation, {"x", x}, x_shape, dtype);
     require_gradients(kOperation, *this, *grads, {{"x", x}, {"d_y", d_y}, {"saved.hidden", saved.hidden}}, {"d_x", d_x});
   }
-  Tensor d_hidden = Tensor::uninitialised(dtype, saved.hidden.shape());
+  const Workspace* workspace = saved.workspace ? &*saved.workspace : nullptr;
+  Tensor d_hidden = uninitialised(dtype, saved.hidden.shape(), workspace);
   if (grads == nullptr) {
     output.backward({}, d_y, d_hidden, nullptr, Write::replace, executor);
   } else {
-    Tensor after = Tensor::uninitialised(dtype, saved.hidden.shape());
+    Tensor after = uninitialised(dtype, saved.hidden.shape(), workspace);
     activate(activation, saved.hidden, after, executor);
     output.backward(after, d_y, d_hidden, &grads->output, Write::replace, executor);
   }

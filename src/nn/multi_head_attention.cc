@@ -55,10 +55,10 @@ View positions_last(const View& x, int axis) {
 }
 
 // A projected key or value: the linear map of the S positions, then the learned one, then zeros.
-void project_keys(const PackedLinear& map, ConstTensorView x, const Tensor& learned, const AttentionShapes& shapes, Executor* executor,
-                  Tensor& projected) {
-  renew(projected, x.dtype(), with_extents(shapes.key, shapes.axis, shapes.keys + shapes.added_keys, map.out_width()));
-  map.forward(x, projected.view().slice(shapes.axis, 0, shapes.keys), executor);
+void project_keys(const PackedLinear& map, ConstTensorView x, const Tensor& learned, const AttentionShapes& shapes,
+                  const AttentionOptions& options, Tensor& projected) {
+  renew(projected, x.dtype(), with_extents(shapes.key, shapes.axis, shapes.keys + shapes.added_keys, map.out_width()), options.workspace);
+  map.forward(x, projected.view().slice(shapes.axis, 0, shapes.keys), options.executor);
   if (shapes.added_keys == 0) return;
   const TensorView added = projected.view().slice(shapes.axis, shapes.keys, shapes.keys + shapes.added_keys);
   fill(added, 0);
@@ -100,18 +100,18 @@ void run(const MultiHeadAttention& layer, const AttentionMaps& maps, const Atten
   const MultiHeadAttentionConfig& config = layer.config;
   const ConstTensorView key = input.key ? input.key : input.query, value = input.value ? input.value : key;
   if (config.global_query == GlobalQuery::off) {
-    renew(s.q, config.dtype, with_extents(shapes.query, shapes.axis, shapes.queries, maps.q.out_width()));
+    renew(s.q, config.dtype, with_extents(shapes.query, shapes.axis, shapes.queries, maps.q.out_width()), options.workspace);
     maps.q.forward(input.query, s.q, options.executor);
   } else {
-    renew(s.query_mean, config.dtype, with_extents(shapes.query, shapes.axis, 1, config.query_width));
+    renew(s.query_mean, config.dtype, with_extents(shapes.query, shapes.axis, 1, config.query_width), options.workspace);
     s.mean_positions = mean_positions(config, shapes, options.mask);
     reduce_positions(positions_last(input.query, shapes.axis), s.mean_positions, Reduce::mean,
                      positions_last(s.query_mean.view(), shapes.axis), options.executor);
-    renew(s.q, config.dtype, with_extents(shapes.query, shapes.axis, 1, maps.q.out_width()));
+    renew(s.q, config.dtype, with_extents(shapes.query, shapes.axis, 1, maps.q.out_width()), options.workspace);
     maps.q.forward(s.query_mean, s.q, options.executor);
   }
-  project_keys(maps.k, key, layer.bias_k, shapes, options.executor, s.k);
-  project_keys(maps.v, value, layer.bias_v, shapes, options.executor, s.v);
+  project_keys(maps.k, key, layer.bias_k, shapes, options, s.k);
+  project_keys(maps.v, value, layer.bias_v, shapes, options, s.v);
   s.q_heads = split_heads(ConstTensorView(s.q), shapes.axis, config.heads);
   s.k_heads = split_heads(ConstTensorView(s.k), shapes.axis, config.kv_heads);
   s.v_heads = split_heads(ConstTensorView(s.v), shapes.axis, config.kv_heads);
@@ -134,9 +134,9 @@ void run(const MultiHeadAttention& layer, const AttentionMaps& maps, const Atten
     }
   }
 
-  renew(s.attended, config.dtype, merged_shape(config, shapes));
+  renew(s.attended, config.dtype, merged_shape(config, shapes), options.workspace);
   s.attended_heads = split_heads(ConstTensorView(s.attended), shapes.axis, config.heads);
-  renew(s.lse, accumulation_dtype(config.dtype), s.q_heads.shape().first(s.q_heads.rank() - 1));
+  renew(s.lse, accumulation_dtype(config.dtype), s.q_heads.shape().first(s.q_heads.rank() - 1), options.workspace);
   SdpaOptions sdpa = s.sdpa;
   sdpa.executor = options.executor;  // which may be gone when s is read again
   sdpa_forward(
@@ -145,12 +145,12 @@ void run(const MultiHeadAttention& layer, const AttentionMaps& maps, const Atten
 
   Tensor gated;
   if (config.gate == Gate::sigmoid) {
-    renew(s.gate, config.dtype, with_extents(shapes.query, shapes.axis, shapes.positions, maps.gate.out_width()));
+    renew(s.gate, config.dtype, with_extents(shapes.query, shapes.axis, shapes.positions, maps.gate.out_width()), options.workspace);
     maps.gate.forward(input.query, s.gate, options.executor);
     activate(Activation::sigmoid, s.gate, s.gate, options.executor);
     // What nobody asks for again is gated in place.
     const bool in_place = purpose == Purpose::output && s.attended.shape() == s.gate.shape();
-    if (!in_place) gated = Tensor::uninitialised(config.dtype, s.gate.shape());
+    if (!in_place) gated = uninitialised(config.dtype, s.gate.shape(), options.workspace);
     multiply(s.attended, s.gate, in_place ? s.attended : gated, options.executor);
   }
   const ConstTensorView merged = gated ? ConstTensorView(gated) : ConstTensorView(s.attended);
@@ -211,6 +211,7 @@ void MultiHeadAttention::forward(const AttentionInput& input, TensorView out, co
   *saved = {};
   whole.input = input;
   whole.bias = options.bias;
+  if (options.workspace != nullptr) whole.workspace = *options.workspace;
   run(*this, maps_of(*this, [](const Linear& map) { return PackedLinear(map); }), input, shapes, out, aligned(kOperation, options, shapes),
       Purpose::backward, whole);
   *saved = std::move(whole);
@@ -243,28 +244,31 @@ void MultiHeadAttention::backward(const MultiHeadAttentionSaved& s, ConstTensorV
   if (grads) require_gradients(kOperation, *this, *grads, read, written);
   const auto part = [&](Linear MultiHeadAttention::*map) { return grads ? &(grads->*map) : nullptr; };
 
+  const Workspace* workspace = s.workspace ? &*s.workspace : nullptr;
+  const auto room = [&](const Shape& shape) { return uninitialised(config.dtype, shape, workspace); };
+
   // out = output(attended * gate)
   Tensor d_merged, gated;
   if (config.gate == Gate::sigmoid) {
-    gated = Tensor::uninitialised(config.dtype, s.gate.shape());
+    gated = room(s.gate.shape());
     multiply(s.attended, s.gate, gated, executor);
   }
   if (config.output == OutputMap::linear) {
     const ConstTensorView merged = gated ? ConstTensorView(gated) : ConstTensorView(s.attended);
-    d_merged = Tensor::uninitialised(config.dtype, merged.shape());
+    d_merged = room(merged.shape());
     output.backward(merged, d_out, d_merged, part(&MultiHeadAttention::output), Write::replace, executor);
   } else {
-    d_merged = Tensor::copy_of(d_out);
+    d_merged = room(d_out.shape());
+    copy(d_out, d_merged);
   }
   Tensor d_gate, d_attended;
   if (config.gate == Gate::sigmoid) {
     d_gate = std::move(gated);  // in its memory
-    sigmoid_backward(s.gate, s.attended, d_merged, d_gate, executor);
-    multiply(d_merged, s.gate, d_merged, executor);
+    gate_backward(s.gate, s.attended, d_merged, d_gate, executor);
     if (s.attended.shape() == d_merged.shape()) {
       d_attended = std::move(d_merged);
     } else {  // every position was gated from the one global query
-      d_attended = Tensor::uninitialised(config.dtype, s.attended.shape());
+      d_attended = room(s.attended.shape());
       reduce_positions(positions_last(ConstTensorView(d_merged), shapes.axis), {}, Reduce::sum,
                        positions_last(d_attended.view(), shapes.axis), executor);
     }
@@ -273,8 +277,8 @@ void MultiHeadAttention::backward(const MultiHeadAttentionSaved& s, ConstTensorV
   }
 
   // attended = sdpa(q, k, v)
-  Tensor d_q = Tensor::uninitialised(config.dtype, s.q.shape()), d_k = Tensor::uninitialised(config.dtype, s.k.shape());
-  Tensor d_v = Tensor::uninitialised(config.dtype, s.v.shape()), d_padded_bias;
+  Tensor d_q = room(s.q.shape()), d_k = room(s.k.shape());
+  Tensor d_v = room(s.v.shape()), d_padded_bias;
   TensorView d_bias = pair_bias(kOperation, gradients.bias, shapes);
   if (d_bias && s.padded_bias) {
     d_padded_bias = Tensor(config.dtype, s.padded_bias.shape());
@@ -303,7 +307,7 @@ void MultiHeadAttention::backward(const MultiHeadAttentionSaved& s, ConstTensorV
   if (config.global_query == GlobalQuery::off) {
     q.backward(input.query, d_q, d_query, part(&MultiHeadAttention::q), Write::replace, executor);
   } else {
-    Tensor d_mean = Tensor::uninitialised(config.dtype, s.query_mean.shape());
+    Tensor d_mean = room(s.query_mean.shape());
     q.backward(s.query_mean, d_q, d_mean, part(&MultiHeadAttention::q), Write::replace, executor);
     if (d_query) {
       spread_mean(positions_last(ConstTensorView(d_mean), shapes.axis), s.mean_positions, positions_last(d_query, shapes.axis), executor);
