@@ -33,6 +33,10 @@ Shape merged_shape(const MultiHeadAttentionConfig& c, const AttentionShapes& sha
   return with_extents(shapes.query, shapes.axis, shapes.queries, c.heads * c.value_head_width);
 }
 
+Shape output_shape_of(const MultiHeadAttentionConfig& c, const AttentionShapes& shapes) {
+  return with_extents(shapes.query, shapes.axis, c.gate == Gate::sigmoid ? shapes.positions : shapes.queries, c.output_width);
+}
+
 Shape maps_shape_of(const MultiHeadAttentionConfig& c, const AttentionShapes& shapes) {
   Shape shape = shapes.lead;
   for (const std::int64_t extent : {c.heads, shapes.queries, shapes.keys + shapes.added_keys}) shape.push_back(extent);
@@ -165,7 +169,7 @@ void run(const MultiHeadAttention& layer, const AttentionMaps& maps, const Atten
 
 Shape MultiHeadAttention::output_shape(const AttentionInput& input) const {
   const AttentionShapes shapes = attention_shapes("MultiHeadAttention", config, input);
-  return with_extents(shapes.query, shapes.axis, config.gate == Gate::sigmoid ? shapes.positions : shapes.queries, config.output_width);
+  return output_shape_of(config, shapes);
 }
 
 Shape MultiHeadAttention::maps_shape(const AttentionInput& input) const {
@@ -197,7 +201,7 @@ void MultiHeadAttention::forward(const AttentionInput& input, TensorView out, co
   const AttentionShapes shapes = attention_shapes(kOperation, config, input);
   require_heads_fit_rank(kOperation, input);
   require_tensor(kOperation, {"out", out}, config.dtype);
-  require_shape(kOperation, {"out", out}, output_shape(input));
+  require_shape(kOperation, {"out", out}, output_shape_of(config, shapes));
   const Operand written{"out", out};
   polyhead::require_separate(kOperation, {&written, 1}, inputs_of(input, options.mask, options.bias, options.dropout_keep));
   require_parameters_separate(kOperation, {written}, *this);
@@ -225,7 +229,7 @@ void MultiHeadAttention::backward(const MultiHeadAttentionSaved& s, ConstTensorV
   const AttentionInput& input = s.input;
   const AttentionShapes shapes = attention_shapes(kOperation, config, input);
   require_tensor(kOperation, {"d_out", d_out}, config.dtype);
-  require_shape(kOperation, {"d_out", d_out}, output_shape(input));
+  require_shape(kOperation, {"d_out", d_out}, output_shape_of(config, shapes));
   std::vector<Operand> read = inputs_of(input, s.sdpa.mask, s.bias, s.sdpa.dropout.keep);
   read.push_back({"d_out", d_out});
   const Operand written[] = {{"the gradient of query", gradients.query},

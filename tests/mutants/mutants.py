@@ -141,7 +141,7 @@ MUTANTS = [
     Mutant("bias_kv gradient dropped", LAYER_CC, "learned_gradient(d_k, grads->bias_k);", "", "bias_k learns", LAYER),
     Mutant("added key masked", SHAPES, "  fill(padded, 1);\n", "", "every query may attend to bias_kv and the zero key", LAYER),
     Mutant("gate derivative wrong", ELEMENTWISE, "* y_e * (1 - y_e)", "* y_e", "sigmoid' = y (1 - y)", LAYER),
-    Mutant("gate gradient of d_attended dropped", LAYER_CC, "    multiply(d_merged, s.gate, d_merged, executor);\n", "", "the gate scales what flows back", LAYER),
+    Mutant("gate gradient of d_attended dropped", ELEMENTWISE, "d_e = store<T>(load(d_e) * load(value));", "", "the gate scales what flows back", LAYER),
     Mutant("gate misses in d_query", LAYER_CC, "d_query, part(&MultiHeadAttention::gate), Write::add", "{}, part(&MultiHeadAttention::gate), Write::add",
            "the query input gets the gate's gradient too", LAYER),
     Mutant("self attention's gradients overwrite", LAYER_CC, "input.key ? Write::replace : Write::add", "Write::replace",
