@@ -29,3 +29,4 @@
 #include "polyhead/tensor_view.h"
 #include "polyhead/version.h"
 #include "polyhead/viewer.h"
+#include "polyhead/workspace.h"

@@ -92,6 +92,7 @@ void run(const Layer& layer, nb::handle query, nb::handle key, nb::handle value,
   pass.value = Array::input(value, "value");
   nn::AttentionOptions attention = options.attention;
   if (options.num_threads) attention.executor = &pass.threads.emplace(*options.num_threads);
+  attention.workspace = &layer.workspace;
   const Array out_array = Array::output(out, "out");
   const ReleasedGil released;
   layer.layer.forward({.query = pass.query.view(), .key = pass.key.view(), .value = pass.value.view()}, out_array.view(), attention, saved);

@@ -13,6 +13,7 @@ namespace polyhead::python {
 
 struct Layer {
   nn::MultiHeadAttention layer;
+  Workspace workspace = {};  // of its passes, one after the other or at once
 };
 
 nb::dict config_dict(const nn::MultiHeadAttentionConfig& config);

@@ -104,19 +104,20 @@ class Footprint {
 
 }  // namespace
 
-MemorySpan byte_span(ConstTensorView view) {
+MemorySpan byte_span(const ConstTensorView& view) {
   const auto* data = static_cast<const char*>(view.data());
-  if (!view || view.numel() == 0) return {data, data};
+  const Shape& shape = view.shape();
+  if (!view || numel(shape) == 0) return {data, data};
   std::int64_t low = 0, high = 0;
-  for (int axis = 0; axis < view.rank(); ++axis) {
-    const std::int64_t reach = (view.extent(axis) - 1) * view.stride(axis);
+  for (int axis = 0; axis < shape.size(); ++axis) {
+    const std::int64_t reach = (shape[axis] - 1) * view.strides()[axis];
     (reach < 0 ? low : high) += reach;
   }
   const auto size = static_cast<std::int64_t>(info(view.dtype()).size);
   return {data + low * size, data + (high + 1) * size};
 }
 
-bool overlaps(ConstTensorView a, ConstTensorView b) {
+bool overlaps(const ConstTensorView& a, const ConstTensorView& b) {
   const MemorySpan x = byte_span(a), y = byte_span(b);
   const std::less<const char*> before;  // a total order also for pointers into different allocations
   const char* first = before(x.first, y.first) ? y.first : x.first;
@@ -128,8 +129,8 @@ bool overlaps(ConstTensorView a, ConstTensorView b) {
   return footprint.meets(b);
 }
 
-bool overlaps_itself(ConstTensorView view) {
-  if (!view || view.numel() == 0 || nested(normalised(view))) return false;
+bool overlaps_itself(const ConstTensorView& view) {
+  if (!view || view.numel() == 0 || view.is_contiguous() || nested(normalised(view))) return false;
   const MemorySpan span = byte_span(view);
   // More positions than places, as where a table of distances is seen as pairs.
   if (view.numel() > (span.last - span.first) / static_cast<std::ptrdiff_t>(info(view.dtype()).size)) return true;

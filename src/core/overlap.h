@@ -8,10 +8,10 @@
 namespace polyhead {
 
 // Whether two views share a byte. Exact: views that interleave (slices of one packed tensor) do not overlap.
-bool overlaps(ConstTensorView a, ConstTensorView b);
+bool overlaps(const ConstTensorView& a, const ConstTensorView& b);
 
 // Whether two positions of one view share memory (a zero stride, a sliding window).
-bool overlaps_itself(ConstTensorView view);
+bool overlaps_itself(const ConstTensorView& view);
 
 // A view of the same elements in an order of its own: each once where the axes that share elements step over whole multiples of each other, as
 // those of a sliding or broadcast view do.
@@ -22,7 +22,7 @@ struct MemorySpan {
   const char* first;
   const char* last;
 };
-MemorySpan byte_span(ConstTensorView view);
+MemorySpan byte_span(const ConstTensorView& view);
 
 // A tensor of an operation and its name in messages; an absent one shares nothing.
 struct Operand {

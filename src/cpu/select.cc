@@ -21,6 +21,7 @@
   std::int64_t gemm_scratch(const GemmTask& task, std::int64_t rows, std::int64_t terms);  \
   void gemm_multiply(const GemmTask& task, const GemmBlock& block, void* scratch);         \
   const Curves& curves();                                                                  \
+  void normalise_row(const NormRow& row);                                                  \
   double fused_operations(std::int64_t rounds);                                            \
   }
 #include "cpu/isa_rows.h"
@@ -37,6 +38,7 @@ namespace {
              name::sdpa_backward, name::attention_maps_scratch, name::attention_maps},                         \
             {name::gemm_panel_columns, name::gemm_pack, name::gemm_scratch, name::gemm_multiply},              \
             name::curves,                                                                                      \
+            name::normalise_row,                                                                               \
             name::fused_operations},
 constexpr KernelSet kSets[] = {
 #include "cpu/isa_rows.h"

@@ -19,6 +19,7 @@ struct KernelSet {
   SdpaKernels sdpa;
   GemmKernels gemm;
   const Curves& (*curves)();
+  void (*normalise_row)(const NormRow& row);
   double (*fused_operations)(std::int64_t rounds);  // for benchmarks: what multiplications alone reach
 };
 

@@ -85,7 +85,8 @@ void BertEncoder::forward(const BertInput& given, const BertOutput& output, cons
   require_separate(kOperation, outputs, inputs);
   nn::require_parameters_separate(kOperation, {outputs[0], outputs[1], outputs[2]}, *this);
 
-  Tensor embedding_sum = Tensor::uninitialised(config.dtype, shape), x = Tensor::uninitialised(config.dtype, shape);
+  const auto room = [&] { return uninitialised(config.dtype, shape, options.workspace); };
+  Tensor embedding_sum = room(), x = room();
   words.forward(input.ids, embedding_sum, nn::Write::replace, options.executor);
   positions.forward(Positions(length).expand(ids), embedding_sum, nn::Write::add, options.executor);
   segments.forward(input.segments, embedding_sum, nn::Write::add, options.executor);
@@ -93,11 +94,12 @@ void BertEncoder::forward(const BertInput& given, const BertOutput& output, cons
   if (output.all_hidden) copy(x, output.all_hidden.select(0, 0));
 
   const nn::AttentionOptions attention{
-      .mask = {.attend_keys = input.attend_keys}, .backend = options.backend, .executor = options.executor};
+      .mask = {.attend_keys = input.attend_keys}, .backend = options.backend, .executor = options.executor, .workspace = options.workspace};
   if (saved != nullptr) *saved = Saved{.input = input, .embedding_sum = std::move(embedding_sum)};
+  Tensor spare = std::move(embedding_sum);  // two take turns where nothing is saved
   for (std::int64_t i = 0; i < count; ++i) {
     EncoderLayer::Saved of_layer;
-    Tensor y = Tensor::uninitialised(config.dtype, shape);
+    Tensor y = spare ? std::move(spare) : room();
     layers[static_cast<std::size_t>(i)].forward(x, y, attention, saved != nullptr || output.attentions ? &of_layer : nullptr);
     if (output.attentions) {
       SdpaOptions sdpa = of_layer.attention.sdpa;
@@ -108,6 +110,8 @@ void BertEncoder::forward(const BertInput& given, const BertOutput& output, cons
     if (saved != nullptr) {
       saved->hidden.push_back(std::move(x));  // of_layer has views of its memory, which moves along
       saved->layers.push_back(std::move(of_layer));
+    } else {
+      spare = std::move(x);
     }
     x = std::move(y);
   }

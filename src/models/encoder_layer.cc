@@ -1,7 +1,9 @@
 #include "polyhead/models/encoder_layer.h"
 
+#include "nn/add_norm.h"
 #include "nn/check.h"
 #include "nn/elementwise.h"
+#include "nn/evaluation.h"
 #include "nn/initialise.h"
 
 namespace polyhead::models {
@@ -9,6 +11,34 @@ namespace polyhead::models {
 using nn::require_separate;
 using nn::require_shape;
 using nn::require_tensor;
+
+namespace {
+
+// Each half of the layer goes on to its norm while a part's rows are in the second-level cache. The halves are not taken part by part
+// together: the packed weights of one are read again for each part, and those of both no longer stay in a shared third-level cache.
+void evaluate(const EncoderLayer& layer, ConstTensorView x, TensorView y, const nn::AttentionOptions& options) {
+  Tensor attended = uninitialised(y.dtype(), x.shape(), options.workspace);
+  const nn::AttentionEvaluation attend(layer.attention, {.query = x}, options);
+  attend.for_each_part([&](Executor* executor) {
+    return [&, executor, sums = Tensor()](std::int64_t part, nn::MultiHeadAttentionSaved& between) mutable {
+      const ConstTensorView own_x = attend.of(x, part);
+      nn::renew(sums, y.dtype(), own_x.shape(), options.workspace);
+      attend.run(part, sums, between, executor);
+      nn::add_and_normalise(layer.attention_norm, own_x, sums, attend.of(attended.view(), part), executor);
+    };
+  });
+  const nn::FeedForwardEvaluation transform(layer.feed_forward, attended, options.executor, options.workspace);
+  transform.for_each_part([&](Executor* executor) {
+    return [&, executor, sums = Tensor()](std::int64_t part, Tensor& between) mutable {
+      const ConstTensorView own_x = transform.of(attended.view(), part);
+      nn::renew(sums, y.dtype(), own_x.shape(), options.workspace);
+      transform.run(part, sums, between, executor);
+      nn::add_and_normalise(layer.output_norm, own_x, sums, transform.of(y, part), executor);
+    };
+  });
+}
+
+}  // namespace
 
 EncoderLayer::EncoderLayer(const EncoderLayerConfig& config) {
   nn::Initialiser initialiser(config.seed);
@@ -32,15 +62,13 @@ void EncoderLayer::forward(ConstTensorView x, TensorView y, const nn::AttentionO
   require_separate(kOperation, {"y", y}, {{"x", x}});
   nn::require_parameters_separate(kOperation, {{"y", y}}, *this);
 
-  const auto like_x = [&] { return Tensor::uninitialised(dtype, x.shape()); };
+  if (saved == nullptr) return evaluate(*this, x, y, options);
+  const auto like_x = [&] { return uninitialised(dtype, x.shape(), options.workspace); };
   Tensor attention_sum = like_x(), attended = like_x(), output_sum = like_x();
-  attention.forward({.query = x}, attention_sum, options, saved != nullptr ? &saved->attention : nullptr);
-  nn::add(x, attention_sum, options.executor);
-  attention_norm.forward(attention_sum, attended, options.executor);
-  feed_forward.forward(attended, output_sum, saved != nullptr ? &saved->feed_forward : nullptr, options.executor);
-  nn::add(attended, output_sum, options.executor);
-  output_norm.forward(output_sum, y, options.executor);
-  if (saved == nullptr) return;
+  attention.forward({.query = x}, attention_sum, options, &saved->attention);
+  nn::add_and_normalise(attention_norm, x, attention_sum, attended, options.executor);
+  feed_forward.forward(attended, output_sum, &saved->feed_forward, options.executor, options.workspace);
+  nn::add_and_normalise(output_norm, attended, output_sum, y, options.executor);
   saved->attention_sum = std::move(attention_sum);
   saved->attended = std::move(attended);
   saved->output_sum = std::move(output_sum);
@@ -60,7 +88,8 @@ void EncoderLayer::backward(const Saved& saved, ConstTensorView d_y, TensorView 
   if (grads != nullptr) nn::require_gradients(kOperation, *this, *grads, {{"x", x}, {"d_y", d_y}}, {"d_x", d_x});
 
   // Each sum hands its gradient to both of its terms.
-  const auto like_x = [&] { return Tensor::uninitialised(dtype, shape); };
+  const Workspace* workspace = saved.attention.workspace ? &*saved.attention.workspace : nullptr;
+  const auto like_x = [&] { return uninitialised(dtype, shape, workspace); };
   Tensor d_output_sum = like_x(), d_attended = like_x(), d_attention_sum = like_x();
   output_norm.backward(saved.output_sum, d_y, d_output_sum, grads != nullptr ? &grads->output_norm : nullptr, nn::Write::replace, executor);
   copy(d_output_sum, d_attended);

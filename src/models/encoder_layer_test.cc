@@ -106,6 +106,23 @@ TEST(EncoderLayer, ResultsDoNotDependOnStrides) {
   EXPECT_TRUE(strided_y.padding_is_intact() && strided_d_x.padding_is_intact());
 }
 
+// A saved pass is computed as a whole.
+TEST(EncoderLayer, EvaluationInPartsHasTheBitsOfTheWhole) {
+  Random random(8);
+  EncoderLayer layer({.width = 64, .heads = 4, .seed = 8});
+  scramble(layer, random);
+  const Tensor x = random.tensor(DType::f32, {40, 40, 64}), attend_keys = random.tensor(DType::boolean, {40, 40});
+  for (const int threads : {1, 2}) {
+    LimitedThreads executor(threads);
+    const nn::AttentionOptions options{.mask = {.attend_keys = attend_keys}, .executor = &executor};
+    Tensor whole(DType::f32, x.shape()), parts(DType::f32, x.shape());
+    EncoderLayer::Saved saved;
+    layer.forward(x, whole, options, &saved);
+    layer.forward(x, parts, options);
+    EXPECT_TRUE(test::same_bits(parts, whole)) << threads;
+  }
+}
+
 TEST(EncoderLayer, ExtentsMayBeZero) {
   EncoderLayer layer(tiny());
   for (const Shape& shape : {Shape{0, 6}, Shape{0, 3, 6}, Shape{3, 0, 6}, Shape{1, 1, 6}}) {

@@ -54,7 +54,7 @@ SentenceResult SentenceModel::run(TokenizedText tokens, const SentenceOptions& o
   if (options.all_hidden) result.all_hidden = Tensor(config.dtype, {config.layers + 1, length, config.width});
   encoder.forward({.ids = result.ids, .segments = segments},
                   {.hidden = result.hidden, .all_hidden = result.all_hidden, .attentions = result.attentions},
-                  {.backend = options.backend, .executor = options.executor});
+                  {.backend = options.backend, .executor = options.executor, .workspace = options.workspace});
   sentence_embedding(result.hidden, {}, result.embedding);
   return result;
 }
@@ -75,7 +75,8 @@ Tensor SentenceModel::embed(std::span<const std::string> texts, const SentenceOp
     std::fill_n(attend_keys.data<bool>() + i * length, row.size(), true);
   }
   Tensor hidden(config.dtype, {count, length, config.width}), embeddings(accumulation_dtype(config.dtype), {count, config.width});
-  encoder.forward({.ids = ids, .attend_keys = attend_keys}, {.hidden = hidden}, {.backend = options.backend, .executor = options.executor});
+  encoder.forward({.ids = ids, .attend_keys = attend_keys}, {.hidden = hidden},
+                  {.backend = options.backend, .executor = options.executor, .workspace = options.workspace});
   sentence_embedding(hidden, attend_keys, embeddings);
   return embeddings;
 }

@@ -60,17 +60,18 @@ void multiply(ConstTensorView a, ConstTensorView b, TensorView out, Executor* ex
   });
 }
 
-void sigmoid_backward(ConstTensorView y_view, ConstTensorView factor, ConstTensorView d_y_view, TensorView d_x, Executor* executor) {
+void gate_backward(ConstTensorView y_view, ConstTensorView attended, TensorView d_view, TensorView d_x, Executor* executor) {
   dispatch_floating(d_x.dtype(), [&](auto type) {
     using T = typename decltype(type)::type;
-    const Rows<const T> y(y_view), times(factor.expand(y_view.shape())), d_y(d_y_view);
-    const Rows<T> target(d_x);
+    const Rows<const T> y(y_view), times(attended.expand(y_view.shape()));
+    const Rows<T> d(d_view), target(d_x);
     // In float64: three roundings fewer, which a sum over many rows would show.
-    const auto differentiate = [](const T& value, const T& times_e, const T& d_y_e, T& to) {
-      const double y_e = load(value);
-      to = store<T>(load(d_y_e) * double{load(times_e)} * y_e * (1 - y_e));
+    const auto differentiate = [](const T& value, const T& times_e, T& d_e, T& to) {
+      const double y_e = load(value), d_y = load(d_e);
+      to = store<T>(d_y * double{load(times_e)} * y_e * (1 - y_e));
+      d_e = store<T>(load(d_e) * load(value));
     };
-    for_each_element(y_view.shape(), 2, executor, differentiate, y, times, d_y, target);
+    for_each_element(y_view.shape(), 2, executor, differentiate, y, times, d, target);
   });
 }
 

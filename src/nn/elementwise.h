@@ -9,8 +9,8 @@ namespace polyhead::nn {
 // out = a * b, shapes broadcast to out's
 void multiply(ConstTensorView a, ConstTensorView b, TensorView out, Executor* executor);
 
-// d_x = d_y * y * (1 - y) * factor: back through y = sigmoid(x), times whatever y was multiplied with. d_x may be d_y.
-void sigmoid_backward(ConstTensorView y, ConstTensorView factor, ConstTensorView d_y, TensorView d_x, Executor* executor);
+// Back through gated = attended * y, y = sigmoid(x), in one pass: d_x = d * attended * y * (1 - y), then d *= y. attended broadcasts to y.
+void gate_backward(ConstTensorView y, ConstTensorView attended, TensorView d, TensorView d_x, Executor* executor);
 
 // sums += x, one shape
 void add(ConstTensorView x, TensorView sums, Executor* executor);

@@ -92,10 +92,23 @@ void Embedding::forward(ConstTensorView ids, TensorView y, Write y_write, Execut
     const Rows<const T> source(weight);
     const Rows<T> target(y);
     const bool add = y_write == Write::add;
-    parallel_for(target.count(), row_grain(width(), 1), executor, [&](std::int64_t first, std::int64_t last) {
+    const std::int64_t columns = width();
+    const bool in_lines = source.contiguous() && target.contiguous() && columns > 0;
+    parallel_for(target.count(), row_grain(columns, 1), executor, [&](std::int64_t first, std::int64_t last) {
       for (std::int64_t row = first; row < last; ++row) {
-        for (std::int64_t e = 0; e < width(); ++e) {
-          const T value = source.at(rows[static_cast<std::size_t>(row)], e);
+        const std::int64_t id = rows[static_cast<std::size_t>(row)];
+        if (in_lines) {
+          const T* from = &source.at(id, 0);
+          T* to = &target.at(row, 0);
+          if (!add) {
+            std::copy_n(from, columns, to);
+          } else {
+            for (std::int64_t e = 0; e < columns; ++e) to[e] = store<T>(load(to[e]) + load(from[e]));
+          }
+          continue;
+        }
+        for (std::int64_t e = 0; e < columns; ++e) {
+          const T value = source.at(id, e);
           T& to = target.at(row, e);
           to = add ? store<T>(load(to) + load(value)) : value;
         }

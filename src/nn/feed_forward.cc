@@ -1,9 +1,8 @@
 #include "polyhead/nn/feed_forward.h"
 
 #include "nn/check.h"
+#include "nn/evaluation.h"
 #include "nn/initialise.h"
-#include "nn/packed_linear.h"
-#include "nn/parts.h"
 
 namespace polyhead::nn {
 namespace {
@@ -15,39 +14,32 @@ void require_meeting(const char* operation, const FeedForward& module) {
           " ", module.output.weight.shape(), "; hidden's out_width must be output's in_width, in one dtype");
 }
 
-// A few rows at a time where there are many.
-void evaluate(const FeedForward& module, ConstTensorView x, TensorView y, Executor* executor) {
+}  // namespace
+
+FeedForwardEvaluation::FeedForwardEvaluation(const FeedForward& module, ConstTensorView x, Executor* executor, const Workspace* workspace)
+    : module_(module), x_(x), executor_(executor), workspace_(workspace) {
+  require_meeting("FeedForward.forward", module);
   const std::int64_t width = module.hidden.out_width(), rows = numel(x.shape().first(x.rank() - 1));
-  int dimension = -1;
-  Parts parts;
-  for (int axis = 0; axis < x.rank() - 1 && dimension < 0 && rows > 0; ++axis) {
-    if (x.extent(axis) > 1) dimension = axis;
+  for (int axis = 0; axis < x.rank() - 1 && dimension_ < 0 && rows > 0; ++axis) {
+    if (x.extent(axis) > 1) dimension_ = axis;
   }
-  if (dimension >= 0) {
-    const std::int64_t extent = x.extent(dimension), weights = width * (module.hidden.in_width() + module.output.out_width());
+  if (dimension_ >= 0) {
+    const std::int64_t extent = x.extent(dimension_), weights = width * (module.hidden.in_width() + module.output.out_width());
     const auto bytes_of = [](DType dtype) { return static_cast<std::int64_t>(info(dtype).size); };
-    parts = Parts(extent, rows / extent * width * bytes_of(x.dtype()), weights * bytes_of(accumulation_dtype(x.dtype())), executor);
+    parts_ = Parts(extent, rows / extent * width * bytes_of(x.dtype()), weights * bytes_of(accumulation_dtype(x.dtype())), executor);
   }
-  const auto run = [&](const PackedLinear& hidden, const PackedLinear& output, std::int64_t part, Tensor& between, Executor* own) {
-    const ConstTensorView own_x = parts.of(x, dimension, part);
-    renew(between, x.dtype(), with_width(own_x.shape(), width));
-    hidden.forward(own_x, between, own);
-    activate(module.activation, between, between, own);
-    output.forward(between, parts.of(y, dimension, part), own);
-  };
-  if (parts.count() == 1) {
-    Tensor between;
-    return run(PackedLinear(module.hidden), PackedLinear(module.output), 0, between, executor);
-  }
-  const PackedLinear hidden(module.hidden, executor), output(module.output, executor);
-  parallel_for(parts.count(), 1, executor, [&](std::int64_t first, std::int64_t last) {
-    LimitedThreads one(1);
-    Tensor between;
-    for (std::int64_t part = first; part < last; ++part) run(hidden, output, part, between, &one);
-  });
+  const auto packed = [&](const Linear& map) { return parts_.count() > 1 ? PackedLinear(map, executor) : PackedLinear(map); };
+  hidden_ = packed(module.hidden);
+  output_ = packed(module.output);
 }
 
-}  // namespace
+void FeedForwardEvaluation::run(std::int64_t part, TensorView y, Tensor& between, Executor* executor) const {
+  const ConstTensorView own_x = of(x_, part);
+  renew(between, own_x.dtype(), with_width(own_x.shape(), module_.hidden.out_width()), workspace_);
+  hidden_.forward(own_x, between, executor);
+  activate(module_.activation, between, between, executor);
+  output_.forward(between, y, executor);
+}
 
 FeedForward::FeedForward(const FeedForwardConfig& config) : activation(config.activation) {
   require(config.width >= 0 && config.hidden_width >= 0 && config.out_width >= -1, "FeedForward: width is ", config.width,
@@ -71,7 +63,7 @@ FeedForward::FeedForward(Linear hidden_, Linear output_, Activation activation_)
   require_meeting("FeedForward", *this);
 }
 
-void FeedForward::forward(ConstTensorView x, TensorView y, Saved* saved, Executor* executor) const {
+void FeedForward::forward(ConstTensorView x, TensorView y, Saved* saved, Executor* executor, const Workspace* workspace) const {
   constexpr const char* kOperation = "FeedForward.forward";
   require_meeting(kOperation, *this);
   const DType dtype = hidden.weight.dtype();
@@ -81,12 +73,19 @@ void FeedForward::forward(ConstTensorView x, TensorView y, Saved* saved, Executo
   require_shape(kOperation, {"y", y}, with_width(x.shape(), output.out_width()));
   require_separate(kOperation, {"y", y}, {{"x", x}});
   require_parameters_separate(kOperation, {{"y", y}}, *this);
-  if (saved == nullptr) return evaluate(*this, x, y, executor);
-  Tensor before = Tensor::uninitialised(dtype, with_width(x.shape(), hidden.out_width())), after = Tensor::uninitialised(dtype, before.shape());
+  if (saved == nullptr) {
+    const FeedForwardEvaluation evaluation(*this, x, executor, workspace);
+    return evaluation.for_each_part([&](Executor* own) {
+      return [&, own](std::int64_t part, Tensor& between) { evaluation.run(part, evaluation.of(y, part), between, own); };
+    });
+  }
+  Tensor before = uninitialised(dtype, with_width(x.shape(), hidden.out_width()), workspace);
+  Tensor after = uninitialised(dtype, before.shape(), workspace);
   hidden.forward(x, before, executor);
   activate(activation, before, after, executor);
   output.forward(after, y, executor);
   saved->hidden = std::move(before);
+  saved->workspace = workspace != nullptr ? std::optional(*workspace) : std::nullopt;
 }
 
 void FeedForward::backward(ConstTensorView x, const Saved& saved, ConstTensorView d_y, TensorView d_x, FeedForward* grads, Write d_x_write,
@@ -108,11 +107,12 @@ void FeedForward::backward(ConstTensorView x, const Saved& saved, ConstTensorVie
     require_exactly(kOperation, {"x", x}, x_shape, dtype);
     require_gradients(kOperation, *this, *grads, {{"x", x}, {"d_y", d_y}, {"saved.hidden", saved.hidden}}, {"d_x", d_x});
   }
-  Tensor d_hidden = Tensor::uninitialised(dtype, saved.hidden.shape());
+  const Workspace* workspace = saved.workspace ? &*saved.workspace : nullptr;
+  Tensor d_hidden = uninitialised(dtype, saved.hidden.shape(), workspace);
   if (grads == nullptr) {
     output.backward({}, d_y, d_hidden, nullptr, Write::replace, executor);
   } else {
-    Tensor after = Tensor::uninitialised(dtype, saved.hidden.shape());
+    Tensor after = uninitialised(dtype, saved.hidden.shape(), workspace);
     activate(activation, saved.hidden, after, executor);
     output.backward(after, d_y, d_hidden, &grads->output, Write::replace, executor);
   }

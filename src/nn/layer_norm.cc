@@ -3,11 +3,16 @@
 #include <cmath>
 
 #include "core/parallel.h"
+#include "cpu/select.h"
+#include "nn/add_norm.h"
 #include "nn/check.h"
+#include "nn/elementwise.h"
 #include "nn/rows.h"
 
 namespace polyhead::nn {
 namespace {
+
+constexpr const char* kForward = "LayerNorm.forward";
 
 void require_parameters(const char* operation, const LayerNorm& norm) {
   require_weight(operation, norm.weight, 1, "[width]");
@@ -43,9 +48,65 @@ std::vector<Accumulator<T>> load_vector(const Tensor& parameter, std::int64_t wi
   return values;
 }
 
+// A row side by side as float32: the tensor's own memory where it is that, else a copy, which put() brings back.
+template <class T>
+class FloatRow {
+ public:
+  FloatRow(const Rows<T>& rows, std::int64_t width) : rows_(rows), copy_(in_place(rows) ? 0 : static_cast<std::size_t>(width)) {}
+  float* at(std::int64_t row) {
+    if constexpr (std::is_same_v<T, float>) {
+      if (copy_.empty()) return &rows_.at(row, 0);
+    }
+    return copy_.data();
+  }
+  const float* load_row(std::int64_t row) {
+    if constexpr (std::is_same_v<T, const float>) {
+      if (copy_.empty()) return &rows_.at(row, 0);
+    }
+    for (std::size_t e = 0; e < copy_.size(); ++e) copy_[e] = load(rows_.at(row, static_cast<std::int64_t>(e)));
+    return at(row);
+  }
+  void put(std::int64_t row) {
+    for (std::size_t e = 0; e < copy_.size(); ++e) rows_.at(row, static_cast<std::int64_t>(e)) = store<T>(copy_[e]);
+  }
+
+ private:
+  static bool in_place(const Rows<T>& rows) { return std::is_same_v<std::remove_const_t<T>, float> && rows.contiguous(); }
+
+  const Rows<T>& rows_;
+  std::vector<float> copy_;
+};
+
+// Storage that is computed in float32; T is float where something is added.
+template <class T>
+void normalise_floats(const LayerNorm& norm, ConstTensorView x_view, TensorView sums_view, TensorView y_view, Executor* executor) {
+  const std::int64_t width = norm.width();
+  const Rows<const T> x(x_view);
+  const Rows<T> sums(sums_view ? sums_view : y_view), y(y_view);
+  const auto weight = load_vector<T>(norm.weight, width), bias = load_vector<T>(norm.bias, width);
+  parallel_for(x.count(), row_grain(width, 1), executor, [&](std::int64_t first, std::int64_t last) {
+    const auto normalise_row = cpu::current_kernels().normalise_row;
+    FloatRow<const T> x_row(x, width);
+    FloatRow<T> sums_row(sums, width), y_row(y, width);
+    for (std::int64_t row = first; row < last; ++row) {
+      cpu::NormRow one{.width = width,
+                       .epsilon = static_cast<float>(norm.epsilon),
+                       .weight = weight.data(),
+                       .bias = bias.data(),
+                       .x = x_row.load_row(row),
+                       .y = y_row.at(row)};
+      if (sums_view) one.added = sums_row.load_row(row), one.sums = sums_row.at(row);
+      normalise_row(one);
+      if (sums_view) sums_row.put(row);
+      y_row.put(row);
+    }
+  });
+}
+
 template <class T>
 void normalise(const LayerNorm& norm, ConstTensorView x_view, TensorView y_view, Executor* executor) {
   using A = Accumulator<T>;
+  if constexpr (std::is_same_v<A, float>) return normalise_floats<T>(norm, x_view, {}, y_view, executor);
   const std::int64_t width = norm.width();
   const Rows<const T> x(x_view);
   const Rows<T> y(y_view);
@@ -144,7 +205,7 @@ LayerNorm::LayerNorm(Tensor weight_, Tensor bias_, double epsilon_)
 }
 
 void LayerNorm::forward(ConstTensorView x, TensorView y, Executor* executor) const {
-  constexpr const char* kOperation = "LayerNorm.forward";
+  constexpr const char* kOperation = kForward;
   require_parameters(kOperation, *this);
   require_tensor(kOperation, {"x", x}, weight.dtype());
   require_width(kOperation, {"x", x}, "width", width());
@@ -153,6 +214,18 @@ void LayerNorm::forward(ConstTensorView x, TensorView y, Executor* executor) con
   require_separate(kOperation, {"y", y}, {{"x", x}, {"weight", weight}, {"bias", bias}});
   if (y.numel() == 0) return;
   dispatch_floating(weight.dtype(), [&](auto type) { normalise<typename decltype(type)::type>(*this, x, y, executor); });
+}
+
+void add_and_normalise(const LayerNorm& norm, ConstTensorView x, TensorView sums, TensorView y, Executor* executor) {
+  require_parameters(kForward, norm);
+  const DType dtype = norm.weight.dtype();
+  require_tensor(kForward, {"x", sums}, dtype);
+  require_width(kForward, {"x", sums}, "width", norm.width());
+  require_exactly(kForward, {"what is added", x}, sums.shape(), dtype);
+  require_exactly(kForward, {"y", y}, sums.shape(), dtype);
+  if (dtype == DType::f32 && sums.numel() > 0) return normalise_floats<float>(norm, x, sums, y, executor);
+  add(x, sums, executor);
+  norm.forward(sums, y, executor);
 }
 
 void LayerNorm::backward(ConstTensorView x, ConstTensorView d_y, TensorView d_x, LayerNorm* grads, Write d_x_write,

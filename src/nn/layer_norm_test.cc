@@ -1,5 +1,8 @@
 #include "polyhead/nn/layer_norm.h"
 
+#include "core/text.h"
+#include "nn/add_norm.h"
+#include "nn/elementwise.h"
 #include "support/gradients.h"
 #include "support/random.h"
 
@@ -135,6 +138,25 @@ TEST(LayerNorm, SixteenBitStorageRoundsOnce) {
     LayerNorm(Tensor::copy_of(weight, DType::f32), Tensor::copy_of(bias, DType::f32), 1e-5).forward(Tensor::copy_of(x, DType::f32), wide);
     LayerNorm(weight, bias, 1e-5).forward(x, narrow);
     EXPECT_TRUE(same_bits(narrow, Tensor::copy_of(wide, dtype)));
+  }
+}
+
+TEST(LayerNorm, AddingInTheSamePassChangesNoBit) {
+  Random random(6);
+  for (const DType dtype : {DType::f32, DType::f64, DType::bf16}) {
+    for (const std::int64_t width : {0, 1, 19, 64}) {
+      SCOPED_TRACE(cat(dtype, " width ", width));
+      const LayerNorm norm(random.tensor(dtype, {width}), random.tensor(dtype, {width}), 1e-5);
+      const Shape shape{3, 2, width};
+      const StridedTensor x = random.strided(dtype, shape), y = random.empty_strided(dtype, shape), sums = random.strided(dtype, shape);
+      Tensor expected_sums = Tensor::copy_of(sums), expected(dtype, shape);
+      add(x, expected_sums, nullptr);
+      norm.forward(expected_sums, expected);
+      add_and_normalise(norm, x, sums, y, nullptr);
+      EXPECT_TRUE(same_bits(sums, expected_sums));
+      EXPECT_TRUE(same_bits(y, expected));
+      EXPECT_TRUE(sums.padding_is_intact() && y.padding_is_intact());
+    }
   }
 }
 

@@ -6,8 +6,7 @@
 #include "nn/attention_shapes.h"
 #include "nn/check.h"
 #include "nn/elementwise.h"
-#include "nn/packed_linear.h"
-#include "nn/sequences.h"
+#include "nn/evaluation.h"
 #include "polyhead/nn/activation.h"
 #include "sdpa/dense_mask.h"
 
@@ -34,6 +33,10 @@ Shape merged_shape(const MultiHeadAttentionConfig& c, const AttentionShapes& sha
   return with_extents(shapes.query, shapes.axis, shapes.queries, c.heads * c.value_head_width);
 }
 
+Shape output_shape_of(const MultiHeadAttentionConfig& c, const AttentionShapes& shapes) {
+  return with_extents(shapes.query, shapes.axis, c.gate == Gate::sigmoid ? shapes.positions : shapes.queries, c.output_width);
+}
+
 Shape maps_shape_of(const MultiHeadAttentionConfig& c, const AttentionShapes& shapes) {
   Shape shape = shapes.lead;
   for (const std::int64_t extent : {c.heads, shapes.queries, shapes.keys + shapes.added_keys}) shape.push_back(extent);
@@ -56,10 +59,10 @@ View positions_last(const View& x, int axis) {
 }
 
 // A projected key or value: the linear map of the S positions, then the learned one, then zeros.
-void project_keys(const PackedLinear& map, ConstTensorView x, const Tensor& learned, const AttentionShapes& shapes, Executor* executor,
-                  Tensor& projected) {
-  renew(projected, x.dtype(), with_extents(shapes.key, shapes.axis, shapes.keys + shapes.added_keys, map.out_width()));
-  map.forward(x, projected.view().slice(shapes.axis, 0, shapes.keys), executor);
+void project_keys(const PackedLinear& map, ConstTensorView x, const Tensor& learned, const AttentionShapes& shapes,
+                  const AttentionOptions& options, Tensor& projected) {
+  renew(projected, x.dtype(), with_extents(shapes.key, shapes.axis, shapes.keys + shapes.added_keys, map.out_width()), options.workspace);
+  map.forward(x, projected.view().slice(shapes.axis, 0, shapes.keys), options.executor);
   if (shapes.added_keys == 0) return;
   const TensorView added = projected.view().slice(shapes.axis, shapes.keys, shapes.keys + shapes.added_keys);
   fill(added, 0);
@@ -74,17 +77,21 @@ void require_heads_fit_rank(const char* operation, const AttentionInput& input) 
           " are allowed");
 }
 
+// The options of a call with mask and bias as views that broadcast to [*,N,T,S].
+AttentionOptions aligned(const char* operation, const AttentionOptions& options, const AttentionShapes& shapes) {
+  AttentionOptions own = options;
+  own.mask = pair_mask(operation, options.mask, shapes);
+  own.bias = pair_bias(operation, options.bias, shapes);
+  return own;
+}
+
 // Whether what lies between the maps is read again.
 enum class Purpose : std::uint8_t { output, backward };
 
-struct Maps {
-  PackedLinear q, k, v, output, gate;
-};
-
 // f(a map) for each that the layer has.
 template <class F>
-Maps maps_of(const MultiHeadAttention& layer, const F& f) {
-  Maps maps{.q = f(layer.q), .k = f(layer.k), .v = f(layer.v), .output = {}, .gate = {}};
+AttentionMaps maps_of(const MultiHeadAttention& layer, const F& f) {
+  AttentionMaps maps{.q = f(layer.q), .k = f(layer.k), .v = f(layer.v), .output = {}, .gate = {}};
   if (layer.config.output == OutputMap::linear) maps.output = f(layer.output);
   if (layer.config.gate == Gate::sigmoid) maps.gate = f(layer.gate);
   return maps;
@@ -92,23 +99,23 @@ Maps maps_of(const MultiHeadAttention& layer, const F& f) {
 
 // x -> q, k, v -> heads -> sdpa -> merge -> gate -> output map      (docs/maths.md, eq. 11-15)
 // Mask and bias are views that broadcast to [*,N,T,S]. s may hold the tensors of a pass before, whose memory is used again.
-void run(const MultiHeadAttention& layer, const Maps& maps, const AttentionInput& input, const AttentionShapes& shapes, TensorView out,
+void run(const MultiHeadAttention& layer, const AttentionMaps& maps, const AttentionInput& input, const AttentionShapes& shapes, TensorView out,
          const AttentionOptions& options, Purpose purpose, MultiHeadAttentionSaved& s) {
   const MultiHeadAttentionConfig& config = layer.config;
   const ConstTensorView key = input.key ? input.key : input.query, value = input.value ? input.value : key;
   if (config.global_query == GlobalQuery::off) {
-    renew(s.q, config.dtype, with_extents(shapes.query, shapes.axis, shapes.queries, maps.q.out_width()));
+    renew(s.q, config.dtype, with_extents(shapes.query, shapes.axis, shapes.queries, maps.q.out_width()), options.workspace);
     maps.q.forward(input.query, s.q, options.executor);
   } else {
-    renew(s.query_mean, config.dtype, with_extents(shapes.query, shapes.axis, 1, config.query_width));
+    renew(s.query_mean, config.dtype, with_extents(shapes.query, shapes.axis, 1, config.query_width), options.workspace);
     s.mean_positions = mean_positions(config, shapes, options.mask);
     reduce_positions(positions_last(input.query, shapes.axis), s.mean_positions, Reduce::mean,
                      positions_last(s.query_mean.view(), shapes.axis), options.executor);
-    renew(s.q, config.dtype, with_extents(shapes.query, shapes.axis, 1, maps.q.out_width()));
+    renew(s.q, config.dtype, with_extents(shapes.query, shapes.axis, 1, maps.q.out_width()), options.workspace);
     maps.q.forward(s.query_mean, s.q, options.executor);
   }
-  project_keys(maps.k, key, layer.bias_k, shapes, options.executor, s.k);
-  project_keys(maps.v, value, layer.bias_v, shapes, options.executor, s.v);
+  project_keys(maps.k, key, layer.bias_k, shapes, options, s.k);
+  project_keys(maps.v, value, layer.bias_v, shapes, options, s.v);
   s.q_heads = split_heads(ConstTensorView(s.q), shapes.axis, config.heads);
   s.k_heads = split_heads(ConstTensorView(s.k), shapes.axis, config.kv_heads);
   s.v_heads = split_heads(ConstTensorView(s.v), shapes.axis, config.kv_heads);
@@ -131,9 +138,9 @@ void run(const MultiHeadAttention& layer, const Maps& maps, const AttentionInput
     }
   }
 
-  renew(s.attended, config.dtype, merged_shape(config, shapes));
+  renew(s.attended, config.dtype, merged_shape(config, shapes), options.workspace);
   s.attended_heads = split_heads(ConstTensorView(s.attended), shapes.axis, config.heads);
-  renew(s.lse, accumulation_dtype(config.dtype), s.q_heads.shape().first(s.q_heads.rank() - 1));
+  renew(s.lse, accumulation_dtype(config.dtype), s.q_heads.shape().first(s.q_heads.rank() - 1), options.workspace);
   SdpaOptions sdpa = s.sdpa;
   sdpa.executor = options.executor;  // which may be gone when s is read again
   sdpa_forward(
@@ -142,12 +149,12 @@ void run(const MultiHeadAttention& layer, const Maps& maps, const AttentionInput
 
   Tensor gated;
   if (config.gate == Gate::sigmoid) {
-    renew(s.gate, config.dtype, with_extents(shapes.query, shapes.axis, shapes.positions, maps.gate.out_width()));
+    renew(s.gate, config.dtype, with_extents(shapes.query, shapes.axis, shapes.positions, maps.gate.out_width()), options.workspace);
     maps.gate.forward(input.query, s.gate, options.executor);
     activate(Activation::sigmoid, s.gate, s.gate, options.executor);
     // What nobody asks for again is gated in place.
     const bool in_place = purpose == Purpose::output && s.attended.shape() == s.gate.shape();
-    if (!in_place) gated = Tensor::uninitialised(config.dtype, s.gate.shape());
+    if (!in_place) gated = uninitialised(config.dtype, s.gate.shape(), options.workspace);
     multiply(s.attended, s.gate, in_place ? s.attended : gated, options.executor);
   }
   const ConstTensorView merged = gated ? ConstTensorView(gated) : ConstTensorView(s.attended);
@@ -162,11 +169,30 @@ void run(const MultiHeadAttention& layer, const Maps& maps, const AttentionInput
 
 Shape MultiHeadAttention::output_shape(const AttentionInput& input) const {
   const AttentionShapes shapes = attention_shapes("MultiHeadAttention", config, input);
-  return with_extents(shapes.query, shapes.axis, config.gate == Gate::sigmoid ? shapes.positions : shapes.queries, config.output_width);
+  return output_shape_of(config, shapes);
 }
 
 Shape MultiHeadAttention::maps_shape(const AttentionInput& input) const {
   return maps_shape_of(config, attention_shapes("MultiHeadAttention", config, input));
+}
+
+AttentionEvaluation::AttentionEvaluation(const MultiHeadAttention& layer, const AttentionInput& input, const AttentionOptions& options)
+    : layer_(layer),
+      input_(input),
+      shapes_(attention_shapes(kForward, layer.config, input)),
+      options_(aligned(kForward, options, shapes_)),
+      sequences_(layer.config, shapes_, options_) {
+  require_heads_fit_rank(kForward, input);
+  if (in_parts()) require_pairs(layer.config, shapes_, options_);
+  maps_ = maps_of(layer, [&](const Linear& map) { return in_parts() ? PackedLinear(map, options.executor) : PackedLinear(map); });
+}
+
+void AttentionEvaluation::run(std::int64_t part, TensorView out, MultiHeadAttentionSaved& between, Executor* executor) const {
+  AttentionOptions own = in_parts() ? sequences_.of(options_, part) : options_;
+  own.executor = executor;
+  if (!in_parts()) return nn::run(layer_, maps_, input_, shapes_, out, own, Purpose::output, between);
+  const AttentionInput some = sequences_.of(input_, part);
+  nn::run(layer_, maps_, some, attention_shapes(kForward, layer_.config, some), out, own, Purpose::output, between);
 }
 
 void MultiHeadAttention::forward(const AttentionInput& input, TensorView out, const AttentionOptions& options,
@@ -175,36 +201,24 @@ void MultiHeadAttention::forward(const AttentionInput& input, TensorView out, co
   const AttentionShapes shapes = attention_shapes(kOperation, config, input);
   require_heads_fit_rank(kOperation, input);
   require_tensor(kOperation, {"out", out}, config.dtype);
-  require_shape(kOperation, {"out", out}, output_shape(input));
+  require_shape(kOperation, {"out", out}, output_shape_of(config, shapes));
   const Operand written{"out", out};
   polyhead::require_separate(kOperation, {&written, 1}, inputs_of(input, options.mask, options.bias, options.dropout_keep));
   require_parameters_separate(kOperation, {written}, *this);
-  AttentionOptions aligned = options;
-  aligned.mask = pair_mask(kOperation, options.mask, shapes);
-  aligned.bias = pair_bias(kOperation, options.bias, shapes);
+  if (saved == nullptr) {
+    const AttentionEvaluation evaluation(*this, input, options);
+    return evaluation.for_each_part([&](Executor* executor) {
+      return [&, executor](std::int64_t part, MultiHeadAttentionSaved& between) { evaluation.run(part, evaluation.of(out, part), between, executor); };
+    });
+  }
   MultiHeadAttentionSaved whole;  // the caller's only when it is complete
-  if (saved != nullptr) *saved = {};
+  *saved = {};
   whole.input = input;
   whole.bias = options.bias;
-  const SequenceParts sequences(config, shapes, aligned);
-  if (saved != nullptr || sequences.parts().count() == 1) {
-    run(*this, maps_of(*this, [](const Linear& map) { return PackedLinear(map); }), input, shapes, out, aligned,
-        saved != nullptr ? Purpose::backward : Purpose::output, whole);
-    if (saved != nullptr) *saved = std::move(whole);
-    return;
-  }
-  require_pairs(config, shapes, aligned);
-  const Maps maps = maps_of(*this, [&](const Linear& map) { return PackedLinear(map, options.executor); });
-  parallel_for(sequences.parts().count(), 1, options.executor, [&](std::int64_t first, std::int64_t last) {
-    LimitedThreads one(1);
-    MultiHeadAttentionSaved between;
-    for (std::int64_t i = first; i < last; ++i) {
-      AttentionOptions own = sequences.of(aligned, i);
-      own.executor = &one;
-      const AttentionInput some = sequences.of(input, i);
-      run(*this, maps, some, attention_shapes(kOperation, config, some), sequences.of(out, i), own, Purpose::output, between);
-    }
-  });
+  if (options.workspace != nullptr) whole.workspace = *options.workspace;
+  run(*this, maps_of(*this, [](const Linear& map) { return PackedLinear(map); }), input, shapes, out, aligned(kOperation, options, shapes),
+      Purpose::backward, whole);
+  *saved = std::move(whole);
 }
 
 // The chain of forward(), read from its end      (docs/maths.md, eq. 16-22)
@@ -215,7 +229,7 @@ void MultiHeadAttention::backward(const MultiHeadAttentionSaved& s, ConstTensorV
   const AttentionInput& input = s.input;
   const AttentionShapes shapes = attention_shapes(kOperation, config, input);
   require_tensor(kOperation, {"d_out", d_out}, config.dtype);
-  require_shape(kOperation, {"d_out", d_out}, output_shape(input));
+  require_shape(kOperation, {"d_out", d_out}, output_shape_of(config, shapes));
   std::vector<Operand> read = inputs_of(input, s.sdpa.mask, s.bias, s.sdpa.dropout.keep);
   read.push_back({"d_out", d_out});
   const Operand written[] = {{"the gradient of query", gradients.query},
@@ -234,28 +248,31 @@ void MultiHeadAttention::backward(const MultiHeadAttentionSaved& s, ConstTensorV
   if (grads) require_gradients(kOperation, *this, *grads, read, written);
   const auto part = [&](Linear MultiHeadAttention::*map) { return grads ? &(grads->*map) : nullptr; };
 
+  const Workspace* workspace = s.workspace ? &*s.workspace : nullptr;
+  const auto room = [&](const Shape& shape) { return uninitialised(config.dtype, shape, workspace); };
+
   // out = output(attended * gate)
   Tensor d_merged, gated;
   if (config.gate == Gate::sigmoid) {
-    gated = Tensor::uninitialised(config.dtype, s.gate.shape());
+    gated = room(s.gate.shape());
     multiply(s.attended, s.gate, gated, executor);
   }
   if (config.output == OutputMap::linear) {
     const ConstTensorView merged = gated ? ConstTensorView(gated) : ConstTensorView(s.attended);
-    d_merged = Tensor::uninitialised(config.dtype, merged.shape());
+    d_merged = room(merged.shape());
     output.backward(merged, d_out, d_merged, part(&MultiHeadAttention::output), Write::replace, executor);
   } else {
-    d_merged = Tensor::copy_of(d_out);
+    d_merged = room(d_out.shape());
+    copy(d_out, d_merged);
   }
   Tensor d_gate, d_attended;
   if (config.gate == Gate::sigmoid) {
     d_gate = std::move(gated);  // in its memory
-    sigmoid_backward(s.gate, s.attended, d_merged, d_gate, executor);
-    multiply(d_merged, s.gate, d_merged, executor);
+    gate_backward(s.gate, s.attended, d_merged, d_gate, executor);
     if (s.attended.shape() == d_merged.shape()) {
       d_attended = std::move(d_merged);
     } else {  // every position was gated from the one global query
-      d_attended = Tensor::uninitialised(config.dtype, s.attended.shape());
+      d_attended = room(s.attended.shape());
       reduce_positions(positions_last(ConstTensorView(d_merged), shapes.axis), {}, Reduce::sum,
                        positions_last(d_attended.view(), shapes.axis), executor);
     }
@@ -264,8 +281,8 @@ void MultiHeadAttention::backward(const MultiHeadAttentionSaved& s, ConstTensorV
   }
 
   // attended = sdpa(q, k, v)
-  Tensor d_q = Tensor::uninitialised(config.dtype, s.q.shape()), d_k = Tensor::uninitialised(config.dtype, s.k.shape());
-  Tensor d_v = Tensor::uninitialised(config.dtype, s.v.shape()), d_padded_bias;
+  Tensor d_q = room(s.q.shape()), d_k = room(s.k.shape());
+  Tensor d_v = room(s.v.shape()), d_padded_bias;
   TensorView d_bias = pair_bias(kOperation, gradients.bias, shapes);
   if (d_bias && s.padded_bias) {
     d_padded_bias = Tensor(config.dtype, s.padded_bias.shape());
@@ -294,7 +311,7 @@ void MultiHeadAttention::backward(const MultiHeadAttentionSaved& s, ConstTensorV
   if (config.global_query == GlobalQuery::off) {
     q.backward(input.query, d_q, d_query, part(&MultiHeadAttention::q), Write::replace, executor);
   } else {
-    Tensor d_mean = Tensor::uninitialised(config.dtype, s.query_mean.shape());
+    Tensor d_mean = room(s.query_mean.shape());
     q.backward(s.query_mean, d_q, d_mean, part(&MultiHeadAttention::q), Write::replace, executor);
     if (d_query) {
       spread_mean(positions_last(ConstTensorView(d_mean), shapes.axis), s.mean_positions, positions_last(d_query, shapes.axis), executor);

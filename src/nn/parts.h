@@ -6,13 +6,15 @@
 #include <cstdint>
 
 #include "core/parallel.h"
-#include "polyhead/tensor.h"
+#include "polyhead/workspace.h"
 
 namespace polyhead::nn {
 
 // A tensor whose elements will be written: in the memory that it has, from the part before, where that fits.
-inline void renew(Tensor& tensor, DType dtype, const Shape& shape) {
-  if (!tensor || tensor.dtype() != dtype || tensor.shape() != shape) tensor = Tensor::uninitialised(dtype, shape);
+inline void renew(Tensor& tensor, DType dtype, const Shape& shape, const Workspace* workspace) {
+  if (tensor && tensor.dtype() == dtype && tensor.shape() == shape) return;
+  tensor = Tensor();  // its memory may be what comes next
+  tensor = uninitialised(dtype, shape, workspace);
 }
 
 class Parts {

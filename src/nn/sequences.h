@@ -14,7 +14,10 @@ class SequenceParts {
 
   const Parts& parts() const { return parts_; }
   AttentionInput of(const AttentionInput& input, std::int64_t part) const;
-  TensorView of(TensorView out, std::int64_t part) const { return parts_.of(out, dimension_, part); }
+  template <class View>
+  View of(const View& out, std::int64_t part) const {
+    return parts_.of(out, dimension_, part);
+  }
   AttentionOptions of(const AttentionOptions& options, std::int64_t part) const;
 
  private:

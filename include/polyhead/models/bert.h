@@ -44,6 +44,7 @@ struct BertOutput {
 struct BertOptions {
   const Backend* backend = nullptr;
   Executor* executor = nullptr;
+  const Workspace* workspace = nullptr;  // for what lies between the layers and in them, forward and backward
 };
 
 struct BertEncoder : nn::Module<BertEncoder> {

@@ -31,6 +31,7 @@ struct SentenceOptions {
   bool all_hidden = false;
   const Backend* backend = nullptr;
   Executor* executor = nullptr;
+  const Workspace* workspace = nullptr;  // for what lies between the results
 };
 
 struct SentenceModel {

@@ -1,7 +1,10 @@
 #pragma once
 
+#include <optional>
+
 #include "polyhead/nn/activation.h"
 #include "polyhead/nn/linear.h"
+#include "polyhead/workspace.h"
 
 namespace polyhead::nn {
 
@@ -24,6 +27,7 @@ struct FeedForward : Module<FeedForward> {
   // What backward needs of a forward pass.
   struct Saved {
     Tensor hidden;  // [*,hidden_width], before the activation
+    std::optional<Workspace> workspace{};  // as given to forward; backward takes its memory from there
   };
 
   FeedForward() = default;
@@ -31,7 +35,7 @@ struct FeedForward : Module<FeedForward> {
   FeedForward(Linear hidden, Linear output, Activation activation);  // Error when the widths do not meet
 
   // x [*,width], y [*,out_width] of the parameters' dtype, with any strides; y may not overlap x.
-  void forward(ConstTensorView x, TensorView y, Saved* saved = nullptr, Executor* executor = nullptr) const;
+  void forward(ConstTensorView x, TensorView y, Saved* saved = nullptr, Executor* executor = nullptr, const Workspace* workspace = nullptr) const;
   // d_y [*,out_width] -> d_x [*,width] (absent: not wanted) and grads (nullptr: not wanted); x is needed for grads only.
   void backward(ConstTensorView x, const Saved& saved, ConstTensorView d_y, TensorView d_x, FeedForward* grads,
                 Write d_x_write = Write::replace, Executor* executor = nullptr) const;

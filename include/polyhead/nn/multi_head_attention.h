@@ -12,6 +12,7 @@
 #include "polyhead/maps.h"
 #include "polyhead/nn/linear.h"
 #include "polyhead/sdpa.h"
+#include "polyhead/workspace.h"
 
 namespace polyhead::nn {
 
@@ -69,6 +70,7 @@ struct AttentionOptions {
   ConstTensorView dropout_keep{};      // in training: bits to use instead, [*,N,T,S']; S' counts bias_kv and the zero key
   const Backend* backend = nullptr;
   Executor* executor = nullptr;
+  const Workspace* workspace = nullptr;  // for what lies between the maps, forward and backward
 };
 
 struct MultiHeadAttention;
@@ -84,6 +86,7 @@ struct MultiHeadAttentionSaved {
   Tensor gate;            // [.., T, .., N*V], after the sigmoid
   Tensor padded_mask, padded_bias;  // with room for bias_kv and the zero key
   ConstTensorView bias;   // as given to forward
+  std::optional<Workspace> workspace;  // likewise; backward takes its memory from there
   SdpaOptions sdpa;       // as given to sdpa_forward, without the executor: masks and bias as views that broadcast to [*,N,T,S']
   ConstTensorView q_heads, k_heads, v_heads, attended_heads;  // [*,N,T,H] [*,K,S',H] [*,K,S',V] [*,N,T,V]: the same memory as q, k, v, attended
 

@@ -1,6 +1,7 @@
 // sigmoid, tanh and both GELUs (Hendrycks and Gimpel 2016) of float32, computed in float64 lanes: one rounding instead of three or four,
 // which a gate's gradient over many rows would show, and still five to fourteen times as fast as the C library one by one.
 #include "cpu/elementary.h"
+#include "cpu/elementwise/float_lanes.h"
 #include "cpu/elementwise/kernels.h"
 
 namespace polyhead::cpu::POLYHEAD_ISA {
@@ -28,7 +29,7 @@ POLYHEAD_INLINE Lanes reciprocal(Lanes x) {
 // exp_of_negative in cpu/elementary.h, whose polynomial is twice as long.
 POLYHEAD_INLINE Lanes exp_below_one(Lanes x) {
   using P = PowerOfTwo<double>;
-  constexpr double c[] = {0.6931471807045316,    0.24022651066562176,   0.05550410365990991,  0.009618038131886079,
+  constexpr double c[] = {0.6931471807045316,    0.24022651066562176,   0.05550410365990991,   0.009618038131886079,
                           0.0013333935055233359, 0.0001546675637897912, 1.5196156767966453e-05};
   const Lanes shifted = x * P::log2_e + P::magic, n = shifted - P::magic, f = x * P::log2_e - n;
   Lanes sum = broadcast(c[6]);
@@ -129,13 +130,35 @@ void backward(std::int64_t count, const float* x, const float* d_y, bool add, fl
   }
 }
 
+#ifdef __AVX512F__
+struct SigmoidInFloats {
+  static POLYHEAD_INLINE Floats value(Floats x) { return sigmoid(x); }
+};
+struct GeluInFloats {
+  static POLYHEAD_INLINE Floats value(Floats x) { return gelu(x); }
+};
+
+template <class F>
+void value_in_floats(std::int64_t count, const float* x, float* y) {
+  std::int64_t i = 0;
+  for (; i + kFloats <= count; i += kFloats) _mm512_storeu_ps(y + i, F::value(_mm512_loadu_ps(x + i)));
+  if (i == count) return;
+  const auto left = static_cast<__mmask16>((1u << (count - i)) - 1);
+  _mm512_mask_storeu_ps(y + i, left, F::value(_mm512_maskz_loadu_ps(left, x + i)));
+}
+
+constexpr auto sigmoid_value = value_in_floats<SigmoidInFloats>, gelu_value = value_in_floats<GeluInFloats>;
+#else
+constexpr auto sigmoid_value = value<Sigmoid>, gelu_value = value<Gelu>;
+#endif
+
 template <class F>
 constexpr Curve kCurve{value<F>, backward<F>};
 
 }  // namespace
 
 const Curves& curves() {
-  static constexpr Curves kAll{kCurve<Sigmoid>, kCurve<Tanh>, kCurve<Gelu>, kCurve<GeluTanh>};
+  static constexpr Curves kAll{{sigmoid_value, backward<Sigmoid>}, kCurve<Tanh>, {gelu_value, backward<Gelu>}, kCurve<GeluTanh>};
   return kAll;
 }
 

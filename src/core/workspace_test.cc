@@ -1,0 +1,90 @@
+#include "polyhead/workspace.h"
+
+#include <gtest/gtest.h>
+
+#include <optional>
+#include <thread>
+#include <vector>
+
+#include "support/compare.h"
+
+namespace polyhead::test {
+namespace {
+
+constexpr std::int64_t kMany = 1 << 20;
+
+const void* place_of(const Tensor& tensor) { return tensor.view().data(); }
+
+TEST(Workspace, MemoryOfAnEndedTensorIsTheNextOnes) {
+  const Workspace workspace;
+  const void* first = place_of(workspace.tensor(DType::f32, {kMany}));
+  EXPECT_EQ(workspace.idle_bytes(), 4 * kMany);
+  Tensor again = workspace.tensor(DType::f64, {kMany / 4, 2});  // of another type and shape, in as many bytes
+  EXPECT_EQ(place_of(again), first);
+  EXPECT_EQ(again.shape(), (Shape{kMany / 4, 2}));
+  EXPECT_EQ(workspace.idle_bytes(), 0);
+}
+
+TEST(Workspace, TensorsThatLiveShareNothing) {
+  const Workspace workspace;
+  { const Tensor once = workspace.tensor(DType::f32, {kMany}); }
+  Tensor a = workspace.tensor(DType::f32, {kMany}), b = workspace.tensor(DType::f32, {kMany});
+  fill(a, 1);
+  fill(b, 2);
+  EXPECT_EQ(a.data<float>()[kMany - 1], 1);
+  EXPECT_EQ(b.data<float>()[0], 2);
+}
+
+TEST(Workspace, HoldsLittleMoreIdleThanWasInUseAtOnce) {
+  const Workspace workspace;
+  for (std::int64_t count = kMany / 8; count <= kMany; count += kMany / 8) {  // each too large for the memory of those before
+    const void* place = place_of(workspace.tensor(DType::u8, {count}));
+    EXPECT_LE(workspace.idle_bytes(), count * 3 / 2);
+    EXPECT_EQ(place_of(workspace.tensor(DType::u8, {count})), place);  // the oldest make room, not the last
+  }
+  EXPECT_GE(workspace.idle_bytes(), kMany);
+}
+
+TEST(Workspace, ClearGivesEverythingBack) {
+  const Workspace workspace;
+  Tensor kept = workspace.tensor(DType::u8, {kMany});
+  { const Tensor other = workspace.tensor(DType::u8, {kMany}); }
+  workspace.clear();
+  EXPECT_EQ(workspace.idle_bytes(), 0);
+  fill(kept, 3);  // is still there
+  kept = Tensor();
+  EXPECT_EQ(workspace.idle_bytes(), kMany);
+}
+
+TEST(Workspace, ATensorOutlivesItsWorkspace) {
+  std::optional<Workspace> workspace(std::in_place);
+  Tensor tensor = workspace->tensor(DType::f32, {kMany});
+  workspace.reset();
+  fill(tensor, 5);
+  EXPECT_EQ(tensor.data<float>()[kMany - 1], 5);
+}
+
+TEST(Workspace, SeveralThreadsMayUseOne) {
+  const Workspace workspace;
+  std::vector<std::thread> threads;
+  for (int id = 0; id < 4; ++id) {
+    threads.emplace_back([&workspace, id] {
+      for (int round = 0; round < 200; ++round) {
+        Tensor tensor = workspace.tensor(DType::f32, {8192 + 100 * (round % 7)});
+        fill(tensor, id);
+        for (std::int64_t i = 0; i < tensor.numel(); i += 997) ASSERT_EQ(tensor.data<float>()[i], static_cast<float>(id));
+      }
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+}
+
+TEST(Workspace, ShapesThatDoNotExistAreErrors) {
+  const Workspace workspace;
+  EXPECT_NE(error_message([&] { workspace.tensor(DType::f32, {-1, 1 << 20}); }), "");
+  EXPECT_NE(error_message([&] { workspace.tensor(DType::f64, {std::int64_t{1} << 61}); }), "");
+  EXPECT_EQ(workspace.tensor(DType::f32, {0, 3}).numel(), 0);
+}
+
+}  // namespace
+}  // namespace polyhead::test

@@ -1,0 +1,118 @@
+// What layers with a workspace allocate in a call after the first, counted at operator new.
+#include "polyhead/workspace.h"
+
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <cstdlib>
+#include <new>
+
+#include "polyhead/models/encoder_layer.h"
+#include "support/compare.h"
+#include "support/random.h"
+
+namespace {
+
+std::atomic<std::int64_t> large{0};  // bytes in pieces as large as a tensor between two steps; a product packs less at a time
+
+constexpr std::size_t kLarge = 1 << 20;
+
+void* take(std::size_t bytes, std::size_t alignment) {
+  if (bytes >= kLarge) large += static_cast<std::int64_t>(bytes);
+  void* memory = std::aligned_alloc(alignment, (bytes + alignment - 1) / alignment * alignment);
+  return memory != nullptr ? memory : throw std::bad_alloc();
+}
+
+constexpr std::size_t kDefault = alignof(std::max_align_t);
+
+}  // namespace
+
+void* operator new(std::size_t bytes) { return take(bytes, kDefault); }
+void* operator new(std::size_t bytes, std::align_val_t alignment) { return take(bytes, static_cast<std::size_t>(alignment)); }
+void operator delete(void* memory) noexcept { std::free(memory); }
+void operator delete(void* memory, std::size_t) noexcept { std::free(memory); }
+void operator delete(void* memory, std::align_val_t) noexcept { std::free(memory); }
+void operator delete(void* memory, std::size_t, std::align_val_t) noexcept { std::free(memory); }
+
+namespace polyhead::models {
+namespace {
+
+// A pass of 1 MiB between each two steps: f(workspace) once without any, then twice with one.
+template <class F>
+void expect_nothing_large(const F& f) {
+  const auto bytes_of = [&](const Workspace* workspace) {
+    const std::int64_t before = large;
+    f(workspace);
+    return large - before;
+  };
+  const Workspace workspace;
+  EXPECT_GT(bytes_of(nullptr), 2 << 20);
+  EXPECT_GT(bytes_of(&workspace), 2 << 20);
+  EXPECT_EQ(bytes_of(&workspace), 0);
+  EXPECT_GT(workspace.idle_bytes(), 2 << 20);
+}
+
+class LayerWorkspace : public testing::TestWithParam<int> {
+ protected:
+  LimitedThreads threads{GetParam()};
+  test::Random random{1};
+  Tensor x = random.tensor(DType::f32, {8, 512, 64}), d_y = random.tensor(DType::f32, {8, 512, 64});
+  Tensor y{DType::f32, {8, 512, 64}}, d_x{DType::f32, {8, 512, 64}};
+};
+INSTANTIATE_TEST_SUITE_P(Threads, LayerWorkspace, testing::Values(1, 2));
+
+TEST_P(LayerWorkspace, ASecondPassOfAttentionFindsItsMemory) {
+  const nn::MultiHeadAttention layer({.query_width = 64, .heads = 2, .gate = nn::Gate::sigmoid});
+  nn::MultiHeadAttention grads = nn::zeros_like(layer);
+  expect_nothing_large([&](const Workspace* workspace) {
+    const nn::AttentionOptions options{.mask = {.window = {.left = 7, .right = 7}}, .executor = &threads, .workspace = workspace};
+    nn::MultiHeadAttentionSaved saved;
+    layer.forward({.query = x}, y, options, &saved);
+    layer.backward(saved, d_y, {.query = d_x, .parameters = &grads}, &threads);
+  });
+}
+
+TEST_P(LayerWorkspace, ASecondPassOfAnEncoderLayerFindsItsMemory) {
+  const EncoderLayer layer({.width = 64, .heads = 2, .hidden_width = 64});
+  EncoderLayer grads = nn::zeros_like(layer);
+  expect_nothing_large([&](const Workspace* workspace) {
+    const nn::AttentionOptions options{.mask = {.window = {.left = 7, .right = 7}}, .executor = &threads, .workspace = workspace};
+    EncoderLayer::Saved saved;
+    layer.forward(x, y, options, &saved);
+    layer.backward(saved, d_y, d_x, &grads, &threads);
+  });
+}
+
+// One sequence is not cut.
+TEST_P(LayerWorkspace, ASecondEvaluationFindsItsMemory) {
+  const EncoderLayer layer({.width = 64, .heads = 2, .hidden_width = 64});
+  const Shape one{1, 4096, 64};
+  Tensor out(DType::f32, one);
+  expect_nothing_large([&](const Workspace* workspace) {
+    layer.forward(x.view().reshape(one), out, {.mask = {.window = {.left = 7, .right = 7}}, .executor = &threads, .workspace = workspace});
+  });
+}
+
+TEST_P(LayerWorkspace, ResultsDoNotDependOnIt) {
+  EncoderLayer layer({.width = 64, .heads = 2, .hidden_width = 64});
+  const Workspace workspace;
+  Tensor expected, expected_d_x;
+  for (const Workspace* given : {static_cast<const Workspace*>(nullptr), &workspace, &workspace}) {
+    EncoderLayer grads = nn::zeros_like(layer);
+    EncoderLayer::Saved saved;
+    layer.forward(x, y, {.mask = {.window = {.left = 7, .right = 7}}, .executor = &threads, .workspace = given}, &saved);
+    layer.backward(saved, d_y, d_x, &grads, &threads);
+    if (given == nullptr) expected = y, expected_d_x = d_x;
+    EXPECT_TRUE(test::same_bits(y, expected));
+    EXPECT_TRUE(test::same_bits(d_x, expected_d_x));
+  }
+  layer.attention.q.weight.data<float>()[0] += 1;  // weights may change between calls
+  Tensor with(DType::f32, x.shape()), without(DType::f32, x.shape());
+  layer.forward(x, with, {.workspace = &workspace});
+  layer.forward(x, without);
+  EXPECT_TRUE(test::same_bits(with, without));
+  EXPECT_FALSE(test::same_bits(with, expected));
+}
+
+}  // namespace
+}  // namespace polyhead::models
