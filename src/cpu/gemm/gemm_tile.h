@@ -1,7 +1,7 @@
 // The sums of one tile of c, in registers. For kernel sources only.
 //
 // A tile of 12 x 2 vectors multiplies for 12 cycles a term and reads two lines of b from the second-level cache meanwhile, so that memory
-// has time for more: once per line of a row's terms a tile asks for what will be needed, a few lines at a time. Asked for at once, they
+// has time for more: once every few terms a tile asks for what will be needed, a few lines at a time. Asked for at once, they
 // would take the dozen places for lines under way that b needs.
 #pragma once
 
@@ -10,8 +10,8 @@
 namespace polyhead::cpu::POLYHEAD_ISA {
 namespace {
 
-template <class T>
-inline constexpr int kLineTerms = 64 / static_cast<int>(sizeof(T));
+// Terms between two askings: a loop of so many is foreseen by the processor.
+inline constexpr int kAskTerms = 8;
 
 // A block of so many bytes of a lets the next one be asked for.
 inline constexpr std::int64_t kNextBytes = 200 << 10;
@@ -30,16 +30,15 @@ struct Ahead {
   NextRows<T> next;
   int asked = 0;  // rows of c
 
+  POLYHEAD_INLINE bool wants() const { return asked < kRows || next.count > 0; }
+
   template <int Columns>
   POLYHEAD_INLINE void ask() {
 #pragma GCC unroll 2
-    for (int i = 0; i < 2; ++i) {
-#pragma GCC unroll 2
-      for (int j = 0; j < Columns; ++j) __builtin_prefetch(c[asked] + j * kLanes<T>, 1);
-      asked = asked < kRows - 1 ? asked + 1 : asked;
-    }
+    for (int j = 0; j < Columns; ++j) __builtin_prefetch(c[asked < kRows ? asked : kRows - 1] + j * kLanes<T>, 1);
+    ++asked;
     for (int i = 0; i < next.count; ++i) __builtin_prefetch(next.first + i * next.stride, 0, 2);
-    next.first += kLineTerms<T>;
+    next.first += kAskTerms;
   }
 };
 
@@ -62,7 +61,7 @@ void copy_vectors(const T* from, std::int64_t from_stride, T* to, std::int64_t t
 // sums = the products of `count` terms, one after the other.
 template <int Rows, int Columns, bool kTransposed, class T>
 POLYHEAD_INLINE void sum_terms(const Terms<T>& terms, std::int64_t count, Ahead<T, Rows>& ahead, Vector<T> (&sums)[Rows][Columns]) {
-  constexpr int kWidth = kLanes<T>, kGroup = kTransposed ? Rows : 4, kGroups = (Rows + kGroup - 1) / kGroup, kStep = kLineTerms<T>;
+  constexpr int kWidth = kLanes<T>, kGroup = kTransposed ? Rows : 4, kGroups = (Rows + kGroup - 1) / kGroup, kStep = kAskTerms;
   // One pointer for four rows: offsets of 0 to 3 strides are two registers, where eleven offsets would not leave one for the loop.
   const std::int64_t stride = kTransposed ? 1 : terms.a_stride, step = kTransposed ? kGemmRows : 1;
   const T* a[kGroups];
@@ -99,7 +98,7 @@ POLYHEAD_INLINE void sum_terms(const Terms<T>& terms, std::int64_t count, Ahead<
       for (const T*& group : a) group += step;
     }
   };
-  for (; count >= kStep; count -= kStep) {
+  for (; count >= kStep && ahead.wants(); count -= kStep) {
     ahead.template ask<Columns>();
     add_terms(kStep);
   }
