@@ -175,7 +175,7 @@ MUTANTS = [
            "the runs of a sum add up", GEMM),
     Mutant("gemm: second block of a sum replaces the first", "src/cpu/gemm/gemm_kernel.cc", "if (!block.starts || done > 0) {", "if (done > 0) {",
            "long sums add up over their blocks", GEMM),
-    Mutant("gemm: later runs of a sum read b's first terms", "src/cpu/gemm/gemm_kernel.cc", "    product.b += kSumDepth * product.b_stride;\n", "",
+    Mutant("gemm: later runs of a sum read b's first terms", "src/cpu/gemm/gemm_kernel.cc", "    tile.terms.b += tile.run * kPanelColumns<T>;\n", "",
            "a sum runs over its whole depth", GEMM),
     Mutant("gemm: bias of the first panel for all", "src/cpu/gemm/gemm_kernel.cc", "offset_of(task.bias_columns, column + j)", "offset_of(task.bias_columns, j)",
            "bias[n] belongs to column n", GEMM),

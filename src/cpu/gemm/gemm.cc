@@ -14,14 +14,20 @@ namespace {
 
 // A block's rows of a take at most 0.4 MiB of a second-level cache of 1 MiB, a panel of b 0.25 MiB. kRowStep: a multiple of every tile's rows.
 constexpr std::int64_t kRowBlock = 96, kRowStep = 12, kRowBytes = 400 << 10;
-constexpr std::int64_t kTermBytes = 8192, kPanelBytes = 256 << 10;
-static_assert(kTermBytes / 8 % kSumDepth == 0, "else the length of a block would be part of the result");
+constexpr std::int64_t kTermBytes = 9216, kPanelBytes = 256 << 10;
 constexpr std::int64_t kMostElements = 1 << 20;  // packed at a time, and as many sums
 constexpr std::int64_t kPackWork = 16;           // what packing an element costs, in multiplications
+constexpr std::int64_t kPackTerms = 128;         // packed by one thread, of a panel
 // A thread's wake-up is worth 50 us: 2,000,000 multiplications with the widest vectors, less with narrower ones.
 constexpr std::int64_t kGrainPerColumn = 30'000;  // times the columns of a panel
 
 std::int64_t divide_up(std::int64_t x, std::int64_t y) { return (x + y - 1) / y; }
+
+// A sum of `depth` terms in equal runs of 384 at most: its rounding error grows with the length of a run and the number of runs.
+std::int64_t run_of(std::int64_t depth) {
+  constexpr std::int64_t kMost = 384, kStep = 16;
+  return divide_up(divide_up(depth, std::max<std::int64_t>(1, divide_up(depth, kMost))), kStep) * kStep;
+}
 
 void validate(const Gemm& product) {
   const auto& [a, b, c, bias, k_axes, add, packed] = product;
@@ -54,9 +60,10 @@ struct Columns {
         depth(depth_axis.count()),
         width(kernels.panel_columns(b.dtype())),
         panels(divide_up(column_axis.count(), width)),
+        run(std::max<std::int64_t>(run_of(depth), 1)),
         term_blocks(std::max<std::int64_t>(1, divide_up(depth * size, kTermBytes))),
-        terms(std::max<std::int64_t>(1, divide_up(divide_up(depth, term_blocks), kSumDepth)) * kSumDepth) {
-    task = {.dtype = b.dtype(), .b = b.data(), .b_depth = side_of(depth_axis), .b_columns = side_of(column_axis)};
+        terms(std::max<std::int64_t>(1, divide_up(divide_up(depth, term_blocks), run)) * run) {
+    task = {.dtype = b.dtype(), .b = b.data(), .run = run, .b_depth = side_of(depth_axis), .b_columns = side_of(column_axis)};
   }
 
   std::int64_t bytes(std::int64_t some_panels) const { return some_panels * width * std::min(terms, depth) * size; }
@@ -66,12 +73,12 @@ struct Columns {
   // The panels and terms of `to`, by all threads.
   void pack(const PackedColumns& to, Range some, Executor* executor) const {
     const std::int64_t count = some.last - some.first, terms_here = to.terms.last - to.terms.first;
-    const std::int64_t pieces = std::max<std::int64_t>(1, divide_up(terms_here, kSumDepth));
-    parallel_for(count * pieces, grain(kPackWork * width * std::min(terms_here, kSumDepth)), executor, [&](std::int64_t first, std::int64_t last) {
+    const std::int64_t pieces = std::max<std::int64_t>(1, divide_up(terms_here, kPackTerms));
+    parallel_for(count * pieces, grain(kPackWork * width * std::min(terms_here, kPackTerms)), executor, [&](std::int64_t first, std::int64_t last) {
       for (std::int64_t i = first, next; i < last; i = next) {
         next = std::min(last, (i / count + 1) * count);  // panels of the same terms
-        const std::int64_t panel = some.first + i % count, term = to.terms.first + i / count * kSumDepth;
-        kernels.pack(task, to, {panel, panel + next - i}, {term, std::min(term + kSumDepth, to.terms.last)});
+        const std::int64_t panel = some.first + i % count, term = to.terms.first + i / count * kPackTerms;
+        kernels.pack(task, to, {panel, panel + next - i}, {term, std::min(term + kPackTerms, to.terms.last)});
       }
     });
   }
@@ -79,7 +86,7 @@ struct Columns {
   const GemmKernels& kernels;
   Axis depth_axis, column_axis;
   GemmTask task;
-  std::int64_t size, depth, width, panels, term_blocks, terms;
+  std::int64_t size, depth, width, panels, run, term_blocks, terms;
 };
 
 // A product with its axes resolved and the sizes of its blocks.

@@ -1,26 +1,13 @@
 // c[m,n] = (add ? c[m,n] : 0) + sum_k a[m,k] b[k,n] + bias[n] over a block of rows and columns.
 //
 // Panel after panel of columns, tile after tile of rows: the block's rows of a and the panel stay in the second-level cache, from where a
-// tile's terms come in time. Sums of kSumDepth terms begin at zero in registers and are then added to the total.
+// tile's terms come in time. Runs of terms begin at zero in registers and are then added to the total.
+#include "cpu/gemm/gemm_tile.h"
 #include "cpu/gemm/pack_b.h"
 #include "cpu/gemm/rows_of_a.h"
-#include "cpu/arena.h"
-#include "cpu/tile.h"
 
 namespace polyhead::cpu::POLYHEAD_ISA {
 namespace {
-
-template <class T>
-struct Scratch {
-  T *a, *sums;
-
-  static std::int64_t layout(const GemmTask& task, std::int64_t rows, std::int64_t terms, void* memory, Scratch& s) {
-    Arena arena(memory);
-    arena.take(s.a, rows_of_a_size<T>(task, rows, terms));
-    arena.take(s.sums, kGemmRows * kPanelColumns<T>);
-    return arena.used();
-  }
-};
 
 // What is between the sums of a panel and c.
 template <class T>
@@ -40,10 +27,10 @@ class Finish {
   int vectors() const { return (count_ + kLanes<T> - 1) / kLanes<T>; }
   bool direct() const { return direct_; }  // c takes whole vectors
 
+  T* row(std::int64_t index) const { return static_cast<T*>(task_.c) + offset_of(task_.c_rows, index) + columns_[0]; }
+
   template <int Rows, int Columns>
-  POLYHEAD_INLINE void store(std::int64_t first, Vector<T> (&sums)[Rows][Columns]) const {
-    T* c[Rows];
-    for (int i = 0; i < Rows; ++i) c[i] = static_cast<T*>(task_.c) + offset_of(task_.c_rows, first + i) + columns_[0];
+  POLYHEAD_INLINE void store(T* const (&c)[Rows], Vector<T> (&sums)[Rows][Columns]) const {
     if (task_.add) {
       for_each_vector<Rows, Columns, T>(
           sums, [&](int i, int j, Vector<T> sum) { store_vector<T>((sum + load_vector(bias_ + j)) + load_vector(c[i] + j), c[i] + j); });
@@ -74,70 +61,84 @@ class Finish {
   std::int64_t columns_[kPanelColumns<T>];
 };
 
-// All terms of one tile, of c's rows from `first`: product.depth of them from product.a and product.b.
+// One tile of c and what its sums are made of.
+template <class T>
+struct Tile {
+  Terms<T> terms;
+  std::int64_t depth, run;
+  std::int64_t first;  // row of c
+  T* sums;             // of the terms before, or for those that follow
+  std::int64_t sums_stride;
+  NextRows<T> next;  // of a: to be asked for
+};
+
 template <int Rows, int Columns, bool kTransposed, class T>
-void multiply_terms(Product<T> product, const GemmBlock& block, std::int64_t first, const Finish<T>& finish) {
-  T* const c = product.c;
-  const std::int64_t stride = product.c_stride, terms = product.depth;
+__attribute__((noinline)) void multiply_terms(Tile<T> tile, const GemmBlock& block, const Finish<T>& finish) {
+  constexpr int kLine = Columns * kLanes<T>;
+  alignas(64) T total[Rows * kLine];
+  const bool direct = block.ends && finish.direct();
+  Ahead<T, Rows> ahead{.c = {}, .next = tile.next};
+  for (int i = 0; i < Rows; ++i) ahead.c[i] = direct ? finish.row(tile.first + i) : total + i * kLine;
+  if (!block.starts) copy_vectors<Rows, Columns>(tile.sums, tile.sums_stride, total, kLine);
   for (std::int64_t done = 0;;) {
     Vector<T> sums[Rows][Columns];
-    product.depth = smaller(kSumDepth, terms - done);
-    sum_tile<Rows, Columns, kTransposed, From::second_cache>(product, 0, 0, sums);
+    const std::int64_t count = smaller(tile.run, tile.depth - done);
+    sum_terms<Rows, Columns, kTransposed>(tile.terms, count, ahead, sums);
     if (!block.starts || done > 0) {
-      for_each_vector<Rows, Columns, T>(sums, [=](int i, int j, Vector<T>& sum) { sum = load_vector(c + i * stride + j) + sum; });
+      for_each_vector<Rows, Columns, T>(sums, [&](int i, int j, Vector<T>& sum) { sum = load_vector(total + i * kLine + j) + sum; });
     }
-    done += product.depth;
-    if (done == terms && block.ends && finish.direct()) return finish.store(first, sums);
-    for_each_vector<Rows, Columns, T>(sums, [=](int i, int j, Vector<T> sum) { store_vector<T>(sum, c + i * stride + j); });
-    if (done == terms) break;
-    product.a += kSumDepth * (kTransposed ? product.a_stride : 1);
-    product.b += kSumDepth * product.b_stride;
+    done += count;
+    if (done == tile.depth && direct) return finish.store(ahead.c, sums);
+    for_each_vector<Rows, Columns, T>(sums, [&](int i, int j, Vector<T> sum) { store_vector<T>(sum, total + i * kLine + j); });
+    if (done == tile.depth) break;
+    tile.terms.a += tile.run * (kTransposed ? kGemmRows : 1);
+    tile.terms.b += tile.run * kPanelColumns<T>;
   }
-  if (block.ends) finish.store(first, Rows, c, stride);
+  if (block.ends) return finish.store(tile.first, Rows, total, kLine);
+  copy_vectors<Rows, Columns>(total, kLine, tile.sums, tile.sums_stride);
 }
 
 template <bool kTransposed, class T>
-void multiply_block(const GemmTask& task, const GemmBlock& block, const RowsOfA<T>& a, T* tile_sums) {
-  constexpr int kColumns = kPanelColumns<T>;
-  const std::int64_t rows = block.rows.last - block.rows.first, tile_step = kTransposed ? a.stride : kGemmRows * a.stride;
+void multiply_block(const GemmTask& task, const GemmBlock& block, const RowsOfA<T>& a) {
+  const std::int64_t rows = block.rows.last - block.rows.first, depth = block.b.terms.last - block.b.terms.first;
+  const std::int64_t tile_step = kTransposed ? a.stride : kGemmRows * a.stride;
+  // The tiles of a panel ask for a share of the next block's rows, one of twelve panels for one row of a tile, where both blocks and two
+  // panels fit in the second-level cache.
+  const std::int64_t panels = block.panels.last - block.panels.first, bytes = rows * depth * static_cast<std::int64_t>(sizeof(T));
+  const bool ask = a.layout == Layout::InPlace && block.rows.last + rows <= task.c_rows.count && bytes <= kNextBytes;
+  const std::int64_t share = ask ? (kGemmRows + panels - 1) / panels : 0;
   for (std::int64_t panel = block.panels.first; panel < block.panels.last; ++panel) {
-    const Finish<T> finish(task, panel * kColumns);
-    Product<T> product{.depth = block.b.terms.last - block.b.terms.first,
-                       .a = a.data,
-                       .a_stride = kTransposed ? kGemmRows : a.stride,
-                       .b = packed_at<T>(block.b, panel, block.b.terms.first),
-                       .b_stride = kColumns,
-                       .c = tile_sums,
-                       .c_stride = kColumns};
-    if (block.sums != nullptr) {
-      product.c = static_cast<T*>(block.sums) + (panel - block.panels.first) * kColumns;
-      product.c_stride = block.sums_stride;
-    }
+    const Finish<T> finish(task, panel * kPanelColumns<T>);
+    const std::int64_t asked = (panel - block.panels.first) * share;
+    Tile<T> tile{.terms = {.a = a.data, .a_stride = a.stride, .b = packed_at<T>(block.b, panel, block.b.terms.first)},
+                 .depth = depth,
+                 .run = task.run,
+                 .first = block.rows.first,
+                 .sums = block.sums == nullptr ? nullptr : static_cast<T*>(block.sums) + (panel - block.panels.first) * kPanelColumns<T>,
+                 .sums_stride = block.sums_stride,
+                 .next = {.first = a.data + (rows + asked) * a.stride, .stride = a.stride, .count = static_cast<int>(smaller(share, kGemmRows - asked))}};
     for (std::int64_t row = 0; row < rows; row += kGemmRows) {
       with_count<kGemmVectors>(finish.vectors(), [&](auto columns) {
-        with_count<kGemmRows>(static_cast<int>(smaller(kGemmRows, rows - row)), [&](auto count) {
-          multiply_terms<count(), columns(), kTransposed>(product, block, block.rows.first + row, finish);
-        });
+        with_count<kGemmRows>(static_cast<int>(smaller(kGemmRows, rows - row)),
+                              [&](auto count) { multiply_terms<count(), columns(), kTransposed>(tile, block, finish); });
       });
-      product.a += tile_step;
-      if (block.sums != nullptr) product.c += kGemmRows * product.c_stride;
+      tile.terms.a += tile_step;
+      tile.next.first += tile_step;
+      tile.first += kGemmRows;
+      if (block.sums != nullptr) tile.sums += kGemmRows * tile.sums_stride;
     }
   }
 }
 
 template <class T>
 void multiply_block(const GemmTask& task, const GemmBlock& block, void* memory) {
-  const Range terms = block.b.terms;
-  Scratch<T> s;
-  Scratch<T>::layout(task, block.rows.last - block.rows.first, terms.last - terms.first, memory, s);
-  const RowsOfA<T> a = rows_of_a<T>(task, block.rows, terms, s.a);
-  a.layout == Layout::Panels ? multiply_block<true>(task, block, a, s.sums) : multiply_block<false>(task, block, a, s.sums);
+  const RowsOfA<T> a = rows_of_a<T>(task, block.rows, block.b.terms, static_cast<T*>(memory));
+  a.layout == Layout::Panels ? multiply_block<true>(task, block, a) : multiply_block<false>(task, block, a);
 }
 
 template <class T>
 std::int64_t scratch_bytes(const GemmTask& task, std::int64_t rows, std::int64_t terms) {
-  Scratch<T> unused;
-  return Scratch<T>::layout(task, rows, terms, nullptr, unused);
+  return rows_of_a_size<T>(task, rows, terms) * static_cast<std::int64_t>(sizeof(T));
 }
 
 }  // namespace

@@ -128,6 +128,11 @@ TEST_P(GemmKernel, SizesAroundEveryBlock) {
                                                                                     {23, 256, 64},
                                                                                     {3, 2500, 97},
                                                                                     {100, 2049, 40},
+                                                                                    {14, 768, 20},
+                                                                                    {25, 769, 33},
+                                                                                    {98, 1153, 35},
+                                                                                    {97, 2305, 33},
+                                                                                    {110, 1024, 140},
                                                                                     {2100, 2050, 40}}) {
       SCOPED_TRACE(testing::Message() << m << " x " << k << " x " << n << " " << info(dtype).name);
       const Tensor a = random.tensor(dtype, {m, k}), b = random.tensor(dtype, {k, n});

@@ -19,6 +19,8 @@ struct GemmTask {
   const void *a = nullptr, *b = nullptr, *bias = nullptr;
   void* c = nullptr;
   bool add = false;
+  // The terms of a sum that are added in registers before they join the total. Part of the result: the order of a sum.
+  std::int64_t run = 0;
   Side a_rows, a_depth, b_depth, b_columns, c_rows, c_columns, bias_columns;
 };
 
@@ -26,14 +28,10 @@ struct Range {
   std::int64_t first = 0, last = 0;
 };
 
-// The terms of a sum that are added in registers before they join the total: the rounding error of a sum of d terms grows with d/128 + 128
-// and not with d. Part of the result: the order of a sum.
-inline constexpr std::int64_t kSumDepth = 128;
-
 // b over some panels of columns and some terms of the sums, in the type of arithmetic: [panel, term, column], zero beyond the last column.
 struct PackedColumns {
   void* panels = nullptr;
-  Range terms;               // first is a multiple of kSumDepth
+  Range terms;               // first is a multiple of GemmTask::run
   std::int64_t first_panel = 0;  // columns of b before the first panel / columns of a panel
 };
 
