@@ -11,10 +11,12 @@ namespace polyhead {
 // What layers need between their steps comes from here where a call is given a workspace, and goes back when the call, or what it saved,
 // ends: the next call finds it instead of asking the system, which clears new memory page by page. A handle: copies share their memory,
 // which lasts as long as a handle or a tensor out of it. At most half as much again is idle as was in use at once. Any number of threads
-// may use one. No result depends on it: nothing but memory is kept, so that parameters may change between calls.
+// may use one, and a process that was forked. No result depends on it: nothing but memory is kept, so that parameters may change between calls.
 class Workspace {
  public:
   Workspace();
+  Workspace(const Workspace&) = default;  // and no moves: a handle always has its memory
+  Workspace& operator=(const Workspace&) = default;
 
   // Elements have no value yet. Error where the shape is negative or does not fit in memory.
   Tensor tensor(DType dtype, const Shape& shape) const;

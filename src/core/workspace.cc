@@ -4,6 +4,7 @@
 #include <cstring>
 #include <mutex>
 #include <new>
+#include <thread>
 #include <vector>
 
 #include "polyhead/dtype.h"
@@ -17,6 +18,7 @@ constexpr std::int64_t kSmall = 16 << 10;  // which the allocator has at hand
 struct Block {
   std::shared_ptr<void> memory;
   std::int64_t bytes = 0;
+  bool counted = false;  // in the pool's in_use
 };
 
 }  // namespace
@@ -26,19 +28,32 @@ struct Workspace::Pool {
   std::vector<Block> idle;  // the oldest first
   std::int64_t in_use = 0, idle_bytes = 0, most = 0;
 
-  // The smallest idle block that fits, unless half of it would go to waste.
+  // Nothing where the lock is not to be had soon: a process forked while another thread held it will never have it, and can do without.
+  std::unique_lock<std::mutex> lock() {
+    constexpr int kPatience = 1000;
+    std::unique_lock<std::mutex> held(mutex, std::try_to_lock);
+    for (int i = 0; i < kPatience && !held; ++i) {
+      std::this_thread::yield();
+      (void)held.try_lock();
+    }
+    return held;
+  }
+
+  // The smallest idle block that fits, unless half of it would go to waste; else one without memory yet.
   Block take(std::int64_t bytes) {
-    const std::lock_guard lock(mutex);
+    Block block{nullptr, bytes};
+    const auto held = lock();
+    if (!held) return block;
     auto best = idle.end();
     for (auto at = idle.begin(); at != idle.end(); ++at) {
       if (at->bytes >= bytes && at->bytes / 2 <= bytes && (best == idle.end() || at->bytes < best->bytes)) best = at;
     }
-    Block block{nullptr, bytes};
     if (best != idle.end()) {
       block = std::move(*best);
       idle.erase(best);
       idle_bytes -= block.bytes;
     }
+    block.counted = true;
     in_use += block.bytes;
     most = std::max(most, in_use);
     return block;
@@ -46,9 +61,11 @@ struct Workspace::Pool {
 
   void give(Block block) {
     std::vector<Block> dropped;  // freed when the lock is gone
-    const std::lock_guard lock(mutex);
+    const auto held = lock();
+    if (!held) return;
+    if (block.counted) in_use -= block.bytes;
+    if (!block.memory) return;
     const std::int64_t bytes = block.bytes;
-    in_use -= bytes;
     try {
       dropped.reserve(idle.size() + 1);
       idle.push_back(std::move(block));
@@ -72,24 +89,17 @@ Tensor Workspace::tensor(DType dtype, const Shape& shape) const {
   const bool fits = std::all_of(shape.begin(), shape.end(), [](std::int64_t extent) { return extent >= 0; }) &&
                     !__builtin_mul_overflow(numel(shape), static_cast<std::int64_t>(info(dtype).size), &bytes);
   if (!fits || bytes < kSmall) return Tensor::uninitialised(dtype, shape);
-  Block block = pool_->take(bytes);
-  // From here on the memory goes back by itself, also where there is none to be had.
+  // The memory goes back by itself, also where there is none to be had.
   struct Lease {
-    Lease(std::shared_ptr<Pool> of, Block taken) : pool(std::move(of)), block(std::move(taken)) {}
+    explicit Lease(std::shared_ptr<Pool> of) : pool(std::move(of)) {}
     Lease(const Lease&) = delete;
     Lease& operator=(const Lease&) = delete;
-    ~Lease() {
-      if (block.memory) {
-        pool->give(std::move(block));
-      } else {
-        const std::lock_guard lock(pool->mutex);
-        pool->in_use -= block.bytes;
-      }
-    }
+    ~Lease() { pool->give(std::move(block)); }
     std::shared_ptr<Pool> pool;
     Block block;
   };
-  const auto lease = std::make_shared<Lease>(pool_, std::move(block));
+  const auto lease = std::make_shared<Lease>(pool_);
+  lease->block = pool_->take(bytes);
   if (!lease->block.memory) lease->block.memory = Tensor::uninitialised(DType::u8, {bytes}).owner();
   void* memory = lease->block.memory.get();
 #ifndef NDEBUG
@@ -99,13 +109,14 @@ Tensor Workspace::tensor(DType dtype, const Shape& shape) const {
 }
 
 std::int64_t Workspace::idle_bytes() const {
-  const std::lock_guard lock(pool_->mutex);
-  return pool_->idle_bytes;
+  const auto held = pool_->lock();
+  return held ? pool_->idle_bytes : 0;
 }
 
 void Workspace::clear() const {
-  std::vector<Block> dropped;
-  const std::lock_guard lock(pool_->mutex);
+  std::vector<Block> dropped;  // freed when the lock is gone
+  const auto held = pool_->lock();
+  if (!held) return;
   std::swap(dropped, pool_->idle);
   pool_->idle_bytes = 0;
   pool_->most = pool_->in_use;

@@ -1,7 +1,10 @@
 #include "polyhead/workspace.h"
 
 #include <gtest/gtest.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
+#include <atomic>
 #include <optional>
 #include <thread>
 #include <vector>
@@ -77,6 +80,31 @@ TEST(Workspace, SeveralThreadsMayUseOne) {
     });
   }
   for (std::thread& thread : threads) thread.join();
+}
+
+// The child may have been forked while the lock was held by a thread that it does not have.
+TEST(Workspace, AForkWhileOthersUseItDoesNotHang) {
+#ifdef __SANITIZE_THREAD__
+  GTEST_SKIP() << "forks with threads";
+#endif
+  const Workspace workspace;
+  std::atomic<bool> done{false};
+  std::thread other([&] {
+    while (!done) (void)workspace.tensor(DType::f32, {kMany});
+  });
+  for (int repeat = 0; repeat < 200 && !HasFailure(); ++repeat) {
+    const pid_t child = fork();
+    if (child == 0) {
+      alarm(20);
+      const Tensor tensor = workspace.tensor(DType::f32, {8192});
+      _exit(tensor.numel() == 8192 ? 0 : 1);
+    }
+    int status = 0;
+    waitpid(child, &status, 0);
+    EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 0) << "fork " << repeat;
+  }
+  done = true;
+  other.join();
 }
 
 TEST(Workspace, ShapesThatDoNotExistAreErrors) {

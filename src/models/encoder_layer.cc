@@ -63,6 +63,7 @@ void EncoderLayer::forward(ConstTensorView x, TensorView y, const nn::AttentionO
   nn::require_parameters_separate(kOperation, {{"y", y}}, *this);
 
   if (saved == nullptr) return evaluate(*this, x, y, options);
+  *saved = {};  // its memory may be what comes next
   const auto like_x = [&] { return uninitialised(dtype, x.shape(), options.workspace); };
   Tensor attention_sum = like_x(), attended = like_x(), output_sum = like_x();
   attention.forward({.query = x}, attention_sum, options, &saved->attention);

@@ -111,10 +111,11 @@ TEST(EncoderLayer, EvaluationInPartsHasTheBitsOfTheWhole) {
   Random random(8);
   EncoderLayer layer({.width = 64, .heads = 4, .seed = 8});
   scramble(layer, random);
-  const Tensor x = random.tensor(DType::f32, {40, 40, 64}), attend_keys = random.tensor(DType::boolean, {40, 40});
+  const Tensor x = random.tensor(DType::f32, {160, 40, 64}), attend_keys = random.tensor(DType::boolean, {160, 40});
   for (const int threads : {1, 2}) {
     LimitedThreads executor(threads);
-    const nn::AttentionOptions options{.mask = {.attend_keys = attend_keys}, .executor = &executor};
+    const Workspace workspace;
+    const nn::AttentionOptions options{.mask = {.attend_keys = attend_keys}, .executor = &executor, .workspace = &workspace};
     Tensor whole(DType::f32, x.shape()), parts(DType::f32, x.shape());
     EncoderLayer::Saved saved;
     layer.forward(x, whole, options, &saved);

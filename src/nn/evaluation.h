@@ -7,6 +7,11 @@
 
 namespace polyhead::nn {
 
+// The linear maps of an attention layer; output and gate where it has them.
+struct PackedAttention {
+  PackedLinear q, k, v, output, gate;
+};
+
 // make(executor) once per thread, and of what it gives step(part, between) for each part: `between` keeps its memory from part to part.
 // A single part is computed by all threads.
 template <class Between, class F>
@@ -49,7 +54,7 @@ class AttentionEvaluation {
   const AttentionShapes shapes_;
   const AttentionOptions options_;  // mask and bias as views that broadcast to [*,N,T,S]
   const SequenceParts sequences_;
-  AttentionMaps maps_;
+  PackedAttention maps_;
 };
 
 // FeedForward.forward without `saved`: a few rows at a time where there are many.

@@ -79,6 +79,7 @@ void FeedForward::forward(ConstTensorView x, TensorView y, Saved* saved, Executo
       return [&, own](std::int64_t part, Tensor& between) { evaluation.run(part, evaluation.of(y, part), between, own); };
     });
   }
+  *saved = {};  // its memory may be what comes next
   Tensor before = uninitialised(dtype, with_width(x.shape(), hidden.out_width()), workspace);
   Tensor after = uninitialised(dtype, before.shape(), workspace);
   hidden.forward(x, before, executor);

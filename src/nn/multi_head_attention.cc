@@ -90,8 +90,8 @@ enum class Purpose : std::uint8_t { output, backward };
 
 // f(a map) for each that the layer has.
 template <class F>
-AttentionMaps maps_of(const MultiHeadAttention& layer, const F& f) {
-  AttentionMaps maps{.q = f(layer.q), .k = f(layer.k), .v = f(layer.v), .output = {}, .gate = {}};
+PackedAttention maps_of(const MultiHeadAttention& layer, const F& f) {
+  PackedAttention maps{.q = f(layer.q), .k = f(layer.k), .v = f(layer.v), .output = {}, .gate = {}};
   if (layer.config.output == OutputMap::linear) maps.output = f(layer.output);
   if (layer.config.gate == Gate::sigmoid) maps.gate = f(layer.gate);
   return maps;
@@ -99,7 +99,7 @@ AttentionMaps maps_of(const MultiHeadAttention& layer, const F& f) {
 
 // x -> q, k, v -> heads -> sdpa -> merge -> gate -> output map      (docs/maths.md, eq. 11-15)
 // Mask and bias are views that broadcast to [*,N,T,S]. s may hold the tensors of a pass before, whose memory is used again.
-void run(const MultiHeadAttention& layer, const AttentionMaps& maps, const AttentionInput& input, const AttentionShapes& shapes, TensorView out,
+void run(const MultiHeadAttention& layer, const PackedAttention& maps, const AttentionInput& input, const AttentionShapes& shapes, TensorView out,
          const AttentionOptions& options, Purpose purpose, MultiHeadAttentionSaved& s) {
   const MultiHeadAttentionConfig& config = layer.config;
   const ConstTensorView key = input.key ? input.key : input.query, value = input.value ? input.value : key;
@@ -211,13 +211,13 @@ void MultiHeadAttention::forward(const AttentionInput& input, TensorView out, co
       return [&, executor](std::int64_t part, MultiHeadAttentionSaved& between) { evaluation.run(part, evaluation.of(out, part), between, executor); };
     });
   }
+  const AttentionOptions own = aligned(kOperation, options, shapes);
   MultiHeadAttentionSaved whole;  // the caller's only when it is complete
   *saved = {};
   whole.input = input;
   whole.bias = options.bias;
   if (options.workspace != nullptr) whole.workspace = *options.workspace;
-  run(*this, maps_of(*this, [](const Linear& map) { return PackedLinear(map); }), input, shapes, out, aligned(kOperation, options, shapes),
-      Purpose::backward, whole);
+  run(*this, maps_of(*this, [](const Linear& map) { return PackedLinear(map); }), input, shapes, out, own, Purpose::backward, whole);
   *saved = std::move(whole);
 }
 

@@ -22,9 +22,4 @@ class PackedLinear {
   std::optional<cpu::PackedMatrix> weight_;
 };
 
-// Those of an attention layer; output and gate where it has them.
-struct AttentionMaps {
-  PackedLinear q, k, v, output, gate;
-};
-
 }  // namespace polyhead::nn

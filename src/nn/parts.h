@@ -25,7 +25,7 @@ class Parts {
   Parts(std::int64_t extent, std::int64_t bytes, std::int64_t weights, Executor* executor) : extent_(extent), size_(extent) {
     constexpr std::int64_t kBytes = 768 << 10;  // of a second-level cache of 1 MiB
     constexpr std::int64_t kPartsPerThread = 4;
-    const std::int64_t threads = executor != nullptr ? executor->num_threads() : num_threads();
+    const std::int64_t threads = threads_of(executor);
     const std::int64_t size = std::clamp<std::int64_t>(kBytes / std::max<std::int64_t>(bytes, 1), 1, extent);
     if (extent * bytes >= weights && (threads == 1 || extent / size >= threads * kPartsPerThread)) size_ = size;
   }

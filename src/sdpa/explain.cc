@@ -1,3 +1,4 @@
+#include "core/parallel.h"
 #include "core/text.h"
 #include "polyhead/sdpa.h"
 #include "sdpa/backend.h"
@@ -42,7 +43,7 @@ std::string explain(const SdpaForward& tensors, const SdpaOptions& options) {
   append(text, cat("mask: ", mask_facts(p, options), "\n"));
   append(text, cat("bias: ", options.bias ? to_string(options.bias.shape()) : "none", "\n"));
   append(text, cat("dropout: ", p.dropout.active() ? cat(p.dropout.p, p.dropout.keep ? ", bits given" : ", bits drawn per pair") : "none", "\n"));
-  append(text, cat("threads: ", p.executor ? p.executor->num_threads() : num_threads(), p.executor ? " (the caller's executor)" : "", "\n"));
+  append(text, cat("threads: ", threads_of(p.executor), p.executor ? " (the caller's executor)" : "", "\n"));
   return text;
 }
 

@@ -44,7 +44,7 @@ struct BertOutput {
 struct BertOptions {
   const Backend* backend = nullptr;
   Executor* executor = nullptr;
-  const Workspace* workspace = nullptr;  // for what lies between the layers and in them, forward and backward
+  const Workspace* workspace = nullptr;  // for what lies in and between the layers, and in their backward
 };
 
 struct BertEncoder : nn::Module<BertEncoder> {

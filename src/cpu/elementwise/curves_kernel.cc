@@ -1,4 +1,4 @@
-// sigmoid, tanh and both GELUs (Hendrycks and Gimpel 2016) of float32, computed in float64 lanes: one rounding instead of three or four,
+// sigmoid, tanh and both GELUs (Hendrycks and Gimpel 2016) of float32, computed in float64 lanes, but for the values that float_lanes.h has: one rounding instead of three or four,
 // which a gate's gradient over many rows would show, and still five to fourteen times as fast as the C library one by one.
 #include "cpu/elementary.h"
 #include "cpu/elementwise/float_lanes.h"

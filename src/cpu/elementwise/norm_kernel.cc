@@ -31,7 +31,9 @@ POLYHEAD_INLINE void put(float x, float* to) { *to = x; }
 }  // namespace
 
 void normalise_row(const NormRow& row) {
-  const auto [width, epsilon, weight, bias, x, added, sums, y] = row;
+  const std::int64_t width = row.width;
+  const float epsilon = row.epsilon, *const weight = row.weight, *const bias = row.bias, *const x = row.x, *const added = row.added;
+  float *const sums = row.sums, *const y = row.y;
   const auto count = static_cast<float>(width);
   const auto add = [added, sums](std::int64_t i, auto value) {
     value += load_like(value, added + i);

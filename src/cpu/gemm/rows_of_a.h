@@ -25,7 +25,8 @@ template <class T>
 Layout layout_of(const GemmTask& task) {
   const bool own = task.dtype == kOwnStorage<T>;
   // Rows that are pages apart share one set of the first cache, which holds 8 lines: copied, unless they are read a few times only.
-  const bool collide = task.a_rows.stride * static_cast<std::int64_t>(sizeof(T)) % 4096 == 0 && task.b_columns.count >= 4 * kPanelColumns<T>;
+  const bool collide = task.a_rows.stride != 0 && task.a_rows.stride * static_cast<std::int64_t>(sizeof(T)) % 4096 == 0 &&
+                       task.a_rows.count > 8 && task.b_columns.count >= 4 * kPanelColumns<T>;
   if (own && !collide && task.a_rows.offsets == nullptr && adjacent(task.a_depth, 0, task.a_depth.count)) return Layout::InPlace;
   return task.a_rows.stride == 1 && task.a_depth.stride != 1 ? Layout::Panels : Layout::Lines;
 }
