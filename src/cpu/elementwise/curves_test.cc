@@ -94,10 +94,10 @@ TEST(Curves, EveryCountWritesItsOwnElementsOnly) {
 TEST(Curves, FarOutAndNaN) {
   constexpr float kInfinity = std::numeric_limits<float>::infinity(), kLargest = std::numeric_limits<float>::max();
   for_each_case([](const Function& function, const cpu::Curve& curve) {
-    const float x[] = {kInfinity, kLargest, 100, -100, -kLargest, std::nanf("")};
-    float y[6], one[6] = {1, 1, 1, 1, 1, 1}, d_x[6];
-    curve.value(6, x, y);
-    curve.backward(6, x, one, false, d_x);
+    const float x[] = {kInfinity, kLargest, 100, -100, -kLargest, std::nanf(""), -kInfinity};
+    float y[7], one[7] = {1, 1, 1, 1, 1, 1, 1}, d_x[7];
+    curve.value(7, x, y);
+    curve.backward(7, x, one, false, d_x);
     const bool bounded = function.value(100) == 1;
     EXPECT_EQ(y[0], bounded ? 1 : kInfinity);
     EXPECT_EQ(y[1], bounded ? 1 : kLargest);
@@ -109,6 +109,7 @@ TEST(Curves, FarOutAndNaN) {
     EXPECT_NEAR(d_x[2], bounded ? 0 : 1, 1e-37);
     EXPECT_EQ(d_x[4], 0);
     EXPECT_TRUE(std::isnan(d_x[5]));
+    EXPECT_TRUE(bounded ? y[6] == function.value(-kInfinity) : std::isnan(y[6]));  // x Phi(x) is no number there
   });
 }
 
