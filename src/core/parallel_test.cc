@@ -2,8 +2,6 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-#include <sys/wait.h>
-#include <unistd.h>
 
 #include <atomic>
 #include <cfenv>
@@ -19,12 +17,14 @@
 #include <vector>
 
 #include "polyhead/error.h"
+#include "support/child_process.h"
 
 namespace polyhead {
 namespace {
 
 using ::testing::Each;
 using ::testing::HasSubstr;
+using test::status_of_child;
 
 constexpr auto kPatience = std::chrono::seconds(30);
 #ifdef __SANITIZE_THREAD__
@@ -69,20 +69,6 @@ bool two_pieces_meet() {
     if (begun < 2) met = false;
   });
   return met;
-}
-
-// Exit status of a forked child that runs `body`; -1 when it did not end within the limit.
-template <class Body>
-int status_of_child(Body body) {
-  std::fflush(nullptr);
-  const pid_t child = fork();
-  if (child == 0) {
-    alarm(static_cast<unsigned>(kPatience.count()));
-    _exit(body());
-  }
-  int status = 0;
-  waitpid(child, &status, 0);
-  return WIFEXITED(status) ? WEXITSTATUS(status) : -1;
 }
 
 TEST_F(ParallelFor, EveryIndexIsVisitedOnce) {

@@ -1,14 +1,13 @@
 #include "polyhead/workspace.h"
 
 #include <gtest/gtest.h>
-#include <sys/wait.h>
-#include <unistd.h>
 
 #include <atomic>
 #include <optional>
 #include <thread>
 #include <vector>
 
+#include "support/child_process.h"
 #include "support/compare.h"
 
 namespace polyhead::test {
@@ -84,24 +83,13 @@ TEST(Workspace, SeveralThreadsMayUseOne) {
 
 // The child may have been forked while the lock was held by a thread that it does not have.
 TEST(Workspace, AForkWhileOthersUseItDoesNotHang) {
-#ifdef __SANITIZE_THREAD__
-  GTEST_SKIP() << "forks with threads";
-#endif
   const Workspace workspace;
   std::atomic<bool> done{false};
   std::thread other([&] {
     while (!done) (void)workspace.tensor(DType::f32, {kMany});
   });
   for (int repeat = 0; repeat < 200 && !HasFailure(); ++repeat) {
-    const pid_t child = fork();
-    if (child == 0) {
-      alarm(20);
-      const Tensor tensor = workspace.tensor(DType::f32, {8192});
-      _exit(tensor.numel() == 8192 ? 0 : 1);
-    }
-    int status = 0;
-    waitpid(child, &status, 0);
-    EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 0) << "fork " << repeat;
+    EXPECT_EQ(status_of_child([&] { return workspace.tensor(DType::f32, {8192}).numel() == 8192 ? 0 : 1; }), 0) << "fork " << repeat;
   }
   done = true;
   other.join();
