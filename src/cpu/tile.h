@@ -32,6 +32,9 @@ struct Product {
   std::int64_t c_stride;
   const T* factor = nullptr;  // one per row
   bool add = false;           // neither: c is written, whatever was there
+  T* quotient = nullptr;      // if given, c / divisor is written there and c is left as it was
+  std::int64_t quotient_stride = 0;
+  const T *divisor = nullptr, *reciprocal = nullptr;  // one per row
 };
 
 // Whether b is in the first-level cache, or comes from the second as the tile goes: then it is asked for eight terms, 100 cycles, ahead. So
@@ -97,11 +100,16 @@ POLYHEAD_INLINE void multiply_tile(const Product<T>& product, std::int64_t row, 
   // Each case in one expression: whether it is fused must not depend on the tile.
   if (product.factor != nullptr) {
     const T* factor = product.factor + row;
-    for_each_vector<Rows, Columns, T>(
-        sums, [=](int i, int j, Vector<T> sum) { store_vector<T>(load_vector(c + i * stride + j) * factor[i] + sum, c + i * stride + j); });
+    for_each_vector<Rows, Columns, T>(sums, [=](int i, int j, Vector<T>& sum) { sum = load_vector(c + i * stride + j) * factor[i] + sum; });
   } else if (product.add) {
+    for_each_vector<Rows, Columns, T>(sums, [=](int i, int j, Vector<T>& sum) { sum = load_vector(c + i * stride + j) + sum; });
+  }
+  if (product.quotient != nullptr) {
+    T* const to = product.quotient + row * product.quotient_stride + column;
+    const T *divisor = product.divisor + row, *reciprocal = product.reciprocal + row;
+    const std::int64_t to_stride = product.quotient_stride;
     for_each_vector<Rows, Columns, T>(
-        sums, [=](int i, int j, Vector<T> sum) { store_vector<T>(load_vector(c + i * stride + j) + sum, c + i * stride + j); });
+        sums, [=](int i, int j, Vector<T> sum) { store_vector<T>(divide<T>(sum, divisor[i], reciprocal[i]), to + i * to_stride + j); });
   } else {
     for_each_vector<Rows, Columns, T>(sums, [=](int i, int j, Vector<T> sum) { store_vector<T>(sum, c + i * stride + j); });
   }

@@ -6,9 +6,17 @@
 namespace polyhead::cpu::POLYHEAD_ISA {
 namespace {
 
+// Whether a row's reference is kept as log2(e) times a score, so that a product and its reference become an exponent in one rounding. Not with a
+// bias: a score of -3e38, as some masks have it, would not be finite.
+template <class T>
+bool binary_references(const HeadGroup& group) {
+  return kHasPowerOfDifference<T> && group.softcap <= 0 && group.bias.data == nullptr;
+}
+
 // What a row's reference m is to be multiplied with to be a score: softcap and bias need the scores whole, else the scale's factor is left.
 template <class T>
 const ExpFactor<T>& reference_unit(const HeadGroup& group, const ScoreScale<T>& scale) {
+  if (binary_references<T>(group)) return scale.binary;
   return group.softcap > 0 || group.bias.data != nullptr ? scale.natural : scale.scaled;
 }
 
@@ -23,20 +31,40 @@ void store_partial(const ForwardTask& task, std::int64_t first, std::int64_t cou
   }
 }
 
-// Rows of o, `stride` apart and padded to whole vectors, divided by their l. A row without a finite score is zero.
+// What a row of o is divided by: l, less what dropout takes; and its reciprocal. Arrays padded to whole vectors.
+template <class T>
+POLYHEAD_INLINE void find_divisors(const ForwardTask& task, std::int64_t count, const T* l, T* divisor, T* reciprocal) {
+  for (std::int64_t i = 0; i < count; i += kLanes<T>) {
+    const Vector<T> sum = load_vector(l + i), kept = task.dropout ? sum / static_cast<T>(task.dropout_scale) : sum;
+    const Vector<T> x = sum == T{0} ? broadcast(T{1}) : kept;
+    store_vector<T>(x, divisor + i);
+    store_vector<T>(T{1} / x, reciprocal + i);
+  }
+}
+
+// Whether rows of o may be divided into `out` as they are.
+template <class T>
+bool stores_in_place(const ForwardTask& task) {
+  return task.dtype == (sizeof(T) == 8 ? DType::f64 : DType::f32) && task.out.column == 1 && task.v_width % kLanes<T> == 0;
+}
+
+// Rows of o, `stride` apart and padded to whole vectors, divided by their l, which is padded too. A row without a finite score is zero.
 template <class T>
 void store_out(const ForwardTask& task, const Row* rows, std::int64_t count, T* o, std::int64_t stride, const T* l) {
   constexpr int kWidth = kLanes<T>;
-  constexpr DType kOwnStorage = sizeof(T) == 8 ? DType::f64 : DType::f32;
   const std::int64_t padded = round_up(task.v_width, kWidth);
-  const bool direct = task.dtype == kOwnStorage && task.out.column == 1 && task.v_width == padded;
-  for (std::int64_t i = 0; i < count; ++i, o += stride) {
-    const std::int64_t offset = rows[i].head * task.out.head + rows[i].query * task.out.row;
-    if (l[i] == 0) clear(o, 0, padded);
-    const T divisor = l[i] == 0 ? T{1} : l[i] / static_cast<T>(task.dropout_scale), reciprocal = 1 / divisor;
-    T* to = direct ? static_cast<T*>(task.out.data) + offset : o;
-    for (std::int64_t d = 0; d < padded; d += kWidth) store_vector<T>(divide<T>(load_vector(o + d), divisor, reciprocal), to + d);
-    if (!direct) narrow_row<T>(task.dtype, o, task.v_width, T{1}, task.out.data, offset, task.out.column);
+  const bool direct = stores_in_place<T>(task);
+  for (std::int64_t first = 0; first < count; first += kWidth) {
+    T divisor[kWidth], reciprocal[kWidth];
+    find_divisors<T>(task, 1, l + first, divisor, reciprocal);
+    for (std::int64_t i = first; i < smaller(first + kWidth, count); ++i, o += stride) {
+      const std::int64_t offset = rows[i].head * task.out.head + rows[i].query * task.out.row;
+      if (l[i] == 0) clear(o, 0, padded);
+      T* to = direct ? static_cast<T*>(task.out.data) + offset : o;
+      for (std::int64_t d = 0; d < padded; d += kWidth)
+        store_vector<T>(divide<T>(load_vector(o + d), divisor[i - first], reciprocal[i - first]), to + d);
+      if (!direct) narrow_row<T>(task.dtype, o, task.v_width, T{1}, task.out.data, offset, task.out.column);
+    }
   }
 }
 

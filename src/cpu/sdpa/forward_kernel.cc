@@ -1,21 +1,12 @@
 // out[t] = sum_s drop(p)[t,s] v[s],  p = exp(score - lse)                                (docs/maths.md, eq. 1-4)
 //
-// Tile after tile, each row keeps a reference m, l = sum exp(score - m) and o = sum exp(score - m) v. m is the largest score of the row's
-// first tile, and is raised to that of a later one that exceeds it by more than kSlack; then l and o are multiplied by exp(m_old - m_new)
-// (Milakov and Gimelshein 2018; Dao et al. 2022). Scores of any size are exact: nothing but differences to a score of the row that is at
-// most kSlack below its largest so far is exponentiated.
-#include "cpu/sdpa/finish_rows.h"
-#include "cpu/sdpa/forward_scratch.h"
+// Tile after tile of keys (online_softmax.h): a strip of rows' scores and their exponentials, then their product with the values.
 #include "cpu/sdpa/kernels.h"
+#include "cpu/sdpa/online_softmax.h"
 #include "cpu/sdpa/pack.h"
-#include "cpu/sdpa/softmax.h"
 
 namespace polyhead::cpu::POLYHEAD_ISA {
 namespace {
-
-// A row's reference is raised where a score exceeds it by more than this, in units in which the exponential's factor lies in [1, 2): what
-// is stored as a probability stays below e^4, and once a row has seen a few keys it is hardly ever raised.
-constexpr int kSlack = 2;
 
 template <class T>
 class Forward {
@@ -23,7 +14,8 @@ class Forward {
   Forward(const ForwardTask& task, void* memory)
       : task_(task),
         scale_(task.scale),
-        unit_(reference_unit(task, scale_)),
+        softmax_(task, scale_, s_),
+        in_place_(task.partial == nullptr && stores_in_place<T>(task)),
         strip_rows_(strip_rows<T>(task)),
         ranged_(task.banded || task.lengths != nullptr),
         apply_(what_applies(task)) {
@@ -37,14 +29,13 @@ class Forward {
       const bool last = first_ + s_.keys >= whole_.last;
       for (strip_ = 0; strip_ < task_.rows; strip_ += strip_rows_) {
         const int rows = static_cast<int>(smaller(strip_rows_, task_.rows - strip_));
-        multiply_strip(rows);
-        if (last) store_strip(rows);  // while its sums are in the first-level cache
+        if (!multiply_strip(rows, last) && last) store_strip(rows);  // while its sums are in the first-level cache
       }
     }
     if (whole_.empty()) {
       for (strip_ = 0; strip_ < task_.rows; strip_ += strip_rows_) store_strip(static_cast<int>(smaller(strip_rows_, task_.rows - strip_)));
     }
-    if (task_.partial == nullptr) store_lse<T>(task_, unit_, s_.rows, task_.rows, s_.reference, s_.limit);
+    if (task_.partial == nullptr) store_lse<T>(task_, reference_unit(task_, scale_), s_.rows, task_.rows, s_.reference, s_.l);
   }
 
  private:
@@ -53,14 +44,14 @@ class Forward {
 
   // What becomes of products before they are scores, and where. Each case has tiles of its own: the rare ones would cost the others
   // registers.
-  enum class Apply : std::uint8_t { nothing, in_registers, in_memory };
+  enum class Apply : std::uint8_t { nothing, masks, bias_and_masks, anything };  // the last in memory, the others in registers
 
   static Apply what_applies(const ForwardTask& task) {
     bool in_registers =
         task.softcap <= 0 && task.kinds == nullptr && (task.bias.data == nullptr || (task.dtype == kOwnStorage && task.bias.column == 1));
     for (int i = 0; i < task.mask_count; ++i) in_registers &= task.masks[i].column == 1;
-    if (!in_registers) return Apply::in_memory;
-    return task.bias.data == nullptr && task.mask_count == 0 ? Apply::nothing : Apply::in_registers;
+    if (!in_registers) return Apply::anything;
+    return task.bias.data != nullptr ? Apply::bias_and_masks : task.mask_count != 0 ? Apply::masks : Apply::nothing;
   }
 
   // A row of the strip within the key block; its operands begin at the block's first key.
@@ -76,14 +67,9 @@ class Forward {
     for (std::int64_t i = 0; i < task_.rows; ++i) {
       const Row r = s_.rows[i] = next;
       next = r.query + 1 < task_.queries ? Row{r.number + 1, r.head, r.query + 1} : Row{r.number + 1, r.head + 1, 0};
-      store_vector<T>(Vector<T>{}, s_.sums + i * kWidth);
       if (!ranged_) continue;
       const Span all = span_of(task_, r), span = s_.spans[i] = {larger(all.first, task_.first_key), smaller(all.last, task_.last_key)};
       if (!span.empty()) whole_ = {smaller(whole_.first, span.first), larger(whole_.last, span.last)};
-    }
-    for (std::int64_t i = 0; i < task_.rows; i += kWidth) {
-      store_vector<T>(Vector<T>{}, s_.reference + i);
-      store_vector<T>(broadcast(-kInfinity<T>), s_.limit + i);
     }
     for (std::int64_t i = 0; i * strip_rows_ < task_.rows; ++i) s_.started[i] = 0;
     load_queries();
@@ -142,7 +128,7 @@ class Forward {
       if (!line.own.empty()) keys = {smaller(keys.first, line.own.first), larger(keys.last, line.own.last)};
       inner_ = {larger(inner_.first, line.own.first), smaller(inner_.last, line.own.last)};
     }
-    if (apply_ != Apply::in_registers) return keys;
+    if (apply_ != Apply::masks && apply_ != Apply::bias_and_masks) return keys;
     for (int i = 0; i < rows; ++i) {
       const Row& row = s_.rows[strip_ + i];
       if (task_.bias.data != nullptr) lines_[i].bias = row_of(task_.bias, static_cast<const T*>(task_.bias.data), row) + first_;
@@ -152,31 +138,45 @@ class Forward {
     return keys;
   }
 
-  void multiply_strip(int rows) {
+  // Returns whether its rows are stored.
+  bool multiply_strip(int rows, bool last) {
     const Span keys = load_lines(rows);
-    if (keys.empty()) return;
+    if (keys.empty()) return false;
     begin_ = keys.first / kWidth * kWidth;
     raised_ = false;
     std::uint8_t& started = s_.started[strip_ / strip_rows_];
     begun_ = started != 0;
     if (apply_ == Apply::nothing) soften_strip<Apply::nothing>(rows, keys);
-    if (apply_ == Apply::in_registers) soften_strip<Apply::in_registers>(rows, keys);
-    if (apply_ == Apply::in_memory) soften_strip<Apply::in_memory>(rows, keys);
+    if (apply_ == Apply::masks) soften_strip<Apply::masks>(rows, keys);
+    if (apply_ == Apply::bias_and_masks) soften_strip<Apply::bias_and_masks>(rows, keys);
+    if (apply_ == Apply::anything) soften_strip<Apply::anything>(rows, keys);
     for (int i = 0; i < rows && task_.dropout; ++i) drop(i);
     fetch_queries(strip_ + strip_rows_);
     // Summed from zero per key block and added then: the error grows with the number of blocks, not of keys.
-    const Product<T> values{.depth = keys.last - keys.first,
-                            .a = s_.scores + keys.first,
-                            .a_stride = s_.stride,
-                            .b = v_ + keys.first * s_.v_padded,
-                            .b_stride = s_.v_padded,
-                            .c = s_.o + strip_ * s_.v_padded,
-                            .c_stride = s_.v_padded,
-                            .factor = started != 0 && raised_ ? factor_ : nullptr,
-                            .add = started != 0};
+    T divisor[kMostStripRows + kWidth], reciprocal[kMostStripRows + kWidth];
+    const bool finish = last && finite_ && in_place_ && s_.rows[strip_ + rows - 1].head == s_.rows[strip_].head;
+    if (finish) {  // the divisions end while the product runs
+      softmax_.add_up(strip_, rows);
+      find_divisors<T>(task_, rows, s_.l + strip_, divisor, reciprocal);
+    }
+    Product<T> values{.depth = keys.last - keys.first,
+                      .a = s_.scores + keys.first,
+                      .a_stride = s_.stride,
+                      .b = v_ + keys.first * s_.v_padded,
+                      .b_stride = s_.v_padded,
+                      .c = s_.o + strip_ * s_.v_padded,
+                      .c_stride = s_.v_padded,
+                      .factor = started != 0 && raised_ ? factor_ : nullptr,
+                      .add = started != 0};
+    if (finish) {
+      const Row& row = s_.rows[strip_];
+      values.quotient = static_cast<T*>(task_.out.data) + row.head * task_.out.head + row.query * task_.out.row;
+      values.quotient_stride = task_.out.row, values.divisor = divisor, values.reciprocal = reciprocal;
+    }
     multiply<false, From::second_cache, T>(values, rows, static_cast<int>(s_.v_padded / kWidth));
     started = 1;
     if (!finite_) add_spoilt_values(rows);
+    return finish;
   }
 
   // The next strip's, while this one's products run.
@@ -214,7 +214,7 @@ class Forward {
   // `begun`: some of its rows may have sums already.
   template <int Rows, int Columns, Apply kApply>
   POLYHEAD_INLINE void soften_tile(int row, std::int64_t panel, std::int64_t begin, bool begun) {
-    if constexpr (kApply == Apply::in_registers) fetch_bias<Rows>(row, begin);
+    if constexpr (kApply == Apply::bias_and_masks) fetch_bias<Rows>(row, begin);
     Vector<T> x[Rows][Columns];
     sum_tile<Rows, Columns, false, From::second_cache, T>({.depth = task_.qk_width,
                                                            .a = q_ + strip_ * q_stride_,
@@ -227,13 +227,13 @@ class Forward {
     const auto store = [&] {
       for_each_vector<Rows, Columns, T>(x, [&](int i, int j, Vector<T> value) { store_vector<T>(value, scores + i * s_.stride + j); });
     };
-    if (kApply == Apply::in_memory || (kApply == Apply::in_registers && first_ + end > task_.keys)) {
+    if (kApply == Apply::anything || (kApply != Apply::nothing && first_ + end > task_.keys)) {
       store();
-      return soften_in_memory(row, Rows, begin, end, true);
+      return soften_in_memory(row, Rows, begin, end, true, begun);
     }
-    if constexpr (kApply == Apply::in_registers) {
+    if constexpr (kApply != Apply::nothing) {
 #pragma GCC unroll 16
-      for (int i = 0; i < Rows; ++i) finish_row<Columns>(lines_[row + i], begin, x[i]);
+      for (int i = 0; i < Rows; ++i) finish_row<Columns, kApply == Apply::bias_and_masks>(lines_[row + i], begin, x[i]);
     }
     if (begin < inner_.first || end > inner_.last) {
 #pragma GCC unroll 16
@@ -241,54 +241,45 @@ class Forward {
     }
     if (!begun) {
 #pragma GCC unroll 16
-      for (int i = 0; i < Rows; ++i) set_reference(first + i, largest_lane<T>(largest_of_vectors<T>(x[i])));
+      for (int i = 0; i < Rows; ++i) softmax_.set_reference(first + i, largest_lane<T>(largest_of_vectors<T>(x[i])));
     } else {
       unsigned above = 0;
 #pragma GCC unroll 16
-      for (int i = 0; i < Rows; ++i) above |= lanes_above<T>(largest_of_vectors<T>(x[i]), s_.limit[first + i]);
+      for (int i = 0; i < Rows; ++i) above |= lanes_above<T>(largest_of_vectors<T>(x[i]), softmax_.limit(first + i));
       if (above != 0) [[unlikely]] {
         store();
-        return soften_in_memory(row, Rows, begin, end, false);
+        return soften_in_memory(row, Rows, begin, end, false, true);
       }
     }
+    constexpr bool kBinary = kHasPowerOfDifference<T> && (kApply == Apply::nothing || kApply == Apply::masks);
     T* to = scores;
 #pragma GCC unroll 16
     for (int i = 0; i < Rows; ++i, to += s_.stride) {
-      exp_of_difference<Columns>(x[i], s_.reference[first + i], unit_);
-      T* const sums = s_.sums + (first + i) * kWidth;
-      store_vector<T>(load_vector(sums) + sum_of_vectors<T>(x[i]), sums);
+      softmax_.template exponentiate<kBinary>(first + i, !begun, x[i]);
 #pragma GCC unroll 4
       for (int j = 0; j < Columns; ++j) store_vector<T>(x[i][j], to + j * kWidth);
     }
   }
 
   // The same for rows of a tile of the keys [begin, end) whose products, or scores if they are finished, lie in s_.scores.
-  __attribute__((noinline)) void soften_in_memory(int row, int rows, std::int64_t begin, std::int64_t end, bool finish) {
+  __attribute__((noinline)) void soften_in_memory(int row, int rows, std::int64_t begin, std::int64_t end, bool finish, bool begun) {
     for (int i = row; i < row + rows; ++i) {
       const std::int64_t index = strip_ + i, low = larger(lines_[i].own.first, begin), high = smaller(lines_[i].own.last, end);
       T* const x = s_.scores + i * s_.stride;
+      if (!begun) softmax_.begin(index);
       if (finish && low < high) {
         finish_scores<T>(task_, s_.rows[index], scale_.factor, first_ + begin, low - begin, high - begin, x + begin, nullptr, s_.bytes);
       }
       for (std::int64_t s = begin; s < end; ++s) x[s] = s >= low && s < high ? x[s] : -kInfinity<T>;
       const T largest = largest_of(x, begin, end);
-      if (largest > s_.limit[index]) raise(i, begin, largest);
-      Vector<T> total{};
-      for (std::int64_t s = begin; s < end; s += kWidth) {
-        Vector<T> p[1] = {load_vector(x + s)};
-        exp_of_difference<1>(p, s_.reference[index], unit_);
-        store_vector<T>(p[0], x + s);
-        total = s == begin ? p[0] : total + p[0];
-      }
-      T* const sums = s_.sums + index * kWidth;  // in the order of soften_tile(): a row's bits do not depend on the others of its tile
-      store_vector<T>(load_vector(sums) + total, sums);
+      if (largest > softmax_.limit(index)) raise(i, begin, largest);
+      softmax_.exponentiate_in_memory(index, begin, end, x);
     }
   }
 
   // A tile's bias, while its product runs.
   template <int Rows>
   POLYHEAD_INLINE void fetch_bias(int row, std::int64_t begin) const {
-    if (task_.bias.data == nullptr) return;
 #pragma GCC unroll 16
     for (int i = 0; i < Rows; ++i) {
 #pragma GCC unroll 4
@@ -297,9 +288,9 @@ class Forward {
   }
 
   // Bias and masks of whole vectors of keys that exist.
-  template <int Columns>
+  template <int Columns, bool kBias>
   POLYHEAD_INLINE void finish_row(const Line& line, std::int64_t begin, Vector<T> (&x)[Columns]) const {
-    if (task_.bias.data != nullptr) {
+    if constexpr (kBias) {
 #pragma GCC unroll 4
       for (int j = 0; j < Columns; ++j) x[j] = x[j] * scale_.factor + load_vector(line.bias + begin + j * kWidth);
     }
@@ -310,19 +301,10 @@ class Forward {
     }
   }
 
-  POLYHEAD_INLINE void set_reference(std::int64_t index, T largest) {
-    if (!(largest > s_.limit[index])) return;
-    s_.reference[index] = largest;
-    s_.limit[index] = largest + kSlack;
-  }
-
   // The reference of the strip's row i, whose scores before `begin` are summed: that is multiplied by exp(old - new).
   void raise(int i, std::int64_t begin, T largest) {
-    const std::int64_t index = strip_ + i;
-    const T factor = s_.limit[index] == -kInfinity<T> ? T{0} : exp_of_negative<T>(broadcast(s_.reference[index] - largest), unit_)[0];
-    set_reference(index, largest);
-    T *x = s_.scores + i * s_.stride, *sums = s_.sums + index * kWidth;
-    store_vector<T>(load_vector(sums) * factor, sums);
+    const T factor = softmax_.raise(strip_ + i, largest);
+    T* const x = s_.scores + i * s_.stride;
     for (std::int64_t s = begin_; s < begin; s += kWidth) store_vector<T>(load_vector(x + s) * factor, x + s);
     for (int j = 0; j < strip_rows_ && !raised_; ++j) factor_[j] = 1;
     raised_ = true;
@@ -351,18 +333,24 @@ class Forward {
     for (std::int64_t s = own.first; s < own.last; ++s) x[s] = keep[s] != 0 ? x[s] : T{0};
   }
 
-  // l of the strip's rows, and what of them is complete.
+  // The strip's rows as they leave the task.
   void store_strip(int rows) {
-    T* const l = s_.limit + strip_;
-    for (int i = 0; i < rows; ++i) l[i] = sum_of_lanes<T>(load_vector(s_.sums + (strip_ + i) * kWidth));
+    const bool started = s_.started[strip_ / strip_rows_] != 0;
+    T* const l = s_.l + strip_;
+    if (started) {
+      softmax_.add_up(strip_, rows);
+    } else {
+      for (int i = 0; i < rows; ++i) s_.reference[strip_ + i] = l[i] = 0;
+    }
     T* const o = s_.o + strip_ * s_.v_padded;
     if (task_.partial == nullptr) return store_out<T>(task_, s_.rows + strip_, rows, o, s_.v_padded, l);
-    store_partial<T>(task_, strip_, rows, s_.started[strip_ / strip_rows_] != 0 ? o : nullptr, s_.v_padded, s_.reference + strip_, l);
+    store_partial<T>(task_, strip_, rows, started ? o : nullptr, s_.v_padded, s_.reference + strip_, l);
   }
 
   const ForwardTask& task_;
   const ScoreScale<T> scale_;
-  const ExpFactor<T> unit_;
+  OnlineSoftmax<T> softmax_;
+  const bool in_place_;  // rows go from the product to `out`
   const int strip_rows_;
   const bool ranged_;  // rows have keys of their own; else all have whole_
   const Apply apply_;

@@ -35,7 +35,7 @@ std::int64_t score_stride(std::int64_t keys) {
 template <class T>
 struct Scratch {
   T *q, *k, *v, *lines, *scores, *o;
-  T *reference, *limit, *sums;  // of every row: what is subtracted from its scores, how large they may be, a vector of partial sums
+  T *reference, *limit, *sums, *l;  // of every row: what is subtracted from its scores, how large they may be, partial sums, their sum
   Row* rows;
   Span* spans;
   std::uint8_t *bytes, *started;  // scratch of a row; whether a strip of o is written yet
@@ -55,6 +55,7 @@ struct Scratch {
     arena.take(s.o, task.rows * s.v_padded);
     arena.take(s.reference, round_up(task.rows, kWidth));
     arena.take(s.limit, round_up(task.rows, kWidth));
+    arena.take(s.l, task.rows + kWidth);  // written by groups of rows
     arena.take(s.sums, task.rows * kWidth);
     arena.take(s.rows, task.rows);
     arena.take(s.spans, task.rows);

@@ -1,0 +1,99 @@
+// Rows of probabilities that are met tile by tile (docs/maths.md, eq. 2-4): what each row's scores are taken relative to, and the sum of
+// their exponentials. For kernel sources only.
+//
+// A row has a reference m, l = sum exp(score - m) and o = sum exp(score - m) v. m is the largest score of the row's first tile, and is
+// raised to that of a later one that exceeds it by more than kSlack; then l and o are multiplied by exp(m_old - m_new) (Milakov and
+// Gimelshein 2018; Dao et al. 2022). Scores of any size are exact: nothing but differences to a score of the row that is at most kSlack
+// below its largest so far is exponentiated.
+#pragma once
+
+#include "cpu/sdpa/finish_rows.h"
+#include "cpu/sdpa/forward_scratch.h"
+#include "cpu/sdpa/softmax.h"
+
+namespace polyhead::cpu::POLYHEAD_ISA {
+namespace {
+
+// In units in which the exponential's factor lies in [1, 2): what is stored as a probability stays below e^4, and once a row has seen a few
+// keys its reference is hardly ever raised.
+constexpr int kSlack = 2;
+
+template <class T>
+class OnlineSoftmax {
+ public:
+  // Of products that are `scale` away from scores, for rows whose state lies in `rows`.
+  OnlineSoftmax(const HeadGroup& group, const ScoreScale<T>& scale, const Scratch<T>& rows)
+      : unit_(reference_unit(group, scale)), high_(scale.scaled.high), binary_(binary_references<T>(group)), s_(rows) {}
+
+  // A row that met no key yet.
+  void begin(std::int64_t row) {
+    set_reference(row, -kInfinity<T>);
+    store_vector<T>(Vector<T>{}, s_.sums + row * kLanes<T>);
+  }
+
+  // Scores relative to which the row's are taken: `largest`, or 0 as long as there is no finite one.
+  POLYHEAD_INLINE void set_reference(std::int64_t row, T largest) {
+    const bool met = largest > -kInfinity<T>;
+    s_.reference[row] = !met ? T{0} : binary_ ? largest * high_ : largest;
+    s_.limit[row] = met ? largest + kSlack : -kInfinity<T>;
+  }
+
+  // Larger scores than this need another reference.
+  POLYHEAD_INLINE T limit(std::int64_t row) const { return s_.limit[row]; }
+
+  // Returns what the row's exponentials so far are to be multiplied with; its sums are.
+  T raise(std::int64_t row, T largest) {
+    const T old = s_.reference[row];
+    const bool met = s_.limit[row] != -kInfinity<T>;
+    set_reference(row, largest);
+    const T factor = met ? exp_of_negative<T>(broadcast(old - s_.reference[row]), unit_)[0] : T{0};
+    T* const sums = s_.sums + row * kLanes<T>;
+    store_vector<T>(load_vector(sums) * factor, sums);
+    return factor;
+  }
+
+  // Scores of the row become exp(score - m), and are added to its sums or, being its first, are its sums. kBinary: what references are.
+  template <bool kBinary, int kCount>
+  POLYHEAD_INLINE void exponentiate(std::int64_t row, bool first, Vector<T> (&x)[kCount]) {
+    take_exponential<kBinary>(row, x);
+    T* const sums = s_.sums + row * kLanes<T>;
+    const Vector<T> total = sum_of_vectors<T>(x);
+    store_vector<T>(first ? total : load_vector(sums) + total, sums);
+  }
+
+  // The same for whole vectors of a tile in memory, in the same order: a row's bits do not depend on the others of its tile.
+  void exponentiate_in_memory(std::int64_t row, std::int64_t begin, std::int64_t end, T* x) {
+    Vector<T> total{};
+    for (std::int64_t s = begin; s < end; s += kLanes<T>) {
+      Vector<T> p[1] = {load_vector(x + s)};
+      binary_ ? take_exponential<kHasPowerOfDifference<T>>(row, p) : take_exponential<false>(row, p);
+      store_vector<T>(p[0], x + s);
+      total = s == begin ? p[0] : total + p[0];
+    }
+    T* const sums = s_.sums + row * kLanes<T>;
+    store_vector<T>(load_vector(sums) + total, sums);
+  }
+
+  // l of rows that have met keys.
+  POLYHEAD_INLINE void add_up(std::int64_t first, int count) {
+    for (int i = 0; i < count; ++i) s_.l[first + i] = sum_of_lanes<T>(load_vector(s_.sums + (first + i) * kLanes<T>));
+  }
+
+ private:
+  template <bool kBinary, int kCount>
+  POLYHEAD_INLINE void take_exponential(std::int64_t row, Vector<T> (&x)[kCount]) const {
+    if constexpr (kBinary) {
+      power_of_difference<kCount>(x, s_.reference[row], high_);
+    } else {
+      exp_of_difference<kCount>(x, s_.reference[row], unit_);
+    }
+  }
+
+  const ExpFactor<T> unit_;
+  const T high_;
+  const bool binary_;
+  const Scratch<T>& s_;
+};
+
+}  // namespace
+}  // namespace polyhead::cpu::POLYHEAD_ISA
