@@ -6,6 +6,7 @@
 // strip by strip, d_k and d_v from the whole block, reading p and d_x along their columns, so that nothing is transposed.
 #include "cpu/sdpa/backward_scratch.h"
 #include "cpu/sdpa/bias_rows.h"
+#include "cpu/sdpa/differentiate_tiles.h"
 #include "cpu/sdpa/dropout.h"
 #include "cpu/sdpa/kernels.h"
 #include "cpu/sdpa/pack.h"
@@ -45,8 +46,7 @@ class Backward {
     if (task_.stream_d_bias) finish_streams();
     if (d_q_ == nullptr) return;
     for (std::int64_t i = 0; i < s_.row_count * d_q_stride_; ++i) d_q_[i] *= scale_.power;
-    if (!task_.store_d_q) return;
-    for (std::int64_t i = 0; i < s_.row_count; ++i) store(task_.d_q, s_.rows[i].head, s_.rows[i].query, d_q_ + i * d_q_stride_, task_.qk_width);
+    for (std::int64_t i = 0; i < s_.row_count && task_.store_d_q; ++i) store(task_.d_q, s_.rows[i].head, s_.rows[i].query, d_q_ + i * d_q_stride_, task_.qk_width);
   }
 
  private:
@@ -180,23 +180,17 @@ class Backward {
   }
 
   void multiply_panels(const T* a, std::int64_t a_stride, const T* panels, std::int64_t depth, int rows, Span keys, T* c) const {
-    for (std::int64_t panel = keys.first / kPanel * kPanel; panel < keys.last; panel += kPanel) {
-      const std::int64_t begin = larger(panel, keys.first / kWidth * kWidth), end = smaller(panel + kPanel, round_up(keys.last, kWidth));
-      multiply<false, From::second_cache, T>({.depth = depth,
-                                              .a = a,
-                                              .a_stride = a_stride,
-                                              .b = panels + panel * depth + (begin - panel),
-                                              .b_stride = kPanel,
-                                              .c = c + begin,
-                                              .c_stride = s_.stride},
-                                             rows, static_cast<int>((end - begin) / kWidth));
-    }
+    for_each_panel<T>(keys.first, keys.last, [&](std::int64_t panel, std::int64_t begin, int vectors) {
+      const T* const b = panels + panel * depth + (begin - panel);
+      multiply<false, From::second_cache, T>(
+          {.depth = depth, .a = a, .a_stride = a_stride, .b = b, .b_stride = kPanel, .c = c + begin, .c_stride = s_.stride}, rows, vectors);
+    });
   }
 
   void multiply_block(std::int64_t first, std::int64_t count, std::int64_t block, int rows) {
     const Span whole = part_of_rows(block, block + rows, first, count);
     if (whole.empty()) {
-      if (task_.write_d_bias) clear_bias_rows(first, count, block, rows);
+      if (task_.write_d_bias) clear_bias_rows(task_, s_.rows + block, rows, first, count, s_.d_x);
       return;
     }
     load_queries(block, rows);
@@ -205,11 +199,12 @@ class Backward {
       const int height = static_cast<int>(smaller(kStripRows, rows - strip));
       const Span keys = strips[strip / kStripRows] = part_of_rows(block + strip, block + strip + height, first, count);
       T *p = s_.p + strip * s_.stride, *d_x = s_.d_x + strip * s_.stride;
-      if (!keys.empty()) {
+      const bool done = differentiate_tiles(block + strip, height, first, count, keys, whole);
+      if (!done && !keys.empty()) {
         multiply_panels(s_.q + strip * s_.qk_padded, s_.qk_padded, s_.k_panels, task_.qk_width, height, keys, p);
         multiply_panels(s_.d_out + strip * s_.v_padded, s_.v_padded, s_.v_panels, task_.v_width, height, keys, d_x);
       }
-      for (int i = 0; i < height; ++i) {
+      for (int i = 0; i < height && !done; ++i) {
         const std::int64_t index = block + strip + i;
         differentiate_row(index, first, count, whole, part(index, first, count), p + i * s_.stride, d_x + i * s_.stride);
       }
@@ -224,7 +219,33 @@ class Backward {
                                               .add = true},
                                              height, static_cast<int>(s_.qk_padded / kWidth));
     }
-    const T *q = q_finite_ ? s_.q : s_.q_finite, *d_out = d_out_finite_ ? s_.d_out : s_.d_out_finite;
+    // One after the other: the rows of q and of d_out do not fit in the first-level cache together.
+    if (task_.d_v.data != nullptr) multiply_columns(s_.p, rows, strips, whole, d_out_finite_ ? s_.d_out : s_.d_out_finite, s_.v_padded, s_.d_v);
+    if (task_.d_k.data != nullptr) multiply_columns(s_.d_x, rows, strips, whole, q_finite_ ? s_.q : s_.q_finite, s_.qk_padded, s_.d_k);
+    if (!k_finite_ || !q_finite_ || !d_out_finite_) add_spoilt_values(first, count, block, rows);
+  }
+
+  // Returns false where it is not for tiles: rows whose scores are more than products, whose lse is no good, or which add up their own sums.
+  bool differentiate_tiles(std::int64_t index, int rows, std::int64_t first, std::int64_t count, Span keys, Span whole) {
+    if (!products_alone_ || keys.empty()) return false;
+    ProductStrip<T> strip{.task = task_, .scale = scale_, .s = s_, .first = index, .rows = rows, .own = {}, .inner = {0, count}};
+    for (int i = 0; i < rows; ++i) {
+      if (s_.lse[index + i] * T{0} != 0 || s_.shift[index + i] != 0 || in_one_block(index + i, first)) return false;
+      const Span own = strip.own[i] = part(index + i, first, count);
+      strip.inner = {larger(strip.inner.first, own.first), smaller(strip.inner.last, own.last)};
+    }
+    differentiate_strip(strip, keys, whole);
+    return true;
+  }
+
+  // Whether the block has all keys of the row.
+  bool in_one_block(std::int64_t index, std::int64_t first) const {
+    const Span& all = s_.spans[index];
+    return all.first >= first && all.last - first <= s_.keys && task_.last_key - task_.first_key == task_.keys;
+  }
+
+  // sums[key] += sum_i a[i,key] b[i] for the keys of `whole`, over the strips that have them.
+  void multiply_columns(const T* a, int rows, const Span* strips, Span whole, const T* b, std::int64_t padded, T* sums) const {
     for (std::int64_t key = whole.first; key < whole.last; key += kStripRows) {
       const int height = static_cast<int>(smaller(kStripRows, whole.last - key));
       int begin = rows, end = 0;  // the rows that see any of these keys
@@ -234,23 +255,10 @@ class Backward {
         begin = begin < strip ? begin : strip, end = strip + kStripRows < rows ? strip + kStripRows : rows;
       }
       if (end <= begin) continue;
-      if (task_.d_v.data != nullptr) multiply_columns(s_.p, begin, end, key, height, d_out, s_.v_padded, s_.d_v);
-      if (task_.d_k.data != nullptr) multiply_columns(s_.d_x, begin, end, key, height, q, s_.qk_padded, s_.d_k);
+      const Product<T> product{.depth = end - begin, .a = a + begin * s_.stride + key, .a_stride = s_.stride, .b = b + begin * padded,
+                               .b_stride = padded, .c = sums + key * padded, .c_stride = padded, .add = true};
+      multiply<true, From::second_cache>(product, height, static_cast<int>(padded / kWidth));
     }
-    if (!k_finite_ || !q_finite_ || !d_out_finite_) add_spoilt_values(first, count, block, rows);
-  }
-
-  // Of a block in which no row has a key.
-  void clear_bias_rows(std::int64_t first, std::int64_t count, std::int64_t block, int rows) {
-    clear(s_.d_x, 0, count);
-    for (int i = 0; i < rows; ++i) write_bias_row(task_, s_.rows[block + i], first, count, s_.d_x);
-  }
-
-  // sums[key ...] += sum_i a[i,key ...] b[i] over rows [begin, end)
-  void multiply_columns(const T* a, int begin, int end, std::int64_t key, int height, const T* b, std::int64_t padded, T* sums) const {
-    const Product<T> product{.depth = end - begin, .a = a + begin * s_.stride + key, .a_stride = s_.stride, .b = b + begin * padded,
-                             .b_stride = padded, .c = sums + key * padded, .c_stride = padded, .add = true};
-    multiply<true, From::second_cache>(product, height, static_cast<int>(padded / kWidth));
   }
 
   // x: products to drop(p); y: <d_out, v> to d_x without the scale's power of two. Zero in the rest of `whole`. d_score goes to d_bias.
@@ -288,8 +296,7 @@ class Backward {
     if (keep != nullptr) drop(y);
     // A row whose keys are all in one block takes sum p and sum p d_p for exp(lse) and <d_out, out>, which carry roundings of their own:
     // the gradients of few keys are then as good as their arithmetic.
-    const Span& all = s_.spans[index];
-    const bool whole_row = finite && all.first >= first && all.last - first <= s_.keys && task_.last_key - task_.first_key == task_.keys;
+    const bool whole_row = finite && in_one_block(index, first);
     const T factor = task_.d_bias.data == nullptr ? scale_.factor : T{1};
     const auto probabilities = [=, &natural = scale_.natural]<int kCount>(std::int64_t i, Vector<T>(&p)[kCount]) {
 #pragma GCC unroll 4
@@ -367,6 +374,9 @@ class Backward {
   BackwardScratch<T> s_;
   T* d_q_;
   std::int64_t d_q_stride_;
+  // Scores are products and nothing else.
+  const bool products_alone_ = task_.softcap <= 0 && task_.bias.data == nullptr && task_.d_bias.data == nullptr && task_.mask_count == 0 &&
+                               task_.kinds == nullptr && !task_.dropout;
   bool k_finite_ = true, q_finite_ = true, d_out_finite_ = true;
 };
 

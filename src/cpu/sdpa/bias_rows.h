@@ -29,6 +29,13 @@ POLYHEAD_INLINE void write_bias_row(const BackwardTask& task, const Row& row, st
   narrow_row<T>(task.dtype, d_score, count, T{1}, task.d_bias.data, offset, task.d_bias.column);
 }
 
+// Of rows without a key.
+template <class T>
+void clear_bias_rows(const BackwardTask& task, const Row* rows, int row_count, std::int64_t first, std::int64_t count, T* scratch) {
+  clear(scratch, 0, count);
+  for (int i = 0; i < row_count; ++i) write_bias_row(task, rows[i], first, count, scratch);
+}
+
 template <class T>
 POLYHEAD_INLINE void add_bias_row(const BackwardTask& task, const Row& row, std::int64_t first, Span keys, const T* d_score) {
   add_to_row(d_score, keys.first, keys.last, task.d_bias.column, static_cast<T*>(task.d_bias.data) + bias_offset(task, row, first));

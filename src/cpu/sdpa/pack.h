@@ -48,6 +48,17 @@ void pack_transposed(const Storage* from, std::int64_t row_stride, std::int64_t 
   }
 }
 
+// f(panel, begin, vectors) for the panels that hold any of the keys: `vectors` from the key `begin` on.
+template <class T, class F>
+POLYHEAD_INLINE void for_each_panel(std::int64_t first, std::int64_t last, const F& f) {
+  constexpr int kWidth = kLanes<T>, kPanel = kPanelKeys<T>;
+  for (std::int64_t panel = first / kPanel * kPanel; panel < last; panel += kPanel) {
+    const std::int64_t begin = panel < first ? first / kWidth * kWidth : panel;
+    const std::int64_t end = panel + kPanel < last ? panel + kPanel : (last + kWidth - 1) / kWidth * kWidth;
+    f(panel, begin, static_cast<int>((end - begin) / kWidth));
+  }
+}
+
 // [count, padded] with zeros beyond `width`, times factor; returns whether every element is finite.
 template <class T, class Storage>
 bool copy_rows(const Storage* from, std::int64_t row_stride, std::int64_t column_stride, int count, std::int64_t width, std::int64_t padded,

@@ -56,6 +56,18 @@ POLYHEAD_INLINE void for_each_group(std::int64_t begin, std::int64_t end, const 
   for (; begin < end; begin += kWidth) f.template operator()<1>(begin);
 }
 
+// Products become exp(score - lse).
+template <int kCount, class T, class V>
+POLYHEAD_INLINE void exp_of_score(V (&x)[kCount], T lse, const ScoreScale<T>& scale) {
+  if constexpr (kHasPowerOfDifference<T>) {
+    power_of_difference<kCount>(x, lse * scale.natural.high, scale.scaled.high);
+  } else {
+#pragma GCC unroll 4
+    for (int j = 0; j < kCount; ++j) x[j] = x[j] * scale.factor - lse;
+    exp_of_difference<kCount>(x, T{0}, scale.natural);
+  }
+}
+
 // x = exp(factor (x - reference)); returns the sum.
 template <class T>
 POLYHEAD_INLINE T exponentiate(T* x, std::int64_t begin, std::int64_t end, T reference, const ExpFactor<T>& factor) {
