@@ -93,6 +93,14 @@ TEST_P(LayerWorkspace, ASecondEvaluationFindsItsMemory) {
   });
 }
 
+// Cut into sixteen, for which both weights are packed once: 2 MiB each.
+TEST_P(LayerWorkspace, ASecondEvaluationInPartsFindsThePackedWeights) {
+  const nn::FeedForward layer({.width = 64, .hidden_width = 8192});
+  const ConstTensorView parts = x.view().slice(0, 0, 1).slice(1, 0, 256).reshape({16, 16, 64});
+  Tensor out(DType::f32, parts.shape());
+  expect_nothing_large([&](const Workspace* workspace) { layer.forward(parts, out, nullptr, &threads, workspace); });
+}
+
 TEST_P(LayerWorkspace, ResultsDoNotDependOnIt) {
   EncoderLayer layer({.width = 64, .heads = 2, .hidden_width = 64});
   const Workspace workspace;

@@ -196,10 +196,11 @@ class Run {
 
 }  // namespace
 
-PackedMatrix::PackedMatrix(ConstTensorView b, int k_axes, Executor* executor) : kernels_(&current_kernels().gemm) {
+PackedMatrix::PackedMatrix(ConstTensorView b, int k_axes, Executor* executor, const Workspace* workspace) : kernels_(&current_kernels().gemm) {
   require(b && is_floating(b.dtype()) && 0 <= k_axes && k_axes <= b.rank(), "PackedMatrix: b is missing, not floating or has no ", k_axes, " axes");
   const Columns columns(*kernels_, b, k_axes);
-  memory_ = std::make_unique<ScratchMemory>(columns.panels * columns.width * columns.depth * columns.size);
+  memory_ = uninitialised(DType::u8, {columns.panels * columns.width * columns.depth * columns.size}, workspace);
+  panels_ = reinterpret_cast<char*>(memory_.data<std::uint8_t>());
   for (std::int64_t term = 0; term < columns.depth; term += columns.terms) {
     const PackedColumns to{panels() + term * columns.panels * columns.width * columns.size, {term, std::min(term + columns.terms, columns.depth)}, 0};
     columns.pack(to, {0, columns.panels}, executor);
