@@ -13,7 +13,7 @@ namespace polyhead::cpu {
 namespace {
 
 // A block's rows of a take at most 0.4 MiB of a second-level cache of 1 MiB, a panel of b 0.25 MiB. kRowStep: a multiple of every tile's rows.
-constexpr std::int64_t kRowBlock = 96, kRowStep = 12, kRowBytes = 400 << 10;
+constexpr std::int64_t kRowBlock = 132, kRowStep = 12, kRowBytes = 400 << 10;
 constexpr std::int64_t kTermBytes = 8192, kPanelBytes = 256 << 10;
 constexpr std::int64_t kMostElements = 1 << 20;  // packed at a time, and as many sums
 constexpr std::int64_t kPackWork = 16;           // what packing an element costs, in multiplications
