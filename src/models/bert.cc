@@ -85,7 +85,9 @@ void BertEncoder::forward(const BertInput& given, const BertOutput& output, cons
   require_separate(kOperation, outputs, inputs);
   nn::require_parameters_separate(kOperation, {outputs[0], outputs[1], outputs[2]}, *this);
 
-  const auto room = [&] { return uninitialised(config.dtype, shape, options.workspace); };
+  const Workspace own;  // a layer finds the memory of the one before
+  const Workspace* workspace = options.workspace == nullptr && saved == nullptr ? &own : options.workspace;
+  const auto room = [&] { return uninitialised(config.dtype, shape, workspace); };
   Tensor embedding_sum = room(), x = room();
   words.forward(input.ids, embedding_sum, nn::Write::replace, options.executor);
   positions.forward(Positions(length).expand(ids), embedding_sum, nn::Write::add, options.executor);
@@ -94,7 +96,7 @@ void BertEncoder::forward(const BertInput& given, const BertOutput& output, cons
   if (output.all_hidden) copy(x, output.all_hidden.select(0, 0));
 
   const nn::AttentionOptions attention{
-      .mask = {.attend_keys = input.attend_keys}, .backend = options.backend, .executor = options.executor, .workspace = options.workspace};
+      .mask = {.attend_keys = input.attend_keys}, .backend = options.backend, .executor = options.executor, .workspace = workspace};
   if (saved != nullptr) *saved = Saved{.input = input, .embedding_sum = std::move(embedding_sum)};
   Tensor spare = std::move(embedding_sum);  // two take turns where nothing is saved
   for (std::int64_t i = 0; i < count; ++i) {

@@ -7,7 +7,7 @@
 #include <cstdlib>
 #include <new>
 
-#include "polyhead/models/encoder_layer.h"
+#include "polyhead/models/bert.h"
 #include "support/compare.h"
 #include "support/random.h"
 
@@ -91,6 +91,27 @@ TEST_P(LayerWorkspace, ASecondEvaluationFindsItsMemory) {
   expect_nothing_large([&](const Workspace* workspace) {
     layer.forward(x.view().reshape(one), out, {.mask = {.window = {.left = 7, .right = 7}}, .executor = &threads, .workspace = workspace});
   });
+}
+
+// Cut into sixteen, for which both weights are packed once: 2 MiB each.
+TEST_P(LayerWorkspace, ASecondEvaluationInPartsFindsThePackedWeights) {
+  const nn::FeedForward layer({.width = 64, .hidden_width = 8192});
+  const ConstTensorView parts = x.view().slice(0, 0, 1).slice(1, 0, 256).reshape({16, 16, 64});
+  Tensor out(DType::f32, parts.shape());
+  expect_nothing_large([&](const Workspace* workspace) { layer.forward(parts, out, nullptr, &threads, workspace); });
+}
+
+TEST_P(LayerWorkspace, LayersOfAnEncoderWithoutOneFindThatOfTheLayerBefore) {
+  const Tensor ids(DType::i64, {8, 512});
+  const auto bytes_of = [&](std::int64_t layers) {
+    const BertEncoder encoder(
+        {.vocabulary = 1, .positions = 512, .segments = 1, .width = 64, .layers = layers, .heads = 2, .hidden_width = 64});
+    const std::int64_t before = large;
+    encoder.forward({.ids = ids}, {.hidden = y}, {.executor = &threads});
+    return large - before;
+  };
+  EXPECT_GE(bytes_of(1), 3 << 20);
+  EXPECT_EQ(bytes_of(3), bytes_of(1));
 }
 
 TEST_P(LayerWorkspace, ResultsDoNotDependOnIt) {

@@ -28,7 +28,7 @@ FeedForwardEvaluation::FeedForwardEvaluation(const FeedForward& module, ConstTen
     const auto bytes_of = [](DType dtype) { return static_cast<std::int64_t>(info(dtype).size); };
     parts_ = Parts(extent, rows / extent * width * bytes_of(x.dtype()), weights * bytes_of(accumulation_dtype(x.dtype())), executor);
   }
-  const auto packed = [&](const Linear& map) { return parts_.count() > 1 ? PackedLinear(map, executor) : PackedLinear(map); };
+  const auto packed = [&](const Linear& map) { return parts_.count() > 1 ? PackedLinear(map, executor, workspace) : PackedLinear(map); };
   hidden_ = packed(module.hidden);
   output_ = packed(module.output);
 }

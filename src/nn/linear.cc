@@ -27,9 +27,9 @@ Linear::Linear(const LinearConfig& config) {
 
 Linear::Linear(Tensor weight_, Tensor bias_) : weight(std::move(weight_)), bias(std::move(bias_)) { require_parameters("Linear", *this); }
 
-PackedLinear::PackedLinear(const Linear& map, Executor* executor) : map_(&map) {
+PackedLinear::PackedLinear(const Linear& map, Executor* executor, const Workspace* workspace) : map_(&map) {
   require_parameters("Linear.forward", map);
-  weight_.emplace(map.weight.view().transpose(0, 1), 1, executor);
+  weight_.emplace(map.weight.view().transpose(0, 1), 1, executor, workspace);
 }
 
 void PackedLinear::forward(ConstTensorView x, TensorView y, Executor* executor) const {

@@ -184,7 +184,7 @@ AttentionEvaluation::AttentionEvaluation(const MultiHeadAttention& layer, const 
       sequences_(layer.config, shapes_, options_) {
   require_heads_fit_rank(kForward, input);
   if (in_parts()) require_pairs(layer.config, shapes_, options_);
-  maps_ = maps_of(layer, [&](const Linear& map) { return in_parts() ? PackedLinear(map, options.executor) : PackedLinear(map); });
+  maps_ = maps_of(layer, [&](const Linear& map) { return in_parts() ? PackedLinear(map, options.executor, options.workspace) : PackedLinear(map); });
 }
 
 void AttentionEvaluation::run(std::int64_t part, TensorView out, MultiHeadAttentionSaved& between, Executor* executor) const {

@@ -12,7 +12,8 @@ class PackedLinear {
  public:
   PackedLinear() = default;
   explicit PackedLinear(const Linear& map) : map_(&map) {}  // packed by every product for itself
-  PackedLinear(const Linear& map, Executor* executor);      // the weight may not change meanwhile
+  // The weight may not change meanwhile.
+  PackedLinear(const Linear& map, Executor* executor, const Workspace* workspace);
 
   std::int64_t out_width() const { return map_->out_width(); }
   void forward(ConstTensorView x, TensorView y, Executor* executor) const;  // as Linear::forward

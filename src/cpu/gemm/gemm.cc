@@ -13,7 +13,7 @@ namespace polyhead::cpu {
 namespace {
 
 // A block's rows of a take at most 0.4 MiB of a second-level cache of 1 MiB, a panel of b 0.25 MiB. kRowStep: a multiple of every tile's rows.
-constexpr std::int64_t kRowBlock = 96, kRowStep = 12, kRowBytes = 400 << 10;
+constexpr std::int64_t kRowBlock = 132, kRowStep = 12, kRowBytes = 400 << 10;
 constexpr std::int64_t kTermBytes = 8192, kPanelBytes = 256 << 10;
 constexpr std::int64_t kMostElements = 1 << 20;  // packed at a time, and as many sums
 constexpr std::int64_t kPackWork = 16;           // what packing an element costs, in multiplications
@@ -196,10 +196,11 @@ class Run {
 
 }  // namespace
 
-PackedMatrix::PackedMatrix(ConstTensorView b, int k_axes, Executor* executor) : kernels_(&current_kernels().gemm) {
+PackedMatrix::PackedMatrix(ConstTensorView b, int k_axes, Executor* executor, const Workspace* workspace) : kernels_(&current_kernels().gemm) {
   require(b && is_floating(b.dtype()) && 0 <= k_axes && k_axes <= b.rank(), "PackedMatrix: b is missing, not floating or has no ", k_axes, " axes");
   const Columns columns(*kernels_, b, k_axes);
-  memory_ = std::make_unique<ScratchMemory>(columns.panels * columns.width * columns.depth * columns.size);
+  memory_ = uninitialised(DType::u8, {columns.panels * columns.width * columns.depth * columns.size}, workspace);
+  panels_ = reinterpret_cast<char*>(memory_.data<std::uint8_t>());
   for (std::int64_t term = 0; term < columns.depth; term += columns.terms) {
     const PackedColumns to{panels() + term * columns.panels * columns.width * columns.size, {term, std::min(term + columns.terms, columns.depth)}, 0};
     columns.pack(to, {0, columns.panels}, executor);

@@ -1,10 +1,8 @@
 #pragma once
 
-#include <memory>
-
-#include "cpu/scratch_memory.h"
 #include "polyhead/executor.h"
 #include "polyhead/tensor_view.h"
+#include "polyhead/workspace.h"
 
 namespace polyhead::cpu {
 
@@ -13,13 +11,14 @@ struct GemmKernels;
 // A copy of b [*k,*n] in the order in which the kernels of the current instruction set read it, for products that share it.
 class PackedMatrix {
  public:
-  explicit PackedMatrix(ConstTensorView b, int k_axes = 1, Executor* executor = nullptr);
-  char* panels() const { return static_cast<char*>(memory_->get()); }
+  explicit PackedMatrix(ConstTensorView b, int k_axes = 1, Executor* executor = nullptr, const Workspace* workspace = nullptr);
+  char* panels() const { return panels_; }
   const GemmKernels* kernels() const { return kernels_; }
 
  private:
   const GemmKernels* kernels_;
-  std::unique_ptr<ScratchMemory> memory_;
+  Tensor memory_;
+  char* panels_;
 };
 
 // c[m,n] = (add ? c[m,n] : 0) + sum_k a[m,k] b[k,n] + bias[n], where m, n and k may each stand for several axes.
