@@ -18,7 +18,13 @@ inline constexpr int kMaxRank = 16;
 // Extents or strides, at most kMaxRank of them, outermost first. Axes may be counted from the end: dims[-1] is the last.
 class Dims {
  public:
-  Dims() = default;
+  Dims() { std::fill_n(values_.begin(), kFew, 0); }
+  Dims(const Dims& other) { take(other.values_, other.size_); }
+  Dims& operator=(const Dims& other) {
+    take(other.values_, other.size_);
+    return *this;
+  }
+  ~Dims() = default;
   Dims(std::initializer_list<std::int64_t> values) : Dims(std::span(values.begin(), values.size())) {}
   explicit Dims(std::span<const std::int64_t> values);
 
@@ -31,16 +37,39 @@ class Dims {
   std::int64_t* begin() { return values_.data(); }
   std::int64_t* end() { return values_.data() + size_; }
 
-  void push_back(std::int64_t value);
+  void push_back(std::int64_t value) {
+    if (size_ == kMaxRank) return insert(size_, value);  // which says so
+    values_[static_cast<std::size_t>(size_++)] = value;
+  }
   void insert(int axis, std::int64_t value);  // before axis; axis == size() appends
   void erase(int axis);
-  Dims first(int count) const { return Dims(std::span(values_.data(), static_cast<std::size_t>(count))); }
-  Dims last(int count) const { return Dims(std::span(end() - count, static_cast<std::size_t>(count))); }
+  Dims first(int count) const {
+    if (count < 0 || count > size_) refuse_count(count);
+    Dims result = *this;
+    result.size_ = count;
+    return result;
+  }
+  Dims last(int count) const {
+    if (count < 0 || count > size_) refuse_count(count);
+    Dims result;
+    for (int axis = size_ - count; axis < size_; ++axis) result.push_back((*this)[axis]);
+    return result;
+  }
 
   friend bool operator==(const Dims& a, const Dims& b) { return std::equal(a.begin(), a.end(), b.begin(), b.end()); }
 
  private:
-  std::array<std::int64_t, kMaxRank> values_{};
+  using Values = std::array<std::int64_t, kMaxRank>;
+  static constexpr int kFew = 6;
+
+  [[noreturn]] void refuse_count(int count) const;
+  // A call copies views hundreds of times: the first few numbers take a nanosecond, all of them ten.
+  void take(const Values& values, int size) {
+    size_ = size;
+    size <= kFew ? std::copy_n(values.begin(), kFew, values_.begin()) : std::copy_n(values.begin(), kMaxRank, values_.begin());
+  }
+
+  Values values_;
   int size_ = 0;
 };
 
@@ -84,8 +113,9 @@ class BasicTensorView {
   const Shape& shape() const { return shape_; }
   const Strides& strides() const { return strides_; }
   int rank() const { return shape_.size(); }
-  std::int64_t extent(int axis) const;  // negative axes count from the end; Error when out of range
-  std::int64_t stride(int axis) const;
+  // Negative axes count from the end; Error when out of range.
+  std::int64_t extent(int axis) const { return shape_[axis_index(axis, "extent")]; }
+  std::int64_t stride(int axis) const { return strides_[axis_index(axis, "stride")]; }
   std::int64_t numel() const { return polyhead::numel(shape_); }
   bool is_contiguous() const;
 
@@ -102,7 +132,12 @@ class BasicTensorView {
 
  private:
   void require_dtype(DType wanted) const;
-  int axis_index(int axis, const char* operation) const;
+  int axis_index(int axis, const char* operation) const {
+    const int from_first = axis < 0 ? axis + rank() : axis;
+    if (from_first < 0 || from_first >= rank()) refuse_axis(axis, operation);
+    return from_first;
+  }
+  [[noreturn]] void refuse_axis(int axis, const char* operation) const;
 
   Void* data_ = nullptr;
   Shape shape_;

@@ -85,7 +85,9 @@ bool is_instance(nb::handle object, const char* package, const char* name) {
   return PyObject_IsInstance(object.ptr(), nb::object(module.attr(name)).ptr()) == 1;
 }
 
-bool is_torch(nb::handle object) { return is_instance(object, "torch", "Tensor"); }
+bool is_plain_numpy(nb::handle object) { return std::string_view(Py_TYPE(object.ptr())->tp_name) == "numpy.ndarray"; }
+
+bool is_torch(nb::handle object) { return !is_plain_numpy(object) && is_instance(object, "torch", "Tensor"); }
 
 // NumPy has no bfloat16 of its own; arrays of the package ml_dtypes' are told by their dtype's name.
 bool is_numpy_bfloat16(nb::handle object) { return is_instance(object, "numpy", "ndarray") && dtype_text(object) == "bfloat16"; }
@@ -136,7 +138,7 @@ Array Array::from(nb::handle object, const char* name, bool writable) {
 }
 
 void Array::take_buffer(nb::handle object, const char* name, bool writable) {
-  if (std::string_view(Py_TYPE(object.ptr())->tp_name) != "numpy.ndarray" && is_instance(object, "numpy.ma", "MaskedArray")) {
+  if (!is_plain_numpy(object) && is_instance(object, "numpy.ma", "MaskedArray")) {
     throw nb::type_error(text(name, " is a masked array, whose mask polyhead does not read; pass ", name, ".data, and a mask as block=").c_str());
   }
   auto buffer = std::make_unique<Py_buffer>();

@@ -31,7 +31,6 @@ struct Pass {
 struct Saved : Pass {
   nn::MultiHeadAttentionSaved saved;
   nb::object layer, options;
-  Shape maps_shape;
 };
 
 constexpr Choices<nn::GlobalQuery, 3> kGlobalQueries{
@@ -104,7 +103,6 @@ std::unique_ptr<Saved> forward(nb::handle self, nb::handle query, nb::handle key
   saved->layer = nb::borrow(self);
   saved->options = nb::borrow(options);
   run(layer, query, key, value, out, nb::cast<const LayerOptions&>(options), *saved, &saved->saved);
-  saved->maps_shape = layer.layer.maps_shape(saved->saved.input);
   return saved;
 }
 
@@ -116,6 +114,20 @@ void evaluate(const Layer& layer, nb::handle query, nb::handle key, nb::handle v
 nb::object empty_output(const Layer& layer, nb::handle query, nb::handle key, nb::handle value) {
   const Array q = Array::required(query, "query"), k = Array::input(key, "key"), v = Array::input(value, "value");
   return empty_array(query, layer.layer.output_shape({.query = q.view(), .key = k.view(), .value = v.view()}), q.view().dtype());
+}
+
+// A layer for gradients, which backward writes whole: nothing is copied or zeroed first.
+nn::MultiHeadAttention unwritten(const nn::MultiHeadAttention& layer) {
+  using M = nn::MultiHeadAttention;
+  const auto like = [](const Tensor& tensor) { return tensor ? Tensor::uninitialised(tensor.dtype(), tensor.shape()) : Tensor(); };
+  M result;
+  result.config = layer.config;
+  for (nn::Linear M::*map : {&M::q, &M::k, &M::v, &M::output, &M::gate}) {
+    (result.*map).weight = like((layer.*map).weight);
+    (result.*map).bias = like((layer.*map).bias);
+  }
+  for (Tensor M::*learned : {&M::bias_k, &M::bias_v}) result.*learned = like(layer.*learned);
+  return result;
 }
 
 // (d_query, d_key, d_value, d_bias, parameters as a Layer): None where not wanted or not given to the forward pass.
@@ -135,7 +147,7 @@ Tuple<nb::any, nb::any, nb::any, nb::any, std::optional<Layer>> backward(const S
   auto parameters = want_parameters ? std::make_unique<Layer>() : nullptr;
   {
     const ReleasedGil released;
-    if (parameters) parameters->layer = nn::zeros_like(layer.layer);
+    if (parameters) parameters->layer = unwritten(layer.layer);
     layer.layer.backward(saved.saved, d_out_array.view(),
                          {.query = query.view(), .key = key.view(), .value = value.view(), .bias = bias.view(),
                           .parameters = parameters ? &parameters->layer : nullptr});
@@ -145,7 +157,8 @@ Tuple<nb::any, nb::any, nb::any, nb::any, std::optional<Layer>> backward(const S
 
 nb::object saved_map(const Saved& saved, nb::handle like, nb::handle value) {
   const MapValue map_value = choice("value", read_word(value, "value"), kMapValues);
-  const nb::object object = empty_array(like, saved.maps_shape, saved.query.view().dtype());
+  const Shape shape = nb::cast<const Layer&>(saved.layer).layer.maps_shape(saved.saved.input);
+  const nb::object object = empty_array(like, shape, saved.query.view().dtype());
   const Array array = Array::output(object, "out");
   {
     const ReleasedGil released;

@@ -214,7 +214,12 @@ class MultiHeadAttention:
             raise ValueError(f"training with dropout = {self.config['dropout']} needs a seed")
         if options.get("causal") is None and self.causal:
             options["causal"] = "bottom_right"
-        return self._layer.empty_output(query, key, value) if out is None else out, _core.LayerOptions(training=training, seed=seed, **options)
+        if out is None:
+            out = self._layer.empty_output(query, key, value)
+        options = {name: given for name, given in options.items() if given is not None}
+        if training is False and seed is None and not options:
+            return out, _PLAIN
+        return out, _core.LayerOptions(training=training, seed=seed, **options)
 
     def __call__(self, query: Array, key: Array = None, value: Array = None, **options: Any) -> Array:
         """The output of `forward` alone, which is not kept for a backward pass.
@@ -258,6 +263,7 @@ class MultiHeadAttention:
         return f"MultiHeadAttention(query_width={c['query_width']}, heads={c['heads']}, head_width={c['head_width']}, dtype={c['dtype']!r})"
 
 
+_PLAIN = _core.LayerOptions()
 _OPTIONS = inspect.signature(MultiHeadAttention.forward).parameters.keys() - {"self", "query", "key", "value"}
 
 

@@ -5,16 +5,13 @@
 
 namespace polyhead {
 
-Dims::Dims(std::span<const std::int64_t> values) {
+Dims::Dims(std::span<const std::int64_t> values) : Dims() {
   require(values.size() <= kMaxRank, "a tensor has at most ", kMaxRank, " dimensions, not ", static_cast<std::int64_t>(values.size()));
   std::copy(values.begin(), values.end(), values_.begin());
   size_ = static_cast<int>(values.size());
 }
 
-void Dims::push_back(std::int64_t value) {
-  if (size_ == kMaxRank) return insert(size_, value);  // which says so
-  values_[static_cast<std::size_t>(size_++)] = value;
-}
+void Dims::refuse_count(int count) const { fail(ErrorCode::invalid_argument, "no ", count, " dimensions in ", *this); }
 
 void Dims::insert(int axis, std::int64_t value) {
   require(size_ < kMaxRank, "a tensor has at most ", kMaxRank, " dimensions; ", *this, " cannot have another");

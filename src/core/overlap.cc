@@ -10,6 +10,12 @@
 namespace polyhead {
 namespace {
 
+constexpr std::less<const char*> before;  // a total order also for pointers into different allocations
+
+bool meet(const MemorySpan& x, const MemorySpan& y) {
+  return x.first != x.last && y.first != y.last && before(x.first, y.last) && before(y.first, x.last);
+}
+
 // Without extents of 1, outermost stride first, strides positive (the memory touched is the same).
 struct Layout {
   Shape shape;
@@ -119,12 +125,8 @@ MemorySpan byte_span(const ConstTensorView& view) {
 
 bool overlaps(const ConstTensorView& a, const ConstTensorView& b) {
   const MemorySpan x = byte_span(a), y = byte_span(b);
-  const std::less<const char*> before;  // a total order also for pointers into different allocations
-  const char* first = before(x.first, y.first) ? y.first : x.first;
-  const char* last = before(x.last, y.last) ? x.last : y.last;
-  if (x.first == x.last || y.first == y.last || !before(first, last)) return false;
-  if (interleave(a, b)) return false;
-  Footprint footprint(first, last);
+  if (!meet(x, y) || interleave(a, b)) return false;
+  Footprint footprint(std::max(x.first, y.first, before), std::min(x.last, y.last, before));
   footprint.mark(a);
   return footprint.meets(b);
 }
@@ -159,12 +161,15 @@ TensorView distinct_elements(TensorView view) {
 }
 
 void require_separate(std::string_view operation, std::span<const Operand> outputs, std::span<const Operand> inputs) {
+  MemorySpan own{};  // of the output at hand
   const auto apart = [&](const Operand& out, const Operand& other) {
+    if (!meet(byte_span(other.view), own)) return;
     require(!overlaps(other.view, out.view), operation, ": ", out.name, " overlaps ", other.name, "; outputs need memory of their own");
   };
   for (std::size_t i = 0; i < outputs.size(); ++i) {
     const Operand& out = outputs[i];
     if (!out.view) continue;
+    own = byte_span(out.view);
     for (const Operand& in : inputs) apart(out, in);
     for (const Operand& earlier : outputs.first(i)) apart(out, earlier);
     require(out.sums || !overlaps_itself(out.view), operation, ": elements of ", out.name, " share memory: shape ", out.view.shape(),

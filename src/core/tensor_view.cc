@@ -26,21 +26,14 @@ BasicTensorView<Void>::BasicTensorView(Void* data, DType dtype, const Shape& sha
 }
 
 template <class Void>
-int BasicTensorView<Void>::axis_index(int axis, const char* operation) const {
-  require(-rank() <= axis && axis < rank(), operation, ": axis ", axis, " of a tensor of shape ", shape_);
-  return axis < 0 ? axis + rank() : axis;
+void BasicTensorView<Void>::refuse_axis(int axis, const char* operation) const {
+  fail(ErrorCode::invalid_argument, operation, ": axis ", axis, " of a tensor of shape ", shape_);
 }
 
 template <class Void>
 void BasicTensorView<Void>::require_dtype(DType wanted) const {
   require(dtype_ == wanted, "a tensor of ", dtype_, " was read as ", wanted);
 }
-
-template <class Void>
-std::int64_t BasicTensorView<Void>::extent(int axis) const { return shape_[axis_index(axis, "extent")]; }
-
-template <class Void>
-std::int64_t BasicTensorView<Void>::stride(int axis) const { return strides_[axis_index(axis, "stride")]; }
 
 template <class Void>
 bool BasicTensorView<Void>::is_contiguous() const {

@@ -34,6 +34,24 @@ TEST(Dims, AreCountedFromBothEnds) {
   EXPECT_FALSE(Dims({2, 3}) == Dims({2, 3, 0}));
 }
 
+TEST(Dims, CopiesAreEqualAtEverySize) {
+  Dims dims, kept{1, 2, 3};
+  for (int size = 0; size <= kMaxRank; ++size) {
+    const Dims copy = dims;
+    EXPECT_EQ(copy, dims);
+    kept = dims;
+    EXPECT_EQ(to_string(kept), to_string(dims));
+    kept = Dims{7};
+    EXPECT_EQ(kept, Dims{7});
+    EXPECT_EQ(dims.first(size / 2).size() + dims.last(size - size / 2).size(), size);
+    if (size < kMaxRank) dims.push_back(100 + size);
+  }
+  EXPECT_EQ(dims.first(9)[-1], 108);
+  EXPECT_EQ(dims.last(9)[0], 107);
+  EXPECT_EQ(error_message([&] { (void)Dims({1, 2}).first(-1); }), "no -1 dimensions in [1,2]");
+  EXPECT_EQ(error_message([&] { (void)Dims({1, 2}).last(3); }), "no 3 dimensions in [1,2]");
+}
+
 TEST(Dims, HaveAtMostSixteenEntries) {
   Dims dims;
   for (int i = 0; i < kMaxRank; ++i) dims.push_back(1);

@@ -72,6 +72,12 @@ void require_gradients(std::string_view operation, const M& module, M& grads, st
   for (const auto& [name, parameter] : own) {
     const auto gradient = find(given, name);
     require(gradient != given.end(), operation, ": grads->", name, " is missing");
+    const auto meets = [&](const Operand& other) { return overlaps(*gradient->second, other.view); };
+    const bool fits = gradient->second->dtype() == parameter->dtype() && gradient->second->shape() == parameter->shape() &&
+                      std::none_of(inputs.begin(), inputs.end(), meets) && std::none_of(outputs.begin(), outputs.end(), meets) &&
+                      std::none_of(own.begin(), own.end(), [&](const auto& item) { return meets({{}, *item.second}); }) &&
+                      !overlaps_itself(*gradient->second);
+    if (fits) continue;  // as it does but for a mistake, which takes a name
     const std::string full = "grads->" + name;
     const Operand written{full, *gradient->second};
     require_exactly(operation, written, parameter->shape(), parameter->dtype());

@@ -33,6 +33,8 @@ void for_each_part(std::int64_t count, Executor* executor, const F& make) {
 class AttentionEvaluation {
  public:
   AttentionEvaluation(const MultiHeadAttention& layer, const AttentionInput& input, const AttentionOptions& options);
+  // `shapes` are those of the input.
+  AttentionEvaluation(const MultiHeadAttention& layer, const AttentionInput& input, const AttentionShapes& shapes, const AttentionOptions& options);
 
   // A tensor with the leading dimensions of the output, cut alike.
   template <class View>

@@ -22,10 +22,14 @@ bool restricts(const Mask& mask) {
 }
 
 // What forward and backward read besides the parameters.
-std::vector<Operand> inputs_of(const AttentionInput& input, const Mask& mask, ConstTensorView bias, ConstTensorView dropout_keep) {
-  std::vector<Operand> inputs{
-      {"query", input.query}, {"key", input.key}, {"value", input.value}, {"bias", bias}, {"dropout_keep", dropout_keep}};
-  mask.visit([&](std::string_view name, ConstTensorView view) { inputs.push_back({name, view}); });
+std::vector<Operand> inputs_of(const AttentionInput& input, const Mask& mask, const ConstTensorView& bias, const ConstTensorView& dropout_keep) {
+  std::vector<Operand> inputs;
+  inputs.reserve(11);  // and one more of backward
+  const auto add = [&](std::string_view name, const ConstTensorView& view) {
+    if (view) inputs.push_back({name, view});
+  };
+  add("query", input.query), add("key", input.key), add("value", input.value), add("bias", bias), add("dropout_keep", dropout_keep);
+  mask.visit(add);
   return inputs;
 }
 
@@ -177,9 +181,13 @@ Shape MultiHeadAttention::maps_shape(const AttentionInput& input) const {
 }
 
 AttentionEvaluation::AttentionEvaluation(const MultiHeadAttention& layer, const AttentionInput& input, const AttentionOptions& options)
+    : AttentionEvaluation(layer, input, attention_shapes(kForward, layer.config, input), options) {}
+
+AttentionEvaluation::AttentionEvaluation(const MultiHeadAttention& layer, const AttentionInput& input, const AttentionShapes& shapes,
+                                         const AttentionOptions& options)
     : layer_(layer),
       input_(input),
-      shapes_(attention_shapes(kForward, layer.config, input)),
+      shapes_(shapes),
       options_(aligned(kForward, options, shapes_)),
       sequences_(layer.config, shapes_, options_) {
   require_heads_fit_rank(kForward, input);
@@ -206,7 +214,7 @@ void MultiHeadAttention::forward(const AttentionInput& input, TensorView out, co
   polyhead::require_separate(kOperation, {&written, 1}, inputs_of(input, options.mask, options.bias, options.dropout_keep));
   require_parameters_separate(kOperation, {written}, *this);
   if (saved == nullptr) {
-    const AttentionEvaluation evaluation(*this, input, options);
+    const AttentionEvaluation evaluation(*this, input, shapes, options);
     return evaluation.for_each_part([&](Executor* executor) {
       return [&, executor](std::int64_t part, MultiHeadAttentionSaved& between) { evaluation.run(part, evaluation.of(out, part), between, executor); };
     });

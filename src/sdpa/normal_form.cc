@@ -14,7 +14,7 @@ class Builder {
   Builder(const char* operation, const SdpaOptions& options) : op_(operation), options_(options) {}
 
   // Sizes from q, k and (when there is one) v.
-  void sizes(Problem& p, ConstTensorView q, ConstTensorView k, ConstTensorView v) const {
+  void sizes(Problem& p, const ConstTensorView& q, const ConstTensorView& k, const ConstTensorView& v) const {
     require(static_cast<bool>(q), op_, ": q is missing");
     require(static_cast<bool>(k), op_, ": k is missing");
     require(q.rank() >= 3, op_, ": q is ", q.shape(), "; it must be [*,N,T,H], three dimensions or more");
@@ -62,24 +62,24 @@ class Builder {
     return result;
   }
 
-  void expect(ConstTensorView view, const Shape& wanted, DType dtype, const char* name, const char* letters) const {
+  void expect(const ConstTensorView& view, const Shape& wanted, DType dtype, const char* name, const char* letters) const {
     require(static_cast<bool>(view), op_, ": ", name, " is missing");
     require(view.shape() == wanted, op_, ": ", name, " is ", view.shape(), "; it must be ", letters, " = ", wanted);
     require(view.dtype() == dtype, op_, ": ", name, " is ", view.dtype(), "; it must be ", dtype);
   }
 
-  void expect_lse(const Problem& p, ConstTensorView lse) const {
+  void expect_lse(const Problem& p, const ConstTensorView& lse) const {
     expect(lse, shape(p, {p.heads, p.queries}), accumulation_dtype(p.dtype), "lse", "[*,N,T]");
   }
 
  private:
-  void key_value(const Problem& p, ConstTensorView q, ConstTensorView x, const char* name) const {
+  void key_value(const Problem& p, const ConstTensorView& q, const ConstTensorView& x, const char* name) const {
     require(x.rank() == q.rank() && x.shape().first(p.lead.size()) == p.lead, op_, ": ", name, " is ", x.shape(),
             "; its leading dimensions must be ", p.lead, ", as in q ", q.shape());
     require(x.dtype() == q.dtype(), op_, ": ", name, " is ", x.dtype(), " and q is ", q.dtype(), "; they must agree");
   }
 
-  ConstTensorView broadcast(ConstTensorView view, const Shape& to, const char* name, const char* letters) const {
+  ConstTensorView broadcast(const ConstTensorView& view, const Shape& to, const char* name, const char* letters) const {
     bool fits = view.rank() <= to.size();
     for (int from_end = 1; fits && from_end <= view.rank(); ++from_end) {
       const std::int64_t extent = view.extent(-from_end);
@@ -90,16 +90,16 @@ class Builder {
   }
 
   // A tensor over pairs, seen as [*,N,T,S].
-  ConstTensorView pairs(const Problem& p, ConstTensorView view, const char* name, DType dtype) const {
+  ConstTensorView pairs(const Problem& p, const ConstTensorView& view, const char* name, DType dtype) const {
     if (!view) return {};
     require(view.dtype() == dtype, op_, ": ", name, " is ", view.dtype(), "; it must be ", dtype);
     return broadcast(view, shape(p, {p.heads, p.queries, p.keys}), name, "[*,N,T,S]");
   }
 
-  void mask_pair(Problem& p, ConstTensorView attend, ConstTensorView block, const char* attend_name, const char* block_name, bool keys) const {
+  void mask_pair(Problem& p, const ConstTensorView& attend, const ConstTensorView& block, const char* attend_name, const char* block_name, bool keys) const {
     require(!attend || !block, op_, ": ", attend_name, " and ", block_name, " are both given; only one of them may be");
     if (!attend && !block) return;
-    const ConstTensorView view = attend ? attend : block;
+    const ConstTensorView& view = attend ? attend : block;
     const char* name = attend ? attend_name : block_name;
     require(view.dtype() == DType::boolean, op_, ": ", name, " is ", view.dtype(), "; it must be bool");
     if (!keys) {
@@ -166,8 +166,11 @@ BasicTensorView<Void> with_column(const BasicTensorView<Void>& lse) { return lse
 }  // namespace
 
 std::vector<Operand> option_tensors(const SdpaOptions& options) {
-  std::vector<Operand> tensors{{"bias", options.bias}, {"dropout.keep", options.dropout.keep}};
-  options.mask.visit([&](std::string_view name, ConstTensorView view) { tensors.push_back({name, view}); });
+  std::vector<Operand> tensors;
+  tensors.reserve(13);  // of the options at most 7, and 6 of an operation
+  if (options.bias) tensors.push_back({"bias", options.bias});
+  if (options.dropout.keep) tensors.push_back({"dropout.keep", options.dropout.keep});
+  options.mask.visit([&](std::string_view name, const ConstTensorView& view) { tensors.push_back({name, view}); });
   return tensors;
 }
 

@@ -60,6 +60,22 @@ def test_a_file_that_changes_does_not_change_what_was_loaded(layout: str, tmp_pa
     assert not np.array_equal(layer(X, causal=0), polyhead.MultiHeadAttention(8, 2, seed=5)(X, causal=0))
 
 
+def test_parameters_gradients_of_no_position_at_all_are_zero() -> None:
+    layer = polyhead.MultiHeadAttention(8, 2, gate=True, bias_kv=True, zero_key=True)
+    for x in (X, X, X[:, :0]):  # the first calls leave memory with numbers in it
+        _, saved = layer.forward(x)
+        gradients = saved.backward(np.ones_like(x)).parameters
+        assert gradients is not None and gradients.keys() == layer.parameters.keys()
+        assert all(np.any(gradient) == bool(x.size) for gradient in gradients.values())
+
+
+def test_maps_of_a_pass_that_was_kept_have_the_shape_of_its_input() -> None:
+    layer = polyhead.MultiHeadAttention(8, 2, zero_key=True)
+    _, saved = layer.forward(X, X[:, :3])
+    layer(X[:1])
+    assert saved.maps().shape == (2, 2, 5, 4)
+
+
 def test_what_they_print() -> None:
     layer = polyhead.MultiHeadAttention(8, 2)
     assert repr(layer) == "MultiHeadAttention(query_width=8, heads=2, head_width=4, dtype='float32')"

@@ -133,9 +133,19 @@ void sdpa_forward(const ForwardProblem& p) {
     const ScratchMemory scratch(bytes + (cut.apart() ? 0 : cut.block_bytes()));
     std::vector<RowKind> kinds;
     ForwardTask task;
-    for (std::int64_t unit = first; unit < last; ++unit) {
-      const std::int64_t i = unit / cut.units_of_block, begin = unit % cut.units_of_block, end = cut.apart() ? begin + 1 : parts;
-      const std::int64_t block = i % blocks.per_group, b = i / blocks.per_group / p.kv_heads, kv = i / blocks.per_group % p.kv_heads;
+    // Counted on from the first: five divisions a unit take as long as a few rows.
+    std::int64_t i = first / cut.units_of_block, begin = first % cut.units_of_block, block = i % blocks.per_group;
+    std::int64_t kv = i / blocks.per_group % p.kv_heads, b = i / blocks.per_group / p.kv_heads;
+    const auto next = [&] {
+      if (++begin < cut.units_of_block) return;
+      begin = 0, ++i;
+      if (++block < blocks.per_group) return;
+      block = 0;
+      if (++kv < p.kv_heads) return;
+      kv = 0, ++b;
+    };
+    for (std::int64_t unit = first; unit < last; ++unit, next()) {
+      const std::int64_t end = cut.apart() ? begin + 1 : parts;
       if (unit == first || (block == 0 && begin == 0)) {
         static_cast<HeadGroup&>(task) = head_group(p, p.q, p.k, p.v, b, kv, kinds);
         task.out = plane_of(p.out, b, kv * task.heads);

@@ -15,7 +15,7 @@ template <class View>
 std::int64_t head_offset(const View& view, std::int64_t b, std::int64_t n) {
   const int lead = view.rank() - 3;
   std::int64_t offset = n * view.strides()[lead];
-  for (int axis = lead - 1; axis >= 0; --axis) {
+  for (int axis = lead - 1; axis >= 0 && b != 0; --axis) {
     offset += b % view.shape()[axis] * view.strides()[axis];
     b /= view.shape()[axis];
   }
@@ -50,18 +50,18 @@ std::string declines(const Problem& problem) {
   return cat("the scale ", problem.scale, " or the softcap ", problem.softcap, " lies outside of what float32 arithmetic serves: 0, or 2^-110 to 2^60");
 }
 
-Plane plane_of(ConstTensorView view, std::int64_t b, std::int64_t n) {
+Plane plane_of(const ConstTensorView& view, std::int64_t b, std::int64_t n) {
   if (!view) return {};
   return {static_cast<const char*>(view.data()) + head_offset(view, b, n), view.stride(-3), view.stride(-2), view.stride(-1)};
 }
 
-MutablePlane plane_of(TensorView view, std::int64_t b, std::int64_t n) {
+MutablePlane plane_of(const TensorView& view, std::int64_t b, std::int64_t n) {
   if (!view) return {};
   return {static_cast<char*>(view.data()) + head_offset(view, b, n), view.stride(-3), view.stride(-2), view.stride(-1)};
 }
 
-HeadGroup head_group(const Problem& problem, ConstTensorView q, ConstTensorView k, ConstTensorView v, std::int64_t b, std::int64_t kv,
-                     std::vector<RowKind>& kinds) {
+HeadGroup head_group(const Problem& problem, const ConstTensorView& q, const ConstTensorView& k, const ConstTensorView& v, std::int64_t b,
+                     std::int64_t kv, std::vector<RowKind>& kinds) {
   HeadGroup group;
   const std::int64_t heads = problem.heads / problem.kv_heads, first_head = kv * heads;
   group.dtype = problem.dtype;

@@ -5,6 +5,7 @@
 #include <atomic>
 #include <cstdlib>
 #include <new>
+#include <thread>
 
 #include "polyhead/device.h"
 #include "polyhead/executor.h"
@@ -49,12 +50,12 @@ void operator delete(void* memory, std::size_t, std::align_val_t alignment) noex
 namespace polyhead::test {
 namespace {
 
-// The most that f had allocated at once beyond what was there before.
+// The most that f had allocated at once beyond what was there before, on a thread of its own: one that has no scratch memory yet.
 template <class F>
 std::int64_t peak_of(const F& f) {
   const std::int64_t before = in_use;
   peak = before;
-  f();
+  std::thread(f).join();
   return peak - before;
 }
 
@@ -159,6 +160,17 @@ TEST_F(Memory, ExplainNamesTheScratch) {
     const std::int64_t taken = peak_of([&] { sdpa_forward(attention.forward()); });
     EXPECT_NEAR(static_cast<double>(taken), promised, 8192) << text;
   }
+}
+
+TEST_F(Memory, AThreadThatEndsLeavesNothing) {
+  Attention attention(64, 8);
+  const auto call = [&] { sdpa_forward(attention.forward()), sdpa_backward(attention.backward()); };
+  call();
+  const std::int64_t before = in_use;
+  for (int i = 0; i < 4; ++i) std::thread(call).join();
+  EXPECT_EQ(in_use, before);
+  call();  // and this one finds what it kept
+  EXPECT_EQ(in_use, before);
 }
 
 TEST_F(Memory, MapsOfChosenRowsHoldThoseRowsOnly) {

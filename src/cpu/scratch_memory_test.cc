@@ -1,0 +1,64 @@
+// What a thread keeps of its scratch memory.
+#include "cpu/scratch_memory.h"
+
+#include <gtest/gtest.h>
+
+#include <cstring>
+#include <thread>
+#include <vector>
+
+namespace polyhead::cpu::test {
+namespace {
+
+TEST(ScratchMemory, BlocksInUseAreApartAndAligned) {
+  for (int round = 0; round < 3; ++round) {
+    const ScratchMemory a(100), b(1 << 12), c(100), d(70'000), e(1 << 20), f(100);
+    const ScratchMemory* const all[] = {&a, &b, &c, &d, &e, &f};
+    const std::size_t sizes[] = {100, 1 << 12, 100, 70'000, 1 << 20, 100};
+    for (std::size_t i = 0; i < std::size(all); ++i) {
+      EXPECT_EQ(reinterpret_cast<std::uintptr_t>(all[i]->get()) % 64, 0u);
+      std::memset(all[i]->get(), static_cast<int>(i), sizes[i]);
+    }
+    for (std::size_t i = 0; i < std::size(all); ++i) {
+      const auto* bytes = static_cast<const unsigned char*>(all[i]->get());
+      for (std::size_t at = 0; at < sizes[i]; ++at) ASSERT_EQ(bytes[at], i) << at;
+    }
+  }
+}
+
+TEST(ScratchMemory, NothingIsNoMemory) { EXPECT_EQ(ScratchMemory(0).get(), nullptr); }
+
+#if !defined(__SANITIZE_ADDRESS__)
+TEST(ScratchMemory, ASmallerBlockIsCutFromOneThatWasGivenBack) {
+  std::thread([] {  // which keeps nothing yet
+    void* first = nullptr;
+    {
+      const ScratchMemory block(200'000);
+      first = block.get();
+    }
+    const ScratchMemory again(1000);
+    EXPECT_EQ(again.get(), first);
+    const ScratchMemory other(1000);
+    EXPECT_NE(other.get(), first);
+  }).join();
+}
+#endif
+
+// The destructor of a thread's object runs when what the thread kept is gone already: it was made before.
+TEST(ScratchMemory, ServesAThreadThatEnds) {
+  struct Late {
+    ~Late() {
+      const ScratchMemory block(1000);
+      std::memset(block.get(), 1, 1000);
+    }
+  };
+  std::thread([] {
+    thread_local Late late;
+    (void)late;
+    const ScratchMemory block(1000);
+    std::memset(block.get(), 1, 1000);
+  }).join();
+}
+
+}  // namespace
+}  // namespace polyhead::cpu::test
