@@ -1,4 +1,4 @@
-// Memory for one thread's work, on a cache line.
+// Memory for one thread's work, from the beginning of a page.
 #pragma once
 
 #include <cstddef>

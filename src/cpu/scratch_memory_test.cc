@@ -16,7 +16,7 @@ TEST(ScratchMemory, BlocksInUseAreApartAndAligned) {
     const ScratchMemory* const all[] = {&a, &b, &c, &d, &e, &f};
     const std::size_t sizes[] = {100, 1 << 12, 100, 70'000, 1 << 20, 100};
     for (std::size_t i = 0; i < std::size(all); ++i) {
-      EXPECT_EQ(reinterpret_cast<std::uintptr_t>(all[i]->get()) % 64, 0u);
+      EXPECT_EQ(reinterpret_cast<std::uintptr_t>(all[i]->get()) % 4096, 0u);
       std::memset(all[i]->get(), static_cast<int>(i), sizes[i]);
     }
     for (std::size_t i = 0; i < std::size(all); ++i) {
@@ -29,7 +29,7 @@ TEST(ScratchMemory, BlocksInUseAreApartAndAligned) {
 TEST(ScratchMemory, NothingIsNoMemory) { EXPECT_EQ(ScratchMemory(0).get(), nullptr); }
 
 #if !defined(__SANITIZE_ADDRESS__)
-TEST(ScratchMemory, ASmallerBlockIsCutFromOneThatWasGivenBack) {
+TEST(ScratchMemory, ABlockThatWasGivenBackServesASmallerOne) {
   std::thread([] {  // which keeps nothing yet
     void* first = nullptr;
     {

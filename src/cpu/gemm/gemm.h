@@ -12,6 +12,11 @@ struct GemmKernels;
 class PackedMatrix {
  public:
   explicit PackedMatrix(ConstTensorView b, int k_axes = 1, Executor* executor = nullptr, const Workspace* workspace = nullptr);
+  PackedMatrix(PackedMatrix&&) = default;
+  PackedMatrix& operator=(PackedMatrix&&) = default;
+  PackedMatrix(const PackedMatrix&) = delete;  // a copy would read the other's memory
+  PackedMatrix& operator=(const PackedMatrix&) = delete;
+  ~PackedMatrix() = default;
   char* panels() const { return panels_; }
   const GemmKernels* kernels() const { return kernels_; }
 

@@ -15,8 +15,8 @@
 namespace polyhead::cpu::POLYHEAD_ISA {
 namespace {
 
-// exp(score - lse) with a float32 lse is off by |lse| 2^-24. Beyond this bound a row finds its own largest score and sum again.
-constexpr int kLargestExactLse = 64;
+// exp(score - lse) with a float32 lse is off by |lse| 2^-24, twice that in powers of two. Beyond this bound a row finds its own sum again.
+constexpr int kLargestExactLse = 32;
 
 template <class T>
 class Backward {
@@ -240,8 +240,7 @@ class Backward {
 
   // Whether the block has all keys of the row.
   bool in_one_block(std::int64_t index, std::int64_t first) const {
-    const Span& all = s_.spans[index];
-    return all.first >= first && all.last - first <= s_.keys && task_.last_key - task_.first_key == task_.keys;
+    return s_.spans[index].first >= first && s_.spans[index].last - first <= s_.keys && task_.last_key - task_.first_key == task_.keys;
   }
 
   // sums[key] += sum_i a[i,key] b[i] for the keys of `whole`, over the strips that have them.
@@ -298,10 +297,11 @@ class Backward {
     // the gradients of few keys are then as good as their arithmetic.
     const bool whole_row = finite && in_one_block(index, first);
     const T factor = task_.d_bias.data == nullptr ? scale_.factor : T{1};
-    const auto probabilities = [=, &natural = scale_.natural]<int kCount>(std::int64_t i, Vector<T>(&p)[kCount]) {
+    const bool alone = products_alone_ && !whole_row && shift == 0;  // then as in tiles: bits do not depend on the strip's other rows
+    const auto probabilities = [=, &scale = scale_]<int kCount>(std::int64_t i, Vector<T>(&p)[kCount]) {
 #pragma GCC unroll 4
-      for (int j = 0; j < kCount; ++j) p[j] = (load_vector(x + i + j * kWidth) - shift) * left - lse;
-      exp_of_difference<kCount>(p, T{0}, natural);
+      for (int j = 0; j < kCount; ++j) p[j] = alone ? load_vector(x + i + j * kWidth) : (load_vector(x + i + j * kWidth) - shift) * left - lse;
+      alone ? exp_of_score<kCount>(p, lse, scale) : exp_of_difference<kCount>(p, T{0}, scale.natural);
 #pragma GCC unroll 4
       for (int j = 0; j < kCount; ++j) {
         p[j] *= inverse;

@@ -6,17 +6,9 @@
 namespace polyhead::cpu::POLYHEAD_ISA {
 namespace {
 
-// Whether a row's reference is kept as log2(e) times a score, so that a product and its reference become an exponent in one rounding. Not with a
-// bias: a score of -3e38, as some masks have it, would not be finite.
-template <class T>
-bool binary_references(const HeadGroup& group) {
-  return kHasPowerOfDifference<T> && group.softcap <= 0 && group.bias.data == nullptr;
-}
-
 // What a row's reference m is to be multiplied with to be a score: softcap and bias need the scores whole, else the scale's factor is left.
 template <class T>
 const ExpFactor<T>& reference_unit(const HeadGroup& group, const ScoreScale<T>& scale) {
-  if (binary_references<T>(group)) return scale.binary;
   return group.softcap > 0 || group.bias.data != nullptr ? scale.natural : scale.scaled;
 }
 

@@ -1,9 +1,9 @@
 // out[t] = sum_s drop(p)[t,s] v[s],  p = exp(score - lse)                                (docs/maths.md, eq. 1-4)
 //
 // Tile after tile of keys (online_softmax.h): a strip of rows' scores and their exponentials, then their product with the values.
+#include "cpu/sdpa/forward_operands.h"
 #include "cpu/sdpa/kernels.h"
 #include "cpu/sdpa/online_softmax.h"
-#include "cpu/sdpa/pack.h"
 
 namespace polyhead::cpu::POLYHEAD_ISA {
 namespace {
@@ -14,7 +14,8 @@ class Forward {
   Forward(const ForwardTask& task, void* memory)
       : task_(task),
         scale_(task.scale),
-        softmax_(task, scale_, s_),
+        binary_(kHasPowerOfDifference<T> && task.softcap <= 0 && task.bias.data == nullptr && task.partial == nullptr),
+        softmax_(task, scale_, binary_, s_),
         in_place_(task.partial == nullptr && stores_in_place<T>(task)),
         strip_rows_(strip_rows<T>(task)),
         ranged_(task.banded || task.lengths != nullptr),
@@ -23,9 +24,22 @@ class Forward {
   }
 
   void run() {
+    compute();
+    if (task_.partial != nullptr) return;
+    store_lse<T>(task_, softmax_.unit(), s_.rows, task_.rows, s_.reference, s_.l);
+    if (binary_ && find_overflows()) repeat();
+  }
+
+ private:
+  static constexpr int kWidth = kLanes<T>, kPanel = kPanelKeys<T>;
+  static constexpr DType kOwnStorage = sizeof(T) == 8 ? DType::f64 : DType::f32;
+
+  void compute() {
     load_rows();
+    spoilt_ = false;
     for (first_ = whole_.first / s_.keys * s_.keys; first_ < whole_.last; first_ += s_.keys) {
-      load_keys({larger(whole_.first - first_, 0), smaller(whole_.last - first_, s_.keys)});
+      operands_.load_keys(first_, {larger(whole_.first - first_, 0), smaller(whole_.last - first_, s_.keys)});
+      spoilt_ |= !operands_.finite();
       const bool last = first_ + s_.keys >= whole_.last;
       for (strip_ = 0; strip_ < task_.rows; strip_ += strip_rows_) {
         const int rows = static_cast<int>(smaller(strip_rows_, task_.rows - strip_));
@@ -35,12 +49,25 @@ class Forward {
     if (whole_.empty()) {
       for (strip_ = 0; strip_ < task_.rows; strip_ += strip_rows_) store_strip(static_cast<int>(smaller(strip_rows_, task_.rows - strip_)));
     }
-    if (task_.partial == nullptr) store_lse<T>(task_, reference_unit(task_, scale_), s_.rows, task_.rows, s_.reference, s_.l);
   }
 
- private:
-  static constexpr int kWidth = kLanes<T>, kPanel = kPanelKeys<T>;
-  static constexpr DType kOwnStorage = sizeof(T) == 8 ? DType::f64 : DType::f32;
+  // Rows with NaN, or with a score that log2(e) makes infinite: such a row's reference or sum says so.
+  bool find_overflows() {
+    unsigned any = 0;
+    for (std::int64_t i = 0; i < task_.rows; ++i) any |= s_.repeated[i] = s_.reference[i] * T{0} != 0 || s_.l[i] * T{0} != 0;
+    return any != 0;
+  }
+
+  // These rows and no others once more, with references that are scores.
+  void repeat() {
+    repeats_ = true, binary_ = false;
+    softmax_ = OnlineSoftmax<T>(task_, scale_, binary_, s_);
+    compute();
+    for (std::int64_t i = 0; i < task_.rows; ++i) {
+      T m[kWidth] = {s_.reference[i]}, l[kWidth] = {s_.l[i]};
+      if (s_.repeated[i] != 0) store_lse<T>(task_, softmax_.unit(), s_.rows + i, 1, m, l);
+    }
+  }
 
   // What becomes of products before they are scores, and where. Each case has tiles of its own: the rare ones would cost the others
   // registers.
@@ -72,46 +99,7 @@ class Forward {
       if (!span.empty()) whole_ = {smaller(whole_.first, span.first), larger(whole_.last, span.last)};
     }
     for (std::int64_t i = 0; i * strip_rows_ < task_.rows; ++i) s_.started[i] = 0;
-    load_queries();
-  }
-
-  // In place where the tiles can read them so.
-  void load_queries() {
-    const Plane& q = task_.q;
-    const bool one_head = task_.first_row % task_.queries + task_.rows <= task_.queries;
-    if (task_.dtype == kOwnStorage && q.column == 1 && (one_head || q.head == task_.queries * q.row)) {
-      q_ = row_of(q, static_cast<const T*>(q.data), s_.rows[0]);
-      q_stride_ = q.row;
-      return;
-    }
-    q_ = s_.q;
-    q_stride_ = task_.qk_width;
-    for (std::int64_t i = 0; i < task_.rows; ++i) {
-      with_storage<T>(task_.dtype, q.data, [&](auto* data) {
-        widen_row<T>(row_of(q, data, s_.rows[i]), q.column, task_.qk_width, T{1}, s_.q + i * task_.qk_width);
-      });
-    }
-  }
-
-  void load_keys(Span block) {
-    const std::int64_t from = block.first / kPanel * kPanel;
-    const int count = static_cast<int>(block.last - from);
-    with_storage<T>(task_.dtype, task_.k.data, [&](auto* data) {
-      pack_transposed<T>(data + (first_ + from) * task_.k.row, task_.k.row, task_.k.column, count, task_.qk_width, scale_.power, s_.lines,
-                         s_.k + from * task_.qk_width);
-    });
-    const Plane& v = task_.v;
-    if (task_.dtype == kOwnStorage && v.column == 1 && v.row == s_.v_padded && task_.v_width == s_.v_padded) {  // in place
-      v_ = static_cast<const T*>(v.data) + first_ * v.row;
-      finite_ = all_finite(v_ + from * v.row, count * v.row);
-      if (finite_) return;
-    }
-    v_ = s_.v;
-    finite_ = with_storage<T>(task_.dtype, v.data, [&](auto* data) {
-      return copy_rows<T>(data + (first_ + from) * v.row, v.row, v.column, count, task_.v_width, s_.v_padded, T{1},
-                          s_.v + from * s_.v_padded);
-    });
-    if (!finite_) drop_spoilt(s_.v + from * s_.v_padded, count * s_.v_padded, s_.v + from * s_.v_padded);
+    operands_.load_queries();
   }
 
   // The strip's rows within the key block; returns the keys that any of them has.
@@ -146,15 +134,12 @@ class Forward {
     raised_ = false;
     std::uint8_t& started = s_.started[strip_ / strip_rows_];
     begun_ = started != 0;
-    if (apply_ == Apply::nothing) soften_strip<Apply::nothing>(rows, keys);
-    if (apply_ == Apply::masks) soften_strip<Apply::masks>(rows, keys);
-    if (apply_ == Apply::bias_and_masks) soften_strip<Apply::bias_and_masks>(rows, keys);
-    if (apply_ == Apply::anything) soften_strip<Apply::anything>(rows, keys);
+    binary_ ? soften<kHasPowerOfDifference<T>>(rows, keys) : soften<false>(rows, keys);
     for (int i = 0; i < rows && task_.dropout; ++i) drop(i);
-    fetch_queries(strip_ + strip_rows_);
+    operands_.fetch_queries(strip_ + strip_rows_, strip_rows_);
     // Summed from zero per key block and added then: the error grows with the number of blocks, not of keys.
     T divisor[kMostStripRows + kWidth], reciprocal[kMostStripRows + kWidth];
-    const bool finish = last && finite_ && in_place_ && s_.rows[strip_ + rows - 1].head == s_.rows[strip_].head;
+    const bool finish = last && !spoilt_ && !repeats_ && in_place_ && s_.rows[strip_ + rows - 1].head == s_.rows[strip_].head;
     if (finish) {  // the divisions end while the product runs
       softmax_.add_up(strip_, rows);
       find_divisors<T>(task_, rows, s_.l + strip_, divisor, reciprocal);
@@ -162,7 +147,7 @@ class Forward {
     Product<T> values{.depth = keys.last - keys.first,
                       .a = s_.scores + keys.first,
                       .a_stride = s_.stride,
-                      .b = v_ + keys.first * s_.v_padded,
+                      .b = operands_.v() + keys.first * s_.v_padded,
                       .b_stride = s_.v_padded,
                       .c = s_.o + strip_ * s_.v_padded,
                       .c_stride = s_.v_padded,
@@ -175,50 +160,50 @@ class Forward {
     }
     multiply<false, From::second_cache, T>(values, rows, static_cast<int>(s_.v_padded / kWidth));
     started = 1;
-    if (!finite_) add_spoilt_values(rows);
+    if (!operands_.finite()) add_spoilt_values(rows);
     return finish;
   }
 
-  // The next strip's, while this one's products run.
-  void fetch_queries(std::int64_t strip) const {
-    const T* q = q_ + strip * q_stride_;
-    for (int i = 0; i < strip_rows_; ++i, q += q_stride_) {
-      for (std::int64_t d = 0; d < task_.qk_width; d += 64 / static_cast<std::int64_t>(sizeof(T))) __builtin_prefetch(q + d);
-    }
+  template <bool kBinary>
+  void soften(int rows, Span keys) {
+    if (apply_ == Apply::nothing) soften_strip<Apply::nothing, kBinary>(rows, keys);
+    if (apply_ == Apply::masks) soften_strip<Apply::masks, kBinary>(rows, keys);
+    if (apply_ == Apply::bias_and_masks) soften_strip<Apply::bias_and_masks, false>(rows, keys);
+    if (apply_ == Apply::anything) soften_strip<Apply::anything, false>(rows, keys);
   }
 
-  template <Apply kApply>
+  template <Apply kApply, bool kBinary>
   void soften_strip(int rows, Span keys) {
     int row = 0;
-    for (; row + kTileRows <= rows; row += kTileRows) soften_panels<kTileRows, kApply>(row, keys);
-    for (; row + 4 <= rows; row += 4) soften_panels<4, kApply>(row, keys);
-    for (; row + 2 <= rows; row += 2) soften_panels<2, kApply>(row, keys);
-    for (; row < rows; ++row) soften_panels<1, kApply>(row, keys);
+    for (; row + kTileRows <= rows; row += kTileRows) soften_panels<kTileRows, kApply, kBinary>(row, keys);
+    for (; row + 4 <= rows; row += 4) soften_panels<4, kApply, kBinary>(row, keys);
+    for (; row + 2 <= rows; row += 2) soften_panels<2, kApply, kBinary>(row, keys);
+    for (; row < rows; ++row) soften_panels<1, kApply, kBinary>(row, keys);
   }
 
-  template <int Rows, Apply kApply>
+  template <int Rows, Apply kApply, bool kBinary>
   void soften_panels(int row, Span keys) {
     bool begun = begun_;
     for (std::int64_t panel = keys.first / kPanel * kPanel; panel < keys.last; panel += kPanel, begun = true) {
       const std::int64_t begin = larger(panel, begin_), end = smaller(panel + kPanel, round_up(keys.last, kWidth));
       const int vectors = static_cast<int>((end - begin) / kWidth);
       if (vectors == kTileVectors) {
-        soften_tile<Rows, kTileVectors, kApply>(row, panel, begin, begun);
+        soften_tile<Rows, kTileVectors, kApply, kBinary>(row, panel, begin, begun);
       } else {
-        with_count<kTileVectors - 1>(vectors, [&](auto count) { soften_tile<Rows, count(), kApply>(row, panel, begin, begun); });
+        with_count<kTileVectors - 1>(vectors, [&](auto count) { soften_tile<Rows, count(), kApply, kBinary>(row, panel, begin, begun); });
       }
     }
   }
 
   // The tile's probabilities relative to exp(reference), zero outside of a row's own keys: scores in registers from the product to here.
   // `begun`: some of its rows may have sums already.
-  template <int Rows, int Columns, Apply kApply>
+  template <int Rows, int Columns, Apply kApply, bool kBinary>
   POLYHEAD_INLINE void soften_tile(int row, std::int64_t panel, std::int64_t begin, bool begun) {
     if constexpr (kApply == Apply::bias_and_masks) fetch_bias<Rows>(row, begin);
     Vector<T> x[Rows][Columns];
     sum_tile<Rows, Columns, false, From::second_cache, T>({.depth = task_.qk_width,
-                                                           .a = q_ + strip_ * q_stride_,
-                                                           .a_stride = q_stride_,
+                                                           .a = operands_.q(strip_),
+                                                           .a_stride = operands_.q_stride(),
                                                            .b = s_.k + panel * task_.qk_width + (begin - panel),
                                                            .b_stride = kPanel},
                                                           row, 0, x);
@@ -251,7 +236,6 @@ class Forward {
         return soften_in_memory(row, Rows, begin, end, false, true);
       }
     }
-    constexpr bool kBinary = kHasPowerOfDifference<T> && (kApply == Apply::nothing || kApply == Apply::masks);
     T* to = scores;
 #pragma GCC unroll 16
     for (int i = 0; i < Rows; ++i, to += s_.stride) {
@@ -343,22 +327,26 @@ class Forward {
       for (int i = 0; i < rows; ++i) s_.reference[strip_ + i] = l[i] = 0;
     }
     T* const o = s_.o + strip_ * s_.v_padded;
+    for (int i = 0; i < rows && repeats_; ++i) {
+      if (s_.repeated[strip_ + i] != 0) store_out<T>(task_, s_.rows + strip_ + i, 1, o + i * s_.v_padded, s_.v_padded, l + i);
+    }
+    if (repeats_) return;
     if (task_.partial == nullptr) return store_out<T>(task_, s_.rows + strip_, rows, o, s_.v_padded, l);
     store_partial<T>(task_, strip_, rows, started ? o : nullptr, s_.v_padded, s_.reference + strip_, l);
   }
 
   const ForwardTask& task_;
   const ScoreScale<T> scale_;
+  bool binary_, repeats_ = false;  // references are log2(e) times a score; rows that overflowed so are computed again
   OnlineSoftmax<T> softmax_;
   const bool in_place_;  // rows go from the product to `out`
   const int strip_rows_;
   const bool ranged_;  // rows have keys of their own; else all have whole_
   const Apply apply_;
   Scratch<T> s_;
-  const T *q_ = nullptr, *v_ = nullptr;  // of the block of rows; of the block of keys
-  std::int64_t q_stride_ = 0;
+  ForwardOperands<T> operands_{task_, scale_.power, s_};
   Span whole_{0, 0};
-  bool finite_ = true;
+  bool spoilt_ = false;  // v is not finite in this or an earlier block
   // Of the key block and strip at hand:
   std::int64_t first_ = 0, strip_ = 0, begin_ = 0;
   Span inner_{0, 0};  // the keys that all its rows have

@@ -39,6 +39,7 @@ struct Scratch {
   Row* rows;
   Span* spans;
   std::uint8_t *bytes, *started;  // scratch of a row; whether a strip of o is written yet
+  std::uint8_t* repeated;         // whether a row is computed again
   std::int64_t v_padded, keys, stride;
 
   static std::int64_t layout(const ForwardTask& task, void* memory, Scratch& s) {
@@ -55,12 +56,13 @@ struct Scratch {
     arena.take(s.o, task.rows * s.v_padded);
     arena.take(s.reference, round_up(task.rows, kWidth));
     arena.take(s.limit, round_up(task.rows, kWidth));
-    arena.take(s.l, task.rows + kWidth);  // written by groups of rows
+    arena.take(s.l, task.rows + kWidth);  // read in whole vectors from any strip's first row
     arena.take(s.sums, task.rows * kWidth);
     arena.take(s.rows, task.rows);
     arena.take(s.spans, task.rows);
     arena.take(s.bytes, s.keys + kPhiloxKeys);
     arena.take(s.started, task.rows / kTileRows + 1);
+    arena.take(s.repeated, task.rows);
     return arena.used();
   }
 };

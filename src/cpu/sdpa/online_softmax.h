@@ -22,32 +22,35 @@ template <class T>
 class OnlineSoftmax {
  public:
   // Of products that are `scale` away from scores, for rows whose state lies in `rows`.
-  OnlineSoftmax(const HeadGroup& group, const ScoreScale<T>& scale, const Scratch<T>& rows)
-      : unit_(reference_unit(group, scale)), high_(scale.scaled.high), binary_(binary_references<T>(group)), s_(rows) {}
+  OnlineSoftmax(const HeadGroup& group, const ScoreScale<T>& scale, bool binary, const Scratch<T>& rows)
+      : unit_(binary ? scale.binary : reference_unit(group, scale)), high_(scale.scaled.high), binary_(binary), s_(&rows) {}
+
+  // What references are to be multiplied with to be scores.
+  const ExpFactor<T>& unit() const { return unit_; }
 
   // A row that met no key yet.
   void begin(std::int64_t row) {
     set_reference(row, -kInfinity<T>);
-    store_vector<T>(Vector<T>{}, s_.sums + row * kLanes<T>);
+    store_vector<T>(Vector<T>{}, s_->sums + row * kLanes<T>);
   }
 
   // Scores relative to which the row's are taken: `largest`, or 0 as long as there is no finite one.
   POLYHEAD_INLINE void set_reference(std::int64_t row, T largest) {
     const bool met = largest > -kInfinity<T>;
-    s_.reference[row] = !met ? T{0} : binary_ ? largest * high_ : largest;
-    s_.limit[row] = met ? largest + kSlack : -kInfinity<T>;
+    s_->reference[row] = !met ? T{0} : binary_ ? largest * high_ : largest;
+    s_->limit[row] = met ? largest + kSlack : -kInfinity<T>;
   }
 
   // Larger scores than this need another reference.
-  POLYHEAD_INLINE T limit(std::int64_t row) const { return s_.limit[row]; }
+  POLYHEAD_INLINE T limit(std::int64_t row) const { return s_->limit[row]; }
 
   // Returns what the row's exponentials so far are to be multiplied with; its sums are.
   T raise(std::int64_t row, T largest) {
-    const T old = s_.reference[row];
-    const bool met = s_.limit[row] != -kInfinity<T>;
+    const T old = s_->reference[row];
+    const bool met = s_->limit[row] != -kInfinity<T>;
     set_reference(row, largest);
-    const T factor = met ? exp_of_negative<T>(broadcast(old - s_.reference[row]), unit_)[0] : T{0};
-    T* const sums = s_.sums + row * kLanes<T>;
+    const T factor = met ? exp_of_negative<T>(broadcast(old - s_->reference[row]), unit_)[0] : T{0};
+    T* const sums = s_->sums + row * kLanes<T>;
     store_vector<T>(load_vector(sums) * factor, sums);
     return factor;
   }
@@ -56,7 +59,7 @@ class OnlineSoftmax {
   template <bool kBinary, int kCount>
   POLYHEAD_INLINE void exponentiate(std::int64_t row, bool first, Vector<T> (&x)[kCount]) {
     take_exponential<kBinary>(row, x);
-    T* const sums = s_.sums + row * kLanes<T>;
+    T* const sums = s_->sums + row * kLanes<T>;
     const Vector<T> total = sum_of_vectors<T>(x);
     store_vector<T>(first ? total : load_vector(sums) + total, sums);
   }
@@ -70,29 +73,29 @@ class OnlineSoftmax {
       store_vector<T>(p[0], x + s);
       total = s == begin ? p[0] : total + p[0];
     }
-    T* const sums = s_.sums + row * kLanes<T>;
+    T* const sums = s_->sums + row * kLanes<T>;
     store_vector<T>(load_vector(sums) + total, sums);
   }
 
   // l of rows that have met keys.
   POLYHEAD_INLINE void add_up(std::int64_t first, int count) {
-    for (int i = 0; i < count; ++i) s_.l[first + i] = sum_of_lanes<T>(load_vector(s_.sums + (first + i) * kLanes<T>));
+    for (int i = 0; i < count; ++i) s_->l[first + i] = sum_of_lanes<T>(load_vector(s_->sums + (first + i) * kLanes<T>));
   }
 
  private:
   template <bool kBinary, int kCount>
   POLYHEAD_INLINE void take_exponential(std::int64_t row, Vector<T> (&x)[kCount]) const {
     if constexpr (kBinary) {
-      power_of_difference<kCount>(x, s_.reference[row], high_);
+      power_of_difference<kCount>(x, s_->reference[row], high_);
     } else {
-      exp_of_difference<kCount>(x, s_.reference[row], unit_);
+      exp_of_difference<kCount>(x, s_->reference[row], unit_);
     }
   }
 
-  const ExpFactor<T> unit_;
-  const T high_;
-  const bool binary_;
-  const Scratch<T>& s_;
+  ExpFactor<T> unit_;
+  T high_;
+  bool binary_;  // references are log2(e) times a score
+  const Scratch<T>* s_;
 };
 
 }  // namespace

@@ -1,0 +1,115 @@
+// Rows beside rows that take another way through the kernels: their bits stay the same.
+#include "support/kernel_case.h"
+
+namespace polyhead::test {
+namespace {
+
+constexpr double kNaN = std::numeric_limits<double>::quiet_NaN();
+constexpr double kInfinity = std::numeric_limits<double>::infinity();
+
+AttentionCase case_of(Random& random, const AttentionSizes& sizes, double scale = 1) {
+  AttentionCase c;
+  c.dtype = DType::f32;
+  c.sizes = sizes;
+  c.draw_inputs(random, scale);
+  return c;
+}
+
+// A score of 3e38 times log2(e) is not a float32, the score is.
+TEST(CpuSdpaRows, LargestScoresWithoutABias) {
+  for (const std::int64_t key : {0, 40, 610}) {
+    for (const double value : {2e38, 3e38, -3e38}) {
+      SCOPED_TRACE(key);
+      SCOPED_TRACE(value);
+      Random random(3);
+      AttentionCase c =
+          case_of(random, {.lead = {}, .kv_heads = 1, .group = 1, .queries = 14, .keys = 700, .qk_width = 1, .v_width = 16}, 0.01);
+      c.options.scale = 1;
+      const AttentionOutputs before = c.make_outputs(), o = c.make_outputs();
+      const TensorView q = c.keep(Tensor::copy_of(c.q)), k = c.keep(Tensor::copy_of(c.k));
+      c.q = q, c.k = k;
+      // Row 4 alone meets the large score: all of its others are as large when that is negative.
+      fill(q.slice(-2, 4, 5), 1e19), fill(k, 1e-20), fill(q.slice(-2, 0, 4), 0.5), fill(q.slice(-2, 5, 14), 0.25);
+      for_each_instruction_set([&] {
+        c.forward(before);
+        const TensorView changed = k.slice(-2, key, key + 1);
+        fill(value > 0 ? changed : k, value / 1e19);
+        fill(q.slice(-2, 0, 4), 0), fill(q.slice(-2, 5, 14), 0);
+        const AttentionOutputs expected = reference_forward(c);
+        c.options.backend = &find_backend("cpu");
+        c.forward(o);
+        EXPECT_TRUE(near_relative(o.out, expected.out, 1e-5));
+        EXPECT_TRUE(near_relative(o.lse, expected.lse, 1e-6));
+        fill(q.slice(-2, 4, 5), 0);
+        c.forward(before);
+        for (std::int64_t t = 0; t < 14; ++t) {
+          if (t == 4) continue;
+          EXPECT_TRUE(same_bits(ConstTensorView(o.out).select(-2, t), ConstTensorView(before.out).select(-2, t))) << t;
+        }
+        fill(q.slice(-2, 4, 5), 1e19), fill(k, 1e-20);
+      });
+      if (HasFailure()) return;
+    }
+  }
+}
+
+TEST(CpuSdpaRows, AnEmptyRowIsZeroBesideNaNOfAnEarlierBlock) {
+  for (const std::int64_t width : {16, 17}) {
+    SCOPED_TRACE(width);
+    Random random(4);
+    AttentionCase c =
+        case_of(random, {.lead = {}, .kv_heads = 1, .group = 1, .queries = 14, .keys = 1100, .qk_width = 8, .v_width = width});
+    Tensor bias(DType::f32, {14, 1100});
+    fill(bias, 0.0);
+    fill(bias.view().slice(0, 3, 4), -kInfinity);
+    c.options.bias = bias;
+    const TensorView v = c.keep(Tensor::copy_of(c.v));
+    fill(v.slice(-2, 1, 2), kNaN);
+    c.v = v;
+    for_each_instruction_set([&] {
+      const AttentionOutputs o = c.make_outputs();
+      c.forward(o);
+      for (const double x : to_doubles(ConstTensorView(o.out).select(-2, 3))) EXPECT_EQ(x, 0);
+    });
+  }
+}
+
+// One row of a strip with an lse too large for tiles, or without a key, sends the strip another way.
+TEST(CpuSdpaRows, GradientsHaveTheSameBitsWhateverTheOtherRowsOfTheirStripAre) {
+  Random random(5);
+  AttentionCase c = case_of(random, {.lead = {}, .kv_heads = 1, .group = 1, .queries = 20, .keys = 600, .qk_width = 16, .v_width = 16});
+  const TensorView q = c.keep(Tensor::copy_of(c.q));
+  c.q = q;
+  for_each_instruction_set([&] {
+    const Tensor kept = Tensor::copy_of(q);
+    const AttentionOutputs before = c.make_outputs(), after = c.make_outputs();
+    c.run(before);
+    fill(q.slice(-2, 1, 2), 1000.0);
+    c.run(after);
+    for (std::int64_t t = 0; t < 20; ++t) {
+      if (t == 1) continue;
+      EXPECT_TRUE(same_bits(ConstTensorView(after.d_q).select(-2, t), ConstTensorView(before.d_q).select(-2, t))) << t;
+    }
+    copy(kept, q);
+  });
+}
+
+TEST(CpuSdpaRows, RowsWithoutAKeyBesideRowsOfSeveralBlocks) {
+  Random random(6);
+  AttentionCase c = case_of(random, {.lead = {1}, .kv_heads = 1, .group = 1, .queries = 20, .keys = 600, .qk_width = 16, .v_width = 16});
+  Tensor lengths(DType::i64, {1, 20});
+  for (std::int64_t t = 0; t < 20; ++t) lengths.data<std::int64_t>()[t] = t % 3 == 1 ? 0 : 600 - 20 * t;
+  c.options.mask.key_lengths = lengths;
+  const AttentionOutputs expected = reference_forward(c);
+  c.options.backend = &find_backend("reference");
+  c.backward(expected);
+  c.options.backend = &find_backend("cpu");
+  for_each_instruction_set([&] {
+    const AttentionOutputs o = c.make_outputs();
+    c.run(o);
+    for (std::size_t i = 0; i < 5; ++i) EXPECT_TRUE(near(o.list()[i].second, expected.list()[i].second, 1e-5)) << o.list()[i].first;
+  });
+}
+
+}  // namespace
+}  // namespace polyhead::test
