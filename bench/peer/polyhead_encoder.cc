@@ -9,7 +9,10 @@
 
 namespace {
 
-using polyhead::models::BertEncoder;
+struct LoadedEncoder {
+  polyhead::models::BertEncoder encoder;
+  polyhead::Workspace workspace{polyhead::Parameters::constant};
+};
 
 template <class F>
 const char* told(F&& run) {
@@ -25,13 +28,13 @@ const char* told(F&& run) {
 
 }  // namespace
 
-extern "C" const char* encoder_load(const char* directory, int threads, BertEncoder** encoder) {
+extern "C" const char* encoder_load(const char* directory, int threads, LoadedEncoder** encoder) {
   return told([&] {
     polyhead::set_num_threads(threads);
-    auto loaded = std::make_unique<BertEncoder>(polyhead::models::load_bert_encoder(directory));
+    auto loaded = std::make_unique<LoadedEncoder>(polyhead::models::load_bert_encoder(directory));
     // Weights are views of a mapped file. Each is read once, so that all of them count as resident, as they do for a peer that holds them
     // itself.
-    loaded->visit([](const std::string&, polyhead::Tensor& weight) {
+    loaded->encoder.visit([](const std::string&, polyhead::Tensor& weight) {
       const float* values = weight.data<float>();
       volatile float sink = 0;
       for (std::int64_t i = 0; i < weight.numel(); i += 1024) sink = values[i];
@@ -42,14 +45,14 @@ extern "C" const char* encoder_load(const char* directory, int threads, BertEnco
 }
 
 // ids [texts,tokens] -> out [texts,E]
-extern "C" const char* encoder_embed(const BertEncoder* encoder, const std::int64_t* ids, std::int64_t texts, std::int64_t tokens,
+extern "C" const char* encoder_embed(const LoadedEncoder* loaded, const std::int64_t* ids, std::int64_t texts, std::int64_t tokens,
                                      float* out) {
   return told([&] {
-    const std::int64_t width = encoder->config.width;
-    polyhead::Tensor hidden = polyhead::Tensor::uninitialised(encoder->config.dtype, {texts, tokens, width});
-    encoder->forward({.ids = {ids, {texts, tokens}}}, {.hidden = hidden});
+    const std::int64_t width = loaded->encoder.config.width;
+    polyhead::Tensor hidden = loaded->workspace.tensor(loaded->encoder.config.dtype, {texts, tokens, width});
+    loaded->encoder.forward({.ids = {ids, {texts, tokens}}}, {.hidden = hidden}, {.workspace = &loaded->workspace});
     polyhead::models::sentence_embedding(hidden, {}, {out, {texts, width}});
   });
 }
 
-extern "C" void encoder_free(BertEncoder* encoder) { delete encoder; }
+extern "C" void encoder_free(LoadedEncoder* encoder) { delete encoder; }

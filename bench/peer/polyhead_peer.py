@@ -55,6 +55,8 @@ def _layer(case: Case, a: dict[str, np.ndarray]) -> Work:
         weights |= {"gate.weight": "w_g", "gate.bias": "b_g"}
     for parameter, source in weights.items():
         layer.parameters[parameter][...] = a[source]
+    if not case.backward:
+        layer = layer.frozen()  # its weights are constants, as those of a peer's graph
     options = {"bias": a["bias"], "attend_keys": np.ascontiguousarray(a["attend_keys"][:, 0, 0])} if gated else {}
     out = np.empty(case.output_shape, np.float32)
     x, d_out = a["x"], a.get("d_out")

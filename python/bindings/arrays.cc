@@ -229,7 +229,11 @@ nb::object empty_array(nb::handle like, const Shape& shape, DType dtype) {
   return nb::module_::import_("numpy").attr("empty")(nb::tuple(extents), nb::arg("dtype") = numpy_dtype);
 }
 
-nb::object numpy_view(TensorView view, nb::handle owner) {
+namespace {
+
+// Const: nb::ro, or nothing.
+template <class View, class... Const>
+nb::object numpy_array(View view, nb::handle owner) {
   using Code = nb::dlpack::dtype_code;
   const DTypeInfo& row = info(view.dtype());
   if (row.dtype == DType::bf16) throw nb::type_error("the array is in bfloat16, which NumPy does not have");
@@ -239,10 +243,15 @@ nb::object numpy_view(TensorView view, nb::handle owner) {
                                                      : Code::UInt;
   std::vector<std::size_t> shape;
   for (const std::int64_t extent : view.shape()) shape.push_back(static_cast<std::size_t>(extent));
-  const nb::ndarray<nb::numpy> array(view.data(), shape.size(), shape.data(), owner, view.strides().begin(),
-                                     {static_cast<std::uint8_t>(code), static_cast<std::uint8_t>(row.size * 8), 1});
+  const nb::ndarray<nb::numpy, Const...> array(view.data(), shape.size(), shape.data(), owner, view.strides().begin(),
+                                               {static_cast<std::uint8_t>(code), static_cast<std::uint8_t>(row.size * 8), 1});
   return nb::cast(array, nb::rv_policy::reference);
 }
+
+}  // namespace
+
+nb::object numpy_view(TensorView view, nb::handle owner) { return numpy_array(view, owner); }
+nb::object numpy_view(ConstTensorView view, nb::handle owner) { return numpy_array<ConstTensorView, nb::ro>(view, owner); }
 
 DType dtype_named(const std::string& name) {
   for (const DTypeInfo& row : kDTypes) {

@@ -53,8 +53,9 @@ class Array {
 // Uninitialised memory of the caller's kind: a PyTorch tensor when `like` is one, else a NumPy array.
 nb::object empty_array(nb::handle like, const Shape& shape, DType dtype);
 
-// The library's memory as a NumPy array that keeps `owner` alive. TypeError for bfloat16, which NumPy does not have.
+// The library's memory as a NumPy array that keeps `owner` alive, read-only where the view is. TypeError for bfloat16, which NumPy does not have.
 nb::object numpy_view(TensorView view, nb::handle owner);
+nb::object numpy_view(ConstTensorView view, nb::handle owner);
 
 DType dtype_named(const std::string& name);  // "float32", …; ValueError for others
 

@@ -177,7 +177,10 @@ nb::object saved_lse(const Saved& saved, nb::handle like) {
 
 ByName parameters(nb::handle self) {
   nb::dict result;
-  nb::cast<Layer&>(self).layer.visit([&](const std::string& name, Tensor& tensor) { result[name.c_str()] = numpy_view(tensor.view(), self); });
+  Layer& layer = nb::cast<Layer&>(self);
+  layer.layer.visit([&](const std::string& name, Tensor& tensor) {
+    result[name.c_str()] = layer.frozen() ? numpy_view(std::as_const(tensor).view(), self) : numpy_view(tensor.view(), self);
+  });
   return result;
 }
 
@@ -244,6 +247,8 @@ void bind_layer(nb::module_& m) {
           "__init__", [](Layer* self, const ByName& config) { new (self) Layer{nn::MultiHeadAttention(read_config(config))}; }, nb::arg("config"))
       .def_prop_ro("config", [](const Layer& self) -> ByName { return config_dict(self.layer.config); })
       .def_prop_ro("parameters", &parameters)
+      .def("frozen", [](const Layer& self) { return std::make_unique<Layer>(Layer{self.layer, Workspace(Parameters::constant)}); })
+      .def_prop_ro("is_frozen", &Layer::frozen)
       .def("empty_output", &empty_output, nb::arg("query").none(), nb::arg("key").none(), nb::arg("value").none())
       .def("forward", &forward, nb::arg("query").none(), nb::arg("key").none(), nb::arg("value").none(), nb::arg("out").none(), nb::arg("options"))
       .def("evaluate", &evaluate, nb::arg("query").none(), nb::arg("key").none(), nb::arg("value").none(), nb::arg("out").none(), nb::arg("options"));

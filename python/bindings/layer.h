@@ -14,6 +14,8 @@ namespace polyhead::python {
 struct Layer {
   nn::MultiHeadAttention layer;
   Workspace workspace = {};  // of its passes, one after the other or at once
+
+  bool frozen() const { return workspace.parameters() == Parameters::constant; }
 };
 
 nb::dict config_dict(const nn::MultiHeadAttentionConfig& config);

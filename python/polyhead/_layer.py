@@ -153,8 +153,23 @@ class MultiHeadAttention:
 
     @property
     def parameters(self) -> dict[str, Array]:
-        """Name -> NumPy array on the layer's own memory: writing to it changes the layer. q.weight is ``[N*H, query_width]``, and so on."""
+        """Name -> NumPy array on the layer's own memory: writing to it changes the layer. q.weight is ``[N*H, query_width]``, and so on. Read-only
+        where the layer is frozen."""
         return self._layer.parameters
+
+    def frozen(self) -> MultiHeadAttention:
+        """A copy whose parameters are read-only, for calls that repeat: each weight is brought into the order in which the kernels read it once and
+        not by every call, which counts most for few positions. The same bits; gradients as ever.
+
+        Returns:
+            A layer that shares no memory with this one. It holds its weights twice.
+        """
+        return MultiHeadAttention._of(self._layer.frozen(), self.causal)
+
+    @property
+    def is_frozen(self) -> bool:
+        """Whether it came from `frozen`."""
+        return self._layer.is_frozen
 
     def forward(
         self,
@@ -256,7 +271,7 @@ class MultiHeadAttention:
         return _core.state(self._layer, layout, prefix)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _rebuild, (self.config, self.causal, {name: array.copy() for name, array in self.parameters.items()})
+        return _rebuild, (self.config, self.causal, {name: array.copy() for name, array in self.parameters.items()}, self.is_frozen)
 
     def __repr__(self) -> str:
         c = self.config
@@ -267,13 +282,13 @@ _PLAIN = _core.LayerOptions()
 _OPTIONS = inspect.signature(MultiHeadAttention.forward).parameters.keys() - {"self", "query", "key", "value"}
 
 
-def _rebuild(config: dict[str, Any], causal: bool, parameters: dict[str, Array]) -> MultiHeadAttention:
+def _rebuild(config: dict[str, Any], causal: bool, parameters: dict[str, Array], frozen: bool = False) -> MultiHeadAttention:
     """What copy and pickle make a layer of."""
     layer = MultiHeadAttention(**config)
     layer.causal = causal
     for name, array in layer.parameters.items():
         array[...] = parameters[name]
-    return layer
+    return layer.frozen() if frozen else layer
 
 
 def _name_of(dtype: Any) -> Any:

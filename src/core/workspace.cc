@@ -2,11 +2,13 @@
 
 #include <algorithm>
 #include <cstring>
+#include <map>
 #include <mutex>
 #include <new>
 #include <thread>
 #include <vector>
 
+#include "core/kept.h"
 #include "polyhead/dtype.h"
 
 namespace polyhead {
@@ -21,10 +23,25 @@ struct Block {
   bool counted = false;  // in the pool's in_use
 };
 
+// What was made of a parameter: of this view of this memory, which does not become another's meanwhile.
+struct Kept {
+  ConstTensorView view;
+  std::shared_ptr<void> owner;
+  std::shared_ptr<const void> made;
+
+  bool is_of(ConstTensorView other) const {
+    return view.dtype() == other.dtype() && view.shape() == other.shape() && view.strides() == other.strides();
+  }
+};
+
 }  // namespace
 
 struct Workspace::Pool {
+  explicit Pool(Parameters of) : parameters(of) {}
+
+  const Parameters parameters;
   std::mutex mutex;
+  std::map<std::pair<const void*, const void*>, Kept> of_parameters;  // by the parameter's memory and the maker
   std::vector<Block> idle;  // the oldest first
   std::int64_t in_use = 0, idle_bytes = 0, most = 0;
 
@@ -82,7 +99,11 @@ struct Workspace::Pool {
   }
 };
 
-Workspace::Workspace() : pool_(std::make_shared<Pool>()) {}
+Workspace::Workspace() : Workspace(Parameters::may_change) {}
+
+Workspace::Workspace(Parameters parameters) : pool_(std::make_shared<Pool>(parameters)) {}
+
+Parameters Workspace::parameters() const { return pool_->parameters; }
 
 Tensor Workspace::tensor(DType dtype, const Shape& shape) const {
   std::int64_t bytes = 0;
@@ -115,11 +136,28 @@ std::int64_t Workspace::idle_bytes() const {
 
 void Workspace::clear() const {
   std::vector<Block> dropped;  // freed when the lock is gone
+  decltype(pool_->of_parameters) forgotten;
   const auto held = pool_->lock();
   if (!held) return;
   std::swap(dropped, pool_->idle);
+  std::swap(forgotten, pool_->of_parameters);
   pool_->idle_bytes = 0;
   pool_->most = pool_->in_use;
+}
+
+std::shared_ptr<const void> kept_of(const Workspace& workspace, const Tensor& parameter, const void* maker,
+                                    const std::function<std::shared_ptr<const void>()>& make) {
+  Workspace::Pool& pool = *workspace.pool_;
+  const ConstTensorView view = parameter.view();
+  const std::pair key{view.data(), maker};
+  if (const auto held = pool.lock()) {
+    const auto found = pool.of_parameters.find(key);
+    if (found != pool.of_parameters.end() && found->second.is_of(view)) return found->second.made;
+  }
+  std::shared_ptr<const void> made = make();
+  Kept kept{view, parameter.owner(), made};
+  if (const auto held = pool.lock()) std::swap(pool.of_parameters[key], kept);
+  return made;
 }
 
 }  // namespace polyhead

@@ -7,6 +7,7 @@
 #include <thread>
 #include <vector>
 
+#include "core/kept.h"
 #include "support/child_process.h"
 #include "support/compare.h"
 
@@ -93,6 +94,37 @@ TEST(Workspace, AForkWhileOthersUseItDoesNotHang) {
   }
   done = true;
   other.join();
+}
+
+TEST(Workspace, WhatIsMadeOfAParameterIsKeptUntilClear) {
+  const Workspace workspace(Parameters::constant);
+  const int a = 0, b = 0;
+  int made = 0;
+  const auto ask = [&](const Tensor& parameter, const void* maker) {
+    return *std::static_pointer_cast<const int>(kept_of(workspace, parameter, maker, [&] { return std::make_shared<const int>(++made); }));
+  };
+  Tensor parameter(DType::f32, {4, 4}), other(DType::f32, {4, 4});
+  EXPECT_EQ(ask(parameter, &a), 1);
+  EXPECT_EQ(ask(parameter, &a), 1);
+  EXPECT_EQ(ask(parameter, &b), 2);  // by another maker
+  EXPECT_EQ(ask(other, &a), 3);
+  EXPECT_EQ(ask(parameter, &a), 1);
+  EXPECT_EQ(ask(Tensor::share(parameter.view().reshape({2, 8}), parameter.owner()), &a), 4);  // another view of the memory
+  workspace.clear();
+  EXPECT_EQ(ask(parameter, &a), 5);
+}
+
+// Else another parameter could come to lie where it was.
+TEST(Workspace, AParameterLivesAsLongAsWhatIsKeptOfIt) {
+  const Workspace workspace(Parameters::constant);
+  const int maker = 0;
+  Tensor parameter(DType::f32, {4, 4});
+  const std::weak_ptr<void> memory = parameter.owner();
+  kept_of(workspace, parameter, &maker, [] { return std::make_shared<const int>(1); });
+  parameter = Tensor();
+  EXPECT_FALSE(memory.expired());
+  workspace.clear();
+  EXPECT_TRUE(memory.expired());
 }
 
 TEST(Workspace, ShapesThatDoNotExistAreErrors) {

@@ -6,6 +6,7 @@
 #include <atomic>
 #include <cstdlib>
 #include <new>
+#include <utility>
 
 #include "polyhead/models/bert.h"
 #include "support/compare.h"
@@ -133,6 +134,41 @@ TEST_P(LayerWorkspace, ResultsDoNotDependOnIt) {
   layer.forward(x, without);
   EXPECT_TRUE(test::same_bits(with, without));
   EXPECT_FALSE(test::same_bits(with, expected));
+}
+
+// The same bits, of one part or several, evaluated or saved; and that weights were packed once shows where they change in spite of the promise.
+TEST_P(LayerWorkspace, WeightsOfConstantParametersArePackedOnce) {
+  EncoderLayer layer({.width = 64, .heads = 2, .hidden_width = 64});
+  nn::Linear* const maps[] = {&layer.attention.q,      &layer.attention.k,      &layer.attention.v,
+                                    &layer.attention.output, &layer.feed_forward.hidden, &layer.feed_forward.output};
+  for (const std::int64_t sequences : {1, 8}) {
+    for (const bool saves : {false, true}) {
+      const Workspace constant(Parameters::constant);
+      const ConstTensorView some = x.view().slice(0, 0, sequences);
+      const auto forward = [&](const Workspace* workspace) {
+        Tensor out(DType::f32, some.shape());
+        EncoderLayer::Saved saved;
+        layer.forward(some, out, {.mask = {.window = {.left = 7, .right = 7}}, .executor = &threads, .workspace = workspace},
+                      saves ? &saved : nullptr);
+        return out;
+      };
+      const Tensor before = forward(nullptr);
+      EXPECT_TRUE(test::same_bits(forward(&constant), before));
+      EXPECT_TRUE(test::same_bits(forward(&constant), before));
+      for (nn::Linear* map : maps) {
+        float& weight = map->weight.data<float>()[5];
+        const float own = std::exchange(weight, weight + 1);
+        const Tensor after = forward(nullptr);
+        EXPECT_FALSE(test::same_bits(after, before));
+        EXPECT_TRUE(test::same_bits(forward(&constant), before));
+        constant.clear();
+        EXPECT_TRUE(test::same_bits(forward(&constant), after));
+        weight = own;
+        constant.clear();
+        EXPECT_TRUE(test::same_bits(forward(&constant), before));
+      }
+    }
+  }
 }
 
 }  // namespace

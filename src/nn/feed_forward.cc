@@ -28,9 +28,9 @@ FeedForwardEvaluation::FeedForwardEvaluation(const FeedForward& module, ConstTen
     const auto bytes_of = [](DType dtype) { return static_cast<std::int64_t>(info(dtype).size); };
     parts_ = Parts(extent, rows / extent * width * bytes_of(x.dtype()), weights * bytes_of(accumulation_dtype(x.dtype())), executor);
   }
-  const auto packed = [&](const Linear& map) { return parts_.count() > 1 ? PackedLinear(map, executor, workspace) : PackedLinear(map); };
-  hidden_ = packed(module.hidden);
-  output_ = packed(module.output);
+  const Products products = parts_.count() > 1 ? Products::several : Products::one;
+  hidden_ = PackedLinear(module.hidden, products, executor, workspace);
+  output_ = PackedLinear(module.output, products, executor, workspace);
 }
 
 void FeedForwardEvaluation::run(std::int64_t part, TensorView y, Tensor& between, Executor* executor) const {
@@ -82,9 +82,9 @@ void FeedForward::forward(ConstTensorView x, TensorView y, Saved* saved, Executo
   *saved = {};  // its memory may be what comes next
   Tensor before = uninitialised(dtype, with_width(x.shape(), hidden.out_width()), workspace);
   Tensor after = uninitialised(dtype, before.shape(), workspace);
-  hidden.forward(x, before, executor);
+  PackedLinear(hidden, Products::one, executor, workspace).forward(x, before, executor);
   activate(activation, before, after, executor);
-  output.forward(after, y, executor);
+  PackedLinear(output, Products::one, executor, workspace).forward(after, y, executor);
   saved->hidden = std::move(before);
   saved->workspace = workspace != nullptr ? std::optional(*workspace) : std::nullopt;
 }

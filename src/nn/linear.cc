@@ -1,6 +1,8 @@
 #include "polyhead/nn/linear.h"
 
+#include "core/kept.h"
 #include "cpu/gemm/gemm.h"
+#include "cpu/select.h"
 #include "nn/check.h"
 #include "nn/elementwise.h"
 #include "nn/initialise.h"
@@ -27,9 +29,19 @@ Linear::Linear(const LinearConfig& config) {
 
 Linear::Linear(Tensor weight_, Tensor bias_) : weight(std::move(weight_)), bias(std::move(bias_)) { require_parameters("Linear", *this); }
 
-PackedLinear::PackedLinear(const Linear& map, Executor* executor, const Workspace* workspace) : map_(&map) {
+PackedLinear::PackedLinear(const Linear& map, Products products, Executor* executor, const Workspace* workspace) : map_(&map) {
+  const bool kept = workspace != nullptr && workspace->parameters() == Parameters::constant;
+  if (!kept && products == Products::one) return;
   require_parameters("Linear.forward", map);
-  weight_.emplace(map.weight.view().transpose(0, 1), 1, executor, workspace);
+  const auto packed = [&](const Workspace* from) {
+    return std::make_shared<const cpu::PackedMatrix>(map.weight.view().transpose(0, 1), 1, executor, from);
+  };
+  if (kept) {
+    weight_ = std::static_pointer_cast<const cpu::PackedMatrix>(
+        kept_of(*workspace, map.weight, &cpu::current_kernels().gemm, [&] { return packed(nullptr); }));
+  } else {
+    weight_ = packed(workspace);
+  }
 }
 
 void PackedLinear::forward(ConstTensorView x, TensorView y, Executor* executor) const {
@@ -42,10 +54,12 @@ void PackedLinear::forward(ConstTensorView x, TensorView y, Executor* executor) 
   require_shape(kOperation, {"y", y}, with_width(x.shape(), map_->out_width()));
   require_separate(kOperation, {"y", y}, {{"x", x}, {"weight", weight}, {"bias", bias}});
   // y[r,o] = sum_i x[r,i] weight[o,i] + bias[o]
-  cpu::gemm({.a = x, .b = weight.view().transpose(0, 1), .c = y, .bias = bias, .packed = weight_ ? &*weight_ : nullptr}, executor);
+  cpu::gemm({.a = x, .b = weight.view().transpose(0, 1), .c = y, .bias = bias, .packed = weight_.get()}, executor);
 }
 
-void Linear::forward(ConstTensorView x, TensorView y, Executor* executor) const { PackedLinear(*this).forward(x, y, executor); }
+void Linear::forward(ConstTensorView x, TensorView y, Executor* executor) const {
+  PackedLinear(*this, Products::one, executor, nullptr).forward(x, y, executor);
+}
 
 void Linear::backward(ConstTensorView x, ConstTensorView d_y, TensorView d_x, Linear* grads, Write d_x_write, Executor* executor) const {
   constexpr const char* kOperation = "Linear.backward";

@@ -92,12 +92,11 @@ AttentionOptions aligned(const char* operation, const AttentionOptions& options,
 // Whether what lies between the maps is read again.
 enum class Purpose : std::uint8_t { output, backward };
 
-// f(a map) for each that the layer has.
-template <class F>
-PackedAttention maps_of(const MultiHeadAttention& layer, const F& f) {
-  PackedAttention maps{.q = f(layer.q), .k = f(layer.k), .v = f(layer.v), .output = {}, .gate = {}};
-  if (layer.config.output == OutputMap::linear) maps.output = f(layer.output);
-  if (layer.config.gate == Gate::sigmoid) maps.gate = f(layer.gate);
+PackedAttention maps_of(const MultiHeadAttention& layer, Products products, const AttentionOptions& options) {
+  const auto packed = [&](const Linear& map) { return PackedLinear(map, products, options.executor, options.workspace); };
+  PackedAttention maps{.q = packed(layer.q), .k = packed(layer.k), .v = packed(layer.v), .output = {}, .gate = {}};
+  if (layer.config.output == OutputMap::linear) maps.output = packed(layer.output);
+  if (layer.config.gate == Gate::sigmoid) maps.gate = packed(layer.gate);
   return maps;
 }
 
@@ -192,7 +191,7 @@ AttentionEvaluation::AttentionEvaluation(const MultiHeadAttention& layer, const 
       sequences_(layer.config, shapes_, options_) {
   require_heads_fit_rank(kForward, input);
   if (in_parts()) require_pairs(layer.config, shapes_, options_);
-  maps_ = maps_of(layer, [&](const Linear& map) { return in_parts() ? PackedLinear(map, options.executor, options.workspace) : PackedLinear(map); });
+  maps_ = maps_of(layer, in_parts() ? Products::several : Products::one, options);
 }
 
 void AttentionEvaluation::run(std::int64_t part, TensorView out, MultiHeadAttentionSaved& between, Executor* executor) const {
@@ -225,7 +224,7 @@ void MultiHeadAttention::forward(const AttentionInput& input, TensorView out, co
   whole.input = input;
   whole.bias = options.bias;
   if (options.workspace != nullptr) whole.workspace = *options.workspace;
-  run(*this, maps_of(*this, [](const Linear& map) { return PackedLinear(map); }), input, shapes, out, own, Purpose::backward, whole);
+  run(*this, maps_of(*this, Products::one, own), input, shapes, out, own, Purpose::backward, whole);
   *saved = std::move(whole);
 }
 
