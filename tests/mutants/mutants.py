@@ -21,6 +21,7 @@ class Mutant:
 
 ROW, FORWARD, BACKWARD, MAPS = (f"src/reference/{name}.cc" for name in ("row", "forward", "backward", "maps"))
 PROBLEM, NORMAL, STREAM, DENSE = "src/problem/problem.h", "src/sdpa/normal_form.cc", "src/sdpa/maps.cc", "src/sdpa/dense_mask.cc"
+MAPS_KERNEL = "src/cpu/sdpa/maps_kernel.cc"
 LAYER_CC, SHAPES, ELEMENTWISE = "src/nn/multi_head_attention.cc", "src/nn/attention_shapes.cc", "src/nn/elementwise.cc"
 
 MUTANTS = [
@@ -300,6 +301,25 @@ MUTANTS = [
            "pairs that share an element are summed", KERNEL),
     Mutant("kernel: shared bias gradient overwritten", "src/cpu/storage.h", "for (std::int64_t i = low; i < high; ++i) to[i] += from[i];",
            "for (std::int64_t i = low; i < high; ++i) to[i] = from[i];", "pairs that share an element are summed", KERNEL),
+    # Maps by the kernels
+    Mutant("maps: last strip of queries skipped", MAPS_KERNEL, "for (std::int64_t strip = 0; strip < task_.count; strip += kStripRows) {",
+           "for (std::int64_t strip = 0; strip + kStripRows <= task_.count || strip == 0; strip += kStripRows) {", "every query has its row", KERNEL),
+    Mutant("maps: rows not divided by their sum", MAPS_KERNEL, "spoilt ? 1 : 1 / static_cast<double>(sum)", "1", "probabilities of a row sum to 1", KERNEL),
+    Mutant("maps: bias of another query", MAPS_KERNEL, "rows_[i] = {task_.head * task_.queries + t, task_.head, t};",
+           "rows_[i] = {task_.head * task_.queries + t, task_.head, strip + i};", "bias and masks are those of the chosen query", KERNEL),
+    Mutant("maps: keys behind a row's left as they were", MAPS_KERNEL, "for (std::int64_t s = own.last; s < task_.keys; ++s) x[s] = nothing;", "",
+           "what a row does not have is 0, or -infinity as a score", KERNEL),
+    Mutant("maps: NaN of a row in masked places", MAPS_KERNEL, "masks_keep(task_, rows_[i], s) ? sum : 0", "sum", "a NaN is the business of the kept keys", KERNEL),
+    Mutant("maps: dropped keys kept", MAPS_KERNEL, "x[s] *= keep[s] != 0 ? T{1} : T{0};", "x[s] *= T{1};", "maps drop what the output dropped", KERNEL),
+    Mutant("maps: scaled scores capped", "src/cpu/sdpa/maps.cc", "if (p.value == MapValue::scaled_score) task.softcap = 0;", "",
+           "a scaled score is read before the cap", KERNEL),
+    Mutant("maps: bits of the first head", "src/cpu/sdpa/maps.cc", "task.head = n % task.heads;", "task.head = 0;", "each head has its own bits and bias", KERNEL),
+    # Parameters that are kept
+    Mutant("kept weight found by its address alone", "src/core/workspace.cc",
+           "return view.dtype() == other.dtype() && view.shape() == other.shape() && view.strides() == other.strides();", "return other.rank() >= 0;",
+           "another view of the same memory is another parameter", ("core",)),
+    Mutant("kept weight outlives its parameter", "src/core/workspace.cc", "Kept kept{view, parameter.owner(), made};", "Kept kept{view, nullptr, made};",
+           "the address of a kept parameter is not given to another", ("core",)),
     # Files
     Mutant("packed columns not transposed", "src/io/layout_storage.cc", "parts.emplace_back(part, rows ? slice : slice.transpose(0, 1));",
            "parts.emplace_back(part, slice);", "GPT-2 stores (in, out)", FILES),

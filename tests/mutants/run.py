@@ -21,6 +21,7 @@ PARTS = ("CMakeLists.txt", "cmake", "include", "src", "viewer", "tests")
 
 # Fast programs first: the first that fails ends the mutant.
 PROGRAMS = {
+    "core": ("test_core", ["src/core/test_core"]),
     "golden": ("polyhead_golden", ["tests/golden/polyhead_golden", "{tree}/tests/golden/vectors", "--dtype", "f64"]),
     "golden_reference": ("polyhead_golden", ["tests/golden/polyhead_golden", "{tree}/tests/golden/vectors", "--dtype", "f64", "--backend", "reference"]),
     "cpu": ("test_cpu", ["src/cpu/test_cpu"]),
@@ -52,6 +53,9 @@ def copy_changed(source, target):
 
 def missing(mutant, text):
     """Why the mutant cannot be made in its file's text; '' where it can."""
+    for name in mutant.tests:
+        if name not in PROGRAMS:
+            return f"there is no test program {name!r}"
     count = text.count(mutant.old)
     return "" if count == 1 else f"its text is found {count} times in {mutant.file}"
 
