@@ -14,8 +14,7 @@ class Forward {
   Forward(const ForwardTask& task, void* memory)
       : task_(task),
         scale_(task.scale),
-        binary_(kHasPowerOfDifference<T> && task.softcap <= 0 && task.bias.data == nullptr && task.partial == nullptr),
-        softmax_(task, scale_, binary_, s_),
+        softmax_(reference_unit(task, scale_), s_),
         in_place_(task.partial == nullptr && stores_in_place<T>(task)),
         strip_rows_(strip_rows<T>(task)),
         ranged_(task.banded || task.lengths != nullptr),
@@ -24,19 +23,7 @@ class Forward {
   }
 
   void run() {
-    compute();
-    if (task_.partial != nullptr) return;
-    store_lse<T>(task_, softmax_.unit(), s_.rows, task_.rows, s_.reference, s_.l);
-    if (binary_ && find_overflows()) repeat();
-  }
-
- private:
-  static constexpr int kWidth = kLanes<T>, kPanel = kPanelKeys<T>;
-  static constexpr DType kOwnStorage = sizeof(T) == 8 ? DType::f64 : DType::f32;
-
-  void compute() {
     load_rows();
-    spoilt_ = false;
     for (first_ = whole_.first / s_.keys * s_.keys; first_ < whole_.last; first_ += s_.keys) {
       operands_.load_keys(first_, {larger(whole_.first - first_, 0), smaller(whole_.last - first_, s_.keys)});
       spoilt_ |= !operands_.finite();
@@ -49,25 +36,12 @@ class Forward {
     if (whole_.empty()) {
       for (strip_ = 0; strip_ < task_.rows; strip_ += strip_rows_) store_strip(static_cast<int>(smaller(strip_rows_, task_.rows - strip_)));
     }
+    if (task_.partial == nullptr) store_lse<T>(task_, reference_unit(task_, scale_), s_.rows, task_.rows, s_.reference, s_.l);
   }
 
-  // Rows with NaN, or with a score that log2(e) makes infinite: such a row's reference or sum says so.
-  bool find_overflows() {
-    unsigned any = 0;
-    for (std::int64_t i = 0; i < task_.rows; ++i) any |= s_.repeated[i] = s_.reference[i] * T{0} != 0 || s_.l[i] * T{0} != 0;
-    return any != 0;
-  }
-
-  // These rows and no others once more, with references that are scores.
-  void repeat() {
-    repeats_ = true, binary_ = false;
-    softmax_ = OnlineSoftmax<T>(task_, scale_, binary_, s_);
-    compute();
-    for (std::int64_t i = 0; i < task_.rows; ++i) {
-      T m[kWidth] = {s_.reference[i]}, l[kWidth] = {s_.l[i]};
-      if (s_.repeated[i] != 0) store_lse<T>(task_, softmax_.unit(), s_.rows + i, 1, m, l);
-    }
-  }
+ private:
+  static constexpr int kWidth = kLanes<T>, kPanel = kPanelKeys<T>;
+  static constexpr DType kOwnStorage = sizeof(T) == 8 ? DType::f64 : DType::f32;
 
   // What becomes of products before they are scores, and where. Each case has tiles of its own: the rare ones would cost the others
   // registers.
@@ -134,12 +108,12 @@ class Forward {
     raised_ = false;
     std::uint8_t& started = s_.started[strip_ / strip_rows_];
     begun_ = started != 0;
-    binary_ ? soften<kHasPowerOfDifference<T>>(rows, keys) : soften<false>(rows, keys);
+    soften(rows, keys);
     for (int i = 0; i < rows && task_.dropout; ++i) drop(i);
     operands_.fetch_queries(strip_ + strip_rows_, strip_rows_);
     // Summed from zero per key block and added then: the error grows with the number of blocks, not of keys.
     T divisor[kMostStripRows + kWidth], reciprocal[kMostStripRows + kWidth];
-    const bool finish = last && !spoilt_ && !repeats_ && in_place_ && s_.rows[strip_ + rows - 1].head == s_.rows[strip_].head;
+    const bool finish = last && !spoilt_ && in_place_ && s_.rows[strip_ + rows - 1].head == s_.rows[strip_].head;
     if (finish) {  // the divisions end while the product runs
       softmax_.add_up(strip_, rows);
       find_divisors<T>(task_, rows, s_.l + strip_, divisor, reciprocal);
@@ -164,40 +138,39 @@ class Forward {
     return finish;
   }
 
-  template <bool kBinary>
   void soften(int rows, Span keys) {
-    if (apply_ == Apply::nothing) soften_strip<Apply::nothing, kBinary>(rows, keys);
-    if (apply_ == Apply::masks) soften_strip<Apply::masks, kBinary>(rows, keys);
-    if (apply_ == Apply::bias_and_masks) soften_strip<Apply::bias_and_masks, false>(rows, keys);
-    if (apply_ == Apply::anything) soften_strip<Apply::anything, false>(rows, keys);
+    if (apply_ == Apply::nothing) soften_strip<Apply::nothing>(rows, keys);
+    if (apply_ == Apply::masks) soften_strip<Apply::masks>(rows, keys);
+    if (apply_ == Apply::bias_and_masks) soften_strip<Apply::bias_and_masks>(rows, keys);
+    if (apply_ == Apply::anything) soften_strip<Apply::anything>(rows, keys);
   }
 
-  template <Apply kApply, bool kBinary>
+  template <Apply kApply>
   void soften_strip(int rows, Span keys) {
     int row = 0;
-    for (; row + kTileRows <= rows; row += kTileRows) soften_panels<kTileRows, kApply, kBinary>(row, keys);
-    for (; row + 4 <= rows; row += 4) soften_panels<4, kApply, kBinary>(row, keys);
-    for (; row + 2 <= rows; row += 2) soften_panels<2, kApply, kBinary>(row, keys);
-    for (; row < rows; ++row) soften_panels<1, kApply, kBinary>(row, keys);
+    for (; row + kTileRows <= rows; row += kTileRows) soften_panels<kTileRows, kApply>(row, keys);
+    for (; row + 4 <= rows; row += 4) soften_panels<4, kApply>(row, keys);
+    for (; row + 2 <= rows; row += 2) soften_panels<2, kApply>(row, keys);
+    for (; row < rows; ++row) soften_panels<1, kApply>(row, keys);
   }
 
-  template <int Rows, Apply kApply, bool kBinary>
+  template <int Rows, Apply kApply>
   void soften_panels(int row, Span keys) {
     bool begun = begun_;
     for (std::int64_t panel = keys.first / kPanel * kPanel; panel < keys.last; panel += kPanel, begun = true) {
       const std::int64_t begin = larger(panel, begin_), end = smaller(panel + kPanel, round_up(keys.last, kWidth));
       const int vectors = static_cast<int>((end - begin) / kWidth);
       if (vectors == kTileVectors) {
-        soften_tile<Rows, kTileVectors, kApply, kBinary>(row, panel, begin, begun);
+        soften_tile<Rows, kTileVectors, kApply>(row, panel, begin, begun);
       } else {
-        with_count<kTileVectors - 1>(vectors, [&](auto count) { soften_tile<Rows, count(), kApply, kBinary>(row, panel, begin, begun); });
+        with_count<kTileVectors - 1>(vectors, [&](auto count) { soften_tile<Rows, count(), kApply>(row, panel, begin, begun); });
       }
     }
   }
 
   // The tile's probabilities relative to exp(reference), zero outside of a row's own keys: scores in registers from the product to here.
   // `begun`: some of its rows may have sums already.
-  template <int Rows, int Columns, Apply kApply, bool kBinary>
+  template <int Rows, int Columns, Apply kApply>
   POLYHEAD_INLINE void soften_tile(int row, std::int64_t panel, std::int64_t begin, bool begun) {
     if constexpr (kApply == Apply::bias_and_masks) fetch_bias<Rows>(row, begin);
     Vector<T> x[Rows][Columns];
@@ -239,7 +212,7 @@ class Forward {
     T* to = scores;
 #pragma GCC unroll 16
     for (int i = 0; i < Rows; ++i, to += s_.stride) {
-      softmax_.template exponentiate<kBinary>(first + i, !begun, x[i]);
+      softmax_.exponentiate(first + i, !begun, x[i]);
 #pragma GCC unroll 4
       for (int j = 0; j < Columns; ++j) store_vector<T>(x[i][j], to + j * kWidth);
     }
@@ -327,17 +300,12 @@ class Forward {
       for (int i = 0; i < rows; ++i) s_.reference[strip_ + i] = l[i] = 0;
     }
     T* const o = s_.o + strip_ * s_.v_padded;
-    for (int i = 0; i < rows && repeats_; ++i) {
-      if (s_.repeated[strip_ + i] != 0) store_out<T>(task_, s_.rows + strip_ + i, 1, o + i * s_.v_padded, s_.v_padded, l + i);
-    }
-    if (repeats_) return;
     if (task_.partial == nullptr) return store_out<T>(task_, s_.rows + strip_, rows, o, s_.v_padded, l);
     store_partial<T>(task_, strip_, rows, started ? o : nullptr, s_.v_padded, s_.reference + strip_, l);
   }
 
   const ForwardTask& task_;
   const ScoreScale<T> scale_;
-  bool binary_, repeats_ = false;  // references are log2(e) times a score; rows that overflowed so are computed again
   OnlineSoftmax<T> softmax_;
   const bool in_place_;  // rows go from the product to `out`
   const int strip_rows_;

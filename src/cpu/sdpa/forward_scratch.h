@@ -39,7 +39,6 @@ struct Scratch {
   Row* rows;
   Span* spans;
   std::uint8_t *bytes, *started;  // scratch of a row; whether a strip of o is written yet
-  std::uint8_t* repeated;         // whether a row is computed again
   std::int64_t v_padded, keys, stride;
 
   static std::int64_t layout(const ForwardTask& task, void* memory, Scratch& s) {
@@ -62,7 +61,6 @@ struct Scratch {
     arena.take(s.spans, task.rows);
     arena.take(s.bytes, s.keys + kPhiloxKeys);
     arena.take(s.started, task.rows / kTileRows + 1);
-    arena.take(s.repeated, task.rows);
     return arena.used();
   }
 };

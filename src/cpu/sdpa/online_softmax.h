@@ -21,45 +21,41 @@ constexpr int kSlack = 2;
 template <class T>
 class OnlineSoftmax {
  public:
-  // Of products that are `scale` away from scores, for rows whose state lies in `rows`.
-  OnlineSoftmax(const HeadGroup& group, const ScoreScale<T>& scale, bool binary, const Scratch<T>& rows)
-      : unit_(binary ? scale.binary : reference_unit(group, scale)), high_(scale.scaled.high), binary_(binary), s_(&rows) {}
-
-  // What references are to be multiplied with to be scores.
-  const ExpFactor<T>& unit() const { return unit_; }
+  // Of rows whose references are `unit` away from scores and whose state lies in `rows`.
+  OnlineSoftmax(const ExpFactor<T>& unit, const Scratch<T>& rows) : unit_(unit), s_(rows) {}
 
   // A row that met no key yet.
   void begin(std::int64_t row) {
     set_reference(row, -kInfinity<T>);
-    store_vector<T>(Vector<T>{}, s_->sums + row * kLanes<T>);
+    store_vector<T>(Vector<T>{}, s_.sums + row * kLanes<T>);
   }
 
   // Scores relative to which the row's are taken: `largest`, or 0 as long as there is no finite one.
   POLYHEAD_INLINE void set_reference(std::int64_t row, T largest) {
     const bool met = largest > -kInfinity<T>;
-    s_->reference[row] = !met ? T{0} : binary_ ? largest * high_ : largest;
-    s_->limit[row] = met ? largest + kSlack : -kInfinity<T>;
+    s_.reference[row] = met ? largest : T{0};
+    s_.limit[row] = met ? largest + kSlack : -kInfinity<T>;
   }
 
   // Larger scores than this need another reference.
-  POLYHEAD_INLINE T limit(std::int64_t row) const { return s_->limit[row]; }
+  POLYHEAD_INLINE T limit(std::int64_t row) const { return s_.limit[row]; }
 
   // Returns what the row's exponentials so far are to be multiplied with; its sums are.
   T raise(std::int64_t row, T largest) {
-    const T old = s_->reference[row];
-    const bool met = s_->limit[row] != -kInfinity<T>;
+    const T old = s_.reference[row];
+    const bool met = s_.limit[row] != -kInfinity<T>;
     set_reference(row, largest);
-    const T factor = met ? exp_of_negative<T>(broadcast(old - s_->reference[row]), unit_)[0] : T{0};
-    T* const sums = s_->sums + row * kLanes<T>;
+    const T factor = met ? exp_of_negative<T>(broadcast(old - s_.reference[row]), unit_)[0] : T{0};
+    T* const sums = s_.sums + row * kLanes<T>;
     store_vector<T>(load_vector(sums) * factor, sums);
     return factor;
   }
 
-  // Scores of the row become exp(score - m), and are added to its sums or, being its first, are its sums. kBinary: what references are.
-  template <bool kBinary, int kCount>
+  // Scores of the row become exp(score - m), and are added to its sums or, being its first, are its sums.
+  template <int kCount>
   POLYHEAD_INLINE void exponentiate(std::int64_t row, bool first, Vector<T> (&x)[kCount]) {
-    take_exponential<kBinary>(row, x);
-    T* const sums = s_->sums + row * kLanes<T>;
+    exp_of_difference<kCount>(x, s_.reference[row], unit_);
+    T* const sums = s_.sums + row * kLanes<T>;
     const Vector<T> total = sum_of_vectors<T>(x);
     store_vector<T>(first ? total : load_vector(sums) + total, sums);
   }
@@ -69,33 +65,22 @@ class OnlineSoftmax {
     Vector<T> total{};
     for (std::int64_t s = begin; s < end; s += kLanes<T>) {
       Vector<T> p[1] = {load_vector(x + s)};
-      binary_ ? take_exponential<kHasPowerOfDifference<T>>(row, p) : take_exponential<false>(row, p);
+      exp_of_difference<1>(p, s_.reference[row], unit_);
       store_vector<T>(p[0], x + s);
       total = s == begin ? p[0] : total + p[0];
     }
-    T* const sums = s_->sums + row * kLanes<T>;
+    T* const sums = s_.sums + row * kLanes<T>;
     store_vector<T>(load_vector(sums) + total, sums);
   }
 
   // l of rows that have met keys.
   POLYHEAD_INLINE void add_up(std::int64_t first, int count) {
-    for (int i = 0; i < count; ++i) s_->l[first + i] = sum_of_lanes<T>(load_vector(s_->sums + (first + i) * kLanes<T>));
+    for (int i = 0; i < count; ++i) s_.l[first + i] = sum_of_lanes<T>(load_vector(s_.sums + (first + i) * kLanes<T>));
   }
 
  private:
-  template <bool kBinary, int kCount>
-  POLYHEAD_INLINE void take_exponential(std::int64_t row, Vector<T> (&x)[kCount]) const {
-    if constexpr (kBinary) {
-      power_of_difference<kCount>(x, s_->reference[row], high_);
-    } else {
-      exp_of_difference<kCount>(x, s_->reference[row], unit_);
-    }
-  }
-
-  ExpFactor<T> unit_;
-  T high_;
-  bool binary_;  // references are log2(e) times a score
-  const Scratch<T>* s_;
+  const ExpFactor<T> unit_;
+  const Scratch<T>& s_;
 };
 
 }  // namespace

@@ -101,7 +101,7 @@ struct ScoreScale {
   const ExpFactor<T>& exp(T left) const { return left == factor ? scaled : natural; }
 
   T power = 1, factor = 1;
-  ExpFactor<T> scaled{1}, natural{1}, binary{static_cast<T>(0.693147180559945309417)};  // of scores / factor, scores, scores / ln 2
+  ExpFactor<T> scaled{1}, natural{1};  // of scores / factor; of scores
 };
 
 // From products x, <q,k> = factor x after scaling, to score = softcap(factor x) + bias for the keys first + [low, high) of a row; -infinity

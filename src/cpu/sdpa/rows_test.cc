@@ -25,28 +25,17 @@ TEST(CpuSdpaRows, LargestScoresWithoutABias) {
       AttentionCase c =
           case_of(random, {.lead = {}, .kv_heads = 1, .group = 1, .queries = 14, .keys = 700, .qk_width = 1, .v_width = 16}, 0.01);
       c.options.scale = 1;
-      const AttentionOutputs before = c.make_outputs(), o = c.make_outputs();
       const TensorView q = c.keep(Tensor::copy_of(c.q)), k = c.keep(Tensor::copy_of(c.k));
       c.q = q, c.k = k;
       // Row 4 alone meets the large score: all of its others are as large when that is negative.
-      fill(q.slice(-2, 4, 5), 1e19), fill(k, 1e-20), fill(q.slice(-2, 0, 4), 0.5), fill(q.slice(-2, 5, 14), 0.25);
+      fill(q, 0), fill(q.slice(-2, 4, 5), 1e19), fill(k, 1e-20);
+      fill(value > 0 ? k.slice(-2, key, key + 1) : k, value / 1e19);
+      const AttentionOutputs expected = reference_forward(c), o = c.make_outputs();
+      c.options.backend = &find_backend("cpu");
       for_each_instruction_set([&] {
-        c.forward(before);
-        const TensorView changed = k.slice(-2, key, key + 1);
-        fill(value > 0 ? changed : k, value / 1e19);
-        fill(q.slice(-2, 0, 4), 0), fill(q.slice(-2, 5, 14), 0);
-        const AttentionOutputs expected = reference_forward(c);
-        c.options.backend = &find_backend("cpu");
         c.forward(o);
         EXPECT_TRUE(near_relative(o.out, expected.out, 1e-5));
         EXPECT_TRUE(near_relative(o.lse, expected.lse, 1e-6));
-        fill(q.slice(-2, 4, 5), 0);
-        c.forward(before);
-        for (std::int64_t t = 0; t < 14; ++t) {
-          if (t == 4) continue;
-          EXPECT_TRUE(same_bits(ConstTensorView(o.out).select(-2, t), ConstTensorView(before.out).select(-2, t))) << t;
-        }
-        fill(q.slice(-2, 4, 5), 1e19), fill(k, 1e-20);
       });
       if (HasFailure()) return;
     }
