@@ -101,49 +101,7 @@ POLYHEAD_INLINE Vector<T> exp_of_negative(Vector<T> x, const ExpFactor<T>& facto
   return one[0];
 }
 
-// x becomes exp(factor (x - reference)), where that is at most e^64; as above for -infinity, NaN and tiny results.
-#ifdef __AVX512F__
-// 2^f of f = y - floor(y), 0 <= f < 1: 1 + f (c1 + f (c2 + ...)), minimax: error 2e-9.
-template <int kCount>
-POLYHEAD_INLINE void power_of_fraction(const Vector<float> (&y)[kCount], __m512 (&power)[kCount]) {
-  constexpr float c[] = {1, 0x1.62e42cp-1f, 0x1.ebfd58p-3f, 0x1.c68912p-5f, 0x1.3d0b92p-7f, 0x1.46d64cp-10f, 0x1.c54174p-13f};
-  constexpr int kTerms = 7;
-  __m512 f[kCount];
-#pragma GCC unroll 4
-  for (int j = 0; j < kCount; ++j)
-    f[j] = _mm512_reduce_ps((__m512)y[j], _MM_FROUND_TO_NEG_INF | _MM_FROUND_NO_EXC), power[j] = _mm512_set1_ps(c[kTerms - 1]);
-#pragma GCC unroll 8
-  for (int i = kTerms - 2; i >= 0; --i) {
-#pragma GCC unroll 4
-    for (int j = 0; j < kCount; ++j) power[j] = _mm512_fmadd_ps(power[j], f[j], _mm512_set1_ps(c[i]));
-  }
-}
-
-// 2^floor(y) times `power`; 0 instead of subnormals, which each cost whoever multiplies them a hundred cycles.
-POLYHEAD_INLINE Vector<float> scaled_unless_tiny(__m512 power, Vector<float> y) {
-  const __mmask16 normal = _mm512_cmp_ps_mask((__m512)y, _mm512_set1_ps(-126), _CMP_NLT_UQ);
-  return (Vector<float>)_mm512_maskz_scalef_ps(normal, power, (__m512)y);
-}
-
-// The processor splits y = n + f and multiplies by 2^n by itself.
-template <int kCount>
-POLYHEAD_INLINE void exp_of_difference(Vector<float> (&x)[kCount], float reference, const ExpFactor<float>& factor) {
-#pragma GCC unroll 4
-  for (int j = 0; j < kCount; ++j) x[j] = (x[j] - reference) * factor.high;
-  __m512 power[kCount];
-  power_of_fraction<kCount>(x, power);
-#pragma GCC unroll 4
-  for (int j = 0; j < kCount; ++j) x[j] = scaled_unless_tiny(power[j], x[j]);
-}
-#endif
-template <int kCount, class V, class T>
-POLYHEAD_INLINE void exp_of_difference(V (&x)[kCount], T reference, const ExpFactor<T>& factor) {
-#pragma GCC unroll 4
-  for (int j = 0; j < kCount; ++j) x[j] -= reference;
-  exp_of_negative<T, kCount>(x, factor);
-}
-
-// x becomes 2^(factor x - reference), where that is at most 2^64, in fewer instructions than exp_of_difference(), and as exact, but for
+// x becomes 2^(factor x - reference), where that is at most 2^64, in fewer instructions than exp_of_negative(), and as exact, but for
 // `reference`, whose rounding is the caller's; 0 for subnormals. Only where a product is fused: else its rounding would be that of a whole score.
 template <class T>
 inline constexpr bool kHasPowerOfDifference = false;
@@ -156,10 +114,23 @@ POLYHEAD_INLINE void power_of_difference(Vector<float> (&x)[kCount], float refer
 #pragma GCC unroll 4
   for (int j = 0; j < kCount; ++j) x[j] = x[j] * factor - reference;
 #ifdef __AVX512F__
-  __m512 power[kCount];
-  power_of_fraction<kCount>(x, power);
+  // The processor splits y = n + f, 0 <= f < 1, and multiplies by 2^n by itself. 2^f = 1 + f (c1 + f (c2 + ...)), minimax: error 2e-9.
+  constexpr float c[] = {1, 0x1.62e42cp-1f, 0x1.ebfd58p-3f, 0x1.c68912p-5f, 0x1.3d0b92p-7f, 0x1.46d64cp-10f, 0x1.c54174p-13f};
+  constexpr int kTerms = 7;
+  __m512 f[kCount], power[kCount];
 #pragma GCC unroll 4
-  for (int j = 0; j < kCount; ++j) x[j] = scaled_unless_tiny(power[j], x[j]);
+  for (int j = 0; j < kCount; ++j)
+    f[j] = _mm512_reduce_ps((__m512)x[j], _MM_FROUND_TO_NEG_INF | _MM_FROUND_NO_EXC), power[j] = _mm512_set1_ps(c[kTerms - 1]);
+#pragma GCC unroll 8
+  for (int i = kTerms - 2; i >= 0; --i) {
+#pragma GCC unroll 4
+    for (int j = 0; j < kCount; ++j) power[j] = _mm512_fmadd_ps(power[j], f[j], _mm512_set1_ps(c[i]));
+  }
+#pragma GCC unroll 4
+  for (int j = 0; j < kCount; ++j) {  // a subnormal would cost whoever multiplies it a hundred cycles
+    const __mmask16 normal = _mm512_cmp_ps_mask((__m512)x[j], _mm512_set1_ps(-126), _CMP_NLT_UQ);
+    x[j] = (Vector<float>)_mm512_maskz_scalef_ps(normal, power[j], (__m512)x[j]);
+  }
 #else
   // Adding 1.5 2^23 + 127 leaves the bits of 2^n's exponent in the lowest ones; -127 gives 0.
   constexpr float kMagic = PowerOfTwo<float>::magic + PowerOfTwo<float>::bias;
@@ -177,6 +148,17 @@ POLYHEAD_INLINE void power_of_difference(Vector<float> (&x)[kCount], float refer
 #endif
 }
 #endif
+
+// x becomes exp(factor (x - reference)), where that is at most e^64; 0 for -infinity and tiny results, NaN for NaN.
+template <int kCount, class V, class T>
+POLYHEAD_INLINE void exp_of_difference(V (&x)[kCount], T reference, const ExpFactor<T>& factor) {
+#pragma GCC unroll 4
+  for (int j = 0; j < kCount; ++j) x[j] -= reference;
+#ifdef __AVX512F__
+  if constexpr (std::is_same_v<T, float>) return power_of_difference<kCount>(x, 0, factor.high);
+#endif
+  exp_of_negative<T, kCount>(x, factor);
+}
 
 // tanh(x) = sign(x) (1 - e)/(1 + e), e = exp(-2|x|), through e - 1, so that small x keep their relative accuracy.
 template <class T>

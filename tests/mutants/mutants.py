@@ -207,6 +207,8 @@ MUTANTS = [
            "load_vector(sums) + total", "a row's sums begin with its first tile", KERNEL),
     Mutant("kernel: a row's first tile in memory goes on from what lay there", "src/cpu/sdpa/forward_kernel.cc", "if (!begun) softmax_.begin(index);", "",
            "references begin with the first tile", KERNEL),
+    Mutant("kernel: scores multiplied with log2(e) before their difference is taken", "src/cpu/elementary.h", "x[j] -= reference;",
+           "x[j] = (x[j] * factor.high - reference * factor.high) / factor.high;", "scores of 3e38 stay finite", KERNEL),
     Mutant("kernel: only this block's values asked whether they are finite", "src/cpu/sdpa/forward_kernel.cc", "spoilt_ |= !operands_.finite();",
            "spoilt_ = !operands_.finite();", "an empty row is zero beside NaN of an earlier block", KERNEL),
     Mutant("kernel: rows outside of tiles by another exponential", "src/cpu/sdpa/backward_kernel.cc", "products_alone_ && !whole_row && shift == 0;", "false;",
