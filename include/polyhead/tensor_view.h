@@ -63,10 +63,10 @@ class Dims {
   static constexpr int kFew = 6;
 
   [[noreturn]] void refuse_count(int count) const;
-  // A call copies views hundreds of times: the first few numbers take a nanosecond, all of them ten.
+  // A call copies views hundreds of times: the first few numbers, which always have a value, take a nanosecond.
   void take(const Values& values, int size) {
     size_ = size;
-    size <= kFew ? std::copy_n(values.begin(), kFew, values_.begin()) : std::copy_n(values.begin(), kMaxRank, values_.begin());
+    size <= kFew ? std::copy_n(values.begin(), kFew, values_.begin()) : std::copy_n(values.begin(), size, values_.begin());
   }
 
   Values values_;
