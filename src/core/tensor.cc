@@ -6,6 +6,7 @@
 #include <cstring>
 #include <new>
 
+#include "core/sanitizers.h"
 #include "core/text.h"
 
 namespace polyhead {
@@ -14,11 +15,7 @@ namespace {
 constexpr std::size_t kAlignment = 64;  // one cache line, one AVX-512 register
 
 // Smaller memory is aligned by hand: the allocator takes three times as long to. Not under AddressSanitizer, which is to see every byte beyond.
-#if defined(__SANITIZE_ADDRESS__)
-constexpr std::size_t kSmall = 0;
-#else
-constexpr std::size_t kSmall = 16 << 10;
-#endif
+constexpr std::size_t kSmall = kAddressSanitizer ? 0 : 16 << 10;
 
 // From this size on memory is asked for in huge pages where the system has them: first touched 4 KiB at a time, a large result costs a
 // quarter of the layer that writes it.

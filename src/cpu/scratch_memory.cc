@@ -5,6 +5,8 @@
 #include <new>
 #include <utility>
 
+#include "core/sanitizers.h"
+
 namespace polyhead::cpu {
 namespace {
 
@@ -13,11 +15,7 @@ using Block = ScratchMemory::Block;
 // A kept block would keep an unlucky place too: 10 % of 64 queries and keys, where its stores and the inputs' loads are a page apart.
 constexpr std::align_val_t kPage{4096};
 constexpr std::size_t kMostKept = 256 << 10;  // bytes of a block: larger ones belong to calls that take a millisecond
-#if defined(__SANITIZE_ADDRESS__)
-constexpr bool kKeep = false;  // whoever reads on in a block that was given back is found out
-#else
-constexpr bool kKeep = true;
-#endif
+constexpr bool kKeep = !kAddressSanitizer;    // which finds out whoever reads on in a block that was given back
 
 // Without a destructor: memory may be given back when the thread's objects are gone already.
 thread_local constinit std::array<Block, 3> kept{};

@@ -7,6 +7,8 @@
 #include <thread>
 #include <vector>
 
+#include "core/sanitizers.h"
+
 namespace polyhead::cpu::test {
 namespace {
 
@@ -28,8 +30,8 @@ TEST(ScratchMemory, BlocksInUseAreApartAndAligned) {
 
 TEST(ScratchMemory, NothingIsNoMemory) { EXPECT_EQ(ScratchMemory(0).get(), nullptr); }
 
-#if !defined(__SANITIZE_ADDRESS__)
 TEST(ScratchMemory, ABlockThatWasGivenBackServesASmallerOne) {
+  if (kAddressSanitizer) GTEST_SKIP() << "nothing is kept";
   std::thread([] {  // which keeps nothing yet
     void* first = nullptr;
     {
@@ -42,7 +44,6 @@ TEST(ScratchMemory, ABlockThatWasGivenBackServesASmallerOne) {
     EXPECT_NE(other.get(), first);
   }).join();
 }
-#endif
 
 // The destructor of a thread's object runs when what the thread kept is gone already: it was made before.
 TEST(ScratchMemory, ServesAThreadThatEnds) {
