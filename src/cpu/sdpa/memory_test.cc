@@ -1,4 +1,5 @@
-// What attention allocates beyond its inputs and outputs, counted at operator new: constant or linear in the length, never its square.
+// What attention allocates beyond its inputs and outputs, counted at operator new of all threads: constant or linear in the length, never
+// its square. Peaks are those of one thread that has kept nothing; what threads keep from call to call has tests of its own.
 #include <gtest/gtest.h>
 
 #include <array>
@@ -171,6 +172,19 @@ TEST_F(Memory, AThreadThatEndsLeavesNothing) {
   EXPECT_EQ(in_use, before);
   call();  // and this one finds what it kept
   EXPECT_EQ(in_use, before);
+}
+
+TEST_F(Memory, ThreadsOfThePoolKeepThreeSmallBlocksEach) {
+  constexpr int kThreads = 4;
+  set_num_threads(kThreads);
+  const std::int64_t before = in_use;
+  for (const std::int64_t length : {16, 50, 64, 100, 200, 300, 400, 512, 700, 1024}) {
+    Attention attention(length, 16);
+    for (int i = 0; i < 3; ++i) {
+      std::thread([&] { sdpa_forward(attention.forward()), sdpa_backward(attention.backward()); }).join();
+    }
+  }
+  EXPECT_LE(in_use - before, (kThreads - 1) * 3 * (256 << 10) + (16 << 10));  // and the list of threads
 }
 
 TEST_F(Memory, MapsOfChosenRowsHoldThoseRowsOnly) {
