@@ -1,6 +1,7 @@
 #pragma once
 
 #include <span>
+#include <string>
 #include <string_view>
 
 #include "polyhead/tensor_view.h"
@@ -24,9 +25,20 @@ struct MemorySpan {
 };
 MemorySpan byte_span(const ConstTensorView& view);
 
+// A name in messages, of up to two parts ("grads->", "weight"): put together in messages only.
+struct OperandName {
+  OperandName() = default;
+  OperandName(const char* whole) : second(whole) {}         // NOLINT(google-explicit-constructor)
+  OperandName(std::string_view whole) : second(whole) {}    // NOLINT(google-explicit-constructor)
+  OperandName(const std::string& whole) : second(whole) {}  // NOLINT(google-explicit-constructor)
+  OperandName(std::string_view prefix, std::string_view rest) : first(prefix), second(rest) {}
+  friend void append(std::string& text, const OperandName& name) { (text += name.first) += name.second; }
+  std::string_view first, second;
+};
+
 // A tensor of an operation and its name in messages; an absent one shares nothing.
 struct Operand {
-  std::string_view name;
+  OperandName name;
   ConstTensorView view;
   bool sums = false;  // of an output: positions that share memory are summed there, which is legal
 };
