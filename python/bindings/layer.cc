@@ -116,20 +116,6 @@ nb::object empty_output(const Layer& layer, nb::handle query, nb::handle key, nb
   return empty_array(query, layer.layer.output_shape({.query = q.view(), .key = k.view(), .value = v.view()}), q.view().dtype());
 }
 
-// A layer for gradients, which backward writes whole: nothing is copied or zeroed first.
-nn::MultiHeadAttention unwritten(const nn::MultiHeadAttention& layer) {
-  using M = nn::MultiHeadAttention;
-  const auto like = [](const Tensor& tensor) { return tensor ? Tensor::uninitialised(tensor.dtype(), tensor.shape()) : Tensor(); };
-  M result;
-  result.config = layer.config;
-  for (nn::Linear M::*map : {&M::q, &M::k, &M::v, &M::output, &M::gate}) {
-    (result.*map).weight = like((layer.*map).weight);
-    (result.*map).bias = like((layer.*map).bias);
-  }
-  for (Tensor M::*learned : {&M::bias_k, &M::bias_v}) result.*learned = like(layer.*learned);
-  return result;
-}
-
 // (d_query, d_key, d_value, d_bias, parameters as a Layer): None where not wanted or not given to the forward pass.
 Tuple<nb::any, nb::any, nb::any, nb::any, std::optional<Layer>> backward(const Saved& saved, nb::handle d_out, nb::handle inputs, nb::handle parameters_too,
                                                                          nb::handle d_bias_given) {
@@ -147,7 +133,7 @@ Tuple<nb::any, nb::any, nb::any, nb::any, std::optional<Layer>> backward(const S
   auto parameters = want_parameters ? std::make_unique<Layer>() : nullptr;
   {
     const ReleasedGil released;
-    if (parameters) parameters->layer = unwritten(layer.layer);
+    if (parameters) parameters->layer = layer.layer;  // of the same structure; backward writes all of it
     layer.layer.backward(saved.saved, d_out_array.view(),
                          {.query = query.view(), .key = key.view(), .value = value.view(), .bias = bias.view(),
                           .parameters = parameters ? &parameters->layer : nullptr});
