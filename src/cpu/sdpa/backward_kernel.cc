@@ -39,13 +39,13 @@ class Backward {
         multiply_block(first, count, block, static_cast<int>(smaller(kBlockRows, s_.row_count - block)));
       }
       for (std::int64_t s = 0; s < count; ++s) {
-        store(task_.d_k, 0, first + s, s_.d_k + s * s_.qk_padded, task_.qk_width);
+        store(task_.d_k, 0, first + s, s_.d_k + s * s_.qk_padded, task_.qk_width, scale_.factor);
         store(task_.d_v, 0, first + s, s_.d_v + s * s_.v_padded, task_.v_width);
       }
     }
     if (task_.stream_d_bias) finish_streams();
     if (d_q_ == nullptr) return;
-    for (std::int64_t i = 0; i < s_.row_count * d_q_stride_; ++i) d_q_[i] *= scale_.power;
+    for (std::int64_t i = 0; i < s_.row_count * d_q_stride_; ++i) d_q_[i] *= scale_.power * scale_.factor;
     for (std::int64_t i = 0; i < s_.row_count && task_.store_d_q; ++i) store(task_.d_q, s_.rows[i].head, s_.rows[i].query, d_q_ + i * d_q_stride_, task_.qk_width);
   }
 
@@ -53,9 +53,9 @@ class Backward {
   static constexpr int kWidth = kLanes<T>, kPanel = kPanelKeys<T>;
   static constexpr DType kOwnStorage = sizeof(T) == 8 ? DType::f64 : DType::f32;
 
-  void store(const MutablePlane& plane, std::int64_t head, std::int64_t row, const T* from, std::int64_t width) const {
+  void store(const MutablePlane& plane, std::int64_t head, std::int64_t row, const T* from, std::int64_t width, T factor = 1) const {
     if (plane.data == nullptr) return;
-    narrow_row<T>(task_.dtype, from, width, T{1}, plane.data, head * plane.head + row * plane.row, plane.column);
+    narrow_row<T>(task_.dtype, from, width, factor, plane.data, head * plane.head + row * plane.row, plane.column);
   }
 
   Span part(std::int64_t index, std::int64_t first, std::int64_t count) const {
@@ -198,19 +198,10 @@ class Backward {
     for (int strip = 0; strip < rows; strip += kStripRows) {
       const int height = static_cast<int>(smaller(kStripRows, rows - strip));
       const Span keys = strips[strip / kStripRows] = part_of_rows(block + strip, block + strip + height, first, count);
-      T *p = s_.p + strip * s_.stride, *d_x = s_.d_x + strip * s_.stride;
-      const bool done = differentiate_tiles(block + strip, height, first, count, keys, whole);
-      if (!done && !keys.empty()) {
-        multiply_panels(s_.q + strip * s_.qk_padded, s_.qk_padded, s_.k_panels, task_.qk_width, height, keys, p);
-        multiply_panels(s_.d_out + strip * s_.v_padded, s_.v_padded, s_.v_panels, task_.v_width, height, keys, d_x);
-      }
-      for (int i = 0; i < height && !done; ++i) {
-        const std::int64_t index = block + strip + i;
-        differentiate_row(index, first, count, whole, part(index, first, count), p + i * s_.stride, d_x + i * s_.stride);
-      }
+      differentiate_strip(block, strip, height, keys, first, count, whole);
       if (keys.empty() || d_q_ == nullptr) continue;
       multiply<false, From::second_cache, T>({.depth = keys.last - keys.first,
-                                              .a = d_x + keys.first,
+                                              .a = s_.d_x + strip * s_.stride + keys.first,
                                               .a_stride = s_.stride,
                                               .b = s_.k + keys.first * s_.qk_padded,
                                               .b_stride = s_.qk_padded,
@@ -225,17 +216,52 @@ class Backward {
     if (!k_finite_ || !q_finite_ || !d_out_finite_) add_spoilt_values(first, count, block, rows);
   }
 
-  // Returns false where it is not for tiles: rows whose scores are more than products, whose lse is no good, or which add up their own sums.
-  bool differentiate_tiles(std::int64_t index, int rows, std::int64_t first, std::int64_t count, Span keys, Span whole) {
-    if (!products_alone_ || keys.empty()) return false;
-    ProductStrip<T> strip{.task = task_, .scale = scale_, .s = s_, .first = index, .rows = rows, .own = {}, .inner = {0, count}};
+  // How a row's products become p and d_x: tile by tile in registers, and where the block has all keys of the row, then divided by what they
+  // sum to; or in passes over memory. A row's own matter: its bits do not depend on the other rows of its strip.
+  enum class Way : std::uint8_t { tiles, tiles_of_whole_row, passes };
+
+  Way way_of(std::int64_t index, std::int64_t first) const {
+    if (!in_tiles_ || s_.lse[index] * T{0} != 0 || s_.shift[index] != 0 || kind_of(task_, s_.rows[index]) != RowKind::Normal) return Way::passes;
+    return in_one_block(index, first) ? Way::tiles_of_whole_row : Way::tiles;
+  }
+
+  // p and d_x of some rows of the block, of which any has `keys`; zero in the rest of `whole`. d_score goes to d_bias.
+  void differentiate_strip(std::int64_t block, int begin, int rows, Span keys, std::int64_t first, std::int64_t count, Span whole) {
+    Way ways[kStripRows];
+    bool tiles = false, passes = false;
+    TileStrip<T> strip(task_, scale_, s_, block + begin, rows, first);
     for (int i = 0; i < rows; ++i) {
-      if (s_.lse[index + i] * T{0} != 0 || s_.shift[index + i] != 0 || in_one_block(index + i, first)) return false;
-      const Span own = strip.own[i] = part(index + i, first, count);
-      strip.inner = {larger(strip.inner.first, own.first), smaller(strip.inner.last, own.last)};
+      ways[i] = way_of(block + begin + i, first);
+      (ways[i] == Way::passes ? passes : tiles) = true;
+      strip.own[i] = part(block + begin + i, first, count);
+      strip.whole[i] = ways[i] == Way::tiles_of_whole_row;
     }
-    differentiate_strip(strip, keys, whole);
-    return true;
+    // Tiles are of all rows, whichever the others are, and so have the same roundings.
+    if (tiles && !keys.empty()) differentiate_tiles(strip, keys);
+    T *p = s_.p + begin * s_.stride, *d_x = s_.d_x + begin * s_.stride;
+    for (int i = 0, end = 0; i < rows && passes && !keys.empty(); i = end) {
+      for (end = i + 1; end < rows && ways[end] == ways[i];) ++end;
+      if (ways[i] != Way::passes) continue;
+      const int row = begin + i;
+      multiply_panels(s_.q + row * s_.qk_padded, s_.qk_padded, s_.k_panels, task_.qk_width, end - i, keys, p + i * s_.stride);
+      multiply_panels(s_.d_out + row * s_.v_padded, s_.v_padded, s_.v_panels, task_.v_width, end - i, keys, d_x + i * s_.stride);
+    }
+    const Span written = task_.write_d_bias ? Span{0, count} : whole;
+    for (int i = 0; i < rows; ++i, p += s_.stride, d_x += s_.stride) {
+      const std::int64_t index = block + begin + i;
+      Span own = strip.own[i];
+      if (own.empty()) own = {written.last, written.last};
+      if (ways[i] == Way::passes && own.first < own.last) differentiate_keys(index, first, own, p, d_x);
+      clear(p, whole.first, own.first), clear(p, own.last, whole.last);
+      clear(d_x, written.first, own.first), clear(d_x, own.last, written.last);
+      const Row& row = s_.rows[index];
+      if (task_.write_d_bias) {
+        write_bias_row(task_, row, first, count, d_x);
+      } else if (task_.d_bias.data != nullptr && kind_of(task_, row) != RowKind::Uniform) {
+        add_bias_row(task_, row, first, own, d_x);
+      }
+      for (std::int64_t s = own.first; s < own.last && task_.softcap > 0; ++s) d_x[s] = d_x[s] == T{0} ? T{0} : d_x[s] * s_.slope[s];
+    }
   }
 
   // Whether the block has all keys of the row.
@@ -260,32 +286,12 @@ class Backward {
     }
   }
 
-  // x: products to drop(p); y: <d_out, v> to d_x without the scale's power of two. Zero in the rest of `whole`. d_score goes to d_bias.
-  void differentiate_row(std::int64_t index, std::int64_t first, std::int64_t count, Span whole, Span own, T* x, T* y) {
-    const Row& row = s_.rows[index];
-    own.empty() ? void(own = {whole.last, whole.last}) : differentiate_keys(index, first, own, x, y);
-    const Span all = task_.write_d_bias ? Span{0, count} : whole;
-    clear(x, whole.first, own.first), clear(x, own.last, whole.last);
-    clear(y, all.first, own.first), clear(y, own.last, all.last);
-    if (task_.write_d_bias) {
-      write_bias_row(task_, row, first, count, y);
-    } else if (task_.d_bias.data != nullptr && kind_of(task_, row) != RowKind::Uniform) {
-      add_bias_row(task_, row, first, own, y);
-    }
-    if (task_.d_bias.data != nullptr && scale_.factor != 1) {
-      for (std::int64_t i = own.first; i < own.last; ++i) y[i] *= scale_.factor;
-    }
-    if (task_.softcap > 0) {
-      for (std::int64_t i = own.first; i < own.last; ++i) y[i] = y[i] == T{0} ? T{0} : y[i] * s_.slope[i];
-    }
-  }
-
-  // Of the keys that the row has. With d_bias y is d_score: the scale is left out.
+  // Of the keys that the row has, x: products to drop(p); y: <d_out, v> to d_score.
   void differentiate_keys(std::int64_t index, std::int64_t first, Span own, T* x, T* y) {
     const Row& row = s_.rows[index];
     const T left = finish_scores<T>(task_, row, scale_.factor, first, own.first, own.last, x, s_.slope, s_.bytes);
-    const T shift = s_.shift[index], lse = s_.lse[index], inverse = s_.inverse[index];
-    const bool uniform = kind_of(task_, row) == RowKind::Uniform, finite = lse * T{0} == 0;
+    const T shift = s_.shift[index], lse = s_.lse[index], inverse = s_.inverse[index], delta = s_.delta[index];
+    const bool finite = lse * T{0} == 0;
     const std::int64_t begin = own.first / kWidth * kWidth, end = round_up(own.last, kWidth);
     const std::uint8_t* keep = task_.dropout ? keep_bytes(task_, row, first, own.first, own.last, s_.bytes) : nullptr;
     const auto drop = [&](T* values) {
@@ -293,59 +299,26 @@ class Backward {
       for (std::int64_t i = own.first; i < own.last; ++i) values[i] = keep[i] != 0 ? values[i] * kept : T{0};
     };
     if (keep != nullptr) drop(y);
-    // A row whose keys are all in one block takes sum p and sum p d_p for exp(lse) and <d_out, out>, which carry roundings of their own:
-    // the gradients of few keys are then as good as their arithmetic.
-    const bool whole_row = finite && in_one_block(index, first);
-    const T factor = task_.d_bias.data == nullptr ? scale_.factor : T{1};
-    const bool alone = products_alone_ && !whole_row && shift == 0;  // then as in tiles: bits do not depend on the strip's other rows
-    const auto probabilities = [=, &scale = scale_]<int kCount>(std::int64_t i, Vector<T>(&p)[kCount]) {
+    RowSums<T> sums{};
+    for_each_group<T>(begin, end, [&]<int kCount>(std::int64_t i) {
+      Vector<T> p[kCount], d_score[kCount];
 #pragma GCC unroll 4
-      for (int j = 0; j < kCount; ++j) p[j] = alone ? load_vector(x + i + j * kWidth) : (load_vector(x + i + j * kWidth) - shift) * left - lse;
-      alone ? exp_of_score<kCount>(p, lse, scale) : exp_of_difference<kCount>(p, T{0}, scale.natural);
+      for (int j = 0; j < kCount; ++j) p[j] = (load_vector(x + i + j * kWidth) - shift) * left - lse;
+      exp_of_difference<kCount>(p, T{0}, scale_.natural);
 #pragma GCC unroll 4
       for (int j = 0; j < kCount; ++j) {
         p[j] *= inverse;
-        store_vector<T>(p[j], x + i + j * kWidth);
+        d_score[j] = differentiate_score<T>(p[j], load_vector(y + i + j * kWidth), delta);
+        store_vector<T>(p[j], x + i + j * kWidth), store_vector<T>(d_score[j], y + i + j * kWidth);
       }
-    };
-    if (finite && !whole_row) {
-      const T delta = s_.delta[index];
-      for_each_group<T>(begin, end, [&]<int kCount>(std::int64_t i) {
-        Vector<T> p[kCount];
-        probabilities(i, p);
-#pragma GCC unroll 4
-        for (int j = 0; j < kCount; ++j) {
-          T* const at = y + i + j * kWidth;
-          store_vector<T>(p[j] == T{0} ? Vector<T>{} : p[j] * (load_vector(at) - delta) * factor, at);
-        }
-      });
-    } else {
-      Vector<T> sums{}, products{};
-      for_each_group<T>(begin, end, [&]<int kCount>(std::int64_t i) {
-        Vector<T> p[kCount];
-        probabilities(i, p);
-#pragma GCC unroll 4
-        for (int j = 0; j < kCount; ++j) {
-          sums += p[j];
-          products += p[j] == T{0} ? Vector<T>{} : p[j] * load_vector(y + i + j * kWidth);  // d_p of a masked key may be NaN
-        }
-      });
-      if (!finite) {  // a NaN is the business of the kept keys
-        for (std::int64_t i = own.first; i < own.last; ++i) x[i] = masks_keep(task_, row, first + i) ? x[i] : T{0};
-      }
-      T sum = 1, delta = s_.delta[index];
-      if (whole_row) {
-        const T of_row = sum_of_lanes<T>(sums);
-        delta = of_row * T{0} == 0 ? sum_of_lanes<T>(products) / of_row : of_row;
-        if (of_row * T{0} == 0) sum = of_row;  // else NaN stays with the keys that have it
-      }
-      const T rest = differentiate_softmax(begin, end, sum, delta, factor, x, y);
-      if (whole_row && rest * T{0} == 0) {  // what the sum of d_score is off zero is the rounding of delta
-        for (std::int64_t i = begin; i < end; i += kWidth) store_vector<T>(load_vector(y + i) - load_vector(x + i) * rest, y + i);
-      }
+      sums.add(p, d_score);
+    });
+    if (finite && in_one_block(index, first)) normalise_row(begin, end, RowFactors<T>(sums), x, y);
+    for (std::int64_t i = own.first; i < own.last && !finite; ++i) {  // a NaN is the business of the kept keys
+      if (!masks_keep(task_, row, first + i)) x[i] = y[i] = 0;
     }
     if (keep != nullptr) drop(x);
-    if (uniform) clear(y, own.first, own.last);
+    if (kind_of(task_, row) == RowKind::Uniform) clear(y, own.first, own.last);
   }
 
   // NaN and infinities of k, q and d_out, to the pairs that have them and to no other.
@@ -374,9 +347,7 @@ class Backward {
   BackwardScratch<T> s_;
   T* d_q_;
   std::int64_t d_q_stride_;
-  // Scores are products and nothing else.
-  const bool products_alone_ = task_.softcap <= 0 && task_.bias.data == nullptr && task_.d_bias.data == nullptr && task_.mask_count == 0 &&
-                               task_.kinds == nullptr && !task_.dropout;
+  const bool in_tiles_ = task_.softcap <= 0 && !task_.dropout;
   bool k_finite_ = true, q_finite_ = true, d_out_finite_ = true;
 };
 

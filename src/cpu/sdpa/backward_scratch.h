@@ -3,6 +3,7 @@
 
 #include "cpu/arena.h"
 #include "cpu/sdpa/dropout.h"
+#include "cpu/sdpa/pack.h"
 #include "cpu/sdpa/rows.h"
 #include "cpu/tile.h"
 
@@ -21,7 +22,8 @@ struct BackwardScratch {
   T *shift, *lse, *inverse, *delta;  // of every row: p = inverse exp(factor (x - shift) - lse)
   Row* rows;
   Span* spans;
-  std::uint8_t* bytes;
+  std::uint8_t *bytes, *panel_bytes;
+  T* panel_bias;
   std::int64_t qk_padded, v_padded, keys, stride, row_count;
 
   static std::int64_t layout(const BackwardTask& task, void* memory, BackwardScratch& s) {
@@ -48,6 +50,8 @@ struct BackwardScratch {
     arena.take(s.rows, s.row_count);
     arena.take(s.spans, s.row_count);
     arena.take(s.bytes, s.keys + kPhiloxKeys);
+    arena.take(s.panel_bytes, 2 * kStripRows * kPanelKeys<T>);
+    arena.take(s.panel_bias, kStripRows * kPanelKeys<T>);
     return arena.used();
   }
 };

@@ -1,74 +1,92 @@
-// Scores, p = exp(score - lse) and d_x = p (d_p - delta) tile by tile, while they are in registers: for a strip whose scores are its products
-// alone. For kernel sources only.
+// p = exp(score - lse) and d_score = p (d_p - delta) tile by tile, while they are in registers. For kernel sources only.
 #pragma once
 
 #include "cpu/sdpa/backward_scratch.h"
 #include "cpu/sdpa/pack.h"
+#include "cpu/sdpa/panel_rows.h"
 #include "cpu/sdpa/softmax.h"
 
 namespace polyhead::cpu::POLYHEAD_ISA {
 namespace {
 
 template <class T>
-struct ProductStrip {
+struct TileStrip {
+  // Of the block of keys from first_key on. Nothing else is set yet: that would be 2 KiB.
+  TileStrip(const BackwardTask& of_task, const ScoreScale<T>& of_scale, const BackwardScratch<T>& scratch, std::int64_t first_row, int row_count,
+            std::int64_t first_of_keys)
+      : task(of_task), scale(of_scale), s(scratch), first(first_row), rows(row_count), first_key(first_of_keys) {}
+
   const BackwardTask& task;
   const ScoreScale<T>& scale;
   const BackwardScratch<T>& s;
-  std::int64_t first;  // row; its lse and delta are finite, as the others'
-  int rows;
-  Span own[kStripRows];  // the keys that each row has; p and d_x of others are zero
-  Span inner;            // the keys that all rows have
+  const std::int64_t first;  // row
+  const int rows;
+  const std::int64_t first_key;
+  Span own[kStripRows];         // the keys that each row has; p and d_score of others are zero
+  bool whole[kStripRows];       // the block has all of them
+  Span inner;                   // the keys that all rows have
+  PanelRows<T> operands;
+  RowSums<T> sums[kStripRows];  // where there are whole rows
 
   // The strip's first row of an array of the block.
   T* of_block(T* array, std::int64_t width) const { return array + first % kBlockRows * width; }
 };
 
+// The products of the strip's rows from `row` on, which lie in `rows`, with the keys of a panel from `begin` on.
 template <int Rows, int Columns, class T>
-POLYHEAD_INLINE void find_probabilities(const ProductStrip<T>& strip, int row, std::int64_t panel, std::int64_t begin) {
+POLYHEAD_INLINE void multiply_keys(const TileStrip<T>& strip, T* rows, std::int64_t stride, const T* panels, std::int64_t depth, int row,
+                                   std::int64_t panel, std::int64_t begin, Vector<T> (&x)[Rows][Columns]) {
+  sum_tile<Rows, Columns, false, From::second_cache, T>(
+      {.depth = depth, .a = strip.of_block(rows, stride), .a_stride = stride, .b = panels + panel * depth + (begin - panel), .b_stride = kPanelKeys<T>},
+      row, 0, x);
+}
+
+template <int Rows, int Columns, bool kBias, bool kMasks, class T>
+POLYHEAD_INLINE void find_probabilities(const TileStrip<T>& strip, int row, std::int64_t panel, std::int64_t begin) {
   constexpr int kWidth = kLanes<T>;
-  const std::int64_t width = strip.task.qk_width, stride = strip.s.stride;
+  const BackwardScratch<T>& s = strip.s;
+  if constexpr (kBias) strip.operands.template fetch_bias<Rows>(row, begin - panel);
   Vector<T> x[Rows][Columns];
-  sum_tile<Rows, Columns, false, From::second_cache, T>({.depth = width,
-                                                         .a = strip.of_block(strip.s.q, strip.s.qk_padded),
-                                                         .a_stride = strip.s.qk_padded,
-                                                         .b = strip.s.k_panels + panel * width + (begin - panel),
-                                                         .b_stride = kPanelKeys<T>},
-                                                        row, 0, x);
+  multiply_keys(strip, s.q, s.qk_padded, s.k_panels, strip.task.qk_width, row, panel, begin, x);
+  if constexpr (kBias || kMasks) {
+#pragma GCC unroll 16
+    for (int i = 0; i < Rows; ++i) {
+      if constexpr (kBias) strip.operands.add_bias(row + i, begin - panel, strip.scale.factor, x[i]);
+      strip.operands.apply_masks(strip.task, row + i, begin - panel, x[i]);
+    }
+  }
   if (begin < strip.inner.first || begin + Columns * kWidth > strip.inner.last) {
 #pragma GCC unroll 16
     for (int i = 0; i < Rows; ++i) keep_between<T>(strip.own[row + i], begin, x[i]);
   }
-  T* const p = strip.of_block(strip.s.p, stride) + row * stride + begin;
+  T* const p = strip.of_block(s.p, s.stride) + row * s.stride + begin;
 #pragma GCC unroll 16
   for (int i = 0; i < Rows; ++i) {
-    exp_of_score<Columns>(x[i], strip.s.lse[strip.first + row + i], strip.scale);
+    const T lse = s.lse[strip.first + row + i];
+    kBias ? exp_of_difference<Columns>(x[i], lse, strip.scale.natural) : exp_of_score<Columns>(x[i], lse, strip.scale);
 #pragma GCC unroll 4
-    for (int j = 0; j < Columns; ++j) store_vector<T>(x[i][j], p + i * stride + j * kWidth);
+    for (int j = 0; j < Columns; ++j) store_vector<T>(x[i][j], p + i * s.stride + j * kWidth);
   }
 }
 
-template <int Rows, int Columns, class T>
-POLYHEAD_INLINE void differentiate_tile(const ProductStrip<T>& strip, int row, std::int64_t panel, std::int64_t begin) {
+template <int Rows, int Columns, bool kWhole, class T>
+POLYHEAD_INLINE void differentiate_tile(TileStrip<T>& strip, int row, std::int64_t panel, std::int64_t begin) {
   constexpr int kWidth = kLanes<T>;
-  const std::int64_t width = strip.task.v_width, stride = strip.s.stride;
+  const BackwardScratch<T>& s = strip.s;
   Vector<T> d_p[Rows][Columns];
-  sum_tile<Rows, Columns, false, From::second_cache, T>({.depth = width,
-                                                         .a = strip.of_block(strip.s.d_out, strip.s.v_padded),
-                                                         .a_stride = strip.s.v_padded,
-                                                         .b = strip.s.v_panels + panel * width + (begin - panel),
-                                                         .b_stride = kPanelKeys<T>},
-                                                        row, 0, d_p);
-  const T *p = strip.of_block(strip.s.p, stride) + row * stride + begin, *delta = strip.s.delta + strip.first + row;
-  const T factor = strip.scale.factor;
-  T* d_x = strip.of_block(strip.s.d_x, stride) + row * stride + begin;
+  multiply_keys(strip, s.d_out, s.v_padded, s.v_panels, strip.task.v_width, row, panel, begin, d_p);
+  const T *p = strip.of_block(s.p, s.stride) + row * s.stride + begin, *delta = s.delta + strip.first + row;
+  T* d_score = strip.of_block(s.d_x, s.stride) + row * s.stride + begin;
 #pragma GCC unroll 16
-  for (int i = 0; i < Rows; ++i, p += stride, d_x += stride) {
+  for (int i = 0; i < Rows; ++i, p += s.stride, d_score += s.stride) {
+    Vector<T> own[Columns];
 #pragma GCC unroll 4
     for (int j = 0; j < Columns; ++j) {
-      const Vector<T> own = load_vector(p + j * kWidth);
-      store_vector<T>(own == T{0} ? Vector<T>{} : own * (d_p[i][j] - delta[i]) * factor,
-                      d_x + j * kWidth);  // d_p of a masked key may be NaN
+      own[j] = load_vector(p + j * kWidth);
+      d_p[i][j] = differentiate_score<T>(own[j], d_p[i][j], delta[i]);
+      store_vector<T>(d_p[i][j], d_score + j * kWidth);
     }
+    if constexpr (kWhole) strip.sums[row + i].add(own, d_p[i]);
   }
 }
 
@@ -81,19 +99,43 @@ POLYHEAD_INLINE void for_each_rows(int rows, const F& f) {
   for (; row < rows; ++row) f.template operator()<1>(row);
 }
 
-// `keys`: those that any of the rows has. Zero in the rest of `whole`.
-template <class T>
-void differentiate_strip(const ProductStrip<T>& strip, Span keys, Span whole) {
+template <bool kBias, bool kMasks, class T>
+void differentiate_panels(TileStrip<T>& strip, Span keys, bool add_up) {
   for_each_panel<T>(keys.first, keys.last, [&](std::int64_t panel, std::int64_t begin, int vectors) {
+    strip.operands.load(strip.task, strip.s, strip.first, strip.rows, strip.first_key, panel);
     with_count<kTileVectors>(vectors, [&](auto count) {
       // A panel of k, then one of v, which stay in the first-level cache for all rows.
-      for_each_rows(strip.rows, [&]<int kRows>(int row) { find_probabilities<kRows, count()>(strip, row, panel, begin); });
-      for_each_rows(strip.rows, [&]<int kRows>(int row) { differentiate_tile<kRows, count()>(strip, row, panel, begin); });
+      for_each_rows(strip.rows, [&]<int kRows>(int row) { find_probabilities<kRows, count(), kBias, kMasks>(strip, row, panel, begin); });
+      if (add_up) {
+        for_each_rows(strip.rows, [&]<int kRows>(int row) { differentiate_tile<kRows, count(), true>(strip, row, panel, begin); });
+      } else {
+        for_each_rows(strip.rows, [&]<int kRows>(int row) { differentiate_tile<kRows, count(), false>(strip, row, panel, begin); });
+      }
     });
   });
-  const std::int64_t begin = keys.first / kLanes<T> * kLanes<T>, end = round_up(keys.last, kLanes<T>);
-  for (T* row : {strip.of_block(strip.s.p, strip.s.stride), strip.of_block(strip.s.d_x, strip.s.stride)}) {
-    for (int i = 0; i < strip.rows; ++i, row += strip.s.stride) clear(row, whole.first, begin), clear(row, end, whole.last);
+}
+
+// `keys`: those that any of the rows has.
+template <class T>
+void differentiate_tiles(TileStrip<T>& strip, Span keys) {
+  strip.inner = {0, strip.s.keys};
+  bool add_up = false;
+  for (int i = 0; i < strip.rows; ++i) {
+    strip.inner = {larger(strip.inner.first, strip.own[i].first), smaller(strip.inner.last, strip.own[i].last)};
+    add_up |= strip.whole[i];
+  }
+  for (int i = 0; i < strip.rows && add_up; ++i) strip.sums[i] = RowSums<T>{};
+  if (strip.task.bias.data != nullptr) {
+    differentiate_panels<true, true>(strip, keys, add_up);
+  } else {
+    strip.task.mask_count != 0 ? differentiate_panels<false, true>(strip, keys, add_up) : differentiate_panels<false, false>(strip, keys, add_up);
+  }
+  if (!add_up) return;
+  RowFactors<T> factors[kStripRows];  // of all rows first: one waits for its division
+  for (int i = 0; i < strip.rows; ++i) factors[i] = RowFactors<T>(strip.sums[i]);
+  T *p = strip.of_block(strip.s.p, strip.s.stride), *d_score = strip.of_block(strip.s.d_x, strip.s.stride);
+  for (int i = 0; i < strip.rows; ++i, p += strip.s.stride, d_score += strip.s.stride) {
+    if (strip.whole[i]) normalise_row(strip.own[i].first / kLanes<T> * kLanes<T>, round_up(strip.own[i].last, kLanes<T>), factors[i], p, d_score);
   }
 }
 

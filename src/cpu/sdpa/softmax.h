@@ -87,25 +87,50 @@ POLYHEAD_INLINE T exponentiate(T* x, std::int64_t begin, std::int64_t end, T ref
   return sum_of_lanes<T>(total);
 }
 
-// x becomes p = x / sum, y becomes factor p (y - delta); returns the sum of y.
+// d_score = p (d_p - delta); d_p of a masked key may be NaN.
 template <class T>
-POLYHEAD_INLINE T differentiate_softmax(std::int64_t begin, std::int64_t end, T sum, T delta, T factor, T* x, T* y) {
-  Vector<T> sums[4] = {};
+POLYHEAD_INLINE Vector<T> differentiate_score(Vector<T> p, Vector<T> d_p, T delta) {
+  return p == T{0} ? Vector<T>{} : p * (d_p - delta);
+}
+
+// A row that has all its keys here takes what its p and d_score sum to for the roundings of lse and of delta = <d_out, out>, whose sums would
+// be 1 and 0: the gradients of few keys are then as good as their arithmetic.
+template <class T>
+struct RowSums {
+  Vector<T> p, d_score;
+
+  template <int kCount>
+  POLYHEAD_INLINE void add(const Vector<T> (&of_p)[kCount], const Vector<T> (&of_d_score)[kCount]) {
+    p += sum_of_vectors<T>(of_p), d_score += sum_of_vectors<T>(of_d_score);
+  }
+};
+
+template <class T>
+struct RowFactors {
+  T p, rest;
+
+  RowFactors() = default;
+  POLYHEAD_INLINE explicit RowFactors(const RowSums<T>& sums) {
+    const T sum = sum_of_lanes<T>(sums.p), of_d_score = sum_of_lanes<T>(sums.d_score);
+    p = sum * T{0} == 0 ? 1 / sum : T{1};  // NaN of p stays with the keys that have it
+    rest = of_d_score * p;
+  }
+};
+
+// For whole vectors of the row.
+template <class T>
+POLYHEAD_INLINE void normalise_row(std::int64_t begin, std::int64_t end, const RowFactors<T>& factors, T* p, T* d_score) {
   constexpr int kWidth = kLanes<T>;
-  const T reciprocal = 1 / sum;
   for_each_group<T>(begin, end, [&]<int kCount>(std::int64_t i) {
 #pragma GCC unroll 4
     for (int j = 0; j < kCount; ++j) {
-      T *p_at = x + i + j * kWidth, *y_at = y + i + j * kWidth;
-      Vector<T> p = load_vector(p_at);
-      p = divide<T>(p, sum, reciprocal);
-      const Vector<T> d = p == T{0} ? Vector<T>{} : p * (load_vector(y_at) - delta);
-      sums[j] += d;
-      store_vector<T>(p, p_at);
-      store_vector<T>(d * factor, y_at);
+      T *p_at = p + i + j * kWidth, *d_at = d_score + i + j * kWidth;
+      // One product before the difference: of two the compiler fuses now this one, now that.
+      const Vector<T> old = load_vector(p_at), d = (load_vector(d_at) - old * factors.rest) * factors.p;
+      store_vector<T>(old * factors.p, p_at);
+      store_vector<T>(old == T{0} ? Vector<T>{} : d, d_at);  // the row's sum may be NaN
     }
   });
-  return sum_of_lanes<T>((sums[0] + sums[1]) + (sums[2] + sums[3])) * factor;
 }
 
 }  // namespace

@@ -1,0 +1,78 @@
+// What turns a strip's products with a panel of keys into scores: its rows' bias and bytes of masks, in whole vectors. In place where their
+// keys follow each other in the type of arithmetic and no vector ends beyond the last one, else copied. For kernel sources only.
+#pragma once
+
+#include "cpu/sdpa/backward_scratch.h"
+#include "cpu/sdpa/pack.h"
+
+namespace polyhead::cpu::POLYHEAD_ISA {
+namespace {
+
+template <class T>
+class PanelRows {
+ public:
+  // For the keys first_key + panel + [0, kPanelKeys) of `count` rows from `first` on.
+  POLYHEAD_INLINE void load(const HeadGroup& group, const BackwardScratch<T>& s, std::int64_t first, int count, std::int64_t first_key,
+                            std::int64_t panel) {
+    constexpr DType kOwnStorage = sizeof(T) == 8 ? DType::f64 : DType::f32;
+    const std::int64_t key = first_key + panel, keys = smaller(kPanelKeys<T>, group.keys - key);
+    const bool vectors = keys % kLanes<T> == 0;
+    if (group.bias.data != nullptr) {
+      const bool in_place = vectors && group.bias.column == 1 && group.dtype == kOwnStorage;
+      for (int i = 0; i < count; ++i) {
+        bias_[i] = s.panel_bias + i * kPanelKeys<T>;
+        with_storage<T>(group.dtype, group.bias.data, [&](auto* data) {
+          const auto* row = row_of(group.bias, data, s.rows[first + i]) + key * group.bias.column;
+          if (in_place) {
+            bias_[i] = reinterpret_cast<const T*>(row);
+          } else {
+            widen_row<T>(row, group.bias.column, keys, T{1}, s.panel_bias + i * kPanelKeys<T>);
+          }
+        });
+      }
+    }
+    for (int m = 0; m < group.mask_count; ++m) {
+      const MaskPlane& mask = group.masks[m];
+      for (int i = 0; i < count; ++i) {
+        const std::uint8_t* row = row_of(mask, static_cast<const std::uint8_t*>(mask.data), s.rows[first + i]) + key * mask.column;
+        masks_[m][i] = row;
+        if (vectors && mask.column == 1) continue;
+        std::uint8_t* const copy = s.panel_bytes + (m * kStripRows + i) * kPanelKeys<T>;
+        for (std::int64_t k = 0; k < keys; ++k) copy[k] = row[k * mask.column];
+        masks_[m][i] = copy;
+      }
+    }
+  }
+
+  template <int Rows>
+  POLYHEAD_INLINE void fetch_bias(int row, std::int64_t at) const {
+#pragma GCC unroll 16
+    for (int i = 0; i < Rows; ++i) {
+#pragma GCC unroll 4
+      for (int j = 0; j < kTileVectors; ++j) __builtin_prefetch(bias_[row + i] + at + j * kLanes<T>);
+    }
+  }
+
+  // x = factor x + bias
+  template <int Columns>
+  POLYHEAD_INLINE void add_bias(int row, std::int64_t at, T factor, Vector<T> (&x)[Columns]) const {
+#pragma GCC unroll 4
+    for (int j = 0; j < Columns; ++j) x[j] = x[j] * factor + load_vector(bias_[row] + at + j * kLanes<T>);
+  }
+
+  // A masked score is replaced and not added to: it may be NaN.
+  template <int Columns>
+  POLYHEAD_INLINE void apply_masks(const HeadGroup& group, int row, std::int64_t at, Vector<T> (&x)[Columns]) const {
+    for (int m = 0; m < group.mask_count; ++m) {
+#pragma GCC unroll 4
+      for (int j = 0; j < Columns; ++j) x[j] = where_bytes<T>(masks_[m][row] + at + j * kLanes<T>, group.masks[m].attend, x[j], -kInfinity<T>);
+    }
+  }
+
+ private:
+  const T* bias_[kStripRows];
+  const std::uint8_t* masks_[2][kStripRows];
+};
+
+}  // namespace
+}  // namespace polyhead::cpu::POLYHEAD_ISA
