@@ -63,24 +63,36 @@ TEST(CpuSdpaRows, AnEmptyRowIsZeroBesideNaNOfAnEarlierBlock) {
   }
 }
 
-// One row of a strip with an lse too large for tiles, or without a key, sends the strip another way.
+// One row of a strip with an lse too large for tiles, NaN, or without a key goes another way; the others do not, in one block or several.
 TEST(CpuSdpaRows, GradientsHaveTheSameBitsWhateverTheOtherRowsOfTheirStripAre) {
-  Random random(5);
-  AttentionCase c = case_of(random, {.lead = {}, .kv_heads = 1, .group = 1, .queries = 20, .keys = 600, .qk_width = 16, .v_width = 16});
-  const TensorView q = c.keep(Tensor::copy_of(c.q));
-  c.q = q;
-  for_each_instruction_set([&] {
-    const Tensor kept = Tensor::copy_of(q);
-    const AttentionOutputs before = c.make_outputs(), after = c.make_outputs();
-    c.run(before);
-    fill(q.slice(-2, 1, 2), 1000.0);
-    c.run(after);
-    for (std::int64_t t = 0; t < 20; ++t) {
-      if (t == 1) continue;
-      EXPECT_TRUE(same_bits(ConstTensorView(after.d_q).select(-2, t), ConstTensorView(before.d_q).select(-2, t))) << t;
+  for (const std::int64_t keys : {5, 40, 100, 600}) {
+    for (const bool biased : {false, true}) {
+      SCOPED_TRACE(keys);
+      SCOPED_TRACE(biased);
+      Random random(5);
+      AttentionCase c = case_of(random, {.lead = {}, .kv_heads = 1, .group = 1, .queries = 20, .keys = keys, .qk_width = 16, .v_width = 16});
+      const TensorView q = c.keep(Tensor::copy_of(c.q)), bias = c.keep(random.tensor(DType::f32, {20, keys}));
+      c.q = q;
+      if (biased) c.options.bias = bias;
+      const Tensor kept_q = Tensor::copy_of(q), kept_bias = Tensor::copy_of(bias);
+      for_each_instruction_set([&] {
+        const AttentionOutputs before = c.make_outputs(), after = c.make_outputs();
+        c.run(before);
+        for (const std::int64_t row : {1, 8, 13}) {
+          for (const double value : {1000.0, kNaN, -kInfinity}) {
+            value == -kInfinity ? fill(bias.slice(0, row, row + 1), value) : fill(q.slice(-2, row, row + 1), value);
+            c.run(after);
+            for (std::int64_t t = 0; t < 20; ++t) {
+              if (t == row) continue;
+              EXPECT_TRUE(same_bits(ConstTensorView(after.d_q).select(-2, t), ConstTensorView(before.d_q).select(-2, t))) << t;
+            }
+            copy(kept_q, q), copy(kept_bias, bias);
+          }
+        }
+      });
+      if (HasFailure()) return;
     }
-    copy(kept, q);
-  });
+  }
 }
 
 TEST(CpuSdpaRows, RowsWithoutAKeyBesideRowsOfSeveralBlocks) {
