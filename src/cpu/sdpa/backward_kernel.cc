@@ -216,12 +216,13 @@ class Backward {
     if (!k_finite_ || !q_finite_ || !d_out_finite_) add_spoilt_values(first, count, block, rows);
   }
 
-  // How a row's products become p and d_x: tile by tile in registers, and where the block has all keys of the row, then divided by what they
-  // sum to; or in passes over memory. A row's own matter: its bits do not depend on the other rows of its strip.
+  // How a row's products become p and d_x: tile by tile in registers, and where the block has all keys of the row, then divided by what
+  // they sum to; or in passes over memory. A row's own matter: its bits do not depend on the other rows of its strip.
   enum class Way : std::uint8_t { tiles, tiles_of_whole_row, passes };
 
   Way way_of(std::int64_t index, std::int64_t first) const {
-    if (!in_tiles_ || s_.lse[index] * T{0} != 0 || s_.shift[index] != 0 || kind_of(task_, s_.rows[index]) != RowKind::Normal) return Way::passes;
+    const bool exact = s_.lse[index] * T{0} == 0 && s_.shift[index] == 0;
+    if (!in_tiles_ || !exact || kind_of(task_, s_.rows[index]) != RowKind::Normal) return Way::passes;
     return in_one_block(index, first) ? Way::tiles_of_whole_row : Way::tiles;
   }
 

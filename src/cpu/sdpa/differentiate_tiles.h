@@ -12,8 +12,8 @@ namespace {
 template <class T>
 struct TileStrip {
   // Of the block of keys from first_key on. Nothing else is set yet: that would be 2 KiB.
-  TileStrip(const BackwardTask& of_task, const ScoreScale<T>& of_scale, const BackwardScratch<T>& scratch, std::int64_t first_row, int row_count,
-            std::int64_t first_of_keys)
+  TileStrip(const BackwardTask& of_task, const ScoreScale<T>& of_scale, const BackwardScratch<T>& scratch, std::int64_t first_row,
+            int row_count, std::int64_t first_of_keys)
       : task(of_task), scale(of_scale), s(scratch), first(first_row), rows(row_count), first_key(first_of_keys) {}
 
   const BackwardTask& task;
@@ -22,9 +22,9 @@ struct TileStrip {
   const std::int64_t first;  // row
   const int rows;
   const std::int64_t first_key;
-  Span own[kStripRows];         // the keys that each row has; p and d_score of others are zero
-  bool whole[kStripRows];       // the block has all of them
-  Span inner;                   // the keys that all rows have
+  Span own[kStripRows];    // the keys that each row has; p and d_score of others are zero
+  bool whole[kStripRows];  // the block has all of them
+  Span inner;              // the keys that all rows have
   PanelRows<T> operands;
   RowSums<T> sums[kStripRows];  // where there are whole rows
 
@@ -36,9 +36,12 @@ struct TileStrip {
 template <int Rows, int Columns, class T>
 POLYHEAD_INLINE void multiply_keys(const TileStrip<T>& strip, T* rows, std::int64_t stride, const T* panels, std::int64_t depth, int row,
                                    std::int64_t panel, std::int64_t begin, Vector<T> (&x)[Rows][Columns]) {
-  sum_tile<Rows, Columns, false, From::second_cache, T>(
-      {.depth = depth, .a = strip.of_block(rows, stride), .a_stride = stride, .b = panels + panel * depth + (begin - panel), .b_stride = kPanelKeys<T>},
-      row, 0, x);
+  sum_tile<Rows, Columns, false, From::second_cache, T>({.depth = depth,
+                                                         .a = strip.of_block(rows, stride),
+                                                         .a_stride = stride,
+                                                         .b = panels + panel * depth + (begin - panel),
+                                                         .b_stride = kPanelKeys<T>},
+                                                        row, 0, x);
 }
 
 template <int Rows, int Columns, bool kBias, bool kMasks, class T>
@@ -128,14 +131,16 @@ void differentiate_tiles(TileStrip<T>& strip, Span keys) {
   if (strip.task.bias.data != nullptr) {
     differentiate_panels<true, true>(strip, keys, add_up);
   } else {
-    strip.task.mask_count != 0 ? differentiate_panels<false, true>(strip, keys, add_up) : differentiate_panels<false, false>(strip, keys, add_up);
+    strip.task.mask_count != 0 ? differentiate_panels<false, true>(strip, keys, add_up)
+                               : differentiate_panels<false, false>(strip, keys, add_up);
   }
   if (!add_up) return;
   RowFactors<T> factors[kStripRows];  // of all rows first: one waits for its division
   for (int i = 0; i < strip.rows; ++i) factors[i] = RowFactors<T>(strip.sums[i]);
   T *p = strip.of_block(strip.s.p, strip.s.stride), *d_score = strip.of_block(strip.s.d_x, strip.s.stride);
   for (int i = 0; i < strip.rows; ++i, p += strip.s.stride, d_score += strip.s.stride) {
-    if (strip.whole[i]) normalise_row(strip.own[i].first / kLanes<T> * kLanes<T>, round_up(strip.own[i].last, kLanes<T>), factors[i], p, d_score);
+    if (strip.whole[i])
+      normalise_row(strip.own[i].first / kLanes<T> * kLanes<T>, round_up(strip.own[i].last, kLanes<T>), factors[i], p, d_score);
   }
 }
 

@@ -65,7 +65,8 @@ class PanelRows {
   POLYHEAD_INLINE void apply_masks(const HeadGroup& group, int row, std::int64_t at, Vector<T> (&x)[Columns]) const {
     for (int m = 0; m < group.mask_count; ++m) {
 #pragma GCC unroll 4
-      for (int j = 0; j < Columns; ++j) x[j] = where_bytes<T>(masks_[m][row] + at + j * kLanes<T>, group.masks[m].attend, x[j], -kInfinity<T>);
+      for (int j = 0; j < Columns; ++j)
+        x[j] = where_bytes<T>(masks_[m][row] + at + j * kLanes<T>, group.masks[m].attend, x[j], -kInfinity<T>);
     }
   }
 

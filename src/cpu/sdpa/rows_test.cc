@@ -70,7 +70,8 @@ TEST(CpuSdpaRows, GradientsHaveTheSameBitsWhateverTheOtherRowsOfTheirStripAre) {
       SCOPED_TRACE(keys);
       SCOPED_TRACE(biased);
       Random random(5);
-      AttentionCase c = case_of(random, {.lead = {}, .kv_heads = 1, .group = 1, .queries = 20, .keys = keys, .qk_width = 16, .v_width = 16});
+      AttentionCase c =
+          case_of(random, {.lead = {}, .kv_heads = 1, .group = 1, .queries = 20, .keys = keys, .qk_width = 16, .v_width = 16});
       const TensorView q = c.keep(Tensor::copy_of(c.q)), bias = c.keep(random.tensor(DType::f32, {20, keys}));
       c.q = q;
       if (biased) c.options.bias = bias;

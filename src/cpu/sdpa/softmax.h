@@ -93,8 +93,8 @@ POLYHEAD_INLINE Vector<T> differentiate_score(Vector<T> p, Vector<T> d_p, T delt
   return p == T{0} ? Vector<T>{} : p * (d_p - delta);
 }
 
-// A row that has all its keys here takes what its p and d_score sum to for the roundings of lse and of delta = <d_out, out>, whose sums would
-// be 1 and 0: the gradients of few keys are then as good as their arithmetic.
+// A row that has all its keys here takes what its p and d_score sum to for the roundings of lse and of delta = <d_out, out>: sums of 1 and 0
+// without them. The gradients of few keys are then as good as their arithmetic.
 template <class T>
 struct RowSums {
   Vector<T> p, d_score;
