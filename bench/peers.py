@@ -48,7 +48,7 @@ def arguments() -> argparse.Namespace:
     unknown = [name for name in result.peers.split(",") if name not in PEERS]
     if unknown:
         parser.error(f"unknown peers {unknown}; there are {', '.join(PEERS)}")
-    if not result.seconds > 0 or not result.turn >= 0 or min(result.threads) < 1:
+    if not result.seconds > 0 or not 0 <= result.turn < 1e9 or min(result.threads) < 1:
         parser.error("--seconds and --threads must be positive, --turn at least 0")
     try:
         re.compile(result.only)

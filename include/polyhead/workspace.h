@@ -11,7 +11,7 @@ namespace polyhead {
 
 // What layers need between their steps comes from here where a call is given a workspace, and goes back when the call, or what it saved,
 // ends: the next call finds it instead of asking the system, which clears new memory page by page. A handle: copies share their memory,
-// which lasts as long as a handle or a tensor out of it. At most half as much again is idle as was in use at once. Any number of threads
+// of which a tensor keeps its own. At most half as much again is idle as was in use at once. Any number of threads
 // may use one, and a process that was forked. No result depends on it.
 //
 // Where the parameters of the layers that use it are constant, weights are kept as well, in the order in which the kernels read them: a second

@@ -1,6 +1,7 @@
 #include "polyhead/workspace.h"
 
 #include <algorithm>
+#include <atomic>
 #include <cstring>
 #include <map>
 #include <mutex>
@@ -28,6 +29,7 @@ struct Kept {
   ConstTensorView view;
   std::shared_ptr<void> owner;
   std::shared_ptr<const void> made;
+  std::uint64_t generation = 0;
 
   bool is_of(ConstTensorView other) const {
     return view.dtype() == other.dtype() && view.shape() == other.shape() && view.strides() == other.strides();
@@ -40,6 +42,7 @@ struct Workspace::Pool {
   explicit Pool(Parameters of) : parameters(of) {}
 
   const Parameters parameters;
+  std::atomic<std::uint64_t> generation{0};  // what clear() ended is not found, also where it did not get the lock
   std::mutex mutex;
   std::map<std::pair<const void*, const void*>, Kept> of_parameters;  // by the parameter's memory and the maker
   std::vector<Block> idle;  // the oldest first
@@ -110,13 +113,15 @@ Tensor Workspace::tensor(DType dtype, const Shape& shape) const {
   const bool fits = std::all_of(shape.begin(), shape.end(), [](std::int64_t extent) { return extent >= 0; }) &&
                     !__builtin_mul_overflow(numel(shape), static_cast<std::int64_t>(info(dtype).size), &bytes);
   if (!fits || bytes < kSmall) return Tensor::uninitialised(dtype, shape);
-  // The memory goes back by itself, also where there is none to be had.
+  // The memory goes back by itself, also where there is none to be had; a pool that keeps such a tensor is not kept by it.
   struct Lease {
-    explicit Lease(std::shared_ptr<Pool> of) : pool(std::move(of)) {}
+    explicit Lease(const std::shared_ptr<Pool>& of) : pool(of) {}
     Lease(const Lease&) = delete;
     Lease& operator=(const Lease&) = delete;
-    ~Lease() { pool->give(std::move(block)); }
-    std::shared_ptr<Pool> pool;
+    ~Lease() {
+      if (const auto left = pool.lock()) left->give(std::move(block));
+    }
+    std::weak_ptr<Pool> pool;
     Block block;
   };
   const auto lease = std::make_shared<Lease>(pool_);
@@ -137,6 +142,7 @@ std::int64_t Workspace::idle_bytes() const {
 void Workspace::clear() const {
   std::vector<Block> dropped;  // freed when the lock is gone
   decltype(pool_->of_parameters) forgotten;
+  ++pool_->generation;
   const auto held = pool_->lock();
   if (!held) return;
   std::swap(dropped, pool_->idle);
@@ -149,13 +155,15 @@ std::shared_ptr<const void> kept_of(const Workspace& workspace, const Tensor& pa
                                     const std::function<std::shared_ptr<const void>()>& make) {
   Workspace::Pool& pool = *workspace.pool_;
   const ConstTensorView view = parameter.view();
+  if (!parameter.owner()) return make();  // its memory may become another's
   const std::pair key{view.data(), maker};
+  const std::uint64_t generation = pool.generation;
   if (const auto held = pool.lock()) {
     const auto found = pool.of_parameters.find(key);
-    if (found != pool.of_parameters.end() && found->second.is_of(view)) return found->second.made;
+    if (found != pool.of_parameters.end() && found->second.generation == generation && found->second.is_of(view)) return found->second.made;
   }
   std::shared_ptr<const void> made = make();
-  Kept kept{view, parameter.owner(), made};
+  Kept kept{view, parameter.owner(), made, generation};
   if (const auto held = pool.lock()) std::swap(pool.of_parameters[key], kept);
   return made;
 }

@@ -127,6 +127,29 @@ TEST(Workspace, AParameterLivesAsLongAsWhatIsKeptOfIt) {
   EXPECT_TRUE(memory.expired());
 }
 
+TEST(Workspace, NothingIsKeptOfAParameterWithoutAnOwner) {
+  const Workspace workspace(Parameters::constant);
+  const int maker = 0;
+  float memory[16] = {};
+  int made = 0;
+  for (int i = 1; i <= 2; ++i) {
+    kept_of(workspace, Tensor::share(TensorView(memory, {4, 4}), nullptr), &maker, [&] { return std::make_shared<const int>(++made); });
+    EXPECT_EQ(made, i);
+  }
+}
+
+TEST(Workspace, AParameterOutOfTheWorkspaceEndsWithIt) {
+  std::optional<Workspace> workspace(Parameters::constant);
+  const int maker = 0;
+  Tensor parameter = workspace->tensor(DType::f32, {kMany});
+  const std::weak_ptr<void> memory = parameter.owner();
+  kept_of(*workspace, parameter, &maker, [] { return std::make_shared<const int>(1); });
+  parameter = Tensor();
+  EXPECT_FALSE(memory.expired());
+  workspace.reset();
+  EXPECT_TRUE(memory.expired());
+}
+
 TEST(Workspace, ShapesThatDoNotExistAreErrors) {
   const Workspace workspace;
   EXPECT_NE(error_message([&] { workspace.tensor(DType::f32, {-1, 1 << 20}); }), "");

@@ -65,6 +65,21 @@ POLYHEAD_INLINE void finish_streams() {
 #endif
 }
 
+// a b + c in one rounding where there is an instruction for it. Where a select of lanes follows, GCC would make a masked sum of a plain one,
+// which is not fused with the product, in some vectors of a tile and not in others.
+template <class T>
+POLYHEAD_INLINE Vector<T> multiply_add(Vector<T> a, T b, Vector<T> c) {
+#ifdef __AVX512F__
+  if constexpr (sizeof(T) == 8) {
+    return (Vector<T>)_mm512_fmadd_pd((__m512d)a, _mm512_set1_pd(b), (__m512d)c);
+  } else {
+    return (Vector<T>)_mm512_fmadd_ps((__m512)a, _mm512_set1_ps(b), (__m512)c);
+  }
+#else
+  return a * b + c;
+#endif
+}
+
 // x / divisor by its reciprocal and one step of Newton: as exact as a division, which takes 16 cycles a vector.
 template <class T>
 POLYHEAD_INLINE Vector<T> divide(Vector<T> x, T divisor, [[maybe_unused]] T reciprocal) {

@@ -321,7 +321,7 @@ MUTANTS = [
     Mutant("kept weight found by its address alone", "src/core/workspace.cc",
            "return view.dtype() == other.dtype() && view.shape() == other.shape() && view.strides() == other.strides();", "return other.rank() >= 0;",
            "another view of the same memory is another parameter", ("core",)),
-    Mutant("kept weight outlives its parameter", "src/core/workspace.cc", "Kept kept{view, parameter.owner(), made};", "Kept kept{view, nullptr, made};",
+    Mutant("kept weight outlives its parameter", "src/core/workspace.cc", "Kept kept{view, parameter.owner(), made, generation};", "Kept kept{view, nullptr, made, generation};",
            "the address of a kept parameter is not given to another", ("core",)),
     # Files
     Mutant("packed columns not transposed", "src/io/layout_storage.cc", "parts.emplace_back(part, rows ? slice : slice.transpose(0, 1));",

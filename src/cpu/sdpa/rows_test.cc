@@ -96,6 +96,43 @@ TEST(CpuSdpaRows, GradientsHaveTheSameBitsWhateverTheOtherRowsOfTheirStripAre) {
   }
 }
 
+// Blocks are cut by heads, queries and threads: a row's product, bias and range may not be rounded by its place in a tile.
+TEST(CpuSdpaRows, TheSameBitsAtEveryPlaceOfATile) {
+  constexpr std::int64_t kQueries = 20;
+  for (const DType dtype : {DType::f32, DType::f64}) {
+    for (const std::int64_t keys : {40, 119, 600}) {
+      SCOPED_TRACE(testing::Message() << info(dtype).name << " " << keys);
+      Random random(7);
+      const auto drawn = [&](std::int64_t rows, std::int64_t width) { return random.tensor(dtype, {1, 1, rows, width}); };
+      const Tensor q = drawn(kQueries, 13), k = drawn(keys, 13), v = drawn(keys, 19), d_out = drawn(kQueries, 19);
+      const Tensor bias = drawn(kQueries, keys), attend = random.tensor(DType::boolean, {keys});
+      Tensor lengths(DType::i64, {1, kQueries});
+      for (std::int64_t t = 0; t < kQueries; ++t) lengths.data<std::int64_t>()[t] = keys - 3 * (t % 5);
+      Tensor out(dtype, d_out.shape()), lse(dtype, {1, 1, kQueries}), d_q(dtype, q.shape()), d_k(dtype, k.shape()), d_v(dtype, v.shape());
+      // From a query on: the others of its tiles and strips are other rows than before.
+      const auto run = [&](std::int64_t first) {
+        const auto rows = [&](auto view, int axis) { return view.slice(axis, first, kQueries); };
+        SdpaOptions options{.mask = {.key_lengths = rows(lengths.view(), -1), .attend_keys = attend}, .bias = rows(bias.view(), -2)};
+        const TensorView own_out = rows(out.view(), -2), own_lse = rows(lse.view(), -1);
+        sdpa_forward({.q = rows(q.view(), -2), .k = k, .v = v, .out = own_out, .lse = own_lse}, options);
+        sdpa_backward({.q = rows(q.view(), -2), .k = k, .v = v, .out = own_out, .lse = own_lse, .d_out = rows(d_out.view(), -2),
+                       .d_q = rows(d_q.view(), -2), .d_k = d_k, .d_v = d_v},
+                      options);
+      };
+      for_each_instruction_set([&] {
+        run(0);
+        const Tensor whole = Tensor::copy_of(out), whole_d_q = Tensor::copy_of(d_q);
+        for (std::int64_t first = 1; first < 8; ++first) {
+          run(first);
+          EXPECT_TRUE(same_bits(out, whole)) << first;
+          EXPECT_TRUE(same_bits(d_q, whole_d_q)) << first;
+        }
+      });
+      if (HasFailure()) return;
+    }
+  }
+}
+
 TEST(CpuSdpaRows, RowsWithoutAKeyBesideRowsOfSeveralBlocks) {
   Random random(6);
   AttentionCase c = case_of(random, {.lead = {1}, .kv_heads = 1, .group = 1, .queries = 20, .keys = 600, .qk_width = 16, .v_width = 16});
