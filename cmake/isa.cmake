@@ -11,7 +11,8 @@ endif()
 list(APPEND POLYHEAD_ISA_ROWS "portable|||16|16")  # what the compiler assumes of every machine of this architecture
 
 # -O3 in every preset, and no sanitizer inside: an instrumented kernel takes minutes to compile. Products and sums are contracted to one
-# instruction where there is one; which pairs are is the same for every tile, so bits do not depend on where a row lies.
+# instruction where there is one. Bits may not depend on where a row lies in a tile: a sum that a select follows is fused by name
+# (multiply_add in cpu/vector.h), as the compiler would fuse it here and there; src/cpu/sdpa/rows_test.cc looks for others.
 set(POLYHEAD_ISA_FLAGS -O3 -ffp-contract=fast -fno-sanitize=all -Wno-psabi)
 
 # polyhead_isa_sources(<target> <source>...) adds the sources to the target once per row.

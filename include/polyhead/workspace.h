@@ -1,4 +1,4 @@
-// Memory that calls leave to the next ones.
+// Memory that calls leave to the next ones and, where parameters are constant, weights in the kernels' order.
 #pragma once
 
 #include <cstdint>

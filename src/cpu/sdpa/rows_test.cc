@@ -1,4 +1,4 @@
-// Rows beside rows that take another way through the kernels: their bits stay the same.
+// Rows at other places of a tile and beside rows that take another way through the kernels: their bits stay the same.
 #include "support/kernel_case.h"
 
 namespace polyhead::test {
