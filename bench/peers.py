@@ -176,6 +176,12 @@ def print_row(cells: list[str], widths: list[int]) -> None:
     print("| " + " | ".join(text.ljust(width) for text, width in zip(cells, widths)) + " |", flush=True)
 
 
+def left_out(notes: dict[str, dict[str, list[str]]]) -> list[str]:
+    """One line for each reason and peer: most peers that cannot do one case cannot do many."""
+    return [f"{name}: {note}: {cases[0] if len(cases) == 1 else f'{len(cases)} cases, {cases[0]} to {cases[-1]}'}"
+            for note, peers in notes.items() for name, cases in peers.items()]
+
+
 def table(options: argparse.Namespace, threads: int) -> dict[str, Any]:
     command = [sys.executable, __file__, "--worker", str(threads), "--peers", options.peers, "--only", options.only, "--seconds", str(options.seconds), "--turn", str(options.turn)]
     if options.isa:
@@ -195,16 +201,19 @@ def table(options: argparse.Namespace, threads: int) -> dict[str, Any]:
         widths = [32, *(max(8, len(name)) for name in names), 20, 5, 6 * len(names) + 12, 6 * len(names), 8 * len(names)]
         print_row(titles, widths)
         print_row(["-" * width for width in widths], widths)
-        results, reasons = [], {}
+        results: list[dict[str, Any]] = []
+        notes: dict[str, dict[str, list[str]]] = {}
         for line in process.stdout:
             told = json.loads(line)
             results.append(told)
             print_row(row(told, names, roof), widths)
-            reasons |= {f"{name}, {told['case']}: {result['note']}": None for name, result in told["peers"].items() if "note" in result}
+            for name, result in told["peers"].items():
+                if "note" in result:
+                    notes.setdefault(result["note"], {}).setdefault(name, []).append(told["case"])
     if process.returncode:
         sys.exit(f"peers.py: the process for {threads} threads ended with status {process.returncode}")
-    if reasons:
-        print("\nLeft out:", *reasons, sep="\n  ")
+    if notes:
+        print("\nLeft out:", *left_out(notes), sep="\n  ")
     return {**head, "results": results}
 
 

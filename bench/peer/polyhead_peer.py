@@ -36,8 +36,7 @@ def _attention(case: Case, a: dict[str, np.ndarray]) -> Work:
 
     def forward() -> object:
         if case.maps:
-            _, lse = polyhead.sdpa(q, k, v, out=out, return_lse=True, **options)
-            return out, polyhead.maps(q, k, lse, out=weights, **options)
+            return polyhead.sdpa(q, k, v, out=out, weights=weights, **options)
         return (polyhead.sdpa(q, k, v, out=out, **options),)
 
     def both() -> object:

@@ -64,7 +64,9 @@ def sdpa(
     dropout_keep: Array = None,
     empty_rows: EmptyRows = "zero",
     return_lse: bool = False,
+    return_weights: bool = False,
     out: Array = None,
+    weights: Array = None,
     backend: str | None = None,
     num_threads: int | None = None,
 ) -> Any:
@@ -94,12 +96,15 @@ def sdpa(
         dropout_keep: bool, broadcasts to ``[*,N,T,S]``; bits to use instead of the generator's.
         empty_rows: what a query without any key gives: ``"zero"``, ``"uniform"`` or ``"unmasked"``.
         return_lse: also return lse ``[*,N,T]``, float32 (float64 for float64 inputs). `sdpa_backward` and `maps` need it.
+        return_weights: also return p ``[*,N,T,S]``, dtype of q, before dropout, from the same pass: out has the same bits with it and without.
+            For chosen rows, the strongest keys or other points of the formula: `maps`.
         out: ``[*,N,T,V]``, written in place and returned; may not overlap an input.
+        weights: ``[*,N,T,S]``, written in place and returned, whatever return_weights says; may not overlap anything.
         backend: name from `backends`; one that cannot serve the problem is an error. None picks the first that can.
         num_threads: at most this many threads for this call; None is `polyhead.num_threads()`.
 
     Returns:
-        out ``[*,N,T,V]``, or ``(out, lse)``.
+        out ``[*,N,T,V]``, or a tuple of out and those of lse and weights that are asked for.
 
     Raises:
         ValueError: a shape, dtype, value or option that does not fit; the message says what was given and what is allowed.
@@ -110,8 +115,9 @@ def sdpa(
     options = _options(
         attend, block, causal, window, key_lengths, bias, scale, softcap, dropout, seed, dropout_keep, empty_rows, backend, num_threads
     )
-    result, lse = _core.sdpa(q, k, v, options, return_lse, out)
-    return (result, lse) if return_lse else result
+    result, *more = _core.sdpa(q, k, v, options, return_lse, out, return_weights, weights)
+    more = [array for array in more if array is not None]
+    return (result, *more) if more else result
 
 
 def sdpa_backward(

@@ -69,7 +69,7 @@ struct Problem {
 // Every view has the rank of `lead` plus three: [*,N,T,H], [*,K,S,H], ...; lse is [*,N,T,1].
 struct ForwardProblem : Problem {
   ConstTensorView q, k, v;
-  TensorView out, lse;
+  TensorView out, lse, weights;  // weights [*,N,T,S]; lse and weights absent: not wanted
 };
 
 struct BackwardProblem : Problem {

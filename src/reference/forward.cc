@@ -6,7 +6,7 @@
 
 namespace polyhead::reference {
 
-// out[t] = sum_s drop(p)[t,s] v[s]      lse[t] = log sum_s exp(score[t,s])      (docs/maths.md, eq. 1-4)
+// out[t] = sum_s drop(p)[t,s] v[s]      lse[t] = log sum_s exp(score[t,s])      weights = p      (docs/maths.md, eq. 1-4)
 void forward(const ForwardProblem& problem) {
   parallel_for(problem.batch * problem.heads, 1, problem.executor, [&](std::int64_t first, std::int64_t last) {
     Row row;
@@ -26,6 +26,7 @@ void forward(const ForwardProblem& problem) {
         }
         store_row(problem.out, b, n, t, out.data());
         if (problem.lse) store_row(problem.lse, b, n, t, &row.lse);
+        if (problem.weights) store_row(problem.weights, b, n, t, row.p.data());
       }
     }
   });

@@ -56,6 +56,21 @@ TEST_P(Maps, DroppedMapTimesValuesIsTheOutput) {
   }
 }
 
+TEST_P(Maps, OfTheForwardPassAreTheProbabilities) {
+  for (std::uint64_t seed = 0; seed < kSeeds; ++seed) {
+    SCOPED_TRACE(seed);
+    Mapped m(seed, DType::f64, GetParam());
+    const AttentionSizes& z = m.c.sizes;
+    Tensor out(DType::f64, z.out());
+    Tensor weights(DType::f64, z.pairs());
+    m.c.forward({.out = out, .weights = weights});
+    const std::vector<double> p = to_doubles(weights);
+    for (std::size_t i = 0; i < p.size(); ++i) EXPECT_NEAR(p[i], static_cast<double>(m.expected.p[i]), 1e-13);
+    EXPECT_TRUE(same_bits(out, m.o.out));
+    if (HasFailure()) return;
+  }
+}
+
 TEST_P(Maps, AskingForThemLeavesOutputAndLseAlone) {
   Mapped m(3, DType::f32, GetParam());
   const Tensor out = Tensor::copy_of(m.o.out), lse = Tensor::copy_of(m.o.lse), q = Tensor::copy_of(m.c.q), k = Tensor::copy_of(m.c.k);

@@ -14,7 +14,7 @@ constexpr double kNaN = std::numeric_limits<double>::quiet_NaN();
 // A valid problem, broken by `edit` before it is run.
 struct Problem {
   Tensor q{DType::f32, {2, 4, 3, 8}}, k{DType::f32, {2, 2, 5, 8}}, v{DType::f32, {2, 2, 5, 6}}, out{DType::f32, {2, 4, 3, 6}},
-      lse{DType::f32, {2, 4, 3}};
+      lse{DType::f32, {2, 4, 3}}, weights;
   Tensor d_out = out, d_q = q, d_k = k, d_v = v, d_bias, bias, extra;
   SdpaOptions options;
 };
@@ -26,7 +26,7 @@ struct Refusal {
 };
 
 std::string forward_message(Problem& p) {
-  return error_message([&] { sdpa_forward({.q = p.q, .k = p.k, .v = p.v, .out = p.out, .lse = p.lse}, p.options); });
+  return error_message([&] { sdpa_forward({.q = p.q, .k = p.k, .v = p.v, .out = p.out, .lse = p.lse, .weights = p.weights}, p.options); });
 }
 
 std::string backward_message(Problem& p) {
@@ -260,6 +260,16 @@ TEST(Messages, OfBackwardAlone) {
     EXPECT_THAT(message, HasSubstr("sdpa_backward: "));
     for (const char* word : refusal.words) EXPECT_THAT(message, HasSubstr(word));
   }
+}
+
+TEST(Messages, OfWeightsOfTheForwardPass) {
+  Problem p;
+  p.weights = Tensor(DType::f32, {2, 4, 5, 3});
+  EXPECT_THAT(forward_message(p), testing::AllOf(HasSubstr("sdpa_forward: weights is [2,4,5,3]"), HasSubstr("[*,N,T,S] = [2,4,3,5]")));
+  p.weights = Tensor(DType::f64, {2, 4, 3, 5});
+  EXPECT_THAT(forward_message(p), testing::AllOf(HasSubstr("weights is float64"), HasSubstr("float32")));
+  p.weights = Tensor(DType::f32, {2, 4, 3, 5});
+  EXPECT_EQ(forward_message(p), "");
 }
 
 TEST(Messages, OfMapsNameTheOperation) {

@@ -33,6 +33,7 @@ struct AttentionSizes {
 struct AttentionOutputs {
   TensorView out, lse, d_q, d_k, d_v, d_bias;
   TensorView d_table;  // the memory under d_bias, for a relative-position bias
+  TensorView weights;  // absent, but for a test that asks for them
 
   std::vector<std::pair<const char*, TensorView>> list() const {
     return {{"out", out}, {"lse", lse}, {"d_q", d_q}, {"d_k", d_k}, {"d_v", d_v}, {"d_bias", d_bias}};
@@ -76,6 +77,7 @@ class AttentionCase {
                              make(dtype, sizes.k()),
                              make(dtype, sizes.v()),
                              {},
+                             {},
                              {}};
     if (table) {
       outputs.d_table = keep(Tensor(dtype, table.shape()));
@@ -86,7 +88,9 @@ class AttentionCase {
     return outputs;
   }
 
-  void forward(const AttentionOutputs& o) const { sdpa_forward({.q = q, .k = k, .v = v, .out = o.out, .lse = o.lse}, options); }
+  void forward(const AttentionOutputs& o) const {
+    sdpa_forward({.q = q, .k = k, .v = v, .out = o.out, .lse = o.lse, .weights = o.weights}, options);
+  }
   void run(const AttentionOutputs& o) const {
     forward(o);
     backward(o);

@@ -60,6 +60,32 @@ inline AttentionOutputs reference_forward(AttentionCase& c) {
   return o;
 }
 
+// Sizes around lanes and tiles.
+inline AttentionSizes draw_block_sizes(Random& random) {
+  AttentionSizes z;
+  for (std::int64_t rank = random.integer(0, 2); rank > 0; --rank) z.lead.push_back(random.pick<std::int64_t>({1, 2}));
+  z.kv_heads = random.integer(1, 2), z.group = random.pick<std::int64_t>({1, 1, 2, 3});
+  const auto length = [&] {
+    return random.pick<std::int64_t>({0, 1, 2, 3, 5, 6, 7, 11, 12, 13, 15, 16, 17, 24, 31, 32, 33, 63, 64, 65, 97});
+  };
+  const auto width = [&] { return random.pick<std::int64_t>({1, 2, 3, 4, 7, 8, 9, 15, 16, 17, 24, 31, 32, 33, 48, 64, 65, 80}); };
+  z.queries = length(), z.keys = length(), z.qk_width = width(), z.v_width = random.coin() ? z.qk_width : width();
+  return z;
+}
+
+// A few that reach past a block of 512 keys or 768 queries.
+inline AttentionSizes draw_long_sizes(Random& random) {
+  AttentionSizes z;
+  z.lead = {1};
+  z.kv_heads = 1, z.group = random.integer(1, 2);
+  z.queries = random.pick<std::int64_t>({1, 13, 193, 385, 769, 800});
+  z.keys = random.pick<std::int64_t>({255, 256, 257, 511, 512, 513, 577, 1025});
+  z.qk_width = random.pick<std::int64_t>({3, 16, 33, 64});
+  z.v_width = random.pick<std::int64_t>({2, 16, 40, 64});
+  if (z.queries * z.keys > 100'000) z.qk_width = z.v_width = 8;
+  return z;
+}
+
 inline constexpr std::array kDTypes{DType::f32, DType::f32, DType::f64, DType::bf16, DType::f16};
 
 }  // namespace polyhead::test

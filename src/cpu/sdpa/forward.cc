@@ -1,5 +1,6 @@
 #include <algorithm>
 #include <atomic>
+#include <numeric>
 #include <optional>
 #include <vector>
 
@@ -106,12 +107,26 @@ struct Cut {
   std::int64_t block_bytes() const { return parts.count > 1 ? parts.count * blocks.rows * row_bytes : 0; }
 };
 
-ForwardTask sizes_of(const Problem& p, std::int64_t rows) {
+ForwardTask sizes_of(const ForwardProblem& p, std::int64_t rows) {
   ForwardTask task;
   task.dtype = p.dtype;
   task.queries = p.queries, task.keys = p.keys, task.qk_width = p.qk_width, task.v_width = p.v_width;
   task.rows = rows;
+  task.weights = plane_of(p.weights, 0, 0);
   return task;
+}
+
+// Parts of the keys do not know what the whole row sums to: few queries take their products once more.
+void forward_and_maps(const ForwardProblem& p) {
+  ForwardProblem without = p;
+  without.weights = {};
+  sdpa_forward(without);
+  MapsProblem maps{p, p.q, p.k, {}, MapValue::probability};
+  std::vector<std::int64_t> queries(static_cast<std::size_t>(p.queries));
+  std::iota(queries.begin(), queries.end(), std::int64_t{0});
+  parallel_for(p.batch * p.heads, 1, p.executor, [&](std::int64_t first, std::int64_t last) {
+    for (std::int64_t head = first; head < last; ++head) write_maps(maps, head / p.heads, head % p.heads, queries, p.weights);
+  });
 }
 
 }  // namespace
@@ -120,6 +135,7 @@ void sdpa_forward(const ForwardProblem& p) {
   if (p.batch * p.heads * p.queries == 0) return;
   const SdpaKernels& kernels = current_kernels().sdpa;
   const Cut cut(p);
+  if (p.weights && cut.parts.count > 1) return forward_and_maps(p);
   const Blocks& blocks = cut.blocks;
   const std::int64_t parts = cut.parts.count, bytes = kernels.forward_scratch(sizes_of(p, blocks.rows));
   // Of parts that run on different threads; else a thread has its own.
@@ -150,6 +166,7 @@ void sdpa_forward(const ForwardProblem& p) {
         static_cast<HeadGroup&>(task) = head_group(p, p.q, p.k, p.v, b, kv, kinds);
         task.out = plane_of(p.out, b, kv * task.heads);
         task.lse = plane_of(p.lse, b, kv * task.heads);
+        task.weights = plane_of(p.weights, b, kv * task.heads);
       }
       blocks.place(block, task, task);
       char* partials = nullptr;

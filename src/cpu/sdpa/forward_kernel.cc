@@ -4,6 +4,7 @@
 #include "cpu/sdpa/forward_operands.h"
 #include "cpu/sdpa/kernels.h"
 #include "cpu/sdpa/online_softmax.h"
+#include "cpu/sdpa/weight_rows.h"
 
 namespace polyhead::cpu::POLYHEAD_ISA {
 namespace {
@@ -24,24 +25,32 @@ class Forward {
 
   void run() {
     load_rows();
-    for (first_ = whole_.first / s_.keys * s_.keys; first_ < whole_.last; first_ += s_.keys) {
-      operands_.load_keys(first_, {larger(whole_.first - first_, 0), smaller(whole_.last - first_, s_.keys)});
-      spoilt_ |= !operands_.finite();
-      const bool last = first_ + s_.keys >= whole_.last;
-      for (strip_ = 0; strip_ < task_.rows; strip_ += strip_rows_) {
-        const int rows = static_cast<int>(smaller(strip_rows_, task_.rows - strip_));
-        if (!multiply_strip(rows, last) && last) store_strip(rows);  // while its sums are in the first-level cache
-      }
-    }
-    if (whole_.empty()) {
-      for (strip_ = 0; strip_ < task_.rows; strip_ += strip_rows_) store_strip(static_cast<int>(smaller(strip_rows_, task_.rows - strip_)));
-    }
+    for (std::int64_t row = 0; row < task_.rows; row += s_.turn_rows) run_turn(row, smaller(row + s_.turn_rows, task_.rows));
     if (task_.partial == nullptr) store_lse<T>(task_, reference_unit(task_, scale_), s_.rows, task_.rows, s_.reference, s_.l);
   }
 
  private:
   static constexpr int kWidth = kLanes<T>, kPanel = kPanelKeys<T>;
   static constexpr DType kOwnStorage = sizeof(T) == 8 ? DType::f64 : DType::f32;
+
+  // All keys, for some of the rows.
+  void run_turn(std::int64_t first_row, std::int64_t end) {
+    for (first_ = whole_.first / s_.keys * s_.keys; first_ < whole_.last; first_ += s_.keys) {
+      operands_.load_keys(first_, {larger(whole_.first - first_, 0), smaller(whole_.last - first_, s_.keys)}, first_row > 0);
+      spoilt_ |= !operands_.finite();
+      const bool last = first_ + s_.keys >= whole_.last;
+      for (strip_ = first_row; strip_ < end; strip_ += strip_rows_) {
+        const int rows = static_cast<int>(smaller(strip_rows_, end - strip_));
+        if (!multiply_strip(rows, last) && last) store_strip(rows);  // while its sums are in the first-level cache
+        if (last && weights_.wanted()) store_weights(rows);
+      }
+    }
+    for (strip_ = first_row; strip_ < end && whole_.empty(); strip_ += strip_rows_) {
+      const int rows = static_cast<int>(smaller(strip_rows_, end - strip_));
+      store_strip(rows);
+      if (weights_.wanted()) store_weights(rows);
+    }
+  }
 
   // What becomes of products before they are scores, and where. Each case has tiles of its own: the rare ones would cost the others
   // registers.
@@ -109,6 +118,7 @@ class Forward {
     std::uint8_t& started = s_.started[strip_ / strip_rows_];
     begun_ = started != 0;
     soften(rows, keys);
+    if (weights_.wanted()) take_weights(rows);
     for (int i = 0; i < rows && task_.dropout; ++i) drop(i);
     operands_.fetch_queries(strip_ + strip_rows_, strip_rows_);
     // Summed from zero per key block and added then: the error grows with the number of blocks, not of keys.
@@ -160,6 +170,7 @@ class Forward {
     for (std::int64_t panel = keys.first / kPanel * kPanel; panel < keys.last; panel += kPanel, begun = true) {
       const std::int64_t begin = larger(panel, begin_), end = smaller(panel + kPanel, round_up(keys.last, kWidth));
       const int vectors = static_cast<int>((end - begin) / kWidth);
+      if (weights_.wanted()) weights_.template fetch<Rows>(strip_ + row, first_ + panel);
       if (vectors == kTileVectors) {
         soften_tile<Rows, kTileVectors, kApply>(row, panel, begin, begun);
       } else {
@@ -177,7 +188,7 @@ class Forward {
     sum_tile<Rows, Columns, false, From::second_cache, T>({.depth = task_.qk_width,
                                                            .a = operands_.q(strip_),
                                                            .a_stride = operands_.q_stride(),
-                                                           .b = s_.k + panel * task_.qk_width + (begin - panel),
+                                                           .b = operands_.k() + panel * task_.qk_width + (begin - panel),
                                                            .b_stride = kPanel},
                                                           row, 0, x);
     const std::int64_t end = begin + Columns * kWidth, first = strip_ + row;
@@ -290,6 +301,20 @@ class Forward {
     for (std::int64_t s = own.first; s < own.last; ++s) x[s] = keep[s] != 0 ? x[s] : T{0};
   }
 
+  Span keys_of(std::int64_t row) const { return ranged_ ? s_.spans[row] : whole_; }
+
+  void take_weights(int rows) {
+    for (int i = 0; i < rows; ++i) {
+      const std::int64_t row = strip_ + i;
+      if (raised_ && begun_) weights_.rescale(row, {keys_of(row).first, smaller(keys_of(row).last, first_)}, factor_[i]);
+      weights_.take(row, first_, lines_[i].own, s_.scores + i * s_.stride);
+    }
+  }
+
+  void store_weights(int rows) {
+    for (int i = 0; i < rows; ++i) weights_.finish(strip_ + i, keys_of(strip_ + i), s_.l[strip_ + i]);
+  }
+
   // The strip's rows as they leave the task.
   void store_strip(int rows) {
     const bool started = s_.started[strip_ / strip_rows_] != 0;
@@ -313,6 +338,7 @@ class Forward {
   const Apply apply_;
   Scratch<T> s_;
   ForwardOperands<T> operands_{task_, scale_.power, s_};
+  WeightRows<T> weights_{task_, s_};
   Span whole_{0, 0};
   bool spoilt_ = false;  // v is not finite in this or an earlier block
   // Of the key block and strip at hand:

@@ -14,7 +14,8 @@ class ForwardOperands {
 
   const T* q(std::int64_t row) const { return q_ + row * q_stride_; }
   std::int64_t q_stride() const { return q_stride_; }
-  const T* v() const { return v_; }        // of the block of keys
+  const T* k() const { return k_; }        // of the block of keys, in panels
+  const T* v() const { return v_; }
   bool finite() const { return finite_; }  // else what of v is not was left out
 
   // In place where the tiles can read them so.
@@ -35,25 +36,23 @@ class ForwardOperands {
     }
   }
 
-  void load_keys(std::int64_t first, Span block) {
-    const std::int64_t from = block.first / kPanel * kPanel;
+  // The keys first + `block`; `again`: they were loaded and are still there.
+  void load_keys(std::int64_t first, Span block, bool again) {
+    const std::int64_t from = block.first / kPanel * kPanel, place = s_->keeps_keys ? first : 0;
     const int count = static_cast<int>(block.last - from);
-    with_storage<T>(task_.dtype, task_.k.data, [&](auto* data) {
-      pack_transposed<T>(data + (first + from) * task_.k.row, task_.k.row, task_.k.column, count, task_.qk_width, k_factor_, s_->lines,
-                         s_->k + from * task_.qk_width);
-    });
-    const Plane& v = task_.v;
-    if (task_.dtype == kOwnStorage && v.column == 1 && v.row == s_->v_padded && task_.v_width == s_->v_padded) {  // in place
-      v_ = static_cast<const T*>(v.data) + first * v.row;
-      finite_ = all_finite(v_ + from * v.row, count * v.row);
-      if (finite_) return;
+    T *const k = s_->k + place * task_.qk_width, *const v = s_->v + place * s_->v_padded;
+    const bool in_place = task_.dtype == kOwnStorage && task_.v.column == 1 && task_.v.row == s_->v_padded && task_.v_width == s_->v_padded;
+    std::uint8_t& finite = s_->finite[place / s_->keys];
+    if (!again) {
+      with_storage<T>(task_.dtype, task_.k.data, [&](auto* data) {
+        pack_transposed<T>(data + (first + from) * task_.k.row, task_.k.row, task_.k.column, count, task_.qk_width, k_factor_, s_->lines,
+                           k + from * task_.qk_width);
+      });
+      finite = (in_place && all_finite(values_at(first + from), count * task_.v.row)) || copy_values(first + from, count, v + from * s_->v_padded) ? 1 : 0;
     }
-    v_ = s_->v;
-    finite_ = with_storage<T>(task_.dtype, v.data, [&](auto* data) {
-      return copy_rows<T>(data + (first + from) * v.row, v.row, v.column, count, task_.v_width, s_->v_padded, T{1},
-                          s_->v + from * s_->v_padded);
-    });
-    if (!finite_) drop_spoilt(s_->v + from * s_->v_padded, count * s_->v_padded, s_->v + from * s_->v_padded);
+    k_ = k;
+    finite_ = finite != 0;
+    v_ = in_place && finite_ ? values_at(first) : v;
   }
 
   // The next strip's, while this one's products run.
@@ -68,10 +67,22 @@ class ForwardOperands {
   static constexpr int kWidth = kLanes<T>, kPanel = kPanelKeys<T>;
   static constexpr DType kOwnStorage = sizeof(T) == 8 ? DType::f64 : DType::f32;
 
+  const T* values_at(std::int64_t key) const { return static_cast<const T*>(task_.v.data) + key * task_.v.row; }
+
+  // Returns whether they are finite; what is not is left out.
+  bool copy_values(std::int64_t first, int count, T* to) const {
+    const Plane& v = task_.v;
+    const bool finite = with_storage<T>(task_.dtype, v.data, [&](auto* data) {
+      return copy_rows<T>(data + first * v.row, v.row, v.column, count, task_.v_width, s_->v_padded, T{1}, to);
+    });
+    if (!finite) drop_spoilt(to, count * s_->v_padded, to);
+    return finite;
+  }
+
   const ForwardTask& task_;
   const T k_factor_;
   const Scratch<T>* s_;
-  const T *q_ = nullptr, *v_ = nullptr;
+  const T *q_ = nullptr, *k_ = nullptr, *v_ = nullptr;
   std::int64_t q_stride_ = 0;
   bool finite_ = true;
 };

@@ -32,24 +32,46 @@ std::int64_t score_stride(std::int64_t keys) {
   return keys + 64 / static_cast<std::int64_t>(sizeof(T));
 }
 
+// Rows whose weights are under way together: the keys come past once for all of them, and what they leave, 384 KiB, stays in the second-level
+// cache until it is divided. Whole strips.
+template <class T>
+std::int64_t rows_of_weights(const ForwardTask& task) {
+  const std::int64_t fitting = 384 * 1024 / (larger(task.keys, 1) * static_cast<std::int64_t>(sizeof(T)));
+  return larger(fitting / kMostStripRows, 1) * kMostStripRows;
+}
+
+// Whether a row's weights are made where the caller wants them.
+template <class T>
+bool makes_weights_in_place(const ForwardTask& task) {
+  return task.dtype == (sizeof(T) == 8 ? DType::f64 : DType::f32) && task.weights.column == 1;
+}
+
 template <class T>
 struct Scratch {
-  T *q, *k, *v, *lines, *scores, *o;
+  T *q, *k, *v, *lines, *scores, *o, *weights;
   T *reference, *limit, *sums, *l;  // of every row: what is subtracted from its scores, how large they may be, partial sums, their sum
   Row* rows;
   Span* spans;
   std::uint8_t *bytes, *started;  // scratch of a row; whether a strip of o is written yet
-  std::int64_t v_padded, keys, stride;
+  std::uint8_t* finite;           // whether a block's v is
+  std::int64_t v_padded, keys, stride, weights_stride;
+  std::int64_t turn_rows;  // that all keys come past together
+  bool keeps_keys;         // of all blocks, for the next turn
 
   static std::int64_t layout(const ForwardTask& task, void* memory, Scratch& s) {
     constexpr std::int64_t kWidth = kLanes<T>;
     s.v_padded = round_up(task.v_width, kWidth);
     s.keys = key_block<T>(task);
     s.stride = score_stride<T>(s.keys);
+    const bool weights = task.weights.data != nullptr;
+    s.turn_rows = weights ? smaller(rows_of_weights<T>(task), task.rows) : task.rows;
+    s.keeps_keys = s.turn_rows < task.rows;
+    const std::int64_t kept = s.keeps_keys ? round_up(task.keys, s.keys) : s.keys;
+    s.weights_stride = score_stride<T>(round_up(task.keys, kWidth));
     Arena arena(memory);
     arena.take(s.q, task.rows * task.qk_width);
-    arena.take(s.k, s.keys * task.qk_width);
-    arena.take(s.v, s.keys * s.v_padded);
+    arena.take(s.k, kept * task.qk_width);
+    arena.take(s.v, kept * s.v_padded);
     arena.take(s.lines, kWidth * task.qk_width);
     arena.take(s.scores, strip_rows<T>(task) * s.stride);
     arena.take(s.o, task.rows * s.v_padded);
@@ -61,6 +83,8 @@ struct Scratch {
     arena.take(s.spans, task.rows);
     arena.take(s.bytes, s.keys + kPhiloxKeys);
     arena.take(s.started, task.rows / kTileRows + 1);
+    arena.take(s.finite, kept / s.keys);
+    arena.take(s.weights, weights && !makes_weights_in_place<T>(task) ? s.turn_rows * s.weights_stride : 0);
     return arena.used();
   }
 };

@@ -99,6 +99,20 @@ TEST_F(Memory, ForwardIsConstant) {
   }
 }
 
+// The packed keys of a head, a copy of values that cannot be read in place and, for a dtype that is not that of the arithmetic, a turn of rows.
+TEST_F(Memory, ForwardWithItsWeightsIsLinear) {
+  for (const DType dtype : {DType::f32, DType::bf16}) {
+    const auto of = [&](std::int64_t keys) {
+      const Tensor q(dtype, {1, 8, 24, 32}), k(dtype, {1, 8, keys, 32});
+      Tensor out(dtype, q.shape()), weights(dtype, {1, 8, 24, keys});
+      return static_cast<double>(peak_of([&] { sdpa_forward({.q = q, .k = k, .v = k, .out = out, .weights = weights}, {}); }));
+    };
+    const double of_16384 = of(16384);
+    EXPECT_LT(of_16384, (2 * 32 * 16384 + 12 * 16384) * 4 + (512 << 10)) << info(dtype).name;
+    EXPECT_LT(of(32768), 2.05 * of_16384 + (64 << 10)) << info(dtype).name;
+  }
+}
+
 // Cut into at most eight parts, however many there are.
 TEST_F(Memory, ForwardOfFewQueriesDoesNotGrowWithTheKeys) {
   for (const SdpaOptions& rules : kRules) {

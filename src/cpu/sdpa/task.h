@@ -54,7 +54,7 @@ constexpr std::int64_t partial_stride(std::int64_t v_width) { return (v_width + 
 
 // Some rows of a group, of all keys or of a part of them.
 struct ForwardTask : HeadGroup {
-  MutablePlane out, lse;
+  MutablePlane out, lse, weights;
   std::int64_t first_row = 0, rows = 0;      // what this task computes
   std::int64_t first_key = 0, last_key = 0;  // from the keys [first_key, last_key)
   void* partial = nullptr;  // [rows, partial_stride()] in the type of arithmetic, written instead of out and lse: m, l and o of these keys

@@ -1,0 +1,66 @@
+// The probabilities p[t,s] = exp(score[t,s] - m) / l of a forward pass that is asked for them (docs/maths.md, eq. 2-3), before dropout. Block
+// after block of keys a strip leaves its exponentials where they are wanted; with the last block l is known and they are divided, while the
+// row is in the second-level cache. For kernel sources only.
+#pragma once
+
+#include "cpu/sdpa/forward_scratch.h"
+
+namespace polyhead::cpu::POLYHEAD_ISA {
+namespace {
+
+template <class T>
+class WeightRows {
+ public:
+  WeightRows(const ForwardTask& task, const Scratch<T>& scratch) : task_(task), s_(scratch) {}
+
+  bool wanted() const { return task_.weights.data != nullptr; }
+
+  // The memory that a tile's exponentials go to, asked for while its product runs.
+  template <int Rows>
+  POLYHEAD_INLINE void fetch(std::int64_t row, std::int64_t key) const {
+    if (!in_place_) return;
+    for (int i = 0; i < Rows; ++i) {
+      const T* const to = line(row + i) + key;
+#pragma GCC unroll 4
+      for (int j = 0; j < kTileVectors; ++j) __builtin_prefetch(to + j * kLanes<T>, 1);
+    }
+  }
+
+  // Of the keys first + `own` of a row; e[0] is that of key `first`.
+  void take(std::int64_t row, std::int64_t first, Span own, const T* e) const {
+    T* const to = line(row) + first;
+    for (std::int64_t s = own.first; s < own.last; ++s) to[s] = e[s];
+  }
+
+  // A row's reference was raised after it had these keys.
+  void rescale(std::int64_t row, Span keys, T factor) const {
+    T* const x = line(row);
+    for (std::int64_t s = keys.first; s < keys.last; ++s) x[s] *= factor;
+  }
+
+  // The row has the keys `own`, whose exponentials sum to l; every other key, or all of them where l is 0, has none.
+  void finish(std::int64_t index, Span own, T l) const {
+    const Row& row = s_.rows[index];
+    T* const x = line(index);
+    if (own.empty() || l == 0) own = {0, 0};
+    const bool finite = l * T{0} == 0;
+    for (std::int64_t s = own.first; s < own.last && !finite; ++s) x[s] = masks_keep(task_, row, s) ? l : T{0};  // a NaN is the kept keys' business
+    const T factor = finite && l != 0 ? static_cast<T>(1 / static_cast<double>(l)) : T{1};
+    clear(x, 0, own.first), clear(x, own.last, task_.keys);
+    if (!in_place_) return narrow_row<T>(task_.dtype, x, task_.keys, factor, task_.weights.data, offset(row), task_.weights.column);
+    for (std::int64_t s = own.first; s < own.last; ++s) x[s] *= factor;
+  }
+
+ private:
+  std::int64_t offset(const Row& row) const { return row.head * task_.weights.head + row.query * task_.weights.row; }
+  T* line(std::int64_t row) const {
+    return in_place_ ? static_cast<T*>(task_.weights.data) + offset(s_.rows[row]) : s_.weights + row % s_.turn_rows * s_.weights_stride;
+  }
+
+  const ForwardTask& task_;
+  const Scratch<T>& s_;
+  const bool in_place_ = makes_weights_in_place<T>(task_);
+};
+
+}  // namespace
+}  // namespace polyhead::cpu::POLYHEAD_ISA

@@ -1,0 +1,159 @@
+// The weights of a forward pass that is asked for them: those of the reference, in every type and stride, and nothing else changes.
+#include <gmock/gmock.h>
+
+#include "polyhead/maps.h"
+#include "support/kernel_case.h"
+
+namespace polyhead::test {
+namespace {
+
+constexpr double kNaN = std::numeric_limits<double>::quiet_NaN();
+constexpr double kInfinity = std::numeric_limits<double>::infinity();
+
+Tensor reference_weights(AttentionCase& c, const AttentionOutputs& forward) {
+  Tensor weights(DType::f64, c.sizes.pairs());
+  c.options.backend = &find_backend("reference");
+  attention_map({.q = c.q, .k = c.k, .lse = forward.lse}, weights, c.options);
+  c.options.backend = &find_backend("cpu");
+  return weights;
+}
+
+// 0 and 1 are the bounds of a probability, 2^-24 its rounding in float32.
+double tolerance_of(const AttentionCase& c) { return Tolerances(c).lse + 0x1p-24 + storage_rounding(c.dtype); }
+
+TEST(CpuWeights, AreTheReferenceAndLeaveTheOutputAsItIs) {
+  for (std::uint64_t seed = 5000; seed < 5400; ++seed) {
+    SCOPED_TRACE(seed);
+    Random random(seed);
+    AttentionCase c = draw_case(random, kDTypes[seed % 5], seed % 25 == 0 ? draw_long_sizes(random) : draw_block_sizes(random));
+    const AttentionOutputs without = reference_forward(c);
+    const Tensor expected = reference_weights(c, without);
+    const double tolerance = tolerance_of(c);
+    for_each_instruction_set([&] {
+      c.forward(without);
+      AttentionOutputs o = c.make_outputs(&random);
+      const StridedTensor strided = random.empty_strided(c.dtype, c.sizes.pairs());
+      Tensor contiguous(c.dtype, c.sizes.pairs());
+      fill(contiguous, kNaN);
+      for (const TensorView& weights : {contiguous.view(), strided.view()}) {
+        o.weights = weights;
+        c.forward(o);
+        EXPECT_TRUE(near(weights, expected, tolerance));
+        EXPECT_TRUE(same_bits(o.out, without.out)) << "out";
+        EXPECT_TRUE(same_bits(o.lse, without.lse)) << "lse";
+      }
+      EXPECT_TRUE(same_bits(strided, contiguous));
+      EXPECT_TRUE(strided.padding_is_intact());
+    });
+    if (HasFailure()) return;
+  }
+}
+
+// In several turns over keys that stay packed, or beside parts of the keys where queries are few; whatever the number of threads.
+TEST(CpuWeights, OfManyKeysAreTheSameForAnyNumberOfThreads) {
+  const int threads = num_threads();
+  for (const auto& [queries, heads] : {std::pair<std::int64_t, std::int64_t>{1, 1}, {7, 1}, {130, 1}, {40, 8}}) {
+    for (const DType dtype : {DType::f32, DType::f64, DType::bf16}) {
+      SCOPED_TRACE(queries);
+      SCOPED_TRACE(info(dtype).name);
+      Random random(7);
+      AttentionCase c;
+      c.dtype = dtype;
+      c.sizes = {.lead = {}, .kv_heads = heads, .group = 2, .queries = queries, .keys = 4100, .qk_width = 32, .v_width = 64};
+      c.draw_inputs(random);
+      if (queries == 130) c.options.mask.causal = Causal::bottom_right();
+      const AttentionOutputs without = reference_forward(c);
+      const Tensor expected = reference_weights(c, without);
+      for_each_instruction_set([&] {
+        Tensor one(dtype, c.sizes.pairs()), several(dtype, c.sizes.pairs());
+        AttentionOutputs o = c.make_outputs();
+        set_num_threads(1);
+        c.forward(without);
+        o.weights = one;
+        c.forward(o);
+        EXPECT_TRUE(near(one, expected, tolerance_of(c)));
+        EXPECT_TRUE(same_bits(o.out, without.out));
+        set_num_threads(3);
+        o.weights = several;
+        c.forward(o);
+        EXPECT_TRUE(same_bits(several, one));
+        EXPECT_TRUE(same_bits(o.out, without.out));
+      });
+    }
+  }
+  set_num_threads(threads);
+}
+
+// Every later block of keys has larger scores: what the earlier ones left is brought to the new reference.
+TEST(CpuWeights, OfRisingAndFallingScores) {
+  for (const double slope : {0.01, 0.1, -0.1, 30.0}) {
+    SCOPED_TRACE(slope);
+    Random random(3);
+    AttentionCase c;
+    c.dtype = DType::f32;
+    c.sizes = {.lead = {}, .kv_heads = 1, .group = 1, .queries = 40, .keys = 1700, .qk_width = 16, .v_width = 16};
+    c.draw_inputs(random);
+    Tensor bias(DType::f32, {1700});
+    for (std::int64_t s = 0; s < 1700; ++s) bias.data<float>()[s] = static_cast<float>(slope * static_cast<double>(s));
+    c.options.bias = bias;
+    const AttentionOutputs forward = reference_forward(c);
+    const Tensor expected = reference_weights(c, forward);
+    for_each_instruction_set([&] {
+      Tensor weights(DType::f32, c.sizes.pairs());
+      AttentionOutputs o = c.make_outputs();
+      o.weights = weights;
+      c.forward(o);
+      EXPECT_TRUE(near(weights, expected, tolerance_of(c)));
+      for (std::int64_t t = 0; t < 40; ++t) {
+        double sum = 0;
+        for (std::int64_t s = 0; s < 1700; ++s) sum += weights.data<float>()[t * 1700 + s];
+        EXPECT_NEAR(sum, 1, 1e-5) << t;
+      }
+    });
+  }
+}
+
+// A row with a NaN is NaN at its kept keys and zero at its masked ones; v has no part in weights, in whichever turn.
+TEST(CpuWeights, NaNOfKeysStaysWithTheKeptOnesAndOfValuesIsNotSeen) {
+  Random random(9);
+  AttentionCase c;
+  c.dtype = DType::f32;
+  c.sizes = {.lead = {}, .kv_heads = 1, .group = 1, .queries = 200, .keys = 1700, .qk_width = 12, .v_width = 16};
+  c.draw_inputs(random);
+  const TensorView k = c.keep(Tensor::copy_of(c.k)), v = c.keep(Tensor::copy_of(c.v));
+  c.k = k, c.v = v;
+  const Tensor attend = random.tensor(DType::boolean, {200, 1700});
+  c.options.mask.attend = attend;
+  c.options.backend = &find_backend("cpu");
+  for_each_instruction_set([&] {
+    fill(k.slice(-2, 700, 701), 1), fill(v.slice(-2, 700, 701), 1);
+    Tensor before(DType::f32, c.sizes.pairs()), after(DType::f32, c.sizes.pairs());
+    AttentionOutputs o = c.make_outputs(), without = c.make_outputs();
+    o.weights = before;
+    c.forward(o);
+    fill(v.slice(-2, 700, 701), kInfinity);
+    o.weights = after;
+    c.forward(o);
+    EXPECT_TRUE(same_bits(after, before));
+    c.forward(without);
+    EXPECT_TRUE(same_bits(o.out, without.out));
+    fill(k.slice(-2, 700, 701), kNaN);
+    c.forward(o);
+    for (std::int64_t t = 0; t < 200; ++t) {
+      const bool* const kept = attend.data<bool>() + t * 1700;
+      for (std::int64_t s = 0; s < 1700; ++s) {
+        const float p = after.data<float>()[t * 1700 + s], was = before.data<float>()[t * 1700 + s];
+        if (!kept[s]) {
+          ASSERT_EQ(p, 0) << t << ' ' << s;
+        } else if (kept[700]) {
+          ASSERT_TRUE(std::isnan(p)) << t << ' ' << s;
+        } else {
+          ASSERT_EQ(p, was) << t << ' ' << s;
+        }
+      }
+    }
+  });
+}
+
+}  // namespace
+}  // namespace polyhead::test
