@@ -23,7 +23,7 @@ def start(threads: int) -> None:
 
 def prepare(case: Case, arrays: dict[str, np.ndarray]) -> Work:
     if case.backward:
-        raise Unsupported("onnxruntime computes no gradients")
+        raise Unsupported("it computes no gradients")
     if case.dropout:
         raise Unsupported("the Attention operator has no dropout")
     if case.dtype != "float32":

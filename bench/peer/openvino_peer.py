@@ -31,7 +31,7 @@ def start(threads: int) -> None:
 
 def prepare(case: Case, arrays: dict[str, np.ndarray]) -> Work:
     if case.backward:
-        raise Unsupported("openvino computes no gradients")
+        raise Unsupported("it computes no gradients")
     if case.dropout:
         raise Unsupported("its attention has no dropout")
     if case.maps:
