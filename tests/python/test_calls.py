@@ -107,7 +107,13 @@ def calls(folder: Path) -> dict[str, tuple[Callable[..., Any], dict[str, Any], W
     names: tuple[list[Any], list[Any]] = (NOT_WORDS, ["\ud800", "gpt-5"])
     weights = shaped(1, 2, 3, 3) / np.float32(3)
     return {
-        "sdpa": (polyhead.sdpa, qkv, forward | {"out": out_like, "return_lse": (NOT_FLAGS, [])}),
+        "sdpa": (
+            polyhead.sdpa,
+            qkv,
+            forward
+            | {"out": out_like, "return_lse": (NOT_FLAGS, []), "return_weights": (NOT_FLAGS, [])}
+            | {"weights": (NOT_ARRAYS, [shaped(2, 3, 5, 8), shaped(2, 3, 5, 7, dtype=int), OUT])},
+        ),
         "sdpa_backward": (
             polyhead.sdpa_backward,
             qkv | {"out": OUT, "lse": LSE, "d_out": OUT},
