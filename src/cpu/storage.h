@@ -9,6 +9,10 @@
 namespace polyhead::cpu::POLYHEAD_ISA {
 namespace {
 
+// What needs no conversion.
+template <class T>
+inline constexpr DType kOwnStorage = sizeof(T) == 8 ? DType::f64 : DType::f32;
+
 // The storage types whose arithmetic is in T, one after the other: f(pointer of the right type).
 template <class T, class F>
 POLYHEAD_INLINE auto with_storage(DType dtype, const void* data, const F& f) {

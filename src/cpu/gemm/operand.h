@@ -14,9 +14,6 @@ inline constexpr int kGemmRows = kRegisters >= 32 ? 12 : 6, kGemmVectors = 2;
 template <class T>
 inline constexpr int kPanelColumns = kGemmVectors * kLanes<T>;
 
-template <class T>
-inline constexpr DType kOwnStorage = sizeof(T) == 8 ? DType::f64 : DType::f32;
-
 POLYHEAD_INLINE std::int64_t smaller(std::int64_t a, std::int64_t b) { return a < b ? a : b; }
 
 POLYHEAD_INLINE std::int64_t offset_of(const Side& side, std::int64_t index) {

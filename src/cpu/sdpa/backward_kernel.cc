@@ -51,7 +51,6 @@ class Backward {
 
  private:
   static constexpr int kWidth = kLanes<T>, kPanel = kPanelKeys<T>;
-  static constexpr DType kOwnStorage = sizeof(T) == 8 ? DType::f64 : DType::f32;
 
   void store(const MutablePlane& plane, std::int64_t head, std::int64_t row, const T* from, std::int64_t width, T factor = 1) const {
     if (plane.data == nullptr) return;
@@ -97,7 +96,7 @@ class Backward {
 
   // A row of out or d_out: in place, or widened into `line`.
   const T* line_of(const Plane& plane, const Row& row, T* line) const {
-    if (task_.dtype == kOwnStorage && plane.column == 1) return row_of(plane, static_cast<const T*>(plane.data), row);
+    if (task_.dtype == kOwnStorage<T> && plane.column == 1) return row_of(plane, static_cast<const T*>(plane.data), row);
     with_storage<T>(task_.dtype, plane.data, [&](auto* data) { widen_row<T>(row_of(plane, data, row), plane.column, task_.v_width, T{1}, line); });
     return line;
   }

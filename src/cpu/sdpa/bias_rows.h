@@ -23,7 +23,7 @@ POLYHEAD_INLINE void stream_row(const T* from, std::int64_t count, T* to) {
 template <class T>
 POLYHEAD_INLINE void write_bias_row(const BackwardTask& task, const Row& row, std::int64_t first, std::int64_t count, const T* d_score) {
   const std::int64_t offset = bias_offset(task, row, first);
-  if (task.stream_d_bias && task.d_bias.column == 1 && task.dtype == (sizeof(T) == 8 ? DType::f64 : DType::f32)) {
+  if (task.stream_d_bias && task.d_bias.column == 1 && task.dtype == kOwnStorage<T>) {
     return stream_row(d_score, count, static_cast<T*>(task.d_bias.data) + offset);
   }
   narrow_row<T>(task.dtype, d_score, count, T{1}, task.d_bias.data, offset, task.d_bias.column);

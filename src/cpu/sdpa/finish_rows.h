@@ -37,7 +37,7 @@ POLYHEAD_INLINE void find_divisors(const ForwardTask& task, std::int64_t count, 
 // Whether rows of o may be divided into `out` as they are.
 template <class T>
 bool stores_in_place(const ForwardTask& task) {
-  return task.dtype == (sizeof(T) == 8 ? DType::f64 : DType::f32) && task.out.column == 1 && task.v_width % kLanes<T> == 0;
+  return task.dtype == kOwnStorage<T> && task.out.column == 1 && task.v_width % kLanes<T> == 0;
 }
 
 // Rows of o, `stride` apart and padded to whole vectors, divided by their l, which is padded too. A row without a finite score is zero.

@@ -116,7 +116,9 @@ ForwardTask sizes_of(const ForwardProblem& p, std::int64_t rows) {
   return task;
 }
 
-// Parts of the keys do not know what the whole row sums to: few queries take their products once more.
+// A part of the keys does not know what the whole row sums to: where a sequence has parts, weights take the products once more.
+bool takes_weights_afterwards(const ForwardProblem& p, const Cut& cut) { return p.weights && cut.parts.count > 1; }
+
 void forward_and_maps(const ForwardProblem& p) {
   ForwardProblem without = p;
   without.weights = {};
@@ -135,7 +137,7 @@ void sdpa_forward(const ForwardProblem& p) {
   if (p.batch * p.heads * p.queries == 0) return;
   const SdpaKernels& kernels = current_kernels().sdpa;
   const Cut cut(p);
-  if (p.weights && cut.parts.count > 1) return forward_and_maps(p);
+  if (takes_weights_afterwards(p, cut)) return forward_and_maps(p);
   const Blocks& blocks = cut.blocks;
   const std::int64_t parts = cut.parts.count, bytes = kernels.forward_scratch(sizes_of(p, blocks.rows));
   // Of parts that run on different threads; else a thread has its own.
@@ -188,11 +190,17 @@ std::string facts_of_forward(const ForwardProblem& p) {
   if (p.batch * p.heads * p.queries == 0) return {};
   const KernelSet& set = current_kernels();
   const Cut cut(p);
+  if (takes_weights_afterwards(p, cut)) {
+    ForwardProblem without = p;
+    without.weights = {};
+    return facts_of_forward(without) + "weights: by a second pass over q and k, as the keys are in parts\n";
+  }
   const std::int64_t bytes = set.sdpa.forward_scratch(sizes_of(p, cut.blocks.rows)), partials = cut.block_bytes();
   return cat("kernel: ", set.name, ", blocks of ", cut.blocks.rows, " queries, ", cut.count, " of them",
              cut.parts.count > 1 ? cat(", each in ", cut.parts.count, " parts of its keys") : std::string(), "\n",
              "scratch: ", bytes + (cut.apart() ? 0 : partials), " bytes per thread",
-             cut.apart() ? cat(" and ", cut.count * partials, " for all parts") : std::string(), "\n");
+             cut.apart() ? cat(" and ", cut.count * partials, " for all parts") : std::string(), "\n",
+             p.weights ? "weights: from the same pass\n" : "");
 }
 
 }  // namespace polyhead::cpu

@@ -31,24 +31,25 @@ class Forward {
 
  private:
   static constexpr int kWidth = kLanes<T>, kPanel = kPanelKeys<T>;
-  static constexpr DType kOwnStorage = sizeof(T) == 8 ? DType::f64 : DType::f32;
 
   // All keys, for some of the rows.
   void run_turn(std::int64_t first_row, std::int64_t end) {
+    const bool loaded = first_row > 0;
     for (first_ = whole_.first / s_.keys * s_.keys; first_ < whole_.last; first_ += s_.keys) {
-      operands_.load_keys(first_, {larger(whole_.first - first_, 0), smaller(whole_.last - first_, s_.keys)}, first_row > 0);
+      operands_.load_keys(first_, {larger(whole_.first - first_, 0), smaller(whole_.last - first_, s_.keys)}, loaded);
       spoilt_ |= !operands_.finite();
       const bool last = first_ + s_.keys >= whole_.last;
       for (strip_ = first_row; strip_ < end; strip_ += strip_rows_) {
         const int rows = static_cast<int>(smaller(strip_rows_, end - strip_));
         if (!multiply_strip(rows, last) && last) store_strip(rows);  // while its sums are in the first-level cache
-        if (last && weights_.wanted()) store_weights(rows);
+        if (last) store_weights(rows);
       }
     }
-    for (strip_ = first_row; strip_ < end && whole_.empty(); strip_ += strip_rows_) {
+    if (!whole_.empty()) return;
+    for (strip_ = first_row; strip_ < end; strip_ += strip_rows_) {
       const int rows = static_cast<int>(smaller(strip_rows_, end - strip_));
       store_strip(rows);
-      if (weights_.wanted()) store_weights(rows);
+      store_weights(rows);
     }
   }
 
@@ -58,7 +59,7 @@ class Forward {
 
   static Apply what_applies(const ForwardTask& task) {
     bool in_registers =
-        task.softcap <= 0 && task.kinds == nullptr && (task.bias.data == nullptr || (task.dtype == kOwnStorage && task.bias.column == 1));
+        task.softcap <= 0 && task.kinds == nullptr && (task.bias.data == nullptr || (task.dtype == kOwnStorage<T> && task.bias.column == 1));
     for (int i = 0; i < task.mask_count; ++i) in_registers &= task.masks[i].column == 1;
     if (!in_registers) return Apply::anything;
     return task.bias.data != nullptr ? Apply::bias_and_masks : task.mask_count != 0 ? Apply::masks : Apply::nothing;
@@ -312,7 +313,7 @@ class Forward {
   }
 
   void store_weights(int rows) {
-    for (int i = 0; i < rows; ++i) weights_.finish(strip_ + i, keys_of(strip_ + i), s_.l[strip_ + i]);
+    for (int i = 0; i < rows && weights_.wanted(); ++i) weights_.finish(strip_ + i, keys_of(strip_ + i), s_.l[strip_ + i]);
   }
 
   // The strip's rows as they leave the task.

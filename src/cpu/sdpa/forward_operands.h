@@ -22,7 +22,7 @@ class ForwardOperands {
   void load_queries() {
     const Plane& q = task_.q;
     const bool one_head = task_.first_row % task_.queries + task_.rows <= task_.queries;
-    if (task_.dtype == kOwnStorage && q.column == 1 && (one_head || q.head == task_.queries * q.row)) {
+    if (task_.dtype == kOwnStorage<T> && q.column == 1 && (one_head || q.head == task_.queries * q.row)) {
       q_ = row_of(q, static_cast<const T*>(q.data), s_->rows[0]);
       q_stride_ = q.row;
       return;
@@ -41,17 +41,18 @@ class ForwardOperands {
     const std::int64_t from = block.first / kPanel * kPanel, place = s_->keeps_keys ? first : 0;
     const int count = static_cast<int>(block.last - from);
     T *const k = s_->k + place * task_.qk_width, *const v = s_->v + place * s_->v_padded;
-    const bool in_place = task_.dtype == kOwnStorage && task_.v.column == 1 && task_.v.row == s_->v_padded && task_.v_width == s_->v_padded;
-    std::uint8_t& finite = s_->finite[place / s_->keys];
+    const bool in_place = task_.dtype == kOwnStorage<T> && task_.v.column == 1 && task_.v.row == s_->v_padded && task_.v_width == s_->v_padded;
+    std::uint8_t& all_of_block = s_->finite[place / s_->keys];
     if (!again) {
       with_storage<T>(task_.dtype, task_.k.data, [&](auto* data) {
         pack_transposed<T>(data + (first + from) * task_.k.row, task_.k.row, task_.k.column, count, task_.qk_width, k_factor_, s_->lines,
                            k + from * task_.qk_width);
       });
-      finite = (in_place && all_finite(values_at(first + from), count * task_.v.row)) || copy_values(first + from, count, v + from * s_->v_padded) ? 1 : 0;
+      const bool ready = in_place && all_finite(values_at(first + from), count * task_.v.row);
+      all_of_block = ready || copy_values(first + from, count, v + from * s_->v_padded) ? 1 : 0;
     }
     k_ = k;
-    finite_ = finite != 0;
+    finite_ = all_of_block != 0;
     v_ = in_place && finite_ ? values_at(first) : v;
   }
 
@@ -65,7 +66,6 @@ class ForwardOperands {
 
  private:
   static constexpr int kWidth = kLanes<T>, kPanel = kPanelKeys<T>;
-  static constexpr DType kOwnStorage = sizeof(T) == 8 ? DType::f64 : DType::f32;
 
   const T* values_at(std::int64_t key) const { return static_cast<const T*>(task_.v.data) + key * task_.v.row; }
 

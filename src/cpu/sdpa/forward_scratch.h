@@ -32,8 +32,8 @@ std::int64_t score_stride(std::int64_t keys) {
   return keys + 64 / static_cast<std::int64_t>(sizeof(T));
 }
 
-// Rows whose weights are under way together: the keys come past once for all of them, and what they leave, 384 KiB, stays in the second-level
-// cache until it is divided. Whole strips.
+// Rows whose weights are under way together: the keys come past once for all of them, and what they leave, 384 KiB or at least two strips,
+// stays in the second-level cache until it is divided.
 template <class T>
 std::int64_t rows_of_weights(const ForwardTask& task) {
   const std::int64_t fitting = 384 * 1024 / (larger(task.keys, 1) * static_cast<std::int64_t>(sizeof(T)));
@@ -43,7 +43,7 @@ std::int64_t rows_of_weights(const ForwardTask& task) {
 // Whether a row's weights are made where the caller wants them.
 template <class T>
 bool makes_weights_in_place(const ForwardTask& task) {
-  return task.dtype == (sizeof(T) == 8 ? DType::f64 : DType::f32) && task.weights.column == 1;
+  return task.dtype == kOwnStorage<T> && task.weights.column == 1;
 }
 
 template <class T>

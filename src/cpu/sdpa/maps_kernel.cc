@@ -117,9 +117,7 @@ class Maps {
       return 1;
     }
     const bool spoilt = !(sum * T{0} == 0);
-    if (spoilt) {  // a NaN is the business of the kept keys
-      for (std::int64_t s = own.first; s < own.last; ++s) x[s] = masks_keep(task_, rows_[i], s) ? sum : 0;
-    }
+    if (spoilt) spread_spoilt(task_, rows_[i], own, sum, x);
     const double factor = spoilt ? 1 : 1 / static_cast<double>(sum);
     if (!task_.dropout) return factor;
     const std::uint8_t* keep = keep_bytes(task_, rows_[i], 0, own.first, own.last, s_.bytes);

@@ -14,11 +14,10 @@ class PanelRows {
   // For the keys first_key + panel + [0, kPanelKeys) of `count` rows from `first` on.
   POLYHEAD_INLINE void load(const HeadGroup& group, const BackwardScratch<T>& s, std::int64_t first, int count, std::int64_t first_key,
                             std::int64_t panel) {
-    constexpr DType kOwnStorage = sizeof(T) == 8 ? DType::f64 : DType::f32;
     const std::int64_t key = first_key + panel, keys = smaller(kPanelKeys<T>, group.keys - key);
     const bool vectors = keys % kLanes<T> == 0;
     if (group.bias.data != nullptr) {
-      const bool in_place = vectors && group.bias.column == 1 && group.dtype == kOwnStorage;
+      const bool in_place = vectors && group.bias.column == 1 && group.dtype == kOwnStorage<T>;
       for (int i = 0; i < count; ++i) {
         bias_[i] = s.panel_bias + i * kPanelKeys<T>;
         with_storage<T>(group.dtype, group.bias.data, [&](auto* data) {

@@ -58,6 +58,12 @@ POLYHEAD_INLINE bool masks_keep(const HeadGroup& group, const Row& row, std::int
   return true;
 }
 
+// A row whose sum is not finite gives it to each of its kept keys, and 0 to the masked ones: a NaN is not their business.
+template <class T>
+POLYHEAD_INLINE void spread_spoilt(const HeadGroup& group, const Row& row, Span own, T sum, T* x) {
+  for (std::int64_t s = own.first; s < own.last; ++s) x[s] = masks_keep(group, row, s) ? sum : T{0};
+}
+
 // to[i] = (bytes of the row's keys first + i) for i in [low, high).
 POLYHEAD_INLINE const std::uint8_t* row_bytes(const Plane& plane, const Row& row, std::int64_t first, std::int64_t low, std::int64_t high, std::uint8_t* to) {
   const std::uint8_t* bytes = row_of(plane, static_cast<const std::uint8_t*>(plane.data), row) + first * plane.column;

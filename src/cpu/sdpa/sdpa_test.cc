@@ -331,6 +331,7 @@ TEST(CpuSdpa, ExplainNamesTheKernelAndItsMemory) {
     const std::string text = explain({.q = q, .k = q, .v = q, .out = out});
     EXPECT_NE(text.find("backend: cpu\nkernel: " + std::string(kernel_instruction_set()) + ", blocks of "), std::string::npos) << text;
     EXPECT_NE(text.find("bytes per thread"), std::string::npos) << text;
+    EXPECT_EQ(text.find("weights"), std::string::npos) << text;
   });
 }
 

@@ -1,6 +1,6 @@
-// The probabilities p[t,s] = exp(score[t,s] - m) / l of a forward pass that is asked for them (docs/maths.md, eq. 2-3), before dropout. Block
-// after block of keys a strip leaves its exponentials where they are wanted; with the last block l is known and they are divided, while the
-// row is in the second-level cache. For kernel sources only.
+// The probabilities p[t,s] = exp(score[t,s] - m) / l of a forward pass that is asked for them (docs/maths.md, eq. 2-3), before dropout.
+// Block after block of keys a strip leaves its exponentials where they are wanted; with the last block l is known and they are divided,
+// while the row is in the second-level cache. For kernel sources only.
 #pragma once
 
 #include "cpu/sdpa/forward_scratch.h"
@@ -44,7 +44,7 @@ class WeightRows {
     T* const x = line(index);
     if (own.empty() || l == 0) own = {0, 0};
     const bool finite = l * T{0} == 0;
-    for (std::int64_t s = own.first; s < own.last && !finite; ++s) x[s] = masks_keep(task_, row, s) ? l : T{0};  // a NaN is the kept keys' business
+    if (!finite) spread_spoilt(task_, row, own, l, x);
     const T factor = finite && l != 0 ? static_cast<T>(1 / static_cast<double>(l)) : T{1};
     clear(x, 0, own.first), clear(x, own.last, task_.keys);
     if (!in_place_) return narrow_row<T>(task_.dtype, x, task_.keys, factor, task_.weights.data, offset(row), task_.weights.column);

@@ -84,6 +84,16 @@ TEST(CpuWeights, OfManyKeysAreTheSameForAnyNumberOfThreads) {
   set_num_threads(threads);
 }
 
+TEST(CpuWeights, ExplainTellsTheirPath) {
+  const auto path = [](std::int64_t heads, std::int64_t queries) {
+    const Tensor q(DType::f32, {heads, queries, 64}), k(DType::f32, {heads, 8192, 64});
+    Tensor out(DType::f32, q.shape()), weights(DType::f32, {heads, queries, 8192});
+    return explain({.q = q, .k = k, .v = k, .out = out, .weights = weights});
+  };
+  EXPECT_THAT(path(8, 40), testing::HasSubstr("weights: from the same pass"));
+  EXPECT_THAT(path(1, 40), testing::AllOf(testing::HasSubstr("parts of its keys"), testing::HasSubstr("weights: by a second pass")));
+}
+
 // Every later block of keys has larger scores: what the earlier ones left is brought to the new reference.
 TEST(CpuWeights, OfRisingAndFallingScores) {
   for (const double slope : {0.01, 0.1, -0.1, 30.0}) {
