@@ -9,7 +9,8 @@
 
 Every round gives each peer a turn, so that all of them see the same moods of the machine; a figure is the best of its calls. A turn is one call,
 or as many as begin within two milliseconds: else a call of microseconds would be timed with another peer's code and data in the caches (`--turn 0`
-does so). Ratios within one table mean something, absolute figures of two runs do not.
+does so). With several threads a turn is twenty milliseconds after a short pause: threads of the peer before it stop waiting busily on a processor
+that this one needs, and its own wake up. Ratios within one table mean something, absolute figures of two runs do not.
 """
 
 from __future__ import annotations
@@ -29,6 +30,9 @@ from typing import Any
 from peer.encoder import FOLDER
 from peer.instruction_sets import INSTRUCTION_SETS, environment
 
+LEAST_ROOF = 0.002  # seconds of multiply-adds between rounds
+PAUSE = 0.002  # seconds before a turn of several threads: most of those that wait busily for the last library's next call go to sleep
+TURN = {False: 2.0, True: 20.0}  # milliseconds, by whether there are several threads: the first calls wake them
 PEERS = ("polyhead", "torch", "onnxruntime", "openvino", "jax")
 
 
@@ -38,7 +42,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--peers", default=",".join(PEERS), metavar="NAMES", help="comma separated (default: all)")
     parser.add_argument("--threads", type=int, nargs="+", default=[1, 2], metavar="COUNT", help="default: 1 2")
     parser.add_argument("--seconds", type=float, default=3.0, help="of measuring per case (default: 3)")
-    parser.add_argument("--turn", type=float, default=2.0, metavar="MS", help="milliseconds in which a peer's turn begins calls, at least one (default: 2)")
+    parser.add_argument("--turn", type=float, metavar="MS", help="milliseconds in which a peer's turn begins calls, at least one (default: 2; 20 with several threads)")
     parser.add_argument("--isa", default="", choices=INSTRUCTION_SETS, help="hold every peer, and the roof, to that instruction set; one that cannot be held is left out")
     parser.add_argument("--minilm", default=os.environ.get(FOLDER), metavar="DIR", help=f"all-MiniLM-L6-v2, for the cases of whole models (default: ${FOLDER})")
     parser.add_argument("--json", type=pathlib.Path, metavar="PATH", help="also write every figure there")
@@ -48,7 +52,7 @@ def arguments() -> argparse.Namespace:
     unknown = [name for name in result.peers.split(",") if name not in PEERS]
     if unknown:
         parser.error(f"unknown peers {unknown}; there are {', '.join(PEERS)}")
-    if not result.seconds > 0 or not 0 <= result.turn < 1e9 or min(result.threads) < 1:
+    if not result.seconds > 0 or not 0 <= (result.turn or 0) < 1e9 or min(result.threads) < 1:
         parser.error("--seconds and --threads must be positive, --turn at least 0")
     try:
         re.compile(result.only)
@@ -80,7 +84,8 @@ def load_peers(names: str, threads: int, isa: str) -> tuple[list[Any], list[str]
     return peers, notes
 
 
-def measure(case: Any, peers: list[Any], meters: dict[str, Any], seconds: float, turn: float) -> dict[str, Any]:
+def measure(case: Any, peers: list[Any], meters: dict[str, Any], roof: Any, seconds: float, turn: float, pause: float) -> dict[str, Any]:
+    """What each peer's calls took, and the roof that was seen between them."""
     import numpy as np
 
     from peer import cases, exact
@@ -106,9 +111,10 @@ def measure(case: Any, peers: list[Any], meters: dict[str, Any], seconds: float,
         if exact_output is not None:
             results[peer.name]["error"] = float(np.abs(output.astype(np.float64) - exact_output).max() / np.abs(exact_output).max())
     end = time.perf_counter() + seconds
-    rounds = 0
+    rounds, highest = 0, roof.best(LEAST_ROOF)
     while works and (rounds < 3 or time.perf_counter() < end):
         for name, work in works.items():
+            time.sleep(pause)
             end_of_turn = time.perf_counter() + turn
             while True:
                 start = time.perf_counter()
@@ -117,10 +123,12 @@ def measure(case: Any, peers: list[Any], meters: dict[str, Any], seconds: float,
                 results[name]["times"].append(done - start)
                 if done >= end_of_turn:
                     break
+        if highest is not None:
+            highest = max(highest, roof.best(LEAST_ROOF))
         rounds += 1
     for name in works:
         results[name]["rate"], results[name]["unit"] = case.rate(min(results[name]["times"]))
-    return results
+    return {"case": case.name, "group": case.group, "flops": case.flops(), "roof": highest, "peers": results}
 
 
 def work(options: argparse.Namespace) -> None:
@@ -128,18 +136,20 @@ def work(options: argparse.Namespace) -> None:
     processors = sorted(os.sched_getaffinity(0))[: options.worker]
     os.sched_setaffinity(0, processors)
     os.environ["OMP_NUM_THREADS"] = str(options.worker)
-    from peer import roof
+    from peer.roof import Roof, memory_gbytes
     from peer.memory import Meter
 
     peers, notes = load_peers(options.peers, options.worker, options.isa)
     meters = {peer.name: Meter(peer.name, options.worker) for peer in peers}
     notes += [f"memory of {name} is not measured: {meter.note}" for name, meter in meters.items() if meter.note]
+    roof = Roof(len(processors), options.isa)
     print(json.dumps({"versions": {peer.name: peer.version for peer in peers}, "notes": notes, "threads": len(processors),
-                      "roof": roof.fma_gflops(len(processors), options.isa), "bandwidth": roof.memory_gbytes()}), flush=True)
+                      "roof": roof.best(1.0), "bandwidth": memory_gbytes()}), flush=True)
+    turn = TURN[len(processors) > 1] if options.turn is None else options.turn
     for case in chosen_cases(options.only):
         if case.missing():
             continue
-        print(json.dumps({"case": case.name, "group": case.group, "flops": case.flops(), "peers": measure(case, peers, meters, options.seconds, options.turn / 1000)}), flush=True)
+        print(json.dumps(measure(case, peers, meters, roof, options.seconds, turn / 1000, PAUSE if len(processors) > 1 else 0)), flush=True)
     for meter in meters.values():
         meter.close()
 
@@ -160,8 +170,8 @@ def rate_cell(peers: dict[str, Any], names: list[str]) -> str:
     return " ".join([*(f"{peers[name]['rate']:.3g}" if "rate" in peers.get(name, {}) else "-" for name in names), unit])
 
 
-def row(told: dict[str, Any], names: list[str], roof: float | None) -> list[str]:
-    peers = told["peers"]
+def row(told: dict[str, Any], names: list[str]) -> list[str]:
+    peers, roof = told["peers"], told["roof"]
     best = {name: min(peers[name]["times"]) for name in names if "times" in peers.get(name, {})}
     ours = best.pop("polyhead", None)
     fastest = min(best, key=best.__getitem__, default=None)
@@ -183,7 +193,9 @@ def left_out(notes: dict[str, dict[str, list[str]]]) -> list[str]:
 
 
 def table(options: argparse.Namespace, threads: int) -> dict[str, Any]:
-    command = [sys.executable, __file__, "--worker", str(threads), "--peers", options.peers, "--only", options.only, "--seconds", str(options.seconds), "--turn", str(options.turn)]
+    command = [sys.executable, __file__, "--worker", str(threads), "--peers", options.peers, "--only", options.only, "--seconds", str(options.seconds)]
+    if options.turn is not None:
+        command += ["--turn", str(options.turn)]
     if options.isa:
         command += ["--isa", options.isa]
     with subprocess.Popen(command, env=os.environ | environment(options.isa), stdout=subprocess.PIPE, text=True) as process:
@@ -196,7 +208,7 @@ def table(options: argparse.Namespace, threads: int) -> dict[str, Any]:
         print(f"\n## {head['threads']} thread{'s' * (head['threads'] > 1)}: {platform.processor() or platform.machine()}{f' held to {options.isa}' * bool(options.isa)}, "
               f"roof {f'{roof:.0f} GFLOP/s' if roof else 'unknown (no compiler)'}, one thread reads {head['bandwidth']:.1f} GB/s")
         print("  ".join(f"{name} {version}" for name, version in head["versions"].items()), *head["notes"], sep="\n")
-        print("Best time in ms; ratio: the fastest peer's time / polyhead's; share of the roof; rate of each peer, MB beyond the inputs at the peak, outputs included, and largest error / largest output, in the order of the columns\n")
+        print("Best time in ms; ratio: the fastest peer's time / polyhead's; share of the roof, which is measured again in each case; rate of each peer, MB beyond the inputs at the peak, outputs included, and largest error / largest output, in the order of the columns\n")
         titles = ["case", *names, "ratio", "roof", "rate", "MB", "error"]
         widths = [32, *(max(8, len(name)) for name in names), 20, 5, 6 * len(names) + 12, 6 * len(names), 8 * len(names)]
         print_row(titles, widths)
@@ -206,7 +218,7 @@ def table(options: argparse.Namespace, threads: int) -> dict[str, Any]:
         for line in process.stdout:
             told = json.loads(line)
             results.append(told)
-            print_row(row(told, names, roof), widths)
+            print_row(row(told, names), widths)
             for name, result in told["peers"].items():
                 if "note" in result:
                     notes.setdefault(result["note"], {}).setdefault(name, []).append(told["case"])

@@ -47,17 +47,15 @@ def main() -> None:
         ("forward: MB beyond the inputs", False, "megabytes"),
     ]
     for axis, (title, backward, value) in zip(axes, quantities):
-        for peer in run["versions"]:
+        for number, peer in enumerate(run["versions"]):
             lengths, values = series(run["results"], peer, backward, value)
             if lengths:
-                axis.plot(lengths, values, marker="o", linewidth=2.5 if peer == "polyhead" else 1.2, label=peer)
+                axis.plot(lengths, values, marker="o", linewidth=2.5 if peer == "polyhead" else 1.2, color=f"C{number}", label=peer)
         axis.set_xscale("log", base=2)
         axis.set_title(title, fontsize=10)
         axis.set_xlabel("sequence length S = T (B1 H8 D64, float32)")
-        if "MB" in title:
-            axis.set_yscale("log", base=10)
-        else:
-            axis.set_ylim(bottom=0)
+        axis.set_yscale("log", base=10 if "MB" in title else 2)
+        axis.yaxis.set_major_formatter("{x:g}")
         axis.grid(alpha=0.3)
     axes[0].legend(frameon=False)
     figure.savefig(given.picture, metadata={"Date": None})
