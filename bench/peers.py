@@ -30,7 +30,7 @@ from typing import Any
 from peer.encoder import FOLDER
 from peer.instruction_sets import INSTRUCTION_SETS, environment
 
-LEAST_ROOF = 0.002  # seconds of multiply-adds between rounds
+ROOF_SECONDS = 0.002  # of multiply-adds between rounds
 PAUSE = 0.002  # seconds before a turn of several threads: most of those that wait busily for the last library's next call go to sleep
 TURN = {False: 2.0, True: 20.0}  # milliseconds, by whether there are several threads: the first calls wake them
 PEERS = ("polyhead", "torch", "onnxruntime", "openvino", "jax")
@@ -111,7 +111,7 @@ def measure(case: Any, peers: list[Any], meters: dict[str, Any], roof: Any, seco
         if exact_output is not None:
             results[peer.name]["error"] = float(np.abs(output.astype(np.float64) - exact_output).max() / np.abs(exact_output).max())
     end = time.perf_counter() + seconds
-    rounds, highest = 0, roof.best(LEAST_ROOF)
+    rounds, highest = 0, roof.best(ROOF_SECONDS)
     while works and (rounds < 3 or time.perf_counter() < end):
         for name, work in works.items():
             time.sleep(pause)
@@ -124,7 +124,7 @@ def measure(case: Any, peers: list[Any], meters: dict[str, Any], roof: Any, seco
                 if done >= end_of_turn:
                     break
         if highest is not None:
-            highest = max(highest, roof.best(LEAST_ROOF))
+            highest = max(highest, roof.best(ROOF_SECONDS))
         rounds += 1
     for name in works:
         results[name]["rate"], results[name]["unit"] = case.rate(min(results[name]["times"]))

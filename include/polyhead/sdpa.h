@@ -27,7 +27,7 @@ struct SdpaForward {
   TensorView out;        // [*,N,T,V]  may not overlap an input
   TensorView lse = {};   // [*,N,T]    optional; float64 for float64 inputs, else float32
   TensorView weights = {};  // [*,N,T,S] optional, dtype of q: p before dropout, from the same pass; out has the same bits with it and without.
-                            // For chosen heads and rows, or to keep the map nowhere: polyhead/maps.h
+                            // For chosen rows, or what becomes of a map that is never held whole: polyhead/maps.h
 };
 
 struct SdpaBackward {

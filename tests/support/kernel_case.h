@@ -9,6 +9,7 @@
 #include <string>
 
 #include "polyhead/device.h"
+#include "polyhead/maps.h"
 #include "support/attention_case.h"
 
 namespace polyhead::test {
@@ -58,6 +59,14 @@ inline AttentionOutputs reference_forward(AttentionCase& c) {
   c.forward(o);
   c.options.backend = &find_backend("cpu");
   return o;
+}
+
+inline Tensor reference_map(AttentionCase& c, const MapsInput& input, MapValue value) {
+  Tensor map(DType::f64, c.sizes.pairs());
+  c.options.backend = &find_backend("reference");
+  attention_map(input, map, c.options, value);
+  c.options.backend = &find_backend("cpu");
+  return map;
 }
 
 // Sizes around lanes and tiles.

@@ -119,10 +119,13 @@ ForwardTask sizes_of(const ForwardProblem& p, std::int64_t rows) {
 // A part of the keys does not know what the whole row sums to: where a sequence has parts, weights take the products once more.
 bool takes_weights_afterwards(const ForwardProblem& p, const Cut& cut) { return p.weights && cut.parts.count > 1; }
 
+ForwardProblem without_weights(ForwardProblem p) {
+  p.weights = {};
+  return p;
+}
+
 void forward_and_maps(const ForwardProblem& p) {
-  ForwardProblem without = p;
-  without.weights = {};
-  sdpa_forward(without);
+  sdpa_forward(without_weights(p));
   MapsProblem maps{p, p.q, p.k, {}, MapValue::probability};
   std::vector<std::int64_t> queries(static_cast<std::size_t>(p.queries));
   std::iota(queries.begin(), queries.end(), std::int64_t{0});
@@ -191,9 +194,7 @@ std::string facts_of_forward(const ForwardProblem& p) {
   const KernelSet& set = current_kernels();
   const Cut cut(p);
   if (takes_weights_afterwards(p, cut)) {
-    ForwardProblem without = p;
-    without.weights = {};
-    return facts_of_forward(without) + "weights: by a second pass over q and k, as the keys are in parts\n";
+    return facts_of_forward(without_weights(p)) + "weights: by a second pass over q and k, as the keys are in parts\n";
   }
   const std::int64_t bytes = set.sdpa.forward_scratch(sizes_of(p, cut.blocks.rows)), partials = cut.block_bytes();
   return cat("kernel: ", set.name, ", blocks of ", cut.blocks.rows, " queries, ", cut.count, " of them",

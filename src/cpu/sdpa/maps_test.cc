@@ -10,14 +10,6 @@ namespace {
 constexpr MapValue kValues[] = {MapValue::scaled_score, MapValue::capped_score, MapValue::score, MapValue::probability, MapValue::dropped};
 constexpr double kNaN = std::numeric_limits<double>::quiet_NaN();
 
-Tensor reference_map(AttentionCase& c, const MapsInput& input, MapValue value) {
-  Tensor map(DType::f64, c.sizes.pairs());
-  c.options.backend = &find_backend("reference");
-  attention_map(input, map, c.options, value);
-  c.options.backend = &find_backend("cpu");
-  return map;
-}
-
 // Around strips of 12 rows and panels of 64 keys.
 AttentionSizes draw_map_sizes(Random& random) {
   AttentionSizes z = draw_sizes(random);

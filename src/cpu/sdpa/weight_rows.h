@@ -1,4 +1,4 @@
-// The probabilities p[t,s] = exp(score[t,s] - m) / l of a forward pass that is asked for them (docs/maths.md, eq. 2-3), before dropout.
+// The probabilities p[t,s] = exp(score[t,s] - m) / l of a forward pass that is asked for them (docs/maths.md, eq. 2), before dropout.
 // Block after block of keys a strip leaves its exponentials where they are wanted; with the last block l is known and they are divided,
 // while the row is in the second-level cache. For kernel sources only.
 #pragma once

@@ -1,7 +1,6 @@
 // The weights of a forward pass that is asked for them: those of the reference, in every type and stride, and nothing else changes.
 #include <gmock/gmock.h>
 
-#include "polyhead/maps.h"
 #include "support/kernel_case.h"
 
 namespace polyhead::test {
@@ -11,11 +10,7 @@ constexpr double kNaN = std::numeric_limits<double>::quiet_NaN();
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
 
 Tensor reference_weights(AttentionCase& c, const AttentionOutputs& forward) {
-  Tensor weights(DType::f64, c.sizes.pairs());
-  c.options.backend = &find_backend("reference");
-  attention_map({.q = c.q, .k = c.k, .lse = forward.lse}, weights, c.options);
-  c.options.backend = &find_backend("cpu");
-  return weights;
+  return reference_map(c, {.q = c.q, .k = c.k, .lse = forward.lse}, MapValue::probability);
 }
 
 // 0 and 1 are the bounds of a probability, 2^-24 its rounding in float32.
