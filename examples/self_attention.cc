@@ -8,7 +8,7 @@ int main() {
   example::Claims claims;
 
   // SelfAttention(input_dim=32, dim_qk=16, dim_v=24): one head, no output map.
-  const nn::MultiHeadAttention single({.query_width = 32, .heads = 1, .head_width = 16, .value_head_width = 24, .output = nn::OutputMap::none});
+  const nn::MultiHeadAttention single({.query_width = 32, .heads = 1, .head_width = 16, .value_head_width = 24, .output = nn::OutputProjection::none});
   Tensor y(DType::f32, single.output_shape({.query = x}));
   single.forward({.query = x}, y);
   example::show("x", x);

@@ -6,7 +6,7 @@ using namespace polyhead;
 int main() {
   // num_hiddens, num_heads = 100, 5; attention = MultiHeadAttention(num_hiddens, ..., num_heads, 0.5)
   const nn::MultiHeadAttention attention(
-      {.query_width = 100, .heads = 5, .bias = false, .output_bias = false, .dropout = 0.5, .empty_rows = EmptyRows::Uniform});
+      {.query_width = 100, .heads = 5, .bias = false, .output_bias = false, .dropout = 0.5, .empty_rows = EmptyRows::uniform});
   // batch_size, num_queries, num_kvpairs, valid_lens = 2, 4, 6, [3, 2]
   const Tensor x = example::waves({2, 4, 100}), y = example::waves({2, 6, 100}, 1.0);
   const Tensor valid_lens = Tensor::of<std::int64_t>({2}, {3, 2});
@@ -35,7 +35,7 @@ int main() {
   claims.add("weights stop exactly at the valid length", stops);
   claims.add("the weights of each query sum to 1", example::rows_sum_to_one(weights));
 
-  // A length of 0 fills every score with -1e6 in d2l, so all keys get the same weight: EmptyRows::Uniform.
+  // A length of 0 fills every score with -1e6 in d2l, so all keys get the same weight: EmptyRows::uniform.
   const Tensor zero_lens = Tensor::of<std::int64_t>({2}, {0, 6});
   attention.forward(input, out, {.mask = {.key_lengths = zero_lens}}, &saved);
   attention_map(saved.maps(), weights, saved.sdpa);

@@ -58,7 +58,7 @@ void add_maps(const Options& o, const MapsInput& input, const SdpaOptions& optio
 
 // q, k and v as they are: scaled dot-product attention without a layer around it.
 std::string run_plain(const Options& o, InputTensors* in, Results* results) {
-  constexpr const char* kRole = "which attention without --weights needs";
+  constexpr const char* kRole = "which attention without --parameters needs";
   const Tensor q = in->required("q", kRole), k = in->as(in->required("k", kRole), "k", q.dtype(), "of q");
   const Tensor v = in->as(in->required("v", kRole), "v", q.dtype(), "of q");
   require(q.view().rank() >= 3 && k.view().rank() >= 3 && v.view().rank() >= 3, "attend: q is ", q.shape(), ", k ", k.shape(), ", v ", v.shape(),
@@ -116,7 +116,7 @@ std::string run_layer(const Options& o, InputTensors* in, Results* results) {
     if (d_key) results->add("d_key", std::move(d_key));
     if (d_value) results->add("d_value", std::move(d_value));
     if (d_bias) results->add("d_bias", Tensor::copy_of(d_bias.view().reshape(call.bias.shape())));
-    io::AttentionWeights parameters = models::attention_weights(d_layer, loaded.layout, loaded.prefix);
+    io::AttentionParameters parameters = models::attention_parameters(d_layer, loaded.layout, loaded.prefix);
     parameters.spelling = loaded.spelling;
     parameters.scale = loaded.scale;  // the naming's own, whatever the options made of it
     parameters.global_query = loaded.global_query;
@@ -162,7 +162,7 @@ Subcommand declare_attend(CLI::App& parser) {
   const auto o = std::make_shared<Options>();
   parser.add_option("--tensors", o->tensors, "the inputs; a file may hold both these and the weights")->type_name("FILE")->required();
   parser.add_option("-o,--output", o->output, "where the results go: .safetensors or .npz")->type_name("FILE")->required();
-  CLI::Option* weights = parser.add_option("--weights", o->file.path, "the layer's parameters; without it q, k and v are attended to as they are")->type_name("FILE");
+  CLI::Option* weights = parser.add_option("--parameters", o->file.path, "the layer's parameters; without it q, k and v are attended to as they are")->type_name("FILE");
   std::vector<CLI::Option*> of_layers = add_layer_file(parser, &o->file);
   of_layers.push_back(add_value(
       parser, "--heads", &o->file.heads,
@@ -181,16 +181,16 @@ Subcommand declare_attend(CLI::App& parser) {
   for (CLI::Option* option : of_layers) option->needs(weights);
   parser.add_flag("--json", o->json, "machine-readable: {\"operation\", \"output\", \"tensors\": [{\"name\", \"dtype\", \"shape\"}, ...]}");
   return {
-      .examples = {{"polyhead attend --weights layer.safetensors --heads 4 --tensors in.safetensors -o out.safetensors --maps",
+      .examples = {{"polyhead attend --parameters layer.safetensors --heads 4 --tensors in.safetensors -o out.safetensors --maps",
                     "a layer's output and what its heads look at"},
-                   {"polyhead attend --weights model.safetensors --prefix encoder.layer.0 --heads 12 --tensors in.safetensors -o out.npz",
+                   {"polyhead attend --parameters model.safetensors --prefix encoder.layer.0 --heads 12 --tensors in.safetensors -o out.npz",
                     "a layer of a model"},
-                   {"polyhead attend --weights layer.safetensors --heads 4 --tensors in.safetensors -o out.safetensors --gradients",
+                   {"polyhead attend --parameters layer.safetensors --heads 4 --tensors in.safetensors -o out.safetensors --gradients",
                     "with all gradients; in.safetensors has d_out"},
                    {"polyhead attend --tensors qkv.safetensors -o out.safetensors --causal --top-keys 5",
                     "attention itself, without a layer"}},
       .notes =
-          "Tensors with --weights: query [.., T, .., Eq], key and value (default: as the query, as the key). Without: q [*,N,T,H], k "
+          "Tensors with --parameters: query [.., T, .., Eq], key and value (default: as the query, as the key). Without: q [*,N,T,H], k "
           "[*,K,S,H], v [*,K,S,V].\n"
           "With both, if there: attend or block (boolean, over pairs), attend_keys or block_keys (boolean [*,S]), key_lengths, bias (added "
           "to the scores), "

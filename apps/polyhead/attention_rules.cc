@@ -51,7 +51,7 @@ std::vector<std::int64_t> read_lengths(const std::string& word) {
 EmptyRows read_empty_rows(const std::string& word) {
   static const std::array<std::string, 3> kNames{"zero", "uniform", "unmasked"};
   const std::string name = read_choice(word, "kind of empty rows", kNames);
-  return name == "zero" ? EmptyRows::Zero : name == "uniform" ? EmptyRows::Uniform : EmptyRows::Unmasked;
+  return name == "zero" ? EmptyRows::zero : name == "uniform" ? EmptyRows::uniform : EmptyRows::unmasked;
 }
 
 nn::GlobalQuery read_global_query(const std::string& word) {
@@ -107,7 +107,7 @@ std::vector<CLI::Option*> add_layer_rules(CLI::App& parser, LayerRules* rules) {
                     "AXIS", "the dimension of the inputs that attention runs along, -2 being the one before the width (default: -2)"),
           add_value(parser, "--global-query", &rules->global_query, read_global_query, "KIND",
                     "average the query over the axis: off, mean or masked_mean (default: as the weights say)"),
-          parser.add_flag("--zero-key", rules->zero_key, "a further key and value of zeros (torch's add_zero_attn)")};
+          parser.add_flag("--add-zero-attn", rules->add_zero_attn, "a further key and value of zeros (torch's add_zero_attn)")};
 }
 
 Mask mask_of(const AttentionRules& rules, const Shape& lead, std::int64_t queries, std::int64_t keys, Tensor* lengths) {
@@ -141,7 +141,7 @@ void apply(const AttentionRules& rules, nn::MultiHeadAttentionConfig* config) {
 void apply(const LayerRules& rules, nn::MultiHeadAttentionConfig* config) {
   if (rules.axis) config->axis = *rules.axis;
   if (rules.global_query) config->global_query = *rules.global_query;
-  config->zero_key = config->zero_key || rules.zero_key;
+  config->add_zero_attn = config->add_zero_attn || rules.add_zero_attn;
 }
 
 void apply(const AttentionRules& rules, SdpaOptions* options) {
@@ -149,7 +149,7 @@ void apply(const AttentionRules& rules, SdpaOptions* options) {
   options->softcap = rules.softcap.value_or(0);
   options->dropout.p = rules.dropout.value_or(0);
   options->dropout.seed = rules.dropout_seed;
-  options->empty_rows = rules.empty_rows.value_or(EmptyRows::Zero);
+  options->empty_rows = rules.empty_rows.value_or(EmptyRows::zero);
 }
 
 }  // namespace polyhead::app

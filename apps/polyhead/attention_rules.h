@@ -27,7 +27,7 @@ struct AttentionRules {
 struct LayerRules {
   std::optional<int> axis;
   std::optional<nn::GlobalQuery> global_query;
-  bool zero_key = false;
+  bool add_zero_attn = false;
 };
 
 void add_attention_rules(CLI::App& parser, AttentionRules* rules);  // all but the key lengths

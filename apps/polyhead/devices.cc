@@ -33,7 +33,7 @@ std::string as_text(const Cpu& cpu, std::size_t width) {
   };
   row("processor", cat(cpu.name.empty() ? "(it does not say its name)" : cpu.name, ", ", cpu.architecture));
   row("threads", cat(num_threads(), " (", cpu.online, " logical processors are on, ", cpu.usable, " may be used)"));
-  for (const Cache& cache : cpu.caches) {
+  for (const CpuCache& cache : cpu.caches) {
     row(cat("L", cache.level, cache.kind == "unified" ? "" : " " + cache.kind),
         cat(cache_size(cache.bytes), cache.shared_by > 0 ? cat(", shared by ", counted(cache.shared_by, "logical processor")) : ""));
   }
@@ -53,7 +53,7 @@ Json as_json(const Cpu& cpu) {
   Json sets = Json::array(), caches = Json::array(), names = Json::array();
   for (const InstructionSet& set : cpu.instruction_sets)
     sets.push_back({{"name", set.name}, {"available", set.available}, {"adds", set.adds}});
-  for (const Cache& cache : cpu.caches) {
+  for (const CpuCache& cache : cpu.caches) {
     caches.push_back({{"level", cache.level},
                       {"kind", cache.kind},
                       {"bytes", cache.bytes},

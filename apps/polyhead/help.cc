@@ -82,7 +82,7 @@ std::string overview(std::span<const Command> commands, std::size_t width, bool 
   const std::vector<Example> examples{
       {"polyhead view MODEL_DIR --text \"The quick brown fox\" -o fox.html", "one HTML page with what every head of the model attends to"},
       {"polyhead trace --layer d2l --num-hiddens 100 --heads 5", "a layer step by step, with the shape and meaning of each"},
-      {"polyhead attend --weights layer.safetensors --heads 4 --tensors in.safetensors -o out.safetensors",
+      {"polyhead attend --parameters layer.safetensors --heads 4 --tensors in.safetensors -o out.safetensors",
        "a layer's output on tensors of yours"},
       {"polyhead inspect model.safetensors", "what is in a file, and which attention layers"},
       {"polyhead explain --q 1,8,512,64 --k 1,8,512,64", "how such a problem would be computed"},

@@ -8,7 +8,7 @@
 #include "format.h"
 #include "json.h"
 #include "model_config.h"
-#include "polyhead/io/attention_weights.h"
+#include "polyhead/io/attention_parameters.h"
 #include "polyhead/io/tensor_file.h"
 #include "terminal.h"
 #include "words.h"
@@ -54,7 +54,7 @@ Numbered split_number(const std::string& prefix) {
 std::string place(const std::string& prefix) { return prefix.empty() ? "at the top" : cat("at ", prefix); }
 
 // One row for the layers of a model that differ in their number only.
-std::vector<std::pair<std::string, std::string>> attention_rows(const std::vector<io::LayoutMatch>& matches, const Json& config) {
+std::vector<std::pair<std::string, std::string>> attention_map_rows(const std::vector<io::LayoutMatch>& matches, const Json& config) {
   const auto heads = config.find("heads");
   const std::string untold = heads != config.end() && heads->is_number_integer()
                                  ? cat(counted(heads->get<std::int64_t>(), "head"), " by config.json")
@@ -121,7 +121,7 @@ std::string as_text(const io::TensorFile& file, const Json& config, const std::v
     rows.emplace_back(name, value.is_string() ? value.get<std::string>() : value.dump());
   }
   append(text, section("Configuration", rows, width));
-  rows = attention_rows(matches, config);
+  rows = attention_map_rows(matches, config);
   append(text, rows.empty() ? std::string("\nAttention\n  no layer of a known naming\n") : section("Attention", rows, width));
   rows.assign(file.metadata.begin(), file.metadata.end());
   append(text, section("Metadata", rows, width));

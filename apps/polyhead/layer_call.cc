@@ -28,7 +28,7 @@ void measure(const LoadedLayer& loaded, LayerCall* call) {
   call->input = {.query = call->query, .key = call->key, .value = call->value};
   call->maps = loaded.layer.maps_shape(call->input);
   call->lead = call->maps.first(call->maps.size() - 3);
-  call->keys = call->maps[-1] - (config.bias_kv ? 1 : 0) - (config.zero_key ? 1 : 0);
+  call->keys = call->maps[-1] - (config.add_bias_kv ? 1 : 0) - (config.add_zero_attn ? 1 : 0);
 }
 
 void prepare(const LoadedLayer& loaded, AttentionRules rules, InputTensors* in, LayerCall* call) {

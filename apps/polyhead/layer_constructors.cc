@@ -4,7 +4,7 @@
 
 #include "arguments.h"
 #include "core/text.h"
-#include "polyhead/io/attention_weights.h"
+#include "polyhead/io/attention_parameters.h"
 #include "suggest.h"
 
 namespace polyhead::app {
@@ -22,7 +22,7 @@ std::int64_t per_head(const LayerArguments& a, std::string_view width, std::stri
 
 Config single_head(const LayerArguments& a) {
   return {.query_width = a.count("input_dim"), .heads = 1, .head_width = a.count("dim_qk"), .value_head_width = a.count("dim_v"),
-          .output = nn::OutputMap::none};
+          .output = nn::OutputProjection::none};
 }
 
 // Query, key and value of one width, which is the output's too.
@@ -41,7 +41,7 @@ std::vector<LayerConstructor> make_table() {
        .names = {.q = "Wq", .k = "Wk", .v = "Wv"},
        .config = [](const LayerArguments& a) -> Config {
          return {.query_width = a.count("emd_size"), .heads = a.count("head"), .head_width = a.count("q_k_size"), .value_head_width = a.count("v_size"),
-                 .output = nn::OutputMap::none};
+                 .output = nn::OutputProjection::none};
        }},
       {.name = "self_attention",
        .layout = "single_head",
@@ -128,8 +128,8 @@ std::vector<LayerConstructor> make_table() {
        .config = [](const LayerArguments& a) -> Config {
          const std::int64_t width = per_head(a, "embed_dim", "num_heads");
          return {.query_width = a.count("embed_dim"), .key_width = a.count("kdim"), .value_width = a.count("vdim"), .heads = a.count("num_heads"),
-                 .head_width = width, .bias = a.flag("bias"), .output_bias = a.flag("bias"), .bias_kv = a.flag("add_bias_kv"),
-                 .zero_key = a.flag("add_zero_attn"), .dropout = a.number("dropout")};
+                 .head_width = width, .bias = a.flag("bias"), .output_bias = a.flag("bias"), .add_bias_kv = a.flag("add_bias_kv"),
+                 .add_zero_attn = a.flag("add_zero_attn"), .dropout = a.number("dropout")};
        }},
       {.name = "bert",
        .call = "BertAttention",

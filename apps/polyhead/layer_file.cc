@@ -27,7 +27,7 @@ std::vector<CLI::Option*> add_layer_file(CLI::App& parser, LayerFile* file) {
 LoadedLayer load_layer(const LayerFile& file, const AttentionRules& rules, const LayerRules& layer_rules) {
   io::TensorFile tensors = io::open_tensors(file.path);
   io::LoadAttention options{.layout = file.layout, .prefix = file.prefix, .heads = file.heads.value_or(0)};
-  io::AttentionWeights weights = io::load_attention(tensors, options);
+  io::AttentionParameters weights = io::load_attention(tensors, options);
   if (weights.heads == 0) {
     const Json config = read_config(file.path);
     if (const auto heads = config.find("heads"); heads != config.end() && heads->is_number_integer() && *heads > 0) {

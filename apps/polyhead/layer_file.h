@@ -1,4 +1,4 @@
-// A layer from a weights file, as commands name it: --weights, --layout, --prefix, --heads.
+// A layer from a weights file, as commands name it: --parameters, --layout, --prefix, --heads.
 #pragma once
 
 #include <cstdint>
@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "attention_rules.h"
-#include "polyhead/io/attention_weights.h"
+#include "polyhead/io/attention_parameters.h"
 
 namespace polyhead::app {
 
@@ -28,7 +28,7 @@ struct LoadedLayer {
   std::vector<std::string> names;  // of the layer's parameters in the file
 };
 
-// --layout and --prefix; --weights and --heads belong to the command, which may mean more by them.
+// --layout and --prefix; --parameters and --heads belong to the command, which may mean more by them.
 std::vector<CLI::Option*> add_layer_file(CLI::App& parser, LayerFile* file);
 
 // The layer with the source's own rules, changed by the given ones. Notes on stderr what the file has and the layer does not use.

@@ -75,8 +75,8 @@ Subject constructed(const Options& o, DType dtype) {
 }
 
 Subject loaded(const Options& o) {
-  if (!o.arguments.empty()) throw UsageError(cat(o.arguments.begin()->first, " is an argument of a --layer; the one of --weights is as its file says"));
-  if (o.dtype) throw UsageError("--dtype is for a --layer; the one of --weights is as its file says");
+  if (!o.arguments.empty()) throw UsageError(cat(o.arguments.begin()->first, " is an argument of a --layer; the one of --parameters is as its file says"));
+  if (o.dtype) throw UsageError("--dtype is for a --layer; the one of --parameters is as its file says");
   LoadedLayer file = load_layer(o.file, o.rules, o.layer_rules);
   Subject subject{.title = cat(printable(o.file.path), ": layout ", file.layout)};
   if (!file.prefix.empty()) append(subject.title, cat(" at ", printable(file.prefix)));
@@ -169,7 +169,7 @@ std::string value_sections(const std::vector<nn::TraceStep>& steps, const Number
 void run_trace(const Options& o) {
   if (o.list) return o.json ? print_json(list_json()) : print(list_text(terminal_width(Stream::out)));
   if (o.layer.empty() == o.file.path.empty()) {
-    throw UsageError(o.layer.empty() ? "give a layer: --layer NAME ('polyhead trace --list' names them) or --weights FILE" : "give --layer or --weights, not both");
+    throw UsageError(o.layer.empty() ? "give a layer: --layer NAME ('polyhead trace --list' names them) or --parameters FILE" : "give --layer or --parameters, not both");
   }
   std::optional<InputTensors> in;
   if (!o.input.empty()) in.emplace(o.input);
@@ -248,7 +248,7 @@ Subcommand declare_trace(CLI::App& parser) {
   };
   parser.add_option("--layer", o->layer, "a layer by its source; --list names them and their arguments")->type_name("NAME");
   parser.add_flag("--list", o->list, "the layers, each with its constructor's arguments and defaults");
-  CLI::Option* weights = parser.add_option("--weights", o->file.path, "a layer from a file of its parameters")->type_name("FILE");
+  CLI::Option* weights = parser.add_option("--parameters", o->file.path, "a layer from a file of its parameters")->type_name("FILE");
   for (CLI::Option* option : add_layer_file(parser, &o->file)) option->needs(weights);
   add_value(parser, "--heads", &o->file.heads, positive, "N", "number of heads, whatever the layer's argument for it is called");
   add_constructor_arguments(parser, o);
@@ -281,7 +281,7 @@ Subcommand declare_trace(CLI::App& parser) {
       .examples = {{"polyhead trace --layer d2l --num-hiddens 100 --heads 5 --batch 2 --length 10", "the layer of Dive into Deep Learning, step by step"},
                    {"polyhead trace --layer d2l --num-hiddens 4 --heads 2 --length 3 --valid-lens 2,3 --values", "with a mask, and with the numbers"},
                    {"polyhead trace --layer alphafold --gated --is-global --attn-dim -3 --shape 2,7,5,8", "one query for a whole axis, spread by a gate"},
-                   {"polyhead trace --weights model.safetensors --prefix encoder.layer.0 --heads 12", "a layer of a model"},
+                   {"polyhead trace --parameters model.safetensors --prefix encoder.layer.0 --heads 12", "a layer of a model"},
                    {"polyhead trace --list", "every layer that is known by name"}},
       .notes = "Shapes have the heads in a dimension of their own, [B,N,T,H]; sources that fold them into the batch have the same data as (B*N,T,H).\n"
                "JSON: {layer, input, config, steps: [{step, where, shape, letters, meaning, dtype, values}]}; numbers that JSON lacks are \"nan\", \"inf\" and "

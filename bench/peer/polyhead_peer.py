@@ -36,7 +36,7 @@ def _attention(case: Case, a: dict[str, np.ndarray]) -> Work:
 
     def forward() -> object:
         if case.maps:
-            return polyhead.sdpa(q, k, v, out=out, weights=weights, **options)
+            return polyhead.sdpa(q, k, v, out=out, attention_weights=weights, **options)
         return (polyhead.sdpa(q, k, v, out=out, **options),)
 
     def both() -> object:

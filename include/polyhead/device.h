@@ -14,7 +14,7 @@ struct InstructionSet {
   bool available = false;    // the processor has it and the operating system saves its registers
 };
 
-struct Cache {
+struct CpuCache {
   int level = 0;             // 1 is the nearest
   std::string kind;          // "data", "instruction" or "unified"
   std::int64_t bytes = 0;
@@ -27,7 +27,7 @@ struct Cpu {
   int online = 0;            // logical processors that are switched on
   int usable = 0;            // of these, what this process may run on
   std::vector<InstructionSet> instruction_sets;  // every row that exists for the architecture, available or not
-  std::vector<Cache> caches;                     // of the first processor; empty: not known
+  std::vector<CpuCache> caches;                     // of the first processor; empty: not known
 };
 
 // Asks the processor and the operating system; nothing is measured.

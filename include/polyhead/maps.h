@@ -30,7 +30,7 @@ enum class MapValue : std::uint8_t {
 void attention_map(const MapsInput& input, TensorView out, const SdpaOptions& options = {}, MapValue value = MapValue::probability);
 
 // The maps of chosen queries. out [*,N,R,S] for R = queries.size(); each query in [0,T).
-void attention_rows(const MapsInput& input, std::span<const std::int64_t> queries, TensorView out, const SdpaOptions& options = {},
+void attention_map_rows(const MapsInput& input, std::span<const std::int64_t> queries, TensorView out, const SdpaOptions& options = {},
                     MapValue value = MapValue::probability);
 
 // The keys with the largest probability, largest first, ties to the smaller index. probability [*,N,T,k] floating and key [*,N,T,k] int64;
@@ -50,6 +50,6 @@ struct HeadStatistics {
 void attention_statistics(const MapsInput& input, const HeadStatistics& statistics, const SdpaOptions& options = {});
 
 // Mean probability over blocks: out [*,N,h,w] with h <= T, w <= S; block (i,j) covers queries [i T/h, (i+1) T/h) and keys [j S/w, (j+1) S/w).
-void attention_picture(const MapsInput& input, TensorView out, const SdpaOptions& options = {});
+void attention_pooled_map(const MapsInput& input, TensorView out, const SdpaOptions& options = {});
 
 }  // namespace polyhead

@@ -7,7 +7,7 @@
 #include "polyhead/error.h"
 #include "polyhead/executor.h"
 #include "polyhead/io/atomic_file.h"
-#include "polyhead/io/attention_weights.h"
+#include "polyhead/io/attention_parameters.h"
 #include "polyhead/io/tensor_file.h"
 #include "polyhead/maps.h"
 #include "polyhead/mask.h"

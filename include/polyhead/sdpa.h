@@ -26,7 +26,7 @@ struct SdpaForward {
   ConstTensorView v;     // [*,K,S,V]
   TensorView out;        // [*,N,T,V]  may not overlap an input
   TensorView lse = {};   // [*,N,T]    optional; float64 for float64 inputs, else float32
-  TensorView weights = {};  // [*,N,T,S] optional, dtype of q: p before dropout, from the same pass; out has the same bits with it and without.
+  TensorView attention_weights = {};  // [*,N,T,S] optional, dtype of q: p before dropout, from the same pass; out has the same bits with it and without.
                             // For chosen rows, or what becomes of a map that is never held whole: polyhead/maps.h
 };
 
@@ -54,7 +54,7 @@ struct SdpaOptions {
   ConstTensorView bias{};         // added to the scores; dtype of q; broadcasts to [*,N,T,S]; -inf means probability 0
   double softcap = 0;             // >= 0; 0 is off
   Dropout dropout{};
-  EmptyRows empty_rows = EmptyRows::Zero;
+  EmptyRows empty_rows = EmptyRows::zero;
   const Backend* backend = nullptr;   // a forced one that cannot serve the problem is an error
   Executor* executor = nullptr;
 };

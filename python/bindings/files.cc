@@ -30,7 +30,7 @@ struct LoadOptions {
 };
 
 Loaded layer_of(io::TensorFile& file, const LoadOptions& options) {
-  io::AttentionWeights weights = io::load_attention(file, options.load);
+  io::AttentionParameters weights = io::load_attention(file, options.load);
   if (weights.heads == 0) {
     throw nb::value_error(text(file.path.string(), ": it does not say how many heads its layer has (layout ", weights.layout, "); give heads=").c_str());
   }
@@ -72,14 +72,14 @@ Tuple<Layer, std::string, std::string, bool> from_arrays(const ByName& arrays, c
 void save(const Layer& layer, nb::handle path_object, nb::handle layout_object, nb::handle prefix_object) {
   const std::string path = read_path(path_object, "path"), layout = read_word(layout_object, "layout"), prefix = read_word(prefix_object, "prefix");
   const ReleasedGil released;
-  io::save_tensors(path, io::store_attention(models::attention_weights(layer.layer, layout, prefix)));
+  io::save_tensors(path, io::store_attention(models::attention_parameters(layer.layer, layout, prefix)));
 }
 
 // name -> array, in the file's order.
 ByName state(nb::handle self, nb::handle layout_object, nb::handle prefix_object) {
   const std::string layout = read_word(layout_object, "layout"), prefix = read_word(prefix_object, "prefix");
   nb::dict result;
-  for (io::NamedTensor& named : io::store_attention(models::attention_weights(nb::cast<const Layer&>(self).layer, layout, prefix))) {
+  for (io::NamedTensor& named : io::store_attention(models::attention_parameters(nb::cast<const Layer&>(self).layer, layout, prefix))) {
     auto owner = std::make_unique<Tensor>(std::move(named.tensor));
     const TensorView view = owner->view();
     const nb::capsule capsule(owner.release(), [](void* tensor) noexcept { delete static_cast<Tensor*>(tensor); });

@@ -53,8 +53,8 @@ void visit_config(Config& c, F&& f) {
   f("gate", c.gate);
   f("global_query", c.global_query);
   f("axis", c.axis);
-  f("bias_kv", c.bias_kv);
-  f("zero_key", c.zero_key);
+  f("add_bias_kv", c.add_bias_kv);
+  f("add_zero_attn", c.add_zero_attn);
   f("dropout", c.dropout);
   f("scale", c.scale);
   f("softcap", c.softcap);
@@ -64,7 +64,7 @@ void visit_config(Config& c, F&& f) {
 }
 
 void read_field(const char* name, nb::handle given, bool& field) { field = read_flag(given, name); }
-void read_field(const char* name, nb::handle given, nn::OutputMap& field) { field = read_flag(given, name) ? nn::OutputMap::linear : nn::OutputMap::none; }
+void read_field(const char* name, nb::handle given, nn::OutputProjection& field) { field = read_flag(given, name) ? nn::OutputProjection::linear : nn::OutputProjection::none; }
 void read_field(const char* name, nb::handle given, nn::Gate& field) { field = read_flag(given, name) ? nn::Gate::sigmoid : nn::Gate::none; }
 void read_field(const char* name, nb::handle given, nn::GlobalQuery& field) { field = choice(name, read_word(given, name), kGlobalQueries); }
 void read_field(const char* name, nb::handle given, EmptyRows& field) { field = choice(name, read_word(given, name), kEmptyRows); }
@@ -76,7 +76,7 @@ void read_field(const char* name, nb::handle given, int& field) { field = static
 void read_field(const char* name, nb::handle given, std::int64_t& field) { field = read_integer(given, name, 1, std::int64_t{1} << 40); }
 void read_field(const char*, nb::handle given, std::uint64_t& field) { field = read_seed(given); }
 
-nb::object write_field(nn::OutputMap field) { return nb::bool_(field == nn::OutputMap::linear); }
+nb::object write_field(nn::OutputProjection field) { return nb::bool_(field == nn::OutputProjection::linear); }
 nb::object write_field(nn::Gate field) { return nb::bool_(field == nn::Gate::sigmoid); }
 nb::object write_field(nn::GlobalQuery field) { return nb::cast(word_of(kGlobalQueries, field)); }
 nb::object write_field(EmptyRows field) { return nb::cast(word_of(kEmptyRows, field)); }

@@ -53,7 +53,7 @@ nb::object rows(nb::handle q, nb::handle k, nb::handle lse, nb::handle chosen, c
   CallOptions call(options);
   {
     const ReleasedGil released;
-    attention_rows(input.maps(), queries, array.view(), call.sdpa, map_value);
+    attention_map_rows(input.maps(), queries, array.view(), call.sdpa, map_value);
   }
   return object;
 }
@@ -94,7 +94,7 @@ ByName statistics(nb::handle q, nb::handle k, nb::handle lse, const Options& opt
   return result;
 }
 
-nb::object picture(nb::handle q, nb::handle k, nb::handle lse, nb::handle height_object, nb::handle width_object, const Options& options) {
+nb::object pooled_map(nb::handle q, nb::handle k, nb::handle lse, nb::handle height_object, nb::handle width_object, const Options& options) {
   const Input input(q, k, lse);
   const std::int64_t height = read_integer(height_object, "height", 0, input.queries()), width = read_integer(width_object, "width", 0, input.keys());
   const nb::object object = empty_array(q, input.shape({height, width}), input.dtype());
@@ -102,7 +102,7 @@ nb::object picture(nb::handle q, nb::handle k, nb::handle lse, nb::handle height
   CallOptions call(options);
   {
     const ReleasedGil released;
-    attention_picture(input.maps(), array.view(), call.sdpa);
+    attention_pooled_map(input.maps(), array.view(), call.sdpa);
   }
   return object;
 }
@@ -111,10 +111,10 @@ nb::object picture(nb::handle q, nb::handle k, nb::handle lse, nb::handle height
 
 void bind_maps(nb::module_& m) {
   m.def("attention_map", &all, nb::arg("q").none(), nb::arg("k").none(), nb::arg("lse").none(), nb::arg("options"), nb::arg("value").none(), nb::arg("out").none());
-  m.def("attention_rows", &rows, nb::arg("q").none(), nb::arg("k").none(), nb::arg("lse").none(), nb::arg("rows").none(), nb::arg("options"), nb::arg("value").none());
+  m.def("attention_map_rows", &rows, nb::arg("q").none(), nb::arg("k").none(), nb::arg("lse").none(), nb::arg("rows").none(), nb::arg("options"), nb::arg("value").none());
   m.def("attention_top_keys", &top_keys, nb::arg("q").none(), nb::arg("k").none(), nb::arg("lse").none(), nb::arg("top_k").none(), nb::arg("options"));
   m.def("attention_statistics", &statistics, nb::arg("q").none(), nb::arg("k").none(), nb::arg("lse").none(), nb::arg("options"));
-  m.def("attention_picture", &picture, nb::arg("q").none(), nb::arg("k").none(), nb::arg("lse").none(), nb::arg("height").none(), nb::arg("width").none(), nb::arg("options"));
+  m.def("attention_pooled_map", &pooled_map, nb::arg("q").none(), nb::arg("k").none(), nb::arg("lse").none(), nb::arg("height").none(), nb::arg("width").none(), nb::arg("options"));
 }
 
 }  // namespace polyhead::python

@@ -41,7 +41,7 @@ std::string word_of(const Choices<T, count>& choices, T value) {
   return {};
 }
 
-inline constexpr Choices<EmptyRows, 3> kEmptyRows{{{"zero", EmptyRows::Zero}, {"uniform", EmptyRows::Uniform}, {"unmasked", EmptyRows::Unmasked}}};
+inline constexpr Choices<EmptyRows, 3> kEmptyRows{{{"zero", EmptyRows::zero}, {"uniform", EmptyRows::uniform}, {"unmasked", EmptyRows::unmasked}}};
 inline constexpr Choices<MapValue, 5> kMapValues{{{"scaled_score", MapValue::scaled_score},
                                                   {"capped_score", MapValue::capped_score},
                                                   {"score", MapValue::score},

@@ -24,19 +24,19 @@ DType lse_dtype(DType dtype) { return is_floating(dtype) ? accumulation_dtype(dt
 // (out, lse or None, weights or None). What is wrong with q, k and v is for sdpa_forward to say; the memory made before is only as large as their shapes ask.
 Tuple<nb::any, nb::any, nb::any> forward(nb::handle q, nb::handle k, nb::handle v, const Options& options, nb::handle lse_flag, nb::handle out,
                                          nb::handle weights_flag, nb::handle weights) {
-  const bool return_lse = read_flag(lse_flag, "return_lse"), return_weights = read_flag(weights_flag, "return_weights");
+  const bool return_lse = read_flag(lse_flag, "return_lse"), return_attention_weights = read_flag(weights_flag, "return_attention_weights");
   const Array q_array = Array::required(q, "q"), k_array = Array::required(k, "k"), v_array = Array::required(v, "v");
   const ConstTensorView q_view = q_array.view(), v_view = v_array.view();
   const nb::object out_object = out.is_none() ? empty_array(q, with_last(q_view, v_view.rank() > 0 ? v_view.extent(-1) : 0), q_view.dtype()) : nb::borrow(out);
   const nb::object lse_object = return_lse ? empty_array(q, without_last(q_view), lse_dtype(q_view.dtype())) : nb::none();
   nb::object weights_object = nb::borrow(weights);
-  if (weights.is_none() && return_weights) weights_object = empty_array(q, with_last(q_view, k_array.view().rank() > 1 ? k_array.view().extent(-2) : 0), q_view.dtype());
+  if (weights.is_none() && return_attention_weights) weights_object = empty_array(q, with_last(q_view, k_array.view().rank() > 1 ? k_array.view().extent(-2) : 0), q_view.dtype());
   const Array out_array = Array::output(out_object, "out"), lse_array = Array::output(lse_object, "lse");
-  const Array weights_array = Array::output(weights_object, "weights");
+  const Array weights_array = Array::output(weights_object, "attention_weights");
   CallOptions call(options);
   {
     const ReleasedGil released;
-    sdpa_forward({.q = q_view, .k = k_array.view(), .v = v_view, .out = out_array.view(), .lse = lse_array.view(), .weights = weights_array.view()},
+    sdpa_forward({.q = q_view, .k = k_array.view(), .v = v_view, .out = out_array.view(), .lse = lse_array.view(), .attention_weights = weights_array.view()},
                  call.sdpa);
   }
   return nb::make_tuple(out_object, lse_object, weights_object);
@@ -95,7 +95,7 @@ std::vector<std::string> backend_names() {
 
 void bind_sdpa(nb::module_& m) {
   m.def("sdpa", &forward, nb::arg("q").none(), nb::arg("k").none(), nb::arg("v").none(), nb::arg("options"), nb::arg("return_lse").none(), nb::arg("out").none(),
-        nb::arg("return_weights").none(), nb::arg("weights").none());
+        nb::arg("return_attention_weights").none(), nb::arg("attention_weights").none());
   m.def("sdpa_backward", &backward, nb::arg("q").none(), nb::arg("k").none(), nb::arg("v").none(), nb::arg("out").none(), nb::arg("lse").none(),
         nb::arg("d_out").none(), nb::arg("options"), nb::arg("d_bias").none(), nb::arg("want_q"), nb::arg("want_k"), nb::arg("want_v"), nb::arg("want_bias"));
   m.def("explain", &explain_forward, nb::arg("q").none(), nb::arg("k").none(), nb::arg("v").none(), nb::arg("options"));

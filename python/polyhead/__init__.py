@@ -20,7 +20,7 @@ from ._attention import (
     explain,
     head_statistics,
     maps,
-    picture,
+    pooled_map,
     sdpa,
     sdpa_backward,
 )
@@ -57,7 +57,7 @@ __all__ = [
     "load",
     "maps",
     "num_threads",
-    "picture",
+    "pooled_map",
     "save",
     "sdpa",
     "sdpa_backward",

@@ -64,9 +64,9 @@ def sdpa(
     dropout_keep: Array = None,
     empty_rows: EmptyRows = "zero",
     return_lse: bool = False,
-    return_weights: bool = False,
+    return_attention_weights: bool = False,
     out: Array = None,
-    weights: Array = None,
+    attention_weights: Array = None,
     backend: str | None = None,
     num_threads: int | None = None,
 ) -> Any:
@@ -96,15 +96,15 @@ def sdpa(
         dropout_keep: bool, broadcasts to ``[*,N,T,S]``; bits to use instead of the generator's.
         empty_rows: what a query without any key gives: ``"zero"``, ``"uniform"`` or ``"unmasked"``.
         return_lse: also return lse ``[*,N,T]``, float32 (float64 for float64 inputs). `sdpa_backward` and `maps` need it.
-        return_weights: also return p ``[*,N,T,S]``, dtype of q, before dropout, from the same pass: out has the same bits with it and without.
+        return_attention_weights: also return p ``[*,N,T,S]``, dtype of q, before dropout, from the same pass: out has the same bits with it and without.
             For chosen rows, the strongest keys or other points of the formula: `maps`.
         out: ``[*,N,T,V]``, written in place and returned; may not overlap an input.
-        weights: ``[*,N,T,S]``, written in place and returned, whatever return_weights says; may not overlap anything.
+        attention_weights: ``[*,N,T,S]``, written in place and returned, whatever return_attention_weights says; may not overlap anything.
         backend: name from `backends`; one that cannot serve the problem is an error. None picks the first that can.
         num_threads: at most this many threads for this call; None is `polyhead.num_threads()`.
 
     Returns:
-        out ``[*,N,T,V]``, or a tuple of out and those of lse and weights that are asked for.
+        out ``[*,N,T,V]``, or a tuple of out and those of lse and attention_weights that are asked for.
 
     Raises:
         ValueError: a shape, dtype, value or option that does not fit; the message says what was given and what is allowed.
@@ -115,7 +115,7 @@ def sdpa(
     options = _options(
         attend, block, causal, window, key_lengths, bias, scale, softcap, dropout, seed, dropout_keep, empty_rows, backend, num_threads
     )
-    result, *more = _core.sdpa(q, k, v, options, return_lse, out, return_weights, weights)
+    result, *more = _core.sdpa(q, k, v, options, return_lse, out, return_attention_weights, attention_weights)
     more = [array for array in more if array is not None]
     return (result, *more) if more else result
 
@@ -227,7 +227,7 @@ def maps(
     if rows is not None:
         if out is not None:
             raise ValueError("out is for all rows; it does not go with rows")
-        return _core.attention_rows(q, k, lse, rows, options, value)
+        return _core.attention_map_rows(q, k, lse, rows, options, value)
     return _core.attention_map(q, k, lse, options, value, out)
 
 
@@ -265,7 +265,7 @@ def head_statistics(
     return _core.attention_statistics(q, k, lse, options)
 
 
-def picture(
+def pooled_map(
     q: Array,
     k: Array,
     lse: Array,
@@ -300,7 +300,7 @@ def picture(
         ValueError, TypeError: as `sdpa`.
     """
     options = _options(attend, block, causal, window, key_lengths, bias, scale, softcap, 0.0, None, None, empty_rows, backend, num_threads)
-    return _core.attention_picture(q, k, lse, height, width, options)
+    return _core.attention_pooled_map(q, k, lse, height, width, options)
 
 
 def explain(

@@ -57,7 +57,7 @@ class Saved:
             value: where in the formula the map is read, as in `polyhead.maps`.
 
         Returns:
-            ``[*,N,T,S']``; S' counts bias_kv and the zero key, which come after the S keys.
+            ``[*,N,T,S']``; S' counts add_bias_kv and the zero key, which come after the S keys.
 
         Raises:
             ValueError, TypeError: for another word.
@@ -91,8 +91,8 @@ class MultiHeadAttention:
         gate: multiply the merged heads by the sigmoid of a linear map of the query input.
         global_query: ``"mean"`` or ``"masked_mean"``: one query per sequence, the mean over the axis, against one key/value head.
         axis: of the inputs that attention runs along, from the end: -2 is the last but one.
-        bias_kv: one learned key and value more.
-        zero_key: one key and value of zeros more.
+        add_bias_kv: one learned key and value more.
+        add_zero_attn: one key and value of zeros more.
         dropout: on the probabilities, in training.
         scale: default ``1 / sqrt(H)``.
         softcap: 0 is off.
@@ -122,8 +122,8 @@ class MultiHeadAttention:
         gate: bool = False,
         global_query: Literal["off", "mean", "masked_mean"] = "off",
         axis: int = -2,
-        bias_kv: bool = False,
-        zero_key: bool = False,
+        add_bias_kv: bool = False,
+        add_zero_attn: bool = False,
         dropout: float = 0.0,
         scale: float | None = None,
         softcap: float = 0.0,
@@ -311,7 +311,7 @@ def load(
     prefix: str | None = None,
     heads: int | None = None,
     axis: int = -2,
-    zero_key: bool = False,
+    add_zero_attn: bool = False,
     dropout: float = 0.0,
     softcap: float = 0.0,
     masked_mean: bool = False,
@@ -323,7 +323,7 @@ def load(
         layout: how it names its parameters, one of `layouts()`; None: the one that fits.
         prefix: what the names begin with, as ``"encoder.layer.0"``; None: the only layer there is.
         heads: N, where the file does not say; None: what the config.json of a model's folder says.
-        axis, zero_key, dropout, softcap: as in `MultiHeadAttention`; no file holds them.
+        axis, add_zero_attn, dropout, softcap: as in `MultiHeadAttention`; no file holds them.
         masked_mean: of a global query (AlphaFold's is_global): count the kept positions only.
 
     Returns:
@@ -334,7 +334,7 @@ def load(
         ValueError: it is damaged, no naming fits, or several do: the message names them.
         TypeError: an argument of another type.
     """
-    settings: dict[str, Any] = {"axis": axis, "zero_key": zero_key, "dropout": dropout, "softcap": softcap}
+    settings: dict[str, Any] = {"axis": axis, "add_zero_attn": add_zero_attn, "dropout": dropout, "softcap": softcap}
     if not isinstance(masked_mean, bool):
         raise TypeError(f"masked_mean is of type {type(masked_mean).__name__}; it must be True or False")
     if masked_mean:

@@ -53,8 +53,8 @@ int count_list(const std::string& text) {
   return count;
 }
 
-std::vector<Cache> linux_caches() {
-  std::vector<Cache> caches;
+std::vector<CpuCache> linux_caches() {
+  std::vector<CpuCache> caches;
   for (int index = 0; index < 16; ++index) {
     const std::string folder = "/sys/devices/system/cpu/cpu0/cache/index" + std::to_string(index) + "/";
     const std::string level = first_line(folder + "level"), size = first_line(folder + "size");
@@ -68,8 +68,8 @@ std::vector<Cache> linux_caches() {
 }
 
 // What the C library knows, where the kernel does not list caches.
-std::vector<Cache> library_caches() {
-  std::vector<Cache> caches;
+std::vector<CpuCache> library_caches() {
+  std::vector<CpuCache> caches;
 #ifdef _SC_LEVEL1_DCACHE_SIZE
   const auto add = [&](int level, const char* kind, int name) {
     const long bytes = sysconf(name);

@@ -19,11 +19,11 @@ TEST(Device, CountsProcessors) {
 
 TEST(Device, CachesGrowWithTheirLevel) {
   const Cpu cpu = detect_cpu();
-  for (const Cache& cache : cpu.caches) {
+  for (const CpuCache& cache : cpu.caches) {
     EXPECT_GT(cache.bytes, 0);
     EXPECT_TRUE(cache.kind == "data" || cache.kind == "instruction" || cache.kind == "unified") << cache.kind;
     EXPECT_LE(cache.shared_by, cpu.online);
-    for (const Cache& other : cpu.caches) EXPECT_TRUE(cache.level >= other.level || cache.bytes <= other.bytes);
+    for (const CpuCache& other : cpu.caches) EXPECT_TRUE(cache.level >= other.level || cache.bytes <= other.bytes);
   }
 }
 

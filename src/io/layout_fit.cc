@@ -59,7 +59,7 @@ std::string check_names(const TensorIndex& index, Fit& fit) {
   return misfit;
 }
 
-// The canonical tensors against each other; see AttentionWeights for the shapes.
+// The canonical tensors against each other; see AttentionParameters for the shapes.
 class Shapes {
  public:
   explicit Shapes(Fit& fit) : fit_(fit) {}

@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "io/layout_storage.h"
-#include "polyhead/io/attention_weights.h"
+#include "polyhead/io/attention_parameters.h"
 
 namespace polyhead::io {
 

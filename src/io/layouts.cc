@@ -3,7 +3,7 @@
 #include <algorithm>
 
 #include "core/text.h"
-#include "polyhead/io/attention_weights.h"
+#include "polyhead/io/attention_parameters.h"
 
 namespace polyhead::io {
 namespace {
@@ -90,14 +90,14 @@ std::vector<Layout> make_table() {
        .scale = 1.0},
       {.name = "d2l",
        .source = "d2l MultiHeadAttention(key_size, query_size, value_size, num_hiddens, num_heads, dropout, bias)",
-       .notes = "a row without a valid key is uniform there: EmptyRows::Uniform",
+       .notes = "a row without a valid key is uniform there: EmptyRows::uniform",
        .parameters =
            linear({{"W_q.weight", "q.weight"}, {"W_k.weight", "k.weight"}, {"W_v.weight", "v.weight"}, {"W_o.weight", "output.weight"}},
                   {{"W_q.bias", "q.bias"}, {"W_k.bias", "k.bias"}, {"W_v.bias", "v.bias"}, {"W_o.bias", "output.bias"}}),
-       .empty_rows = EmptyRows::Uniform},
+       .empty_rows = EmptyRows::uniform},
       {.name = "alphafold",
        .source = "MultiHeadAttention(c_in, c, N_head, attn_dim, gated, is_global, use_bias_for_embeddings), OpenFold's Attention",
-       .notes = "is_global shows in linear_k and linear_v of one head; a row without a valid key is EmptyRows::Unmasked",
+       .notes = "is_global shows in linear_k and linear_v of one head; a row without a valid key is EmptyRows::unmasked",
        .parameters = {{"linear_q.weight", "q.weight"},
                       {"linear_k.weight", "k.weight"},
                       {"linear_v.weight", "v.weight"},
@@ -109,7 +109,7 @@ std::vector<Layout> make_table() {
                       {"linear_g.weight", "gate.weight", canonical, kGate},
                       {"linear_g.bias", "gate.bias", canonical, kGate}},
        .key_heads = KeyHeads::or_global,
-       .empty_rows = EmptyRows::Unmasked},
+       .empty_rows = EmptyRows::unmasked},
       {.name = "multi_atten",
        .source = "Multi_atten(emd_size, q_k_size, v_size, head)",
        .notes = "no output map; q_k_size and v_size are widths of one head",

@@ -1,4 +1,4 @@
-// The table of namings: how each source of attention layers names and stores the parameters that AttentionWeights holds.
+// The table of namings: how each source of attention layers names and stores the parameters that AttentionParameters holds.
 #pragma once
 
 #include <optional>

@@ -3,7 +3,7 @@
 #include <algorithm>
 
 #include "io/test_files.h"
-#include "polyhead/io/attention_weights.h"
+#include "polyhead/io/attention_parameters.h"
 
 namespace polyhead::io {
 namespace {
@@ -176,7 +176,7 @@ TEST_P(EverySample, IsRecognisedAmongOtherTensors) {
 
 TEST_P(EverySample, HasTheCanonicalShapes) {
   TensorFile file = file_of(GetParam().parameters());
-  const AttentionWeights weights = load_attention(file);
+  const AttentionParameters weights = load_attention(file);
   Names shapes;
   for (const auto& [name, tensor] : weights.tensors) shapes.emplace_back(name, tensor.shape());
   EXPECT_EQ(shapes, names_of(GetParam().canonical));
@@ -191,7 +191,7 @@ TEST_P(EverySample, ComesBackThroughAFileInEveryDtypeWithItsBytes) {
     SCOPED_TRACE(info(dtype).name);
     const TensorFile original = file_of(sample.parameters(), "layer.7.", dtype);
     save_tensors(folder / "a.safetensors", original.tensors);
-    const AttentionWeights weights = load_attention(folder / "a.safetensors", {.heads = sample.facts.given});
+    const AttentionParameters weights = load_attention(folder / "a.safetensors", {.heads = sample.facts.given});
     EXPECT_EQ(weights.heads, std::max(sample.facts.given, sample.facts.heads));
     EXPECT_EQ(weights.kv_heads, std::max(sample.facts.given, sample.facts.kv_heads));
     for (const auto& [name, tensor] : weights.tensors) EXPECT_EQ(tensor.dtype(), dtype) << name;
@@ -254,7 +254,7 @@ TEST(Layouts, KernelsAreTransposedAndHeadsStayInOrder) {
   Tensor output(DType::f64, {3, 4, 5});  // (heads,width,out)
   for (int i = 0; i < 60; ++i) output.data<double>()[i] = i;
   file.tensors.push_back({"out/kernel", output});
-  const AttentionWeights weights = load_attention(file);
+  const AttentionParameters weights = load_attention(file);
   const Tensor q = Tensor::copy_of(weights.tensors.at("q.weight")), out = Tensor::copy_of(weights.tensors.at("output.weight"));
   for (int in = 0; in < 2; ++in) {
     for (int row = 0; row < 12; ++row) EXPECT_EQ(q.data<double>()[row * 2 + in], in * 12 + row);
@@ -274,7 +274,7 @@ TEST(Layouts, PackedProjectionsSplitIntoQueryKeyAndValueInThisOrder) {
     TensorFile file{.path = "m"};
     file.tensors.push_back({"attn.c_attn.weight", packed});
     file.tensors.push_back({"attn.c_proj.weight", projection});
-    const AttentionWeights weights = load_attention(file);
+    const AttentionParameters weights = load_attention(file);
     EXPECT_EQ(weights.layout, gpt2 ? "gpt2" : "mingpt");
     expect_same(weights.tensors.at("q.weight"), Tensor::of<double>({2, 2}, {0, 1, 10, 11}));
     expect_same(weights.tensors.at("k.weight"), Tensor::of<double>({2, 2}, {20, 21, 30, 31}));
@@ -286,7 +286,7 @@ TEST(Layouts, PackedProjectionsSplitIntoQueryKeyAndValueInThisOrder) {
 TEST(Layouts, LoadedTensorsShareTheMemoryOfTheFile) {
   TensorFile file = file_of(sample("gpt2", "plain").parameters());
   const auto* packed = static_cast<const char*>(file.at("attn.c_attn.weight").view().data());
-  const AttentionWeights weights = load_attention(file);
+  const AttentionParameters weights = load_attention(file);
   EXPECT_EQ(static_cast<const char*>(weights.tensors.at("k.weight").view().data()), packed + 12 * sizeof(double));
   const Tensor before = Tensor::copy_of(weights.tensors.at("k.weight"));
   file = {};
@@ -414,12 +414,12 @@ TEST(Layouts, HeadsThatDoNotFitTheFileAreRefused) {
 
 TEST(Layouts, ALayerTranslatesToAnotherNaming) {
   TensorFile torch = file_of(sample("torch", "packed").parameters());
-  const AttentionWeights weights = load_attention(torch, {.heads = 4});
+  const AttentionParameters weights = load_attention(torch, {.heads = 4});
   for (const char* layout : {"bert", "albert", "gpt2", "mingpt", "d2l", "multi_head_dim_qk_dim_v", "keras", "flax"}) {
     SCOPED_TRACE(layout);
     TensorFile translated{.path = "m"};
     translated.tensors = store_attention(weights, layout, "to/");
-    AttentionWeights again = load_attention(translated, {.heads = 4});
+    AttentionParameters again = load_attention(translated, {.heads = 4});
     EXPECT_EQ(again.layout, layout);
     EXPECT_EQ(again.tensors.size(), weights.tensors.size());
     for (const auto& [name, tensor] : weights.tensors) expect_same(again.tensors.at(name), tensor);
@@ -432,7 +432,7 @@ TEST(Layouts, WhatANamingCannotHoldIsRefused) {
     TensorFile file = file_of(sample(layout, variant).parameters());
     return load_attention(file, {.heads = heads});
   };
-  const auto error = [](const AttentionWeights& weights, std::string_view layout) {
+  const auto error = [](const AttentionParameters& weights, std::string_view layout) {
     return error_of([&] { store_attention(weights, layout, ""); });
   };
   EXPECT_THAT(error(load("alphafold", "gated", 4), "d2l"), HasSubstr("the layout \"d2l\" has no place for gate.bias [24]"));

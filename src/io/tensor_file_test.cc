@@ -7,7 +7,7 @@
 
 #include "io/formats.h"
 #include "io/test_files.h"
-#include "polyhead/io/attention_weights.h"
+#include "polyhead/io/attention_parameters.h"
 
 namespace polyhead::io {
 namespace {

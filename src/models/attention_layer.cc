@@ -10,7 +10,7 @@ namespace {
 
 class Source {
  public:
-  explicit Source(io::AttentionWeights& weights) : weights_(weights) {}
+  explicit Source(io::AttentionParameters& weights) : weights_(weights) {}
 
   Tensor take(const std::string& name) {
     const auto found = weights_.tensors.find(name);
@@ -27,12 +27,12 @@ class Source {
   }
 
  private:
-  io::AttentionWeights& weights_;
+  io::AttentionParameters& weights_;
 };
 
 }  // namespace
 
-nn::MultiHeadAttention attention_layer(io::AttentionWeights weights, const nn::MultiHeadAttentionConfig& settings) {
+nn::MultiHeadAttention attention_layer(io::AttentionParameters weights, const nn::MultiHeadAttentionConfig& settings) {
   require(weights.heads > 0, "attention_layer: the number of heads is not in a file of layout ", weights.layout, "; give it");
   Source source(weights);
   nn::Linear q = source.linear("q", true), k = source.linear("k", true), v = source.linear("v", true);
@@ -55,12 +55,12 @@ nn::MultiHeadAttention attention_layer(io::AttentionWeights weights, const nn::M
   c.head_width = q.out_width() / c.heads;
   c.value_head_width = v.out_width() / c.kv_heads;
   c.bias = static_cast<bool>(q.bias);
-  c.output = output.weight ? nn::OutputMap::linear : nn::OutputMap::none;
+  c.output = output.weight ? nn::OutputProjection::linear : nn::OutputProjection::none;
   if (output.weight) c.output_width = output.out_width();
   c.output_bias = static_cast<bool>(output.bias);
   c.gate = gate.weight ? nn::Gate::sigmoid : nn::Gate::none;
   if (weights.global_query && c.global_query == nn::GlobalQuery::off) c.global_query = nn::GlobalQuery::mean;
-  c.bias_kv = static_cast<bool>(bias_k);
+  c.add_bias_kv = static_cast<bool>(bias_k);
   if (weights.scale) c.scale = weights.scale;
   if (weights.empty_rows) c.empty_rows = *weights.empty_rows;
   c.dtype = q.weight.dtype();
@@ -68,8 +68,8 @@ nn::MultiHeadAttention attention_layer(io::AttentionWeights weights, const nn::M
                             std::move(bias_v));
 }
 
-io::AttentionWeights attention_weights(const nn::MultiHeadAttention& layer, std::string_view layout, std::string_view prefix) {
-  io::AttentionWeights weights;
+io::AttentionParameters attention_parameters(const nn::MultiHeadAttention& layer, std::string_view layout, std::string_view prefix) {
+  io::AttentionParameters weights;
   weights.layout = layout;
   weights.prefix = prefix;
   weights.heads = layer.config.heads;

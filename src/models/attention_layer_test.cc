@@ -12,7 +12,7 @@ using testing::HasSubstr;
 
 TEST(AttentionLayer, ATensorWithoutAPlaceInItIsAnErrorThatNamesIt) {
   const nn::MultiHeadAttention layer({.query_width = 4, .heads = 2});
-  io::AttentionWeights weights = attention_weights(layer, "t5");
+  io::AttentionParameters weights = attention_parameters(layer, "t5");
   weights.tensors.emplace("relative_attention_bias", Tensor(DType::f32, {32, 2}));
   EXPECT_ERROR(attention_layer(weights), invalid_argument, HasSubstr("no place for relative_attention_bias [32,2]"));
   weights.tensors.erase("relative_attention_bias");

@@ -42,7 +42,7 @@ MultiHeadAttentionConfig completed(const MultiHeadAttentionConfig& given) {
   // Error where a product does not fit in 64 bits: every later one is one of these.
   const std::int64_t merged = numel({c.heads, c.value_head_width});
   numel({c.heads, c.head_width});
-  if (c.output == OutputMap::none) c.output_width = merged;
+  if (c.output == OutputProjection::none) c.output_width = merged;
   return c;
 }
 
@@ -65,7 +65,7 @@ MultiHeadAttention::MultiHeadAttention(const MultiHeadAttentionConfig& given) : 
       init.xavier_uniform(linear->weight);
     }
   }
-  if (c.output == OutputMap::linear) {
+  if (c.output == OutputProjection::linear) {
     output = map(c.output_width, c.heads * c.value_head_width, c.output_bias);
     init.linear(output.weight, {});
   }
@@ -73,7 +73,7 @@ MultiHeadAttention::MultiHeadAttention(const MultiHeadAttentionConfig& given) : 
     gate = map(c.heads * c.value_head_width, c.query_width, true);
     fill(gate.bias, 1);
   }
-  if (c.bias_kv) {
+  if (c.add_bias_kv) {
     bias_k = Tensor(c.dtype, {1, 1, k.out_width()});
     bias_v = Tensor(c.dtype, {1, 1, v.out_width()});
     // torch.nn.init.xavier_normal_ of a [1,1,E] tensor: fans 1*E and 1*E.
@@ -91,12 +91,12 @@ MultiHeadAttention make_attention(const MultiHeadAttentionConfig& given, Linear 
   require_linear("q", q, c.heads * c.head_width, c.query_width, c.dtype);
   require_linear("k", k, c.kv_heads * c.head_width, c.key_width, c.dtype);
   require_linear("v", v, c.kv_heads * c.value_head_width, c.value_width, c.dtype);
-  require(static_cast<bool>(output.weight) == (c.output == OutputMap::linear), kOperation, ": an output map is ",
+  require(static_cast<bool>(output.weight) == (c.output == OutputProjection::linear), kOperation, ": an output map is ",
           output.weight ? "given but not configured" : "configured but not given");
   require(static_cast<bool>(gate.weight) == (c.gate == Gate::sigmoid), kOperation, ": a gate is ",
           gate.weight ? "given but not configured" : "configured but not given");
-  require(static_cast<bool>(bias_k) == c.bias_kv && static_cast<bool>(bias_v) == c.bias_kv, kOperation, ": bias_k and bias_v are ",
-          c.bias_kv ? "configured but not both given" : "given but not configured");
+  require(static_cast<bool>(bias_k) == c.add_bias_kv && static_cast<bool>(bias_v) == c.add_bias_kv, kOperation, ": bias_k and bias_v are ",
+          c.add_bias_kv ? "configured but not both given" : "given but not configured");
   if (output.weight) require_linear("output", output, c.output_width, merged, c.dtype);
   if (gate.weight) require_linear("gate", gate, merged, c.query_width, c.dtype);
   if (bias_k) require_exactly(kOperation, {"bias_k", bias_k}, {1, 1, k.out_width()}, c.dtype);

@@ -84,7 +84,7 @@ AttentionShapes attention_shapes(const char* operation, const MultiHeadAttention
   shapes.positions = query.extent(axis);
   shapes.queries = config.global_query == GlobalQuery::off ? shapes.positions : 1;
   shapes.keys = key.extent(axis);
-  shapes.added_keys = (config.bias_kv ? 1 : 0) + (config.zero_key ? 1 : 0);
+  shapes.added_keys = (config.add_bias_kv ? 1 : 0) + (config.add_zero_attn ? 1 : 0);
   shapes.query = query.shape().first(rank - 1);
   shapes.key = key.shape().first(rank - 1);
   require(config.global_query == GlobalQuery::off || shapes.positions == shapes.keys, operation, ": a global query needs as many queries as keys, not ",

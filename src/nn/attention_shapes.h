@@ -12,7 +12,7 @@ struct AttentionShapes {
   std::int64_t queries = 0;      // T of sdpa: 1 with a global query
   std::int64_t positions = 0;    // extent of the query input along the axis
   std::int64_t keys = 0;         // S, without the added ones
-  std::int64_t added_keys = 0;   // bias_kv and the zero key
+  std::int64_t added_keys = 0;   // add_bias_kv and the zero key
   Shape query, key;              // of the inputs, without the width
 };
 

@@ -95,7 +95,7 @@ enum class Purpose : std::uint8_t { output, backward };
 PackedAttention maps_of(const MultiHeadAttention& layer, Products products, const AttentionOptions& options) {
   const auto packed = [&](const Linear& map) { return PackedLinear(map, products, options.executor, options.workspace); };
   PackedAttention maps{.q = packed(layer.q), .k = packed(layer.k), .v = packed(layer.v), .output = {}, .gate = {}};
-  if (layer.config.output == OutputMap::linear) maps.output = packed(layer.output);
+  if (layer.config.output == OutputProjection::linear) maps.output = packed(layer.output);
   if (layer.config.gate == Gate::sigmoid) maps.gate = packed(layer.gate);
   return maps;
 }
@@ -161,7 +161,7 @@ void run(const MultiHeadAttention& layer, const PackedAttention& maps, const Att
     multiply(s.attended, s.gate, in_place ? s.attended : gated, options.executor);
   }
   const ConstTensorView merged = gated ? ConstTensorView(gated) : ConstTensorView(s.attended);
-  if (config.output == OutputMap::linear) {
+  if (config.output == OutputProjection::linear) {
     maps.output.forward(merged, out, options.executor);
   } else {
     copy(merged, out);
@@ -264,7 +264,7 @@ void MultiHeadAttention::backward(const MultiHeadAttentionSaved& s, ConstTensorV
     gated = room(s.gate.shape());
     multiply(s.attended, s.gate, gated, executor);
   }
-  if (config.output == OutputMap::linear) {
+  if (config.output == OutputProjection::linear) {
     const ConstTensorView merged = gated ? ConstTensorView(gated) : ConstTensorView(s.attended);
     d_merged = room(merged.shape());
     output.backward(merged, d_out, d_merged, part(&MultiHeadAttention::output), Write::replace, executor);
@@ -328,7 +328,7 @@ void MultiHeadAttention::backward(const MultiHeadAttentionSaved& s, ConstTensorV
   k.backward(key, own_positions(d_k), d_key, part(&MultiHeadAttention::k), input.key ? Write::replace : Write::add, executor);
   v.backward(value, own_positions(d_v), d_value, part(&MultiHeadAttention::v), input.value ? Write::replace : Write::add, executor);
   if (config.gate == Gate::sigmoid) gate.backward(input.query, d_gate, d_query, part(&MultiHeadAttention::gate), Write::add, executor);
-  if (config.bias_kv && grads) {
+  if (config.add_bias_kv && grads) {
     const auto learned_gradient = [&](const Tensor& d, Tensor& learned) {
       sum_to(d.view().slice(shapes.axis, shapes.keys, shapes.keys + 1), learned.view().reshape({d.extent(-1)}));
     };

@@ -46,32 +46,32 @@ std::vector<Setting> settings() {
       {"cross", with({.query_width = 4, .heads = 2}), {2, 3, 4}, {2, 5, 4}},
       {"own widths", with({.query_width = 4, .key_width = 3, .value_width = 5, .heads = 2, .head_width = 3, .value_head_width = 2, .output_width = 7}),
        {2, 3, 4}, {2, 4, 3}, {2, 4, 5}},
-      {"no biases, no output map", with({.query_width = 4, .heads = 2, .bias = false, .output = OutputMap::none}), {2, 3, 4}},
+      {"no biases, no output map", with({.query_width = 4, .heads = 2, .bias = false, .output = OutputProjection::none}), {2, 3, 4}},
       {"grouped heads", with({.query_width = 8, .heads = 4, .kv_heads = 2}), {1, 3, 8}},
       {"first axis", with({.query_width = 4, .heads = 2, .axis = 0}), {3, 2, 2, 4}},
       {"axis -3, pair bias, gate, key mask", with({.query_width = 4, .heads = 2, .gate = Gate::sigmoid, .axis = -3}), {2, 3, 2, 4}, {}, {}, {2, 2, 3, 3},
        [](Random& r) { return Mask{.attend_keys = keep(booleans(r, {2, 2, 3}))}; }},
       {"shared pair bias", with({.query_width = 4, .heads = 2, .gate = Gate::sigmoid}), {2, 2, 3, 4}, {}, {}, {2, 3, 3}},
       {"bias over queries and keys", with({.query_width = 4, .heads = 2}), {2, 3, 4}, {}, {}, {3, 3}},
-      {"bias constant over keys", with({.query_width = 4, .heads = 2, .bias_kv = true}), {2, 3, 4}, {}, {}, {2, 2, 3, 1}},
+      {"bias constant over keys", with({.query_width = 4, .heads = 2, .add_bias_kv = true}), {2, 3, 4}, {}, {}, {2, 2, 3, 1}},
       {"global", with({.query_width = 4, .heads = 2, .global_query = GlobalQuery::mean}), {2, 3, 4}},
       {"global, gated, masked mean", with({.query_width = 4, .heads = 2, .gate = Gate::sigmoid, .global_query = GlobalQuery::masked_mean, .axis = -3}),
        {2, 3, 2, 4}, {}, {}, {}, [](Random& r) { return Mask{.block_keys = keep(booleans(r, {2, 2, 3}))}; }},
-      {"learned and zero key", with({.query_width = 4, .heads = 2, .bias_kv = true, .zero_key = true}), {2, 3, 4}, {2, 4, 4}, {}, {2, 2, 3, 4},
+      {"learned and zero key", with({.query_width = 4, .heads = 2, .add_bias_kv = true, .add_zero_attn = true}), {2, 3, 4}, {2, 4, 4}, {}, {2, 2, 3, 4},
        [](Random& r) { return Mask{.block = keep(booleans(r, {2, 3, 4})), .attend_keys = keep(booleans(r, {2, 4}))}; }},
-      {"zero key, causal", with({.query_width = 4, .heads = 2, .zero_key = true}), {2, 3, 4}, {}, {}, {},
+      {"zero key, causal", with({.query_width = 4, .heads = 2, .add_zero_attn = true}), {2, 3, 4}, {}, {}, {},
        [](Random&) { return Mask{.causal = Causal::top_left()}; }},
       {"dropout", with({.query_width = 4, .heads = 2, .dropout = 0.4}), {2, 3, 4}, {}, {}, {2, 2, 3, 3}, {}, Mode::training},
       {"softcap, scale, window", with({.query_width = 4, .heads = 2, .scale = 0.7, .softcap = 1.5}), {1, 5, 4}, {}, {}, {},
        [](Random&) { return Mask{.window = {.left = 1, .right = 1}}; }},
-      {"uniform empty rows", with({.query_width = 4, .heads = 2, .empty_rows = EmptyRows::Uniform}), {2, 3, 4}, {}, {}, {},
+      {"uniform empty rows", with({.query_width = 4, .heads = 2, .empty_rows = EmptyRows::uniform}), {2, 3, 4}, {}, {}, {},
        [](Random&) { return Mask{.key_lengths = keep(Tensor::of<std::int64_t>({2}, {0, 2}))}; }},
-      {"masks with heads", with({.query_width = 4, .heads = 2, .zero_key = true}), {2, 3, 4}, {}, {}, {},
+      {"masks with heads", with({.query_width = 4, .heads = 2, .add_zero_attn = true}), {2, 3, 4}, {}, {}, {},
        [](Random& r) { return Mask{.attend = keep(booleans(r, {2, 2, 3, 3}))}; }},
       {"extents of one", with({.query_width = 1}), {1, 1, 1}},
       {"no keys", with({.query_width = 4, .heads = 2}), {2, 3, 4}, {2, 0, 4}},
       {"no sequences", with({.query_width = 4, .heads = 2, .gate = Gate::sigmoid}), {0, 3, 4}},
-      {"no queries, learned key", with({.query_width = 4, .heads = 2, .bias_kv = true}), {2, 0, 4}, {2, 3, 4}},
+      {"no queries, learned key", with({.query_width = 4, .heads = 2, .add_bias_kv = true}), {2, 0, 4}, {2, 3, 4}},
   };
 }
 
@@ -198,7 +198,7 @@ TEST(MultiHeadAttention, GlobalQueryIsTheProjectionOfTheMeanAndOfTheMeanOfProjec
 
 TEST(MultiHeadAttention, MaskedMeanWithoutPositionsIsZeroAndItsSequenceEmpty) {
   const Tensor nobody(DType::boolean, {1, 3});
-  Trial run({"nobody", {.query_width = 4, .heads = 2, .output = OutputMap::none, .global_query = GlobalQuery::masked_mean, .dtype = DType::f64}, {1, 3, 4}});
+  Trial run({"nobody", {.query_width = 4, .heads = 2, .output = OutputProjection::none, .global_query = GlobalQuery::masked_mean, .dtype = DType::f64}, {1, 3, 4}});
   run.options.mask.attend_keys = nobody;
   run.backward();
   EXPECT_EQ(test::largest_magnitude(run.saved.query_mean), 0);
@@ -242,7 +242,7 @@ TEST(MultiHeadAttention, EveryDtypeGivesTheFloat64Result) {
 }
 
 TEST(MultiHeadAttention, InitialisedAsTorch) {
-  const MultiHeadAttention layer({.query_width = 64, .heads = 4, .gate = Gate::sigmoid, .bias_kv = true, .seed = 1});
+  const MultiHeadAttention layer({.query_width = 64, .heads = 4, .gate = Gate::sigmoid, .add_bias_kv = true, .seed = 1});
   const double packed = std::sqrt(6.0 / (4 * 64));
   for (const Linear* map : {&layer.q, &layer.k, &layer.v}) {
     EXPECT_LE(test::largest_magnitude(map->weight), packed);
@@ -287,7 +287,7 @@ TEST(MultiHeadAttention, WrongSettingsAreSaidInNumbers) {
 }
 
 TEST(MultiHeadAttention, WhatManySequencesAddToOneParameterIsRoundedOnce) {
-  const MultiHeadAttention layer({.query_width = 1, .output = OutputMap::none, .bias_kv = true, .dtype = DType::bf16, .seed = 1});
+  const MultiHeadAttention layer({.query_width = 1, .output = OutputProjection::none, .add_bias_kv = true, .dtype = DType::bf16, .seed = 1});
   constexpr std::int64_t kSequences = 1000;  // bfloat16 counts to 256
   const Tensor query(DType::bf16, {kSequences, 1, 1});
   Tensor out(DType::bf16, query.shape()), d_out(DType::bf16, query.shape());
@@ -301,7 +301,7 @@ TEST(MultiHeadAttention, WhatManySequencesAddToOneParameterIsRoundedOnce) {
 
 TEST(MultiHeadAttention, ABiasGradientWithAddedKeysIsRoundedOnceAndMayShareItsMemory) {
   for (const bool shared : {false, true}) {
-    MultiHeadAttentionConfig config{.query_width = 2, .heads = 2, .zero_key = true, .dtype = DType::f64, .seed = 1};
+    MultiHeadAttentionConfig config{.query_width = 2, .heads = 2, .add_zero_attn = true, .dtype = DType::f64, .seed = 1};
     Random random(3);
     const Tensor query = random.tensor(DType::f64, {300, 4, 2}), d_out = random.tensor(DType::f64, {300, 4, 2}),
                  bias = random.tensor(DType::f64, {4, 1});
@@ -328,7 +328,7 @@ TEST(MultiHeadAttention, ABiasGradientWithAddedKeysIsRoundedOnceAndMayShareItsMe
 }
 
 TEST(MultiHeadAttention, AGradientOfTheBiasHasItsShapeWithAddedKeysToo) {
-  const MultiHeadAttention layer({.query_width = 4, .heads = 2, .bias_kv = true});
+  const MultiHeadAttention layer({.query_width = 4, .heads = 2, .add_bias_kv = true});
   const Tensor x(DType::f32, {2, 3, 4}), bias(DType::f32, {3, 3});
   Tensor out(DType::f32, x.shape()), d_bias(DType::f32, {2, 2, 3, 3});
   MultiHeadAttentionSaved saved;
@@ -408,7 +408,7 @@ TEST(MultiHeadAttention, BackwardRunsOnItsOwnExecutorAndNotOnThatOfForward) {
 }
 
 TEST(MultiHeadAttention, WithAddedKeysAWrongBiasOrMaskIsSaidAsWithoutThem) {
-  const MultiHeadAttention layer({.query_width = 4, .heads = 2, .zero_key = true});
+  const MultiHeadAttention layer({.query_width = 4, .heads = 2, .add_zero_attn = true});
   const Tensor x(DType::f32, {3, 4}), bias(DType::f32, {3, 5}), lengths = Tensor::of<std::int64_t>({}, {9});
   Tensor out(DType::f32, x.shape());
   EXPECT_EQ(error_message([&] { layer.forward({.query = x}, out, {.bias = bias}); }),

@@ -15,7 +15,7 @@ SequenceParts::SequenceParts(const MultiHeadAttentionConfig& config, const Atten
   const std::int64_t of_key = config.kv_heads * (config.head_width + config.value_head_width);
   const std::int64_t extent = shapes.lead[lead_], sequences = numel(shapes.lead) / extent;
   const std::int64_t elements = sequences * (shapes.queries * of_query + shapes.keys * of_key);
-  const std::int64_t of_values = config.heads * config.value_head_width * (config.output == OutputMap::linear ? config.output_width : 0);
+  const std::int64_t of_values = config.heads * config.value_head_width * (config.output == OutputProjection::linear ? config.output_width : 0);
   const std::int64_t of_gate = config.gate == Gate::sigmoid ? config.heads * config.value_head_width * config.query_width : 0;
   const std::int64_t weights = config.heads * config.head_width * config.query_width + config.kv_heads * config.head_width * config.key_width +
                                config.kv_heads * config.value_head_width * config.value_width + of_values + of_gate;

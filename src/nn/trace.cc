@@ -117,14 +117,14 @@ class Tracer {
     project("k", names_.k, key, "S", key_width("H"), layer_.k, own(saved_.k));
     project("v", names_.v, value, "S", key_width("V"), layer_.v, own(saved_.v));
     if (shapes_.added_keys == 0) return;
-    const std::string zero = config_.zero_key ? ", 0" : "";
+    const std::string zero = config_.add_zero_attn ? ", 0" : "";
     std::vector<std::string> what;
-    if (config_.bias_kv) what.emplace_back("a learned one");
-    if (config_.zero_key) what.emplace_back("one of zeros");
+    if (config_.add_bias_kv) what.emplace_back("a learned one");
+    if (config_.add_zero_attn) what.emplace_back("one of zeros");
     const std::string which = cat(joined(what, " and "), ", after the ", shapes_.keys, " of the input; every query may attend to ", what.size() == 1 ? "it" : "them");
-    add("added key", cat("k, ", config_.bias_kv ? "bias_k" : "", config_.bias_kv ? zero : std::string("0")), input_letters(keys_, key_width("H")),
+    add("added key", cat("k, ", config_.add_bias_kv ? "bias_k" : "", config_.add_bias_kv ? zero : std::string("0")), input_letters(keys_, key_width("H")),
         cat("further keys: ", which), Tensor::copy_of(saved_.k));
-    add("added value", cat("v, ", config_.bias_kv ? "bias_v" : "", config_.bias_kv ? zero : std::string("0")), input_letters(keys_, key_width("V")),
+    add("added value", cat("v, ", config_.add_bias_kv ? "bias_v" : "", config_.add_bias_kv ? zero : std::string("0")), input_letters(keys_, key_width("V")),
         cat("their values: ", which), Tensor::copy_of(saved_.v));
   }
 
@@ -195,7 +195,7 @@ class Tracer {
     add("softmax", "exp(scores) / sum", letters,
         keys == 0 ? std::string("attention weights: none, as there is no key; the output of the heads is 0")
                   : cat("attention weights: how much each query takes from each of ", counted(keys, "key"), "; rows sum to 1",
-                        empty_rows_ > 0 && config_.empty_rows == EmptyRows::Zero ? ", but for the empty ones" : ""),
+                        empty_rows_ > 0 && config_.empty_rows == EmptyRows::zero ? ", but for the empty ones" : ""),
         map(saved_.sdpa, MapValue::probability));
     if (saved_.sdpa.dropout.p > 0) {
       const double p = saved_.sdpa.dropout.p;
@@ -221,9 +221,9 @@ class Tracer {
     if (empty_rows_ == 0) return text;
     append(text, cat("; ", counted(empty_rows_, "row"), " without a key: "));
     switch (config_.empty_rows) {
-      case EmptyRows::Zero: return text + "weights and output are 0";
-      case EmptyRows::Uniform: return text + "every key gets the same weight";
-      case EmptyRows::Unmasked: return text + "as if nothing were masked";
+      case EmptyRows::zero: return text + "weights and output are 0";
+      case EmptyRows::uniform: return text + "every key gets the same weight";
+      case EmptyRows::unmasked: return text + "as if nothing were masked";
     }
     return text;
   }
@@ -245,7 +245,7 @@ class Tracer {
           config_.global_query == GlobalQuery::off ? "merged heads times the gate" : "the one result of each sequence, opened at each position by its gate", std::move(gated));
       merged = "gated";
     }
-    if (config_.output == OutputMap::none) return;
+    if (config_.output == OutputProjection::none) return;
     add("output map", cat(names_.output, "(", merged, ")"), input_letters(config_.gate == Gate::sigmoid ? "T" : queries_, "Eo"),
         cat("mixes the heads into ", counted(config_.output_width, "feature"), ": ", parameters_of(layer_.output)), std::move(out_));
   }

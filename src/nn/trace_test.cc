@@ -91,17 +91,17 @@ std::vector<Problem> sweep() {
   add([](Problem&) {});
   add([](Problem& p) { p.key = {2, 4, 5}, p.config.key_width = 5; });
   add([](Problem& p) { p.key = {2, 4, 5}, p.value = {2, 4, 3}, p.config.key_width = 5, p.config.value_width = 3, p.config.value_head_width = 4; });
-  add([](Problem& p) { p.config.kv_heads = 1, p.config.output = OutputMap::none; });
+  add([](Problem& p) { p.config.kv_heads = 1, p.config.output = OutputProjection::none; });
   add([](Problem& p) { p.config.heads = 6, p.config.kv_heads = 2, p.config.scale = 0.3; });
   add([](Problem& p) { p.config.scale = 1.0, p.config.softcap = 0.5; });
   add([](Problem& p) { p.mask.causal = Causal::top_left(), p.bias = {2, 3, 3}; });
   add([](Problem& p) { p.mask.window = {.left = 1, .right = 0}, p.config.gate = Gate::sigmoid; });
-  for (const EmptyRows rule : {EmptyRows::Zero, EmptyRows::Uniform, EmptyRows::Unmasked}) {
+  for (const EmptyRows rule : {EmptyRows::zero, EmptyRows::uniform, EmptyRows::unmasked}) {
     add([&](Problem& p) { p.mask.key_lengths = per_sequence, p.config.empty_rows = rule; });
   }
-  add([](Problem& p) { p.config.bias_kv = true, p.config.zero_key = true, p.mask.attend_keys = keys, p.bias = {3, 3}; });
-  add([](Problem& p) { p.config.zero_key = true; });
-  add([](Problem& p) { p.config.bias_kv = true, p.mask.block_keys = keys; });
+  add([](Problem& p) { p.config.add_bias_kv = true, p.config.add_zero_attn = true, p.mask.attend_keys = keys, p.bias = {3, 3}; });
+  add([](Problem& p) { p.config.add_zero_attn = true; });
+  add([](Problem& p) { p.config.add_bias_kv = true, p.mask.block_keys = keys; });
   for (const Gate gate : {Gate::none, Gate::sigmoid}) {
     add([&](Problem& p) { p.config.global_query = GlobalQuery::mean, p.config.gate = gate; });
     add([&](Problem& p) { p.config.global_query = GlobalQuery::masked_mean, p.config.gate = gate, p.mask.attend_keys = keys; });
@@ -183,7 +183,7 @@ TEST(Trace, StepsFollowFromEachOther) {
     EXPECT_TRUE(near(at["projection q"], linear(global ? at["mean query"] : query, layer.q), kTolerance));
     EXPECT_TRUE(near(at["projection k"], linear(key, layer.k), kTolerance));
     EXPECT_TRUE(near(at["projection v"], linear(value, layer.v), kTolerance));
-    ASSERT_EQ(static_cast<bool>(at["added key"]), c.bias_kv || c.zero_key);
+    ASSERT_EQ(static_cast<bool>(at["added key"]), c.add_bias_kv || c.add_zero_attn);
     const int axis = c.axis + query.rank();
     const ConstTensorView k = at["added key"] ? at["added key"] : at["projection k"], v = at["added key"] ? at["added value"] : at["projection v"];
     EXPECT_TRUE(same_bits(at["split q"], split_heads(at["projection q"], axis, c.heads)));
@@ -223,7 +223,7 @@ TEST(Trace, StepsFollowFromEachOther) {
       const auto keys = static_cast<std::size_t>(at["mask"].extent(-1));
       std::size_t gone = 0;
       for (std::size_t i = 0; i < scores.size(); ++i) {
-        const bool uniform_row = c.empty_rows == EmptyRows::Uniform && i / keys * keys >= scores.size() / 2;  // the second sequence has no key
+        const bool uniform_row = c.empty_rows == EmptyRows::uniform && i / keys * keys >= scores.size() / 2;  // the second sequence has no key
         if (masked[i] == -INFINITY) ++gone;
         EXPECT_TRUE(masked[i] == -INFINITY || std::abs(masked[i] - (uniform_row ? 0 : scores[i])) < kTolerance) << i;
       }
@@ -264,7 +264,7 @@ TEST(Trace, StepsFollowFromEachOther) {
       EXPECT_TRUE(near(at["gated"], Tensor::of<double>(before.shape(), std::span<const double>(product)), kTolerance));
       merged = at["gated"];
     }
-    ASSERT_EQ(static_cast<bool>(at["output map"]), c.output == OutputMap::linear);
+    ASSERT_EQ(static_cast<bool>(at["output map"]), c.output == OutputProjection::linear);
     if (at["output map"]) {
       EXPECT_TRUE(near(at["output map"], linear(merged, layer.output), kTolerance));
     }
@@ -283,9 +283,9 @@ TEST(Trace, SaysHowManyPairsAMaskKeepsAndWhatEmptyRowsGive) {
   const Tensor none = lengths({0, 2});
   Problem p;
   p.mask.key_lengths = none;
-  p.config.empty_rows = EmptyRows::Uniform;
+  p.config.empty_rows = EmptyRows::uniform;
   EXPECT_THAT(find(p.run(), "mask").meaning, AllOf(HasSubstr("6 of 18 pairs stay, alike in every head"), HasSubstr("3 rows without a key: every key gets the same weight")));
-  p.config.empty_rows = EmptyRows::Zero;
+  p.config.empty_rows = EmptyRows::zero;
   EXPECT_THAT(find(p.run(), "mask").meaning, HasSubstr("3 rows without a key: weights and output are 0"));
   EXPECT_THAT(find(p.run(), "softmax").meaning, HasSubstr("rows sum to 1, but for the empty ones"));
 }

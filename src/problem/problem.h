@@ -60,7 +60,7 @@ struct Problem {
   std::vector<DenseMask> masks;      // at most two: one over pairs, one over keys
   ConstTensorView bias;              // [*,N,T,S], or absent
   DropoutRule dropout;
-  EmptyRows empty_rows = EmptyRows::Zero;
+  EmptyRows empty_rows = EmptyRows::zero;
   Executor* executor = nullptr;
 
   std::int64_t kv_head(std::int64_t n) const { return n / (heads / kv_heads); }
@@ -69,7 +69,7 @@ struct Problem {
 // Every view has the rank of `lead` plus three: [*,N,T,H], [*,K,S,H], ...; lse is [*,N,T,1].
 struct ForwardProblem : Problem {
   ConstTensorView q, k, v;
-  TensorView out, lse, weights;  // weights [*,N,T,S]; lse and weights absent: not wanted
+  TensorView out, lse, attention_weights;  // attention_weights [*,N,T,S]; lse and attention_weights absent: not wanted
 };
 
 struct BackwardProblem : Problem {

@@ -26,7 +26,7 @@ void forward(const ForwardProblem& problem) {
         }
         store_row(problem.out, b, n, t, out.data());
         if (problem.lse) store_row(problem.lse, b, n, t, &row.lse);
-        if (problem.weights) store_row(problem.weights, b, n, t, row.p.data());
+        if (problem.attention_weights) store_row(problem.attention_weights, b, n, t, row.p.data());
       }
     }
   });

@@ -98,7 +98,7 @@ TEST(ReferenceGradients, DropoutWithGeneratedAndGivenBits) {
 }
 
 TEST(ReferenceGradients, EachMaskAndEmptyRowsMode) {
-  for (const EmptyRows mode : {EmptyRows::Zero, EmptyRows::Uniform, EmptyRows::Unmasked}) {
+  for (const EmptyRows mode : {EmptyRows::zero, EmptyRows::uniform, EmptyRows::unmasked}) {
     SCOPED_TRACE(static_cast<int>(mode));
     Random random(7);
     AttentionCase c = odd_case(random);

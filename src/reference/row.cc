@@ -71,8 +71,8 @@ void RowMaker::scores(std::int64_t t, Row& row) const {
   }
 
   const bool any = kept_keys(problem_, b_, n_, t, row.kept);
-  row.uniform = !any && problem_.empty_rows == EmptyRows::Uniform;
-  if (!any && problem_.empty_rows != EmptyRows::Zero) row.kept.assign(index(keys), 1);
+  row.uniform = !any && problem_.empty_rows == EmptyRows::uniform;
+  if (!any && problem_.empty_rows != EmptyRows::zero) row.kept.assign(index(keys), 1);
   if (row.uniform) row.score.assign(index(keys), 0.0);
 
   row.empty = true;

@@ -18,7 +18,7 @@ struct Row {
   std::vector<std::uint8_t> keep_bits;
   double lse = 0;
   bool empty = false;    // out = 0, no gradients
-  bool uniform = false;  // EmptyRows::Uniform applied: constant scores, which carry no gradient
+  bool uniform = false;  // EmptyRows::uniform applied: constant scores, which carry no gradient
 };
 
 // Computes rows of head (b, n). Keys are held transposed [H,S] so that a row of scores is a sum of scaled rows.

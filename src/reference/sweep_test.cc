@@ -105,8 +105,8 @@ TEST(ReferenceSweep, CoversEveryRule) {
     seen["V != H"] += c.sizes.v_width != c.sizes.qk_width;
     seen["dropout"] += o.dropout.p > 0 && !o.dropout.keep;
     seen["dropout with given bits"] += static_cast<bool>(o.dropout.keep);
-    seen["uniform"] += o.empty_rows == EmptyRows::Uniform && mixed;
-    seen["unmasked"] += o.empty_rows == EmptyRows::Unmasked && mixed;
+    seen["uniform"] += o.empty_rows == EmptyRows::uniform && mixed;
+    seen["unmasked"] += o.empty_rows == EmptyRows::unmasked && mixed;
     seen["no keys"] += c.sizes.keys == 0;
     seen["four leading dimensions"] += c.sizes.lead.size() == 4;
     seen["no leading dimension"] += c.sizes.lead.empty();

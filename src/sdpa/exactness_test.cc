@@ -154,13 +154,13 @@ TEST(Overlap, OutputsOnInputsOrOnEachOtherAreRefused) {
   Packed x(1);
   Tensor out(DType::f32, {2, 2, 5, 3}), lse(DType::f32, {2, 2, 5});
   const auto forward = [&](TensorView to, TensorView to_lse, TensorView weights = {}) {
-    return error_message([&] { sdpa_forward({.q = x.part(0), .k = x.part(1), .v = x.part(2), .out = to, .lse = to_lse, .weights = weights}); });
+    return error_message([&] { sdpa_forward({.q = x.part(0), .k = x.part(1), .v = x.part(2), .out = to, .lse = to_lse, .attention_weights = weights}); });
   };
   EXPECT_THAT(forward(x.part(0), lse), testing::HasSubstr("out overlaps q"));
   EXPECT_THAT(forward(x.part(2), lse), testing::HasSubstr("out overlaps v"));
   EXPECT_THAT(forward(out, x.memory.view().reshape({180}).slice(0, 0, 20).reshape({2, 2, 5})), testing::HasSubstr("lse overlaps"));
   EXPECT_THAT(forward(out, out.view().select(-1, 0)), testing::HasSubstr("lse overlaps out"));
-  EXPECT_THAT(forward(out, lse, x.memory.view().reshape({180}).slice(0, 0, 100).reshape({2, 2, 5, 5})), testing::HasSubstr("weights overlaps"));
+  EXPECT_THAT(forward(out, lse, x.memory.view().reshape({180}).slice(0, 0, 100).reshape({2, 2, 5, 5})), testing::HasSubstr("attention_weights overlaps"));
   EXPECT_THAT(forward(out.view().slice(-1, 0, 1).expand({2, 2, 5, 3}), lse), testing::HasSubstr("elements of out share memory"));
 
   sdpa_forward({.q = x.part(0), .k = x.part(1), .v = x.part(2), .out = out, .lse = lse});

@@ -46,7 +46,7 @@ TEST_P(Extents, EachOfZeroAndOneComputesForwardBackwardAndMaps) {
         Tensor map(DType::f64, z.pairs()), picture(DType::f64, z.with({z.heads(), 0, 0})), entropy(DType::f64, z.with({z.heads()}));
         Tensor top(DType::f32, z.with({z.heads(), z.queries, z.keys})), keys(DType::i64, top.shape());
         attention_map(input, map, c.options);
-        attention_picture(input, picture, c.options);
+        attention_pooled_map(input, picture, c.options);
         attention_statistics(input, {.entropy = entropy, .largest = Tensor(DType::f32, entropy.shape())}, c.options);
         attention_top_keys(input, top, keys, c.options);
         EXPECT_TRUE(near(map, to_tensor(expected.p, z.pairs()), 1e-6));
@@ -56,7 +56,7 @@ TEST_P(Extents, EachOfZeroAndOneComputesForwardBackwardAndMaps) {
 }
 
 TEST_P(Extents, NoKeysGiveZeroAndMinusInfinity) {
-  for (const EmptyRows mode : {EmptyRows::Zero, EmptyRows::Uniform, EmptyRows::Unmasked}) {
+  for (const EmptyRows mode : {EmptyRows::zero, EmptyRows::uniform, EmptyRows::unmasked}) {
     const Tensor q = Random(1).tensor(DType::f32, {2, 3, 4}), k(DType::f32, {2, 0, 4}), v(DType::f32, {2, 0, 5});
     Tensor out = Random(2).tensor(DType::f32, {2, 3, 5}), lse(DType::f32, {2, 3}), d_q = Random(3).tensor(DType::f32, {2, 3, 4});
     sdpa_forward({.q = q, .k = k, .v = v, .out = out, .lse = lse}, {.empty_rows = mode, .backend = GetParam()});

@@ -106,10 +106,10 @@ void attention_map(const MapsInput& input, TensorView out, const SdpaOptions& op
   stream.write_rows(stream.all_queries(), out);
 }
 
-void attention_rows(const MapsInput& input, std::span<const std::int64_t> queries, TensorView out, const SdpaOptions& options, MapValue value) {
-  const RowStream stream("attention_rows", input, options, value);
+void attention_map_rows(const MapsInput& input, std::span<const std::int64_t> queries, TensorView out, const SdpaOptions& options, MapValue value) {
+  const RowStream stream("attention_map_rows", input, options, value);
   for (const std::int64_t t : queries) {
-    require(0 <= t && t < stream.problem.queries, "attention_rows: query ", t, "; queries lie in [0,", stream.problem.queries, ")");
+    require(0 <= t && t < stream.problem.queries, "attention_map_rows: query ", t, "; queries lie in [0,", stream.problem.queries, ")");
   }
   stream.check_output(out, {static_cast<std::int64_t>(queries.size()), stream.problem.keys}, "[*,N,R,S]");
   stream.write_rows(queries, out);
@@ -207,14 +207,14 @@ void attention_statistics(const MapsInput& input, const HeadStatistics& statisti
   }
 }
 
-void attention_picture(const MapsInput& input, TensorView out, const SdpaOptions& options) {
-  const RowStream stream("attention_picture", input, options);
+void attention_pooled_map(const MapsInput& input, TensorView out, const SdpaOptions& options) {
+  const RowStream stream("attention_pooled_map", input, options);
   const std::int64_t queries = stream.problem.queries, keys = stream.problem.keys;
-  require(static_cast<bool>(out), "attention_picture: out is missing");
-  require(out.rank() >= 2, "attention_picture: out is ", out.shape(), "; it must be [*,N,h,w]");
+  require(static_cast<bool>(out), "attention_pooled_map: out is missing");
+  require(out.rank() >= 2, "attention_pooled_map: out is ", out.shape(), "; it must be [*,N,h,w]");
   const std::int64_t height = out.extent(-2), width = out.extent(-1);
   stream.check_output(out, {height, width}, "[*,N,h,w]");
-  require(height <= queries && width <= keys, "attention_picture: a picture of [", height, ",", width, "] is larger than the map [", queries, ",", keys, "]");
+  require(height <= queries && width <= keys, "attention_pooled_map: a picture of [", height, ",", width, "] is larger than the map [", queries, ",", keys, "]");
   if (height == 0 || width == 0) return;
   // Rows of one head arrive in order, so one line of block sums per head is enough.
   std::vector<std::vector<double>> lines(static_cast<std::size_t>(stream.problem.batch * stream.problem.heads));

@@ -63,7 +63,7 @@ TEST_P(Maps, OfTheForwardPassAreTheProbabilities) {
     const AttentionSizes& z = m.c.sizes;
     Tensor out(DType::f64, z.out());
     Tensor weights(DType::f64, z.pairs());
-    m.c.forward({.out = out, .weights = weights});
+    m.c.forward({.out = out, .attention_weights = weights});
     const std::vector<double> p = to_doubles(weights);
     for (std::size_t i = 0; i < p.size(); ++i) EXPECT_NEAR(p[i], static_cast<double>(m.expected.p[i]), 1e-13);
     EXPECT_TRUE(same_bits(out, m.o.out));
@@ -97,7 +97,7 @@ TEST_P(Maps, ChosenRowsAreRowsOfTheMapInTheOrderAskedFor) {
       Tensor map(DType::f32, m.c.sizes.pairs());
       Tensor rows(DType::f32, m.c.sizes.with({m.c.sizes.heads(), static_cast<std::int64_t>(queries.size()), m.c.sizes.keys}));
       attention_map(m.input(), map, m.c.options, value);
-      attention_rows(m.input(), queries, rows, m.c.options, value);
+      attention_map_rows(m.input(), queries, rows, m.c.options, value);
       for (std::size_t i = 0; i < queries.size(); ++i) {
         EXPECT_TRUE(same_bits(rows.view().select(-2, static_cast<std::int64_t>(i)), map.view().select(-2, queries[i])));
       }
@@ -111,8 +111,8 @@ TEST(Maps, QueryOutOfRangeIsAnError) {
   Tensor rows(DType::f32, {1, 1, 3});
   for (const std::int64_t query : {-1, 3}) {
     const std::array queries{query};
-    EXPECT_EQ(error_message([&] { attention_rows({.q = q, .k = q, .lse = lse}, queries, rows); }),
-              "attention_rows: query " + std::to_string(query) + "; queries lie in [0,3)");
+    EXPECT_EQ(error_message([&] { attention_map_rows({.q = q, .k = q, .lse = lse}, queries, rows); }),
+              "attention_map_rows: query " + std::to_string(query) + "; queries lie in [0,3)");
   }
 }
 
@@ -245,7 +245,7 @@ TEST_P(Picture, PixelIsTheMeanOfItsBlock) {
     const AttentionSizes& z = m.c.sizes;
     const std::int64_t h = random.integer(0, z.queries), w = random.integer(0, z.keys);
     const StridedTensor picture = random.empty_strided(DType::f64, z.with({z.heads(), h, w}));
-    attention_picture(m.input(), picture, m.c.options);
+    attention_pooled_map(m.input(), picture, m.c.options);
     const std::vector<double> pixels = to_doubles(picture);
     for (std::size_t at = 0; at < pixels.size(); ++at) {
       const auto index = static_cast<std::int64_t>(at);
@@ -265,7 +265,7 @@ TEST_P(Picture, PixelIsTheMeanOfItsBlock) {
 TEST(Picture, LargerThanTheMapIsAnError) {
   const Tensor q(DType::f32, {1, 3, 2}), lse(DType::f32, {1, 3});
   Tensor picture(DType::f32, {1, 4, 3});
-  EXPECT_THAT(error_message([&] { attention_picture({.q = q, .k = q, .lse = lse}, picture); }),
+  EXPECT_THAT(error_message([&] { attention_pooled_map({.q = q, .k = q, .lse = lse}, picture); }),
               testing::AllOf(testing::HasSubstr("[4,3]"), testing::HasSubstr("[3,3]")));
 }
 

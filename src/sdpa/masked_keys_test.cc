@@ -45,7 +45,7 @@ struct Writable {
 std::vector<bool> used_pairs(const AttentionCase& c) {
   std::vector<bool> used = full_matrices(c.q, c.k, c.v, c.d_out, c.options).keep;
   const auto keys = static_cast<std::ptrdiff_t>(c.sizes.keys);
-  if (c.options.empty_rows == EmptyRows::Zero || keys == 0) return used;
+  if (c.options.empty_rows == EmptyRows::zero || keys == 0) return used;
   for (auto row = used.begin(); row != used.end(); row += keys) {
     if (std::find(row, row + keys, true) == row + keys) std::fill(row, row + keys, true);
   }
@@ -189,7 +189,7 @@ TEST_P(NaN, ReachesExactlyTheRowsThatUseIt) {
   }
 }
 
-constexpr EmptyRows kModes[] = {EmptyRows::Zero, EmptyRows::Uniform, EmptyRows::Unmasked};
+constexpr EmptyRows kModes[] = {EmptyRows::zero, EmptyRows::uniform, EmptyRows::unmasked};
 
 // d_k and d_v get nothing from the row either: they are the gradients of the same problem without it.
 void expect_empty_row(const Writable& w, const Everything& all, std::int64_t t) {
@@ -260,7 +260,7 @@ TEST_P(EmptyRow, MaskedRowOfMinusInfinityBiasIsEmptyUnmaskedButUniformIgnoresThe
     w.c.options.mask.key_lengths = lengths;
     fill(w.bias.select(2, 1), -kInfinity);
     const Everything all = compute(w.c, GetParam());
-    if (mode != EmptyRows::Uniform) {
+    if (mode != EmptyRows::uniform) {
       expect_empty_row(w, all, 1);
       continue;
     }
@@ -304,7 +304,7 @@ TEST_P(EmptyRow, UniformIsTheFillByALargeNegativeNumberAndUnmaskedTheOffset) {
   for (const bool uniform : {true, false}) {
     SCOPED_TRACE(uniform);
     Writable rule(kSmall(), 7), plain(kSmall(), 7);
-    rule.c.options.empty_rows = uniform ? EmptyRows::Uniform : EmptyRows::Unmasked;
+    rule.c.options.empty_rows = uniform ? EmptyRows::uniform : EmptyRows::unmasked;
     const Tensor lengths = Tensor::of<std::int64_t>({2}, {0, 4});
     rule.c.options.mask.key_lengths = lengths;
     if (uniform) {  // sequence 0: scores that are one constant

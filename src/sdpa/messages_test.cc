@@ -14,7 +14,7 @@ constexpr double kNaN = std::numeric_limits<double>::quiet_NaN();
 // A valid problem, broken by `edit` before it is run.
 struct Problem {
   Tensor q{DType::f32, {2, 4, 3, 8}}, k{DType::f32, {2, 2, 5, 8}}, v{DType::f32, {2, 2, 5, 6}}, out{DType::f32, {2, 4, 3, 6}},
-      lse{DType::f32, {2, 4, 3}}, weights;
+      lse{DType::f32, {2, 4, 3}}, attention_weights;
   Tensor d_out = out, d_q = q, d_k = k, d_v = v, d_bias, bias, extra;
   SdpaOptions options;
 };
@@ -26,7 +26,7 @@ struct Refusal {
 };
 
 std::string forward_message(Problem& p) {
-  return error_message([&] { sdpa_forward({.q = p.q, .k = p.k, .v = p.v, .out = p.out, .lse = p.lse, .weights = p.weights}, p.options); });
+  return error_message([&] { sdpa_forward({.q = p.q, .k = p.k, .v = p.v, .out = p.out, .lse = p.lse, .attention_weights = p.attention_weights}, p.options); });
 }
 
 std::string backward_message(Problem& p) {
@@ -264,11 +264,11 @@ TEST(Messages, OfBackwardAlone) {
 
 TEST(Messages, OfWeightsOfTheForwardPass) {
   Problem p;
-  p.weights = Tensor(DType::f32, {2, 4, 5, 3});
-  EXPECT_THAT(forward_message(p), testing::AllOf(HasSubstr("sdpa_forward: weights is [2,4,5,3]"), HasSubstr("[*,N,T,S] = [2,4,3,5]")));
-  p.weights = Tensor(DType::f64, {2, 4, 3, 5});
-  EXPECT_THAT(forward_message(p), testing::AllOf(HasSubstr("weights is float64"), HasSubstr("float32")));
-  p.weights = Tensor(DType::f32, {2, 4, 3, 5});
+  p.attention_weights = Tensor(DType::f32, {2, 4, 5, 3});
+  EXPECT_THAT(forward_message(p), testing::AllOf(HasSubstr("sdpa_forward: attention_weights is [2,4,5,3]"), HasSubstr("[*,N,T,S] = [2,4,3,5]")));
+  p.attention_weights = Tensor(DType::f64, {2, 4, 3, 5});
+  EXPECT_THAT(forward_message(p), testing::AllOf(HasSubstr("attention_weights is float64"), HasSubstr("float32")));
+  p.attention_weights = Tensor(DType::f32, {2, 4, 3, 5});
   EXPECT_EQ(forward_message(p), "");
 }
 
@@ -280,9 +280,9 @@ TEST(Messages, OfMapsNameTheOperation) {
               testing::AllOf(HasSubstr("attention_map: out is [2,4,3,4]"), HasSubstr("[2,4,3,5]")));
   EXPECT_THAT(error_message([&] { attention_map(input, integers); }), HasSubstr("attention_map: out is int64"));
   EXPECT_THAT(error_message([&] { attention_map(input, {}); }), HasSubstr("attention_map: out is missing"));
-  EXPECT_THAT(error_message([&] { attention_rows(input, {}, wrong); }), HasSubstr("attention_rows: out is [2,4,3,4]"));
+  EXPECT_THAT(error_message([&] { attention_map_rows(input, {}, wrong); }), HasSubstr("attention_map_rows: out is [2,4,3,4]"));
   Tensor other_heads(DType::f32, {2, 3, 3, 4});
-  EXPECT_THAT(error_message([&] { attention_picture(input, other_heads); }), HasSubstr("attention_picture: out is [2,3,3,4]"));
+  EXPECT_THAT(error_message([&] { attention_pooled_map(input, other_heads); }), HasSubstr("attention_pooled_map: out is [2,3,3,4]"));
   EXPECT_THAT(error_message([&] { attention_statistics(input, {.largest = wrong}); }),
               HasSubstr("attention_statistics: largest is [2,4,3,4]"));
   Tensor probability(DType::f32, {2, 4, 3, 2}), key(DType::i32, {2, 4, 3, 2});

@@ -182,17 +182,17 @@ ForwardProblem normal_form(const SdpaForward& tensors, const SdpaOptions& option
   build.rules(p);
   build.expect(tensors.out, build.shape(p, {p.heads, p.queries, p.v_width}), p.dtype, "out", "[*,N,T,V]");
   if (tensors.lse) build.expect_lse(p, tensors.lse);
-  if (tensors.weights) build.expect(tensors.weights, build.shape(p, {p.heads, p.queries, p.keys}), p.dtype, "weights", "[*,N,T,S]");
+  if (tensors.attention_weights) build.expect(tensors.attention_weights, build.shape(p, {p.heads, p.queries, p.keys}), p.dtype, "attention_weights", "[*,N,T,S]");
   std::vector<Operand> inputs = option_tensors(options);
   inputs.insert(inputs.end(), {{"q", tensors.q}, {"k", tensors.k}, {"v", tensors.v}});
-  const Operand outputs[] = {{"out", tensors.out}, {"lse", tensors.lse}, {"weights", tensors.weights}};
+  const Operand outputs[] = {{"out", tensors.out}, {"lse", tensors.lse}, {"attention_weights", tensors.attention_weights}};
   require_separate(operation, outputs, inputs);
   p.q = tensors.q;
   p.k = tensors.k;
   p.v = tensors.v;
   p.out = tensors.out;
   p.lse = with_column(tensors.lse);
-  p.weights = tensors.weights;
+  p.attention_weights = tensors.attention_weights;
   return p;
 }
 

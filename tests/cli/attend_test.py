@@ -45,7 +45,7 @@ def options_of(case):
         if "axis" in case:
             arguments += ["--axis", str(case["axis"])]
         if case.get("add_zero_attn"):
-            arguments += ["--zero-key"]
+            arguments += ["--add-zero-attn"]
     return arguments
 
 
@@ -67,7 +67,7 @@ class Attend(ProgramTest):
             with self.subTest(path.stem):
                 expected = load_safetensors(path)
                 case = json.loads(expected.pop("__metadata__")["case"])
-                weights = ["--weights", path] if case["op"] == "layer" else []
+                weights = ["--parameters", path] if case["op"] == "layer" else []
                 result, actual = self.attend(*weights, "--tensors", path, "--maps", "--gradients", *options_of(case))
                 self.assertEqual(result.stderr, b"")  # in particular: every tensor of the file has its place
                 results = {name for name in expected if name in ("out", "weights", "lse") or name.startswith("d_") and name != "d_out"}
@@ -103,7 +103,7 @@ class Attend(ProgramTest):
             self.assertEqual(list(tensors["top_weights"][1][row * 3:row * 3 + 3]), [values[s] for s in order])
 
     def test_json_lists_what_was_written(self):
-        result, tensors = self.attend("--weights", VECTORS / "torch_mha_cross.safetensors", "--heads", "4", "--tensors", VECTORS / "torch_mha_cross.safetensors",
+        result, tensors = self.attend("--parameters", VECTORS / "torch_mha_cross.safetensors", "--heads", "4", "--tensors", VECTORS / "torch_mha_cross.safetensors",
                                       "--gradients", "--json")
         told = json.loads(result.stdout)
         self.assertEqual(told["operation"], "layer of layout torch, 4 heads")
@@ -117,8 +117,8 @@ class Attend(ProgramTest):
         model = {f"layers.{i}.attention.{name}": ("F64", shape, [x * (i + 1) for x in values]) for i in range(2) for name, (shape, values) in parameters.items()}
         weights, inputs = self.folder / "model.safetensors", VECTORS / "torch_mha_cross.safetensors"
         save_safetensors(weights, model)
-        self.fails(1, "attend", "--weights", weights, "--heads", "4", "--tensors", inputs, "-o", self.folder / "out.npz", mentions=["layers.0", "layers.1"])
-        _, written = self.attend("--weights", weights, "--heads", "4", "--tensors", inputs, "--prefix", "layers.0.attention", "--gradients")
+        self.fails(1, "attend", "--parameters", weights, "--heads", "4", "--tensors", inputs, "-o", self.folder / "out.npz", mentions=["layers.0", "layers.1"])
+        _, written = self.attend("--parameters", weights, "--heads", "4", "--tensors", inputs, "--prefix", "layers.0.attention", "--gradients")
         self.assertIn("d_layers.0.attention.in_proj_weight", written)
         self.assert_close("out", written["out"], tensors["out"])
 
@@ -127,7 +127,7 @@ class Attend(ProgramTest):
         numbers = [((7 * i) % 11 - 5) / 5 for i in range(48)]
         save_safetensors(path, {"attn.c_attn.weight": ("F64", (4, 12), numbers), "attn.c_proj.weight": ("F64", (4, 4), numbers[:16]), "attn.c_attn.bias":
                                 ("F64", (12,), numbers[:12]), "attn.c_proj.bias": ("F64", (4,), numbers[:4]), "query": ("F64", (1, 3, 4), numbers[:12])})
-        weights = lambda *options: list(self.attend("--weights", path, "--heads", "2", "--tensors", path, "--maps", *options)[1]["weights"][1])
+        weights = lambda *options: list(self.attend("--parameters", path, "--heads", "2", "--tensors", path, "--maps", *options)[1]["weights"][1])
         self.assertEqual([weights()[i] for i in (1, 2, 5)], [0, 0, 0])
         self.assertEqual(weights(), weights("--causal"))
         self.assertTrue(all(x > 0 for x in weights("--causal", "off")))
@@ -135,7 +135,7 @@ class Attend(ProgramTest):
     def test_one_key_head_can_be_shared_without_a_global_query(self):
         path = VECTORS / "axis_global.safetensors"
         for kind, queries in (("mean", 1), ("off", 5)):
-            _, tensors = self.attend("--weights", path, "--heads", "4", "--tensors", path, "--global-query", kind, "--maps")
+            _, tensors = self.attend("--parameters", path, "--heads", "4", "--tensors", path, "--global-query", kind, "--maps")
             self.assertEqual(tensors["weights"][0], (3, 4, queries, 5))
 
     def test_a_name_that_is_nearly_right_is_pointed_out(self):
@@ -159,7 +159,7 @@ class Attend(ProgramTest):
         tensors.pop("__metadata__")
         weights = self.folder / "weights.safetensors"
         save_safetensors(weights, {name: ("F32", *tensors[name]) for name in ("in_proj_weight", "in_proj_bias", "out_proj.weight", "out_proj.bias")})
-        result, written = self.attend("--weights", weights, "--heads", "4", "--tensors", VECTORS / "torch_mha_cross.safetensors")
+        result, written = self.attend("--parameters", weights, "--heads", "4", "--tensors", VECTORS / "torch_mha_cross.safetensors")
         self.assertRegex(result.stderr.decode(), r"note: query is float64; it is converted to float32")
         for a, e in zip(written["out"][1], tensors["out"][1]):
             self.assertAlmostEqual(a, e, delta=1e-4)
@@ -169,7 +169,7 @@ class Attend(ProgramTest):
         self.fails(2, "attend", "-o", out, mentions=["--tensors"])
         self.fails(2, "attend", "--tensors", plain, mentions=["--output"])
         self.fails(2, "attend", "--tensors", plain, "-o", self.folder / "out.json", mentions=[".safetensors"])
-        self.fails(2, "attend", "--tensors", plain, "-o", out, "--axis", "0", mentions=["--weights"])
+        self.fails(2, "attend", "--tensors", plain, "-o", out, "--axis", "0", mentions=["--parameters"])
         self.fails(2, "attend", "--tensors", plain, "-o", out, "--causal", mentions=["5 queries", "7 keys"])
         self.fails(2, "attend", "--tensors", plain, "-o", out, "--causal", "left", mentions=["top_left"])
         self.fails(2, "attend", "--tensors", plain, "-o", out, "--key-lengths", "3,2,1", mentions=["3 lengths", "2, one for each sequence", "10"])
@@ -177,13 +177,13 @@ class Attend(ProgramTest):
         self.fails(1, "attend", "--tensors", plain, "-o", out, "--key-lengths", "3,8", mentions=["8"])
         self.fails(2, "attend", "--tensors", plain, "-o", out, "--top-keys", "8", mentions=["7 keys"])
         self.fails(2, "attend", "--tensors", plain, "-o", out, "--empty-rows", "unifrom", mentions=["uniform"])
-        self.fails(2, "attend", "--weights", cross, "--layout", "torhc", "--tensors", cross, "-o", out, mentions=["'torch'"])
-        self.fails(2, "attend", "--weights", cross, "--tensors", cross, "-o", out, mentions=["--heads"])
-        self.fails(2, "attend", "--weights", cross, "--heads", "4", "--axis", "-1", "--tensors", cross, "-o", out, mentions=["--axis", "width"])
-        self.fails(1, "attend", "--weights", cross, "--heads", "5", "--tensors", cross, "-o", out, mentions=["24", "5"])
-        self.fails(1, "attend", "--weights", plain, "--heads", "5", "--tensors", cross, "-o", out)
-        self.fails(1, "attend", "--weights", cross, "--heads", "4", "--tensors", plain, "-o", out, mentions=["'query'"])
-        self.fails(1, "attend", "--tensors", cross, "-o", out, mentions=["'q'", "--weights"])
+        self.fails(2, "attend", "--parameters", cross, "--layout", "torhc", "--tensors", cross, "-o", out, mentions=["'torch'"])
+        self.fails(2, "attend", "--parameters", cross, "--tensors", cross, "-o", out, mentions=["--heads"])
+        self.fails(2, "attend", "--parameters", cross, "--heads", "4", "--axis", "-1", "--tensors", cross, "-o", out, mentions=["--axis", "width"])
+        self.fails(1, "attend", "--parameters", cross, "--heads", "5", "--tensors", cross, "-o", out, mentions=["24", "5"])
+        self.fails(1, "attend", "--parameters", plain, "--heads", "5", "--tensors", cross, "-o", out)
+        self.fails(1, "attend", "--parameters", cross, "--heads", "4", "--tensors", plain, "-o", out, mentions=["'query'"])
+        self.fails(1, "attend", "--tensors", cross, "-o", out, mentions=["'q'", "--parameters"])
         self.fails(1, "attend", "--tensors", self.folder / "missing.safetensors", "-o", out, mentions=["missing.safetensors"])
         self.fails(1, "attend", "--tensors", plain, "-o", self.folder / "missing" / "out.npz", mentions=["missing"])
         path = self.folder / "in.safetensors"
@@ -199,8 +199,8 @@ class Attend(ProgramTest):
         path = self.folder / "w.safetensors"
         shutil.copy(VECTORS / "torch_mha_cross.safetensors", path)
         before = path.read_bytes()
-        self.fails(2, "attend", "--weights", path, "--heads", "4", "--tensors", path, "-o", path, mentions=["w.safetensors", "read by this command"])
-        self.fails(2, "attend", "--weights", path, "--heads", "4", "--tensors", VECTORS / "torch_mha_cross.safetensors", "-o", path)
+        self.fails(2, "attend", "--parameters", path, "--heads", "4", "--tensors", path, "-o", path, mentions=["w.safetensors", "read by this command"])
+        self.fails(2, "attend", "--parameters", path, "--heads", "4", "--tensors", VECTORS / "torch_mha_cross.safetensors", "-o", path)
         self.assertEqual(path.read_bytes(), before)
 
     def test_a_signal_while_writing_leaves_nothing_behind(self):
@@ -221,7 +221,7 @@ class Attend(ProgramTest):
     def test_the_heads_of_a_models_folder_are_in_its_configuration(self):
         model, path = tiny_model.write(self.folder / "model"), self.folder / "in.safetensors"
         save_safetensors(path, {"query": ("F32", (1, 3, 8), tiny_model.values(24, 1))})
-        arguments = ("--weights", model, "--prefix", "encoder.layer.0", "--tensors", path)
+        arguments = ("--parameters", model, "--prefix", "encoder.layer.0", "--tensors", path)
         result, found = self.attend(*arguments)
         self.assertIn("2 heads", result.stdout.decode())
         self.assertEqual(found, self.attend(*arguments, "--heads", "2")[1])
@@ -233,9 +233,9 @@ class Attend(ProgramTest):
         tensors = {"q.weight": square, "k.weight": square, "v.weight": square, "o.weight": square,
                    "relative_attention_bias.weight": ("F32", (32, 2), numbers[:64]), "query": ("F32", (1, 3, 4), numbers[:12])}
         save_safetensors(path, tensors)
-        arguments = ("--weights", path, "--heads", "2", "--tensors", path)
+        arguments = ("--parameters", path, "--heads", "2", "--tensors", path)
         self.fails(1, "attend", *arguments, "-o", self.folder / "out.npz", mentions=["relative_attention_bias", "'bias'", "[2,3,3]"])
-        self.fails(1, "trace", "--weights", path, "--heads", "2", "--length", "3", mentions=["relative_attention_bias", "'bias'"])
+        self.fails(1, "trace", "--parameters", path, "--heads", "2", "--length", "3", mentions=["relative_attention_bias", "'bias'"])
         save_safetensors(path, {**tensors, "bias": ("F32", (2, 3, 3), numbers[:18])})
         self.assertEqual(self.attend(*arguments)[0].stderr, b"")
 

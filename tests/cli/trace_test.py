@@ -81,7 +81,7 @@ class Trace(ProgramTest):
                               ("axis_global_gated_mask", ["--heads", "4", "--axis", "-3"]), ("multi_atten_unequal", ["--heads", "3"])]:
             with self.subTest(name):
                 path = VECTORS / f"{name}.safetensors"
-                result = self.succeeds("trace", "--weights", path, "--input", path, "--values", "--json", *options)
+                result = self.succeeds("trace", "--parameters", path, "--input", path, "--values", "--json", *options)
                 self.assertEqual(result.stderr, b"")  # in particular: the layer's own parameters have their place
                 steps = {step["step"]: step for step in json.loads(result.stdout)["steps"]}
                 _, expected = load_safetensors(path)["out"]
@@ -136,7 +136,7 @@ class Trace(ProgramTest):
                         self.assertTrue(len(line) <= columns or len(line.split()) == 1, line)  # a word that is longer is not broken
 
     def test_errors_are_one_sentence(self):
-        self.fails(2, "trace", mentions=["--layer", "--weights"])
+        self.fails(2, "trace", mentions=["--layer", "--parameters"])
         self.fails(2, "trace", "--layer", "d2", mentions=["did you mean 'd2l'"])
         self.fails(2, "trace", "--layer", "d2l", "--num-hidden", "5", mentions=["--num-hiddens"])
         self.fails(2, "trace", "--layer", "d2l", "--dim-qk", "5", mentions=["--dim-qk", "--num-hiddens"])
@@ -146,13 +146,13 @@ class Trace(ProgramTest):
         self.fails(2, "trace", "--layer", "d2l", "--num-heads", "5", "--heads", "4", mentions=["--num-heads"])
         self.fails(2, "trace", "--layer", "torch", "--bias", "maybe", mentions=["'maybe'"])
         self.fails(2, "trace", "--layer", "self_attention", "--heads", "2", mentions=["one head"])
-        self.fails(2, "trace", "--layer", "d2l", "--weights", "x", mentions=["not both"])
+        self.fails(2, "trace", "--layer", "d2l", "--parameters", "x", mentions=["not both"])
         self.fails(2, "trace", "--layer", "d2l", "--valid-lens", "3", mentions=["1 length", "2"])
         self.fails(2, "trace", "--layer", "alphafold", "--attn-dim", "-4", mentions=["--shape"])
         self.fails(2, "trace", "--layer", "alphafold", "--attn-dim", "-1", mentions=["axis -1", "width"])
         self.fails(2, "trace", "--layer", "alphafold", "--axis", "-1", mentions=["--axis", "width"])
-        self.fails(2, "trace", "--layer", "d2l", "--layout", "torch", mentions=["--layout", "--weights"])
-        self.fails(2, "trace", "--layer", "d2l", "--prefix", "foo", mentions=["--prefix", "--weights"])
+        self.fails(2, "trace", "--layer", "d2l", "--layout", "torch", mentions=["--layout", "--parameters"])
+        self.fails(2, "trace", "--layer", "d2l", "--prefix", "foo", mentions=["--prefix", "--parameters"])
         self.fails(2, "trace", "--layer", "d2l", "--precision", "99", mentions=["99"])
         self.fails(1, "trace", "--layer", "d2l", "--length", "1000000", mentions=["too many"])
         self.fails(1, "trace", "--layer", "d2l", "--shape", "2,3,5", mentions=["[2,3,5]", "100"])

@@ -98,8 +98,8 @@ class Usage(ProgramTest):
     def test_a_name_that_is_empty_is_not_a_name_that_is_absent(self):
         for arguments in (("inspect", ""), ("view", "", "--text", "a"), ("view", "m", "", "--text", "a"), ("view", "m", "--text", "a", "-o", ""),
                           ("view", "m", "--text", "a", "--arrays", ""), ("view", "m", "--file", ""), ("attend", "--tensors", "", "-o", "x.npz"),
-                          ("attend", "--tensors", "x.npz", "-o", ""), ("attend", "--weights", "", "--tensors", "x.npz", "-o", "y.npz"),
-                          ("trace", "--layer", "t5", "--weights", ""), ("trace", "--layer", ""), ("trace", "--layer", "t5", "--input", "")):
+                          ("attend", "--tensors", "x.npz", "-o", ""), ("attend", "--parameters", "", "--tensors", "x.npz", "-o", "y.npz"),
+                          ("trace", "--layer", "t5", "--parameters", ""), ("trace", "--layer", ""), ("trace", "--layer", "t5", "--input", "")):
             with self.subTest(arguments):
                 self.fails(2, *arguments, mentions=["is empty"])
 

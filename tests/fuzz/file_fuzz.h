@@ -7,14 +7,14 @@
 
 #include "io/file_bytes.h"
 #include "polyhead/error.h"
-#include "polyhead/io/attention_weights.h"
+#include "polyhead/io/attention_parameters.h"
 #include "polyhead/io/tensor_file.h"
 
 namespace polyhead::io {
 
 // A layer that could be loaded can be stored again.
 inline void store_what_loads(TensorFile& file, const LoadAttention& options) {
-  const AttentionWeights weights = load_attention(file, options);
+  const AttentionParameters weights = load_attention(file, options);
   try {
     (void)store_attention(weights);
   } catch (const Error&) {

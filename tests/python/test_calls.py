@@ -90,7 +90,7 @@ def calls(folder: Path) -> dict[str, tuple[Callable[..., Any], dict[str, Any], W
     widths = {"query_width": 8, "heads": 2}
     wrong_width = (NOT_INTS, [0, -1, BIG])
     wrong_config: Wrong = {name: wrong_width for name in ("query_width", "key_width", "value_width", "head_width", "value_head_width", "output_width")}
-    wrong_config |= {name: (NOT_FLAGS[:2] + NOT_FLAGS[3:], []) for name in ("bias", "output_bias", "output", "gate", "bias_kv", "zero_key")}
+    wrong_config |= {name: (NOT_FLAGS[:2] + NOT_FLAGS[3:], []) for name in ("bias", "output_bias", "output", "gate", "add_bias_kv", "add_zero_attn")}
     wrong_config |= {"heads": (NOT_INTS, [0, -1, BIG, 3]), "kv_heads": (NOT_INTS, [0, -1, BIG, 5]), "axis": (NOT_INTS, [BIG, 17, -1])}
     wrong_config |= {"dropout": ([x for x in NOT_NUMBERS if x is not None], [-0.1, 1.1, float("nan")]), "seed": (NOT_INTS, [-1, BIG])}
     wrong_config |= {"scale": SHARED["scale"], "softcap": ([x for x in NOT_NUMBERS if x is not None], [-1.0, float("nan")])}
@@ -111,8 +111,8 @@ def calls(folder: Path) -> dict[str, tuple[Callable[..., Any], dict[str, Any], W
             polyhead.sdpa,
             qkv,
             forward
-            | {"out": out_like, "return_lse": (NOT_FLAGS, []), "return_weights": (NOT_FLAGS, [])}
-            | {"weights": (NOT_ARRAYS, [shaped(2, 3, 5, 8), shaped(2, 3, 5, 7, dtype=int), OUT])},
+            | {"out": out_like, "return_lse": (NOT_FLAGS, []), "return_attention_weights": (NOT_FLAGS, [])}
+            | {"attention_weights": (NOT_ARRAYS, [shaped(2, 3, 5, 8), shaped(2, 3, 5, 7, dtype=int), OUT])},
         ),
         "sdpa_backward": (
             polyhead.sdpa_backward,
@@ -133,8 +133,8 @@ def calls(folder: Path) -> dict[str, tuple[Callable[..., Any], dict[str, Any], W
             },
         ),
         "head_statistics": (polyhead.head_statistics, {"q": Q, "k": K, "lse": LSE}, map_qk | SHARED),
-        "picture": (
-            polyhead.picture,
+        "pooled_map": (
+            polyhead.pooled_map,
             {"q": Q, "k": K, "lse": LSE, "height": 2, "width": 2},
             map_qk | SHARED | {"height": ([*NOT_INTS, None], [-1, 6, BIG]), "width": ([*NOT_INTS, None], [-1, 8, BIG])},
         ),
@@ -190,7 +190,7 @@ def calls(folder: Path) -> dict[str, tuple[Callable[..., Any], dict[str, Any], W
                 "axis": (NOT_INTS, [BIG, 17]),
                 "dropout": ([x for x in NOT_NUMBERS if x is not None], [-1.0, 2.0]),
                 "softcap": ([x for x in NOT_NUMBERS if x is not None], [-1.0]),
-                "zero_key": (NOT_FLAGS[:2] + NOT_FLAGS[3:], []),
+                "add_zero_attn": (NOT_FLAGS[:2] + NOT_FLAGS[3:], []),
                 "masked_mean": (NOT_FLAGS, []),
             },
         ),

@@ -211,7 +211,7 @@ UNITS = {
     "polyhead.head_statistics": ["nats", "positions"],
     "polyhead.num_threads": ["threads"],
     "polyhead.view": ["probabilities"],
-    "polyhead.picture": ["probability"],
+    "polyhead.pooled_map": ["probability"],
 }
 
 

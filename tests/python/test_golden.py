@@ -94,14 +94,14 @@ def run_layer(case: Case) -> Arrays:
     options["key_lengths"] = None if lengths is None else np.array(lengths)
     options["training"] = options["dropout_keep"] is not None
     layout = LAYOUTS[case.option("layer")]
-    settings = {"axis": case.option("axis", -2), "zero_key": case.option("add_zero_attn", False), "dropout": case.option("dropout", 0.0)}
+    settings = {"axis": case.option("axis", -2), "add_zero_attn": case.option("add_zero_attn", False), "dropout": case.option("dropout", 0.0)}
     source = case.rest()
     layer = polyhead.load(source, layout, heads=case.option("heads"), **settings)
 
     config = layer.config
     assert config["empty_rows"] == case.option("empty_rows", config["empty_rows"]) or layout == "torch"
     said = {"qk_head_dim": "head_width", "v_head_dim": "value_head_width", "kdim": "key_width", "vdim": "value_width", "bias": "bias"}
-    said |= {"output_projection": "output", "use_bias_for_embeddings": "bias", "gated": "gate", "add_bias_kv": "bias_kv"}
+    said |= {"output_projection": "output", "use_bias_for_embeddings": "bias", "gated": "gate", "add_bias_kv": "add_bias_kv"}
     for option, name in said.items():
         assert case.option(option) in (None, config[name])
     assert case.option("is_global") in (None, config["global_query"] != "off")

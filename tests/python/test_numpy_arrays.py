@@ -89,14 +89,14 @@ def test_weights_come_with_the_output_and_do_not_change_it(dtype: Any, rng: np.r
     q, k, v = problem(rng, dtype)
     options = {"attend": rng.random((2, 4, 5, 7)) < 0.8, "dropout": 0.3, "seed": 5}
     out, lse = polyhead.sdpa(q, k, v, return_lse=True, **options)
-    out2, lse2, weights = polyhead.sdpa(q, k, v, return_lse=True, return_weights=True, **options)
+    out2, lse2, weights = polyhead.sdpa(q, k, v, return_lse=True, return_attention_weights=True, **options)
     assert np.array_equal(out, out2) and np.array_equal(lse, lse2)
     assert weights.dtype == dtype and weights.shape == (2, 4, 5, 7)
     rounding = np.finfo(dtype).eps
     assert np.allclose(weights, polyhead.maps(q, k, lse, **options), rtol=8 * rounding, atol=rounding)  # before dropout, as maps
     assert np.allclose(weights.sum(-1, dtype=np.float64), 1, atol=8 * rounding)
     given = np.full((2, 4, 7, 5), np.nan, dtype).swapaxes(2, 3)
-    out3, weights3 = polyhead.sdpa(q, k, v, weights=given, **options)
+    out3, weights3 = polyhead.sdpa(q, k, v, attention_weights=given, **options)
     assert weights3 is given and np.array_equal(weights3, weights) and np.array_equal(out3, out)
 
 

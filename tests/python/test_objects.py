@@ -29,7 +29,7 @@ COPIES: dict[str, Callable[[polyhead.MultiHeadAttention], polyhead.MultiHeadAtte
 @pytest.mark.parametrize("how", COPIES)
 @pytest.mark.parametrize("dtype", ["float32", "float64", "float16"])
 def test_a_copy_of_a_layer_is_another_equal_layer(how: str, dtype: str) -> None:
-    layer = polyhead.MultiHeadAttention(8, 2, gate=True, bias_kv=True, head_width=3, scale=0.3, dtype=dtype, seed=5)
+    layer = polyhead.MultiHeadAttention(8, 2, gate=True, add_bias_kv=True, head_width=3, scale=0.3, dtype=dtype, seed=5)
     layer.parameters["q.weight"][0, 0] = 2
     layer.causal = True
     twin = COPIES[how](layer)
@@ -61,7 +61,7 @@ def test_a_file_that_changes_does_not_change_what_was_loaded(layout: str, tmp_pa
 
 
 def test_parameters_gradients_of_no_position_at_all_are_zero() -> None:
-    layer = polyhead.MultiHeadAttention(8, 2, gate=True, bias_kv=True, zero_key=True)
+    layer = polyhead.MultiHeadAttention(8, 2, gate=True, add_bias_kv=True, add_zero_attn=True)
     for x in (X, X, X[:, :0]):  # the first calls leave memory with numbers in it
         _, saved = layer.forward(x)
         gradients = saved.backward(np.ones_like(x)).parameters
@@ -70,7 +70,7 @@ def test_parameters_gradients_of_no_position_at_all_are_zero() -> None:
 
 
 def test_maps_of_a_pass_that_was_kept_have_the_shape_of_its_input() -> None:
-    layer = polyhead.MultiHeadAttention(8, 2, zero_key=True)
+    layer = polyhead.MultiHeadAttention(8, 2, add_zero_attn=True)
     _, saved = layer.forward(X, X[:, :3])
     layer(X[:1])
     assert saved.maps().shape == (2, 2, 5, 4)

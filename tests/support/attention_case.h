@@ -33,7 +33,7 @@ struct AttentionSizes {
 struct AttentionOutputs {
   TensorView out, lse, d_q, d_k, d_v, d_bias;
   TensorView d_table;  // the memory under d_bias, for a relative-position bias
-  TensorView weights;  // absent, but for a test that asks for them
+  TensorView attention_weights;  // absent, but for a test that asks for them
 
   std::vector<std::pair<const char*, TensorView>> list() const {
     return {{"out", out}, {"lse", lse}, {"d_q", d_q}, {"d_k", d_k}, {"d_v", d_v}, {"d_bias", d_bias}};
@@ -89,7 +89,7 @@ class AttentionCase {
   }
 
   void forward(const AttentionOutputs& o) const {
-    sdpa_forward({.q = q, .k = k, .v = v, .out = o.out, .lse = o.lse, .weights = o.weights}, options);
+    sdpa_forward({.q = q, .k = k, .v = v, .out = o.out, .lse = o.lse, .attention_weights = o.attention_weights}, options);
   }
   void run(const AttentionOutputs& o) const {
     forward(o);
@@ -231,7 +231,7 @@ inline AttentionCase draw_case(Random& random, DType dtype, const AttentionSizes
     o.dropout = {.p = random.pick({0.0, 0.25, 0.5, 0.9, 1.0}), .seed = static_cast<std::uint64_t>(random.integer(0, 1'000'000'000'000))};
     if (random.coin()) o.dropout.keep = c.keep(random.strided(DType::boolean, broadcastable(random, c.sizes.pairs())));
   }
-  o.empty_rows = random.pick({EmptyRows::Zero, EmptyRows::Zero, EmptyRows::Uniform, EmptyRows::Unmasked});
+  o.empty_rows = random.pick({EmptyRows::zero, EmptyRows::zero, EmptyRows::uniform, EmptyRows::unmasked});
   return c;
 }
 

@@ -20,7 +20,7 @@ struct FullMatrices {
   Matrix bias, drop;       // [B,N,T,S]: added to scores, multiplied with probabilities
   std::vector<bool> keep;  // [B,N,T,S]
   Real scale = 1, softcap = 0;
-  EmptyRows empty_rows = EmptyRows::Zero;
+  EmptyRows empty_rows = EmptyRows::zero;
 };
 
 struct FullResults {
@@ -153,10 +153,10 @@ inline FullResults naive_attention(const FullMatrices& m) {
       r.score[pair(s)] = m.keep[pair(s)] ? r.capped[pair(s)] + m.bias[pair(s)] : -kInfinity;
     }
     const bool masked = kept.empty();
-    if (masked && m.empty_rows != EmptyRows::Zero) {
+    if (masked && m.empty_rows != EmptyRows::zero) {
       for (std::int64_t s = 0; s < m.keys; ++s) {
         kept.push_back(s);
-        r.score[pair(s)] = m.empty_rows == EmptyRows::Uniform ? 0 : r.capped[pair(s)] + m.bias[pair(s)];
+        r.score[pair(s)] = m.empty_rows == EmptyRows::uniform ? 0 : r.capped[pair(s)] + m.bias[pair(s)];
       }
     }
     Real sum = 0, largest = -kInfinity;
@@ -175,7 +175,7 @@ inline FullResults naive_attention(const FullMatrices& m) {
         d_p[static_cast<std::size_t>(s)] += m.drop[pair(s)] * m.d_out[out_at(j)] * m.v[v_at(s, j)];
       }
     }
-    if (masked && m.empty_rows == EmptyRows::Uniform) continue;  // its scores are constants
+    if (masked && m.empty_rows == EmptyRows::uniform) continue;  // its scores are constants
     for (const std::int64_t s : kept) {
       Real slope = 0;  // sum_i d p_i / d score_s * d_p_i
       for (const std::int64_t i : kept) slope += r.p[pair(i)] * ((i == s ? 1 : 0) - r.p[pair(s)]) * d_p[static_cast<std::size_t>(i)];

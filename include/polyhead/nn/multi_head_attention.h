@@ -16,7 +16,7 @@
 
 namespace polyhead::nn {
 
-enum class OutputMap : std::uint8_t { linear, none };
+enum class OutputProjection : std::uint8_t { linear, none };
 enum class Gate : std::uint8_t { none, sigmoid };
 
 // Global attention: one query per sequence, the mean of the query inputs along the axis, against one key/value head. The mean before the
@@ -39,16 +39,16 @@ struct MultiHeadAttentionConfig {
   std::int64_t output_width = 0;      // Eo; 0: as query_width
   bool bias = true;                   // of the maps q, k and v
   bool output_bias = true;            // the gate always has one
-  OutputMap output = OutputMap::linear;
+  OutputProjection output = OutputProjection::linear;
   Gate gate = Gate::none;
   GlobalQuery global_query = GlobalQuery::off;
   int axis = -2;
-  bool bias_kv = false;               // one learned key and value that every query may attend to, after the S keys
-  bool zero_key = false;              // one key and value of zeros, after those
+  bool add_bias_kv = false;               // one learned key and value that every query may attend to, after the S keys
+  bool add_zero_attn = false;              // one key and value of zeros, after those
   double dropout = 0;                 // on the probabilities, in training
   std::optional<double> scale{};      // 1/sqrt(H)
   double softcap = 0;
-  EmptyRows empty_rows = EmptyRows::Zero;
+  EmptyRows empty_rows = EmptyRows::zero;
   DType dtype = DType::f32;
   std::uint64_t seed = 0;             // of the initialisation
 };
@@ -67,7 +67,7 @@ struct AttentionOptions {
   ConstTensorView bias{};  // [T,S], [N,T,S] or [first of *,N,T,S]: leading dimensions are matched from the left, further ones share the bias
   Mode mode = Mode::evaluation;
   std::uint64_t dropout_seed = 0;      // in training
-  ConstTensorView dropout_keep{};      // in training: bits to use instead, [*,N,T,S']; S' counts bias_kv and the zero key
+  ConstTensorView dropout_keep{};      // in training: bits to use instead, [*,N,T,S']; S' counts add_bias_kv and the zero key
   const Backend* backend = nullptr;
   Executor* executor = nullptr;
   const Workspace* workspace = nullptr;  // for what lies between the maps, forward and backward
@@ -84,7 +84,7 @@ struct MultiHeadAttentionSaved {
   Tensor attended;        // [.., T, .., N*V], merged heads before the gate
   Tensor lse;             // [*,N,T]
   Tensor gate;            // [.., T, .., N*V], after the sigmoid
-  Tensor padded_mask, padded_bias;  // with room for bias_kv and the zero key
+  Tensor padded_mask, padded_bias;  // with room for add_bias_kv and the zero key
   ConstTensorView bias;   // as given to forward
   std::optional<Workspace> workspace;  // likewise; backward takes its memory from there
   SdpaOptions sdpa;       // as given to sdpa_forward, without the executor: masks and bias as views that broadcast to [*,N,T,S']
@@ -108,9 +108,9 @@ struct MultiHeadAttentionGradients {
 struct MultiHeadAttention : Module<MultiHeadAttention> {
   MultiHeadAttentionConfig config;  // with every width filled in
   Linear q, k, v;                   // [N*H,Eq] [K*H,Ek] [K*V,Ev]
-  Linear output;                    // [Eo,N*V], unless OutputMap::none
+  Linear output;                    // [Eo,N*V], unless OutputProjection::none
   Linear gate;                      // [N*V,Eq], unless Gate::none
-  Tensor bias_k, bias_v;            // [1,1,K*H] [1,1,K*V], with bias_kv
+  Tensor bias_k, bias_v;            // [1,1,K*H] [1,1,K*V], with add_bias_kv
 
   MultiHeadAttention() = default;
   // Initialised as torch.nn.MultiheadAttention: q, k, v Xavier uniform with zero biases, output uniform in +-1/sqrt(N*V) with zero bias; the gate

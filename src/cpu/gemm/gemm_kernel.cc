@@ -105,7 +105,7 @@ void multiply_block(const GemmTask& task, const GemmBlock& block, const RowsOfA<
   // The tiles of a panel ask for a share of the next block's rows, one of twelve panels for one row of a tile, where both blocks and two
   // panels fit in the second-level cache.
   const std::int64_t panels = block.panels.last - block.panels.first, bytes = rows * depth * static_cast<std::int64_t>(sizeof(T));
-  const bool ask = a.layout == Layout::InPlace && block.rows.last + rows <= task.c_rows.count && bytes <= kNextBytes;
+  const bool ask = a.layout == Layout::in_place && block.rows.last + rows <= task.c_rows.count && bytes <= kNextBytes;
   const std::int64_t share = ask ? (kGemmRows + panels - 1) / panels : 0;
   for (std::int64_t panel = block.panels.first; panel < block.panels.last; ++panel) {
     const Finish<T> finish(task, panel * kPanelColumns<T>);
@@ -133,7 +133,7 @@ void multiply_block(const GemmTask& task, const GemmBlock& block, const RowsOfA<
 template <class T>
 void multiply_block(const GemmTask& task, const GemmBlock& block, void* memory) {
   const RowsOfA<T> a = rows_of_a<T>(task, block.rows, block.b.terms, static_cast<T*>(memory));
-  a.layout == Layout::Panels ? multiply_block<true>(task, block, a) : multiply_block<false>(task, block, a);
+  a.layout == Layout::panels ? multiply_block<true>(task, block, a) : multiply_block<false>(task, block, a);
 }
 
 template <class T>

@@ -8,7 +8,7 @@ namespace {
 
 // In place and Lines: row r begins at data + r * stride, its terms side by side. Panels: tiles of kGemmRows rows [tile, term, kGemmRows],
 // copied where rows lie side by side instead (d_y^T of a weight's gradient); left in place they would touch one page per few terms.
-enum class Layout { InPlace, Lines, Panels };
+enum class Layout { in_place, lines, panels };
 
 template <class T>
 struct RowsOfA {
@@ -27,13 +27,13 @@ Layout layout_of(const GemmTask& task) {
   // Rows that are pages apart share one set of the first cache, which holds 8 lines: copied, unless they are read a few times only.
   const bool collide = task.a_rows.stride != 0 && task.a_rows.stride * static_cast<std::int64_t>(sizeof(T)) % 4096 == 0 &&
                        task.a_rows.count > 8 && task.b_columns.count >= 4 * kPanelColumns<T>;
-  if (own && !collide && task.a_rows.offsets == nullptr && adjacent(task.a_depth, 0, task.a_depth.count)) return Layout::InPlace;
-  return task.a_rows.stride == 1 && task.a_depth.stride != 1 ? Layout::Panels : Layout::Lines;
+  if (own && !collide && task.a_rows.offsets == nullptr && adjacent(task.a_depth, 0, task.a_depth.count)) return Layout::in_place;
+  return task.a_rows.stride == 1 && task.a_depth.stride != 1 ? Layout::panels : Layout::lines;
 }
 
 template <class T>
 POLYHEAD_INLINE std::int64_t rows_of_a_size(const GemmTask& task, std::int64_t rows, std::int64_t terms) {
-  if (layout_of<T>(task) == Layout::InPlace) return 0;
+  if (layout_of<T>(task) == Layout::in_place) return 0;
   return (rows + kGemmRows - 1) / kGemmRows * kGemmRows * line_stride<T>(terms);
 }
 
@@ -79,13 +79,13 @@ void copy_panels(const GemmTask& task, const Storage* from, Range rows, Range te
 template <class T>
 RowsOfA<T> rows_of_a(const GemmTask& task, Range rows, Range terms, T* scratch) {
   const Layout layout = layout_of<T>(task);
-  if (layout == Layout::InPlace) {
+  if (layout == Layout::in_place) {
     const std::int64_t offset = offset_of(task.a_rows, rows.first) + offset_of(task.a_depth, terms.first);
     return {static_cast<const T*>(task.a) + offset, task.a_rows.stride, layout};
   }
-  const std::int64_t depth = terms.last - terms.first, stride = layout == Layout::Lines ? line_stride<T>(depth) : kGemmRows * depth;
+  const std::int64_t depth = terms.last - terms.first, stride = layout == Layout::lines ? line_stride<T>(depth) : kGemmRows * depth;
   with_storage<T>(task.dtype, task.a, [&](auto* data) {
-    if (layout == Layout::Lines) {
+    if (layout == Layout::lines) {
       for (std::int64_t row = rows.first; row < rows.last; ++row) {
         copy_line(data + offset_of(task.a_rows, row), task.a_depth, terms, scratch + (row - rows.first) * stride);
       }

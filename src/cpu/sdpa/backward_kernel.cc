@@ -221,7 +221,7 @@ class Backward {
 
   Way way_of(std::int64_t index, std::int64_t first) const {
     const bool exact = s_.lse[index] * T{0} == 0 && s_.shift[index] == 0;
-    if (!in_tiles_ || !exact || kind_of(task_, s_.rows[index]) != RowKind::Normal) return Way::passes;
+    if (!in_tiles_ || !exact || kind_of(task_, s_.rows[index]) != RowKind::normal) return Way::passes;
     return in_one_block(index, first) ? Way::tiles_of_whole_row : Way::tiles;
   }
 
@@ -257,7 +257,7 @@ class Backward {
       const Row& row = s_.rows[index];
       if (task_.write_d_bias) {
         write_bias_row(task_, row, first, count, d_x);
-      } else if (task_.d_bias.data != nullptr && kind_of(task_, row) != RowKind::Uniform) {
+      } else if (task_.d_bias.data != nullptr && kind_of(task_, row) != RowKind::uniform) {
         add_bias_row(task_, row, first, own, d_x);
       }
       for (std::int64_t s = own.first; s < own.last && task_.softcap > 0; ++s) d_x[s] = d_x[s] == T{0} ? T{0} : d_x[s] * s_.slope[s];
@@ -318,7 +318,7 @@ class Backward {
       if (!masks_keep(task_, row, first + i)) x[i] = y[i] = 0;
     }
     if (keep != nullptr) drop(x);
-    if (kind_of(task_, row) == RowKind::Uniform) clear(y, own.first, own.last);
+    if (kind_of(task_, row) == RowKind::uniform) clear(y, own.first, own.last);
   }
 
   // NaN and infinities of k, q and d_out, to the pairs that have them and to no other.
@@ -333,7 +333,7 @@ class Backward {
           with_storage<T>(task_.dtype, plane.data,
                           [&](auto* data) { add_spoilt<T>(data + head * plane.head + at * plane.row, plane.column, width, factor, to); });
         };
-        if (kind_of(task_, row) != RowKind::Uniform) {
+        if (kind_of(task_, row) != RowKind::uniform) {
           if (!k_finite_ && d_q_ != nullptr) add(task_.k, 0, first + s, task_.qk_width, d_x[s], d_q_ + (block + i) * d_q_stride_);
           if (!q_finite_) add(task_.q, row.head, row.query, task_.qk_width, d_x[s] * scale_.power, s_.d_k + s * s_.qk_padded);
         }

@@ -35,7 +35,7 @@ const Rule kRules[] = {
     {"uniform empty rows",
      [](AttentionCase& c, Random&) {
        c.options.mask.causal = Causal::offset(-70);
-       c.options.empty_rows = EmptyRows::Uniform;
+       c.options.empty_rows = EmptyRows::uniform;
      }},
     {"dense, rows without keys, NaN in a key that no row has, cap and dropout",
      [](AttentionCase& c, Random& random) {

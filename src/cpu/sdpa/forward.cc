@@ -67,7 +67,7 @@ struct KeyParts {
   explicit KeyParts(const Problem& p) : size_(p.keys) {
     const Blocks blocks(p, 1, kWantedTasks);
     KeyRange seen{0, p.keys};
-    if (p.ranges.banded && p.empty_rows == EmptyRows::Zero)  // else a row that the mask empties may have them all
+    if (p.ranges.banded && p.empty_rows == EmptyRows::zero)  // else a row that the mask empties may have them all
       seen = {std::max<std::int64_t>(0, p.ranges.lower), std::min(p.keys, p.queries - 1 + p.ranges.upper)};
     // A number of a key or value is read and transposed in the time of 22 multiplications; 5 10^6 are 100 us, twice a thread's wake-up.
     const double work = static_cast<double>(seen.last - seen.first) * static_cast<double>((p.qk_width + p.v_width) * (blocks.rows + 22));
@@ -112,15 +112,15 @@ ForwardTask sizes_of(const ForwardProblem& p, std::int64_t rows) {
   task.dtype = p.dtype;
   task.queries = p.queries, task.keys = p.keys, task.qk_width = p.qk_width, task.v_width = p.v_width;
   task.rows = rows;
-  task.weights = plane_of(p.weights, 0, 0);
+  task.attention_weights = plane_of(p.attention_weights, 0, 0);
   return task;
 }
 
 // A part of the keys does not know what the whole row sums to: where a sequence has parts, weights take the products once more.
-bool takes_weights_afterwards(const ForwardProblem& p, const Cut& cut) { return p.weights && cut.parts.count > 1; }
+bool takes_weights_afterwards(const ForwardProblem& p, const Cut& cut) { return p.attention_weights && cut.parts.count > 1; }
 
 ForwardProblem without_weights(ForwardProblem p) {
-  p.weights = {};
+  p.attention_weights = {};
   return p;
 }
 
@@ -130,7 +130,7 @@ void forward_and_maps(const ForwardProblem& p) {
   std::vector<std::int64_t> queries(static_cast<std::size_t>(p.queries));
   std::iota(queries.begin(), queries.end(), std::int64_t{0});
   parallel_for(p.batch * p.heads, 1, p.executor, [&](std::int64_t first, std::int64_t last) {
-    for (std::int64_t head = first; head < last; ++head) write_maps(maps, head / p.heads, head % p.heads, queries, p.weights);
+    for (std::int64_t head = first; head < last; ++head) write_maps(maps, head / p.heads, head % p.heads, queries, p.attention_weights);
   });
 }
 
@@ -171,7 +171,7 @@ void sdpa_forward(const ForwardProblem& p) {
         static_cast<HeadGroup&>(task) = head_group(p, p.q, p.k, p.v, b, kv, kinds);
         task.out = plane_of(p.out, b, kv * task.heads);
         task.lse = plane_of(p.lse, b, kv * task.heads);
-        task.weights = plane_of(p.weights, b, kv * task.heads);
+        task.attention_weights = plane_of(p.attention_weights, b, kv * task.heads);
       }
       blocks.place(block, task, task);
       char* partials = nullptr;
@@ -201,7 +201,7 @@ std::string facts_of_forward(const ForwardProblem& p) {
              cut.parts.count > 1 ? cat(", each in ", cut.parts.count, " parts of its keys") : std::string(), "\n",
              "scratch: ", bytes + (cut.apart() ? 0 : partials), " bytes per thread",
              cut.apart() ? cat(" and ", cut.count * partials, " for all parts") : std::string(), "\n",
-             p.weights ? "weights: from the same pass\n" : "");
+             p.attention_weights ? "weights: from the same pass\n" : "");
 }
 
 }  // namespace polyhead::cpu

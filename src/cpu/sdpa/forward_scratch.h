@@ -43,7 +43,7 @@ std::int64_t rows_of_weights(const ForwardTask& task) {
 // Whether a row's weights are made where the caller wants them.
 template <class T>
 bool makes_weights_in_place(const ForwardTask& task) {
-  return task.dtype == kOwnStorage<T> && task.weights.column == 1;
+  return task.dtype == kOwnStorage<T> && task.attention_weights.column == 1;
 }
 
 template <class T>
@@ -63,7 +63,7 @@ struct Scratch {
     s.v_padded = round_up(task.v_width, kWidth);
     s.keys = key_block<T>(task);
     s.stride = score_stride<T>(s.keys);
-    const bool weights = task.weights.data != nullptr;
+    const bool weights = task.attention_weights.data != nullptr;
     s.turn_rows = weights ? smaller(rows_of_weights<T>(task), task.rows) : task.rows;
     s.keeps_keys = s.turn_rows < task.rows;
     const std::int64_t kept = s.keeps_keys ? round_up(task.keys, s.keys) : s.keys;

@@ -24,8 +24,8 @@ std::int64_t head_offset(const View& view, std::int64_t b, std::int64_t n) {
 
 // Kinds of the group's rows, for the modes in which an empty row is more than zero.
 void find_kinds(const Problem& problem, std::int64_t b, std::int64_t first_head, std::int64_t heads, std::vector<RowKind>& kinds) {
-  kinds.assign(static_cast<std::size_t>(heads * problem.queries), RowKind::Normal);
-  const RowKind empty = problem.empty_rows == EmptyRows::Uniform ? RowKind::Uniform : RowKind::Unmasked;
+  kinds.assign(static_cast<std::size_t>(heads * problem.queries), RowKind::normal);
+  const RowKind empty = problem.empty_rows == EmptyRows::uniform ? RowKind::uniform : RowKind::unmasked;
   const auto kept = [&](std::int64_t s, std::int64_t head, std::int64_t t) {
     return std::all_of(problem.masks.begin(), problem.masks.end(), [&](const DenseMask& mask) {
       return (head_slice<const std::uint8_t>(mask.tensor, b, first_head + head)(t, s) != 0) == mask.attend;
@@ -75,7 +75,7 @@ HeadGroup head_group(const Problem& problem, const ConstTensorView& q, const Con
   group.banded = ranges.banded, group.lower = ranges.lower, group.upper = ranges.upper;
   group.length_per_query = ranges.length_per_query;
   if (!ranges.lengths.empty()) group.lengths = ranges.lengths.data() + (ranges.length_per_query ? b * problem.queries : b);
-  if (problem.empty_rows != EmptyRows::Zero && (ranges.banded || !ranges.lengths.empty() || !problem.masks.empty())) {
+  if (problem.empty_rows != EmptyRows::zero && (ranges.banded || !ranges.lengths.empty() || !problem.masks.empty())) {
     find_kinds(problem, b, first_head, heads, kinds);
     group.kinds = kinds.data();
   }

@@ -105,7 +105,7 @@ TEST_F(Memory, ForwardWithItsWeightsIsLinear) {
     const auto of = [&](std::int64_t keys) {
       const Tensor q(dtype, {1, 8, 24, 32}), k(dtype, {1, 8, keys, 32});
       Tensor out(dtype, q.shape()), weights(dtype, {1, 8, 24, keys});
-      return static_cast<double>(peak_of([&] { sdpa_forward({.q = q, .k = k, .v = k, .out = out, .weights = weights}, {}); }));
+      return static_cast<double>(peak_of([&] { sdpa_forward({.q = q, .k = k, .v = k, .out = out, .attention_weights = weights}, {}); }));
     };
     const double of_16384 = of(16384);
     EXPECT_LT(of_16384, (2 * 32 * 16384 + 12 * 16384) * 4 + (512 << 10)) << info(dtype).name;
@@ -206,7 +206,7 @@ TEST_F(Memory, MapsOfChosenRowsHoldThoseRowsOnly) {
   sdpa_forward(attention.forward());
   const std::int64_t rows[] = {5, 4000};
   Tensor maps(DType::f32, {1, 1, 2, 4096});
-  const std::int64_t taken = peak_of([&] { attention_rows({.q = attention.q, .k = attention.k, .lse = attention.lse}, rows, maps); });
+  const std::int64_t taken = peak_of([&] { attention_map_rows({.q = attention.q, .k = attention.k, .lse = attention.lse}, rows, maps); });
   EXPECT_LT(taken, 4 << 20);  // all rows would be 64 MiB
 }
 

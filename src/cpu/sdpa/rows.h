@@ -31,12 +31,12 @@ struct Span {
 };
 
 POLYHEAD_INLINE RowKind kind_of(const HeadGroup& group, const Row& row) {
-  return group.kinds == nullptr ? RowKind::Normal : group.kinds[row.number];
+  return group.kinds == nullptr ? RowKind::normal : group.kinds[row.number];
 }
 
 POLYHEAD_INLINE Span span_of(const HeadGroup& group, const Row& row) {
   Span span{0, group.keys};
-  if (kind_of(group, row) != RowKind::Normal) return span;
+  if (kind_of(group, row) != RowKind::normal) return span;
   if (group.banded) span = {larger(0, row.query + group.lower), smaller(group.keys, row.query + group.upper)};
   if (group.lengths != nullptr) span.last = smaller(span.last, group.lengths[group.length_per_query ? row.query : 0]);
   return span;
@@ -49,7 +49,7 @@ POLYHEAD_INLINE const T* row_of(const Plane& plane, const T* data, const Row& ro
 
 // Whether the dense masks keep the pair; the row's span is not asked.
 POLYHEAD_INLINE bool masks_keep(const HeadGroup& group, const Row& row, std::int64_t key) {
-  if (kind_of(group, row) != RowKind::Normal) return true;
+  if (kind_of(group, row) != RowKind::normal) return true;
   for (int i = 0; i < group.mask_count; ++i) {
     const MaskPlane& mask = group.masks[i];
     const std::uint8_t byte = row_of(mask, static_cast<const std::uint8_t*>(mask.data), row)[key * mask.column];
@@ -128,7 +128,7 @@ T finish_scores(const HeadGroup& group, const Row& row, T factor, std::int64_t f
     }
     factor = 1;
   }
-  if (kind == RowKind::Uniform) {
+  if (kind == RowKind::uniform) {
     for (std::int64_t i = low; i < high; ++i) x[i] = 0;
   } else if (group.bias.data != nullptr) {
     with_storage<T>(group.dtype, group.bias.data, [&](auto* data) {
@@ -136,7 +136,7 @@ T finish_scores(const HeadGroup& group, const Row& row, T factor, std::int64_t f
     });
   }
   if (group.bias.data != nullptr) factor = 1;  // for every row alike
-  for (int i = 0; i < group.mask_count && kind == RowKind::Normal; ++i) {
+  for (int i = 0; i < group.mask_count && kind == RowKind::normal; ++i) {
     const MaskPlane& mask = group.masks[i];
     const std::uint8_t* kept = row_bytes(mask, row, first, low, high, bytes);
     std::int64_t s = low;

@@ -314,7 +314,7 @@ TEST(CpuSdpa, MapsAreTheReferenceWithinTheErrorOfTheArithmetic) {
         Tensor all(DType::f64, c.sizes.pairs()), rows(DType::f64, c.sizes.with({c.sizes.heads(), static_cast<std::int64_t>(chosen.size()), c.sizes.keys}));
         attention_map(input, all, c.options, value);
         EXPECT_TRUE(near(all, expected, tolerance.lse * kept));
-        attention_rows(input, chosen, rows, c.options, value);
+        attention_map_rows(input, chosen, rows, c.options, value);
         for (std::size_t i = 0; i < chosen.size(); ++i) {
           EXPECT_TRUE(same_bits(rows.view().select(-2, static_cast<std::int64_t>(i)), all.view().select(-2, chosen[i]))) << chosen[i];
         }

@@ -21,8 +21,8 @@ struct MaskPlane : Plane {
   bool attend = true;  // a pair is kept where the byte's truth is this
 };
 
-// What a row that the mask empties does; Normal: it has keys, or it gives zero.
-enum class RowKind : std::uint8_t { Normal, Uniform, Unmasked };
+// What a row that the mask empties does; normal: it has keys, or it gives zero.
+enum class RowKind : std::uint8_t { normal, uniform, unmasked };
 
 // Attention of the query heads that share one key/value head of one sequence. The rows of these heads are counted as one: row r is query
 // r % queries of head r / queries. Heads are counted from the group's first.
@@ -40,7 +40,7 @@ struct HeadGroup {
   std::int64_t lower = 0, upper = 0;
   const std::int64_t* lengths = nullptr;  // of the sequence, or of each query
   bool length_per_query = false;
-  const RowKind* kinds = nullptr;  // one per row; nullptr: all are Normal
+  const RowKind* kinds = nullptr;  // one per row; nullptr: all are normal
 
   bool dropout = false;
   double dropout_scale = 1;
@@ -54,7 +54,7 @@ constexpr std::int64_t partial_stride(std::int64_t v_width) { return (v_width + 
 
 // Some rows of a group, of all keys or of a part of them.
 struct ForwardTask : HeadGroup {
-  MutablePlane out, lse, weights;
+  MutablePlane out, lse, attention_weights;
   std::int64_t first_row = 0, rows = 0;      // what this task computes
   std::int64_t first_key = 0, last_key = 0;  // from the keys [first_key, last_key)
   void* partial = nullptr;  // [rows, partial_stride()] in the type of arithmetic, written instead of out and lse: m, l and o of these keys

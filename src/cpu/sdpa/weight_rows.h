@@ -13,7 +13,7 @@ class WeightRows {
  public:
   WeightRows(const ForwardTask& task, const Scratch<T>& scratch) : task_(task), s_(scratch) {}
 
-  bool wanted() const { return task_.weights.data != nullptr; }
+  bool wanted() const { return task_.attention_weights.data != nullptr; }
 
   // The memory that a tile's exponentials go to, asked for while its product runs.
   template <int Rows>
@@ -47,14 +47,14 @@ class WeightRows {
     if (!finite) spread_spoilt(task_, row, own, l, x);
     const T factor = finite && l != 0 ? static_cast<T>(1 / static_cast<double>(l)) : T{1};
     clear(x, 0, own.first), clear(x, own.last, task_.keys);
-    if (!in_place_) return narrow_row<T>(task_.dtype, x, task_.keys, factor, task_.weights.data, offset(row), task_.weights.column);
+    if (!in_place_) return narrow_row<T>(task_.dtype, x, task_.keys, factor, task_.attention_weights.data, offset(row), task_.attention_weights.column);
     for (std::int64_t s = own.first; s < own.last; ++s) x[s] *= factor;
   }
 
  private:
-  std::int64_t offset(const Row& row) const { return row.head * task_.weights.head + row.query * task_.weights.row; }
+  std::int64_t offset(const Row& row) const { return row.head * task_.attention_weights.head + row.query * task_.attention_weights.row; }
   T* line(std::int64_t row) const {
-    return in_place_ ? static_cast<T*>(task_.weights.data) + offset(s_.rows[row]) : s_.weights + row % s_.turn_rows * s_.weights_stride;
+    return in_place_ ? static_cast<T*>(task_.attention_weights.data) + offset(s_.rows[row]) : s_.weights + row % s_.turn_rows * s_.weights_stride;
   }
 
   const ForwardTask& task_;

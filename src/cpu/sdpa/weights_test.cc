@@ -31,7 +31,7 @@ TEST(CpuWeights, AreTheReferenceAndLeaveTheOutputAsItIs) {
       Tensor contiguous(c.dtype, c.sizes.pairs());
       fill(contiguous, kNaN);
       for (const TensorView& weights : {contiguous.view(), strided.view()}) {
-        o.weights = weights;
+        o.attention_weights = weights;
         c.forward(o);
         EXPECT_TRUE(near(weights, expected, tolerance));
         EXPECT_TRUE(same_bits(o.out, without.out)) << "out";
@@ -64,12 +64,12 @@ TEST(CpuWeights, OfManyKeysAreTheSameForAnyNumberOfThreads) {
         AttentionOutputs o = c.make_outputs();
         set_num_threads(1);
         c.forward(without);
-        o.weights = one;
+        o.attention_weights = one;
         c.forward(o);
         EXPECT_TRUE(near(one, expected, tolerance_of(c)));
         EXPECT_TRUE(same_bits(o.out, without.out));
         set_num_threads(3);
-        o.weights = several;
+        o.attention_weights = several;
         c.forward(o);
         EXPECT_TRUE(same_bits(several, one));
         EXPECT_TRUE(same_bits(o.out, without.out));
@@ -83,7 +83,7 @@ TEST(CpuWeights, ExplainTellsTheirPath) {
   const auto path = [](std::int64_t heads, std::int64_t queries) {
     const Tensor q(DType::f32, {heads, queries, 64}), k(DType::f32, {heads, 8192, 64});
     Tensor out(DType::f32, q.shape()), weights(DType::f32, {heads, queries, 8192});
-    return explain({.q = q, .k = k, .v = k, .out = out, .weights = weights});
+    return explain({.q = q, .k = k, .v = k, .out = out, .attention_weights = weights});
   };
   EXPECT_THAT(path(8, 40), testing::HasSubstr("weights: from the same pass"));
   EXPECT_THAT(path(1, 40), testing::AllOf(testing::HasSubstr("parts of its keys"), testing::HasSubstr("weights: by a second pass")));
@@ -106,7 +106,7 @@ TEST(CpuWeights, OfRisingAndFallingScores) {
     for_each_instruction_set([&] {
       Tensor weights(DType::f32, c.sizes.pairs());
       AttentionOutputs o = c.make_outputs();
-      o.weights = weights;
+      o.attention_weights = weights;
       c.forward(o);
       EXPECT_TRUE(near(weights, expected, tolerance_of(c)));
       for (std::int64_t t = 0; t < 40; ++t) {
@@ -134,10 +134,10 @@ TEST(CpuWeights, NaNOfKeysStaysWithTheKeptOnesAndOfValuesIsNotSeen) {
     fill(k.slice(-2, 700, 701), 1), fill(v.slice(-2, 700, 701), 1);
     Tensor before(DType::f32, c.sizes.pairs()), after(DType::f32, c.sizes.pairs());
     AttentionOutputs o = c.make_outputs(), without = c.make_outputs();
-    o.weights = before;
+    o.attention_weights = before;
     c.forward(o);
     fill(v.slice(-2, 700, 701), kInfinity);
-    o.weights = after;
+    o.attention_weights = after;
     c.forward(o);
     EXPECT_TRUE(same_bits(after, before));
     c.forward(without);

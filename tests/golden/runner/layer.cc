@@ -35,14 +35,14 @@ struct Loaded {
 Loaded load_layer(Reader& in, const std::string& layout) {
   nn::MultiHeadAttentionConfig settings;
   settings.axis = in.option<int>("axis").value_or(-2);
-  settings.zero_key = in.option<bool>("add_zero_attn").value_or(false);
+  settings.add_zero_attn = in.option<bool>("add_zero_attn").value_or(false);
   settings.dropout = in.option<double>("dropout").value_or(0);
   io::TensorFile file;
   file.path = "parameters";
   file.tensors = in.rest();
   std::vector<std::string> names;
   for (const io::NamedTensor& named : file.tensors) names.push_back(named.name);
-  io::AttentionWeights weights = io::load_attention(file, {.layout = layout, .heads = in.required<std::int64_t>("heads")});
+  io::AttentionParameters weights = io::load_attention(file, {.layout = layout, .heads = in.required<std::int64_t>("heads")});
   weights.empty_rows = read_empty_rows(in);
   nn::MultiHeadAttention layer = models::attention_layer(std::move(weights), settings);
 
@@ -51,12 +51,12 @@ Loaded load_layer(Reader& in, const std::string& layout) {
   require_option<std::int64_t>(in, "v_head_dim", c.value_head_width);
   require_option<std::int64_t>(in, "kdim", c.key_width);
   require_option<std::int64_t>(in, "vdim", c.value_width);
-  require_option<bool>(in, "output_projection", c.output == nn::OutputMap::linear);
+  require_option<bool>(in, "output_projection", c.output == nn::OutputProjection::linear);
   require_option<bool>(in, "bias", c.bias);
   require_option<bool>(in, "use_bias_for_embeddings", c.bias);
   require_option<bool>(in, "gated", c.gate == nn::Gate::sigmoid);
   require_option<bool>(in, "is_global", c.global_query != nn::GlobalQuery::off);
-  require_option<bool>(in, "add_bias_kv", c.bias_kv);
+  require_option<bool>(in, "add_bias_kv", c.add_bias_kv);
   return {std::move(layer), std::move(names)};
 }
 
@@ -97,7 +97,7 @@ Tensors compute_layer(Reader& in, const Setting& setting) {
   results["q_heads"] = Tensor::copy_of(saved.q_heads);  // what bounds are computed from
   results["k_heads"] = Tensor::copy_of(saved.k_heads);
   layer.backward(saved, d_out, gradients);
-  for (io::NamedTensor& named : io::store_attention(models::attention_weights(parameters, layout))) {
+  for (io::NamedTensor& named : io::store_attention(models::attention_parameters(parameters, layout))) {
     results["d_" + named.name] = std::move(named.tensor);
   }
   for (const std::string& name : loaded.names) {

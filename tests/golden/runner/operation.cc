@@ -25,9 +25,9 @@ Tensors inputs_as(const Case& which, DType dtype) {
 
 EmptyRows read_empty_rows(Reader& in) {
   const std::string mode = in.option<std::string>("empty_rows").value_or("zero");
-  if (mode == "zero") return EmptyRows::Zero;
-  if (mode == "uniform") return EmptyRows::Uniform;
-  if (mode == "unmasked") return EmptyRows::Unmasked;
+  if (mode == "zero") return EmptyRows::zero;
+  if (mode == "uniform") return EmptyRows::uniform;
+  if (mode == "unmasked") return EmptyRows::unmasked;
   fail(ErrorCode::unsupported, "the runner does not know empty_rows '", mode, "'");
 }
 

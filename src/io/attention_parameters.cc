@@ -1,4 +1,4 @@
-#include "polyhead/io/attention_weights.h"
+#include "polyhead/io/attention_parameters.h"
 
 #include <algorithm>
 #include <set>
@@ -57,7 +57,7 @@ void check_heads(const TensorFile& file, const Fit& chosen, std::int64_t heads) 
 
 }  // namespace
 
-AttentionWeights load_attention(TensorFile& file, const LoadAttention& options) {
+AttentionParameters load_attention(TensorFile& file, const LoadAttention& options) {
   if (!options.layout.empty() && find_layout(options.layout) == nullptr) {
     fail(ErrorCode::invalid_argument, "load_attention: the layout ", quote(options.layout), " is not known; ", layout_names(), " are");
   }
@@ -65,7 +65,7 @@ AttentionWeights load_attention(TensorFile& file, const LoadAttention& options) 
   TensorIndex index;
   for (const NamedTensor& item : file.tensors) index.emplace(item.name, item.tensor.view());
   Fit chosen = choose(file, find_candidates(file.tensors, index), options);
-  AttentionWeights weights{.layout = std::string(chosen.place.layout->name),
+  AttentionParameters weights{.layout = std::string(chosen.place.layout->name),
                            .prefix = chosen.place.prefix,
                            .spelling = chosen.place.spelling,
                            .heads = chosen.counts.heads,
@@ -91,14 +91,14 @@ AttentionWeights load_attention(TensorFile& file, const LoadAttention& options) 
   return weights;
 }
 
-AttentionWeights load_attention(const std::filesystem::path& path, const LoadAttention& options) {
+AttentionParameters load_attention(const std::filesystem::path& path, const LoadAttention& options) {
   TensorFile file = open_tensors(path);
   return load_attention(file, options);
 }
 
 namespace {
 
-std::vector<NamedTensor> store_as(const AttentionWeights& weights, const Place& place) {
+std::vector<NamedTensor> store_as(const AttentionParameters& weights, const Place& place) {
   std::vector<NamedTensor> result;
   std::set<std::string> placed;
   for (const Parameter& parameter : *place.parameters) {
@@ -132,7 +132,7 @@ std::vector<NamedTensor> store_as(const AttentionWeights& weights, const Place& 
 
 }  // namespace
 
-std::vector<NamedTensor> store_attention(const AttentionWeights& weights, std::string_view layout, std::string_view prefix) {
+std::vector<NamedTensor> store_attention(const AttentionParameters& weights, std::string_view layout, std::string_view prefix) {
   const Layout* row = find_layout(layout);
   require(row != nullptr, "store_attention: the layout ", quote(layout), " is not known; ", layout_names(), " are");
   require(row->scale == weights.scale, "store_attention: the layer's scale is ", weights.scale ? cat(*weights.scale) : "1/sqrt(H)",

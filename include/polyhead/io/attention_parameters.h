@@ -26,7 +26,7 @@ struct Spelling {
 //   q.weight [N*H,Eq]   k.weight [K*H,Ek]   v.weight [K*V,Ev]   output.weight [Eo,N*V]   gate.weight [N*V,Eq]
 //   q.bias [N*H]        k.bias [K*H]        v.bias [K*V]        output.bias [Eo]         gate.bias [N*V]
 //   bias_k [1,1,K*H]    bias_v [1,1,K*V]    relative_attention_bias [buckets,N]
-struct AttentionWeights {
+struct AttentionParameters {
   std::string layout;  // the name of a row of layouts()
   std::string prefix;  // of the parameters' names, with its separator: "encoder.layer.0."
   Spelling spelling;
@@ -62,13 +62,13 @@ struct LoadAttention {
 // The layer that `options` name. Its tensors share the memory of the file's (views: a kernel that the file stores as (in,out) is a
 // transposed view), and keep their dtype. Error (format) when no naming fits: it names the nearest miss; when several layers or namings
 // fit: it names the candidates. Error (invalid_argument) when the given heads are not the file's or do not divide the widths.
-AttentionWeights load_attention(TensorFile& file, const LoadAttention& options = {});
-AttentionWeights load_attention(const std::filesystem::path& path, const LoadAttention& options = {});
+AttentionParameters load_attention(TensorFile& file, const LoadAttention& options = {});
+AttentionParameters load_attention(const std::filesystem::path& path, const LoadAttention& options = {});
 
 // The tensors of a layer under the names of `layout` at `prefix`: the exact inverse of load_attention, or a translation to another layout.
 // Copies, row major. Error when the layout has no place for a tensor, lacks a required one, or means another scale or other heads.
-std::vector<NamedTensor> store_attention(const AttentionWeights& weights, std::string_view layout, std::string_view prefix);
-inline std::vector<NamedTensor> store_attention(const AttentionWeights& weights) {
+std::vector<NamedTensor> store_attention(const AttentionParameters& weights, std::string_view layout, std::string_view prefix);
+inline std::vector<NamedTensor> store_attention(const AttentionParameters& weights) {
   return store_attention(weights, weights.layout, weights.prefix);
 }
 
@@ -77,7 +77,7 @@ struct LayoutDescription {
   std::string_view source;              // whose naming it is
   std::vector<std::string> parameters;  // "in_proj_weight [3*E,E]", "in_proj_bias [3*E], optional"
   std::string_view notes;
-  bool causal = false;                  // as in AttentionWeights
+  bool causal = false;                  // as in AttentionParameters
   std::optional<EmptyRows> empty_rows;  // the same
 };
 
