@@ -222,7 +222,7 @@ MUTANTS = [
     Mutant("weights: keys of a turn packed over the last one's", "src/cpu/sdpa/forward_operands.h", "s_->keeps_keys ? first : 0", "0", "each block of keys stays for the next rows", KERNEL),
     Mutant("weights: values of later turns taken for finite", "src/cpu/sdpa/forward_operands.h", "finite_ = all_of_block != 0;", "finite_ = again || all_of_block != 0;",
            "what of v is not finite is left out for all rows", KERNEL),
-    Mutant("weights: parts of the keys taken for all of them", "src/cpu/sdpa/forward.cc", "return p.weights && cut.parts.count > 1;", "return false;",
+    Mutant("weights: parts of the keys taken for all of them", "src/cpu/sdpa/forward.cc", "return p.attention_weights && cut.parts.count > 1;", "return false;",
            "a part of the keys does not know the row's sum", KERNEL),
     Mutant("kernel: far exponents wrap around", "src/cpu/elementary.h", "x[j] = larger(broadcast(-PowerOfTwo<float>::bias), x[j]);", "",
            "probabilities far below the largest are zero", KERNEL),
