@@ -8,11 +8,48 @@ build="$root/build"
 python="$build/venv/bin/python"
 jobs=$(nproc 2>/dev/null || getconf _NPROCESSORS_ONLN)
 
-# The talk goes to stderr; stdout is for results.
+# Diagnostics go to stderr; stdout is for results.
 say() { printf '\n== %s\n' "$*" >&2; }
 stop() {
   printf '\n%s: %s\n' "${0##*/}" "$*" >&2
   exit 1
+}
+
+# show_count WHAT: reads the output of Ninja ("[3/140] ..."), ctest ("3/140 Test ...") or pytest ("... [ 34%]") and tells how far it is:
+# on a terminal in one line that is overwritten, elsewhere a line for every tenth.
+show_count() {
+  local what=$1 line done total of_before=0 tenths=0
+  while IFS= read -r line; do
+    if [[ $line =~ ^\ *\[?([0-9]+)/([0-9]+)[]\ ] ]]; then
+      done=${BASH_REMATCH[1]} total=${BASH_REMATCH[2]}
+    elif [[ $line =~ \[\ *([0-9]+)%\]$ ]]; then
+      done=${BASH_REMATCH[1]} total=100
+    else
+      continue
+    fi
+    local text="$what $done of $total"
+    ((total != 100)) || text="$what $done %"
+    ((total == of_before)) || of_before=$total tenths=0
+    if [[ -t 2 ]]; then
+      printf '\r\033[K%s' "$text" >&2
+    elif ((total > 0 && done * 10 / total > tenths)); then
+      tenths=$((done * 10 / total))
+      printf '%s\n' "$text" >&2
+    fi
+  done
+  [[ ! -t 2 ]] || printf '\r\033[K' >&2
+}
+
+# run_logged WHAT LOG COMMAND...: the output goes to LOG, and how far the command is to the screen, as "WHAT 40 of 140". Where the command
+# fails, the end of LOG and its path are shown.
+run_logged() {
+  local what=$1 log=$2
+  shift 2
+  mkdir -p "${log%/*}"
+  if "$@" 2>&1 | tee "$log" | show_count "$what"; then return 0; fi
+  printf '\nThe end of %s:\n\n' "$log" >&2
+  tail -n 60 "$log" >&2
+  return 1
 }
 
 has_header() { printf '#include <%s>\n' "$1" | "${CXX:-c++}" -std=c++20 -E -x c++ - >/dev/null 2>&1; }
@@ -70,9 +107,18 @@ Installing them needs root, and there is no sudo here. As root:
     as_root=(sudo)
   fi
   say "Installing with apt: ${missing[*]}"
-  "${as_root[@]}" apt-get -q update >&2 || say "apt's lists could not be refreshed; going on with those that are here"
-  "${as_root[@]}" env DEBIAN_FRONTEND=noninteractive apt-get -qy install --no-install-recommends "${missing[@]}" >&2 ||
-    stop "apt-get could not install them; $wanted"
+  local apt=("${as_root[@]}" env DEBIAN_FRONTEND=noninteractive LC_ALL=C apt-get -o DPkg::Lock::Timeout=600 -qy) log="$build/apt.log" tries=60
+  mkdir -p "$build"
+  # The option waits for the lock of dpkg only; the lists have another lock.
+  until "${apt[@]}" update >"$log" 2>&1; do
+    if ! grep -q 'Could not get lock' "$log" || ((--tries == 0)); then
+      say "apt's lists could not be refreshed ($log); going on with those that are here"
+      break
+    fi
+    ((tries < 59)) || say "Another program holds apt's lock; waiting for up to 10 minutes"
+    sleep 10
+  done
+  run_logged installed "$log" "${apt[@]}" install --no-install-recommends "${missing[@]}" || stop "apt-get could not install them; $wanted"
   hash -r
   mapfile -t missing < <(missing_of "${missing[@]}")
   ((${#missing[@]} == 0)) || stop "apt-get said that it installed them, but they cannot be found: ${missing[*]}"
