@@ -18,22 +18,22 @@ stop() {
 # show_count WHAT: reads the output of Ninja ("[3/140] ..."), ctest ("3/140 Test ...") or pytest ("... [ 34%]") and tells how far it is:
 # on a terminal in one line that is overwritten, elsewhere a line for every tenth.
 show_count() {
-  local what=$1 line done total of_before=0 tenths=0
+  local what=$1 line count total of_before=0 tenths=0
   while IFS= read -r line; do
     if [[ $line =~ ^\ *\[?([0-9]+)/([0-9]+)[]\ ] ]]; then
-      done=${BASH_REMATCH[1]} total=${BASH_REMATCH[2]}
+      count=${BASH_REMATCH[1]} total=${BASH_REMATCH[2]}
     elif [[ $line =~ \[\ *([0-9]+)%\]$ ]]; then
-      done=${BASH_REMATCH[1]} total=100
+      count=${BASH_REMATCH[1]} total=100
     else
       continue
     fi
-    local text="$what $done of $total"
-    ((total != 100)) || text="$what $done %"
+    local text="$what $count of $total"
+    ((total != 100)) || text="$what $count %"
     ((total == of_before)) || of_before=$total tenths=0
     if [[ -t 2 ]]; then
       printf '\r\033[K%s' "$text" >&2
-    elif ((total > 0 && done * 10 / total > tenths)); then
-      tenths=$((done * 10 / total))
+    elif ((total > 0 && count * 10 / total > tenths)); then
+      tenths=$((count * 10 / total))
       printf '%s\n' "$text" >&2
     fi
   done
