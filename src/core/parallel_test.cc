@@ -26,7 +26,7 @@ using ::testing::Each;
 using ::testing::HasSubstr;
 using test::status_of_child;
 
-constexpr auto kPatience = std::chrono::seconds(30);
+constexpr auto kPatience = std::chrono::seconds(300);
 #ifdef __SANITIZE_THREAD__
 constexpr bool kThreadSanitizer = true;  // has a thread of its own and does not let a forked child make more
 #else

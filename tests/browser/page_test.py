@@ -82,6 +82,7 @@ class Session:
 
     def __init__(self, browser, path, expected, address="", **options):
         self.context = browser.new_context(**{"viewport": {"width": 1200, "height": 800}, "color_scheme": "light", **options})
+        self.context.set_default_timeout(300000)  # milliseconds; a guard only, so that a busy machine passes
         self.page = self.context.new_page()
         self.expected = expected
         self.complaints, self.requests = [], []
@@ -95,7 +96,7 @@ class Session:
 
     def drawn(self):
         """Waits until the last thumbnail has its picture."""
-        self.page.wait_for_function("() => [...document.querySelectorAll('.thumb img')].every((image) => image.naturalWidth > 0)", timeout=60000)
+        self.page.wait_for_function("() => [...document.querySelectorAll('.thumb img')].every((image) => image.naturalWidth > 0)", timeout=600000)
 
     def text(self, selector):
         return " ".join(self.page.locator(selector).text_content().split())

@@ -25,7 +25,7 @@ def environment(**changes):
 
 def run(*arguments, stdin=b"", env=None, **options):
     """Standard output and error come back as bytes."""
-    return subprocess.run([BINARY, *map(os.fspath, arguments)], input=stdin, capture_output=True, env=environment(**(env or {})), timeout=120, **options)
+    return subprocess.run([BINARY, *map(os.fspath, arguments)], input=stdin, capture_output=True, env=environment(**(env or {})), timeout=1200, **options)
 
 
 def run_on_terminal(*arguments, columns=80, env=None):
@@ -42,7 +42,7 @@ def run_on_terminal(*arguments, columns=80, env=None):
     os.close(err_end)
     texts = {out: b"", err: b""}
     open_ends = {out, err}
-    deadline = time.monotonic() + 120
+    deadline = time.monotonic() + 1200
     while open_ends and time.monotonic() < deadline:
         for end in select.select(list(open_ends), [], [], 1)[0]:
             try:
@@ -53,7 +53,7 @@ def run_on_terminal(*arguments, columns=80, env=None):
                 texts[end] += piece
             else:
                 open_ends.discard(end)
-    status = process.wait(timeout=10)
+    status = process.wait(timeout=100)
     os.close(out)
     os.close(err)
     return status, texts[out].decode().replace("\r\n", "\n"), texts[err].decode().replace("\r\n", "\n")

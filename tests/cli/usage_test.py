@@ -130,7 +130,7 @@ class Streams(ProgramTest):
                     reader, writer = os.pipe()
                     os.close(reader)
                     handler = signal.SIG_IGN if ignored else signal.SIG_DFL
-                    process = subprocess.run([BINARY, *map(str, arguments)], stdout=writer, stderr=subprocess.PIPE, env=environment(), timeout=60,
+                    process = subprocess.run([BINARY, *map(str, arguments)], stdout=writer, stderr=subprocess.PIPE, env=environment(), timeout=600,
                                              restore_signals=False, preexec_fn=lambda h=handler: signal.signal(signal.SIGPIPE, h))
                     os.close(writer)
                     self.assertEqual(process.stderr, b"")
@@ -139,14 +139,14 @@ class Streams(ProgramTest):
     @unittest.skipUnless(os.path.exists("/dev/full"), "there is no /dev/full here")
     def test_a_full_device_is_an_error(self):
         with open("/dev/full", "wb") as full:
-            process = subprocess.run([BINARY, "--help"], stdout=full, stderr=subprocess.PIPE, env=environment(), timeout=60)
+            process = subprocess.run([BINARY, "--help"], stdout=full, stderr=subprocess.PIPE, env=environment(), timeout=600)
         self.assertEqual(process.returncode, 1)
         self.assertRegex(process.stderr.decode(), r"\Apolyhead: cannot write to standard output: [^\n]+\n\Z")
 
     def test_closed_standard_output_does_not_end_in_a_file(self):
         model = tiny_model.write(self.folder / "model")
         page = self.folder / "page.html"
-        process = subprocess.run([BINARY, "view", str(model), "--text", "the fox", "-o", str(page), "--json"], stderr=subprocess.PIPE, timeout=60,
+        process = subprocess.run([BINARY, "view", str(model), "--text", "the fox", "-o", str(page), "--json"], stderr=subprocess.PIPE, timeout=600,
                                  env=environment(), preexec_fn=lambda: os.close(1))
         self.assertEqual(process.returncode, 1)
         self.assertIn("cannot write to standard output", process.stderr.decode())

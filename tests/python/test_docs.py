@@ -277,7 +277,7 @@ def test_types_are_right(pytestconfig: pytest.Config, tmp_path: Path) -> None:
     environment = os.environ if PACKAGE.parent.name == "site-packages" else os.environ | {"MYPYPATH": str(PACKAGE.parent)}
     for what in (["-p", "polyhead"], examples):
         command = [sys.executable, "-m", "mypy", "--config-file", str(ROOT / "pyproject.toml"), "--cache-dir", str(cache), *what]
-        result = subprocess.run(command, capture_output=True, text=True, timeout=600, cwd=tmp_path, env=environment)
+        result = subprocess.run(command, capture_output=True, text=True, timeout=6000, cwd=tmp_path, env=environment)
         assert result.returncode == 0, result.stdout + result.stderr
 
 

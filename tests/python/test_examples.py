@@ -24,7 +24,7 @@ SCRIPTS = {
 
 
 def run(name: str, *arguments: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([sys.executable, str(FOLDER / name), *arguments], capture_output=True, text=True, timeout=300, env=os.environ | {"NO_COLOR": "1"})
+    return subprocess.run([sys.executable, str(FOLDER / name), *arguments], capture_output=True, text=True, timeout=3000, env=os.environ | {"NO_COLOR": "1"})
 
 
 def needs(name: str) -> None:
@@ -72,5 +72,5 @@ def test_missing_transformers_is_said(tmp_path: Path) -> None:
     (tmp_path / "transformers.py").write_text("raise ImportError('no transformers here')\n")
     path = os.pathsep.join([str(tmp_path), *filter(None, [os.environ.get("PYTHONPATH")])])
     command = [sys.executable, str(FOLDER / "heads_of_a_transformer.py"), str(tmp_path)]
-    result = subprocess.run(command, capture_output=True, text=True, timeout=300, env=os.environ | {"PYTHONPATH": path})
+    result = subprocess.run(command, capture_output=True, text=True, timeout=3000, env=os.environ | {"PYTHONPATH": path})
     assert result.returncode == 1 and "pip install torch transformers" in result.stderr and "Traceback" not in result.stderr

@@ -22,7 +22,7 @@ READ_BY_THE_BUILD = ["CMakeLists.txt", "pyproject.toml", "LICENSE", "cmake", "in
 def test_the_source_package_has_what_a_build_reads_and_is_small(tmp_path: Path, summary: list[str]) -> None:
     pytest.importorskip("scikit_build_core")
     make = "import sys; from scikit_build_core.build import build_sdist; print(build_sdist(sys.argv[1]))"
-    made = subprocess.run([sys.executable, "-c", make, str(tmp_path)], cwd=ROOT, capture_output=True, text=True, timeout=120, check=True)
+    made = subprocess.run([sys.executable, "-c", make, str(tmp_path)], cwd=ROOT, capture_output=True, text=True, timeout=1200, check=True)
     archive = tmp_path / made.stdout.split()[-1]
     with tarfile.open(archive) as file:
         packed = {name.partition("/")[2] for name in file.getnames()}

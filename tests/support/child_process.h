@@ -9,7 +9,7 @@
 
 namespace polyhead::test {
 
-inline constexpr auto kChildPatience = std::chrono::seconds(30);
+inline constexpr auto kChildPatience = std::chrono::seconds(300);
 
 // Exit status of a forked child that runs `body`; -1 when it did not end within the limit.
 template <class Body>
