@@ -29,7 +29,7 @@ class Case:
     dtype: str = "float32"  # of every floating array
     bias: str = ""  # "shared": [1,N,T,S]; "relative": a table [N,T+S-1] of distances, seen as [N,T,S]
     dropout: float = 0.0
-    maps: bool = False  # all weights [B,N,T,S] are wanted too
+    maps: bool = False  # all attention weights [B,N,T,S] are wanted too
     backward: bool = False
     layer: str = ""  # "mha": q = k = v [B,T,E]; "gated": AlphaFold's, rows [R,T,C] with a pair bias, a key mask and a gate
     width: int = 0  # E or C
@@ -131,7 +131,7 @@ def _sdpa() -> list[Case]:
     cases += [Case(f"one query 32/8 S{keys} D128", "forward", N=32, K=8, T=1, S=keys, H=128) for keys in (1024, 8192)]
     cases += [Case(f"{' x '.join(map(str, leading))} x S256 D64", "forward", leading=leading, T=256) for leading in ((8,), (2, 4))]
     cases.append(Case("bfloat16 S2048", "forward", T=2048, dtype="bfloat16"))
-    cases.append(Case("all weights S2048", "forward", T=2048, maps=True))
+    cases.append(Case("all attention weights S2048", "forward", T=2048, maps=True))
     return cases
 
 
