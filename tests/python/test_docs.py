@@ -319,3 +319,10 @@ def test_the_readme_names_every_public_name() -> None:
     text = README.read_text()
     missing = [name for module in modules() for name in names_of(module) if not re.search(rf"\b{name}\b", text) and name not in ("__version__",)]
     assert not missing
+
+
+def test_the_code_of_the_front_page_runs() -> None:
+    found = re.findall(r"^```python\n(.*?)^```$", (ROOT / "README.md").read_text(), re.MULTILINE | re.DOTALL)
+    assert found
+    for code in found:
+        exec(compile(code, "README.md", "exec"), {"__name__": "__main__"})
