@@ -1,4 +1,4 @@
-// The whole public surface.
+// Attention and its layers: everything that the target polyhead::polyhead has. Files, models and pages are components: io.h, models.h, viewer.h.
 #pragma once
 
 #include "polyhead/device.h"
@@ -6,16 +6,8 @@
 #include "polyhead/empty_rows.h"
 #include "polyhead/error.h"
 #include "polyhead/executor.h"
-#include "polyhead/io/atomic_file.h"
-#include "polyhead/io/attention_parameters.h"
-#include "polyhead/io/tensor_file.h"
 #include "polyhead/maps.h"
 #include "polyhead/mask.h"
-#include "polyhead/models/attention_layer.h"
-#include "polyhead/models/bert.h"
-#include "polyhead/models/encoder_layer.h"
-#include "polyhead/models/sentence_model.h"
-#include "polyhead/models/tokenizer.h"
 #include "polyhead/nn/activation.h"
 #include "polyhead/nn/embedding.h"
 #include "polyhead/nn/feed_forward.h"
@@ -28,5 +20,4 @@
 #include "polyhead/tensor.h"
 #include "polyhead/tensor_view.h"
 #include "polyhead/version.h"
-#include "polyhead/viewer.h"
 #include "polyhead/workspace.h"

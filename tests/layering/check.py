@@ -2,8 +2,9 @@
 
     python3 tests/layering/check.py [REPOSITORY]
 
-Also: the link lists have no cycle, public headers include public headers only, the program includes nothing private of the library but core/, and
-examples include public headers only. Prints each breach and closes with 'N passed, N failed', counted in source files.
+Also: the link lists have no cycle, public headers include public headers only, each umbrella header (polyhead.h, io.h, models.h) includes every
+header of its library, the program includes nothing private of the library but core/, and examples include public headers only.
+Prints each breach and closes with 'N passed, N failed', counted in source files.
 """
 import pathlib
 import re
@@ -16,7 +17,7 @@ users = {path.parent.relative_to(root).as_posix(): path.parent for pattern in ("
 # The library that each public header belongs to; include/polyhead/nn/ and the other folders are their library's.
 PUBLIC = {"core": ("dtype", "empty_rows", "error", "executor", "tensor", "tensor_view", "version", "workspace"),
           "problem": ("maps", "mask", "sdpa"),  # the contract that the normal form and everything above it speaks
-          "cpu": ("device",), "viewer": ("viewer",), "everything": ("polyhead",)}
+          "cpu": ("device",), "io": ("io",), "models": ("models",), "viewer": ("viewer",), "polyhead": ("polyhead",)}
 HEADERS = {f"polyhead/{name}.h": library for library, names in PUBLIC.items() for name in names}
 
 
@@ -31,8 +32,7 @@ def linked(folder):
 
 
 links = {name: linked(folder) for name, folder in (libraries | users).items()}
-links["polyhead"] = {"nn", "sdpa"}  # cmake/package.cmake
-links["everything"] = set(libraries)
+links["polyhead"] = {"nn", "sdpa", "cpu"}  # cmake/package.cmake
 
 
 def closure(name, path=()):
@@ -85,6 +85,14 @@ for path in sources(root / "include"):
     if "known" in owner(name):
         wrong.append(name)
     check(path, wrong, f"{name} belongs to {owner(name)}; public headers include public headers only, of libraries that theirs links")
+
+for name, members in {"polyhead": closure("polyhead"), "io": {"io"}, "models": {"models"}}.items():
+    umbrella = root / f"include/polyhead/{name}.h"
+    headers = {path.relative_to(root / "include").as_posix() for path in sources(root / "include")} - {f"polyhead/{name}.h"}
+    missing = sorted(header for header in headers - set(includes(umbrella)) if owner(header) in members)
+    checked += 1
+    failed += bool(missing)
+    breaches.extend(f"{name}.h does not include {header}, of {owner(header)}" for header in missing)
 
 print("\n".join(breaches), end="\n" if breaches else "")
 if checked == 0:

@@ -1,5 +1,7 @@
 // Every component links: each call reaches a library that the archive needs inside.
-#include <polyhead/polyhead.h>
+#include <polyhead/io.h>
+#include <polyhead/models.h>
+#include <polyhead/viewer.h>
 
 #include <cstdio>
 #include <string>
