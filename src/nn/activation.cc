@@ -193,7 +193,7 @@ void activate(Activation activation, ConstTensorView x_view, TensorView y_view, 
       parallel_for(x.count(), row_grain(width, kNanoseconds), executor, [&](std::int64_t first, std::int64_t last) {
         for (std::int64_t row = first; row < last; ++row) {
           if constexpr (kByKernel<T, decltype(function)>) {
-            for_each_run(width, in_lines, [&](std::int64_t e, std::int64_t count) { curve.value(count, &x.at(row, e), &y.at(row, e)); });
+            for_each_run(width, in_lines, [&](auto e, std::int64_t count) { curve.value(count, &x.at(row, e), &y.at(row, e)); });
           } else {
             for (std::int64_t e = 0; e < width; ++e) y.at(row, e) = store<T>(function.value(load(x.at(row, e))));
           }
@@ -221,7 +221,7 @@ void activate_backward(Activation activation, ConstTensorView x_view, ConstTenso
       parallel_for(x.count(), row_grain(width, 2 * kNanoseconds), executor, [&](std::int64_t first, std::int64_t last) {
         for (std::int64_t row = first; row < last; ++row) {
           if constexpr (kByKernel<T, decltype(function)>) {
-            for_each_run(width, in_lines, [&](std::int64_t e, std::int64_t count) {
+            for_each_run(width, in_lines, [&](auto e, std::int64_t count) {
               curve.backward(count, &x.at(row, e), &d_y.at(row, e), add, &d_x.at(row, e));
             });
             continue;

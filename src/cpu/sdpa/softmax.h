@@ -44,7 +44,7 @@ POLYHEAD_INLINE void keep_between(Span own, std::int64_t begin, Vector<T> (&x)[C
   const auto low = static_cast<Bits<T>>(smaller(larger(own.first - begin, 0), kKeys));
   const auto high = static_cast<Bits<T>>(smaller(larger(own.last - begin, 0), kKeys));
 #pragma GCC unroll 4
-  for (int j = 0; j < Columns; ++j, key += kLanes<T>) x[j] = (key >= low) & (key < high) ? x[j] : broadcast(-kInfinity<T>);
+  for (int j = 0; j < Columns; ++j, key += kLanes<T>) x[j] = ((key >= low) & (key < high)) ? x[j] : broadcast(-kInfinity<T>);
 }
 
 // f<count>(i) for i in [begin, end), `count` vectors at a time: one alone is a chain of 15 instructions, and the scheduler holds few
