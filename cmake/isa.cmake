@@ -1,12 +1,14 @@
 # One row per instruction set that kernels are compiled for, the preferred first:
 #   name | what the processor must have, as Linux spells it | compiler flags | bytes of a vector | vector registers
 # A kernel source is compiled once per row into the namespace polyhead::cpu::<name>, with the last two as POLYHEAD_VECTOR_BYTES and
-# POLYHEAD_VECTOR_REGISTERS. src/cpu/select.cc reads the rows from the generated cpu/isa_rows.h.
+# POLYHEAD_VECTOR_REGISTERS, and includes the row's instructions from src/cpu/isa/<name>.h as POLYHEAD_ISA_HEADER. src/cpu/select.cc reads the rows from the generated cpu/isa_rows.h.
 set(POLYHEAD_ISA_ROWS)
 if(CMAKE_SYSTEM_PROCESSOR MATCHES "^(x86_64|AMD64|amd64)$")
-  list(APPEND POLYHEAD_ISA_ROWS
+  set(POLYHEAD_ISA_ROWS
        "avx512|avx2 fma avx512f avx512bw avx512dq avx512vl|-mavx2 -mfma -mavx512f -mavx512bw -mavx512dq -mavx512vl|64|32"
        "avx2|avx2 fma|-mavx2 -mfma|32|16")
+elseif(CMAKE_SYSTEM_PROCESSOR MATCHES "^(aarch64|arm64|ARM64)$")
+  set(POLYHEAD_ISA_ROWS "neon|neon||16|32")
 endif()
 list(APPEND POLYHEAD_ISA_ROWS "portable|||16|16")  # what the compiler assumes of every machine of this architecture
 
@@ -31,11 +33,13 @@ function(polyhead_isa_sources target)
     set_target_properties(${target}_${name} PROPERTIES POSITION_INDEPENDENT_CODE ON)
     target_include_directories(${target}_${name} PRIVATE ${PROJECT_SOURCE_DIR}/include ${PROJECT_SOURCE_DIR}/src)
     target_compile_definitions(${target}_${name} PRIVATE POLYHEAD_ISA=${name} POLYHEAD_VECTOR_BYTES=${bytes}
-                                                         POLYHEAD_VECTOR_REGISTERS=${registers})
+                                                         POLYHEAD_VECTOR_REGISTERS=${registers}
+                                                         POLYHEAD_ISA_HEADER="cpu/isa/${name}.h")
     polyhead_own_code(${target}_${name})
     target_compile_options(${target}_${name} PRIVATE ${POLYHEAD_ISA_FLAGS} ${flags})
     target_sources(${target} PRIVATE $<TARGET_OBJECTS:${target}_${name}>)
   endforeach()
-  file(GENERATE OUTPUT ${PROJECT_BINARY_DIR}/generated/cpu/isa_rows.h CONTENT "${table}")
-  target_include_directories(${target} PRIVATE ${PROJECT_BINARY_DIR}/generated)
+  set(generated ${PROJECT_BINARY_DIR}/generated/${target})
+  file(GENERATE OUTPUT ${generated}/cpu/isa_rows.h CONTENT "${table}")
+  target_include_directories(${target} PRIVATE ${generated})
 endfunction()

@@ -34,13 +34,20 @@ float multiply_add(long rounds, float factor) {
 
 }  // namespace
 
+#ifdef POLYHEAD_ISA  // bench_sdpa has one function per instruction set, roof.py a library with one
+namespace polyhead::cpu::POLYHEAD_ISA {
+#else
+extern "C" {
+#endif
+double fma_roof(double seconds);
+
 // Best GFLOP/s of one thread over `seconds`.
-extern "C" double fma_roof(double seconds) {
+double fma_roof(double seconds) {
   using Clock = std::chrono::steady_clock;
   const auto begin = Clock::now();
   constexpr long kRounds = 200000;
   double best = 0;
-  volatile float sink = 0;
+  [[maybe_unused]] volatile float sink = 0;
   while (std::chrono::duration<double>(Clock::now() - begin).count() < seconds) {
     const auto start = Clock::now();
     sink = multiply_add(kRounds, 0.999f);
@@ -49,4 +56,5 @@ extern "C" double fma_roof(double seconds) {
     best = rate > best ? rate : best;
   }
   return best;
+}
 }

@@ -72,26 +72,22 @@ POLYHEAD_INLINE void exp_of_negative(Vector<T> (&x)[kCount], const ExpFactor<T>&
   for (int j = 0; j < kCount; ++j) n[j] = shifted[j] - P::magic;
 #pragma GCC unroll 4
   for (int j = 0; j < kCount; ++j) {
-#if defined(__FMA__) || defined(__aarch64__)
-    f[j] = (x[j] * factor.high - n[j]) + x[j] * factor.low;  // contracted: the first difference is exact
-#else
-    // Without a fused product: ln 2 in two parts, whose first times n is exact (Cody and Waite 1980).
-    f[j] = ((x[j] * factor.factor - n[j] * P::ln2_high) - n[j] * P::ln2_low) * P::log2_e;
-#endif
+    if constexpr (kFused) {
+      f[j] = (x[j] * factor.high - n[j]) + x[j] * factor.low;  // contracted: the first difference is exact
+    } else {  // ln 2 in two parts, whose first times n is exact (Cody and Waite 1980)
+      f[j] = ((x[j] * factor.factor - n[j] * P::ln2_high) - n[j] * P::ln2_low) * P::log2_e;
+    }
   }
   power_of_two_minus_1<T, kCount>(f);
 #pragma GCC unroll 4
   for (int j = 0; j < kCount; ++j) {
     const Vector<T> power = f[j] + T{1};
-#ifdef __AVX512F__
-    if constexpr (std::is_same_v<T, float>) {  // has an instruction for 2^n
-      const __mmask16 normal = _mm512_cmp_ps_mask((__m512)n[j], _mm512_set1_ps(P::lowest), _CMP_NLT_UQ);
-      x[j] = (Vector<T>)_mm512_maskz_scalef_ps(normal, (__m512)power, (__m512)n[j]);
-      continue;
+    if constexpr (kHasElementary && std::is_same_v<T, float>) {
+      x[j] = times_power_of_two(power, n[j]);
+    } else {
+      const Vector<T> scaled = (Vector<T>)(((Vector<Bits<T>>)shifted[j] << P::mantissa) + (Vector<Bits<T>>)power);
+      x[j] = n[j] < P::lowest ? Vector<T>{} : scaled + x[j] * T{0};  // a NaN stays NaN: the integer addition may have changed its bits
     }
-#endif
-    const Vector<T> scaled = (Vector<T>)(((Vector<Bits<T>>)shifted[j] << P::mantissa) + (Vector<Bits<T>>)power);
-    x[j] = n[j] < P::lowest ? Vector<T>{} : scaled + x[j] * T{0};  // keeps a NaN, whose bits the addition may have spoilt
   }
 }
 template <class T>
@@ -101,63 +97,57 @@ POLYHEAD_INLINE Vector<T> exp_of_negative(Vector<T> x, const ExpFactor<T>& facto
   return one[0];
 }
 
-// x becomes 2^(factor x - reference), where that is at most 2^64, in fewer instructions than exp_of_negative(), and as exact, but for
-// `reference`, whose rounding is the caller's; 0 for subnormals. Only where a product is fused: else its rounding would be that of a whole score.
+// x becomes 2^(factor x - reference), where that is at most 2^64, in fewer instructions than exp_of_negative() and as exact, but for
+// `reference`, which the caller rounds; 0 for subnormals. Only where products are fused: a rounded product would be off by the rounding of a
+// whole score.
 template <class T>
-inline constexpr bool kHasPowerOfDifference = false;
-#if defined(__FMA__) || defined(__aarch64__)
-template <>
-inline constexpr bool kHasPowerOfDifference<float> = true;
+inline constexpr bool kHasPowerOfDifference = kFused && std::is_same_v<T, float>;
 
 template <int kCount>
 POLYHEAD_INLINE void power_of_difference(Vector<float> (&x)[kCount], float reference, float factor) {
 #pragma GCC unroll 4
   for (int j = 0; j < kCount; ++j) x[j] = x[j] * factor - reference;
-#ifdef __AVX512F__
-  // The processor splits y = n + f, 0 <= f < 1, and multiplies by 2^n by itself. 2^f = 1 + f (c1 + f (c2 + ...)), minimax: error 2e-9.
-  constexpr float c[] = {1, 0x1.62e42cp-1f, 0x1.ebfd58p-3f, 0x1.c68912p-5f, 0x1.3d0b92p-7f, 0x1.46d64cp-10f, 0x1.c54174p-13f};
-  constexpr int kTerms = 7;
-  __m512 f[kCount], power[kCount];
+  if constexpr (kHasElementary) {
+    // y = n + f, 0 <= f < 1. 2^f = 1 + f (c1 + f (c2 + ...)), minimax: error 2e-9.
+    constexpr float c[] = {1, 0x1.62e42cp-1f, 0x1.ebfd58p-3f, 0x1.c68912p-5f, 0x1.3d0b92p-7f, 0x1.46d64cp-10f, 0x1.c54174p-13f};
+    constexpr int kTerms = 7;
+    Vector<float> f[kCount], power[kCount];
 #pragma GCC unroll 4
-  for (int j = 0; j < kCount; ++j)
-    f[j] = _mm512_reduce_ps((__m512)x[j], _MM_FROUND_TO_NEG_INF | _MM_FROUND_NO_EXC), power[j] = _mm512_set1_ps(c[kTerms - 1]);
+    for (int j = 0; j < kCount; ++j) f[j] = fraction(x[j]), power[j] = broadcast(c[kTerms - 1]);
 #pragma GCC unroll 8
-  for (int i = kTerms - 2; i >= 0; --i) {
+    for (int i = kTerms - 2; i >= 0; --i) {
 #pragma GCC unroll 4
-    for (int j = 0; j < kCount; ++j) power[j] = _mm512_fmadd_ps(power[j], f[j], _mm512_set1_ps(c[i]));
+      for (int j = 0; j < kCount; ++j) power[j] = multiply_add<float>(power[j], f[j], broadcast(c[i]));
+    }
+#pragma GCC unroll 4
+    for (int j = 0; j < kCount; ++j) x[j] = times_power_of_two(power[j], x[j]);
+  } else {
+    // Adding 1.5 2^23 + 127 leaves the bits of 2^n's exponent in the lowest ones; -127 gives 0.
+    constexpr float kMagic = PowerOfTwo<float>::magic + PowerOfTwo<float>::bias;
+    Vector<float> shifted[kCount];
+#pragma GCC unroll 4
+    for (int j = 0; j < kCount; ++j) {
+      x[j] = larger(broadcast(-PowerOfTwo<float>::bias), x[j]);  // in this order: NaN stays
+      shifted[j] = x[j] + kMagic;
+      x[j] -= shifted[j] - kMagic;
+    }
+    power_of_two_minus_1<float, kCount>(x);
+#pragma GCC unroll 4
+    for (int j = 0; j < kCount; ++j)
+      x[j] = (x[j] + 1.0F) * (Vector<float>)((Vector<Bits<float>>)shifted[j] << PowerOfTwo<float>::mantissa);
   }
-#pragma GCC unroll 4
-  for (int j = 0; j < kCount; ++j) {  // a subnormal would cost whoever multiplies it a hundred cycles
-    const __mmask16 normal = _mm512_cmp_ps_mask((__m512)x[j], _mm512_set1_ps(-126), _CMP_NLT_UQ);
-    x[j] = (Vector<float>)_mm512_maskz_scalef_ps(normal, power[j], (__m512)x[j]);
-  }
-#else
-  // Adding 1.5 2^23 + 127 leaves the bits of 2^n's exponent in the lowest ones; -127 gives 0.
-  constexpr float kMagic = PowerOfTwo<float>::magic + PowerOfTwo<float>::bias;
-  Vector<float> shifted[kCount];
-#pragma GCC unroll 4
-  for (int j = 0; j < kCount; ++j) {
-    x[j] = larger(broadcast(-PowerOfTwo<float>::bias), x[j]);  // in this order: NaN stays
-    shifted[j] = x[j] + kMagic;
-    x[j] -= shifted[j] - kMagic;
-  }
-  power_of_two_minus_1<float, kCount>(x);
-#pragma GCC unroll 4
-  for (int j = 0; j < kCount; ++j)
-    x[j] = (x[j] + 1.0F) * (Vector<float>)((Vector<Bits<float>>)shifted[j] << PowerOfTwo<float>::mantissa);
-#endif
 }
-#endif
 
 // x becomes exp(factor (x - reference)), where that is at most e^64; 0 for -infinity and tiny results, NaN for NaN.
 template <int kCount, class V, class T>
 POLYHEAD_INLINE void exp_of_difference(V (&x)[kCount], T reference, const ExpFactor<T>& factor) {
 #pragma GCC unroll 4
   for (int j = 0; j < kCount; ++j) x[j] -= reference;
-#ifdef __AVX512F__
-  if constexpr (std::is_same_v<T, float>) return power_of_difference<kCount>(x, 0, factor.high);
-#endif
-  exp_of_negative<T, kCount>(x, factor);
+  if constexpr (kHasElementary && std::is_same_v<T, float>) {
+    power_of_difference<kCount>(x, 0, factor.high);
+  } else {
+    exp_of_negative<T, kCount>(x, factor);
+  }
 }
 
 // tanh(x) = sign(x) (1 - e)/(1 + e), e = exp(-2|x|), through e - 1, so that small x keep their relative accuracy.

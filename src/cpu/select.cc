@@ -22,7 +22,6 @@
   void gemm_multiply(const GemmTask& task, const GemmBlock& block, void* scratch);         \
   const Curves& curves();                                                                  \
   void normalise_row(const NormRow& row);                                                  \
-  double fused_operations(std::int64_t rounds);                                            \
   }
 #include "cpu/isa_rows.h"
 #undef POLYHEAD_ISA_ROW
@@ -38,8 +37,7 @@ namespace {
              name::sdpa_backward, name::attention_maps_scratch, name::attention_maps},                         \
             {name::gemm_panel_columns, name::gemm_pack, name::gemm_scratch, name::gemm_multiply},              \
             name::curves,                                                                                      \
-            name::normalise_row,                                                                               \
-            name::fused_operations},
+            name::normalise_row},
 constexpr KernelSet kSets[] = {
 #include "cpu/isa_rows.h"
 };

@@ -20,7 +20,6 @@ struct KernelSet {
   GemmKernels gemm;
   const Curves& (*curves)();
   void (*normalise_row)(const NormRow& row);
-  double (*fused_operations)(std::int64_t rounds);  // for benchmarks: what multiplications alone reach
 };
 
 std::span<const KernelSet> kernel_sets();  // the preferred first; the last needs nothing

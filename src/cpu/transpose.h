@@ -6,23 +6,6 @@
 namespace polyhead::cpu::POLYHEAD_ISA {
 namespace {
 
-// Lanes a[0] b[0] a[1] b[1] ..., of the lower or the upper halves.
-template <class T, bool kUpper>
-POLYHEAD_INLINE Vector<T> interleave(Vector<T> a, Vector<T> b) {
-  constexpr int kCount = kLanes<T>;
-  Vector<Bits<T>> order;
-#pragma GCC unroll 16
-  for (int i = 0; i < kCount; ++i) order[i] = i / 2 + (kUpper ? kCount / 2 : 0) + (i % 2) * kCount;
-#ifdef __clang__
-  Vector<T> mixed;
-#pragma GCC unroll 16
-  for (int i = 0; i < kCount; ++i) mixed[i] = i % 2 == 0 ? a[order[i]] : b[order[i] - kCount];
-  return mixed;
-#else
-  return __builtin_shuffle(a, b, order);
-#endif
-}
-
 // log2(lanes) perfect shuffles of the rows are their transposition.
 template <class T>
 POLYHEAD_INLINE void transpose(const T* const* rows, std::int64_t offset, T factor, T* to, std::int64_t stride) {

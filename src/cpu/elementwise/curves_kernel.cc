@@ -15,14 +15,11 @@ POLYHEAD_INLINE Lanes magnitude(Lanes x) { return x < 0.0 ? -x : x; }
 
 // 1 / x for 1 <= x < 1e300. A division of 8 takes 24 cycles; two steps of Newton from 14 bits are 52.
 POLYHEAD_INLINE Lanes reciprocal(Lanes x) {
-#ifdef __AVX512F__
-  Lanes y = (Lanes)_mm512_maskz_rcp14_pd(0xff, (__m512d)x);  // unmasked, GCC 12 warns of an operand that it leaves undefined itself
+  if constexpr (!kHasElementary) return 1.0 / x;
+  Lanes y = reciprocal_guess<double>(x);
 #pragma GCC unroll 2
   for (int i = 0; i < 2; ++i) y += y * (1.0 - x * y);
   return y;
-#else
-  return 1.0 / x;
-#endif
 }
 
 // exp(x) for x <= 0 with a relative error of 5e-11, which a float32 does not see; 0 where it would be subnormal, NaN for NaN. As
@@ -130,27 +127,20 @@ void backward(std::int64_t count, const float* x, const float* d_y, bool add, fl
   }
 }
 
-#ifdef __AVX512F__
-struct SigmoidInFloats {
-  static POLYHEAD_INLINE Floats value(Floats x) { return sigmoid(x); }
-};
-struct GeluInFloats {
-  static POLYHEAD_INLINE Floats value(Floats x) { return gelu(x); }
-};
-
-template <class F>
+// y = f(x) in whole vectors of float32.
+template <Floats (*f)(Floats)>
 void value_in_floats(std::int64_t count, const float* x, float* y) {
-  std::int64_t i = 0;
-  for (; i + kFloats <= count; i += kFloats) _mm512_storeu_ps(y + i, F::value(_mm512_loadu_ps(x + i)));
-  if (i == count) return;
-  const auto left = static_cast<__mmask16>((1u << (count - i)) - 1);
-  _mm512_mask_storeu_ps(y + i, left, F::value(_mm512_maskz_loadu_ps(left, x + i)));
+  constexpr int kWidth = kLanes<float>;
+  for (; count >= kWidth; count -= kWidth, x += kWidth, y += kWidth) store_vector<float>(f(load_vector(x)), y);
+  float rest[kWidth] = {};
+  for (std::int64_t i = 0; i < count; ++i) rest[i] = x[i];
+  if (count > 0) store_vector<float>(f(load_vector(rest)), rest);
+  for (std::int64_t i = 0; i < count; ++i) y[i] = rest[i];
 }
 
-constexpr auto sigmoid_value = value_in_floats<SigmoidInFloats>, gelu_value = value_in_floats<GeluInFloats>;
-#else
-constexpr auto sigmoid_value = value<Sigmoid>, gelu_value = value<Gelu>;
-#endif
+constexpr bool kInFloats = kHasElementary && kLanes<float> == 16;
+constexpr auto sigmoid_value = kInFloats ? value_in_floats<sigmoid> : value<Sigmoid>;
+constexpr auto gelu_value = kInFloats ? value_in_floats<gelu> : value<Gelu>;
 
 template <class F>
 constexpr Curve kCurve{value<F>, backward<F>};

@@ -1,30 +1,23 @@
-// Sigmoid and GELU in 16 float32 lanes, for AVX-512 alone: twice as many as in float64 and no conversions. What one rounding would lose is
-// carried along in a low part, so that a result has about one rounding too. Polynomials of low degree on small pieces take the place of
-// long ones: 16 coefficients fit one register, from which one instruction takes each lane its own.
+// Sigmoid and GELU in float32 lanes, for instruction sets with kHasElementary and 16 lanes: twice as many lanes as in float64 and no
+// conversions. Low parts carry what a rounding loses, so that a result has about one rounding. Polynomials of low degree on 16 pieces take the
+// place of long ones: 16 coefficients fit one register, and one instruction looks up each lane's coefficient.
 #pragma once
 
 #include "cpu/vector.h"
 
-#ifdef __AVX512F__
 namespace polyhead::cpu::POLYHEAD_ISA {
 namespace {
 
-constexpr int kFloats = 16;
-using Floats = __m512;
+using Floats = Vector<float>;
+using Integers = Vector<std::int32_t>;
 struct alignas(64) Table {
-  float entries[kFloats];
+  float entries[16];
 };
 
-// The entry that the low four bits of each lane name.
-POLYHEAD_INLINE Floats entry(const Table& table, __m512i lanes) {
-  return _mm512_maskz_permutexvar_ps(
-      0xffff, lanes, _mm512_load_ps(table.entries));  // unmasked, GCC 12 warns of an operand that it leaves undefined itself
-}
-POLYHEAD_INLINE Floats magnitude(Floats x) {
-  return _mm512_castsi512_ps(_mm512_maskz_and_epi32(0xffff, _mm512_castps_si512(x), _mm512_set1_epi32(0x7fffffff)));
-}
-POLYHEAD_INLINE Floats all(float x) { return _mm512_set1_ps(x); }
-POLYHEAD_INLINE Floats fma(Floats a, Floats b, Floats c) { return _mm512_fmadd_ps(a, b, c); }
+POLYHEAD_INLINE Floats entry(const Table& table, Integers lanes) { return look_up(table.entries, lanes); }
+POLYHEAD_INLINE Floats magnitude(Floats x) { return (Floats)((Integers)x & 0x7fffffff); }
+POLYHEAD_INLINE Floats all(float x) { return broadcast(x); }
+POLYHEAD_INLINE Floats fma(Floats a, Floats b, Floats c) { return multiply_add<float>(a, b, c); }
 
 // A power of two as 2^floor(n) (high + low), n in sixteenths: relative error 3e-9.
 struct Power {
@@ -40,12 +33,12 @@ struct Power {
   POLYHEAD_INLINE Power(Floats x, float scale, Floats rest) {
     constexpr float kMagic = 0x1.8p19f;  // whose last bit is a sixteenth
     const Floats factor = all(-scale * kLog2e), shifted = fma(x, factor, all(kMagic));
-    n = _mm512_sub_ps(shifted, all(kMagic));
-    const Floats f = _mm512_add_ps(_mm512_fmsub_ps(x, factor, n), _mm512_fnmadd_ps(x, all(scale * kLog2eLow), rest));
+    n = shifted - kMagic;
+    const Floats f = fma(x, factor, -n) + fma(x, all(-scale * kLog2eLow), rest);
     const Floats slope = fma(fma(all(0x1.c6b46ap-5f), f, all(0x1.ebfff4p-3f)), f, all(0x1.62e43p-1f));  // minimax: (2^f - 1) / f
-    const __m512i sixteenth = _mm512_castps_si512(shifted);
+    const auto sixteenth = (Integers)shifted;
     high = entry(kHigh, sixteenth);
-    low = fma(high, _mm512_mul_ps(slope, f), entry(kLow, sixteenth));
+    low = fma(high, slope * f, entry(kLow, sixteenth));
   }
   Floats n, high, low;
 };
@@ -54,16 +47,15 @@ struct Power {
 // in every 61st float32.
 POLYHEAD_INLINE Floats sigmoid(Floats x) {
   const Power e(magnitude(x), 1, Floats{});
-  const __mmask16 normal = _mm512_cmp_ps_mask(e.n, all(-126), _CMP_NLT_UQ), below = _mm512_cmp_ps_mask(x, Floats{}, _CMP_LT_OQ);
-  const Floats sum = _mm512_add_ps(e.high, e.low), left = _mm512_add_ps(_mm512_sub_ps(e.high, sum), e.low);
-  const Floats high = _mm512_maskz_scalef_ps(normal, sum, e.n), low = _mm512_maskz_scalef_ps(normal, left, e.n);
-  const Floats total = _mm512_add_ps(high, all(1)), lost = _mm512_add_ps(_mm512_add_ps(_mm512_sub_ps(all(1), total), high), low);
+  const Floats sum = e.high + e.low, left = (e.high - sum) + e.low;
+  const Floats high = times_power_of_two(sum, e.n), low = times_power_of_two(left, e.n);
+  const Floats total = high + 1.0f, lost = ((1.0f - total) + high) + low;
   // 1 / total = guess (1 + rest + rest^2 + ...), and rest < 2^-14
-  const Floats guess = _mm512_maskz_rcp14_ps(0xffff, total);
-  const Floats rest = _mm512_fnmadd_ps(guess, lost, _mm512_fnmadd_ps(guess, total, all(1)));
-  const Floats correction = _mm512_mul_ps(guess, fma(rest, rest, rest));
-  const Floats over = _mm512_mask_blend_ps(below, all(1), high), over_low = _mm512_maskz_mov_ps(below, low);
-  return fma(over, guess, fma(over, correction, _mm512_mul_ps(over_low, guess)));
+  const Floats guess = reciprocal_guess<float>(total);
+  const Floats rest = fma(-guess, lost, fma(-guess, total, all(1)));
+  const Floats correction = guess * fma(rest, rest, rest);
+  const Floats over = x < 0.0f ? high : all(1), over_low = x < 0.0f ? low : Floats{};
+  return fma(over, guess, fma(over, correction, over_low * guess));
 }
 
 // max(x, 0) - z Phi(-z), z = |x|. Phi(-z) = exp(-z^2 / 2) G(z), and G, half of the scaled complementary error function, is a polynomial of
@@ -94,22 +86,20 @@ POLYHEAD_INLINE Floats gelu(Floats x) {
       {0x1.3f4b76p-11f, 0x1.e3acfap-13f, 0x1.8da8f8p-14f, 0x1.5bab5ep-15f, 0x1.d7e06cp-17f, 0x1.031a08p-18f, 0x1.5004c6p-20f,
        0x1.f24426p-22f, 0x1.1a864p-23f, 0x1.0c74dp-25f, 0x1.40cb4cp-27f, -0x1.9cd706p-14f, 0x1.f375aap-8f, 0x1.105b44p-8f, 0x1.302ecap-9f,
        0x1.ba86e4p-10f}};
-  const Floats z = magnitude(x), square = _mm512_mul_ps(z, z), rest = _mm512_fmsub_ps(z, z, square);
-  const Power bell(square, 0.5f, _mm512_mul_ps(rest, all(-0.5f * Power::kLog2e)));
-  const __m512i piece = _mm512_maskz_srli_epi32(0xffff, _mm512_castps_si512(_mm512_add_ps(z, all(1))), 21);
-  const Floats d = _mm512_sub_ps(z, entry(kCentre, piece));
+  const Floats z = magnitude(x), square = z * z, rest = fma(z, z, -square);
+  const Power bell(square, 0.5f, rest * (-0.5f * Power::kLog2e));
+  const Integers piece = (Integers)(z + 1.0f) >> 21;
+  const Floats d = z - entry(kCentre, piece);
   Floats sum = entry(kG[6], piece);
 #pragma GCC unroll 8
   for (int i = 5; i > 0; --i) sum = fma(sum, d, entry(kG[i], piece));
-  const Floats g = entry(kG[0], piece), g_low = _mm512_mul_ps(sum, d);
-  const Floats high = _mm512_mul_ps(bell.high, g);
-  const Floats low = fma(bell.high, g_low, fma(bell.low, _mm512_add_ps(g, g_low), _mm512_fmsub_ps(bell.high, g, high)));
-  const __mmask16 near = _mm512_cmp_ps_mask(z, all(kMost), _CMP_LT_OQ);  // a NaN comes back through x
-  const Floats beyond = _mm512_mul_ps(_mm512_maskz_min_ps(0xffff, x, Floats{}), Floats{});  // -infinity times 0
-  const Floats tail = _mm512_mask_scalef_ps(beyond, near, fma(z, high, _mm512_mul_ps(z, low)), bell.n);
-  return _mm512_sub_ps(_mm512_mask_blend_ps(_mm512_cmp_ps_mask(x, Floats{}, _CMP_LT_OQ), x, Floats{}), tail);
+  const Floats g = entry(kG[0], piece), g_low = sum * d;
+  const Floats high = bell.high * g;
+  const Floats low = fma(bell.high, g_low, fma(bell.low, g + g_low, fma(bell.high, g, -high)));
+  const Floats beyond = (x < 0.0f ? x : Floats{}) * 0.0f;  // -infinity times 0
+  const Floats tail = z < kMost ? times_power_of_two(fma(z, high, z * low), bell.n) : beyond;  // a NaN comes back through x
+  return (x < 0.0f ? Floats{} : x) - tail;
 }
 
 }  // namespace
 }  // namespace polyhead::cpu::POLYHEAD_ISA
-#endif

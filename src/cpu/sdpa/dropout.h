@@ -3,10 +3,6 @@
 
 #include "cpu/sdpa/rows.h"
 
-#ifdef __SSE2__
-#include <immintrin.h>
-#endif
-
 namespace polyhead::cpu::POLYHEAD_ISA {
 namespace {
 
@@ -15,19 +11,6 @@ namespace {
 inline constexpr int kPhiloxVectors = 4, kPhiloxLanes = kLanes<std::int64_t>;
 inline constexpr std::int64_t kPhiloxKeys = 4 * kPhiloxVectors * kPhiloxLanes;  // drawn at a time
 using Words = Vector<std::int64_t>;
-
-// The 64-bit products of the lower halves.
-POLYHEAD_INLINE Words multiply_words(Words a, Words b) {
-#if defined(__AVX512F__)
-  return (Words)_mm512_maskz_mul_epu32(0xff, (__m512i)a, (__m512i)b);  // unmasked, GCC 12 warns of an operand that it leaves undefined itself
-#elif defined(__AVX2__)
-  return (Words)_mm256_mul_epu32((__m256i)a, (__m256i)b);
-#elif defined(__SSE2__)
-  return (Words)_mm_mul_epu32((__m128i)a, (__m128i)b);
-#else
-  return (a & 0xffffffff) * (b & 0xffffffff);
-#endif
-}
 
 POLYHEAD_INLINE Words upper_half(Words x) {
   typedef std::uint64_t Unsigned __attribute__((vector_size(POLYHEAD_VECTOR_BYTES)));

@@ -261,7 +261,7 @@ class Forward {
   POLYHEAD_INLINE void finish_row(const Line& line, std::int64_t begin, Vector<T> (&x)[Columns]) const {
     if constexpr (kBias) {
 #pragma GCC unroll 4
-      for (int j = 0; j < Columns; ++j) x[j] = multiply_add<T>(x[j], scale_.factor, load_vector(line.bias + begin + j * kWidth));
+      for (int j = 0; j < Columns; ++j) x[j] = multiply_add<T>(x[j], broadcast(scale_.factor), load_vector(line.bias + begin + j * kWidth));
     }
     for (int m = 0; m < task_.mask_count; ++m) {
 #pragma GCC unroll 4

@@ -56,7 +56,7 @@ class PanelRows {
   template <int Columns>
   POLYHEAD_INLINE void add_bias(int row, std::int64_t at, T factor, Vector<T> (&x)[Columns]) const {
 #pragma GCC unroll 4
-    for (int j = 0; j < Columns; ++j) x[j] = multiply_add<T>(x[j], factor, load_vector(bias_[row] + at + j * kLanes<T>));
+    for (int j = 0; j < Columns; ++j) x[j] = multiply_add<T>(x[j], broadcast(factor), load_vector(bias_[row] + at + j * kLanes<T>));
   }
 
   // A masked score is replaced and not added to: it may be NaN.

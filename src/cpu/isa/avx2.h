@@ -1,0 +1,34 @@
+// AVX2 with FMA: 8 float32 a register, 16 registers.
+#pragma once
+
+#include <immintrin.h>
+
+#include "cpu/isa/base.h"
+
+namespace polyhead::cpu::POLYHEAD_ISA {
+namespace {
+
+inline constexpr bool kFused = true, kHasElementary = false;
+using generic::fraction, generic::look_up, generic::multiply_add, generic::reciprocal_guess, generic::times_power_of_two, generic::where_bytes;
+
+template <class T>
+POLYHEAD_INLINE void stream_vector(Vector<T> x, T* to) {
+  _mm256_stream_si256(reinterpret_cast<__m256i*>(to), (__m256i)x);
+}
+POLYHEAD_INLINE void finish_streams() { _mm_sfence(); }
+
+template <class T>
+POLYHEAD_INLINE unsigned lanes_above(Vector<T> x, T bound) {
+  if constexpr (sizeof(T) == 8) {
+    return static_cast<unsigned>(_mm256_movemask_pd((__m256d)(x > bound)));
+  } else {
+    return static_cast<unsigned>(_mm256_movemask_ps((__m256)(x > bound)));
+  }
+}
+
+POLYHEAD_INLINE Vector<std::int64_t> multiply_words(Vector<std::int64_t> a, Vector<std::int64_t> b) {
+  return (Vector<std::int64_t>)_mm256_mul_epu32((__m256i)a, (__m256i)b);
+}
+
+}  // namespace
+}  // namespace polyhead::cpu::POLYHEAD_ISA

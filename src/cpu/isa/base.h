@@ -1,0 +1,144 @@
+// Vectors as GCC and Clang have them (`vector_size`): operators act lane by lane, and the compiler chooses the instructions. For kernel
+// sources only; everything is local to the object file of one instruction set.
+//
+// `generic` holds the operations that an instruction set may have a better way for. The header of the set takes them from here or has its own,
+// so that every set has the same operations: src/cpu/isa/README.md lists them.
+#pragma once
+
+#include <cstdint>
+#include <type_traits>
+#include <utility>
+
+#define POLYHEAD_INLINE inline __attribute__((always_inline))
+
+namespace polyhead::cpu::POLYHEAD_ISA {
+namespace {
+
+template <class T>
+inline constexpr int kLanes = POLYHEAD_VECTOR_BYTES / static_cast<int>(sizeof(T));
+inline constexpr int kRegisters = POLYHEAD_VECTOR_REGISTERS;
+
+template <class T>
+struct VectorOf {
+  typedef T type __attribute__((vector_size(POLYHEAD_VECTOR_BYTES)));
+  typedef T unaligned __attribute__((vector_size(POLYHEAD_VECTOR_BYTES), aligned(alignof(T)), may_alias));
+};
+template <class T>
+using Vector = typename VectorOf<T>::type;
+
+// The integer of a lane's size. Comparisons give vectors of it: -1 where true.
+template <class T>
+using Bits = std::conditional_t<sizeof(T) == 8, std::int64_t, std::int32_t>;
+
+template <class T>
+POLYHEAD_INLINE Vector<T> load_vector(const T* from) {
+  return *reinterpret_cast<const typename VectorOf<T>::unaligned*>(from);
+}
+template <class T>
+POLYHEAD_INLINE void store_vector(Vector<T> x, T* to) {
+  *reinterpret_cast<typename VectorOf<T>::unaligned*>(to) = x;
+}
+template <class T>
+POLYHEAD_INLINE Vector<T> broadcast(T x) {
+  return x - Vector<T>{};  // the compiler drops a difference to zero, but not a sum: -0 + 0 is 0
+}
+// b where they are equal or one is NaN, as x86's instruction.
+template <class V>
+POLYHEAD_INLINE V larger(V a, V b) {
+  return a > b ? a : b;
+}
+
+template <class T>
+POLYHEAD_INLINE Vector<Bits<T>> lane_numbers() {
+  Vector<Bits<T>> numbers{};
+#pragma GCC unroll 16
+  for (int i = 0; i < kLanes<T>; ++i) numbers[i] = i;
+  return numbers;
+}
+
+// Lane i of the result is lane i ^ kDistance of x.
+template <class T, int kDistance>
+POLYHEAD_INLINE Vector<T> exchange(Vector<T> x) {
+  return [&]<int... i>(std::integer_sequence<int, i...>) __attribute__((always_inline)) {
+    return __builtin_shufflevector(x, x, (i ^ kDistance)...);
+  }(std::make_integer_sequence<int, kLanes<T>>{});
+}
+
+// Lanes a[0] b[0] a[1] b[1] ..., of the lower or the upper halves.
+template <class T, bool kUpper>
+POLYHEAD_INLINE Vector<T> interleave(Vector<T> a, Vector<T> b) {
+  constexpr int kCount = kLanes<T>;
+  return [&]<int... i>(std::integer_sequence<int, i...>) __attribute__((always_inline)) {
+    return __builtin_shufflevector(a, b, (i / 2 + (kUpper ? kCount / 2 : 0) + i % 2 * kCount)...);
+  }(std::make_integer_sequence<int, kCount>{});
+}
+
+namespace generic {
+
+// a b + c. In one rounding where kFused, whatever the compiler does to products and sums around it.
+template <class T>
+POLYHEAD_INLINE Vector<T> multiply_add(Vector<T> a, Vector<T> b, Vector<T> c) {
+  return a * b + c;
+}
+
+// A store past the caches to a multiple of the vector's size: the line is not read first. Others see it after finish_streams().
+template <class T>
+POLYHEAD_INLINE void stream_vector(Vector<T> x, T* to) {
+  store_vector<T>(x, to);
+}
+POLYHEAD_INLINE void finish_streams() {}
+
+// x in the lanes whose byte is non-zero (wanted) or zero (not wanted), `other` in the rest.
+template <class T>
+POLYHEAD_INLINE Vector<T> where_bytes(const std::uint8_t* bytes, bool wanted, Vector<T> x, T other) {
+  Vector<Bits<T>> lanes;
+#pragma GCC unroll 16
+  for (int i = 0; i < kLanes<T>; ++i) lanes[i] = bytes[i];
+  return (lanes != 0) == (wanted ? Vector<Bits<T>>{} - 1 : Vector<Bits<T>>{}) ? x : broadcast(other);
+}
+
+// Not 0 if a lane is larger than the bound.
+template <class T>
+POLYHEAD_INLINE unsigned lanes_above(Vector<T> x, T bound) {
+  const auto above = (Vector<std::int64_t>)(x > bound);
+  std::int64_t any = 0;
+#pragma GCC unroll 8
+  for (int i = 0; i < kLanes<std::int64_t>; ++i) any |= above[i];
+  return any != 0 ? 1 : 0;
+}
+
+// The 64-bit products of the lanes' lower halves.
+POLYHEAD_INLINE Vector<std::int64_t> multiply_words(Vector<std::int64_t> a, Vector<std::int64_t> b) {
+  return (a & 0xffffffff) * (b & 0xffffffff);
+}
+
+// The next four: one instruction each where kHasElementary, and not used elsewhere.
+
+// 2^floor(n) x; 0 for n < -126, where it would be subnormal: arithmetic with subnormals takes a hundred cycles.
+POLYHEAD_INLINE Vector<float> times_power_of_two(Vector<float> x, Vector<float> n) {
+#pragma GCC unroll 16
+  for (int i = 0; i < kLanes<float>; ++i) x[i] = n[i] < -126 ? 0 : __builtin_ldexpf(x[i], static_cast<int>(__builtin_floorf(n[i])));
+  return x;
+}
+// x - floor(x)
+POLYHEAD_INLINE Vector<float> fraction(Vector<float> x) {
+#pragma GCC unroll 16
+  for (int i = 0; i < kLanes<float>; ++i) x[i] -= __builtin_floorf(x[i]);
+  return x;
+}
+// 1 / x with a relative error below 2^-14
+template <class T>
+POLYHEAD_INLINE Vector<T> reciprocal_guess(Vector<T> x) {
+  return 1 / x;
+}
+// table[the lane's lowest four bits]; the table is aligned to 64 bytes
+POLYHEAD_INLINE Vector<float> look_up(const float (&table)[16], Vector<std::int32_t> index) {
+  Vector<float> entries{};
+#pragma GCC unroll 16
+  for (int i = 0; i < kLanes<float>; ++i) entries[i] = table[index[i] & 15];
+  return entries;
+}
+
+}  // namespace generic
+}  // namespace
+}  // namespace polyhead::cpu::POLYHEAD_ISA

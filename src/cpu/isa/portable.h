@@ -1,0 +1,14 @@
+// What every machine of the architecture has: the compiler alone chooses the instructions.
+#pragma once
+
+#include "cpu/isa/base.h"
+
+namespace polyhead::cpu::POLYHEAD_ISA {
+namespace {
+
+inline constexpr bool kFused = false, kHasElementary = false;
+using generic::finish_streams, generic::fraction, generic::lanes_above, generic::look_up, generic::multiply_add, generic::multiply_words,
+    generic::reciprocal_guess, generic::times_power_of_two, generic::stream_vector, generic::where_bytes;
+
+}  // namespace
+}  // namespace polyhead::cpu::POLYHEAD_ISA
