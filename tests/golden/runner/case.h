@@ -28,8 +28,8 @@ Case read_case(const std::filesystem::path& path);
 
 bool is_gradient(const std::string& name);
 
-// Hands out what an operation asks for and remembers it: a rule or tensor that nobody asked for would be left out in silence, so finish()
-// refuses it.
+// Gives an operation its rules and tensors and records which were read: finish() refuses a case with an unread one, which the test would not
+// cover.
 class Reader {
  public:
   Reader(const nlohmann::json& options, Tensors inputs) : options_(options), inputs_(std::move(inputs)) {}

@@ -42,9 +42,9 @@ Loaded load_layer(Reader& in, const std::string& layout) {
   file.tensors = in.rest();
   std::vector<std::string> names;
   for (const io::NamedTensor& named : file.tensors) names.push_back(named.name);
-  io::AttentionParameters weights = io::load_attention(file, {.layout = layout, .heads = in.required<std::int64_t>("heads")});
-  weights.empty_rows = read_empty_rows(in);
-  nn::MultiHeadAttention layer = models::attention_layer(std::move(weights), settings);
+  io::AttentionParameters parameters = io::load_attention(file, {.layout = layout, .heads = in.required<std::int64_t>("heads")});
+  parameters.empty_rows = read_empty_rows(in);
+  nn::MultiHeadAttention layer = models::attention_layer(std::move(parameters), settings);
 
   const nn::MultiHeadAttentionConfig& c = layer.config;
   require_option<std::int64_t>(in, "qk_head_dim", c.head_width);

@@ -18,7 +18,7 @@ struct RunResult {
 };
 
 // Runs every *.safetensors in the folder, in the order of their names, once per dtype; print gets a line per case and run. A file that
-// cannot be read or that asks for something unknown counts as failed. Error when the folder is missing or holds no case.
+// cannot be read or that names something unknown counts as failed. Error when the folder is missing or holds no case.
 RunResult run_folder(const std::filesystem::path& folder, const RunOptions& options, const std::function<void(const std::string&)>& print);
 
 }  // namespace polyhead::golden

@@ -76,7 +76,7 @@ TEST(GoldenRunner, WrongFloat32ResultFails) {
   }
 }
 
-// What stands in for PyTorch's error where none is recorded is neither tighter than the recorded rule nor so wide that it says nothing.
+// The estimate that replaces an unrecorded error of PyTorch is neither tighter than the recorded rule nor too wide to find an error.
 TEST(GoldenRunner, BoundFromRoundingCoversTwiceThePyTorchError) {
   for (const auto& [name, errors] : read_float32_errors(POLYHEAD_GOLDEN_ERRORS)) {
     SCOPED_TRACE(name);

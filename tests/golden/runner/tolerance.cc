@@ -10,12 +10,12 @@ namespace {
 
 constexpr double kEps32 = std::numeric_limits<float>::epsilon();
 
-// PyTorch's error is one draw of a random quantity: in a tensor of few elements it can be far below what rounding the inputs alone does, by
-// luck and not by accuracy. So what counts as its error is never less than that effect.
+// PyTorch's error is one random sample: in a tensor of few elements it can be far below the error from rounding the inputs, by luck and not by
+// accuracy. So it counts as at least that error.
 //
-// Without PyTorch: a float32 computation that is as good as can be expected errs by a small multiple of what rounding its inputs does to
-// the exact result: each of its own roundings is one more perturbation of the same relative size. The multiple: over the seed-0 vectors the
-// error of plain PyTorch is at most kTorchOverRounding times this module's estimate, and twice PyTorch's error is what is allowed.
+// Without a recorded error of PyTorch: each rounding of a float32 computation perturbs the result about as much as rounding the inputs does, so a
+// good computation errs by a small multiple of the latter. Over the seed-0 vectors the error of plain PyTorch is at most kTorchOverRounding times
+// the estimate of this file, and twice PyTorch's error is allowed.
 constexpr double kTorchOverRounding = 4;
 constexpr int kSamples = 8;
 
@@ -25,7 +25,7 @@ std::vector<double> constant(const Tensor& like, double value) {
 
 // The largest change of each result when every input is moved by up to one unit of float32 in its last place.
 std::map<std::string, double> rounding_effect(const Case& which) {
-  const Tensors exact = compute(which, inputs_as(which, DType::f64), {});  // not the file's: a wrong one must not widen its own bound
+  const Tensors exact = compute(which, inputs_as(which, DType::f64), {});  // not the file's: a wrong file must not widen its own bound
   std::map<std::string, double> effect;
   for (std::uint64_t sample = 0; sample < kSamples; ++sample) {
     test::Random random(sample);
@@ -42,14 +42,14 @@ std::map<std::string, double> rounding_effect(const Case& which) {
   return effect;
 }
 
-// Rows of the core in float64: sum_s |q k| scaled (its largest along the row), and sum_s p |v|.
+// Rows of attention in float64: scale * sum |q k|, the largest along the row, and sum_s p |v|.
 struct CoreRows {
   std::vector<double> largest_score;  // [rows]
   std::vector<double> mean_value;     // [rows,V]
   std::int64_t keys = 0, v_width = 0;
 };
 
-// v may be absent: a layer's weights and lse are judged, its output is not the core's.
+// v may be absent: of a layer, only the attention weights and lse are judged by this bound.
 CoreRows core_rows(const Case& which, const Tensor& q, const Tensor& k, const Tensor& v) {
   const Tensor& weights = which.expected.at("weights");
   const std::int64_t heads = q.extent(-3), group = heads / k.extent(-3), queries = q.extent(-2), keys = k.extent(-2);
@@ -82,9 +82,9 @@ CoreRows core_rows(const Case& which, const Tensor& q, const Tensor& k, const Te
   return rows;
 }
 
-// |out error| <= 8 eps (4 + sqrt S + L) sum_s p |v|. A weight is the output for a v that is 1 at its key and 0 elsewhere, so its bound is
-// the same with p in place of the sum. lse moves by at most the largest error of a score, and is rounded itself. Of a layer: the same for
-// weights and lse, with its projected queries and keys.
+// |out error| <= 8 eps (4 + sqrt S + L) sum_s p |v|. An attention weight is the output for a v that is 1 at its key and 0 elsewhere, so its
+// bound has p in place of the sum. lse moves by at most the largest error of a score, and is rounded. For a layer, attention weights and lse have
+// the same bounds with its projected queries and keys.
 void core_bounds(const Case& which, Bounds& bounds) {
   const bool layer = which.operation == "layer";
   const Tensors projected = layer ? compute(which, inputs_as(which, DType::f64), {}) : Tensors();
@@ -144,7 +144,7 @@ Bounds float32_bounds(const Case& which, const Float32Errors& torch) {
     if (bounds.count(name) > 0) continue;
     const double rounding = effect.at(name);
     if (known == torch.end()) {
-      // A gradient that is zero in exact arithmetic is a sum of terms that cancel: what is left is their rounding.
+      // A gradient that is zero in exact arithmetic is a sum of terms that cancel; only their rounding errors remain.
       const double cancelled = test::largest_magnitude(expected) < magnitude(which, name) ? 8 : 1;
       bounds[name] = constant(expected, 2 * kTorchOverRounding * rounding + cancelled * kEps32 * magnitude(which, name));
       continue;

@@ -16,8 +16,8 @@ using Bounds = std::map<std::string, std::vector<double>>;
 // 1e-12 of each tensor's largest magnitude.
 Bounds float64_bounds(const Case& which);
 
-// Weights, lse and the output of the core: a bound from the formula. Gradients and outputs of layers: twice PyTorch's error where that is
-// known, else what rounding the inputs alone can do to the result.
+// Attention weights, lse and the output of sdpa: a bound from the formula. Gradients and outputs of layers: twice PyTorch's error where that is
+// known, else a multiple of the error from rounding the inputs.
 Bounds float32_bounds(const Case& which, const Float32Errors& torch);
 
 // The magnitude that errors of a tensor are measured by: its own largest, but for a gradient that is zero in exact arithmetic (a bias which
