@@ -13,7 +13,7 @@ import sys
 ROOT = pathlib.Path(sys.argv[1] if len(sys.argv) > 1 else pathlib.Path(__file__).parents[2])
 FOLDERS = "apps|bench|cmake|docs|examples|include|python|scripts|src|tests|viewer"
 PATH = rf"(?<![\w./*-])(?:{FOLDERS})/[\w./*{{}},-]*[\w*}}/]"
-SUFFIXES = r"(?:cc|h|py|js|md|sh|cmake|json|html|css|txt|safetensors)"
+SUFFIXES = r"(?:cc|h|py|js|md|sh|cmake|json|html|css|txt)"
 
 
 def alternatives(path):
