@@ -5,6 +5,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <vector>
 
 #include "io/system_error.h"
@@ -12,22 +13,23 @@
 namespace polyhead::io {
 namespace {
 
-struct Descriptor {
-  int number = -1;
-  ~Descriptor() {
-    if (number >= 0) close(number);
-  }
-};
-
-FileBytes map_regular(const std::filesystem::path& path, int descriptor, std::size_t size) {
-  if (size == 0) return {path, {}, nullptr};
-  // Private and writable: tensors are mutable views, and a write copies a page instead of reaching the file. No swap is reserved for that.
-  void* memory = mmap(nullptr, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_NORESERVE, descriptor, 0);
-  if (memory == MAP_FAILED) fail_errno("cannot map ", path.string());
-  return {path, {static_cast<std::byte*>(memory), size}, std::shared_ptr<void>(memory, [size](void* p) { munmap(p, size); })};
+struct stat status_of(const std::filesystem::path& path, int descriptor) {
+  struct stat status {};
+  if (fstat(descriptor, &status) != 0) fail_errno("cannot open ", path.string());
+  return status;
 }
 
-FileBytes read_pipe(const std::filesystem::path& path, int descriptor) {
+std::shared_ptr<const int> open_file(const std::filesystem::path& path) {
+  auto number = std::make_unique<int>();
+  *number = open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NOCTTY);
+  if (*number < 0) fail_errno("cannot open ", path.string());
+  return {number.release(), [](const int* opened) {
+            close(*opened);
+            delete opened;
+          }};
+}
+
+FileBytes read_all(const std::filesystem::path& path, int descriptor) {
   auto memory = std::make_shared<std::vector<std::byte>>();
   std::size_t used = 0;
   while (true) {
@@ -41,16 +43,32 @@ FileBytes read_pipe(const std::filesystem::path& path, int descriptor) {
   return {path, std::span(memory->data(), used), memory};
 }
 
+FileBytes contents(const std::filesystem::path& path, bool map) {
+  const std::shared_ptr<const int> descriptor = open_file(path);
+  const struct stat status = status_of(path, *descriptor);
+  const bool regular = S_ISREG(status.st_mode);
+  if (!regular && !S_ISFIFO(status.st_mode) && !S_ISSOCK(status.st_mode))
+    fail(ErrorCode::io, "cannot read ", path.string(), ": it is ", S_ISDIR(status.st_mode) ? "a directory" : "neither a file nor a pipe");
+  if (!regular || !map) return read_all(path, *descriptor);
+  const auto size = static_cast<std::size_t>(status.st_size);
+  if (size == 0) return {path, {}, nullptr};
+  // Private and writable: tensors are mutable views, and a write copies a page instead of reaching the file. No swap is reserved for that.
+  void* memory = mmap(nullptr, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_NORESERVE, *descriptor, 0);
+  if (memory == MAP_FAILED) fail_errno("cannot map ", path.string());
+  return {path, {static_cast<std::byte*>(memory), size}, std::shared_ptr<void>(memory, [size](void* p) { munmap(p, size); }), descriptor};
+}
+
 }  // namespace
 
-FileBytes map_file(const std::filesystem::path& path) {
-  const Descriptor file{open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NOCTTY)};
-  if (file.number < 0) fail_errno("cannot open ", path.string());
-  struct stat status {};
-  if (fstat(file.number, &status) != 0) fail_errno("cannot open ", path.string());
-  if (S_ISREG(status.st_mode)) return map_regular(path, file.number, static_cast<std::size_t>(status.st_size));
-  if (S_ISFIFO(status.st_mode) || S_ISSOCK(status.st_mode)) return read_pipe(path, file.number);
-  fail(ErrorCode::io, "cannot read ", path.string(), ": it is ", S_ISDIR(status.st_mode) ? "a directory" : "neither a file nor a pipe");
+void FileBytes::require_whole() const {
+  if (!descriptor) return;
+  const auto size = static_cast<std::size_t>(status_of(path, *descriptor).st_size);
+  if (size < bytes.size())
+    fail(ErrorCode::io, "cannot read ", path.string(), ": it was shortened from ", bytes.size(), " to ", size, " bytes while it was read");
 }
+
+FileBytes map_file(const std::filesystem::path& path) { return contents(path, true); }
+
+FileBytes read_file(const std::filesystem::path& path) { return contents(path, false); }
 
 }  // namespace polyhead::io

@@ -98,12 +98,14 @@ class Literal {
   std::int64_t extent() {
     skip_spaces();
     std::int64_t value = 0;
+    const std::size_t first = at_;
     const char* end = text_.data() + text_.size();
     const auto [last, error] = std::from_chars(text_.data() + at_, end, value);
     if (error == std::errc::result_out_of_range) bad("has an extent above 2^63 - 1");
     if (error != std::errc()) bad("has an extent at byte ", at_, " that is no number");
     if (value < 0) bad("has an extent of ", value, "; extents are not negative");
     at_ = static_cast<std::size_t>(last - text_.data());
+    if (text_[first] == '0' && at_ - first > 1) bad("has an extent at byte ", first, " with leading zeros");
     if (at_ < text_.size() && text_[at_] == 'L') ++at_;  // Python 2's long integers
     return value;
   }

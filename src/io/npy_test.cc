@@ -132,6 +132,8 @@ TEST(Npy, MalformedFilesAreRefusedWithTheReason) {
       {npy_bytes(literal("<f4", "(1 2)"), eight), ": the npy header has a shape without a comma"},
       {npy_bytes(literal("<f4", "(-2,)"), eight), ": the npy header has an extent of -2; extents are not negative"},
       {npy_bytes(literal("<f4", "(x,)"), eight), " that is no number"},
+      {npy_bytes(literal("<f4", "(02,)"), eight), ": the npy header has an extent at byte 51 with leading zeros"},
+      {npy_bytes(literal("<f4", "(1, 02L)"), eight), ": the npy header has an extent at byte 54 with leading zeros"},
       {npy_bytes(literal("<f4", "(9223372036854775808,)"), eight), ": the npy header has an extent above 2^63 - 1"},
       {npy_bytes(literal("<f4", rank17), eight), ": the npy header has a shape of more than 16 extents"},
       {npy_bytes(literal("<f4", "(4611686018427387904, 4)"), eight),

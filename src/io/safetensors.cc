@@ -2,11 +2,11 @@
 
 #include <algorithm>
 #include <cstring>
-#include <nlohmann/json.hpp>
 #include <numeric>
 
 #include "core/text.h"
 #include "io/element_bytes.h"
+#include "io/json.h"
 #include "io/quote.h"
 #include "io/safetensors_header.h"
 
@@ -82,9 +82,9 @@ TensorFile read_safetensors(const FileBytes& file) {
   if (length > kMaxHeader) bad("the safetensors header claims ", length, " bytes; at most ", kMaxHeader, " are allowed");
   if (length > size - kLengthBytes)
     bad("the safetensors header claims ", length, " bytes, but only ", size - kLengthBytes, " follow its length");
-  const std::string_view json(reinterpret_cast<const char*>(file.bytes.data()) + kLengthBytes, length);
-  if (!json.starts_with('{')) bad("the safetensors header is not a JSON object: it must begin with '{'");
-  SafetensorsHeader header = parse_safetensors_header(file, json);
+  const std::string_view text = file.text().substr(kLengthBytes, length);
+  if (!text.starts_with('{')) bad("the safetensors header is not a JSON object: it must begin with '{'");
+  SafetensorsHeader header = parse_safetensors_header(file, text);
   const std::span<std::byte> data = file.bytes.subspan(kLengthBytes + length);
   check_offsets(file, header, data.size());
 
@@ -108,16 +108,14 @@ void write_safetensors(AtomicFile& file, std::span<const NamedView> tensors, con
   std::ranges::sort(order, [&](const NamedView* a, const NamedView* b) {
     return a->tensor.dtype() != b->tensor.dtype() ? rank(a) > rank(b) : a->name < b->name;
   });
-  std::string json = "{";
-  if (!metadata.empty()) json += "\"__metadata__\":" + nlohmann::json(metadata).dump();
+  std::string json;
+  for (const auto& [key, value] : metadata) json += (json.empty() ? "{\"__metadata__\":{" : ",") + json_string(key) + ":" + json_string(value);
+  json += json.empty() ? "{" : "}";
   std::uint64_t offset = 0;
   for (const NamedView* t : order) {
     const std::uint64_t end = offset + *byte_count(t->tensor.dtype(), t->tensor.shape());
-    const std::vector<std::int64_t> shape(t->tensor.shape().begin(), t->tensor.shape().end());
-    if (json.size() > 1) json += ',';
-    json +=
-        nlohmann::json(t->name).dump() + ":" +
-        nlohmann::ordered_json{{"dtype", info(t->tensor.dtype()).safetensors}, {"shape", shape}, {"data_offsets", {offset, end}}}.dump();
+    json += cat(json.size() > 1 ? "," : "", json_string(t->name), ":{\"dtype\":\"", info(t->tensor.dtype()).safetensors, "\",\"shape\":",
+                t->tensor.shape(), ",\"data_offsets\":[", offset, ",", end, "]}");
     offset = end;
   }
   json += '}';

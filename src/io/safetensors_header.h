@@ -22,8 +22,8 @@ struct SafetensorsHeader {
   Metadata metadata;
 };
 
-// The JSON object of a safetensors file, grammar and types checked; whether the offsets make sense is the reader's question. Strict: a key
-// twice, a field that the format does not know or a missing one is an Error (format) that names the file and the tensor.
-SafetensorsHeader parse_safetensors_header(const FileBytes& file, std::string_view json);
+// Checks grammar and types; whether the offsets fit the file is for the caller to check. An unknown or missing field, or a key twice, is an
+// Error (format) that names the file and the tensor.
+SafetensorsHeader parse_safetensors_header(const FileBytes& file, std::string_view text);
 
 }  // namespace polyhead::io

@@ -1,5 +1,6 @@
 #include <gmock/gmock.h>
 
+#include "io/safetensors.h"
 #include "io/test_files.h"
 
 namespace polyhead::io {
@@ -161,6 +162,9 @@ TEST(Safetensors, MalformedFilesAreRefusedWithTheReason) {
       {file("{"), ": the safetensors header is not JSON at its byte 2"},
       {file("{}x"), ": the safetensors header is not JSON at its byte 3"},
       {file("{\"a\":{\"dtype\":\"F\xff\"}}"), ": the safetensors header is not UTF-8 at its byte 17"},
+      {file(std::string("{}\0x", 4)), ": the safetensors header is not JSON at its byte 3"},
+      {file(std::string("{\0}", 3)), ": the safetensors header is not JSON at its byte 2"},
+      {file(std::string("{\"a\0\":1}", 8)), ": the safetensors header is not JSON at its byte 4"},
       {file("{\"a\":1}"), ": the safetensors header has the number 1 under \"a\"; it must be an object"},
       {file("{\"a\":[]}"), ": the safetensors header has an array under \"a\"; it must be an object"},
       {file("{\"a\":null}"), ": the safetensors header has null under \"a\"; it must be an object"},
@@ -168,23 +172,23 @@ TEST(Safetensors, MalformedFilesAreRefusedWithTheReason) {
        ": the safetensors header has the number 1 in its __metadata__ under \"k\"; it must be a string"},
       {file("{\"__metadata__\":{\"k\":{}}}"),
        ": the safetensors header has an object in its __metadata__ under \"k\"; it must be a string"},
-      {file("{\"__metadata__\":{\"k\":\"\",\"k\":\"\"}}"), ": the safetensors header has the key \"k\" twice in its __metadata__"},
+      {file("{\"__metadata__\":{\"k\":\"\",\"k\":\"\"}}"), ": the safetensors header has the key \"k\" twice in \"__metadata__\""},
       {file("{\"__metadata__\":{},\"__metadata__\":{}}"), ": the safetensors header has the key \"__metadata__\" twice"},
       {file("{" + f32 + "," + f32 + "}", eight), ": the safetensors header has the key \"a\" twice"},
       {file("{\"a\":{}}"), ": tensor \"a\" has no dtype"},
       {file("{\"a\":{\"dtype\":\"F32\"}}"), ": tensor \"a\" has no shape"},
       {file("{\"a\":{\"dtype\":\"F32\",\"shape\":[]}}"), ": tensor \"a\" has no data_offsets"},
-      {file("{\"a\":{\"dtype\":\"F32\",\"dtype\":\"F32\"}}"), ": tensor \"a\" has the field \"dtype\" twice"},
+      {file("{\"a\":{\"dtype\":\"F32\",\"dtype\":\"F32\"}}"), ": the safetensors header has the key \"dtype\" twice in \"a\""},
       {file("{\"a\":{\"x\\n\":1}}"), ": tensor \"a\" has the field \"x\\n\"; a tensor has dtype, shape and data_offsets"},
       {file("{\"a\":{\"dtype\":1}}"), ": tensor \"a\" has the number 1 as its dtype; it must be a string"},
       {file("{\"a\":{\"dtype\":[]}}"), ": tensor \"a\" has an array as its dtype; it must be a string"},
       {file("{\"a\":{\"shape\":\"x\"}}"), ": tensor \"a\" has \"x\" as its shape; it must be an array"},
       {file("{\"a\":{\"shape\":[[]]}}"), ": tensor \"a\" has an array in its shape; extents are unsigned integers"},
       {file("{\"a\":{\"shape\":[-1]}}"), ": tensor \"a\" has the number -1 in its shape; extents are unsigned integers"},
-      {file("{\"a\":{\"shape\":[1.0]}}"), ": tensor \"a\" has the number 1.0 in its shape; extents are unsigned integers"},
+      {file("{\"a\":{\"shape\":[1.0]}}"), ": tensor \"a\" has a number that is no 64-bit integer in its shape; extents are unsigned integers"},
       {file("{\"a\":{\"shape\":[true]}}"), ": tensor \"a\" has a boolean in its shape; extents are unsigned integers"},
       {file("{\"a\":{\"shape\":[9223372036854775808]}}"), ": tensor \"a\" has an extent of 9223372036854775808, which is above 2^63 - 1"},
-      {file("{\"a\":{\"shape\":[99999999999999999999]}}"), ": tensor \"a\" has the number 99999999999999999999 in its shape"},
+      {file("{\"a\":{\"shape\":[99999999999999999999]}}"), ": tensor \"a\" has a number that is no 64-bit integer in its shape"},
       {file("{\"a\":{\"shape\":" + rank17 + "}}"), ": tensor \"a\" has a shape of more than 16 extents"},
       {file("{\"a\":{\"data_offsets\":[0]}}"), ": tensor \"a\" has 1 data_offsets; there must be 2"},
       {file("{\"a\":{\"data_offsets\":[0,1,2]}}"), ": tensor \"a\" has 3 data_offsets; there must be 2"},
@@ -243,7 +247,16 @@ TEST(Safetensors, EveryTruncationIsRefused) {
 TEST(Safetensors, DeepNestingDoesNotExhaustTheStack) {
   const TestFolder folder;
   const auto path = folder.write("deep.safetensors", safetensors_bytes("{\"a\":" + std::string(5'000'000, '[')));
-  EXPECT_THAT(error_of([&] { open_tensors(path); }), HasSubstr("has an array under \"a\""));
+  EXPECT_THAT(error_of([&] { open_tensors(path); }), HasSubstr("nests arrays and objects more than 64 levels deep"));
+}
+
+TEST(Safetensors, AFileThatIsShortenedBeforeItsDataAreReadIsAnError) {
+  const TestFolder folder;
+  const auto path = folder / "a.safetensors";
+  save_tensors(path, {{"a", random_tensor(DType::boolean, {100'000})}});
+  const FileBytes file = map_file(path);
+  std::filesystem::resize_file(path, 50'000);
+  EXPECT_THAT(error_of([&] { read_safetensors(file); }), HasSubstr("io: cannot read " + path.string() + ": it was shortened from "));
 }
 
 TEST(Safetensors, ALongNameIsCutInMessages) {

@@ -170,8 +170,10 @@ TEST_F(Shards, AreOneFile) {
 TEST_F(Shards, AMalformedIndexIsRefusedWithTheReason) {
   save_tensors(folder / "again.safetensors", {{"a", a}, {"c", a}});
   const std::vector<std::pair<std::string, std::string>> cases{
-      {"{", "it is no index of safetensors files: that is a JSON object with a weight_map"},
-      {"{\"weight_map\": {\"a\": \"one.safetensors\", \"a\": \"two.safetensors\"}}", "it has the key \"a\" twice"},
+      {"{", "it is not JSON at its byte 2"},
+      {std::string("{\"weight_map\": {}}\0x", 20), "it is not JSON at its byte 19"},
+      {"{}", "it is no index of safetensors files: that is a JSON object with a weight_map"},
+      {"{\"weight_map\": {\"a\": \"one.safetensors\", \"a\": \"two.safetensors\"}}", "it has the key \"a\" twice in \"weight_map\""},
       {"{\"weight_map\": {}, \"weight_map\": {}}", "it has the key \"weight_map\" twice"},
       {"{\"weight_map\": []}", "it is no index of safetensors files"},
       {"{\"weight_map\": {\"a\": 1}}", "the weight_map has no file name for tensor \"a\""},

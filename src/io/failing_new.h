@@ -1,0 +1,47 @@
+// Replaces operator new of a test program, so that memory can run out at any allocation. For one source file of each program.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <cstdlib>
+#include <new>
+
+#include "polyhead/error.h"
+
+namespace polyhead::io {
+
+inline thread_local std::int64_t allocations_left = -1;  // -1: no limit
+
+inline void* allocate(std::size_t bytes, std::size_t alignment) {
+  if (allocations_left == 0) throw std::bad_alloc();
+  if (allocations_left > 0) --allocations_left;
+  void* memory = std::aligned_alloc(alignment, (bytes + alignment - 1) / alignment * alignment);
+  return memory != nullptr ? memory : throw std::bad_alloc();
+}
+
+// Calls f with memory for 0, 1, 2, … allocations, and check() after each failure, until f succeeds. Returns the number of failures. A failure
+// that is no exception ends the program.
+template <class F, class Check>
+std::int64_t run_out_of_memory(const F& f, const Check& check) {
+  for (std::int64_t limit = 0;; ++limit) {
+    allocations_left = limit;
+    try {
+      f();
+      allocations_left = -1;
+      return limit;
+    } catch (const std::bad_alloc&) {
+    } catch (const Error&) {
+    }
+    allocations_left = -1;
+    check();
+  }
+}
+
+}  // namespace polyhead::io
+
+void* operator new(std::size_t bytes) { return polyhead::io::allocate(bytes, alignof(std::max_align_t)); }
+void* operator new(std::size_t bytes, std::align_val_t alignment) { return polyhead::io::allocate(bytes, static_cast<std::size_t>(alignment)); }
+void operator delete(void* memory) noexcept { std::free(memory); }
+void operator delete(void* memory, std::size_t) noexcept { std::free(memory); }
+void operator delete(void* memory, std::align_val_t) noexcept { std::free(memory); }
+void operator delete(void* memory, std::size_t, std::align_val_t) noexcept { std::free(memory); }
