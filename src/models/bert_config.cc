@@ -9,7 +9,7 @@ namespace {
 
 // The names that `transformers` gives to activations; its "gelu" is the exact one.
 nn::Activation activation_of(const JsonFile& file) {
-  const std::string name = file.text(file.root(), "hidden_act").value_or("gelu");
+  const std::string name = file.get<std::string>(file.root(), "hidden_act").value_or("gelu");
   if (name == "gelu") return nn::Activation::gelu;
   if (name == "relu") return nn::Activation::relu;
   if (name == "gelu_new" || name == "gelu_pytorch_tanh") return nn::Activation::gelu_tanh;
@@ -18,7 +18,7 @@ nn::Activation activation_of(const JsonFile& file) {
 
 std::int64_t positive(const JsonFile& file, std::string_view key) {
   file.require(file.root(), key);
-  const std::int64_t value = *file.integer(file.root(), key);
+  const std::int64_t value = *file.get<std::int64_t>(file.root(), key);
   // Products of two extents must stay within 64 bits.
   constexpr std::int64_t kMax = std::int64_t{1} << 31;
   if (value < 1 || value > kMax) file.fail_at("", key, cat("is ", value, "; it must be in [1, 2^31]"));
@@ -26,7 +26,7 @@ std::int64_t positive(const JsonFile& file, std::string_view key) {
 }
 
 void require_text(const JsonFile& file, std::string_view key, std::string_view wanted) {
-  const auto value = file.text(file.root(), key);
+  const auto value = file.get<std::string>(file.root(), key);
   if (value && *value != wanted)
     fail(ErrorCode::unsupported, file.name(), ": ", key, " is '", *value, "'; only '", wanted, "' is supported");
 }
@@ -38,7 +38,7 @@ BertConfig read_bert_config(const std::filesystem::path& path) {
   require_text(file, "model_type", "bert");
   require_text(file, "position_embedding_type", "absolute");
   for (const std::string_view key : {"is_decoder", "add_cross_attention"})
-    if (file.boolean(file.root(), key).value_or(false))
+    if (file.get<bool>(file.root(), key).value_or(false))
       fail(ErrorCode::unsupported, file.name(), ": ", key, " is true; only encoders are supported");
 
   BertConfig config;
@@ -50,7 +50,7 @@ BertConfig read_bert_config(const std::filesystem::path& path) {
   config.heads = positive(file, "num_attention_heads");
   config.hidden_width = positive(file, "intermediate_size");
   config.activation = activation_of(file);
-  config.epsilon = file.number(file.root(), "layer_norm_eps").value_or(config.epsilon);
+  config.epsilon = file.get<double>(file.root(), "layer_norm_eps").value_or(config.epsilon);
   if (!(config.epsilon > 0)) file.fail_at("", "layer_norm_eps", cat("is ", config.epsilon, "; it must be above 0"));
   if (config.width % config.heads != 0)
     fail(ErrorCode::format, file.name(), ": num_attention_heads is ", config.heads, "; it must divide hidden_size = ", config.width);

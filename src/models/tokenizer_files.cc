@@ -11,10 +11,10 @@
 namespace polyhead::models {
 namespace {
 
-using nlohmann::json;
+using io::Json;
 
 std::vector<std::string> read_vocabulary(const std::filesystem::path& path) {
-  const io::FileBytes file = io::map_file(path);
+  const io::FileBytes file = io::read_file(path);
   const std::string_view content = file.text();
   std::vector<std::string> pieces;
   for (std::size_t first = 0; first < content.size();) {
@@ -30,15 +30,15 @@ std::vector<std::string> read_vocabulary(const std::filesystem::path& path) {
   return pieces;
 }
 
-void require_kind(const JsonFile& file, const json& object, std::string_view where, std::string_view wanted) {
-  const auto type = file.text(object, "type", where);
+void require_kind(const JsonFile& file, const Json& object, std::string_view where, std::string_view wanted) {
+  const auto type = file.get<std::string>(object, "type", where);
   if (type != wanted)
     fail(ErrorCode::unsupported, file.name(), ": ", where, ".type is '", type.value_or("missing"), "'; only '", wanted, "' can be read");
 }
 
-const json& require_object(const JsonFile& file, std::string_view key) {
-  const json& object = file.require(file.root(), key);
-  if (!object.is_object()) file.fail_at("", key, "is not an object");
+const Json& require_object(const JsonFile& file, std::string_view key) {
+  const Json& object = file.require(file.root(), key);
+  if (object.as<Json::Object>() == nullptr) file.fail_at("", key, "is not an object");
   return object;
 }
 
@@ -48,64 +48,84 @@ void read_normalizer(const JsonFile& file, TokenizerOptions& options) {
     options.strip_accents = false;
     return;
   }
-  const json& normalizer = require_object(file, "normalizer");
+  const Json& normalizer = require_object(file, "normalizer");
   require_kind(file, normalizer, "normalizer", "BertNormalizer");
-  options.clean_text = file.boolean(normalizer, "clean_text", "normalizer").value_or(true);
-  options.isolate_cjk = file.boolean(normalizer, "handle_chinese_chars", "normalizer").value_or(true);
-  options.lowercase = file.boolean(normalizer, "lowercase", "normalizer").value_or(true);
-  options.strip_accents = file.boolean(normalizer, "strip_accents", "normalizer");
+  options.clean_text = file.get<bool>(normalizer, "clean_text", "normalizer").value_or(true);
+  options.isolate_cjk = file.get<bool>(normalizer, "handle_chinese_chars", "normalizer").value_or(true);
+  options.lowercase = file.get<bool>(normalizer, "lowercase", "normalizer").value_or(true);
+  options.strip_accents = file.get<bool>(normalizer, "strip_accents", "normalizer");
 }
 
 void read_added_tokens(const JsonFile& file, TokenizerOptions& options) {
-  const json* list = JsonFile::find(file.root(), "added_tokens");
+  const Json* list = JsonFile::find(file.root(), "added_tokens");
   if (list == nullptr) return;
-  if (!list->is_array()) file.fail_at("", "added_tokens", "is not a list");
-  for (const json& entry : *list) {
-    if (!entry.is_object()) file.fail_at("", "added_tokens", "holds something that is not an object");
+  if (list->as<Json::Array>() == nullptr) file.fail_at("", "added_tokens", "is not a list");
+  for (const Json& entry : *list->as<Json::Array>()) {
+    if (entry.as<Json::Object>() == nullptr) file.fail_at("", "added_tokens", "holds something that is not an object");
     AddedToken token;
-    const auto content = file.text(entry, "content", "added_tokens");
-    const auto id = file.integer(entry, "id", "added_tokens");
+    const auto content = file.get<std::string>(entry, "content", "added_tokens");
+    const auto id = file.get<std::int64_t>(entry, "id", "added_tokens");
     if (!content) file.fail_at("added_tokens", "content", "is missing");
     if (!id || *id < 0) file.fail_at("added_tokens", "id", id ? "is negative" : "is missing");
     token.content = *content;
     token.id = *id;
-    token.single_word = file.boolean(entry, "single_word", "added_tokens").value_or(false);
-    token.strip_left = file.boolean(entry, "lstrip", "added_tokens").value_or(false);
-    token.strip_right = file.boolean(entry, "rstrip", "added_tokens").value_or(false);
-    token.normalized = file.boolean(entry, "normalized", "added_tokens").value_or(false);
+    token.single_word = file.get<bool>(entry, "single_word", "added_tokens").value_or(false);
+    token.strip_left = file.get<bool>(entry, "lstrip", "added_tokens").value_or(false);
+    token.strip_right = file.get<bool>(entry, "rstrip", "added_tokens").value_or(false);
+    token.normalized = file.get<bool>(entry, "normalized", "added_tokens").value_or(false);
     options.added_tokens.push_back(std::move(token));
   }
 }
 
+// An entry of a TemplateProcessing: {"SpecialToken": {"id": "[CLS]", "type_id": 0}}, or "Sequence" with the id "A" or "B".
+struct TemplateEntry {
+  std::string kind, id;
+  std::int64_t segment = 0;
+  friend bool operator==(const TemplateEntry&, const TemplateEntry&) = default;
+};
+
 // BertProcessing names its two tokens; a TemplateProcessing must be the template that BERT uses.
 void read_post_processor(const JsonFile& file, TokenizerOptions& options) {
-  const json& processor = require_object(file, "post_processor");
-  const auto type = file.text(processor, "type", "post_processor");
-  try {
-    if (type == "BertProcessing") {
-      options.separator = processor.at("sep").at(0).get<std::string>();
-      options.start = processor.at("cls").at(0).get<std::string>();
-      return;
-    }
-    if (type == "TemplateProcessing") {
-      const json& single = processor.at("single");
-      const std::string start = single.at(0).at("SpecialToken").at("id").get<std::string>();
-      const std::string separator = single.at(single.size() - 1).at("SpecialToken").at("id").get<std::string>();
-      const auto special = [](const std::string& name, int segment) {
-        return json{{"SpecialToken", {{"id", name}, {"type_id", segment}}}};
-      };
-      const auto sequence = [](const std::string& name, int segment) { return json{{"Sequence", {{"id", name}, {"type_id", segment}}}}; };
-      const json bert_single = json::array({special(start, 0), sequence("A", 0), special(separator, 0)});
-      const json bert_pair =
-          json::array({special(start, 0), sequence("A", 0), special(separator, 0), sequence("B", 1), special(separator, 1)});
-      if (single == bert_single && processor.at("pair") == bert_pair) {
+  constexpr std::string_view kWhere = "post_processor";
+  const Json& processor = require_object(file, kWhere);
+  const auto type = file.get<std::string>(processor, "type", kWhere);
+  const auto list = [&](std::string_view key) -> const Json::Array& {
+    const auto* array = file.require(processor, key, kWhere).as<Json::Array>();
+    if (array == nullptr || array->empty()) file.fail_at(kWhere, key, "is not a list of tokens");
+    return *array;
+  };
+  if (type == "BertProcessing") {
+    const auto name = [&](std::string_view key) {
+      const auto* text = list(key).front().as<std::string>();
+      if (text == nullptr) file.fail_at(kWhere, key, "does not begin with a string");
+      return *text;
+    };
+    options.separator = name("sep");
+    options.start = name("cls");
+    return;
+  }
+  if (type == "TemplateProcessing") {
+    const auto entries = [&](std::string_view key) {
+      std::vector<TemplateEntry> result;
+      for (const Json& item : list(key)) {
+        const auto* members = item.as<Json::Object>();
+        if (members == nullptr || members->size() != 1) file.fail_at(kWhere, key, "has an entry that is neither a SpecialToken nor a Sequence");
+        const auto& [kind, entry] = members->front();
+        result.push_back({kind, file.get<std::string>(entry, "id", kWhere).value_or(""), file.get<std::int64_t>(entry, "type_id", kWhere).value_or(-1)});
+      }
+      return result;
+    };
+    const std::vector<TemplateEntry> single = entries("single");
+    const std::string start = single.front().id, separator = single.back().id;
+    std::vector<TemplateEntry> bert{{"SpecialToken", start, 0}, {"Sequence", "A", 0}, {"SpecialToken", separator, 0}};
+    if (single == bert) {
+      bert.insert(bert.end(), {{"Sequence", "B", 1}, {"SpecialToken", separator, 1}});
+      if (entries("pair") == bert) {
         options.start = start;
         options.separator = separator;
         return;
       }
     }
-  } catch (const json::exception&) {
-    file.fail_at("", "post_processor", "is malformed");
   }
   fail(ErrorCode::unsupported, file.name(),
        ": post_processor is not the template of BERT: start A separator, start A separator B separator");
@@ -113,11 +133,11 @@ void read_post_processor(const JsonFile& file, TokenizerOptions& options) {
 
 // Describes the whole tokenizer, its vocabulary too; vocab.txt is what is read for that.
 void read_tokenizer_json(const JsonFile& file, TokenizerOptions& options) {
-  const json& model = require_object(file, "model");
+  const Json& model = require_object(file, "model");
   require_kind(file, model, "model", "WordPiece");
-  options.unknown = file.text(model, "unk_token", "model").value_or(options.unknown);
-  options.continuing_prefix = file.text(model, "continuing_subword_prefix", "model").value_or(options.continuing_prefix);
-  options.max_word_length = file.integer(model, "max_input_chars_per_word", "model").value_or(options.max_word_length);
+  options.unknown = file.get<std::string>(model, "unk_token", "model").value_or(options.unknown);
+  options.continuing_prefix = file.get<std::string>(model, "continuing_subword_prefix", "model").value_or(options.continuing_prefix);
+  options.max_word_length = file.get<std::int64_t>(model, "max_input_chars_per_word", "model").value_or(options.max_word_length);
   require_kind(file, require_object(file, "pre_tokenizer"), "pre_tokenizer", "BertPreTokenizer");
   read_normalizer(file, options);
   read_post_processor(file, options);
@@ -126,10 +146,10 @@ void read_tokenizer_json(const JsonFile& file, TokenizerOptions& options) {
 
 // A token is a string, or an object with a string "content".
 std::string token_name(const JsonFile& file, std::string_view key, const std::string& otherwise) {
-  const json* token = JsonFile::find(file.root(), key);
+  const Json* token = JsonFile::find(file.root(), key);
   if (token == nullptr) return otherwise;
-  if (token->is_object()) return file.text(*token, "content", key).value_or(otherwise);
-  return file.text(file.root(), key).value_or(otherwise);
+  if (token->as<Json::Object>() != nullptr) return file.get<std::string>(*token, "content", key).value_or(otherwise);
+  return file.get<std::string>(file.root(), key).value_or(otherwise);
 }
 
 struct SpecialNames {
@@ -138,9 +158,9 @@ struct SpecialNames {
 };
 
 SpecialNames read_tokenizer_config(const JsonFile& file, TokenizerOptions& options) {
-  options.lowercase = file.boolean(file.root(), "do_lower_case").value_or(true);
-  options.strip_accents = file.boolean(file.root(), "strip_accents");
-  options.isolate_cjk = file.boolean(file.root(), "tokenize_chinese_chars").value_or(true);
+  options.lowercase = file.get<bool>(file.root(), "do_lower_case").value_or(true);
+  options.strip_accents = file.get<bool>(file.root(), "strip_accents");
+  options.isolate_cjk = file.get<bool>(file.root(), "tokenize_chinese_chars").value_or(true);
   options.unknown = token_name(file, "unk_token", options.unknown);
   options.start = token_name(file, "cls_token", options.start);
   options.separator = token_name(file, "sep_token", options.separator);

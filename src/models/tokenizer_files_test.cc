@@ -1,6 +1,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "io/failing_new.h"
 #include "models/error_matcher.h"
 #include "models/model_folder.h"
 #include "polyhead/models/tokenizer.h"
@@ -89,7 +90,7 @@ TEST(LoadTokenizer, BertsTemplateIsReadAndOthersAreRefused) {
   EXPECT_ERROR(load_tokenizer(folder.path()), unsupported, HasSubstr("not the template of BERT"));
   file["post_processor"]["single"] = 5;
   folder.write_json("tokenizer.json", file);
-  EXPECT_ERROR(load_tokenizer(folder.path()), format, HasSubstr("post_processor is malformed"));
+  EXPECT_ERROR(load_tokenizer(folder.path()), format, HasSubstr("post_processor.single is not a list of tokens"));
 }
 
 TEST(LoadTokenizer, OtherKindsOfTokenizersAreRefusedByName) {
@@ -130,17 +131,32 @@ TEST(LoadTokenizer, MissingOrMalformedFilesAreErrorsThatNameThem) {
   EXPECT_ERROR(load_tokenizer(folder.path()), format, HasSubstr("'[SEP]'"));
 
   folder.write("vocab.txt", kVocabulary);
-  for (const std::string_view broken : {"", "{", "[1,2]", "{\"model\": 3}", "{\"model\": {\"type\": 7}}", "\xff\xfe"}) {
+  for (const std::string_view broken : {std::string_view("{}\0", 3), std::string_view(""), std::string_view("{")}) {
     folder.write("tokenizer.json", broken);
-    EXPECT_ERROR(load_tokenizer(folder.path()), format, HasSubstr("tokenizer.json: ")) << broken;
+    EXPECT_ERROR(load_tokenizer(folder.path()), format, HasSubstr("tokenizer.json is not JSON at its byte")) << broken;
+  }
+  for (const std::string_view broken : { "[1,2]", "{\"model\": 3}", "{\"model\": {\"type\": 7}}", "\xff\xfe"}) {
+    folder.write("tokenizer.json", broken);
+    EXPECT_ERROR(load_tokenizer(folder.path()), format, HasSubstr("tokenizer.json")) << broken;
   }
   json file = tokenizer_json();
   file["added_tokens"][0]["id"] = "four";
   folder.write_json("tokenizer.json", file);
-  EXPECT_ERROR(load_tokenizer(folder.path()), format, HasSubstr("added_tokens.id is a string; an integer is needed"));
+  EXPECT_ERROR(load_tokenizer(folder.path()), format, HasSubstr("added_tokens.id is \"four\"; an integer below 2^63 is needed"));
   file["added_tokens"][0]["id"] = 5;
   folder.write_json("tokenizer.json", file);
   EXPECT_ERROR(load_tokenizer(folder.path()), format, HasSubstr("has id 5"));
+}
+
+TEST(LoadTokenizer, RunningOutOfMemoryIsAnError) {
+  ModelFolder folder;
+  folder.write("vocab.txt", kVocabulary);
+  json file = tokenizer_json();
+  file["post_processor"] = bert_template("[SEP]");
+  folder.write_json("tokenizer.json", file);
+  EXPECT_GT(io::run_out_of_memory([&] { load_tokenizer(folder.path()); }, [] {}), 50);
+  folder.write_json("config.json", config_json(small_bert()));
+  EXPECT_GT(io::run_out_of_memory([&] { read_bert_config(folder.path() / "config.json"); }, [] {}), 10);
 }
 
 }  // namespace

@@ -179,6 +179,15 @@ TEST(Tokenizer, TruncationShortensTheLongerTextFirst) {
   EXPECT_EQ(one.dropped_tokens, 2);
 }
 
+// A search that tries every end of the rest of a word would take days here.
+TEST(Tokenizer, TimeIsLinearInTheLengthOfAWord) {
+  constexpr std::int64_t kLetters = 200'000;
+  const Tokenizer tokenizer({"[UNK]", "[CLS]", "[SEP]", "a", "##a", "##aab"}, {.max_word_length = kLetters});
+  const std::string word(kLetters, 'a');
+  EXPECT_EQ(tokenizer.encode(word).ids.size(), word.size() + 2);
+  EXPECT_THAT(tokenizer.encode(word.substr(1) + "c").pieces, ElementsAre("[CLS]", "[UNK]", "[SEP]"));
+}
+
 TEST(Tokenizer, MalformedVocabulariesAreRefused) {
   EXPECT_ERROR(Tokenizer({"[UNK]", "", "[CLS]", "[SEP]"}), format, HasSubstr("line 2 is empty"));
   EXPECT_ERROR(Tokenizer({"[UNK]", "[CLS]", "[SEP]", "[CLS]"}), format, AllOf(HasSubstr("line 4"), HasSubstr("'[CLS]' of line 2")));

@@ -2,25 +2,36 @@
 
 #include <algorithm>
 #include <cstddef>
+#include <numeric>
 #include <utility>
 
 #include "core/text.h"
 
 namespace polyhead::models {
 
-Vocabulary::Vocabulary(std::vector<std::string> pieces) : pieces_(std::move(pieces)) {
-  ids_.reserve(pieces_.size());
-  for (std::size_t i = 0; i < pieces_.size(); ++i) {
-    if (pieces_[i].empty()) fail(ErrorCode::format, "vocabulary: line ", i + 1, " is empty; every line holds one piece");
-    const auto [known, is_new] = ids_.emplace(pieces_[i], static_cast<std::int64_t>(i));
-    if (!is_new) fail(ErrorCode::format, "vocabulary: line ", i + 1, " repeats the piece '", pieces_[i], "' of line ", known->second + 1);
-  }
+Vocabulary::Vocabulary(std::vector<std::string> pieces) : pieces_(std::move(pieces)), sorted_(pieces_.size()) {
+  std::iota(sorted_.begin(), sorted_.end(), 0);
+  const auto by_piece = [&](std::int64_t id) -> const std::string& { return piece(id); };
+  std::ranges::stable_sort(sorted_, {}, by_piece);
+  if (const auto empty = std::ranges::find(pieces_, ""); empty != pieces_.end())
+    fail(ErrorCode::format, "vocabulary: line ", empty - pieces_.begin() + 1, " is empty; every line holds one piece");
+  if (const auto twice = std::ranges::adjacent_find(sorted_, {}, by_piece); twice != sorted_.end())
+    fail(ErrorCode::format, "vocabulary: line ", twice[1] + 1, " repeats the piece '", piece(*twice), "' of line ", *twice + 1);
 }
 
-std::optional<std::int64_t> Vocabulary::find(std::string_view piece) const {
-  const auto found = ids_.find(piece);
-  if (found == ids_.end()) return std::nullopt;
-  return found->second;
+Vocabulary::Prefix Vocabulary::extend(Prefix prefix, std::string_view bytes) const {
+  for (const char byte : bytes) {
+    const auto next = [&](std::int64_t id) { return prefix.length < piece(id).size() ? static_cast<unsigned char>(piece(id)[prefix.length]) : -1; };
+    prefix.ids = std::ranges::equal_range(prefix.ids, static_cast<int>(static_cast<unsigned char>(byte)), {}, next);
+    ++prefix.length;
+  }
+  return prefix;
+}
+
+std::optional<std::int64_t> Vocabulary::exactly(const Prefix& prefix) const {
+  // The shortest piece comes first.
+  if (prefix.ids.empty() || piece(prefix.ids.front()).size() != prefix.length) return std::nullopt;
+  return prefix.ids.front();
 }
 
 void append_word_pieces(std::vector<Piece>& pieces, std::span<const Char> word, const Vocabulary& vocabulary,
@@ -32,18 +43,21 @@ void append_word_pieces(std::vector<Piece>& pieces, std::span<const Char> word, 
   };
   if (static_cast<std::int64_t>(word.size()) > max_word_length) return give_up();
 
-  std::string candidate;
-  std::vector<std::size_t> ends;  // ends[i]: bytes of candidate up to and with the i-th character after `first`
+  const Vocabulary::Prefix continuing = vocabulary.extend(vocabulary.all(), continuing_prefix);
+  std::string character;
   for (std::size_t first = 0; first < word.size();) {
-    candidate = first == 0 ? std::string_view() : continuing_prefix;
-    ends.clear();
-    for (const Char& c : word.subspan(first)) {
-      append_utf8(candidate, c.code);
-      ends.push_back(candidate.size());
-    }
+    Vocabulary::Prefix prefix = first == 0 ? vocabulary.all() : continuing;
     std::optional<std::int64_t> id;
-    std::size_t count = ends.size();
-    while (count > 0 && !(id = vocabulary.find(std::string_view(candidate).substr(0, ends[count - 1])))) --count;
+    std::size_t count = 0;
+    for (std::size_t i = first; i < word.size() && !prefix.ids.empty(); ++i) {
+      character.clear();
+      append_utf8(character, word[i].code);
+      prefix = vocabulary.extend(prefix, character);
+      if (const auto found = vocabulary.exactly(prefix)) {
+        id = found;
+        count = i + 1 - first;
+      }
+    }
     if (!id) return give_up();
     pieces.push_back({*id, covering_span(word.subspan(first, count))});
     first += count;

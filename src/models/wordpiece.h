@@ -2,12 +2,10 @@
 #pragma once
 
 #include <cstdint>
-#include <functional>
 #include <optional>
 #include <span>
 #include <string>
 #include <string_view>
-#include <unordered_map>
 #include <vector>
 
 #include "models/unicode.h"
@@ -16,20 +14,27 @@ namespace polyhead::models {
 
 class Vocabulary {
  public:
-  // Error when a piece is empty or stands twice; lines are counted from 1.
+  // Error when a piece is empty or occurs twice; lines are counted from 1.
   explicit Vocabulary(std::vector<std::string> pieces);
 
   std::int64_t size() const { return static_cast<std::int64_t>(pieces_.size()); }
   const std::string& piece(std::int64_t id) const { return pieces_[static_cast<std::size_t>(id)]; }
-  std::optional<std::int64_t> find(std::string_view piece) const;
+  std::optional<std::int64_t> find(std::string_view piece) const { return exactly(extend(all(), piece)); }
+
+  // The pieces that begin with the same `length` bytes.
+  struct Prefix {
+    std::span<const std::int64_t> ids;  // sorted by piece
+    std::size_t length = 0;
+  };
+  Prefix all() const { return {sorted_}; }
+  // Those of them that go on with `bytes`: two binary searches per byte.
+  Prefix extend(Prefix prefix, std::string_view bytes) const;
+  // The piece that ends where the prefix ends.
+  std::optional<std::int64_t> exactly(const Prefix& prefix) const;
 
  private:
   std::vector<std::string> pieces_;
-  std::unordered_map<std::string_view, std::int64_t> ids_;  // views of pieces_: the class cannot be copied
-
- public:
-  Vocabulary(const Vocabulary&) = delete;
-  Vocabulary& operator=(const Vocabulary&) = delete;
+  std::vector<std::int64_t> sorted_;  // all ids, sorted by piece
 };
 
 struct Piece {
@@ -38,6 +43,7 @@ struct Piece {
 };
 
 // Greedy longest match from the left (Wu et al. 2016, section 4.1); one `unknown` for the whole word when some part of it has no piece.
+// Time: at most characters of the word x characters of the longest piece.
 void append_word_pieces(std::vector<Piece>& pieces, std::span<const Char> word, const Vocabulary& vocabulary,
                         std::string_view continuing_prefix, std::int64_t max_word_length, std::int64_t unknown);
 
