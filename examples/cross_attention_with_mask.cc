@@ -5,7 +5,7 @@ using namespace polyhead;
 
 int main() {
   const Tensor decoder = example::waves({1, 5, 48}), encoder = example::waves({1, 7, 48}, 2.0);
-  // (batch, queries, keys), true blocks: the last two positions of the encoder are padding, and query 0 may see key 0 only.
+  // (batch, queries, keys), the same for every head; true blocks: the last two positions of the encoder are padding, and query 0 may see key 0 only.
   Tensor mask(DType::boolean, {1, 5, 7});
   fill(mask.view().slice(2, 5, 7), 1);
   fill(mask.view().slice(1, 0, 1).slice(2, 1, 7), 1);
@@ -13,9 +13,9 @@ int main() {
   // Multi_atten(emd_size=48, q_k_size=6, v_size=6, head=8): widths of one head, no output map.
   const nn::MultiHeadAttention layer({.query_width = 48, .heads = 8, .head_width = 6, .value_head_width = 6, .output = nn::OutputProjection::none});
   const nn::AttentionInput input{.query = decoder, .key = encoder};
-  nn::MultiHeadAttentionSaved saved;
+  nn::MultiHeadAttention::Saved saved;
   Tensor out(DType::f32, layer.output_shape(input));
-  layer.forward(input, out, {.mask = {.block = mask}}, &saved);
+  layer.forward(input, out, {.mask = {.block = mask.view().unsqueeze(1)}}, &saved);
 
   Tensor weights(DType::f32, layer.maps_shape(input));
   attention_map(saved.maps(), weights, saved.sdpa);
@@ -42,7 +42,7 @@ int main() {
   Tensor spoiled = encoder;
   fill(spoiled.view().slice(1, 5, 7), NAN);
   Tensor again(DType::f32, out.shape());
-  layer.forward({.query = decoder, .key = spoiled}, again, {.mask = {.block = mask}});
+  layer.forward({.query = decoder, .key = spoiled}, again, {.mask = {.block = mask.view().unsqueeze(1)}});
   bool same = true;
   for (std::int64_t i = 0; i < out.numel(); ++i) same &= out.data<float>()[i] == again.data<float>()[i];
   claims.add("NaN in the padding changes no bit of the output", same);

@@ -7,12 +7,12 @@ using namespace polyhead;
 int main() {
   constexpr std::int64_t kSequences = 3, kResidues = 6, kWidth = 8, kHeads = 4, kChannels = 2;
   const Tensor table = example::waves({kSequences, kResidues, kWidth});     // (sequences, residues, c_in)
-  const Tensor pair_bias = example::waves({kHeads, kResidues, kResidues});  // one for all sequences
+  const Tensor pair_bias = example::waves({1, kHeads, kResidues, kResidues});  // one for all sequences
 
   // Row attention runs along the residues: attn_dim=-2.
   nn::MultiHeadAttentionConfig config{.query_width = kWidth, .heads = kHeads, .head_width = kChannels, .bias = false, .gate = nn::Gate::sigmoid, .axis = -2};
   const nn::MultiHeadAttention rows(config);
-  nn::MultiHeadAttentionSaved saved;
+  nn::MultiHeadAttention::Saved saved;
   Tensor out(DType::f32, rows.output_shape({.query = table}));
   rows.forward({.query = table}, out, {.bias = pair_bias}, &saved);
   Tensor weights(DType::f32, rows.maps_shape({.query = table}));
@@ -39,7 +39,7 @@ int main() {
 
   // A pair that the bias puts at -inf gets no weight, in every sequence.
   Tensor banned = pair_bias;
-  fill(banned.view().slice(1, 0, 1).slice(2, 5, 6), -INFINITY);
+  fill(banned.view().slice(2, 0, 1).slice(3, 5, 6), -INFINITY);
   rows.forward({.query = table}, out, {.bias = banned}, &saved);
   attention_map(saved.maps(), weights, saved.sdpa);
   bool none = true;

@@ -15,7 +15,7 @@ int main() {
                                       .global_query = nn::GlobalQuery::masked_mean, .axis = 0};
   const nn::MultiHeadAttention layer(config);
   const nn::AttentionOptions options{.mask = {.attend_keys = present}};
-  nn::MultiHeadAttentionSaved saved;
+  nn::MultiHeadAttention::Saved saved;
   Tensor out(DType::f32, layer.output_shape({.query = table}));
   layer.forward({.query = table}, out, options, &saved);
   Tensor weights(DType::f32, layer.maps_shape({.query = table}));

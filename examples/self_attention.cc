@@ -17,7 +17,7 @@ int main() {
 
   // MultiHeadAttention(input_dim=32, num_heads=4, dim_qk=16, dim_v=24): the widths are those of all heads together.
   const nn::MultiHeadAttention multi({.query_width = 32, .heads = 4, .head_width = 16 / 4, .value_head_width = 24 / 4});
-  nn::MultiHeadAttentionSaved saved;
+  nn::MultiHeadAttention::Saved saved;
   Tensor z(DType::f32, multi.output_shape({.query = x}));
   multi.forward({.query = x}, z, {}, &saved);
   Tensor weights(DType::f32, multi.maps_shape({.query = x}));

@@ -12,7 +12,7 @@ int main() {
   const Tensor valid_lens = Tensor::of<std::int64_t>({2}, {3, 2});
 
   const nn::AttentionInput input{.query = x, .key = y};
-  nn::MultiHeadAttentionSaved saved;
+  nn::MultiHeadAttention::Saved saved;
   Tensor out(DType::f32, attention.output_shape(input));
   attention.forward(input, out, {.mask = {.key_lengths = valid_lens}}, &saved);  // evaluation: dropout does nothing
 

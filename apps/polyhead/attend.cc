@@ -101,7 +101,7 @@ std::string run_layer(const Options& o, InputTensors* in, Results* results) {
   read_inputs(in, loaded, &call);
   measure(loaded, &call);
   prepare(loaded, o.rules, in, &call);
-  nn::MultiHeadAttentionSaved saved;
+  nn::MultiHeadAttention::Saved saved;
   Tensor out(dtype, layer.output_shape(call.input));
   layer.forward(call.input, out, call.options, &saved);
   add_maps(o, saved.maps(), saved.sdpa, call.maps, saved.lse, results);

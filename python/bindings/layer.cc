@@ -29,7 +29,7 @@ struct Pass {
 
 // A forward pass and everything it points into.
 struct Saved : Pass {
-  nn::MultiHeadAttentionSaved saved;
+  nn::MultiHeadAttention::Saved saved;
   nb::object layer, options;
 };
 
@@ -85,13 +85,14 @@ template <class T>
 nb::object write_field(const T& field) { return nb::cast(field); }
 
 void run(const Layer& layer, nb::handle query, nb::handle key, nb::handle value, nb::handle out, const LayerOptions& options, Pass& pass,
-         nn::MultiHeadAttentionSaved* saved) {
+         nn::MultiHeadAttention::Saved* saved) {
   pass.query = Array::required(query, "query");
   pass.key = Array::input(key, "key");
   pass.value = Array::input(value, "value");
   nn::AttentionOptions attention = options.attention;
   if (options.num_threads) attention.executor = &pass.threads.emplace(*options.num_threads);
-  attention.workspace = &layer.workspace;
+  // Parameters of a frozen layer cannot change, so its gradients may be computed; they need a pass without a workspace of constant parameters.
+  if (!saved || !layer.frozen()) attention.workspace = &layer.workspace;
   const Array out_array = Array::output(out, "out");
   const ReleasedGil released;
   layer.layer.forward({.query = pass.query.view(), .key = pass.key.view(), .value = pass.value.view()}, out_array.view(), attention, saved);
@@ -133,10 +134,11 @@ Tuple<nb::any, nb::any, nb::any, nb::any, std::optional<Layer>> backward(const S
   auto parameters = want_parameters ? std::make_unique<Layer>() : nullptr;
   {
     const ReleasedGil released;
-    if (parameters) parameters->layer = layer.layer;  // of the same structure; backward writes all of it
+    if (parameters) parameters->layer = nn::zeros_like(layer.layer);
     layer.layer.backward(saved.saved, d_out_array.view(),
                          {.query = query.view(), .key = key.view(), .value = value.view(), .bias = bias.view(),
-                          .parameters = parameters ? &parameters->layer : nullptr});
+                          .parameters = parameters ? &parameters->layer : nullptr},
+                         {.workspace = layer.frozen() ? nullptr : &layer.workspace});
   }
   return nb::make_tuple(d_query, d_key, d_value, d_bias, parameters ? nb::cast(std::move(parameters)) : nb::none());
 }

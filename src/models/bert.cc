@@ -11,7 +11,7 @@ namespace polyhead::models {
 namespace {
 
 // A view whose elements are all one zero: the segments of a single text.
-ConstTensorView zeros(const Shape& shape) {
+ConstTensorView zero_ids(const Shape& shape) {
   static constexpr std::int64_t kZero = 0;
   return ConstTensorView(&kZero, Shape{}).expand(shape);
 }
@@ -65,7 +65,7 @@ void BertEncoder::forward(const BertInput& given, const BertOutput& output, cons
   const Shape ids = input.ids.shape();
   const std::int64_t length = ids[-1];
   require(length <= config.positions, kOperation, ": the text has ", length, " tokens; the model has positions for ", config.positions);
-  if (!input.segments) input.segments = zeros(ids);
+  if (!input.segments) input.segments = zero_ids(ids);
   nn::require_shape(kOperation, {"segments", input.segments}, ids);
   if (input.attend_keys) nn::require_exactly(kOperation, {"attend_keys", input.attend_keys}, ids, DType::boolean);
 
@@ -89,10 +89,10 @@ void BertEncoder::forward(const BertInput& given, const BertOutput& output, cons
   const Workspace* workspace = options.workspace == nullptr && saved == nullptr ? &own : options.workspace;
   const auto room = [&] { return uninitialised(config.dtype, shape, workspace); };
   Tensor embedding_sum = room(), x = room();
-  words.forward(input.ids, embedding_sum, nn::Write::replace, options.executor);
-  positions.forward(Positions(length).expand(ids), embedding_sum, nn::Write::add, options.executor);
-  segments.forward(input.segments, embedding_sum, nn::Write::add, options.executor);
-  embedding_norm.forward(embedding_sum, x, options.executor);
+  words.forward(input.ids, embedding_sum, {.executor = options.executor});
+  positions.forward(Positions(length).expand(ids), embedding_sum, {nn::Write::add, options.executor});
+  segments.forward(input.segments, embedding_sum, {nn::Write::add, options.executor});
+  embedding_norm.forward(embedding_sum, x, {.executor = options.executor});
   if (output.all_hidden) copy(x, output.all_hidden.select(0, 0));
 
   const nn::AttentionOptions attention{
@@ -120,23 +120,34 @@ void BertEncoder::forward(const BertInput& given, const BertOutput& output, cons
   if (output.hidden) copy(x, output.hidden);
 }
 
-void BertEncoder::backward(const Saved& saved, ConstTensorView d_hidden, BertEncoder& grads, Executor* executor) const {
+BertEncoder BertEncoder::zeros() const {
+  BertEncoder zeros;
+  zeros.config = config;
+  zeros.words = words.zeros(), zeros.positions = positions.zeros(), zeros.segments = segments.zeros();
+  zeros.embedding_norm = embedding_norm.zeros();
+  for (const EncoderLayer& layer : layers) zeros.layers.push_back(layer.zeros());
+  return zeros;
+}
+
+void BertEncoder::backward(const Saved& saved, ConstTensorView d_hidden, const Gradients& gradients, const nn::RunOptions& options) const {
   constexpr const char* kOperation = "BertEncoder.backward";
   const Shape& shape = saved.embedding_sum.shape();
   nn::require_exactly(kOperation, {"d_hidden", d_hidden}, shape, config.dtype);
   require(saved.layers.size() == layers.size(), kOperation, ": saved has ", saved.layers.size(), " layers; the encoder has ",
           layers.size());
-  nn::require_gradients(kOperation, *this, grads, {{"d_hidden", d_hidden}});
+  BertEncoder* const grads = gradients.parameters;
+  if (grads == nullptr) return;
+  nn::require_gradients(kOperation, *this, *grads, {{"d_hidden", d_hidden}});
   Tensor d_y = Tensor::copy_of(d_hidden), d_x(config.dtype, shape);
   for (std::size_t i = layers.size(); i-- > 0;) {
-    layers[i].backward(saved.layers[i], d_y, d_x, &grads.layers[i], executor);
+    layers[i].backward(saved.layers[i], d_y, {.x = d_x, .parameters = &grads->layers[i]}, options);
     std::swap(d_x, d_y);
   }
-  embedding_norm.backward(saved.embedding_sum, d_y, d_x, &grads.embedding_norm, nn::Write::replace, executor);
+  embedding_norm.backward(saved.embedding_sum, d_y, {.x = d_x, .parameters = &grads->embedding_norm}, options);
   const Shape ids = saved.input.ids.shape();
-  words.backward(saved.input.ids, d_x, &grads.words, executor);
-  positions.backward(Positions(ids[-1]).expand(ids), d_x, &grads.positions, executor);
-  segments.backward(saved.input.segments, d_x, &grads.segments, executor);
+  words.backward(saved.input.ids, d_x, {&grads->words}, options);
+  positions.backward(Positions(ids[-1]).expand(ids), d_x, {&grads->positions}, options);
+  segments.backward(saved.input.segments, d_x, {&grads->segments}, options);
 }
 
 }  // namespace polyhead::models

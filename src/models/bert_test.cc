@@ -43,7 +43,7 @@ TEST(BertEncoder, GradientsAgreeWithCentralDifferences) {
     BertEncoder::Saved saved;
     encoder.forward(input, {.hidden = hidden}, {}, &saved);
     BertEncoder grads = nn::zeros_like(encoder);
-    encoder.backward(saved, d_hidden, grads);
+    encoder.backward(saved, d_hidden, {&grads});
     const auto leaves = test::parameter_leaves(encoder, grads);
     EXPECT_EQ(leaves.size(), 3u + 2 + 2 * 16);
     test::expect_gradients(
@@ -124,7 +124,7 @@ TEST(BertEncoder, ExtentsMayBeZeroOrOne) {
     BertEncoder::Saved saved;
     encoder.forward({.ids = id}, {.hidden = hidden, .attentions = attentions}, {}, &saved);
     BertEncoder grads = nn::zeros_like(encoder);
-    encoder.backward(saved, hidden, grads);
+    encoder.backward(saved, hidden, {&grads});
   }
 }
 

@@ -20,14 +20,14 @@ void evaluate(const EncoderLayer& layer, ConstTensorView x, TensorView y, const 
   Tensor attended = uninitialised(y.dtype(), x.shape(), options.workspace);
   const nn::AttentionEvaluation attend(layer.attention, {.query = x}, options);
   attend.for_each_part([&](Executor* executor) {
-    return [&, executor, sums = Tensor()](std::int64_t part, nn::MultiHeadAttentionSaved& between) mutable {
+    return [&, executor, sums = Tensor()](std::int64_t part, nn::MultiHeadAttention::Activations& between) mutable {
       const ConstTensorView own_x = attend.of(x, part);
       nn::renew(sums, y.dtype(), own_x.shape(), options.workspace);
       attend.run(part, sums, between, executor);
       nn::add_and_normalise(layer.attention_norm, own_x, sums, attend.of(attended.view(), part), executor);
     };
   });
-  const nn::FeedForwardEvaluation transform(layer.feed_forward, attended, options.executor, options.workspace);
+  const nn::FeedForwardEvaluation transform(layer.feed_forward, attended, {options.executor, options.workspace});
   transform.for_each_part([&](Executor* executor) {
     return [&, executor, sums = Tensor()](std::int64_t part, Tensor& between) mutable {
       const ConstTensorView own_x = transform.of(attended.view(), part);
@@ -54,6 +54,15 @@ EncoderLayer::EncoderLayer(const EncoderLayerConfig& config) {
   output_norm = nn::LayerNorm(norm);
 }
 
+EncoderLayer EncoderLayer::zeros() const {
+  EncoderLayer zeros;
+  zeros.attention = attention.zeros();
+  zeros.attention_norm = attention_norm.zeros();
+  zeros.feed_forward = feed_forward.zeros();
+  zeros.output_norm = output_norm.zeros();
+  return zeros;
+}
+
 void EncoderLayer::forward(ConstTensorView x, TensorView y, const nn::AttentionOptions& options, Saved* saved) const {
   constexpr const char* kOperation = "EncoderLayer.forward";
   const DType dtype = attention_norm.weight.dtype();
@@ -68,15 +77,18 @@ void EncoderLayer::forward(ConstTensorView x, TensorView y, const nn::AttentionO
   Tensor attention_sum = like_x(), attended = like_x(), output_sum = like_x();
   attention.forward({.query = x}, attention_sum, options, &saved->attention);
   nn::add_and_normalise(attention_norm, x, attention_sum, attended, options.executor);
-  feed_forward.forward(attended, output_sum, &saved->feed_forward, options.executor, options.workspace);
+  feed_forward.forward(attended, output_sum, {options.executor, options.workspace}, &saved->feed_forward);
   nn::add_and_normalise(output_norm, attended, output_sum, y, options.executor);
   saved->attention_sum = std::move(attention_sum);
   saved->attended = std::move(attended);
   saved->output_sum = std::move(output_sum);
 }
 
-void EncoderLayer::backward(const Saved& saved, ConstTensorView d_y, TensorView d_x, EncoderLayer* grads, Executor* executor) const {
+void EncoderLayer::backward(const Saved& saved, ConstTensorView d_y, const nn::Gradients<EncoderLayer>& gradients,
+                            const nn::RunOptions& options) const {
   constexpr const char* kOperation = "EncoderLayer.backward";
+  const TensorView d_x = gradients.x;
+  EncoderLayer* const grads = gradients.parameters;
   const DType dtype = attention_norm.weight.dtype();
   const Shape& shape = saved.output_sum.shape();
   require_tensor(kOperation, {"d_y", d_y}, dtype);
@@ -89,18 +101,15 @@ void EncoderLayer::backward(const Saved& saved, ConstTensorView d_y, TensorView 
   if (grads != nullptr) nn::require_gradients(kOperation, *this, *grads, {{"x", x}, {"d_y", d_y}}, {"d_x", d_x});
 
   // Each sum hands its gradient to both of its terms.
-  const Workspace* workspace = saved.attention.workspace ? &*saved.attention.workspace : nullptr;
-  const auto like_x = [&] { return uninitialised(dtype, shape, workspace); };
+  const auto like_x = [&] { return uninitialised(dtype, shape, options.workspace); };
   Tensor d_output_sum = like_x(), d_attended = like_x(), d_attention_sum = like_x();
-  output_norm.backward(saved.output_sum, d_y, d_output_sum, grads != nullptr ? &grads->output_norm : nullptr, nn::Write::replace, executor);
+  output_norm.backward(saved.output_sum, d_y, {.x = d_output_sum, .parameters = grads ? &grads->output_norm : nullptr}, options);
   copy(d_output_sum, d_attended);
-  feed_forward.backward(saved.attended, saved.feed_forward, d_output_sum, d_attended, grads != nullptr ? &grads->feed_forward : nullptr,
-                        nn::Write::add, executor);
-  attention_norm.backward(saved.attention_sum, d_attended, d_attention_sum, grads != nullptr ? &grads->attention_norm : nullptr,
-                          nn::Write::replace, executor);
-  attention.backward(saved.attention, d_attention_sum, {.query = d_x, .parameters = grads != nullptr ? &grads->attention : nullptr},
-                     executor);
-  nn::add(d_attention_sum, d_x, executor);
+  feed_forward.backward(saved.feed_forward, d_output_sum,
+                        {.x = d_attended, .parameters = grads ? &grads->feed_forward : nullptr, .x_write = nn::Write::add}, options);
+  attention_norm.backward(saved.attention_sum, d_attended, {.x = d_attention_sum, .parameters = grads ? &grads->attention_norm : nullptr}, options);
+  attention.backward(saved.attention, d_attention_sum, {.query = d_x, .parameters = grads ? &grads->attention : nullptr}, options);
+  nn::add(d_attention_sum, d_x, options.executor);
 }
 
 }  // namespace polyhead::models

@@ -37,7 +37,7 @@ TEST(EncoderLayer, GradientsAgreeWithCentralDifferences) {
     EncoderLayer::Saved saved;
     layer.forward(x, y, options, &saved);
     EncoderLayer grads = nn::zeros_like(layer);
-    layer.backward(saved, d_y, d_x, &grads);
+    layer.backward(saved, d_y, {.x = d_x, .parameters = &grads});
     const auto loss = [&] {
       layer.forward(x, y, options);
       return test::weighted_sum(y, d_y);
@@ -58,8 +58,8 @@ TEST(EncoderLayer, GradientsOfTheInputDoNotNeedThoseOfTheParameters) {
   EncoderLayer::Saved saved;
   layer.forward(x, y, {}, &saved);
   EncoderLayer grads = nn::zeros_like(layer);
-  layer.backward(saved, d_y, with, &grads);
-  layer.backward(saved, d_y, without, nullptr);
+  layer.backward(saved, d_y, {.x = with, .parameters = &grads});
+  layer.backward(saved, d_y, {.x = without});
   EXPECT_TRUE(test::same_bits(with, without));
 }
 
@@ -96,11 +96,11 @@ TEST(EncoderLayer, ResultsDoNotDependOnStrides) {
   Tensor y(DType::f64, {2, 3, 6}), d_x(DType::f64, {2, 3, 6});
   EncoderLayer::Saved saved;
   layer.forward(x, y, {}, &saved);
-  layer.backward(saved, d_y, d_x, nullptr);
+  layer.backward(saved, d_y, {.x = d_x});
   const auto strided_x = random.strided_copy(x), strided_d_y = random.strided_copy(d_y);
   auto strided_y = random.empty_strided(DType::f64, {2, 3, 6}), strided_d_x = random.empty_strided(DType::f64, {2, 3, 6});
   layer.forward(strided_x, strided_y, {}, &saved);
-  layer.backward(saved, strided_d_y, strided_d_x, nullptr);
+  layer.backward(saved, strided_d_y, {.x = strided_d_x});
   EXPECT_TRUE(test::same_bits(strided_y, y));
   EXPECT_TRUE(test::same_bits(strided_d_x, d_x));
   EXPECT_TRUE(strided_y.padding_is_intact() && strided_d_x.padding_is_intact());
@@ -131,7 +131,7 @@ TEST(EncoderLayer, ExtentsMayBeZero) {
     EncoderLayer::Saved saved;
     EncoderLayer grads = nn::zeros_like(layer);
     layer.forward(x, y, {}, &saved);
-    layer.backward(saved, y, d_x, &grads);
+    layer.backward(saved, y, {.x = d_x, .parameters = &grads});
     EXPECT_EQ(d_x.shape(), shape);
   }
 }

@@ -67,9 +67,9 @@ TEST_P(LayerWorkspace, ASecondPassOfAttentionFindsItsMemory) {
   nn::MultiHeadAttention grads = nn::zeros_like(layer);
   expect_nothing_large([&](const Workspace* workspace) {
     const nn::AttentionOptions options{.mask = {.window = {.left = 7, .right = 7}}, .executor = &threads, .workspace = workspace};
-    nn::MultiHeadAttentionSaved saved;
+    nn::MultiHeadAttention::Saved saved;
     layer.forward({.query = x}, y, options, &saved);
-    layer.backward(saved, d_y, {.query = d_x, .parameters = &grads}, &threads);
+    layer.backward(saved, d_y, {.query = d_x, .parameters = &grads}, {&threads, workspace});
   });
 }
 
@@ -80,7 +80,7 @@ TEST_P(LayerWorkspace, ASecondPassOfAnEncoderLayerFindsItsMemory) {
     const nn::AttentionOptions options{.mask = {.window = {.left = 7, .right = 7}}, .executor = &threads, .workspace = workspace};
     EncoderLayer::Saved saved;
     layer.forward(x, y, options, &saved);
-    layer.backward(saved, d_y, d_x, &grads, &threads);
+    layer.backward(saved, d_y, {.x = d_x, .parameters = &grads}, {&threads, workspace});
   });
 }
 
@@ -99,7 +99,7 @@ TEST_P(LayerWorkspace, ASecondEvaluationInPartsFindsThePackedWeights) {
   const nn::FeedForward layer({.width = 64, .hidden_width = 8192});
   const ConstTensorView parts = x.view().slice(0, 0, 1).slice(1, 0, 256).reshape({16, 16, 64});
   Tensor out(DType::f32, parts.shape());
-  expect_nothing_large([&](const Workspace* workspace) { layer.forward(parts, out, nullptr, &threads, workspace); });
+  expect_nothing_large([&](const Workspace* workspace) { layer.forward(parts, out, {&threads, workspace}); });
 }
 
 TEST_P(LayerWorkspace, LayersOfAnEncoderWithoutOneFindThatOfTheLayerBefore) {
@@ -123,7 +123,7 @@ TEST_P(LayerWorkspace, ResultsDoNotDependOnIt) {
     EncoderLayer grads = nn::zeros_like(layer);
     EncoderLayer::Saved saved;
     layer.forward(x, y, {.mask = {.window = {.left = 7, .right = 7}}, .executor = &threads, .workspace = given}, &saved);
-    layer.backward(saved, d_y, d_x, &grads, &threads);
+    layer.backward(saved, d_y, {.x = d_x, .parameters = &grads}, {&threads, given});
     if (given == nullptr) expected = y, expected_d_x = d_x;
     EXPECT_TRUE(test::same_bits(y, expected));
     EXPECT_TRUE(test::same_bits(d_x, expected_d_x));

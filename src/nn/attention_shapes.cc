@@ -12,47 +12,10 @@ Shape without_axis(const Shape& shape, int axis) {
   return result;
 }
 
-Shape all_pairs(const AttentionShapes& shapes) {
-  Shape shape = shapes.lead;
-  for (const std::int64_t extent : {shapes.heads, shapes.queries, shapes.keys}) shape.push_back(extent);
-  return shape;
-}
-
 bool broadcasts(const Shape& shape, const Shape& to) {
   bool fits = shape.size() <= to.size();
   for (int from_end = 1; fits && from_end <= shape.size(); ++from_end) fits = shape[-from_end] == 1 || shape[-from_end] == to[-from_end];
   return fits;
-}
-
-// `aligned` (absent: the rank fits none of the forms) is what was given, seen as [*,N,T,S].
-template <class View>
-View checked(const char* operation, const char* name, const View& given, const View& aligned, const char* forms,
-             const AttentionShapes& shapes) {
-  require(aligned && broadcasts(aligned.shape(), all_pairs(shapes)), operation, ": ", name, " is ", given.shape(), "; it must be ", forms,
-          " with * = ", shapes.lead, ", N = ", shapes.heads, ", T = ", shapes.queries, ", S = ", shapes.keys, " or extents of 1");
-  return aligned;
-}
-
-ConstTensorView pairs(const char* operation, const char* name, ConstTensorView view, const AttentionShapes& shapes) {
-  if (!view) return {};
-  const int lead = shapes.lead.size();
-  ConstTensorView aligned;
-  if (view.rank() == 2 || view.rank() == lead + 3) aligned = view;
-  if (!aligned && view.rank() == lead + 2) aligned = view.unsqueeze(-3);
-  return checked(operation, name, view, aligned, "[T,S], [*,T,S] or [*,N,T,S]", shapes);
-}
-
-template <class View>
-View pair_bias_view(const char* operation, const View& bias, const AttentionShapes& shapes) {
-  if (!bias) return {};
-  const int lead = shapes.lead.size(), given = bias.rank() - 3;
-  View aligned;
-  if (bias.rank() == 2) aligned = bias;
-  if (0 <= given && given <= lead) {
-    aligned = bias;
-    for (int axis = given; axis < lead; ++axis) aligned = aligned.unsqueeze(given);
-  }
-  return checked(operation, "bias", bias, aligned, "[T,S], [N,T,S] or [first of *,N,T,S]", shapes);
 }
 
 }  // namespace
@@ -99,18 +62,15 @@ Shape with_extents(const Shape& outer, int axis, std::int64_t extent, std::int64
   return shape;
 }
 
-Mask pair_mask(const char* operation, const Mask& mask, const AttentionShapes& shapes) {
-  Mask result = mask;
-  result.attend = pairs(operation, "attend", mask.attend, shapes);
-  result.block = pairs(operation, "block", mask.block, shapes);
-  return result;
+void require_pairs(const char* operation, std::string_view name, ConstTensorView pairs, const AttentionShapes& shapes, std::int64_t added_keys) {
+  if (!pairs) return;
+  Shape all = shapes.lead;
+  for (const std::int64_t extent : {shapes.heads, shapes.queries, shapes.keys + added_keys}) all.push_back(extent);
+  const int rank = pairs.rank(), full = all.size();
+  const char* const forms = full == 4 ? "[B,1,T,S] to differ by sequence, [1,N,T,S] by head, [B,N,T,S] by both" : "[*,N,T,S] with extents of 1 where it is shared";
+  require((rank == 2 || rank == full) && broadcasts(pairs.shape(), all), operation, ": ", name, " is ", pairs.shape(), "; it must be [T,S], or ", forms,
+          ", where [*,N,T,S] is ", all);
 }
-
-ConstTensorView pair_bias(const char* operation, ConstTensorView bias, const AttentionShapes& shapes) {
-  return pair_bias_view(operation, bias, shapes);
-}
-
-TensorView pair_bias(const char* operation, TensorView bias, const AttentionShapes& shapes) { return pair_bias_view(operation, bias, shapes); }
 
 Tensor padded_mask(const char* operation, const Mask& mask, const AttentionShapes& shapes) {
   const Tensor dense = dense_mask(operation, mask, shapes.lead, shapes.heads, shapes.queries, shapes.keys);

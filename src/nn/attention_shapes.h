@@ -27,10 +27,8 @@ BasicTensorView<Void> split_heads(const BasicTensorView<Void>& merged, int axis,
   return merged.unflatten(-1, {heads, merged.extent(-1) / heads}).move_axis(axis, -2);
 }
 
-// The masks and the bias of a layer as views that broadcast to [*,N,T,S].
-Mask pair_mask(const char* operation, const Mask& mask, const AttentionShapes& shapes);
-ConstTensorView pair_bias(const char* operation, ConstTensorView bias, const AttentionShapes& shapes);
-TensorView pair_bias(const char* operation, TensorView bias, const AttentionShapes& shapes);
+// Error unless `pairs`, where given, is [T,S] or has the rank of [*,N,T,S], and broadcasts to it. S is `added_keys` more than the input's.
+void require_pairs(const char* operation, std::string_view name, ConstTensorView pairs, const AttentionShapes& shapes, std::int64_t added_keys = 0);
 
 // The same with room for the added keys, which every query may attend to and which carry no bias.
 Tensor padded_mask(const char* operation, const Mask& mask, const AttentionShapes& shapes);

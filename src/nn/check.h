@@ -49,6 +49,15 @@ inline void require_weight(std::string_view operation, const Tensor& weight, int
           letters, "; ", weight ? cat("it is ", weight.dtype(), " ", weight.shape()) : cat("there is none"));
 }
 
+// Whether the workspace keeps packed copies of parameters.
+inline bool keeps_parameters(const Workspace* workspace) { return workspace != nullptr && workspace->parameters() == Parameters::constant; }
+
+// Parameters that get gradients will change, and a workspace of constant parameters would go on with its copies of the old ones.
+inline void require_parameters_may_change(std::string_view operation, bool forward_kept_them, const Workspace* workspace) {
+  require(!forward_kept_them && !keeps_parameters(workspace), operation,
+          ": gradients of parameters that the workspace takes as constant (Parameters::constant); train with a Workspace of Parameters::may_change");
+}
+
 // No output may share memory with a parameter of the module.
 template <class M>
 void require_parameters_separate(std::string_view operation, std::initializer_list<Operand> outputs, const M& module) {

@@ -80,7 +80,13 @@ Embedding::Embedding(const EmbeddingConfig& config) {
 
 Embedding::Embedding(Tensor weight_) : weight(std::move(weight_)) { require_weight("Embedding", weight, 2, "[count,width]"); }
 
-void Embedding::forward(ConstTensorView ids, TensorView y, Write y_write, Executor* executor) const {
+Embedding Embedding::zeros() const {
+  Embedding zeros;
+  zeros.weight = zeros_like(weight);
+  return zeros;
+}
+
+void Embedding::forward(ConstTensorView ids, TensorView y, const EmbeddingOptions& options) const {
   constexpr const char* kOperation = "Embedding.forward";
   require_weight(kOperation, weight, 2, "[count,width]");
   const std::vector<std::int64_t> rows = checked_ids(kOperation, ids, count());
@@ -91,10 +97,10 @@ void Embedding::forward(ConstTensorView ids, TensorView y, Write y_write, Execut
     using T = typename decltype(type)::type;
     const Rows<const T> source(weight);
     const Rows<T> target(y);
-    const bool add = y_write == Write::add;
+    const bool add = options.write == Write::add;
     const std::int64_t columns = width();
     const bool in_lines = source.contiguous() && target.contiguous() && columns > 0;
-    parallel_for(target.count(), row_grain(columns, 1), executor, [&](std::int64_t first, std::int64_t last) {
+    parallel_for(target.count(), row_grain(columns, 1), options.executor, [&](std::int64_t first, std::int64_t last) {
       for (std::int64_t row = first; row < last; ++row) {
         const std::int64_t id = rows[static_cast<std::size_t>(row)];
         if (in_lines) {
@@ -117,17 +123,18 @@ void Embedding::forward(ConstTensorView ids, TensorView y, Write y_write, Execut
   });
 }
 
-void Embedding::backward(ConstTensorView ids, ConstTensorView d_y, Embedding* grads, Executor* executor) const {
+void Embedding::backward(ConstTensorView ids, ConstTensorView d_y, const Gradients& gradients, const RunOptions& options) const {
   constexpr const char* kOperation = "Embedding.backward";
   require_weight(kOperation, weight, 2, "[count,width]");
   const std::vector<std::int64_t> rows = checked_ids(kOperation, ids, count());
   require_tensor(kOperation, {"d_y", d_y}, weight.dtype());
   require_shape(kOperation, {"d_y", d_y}, output_shape(ids, width()));
+  Embedding* const grads = gradients.parameters;
   if (grads == nullptr) return;
   require_gradients(kOperation, *this, *grads, {{"ids", ids}, {"d_y", d_y}});
   fill(grads->weight, 0);
   dispatch_floating(weight.dtype(),
-                    [&](auto type) { gather_gradients<typename decltype(type)::type>(rows, d_y, grads->weight, executor); });
+                    [&](auto type) { gather_gradients<typename decltype(type)::type>(rows, d_y, grads->weight, options.executor); });
 }
 
 }  // namespace polyhead::nn

@@ -32,7 +32,7 @@ TEST(Embedding, OfOneIdIsOneRow) {
 TEST(Embedding, SumsWithWhatIsThere) {
   const Embedding embedding(Tensor::of<float>({2, 2}, {0, 1, 10, 11}));
   Tensor y = Tensor::of<float>({1, 2}, {100, 200});
-  embedding.forward(Tensor::of<std::int64_t>({1}, {1}), y, Write::add);
+  embedding.forward(Tensor::of<std::int64_t>({1}, {1}), y, {Write::add});
   EXPECT_TRUE(same_bits(y, Tensor::of<float>({1, 2}, {110, 211})));
 }
 
@@ -60,7 +60,7 @@ TEST(Embedding, GradientsAreCentralDifferences) {
       y_shape.push_back(width);
       const StridedTensor ids = random.strided(DType::i64, shape, 0, 4);  // some twice, the last never
       const StridedTensor d_y = random.strided(DType::f64, y_shape), y = random.empty_strided(DType::f64, y_shape);
-      embedding.backward(ids, d_y, &grads);
+      embedding.backward(ids, d_y, {&grads});
       test::expect_gradients(
           [&] {
             embedding.forward(ids, y);
@@ -79,7 +79,7 @@ TEST(Embedding, GradientOfARepeatedIdAddsUpInTheAccumulator) {
   fill(d_y, 1);
   const Embedding embedding({.count = 2, .width = 1, .dtype = DType::bf16});
   Embedding grads = zeros_like(embedding);
-  embedding.backward(ids, d_y, &grads);
+  embedding.backward(ids, d_y, {&grads});
   EXPECT_EQ(test::to_doubles(grads.weight), (std::vector<double>{300, 0}));
 }
 
@@ -97,7 +97,7 @@ TEST(Embedding, IdOutOfRangeIsNamedAndNothingIsWritten) {
   EXPECT_TRUE(same_bits(y, Tensor(DType::f32, {2, 2, 2})));
   Embedding grads = zeros_like(embedding);
   EXPECT_EQ(error_message([&] {
-              embedding.backward(Tensor::of<std::int64_t>({2, 2}, {0, 1, 3, 0}), y, &grads);
+              embedding.backward(Tensor::of<std::int64_t>({2, 2}, {0, 1, 3, 0}), y, {&grads});
             }),
             "Embedding.backward: ids[1,0] is 3; ids must be in [0,3)");
 }

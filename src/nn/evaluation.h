@@ -7,7 +7,7 @@
 
 namespace polyhead::nn {
 
-// The linear maps of an attention layer; output and gate where it has them.
+// The projections of an attention layer; output and gate only where it has them.
 struct PackedAttention {
   PackedLinear q, k, v, output, gate;
 };
@@ -41,11 +41,11 @@ class AttentionEvaluation {
   View of(const View& view, std::int64_t part) const {
     return in_parts() ? sequences_.of(view, part) : view;
   }
-  void run(std::int64_t part, TensorView out, MultiHeadAttentionSaved& between, Executor* executor) const;
+  void run(std::int64_t part, TensorView out, MultiHeadAttention::Activations& between, Executor* executor) const;
 
   template <class F>
   void for_each_part(const F& make) const {
-    nn::for_each_part<MultiHeadAttentionSaved>(sequences_.parts().count(), options_.executor, make);
+    nn::for_each_part<MultiHeadAttention::Activations>(sequences_.parts().count(), options_.executor, make);
   }
 
  private:
@@ -56,13 +56,13 @@ class AttentionEvaluation {
   const AttentionShapes shapes_;
   const AttentionOptions options_;  // mask and bias as views that broadcast to [*,N,T,S]
   const SequenceParts sequences_;
-  PackedAttention maps_;
+  PackedAttention projections_;
 };
 
 // FeedForward.forward without `saved`: a few rows at a time where there are many.
 class FeedForwardEvaluation {
  public:
-  FeedForwardEvaluation(const FeedForward& module, ConstTensorView x, Executor* executor, const Workspace* workspace);
+  FeedForwardEvaluation(const FeedForward& module, ConstTensorView x, const RunOptions& options);
 
   // A tensor with the leading dimensions of x, cut alike.
   template <class View>
@@ -74,14 +74,13 @@ class FeedForwardEvaluation {
   // As that of AttentionEvaluation.
   template <class F>
   void for_each_part(const F& make) const {
-    nn::for_each_part<Tensor>(parts_.count(), executor_, make);
+    nn::for_each_part<Tensor>(parts_.count(), options_.executor, make);
   }
 
  private:
   const FeedForward& module_;
   const ConstTensorView x_;
-  Executor* const executor_;
-  const Workspace* const workspace_;
+  const RunOptions options_;
   int dimension_ = -1;  // of x: which is cut
   Parts parts_;
   PackedLinear hidden_, output_;

@@ -16,8 +16,8 @@ void require_meeting(const char* operation, const FeedForward& module) {
 
 }  // namespace
 
-FeedForwardEvaluation::FeedForwardEvaluation(const FeedForward& module, ConstTensorView x, Executor* executor, const Workspace* workspace)
-    : module_(module), x_(x), executor_(executor), workspace_(workspace) {
+FeedForwardEvaluation::FeedForwardEvaluation(const FeedForward& module, ConstTensorView x, const RunOptions& options)
+    : module_(module), x_(x), options_(options) {
   require_meeting("FeedForward.forward", module);
   const std::int64_t width = module.hidden.out_width(), rows = numel(x.shape().first(x.rank() - 1));
   for (int axis = 0; axis < x.rank() - 1 && dimension_ < 0 && rows > 0; ++axis) {
@@ -26,16 +26,16 @@ FeedForwardEvaluation::FeedForwardEvaluation(const FeedForward& module, ConstTen
   if (dimension_ >= 0) {
     const std::int64_t extent = x.extent(dimension_), weights = width * (module.hidden.in_width() + module.output.out_width());
     const auto bytes_of = [](DType dtype) { return static_cast<std::int64_t>(info(dtype).size); };
-    parts_ = Parts(extent, rows / extent * width * bytes_of(x.dtype()), weights * bytes_of(accumulation_dtype(x.dtype())), executor);
+    parts_ = Parts(extent, rows / extent * width * bytes_of(x.dtype()), weights * bytes_of(accumulation_dtype(x.dtype())), options.executor);
   }
   const Products products = parts_.count() > 1 ? Products::several : Products::one;
-  hidden_ = PackedLinear(module.hidden, products, executor, workspace);
-  output_ = PackedLinear(module.output, products, executor, workspace);
+  hidden_ = PackedLinear(module.hidden, products, options);
+  output_ = PackedLinear(module.output, products, options);
 }
 
 void FeedForwardEvaluation::run(std::int64_t part, TensorView y, Tensor& between, Executor* executor) const {
   const ConstTensorView own_x = of(x_, part);
-  renew(between, own_x.dtype(), with_width(own_x.shape(), module_.hidden.out_width()), workspace_);
+  renew(between, own_x.dtype(), with_width(own_x.shape(), module_.hidden.out_width()), options_.workspace);
   hidden_.forward(own_x, between, executor);
   activate(module_.activation, between, between, executor);
   output_.forward(between, y, executor);
@@ -63,7 +63,15 @@ FeedForward::FeedForward(Linear hidden_, Linear output_, Activation activation_)
   require_meeting("FeedForward", *this);
 }
 
-void FeedForward::forward(ConstTensorView x, TensorView y, Saved* saved, Executor* executor, const Workspace* workspace) const {
+FeedForward FeedForward::zeros() const {
+  FeedForward zeros;
+  zeros.hidden = hidden.zeros();
+  zeros.output = output.zeros();
+  zeros.activation = activation;
+  return zeros;
+}
+
+void FeedForward::forward(ConstTensorView x, TensorView y, const RunOptions& options, Saved* saved) const {
   constexpr const char* kOperation = "FeedForward.forward";
   require_meeting(kOperation, *this);
   const DType dtype = hidden.weight.dtype();
@@ -74,51 +82,52 @@ void FeedForward::forward(ConstTensorView x, TensorView y, Saved* saved, Executo
   require_separate(kOperation, {"y", y}, {{"x", x}});
   require_parameters_separate(kOperation, {{"y", y}}, *this);
   if (saved == nullptr) {
-    const FeedForwardEvaluation evaluation(*this, x, executor, workspace);
+    const FeedForwardEvaluation evaluation(*this, x, options);
     return evaluation.for_each_part([&](Executor* own) {
       return [&, own](std::int64_t part, Tensor& between) { evaluation.run(part, evaluation.of(y, part), between, own); };
     });
   }
   *saved = {};  // its memory may be what comes next
-  Tensor before = uninitialised(dtype, with_width(x.shape(), hidden.out_width()), workspace);
-  Tensor after = uninitialised(dtype, before.shape(), workspace);
-  PackedLinear(hidden, Products::one, executor, workspace).forward(x, before, executor);
-  activate(activation, before, after, executor);
-  PackedLinear(output, Products::one, executor, workspace).forward(after, y, executor);
-  saved->hidden = std::move(before);
-  saved->workspace = workspace != nullptr ? std::optional(*workspace) : std::nullopt;
+  Tensor before = uninitialised(dtype, with_width(x.shape(), hidden.out_width()), options.workspace);
+  Tensor after = uninitialised(dtype, before.shape(), options.workspace);
+  hidden.forward(x, before, options);
+  activate(activation, before, after, options.executor);
+  output.forward(after, y, options);
+  *saved = {.x = x, .hidden = std::move(before), .activation = activation, .constant_parameters = keeps_parameters(options.workspace)};
 }
 
-void FeedForward::backward(ConstTensorView x, const Saved& saved, ConstTensorView d_y, TensorView d_x, FeedForward* grads, Write d_x_write,
-                           Executor* executor) const {
+void FeedForward::backward(const Saved& saved, ConstTensorView d_y, const Gradients<FeedForward>& gradients, const RunOptions& options) const {
   constexpr const char* kOperation = "FeedForward.backward";
+  const ConstTensorView x = saved.x;
+  const TensorView d_x = gradients.x;
+  FeedForward* const grads = gradients.parameters;
+  require(static_cast<bool>(saved.hidden), kOperation, ": saved is empty; give it to forward first");
   require_meeting(kOperation, *this);
+  require(saved.activation == activation, kOperation, ": saved comes from a layer with activation ", kActivations[static_cast<std::size_t>(saved.activation)].name, "; this one has ",
+          kActivations[static_cast<std::size_t>(activation)].name);
   const DType dtype = hidden.weight.dtype();
   require_tensor(kOperation, {"d_y", d_y}, dtype);
   require_width(kOperation, {"d_y", d_y}, "out_width", output.out_width());
-  require_tensor(kOperation, {"saved.hidden", saved.hidden}, dtype);
-  require_shape(kOperation, {"saved.hidden", saved.hidden}, with_width(d_y.shape(), hidden.out_width()));
   const Shape x_shape = with_width(d_y.shape(), hidden.in_width());
+  require_exactly(kOperation, {"saved.x", x}, x_shape, dtype);
+  require_exactly(kOperation, {"saved.hidden", saved.hidden}, with_width(d_y.shape(), hidden.out_width()), dtype);
   if (d_x) {
     require_exactly(kOperation, {"d_x", d_x}, x_shape, dtype);
     require_separate(kOperation, {"d_x", d_x}, {{"x", x}, {"d_y", d_y}, {"saved.hidden", saved.hidden}});
     require_parameters_separate(kOperation, {{"d_x", d_x}}, *this);
   }
   if (grads != nullptr) {
-    require_exactly(kOperation, {"x", x}, x_shape, dtype);
+    require_parameters_may_change(kOperation, saved.constant_parameters, options.workspace);
     require_gradients(kOperation, *this, *grads, {{"x", x}, {"d_y", d_y}, {"saved.hidden", saved.hidden}}, {"d_x", d_x});
   }
-  const Workspace* workspace = saved.workspace ? &*saved.workspace : nullptr;
-  Tensor d_hidden = uninitialised(dtype, saved.hidden.shape(), workspace);
-  if (grads == nullptr) {
-    output.backward({}, d_y, d_hidden, nullptr, Write::replace, executor);
-  } else {
-    Tensor after = uninitialised(dtype, saved.hidden.shape(), workspace);
-    activate(activation, saved.hidden, after, executor);
-    output.backward(after, d_y, d_hidden, &grads->output, Write::replace, executor);
+  Tensor d_hidden = uninitialised(dtype, saved.hidden.shape(), options.workspace), after;
+  if (grads != nullptr) {
+    after = uninitialised(dtype, saved.hidden.shape(), options.workspace);
+    activate(activation, saved.hidden, after, options.executor);
   }
-  activate_backward(activation, saved.hidden, d_hidden, d_hidden, Write::replace, executor);
-  hidden.backward(x, d_hidden, d_x, grads == nullptr ? nullptr : &grads->hidden, d_x_write, executor);
+  output.backward(after, d_y, {.x = d_hidden, .parameters = grads ? &grads->output : nullptr}, options);
+  activate_backward(activation, saved.hidden, d_hidden, d_hidden, Write::replace, options.executor);
+  hidden.backward(x, d_hidden, {.x = d_x, .parameters = grads ? &grads->hidden : nullptr, .x_write = gradients.x_write}, options);
 }
 
 }  // namespace polyhead::nn

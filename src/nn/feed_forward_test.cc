@@ -26,7 +26,7 @@ TEST(FeedForward, SavingChangesNoBit) {
   Tensor y(DType::f32, {2, 3, 4}), again(DType::f32, {2, 3, 4}), hidden(DType::f32, {2, 3, 20});
   FeedForward::Saved saved;
   module.forward(x, y);
-  module.forward(x, again, &saved);
+  module.forward(x, again, {}, &saved);
   EXPECT_TRUE(same_bits(again, y));
   module.hidden.forward(x, hidden);
   EXPECT_TRUE(same_bits(saved.hidden, hidden));
@@ -41,11 +41,11 @@ TEST(FeedForward, PartsHaveTheBitsOfTheWhole) {
     shape[-1] = 7;
     Tensor whole(DType::f32, shape), parts(DType::f32, shape);
     FeedForward::Saved saved;
-    module.forward(x, whole, &saved);
+    module.forward(x, whole, {}, &saved);
     LimitedThreads one(1), two(2);
     for (Executor* executor : {&one, &two}) {
       fill(parts, 7);
-      module.forward(x, parts, nullptr, executor);
+      module.forward(x, parts, {.executor = executor});
       EXPECT_TRUE(same_bits(parts, whole)) << to_string(leading);
     }
   }
@@ -64,7 +64,7 @@ TEST(FeedForward, ParametersAreNamedAndDiffer) {
 TEST(FeedForward, GradientsAreCentralDifferences) {
   for (const Activation activation : {Activation::relu, Activation::gelu, Activation::gelu_tanh}) {
     for (const Shape& leading : {Shape{}, Shape{1}, Shape{3}, Shape{2, 1, 3}, Shape{0, 2}}) {
-      for (const auto& [width, hidden_width, out_width] : {std::tuple{3, 5, 4}, std::tuple{1, 1, 1}, std::tuple{2, 0, 3}}) {
+      for (const auto& [width, hidden_width, out_width] : {std::tuple{3, 5, 4}, std::tuple{1, 1, 1}}) {
         SCOPED_TRACE(to_string(leading) + " " + std::to_string(width) + " " +
                      std::string(kActivations[static_cast<std::size_t>(activation)].name));
         FeedForward module({.width = width,
@@ -81,8 +81,8 @@ TEST(FeedForward, GradientsAreCentralDifferences) {
         const StridedTensor y = random.empty_strided(DType::f64, y_shape), d_x = random.empty_strided(DType::f64, x_shape);
         FeedForward::Saved saved;
         FeedForward grads = zeros_like(module);
-        module.forward(x, y, &saved);
-        module.backward(x, saved, d_y, d_x, &grads);
+        module.forward(x, y, {}, &saved);
+        module.backward(saved, d_y, {.x = d_x, .parameters = &grads});
         auto leaves = test::parameter_leaves(module, grads);
         leaves.push_back({"x", x, d_x});
         test::expect_gradients(
@@ -93,7 +93,7 @@ TEST(FeedForward, GradientsAreCentralDifferences) {
             leaves);
         EXPECT_TRUE(d_x.padding_is_intact() && y.padding_is_intact());
         Tensor alone(DType::f64, x_shape);
-        module.backward({}, saved, d_y, alone, nullptr);
+        module.backward(saved, d_y, {.x = alone});
         EXPECT_TRUE(same_bits(alone, d_x.view()));
       }
     }
@@ -106,21 +106,25 @@ TEST(FeedForward, ErrorsSayWhatWasGivenAndWhatIsAllowed) {
   EXPECT_EQ(error_message([&] { module.forward(narrow, y); }), "FeedForward.forward: x is [4,2]; its last extent must be width = 3");
   EXPECT_EQ(error_message([&] { module.forward(x, narrow); }), "FeedForward.forward: y is [4,2]; it must be [4,3]");
   EXPECT_EQ(error_message([&] { module.forward(x, x); }), "FeedForward.forward: y overlaps x; outputs need memory of their own");
-  EXPECT_EQ(error_message([&] { module.backward(x, {}, y, x, nullptr); }), "FeedForward.backward: saved.hidden is missing");
+  EXPECT_EQ(error_message([&] { module.backward({}, y, {.x = x}); }), "FeedForward.backward: saved is empty; give it to forward first");
   EXPECT_EQ(error_message(
                 [&] { FeedForward(Linear({.in_width = 2, .out_width = 3}), Linear({.in_width = 4, .out_width = 1}), Activation::relu); }),
             "FeedForward: hidden is float32 [3,2] and output float32 [1,4]; hidden's out_width must be output's in_width, in one dtype");
 }
 
-TEST(FeedForward, AWrongInputIsRefusedBeforeAnythingIsWritten) {
-  const FeedForward module({.width = 3, .hidden_width = 5});
-  const Tensor x(DType::f32, {4, 3}), d_y(DType::f32, {4, 3}), short_x(DType::f32, {2, 3});
+TEST(FeedForward, APassSavedByAnotherLayerIsRefusedBeforeAnythingIsWritten) {
+  const FeedForward module({.width = 3, .hidden_width = 5}), other({.width = 3, .hidden_width = 5, .activation = Activation::relu}),
+      wider({.width = 3, .hidden_width = 6}), narrower({.width = 2, .hidden_width = 5, .out_width = 3});
+  const Tensor x(DType::f32, {4, 3}), d_y(DType::f32, {4, 3});
   Tensor y(DType::f32, {4, 3});
   FeedForward::Saved saved;
-  module.forward(x, y, &saved);
+  module.forward(x, y, {}, &saved);
   FeedForward grads({.width = 3, .hidden_width = 5, .seed = 1});
   const FeedForward before = grads;
-  EXPECT_EQ(error_message([&] { module.backward(short_x, saved, d_y, {}, &grads); }), "FeedForward.backward: x is [2,3]; it must be [4,3]");
+  const auto refused = [&](const FeedForward& layer) { return error_message([&] { layer.backward(saved, d_y, {.parameters = &grads}); }); };
+  EXPECT_EQ(refused(other), "FeedForward.backward: saved comes from a layer with activation gelu; this one has relu");
+  EXPECT_EQ(refused(wider), "FeedForward.backward: saved.hidden is [4,5]; it must be [4,6]");
+  EXPECT_EQ(refused(narrower), "FeedForward.backward: saved.x is [4,3]; it must be [4,2]");
   EXPECT_TRUE(test::same_bits(grads.output.weight, before.output.weight));
 }
 

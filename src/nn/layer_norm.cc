@@ -204,7 +204,15 @@ LayerNorm::LayerNorm(Tensor weight_, Tensor bias_, double epsilon_)
   require_parameters("LayerNorm", *this);
 }
 
-void LayerNorm::forward(ConstTensorView x, TensorView y, Executor* executor) const {
+LayerNorm LayerNorm::zeros() const {
+  LayerNorm zeros;
+  zeros.weight = zeros_like(weight);
+  zeros.bias = zeros_like(bias);
+  zeros.epsilon = epsilon;
+  return zeros;
+}
+
+void LayerNorm::forward(ConstTensorView x, TensorView y, const RunOptions& options) const {
   constexpr const char* kOperation = kForward;
   require_parameters(kOperation, *this);
   require_tensor(kOperation, {"x", x}, weight.dtype());
@@ -213,7 +221,7 @@ void LayerNorm::forward(ConstTensorView x, TensorView y, Executor* executor) con
   require_shape(kOperation, {"y", y}, x.shape());
   require_separate(kOperation, {"y", y}, {{"x", x}, {"weight", weight}, {"bias", bias}});
   if (y.numel() == 0) return;
-  dispatch_floating(weight.dtype(), [&](auto type) { normalise<typename decltype(type)::type>(*this, x, y, executor); });
+  dispatch_floating(weight.dtype(), [&](auto type) { normalise<typename decltype(type)::type>(*this, x, y, options.executor); });
 }
 
 void add_and_normalise(const LayerNorm& norm, ConstTensorView x, TensorView sums, TensorView y, Executor* executor) {
@@ -225,12 +233,13 @@ void add_and_normalise(const LayerNorm& norm, ConstTensorView x, TensorView sums
   require_exactly(kForward, {"y", y}, sums.shape(), dtype);
   if (dtype == DType::f32 && sums.numel() > 0) return normalise_floats<float>(norm, x, sums, y, executor);
   add(x, sums, executor);
-  norm.forward(sums, y, executor);
+  norm.forward(sums, y, {.executor = executor});
 }
 
-void LayerNorm::backward(ConstTensorView x, ConstTensorView d_y, TensorView d_x, LayerNorm* grads, Write d_x_write,
-                         Executor* executor) const {
+void LayerNorm::backward(ConstTensorView x, ConstTensorView d_y, const Gradients<LayerNorm>& gradients, const RunOptions& options) const {
   constexpr const char* kOperation = "LayerNorm.backward";
+  const TensorView d_x = gradients.x;
+  LayerNorm* const grads = gradients.parameters;
   require_parameters(kOperation, *this);
   require_tensor(kOperation, {"x", x}, weight.dtype());
   require_width(kOperation, {"x", x}, "width", width());
@@ -245,8 +254,8 @@ void LayerNorm::backward(ConstTensorView x, ConstTensorView d_y, TensorView d_x,
   if (width() == 0) return;
   dispatch_floating(weight.dtype(), [&](auto type) {
     using T = typename decltype(type)::type;
-    if (d_x && d_x.numel() > 0) backward_input<T>(*this, x, d_y, d_x, d_x_write == Write::add, executor);
-    if (grads != nullptr) backward_parameters<T>(*this, x, d_y, *grads, executor);
+    if (d_x && d_x.numel() > 0) backward_input<T>(*this, x, d_y, d_x, gradients.x_write == Write::add, options.executor);
+    if (grads != nullptr) backward_parameters<T>(*this, x, d_y, *grads, options.executor);
   });
 }
 

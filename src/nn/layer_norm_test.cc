@@ -66,7 +66,7 @@ TEST(LayerNorm, GradientsAreCentralDifferences) {
         const StridedTensor y = random.empty_strided(DType::f64, shape), d_x = random.empty_strided(DType::f64, shape);
         LayerNorm grads = zeros_like(norm);
         for (const auto& [name, tensor] : parameters(grads)) random.fill(*tensor);  // must be replaced
-        norm.backward(x, d_y, d_x, &grads);
+        norm.backward(x, d_y, {.x = d_x, .parameters = &grads});
         auto leaves = test::parameter_leaves(norm, grads);
         EXPECT_EQ(leaves.size(), bias ? 2u : 1u);
         leaves.push_back({"x", x, d_x});
@@ -87,8 +87,8 @@ TEST(LayerNorm, InputGradientCanBeAdded) {
   const LayerNorm norm(random.tensor(DType::f64, {6}), random.tensor(DType::f64, {6}), 1e-5);
   const Tensor x = random.tensor(DType::f64, {3, 6}), d_y = random.tensor(DType::f64, {3, 6}), start = random.tensor(DType::f64, {3, 6});
   Tensor d_x(DType::f64, {3, 6}), added = start;
-  norm.backward(x, d_y, d_x, nullptr);
-  norm.backward(x, d_y, added, nullptr, Write::add);
+  norm.backward(x, d_y, {.x = d_x});
+  norm.backward(x, d_y, {.x = added, .x_write = Write::add});
   for (std::int64_t i = 0; i < d_x.numel(); ++i) EXPECT_DOUBLE_EQ(added.data<double>()[i], start.data<double>()[i] + d_x.data<double>()[i]);
 }
 
@@ -99,9 +99,9 @@ TEST(LayerNorm, ParameterGradientsSumOverAllRows) {
     SCOPED_TRACE(rows);
     const Tensor x = random.tensor(DType::f64, {rows, 3}), d_y = random.tensor(DType::f64, {rows, 3});
     LayerNorm grads = zeros_like(norm), one = zeros_like(norm), sum = zeros_like(norm);
-    norm.backward(x, d_y, {}, &grads);
+    norm.backward(x, d_y, {.parameters = &grads});
     for (std::int64_t row = 0; row < rows; ++row) {
-      norm.backward(x.view().select(0, row), d_y.view().select(0, row), {}, &one);
+      norm.backward(x.view().select(0, row), d_y.view().select(0, row), {.parameters = &one});
       for (std::int64_t e = 0; e < 3; ++e) {
         sum.weight.data<double>()[e] += one.weight.data<double>()[e];
         sum.bias.data<double>()[e] += one.bias.data<double>()[e];
@@ -122,7 +122,7 @@ TEST(LayerNorm, BitsDoNotDependOnThreads) {
     Tensor y(DType::f32, x.shape()), d_x(DType::f32, x.shape());
     LayerNorm grads = zeros_like(norm);
     norm.forward(x, y);
-    norm.backward(x, d_y, d_x, &grads);
+    norm.backward(x, d_y, {.x = d_x, .parameters = &grads});
     set_num_threads(before);
     return std::vector<Tensor>{y, d_x, grads.weight, grads.bias};
   };
@@ -166,7 +166,7 @@ TEST(LayerNorm, ErrorsSayWhatWasGivenAndWhatIsAllowed) {
   EXPECT_EQ(error_message([&] { norm.forward(y, y); }), "LayerNorm.forward: x is [4,2]; its last extent must be width = 3");
   EXPECT_EQ(error_message([&] { norm.forward(x, y); }), "LayerNorm.forward: y is [4,2]; it must be [4,3]");
   EXPECT_EQ(error_message([&] { norm.forward(x, x); }), "LayerNorm.forward: y overlaps x; outputs need memory of their own");
-  EXPECT_EQ(error_message([&] { norm.backward(x, x, x, nullptr); }),
+  EXPECT_EQ(error_message([&] { norm.backward(x, x, {.x = x}); }),
             "LayerNorm.backward: d_x overlaps x; outputs need memory of their own");
   EXPECT_EQ(error_message([&] { LayerNorm({.width = 3, .epsilon = -1}); }), "LayerNorm: epsilon is -1; it may not be negative");
   EXPECT_EQ(error_message([&] { LayerNorm().forward(x, y); }),

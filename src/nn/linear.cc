@@ -29,16 +29,17 @@ Linear::Linear(const LinearConfig& config) {
 
 Linear::Linear(Tensor weight_, Tensor bias_) : weight(std::move(weight_)), bias(std::move(bias_)) { require_parameters("Linear", *this); }
 
-PackedLinear::PackedLinear(const Linear& map, Products products, Executor* executor, const Workspace* workspace) : map_(&map) {
-  const bool kept = workspace != nullptr && workspace->parameters() == Parameters::constant;
+PackedLinear::PackedLinear(const Linear& linear, Products products, const RunOptions& options) : linear_(&linear) {
+  const Workspace* workspace = options.workspace;
+  const bool kept = keeps_parameters(workspace);
   if (!kept && products == Products::one) return;
-  require_parameters("Linear.forward", map);
+  require_parameters("Linear.forward", linear);
   const auto packed = [&](const Workspace* from) {
-    return std::make_shared<const cpu::PackedMatrix>(map.weight.view().transpose(0, 1), 1, executor, from);
+    return std::make_shared<const cpu::PackedMatrix>(linear.weight.view().transpose(0, 1), 1, options.executor, from);
   };
   if (kept) {
     weight_ = std::static_pointer_cast<const cpu::PackedMatrix>(
-        kept_of(*workspace, map.weight, &cpu::current_kernels().gemm, [&] { return packed(nullptr); }));
+        kept_of(*workspace, linear.weight, &cpu::current_kernels().gemm, [&] { return packed(nullptr); }));
   } else {
     weight_ = packed(workspace);
   }
@@ -46,23 +47,32 @@ PackedLinear::PackedLinear(const Linear& map, Products products, Executor* execu
 
 void PackedLinear::forward(ConstTensorView x, TensorView y, Executor* executor) const {
   constexpr const char* kOperation = "Linear.forward";
-  const Tensor &weight = map_->weight, &bias = map_->bias;
-  require_parameters(kOperation, *map_);
+  const Tensor &weight = linear_->weight, &bias = linear_->bias;
+  require_parameters(kOperation, *linear_);
   require_tensor(kOperation, {"x", x}, weight.dtype());
-  require_width(kOperation, {"x", x}, "in_width", map_->in_width());
+  require_width(kOperation, {"x", x}, "in_width", linear_->in_width());
   require_tensor(kOperation, {"y", y}, weight.dtype());
-  require_shape(kOperation, {"y", y}, with_width(x.shape(), map_->out_width()));
+  require_shape(kOperation, {"y", y}, with_width(x.shape(), linear_->out_width()));
   require_separate(kOperation, {"y", y}, {{"x", x}, {"weight", weight}, {"bias", bias}});
   // y[r,o] = sum_i x[r,i] weight[o,i] + bias[o]
   cpu::gemm({.a = x, .b = weight.view().transpose(0, 1), .c = y, .bias = bias, .packed = weight_.get()}, executor);
 }
 
-void Linear::forward(ConstTensorView x, TensorView y, Executor* executor) const {
-  PackedLinear(*this, Products::one, executor, nullptr).forward(x, y, executor);
+void Linear::forward(ConstTensorView x, TensorView y, const RunOptions& options) const {
+  PackedLinear(*this, Products::one, options).forward(x, y, options.executor);
 }
 
-void Linear::backward(ConstTensorView x, ConstTensorView d_y, TensorView d_x, Linear* grads, Write d_x_write, Executor* executor) const {
+Linear Linear::zeros() const {
+  Linear zeros;
+  zeros.weight = zeros_like(weight);
+  zeros.bias = zeros_like(bias);
+  return zeros;
+}
+
+void Linear::backward(ConstTensorView x, ConstTensorView d_y, const Gradients<Linear>& gradients, const RunOptions& options) const {
   constexpr const char* kOperation = "Linear.backward";
+  const TensorView d_x = gradients.x;
+  Linear* const grads = gradients.parameters;
   require_parameters(kOperation, *this);
   require_tensor(kOperation, {"d_y", d_y}, weight.dtype());
   require_width(kOperation, {"d_y", d_y}, "out_width", out_width());
@@ -73,18 +83,19 @@ void Linear::backward(ConstTensorView x, ConstTensorView d_y, TensorView d_x, Li
     require_separate(kOperation, {"d_x", d_x}, {{"x", x}, {"d_y", d_y}, {"weight", weight}});
   }
   if (grads != nullptr) {
+    require_parameters_may_change(kOperation, false, options.workspace);
     require_tensor(kOperation, {"x", x}, weight.dtype());
     require_shape(kOperation, {"x", x}, x_shape);
     require_gradients(kOperation, *this, *grads, {{"x", x}, {"d_y", d_y}}, {"d_x", d_x});
   }
   if (d_x) {
     // d_x[r,i] = sum_o d_y[r,o] weight[o,i]
-    cpu::gemm({.a = d_y, .b = weight, .c = d_x, .add = d_x_write == Write::add}, executor);
+    cpu::gemm({.a = d_y, .b = weight, .c = d_x, .add = gradients.x_write == Write::add}, options.executor);
   }
   if (grads == nullptr) return;
   const int row_axes = d_y.rank() - 1;
   // d_weight[o,i] = sum_r d_y[r,o] x[r,i]
-  cpu::gemm({.a = d_y.move_axis(-1, 0), .b = x, .c = grads->weight, .k_axes = row_axes}, executor);
+  cpu::gemm({.a = d_y.move_axis(-1, 0), .b = x, .c = grads->weight, .k_axes = row_axes}, options.executor);
   if (bias) sum_to(d_y, grads->bias);  // d_bias[o] = sum_r d_y[r,o]
 }
 

@@ -64,7 +64,7 @@ TEST(Linear, GradientsAreCentralDifferences) {
         const StridedTensor x = random.strided(DType::f64, x_shape), d_y = random.strided(DType::f64, y_shape);
         const StridedTensor y = random.empty_strided(DType::f64, y_shape), d_x = random.empty_strided(DType::f64, x_shape);
         Linear grads = zeros_like(linear);
-        linear.backward(x, d_y, d_x, &grads);
+        linear.backward(x, d_y, {.x = d_x, .parameters = &grads});
         auto leaves = test::parameter_leaves(linear, grads);
         leaves.push_back({"x", x, d_x});
         test::expect_gradients(
@@ -85,9 +85,9 @@ TEST(Linear, BackwardWritesOnlyWhatIsWanted) {
   const Tensor x = random.tensor(DType::f64, {4, 3}), d_y = random.tensor(DType::f64, {4, 2}), start = random.tensor(DType::f64, {4, 3});
   Tensor d_x(DType::f64, {4, 3}), added = start;
   Linear grads = zeros_like(linear), only_grads = random_linear(random, 3, 2, true);
-  linear.backward(x, d_y, d_x, &grads);
-  linear.backward({}, d_y, added, nullptr, Write::add);  // x is needed for the parameters' gradients only
-  linear.backward(x, d_y, {}, &only_grads);              // replaces what was there
+  linear.backward(x, d_y, {.x = d_x, .parameters = &grads});
+  linear.backward({}, d_y, {.x = added, .x_write = Write::add});  // x is needed for the parameters' gradients only
+  linear.backward(x, d_y, {.parameters = &only_grads});              // replaces what was there
   for (std::int64_t i = 0; i < 12; ++i) EXPECT_DOUBLE_EQ(added.data<double>()[i], start.data<double>()[i] + d_x.data<double>()[i]);
   EXPECT_TRUE(same_bits(only_grads.weight, grads.weight));
   EXPECT_TRUE(same_bits(only_grads.bias, grads.bias));
@@ -124,10 +124,10 @@ TEST(Linear, ErrorsSayWhatWasGivenAndWhatIsAllowed) {
             "Linear: in_width is -1 and out_width 2; neither may be negative");
   EXPECT_EQ(error_message([&] { Linear({.in_width = 1, .out_width = 2, .dtype = DType::i32}); }),
             "Linear: the parameters must be floating, not int32");
-  EXPECT_EQ(error_message([&] { linear.backward(x, x, {}, nullptr); }),
+  EXPECT_EQ(error_message([&] { linear.backward(x, x, {}); }),
             "Linear.backward: d_y is [4,3]; its last extent must be out_width = 2");
   Linear wrong({.in_width = 3, .out_width = 2, .bias = false});
-  EXPECT_EQ(error_message([&] { linear.backward(x, y, {}, &wrong); }), "Linear.backward: grads->bias is missing");
+  EXPECT_EQ(error_message([&] { linear.backward(x, y, {.parameters = &wrong}); }), "Linear.backward: grads->bias is missing");
 }
 
 TEST(Linear, OutputsMayNotOverlapInputs) {
@@ -141,9 +141,9 @@ TEST(Linear, OutputsMayNotOverlapInputs) {
               linear.forward(x, small.view().expand({4, 2}));
             }),
             "Linear.forward: elements of y share memory: shape [4,2], strides [0,1]");
-  EXPECT_EQ(error_message([&] { linear.backward(x, beside, packed.view().slice(1, 1, 4), nullptr); }),
+  EXPECT_EQ(error_message([&] { linear.backward(x, beside, {.x = packed.view().slice(1, 1, 4)}); }),
             "Linear.backward: d_x overlaps x; outputs need memory of their own");
-  EXPECT_EQ(error_message([&] { linear.backward(x, beside, {}, &linear); }),
+  EXPECT_EQ(error_message([&] { linear.backward(x, beside, {.parameters = &linear}); }),
             "Linear.backward: grads->weight overlaps weight; outputs need memory of their own");
 }
 
@@ -152,7 +152,7 @@ TEST(Linear, GradientsOfAnotherStructureAreRefusedBeforeAnythingIsWritten) {
   const Tensor x(DType::f32, {4, 3}), d_y(DType::f32, {4, 2});
   Linear grads({.in_width = 3, .out_width = 2, .seed = 1});
   const Linear before = grads;
-  EXPECT_EQ(error_message([&] { linear.backward(x, d_y, {}, &grads); }), "Linear.backward: grads has bias, which the module does not have");
+  EXPECT_EQ(error_message([&] { linear.backward(x, d_y, {.parameters = &grads}); }), "Linear.backward: grads has bias, which the module does not have");
   EXPECT_TRUE(same_bits(grads.weight, before.weight));
 }
 

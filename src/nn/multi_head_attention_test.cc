@@ -49,16 +49,16 @@ std::vector<Setting> settings() {
       {"no biases, no output map", with({.query_width = 4, .heads = 2, .bias = false, .output = OutputProjection::none}), {2, 3, 4}},
       {"grouped heads", with({.query_width = 8, .heads = 4, .kv_heads = 2}), {1, 3, 8}},
       {"first axis", with({.query_width = 4, .heads = 2, .axis = 0}), {3, 2, 2, 4}},
-      {"axis -3, pair bias, gate, key mask", with({.query_width = 4, .heads = 2, .gate = Gate::sigmoid, .axis = -3}), {2, 3, 2, 4}, {}, {}, {2, 2, 3, 3},
+      {"axis -3, pair bias, gate, key mask", with({.query_width = 4, .heads = 2, .gate = Gate::sigmoid, .axis = -3}), {2, 3, 2, 4}, {}, {}, {2, 1, 2, 3, 3},
        [](Random& r) { return Mask{.attend_keys = keep(booleans(r, {2, 2, 3}))}; }},
-      {"shared pair bias", with({.query_width = 4, .heads = 2, .gate = Gate::sigmoid}), {2, 2, 3, 4}, {}, {}, {2, 3, 3}},
+      {"shared pair bias", with({.query_width = 4, .heads = 2, .gate = Gate::sigmoid}), {2, 2, 3, 4}, {}, {}, {1, 1, 2, 3, 3}},
       {"bias over queries and keys", with({.query_width = 4, .heads = 2}), {2, 3, 4}, {}, {}, {3, 3}},
       {"bias constant over keys", with({.query_width = 4, .heads = 2, .add_bias_kv = true}), {2, 3, 4}, {}, {}, {2, 2, 3, 1}},
       {"global", with({.query_width = 4, .heads = 2, .global_query = GlobalQuery::mean}), {2, 3, 4}},
       {"global, gated, masked mean", with({.query_width = 4, .heads = 2, .gate = Gate::sigmoid, .global_query = GlobalQuery::masked_mean, .axis = -3}),
        {2, 3, 2, 4}, {}, {}, {}, [](Random& r) { return Mask{.block_keys = keep(booleans(r, {2, 2, 3}))}; }},
       {"learned and zero key", with({.query_width = 4, .heads = 2, .add_bias_kv = true, .add_zero_attn = true}), {2, 3, 4}, {2, 4, 4}, {}, {2, 2, 3, 4},
-       [](Random& r) { return Mask{.block = keep(booleans(r, {2, 3, 4})), .attend_keys = keep(booleans(r, {2, 4}))}; }},
+       [](Random& r) { return Mask{.block = keep(booleans(r, {2, 1, 3, 4})), .attend_keys = keep(booleans(r, {2, 4}))}; }},
       {"zero key, causal", with({.query_width = 4, .heads = 2, .add_zero_attn = true}), {2, 3, 4}, {}, {}, {},
        [](Random&) { return Mask{.causal = Causal::top_left()}; }},
       {"dropout", with({.query_width = 4, .heads = 2, .dropout = 0.4}), {2, 3, 4}, {}, {}, {2, 2, 3, 3}, {}, Mode::training},
@@ -98,7 +98,7 @@ struct Trial {
 
   void backward() {
     loss();
-    MultiHeadAttentionGradients wanted{.parameters = &gradients};
+    MultiHeadAttention::Gradients wanted{.parameters = &gradients};
     wanted.query = d_query = Tensor(DType::f64, query.shape());
     if (key) wanted.key = d_key = Tensor(DType::f64, key.shape());
     if (value) wanted.value = d_value = Tensor(DType::f64, value.shape());
@@ -111,7 +111,7 @@ struct Trial {
   Tensor query, key, value, bias, out, d_out, d_query, d_key, d_value, d_bias;
   AttentionInput input;
   AttentionOptions options;
-  MultiHeadAttentionSaved saved;
+  MultiHeadAttention::Saved saved;
 };
 
 TEST(MultiHeadAttention, GradientsAreCentralDifferences) {
@@ -278,12 +278,85 @@ TEST(MultiHeadAttention, WrongSettingsAreSaidInNumbers) {
   EXPECT_EQ(forward_error({.query = x}, Tensor(DType::f32, {2, 3, 7})), "MultiHeadAttention.forward: out is [2,3,7]; it must be [2,3,8]");
   const Tensor mask(DType::boolean, {5, 2, 2, 3, 3}), bias(DType::f32, {5, 1, 2, 3, 3});
   EXPECT_EQ(forward_error({.query = x}, out, {.mask = {.attend = mask}}),
-            "MultiHeadAttention.forward: attend is [5,2,2,3,3]; it must be [T,S], [*,T,S] or [*,N,T,S] with * = [2], N = 2, T = 3, S = 3 "
-            "or extents of 1");
+            "MultiHeadAttention.forward: attend is [5,2,2,3,3]; it must be [T,S], or [B,1,T,S] to differ by sequence, [1,N,T,S] by head, "
+            "[B,N,T,S] by both, where [*,N,T,S] is [2,2,3,3]");
   EXPECT_EQ(forward_error({.query = x}, out, {.bias = bias}),
-            "MultiHeadAttention.forward: bias is [5,1,2,3,3]; it must be [T,S], [N,T,S] or [first of *,N,T,S] with * = [2], N = 2, T = 3, "
-            "S = 3 or extents of 1");
+            "MultiHeadAttention.forward: bias is [5,1,2,3,3]; it must be [T,S], or [B,1,T,S] to differ by sequence, [1,N,T,S] by head, "
+            "[B,N,T,S] by both, where [*,N,T,S] is [2,2,3,3]");
   EXPECT_EQ(error_message([&] { layer.backward({}, out, {}); }), "MultiHeadAttention.backward: saved is empty; give it to forward first");
+}
+
+// As many sequences as heads: [2,3,3] could mean either, for masks as for biases.
+TEST(MultiHeadAttention, ThreeDimensionsForPairsAreRefused) {
+  const MultiHeadAttention layer({.query_width = 4, .heads = 2, .dropout = 0.5, .dtype = DType::f64});
+  const Tensor x = Random(1).tensor(DType::f64, {2, 3, 4}), pairs(DType::boolean, {2, 3, 3}), bias = Random(2).tensor(DType::f64, {2, 3, 3});
+  Tensor out(DType::f64, x.shape());
+  const std::string rule = " is [2,3,3]; it must be [T,S], or [B,1,T,S] to differ by sequence, [1,N,T,S] by head, [B,N,T,S] by both, where "
+                           "[*,N,T,S] is [2,2,3,3]";
+  const auto refused = [&](const AttentionOptions& options) { return error_message([&] { layer.forward({.query = x}, out, options); }); };
+  EXPECT_EQ(refused({.mask = {.attend = pairs}}), "MultiHeadAttention.forward: attend" + rule);
+  EXPECT_EQ(refused({.mask = {.block = pairs}}), "MultiHeadAttention.forward: block" + rule);
+  EXPECT_EQ(refused({.bias = bias}), "MultiHeadAttention.forward: bias" + rule);
+  EXPECT_EQ(refused({.mode = Mode::training, .dropout_keep = pairs}), "MultiHeadAttention.forward: dropout_keep" + rule);
+  EXPECT_EQ(refused({.bias = bias.view().unsqueeze(0)}), "");
+  EXPECT_EQ(refused({.bias = bias.view().unsqueeze(1)}), "");
+}
+
+TEST(MultiHeadAttention, APassSavedByALayerOfAnotherStructureIsRefused) {
+  const MultiHeadAttentionConfig config{.query_width = 4, .heads = 2};
+  const MultiHeadAttention layer(config);
+  const Tensor x = Random(1).tensor(DType::f32, {4, 4, 4});
+  Tensor out(DType::f32, x.shape()), d_x(DType::f32, x.shape());
+  const auto refused = [&](auto change) {
+    MultiHeadAttentionConfig other = config;
+    change(other);
+    const MultiHeadAttention saver(other);
+    MultiHeadAttention::Saved saved;
+    Tensor its_out(other.dtype, saver.output_shape({.query = x}));
+    saver.forward({.query = x}, its_out, {}, &saved);
+    return error_message([&] { layer.backward(saved, out, {.query = d_x}); });
+  };
+  const std::string start = "MultiHeadAttention.backward: saved comes from a layer with ";
+  EXPECT_EQ(refused([](auto& c) { c.gate = Gate::sigmoid; }), start + "a gate: yes; this one has no");
+  EXPECT_EQ(refused([](auto& c) { c.output = OutputProjection::none; }), start + "an output projection: no; this one has yes");
+  EXPECT_EQ(refused([](auto& c) { c.heads = 4; }), start + "heads 4; this one has 2");
+  EXPECT_EQ(refused([](auto& c) { c.kv_heads = 1; }), start + "kv_heads 1; this one has 2");
+  EXPECT_EQ(refused([](auto& c) { c.value_head_width = 1; }), start + "value_head_width 1; this one has 2");
+  EXPECT_EQ(refused([](auto& c) { c.axis = 0; }), start + "axis 0; this one has -2");
+  EXPECT_EQ(refused([](auto& c) { c.add_bias_kv = true; }), start + "add_bias_kv: yes; this one has no");
+  EXPECT_EQ(refused([](auto& c) { c.add_zero_attn = true; }), start + "add_zero_attn: yes; this one has no");
+  EXPECT_EQ(refused([](auto& c) { c.seed = 7, c.dropout = 0.5, c.bias = false; }), "");
+}
+
+TEST(MultiHeadAttention, DropoutInTrainingNeedsASeed) {
+  const MultiHeadAttention layer({.query_width = 4, .heads = 2, .dropout = 0.5});
+  const Tensor x = Random(1).tensor(DType::f32, {2, 3, 4}), keep(DType::boolean, {2, 2, 3, 3});
+  Tensor out(DType::f32, x.shape());
+  const auto message = [&](const AttentionOptions& options) { return error_message([&] { layer.forward({.query = x}, out, options); }); };
+  EXPECT_EQ(message({.mode = Mode::training}),
+            "MultiHeadAttention.forward: dropout in training needs dropout_seed, a new one for each step, or dropout_keep");
+  EXPECT_EQ(message({.mode = Mode::training, .dropout_seed = 0}), "");
+  EXPECT_EQ(message({.mode = Mode::training, .dropout_keep = keep}), "");
+  EXPECT_EQ(message({.mode = Mode::evaluation}), "");
+}
+
+TEST(MultiHeadAttention, ParametersAreNotTrainedThroughCopiesThatAWorkspaceKeeps) {
+  const MultiHeadAttention layer({.query_width = 4, .heads = 2});
+  MultiHeadAttention grads = zeros_like(layer);
+  const Tensor x = Random(1).tensor(DType::f32, {2, 3, 4});
+  Tensor out(DType::f32, x.shape()), d_x(DType::f32, x.shape());
+  const Workspace constant(Parameters::constant);
+  EXPECT_EQ(error_message([&] { layer.forward({.query = x}, out, {.mode = Mode::training, .workspace = &constant}); }),
+            "MultiHeadAttention.forward: training with a workspace of Parameters::constant, which keeps copies of the parameters of the first call; "
+            "use Parameters::may_change");
+  MultiHeadAttention::Saved saved;
+  layer.forward({.query = x}, out, {.workspace = &constant}, &saved);
+  EXPECT_EQ(error_message([&] { layer.backward(saved, out, {.parameters = &grads}); }),
+            "MultiHeadAttention.backward: gradients of parameters that the workspace takes as constant (Parameters::constant); train with a "
+            "Workspace of Parameters::may_change");
+  EXPECT_EQ(error_message([&] { layer.backward(saved, out, {.query = d_x}); }), "");  // as for a frozen layer below one that is trained
+  layer.forward({.query = x}, out, {}, &saved);
+  EXPECT_NE(error_message([&] { layer.backward(saved, out, {.parameters = &grads}, {.workspace = &constant}); }), "");
 }
 
 TEST(MultiHeadAttention, WhatManySequencesAddToOneParameterIsRoundedOnce) {
@@ -292,7 +365,7 @@ TEST(MultiHeadAttention, WhatManySequencesAddToOneParameterIsRoundedOnce) {
   const Tensor query(DType::bf16, {kSequences, 1, 1});
   Tensor out(DType::bf16, query.shape()), d_out(DType::bf16, query.shape());
   fill(d_out, 2);  // the weights of the two keys are 1/2 where the query is 0
-  MultiHeadAttentionSaved saved;
+  MultiHeadAttention::Saved saved;
   layer.forward({.query = query}, out, {}, &saved);
   MultiHeadAttention grads = zeros_like(layer);
   layer.backward(saved, d_out, {.parameters = &grads});
@@ -310,7 +383,7 @@ TEST(MultiHeadAttention, ABiasGradientWithAddedKeysIsRoundedOnceAndMayShareItsMe
       const MultiHeadAttention layer(config);
       const Tensor x = Tensor::copy_of(query, dtype), d = Tensor::copy_of(d_out, dtype), b = Tensor::copy_of(bias, dtype);
       Tensor out(dtype, x.shape());
-      MultiHeadAttentionSaved saved;
+      MultiHeadAttention::Saved saved;
       layer.forward({.query = x}, out, {.bias = b}, &saved);
       layer.backward(saved, d, {.bias = d_bias});
     };
@@ -331,7 +404,7 @@ TEST(MultiHeadAttention, AGradientOfTheBiasHasItsShapeWithAddedKeysToo) {
   const MultiHeadAttention layer({.query_width = 4, .heads = 2, .add_bias_kv = true});
   const Tensor x(DType::f32, {2, 3, 4}), bias(DType::f32, {3, 3});
   Tensor out(DType::f32, x.shape()), d_bias(DType::f32, {2, 2, 3, 3});
-  MultiHeadAttentionSaved saved;
+  MultiHeadAttention::Saved saved;
   layer.forward({.query = x}, out, {.bias = bias}, &saved);
   EXPECT_EQ(error_message([&] { layer.backward(saved, out, {.bias = d_bias}); }),
             "MultiHeadAttention.backward: the gradient of bias is [2,2,3,3]; it must be [3,3]");
@@ -341,9 +414,9 @@ TEST(MultiHeadAttention, GradientsShareNoMemoryWithEachOtherOrWithWhatIsRead) {
   const MultiHeadAttention layer({.query_width = 4, .heads = 2});
   const Tensor key(DType::f32, {2, 3, 4});
   Tensor x(DType::f32, {2, 3, 4}), out(DType::f32, x.shape()), d_x(DType::f32, x.shape()), bias(DType::f32, {3, 3});
-  MultiHeadAttentionSaved saved;
+  MultiHeadAttention::Saved saved;
   layer.forward({.query = x, .key = key}, out, {.bias = bias}, &saved);
-  const auto refused = [&](const MultiHeadAttentionGradients& gradients) {
+  const auto refused = [&](const MultiHeadAttention::Gradients& gradients) {
     return error_message([&] { layer.backward(saved, out, gradients); });
   };
   const std::string rule = "; outputs need memory of their own";
@@ -370,7 +443,7 @@ TEST(MultiHeadAttention, GradientsOfAnotherStructureAreRefusedBeforeAnythingIsWr
   const Tensor x(DType::f32, {3, 4});
   Tensor out(DType::f32, x.shape()), d_x(DType::f32, x.shape());
   fill(d_x, 7);
-  MultiHeadAttentionSaved saved;
+  MultiHeadAttention::Saved saved;
   layer.forward({.query = x}, out, {}, &saved);
   MultiHeadAttention grads({.query_width = 4, .heads = 2});
   const MultiHeadAttention before = grads;
@@ -396,14 +469,14 @@ TEST(MultiHeadAttention, BackwardRunsOnItsOwnExecutorAndNotOnThatOfForward) {
   const Tensor x = Random(1).tensor(DType::f32, {8, 128, 64});  // enough work to be given to threads at all
   Tensor out(DType::f32, x.shape()), d_x(DType::f32, x.shape());
   Counter of_backward;
-  MultiHeadAttentionSaved saved;
+  MultiHeadAttention::Saved saved;
   {
     Counter of_forward;
     layer.forward({.query = x}, out, {.executor = &of_forward}, &saved);
     EXPECT_GT(of_forward.calls, 0);
   }
   EXPECT_EQ(saved.sdpa.executor, nullptr);
-  layer.backward(saved, out, {.query = d_x}, &of_backward);
+  layer.backward(saved, out, {.query = d_x}, {.executor = &of_backward});
   EXPECT_GT(of_backward.calls, 0);
 }
 
@@ -412,8 +485,8 @@ TEST(MultiHeadAttention, WithAddedKeysAWrongBiasOrMaskIsSaidAsWithoutThem) {
   const Tensor x(DType::f32, {3, 4}), bias(DType::f32, {3, 5}), lengths = Tensor::of<std::int64_t>({}, {9});
   Tensor out(DType::f32, x.shape());
   EXPECT_EQ(error_message([&] { layer.forward({.query = x}, out, {.bias = bias}); }),
-            "MultiHeadAttention.forward: bias is [3,5]; it must be [T,S], [N,T,S] or [first of *,N,T,S] with * = [], N = 2, T = 3, S = 3 "
-            "or extents of 1");
+            "MultiHeadAttention.forward: bias is [3,5]; it must be [T,S], or [*,N,T,S] with extents of 1 where it is shared, where [*,N,T,S] is "
+            "[2,3,3]");
   EXPECT_EQ(error_message([&] { layer.forward({.query = x}, out, {.mask = {.key_lengths = lengths}}); }),
             "MultiHeadAttention.forward: a key length is 9; it must lie in [0,S] = [0,3]");
 }
@@ -428,7 +501,7 @@ TEST(MultiHeadAttention, AForwardPassThatFailsSavesNothing) {
   const MultiHeadAttention layer({.query_width = 4, .heads = 2});
   const Tensor x = Random(1).tensor(DType::f32, {2, 3, 4});
   Tensor out(DType::f32, {2, 3, 4}), lengths(DType::i64, {2});
-  MultiHeadAttentionSaved saved;
+  MultiHeadAttention::Saved saved;
   layer.forward({.query = x}, out, {}, &saved);
   EXPECT_TRUE(saved.lse);
   lengths.data<std::int64_t>()[1] = 4;

@@ -1,11 +1,10 @@
-// A linear map whose weight is packed once for several products: those of a call, or of all calls where parameters are constant.
+// A linear layer whose weight is packed once: for several products of one call, or for all calls where parameters are constant.
 #pragma once
 
 #include <memory>
 
 #include "cpu/gemm/gemm.h"
 #include "polyhead/nn/linear.h"
-#include "polyhead/workspace.h"
 
 namespace polyhead::nn {
 
@@ -14,14 +13,15 @@ enum class Products : std::uint8_t { one, several };
 class PackedLinear {
  public:
   PackedLinear() = default;
-  // A call's products with this map, for which its weight may not change. One packs it for itself, unless the workspace has it.
-  PackedLinear(const Linear& map, Products products, Executor* executor, const Workspace* workspace);
+  // The weight may not change while this object lives. It is packed here for several products, or where the workspace keeps it; a single
+  // product packs it itself.
+  PackedLinear(const Linear& linear, Products products, const RunOptions& options);
 
-  std::int64_t out_width() const { return map_->out_width(); }
+  std::int64_t out_width() const { return linear_->out_width(); }
   void forward(ConstTensorView x, TensorView y, Executor* executor) const;  // as Linear::forward
 
  private:
-  const Linear* map_ = nullptr;
+  const Linear* linear_ = nullptr;
   std::shared_ptr<const cpu::PackedMatrix> weight_;
 };
 

@@ -43,7 +43,7 @@ AttentionOptions SequenceParts::of(const AttentionOptions& options, std::int64_t
   return own;
 }
 
-void require_pairs(const MultiHeadAttentionConfig& config, const AttentionShapes& shapes, const AttentionOptions& options) {
+void require_mask_and_bias(const MultiHeadAttentionConfig& config, const AttentionShapes& shapes, const AttentionOptions& options) {
   Shape q_shape = shapes.lead, k_shape = shapes.lead;
   for (const std::int64_t extent : {config.heads, shapes.queries, std::int64_t{0}}) q_shape.push_back(extent);
   for (const std::int64_t extent : {config.kv_heads, shapes.keys, std::int64_t{0}}) k_shape.push_back(extent);

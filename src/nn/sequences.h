@@ -27,6 +27,6 @@ class SequenceParts {
 };
 
 // Error where sdpa_forward would find one in the mask or the bias of the whole: before any part is written.
-void require_pairs(const MultiHeadAttentionConfig& config, const AttentionShapes& shapes, const AttentionOptions& options);
+void require_mask_and_bias(const MultiHeadAttentionConfig& config, const AttentionShapes& shapes, const AttentionOptions& options);
 
 }  // namespace polyhead::nn

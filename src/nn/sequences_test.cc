@@ -53,7 +53,7 @@ class SequencesOf : public testing::TestWithParam<Call> {
     const Tensor key = call.keys > 0 ? random.tensor(config.dtype, key_shape) : Tensor();
     const AttentionInput input{.query = query, .key = key};
     Tensor whole(config.dtype, layer.output_shape(input)), parts(config.dtype, layer.output_shape(input));
-    MultiHeadAttentionSaved saved;
+    MultiHeadAttention::Saved saved;
     layer.forward(input, whole, options, &saved);
     LimitedThreads one(1), two(2);
     for (Executor* executor : {&one, &two}) {
@@ -85,8 +85,12 @@ TEST_P(SequencesOf, TakeTheirOwnMaskAndBias) {
   const Tensor of_keys = random.tensor(DType::boolean, joined(lead(), {keys()})), last = random.tensor(DType::boolean, {lead()[-1], keys()});
   Tensor lengths(DType::i64, lead());
   for (std::int64_t i = 0; i < numel(lead()); ++i) lengths.data<std::int64_t>()[i] = i % (keys() + 1);
-  const Tensor bias = random.tensor(DType::f32, joined(lead(), {4, queries(), keys()})), one_bias = random.tensor(DType::f32, {4, queries(), keys()});
-  const Tensor first_bias = random.tensor(DType::f32, {lead()[0], 4, queries(), keys()});
+  Shape ones = lead();
+  for (int i = 0; i < ones.size(); ++i) ones[i] = 1;
+  Shape first = ones;
+  first[0] = lead()[0];
+  const Tensor bias = random.tensor(DType::f32, joined(lead(), {4, queries(), keys()})), one_bias = random.tensor(DType::f32, joined(ones, {4, queries(), keys()}));
+  const Tensor first_bias = random.tensor(DType::f32, joined(first, {4, queries(), keys()}));
   const AttentionOptions all[] = {{.mask = {.attend = pairs}, .bias = bias},
                                   {.mask = {.block = shared}, .bias = one_bias},
                                   {.mask = {.attend_keys = of_keys}, .bias = first_bias},

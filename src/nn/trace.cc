@@ -257,7 +257,7 @@ class Tracer {
   const TraceNames& names_;
   AttentionShapes shapes_;
   Tensor out_;
-  MultiHeadAttentionSaved saved_;
+  MultiHeadAttention::Saved saved_;
   std::string queries_, keys_, key_heads_;
   std::int64_t empty_rows_ = 0;
   std::vector<TraceStep> steps_;

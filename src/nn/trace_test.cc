@@ -94,7 +94,7 @@ std::vector<Problem> sweep() {
   add([](Problem& p) { p.config.kv_heads = 1, p.config.output = OutputProjection::none; });
   add([](Problem& p) { p.config.heads = 6, p.config.kv_heads = 2, p.config.scale = 0.3; });
   add([](Problem& p) { p.config.scale = 1.0, p.config.softcap = 0.5; });
-  add([](Problem& p) { p.mask.causal = Causal::top_left(), p.bias = {2, 3, 3}; });
+  add([](Problem& p) { p.mask.causal = Causal::top_left(), p.bias = {1, 2, 3, 3}; });
   add([](Problem& p) { p.mask.window = {.left = 1, .right = 0}, p.config.gate = Gate::sigmoid; });
   for (const EmptyRows rule : {EmptyRows::zero, EmptyRows::uniform, EmptyRows::unmasked}) {
     add([&](Problem& p) { p.mask.key_lengths = per_sequence, p.config.empty_rows = rule; });
@@ -106,7 +106,7 @@ std::vector<Problem> sweep() {
     add([&](Problem& p) { p.config.global_query = GlobalQuery::mean, p.config.gate = gate; });
     add([&](Problem& p) { p.config.global_query = GlobalQuery::masked_mean, p.config.gate = gate, p.mask.attend_keys = keys; });
   }
-  add([](Problem& p) { p.query = {2, 3, 4, 6}, p.config.axis = -3, p.bias = {2, 2, 3, 3}, p.config.gate = Gate::sigmoid; });
+  add([](Problem& p) { p.query = {2, 3, 4, 6}, p.config.axis = -3, p.bias = {2, 1, 2, 3, 3}, p.config.gate = Gate::sigmoid; });
   add([](Problem& p) { p.query = {3, 6}; });
   add([](Problem& p) { p.config.dropout = 0.5, p.mode = Mode::training, p.mask.causal = Causal::top_left(); });
   add([](Problem& p) { p.query = {2, 0, 6}; });
@@ -208,12 +208,12 @@ TEST(Trace, StepsFollowFromEachOther) {
     }
     ASSERT_EQ(static_cast<bool>(at["bias"]), !p.bias.empty());
     if (at["bias"]) {
-      const AttentionShapes sizes = attention_shapes("test", c, {.query = query, .key = at["key"]});
+      const std::int64_t keys = attention_shapes("test", c, {.query = query, .key = at["key"]}).keys;
       const Tensor before = Tensor::of<double>(at["scores"].shape(), std::span<const double>(scores));
       Tensor added(DType::f64, before.shape());
       Shape own = before.shape();
-      own[-1] = sizes.keys;
-      copy(pair_bias("test", ConstTensorView(p.memory.back()), sizes).expand(own), added.view().slice(-1, 0, sizes.keys));  // added keys carry no bias
+      own[-1] = keys;
+      copy(p.memory.back().view().expand(own), added.view().slice(-1, 0, keys));  // added keys carry no bias
       const std::vector<double> bias = to_doubles(added);
       for (std::size_t i = 0; i < scores.size(); ++i) scores[i] += bias[i];
       expect_scores(at["bias"]);

@@ -236,9 +236,9 @@ class Attend(ProgramTest):
                    "relative_attention_bias.weight": ("F32", (32, 2), numbers[:64]), "query": ("F32", (1, 3, 4), numbers[:12])}
         save_safetensors(path, tensors)
         arguments = ("--parameters", path, "--heads", "2", "--tensors", path)
-        self.fails(1, "attend", *arguments, "-o", self.folder / "out.npz", mentions=["relative_attention_bias", "'bias'", "[2,3,3]"])
+        self.fails(1, "attend", *arguments, "-o", self.folder / "out.npz", mentions=["relative_attention_bias", "'bias'", "[1,2,3,3]"])
         self.fails(1, "trace", "--parameters", path, "--heads", "2", "--length", "3", mentions=["relative_attention_bias", "'bias'"])
-        save_safetensors(path, {**tensors, "bias": ("F32", (2, 3, 3), numbers[:18])})
+        save_safetensors(path, {**tensors, "bias": ("F32", (1, 2, 3, 3), numbers[:18])})
         self.assertEqual(self.attend(*arguments)[0].stderr, b"")
 
     def test_an_existing_output_survives_a_failure(self):

@@ -44,7 +44,7 @@ struct BertOutput {
 struct BertOptions {
   const Backend* backend = nullptr;
   Executor* executor = nullptr;
-  const Workspace* workspace = nullptr;  // for what lies in and between the layers, and in their backward
+  const Workspace* workspace = nullptr;  // for the tensors in and between the layers
 };
 
 struct BertEncoder : nn::Module<BertEncoder> {
@@ -67,7 +67,12 @@ struct BertEncoder : nn::Module<BertEncoder> {
   // T may be at most config.positions. Rows of padded positions are computed as well; only nothing attends to them.
   void forward(const BertInput& input, const BertOutput& output, const BertOptions& options = {}, Saved* saved = nullptr) const;
   // d_hidden [*,T,E] -> every parameter's gradient, written.
-  void backward(const Saved& saved, ConstTensorView d_hidden, BertEncoder& grads, Executor* executor = nullptr) const;
+  struct Gradients {
+    BertEncoder* parameters = nullptr;  // zeros_like(encoder)
+  };
+  void backward(const Saved& saved, ConstTensorView d_hidden, const Gradients& gradients, const nn::RunOptions& options = {}) const;
+
+  BertEncoder zeros() const;
 
   template <class Self, class F>
   static void visit_parameters(Self& self, F& f) {

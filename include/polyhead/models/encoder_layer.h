@@ -26,7 +26,7 @@ struct EncoderLayer : nn::Module<EncoderLayer> {
 
   // What backward and maps need of a forward pass. The input and the mask are kept as views: the caller keeps their memory.
   struct Saved {
-    nn::MultiHeadAttentionSaved attention;
+    nn::MultiHeadAttention::Saved attention;
     Tensor attention_sum;  // x + attention(x)  [*,T,E]
     Tensor attended;       // h                 [*,T,E]
     nn::FeedForward::Saved feed_forward;
@@ -38,8 +38,10 @@ struct EncoderLayer : nn::Module<EncoderLayer> {
 
   // x and y [*,T,E] of the parameters' dtype, with any strides; y may not overlap x.
   void forward(ConstTensorView x, TensorView y, const nn::AttentionOptions& options = {}, Saved* saved = nullptr) const;
-  // d_y [*,T,E] -> d_x [*,T,E] and grads (nullptr: not wanted), both written. d_x may not overlap d_y.
-  void backward(const Saved& saved, ConstTensorView d_y, TensorView d_x, EncoderLayer* grads, Executor* executor = nullptr) const;
+  // d_y [*,T,E]. The gradient of x is always computed, may not overlap d_y, and replaces what was there.
+  void backward(const Saved& saved, ConstTensorView d_y, const nn::Gradients<EncoderLayer>& gradients, const nn::RunOptions& options = {}) const;
+
+  EncoderLayer zeros() const;
 
   template <class Self, class F>
   static void visit_parameters(Self& self, F& f) {

@@ -1,6 +1,5 @@
 #pragma once
 
-#include "polyhead/executor.h"
 #include "polyhead/nn/module.h"
 
 namespace polyhead::nn {
@@ -10,6 +9,11 @@ struct EmbeddingConfig {
   std::int64_t width = 0;
   DType dtype = DType::f32;
   std::uint64_t seed = 0;  // of the initialisation
+};
+
+struct EmbeddingOptions {
+  Write write = Write::replace;  // add: sums several embeddings (words, positions, segments) in one tensor
+  Executor* executor = nullptr;
 };
 
 // y[..., :] = weight[ids[...], :]. Initialised as torch.nn.Embedding: normal, mean 0, deviation 1.
@@ -23,11 +27,15 @@ struct Embedding : Module<Embedding> {
   std::int64_t count() const { return weight.extent(0); }
   std::int64_t width() const { return weight.extent(1); }
 
-  // ids [*] int64 or int32, y [*,width] of the weight's dtype. Write::add sums several embeddings (words, positions, segments) in one tensor.
-  // An id outside [0, count) is an Error that names it; y is untouched then.
-  void forward(ConstTensorView ids, TensorView y, Write y_write = Write::replace, Executor* executor = nullptr) const;
-  // grads->weight[i,:] = sum of d_y[..., :] over the positions whose id is i, in row-major order of the positions.
-  void backward(ConstTensorView ids, ConstTensorView d_y, Embedding* grads, Executor* executor = nullptr) const;
+  // ids [*] int64 or int32, y [*,width] of the weight's dtype. An id outside [0, count) is an Error that names it; y is untouched then.
+  void forward(ConstTensorView ids, TensorView y, const EmbeddingOptions& options = {}) const;
+  // d_weight[i,:] = sum of d_y[..., :] over the positions whose id is i, in row-major order of the positions.
+  struct Gradients {
+    Embedding* parameters = nullptr;  // zeros_like(embedding)
+  };
+  void backward(ConstTensorView ids, ConstTensorView d_y, const Gradients& gradients, const RunOptions& options = {}) const;
+
+  Embedding zeros() const;
 
   template <class Self, class F>
   static void visit_parameters(Self& self, F& f) {

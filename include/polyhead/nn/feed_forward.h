@@ -1,10 +1,7 @@
 #pragma once
 
-#include <optional>
-
 #include "polyhead/nn/activation.h"
 #include "polyhead/nn/linear.h"
-#include "polyhead/workspace.h"
 
 namespace polyhead::nn {
 
@@ -26,8 +23,10 @@ struct FeedForward : Module<FeedForward> {
 
   // What backward needs of a forward pass.
   struct Saved {
-    Tensor hidden;  // [*,hidden_width], before the activation
-    std::optional<Workspace> workspace{};  // as given to forward; backward takes its memory from there
+    ConstTensorView x;  // the input: the caller keeps its memory until backward is done
+    Tensor hidden;      // [*,hidden_width], before the activation
+    Activation activation = Activation::gelu;
+    bool constant_parameters = false;  // whether the workspace was one of Parameters::constant
   };
 
   FeedForward() = default;
@@ -35,10 +34,11 @@ struct FeedForward : Module<FeedForward> {
   FeedForward(Linear hidden, Linear output, Activation activation);  // Error when the widths do not meet
 
   // x [*,width], y [*,out_width] of the parameters' dtype, with any strides; y may not overlap x.
-  void forward(ConstTensorView x, TensorView y, Saved* saved = nullptr, Executor* executor = nullptr, const Workspace* workspace = nullptr) const;
-  // d_y [*,out_width] -> d_x [*,width] (absent: not wanted) and grads (nullptr: not wanted); x is needed for grads only.
-  void backward(ConstTensorView x, const Saved& saved, ConstTensorView d_y, TensorView d_x, FeedForward* grads,
-                Write d_x_write = Write::replace, Executor* executor = nullptr) const;
+  void forward(ConstTensorView x, TensorView y, const RunOptions& options = {}, Saved* saved = nullptr) const;
+  // d_y [*,out_width]. Error where `saved` comes from a layer of other widths or another activation.
+  void backward(const Saved& saved, ConstTensorView d_y, const Gradients<FeedForward>& gradients, const RunOptions& options = {}) const;
+
+  FeedForward zeros() const;
 
   template <class Self, class F>
   static void visit_parameters(Self& self, F& f) {

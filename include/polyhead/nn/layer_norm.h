@@ -1,6 +1,5 @@
 #pragma once
 
-#include "polyhead/executor.h"
 #include "polyhead/nn/module.h"
 
 namespace polyhead::nn {
@@ -26,10 +25,11 @@ struct LayerNorm : Module<LayerNorm> {
   std::int64_t width() const { return weight.extent(0); }
 
   // x and y [*,width] of the weight's dtype, with any strides; y may not overlap x.
-  void forward(ConstTensorView x, TensorView y, Executor* executor = nullptr) const;
-  // d_y [*,width] -> d_x [*,width] (absent: not wanted) and grads (nullptr: not wanted). Mean and variance are computed again from x.
-  void backward(ConstTensorView x, ConstTensorView d_y, TensorView d_x, LayerNorm* grads, Write d_x_write = Write::replace,
-                Executor* executor = nullptr) const;
+  void forward(ConstTensorView x, TensorView y, const RunOptions& options = {}) const;
+  // d_y [*,width]. Mean and variance are computed again from x.
+  void backward(ConstTensorView x, ConstTensorView d_y, const Gradients<LayerNorm>& gradients, const RunOptions& options = {}) const;
+
+  LayerNorm zeros() const;
 
   template <class Self, class F>
   static void visit_parameters(Self& self, F& f) {

@@ -1,6 +1,5 @@
 #pragma once
 
-#include "polyhead/executor.h"
 #include "polyhead/nn/module.h"
 
 namespace polyhead::nn {
@@ -26,10 +25,11 @@ struct Linear : Module<Linear> {
   std::int64_t out_width() const { return weight.extent(0); }
 
   // x [*,in] and y [*,out] of the weight's dtype, with any strides; y may not overlap x.
-  void forward(ConstTensorView x, TensorView y, Executor* executor = nullptr) const;
-  // d_y [*,out] -> d_x [*,in] (absent: not wanted) and grads (nullptr: not wanted).
-  void backward(ConstTensorView x, ConstTensorView d_y, TensorView d_x, Linear* grads, Write d_x_write = Write::replace,
-                Executor* executor = nullptr) const;
+  void forward(ConstTensorView x, TensorView y, const RunOptions& options = {}) const;
+  // d_y [*,out]. x is read for the gradients of the parameters only.
+  void backward(ConstTensorView x, ConstTensorView d_y, const Gradients<Linear>& gradients, const RunOptions& options = {}) const;
+
+  Linear zeros() const;
 
   template <class Self, class F>
   static void visit_parameters(Self& self, F& f) {

@@ -1,8 +1,9 @@
-// What every module has: public parameters, forward, backward, and visit(f), the only list of its parameters. A module holds parameters
-// and nothing else: what backward needs of a forward pass is held by the caller (a Saved struct, or the inputs themselves).
-//
-// Gradients of the parameters are a module of the same type: `Linear grads = zeros_like(linear); linear.backward(x, d_y, d_x, &grads);`.
-// A parameter gradient is written, not accumulated; grads == nullptr computes none.
+// The shape that all layers share. A layer holds public parameters, lists them in visit(f), and has
+//   forward(inputs, output, options, saved)          saved: what backward needs of this pass, owned by the caller; nullptr when evaluating
+//   backward(inputs or saved, d_output, gradients, options)
+// Gradients of the parameters are a layer of the same type, written and not accumulated:
+//   Linear d_linear = zeros_like(linear);
+//   linear.backward(x, d_y, {.x = d_x, .parameters = &d_linear});
 #pragma once
 
 #include <concepts>
@@ -12,16 +13,32 @@
 #include <utility>
 #include <vector>
 
+#include "polyhead/executor.h"
 #include "polyhead/tensor.h"
+#include "polyhead/workspace.h"
 
 namespace polyhead::nn {
 
-// Whether the gradient of an input replaces what is in the given memory or is added to it (an input that several maps share).
+// Whether a result replaces what is in the given memory or is added to it: gradients of an input that several projections share are added.
 enum class Write : std::uint8_t { replace, add };
 
+// Who computes, and where temporary tensors come from. Results do not depend on either.
+struct RunOptions {
+  Executor* executor = nullptr;
+  const Workspace* workspace = nullptr;
+};
+
+// Where backward of a layer with one input writes. An absent x or parameters == nullptr is not computed.
+template <class M>
+struct Gradients {
+  TensorView x = {};            // of the input's shape
+  M* parameters = nullptr;      // zeros_like(layer)
+  Write x_write = Write::replace;
+};
+
 // visit(f) calls f(name, tensor) for every parameter that is present, in a fixed order; the names are dotted paths: "q.weight".
-// A module is a struct M : Module<M> with `template <class Self, class F> static void visit_parameters(Self& self, F& f)`, Self being M or
-// const M.
+// A layer is a struct M : Module<M> with `template <class Self, class F> static void visit_parameters(Self& self, F& f)`, Self being M or
+// const M, and `M zeros() const` for zeros_like.
 template <class M>
 struct Module {
   template <class F>
@@ -48,12 +65,13 @@ auto parameters(M& module) {
   return list;
 }
 
-// A module of the same structure whose parameters are zero.
+inline Tensor zeros_like(const Tensor& tensor) { return tensor ? Tensor(tensor.dtype(), tensor.shape()) : Tensor(); }
+
+// A layer of the same structure whose parameters are zero. The parameters of `layer` are not copied.
 template <class M>
-M zeros_like(const M& module) {
-  M zeros = module;
-  zeros.visit([](const std::string&, Tensor& tensor) { tensor = Tensor(tensor.dtype(), tensor.shape()); });
-  return zeros;
+  requires std::derived_from<M, Module<M>>
+M zeros_like(const M& layer) {
+  return layer.zeros();
 }
 
 }  // namespace polyhead::nn

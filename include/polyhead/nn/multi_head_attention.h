@@ -1,6 +1,6 @@
-// Multi-head attention as a layer: linear maps q, k, v -> heads -> sdpa -> merge -> gate -> output map (Vaswani et al. 2017, section 3.2.2; gate,
-// pair bias and global attention as in Jumper et al. 2021, supplementary algorithms 7, 8 and 19). The common layers are configurations of this one:
-// docs/adding.md and examples/ show which.
+// Multi-head attention as a layer: projections q, k, v -> heads -> sdpa -> merge -> gate -> output projection (Vaswani et al. 2017, section 3.2.2;
+// gate, pair bias and global attention as in Jumper et al. 2021, supplementary algorithms 7, 8 and 19). The common layers are configurations of
+// this one: examples/ and docs/adding.md show which.
 //
 // Inputs have any number of dimensions, the last one being the width. Attention runs along one of the others, `axis`; the rest are leading
 // dimensions, written * below in their own order. T queries, S keys, N heads, K key/value heads, H and V the widths of a head.
@@ -12,20 +12,18 @@
 #include "polyhead/maps.h"
 #include "polyhead/nn/linear.h"
 #include "polyhead/sdpa.h"
-#include "polyhead/workspace.h"
 
 namespace polyhead::nn {
 
 enum class OutputProjection : std::uint8_t { linear, none };
 enum class Gate : std::uint8_t { none, sigmoid };
 
-// Global attention: one query per sequence, the mean of the query inputs along the axis, against one key/value head. The mean before the
-// linear map is the mean after it, but where a masked mean keeps no position: the query is then the map of 0, its bias. Without a gate the
-// output has an extent of 1 along the axis; the gate spreads it over every position.
+// Global attention: one query per sequence, the projection of the mean of the query inputs along the axis, against one key/value head.
+// Without a gate the output has an extent of 1 along the axis; with a gate it has every position.
 enum class GlobalQuery : std::uint8_t {
   off,
   mean,         // over all positions
-  masked_mean,  // over the positions that attend_keys, block_keys or key_lengths keep; 0 where they keep none
+  masked_mean,  // over the positions that attend_keys, block_keys and key_lengths leave; the mean of none is 0
 };
 
 struct MultiHeadAttentionConfig {
@@ -37,15 +35,15 @@ struct MultiHeadAttentionConfig {
   std::int64_t head_width = 0;        // H; 0: query_width / heads, which must be whole
   std::int64_t value_head_width = 0;  // V; 0: as head_width
   std::int64_t output_width = 0;      // Eo; 0: as query_width
-  bool bias = true;                   // of the maps q, k and v
-  bool output_bias = true;            // the gate always has one
+  bool bias = true;                   // of the projections q, k and v
+  bool output_bias = true;            // of the output projection; the gate always has a bias
   OutputProjection output = OutputProjection::linear;
   Gate gate = Gate::none;
   GlobalQuery global_query = GlobalQuery::off;
   int axis = -2;
   bool add_bias_kv = false;               // one learned key and value that every query may attend to, after the S keys
   bool add_zero_attn = false;              // one key and value of zeros, after those
-  double dropout = 0;                 // on the probabilities, in training
+  double dropout = 0;                 // of attention weights, in training
   std::optional<double> scale{};      // 1/sqrt(H)
   double softcap = 0;
   EmptyRows empty_rows = EmptyRows::zero;
@@ -62,47 +60,17 @@ struct AttentionInput {
 enum class Mode : std::uint8_t { evaluation, training };
 
 struct AttentionOptions {
-  // attend, block: [T,S], [*,T,S] or [*,N,T,S]. attend_keys, block_keys: broadcast to [*,S]. key_lengths: [*] or [*,T].
+  // attend, block, bias and dropout_keep broadcast to [*,N,T,S]: each is [T,S] or has every dimension, of extent 1 where it is shared. With one
+  // leading dimension [B,1,T,S] differs by sequence and [1,N,T,S] by head; three dimensions, which could mean either, are an Error.
+  // attend_keys, block_keys: broadcast to [*,S]. key_lengths: [*] or [*,T].
   Mask mask{};
-  ConstTensorView bias{};  // [T,S], [N,T,S] or [first of *,N,T,S]: leading dimensions are matched from the left, further ones share the bias
+  ConstTensorView bias{};
   Mode mode = Mode::evaluation;
-  std::uint64_t dropout_seed = 0;      // in training
-  ConstTensorView dropout_keep{};      // in training: bits to use instead, [*,N,T,S']; S' counts add_bias_kv and the zero key
+  std::optional<std::uint64_t> dropout_seed{};  // in training with dropout: required, unless dropout_keep is given
+  ConstTensorView dropout_keep{};               // in training: the bits to use instead; S includes the keys that the layer adds
   const Backend* backend = nullptr;
   Executor* executor = nullptr;
-  const Workspace* workspace = nullptr;  // for what lies between the maps, forward and backward
-};
-
-struct MultiHeadAttention;
-
-// What backward, maps and a step-by-step view need of a forward pass. Inputs, masks and bias are kept as views: the caller keeps their memory.
-struct MultiHeadAttentionSaved {
-  AttentionInput input;
-  Tensor query_mean;      // [.., 1, .., Eq] of a global query
-  Tensor mean_positions;  // bool [*,T]: what a masked mean counted
-  Tensor q, k, v;         // projected, in the order of the inputs: [.., T, .., N*H], [.., S', .., K*H], [.., S', .., K*V]
-  Tensor attended;        // [.., T, .., N*V], merged heads before the gate
-  Tensor lse;             // [*,N,T]
-  Tensor gate;            // [.., T, .., N*V], after the sigmoid
-  Tensor padded_mask, padded_bias;  // with room for add_bias_kv and the zero key
-  ConstTensorView bias;   // as given to forward
-  std::optional<Workspace> workspace;  // likewise; backward takes its memory from there
-  SdpaOptions sdpa;       // as given to sdpa_forward, without the executor: masks and bias as views that broadcast to [*,N,T,S']
-  ConstTensorView q_heads, k_heads, v_heads, attended_heads;  // [*,N,T,H] [*,K,S',H] [*,K,S',V] [*,N,T,V]: the same memory as q, k, v, attended
-
-  MultiHeadAttentionSaved() = default;
-  MultiHeadAttentionSaved(MultiHeadAttentionSaved&&) = default;
-  MultiHeadAttentionSaved& operator=(MultiHeadAttentionSaved&&) = default;
-
-  // For maps.h: attention_map(saved.maps(), out [*,N,T,S'], saved.sdpa).
-  MapsInput maps() const { return {.q = q_heads, .k = k_heads, .lse = lse}; }
-};
-
-// A view that is not given is not computed. Written, not accumulated; where inputs are shared (key = query) their gradients are summed in the one given.
-struct MultiHeadAttentionGradients {
-  TensorView query = {}, key = {}, value = {};
-  TensorView bias = {};                       // exactly the shape of options.bias
-  MultiHeadAttention* parameters = nullptr;   // zeros_like(layer)
+  const Workspace* workspace = nullptr;  // not one of Parameters::constant in training
 };
 
 struct MultiHeadAttention : Module<MultiHeadAttention> {
@@ -120,10 +88,49 @@ struct MultiHeadAttention : Module<MultiHeadAttention> {
   Shape output_shape(const AttentionInput& input) const;
   Shape maps_shape(const AttentionInput& input) const;  // [*,N,T,S']
 
-  void forward(const AttentionInput& input, TensorView out, const AttentionOptions& options = {}, MultiHeadAttentionSaved* saved = nullptr) const;
-  // Everything is checked before anything is written; the gradients may share no memory with each other or with what was read.
-  void backward(const MultiHeadAttentionSaved& saved, ConstTensorView d_out, const MultiHeadAttentionGradients& gradients,
-                Executor* executor = nullptr) const;
+  // What a forward pass computes on the way to its output. S' = S + the keys that the layer adds.
+  struct Activations {
+    Tensor query_mean;                // [.., 1, .., Eq] of a global query
+    Tensor mean_positions;            // bool [*,T]: the positions of a masked mean
+    Tensor q, k, v;                   // projected, in the order of the inputs: [.., T, .., N*H], [.., S', .., K*H], [.., S', .., K*V]
+    Tensor attended;                  // [.., T, .., N*V], merged heads before the gate
+    Tensor lse;                       // [*,N,T]
+    Tensor gate;                      // [.., T, .., N*V], after the sigmoid
+    Tensor padded_mask, padded_bias;  // of S' keys
+    ConstTensorView q_heads, k_heads, v_heads, attended_heads;  // [*,N,T,H] [*,K,S',H] [*,K,S',V] [*,N,T,V]: views of q, k, v, attended
+    SdpaOptions sdpa;  // of the call of sdpa_forward, without the executor; mask and bias are views of the caller's memory or of padded_*
+
+    Activations() = default;
+    Activations(Activations&&) = default;
+    Activations& operator=(Activations&&) = default;
+  };
+
+  // What backward and maps need of a forward pass. The activations are owned; until the last use the caller keeps the memory of the inputs,
+  // of the mask, of the bias and of dropout_keep, which are held as views.
+  struct Saved : Activations {
+    AttentionInput input;
+    ConstTensorView bias;              // as given to forward
+    MultiHeadAttentionConfig config;   // of the layer
+    bool constant_parameters = false;  // whether the workspace was one of Parameters::constant
+
+    // For maps.h: attention_map(saved.maps(), out [*,N,T,S'], saved.sdpa).
+    MapsInput maps() const { return {.q = q_heads, .k = k_heads, .lse = lse}; }
+  };
+
+  // A view that is not given is not computed. Written, not accumulated; where inputs are shared (key = query) their gradients are summed in the
+  // one given.
+  struct Gradients {
+    TensorView query = {}, key = {}, value = {};
+    TensorView bias = {};                      // of the shape of options.bias
+    MultiHeadAttention* parameters = nullptr;  // zeros_like(layer)
+  };
+
+  void forward(const AttentionInput& input, TensorView out, const AttentionOptions& options = {}, Saved* saved = nullptr) const;
+  // Everything is checked before anything is written; the gradients may share no memory with each other or with what was read. Error where
+  // `saved` comes from a layer of another structure.
+  void backward(const Saved& saved, ConstTensorView d_out, const Gradients& gradients, const RunOptions& options = {}) const;
+
+  MultiHeadAttention zeros() const;
 
   template <class Self, class F>
   static void visit_parameters(Self& self, F& f) {
@@ -140,7 +147,8 @@ struct MultiHeadAttention : Module<MultiHeadAttention> {
 // Completes a configuration (every 0 replaced by its default); Error where widths and heads do not fit.
 MultiHeadAttentionConfig completed(const MultiHeadAttentionConfig& config);
 
-// A layer around existing parameters, which are kept as they are (a mapped file's, say); their shapes must be those of the completed configuration.
+// A layer around existing parameters, whose memory is kept (that of a mapped file, for example); their shapes must be those of the completed
+// configuration.
 MultiHeadAttention make_attention(const MultiHeadAttentionConfig& config, Linear q, Linear k, Linear v, Linear output = {}, Linear gate = {},
                                   Tensor bias_k = {}, Tensor bias_v = {});
 

@@ -78,19 +78,23 @@ Tensors compute_layer(Reader& in, const Setting& setting) {
   Tensors results;
   const auto make = [&](const std::string& name, const Shape& shape) -> Tensor& { return results[name] = Tensor(d_out.dtype(), shape); };
   nn::MultiHeadAttention parameters = nn::zeros_like(layer);
-  nn::MultiHeadAttentionGradients gradients{.query = make("d_query", input.query.shape()), .parameters = &parameters};
+  nn::MultiHeadAttention::Gradients gradients{.query = make("d_query", input.query.shape()), .parameters = &parameters};
   if (input.key) gradients.key = make("d_key", input.key.shape());
   if (input.value) gradients.value = make("d_value", input.value.shape());
+  // Files have masks [*,T,S], and biases [N,T,S] or of the first leading dimensions: the missing ones are inserted, before T and before N.
+  const int rank = input.query.rank() + 1;
+  if (options.mask.block && options.mask.block.rank() == rank - 1) options.mask.block = options.mask.block.unsqueeze(-3);
   if (options.bias) {
     gradients.bias = make("d_bias", options.bias.shape());
-    if (layout == "torch" && options.bias.rank() == 3) {  // [B*N,T,S]
-      const Shape parts{input.query.extent(0), layer.config.heads};
-      options.bias = options.bias.unflatten(0, parts);
-      gradients.bias = gradients.bias.unflatten(0, parts);
-    }
+    const auto all_dimensions = [&](auto& bias) {
+      if (layout == "torch" && bias.rank() == 3) bias = bias.unflatten(0, {input.query.extent(0), layer.config.heads});  // [B*N,T,S]
+      while (bias.rank() > 2 && bias.rank() < rank) bias = bias.unsqueeze(bias.rank() - 3);
+    };
+    all_dimensions(options.bias);
+    all_dimensions(gradients.bias);
   }
 
-  nn::MultiHeadAttentionSaved saved;
+  nn::MultiHeadAttention::Saved saved;
   layer.forward(input, make("out", layer.output_shape(input)), options, &saved);
   attention_map(saved.maps(), make("weights", layer.maps_shape(input)), saved.sdpa);
   results["lse"] = saved.lse;
