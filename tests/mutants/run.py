@@ -117,9 +117,9 @@ class Scratch:
 
 def table(rows):
     lines = ["# Mutants", "",
-             "One line of the library is broken at a time in a scratch copy, and the tests must notice: `python3 tests/mutants/run.py --write` wrote this table.",
+             "Each mutant changes a line of the library in a scratch copy, and a test must fail: `python3 tests/mutants/run.py --write` wrote this table.",
              "`golden` is the runner over tests/golden/vectors, `golden_reference` the same through the reference; the other names are test programs",
-             "(`test_<name>`). Of several that are run, the first to notice is named; the rest are not run.", "", "| mutant | file | what it breaks | noticed by |", "|---|---|---|---|"]
+             "(`test_<name>`). The first program that fails is named; later ones are not run.", "", "| mutant | file | what it breaks | noticed by |", "|---|---|---|---|"]
     lines += [f"| {m.name} | {m.file} | {m.claim} | {noticed or 'NOBODY: ' + why} |" for m, noticed, why in rows]
     return "\n".join(lines) + "\n"
 
