@@ -17,9 +17,9 @@
 namespace polyhead::io {
 namespace {
 
-constexpr int kMaxLinks = 40;  // as the kernel follows
+constexpr int kMaxLinks = 40;  // Linux' own limit
 
-// The open descriptor that a path such as /dev/stdout names. It is written as it is, not opened anew: `>> log` must go on appending.
+// The open descriptor that a path such as /dev/stdout names. Opening the path again would lose the append mode of `>> log`.
 std::optional<int> own_descriptor(const std::string& path) {
   if (path == "/dev/stdout") return 1;
   if (path == "/dev/stderr") return 2;
@@ -33,10 +33,9 @@ std::optional<int> own_descriptor(const std::string& path) {
   return std::nullopt;
 }
 
-// Names of temporary files, for remove_temporary_files(). One that finds no place is not removed there; a command writes one file at a
-// time.
+// Names for remove_temporary_files(), which misses files beyond the 16th; the program writes one at a time.
 std::array<std::atomic<const char*>, 16> temporary_names{};
-static_assert(std::atomic<const char*>::is_always_lock_free);  // a handler must not wait for whom it interrupted
+static_assert(std::atomic<const char*>::is_always_lock_free);  // a signal handler must not wait for a lock
 
 void replace_name(const char* from, const char* to) {
   for (std::atomic<const char*>& name : temporary_names) {
@@ -76,7 +75,7 @@ AtomicFile::AtomicFile(const std::filesystem::path& path) : path_(path), target_
     // A rename would replace a file that its owner protected from writing.
     if (access(target_.c_str(), W_OK) != 0) fail_errno("cannot write ", path_.string());
     open_temporary();
-    (void)fchmod(descriptor_, status.st_mode & 07777);  // where the file system has no modes there is nothing to keep
+    (void)fchmod(descriptor_, status.st_mode & 07777);  // fails on file systems without permissions
   } else {
     descriptor_ = open(target_.c_str(), O_WRONLY | O_CLOEXEC | O_NOCTTY);
     if (descriptor_ < 0) fail_errno("cannot write ", path_.string());
@@ -86,7 +85,7 @@ AtomicFile::AtomicFile(const std::filesystem::path& path) : path_(path), target_
 void AtomicFile::open_temporary() {
   if (!target_.has_filename()) fail(ErrorCode::io, "cannot write '", path_.string(), "': it names no file");
   static std::atomic<unsigned> counter{0};
-  // A short name of its own: the target's may already be as long as the file system allows.
+  // Not derived from the target's name, which may already have the maximum length.
   for (int attempt = 0; attempt < 1000 && descriptor_ < 0; ++attempt) {
     temporary_ = target_.parent_path() / cat(".polyhead-", getpid(), "-", counter.fetch_add(1, std::memory_order_relaxed), ".tmp");
     descriptor_ = open(temporary_.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);

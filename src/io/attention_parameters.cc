@@ -40,7 +40,7 @@ Fit choose(const TensorFile& file, Candidates candidates, const LoadAttention& o
   const auto nearest = std::ranges::find_if(candidates.misses, wanted);
   std::string hint;
   if (nearest != candidates.misses.end()) hint += "; the nearest is " + describe(nearest->place) + ", but " + nearest->misfit;
-  if (!candidates.fits.empty()) hint += "; what fits is " + listed(candidates.fits);
+  if (!candidates.fits.empty()) hint += "; the layers that fit are " + listed(candidates.fits);
   fail(ErrorCode::format, file.path.string(), ": there is no attention layer", asked, hint);
 }
 
@@ -65,30 +65,31 @@ AttentionParameters load_attention(TensorFile& file, const LoadAttention& option
   TensorIndex index;
   for (const NamedTensor& item : file.tensors) index.emplace(item.name, item.tensor.view());
   Fit chosen = choose(file, find_candidates(file.tensors, index), options);
-  AttentionParameters weights{.layout = std::string(chosen.place.layout->name),
-                           .prefix = chosen.place.prefix,
-                           .spelling = chosen.place.spelling,
-                           .heads = chosen.counts.heads,
-                           .kv_heads = chosen.counts.kv_heads,
-                           .scale = chosen.place.layout->scale,
-                           .causal = chosen.place.layout->causal,
-                           .empty_rows = chosen.place.layout->empty_rows,
-                           .global_query = chosen.global_query};
+  const Layout& layout = *chosen.place.layout;
+  AttentionParameters parameters{.layout = std::string(layout.name),
+                                 .prefix = chosen.place.prefix,
+                                 .spelling = chosen.place.spelling,
+                                 .heads = chosen.counts.heads,
+                                 .kv_heads = chosen.counts.kv_heads,
+                                 .scale = layout.scale,
+                                 .causal = layout.causal,
+                                 .empty_rows = layout.empty_rows,
+                                 .global_query = chosen.global_query};
   if (options.heads != 0) {
     check_heads(file, chosen, options.heads);
-    weights.heads = options.heads;
-    if (weights.kv_heads == 0) weights.kv_heads = options.heads;
+    parameters.heads = options.heads;
+    if (parameters.kv_heads == 0) parameters.kv_heads = options.heads;
   }
   for (const Parameter& parameter : *chosen.place.parameters) {
     Tensor* stored = file.find(chosen.place.name_of(parameter));
     if (stored == nullptr) continue;
     HeadCounts counts;
-    std::string misfit;  // none: it was chosen because it fits
+    std::string misfit;  // stays empty: the parameters of a fit have the right shapes
     for (const auto& [name, view] : to_canonical(parameter, stored->view(), counts, misfit)) {
-      weights.tensors.emplace(name, Tensor::share(view, stored->owner()));
+      parameters.tensors.emplace(name, Tensor::share(view, stored->owner()));
     }
   }
-  return weights;
+  return parameters;
 }
 
 AttentionParameters load_attention(const std::filesystem::path& path, const LoadAttention& options) {
@@ -98,54 +99,54 @@ AttentionParameters load_attention(const std::filesystem::path& path, const Load
 
 namespace {
 
-std::vector<NamedTensor> store_as(const AttentionParameters& weights, const Place& place) {
+std::vector<NamedTensor> store_as(const AttentionParameters& parameters, const Place& place) {
   std::vector<NamedTensor> result;
   std::set<std::string> placed;
   for (const Parameter& parameter : *place.parameters) {
     const std::vector<std::string> names = canonical_names(parameter);
-    const auto there = std::ranges::count_if(names, [&](const std::string& name) { return weights.tensors.contains(name); });
+    const auto there = std::ranges::count_if(names, [&](const std::string& name) { return parameters.tensors.contains(name); });
     if (there == 0 && parameter.group != 0) continue;
-    const auto absent = std::ranges::find_if(names, [&](const std::string& name) { return !weights.tensors.contains(name); });
+    const auto absent = std::ranges::find_if(names, [&](const std::string& name) { return !parameters.tensors.contains(name); });
     require(absent == names.end(), "store_attention: ", parameter.name, " of the layout ", quote(place.layout->name), " needs ",
             absent == names.end() ? "" : *absent, ", which the layer does not have");
     placed.insert(names.begin(), names.end());
-    const HeadCounts counts{weights.heads, weights.kv_heads != 0 ? weights.kv_heads : weights.heads};
-    result.push_back({place.name_of(parameter), from_canonical(parameter, weights.tensors, counts)});
+    const HeadCounts counts{parameters.heads, parameters.kv_heads != 0 ? parameters.kv_heads : parameters.heads};
+    result.push_back({place.name_of(parameter), from_canonical(parameter, parameters.tensors, counts)});
   }
-  for (const auto& [name, tensor] : weights.tensors) {
+  for (const auto& [name, tensor] : parameters.tensors) {
     require(placed.contains(name), "store_attention: the layout ", quote(place.layout->name), " has no place for ", name, " ",
             tensor.shape());
   }
-  // What was written must be what load_attention reads: its own rules are the check.
+  // load_attention must find the same layer, so its rules are the check.
   TensorIndex index;
   for (const NamedTensor& item : result) index.emplace(item.name, item.tensor.view());
   const Fit stored = fit(index, place);
   require(stored.misfit.empty(), "store_attention: the layer does not fit the layout ", quote(place.layout->name), ": ", stored.misfit);
   const auto agree = [](std::int64_t a, std::int64_t b) { return a == 0 || b == 0 || a == b; };
-  require(agree(stored.counts.heads, weights.heads) && agree(stored.counts.kv_heads, weights.kv_heads), "store_attention: the layer has ",
-          weights.heads, " heads and ", weights.kv_heads, " key/value heads; the layout ", quote(place.layout->name), " would say ",
+  require(agree(stored.counts.heads, parameters.heads) && agree(stored.counts.kv_heads, parameters.kv_heads), "store_attention: the layer has ",
+          parameters.heads, " heads and ", parameters.kv_heads, " key/value heads; the layout ", quote(place.layout->name), " would say ",
           stored.counts.heads, " and ", stored.counts.kv_heads);
-  require(stored.global_query == weights.global_query, "store_attention: the layout ", quote(place.layout->name),
-          weights.global_query ? " has no global query" : " would make the query global");
+  require(stored.global_query == parameters.global_query, "store_attention: the layout ", quote(place.layout->name),
+          parameters.global_query ? " has no global query" : " would make the query global");
   return result;
 }
 
 }  // namespace
 
-std::vector<NamedTensor> store_attention(const AttentionParameters& weights, std::string_view layout, std::string_view prefix) {
+std::vector<NamedTensor> store_attention(const AttentionParameters& parameters, std::string_view layout, std::string_view prefix) {
   const Layout* row = find_layout(layout);
   require(row != nullptr, "store_attention: the layout ", quote(layout), " is not known; ", layout_names(), " are");
-  require(row->scale == weights.scale, "store_attention: the layer's scale is ", weights.scale ? cat(*weights.scale) : "1/sqrt(H)",
+  require(row->scale == parameters.scale, "store_attention: the layer's scale is ", parameters.scale ? cat(*parameters.scale) : "1/sqrt(H)",
           ", but a layer in the layout ", quote(layout), " has ", row->scale ? cat(*row->scale) : "1/sqrt(H)");
   Place place{.layout = row, .parameters = &row->parameters, .prefix = std::string(prefix), .spelling = {row->separator, ""}};
-  if (layout == weights.layout) place.spelling = weights.spelling;
+  if (layout == parameters.layout) place.spelling = parameters.spelling;
   const auto input_width = [&](const char* name) {
-    const auto found = weights.tensors.find(name);
-    return found == weights.tensors.end() || found->second.shape().size() != 2 ? 0 : found->second.extent(1);
+    const auto found = parameters.tensors.find(name);
+    return found == parameters.tensors.end() || found->second.shape().size() != 2 ? 0 : found->second.extent(1);
   };
   const bool one_width = input_width("q.weight") == input_width("k.weight") && input_width("q.weight") == input_width("v.weight");
   if (!row->otherwise.empty() && !one_width) place.parameters = &row->otherwise;
-  return store_as(weights, place);
+  return store_as(parameters, place);
 }
 
 }  // namespace polyhead::io

@@ -9,12 +9,12 @@ namespace polyhead::io {
 struct Format {
   std::string_view name;
   std::string_view extension;
-  bool (*sniff)(std::span<const std::byte> bytes);  // whether the contents look like this format
-  TensorFile (*read)(const FileBytes& file);        // path and format are filled in by the caller
-  void (*write)(AtomicFile& file, std::span<const NamedView> tensors, const Metadata& metadata);  // nullptr: only read
+  bool (*sniff)(std::string_view text);             // whether the contents look like this format
+  TensorFile (*read)(const FileBytes& file);        // the caller sets path and format
+  void (*write)(AtomicFile& file, std::span<const NamedView> tensors, const Metadata& metadata);  // nullptr: read only
 };
 
-// The table, in the order in which sniff is asked.
+// In the order in which sniff is called.
 std::span<const Format> format_table();
 
 }  // namespace polyhead::io

@@ -29,7 +29,8 @@ class Builder : public nlohmann::json_sax<nlohmann::json> {
   bool key(std::string& text) override {
     Level& level = open_.back();
     if (!level.keys.insert(text).second) {
-      fail(ErrorCode::format, what_, " has the key ", quote(text), " twice", open_.size() == 1 ? "" : " in " + quote(open_[open_.size() - 2].key));
+      const std::string where = open_.size() == 1 ? "" : " in " + quote(open_[open_.size() - 2].key);
+      fail(ErrorCode::format, what_, " has the key ", quote(text), " twice", where);
     }
     level.key = std::move(text);
     return true;

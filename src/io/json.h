@@ -1,5 +1,5 @@
-// JSON as the files of a model hold it. The parser is strict (RFC 8259, no key twice, a limit to nesting), and unlike nlohmann::json a value
-// is destroyed without allocating memory, so that a failed allocation is an exception and not the end of the program.
+// JSON texts of model files: strict (RFC 8259, no key twice, at most 64 levels). Destroying a value allocates no memory, unlike
+// nlohmann::json, whose destructor ends the program when memory runs out.
 #pragma once
 
 #include <cstdint>

@@ -14,26 +14,26 @@ std::string spelled(std::string_view dotted, const Spelling& spelling) {
   return name + spelling.suffix;
 }
 
-// The names: nothing required is missing, groups are whole, and nothing lies beside them that the layout does not know. A parameter left
-// out in silence (a bias, an adapter's matrix) would be a wrong result.
+// Required parameters are present, groups are complete, and the layer's modules hold no other tensor. Ignoring one (a bias, an adapter's
+// matrix) would give wrong results.
 std::string check_names(const TensorIndex& index, Fit& fit) {
   const Place& place = fit.place;
   std::string misfit;
-  std::map<char, std::pair<std::string, std::string>> groups;  // a name that is there, and one that is not
+  std::map<char, std::pair<std::string, std::string>> groups;  // a present and a missing name of each
   std::vector<std::string> known;
   std::size_t required = 0, present = 0;
   for (const Parameter& parameter : *place.parameters) {
     std::string name = place.name_of(parameter);
-    const bool there = index.contains(name);
+    const bool found = index.contains(name);
     if (parameter.group == 0) {
       ++required;
-      present += there;
-      if (!there && misfit.empty()) misfit = cat("there is no ", quote(name));
+      present += found;
+      if (!found && misfit.empty()) misfit = cat("there is no ", quote(name));
     } else {
       auto& [one, other] = groups[parameter.group];
-      (there ? one : other) = name;
+      (found ? one : other) = name;
     }
-    if (there) fit.names.push_back(name);
+    if (found) fit.names.push_back(name);
     known.push_back(std::move(name));
   }
   fit.present = static_cast<double>(present) / static_cast<double>(required);

@@ -1,4 +1,4 @@
-// Whether a naming fits the tensors at a prefix, and if not, what is in the way.
+// Whether the tensors at a prefix fit a layout, and if not, why.
 #pragma once
 
 #include <map>
@@ -15,7 +15,7 @@ using TensorIndex = std::map<std::string, ConstTensorView, std::less<>>;
 
 struct Place {
   const Layout* layout = nullptr;
-  const std::vector<Parameter>* parameters = nullptr;  // of the layout: one of its two sets
+  const std::vector<Parameter>* parameters = nullptr;  // layout->parameters or layout->otherwise
   std::string prefix;
   Spelling spelling;
 
@@ -25,8 +25,8 @@ struct Place {
 struct Fit {
   Place place;
   std::string misfit;              // empty: it fits
-  double present = 0;              // share of the required parameters that are there
-  std::vector<std::string> names;  // what follows is filled in where it fits
+  double present = 0;              // share of the required parameters that the file has
+  std::vector<std::string> names;  // this and the rest are set if it fits
   std::map<std::string, ConstTensorView> tensors;
   HeadCounts counts;
   bool global_query = false;

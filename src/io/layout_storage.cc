@@ -5,7 +5,6 @@
 namespace polyhead::io {
 namespace {
 
-// Key and value have the key/value heads, query and output the query's.
 std::int64_t& count_of(HeadCounts& counts, std::string_view canonical) {
   return canonical.starts_with("k.") || canonical.starts_with("v.") ? counts.kv_heads : counts.heads;
 }
@@ -36,7 +35,7 @@ CanonicalViews<View> to_canonical(const Parameter& parameter, View stored, HeadC
     why = cat("is ", shape, "; it must be ", rule);
     return CanonicalViews<View>{};
   };
-  // Two extents as one; -1 where that is no 64-bit number, which zero elements would allow.
+  // The product of two extents; -1 on overflow, which is possible in a tensor without elements.
   const auto joint = [&](int a, int b) {
     std::int64_t product = 0;
     return __builtin_mul_overflow(shape[a], shape[b], &product) ? std::int64_t{-1} : product;

@@ -1,4 +1,4 @@
-// From a parameter as a file stores it to its canonical form and back.
+// Converts a parameter between its form in a file and its canonical form.
 #pragma once
 
 #include <map>
@@ -11,7 +11,7 @@
 
 namespace polyhead::io {
 
-// How many heads the shapes of a layer tell; 0: they do not.
+// Numbers of heads as the shapes of a layer tell them; 0: unknown.
 struct HeadCounts {
   std::int64_t heads = 0, kv_heads = 0;
 };
@@ -19,15 +19,15 @@ struct HeadCounts {
 template <class View>
 using CanonicalViews = std::vector<std::pair<std::string, View>>;
 
-// Views (TensorView or ConstTensorView) of `stored` as canonical tensors, and the heads that its shape tells. Where the shape is not what the storage asks for, nothing,
-// and `why` says so.
+// Views (TensorView or ConstTensorView) of `stored` as canonical tensors; sets the numbers of heads that its shape tells. A shape that does
+// not fit the storage gives no views and a reason in `why`.
 template <class View>
 CanonicalViews<View> to_canonical(const Parameter& parameter, View stored, HeadCounts& counts, std::string& why);
 
 // The canonical tensors that a parameter holds: {"q.weight"}, {"q.bias", "k.bias", "v.bias"}.
 std::vector<std::string> canonical_names(const Parameter& parameter);
 
-// A copy of canonical tensors in the parameter's storage; all of canonical_names() are there. Error where the storage cannot express them.
+// A copy of the canonical tensors in the parameter's storage. `tensors` has all canonical_names(); Error when the storage cannot hold them.
 Tensor from_canonical(const Parameter& parameter, const std::map<std::string, Tensor>& tensors, HeadCounts counts);
 
 }  // namespace polyhead::io

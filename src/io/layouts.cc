@@ -10,12 +10,11 @@ namespace {
 
 constexpr char kBias = 'b', kGate = 'g', kExtraKey = 'k', kEmbeddingBias = 'e', kRelative = 'r';
 
-// {q,k,v}.{weight,bias} under names of their own, torch.nn.Linear's way.
-std::vector<Parameter> linear(std::initializer_list<std::pair<std::string_view, std::string_view>> weights,
-                              std::initializer_list<std::pair<std::string_view, std::string_view>> biases) {
+// Modules of torch.nn.Linear, all with biases or all without.
+std::vector<Parameter> linear(std::initializer_list<std::pair<std::string, std::string>> modules) {
   std::vector<Parameter> list;
-  for (const auto& [name, canonical] : weights) list.push_back({name, canonical});
-  for (const auto& [name, canonical] : biases) list.push_back({name, canonical, Storage::canonical, kBias});
+  for (const auto& [name, canonical] : modules) list.push_back({name + ".weight", canonical + ".weight"});
+  for (const auto& [name, canonical] : modules) list.push_back({name + ".bias", canonical + ".bias", Storage::canonical, kBias});
   return list;
 }
 
@@ -24,8 +23,8 @@ std::vector<Layout> make_table() {
   return {
       {.name = "torch",
        .source = "torch.nn.MultiheadAttention",
-       .notes = "in_proj_weight where kdim and vdim are embed_dim, else q_proj_weight, k_proj_weight and v_proj_weight; a zero key "
-                "(add_zero_attn) leaves no trace in a file",
+       .notes = "in_proj_weight where kdim and vdim are embed_dim, else q_proj_weight, k_proj_weight and v_proj_weight; add_zero_attn "
+                "has no parameter",
        .parameters = {{"in_proj_weight", "qkv.weight", packed_rows},
                       {"out_proj.weight", "output.weight"},
                       {"in_proj_bias", "qkv.bias", packed_rows, kBias},
@@ -43,28 +42,17 @@ std::vector<Layout> make_table() {
       {.name = "bert",
        .source = "BERT in Hugging Face transformers",
        .notes = "prefixes such as encoder.layer.0.",
-       .parameters = linear({{"attention.self.query.weight", "q.weight"},
-                             {"attention.self.key.weight", "k.weight"},
-                             {"attention.self.value.weight", "v.weight"},
-                             {"attention.output.dense.weight", "output.weight"}},
-                            {{"attention.self.query.bias", "q.bias"},
-                             {"attention.self.key.bias", "k.bias"},
-                             {"attention.self.value.bias", "v.bias"},
-                             {"attention.output.dense.bias", "output.bias"}})},
+       .parameters = linear({{"attention.self.query", "q"},
+                             {"attention.self.key", "k"},
+                             {"attention.self.value", "v"},
+                             {"attention.output.dense", "output"}})},
       {.name = "albert",
        .source = "ALBERT in Hugging Face transformers",
        .notes = "one group of parameters serves several layers",
-       .parameters = linear({{"attention.query.weight", "q.weight"},
-                             {"attention.key.weight", "k.weight"},
-                             {"attention.value.weight", "v.weight"},
-                             {"attention.dense.weight", "output.weight"}},
-                            {{"attention.query.bias", "q.bias"},
-                             {"attention.key.bias", "k.bias"},
-                             {"attention.value.bias", "v.bias"},
-                             {"attention.dense.bias", "output.bias"}})},
+       .parameters = linear({{"attention.query", "q"}, {"attention.key", "k"}, {"attention.value", "v"}, {"attention.dense", "output"}})},
       {.name = "gpt2",
        .source = "GPT-2 in Hugging Face transformers",
-       .notes = "weights are (in,out); c_attn of [E,3*E] tells it from minGPT, and c_proj follows",
+       .notes = "matrices are (in,out); c_attn of [E,3*E] tells it from minGPT",
        .parameters = {{"attn.c_attn.weight", "qkv.weight", packed_columns},
                       {"attn.c_proj.weight", "output.weight", transposed},
                       {"attn.c_attn.bias", "qkv.bias", packed_rows, kBias},
@@ -72,7 +60,7 @@ std::vector<Layout> make_table() {
        .causal = true},
       {.name = "mingpt",
        .source = "minGPT, nanoGPT",
-       .notes = "the names of GPT-2, weights (out,in): c_attn is [3*E,E]",
+       .notes = "the names of GPT-2, matrices are (out,in): c_attn is [3*E,E]",
        .parameters = {{"attn.c_attn.weight", "qkv.weight", packed_rows},
                       {"attn.c_proj.weight", "output.weight"},
                       {"attn.c_attn.bias", "qkv.bias", packed_rows, kBias},
@@ -90,14 +78,12 @@ std::vector<Layout> make_table() {
        .scale = 1.0},
       {.name = "d2l",
        .source = "d2l MultiHeadAttention(key_size, query_size, value_size, num_hiddens, num_heads, dropout, bias)",
-       .notes = "a row without a valid key is uniform there: EmptyRows::uniform",
-       .parameters =
-           linear({{"W_q.weight", "q.weight"}, {"W_k.weight", "k.weight"}, {"W_v.weight", "v.weight"}, {"W_o.weight", "output.weight"}},
-                  {{"W_q.bias", "q.bias"}, {"W_k.bias", "k.bias"}, {"W_v.bias", "v.bias"}, {"W_o.bias", "output.bias"}}),
+       .notes = "a row without a valid key is EmptyRows::uniform",
+       .parameters = linear({{"W_q", "q"}, {"W_k", "k"}, {"W_v", "v"}, {"W_o", "output"}}),
        .empty_rows = EmptyRows::uniform},
       {.name = "alphafold",
        .source = "MultiHeadAttention(c_in, c, N_head, attn_dim, gated, is_global, use_bias_for_embeddings), OpenFold's Attention",
-       .notes = "is_global shows in linear_k and linear_v of one head; a row without a valid key is EmptyRows::unmasked",
+       .notes = "is_global: linear_k and linear_v have one head; a row without a valid key is EmptyRows::unmasked",
        .parameters = {{"linear_q.weight", "q.weight"},
                       {"linear_k.weight", "k.weight"},
                       {"linear_v.weight", "v.weight"},
@@ -112,20 +98,17 @@ std::vector<Layout> make_table() {
        .empty_rows = EmptyRows::unmasked},
       {.name = "multi_atten",
        .source = "Multi_atten(emd_size, q_k_size, v_size, head)",
-       .notes = "no output map; q_k_size and v_size are widths of one head",
-       .parameters = linear({{"Wq.weight", "q.weight"}, {"Wk.weight", "k.weight"}, {"Wv.weight", "v.weight"}},
-                            {{"Wq.bias", "q.bias"}, {"Wk.bias", "k.bias"}, {"Wv.bias", "v.bias"}}),
+       .notes = "no output projection; q_k_size and v_size are widths of one head",
+       .parameters = linear({{"Wq", "q"}, {"Wk", "k"}, {"Wv", "v"}}),
        .refuses = {"Wo"}},
       {.name = "multi_head_dim_qk_dim_v",
        .source = "MultiHeadAttention(input_dim, num_heads, dim_qk, dim_v)",
        .notes = "dim_qk and dim_v are widths of all heads together",
-       .parameters = linear({{"q.weight", "q.weight"}, {"k.weight", "k.weight"}, {"v.weight", "v.weight"}, {"out.weight", "output.weight"}},
-                            {{"q.bias", "q.bias"}, {"k.bias", "k.bias"}, {"v.bias", "v.bias"}, {"out.bias", "output.bias"}})},
+       .parameters = linear({{"q", "q"}, {"k", "k"}, {"v", "v"}, {"out", "output"}})},
       {.name = "single_head",
        .source = "SelfAttention(input_dim, dim_qk, dim_v), CrossAttention(input_dim, dim_qk, dim_v)",
-       .notes = "one head, no output map; self and cross attention have the same parameters",
-       .parameters = linear({{"q.weight", "q.weight"}, {"k.weight", "k.weight"}, {"v.weight", "v.weight"}},
-                            {{"q.bias", "q.bias"}, {"k.bias", "k.bias"}, {"v.bias", "v.bias"}}),
+       .notes = "one head, no output projection; self and cross attention have the same parameters",
+       .parameters = linear({{"q", "q"}, {"k", "k"}, {"v", "v"}}),
        .heads = 1,
        .refuses = {"o", "out"}},
       {.name = "keras",

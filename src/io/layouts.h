@@ -1,8 +1,9 @@
-// The table of namings: how each source of attention layers names and stores the parameters that AttentionParameters holds.
+// The table of layouts: how each source of attention layers names and stores the parameters that AttentionParameters holds.
 #pragma once
 
 #include <optional>
 #include <span>
+#include <string>
 #include <string_view>
 #include <vector>
 
@@ -10,11 +11,11 @@
 
 namespace polyhead::io {
 
-// From the shape in the file to the canonical one; each is a view, so none costs a copy.
+// How the file stores a parameter. Its canonical form is a view in each case, so loading copies nothing.
 enum class Storage {
   canonical,
   transposed,      // (in,out)
-  packed_rows,     // q, k, v below each other: [3E,E] or [3E]
+  packed_rows,     // q, k, v stacked: [3E,E] or [3E]
   packed_columns,  // q, k, v side by side: [E,3E]
   heads_in,        // (in,N,H)
   heads_out,       // (N,V,out)
@@ -22,10 +23,10 @@ enum class Storage {
 };
 
 struct Parameter {
-  std::string_view name;       // in the file, after the prefix; '.' between its parts
-  std::string_view canonical;  // "q.weight"; "qkv.weight" where it is packed
+  std::string name;       // in the file, after the prefix, with '.' as separator
+  std::string canonical;  // "q.weight"; "qkv.weight" if packed
   Storage storage = Storage::canonical;
-  char group = 0;  // 0: required; else all parameters of a group are there, or none
+  char group = 0;  // 0: required; otherwise a file has all parameters of a group or none
 };
 
 enum class KeyHeads {
@@ -40,16 +41,16 @@ struct Layout {
   // A second set of names for layers whose query, key and value inputs differ in width (torch); may be empty.
   std::vector<Parameter> otherwise = {};
   KeyHeads key_heads = KeyHeads::as_query;
-  std::int64_t heads = 0;  // 0: a free choice
+  std::int64_t heads = 0;  // 0: any number
   std::optional<double> scale = {};
-  bool causal = false;                         // the source masks by itself
-  std::optional<EmptyRows> empty_rows = {};    // what its rows without a key give; absent: NaN, or whatever the caller makes of it
-  char separator = '.';                        // '/': '.' is read too, and a ":0" after every name
-  std::vector<std::string_view> refuses = {};  // modules that make the layer another one when they are beside it
+  bool causal = false;                         // the layer applies a causal mask itself
+  std::optional<EmptyRows> empty_rows = {};    // the result of its rows without attended keys; absent: NaN or unspecified
+  char separator = '.';                        // '/': files with '.' or with ":0" after every name are read too
+  std::vector<std::string_view> refuses = {};  // modules that are part of another layout
 };
 
 std::span<const Layout> layout_table();
-const Layout* find_layout(std::string_view name);  // nullptr: there is none
+const Layout* find_layout(std::string_view name);  // nullptr: unknown
 std::string layout_names();                        // "torch, bert, …"
 
 }  // namespace polyhead::io

@@ -15,7 +15,7 @@ void swap_byte_order(Tensor& tensor) {
   for (std::int64_t i = 0; i < tensor.numel(); ++i, at += size) std::reverse(at, at + size);
 }
 
-// The same memory seen with its axes in reverse.
+// A view with the axes in reverse order.
 ConstTensorView reversed(ConstTensorView view) {
   std::vector<int> axes;
   for (int axis = view.rank() - 1; axis >= 0; --axis) axes.push_back(axis);
@@ -24,14 +24,15 @@ ConstTensorView reversed(ConstTensorView view) {
 
 }  // namespace
 
-bool is_npy(std::span<const std::byte> bytes) {
-  return bytes.size() >= kNpyMagic.size() && std::equal(kNpyMagic.begin(), kNpyMagic.end(), reinterpret_cast<const char*>(bytes.data()));
-}
+bool is_npy(std::string_view text) { return text.starts_with(kNpyMagic); }
 
-std::uint64_t npy_byte_count(const NpyHeader& header, std::string_view where) {
+void check_npy_size(const NpyHeader& header, std::uint64_t after, std::string_view where) {
   const auto bytes = byte_count(header.dtype, header.shape);
-  if (!bytes) fail(ErrorCode::format, where, ": an array of ", header.dtype, " of shape ", header.shape, " is more than 2^63 - 1 bytes");
-  return *bytes;
+  const auto bad = [&](const auto&... parts) {
+    fail(ErrorCode::format, where, ": an array of ", header.dtype, " of shape ", header.shape, parts...);
+  };
+  if (!bytes) bad(" is more than 2^63 - 1 bytes");
+  if (*bytes != after) bad(" takes ", *bytes, " bytes, but ", after, " follow the header");
 }
 
 Tensor npy_tensor(const FileBytes& file, std::span<std::byte> bytes, const NpyHeader& header, std::string_view name) {
@@ -40,26 +41,16 @@ Tensor npy_tensor(const FileBytes& file, std::span<std::byte> bytes, const NpyHe
   Tensor tensor = view_or_copy(file, bytes, header.dtype, stored);
   check_booleans(file, name, tensor);
   if (header.column_major) tensor = Tensor::copy_of(reversed(tensor));
-  if (header.big_endian && info(header.dtype).size > 1) {
-    if (!header.column_major) tensor = Tensor(tensor);  // a copy: the map stays as the file is
-    swap_byte_order(tensor);
-  }
+  if (header.big_endian && info(header.dtype).size > 1) swap_byte_order(tensor);  // a private map: the file does not change
   return tensor;
 }
 
 TensorFile read_npy(const FileBytes& file) {
   const std::string where = file.name();
-  const NpyExtent extent = npy_extent(file.bytes.first(std::min(file.bytes.size(), kNpyPreamble)), where);
-  const std::uint64_t after = file.bytes.size() - extent.begin;
-  if (extent.length > after)
-    fail(ErrorCode::format, where, ": the npy header claims ", extent.length, " bytes, but only ", after, " follow its length");
+  const NpyExtent extent = npy_extent(file.text().substr(0, kNpyPreamble), file.bytes.size(), where);
   const std::span<std::byte> data = file.bytes.subspan(extent.begin + extent.length);
-  const NpyHeader header = parse_npy_header({reinterpret_cast<const char*>(file.bytes.data()) + extent.begin, extent.length}, where);
-  const std::uint64_t bytes = npy_byte_count(header, where);
-  if (bytes != data.size()) {
-    fail(ErrorCode::format, where, ": an array of ", header.dtype, " of shape ", header.shape, " takes ", bytes, " bytes, but ",
-         data.size(), " follow the header");
-  }
+  const NpyHeader header = parse_npy_header(file.text().substr(extent.begin, extent.length), where);
+  check_npy_size(header, data.size(), where);
   const std::string name = file.path.stem().string();
   TensorFile result;
   result.tensors.push_back({name, npy_tensor(file, data, header, name)});

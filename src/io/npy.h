@@ -8,18 +8,18 @@
 
 namespace polyhead::io {
 
-bool is_npy(std::span<const std::byte> bytes);
+bool is_npy(std::string_view text);
 TensorFile read_npy(const FileBytes& file);
 void write_npy(AtomicFile& file, std::span<const NamedView> tensors, const Metadata& metadata);
 
-bool is_npz(std::span<const std::byte> bytes);
+bool is_npz(std::string_view text);
 TensorFile read_npz(const FileBytes& file);
 void write_npz(AtomicFile& file, std::span<const NamedView> tensors, const Metadata& metadata);
 
-// The bytes that the header announces; Error (format) where they overflow.
-std::uint64_t npy_byte_count(const NpyHeader& header, std::string_view where);
+// Error (format) unless `after`, the number of bytes after the header, is the size of the array. `where` names the file in messages.
+void check_npy_size(const NpyHeader& header, std::uint64_t after, std::string_view where);
 
-// bytes, as many as the header announces, as a row-major little-endian tensor: a view of them where they are that already, else a copy.
+// A row-major little-endian tensor of the array's bytes: a view where they have this order already, else a copy.
 Tensor npy_tensor(const FileBytes& file, std::span<std::byte> bytes, const NpyHeader& header, std::string_view name);
 
 }  // namespace polyhead::io

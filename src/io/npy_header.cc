@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <array>
 #include <charconv>
-#include <cstring>
 #include <utility>
 
 #include "core/text.h"
@@ -14,7 +13,7 @@ namespace {
 
 constexpr std::size_t kAlignment = 64;
 
-// As much of Python's literals as the header uses: one dict of strings, booleans and tuples of integers.
+// Parser of the Python literals in a header: one dict of strings, booleans and tuples of integers.
 class Literal {
  public:
   Literal(std::string_view text, std::string_view where) : text_(text), where_(where) {}
@@ -138,12 +137,10 @@ class Literal {
 
 }  // namespace
 
-NpyExtent npy_extent(std::span<const std::byte> first, std::string_view where) {
+NpyExtent npy_extent(std::string_view first, std::uint64_t size, std::string_view where) {
   const auto bad = [&](const auto&... parts) { fail(ErrorCode::format, where, ": ", parts...); };
-  const auto byte = [&](std::size_t i) { return std::to_integer<std::size_t>(first[i]); };
-  if (first.size() < kNpyMagic.size() + 2 || std::memcmp(first.data(), kNpyMagic.data(), kNpyMagic.size()) != 0) {
-    bad("it does not begin with the 8 bytes of an npy file");
-  }
+  const auto byte = [&](std::size_t i) { return static_cast<std::size_t>(static_cast<unsigned char>(first[i])); };
+  if (first.size() < kNpyMagic.size() + 2 || !first.starts_with(kNpyMagic)) bad("it does not begin with the 8 bytes of an npy file");
   const std::size_t major = byte(6), minor = byte(7);
   if (major < 1 || major > 3 || minor != 0) bad("npy version ", major, ".", minor, " is not known; 1.0, 2.0 and 3.0 are");
   const std::size_t width = major == 1 ? 2 : 4;
@@ -151,6 +148,8 @@ NpyExtent npy_extent(std::span<const std::byte> first, std::string_view where) {
   if (first.size() < extent.begin) bad("the file ends within the npy header's length");
   for (std::size_t i = 0; i < width; ++i) extent.length |= byte(8 + i) << (8 * i);
   if (extent.length > kNpyMaxHeader) bad("the npy header claims ", extent.length, " bytes; at most ", kNpyMaxHeader, " are allowed");
+  if (extent.length > size - extent.begin)
+    bad("the npy header claims ", extent.length, " bytes, but only ", size - extent.begin, " follow its length");
   return extent;
 }
 

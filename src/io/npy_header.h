@@ -2,8 +2,7 @@
 #pragma once
 
 #include <cstddef>
-#include <optional>
-#include <span>
+#include <cstdint>
 #include <string>
 #include <string_view>
 
@@ -20,15 +19,15 @@ struct NpyHeader {
 
 inline constexpr std::string_view kNpyMagic = "\x93NUMPY";
 inline constexpr std::size_t kNpyPreamble = 12;         // magic, version and the longer of the two length fields
-inline constexpr std::size_t kNpyMaxHeader = 1u << 20;  // a literal with three keys and 16 extents is far below
+inline constexpr std::size_t kNpyMaxHeader = 1u << 20;  // three keys and 16 extents need less than 1 KiB
 
-// Where the literal of a header lies.
+// The bytes of a header's literal; the data follow directly.
 struct NpyExtent {
-  std::size_t begin = 0, length = 0;  // the data begin right after it
+  std::size_t begin = 0, length = 0;
 };
 
-// `first` are the first bytes of the file (kNpyPreamble of them, or all if it has fewer), `where` names it in messages. Error (format).
-NpyExtent npy_extent(std::span<const std::byte> first, std::string_view where);
+// `first` are the first kNpyPreamble bytes of a file of `size` bytes (all if it has fewer); `where` names it in messages. Error (format).
+NpyExtent npy_extent(std::string_view first, std::uint64_t size, std::string_view where);
 
 // The literal: {'descr': '<f4', 'fortran_order': False, 'shape': (2, 3), }. Error (format).
 NpyHeader parse_npy_header(std::string_view literal, std::string_view where);

@@ -12,7 +12,7 @@ namespace polyhead::io {
 namespace {
 
 constexpr std::string_view kSuffix = ".npy";
-// Deflate codes at most 258 bytes in 2 bits, a ratio of 1032; a member that claims more lies.
+// Deflate codes at most 258 bytes in 2 bits, a ratio of 1032. A larger one is refused before memory is allocated for it.
 constexpr std::uint64_t kMaxDeflateRatio = 1040, kDeflateSlack = 1024;
 
 struct ZipError {
@@ -32,13 +32,13 @@ using Source = std::unique_ptr<zip_source_t, decltype(&zip_source_free)>;
 class Reader {
  public:
   explicit Reader(const FileBytes& file) : file_(file), archive_(nullptr, &zip_discard) {
-    if (!is_npz(file.bytes))
-      fail(ErrorCode::format, file.name(), ": it does not begin with \"PK\", as a zip archive does");  // libzip takes nothing for one
+    // libzip would take an empty file for an archive without members.
+    if (!is_npz(file.text())) fail(ErrorCode::format, file.name(), ": it does not begin with \"PK\", as a zip archive does");
     ZipError error;
     Source source(zip_source_buffer_create(file.bytes.data(), file.bytes.size(), 0, &error.error), &zip_source_free);
     if (source) archive_.reset(zip_open_from_source(source.get(), ZIP_RDONLY, &error.error));
     if (!archive_) fail(ErrorCode::format, file.name(), ": it is no zip archive as npz needs it: ", error.text());
-    source.release();  // the archive has it now
+    source.release();  // the archive owns it
   }
 
   TensorFile read() {
@@ -52,7 +52,7 @@ class Reader {
       const std::string where = file_.name() + ": member " + quote(member);
       if (!member.ends_with(kSuffix)) fail(ErrorCode::format, where, " is no array: an npz file holds .npy members only");
       std::string name = member.substr(0, member.size() - kSuffix.size());
-      if (!names.insert(name).second) fail(ErrorCode::format, where, " is there twice");
+      if (!names.insert(name).second) fail(ErrorCode::format, where, " occurs twice");
       const zip_stat_t status = checked_status(index, where);
       // Members that share bytes would let a small file unpack to any size.
       packed += status.comp_size;
@@ -94,20 +94,13 @@ class Reader {
     if (!member) fail(ErrorCode::format, where, " cannot be opened: ", zip_strerror(archive_.get()));
     std::string head(std::min<std::uint64_t>(size, kNpyPreamble), '\0');
     read_exactly(member.get(), std::as_writable_bytes(std::span(head)), where);
-    const NpyExtent extent = npy_extent(std::as_bytes(std::span(head)), where);
-    if (extent.length > size - extent.begin) {
-      fail(ErrorCode::format, where, ": the npy header claims ", extent.length, " bytes, but only ", size - extent.begin,
-           " follow its length");
-    }
+    const NpyExtent extent = npy_extent(head, size, where);
     const std::size_t known = head.size();
     head.resize(std::max(known, extent.begin + extent.length));
     read_exactly(member.get(), std::as_writable_bytes(std::span(head).subspan(known)), where);
     const NpyHeader header = parse_npy_header(std::string_view(head).substr(extent.begin, extent.length), where);
-    const std::uint64_t bytes = npy_byte_count(header, where), after = size - extent.begin - extent.length;
-    if (bytes != after) {
-      fail(ErrorCode::format, where, ": an array of ", header.dtype, " of shape ", header.shape, " takes ", bytes, " bytes, but ", after,
-           " follow the header");
-    }
+    const std::uint64_t bytes = size - extent.begin - extent.length;
+    check_npy_size(header, bytes, where);
     Tensor memory(DType::u8, Shape{static_cast<std::int64_t>(bytes)});
     const std::span<std::byte> target(static_cast<std::byte*>(memory.view().data()), bytes);
     read_exactly(member.get(), target, where);
@@ -124,7 +117,7 @@ class Reader {
     }
   }
 
-  // libzip compares the checksum when it meets the end.
+  // Reading the end of a member makes libzip compare the checksum.
   static void expect_end(zip_file_t* member, const std::string& where) {
     std::byte more;
     const zip_int64_t count = zip_fread(member, &more, 1);
@@ -138,18 +131,15 @@ class Reader {
 
 }  // namespace
 
-bool is_npz(std::span<const std::byte> bytes) {
-  const auto begins = [&](std::string_view magic) {
-    return bytes.size() >= magic.size() && std::equal(magic.begin(), magic.end(), reinterpret_cast<const char*>(bytes.data()));
-  };
-  return begins("PK\x03\x04") || begins("PK\x05\x06");  // a first member, or an archive without members
+bool is_npz(std::string_view text) {
+  return text.starts_with("PK\x03\x04") || text.starts_with("PK\x05\x06");  // a first member, or an archive without members
 }
 
 TensorFile read_npz(const FileBytes& file) { return Reader(file).read(); }
 
 void write_npz(AtomicFile& file, std::span<const NamedView> tensors, const Metadata&) {
   const std::string where = "cannot write " + file.path().string();
-  if (tensors.empty()) {  // libzip writes nothing at all then; this is the end record of an archive without members
+  if (tensors.empty()) {  // libzip would write an empty file; this is the end record of an archive without members
     file.write(std::string("PK\x05\x06") + std::string(18, '\0'));
     return;
   }
@@ -157,15 +147,15 @@ void write_npz(AtomicFile& file, std::span<const NamedView> tensors, const Metad
     if (!ok) fail(ErrorCode::io, where, ": ", reason());
   };
   ZipError error;
-  // The archive is made in memory: libzip goes back in the file to write sizes, which a pipe does not allow.
+  // The archive is built in memory because libzip seeks back to write sizes, which a pipe does not allow.
   const Source buffer(zip_source_buffer_create(nullptr, 0, 0, &error.error), &zip_source_free);
   check(buffer != nullptr, [&] { return error.text(); });
   Archive archive(zip_open_from_source(buffer.get(), ZIP_TRUNCATE, &error.error), &zip_discard);
   check(archive != nullptr, [&] { return error.text(); });
-  zip_source_keep(buffer.get());  // one reference is the archive's
+  zip_source_keep(buffer.get());  // the archive owns one of two references
   const auto archive_error = [&] { return std::string(zip_strerror(archive.get())); };
 
-  std::vector<std::string> headers(tensors.size());  // these two live until the archive is closed
+  std::vector<std::string> headers(tensors.size());  // headers and packed must outlive the archive
   std::vector<Tensor> packed(tensors.size());
   for (std::size_t i = 0; i < tensors.size(); ++i) {
     const ConstTensorView tensor = tensors[i].tensor;

@@ -132,7 +132,7 @@ TEST(Npz, MalformedArchivesAreRefusedWithTheReason) {
   const std::vector<std::pair<std::string, std::string>> cases{
       {"PK\3\4", ": it is no zip archive as npz needs it"},
       {zip.substr(0, zip.size() - 1), ": it is no zip archive as npz needs it"},
-      {zip_bytes({{"a.npy", two}, {"a.npy", two}}), "member \"a.npy\" is there twice"},
+      {zip_bytes({{"a.npy", two}, {"a.npy", two}}), "member \"a.npy\" occurs twice"},
       {zip_bytes({{"../data.pkl", two}}), "member \"../data.pkl\" is no array: an npz file holds .npy members only"},
       {zip_bytes({{"folder/", ""}}), "member \"folder/\" is no array"},
       {zip_bytes({{"a\nb.txt", two}}), "member \"a\\nb.txt\" is no array"},

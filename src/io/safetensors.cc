@@ -14,21 +14,21 @@ namespace polyhead::io {
 namespace {
 
 constexpr std::uint64_t kLengthBytes = 8;
-constexpr std::uint64_t kMaxHeader = 100'000'000;  // as the reference implementation allows
+constexpr std::uint64_t kMaxHeader = 100'000'000;  // the reference implementation's limit
 constexpr std::size_t kHeaderAlignment = 8;
 
-// The order in which the reference implementation writes tensors (descending, then by name): widest first, so that each is aligned.
+// The reference implementation writes tensors in descending order of this list, then by name: widest first, so that each is aligned.
 constexpr std::array kAscending{DType::boolean, DType::u8,  DType::i8,  DType::i16, DType::u16, DType::f16, DType::bf16,
                                 DType::i32,     DType::u32, DType::f32, DType::f64, DType::i64, DType::u64};
 static_assert(kAscending.size() == kDTypes.size());
 
-std::uint64_t header_length(std::span<const std::byte> bytes) {
+std::uint64_t header_length(std::string_view text) {
   std::uint64_t length = 0;
-  std::memcpy(&length, bytes.data(), kLengthBytes);
+  std::memcpy(&length, text.data(), kLengthBytes);
   return length;
 }
 
-// The format's rule for the offsets: sorted, they cover the data exactly, without overlap, gap or rest.
+// The format's rule: the tensors cover the data exactly, without overlaps, gaps or bytes after the last one.
 void check_offsets(const FileBytes& file, const SafetensorsHeader& header, std::uint64_t data_size) {
   for (const SafetensorsEntry& entry : header.entries) {
     const auto bad = [&](const auto&... parts) {
@@ -70,15 +70,15 @@ void check_offsets(const FileBytes& file, const SafetensorsHeader& header, std::
 
 }  // namespace
 
-bool is_safetensors(std::span<const std::byte> bytes) {
-  return bytes.size() > kLengthBytes && bytes[kLengthBytes] == std::byte{'{'} && header_length(bytes) <= kMaxHeader;
+bool is_safetensors(std::string_view text) {
+  return text.size() > kLengthBytes && text[kLengthBytes] == '{' && header_length(text) <= kMaxHeader;
 }
 
 TensorFile read_safetensors(const FileBytes& file) {
   const auto bad = [&](const auto&... parts) { fail(ErrorCode::format, file.name(), ": ", parts...); };
   const std::uint64_t size = file.bytes.size();
   if (size < kLengthBytes) bad("the file has ", size, " bytes; a safetensors file begins with 8 bytes that hold its header's length");
-  const std::uint64_t length = header_length(file.bytes);
+  const std::uint64_t length = header_length(file.text());
   if (length > kMaxHeader) bad("the safetensors header claims ", length, " bytes; at most ", kMaxHeader, " are allowed");
   if (length > size - kLengthBytes)
     bad("the safetensors header claims ", length, " bytes, but only ", size - kLengthBytes, " follow its length");
@@ -109,7 +109,9 @@ void write_safetensors(AtomicFile& file, std::span<const NamedView> tensors, con
     return a->tensor.dtype() != b->tensor.dtype() ? rank(a) > rank(b) : a->name < b->name;
   });
   std::string json;
-  for (const auto& [key, value] : metadata) json += (json.empty() ? "{\"__metadata__\":{" : ",") + json_string(key) + ":" + json_string(value);
+  for (const auto& [key, value] : metadata) {
+    json += (json.empty() ? "{\"__metadata__\":{" : ",") + json_string(key) + ":" + json_string(value);
+  }
   json += json.empty() ? "{" : "}";
   std::uint64_t offset = 0;
   for (const NamedView* t : order) {

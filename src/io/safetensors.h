@@ -8,7 +8,7 @@
 
 namespace polyhead::io {
 
-bool is_safetensors(std::span<const std::byte> bytes);
+bool is_safetensors(std::string_view text);
 TensorFile read_safetensors(const FileBytes& file);
 void write_safetensors(AtomicFile& file, std::span<const NamedView> tensors, const Metadata& metadata);
 

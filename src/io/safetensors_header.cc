@@ -94,7 +94,8 @@ SafetensorsHeader parse_safetensors_header(const FileBytes& file, std::string_vi
     }
     for (const auto& [key, item] : *object) {
       const auto* metadata = item.as<std::string>();
-      if (metadata == nullptr) fail(ErrorCode::format, what, " has ", describe(item), " in its __metadata__ under ", quote(key), "; it must be a string");
+      if (metadata == nullptr)
+        fail(ErrorCode::format, what, " has ", describe(item), " in its __metadata__ under ", quote(key), "; it must be a string");
       header.metadata.emplace(key, *metadata);
     }
   }

@@ -6,7 +6,7 @@
 
 namespace polyhead::io {
 
-bool is_shard_index(std::span<const std::byte> bytes);
+bool is_shard_index(std::string_view text);
 TensorFile read_shards(const FileBytes& index);
 
 }  // namespace polyhead::io

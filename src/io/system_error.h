@@ -7,7 +7,7 @@
 
 namespace polyhead::io {
 
-// Throws Error (io) "<what was tried>: <the system's reason>"; call it before anything else can change errno.
+// Throws Error (io) "<what>: <the system's reason>"; call it directly after the system call that set errno.
 template <class... Parts>
 [[noreturn]] void fail_errno(const Parts&... what) {
   const int number = errno;

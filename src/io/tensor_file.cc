@@ -19,9 +19,9 @@ const Format* by_extension(const std::filesystem::path& path) {
   return row == format_table().end() ? nullptr : &*row;
 }
 
-// Contents before the name; where no contents fit, the name says whose message explains why.
+// By the contents. A damaged file may fit no format: then the extension chooses the reader, whose message says what is wrong.
 const Format* recognise(const FileBytes& file) {
-  const auto row = std::ranges::find_if(format_table(), [&](const Format& format) { return format.sniff(file.bytes); });
+  const auto row = std::ranges::find_if(format_table(), [&](const Format& format) { return format.sniff(file.text()); });
   return row == format_table().end() ? by_extension(file.path) : &*row;
 }
 
@@ -61,7 +61,7 @@ const Tensor& TensorFile::at(std::string_view name) const {
   constexpr std::size_t kShown = 8;
   for (std::size_t i = 0; i < std::min(tensors.size(), kShown); ++i) held += (i ? ", " : "") + quote(tensors[i].name);
   if (tensors.size() > kShown) held += cat(" and ", tensors.size() - kShown, " more");
-  fail(ErrorCode::invalid_argument, path.string(), ": there is no tensor ", quote(name), "; the file holds ", held.empty() ? "none" : held);
+  fail(ErrorCode::invalid_argument, path.string(), ": no tensor is named ", quote(name), "; the file holds ", held.empty() ? "none" : held);
 }
 
 TensorFile open_tensors(const std::filesystem::path& path) {
@@ -84,8 +84,7 @@ TensorFile open_tensors(const std::filesystem::path& path) {
 void save_tensors(const std::filesystem::path& path, std::span<const NamedView> tensors, const Metadata& metadata) {
   const Format* format = by_extension(path);
   if (format == nullptr || format->write == nullptr) {
-    fail(ErrorCode::invalid_argument, "save_tensors: ", path.string(), " names no format by its extension; ",
-         listed(true, &Format::extension), " do");
+    fail(ErrorCode::invalid_argument, "save_tensors: ", path.string(), " does not end in one of ", listed(true, &Format::extension));
   }
   std::set<std::string_view> names;
   for (const NamedView& item : tensors) {

@@ -49,7 +49,7 @@ TEST(TensorFile, AFileWithoutTheTensorNamesThoseThatItHas) {
   const TensorFile file = open_tensors(folder / "a.npz");
   EXPECT_EQ(file.find("v"), nullptr);
   EXPECT_EQ(error_of([&] { file.at("v"); }),
-            "invalid_argument: " + (folder / "a.npz").string() + ": there is no tensor \"v\"; the file holds \"q\", \"k\"");
+            "invalid_argument: " + (folder / "a.npz").string() + ": no tensor is named \"v\"; the file holds \"q\", \"k\"");
 }
 
 TEST(TensorFile, AnUnknownExtensionIsRefused) {
@@ -58,7 +58,7 @@ TEST(TensorFile, AnUnknownExtensionIsRefused) {
     EXPECT_THAT(error_of([&] {
                   save_tensors(folder / name, {{"q", random_tensor(DType::f32, {1})}});
                 }),
-                HasSubstr("names no format by its extension; .npy, .npz, .safetensors do"));
+                HasSubstr("does not end in one of .npy, .npz, .safetensors"));
   }
   EXPECT_EQ(folder.count(), 0u);
 }

@@ -14,9 +14,9 @@ namespace polyhead::io {
 
 // A layer that could be loaded can be stored again.
 inline void store_what_loads(TensorFile& file, const LoadAttention& options) {
-  const AttentionParameters weights = load_attention(file, options);
+  const AttentionParameters parameters = load_attention(file, options);
   try {
-    (void)store_attention(weights);
+    (void)store_attention(parameters);
   } catch (const Error&) {
     __builtin_trap();
   }

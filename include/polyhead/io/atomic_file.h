@@ -9,7 +9,7 @@
 namespace polyhead::io {
 
 // Writes to a temporary file in the target's folder; commit() renames it over the target. Without commit() the destructor removes the
-// temporary file and the target is as it was. Every failure is an Error (ErrorCode::io) that names the target and the system's reason.
+// temporary file and leaves the target unchanged. Every failure is an Error (ErrorCode::io) that names the target and the system's reason.
 //  - A new file gets the permissions that the umask leaves; a replaced one keeps its own.
 //  - A symbolic link stays, and what it points at is replaced.
 //  - A target that is no regular file (/dev/stdout, /dev/fd/N, a pipe, a device) is written directly.
@@ -36,11 +36,11 @@ class AtomicFile {
   int descriptor_ = -1;
 };
 
-// Removes the temporary files of all AtomicFiles that are alive. Async-signal-safe, for the signal handler of a program that is about to
-// end; the library installs none.
+// Removes the temporary files of all living AtomicFiles. Async-signal-safe: for the signal handlers of a program that is about to end. The
+// library installs no handler.
 void remove_temporary_files() noexcept;
 
-// The whole of a small file at once.
+// Writes and commits a small file.
 void write_file(const std::filesystem::path& path, std::string_view contents);
 
 }  // namespace polyhead::io

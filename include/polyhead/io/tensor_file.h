@@ -26,28 +26,29 @@ struct TensorFile {
   std::vector<NamedTensor> tensors;  // names are unique; in the order of the file
   Metadata metadata;                 // of safetensors; empty for the other formats
 
-  const Tensor* find(std::string_view name) const;  // nullptr: there is none
+  const Tensor* find(std::string_view name) const;  // nullptr: no such tensor
   Tensor* find(std::string_view name);
-  const Tensor& at(std::string_view name) const;  // Error when there is none
+  const Tensor& at(std::string_view name) const;  // Error: no such tensor
 };
 
-// Opens a file in any of formats(), which its contents tell, or a folder that holds model.safetensors or model.safetensors.index.json.
-//  - safetensors and npy are mapped privately: a tensor is a view of the map, which it keeps alive; writing to it leaves the file alone.
-//    A tensor that is not aligned for its dtype in the file is a copy. The file must not be truncated while it is mapped.
-//  - npz: stored and deflated members, each read into memory of its own.
-//  - npy, npz: big-endian arrays are converted, column-major ones made row major. The tensor of an npy file is named by the file's stem.
-// Error: ErrorCode::io when the file cannot be read, ErrorCode::format when its contents are not what its format says. No input makes the
-// reader allocate more than about a thousand times the file's size (deflate's largest ratio).
+// Opens a file in any of formats(), recognised by its contents, or a folder that holds model.safetensors or model.safetensors.index.json.
+//  - safetensors and npy are mapped privately: a tensor is a view of the map and keeps it alive; writing to a tensor does not change the
+//    file. A tensor that is not aligned for its dtype in the file is a copy. Reading a tensor after its file was shortened in place raises
+//    SIGBUS; replacing the file by renaming, as AtomicFile does, is safe.
+//  - npz: stored and deflated members, each unpacked into its own memory.
+//  - npy, npz: big-endian and column-major arrays are converted. The tensor of an npy file is named by the file's stem.
+// Error: ErrorCode::io when the file cannot be read, ErrorCode::format when its contents break the rules of its format. The reader never
+// allocates more than about 1000 times the file's size (deflate's largest ratio).
 TensorFile open_tensors(const std::filesystem::path& path);
 
-// What is saved; the tensors may have any strides.
+// A tensor to save, with any strides.
 struct NamedView {
   std::string name;
   ConstTensorView tensor;
 };
 
 // Writes a file whole or not at all (see AtomicFile); the extension names the format. The same tensors always give the same bytes.
-// npy holds one tensor and no name; npy and npz have no place for metadata, which is left out, and no bfloat16, which is an Error.
+// npy holds one tensor without a name. npy and npz drop the metadata, and have no bfloat16: Error.
 void save_tensors(const std::filesystem::path& path, std::span<const NamedView> tensors, const Metadata& metadata = {});
 void save_tensors(const std::filesystem::path& path, const std::vector<NamedTensor>& tensors, const Metadata& metadata = {});
 

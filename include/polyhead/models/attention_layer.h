@@ -1,4 +1,4 @@
-// Between a file's parameters in canonical form and a layer.
+// Makes an attention layer of the parameters in a file, and the other way round.
 #pragma once
 
 #include <string_view>
@@ -8,13 +8,13 @@
 
 namespace polyhead::models {
 
-// A layer around the file's tensors, which are moved, not copied. Widths, heads, biases, gate, output map, add_bias_kv, scale, empty_rows and
-// dtype come from the weights as far as they say; what no file holds (axis, add_zero_attn, dropout, softcap, plain or masked mean of a global
-// query) from `settings`. Error when the number of heads is unknown or does not divide the widths, or when a tensor has no place in the layer
-// (relative_attention_bias: its bias is given to forward, pair by pair).
-nn::MultiHeadAttention attention_layer(io::AttentionParameters weights, const nn::MultiHeadAttentionConfig& settings = {});
+// A layer of the given tensors, which are moved, not copied. Widths, heads, biases, gate, output projection, add_bias_kv, dtype and, where
+// they are known, scale and empty_rows come from `parameters`. `settings` give what no file holds: axis, add_zero_attn, dropout, softcap, and
+// whether a global query is the plain or the masked mean. Error when the number of heads is unknown or does not divide the widths, or when a
+// tensor has no place in the layer (relative_attention_bias: forward takes the bias of each pair instead).
+nn::MultiHeadAttention attention_layer(io::AttentionParameters parameters, const nn::MultiHeadAttentionConfig& settings = {});
 
-// The parameters of a layer (or of its gradients) under canonical names, as store_attention wants them.
+// The parameters of a layer (or of its gradients) under the canonical names that store_attention takes.
 io::AttentionParameters attention_parameters(const nn::MultiHeadAttention& layer, std::string_view layout, std::string_view prefix = {});
 
 }  // namespace polyhead::models

@@ -1,4 +1,4 @@
-// A tokenizer and an encoder together: from a text to what every head looks at, and to one vector for the whole text.
+// A tokenizer and an encoder together: from a text to the attention weights of every head, and to one vector for the whole text.
 #pragma once
 
 #include <filesystem>
@@ -11,27 +11,26 @@
 
 namespace polyhead::models {
 
-// out[*,E] = mean of hidden[*,T,E] over the tokens that attend_keys [*,T] keeps (absent: all), divided by its Euclidean length (at least
-// 1e-12): what the `sentence-transformers` package computes for models with mean pooling and a normalising layer. Zero where no token is
-// kept.
+// out[*,E] = m / max(|m|, 1e-12), where m is the mean of hidden[*,T,E] over the tokens for which attend_keys [*,T] is true (absent: all), or 0
+// where it is true for none. The `sentence-transformers` package computes the same for models with mean pooling and a normalising layer.
 void sentence_embedding(ConstTensorView hidden, ConstTensorView attend_keys, TensorView out);
 
 struct SentenceResult {
   TokenizedText tokens;  // T
   Tensor ids;            // [T] int64
   Tensor hidden;         // [T,E] of the last layer
-  Tensor all_hidden;     // [L+1,T,E], when asked for
-  Tensor attentions;     // [L,N,T,T] float32 (float64 for a float64 model), when asked for
+  Tensor all_hidden;     // [L+1,T,E], with SentenceOptions::all_hidden
+  Tensor attentions;     // [L,N,T,T] float32 (float64 for a float64 model), with SentenceOptions::attentions
   Tensor embedding;      // [E] float32 (float64 for a float64 model)
 };
 
 struct SentenceOptions {
-  WhenTooLong when_too_long = WhenTooLong::error;  // more tokens than the model has positions
+  WhenTooLong when_too_long = WhenTooLong::error;  // for texts with more tokens than the model has positions
   bool attentions = true;
   bool all_hidden = false;
   const Backend* backend = nullptr;
   Executor* executor = nullptr;
-  const Workspace* workspace = nullptr;  // for what lies between the results
+  const Workspace* workspace = nullptr;  // memory for intermediate tensors
 };
 
 struct SentenceModel {
@@ -50,8 +49,8 @@ struct SentenceModel {
   Tensor embed(std::span<const std::string> texts, const SentenceOptions& options = {}) const;
 };
 
-// A folder as `transformers` writes it: config.json, model.safetensors, vocab.txt, tokenizer.json or tokenizer_config.json. The parameters
-// stay views of the mapped file.
+// Loads a folder as `transformers` writes it: config.json, model.safetensors, vocab.txt, tokenizer.json or tokenizer_config.json. The
+// parameters are views of the mapped file.
 SentenceModel load_bert(const std::filesystem::path& directory);
 
 }  // namespace polyhead::models

@@ -1,10 +1,12 @@
 // BERT's tokenizer (Devlin et al. 2018, appendix A.2; WordPiece: Wu et al. 2016): text -> words -> pieces of a vocabulary.
 //
-// Steps, in the order and with the meaning of the published `tokenizers` package's BertNormalizer, BertPreTokenizer and WordPiece:
-// added tokens ("[MASK]") are found in the raw text; the rest is cleaned, CJK ideographs are set apart, accents are stripped (NFD without
-// nonspacing marks), letters lowered (Unicode's full mapping without context); words are split at white space and at each punctuation
-// character (every ASCII symbol is one); a word becomes the longest pieces of the vocabulary from its left, or one unknown token.
-// Character categories are those of the installed utf8proc (2.8: Unicode 15). `tokenizers` 0.23 carries the marks, punctuation and format
+// The steps follow BertNormalizer, BertPreTokenizer and WordPiece of the `tokenizers` package, in this order:
+//  1. Added tokens such as "[MASK]" are found in the raw text. The other steps apply to the text between them.
+//  2. Control characters go, CJK ideographs become words, accents are stripped (NFD without nonspacing marks), letters become lower case
+//     (Unicode's full mapping without context).
+//  3. The text is split into words at white space and at each punctuation character (every ASCII symbol is one).
+//  4. Each word becomes pieces of the vocabulary, the longest match from the left each time, or one unknown token.
+// Character categories are those of the installed utf8proc (2.8: Unicode 15). `tokenizers` 0.23 has the marks, punctuation and format
 // characters of Unicode 8, so the two differ on 568 characters that were added or changed since, such as U+1ABF or U+2E52.
 #pragma once
 
@@ -18,7 +20,7 @@
 
 namespace polyhead::models {
 
-// A token that is found in the text before words are split, and never split itself.
+// A token that is found in the text before words are split, and is not split itself.
 struct AddedToken {
   std::string content;
   std::int64_t id = 0;
@@ -29,8 +31,8 @@ struct AddedToken {
 };
 
 struct TokenizerOptions {
-  bool clean_text = true;   // control characters, U+0000 and U+FFFD go; each white space character becomes a space
-  bool isolate_cjk = true;  // each CJK ideograph is a word of its own
+  bool clean_text = true;   // remove control characters, U+0000 and U+FFFD; turn each white space character into a space
+  bool isolate_cjk = true;  // make each CJK ideograph a word
   bool lowercase = true;
   std::optional<bool> strip_accents{};  // as `lowercase` when not given
   std::string continuing_prefix = "##";
@@ -53,10 +55,10 @@ struct TokenizedText {
   std::vector<std::int64_t> ids;
   std::vector<std::string> pieces;
   std::vector<int> segments;        // 0; 1 for the pair and its separator
-  std::vector<bool> special;        // true for start and separator as added here, false for all that stood in the texts
-  std::vector<ByteSpan> spans;      // where a token stood in the text, or in the pair where the segment is 1; {0,0} for special ones
-  std::int64_t replaced_bytes = 0;  // bytes of both texts that are not UTF-8: each was read as U+FFFD
-  std::int64_t dropped_tokens = 0;  // left out by truncation
+  std::vector<bool> special;        // true for the start and separators added here, false for tokens of the texts
+  std::vector<ByteSpan> spans;      // of each token in its text, the pair where the segment is 1; {0,0} for special tokens
+  std::int64_t replaced_bytes = 0;  // bytes of both texts that are not UTF-8; each is read as U+FFFD
+  std::int64_t dropped_tokens = 0;  // by truncation
 };
 
 enum class WhenTooLong : std::uint8_t {
@@ -72,8 +74,8 @@ struct EncodeOptions {
 // Immutable; copies share the vocabulary, and one tokenizer may serve several threads.
 class Tokenizer {
  public:
-  // Id = index in `vocabulary`. Error when a piece is empty or stands twice, when unknown, start or separator is not among them, or when an
-  // added token has another id than its piece.
+  // Id = index in `vocabulary`. Error when a piece is empty or occurs twice, when unknown, start or separator is missing, or when an added
+  // token has another id than its piece.
   explicit Tokenizer(std::vector<std::string> vocabulary, const TokenizerOptions& options = {});
 
   TokenizedText encode(std::string_view text, const EncodeOptions& options = {}) const;
@@ -89,8 +91,8 @@ class Tokenizer {
   std::shared_ptr<const Parts> parts_;
 };
 
-// From a model folder: vocab.txt (one piece per line) and, as far as they are there, tokenizer.json or else tokenizer_config.json for the
-// options. Error when vocab.txt is missing or malformed, or when tokenizer.json describes another kind of tokenizer.
+// Loads a tokenizer from a model folder: the pieces from vocab.txt (one per line), the options from tokenizer.json, else tokenizer_config.json,
+// else BERT's defaults. Error when vocab.txt is missing or malformed, or when tokenizer.json describes another kind of tokenizer.
 Tokenizer load_tokenizer(const std::filesystem::path& directory);
 
 }  // namespace polyhead::models
