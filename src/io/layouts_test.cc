@@ -176,12 +176,12 @@ TEST_P(EverySample, IsRecognisedAmongOtherTensors) {
 
 TEST_P(EverySample, HasTheCanonicalShapes) {
   TensorFile file = file_of(GetParam().parameters());
-  const AttentionParameters weights = load_attention(file);
+  const AttentionParameters parameters = load_attention(file);
   Names shapes;
-  for (const auto& [name, tensor] : weights.tensors) shapes.emplace_back(name, tensor.shape());
+  for (const auto& [name, tensor] : parameters.tensors) shapes.emplace_back(name, tensor.shape());
   EXPECT_EQ(shapes, names_of(GetParam().canonical));
-  EXPECT_EQ(weights.global_query, GetParam().facts.global_query);
-  EXPECT_EQ(weights.scale, GetParam().layout == "t5" ? std::optional(1.0) : std::nullopt);
+  EXPECT_EQ(parameters.global_query, GetParam().facts.global_query);
+  EXPECT_EQ(parameters.scale, GetParam().layout == "t5" ? std::optional(1.0) : std::nullopt);
 }
 
 TEST_P(EverySample, ComesBackThroughAFileInEveryDtypeWithItsBytes) {
@@ -191,11 +191,11 @@ TEST_P(EverySample, ComesBackThroughAFileInEveryDtypeWithItsBytes) {
     SCOPED_TRACE(info(dtype).name);
     const TensorFile original = file_of(sample.parameters(), "layer.7.", dtype);
     save_tensors(folder / "a.safetensors", original.tensors);
-    const AttentionParameters weights = load_attention(folder / "a.safetensors", {.heads = sample.facts.given});
-    EXPECT_EQ(weights.heads, std::max(sample.facts.given, sample.facts.heads));
-    EXPECT_EQ(weights.kv_heads, std::max(sample.facts.given, sample.facts.kv_heads));
-    for (const auto& [name, tensor] : weights.tensors) EXPECT_EQ(tensor.dtype(), dtype) << name;
-    expect_same_tensors(store_attention(weights), original.tensors);
+    const AttentionParameters parameters = load_attention(folder / "a.safetensors", {.heads = sample.facts.given});
+    EXPECT_EQ(parameters.heads, std::max(sample.facts.given, sample.facts.heads));
+    EXPECT_EQ(parameters.kv_heads, std::max(sample.facts.given, sample.facts.kv_heads));
+    for (const auto& [name, tensor] : parameters.tensors) EXPECT_EQ(tensor.dtype(), dtype) << name;
+    expect_same_tensors(store_attention(parameters), original.tensors);
   }
 }
 
@@ -254,8 +254,8 @@ TEST(Layouts, KernelsAreTransposedAndHeadsStayInOrder) {
   Tensor output(DType::f64, {3, 4, 5});  // (heads,width,out)
   for (int i = 0; i < 60; ++i) output.data<double>()[i] = i;
   file.tensors.push_back({"out/kernel", output});
-  const AttentionParameters weights = load_attention(file);
-  const Tensor q = Tensor::copy_of(weights.tensors.at("q.weight")), out = Tensor::copy_of(weights.tensors.at("output.weight"));
+  const AttentionParameters parameters = load_attention(file);
+  const Tensor q = Tensor::copy_of(parameters.tensors.at("q.weight")), out = Tensor::copy_of(parameters.tensors.at("output.weight"));
   for (int in = 0; in < 2; ++in) {
     for (int row = 0; row < 12; ++row) EXPECT_EQ(q.data<double>()[row * 2 + in], in * 12 + row);
   }
@@ -274,23 +274,23 @@ TEST(Layouts, PackedProjectionsSplitIntoQueryKeyAndValueInThisOrder) {
     TensorFile file{.path = "m"};
     file.tensors.push_back({"attn.c_attn.weight", packed});
     file.tensors.push_back({"attn.c_proj.weight", projection});
-    const AttentionParameters weights = load_attention(file);
-    EXPECT_EQ(weights.layout, gpt2 ? "gpt2" : "mingpt");
-    expect_same(weights.tensors.at("q.weight"), Tensor::of<double>({2, 2}, {0, 1, 10, 11}));
-    expect_same(weights.tensors.at("k.weight"), Tensor::of<double>({2, 2}, {20, 21, 30, 31}));
-    expect_same(weights.tensors.at("v.weight"), Tensor::of<double>({2, 2}, {40, 41, 50, 51}));
-    expect_same(weights.tensors.at("output.weight"), gpt2 ? Tensor::of<double>({2, 2}, {0, 2, 1, 3}) : Tensor::copy_of(projection));
+    const AttentionParameters parameters = load_attention(file);
+    EXPECT_EQ(parameters.layout, gpt2 ? "gpt2" : "mingpt");
+    expect_same(parameters.tensors.at("q.weight"), Tensor::of<double>({2, 2}, {0, 1, 10, 11}));
+    expect_same(parameters.tensors.at("k.weight"), Tensor::of<double>({2, 2}, {20, 21, 30, 31}));
+    expect_same(parameters.tensors.at("v.weight"), Tensor::of<double>({2, 2}, {40, 41, 50, 51}));
+    expect_same(parameters.tensors.at("output.weight"), gpt2 ? Tensor::of<double>({2, 2}, {0, 2, 1, 3}) : Tensor::copy_of(projection));
   }
 }
 
 TEST(Layouts, LoadedTensorsShareTheMemoryOfTheFile) {
   TensorFile file = file_of(sample("gpt2", "plain").parameters());
   const auto* packed = static_cast<const char*>(file.at("attn.c_attn.weight").view().data());
-  const AttentionParameters weights = load_attention(file);
-  EXPECT_EQ(static_cast<const char*>(weights.tensors.at("k.weight").view().data()), packed + 12 * sizeof(double));
-  const Tensor before = Tensor::copy_of(weights.tensors.at("k.weight"));
+  const AttentionParameters parameters = load_attention(file);
+  EXPECT_EQ(static_cast<const char*>(parameters.tensors.at("k.weight").view().data()), packed + 12 * sizeof(double));
+  const Tensor before = Tensor::copy_of(parameters.tensors.at("k.weight"));
   file = {};
-  expect_same(weights.tensors.at("k.weight"), before);
+  expect_same(parameters.tensors.at("k.weight"), before);
 }
 
 TEST(Layouts, EveryLayerOfAModelIsFoundInOrderAndThePrefixChooses) {
@@ -310,7 +310,7 @@ TEST(Layouts, EveryLayerOfAModelIsFoundInOrderAndThePrefixChooses) {
   EXPECT_EQ(load_attention(file, {.prefix = "encoder.layer.1."}).prefix, "encoder.layer.1.");
   EXPECT_EQ(load_attention(file, {.prefix = "encoder.layer.1"}).prefix, "encoder.layer.1.");
   EXPECT_THAT(error_of([&] { load_attention(file, {.prefix = "encoder.layer.11"}); }),
-              HasSubstr("there is no attention layer at \"encoder.layer.11\"; what fits is \"bert\" at \"encoder.layer.0.\", "));
+              HasSubstr("there is no attention layer at \"encoder.layer.11\"; the layers that fit are \"bert\" at \"encoder.layer.0.\", "));
 }
 
 TEST(Layouts, ALayerWithoutAPrefixIsChosenByTheEmptyOne) {
@@ -414,15 +414,15 @@ TEST(Layouts, HeadsThatDoNotFitTheFileAreRefused) {
 
 TEST(Layouts, ALayerTranslatesToAnotherNaming) {
   TensorFile torch = file_of(sample("torch", "packed").parameters());
-  const AttentionParameters weights = load_attention(torch, {.heads = 4});
+  const AttentionParameters parameters = load_attention(torch, {.heads = 4});
   for (const char* layout : {"bert", "albert", "gpt2", "mingpt", "d2l", "multi_head_dim_qk_dim_v", "keras", "flax"}) {
     SCOPED_TRACE(layout);
     TensorFile translated{.path = "m"};
-    translated.tensors = store_attention(weights, layout, "to/");
+    translated.tensors = store_attention(parameters, layout, "to/");
     AttentionParameters again = load_attention(translated, {.heads = 4});
     EXPECT_EQ(again.layout, layout);
-    EXPECT_EQ(again.tensors.size(), weights.tensors.size());
-    for (const auto& [name, tensor] : weights.tensors) expect_same(again.tensors.at(name), tensor);
+    EXPECT_EQ(again.tensors.size(), parameters.tensors.size());
+    for (const auto& [name, tensor] : parameters.tensors) expect_same(again.tensors.at(name), tensor);
     expect_same_tensors(store_attention(again, "torch", ""), torch.tensors);
   }
 }
@@ -432,8 +432,8 @@ TEST(Layouts, WhatANamingCannotHoldIsRefused) {
     TensorFile file = file_of(sample(layout, variant).parameters());
     return load_attention(file, {.heads = heads});
   };
-  const auto error = [](const AttentionParameters& weights, std::string_view layout) {
-    return error_of([&] { store_attention(weights, layout, ""); });
+  const auto error = [](const AttentionParameters& parameters, std::string_view layout) {
+    return error_of([&] { store_attention(parameters, layout, ""); });
   };
   EXPECT_THAT(error(load("alphafold", "gated", 4), "d2l"), HasSubstr("the layout \"d2l\" has no place for gate.bias [24]"));
   EXPECT_THAT(error(load("torch", "packed", 4), "multi_atten"), HasSubstr("the layout \"multi_atten\" has no place for output.bias [12]"));

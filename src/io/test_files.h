@@ -1,4 +1,4 @@
-// Files for the tests of this folder, made by the tests themselves.
+// Helpers that make and compare files for the tests of this folder.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -17,7 +17,7 @@
 
 namespace polyhead::io {
 
-// An empty folder that goes away with the object.
+// A temporary folder that the destructor removes.
 class TestFolder {
  public:
   TestFolder() {
@@ -84,7 +84,7 @@ inline void expect_same(ConstTensorView a, ConstTensorView b) {
   EXPECT_TRUE(bytes_of(a) == bytes_of(b));
 }
 
-// Random bits, so that NaN payloads and subnormals travel too; booleans are 0 or 1.
+// Random bits, NaN payloads and subnormals included; booleans are 0 or 1.
 inline Tensor random_tensor(DType dtype, const Shape& shape, std::uint32_t seed = 1) {
   Tensor tensor(dtype, shape);
   std::mt19937 random(seed);

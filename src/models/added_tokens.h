@@ -1,4 +1,4 @@
-// Tokens that are found in a text before words are split.
+// Finds added tokens in a text before it is split into words.
 #pragma once
 
 #include <cstddef>
@@ -19,10 +19,10 @@ struct Section {
 
 class AddedTokenFinder {
  public:
-  // The tokens must outlive the finder. `content` of each is given as characters, because normalised tokens are matched normalised.
+  // Each token with its content as characters, normalised if it is matched in normalised text. The tokens must outlive the finder.
   explicit AddedTokenFinder(std::vector<std::pair<const AddedToken*, std::vector<Char>>> tokens);
 
-  // Leftmost match first, the longest of those at one place; matches do not overlap. Text sections are not empty.
+  // Matches are leftmost, then longest, and do not overlap. Text sections are not empty.
   std::vector<Section> split(std::span<const Char> text) const;
 
  private:

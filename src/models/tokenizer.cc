@@ -29,7 +29,7 @@ AddedTokenFinder make_finder(const TokenizerOptions& options, bool normalized) {
   return AddedTokenFinder(std::move(tokens));
 }
 
-// What each text may keep so that both fit into `room`: the shorter one stays whole as long as it leaves the longer one its own length.
+// How many tokens each text keeps so that both fit into `room`: the longer one is shortened until both are equal, then both.
 std::pair<std::size_t, std::size_t> longest_first(std::size_t a, std::size_t b, std::size_t room) {
   if (a + b <= room) return {a, b};
   const std::size_t half = room / 2;

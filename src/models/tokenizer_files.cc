@@ -18,7 +18,7 @@ std::vector<std::string> read_vocabulary(const std::filesystem::path& path) {
   const std::string_view content = file.text();
   std::vector<std::string> pieces;
   for (std::size_t first = 0; first < content.size();) {
-    // Only \n and \r\n end a line: published vocabularies hold U+2028 and U+3000 as pieces.
+    // Only \n and \r\n end a line: U+2028 and U+3000 are pieces of published vocabularies.
     std::size_t last = content.find('\n', first);
     if (last == std::string::npos) last = content.size();
     std::size_t end = last;
@@ -131,7 +131,7 @@ void read_post_processor(const JsonFile& file, TokenizerOptions& options) {
        ": post_processor is not the template of BERT: start A separator, start A separator B separator");
 }
 
-// Describes the whole tokenizer, its vocabulary too; vocab.txt is what is read for that.
+// The options; the vocabulary, which tokenizer.json has too, comes from vocab.txt.
 void read_tokenizer_json(const JsonFile& file, TokenizerOptions& options) {
   const Json& model = require_object(file, "model");
   require_kind(file, model, "model", "WordPiece");

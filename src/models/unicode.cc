@@ -68,7 +68,7 @@ bool is_word_character(char32_t code) {
   return (c >= UTF8PROC_CATEGORY_LU && c <= UTF8PROC_CATEGORY_NL) || c == UTF8PROC_CATEGORY_PC;  // L*, M*, Nd, Nl
 }
 
-// The blocks that BERT calls Chinese. Extension E begins at U+2B820; `tokenizers` begins it at U+2B920, and so do ids made with it.
+// The blocks of BERT's tokenizer. U+2B920 as the start of extension E, which is U+2B820, follows the `tokenizers` package.
 bool is_cjk_ideograph(char32_t code) {
   static constexpr std::array<std::array<char32_t, 2>, 8> kBlocks{{{0x4E00, 0x9FFF},
                                                                    {0x3400, 0x4DBF},

@@ -1,4 +1,4 @@
-// Characters with the place they came from, and the classes of characters that BERT's tokenizer distinguishes.
+// Characters with their place in the original text, and the classes of characters that BERT's tokenizer distinguishes.
 #pragma once
 
 #include <cstdint>
@@ -21,7 +21,7 @@ struct DecodedText {
   std::int64_t replaced_bytes = 0;
 };
 
-// Each byte that is no part of a well-formed sequence becomes one U+FFFD.
+// Each byte outside of a well-formed sequence becomes one U+FFFD.
 DecodedText decode_utf8(std::string_view text);
 void append_utf8(std::string& text, char32_t code);
 
@@ -32,9 +32,9 @@ bool is_nonspacing_mark(char32_t code);
 bool is_word_character(char32_t code);  // letters, marks, digits, connector punctuation, zero-width joiners
 bool is_cjk_ideograph(char32_t code);
 
-// Canonical decomposition (NFD): each part keeps the span of the character it came from.
+// Canonical decomposition (NFD); each part has the span of the whole character.
 std::vector<Char> decompose(std::span<const Char> chars);
-// Appends the full lowercase mapping, which does not look at neighbours: a final sigma stays U+03C3.
+// Appends the full lowercase mapping without context: a final sigma becomes U+03C3.
 void append_lowercase(std::vector<Char>& chars, const Char& c);
 
 }  // namespace polyhead::models

@@ -47,7 +47,7 @@ struct Piece {
 void append_word_pieces(std::vector<Piece>& pieces, std::span<const Char> word, const Vocabulary& vocabulary,
                         std::string_view continuing_prefix, std::int64_t max_word_length, std::int64_t unknown);
 
-// The bytes from the first to the last that any of the characters came from (canonical ordering may have moved marks).
+// The smallest span that covers the spans of all characters. Canonical ordering may have moved marks, so these are not sorted.
 ByteSpan covering_span(std::span<const Char> chars);
 
 }  // namespace polyhead::models

@@ -1,4 +1,4 @@
-// What layers with a workspace allocate in a call after the first, counted at operator new.
+// After its first call, a layer with a workspace allocates no tensors: operator new counts.
 #include "polyhead/workspace.h"
 
 #include <gtest/gtest.h>
@@ -14,9 +14,9 @@
 
 namespace {
 
-std::atomic<std::int64_t> large{0};  // bytes in pieces as large as a tensor between two steps; a product packs less at a time
+std::atomic<std::int64_t> large{0};  // bytes in allocations of at least kLarge
 
-constexpr std::size_t kLarge = 1 << 20;
+constexpr std::size_t kLarge = 1 << 20;  // the activations of a test; packing a product takes less
 
 void* take(std::size_t bytes, std::size_t alignment) {
   if (bytes >= kLarge) large += static_cast<std::int64_t>(bytes);
@@ -38,7 +38,7 @@ void operator delete(void* memory, std::size_t, std::align_val_t) noexcept { std
 namespace polyhead::models {
 namespace {
 
-// A pass of 1 MiB between each two steps: f(workspace) once without any, then twice with one.
+// f(workspace) has activations of 1 MiB. Calls it without a workspace, then twice with one: the second time must allocate nothing large.
 template <class F>
 void expect_nothing_large(const F& f) {
   const auto bytes_of = [&](const Workspace* workspace) {
@@ -84,7 +84,7 @@ TEST_P(LayerWorkspace, ASecondPassOfAnEncoderLayerFindsItsMemory) {
   });
 }
 
-// One sequence is not cut.
+// A single sequence is one part.
 TEST_P(LayerWorkspace, ASecondEvaluationFindsItsMemory) {
   const EncoderLayer layer({.width = 64, .heads = 2, .hidden_width = 64});
   const Shape one{1, 4096, 64};
@@ -94,8 +94,8 @@ TEST_P(LayerWorkspace, ASecondEvaluationFindsItsMemory) {
   });
 }
 
-// Cut into sixteen, for which both weights are packed once: 2 MiB each.
-TEST_P(LayerWorkspace, ASecondEvaluationInPartsFindsThePackedWeights) {
+// 16 sequences share both packed parameters, 2 MiB each.
+TEST_P(LayerWorkspace, ASecondEvaluationInPartsFindsThePackedParameters) {
   const nn::FeedForward layer({.width = 64, .hidden_width = 8192});
   const ConstTensorView parts = x.view().slice(0, 0, 1).slice(1, 0, 256).reshape({16, 16, 64});
   Tensor out(DType::f32, parts.shape());
@@ -128,7 +128,7 @@ TEST_P(LayerWorkspace, ResultsDoNotDependOnIt) {
     EXPECT_TRUE(test::same_bits(y, expected));
     EXPECT_TRUE(test::same_bits(d_x, expected_d_x));
   }
-  layer.attention.q.weight.data<float>()[0] += 1;  // weights may change between calls
+  layer.attention.q.weight.data<float>()[0] += 1;  // parameters may change between calls
   Tensor with(DType::f32, x.shape()), without(DType::f32, x.shape());
   layer.forward(x, with, {.workspace = &workspace});
   layer.forward(x, without);
@@ -136,11 +136,12 @@ TEST_P(LayerWorkspace, ResultsDoNotDependOnIt) {
   EXPECT_FALSE(test::same_bits(with, expected));
 }
 
-// The same bits, of one part or several, evaluated or saved; and that weights were packed once shows where they change in spite of the promise.
-TEST_P(LayerWorkspace, WeightsOfConstantParametersArePackedOnce) {
+// The results are the same for one or several parts, with or without `saved`. A change of the parameters, against the promise, has no effect
+// until clear(): they were packed once.
+TEST_P(LayerWorkspace, ConstantParametersArePackedOnce) {
   EncoderLayer layer({.width = 64, .heads = 2, .hidden_width = 64});
-  nn::Linear* const maps[] = {&layer.attention.q,      &layer.attention.k,      &layer.attention.v,
-                                    &layer.attention.output, &layer.feed_forward.hidden, &layer.feed_forward.output};
+  nn::Linear* const linears[] = {&layer.attention.q,      &layer.attention.k,         &layer.attention.v,
+                                 &layer.attention.output, &layer.feed_forward.hidden, &layer.feed_forward.output};
   for (const std::int64_t sequences : {1, 8}) {
     for (const bool saves : {false, true}) {
       const Workspace constant(Parameters::constant);
@@ -155,8 +156,8 @@ TEST_P(LayerWorkspace, WeightsOfConstantParametersArePackedOnce) {
       const Tensor before = forward(nullptr);
       EXPECT_TRUE(test::same_bits(forward(&constant), before));
       EXPECT_TRUE(test::same_bits(forward(&constant), before));
-      for (nn::Linear* map : maps) {
-        float& weight = map->weight.data<float>()[5];
+      for (nn::Linear* linear : linears) {
+        float& weight = linear->weight.data<float>()[5];
         const float own = std::exchange(weight, weight + 1);
         const Tensor after = forward(nullptr);
         EXPECT_FALSE(test::same_bits(after, before));

@@ -1,4 +1,4 @@
-// What every parser of files must do with any bytes: return a file whose tensors can be read to the last element, or throw Error.
+// For any bytes, a parser must return a file whose tensors can be read to the last element, or throw Error.
 #pragma once
 
 #include <cstdint>
@@ -12,7 +12,7 @@
 
 namespace polyhead::io {
 
-// A layer that could be loaded can be stored again.
+// A layer that loads must store.
 inline void store_what_loads(TensorFile& file, const LoadAttention& options) {
   const AttentionParameters parameters = load_attention(file, options);
   try {
@@ -23,7 +23,7 @@ inline void store_what_loads(TensorFile& file, const LoadAttention& options) {
 }
 
 inline int read_any_bytes(TensorFile (*read)(const FileBytes&), const std::uint8_t* data, std::size_t size) {
-  // Memory of its own and exactly as long: the sanitizer sees the first byte that is read too far.
+  // An allocation of exactly this size lets the sanitizer see reads beyond the end.
   auto memory = std::make_shared<std::vector<std::byte>>(size);
   if (size > 0) std::memcpy(memory->data(), data, size);
   try {

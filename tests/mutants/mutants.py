@@ -339,6 +339,13 @@ MUTANTS = [
     Mutant("kept weight outlives its parameter", "src/core/workspace.cc", "Kept kept{view, parameter.owner(), made, generation};", "Kept kept{view, nullptr, made, generation};",
            "the address of a kept parameter is not given to another", ("core",)),
     # Files
+    Mutant("a NUL ends the JSON text", "src/io/json.cc", "if (before_nul.size() < text.size())", "if (false)", "JSON has no NUL: nothing may follow it unread", ("io",)),
+    Mutant("JSON key twice", "src/io/json.cc", "if (!level.keys.insert(text).second)", "if (level.keys.insert(text).second && false)",
+           "one of two equal keys would win in silence", ("io",)),
+    Mutant("leading zero of an extent", "src/io/npy_header.cc", "text_[first] == '0' && at_ - first > 1", "false", "02 is no Python integer", ("io",)),
+    Mutant("shortened file not noticed", "src/io/element_bytes.cc", "  file.require_whole();\n", "", "reading beyond the end of a mapped file raises SIGBUS", ("io",)),
+    Mutant("piece that is not the longest", "src/models/wordpiece.cc", "        count = i + 1 - first;\n", "        count = i + 1 - first;\n        break;\n",
+           "WordPiece takes the longest match from the left", ("tokenizer",)),
     Mutant("packed columns not transposed", "src/io/layout_storage.cc", "parts.emplace_back(part, rows ? slice : slice.transpose(0, 1));",
            "parts.emplace_back(part, slice);", "GPT-2 stores (in, out)", FILES),
     Mutant("packed parts out of order", "src/io/layout_storage.cc", 'return {"q" + rest, "k" + rest, "v" + rest};', 'return {"k" + rest, "q" + rest, "v" + rest};',

@@ -30,6 +30,7 @@ PROGRAMS = {
     "nn_attention": ("test_nn_attention", ["src/nn/test_nn_attention"]),
     "nn_layers": ("test_nn_layers", ["src/nn/test_nn_layers"]),
     "io": ("test_io", ["src/io/test_io"]),
+    "tokenizer": ("test_tokenizer", ["src/models/test_tokenizer"]),
     "reference": ("test_reference", ["src/reference/test_reference"]),
 }
 

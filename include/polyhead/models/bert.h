@@ -21,24 +21,24 @@ struct BertConfig {
   nn::Activation activation = nn::Activation::gelu;  // hidden_act
   double epsilon = 1e-12;                            // layer_norm_eps
   DType dtype = DType::f32;
-  std::uint64_t seed = 0;  // of the initialisation
+  std::uint64_t seed = 0;  // of the random initial parameters
 };
 
-// From a config.json. Error when a key is missing, of the wrong type or out of range, when the activation or the kind of model is unknown,
+// Reads a config.json. Error when a key is missing, of the wrong type or out of range, when the activation or the kind of model is unknown,
 // or when the heads do not divide the width.
 BertConfig read_bert_config(const std::filesystem::path& path);
 
 struct BertInput {
   ConstTensorView ids;               // [*,T] int64 or int32, in [0, vocabulary)
-  ConstTensorView segments = {};     // [*,T] likewise, in [0, segments); absent: 0
-  ConstTensorView attend_keys = {};  // [*,T] bool, false for padding, which nothing attends to; absent: all true
+  ConstTensorView segments = {};     // [*,T] int64 or int32, in [0, segments); absent: 0
+  ConstTensorView attend_keys = {};  // [*,T] bool, false for padding; absent: all true
 };
 
-// Everything is optional, and what is asked for does not change the rest.
+// Each output is optional and does not change the others.
 struct BertOutput {
   TensorView hidden = {};      // [*,T,E] of the last layer
   TensorView all_hidden = {};  // [L+1,*,T,E]: the embeddings, then each layer's output
-  TensorView attentions = {};  // [L,*,N,T,T] floating: probabilities, from q, k and lse of each layer (maps.h)
+  TensorView attentions = {};  // [L,*,N,T,T] floating: attention weights, from q, k and lse of each layer (maps.h)
 };
 
 struct BertOptions {
@@ -64,9 +64,9 @@ struct BertEncoder : nn::Module<BertEncoder> {
   BertEncoder() = default;
   explicit BertEncoder(const BertConfig& config);
 
-  // T may be at most config.positions. Rows of padded positions are computed as well; only nothing attends to them.
+  // T may be at most config.positions. Padding has hidden states too, but no token attends to it.
   void forward(const BertInput& input, const BertOutput& output, const BertOptions& options = {}, Saved* saved = nullptr) const;
-  // d_hidden [*,T,E] -> every parameter's gradient, written.
+  // d_hidden [*,T,E] -> the gradient of every parameter.
   struct Gradients {
     BertEncoder* parameters = nullptr;  // zeros_like(encoder)
   };
@@ -84,8 +84,8 @@ struct BertEncoder : nn::Module<BertEncoder> {
   }
 };
 
-// From config.json and the weights (model.safetensors, whole or in shards) of a folder as the `transformers` package writes it, with or
-// without a prefix ("bert."); pooler and heads are ignored. Parameters stay views of the mapped file, in its dtype.
+// Loads config.json and model.safetensors (or its shards) of a folder as the `transformers` package writes it. Tensor names may have a prefix
+// ("bert."); pooler and heads are ignored. The parameters are views of the mapped file, in its dtype.
 BertEncoder load_bert_encoder(const std::filesystem::path& directory);
 
 }  // namespace polyhead::models

@@ -38,7 +38,7 @@ struct EncoderLayer : nn::Module<EncoderLayer> {
 
   // x and y [*,T,E] of the parameters' dtype, with any strides; y may not overlap x.
   void forward(ConstTensorView x, TensorView y, const nn::AttentionOptions& options = {}, Saved* saved = nullptr) const;
-  // d_y [*,T,E]. The gradient of x is always computed, may not overlap d_y, and replaces what was there.
+  // d_y [*,T,E]. The gradient of x is required, is overwritten and may not overlap d_y.
   void backward(const Saved& saved, ConstTensorView d_y, const nn::Gradients<EncoderLayer>& gradients, const nn::RunOptions& options = {}) const;
 
   EncoderLayer zeros() const;

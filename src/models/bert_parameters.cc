@@ -11,10 +11,10 @@ namespace {
 
 constexpr std::string_view kWords = "embeddings.word_embeddings.weight";
 
-// Takes parameters out of a file under the names of `transformers`, and checks each.
-class Weights {
+// Parameters of a file under the names of `transformers`.
+class Checkpoint {
  public:
-  explicit Weights(const std::filesystem::path& path) : file_(io::open_tensors(path)) {
+  explicit Checkpoint(const std::filesystem::path& path) : file_(io::open_tensors(path)) {
     const io::NamedTensor* words = nullptr;
     for (const io::NamedTensor& tensor : file_.tensors) {
       const std::string_view name = tensor.name;
@@ -33,14 +33,24 @@ class Weights {
 
   DType dtype() const { return dtype_; }
 
-  Tensor take(const std::string& name, const Shape& shape) { return take_found(name, find(name), shape); }
+  // Moves a tensor out of the file, so that it keeps sharing the file's memory.
+  Tensor take(const std::string& name, const Shape& shape) {
+    Tensor* tensor = find(name);
+    if (tensor == nullptr) fail(ErrorCode::format, file_name(), ": has no tensor '", prefix_, name, "', which config.json implies");
+    if (tensor->shape() != shape)
+      fail(ErrorCode::format, file_name(), ": '", prefix_, name, "' is ", tensor->shape(), "; config.json makes it ", shape);
+    if (tensor->dtype() != dtype_)
+      fail(ErrorCode::format, file_name(), ": '", prefix_, name, "' is ", tensor->dtype(), "; it must be ", dtype_, ", as '", prefix_,
+           kWords, "'");
+    return std::move(*tensor);
+  }
 
   nn::Linear linear(const std::string& name, std::int64_t out, std::int64_t in) {
     Tensor weight = take(name + ".weight", {out, in});
     return nn::Linear(std::move(weight), take(name + ".bias", {out}));
   }
 
-  // Checkpoints converted from TensorFlow say gamma and beta.
+  // TensorFlow's names are gamma and beta.
   nn::LayerNorm norm(const std::string& name, const BertConfig& config) {
     const bool old = find(name + ".weight") == nullptr && find(name + ".gamma") != nullptr;
     Tensor weight = take(name + (old ? ".gamma" : ".weight"), {config.width});
@@ -51,36 +61,25 @@ class Weights {
   std::string file_name() const { return file_.path.filename().string(); }
   Tensor* find(const std::string& name) { return file_.find(prefix_ + name); }
 
-  // A Tensor that is moved keeps sharing the file's memory; a copy would not.
-  Tensor take_found(const std::string& name, Tensor* tensor, const Shape& shape) {
-    if (tensor == nullptr) fail(ErrorCode::format, file_name(), ": has no tensor '", prefix_, name, "'; config.json asks for it");
-    if (tensor->shape() != shape)
-      fail(ErrorCode::format, file_name(), ": '", prefix_, name, "' is ", tensor->shape(), "; config.json makes it ", shape);
-    if (tensor->dtype() != dtype_)
-      fail(ErrorCode::format, file_name(), ": '", prefix_, name, "' is ", tensor->dtype(), "; it must be ", dtype_, ", as '", prefix_,
-           kWords, "'");
-    return std::move(*tensor);
-  }
-
   io::TensorFile file_;
   std::string prefix_;
   DType dtype_ = DType::f32;
 };
 
-EncoderLayer load_layer(Weights& weights, const std::string& prefix, const BertConfig& config) {
+EncoderLayer load_layer(Checkpoint& file, const std::string& prefix, const BertConfig& config) {
   const std::int64_t width = config.width;
   EncoderLayer layer;
-  nn::Linear q = weights.linear(prefix + "attention.self.query", width, width);
-  nn::Linear k = weights.linear(prefix + "attention.self.key", width, width);
-  nn::Linear v = weights.linear(prefix + "attention.self.value", width, width);
-  nn::Linear output = weights.linear(prefix + "attention.output.dense", width, width);
+  nn::Linear q = file.linear(prefix + "attention.self.query", width, width);
+  nn::Linear k = file.linear(prefix + "attention.self.key", width, width);
+  nn::Linear v = file.linear(prefix + "attention.self.value", width, width);
+  nn::Linear output = file.linear(prefix + "attention.output.dense", width, width);
   layer.attention = nn::make_attention({.query_width = width, .heads = config.heads, .dtype = config.dtype}, std::move(q), std::move(k),
                                        std::move(v), std::move(output));
-  layer.attention_norm = weights.norm(prefix + "attention.output.LayerNorm", config);
-  nn::Linear hidden = weights.linear(prefix + "intermediate.dense", config.hidden_width, width);
+  layer.attention_norm = file.norm(prefix + "attention.output.LayerNorm", config);
+  nn::Linear hidden = file.linear(prefix + "intermediate.dense", config.hidden_width, width);
   layer.feed_forward =
-      nn::FeedForward(std::move(hidden), weights.linear(prefix + "output.dense", width, config.hidden_width), config.activation);
-  layer.output_norm = weights.norm(prefix + "output.LayerNorm", config);
+      nn::FeedForward(std::move(hidden), file.linear(prefix + "output.dense", width, config.hidden_width), config.activation);
+  layer.output_norm = file.norm(prefix + "output.LayerNorm", config);
   return layer;
 }
 
@@ -90,13 +89,13 @@ BertEncoder load_bert_encoder(const std::filesystem::path& directory) {
   BertEncoder encoder;
   encoder.config = read_bert_config(directory / "config.json");
   BertConfig& config = encoder.config;
-  Weights weights(directory);
-  config.dtype = weights.dtype();
-  encoder.words = nn::Embedding(weights.take(std::string(kWords), {config.vocabulary, config.width}));
-  encoder.positions = nn::Embedding(weights.take("embeddings.position_embeddings.weight", {config.positions, config.width}));
-  encoder.segments = nn::Embedding(weights.take("embeddings.token_type_embeddings.weight", {config.segments, config.width}));
-  encoder.embedding_norm = weights.norm("embeddings.LayerNorm", config);
-  for (std::int64_t i = 0; i < config.layers; ++i) encoder.layers.push_back(load_layer(weights, cat("encoder.layer.", i, "."), config));
+  Checkpoint file(directory);
+  config.dtype = file.dtype();
+  encoder.words = nn::Embedding(file.take(std::string(kWords), {config.vocabulary, config.width}));
+  encoder.positions = nn::Embedding(file.take("embeddings.position_embeddings.weight", {config.positions, config.width}));
+  encoder.segments = nn::Embedding(file.take("embeddings.token_type_embeddings.weight", {config.segments, config.width}));
+  encoder.embedding_norm = file.norm("embeddings.LayerNorm", config);
+  for (std::int64_t i = 0; i < config.layers; ++i) encoder.layers.push_back(load_layer(file, cat("encoder.layer.", i, "."), config));
   return encoder;
 }
 
