@@ -78,7 +78,7 @@ std::string run_plain(const Options& o, InputTensors* in, Results* results) {
   maps[-1] = k.extent(-2);
   Tensor out(q.dtype(), out_shape), lse(is_floating(q.dtype()) ? accumulation_dtype(q.dtype()) : DType::f32, q.shape().first(q.shape().size() - 1));
   sdpa_forward({.q = q, .k = k, .v = v, .out = out, .lse = lse}, options);
-  add_maps(o, {.q = q, .k = k, .lse = lse}, options, maps, lse, results);
+  add_maps(o, {.q = q, .k = k}, options, maps, lse, results);
   if (o.gradients) {
     const Tensor d_out = gradient_of_output(in, q.dtype(), "of q");
     Tensor d_q(q.dtype(), q.shape()), d_k(q.dtype(), k.shape()), d_v(q.dtype(), v.shape()), d_bias = bias ? Tensor(q.dtype(), bias.shape()) : Tensor();

@@ -1,7 +1,6 @@
-// What the heads look at: a second operation over q, k and lse, streamed row by row. It never touches the output of sdpa_forward,
-// needs no [T,S] memory but what it is asked to return, and takes the same options: p[b,n,t,s] = exp(score[b,n,t,s] - log sum_s exp(score)).
-// That sum is taken again from q and k: a stored float32 lse is off by 1e-3 at scores of 1e4. `lse` says that the forward pass ran, and a
-// backend whose precision it serves may use it instead of a pass over the keys.
+// Attention maps: a second operation over q and k that shows what the heads attend to, computed row by row with the options of the forward
+// pass. It needs no [T,S] memory beyond its outputs. p[b,n,t,s] = exp(score[b,n,t,s] - log sum_s exp(score[b,n,t,s])); that sum is computed
+// again, because a stored float32 lse is off by 1e-3 at scores of 1e4.
 #pragma once
 
 #include <cstdint>
@@ -12,9 +11,8 @@
 namespace polyhead {
 
 struct MapsInput {
-  ConstTensorView q;         // [*,N,T,H]
-  ConstTensorView k;         // [*,K,S,H]
-  ConstTensorView lse = {};  // [*,N,T] as sdpa_forward wrote it; needed for probabilities only
+  ConstTensorView q;  // [*,N,T,H]
+  ConstTensorView k;  // [*,K,S,H]
 };
 
 // At which point of the formula a map is read.

@@ -1,5 +1,5 @@
-// Which keys a query may attend to: the conjunction of the parts that are given. A masked key does not exist: nothing of it
-// is read into the result. The name of each boolean tensor is its polarity.
+// Which keys a query may attend to: those that every given part allows. A masked key does not exist: nothing of it is read into the result.
+// The name of each boolean tensor is its polarity.
 #pragma once
 
 #include <cstdint>
@@ -27,11 +27,11 @@ struct Diagonal {
   friend constexpr bool operator==(const Diagonal&, const Diagonal&) = default;
 };
 
-// Causal attention keeps s <= t + offset.
+// Causal attention: query t attends to the keys s <= t + offset.
 using Causal = Diagonal;
 
-// Keeps -left <= s - (t + offset) <= right; a side that is not given is open. Counted from the causal diagonal when the mask
-// is causal, else from `diagonal` (bottom right when that is not given either).
+// Attends where -left <= s - (t + offset) <= right; a side that is not given has no bound. The offset is that of the causal diagonal when the
+// mask is causal, else that of `diagonal`, by default bottom right.
 struct Window {
   std::optional<std::int64_t> left{};
   std::optional<std::int64_t> right{};
@@ -41,11 +41,17 @@ struct Window {
 struct Mask {
   std::optional<Causal> causal{};
   Window window{};
-  ConstTensorView key_lengths{};  // integers in [0,S]: [*] per sequence or [*,T] per query; keeps s < length
+  ConstTensorView key_lengths{};  // integers in [0,S]: [*] per sequence or [*,T] per query; attends to s < length
   ConstTensorView attend{};       // bool, broadcasts to [*,N,T,S]: true = may attend. Not together with `block`.
   ConstTensorView block{};        // bool, broadcasts to [*,N,T,S]: true = may not attend
   ConstTensorView attend_keys{};  // bool, broadcasts to [*,S]: true = every query may attend to the key. Not with `block_keys`.
-  ConstTensorView block_keys{};   // bool, broadcasts to [*,S]
+  ConstTensorView block_keys{};   // bool, broadcasts to [*,S]: true = no query may attend to the key
+
+  // Documents packed one after the other along T and S, the same for every sequence: integers [D+1] that start at 0, never fall and end at T
+  // and at S (cu_seqlens of FlashAttention). Query t of document d attends to keys of document d only. Causal and window diagonals count inside
+  // each document (bottom_right: its own S - T), and so do empty rows; the result equals that of each document alone, bit for bit. Key lengths
+  // and dropout count in the packed sequence. key_offsets may be left out where T == S: the keys are then cut as the queries.
+  ConstTensorView query_offsets{}, key_offsets{};
 
   // Calls f(name, view) for every tensor that is given.
   template <class F>
@@ -58,6 +64,8 @@ struct Mask {
     part("block", block);
     part("attend_keys", attend_keys);
     part("block_keys", block_keys);
+    part("query_offsets", query_offsets);
+    part("key_offsets", key_offsets);
   }
 };
 

@@ -26,8 +26,8 @@ struct SdpaForward {
   ConstTensorView v;     // [*,K,S,V]
   TensorView out;        // [*,N,T,V]  may not overlap an input
   TensorView lse = {};   // [*,N,T]    optional; float64 for float64 inputs, else float32
-  TensorView attention_weights = {};  // [*,N,T,S] optional, dtype of q: p before dropout, from the same pass; out has the same bits with it and without.
-                            // For chosen rows, or what becomes of a map that is never held whole: polyhead/maps.h
+  TensorView attention_weights = {};  // [*,N,T,S] optional, dtype of q: p before dropout. `out` has the same bits with it and without. Chosen rows,
+                                      // top keys and pooled maps take less memory: polyhead/maps.h
 };
 
 struct SdpaBackward {
@@ -62,7 +62,7 @@ struct SdpaOptions {
 void sdpa_forward(const SdpaForward& tensors, const SdpaOptions& options = {});
 void sdpa_backward(const SdpaBackward& tensors, const SdpaOptions& options = {});  // gradients are written, not accumulated
 
-// The path that sdpa_forward would take and why each backend before it declined; one fact per line.
+// Which backend and kernels sdpa_forward would use and why each preferred backend declines; one fact per line.
 std::string explain(const SdpaForward& tensors, const SdpaOptions& options = {});
 
 // Backends in order of preference.

@@ -19,7 +19,7 @@ struct Input {
     if (q.view().rank() < 3) throw nb::value_error(text("q is ", to_string(q.view().shape()), "; it must be [*,N,T,H]").c_str());
     if (k.view().rank() < 3) throw nb::value_error(text("k is ", to_string(k.view().shape()), "; it must be [*,K,S,H]").c_str());
   }
-  MapsInput maps() const { return {.q = q.view(), .k = k.view(), .lse = lse.view()}; }
+  MapsInput maps() const { return {.q = q.view(), .k = k.view()}; }
   std::int64_t keys() const { return k.view().extent(-2); }
   DType dtype() const { return is_floating(q.view().dtype()) ? q.view().dtype() : DType::f32; }
   // [*,N] and what follows.

@@ -2,43 +2,50 @@
 #pragma once
 
 #include <algorithm>
+#include <array>
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <span>
 #include <vector>
 
+#include "core/text.h"
 #include "polyhead/executor.h"
 #include "polyhead/maps.h"
 #include "polyhead/mask.h"
 #include "polyhead/tensor_view.h"
+#include "problem/key_set.h"
 
 namespace polyhead {
 
-// Half-open range of keys; empty when last <= first.
-struct KeyRange {
-  std::int64_t first, last;
+// A packed sequence holds documents one after the other: queries of a document attend to its own keys only. A problem without documents is one
+// document that holds every pair.
+struct Document {
+  KeyRange queries, keys;
+  std::int64_t lower = 0, upper = 0;  // banded: keys [t + lower, t + upper), both counted in the document; within [-T, S], so that no sum overflows
 };
 
-// Causal corner, window and key lengths as one range per query row: [t + lower, t + upper), cut to [0, keys) and to the row's length.
-struct KeyRanges {
-  std::int64_t lower = 0, upper = 0;   // within [-T, S], so that t + upper cannot overflow
-  std::int64_t queries = 0, keys = 0;
-  std::vector<std::int64_t> lengths;   // none, one per b, or one per (b, t)
-  bool length_per_query = false;
-  bool banded = false;                 // false: lower and upper keep every key
-
-  KeyRange at(std::int64_t b, std::int64_t t) const {
-    KeyRange range{0, keys};
-    if (banded) range = {std::max<std::int64_t>(0, t + lower), std::min(keys, t + upper)};
-    if (!lengths.empty()) range.last = std::min(range.last, lengths[static_cast<std::size_t>(length_per_query ? b * queries + t : b)]);
-    return range;
-  }
-};
-
-// A boolean tensor seen as [*,N,T,S] through zero strides; an element keeps its pair when it equals `attend`.
+// A boolean tensor seen as [*,N,T,S] through zero strides; a pair exists when its element equals `attend`.
 struct DenseMask {
   ConstTensorView tensor;
-  bool attend;
+  bool attend = true;
+};
+
+// Which keys exist, for all sequences and heads: Problem::key_set() gives those of some heads.
+struct KeyRules {
+  std::int64_t queries = 0;
+  std::vector<Document> documents;     // at least one, in order; together they hold every query and every key once
+  bool banded = false;                 // false: lower and upper leave every key
+  std::vector<std::int64_t> lengths;   // none, one per b, or one per (b, t)
+  bool length_per_query = false;
+  std::array<DenseMask, KeySet::kMostPlanes> masks;
+  int mask_count = 0;
+
+  void add(const DenseMask& mask) {
+    require(mask_count < KeySet::kMostPlanes, "a mask has more than ", KeySet::kMostPlanes, " boolean tensors");
+    masks[static_cast<std::size_t>(mask_count++)] = mask;
+  }
+  bool any() const { return documents.size() > 1 || banded || !lengths.empty() || mask_count > 0; }
 };
 
 struct DropoutRule {
@@ -56,20 +63,28 @@ struct Problem {
   std::int64_t queries = 0, keys = 0;
   std::int64_t qk_width = 0, v_width = 0;
   double scale = 1, softcap = 0;
-  KeyRanges ranges;
-  std::vector<DenseMask> masks;      // at most two: one over pairs, one over keys
+  std::shared_ptr<const KeyRules> rules;
+  std::span<const Document> documents;  // those that the tensors hold: all of `rules`, or one
   ConstTensorView bias;              // [*,N,T,S], or absent
   DropoutRule dropout;
   EmptyRows empty_rows = EmptyRows::zero;
   Executor* executor = nullptr;
 
   std::int64_t kv_head(std::int64_t n) const { return n / (heads / kv_heads); }
+  bool packed() const { return documents.size() > 1; }
+  KeySet key_set(std::int64_t b, std::int64_t first_head, const Document& document) const;
 };
 
 // Every view has the rank of `lead` plus three: [*,N,T,H], [*,K,S,H], ...; lse is [*,N,T,1].
 struct ForwardProblem : Problem {
   ConstTensorView q, k, v;
   TensorView out, lse, attention_weights;  // attention_weights [*,N,T,S]; lse and attention_weights absent: not wanted
+
+  // f(view) for the tensors with a row per query, with a row per key, and over pairs.
+  template <class Rows, class Keys, class Pairs>
+  void visit(const Rows& of_rows, const Keys& of_keys, const Pairs& of_pairs) {
+    of_rows(q), of_rows(out), of_rows(lse), of_keys(k), of_keys(v), of_pairs(attention_weights);
+  }
 };
 
 struct BackwardProblem : Problem {
@@ -77,11 +92,24 @@ struct BackwardProblem : Problem {
   TensorView d_q, d_k, d_v;  // absent: not wanted
   TensorView d_bias;         // [*,N,T,S] through the strides of the caller's tensor: positions that share memory are summed
   TensorView d_bias_given;   // as the caller gave it, to be zeroed first
+
+  template <class Rows, class Keys, class Pairs>
+  void visit(const Rows& of_rows, const Keys& of_keys, const Pairs& of_pairs) {
+    of_rows(q), of_rows(out), of_rows(lse), of_rows(d_out), of_rows(d_q), of_keys(k), of_keys(v), of_keys(d_k), of_keys(d_v), of_pairs(d_bias);
+  }
 };
 
 struct MapsProblem : Problem {
-  ConstTensorView q, k, lse;  // lse absent: scores only
+  ConstTensorView q, k;
   MapValue value = MapValue::probability;
+
+  // Scores before the bias are those of every pair, whatever the mask.
+  bool unmasked() const { return value == MapValue::scaled_score || value == MapValue::capped_score; }
+
+  template <class Rows, class Keys, class Pairs>
+  void visit(const Rows& of_rows, const Keys& of_keys, const Pairs&) {
+    of_rows(q), of_keys(k);
+  }
 };
 
 // Takes the map of the i-th of the queries that were asked for, [S]; they come in order.
@@ -107,17 +135,59 @@ HeadSlice<T> head_slice(const BasicTensorView<Void>& view, std::int64_t b, std::
   return {static_cast<T*>(view.data()) + offset, view.strides()[lead + 1], view.strides()[lead + 2]};
 }
 
-// kept[s] = 1 where query t of head (b, n) may attend to key s, else 0; returns whether any key is kept.
-inline bool kept_keys(const Problem& problem, std::int64_t b, std::int64_t n, std::int64_t t, std::vector<std::uint8_t>& kept) {
-  kept.assign(static_cast<std::size_t>(problem.keys), 0);
-  const KeyRange range = problem.ranges.at(b, t);
-  if (range.last <= range.first) return false;
-  std::fill(kept.begin() + range.first, kept.begin() + range.last, std::uint8_t{1});
-  for (const DenseMask& mask : problem.masks) {
-    const auto slice = head_slice<const std::uint8_t>(mask.tensor, b, n);
-    for (std::int64_t s = range.first; s < range.last; ++s) kept[static_cast<std::size_t>(s)] &= (slice(t, s) != 0) == mask.attend;
+// Keys of the heads from first_head on, in one document of sequence b.
+inline KeySet Problem::key_set(std::int64_t b, std::int64_t first_head, const Document& document) const {
+  const std::int64_t t = document.queries.first, s = document.keys.first;
+  KeySet set;
+  set.queries = document.queries.last - t, set.keys = document.keys.last - s;
+  set.banded = rules->banded, set.lower = document.lower, set.upper = document.upper;
+  set.length_per_query = rules->length_per_query, set.first_key = s;
+  if (!rules->lengths.empty()) set.lengths = rules->lengths.data() + (set.length_per_query ? b * rules->queries + t : b);
+  for (; set.plane_count < rules->mask_count; ++set.plane_count) {
+    const DenseMask& mask = rules->masks[static_cast<std::size_t>(set.plane_count)];
+    const auto slice = head_slice<const std::uint8_t>(mask.tensor, b, first_head);
+    set.planes[set.plane_count] = {slice.data + t * slice.row_stride + s * slice.column_stride, mask.tensor.stride(-3), slice.row_stride,
+                                   slice.column_stride, mask.attend, nullptr, 0, 0};
   }
-  return std::find(kept.begin(), kept.end(), std::uint8_t{1}) != kept.end();
+  return set;
+}
+
+// The document of query t.
+inline const Document& document_of(const Problem& problem, std::int64_t t) {
+  return *std::partition_point(problem.documents.begin(), problem.documents.end(), [&](const Document& d) { return d.queries.last <= t; });
+}
+
+// The part of a problem that one document holds; dropout and key lengths still count from the whole.
+template <class P>
+P part_of(const P& whole, const Document& document) {
+  P part = whole;
+  const auto cut_rows = [&](auto& view, KeyRange range) {
+    if (view) view = view.slice(-2, range.first, range.last);
+  };
+  const auto cut_pairs = [&](auto& view) {
+    if (view) view = view.slice(-2, document.queries.first, document.queries.last).slice(-1, document.keys.first, document.keys.last);
+  };
+  part.documents = {&document, 1};
+  part.queries = document.queries.last - document.queries.first, part.keys = document.keys.last - document.keys.first;
+  cut_pairs(part.bias), cut_pairs(part.dropout.keep);
+  part.visit([&](auto& view) { cut_rows(view, document.queries); }, [&](auto& view) { cut_rows(view, document.keys); }, cut_pairs);
+  return part;
+}
+
+// attend[s] = 1 where query t of head (b, n) may attend to key s, else 0. Returns whether there is such a key.
+inline bool attended_keys(const Problem& problem, std::int64_t b, std::int64_t n, std::int64_t t, std::vector<std::uint8_t>& attend) {
+  attend.assign(static_cast<std::size_t>(problem.keys), 0);
+  const Document& document = document_of(problem, t);
+  const KeySet set = problem.key_set(b, n, document);
+  const std::int64_t row = t - document.queries.first;
+  const KeyRange range = key_range(set, row);
+  bool any = false;
+  for (std::int64_t s = range.first; s < range.last; ++s) {
+    const bool attends = planes_attend(set, 0, row, s);
+    attend[static_cast<std::size_t>(document.keys.first + s)] = attends ? 1 : 0;
+    any |= attends;
+  }
+  return any;
 }
 
 }  // namespace polyhead

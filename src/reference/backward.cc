@@ -58,15 +58,15 @@ void backward_kv_head(const BackwardProblem& problem, std::int64_t b, std::int64
         double delta = 0;
         for (std::int64_t s = 0; s < keys; ++s) {
           const auto at = static_cast<std::size_t>(s);
-          if (!row.kept[at]) continue;
+          if (!row.attend[at]) continue;
           d_p[at] *= maker.dropout_factor(row, s);
           delta += row.p[at] * d_p[at];
           add_scaled(v_width, row.dropped[at], d_out.data(), d_v.data() + s * v_width);
         }
         for (std::int64_t s = 0; s < keys; ++s) {
           const auto at = static_cast<std::size_t>(s);
-          d_score[at] = row.kept[at] && !row.uniform ? row.p[at] * (d_p[at] - delta) : 0.0;
-          if (!row.kept[at] || row.uniform) continue;
+          d_score[at] = row.attend[at] && !row.uniform ? row.p[at] * (d_p[at] - delta) : 0.0;
+          if (!row.attend[at] || row.uniform) continue;
           const double tanh = problem.softcap > 0 ? row.capped[at] / problem.softcap : 0.0;
           const double d_product = problem.scale * d_score[at] * (1 - tanh * tanh);
           add_scaled(qk_width, d_product, k.data() + s * qk_width, d_q.data());

@@ -6,7 +6,7 @@
 
 namespace polyhead::reference {
 
-// out[t] = sum_s drop(p)[t,s] v[s]      lse[t] = log sum_s exp(score[t,s])      weights = p      (docs/maths.md, eq. 1-4)
+// out[t] = sum_s drop(p)[t,s] v[s]      lse[t] = log sum_s exp(score[t,s])      attention_weights = p      (docs/maths.md, eq. 1-4)
 void forward(const ForwardProblem& problem) {
   parallel_for(problem.batch * problem.heads, 1, problem.executor, [&](std::int64_t first, std::int64_t last) {
     Row row;
@@ -22,7 +22,7 @@ void forward(const ForwardProblem& problem) {
         out.assign(out.size(), 0.0);
         for (std::int64_t s = 0; s < problem.keys; ++s) {
           const auto at = static_cast<std::size_t>(s);
-          if (!row.empty && row.kept[at]) add_scaled(problem.v_width, row.dropped[at], v.data() + s * problem.v_width, out.data());
+          if (!row.empty && row.attend[at]) add_scaled(problem.v_width, row.dropped[at], v.data() + s * problem.v_width, out.data());
         }
         store_row(problem.out, b, n, t, out.data());
         if (problem.lse) store_row(problem.lse, b, n, t, &row.lse);

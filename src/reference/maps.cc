@@ -3,7 +3,7 @@
 
 namespace polyhead::reference {
 
-// p[t,s] = exp(score[t,s] - lse[t])      (docs/maths.md, eq. 10), from the row's own lse as in forward
+// p[t,s] = exp(score[t,s] - lse[t])      (docs/maths.md, eq. 10), with the lse of the float64 scores, as in forward
 void map_rows(const MapsProblem& problem, std::int64_t b, std::int64_t n, std::span<const std::int64_t> queries, const RowConsumer& take) {
   const RowMaker maker(problem, problem.q, problem.k, b, n);
   Row row;
@@ -17,7 +17,7 @@ void map_rows(const MapsProblem& problem, std::int64_t b, std::int64_t n, std::s
       case MapValue::score: break;
       case MapValue::probability:
       case MapValue::dropped: {
-        // Rounding of a stored lse would scale the whole row: by 1e-3 for float32 scores of 1e4, by the number of keys for scores of -1e38.
+        // The rounding of a stored lse scales the whole row: by 1e-3 for float32 scores of 1e4, by the number of keys for scores of -1e38.
         maker.softmax(row);
         maker.dropout(t, row);
         result = problem.value == MapValue::dropped ? &row.dropped : &row.p;

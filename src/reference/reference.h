@@ -1,6 +1,5 @@
-// The specification in code: every rule of docs/maths.md written the plain way, for any dtype. Arithmetic is float64 whatever the storage,
-// so that a result is wrong by the rounding of its storage only and fast backends can be compared with it. Memory per thread: one row of
-// scores and the head's keys and values.
+// The specification in code: every rule of docs/maths.md, written plainly, for any dtype. Arithmetic is float64, so the only error is the
+// rounding to the storage type, and fast backends can be compared with it. Memory per thread: one row of scores and the head's keys and values.
 #pragma once
 
 #include <span>

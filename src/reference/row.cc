@@ -52,7 +52,7 @@ std::vector<double> load_head_transposed(ConstTensorView view, std::int64_t b, s
 RowMaker::RowMaker(const Problem& problem, ConstTensorView q, ConstTensorView k, std::int64_t b, std::int64_t n)
     : problem_(problem), q_(q), b_(b), n_(n), keys_(load_head_transposed(k, b, problem.kv_head(n))) {}
 
-// score[s] = softcap(scale <q, k[s]>) + bias[s] for the kept keys (docs/maths.md, eq. 1)
+// score[s] = softcap(scale <q, k[s]>) + bias[s] for the unmasked keys (docs/maths.md, eq. 1)
 void RowMaker::scores(std::int64_t t, Row& row) const {
   const std::int64_t keys = problem_.keys;
   row.scaled.assign(index(keys), 0.0);
@@ -70,15 +70,18 @@ void RowMaker::scores(std::int64_t t, Row& row) const {
     for (std::int64_t s = 0; s < keys; ++s) row.score[index(s)] += bias[index(s)];
   }
 
-  const bool any = kept_keys(problem_, b_, n_, t, row.kept);
+  const bool any = attended_keys(problem_, b_, n_, t, row.attend);
   row.uniform = !any && problem_.empty_rows == EmptyRows::uniform;
-  if (!any && problem_.empty_rows != EmptyRows::zero) row.kept.assign(index(keys), 1);
+  if (!any && problem_.empty_rows != EmptyRows::zero) {
+    const KeyRange all = document_of(problem_, t).keys;
+    std::fill(row.attend.begin() + all.first, row.attend.begin() + all.last, std::uint8_t{1});
+  }
   if (row.uniform) row.score.assign(index(keys), 0.0);
 
   row.empty = true;
   for (std::int64_t s = 0; s < keys; ++s) {
     double& score = row.score[index(s)];
-    if (!row.kept[index(s)]) score = -kInfinity;
+    if (!row.attend[index(s)]) score = -kInfinity;
     row.empty &= score == -kInfinity;  // a NaN is not: it must reach the output
   }
 }
@@ -92,10 +95,10 @@ void RowMaker::softmax(Row& row) const {
   double largest = -kInfinity, sum = 0;
   for (const double score : row.score) largest = score > largest ? score : largest;
   for (std::size_t s = 0; s < keys; ++s) {
-    if (row.kept[s]) sum += row.p[s] = std::exp(row.score[s] - largest);
+    if (row.attend[s]) sum += row.p[s] = std::exp(row.score[s] - largest);
   }
   for (std::size_t s = 0; s < keys; ++s) {
-    if (row.kept[s]) row.p[s] /= sum;
+    if (row.attend[s]) row.p[s] /= sum;
   }
   row.lse = largest + std::log(sum);
 }

@@ -12,8 +12,8 @@ struct Row {
   std::vector<double> scaled;        // scale <q, k[s]>, for masked keys too
   std::vector<double> capped;        // softcap(scaled)
   std::vector<double> score;         // capped + bias; -inf where masked
-  std::vector<std::uint8_t> kept;    // 1 where t may attend to s
-  std::vector<double> p;             // softmax over the kept keys; 0 elsewhere
+  std::vector<std::uint8_t> attend;  // 1 where t may attend to s
+  std::vector<double> p;             // softmax over these keys; 0 elsewhere
   std::vector<double> dropped;       // drop(p)
   std::vector<std::uint8_t> keep_bits;
   double lse = 0;
@@ -26,7 +26,7 @@ class RowMaker {
  public:
   RowMaker(const Problem& problem, ConstTensorView q, ConstTensorView k, std::int64_t b, std::int64_t n);
 
-  void scores(std::int64_t t, Row& row) const;   // scaled, capped, kept, score, empty, uniform
+  void scores(std::int64_t t, Row& row) const;   // scaled, capped, attend, score, empty, uniform
   void softmax(Row& row) const;                  // p and lse from score
   void dropout(std::int64_t t, Row& row) const;  // dropped from p
   double dropout_factor(const Row& row, std::int64_t s) const;  // what dropout() multiplied p[s] with

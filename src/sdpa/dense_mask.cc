@@ -16,13 +16,13 @@ Tensor dense_mask(const char* operation, const Mask& mask, const Shape& lead, st
   Shape shape = q_shape;
   shape[-1] = keys;
   Tensor dense(DType::boolean, shape);
-  std::vector<std::uint8_t> kept;
+  std::vector<std::uint8_t> attend;
   for (std::int64_t head = 0; head < p.batch * p.heads; ++head) {
     const std::int64_t b = head / p.heads, n = head % p.heads;
     const auto target = head_slice<bool>(dense.view(), b, n);
     for (std::int64_t t = 0; t < queries; ++t) {
-      kept_keys(p, b, n, t, kept);
-      for (std::int64_t s = 0; s < keys; ++s) target(t, s) = kept[static_cast<std::size_t>(s)] != 0;
+      attended_keys(p, b, n, t, attend);
+      for (std::int64_t s = 0; s < keys; ++s) target(t, s) = attend[static_cast<std::size_t>(s)] != 0;
     }
   }
   return dense;

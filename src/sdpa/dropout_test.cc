@@ -90,6 +90,7 @@ TEST(DenseMask, IsTheConjunctionOfItsParts) {
     AttentionCase c;
     c.sizes = draw_sizes(random);
     draw_mask(random, c);
+    draw_documents(random, c);
     const Shape pairs = c.sizes.pairs();
     const Tensor dense = dense_mask("mask", c.options.mask, c.sizes.lead, c.sizes.heads(), c.sizes.queries, c.sizes.keys);
     const PairRule rule(c.options.mask, pairs);

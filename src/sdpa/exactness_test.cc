@@ -185,12 +185,12 @@ TEST(Overlap, OutputsOnInputsOrOnEachOtherAreRefused) {
   EXPECT_EQ(backward(d_q, {}, Tensor(DType::f32, {5, 5})), "");
 
   Tensor map(DType::f32, {2, 2, 5, 5});
-  EXPECT_THAT(error_message([&] { attention_map({.q = map, .k = map, .lse = lse}, map); }), testing::HasSubstr("out overlaps q"));
+  EXPECT_THAT(error_message([&] { attention_map({.q = map, .k = map}, map); }), testing::HasSubstr("out overlaps q"));
 }
 
 TEST(Maps, OutputsMayShareMemoryWithNothingThatIsReadOrWritten) {
   const Tensor q = Random(1).tensor(DType::f32, {2, 3, 4}), lse(DType::f32, {2, 3});
-  const MapsInput input{.q = q, .k = q, .lse = lse};
+  const MapsInput input{.q = q, .k = q};
   Tensor map(DType::f32, {2, 3, 3}), mean(DType::f32, {2});
   EXPECT_THAT(error_message([&] { attention_map(input, map, {.bias = map}); }), testing::HasSubstr("attention_map: out overlaps bias"));
   EXPECT_THAT(error_message([&] { attention_statistics(input, {.entropy = mean, .largest = mean}); }),

@@ -9,9 +9,9 @@ namespace {
 
 std::string beside_t(std::int64_t offset) { return offset == 0 ? std::string("t") : cat("t", offset < 0 ? "" : "+", offset); }
 
-// An end that cuts no row's keys is the end of the keys.
-std::string lower_end(const Problem& p) { return p.queries - 1 + p.ranges.lower <= 0 ? std::string("0") : beside_t(p.ranges.lower); }
-std::string upper_end(const Problem& p) { return p.ranges.upper >= p.keys ? std::string("S") : beside_t(p.ranges.upper); }
+// A bound that excludes no key of any row is shown as the first or the last key.
+std::string lower_end(const Problem& p, std::int64_t lower) { return p.queries - 1 + lower <= 0 ? std::string("0") : beside_t(lower); }
+std::string upper_end(const Problem& p, std::int64_t upper) { return upper >= p.keys ? std::string("S") : beside_t(upper); }
 
 std::string mask_facts(const Problem& p, const SdpaOptions& options) {
   std::string text;
@@ -19,8 +19,12 @@ std::string mask_facts(const Problem& p, const SdpaOptions& options) {
     append(text, text.empty() ? "" : ", ");
     append(text, cat(pieces...));
   };
-  if (p.ranges.banded) part("keys [", lower_end(p), ", ", upper_end(p), ") of each row");
-  if (!p.ranges.lengths.empty()) part("key lengths per ", p.ranges.length_per_query ? "query" : "sequence");
+  const KeyRules& rules = *p.rules;
+  const Document& first = rules.documents.front();
+  if (p.packed()) part(rules.documents.size(), " documents");
+  if (rules.banded && p.packed()) part("a causal diagonal or window in each document");
+  if (rules.banded && !p.packed()) part("keys [", lower_end(p, first.lower), ", ", upper_end(p, first.upper), ") of each row");
+  if (!rules.lengths.empty()) part("key lengths per ", rules.length_per_query ? "query" : "sequence");
   if (options.mask.attend || options.mask.block) part("dense booleans ", (options.mask.attend ? options.mask.attend : options.mask.block).shape());
   if (options.mask.attend_keys || options.mask.block_keys) part("a key mask");
   return text.empty() ? "none" : text;

@@ -41,12 +41,12 @@ TEST_P(Extents, EachOfZeroAndOneComputesForwardBackwardAndMaps) {
         EXPECT_TRUE(near(o.d_v, to_tensor(expected.d_v, c.sizes.v()), tolerance));
         EXPECT_TRUE(near(o.d_bias, summed_bias_gradient(expected.d_score, c.sizes.pairs(), o.d_bias), tolerance));
 
-        const MapsInput input{.q = c.q, .k = c.k, .lse = o.lse};
+        const MapsInput input{.q = c.q, .k = c.k};
         const AttentionSizes& z = c.sizes;
-        Tensor map(DType::f64, z.pairs()), picture(DType::f64, z.with({z.heads(), 0, 0})), entropy(DType::f64, z.with({z.heads()}));
+        Tensor map(DType::f64, z.pairs()), pooled(DType::f64, z.with({z.heads(), 0, 0})), entropy(DType::f64, z.with({z.heads()}));
         Tensor top(DType::f32, z.with({z.heads(), z.queries, z.keys})), keys(DType::i64, top.shape());
         attention_map(input, map, c.options);
-        attention_pooled_map(input, picture, c.options);
+        attention_pooled_map(input, pooled, c.options);
         attention_statistics(input, {.entropy = entropy, .largest = Tensor(DType::f32, entropy.shape())}, c.options);
         attention_top_keys(input, top, keys, c.options);
         EXPECT_TRUE(near(map, to_tensor(expected.p, z.pairs()), 1e-6));
@@ -85,8 +85,8 @@ TEST_P(Extents, HeadsWithoutQueriesCostNothingHoweverManyThereAre) {
   const TensorView q(nullptr, DType::f32, none), lse(nullptr, DType::f32, rows);
   sdpa_forward({.q = q, .k = q, .v = q, .out = q, .lse = lse}, {.backend = GetParam()});
   sdpa_backward({.q = q, .k = q, .v = q, .out = q, .lse = lse, .d_out = q, .d_q = q, .d_k = q, .d_v = q}, {.backend = GetParam()});
-  attention_map({.q = q, .k = q, .lse = lse}, TensorView(nullptr, DType::f32, {kMany, 1 << 16, 0, 0}), {.backend = GetParam()});
-  attention_statistics({.q = q, .k = q, .lse = lse}, {}, {.backend = GetParam()});
+  attention_map({.q = q, .k = q}, TensorView(nullptr, DType::f32, {kMany, 1 << 16, 0, 0}), {.backend = GetParam()});
+  attention_statistics({.q = q, .k = q}, {}, {.backend = GetParam()});
 }
 
 TEST(Extents, MoreHeadsThanCanBeCountedAreRefused) {
@@ -149,7 +149,7 @@ TEST_P(Scores, OneSpikeIsOneAndEqualScoresShare) {
                v = Tensor::of<float>({1, 4, 1}, {1, 2, 3, 6});
   Tensor out(DType::f32, {1, 2, 1}), lse(DType::f32, {1, 2}), map(DType::f32, {1, 2, 4});
   sdpa_forward({.q = q, .k = k, .v = v, .out = out, .lse = lse}, {.scale = 1, .backend = GetParam()});
-  attention_map({.q = q, .k = k, .lse = lse}, map, {.scale = 1, .backend = GetParam()});
+  attention_map({.q = q, .k = k}, map, {.scale = 1, .backend = GetParam()});
   EXPECT_EQ(out.data<float>()[0], 2);
   EXPECT_EQ(out.data<float>()[1], 3);
   EXPECT_TRUE(near(map, Tensor::of<float>({1, 2, 4}, {0, 1, 0, 0, 0.25, 0.25, 0.25, 0.25}), 1e-7));

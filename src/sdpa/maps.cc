@@ -24,7 +24,7 @@ void write_row(TensorView out, std::int64_t b, std::int64_t n, std::int64_t row,
   });
 }
 
-// Streams rows to a consumer: what is held is a few rows, never a [T,S] map.
+// Streams rows to a consumer: a few rows are in memory at a time, never a [T,S] map.
 class RowStream {
  public:
   RowStream(const char* operation, const MapsInput& input, const SdpaOptions& options, MapValue value = MapValue::probability)
@@ -32,7 +32,7 @@ class RowStream {
         backend_(select_backend(problem, Operation::maps, options.backend)),
         op_(operation),
         inputs_(option_tensors(options)) {
-    inputs_.insert(inputs_.end(), {{"q", input.q}, {"k", input.k}, {"lse", input.lse}});
+    inputs_.insert(inputs_.end(), {{"q", input.q}, {"k", input.k}});
   }
 
   // Calls row(b, n, i, values [S]) for queries[i] of every head. Rows of one head come in order and on one thread.
@@ -73,7 +73,7 @@ class RowStream {
             kind == DTypeKind::floating ? "floating" : "an integer");
   }
 
-  // The outputs of the operation, all at once: each needs memory of its own.
+  // No output of the operation may overlap an input or another output.
   void check_memory(std::span<const Operand> outputs) const { require_separate(op_, outputs, inputs_); }
 
   void check_output(TensorView out, std::initializer_list<std::int64_t> rest, const char* letters) const {
@@ -214,7 +214,7 @@ void attention_pooled_map(const MapsInput& input, TensorView out, const SdpaOpti
   require(out.rank() >= 2, "attention_pooled_map: out is ", out.shape(), "; it must be [*,N,h,w]");
   const std::int64_t height = out.extent(-2), width = out.extent(-1);
   stream.check_output(out, {height, width}, "[*,N,h,w]");
-  require(height <= queries && width <= keys, "attention_pooled_map: a picture of [", height, ",", width, "] is larger than the map [", queries, ",", keys, "]");
+  require(height <= queries && width <= keys, "attention_pooled_map: a pooled map of [", height, ",", width, "] is larger than the attention map [", queries, ",", keys, "]");
   if (height == 0 || width == 0) return;
   // Rows of one head arrive in order, so one line of block sums per head is enough.
   std::vector<std::vector<double>> lines(static_cast<std::size_t>(stream.problem.batch * stream.problem.heads));

@@ -1,4 +1,4 @@
-// Maps: rows, top keys, statistics and pictures against the whole map; the map against the output; nothing touches the output.
+// Maps: rows, top keys, statistics and pooled maps against the whole map; the map against the output; nothing touches the output.
 #include "polyhead/maps.h"
 
 #include <gmock/gmock.h>
@@ -22,7 +22,7 @@ struct Mapped {
     c.forward(o);
     expected = naive_attention(c);
   }
-  MapsInput input() const { return {.q = c.q, .k = c.k, .lse = o.lse}; }
+  MapsInput input() const { return {.q = c.q, .k = c.k}; }
   std::int64_t heads() const { return numel(c.sizes.lead) * c.sizes.heads(); }
   double p(std::int64_t head, std::int64_t t, std::int64_t s) const {
     return static_cast<double>(expected.p[static_cast<std::size_t>((head * c.sizes.queries + t) * c.sizes.keys + s)]);
@@ -107,11 +107,11 @@ TEST_P(Maps, ChosenRowsAreRowsOfTheMapInTheOrderAskedFor) {
 }
 
 TEST(Maps, QueryOutOfRangeIsAnError) {
-  const Tensor q(DType::f32, {1, 3, 2}), lse(DType::f32, {1, 3});
+  const Tensor q(DType::f32, {1, 3, 2});
   Tensor rows(DType::f32, {1, 1, 3});
   for (const std::int64_t query : {-1, 3}) {
     const std::array queries{query};
-    EXPECT_EQ(error_message([&] { attention_map_rows({.q = q, .k = q, .lse = lse}, queries, rows); }),
+    EXPECT_EQ(error_message([&] { attention_map_rows({.q = q, .k = q}, queries, rows); }),
               "attention_map_rows: query " + std::to_string(query) + "; queries lie in [0,3)");
   }
 }
@@ -125,7 +125,7 @@ TEST_P(Maps, LongMapsAreWholeAcrossBlocksOfRows) {
   const AttentionOutputs o = c.make_outputs();
   c.forward(o);
   Tensor map(DType::f64, c.sizes.pairs());
-  attention_map({.q = c.q, .k = c.k, .lse = o.lse}, map, c.options);
+  attention_map({.q = c.q, .k = c.k}, map, c.options);
   EXPECT_TRUE(near(map, to_tensor(naive_attention(c).p, c.sizes.pairs()), 1e-14));
 }
 
@@ -152,12 +152,12 @@ TEST_P(TopKeys, AreTheLargestFirstWithTiesToTheSmallerKey) {
     }
     if (HasFailure()) return;
   }
-  const Tensor same(DType::f32, {1, 2, 3}), lse = Tensor::of<float>({1, 2}, {std::log(2.0f), std::log(2.0f)});  // two equal keys
+  const Tensor same(DType::f32, {1, 2, 3});  // two equal keys
   Tensor p(DType::f32, {1, 2, 2}), key(DType::i64, {1, 2, 2});
-  attention_top_keys({.q = same, .k = same, .lse = lse}, p, key);
+  attention_top_keys({.q = same, .k = same}, p, key);
   EXPECT_THAT(to_doubles(key), testing::ElementsAre(0, 1, 0, 1));
   Tensor too_many(DType::f32, {1, 2, 3}), too_many_keys(DType::i64, {1, 2, 3});
-  EXPECT_THAT(error_message([&] { attention_top_keys({.q = same, .k = same, .lse = lse}, too_many, too_many_keys); }),
+  EXPECT_THAT(error_message([&] { attention_top_keys({.q = same, .k = same}, too_many, too_many_keys); }),
               testing::AllOf(testing::HasSubstr("3 keys"), testing::HasSubstr("S = 2")));
 }
 
@@ -218,35 +218,34 @@ TEST_P(Statistics, AreMeansOverTheRowsThatAreNotEmpty) {
 TEST_P(Statistics, ANaNReachesThem) {
   Tensor q = Random(1).tensor(DType::f32, {1, 3, 4});
   q.data<float>()[5] = std::numeric_limits<float>::quiet_NaN();
-  Tensor lse(DType::f32, {1, 3}), largest(DType::f32, {1}), entropy(DType::f32, {1});
-  attention_statistics({.q = q, .k = q, .lse = lse}, {.entropy = entropy, .largest = largest}, {.backend = GetParam()});
+  Tensor largest(DType::f32, {1}), entropy(DType::f32, {1});
+  attention_statistics({.q = q, .k = q}, {.entropy = entropy, .largest = largest}, {.backend = GetParam()});
   EXPECT_TRUE(std::isnan(largest.data<float>()[0]));
   EXPECT_TRUE(std::isnan(entropy.data<float>()[0]));
 }
 
 TEST(Statistics, OneAloneMayBeAskedFor) {
   const Tensor q = Random(1).tensor(DType::f32, {2, 3, 4});
-  Tensor out(DType::f32, q.shape()), lse(DType::f32, {2, 3}), largest(DType::f32, {2}), all(DType::f32, {2}), entropy(DType::f32, {2});
-  sdpa_forward({.q = q, .k = q, .v = q, .out = out, .lse = lse});
-  attention_statistics({.q = q, .k = q, .lse = lse}, {.largest = largest});
-  attention_statistics({.q = q, .k = q, .lse = lse}, {.entropy = entropy, .largest = all});
+  Tensor largest(DType::f32, {2}), all(DType::f32, {2}), entropy(DType::f32, {2});
+  attention_statistics({.q = q, .k = q}, {.largest = largest});
+  attention_statistics({.q = q, .k = q}, {.entropy = entropy, .largest = all});
   EXPECT_TRUE(same_bits(largest, all));
   EXPECT_GT(largest.data<float>()[0], 0.3f);
 }
 
-using Picture = EachBackend;
-INSTANTIATE_TEST_SUITE_P(All, Picture, testing::ValuesIn(backends()), name_of_backend);
+using PooledMap = EachBackend;
+INSTANTIATE_TEST_SUITE_P(All, PooledMap, testing::ValuesIn(backends()), name_of_backend);
 
-TEST_P(Picture, PixelIsTheMeanOfItsBlock) {
+TEST_P(PooledMap, PixelIsTheMeanOfItsBlock) {
   for (std::uint64_t seed = 0; seed < kSeeds; ++seed) {
     SCOPED_TRACE(seed);
     Mapped m(seed, DType::f64, GetParam());
     Random random(seed);
     const AttentionSizes& z = m.c.sizes;
     const std::int64_t h = random.integer(0, z.queries), w = random.integer(0, z.keys);
-    const StridedTensor picture = random.empty_strided(DType::f64, z.with({z.heads(), h, w}));
-    attention_pooled_map(m.input(), picture, m.c.options);
-    const std::vector<double> pixels = to_doubles(picture);
+    const StridedTensor pooled = random.empty_strided(DType::f64, z.with({z.heads(), h, w}));
+    attention_pooled_map(m.input(), pooled, m.c.options);
+    const std::vector<double> pixels = to_doubles(pooled);
     for (std::size_t at = 0; at < pixels.size(); ++at) {
       const auto index = static_cast<std::int64_t>(at);
       const std::int64_t j = index % w, i = index / w % h, head = index / w / h;
@@ -257,24 +256,25 @@ TEST_P(Picture, PixelIsTheMeanOfItsBlock) {
       }
       EXPECT_NEAR(pixels[at], sum / static_cast<double>(count), 1e-13);
     }
-    EXPECT_TRUE(picture.padding_is_intact());
+    EXPECT_TRUE(pooled.padding_is_intact());
     if (HasFailure()) return;
   }
 }
 
-TEST(Picture, LargerThanTheMapIsAnError) {
-  const Tensor q(DType::f32, {1, 3, 2}), lse(DType::f32, {1, 3});
-  Tensor picture(DType::f32, {1, 4, 3});
-  EXPECT_THAT(error_message([&] { attention_pooled_map({.q = q, .k = q, .lse = lse}, picture); }),
+TEST(PooledMap, LargerThanTheMapIsAnError) {
+  const Tensor q(DType::f32, {1, 3, 2});
+  Tensor pooled(DType::f32, {1, 4, 3});
+  EXPECT_THAT(error_message([&] { attention_pooled_map({.q = q, .k = q}, pooled); }),
               testing::AllOf(testing::HasSubstr("[4,3]"), testing::HasSubstr("[3,3]")));
 }
 
-TEST(Maps, ProbabilitiesNeedLseAndScoresDoNot) {
-  const Tensor q = Tensor::of<float>({1, 1, 1}, {3}), k = Tensor::of<float>({1, 2, 1}, {1, 2});
+TEST(Maps, NeedQueriesAndKeysAlone) {
+  const Tensor q = Tensor::of<float>({1, 1, 1}, {3}), k = Tensor::of<float>({1, 2, 1}, {1, 1});
   Tensor map(DType::f32, {1, 1, 2});
-  EXPECT_THAT(error_message([&] { attention_map({.q = q, .k = k}, map); }), testing::HasSubstr("lse is missing"));
+  attention_map({.q = q, .k = k}, map);
+  EXPECT_THAT(to_doubles(map), testing::ElementsAre(0.5, 0.5));
   attention_map({.q = q, .k = k}, map, {}, MapValue::score);
-  EXPECT_THAT(to_doubles(map), testing::ElementsAre(3, 6));
+  EXPECT_THAT(to_doubles(map), testing::ElementsAre(3, 3));
 }
 
 }  // namespace

@@ -62,7 +62,7 @@ Everything compute(AttentionCase& c, const Backend* backend) {
   Everything all{c.make_outputs(), {}};
   c.run(all.o);
   for (const MapValue value : {MapValue::score, MapValue::probability, MapValue::dropped}) {
-    attention_map({.q = c.q, .k = c.k, .lse = all.o.lse}, all.maps.emplace_back(DType::f64, c.sizes.pairs()), c.options, value);
+    attention_map({.q = c.q, .k = c.k}, all.maps.emplace_back(DType::f64, c.sizes.pairs()), c.options, value);
   }
   return all;
 }

@@ -272,9 +272,45 @@ TEST(Messages, OfWeightsOfTheForwardPass) {
   EXPECT_EQ(forward_message(p), "");
 }
 
+TEST(Messages, OfDocuments) {
+  struct Offsets {
+    std::vector<std::int64_t> queries, keys;
+    std::vector<const char*> words;
+  };
+  const Offsets table[] = {
+      {{1, 3}, {0, 5}, {"query_offsets begins with 1", "must begin with 0"}},
+      {{0, 3}, {-1, 5}, {"key_offsets begins with -1"}},
+      {{0, 2, 1, 3}, {0, 1, 2, 5}, {"query_offsets falls from 2 to 1"}},
+      {{0, 3}, {0, 4}, {"key_offsets ends at 4", "S = 5"}},
+      {{0, 4}, {0, 5}, {"query_offsets reaches 4", "T = 3"}},
+      {{0, 1, 3}, {0, 5}, {"query_offsets is [3] and key_offsets is [2]", "same number D"}},
+      {{}, {0, 5}, {"key_offsets is given without query_offsets"}},
+      {{0, 3}, {}, {"query_offsets is given without key_offsets", "T is 3 and S is 5"}},
+  };
+  for (const Offsets& row : table) {
+    Problem p;
+    const auto tensor = [](const std::vector<std::int64_t>& offsets) {
+      if (offsets.empty()) return Tensor();
+      return Tensor::of<std::int64_t>({static_cast<std::int64_t>(offsets.size())}, std::span<const std::int64_t>(offsets));
+    };
+    const Tensor queries = tensor(row.queries), keys = tensor(row.keys);
+    p.options.mask.query_offsets = queries, p.options.mask.key_offsets = keys;
+    for (const char* word : row.words) EXPECT_THAT(forward_message(p), HasSubstr(word));
+  }
+  Problem p;
+  const Tensor floats(DType::f32, {2}), square(DType::i32, {1, 2}), none(DType::i32, {0});
+  p.options.mask.query_offsets = floats;
+  p.options.mask.key_offsets = square;
+  EXPECT_THAT(forward_message(p), HasSubstr("query_offsets is float32; offsets are integers"));
+  p.options.mask.query_offsets = square;
+  EXPECT_THAT(forward_message(p), HasSubstr("query_offsets is [1,2]; it must be [D+1]"));
+  p.options.mask.query_offsets = none;
+  EXPECT_THAT(forward_message(p), HasSubstr("query_offsets is [0]; it must be [D+1]"));
+}
+
 TEST(Messages, OfMapsNameTheOperation) {
   Problem p;
-  const MapsInput input{.q = p.q, .k = p.k, .lse = p.lse};
+  const MapsInput input{.q = p.q, .k = p.k};
   Tensor wrong(DType::f32, {2, 4, 3, 4}), integers(DType::i64, {2, 4, 3, 5});
   EXPECT_THAT(error_message([&] { attention_map(input, wrong); }),
               testing::AllOf(HasSubstr("attention_map: out is [2,4,3,4]"), HasSubstr("[2,4,3,5]")));

@@ -48,9 +48,8 @@ class Builder {
     p.softcap = options_.softcap;
     require(std::isfinite(p.softcap) && p.softcap >= 0, op_, ": softcap is ", p.softcap, "; it must be finite and not negative (0 is off)");
     p.bias = pairs(p, options_.bias, "bias", p.dtype);
-    p.ranges = ranges(p);
-    mask_pair(p, options_.mask.attend, options_.mask.block, "attend", "block", false);
-    mask_pair(p, options_.mask.attend_keys, options_.mask.block_keys, "attend_keys", "block_keys", true);
+    p.rules = std::make_shared<KeyRules>(key_rules(p));
+    p.documents = p.rules->documents;
     const Dropout& dropout = options_.dropout;
     require(dropout.p >= 0 && dropout.p <= 1, op_, ": the dropout probability is ", dropout.p, "; it must lie in [0,1]");
     p.dropout = {dropout.p, dropout.seed, pairs(p, dropout.keep, "dropout.keep", DType::boolean)};
@@ -96,62 +95,104 @@ class Builder {
     return broadcast(view, shape(p, {p.heads, p.queries, p.keys}), name, "[*,N,T,S]");
   }
 
-  void mask_pair(Problem& p, const ConstTensorView& attend, const ConstTensorView& block, const char* attend_name, const char* block_name, bool keys) const {
+  KeyRules key_rules(const Problem& p) const {
+    const Mask& mask = options_.mask;
+    KeyRules rules;
+    rules.queries = p.queries;
+    rules.documents = documents(p);
+    rules.banded = mask.causal || mask.window.left || mask.window.right;
+    for (Document& document : rules.documents) band(document);
+    if (mask.key_lengths) lengths(p, rules);
+    booleans(p, mask.attend, mask.block, "attend", "block", false, rules);
+    booleans(p, mask.attend_keys, mask.block_keys, "attend_keys", "block_keys", true, rules);
+    return rules;
+  }
+
+  void booleans(const Problem& p, const ConstTensorView& attend, const ConstTensorView& block, const char* attend_name, const char* block_name,
+                bool keys, KeyRules& rules) const {
     require(!attend || !block, op_, ": ", attend_name, " and ", block_name, " are both given; only one of them may be");
     if (!attend && !block) return;
     const ConstTensorView& view = attend ? attend : block;
     const char* name = attend ? attend_name : block_name;
     require(view.dtype() == DType::boolean, op_, ": ", name, " is ", view.dtype(), "; it must be bool");
-    if (!keys) {
-      p.masks.push_back({pairs(p, view, name, DType::boolean), static_cast<bool>(attend)});
-      return;
-    }
+    if (!keys) return rules.add({pairs(p, view, name, DType::boolean), static_cast<bool>(attend)});
     const ConstTensorView per_key = broadcast(view, shape(p, {p.keys}), name, "[*,S]");
-    const ConstTensorView over_pairs = per_key.unsqueeze(-2).unsqueeze(-2).expand(shape(p, {p.heads, p.queries, p.keys}));
-    p.masks.push_back({over_pairs, static_cast<bool>(attend)});
+    rules.add({per_key.unsqueeze(-2).unsqueeze(-2).expand(shape(p, {p.heads, p.queries, p.keys})), static_cast<bool>(attend)});
   }
 
-  KeyRanges ranges(const Problem& p) const {
+  // Causal diagonal and window of a document as one band of keys.
+  void band(Document& d) const {
     const Mask& mask = options_.mask;
     const Window& window = mask.window;
-    KeyRanges ranges;
-    ranges.queries = p.queries;
-    ranges.keys = p.keys;
     require(!window.left || *window.left >= 0, op_, ": the window's left side is ", window.left.value_or(0), "; it must not be negative");
     require(!window.right || *window.right >= 0, op_, ": the window's right side is ", window.right.value_or(0), "; it must not be negative");
     require(!mask.causal || !window.diagonal || *mask.causal == *window.diagonal, op_,
             ": the causal and the window's diagonal differ; a window is counted from the causal diagonal");
-    ranges.banded = mask.causal || window.left || window.right;
+    const std::int64_t queries = d.queries.last - d.queries.first, keys = d.keys.last - d.keys.first;
     const Diagonal diagonal = mask.causal ? *mask.causal : window.diagonal.value_or(Diagonal::bottom_right());
     __extension__ using Wide = __int128;  // a caller's offset may be anything
-    const Wide offset = diagonal.resolve(p.queries, p.keys);
-    const auto cut = [&](Wide x) {
-      return static_cast<std::int64_t>(std::min<Wide>(std::max<Wide>(x, -Wide{p.queries}), p.keys));
-    };
-    ranges.lower = window.left ? cut(offset - *window.left) : -p.queries;
-    ranges.upper = p.keys;
-    if (window.right) ranges.upper = cut(offset + *window.right + 1);
-    if (mask.causal) ranges.upper = std::min(ranges.upper, cut(offset + 1));
-    if (mask.key_lengths) lengths(p, ranges);
-    return ranges;
+    const Wide offset = diagonal.resolve(queries, keys);
+    const auto cut = [&](Wide x) { return static_cast<std::int64_t>(std::min<Wide>(std::max<Wide>(x, -Wide{queries}), keys)); };
+    d.lower = window.left ? cut(offset - *window.left) : -queries;
+    d.upper = keys;
+    if (window.right) d.upper = cut(offset + *window.right + 1);
+    if (mask.causal) d.upper = std::min(d.upper, cut(offset + 1));
   }
 
-  void lengths(const Problem& p, KeyRanges& ranges) const {
+  std::vector<Document> documents(const Problem& p) const {
+    const ConstTensorView &of_queries = options_.mask.query_offsets, &of_keys = options_.mask.key_offsets;
+    if (!of_queries && !of_keys) return {{.queries = {0, p.queries}, .keys = {0, p.keys}}};
+    require(static_cast<bool>(of_queries), op_, ": key_offsets is given without query_offsets; documents need both");
+    require(of_keys || p.queries == p.keys, op_, ": query_offsets is given without key_offsets; that needs T = S, and T is ", p.queries,
+            " and S is ", p.keys);
+    const std::vector<std::int64_t> queries = offsets(of_queries, "query_offsets", p.queries, 'T');
+    const std::vector<std::int64_t> keys = of_keys ? offsets(of_keys, "key_offsets", p.keys, 'S') : queries;
+    require(queries.size() == keys.size(), op_, ": query_offsets is ", of_queries.shape(), " and key_offsets is ", of_keys.shape(),
+            "; both must be [D+1] for the same number D of documents");
+    std::vector<Document> documents;
+    for (std::size_t d = 0; d + 1 < queries.size(); ++d) {
+      documents.push_back({.queries = {queries[d], queries[d + 1]}, .keys = {keys[d], keys[d + 1]}});
+    }
+    if (documents.empty()) documents.push_back({.queries = {0, 0}, .keys = {0, 0}});
+    return documents;
+  }
+
+  std::vector<std::int64_t> offsets(const ConstTensorView& view, const char* name, std::int64_t end, char letter) const {
+    require(is_integer(view.dtype()), op_, ": ", name, " is ", view.dtype(), "; offsets are integers");
+    require(view.rank() == 1 && view.numel() > 0, op_, ": ", name, " is ", view.shape(), "; it must be [D+1] for D documents");
+    std::vector<std::int64_t> result;
+    for_each_integer(view, [&](auto offset) {
+      const std::int64_t least = result.empty() ? 0 : result.back();
+      require(!result.empty() || offset == 0, op_, ": ", name, " begins with ", offset, "; it must begin with 0");
+      require(std::cmp_greater_equal(offset, least), op_, ": ", name, " falls from ", least, " to ", offset, "; offsets never fall");
+      require(std::cmp_less_equal(offset, end), op_, ": ", name, " reaches ", offset, "; it must end at ", letter, " = ", end);
+      result.push_back(static_cast<std::int64_t>(offset));
+    });
+    require(result.back() == end, op_, ": ", name, " ends at ", result.back(), "; it must end at ", letter, " = ", end);
+    return result;
+  }
+
+  void lengths(const Problem& p, KeyRules& rules) const {
     const ConstTensorView view = options_.mask.key_lengths;
     require(is_integer(view.dtype()), op_, ": key_lengths is ", view.dtype(), "; lengths are integers");
-    ranges.length_per_query = view.rank() == p.lead.size() + 1;
-    const Shape wanted = ranges.length_per_query ? shape(p, {p.queries}) : p.lead;
+    rules.length_per_query = view.rank() == p.lead.size() + 1;
+    const Shape wanted = rules.length_per_query ? shape(p, {p.queries}) : p.lead;
     require(view.shape() == wanted, op_, ": key_lengths is ", view.shape(), "; it must be [*] = ", p.lead, " or [*,T] = ",
             shape(p, {p.queries}));
+    for_each_integer(view, [&](auto length) {
+      require(std::cmp_greater_equal(length, 0) && std::cmp_less_equal(length, p.keys), op_, ": a key length is ", length,
+              "; it must lie in [0,S] = [0,", p.keys, "]");
+      rules.lengths.push_back(static_cast<std::int64_t>(length));
+    });
+  }
+
+  template <class F>
+  static void for_each_integer(const ConstTensorView& view, const F& f) {
     dispatch_any(view.dtype(), [&](auto type) {
       using T = typename decltype(type)::type;
-      const T* data = view.data<T>();
       if constexpr (std::is_integral_v<T> && !std::is_same_v<T, bool>) {
-        for_each_offset<1>(view.shape(), {view.strides()}, [&](const auto& at) {
-          const T length = data[at[0]];
-          require(std::cmp_greater_equal(length, 0) && std::cmp_less_equal(length, p.keys), op_, ": a key length is ", length, "; it must lie in [0,S] = [0,", p.keys, "]");
-          ranges.lengths.push_back(static_cast<std::int64_t>(length));
-        });
+        const T* data = view.data<T>();
+        for_each_offset<1>(view.shape(), {view.strides()}, [&](const auto& at) { f(data[at[0]]); });
       }
     });
   }
@@ -167,7 +208,7 @@ BasicTensorView<Void> with_column(const BasicTensorView<Void>& lse) { return lse
 
 std::vector<Operand> option_tensors(const SdpaOptions& options) {
   std::vector<Operand> tensors;
-  tensors.reserve(13);  // of the options at most 7, and 6 of an operation
+  tensors.reserve(15);  // at most 9 of the options and 6 of the operation
   if (options.bias) tensors.push_back({"bias", options.bias});
   if (options.dropout.keep) tensors.push_back({"dropout.keep", options.dropout.keep});
   options.mask.visit([&](std::string_view name, const ConstTensorView& view) { tensors.push_back({name, view}); });
@@ -239,12 +280,8 @@ MapsProblem normal_form(const MapsInput& input, const SdpaOptions& options, MapV
   MapsProblem p;
   build.sizes(p, input.q, input.k, {});
   build.rules(p);
-  const bool needs_lse = value == MapValue::probability || value == MapValue::dropped;
-  require(!needs_lse || input.lse, operation, ": lse is missing; probabilities are exp(score - lse) with the lse of sdpa_forward");
-  if (input.lse) build.expect_lse(p, input.lse);
   p.q = input.q;
   p.k = input.k;
-  p.lse = with_column(input.lse);
   p.value = value;
   return p;
 }

@@ -129,6 +129,15 @@ inline Shape broadcastable(Random& random, const Shape& shape) {
   return result;
 }
 
+// [documents + 1] that rise from 0 to `end`; some documents are empty.
+inline Tensor draw_offsets(Random& random, DType dtype, std::int64_t documents, std::int64_t end) {
+  std::vector<std::int64_t> offsets{0};
+  for (std::int64_t d = 1; d < documents; ++d) offsets.push_back(random.integer(0, end));
+  if (documents > 0) offsets.push_back(end);
+  std::sort(offsets.begin(), offsets.end());
+  return Tensor::copy_of(Tensor::of<std::int64_t>({static_cast<std::int64_t>(offsets.size())}, std::span<const std::int64_t>(offsets)), dtype);
+}
+
 inline void draw_mask(Random& random, AttentionCase& c) {
   constexpr std::int64_t kHuge = std::numeric_limits<std::int64_t>::max();
   const AttentionSizes& z = c.sizes;
@@ -175,6 +184,16 @@ inline void draw_mask(Random& random, AttentionCase& c) {
   }
   if (rarely()) (random.coin() ? mask.attend : mask.block) = booleans(broadcastable(random, z.pairs()));
   if (rarely()) (random.coin() ? mask.attend_keys : mask.block_keys) = booleans(broadcastable(random, z.keys_of()));
+}
+
+// Documents in one of three cases.
+inline void draw_documents(Random& random, AttentionCase& c) {
+  if (random.integer(0, 2) != 0) return;
+  const AttentionSizes& z = c.sizes;
+  const std::int64_t documents = z.queries + z.keys == 0 ? random.integer(0, 3) : random.integer(1, 5);
+  const DType dtype = random.pick({DType::i32, DType::i64});
+  c.options.mask.query_offsets = c.keep(draw_offsets(random, dtype, documents, z.queries));
+  if (z.queries != z.keys || random.coin()) c.options.mask.key_offsets = c.keep(draw_offsets(random, dtype, documents, z.keys));
 }
 
 inline AttentionSizes draw_sizes(Random& random) {
@@ -232,6 +251,7 @@ inline AttentionCase draw_case(Random& random, DType dtype, const AttentionSizes
     if (random.coin()) o.dropout.keep = c.keep(random.strided(DType::boolean, broadcastable(random, c.sizes.pairs())));
   }
   o.empty_rows = random.pick({EmptyRows::zero, EmptyRows::zero, EmptyRows::uniform, EmptyRows::unmasked});
+  draw_documents(random, c);
   return c;
 }
 

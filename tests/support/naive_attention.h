@@ -18,7 +18,8 @@ struct FullMatrices {
   std::int64_t batch = 1, heads = 0, kv_heads = 0, queries = 0, keys = 0, qk_width = 0, v_width = 0;
   Matrix q, k, v, d_out;   // [B,N,T,H] [B,K,S,H] [B,K,S,V] [B,N,T,V]
   Matrix bias, drop;       // [B,N,T,S]: added to scores, multiplied with probabilities
-  std::vector<bool> keep;  // [B,N,T,S]
+  std::vector<bool> keep;      // [B,N,T,S]
+  std::vector<bool> together;  // [T,S]: query and key of one document
   Real scale = 1, softcap = 0;
   EmptyRows empty_rows = EmptyRows::zero;
 };
@@ -59,13 +60,21 @@ class PairRule {
     if (mask.block_keys) key_mask_ = to_doubles(mask.block_keys.expand(per_key));
     if (mask.key_lengths) lengths_ = to_doubles(mask.key_lengths);
     length_per_query_ = mask.key_lengths && mask.key_lengths.rank() > lead.size();
+    if (mask.query_offsets) query_offsets_ = to_doubles(mask.query_offsets), key_offsets_ = query_offsets_;
+    if (mask.key_offsets) key_offsets_ = to_doubles(mask.key_offsets);
   }
+
+  bool same_document(std::int64_t t, std::int64_t s) const { return number_of(query_offsets_, t) == number_of(key_offsets_, s); }
 
   bool keeps(std::int64_t b, std::int64_t t, std::int64_t s, std::size_t pair) const {
     __extension__ using Wide = __int128;
+    if (!same_document(t, s)) return false;
+    // From the first and from the last query and key of the document.
+    const std::int64_t begin = start_of(key_offsets_, s) - start_of(query_offsets_, t);
+    const std::int64_t end = end_of(key_offsets_, s, keys_) - end_of(query_offsets_, t, queries_);
     const auto distance = [&](const Diagonal& d) -> Wide {
-      if (d.corner == Diagonal::Corner::bottom_right) return (Wide{s} - (keys_ - 1)) - (Wide{t} - (queries_ - 1));
-      return Wide{s} - t - (d.corner == Diagonal::Corner::offset ? d.shift : 0);
+      if (d.corner == Diagonal::Corner::bottom_right) return Wide{s} - t - end;
+      return Wide{s} - t - begin - (d.corner == Diagonal::Corner::offset ? d.shift : 0);
     };
     const Diagonal window_diagonal = mask_.causal            ? *mask_.causal
                                      : mask_.window.diagonal ? *mask_.window.diagonal
@@ -84,9 +93,21 @@ class PairRule {
   }
 
  private:
+  static std::size_t number_of(const std::vector<double>& offsets, std::int64_t i) {
+    std::size_t number = 0;
+    while (number < offsets.size() && offsets[number] <= static_cast<double>(i)) ++number;
+    return number;
+  }
+  static std::int64_t start_of(const std::vector<double>& offsets, std::int64_t i) {
+    return offsets.empty() ? 0 : static_cast<std::int64_t>(offsets[number_of(offsets, i) - 1]);
+  }
+  static std::int64_t end_of(const std::vector<double>& offsets, std::int64_t i, std::int64_t all) {
+    return offsets.empty() ? all : static_cast<std::int64_t>(offsets[number_of(offsets, i)]);
+  }
+
   const Mask& mask_;
   std::int64_t queries_, keys_;
-  std::vector<double> dense_, key_mask_, lengths_;
+  std::vector<double> dense_, key_mask_, lengths_, query_offsets_, key_offsets_;
   bool length_per_query_ = false;
 };
 
@@ -116,6 +137,9 @@ inline FullMatrices full_matrices(ConstTensorView q, ConstTensorView k, ConstTen
     for (std::size_t i = 0; i < count; ++i) m.drop[i] = bits.data<bool>()[i] ? kept : 0;
   }
   const PairRule rule(options.mask, pairs);
+  for (std::int64_t t = 0; t < m.queries; ++t) {
+    for (std::int64_t s = 0; s < m.keys; ++s) m.together.push_back(rule.same_document(t, s));
+  }
   for (std::int64_t b = 0; b < m.batch; ++b) {
     for (std::int64_t n = 0; n < m.heads; ++n) {
       for (std::int64_t t = 0; t < m.queries; ++t) {
@@ -155,6 +179,7 @@ inline FullResults naive_attention(const FullMatrices& m) {
     const bool masked = kept.empty();
     if (masked && m.empty_rows != EmptyRows::zero) {
       for (std::int64_t s = 0; s < m.keys; ++s) {
+        if (!m.together[static_cast<std::size_t>(row % m.queries * m.keys + s)]) continue;
         kept.push_back(s);
         r.score[pair(s)] = m.empty_rows == EmptyRows::uniform ? 0 : r.capped[pair(s)] + m.bias[pair(s)];
       }

@@ -114,7 +114,7 @@ struct MultiHeadAttention : Module<MultiHeadAttention> {
     bool constant_parameters = false;  // whether the workspace was one of Parameters::constant
 
     // For maps.h: attention_map(saved.maps(), out [*,N,T,S'], saved.sdpa).
-    MapsInput maps() const { return {.q = q_heads, .k = k_heads, .lse = lse}; }
+    MapsInput maps() const { return {.q = q_heads, .k = k_heads}; }
   };
 
   // A view that is not given is not computed. Written, not accumulated; where inputs are shared (key = query) their gradients are summed in the

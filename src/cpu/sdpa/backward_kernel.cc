@@ -2,8 +2,12 @@
 // d_score = p (d_p - delta),  delta[t] = <d_out[t], out[t]>                                       (eq. 7)
 // d_q[t] = scale sum_s d_x[t,s] k[s]           d_k[s] = scale sum_t d_x[t,s] q[t]                (eq. 8, 9)
 //
-// Per block of keys, and within it per block of queries: p and d_x of the block are computed strip by strip and kept; d_q takes its part
-// strip by strip, d_k and d_v from the whole block, reading p and d_x along their columns, so that nothing is transposed.
+// Loops, outermost first (README.md draws them):
+//   key block: k and v, as rows and as panels, and their gradients stay in the second-level cache
+//     query block: p and d_x of the two blocks stay in the second-level cache too
+//       strip of rows, panel of keys (differentiate_tiles.h): q k^T and then d_out v^T as one tile of sums in registers; p and d_x are stored
+//       d_q of the strip += d_x k
+//     d_v += p^T d_out, then d_k += d_x^T q: p and d_x are read along their columns, so nothing is transposed
 #include "cpu/sdpa/backward_scratch.h"
 #include "cpu/sdpa/bias_rows.h"
 #include "cpu/sdpa/differentiate_tiles.h"
@@ -15,7 +19,7 @@
 namespace polyhead::cpu::POLYHEAD_ISA {
 namespace {
 
-// exp(score - lse) with a float32 lse is off by |lse| 2^-24, twice that in powers of two. Beyond this bound a row finds its own sum again.
+// exp(score - lse) with a float32 lse is off by |lse| 2^-24, twice that in powers of two. Beyond this bound a row computes its sum again.
 constexpr int kLargestExactLse = 32;
 
 template <class T>
@@ -57,15 +61,15 @@ class Backward {
     narrow_row<T>(task_.dtype, from, width, factor, plane.data, head * plane.head + row * plane.row, plane.column);
   }
 
-  Span part(std::int64_t index, std::int64_t first, std::int64_t count) const {
-    const Span& span = s_.spans[index];
+  KeyRange part(std::int64_t index, std::int64_t first, std::int64_t count) const {
+    const KeyRange& span = s_.spans[index];
     return {larger(span.first - first, 0), smaller(span.last - first, count)};
   }
 
-  Span part_of_rows(std::int64_t begin, std::int64_t end, std::int64_t first, std::int64_t count) const {
-    Span keys{count, 0};
+  KeyRange keys_of_rows(std::int64_t begin, std::int64_t end, std::int64_t first, std::int64_t count) const {
+    KeyRange keys{count, 0};
     for (std::int64_t i = begin; i < end; ++i) {
-      const Span own = part(i, first, count);
+      const KeyRange own = part(i, first, count);
       if (!own.empty()) keys = {smaller(keys.first, own.first), larger(keys.last, own.last)};
     }
     return keys;
@@ -77,7 +81,7 @@ class Backward {
     for (std::int64_t i = 0; i < s_.row_count; ++i) {
       const Row r = s_.rows[i] = next;
       next = r.query + 1 < task_.queries ? Row{i + 1, r.head, r.query + 1} : Row{i + 1, r.head + 1, 0};
-      s_.spans[i] = span_of(task_, r);
+      s_.spans[i] = narrow_range_of(task_, r);
       s_.shift[i] = 0;
       s_.inverse[i] = 1;
       const T lse = s_.lse[i] = *row_of(task_.lse, static_cast<const T*>(task_.lse.data), r);
@@ -115,12 +119,15 @@ class Backward {
         const int rows = static_cast<int>(smaller(kStripRows, s_.row_count - strip));
         bool any = false;
         for (int i = 0; i < rows; ++i) any |= beyond(s_.lse[strip + i]);
-        const Span keys = part_of_rows(strip, strip + rows, first, count);
+        const KeyRange keys = keys_of_rows(strip, strip + rows, first, count);
         if (!any || keys.empty()) continue;
         load_queries(strip, rows);
-        multiply_panels(s_.q, s_.qk_padded, s_.k_panels, task_.qk_width, rows, keys, s_.p);
+        StripBlocks blocks;
+        blocks.begin(task_);
+        for (int i = 0; i < rows; ++i) blocks.add(task_, s_.rows[strip + i]);
+        multiply_panels(s_.q, s_.qk_padded, s_.k_panels, task_.qk_width, rows, first, keys, blocks, s_.p);
         for (int i = 0; i < rows; ++i) {
-          const Span own = part(strip + i, first, count);
+          const KeyRange own = part(strip + i, first, count);
           if (beyond(s_.lse[strip + i]) && !own.empty()) extend_sum(strip + i, first, own, s_.p + i * s_.stride);
         }
       }
@@ -130,7 +137,7 @@ class Backward {
     }
   }
 
-  void extend_sum(std::int64_t index, std::int64_t first, Span own, T* x) {
+  void extend_sum(std::int64_t index, std::int64_t first, KeyRange own, T* x) {
     const T left = finish_scores<T>(task_, s_.rows[index], scale_.factor, first, own.first, own.last, x, nullptr, s_.bytes);
     const ExpFactor<T>& unit = scale_.exp(left);
     const std::int64_t begin = own.first / kWidth * kWidth, end = round_up(own.last, kWidth);
@@ -147,7 +154,7 @@ class Backward {
       pack_transposed<T>(k, task_.k.row, task_.k.column, static_cast<int>(count), task_.qk_width, T{1}, s_.lines, s_.k_panels);
       k_finite_ = copy_rows<T>(k, task_.k.row, task_.k.column, static_cast<int>(count), task_.qk_width, s_.qk_padded, T{1}, s_.k);
     });
-    if (!k_finite_) drop_spoilt(s_.k, count * s_.qk_padded, s_.k);
+    if (!k_finite_) zero_non_finite(s_.k, count * s_.qk_padded, s_.k);
   }
 
   void load_values(std::int64_t first, std::int64_t count) {
@@ -157,12 +164,12 @@ class Backward {
     });
   }
 
-  // Rows of q (times the power of two of the scale) and d_out, and what of them may be added to keys that do not see the row.
+  // Rows of q (times the power of two of the scale) and d_out, and copies without NaN and infinities for the sums over rows.
   void load_queries(std::int64_t block, int rows) {
     q_finite_ = load_block(task_.q, block, rows, task_.qk_width, s_.qk_padded, scale_.power, s_.q);
     d_out_finite_ = load_block(task_.d_out, block, rows, task_.v_width, s_.v_padded, T{1}, s_.d_out);
-    if (!q_finite_) drop_spoilt(s_.q, rows * s_.qk_padded, s_.q_finite);
-    if (!d_out_finite_) drop_spoilt(s_.d_out, rows * s_.v_padded, s_.d_out_finite);
+    if (!q_finite_) zero_non_finite(s_.q, rows * s_.qk_padded, s_.q_finite);
+    if (!d_out_finite_) zero_non_finite(s_.d_out, rows * s_.v_padded, s_.d_out_finite);
   }
 
   bool load_block(const Plane& plane, std::int64_t block, int rows, std::int64_t width, std::int64_t padded, T factor, T* to) {
@@ -178,8 +185,11 @@ class Backward {
     });
   }
 
-  void multiply_panels(const T* a, std::int64_t a_stride, const T* panels, std::int64_t depth, int rows, Span keys, T* c) const {
+  // c = a b for the panels that the mask does not skip; in the others c keeps what it has, which no row uses.
+  void multiply_panels(const T* a, std::int64_t a_stride, const T* panels, std::int64_t depth, int rows, std::int64_t first, KeyRange keys,
+                       const StripBlocks& blocks, T* c) const {
     for_each_panel<T>(keys.first, keys.last, [&](std::int64_t panel, std::int64_t begin, int vectors) {
+      if (blocks.at(first + panel) == PairBlock::skip) return;
       const T* const b = panels + panel * depth + (begin - panel);
       multiply<false, From::second_cache, T>(
           {.depth = depth, .a = a, .a_stride = a_stride, .b = b, .b_stride = kPanel, .c = c + begin, .c_stride = s_.stride}, rows, vectors);
@@ -187,16 +197,16 @@ class Backward {
   }
 
   void multiply_block(std::int64_t first, std::int64_t count, std::int64_t block, int rows) {
-    const Span whole = part_of_rows(block, block + rows, first, count);
+    const KeyRange whole = keys_of_rows(block, block + rows, first, count);
     if (whole.empty()) {
       if (task_.write_d_bias) clear_bias_rows(task_, s_.rows + block, rows, first, count, s_.d_x);
       return;
     }
     load_queries(block, rows);
-    Span strips[kBlockRows / kStripRows];
+    KeyRange strips[kBlockRows / kStripRows];
     for (int strip = 0; strip < rows; strip += kStripRows) {
       const int height = static_cast<int>(smaller(kStripRows, rows - strip));
-      const Span keys = strips[strip / kStripRows] = part_of_rows(block + strip, block + strip + height, first, count);
+      const KeyRange keys = strips[strip / kStripRows] = keys_of_rows(block + strip, block + strip + height, first, count);
       differentiate_strip(block, strip, height, keys, first, count, whole);
       if (keys.empty() || d_q_ == nullptr) continue;
       multiply<false, From::second_cache, T>({.depth = keys.last - keys.first,
@@ -209,49 +219,51 @@ class Backward {
                                               .add = true},
                                              height, static_cast<int>(s_.qk_padded / kWidth));
     }
-    // One after the other: the rows of q and of d_out do not fit in the first-level cache together.
+    // d_v before d_k: the rows of d_out and of q do not fit in the first-level cache together.
     if (task_.d_v.data != nullptr) multiply_columns(s_.p, rows, strips, whole, d_out_finite_ ? s_.d_out : s_.d_out_finite, s_.v_padded, s_.d_v);
     if (task_.d_k.data != nullptr) multiply_columns(s_.d_x, rows, strips, whole, q_finite_ ? s_.q : s_.q_finite, s_.qk_padded, s_.d_k);
-    if (!k_finite_ || !q_finite_ || !d_out_finite_) add_spoilt_values(first, count, block, rows);
+    if (!k_finite_ || !q_finite_ || !d_out_finite_) add_non_finite_values(first, count, block, rows);
   }
 
-  // How a row's products become p and d_x: tile by tile in registers, and where the block has all keys of the row, then divided by what
-  // they sum to; or in passes over memory. A row's own matter: its bits do not depend on the other rows of its strip.
-  enum class Way : std::uint8_t { tiles, tiles_of_whole_row, passes };
+  // How a row's products become p and d_x: in the tiles' registers; the same and then renormalised, if the block has all keys of the row; or
+  // in passes over memory. The choice depends on the row alone, so its bits do not depend on the other rows of its strip.
+  enum class RowPath : std::uint8_t { tiles, tiles_of_whole_row, memory };
 
-  Way way_of(std::int64_t index, std::int64_t first) const {
+  RowPath path_of(std::int64_t index, std::int64_t first) const {
     const bool exact = s_.lse[index] * T{0} == 0 && s_.shift[index] == 0;
-    if (!in_tiles_ || !exact || kind_of(task_, s_.rows[index]) != RowKind::normal) return Way::passes;
-    return in_one_block(index, first) ? Way::tiles_of_whole_row : Way::tiles;
+    if (!in_tiles_ || !exact || kind_of(task_, s_.rows[index]) != RowKind::masked) return RowPath::memory;
+    return in_one_block(index, first) ? RowPath::tiles_of_whole_row : RowPath::tiles;
   }
 
-  // p and d_x of some rows of the block, of which any has `keys`; zero in the rest of `whole`. d_score goes to d_bias.
-  void differentiate_strip(std::int64_t block, int begin, int rows, Span keys, std::int64_t first, std::int64_t count, Span whole) {
-    Way ways[kStripRows];
+  // p and d_x of a strip of the block, whose rows attend to `keys` together; zero in the rest of `whole`. Stores d_score in d_bias.
+  void differentiate_strip(std::int64_t block, int begin, int rows, KeyRange keys, std::int64_t first, std::int64_t count, KeyRange whole) {
+    RowPath paths[kStripRows];
     bool tiles = false, passes = false;
     TileStrip<T> strip(task_, scale_, s_, block + begin, rows, first);
     for (int i = 0; i < rows; ++i) {
-      ways[i] = way_of(block + begin + i, first);
-      (ways[i] == Way::passes ? passes : tiles) = true;
+      paths[i] = path_of(block + begin + i, first);
+      (paths[i] == RowPath::memory ? passes : tiles) = true;
       strip.own[i] = part(block + begin + i, first, count);
-      strip.whole[i] = ways[i] == Way::tiles_of_whole_row;
+      strip.whole[i] = paths[i] == RowPath::tiles_of_whole_row;
     }
-    // Tiles are of all rows, whichever the others are, and so have the same roundings.
+    strip.blocks.begin(task_);
+    for (int i = 0; i < rows; ++i) strip.blocks.add(task_, s_.rows[block + begin + i]);
+    // Tiles always hold all rows of the strip: a row then has the same bits whichever path the others take.
     if (tiles && !keys.empty()) differentiate_tiles(strip, keys);
     T *p = s_.p + begin * s_.stride, *d_x = s_.d_x + begin * s_.stride;
     for (int i = 0, end = 0; i < rows && passes && !keys.empty(); i = end) {
-      for (end = i + 1; end < rows && ways[end] == ways[i];) ++end;
-      if (ways[i] != Way::passes) continue;
+      for (end = i + 1; end < rows && paths[end] == paths[i];) ++end;
+      if (paths[i] != RowPath::memory) continue;
       const int row = begin + i;
-      multiply_panels(s_.q + row * s_.qk_padded, s_.qk_padded, s_.k_panels, task_.qk_width, end - i, keys, p + i * s_.stride);
-      multiply_panels(s_.d_out + row * s_.v_padded, s_.v_padded, s_.v_panels, task_.v_width, end - i, keys, d_x + i * s_.stride);
+      multiply_panels(s_.q + row * s_.qk_padded, s_.qk_padded, s_.k_panels, task_.qk_width, end - i, first, keys, strip.blocks, p + i * s_.stride);
+      multiply_panels(s_.d_out + row * s_.v_padded, s_.v_padded, s_.v_panels, task_.v_width, end - i, first, keys, strip.blocks, d_x + i * s_.stride);
     }
-    const Span written = task_.write_d_bias ? Span{0, count} : whole;
+    const KeyRange written = task_.write_d_bias ? KeyRange{0, count} : whole;
     for (int i = 0; i < rows; ++i, p += s_.stride, d_x += s_.stride) {
       const std::int64_t index = block + begin + i;
-      Span own = strip.own[i];
+      KeyRange own = strip.own[i];
       if (own.empty()) own = {written.last, written.last};
-      if (ways[i] == Way::passes && own.first < own.last) differentiate_keys(index, first, own, p, d_x);
+      if (paths[i] == RowPath::memory && own.first < own.last) differentiate_keys(index, first, own, p, d_x);
       clear(p, whole.first, own.first), clear(p, own.last, whole.last);
       clear(d_x, written.first, own.first), clear(d_x, own.last, written.last);
       const Row& row = s_.rows[index];
@@ -266,16 +278,17 @@ class Backward {
 
   // Whether the block has all keys of the row.
   bool in_one_block(std::int64_t index, std::int64_t first) const {
-    return s_.spans[index].first >= first && s_.spans[index].last - first <= s_.keys && task_.last_key - task_.first_key == task_.keys;
+    const KeyRange all = range_of(task_, s_.rows[index]);  // blocks that a mask skips do not count: they would change the row's bits
+    return all.first >= first && all.last - first <= s_.keys && task_.last_key - task_.first_key == task_.keys;
   }
 
   // sums[key] += sum_i a[i,key] b[i] for the keys of `whole`, over the strips that have them.
-  void multiply_columns(const T* a, int rows, const Span* strips, Span whole, const T* b, std::int64_t padded, T* sums) const {
+  void multiply_columns(const T* a, int rows, const KeyRange* strips, KeyRange whole, const T* b, std::int64_t padded, T* sums) const {
     for (std::int64_t key = whole.first; key < whole.last; key += kStripRows) {
       const int height = static_cast<int>(smaller(kStripRows, whole.last - key));
       int begin = rows, end = 0;  // the rows that see any of these keys
       for (int strip = 0; strip < rows; strip += kStripRows) {
-        const Span& keys = strips[strip / kStripRows];
+        const KeyRange& keys = strips[strip / kStripRows];
         if (keys.empty() || keys.last <= key || keys.first >= key + height) continue;
         begin = begin < strip ? begin : strip, end = strip + kStripRows < rows ? strip + kStripRows : rows;
       }
@@ -286,8 +299,8 @@ class Backward {
     }
   }
 
-  // Of the keys that the row has, x: products to drop(p); y: <d_out, v> to d_score.
-  void differentiate_keys(std::int64_t index, std::int64_t first, Span own, T* x, T* y) {
+  // For the keys `own` of the row: x from products to drop(p), y from <d_out, v> to d_score.
+  void differentiate_keys(std::int64_t index, std::int64_t first, KeyRange own, T* x, T* y) {
     const Row& row = s_.rows[index];
     const T left = finish_scores<T>(task_, row, scale_.factor, first, own.first, own.last, x, s_.slope, s_.bytes);
     const T shift = s_.shift[index], lse = s_.lse[index], inverse = s_.inverse[index], delta = s_.delta[index];
@@ -314,24 +327,24 @@ class Backward {
       sums.add(p, d_score);
     });
     if (finite && in_one_block(index, first)) normalise_row(begin, end, RowFactors<T>(sums), x, y);
-    for (std::int64_t i = own.first; i < own.last && !finite; ++i) {  // a NaN is the business of the kept keys
-      if (!masks_keep(task_, row, first + i)) x[i] = y[i] = 0;
+    for (std::int64_t i = own.first; i < own.last && !finite; ++i) {  // a NaN reaches only the keys that the row attends to
+      if (!attends_to(task_, row, first + i)) x[i] = y[i] = 0;
     }
     if (keep != nullptr) drop(x);
     if (kind_of(task_, row) == RowKind::uniform) clear(y, own.first, own.last);
   }
 
-  // NaN and infinities of k, q and d_out, to the pairs that have them and to no other.
-  void add_spoilt_values(std::int64_t first, std::int64_t count, std::int64_t block, int rows) {
+  // Adds NaN and infinities of k, q and d_out to the pairs that have them and to no other.
+  void add_non_finite_values(std::int64_t first, std::int64_t count, std::int64_t block, int rows) {
     for (int i = 0; i < rows; ++i) {
       const Row& row = s_.rows[block + i];
-      const Span own = part(block + i, first, count);
+      const KeyRange own = part(block + i, first, count);
       const T *p = s_.p + i * s_.stride, *d_x = s_.d_x + i * s_.stride;
       for (std::int64_t s = own.first; s < own.last; ++s) {
-        if (!masks_keep(task_, row, first + s)) continue;
+        if (!attends_to(task_, row, first + s)) continue;
         const auto add = [&](const Plane& plane, std::int64_t head, std::int64_t at, std::int64_t width, T factor, T* to) {
           with_storage<T>(task_.dtype, plane.data,
-                          [&](auto* data) { add_spoilt<T>(data + head * plane.head + at * plane.row, plane.column, width, factor, to); });
+                          [&](auto* data) { add_non_finite<T>(data + head * plane.head + at * plane.row, plane.column, width, factor, to); });
         };
         if (kind_of(task_, row) != RowKind::uniform) {
           if (!k_finite_ && d_q_ != nullptr) add(task_.k, 0, first + s, task_.qk_width, d_x[s], d_q_ + (block + i) * d_q_stride_);

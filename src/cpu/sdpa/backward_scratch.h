@@ -1,4 +1,4 @@
-// The blocks of the backward pass and the arrays that it keeps of them. For kernel sources only.
+// Block sizes and scratch memory of the backward pass. For kernel sources only.
 #pragma once
 
 #include "cpu/arena.h"
@@ -21,7 +21,7 @@ struct BackwardScratch {
   T *k_panels, *v_panels, *k, *d_k, *d_v, *lines, *p, *d_x, *q, *q_finite, *d_out, *d_out_finite, *slope;
   T *shift, *lse, *inverse, *delta;  // of every row: p = inverse exp(factor (x - shift) - lse)
   Row* rows;
-  Span* spans;
+  KeyRange* spans;
   std::uint8_t *bytes, *panel_bytes;
   T* panel_bias;
   std::int64_t qk_padded, v_padded, keys, stride, row_count;
@@ -49,7 +49,7 @@ struct BackwardScratch {
     for (T** array : {&s.shift, &s.lse, &s.inverse, &s.delta}) arena.take(*array, s.row_count);
     arena.take(s.rows, s.row_count);
     arena.take(s.spans, s.row_count);
-    arena.take(s.bytes, s.keys + kPhiloxKeys);
+    arena.take(s.bytes, s.keys + kKeepMargin);
     arena.take(s.panel_bytes, 2 * kStripRows * kPanelKeys<T>);
     arena.take(s.panel_bias, kStripRows * kPanelKeys<T>);
     return arena.used();

@@ -10,8 +10,8 @@ BiasGradient::BiasGradient(const BackwardProblem& problem) : pairs_(problem.d_bi
   if (!slides && problem.d_bias.numel() == problem.d_bias_given.numel()) return;  // also where neither has an element
   sums_.emplace(problem.d_bias_given, accumulation_dtype(problem.dtype));
   pairs_ = sums_->view().expand(problem.d_bias.shape());
-  // Along an axis with a stride elements are apart, unless the view slides over its memory; then only a stride beyond all that the inner
-  // axes reach is known to keep them apart.
+  // Positions along an axis share elements if its stride is 0. In a view that slides over its memory they may also share them unless the stride
+  // exceeds the reach of all inner axes.
   const Shape& shape = pairs_.shape();
   std::int64_t reach = 1;
   const auto shared = [&](int axis) {
@@ -21,12 +21,17 @@ BiasGradient::BiasGradient(const BackwardProblem& problem) : pairs_(problem.d_bi
     return together;
   };
   by_keys_ = shared(-1) || slides;
-  shared(-2);  // rows of one head are always added in order
+  shared(-2);  // extends the reach; rows of one head are always added in order
   by_heads_ = shared(-3);
   for (int axis = -4; axis >= -shape.size(); --axis) by_sequences_ |= shared(axis);
   by_heads_ |= slides && by_sequences_;  // sequences that slide may slide into another head
 }
 
-MutablePlane BiasGradient::plane(std::int64_t b, std::int64_t first_head) const { return plane_of(pairs_, b, first_head); }
+MutablePlane BiasGradient::plane(std::int64_t b, std::int64_t first_head, const Document& document) const {
+  MutablePlane plane = plane_of(pairs_, b, first_head);
+  const std::int64_t offset = document.queries.first * plane.row + document.keys.first * plane.column;
+  plane.data = static_cast<char*>(plane.data) + offset * static_cast<std::int64_t>(info(pairs_.dtype()).size);
+  return plane;
+}
 
 }  // namespace polyhead::cpu

@@ -1,4 +1,4 @@
-// A row of d_score to its place in d_bias. For kernel sources only.
+// Writes or adds a row of d_score to d_bias. For kernel sources only.
 #pragma once
 
 #include "cpu/sdpa/rows.h"
@@ -29,7 +29,7 @@ POLYHEAD_INLINE void write_bias_row(const BackwardTask& task, const Row& row, st
   narrow_row<T>(task.dtype, d_score, count, T{1}, task.d_bias.data, offset, task.d_bias.column);
 }
 
-// Of rows without a key.
+// Writes zeros for rows without a key.
 template <class T>
 void clear_bias_rows(const BackwardTask& task, const Row* rows, int row_count, std::int64_t first, std::int64_t count, T* scratch) {
   clear(scratch, 0, count);
@@ -37,7 +37,7 @@ void clear_bias_rows(const BackwardTask& task, const Row* rows, int row_count, s
 }
 
 template <class T>
-POLYHEAD_INLINE void add_bias_row(const BackwardTask& task, const Row& row, std::int64_t first, Span keys, const T* d_score) {
+POLYHEAD_INLINE void add_bias_row(const BackwardTask& task, const Row& row, std::int64_t first, KeyRange keys, const T* d_score) {
   add_to_row(d_score, keys.first, keys.last, task.d_bias.column, static_cast<T*>(task.d_bias.data) + bias_offset(task, row, first));
 }
 

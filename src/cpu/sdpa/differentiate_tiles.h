@@ -5,13 +5,14 @@
 #include "cpu/sdpa/pack.h"
 #include "cpu/sdpa/panel_rows.h"
 #include "cpu/sdpa/softmax.h"
+#include "cpu/sdpa/strip_blocks.h"
 
 namespace polyhead::cpu::POLYHEAD_ISA {
 namespace {
 
 template <class T>
 struct TileStrip {
-  // Of the block of keys from first_key on. Nothing else is set yet: that would be 2 KiB.
+  // Of the key block from first_key on. The arrays stay uninitialised: clearing 2 KiB per strip is measurable.
   TileStrip(const BackwardTask& of_task, const ScoreScale<T>& of_scale, const BackwardScratch<T>& scratch, std::int64_t first_row,
             int row_count, std::int64_t first_of_keys)
       : task(of_task), scale(of_scale), s(scratch), first(first_row), rows(row_count), first_key(first_of_keys) {}
@@ -22,11 +23,12 @@ struct TileStrip {
   const std::int64_t first;  // row
   const int rows;
   const std::int64_t first_key;
-  Span own[kStripRows];    // the keys that each row has; p and d_score of others are zero
-  bool whole[kStripRows];  // the block has all of them
-  Span inner;              // the keys that all rows have
+  KeyRange own[kStripRows];  // the keys of each row; p and d_score of other keys are zero
+  bool whole[kStripRows];    // the block has all keys of the row
+  KeyRange inner;            // the keys that all rows have
+  StripBlocks blocks;
   PanelRows<T> operands;
-  RowSums<T> sums[kStripRows];  // where there are whole rows
+  RowSums<T> sums[kStripRows];  // used if any row is whole
 
   // The strip's first row of an array of the block.
   T* of_block(T* array, std::int64_t width) const { return array + first % kBlockRows * width; }
@@ -55,7 +57,7 @@ POLYHEAD_INLINE void find_probabilities(const TileStrip<T>& strip, int row, std:
 #pragma GCC unroll 16
     for (int i = 0; i < Rows; ++i) {
       if constexpr (kBias) strip.operands.add_bias(row + i, begin - panel, strip.scale.factor, x[i]);
-      strip.operands.apply_masks(strip.task, row + i, begin - panel, x[i]);
+      strip.operands.apply_masks(row + i, begin - panel, x[i]);
     }
   }
   if (begin < strip.inner.first || begin + Columns * kWidth > strip.inner.last) {
@@ -93,7 +95,7 @@ POLYHEAD_INLINE void differentiate_tile(TileStrip<T>& strip, int row, std::int64
   }
 }
 
-// f<rows>(row) for the strip's rows, some at a time.
+// f<rows>(row) for the strip's rows, as many at a time as a tile has.
 template <class F>
 POLYHEAD_INLINE void for_each_rows(int rows, const F& f) {
   int row = 0;
@@ -103,11 +105,20 @@ POLYHEAD_INLINE void for_each_rows(int rows, const F& f) {
 }
 
 template <bool kBias, bool kMasks, class T>
-void differentiate_panels(TileStrip<T>& strip, Span keys, bool add_up) {
+void differentiate_panels(TileStrip<T>& strip, KeyRange keys, bool add_up) {
   for_each_panel<T>(keys.first, keys.last, [&](std::int64_t panel, std::int64_t begin, int vectors) {
-    strip.operands.load(strip.task, strip.s, strip.first, strip.rows, strip.first_key, panel);
+    PairBlock block = PairBlock::full;
+    if constexpr (kMasks) block = strip.blocks.at(strip.first_key + panel);
+    if (block == PairBlock::skip) {
+      for (int i = 0; i < strip.rows; ++i) {
+        const std::int64_t row = i * strip.s.stride, end = begin + vectors * kLanes<T>;
+        clear(strip.of_block(strip.s.p, strip.s.stride) + row, begin, end), clear(strip.of_block(strip.s.d_x, strip.s.stride) + row, begin, end);
+      }
+      return;
+    }
+    strip.operands.load(strip.task, strip.s, strip.first, strip.rows, strip.first_key, panel, block != PairBlock::full);
     with_count<kTileVectors>(vectors, [&](auto count) {
-      // A panel of k, then one of v, which stay in the first-level cache for all rows.
+      // A panel of k for all rows, then one of v: each stays in the first-level cache.
       for_each_rows(strip.rows, [&]<int kRows>(int row) { find_probabilities<kRows, count(), kBias, kMasks>(strip, row, panel, begin); });
       if (add_up) {
         for_each_rows(strip.rows, [&]<int kRows>(int row) { differentiate_tile<kRows, count(), true>(strip, row, panel, begin); });
@@ -118,9 +129,9 @@ void differentiate_panels(TileStrip<T>& strip, Span keys, bool add_up) {
   });
 }
 
-// `keys`: those that any of the rows has.
+// `keys`: those that any row of the strip attends to.
 template <class T>
-void differentiate_tiles(TileStrip<T>& strip, Span keys) {
+void differentiate_tiles(TileStrip<T>& strip, KeyRange keys) {
   strip.inner = {0, strip.s.keys};
   bool add_up = false;
   for (int i = 0; i < strip.rows; ++i) {
@@ -131,11 +142,11 @@ void differentiate_tiles(TileStrip<T>& strip, Span keys) {
   if (strip.task.bias.data != nullptr) {
     differentiate_panels<true, true>(strip, keys, add_up);
   } else {
-    strip.task.mask_count != 0 ? differentiate_panels<false, true>(strip, keys, add_up)
+    strip.task.plane_count != 0 ? differentiate_panels<false, true>(strip, keys, add_up)
                                : differentiate_panels<false, false>(strip, keys, add_up);
   }
   if (!add_up) return;
-  RowFactors<T> factors[kStripRows];  // of all rows first: one waits for its division
+  RowFactors<T> factors[kStripRows];  // all rows' divisions first: their latencies overlap
   for (int i = 0; i < strip.rows; ++i) factors[i] = RowFactors<T>(strip.sums[i]);
   T *p = strip.of_block(strip.s.p, strip.s.stride), *d_score = strip.of_block(strip.s.d_x, strip.s.stride);
   for (int i = 0; i < strip.rows; ++i, p += strip.s.stride, d_score += strip.s.stride) {

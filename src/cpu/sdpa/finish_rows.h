@@ -6,13 +6,13 @@
 namespace polyhead::cpu::POLYHEAD_ISA {
 namespace {
 
-// What a row's reference m is to be multiplied with to be a score: softcap and bias need the scores whole, else the scale's factor is left.
+// The factor from a row's reference m to a score: 1 with softcap or bias, else the part of the scale that k did not take.
 template <class T>
 const ExpFactor<T>& reference_unit(const HeadGroup& group, const ScoreScale<T>& scale) {
   return group.softcap > 0 || group.bias.data != nullptr ? scale.natural : scale.scaled;
 }
 
-// Rows first, ... of the task's partial result, for merge_kernel.cc. Rows that met no key have no o: nullptr.
+// Rows first, ... of the task's partial result, for merge_kernel.cc. o == nullptr: the rows have no key.
 template <class T>
 void store_partial(const ForwardTask& task, std::int64_t first, std::int64_t count, const T* o, std::int64_t stride, const T* m, const T* l) {
   const std::int64_t size = partial_stride(task.v_width);
@@ -23,7 +23,7 @@ void store_partial(const ForwardTask& task, std::int64_t first, std::int64_t cou
   }
 }
 
-// What a row of o is divided by: l, less what dropout takes; and its reciprocal. Arrays padded to whole vectors.
+// The divisor of a row of o, l times the share that dropout keeps, and its reciprocal. Arrays are padded to whole vectors.
 template <class T>
 POLYHEAD_INLINE void find_divisors(const ForwardTask& task, std::int64_t count, const T* l, T* divisor, T* reciprocal) {
   for (std::int64_t i = 0; i < count; i += kLanes<T>) {
@@ -34,13 +34,13 @@ POLYHEAD_INLINE void find_divisors(const ForwardTask& task, std::int64_t count, 
   }
 }
 
-// Whether rows of o may be divided into `out` as they are.
+// Whether quotients can be stored in `out` without a conversion.
 template <class T>
 bool stores_in_place(const ForwardTask& task) {
   return task.dtype == kOwnStorage<T> && task.out.column == 1 && task.v_width % kLanes<T> == 0;
 }
 
-// Rows of o, `stride` apart and padded to whole vectors, divided by their l, which is padded too. A row without a finite score is zero.
+// out = o / l. Rows of o are `stride` apart; they and l are padded to whole vectors. A row without a finite score is zero.
 template <class T>
 void store_out(const ForwardTask& task, const Row* rows, std::int64_t count, T* o, std::int64_t stride, const T* l) {
   constexpr int kWidth = kLanes<T>;

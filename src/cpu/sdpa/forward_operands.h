@@ -1,4 +1,4 @@
-// q, k and v as the forward tiles read them: in place where they can, else copied. For kernel sources only.
+// q, k and v in the order in which the forward tiles read them: in place where the strides allow it, else copied. For kernel sources only.
 #pragma once
 
 #include "cpu/sdpa/forward_scratch.h"
@@ -16,7 +16,7 @@ class ForwardOperands {
   std::int64_t q_stride() const { return q_stride_; }
   const T* k() const { return k_; }        // of the block of keys, in panels
   const T* v() const { return v_; }
-  bool finite() const { return finite_; }  // else what of v is not was left out
+  bool finite() const { return finite_; }  // else NaN and infinities of v are replaced by zero
 
   // In place where the tiles can read them so.
   void load_queries() {
@@ -36,8 +36,8 @@ class ForwardOperands {
     }
   }
 
-  // The keys first + `block`; `again`: they were loaded and are still there.
-  void load_keys(std::int64_t first, Span block, bool again) {
+  // The keys first + `block`; `again`: an earlier pass packed them and they are still in memory.
+  void load_keys(std::int64_t first, KeyRange block, bool again) {
     const std::int64_t from = block.first / kPanel * kPanel, place = s_->keeps_keys ? first : 0;
     const int count = static_cast<int>(block.last - from);
     T *const k = s_->k + place * task_.qk_width, *const v = s_->v + place * s_->v_padded;
@@ -56,7 +56,7 @@ class ForwardOperands {
     v_ = in_place && finite_ ? values_at(first) : v;
   }
 
-  // The next strip's, while this one's products run.
+  // Prefetches the next strip's queries while this strip's products run.
   void fetch_queries(std::int64_t strip, int rows) const {
     const T* q = q_ + strip * q_stride_;
     for (int i = 0; i < rows; ++i, q += q_stride_) {
@@ -69,13 +69,13 @@ class ForwardOperands {
 
   const T* values_at(std::int64_t key) const { return static_cast<const T*>(task_.v.data) + key * task_.v.row; }
 
-  // Returns whether they are finite; what is not is left out.
+  // Returns whether all are finite; NaN and infinities become zero.
   bool copy_values(std::int64_t first, int count, T* to) const {
     const Plane& v = task_.v;
     const bool finite = with_storage<T>(task_.dtype, v.data, [&](auto* data) {
       return copy_rows<T>(data + first * v.row, v.row, v.column, count, task_.v_width, s_->v_padded, T{1}, to);
     });
-    if (!finite) drop_spoilt(to, count * s_->v_padded, to);
+    if (!finite) zero_non_finite(to, count * s_->v_padded, to);
     return finite;
   }
 

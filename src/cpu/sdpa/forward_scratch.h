@@ -32,31 +32,31 @@ std::int64_t score_stride(std::int64_t keys) {
   return keys + 64 / static_cast<std::int64_t>(sizeof(T));
 }
 
-// Rows whose weights are under way together: the keys come past once for all of them, and what they leave, 384 KiB or at least two strips,
-// stays in the second-level cache until it is divided.
+// Rows whose attention weights share one pass over the keys: their exponentials, 384 KiB or at least two strips, stay in the second-level
+// cache until they are divided.
 template <class T>
-std::int64_t rows_of_weights(const ForwardTask& task) {
+std::int64_t rows_of_attention_weights(const ForwardTask& task) {
   const std::int64_t fitting = 384 * 1024 / (larger(task.keys, 1) * static_cast<std::int64_t>(sizeof(T)));
   return larger(fitting / kMostStripRows, 1) * kMostStripRows;
 }
 
-// Whether a row's weights are made where the caller wants them.
+// Whether exponentials are stored in the caller's tensor, without a copy in scratch memory.
 template <class T>
-bool makes_weights_in_place(const ForwardTask& task) {
+bool writes_attention_weights_in_place(const ForwardTask& task) {
   return task.dtype == kOwnStorage<T> && task.attention_weights.column == 1;
 }
 
 template <class T>
 struct Scratch {
   T *q, *k, *v, *lines, *scores, *o, *weights;
-  T *reference, *limit, *sums, *l;  // of every row: what is subtracted from its scores, how large they may be, partial sums, their sum
+  T *reference, *limit, *sums, *l;  // of every row: subtracted from its scores; largest score for that reference; sums by lane; their sum
   Row* rows;
-  Span* spans;
-  std::uint8_t *bytes, *started;  // scratch of a row; whether a strip of o is written yet
-  std::uint8_t* finite;           // whether a block's v is
-  std::int64_t v_padded, keys, stride, weights_stride;
-  std::int64_t turn_rows;  // that all keys come past together
-  bool keeps_keys;         // of all blocks, for the next turn
+  KeyRange* spans;
+  std::uint8_t *bytes, *started;  // scratch of a row; 1 where a strip of o has been written
+  std::uint8_t* finite;           // 1 where a block's v is finite
+  std::int64_t v_padded, keys, stride, attention_weights_stride;
+  std::int64_t pass_rows;  // rows that share a pass over the keys
+  bool keeps_keys;         // packed key blocks stay for the next pass
 
   static std::int64_t layout(const ForwardTask& task, void* memory, Scratch& s) {
     constexpr std::int64_t kWidth = kLanes<T>;
@@ -64,10 +64,10 @@ struct Scratch {
     s.keys = key_block<T>(task);
     s.stride = score_stride<T>(s.keys);
     const bool weights = task.attention_weights.data != nullptr;
-    s.turn_rows = weights ? smaller(rows_of_weights<T>(task), task.rows) : task.rows;
-    s.keeps_keys = s.turn_rows < task.rows;
+    s.pass_rows = weights ? smaller(rows_of_attention_weights<T>(task), task.rows) : task.rows;
+    s.keeps_keys = s.pass_rows < task.rows;
     const std::int64_t kept = s.keeps_keys ? round_up(task.keys, s.keys) : s.keys;
-    s.weights_stride = score_stride<T>(round_up(task.keys, kWidth));
+    s.attention_weights_stride = score_stride<T>(round_up(task.keys, kWidth));
     Arena arena(memory);
     arena.take(s.q, task.rows * task.qk_width);
     arena.take(s.k, kept * task.qk_width);
@@ -81,10 +81,10 @@ struct Scratch {
     arena.take(s.sums, task.rows * kWidth);
     arena.take(s.rows, task.rows);
     arena.take(s.spans, task.rows);
-    arena.take(s.bytes, s.keys + kPhiloxKeys);
+    arena.take(s.bytes, s.keys + kKeepMargin);
     arena.take(s.started, task.rows / kTileRows + 1);
     arena.take(s.finite, kept / s.keys);
-    arena.take(s.weights, weights && !makes_weights_in_place<T>(task) ? s.turn_rows * s.weights_stride : 0);
+    arena.take(s.weights, weights && !writes_attention_weights_in_place<T>(task) ? s.pass_rows * s.attention_weights_stride : 0);
     return arena.used();
   }
 };

@@ -22,23 +22,20 @@ std::int64_t head_offset(const View& view, std::int64_t b, std::int64_t n) {
   return offset * static_cast<std::int64_t>(info(view.dtype()).size);
 }
 
-// Kinds of the group's rows, for the modes in which an empty row is more than zero.
-void find_kinds(const Problem& problem, std::int64_t b, std::int64_t first_head, std::int64_t heads, std::vector<RowKind>& kinds) {
-  kinds.assign(static_cast<std::size_t>(heads * problem.queries), RowKind::normal);
-  const RowKind empty = problem.empty_rows == EmptyRows::uniform ? RowKind::uniform : RowKind::unmasked;
-  const auto kept = [&](std::int64_t s, std::int64_t head, std::int64_t t) {
-    return std::all_of(problem.masks.begin(), problem.masks.end(), [&](const DenseMask& mask) {
-      return (head_slice<const std::uint8_t>(mask.tensor, b, first_head + head)(t, s) != 0) == mask.attend;
-    });
-  };
+// Kinds of the group's rows, for the modes that fill empty rows. Returns whether any row is empty.
+bool find_row_kinds(const KeySet& set, EmptyRows mode, std::int64_t heads, std::vector<RowKind>& kinds) {
+  kinds.assign(static_cast<std::size_t>(heads * set.queries), RowKind::masked);
+  bool any_empty = false;
   for (std::int64_t head = 0; head < heads; ++head) {
-    for (std::int64_t t = 0; t < problem.queries; ++t) {
-      const KeyRange range = problem.ranges.at(b, t);
-      std::int64_t s = range.first;
-      while (s < range.last && !kept(s, head, t)) ++s;
-      if (s >= range.last) kinds[static_cast<std::size_t>(head * problem.queries + t)] = empty;
+    for (std::int64_t t = 0; t < set.queries; ++t) {
+      KeyRange range = without_skipped_ends(set, head, t, key_range(set, t));
+      while (!range.empty() && !planes_attend(set, head, t, range.first)) ++range.first;
+      if (!range.empty()) continue;
+      kinds[static_cast<std::size_t>(head * set.queries + t)] = mode == EmptyRows::uniform ? RowKind::uniform : RowKind::unmasked;
+      any_empty = true;
     }
   }
+  return any_empty;
 }
 
 }  // namespace
@@ -60,25 +57,18 @@ MutablePlane plane_of(const TensorView& view, std::int64_t b, std::int64_t n) {
   return {static_cast<char*>(view.data()) + head_offset(view, b, n), view.stride(-3), view.stride(-2), view.stride(-1)};
 }
 
-HeadGroup head_group(const Problem& problem, const ConstTensorView& q, const ConstTensorView& k, const ConstTensorView& v, std::int64_t b,
-                     std::int64_t kv, std::vector<RowKind>& kinds) {
+HeadGroup head_group(const Problem& problem, const MaskBlocks* blocks, const ConstTensorView& q, const ConstTensorView& k,
+                     const ConstTensorView& v, std::int64_t b, std::int64_t kv) {
   HeadGroup group;
   const std::int64_t heads = problem.heads / problem.kv_heads, first_head = kv * heads;
+  static_cast<KeySet&>(group) = problem.key_set(b, first_head, problem.documents.front());
+  if (blocks != nullptr) blocks->attach(b, first_head, group);
   group.dtype = problem.dtype;
-  group.heads = heads, group.queries = problem.queries, group.keys = problem.keys;
-  group.qk_width = problem.qk_width, group.v_width = problem.v_width;
+  group.heads = heads, group.qk_width = problem.qk_width, group.v_width = problem.v_width;
   group.scale = problem.scale, group.softcap = problem.softcap;
   group.q = plane_of(q, b, first_head), group.k = plane_of(k, b, kv), group.v = plane_of(v, b, kv);
   group.bias = plane_of(problem.bias, b, first_head);
-  for (const DenseMask& mask : problem.masks) group.masks[group.mask_count++] = {plane_of(mask.tensor, b, first_head), mask.attend};
-  const KeyRanges& ranges = problem.ranges;
-  group.banded = ranges.banded, group.lower = ranges.lower, group.upper = ranges.upper;
-  group.length_per_query = ranges.length_per_query;
-  if (!ranges.lengths.empty()) group.lengths = ranges.lengths.data() + (ranges.length_per_query ? b * problem.queries : b);
-  if (problem.empty_rows != EmptyRows::zero && (ranges.banded || !ranges.lengths.empty() || !problem.masks.empty())) {
-    find_kinds(problem, b, first_head, heads, kinds);
-    group.kinds = kinds.data();
-  }
+  group.first_query = problem.documents.front().queries.first;
   if (problem.dropout.active()) {
     const DropoutRule& rule = problem.dropout;
     group.dropout = true;
@@ -89,6 +79,11 @@ HeadGroup head_group(const Problem& problem, const ConstTensorView& q, const Con
     group.batch_index = static_cast<std::uint32_t>(b), group.first_head = static_cast<std::uint32_t>(first_head);
   }
   return group;
+}
+
+void apply_empty_rows(const Problem& problem, HeadGroup& group, std::vector<RowKind>& kinds) {
+  if (problem.empty_rows == EmptyRows::zero || !problem.rules->any()) return;
+  if (find_row_kinds(group, problem.empty_rows, group.heads, kinds)) group.row_kinds = kinds.data();
 }
 
 }  // namespace polyhead::cpu

@@ -9,8 +9,8 @@ struct SdpaKernels {
   // Bytes that one call of `forward` needs, on a cache line; no other memory is allocated.
   std::int64_t (*forward_scratch)(const ForwardTask& task);
   void (*forward)(const ForwardTask& task, void* scratch);
-  // out and lse of rows whose `partial` is [parts, rows, partial_stride()]; which is spoilt.
-  void (*merge)(const ForwardTask& task, std::int64_t parts);
+  // out and lse of rows whose `partial` is [splits, rows, partial_stride()]; overwrites it.
+  void (*merge)(const ForwardTask& task, std::int64_t splits);
   std::int64_t (*backward_scratch)(const BackwardTask& task);
   void (*backward)(const BackwardTask& task, void* scratch);
   std::int64_t (*maps_scratch)(const MapsTask& task);

@@ -1,3 +1,6 @@
+#include <limits>
+
+#include "core/dispatch.h"
 #include "cpu/scratch_memory.h"
 #include "cpu/sdpa/group.h"
 #include "cpu/sdpa/sdpa.h"
@@ -6,51 +9,103 @@
 namespace polyhead::cpu {
 namespace {
 
-struct Taker {
-  const RowConsumer& consumer;
-  std::size_t keys;
+// Queries that one call of the kernel computes: a run of them in one document.
+struct Run {
+  const Document& document;
+  std::int64_t first, last;              // of the chosen queries
+  std::vector<std::int64_t> queries{};   // counted in the document
 };
 
-// A task but for where its rows go; `kinds` is memory that it needs.
-MapsTask task_of(const MapsProblem& p, std::int64_t b, std::int64_t n, std::span<const std::int64_t> queries, std::vector<RowKind>& kinds) {
-  MapsTask task;
-  static_cast<HeadGroup&>(task) = head_group(p, p.q, p.k, {}, b, p.kv_head(n), kinds);
-  if (p.value == MapValue::scaled_score || p.value == MapValue::capped_score) {  // of masked pairs too
-    task.bias = {}, task.mask_count = 0, task.banded = false, task.lengths = nullptr, task.kinds = nullptr;
+template <class F>
+void for_each_run(const MapsProblem& p, std::span<const std::int64_t> queries, const F& f) {
+  const Document all{{0, p.queries}, {0, p.keys}};
+  const auto count = static_cast<std::int64_t>(queries.size());
+  for (std::int64_t first = 0; first < count;) {
+    const auto query = [&](std::int64_t i) { return queries[static_cast<std::size_t>(i)]; };
+    const Document& document = p.unmasked() || !p.packed() ? all : document_of(p, query(first));
+    Run run{document, first, first};
+    for (; run.last < count && document.queries.first <= query(run.last) && query(run.last) < document.queries.last; ++run.last) {
+      run.queries.push_back(query(run.last) - document.queries.first);
+    }
+    f(run);
+    first = run.last;
   }
-  if (p.value == MapValue::scaled_score) task.softcap = 0;
-  task.probability = p.value == MapValue::probability || p.value == MapValue::dropped;
-  task.dropout = task.dropout && p.value == MapValue::dropped;
-  task.head = n % task.heads;
-  task.chosen = queries.data(), task.count = static_cast<std::int64_t>(queries.size());
-  return task;
 }
 
-void run(const MapsTask& task) {
+// Computes the maps of a run; `place` says where they go.
+template <class F>
+void run_kernel(const MapsProblem& whole, std::int64_t b, std::int64_t n, const Run& run, const F& place) {
+  const bool cut = whole.packed() && !whole.unmasked();
+  const MapsProblem part = cut ? part_of(whole, run.document) : whole;
+  MapsTask task;
+  static_cast<HeadGroup&>(task) = head_group(part, nullptr, part.q, part.k, {}, b, part.kv_head(n));
+  std::vector<RowKind> kinds;
+  if (part.unmasked()) {
+    static_cast<KeySet&>(task) = KeySet{};
+    task.queries = part.queries, task.keys = part.keys;
+    task.bias = {};
+    if (part.value == MapValue::scaled_score) task.softcap = 0;
+  } else {
+    apply_empty_rows(part, task, kinds);
+  }
+  task.probability = part.value == MapValue::probability || part.value == MapValue::dropped;
+  task.dropout = task.dropout && part.value == MapValue::dropped;
+  task.head = n % task.heads;
+  task.chosen = run.queries.data(), task.count = run.last - run.first;
+  place(task);
   const SdpaKernels& kernels = current_kernels().sdpa;
   const ScratchMemory scratch(kernels.maps_scratch(task));
   kernels.maps(task, scratch.get());
 }
 
+// What a map shows of a pair that the mask excludes.
+double masked_value(const MapsProblem& p) {
+  return p.value == MapValue::score ? -std::numeric_limits<double>::infinity() : 0;
+}
+
+// Rows of a run, outside of its document's keys.
+void fill_around(const TensorView& out, std::int64_t b, std::int64_t n, const Run& run, KeyRange keys, double value) {
+  dispatch_floating(out.dtype(), [&](auto type) {
+    using T = typename decltype(type)::type;
+    const auto slice = head_slice<T>(out, b, n);
+    for (std::int64_t i = run.first; i < run.last; ++i) {
+      for (std::int64_t s = 0; s < keys.first; ++s) slice(i, s) = store<T>(value);
+      for (std::int64_t s = keys.last; s < out.extent(-1); ++s) slice(i, s) = store<T>(value);
+    }
+  });
+}
+
 }  // namespace
 
-void map_rows(const MapsProblem& p, std::int64_t b, std::int64_t n, std::span<const std::int64_t> queries, const RowConsumer& row) {
-  std::vector<RowKind> kinds;
-  MapsTask task = task_of(p, b, n, queries, kinds);
-  Taker taker{row, static_cast<std::size_t>(p.keys)};
-  task.taker = &taker;
-  task.take = [](void* to, std::int64_t i, const double* values) {
-    const Taker& it = *static_cast<const Taker*>(to);
-    it.consumer(i, {values, it.keys});
-  };
-  run(task);
+void map_rows(const MapsProblem& p, std::int64_t b, std::int64_t n, std::span<const std::int64_t> queries, const RowConsumer& consumer) {
+  for_each_run(p, queries, [&](const Run& run) {
+    struct Taker {
+      const RowConsumer& consumer;
+      const Run& run;
+      std::vector<double> row;  // of the packed sequence
+    } taker{consumer, run, std::vector<double>(static_cast<std::size_t>(p.keys), masked_value(p))};
+    run_kernel(p, b, n, run, [&](MapsTask& task) {
+      task.taker = &taker;
+      task.take = [](void* to, std::int64_t i, const double* values) {
+        Taker& it = *static_cast<Taker*>(to);
+        const KeyRange keys = it.run.document.keys;
+        std::copy_n(values, keys.last - keys.first, it.row.begin() + keys.first);
+        it.consumer(it.run.first + i, it.row);
+      };
+    });
+  });
 }
 
 void write_maps(const MapsProblem& p, std::int64_t b, std::int64_t n, std::span<const std::int64_t> queries, TensorView out) {
-  std::vector<RowKind> kinds;
-  MapsTask task = task_of(p, b, n, queries, kinds);
-  task.out = plane_of(out, b, n), task.out_dtype = out.dtype();
-  run(task);
+  const std::int64_t size = static_cast<std::int64_t>(info(out.dtype()).size);
+  for_each_run(p, queries, [&](const Run& run) {
+    run_kernel(p, b, n, run, [&](MapsTask& task) {
+      task.out = plane_of(out, b, n), task.out_dtype = out.dtype();
+      const KeyRange keys = run.document.keys;
+      if (keys.first > 0 || keys.last < p.keys) fill_around(out, b, n, run, keys, masked_value(p));
+      task.out.data = static_cast<char*>(task.out.data) + (run.first * task.out.row + keys.first * task.out.column) * size;
+    });
+  });
 }
 
 }  // namespace polyhead::cpu

@@ -1,7 +1,7 @@
 // p[t,s] = exp(score[t,s] - m[t]) / sum_s exp(score[t,s] - m[t]),  m the row's largest score          (docs/maths.md, eq. 10)
 //
-// The keys of a head are packed once; then strip after strip of rows has all of its scores, so that a row's largest score and sum are its
-// own and no stored lse has a part in them.
+// The keys of a head are packed once. Each strip of rows then has all of its scores, so a row's largest score and sum come from its own scores
+// and not from a stored lse.
 #include "cpu/arena.h"
 #include "cpu/sdpa/dropout.h"
 #include "cpu/sdpa/kernels.h"
@@ -29,7 +29,7 @@ struct MapsScratch {
     arena.take(s.lines, kLanes<T> * task.qk_width);
     arena.take(s.scores, kStripRows * s.stride);
     arena.take(s.row, task.take != nullptr ? keys : 0);
-    arena.take(s.bytes, keys + kPhiloxKeys);
+    arena.take(s.bytes, keys + kKeepMargin);
     return arena.used();
   }
 };
@@ -45,9 +45,9 @@ class Maps {
     });
     for (std::int64_t strip = 0; strip < task_.count; strip += kStripRows) {
       const int rows = static_cast<int>(smaller(kStripRows, task_.count - strip));
-      Span keys = load_rows(strip, rows);
+      KeyRange keys = load_rows(strip, rows);
       multiply_rows(strip, rows, keys);
-      for (int i = 0; i < rows; ++i) give_row(i, strip + i, task_.probability ? soften_row(i) : finish_row(i));
+      for (int i = 0; i < rows; ++i) give_row(i, strip + i, task_.probability ? exponentiate_row(i) : finish_row(i));
     }
   }
 
@@ -55,12 +55,12 @@ class Maps {
   static constexpr int kWidth = kLanes<T>, kPanel = kPanelKeys<T>;
 
   // Returns the keys that any of the rows may have.
-  Span load_rows(std::int64_t strip, int rows) {
-    Span keys{task_.keys, 0};
+  KeyRange load_rows(std::int64_t strip, int rows) {
+    KeyRange keys{task_.keys, 0};
     for (int i = 0; i < rows; ++i) {
       const std::int64_t t = task_.chosen[strip + i];
       rows_[i] = {task_.head * task_.queries + t, task_.head, t};
-      spans_[i] = span_of(task_, rows_[i]);
+      spans_[i] = range_of(task_, rows_[i]);
       if (!spans_[i].empty()) keys = {smaller(keys.first, spans_[i].first), larger(keys.last, spans_[i].last)};
       with_storage<T>(task_.dtype, task_.q.data, [&](auto* data) {
         widen_row<T>(row_of(task_.q, data, rows_[i]), task_.q.column, task_.qk_width, scale_.power, s_.q + i * task_.qk_width);
@@ -69,7 +69,7 @@ class Maps {
     return keys;
   }
 
-  void multiply_rows(std::int64_t strip, int rows, Span keys) {
+  void multiply_rows(std::int64_t strip, int rows, KeyRange keys) {
     for (std::int64_t panel = keys.first / kPanel * kPanel; panel < keys.last; panel += kPanel) {
       const std::int64_t end = smaller(panel + kPanel, round_up(keys.last, kWidth));
       multiply<false, From::second_cache, T>({.depth = task_.qk_width,
@@ -84,7 +84,7 @@ class Maps {
     }
   }
 
-  // The memory that these keys of the strip go to: asked for here, it comes while the next panel is multiplied.
+  // Prefetches the output memory of these keys of the strip, while the next panel is multiplied.
   void fetch_output(std::int64_t strip, int rows, std::int64_t first, std::int64_t last) const {
     with_storage<T>(task_.out_dtype, task_.out.data, [&](auto* data) {
       for (int i = 0; i < rows; ++i) {
@@ -96,16 +96,16 @@ class Maps {
 
   T* scores_of(int i) const { return s_.scores + i * s_.stride; }
 
-  // Scores but for a factor, which is returned.
+  // Turns products into scores up to a factor, which is returned.
   double finish_row(int i) {
-    const Span& own = spans_[i];
+    const KeyRange& own = spans_[i];
     if (own.empty()) return 1;
     return static_cast<double>(finish_scores<T>(task_, rows_[i], scale_.factor, 0, own.first, own.last, scores_of(i), nullptr, s_.bytes));
   }
 
-  // Probabilities but for a factor, which is returned. A row of zeros has no keys from here on.
-  double soften_row(int i) {
-    Span& own = spans_[i];
+  // Turns products into probabilities up to a factor, which is returned. The range of an empty row becomes empty.
+  double exponentiate_row(int i) {
+    KeyRange& own = spans_[i];
     T* x = scores_of(i);
     const T left = static_cast<T>(finish_row(i));
     const std::int64_t begin = own.first / kWidth * kWidth, end = own.empty() ? begin : round_up(own.last, kWidth);
@@ -116,19 +116,19 @@ class Maps {
       own = {0, 0};
       return 1;
     }
-    const bool spoilt = !(sum * T{0} == 0);
-    if (spoilt) spread_spoilt(task_, rows_[i], own, sum, x);
-    const double factor = spoilt ? 1 : 1 / static_cast<double>(sum);
+    const bool non_finite = !(sum * T{0} == 0);
+    if (non_finite) spread_non_finite(task_, rows_[i], own, sum, x);
+    const double factor = non_finite ? 1 : 1 / static_cast<double>(sum);
     if (!task_.dropout) return factor;
     const std::uint8_t* keep = keep_bytes(task_, rows_[i], 0, own.first, own.last, s_.bytes);
     for (std::int64_t s = own.first; s < own.last; ++s) x[s] *= keep[s] != 0 ? T{1} : T{0};
     return factor * task_.dropout_scale;
   }
 
-  // All keys of the row times factor, to where they are wanted: once there, nothing reads them again.
+  // Writes all keys of the row, times factor, to the output or the caller's function.
   void give_row(int i, std::int64_t index, double factor) {
     T* x = scores_of(i);
-    const Span own = spans_[i].empty() ? Span{0, 0} : spans_[i];
+    const KeyRange own = spans_[i].empty() ? KeyRange{0, 0} : spans_[i];
     const T nothing = task_.probability ? T{0} : -kInfinity<T>;
     for (std::int64_t s = 0; s < own.first; ++s) x[s] = nothing;
     for (std::int64_t s = own.last; s < task_.keys; ++s) x[s] = nothing;
@@ -143,7 +143,7 @@ class Maps {
   const ScoreScale<T> scale_;
   MapsScratch<T> s_;
   Row rows_[kStripRows];
-  Span spans_[kStripRows];
+  KeyRange spans_[kStripRows];
 };
 
 template <class T>

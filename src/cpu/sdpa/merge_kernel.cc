@@ -1,36 +1,36 @@
-// Rows whose keys were cut into parts, each with a reference m_i, l_i = sum exp(score - m_i) and o_i = sum exp(score - m_i) v:
+// Rows whose keys were split, each split with a reference m_i, l_i = sum exp(score - m_i) and o_i = sum exp(score - m_i) v:
 //   m = max m_i,  l = sum l_i exp(m_i - m),  o = sum o_i exp(m_i - m)                      (docs/maths.md, eq. 1-4)
-// added in the order of the parts. An lse of each part would not do: as a float32 beside scores of 1e4 it is off by 1e-3.
+// added in the order of the splits. Merging by the lse of each split would not do: as a float32 beside scores of 1e4 it is off by 1e-3.
 #include "cpu/sdpa/finish_rows.h"
 #include "cpu/sdpa/kernels.h"
 
 namespace polyhead::cpu::POLYHEAD_ISA {
 namespace {
 
-// Into the first part's row; `size` elements lie between a row's parts.
+// Into the first split's row; `size` elements lie between a row's splits.
 template <class T>
-void merge_row(T* row, std::int64_t parts, std::int64_t size, std::int64_t v_width, const ExpFactor<T>& unit, T& m, T& l) {
+void merge_row(T* row, std::int64_t splits, std::int64_t size, std::int64_t v_width, const ExpFactor<T>& unit, T& m, T& l) {
   const std::int64_t at = partial_stride(v_width) - 2;
   m = -kInfinity<T>, l = 0;
-  for (std::int64_t part = 0; part < parts; ++part) {
-    const T *own = row + part * size + at, reference = own[0], sum = own[1];
+  for (std::int64_t split = 0; split < splits; ++split) {
+    const T *own = row + split * size + at, reference = own[0], sum = own[1];
     if (sum != 0 && reference > m) m = reference;
   }
-  for (std::int64_t part = 0; part < parts; ++part) {
-    T* const from = row + part * size;
+  for (std::int64_t split = 0; split < splits; ++split) {
+    T* const from = row + split * size;
     const T reference = from[at], sum = from[at + 1];
-    // A part without a finite score has sums of zero, or NaN of the values: nothing else comes of it.
+    // A split without a finite score has sums of zero, or NaN of the values.
     const T factor = sum == 0 ? T{0} : exp_of_negative<T>(broadcast(reference - m), unit)[0];
     l += sum * factor;
     for (std::int64_t d = 0; d < v_width; d += kLanes<T>) {
       const Vector<T> o = load_vector(from + d) * factor;
-      store_vector<T>(part == 0 ? o : load_vector(row + d) + o, row + d);
+      store_vector<T>(split == 0 ? o : load_vector(row + d) + o, row + d);
     }
   }
 }
 
 template <class T>
-void merge(const ForwardTask& task, std::int64_t parts) {
+void merge(const ForwardTask& task, std::int64_t splits) {
   constexpr int kWidth = kLanes<T>;
   const ScoreScale<T> scale(task.scale);
   const ExpFactor<T>& unit = reference_unit(task, scale);
@@ -43,7 +43,7 @@ void merge(const ForwardTask& task, std::int64_t parts) {
     for (std::int64_t i = 0; i < count; ++i) {
       const std::int64_t number = task.first_row + first + i;
       rows[i] = {number, number / task.queries, number % task.queries};
-      merge_row(sums + (first + i) * stride, parts, task.rows * stride, task.v_width, unit, m[i], l[i]);
+      merge_row(sums + (first + i) * stride, splits, task.rows * stride, task.v_width, unit, m[i], l[i]);
     }
     store_out<T>(task, rows, count, sums + first * stride, stride, l);
     store_lse<T>(task, unit, rows, count, m, l);
@@ -52,8 +52,8 @@ void merge(const ForwardTask& task, std::int64_t parts) {
 
 }  // namespace
 
-void sdpa_merge(const ForwardTask& task, std::int64_t parts) {
-  task.dtype == DType::f64 ? merge<double>(task, parts) : merge<float>(task, parts);
+void sdpa_merge(const ForwardTask& task, std::int64_t splits) {
+  task.dtype == DType::f64 ? merge<double>(task, splits) : merge<float>(task, splits);
 }
 
 }  // namespace polyhead::cpu::POLYHEAD_ISA

@@ -36,7 +36,7 @@ void pack_transposed(const Storage* from, std::int64_t row_stride, std::int64_t 
     T* to = panels + key / kPanel * (width * kPanel) + key % kPanel;
     std::int64_t d = 0;
     for (; d + kWidth <= width; d += kWidth) {
-      // The next rows: the processor follows one stream of lines by itself, not as many as a vector has lanes.
+      // Prefetch the next rows: the hardware prefetcher follows fewer streams than a vector has lanes.
       if (std::is_same_v<T, Storage> && column_stride == 1 && key + 2 * kWidth <= count) {
         for (int i = 0; i < kWidth; ++i) __builtin_prefetch(rows[i] + kWidth * row_stride + d);
       }
@@ -63,8 +63,8 @@ POLYHEAD_INLINE void for_each_panel(std::int64_t first, std::int64_t last, const
 template <class T, class Storage>
 bool copy_rows(const Storage* from, std::int64_t row_stride, std::int64_t column_stride, int count, std::int64_t width, std::int64_t padded,
                T factor, T* to) {
-  Vector<T> spoilt{};
-  T spoilt_rest = 0;
+  Vector<T> non_finite{};
+  T non_finite_rest = 0;
   constexpr int kWidth = kLanes<T>;
   for (int key = 0; key < count; ++key) {
     T* line = to + key * padded;
@@ -73,44 +73,44 @@ bool copy_rows(const Storage* from, std::int64_t row_stride, std::int64_t column
     if (std::is_same_v<T, Storage> && column_stride == 1) {
       for (; d + kWidth <= width; d += kWidth) {
         const Vector<T> x = load_vector(reinterpret_cast<const T*>(row) + d) * factor;
-        spoilt += x * T{0};
+        non_finite += x * T{0};
         store_vector<T>(x, line + d);
       }
       for (std::int64_t i = d; i < width; ++i) line[i] = static_cast<T>(widen(row[i])) * factor;
     } else {
       widen_row<T>(row, column_stride, width, factor, line);
-      for (; d + kWidth <= width; d += kWidth) spoilt += load_vector(line + d) * T{0};
+      for (; d + kWidth <= width; d += kWidth) non_finite += load_vector(line + d) * T{0};
     }
-    for (; d < width; ++d) spoilt_rest += line[d] * T{0};
+    for (; d < width; ++d) non_finite_rest += line[d] * T{0};
     for (; d < padded; ++d) line[d] = 0;
   }
-  return sum_of_lanes<T>(spoilt) + spoilt_rest == 0;
+  return sum_of_lanes<T>(non_finite) + non_finite_rest == 0;
 }
 
 // Whether every element of contiguous rows is finite.
 template <class T>
 bool all_finite(const T* from, std::int64_t count) {
   constexpr int kWidth = kLanes<T>;
-  Vector<T> spoilt[4] = {};
-  T spoilt_rest = 0;
+  Vector<T> non_finite[4] = {};
+  T non_finite_rest = 0;
   std::int64_t i = 0;
   for (; i + 4 * kWidth <= count; i += 4 * kWidth) {
 #pragma GCC unroll 4
-    for (int j = 0; j < 4; ++j) spoilt[j] += load_vector(from + i + j * kWidth) * T{0};
+    for (int j = 0; j < 4; ++j) non_finite[j] += load_vector(from + i + j * kWidth) * T{0};
   }
-  for (; i < count; ++i) spoilt_rest += from[i] * T{0};
-  return sum_of_lanes<T>(spoilt[0] + spoilt[1] + spoilt[2] + spoilt[3]) + spoilt_rest == 0;
+  for (; i < count; ++i) non_finite_rest += from[i] * T{0};
+  return sum_of_lanes<T>(non_finite[0] + non_finite[1] + non_finite[2] + non_finite[3]) + non_finite_rest == 0;
 }
 
-// Zero in place of what is not finite: 0 * NaN would reach the rows that do not have it. Who has it adds it by itself.
+// Replaces NaN and infinities by zero: 0 * NaN would reach rows that do not attend to them. add_non_finite() adds them to the rows that do.
 template <class T>
-void drop_spoilt(const T* from, std::int64_t count, T* to) {
+void zero_non_finite(const T* from, std::int64_t count, T* to) {
   for (std::int64_t i = 0; i < count; ++i) to[i] = from[i] * T{0} == 0 ? from[i] : T{0};
 }
 
-// to[d] += factor * from[d] for the elements of a row that drop_spoilt() took out.
+// to[d] += factor * from[d] for the elements of a row that zero_non_finite() replaced.
 template <class T, class Storage>
-void add_spoilt(const Storage* from, std::int64_t stride, std::int64_t width, T factor, T* to) {
+void add_non_finite(const Storage* from, std::int64_t stride, std::int64_t width, T factor, T* to) {
   for (std::int64_t d = 0; d < width; ++d) {
     const T x = static_cast<T>(widen(from[d * stride]));
     if (!(x * T{0} == 0)) to[d] += factor * x;

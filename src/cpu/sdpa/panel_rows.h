@@ -1,5 +1,5 @@
-// What turns a strip's products with a panel of keys into scores: its rows' bias and bytes of masks, in whole vectors. In place where their
-// keys follow each other in the type of arithmetic and no vector ends beyond the last one, else copied. For kernel sources only.
+// The bias and mask bytes of a strip's rows for one panel of keys, in whole vectors: in place where the keys are contiguous, of the type of
+// arithmetic and fill whole vectors, else copied. For kernel sources only.
 #pragma once
 
 #include "cpu/sdpa/backward_scratch.h"
@@ -11,9 +11,9 @@ namespace {
 template <class T>
 class PanelRows {
  public:
-  // For the keys first_key + panel + [0, kPanelKeys) of `count` rows from `first` on.
+  // For the keys first_key + panel + [0, kPanelKeys) of `count` rows from `first` on. `masked`: the planes have a say there.
   POLYHEAD_INLINE void load(const HeadGroup& group, const BackwardScratch<T>& s, std::int64_t first, int count, std::int64_t first_key,
-                            std::int64_t panel) {
+                            std::int64_t panel, bool masked) {
     const std::int64_t key = first_key + panel, keys = smaller(kPanelKeys<T>, group.keys - key);
     const bool vectors = keys % kLanes<T> == 0;
     if (group.bias.data != nullptr) {
@@ -30,10 +30,12 @@ class PanelRows {
         });
       }
     }
-    for (int m = 0; m < group.mask_count; ++m) {
-      const MaskPlane& mask = group.masks[m];
+    mask_count_ = masked ? group.plane_count : 0;
+    for (int m = 0; m < mask_count_; ++m) {
+      const BooleanPlane& mask = group.planes[m];
+      attend_[m] = mask.attend;
       for (int i = 0; i < count; ++i) {
-        const std::uint8_t* row = row_of(mask, static_cast<const std::uint8_t*>(mask.data), s.rows[first + i]) + key * mask.column;
+        const std::uint8_t* row = row_of(mask, mask.data, s.rows[first + i]) + key * mask.column;
         masks_[m][i] = row;
         if (vectors && mask.column == 1) continue;
         std::uint8_t* const copy = s.panel_bytes + (m * kStripRows + i) * kPanelKeys<T>;
@@ -61,17 +63,19 @@ class PanelRows {
 
   // A masked score is replaced and not added to: it may be NaN.
   template <int Columns>
-  POLYHEAD_INLINE void apply_masks(const HeadGroup& group, int row, std::int64_t at, Vector<T> (&x)[Columns]) const {
-    for (int m = 0; m < group.mask_count; ++m) {
+  POLYHEAD_INLINE void apply_masks(int row, std::int64_t at, Vector<T> (&x)[Columns]) const {
+    for (int m = 0; m < mask_count_; ++m) {
 #pragma GCC unroll 4
       for (int j = 0; j < Columns; ++j)
-        x[j] = where_bytes<T>(masks_[m][row] + at + j * kLanes<T>, group.masks[m].attend, x[j], -kInfinity<T>);
+        x[j] = where_bytes<T>(masks_[m][row] + at + j * kLanes<T>, attend_[m], x[j], -kInfinity<T>);
     }
   }
 
  private:
   const T* bias_[kStripRows];
-  const std::uint8_t* masks_[2][kStripRows];
+  const std::uint8_t* masks_[KeySet::kMostPlanes][kStripRows];
+  bool attend_[KeySet::kMostPlanes];
+  int mask_count_ = 0;
 };
 
 }  // namespace

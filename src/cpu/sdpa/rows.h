@@ -1,4 +1,4 @@
-// Which keys a row has, and everything between the product <q, k> and its score. For kernel sources only.
+// The keys of a row, and the steps from the product <q, k> to its score. For kernel sources only.
 #pragma once
 
 #include "cpu/elementary.h"
@@ -24,72 +24,76 @@ struct Row {
   std::int64_t number, head, query;
 };
 
-// Keys [first, last) that the row may have before dense masks.
-struct Span {
-  std::int64_t first, last;
-  bool empty() const { return last <= first; }
-};
-
-POLYHEAD_INLINE RowKind kind_of(const HeadGroup& group, const Row& row) {
-  return group.kinds == nullptr ? RowKind::normal : group.kinds[row.number];
+POLYHEAD_INLINE RowKind kind_of(const KeySet& set, const Row& row) {
+  return set.row_kinds == nullptr ? RowKind::masked : set.row_kinds[row.number];
 }
 
-POLYHEAD_INLINE Span span_of(const HeadGroup& group, const Row& row) {
-  Span span{0, group.keys};
-  if (kind_of(group, row) != RowKind::normal) return span;
-  if (group.banded) span = {larger(0, row.query + group.lower), smaller(group.keys, row.query + group.upper)};
-  if (group.lengths != nullptr) span.last = smaller(span.last, group.lengths[group.length_per_query ? row.query : 0]);
-  return span;
+// Keys that the row may have before boolean planes.
+POLYHEAD_INLINE KeyRange range_of(const KeySet& set, const Row& row) {
+  return kind_of(set, row) == RowKind::masked ? key_range(set, row.query) : KeyRange{0, set.keys};
 }
 
-template <class T>
-POLYHEAD_INLINE const T* row_of(const Plane& plane, const T* data, const Row& row) {
+// The same without blocks at its ends that the planes skip.
+POLYHEAD_INLINE KeyRange narrow_range_of(const KeySet& set, const Row& row) {
+  const KeyRange range = range_of(set, row);
+  return kind_of(set, row) == RowKind::masked ? without_skipped_ends(set, row.head, row.query, range) : range;
+}
+
+template <class T, class P>
+POLYHEAD_INLINE const T* row_of(const P& plane, const T* data, const Row& row) {
   return data + row.head * plane.head + row.query * plane.row;
 }
 
-// Whether the dense masks keep the pair; the row's span is not asked.
-POLYHEAD_INLINE bool masks_keep(const HeadGroup& group, const Row& row, std::int64_t key) {
-  if (kind_of(group, row) != RowKind::normal) return true;
-  for (int i = 0; i < group.mask_count; ++i) {
-    const MaskPlane& mask = group.masks[i];
-    const std::uint8_t byte = row_of(mask, static_cast<const std::uint8_t*>(mask.data), row)[key * mask.column];
-    if ((byte != 0) != mask.attend) return false;
-  }
-  return true;
+// Whether the planes let the row attend to the key.
+POLYHEAD_INLINE bool attends_to(const KeySet& set, const Row& row, std::int64_t key) {
+  return kind_of(set, row) != RowKind::masked || planes_attend(set, row.head, row.query, key);
 }
 
-// A row whose sum is not finite gives it to each of its kept keys, and 0 to the masked ones: a NaN is not their business.
+// A row whose sum is not finite gives it to each key that it attends to; a masked key stays 0.
 template <class T>
-POLYHEAD_INLINE void spread_spoilt(const HeadGroup& group, const Row& row, Span own, T sum, T* x) {
-  for (std::int64_t s = own.first; s < own.last; ++s) x[s] = masks_keep(group, row, s) ? sum : T{0};
+POLYHEAD_INLINE void spread_non_finite(const HeadGroup& group, const Row& row, KeyRange own, T sum, T* x) {
+  for (std::int64_t s = own.first; s < own.last; ++s) x[s] = attends_to(group, row, s) ? sum : T{0};
 }
 
 // to[i] = (bytes of the row's keys first + i) for i in [low, high).
-POLYHEAD_INLINE const std::uint8_t* row_bytes(const Plane& plane, const Row& row, std::int64_t first, std::int64_t low, std::int64_t high, std::uint8_t* to) {
+template <class P>
+POLYHEAD_INLINE const std::uint8_t* row_bytes(const P& plane, const Row& row, std::int64_t first, std::int64_t low, std::int64_t high, std::uint8_t* to) {
   const std::uint8_t* bytes = row_of(plane, static_cast<const std::uint8_t*>(plane.data), row) + first * plane.column;
   if (plane.column == 1) return bytes;
   for (std::int64_t i = low; i < high; ++i) to[i] = bytes[i * plane.column];
   return to;
 }
 
-// x[i] = factor x[i] + the row's bias
+// `count` elements in the lanes of a vector, zeros behind them.
 template <class T, class Storage>
-POLYHEAD_INLINE void add_row(const Storage* from, std::int64_t stride, std::int64_t low, std::int64_t high, T factor, T* x) {
-  if (stride == 1) {
-    std::int64_t i = low;
-    if constexpr (std::is_same_v<T, Storage>) {
-      for (; i + kLanes<T> <= high; i += kLanes<T>) store_vector<T>(load_vector(x + i) * factor + load_vector(from + i), x + i);
-    }
-    for (; i < high; ++i) x[i] = x[i] * factor + widen(from[i]);
-  } else if (stride == -1) {  // a relative-position table
-    for (std::int64_t i = low; i < high; ++i) x[i] = x[i] * factor + widen(from[-i]);
-  } else {
-    for (std::int64_t i = low; i < high; ++i) x[i] = x[i] * factor + widen(from[i * stride]);
-  }
+POLYHEAD_INLINE Vector<T> gather(const Storage* from, std::int64_t stride, std::int64_t count) {
+  T lanes[kLanes<T>] = {};
+  for (std::int64_t i = 0; i < count; ++i) lanes[i] = widen(from[i * stride]);
+  return load_vector(lanes);
 }
 
-// The scale of the scores as sign 2^n factor with 1 <= factor < 2. The power multiplies q or k, which rounds nothing; the factor is left to
-// whoever reads the scores next.
+// x[i] = factor x[i] + the row's bias, in one rounding whatever the bias's type and stride: in a plain loop GCC fuses the product with the sum
+// for some of them and not for others.
+template <class T, class Storage>
+POLYHEAD_INLINE void add_row(const Storage* from, std::int64_t stride, std::int64_t low, std::int64_t high, T factor, T* x) {
+  constexpr int kWidth = kLanes<T>;
+  std::int64_t i = low;
+  for (; i + kWidth <= high; i += kWidth) {
+    Vector<T> bias;
+    if (std::is_same_v<T, Storage> && stride == 1) {
+      bias = load_vector(reinterpret_cast<const T*>(from) + i);
+    } else {
+      bias = stride == 1 ? gather<T>(from + i, 1, kWidth) : gather<T>(from + i * stride, stride, kWidth);
+    }
+    store_vector<T>(multiply_add<T>(load_vector(x + i), broadcast(factor), bias), x + i);
+  }
+  if (i == high) return;
+  const Vector<T> sum = multiply_add<T>(gather<T>(x + i, 1, high - i), broadcast(factor), gather<T>(from + i * stride, stride, high - i));
+  for (std::int64_t lane = 0; i < high; ++i, ++lane) x[i] = sum[lane];
+}
+
+// The scale of the scores as sign 2^n factor with 1 <= factor < 2. The power multiplies q or k, which rounds nothing; the next function that
+// reads the scores applies the factor.
 template <class T>
 struct ScoreScale {
   explicit ScoreScale(double scale) {
@@ -111,8 +115,8 @@ struct ScoreScale {
 };
 
 // From products x, <q,k> = factor x after scaling, to score = softcap(factor x) + bias for the keys first + [low, high) of a row; -infinity
-// where a dense mask has none, and in the rest of the vectors that this range touches. A masked score is replaced and not added to: it may
-// be NaN. Returns what is still to be multiplied: factor, or 1. `slope`, if given, becomes 1 - tanh^2. `bytes` is scratch of a key block.
+// where a plane masks the pair and in the rest of the vectors that this range touches. A masked score is replaced and not added to: it may
+// be NaN. Returns the factor that is not applied yet: factor, or 1. `slope`, if given, becomes 1 - tanh^2. `bytes` is scratch of a key block.
 template <class T>
 T finish_scores(const HeadGroup& group, const Row& row, T factor, std::int64_t first, std::int64_t low, std::int64_t high, T* x, T* slope,
                 std::uint8_t* bytes) {
@@ -136,12 +140,12 @@ T finish_scores(const HeadGroup& group, const Row& row, T factor, std::int64_t f
     });
   }
   if (group.bias.data != nullptr) factor = 1;  // for every row alike
-  for (int i = 0; i < group.mask_count && kind == RowKind::normal; ++i) {
-    const MaskPlane& mask = group.masks[i];
-    const std::uint8_t* kept = row_bytes(mask, row, first, low, high, bytes);
+  for (int i = 0; i < group.plane_count && kind == RowKind::masked; ++i) {
+    const BooleanPlane& mask = group.planes[i];
+    const std::uint8_t* bytes_of_row = row_bytes(mask, row, first, low, high, bytes);
     std::int64_t s = low;
-    for (; s + kWidth <= high; s += kWidth) store_vector<T>(where_bytes<T>(kept + s, mask.attend, load_vector(x + s), -kInfinity<T>), x + s);
-    for (; s < high; ++s) x[s] = (kept[s] != 0) == mask.attend ? x[s] : -kInfinity<T>;
+    for (; s + kWidth <= high; s += kWidth) store_vector<T>(where_bytes<T>(bytes_of_row + s, mask.attend, load_vector(x + s), -kInfinity<T>), x + s);
+    for (; s < high; ++s) x[s] = (bytes_of_row[s] != 0) == mask.attend ? x[s] : -kInfinity<T>;
   }
   for (std::int64_t i = low_vector; i < low; ++i) x[i] = -kInfinity<T>;
   for (std::int64_t i = high; i < high_vector; ++i) x[i] = -kInfinity<T>;

@@ -150,5 +150,38 @@ TEST(CpuSdpaRows, RowsWithoutAKeyBesideRowsOfSeveralBlocks) {
   });
 }
 
+// A bias is widened and added in one rounding, wherever its elements lie.
+TEST(CpuSdpaRows, ABiasHasTheSameBitsForAnyStride) {
+  for (const DType dtype : {DType::f16, DType::bf16, DType::f32, DType::f64}) {
+    for (const std::int64_t keys : {7, 24, 41, 60}) {
+      SCOPED_TRACE(info(dtype).name);
+      SCOPED_TRACE(keys);
+      Random random(6);
+      AttentionCase c;
+      c.dtype = dtype;
+      c.sizes = {.lead = {}, .kv_heads = 1, .group = 1, .queries = 9, .keys = keys, .qk_width = 16, .v_width = 16};
+      c.draw_inputs(random);
+      const Tensor bias = random.tensor(dtype, {9, keys}, -2, 2);
+      Tensor apart(dtype, {9, 3 * keys}), backwards = bias;
+      copy(bias, apart.view().slice(-1, 0, 3 * keys, 3));
+      copy(bias, backwards.view().slice(-1, 0, keys, -1));
+      c.options.backend = &find_backend("cpu");
+      for_each_instruction_set([&] {
+        std::vector<AttentionOutputs> runs;
+        for (const ConstTensorView& view : {bias.view(), ConstTensorView(apart.view().slice(-1, 0, 3 * keys, 3)),
+                                            ConstTensorView(backwards.view().slice(-1, 0, keys, -1))}) {
+          c.options.bias = view;
+          runs.push_back(c.make_outputs());
+          c.run(runs.back());
+          EXPECT_TRUE(same_bits(runs.back().out, runs[0].out));
+          EXPECT_TRUE(same_bits(runs.back().lse, runs[0].lse));
+          EXPECT_TRUE(same_bits(runs.back().d_q, runs[0].d_q));
+          EXPECT_TRUE(same_bits(runs.back().d_k, runs[0].d_k));
+        }
+      });
+    }
+  }
+}
+
 }  // namespace
 }  // namespace polyhead::test

@@ -24,7 +24,14 @@ constexpr std::pair<std::string_view, double (*)(double seconds)> kRoofs[] = {
 };
 #undef POLYHEAD_ISA_ROW
 
-enum class Rule : std::uint8_t { plain, causal, boolean, keys, bias, dropout, bf16 };
+enum class Rule : std::uint8_t { plain, causal, boolean_causal, boolean_documents, documents, boolean, keys, bias, dropout, bf16 };
+
+constexpr std::int64_t kDocuments = 8;
+
+double share_of_pairs(Rule rule) {
+  if (rule == Rule::causal || rule == Rule::boolean_causal) return 0.5;
+  return rule == Rule::documents || rule == Rule::boolean_documents ? 1.0 / kDocuments : 1;
+}
 
 void run(benchmark::State& state, Rule rule, bool backward) {
   const std::int64_t width = state.range(0), length = state.range(1), heads = 8;
@@ -38,6 +45,19 @@ void run(benchmark::State& state, Rule rule, bool backward) {
   if (rule == Rule::causal) options.mask.causal = Causal::top_left();
   if (rule == Rule::dropout) options.dropout = {.p = 0.1, .seed = 3};
   if (rule == Rule::boolean) options.mask.attend = attend = random.tensor(DType::boolean, {length, length});
+  if (rule == Rule::boolean_causal || rule == Rule::boolean_documents) {
+    options.mask.attend = attend = Tensor(DType::boolean, {length, length});
+    for (std::int64_t t = 0; t < length; ++t) {
+      bool* const row = attend.data<bool>() + t * length;
+      const std::int64_t size = length / kDocuments;
+      rule == Rule::boolean_causal ? std::fill_n(row, t + 1, true) : std::fill_n(row + t / size * size, size, true);
+    }
+  }
+  if (rule == Rule::documents) {
+    attend = Tensor(DType::i64, {kDocuments + 1});
+    for (std::int64_t d = 0; d <= kDocuments; ++d) attend.data<std::int64_t>()[d] = d * length / kDocuments;
+    options.mask.query_offsets = attend;
+  }
   if (rule == Rule::keys) options.mask.attend_keys = attend = random.tensor(DType::boolean, {length});
   if (rule == Rule::bias) {
     options.bias = bias = random.tensor(dtype, {1, heads, length, length});
@@ -50,7 +70,7 @@ void run(benchmark::State& state, Rule rule, bool backward) {
     }
   }
   // 4 T S D for a forward pass, 3.5 times that with a backward pass; a causal mask leaves half of the pairs.
-  const double work = 4.0 * static_cast<double>(heads * length * length * width) * (backward ? 3.5 : 1) * (rule == Rule::causal ? 0.5 : 1);
+  const double work = 4.0 * static_cast<double>(heads * length * length * width) * (backward ? 3.5 : 1) * share_of_pairs(rule);
   state.counters["flop/s"] = benchmark::Counter(work, benchmark::Counter::kIsIterationInvariantRate);
   state.SetLabel(std::string(kernel_instruction_set()));
 }
@@ -69,7 +89,9 @@ void roof(benchmark::State& state) {
 
 void register_all() {
   benchmark::RegisterBenchmark("roof", roof);
-  const std::pair<const char*, Rule> rules[] = {{"plain", Rule::plain}, {"causal", Rule::causal},   {"boolean", Rule::boolean}, {"keys", Rule::keys},
+  const std::pair<const char*, Rule> rules[] = {{"plain", Rule::plain}, {"causal", Rule::causal},
+                                                {"boolean_causal", Rule::boolean_causal}, {"boolean_documents", Rule::boolean_documents},
+                                                {"documents", Rule::documents}, {"boolean", Rule::boolean}, {"keys", Rule::keys},
                                                 {"bias", Rule::bias},   {"dropout", Rule::dropout}, {"bf16", Rule::bf16}};
   for (const bool backward : {false, true}) {
     for (const auto& [name, rule] : rules) {

@@ -38,7 +38,7 @@ POLYHEAD_INLINE Vector<T> largest_of_vectors(const Vector<T> (&x)[Columns]) {
 
 // Scores of the keys begin, begin + 1, ...: -infinity outside of `own`.
 template <class T, int Columns>
-POLYHEAD_INLINE void keep_between(Span own, std::int64_t begin, Vector<T> (&x)[Columns]) {
+POLYHEAD_INLINE void keep_between(KeyRange own, std::int64_t begin, Vector<T> (&x)[Columns]) {
   Vector<Bits<T>> key = lane_numbers<T>();
   constexpr std::int64_t kKeys = Columns * kLanes<T>;
   const auto low = static_cast<Bits<T>>(smaller(larger(own.first - begin, 0), kKeys));
@@ -47,8 +47,7 @@ POLYHEAD_INLINE void keep_between(Span own, std::int64_t begin, Vector<T> (&x)[C
   for (int j = 0; j < Columns; ++j, key += kLanes<T>) x[j] = ((key >= low) & (key < high)) ? x[j] : broadcast(-kInfinity<T>);
 }
 
-// f<count>(i) for i in [begin, end), `count` vectors at a time: one alone is a chain of 15 instructions, and the scheduler holds few
-// chains.
+// f<count>(i) for i in [begin, end), `count` vectors at a time: each is a chain of 15 dependent instructions, and four hide its latency.
 template <class T, class F>
 POLYHEAD_INLINE void for_each_group(std::int64_t begin, std::int64_t end, const F& f) {
   constexpr int kTogether = kRegisters >= 32 ? 4 : 1, kWidth = kLanes<T>;
@@ -93,8 +92,8 @@ POLYHEAD_INLINE Vector<T> differentiate_score(Vector<T> p, Vector<T> d_p, T delt
   return p == T{0} ? Vector<T>{} : p * (d_p - delta);
 }
 
-// A row that has all its keys here takes what its p and d_score sum to for the roundings of lse and of delta = <d_out, out>: sums of 1 and 0
-// without them. The gradients of few keys are then as good as their arithmetic.
+// A row that lies wholly in this block is renormalised with its exact sums of p and d_score, which should be 1 and 0. That cancels the rounding
+// of lse and of delta = <d_out, out>.
 template <class T>
 struct RowSums {
   Vector<T> p, d_score;
@@ -125,7 +124,7 @@ POLYHEAD_INLINE void normalise_row(std::int64_t begin, std::int64_t end, const R
 #pragma GCC unroll 4
     for (int j = 0; j < kCount; ++j) {
       T *p_at = p + i + j * kWidth, *d_at = d_score + i + j * kWidth;
-      // One product before the difference: of two the compiler fuses now this one, now that.
+      // One product before the difference: of two the compiler may fuse either one, depending on the loop.
       const Vector<T> old = load_vector(p_at), d = (load_vector(d_at) - old * factors.rest) * factors.p;
       store_vector<T>(old * factors.p, p_at);
       store_vector<T>(old == T{0} ? Vector<T>{} : d, d_at);  // the row's sum may be NaN

@@ -44,7 +44,7 @@ Tensors compute_sdpa(Reader& in, const Setting& setting) {
   Tensor& out = make("out", d_out.shape());
   Tensor& lse = results["lse"] = Tensor(accumulation_dtype(q.dtype()), lse_shape);
   sdpa_forward({.q = q, .k = k, .v = v, .out = out, .lse = lse}, options);
-  attention_map({.q = q, .k = k, .lse = lse}, make("weights", map_shape), options);
+  attention_map({.q = q, .k = k}, make("weights", map_shape), options);
   SdpaBackward backward{.q = q,
                         .k = k,
                         .v = v,

@@ -1,6 +1,5 @@
-// The probabilities p[t,s] = exp(score[t,s] - m) / l of a forward pass that is asked for them (docs/maths.md, eq. 2), before dropout.
-// Block after block of keys a strip leaves its exponentials where they are wanted; with the last block l is known and they are divided,
-// while the row is in the second-level cache. For kernel sources only.
+// Attention weights p[t,s] = exp(score[t,s] - m) / l that the forward pass writes (docs/maths.md, eq. 2), before dropout. Each key block stores
+// its exponentials; after the last block l is known and the row is divided while it is in the second-level cache. For kernel sources only.
 #pragma once
 
 #include "cpu/sdpa/forward_scratch.h"
@@ -9,13 +8,13 @@ namespace polyhead::cpu::POLYHEAD_ISA {
 namespace {
 
 template <class T>
-class WeightRows {
+class AttentionWeightRows {
  public:
-  WeightRows(const ForwardTask& task, const Scratch<T>& scratch) : task_(task), s_(scratch) {}
+  AttentionWeightRows(const ForwardTask& task, const Scratch<T>& scratch) : task_(task), s_(scratch) {}
 
   bool wanted() const { return task_.attention_weights.data != nullptr; }
 
-  // The memory that a tile's exponentials go to, asked for while its product runs.
+  // Prefetches the memory of a tile's exponentials while its product runs.
   template <int Rows>
   POLYHEAD_INLINE void fetch(std::int64_t row, std::int64_t key) const {
     if (!in_place_) return;
@@ -26,25 +25,27 @@ class WeightRows {
     }
   }
 
-  // Of the keys first + `own` of a row; e[0] is that of key `first`.
-  void take(std::int64_t row, std::int64_t first, Span own, const T* e) const {
+  // Exponentials of the keys first + `own` of a row, e[0] being that of key `first`; zero for the rest of `all`.
+  void take(std::int64_t row, std::int64_t first, KeyRange all, KeyRange own, const T* e) const {
     T* const to = line(row) + first;
+    if (own.empty()) return clear(to, all.first, all.last);
+    clear(to, all.first, own.first), clear(to, own.last, all.last);
     for (std::int64_t s = own.first; s < own.last; ++s) to[s] = e[s];
   }
 
   // A row's reference was raised after it had these keys.
-  void rescale(std::int64_t row, Span keys, T factor) const {
+  void rescale(std::int64_t row, KeyRange keys, T factor) const {
     T* const x = line(row);
     for (std::int64_t s = keys.first; s < keys.last; ++s) x[s] *= factor;
   }
 
   // The row has the keys `own`, whose exponentials sum to l; every other key, or all of them where l is 0, has none.
-  void finish(std::int64_t index, Span own, T l) const {
+  void finish(std::int64_t index, KeyRange own, T l) const {
     const Row& row = s_.rows[index];
     T* const x = line(index);
     if (own.empty() || l == 0) own = {0, 0};
     const bool finite = l * T{0} == 0;
-    if (!finite) spread_spoilt(task_, row, own, l, x);
+    if (!finite) spread_non_finite(task_, row, own, l, x);
     const T factor = finite && l != 0 ? static_cast<T>(1 / static_cast<double>(l)) : T{1};
     clear(x, 0, own.first), clear(x, own.last, task_.keys);
     if (!in_place_) return narrow_row<T>(task_.dtype, x, task_.keys, factor, task_.attention_weights.data, offset(row), task_.attention_weights.column);
@@ -54,12 +55,12 @@ class WeightRows {
  private:
   std::int64_t offset(const Row& row) const { return row.head * task_.attention_weights.head + row.query * task_.attention_weights.row; }
   T* line(std::int64_t row) const {
-    return in_place_ ? static_cast<T*>(task_.attention_weights.data) + offset(s_.rows[row]) : s_.weights + row % s_.turn_rows * s_.weights_stride;
+    return in_place_ ? static_cast<T*>(task_.attention_weights.data) + offset(s_.rows[row]) : s_.weights + row % s_.pass_rows * s_.attention_weights_stride;
   }
 
   const ForwardTask& task_;
   const Scratch<T>& s_;
-  const bool in_place_ = makes_weights_in_place<T>(task_);
+  const bool in_place_ = writes_attention_weights_in_place<T>(task_);
 };
 
 }  // namespace

@@ -1,4 +1,4 @@
-// Few queries of many keys: the keys are cut into parts, which are added in their order.
+// Few queries of many keys: the keys are split, and the partial results are merged in the order of the splits.
 #include <gmock/gmock.h>
 
 #include "support/kernel_case.h"
@@ -23,9 +23,9 @@ class Threads {
 std::string facts(const AttentionCase& c, const AttentionOutputs& o) {
   return explain({.q = c.q, .k = c.k, .v = c.v, .out = o.out, .lse = o.lse}, c.options);
 }
-bool in_parts(const AttentionCase& c, const AttentionOutputs& o) { return facts(c, o).find("parts of its keys") != std::string::npos; }
+bool is_split(const AttentionCase& c, const AttentionOutputs& o) { return facts(c, o).find(" splits\n") != std::string::npos; }
 
-AttentionSizes draw_sizes_of_parts(Random& random) {
+AttentionSizes draw_sizes_of_splits(Random& random) {
   AttentionSizes z;
   z.lead = {random.pick<std::int64_t>({1, 1, 1, 1, 2, 9})};
   z.kv_heads = random.pick<std::int64_t>({1, 1, 2, 3}), z.group = random.pick<std::int64_t>({1, 1, 2, 5});
@@ -36,16 +36,16 @@ AttentionSizes draw_sizes_of_parts(Random& random) {
   return z;
 }
 
-TEST(CpuSdpaInParts, ForwardIsTheReferenceAndTheSameForAnyNumberOfThreads) {
+TEST(CpuSdpaKeySplits, ForwardIsTheReferenceAndTheSameForAnyNumberOfThreads) {
   const Threads threads;
   int cut = 0;
   for (std::uint64_t seed = 3000; seed < 3080; ++seed) {
     SCOPED_TRACE(seed);
     Random random(seed);
-    AttentionCase c = draw_case(random, kDTypes[seed % 5], draw_sizes_of_parts(random));
+    AttentionCase c = draw_case(random, kDTypes[seed % 5], draw_sizes_of_splits(random));
     const AttentionOutputs expected = reference_forward(c);
     const Tolerances tolerance(c);
-    cut += in_parts(c, expected) ? 1 : 0;
+    cut += is_split(c, expected) ? 1 : 0;
     for_each_instruction_set([&] {
       const StridedTensor out = random.empty_strided(c.dtype, c.sizes.out()), lse = random.empty_strided(accumulation_dtype(c.dtype), c.sizes.lse());
       set_num_threads(1);
@@ -75,7 +75,7 @@ AttentionCase long_case(Random& random, DType dtype, std::int64_t queries, std::
 }
 
 // Of q = 0 and a bias that float32 holds, every score is exact; an lse of each part, rounded, would move its weight by 2e-4.
-TEST(CpuSdpaInParts, WeightsBesideScoresOfAnySize) {
+TEST(CpuSdpaKeySplits, WeightsBesideScoresOfAnySize) {
   for (const double level : {0.0, 8192.0, -8192.0, 1e30, -1e38}) {
     for (const std::int64_t queries : {1, 7}) {
       SCOPED_TRACE(level);
@@ -89,7 +89,7 @@ TEST(CpuSdpaInParts, WeightsBesideScoresOfAnySize) {
       }
       c.q = q, c.v = v, c.options.bias = bias;
       const AttentionOutputs expected = reference_forward(c);
-      ASSERT_TRUE(in_parts(c, expected));
+      ASSERT_TRUE(is_split(c, expected));
       for_each_instruction_set([&] {
         const AttentionOutputs o = c.make_outputs();
         c.forward(o);
@@ -101,7 +101,7 @@ TEST(CpuSdpaInParts, WeightsBesideScoresOfAnySize) {
 }
 
 // Keys that a part lacks wholly: by a mask, a length, a window, or scores of -infinity.
-TEST(CpuSdpaInParts, PartsWithoutAScore) {
+TEST(CpuSdpaKeySplits, PartsWithoutAScore) {
   struct Row {
     const char* name;
     std::int64_t first, last;  // the keys that are left
@@ -138,15 +138,15 @@ TEST(CpuSdpaInParts, PartsWithoutAScore) {
   }
 }
 
-// A masked value is not used, NaN or not; a kept one is, in a part of which every score is -infinity as in any other.
-TEST(CpuSdpaInParts, NaNOfAValueReachesTheRowsThatKeepIt) {
+// A masked value is not used, NaN or not; an unmasked one is, also in a split in which every score is -infinity.
+TEST(CpuSdpaKeySplits, NaNOfAValueReachesTheRowsThatKeepIt) {
   for (const std::int64_t poisoned : {0, 1800, 4999}) {
     SCOPED_TRACE(poisoned);
     Random random(7);
     AttentionCase c = long_case(random, DType::f32, 3);
     const Tensor v = Tensor::copy_of(c.v);
-    const TensorView spoilt = c.keep(Tensor::copy_of(v));
-    fill(spoilt.slice(-2, poisoned, poisoned + 1), kNaN);
+    const TensorView with_nan = c.keep(Tensor::copy_of(v));
+    fill(with_nan.slice(-2, poisoned, poisoned + 1), kNaN);
     Tensor attend(DType::boolean, {3, 5000}), bias(DType::f32, {3, 5000});
     fill(attend, 1);
     fill(attend.view().slice(0, 0, 1).slice(1, poisoned, poisoned + 1), 0);
@@ -156,9 +156,9 @@ TEST(CpuSdpaInParts, NaNOfAValueReachesTheRowsThatKeepIt) {
       const AttentionOutputs before = c.make_outputs(), after = c.make_outputs();
       c.v = v;
       c.forward(before);
-      c.v = spoilt;
+      c.v = with_nan;
       c.forward(after);
-      EXPECT_TRUE(in_parts(c, after));
+      EXPECT_TRUE(is_split(c, after));
       EXPECT_TRUE(same_bits(ConstTensorView(after.out).select(2, 0), ConstTensorView(before.out).select(2, 0)));
       EXPECT_TRUE(same_bits(after.lse, before.lse));
       for (const std::int64_t t : {1, 2}) {
@@ -168,8 +168,8 @@ TEST(CpuSdpaInParts, NaNOfAValueReachesTheRowsThatKeepIt) {
   }
 }
 
-// Of nine sequences a thread computes all parts of a block, of one each part is a unit of its own.
-TEST(CpuSdpaInParts, BitsOfASequenceDoNotDependOnHowManyThereAre) {
+// With nine sequences a thread computes all splits of a block; with one sequence each split is an item for another thread.
+TEST(CpuSdpaKeySplits, BitsOfASequenceDoNotDependOnHowManyThereAre) {
   Random random(8);
   AttentionCase c = long_case(random, DType::f32, 3, 9), first = long_case(random, DType::f32, 3);
   first.q = c.q.slice(0, 0, 1), first.k = c.k.slice(0, 0, 1), first.v = c.v.slice(0, 0, 1);
@@ -180,14 +180,14 @@ TEST(CpuSdpaInParts, BitsOfASequenceDoNotDependOnHowManyThereAre) {
   EXPECT_TRUE(same_bits(one.lse, all.lse.slice(0, 0, 1)));
 }
 
-TEST(CpuSdpaInParts, ExplainNamesThePartsWhereThereAreSome) {
+TEST(CpuSdpaKeySplits, ExplainNamesThem) {
   const auto of = [](std::int64_t heads, std::int64_t queries, std::int64_t keys, const SdpaOptions& options = {}) {
     const Tensor q(DType::f32, {1, heads, queries, 128}), k(DType::f32, {1, heads, keys, 128});
     Tensor out(DType::f32, q.shape());
     return explain({.q = q, .k = k, .v = k, .out = out}, options);
   };
-  EXPECT_THAT(of(1, 1, 8192), HasSubstr("blocks of 1 queries, 1 of them, each in 8 parts of its keys\n"));
-  EXPECT_THAT(of(4, 1, 8192), HasSubstr("4 of them, each in 2 parts of its keys\n"));
+  EXPECT_THAT(of(1, 1, 8192), HasSubstr("blocks of 1 queries, 1 of them, each with its keys in 8 splits\n"));
+  EXPECT_THAT(of(4, 1, 8192), HasSubstr("4 of them, each with its keys in 2 splits\n"));
   EXPECT_THAT(of(8, 1, 8192), HasSubstr("8 of them\n"));
   EXPECT_THAT(of(1, 1, 1000), HasSubstr("1 of them\n"));
   EXPECT_THAT(of(1, 1, 8192, {.mask = {.window = {.left = 500}}}), HasSubstr("1 of them\n"));

@@ -1,0 +1,90 @@
+// Which keys exist for each query: a key range per row, planes of booleans, and for each block of pairs whether it can be skipped. The
+// reference and the kernels of every instruction set read this one description. Plain data and functions that are always inlined, because
+// an inline function compiled for AVX-512 may not be shared with other objects (tests/layering/objects.py).
+#pragma once
+
+#include <cstdint>
+
+#define POLYHEAD_KEY_SET inline __attribute__((always_inline))
+
+namespace polyhead {
+
+// Half-open range of keys; empty when last <= first.
+struct KeyRange {
+  std::int64_t first, last;
+  POLYHEAD_KEY_SET bool empty() const { return last <= first; }
+};
+
+// What the planes say about a block of pairs: no pair exists, some do, all do. Their order makes the conjunction of two answers the smaller one.
+enum class PairBlock : std::uint8_t { skip, partial, full };
+
+// Pairs of one block. A tile of a kernel lies in one column of blocks.
+inline constexpr std::int64_t kPairBlockQueries = 16, kPairBlockKeys = 64;
+
+// Booleans over pairs as bytes [head, query, key] with any strides; a pair exists when the truth of its byte equals `attend`.
+struct BooleanPlane {
+  const std::uint8_t* data = nullptr;
+  std::int64_t head = 0, row = 0, column = 0;
+  bool attend = true;
+  const PairBlock* blocks = nullptr;  // answers [head, block of queries, block of keys]; nullptr: every block is partial
+  std::int64_t block_head = 0, block_row = 0;
+};
+
+// What the mask leaves of a row: its keys; or none, where SdpaOptions::empty_rows gives it all keys, with equal scores or as without a mask.
+enum class RowKind : std::uint8_t { masked, uniform, unmasked };
+
+// The keys of some heads of one sequence, or of one document of it. Heads, queries and keys are counted from the first of them.
+struct KeySet {
+  static constexpr int kMostPlanes = 2;
+
+  std::int64_t queries = 0, keys = 0;
+  bool banded = false;
+  std::int64_t lower = 0, upper = 0;       // banded: keys [t + lower, t + upper) of query t
+  const std::int64_t* lengths = nullptr;   // keys below lengths[t] - first_key, or lengths[0] - first_key for all queries
+  bool length_per_query = false;
+  std::int64_t first_key = 0;              // position of key 0 in the packed sequence, which lengths count from
+  BooleanPlane planes[kMostPlanes];
+  int plane_count = 0;
+  const RowKind* row_kinds = nullptr;      // [head, query]; nullptr: every row is masked
+};
+
+// Keys that causal, window and lengths leave for query t.
+POLYHEAD_KEY_SET KeyRange key_range(const KeySet& set, std::int64_t t) {
+  KeyRange range{0, set.keys};
+  if (set.banded) {
+    const std::int64_t first = t + set.lower, last = t + set.upper;
+    range = {first > 0 ? first : 0, last < set.keys ? last : set.keys};
+  }
+  if (set.lengths != nullptr) {
+    const std::int64_t length = set.lengths[set.length_per_query ? t : 0] - set.first_key;
+    range.last = length < range.last ? length : range.last;
+  }
+  return range;
+}
+
+// Whether the planes let query t of the head attend to key s.
+POLYHEAD_KEY_SET bool planes_attend(const KeySet& set, std::int64_t head, std::int64_t t, std::int64_t s) {
+  for (int i = 0; i < set.plane_count; ++i) {
+    const BooleanPlane& plane = set.planes[i];
+    if ((plane.data[head * plane.head + t * plane.row + s * plane.column] != 0) != plane.attend) return false;
+  }
+  return true;
+}
+
+// Answers for query t's blocks of keys, by the key's number / kPairBlockKeys.
+POLYHEAD_KEY_SET const PairBlock* answers(const BooleanPlane& plane, std::int64_t head, std::int64_t t) {
+  return plane.blocks == nullptr ? nullptr : plane.blocks + head * plane.block_head + t / kPairBlockQueries * plane.block_row;
+}
+
+// `range` without the blocks at its ends in which no pair exists.
+POLYHEAD_KEY_SET KeyRange without_skipped_ends(const KeySet& set, std::int64_t head, std::int64_t t, KeyRange range) {
+  for (int i = 0; i < set.plane_count; ++i) {
+    const PairBlock* const blocks = answers(set.planes[i], head, t);
+    if (blocks == nullptr) continue;
+    while (!range.empty() && blocks[range.first / kPairBlockKeys] == PairBlock::skip) range.first = (range.first / kPairBlockKeys + 1) * kPairBlockKeys;
+    while (!range.empty() && blocks[(range.last - 1) / kPairBlockKeys] == PairBlock::skip) range.last = (range.last - 1) / kPairBlockKeys * kPairBlockKeys;
+  }
+  return range;
+}
+
+}  // namespace polyhead
