@@ -212,7 +212,7 @@ void bind_layer(nb::module_& m) {
             o.attention = {.mask = o.arrays.mask(read_diagonal(causal, "causal"), read_window(window)),
                            .bias = o.bias.view(),
                            .mode = training ? nn::Mode::training : nn::Mode::evaluation,
-                           .dropout_seed = read_seed(seed),
+                           .dropout_seed = seed.is_none() ? std::nullopt : std::optional(read_seed(seed)),
                            .dropout_keep = o.dropout_keep.view(),
                            .backend = read_backend(backend)};
             o.num_threads = read_num_threads(num_threads);

@@ -3,7 +3,7 @@
 #include "nn/add_norm.h"
 #include "nn/check.h"
 #include "nn/elementwise.h"
-#include "nn/evaluation.h"
+#include "nn/chunked_forward.h"
 #include "nn/initialise.h"
 
 namespace polyhead::models {
@@ -14,26 +14,26 @@ using nn::require_tensor;
 
 namespace {
 
-// Without `saved`: each half of the layer runs in parts, and normalises a part while its rows are in the second-level cache. Running both halves
-// part by part would be slower: every part reads the packed parameters, and those of both halves do not fit into a shared third-level cache.
+// Without `saved`: each half of the layer runs in chunks, and normalises a chunk while its rows are in the second-level cache. Running both halves
+// chunk by chunk would be slower: every chunk reads the packed parameters, and those of both halves do not fit into a shared third-level cache.
 void evaluate(const EncoderLayer& layer, ConstTensorView x, TensorView y, const nn::AttentionOptions& options) {
   Tensor attended = uninitialised(y.dtype(), x.shape(), options.workspace);
-  const nn::AttentionEvaluation attend(layer.attention, {.query = x}, options);
-  attend.for_each_part([&](Executor* executor) {
-    return [&, executor, sums = Tensor()](std::int64_t part, nn::MultiHeadAttention::Activations& activations) mutable {
-      const ConstTensorView part_x = attend.of(x, part);
-      nn::renew(sums, y.dtype(), part_x.shape(), options.workspace);
-      attend.run(part, sums, activations, executor);
-      nn::add_and_normalise(layer.attention_norm, part_x, sums, attend.of(attended.view(), part), executor);
+  const nn::ChunkedAttention attend(layer.attention, {.query = x}, options);
+  attend.for_each_chunk([&](Executor* executor) {
+    return [&, executor, sums = Tensor()](std::int64_t chunk, nn::MultiHeadAttention::Activations& scratch) mutable {
+      const ConstTensorView own_x = attend.of(x, chunk);
+      nn::reuse_or_allocate(sums, y.dtype(), own_x.shape(), options.workspace);
+      attend.run(chunk, sums, scratch, executor);
+      nn::add_and_normalise(layer.attention_norm, own_x, sums, attend.of(attended.view(), chunk), executor);
     };
   });
-  const nn::FeedForwardEvaluation transform(layer.feed_forward, attended, {options.executor, options.workspace});
-  transform.for_each_part([&](Executor* executor) {
-    return [&, executor, sums = Tensor()](std::int64_t part, Tensor& hidden) mutable {
-      const ConstTensorView part_x = transform.of(attended.view(), part);
-      nn::renew(sums, y.dtype(), part_x.shape(), options.workspace);
-      transform.run(part, sums, hidden, executor);
-      nn::add_and_normalise(layer.output_norm, part_x, sums, transform.of(y, part), executor);
+  const nn::ChunkedFeedForward transform(layer.feed_forward, attended, {options.executor, options.workspace});
+  transform.for_each_chunk([&](Executor* executor) {
+    return [&, executor, sums = Tensor()](std::int64_t chunk, Tensor& scratch) mutable {
+      const ConstTensorView own_x = transform.of(attended.view(), chunk);
+      nn::reuse_or_allocate(sums, y.dtype(), own_x.shape(), options.workspace);
+      transform.run(chunk, sums, scratch, executor);
+      nn::add_and_normalise(layer.output_norm, own_x, sums, transform.of(y, chunk), executor);
     };
   });
 }

@@ -1,6 +1,7 @@
 #include "nn/attention_shapes.h"
 
 #include "core/text.h"
+#include "nn/check.h"
 #include "sdpa/dense_mask.h"
 
 namespace polyhead::nn {
@@ -12,18 +13,21 @@ Shape without_axis(const Shape& shape, int axis) {
   return result;
 }
 
+}  // namespace
+
 bool broadcasts(const Shape& shape, const Shape& to) {
   bool fits = shape.size() <= to.size();
   for (int from_end = 1; fits && from_end <= shape.size(); ++from_end) fits = shape[-from_end] == 1 || shape[-from_end] == to[-from_end];
   return fits;
 }
 
-}  // namespace
-
 AttentionShapes attention_shapes(const char* operation, const MultiHeadAttentionConfig& config, const AttentionInput& input) {
   const ConstTensorView query = input.query, key = input.key ? input.key : query, value = input.value ? input.value : key;
   require(static_cast<bool>(query), operation, ": query is missing");
   require(input.key || !input.value, operation, ": a value without a key");
+  const bool projected = static_cast<bool>(input.projected_key);
+  require(projected == static_cast<bool>(input.projected_value), operation, ": projected_key and projected_value are given together");
+  require(!projected || !input.key, operation, ": both key and projected_key are given");
   const int rank = query.rank();
   require(rank >= 2, operation, ": query is ", query.shape(), "; it must be [.., T, .., Eq], two dimensions or more");
   const int axis = config.axis < 0 ? config.axis + rank : config.axis;
@@ -36,20 +40,33 @@ AttentionShapes attention_shapes(const char* operation, const MultiHeadAttention
     require(x.extent(-1) == width, operation, ": ", name, " is ", x.shape(), "; its last extent must be ", letters, " = ", width);
   };
   check("query", query, config.query_width, "query_width");
-  check("key", key, config.key_width, "key_width");
-  check("value", value, config.value_width, "value_width");
+  const Shape lead = without_axis(query.shape(), axis);
+  const auto check_projected = [&](const char* name, ConstTensorView x, std::int64_t width) {
+    Shape expected = lead;
+    for (const std::int64_t extent : {config.kv_heads, input.projected_key.extent(-2), width}) expected.push_back(extent);
+    require_exactly(operation, {name, x}, expected, config.dtype);
+  };
+  if (projected) {
+    require(input.projected_key.rank() >= 2, operation, ": projected_key is ", input.projected_key.shape(), "; it must be [*,K,S,H]");
+    check_projected("projected_key", input.projected_key, config.head_width);
+    check_projected("projected_value", input.projected_value, config.value_head_width);
+  } else {
+    check("key", key, config.key_width, "key_width");
+    check("value", value, config.value_width, "value_width");
+  }
   require(value.extent(axis) == key.extent(axis), operation, ": value is ", value.shape(), " and key ", key.shape(), "; they must have as many positions");
 
   AttentionShapes shapes;
   shapes.axis = axis;
-  shapes.lead = without_axis(query.shape(), axis);
+  shapes.lead = lead;
   shapes.heads = config.heads;
   shapes.positions = query.extent(axis);
   shapes.queries = config.global_query == GlobalQuery::off ? shapes.positions : 1;
-  shapes.keys = key.extent(axis);
+  shapes.keys = projected ? input.projected_key.extent(-2) : key.extent(axis);
   shapes.added_keys = (config.add_bias_kv ? 1 : 0) + (config.add_zero_attn ? 1 : 0);
   shapes.query = query.shape().first(rank - 1);
-  shapes.key = key.shape().first(rank - 1);
+  shapes.key = shapes.query;
+  shapes.key[axis] = shapes.keys;
   require(config.global_query == GlobalQuery::off || shapes.positions == shapes.keys, operation, ": a global query needs as many queries as keys, not ",
           shapes.positions, " and ", shapes.keys);
   return shapes;

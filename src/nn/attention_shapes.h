@@ -12,14 +12,17 @@ struct AttentionShapes {
   std::int64_t queries = 0;      // T of sdpa: 1 with a global query
   std::int64_t positions = 0;    // extent of the query input along the axis
   std::int64_t keys = 0;         // S, without the added ones
-  std::int64_t added_keys = 0;   // add_bias_kv and the zero key
-  Shape query, key;              // of the inputs, without the width
+  std::int64_t added_keys = 0;   // of add_bias_kv and add_zero_attn
+  Shape query, key;              // of the inputs, without the width; with projected keys that of the key input they would have
 };
 
 AttentionShapes attention_shapes(const char* operation, const MultiHeadAttentionConfig& config, const AttentionInput& input);
 
 // `outer` with `extent` along the axis and `width` behind: the shape of a projected tensor.
 Shape with_extents(const Shape& outer, int axis, std::int64_t extent, std::int64_t width);
+
+// Whether a tensor of `shape` can be expanded to `to`.
+bool broadcasts(const Shape& shape, const Shape& to);
 
 // [.., L, .., n*w] -> [*, n, L, w]: splitting the width into heads moves no data.
 template <class Void>

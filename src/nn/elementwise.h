@@ -1,4 +1,4 @@
-// Products and sums over strided tensors that the attention layer needs between its maps.
+// Elementwise products and sums over strided tensors, for the attention layer.
 #pragma once
 
 #include "polyhead/executor.h"
@@ -21,11 +21,11 @@ void sum_to(ConstTensorView x, TensorView target);
 
 enum class Reduce : std::uint8_t { sum, mean };
 
-// reduced[*,1,E] = sum or mean of x[*,L,E] over the positions that keep [*,L] (bool; absent: all) has true; 0 where there is none.
+// reduced[*,1,E] = sum or mean of x[*,L,E] over the positions where keep [*,L] (bool; absent: all) is true; 0 where none is.
 // Any floating dtypes.
 void reduce_positions(ConstTensorView x, ConstTensorView keep, Reduce reduce, TensorView reduced, Executor* executor);
 
-// The way back of the mean: d_x[*,L,E] = d_mean / count at the kept positions, else 0
+// Gradient of the mean: d_x[*,L,E] = d_mean / count at the positions that were counted, else 0
 void spread_mean(ConstTensorView d_mean, ConstTensorView keep, TensorView d_x, Executor* executor);
 
 }  // namespace polyhead::nn

@@ -71,8 +71,8 @@ void gather_gradients(const std::vector<std::int64_t>& ids, ConstTensorView d_y_
 }  // namespace
 
 Embedding::Embedding(const EmbeddingConfig& config) {
-  require(config.count >= 0 && config.width >= 0, "Embedding: count is ", config.count, " and width ", config.width,
-          "; neither may be negative");
+  require(config.count >= 1 && config.width >= 1, "Embedding: count is ", config.count, " and width ", config.width,
+          "; both must be at least 1");
   require(is_floating(config.dtype), "Embedding: the parameters must be floating, not ", config.dtype);
   weight = Tensor(config.dtype, {config.count, config.width});
   Initialiser(config.seed).normal(weight, 0, 1);

@@ -1,7 +1,7 @@
 #include "polyhead/nn/feed_forward.h"
 
 #include "nn/check.h"
-#include "nn/evaluation.h"
+#include "nn/chunked_forward.h"
 #include "nn/initialise.h"
 
 namespace polyhead::nn {
@@ -16,7 +16,7 @@ void require_meeting(const char* operation, const FeedForward& module) {
 
 }  // namespace
 
-FeedForwardEvaluation::FeedForwardEvaluation(const FeedForward& module, ConstTensorView x, const RunOptions& options)
+ChunkedFeedForward::ChunkedFeedForward(const FeedForward& module, ConstTensorView x, const RunOptions& options)
     : module_(module), x_(x), options_(options) {
   require_meeting("FeedForward.forward", module);
   const std::int64_t width = module.hidden.out_width(), rows = numel(x.shape().first(x.rank() - 1));
@@ -26,25 +26,25 @@ FeedForwardEvaluation::FeedForwardEvaluation(const FeedForward& module, ConstTen
   if (dimension_ >= 0) {
     const std::int64_t extent = x.extent(dimension_), weights = width * (module.hidden.in_width() + module.output.out_width());
     const auto bytes_of = [](DType dtype) { return static_cast<std::int64_t>(info(dtype).size); };
-    parts_ = Parts(extent, rows / extent * width * bytes_of(x.dtype()), weights * bytes_of(accumulation_dtype(x.dtype())), options.executor);
+    chunks_ = Chunks(extent, rows / extent * width * bytes_of(x.dtype()), weights * bytes_of(accumulation_dtype(x.dtype())), options.executor);
   }
-  const Products products = parts_.count() > 1 ? Products::several : Products::one;
-  hidden_ = PackedLinear(module.hidden, products, options);
-  output_ = PackedLinear(module.output, products, options);
+  const PackFor use = chunks_.count() > 1 ? PackFor::several_products : PackFor::one_product;
+  hidden_ = PackedLinear(module.hidden, use, options);
+  output_ = PackedLinear(module.output, use, options);
 }
 
-void FeedForwardEvaluation::run(std::int64_t part, TensorView y, Tensor& between, Executor* executor) const {
-  const ConstTensorView own_x = of(x_, part);
-  renew(between, own_x.dtype(), with_width(own_x.shape(), module_.hidden.out_width()), options_.workspace);
-  hidden_.forward(own_x, between, executor);
-  activate(module_.activation, between, between, executor);
-  output_.forward(between, y, executor);
+void ChunkedFeedForward::run(std::int64_t chunk, TensorView y, Tensor& scratch, Executor* executor) const {
+  const ConstTensorView own_x = of(x_, chunk);
+  reuse_or_allocate(scratch, own_x.dtype(), with_width(own_x.shape(), module_.hidden.out_width()), options_.workspace);
+  hidden_.forward(own_x, scratch, executor);
+  activate(module_.activation, scratch, scratch, executor);
+  output_.forward(scratch, y, executor);
 }
 
 FeedForward::FeedForward(const FeedForwardConfig& config) : activation(config.activation) {
-  require(config.width >= 0 && config.hidden_width >= 0 && config.out_width >= -1, "FeedForward: width is ", config.width,
-          ", hidden_width ", config.hidden_width, ", out_width ", config.out_width,
-          "; none may be negative (but out_width -1: as the input)");
+  require(config.width >= 1 && config.hidden_width >= 1 && (config.out_width >= 1 || config.out_width == -1), "FeedForward: width is ",
+          config.width, ", hidden_width ", config.hidden_width, ", out_width ", config.out_width,
+          "; each must be at least 1, or out_width -1: as the input");
   Initialiser initialiser(config.seed);
   hidden = Linear({.in_width = config.width,
                    .out_width = config.hidden_width,
@@ -82,9 +82,9 @@ void FeedForward::forward(ConstTensorView x, TensorView y, const RunOptions& opt
   require_separate(kOperation, {"y", y}, {{"x", x}});
   require_parameters_separate(kOperation, {{"y", y}}, *this);
   if (saved == nullptr) {
-    const FeedForwardEvaluation evaluation(*this, x, options);
-    return evaluation.for_each_part([&](Executor* own) {
-      return [&, own](std::int64_t part, Tensor& between) { evaluation.run(part, evaluation.of(y, part), between, own); };
+    const ChunkedFeedForward evaluation(*this, x, options);
+    return evaluation.for_each_chunk([&](Executor* own) {
+      return [&, own](std::int64_t chunk, Tensor& scratch) { evaluation.run(chunk, evaluation.of(y, chunk), scratch, own); };
     });
   }
   *saved = {};  // its memory may be what comes next

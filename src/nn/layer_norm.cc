@@ -191,7 +191,7 @@ void backward_parameters(const LayerNorm& norm, ConstTensorView x_view, ConstTen
 }  // namespace
 
 LayerNorm::LayerNorm(const LayerNormConfig& config) : epsilon(config.epsilon) {
-  require(config.width >= 0, "LayerNorm: width is ", config.width, "; it may not be negative");
+  require(config.width >= 1, "LayerNorm: width is ", config.width, "; it must be at least 1");
   require(is_floating(config.dtype), "LayerNorm: the parameters must be floating, not ", config.dtype);
   weight = Tensor(config.dtype, {config.width});
   fill(weight, 1);

@@ -1,5 +1,8 @@
 #include "polyhead/nn/linear.h"
 
+#include <algorithm>
+#include <cmath>
+
 #include "core/kept.h"
 #include "cpu/gemm/gemm.h"
 #include "cpu/select.h"
@@ -7,6 +10,7 @@
 #include "nn/elementwise.h"
 #include "nn/initialise.h"
 #include "nn/packed_linear.h"
+#include "nn/rows.h"
 
 namespace polyhead::nn {
 namespace {
@@ -16,11 +20,37 @@ void require_parameters(const char* operation, const Linear& linear) {
   if (linear.bias) require_exactly(operation, {"bias", linear.bias}, {linear.out_width()}, linear.weight.dtype());
 }
 
+// A row of d_y that is all zero adds nothing to d_weight, but 0 x NaN is NaN: where x is not finite in such a row, a copy of x with zeros there.
+// Absent where x can be used unchanged. Keys that no query may attend to have such rows.
+Tensor without_unused_rows(ConstTensorView x_view, ConstTensorView d_y_view, const Workspace* workspace) {
+  Tensor result;
+  const std::int64_t in_width = x_view.extent(-1), out_width = d_y_view.extent(-1);
+  dispatch_floating(x_view.dtype(), [&](auto type) {
+    using T = typename decltype(type)::type;
+    const Rows<const T> x(x_view), d_y(d_y_view);
+    const auto all = [](std::int64_t count, const auto& holds) {
+      std::int64_t i = 0;
+      while (i < count && holds(i)) ++i;
+      return i == count;
+    };
+    for (std::int64_t row = 0; row < x.count(); ++row) {
+      if (!all(out_width, [&](std::int64_t o) { return load(d_y.at(row, o)) == 0; })) continue;
+      if (all(in_width, [&](std::int64_t i) { return std::isfinite(load(x.at(row, i))); })) continue;
+      if (!result) {
+        result = uninitialised(x_view.dtype(), x_view.shape(), workspace);
+        copy(x_view, result);
+      }
+      std::fill_n(result.data<T>() + row * in_width, in_width, T{});
+    }
+  });
+  return result;
+}
+
 }  // namespace
 
 Linear::Linear(const LinearConfig& config) {
-  require(config.in_width >= 0 && config.out_width >= 0, "Linear: in_width is ", config.in_width, " and out_width ", config.out_width,
-          "; neither may be negative");
+  require(config.in_width >= 1 && config.out_width >= 1, "Linear: in_width is ", config.in_width, " and out_width ", config.out_width,
+          "; both must be at least 1");
   require(is_floating(config.dtype), "Linear: the parameters must be floating, not ", config.dtype);
   weight = Tensor(config.dtype, {config.out_width, config.in_width});
   if (config.bias) bias = Tensor(config.dtype, {config.out_width});
@@ -29,10 +59,10 @@ Linear::Linear(const LinearConfig& config) {
 
 Linear::Linear(Tensor weight_, Tensor bias_) : weight(std::move(weight_)), bias(std::move(bias_)) { require_parameters("Linear", *this); }
 
-PackedLinear::PackedLinear(const Linear& linear, Products products, const RunOptions& options) : linear_(&linear) {
+PackedLinear::PackedLinear(const Linear& linear, PackFor use, const RunOptions& options) : linear_(&linear) {
   const Workspace* workspace = options.workspace;
   const bool kept = keeps_parameters(workspace);
-  if (!kept && products == Products::one) return;
+  if (!kept && use == PackFor::one_product) return;
   require_parameters("Linear.forward", linear);
   const auto packed = [&](const Workspace* from) {
     return std::make_shared<const cpu::PackedMatrix>(linear.weight.view().transpose(0, 1), 1, options.executor, from);
@@ -59,7 +89,7 @@ void PackedLinear::forward(ConstTensorView x, TensorView y, Executor* executor) 
 }
 
 void Linear::forward(ConstTensorView x, TensorView y, const RunOptions& options) const {
-  PackedLinear(*this, Products::one, options).forward(x, y, options.executor);
+  PackedLinear(*this, PackFor::one_product, options).forward(x, y, options.executor);
 }
 
 Linear Linear::zeros() const {
@@ -94,8 +124,9 @@ void Linear::backward(ConstTensorView x, ConstTensorView d_y, const Gradients<Li
   }
   if (grads == nullptr) return;
   const int row_axes = d_y.rank() - 1;
+  const Tensor finite = without_unused_rows(x, d_y, options.workspace);
   // d_weight[o,i] = sum_r d_y[r,o] x[r,i]
-  cpu::gemm({.a = d_y.move_axis(-1, 0), .b = x, .c = grads->weight, .k_axes = row_axes}, options.executor);
+  cpu::gemm({.a = d_y.move_axis(-1, 0), .b = finite ? ConstTensorView(finite) : x, .c = grads->weight, .k_axes = row_axes}, options.executor);
   if (bias) sum_to(d_y, grads->bias);  // d_bias[o] = sum_r d_y[r,o]
 }
 

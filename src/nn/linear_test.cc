@@ -104,6 +104,11 @@ TEST(Linear, SixteenBitStorageRoundsOnce) {
   }
 }
 
+TEST(Linear, WidthsOfZeroAreRefused) {
+  EXPECT_EQ(error_message([] { Linear linear{LinearConfig{}}; }), "Linear: in_width is 0 and out_width 0; both must be at least 1");
+  EXPECT_NE(error_message([] { Linear linear({.in_width = 3}); }), "");
+}
+
 TEST(Linear, ErrorsSayWhatWasGivenAndWhatIsAllowed) {
   const Linear linear({.in_width = 3, .out_width = 2});
   Tensor x(DType::f32, {4, 3}), y(DType::f32, {4, 2});
@@ -121,7 +126,7 @@ TEST(Linear, ErrorsSayWhatWasGivenAndWhatIsAllowed) {
             "Linear: the weight must be a floating tensor [out,in]; it is float32 [2]");
   EXPECT_EQ(error_message([&] { Linear(Tensor(DType::f32, {2, 3}), Tensor(DType::f32, {3})); }), "Linear: bias is [3]; it must be [2]");
   EXPECT_EQ(error_message([&] { Linear({.in_width = -1, .out_width = 2}); }),
-            "Linear: in_width is -1 and out_width 2; neither may be negative");
+            "Linear: in_width is -1 and out_width 2; both must be at least 1");
   EXPECT_EQ(error_message([&] { Linear({.in_width = 1, .out_width = 2, .dtype = DType::i32}); }),
             "Linear: the parameters must be floating, not int32");
   EXPECT_EQ(error_message([&] { linear.backward(x, x, {}); }),

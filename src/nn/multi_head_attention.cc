@@ -6,7 +6,7 @@
 #include "nn/attention_shapes.h"
 #include "nn/check.h"
 #include "nn/elementwise.h"
-#include "nn/evaluation.h"
+#include "nn/chunked_forward.h"
 #include "polyhead/nn/activation.h"
 #include "sdpa/dense_mask.h"
 
@@ -22,13 +22,15 @@ bool restricts(const Mask& mask) {
 }
 
 // What forward and backward read besides the parameters.
-std::vector<Operand> inputs_of(const AttentionInput& input, const Mask& mask, const ConstTensorView& bias, const ConstTensorView& dropout_keep) {
+std::vector<Operand> inputs_of(const AttentionInput& input, const Mask& mask, const ConstTensorView& bias, const ConstTensorView& dropout_keep,
+                               const Rotary& rotary) {
   std::vector<Operand> inputs;
-  inputs.reserve(11);  // and one more of backward
   const auto add = [&](std::string_view name, const ConstTensorView& view) {
     if (view) inputs.push_back({name, view});
   };
   add("query", input.query), add("key", input.key), add("value", input.value), add("bias", bias), add("dropout_keep", dropout_keep);
+  add("projected_key", input.projected_key), add("projected_value", input.projected_value);
+  add("rotary.cos", rotary.cos), add("rotary.sin", rotary.sin), add("rotary.key_cos", rotary.key_cos), add("rotary.key_sin", rotary.key_sin);
   mask.visit(add);
   return inputs;
 }
@@ -62,18 +64,61 @@ View positions_last(const View& x, int axis) {
   return x.move_axis(axis, -2);
 }
 
-// Projected keys or values: those of the S positions, then the learned one, then zeros.
-void project_keys(const PackedLinear& projection, ConstTensorView x, const Tensor& learned, const AttentionShapes& shapes,
-                  const AttentionOptions& options, Tensor& projected) {
-  renew(projected, x.dtype(), with_extents(shapes.key, shapes.axis, shapes.keys + shapes.added_keys, projection.out_width()), options.workspace);
-  projection.forward(x, projected.view().slice(shapes.axis, 0, shapes.keys), options.executor);
-  if (shapes.added_keys == 0) return;
+// Projected keys or values: those of the S positions, then the learned one, then zeros. Those that the caller projected are used in place
+// unless some are added.
+ConstTensorView project_keys(const PackedLinear& projection, ConstTensorView x, ConstTensorView given, const Tensor& learned, std::int64_t heads,
+                             const AttentionShapes& shapes, const AttentionOptions& options, Tensor& projected) {
+  if (given && shapes.added_keys == 0) return given;
+  reuse_or_allocate(projected, x.dtype(), with_extents(shapes.key, shapes.axis, shapes.keys + shapes.added_keys, projection.out_width()), options.workspace);
+  const TensorView in_heads = split_heads(projected.view(), shapes.axis, heads);
+  if (given) {
+    copy(given, in_heads.slice(-2, 0, shapes.keys));
+  } else {
+    projection.forward(x, projected.view().slice(shapes.axis, 0, shapes.keys), options.executor);
+  }
+  if (shapes.added_keys == 0) return in_heads;
   const TensorView added = projected.view().slice(shapes.axis, shapes.keys, shapes.keys + shapes.added_keys);
   fill(added, 0);
   if (learned) {
     const TensorView slot = added.slice(shapes.axis, 0, 1);
     copy(learned.view().reshape({projection.out_width()}).expand(slot.shape()), slot);
   }
+  return in_heads;
+}
+
+// Rotates q in place, and k unless the caller projected it; or gradients of them back. The keys that the layer adds are not rotated.
+void apply_rotary(const Rotary& rotary, Rotation rotation, const AttentionShapes& shapes, TensorView q_heads, TensorView k_heads, Executor* executor) {
+  if (!rotary.cos) return;
+  rotate(rotary.cos, rotary.sin, rotary.order, rotation, q_heads, executor);
+  if (!k_heads) return;
+  const bool own = static_cast<bool>(rotary.key_cos);
+  rotate(own ? rotary.key_cos : rotary.cos, own ? rotary.key_sin : rotary.sin, rotary.order, rotation, k_heads.slice(-2, 0, shapes.keys), executor);
+}
+
+void require_rotary(const char* operation, const MultiHeadAttentionConfig& config, const AttentionInput& input, const Rotary& rotary,
+                    const AttentionShapes& shapes) {
+  require(rotary.cos || !(rotary.sin || rotary.key_cos || rotary.key_sin), operation, ": rotary has tables but no cos");
+  if (!rotary.cos) return;
+  require(config.global_query == GlobalQuery::off, operation, ": rotary positions with a global query, which has no position");
+  const auto require_table = [&](const char* name, ConstTensorView table, std::int64_t positions) {
+    require(static_cast<bool>(table), operation, ": ", name, " is missing");
+    Shape all = shapes.lead;
+    for (const std::int64_t extent : {positions, rotary.cos.extent(-1)}) all.push_back(extent);
+    require(is_floating(table.dtype()) && table.rank() >= 2 && 2 * table.extent(-1) <= config.head_width && broadcasts(table.shape(), all), operation, ": ",
+            name, " is ", table.dtype(), " ", table.shape(), "; it must be floating and broadcast to ", all, ", of at most half of the head_width ",
+            config.head_width);
+  };
+  require_table("rotary.cos", rotary.cos, shapes.queries);
+  require_table("rotary.sin", rotary.sin, shapes.queries);
+  require(rotary.sin.shape() == rotary.cos.shape() && rotary.key_sin.shape() == rotary.key_cos.shape(), operation, ": rotary tables differ in shape");
+  if (input.projected_key) return;
+  if (!rotary.key_cos) {
+    require(shapes.queries == shapes.keys, operation, ": rotary has no key_cos and key_sin, and there are ", shapes.queries, " queries but ", shapes.keys,
+            " keys");
+    return;
+  }
+  require_table("rotary.key_cos", rotary.key_cos, shapes.keys);
+  require_table("rotary.key_sin", rotary.key_sin, shapes.keys);
 }
 
 // Error that names the first difference which would make gradients wrong.
@@ -104,7 +149,9 @@ void require_heads_fit_rank(const char* operation, const AttentionInput& input) 
           " are allowed");
 }
 
-void require_options(const char* operation, const MultiHeadAttentionConfig& config, const AttentionOptions& options, const AttentionShapes& shapes) {
+void require_options(const char* operation, const MultiHeadAttentionConfig& config, const AttentionInput& input, const AttentionOptions& options,
+                     const AttentionShapes& shapes) {
+  require_rotary(operation, config, input, options.rotary, shapes);
   require_pairs(operation, "attend", options.mask.attend, shapes);
   require_pairs(operation, "block", options.mask.block, shapes);
   require_pairs(operation, "bias", options.bias, shapes);
@@ -116,11 +163,8 @@ void require_options(const char* operation, const MultiHeadAttentionConfig& conf
           ": training with a workspace of Parameters::constant, which keeps copies of the parameters of the first call; use Parameters::may_change");
 }
 
-// Whether the activations are read again.
-enum class Purpose : std::uint8_t { output, backward };
-
-PackedAttention packed_projections(const MultiHeadAttention& layer, Products products, const AttentionOptions& options) {
-  const auto packed = [&](const Linear& linear) { return PackedLinear(linear, products, {options.executor, options.workspace}); };
+PackedAttention packed_projections(const MultiHeadAttention& layer, PackFor use, const AttentionOptions& options) {
+  const auto packed = [&](const Linear& linear) { return PackedLinear(linear, use, {options.executor, options.workspace}); };
   PackedAttention projections{.q = packed(layer.q), .k = packed(layer.k), .v = packed(layer.v), .output = {}, .gate = {}};
   if (layer.config.output == OutputProjection::linear) projections.output = packed(layer.output);
   if (layer.config.gate == Gate::sigmoid) projections.gate = packed(layer.gate);
@@ -128,27 +172,28 @@ PackedAttention packed_projections(const MultiHeadAttention& layer, Products pro
 }
 
 // x -> q, k, v -> heads -> sdpa -> merge -> gate -> output projection      (docs/maths.md, eq. 11-15)
-// Mask and bias broadcast to [*,N,T,S]. `s` may hold tensors of an earlier pass, whose memory is reused.
+// keep_activations: for backward. `s` may hold tensors of an earlier pass, whose memory is reused.
 void run(const MultiHeadAttention& layer, const PackedAttention& projections, const AttentionInput& input, const AttentionShapes& shapes, TensorView out,
-         const AttentionOptions& options, Purpose purpose, MultiHeadAttention::Activations& s) {
+         const AttentionOptions& options, bool keep_activations, MultiHeadAttention::Activations& s) {
   const MultiHeadAttentionConfig& config = layer.config;
   const ConstTensorView key = input.key ? input.key : input.query, value = input.value ? input.value : key;
   if (config.global_query == GlobalQuery::off) {
-    renew(s.q, config.dtype, with_extents(shapes.query, shapes.axis, shapes.queries, projections.q.out_width()), options.workspace);
+    reuse_or_allocate(s.q, config.dtype, with_extents(shapes.query, shapes.axis, shapes.queries, projections.q.out_width()), options.workspace);
     projections.q.forward(input.query, s.q, options.executor);
   } else {
-    renew(s.query_mean, config.dtype, with_extents(shapes.query, shapes.axis, 1, config.query_width), options.workspace);
+    reuse_or_allocate(s.query_mean, config.dtype, with_extents(shapes.query, shapes.axis, 1, config.query_width), options.workspace);
     s.mean_positions = mean_positions(config, shapes, options.mask);
     reduce_positions(positions_last(input.query, shapes.axis), s.mean_positions, Reduce::mean,
                      positions_last(s.query_mean.view(), shapes.axis), options.executor);
-    renew(s.q, config.dtype, with_extents(shapes.query, shapes.axis, 1, projections.q.out_width()), options.workspace);
+    reuse_or_allocate(s.q, config.dtype, with_extents(shapes.query, shapes.axis, 1, projections.q.out_width()), options.workspace);
     projections.q.forward(s.query_mean, s.q, options.executor);
   }
-  project_keys(projections.k, key, layer.bias_k, shapes, options, s.k);
-  project_keys(projections.v, value, layer.bias_v, shapes, options, s.v);
-  s.q_heads = split_heads(ConstTensorView(s.q), shapes.axis, config.heads);
-  s.k_heads = split_heads(ConstTensorView(s.k), shapes.axis, config.kv_heads);
-  s.v_heads = split_heads(ConstTensorView(s.v), shapes.axis, config.kv_heads);
+  s.k_heads = project_keys(projections.k, key, input.projected_key, layer.bias_k, config.kv_heads, shapes, options, s.k);
+  s.v_heads = project_keys(projections.v, value, input.projected_value, layer.bias_v, config.kv_heads, shapes, options, s.v);
+  const TensorView q_heads = split_heads(s.q.view(), shapes.axis, config.heads);
+  const TensorView k_heads = input.projected_key ? TensorView() : split_heads(s.k.view(), shapes.axis, config.kv_heads);
+  apply_rotary(options.rotary, Rotation::forward, shapes, q_heads, k_heads, options.executor);
+  s.q_heads = q_heads;
 
   s.sdpa = {.scale = config.scale,
             .mask = options.mask,
@@ -168,9 +213,9 @@ void run(const MultiHeadAttention& layer, const PackedAttention& projections, co
     }
   }
 
-  renew(s.attended, config.dtype, merged_shape(config, shapes), options.workspace);
+  reuse_or_allocate(s.attended, config.dtype, merged_shape(config, shapes), options.workspace);
   s.attended_heads = split_heads(ConstTensorView(s.attended), shapes.axis, config.heads);
-  renew(s.lse, accumulation_dtype(config.dtype), s.q_heads.shape().first(s.q_heads.rank() - 1), options.workspace);
+  reuse_or_allocate(s.lse, accumulation_dtype(config.dtype), s.q_heads.shape().first(s.q_heads.rank() - 1), options.workspace);
   SdpaOptions sdpa = s.sdpa;
   sdpa.executor = options.executor;  // which may be gone when s is read again
   sdpa_forward(
@@ -179,11 +224,11 @@ void run(const MultiHeadAttention& layer, const PackedAttention& projections, co
 
   Tensor gated;
   if (config.gate == Gate::sigmoid) {
-    renew(s.gate, config.dtype, with_extents(shapes.query, shapes.axis, shapes.positions, projections.gate.out_width()), options.workspace);
+    reuse_or_allocate(s.gate, config.dtype, with_extents(shapes.query, shapes.axis, shapes.positions, projections.gate.out_width()), options.workspace);
     projections.gate.forward(input.query, s.gate, options.executor);
     activate(Activation::sigmoid, s.gate, s.gate, options.executor);
     // Evaluation does not read the ungated heads again, so gate in place.
-    const bool in_place = purpose == Purpose::output && s.attended.shape() == s.gate.shape();
+    const bool in_place = !keep_activations && s.attended.shape() == s.gate.shape();
     if (!in_place) gated = uninitialised(config.dtype, s.gate.shape(), options.workspace);
     multiply(s.attended, s.gate, in_place ? s.attended : gated, options.executor);
   }
@@ -214,28 +259,28 @@ Shape MultiHeadAttention::maps_shape(const AttentionInput& input) const {
   return maps_shape_of(config, attention_shapes("MultiHeadAttention", config, input));
 }
 
-AttentionEvaluation::AttentionEvaluation(const MultiHeadAttention& layer, const AttentionInput& input, const AttentionOptions& options)
-    : AttentionEvaluation(layer, input, attention_shapes(kForward, layer.config, input), options) {}
+ChunkedAttention::ChunkedAttention(const MultiHeadAttention& layer, const AttentionInput& input, const AttentionOptions& options)
+    : ChunkedAttention(layer, input, attention_shapes(kForward, layer.config, input), options) {}
 
-AttentionEvaluation::AttentionEvaluation(const MultiHeadAttention& layer, const AttentionInput& input, const AttentionShapes& shapes,
+ChunkedAttention::ChunkedAttention(const MultiHeadAttention& layer, const AttentionInput& input, const AttentionShapes& shapes,
                                          const AttentionOptions& options)
     : layer_(layer),
       input_(input),
       shapes_(shapes),
       options_(options),
-      sequences_(layer.config, shapes_, options_) {
+      chunks_(layer.config, shapes_, options_) {
   require_heads_fit_rank(kForward, input);
-  require_options(kForward, layer.config, options, shapes_);
-  if (in_parts()) require_mask_and_bias(layer.config, shapes_, options_);
-  projections_ = packed_projections(layer, in_parts() ? Products::several : Products::one, options);
+  require_options(kForward, layer.config, input, options, shapes_);
+  if (is_chunked()) require_mask_and_bias(layer.config, shapes_, options_);
+  projections_ = packed_projections(layer, is_chunked() ? PackFor::several_products : PackFor::one_product, options);
 }
 
-void AttentionEvaluation::run(std::int64_t part, TensorView out, MultiHeadAttention::Activations& between, Executor* executor) const {
-  AttentionOptions own = in_parts() ? sequences_.of(options_, part) : options_;
+void ChunkedAttention::run(std::int64_t chunk, TensorView out, MultiHeadAttention::Activations& scratch, Executor* executor) const {
+  AttentionOptions own = is_chunked() ? chunks_.of(options_, chunk) : options_;
   own.executor = executor;
-  if (!in_parts()) return nn::run(layer_, projections_, input_, shapes_, out, own, Purpose::output, between);
-  const AttentionInput some = sequences_.of(input_, part);
-  nn::run(layer_, projections_, some, attention_shapes(kForward, layer_.config, some), out, own, Purpose::output, between);
+  if (!is_chunked()) return nn::run(layer_, projections_, input_, shapes_, out, own, false, scratch);
+  const AttentionInput some = chunks_.of(input_, chunk);
+  nn::run(layer_, projections_, some, attention_shapes(kForward, layer_.config, some), out, own, false, scratch);
 }
 
 void MultiHeadAttention::forward(const AttentionInput& input, TensorView out, const AttentionOptions& options, Saved* saved) const {
@@ -245,22 +290,23 @@ void MultiHeadAttention::forward(const AttentionInput& input, TensorView out, co
   require_tensor(kOperation, {"out", out}, config.dtype);
   require_shape(kOperation, {"out", out}, output_shape_of(config, shapes));
   const Operand written{"out", out};
-  polyhead::require_separate(kOperation, {&written, 1}, inputs_of(input, options.mask, options.bias, options.dropout_keep));
+  polyhead::require_separate(kOperation, {&written, 1}, inputs_of(input, options.mask, options.bias, options.dropout_keep, options.rotary));
   require_parameters_separate(kOperation, {written}, *this);
   if (saved == nullptr) {
-    const AttentionEvaluation evaluation(*this, input, shapes, options);
-    return evaluation.for_each_part([&](Executor* executor) {
-      return [&, executor](std::int64_t part, MultiHeadAttention::Activations& between) { evaluation.run(part, evaluation.of(out, part), between, executor); };
+    const ChunkedAttention evaluation(*this, input, shapes, options);
+    return evaluation.for_each_chunk([&](Executor* executor) {
+      return [&, executor](std::int64_t chunk, MultiHeadAttention::Activations& scratch) { evaluation.run(chunk, evaluation.of(out, chunk), scratch, executor); };
     });
   }
-  require_options(kOperation, config, options, shapes);
+  require_options(kOperation, config, input, options, shapes);
   Saved whole;  // becomes the caller's when it is complete
   *saved = {};
   whole.input = input;
   whole.bias = options.bias;
+  whole.rotary = options.rotary;
   whole.config = config;
   whole.constant_parameters = keeps_parameters(options.workspace);
-  run(*this, packed_projections(*this, Products::one, options), input, shapes, out, options, Purpose::backward, whole);
+  run(*this, packed_projections(*this, PackFor::one_product, options), input, shapes, out, options, true, whole);
   *saved = std::move(whole);
 }
 
@@ -274,20 +320,22 @@ void MultiHeadAttention::backward(const Saved& s, ConstTensorView d_out, const G
   const AttentionShapes shapes = attention_shapes(kOperation, config, input);
   require_tensor(kOperation, {"d_out", d_out}, config.dtype);
   require_shape(kOperation, {"d_out", d_out}, output_shape_of(config, shapes));
-  std::vector<Operand> read = inputs_of(input, s.sdpa.mask, s.bias, s.sdpa.dropout.keep);
+  std::vector<Operand> read = inputs_of(input, s.sdpa.mask, s.bias, s.sdpa.dropout.keep, s.rotary);
   read.push_back({"d_out", d_out});
   const Operand written[] = {{"the gradient of query", gradients.query},
                              {"the gradient of key", gradients.key},
                              {"the gradient of value", gradients.value},
+                             {"the gradient of projected_key", gradients.projected_key},
+                             {"the gradient of projected_value", gradients.projected_value},
                              {"the gradient of bias", gradients.bias, true}};
-  const ConstTensorView gradient_of[] = {input.query, input.key, input.value, s.bias};
+  const ConstTensorView gradient_of[] = {input.query, input.key, input.value, input.projected_key, input.projected_value, s.bias};
   for (std::size_t i = 0; i < std::size(written); ++i) {
     if (!written[i].view) continue;
     require(static_cast<bool>(gradient_of[i]), kOperation, ": ", written[i].name, " is asked for, which forward was not given");
     require_exactly(kOperation, written[i], gradient_of[i].shape(), config.dtype);
   }
   polyhead::require_separate(kOperation, written, read);
-  require_parameters_separate(kOperation, {written[0], written[1], written[2], written[3]}, *this);
+  require_parameters_separate(kOperation, {written[0], written[1], written[2], written[3], written[4], written[5]}, *this);
   MultiHeadAttention* grads = gradients.parameters;
   if (grads) {
     require_parameters_may_change(kOperation, s.constant_parameters, options.workspace);
@@ -326,8 +374,12 @@ void MultiHeadAttention::backward(const Saved& s, ConstTensorView d_out, const G
   }
 
   // attended = sdpa(q, k, v)
-  Tensor d_q = room(s.q.shape()), d_k = room(s.k.shape());
-  Tensor d_v = room(s.v.shape()), d_padded_bias;
+  const auto of_keys = [&](const Linear& projection) {
+    return with_extents(shapes.key, shapes.axis, shapes.keys + shapes.added_keys, projection.out_width());
+  };
+  Tensor d_q = room(s.q.shape()), d_k = room(of_keys(k)), d_v = room(of_keys(v)), d_padded_bias;
+  const TensorView d_q_heads = split_heads(d_q.view(), shapes.axis, config.heads), d_k_heads = split_heads(d_k.view(), shapes.axis, config.kv_heads),
+                   d_v_heads = split_heads(d_v.view(), shapes.axis, config.kv_heads);
   TensorView d_bias = gradients.bias;
   if (d_bias && s.padded_bias) {
     d_padded_bias = Tensor(config.dtype, s.padded_bias.shape());
@@ -341,12 +393,14 @@ void MultiHeadAttention::backward(const Saved& s, ConstTensorView d_out, const G
                  .out = s.attended_heads,
                  .lse = s.lse,
                  .d_out = split_heads(ConstTensorView(d_attended), shapes.axis, config.heads),
-                 .d_q = split_heads(d_q.view(), shapes.axis, config.heads),
-                 .d_k = split_heads(d_k.view(), shapes.axis, config.kv_heads),
-                 .d_v = split_heads(d_v.view(), shapes.axis, config.kv_heads),
+                 .d_q = d_q_heads,
+                 .d_k = d_k_heads,
+                 .d_v = d_v_heads,
                  .d_bias = d_bias},
                 sdpa);
   if (d_padded_bias) sum_to(d_padded_bias.view().slice(-1, 0, shapes.keys), gradients.bias);
+
+  apply_rotary(s.rotary, Rotation::inverse, shapes, d_q_heads, input.projected_key ? TensorView() : d_k_heads, executor);
 
   // q = q(query), k = [k(key), bias_k, 0], v = [v(value), bias_v, 0], gate = sigmoid(gate(query))
   const ConstTensorView key = input.key ? input.key : input.query, value = input.value ? input.value : key;
@@ -364,8 +418,16 @@ void MultiHeadAttention::backward(const Saved& s, ConstTensorView d_out, const G
   }
   const auto own_positions = [&](const Tensor& d) { return d.view().slice(shapes.axis, 0, shapes.keys); };
   const auto unless_shared = [](ConstTensorView given) { return given ? Write::replace : Write::add; };
-  k.backward(key, own_positions(d_k), {.x = d_key, .parameters = of(&MultiHeadAttention::k), .x_write = unless_shared(input.key)}, options);
-  v.backward(value, own_positions(d_v), {.x = d_value, .parameters = of(&MultiHeadAttention::v), .x_write = unless_shared(input.value)}, options);
+  if (input.projected_key) {
+    if (gradients.projected_key) copy(d_k_heads.slice(-2, 0, shapes.keys), gradients.projected_key);
+    if (gradients.projected_value) copy(d_v_heads.slice(-2, 0, shapes.keys), gradients.projected_value);
+    if (grads) {
+      for (Linear* unused : {&grads->k, &grads->v}) unused->visit([](const std::string&, Tensor& tensor) { fill(tensor, 0); });
+    }
+  } else {
+    k.backward(key, own_positions(d_k), {.x = d_key, .parameters = of(&MultiHeadAttention::k), .x_write = unless_shared(input.key)}, options);
+    v.backward(value, own_positions(d_v), {.x = d_value, .parameters = of(&MultiHeadAttention::v), .x_write = unless_shared(input.value)}, options);
+  }
   if (config.gate == Gate::sigmoid) {
     gate.backward(input.query, d_gate, {.x = d_query, .parameters = of(&MultiHeadAttention::gate), .x_write = Write::add}, options);
   }

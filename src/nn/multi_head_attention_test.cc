@@ -128,6 +128,165 @@ TEST(MultiHeadAttention, GradientsAreCentralDifferences) {
   }
 }
 
+// Positions of T rows, for R features; the angles of pair i grow by 1000^(-i).
+std::pair<Tensor, Tensor> rotary_tables(const std::vector<double>& positions, std::int64_t features) {
+  const Shape shape{static_cast<std::int64_t>(positions.size()), features / 2};
+  std::pair<Tensor, Tensor> tables{Tensor(DType::f64, shape), Tensor(DType::f64, shape)};
+  for (std::int64_t t = 0; t < shape[0]; ++t) {
+    for (std::int64_t i = 0; i < shape[1]; ++i) {
+      const double angle = positions[static_cast<std::size_t>(t)] * std::pow(1000, -static_cast<double>(i));
+      tables.first.data<double>()[t * shape[1] + i] = std::cos(angle);
+      tables.second.data<double>()[t * shape[1] + i] = std::sin(angle);
+    }
+  }
+  return tables;
+}
+
+TEST(Rotary, GradientsAreCentralDifferences) {
+  for (const RotaryOrder order : {RotaryOrder::halves, RotaryOrder::pairs}) {
+    for (const std::int64_t features : {4, 6}) {  // of 6: a part, all
+      for (const bool added : {false, true}) {
+        SCOPED_TRACE(std::to_string(static_cast<int>(order)) + " " + std::to_string(features) + (added ? " with added keys" : ""));
+        Trial run({"rotary", {.query_width = 5, .heads = 2, .kv_heads = 1, .head_width = 6, .value_head_width = 2, .add_bias_kv = added, .add_zero_attn = added,
+                              .dtype = DType::f64}, {2, 3, 5}, {2, 4, 5}});
+        const auto [cos, sin] = rotary_tables({4, 5, 6}, features);
+        const auto [key_cos, key_sin] = rotary_tables({0, 1, 2, 9}, features);
+        run.options.rotary = {.cos = cos, .sin = sin, .key_cos = key_cos, .key_sin = key_sin, .order = order};
+        run.backward();
+        std::vector<test::Leaf> leaves = test::parameter_leaves(run.layer, run.gradients);
+        leaves.push_back({"query", run.query, run.d_query});
+        leaves.push_back({"key", run.key, run.d_key});
+        test::expect_gradients([&] { return run.loss(); }, leaves);
+      }
+    }
+  }
+}
+
+// RoFormer, eq. 34, for one head: pair i of position t turns by t theta_i, so that a shift of all positions changes no score.
+TEST(Rotary, RotatesPairsOfBothOrdersAndScoresDependOnDistances) {
+  const auto [cos, sin] = rotary_tables({2}, 4);
+  const auto rotated = [&, &c = cos, &s = sin](RotaryOrder order) {
+    Tensor x = Tensor::of<double>({1, 1, 5}, {1, 2, 3, 4, 5});
+    rotate(c, s, order, Rotation::forward, x);
+    return x;
+  };
+  const double c0 = std::cos(2), s0 = std::sin(2), c1 = std::cos(0.002), s1 = std::sin(0.002);
+  EXPECT_TRUE(near(rotated(RotaryOrder::halves), Tensor::of<double>({1, 1, 5}, {c0 - 3 * s0, 2 * c1 - 4 * s1, s0 + 3 * c0, 2 * s1 + 4 * c1, 5}), 1e-15));
+  EXPECT_TRUE(near(rotated(RotaryOrder::pairs), Tensor::of<double>({1, 1, 5}, {c0 - 2 * s0, s0 + 2 * c0, 3 * c1 - 4 * s1, 3 * s1 + 4 * c1, 5}), 1e-15));
+  Tensor back = rotated(RotaryOrder::pairs);
+  rotate(cos, sin, RotaryOrder::pairs, Rotation::inverse, back);
+  EXPECT_TRUE(near(back, Tensor::of<double>({1, 1, 5}, {1, 2, 3, 4, 5}), 1e-15));
+
+  Trial run({"shift", {.query_width = 8, .heads = 2, .dtype = DType::f64}, {2, 3, 8}});
+  run.loss();
+  const Tensor without = run.out;
+  const auto [near_cos, near_sin] = rotary_tables({0, 1, 2}, 4);
+  const auto [far_cos, far_sin] = rotary_tables({70, 71, 72}, 4);
+  run.options.rotary = {.cos = near_cos, .sin = near_sin};
+  run.loss();
+  const Tensor at_start = run.out;
+  run.options.rotary = {.cos = far_cos, .sin = far_sin};
+  run.loss();
+  EXPECT_TRUE(near(run.out, at_start, 1e-13));
+  EXPECT_FALSE(near(run.out, without, 1e-3));
+}
+
+TEST(Rotary, WrongTablesAreSaidInNumbers) {
+  const MultiHeadAttention layer({.query_width = 8, .heads = 2}), global({.query_width = 8, .heads = 2, .global_query = GlobalQuery::mean});
+  const Tensor x(DType::f32, {2, 3, 8}), key(DType::f32, {2, 5, 8}), table(DType::f32, {3, 2}), wide(DType::f32, {3, 3}), long_table(DType::f32, {4, 2});
+  Tensor out(DType::f32, x.shape());
+  const auto message = [&](const AttentionInput& input, const Rotary& rotary) {
+    return error_message([&] { layer.forward(input, out, {.rotary = rotary}); });
+  };
+  const std::string start = "MultiHeadAttention.forward: rotary";
+  EXPECT_EQ(message({.query = x}, {.cos = wide, .sin = wide}),
+            start + ".cos is float32 [3,3]; it must be floating and broadcast to [2,3,3], of at most half of the head_width 4");
+  EXPECT_EQ(message({.query = x}, {.cos = long_table, .sin = long_table}),
+            start + ".cos is float32 [4,2]; it must be floating and broadcast to [2,3,2], of at most half of the head_width 4");
+  EXPECT_EQ(message({.query = x}, {.cos = table}), "MultiHeadAttention.forward: rotary.sin is missing");
+  EXPECT_EQ(message({.query = x, .key = key}, {.cos = table, .sin = table}), start + " has no key_cos and key_sin, and there are 3 queries but 5 keys");
+  EXPECT_EQ(message({.query = x}, {.cos = table, .sin = table}), "");
+  Tensor global_out(DType::f32, {2, 1, 8});
+  EXPECT_EQ(error_message([&] { global.forward({.query = x}, global_out, {.rotary = {.cos = table, .sin = table}}); }),
+            start + " positions with a global query, which has no position");
+}
+
+// A cache: keys and values of earlier positions, projected by an earlier pass, and their gradients.
+TEST(ProjectedKeys, AreTheKeysThatTheLayerWouldProject) {
+  for (const bool added : {false, true}) {
+    Trial run({"projected", {.query_width = 4, .heads = 4, .kv_heads = 2, .value_head_width = 3, .add_bias_kv = added, .dtype = DType::f64}, {2, 3, 4}, {2, 5, 4}});
+    const auto [cos, sin] = rotary_tables({7, 8, 9}, 4);
+    const auto [key_cos, key_sin] = rotary_tables({0, 1, 2, 3, 4}, 4);
+    run.layer = MultiHeadAttention({.query_width = 4, .heads = 4, .kv_heads = 2, .head_width = 4, .value_head_width = 3, .add_bias_kv = added, .dtype = DType::f64});
+    run.layer.visit([&](const std::string&, Tensor& tensor) { tensor = run.random.tensor(DType::f64, tensor.shape()); });
+    run.gradients = zeros_like(run.layer);
+    run.options.rotary = {.cos = cos, .sin = sin, .key_cos = key_cos, .key_sin = key_sin};
+    run.backward();
+    Tensor keys = Tensor::copy_of(run.saved.k_heads.slice(-2, 0, 5)), values = Tensor::copy_of(run.saved.v_heads.slice(-2, 0, 5));
+    const Tensor expected = run.out, d_query = run.d_query;
+    run.input = {.query = run.query, .projected_key = keys, .projected_value = values};
+    EXPECT_EQ(run.layer.maps_shape(run.input), (Shape{2, 4, 3, added ? 6 : 5}));
+    run.options.rotary = {.cos = cos, .sin = sin};
+    run.loss();
+    EXPECT_TRUE(same_bits(run.out, expected));
+    Tensor d_keys(DType::f64, keys.shape()), d_values(DType::f64, values.shape()), d_q(DType::f64, run.query.shape());
+    fill(run.gradients.k.weight, 7);
+    run.layer.backward(run.saved, run.d_out, {.query = d_q, .projected_key = d_keys, .projected_value = d_values, .parameters = &run.gradients});
+    EXPECT_TRUE(same_bits(d_q, d_query));
+    EXPECT_EQ(test::largest_magnitude(run.gradients.k.weight), 0);
+    std::vector<test::Leaf> leaves = test::parameter_leaves(run.layer, run.gradients);
+    leaves.push_back({"keys", keys, d_keys});
+    leaves.push_back({"values", values, d_values});
+    test::expect_gradients([&] { return run.loss(); }, leaves);
+  }
+}
+
+TEST(ProjectedKeys, WrongOnesAreSaidInNumbers) {
+  const MultiHeadAttention layer({.query_width = 8, .heads = 2});
+  const Tensor x(DType::f32, {2, 3, 8}), keys(DType::f32, {2, 2, 5, 4}), short_values(DType::f32, {2, 2, 4, 4});
+  Tensor out(DType::f32, x.shape());
+  const auto message = [&](const AttentionInput& input) { return error_message([&] { layer.forward(input, out); }); };
+  EXPECT_EQ(message({.query = x, .projected_key = keys}), "MultiHeadAttention.forward: projected_key and projected_value are given together");
+  EXPECT_EQ(message({.query = x, .key = x, .projected_key = keys, .projected_value = keys}),
+            "MultiHeadAttention.forward: both key and projected_key are given");
+  EXPECT_EQ(message({.query = x, .projected_key = keys, .projected_value = short_values}),
+            "MultiHeadAttention.forward: projected_value is [2,2,4,4]; it must be [2,2,5,4]");
+  EXPECT_EQ(message({.query = x, .projected_key = keys, .projected_value = keys}), "");
+}
+
+// Gradients of all parameters have the same bits whatever stands at positions that no query may attend to, and in queries without a key.
+TEST(MultiHeadAttention, NonFiniteInputsThatAreMaskedReachNoParameter) {
+  const Tensor lengths = Tensor::of<std::int64_t>({2}, {3, 5}), attend_keys = Tensor::of<bool>({2, 5}, {true, true, true, false, false, true, true, true, true, true});
+  Tensor block(DType::boolean, {2, 1, 4, 5});
+  fill(block.view().select(0, 0).slice(-1, 3, 5), 1);
+  const Mask masks[] = {{.key_lengths = lengths}, {.attend_keys = attend_keys}, {.block = block}, {.causal = Causal::top_left()}};
+  for (const DType dtype : {DType::f64, DType::f32, DType::bf16, DType::f16}) {
+    for (std::size_t m = 0; m < std::size(masks); ++m) {
+      for (const double poison : {std::nan(""), HUGE_VAL}) {
+        SCOPED_TRACE(cat(info(dtype).name, " mask ", m, " ", poison));
+        const MultiHeadAttention layer({.query_width = 6, .key_width = 8, .heads = 4, .kv_heads = 2, .head_width = 3, .dtype = dtype, .seed = 3});
+        Random random(4);
+        const std::int64_t queries = m == 3 ? 3 : 4;  // causal, top_left: queries 0 to 2 reach keys 0 to 2 only
+        const Tensor query = random.tensor(dtype, {2, queries, 6});
+        Tensor key = random.tensor(dtype, {2, 5, 8}), out(dtype, {2, queries, 6});
+        const Tensor d_out = random.tensor(dtype, out.shape());
+        const auto gradients = [&] {
+          MultiHeadAttention grads = zeros_like(layer);
+          MultiHeadAttention::Saved saved;
+          layer.forward({.query = query, .key = key}, out, {.mask = masks[m]}, &saved);
+          layer.backward(saved, d_out, {.parameters = &grads});
+          return grads;
+        };
+        const MultiHeadAttention clean = gradients();
+        for (std::int64_t b = 0; b < (m == 3 ? 2 : 1); ++b) fill(key.view().select(0, b).slice(0, 3, 5), poison);
+        const MultiHeadAttention poisoned = gradients();
+        const auto expected = parameters(clean), given = parameters(poisoned);
+        for (std::size_t i = 0; i < expected.size(); ++i) EXPECT_TRUE(same_bits(*given[i].second, *expected[i].second)) << expected[i].first;
+      }
+    }
+  }
+}
+
 TEST(MultiHeadAttention, MapsAreOfTheShapeThatIsPromisedAndRowsSumToOne) {
   for (const Setting& setting : settings()) {
     SCOPED_TRACE(setting.name);

@@ -8,14 +8,14 @@
 
 namespace polyhead::nn {
 
-enum class Products : std::uint8_t { one, several };
+enum class PackFor : std::uint8_t { one_product, several_products };
 
 class PackedLinear {
  public:
   PackedLinear() = default;
   // The weight may not change while this object lives. It is packed here for several products, or where the workspace keeps it; a single
   // product packs it itself.
-  PackedLinear(const Linear& linear, Products products, const RunOptions& options);
+  PackedLinear(const Linear& linear, PackFor use, const RunOptions& options);
 
   std::int64_t out_width() const { return linear_->out_width(); }
   void forward(ConstTensorView x, TensorView y, Executor* executor) const;  // as Linear::forward

@@ -5,7 +5,7 @@
 namespace polyhead::nn {
 
 struct LinearConfig {
-  std::int64_t in_width = 0;
+  std::int64_t in_width = 0;   // both at least 1
   std::int64_t out_width = 0;
   bool bias = true;
   DType dtype = DType::f32;
@@ -26,7 +26,8 @@ struct Linear : Module<Linear> {
 
   // x [*,in] and y [*,out] of the weight's dtype, with any strides; y may not overlap x.
   void forward(ConstTensorView x, TensorView y, const RunOptions& options = {}) const;
-  // d_y [*,out]. x is read for the gradients of the parameters only.
+  // d_y [*,out]. x is read for the gradients of the parameters only; where a row of d_y is all zero, its row of x is left out of the sum, so that
+  // NaN there does not spread.
   void backward(ConstTensorView x, ConstTensorView d_y, const Gradients<Linear>& gradients, const RunOptions& options = {}) const;
 
   Linear zeros() const;

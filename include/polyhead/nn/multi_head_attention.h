@@ -11,6 +11,7 @@
 
 #include "polyhead/maps.h"
 #include "polyhead/nn/linear.h"
+#include "polyhead/nn/rotary.h"
 #include "polyhead/sdpa.h"
 
 namespace polyhead::nn {
@@ -55,6 +56,8 @@ struct AttentionInput {
   ConstTensorView query;       // [.., T at axis, .., Eq]
   ConstTensorView key = {};    // [.., S at axis, .., Ek]; absent: query
   ConstTensorView value = {};  // [.., S at axis, .., Ev]; absent: key
+  // Instead of key and value, for example from a cache: [*,K,S,H] and [*,K,S,V], already projected and, with rotary positions, rotated.
+  ConstTensorView projected_key = {}, projected_value = {};
 };
 
 enum class Mode : std::uint8_t { evaluation, training };
@@ -68,6 +71,7 @@ struct AttentionOptions {
   Mode mode = Mode::evaluation;
   std::optional<std::uint64_t> dropout_seed{};  // in training with dropout: required, unless dropout_keep is given
   ConstTensorView dropout_keep{};               // in training: the bits to use instead; S includes the keys that the layer adds
+  Rotary rotary{};                              // of the projected q and k; not of projected_key, nor of the keys that the layer adds
   const Backend* backend = nullptr;
   Executor* executor = nullptr;
   const Workspace* workspace = nullptr;  // not one of Parameters::constant in training
@@ -92,7 +96,9 @@ struct MultiHeadAttention : Module<MultiHeadAttention> {
   struct Activations {
     Tensor query_mean;                // [.., 1, .., Eq] of a global query
     Tensor mean_positions;            // bool [*,T]: the positions of a masked mean
-    Tensor q, k, v;                   // projected, in the order of the inputs: [.., T, .., N*H], [.., S', .., K*H], [.., S', .., K*V]
+    // Projected and rotated, in the order of the inputs: [.., T, .., N*H], [.., S', .., K*H], [.., S', .., K*V]. k and v are absent where
+    // projected_key and projected_value are used in place.
+    Tensor q, k, v;
     Tensor attended;                  // [.., T, .., N*V], merged heads before the gate
     Tensor lse;                       // [*,N,T]
     Tensor gate;                      // [.., T, .., N*V], after the sigmoid
@@ -106,10 +112,11 @@ struct MultiHeadAttention : Module<MultiHeadAttention> {
   };
 
   // What backward and maps need of a forward pass. The activations are owned; until the last use the caller keeps the memory of the inputs,
-  // of the mask, of the bias and of dropout_keep, which are held as views.
+  // of the mask, of the bias, of dropout_keep and of the rotary tables, which are held as views.
   struct Saved : Activations {
     AttentionInput input;
     ConstTensorView bias;              // as given to forward
+    Rotary rotary;                     // as given to forward
     MultiHeadAttentionConfig config;   // of the layer
     bool constant_parameters = false;  // whether the workspace was one of Parameters::constant
 
@@ -121,6 +128,7 @@ struct MultiHeadAttention : Module<MultiHeadAttention> {
   // one given.
   struct Gradients {
     TensorView query = {}, key = {}, value = {};
+    TensorView projected_key = {}, projected_value = {};
     TensorView bias = {};                      // of the shape of options.bias
     MultiHeadAttention* parameters = nullptr;  // zeros_like(layer)
   };

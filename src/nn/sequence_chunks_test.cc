@@ -1,7 +1,7 @@
 // An evaluation in parts against the same layer as a whole, which is how a pass that backward goes on from is computed.
 #include <gtest/gtest.h>
 
-#include "nn/sequences.h"
+#include "nn/sequence_chunks.h"
 #include "polyhead/error.h"
 #include "support/compare.h"
 #include "support/random.h"
@@ -65,7 +65,7 @@ class SequencesOf : public testing::TestWithParam<Call> {
     }
     AttentionOptions own = options;
     own.executor = &one;
-    return SequenceParts(layer.config, attention_shapes("test", layer.config, input), own).parts().count();
+    return SequenceChunks(layer.config, attention_shapes("test", layer.config, input), own).count();
   }
   MultiHeadAttentionConfig config(Gate gate) const { return {.query_width = 64, .heads = 4, .gate = gate, .axis = GetParam().axis, .seed = 1}; }
   std::int64_t queries() const { return GetParam().query[GetParam().axis < 0 ? GetParam().axis + GetParam().query.size() : GetParam().axis]; }
@@ -118,7 +118,7 @@ TEST(Sequences, DropoutFewQueriesAndLargeWeightsAreNotCut) {
   const Tensor many(DType::f32, {60, 40, 64}), few(DType::f32, {600, 4, 64});
   const auto count = [&](const Tensor& query, Mode mode) {
     LimitedThreads one(1);
-    return SequenceParts(config, attention_shapes("test", config, {.query = query}), {.mode = mode, .executor = &one}).parts().count();
+    return SequenceChunks(config, attention_shapes("test", config, {.query = query}), {.mode = mode, .executor = &one}).count();
   };
   EXPECT_GT(count(many, Mode::evaluation), 1);
   EXPECT_EQ(count(many, Mode::training), 1);
@@ -127,7 +127,7 @@ TEST(Sequences, DropoutFewQueriesAndLargeWeightsAreNotCut) {
   const MultiHeadAttentionConfig plain = completed({.query_width = 64, .heads = 4}), wide = completed({.query_width = 2048, .heads = 16});
   const Tensor keep(DType::boolean, {60, 4, 40, 40}), short_and_wide(DType::f32, {2, 32, 2048}), none(DType::f32, {0, 40, 64});
   const auto parts = [&](const MultiHeadAttentionConfig& c, const Tensor& query, const AttentionOptions& options) {
-    return SequenceParts(c, attention_shapes("test", c, {.query = query}), options).parts().count();
+    return SequenceChunks(c, attention_shapes("test", c, {.query = query}), options).count();
   };
   EXPECT_EQ(parts(plain, many, {.mode = Mode::training, .dropout_keep = keep, .executor = &one}), 1);
   EXPECT_EQ(parts(wide, short_and_wide, {.executor = &one}), 1);  // 64 MiB of weights would be packed for 2 MiB

@@ -1,10 +1,10 @@
-#include "nn/sequences.h"
+#include "nn/sequence_chunks.h"
 
 #include "sdpa/normal_form.h"
 
 namespace polyhead::nn {
 
-SequenceParts::SequenceParts(const MultiHeadAttentionConfig& config, const AttentionShapes& shapes, const AttentionOptions& options)
+SequenceChunks::SequenceChunks(const MultiHeadAttentionConfig& config, const AttentionShapes& shapes, const AttentionOptions& options)
     : rank_(shapes.lead.size()) {
   constexpr std::int64_t kFewestQueries = 16;  // of few queries the time goes into reading keys
   const bool drops = options.mode == Mode::training && (config.dropout > 0 || options.dropout_keep);
@@ -20,26 +20,32 @@ SequenceParts::SequenceParts(const MultiHeadAttentionConfig& config, const Atten
   const std::int64_t weights = config.heads * config.head_width * config.query_width + config.kv_heads * config.head_width * config.key_width +
                                config.kv_heads * config.value_head_width * config.value_width + of_values + of_gate;
   const auto bytes_of = [](DType dtype) { return static_cast<std::int64_t>(info(dtype).size); };
-  parts_ = Parts(extent, elements * bytes_of(config.dtype), weights * bytes_of(accumulation_dtype(config.dtype)), options.executor);
+  chunks_ = Chunks(extent, elements * bytes_of(config.dtype), weights * bytes_of(accumulation_dtype(config.dtype)), options.executor);
 }
 
-AttentionInput SequenceParts::of(const AttentionInput& input, std::int64_t part) const {
-  const auto own = [&](ConstTensorView view) { return parts_.of(view, dimension_, part); };
-  return {.query = own(input.query), .key = own(input.key), .value = own(input.value)};
+AttentionInput SequenceChunks::of(const AttentionInput& input, std::int64_t chunk) const {
+  const auto own = [&](ConstTensorView view) { return chunks_.of(view, dimension_, chunk); };
+  const auto in_heads = [&](ConstTensorView view) { return chunks_.of(view, lead_, chunk); };
+  return {.query = own(input.query),
+          .key = own(input.key),
+          .value = own(input.value),
+          .projected_key = in_heads(input.projected_key),
+          .projected_value = in_heads(input.projected_value)};
 }
 
-AttentionOptions SequenceParts::of(const AttentionOptions& options, std::int64_t part) const {
+AttentionOptions SequenceChunks::of(const AttentionOptions& options, std::int64_t chunk) const {
   // The leading dimensions lie before `behind` others, and the first of them may be missing.
   const auto cut = [&](ConstTensorView& view, int behind) {
-    if (view) view = parts_.of(view, view.rank() - behind - rank_ + lead_, part);
+    if (view) view = chunks_.of(view, view.rank() - behind - rank_ + lead_, chunk);
   };
   AttentionOptions own = options;
   cut(own.bias, 3);
+  for (ConstTensorView* table : {&own.rotary.cos, &own.rotary.sin, &own.rotary.key_cos, &own.rotary.key_sin}) cut(*table, 2);
   cut(own.mask.attend, 3);
   cut(own.mask.block, 3);
   cut(own.mask.attend_keys, 1);
   cut(own.mask.block_keys, 1);
-  own.mask.key_lengths = parts_.of(own.mask.key_lengths, lead_, part);  // [*] or [*,T]
+  own.mask.key_lengths = chunks_.of(own.mask.key_lengths, lead_, chunk);  // [*] or [*,T]
   return own;
 }
 

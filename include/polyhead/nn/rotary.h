@@ -1,0 +1,30 @@
+// Rotary positions (Su et al. 2021, RoFormer, eq. 34): pairs of features of q and k are rotated by angles that grow with the position, so that
+// scores depend on distances between positions. The caller gives the cosines and sines of the angles.
+#pragma once
+
+#include <cstdint>
+
+#include "polyhead/executor.h"
+#include "polyhead/tensor_view.h"
+
+namespace polyhead::nn {
+
+// Which features of a head form pair i of R/2.
+enum class RotaryOrder : std::uint8_t {
+  halves,  // i and i + R/2, as in GPT-NeoX and Llama
+  pairs,   // 2i and 2i + 1, as in RoFormer and GPT-J
+};
+
+// Tables are floating and broadcast to [*,T,R/2]; a table [T,R/2] serves all sequences. The first R <= H features of each head are rotated.
+struct Rotary {
+  ConstTensorView cos = {}, sin = {};          // at the positions of the queries
+  ConstTensorView key_cos = {}, key_sin = {};  // at the positions of the keys, [*,S,R/2]; absent: as the queries, which needs T == S
+  RotaryOrder order = RotaryOrder::halves;
+};
+
+// Rotates the rows of x [*,N,T,H] in place: (a, b) of pair i becomes (a cos - b sin, a sin + b cos). `inverse` rotates back, which is also the
+// gradient. Tables broadcast to [*,T,R/2].
+enum class Rotation : std::uint8_t { forward, inverse };
+void rotate(ConstTensorView cos, ConstTensorView sin, RotaryOrder order, Rotation rotation, TensorView x, Executor* executor = nullptr);
+
+}  // namespace polyhead::nn

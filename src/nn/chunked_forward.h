@@ -1,0 +1,89 @@
+// Forward passes without `saved`, chunk by chunk: a layer made of several goes on with each chunk while it is in the cache. Weights are packed
+// once for all chunks.
+#pragma once
+
+#include "nn/packed_linear.h"
+#include "nn/sequence_chunks.h"
+#include "polyhead/nn/feed_forward.h"
+
+namespace polyhead::nn {
+
+// The projections of an attention layer; output and gate only where it has them.
+struct PackedAttention {
+  PackedLinear q, k, v, output, gate;
+};
+
+// Calls step = make(executor) once per thread, then step(chunk, scratch) for each of the thread's chunks; the scratch keeps its memory between
+// chunks. A single chunk is computed by all threads.
+template <class Scratch, class F>
+void for_each_chunk(std::int64_t count, Executor* executor, const F& make) {
+  if (count == 1) {
+    Scratch scratch;
+    return make(executor)(std::int64_t{0}, scratch);
+  }
+  parallel_for(count, 1, executor, [&](std::int64_t first, std::int64_t last) {
+    LimitedThreads one(1);
+    Scratch scratch;
+    auto step = make(&one);
+    for (std::int64_t chunk = first; chunk < last; ++chunk) step(chunk, scratch);
+  });
+}
+
+// MultiHeadAttention.forward without `saved`. The constructor checks everything, and packs the weights where there are several chunks.
+class ChunkedAttention {
+ public:
+  ChunkedAttention(const MultiHeadAttention& layer, const AttentionInput& input, const AttentionOptions& options);
+  // `shapes` are those of the input.
+  ChunkedAttention(const MultiHeadAttention& layer, const AttentionInput& input, const AttentionShapes& shapes, const AttentionOptions& options);
+
+  // A tensor with the leading dimensions of the output, cut in the same way.
+  template <class View>
+  View of(const View& view, std::int64_t chunk) const {
+    return is_chunked() ? chunks_.of(view, chunk) : view;
+  }
+  void run(std::int64_t chunk, TensorView out, MultiHeadAttention::Activations& scratch, Executor* executor) const;
+
+  template <class F>
+  void for_each_chunk(const F& make) const {
+    nn::for_each_chunk<MultiHeadAttention::Activations>(chunks_.count(), options_.executor, make);
+  }
+
+ private:
+  bool is_chunked() const { return chunks_.count() > 1; }
+
+  const MultiHeadAttention& layer_;
+  const AttentionInput input_;
+  const AttentionShapes shapes_;
+  const AttentionOptions options_;  // mask and bias as views that broadcast to [*,N,T,S]
+  const SequenceChunks chunks_;
+  PackedAttention projections_;
+};
+
+// FeedForward.forward without `saved`: a few rows at a time where there are many.
+class ChunkedFeedForward {
+ public:
+  ChunkedFeedForward(const FeedForward& module, ConstTensorView x, const RunOptions& options);
+
+  // A tensor with the leading dimensions of x, cut in the same way.
+  template <class View>
+  View of(const View& view, std::int64_t chunk) const {
+    return chunks_.of(view, dimension_, chunk);
+  }
+  void run(std::int64_t chunk, TensorView y, Tensor& scratch, Executor* executor) const;
+
+  // As that of ChunkedAttention.
+  template <class F>
+  void for_each_chunk(const F& make) const {
+    nn::for_each_chunk<Tensor>(chunks_.count(), options_.executor, make);
+  }
+
+ private:
+  const FeedForward& module_;
+  const ConstTensorView x_;
+  const RunOptions options_;
+  int dimension_ = -1;  // of x: which is cut
+  Chunks chunks_;
+  PackedLinear hidden_, output_;
+};
+
+}  // namespace polyhead::nn

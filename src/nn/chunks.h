@@ -1,0 +1,46 @@
+// One leading dimension of a call cut into independent chunks, so that a chunk's activations stay in the second-level cache from one product to
+// the next, and so that threads take whole chunks.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+
+#include "core/parallel.h"
+#include "polyhead/workspace.h"
+
+namespace polyhead::nn {
+
+// Gives `tensor` this dtype and shape without values. It keeps its memory where both are the same already.
+inline void reuse_or_allocate(Tensor& tensor, DType dtype, const Shape& shape, const Workspace* workspace) {
+  if (tensor && tensor.dtype() == dtype && tensor.shape() == shape) return;
+  tensor = Tensor();  // first, so that the workspace can give its memory again
+  tensor = uninitialised(dtype, shape, workspace);
+}
+
+class Chunks {
+ public:
+  Chunks() = default;  // one chunk
+  // bytes: of the activations of one index; weights: bytes that several chunks need packed. A single chunk where packing costs more than the
+  // activations, and where there would be too few chunks for the threads. extent >= 1
+  Chunks(std::int64_t extent, std::int64_t bytes, std::int64_t weights, Executor* executor) : extent_(extent), size_(extent) {
+    constexpr std::int64_t kBytes = 768 << 10;  // 3/4 of a second-level cache of 1 MiB
+    constexpr std::int64_t kChunksPerThread = 4;
+    const std::int64_t threads = threads_of(executor);
+    const std::int64_t size = std::clamp<std::int64_t>(kBytes / std::max<std::int64_t>(bytes, 1), 1, extent);
+    if (extent * bytes >= weights && (threads == 1 || extent / size >= threads * kChunksPerThread)) size_ = size;
+  }
+
+  std::int64_t count() const { return (extent_ + size_ - 1) / size_; }
+
+  // A view without the dimension, or with an extent of 1, serves every chunk.
+  template <class View>
+  View of(const View& view, int dimension, std::int64_t chunk) const {
+    if (!view || dimension < 0 || view.extent(dimension) == 1) return view;
+    return view.slice(dimension, chunk * size_, std::min(chunk * size_ + size_, extent_));
+  }
+
+ private:
+  std::int64_t extent_ = 1, size_ = 1;
+};
+
+}  // namespace polyhead::nn

@@ -1,0 +1,31 @@
+// A forward pass of attention cut into independent chunks of a few sequences each.
+#pragma once
+
+#include "nn/attention_shapes.h"
+#include "nn/chunks.h"
+
+namespace polyhead::nn {
+
+class SequenceChunks {
+ public:
+  // A single chunk where the layer adds keys, and with dropout, whose bits depend on the number of the sequence.
+  SequenceChunks(const MultiHeadAttentionConfig& config, const AttentionShapes& shapes, const AttentionOptions& options);
+
+  std::int64_t count() const { return chunks_.count(); }
+  AttentionInput of(const AttentionInput& input, std::int64_t chunk) const;
+  template <class View>
+  View of(const View& out, std::int64_t chunk) const {
+    return chunks_.of(out, dimension_, chunk);
+  }
+  AttentionOptions of(const AttentionOptions& options, std::int64_t chunk) const;
+
+ private:
+  Chunks chunks_;
+  int lead_ = 0, rank_ = 0;  // the leading dimension that is cut, and how many there are
+  int dimension_ = 0;        // the same in the inputs
+};
+
+// Checks the mask and the bias of the whole call as sdpa_forward does, before any chunk is written.
+void require_mask_and_bias(const MultiHeadAttentionConfig& config, const AttentionShapes& shapes, const AttentionOptions& options);
+
+}  // namespace polyhead::nn
