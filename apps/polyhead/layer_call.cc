@@ -31,16 +31,20 @@ void measure(const LoadedLayer& loaded, LayerCall* call) {
   call->keys = call->maps[-1] - (config.add_bias_kv ? 1 : 0) - (config.add_zero_attn ? 1 : 0);
 }
 
+Shape head_bias_shape(const LayerCall& call) {
+  Shape shape = call.maps;
+  for (int i = 0; i + 3 < shape.size(); ++i) shape[i] = 1;
+  shape[-1] = call.keys;
+  return shape;
+}
+
 void prepare(const LoadedLayer& loaded, AttentionRules rules, InputTensors* in, LayerCall* call) {
   const nn::MultiHeadAttentionConfig& config = loaded.layer.config;
   if (loaded.relative_bias && !call->bias) {
-    Shape shape = call->maps;
-    for (int i = 0; i + 3 < shape.size(); ++i) shape[i] = 1;
-    shape[-1] = call->keys;
     fail(ErrorCode::invalid_argument,
          "the scores of this layer need the bias of its relative_attention_bias, which no file says how to apply; give a "
          "tensor 'bias' ",
-         shape, ", one for each head and pair");
+         head_bias_shape(*call), ", one for each head and pair");
   }
   if (loaded.causal && rules.causal.empty()) rules.causal = "bottom_right";
   call->options.mask = mask_of(rules, call->lead, call->maps[-2], call->keys, &call->lengths);

@@ -191,7 +191,7 @@ void run_trace(const Options& o) {
   }
   measure(layer, &call);
   require_small(call.maps);
-  if (!call.bias && (o.pair_bias || subject.pair_bias)) call.bias = random_numbers({c.heads, call.maps[-2], call.keys}, c.dtype, seeds());
+  if (!call.bias && (o.pair_bias || subject.pair_bias)) call.bias = random_numbers(head_bias_shape(call), c.dtype, seeds());
   prepare(layer, o.rules, in ? &*in : nullptr, &call);
   if (in) {
     std::vector<std::string> expected = layer.names;
@@ -259,7 +259,7 @@ Subcommand declare_trace(CLI::App& parser) {
       add_value(parser, "--key-length", &o->key_length, read_count, "S", "positions of a key input of its own"),
       add_value(parser, "--shape", &o->shape, read_shape, "SHAPE", "of the query input, width included, for inputs of any number of dimensions"),
       parser.add_flag("--ones", o->ones, "an input of ones instead of random numbers"),
-      parser.add_flag("--pair-bias", o->pair_bias, "add a random bias for each head and pair, [N,T,S]")};
+      parser.add_flag("--pair-bias", o->pair_bias, "add a random bias for each head and pair")};
   for (CLI::Option* option : sizes) option->excludes(input);
   add_value(parser, "--seed", &o->seed, [](const std::string& word) { return static_cast<std::uint64_t>(read_count(word)); }, "SEED",
             "of random inputs and of a constructed layer's parameters (default: 0)");
