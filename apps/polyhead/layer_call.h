@@ -26,10 +26,10 @@ void read_inputs(InputTensors* in, const LoadedLayer& loaded, LayerCall* call);
 // Sizes, which also checks the inputs.
 void measure(const LoadedLayer& loaded, LayerCall* call);
 
-// The options: the rules where they are given, else the source's own, and the masks of `in`, which may be nullptr.
 // [1,..,N,T,S]: of a bias for each head and pair, the same for all sequences.
 Shape head_bias_shape(const LayerCall& call);
 
+// The options: the rules where they are given, else the source's own, and the masks of `in`, which may be nullptr.
 void prepare(const LoadedLayer& loaded, AttentionRules rules, InputTensors* in, LayerCall* call);
 
 }  // namespace polyhead::app

@@ -15,6 +15,7 @@
 #include "polyhead/nn/linear.h"
 #include "polyhead/nn/module.h"
 #include "polyhead/nn/multi_head_attention.h"
+#include "polyhead/nn/rotary.h"
 #include "polyhead/nn/trace.h"
 #include "polyhead/sdpa.h"
 #include "polyhead/tensor.h"
