@@ -1,4 +1,4 @@
-// What the examples share: inputs to play with, rows to look at, and claims that are checked.
+// Shared by the examples: makes inputs, prints tensors and checks claims.
 #pragma once
 
 #include <cmath>
@@ -12,7 +12,7 @@
 
 namespace example {
 
-// Not random at all, and the same everywhere: sines of the position in memory.
+// Reproducible test data: sines of the position in memory.
 inline polyhead::Tensor waves(const polyhead::Shape& shape, double phase = 0) {
   polyhead::Tensor x(polyhead::DType::f32, shape);
   for (std::int64_t i = 0; i < x.numel(); ++i) x.data<float>()[i] = static_cast<float>(std::sin(phase + 0.7 * static_cast<double>(i)));
@@ -31,7 +31,6 @@ inline void show_row(std::string_view name, const float* values, std::int64_t co
 
 inline bool near(double a, double b) { return std::abs(a - b) <= 1e-5; }
 
-// The probabilities of each query add up to 1.
 inline bool rows_sum_to_one(const polyhead::Tensor& weights) {
   const std::int64_t keys = weights.extent(-1);
   for (std::int64_t row = 0; row < weights.numel() / keys; ++row) {
@@ -42,7 +41,7 @@ inline bool rows_sum_to_one(const polyhead::Tensor& weights) {
   return true;
 }
 
-// Prints each claim; status() is what main() returns: 0 when all of them hold.
+// Prints each claim. status() is the exit status for main(): 0 if all claims hold.
 class Claims {
  public:
   void add(std::string_view claim, bool holds) {

@@ -1,4 +1,5 @@
-// SelfAttention(input_dim, dim_qk, dim_v) and MultiHeadAttention(input_dim, num_heads, dim_qk, dim_v): every position of a sequence looks at all of it.
+// Self attention: every position of a sequence attends to all positions. Tutorials write it as SelfAttention(input_dim, dim_qk, dim_v) with one head
+// and MultiHeadAttention(input_dim, num_heads, dim_qk, dim_v) with several.
 #include "check.h"
 
 using namespace polyhead;
@@ -7,7 +8,7 @@ int main() {
   const Tensor x = example::waves({2, 10, 32});  // (batch, sequence, input_dim)
   example::Claims claims;
 
-  // SelfAttention(input_dim=32, dim_qk=16, dim_v=24): one head, no output map.
+  // SelfAttention(input_dim=32, dim_qk=16, dim_v=24): one head, no output projection.
   const nn::MultiHeadAttention single({.query_width = 32, .heads = 1, .head_width = 16, .value_head_width = 24, .output = nn::OutputProjection::none});
   Tensor y(DType::f32, single.output_shape({.query = x}));
   single.forward({.query = x}, y);
@@ -23,12 +24,12 @@ int main() {
   Tensor weights(DType::f32, multi.maps_shape({.query = x}));
   attention_map(saved.maps(), weights, saved.sdpa);
   example::show("MultiHeadAttention(x)", z);
-  example::show("weights", weights);
-  example::show_row("head 0, position 0 looks at", weights.data<float>(), 10);
+  example::show("attention weights", weights);
+  example::show_row("head 0, position 0", weights.data<float>(), 10);
   claims.add("the output is as wide as the input", z.shape() == x.shape());
-  claims.add("the weights of each query sum to 1", example::rows_sum_to_one(weights));
+  claims.add("the attention weights of each query sum to 1", example::rows_sum_to_one(weights));
 
-  // Attention knows no order: a reversed sequence gives the reversed output.
+  // Attention does not depend on the order of positions: a reversed sequence gives the reversed output.
   const ConstTensorView reversed = x.view().slice(1, 0, 10, -1);
   Tensor z_reversed(DType::f32, x.shape());
   multi.forward({.query = reversed}, z_reversed);

@@ -1,4 +1,5 @@
-// d2l's MultiHeadAttention(key_size, query_size, value_size, num_hiddens, num_heads, dropout, bias): sequences of different lengths in one batch.
+// Sequences of different lengths in one batch: queries attend to the valid keys only. The layer is MultiHeadAttention(key_size, query_size, value_size,
+// num_hiddens, num_heads, dropout, bias) of Dive into Deep Learning (d2l).
 #include "check.h"
 
 using namespace polyhead;
@@ -14,14 +15,14 @@ int main() {
   const nn::AttentionInput input{.query = x, .key = y};
   nn::MultiHeadAttention::Saved saved;
   Tensor out(DType::f32, attention.output_shape(input));
-  attention.forward(input, out, {.mask = {.key_lengths = valid_lens}}, &saved);  // evaluation: dropout does nothing
+  attention.forward(input, out, {.mask = {.key_lengths = valid_lens}}, &saved);  // evaluation: no dropout
 
   Tensor weights(DType::f32, attention.maps_shape(input));
   attention_map(saved.maps(), weights, saved.sdpa);
   example::show("X", x);
   example::show("Y", y);
   example::show("attention(X, Y, Y)", out);
-  example::show("weights", weights);
+  example::show("attention weights", weights);
   example::show_row("sequence 0, valid length 3", weights.data<float>(), 6);
   example::show_row("sequence 1, valid length 2", weights.data<float>() + 5 * 4 * 6, 6);
 
@@ -32,10 +33,10 @@ int main() {
     const std::int64_t sequence = i / (5 * 4 * 6), key = i % 6;
     stops &= (weights.data<float>()[i] == 0) == (key >= valid_lens.data<std::int64_t>()[sequence]);
   }
-  claims.add("weights stop exactly at the valid length", stops);
-  claims.add("the weights of each query sum to 1", example::rows_sum_to_one(weights));
+  claims.add("attention weights are 0 exactly from the valid length on", stops);
+  claims.add("the attention weights of each query sum to 1", example::rows_sum_to_one(weights));
 
-  // A length of 0 fills every score with -1e6 in d2l, so all keys get the same weight: EmptyRows::uniform.
+  // For a length of 0, d2l sets every score to -1e6, so that all keys get the same attention weight: EmptyRows::uniform.
   const Tensor zero_lens = Tensor::of<std::int64_t>({2}, {0, 6});
   attention.forward(input, out, {.mask = {.key_lengths = zero_lens}}, &saved);
   attention_map(saved.maps(), weights, saved.sdpa);

@@ -5,7 +5,7 @@
 
 namespace polyhead::viewer {
 
-extern const std::string_view kTemplate;  // with {{title}}, {{style}}, {{data}} and {{script}} where the others belong
+extern const std::string_view kTemplate;  // has the placeholders {{title}}, {{style}}, {{data}} and {{script}}
 extern const std::string_view kStyle;
 extern const std::string_view kScript;
 

@@ -1,5 +1,5 @@
 # cmake -DOUT=assets.cc -DTEMPLATE=page.html -DSTYLE=page.css -DSCRIPT=a.js,b.js -P embed.cmake
-# Writes the page's parts as C++ string literals. Every byte becomes \xNN, so nothing in the files needs quoting.
+# Writes the page's parts as C++ string literals. Every byte becomes \xNN, so that nothing needs quoting.
 string(REPLACE "," ";" SCRIPT "${SCRIPT}")
 set(source "#include \"viewer/assets.h\"\n\nnamespace polyhead::viewer {\n\n")
 foreach(part "kTemplate=TEMPLATE" "kStyle=STYLE" "kScript=SCRIPT")

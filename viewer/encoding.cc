@@ -22,6 +22,8 @@ std::string base64(std::span<const std::uint8_t> bytes) {
 
 }  // namespace
 
+Encoding choose_encoding(std::int64_t count) { return count <= kMaxLinear16 ? Encoding::linear16 : Encoding::logarithmic8; }
+
 std::string_view name_of(Encoding encoding) { return encoding == Encoding::linear16 ? "linear16" : "logarithmic8"; }
 
 std::uint16_t linear16(float weight) {

@@ -1,4 +1,4 @@
-// Weights in few bytes, as text that JSON can hold. script/data.js reads what is written here.
+// Attention weights as codes of 16 or 8 bits in base64, for JSON. script/data.js decodes them.
 #pragma once
 
 #include <cstdint>
@@ -6,19 +6,26 @@
 #include <string>
 #include <string_view>
 
-#include "polyhead/viewer.h"
-
 namespace polyhead::viewer {
 
-std::string_view name_of(Encoding encoding);  // as the page's data names it
+// One encoding serves the whole page. The page says which and shows only digits that are right.
+enum class Encoding : std::uint8_t {
+  linear16,      // steps of 1/65534 on [0, 1]: error at most 7.7e-6
+  logarithmic8,  // steps of a factor 2^(1/14): error at most 2.6 % of the attention weight; below 3.5e-6 it is stored as 0
+};
+
+inline constexpr std::int64_t kMaxLinear16 = std::int64_t{1} << 23;  // attention weights of a page, 22 MB of HTML; larger pages use 8 bits
+
+Encoding choose_encoding(std::int64_t count);  // for a page of `count` attention weights
+std::string_view name_of(Encoding encoding);   // in the page's data
 
 // linear16:      code = round(65534 w);         w = code / 65534;                      65535 is NaN.
 // logarithmic8:  code = 254 + round(14 log2 w); w = 2^((code - 254)/14); 0 is 0;       255 is NaN.
-// w in [0, 1] or NaN; slightly outside is clamped.
+// w is NaN or is clamped to [0, 1].
 std::uint16_t linear16(float weight);
 std::uint8_t logarithmic8(float weight);
 
-// The codes of the weights, 16 bits low byte first, in base64 (RFC 4648, section 4).
+// The codes in base64 (RFC 4648, section 4); codes of 16 bits are stored low byte first.
 std::string encode(std::span<const float> weights, Encoding encoding);
 
 }  // namespace polyhead::viewer

@@ -17,13 +17,14 @@ using nlohmann::json;
 
 void check_tokens(const Tokens& tokens, std::int64_t extent, std::string_view side, std::string_view letter,
                   const ConstTensorView& attentions) {
-  const auto count = static_cast<std::int64_t>(tokens.pieces.size());
-  require(count == extent, "viewer::render: ", count, " ", side, " tokens for attentions ", attentions.shape(),
+  const std::size_t count = tokens.pieces.size();
+  require(static_cast<std::int64_t>(count) == extent, "viewer::render: ", count, " ", side, " tokens for attentions ", attentions.shape(),
           " [layers,heads,T,S]; they must be ", letter, " = ", extent);
-  require(tokens.special.empty() || tokens.special.size() == tokens.pieces.size(), "viewer::render: ", tokens.special.size(),
-          " special flags for ", count, " ", side, " tokens; give one for each token, or none");
-  require(tokens.segment.empty() || tokens.segment.size() == tokens.pieces.size(), "viewer::render: ", tokens.segment.size(),
-          " segments for ", count, " ", side, " tokens; give one for each token, or none");
+  const auto check_size = [&](std::size_t size, std::string_view what) {
+    require(size == 0 || size == count, "viewer::render: ", size, " ", what, " for ", count, " ", side, " tokens; give one for each token, or none");
+  };
+  check_size(tokens.special.size(), "special flags");
+  check_size(tokens.segment.size(), "segments");
 }
 
 void check(const Text& text) {
@@ -35,10 +36,10 @@ void check(const Text& text) {
 }
 
 void check_weights(std::span<const float> weights, std::int64_t layer, std::int64_t head) {
-  constexpr float kSlack = 1e-3F;  // a sum of rounded probabilities may stray this far; anything else is not a probability
+  constexpr float kSlack = 1e-3F;  // rounding of 16-bit dtypes and of means over heads
   for (const float w : weights)
-    require(!(w < -kSlack || w > 1 + kSlack), "viewer::render: layer ", layer, ", head ", head, " holds the weight ", w,
-            "; weights must lie in [0, 1]");
+    require(!(w < -kSlack || w > 1 + kSlack), "viewer::render: layer ", layer, ", head ", head, " has the attention weight ", w,
+            "; attention weights must be in [0, 1]");
 }
 
 json to_json(const Tokens& tokens) {
@@ -72,8 +73,8 @@ json to_json(const Text& text, Encoding encoding) {
   return result;
 }
 
-// JSON as the content of a script element. Outside of strings JSON has no '<', so escaping each one keeps every "</script>" and "<!--"
-// of a token from ending the element or changing how the parser reads it (HTML standard, 4.12.1.3).
+// JSON for a script element. Each '<', which JSON has in strings only, is escaped: "</script>" or "<!--" in a token would end the element or
+// change how it is parsed (HTML standard, 4.12.1.3).
 std::string script_text(const json& data) {
   const std::string plain = data.dump(-1, ' ', false, json::error_handler_t::replace);
   std::string text;
@@ -87,28 +88,16 @@ std::string script_text(const json& data) {
 }
 
 std::string html_text(const std::string& plain) {
-  // The round trip through JSON replaces what is not UTF-8.
+  // Writing JSON replaces bytes that are not valid UTF-8.
   const auto valid = json::parse(json(plain).dump(-1, ' ', false, json::error_handler_t::replace)).get<std::string>();
   std::string text;
-  for (const char c : valid) {
-    switch (c) {
-      case '&':
-        text += "&amp;";
-        break;
-      case '<':
-        text += "&lt;";
-        break;
-      case '>':
-        text += "&gt;";
-        break;
-      default:
-        text += c;
-    }
+  for (const char& c : valid) {
+    text += c == '&' ? "&amp;" : c == '<' ? "&lt;" : c == '>' ? "&gt;" : std::string_view(&c, 1);
   }
   return text;
 }
 
-// Fills the places of the template in one pass, so that a "{{" in what is filled in stays what it is.
+// Fills in the template's placeholders in one pass, so that "{{" in a text is not taken for a placeholder.
 std::string fill(std::string_view page, std::span<const std::pair<std::string_view, std::string_view>> parts) {
   std::string result;
   while (true) {
@@ -125,17 +114,15 @@ std::string fill(std::string_view page, std::span<const std::pair<std::string_vi
 
 }  // namespace
 
-Encoding choose_encoding(std::int64_t weights) { return weights <= kMaxLinearWeights ? Encoding::linear16 : Encoding::logarithmic8; }
-
 std::string render(const Page& page) {
-  std::int64_t weights = 0;
+  std::int64_t count = 0;
   for (const Text& text : page.texts) {
     check(text);
-    weights += text.attentions.numel();
-    require(weights <= kMaxWeights, "viewer::render: the texts have more than ", kMaxWeights,
-            " weights together; a page holds at most that many: give fewer or shorter texts, or fewer layers or heads");
+    count += text.attentions.numel();
+    require(count <= kMaxAttentionWeights, "viewer::render: the texts have more than ", kMaxAttentionWeights,
+            " attention weights, the limit of a page; give fewer or shorter texts, or fewer layers or heads");
   }
-  const Encoding encoding = choose_encoding(weights);
+  const Encoding encoding = choose_encoding(count);
   json data = {{"title", page.title}, {"model", page.model}, {"encoding", name_of(encoding)}, {"texts", json::array()}};
   for (const Text& text : page.texts) data["texts"].push_back(to_json(text, encoding));
   const std::string title = html_text(page.title);

@@ -197,14 +197,14 @@ TEST(Viewer, WhatIsNotAProbabilityIsRefusedAndNaNIsKept) {
   EXPECT_EQ(bytes[2] | bytes[3] << 8, 65535);
   maps.data<float>()[13] = 1.5F;
   EXPECT_THAT(message_of(page_of({.text = "", .queries = words(2), .attentions = maps})),
-              HasSubstr("layer 1, head 1 holds the weight 1.5"));
+              HasSubstr("layer 1, head 1 has the attention weight 1.5"));
   maps.data<float>()[13] = -std::numeric_limits<float>::infinity();
-  EXPECT_THAT(message_of(page_of({.text = "", .queries = words(2), .attentions = maps})), HasSubstr("weights must lie in [0, 1]"));
+  EXPECT_THAT(message_of(page_of({.text = "", .queries = words(2), .attentions = maps})), HasSubstr("attention weights must be in [0, 1]"));
 }
 
 TEST(Viewer, LongTextsAreStoredInEightBitsAndLongerOnesRefused) {
-  EXPECT_EQ(choose_encoding(kMaxLinearWeights), Encoding::linear16);
-  EXPECT_EQ(choose_encoding(kMaxLinearWeights + 1), Encoding::logarithmic8);
+  EXPECT_EQ(choose_encoding(kMaxLinear16), Encoding::linear16);
+  EXPECT_EQ(choose_encoding(kMaxLinear16 + 1), Encoding::logarithmic8);
   const float even = 1.0F / 2048;
   const ConstTensorView one(&even, {1, 1, 1, 1});
   const ConstTensorView spread = one.expand({2, 1, 2048, 2049});
@@ -212,7 +212,7 @@ TEST(Viewer, LongTextsAreStoredInEightBitsAndLongerOnesRefused) {
   EXPECT_EQ(data["encoding"], "logarithmic8");
   EXPECT_EQ(bytes_of(data["texts"][0]["weights"][1][0]).size(), 2048U * 2049U);
   const Text longer{.text = "", .queries = words(2048), .attentions = one.expand({4, 5, 2048, 2048})};
-  EXPECT_THAT(message_of(page_of(longer)), HasSubstr("more than 67108864 weights"));
+  EXPECT_THAT(message_of(page_of(longer)), HasSubstr("more than 67108864 attention weights"));
 }
 
 TEST(Viewer, ExtentsOfZeroMakeAPage) {

@@ -22,8 +22,28 @@ std::int64_t read_integer(const std::string& word) {
 
 std::int64_t read_count(const std::string& word) {
   const auto value = parse<std::int64_t>(word);
-  if (!value || *value < 0) throw UsageError(cat("'", word, "' is not a whole number from 0 on"));
+  if (!value || *value < 0) throw UsageError(cat("'", word, "' is not a whole number of 0 or more"));
   return *value;
+}
+
+std::int64_t read_positive(const std::string& word) {
+  const std::int64_t value = read_count(word);
+  if (value == 0) throw UsageError("'0' is too small; it must be at least 1");
+  return value;
+}
+
+std::uint64_t read_seed(const std::string& word) { return static_cast<std::uint64_t>(read_count(word)); }
+
+std::vector<std::int64_t> read_counts(const std::string& word) {
+  std::vector<std::int64_t> counts;
+  for (std::size_t first = 0; first <= word.size();) {
+    const std::size_t end = std::min(word.find_first_of(",;", first), word.size());
+    const auto count = parse<std::int64_t>(std::string_view(word).substr(first, end - first));
+    if (!count || *count < 0) throw UsageError(cat("'", word, "' is not a list of whole numbers of 0 or more, such as 3,2"));
+    counts.push_back(*count);
+    first = end + 1;
+  }
+  return counts;
 }
 
 double read_number(const std::string& word) {
@@ -40,12 +60,12 @@ Shape read_shape(const std::string& word) {
     const auto extent = parse<std::int64_t>(rest.substr(0, comma));
     const bool trailing = comma + 1 == rest.size();
     if (!extent || *extent < 0 || trailing)
-      throw UsageError(cat("'", word, "' is not a shape; a shape is extents from 0 on with commas between, as 1,8,512,64"));
+      throw UsageError(cat("'", word, "' is not a shape; give whole numbers of 0 or more with commas between, such as 1,8,512,64"));
     extents.push_back(*extent);
     rest.remove_prefix(std::min(comma + 1, rest.size()));
   }
   if (extents.size() > static_cast<std::size_t>(kMaxRank))
-    throw UsageError(cat("'", word, "' has ", extents.size(), " extents; at most ", kMaxRank, " are allowed"));
+    throw UsageError(cat("'", word, "' has ", extents.size(), " dimensions; at most ", kMaxRank, " are supported"));
   return Shape(std::span<const std::int64_t>(extents));
 }
 

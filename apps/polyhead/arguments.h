@@ -1,4 +1,4 @@
-// Values of options: each reader turns one word into a value or throws UsageError that says what is allowed.
+// Option values: each reader converts one word, or throws UsageError that says what is allowed.
 #pragma once
 
 #include <charconv>
@@ -16,9 +16,9 @@
 
 namespace polyhead::app {
 
-std::string lower(std::string_view text);  // of ASCII letters
+std::string lower(std::string_view text);  // changes ASCII letters only
 
-// The whole word as a number; absent where it is none.
+// The number that the whole word spells, or nullopt.
 template <class T>
 std::optional<T> parse(std::string_view word) {
   T value{};
@@ -28,15 +28,18 @@ std::optional<T> parse(std::string_view word) {
 }
 
 std::int64_t read_integer(const std::string& word);
-std::int64_t read_count(const std::string& word);  // 0, 1, 2, …
-double read_number(const std::string& word);       // finite
-Shape read_shape(const std::string& word);         // "1,8,512,64"; "" is rank 0
-DType read_dtype(const std::string& word);         // "f32", "float32", …
+std::int64_t read_count(const std::string& word);     // 0, 1, 2, …
+std::int64_t read_positive(const std::string& word);  // 1, 2, …
+std::uint64_t read_seed(const std::string& word);
+std::vector<std::int64_t> read_counts(const std::string& word);  // separated by commas or semicolons
+double read_number(const std::string& word);                     // finite
+Shape read_shape(const std::string& word);                       // "1,8,512,64"; "" has rank 0
+DType read_dtype(const std::string& word);                       // "f32", "float32", …
 
-// One of `names`, or UsageError with the nearest.
+// `word` if it is one of `names`, else UsageError that suggests the nearest. `what` is the kind of name.
 std::string read_choice(const std::string& word, std::string_view what, std::span<const std::string> names);
 
-// An option whose word `read` turns into *target; the message of a refused word names the option. Its type is what --help shows.
+// Adds an option whose value `read` converts into *target. Error messages begin with the option's name; --help shows `type`.
 template <class T, class Read>
 CLI::Option* add_value(CLI::App& parser, const std::string& name, T* target, Read read, const std::string& type,
                        const std::string& description) {
@@ -47,7 +50,8 @@ CLI::Option* add_value(CLI::App& parser, const std::string& name, T* target, Rea
             try {
               *target = read(word);
             } catch (const std::exception& error) {
-              throw UsageError(cat(name.substr(name.rfind(',') + 1), ": ", error.what()));
+              const std::string_view longer = std::string_view(name).substr(name.find("--"));
+              throw UsageError(cat(longer.substr(0, longer.find(',')), ": ", error.what()));
             }
           },
           description)

@@ -13,7 +13,7 @@
 #include "output_path.h"
 #include "polyhead/models/attention_layer.h"
 #include "terminal.h"
-#include "words.h"
+#include "text_layout.h"
 
 namespace polyhead::app {
 namespace {
@@ -24,41 +24,35 @@ struct Options {
   LayerRules layer_rules;
   std::string tensors, output;
   std::optional<std::int64_t> top_keys;
-  bool maps = false, gradients = false, json = false;
+  bool attention_weights = false, gradients = false, json = false;
 };
 
-class Results {
- public:
-  Tensor& make(const std::string& name, DType dtype, const Shape& shape) { return list_.emplace_back(io::NamedTensor{name, Tensor(dtype, shape)}).tensor; }
-  void add(std::string name, Tensor tensor) { list_.push_back({std::move(name), std::move(tensor)}); }
-  const std::vector<io::NamedTensor>& list() const { return list_; }
-
- private:
-  std::vector<io::NamedTensor> list_;
-};
+using Results = std::vector<io::NamedTensor>;
 
 Tensor gradient_of_output(InputTensors* in, DType dtype, std::string_view whose) {
   return in->as(in->required("d_out", "the gradient of the output that --gradients starts from"), "d_out", dtype, whose);
 }
 
-void add_maps(const Options& o, const MapsInput& input, const SdpaOptions& options, const Shape& shape, ConstTensorView lse, Results* results) {
-  if (o.maps) {
-    attention_map(input, results->make("weights", lse.dtype(), shape), options);
-    results->add("lse", Tensor::copy_of(lse));
+void add_attention_weights(const Options& o, const MapsInput& input, const SdpaOptions& options, const Shape& shape, ConstTensorView lse, Results* results) {
+  if (o.attention_weights) {
+    Tensor weights(lse.dtype(), shape);
+    attention_map(input, weights, options);
+    results->push_back({"attention_weights", std::move(weights)});
+    results->push_back({"lse", Tensor::copy_of(lse)});
   }
   if (!o.top_keys) return;
   Shape top = shape;
   top[-1] = *o.top_keys;
-  if (*o.top_keys > shape[-1]) throw UsageError(cat("--top-keys: ", *o.top_keys, " is more than the ", counted(shape[-1], "key"), " there are"));
+  if (*o.top_keys > shape[-1]) throw UsageError(cat("--top-keys: ", *o.top_keys, " is too large; there are ", counted(shape[-1], "key")));
   Tensor probability(lse.dtype(), top), key(DType::i64, top);
   attention_top_keys(input, probability, key, options);
-  results->add("top_keys", std::move(key));
-  results->add("top_weights", std::move(probability));
+  results->push_back({"top_keys", std::move(key)});
+  results->push_back({"top_attention_weights", std::move(probability)});
 }
 
-// q, k and v as they are: scaled dot-product attention without a layer around it.
-std::string run_plain(const Options& o, InputTensors* in, Results* results) {
-  constexpr const char* kRole = "which attention without --parameters needs";
+// Scaled dot-product attention of q, k and v, without a layer.
+std::string run_sdpa(const Options& o, InputTensors* in, Results* results) {
+  constexpr const char* kRole = "which is required without --parameters";
   const Tensor q = in->required("q", kRole), k = in->as(in->required("k", kRole), "k", q.dtype(), "of q");
   const Tensor v = in->as(in->required("v", kRole), "v", q.dtype(), "of q");
   require(q.view().rank() >= 3 && k.view().rank() >= 3 && v.view().rank() >= 3, "attend: q is ", q.shape(), ", k ", k.shape(), ", v ", v.shape(),
@@ -73,22 +67,22 @@ std::string run_plain(const Options& o, InputTensors* in, Results* results) {
   in->read_masks(&options.mask);
   if (options.dropout.p > 0) options.dropout.keep = keep = in->take("dropout_keep");
 
-  Shape out_shape = q.shape(), maps = q.shape();
+  Shape out_shape = q.shape(), weights_shape = q.shape();
   out_shape[-1] = v.extent(-1);
-  maps[-1] = k.extent(-2);
+  weights_shape[-1] = k.extent(-2);
   Tensor out(q.dtype(), out_shape), lse(is_floating(q.dtype()) ? accumulation_dtype(q.dtype()) : DType::f32, q.shape().first(q.shape().size() - 1));
   sdpa_forward({.q = q, .k = k, .v = v, .out = out, .lse = lse}, options);
-  add_maps(o, {.q = q, .k = k}, options, maps, lse, results);
+  add_attention_weights(o, {.q = q, .k = k}, options, weights_shape, lse, results);
   if (o.gradients) {
     const Tensor d_out = gradient_of_output(in, q.dtype(), "of q");
     Tensor d_q(q.dtype(), q.shape()), d_k(q.dtype(), k.shape()), d_v(q.dtype(), v.shape()), d_bias = bias ? Tensor(q.dtype(), bias.shape()) : Tensor();
     sdpa_backward({.q = q, .k = k, .v = v, .out = out, .lse = lse, .d_out = d_out, .d_q = d_q, .d_k = d_k, .d_v = d_v, .d_bias = d_bias}, options);
-    results->add("d_q", std::move(d_q));
-    results->add("d_k", std::move(d_k));
-    results->add("d_v", std::move(d_v));
-    if (d_bias) results->add("d_bias", std::move(d_bias));
+    results->push_back({"d_q", std::move(d_q)});
+    results->push_back({"d_k", std::move(d_k)});
+    results->push_back({"d_v", std::move(d_v)});
+    if (d_bias) results->push_back({"d_bias", std::move(d_bias)});
   }
-  results->add("out", std::move(out));
+  results->push_back({"out", std::move(out)});
   in->report_unused({"q", "k", "v"}, {});
   return "scaled dot-product attention";
 }
@@ -99,12 +93,12 @@ std::string run_layer(const Options& o, InputTensors* in, Results* results) {
   const DType dtype = layer.config.dtype;
   LayerCall call;
   read_inputs(in, loaded, &call);
-  measure(loaded, &call);
-  prepare(loaded, o.rules, in, &call);
+  set_input(loaded, &call);
+  set_options(loaded, o.rules, in, &call);
   nn::MultiHeadAttention::Saved saved;
   Tensor out(dtype, layer.output_shape(call.input));
   layer.forward(call.input, out, call.options, &saved);
-  add_maps(o, saved.maps(), saved.sdpa, call.maps, saved.lse, results);
+  add_attention_weights(o, saved.maps(), saved.sdpa, call.weights, saved.lse, results);
   if (o.gradients) {
     const Tensor d_out = gradient_of_output(in, dtype, kOfParameters);
     const auto like = [&](const Tensor& x) { return x ? Tensor(dtype, x.shape()) : Tensor(); };
@@ -112,17 +106,17 @@ std::string run_layer(const Options& o, InputTensors* in, Results* results) {
     Tensor d_bias = call.bias ? Tensor(dtype, call.options.bias.shape()) : Tensor();
     nn::MultiHeadAttention d_layer = zeros_like(layer);
     layer.backward(saved, d_out, {.query = d_query, .key = d_key, .value = d_value, .bias = d_bias, .parameters = &d_layer});
-    results->add("d_query", std::move(d_query));
-    if (d_key) results->add("d_key", std::move(d_key));
-    if (d_value) results->add("d_value", std::move(d_value));
-    if (d_bias) results->add("d_bias", Tensor::copy_of(d_bias.view().reshape(call.bias.shape())));
+    results->push_back({"d_query", std::move(d_query)});
+    if (d_key) results->push_back({"d_key", std::move(d_key)});
+    if (d_value) results->push_back({"d_value", std::move(d_value)});
+    if (d_bias) results->push_back({"d_bias", Tensor::copy_of(d_bias.view().reshape(call.bias.shape()))});
     io::AttentionParameters parameters = models::attention_parameters(d_layer, loaded.layout, loaded.prefix);
     parameters.spelling = loaded.spelling;
-    parameters.scale = loaded.scale;  // the naming's own, whatever the options made of it
+    parameters.scale = loaded.scale;  // options may have changed these two; the layout decides how parameters are stored
     parameters.global_query = loaded.global_query;
-    for (io::NamedTensor& d : io::store_attention(parameters)) results->add("d_" + d.name, std::move(d.tensor));
+    for (io::NamedTensor& d : io::store_attention(parameters)) results->push_back({"d_" + d.name, std::move(d.tensor)});
   }
-  results->add("out", std::move(out));
+  results->push_back({"out", std::move(out)});
   in->report_unused({"query", "key", "value"}, loaded.names);
   return cat("layer of layout ", loaded.layout, loaded.prefix.empty() ? "" : cat(" at ", printable(loaded.prefix)), ", ", counted(layer.config.heads, "head"));
 }
@@ -130,16 +124,16 @@ std::string run_layer(const Options& o, InputTensors* in, Results* results) {
 void report(const Options& o, const std::string& what, const Results& results) {
   if (o.json) {
     Json list = Json::array();
-    for (const auto& [name, tensor] : results.list()) list.push_back({{"name", name}, {"dtype", info(tensor.dtype()).name}, {"shape", to_json(tensor.shape())}});
+    for (const auto& [name, tensor] : results) list.push_back({{"name", name}, {"dtype", info(tensor.dtype()).name}, {"shape", to_json(tensor.shape())}});
     return print_json({{"operation", what}, {"output", o.output}, {"tensors", list}});
   }
   std::size_t dtype = 0, shape = 0;
-  for (const auto& [name, tensor] : results.list()) {
+  for (const auto& [name, tensor] : results) {
     dtype = std::max(dtype, info(tensor.dtype()).name.size());
     shape = std::max(shape, to_string(tensor.shape()).size());
   }
   std::string text = cat(what, "\n", printable(o.output), ":\n");
-  for (const auto& [name, tensor] : results.list()) {
+  for (const auto& [name, tensor] : results) {
     append(text, cat("  ", pad_right(info(tensor.dtype()).name, dtype), "  ", pad_right(to_string(tensor.shape()), shape), "  ", printable(name), "\n"));
   }
   print(text);
@@ -151,8 +145,8 @@ void run_attend(const Options& o) {
   check_writable(o.output);
   InputTensors in(o.tensors);
   Results results;
-  const std::string what = o.file.path.empty() ? run_plain(o, &in, &results) : run_layer(o, &in, &results);
-  io::save_tensors(o.output, results.list());
+  const std::string what = o.file.path.empty() ? run_sdpa(o, &in, &results) : run_layer(o, &in, &results);
+  io::save_tensors(o.output, results);
   report(o, what, results);
 }
 
@@ -160,43 +154,38 @@ void run_attend(const Options& o) {
 
 Subcommand declare_attend(CLI::App& parser) {
   const auto o = std::make_shared<Options>();
-  parser.add_option("--tensors", o->tensors, "the inputs; a file may hold both these and the weights")->type_name("FILE")->required();
-  parser.add_option("-o,--output", o->output, "where the results go: .safetensors or .npz")->type_name("FILE")->required();
-  CLI::Option* weights = parser.add_option("--parameters", o->file.path, "the layer's parameters; without it q, k and v are attended to as they are")->type_name("FILE");
+  parser.add_option("--tensors", o->tensors, "the input tensors; may be the same file as --parameters")->type_name("FILE")->required();
+  parser.add_option("-o,--output", o->output, "write the results to this file, .safetensors or .npz")->type_name("FILE")->required();
+  CLI::Option* parameters = parser.add_option("--parameters", o->file.path, "the layer's parameters; without this option attention is computed from q, k and v")->type_name("FILE");
   std::vector<CLI::Option*> of_layers = add_layer_file(parser, &o->file);
-  of_layers.push_back(add_value(
-      parser, "--heads", &o->file.heads,
-      [](const std::string& word) {
-        const std::int64_t heads = read_count(word);
-        if (heads == 0) throw UsageError("a layer has at least 1");
-        return heads;
-      },
-      "N", "number of heads, where neither the weights nor their folder's config.json say"));
-  parser.add_flag("--maps", o->maps, "also weights [*,N,T,S], the probabilities before dropout, and lse [*,N,T]");
-  add_value(parser, "--top-keys", &o->top_keys, read_count, "K", "also top_keys and top_weights [*,N,T,K]: the keys with the largest weights, largest first");
-  parser.add_flag("--gradients", o->gradients, "also the gradients of sum(out * d_out), named d_X: of inputs, bias and parameters");
+  of_layers.push_back(add_value(parser, "--heads", &o->file.heads, read_positive, "N",
+                                "number of heads, if neither the parameters nor config.json in their folder say it"));
+  parser.add_flag("--attention-weights", o->attention_weights, "also write attention_weights [*,N,T,S], before dropout, and lse [*,N,T]");
+  add_value(parser, "--top-keys", &o->top_keys, read_count, "K",
+            "also write top_keys and top_attention_weights [*,N,T,K]: the K keys with the largest attention weights, largest first");
+  parser.add_flag("--gradients", o->gradients, "also write the gradients of sum(out * d_out) by inputs, bias and parameters, named d_NAME");
   add_attention_rules(parser, &o->rules);
   add_key_lengths(parser, &o->rules);
   for (CLI::Option* option : add_layer_rules(parser, &o->layer_rules)) of_layers.push_back(option);
-  for (CLI::Option* option : of_layers) option->needs(weights);
+  for (CLI::Option* option : of_layers) option->needs(parameters);
   parser.add_flag("--json", o->json, "machine-readable: {\"operation\", \"output\", \"tensors\": [{\"name\", \"dtype\", \"shape\"}, ...]}");
   return {
-      .examples = {{"polyhead attend --parameters layer.safetensors --heads 4 --tensors in.safetensors -o out.safetensors --maps",
-                    "a layer's output and what its heads look at"},
+      .examples = {{"polyhead attend --parameters layer.safetensors --heads 4 --tensors in.safetensors -o out.safetensors --attention-weights",
+                    "the output and the attention weights of a layer"},
                    {"polyhead attend --parameters model.safetensors --prefix encoder.layer.0 --heads 12 --tensors in.safetensors -o out.npz",
-                    "a layer of a model"},
+                    "one layer of a model"},
                    {"polyhead attend --parameters layer.safetensors --heads 4 --tensors in.safetensors -o out.safetensors --gradients",
-                    "with all gradients; in.safetensors has d_out"},
+                    "all gradients too; in.safetensors has d_out"},
                    {"polyhead attend --tensors qkv.safetensors -o out.safetensors --causal --top-keys 5",
-                    "attention itself, without a layer"}},
+                    "attention of q, k and v, without a layer"}},
       .notes =
-          "Tensors with --parameters: query [.., T, .., Eq], key and value (default: as the query, as the key). Without: q [*,N,T,H], k "
-          "[*,K,S,H], v [*,K,S,V].\n"
-          "With both, if there: attend or block (boolean, over pairs), attend_keys or block_keys (boolean [*,S]), key_lengths, bias (added "
-          "to the scores), "
-          "dropout_keep (boolean, with --dropout), d_out (with --gradients). For torch's layout masks and biases may be [B*N,T,S].\n"
-          "A layer of gpt2 or mingpt is causal unless --causal is off. Every self-attention of t5 adds a bias for each distance: give it "
-          "as tensor bias.\n",
+          "Input tensors with --parameters: query [.., T, .., Eq], key and value (default: the query; the key). Without --parameters: "
+          "q [*,N,T,H], k [*,K,S,H], v [*,K,S,V].\n"
+          "Optional tensors: attend or block (boolean, one for each query and key), attend_keys or block_keys (boolean [*,S]), key_lengths, "
+          "bias (added to the scores), dropout_keep (boolean, with --dropout), d_out (with --gradients). For the layout torch, masks and "
+          "biases may be [B*N,T,S].\n"
+          "Layers of gpt2 and mingpt are causal unless --causal=off is given. Self-attention of t5 adds a bias for each distance: give it as "
+          "the tensor bias.\n",
       .run = [o] { run_attend(*o); },
   };
 }

@@ -1,10 +1,10 @@
 #include "attention_rules.h"
 
 #include <array>
-#include <memory>
 #include <string_view>
 
 #include "arguments.h"
+#include "format.h"
 
 namespace polyhead::app {
 namespace {
@@ -17,14 +17,14 @@ Diagonal read_diagonal(const std::string& word) {
   try {
     return Diagonal::offset(read_integer(word));
   } catch (const UsageError&) {
-    throw UsageError(cat("'", word, "' is not a diagonal; it is top_left, bottom_right or a whole number, the offset"));
+    throw UsageError(cat("'", word, "' is not a diagonal; give top_left, bottom_right or an offset, which is a whole number"));
   }
 }
 
 Window read_window(const std::string& word) {
   const std::size_t comma = word.find(',');
   if (comma == std::string::npos)
-    throw UsageError(cat("'", word, "' is not a window; it is LEFT,RIGHT, as 128,0, and a side left out is open"));
+    throw UsageError(cat("'", word, "' is not a window; give LEFT,RIGHT, such as 128,0; without a number that side is unlimited"));
   Window window;
   const std::string left = word.substr(0, comma), right = word.substr(comma + 1);
   if (!left.empty()) window.left = read_count(left);
@@ -38,15 +38,6 @@ std::string read_causal(const std::string& word) {
   return word;
 }
 
-std::vector<std::int64_t> read_lengths(const std::string& word) {
-  std::vector<std::int64_t> lengths;
-  for (std::size_t first = 0; first <= word.size();) {
-    const std::size_t end = std::min(word.find_first_of(",;", first), word.size());
-    lengths.push_back(read_count(word.substr(first, end - first)));
-    first = end + 1;
-  }
-  return lengths;
-}
 
 EmptyRows read_empty_rows(const std::string& word) {
   static const std::array<std::string, 3> kNames{"zero", "uniform", "unmasked"};
@@ -64,36 +55,24 @@ nn::GlobalQuery read_global_query(const std::string& word) {
 
 void add_attention_rules(CLI::App& parser, AttentionRules* rules) {
   add_value(parser, "--causal", &rules->causal, read_causal, "[DIAGONAL]",
-            "no query looks at keys after the diagonal: top_left, bottom_right, or an offset as 3; without a value for as many keys as queries; off for layers that are causal by themselves")
+            "queries attend to no key after the diagonal: top_left, bottom_right or an offset such as 3; needs no value if there are as "
+            "many keys as queries; off switches a layer's own causal mask off")
       ->expected(0, 1);
-  add_value(parser, "--window", &rules->window, read_window, "LEFT,RIGHT", "keys at most LEFT before and RIGHT after the diagonal; a side left out is open");
+  add_value(parser, "--window", &rules->window, read_window, "LEFT,RIGHT",             "attend to keys at most LEFT before and RIGHT after the diagonal; without a number that side is unlimited");
   add_value(parser, "--window-diagonal", &rules->window_diagonal, read_diagonal, "DIAGONAL",
-            "where the window is counted from (default: the causal diagonal, else bottom_right)");
+            "the diagonal of the window (default: the causal diagonal, else bottom_right)");
   add_value(parser, "--scale", &rules->scale, read_number, "X",
-            "factor of the scores (default: 1/sqrt(H), or as the layer's source has it)");
-  add_value(parser, "--softcap", &rules->softcap, read_number, "C", "scores become C tanh(score/C)");
-  add_value(parser, "--dropout", &rules->dropout, read_number, "P", "drop weights with probability P, as in training");
-  add_value(
-      parser, "--dropout-seed", &rules->dropout_seed, [](const std::string& word) { return static_cast<std::uint64_t>(read_count(word)); },
-      "SEED", "of the dropped weights (default: 0)");
+            "factor of the scores (default: that of the layer's layout, else 1/sqrt(H))");
+  add_value(parser, "--softcap", &rules->softcap, read_number, "C", "replace each score by C tanh(score/C)");
+  add_value(parser, "--dropout", &rules->dropout, read_number, "P", "drop attention weights with probability P, as in training");
+  add_value(parser, "--dropout-seed", &rules->dropout_seed, read_seed, "SEED", "seed of dropout (default: 0)");
   add_value(parser, "--empty-rows", &rules->empty_rows, read_empty_rows, "KIND",
-            "what a query without keys gives: zero, uniform or unmasked (default: as the layer's source has it, else zero)");
+            "output of a query that may attend to no key: zero, uniform or unmasked (default: that of the layer's layout, else zero)");
 }
 
 void add_key_lengths(CLI::App& parser, AttentionRules* rules) {
-  parser
-      .add_option_function<std::string>(
-          "--key-lengths,--valid-lens",
-          [rules](const std::string& word) {
-            try {
-              rules->key_lengths = read_lengths(word);
-            } catch (const UsageError&) {
-              throw UsageError(cat("--key-lengths: '", word, "' is not a list of lengths, as 3,2"));
-            }
-            rules->has_key_lengths = true;
-          },
-          "how many keys count: one length for each sequence, or one for each query, row by row; commas or semicolons between")
-      ->type_name("L,L,...");
+  add_value(parser, "--key-lengths,--valid-lens", &rules->key_lengths, read_counts, "L,L,...",
+            "attend to the first L keys only: one length for each sequence, or one for each query, row by row, with commas or semicolons between");
 }
 
 std::vector<CLI::Option*> add_layer_rules(CLI::App& parser, LayerRules* rules) {
@@ -104,10 +83,10 @@ std::vector<CLI::Option*> add_layer_rules(CLI::App& parser, LayerRules* rules) {
                       if (axis == -1) throw UsageError("the last dimension, -1, is the width; attention runs along one before it");
                       return static_cast<int>(axis);
                     },
-                    "AXIS", "the dimension of the inputs that attention runs along, -2 being the one before the width (default: -2)"),
+                    "AXIS", "the dimension of the inputs that attention runs along (default: -2, the one before the width)"),
           add_value(parser, "--global-query", &rules->global_query, read_global_query, "KIND",
-                    "average the query over the axis: off, mean or masked_mean (default: as the weights say)"),
-          parser.add_flag("--add-zero-attn", rules->add_zero_attn, "a further key and value of zeros (torch's add_zero_attn)")};
+                    "average the query over the axis: off, mean or masked_mean (default: as the file says)"),
+          parser.add_flag("--add-zero-attn", rules->add_zero_attn, "add a key and value of zeros, as torch's add_zero_attn")};
 }
 
 Mask mask_of(const AttentionRules& rules, const Shape& lead, std::int64_t queries, std::int64_t keys, Tensor* lengths) {
@@ -118,15 +97,15 @@ Mask mask_of(const AttentionRules& rules, const Shape& lead, std::int64_t querie
   if (!rules.causal.empty() && rules.causal != kNotCausal) mask.causal = rules.causal == kBareCausal ? Diagonal::top_left() : read_diagonal(rules.causal);
   mask.window = rules.window;
   mask.window.diagonal = rules.window_diagonal;
-  if (!rules.has_key_lengths) return mask;
+  if (!rules.key_lengths) return mask;
   Shape shape = lead;
-  const auto count = static_cast<std::int64_t>(rules.key_lengths.size());
+  const auto count = static_cast<std::int64_t>(rules.key_lengths->size());
   if (count != numel(lead)) shape.push_back(queries);
   if (count != numel(shape)) {
-    throw UsageError(cat("--key-lengths: ", count, count == 1 ? " length" : " lengths", "; there must be ", numel(lead), ", one for each sequence, or ",
+    throw UsageError(cat("--key-lengths: ", counted(count, "length"), "; there must be ", numel(lead), ", one for each sequence, or ",
                          numel(lead) * queries, ", one for each query"));
   }
-  *lengths = Tensor::of<std::int64_t>(shape, std::span<const std::int64_t>(rules.key_lengths));
+  *lengths = Tensor::of<std::int64_t>(shape, std::span<const std::int64_t>(*rules.key_lengths));
   mask.key_lengths = *lengths;
   return mask;
 }

@@ -13,12 +13,11 @@ struct Rgb {
   float r, g, b;
 };
 
-// Lightness rises evenly from night blue to pale yellow, so that the order of two colours is seen without knowing the ramp, and without
-// colour vision as well.
+// Lightness rises evenly from dark blue to pale yellow, so that the order of two colours is visible without colour vision too.
 constexpr std::array<Rgb, 5> kRamp{{{18, 22, 52}, {44, 70, 138}, {38, 134, 150}, {118, 194, 120}, {250, 236, 130}}};
 
-Rgb colour_at(float part) {
-  const float place = std::clamp(part, 0.F, 1.F) * (kRamp.size() - 1);
+Rgb colour_at(float value) {
+  const float place = std::clamp(value, 0.F, 1.F) * (kRamp.size() - 1);
   const auto below = std::min(static_cast<std::size_t>(place), kRamp.size() - 2);
   const float t = place - static_cast<float>(below);
   const Rgb a = kRamp[below], b = kRamp[below + 1];
@@ -35,18 +34,18 @@ std::string code(Rgb c, Colour colour) {
 
 }  // namespace
 
-std::string_view shade(float part) {
-  if (std::isnan(part)) return "?";
+std::string_view shade(float value) {
+  if (std::isnan(value)) return "?";
   std::string_view block = kShades[0].block;
   for (const Shade& row : kShades)
-    if (part >= row.from) block = row.block;
+    if (value >= row.from) block = row.block;
   return block;
 }
 
-std::string painted(std::string_view text, float part, Colour colour) {
+std::string painted(std::string_view text, float value, Colour colour) {
   if (colour == Colour::none) return std::string(text);
-  if (std::isnan(part)) return cat("\x1b[41;97m", text, "\x1b[0m");
-  const Rgb c = colour_at(part);
+  if (std::isnan(value)) return cat("\x1b[41;97m", text, "\x1b[0m");
+  const Rgb c = colour_at(value);
   const bool dark = 0.2126F * c.r + 0.7152F * c.g + 0.0722F * c.b < 120;  // luma of Rec. 709
   return cat("\x1b[48;", code(c, colour), "m\x1b[", dark ? "97" : "30", "m", text, "\x1b[0m");
 }

@@ -1,4 +1,4 @@
-// From a part of the largest weight, 0 to 1, to what a terminal shows.
+// A terminal's colours and block characters for values from 0 to 1, which are attention weights divided by the largest one.
 #pragma once
 
 #include <array>
@@ -10,15 +10,15 @@
 namespace polyhead::app {
 
 struct Shade {
-  float from;  // the smallest part that it stands for
+  float from;  // the smallest value shown by this block
   std::string_view block;
 };
 
 inline constexpr std::array<Shade, 5> kShades{{{0.F, " "}, {0.05F, "░"}, {0.25F, "▒"}, {0.5F, "▓"}, {0.75F, "█"}}};
 
-std::string_view shade(float part);  // "?" for NaN
+std::string_view shade(float value);  // "?" for NaN
 
-// `text` on a background of the part's colour, in black or white, whichever reads better.
-std::string painted(std::string_view text, float part, Colour colour);
+// `text` on a background of the value's colour, in black or white, whichever has more contrast.
+std::string painted(std::string_view text, float value, Colour colour);
 
 }  // namespace polyhead::app

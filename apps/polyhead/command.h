@@ -1,4 +1,4 @@
-// What a subcommand is: options, and what happens once they are read. main.cc holds the table of them.
+// A subcommand: its options, its help and the function that runs it. The table of all subcommands is in main.cc.
 #pragma once
 
 #include <CLI/CLI.hpp>
@@ -18,15 +18,14 @@ struct Example {
 
 struct Subcommand {
   std::vector<Example> examples;  // what --help shows first
-  std::string notes;              // what --help shows last; paragraphs end with a newline
+  std::string notes;              // what --help shows last; each paragraph ends with a newline
   std::function<void()> run;
 };
 
-// A row of the table.
 struct Command {
   std::string_view name;
   std::string_view summary;
-  Subcommand (*declare)(CLI::App&);  // gives the parser its options; what they fill lives as long as the result's `run`
+  Subcommand (*declare)(CLI::App&);  // adds the options; the values they set live as long as `run` of the result
 };
 
 }  // namespace polyhead::app

@@ -12,12 +12,12 @@
 #include "polyhead/executor.h"
 #include "polyhead/sdpa.h"
 #include "terminal.h"
-#include "words.h"
+#include "text_layout.h"
 
 namespace polyhead::app {
 namespace {
 
-// Caches are told in powers of 1024, as processors are sold: "32 KiB".
+// In powers of 1024, as data sheets of processors do: "32 KiB".
 std::string cache_size(std::int64_t bytes) {
   constexpr std::int64_t kKibi = 1024, kMebi = kKibi * kKibi;
   if (bytes >= kMebi && bytes % (kMebi / 4) == 0) return cat(static_cast<double>(bytes) / kMebi, " MiB");
@@ -27,24 +27,22 @@ std::string cache_size(std::int64_t bytes) {
 std::string as_text(const Cpu& cpu, std::size_t width) {
   std::string text;
   const auto row = [&](std::string_view name, std::string_view value) {
-    constexpr std::size_t kName = 16;
-    const std::string lines = wrap(printable(value), width, kName);
-    append(text, cat(fit(name, kName), std::string_view(lines).substr(std::min(kName, lines.size()))));
+    append(text, hang(name, printable(value), 16, width));
   };
-  row("processor", cat(cpu.name.empty() ? "(it does not say its name)" : cpu.name, ", ", cpu.architecture));
-  row("threads", cat(num_threads(), " (", cpu.online, " logical processors are on, ", cpu.usable, " may be used)"));
+  row("processor", cat(cpu.name.empty() ? "(unknown name)" : cpu.name, ", ", cpu.architecture));
+  row("threads", cat(num_threads(), " (", cpu.online, " logical processors online, ", cpu.usable, " usable by this process)"));
   for (const CpuCache& cache : cpu.caches) {
     row(cat("L", cache.level, cache.kind == "unified" ? "" : " " + cache.kind),
         cat(cache_size(cache.bytes), cache.shared_by > 0 ? cat(", shared by ", counted(cache.shared_by, "logical processor")) : ""));
   }
   if (!cpu.instruction_sets.empty()) append(text, "\nInstruction sets\n");
   for (const InstructionSet& set : cpu.instruction_sets) row(cat("  ", set.name), cat(set.available ? "yes  " : "no   ", set.adds));
-  append(text, "\nKernels, the preferred first\n");
+  append(text, "\nKernels, best first\n");
   for (const KernelInstructionSet& set : kernel_instruction_sets()) {
     row(cat("  ", set.name),
         cat(set.name == kernel_instruction_set() ? "used " : set.available ? "yes  " : "no   ", set.needs.empty() ? "needs nothing" : cat("needs ", set.needs)));
   }
-  append(text, "\nBackends, the preferred first\n");
+  append(text, "\nBackends, best first\n");
   for (const Backend* backend : backends()) append(text, cat("  ", backend_name(*backend), "\n"));
   return text;
 }
@@ -78,11 +76,11 @@ Subcommand declare_devices(CLI::App& parser) {
   parser.add_flag("--json", *json, "machine-readable, one object on one line");
   return {
       .examples = {{"polyhead devices", "the processor, its caches and instruction sets, and the backends"},
-                   {"polyhead devices --json | jq .backends", "for other programs"}},
+                   {"polyhead devices --json | jq .backends", "JSON for other programs"}},
       .notes =
           "JSON: {processor, architecture, online, usable, threads, caches: [{level, kind, bytes, shared_by}], instruction_sets: [{name, "
-          "available, adds}], kernels: [{name, needs, available, used}], backends}; shared_by is null where the system does not tell.\n"
-          "The environment variable POLYHEAD_ISA names the kernels to use; one that this processor cannot run is an error.\n",
+          "available, adds}], kernels: [{name, needs, available, used}], backends}; shared_by is null if the system does not say it.\n"
+          "The environment variable POLYHEAD_ISA selects the kernels; it is an error if this processor cannot run them.\n",
       .run =
           [json] {
             const Cpu cpu = detect_cpu();

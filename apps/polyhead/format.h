@@ -1,4 +1,4 @@
-// Numbers as text, whatever the locale.
+// Numbers as text, independent of the locale.
 #pragma once
 
 #include <cstdint>

@@ -1,4 +1,4 @@
-// Which map of a model is shown: one head, the mean over a layer's heads, or the mean over all.
+// The attention map that `polyhead view` shows: of one head, the mean over a layer's heads, or the mean over all heads.
 #pragma once
 
 #include <cstdint>
@@ -10,15 +10,15 @@
 namespace polyhead::app {
 
 struct HeadChoice {
-  std::optional<std::int64_t> layer;   // absent: the mean over all layers
-  std::optional<std::int64_t> head;    // absent: the mean over the heads
+  std::optional<std::int64_t> layer;   // absent: mean over all layers
+  std::optional<std::int64_t> head;    // absent: mean over the heads
   std::int64_t layers = 0, heads = 0;  // of the model
 
   std::string description() const;  // "layer 5, mean of its 12 heads"
 };
 
-// What the options mean for a model: nothing given is the mean over the heads of the last layer; `mean` alone is the mean over all heads of
-// all layers. UsageError when there is no such layer or head.
+// Without options the mean over the heads of the last layer; with `mean` alone the mean over all heads of all layers. UsageError if the
+// model has no such layer or head.
 HeadChoice choose_head(std::optional<std::int64_t> layer, std::optional<std::int64_t> head, bool mean, std::int64_t layers,
                        std::int64_t heads);
 

@@ -10,20 +10,20 @@
 #include "colour_ramp.h"
 #include "core/text.h"
 #include "format.h"
-#include "words.h"
+#include "text_layout.h"
 
 namespace polyhead::app {
 namespace {
 
 constexpr std::size_t kWidestWord = 14;     // of a row
 constexpr std::size_t kTallestWord = 8;     // of a column, downward
-constexpr std::size_t kCellWithNumber = 5;  // "░ 12 ": fewer columns have no room for a shade, a percentage and a gap
+constexpr std::size_t kCellWithNumber = 5;  // "░ 12 ": a shade, a percentage and a gap
 constexpr std::size_t kWidestCell = 8;
 
 struct Layout {
-  std::size_t number = 0;  // columns of the row's number, 0: none
-  std::size_t word = 0;    // columns of the row's word
-  std::size_t cell = 0;    // columns of a cell, 0: a list instead of cells
+  std::size_t number = 0;  // columns of a row's number; 0: no number
+  std::size_t word = 0;    // columns of a row's word
+  std::size_t cell = 0;    // columns of a cell; 0: a list instead of cells
   std::size_t margin() const { return (number > 0 ? number + 1 : 0) + word + 1; }
 };
 
@@ -59,7 +59,7 @@ class Drawing {
     layout_.cell = std::min(room() / keys, kWidestCell);
     if (layout_.cell >= 2) return;
     layout_.number = cat(std::max(rows_.size(), keys) - 1).size();
-    if (room() < keys) layout_.word = std::min<std::size_t>(layout_.word, 6);  // shorter words may save the grid
+    if (room() < keys) layout_.word = std::min<std::size_t>(layout_.word, 6);  // with shorter words the grid may fit
     layout_.cell = room() >= keys ? 1 : 0;
   }
 
@@ -88,7 +88,7 @@ class Drawing {
     return trimmed(line);
   }
 
-  // A word reads downward and ends above its column.
+  // Each word is written downward and ends above its column.
   std::string words_downward() const {
     std::vector<std::vector<std::string>> words;
     std::size_t height = 0;
@@ -113,7 +113,7 @@ class Drawing {
     return text;
   }
 
-  // The digits of a column's number beneath each other; all but the last only where they change.
+  // The digits of a column's number, written downward. Only the last digit is repeated for every column.
   std::string numbers() const {
     std::string text;
     const std::size_t digits = cat(columns_.size() - 1).size();
@@ -143,7 +143,7 @@ class Drawing {
         for (std::size_t i = 0; i < shades; ++i) line += shade(part(t, s));
         line += number ? pad_left(weight_text, 3) + " " : std::string(gap, ' ');
       } else {
-        // Three columns for the number, in the middle: units stand beneath units.
+        // Three columns for the number, in the middle of the cell, so that the digits of all rows are aligned.
         line += paint(number ? std::string((layout_.cell - 2) / 2, ' ') + pad_left(weight_text, 3) : "", t, s);
       }
     }
@@ -155,7 +155,7 @@ class Drawing {
     return painted(fit(text, layout_.cell), part(t, s), colour_);
   }
 
-  // The keys that a row attends to most, as many as the line holds.
+  // The keys that a row attends to most, as many as fit on the line.
   std::string list(std::size_t t) const {
     std::vector<std::size_t> keys(columns_.size());
     std::iota(keys.begin(), keys.end(), std::size_t{0});

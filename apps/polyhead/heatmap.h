@@ -1,4 +1,4 @@
-// A map of attention as text: rows attend, columns are attended to. A pure function of the map, the words, the width and the colours.
+// An attention map as text: each row is a query, each column a key.
 #pragma once
 
 #include <cstddef>
@@ -16,11 +16,11 @@ struct Heatmap {
   std::vector<std::string> columns;  // S words
 };
 
-// Lines of at most `width` columns (at least 20), the last of them the legend. What there is room for decides the form:
-//   wide cells     a shade and the weight in percent, words above the columns
-//   narrow cells   shades, words downward above the columns
-//   single columns shades, columns named by numbers that stand before the rows' words
-//   too many keys  for each row the keys with the largest weights, largest first
+// Lines of at most `width` columns (at least 20); the last line is the legend. The width of a cell decides the form:
+//   5 columns or more  a shade and the attention weight in percent, words above the columns
+//   2 to 4             a shade, words written downward above the columns
+//   1                  a shade; columns have numbers, which are also in front of the rows' words
+//   too many keys      no grid: for each row the keys with the largest attention weights, largest first
 std::string render(const Heatmap& map, std::size_t width, Colour colour);
 
 }  // namespace polyhead::app

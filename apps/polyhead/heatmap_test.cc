@@ -6,7 +6,7 @@
 #include <limits>
 
 #include "polyhead/tensor.h"
-#include "words.h"
+#include "text_layout.h"
 
 namespace polyhead::app {
 namespace {

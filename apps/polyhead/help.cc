@@ -4,7 +4,7 @@
 #include <vector>
 
 #include "core/text.h"
-#include "words.h"
+#include "text_layout.h"
 
 namespace polyhead::app {
 namespace {
@@ -14,7 +14,7 @@ struct Entry {
   std::string meaning;
 };
 
-// Two columns, or the meaning beneath the name where two would leave too little room.
+// Two columns; in a narrow terminal each meaning is below its name.
 std::string table(const std::vector<Entry>& entries, std::size_t width) {
   constexpr std::size_t kIndent = 2, kGap = 2, kWidestName = 28;
   std::size_t longest = 0;
@@ -22,17 +22,12 @@ std::string table(const std::vector<Entry>& entries, std::size_t width) {
     if (columns(entry.name) <= kWidestName) longest = std::max(longest, columns(entry.name));
   }
   const std::size_t start = kIndent + longest + kGap;
-  const bool beneath = width < start + 36;
+  const bool below = width < start + 36;
   std::string text;
   for (const Entry& entry : entries) {
-    const std::size_t margin = beneath ? 6 : start;
-    const std::string meaning = wrap(entry.meaning, width, margin);
-    std::string name = std::string(kIndent, ' ') + entry.name;
-    if (beneath || columns(name) + kGap > margin) {
-      append(text, cat(name, "\n", meaning));
-    } else {
-      append(text, cat(pad_right(name, margin), std::string_view(meaning).substr(std::min(margin, meaning.size()))));
-    }
+    const std::string name = std::string(kIndent, ' ') + entry.name;
+    const bool beside = !below && columns(name) + kGap <= start;
+    append(text, beside ? hang(name, entry.meaning, start, width) : cat(name, "\n", wrap(entry.meaning, width, below ? 6 : start)));
   }
   return text;
 }
@@ -40,7 +35,7 @@ std::string table(const std::vector<Entry>& entries, std::size_t width) {
 std::string examples_text(const std::vector<Example>& examples, std::size_t width) {
   std::string text = "Examples:\n";
   for (const Example& example : examples) {
-    // A command is not broken: it is there to be copied.
+    // Commands are not wrapped, so that they can be copied.
     append(text, cat("  ", example.command, "\n", wrap(example.meaning, width, 6)));
   }
   return text;
@@ -80,29 +75,25 @@ std::string help_text(const CLI::App& parser, const Subcommand& subcommand, std:
 
 std::string overview(std::span<const Command> commands, std::size_t width, bool brief) {
   const std::vector<Example> examples{
-      {"polyhead view MODEL_DIR --text \"The quick brown fox\" -o fox.html", "one HTML page with what every head of the model attends to"},
-      {"polyhead trace --layer d2l --num-hiddens 100 --heads 5", "a layer step by step, with the shape and meaning of each"},
+      {"polyhead view MODEL_DIR --text \"The quick brown fox\" -o fox.html", "write one HTML page with the attention maps of all heads"},
+      {"polyhead trace --layer d2l --num-hiddens 100 --heads 5", "show each step of a layer, with its shape and meaning"},
       {"polyhead attend --parameters layer.safetensors --heads 4 --tensors in.safetensors -o out.safetensors",
-       "a layer's output on tensors of yours"},
-      {"polyhead inspect model.safetensors", "what is in a file, and which attention layers"},
-      {"polyhead explain --q 1,8,512,64 --k 1,8,512,64", "how such a problem would be computed"},
+       "run a layer on your tensors"},
+      {"polyhead inspect model.safetensors", "list a file's tensors and attention layers"},
+      {"polyhead explain --q 1,8,512,64 --k 1,8,512,64", "show how attention of these shapes would be computed"},
   };
   std::vector<Entry> entries;
   for (const Command& command : commands) entries.push_back({std::string(command.name), std::string(command.summary)});
-  std::string text = wrap("polyhead: multi-head attention, computed and shown", width);
+  std::string text = wrap("polyhead: compute multi-head attention and show it", width);
   if (!brief) append(text, cat("\n", examples_text(examples, width)));
   append(text, cat("\nUsage: polyhead COMMAND [ARGUMENTS]\n\nCommands:\n", table(entries, width)));
   if (!brief) {
-    append(text, cat("\nOptions:\n", table({{"-h, --help", "this text"}, {"--version", "the version"}}, width)));
-    append(
-        text,
-        cat("\n", wrap("Results go to standard output, notes and progress to standard error. Exit status: 0 done, 1 the operation failed, "
-                       "2 wrong arguments.",
-                       width)));
+    append(text, cat("\nOptions:\n", table({{"-h, --help", "show this text"}, {"--version", "show the version"}}, width)));
+    append(text, cat("\n", wrap("Results go to stdout, diagnostics and progress to stderr. Exit status: 0 success, 1 the operation failed, "
+                                "2 wrong arguments.",
+                                width)));
   }
-  append(text, cat("\n", wrap(brief ? "'polyhead help' has examples; 'polyhead help COMMAND' is about one command."
-                                    : "'polyhead help COMMAND' is about one command.",
-                              width)));
+  append(text, cat("\n", wrap(cat(brief ? "'polyhead help' shows examples; " : "", "'polyhead help COMMAND' explains one command."), width)));
   return text;
 }
 

@@ -9,10 +9,10 @@
 
 namespace polyhead::app {
 
-// Of one subcommand; lines of at most `width` columns (a word that is longer stays whole).
+// Help of one subcommand in lines of at most `width` columns. Longer words are not broken.
 std::string help_text(const CLI::App& parser, const Subcommand& subcommand, std::size_t width);
 
-// Of the program. The short form is what a call without arguments gets.
+// Help of the program. The brief form is for a call without arguments.
 std::string overview(std::span<const Command> commands, std::size_t width, bool brief);
 
 }  // namespace polyhead::app

@@ -8,22 +8,33 @@
 #include "format.h"
 #include "suggest.h"
 #include "terminal.h"
-#include "words.h"
+#include "text_layout.h"
 
 namespace polyhead::app {
 namespace {
 
-constexpr std::size_t kNamed = 6;  // names in a sentence, before "and 3 more"
+constexpr std::size_t kMaxListed = 6;  // names in a sentence; "and 3 more" follows
 
 std::string listed(const std::vector<std::string>& names) {
   std::string text;
-  for (std::size_t i = 0; i < std::min(names.size(), kNamed); ++i) append(text, cat(text.empty() ? "" : ", ", printable(names[i])));
-  if (names.size() > kNamed) append(text, cat(" and ", names.size() - kNamed, " more"));
+  for (std::size_t i = 0; i < std::min(names.size(), kMaxListed); ++i) append(text, cat(text.empty() ? "" : ", ", printable(names[i])));
+  if (names.size() > kMaxListed) append(text, cat(" and ", names.size() - kMaxListed, " more"));
   return text;
 }
 
+struct MaskTensor {
+  const char* name;
+  ConstTensorView Mask::* view;
+};
+
+constexpr std::array<MaskTensor, 5> kMaskTensors{{{"attend", &Mask::attend},
+                                                  {"block", &Mask::block},
+                                                  {"attend_keys", &Mask::attend_keys},
+                                                  {"block_keys", &Mask::block_keys},
+                                                  {"key_lengths", &Mask::key_lengths}}};
+
 bool is_result(const std::string& name) {
-  constexpr std::array<std::string_view, 5> kResults{"out", "weights", "lse", "top_keys", "top_weights"};
+  constexpr std::array<std::string_view, 5> kResults{"out", "attention_weights", "lse", "top_keys", "top_attention_weights"};
   return std::find(kResults.begin(), kResults.end(), name) != kResults.end() || (name.starts_with("d_") && name != "d_out");
 }
 
@@ -41,7 +52,7 @@ Tensor InputTensors::required(const std::string& name, std::string_view role) {
   std::vector<std::string> names;
   for (const io::NamedTensor& named : file_.tensors) names.push_back(named.name);
   const std::string near = closest(name, names);
-  fail(ErrorCode::format, "'", printable(path_), "' has no tensor '", name, "', ", role, "; it has ", names.empty() ? "none at all" : listed(names),
+  fail(ErrorCode::format, "'", printable(path_), "' has no tensor '", name, "', ", role, "; it has ", names.empty() ? "no tensors" : listed(names),
        near.empty() ? "" : cat("; is it '", printable(near), "'?"));
 }
 
@@ -49,28 +60,23 @@ Tensor InputTensors::as(Tensor tensor, const std::string& name, DType dtype, std
   if (!tensor || tensor.dtype() == dtype) return tensor;
   if (!is_floating(tensor.dtype())) fail(ErrorCode::format, "'", printable(path_), "': ", name, " is ", tensor.dtype(), "; it must be floating");
   if (info(tensor.dtype()).size >= info(dtype).size && noted_.insert(tensor.dtype()).second) {
-    note(cat(name, " is ", tensor.dtype(), "; it is converted to ", dtype, ", the dtype ", whose));
+    print_note(cat(name, " is ", tensor.dtype(), "; it is converted to ", dtype, ", the dtype ", whose));
   }
   return Tensor::copy_of(tensor, dtype);
 }
 
 void InputTensors::read_masks(Mask* mask) {
-  const auto read = [&](const char* name, Tensor* keep, ConstTensorView* view) {
-    if (!has(name)) return;
-    *keep = take(name);
-    *view = *keep;
-  };
-  read("attend", &attend_, &mask->attend);
-  read("block", &block_, &mask->block);
-  read("attend_keys", &attend_keys_, &mask->attend_keys);
-  read("block_keys", &block_keys_, &mask->block_keys);
-  if (mask->key_lengths && has("key_lengths")) fail(ErrorCode::invalid_argument, "--key-lengths is given and '", printable(path_), "' has key_lengths; only one may be");
-  read("key_lengths", &lengths_, &mask->key_lengths);
+  for (const auto& [name, view] : kMaskTensors) {
+    if (!has(name)) continue;
+    if (mask->*view) fail(ErrorCode::invalid_argument, "both an option and '", printable(path_), "' give ", name, "; give it once");
+    mask->*view = masks_.emplace_back(take(name));
+  }
 }
 
 void InputTensors::report_unused(std::vector<std::string> inputs, std::span<const std::string> parameters) const {
   std::vector<std::string> known = std::move(inputs);
-  known.insert(known.end(), {"attend", "block", "attend_keys", "block_keys", "key_lengths", "bias", "dropout_keep", "d_out"});
+  known.insert(known.end(), {"bias", "dropout_keep", "d_out"});
+  for (const MaskTensor& mask : kMaskTensors) known.emplace_back(mask.name);
   std::vector<std::string> free_names, others;
   for (const std::string& name : known) {
     if (!has(name)) free_names.push_back(name);
@@ -79,17 +85,17 @@ void InputTensors::report_unused(std::vector<std::string> inputs, std::span<cons
     const std::string& name = named.name;
     if (taken_.contains(name) || is_result(name) || std::find(parameters.begin(), parameters.end(), name) != parameters.end()) continue;
     if (std::find(known.begin(), known.end(), name) != known.end()) {
-      note(cat("'", name, "' in '", printable(path_), "' is not used with these options"));
+      print_note(cat("'", name, "' in '", printable(path_), "' is not used with these options"));
     } else if (const std::string near = closest(name, free_names); !near.empty()) {
-      note(cat("'", printable(name), "' in '", printable(path_), "' is not used; did you mean '", near, "'?"));
+      print_note(cat("'", printable(name), "' in '", printable(path_), "' is not used; did you mean '", near, "'?"));
     } else if (name.find("mask") != std::string::npos) {
-      note(cat("'", printable(name), "' in '", printable(path_),
-               "' is not used; the name of a mask says what true means: attend (may look) or block (may not)"));
+      print_note(cat("'", printable(name), "' in '", printable(path_),
+               "' is not used; name a mask by what true means: attend (the query may attend to the key) or block (it may not)"));
     } else {
       others.push_back(name);
     }
   }
-  if (!others.empty()) note(cat(counted(static_cast<std::int64_t>(others.size()), "tensor"), " of '", printable(path_), "' not used: ", listed(others)));
+  if (!others.empty()) print_note(cat(counted(static_cast<std::int64_t>(others.size()), "tensor"), " of '", printable(path_), "' not used: ", listed(others)));
 }
 
 }  // namespace polyhead::app

@@ -1,4 +1,4 @@
-// The tensors file of a command: hands out what attention asks for and tells what nobody asked for.
+// A command's file of input tensors: looks tensors up by name, converts them, and reports the tensors that were not used.
 #pragma once
 
 #include <set>
@@ -20,18 +20,18 @@ class InputTensors {
 
   bool has(std::string_view name) const { return file_.find(name) != nullptr; }
   DType dtype(std::string_view name) const { return file_.at(name).dtype(); }
-  // Error (format) that lists the file's tensors when there is none such.
+  // Throws Error (format), with a list of the file's tensors, if there is none of this name.
   Tensor required(const std::string& name, std::string_view role);
-  Tensor take(const std::string& name);  // absent: there is none
+  Tensor take(const std::string& name);  // absent if there is none
 
-  // The tensor in another dtype; a note on stderr where that rounds, which says whose dtype it is. Error where it is not floating.
+  // The tensor in another dtype. If the conversion rounds, a note on stderr says whose dtype it is. Error if the tensor is not floating.
   Tensor as(Tensor tensor, const std::string& name, DType dtype, std::string_view whose);
 
-  // Dense masks and key masks, and lengths where the options gave none. Views of memory that this object keeps.
+  // Sets the masks that the file has. They are views of memory that this object keeps.
   void read_masks(Mask* mask);
 
-  // Notes on stderr about tensors that were not taken: one for each that is nearly a known name (`inputs`, masks, biases), one for the
-  // rest. Results and the names in `parameters` are expected and not mentioned.
+  // Notes on stderr about tensors that were not taken: one for each whose name is close to a known one (`inputs`, masks, biases), and one
+  // for all others. Results of an earlier run and the names in `parameters` are not mentioned.
   void report_unused(std::vector<std::string> inputs, std::span<const std::string> parameters) const;
 
   const std::string& path() const { return path_; }
@@ -40,7 +40,7 @@ class InputTensors {
   io::TensorFile file_;
   std::string path_;
   std::set<std::string, std::less<>> taken_;
-  Tensor lengths_, attend_, block_, attend_keys_, block_keys_;
+  std::vector<Tensor> masks_;
   std::set<DType> noted_;
 };
 

@@ -11,7 +11,7 @@
 #include "polyhead/io/attention_parameters.h"
 #include "polyhead/io/tensor_file.h"
 #include "terminal.h"
-#include "words.h"
+#include "text_layout.h"
 
 namespace polyhead::app {
 namespace {
@@ -31,14 +31,12 @@ std::string section(std::string_view title, const std::vector<std::pair<std::str
   longest = std::min<std::size_t>(longest, 20);
   std::string text = cat("\n", title, "\n");
   for (const auto& [name, value] : rows) {
-    const std::string lines = wrap(printable(value), width, 2 + longest + 2);
-    append(text, cat(pad_right("  " + printable(name), 2 + longest),
-                     lines.empty() ? "\n" : std::string_view(lines).substr(std::min(2 + longest, lines.size()))));
+    append(text, hang(cat("  ", printable(name), "  "), printable(value), 2 + longest + 2, width));
   }
   return text;
 }
 
-// "encoder.layer.3." -> {"encoder.layer.", "3", "."}: the last number of a prefix counts the layers of a model.
+// "encoder.layer.3." -> {"encoder.layer.", "3", "."}: the last number of a prefix is the number of a layer.
 struct Numbered {
   std::string before, number, after;
 };
@@ -51,12 +49,12 @@ Numbered split_number(const std::string& prefix) {
   return {prefix.substr(0, first), prefix.substr(first, last - first + 1), prefix.substr(last + 1)};
 }
 
-std::string place(const std::string& prefix) { return prefix.empty() ? "at the top" : cat("at ", prefix); }
+std::string place(const std::string& prefix) { return prefix.empty() ? "without prefix" : cat("at ", prefix); }
 
-// One row for the layers of a model that differ in their number only.
-std::vector<std::pair<std::string, std::string>> attention_map_rows(const std::vector<io::LayoutMatch>& matches, const Json& config) {
+// One row for all layers that differ in their number only.
+std::vector<std::pair<std::string, std::string>> attention_rows(const std::vector<io::LayoutMatch>& matches, const Json& config) {
   const auto heads = config.find("heads");
-  const std::string untold = heads != config.end() && heads->is_number_integer()
+  const std::string by_config = heads != config.end() && heads->is_number_integer()
                                  ? cat(counted(heads->get<std::int64_t>(), "head"), " by config.json")
                                  : "number of heads not in the file";
   std::vector<std::pair<std::string, std::string>> rows;
@@ -76,7 +74,7 @@ std::vector<std::pair<std::string, std::string>> attention_map_rows(const std::v
     std::string text = count == 1 ? place(first.prefix) : place(cat(start.before, "{", start.number, "..", last, "}", start.after));
     append(text, cat(", ", counted(count, "layer"), ", ", counted(static_cast<std::int64_t>(first.names.size()), "tensor"),
                      count > 1 ? " each" : ""));
-    append(text, cat(", ", first.heads == 0 ? untold : counted(first.heads, "head")));
+    append(text, cat(", ", first.heads == 0 ? by_config : counted(first.heads, "head")));
     if (first.kv_heads != first.heads && first.kv_heads != 0) append(text, cat(", ", counted(first.kv_heads, "key/value head")));
     rows.emplace_back(first.layout, text);
     i = end;
@@ -93,12 +91,12 @@ std::string tensor_table(const io::TensorFile& file, std::size_t width) {
     size = std::max(size, byte_size(bytes_of(tensor)).size());
     name = std::max(name, columns(printable(key)));
   }
-  const bool beneath = 2 + dtype + 2 + shape + 2 + size + 2 + name > width;  // names are never cut: they are what other commands want
+  const bool below = 2 + dtype + 2 + shape + 2 + size + 2 + name > width;  // names are never clipped, so that they can be copied
   std::string text = "\nTensors\n";
   for (const auto& [key, tensor] : file.tensors) {
     const std::string facts = cat(pad_right(info(tensor.dtype()).name, dtype), "  ", pad_right(to_string(tensor.shape()), shape), "  ",
                                   pad_left(byte_size(bytes_of(tensor)), size));
-    append(text, beneath ? cat("  ", printable(key), "\n      ", facts, "\n") : cat("  ", facts, "  ", printable(key), "\n"));
+    append(text, below ? cat("  ", printable(key), "\n      ", facts, "\n") : cat("  ", facts, "  ", printable(key), "\n"));
   }
   return text;
 }
@@ -121,8 +119,8 @@ std::string as_text(const io::TensorFile& file, const Json& config, const std::v
     rows.emplace_back(name, value.is_string() ? value.get<std::string>() : value.dump());
   }
   append(text, section("Configuration", rows, width));
-  rows = attention_map_rows(matches, config);
-  append(text, rows.empty() ? std::string("\nAttention\n  no layer of a known naming\n") : section("Attention", rows, width));
+  rows = attention_rows(matches, config);
+  append(text, rows.empty() ? std::string("\nAttention\n  no layer of a known layout\n") : section("Attention", rows, width));
   rows.assign(file.metadata.begin(), file.metadata.end());
   append(text, section("Metadata", rows, width));
   return cat(text, tensor_table(file, width));
@@ -148,7 +146,7 @@ Json as_json(const io::TensorFile& file, const Json& config, const std::vector<i
 }
 
 void inspect(const Options& o) {
-  if (o.path == "-") throw UsageError("a file is read in any order, which standard input is not; name a file (./- is the one called -)");
+  if (o.path == "-") throw UsageError("standard input cannot be inspected; give a file (./- is the one called -)");
   const io::TensorFile file = io::open_tensors(o.path);
   const Json config = read_config(o.path);
   const std::vector<io::LayoutMatch> matches = io::find_attention(file.tensors);
@@ -165,12 +163,12 @@ Subcommand declare_inspect(CLI::App& parser) {
   parser.add_option("PATH", o->path, cat("a file of tensors (", extensions, "), or a model's folder"))->required();
   parser.add_flag("--json", o->json, "machine-readable, one object on one line");
   return {
-      .examples = {{"polyhead inspect model.safetensors", "format, attention layers, metadata and every tensor"},
+      .examples = {{"polyhead inspect model.safetensors", "format, attention layers, metadata and all tensors"},
                    {"polyhead inspect MODEL_DIR", "the same for a model's folder, with its configuration"},
-                   {"polyhead inspect arrays.npz --json | jq .tensors", "for other programs"}},
+                   {"polyhead inspect arrays.npz --json | jq .tensors", "JSON for other programs"}},
       .notes =
           "JSON: {path, format, bytes, config: {layers, heads, width, vocabulary, ...}, attention: [{layout, prefix, heads, kv_heads, "
-          "tensors}], metadata, tensors: [{name, dtype, shape, bytes}]}; heads is null where the file cannot tell.\n",
+          "tensors}], metadata, tensors: [{name, dtype, shape, bytes}]}; heads is null if the file does not say it.\n",
       .run = [o] { inspect(*o); },
   };
 }

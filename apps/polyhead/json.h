@@ -1,4 +1,4 @@
-// Machine-readable results.
+// JSON output of the commands.
 #pragma once
 
 #include <nlohmann/json.hpp>
@@ -11,7 +11,7 @@ namespace polyhead::app {
 using Json = nlohmann::ordered_json;
 
 Json to_json(const Dims& dims);
-std::string to_text(const Json& json);  // one line; bytes that are not UTF-8 become U+FFFD
+std::string to_text(const Json& json);  // one line; bytes that are not valid UTF-8 become U+FFFD
 void print_json(const Json& json);
 
 }  // namespace polyhead::app

@@ -5,8 +5,8 @@
 namespace polyhead::app {
 namespace {
 
-// torch gives masks and biases of single heads as [B*N,T,S]: the same memory as [B,N,T,S]. Any other tensor stays as it is.
-ConstTensorView with_heads_apart(ConstTensorView pairs, std::int64_t heads, const Shape& lead) {
+// torch's masks and biases for each head are [B*N,T,S], which is the same memory as [B,N,T,S]. Other tensors are returned unchanged.
+ConstTensorView split_heads(ConstTensorView pairs, std::int64_t heads, const Shape& lead) {
   if (!pairs || pairs.rank() != 3 || lead.size() != 1 || pairs.extent(0) != lead[0] * heads) return pairs;
   return pairs.unflatten(0, {lead[0], heads});
 }
@@ -23,36 +23,36 @@ void read_inputs(InputTensors* in, const LoadedLayer& loaded, LayerCall* call) {
   if (config.dropout > 0) call->keep = in->take("dropout_keep");
 }
 
-void measure(const LoadedLayer& loaded, LayerCall* call) {
+void set_input(const LoadedLayer& loaded, LayerCall* call) {
   const nn::MultiHeadAttentionConfig& config = loaded.layer.config;
   call->input = {.query = call->query, .key = call->key, .value = call->value};
-  call->maps = loaded.layer.maps_shape(call->input);
-  call->lead = call->maps.first(call->maps.size() - 3);
-  call->keys = call->maps[-1] - (config.add_bias_kv ? 1 : 0) - (config.add_zero_attn ? 1 : 0);
+  call->weights = loaded.layer.maps_shape(call->input);
+  call->lead = call->weights.first(call->weights.size() - 3);
+  call->keys = call->weights[-1] - (config.add_bias_kv ? 1 : 0) - (config.add_zero_attn ? 1 : 0);
 }
 
-Shape head_bias_shape(const LayerCall& call) {
-  Shape shape = call.maps;
-  for (int i = 0; i + 3 < shape.size(); ++i) shape[i] = 1;
+Shape shared_bias_shape(const LayerCall& call) {
+  Shape shape = call.weights;
+  for (int i = 0; i < call.lead.size(); ++i) shape[i] = 1;
   shape[-1] = call.keys;
   return shape;
 }
 
-void prepare(const LoadedLayer& loaded, AttentionRules rules, InputTensors* in, LayerCall* call) {
+void set_options(const LoadedLayer& loaded, AttentionRules rules, InputTensors* in, LayerCall* call) {
   const nn::MultiHeadAttentionConfig& config = loaded.layer.config;
   if (loaded.relative_bias && !call->bias) {
     fail(ErrorCode::invalid_argument,
-         "the scores of this layer need the bias of its relative_attention_bias, which no file says how to apply; give a "
+         "this layer adds a bias from its relative_attention_bias to the scores, and the file does not say how; give the bias as a "
          "tensor 'bias' ",
-         head_bias_shape(*call), ", one for each head and pair");
+         shared_bias_shape(*call));
   }
   if (loaded.causal && rules.causal.empty()) rules.causal = "bottom_right";
-  call->options.mask = mask_of(rules, call->lead, call->maps[-2], call->keys, &call->lengths);
+  call->options.mask = mask_of(rules, call->lead, call->weights[-2], call->keys, &call->lengths);
   if (in) in->read_masks(&call->options.mask);
   call->options.bias = call->bias;
   if (loaded.layout == "torch") {
     for (ConstTensorView* pairs : {&call->options.bias, &call->options.mask.attend, &call->options.mask.block}) {
-      *pairs = with_heads_apart(*pairs, config.heads, call->lead);
+      *pairs = split_heads(*pairs, config.heads, call->lead);
     }
   }
   if (config.dropout > 0) {

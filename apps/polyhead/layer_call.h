@@ -1,4 +1,4 @@
-// A layer and what it is called with, as commands prepare it.
+// The inputs and options with which attend and trace call a layer.
 #pragma once
 
 #include <string>
@@ -11,25 +11,25 @@
 
 namespace polyhead::app {
 
-// The inputs, and the memory that the views of `input` and `options` look at.
+// `input` and `options` are views of the tensors.
 struct LayerCall {
   Tensor query, key, value, bias, lengths, keep;
   nn::AttentionInput input;
   nn::AttentionOptions options;
-  Shape maps, lead;       // [*,N,T,S'], and its *
-  std::int64_t keys = 0;  // S: without the keys that the layer adds
+  Shape weights, lead;    // shape of the attention weights [*,N,T,S'], and its *
+  std::int64_t keys = 0;  // S: without the keys that add_bias_kv and add_zero_attn append
 };
 
-// query, and as far as they are there key, value, bias and dropout_keep, in the layer's dtype.
+// Reads query and, if the file has them, key, value, bias and dropout_keep, in the layer's dtype.
 void read_inputs(InputTensors* in, const LoadedLayer& loaded, LayerCall* call);
 
-// Sizes, which also checks the inputs.
-void measure(const LoadedLayer& loaded, LayerCall* call);
+// Sets `input` and the sizes. Checks the inputs.
+void set_input(const LoadedLayer& loaded, LayerCall* call);
 
-// [1,..,N,T,S]: of a bias for each head and pair, the same for all sequences.
-Shape head_bias_shape(const LayerCall& call);
+// [1,..,1,N,T,S]: a bias for each head, query and key, the same for all sequences.
+Shape shared_bias_shape(const LayerCall& call);
 
-// The options: the rules where they are given, else the source's own, and the masks of `in`, which may be nullptr.
-void prepare(const LoadedLayer& loaded, AttentionRules rules, InputTensors* in, LayerCall* call);
+// Sets `options` from the rules, the defaults of the layer's layout, and the masks of `in`, which may be nullptr.
+void set_options(const LoadedLayer& loaded, AttentionRules rules, InputTensors* in, LayerCall* call);
 
 }  // namespace polyhead::app

@@ -4,243 +4,150 @@
 
 #include "arguments.h"
 #include "core/text.h"
-#include "polyhead/io/attention_parameters.h"
 #include "suggest.h"
 
 namespace polyhead::app {
 namespace {
 
-using enum ArgumentType;
 using Config = nn::MultiHeadAttentionConfig;
 
-// A width that the heads share out.
-std::int64_t per_head(const LayerArguments& a, std::string_view width, std::string_view heads) {
-  const std::int64_t total = a.count(width), n = a.count(heads);
-  if (total % n != 0) throw UsageError(cat(width, " = ", total, " does not divide into ", heads, " = ", n));
-  return total / n;
-}
-
-Config single_head(const LayerArguments& a) {
-  return {.query_width = a.count("input_dim"), .heads = 1, .head_width = a.count("dim_qk"), .value_head_width = a.count("dim_v"),
-          .output = nn::OutputProjection::none};
-}
-
-// Query, key and value of one width, which is the output's too.
-Config square(const LayerArguments& a, std::string_view width, std::string_view heads) {
-  return {.query_width = a.count(width), .heads = a.count(heads), .head_width = per_head(a, width, heads)};
-}
-
-std::vector<LayerConstructor> make_table() {
-  const std::vector<LayerArgument> one_head{{"input_dim", "32"}, {"dim_qk", "16"}, {"dim_v", "16"}};
-  return {
+const std::vector<LayerConstructor>& table() {
+  using enum Setting;
+  static const std::vector<LayerArgument> one_head{{"input_dim", query_width, "32"}, {"dim_qk", head_width, "16"}, {"dim_v", value_head_width, "16"}};
+  static const Config one_head_config{.heads = 1, .output = nn::OutputProjection::none};
+  static const std::vector<LayerConstructor> rows{
       {.name = "multi_atten",
        .call = "Multi_atten",
-       .source = "tutorials; widths are per head, no output map, mask (B,T,S) that is true where it blocks",
-       .arguments = {{"emd_size", "48"}, {"q_k_size", "6"}, {"v_size", "6"}, {"head", "8"}},
-       .heads = "head",
+       .source = "tutorials; widths are per head, no output projection, mask (B,T,S) that is true where it blocks",
+       .arguments = {{"emd_size", query_width, "48"}, {"q_k_size", head_width, "6"}, {"v_size", value_head_width, "6"}, {"head", heads, "8"}},
        .names = {.q = "Wq", .k = "Wk", .v = "Wv"},
-       .config = [](const LayerArguments& a) -> Config {
-         return {.query_width = a.count("emd_size"), .heads = a.count("head"), .head_width = a.count("q_k_size"), .value_head_width = a.count("v_size"),
-                 .output = nn::OutputProjection::none};
-       }},
+       .config = {.output = nn::OutputProjection::none}},
       {.name = "self_attention",
-       .layout = "single_head",
        .call = "SelfAttention",
-       .source = "tutorials; one head, no output map",
+       .source = "tutorials; one head, no output projection",
        .arguments = one_head,
-       .config = single_head},
+       .config = one_head_config,
+       .io_layout = "single_head"},
       {.name = "cross_attention",
-       .layout = "single_head",
        .call = "CrossAttention",
        .source = "tutorials; the query from the decoder, key and value from the encoder",
        .arguments = one_head,
-       .config = single_head,
+       .config = one_head_config,
+       .io_layout = "single_head",
        .cross = true},
       {.name = "multi_head",
-       .layout = "multi_head_dim_qk_dim_v",
        .call = "MultiHeadAttention",
        .source = "tutorials; dim_qk and dim_v are widths of all heads together",
-       .arguments = {{"input_dim", "64"}, {"num_heads", "8"}, {"dim_qk", "64"}, {"dim_v", "64"}},
-       .heads = "num_heads",
+       .arguments = {{"input_dim", query_width, "64"}, {"num_heads", heads, "8"}, {"dim_qk", total_head_width, "64"}, {"dim_v", total_value_head_width, "64"}},
        .names = {.output = "out"},
-       .config = [](const LayerArguments& a) -> Config {
-         return {.query_width = a.count("input_dim"), .heads = a.count("num_heads"), .head_width = per_head(a, "dim_qk", "num_heads"),
-                 .value_head_width = per_head(a, "dim_v", "num_heads")};
-       }},
+       .io_layout = "multi_head_dim_qk_dim_v"},
       {.name = "d2l",
        .call = "MultiHeadAttention",
-       .source = "Dive into Deep Learning; valid lengths, a sequence of length 0 looks at every key alike",
-       .arguments = {{"num_hiddens", "100"},
-                     {"num_heads", "5"},
-                     {"key_size", "num_hiddens"},
-                     {"query_size", "num_hiddens"},
-                     {"value_size", "num_hiddens"},
-                     {"dropout", "0", number},
-                     {"bias", "false", flag}},
-       .heads = "num_heads",
-       .names = {.q = "W_q", .k = "W_k", .v = "W_v", .output = "W_o"},
-       .config = [](const LayerArguments& a) -> Config {
-         const std::int64_t width = per_head(a, "num_hiddens", "num_heads");
-         return {.query_width = a.count("query_size"),
-                 .key_width = a.count("key_size"),
-                 .value_width = a.count("value_size"),
-                 .heads = a.count("num_heads"),
-                 .head_width = width,
-                 .output_width = a.count("num_hiddens"),
-                 .bias = a.flag("bias"),
-                 .output_bias = a.flag("bias"),
-                 .dropout = a.number("dropout")};
-       }},
+       .source = "Dive into Deep Learning; valid lengths, a sequence of length 0 attends to all keys equally",
+       .arguments = {{"num_hiddens", hidden_width, "100"},
+                     {"num_heads", heads, "5"},
+                     {"key_size", key_width, "num_hiddens"},
+                     {"query_size", query_width, "num_hiddens"},
+                     {"value_size", value_width, "num_hiddens"},
+                     {"dropout", dropout, "0"},
+                     {"bias", bias, "false"}},
+       .names = {.q = "W_q", .k = "W_k", .v = "W_v", .output = "W_o"}},
       {.name = "alphafold",
        .call = "MultiHeadAttention",
        .source = "AlphaFold 2; any axis, pair bias, gate, global query",
-       .arguments = {{"c_in", "8"},
-                     {"c", "6"},
-                     {"N_head", "4"},
-                     {"attn_dim", "-2"},
-                     {"gated", "false", flag},
-                     {"is_global", "false", flag},
-                     {"use_bias_for_embeddings", "false", flag}},
-       .heads = "N_head",
-       .names = {.q = "linear_q", .k = "linear_k", .v = "linear_v", .output = "linear_o", .gate = "linear_g"},
-       .config = [](const LayerArguments& a) -> Config {
-         return {.query_width = a.count("c_in"),
-                 .heads = a.count("N_head"),
-                 .head_width = a.count("c"),
-                 .bias = a.flag("use_bias_for_embeddings"),
-                 .gate = a.flag("gated") ? nn::Gate::sigmoid : nn::Gate::none,
-                 .global_query = a.flag("is_global") ? nn::GlobalQuery::mean : nn::GlobalQuery::off,
-                 .axis = static_cast<int>(std::clamp<std::int64_t>(a.integer("attn_dim"), -kMaxRank, kMaxRank))};
-       }},
+       .arguments = {{"c_in", query_width, "8"},
+                     {"c", head_width, "6"},
+                     {"N_head", heads, "4"},
+                     {"attn_dim", axis, "-2"},
+                     {"gated", gate, "false"},
+                     {"is_global", global_query, "false"},
+                     {"use_bias_for_embeddings", input_bias, "false"}},
+       .names = {.q = "linear_q", .k = "linear_k", .v = "linear_v", .output = "linear_o", .gate = "linear_g"}},
       {.name = "torch",
        .call = "torch.nn.MultiheadAttention",
        .source = "PyTorch, with batch_first=True",
-       .arguments = {{"embed_dim", "24"},
-                     {"num_heads", "4"},
-                     {"dropout", "0", number},
-                     {"bias", "true", flag},
-                     {"add_bias_kv", "false", flag},
-                     {"add_zero_attn", "false", flag},
-                     {"kdim", "embed_dim"},
-                     {"vdim", "embed_dim"}},
-       .heads = "num_heads",
-       .names = {.q = "in_proj q", .k = "in_proj k", .v = "in_proj v", .output = "out_proj"},
-       .config = [](const LayerArguments& a) -> Config {
-         const std::int64_t width = per_head(a, "embed_dim", "num_heads");
-         return {.query_width = a.count("embed_dim"), .key_width = a.count("kdim"), .value_width = a.count("vdim"), .heads = a.count("num_heads"),
-                 .head_width = width, .bias = a.flag("bias"), .output_bias = a.flag("bias"), .add_bias_kv = a.flag("add_bias_kv"),
-                 .add_zero_attn = a.flag("add_zero_attn"), .dropout = a.number("dropout")};
-       }},
+       .arguments = {{"embed_dim", model_width, "24"},
+                     {"num_heads", heads, "4"},
+                     {"dropout", dropout, "0"},
+                     {"bias", bias, "true"},
+                     {"add_bias_kv", add_bias_kv, "false"},
+                     {"add_zero_attn", add_zero_attn, "false"},
+                     {"kdim", key_width, "embed_dim"},
+                     {"vdim", value_width, "embed_dim"}},
+       .names = {.q = "in_proj q", .k = "in_proj k", .v = "in_proj v", .output = "out_proj"}},
       {.name = "bert",
        .call = "BertAttention",
        .source = "BERT in Hugging Face transformers",
-       .arguments = {{"hidden_size", "768"}, {"num_attention_heads", "12"}},
-       .heads = "num_attention_heads",
-       .names = {.q = "attention.self.query", .k = "attention.self.key", .v = "attention.self.value", .output = "attention.output.dense"},
-       .config = [](const LayerArguments& a) { return square(a, "hidden_size", "num_attention_heads"); }},
+       .arguments = {{"hidden_size", model_width, "768"}, {"num_attention_heads", heads, "12"}},
+       .names = {.q = "attention.self.query", .k = "attention.self.key", .v = "attention.self.value", .output = "attention.output.dense"}},
       {.name = "albert",
        .call = "AlbertAttention",
        .source = "ALBERT in Hugging Face transformers",
-       .arguments = {{"hidden_size", "768"}, {"num_attention_heads", "12"}},
-       .heads = "num_attention_heads",
-       .names = {.q = "attention.query", .k = "attention.key", .v = "attention.value", .output = "attention.dense"},
-       .config = [](const LayerArguments& a) { return square(a, "hidden_size", "num_attention_heads"); }},
+       .arguments = {{"hidden_size", model_width, "768"}, {"num_attention_heads", heads, "12"}},
+       .names = {.q = "attention.query", .k = "attention.key", .v = "attention.value", .output = "attention.dense"}},
       {.name = "gpt2",
        .call = "GPT2Attention",
        .source = "GPT-2 in Hugging Face transformers; causal",
-       .arguments = {{"n_embd", "768"}, {"n_head", "12"}},
-       .heads = "n_head",
-       .names = {.q = "attn.c_attn q", .k = "attn.c_attn k", .v = "attn.c_attn v", .output = "attn.c_proj"},
-       .config = [](const LayerArguments& a) { return square(a, "n_embd", "n_head"); }},
+       .arguments = {{"n_embd", model_width, "768"}, {"n_head", heads, "12"}},
+       .names = {.q = "attn.c_attn q", .k = "attn.c_attn k", .v = "attn.c_attn v", .output = "attn.c_proj"}},
       {.name = "mingpt",
        .call = "CausalSelfAttention",
        .source = "minGPT, nanoGPT; causal",
-       .arguments = {{"n_embd", "48"}, {"n_head", "3"}},
-       .heads = "n_head",
-       .names = {.q = "attn.c_attn q", .k = "attn.c_attn k", .v = "attn.c_attn v", .output = "attn.c_proj"},
-       .config = [](const LayerArguments& a) { return square(a, "n_embd", "n_head"); }},
+       .arguments = {{"n_embd", model_width, "48"}, {"n_head", heads, "3"}},
+       .names = {.q = "attn.c_attn q", .k = "attn.c_attn k", .v = "attn.c_attn v", .output = "attn.c_proj"}},
       {.name = "t5",
        .call = "T5Attention",
        .source = "T5 in Hugging Face transformers; scores are not scaled, a bias for each distance is added",
-       .arguments = {{"d_model", "512"}, {"num_heads", "8"}, {"d_kv", "64"}},
-       .heads = "num_heads",
+       .arguments = {{"d_model", query_width, "512"}, {"num_heads", heads, "8"}, {"d_kv", head_width, "64"}},
        .names = {.output = "o"},
-       .config = [](const LayerArguments& a) -> Config {
-         return {.query_width = a.count("d_model"), .heads = a.count("num_heads"), .head_width = a.count("d_kv"), .bias = false, .output_bias = false,
-                 .scale = 1.0};
-       },
+       .config = {.bias = false, .output_bias = false, .scale = 1.0},
        .pair_bias = true},
       {.name = "keras",
        .call = "keras.layers.MultiHeadAttention",
-       .source = "Keras; input_dim is the last extent of what it is built for",
-       .arguments = {{"num_heads", "2"}, {"key_dim", "8"}, {"value_dim", "key_dim"}, {"use_bias", "true", flag}, {"input_dim", "16"}},
-       .heads = "num_heads",
-       .names = {.q = "query", .k = "key", .v = "value", .output = "attention_output"},
-       .config = [](const LayerArguments& a) -> Config {
-         return {.query_width = a.count("input_dim"), .heads = a.count("num_heads"), .head_width = a.count("key_dim"), .value_head_width = a.count("value_dim"),
-                 .bias = a.flag("use_bias"), .output_bias = a.flag("use_bias")};
-       }},
+       .source = "Keras; input_dim is the last dimension of the shape that the layer is built with",
+       .arguments = {{"num_heads", heads, "2"},
+                     {"key_dim", head_width, "8"},
+                     {"value_dim", value_head_width, "key_dim"},
+                     {"use_bias", bias, "true"},
+                     {"input_dim", query_width, "16"}},
+       .names = {.q = "query", .k = "key", .v = "value", .output = "attention_output"}},
       {.name = "flax",
        .call = "flax.linen.MultiHeadDotProductAttention",
-       .source = "Flax; input_dim is the last extent of what it is initialised with",
-       .arguments = {{"num_heads", "2"},
-                     {"input_dim", "16"},
-                     {"qkv_features", "input_dim"},
-                     {"out_features", "input_dim"},
-                     {"use_bias", "true", flag}},
-       .heads = "num_heads",
-       .names = {.q = "query", .k = "key", .v = "value", .output = "out"},
-       .config = [](const LayerArguments& a) -> Config {
-         return {.query_width = a.count("input_dim"), .heads = a.count("num_heads"), .head_width = per_head(a, "qkv_features", "num_heads"),
-                 .output_width = a.count("out_features"), .bias = a.flag("use_bias"), .output_bias = a.flag("use_bias")};
-       }},
+       .source = "Flax; input_dim is the last dimension of the input that the layer is initialised with",
+       .arguments = {{"num_heads", heads, "2"},
+                     {"input_dim", query_width, "16"},
+                     {"qkv_features", total_head_width, "input_dim"},
+                     {"out_features", output_width, "input_dim"},
+                     {"use_bias", bias, "true"}},
+       .names = {.q = "query", .k = "key", .v = "value", .output = "out"}},
   };
+  return rows;
 }
 
+// An argument's value; an error names its option.
 template <class T>
-T parsed(std::string_view name, const std::string& word, std::string_view what) {
-  if (const auto value = parse<T>(word)) return *value;
-  throw UsageError(cat(option_of(name), ": '", word, "' is not ", what));
+T value_of(const LayerArguments& arguments, const LayerArgument& argument, T (*read)(const std::string&)) {
+  try {
+    return read(arguments.find(argument.name)->second);
+  } catch (const UsageError& error) {
+    throw UsageError(cat(option_of(argument.name), ": ", error.what()));
+  }
+}
+
+bool read_flag(const std::string& given) {
+  const std::string word = lower(given);
+  if (word == "true" || word == "yes" || word == "1") return true;
+  if (word == "false" || word == "no" || word == "0") return false;
+  throw UsageError(cat("'", given, "' is neither true nor false"));
 }
 
 }  // namespace
 
-std::int64_t LayerArguments::integer(std::string_view name) const { return parsed<std::int64_t>(name, words.at(std::string(name)), "a whole number"); }
-
-std::int64_t LayerArguments::count(std::string_view name) const {
-  const std::int64_t value = integer(name);
-  if (value < 1) throw UsageError(cat(option_of(name), ": ", value, " is too small; it must be at least 1"));
-  return value;
-}
-
-double LayerArguments::number(std::string_view name) const { return parsed<double>(name, words.at(std::string(name)), "a number"); }
-
-bool LayerArguments::flag(std::string_view name) const {
-  const std::string& given = words.at(std::string(name));
-  const std::string word = lower(given);
-  if (word == "true" || word == "yes" || word == "1") return true;
-  if (word == "false" || word == "no" || word == "0") return false;
-  throw UsageError(cat(option_of(name), ": '", given, "' is neither true nor false"));
-}
-
-std::span<const LayerConstructor> layer_constructors() {
-  static const std::vector<LayerConstructor> table = [] {
-    std::vector<LayerConstructor> rows = make_table();
-    const std::vector<io::LayoutDescription> layouts = io::layouts();
-    for (LayerConstructor& row : rows) {
-      if (row.layout.empty()) row.layout = row.name;
-      const auto layout = std::ranges::find(layouts, row.layout, &io::LayoutDescription::name);
-      row.causal = layout->causal;
-      row.empty_rows = layout->empty_rows;
-    }
-    return rows;
-  }();
-  return table;
-}
+std::span<const LayerConstructor> layer_constructors() { return table(); }
 
 const LayerConstructor& find_constructor(const std::string& name) {
   std::vector<std::string> names;
-  for (const LayerConstructor& row : layer_constructors()) {
+  for (const LayerConstructor& row : table()) {
     if (row.name == name) return row;
     names.emplace_back(row.name);
   }
@@ -248,9 +155,8 @@ const LayerConstructor& find_constructor(const std::string& name) {
 }
 
 const LayerConstructor* constructor_of_layout(std::string_view layout) {
-  const std::span<const LayerConstructor> rows = layer_constructors();
-  const auto row = std::ranges::find(rows, layout, &LayerConstructor::layout);
-  return row == rows.end() ? nullptr : &*row;
+  const auto row = std::ranges::find(table(), layout, &LayerConstructor::layout);
+  return row == table().end() ? nullptr : &*row;
 }
 
 std::string option_of(std::string_view argument) {
@@ -261,34 +167,71 @@ std::string option_of(std::string_view argument) {
 
 LayerArguments complete(const LayerConstructor& constructor, const std::map<std::string, std::string>& given, std::optional<std::int64_t> heads) {
   LayerArguments result;
+  std::string list;
   for (const LayerArgument& argument : constructor.arguments) {
-    const std::string name(argument.name);
-    const auto found = given.find(option_of(name));
-    const std::string word(found != given.end() ? found->second : result.has(argument.default_value) ? result.words.at(std::string(argument.default_value))
-                                                                                                     : std::string(argument.default_value));
-    result.words[name] = word.empty() && argument.type == flag ? "true" : word;
-    if (heads && argument.name == constructor.heads) {
-      if (found != given.end() && found->second != cat(*heads)) throw UsageError(cat("--heads and ", option_of(name), " differ"));
-      result.words[name] = cat(*heads);
+    const std::string option = option_of(argument.name);
+    append(list, cat(list.empty() ? "" : ", ", option));
+    std::string& word = result[std::string(argument.name)];
+    const auto other = result.find(argument.default_value);
+    word = other != result.end() ? other->second : std::string(argument.default_value);
+    const auto found = given.find(option);
+    if (found != given.end()) word = found->second;
+    if (heads && argument.setting == Setting::heads) {
+      if (found != given.end() && word != cat(*heads)) throw UsageError(cat("--heads and ", option, " differ"));
+      word = cat(*heads);
     }
-    if (argument.type == flag) result.words[name] = result.flag(name) ? "true" : "false";
+    if (argument.is_flag()) word = word.empty() || value_of(result, argument, read_flag) ? "true" : "false";
   }
   for (const auto& [option, word] : given) {
-    const bool taken = std::ranges::any_of(constructor.arguments,
-                                           [&name = option](const LayerArgument& argument) { return option_of(argument.name) == name; });
-    if (taken) continue;
-    std::string list;
-    for (const LayerArgument& argument : constructor.arguments) append(list, cat(list.empty() ? "" : ", ", option_of(argument.name)));
-    throw UsageError(cat(option, " is no argument of ", constructor.name, ", which takes ", list));
+    if (std::ranges::none_of(constructor.arguments, [&name = option](const LayerArgument& argument) { return option_of(argument.name) == name; }))
+      throw UsageError(cat(option, " is not an argument of ", constructor.name, ", which takes ", list));
   }
-  if (heads && constructor.heads.empty() && *heads != 1) throw UsageError(cat("--heads: ", constructor.name, " has one head"));
+  const bool has_heads = std::ranges::find(constructor.arguments, Setting::heads, &LayerArgument::setting) != constructor.arguments.end();
+  if (heads && *heads != 1 && !has_heads) throw UsageError(cat("--heads: ", constructor.name, " has one head"));
   return result;
+}
+
+nn::MultiHeadAttentionConfig config_of(const LayerConstructor& constructor, const LayerArguments& arguments) {
+  Config c = constructor.config;
+  for (const LayerArgument& argument : constructor.arguments) {
+    if (argument.setting == Setting::heads) c.heads = value_of(arguments, argument, read_positive);
+  }
+  for (const LayerArgument& argument : constructor.arguments) {
+    const auto width = [&] { return value_of(arguments, argument, read_positive); };
+    const auto width_of_head = [&] {
+      if (width() % c.heads != 0) throw UsageError(cat(option_of(argument.name), ": ", width(), " does not divide into ", c.heads, " heads"));
+      return width() / c.heads;
+    };
+    const bool on = argument.is_flag() && value_of(arguments, argument, read_flag);
+    switch (argument.setting) {
+      case Setting::heads: break;
+      case Setting::query_width: c.query_width = width(); break;
+      case Setting::key_width: c.key_width = width(); break;
+      case Setting::value_width: c.value_width = width(); break;
+      case Setting::head_width: c.head_width = width(); break;
+      case Setting::value_head_width: c.value_head_width = width(); break;
+      case Setting::output_width: c.output_width = width(); break;
+      case Setting::total_head_width: c.head_width = width_of_head(); break;
+      case Setting::total_value_head_width: c.value_head_width = width_of_head(); break;
+      case Setting::model_width: c.query_width = width(), c.head_width = width_of_head(); break;
+      case Setting::hidden_width: c.output_width = width(), c.head_width = width_of_head(); break;
+      case Setting::dropout: c.dropout = value_of(arguments, argument, read_number); break;
+      case Setting::axis: c.axis = static_cast<int>(std::clamp<std::int64_t>(value_of(arguments, argument, read_integer), -kMaxRank, kMaxRank)); break;
+      case Setting::bias: c.bias = c.output_bias = on; break;
+      case Setting::input_bias: c.bias = on; break;
+      case Setting::gate: c.gate = on ? nn::Gate::sigmoid : nn::Gate::none; break;
+      case Setting::global_query: c.global_query = on ? nn::GlobalQuery::mean : nn::GlobalQuery::off; break;
+      case Setting::add_bias_kv: c.add_bias_kv = on; break;
+      case Setting::add_zero_attn: c.add_zero_attn = on; break;
+    }
+  }
+  return c;
 }
 
 std::string call_text(const LayerConstructor& constructor, const LayerArguments& arguments) {
   std::string text = cat(constructor.call, "(");
   for (const LayerArgument& argument : constructor.arguments) {
-    append(text, cat(text.ends_with('(') ? "" : ", ", argument.name, "=", arguments.words.at(std::string(argument.name))));
+    append(text, cat(text.ends_with('(') ? "" : ", ", argument.name, "=", arguments.find(argument.name)->second));
   }
   return text + ")";
 }

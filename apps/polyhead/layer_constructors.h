@@ -1,6 +1,8 @@
-// Layers by the constructors that tutorials and libraries give them: a row for each, which maps its arguments to a configuration.
+// Attention layers by name, with the constructor arguments of the tutorials and libraries that define them.
 #pragma once
 
+#include <cstdint>
+#include <functional>
 #include <map>
 #include <optional>
 #include <span>
@@ -12,50 +14,53 @@
 
 namespace polyhead::app {
 
-enum class ArgumentType { count, number, flag };
-
-struct LayerArgument {
-  std::string_view name;           // as the source spells it
-  std::string_view default_value;  // another argument's name: the same as that
-  ArgumentType type = ArgumentType::count;
+// What an argument sets in nn::MultiHeadAttentionConfig. A `total` width is that of all heads together.
+enum class Setting : std::uint8_t {
+  heads, query_width, key_width, value_width, head_width, value_head_width, output_width,
+  total_head_width, total_value_head_width,
+  model_width,   // query_width and total_head_width
+  hidden_width,  // total_head_width and output_width
+  dropout,
+  axis,
+  bias,        // of all projections
+  input_bias,  // of the query, key, value and gate projections
+  gate, global_query, add_bias_kv, add_zero_attn
 };
 
-// Arguments as words, complete with the defaults.
-class LayerArguments {
- public:
-  std::int64_t count(std::string_view name) const;  // at least 1
-  std::int64_t integer(std::string_view name) const;
-  double number(std::string_view name) const;
-  bool flag(std::string_view name) const;
-  bool has(std::string_view name) const { return words.contains(std::string(name)); }
+struct LayerArgument {
+  std::string_view name;  // as the source spells it
+  Setting setting;
+  std::string_view default_value;  // a value, or the name of another argument that has the same value
 
-  std::map<std::string, std::string> words;
+  bool is_flag() const { return setting >= Setting::bias; }
 };
 
 struct LayerConstructor {
   std::string_view name;    // of --layer, "d2l"
-  std::string_view layout;  // of weights in files that belong to it; "" : as the name
   std::string_view call;    // "MultiHeadAttention"
   std::string_view source;  // where readers know it from
   std::vector<LayerArgument> arguments;
-  std::string_view heads;  // the argument that --heads stands for; "" : one head
-  nn::TraceNames names;
-  nn::MultiHeadAttentionConfig (*config)(const LayerArguments&);  // but for what the layout says
-  bool cross = false;                                             // queries and keys are different sequences
-  bool pair_bias = false;                                         // a bias for each pair belongs to the layer
-  bool causal = false;                                            // this and what follows: as its row in io::layouts()
-  std::optional<EmptyRows> empty_rows = {};
+  nn::TraceNames names = {};
+  nn::MultiHeadAttentionConfig config = {};  // what no argument sets
+  std::string_view io_layout = {};           // layout of its parameters in files; "": the same as `name`
+  bool cross = false;                        // queries and keys are different sequences
+  bool pair_bias = false;                    // adds a bias for each query and key
+
+  std::string_view layout() const { return io_layout.empty() ? name : io_layout; }
 };
 
+using LayerArguments = std::map<std::string, std::string, std::less<>>;  // name -> value; flags are "true" or "false"
+
 std::span<const LayerConstructor> layer_constructors();
-const LayerConstructor& find_constructor(const std::string& name);       // UsageError with the nearest
-const LayerConstructor* constructor_of_layout(std::string_view layout);  // nullptr: there is none
+const LayerConstructor& find_constructor(const std::string& name);       // UsageError that suggests the nearest name
+const LayerConstructor* constructor_of_layout(std::string_view layout);  // nullptr if there is none
 
 std::string option_of(std::string_view argument);  // "num_hiddens" -> "--num-hiddens"
 
-// The arguments that were given with the constructor's defaults for the rest. UsageError for one that it does not take.
-LayerArguments complete(const LayerConstructor& constructor, const std::map<std::string, std::string>& given,
-                        std::optional<std::int64_t> heads);
+// The given arguments (option -> value) and the defaults of the others. UsageError if the constructor has no such argument.
+LayerArguments complete(const LayerConstructor& constructor, const std::map<std::string, std::string>& given, std::optional<std::int64_t> heads);
+
+nn::MultiHeadAttentionConfig config_of(const LayerConstructor& constructor, const LayerArguments& arguments);
 
 // "MultiHeadAttention(num_hiddens=100, num_heads=5, bias=false)"
 std::string call_text(const LayerConstructor& constructor, const LayerArguments& arguments);

@@ -1,4 +1,4 @@
-// A layer from a weights file, as commands name it: --parameters, --layout, --prefix, --heads.
+// A layer whose parameters come from a file: the options --parameters, --layout, --prefix and --heads.
 #pragma once
 
 #include <cstdint>
@@ -21,17 +21,17 @@ struct LoadedLayer {
   nn::MultiHeadAttention layer;
   std::string layout, prefix;
   io::Spelling spelling;
-  std::optional<double> scale;     // as the file's layout has it
-  bool global_query = false;       // the same
-  bool causal = false;             // the same
-  bool relative_bias = false;  // the file has T5's table of biases, which is not applied: it does not say which distances its rows are for
+  std::optional<double> scale;  // this and the next two: as the layout defines them
+  bool global_query = false;
+  bool causal = false;
+  bool relative_bias = false;  // the file has T5's table of biases; it is not applied, because the file does not say which distances its rows are for
   std::vector<std::string> names;  // of the layer's parameters in the file
 };
 
-// --layout and --prefix; --parameters and --heads belong to the command, which may mean more by them.
+// Adds --layout and --prefix. Each command adds --parameters and --heads, because their help differs.
 std::vector<CLI::Option*> add_layer_file(CLI::App& parser, LayerFile* file);
 
-// The layer with the source's own rules, changed by the given ones. Notes on stderr what the file has and the layer does not use.
+// The layer with the defaults of its layout, changed by the rules that are given.
 LoadedLayer load_layer(const LayerFile& file, const AttentionRules& rules, const LayerRules& layer_rules);
 
 }  // namespace polyhead::app

@@ -1,3 +1,5 @@
+#include <unistd.h>
+
 #include <algorithm>
 #include <array>
 #include <csignal>
@@ -28,11 +30,11 @@ namespace {
 
 constexpr std::array kCommands{
     Command{"view", "show what every head of a sentence model attends to", declare_view},
-    Command{"trace", "show a layer step by step, with the shape and meaning of each", declare_trace},
+    Command{"trace", "show a layer step by step, with the shape and meaning of each tensor", declare_trace},
     Command{"attend", "run a layer, or attention alone, on tensors from a file", declare_attend},
     Command{"inspect", "list the tensors, metadata and attention layers of a file", declare_inspect},
     Command{"devices", "show the processor, its instruction sets and the backends", declare_devices},
-    Command{"explain", "tell how an attention problem would be computed", declare_explain},
+    Command{"explain", "show how attention of given shapes would be computed", declare_explain},
 };
 
 std::vector<std::string> option_names(const CLI::App& parser) {
@@ -44,7 +46,7 @@ std::vector<std::string> option_names(const CLI::App& parser) {
   return names;
 }
 
-// The parser's complaint as one sentence of this program.
+// The parser's error as one sentence in the style of this program.
 std::string sentence(const CLI::ParseError& error, const CLI::App& parser) {
   for (const std::string& extra : parser.remaining()) {
     if (extra.size() < 2 || extra[0] != '-') continue;
@@ -62,33 +64,33 @@ std::string sentence(const CLI::ParseError& error, const CLI::App& parser) {
   }
   if (const std::size_t equals = message.find(" = "); dynamic_cast<const CLI::ConversionError*>(&error) && equals != std::string::npos) {
     const std::size_t name = message.rfind(' ', equals - 1) + 1;  // "Could not convert: --json = maybe"
-    return cat(message.substr(name, equals - name), " is on or off: '", message.substr(equals + 3), "' is neither true nor false");
+    return cat(message.substr(name, equals - name), ": '", message.substr(equals + 3), "' is neither true nor false");
   }
   if (dynamic_cast<const CLI::ExcludesError*>(&error)) {
     std::string text = message;
-    return text.replace(text.find(" excludes "), 10, " does not go together with ");
+    return text.replace(text.find(" excludes "), 10, " cannot be combined with ");
   }
   return message;
 }
 
-// `-o "$UNSET"` is a mistake, and not the same as no -o. Words of other kinds may be empty: a text, a prefix, the shape of a scalar.
+// An empty name is an error, so that `-o "$UNSET"` does not act like a missing -o. A text, a prefix and the shape of a scalar may be empty.
 void refuse_empty_names(const CLI::App& parser) {
   for (const CLI::Option* option : parser.get_options()) {
     const std::string type = option->get_type_name();
     const bool names = option->get_positional() || type == "FILE" || type == "PATH" || type == "NAME";
     if (names && std::ranges::count(option->results(), "") > 0) {
-      throw UsageError(cat(option->get_name(option->get_positional()), " is empty; it must be a name"));
+      throw UsageError(cat(option->get_name(option->get_positional()), " is empty; give a name"));
     }
   }
 }
 
 void run_command(const Command& command, std::vector<std::string> arguments) {
   CLI::App parser{std::string(command.summary), cat("polyhead ", command.name)};
-  parser.set_help_flag("-h,--help", "this text");
+  parser.set_help_flag("-h,--help", "show this text");
   const Subcommand subcommand = command.declare(parser);
   const std::string hint = cat("see 'polyhead ", command.name, " --help'");
   try {
-    std::reverse(arguments.begin(), arguments.end());  // the parser takes them from the back
+    std::reverse(arguments.begin(), arguments.end());  // CLI11 reads this vector from its end
     parser.parse(arguments);
   } catch (const CLI::CallForHelp&) {
     return print(help_text(parser, subcommand, terminal_width(Stream::out)));
@@ -100,10 +102,10 @@ void run_command(const Command& command, std::vector<std::string> arguments) {
   subcommand.run();
 }
 
-// Exit status.
+// Returns the exit status.
 int run(const std::vector<std::string>& arguments) {
   if (arguments.empty()) {
-    say(overview(kCommands, terminal_width(Stream::err), true));
+    print_stderr(overview(kCommands, terminal_width(Stream::err), true));
     return 2;
   }
   const std::string& first = arguments[0];
@@ -129,34 +131,54 @@ int run(const std::vector<std::string>& arguments) {
                        near.empty() ? "; " : cat("; did you mean '", near, "'? "), "see 'polyhead --help'"));
 }
 
-int guarded(const std::vector<std::string>& arguments) {
+int run_and_report_errors(const std::vector<std::string>& arguments) {
   try {
     return run(arguments);
   } catch (const ClosedPipe&) {
     return 0;
   } catch (const UsageError& error) {
-    complain(error.what());
+    print_diagnostic(error.what());
     return 2;
   } catch (const std::bad_alloc&) {
-    complain("there is not enough memory for this");
+    print_diagnostic("there is not enough memory for this");
   } catch (const std::exception& error) {
-    complain(error.what());
+    print_diagnostic(error.what());
   }
   return 1;
 }
 
-// Half a file is of no use to anybody. The signal then does what it does by default, so that a shell sees why the program ended.
+// Removes temporary files, then takes the signal's default action, so that a shell sees why the program ended.
 void end_by_signal(int signal) {
   io::remove_temporary_files();
   std::signal(signal, SIG_DFL);
   std::raise(signal);
 }
 
+// For signal handlers and std::terminate: calls nothing that allocates or locks.
+[[noreturn]] void end_with(std::string_view sentence) noexcept {
+  io::remove_temporary_files();
+  (void)!::write(STDERR_FILENO, sentence.data(), sentence.size());
+  _exit(1);
+}
+
+// Tensor files are read through a memory map: a page beyond the new end of a shortened file raises SIGBUS, on any thread.
+void end_by_bus_error(int signal, siginfo_t* cause, void*) {
+  if (cause->si_code != BUS_ADRERR) return end_by_signal(signal);
+  end_with("polyhead: a file became shorter while it was read\n");
+}
+
 void handle_signals() {
-  std::signal(SIGPIPE, SIG_IGN);  // a closed pipe is an error of write(), so that temporary files are still removed
+  std::signal(SIGPIPE, SIG_IGN);  // write() then fails with EPIPE and the program ends in order
+  std::signal(SIGXFSZ, SIG_IGN);  // the same with EFBIG, at the limit of `ulimit -f`
   for (const int signal : {SIGINT, SIGTERM, SIGHUP}) {
     if (std::signal(signal, end_by_signal) == SIG_IGN) std::signal(signal, SIG_IGN);  // nohup
   }
+  struct sigaction bus_error {};
+  bus_error.sa_sigaction = end_by_bus_error;
+  bus_error.sa_flags = SA_SIGINFO;
+  ::sigaction(SIGBUS, &bus_error, nullptr);
+  // Reached when memory runs out in a destructor: those of nlohmann::json allocate.
+  std::set_terminate([] { end_with("polyhead: ended by an internal error, most likely because there is not enough memory\n"); });
 }
 
 }  // namespace
@@ -164,5 +186,5 @@ void handle_signals() {
 
 int main(int argc, char** argv) {
   polyhead::app::handle_signals();
-  return polyhead::app::guarded({argv + std::min(argc, 1), argv + argc});
+  return polyhead::app::run_and_report_errors({argv + std::min(argc, 1), argv + argc});
 }

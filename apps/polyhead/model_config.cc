@@ -12,7 +12,7 @@ namespace {
 
 struct ConfigKey {
   std::string_view meaning;
-  std::vector<std::string_view> keys;  // as model families call it
+  std::vector<std::string_view> keys;  // of different model families
 };
 
 const std::vector<ConfigKey>& config_keys() {

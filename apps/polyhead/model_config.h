@@ -1,4 +1,4 @@
-// What a model's folder says about its size.
+// The sizes of a model, from the config.json in its folder.
 #pragma once
 
 #include <filesystem>
@@ -7,8 +7,8 @@
 
 namespace polyhead::app {
 
-// Of config.json, under one name for every model family: {model, layers, heads, kv_heads, width, hidden_width, vocabulary, positions}, as
-// far as it says; empty where `path` is no folder or has none.
+// {model, layers, heads, kv_heads, width, hidden_width, vocabulary, positions}, as far as config.json has them; names are the same for
+// every model family. Empty if `path` is no folder or has no config.json.
 Json read_config(const std::filesystem::path& path);
 
 }  // namespace polyhead::app

@@ -8,14 +8,14 @@
 
 #include "core/text.h"
 #include "format.h"
-#include "words.h"
+#include "text_layout.h"
 
 namespace polyhead::app {
 namespace {
 
-constexpr std::int64_t kGap = -1;  // stands for the indices that are left out
+constexpr std::int64_t kGap = -1;  // in place of indices that are not shown
 
-// The indices of one dimension that are shown: all, or `edge` from each end around a gap.
+// The indices of one dimension that are shown: all, or `edge` at each end with a gap between.
 std::vector<std::int64_t> shown(std::int64_t extent, std::int64_t edge) {
   std::vector<std::int64_t> list;
   for (std::int64_t i = 0; i < extent; ++i) {
@@ -59,7 +59,7 @@ class Printer {
   }
 
  private:
-  // Fixed point where that shows every number's size, else powers of ten.
+  // Fixed point if it shows the size of every number, else scientific.
   void choose_format() {
     double largest = 0;
     for (std::int64_t i = 0; i < values_.numel(); ++i) {
@@ -115,7 +115,7 @@ class Printer {
   std::string text_;
 };
 
-// The shortest decimals that are this float32, and not those of the double that it becomes.
+// The double nearest to the shortest decimal text of x: JSON then prints 0.1 and not 0.10000000149011612.
 double as_written(float x) {
   std::array<char, 32> digits{};
   const auto end = std::to_chars(digits.data(), digits.data() + digits.size(), x).ptr;

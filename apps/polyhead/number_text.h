@@ -1,4 +1,4 @@
-// The numbers of a tensor, for reading.
+// The elements of a tensor as text and as JSON.
 #pragma once
 
 #include <cstddef>
@@ -11,15 +11,15 @@
 namespace polyhead::app {
 
 struct NumberStyle {
-  std::int64_t limit = 200;          // numbers; of a larger tensor only the first and last along each dimension are shown, "…" for the rest
-  int digits = 4;                    // after the point
-  std::size_t width = SIZE_MAX;      // columns of a line
+  std::int64_t limit = 200;      // numbers; of a larger tensor only the first and last of each dimension are shown, with "…" between
+  int digits = 4;                // after the decimal point
+  std::size_t width = SIZE_MAX;  // columns of a line
 };
 
-// One line for each row of the last dimension, a heading for each matrix. Says how many numbers there are where not all of them are shown.
+// One line for each row of the last dimension, a heading for each matrix. If not all numbers are shown, the last line says how many are.
 std::string number_text(ConstTensorView values, const NumberStyle& style);
 
-// Nested lists, with the fewest digits that tell a number of its dtype; numbers that JSON has no name for are "nan", "inf" and "-inf".
+// Nested lists with the shortest digits that give back the same number of the dtype. Non-finite numbers are "nan", "inf" and "-inf".
 Json number_json(ConstTensorView values);
 
 }  // namespace polyhead::app

@@ -21,7 +21,7 @@ namespace fs = std::filesystem;
 void check_writable(const std::string& path) {
   std::error_code ignored;
   const fs::file_status status = fs::status(path, ignored);
-  // Opening a pipe waits for its reader, and opening a device may do anything.
+  // Do not open pipes and devices to try: opening a pipe waits for its reader, and opening a device may have effects.
   if (fs::exists(status) && !fs::is_regular_file(status) && !fs::is_directory(status)) return;
   const io::AtomicFile probe{path};
 }
@@ -42,11 +42,11 @@ void check_tensor_format(const std::string& option, const std::string& path) {
 }
 
 void check_not_input(const std::string& path, std::span<const std::string> inputs) {
-  std::error_code ignored;  // a file that is not there is no input
+  std::error_code ignored;  // a missing file is no input
   const auto same = [&](const fs::path& input) { return fs::equivalent(path, input, ignored); };
   for (const std::string& input : inputs) {
     bool read = same(input);
-    // A page that an earlier run left in the model's folder may be replaced.
+    // Other files in the folder, such as a page of an earlier run, may be replaced.
     for (fs::directory_iterator entry(input, ignored), end; !read && entry != end; entry.increment(ignored)) {
       constexpr std::array<std::string_view, 3> kOfModels{".json", ".safetensors", ".txt"};
       const bool of_model = std::ranges::find(kOfModels, entry->path().extension().string()) != kOfModels.end();
@@ -60,7 +60,7 @@ void check_distinct(const std::string& first, const std::string& second) {
   if (first.empty() || second.empty()) return;
   std::error_code ignored;
   if (fs::weakly_canonical(first, ignored) == fs::weakly_canonical(second, ignored))
-    throw UsageError(cat("'", first, "' is named for two outputs"));
+    throw UsageError(cat("'", first, "' is given for two outputs"));
 }
 
 }  // namespace polyhead::app

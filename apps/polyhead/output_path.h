@@ -1,4 +1,4 @@
-// Files that a command will write, checked before it works for them.
+// Checks of output paths, made before a command starts to compute.
 #pragma once
 
 #include <span>
@@ -6,17 +6,16 @@
 
 namespace polyhead::app {
 
-// Error, with the system's reason, when a file could not be written at `path`; leaves everything as it was.
+// Throws Error with the system's reason if no file can be written at `path`. Changes nothing on disk.
 void check_writable(const std::string& path);
 
-// UsageError when no writable format that holds several tensors has the path's extension.
+// Throws UsageError unless the path's extension is that of a writable format for several tensors.
 void check_tensor_format(const std::string& option, const std::string& path);
 
-// UsageError when writing `path` would replace a file that the command reads. Of an input that is a model's folder, the files that make up
-// the model count.
+// Throws UsageError if `path` is a file that the command reads. If an input is a model's folder, the model's files count as read.
 void check_not_input(const std::string& path, std::span<const std::string> inputs);
 
-// UsageError when two outputs are one file.
+// Throws UsageError if both outputs are the same file.
 void check_distinct(const std::string& first, const std::string& second);
 
 }  // namespace polyhead::app

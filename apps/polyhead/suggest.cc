@@ -35,7 +35,7 @@ std::string closest(std::string_view word, std::span<const std::string> candidat
   std::size_t nearest = std::max<std::size_t>(1, (bare + 1) / 3) + 1;
   for (const std::string& candidate : candidates) {
     const std::size_t distance = edit_distance(word, candidate);
-    // A word of which every letter would change is not a misspelling.
+    // If every letter must change, it is another word and not a misspelling.
     if (distance < nearest && distance < bare) {
       nearest = distance;
       best = candidate;
@@ -48,7 +48,7 @@ std::string unknown_name(std::string_view word, std::string_view what, std::span
   std::string text = cat("'", word, "' is not a ", what);
   const std::string near = closest(word, candidates);
   if (!near.empty()) return cat(text, "; did you mean '", near, "'?");
-  append(text, "; there is: ");
+  append(text, "; choose from ");
   for (std::size_t i = 0; i < candidates.size(); ++i) append(text, cat(i == 0 ? "" : ", ", candidates[i]));
   return text;
 }

@@ -1,4 +1,4 @@
-// "Did you mean": one measure for subcommands, options and every name that a user types.
+// "Did you mean ...?" for subcommands, options and every other name that a user types.
 #pragma once
 
 #include <cstddef>
@@ -8,13 +8,14 @@
 
 namespace polyhead::app {
 
-// Insertions, deletions, replacements and swaps of neighbours that lead from a to b (Damerau 1964, restricted: no part is edited twice).
+// The fewest insertions, deletions, replacements and swaps of neighbours that turn a into b, where no part is edited twice (optimal string
+// alignment distance, after Damerau 1964).
 std::size_t edit_distance(std::string_view a, std::string_view b);
 
-// The candidate that `word` most likely stands for: one that it begins, else the nearest within a third of its length. Empty: none is near.
+// The candidate that the user probably meant: one that starts with `word`, else the nearest one within a third of its length; else "".
 std::string closest(std::string_view word, std::span<const std::string> candidates);
 
-// "'wrod' is not a FRUIT; did you mean 'word'?" or, where nothing is near, "'x' is not a FRUIT; there is: a, b, c".
+// "'wrod' is not a WHAT; did you mean 'word'?", or "'x' is not a WHAT; choose from a, b, c" if no candidate is near.
 std::string unknown_name(std::string_view word, std::string_view what, std::span<const std::string> candidates);
 
 }  // namespace polyhead::app

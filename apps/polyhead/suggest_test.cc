@@ -36,7 +36,7 @@ TEST(Closest, SaysNothingWhereNothingIsNear) {
 TEST(Closest, PrefersTheNearer) { EXPECT_EQ(closest("--tetx", std::vector<std::string>{"--text-pair", "--text", "--test-it"}), "--text"); }
 
 TEST(UnknownName, ListsTheNamesWhereNothingIsNear) {
-  EXPECT_EQ(unknown_name("banana", "command", kCommands), "'banana' is not a command; there is: view, inspect, devices, explain");
+  EXPECT_EQ(unknown_name("banana", "command", kCommands), "'banana' is not a command; choose from view, inspect, devices, explain");
   EXPECT_EQ(unknown_name("veiw", "command", kCommands), "'veiw' is not a command; did you mean 'view'?");
 }
 

@@ -5,14 +5,14 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <charconv>
 #include <cstdint>
 #include <cstdlib>
 #include <optional>
 #include <system_error>
 
+#include "arguments.h"
 #include "core/text.h"
-#include "words.h"
+#include "text_layout.h"
 
 namespace polyhead::app {
 namespace {
@@ -26,22 +26,20 @@ std::string_view environment(const char* name) {
   return value ? value : "";
 }
 
-// COLUMNS, where it is a width.
-std::optional<std::size_t> asked_width() {
-  const std::string_view asked = environment("COLUMNS");
-  std::size_t width = 0;
-  const auto [end, error] = std::from_chars(asked.data(), asked.data() + asked.size(), width);
-  if (error != std::errc{} || end != asked.data() + asked.size() || width == 0) return std::nullopt;
-  return std::clamp<std::size_t>(width, kSmallestWidth, 10000);
+// COLUMNS, if it is a positive number.
+std::optional<std::size_t> width_of_environment() {
+  const auto width = parse<std::size_t>(environment("COLUMNS"));
+  if (!width || *width == 0) return std::nullopt;
+  return std::clamp<std::size_t>(*width, kSmallestWidth, 10000);
 }
 
-// A terminal that moves its cursor and clears lines when asked to.
+// Whether the stream is a terminal that understands escape sequences.
 bool obeys_escapes(Stream stream) {
   const std::string_view term = environment("TERM");
   return is_terminal(stream) && !term.empty() && term != "dumb";
 }
 
-// errno of the write that failed, 0 when all went out.
+// 0, or the errno of the write that failed.
 int write_all(Stream stream, std::string_view text) {
   while (!text.empty()) {
     const ssize_t written = ::write(descriptor(stream), text.data(), text.size());
@@ -57,13 +55,13 @@ int write_all(Stream stream, std::string_view text) {
 bool is_terminal(Stream stream) { return ::isatty(descriptor(stream)) == 1; }
 
 std::size_t terminal_width(Stream stream) {
-  if (const auto width = asked_width()) return *width;
+  if (const auto width = width_of_environment()) return *width;
   winsize size{};
   if (::ioctl(descriptor(stream), TIOCGWINSZ, &size) == 0 && size.ws_col > 0) return std::max<std::size_t>(size.ws_col, kSmallestWidth);
   return 80;
 }
 
-std::size_t table_width() { return is_terminal(Stream::out) || asked_width() ? terminal_width(Stream::out) : SIZE_MAX; }
+std::size_t table_width() { return is_terminal(Stream::out) || width_of_environment() ? terminal_width(Stream::out) : SIZE_MAX; }
 
 Colour colour_of_stdout() {
   const std::string_view term = environment("TERM");
@@ -79,11 +77,11 @@ void print(std::string_view text) {
   if (error != 0) fail(ErrorCode::io, "cannot write to standard output: ", std::generic_category().message(error));
 }
 
-void say(std::string_view text) { write_all(Stream::err, text); }
+void print_stderr(std::string_view text) { write_all(Stream::err, text); }
 
-void note(std::string_view sentence) { write_all(Stream::err, cat("polyhead: note: ", printable(sentence), "\n")); }
+void print_diagnostic(std::string_view sentence) { print_stderr(cat("polyhead: ", printable(sentence), "\n")); }
 
-void complain(std::string_view sentence) { write_all(Stream::err, cat("polyhead: ", printable(sentence), "\n")); }
+void print_note(std::string_view sentence) { print_diagnostic(cat("note: ", sentence)); }
 
 std::string progress_line(std::string_view what, std::size_t done, std::size_t total, std::size_t width) {
   const std::string count = cat(done, "/", total);
@@ -103,7 +101,7 @@ Progress::~Progress() { clear(); }
 
 void Progress::show(std::size_t done) {
   if (!visible_) return;
-  // One column less than there is: some terminals wrap when the last one is written.
+  // Leave the last column free: some terminals wrap when it is written.
   write_all(Stream::err, cat("\r\x1b[K", progress_line(what_, done, total_, terminal_width(Stream::err) - 1)));
   drawn_ = true;
 }

@@ -1,4 +1,4 @@
-// Where results, notes and progress go: stdout carries results only, stderr everything that is said about them.
+// Output: stdout for results, stderr for diagnostics and progress.
 #pragma once
 
 #include <cstddef>
@@ -13,33 +13,33 @@ enum class Stream : std::uint8_t { out = 1, err = 2 };
 
 bool is_terminal(Stream stream);
 
-// COLUMNS where it is set, else the terminal's own width, else 80; at least 20.
+// COLUMNS if it is set, else the terminal's width, else 80; at least 20.
 std::size_t terminal_width(Stream stream);
 
-// How wide a table on stdout may be: without limit where no terminal and no COLUMNS says otherwise, so that a pipe sees whole lines.
+// Columns for a table on stdout. Unlimited if stdout is no terminal and COLUMNS is not set, so that a pipe gets whole lines.
 std::size_t table_width();
 
 enum class Colour : std::uint8_t { none, indexed256, rgb };
 
-// What stdout shows: none unless it is a terminal that knows colours and NO_COLOR is empty or not set (no-color.org).
+// The colours that stdout can show: none if it is no colour terminal or NO_COLOR is set and not empty (no-color.org).
 Colour colour_of_stdout();
 
-// The reader of stdout went away (`polyhead inspect x | head -1`): nothing more to do, and nothing to complain about.
+// The reader of stdout has closed it, as in `polyhead inspect x | head -1`. The program ends without a message.
 class ClosedPipe : public std::runtime_error {
  public:
   ClosedPipe() : std::runtime_error("closed pipe") {}
 };
 
-// Writes all of `text` to stdout. ClosedPipe, or polyhead::Error (io) with the system's reason.
+// Writes `text` to stdout. Throws ClosedPipe, or polyhead::Error (io) with the system's reason.
 void print(std::string_view text);
 
-void say(std::string_view text);  // on stderr, as it is
+void print_stderr(std::string_view text);
 
-// On stderr; what a terminal would obey is replaced, as names of files and tensors may hold anything.
-void note(std::string_view sentence);      // "polyhead: note: ..."
-void complain(std::string_view sentence);  // "polyhead: ..."
+// One line on stderr. Passes through printable(), because names of files and tensors may hold control characters.
+void print_diagnostic(std::string_view sentence);  // "polyhead: ..."
+void print_note(std::string_view sentence);        // "polyhead: note: ..."
 
-// A bar on stderr while stderr is a terminal that can clear a line; nothing elsewhere.
+// A progress bar on stderr, if stderr is a terminal that can clear a line.
 class Progress {
  public:
   Progress(std::string_view what, std::size_t total);
@@ -48,7 +48,7 @@ class Progress {
   Progress& operator=(const Progress&) = delete;
 
   void show(std::size_t done);
-  void clear();  // before something else is written to the terminal; the next show() draws again
+  void clear();  // call it before writing other text to the terminal; the next show() draws the bar again
 
  private:
   std::string what_;

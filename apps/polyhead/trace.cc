@@ -17,15 +17,15 @@
 #include "layer_file.h"
 #include "number_text.h"
 #include "polyhead/nn/embedding.h"
-#include "stand_in.h"
+#include "placeholder.h"
 #include "terminal.h"
 #include "trace_table.h"
-#include "words.h"
+#include "text_layout.h"
 
 namespace polyhead::app {
 namespace {
 
-constexpr std::int64_t kLargestMap = std::int64_t{1} << 26;  // numbers; a trace holds up to seven maps, of 4 or 8 bytes a number
+constexpr std::int64_t kMaxScores = std::int64_t{1} << 26;  // a trace keeps up to seven tensors of this size, of 4 or 8 bytes an element
 
 struct Options {
   std::string layer;
@@ -44,84 +44,85 @@ struct Options {
   NumberStyle numbers;
 };
 
-// What is traced: the layer, and how its source calls it and its parts.
-struct Subject {
+// The layer, and the names that its source gives to it and its parts.
+struct TracedLayer {
   LoadedLayer loaded;
   std::string title;
   nn::TraceNames names;
   bool cross = false, pair_bias = false;
 };
 
-Subject constructed(const Options& o, DType dtype) {
+TracedLayer constructed(const Options& o, DType dtype) {
   const LayerConstructor& row = find_constructor(o.layer);
   std::map<std::string, std::string> given = o.arguments;
-  const auto takes = [&](std::string_view name) {
-    return std::ranges::any_of(row.arguments, [&](const LayerArgument& argument) { return argument.name == name; });
-  };
-  if (o.rules.dropout && takes("dropout")) given["--dropout"] = cat(*o.rules.dropout);
-  if (o.layer_rules.axis && takes("attn_dim")) given.try_emplace("--attn-dim", cat(*o.layer_rules.axis));
+  const auto takes = [&](Setting setting) { return std::ranges::find(row.arguments, setting, &LayerArgument::setting) != row.arguments.end(); };
+  if (o.rules.dropout && takes(Setting::dropout)) given["--dropout"] = cat(*o.rules.dropout);
+  if (o.layer_rules.add_zero_attn && takes(Setting::add_zero_attn)) given["--add-zero-attn"] = "true";
+  if (o.layer_rules.axis && takes(Setting::axis)) given.try_emplace("--attn-dim", cat(*o.layer_rules.axis));
   const LayerArguments arguments = complete(row, given, o.file.heads);
-  nn::MultiHeadAttentionConfig config = row.config(arguments);
-  if (row.empty_rows) config.empty_rows = *row.empty_rows;
+  nn::MultiHeadAttentionConfig config = config_of(row, arguments);
+  const std::vector<io::LayoutDescription> layouts = io::layouts();
+  const auto layout = std::ranges::find(layouts, row.layout(), &io::LayoutDescription::name);
+  if (layout->empty_rows) config.empty_rows = *layout->empty_rows;
   apply(o.rules, &config);
   apply(o.layer_rules, &config);
   config.dtype = dtype;
   config.seed = o.seed;
-  return {.loaded = {.layer = nn::MultiHeadAttention(config), .layout = std::string(row.layout), .causal = row.causal},
+  return {.loaded = {.layer = nn::MultiHeadAttention(config), .layout = std::string(row.layout()), .causal = layout->causal},
           .title = call_text(row, arguments),
           .names = row.names,
           .cross = row.cross,
           .pair_bias = row.pair_bias};
 }
 
-Subject loaded(const Options& o) {
-  if (!o.arguments.empty()) throw UsageError(cat(o.arguments.begin()->first, " is an argument of a --layer; the one of --parameters is as its file says"));
-  if (o.dtype) throw UsageError("--dtype is for a --layer; the one of --parameters is as its file says");
+TracedLayer loaded(const Options& o) {
+  if (!o.arguments.empty()) throw UsageError(cat(o.arguments.begin()->first, " is for --layer; with --parameters the file decides"));
+  if (o.dtype) throw UsageError("--dtype is for --layer; with --parameters the file decides");
   LoadedLayer file = load_layer(o.file, o.rules, o.layer_rules);
-  Subject subject{.title = cat(printable(o.file.path), ": layout ", file.layout)};
-  if (!file.prefix.empty()) append(subject.title, cat(" at ", printable(file.prefix)));
-  if (const LayerConstructor* row = constructor_of_layout(file.layout)) subject.names = row->names;
-  subject.loaded = std::move(file);
-  return subject;
+  TracedLayer traced{.title = cat(printable(o.file.path), ": layout ", file.layout)};
+  if (!file.prefix.empty()) append(traced.title, cat(" at ", printable(file.prefix)));
+  if (const LayerConstructor* row = constructor_of_layout(file.layout)) traced.names = row->names;
+  traced.loaded = std::move(file);
+  return traced;
 }
 
 int axis_of(const nn::MultiHeadAttentionConfig& config, int rank) { return config.axis < 0 ? config.axis + rank : config.axis; }
 
-void require_small(const Shape& maps) {
-  require(numel(maps) <= kLargestMap, "trace: the scores ", maps, " of this problem are too many to be shown step by step; at most ", kLargestMap, " are");
+void require_small(const Shape& scores) {
+  require(numel(scores) <= kMaxScores, "trace: the scores are ", scores, ", which is too large; a trace has at most ", kMaxScores, " scores");
 }
 
 Tensor random_numbers(const Shape& shape, DType dtype, std::uint64_t seed) {
   if (numel(shape) == 0) return {dtype, shape};
-  nn::Embedding table({.count = numel(shape), .width = 1, .dtype = dtype, .seed = seed});  // normal, deviation 1
+  nn::Embedding table({.count = numel(shape), .width = 1, .dtype = dtype, .seed = seed});  // normal, standard deviation 1
   return Tensor::share(table.weight.view().reshape(shape), table.weight.owner());
 }
 
-// Makes the inputs; returns what they are, in words.
-std::string make_inputs(const Options& o, const Subject& subject, std::mt19937_64& seeds, LayerCall* call) {
-  const nn::MultiHeadAttentionConfig& c = subject.loaded.layer.config;
+// Makes the inputs and returns a description of them.
+std::string make_inputs(const Options& o, const TracedLayer& traced, std::mt19937_64& seeds, LayerCall* call) {
+  const nn::MultiHeadAttentionConfig& c = traced.loaded.layer.config;
   Shape shape;
   if (o.shape) {
     shape = *o.shape;
   } else {
     const int axis = axis_of(c, 3);
     if (axis == 2) throw UsageError(cat("axis ", c.axis, " is the width; attention runs along a dimension before it"));
-    if (axis < 0 || axis > 1) throw UsageError(cat("attention along axis ", c.axis, " needs an input of more dimensions; give its --shape, width included"));
+    if (axis < 0 || axis > 1) throw UsageError(cat("attention along axis ", c.axis, " needs an input of more dimensions; give its shape, width included, with --shape"));
     shape = {o.batch, o.batch, c.query_width};
     shape[axis] = o.length;
   }
   const int axis = axis_of(c, shape.size());
-  const bool own_key = (subject.cross || o.key_length || c.key_width != c.query_width || c.value_width != c.query_width) && 0 <= axis && axis < shape.size() - 1;
+  const bool has_key = (traced.cross || o.key_length || c.key_width != c.query_width || c.value_width != c.query_width) && 0 <= axis && axis < shape.size() - 1;
   Shape key_shape = shape, value_shape = shape;
-  if (own_key) {
+  if (has_key) {
     key_shape[axis] = value_shape[axis] = o.key_length.value_or(shape[axis]);
     key_shape[-1] = c.key_width;
     value_shape[-1] = c.value_width;
   }
-  const bool own_value = own_key && c.value_width != c.key_width;
-  require_small(subject.loaded.layer.maps_shape({.query = stand_in(c.dtype, shape),
-                                                 .key = own_key ? stand_in(c.dtype, key_shape) : ConstTensorView(),
-                                                 .value = own_value ? stand_in(c.dtype, value_shape) : ConstTensorView()}));
+  const bool has_value = has_key && c.value_width != c.key_width;
+  require_small(traced.loaded.layer.maps_shape({.query = placeholder(c.dtype, shape),
+                                                .key = has_key ? placeholder(c.dtype, key_shape) : ConstTensorView(),
+                                                .value = has_value ? placeholder(c.dtype, value_shape) : ConstTensorView()}));
   const auto filled = [&](const Shape& wanted) {
     if (!o.ones) return random_numbers(wanted, c.dtype, seeds());
     Tensor x(c.dtype, wanted);
@@ -129,8 +130,8 @@ std::string make_inputs(const Options& o, const Subject& subject, std::mt19937_6
     return x;
   };
   call->query = filled(shape);
-  if (own_key) call->key = filled(key_shape);
-  if (own_value) call->value = filled(value_shape);
+  if (has_key) call->key = filled(key_shape);
+  if (has_value) call->value = filled(value_shape);
   return o.ones ? std::string("ones") : cat("random numbers (normal, seed ", o.seed, ")");
 }
 
@@ -169,7 +170,7 @@ std::string value_sections(const std::vector<nn::TraceStep>& steps, const Number
 void run_trace(const Options& o) {
   if (o.list) return o.json ? print_json(list_json()) : print(list_text(terminal_width(Stream::out)));
   if (o.layer.empty() == o.file.path.empty()) {
-    throw UsageError(o.layer.empty() ? "give a layer: --layer NAME ('polyhead trace --list' names them) or --parameters FILE" : "give --layer or --parameters, not both");
+    throw UsageError(o.layer.empty() ? "give a layer: --layer NAME ('polyhead trace --list' lists the names) or --parameters FILE" : "give --layer or --parameters, not both");
   }
   std::optional<InputTensors> in;
   if (!o.input.empty()) in.emplace(o.input);
@@ -178,62 +179,62 @@ void run_trace(const Options& o) {
     const DType given = in->dtype("query");
     if (is_floating(given)) dtype = given;
   }
-  const Subject subject = o.layer.empty() ? loaded(o) : constructed(o, dtype);
-  const LoadedLayer& layer = subject.loaded;
+  const TracedLayer traced = o.layer.empty() ? loaded(o) : constructed(o, dtype);
+  const LoadedLayer& layer = traced.loaded;
   const nn::MultiHeadAttentionConfig& c = layer.layer.config;
-  std::mt19937_64 seeds(o.seed);  // the layer's parameters are drawn from o.seed itself
+  std::mt19937_64 seeds(o.seed);  // for the inputs; the layer's parameters use o.seed itself
   LayerCall call;
   std::string description = printable(o.input);
   if (in) {
     read_inputs(&*in, layer, &call);
   } else {
-    description = make_inputs(o, subject, seeds, &call);
+    description = make_inputs(o, traced, seeds, &call);
   }
-  measure(layer, &call);
-  require_small(call.maps);
-  if (!call.bias && (o.pair_bias || subject.pair_bias)) call.bias = random_numbers(head_bias_shape(call), c.dtype, seeds());
-  prepare(layer, o.rules, in ? &*in : nullptr, &call);
+  set_input(layer, &call);
+  require_small(call.weights);
+  if (!call.bias && (o.pair_bias || traced.pair_bias)) call.bias = random_numbers(shared_bias_shape(call), c.dtype, seeds());
+  set_options(layer, o.rules, in ? &*in : nullptr, &call);
   if (in) {
     std::vector<std::string> expected = layer.names;
     expected.emplace_back("d_out");  // for attend
     in->report_unused({"query", "key", "value"}, expected);
   }
-  const std::vector<nn::TraceStep> steps = nn::trace(layer.layer, call.input, call.options, subject.names);
+  const std::vector<nn::TraceStep> steps = nn::trace(layer.layer, call.input, call.options, traced.names);
 
   if (o.json)
     return print_json(
-        {{"layer", subject.title}, {"input", description}, {"config", config_json(c)}, {"steps", trace_json(steps, o.values)}});
+        {{"layer", traced.title}, {"input", description}, {"config", config_json(c)}, {"steps", trace_json(steps, o.values)}});
   const std::size_t width = table_width();
-  std::string text = cat(wrap(subject.title, width), wrap(cat("input: ", description, ", ", c.dtype), width), "\n",
-                         trace_table(steps, width), "\n", wrap(legend(c, call.maps, call.keys), width));
+  std::string text = cat(wrap(traced.title, width), wrap(cat("input: ", description, ", ", c.dtype), width), "\n",
+                         trace_table(steps, width), "\n", wrap(legend(c, call.weights, call.keys), width));
   NumberStyle style = o.numbers;
   style.width = width;
   if (o.values) append(text, value_sections(steps, style));
   print(text);
 }
 
-// Every argument that some constructor takes, once, with the layers that take it.
+// Adds the arguments of all constructors, each once, with the layers that take it in its help.
 void add_constructor_arguments(CLI::App& parser, const std::shared_ptr<Options>& o) {
   struct Entry {
-    ArgumentType type;
-    std::string layers;
+    std::string option, layers;
+    bool flag;
   };
-  std::vector<std::pair<std::string, Entry>> entries;
+  std::vector<Entry> entries;
   for (const LayerConstructor& row : layer_constructors()) {
     for (const LayerArgument& argument : row.arguments) {
+      if (argument.setting == Setting::dropout || argument.setting == Setting::add_zero_attn) continue;  // options of every layer
       const std::string option = option_of(argument.name);
-      if (option == "--dropout") continue;  // an option of every layer
-      auto entry = std::ranges::find(entries, option, &std::pair<std::string, Entry>::first);
-      if (entry == entries.end()) entry = entries.insert(entries.end(), {option, {argument.type, ""}});
-      append(entry->second.layers, cat(entry->second.layers.empty() ? "" : ", ", row.name));
+      auto entry = std::ranges::find(entries, option, &Entry::option);
+      if (entry == entries.end()) entry = entries.insert(entries.end(), {option, "", argument.is_flag()});
+      append(entry->layers, cat(entry->layers.empty() ? "" : ", ", row.name));
     }
   }
-  for (const auto& [option, entry] : entries) {
-    const bool flag = entry.type == ArgumentType::flag;
-    CLI::Option* added = parser.add_option_function<std::string>(
-        option, [o, name = option](const std::string& word) { o->arguments[name] = word; }, cat("argument of ", entry.layers));
-    added->type_name(flag ? "[true|false]" : "N");
-    if (flag) added->expected(0, 1);
+  for (const Entry& entry : entries) {
+    parser
+        .add_option_function<std::string>(
+            entry.option, [o, name = entry.option](const std::string& word) { o->arguments[name] = word; }, cat("argument of ", entry.layers))
+        ->type_name(entry.flag ? "[true|false]" : "N")
+        ->expected(entry.flag ? 0 : 1, 1);
   }
 }
 
@@ -241,50 +242,44 @@ void add_constructor_arguments(CLI::App& parser, const std::shared_ptr<Options>&
 
 Subcommand declare_trace(CLI::App& parser) {
   const auto o = std::make_shared<Options>();
-  const auto positive = [](const std::string& word) {
-    const std::int64_t value = read_count(word);
-    if (value == 0) throw UsageError("there must be at least 1");
-    return value;
-  };
-  parser.add_option("--layer", o->layer, "a layer by its source; --list names them and their arguments")->type_name("NAME");
-  parser.add_flag("--list", o->list, "the layers, each with its constructor's arguments and defaults");
-  CLI::Option* weights = parser.add_option("--parameters", o->file.path, "a layer from a file of its parameters")->type_name("FILE");
-  for (CLI::Option* option : add_layer_file(parser, &o->file)) option->needs(weights);
-  add_value(parser, "--heads", &o->file.heads, positive, "N", "number of heads, whatever the layer's argument for it is called");
+  parser.add_option("--layer", o->layer, "construct a layer by name; --list lists names and arguments")->type_name("NAME");
+  parser.add_flag("--list", o->list, "list the layers that have a name, with their arguments and defaults");
+  CLI::Option* parameters = parser.add_option("--parameters", o->file.path, "load a layer from this file of parameters")->type_name("FILE");
+  for (CLI::Option* option : add_layer_file(parser, &o->file)) option->needs(parameters);
+  add_value(parser, "--heads", &o->file.heads, read_positive, "N", "number of heads; for every --layer, whatever its own argument is called");
   add_constructor_arguments(parser, o);
-  CLI::Option* input = parser.add_option("--input", o->input, "tensors query[, key, value, bias, attend or block, attend_keys or block_keys, key_lengths]")->type_name("FILE");
+  CLI::Option* input = parser.add_option("--input", o->input, "read the tensors query[, key, value, bias, attend or block, attend_keys or block_keys, key_lengths] from this file")->type_name("FILE");
   std::vector<CLI::Option*> sizes{
-      add_value(parser, "--batch", &o->batch, read_count, "B", "sequences of the input (default: 2)"),
-      add_value(parser, "--length", &o->length, read_count, "T", "positions of the input (default: 10)"),
-      add_value(parser, "--key-length", &o->key_length, read_count, "S", "positions of a key input of its own"),
-      add_value(parser, "--shape", &o->shape, read_shape, "SHAPE", "of the query input, width included, for inputs of any number of dimensions"),
-      parser.add_flag("--ones", o->ones, "an input of ones instead of random numbers"),
-      parser.add_flag("--pair-bias", o->pair_bias, "add a random bias for each head and pair")};
+      add_value(parser, "--batch", &o->batch, read_count, "B", "number of sequences (default: 2)"),
+      add_value(parser, "--length", &o->length, read_count, "T", "positions of each sequence (default: 10)"),
+      add_value(parser, "--key-length", &o->key_length, read_count, "S", "attend to another sequence, of S positions"),
+      add_value(parser, "--shape", &o->shape, read_shape, "SHAPE", "shape of the query input, width included, instead of --batch and --length"),
+      parser.add_flag("--ones", o->ones, "inputs of ones instead of random numbers"),
+      parser.add_flag("--pair-bias", o->pair_bias, "add a random bias [1,N,T,S] to the scores")};
   for (CLI::Option* option : sizes) option->excludes(input);
-  add_value(parser, "--seed", &o->seed, [](const std::string& word) { return static_cast<std::uint64_t>(read_count(word)); }, "SEED",
-            "of random inputs and of a constructed layer's parameters (default: 0)");
-  add_value(parser, "--dtype", &o->dtype, read_dtype, "DTYPE", "of a constructed layer: f32, f64, bf16 or f16 (default: as the query, else f32)");
+  add_value(parser, "--seed", &o->seed, read_seed, "SEED", "seed of random inputs and of the parameters of --layer (default: 0)");
+  add_value(parser, "--dtype", &o->dtype, read_dtype, "DTYPE", "dtype of --layer: f32, f64, bf16 or f16 (default: that of the query, else f32)");
   add_attention_rules(parser, &o->rules);
   add_key_lengths(parser, &o->rules);
   add_layer_rules(parser, &o->layer_rules);
-  parser.add_flag("--values", o->values, "the numbers of every step");
-  add_value(parser, "--limit", &o->numbers.limit, positive, "N", "show at most about N numbers of a step, the first and last of each dimension (default: 200)");
+  parser.add_flag("--values", o->values, "show the numbers of every step too");
+  add_value(parser, "--limit", &o->numbers.limit, read_positive, "N", "show about N numbers of a step at most, the first and last of each dimension (default: 200)");
   add_value(parser, "--precision", &o->numbers.digits,
             [](const std::string& word) {
               const std::int64_t digits = read_count(word);
-              if (digits > 17) throw UsageError(cat(digits, " digits are more than a number has; at most 17"));
+              if (digits > 17) throw UsageError(cat("'", digits, "' is too large; a number has at most 17 digits"));
               return static_cast<int>(digits);
             },
-            "DIGITS", "after the point (default: 4)");
+            "DIGITS", "digits after the decimal point (default: 4)");
   parser.add_flag("--json", o->json, "machine-readable, one object on one line; with --values every number of every step");
   return {
       .examples = {{"polyhead trace --layer d2l --num-hiddens 100 --heads 5 --batch 2 --length 10", "the layer of Dive into Deep Learning, step by step"},
-                   {"polyhead trace --layer d2l --num-hiddens 4 --heads 2 --length 3 --valid-lens 2,3 --values", "with a mask, and with the numbers"},
-                   {"polyhead trace --layer alphafold --gated --is-global --attn-dim -3 --shape 2,7,5,8", "one query for a whole axis, spread by a gate"},
-                   {"polyhead trace --parameters model.safetensors --prefix encoder.layer.0 --heads 12", "a layer of a model"},
-                   {"polyhead trace --list", "every layer that is known by name"}},
-      .notes = "Shapes have the heads in a dimension of their own, [B,N,T,H]; sources that fold them into the batch have the same data as (B*N,T,H).\n"
-               "JSON: {layer, input, config, steps: [{step, where, shape, letters, meaning, dtype, values}]}; numbers that JSON lacks are \"nan\", \"inf\" and "
+                   {"polyhead trace --layer d2l --num-hiddens 4 --heads 2 --length 3 --valid-lens 2,3 --values", "with a mask, and with all numbers"},
+                   {"polyhead trace --layer alphafold --gated --is-global --attn-dim -3 --shape 2,7,5,8", "one query for all positions of an axis, and a gate"},
+                   {"polyhead trace --parameters model.safetensors --prefix encoder.layer.0 --heads 12", "one layer of a model"},
+                   {"polyhead trace --list", "all layers that have a name"}},
+      .notes = "Heads are a separate dimension, [B,N,T,H]. Sources that fold heads into the batch have the same data as (B*N,T,H).\n"
+               "JSON: {layer, input, config, steps: [{step, where, shape, letters, meaning, dtype, values}]}; non-finite numbers are \"nan\", \"inf\" and "
                "\"-inf\".\n",
       .run = [o] { run_trace(*o); },
   };

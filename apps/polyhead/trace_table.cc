@@ -5,7 +5,7 @@
 #include "core/text.h"
 #include "format.h"
 #include "number_text.h"
-#include "words.h"
+#include "text_layout.h"
 
 namespace polyhead::app {
 namespace {
@@ -25,18 +25,13 @@ const Column kColumns[] = {
     {"letters", [](const nn::TraceStep& step) { return step.letters; }},
 };
 
-std::string joined_line(std::string line, const std::string& meaning, std::size_t start, std::size_t width) {
-  const std::string lines = wrap(meaning, width, start);
-  return cat(pad_right(line, start), std::string_view(lines).substr(std::min(start, lines.size())));
-}
-
 // Too narrow for columns: each step is a paragraph.
 std::string narrow_table(std::span<const nn::TraceStep> steps, std::size_t width) {
   const std::size_t start = cat(steps.size()).size() + kGap;
   std::string text;
   for (std::size_t i = 0; i < steps.size(); ++i) {
     const nn::TraceStep& step = steps[i];
-    append(text, joined_line(cat(i + 1), cat(step.step, "  ", step.shape()), start, width));
+    append(text, hang(cat(i + 1), cat(step.step, "  ", step.shape()), start, width));
     append(text, cat(wrap(step.where, width, start + 2), wrap(step.meaning, width, start + 2)));
   }
   return text;
@@ -59,8 +54,8 @@ std::string trace_table(std::span<const nn::TraceStep> steps, std::size_t width)
   };
   const auto fits = [&](std::size_t start) { return width == SIZE_MAX || start + kSmallestMeaning <= width; };
   if (width != SIZE_MAX && start_of_meaning(false) > width) return narrow_table(steps, width);
-  const bool beneath = !fits(start_of_meaning(false));
-  const bool letters = beneath ? start_of_meaning(true) <= width : fits(start_of_meaning(true));
+  const bool below = !fits(start_of_meaning(false));
+  const bool letters = below ? start_of_meaning(true) <= width : fits(start_of_meaning(true));
   const std::size_t start = start_of_meaning(letters);
 
   const auto line_of = [&](const std::string& number, const auto& cell) {
@@ -73,32 +68,32 @@ std::string trace_table(std::span<const nn::TraceStep> steps, std::size_t width)
   };
   const auto trimmed = [](std::string line) { return line.substr(0, line.find_last_not_of(' ') + 1) + "\n"; };
   std::string title = line_of("", [](const Column& column) { return std::string(column.title); });
-  std::string text = beneath ? trimmed(title) : trimmed(title + "meaning");
+  std::string text = below ? trimmed(title) : trimmed(title + "meaning");
   for (std::size_t i = 0; i < steps.size(); ++i) {
     const nn::TraceStep& step = steps[i];
     const std::string line = line_of(cat(i + 1), [&](const Column& column) { return column.text(step); });
-    if (beneath) {
+    if (below) {
       append(text, trimmed(line) + wrap(step.meaning, width, number_width + kGap + 2));
     } else {
-      append(text, joined_line(line, step.meaning, start, width));
+      append(text, hang(line, step.meaning, start, width));
     }
   }
   return text;
 }
 
-std::string legend(const nn::MultiHeadAttentionConfig& config, const Shape& maps, std::int64_t keys) {
+std::string legend(const nn::MultiHeadAttentionConfig& config, const Shape& weights, std::int64_t keys) {
   std::string text = "Letters: ";  // as in TraceStep::letters
-  const Shape lead = maps.first(maps.size() - 3);
+  const Shape lead = weights.first(weights.size() - 3);
   if (lead.size() == 1) append(text, cat("B = ", counted(lead[0], "sequence"), ", "));
   for (int i = 0; lead.size() > 1 && i < lead.size(); ++i) append(text, cat("B", i + 1, " = ", lead[i], i + 1 < lead.size() ? ", " : " leading dimensions, "));
   append(text, cat("N = ", counted(config.heads, "head"), config.kv_heads != config.heads ? cat(", K = ", counted(config.kv_heads, "key/value head")) : ""));
   if (config.global_query == nn::GlobalQuery::off) {
-    append(text, cat(", T = ", maps[-2], maps[-2] == 1 ? " query" : " queries"));
+    append(text, cat(", T = ", weights[-2], weights[-2] == 1 ? " query" : " queries"));
   } else {
-    append(text, cat(", T = ", counted(maps[-1], "position")));
+    append(text, cat(", T = ", counted(weights[-1], "position")));
   }
   append(text, cat(", S = ", counted(keys, "key"), ", H = ", counted(config.head_width, "feature"), " of a query and key in a head, V = ",
-                   config.value_head_width, " of a value, E.. widths of the layer's inputs and output"));
+                   config.value_head_width, " of a value, E... = widths of the layer's inputs and output"));
   return text;
 }
 

@@ -1,4 +1,4 @@
-// How the steps of a layer are shown.
+// The steps of a traced layer as a table and as JSON.
 #pragma once
 
 #include <span>
@@ -9,12 +9,12 @@
 
 namespace polyhead::app {
 
-// step / where / shape / letters / meaning in at most `width` columns: the letters go first, then the meaning moves beneath its step,
-// then where.
+// Columns step, where, shape, letters, meaning in at most `width` columns. If these are too few, the letters are left out, then the meaning
+// is put below its step, then everything.
 std::string trace_table(std::span<const nn::TraceStep> steps, std::size_t width);
 
 // "B = 2 sequences, N = 5 heads, ..."
-std::string legend(const nn::MultiHeadAttentionConfig& config, const Shape& maps, std::int64_t keys);
+std::string legend(const nn::MultiHeadAttentionConfig& config, const Shape& weights, std::int64_t keys);
 
 Json trace_json(std::span<const nn::TraceStep> steps, bool values);
 

@@ -22,7 +22,7 @@
 #include "polyhead/viewer.h"
 #include "terminal.h"
 #include "view_input.h"
-#include "words.h"
+#include "text_layout.h"
 
 namespace polyhead::app {
 namespace {
@@ -35,16 +35,16 @@ struct Options {
   bool mean = false, truncate = false, json = false;
 };
 
-// Wrong combinations, and outputs that could not be written, before anything is read.
+// Refuses wrong combinations of options and unwritable outputs before any input is read.
 void check(Options& o) {
   if (!o.source.empty() && !o.file.empty())
-    throw UsageError(cat("texts are asked for from '", o.source, "' and from '", o.file, "'; one place is possible"));
+    throw UsageError(cat("texts are given twice, in '", o.source, "' and with --file '", o.file, "'; give them once"));
   if (o.file.empty()) o.file = o.source;
   if (o.texts.empty() && o.file.empty()) throw UsageError("there is no text; give --text \"...\", --file PATH, or - for standard input");
   if (!o.texts.empty() && !o.file.empty())
-    throw UsageError(cat("texts are asked for with --text and from '", o.file, "'; one place is possible"));
-  if (o.pair && o.texts.size() != 1) throw UsageError("--text-pair is the second part of one text; it goes with exactly one --text");
-  if (o.head && o.mean) throw UsageError("--mean does not go together with --head");
+    throw UsageError(cat("texts are given twice, with --text and in '", o.file, "'; give them once"));
+  if (o.pair && o.texts.size() != 1) throw UsageError("--text-pair is the second part of one text; it needs exactly one --text");
+  if (o.head && o.mean) throw UsageError("--mean cannot be combined with --head");
   if (o.page == "-" && o.json) throw UsageError("-o - and --json would both write to standard output");
   if (!o.arrays.empty()) check_tensor_format("--arrays", o.arrays);
   check_distinct(o.page, o.arrays);
@@ -76,11 +76,10 @@ Json to_json(const HeadChoice& choice) {
 }
 
 std::string heading(const InputText& input, const HeadChoice& choice, std::size_t width) {
-  const std::string text = input.pair ? cat(input.text, " | ", *input.pair) : input.text;
-  return cat(clip(printable(text), width), "\n", wrap(cat(choice.description(), "; rows attend to columns, in percent"), width), "\n");
+  return cat(clip(printable(input.both()), width), "\n", wrap(cat(choice.description(), "; rows attend to columns, in percent"), width), "\n");
 }
 
-// What the machine has and this process may use.
+// Bytes that the machine has and this process may use.
 std::uint64_t usable_memory() {
   const auto machine = static_cast<std::uint64_t>(sysconf(_SC_PHYS_PAGES)) * static_cast<std::uint64_t>(sysconf(_SC_PAGE_SIZE));
   rlimit limit{};
@@ -127,19 +126,19 @@ class View {
     if (!o_.arrays.empty()) check_memory();
   }
 
-  // Before the model runs over hundreds of texts for a page that no browser would open.
+  // Called before the model runs, which takes long for many texts.
   void check_page_size() const {
     std::int64_t weights = 0;
     for (const models::TokenizedText& tokens : tokens_) {
       const auto length = static_cast<std::int64_t>(tokens.ids.size());
       weights += choice_.layers * choice_.heads * length * length;
     }
-    if (weights > viewer::kMaxWeights)
-      fail(ErrorCode::invalid_argument, "a page holds at most ", viewer::kMaxWeights, " attention weights and these ",
+    if (weights > viewer::kMaxAttentionWeights)
+      fail(ErrorCode::invalid_argument, "a page holds at most ", viewer::kMaxAttentionWeights, " attention weights and these ",
            counted(static_cast<std::int64_t>(texts_.size()), "text"), " have ", weights, "; give fewer or shorter texts, or --arrays");
   }
 
-  // Arrays are kept until the last text is done: better to say so now than to be killed after an hour.
+  // Called before the model runs: arrays stay in memory until the last text is done.
   void check_memory() const {
     const std::int64_t heads = choice_.layers * choice_.heads, width = model_->encoder.config.width;
     std::uint64_t bytes = 0;
@@ -150,7 +149,7 @@ class View {
     const std::uint64_t memory = usable_memory();
     if (bytes > memory)
       fail(ErrorCode::invalid_argument, "the arrays of ", counted(static_cast<std::int64_t>(texts_.size()), "text"), " are ",
-           byte_size(bytes), " and are kept until all are done; there is ", byte_size(memory),
+           byte_size(bytes), " and stay until all are done; there is ", byte_size(memory),
            " of memory, so give fewer or shorter texts");
   }
 
@@ -184,7 +183,7 @@ class View {
                 {"files", std::move(files)}});
   }
 
-  static void report(const std::string& path, const std::string& what) { complain(cat("wrote '", path, "' (", what, ")")); }
+  static void report(const std::string& path, const std::string& what) { print_diagnostic(cat("wrote '", path, "' (", what, ")")); }
 
   void save_arrays() const {
     std::vector<io::NamedView> arrays;
@@ -210,7 +209,7 @@ class View {
     page.model = cat(model_name(o_.model), ": ", counted(choice_.layers, "layer"), " of ", counted(choice_.heads, "head"));
     for (std::size_t i = 0; i < results_.size(); ++i) {
       const models::TokenizedText& tokens = results_[i].tokens;
-      page.texts.push_back({.text = texts_[i].pair ? cat(texts_[i].text, " | ", *texts_[i].pair) : texts_[i].text,
+      page.texts.push_back({.text = texts_[i].both(),
                             .queries = {.pieces = tokens.pieces, .special = tokens.special, .segment = tokens.segments},
                             .attentions = results_[i].attentions});
     }
@@ -231,7 +230,7 @@ class View {
 Subcommand declare_view(CLI::App& parser) {
   const auto o = std::make_shared<Options>();
   parser.add_option("MODEL_DIR", o->model, "folder with config.json, vocab.txt and model.safetensors (a BERT-type encoder)")->required();
-  parser.add_option("TEXTS", o->source, "a file with one text per line, as --file; - is standard input");
+  parser.add_option("TEXTS", o->source, "a file with one text per line, the same as --file; - is standard input");
   parser
       .add_option(
           "--text",
@@ -244,36 +243,35 @@ Subcommand declare_view(CLI::App& parser) {
       ->type_size(1)
       ->expected(1)
       ->take_all();
-  add_value(
-      parser, "--text-pair", &o->pair, [](const std::string& word) { return word; }, "TEXT",
-      "a second part, which the model sees as segment 1");
-  parser.add_option("--file", o->file, "texts, one per line; empty lines are left out; - is standard input")->type_name("PATH");
-  parser.add_option("-o,--output", o->page, "write one HTML page with all heads, that opens from disk; - is standard output")
+  parser.add_option("--text-pair", o->pair, "a second part of the text, which is segment 1 for the model")->type_name("TEXT");
+  parser.add_option("--file", o->file, "texts, one per line, 64 MiB at most; empty lines are left out; - is standard input")->type_name("PATH");
+  parser.add_option("-o,--output", o->page, "write one HTML page with the attention maps of all heads; - is standard output")
       ->type_name("PATH");
   add_value(parser, "--layer", &o->layer, read_count, "L", "the layer to show, from 0 (default: the last)");
   add_value(parser, "--head", &o->head, read_count, "H", "the head to show, from 0 (default: the mean over the layer's heads)");
-  parser.add_flag("--mean", o->mean, "show the mean over the heads: of --layer, or without it of all layers");
-  parser.add_option("--arrays", o->arrays, "write the numbers: .safetensors or .npz")->type_name("PATH");
-  parser.add_flag("--truncate", o->truncate, "leave out the end of a text that is longer than the model's positions");
+  parser.add_flag("--mean", o->mean, "show the mean over the heads of --layer, or without --layer over all heads of all layers");
+  parser.add_option("--arrays", o->arrays, "write the arrays listed below to this file, .safetensors or .npz")->type_name("PATH");
+  parser.add_flag("--truncate", o->truncate, "cut the end of texts that are longer than the model allows");
   parser.add_flag("--json", o->json, "machine-readable, one object on one line");
   return {
-      .examples = {{"polyhead view MODEL_DIR --text \"The quick brown fox\" -o fox.html", "one page with every head of every layer"},
-                   {"polyhead view MODEL_DIR --text \"The quick brown fox\"", "the mean of the last layer's heads, here in the terminal"},
+      .examples = {{"polyhead view MODEL_DIR --text \"The quick brown fox\" -o fox.html", "one HTML page with every head of every layer"},
+                   {"polyhead view MODEL_DIR --text \"The quick brown fox\"", "the mean over the heads of the last layer, in the terminal"},
                    {"polyhead view MODEL_DIR --text \"Who ran?\" --text-pair \"The fox ran.\" --layer 2 --head 7",
-                    "one head, over two parts"},
-                   {"polyhead view MODEL_DIR --file texts.txt --arrays out.npz", "several texts, one per line, and all numbers in a file"},
-                   {"echo \"The quick brown fox\" | polyhead view MODEL_DIR - --json | jq .texts[0].tokens", "for other programs"}},
+                    "one head, for a text of two parts"},
+                   {"polyhead view MODEL_DIR --file texts.txt --arrays out.npz", "several texts, one per line; the attention weights of all heads in a file"},
+                   {"echo \"The quick brown fox\" | polyhead view MODEL_DIR - --json | jq .texts[0].tokens", "JSON for other programs"}},
       .notes =
-          "The terminal shows one map: a word's row says what it attends to. Where the text is too long for a grid, each word is "
-          "followed by the words that it attends to most. Colour only on a terminal, and not where NO_COLOR is set.\n\n"
+          "The terminal shows one attention map: each row is a word, its columns are the words that it attends to. If a text is too long "
+          "for a grid, each word is followed by the words that it attends to most. Colours are used on a terminal only, and not if "
+          "NO_COLOR is set.\n\n"
           "Arrays: ids [T] int64, attentions [layers,heads,T,T], hidden [T,E] of the last layer, embedding [E] (mean over the tokens, "
-          "divided by its length). With several texts each name ends in _0, _1, ... The metadata of .safetensors has the texts, and pairs, "
-          "the second part of a text with one, each a list in JSON.\n\n"
+          "scaled to length 1). With several texts each name ends in _0, _1, ... The metadata of .safetensors has `texts` and, with "
+          "--text-pair, `pairs`, each a JSON list.\n\n"
           "JSON: {model: {path, layers, heads, width}, map: {layer, head, description}, texts: [{text, pair, tokens, ids, segments, "
-          "special, replaced_bytes, dropped_tokens, map, embedding}], files: {page, arrays}}; map is [T][T], the chosen head's weights, "
-          "row by row, numbers that JSON lacks being \"nan\", \"inf\" and \"-inf\"; layer and head are null where the map is a mean over "
+          "special, replaced_bytes, dropped_tokens, map, embedding}], files: {page, arrays}}; map is [T][T], the attention "
+          "weights row by row; non-finite numbers are \"nan\", \"inf\" and \"-inf\"; layer and head are null if the map is a mean over "
           "them.\n\n"
-          "Bytes that are not UTF-8 are read as U+FFFD, with a note.\n",
+          "Bytes that are not valid UTF-8 are read as U+FFFD, with a note on stderr.\n",
       .run = [o] { View(*o).run(); },
   };
 }

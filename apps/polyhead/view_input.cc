@@ -5,6 +5,7 @@
 
 #include <array>
 #include <cerrno>
+#include <memory>
 #include <string_view>
 #include <system_error>
 
@@ -17,23 +18,26 @@ namespace {
 
 namespace fs = std::filesystem;
 
+constexpr std::size_t kMaxTextBytes = std::size_t{64} << 20;
 constexpr std::array<std::string_view, 3> kModelFiles{"config.json", "vocab.txt", "model.safetensors"};
 
+// The whole contents, at most kMaxTextBytes: a device such as /dev/zero has no end.
 std::string read_all(int descriptor, std::string_view name) {
   std::string contents;
   std::array<char, 1 << 16> buffer;
-  while (true) {
+  while (contents.size() <= kMaxTextBytes) {
     const ssize_t got = ::read(descriptor, buffer.data(), buffer.size());
     if (got < 0 && errno == EINTR) continue;
     if (got < 0) fail(ErrorCode::io, "cannot read ", name, ": ", std::generic_category().message(errno));
     if (got == 0) return contents;
     contents.append(buffer.data(), static_cast<std::size_t>(got));
   }
+  fail(ErrorCode::invalid_argument, name, " is longer than ", kMaxTextBytes >> 20, " MiB, the most text that one call reads");
 }
 
 std::string read_file_or_stdin(const std::string& path) {
   if (path == "-") {
-    if (::isatty(STDIN_FILENO) == 1) note("reading texts from the terminal, one per line, until Ctrl-D");
+    if (::isatty(STDIN_FILENO) == 1) print_note("reading texts from the terminal, one per line, until Ctrl-D");
     return read_all(STDIN_FILENO, "standard input");
   }
   const int descriptor = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
@@ -42,14 +46,8 @@ std::string read_file_or_stdin(const std::string& path) {
     fail(ErrorCode::io, "cannot open '", path, "': ", std::generic_category().message(error),
          error == ENOENT ? " (a text itself goes after --text)" : "");
   }
-  try {
-    std::string contents = read_all(descriptor, cat("'", path, "'"));
-    ::close(descriptor);
-    return contents;
-  } catch (...) {
-    ::close(descriptor);
-    throw;
-  }
+  const std::unique_ptr<const int, void (*)(const int*)> closing(&descriptor, [](const int* opened) { ::close(*opened); });
+  return read_all(descriptor, cat("'", path, "'"));
 }
 
 bool has(const fs::path& directory, std::string_view name) {
@@ -110,8 +108,8 @@ std::string model_name(const fs::path& directory) {
   std::error_code error;
   fs::path path = fs::weakly_canonical(directory, error);
   if (error) path = directory;
-  const bool says_nothing = path.filename() == "model" && path.parent_path().has_filename();
-  return (says_nothing ? path.parent_path() : path).filename().string();
+  const bool generic = path.filename() == "model" && path.parent_path().has_filename();
+  return (generic ? path.parent_path() : path).filename().string();
 }
 
 std::vector<models::TokenizedText> tokenize(const models::SentenceModel& model, const std::vector<InputText>& texts, bool truncate) {
@@ -130,10 +128,10 @@ std::vector<models::TokenizedText> tokenize(const models::SentenceModel& model, 
       fail(ErrorCode::invalid_argument, which(texts, i), " has ", length, " tokens; the model takes at most ", positions,
            "; --truncate leaves out the end");
     if (tokens.replaced_bytes > 0)
-      note(cat(counted(tokens.replaced_bytes, "byte"), " of ", which(texts, i), tokens.replaced_bytes == 1 ? " is" : " are",
+      print_note(cat(counted(tokens.replaced_bytes, "byte"), " of ", which(texts, i), tokens.replaced_bytes == 1 ? " is" : " are",
                " not UTF-8 and read as U+FFFD"));
     if (tokens.dropped_tokens > 0)
-      note(cat(which(texts, i), " has ", length, " tokens; the model takes ", positions, ", so ", tokens.dropped_tokens, " at the end ",
+      print_note(cat(which(texts, i), " has ", length, " tokens; the model takes ", positions, ", so ", tokens.dropped_tokens, " at the end ",
                tokens.dropped_tokens == 1 ? "is" : "are", " left out"));
   }
   return result;

@@ -1,4 +1,4 @@
-// What `polyhead view` reads: texts from the command line, a file or standard input, and a model's folder.
+// The inputs of `polyhead view`: texts from the command line, a file or standard input, and a model's folder.
 #pragma once
 
 #include <cstdint>
@@ -14,20 +14,21 @@ namespace polyhead::app {
 struct InputText {
   std::string text;
   std::optional<std::string> pair;
-  std::int64_t line = 0;  // of the file, from 1; 0: it is from no file
+  std::int64_t line = 0;  // in the file, from 1; 0: not from a file
+
+  std::string both() const { return pair ? text + " | " + *pair : text; }
 };
 
-// The lines of a file, or of standard input for "-"; empty lines are left out. Error when there is no other.
+// The lines of a file, or of standard input for "-", without empty lines. Error if no line is left, or for more than 64 MiB.
 std::vector<InputText> read_texts(const std::string& path);
 
-// Error that names each missing file, and the folder that was probably meant.
+// The error for an incomplete folder names each missing file, and a subfolder that has them.
 models::SentenceModel open_model(const std::filesystem::path& directory);
 
-// A name for people: the last part of the path that says something.
+// The folder's name, for titles; of a folder "model" the name of the folder above.
 std::string model_name(const std::filesystem::path& directory);
 
-// Tokens of every text; what was replaced or left out is said on stderr. Error that names the text where it has no tokens that the model
-// takes: it is too long and `truncate` is not set.
+// The tokens of every text. Notes on stderr say what was replaced or left out. Error if a text is too long and `truncate` is not set.
 std::vector<models::TokenizedText> tokenize(const models::SentenceModel& model, const std::vector<InputText>& texts, bool truncate);
 
 }  // namespace polyhead::app

@@ -28,12 +28,12 @@ ABSOLUTE = 0.5e-4 + 7.7e-6   # four decimals, and what 16 bits keep (include/pol
 RELATIVE = 0.05 + 0.026      # two digits, and what 8 bits keep
 
 # The pixels of a canvas or image, read from a copy so that the page's own canvas keeps its place on the graphics card.
-PIXELS = """(picture) => {
+PIXELS = """(image) => {
   const copy = document.createElement('canvas');
-  copy.width = picture.naturalWidth ?? picture.width;
-  copy.height = picture.naturalHeight ?? picture.height;
+  copy.width = image.naturalWidth ?? image.width;
+  copy.height = image.naturalHeight ?? image.height;
   const pen = copy.getContext('2d', { willReadFrequently: true });
-  pen.drawImage(picture, 0, 0);
+  pen.drawImage(image, 0, 0);
   return [...pen.getImageData(0, 0, copy.width, copy.height).data];
 }"""
 
@@ -95,7 +95,7 @@ class Session:
         self.drawn()
 
     def drawn(self):
-        """Waits until the last thumbnail has its picture."""
+        """Waits until the last thumbnail is drawn."""
         self.page.wait_for_function("() => [...document.querySelectorAll('.thumb img')].every((image) => image.naturalWidth > 0)", timeout=600000)
 
     def text(self, selector):
@@ -158,7 +158,7 @@ def check_grid(checks, session, choose):
                  for row in range(expected.rows) for column in range(expected.columns)]
         largest, smallest = max(cells), min(cells)
         checks.that(len(darkness) == len(cells) and darkness[largest[1]] == max(darkness) and darkness[smallest[1]] == min(darkness),
-                    f"the picture of layer {layer}, head {head} is darkest at its largest weight and lightest at its smallest")
+                    f"the thumbnail of layer {layer}, head {head} is darkest at its largest weight and lightest at its smallest")
 
 
 def check_hover(checks, session, choose):

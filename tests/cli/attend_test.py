@@ -2,13 +2,12 @@ import json
 import math
 import shutil
 import signal
-import struct
 import subprocess
 import time
 import unittest
 
 from program import BINARY, DATA, ProgramTest, environment
-from tensor_files import load_npz, load_safetensors, save_safetensors
+from tensor_files import adapted, load_npz, load_safetensors, save_safetensors
 import tiny_model
 
 VECTORS = DATA.parent / "golden" / "vectors"
@@ -50,22 +49,6 @@ def options_of(case):
     return arguments
 
 
-def with_every_dimension(path, folder):
-    """A copy of a golden layer whose mask and bias have all dimensions of [*,N,T,S]: files have masks [*,T,S] and biases [first of *,N,T,S]."""
-    data = path.read_bytes()
-    (length,) = struct.unpack("<Q", data[:8])
-    header = json.loads(data[8:8 + length])
-    rank = len(header["query"]["shape"]) + 1
-    for name, before in (("block", 2), ("bias", 3), ("d_bias", 3)):
-        shape = header.get(name, {}).get("shape", [])
-        if 2 < len(shape) < rank and not path.stem.startswith("torch"):
-            header[name]["shape"] = shape[:-before] + [1] * (rank - len(shape)) + shape[-before:]
-    text = json.dumps(header).encode()
-    copy = folder / path.name
-    copy.write_bytes(struct.pack("<Q", len(text)) + text + data[8 + length:])
-    return copy
-
-
 class Attend(ProgramTest):
     def attend(self, *arguments, output="out.safetensors", **options):
         result = self.succeeds("attend", *arguments, "-o", self.folder / output, **options)
@@ -82,14 +65,13 @@ class Attend(ProgramTest):
         self.assertTrue(paths, f"no golden vectors in {VECTORS}")
         for path in paths:
             with self.subTest(path.stem):
-                if "query" in load_safetensors(path):
-                    path = with_every_dimension(path, self.folder)
+                path = adapted(path, self.folder)
                 expected = load_safetensors(path)
                 case = json.loads(expected.pop("__metadata__")["case"])
-                weights = ["--parameters", path] if case["op"] == "layer" else []
-                result, actual = self.attend(*weights, "--tensors", path, "--maps", "--gradients", *options_of(case))
+                parameters = ["--parameters", path] if case["op"] == "layer" else []
+                result, actual = self.attend(*parameters, "--tensors", path, "--attention-weights", "--gradients", *options_of(case))
                 self.assertEqual(result.stderr, b"")  # in particular: every tensor of the file has its place
-                results = {name for name in expected if name in ("out", "weights", "lse") or name.startswith("d_") and name != "d_out"}
+                results = {name for name in expected if name in ("out", "attention_weights", "lse") or name.startswith("d_") and name != "d_out"}
                 self.assertEqual(set(actual) - {"__metadata__"}, results | {"lse"})
                 of_all_gradients = max(largest(expected[name]) for name in results if name.startswith("d_"))
                 for name in results:
@@ -111,15 +93,15 @@ class Attend(ProgramTest):
 
     def test_top_keys_are_the_largest_weights(self):
         path = VECTORS / "sdpa_plain.safetensors"
-        _, tensors = self.attend("--tensors", path, "--maps", "--top-keys", "3")
-        shape, weights = tensors["weights"]
+        _, tensors = self.attend("--tensors", path, "--attention-weights", "--top-keys", "3")
+        shape, weights = tensors["attention_weights"]
         keys = shape[-1]
         self.assertEqual(tensors["top_keys"][0], (*shape[:-1], 3))
         for row in range(len(weights) // keys):
             values = weights[row * keys:(row + 1) * keys]
             order = sorted(range(keys), key=lambda s: -values[s])[:3]
             self.assertEqual(list(tensors["top_keys"][1][row * 3:row * 3 + 3]), order)
-            self.assertEqual(list(tensors["top_weights"][1][row * 3:row * 3 + 3]), [values[s] for s in order])
+            self.assertEqual(list(tensors["top_attention_weights"][1][row * 3:row * 3 + 3]), [values[s] for s in order])
 
     def test_json_lists_what_was_written(self):
         result, tensors = self.attend("--parameters", VECTORS / "torch_mha_cross.safetensors", "--heads", "4", "--tensors", VECTORS / "torch_mha_cross.safetensors",
@@ -146,7 +128,7 @@ class Attend(ProgramTest):
         numbers = [((7 * i) % 11 - 5) / 5 for i in range(48)]
         save_safetensors(path, {"attn.c_attn.weight": ("F64", (4, 12), numbers), "attn.c_proj.weight": ("F64", (4, 4), numbers[:16]), "attn.c_attn.bias":
                                 ("F64", (12,), numbers[:12]), "attn.c_proj.bias": ("F64", (4,), numbers[:4]), "query": ("F64", (1, 3, 4), numbers[:12])})
-        weights = lambda *options: list(self.attend("--parameters", path, "--heads", "2", "--tensors", path, "--maps", *options)[1]["weights"][1])
+        weights = lambda *options: list(self.attend("--parameters", path, "--heads", "2", "--tensors", path, "--attention-weights", *options)[1]["attention_weights"][1])
         self.assertEqual([weights()[i] for i in (1, 2, 5)], [0, 0, 0])
         self.assertEqual(weights(), weights("--causal"))
         self.assertTrue(all(x > 0 for x in weights("--causal", "off")))
@@ -154,8 +136,8 @@ class Attend(ProgramTest):
     def test_one_key_head_can_be_shared_without_a_global_query(self):
         path = VECTORS / "axis_global.safetensors"
         for kind, queries in (("mean", 1), ("off", 5)):
-            _, tensors = self.attend("--parameters", path, "--heads", "4", "--tensors", path, "--global-query", kind, "--maps")
-            self.assertEqual(tensors["weights"][0], (3, 4, queries, 5))
+            _, tensors = self.attend("--parameters", path, "--heads", "4", "--tensors", path, "--global-query", kind, "--attention-weights")
+            self.assertEqual(tensors["attention_weights"][0], (3, 4, queries, 5))
 
     def test_a_name_that_is_nearly_right_is_pointed_out(self):
         q = ("F32", (1, 1, 2), [0.5, 1.0])
@@ -227,7 +209,7 @@ class Attend(ProgramTest):
         save_safetensors(path, {name: ("F32", (1, count, 1), [0.0] * count) for name in "qkv"})
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
             with self.subTest(number):
-                command = [BINARY, "attend", "--tensors", path, "-o", self.folder / "out.safetensors", "--maps"]  # 36 MB, which takes a moment
+                command = [BINARY, "attend", "--tensors", path, "-o", self.folder / "out.safetensors", "--attention-weights"]  # 36 MB, which takes a moment
                 # A background shell starts programs with SIGINT ignored.
                 process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, env=environment(),
                                            preexec_fn=lambda number=number: signal.signal(number, signal.SIG_DFL))
@@ -270,9 +252,9 @@ class Attend(ProgramTest):
     def test_extents_of_zero(self):
         path = self.folder / "in.safetensors"
         save_safetensors(path, {"q": ("F32", (2, 0, 3), []), "k": ("F32", (2, 0, 3), []), "v": ("F32", (2, 0, 1), []), "d_out": ("F32", (2, 0, 1), [])})
-        _, tensors = self.attend("--tensors", path, "--maps", "--gradients", "--top-keys", "0")
+        _, tensors = self.attend("--tensors", path, "--attention-weights", "--gradients", "--top-keys", "0")
         self.assertEqual(tensors["out"][0], (2, 0, 1))
-        self.assertEqual(tensors["weights"][0], (2, 0, 0))
+        self.assertEqual(tensors["attention_weights"][0], (2, 0, 0))
 
 
 if __name__ == "__main__":

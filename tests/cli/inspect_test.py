@@ -33,7 +33,7 @@ class Inspect(ProgramTest):
     def test_a_file_without_attention_says_so(self):
         path = self.folder / "x.safetensors"
         save_safetensors(path, {"a": ("F32", (2, 3), [0] * 6)})
-        self.assertIn("no layer of a known naming", self.succeeds("inspect", path).stdout.decode())
+        self.assertIn("no layer of a known layout", self.succeeds("inspect", path).stdout.decode())
 
     def test_an_empty_file_of_tensors(self):
         path = self.folder / "x.safetensors"

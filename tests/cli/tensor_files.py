@@ -38,6 +38,26 @@ def load_safetensors(path):
     return result
 
 
+def adapted(path, folder):
+    """A copy of a golden vector as the program expects it: `weights` are attention_weights, and the mask and bias of a layer, which are
+    [*,T,S] and [first of *,N,T,S] in the vectors, have all dimensions of [*,N,T,S]."""
+    data = path.read_bytes()
+    (length,) = struct.unpack("<Q", data[:8])
+    header = json.loads(data[8:8 + length])
+    if "weights" in header:
+        header["attention_weights"] = header.pop("weights")
+    if "query" in header and not path.stem.startswith("torch"):
+        rank = len(header["query"]["shape"]) + 1
+        for name, last in (("block", 2), ("bias", 3), ("d_bias", 3)):
+            shape = header.get(name, {}).get("shape", [])
+            if 2 < len(shape) < rank:
+                header[name]["shape"] = shape[:-last] + [1] * (rank - len(shape)) + shape[-last:]
+    text = json.dumps(header).encode()
+    copy = folder / path.name
+    copy.write_bytes(struct.pack("<Q", len(text)) + text + data[8 + length:])
+    return copy
+
+
 def load_npz(path):
     codes = {"<f4": "f", "<f8": "d", "<i8": "q", "<i4": "i", "|b1": "B"}
     result = {}

@@ -1,15 +1,19 @@
 """Bad models, bad texts and bad output paths: one sentence, the right status, nothing left behind."""
+import contextlib
 import json
 import os
 import resource
 import struct
+import subprocess
 import time
 import unittest
 from pathlib import Path
 
-from program import BINARY, ProgramTest
+from program import BINARY, ProgramTest, environment
 from tensor_files import save_safetensors
 import tiny_model
+
+HAS_ASAN = b"__asan_init" in Path(BINARY).read_bytes()
 
 
 class Errors(ProgramTest):
@@ -60,6 +64,32 @@ class Models(Errors):
         weights.write_bytes(struct.pack("<Q", 1 << 63) + b"{}")
         self.refuses("--text", "a", mentions=["model.safetensors"])
 
+    def test_a_file_that_is_shortened_while_it_is_read_is_an_error(self):
+        # The model is loaded when the note about the text is written, and its weights are read after it: a full pipe holds the program there.
+        weights = self.model / "model.safetensors"
+        reader, writer = os.pipe()
+        self.addCleanup(os.close, reader)
+        os.set_blocking(writer, False)
+        with contextlib.suppress(BlockingIOError):
+            while True:
+                os.write(writer, b" ")
+        os.set_blocking(writer, True)
+        command = [BINARY, "view", str(self.model), "-", "-o", str(self.folder / "p.html")]
+        process = subprocess.Popen(command, stdin=subprocess.PIPE, stderr=writer, env=environment())
+        os.close(writer)
+        process.stdin.write(b"\xff the fox\n")
+        process.stdin.close()
+        waiting = Path(f"/proc/{process.pid}/wchan")
+        while process.poll() is None and "pipe_write" not in waiting.read_text():
+            time.sleep(0.01)
+        os.truncate(weights, 0)
+        said = b""
+        while piece := os.read(reader, 65536):
+            said += piece
+        self.assertEqual(process.wait(timeout=60), 1, said.strip())
+        self.assertTrue(said.endswith(b"\npolyhead: a file became shorter while it was read\n"), said.strip())
+        self.assertEqual(os.listdir(self.folder), ["model"])
+
     def test_weights_that_do_not_fit_the_configuration(self):
         tiny_model.write(self.model, hidden_size=6)
         self.refuses("--text", "a", mentions=["model.safetensors"])
@@ -107,6 +137,13 @@ class Texts(Errors):
         self.refuses("the fox", mentions=["'the fox'", "--text"])
         self.refuses("--file", self.folder, mentions=["cannot read"])
 
+    def test_a_source_without_end_is_refused(self):
+        limit = 1 << 30  # of address space: without a bound the program ends for want of memory, with another sentence
+        options = {} if HAS_ASAN else {"preexec_fn": lambda: resource.setrlimit(resource.RLIMIT_AS, (limit, limit))}
+        self.refuses("--file", "/dev/zero", mentions=["/dev/zero", "longer than 64 MiB"], **options)
+        self.refuses("-", stdin=b"\n" * ((64 << 20) + 1), mentions=["standard input is longer than 64 MiB"])
+        self.refuses("-", stdin=b"\n" * (64 << 20), mentions=["no text"])  # the bound itself is allowed
+
     def test_texts_from_one_place_only(self):
         self.refuses("-", "--text", "a", status=2)
         self.refuses("-", "--file", "b", status=2)
@@ -126,8 +163,6 @@ class Outputs(Errors):
 
     def test_an_output_that_cannot_be_written_is_told_before_the_texts_are_read(self):
         # Standard input never ends: only a check beforehand can answer.
-        import subprocess
-        from program import environment
         reader, writer = os.pipe()
         began = time.monotonic()
         process = subprocess.run([BINARY, "view", str(self.model), "-", "-o", str(self.folder / "none" / "p.html")], stdin=reader,
@@ -142,6 +177,13 @@ class Outputs(Errors):
 
     def test_a_folder_that_takes_no_files(self):
         self.refuses("--text", "a", "-o", "/proc/polyhead.html", mentions=["/proc/polyhead.html"])  # for the superuser as well
+
+    def test_a_file_beyond_the_limit_of_file_sizes_is_an_error(self):
+        limit = lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (4096, 4096))  # ulimit -f: by default its signal ends a program
+        page = self.folder / "p.html"
+        self.refuses("--text", "the fox " * 20, "-o", page, mentions=["p.html", "File too large"], preexec_fn=limit)
+        for name in ("a.npz", "a.safetensors"):
+            self.refuses("--text", "the fox " * 20, "-o", page, "--arrays", self.folder / name, mentions=[name, "File too large"], preexec_fn=limit)
 
     def test_a_failure_leaves_the_file_that_was_there(self):
         page = self.folder / "p.html"
@@ -170,7 +212,7 @@ class Outputs(Errors):
         for _ in range(2):
             self.succeeds("view", self.model, "--text", "a", "-o", self.model / "page.html")
 
-    @unittest.skipIf(b"__asan_init" in Path(BINARY).read_bytes(), "AddressSanitizer reserves more than any limit")
+    @unittest.skipIf(HAS_ASAN, "AddressSanitizer reserves more than any limit")
     def test_more_arrays_than_there_is_memory_are_refused_before_the_model_runs(self):
         limit = 1 << 30
         texts = (b"fox " * 62 + b"\n") * 16000  # each 2 layers * 2 heads * 64 * 64 weights and 64 * 8 hidden numbers, of 4 bytes

@@ -1,34 +1,34 @@
-// From weights to colours.
+// Colours of attention weights.
 
-// Where a weight lies on the ramp, 0 to 1. `largest` is the largest weight in the same picture.
+// position(): where an attention weight is on the ramp, from 0 to 1. `largest` is the largest attention weight of the same map.
 const SCALES = {
   one: {
     name: "linear",
     position: (weight) => weight,
     ticks: () => [[0, "0"], [0.25, "0.25"], [0.5, "0.5"], [0.75, "0.75"], [1, "1"]],
-    caption: "Weight that a row gives to a column; the same colours in every head.",
+    caption: "Attention weights: rows attend to columns. All heads have the same scale.",
   },
   root: {
     name: "square root",
     position: (weight) => Math.sqrt(weight),
     ticks: () => [0, 0.01, 0.1, 0.25, 0.5, 1].map((weight) => [Math.sqrt(weight), String(weight)]),
-    caption: "Weight that a row gives to a column, on a square-root scale; the same colours in every head.",
+    caption: "Attention weights on a square-root scale: rows attend to columns. All heads have the same scale.",
   },
   log: {
     name: "logarithmic",
     position: (weight) => (weight <= 0.001 ? 0 : 1 + Math.log10(weight) / 3),
     ticks: () => [[0, "≤ 0.001"], [1 / 3, "0.01"], [2 / 3, "0.1"], [1, "1"]],
-    caption: "Weight that a row gives to a column, on a logarithmic scale; the same colours in every head.",
+    caption: "Attention weights on a logarithmic scale: rows attend to columns. All heads have the same scale.",
   },
   own: {
-    name: "each head’s own",
+    name: "per head",
     position: (weight, largest) => (largest > 0 ? weight / largest : 0),
     ticks: () => [[0, "0"], [1, "largest"]],
-    caption: "Weight that a row gives to a column. Each picture has a scale of its own: colours do not compare between heads.",
+    caption: "Attention weights relative to the largest of each map: rows attend to columns. Do not compare colours between heads.",
   },
 };
 
-// Oklab (Björn Ottosson, 2020): equal steps look equal, so a straight line between two colours is an even ramp.
+// Oklab (Björn Ottosson, 2020): equal distances look equal, so linear interpolation between two colours gives an even ramp.
 const OKLAB_TO_LMS = [[1, 0.3963377774, 0.2158037573], [1, -0.1055613458, -0.0638541728], [1, -0.0894841775, -1.291485548]];
 const LMS_TO_RGB = [[4.0767416621, -3.3077115913, 0.2309699292], [-1.2684380046, 2.6097574011, -0.3413193965],
                     [-0.0041960863, -0.7034186147, 1.707614701]];
@@ -46,7 +46,7 @@ function oklabOf(hex) {
   return times(LMS_TO_OKLAB, times(RGB_TO_LMS, rgb).map(Math.cbrt));
 }
 
-// A pixel as ImageData keeps it, in one little-endian word.
+// A pixel in the format of ImageData, as one little-endian word.
 function pixelOf(oklab) {
   const rgb = times(LMS_TO_RGB, times(OKLAB_TO_LMS, oklab).map((x) => x ** 3));
   const [red, green, blue] = rgb.map((x) => Math.round(255 * fromLinear(Math.min(1, Math.max(0, x)))));
@@ -70,8 +70,8 @@ class Ramp {
   }
 }
 
-// Paints the chosen rows and columns of a map, one pixel for one cell; CSS enlarges it. Where a side has more than `limit` cells, a pixel
-// is the largest weight of a square block, so that a single strong link cannot vanish.
+// Paints the given rows and columns of an attention map, one pixel for each cell; CSS enlarges it. If a side has more than `limit` cells,
+// a pixel shows the largest attention weight of a square block: a mean would hide a single large one.
 function paint(canvas, map, stride, rows, columns, look, limit = Infinity) {
   const block = Math.max(1, Math.ceil(Math.max(rows.length, columns.length) / limit));
   const width = Math.ceil(columns.length / block);
@@ -79,19 +79,19 @@ function paint(canvas, map, stride, rows, columns, look, limit = Infinity) {
   canvas.width = Math.max(1, width);
   canvas.height = Math.max(1, height);
   if (width === 0 || height === 0) return;
-  const values = new Float32Array(width * height);
+  const maxima = new Float32Array(width * height);
   let largest = 0;
   rows.forEach((row, i) => {
-    const line = Math.floor(i / block) * width;
+    const start = Math.floor(i / block) * width;
     columns.forEach((column, j) => {
       const weight = map[row * stride + column];
-      const at = line + Math.floor(j / block);
-      if (!(weight <= values[at] || Number.isNaN(values[at]))) values[at] = weight;  // NaN wins, so that it is seen
+      const at = start + Math.floor(j / block);
+      if (!(weight <= maxima[at] || Number.isNaN(maxima[at]))) maxima[at] = weight;  // a block with a NaN is NaN
       if (weight > largest) largest = weight;
     });
   });
   const image = new ImageData(width, height);
   const pixels = new Uint32Array(image.data.buffer);
-  values.forEach((weight, i) => { pixels[i] = look.ramp.at(look.scale.position(weight, largest)); });
+  maxima.forEach((weight, i) => { pixels[i] = look.ramp.at(look.scale.position(weight, largest)); });
   canvas.getContext("2d").putImageData(image, 0, 0);
 }

@@ -1,22 +1,22 @@
-// The data that the exporter wrote, decoded one head at a time when it is first drawn.
+// The page's data. A head is decoded when it is first drawn.
 
-const MEAN = "mean";  // in the place of a head: mean over the layer's heads; of a layer too: over all
+const MEAN = "mean";  // as a head: mean over the layer's heads; as layer and head: mean over all heads
 
-// code -> weight; the last code of a table stands for NaN. The formats are described in viewer/encoding.h.
+// code -> attention weight; the last code is NaN. viewer/encoding.h describes the formats.
 const ENCODINGS = {
   linear16: {
     bytes: 2,
     weight: (code) => (code === 65535 ? NaN : code / 65534),
     show: (weight) => weight.toFixed(4),
-    precision: "Each weight is stored in 16 bits and is off by at most 0.000008; four decimals are shown.",
+    precision: "Attention weights are stored in 16 bits, with an error of at most 0.000008. Four decimals are shown.",
   },
   logarithmic8: {
     bytes: 1,
     weight: (code) => (code === 255 ? NaN : code === 0 ? 0 : 2 ** ((code - 254) / 14)),
     show: (weight) => `≈ ${weight === 0 ? 0 : Number(weight.toPrecision(2))}`,
     precision:
-      "This text is long, so each weight is stored in 8 bits on a logarithmic scale: it is off by at most 2.6 % of itself, " +
-      "and below 0.0000035 it is stored as 0. Two digits are shown.",
+      "The page is large, so attention weights are stored in 8 bits on a logarithmic scale, with a relative error of at most 2.6 %; " +
+      "below 0.0000035 they are stored as 0. Two digits are shown.",
   },
 };
 
@@ -42,7 +42,7 @@ class Decoder {
   }
 }
 
-// The words along one side of a map.
+// The tokens along one side of an attention map.
 class Tokens {
   constructor(json) {
     this.pieces = json.pieces;
@@ -52,7 +52,7 @@ class Tokens {
 
   get size() { return this.pieces.length; }
 
-  // What is written for a piece; one that would be invisible gets a sign.
+  // The text of a token; "␣" if it is blank.
   word(index) {
     const piece = this.pieces[index];
     return piece.trim() === "" ? "␣" : piece;
@@ -64,8 +64,8 @@ class Tokens {
 }
 
 class Text {
-  // Decoded maps are kept up to this many weights together (32 MB), the longest unused dropped first.
-  static kept = 8e6;
+  // Decoded maps are cached up to this many attention weights (32 MB); the least recently used map is dropped first.
+  static cacheSize = 8e6;
 
   constructor(json, decoder) {
     this.text = json.text;
@@ -78,13 +78,13 @@ class Text {
     this.maps = new Map();
   }
 
-  // Weights [T * S], row after row.
+  // Attention weights [T * S], row by row.
   map(layer, head) {
     const name = `${layer}/${head}`;
     const map = this.maps.get(name) ?? this.#make(layer, head);
     this.maps.delete(name);
     this.maps.set(name, map);
-    while (this.maps.size > 1 && this.maps.size * map.length > Text.kept) this.maps.delete(this.maps.keys().next().value);
+    while (this.maps.size > 1 && this.maps.size * map.length > Text.cacheSize) this.maps.delete(this.maps.keys().next().value);
     return map;
   }
 

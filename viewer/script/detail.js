@@ -1,26 +1,26 @@
-// The chosen pair in words, and the strongest links of its row and its column.
+// The chosen pair of words with its attention weight, and the largest attention weights of its row and column.
 
 class Detail {
-  static longest = 6;
+  static listed = 6;
 
   constructor(decoder) { this.decoder = decoder; }
 
-  // spot: { row, column }, either null; or null.
+  // spot: null or { row, column }, of which one may be null.
   show(text, map, shown, spot) {
     $("readout").replaceChildren(...this.#headline(text, map, spot));
     $("where").textContent = Detail.#where(spot);
-    $("detail").classList.toggle("idle", !spot);  // invisible, but keeping its room: the page must not move under the pointer
+    $("detail").classList.toggle("idle", !spot);  // invisible but keeps its space: the page must not move under the pointer
     if (!spot) return;
     const width = text.keys.size;
     const ofRow = spot.row === null ? null : shown.columns.map((column) => [column, map[spot.row * width + column]]);
     const ofColumn = spot.column === null ? null : shown.rows.map((row) => [row, map[row * width + spot.column]]);
     this.#list("row", ofRow, text.keys, spot.column, spot.row !== null && [word(text.queries.word(spot.row)), " attends most to"]);
-    this.#list("column", ofColumn, text.queries, spot.row, spot.column !== null && [word(text.keys.word(spot.column)), " gets most from"]);
-    $("row-sum").textContent = ofRow ? `Row as shown sums to ${this.#sum(ofRow)}` : "";
-    $("column-sum").textContent = ofColumn ? `Column as shown sums to ${this.#sum(ofColumn)}` : "";
+    this.#list("column", ofColumn, text.queries, spot.row, spot.column !== null && [word(text.keys.word(spot.column)), " is attended to most by"]);
+    $("row-sum").textContent = ofRow ? `Sum of the row: ${this.#sum(ofRow)}` : "";
+    $("column-sum").textContent = ofColumn ? `Sum of the column: ${this.#sum(ofColumn)}` : "";
   }
 
-  // "fox → jumps 0.1234" for the status line that screen readers speak.
+  // "fox → jumps 0.1234", for screen readers.
   sentence(text, map, spot) {
     if (!spot || spot.row === null || spot.column === null) return "";
     return `${text.queries.word(spot.row)} → ${text.keys.word(spot.column)} ${this.#weight(text, map, spot)}`;
@@ -45,8 +45,8 @@ class Detail {
 
   #list(side, entries, tokens, chosen, title) {
     $(`${side}-title`).replaceChildren(...(title || []));
-    const strongest = (entries ?? []).sort((a, b) => b[1] - a[1]).slice(0, Detail.longest);
-    $(`${side}-list`).replaceChildren(...strongest.map(([index, weight]) => {
+    const largest = (entries ?? []).sort((a, b) => b[1] - a[1]).slice(0, Detail.listed);
+    $(`${side}-list`).replaceChildren(...largest.map(([index, weight]) => {
       const item = make("li", { className: index === chosen ? "lit" : "", title: `${index}: ${tokens.pieces[index]}` },
                         word(tokens.word(index)), make("span", { className: "bar-track" }, make("span", { className: "bar-fill" })),
                         make("span", { className: "number", textContent: this.decoder.show(weight) }));

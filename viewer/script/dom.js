@@ -1,6 +1,6 @@
 const $ = (id) => document.getElementById(id);
 
-// An element with properties (and dataset) set. Words of a text only ever enter the page through textContent and title.
+// A new element. Words of a text enter the page through textContent and title only, never as HTML.
 function make(tag, { data = {}, aria = {}, ...properties } = {}, ...children) {
   const element = Object.assign(document.createElement(tag), properties);
   Object.assign(element.dataset, data);
@@ -9,12 +9,12 @@ function make(tag, { data = {}, aria = {}, ...properties } = {}, ...children) {
   return element;
 }
 
-// A word, kept apart from the direction of what stands beside it.
+// A word in a bdi element: a right-to-left word does not reorder the text around it.
 const word = (text, className = "word") => make("bdi", { className, textContent: text });
 
 const fillSelect = (select, options) => select.replaceChildren(...options.map(([value, name]) => new Option(name, value)));
 
-// The words of a strip stand for whole rows or columns: `side` says which.
+// Pointing at a word of a strip chooses its whole row or column; `side` says which.
 function followLabels(strip, side, events) {
   const spot = (event) => {
     const label = event.target.closest(".label");
@@ -25,7 +25,7 @@ function followLabels(strip, side, events) {
   strip.addEventListener("click", (event) => events.choose(spot(event)));
 }
 
-// Runs many small jobs without holding up input: at most 12 ms of each frame. Stops when `cancelled()` says so.
+// Runs many small jobs, at most 12 ms of them in each frame, so that the page stays responsive. Stops when cancelled() is true.
 async function inSlices(jobs, cancelled) {
   let start = performance.now();
   for (const job of jobs) {

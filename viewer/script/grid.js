@@ -1,4 +1,5 @@
-// All heads as thumbnails: layers in rows, heads in columns, a column of means on the right, the mean of all in its foot.
+// All heads as thumbnails: a row for each layer, a column for each head, the mean over a layer's heads on the right, the mean over all heads
+// below.
 
 class Grid {
   static thumbnailPixels = 96;
@@ -7,7 +8,7 @@ class Grid {
     this.element = element;
     this.open = open;
     this.drawing = 0;
-    this.brush = make("canvas");
+    this.canvas = make("canvas");
     element.addEventListener("click", (event) => this.#click(event));
     element.addEventListener("keydown", (event) => this.#key(event));
     element.addEventListener("focusin", (event) => this.#rove(event.target));
@@ -36,21 +37,21 @@ class Grid {
 
   #thumb(layer, head) {
     const title = titleOf(layer, head);
-    const picture = make("img", { alt: "", draggable: false });
-    const thumb = make("button", { type: "button", title, tabIndex: -1, data: { layer, head }, aria: { label: title } }, picture);
+    const image = make("img", { alt: "", draggable: false });
+    const thumb = make("button", { type: "button", title, tabIndex: -1, data: { layer, head }, aria: { label: title } }, image);
     thumb.className = head === MEAN ? "thumb mean" : "thumb";
     return thumb;
   }
 
-  // Pictures are images, not canvases: a page with a thousand canvases takes a second for each frame.
+  // Thumbnails are images and not canvases: with a thousand canvases each frame takes a second.
   draw(look) {
     const drawing = ++this.drawing;
     const rows = this.text.queries.shown(look.hideSpecial);
     const columns = this.text.keys.shown(look.hideSpecial);
     const jobs = this.thumbs.map((thumb) => () => {
       const map = this.text.map(...Grid.place(thumb));
-      paint(this.brush, map, this.text.keys.size, rows, columns, look, Grid.thumbnailPixels);
-      thumb.firstChild.src = this.brush.toDataURL();
+      paint(this.canvas, map, this.text.keys.size, rows, columns, look, Grid.thumbnailPixels);
+      thumb.firstChild.src = this.canvas.toDataURL();
     });
     return inSlices(jobs, () => drawing !== this.drawing);
   }
@@ -73,7 +74,7 @@ class Grid {
 
   focus(layer, head) { this.find(layer, head)?.focus(); }
 
-  // One thumbnail is reached with Tab; the arrows do the rest.
+  // Tab reaches one thumbnail only; arrow keys reach the others.
   #rove(thumb) {
     if (!thumb?.classList.contains("thumb")) return;
     for (const other of this.thumbs) other.tabIndex = other === thumb ? 0 : -1;

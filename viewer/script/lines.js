@@ -1,7 +1,7 @@
-// One head large as lines: queries on the left, keys on the right, a line's strength is its weight.
+// One head as lines: queries on the left, keys on the right; width and opacity of a line show its attention weight.
 
 class Lines {
-  static faintest = 0.01;  // fainter lines would only add grey
+  static smallest = 0.01;  // attention weight of the faintest line that is drawn
   static rowHeight = 24;
 
   constructor(events) {
@@ -9,7 +9,7 @@ class Lines {
     this.canvas = make("canvas", { aria: { hidden: true } });
     this.left = make("div", { className: "words left" });
     this.right = make("div", { className: "words right" });
-    this.note = make("p", { className: "quiet", textContent: `Queries on the left attend to keys on the right. Lines below ${Lines.faintest} are not drawn.` });
+    this.note = make("p", { className: "quiet", textContent: `Queries on the left attend to keys on the right. Attention weights below ${Lines.smallest} are not drawn.` });
     this.body = make("div", { className: "lines-body", tabIndex: 0, role: "application" }, this.left, this.canvas, this.right);
     this.element = make("div", { className: "lines" }, this.body, this.note);
     followLabels(this.left, "row", events);
@@ -18,7 +18,7 @@ class Lines {
 
   draw(text, map, shown, look, title) {
     Object.assign(this, { text, map, shown, look });
-    this.body.setAttribute("aria-label", `${title}: words on the left attend to words on the right. Arrow keys move from pair to pair.`);
+    this.body.setAttribute("aria-label", `${title}: words on the left attend to words on the right. Arrow keys move between pairs.`);
     this.leftLabels = Lines.#labels(this.left, text.queries, shown.rows);
     this.rightLabels = Lines.#labels(this.right, text.keys, shown.columns);
     this.spot = null;
@@ -74,7 +74,7 @@ class Lines {
     for (const [row, index] of rows) {
       for (const [column, key] of columns) {
         const weight = this.map[index * this.text.keys.size + key];
-        if (!(weight >= Lines.faintest)) continue;
+        if (!(weight >= Lines.smallest)) continue;
         pen.globalAlpha = Math.min(1, 0.08 + 0.92 * weight);
         pen.lineWidth = 1 + 3 * weight;
         pen.beginPath();
@@ -85,7 +85,7 @@ class Lines {
     }
   }
 
-  // [place, index] of every shown token, or of the chosen one alone.
+  // [place, index] of every shown token, or of the chosen one only.
   #only(indices, chosen) {
     const all = [...indices.entries()];
     return chosen == null ? all : all.filter(([, index]) => index === chosen);

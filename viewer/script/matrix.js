@@ -1,4 +1,4 @@
-// One head large as a matrix: queries are rows with their words on the left, keys are columns with their words on top.
+// One head as a matrix: queries are rows with their words on the left, keys are columns with their words on top.
 
 class Matrix {
   static sizes = [2, 3, 4, 6, 8, 10, 12, 14, 17, 20, 24, 28, 32, 38, 44, 52, 64];
@@ -21,11 +21,11 @@ class Matrix {
     followLabels(this.keyStrip, "column", events);
   }
 
-  // `shown` holds the rows and columns that are not hidden.
+  // shown: { rows, columns }, the indices that are not hidden.
   draw(text, map, shown, look, title) {
     this.shown = shown;
     paint(this.canvas, map, text.keys.size, shown.rows, shown.columns, look);
-    this.cells.setAttribute("aria-label", `${title}: each row's word attends to the columns' words. Arrow keys move from pair to pair.`);
+    this.cells.setAttribute("aria-label", `${title}: each row's word attends to the columns' words. Arrow keys move between pairs.`);
     this.element.style.setProperty("--rows", shown.rows.length);
     this.element.style.setProperty("--columns", shown.columns.length);
     this.queryLabels = Matrix.#labels(this.queryStrip, text.queries, shown.rows);
@@ -35,7 +35,7 @@ class Matrix {
     this.lit = [];
   }
 
-  // A line where one segment of the text ends and the next begins.
+  // Lines between the segments of a text.
   static #segments(tokens, indices, side) {
     const starts = [...indices.keys()].filter((at) => at > 0 && tokens.segment[indices[at]] !== tokens.segment[indices[at - 1]]);
     return starts.map((at) => {
@@ -56,10 +56,10 @@ class Matrix {
     return new Map(indices.map((index, at) => [index, labels[at]]));
   }
 
-  // Cells as large as fit, within reason; `zoom` steps larger or smaller. Returns the size in CSS pixels.
+  // Chooses the size of cells: the largest that fits, between 12 and 44 CSS pixels, then `zoom` steps larger or smaller. Returns it.
   resize(width, zoom) {
     let margin = 110;
-    for (let pass = 0; pass < 2; ++pass) {  // the words' width depends a little on the cells', and the other way round
+    for (let pass = 0; pass < 2; ++pass) {  // the width of the words and the size of cells depend on each other
       const space = (width - margin) / Math.max(1, this.shown.columns.length);
       const fit = Matrix.sizes.findLastIndex((size) => size <= Math.min(44, Math.max(12, space)));
       this.size = Matrix.sizes[Math.min(Matrix.sizes.length - 1, Math.max(0, fit + zoom))];
@@ -73,7 +73,7 @@ class Matrix {
     return this.size;
   }
 
-  // Lights up a pair, a row (column null) or a column (row null); null for nothing.
+  // Highlights a pair, a row (column null), a column (row null) or nothing (null).
   light(spot) {
     const row = spot ? this.shown.rows.indexOf(spot.row) : -1;
     const column = spot ? this.shown.columns.indexOf(spot.column) : -1;
@@ -88,7 +88,7 @@ class Matrix {
     for (const label of this.lit) label.classList.add("lit");
   }
 
-  // Scrolls so that the pair is not under the words at the edges.
+  // Scrolls until the words at the edges do not cover the pair.
   reveal(spot) {
     const stage = this.element.parentElement;
     const row = this.shown.rows.indexOf(spot.row) * this.size;

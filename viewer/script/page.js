@@ -1,4 +1,4 @@
-// The page's state, its address (#layer=3&head=5…), controls and keys. Everything shown follows from `state`.
+// The page's state, its address (#layer=3&head=5…), controls and keys. What is shown is a function of `state`.
 
 const data = JSON.parse($("data").textContent);
 const decoder = new Decoder(data.encoding);
@@ -6,9 +6,9 @@ const texts = data.texts.map((json) => new Text(json, decoder));
 
 const initial = { text: 0, layer: null, head: null, view: "matrix", special: "show", scale: "root", theme: "auto" };
 const state = { ...initial };
-let cursor = null;  // the pair chosen by key or click; pointing at another one shows that one meanwhile
+let cursor = null;  // the pair chosen by key or click; while the pointer is over another pair, that one is shown
 let zoom = 0;
-let current = null;  // what is on screen: { text, map, shown, look }
+let current = null;  // what is shown: { text, map, shown, look }; look: { scale, ramp, hideSpecial }
 
 const prefersDark = matchMedia("(prefers-color-scheme: dark)");
 const events = { hover: (spot) => point(spot ?? cursor), choose: (spot) => choose(spot) };
@@ -42,7 +42,7 @@ function toAddress() {
   return entries.length ? `#${new URLSearchParams(entries)}` : "#";
 }
 
-// Opening and closing a head can be undone with the browser's Back; other changes only rewrite the address.
+// The browser's Back undoes opening and closing a head; other changes replace the address.
 function update(changes, focus) {
   const opened = "layer" in changes && (state.layer === null) !== (changes.layer === null);
   const before = { ...state };
@@ -85,7 +85,7 @@ function show(before = {}) {
 function showText(text) {
   $("sentence").textContent = text.text;
   $("sentence").hidden = text.text === data.title;
-  $("heads-caption").textContent = `${text.layers} layers in rows, ${text.heads} heads in columns, counted from 0.`;
+  $("heads-caption").textContent = `${text.layers} layers (rows), ${text.heads} heads (columns), numbered from 0.`;
   grid.build(text);
   const numbers = (count) => [...Array(count).keys()].map((index) => [index, index]);
   fillSelect($("layer"), [...numbers(text.layers), [MEAN, "mean"]]);
@@ -123,8 +123,8 @@ function showHint() {
   const arrows = keys("←", "↑", "→", "↓");
   const help = [" · ", ...keys("?"), " all keys"];
   $("hint").replaceChildren(...(isOpen()
-    ? [...arrows, " from pair to pair · ", ...keys("n", "p"), " next, previous head · ", ...keys("Esc"), " back", ...help]
-    : [...arrows, " move · ", ...keys("Enter"), " open a head · ", ...keys("s"), " special tokens", ...help]));
+    ? [...arrows, " move · ", ...keys("n", "p"), " next, previous head · ", ...keys("Esc"), " back", ...help]
+    : [...arrows, " move · ", ...keys("Enter"), " open a head · ", ...keys("s"), " hide special tokens", ...help]));
 }
 
 function showHead(text, look) {
@@ -134,7 +134,7 @@ function showHead(text, look) {
   const title = titleOf(state.layer, state.head);
   $("head-title").textContent = title;
   if (shown.rows.length === 0 || shown.columns.length === 0) {
-    $("stage").replaceChildren(make("p", { className: "note", textContent: "There is no word to show." }));
+    $("stage").replaceChildren(make("p", { className: "note", textContent: "All words are hidden." }));
     cursor = null;
     detail.show(text, map, shown, null);
     return;
@@ -202,11 +202,11 @@ function setZoom(step) {
   if (after !== before) zoom += step;
 }
 
-// The same head of another text, where it has one.
+// Shows another text: its head of the same number, if it has one.
 function showOther(text) {
   const fits = (place, count) => place === MEAN || place < count;
-  const kept = isOpen() && fits(state.layer, texts[text].layers) && fits(state.head, texts[text].heads);
-  update(kept || !isOpen() ? { text } : { text, layer: null, head: null });
+  const hasHead = fits(state.layer, texts[text].layers) && fits(state.head, texts[text].heads);
+  update(!isOpen() || hasHead ? { text } : { text, layer: null, head: null });
 }
 
 const close = () => update({ layer: null, head: null }, "grid");

@@ -1,4 +1,4 @@
-#include "words.h"
+#include "text_layout.h"
 
 #include <utf8proc.h>
 
@@ -8,7 +8,7 @@
 namespace polyhead::app {
 namespace {
 
-// Calls f(code point, its bytes); code point -1 for a byte that is not UTF-8.
+// Calls f(code point, its bytes); the code point is -1 for a byte that is not valid UTF-8.
 template <class F>
 void for_each_code_point(std::string_view text, F&& f) {
   for (std::size_t i = 0; i < text.size();) {
@@ -21,7 +21,7 @@ void for_each_code_point(std::string_view text, F&& f) {
   }
 }
 
-// Bidirectional overrides and isolates reorder what follows them on the line.
+// Bidirectional embeddings, overrides and isolates reorder the text that follows them on the line.
 bool reorders(utf8proc_int32_t point) { return (point >= 0x202A && point <= 0x202E) || (point >= 0x2066 && point <= 0x2069); }
 
 }  // namespace
@@ -54,7 +54,7 @@ std::vector<std::string> characters(std::string_view text) {
 std::size_t columns(std::string_view text) {
   std::size_t total = 0;
   for (const std::string& character : characters(text)) {
-    int widest = 0;  // an emoji made of several takes the columns of one
+    int widest = 0;  // an emoji of several code points is as wide as its widest one
     for_each_code_point(
         character, [&](utf8proc_int32_t point, std::string_view) { widest = std::max(widest, point < 0 ? 1 : utf8proc_charwidth(point)); });
     total += static_cast<std::size_t>(widest);
@@ -91,9 +91,9 @@ std::string wrap(std::string_view text, std::size_t width, std::size_t indent) {
     const std::size_t end = std::min(text.find('\n'), text.size());
     std::string_view line = text.substr(0, end);
     text.remove_prefix(std::min(end + 1, text.size()));
-    const std::size_t own = std::min(line.find_first_not_of(' '), line.size());  // a line's own indent holds for what is broken off
-    const std::string margin(indent + own, ' ');
-    line.remove_prefix(own);
+    const std::size_t leading = std::min(line.find_first_not_of(' '), line.size());  // continued lines keep the first line's indent
+    const std::string margin(indent + leading, ' ');
+    line.remove_prefix(leading);
     std::size_t used = 0;
     while (!line.empty()) {
       const std::size_t space = std::min(line.find(' '), line.size());
@@ -111,6 +111,11 @@ std::string wrap(std::string_view text, std::size_t width, std::size_t indent) {
     result += '\n';
   }
   return result;
+}
+
+std::string hang(std::string_view head, std::string_view text, std::size_t start, std::size_t width) {
+  const std::string lines = wrap(text, width, start);
+  return lines.empty() ? std::string(head) + '\n' : pad_right(head, start) + lines.substr(std::min(start, lines.size() - 1));
 }
 
 }  // namespace polyhead::app

@@ -1,4 +1,4 @@
-// Words on a terminal: how many columns they take, and how to make them fit.
+// Text in terminal columns: how wide it is, and how to clip, pad and wrap it.
 #pragma once
 
 #include <cstddef>
@@ -8,7 +8,8 @@
 
 namespace polyhead::app {
 
-// Safe to print: control characters (a terminal would obey them), line ends and bytes that are not UTF-8 become U+FFFD.
+// Makes text safe to print on one line: control characters, line ends, characters that reorder text and bytes that are not valid UTF-8
+// become U+FFFD.
 std::string printable(std::string_view text);
 
 // User-perceived characters (grapheme clusters, Unicode UAX 29) of printable text.
@@ -17,12 +18,15 @@ std::vector<std::string> characters(std::string_view text);
 // Columns on a terminal: 2 for East Asian wide characters, 0 for combining marks.
 std::size_t columns(std::string_view text);
 
-std::string clip(std::string_view text, std::size_t width);       // at most `width` columns; "…" stands for what is left out
+std::string clip(std::string_view text, std::size_t width);       // at most `width` columns; longer text ends in "…"
 std::string pad_right(std::string_view text, std::size_t width);  // at least `width` columns
 std::string pad_left(std::string_view text, std::size_t width);
 inline std::string fit(std::string_view text, std::size_t width) { return pad_right(clip(text, width), width); }
 
-// Lines of at most `width` columns, broken at spaces, each begun with `indent` spaces; a word that is longer has a line of its own.
+// Breaks lines at spaces to at most `width` columns, each with `indent` spaces in front. A longer word gets its own line.
 std::string wrap(std::string_view text, std::size_t width, std::size_t indent = 0);
+
+// `head`, padded to `start` columns, and `text` beside it, whose further lines are indented by `start`. One line end if `text` is empty.
+std::string hang(std::string_view head, std::string_view text, std::size_t start, std::size_t width);
 
 }  // namespace polyhead::app

@@ -1,4 +1,4 @@
-#include "words.h"
+#include "text_layout.h"
 
 #include <gmock/gmock.h>
 

@@ -1,10 +1,14 @@
-#include "stand_in.h"
+// A tensor with a shape and no memory of its own, for questions about sizes.
+#pragma once
 
 #include <algorithm>
 
+#include "polyhead/tensor_view.h"
+
 namespace polyhead::app {
 
-ConstTensorView stand_in(DType dtype, const Shape& shape) {
+// Every element is the same zero: all strides are 0.
+inline ConstTensorView placeholder(DType dtype, const Shape& shape) {
   static constexpr double kElement = 0;  // as large as the largest dtype
   Strides zeros = shape;
   std::ranges::fill(zeros, 0);
