@@ -4,8 +4,8 @@
 #include <set>
 
 #include "core/text.h"
-#include "io/find_attention.h"
-#include "io/quote.h"
+#include "io/json.h"
+#include "io/layout_fit.h"
 
 namespace polyhead::io {
 namespace {

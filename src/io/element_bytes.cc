@@ -5,7 +5,7 @@
 #include <cstring>
 
 #include "core/text.h"
-#include "io/quote.h"
+#include "io/json.h"
 
 namespace polyhead::io {
 

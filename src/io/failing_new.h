@@ -20,7 +20,7 @@ inline void* allocate(std::size_t bytes, std::size_t alignment) {
 }
 
 // Calls f with memory for 0, 1, 2, … allocations, and check() after each failure, until f succeeds. Returns the number of failures. A failure
-// that is no exception ends the program.
+// that is not an exception ends the program.
 template <class F, class Check>
 std::int64_t run_out_of_memory(const F& f, const Check& check) {
   for (std::int64_t limit = 0;; ++limit) {

@@ -1,10 +1,10 @@
-#include "io/find_attention.h"
+#include "io/layout_fit.h"
 
 #include <algorithm>
 #include <set>
 
 #include "core/text.h"
-#include "io/quote.h"
+#include "io/json.h"
 
 namespace polyhead::io {
 namespace {

@@ -1,8 +1,6 @@
 #include "io/formats.h"
 
 #include "io/npy.h"
-#include "io/safetensors.h"
-#include "io/shards.h"
 
 namespace polyhead::io {
 

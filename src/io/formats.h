@@ -14,6 +14,15 @@ struct Format {
   void (*write)(AtomicFile& file, std::span<const NamedView> tensors, const Metadata& metadata);  // nullptr: read only
 };
 
+// safetensors (https://github.com/huggingface/safetensors, README, "Format"): 8 bytes of header length, a JSON header, the tensors' bytes.
+bool is_safetensors(std::string_view text);
+TensorFile read_safetensors(const FileBytes& file);
+void write_safetensors(AtomicFile& file, std::span<const NamedView> tensors, const Metadata& metadata);
+
+// A model in several safetensors files with an index: {"metadata": {…}, "weight_map": {"tensor": "file beside the index", …}}.
+bool is_shard_index(std::string_view text);
+TensorFile read_shards(const FileBytes& index);
+
 // In the order in which sniff is called.
 std::span<const Format> format_table();
 

@@ -5,7 +5,6 @@
 #include <set>
 
 #include "core/text.h"
-#include "io/quote.h"
 
 namespace polyhead::io {
 namespace {
@@ -60,7 +59,9 @@ class Builder : public nlohmann::json_sax<nlohmann::json> {
     } else if (auto* array = std::get_if<Json::Array>(&open_.back().json->value)) {
       added = &array->emplace_back(std::move(json));
     } else {
-      added = &std::get<Json::Object>(open_.back().json->value).emplace_back(open_.back().key, std::move(json)).second;
+      auto& members = std::get<Json::Object>(open_.back().json->value);
+      members.push_back({open_.back().key, std::move(json)});
+      added = &members.back().value;
     }
     if (added->as<Json::Array>() == nullptr && added->as<Json::Object>() == nullptr) return true;
     if (open_.size() == kMaxDepth) fail(ErrorCode::format, what_, " nests arrays and objects more than ", kMaxDepth, " levels deep");
@@ -81,8 +82,8 @@ class Builder : public nlohmann::json_sax<nlohmann::json> {
 const Json* Json::find(std::string_view key) const {
   const Object* members = as<Object>();
   if (members == nullptr) return nullptr;
-  const auto member = std::ranges::find(*members, key, &Object::value_type::first);
-  return member == members->end() ? nullptr : &member->second;
+  const auto member = std::ranges::find(*members, key, &Member::key);
+  return member == members->end() ? nullptr : &member->value;
 }
 
 Json parse_json(std::string_view text, std::string_view what) {
@@ -98,10 +99,27 @@ std::string describe(const Json& json) {
   if (const auto* number = json.as<std::int64_t>()) return cat("the number ", *number);
   if (const auto* number = json.as<std::uint64_t>()) return cat("the number ", *number);
   if (const auto* text = json.as<std::string>()) return quote(*text);
-  constexpr std::string_view kKinds[] = {"null", "a boolean", "", "", "a number that is no 64-bit integer", "", "an array", "an object"};
+  constexpr std::string_view kKinds[] = {"null", "a boolean", "", "", "a number that is not a 64-bit integer", "", "an array", "an object"};
   return std::string(kKinds[json.value.index()]);
 }
 
 std::string json_string(std::string_view utf8) { return nlohmann::json(std::string(utf8)).dump(); }
+
+std::string quote(std::string_view name) {
+  std::size_t shown = 200;
+  const bool cut = name.size() > shown;
+  while (cut && shown > 197 && (static_cast<unsigned char>(name[shown]) & 0xc0u) == 0x80u) --shown;  // not inside a character
+  const nlohmann::json text = std::string(name.substr(0, shown));
+  return text.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace) + (cut ? "…" : "");
+}
+
+bool is_utf8(std::string_view text) {
+  try {
+    (void)json_string(text);
+    return true;
+  } catch (const nlohmann::json::type_error&) {
+    return false;
+  }
+}
 
 }  // namespace polyhead::io

@@ -2,20 +2,21 @@
 // nlohmann::json, whose destructor ends the program when memory runs out.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <string>
 #include <string_view>
-#include <utility>
 #include <variant>
 #include <vector>
 
 namespace polyhead::io {
 
 struct Json {
+  struct Member;
   using Array = std::vector<Json>;
-  using Object = std::vector<std::pair<std::string, Json>>;  // in the order of the text
+  using Object = std::vector<Member>;  // in the order of the text
 
-  // int64 holds negative integers only; double holds all numbers that are no 64-bit integer.
+  // int64 holds negative integers only; double holds all other numbers.
   std::variant<std::nullptr_t, bool, std::int64_t, std::uint64_t, double, std::string, Array, Object> value;
 
   template <class T>
@@ -23,6 +24,11 @@ struct Json {
     return std::get_if<T>(&value);
   }
   const Json* find(std::string_view key) const;  // nullptr: no object, or no such member
+};
+
+struct Json::Member {
+  std::string key;
+  Json value;
 };
 
 // Error (format) "<what> is not JSON at its byte 12"; `what` names the text in messages: "config.json".
@@ -33,5 +39,10 @@ std::string describe(const Json& json);
 
 // A UTF-8 text as a JSON string, quotes included.
 std::string json_string(std::string_view utf8);
+
+// A name from a file for a message: a JSON string of at most 200 bytes, in which U+FFFD replaces invalid UTF-8.
+std::string quote(std::string_view name);
+
+bool is_utf8(std::string_view text);
 
 }  // namespace polyhead::io

@@ -3,7 +3,7 @@
 #include <algorithm>
 
 #include "core/text.h"
-#include "io/quote.h"
+#include "io/json.h"
 
 namespace polyhead::io {
 namespace {

@@ -18,6 +18,15 @@ std::vector<Parameter> linear(std::initializer_list<std::pair<std::string, std::
   return list;
 }
 
+// Modules that store their parameters head by head.
+std::vector<Parameter> by_heads(const std::string& output) {
+  using enum Storage;
+  return {{"query.kernel", "q.weight", heads_in},       {"key.kernel", "k.weight", heads_in},
+          {"value.kernel", "v.weight", heads_in},       {output + ".kernel", "output.weight", heads_out},
+          {"query.bias", "q.bias", heads_bias, kBias},  {"key.bias", "k.bias", heads_bias, kBias},
+          {"value.bias", "v.bias", heads_bias, kBias},  {output + ".bias", "output.bias", canonical, kBias}};
+}
+
 std::vector<Layout> make_table() {
   using enum Storage;
   return {
@@ -114,27 +123,13 @@ std::vector<Layout> make_table() {
       {.name = "keras",
        .source = "keras.layers.MultiHeadAttention, GroupedQueryAttention",
        .notes = "names with or without \":0\", '/' or '.' between their parts",
-       .parameters = {{"query.kernel", "q.weight", heads_in},
-                      {"key.kernel", "k.weight", heads_in},
-                      {"value.kernel", "v.weight", heads_in},
-                      {"attention_output.kernel", "output.weight", heads_out},
-                      {"query.bias", "q.bias", heads_bias, kBias},
-                      {"key.bias", "k.bias", heads_bias, kBias},
-                      {"value.bias", "v.bias", heads_bias, kBias},
-                      {"attention_output.bias", "output.bias", canonical, kBias}},
+       .parameters = by_heads("attention_output"),
        .key_heads = KeyHeads::grouped,
        .separator = '/'},
       {.name = "flax",
        .source = "flax.linen.MultiHeadDotProductAttention",
        .notes = "'/' or '.' between the parts of names; normalised queries and keys (query_ln, key_ln) are not supported",
-       .parameters = {{"query.kernel", "q.weight", heads_in},
-                      {"key.kernel", "k.weight", heads_in},
-                      {"value.kernel", "v.weight", heads_in},
-                      {"out.kernel", "output.weight", heads_out},
-                      {"query.bias", "q.bias", heads_bias, kBias},
-                      {"key.bias", "k.bias", heads_bias, kBias},
-                      {"value.bias", "v.bias", heads_bias, kBias},
-                      {"out.bias", "output.bias", canonical, kBias}},
+       .parameters = by_heads("out"),
        .key_heads = KeyHeads::grouped,
        .separator = '/',
        .refuses = {"query_ln", "key_ln"}},

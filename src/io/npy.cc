@@ -4,7 +4,7 @@
 
 #include "core/text.h"
 #include "io/element_bytes.h"
-#include "io/quote.h"
+#include "io/json.h"
 
 namespace polyhead::io {
 namespace {

@@ -6,7 +6,7 @@
 #include <utility>
 
 #include "core/text.h"
-#include "io/quote.h"
+#include "io/json.h"
 
 namespace polyhead::io {
 namespace {
@@ -37,7 +37,7 @@ class Literal {
       }
     }
     skip_spaces();
-    if (at_ != text_.size()) bad("goes on after its dict at byte ", at_);
+    if (at_ != text_.size()) bad("continues after its dict at byte ", at_);
     if (!seen[0]) bad("has no descr");
     if (!seen[1]) bad("has no fortran_order");
     if (!seen[2]) bad("has no shape");
@@ -59,7 +59,7 @@ class Literal {
     return true;
   }
   void expect(char wanted) {
-    if (!take(wanted)) bad("is not a Python dict as npy wants it: '", wanted, "' is missing at byte ", at_);
+    if (!take(wanted)) bad("is not a Python dict: '", wanted, "' is missing at byte ", at_);
   }
   std::string_view string() {
     skip_spaces();
@@ -101,7 +101,7 @@ class Literal {
     const char* end = text_.data() + text_.size();
     const auto [last, error] = std::from_chars(text_.data() + at_, end, value);
     if (error == std::errc::result_out_of_range) bad("has an extent above 2^63 - 1");
-    if (error != std::errc()) bad("has an extent at byte ", at_, " that is no number");
+    if (error != std::errc()) bad("has an extent at byte ", at_, " that is not a number");
     if (value < 0) bad("has an extent of ", value, "; extents are not negative");
     at_ = static_cast<std::size_t>(last - text_.data());
     if (text_[first] == '0' && at_ - first > 1) bad("has an extent at byte ", first, " with leading zeros");

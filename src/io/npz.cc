@@ -6,7 +6,7 @@
 #include "core/text.h"
 #include "io/element_bytes.h"
 #include "io/npy.h"
-#include "io/quote.h"
+#include "io/json.h"
 
 namespace polyhead::io {
 namespace {
@@ -37,7 +37,7 @@ class Reader {
     ZipError error;
     Source source(zip_source_buffer_create(file.bytes.data(), file.bytes.size(), 0, &error.error), &zip_source_free);
     if (source) archive_.reset(zip_open_from_source(source.get(), ZIP_RDONLY, &error.error));
-    if (!archive_) fail(ErrorCode::format, file.name(), ": it is no zip archive as npz needs it: ", error.text());
+    if (!archive_) fail(ErrorCode::format, file.name(), ": it is not a zip archive: ", error.text());
     source.release();  // the archive owns it
   }
 
@@ -50,7 +50,7 @@ class Reader {
       const auto index = static_cast<zip_uint64_t>(i);
       const std::string member = member_name(index);
       const std::string where = file_.name() + ": member " + quote(member);
-      if (!member.ends_with(kSuffix)) fail(ErrorCode::format, where, " is no array: an npz file holds .npy members only");
+      if (!member.ends_with(kSuffix)) fail(ErrorCode::format, where, " is not an array: an npz file holds .npy members only");
       std::string name = member.substr(0, member.size() - kSuffix.size());
       if (!names.insert(name).second) fail(ErrorCode::format, where, " occurs twice");
       const zip_stat_t status = checked_status(index, where);

@@ -130,12 +130,12 @@ TEST(Npz, MalformedArchivesAreRefusedWithTheReason) {
   std::string flipped = zip;
   flipped[zip.find("12345678")] ^= 1;
   const std::vector<std::pair<std::string, std::string>> cases{
-      {"PK\3\4", ": it is no zip archive as npz needs it"},
-      {zip.substr(0, zip.size() - 1), ": it is no zip archive as npz needs it"},
+      {"PK\3\4", ": it is not a zip archive"},
+      {zip.substr(0, zip.size() - 1), ": it is not a zip archive"},
       {zip_bytes({{"a.npy", two}, {"a.npy", two}}), "member \"a.npy\" occurs twice"},
-      {zip_bytes({{"../data.pkl", two}}), "member \"../data.pkl\" is no array: an npz file holds .npy members only"},
-      {zip_bytes({{"folder/", ""}}), "member \"folder/\" is no array"},
-      {zip_bytes({{"a\nb.txt", two}}), "member \"a\\nb.txt\" is no array"},
+      {zip_bytes({{"../data.pkl", two}}), "member \"../data.pkl\" is not an array: an npz file holds .npy members only"},
+      {zip_bytes({{"folder/", ""}}), "member \"folder/\" is not an array"},
+      {zip_bytes({{"a\nb.txt", two}}), "member \"a\\nb.txt\" is not an array"},
       {zip_bytes({{.name = "a.npy", .data = two, .method = 12}}), "is compressed by method 12; 0 (stored) and 8 (deflated) are read"},
       {zip_bytes({{.name = "a.npy", .data = two, .flags = 1}}), "is encrypted"},
       {zip_bytes({{.name = "a.npy", .data = two, .size = 4'000'000'000u}}), "which is impossible"},

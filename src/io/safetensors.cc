@@ -1,4 +1,4 @@
-#include "io/safetensors.h"
+#include "io/formats.h"
 
 #include <algorithm>
 #include <cstring>
@@ -7,7 +7,6 @@
 #include "core/text.h"
 #include "io/element_bytes.h"
 #include "io/json.h"
-#include "io/quote.h"
 #include "io/safetensors_header.h"
 
 namespace polyhead::io {

@@ -5,7 +5,6 @@
 
 #include "core/text.h"
 #include "io/json.h"
-#include "io/quote.h"
 
 namespace polyhead::io {
 namespace {
@@ -33,7 +32,7 @@ class EntryReader {
       }
     }
     for (const std::string_view field : {"dtype", "shape", "data_offsets"}) {
-      if (std::ranges::find(fields, field, &Json::Object::value_type::first) == fields.end()) bad("has no ", field);
+      if (std::ranges::find(fields, field, &Json::Member::key) == fields.end()) bad("has no ", field);
     }
     return std::move(entry_);
   }

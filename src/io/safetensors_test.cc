@@ -1,6 +1,6 @@
 #include <gmock/gmock.h>
 
-#include "io/safetensors.h"
+#include "io/formats.h"
 #include "io/test_files.h"
 
 namespace polyhead::io {
@@ -185,10 +185,10 @@ TEST(Safetensors, MalformedFilesAreRefusedWithTheReason) {
       {file("{\"a\":{\"shape\":\"x\"}}"), ": tensor \"a\" has \"x\" as its shape; it must be an array"},
       {file("{\"a\":{\"shape\":[[]]}}"), ": tensor \"a\" has an array in its shape; extents are unsigned integers"},
       {file("{\"a\":{\"shape\":[-1]}}"), ": tensor \"a\" has the number -1 in its shape; extents are unsigned integers"},
-      {file("{\"a\":{\"shape\":[1.0]}}"), ": tensor \"a\" has a number that is no 64-bit integer in its shape; extents are unsigned integers"},
+      {file("{\"a\":{\"shape\":[1.0]}}"), ": tensor \"a\" has a number that is not a 64-bit integer in its shape; extents are unsigned integers"},
       {file("{\"a\":{\"shape\":[true]}}"), ": tensor \"a\" has a boolean in its shape; extents are unsigned integers"},
       {file("{\"a\":{\"shape\":[9223372036854775808]}}"), ": tensor \"a\" has an extent of 9223372036854775808, which is above 2^63 - 1"},
-      {file("{\"a\":{\"shape\":[99999999999999999999]}}"), ": tensor \"a\" has a number that is no 64-bit integer in its shape"},
+      {file("{\"a\":{\"shape\":[99999999999999999999]}}"), ": tensor \"a\" has a number that is not a 64-bit integer in its shape"},
       {file("{\"a\":{\"shape\":" + rank17 + "}}"), ": tensor \"a\" has a shape of more than 16 extents"},
       {file("{\"a\":{\"data_offsets\":[0]}}"), ": tensor \"a\" has 1 data_offsets; there must be 2"},
       {file("{\"a\":{\"data_offsets\":[0,1,2]}}"), ": tensor \"a\" has 3 data_offsets; there must be 2"},

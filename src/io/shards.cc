@@ -1,11 +1,9 @@
-#include "io/shards.h"
+#include "io/formats.h"
 
 #include <set>
 
 #include "core/text.h"
 #include "io/json.h"
-#include "io/quote.h"
-#include "io/safetensors.h"
 
 namespace polyhead::io {
 
@@ -19,7 +17,7 @@ TensorFile read_shards(const FileBytes& index) {
   const Json json = parse_json(index.text(), index.name() + ": it");
   const Json* weight_map = json.find("weight_map");
   const auto* files = weight_map == nullptr ? nullptr : weight_map->as<Json::Object>();
-  if (files == nullptr) bad("it is no index of safetensors files: that is a JSON object with a weight_map");
+  if (files == nullptr) bad("it is not an index of safetensors files, which is a JSON object with a weight_map");
   std::map<std::string, std::set<std::string>> shards;  // file -> the tensors it must hold
   for (const auto& [name, value] : *files) {
     if (value.as<std::string>() == nullptr) bad("the weight_map has no file name for tensor ", quote(name));
@@ -27,7 +25,7 @@ TensorFile read_shards(const FileBytes& index) {
     // A file beside the index, not anywhere on the machine.
     if (file_name.empty() || file_name == "." || file_name == ".." ||
         file_name.find_first_of(std::string_view("/\\\0", 3)) != std::string::npos) {
-      bad("the weight_map puts tensor ", quote(name), " in ", quote(file_name), ", which is no name of a file in the same folder");
+      bad("the weight_map puts tensor ", quote(name), " in ", quote(file_name), ", which does not name a file in the same folder");
     }
     shards[file_name].insert(name);
   }

@@ -7,7 +7,7 @@
 #include "core/text.h"
 #include "io/element_bytes.h"
 #include "io/formats.h"
-#include "io/quote.h"
+#include "io/json.h"
 
 namespace polyhead::io {
 namespace {

@@ -6,38 +6,20 @@
 #include "core/text.h"
 
 namespace polyhead::models {
-namespace {
-
-class Source {
- public:
-  explicit Source(io::AttentionParameters& parameters) : parameters_(parameters) {}
-
-  Tensor take(const std::string& name) {
-    const auto found = parameters_.tensors.find(name);
-    if (found == parameters_.tensors.end()) return {};
-    Tensor tensor = std::move(found->second);
-    parameters_.tensors.erase(found);
-    return tensor;
-  }
-  nn::Linear linear(const std::string& name, bool required) {
-    Tensor weight = take(name + ".weight");
-    require(weight || !required, "attention_layer: ", parameters_.layout, " has no ", name, ".weight");
-    if (!weight) return {};
-    return nn::Linear(std::move(weight), take(name + ".bias"));
-  }
-
- private:
-  io::AttentionParameters& parameters_;
-};
-
-}  // namespace
 
 nn::MultiHeadAttention attention_layer(io::AttentionParameters parameters, const nn::MultiHeadAttentionConfig& settings) {
   require(parameters.heads > 0, "attention_layer: a file in the layout ", parameters.layout, " does not tell the number of heads; give it");
-  Source source(parameters);
-  nn::Linear q = source.linear("q", true), k = source.linear("k", true), v = source.linear("v", true);
-  nn::Linear output = source.linear("output", false), gate = source.linear("gate", false);
-  Tensor bias_k = source.take("bias_k"), bias_v = source.take("bias_v");
+  const auto take = [&](const std::string& name) {
+    auto node = parameters.tensors.extract(name);
+    return node.empty() ? Tensor() : std::move(node.mapped());
+  };
+  const auto linear = [&](const std::string& name, bool required) {
+    Tensor weight = take(name + ".weight");
+    require(weight || !required, "attention_layer: ", parameters.layout, " has no ", name, ".weight");
+    return weight ? nn::Linear(std::move(weight), take(name + ".bias")) : nn::Linear();
+  };
+  nn::Linear q = linear("q", true), k = linear("k", true), v = linear("v", true), output = linear("output", false), gate = linear("gate", false);
+  Tensor bias_k = take("bias_k"), bias_v = take("bias_v");
   std::string left;
   for (const auto& [name, tensor] : parameters.tensors) append(left, cat(left.empty() ? "" : ", ", name, " ", tensor.shape()));
   require(left.empty(), "attention_layer: the layer has no place for ", left, "; remove it to build the layer without");

@@ -124,7 +124,7 @@ TEST(LoadBertEncoder, FilesThatDoNotFitTheConfigurationAreErrorsThatNameTheTenso
                  t.push_back({"other.embeddings.word_embeddings.weight", Tensor(DType::f32, {1})});
                }),
                format, HasSubstr("holds two encoders"));
-  EXPECT_ERROR(with([&](auto& t) { t.clear(); }), format, HasSubstr("is no BERT encoder"));
+  EXPECT_ERROR(with([&](auto& t) { t.clear(); }), format, HasSubstr("is not a BERT encoder"));
 }
 
 TEST(LoadBertEncoder, MissingOrTruncatedFilesAreErrors) {
@@ -166,7 +166,7 @@ TEST(ReadBertConfig, MalformedConfigurationsAreErrorsThatNameTheKey) {
     EXPECT_ERROR(read([&](json& c) { c.erase(key); }), format, HasSubstr(std::string("config.json: ") + key + " is missing"));
     EXPECT_ERROR(read([&](json& c) { c[key] = nullptr; }), format, HasSubstr("is missing"));
     EXPECT_ERROR(read([&](json& c) { c[key] = "6"; }), format, HasSubstr("is \"6\"; an integer below 2^63 is needed"));
-    EXPECT_ERROR(read([&](json& c) { c[key] = 6.5; }), format, HasSubstr("is a number that is no 64-bit integer; an integer below 2^63 is needed"));
+    EXPECT_ERROR(read([&](json& c) { c[key] = 6.5; }), format, HasSubstr("is a number that is not a 64-bit integer; an integer below 2^63 is needed"));
     EXPECT_ERROR(read([&](json& c) { c[key] = -6; }), format, HasSubstr("is -6"));
     EXPECT_ERROR(read([&](json& c) { c[key] = std::uint64_t{1} << 63; }), format, HasSubstr(key));
     EXPECT_ERROR(read([&](json& c) { c[key] = std::uint64_t{1} << 40; }), format, HasSubstr("it must be in"));

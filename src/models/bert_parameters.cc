@@ -24,7 +24,7 @@ class Checkpoint {
       words = &tensor;
     }
     if (words == nullptr)
-      fail(ErrorCode::format, file_name(), ": is no BERT encoder: none of its ", file_.tensors.size(), " tensors is named '", kWords,
+      fail(ErrorCode::format, file_name(), ": is not a BERT encoder: none of its ", file_.tensors.size(), " tensors is named '", kWords,
            "', with or without a prefix such as 'bert.'");
     prefix_ = words->name.substr(0, words->name.size() - kWords.size());
     dtype_ = words->tensor.dtype();

@@ -12,7 +12,7 @@ namespace polyhead::io {
 // temporary file and leaves the target unchanged. Every failure is an Error (ErrorCode::io) that names the target and the system's reason.
 //  - A new file gets the permissions that the umask leaves; a replaced one keeps its own.
 //  - A symbolic link stays, and what it points at is replaced.
-//  - A target that is no regular file (/dev/stdout, /dev/fd/N, a pipe, a device) is written directly.
+//  - A target that is not a regular file (/dev/stdout, /dev/fd/N, a pipe, a device) is written directly.
 class AtomicFile {
  public:
   explicit AtomicFile(const std::filesystem::path& path);
