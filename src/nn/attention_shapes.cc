@@ -15,6 +15,12 @@ Shape without_axis(const Shape& shape, int axis) {
 
 }  // namespace
 
+bool restricts(const Mask& mask) {
+  bool any = mask.causal || mask.window.left || mask.window.right;
+  mask.visit([&](std::string_view, ConstTensorView) { any = true; });
+  return any;
+}
+
 bool broadcasts(const Shape& shape, const Shape& to) {
   bool fits = shape.size() <= to.size();
   for (int from_end = 1; fits && from_end <= shape.size(); ++from_end) fits = shape[-from_end] == 1 || shape[-from_end] == to[-from_end];

@@ -21,6 +21,9 @@ AttentionShapes attention_shapes(const char* operation, const MultiHeadAttention
 // `outer` with `extent` along the axis and `width` behind: the shape of a projected tensor.
 Shape with_extents(const Shape& outer, int axis, std::int64_t extent, std::int64_t width);
 
+// Whether the mask may block any pair.
+bool restricts(const Mask& mask);
+
 // Whether a tensor of `shape` can be expanded to `to`.
 bool broadcasts(const Shape& shape, const Shape& to);
 

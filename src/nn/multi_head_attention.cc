@@ -15,12 +15,6 @@ namespace {
 
 constexpr const char* kForward = "MultiHeadAttention.forward";
 
-bool restricts(const Mask& mask) {
-  bool any = mask.causal || mask.window.left || mask.window.right;
-  mask.visit([&](std::string_view, ConstTensorView) { any = true; });
-  return any;
-}
-
 // What forward and backward read besides the parameters.
 std::vector<Operand> inputs_of(const AttentionInput& input, const Mask& mask, const ConstTensorView& bias, const ConstTensorView& dropout_keep,
                                const Rotary& rotary) {
@@ -152,6 +146,9 @@ void require_heads_fit_rank(const char* operation, const AttentionInput& input) 
 void require_options(const char* operation, const MultiHeadAttentionConfig& config, const AttentionInput& input, const AttentionOptions& options,
                      const AttentionShapes& shapes) {
   require_rotary(operation, config, input, options.rotary, shapes);
+  const bool documents = options.mask.query_offsets || options.mask.key_offsets;
+  require(!documents || shapes.added_keys == 0, operation, ": documents (query_offsets) with add_bias_kv or add_zero_attn, whose keys belong to none");
+  require(!documents || config.global_query == GlobalQuery::off, operation, ": documents (query_offsets) with a global query, which spans all of them");
   require_pairs(operation, "attend", options.mask.attend, shapes);
   require_pairs(operation, "block", options.mask.block, shapes);
   require_pairs(operation, "bias", options.bias, shapes);

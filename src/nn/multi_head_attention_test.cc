@@ -287,6 +287,40 @@ TEST(MultiHeadAttention, NonFiniteInputsThatAreMaskedReachNoParameter) {
   }
 }
 
+// Packed documents have the bits of each document alone, in the output and in the gradient of the input, also where the batch is cut into chunks.
+TEST(MultiHeadAttention, DocumentsAreIndependent) {
+  const MultiHeadAttention layer({.query_width = 64, .heads = 4, .gate = Gate::sigmoid, .seed = 2});
+  const Tensor x = Random(1).tensor(DType::f32, {30, 40, 64}), d_out = Random(2).tensor(DType::f32, {30, 40, 64});
+  const Tensor offsets = Tensor::of<std::int64_t>({4}, {0, 7, 7, 40});
+  const auto pass = [&](ConstTensorView query, ConstTensorView d, const Mask& mask, TensorView out, TensorView d_query) {
+    MultiHeadAttention::Saved saved;
+    layer.forward({.query = query}, out, {.mask = mask}, &saved);
+    layer.backward(saved, d, {.query = d_query});
+  };
+  Tensor out(DType::f32, x.shape()), d_x(DType::f32, x.shape()), alone(DType::f32, x.shape()), d_alone(DType::f32, x.shape()), evaluated(DType::f32, x.shape());
+  const Mask packed{.causal = Causal::bottom_right(), .query_offsets = offsets};
+  pass(x, d_out, packed, out, d_x);
+  for (const auto& [first, last] : {std::pair{0, 7}, std::pair{7, 40}}) {
+    const auto document = [&, &f = first, &l = last](auto&& view) { return view.slice(1, f, l); };
+    pass(document(x.view()), document(d_out.view()), {.causal = Causal::bottom_right()}, document(alone.view()), document(d_alone.view()));
+  }
+  EXPECT_TRUE(same_bits(out, alone));
+  EXPECT_TRUE(same_bits(d_x, d_alone));
+  LimitedThreads one(1);  // several chunks
+  layer.forward({.query = x}, evaluated, {.mask = packed, .executor = &one});
+  EXPECT_TRUE(same_bits(evaluated, out));
+
+  const auto refused = [&](const MultiHeadAttentionConfig& config) {
+    const MultiHeadAttention other(config);
+    Tensor target(DType::f32, other.output_shape({.query = x}));
+    return error_message([&] { other.forward({.query = x}, target, {.mask = {.query_offsets = offsets}}); });
+  };
+  EXPECT_EQ(refused({.query_width = 64, .add_zero_attn = true}),
+            "MultiHeadAttention.forward: documents (query_offsets) with add_bias_kv or add_zero_attn, whose keys belong to none");
+  EXPECT_EQ(refused({.query_width = 64, .global_query = GlobalQuery::mean}),
+            "MultiHeadAttention.forward: documents (query_offsets) with a global query, which spans all of them");
+}
+
 TEST(MultiHeadAttention, MapsAreOfTheShapeThatIsPromisedAndRowsSumToOne) {
   for (const Setting& setting : settings()) {
     SCOPED_TRACE(setting.name);

@@ -65,7 +65,7 @@ enum class Mode : std::uint8_t { evaluation, training };
 struct AttentionOptions {
   // attend, block, bias and dropout_keep broadcast to [*,N,T,S]: each is [T,S] or has every dimension, of extent 1 where it is shared. With one
   // leading dimension [B,1,T,S] differs by sequence and [1,N,T,S] by head; three dimensions, which could mean either, are an Error.
-  // attend_keys, block_keys: broadcast to [*,S]. key_lengths: [*] or [*,T].
+  // attend_keys, block_keys: broadcast to [*,S]. key_lengths: [*] or [*,T]. Documents: not with added keys, nor with a global query.
   Mask mask{};
   ConstTensorView bias{};
   Mode mode = Mode::evaluation;
