@@ -10,7 +10,7 @@
 #include <string_view>
 #include <vector>
 
-#include "polyhead/nn/trace.h"
+#include "trace_sentences.h"
 
 namespace polyhead::app {
 
@@ -40,7 +40,7 @@ struct LayerConstructor {
   std::string_view call;    // "MultiHeadAttention"
   std::string_view source;  // where readers know it from
   std::vector<LayerArgument> arguments;
-  nn::TraceNames names = {};
+  TraceNames names = {};
   nn::MultiHeadAttentionConfig config = {};  // what no argument sets
   std::string_view io_layout = {};           // layout of its parameters in files; "": the same as `name`
   bool cross = false;                        // queries and keys are different sequences

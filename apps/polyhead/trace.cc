@@ -1,4 +1,4 @@
-#include "polyhead/nn/trace.h"
+#include "trace_sentences.h"
 
 #include <algorithm>
 #include <map>
@@ -48,7 +48,7 @@ struct Options {
 struct TracedLayer {
   LoadedLayer loaded;
   std::string title;
-  nn::TraceNames names;
+  TraceNames names;
   bool cross = false, pair_bias = false;
 };
 
@@ -159,7 +159,7 @@ Json config_json(const nn::MultiHeadAttentionConfig& c) {
           {"axis", c.axis},               {"dtype", info(c.dtype).name}};
 }
 
-std::string value_sections(const std::vector<nn::TraceStep>& steps, const NumberStyle& style) {
+std::string value_sections(const std::vector<TraceStep>& steps, const NumberStyle& style) {
   std::string text;
   for (std::size_t i = 0; i < steps.size(); ++i) {
     append(text, cat("\n", i + 1, "  ", steps[i].step, "  ", steps[i].shape(), "\n", number_text(steps[i].value, style)));
@@ -199,7 +199,7 @@ void run_trace(const Options& o) {
     expected.emplace_back("d_out");  // for attend
     in->report_unused({"query", "key", "value"}, expected);
   }
-  const std::vector<nn::TraceStep> steps = nn::trace(layer.layer, call.input, call.options, traced.names);
+  const std::vector<TraceStep> steps = trace_sentences(layer.layer, call.input, call.options, traced.names);
 
   if (o.json)
     return print_json(

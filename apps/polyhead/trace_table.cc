@@ -14,23 +14,23 @@ constexpr std::size_t kGap = 2, kSmallestMeaning = 44;
 
 struct Column {
   std::string_view title;
-  std::string (*text)(const nn::TraceStep&);
+  std::string (*text)(const TraceStep&);
 };
 
 constexpr std::size_t kLetters = 3;
 const Column kColumns[] = {
-    {"step", [](const nn::TraceStep& step) { return step.step; }},
-    {"where", [](const nn::TraceStep& step) { return step.where; }},
-    {"shape", [](const nn::TraceStep& step) { return to_string(step.shape()); }},
-    {"letters", [](const nn::TraceStep& step) { return step.letters; }},
+    {"step", [](const TraceStep& step) { return step.step; }},
+    {"where", [](const TraceStep& step) { return step.where; }},
+    {"shape", [](const TraceStep& step) { return to_string(step.shape()); }},
+    {"letters", [](const TraceStep& step) { return step.letters; }},
 };
 
 // Too narrow for columns: each step is a paragraph.
-std::string narrow_table(std::span<const nn::TraceStep> steps, std::size_t width) {
+std::string narrow_table(std::span<const TraceStep> steps, std::size_t width) {
   const std::size_t start = cat(steps.size()).size() + kGap;
   std::string text;
   for (std::size_t i = 0; i < steps.size(); ++i) {
-    const nn::TraceStep& step = steps[i];
+    const TraceStep& step = steps[i];
     append(text, hang(cat(i + 1), cat(step.step, "  ", step.shape()), start, width));
     append(text, cat(wrap(step.where, width, start + 2), wrap(step.meaning, width, start + 2)));
   }
@@ -39,12 +39,12 @@ std::string narrow_table(std::span<const nn::TraceStep> steps, std::size_t width
 
 }  // namespace
 
-std::string trace_table(std::span<const nn::TraceStep> steps, std::size_t width) {
+std::string trace_table(std::span<const TraceStep> steps, std::size_t width) {
   const std::size_t number_width = cat(steps.size()).size();
   std::vector<std::size_t> widths;
   for (const Column& column : kColumns) {
     std::size_t longest = columns(column.title);
-    for (const nn::TraceStep& step : steps) longest = std::max(longest, columns(column.text(step)));
+    for (const TraceStep& step : steps) longest = std::max(longest, columns(column.text(step)));
     widths.push_back(longest);
   }
   const auto start_of_meaning = [&](bool letters) {
@@ -70,7 +70,7 @@ std::string trace_table(std::span<const nn::TraceStep> steps, std::size_t width)
   std::string title = line_of("", [](const Column& column) { return std::string(column.title); });
   std::string text = below ? trimmed(title) : trimmed(title + "meaning");
   for (std::size_t i = 0; i < steps.size(); ++i) {
-    const nn::TraceStep& step = steps[i];
+    const TraceStep& step = steps[i];
     const std::string line = line_of(cat(i + 1), [&](const Column& column) { return column.text(step); });
     if (below) {
       append(text, trimmed(line) + wrap(step.meaning, width, number_width + kGap + 2));
@@ -97,9 +97,9 @@ std::string legend(const nn::MultiHeadAttentionConfig& config, const Shape& weig
   return text;
 }
 
-Json trace_json(std::span<const nn::TraceStep> steps, bool values) {
+Json trace_json(std::span<const TraceStep> steps, bool values) {
   Json list = Json::array();
-  for (const nn::TraceStep& step : steps) {
+  for (const TraceStep& step : steps) {
     Json entry{{"step", step.step},       {"where", step.where},     {"shape", to_json(step.shape())},
                {"letters", step.letters}, {"meaning", step.meaning}, {"dtype", info(step.value.dtype()).name}};
     if (values) entry["values"] = number_json(step.value);

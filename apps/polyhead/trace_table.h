@@ -5,17 +5,17 @@
 #include <string>
 
 #include "json.h"
-#include "polyhead/nn/trace.h"
+#include "trace_sentences.h"
 
 namespace polyhead::app {
 
 // Columns step, where, shape, letters, meaning in at most `width` columns. If these are too few, the letters are left out, then the meaning
 // is put below its step, then everything.
-std::string trace_table(std::span<const nn::TraceStep> steps, std::size_t width);
+std::string trace_table(std::span<const TraceStep> steps, std::size_t width);
 
 // "B = 2 sequences, N = 5 heads, ..."
 std::string legend(const nn::MultiHeadAttentionConfig& config, const Shape& weights, std::int64_t keys);
 
-Json trace_json(std::span<const nn::TraceStep> steps, bool values);
+Json trace_json(std::span<const TraceStep> steps, bool values);
 
 }  // namespace polyhead::app

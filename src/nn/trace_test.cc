@@ -19,17 +19,17 @@ using test::to_doubles;
 using testing::ElementsAre;
 using testing::HasSubstr;
 
-std::vector<std::string> names(const std::vector<TraceStep>& steps) {
-  std::vector<std::string> list;
-  for (const TraceStep& step : steps) list.push_back(step.step);
+std::vector<TraceKind> kinds(const std::vector<TraceStep>& steps) {
+  std::vector<TraceKind> list;
+  for (const TraceStep& step : steps) list.push_back(step.kind);
   return list;
 }
 
-const TraceStep& find(const std::vector<TraceStep>& steps, const std::string& name) {
+const TraceStep& find(const std::vector<TraceStep>& steps, TraceKind kind) {
   for (const TraceStep& step : steps) {
-    if (step.step == name) return step;
+    if (step.kind == kind) return step;
   }
-  throw std::runtime_error("no step " + name);
+  throw std::runtime_error("no step of kind " + std::to_string(static_cast<int>(kind)));
 }
 
 // A layer with everything that a trace can show, or with parts of it.
@@ -68,18 +68,18 @@ TEST(Trace, HasTheShapesOfTheTutorialWithHeadsBesideTheBatch) {
   p.config = {.query_width = 100, .heads = 5, .bias = false, .output_bias = false};
   p.query = {2, 10, 100};
   const std::vector<TraceStep> steps = p.run();
-  EXPECT_THAT(names(steps), ElementsAre("query", "projection q", "projection k", "projection v", "split q", "split k", "split v", "scores", "scale", "softmax",
-                                        "weighted values", "merge", "output map"));
-  EXPECT_EQ(find(steps, "query").shape(), Shape({2, 10, 100}));
-  EXPECT_EQ(find(steps, "projection q").shape(), Shape({2, 10, 100}));
-  for (const char* name : {"split q", "weighted values"}) {
-    EXPECT_EQ(find(steps, name).shape(), Shape({2, 5, 10, 20}));
-    EXPECT_EQ(find(steps, name).letters, name[0] == 's' ? "[B,N,T,H]" : "[B,N,T,V]");
-    EXPECT_THAT(find(steps, name).meaning, HasSubstr("the same data as (10,10,20)"));
+  using enum TraceKind;
+  EXPECT_THAT(kinds(steps), ElementsAre(query, projection_q, projection_k, projection_v, split_q, split_k, split_v, scores, scale, softmax, weighted_values,
+                                        merge, output_projection));
+  EXPECT_EQ(find(steps, TraceKind::query).shape(), Shape({2, 10, 100}));
+  EXPECT_EQ(find(steps, TraceKind::projection_q).shape(), Shape({2, 10, 100}));
+  for (const TraceKind kind : {split_q, weighted_values}) {
+    EXPECT_EQ(find(steps, kind).shape(), Shape({2, 5, 10, 20}));
+    EXPECT_EQ(find(steps, kind).letters, kind == split_q ? "[B,N,T,H]" : "[B,N,T,V]");
   }
-  EXPECT_EQ(find(steps, "softmax").shape(), Shape({2, 5, 10, 10}));
-  EXPECT_EQ(find(steps, "merge").shape(), Shape({2, 10, 100}));
-  EXPECT_EQ(find(steps, "output map").shape(), Shape({2, 10, 100}));
+  EXPECT_EQ(find(steps, TraceKind::softmax).shape(), Shape({2, 5, 10, 10}));
+  EXPECT_EQ(find(steps, TraceKind::merge).shape(), Shape({2, 10, 100}));
+  EXPECT_EQ(find(steps, TraceKind::output_projection).shape(), Shape({2, 10, 100}));
 }
 
 // Layers with every optional part, alone and together; masks and biases over them.
@@ -173,54 +173,54 @@ TEST(Trace, StepsFollowFromEachOther) {
     const std::vector<TraceStep> steps = p.run();
     const MultiHeadAttention layer(p.config);
     const MultiHeadAttentionConfig& c = layer.config;
-    std::map<std::string, ConstTensorView> at;
-    for (const TraceStep& step : steps) at[step.step] = step.value;
+    std::map<TraceKind, ConstTensorView> at;
+    for (const TraceStep& step : steps) at[step.kind] = step.value;
     constexpr double kTolerance = 1e-12;
 
-    const ConstTensorView query = at["query"], key = at["key"] ? at["key"] : query, value = at["value"] ? at["value"] : key;
+    const ConstTensorView query = at[TraceKind::query], key = at[TraceKind::key] ? at[TraceKind::key] : query, value = at[TraceKind::value] ? at[TraceKind::value] : key;
     const bool global = c.global_query != GlobalQuery::off;
-    ASSERT_EQ(static_cast<bool>(at["mean query"]), global);
-    EXPECT_TRUE(near(at["projection q"], linear(global ? at["mean query"] : query, layer.q), kTolerance));
-    EXPECT_TRUE(near(at["projection k"], linear(key, layer.k), kTolerance));
-    EXPECT_TRUE(near(at["projection v"], linear(value, layer.v), kTolerance));
-    ASSERT_EQ(static_cast<bool>(at["added key"]), c.add_bias_kv || c.add_zero_attn);
+    ASSERT_EQ(static_cast<bool>(at[TraceKind::mean_query]), global);
+    EXPECT_TRUE(near(at[TraceKind::projection_q], linear(global ? at[TraceKind::mean_query] : query, layer.q), kTolerance));
+    EXPECT_TRUE(near(at[TraceKind::projection_k], linear(key, layer.k), kTolerance));
+    EXPECT_TRUE(near(at[TraceKind::projection_v], linear(value, layer.v), kTolerance));
+    ASSERT_EQ(static_cast<bool>(at[TraceKind::added_key]), c.add_bias_kv || c.add_zero_attn);
     const int axis = c.axis + query.rank();
-    const ConstTensorView k = at["added key"] ? at["added key"] : at["projection k"], v = at["added key"] ? at["added value"] : at["projection v"];
-    EXPECT_TRUE(same_bits(at["split q"], split_heads(at["projection q"], axis, c.heads)));
-    EXPECT_TRUE(same_bits(at["split k"], split_heads(k, axis, c.kv_heads)));
-    EXPECT_TRUE(same_bits(at["split v"], split_heads(v, axis, c.kv_heads)));
+    const ConstTensorView k = at[TraceKind::added_key] ? at[TraceKind::added_key] : at[TraceKind::projection_k], v = at[TraceKind::added_key] ? at[TraceKind::added_value] : at[TraceKind::projection_v];
+    EXPECT_TRUE(same_bits(at[TraceKind::split_q], split_heads(at[TraceKind::projection_q], axis, c.heads)));
+    EXPECT_TRUE(same_bits(at[TraceKind::split_k], split_heads(k, axis, c.kv_heads)));
+    EXPECT_TRUE(same_bits(at[TraceKind::split_v], split_heads(v, axis, c.kv_heads)));
 
-    EXPECT_TRUE(near(at["scores"], multiply_heads(at["split q"], at["split k"], true), kTolerance));
-    std::vector<double> scores = to_doubles(at["scores"]);
+    EXPECT_TRUE(near(at[TraceKind::scores], multiply_heads(at[TraceKind::split_q], at[TraceKind::split_k], true), kTolerance));
+    std::vector<double> scores = to_doubles(at[TraceKind::scores]);
     const double scale = c.scale.value_or(1 / std::sqrt(static_cast<double>(c.head_width)));
     for (double& x : scores) x *= scale;
     const auto expect_scores = [&](ConstTensorView stage) {
-      const Tensor expected = Tensor::of<double>(at["scores"].shape(), std::span<const double>(scores));
+      const Tensor expected = Tensor::of<double>(at[TraceKind::scores].shape(), std::span<const double>(scores));
       EXPECT_TRUE(near(stage, expected, kTolerance));
       scores = to_doubles(stage);
     };
-    ASSERT_EQ(static_cast<bool>(at["scale"]), scale != 1);
-    if (at["scale"]) expect_scores(at["scale"]);
-    ASSERT_EQ(static_cast<bool>(at["softcap"]), c.softcap > 0);
-    if (at["softcap"]) {
+    ASSERT_EQ(static_cast<bool>(at[TraceKind::scale]), scale != 1);
+    if (at[TraceKind::scale]) expect_scores(at[TraceKind::scale]);
+    ASSERT_EQ(static_cast<bool>(at[TraceKind::softcap]), c.softcap > 0);
+    if (at[TraceKind::softcap]) {
       for (double& x : scores) x = c.softcap * std::tanh(x / c.softcap);
-      expect_scores(at["softcap"]);
+      expect_scores(at[TraceKind::softcap]);
     }
-    ASSERT_EQ(static_cast<bool>(at["bias"]), !p.bias.empty());
-    if (at["bias"]) {
-      const std::int64_t keys = attention_shapes("test", c, {.query = query, .key = at["key"]}).keys;
-      const Tensor before = Tensor::of<double>(at["scores"].shape(), std::span<const double>(scores));
+    ASSERT_EQ(static_cast<bool>(at[TraceKind::bias]), !p.bias.empty());
+    if (at[TraceKind::bias]) {
+      const std::int64_t keys = attention_shapes("test", c, {.query = query, .key = at[TraceKind::key]}).keys;
+      const Tensor before = Tensor::of<double>(at[TraceKind::scores].shape(), std::span<const double>(scores));
       Tensor added(DType::f64, before.shape());
       Shape own = before.shape();
       own[-1] = keys;
       copy(p.memory.back().view().expand(own), added.view().slice(-1, 0, keys));  // added keys carry no bias
       const std::vector<double> bias = to_doubles(added);
       for (std::size_t i = 0; i < scores.size(); ++i) scores[i] += bias[i];
-      expect_scores(at["bias"]);
+      expect_scores(at[TraceKind::bias]);
     }
-    if (at["mask"]) {  // a masked score is -inf, another one stays; a row without a key follows the layer's rule for it
-      const std::vector<double> masked = to_doubles(at["mask"]);
-      const auto keys = static_cast<std::size_t>(at["mask"].extent(-1));
+    if (at[TraceKind::mask]) {  // a masked score is -inf, another one stays; a row without a key follows the layer's rule for it
+      const std::vector<double> masked = to_doubles(at[TraceKind::mask]);
+      const auto keys = static_cast<std::size_t>(at[TraceKind::mask].extent(-1));
       std::size_t gone = 0;
       for (std::size_t i = 0; i < scores.size(); ++i) {
         const bool uniform_row = c.empty_rows == EmptyRows::uniform && i / keys * keys >= scores.size() / 2;  // the second sequence has no key
@@ -231,8 +231,8 @@ TEST(Trace, StepsFollowFromEachOther) {
       scores = masked;
     }
 
-    const std::vector<double> weights = to_doubles(at["softmax"]);
-    const auto keys = static_cast<std::size_t>(at["softmax"].extent(-1));
+    const std::vector<double> weights = to_doubles(at[TraceKind::softmax]);
+    const auto keys = static_cast<std::size_t>(at[TraceKind::softmax].extent(-1));
     for (std::size_t row = 0; keys > 0 && row < weights.size() / keys; ++row) {
       double sum = 0, total = 0;
       for (std::size_t s = 0; s < keys; ++s) {
@@ -242,9 +242,9 @@ TEST(Trace, StepsFollowFromEachOther) {
       for (std::size_t s = 0; s < keys; ++s) EXPECT_NEAR(weights[row * keys + s], sum == 0 ? 0 : std::exp(scores[row * keys + s]) / sum, kTolerance);
       EXPECT_NEAR(total, sum == 0 ? 0 : 1, kTolerance);
     }
-    ASSERT_EQ(static_cast<bool>(at["dropout"]), p.mode == Mode::training);
-    if (at["dropout"]) {
-      const std::vector<double> kept = to_doubles(at["dropout"]);
+    ASSERT_EQ(static_cast<bool>(at[TraceKind::dropout]), p.mode == Mode::training);
+    if (at[TraceKind::dropout]) {
+      const std::vector<double> kept = to_doubles(at[TraceKind::dropout]);
       std::size_t dropped = 0;
       for (std::size_t i = 0; i < kept.size(); ++i) {
         EXPECT_TRUE(kept[i] == 0 || std::abs(kept[i] - 2 * weights[i]) < kTolerance);
@@ -252,21 +252,21 @@ TEST(Trace, StepsFollowFromEachOther) {
       }
       EXPECT_GT(dropped, 0U);
     }
-    EXPECT_TRUE(near(at["weighted values"], multiply_heads(at["dropout"] ? at["dropout"] : at["softmax"], at["split v"], false), kTolerance));
-    EXPECT_TRUE(same_bits(at["weighted values"], split_heads(at["merge"], axis, c.heads)));
-    ASSERT_EQ(static_cast<bool>(at["gate"]), c.gate == Gate::sigmoid);
-    ConstTensorView merged = at["merge"];
-    if (at["gate"]) {
+    EXPECT_TRUE(near(at[TraceKind::weighted_values], multiply_heads(at[TraceKind::dropout] ? at[TraceKind::dropout] : at[TraceKind::softmax], at[TraceKind::split_v], false), kTolerance));
+    EXPECT_TRUE(same_bits(at[TraceKind::weighted_values], split_heads(at[TraceKind::merge], axis, c.heads)));
+    ASSERT_EQ(static_cast<bool>(at[TraceKind::gate]), c.gate == Gate::sigmoid);
+    ConstTensorView merged = at[TraceKind::merge];
+    if (at[TraceKind::gate]) {
       const Tensor before = linear(query, layer.gate);
       std::vector<double> gate = to_doubles(before), product = to_doubles(merged.expand(before.shape()));
       for (std::size_t i = 0; i < gate.size(); ++i) product[i] *= gate[i] = 1 / (1 + std::exp(-gate[i]));
-      EXPECT_TRUE(near(at["gate"], Tensor::of<double>(before.shape(), std::span<const double>(gate)), kTolerance));
-      EXPECT_TRUE(near(at["gated"], Tensor::of<double>(before.shape(), std::span<const double>(product)), kTolerance));
-      merged = at["gated"];
+      EXPECT_TRUE(near(at[TraceKind::gate], Tensor::of<double>(before.shape(), std::span<const double>(gate)), kTolerance));
+      EXPECT_TRUE(near(at[TraceKind::gated], Tensor::of<double>(before.shape(), std::span<const double>(product)), kTolerance));
+      merged = at[TraceKind::gated];
     }
-    ASSERT_EQ(static_cast<bool>(at["output map"]), c.output == OutputProjection::linear);
-    if (at["output map"]) {
-      EXPECT_TRUE(near(at["output map"], linear(merged, layer.output), kTolerance));
+    ASSERT_EQ(static_cast<bool>(at[TraceKind::output_projection]), c.output == OutputProjection::linear);
+    if (at[TraceKind::output_projection]) {
+      EXPECT_TRUE(near(at[TraceKind::output_projection], linear(merged, layer.output), kTolerance));
     }
   }
 }
@@ -274,41 +274,36 @@ TEST(Trace, StepsFollowFromEachOther) {
 TEST(Trace, LettersAreAsManyAsExtents) {
   for (Problem& p : sweep()) {
     for (const TraceStep& step : p.run()) {
-      EXPECT_EQ(static_cast<int>(std::count(step.letters.begin(), step.letters.end(), ',')) + 1, step.shape().size()) << step.step << " " << step.letters;
+      EXPECT_EQ(static_cast<int>(std::count(step.letters.begin(), step.letters.end(), ',')) + 1, step.shape().size()) << step.letters;
     }
   }
 }
 
-TEST(Trace, SaysHowManyPairsAMaskKeepsAndWhatEmptyRowsGive) {
+TEST(Trace, CountsThePairsOfAMaskAndTheRowsWithoutAKey) {
   const Tensor none = lengths({0, 2});
   Problem p;
   p.mask.key_lengths = none;
-  p.config.empty_rows = EmptyRows::uniform;
-  EXPECT_THAT(find(p.run(), "mask").meaning, AllOf(HasSubstr("6 of 18 pairs stay, alike in every head"), HasSubstr("3 rows without a key: every key gets the same weight")));
-  p.config.empty_rows = EmptyRows::zero;
-  EXPECT_THAT(find(p.run(), "mask").meaning, HasSubstr("3 rows without a key: weights and output are 0"));
-  EXPECT_THAT(find(p.run(), "softmax").meaning, HasSubstr("rows sum to 1, but for the empty ones"));
+  const std::vector<TraceStep> steps = p.run();
+  const MaskCounts counts = *find(steps, TraceKind::mask).mask;
+  EXPECT_EQ(counts.pairs, 18);
+  EXPECT_EQ(counts.attended, 6);
+  EXPECT_EQ(counts.empty_rows, 3);
+  EXPECT_TRUE(counts.shared_by_heads);
 }
 
-TEST(Trace, WordsFitExtentsOfNoneAndOne) {
-  Problem p;
-  p.config = {.query_width = 1, .heads = 1};
-  p.query = {1, 1, 1};
-  for (const TraceStep& step : p.run()) EXPECT_THAT(step.meaning, testing::Not(HasSubstr("1 features"))) << step.step;
-  p.config = {.query_width = 2, .heads = 2};
-  p.query = {1, 1, 2};
-  EXPECT_THAT(find(p.run(), "split q").meaning, HasSubstr("2 heads of H = 1 feature: head n takes feature n"));
-  p.key = {1, 0, 2};
-  EXPECT_THAT(find(p.run(), "softmax").meaning, HasSubstr("none, as there is no key"));
-}
-
-TEST(Trace, CallsModulesAsTheSourceDoes) {
-  const MultiHeadAttention layer({.query_width = 4, .heads = 2});
-  const Tensor x(DType::f32, {2, 3, 4});
-  const std::vector<TraceStep> steps = trace(layer, {.query = x, .key = x}, {}, {.q = "W_q", .k = "W_k", .v = "W_v", .output = "W_o"});
-  EXPECT_EQ(find(steps, "projection q").where, "W_q(query)");
-  EXPECT_EQ(find(steps, "projection v").where, "W_v(key)");
-  EXPECT_EQ(find(steps, "output map").where, "W_o(merged)");
+// The steps after a projection read the rotated q and k.
+TEST(Trace, ShowsQAndKBeforeAndAfterRotaryPositions) {
+  const MultiHeadAttention layer({.query_width = 4, .heads = 2, .dtype = DType::f64, .seed = 3});
+  Random random(1);
+  const Tensor x = random.tensor(DType::f64, {2, 3, 4}), cos = random.tensor(DType::f64, {3, 1}), sin = random.tensor(DType::f64, {3, 1});
+  const std::vector<TraceStep> steps = trace(layer, {.query = x}, {.rotary = {.cos = cos, .sin = sin}});
+  for (const auto& [before, after, split] : {std::tuple{TraceKind::projection_q, TraceKind::rotary_q, TraceKind::split_q},
+                                             std::tuple{TraceKind::projection_k, TraceKind::rotary_k, TraceKind::split_k}}) {
+    Tensor rotated = Tensor::copy_of(split_heads(find(steps, before).value.view(), 1, 2));
+    rotate(cos, sin, RotaryOrder::halves, Rotation::forward, rotated);
+    EXPECT_TRUE(same_bits(rotated, find(steps, split).value));
+    EXPECT_TRUE(same_bits(split_heads(find(steps, after).value.view(), 1, 2), rotated));
+  }
 }
 
 TEST(Trace, ValuesAreCopies) {
@@ -316,7 +311,7 @@ TEST(Trace, ValuesAreCopies) {
   Tensor x(DType::f32, {2, 3, 4});
   const std::vector<TraceStep> steps = trace(layer, {.query = x});
   fill(x, 1);
-  EXPECT_TRUE(near(find(steps, "query").value, Tensor(DType::f32, {2, 3, 4}), 0));
+  EXPECT_TRUE(near(find(steps, TraceKind::query).value, Tensor(DType::f32, {2, 3, 4}), 0));
 }
 
 TEST(Trace, RefusesWhatForwardRefuses) {

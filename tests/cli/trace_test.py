@@ -22,7 +22,7 @@ class Trace(ProgramTest):
     def test_the_d2l_layer_has_the_shapes_of_its_chapter(self):
         arguments = ("--layer", "d2l", "--num-hiddens", "100", "--heads", "5", "--batch", "2", "--length", "10")
         steps = self.trace(*arguments)
-        self.assertEqual([steps[name]["shape"] for name in ("query", "projection q", "split q", "weighted values", "merge", "output map")],
+        self.assertEqual([steps[name]["shape"] for name in ("query", "projection q", "split q", "weighted values", "merge", "output projection")],
                          [[2, 10, 100], [2, 10, 100], [2, 5, 10, 20], [2, 5, 10, 20], [2, 10, 100], [2, 10, 100]])
         for name in ("split q", "weighted values"):
             self.assertIn("the same data as (10,10,20)", steps[name]["meaning"])
@@ -51,15 +51,15 @@ class Trace(ProgramTest):
         shapes = lambda *arguments: {name: step["shape"] for name, step in self.trace(*arguments, "--batch", "2", "--length", "3").items()}
         multi = shapes("--layer", "multi_atten", "--emd-size", "10", "--q-k-size", "3", "--v-size", "4", "--head", "5")
         self.assertEqual((multi["split q"], multi["split v"], multi["merge"]), ([2, 5, 3, 3], [2, 5, 3, 4], [2, 3, 20]))
-        self.assertNotIn("output map", multi)
+        self.assertNotIn("output projection", multi)
         cross = shapes("--layer", "cross_attention", "--input-dim", "8", "--dim-qk", "4", "--dim-v", "6", "--key-length", "5")
         self.assertEqual((cross["query"], cross["key"], cross["softmax"], cross["merge"]), ([2, 3, 8], [2, 5, 8], [2, 1, 3, 5], [2, 3, 6]))
         d2l = shapes("--layer", "d2l", "--num-hiddens", "10", "--key-size", "4", "--query-size", "6", "--value-size", "7", "--bias")
-        self.assertEqual((d2l["query"], d2l["key"], d2l["value"], d2l["output map"]), ([2, 3, 6], [2, 3, 4], [2, 3, 7], [2, 3, 10]))
+        self.assertEqual((d2l["query"], d2l["key"], d2l["value"], d2l["output projection"]), ([2, 3, 6], [2, 3, 4], [2, 3, 7], [2, 3, 10]))
         torch = shapes("--layer", "torch", "--embed-dim", "8", "--num-heads", "2", "--add-bias-kv", "--add-zero-attn", "--bias", "false")
         self.assertEqual((torch["added key"], torch["softmax"]), ([2, 5, 8], [2, 2, 3, 5]))
         column = shapes("--layer", "alphafold", "--c-in", "8", "--c", "2", "--n-head", "4", "--attn-dim", "-3", "--gated", "--is-global", "--shape", "2,7,5,8")
-        self.assertEqual((column["mean query"], column["split k"], column["softmax"], column["gate"], column["output map"]),
+        self.assertEqual((column["mean query"], column["split k"], column["softmax"], column["gate"], column["output projection"]),
                          ([2, 1, 5, 8], [2, 5, 1, 7, 2], [2, 5, 4, 1, 7], [2, 7, 5, 8], [2, 7, 5, 8]))
         self.assertIn("causal", self.trace("--layer", "gpt2", "--n-embd", "8", "--n-head", "2", "--length", "3")["mask"]["where"])
         t5 = self.trace("--layer", "t5", "--d-model", "8", "--num-heads", "2", "--d-kv", "4", "--length", "3")
@@ -163,7 +163,7 @@ class Trace(ProgramTest):
         self.fails(2, "trace", "--layer", "d2l", "--input", path, "--length", "3", mentions=["--length", "--input"])
 
     def test_extents_of_zero(self):
-        self.assertEqual(self.trace("--layer", "d2l", "--length", "0", "--values")["output map"]["shape"], [2, 0, 100])
+        self.assertEqual(self.trace("--layer", "d2l", "--length", "0", "--values")["output projection"]["shape"], [2, 0, 100])
         self.assertIn("no numbers", self.succeeds("trace", "--layer", "d2l", "--batch", "0", "--values").stdout.decode())
 
 

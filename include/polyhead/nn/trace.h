@@ -1,6 +1,7 @@
-// A layer's forward pass step by step, for reading: what happens, where, with which shape, and the numbers.
+// A layer's forward pass step by step, for reading: which steps, in which order, with which shapes, and the numbers.
 #pragma once
 
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -8,25 +9,32 @@
 
 namespace polyhead::nn {
 
+// In the order of the layer. A layer has those that its configuration, inputs and options call for.
+enum class TraceKind : std::uint8_t {
+  query, key, value, mean_query,
+  projection_q, projection_k, projection_v, rotary_q, rotary_k, added_key, added_value,
+  split_q, split_k, split_v,
+  scores, scale, softcap, bias, mask, softmax, dropout,
+  weighted_values, merge, gate, gated, output_projection,
+};
+
+struct MaskCounts {
+  std::int64_t pairs = 0, attended = 0;  // of the mask's own extents: the heads count once where they share it
+  std::int64_t empty_rows = 0;           // rows without a key
+  bool shared_by_heads = false;
+};
+
 struct TraceStep {
-  std::string step;     // "scores"
-  std::string where;    // the input, module or expression that gives the value: "W_q(query)"
-  std::string letters;  // of the value's extents: "[B,N,T,H]"
-  std::string meaning;  // one sentence, with the sizes at hand
+  TraceKind kind;
+  std::string letters;               // of the value's extents: "[B,N,T,H]"
   Tensor value;
+  std::optional<MaskCounts> mask{};  // of the mask step
 
   const Shape& shape() const { return value.shape(); }
 };
 
-// How the source of a layer calls its linear maps; they appear in TraceStep::where.
-struct TraceNames {
-  std::string q = "q", k = "k", v = "v", output = "output", gate = "gate";
-};
-
-// The steps that the layer has, in order: inputs, mean query, projections, added keys and values, heads, scores, scale, softcap, bias, mask, softmax,
-// dropout, weighted values, merged heads, gate, output map. Everything is read from the forward pass itself (what backward gets, and maps over it),
-// so the last value is bit for bit what forward() writes. Holds up to seven [*,N,T,S] tensors: meant for small inputs.
-std::vector<TraceStep> trace(const MultiHeadAttention& layer, const AttentionInput& input, const AttentionOptions& options = {},
-                             const TraceNames& names = {});
+// Every value is read from the forward pass itself (its saved activations, and maps over them), so the last one is bit for bit what forward()
+// writes. Holds up to seven [*,N,T,S] tensors: meant for small inputs.
+std::vector<TraceStep> trace(const MultiHeadAttention& layer, const AttentionInput& input, const AttentionOptions& options = {});
 
 }  // namespace polyhead::nn

@@ -1,0 +1,177 @@
+#include "trace_sentences.h"
+
+#include <cmath>
+
+#include "core/text.h"
+#include "format.h"
+
+namespace polyhead::app {
+namespace {
+
+using nn::GlobalQuery;
+using nn::TraceKind;
+
+std::string parameters_of(const nn::Linear& projection) {
+  return cat("weight ", projection.weight.shape(), projection.bias ? cat(", bias ", projection.bias.shape()) : std::string(", no bias"));
+}
+
+// Many sources fold the heads into the batch instead of giving them a dimension.
+std::string folded(const Shape& heads) {
+  if (heads.size() < 4) return {};
+  return cat("; the same data as (", numel(heads.first(heads.size() - 2)), ",", heads[-2], ",", heads[-1], ") where heads are folded into the batch");
+}
+
+std::string mask_parts(const Mask& mask) {
+  std::string text;
+  const auto add = [&](std::string_view name, ConstTensorView) { append(text, cat(text.empty() ? "" : ", ", name)); };
+  if (mask.causal) add("causal", {});
+  if (mask.window.left || mask.window.right) add("window", {});
+  mask.visit(add);
+  return text;
+}
+
+class Writer {
+ public:
+  Writer(const nn::MultiHeadAttention& layer, const nn::AttentionInput& input, const nn::AttentionOptions& options, const TraceNames& names)
+      : layer_(layer), c_(layer.config), input_(input), options_(options), names_(names), maps_(layer.maps_shape(input)), lead_(maps_.first(maps_.size() - 3)),
+        keys_(maps_[-1]), input_keys_(keys_ - (c_.add_bias_kv ? 1 : 0) - (c_.add_zero_attn ? 1 : 0)) {}
+
+  TraceStep step(nn::TraceStep& traced) {
+    TraceStep result{.letters = std::move(traced.letters), .value = std::move(traced.value)};
+    if (traced.mask) empty_rows_ = traced.mask->empty_rows;
+    fill_in(traced, result);
+    return result;
+  }
+
+ private:
+  void fill_in(const nn::TraceStep& traced, TraceStep& r) {
+    const auto say = [&](std::string step, std::string where, std::string meaning) {
+      r.step = std::move(step), r.where = std::move(where), r.meaning = std::move(meaning);
+    };
+    const std::string key = input_.key ? "key" : "query", value = input_.value ? "value" : key, query = global() ? "mean query" : "query";
+    const std::int64_t width = r.value.extent(-1);
+    switch (traced.kind) {
+      case TraceKind::query: {
+        const int axis = c_.axis < 0 ? c_.axis + input_.query.rank() : c_.axis;
+        return say("query", "input", cat(input_.key || input_.projected_key ? "what asks" : "what asks and what is looked at", ": ",
+                                         size_of(input_.query.extent(axis), c_.query_width)));
+      }
+      case TraceKind::key:
+        return say("key", "input", cat(input_.value || input_.projected_key ? "what queries are compared with" : "what is looked at, as key and as value", ": ",
+                                       size_of(input_keys_, width)));
+      case TraceKind::value: return say("value", "input", cat("what is averaged: ", size_of(input_keys_, width)));
+      case TraceKind::mean_query: {
+        const bool masked = c_.global_query == GlobalQuery::masked_mean;
+        return say("mean query", masked ? "masked mean of query" : "mean of query",
+                   cat("one query for each sequence: the mean over its ", masked ? "positions that the key mask leaves" : counted(input_keys_, "position")));
+      }
+      case TraceKind::projection_q: return say("projection q", cat(names_.q, "(", query, ")"), projection(layer_.q));
+      case TraceKind::projection_k: return say("projection k", cat(names_.k, "(", key, ")"), projection(layer_.k));
+      case TraceKind::projection_v: return say("projection v", cat(names_.v, "(", value, ")"), projection(layer_.v));
+      case TraceKind::rotary_q: return say("rotary q", "rotated q", rotation());
+      case TraceKind::rotary_k: return say("rotary k", "rotated k", rotation());
+      case TraceKind::added_key: return say("added key", cat("k", added("bias_k")), cat("further keys: ", added_keys()));
+      case TraceKind::added_value: return say("added value", cat("v", added("bias_v")), cat("their values: ", added_keys()));
+      case TraceKind::split_q: return say("split q", "heads of q", split("H", c_.heads, r.shape()));
+      case TraceKind::split_k: return say("split k", "heads of k", split("H", c_.kv_heads, r.shape()));
+      case TraceKind::split_v: return say("split v", "heads of v", split("V", c_.kv_heads, r.shape()));
+      case TraceKind::scores:
+        return say("scores", "<q, k>",
+                   cat("raw: how well each query fits each key, the dot product of their ", counted(c_.head_width, "feature"), folded(maps_)));
+      case TraceKind::scale:
+        if (c_.scale) return say("scale", cat(*c_.scale, " * scores"), cat("scores times ", *c_.scale));
+        return say("scale", "scores / sqrt(H)",
+                   cat("scores divided by sqrt(", c_.head_width, "), so that their spread does not grow with the width of a head"));
+      case TraceKind::softcap:
+        return say("softcap", "c tanh(scores / c)", cat("scores bent smoothly into -", c_.softcap, " to ", c_.softcap));
+      case TraceKind::bias:
+        return say("bias", "scores + bias", cat("a term for each pair: bias ", options_.bias.shape(), options_.bias.numel() < numel(maps_) ? ", repeated where it has no extent" : ""));
+      case TraceKind::mask: return say("mask", mask_parts(options_.mask), mask_meaning(*traced.mask));
+      case TraceKind::softmax:
+        return say("softmax", "exp(scores) / sum",
+                   keys_ == 0 ? std::string("attention weights: none, as there is no key; the output of the heads is 0")
+                              : cat("attention weights: how much each query takes from each of ", counted(keys_, "key"), "; rows sum to 1",
+                                    empty_rows_ > 0 && c_.empty_rows == EmptyRows::zero ? ", but for the empty ones" : ""));
+      case TraceKind::dropout:
+        return say("dropout", "keep / (1 - p)",
+                   cat("in training each weight is dropped with probability ", c_.dropout, c_.dropout < 1 ? cat("; the others are multiplied by ", 1 / (1 - c_.dropout)) : ""));
+      case TraceKind::weighted_values:
+        return say("weighted values", "weights * v", cat("each query's average of the values, by its weights", folded(r.shape())));
+      case TraceKind::merge:
+        return say("merge", "heads side by side",
+                   cat(c_.heads, " * ", c_.value_head_width, " = ", counted(c_.heads * c_.value_head_width, "feature"), " for each query"));
+      case TraceKind::gate:
+        return say("gate", cat("sigmoid(", names_.gate, "(query))"), cat("how much of each feature passes, 0 to 1: ", parameters_of(layer_.gate)));
+      case TraceKind::gated:
+        return say("gated", "merged * gate", global() ? "the one result of each sequence, opened at each position by its gate" : "merged heads times the gate");
+      case TraceKind::output_projection:
+        return say("output projection", cat(names_.output, "(", c_.gate == nn::Gate::sigmoid ? "gated" : "merged", ")"),
+                   cat("mixes the heads into ", counted(c_.output_width, "feature"), ": ", parameters_of(layer_.output)));
+    }
+  }
+
+  bool global() const { return c_.global_query != GlobalQuery::off; }
+
+  std::string size_of(std::int64_t positions, std::int64_t width) const {
+    return cat(lead_.empty() ? "" : cat(counted(numel(lead_), "sequence"), " of "), counted(positions, "position"), ", ", counted(width, "feature"), " each");
+  }
+
+  static std::string projection(const nn::Linear& linear) {
+    return cat("a linear projection of each position to ", counted(linear.out_width(), "feature"), ": ", parameters_of(linear));
+  }
+
+  std::string rotation() const {
+    return cat(counted(options_.rotary.cos.extent(-1), "pair"), " of features of each head turned by angles that grow with the position");
+  }
+
+  std::string added(const char* learned) const { return cat(c_.add_bias_kv ? cat(", ", learned) : "", c_.add_zero_attn ? ", 0" : ""); }
+
+  std::string added_keys() const {
+    const bool both = c_.add_bias_kv && c_.add_zero_attn;
+    return cat(c_.add_bias_kv ? "a learned one" : "", both ? " and " : "", c_.add_zero_attn ? "one of zeros" : "", ", after the ", input_keys_,
+               " of the input; every query may attend to ", both ? "them" : "it");
+  }
+
+  std::string split(const char* letter, std::int64_t n, const Shape& shape) const {
+    const std::int64_t w = shape[-1];
+    std::string meaning = cat(counted(n, "head"), " of ", letter, " = ", counted(w, "feature"));
+    if (n > 1) append(meaning, w == 1 ? std::string(": head n takes feature n") : cat(": head n takes features ", w, "n to ", w, "n+", w - 1));
+    if (n != c_.heads) append(meaning, cat(n == 1 ? ", which" : ", each of which", " serves ", counted(c_.heads / n, "query head")));
+    return meaning + folded(shape);
+  }
+
+  std::string mask_meaning(const nn::MaskCounts& mask) const {
+    std::string text = cat("-inf where a query may not look: ", mask.attended, " of ", counted(mask.pairs, "pair"), " stay", mask.attended == 1 ? "s" : "",
+                           mask.shared_by_heads ? ", alike in every head" : "");
+    if (mask.empty_rows == 0) return text;
+    append(text, cat("; ", counted(mask.empty_rows, "row"), " without a key: "));
+    switch (c_.empty_rows) {
+      case EmptyRows::zero: return text + "weights and output are 0";
+      case EmptyRows::uniform: return text + "every key gets the same weight";
+      case EmptyRows::unmasked: return text + "as if nothing were masked";
+    }
+    return text;
+  }
+
+  const nn::MultiHeadAttention& layer_;
+  const nn::MultiHeadAttentionConfig& c_;
+  const nn::AttentionInput& input_;
+  const nn::AttentionOptions& options_;
+  const TraceNames& names_;
+  const Shape maps_, lead_;
+  const std::int64_t keys_, input_keys_;  // with and without the keys that the layer adds
+  std::int64_t empty_rows_ = 0;
+};
+
+}  // namespace
+
+std::vector<TraceStep> trace_sentences(const nn::MultiHeadAttention& layer, const nn::AttentionInput& input, const nn::AttentionOptions& options,
+                                       const TraceNames& names) {
+  std::vector<nn::TraceStep> traced = nn::trace(layer, input, options);
+  Writer writer(layer, input, options, names);
+  std::vector<TraceStep> steps;
+  for (nn::TraceStep& step : traced) steps.push_back(writer.step(step));
+  return steps;
+}
+
+}  // namespace polyhead::app
