@@ -139,7 +139,7 @@ const cpu::Curve& curve_of(const Function&) {
   }
 }
 
-// f(first, count) for a row's elements: all at once where they lie in a line, else one by one. The kernels give the same bits for both.
+// f(first, count) for a row's elements: one call where the row is contiguous, else one for each element. The kernels give the same bits in both ways.
 template <class F>
 void for_each_run(std::int64_t width, bool in_lines, const F& f) {
   if (in_lines && width > 0) return f(std::int64_t{0}, width);

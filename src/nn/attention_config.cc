@@ -9,9 +9,9 @@ namespace {
 
 constexpr const char* kOperation = "MultiHeadAttention";
 
-void require_linear(const char* name, const Linear& map, std::int64_t out, std::int64_t in, DType dtype) {
-  require_exactly(cat(kOperation, ".", name), {"weight", map.weight}, {out, in}, dtype);
-  if (map.bias) require_exactly(cat(kOperation, ".", name), {"bias", map.bias}, {out}, dtype);
+void require_linear(const char* name, const Linear& linear, std::int64_t out, std::int64_t in, DType dtype) {
+  require_exactly(cat(kOperation, ".", name), {"weight", linear.weight}, {out, in}, dtype);
+  if (linear.bias) require_exactly(cat(kOperation, ".", name), {"bias", linear.bias}, {out}, dtype);
 }
 
 }  // namespace
@@ -49,12 +49,12 @@ MultiHeadAttentionConfig completed(const MultiHeadAttentionConfig& given) {
 MultiHeadAttention::MultiHeadAttention(const MultiHeadAttentionConfig& given) : config(completed(given)) {
   const MultiHeadAttentionConfig& c = config;
   Initialiser init(c.seed);
-  const auto map = [&](std::int64_t out, std::int64_t in, bool bias) {
+  const auto projection = [&](std::int64_t out, std::int64_t in, bool bias) {
     return Linear(Tensor(c.dtype, {out, in}), bias ? Tensor(c.dtype, {out}) : Tensor());
   };
-  q = map(c.heads * c.head_width, c.query_width, c.bias);
-  k = map(c.kv_heads * c.head_width, c.key_width, c.bias);
-  v = map(c.kv_heads * c.value_head_width, c.value_width, c.bias);
+  q = projection(c.heads * c.head_width, c.query_width, c.bias);
+  k = projection(c.kv_heads * c.head_width, c.key_width, c.bias);
+  v = projection(c.kv_heads * c.value_head_width, c.value_width, c.bias);
   // torch draws q, k and v as one packed [3E,E] weight where their inputs have one width, which makes the bound narrower.
   const bool packed = c.query_width == c.key_width && c.query_width == c.value_width;
   for (Linear* linear : {&q, &k, &v}) {
@@ -66,11 +66,11 @@ MultiHeadAttention::MultiHeadAttention(const MultiHeadAttentionConfig& given) : 
     }
   }
   if (c.output == OutputProjection::linear) {
-    output = map(c.output_width, c.heads * c.value_head_width, c.output_bias);
+    output = projection(c.output_width, c.heads * c.value_head_width, c.output_bias);
     init.linear(output.weight, {});
   }
   if (c.gate == Gate::sigmoid) {
-    gate = map(c.heads * c.value_head_width, c.query_width, true);
+    gate = projection(c.heads * c.value_head_width, c.query_width, true);
     fill(gate.bias, 1);
   }
   if (c.add_bias_kv) {
@@ -91,7 +91,7 @@ MultiHeadAttention make_attention(const MultiHeadAttentionConfig& given, Linear 
   require_linear("q", q, c.heads * c.head_width, c.query_width, c.dtype);
   require_linear("k", k, c.kv_heads * c.head_width, c.key_width, c.dtype);
   require_linear("v", v, c.kv_heads * c.value_head_width, c.value_width, c.dtype);
-  require(static_cast<bool>(output.weight) == (c.output == OutputProjection::linear), kOperation, ": an output map is ",
+  require(static_cast<bool>(output.weight) == (c.output == OutputProjection::linear), kOperation, ": an output projection is ",
           output.weight ? "given but not configured" : "configured but not given");
   require(static_cast<bool>(gate.weight) == (c.gate == Gate::sigmoid), kOperation, ": a gate is ",
           gate.weight ? "given but not configured" : "configured but not given");

@@ -1,4 +1,4 @@
-// What every module requires of the tensors that it is given.
+// Checks of the tensors that a layer is given.
 #pragma once
 
 #include <algorithm>
@@ -19,7 +19,7 @@ inline void require_tensor(std::string_view operation, const Operand& tensor, DT
           ", as the other tensors");
 }
 
-// The leading extents are free, the last is the module's.
+// The last extent must be the layer's width; the others are free.
 inline void require_width(std::string_view operation, const Operand& tensor, std::string_view what, std::int64_t width) {
   require(tensor.view.rank() >= 1 && tensor.view.extent(-1) == width, operation, ": ", tensor.name, " is ", tensor.view.shape(),
           "; its last extent must be ", what, " = ", width);

@@ -12,7 +12,7 @@
 namespace polyhead::nn {
 namespace {
 
-// f(an element of each) for every element of tensors [*,width]; contiguous rows in a loop that the compiler vectorises.
+// Calls f(an element of each tensor) for every position of tensors [*,width]. The compiler vectorises the loop over contiguous rows.
 template <class F, class... T>
 void for_each_element(const Shape& shape, double nanoseconds, Executor* executor, const F& f, const Rows<T>&... tensors) {
   const std::int64_t width = shape[-1];
@@ -39,7 +39,7 @@ HeadSlice<T> slice(const BasicTensorView<Void>& view, std::int64_t b) {
   return {static_cast<T*>(view.data()) + offset, view.strides()[lead], view.strides()[lead + 1]};
 }
 
-// The positions of sequence b that count.
+// The positions of sequence b where keep is true, or all.
 std::vector<std::int64_t> kept_positions(ConstTensorView keep, std::int64_t b, std::int64_t length) {
   std::vector<std::int64_t> kept;
   for (std::int64_t i = 0; i < length; ++i) {
@@ -65,7 +65,7 @@ void gate_backward(ConstTensorView y_view, ConstTensorView attended, TensorView 
     using T = typename decltype(type)::type;
     const Rows<const T> y(y_view), times(attended.expand(y_view.shape()));
     const Rows<T> d(d_view), target(d_x);
-    // In float64: three roundings fewer, which a sum over many rows would show.
+    // In float64: sums over many rows would show the three roundings that float32 adds.
     const auto differentiate = [](const T& value, const T& times_e, T& d_e, T& to) {
       const double y_e = load(value), d_y = load(d_e);
       to = store<T>(d_y * double{load(times_e)} * y_e * (1 - y_e));

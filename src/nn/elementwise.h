@@ -9,14 +9,14 @@ namespace polyhead::nn {
 // out = a * b, shapes broadcast to out's
 void multiply(ConstTensorView a, ConstTensorView b, TensorView out, Executor* executor);
 
-// Back through gated = attended * y, y = sigmoid(x), in one pass: d_x = d * attended * y * (1 - y), then d *= y. attended broadcasts to y.
+// Gradient of gated = attended * y, y = sigmoid(x), in one pass: d_x = d * attended * y * (1 - y), then d *= y. attended broadcasts to y.
 void gate_backward(ConstTensorView y, ConstTensorView attended, TensorView d, TensorView d_x, Executor* executor);
 
 // sums += x, one shape
 void add(ConstTensorView x, TensorView sums, Executor* executor);
 
-// target = x summed over the positions that broadcasting target to x repeats, in float64: there may be many, and their terms cancel.
-// Elements of target may share memory; what belongs to one is summed in it.
+// target = x summed over the dimensions along which target broadcasts to x. Sums are float64: terms are many and cancel. Elements of target
+// may share memory and then hold one sum.
 void sum_to(ConstTensorView x, TensorView target);
 
 enum class Reduce : std::uint8_t { sum, mean };

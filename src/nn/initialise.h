@@ -6,7 +6,7 @@
 
 namespace polyhead::nn {
 
-// Fills parameters from one seed. Each call draws from a stream of its own, so a parameter's values depend on the seed, on the number of
+// Fills parameters from one seed. Each call draws from a new stream, so a parameter's values depend on the seed, on the number of
 // calls before it and on the element's row-major number: not on strides, and on the dtype only by rounding.
 class Initialiser {
  public:

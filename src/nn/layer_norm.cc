@@ -48,7 +48,7 @@ std::vector<Accumulator<T>> load_vector(const Tensor& parameter, std::int64_t wi
   return values;
 }
 
-// A row side by side as float32: the tensor's own memory where it is that, else a copy, which put() brings back.
+// One row as contiguous float32: the tensor's own memory where it is that already, else a copy that put() writes back.
 template <class T>
 class FloatRow {
  public:
@@ -77,7 +77,7 @@ class FloatRow {
   std::vector<float> copy_;
 };
 
-// Storage that is computed in float32; T is float where something is added.
+// For storage whose sums are float32. Where x is added to `sums` first, T is float.
 template <class T>
 void normalise_floats(const LayerNorm& norm, ConstTensorView x_view, TensorView sums_view, TensorView y_view, Executor* executor) {
   const std::int64_t width = norm.width();
@@ -229,7 +229,7 @@ void add_and_normalise(const LayerNorm& norm, ConstTensorView x, TensorView sums
   const DType dtype = norm.weight.dtype();
   require_tensor(kForward, {"x", sums}, dtype);
   require_width(kForward, {"x", sums}, "width", norm.width());
-  require_exactly(kForward, {"what is added", x}, sums.shape(), dtype);
+  require_exactly(kForward, {"the summand", x}, sums.shape(), dtype);
   require_exactly(kForward, {"y", y}, sums.shape(), dtype);
   if (dtype == DType::f32 && sums.numel() > 0) return normalise_floats<float>(norm, x, sums, y, executor);
   add(x, sums, executor);

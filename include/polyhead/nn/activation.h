@@ -27,7 +27,7 @@ inline constexpr std::array<ActivationInfo, 5> kActivations{{
     {Activation::tanh, "tanh"},
 }};
 
-Activation find_activation(std::string_view name);  // Error that lists the names when there is none such
+Activation find_activation(std::string_view name);  // Error that lists the known names
 
 // y[i] = f(x[i]) for tensors of one shape and floating dtype, any strides. y may be x itself (the same view), but not overlap it otherwise.
 void activate(Activation activation, ConstTensorView x, TensorView y, Executor* executor = nullptr);
