@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <string_view>
+#include <type_traits>
 
 namespace polyhead {
 
@@ -53,6 +54,12 @@ struct f16 {
   std::uint16_t bits;
 };
 
+namespace detail {
+template <class T>
+inline constexpr bool kCharacter = std::is_same_v<T, char> || std::is_same_v<T, wchar_t> || std::is_same_v<T, char8_t> ||
+                                   std::is_same_v<T, char16_t> || std::is_same_v<T, char32_t>;
+}  // namespace detail
+
 // The C++ type of a row: DTypeOf<float>::value == DType::f32.
 template <class T>
 struct DTypeOf;
@@ -66,22 +73,15 @@ template <>
 struct DTypeOf<f16> { static constexpr DType value = DType::f16; };
 template <>
 struct DTypeOf<bool> { static constexpr DType value = DType::boolean; };
-template <>
-struct DTypeOf<std::int8_t> { static constexpr DType value = DType::i8; };
-template <>
-struct DTypeOf<std::uint8_t> { static constexpr DType value = DType::u8; };
-template <>
-struct DTypeOf<std::int16_t> { static constexpr DType value = DType::i16; };
-template <>
-struct DTypeOf<std::uint16_t> { static constexpr DType value = DType::u16; };
-template <>
-struct DTypeOf<std::int32_t> { static constexpr DType value = DType::i32; };
-template <>
-struct DTypeOf<std::uint32_t> { static constexpr DType value = DType::u32; };
-template <>
-struct DTypeOf<std::int64_t> { static constexpr DType value = DType::i64; };
-template <>
-struct DTypeOf<std::uint64_t> { static constexpr DType value = DType::u64; };
+// Integers by their width and sign: long and long long are the same row.
+template <class T>
+  requires(std::is_integral_v<T> && !detail::kCharacter<T>)
+struct DTypeOf<T> {
+  static constexpr DType value = sizeof(T) == 1   ? (std::is_signed_v<T> ? DType::i8 : DType::u8)
+                                 : sizeof(T) == 2 ? (std::is_signed_v<T> ? DType::i16 : DType::u16)
+                                 : sizeof(T) == 4 ? (std::is_signed_v<T> ? DType::i32 : DType::u32)
+                                                  : (std::is_signed_v<T> ? DType::i64 : DType::u64);
+};
 
 // Round to nearest even; NaN stays NaN, overflow becomes infinity (IEEE 754-2019, section 4.3).
 float to_float(bf16 x);

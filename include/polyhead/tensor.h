@@ -11,7 +11,7 @@
 namespace polyhead {
 
 // A value type: a copy has memory of its own.
-class Tensor {
+class POLYHEAD_OWNER Tensor {
  public:
   Tensor() = default;
   Tensor(DType dtype, const Shape& shape);  // zeros
@@ -40,12 +40,18 @@ class Tensor {
   // A contiguous copy of a view, converted when dtype differs.
   static Tensor copy_of(ConstTensorView view) { return copy_of(view, view.dtype()); }
   static Tensor copy_of(ConstTensorView view, DType dtype);
+  static Tensor copy_of(const Tensor& tensor) { return copy_of(tensor.view()); }
+  static Tensor copy_of(const Tensor& tensor, DType dtype) { return copy_of(tensor.view(), dtype); }
 
   explicit operator bool() const { return static_cast<bool>(view_); }
-  operator TensorView() { return view_; }             // NOLINT(google-explicit-constructor)
-  operator ConstTensorView() const { return view_; }  // NOLINT(google-explicit-constructor)
-  TensorView view() { return view_; }
-  ConstTensorView view() const { return view_; }
+  // Views end with the tensor's memory, so a temporary gives none: name it first.
+  operator TensorView() & { return view_; }             // NOLINT(google-explicit-constructor)
+  operator ConstTensorView() const& { return view_; }   // NOLINT(google-explicit-constructor)
+  operator TensorView() && = delete;
+  operator ConstTensorView() const&& = delete;
+  TensorView view() & { return view_; }
+  ConstTensorView view() const& { return view_; }
+  ConstTensorView view() const&& = delete;
   template <class T>
   T* data() {
     return view_.template data<T>();

@@ -13,6 +13,15 @@
 
 namespace polyhead {
 
+// Clang warns where a view outlives the tensor that it was made from.
+#ifdef __clang__
+#define POLYHEAD_OWNER [[gsl::Owner]]
+#define POLYHEAD_POINTER [[gsl::Pointer]]
+#else
+#define POLYHEAD_OWNER
+#define POLYHEAD_POINTER
+#endif
+
 inline constexpr int kMaxRank = 16;
 
 // Extents or strides, at most kMaxRank of them, outermost first. Axes may be counted from the end: dims[-1] is the last.
@@ -83,9 +92,9 @@ std::string to_string(const Dims& dims);           // "[2,3,5]"
 // The shape that a and b broadcast to by NumPy's rule (right aligned, extents equal or 1); Error otherwise.
 Shape broadcast_shapes(const Shape& a, const Shape& b);
 
-// Void is `void` or `const void`. A default-constructed view is absent: it converts to false and stands for "not given".
+// Void is `void` or `const void`. A default-constructed view is absent: it converts to false, has no elements and means "not given".
 template <class Void>
-class BasicTensorView {
+class POLYHEAD_POINTER BasicTensorView {
  public:
   BasicTensorView() = default;
   BasicTensorView(Void* data, DType dtype, const Shape& shape) : BasicTensorView(data, dtype, shape, contiguous_strides(shape)) {}
@@ -116,7 +125,7 @@ class BasicTensorView {
   // Negative axes count from the end; Error when out of range.
   std::int64_t extent(int axis) const { return shape_[axis_index(axis, "extent")]; }
   std::int64_t stride(int axis) const { return strides_[axis_index(axis, "stride")]; }
-  std::int64_t numel() const { return polyhead::numel(shape_); }
+  std::int64_t numel() const { return present_ ? polyhead::numel(shape_) : 0; }
   bool is_contiguous() const;
 
   // Each of these returns another view of the same memory; Error when the result would not exist.

@@ -5,6 +5,8 @@
 
 #include "core/dispatch.h"
 #include "core/index.h"
+#include "core/overlap.h"
+#include "polyhead/tensor.h"
 
 namespace polyhead {
 namespace {
@@ -30,6 +32,10 @@ void copy(ConstTensorView from, TensorView to) {
   if (from.dtype() == to.dtype() && from.is_contiguous() && to.is_contiguous()) {
     if (to.numel() > 0) std::memmove(to.data(), from.data(), static_cast<std::size_t>(to.numel()) * info(to.dtype()).size);
     return;
+  }
+  if (overlaps(from, to)) {  // elements must not be read after they were written
+    const Tensor source = Tensor::copy_of(from);
+    return copy(source, to);
   }
   dispatch_any(from.dtype(), [&](auto from_type) {
     dispatch_any(to.dtype(), [&](auto to_type) {

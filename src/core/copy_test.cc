@@ -36,6 +36,28 @@ TEST(Copy, ConvertsBetweenFloatingDtypes) {
   EXPECT_EQ(to_doubles(Tensor::copy_of(Tensor::of<bf16>({1}, {{0x3eab}}), DType::f64)), (Values{0xabp-9}));
 }
 
+TEST(Copy, ReadsEachElementBeforeItIsWritten) {
+  for (const std::int64_t step : {1, -1}) {
+    Tensor memory = Tensor::of<float>({2, 4}, {0, 1, 2, 3, 4, 5, 6, 7});
+    const TensorView every_other = memory.view().slice(1, 0, 4, 2), others = memory.view().slice(1, 1, 4, 2);
+    copy(every_other, others.slice(1, 0, 2, step));  // apart
+    EXPECT_EQ(to_doubles(memory), step == 1 ? (Values{0, 0, 2, 2, 4, 4, 6, 6}) : (Values{0, 2, 2, 0, 4, 6, 6, 4}));
+  }
+  Tensor memory = Tensor::of<float>({5}, {0, 1, 2, 3, 4});
+  copy(memory.view(), memory.view().slice(0, 0, 5, -1));
+  EXPECT_EQ(to_doubles(memory), (Values{4, 3, 2, 1, 0}));
+  Tensor square = Tensor::of<float>({2, 2}, {0, 1, 2, 3});
+  copy(square.view().transpose(0, 1), square);
+  EXPECT_EQ(to_doubles(square), (Values{0, 2, 1, 3}));
+  Tensor shifted = Tensor::of<float>({6}, {0, 1, 2, 3, 4, 5});
+  copy(shifted.view().slice(0, 0, 5, 2), shifted.view().slice(0, 1, 4));
+  EXPECT_EQ(to_doubles(shifted), (Values{0, 0, 2, 4, 4, 5}));
+  Tensor wide = Tensor::of<double>({2}, {1, 2});  // narrowed in its own memory
+  copy(wide, TensorView(static_cast<float*>(wide.view().data()) + 2, {2}));
+  EXPECT_EQ(static_cast<const float*>(wide.view().data())[2], 1);
+  EXPECT_EQ(static_cast<const float*>(wide.view().data())[3], 2);
+}
+
 TEST(Copy, IntegersMustFit) {
   const Tensor x = Tensor::of<std::int64_t>({3}, {-128, 0, 127});
   EXPECT_EQ(to_doubles(Tensor::copy_of(x, DType::i8)), (Values{-128, 0, 127}));
@@ -51,8 +73,9 @@ TEST(Copy, KindsDoNotMix) {
   EXPECT_EQ(error_message([&] { Tensor::copy_of(x, DType::i32); }), "copy: float32 does not convert to int32");
   EXPECT_EQ(error_message([&] { Tensor::copy_of(x, DType::boolean); }), "copy: float32 does not convert to bool");
   EXPECT_EQ(error_message([&] { Tensor::copy_of(Tensor(DType::boolean, {2}), DType::u8); }), "copy: bool does not convert to uint8");
-  EXPECT_EQ(error_message([&] { copy(x, Tensor(DType::f32, {3})); }), "copy: shapes [2] and [3] differ");
-  EXPECT_EQ(error_message([&] { copy({}, Tensor(DType::f32, {3})); }), "copy: a tensor is missing");
+  Tensor three(DType::f32, {3});
+  EXPECT_EQ(error_message([&] { copy(x, three); }), "copy: shapes [2] and [3] differ");
+  EXPECT_EQ(error_message([&] { copy({}, three); }), "copy: a tensor is missing");
 }
 
 TEST(Fill, WritesTheViewAndNothingElse) {
@@ -136,9 +159,8 @@ TEST(Tensor, OfCountsItsValues) {
 
 TEST(Copy, ANumberThatDoesNotFitLeavesTheTargetAsItWas) {
   Tensor target = Tensor::of<std::int32_t>({2}, {7, 8});
-  EXPECT_EQ(error_message([&] {
-              copy(Tensor::of<std::int64_t>({2}, {1, std::int64_t{1} << 40}), target);
-            }),
+  const Tensor source = Tensor::of<std::int64_t>({2}, {1, std::int64_t{1} << 40});
+  EXPECT_EQ(error_message([&] { copy(source, target); }),
             "copy: 1099511627776 of int64 does not fit in int32");
   EXPECT_EQ(target.data<std::int32_t>()[0], 7);
 }

@@ -15,6 +15,13 @@
 namespace polyhead {
 namespace {
 
+static_assert(DTypeOf<long>::value == DType::i64 && DTypeOf<long long>::value == DType::i64);
+static_assert(DTypeOf<unsigned long>::value == DType::u64 && DTypeOf<unsigned long long>::value == DType::u64);
+static_assert(DTypeOf<signed char>::value == DType::i8 && DTypeOf<unsigned short>::value == DType::u16 && DTypeOf<int>::value == DType::i32);
+template <class T>
+concept HasDType = requires { DTypeOf<T>::value; };
+static_assert(!HasDType<char> && !HasDType<wchar_t> && !HasDType<char16_t> && HasDType<bool>);
+
 TEST(DType, TableNamesEachTypeOnceWithItsSize) {
   std::set<std::string_view> names, safetensors;
   for (const DTypeInfo& row : kDTypes) {

@@ -80,12 +80,22 @@ TEST(Shape, BroadcastsByNumPysRule) {
   EXPECT_NE(error_message([] { broadcast_shapes({2}, {0}); }), "");
 }
 
+// A view of a temporary would end with the statement.
+template <class T>
+concept GivesAView = requires(T tensor) { static_cast<T>(tensor).view(); };
+static_assert(std::is_convertible_v<Tensor&, TensorView> && std::is_convertible_v<const Tensor&, ConstTensorView>);
+static_assert(!std::is_convertible_v<Tensor, TensorView> && !std::is_convertible_v<Tensor, ConstTensorView>);
+static_assert(!std::is_convertible_v<const Tensor, ConstTensorView> && !std::is_convertible_v<const Tensor&, TensorView>);
+static_assert(GivesAView<Tensor&> && GivesAView<const Tensor&> && !GivesAView<Tensor&&> && !GivesAView<const Tensor&&>);
+
 TEST(TensorView, AbsentIsNotEmpty) {
   EXPECT_FALSE(TensorView());
   EXPECT_FALSE(ConstTensorView(TensorView()));
   EXPECT_TRUE(TensorView(static_cast<float*>(nullptr), {0, 3}));
-  EXPECT_TRUE(TensorView(Tensor(DType::f32, {0})));
+  EXPECT_TRUE(Tensor(DType::f32, {0}));
   EXPECT_FALSE(Tensor());
+  EXPECT_EQ(TensorView().numel(), 0);
+  EXPECT_EQ(Tensor().numel(), 0);
 }
 
 TEST(TensorView, RefusesWhatCannotBe) {
@@ -185,7 +195,7 @@ TEST(TensorView, ContiguousIsRowMajorWithoutGaps) {
   EXPECT_FALSE(x.view().slice(0, 0, 2, -1).is_contiguous());
   EXPECT_TRUE(x.view().transpose(0, 1).slice(0, 0, 0).is_contiguous());  // nothing is where it should be
   EXPECT_TRUE(x.view().slice(0, 0, 0).transpose(0, 1).is_contiguous());
-  EXPECT_TRUE(TensorView(x.view().select(0, 0).select(0, 0).rank() == 0 ? counting({}) : Tensor()).is_contiguous());
+  EXPECT_TRUE(x.view().select(0, 0).select(0, 0).is_contiguous());
 }
 
 TEST(TensorView, NoMemoryNeedsNoPointer) {
@@ -232,7 +242,8 @@ TEST(TensorView, ReshapeSucceedsExactlyWhereStridesExist) {
     const std::int64_t elements = random.pick<std::int64_t>({1, 4, 6, 8, 12, 16, 24, 36});
     const Shape from = random_shape(random, elements), to = random_shape(random, elements);
     test::StridedTensor memory = random.empty_strided(DType::i64, from);
-    copy(counting(from), memory);
+    const Tensor values = counting(from);
+    copy(values, memory);
     ConstTensorView view = memory;
     if (view.rank() > 0 && random.integer(0, 3) == 0) {  // a repeated row
       const int axis = static_cast<int>(random.integer(0, view.rank() - 1));
@@ -260,9 +271,10 @@ TEST(TensorView, ReshapeErrorsSayWhy) {
             "reshape: strides [1,3] of shape [3,2] cannot express [6] without a copy");
   EXPECT_NE(error_message([&] { x.view().reshape({-2, -3}); }), "");
   EXPECT_EQ(to_doubles(x.view().reshape({3, 1, 2}).select(0, 1)), (Values{2, 3}));
-  EXPECT_EQ(counting({1, 1}).view().reshape({}).rank(), 0);
-  EXPECT_EQ(counting({}).view().reshape({1, 1}).shape(), (Shape{1, 1}));
-  EXPECT_EQ(counting({3, 0}).view().reshape({0, 7}).shape(), (Shape{0, 7}));
+  const Tensor one = counting({1, 1}), scalar = counting({}), none = counting({3, 0});
+  EXPECT_EQ(one.view().reshape({}).rank(), 0);
+  EXPECT_EQ(scalar.view().reshape({1, 1}).shape(), (Shape{1, 1}));
+  EXPECT_EQ(none.view().reshape({0, 7}).shape(), (Shape{0, 7}));
 }
 
 }  // namespace

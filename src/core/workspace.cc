@@ -16,7 +16,7 @@ namespace polyhead {
 
 namespace {
 
-constexpr std::int64_t kSmall = 16 << 10;  // which the allocator has at hand
+constexpr std::int64_t kSmall = 16 << 10;  // bytes; the allocator serves smaller blocks fast
 
 struct Block {
   std::shared_ptr<void> memory;
@@ -24,7 +24,7 @@ struct Block {
   bool counted = false;  // in the pool's in_use
 };
 
-// What was made of a parameter: of this view of this memory, which does not become another's meanwhile.
+// Made from a parameter: `view` of the memory of `owner`, which is kept alive so that no other parameter can get the same address.
 struct Kept {
   ConstTensorView view;
   std::shared_ptr<void> owner;
@@ -42,13 +42,14 @@ struct Workspace::Pool {
   explicit Pool(Parameters of) : parameters(of) {}
 
   const Parameters parameters;
-  std::atomic<std::uint64_t> generation{0};  // what clear() ended is not found, also where it did not get the lock
+  std::atomic<std::uint64_t> generation{0};  // clear() raises it: older entries are not found, even if clear() misses the lock
   std::mutex mutex;
   std::map<std::pair<const void*, const void*>, Kept> of_parameters;  // by the parameter's memory and the maker
   std::vector<Block> idle;  // the oldest first
-  std::int64_t in_use = 0, idle_bytes = 0, most = 0;
+  std::int64_t idle_bytes = 0, most = 0;
+  std::atomic<std::int64_t> in_use{0};  // right even where a call misses the lock: `most` follows it
 
-  // Nothing where the lock is not to be had soon: a process forked while another thread held it will never have it, and can do without.
+  // Fails after 1,000 attempts: in a process that was forked while another thread held the lock, nobody will ever release it.
   std::unique_lock<std::mutex> lock() {
     constexpr int kPatience = 1000;
     std::unique_lock<std::mutex> held(mutex, std::try_to_lock);
@@ -59,7 +60,7 @@ struct Workspace::Pool {
     return held;
   }
 
-  // The smallest idle block that fits, unless half of it would go to waste; else one without memory yet.
+  // The smallest idle block that fits and is at most twice as large; else a block without memory.
   Block take(std::int64_t bytes) {
     Block block{nullptr, bytes};
     const auto held = lock();
@@ -74,17 +75,16 @@ struct Workspace::Pool {
       idle_bytes -= block.bytes;
     }
     block.counted = true;
-    in_use += block.bytes;
-    most = std::max(most, in_use);
+    most = std::max(most, in_use += block.bytes);
     return block;
   }
 
   void give(Block block) {
-    std::vector<Block> dropped;  // freed when the lock is gone
-    const auto held = lock();
-    if (!held) return;
     if (block.counted) in_use -= block.bytes;
     if (!block.memory) return;
+    std::vector<Block> dropped;  // freed after the lock is released
+    const auto held = lock();
+    if (!held) return;
     const std::int64_t bytes = block.bytes;
     try {
       dropped.reserve(idle.size() + 1);
@@ -113,7 +113,7 @@ Tensor Workspace::tensor(DType dtype, const Shape& shape) const {
   const bool fits = std::all_of(shape.begin(), shape.end(), [](std::int64_t extent) { return extent >= 0; }) &&
                     !__builtin_mul_overflow(numel(shape), static_cast<std::int64_t>(info(dtype).size), &bytes);
   if (!fits || bytes < kSmall) return Tensor::uninitialised(dtype, shape);
-  // The memory goes back by itself, also where there is none to be had; a pool that keeps such a tensor is not kept by it.
+  // Returns the block to the pool when the last owner of the tensor ends. Weak: a pool may keep such a tensor as a parameter.
   struct Lease {
     explicit Lease(const std::shared_ptr<Pool>& of) : pool(of) {}
     Lease(const Lease&) = delete;
@@ -140,7 +140,7 @@ std::int64_t Workspace::idle_bytes() const {
 }
 
 void Workspace::clear() const {
-  std::vector<Block> dropped;  // freed when the lock is gone
+  std::vector<Block> dropped;  // freed after the lock is released
   decltype(pool_->of_parameters) forgotten;
   ++pool_->generation;
   const auto held = pool_->lock();
@@ -155,7 +155,7 @@ std::shared_ptr<const void> kept_of(const Workspace& workspace, const Tensor& pa
                                     const std::function<std::shared_ptr<const void>()>& make) {
   Workspace::Pool& pool = *workspace.pool_;
   const ConstTensorView view = parameter.view();
-  if (!parameter.owner()) return make();  // its memory may become another's
+  if (!parameter.owner()) return make();  // the caller may free its memory and put another parameter there
   const std::pair key{view.data(), maker};
   const std::uint64_t generation = pool.generation;
   if (const auto held = pool.lock()) {

@@ -3,13 +3,34 @@
 #include <gtest/gtest.h>
 
 #include <atomic>
+#include <cstdlib>
+#include <new>
 #include <optional>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "core/kept.h"
 #include "support/child_process.h"
 #include "support/compare.h"
+
+namespace {
+
+// A thread that sets the first waits inside its next allocation, while the second is true.
+thread_local bool hold_next_allocation = false;
+std::atomic<bool> holding{false};
+
+}  // namespace
+
+void* operator new(std::size_t bytes) {
+  if (std::exchange(hold_next_allocation, false)) {
+    for (holding = true; holding;) std::this_thread::yield();
+  }
+  if (void* memory = std::malloc(bytes)) return memory;
+  throw std::bad_alloc();
+}
+[[gnu::noinline]] void operator delete(void* memory) noexcept { std::free(memory); }
+[[gnu::noinline]] void operator delete(void* memory, std::size_t) noexcept { std::free(memory); }
 
 namespace polyhead::test {
 namespace {
@@ -80,6 +101,28 @@ TEST(Workspace, SeveralThreadsMayUseOne) {
     });
   }
   for (std::thread& thread : threads) thread.join();
+}
+
+// Two threads free their tensors at once and one finds the lock taken: what it gives back must not count as in use for ever, or the
+// bound on idle memory grows with each miss.
+TEST(Workspace, IdleMemoryIsBoundedAlsoWhereTheLockIsMissed) {
+  const Workspace workspace;
+  for (int round = 0; round < 3; ++round) {
+    Tensor tensor = workspace.tensor(DType::u8, {kMany}), lost = workspace.tensor(DType::u8, {kMany});
+    std::thread holder([&] {
+      hold_next_allocation = true;  // the one under the lock
+      tensor = Tensor();
+    });
+    while (!holding) std::this_thread::yield();
+    lost = Tensor();
+    holding = false;
+    holder.join();
+  }
+  workspace.clear();
+  for (std::int64_t count = kMany / 8; count <= kMany; count += kMany / 8) {
+    { const Tensor once = workspace.tensor(DType::u8, {count}); }
+    EXPECT_LE(workspace.idle_bytes(), count * 3 / 2);
+  }
 }
 
 // The child may have been forked while the lock was held by a thread that it does not have.

@@ -1,5 +1,7 @@
 #include "cpu/scratch_memory.h"
 
+#include <pthread.h>
+
 #include <algorithm>
 #include <array>
 #include <new>
@@ -11,22 +13,34 @@ namespace polyhead::cpu {
 namespace {
 
 using Block = ScratchMemory::Block;
+using Blocks = std::array<Block, 3>;
 
-// A kept block would keep an unlucky place too: 10 % of 64 queries and keys, where its stores and the inputs' loads are a page apart.
+// Page aligned: at other offsets 64 queries and keys take 10 % longer where the kernel's stores and its loads of the inputs are a multiple of
+// 4096 bytes apart.
 constexpr std::align_val_t kPage{4096};
 constexpr std::size_t kMostKept = 256 << 10;  // bytes of a block: larger ones belong to calls that take a millisecond
-constexpr bool kKeep = !kAddressSanitizer;    // which finds out whoever reads on in a block that was given back
+constexpr bool kKeep = !kAddressSanitizer;    // which reports reads of a block that was given back
 
-// Without a destructor: memory may be given back when the thread's objects are gone already.
-thread_local constinit std::array<Block, 3> kept{};
-thread_local constinit bool ended = false;
+thread_local constinit Blocks kept{};
+thread_local constinit bool freed_at_exit = false;
 
-struct End {
-  ~End() {
-    ended = true;
-    for (Block& block : kept) ::operator delete(std::exchange(block, {}).memory, kPage);
+// Frees the blocks of a thread that ends. A thread_local with a destructor would do too, but glibc ends the process where it has no memory to
+// register one.
+struct ThreadExit {
+  ThreadExit() : valid(pthread_key_create(&key, free_blocks) == 0) {}
+  ~ThreadExit() {
+    if (std::exchange(valid, false)) pthread_key_delete(key);
   }
-};
+  bool covers_this_thread() { return freed_at_exit || (freed_at_exit = valid && pthread_setspecific(key, &kept) == 0); }
+
+  static void free_blocks(void* blocks) {
+    freed_at_exit = false;
+    for (Block& block : *static_cast<Blocks*>(blocks)) ::operator delete(std::exchange(block, {}).memory, kPage);
+  }
+
+  pthread_key_t key{};
+  bool valid;
+} thread_exit;
 
 }  // namespace
 
@@ -41,10 +55,8 @@ ScratchMemory::ScratchMemory(std::int64_t bytes) : block_{nullptr, static_cast<s
 
 ScratchMemory::~ScratchMemory() {
   if (block_.memory == nullptr) return;
-  if (kKeep && block_.bytes <= kMostKept && !ended) {
-    thread_local End end;
-    (void)end;
-    // The smallest makes room: memory that serves more calls stays.
+  if (kKeep && block_.bytes <= kMostKept && thread_exit.covers_this_thread()) {
+    // Drop the smallest of all: a larger block serves more calls.
     Block& least = *std::min_element(kept.begin(), kept.end(), [](const Block& a, const Block& b) { return a.bytes < b.bytes; });
     if (least.bytes < block_.bytes) std::swap(least, block_);
   }

@@ -3,11 +3,17 @@
 
 #include <gtest/gtest.h>
 
+#include <sys/resource.h>
+#include <unistd.h>
+
+#include <cstdlib>
 #include <cstring>
+#include <optional>
 #include <thread>
 #include <vector>
 
 #include "core/sanitizers.h"
+#include "support/child_process.h"
 
 namespace polyhead::cpu::test {
 namespace {
@@ -59,6 +65,27 @@ TEST(ScratchMemory, ServesAThreadThatEnds) {
     const ScratchMemory block(1000);
     std::memset(block.get(), 1, 1000);
   }).join();
+}
+
+// Registering what a thread keeps takes memory too.
+TEST(ScratchMemory, GivesBackInAThreadThatFindsNoMemory) {
+  if (kAddressSanitizer) GTEST_SKIP() << "AddressSanitizer ends a process that finds no memory";
+  const auto body = [] {
+    std::thread([] {
+      std::optional<ScratchMemory> block(1000);
+      const rlimit none{0, 0};
+      setrlimit(RLIMIT_AS, &none);
+      void* volatile taken = nullptr;
+      for (std::size_t bytes = 1 << 20; bytes >= 8; bytes /= 2) {
+        do taken = std::malloc(bytes);
+        while (taken != nullptr);
+      }
+      block.reset();
+      _exit(0);  // an end in order takes memory
+    }).join();
+    return 1;
+  };
+  EXPECT_EQ(polyhead::test::status_of_child(body), 0);
 }
 
 }  // namespace

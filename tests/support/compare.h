@@ -14,8 +14,15 @@
 
 namespace polyhead::test {
 
+// A view, or anything that has one, temporaries too: the functions below keep nothing.
+struct AnyTensor : ConstTensorView {
+  template <class T>
+    requires(std::is_convertible_v<const T&, ConstTensorView>)
+  AnyTensor(const T& tensor) : ConstTensorView(static_cast<ConstTensorView>(tensor)) {}  // NOLINT(google-explicit-constructor)
+};
+
 // Row major. Exact for every dtype but 64-bit integers beyond 2^53.
-inline std::vector<double> to_doubles(ConstTensorView view) {
+inline std::vector<double> to_doubles(AnyTensor view) {
   std::vector<double> values;
   dispatch_any(view.dtype(), [&](auto type) {
     using T = typename decltype(type)::type;
@@ -34,7 +41,7 @@ inline double difference(double a, double b) {
   return std::isnan(a - b) ? std::numeric_limits<double>::infinity() : std::abs(a - b);
 }
 
-inline double max_abs_difference(ConstTensorView a, ConstTensorView b) {
+inline double max_abs_difference(AnyTensor a, AnyTensor b) {
   if (a.shape() != b.shape()) return std::numeric_limits<double>::infinity();
   const std::vector<double> x = to_doubles(a), y = to_doubles(b);
   double worst = 0;
@@ -43,7 +50,7 @@ inline double max_abs_difference(ConstTensorView a, ConstTensorView b) {
 }
 
 // Of the finite elements; 0 when there is none.
-inline double largest_magnitude(ConstTensorView view) {
+inline double largest_magnitude(AnyTensor view) {
   double largest = 0;
   for (const double x : to_doubles(view)) {
     if (std::isfinite(x)) largest = std::max(largest, std::abs(x));
@@ -52,7 +59,7 @@ inline double largest_magnitude(ConstTensorView view) {
 }
 
 // EXPECT_TRUE(near(actual, expected, 1e-12)): every element within an absolute tolerance; infinities and NaN agree in place.
-inline testing::AssertionResult near(ConstTensorView actual, ConstTensorView expected, double tolerance) {
+inline testing::AssertionResult near(AnyTensor actual, AnyTensor expected, double tolerance) {
   if (actual.shape() != expected.shape()) {
     return testing::AssertionFailure() << "the shape is " << to_string(actual.shape()) << ", expected " << to_string(expected.shape());
   }
@@ -71,12 +78,12 @@ inline testing::AssertionResult near(ConstTensorView actual, ConstTensorView exp
 }
 
 // The tolerance is a share of the largest magnitude of what is expected.
-inline testing::AssertionResult near_relative(ConstTensorView actual, ConstTensorView expected, double share) {
+inline testing::AssertionResult near_relative(AnyTensor actual, AnyTensor expected, double share) {
   return near(actual, expected, share * largest_magnitude(expected));
 }
 
 // Equal bit for bit (NaN payloads and the sign of zero included).
-inline testing::AssertionResult same_bits(ConstTensorView actual, ConstTensorView expected) {
+inline testing::AssertionResult same_bits(AnyTensor actual, AnyTensor expected) {
   if (actual.shape() != expected.shape() || actual.dtype() != expected.dtype()) {
     return testing::AssertionFailure() << to_string(actual.shape()) << " against " << to_string(expected.shape()) << ", or another dtype";
   }
