@@ -47,6 +47,7 @@ struct Dropout {
 };
 
 struct Backend;
+class Workspace;
 
 struct SdpaOptions {
   std::optional<double> scale{};  // 1/sqrt(H) when not given
@@ -57,6 +58,7 @@ struct SdpaOptions {
   EmptyRows empty_rows = EmptyRows::zero;
   const Backend* backend = nullptr;   // a forced one that cannot serve the problem is an error
   Executor* executor = nullptr;
+  const Workspace* workspace = nullptr;  // scratch memory that calls share: new memory costs a page fault per 4 KiB
 };
 
 void sdpa_forward(const SdpaForward& tensors, const SdpaOptions& options = {});

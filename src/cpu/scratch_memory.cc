@@ -17,7 +17,8 @@ using Blocks = std::array<Block, 3>;
 
 // Page aligned: at other offsets 64 queries and keys take 10 % longer where the kernel's stores and its loads of the inputs are a multiple of
 // 4096 bytes apart.
-constexpr std::align_val_t kPage{4096};
+constexpr std::size_t kPageBytes = 4096;
+constexpr std::align_val_t kPage{kPageBytes};
 constexpr std::size_t kMostKept = 256 << 10;  // bytes of a block: larger ones belong to calls that take a millisecond
 constexpr bool kKeep = !kAddressSanitizer;    // which reports reads of a block that was given back
 
@@ -44,8 +45,14 @@ struct ThreadExit {
 
 }  // namespace
 
-ScratchMemory::ScratchMemory(std::int64_t bytes) : block_{nullptr, static_cast<std::size_t>(bytes)} {
+ScratchMemory::ScratchMemory(std::int64_t bytes, const Workspace* workspace) : block_{nullptr, static_cast<std::size_t>(bytes)} {
   if (bytes == 0) return;
+  if (workspace != nullptr && block_.bytes > kMostKept) {
+    shared_ = workspace->tensor(DType::u8, {bytes + static_cast<std::int64_t>(kPageBytes)});
+    const auto address = reinterpret_cast<std::uintptr_t>(shared_.view().data());
+    block_.memory = reinterpret_cast<void*>((address + kPageBytes - 1) / kPageBytes * kPageBytes);
+    return;
+  }
   Block* best = nullptr;
   for (Block& block : kept) {
     if (block.bytes >= block_.bytes && (best == nullptr || block.bytes < best->bytes)) best = &block;
@@ -54,7 +61,7 @@ ScratchMemory::ScratchMemory(std::int64_t bytes) : block_{nullptr, static_cast<s
 }
 
 ScratchMemory::~ScratchMemory() {
-  if (block_.memory == nullptr) return;
+  if (block_.memory == nullptr || shared_) return;
   if (kKeep && block_.bytes <= kMostKept && thread_exit.covers_this_thread()) {
     // Drop the smallest of all: a larger block serves more calls.
     Block& least = *std::min_element(kept.begin(), kept.end(), [](const Block& a, const Block& b) { return a.bytes < b.bytes; });

@@ -20,7 +20,7 @@ double value(Activation activation, double x) {
 
 double slope(Activation activation, double x) {
   Tensor d_x(DType::f64, {});
-  activate_backward(activation, Tensor::of<double>({}, {x}), Tensor::of<double>({}, {1}), d_x);
+  activate_backward(activation, during_call(Tensor::of<double>({}, {x})), during_call(Tensor::of<double>({}, {1})), d_x);
   return d_x.data<double>()[0];
 }
 
@@ -98,7 +98,7 @@ TEST(Activation, Float32IsFloat64Rounded) {
     activate(row.activation, x, y);
     activate(row.activation, wide, y64);
     activate_backward(row.activation, x, ones, d_x);
-    activate_backward(row.activation, wide, Tensor::copy_of(ones, DType::f64), d_x64);
+    activate_backward(row.activation, wide, during_call(Tensor::copy_of(ones, DType::f64)), d_x64);
     for (std::int64_t i = 0; i < 2000; ++i) {
       // A few roundings of the result, and of the argument times the condition number |x f'(x)|; 0x1p-140 covers float32's subnormals.
       const double expected = y64.data<double>()[i], condition = std::abs(wide.data<double>()[i] * d_x64.data<double>()[i]);
@@ -129,7 +129,7 @@ TEST(Activation, ErrorsSayWhatWasGivenAndWhatIsAllowed) {
   EXPECT_EQ(error_message([&] { activate(Activation::gelu, x, memory); }), "activate: y is [5]; it must be [4]");
   EXPECT_EQ(error_message([&] { activate(Activation::gelu, x, other); }),
             "activate: y is float64; it must be float32, as the other tensors");
-  EXPECT_EQ(error_message([&] { activate_backward(Activation::gelu, x, Tensor(DType::f32, {4}), x); }),
+  EXPECT_EQ(error_message([&] { activate_backward(Activation::gelu, x, during_call(Tensor(DType::f32, {4})), x); }),
             "activate_backward: d_x overlaps x; outputs need memory of their own");
   EXPECT_EQ(error_message([&] { activate(Activation::gelu, {}, x); }), "activate: x is missing");
   Tensor integers(DType::i32, {4});

@@ -15,24 +15,24 @@ TEST(Embedding, PicksRowsByIdsOfBothDtypes) {
   const Embedding embedding(Tensor::of<float>({3, 2}, {0, 1, 10, 11, 20, 21}));
   const Tensor expected = Tensor::of<float>({2, 2, 2}, {20, 21, 0, 1, 20, 21, 10, 11});
   Tensor y(DType::f32, {2, 2, 2});
-  embedding.forward(Tensor::of<std::int64_t>({2, 2}, {2, 0, 2, 1}), y);
+  embedding.forward(during_call(Tensor::of<std::int64_t>({2, 2}, {2, 0, 2, 1})), y);
   EXPECT_TRUE(same_bits(y, expected));
   fill(y, 0);
-  embedding.forward(Tensor::of<std::int32_t>({2, 2}, {2, 0, 2, 1}), y);
+  embedding.forward(during_call(Tensor::of<std::int32_t>({2, 2}, {2, 0, 2, 1})), y);
   EXPECT_TRUE(same_bits(y, expected));
 }
 
 TEST(Embedding, OfOneIdIsOneRow) {
   const Embedding embedding(Tensor::of<float>({2, 2}, {0, 1, 10, 11}));
   Tensor y(DType::f32, {2});
-  embedding.forward(Tensor::of<std::int64_t>({}, {1}), y);
+  embedding.forward(during_call(Tensor::of<std::int64_t>({}, {1})), y);
   EXPECT_TRUE(same_bits(y, Tensor::of<float>({2}, {10, 11})));
 }
 
 TEST(Embedding, SumsWithWhatIsThere) {
   const Embedding embedding(Tensor::of<float>({2, 2}, {0, 1, 10, 11}));
   Tensor y = Tensor::of<float>({1, 2}, {100, 200});
-  embedding.forward(Tensor::of<std::int64_t>({1}, {1}), y, {Write::add});
+  embedding.forward(during_call(Tensor::of<std::int64_t>({1}, {1})), y, {Write::add});
   EXPECT_TRUE(same_bits(y, Tensor::of<float>({1, 2}, {110, 211})));
 }
 
@@ -87,17 +87,17 @@ TEST(Embedding, IdOutOfRangeIsNamedAndNothingIsWritten) {
   const Embedding embedding({.count = 3, .width = 2});
   Tensor y(DType::f32, {2, 2, 2});
   EXPECT_EQ(error_message([&] {
-              embedding.forward(Tensor::of<std::int64_t>({2, 2}, {0, 1, 3, 0}), y);
+              embedding.forward(during_call(Tensor::of<std::int64_t>({2, 2}, {0, 1, 3, 0})), y);
             }),
             "Embedding.forward: ids[1,0] is 3; ids must be in [0,3)");
   EXPECT_EQ(error_message([&] {
-              embedding.forward(Tensor::of<std::int32_t>({2, 2}, {0, 1, 2, -1}), y);
+              embedding.forward(during_call(Tensor::of<std::int32_t>({2, 2}, {0, 1, 2, -1})), y);
             }),
             "Embedding.forward: ids[1,1] is -1; ids must be in [0,3)");
   EXPECT_TRUE(same_bits(y, Tensor(DType::f32, {2, 2, 2})));
   Embedding grads = zeros_like(embedding);
   EXPECT_EQ(error_message([&] {
-              embedding.backward(Tensor::of<std::int64_t>({2, 2}, {0, 1, 3, 0}), y, {&grads});
+              embedding.backward(during_call(Tensor::of<std::int64_t>({2, 2}, {0, 1, 3, 0})), y, {&grads});
             }),
             "Embedding.backward: ids[1,0] is 3; ids must be in [0,3)");
 }
@@ -110,7 +110,7 @@ TEST(Embedding, ErrorsSayWhatWasGivenAndWhatIsAllowed) {
   EXPECT_EQ(error_message([&] { embedding.forward(y, y); }), "Embedding.forward: ids is float32; it must be int64 or int32");
   EXPECT_EQ(error_message([&] { embedding.forward({}, y); }), "Embedding.forward: ids is missing");
   EXPECT_EQ(error_message([&] {
-              embedding.forward(ids, Tensor(DType::f64, {4, 2}));
+              embedding.forward(ids, during_call(Tensor(DType::f64, {4, 2})));
             }),
             "Embedding.forward: y is float64; it must be float32, as the other tensors");
   EXPECT_EQ(error_message([&] { Embedding(Tensor(DType::f32, {4})); }),

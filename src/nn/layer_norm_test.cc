@@ -24,14 +24,14 @@ TEST(LayerNorm, RowOfKnownMeanAndVariance) {
   // Mean 5 and variance 4: (2, 4, 4, 4, 5, 5, 7, 9) is the textbook's example.
   const LayerNorm norm(Tensor::of<double>({8}, {1, 1, 1, 1, 1, 1, 1, 10}), Tensor::of<double>({8}, {0, 0, 0, 0, 0, 0, 0, 3}), 0);
   Tensor y(DType::f64, {8});
-  norm.forward(Tensor::of<double>({8}, {2, 4, 4, 4, 5, 5, 7, 9}), y);
+  norm.forward(during_call(Tensor::of<double>({8}, {2, 4, 4, 4, 5, 5, 7, 9})), y);
   EXPECT_TRUE(near(y, Tensor::of<double>({8}, {-1.5, -0.5, -0.5, -0.5, 0, 0, 1, 23}), 1e-15));
 }
 
 TEST(LayerNorm, EpsilonIsAddedToTheVariance) {
   const LayerNorm norm({.width = 2, .epsilon = 3, .dtype = DType::f64});
   Tensor y(DType::f64, {2});
-  norm.forward(Tensor::of<double>({2}, {-1, 1}), y);  // variance 1
+  norm.forward(during_call(Tensor::of<double>({2}, {-1, 1})), y);  // variance 1
   EXPECT_TRUE(near(y, Tensor::of<double>({2}, {-0.5, 0.5}), 1e-15));
 }
 
@@ -49,7 +49,7 @@ TEST(LayerNorm, LargeOffsetDoesNotCancel) {
   Tensor x = noise, y(DType::f32, {3, 384}), y64(DType::f64, {3, 384});
   for (std::int64_t i = 0; i < x.numel(); ++i) x.data<float>()[i] += 1000;
   LayerNorm({.width = 384}).forward(x, y);
-  LayerNorm({.width = 384, .dtype = DType::f64}).forward(Tensor::copy_of(x, DType::f64), y64);
+  LayerNorm({.width = 384, .dtype = DType::f64}).forward(during_call(Tensor::copy_of(x, DType::f64)), y64);
   // x itself is exact; the mean is off by at most 1000 * 2^-24 * log-like growth, against a deviation of 0.58.
   EXPECT_TRUE(near(y, y64, 1e-3));
 }
@@ -135,7 +135,8 @@ TEST(LayerNorm, SixteenBitStorageRoundsOnce) {
   for (const DType dtype : {DType::bf16, DType::f16}) {
     const Tensor weight = random.tensor(dtype, {33}), bias = random.tensor(dtype, {33}), x = random.tensor(dtype, {3, 33});
     Tensor wide(DType::f32, {3, 33}), narrow(dtype, {3, 33});
-    LayerNorm(Tensor::copy_of(weight, DType::f32), Tensor::copy_of(bias, DType::f32), 1e-5).forward(Tensor::copy_of(x, DType::f32), wide);
+    LayerNorm(Tensor::copy_of(weight, DType::f32), Tensor::copy_of(bias, DType::f32), 1e-5)
+        .forward(during_call(Tensor::copy_of(x, DType::f32)), wide);
     LayerNorm(weight, bias, 1e-5).forward(x, narrow);
     EXPECT_TRUE(same_bits(narrow, Tensor::copy_of(wide, dtype)));
   }

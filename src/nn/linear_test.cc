@@ -14,14 +14,14 @@ using test::StridedTensor;
 TEST(Linear, IsTheFormula) {
   const Linear linear(Tensor::of<float>({2, 3}, {1, 2, 3, 10, 20, 30}), Tensor::of<float>({2}, {0.5f, -0.5f}));
   Tensor y(DType::f32, {2, 2});
-  linear.forward(Tensor::of<float>({2, 3}, {1, 0, 0, 1, 1, 1}), y);
+  linear.forward(during_call(Tensor::of<float>({2, 3}, {1, 0, 0, 1, 1, 1})), y);
   EXPECT_TRUE(same_bits(y, Tensor::of<float>({2, 2}, {1.5f, 9.5f, 6.5f, 59.5f})));
 }
 
 TEST(Linear, WithoutBias) {
   const Linear linear(Tensor::of<float>({1, 2}, {1, 2}), {});
   Tensor y(DType::f32, {1});
-  linear.forward(Tensor::of<float>({2}, {3, 4}), y);
+  linear.forward(during_call(Tensor::of<float>({2}, {3, 4})), y);
   EXPECT_EQ(y.data<float>()[0], 11);
   EXPECT_EQ(parameters(linear).size(), 1u);
 }
@@ -98,7 +98,8 @@ TEST(Linear, SixteenBitStorageRoundsOnce) {
   for (const DType dtype : {DType::bf16, DType::f16}) {
     const Tensor weight = random.tensor(dtype, {5, 70}), bias = random.tensor(dtype, {5}), x = random.tensor(dtype, {3, 70});
     Tensor wide(DType::f32, {3, 5}), narrow(dtype, {3, 5});
-    Linear(Tensor::copy_of(weight, DType::f32), Tensor::copy_of(bias, DType::f32)).forward(Tensor::copy_of(x, DType::f32), wide);
+    Linear(Tensor::copy_of(weight, DType::f32), Tensor::copy_of(bias, DType::f32))
+        .forward(during_call(Tensor::copy_of(x, DType::f32)), wide);
     Linear(weight, bias).forward(x, narrow);
     EXPECT_TRUE(same_bits(narrow, Tensor::copy_of(wide, dtype)));
   }
@@ -115,7 +116,7 @@ TEST(Linear, ErrorsSayWhatWasGivenAndWhatIsAllowed) {
   EXPECT_EQ(error_message([&] { linear.forward(y, y); }), "Linear.forward: x is [4,2]; its last extent must be in_width = 3");
   EXPECT_EQ(error_message([&] { linear.forward(x, x); }), "Linear.forward: y is [4,3]; it must be [4,2]");
   EXPECT_EQ(error_message([&] {
-              linear.forward(Tensor(DType::f64, {4, 3}), y);
+              linear.forward(during_call(Tensor(DType::f64, {4, 3})), y);
             }),
             "Linear.forward: x is float64; it must be float32, as the other tensors");
   EXPECT_EQ(error_message([&] { linear.forward({}, y); }), "Linear.forward: x is missing");

@@ -49,7 +49,8 @@ Tensor mean_positions(const MultiHeadAttentionConfig& c, const AttentionShapes& 
   const Mask keys{.key_lengths = mask.key_lengths, .attend_keys = mask.attend_keys, .block_keys = mask.block_keys};
   Shape shape = shapes.lead;
   shape.push_back(shapes.positions);
-  return Tensor::copy_of(dense_mask(kForward, keys, shapes.lead, 1, 1, shapes.keys).view().reshape(shape));
+  const Tensor mask_of_keys = dense_mask(kForward, keys, shapes.lead, 1, 1, shapes.keys);
+  return Tensor::copy_of(mask_of_keys.view().reshape(shape));
 }
 
 // The axis next to the width: [.., L, .., E] -> [*,L,E].

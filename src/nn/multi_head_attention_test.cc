@@ -429,7 +429,7 @@ TEST(MultiHeadAttention, EveryDtypeGivesTheFloat64Result) {
     const Tensor x = random.tensor(dtype, {2, 3, 8});
     Tensor out(dtype, x.shape()), expected(DType::f64, x.shape());
     layer.forward({.query = x}, out);
-    exact.forward({.query = Tensor::copy_of(x, DType::f64)}, expected);
+    exact.forward({.query = during_call(Tensor::copy_of(x, DType::f64))}, expected);
     EXPECT_TRUE(near(Tensor::copy_of(out, DType::f64), expected, tolerance * test::largest_magnitude(expected)));
   }
 }
@@ -468,7 +468,8 @@ TEST(MultiHeadAttention, WrongSettingsAreSaidInNumbers) {
             "MultiHeadAttention.forward: key is [3,3,8]; but for the axis 1 and the width it must be shaped as query [2,3,8]");
   EXPECT_EQ(forward_error({.query = x, .key = longer, .value = x}, out),
             "MultiHeadAttention.forward: value is [2,3,8] and key [2,4,8]; they must have as many positions");
-  EXPECT_EQ(forward_error({.query = x}, Tensor(DType::f32, {2, 3, 7})), "MultiHeadAttention.forward: out is [2,3,7]; it must be [2,3,8]");
+  EXPECT_EQ(forward_error({.query = x}, during_call(Tensor(DType::f32, {2, 3, 7}))),
+            "MultiHeadAttention.forward: out is [2,3,7]; it must be [2,3,8]");
   const Tensor mask(DType::boolean, {5, 2, 2, 3, 3}), bias(DType::f32, {5, 1, 2, 3, 3});
   EXPECT_EQ(forward_error({.query = x}, out, {.mask = {.attend = mask}}),
             "MultiHeadAttention.forward: attend is [5,2,2,3,3]; it must be [T,S], or [B,1,T,S] to differ by sequence, [1,N,T,S] by head, "

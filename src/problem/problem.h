@@ -69,6 +69,7 @@ struct Problem {
   DropoutRule dropout;
   EmptyRows empty_rows = EmptyRows::zero;
   Executor* executor = nullptr;
+  const Workspace* workspace = nullptr;
 
   std::int64_t kv_head(std::int64_t n) const { return n / (heads / kv_heads); }
   bool packed() const { return documents.size() > 1; }

@@ -42,6 +42,7 @@ class Builder {
 
   void rules(Problem& p) const {
     p.executor = options_.executor;
+    p.workspace = options_.workspace;
     p.empty_rows = options_.empty_rows;
     p.scale = options_.scale.value_or(p.qk_width > 0 ? 1 / std::sqrt(static_cast<double>(p.qk_width)) : 1.0);
     require(std::isfinite(p.scale), op_, ": scale is ", p.scale, "; it must be finite");

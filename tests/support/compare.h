@@ -11,15 +11,9 @@
 #include "core/dispatch.h"
 #include "core/index.h"
 #include "polyhead/tensor.h"
+#include "support/any_tensor.h"
 
 namespace polyhead::test {
-
-// A view, or anything that has one, temporaries too: the functions below keep nothing.
-struct AnyTensor : ConstTensorView {
-  template <class T>
-    requires(std::is_convertible_v<const T&, ConstTensorView>)
-  AnyTensor(const T& tensor) : ConstTensorView(static_cast<ConstTensorView>(tensor)) {}  // NOLINT(google-explicit-constructor)
-};
 
 // Row major. Exact for every dtype but 64-bit integers beyond 2^53.
 inline std::vector<double> to_doubles(AnyTensor view) {

@@ -85,16 +85,16 @@ void backward_document(const BackwardProblem& p, const BiasGradient* bias) {
   // Sums of d_q: of splits that run on different threads, or of one head, which are added as soon as they are complete; none where d_q is not wanted.
   const bool together = items.splits_apart == 1;
   std::optional<ScratchMemory> shared;
-  if (!together && p.d_q) shared.emplace(std::max<std::int64_t>(1, p.batch * p.kv_heads * items.splits * sums_bytes));
+  if (!together && p.d_q) shared.emplace(std::max<std::int64_t>(1, p.batch * p.kv_heads * items.splits * sums_bytes), p.workspace);
 
   // A thread's wake-up is worth 50 us: 10^6 multiplications.
   const double work = 2.5 * static_cast<double>(p.batch * p.heads * p.queries) * static_cast<double>(p.keys * (p.qk_width + p.v_width)) /
                       static_cast<double>(std::max<std::int64_t>(1, items.count()));
   const auto grain = static_cast<std::int64_t>(std::clamp(1e6 / std::max(work, 1.0), 1.0, 1e6));
   parallel_for(items.count(), grain, p.executor, [&](std::int64_t first, std::int64_t last) {
-    const ScratchMemory scratch(scratch_bytes);
+    const ScratchMemory scratch(scratch_bytes, p.workspace);
     std::optional<ScratchMemory> own;
-    if (together && p.d_q) own.emplace(std::max<std::int64_t>(1, items.splits * sums_bytes));
+    if (together && p.d_q) own.emplace(std::max<std::int64_t>(1, items.splits * sums_bytes), p.workspace);
     std::vector<RowKind> kinds;
     const auto run = [&](std::int64_t b, std::int64_t kv, std::int64_t split) {
       BackwardTask task = group_task(p, &mask, bias, b, kv);

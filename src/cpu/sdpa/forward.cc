@@ -156,13 +156,13 @@ void forward_document(const ForwardProblem& p) {
   const std::int64_t splits = items.splits.count, bytes = scratch_bytes(p, items);
   // Partial results of splits that run on different threads; else a thread has its own.
   std::optional<ScratchMemory> shared;
-  if (items.split()) shared.emplace(items.block_count * items.partial_bytes());
+  if (items.split()) shared.emplace(items.block_count * items.partial_bytes(), p.workspace);
   std::vector<std::atomic<std::int64_t>> done(static_cast<std::size_t>(items.split() ? items.block_count : 0));
   // A thread's wake-up is worth 50 us: 10^6 multiplications.
   const double work = static_cast<double>(blocks.rows * p.keys) * static_cast<double>(p.qk_width + p.v_width);
   const auto grain = items.split() ? 1 : static_cast<std::int64_t>(std::clamp(1e6 / std::max(work, 1.0), 1.0, 1e6));
   parallel_for(items.count(), grain, p.executor, [&](std::int64_t first, std::int64_t last) {
-    const ScratchMemory scratch(bytes + (items.split() ? 0 : items.partial_bytes()));
+    const ScratchMemory scratch(bytes + (items.split() ? 0 : items.partial_bytes()), p.workspace);
     std::vector<RowKind> kinds;
     ForwardTask task;
     // Counted on from the first: five divisions an item take as long as a few rows.

@@ -8,6 +8,7 @@
 
 #include "polyhead/device.h"
 #include "polyhead/sdpa.h"
+#include "support/any_tensor.h"
 #include "support/random.h"
 
 namespace polyhead::test {
@@ -41,7 +42,7 @@ class Fences : public testing::TestWithParam<DType> {
   TensorView tensor(DType dtype, const Shape& shape) {
     memory_.push_back(std::make_unique<Fenced>(dtype, shape));
     const TensorView view = memory_.back()->view();
-    copy(random_.tensor(dtype, shape), view);
+    copy(during_call(random_.tensor(dtype, shape)), view);
     return view;
   }
   // [1,N,L,W] as the heads of a layer lie: [1,L,N,W].
