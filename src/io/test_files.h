@@ -14,6 +14,7 @@
 
 #include "core/text.h"
 #include "polyhead/io/tensor_file.h"
+#include "support/any_tensor.h"
 
 namespace polyhead::io {
 
@@ -78,7 +79,7 @@ inline std::string bytes_of(ConstTensorView view) {
   return size == 0 ? "" : std::string(static_cast<const char*>(packed.view().data()), size);
 }
 
-inline void expect_same(ConstTensorView a, ConstTensorView b) {
+inline void expect_same(test::AnyTensor a, test::AnyTensor b) {
   EXPECT_EQ(a.dtype(), b.dtype());
   EXPECT_EQ(to_string(a.shape()), to_string(b.shape()));
   EXPECT_TRUE(bytes_of(a) == bytes_of(b));

@@ -67,7 +67,7 @@ TEST(EncoderLayer, TheLastThingItDoesIsToNormalise) {
   Random random(5);
   EncoderLayer layer({.width = 12, .heads = 3, .seed = 5});
   Tensor y(DType::f32, {4, 12});
-  layer.forward(random.tensor(DType::f32, {4, 12}, -3, 3), y);
+  layer.forward(during_call(random.tensor(DType::f32, {4, 12}, -3, 3)), y);
   for (std::int64_t t = 0; t < 4; ++t) {
     double sum = 0, squares = 0;
     for (const double value : test::to_doubles(y.view().select(0, t))) {

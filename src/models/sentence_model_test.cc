@@ -88,11 +88,11 @@ TEST(SentenceEmbedding, IsTheMeanOfKeptTokensAtUnitLength) {
 TEST(SentenceEmbedding, OfNoTokensIsZero) {
   const Tensor hidden = Tensor::of<float>({1, 1, 2}, {5, 6});
   Tensor out = Tensor::of<float>({1, 2}, {1, 1});
-  sentence_embedding(hidden, Tensor::of<bool>({1, 1}, {false}), out);
+  sentence_embedding(hidden, during_call(Tensor::of<bool>({1, 1}, {false})), out);
   EXPECT_TRUE(test::near(out, Tensor(DType::f32, {1, 2}), 0));
-  sentence_embedding(Tensor(DType::f32, {1, 0, 2}), {}, out);
+  sentence_embedding(during_call(Tensor(DType::f32, {1, 0, 2})), {}, out);
   EXPECT_TRUE(test::near(out, Tensor(DType::f32, {1, 2}), 0));
-  EXPECT_ERROR(sentence_embedding(hidden, {}, Tensor(DType::f32, {2, 2})), invalid_argument, HasSubstr("out is [2,2]; it must be [1,2]"));
+  EXPECT_ERROR(sentence_embedding(hidden, {}, during_call(Tensor(DType::f32, {2, 2}))), invalid_argument, HasSubstr("out is [2,2]; it must be [1,2]"));
 }
 
 TEST(LoadBert, AVocabularyThatIsLargerThanTheModelIsAnError) {

@@ -22,7 +22,10 @@ Vocabulary::Vocabulary(std::vector<std::string> pieces) : pieces_(std::move(piec
 Vocabulary::Prefix Vocabulary::extend(Prefix prefix, std::string_view bytes) const {
   for (const char byte : bytes) {
     const auto next = [&](std::int64_t id) { return prefix.length < piece(id).size() ? static_cast<unsigned char>(piece(id)[prefix.length]) : -1; };
-    prefix.ids = std::ranges::equal_range(prefix.ids, static_cast<int>(static_cast<unsigned char>(byte)), {}, next);
+    // Not equal_range: Clang 14 does not compile the subrange of libstdc++ 12.
+    const int wanted = static_cast<unsigned char>(byte);
+    const auto first = std::ranges::lower_bound(prefix.ids, wanted, {}, next);
+    prefix.ids = {first, std::ranges::upper_bound(first, prefix.ids.end(), wanted, {}, next)};
     ++prefix.length;
   }
   return prefix;
