@@ -6,6 +6,7 @@
 #include <limits>
 
 #include "polyhead/tensor.h"
+#include "support/any_tensor.h"
 #include "text_layout.h"
 
 namespace polyhead::app {
@@ -132,11 +133,11 @@ TEST(Heatmap, DisarmsWords) {
 }
 
 TEST(Heatmap, NothingAndZerosAndNanAreShown) {
-  EXPECT_NO_THROW(render({.weights = Tensor(DType::f32, {0, 0}), .rows = {}, .columns = {}}, 60, Colour::none));
+  EXPECT_NO_THROW(render({.weights = during_call(Tensor(DType::f32, {0, 0})), .rows = {}, .columns = {}}, 60, Colour::none));
   const std::vector<std::string> words{"a", "b"};
-  EXPECT_THAT(render({.weights = Tensor(DType::f32, {2, 2}), .rows = words, .columns = words}, 60, Colour::none), HasSubstr("0"));
+  EXPECT_THAT(render({.weights = during_call(Tensor(DType::f32, {2, 2})), .rows = words, .columns = words}, 60, Colour::none), HasSubstr("0"));
   const float nan = std::numeric_limits<float>::quiet_NaN();
-  EXPECT_THAT(render({.weights = Tensor::of<float>({2, 2}, {nan, 1, 0, 1}), .rows = words, .columns = words}, 60, Colour::none),
+  EXPECT_THAT(render({.weights = during_call(Tensor::of<float>({2, 2}, {nan, 1, 0, 1})), .rows = words, .columns = words}, 60, Colour::none),
               HasSubstr("nan"));
 }
 

@@ -67,6 +67,20 @@ TEST(ScratchMemory, ServesAThreadThatEnds) {
   }).join();
 }
 
+TEST(ScratchMemory, ALargeBlockIsTheWorkspaces) {
+  const Workspace workspace;
+  const void* first = nullptr;
+  {
+    const ScratchMemory block(1 << 20, &workspace);
+    first = block.get();
+    EXPECT_EQ(reinterpret_cast<std::uintptr_t>(first) % 4096, 0u);
+    std::memset(block.get(), 1, 1 << 20);
+    EXPECT_EQ(workspace.idle_bytes(), 0);
+  }
+  EXPECT_GE(workspace.idle_bytes(), 1 << 20);
+  EXPECT_EQ(ScratchMemory(1 << 20, &workspace).get(), first);
+}
+
 // Registering what a thread keeps takes memory too.
 TEST(ScratchMemory, GivesBackInAThreadThatFindsNoMemory) {
   if (kAddressSanitizer) GTEST_SKIP() << "AddressSanitizer ends a process that finds no memory";

@@ -216,6 +216,7 @@ void run(const MultiHeadAttention& layer, const PackedAttention& projections, co
   reuse_or_allocate(s.lse, accumulation_dtype(config.dtype), s.q_heads.shape().first(s.q_heads.rank() - 1), options.workspace);
   SdpaOptions sdpa = s.sdpa;
   sdpa.executor = options.executor;  // which may be gone when s is read again
+  sdpa.workspace = options.workspace;
   sdpa_forward(
       {.q = s.q_heads, .k = s.k_heads, .v = s.v_heads, .out = split_heads(s.attended.view(), shapes.axis, config.heads), .lse = s.lse},
       sdpa);
@@ -385,6 +386,7 @@ void MultiHeadAttention::backward(const Saved& s, ConstTensorView d_out, const G
   }
   SdpaOptions sdpa = s.sdpa;
   sdpa.executor = executor;
+  sdpa.workspace = options.workspace;
   sdpa_backward({.q = s.q_heads,
                  .k = s.k_heads,
                  .v = s.v_heads,
