@@ -61,9 +61,10 @@ std::string run_sdpa(const Options& o, InputTensors* in, Results* results) {
   SdpaOptions options;
   apply(o.rules, &options);
   options.bias = bias;
-  Tensor lengths, keep;
+  MaskMemory memory;
+  Tensor keep;
   const Shape lead = q.shape().first(q.shape().size() - 3);
-  options.mask = mask_of(o.rules, lead, q.extent(-2), k.extent(-2), &lengths);
+  options.mask = mask_of(o.rules, lead, q.extent(-2), k.extent(-2), &memory);
   in->read_masks(&options.mask);
   if (options.dropout.p > 0) options.dropout.keep = keep = in->take("dropout_keep");
 
@@ -182,6 +183,7 @@ Subcommand declare_attend(CLI::App& parser) {
           "Input tensors with --parameters: query [.., T, .., Eq], key and value (default: the query; the key). Without --parameters: "
           "q [*,N,T,H], k [*,K,S,H], v [*,K,S,V].\n"
           "Optional tensors: attend or block (boolean, one for each query and key), attend_keys or block_keys (boolean [*,S]), key_lengths, "
+          "query_offsets and key_offsets (integers, as the options), "
           "bias (added to the scores), dropout_keep (boolean, with --dropout), d_out (with --gradients). For the layout torch, masks and "
           "biases may be [B*N,T,S].\n"
           "Layers of gpt2 and mingpt are causal unless --causal=off is given. Self-attention of t5 adds a bias for each distance: give it as "

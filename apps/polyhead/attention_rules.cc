@@ -61,6 +61,9 @@ void add_attention_rules(CLI::App& parser, AttentionRules* rules) {
   add_value(parser, "--window", &rules->window, read_window, "LEFT,RIGHT",             "attend to keys at most LEFT before and RIGHT after the diagonal; without a number that side is unlimited");
   add_value(parser, "--window-diagonal", &rules->window_diagonal, read_diagonal, "DIAGONAL",
             "the diagonal of the window (default: the causal diagonal, else bottom_right)");
+  add_value(parser, "--query-offsets", &rules->query_offsets, read_counts, "0,L,...,T",
+            "the queries are several documents, one after the other: where each begins, and T; queries attend to keys of their document only");
+  add_value(parser, "--key-offsets", &rules->key_offsets, read_counts, "0,L,...,S", "the same for the keys (default: the query offsets)");
   add_value(parser, "--scale", &rules->scale, read_number, "X",
             "factor of the scores (default: that of the layer's layout, else 1/sqrt(H))");
   add_value(parser, "--softcap", &rules->softcap, read_number, "C", "replace each score by C tanh(score/C)");
@@ -89,7 +92,7 @@ std::vector<CLI::Option*> add_layer_rules(CLI::App& parser, LayerRules* rules) {
           parser.add_flag("--add-zero-attn", rules->add_zero_attn, "add a key and value of zeros, as torch's add_zero_attn")};
 }
 
-Mask mask_of(const AttentionRules& rules, const Shape& lead, std::int64_t queries, std::int64_t keys, Tensor* lengths) {
+Mask mask_of(const AttentionRules& rules, const Shape& lead, std::int64_t queries, std::int64_t keys, MaskMemory* memory) {
   Mask mask;
   if (rules.causal == kBareCausal && queries != keys) {
     throw UsageError(cat("--causal: there are ", queries, " queries and ", keys, " keys, so name the diagonal: top_left, bottom_right or an offset"));
@@ -97,6 +100,14 @@ Mask mask_of(const AttentionRules& rules, const Shape& lead, std::int64_t querie
   if (!rules.causal.empty() && rules.causal != kNotCausal) mask.causal = rules.causal == kBareCausal ? Diagonal::top_left() : read_diagonal(rules.causal);
   mask.window = rules.window;
   mask.window.diagonal = rules.window_diagonal;
+  const auto tensor = [](const std::vector<std::int64_t>& list, const Shape& shape) {
+    return Tensor::of<std::int64_t>(shape, std::span<const std::int64_t>(list));
+  };
+  const auto offsets = [&](const std::optional<std::vector<std::int64_t>>& given, Tensor* values, ConstTensorView* view) {
+    if (given) *view = *values = tensor(*given, {static_cast<std::int64_t>(given->size())});
+  };
+  offsets(rules.query_offsets, &memory->query_offsets, &mask.query_offsets);
+  offsets(rules.key_offsets, &memory->key_offsets, &mask.key_offsets);
   if (!rules.key_lengths) return mask;
   Shape shape = lead;
   const auto count = static_cast<std::int64_t>(rules.key_lengths->size());
@@ -105,8 +116,7 @@ Mask mask_of(const AttentionRules& rules, const Shape& lead, std::int64_t querie
     throw UsageError(cat("--key-lengths: ", counted(count, "length"), "; there must be ", numel(lead), ", one for each sequence, or ",
                          numel(lead) * queries, ", one for each query"));
   }
-  *lengths = Tensor::of<std::int64_t>(shape, std::span<const std::int64_t>(*rules.key_lengths));
-  mask.key_lengths = *lengths;
+  mask.key_lengths = memory->key_lengths = tensor(*rules.key_lengths, shape);
   return mask;
 }
 

@@ -16,7 +16,7 @@ struct AttentionRules {
   std::string causal;  // "" (the layer's default), "off", "self" (the option without a value), top_left, bottom_right or an offset
   Window window;
   std::optional<Diagonal> window_diagonal;
-  std::optional<std::vector<std::int64_t>> key_lengths;
+  std::optional<std::vector<std::int64_t>> key_lengths, query_offsets, key_offsets;
   std::optional<double> scale, softcap, dropout;
   std::uint64_t dropout_seed = 0;
   std::optional<EmptyRows> empty_rows;
@@ -29,13 +29,17 @@ struct LayerRules {
   bool add_zero_attn = false;
 };
 
+// The tensors that a mask made from options is a view of.
+struct MaskMemory {
+  Tensor key_lengths, query_offsets, key_offsets;
+};
+
 void add_attention_rules(CLI::App& parser, AttentionRules* rules);  // all except the key lengths
 void add_key_lengths(CLI::App& parser, AttentionRules* rules);
 std::vector<CLI::Option*> add_layer_rules(CLI::App& parser, LayerRules* rules);
 
-// The mask for `queries` x `keys` and leading dimensions `lead`. *lengths holds the key lengths that the mask views. UsageError if the
-// rules do not fit these sizes.
-Mask mask_of(const AttentionRules& rules, const Shape& lead, std::int64_t queries, std::int64_t keys, Tensor* lengths);
+// The mask for `queries` x `keys` and leading dimensions `lead`. UsageError if the rules do not fit these sizes.
+Mask mask_of(const AttentionRules& rules, const Shape& lead, std::int64_t queries, std::int64_t keys, MaskMemory* memory);
 
 void apply(const AttentionRules& rules, nn::MultiHeadAttentionConfig* config);
 void apply(const LayerRules& rules, nn::MultiHeadAttentionConfig* config);

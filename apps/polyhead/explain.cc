@@ -69,8 +69,8 @@ std::string facts_of(const Options& o) {
   Tensor result = reserve(o.dtype, out), sums = o.lse ? reserve(accumulation_dtype(o.dtype), lse) : Tensor();
   SdpaOptions options;
   apply(o.rules, &options);
-  Tensor none;
-  options.mask = mask_of(o.rules, lengths, sizes ? o.q[-2] : 0, sizes ? o.k[-2] : 0, &none);
+  MaskMemory memory;
+  options.mask = mask_of(o.rules, lengths, sizes ? o.q[-2] : 0, sizes ? o.k[-2] : 0, &memory);
   if (o.key_lengths == "query" && sizes) lengths.push_back(o.q[-2]);
   if (!o.key_lengths.empty()) options.mask.key_lengths = placeholder(DType::i64, lengths);
   for (std::size_t i = 0; i < o.masks.size(); ++i) options.mask.*kMaskOptions[i].view = placeholder_of(DType::boolean, o.masks[i]);

@@ -27,11 +27,13 @@ struct MaskTensor {
   ConstTensorView Mask::* view;
 };
 
-constexpr std::array<MaskTensor, 5> kMaskTensors{{{"attend", &Mask::attend},
+constexpr std::array<MaskTensor, 7> kMaskTensors{{{"attend", &Mask::attend},
                                                   {"block", &Mask::block},
                                                   {"attend_keys", &Mask::attend_keys},
                                                   {"block_keys", &Mask::block_keys},
-                                                  {"key_lengths", &Mask::key_lengths}}};
+                                                  {"key_lengths", &Mask::key_lengths},
+                                                  {"query_offsets", &Mask::query_offsets},
+                                                  {"key_offsets", &Mask::key_offsets}}};
 
 bool is_result(const std::string& name) {
   constexpr std::array<std::string_view, 5> kResults{"out", "attention_weights", "lse", "top_keys", "top_attention_weights"};

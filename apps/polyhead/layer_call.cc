@@ -47,7 +47,7 @@ void set_options(const LoadedLayer& loaded, AttentionRules rules, InputTensors* 
          shared_bias_shape(*call));
   }
   if (loaded.causal && rules.causal.empty()) rules.causal = "bottom_right";
-  call->options.mask = mask_of(rules, call->lead, call->weights[-2], call->keys, &call->lengths);
+  call->options.mask = mask_of(rules, call->lead, call->weights[-2], call->keys, &call->mask_memory);
   if (in) in->read_masks(&call->options.mask);
   call->options.bias = call->bias;
   if (loaded.layout == "torch") {

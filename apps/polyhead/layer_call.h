@@ -13,7 +13,8 @@ namespace polyhead::app {
 
 // `input` and `options` are views of the tensors.
 struct LayerCall {
-  Tensor query, key, value, bias, lengths, keep;
+  Tensor query, key, value, bias, keep;
+  MaskMemory mask_memory;
   nn::AttentionInput input;
   nn::AttentionOptions options;
   Shape weights, lead;    // shape of the attention weights [*,N,T,S'], and its *

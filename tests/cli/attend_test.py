@@ -165,6 +165,35 @@ class Attend(ProgramTest):
         for a, e in zip(written["out"][1], tensors["out"][1]):
             self.assertAlmostEqual(a, e, delta=1e-4)
 
+    def test_documents_equal_each_document_alone(self):
+        def tensor(first, rows):  # [1,2,rows,4]: rows `first`.. of two heads
+            return "F32", (1, 2, rows, 4), [math.sin(1.7 * (40 * head + 4 * (first + row) + i)) for head in range(2) for row in range(rows) for i in range(4)]
+
+        def attend(name, ranges, *options, **more):
+            path = self.folder / f"{name}.safetensors"
+            save_safetensors(path, {**{x: tensor(100 * i + first, rows) for i, (x, (first, rows)) in enumerate(zip("qkv", ranges))}, **more})
+            shape, out = self.attend("--tensors", path, "--causal", "bottom_right", *options)[1]["out"]
+            return [list(out[4 * row:4 * row + 4]) for row in range(shape[1] * shape[2])]  # two heads of `rows` rows
+
+        queries, keys = (0, 2, 5), (0, 3, 7)
+        whole = ((0, 5), (0, 7), (0, 7))
+        alone = [attend("alone", ((t, t_end - t), (s, s_end - s), (s, s_end - s)))
+                 for t, t_end, s, s_end in zip(queries, queries[1:], keys, keys[1:])]
+        expected = [row for head in range(2) for rows in alone for row in rows[head * len(rows) // 2:(head + 1) * len(rows) // 2]]
+        text = lambda offsets: ",".join(map(str, offsets))
+        self.assertEqual(attend("packed", whole, "--query-offsets", text(queries), "--key-offsets", text(keys)), expected)
+        of_file = {"query_offsets": ("I64", (3,), queries), "key_offsets": ("I64", (3,), keys)}
+        self.assertEqual(attend("file", whole, **of_file), expected)
+        self.assertNotEqual(attend("one", whole), expected)
+        square = ((0, 5), (0, 5), (0, 5))
+        self.assertEqual(attend("square", square, "--query-offsets", "0,2,5"), attend("both", square, "--query-offsets", "0,2,5", "--key-offsets", "0,2,5"))
+        packed, out = self.folder / "packed.safetensors", self.folder / "refused.npz"
+        for offsets, word in (("0,2,4", "5"), ("1,5", "0"), ("0,3,2,5", "2")):
+            self.fails(1, "attend", "--tensors", packed, "-o", out, "--query-offsets", offsets, "--key-offsets", "0,7", mentions=["query_offsets", word])
+        self.fails(1, "attend", "--tensors", packed, "-o", out, "--query-offsets", "0,2,5", mentions=["key_offsets"])
+        self.fails(2, "attend", "--tensors", packed, "-o", out, "--query-offsets", "0,x", mentions=["--query-offsets", "'0,x'"])
+        self.fails(1, "attend", "--tensors", self.folder / "file.safetensors", "-o", out, "--query-offsets", "0,5", mentions=["query_offsets", "once"])
+
     def test_errors_are_one_sentence_and_leave_nothing_behind(self):
         plain, cross, out = VECTORS / "sdpa_plain.safetensors", VECTORS / "torch_mha_cross.safetensors", self.folder / "out.safetensors"
         self.fails(2, "attend", "-o", out, mentions=["--tensors"])

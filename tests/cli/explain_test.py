@@ -38,6 +38,9 @@ class Explain(ProgramTest):
         self.assertEqual(self.explain(*square, "--causal"), self.explain(*square, "--causal", "top_left"))
         self.fails(2, "explain", *narrow, "--causal", mentions=["5 queries", "7 keys"])
         self.assertEqual(self.explain(*narrow, "--causal", "off")["mask"], "none")
+        self.assertIn("2 documents", self.explain(*square, "--query-offsets", "0,2,5")["mask"])
+        self.assertIn("3 documents", self.explain(*narrow, "--query-offsets", "0,2,2,5", "--key-offsets", "0,1,4,7")["mask"])
+        self.fails(1, "explain", *square, "--query-offsets", "0,2,4", mentions=["query_offsets"])
 
     def test_large_problems_take_neither_memory_nor_time(self):
         began = time.monotonic()
