@@ -34,8 +34,6 @@ class InputTensors {
   // for all others. Results of an earlier run and the names in `parameters` are not mentioned.
   void report_unused(std::vector<std::string> inputs, std::span<const std::string> parameters) const;
 
-  const std::string& path() const { return path_; }
-
  private:
   io::TensorFile file_;
   std::string path_;

@@ -1,4 +1,4 @@
-"""Runs the program under test and looks at what it leaves behind."""
+"""Runs the program under test and checks what it writes."""
 import os
 import pty
 import re
@@ -29,7 +29,7 @@ def run(*arguments, stdin=b"", env=None, **options):
 
 
 def run_on_terminal(*arguments, columns=80, env=None):
-    """(status, what was written to stdout, what was written to stderr), each of the two being a terminal of its own."""
+    """(status, what was written to stdout, what was written to stderr), each of the two is a separate terminal."""
     import fcntl
     import termios
     out, out_end = pty.openpty()
@@ -64,7 +64,7 @@ def without_escapes(text):
 
 
 class ProgramTest(unittest.TestCase):
-    """Each test has an empty folder of its own, self.folder."""
+    """Each test has a separate empty folder, self.folder."""
     maxDiff = None
 
     def setUp(self):

@@ -68,7 +68,7 @@ class Trace(ProgramTest):
 
     def test_valid_lengths_mask_scores_and_weights(self):
         steps = self.trace("--layer", "d2l", "--num-hiddens", "4", "--heads", "2", "--length", "3", "--valid-lens", "2,0", "--values")
-        self.assertIn("3 rows without a key: every key gets the same weight", steps["mask"]["meaning"])
+        self.assertIn("3 rows without a key: every key gets the same attention weight", steps["mask"]["meaning"])
         for head in steps["mask"]["values"][0]:
             self.assertEqual([row[2] for row in head], ["-inf"] * 3)
         for head in steps["softmax"]["values"][0]:

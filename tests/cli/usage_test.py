@@ -125,7 +125,7 @@ class Streams(ProgramTest):
     def test_a_closed_pipe_ends_quietly(self):
         model = tiny_model.write(self.folder / "model")
         for arguments in (("--help",), ("inspect", model), ("inspect", model, "--json"), ("view", model, "--text", "the fox")):
-            for ignored in (False, True):  # shells leave SIGPIPE as it is, Python programs ignore it
+            for ignored in (False, True):  # shells keep the default of SIGPIPE, Python programs ignore it
                 with self.subTest(arguments, ignored=ignored):
                     reader, writer = os.pipe()
                     os.close(reader)
