@@ -53,60 +53,58 @@ class Writer {
     switch (traced.kind) {
       case TraceKind::query: {
         const int axis = c_.axis < 0 ? c_.axis + input_.query.rank() : c_.axis;
-        return say("query", "input", cat(input_.key || input_.projected_key ? "what asks" : "what asks and what is looked at", ": ",
-                                         size_of(input_.query.extent(axis), c_.query_width)));
+        return say("query", "input", cat(input_.key || input_.projected_key ? "" : "query, key and value: ", size_of(input_.query.extent(axis), c_.query_width)));
       }
       case TraceKind::key:
-        return say("key", "input", cat(input_.value || input_.projected_key ? "what queries are compared with" : "what is looked at, as key and as value", ": ",
-                                       size_of(input_keys_, width)));
-      case TraceKind::value: return say("value", "input", cat("what is averaged: ", size_of(input_keys_, width)));
+        return say("key", "input", cat(input_.value || input_.projected_key ? "" : "key and value: ", size_of(input_keys_, width)));
+      case TraceKind::value: return say("value", "input", size_of(input_keys_, width));
       case TraceKind::mean_query: {
         const bool masked = c_.global_query == GlobalQuery::masked_mean;
         return say("mean query", masked ? "masked mean of query" : "mean of query",
-                   cat("one query for each sequence: the mean over its ", masked ? "positions that the key mask leaves" : counted(input_keys_, "position")));
+                   cat("one query for each sequence: the mean over its ", masked ? "positions that the key mask lets through" : counted(input_keys_, "position")));
       }
       case TraceKind::projection_q: return say("projection q", cat(names_.q, "(", query, ")"), projection(layer_.q));
       case TraceKind::projection_k: return say("projection k", cat(names_.k, "(", key, ")"), projection(layer_.k));
       case TraceKind::projection_v: return say("projection v", cat(names_.v, "(", value, ")"), projection(layer_.v));
       case TraceKind::rotary_q: return say("rotary q", "rotated q", rotation());
       case TraceKind::rotary_k: return say("rotary k", "rotated k", rotation());
-      case TraceKind::added_key: return say("added key", cat("k", added("bias_k")), cat("further keys: ", added_keys()));
-      case TraceKind::added_value: return say("added value", cat("v", added("bias_v")), cat("their values: ", added_keys()));
+      case TraceKind::added_key: return say("added key", cat("k", added("bias_k")), cat("added keys: ", added_keys()));
+      case TraceKind::added_value: return say("added value", cat("v", added("bias_v")), cat("added values: ", added_keys()));
       case TraceKind::split_q: return say("split q", "heads of q", split("H", c_.heads, r.shape()));
       case TraceKind::split_k: return say("split k", "heads of k", split("H", c_.kv_heads, r.shape()));
       case TraceKind::split_v: return say("split v", "heads of v", split("V", c_.kv_heads, r.shape()));
       case TraceKind::scores:
         return say("scores", "<q, k>",
-                   cat("raw: how well each query fits each key, the dot product of their ", counted(c_.head_width, "feature"), folded(maps_)));
+                   cat("the dot product of each query and key over their ", counted(c_.head_width, "feature"), folded(maps_)));
       case TraceKind::scale:
         if (c_.scale) return say("scale", cat(*c_.scale, " * scores"), cat("scores times ", *c_.scale));
         return say("scale", "scores / sqrt(H)",
-                   cat("scores divided by sqrt(", c_.head_width, "), so that their spread does not grow with the width of a head"));
+                   cat("scores divided by sqrt(", c_.head_width, "), so that their size does not grow with the width of a head"));
       case TraceKind::softcap:
-        return say("softcap", "c tanh(scores / c)", cat("scores bent smoothly into -", c_.softcap, " to ", c_.softcap));
+        return say("softcap", "c tanh(scores / c)", cat("scores bounded smoothly to -", c_.softcap, " .. ", c_.softcap));
       case TraceKind::bias:
-        return say("bias", "scores + bias", cat("a term for each pair: bias ", options_.bias.shape(), options_.bias.numel() < numel(maps_) ? ", repeated where it has no extent" : ""));
+        return say("bias", "scores + bias", cat("adds the bias ", options_.bias.shape(), options_.bias.numel() < numel(maps_) ? ", which broadcasts" : ""));
       case TraceKind::mask: return say("mask", mask_parts(options_.mask), mask_meaning(*traced.mask));
       case TraceKind::softmax:
         return say("softmax", "exp(scores) / sum",
-                   keys_ == 0 ? std::string("attention weights: none, as there is no key; the output of the heads is 0")
-                              : cat("attention weights: how much each query takes from each of ", counted(keys_, "key"), "; rows sum to 1",
-                                    empty_rows_ > 0 && c_.empty_rows == EmptyRows::zero ? ", but for the empty ones" : ""));
+                   keys_ == 0 ? std::string("attention weights: none, because there is no key; the output of the heads is 0")
+                              : cat("attention weights of each query over ", counted(keys_, "key"), "; rows sum to 1",
+                                    empty_rows_ > 0 && c_.empty_rows == EmptyRows::zero ? ", except empty rows" : ""));
       case TraceKind::dropout:
         return say("dropout", "keep / (1 - p)",
-                   cat("in training each weight is dropped with probability ", c_.dropout, c_.dropout < 1 ? cat("; the others are multiplied by ", 1 / (1 - c_.dropout)) : ""));
+                   cat("in training each attention weight is dropped with probability ", c_.dropout, c_.dropout < 1 ? cat("; the others are multiplied by ", 1 / (1 - c_.dropout)) : ""));
       case TraceKind::weighted_values:
-        return say("weighted values", "weights * v", cat("each query's average of the values, by its weights", folded(r.shape())));
+        return say("weighted values", "weights * v", cat("sum of the values times the attention weights of each query", folded(r.shape())));
       case TraceKind::merge:
         return say("merge", "heads side by side",
                    cat(c_.heads, " * ", c_.value_head_width, " = ", counted(c_.heads * c_.value_head_width, "feature"), " for each query"));
       case TraceKind::gate:
-        return say("gate", cat("sigmoid(", names_.gate, "(query))"), cat("how much of each feature passes, 0 to 1: ", parameters_of(layer_.gate)));
+        return say("gate", cat("sigmoid(", names_.gate, "(query))"), cat("a factor from 0 to 1 for each feature: ", parameters_of(layer_.gate)));
       case TraceKind::gated:
-        return say("gated", "merged * gate", global() ? "the one result of each sequence, opened at each position by its gate" : "merged heads times the gate");
+        return say("gated", "merged * gate", global() ? "the result of each sequence times the gate of each position" : "merged heads times the gate");
       case TraceKind::output_projection:
         return say("output projection", cat(names_.output, "(", c_.gate == nn::Gate::sigmoid ? "gated" : "merged", ")"),
-                   cat("mixes the heads into ", counted(c_.output_width, "feature"), ": ", parameters_of(layer_.output)));
+                   cat("combines the heads to ", counted(c_.output_width, "feature"), ": ", parameters_of(layer_.output)));
     }
   }
 
@@ -141,13 +139,13 @@ class Writer {
   }
 
   std::string mask_meaning(const nn::MaskCounts& mask) const {
-    std::string text = cat("-inf where a query may not look: ", mask.attended, " of ", counted(mask.pairs, "pair"), " stay", mask.attended == 1 ? "s" : "",
-                           mask.shared_by_heads ? ", alike in every head" : "");
+    std::string text = cat("-inf where a query may not attend: ", mask.attended, " of ", counted(mask.pairs, "pair"), mask.attended == 1 ? " is" : " are",
+                           " attended", mask.shared_by_heads ? ", the same in every head" : "");
     if (mask.empty_rows == 0) return text;
     append(text, cat("; ", counted(mask.empty_rows, "row"), " without a key: "));
     switch (c_.empty_rows) {
-      case EmptyRows::zero: return text + "weights and output are 0";
-      case EmptyRows::uniform: return text + "every key gets the same weight";
+      case EmptyRows::zero: return text + "attention weights and output are 0";
+      case EmptyRows::uniform: return text + "every key gets the same attention weight";
       case EmptyRows::unmasked: return text + "as if nothing were masked";
     }
     return text;

@@ -27,17 +27,17 @@ TEST(TraceSentences, SayHowManyPairsAMaskLeavesAndWhatEmptyRowsGive) {
   const Tensor lengths = Tensor::of<std::int64_t>({2}, {0, 2});
   nn::MultiHeadAttentionConfig config{.query_width = 6, .heads = 2, .empty_rows = EmptyRows::uniform};
   const std::vector<TraceStep> uniform = steps_of(config, {2, 3, 6}, {.key_lengths = lengths});
-  EXPECT_THAT(find(uniform, "mask").meaning, AllOf(HasSubstr("6 of 18 pairs stay, alike in every head"), HasSubstr("3 rows without a key: every key gets the same weight")));
+  EXPECT_THAT(find(uniform, "mask").meaning, AllOf(HasSubstr("6 of 18 pairs are attended, the same in every head"), HasSubstr("3 rows without a key: every key gets the same attention weight")));
   config.empty_rows = EmptyRows::zero;
   const std::vector<TraceStep> zero = steps_of(config, {2, 3, 6}, {.key_lengths = lengths});
-  EXPECT_THAT(find(zero, "mask").meaning, HasSubstr("3 rows without a key: weights and output are 0"));
-  EXPECT_THAT(find(zero, "softmax").meaning, HasSubstr("rows sum to 1, but for the empty ones"));
+  EXPECT_THAT(find(zero, "mask").meaning, HasSubstr("3 rows without a key: attention weights and output are 0"));
+  EXPECT_THAT(find(zero, "softmax").meaning, HasSubstr("rows sum to 1, except empty rows"));
 }
 
 TEST(TraceSentences, FitExtentsOfNoneAndOne) {
   for (const TraceStep& step : steps_of({.query_width = 1, .heads = 1}, {1, 1, 1})) EXPECT_THAT(step.meaning, Not(HasSubstr("1 features"))) << step.step;
   EXPECT_THAT(find(steps_of({.query_width = 2, .heads = 2}, {1, 1, 2}), "split q").meaning, HasSubstr("2 heads of H = 1 feature: head n takes feature n"));
-  EXPECT_THAT(find(steps_of({.query_width = 2, .heads = 2}, {1, 1, 2}, {}, {1, 0, 2}), "softmax").meaning, HasSubstr("none, as there is no key"));
+  EXPECT_THAT(find(steps_of({.query_width = 2, .heads = 2}, {1, 1, 2}, {}, {1, 0, 2}), "softmax").meaning, HasSubstr("none, because there is no key"));
 }
 
 TEST(TraceSentences, CallModulesAsTheSourceDoes) {
