@@ -1,4 +1,4 @@
-// Who runs the parts of an operation. The library's own threads are made at first use; a caller may bring an executor instead.
+// Threads that operations run on. The library starts its own on first use; a caller may pass an executor instead.
 #pragma once
 
 #include <cstdint>
@@ -15,7 +15,7 @@ class Executor {
   virtual void run(std::int64_t count, const std::function<void(std::int64_t)>& task) = 0;
 };
 
-// Threads that operations without an executor of their own use; by default what the process may run on.
+// Threads of operations that are given no executor; by default the processors that the process may run on.
 int num_threads();
 void set_num_threads(int count);  // >= 1
 

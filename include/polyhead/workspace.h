@@ -1,4 +1,4 @@
-// Memory that calls leave to the next ones and, where parameters are constant, weights in the kernels' order.
+// Memory that calls reuse and, where parameters are constant, a cache of packed parameters. Worth passing to every call that is repeated.
 #pragma once
 
 #include <cstdint>
@@ -9,14 +9,13 @@
 
 namespace polyhead {
 
-// What layers need between their steps comes from here where a call is given a workspace, and goes back when the call, or what it saved,
-// ends: the next call finds it instead of asking the system, which clears new memory page by page. A handle: copies share their memory,
-// of which a tensor keeps its own. At most half as much again is idle as was in use at once. Any number of threads
-// may use one, and a process that was forked. No result depends on it.
+// A call that is given a workspace takes its temporary tensors from it and returns them when the call, or its saved pass, ends. Later calls reuse
+// the memory; new memory costs a page fault per 4 KiB. Copies of a workspace share its memory. Idle memory is capped at 1.5 x the peak in use.
+// Any number of threads may use one, also after a fork. No result depends on it.
 //
-// Where the parameters of the layers that use it are constant, weights are kept as well, in the order in which the kernels read them: a second
-// copy (in float32 for 16-bit storage) that the first call makes, and not every one. A parameter that changes all the same needs clear(), else
-// the old one is used; one that has gone is kept until then.
+// Parameters::constant also caches parameters in the order in which the kernels read them: a second copy, in float32 for 16-bit storage, that
+// the first call makes. After a change of a parameter call clear(); until then the old values are used, and the memory of a parameter that was
+// destroyed stays allocated.
 enum class Parameters : std::uint8_t { may_change, constant };
 
 class Workspace {
@@ -29,7 +28,7 @@ class Workspace {
   // Elements have no value yet. Error where the shape is negative or does not fit in memory.
   Tensor tensor(DType dtype, const Shape& shape) const;
   std::int64_t idle_bytes() const;
-  void clear() const;  // gives the idle memory back, forgets how much was in use and drops what was kept of parameters
+  void clear() const;  // frees the idle memory, resets the peak and empties the cache of parameters
   Parameters parameters() const;
 
  private:
@@ -39,7 +38,7 @@ class Workspace {
   std::shared_ptr<Pool> pool_;
 };
 
-// From the workspace where there is one, else of its own.
+// From the workspace if there is one, else newly allocated.
 inline Tensor uninitialised(DType dtype, const Shape& shape, const Workspace* workspace) {
   return workspace != nullptr ? workspace->tensor(dtype, shape) : Tensor::uninitialised(dtype, shape);
 }

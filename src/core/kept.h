@@ -1,4 +1,4 @@
-// What layers make of a parameter once, for workspaces whose parameters are constant.
+// Cache of packed parameters, for workspaces of Parameters::constant. Valid while the parameters do not change.
 #pragma once
 
 #include <functional>
@@ -8,8 +8,8 @@
 
 namespace polyhead {
 
-// What `make` gave for this parameter and maker when it was first asked for, until the workspace is cleared. Threads that ask at once may each
-// make it. The parameter's memory is kept alive meanwhile.
+// The cached result of `make` for this parameter and maker; the first call makes it, Workspace::clear() drops it. Threads that call at the same
+// time may each make one. The entry keeps the parameter's memory alive.
 std::shared_ptr<const void> kept_of(const Workspace& workspace, const Tensor& parameter, const void* maker,
                                     const std::function<std::shared_ptr<const void>()>& make);
 

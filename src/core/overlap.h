@@ -14,8 +14,8 @@ bool overlaps(const ConstTensorView& a, const ConstTensorView& b);
 // Whether two positions of one view share memory (a zero stride, a sliding window).
 bool overlaps_itself(const ConstTensorView& view);
 
-// A view of the same elements in an order of its own: each once where the axes that share elements step over whole multiples of each other, as
-// those of a sliding or broadcast view do.
+// A view of the same elements in another order, each element once if the strides of axes that share elements are multiples of each other, as in
+// sliding and broadcast views.
 TensorView distinct_elements(TensorView view);
 
 // First and one-past-last byte that the view touches; equal when it has no elements.

@@ -1,12 +1,12 @@
-// Whether a sanitizer looks on.
+// True when built with AddressSanitizer.
 #pragma once
 
 namespace polyhead {
 
-// AddressSanitizer is to see each byte beyond a block, and each read after its end.
+// Allocators then leave no slack beyond a block and reuse none, so that AddressSanitizer finds reads past the end and after free.
 #if defined(__SANITIZE_ADDRESS__)  // GCC
 inline constexpr bool kAddressSanitizer = true;
-#elif defined(__has_feature)  // Clang; an #if of its own, as others need not know the words
+#elif defined(__has_feature)  // Clang; a nested #if, because other compilers cannot parse the call
 #if __has_feature(address_sanitizer)
 inline constexpr bool kAddressSanitizer = true;
 #else

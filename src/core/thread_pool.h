@@ -11,7 +11,7 @@
 
 namespace polyhead {
 
-// Workers are made when a call first wants them. The caller always works too and can finish a call alone, so a call never waits for a free
+// Worker threads start on first use. The caller always works too and can finish a call alone, so a call never waits for a free
 // worker: nested and concurrent calls cannot deadlock, and together they keep at most the given number of workers busy.
 class ThreadPool {
  public:
