@@ -229,6 +229,8 @@ nb::object empty_array(nb::handle like, const Shape& shape, DType dtype) {
   return nb::module_::import_("numpy").attr("empty")(nb::tuple(extents), nb::arg("dtype") = numpy_dtype);
 }
 
+nb::object empty_like(nb::handle like, const Array& of) { return of ? empty_array(like, of.view().shape(), of.view().dtype()) : nb::none(); }
+
 namespace {
 
 // Const: nb::ro, or nothing.

@@ -52,6 +52,7 @@ class Array {
 
 // Uninitialised memory of the caller's kind: a PyTorch tensor when `like` is one, else a NumPy array.
 nb::object empty_array(nb::handle like, const Shape& shape, DType dtype);
+nb::object empty_like(nb::handle like, const Array& of);  // shaped as `of`; None where that is absent
 
 // The library's memory as a NumPy array that keeps `owner` alive, read-only where the view is. TypeError for bfloat16, which NumPy does not have.
 nb::object numpy_view(TensorView view, nb::handle owner);

@@ -5,7 +5,9 @@
 
 namespace polyhead::python {
 
-void bind_options(nanobind::module_& m);  // mask.h, and SdpaOptions of sdpa.h
+// An argument of any type, None included: the function reads it and names it in its errors.
+constexpr auto any(const char* name) { return nanobind::arg(name).none(); }
+
 void bind_sdpa(nanobind::module_& m);     // sdpa.h
 void bind_maps(nanobind::module_& m);     // maps.h
 void bind_layer(nanobind::module_& m);    // nn/multi_head_attention.h

@@ -32,7 +32,7 @@ ByName devices() {
 void bind_device(nb::module_& m) {
   m.def("device", &devices);
   m.def("num_threads", [] { return num_threads(); });
-  m.def("set_num_threads", [](nb::handle count) { set_num_threads(static_cast<int>(read_integer(count, "count", 1, kMostThreads))); }, nb::arg("count").none());
+  m.def("set_num_threads", [](nb::handle count) { set_num_threads(static_cast<int>(read_integer(count, "count", 1, kMostThreads))); }, any("count"));
 }
 
 }  // namespace polyhead::python

@@ -1,4 +1,5 @@
 #include <nanobind/stl/string.h>
+#include <nanobind/stl/unique_ptr.h>
 #include <nanobind/stl/vector.h>
 
 #include <algorithm>
@@ -12,13 +13,7 @@
 namespace polyhead::python {
 namespace {
 
-struct Loaded {
-  Layer layer;
-  std::string layout, prefix;
-  bool causal;
-};
-
-// How a source is read, as the caller says.
+// Arguments of `load`.
 struct LoadOptions {
   LoadOptions(nb::handle layout, nb::handle prefix, nb::handle heads, const nb::dict& given)
       : load{.layout = read_optional_word(layout, "layout").value_or(""),
@@ -29,35 +24,29 @@ struct LoadOptions {
   nn::MultiHeadAttentionConfig settings;
 };
 
-Loaded layer_of(io::TensorFile& file, const LoadOptions& options) {
-  io::AttentionParameters weights = io::load_attention(file, options.load);
-  if (weights.heads == 0) {
-    throw nb::value_error(text(file.path.string(), ": it does not say how many heads its layer has (layout ", weights.layout, "); give heads=").c_str());
+std::unique_ptr<Layer> layer_of(io::TensorFile& file, const LoadOptions& options) {
+  io::AttentionParameters parameters = io::load_attention(file, options.load);
+  if (parameters.heads == 0) {
+    throw nb::value_error(text(file.path.string(), ": it does not say how many heads its layer has (layout ", parameters.layout, "); give heads=").c_str());
   }
-  Loaded loaded{.layer = {}, .layout = weights.layout, .prefix = weights.prefix, .causal = weights.causal};
-  loaded.layer.layer = models::attention_layer(std::move(weights), options.settings);
-  return loaded;
+  const bool causal = parameters.causal;
+  return std::make_unique<Layer>(Layer{.layer = models::attention_layer(std::move(parameters), options.settings), .causal = causal});
 }
 
-Tuple<Layer, std::string, std::string, bool> as_tuple(Loaded loaded) { return nb::make_tuple(nb::cast(std::move(loaded.layer)), loaded.layout, loaded.prefix, loaded.causal); }
-
-Tuple<Layer, std::string, std::string, bool> load(nb::handle source, nb::handle layout, nb::handle prefix, nb::handle heads, const ByName& given) {
+std::unique_ptr<Layer> load(nb::handle source, nb::handle layout, nb::handle prefix, nb::handle heads, const ByName& given) {
   const std::string path = read_path(source, "source");
   const LoadOptions options(layout, prefix, heads, given);
-  Loaded loaded = [&] {
-    const ReleasedGil released;
-    io::TensorFile file = io::open_tensors(path);
-    Loaded mapped = layer_of(file, options);
-    // Memory of its own: a file that is overwritten while it is mapped would change the layer, and one that is cut short would end the process.
-    mapped.layer.layer.visit([](const std::string&, Tensor& tensor) { tensor = Tensor::copy_of(tensor.view()); });
-    return mapped;
-  }();
-  return as_tuple(std::move(loaded));
+  const ReleasedGil released;
+  io::TensorFile file = io::open_tensors(path);
+  std::unique_ptr<Layer> layer = layer_of(file, options);
+  // Copied out of the mapped file: if the file changed, so would the layer; if it were truncated, reading would end the process.
+  layer->layer.visit([](const std::string&, Tensor& tensor) { tensor = Tensor::copy_of(tensor.view()); });
+  return layer;
 }
 
-// From arrays by name (a state_dict, an npz): copied into the layer.
-Tuple<Layer, std::string, std::string, bool> from_arrays(const ByName& arrays, const std::string& source, nb::handle layout, nb::handle prefix, nb::handle heads,
-                                                        const ByName& settings) {
+// From arrays by name (a state_dict, an npz), which are copied.
+std::unique_ptr<Layer> from_arrays(const ByName& arrays, const std::string& source, nb::handle layout, nb::handle prefix, nb::handle heads,
+                                   const ByName& settings) {
   const LoadOptions options(layout, prefix, heads, settings);
   io::TensorFile file;
   file.path = source;
@@ -66,7 +55,7 @@ Tuple<Layer, std::string, std::string, bool> from_arrays(const ByName& arrays, c
     const Array array = Array::required(value, name.c_str());
     file.tensors.push_back({name, Tensor::copy_of(array.view())});
   }
-  return as_tuple(layer_of(file, options));
+  return layer_of(file, options);
 }
 
 void save(const Layer& layer, nb::handle path_object, nb::handle layout_object, nb::handle prefix_object) {
@@ -106,12 +95,12 @@ std::vector<std::string> layout_names() {
 }  // namespace
 
 void bind_files(nb::module_& m) {
-  m.def("load", &load, nb::arg("source").none(), nb::arg("layout").none(), nb::arg("prefix").none(), nb::arg("heads").none(), nb::arg("settings") = nb::dict());
-  m.def("from_arrays", &from_arrays, nb::arg("arrays"), nb::arg("source"), nb::arg("layout").none(), nb::arg("prefix").none(), nb::arg("heads").none(),
+  m.def("load", &load, any("source"), any("layout"), any("prefix"), any("heads"), nb::arg("settings") = nb::dict());
+  m.def("from_arrays", &from_arrays, nb::arg("arrays"), nb::arg("source"), any("layout"), any("prefix"), any("heads"),
         nb::arg("settings") = nb::dict());
-  m.def("save", &save, nb::arg("layer"), nb::arg("path").none(), nb::arg("layout").none(), nb::arg("prefix").none());
-  m.def("state", &state, nb::arg("layer"), nb::arg("layout").none(), nb::arg("prefix").none());
-  m.def("write_file", &write_file, nb::arg("path").none(), nb::arg("contents"));
+  m.def("save", &save, nb::arg("layer"), any("path"), any("layout"), any("prefix"));
+  m.def("state", &state, nb::arg("layer"), any("layout"), any("prefix"));
+  m.def("write_file", &write_file, any("path"), nb::arg("contents"));
   m.def("layouts", &layout_names);
 }
 

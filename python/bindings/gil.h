@@ -31,4 +31,10 @@ class ReleasedGil {
   PyThreadState* state_;
 };
 
+template <class F>
+void without_gil(F&& f) {
+  const ReleasedGil released;
+  f();
+}
+
 }  // namespace polyhead::python

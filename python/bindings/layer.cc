@@ -13,24 +13,16 @@
 namespace polyhead::python {
 namespace {
 
-// Keyword arguments of a layer's forward pass, and what keeps their arrays alive.
-struct LayerOptions {
-  MaskArrays arrays;
-  Array bias, dropout_keep;
-  nn::AttentionOptions attention;  // without the executor
-  std::optional<int> num_threads;
-};
-
-// What a pass reads, and who computes it.
+// What a pass reads, alive.
 struct Pass {
+  LayerKeywords keywords;
   Array query, key, value;
-  std::optional<LimitedThreads> threads;
 };
 
-// A forward pass and everything it points into.
+// A forward pass, and the layer that its views point into.
 struct Saved : Pass {
   nn::MultiHeadAttention::Saved saved;
-  nb::object layer, options;
+  nb::object layer;
 };
 
 constexpr Choices<nn::GlobalQuery, 3> kGlobalQueries{
@@ -84,78 +76,84 @@ nb::object write_field(DType field) { return nb::cast(std::string(info(field).na
 template <class T>
 nb::object write_field(const T& field) { return nb::cast(field); }
 
-void run(const Layer& layer, nb::handle query, nb::handle key, nb::handle value, nb::handle out, const LayerOptions& options, Pass& pass,
-         nn::MultiHeadAttention::Saved* saved) {
+// The output: `out`, or a new array for None.
+nb::object run(const char* function, const Layer& layer, nb::handle query, nb::handle key, nb::handle value, nb::handle out, const ByName& options, Pass& pass,
+               nn::MultiHeadAttention::Saved* saved) {
+  LayerKeywords& k = pass.keywords;
+  read_keywords(function, options, k);
+  if (k.training && !k.seed && !k.dropout_keep && layer.layer.config.dropout > 0) throw nb::value_error("training with dropout needs a seed or dropout_keep");
+  if (!k.causal && layer.causal) k.causal = Diagonal::bottom_right();
   pass.query = Array::required(query, "query");
   pass.key = Array::input(key, "key");
   pass.value = Array::input(value, "value");
-  nn::AttentionOptions attention = options.attention;
-  if (options.num_threads) attention.executor = &pass.threads.emplace(*options.num_threads);
-  // Parameters of a frozen layer cannot change, so its gradients may be computed; they need a pass without a workspace of constant parameters.
-  if (!saved || !layer.frozen()) attention.workspace = &layer.workspace;
-  const Array out_array = Array::output(out, "out");
-  const ReleasedGil released;
-  layer.layer.forward({.query = pass.query.view(), .key = pass.key.view(), .value = pass.value.view()}, out_array.view(), attention, saved);
+  const nn::AttentionInput input{.query = pass.query.view(), .key = pass.key.view(), .value = pass.value.view()};
+  // A workspace of constant parameters refuses gradients. The parameters of a frozen layer cannot change, so its passes may have them, without it.
+  const nn::AttentionOptions attention{.mask = k.mask(),
+                                       .bias = k.bias.view(),
+                                       .mode = k.training ? nn::Mode::training : nn::Mode::evaluation,
+                                       .dropout_seed = k.seed.value_or(0),
+                                       .dropout_keep = k.dropout_keep.view(),
+                                       .backend = k.backend,
+                                       .executor = k.executor(),
+                                       .workspace = saved && layer.frozen() ? nullptr : &layer.workspace};
+  const nb::object object = out.is_none() ? empty_array(query, layer.layer.output_shape(input), input.query.dtype()) : nb::borrow(out);
+  const Array array = Array::output(object, "out");
+  without_gil([&] { layer.layer.forward(input, array.view(), attention, saved); });
+  return object;
 }
 
-std::unique_ptr<Saved> forward(nb::handle self, nb::handle query, nb::handle key, nb::handle value, nb::handle out, nb::handle options) {
-  const Layer& layer = nb::cast<const Layer&>(self);
+Tuple<nb::any, Saved> forward(nb::handle self, nb::handle query, nb::handle key, nb::handle value, nb::handle out, const ByName& options) {
   auto saved = std::make_unique<Saved>();
   saved->layer = nb::borrow(self);
-  saved->options = nb::borrow(options);
-  run(layer, query, key, value, out, nb::cast<const LayerOptions&>(options), *saved, &saved->saved);
-  return saved;
+  const nb::object object = run("MultiHeadAttention.forward", nb::cast<const Layer&>(self), query, key, value, out, options, *saved, &saved->saved);
+  return nb::make_tuple(object, std::move(saved));
 }
 
-void evaluate(const Layer& layer, nb::handle query, nb::handle key, nb::handle value, nb::handle out, const LayerOptions& options) {
+nb::object evaluate(const Layer& layer, nb::handle query, nb::handle key, nb::handle value, nb::handle out, const ByName& options) {
   Pass pass;
-  run(layer, query, key, value, out, options, pass, nullptr);
+  return run("MultiHeadAttention.__call__", layer, query, key, value, out, options, pass, nullptr);
 }
 
-nb::object empty_output(const Layer& layer, nb::handle query, nb::handle key, nb::handle value) {
-  const Array q = Array::required(query, "query"), k = Array::input(key, "key"), v = Array::input(value, "value");
-  return empty_array(query, layer.layer.output_shape({.query = q.view(), .key = k.view(), .value = v.view()}), q.view().dtype());
+// The executor of a later pass: that of the forward pass when `given` is None.
+std::optional<LimitedThreads> threads_of(nb::handle given, const Saved& saved) {
+  return given.is_none() ? saved.keywords.threads : read_num_threads(given);
 }
 
 // (d_query, d_key, d_value, d_bias, parameters as a Layer): None where not wanted or not given to the forward pass.
 Tuple<nb::any, nb::any, nb::any, nb::any, std::optional<Layer>> backward(const Saved& saved, nb::handle d_out, nb::handle inputs, nb::handle parameters_too,
-                                                                         nb::handle d_bias_given) {
+                                                                         nb::handle d_bias_given, nb::handle num_threads) {
   const bool want_inputs = read_flag(inputs, "inputs"), want_parameters = read_flag(parameters_too, "parameters");
+  std::optional<LimitedThreads> threads = threads_of(num_threads, saved);
   const Layer& layer = nb::cast<const Layer&>(saved.layer);
-  const LayerOptions& options = nb::cast<const LayerOptions&>(saved.options);
   const Array d_out_array = Array::required(d_out, "d_out");
-  const auto gradient = [&](bool wanted, const Array& of) -> nb::object {
-    return wanted && of ? empty_array(d_out, of.view().shape(), of.view().dtype()) : nb::none();
-  };
-  const nb::object d_query = gradient(want_inputs, saved.query), d_key = gradient(want_inputs, saved.key), d_value = gradient(want_inputs, saved.value),
-                   d_bias = d_bias_given.is_none() ? gradient(want_inputs, options.bias) : nb::borrow(d_bias_given);
+  const auto gradient = [&](const Array& of) { return want_inputs ? empty_like(d_out, of) : nb::none(); };
+  const nb::object d_query = gradient(saved.query), d_key = gradient(saved.key), d_value = gradient(saved.value),
+                   d_bias = d_bias_given.is_none() ? gradient(saved.keywords.bias) : nb::borrow(d_bias_given);
   const Array query = Array::output(d_query, "d_query"), key = Array::output(d_key, "d_key"), value = Array::output(d_value, "d_value"),
               bias = Array::output(d_bias, "d_bias");
   auto parameters = want_parameters ? std::make_unique<Layer>() : nullptr;
-  {
-    const ReleasedGil released;
+  without_gil([&] {
     if (parameters) parameters->layer = nn::zeros_like(layer.layer);
     layer.layer.backward(saved.saved, d_out_array.view(),
                          {.query = query.view(), .key = key.view(), .value = value.view(), .bias = bias.view(),
                           .parameters = parameters ? &parameters->layer : nullptr},
-                         {.workspace = layer.frozen() ? nullptr : &layer.workspace});
-  }
+                         {.executor = threads ? &*threads : nullptr, .workspace = layer.frozen() ? nullptr : &layer.workspace});
+  });
   return nb::make_tuple(d_query, d_key, d_value, d_bias, parameters ? nb::cast(std::move(parameters)) : nb::none());
 }
 
-nb::object saved_map(const Saved& saved, nb::handle like, nb::handle value) {
-  const MapValue map_value = choice("value", read_word(value, "value"), kMapValues);
-  const Shape shape = nb::cast<const Layer&>(saved.layer).layer.maps_shape(saved.saved.input);
-  const nb::object object = empty_array(like, shape, saved.query.view().dtype());
+nb::object saved_map(const Saved& saved, nb::handle like, nb::handle value, nb::handle num_threads) {
+  const MapValue map_value = read_map_value(value);
+  std::optional<LimitedThreads> threads = threads_of(num_threads, saved);
+  SdpaOptions sdpa = saved.saved.sdpa;
+  if (threads) sdpa.executor = &*threads;
+  const nb::object object = empty_array(like, nb::cast<const Layer&>(saved.layer).layer.maps_shape(saved.saved.input), saved.query.view().dtype());
   const Array array = Array::output(object, "out");
-  {
-    const ReleasedGil released;
-    attention_map(saved.saved.maps(), array.view(), saved.saved.sdpa, map_value);
-  }
+  without_gil([&] { attention_map(saved.saved.maps(), array.view(), sdpa, map_value); });
   return object;
 }
 
-// A copy: the caller's kind, and of the caller's own.
+// A copy, of the query's kind.
 nb::object saved_lse(const Saved& saved, nb::handle like) {
   const Tensor& lse = saved.saved.lse;
   const nb::object object = empty_array(like, lse.shape(), lse.dtype());
@@ -194,40 +192,10 @@ nb::dict config_dict(const nn::MultiHeadAttentionConfig& config) {
 }
 
 void bind_layer(nb::module_& m) {
-  nb::class_<LayerOptions>(m, "LayerOptions")
-      .def(
-          "__init__",
-          [](LayerOptions* self, nb::handle attend, nb::handle block, nb::handle attend_keys, nb::handle block_keys, nb::handle causal, nb::handle window,
-             nb::handle key_lengths, nb::handle bias, nb::handle training_flag, nb::handle seed, nb::handle dropout_keep, nb::handle backend,
-             nb::handle num_threads) {
-            const bool training = read_flag(training_flag, "training");
-            LayerOptions o;
-            o.arrays.attend = Array::input(attend, "attend");
-            o.arrays.block = Array::input(block, "block");
-            o.arrays.attend_keys = Array::input(attend_keys, "attend_keys");
-            o.arrays.block_keys = Array::input(block_keys, "block_keys");
-            o.arrays.key_lengths = Array::input(key_lengths, "key_lengths");
-            o.bias = Array::input(bias, "bias");
-            o.dropout_keep = Array::input(dropout_keep, "dropout_keep");
-            o.attention = {.mask = o.arrays.mask(read_diagonal(causal, "causal"), read_window(window)),
-                           .bias = o.bias.view(),
-                           .mode = training ? nn::Mode::training : nn::Mode::evaluation,
-                           .dropout_seed = seed.is_none() ? std::nullopt : std::optional(read_seed(seed)),
-                           .dropout_keep = o.dropout_keep.view(),
-                           .backend = read_backend(backend)};
-            o.num_threads = read_num_threads(num_threads);
-            new (self) LayerOptions(std::move(o));
-          },
-          nb::arg("attend").none() = nb::none(), nb::arg("block").none() = nb::none(), nb::arg("attend_keys").none() = nb::none(),
-          nb::arg("block_keys").none() = nb::none(), nb::arg("causal").none() = nb::none(), nb::arg("window").none() = nb::none(),
-          nb::arg("key_lengths").none() = nb::none(), nb::arg("bias").none() = nb::none(),
-          nb::arg("training").none() = false, nb::arg("seed").none() = nb::none(), nb::arg("dropout_keep").none() = nb::none(),
-          nb::arg("backend").none() = nb::none(), nb::arg("num_threads").none() = nb::none());
-
   nb::class_<Saved> saved(m, "Saved");
   nb::class_<Layer> layer(m, "Layer");  // both before the functions whose types name them
-  saved.def("backward", &backward, nb::arg("d_out").none(), nb::arg("inputs").none(), nb::arg("parameters").none(), nb::arg("d_bias").none())
-      .def("map", &saved_map, nb::arg("like"), nb::arg("value").none())
+  saved.def("backward", &backward, any("d_out"), any("inputs"), any("parameters"), any("d_bias"), any("num_threads"))
+      .def("map", &saved_map, nb::arg("like"), any("value"), any("num_threads"))
       .def("lse", &saved_lse, nb::arg("like"));
 
   layer
@@ -235,11 +203,11 @@ void bind_layer(nb::module_& m) {
           "__init__", [](Layer* self, const ByName& config) { new (self) Layer{nn::MultiHeadAttention(read_config(config))}; }, nb::arg("config"))
       .def_prop_ro("config", [](const Layer& self) -> ByName { return config_dict(self.layer.config); })
       .def_prop_ro("parameters", &parameters)
-      .def("frozen", [](const Layer& self) { return std::make_unique<Layer>(Layer{self.layer, Workspace(Parameters::constant)}); })
+      .def("frozen", [](const Layer& self) { return std::make_unique<Layer>(Layer{self.layer, self.causal, Workspace(Parameters::constant)}); })
+      .def_rw("causal", &Layer::causal)
       .def_prop_ro("is_frozen", &Layer::frozen)
-      .def("empty_output", &empty_output, nb::arg("query").none(), nb::arg("key").none(), nb::arg("value").none())
-      .def("forward", &forward, nb::arg("query").none(), nb::arg("key").none(), nb::arg("value").none(), nb::arg("out").none(), nb::arg("options"))
-      .def("evaluate", &evaluate, nb::arg("query").none(), nb::arg("key").none(), nb::arg("value").none(), nb::arg("out").none(), nb::arg("options"));
+      .def("forward", &forward, any("query"), any("key"), any("value"), any("out"), nb::arg("options"))
+      .def("evaluate", &evaluate, any("query"), any("key"), any("value"), any("out"), nb::arg("options"));
 }
 
 }  // namespace polyhead::python

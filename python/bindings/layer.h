@@ -1,4 +1,4 @@
-// A layer as Python holds it.
+// A layer of a Python object.
 #pragma once
 
 #include <nanobind/nanobind.h>
@@ -13,12 +13,13 @@ namespace polyhead::python {
 
 struct Layer {
   nn::MultiHeadAttention layer;
-  Workspace workspace = {};  // of its passes, one after the other or at once
+  bool causal = false;       // where a call does not say: bottom right
+  Workspace workspace = {};  // shared by its passes, which may run at once
 
   bool frozen() const { return workspace.parameters() == Parameters::constant; }
 };
 
 nb::dict config_dict(const nn::MultiHeadAttentionConfig& config);
-nn::MultiHeadAttentionConfig read_config(const nb::dict& given);  // defaults for what is not there or None
+nn::MultiHeadAttentionConfig read_config(const nb::dict& given);  // a field that is missing or None has its default
 
 }  // namespace polyhead::python

@@ -20,7 +20,6 @@ NB_MODULE(_core, m) {
       PyErr_SetObject(error.code() == polyhead::ErrorCode::io ? PyExc_OSError : PyExc_ValueError, message.ptr());
     }
   });
-  polyhead::python::bind_options(m);
   polyhead::python::bind_sdpa(m);
   polyhead::python::bind_maps(m);
   polyhead::python::bind_layer(m);

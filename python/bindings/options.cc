@@ -72,7 +72,6 @@ std::int64_t read_integer(nb::handle object, const char* name, std::int64_t leas
 }
 
 std::uint64_t read_seed(nb::handle object) {
-  if (object.is_none()) return 0;
   const nb::object number = integer_object(object, "seed", "an int");
   const unsigned long long value = PyLong_AsUnsignedLongLong(number.ptr());
   if (PyErr_Occurred() != nullptr) {
@@ -121,77 +120,137 @@ std::vector<std::string> read_words(nb::handle object, const char* name) {
   return words;
 }
 
-const Backend* read_backend(nb::handle object) { return object.is_none() ? nullptr : &find_backend(read_word(object, "backend")); }
-
-std::optional<int> read_num_threads(nb::handle object) {
-  if (object.is_none()) return std::nullopt;
-  return static_cast<int>(read_integer(object, "num_threads", 1, kMostThreads));
+MapValue read_map_value(nb::handle object) {
+  constexpr Choices<MapValue, 5> kMapValues{{{"scaled_score", MapValue::scaled_score},
+                                             {"capped_score", MapValue::capped_score},
+                                             {"score", MapValue::score},
+                                             {"probability", MapValue::probability},
+                                             {"dropped", MapValue::dropped}}};
+  return choice("value", read_word(object, "value"), kMapValues);
 }
 
-std::optional<Diagonal> read_diagonal(nb::handle object, const char* name) {
+std::optional<LimitedThreads> read_num_threads(nb::handle object) {
   if (object.is_none()) return std::nullopt;
-  if (nb::isinstance<nb::bool_>(object)) {
+  return LimitedThreads(static_cast<int>(read_integer(object, "num_threads", 1, kMostThreads)));
+}
+
+namespace {
+
+void read(const char* name, nb::handle given, Array& array) { array = Array::input(given, name); }
+void read(const char* name, nb::handle given, double& number) { number = read_number(given, name); }
+void read(const char* name, nb::handle given, bool& flag) { flag = read_flag(given, name); }
+void read(const char* name, nb::handle given, EmptyRows& mode) { mode = choice(name, read_word(given, name), kEmptyRows); }
+
+void read(const char* name, nb::handle given, std::optional<double>& number) {
+  if (!given.is_none()) number = read_number(given, name);
+}
+
+void read(const char*, nb::handle given, std::optional<std::uint64_t>& seed) {
+  if (!given.is_none()) seed = read_seed(given);
+}
+
+void read(const char* name, nb::handle given, const Backend*& backend) {
+  if (!given.is_none()) backend = &find_backend(read_word(given, name));
+}
+
+// "top_left", "bottom_right" or an offset. TypeError for True and False: they do not name a corner.
+void read(const char* name, nb::handle given, std::optional<Diagonal>& diagonal) {
+  constexpr Choices<Diagonal, 2> kCorners{{{"top_left", Diagonal::top_left()}, {"bottom_right", Diagonal::bottom_right()}}};
+  if (given.is_none()) return;
+  if (nb::isinstance<nb::bool_>(given)) {
     throw nb::type_error(text(name, " is a bool, which does not say where the diagonal begins; give 'top_left', 'bottom_right' or an offset").c_str());
   }
-  if (PyIndex_Check(object.ptr())) return Diagonal::offset(read_integer(object, name, kLeast, kMost));
-  if (!nb::isinstance<nb::str>(object)) {
-    throw nb::type_error(text(name, " is of type ", kind_of(object), "; it must be 'top_left', 'bottom_right', an int or None").c_str());
+  if (PyIndex_Check(given.ptr())) {
+    diagonal = Diagonal::offset(read_integer(given, name, kLeast, kMost));
+  } else if (nb::isinstance<nb::str>(given)) {
+    diagonal = choice(name, read_word(given, name), kCorners);
+  } else {
+    refuse_type(given, name, "'top_left', 'bottom_right', an int or None");
   }
-  return choice(name, read_word(object, name), kCorners);
 }
 
-Window read_window(nb::handle object) {
-  Window window;
-  if (object.is_none()) return window;
-  const bool pair = (nb::isinstance<nb::tuple>(object) || nb::isinstance<nb::list>(object)) && nb::len(object) == 2;
-  if (!pair) throw nb::type_error("window must be (left, right): how many keys before and after the diagonal are kept, None for all of a side");
-  const auto side = [](nb::handle value) -> std::optional<std::int64_t> {
-    if (value.is_none()) return std::nullopt;
-    return read_integer(value, "window", 0, kMost);
-  };
-  window.left = side(object[0]);
-  window.right = side(object[1]);
-  return window;
+// (left, right) with None for an open side.
+void read(const char* name, nb::handle given, Window& window) {
+  if (given.is_none()) return;
+  const bool pair = (nb::isinstance<nb::tuple>(given) || nb::isinstance<nb::list>(given)) && nb::len(given) == 2;
+  if (!pair) throw nb::type_error("window must be (left, right): how many keys before and after the diagonal to attend to, None for all of a side");
+  const auto side = [&](nb::handle value) { return value.is_none() ? std::nullopt : std::optional(read_integer(value, name, 0, kMost)); };
+  window.left = side(given[0]);
+  window.right = side(given[1]);
 }
 
-CallOptions::CallOptions(const Options& options) : sdpa(options.sdpa) {
-  if (options.num_threads) sdpa.executor = &threads.emplace(*options.num_threads);
+void read(const char*, nb::handle given, std::optional<LimitedThreads>& threads) { threads = read_num_threads(given); }
+
+// Calls f(name, field) for every keyword argument; _options.py lists the same names.
+template <class F>
+void visit(PassKeywords& k, F& f) {
+  f("attend", k.attend);
+  f("block", k.block);
+  f("attend_keys", k.attend_keys);
+  f("block_keys", k.block_keys);
+  f("causal", k.causal);
+  f("window", k.window);
+  f("key_lengths", k.key_lengths);
+  f("bias", k.bias);
+  f("seed", k.seed);
+  f("dropout_keep", k.dropout_keep);
+  f("backend", k.backend);
+  f("num_threads", k.threads);
 }
 
-Mask MaskArrays::mask(std::optional<Diagonal> causal, const Window& window) const {
+template <class F>
+void visit(SdpaKeywords& k, F& f) {
+  visit(static_cast<PassKeywords&>(k), f);
+  f("scale", k.scale);
+  f("softcap", k.softcap);
+  f("dropout", k.dropout);
+  f("empty_rows", k.empty_rows);
+}
+
+template <class F>
+void visit(LayerKeywords& k, F& f) {
+  visit(static_cast<PassKeywords&>(k), f);
+  f("training", k.training);
+}
+
+template <class Keywords>
+void read_all(const char* function, const nb::dict& given, Keywords& keywords) {
+  for (const auto& [key, value] : given) {
+    const std::string name = read_word(key, "a keyword");
+    bool known = false;
+    const auto read_one = [&](const char* field_name, auto& field) {
+      if (known || name != field_name) return;
+      known = true;
+      read(field_name, value, field);
+    };
+    visit(keywords, read_one);
+    if (!known) nb::module_::import_("polyhead._options").attr("refuse")(function, name);
+  }
+}
+
+}  // namespace
+
+void read_keywords(const char* function, const nb::dict& given, SdpaKeywords& keywords) { read_all(function, given, keywords); }
+void read_keywords(const char* function, const nb::dict& given, LayerKeywords& keywords) { read_all(function, given, keywords); }
+
+Mask PassKeywords::mask() const {
   return {.causal = causal, .window = window, .key_lengths = key_lengths.view(), .attend = attend.view(), .block = block.view(),
           .attend_keys = attend_keys.view(), .block_keys = block_keys.view()};
 }
 
-void bind_options(nb::module_& m) {
-  nb::class_<Options>(m, "Options", "The keyword arguments that polyhead.sdpa, sdpa_backward, maps and explain share, checked and converted.")
-      .def(
-          "__init__",
-          [](Options* self, nb::handle attend, nb::handle block, nb::handle causal, nb::handle window, nb::handle key_lengths, nb::handle bias,
-             nb::handle scale, nb::handle softcap, nb::handle dropout, nb::handle seed, nb::handle dropout_keep, nb::handle empty_rows, nb::handle backend,
-             nb::handle num_threads) {
-            Options o;
-            o.arrays.attend = Array::input(attend, "attend");
-            o.arrays.block = Array::input(block, "block");
-            o.arrays.key_lengths = Array::input(key_lengths, "key_lengths");
-            o.bias = Array::input(bias, "bias");
-            o.dropout_keep = Array::input(dropout_keep, "dropout_keep");
-            const double p = read_number(dropout, "dropout");
-            if (p > 0 && seed.is_none() && !o.dropout_keep) throw nb::value_error("dropout needs a seed, which the backward pass and maps are given too");
-            if (!(p > 0) && o.dropout_keep) throw nb::value_error("dropout_keep is given, and dropout is 0: there is nothing to drop");
-            if (!scale.is_none()) o.sdpa.scale = read_number(scale, "scale");
-            o.sdpa.mask = o.arrays.mask(read_diagonal(causal, "causal"), read_window(window));
-            o.sdpa.bias = o.bias.view();
-            o.sdpa.softcap = read_number(softcap, "softcap");
-            o.sdpa.dropout = {.p = p, .seed = read_seed(seed), .keep = o.dropout_keep.view()};
-            o.sdpa.empty_rows = choice("empty_rows", read_word(empty_rows, "empty_rows"), kEmptyRows);
-            o.sdpa.backend = read_backend(backend);
-            o.num_threads = read_num_threads(num_threads);
-            new (self) Options(std::move(o));
-          },
-          nb::arg("attend").none(), nb::arg("block").none(), nb::arg("causal").none(), nb::arg("window").none(), nb::arg("key_lengths").none(),
-          nb::arg("bias").none(), nb::arg("scale").none(), nb::arg("softcap").none(), nb::arg("dropout").none(), nb::arg("seed").none(), nb::arg("dropout_keep").none(),
-          nb::arg("empty_rows").none(), nb::arg("backend").none(), nb::arg("num_threads").none());
+SdpaCall::SdpaCall(const char* function, const nb::dict& given) {
+  SdpaKeywords& k = keywords;
+  read_keywords(function, given, k);
+  if (k.dropout > 0 && !k.seed && !k.dropout_keep) throw nb::value_error("dropout needs a seed, which the backward pass and maps are given too");
+  if (!(k.dropout > 0) && k.dropout_keep) throw nb::value_error("dropout_keep is given, and dropout is 0: nothing is dropped");
+  sdpa = {.scale = k.scale,
+          .mask = k.mask(),
+          .bias = k.bias.view(),
+          .softcap = k.softcap,
+          .dropout = {.p = k.dropout, .seed = k.seed.value_or(0), .keep = k.dropout_keep.view()},
+          .empty_rows = k.empty_rows,
+          .backend = k.backend,
+          .executor = k.executor()};
 }
 
 }  // namespace polyhead::python

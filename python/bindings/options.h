@@ -42,56 +42,58 @@ std::string word_of(const Choices<T, count>& choices, T value) {
 }
 
 inline constexpr Choices<EmptyRows, 3> kEmptyRows{{{"zero", EmptyRows::zero}, {"uniform", EmptyRows::uniform}, {"unmasked", EmptyRows::unmasked}}};
-inline constexpr Choices<MapValue, 5> kMapValues{{{"scaled_score", MapValue::scaled_score},
-                                                  {"capped_score", MapValue::capped_score},
-                                                  {"score", MapValue::score},
-                                                  {"probability", MapValue::probability},
-                                                  {"dropped", MapValue::dropped}}};
-inline constexpr Choices<Diagonal, 2> kCorners{{{"top_left", Diagonal::top_left()}, {"bottom_right", Diagonal::bottom_right()}}};
 
-// Values of keyword arguments. TypeError and ValueError name the argument, what was given and what is allowed.
+// Values of arguments. TypeError and ValueError name the argument, what was given and what is allowed.
 double read_number(nb::handle object, const char* name);
 bool read_flag(nb::handle object, const char* name);
 std::int64_t read_integer(nb::handle object, const char* name, std::int64_t least, std::int64_t most);
-std::uint64_t read_seed(nb::handle object);  // None: 0
+std::uint64_t read_seed(nb::handle object);
 std::string read_word(nb::handle object, const char* name);
-std::string read_path(nb::handle object, const char* name);                      // str, bytes or os.PathLike, as the file system encodes it
+std::string read_path(nb::handle object, const char* name);                          // str, bytes or os.PathLike, as the file system encodes it
 std::optional<std::string> read_optional_word(nb::handle object, const char* name);  // None: nullopt
-std::vector<std::int64_t> read_integers(nb::handle object, const char* name);    // any iterable of ints
-std::vector<std::string> read_words(nb::handle object, const char* name);        // any iterable of str but a str
-const Backend* read_backend(nb::handle object);  // None: nullptr
+std::vector<std::int64_t> read_integers(nb::handle object, const char* name);        // any iterable of ints
+std::vector<std::string> read_words(nb::handle object, const char* name);            // any iterable of str but a str
+MapValue read_map_value(nb::handle object);
 inline constexpr std::int64_t kMostThreads = 1 << 16;
-std::optional<int> read_num_threads(nb::handle object);
+std::optional<LimitedThreads> read_num_threads(nb::handle object);  // None: nullopt
 
-// None, "top_left", "bottom_right" or an offset. TypeError for True and False: they do not name a corner.
-std::optional<Diagonal> read_diagonal(nb::handle object, const char* name);
+// Keyword arguments that sdpa and a layer share (PassOptions of _options.py), with their arrays alive.
+struct PassKeywords {
+  Array attend, block, attend_keys, block_keys, key_lengths, bias, dropout_keep;
+  std::optional<Diagonal> causal;
+  Window window;
+  std::optional<std::uint64_t> seed;
+  const Backend* backend = nullptr;
+  std::optional<LimitedThreads> threads;  // nullopt: as many as the process uses
 
-// None, or (left, right) with None for an open side.
-Window read_window(nb::handle object);
-
-// Boolean tensors of a mask, with what keeps their memory alive.
-struct MaskArrays {
-  Array attend, block, attend_keys, block_keys, key_lengths;
-  Mask mask(std::optional<Diagonal> causal, const Window& window) const;
+  Mask mask() const;
+  Executor* executor() { return threads ? &*threads : nullptr; }
 };
 
-// Everything that sdpa, its gradients and its maps have in common. Made once per call in Python; keeps its arrays alive.
-struct Options {
-  MaskArrays arrays;
-  Array bias, dropout_keep;
-  SdpaOptions sdpa;  // without the executor
-  std::optional<int> num_threads;  // None: as many as the process uses
+// SdpaOptions of _options.py.
+struct SdpaKeywords : PassKeywords {
+  std::optional<double> scale;
+  double softcap = 0, dropout = 0;
+  EmptyRows empty_rows = EmptyRows::zero;
 };
 
-// The options of one call with its executor. Neither copied nor moved: `sdpa` points into it.
-struct CallOptions {
-  explicit CallOptions(const Options& options);
-  CallOptions(const CallOptions&) = delete;
-  CallOptions& operator=(const CallOptions&) = delete;
+// LayerOptions of _options.py.
+struct LayerKeywords : PassKeywords {
+  bool training = false;
+};
 
-  std::optional<LimitedThreads> threads;
+// Reads the keyword arguments of a call. TypeError, naming the Python function and the arguments with close names, for one that it does not have.
+void read_keywords(const char* function, const nb::dict& given, SdpaKeywords& keywords);
+void read_keywords(const char* function, const nb::dict& given, LayerKeywords& keywords);
+
+// The options of one call of sdpa, its gradients or its maps. Neither copied nor moved: `sdpa` points into it.
+struct SdpaCall {
+  SdpaCall(const char* function, const nb::dict& given);
+  SdpaCall(const SdpaCall&) = delete;
+  SdpaCall& operator=(const SdpaCall&) = delete;
+
+  SdpaKeywords keywords;
   SdpaOptions sdpa;
 };
-
 
 }  // namespace polyhead::python

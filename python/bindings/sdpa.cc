@@ -21,9 +21,10 @@ Shape without_last(ConstTensorView like) { return like.shape().first(std::max(li
 
 DType lse_dtype(DType dtype) { return is_floating(dtype) ? accumulation_dtype(dtype) : DType::f32; }
 
-// (out, lse or None, weights or None). What is wrong with q, k and v is for sdpa_forward to say; the memory made before is only as large as their shapes ask.
-Tuple<nb::any, nb::any, nb::any> forward(nb::handle q, nb::handle k, nb::handle v, const Options& options, nb::handle lse_flag, nb::handle out,
+// (out, lse or None, attention weights or None). sdpa_forward checks the shapes: extents that are missing here are taken as 0.
+Tuple<nb::any, nb::any, nb::any> forward(nb::handle q, nb::handle k, nb::handle v, const ByName& options, nb::handle lse_flag, nb::handle out,
                                          nb::handle weights_flag, nb::handle weights) {
+  const SdpaCall call("sdpa", options);
   const bool return_lse = read_flag(lse_flag, "return_lse"), return_attention_weights = read_flag(weights_flag, "return_attention_weights");
   const Array q_array = Array::required(q, "q"), k_array = Array::required(k, "k"), v_array = Array::required(v, "v");
   const ConstTensorView q_view = q_array.view(), v_view = v_array.view();
@@ -33,29 +34,24 @@ Tuple<nb::any, nb::any, nb::any> forward(nb::handle q, nb::handle k, nb::handle 
   if (weights.is_none() && return_attention_weights) weights_object = empty_array(q, with_last(q_view, k_array.view().rank() > 1 ? k_array.view().extent(-2) : 0), q_view.dtype());
   const Array out_array = Array::output(out_object, "out"), lse_array = Array::output(lse_object, "lse");
   const Array weights_array = Array::output(weights_object, "attention_weights");
-  CallOptions call(options);
-  {
-    const ReleasedGil released;
+  without_gil([&] {
     sdpa_forward({.q = q_view, .k = k_array.view(), .v = v_view, .out = out_array.view(), .lse = lse_array.view(), .attention_weights = weights_array.view()},
                  call.sdpa);
-  }
+  });
   return nb::make_tuple(out_object, lse_object, weights_object);
 }
 
 // (d_q, d_k, d_v, d_bias), None where not wanted.
 Tuple<nb::any, nb::any, nb::any, nb::any> backward(nb::handle q, nb::handle k, nb::handle v, nb::handle out, nb::handle lse, nb::handle d_out,
-                                                   const Options& options, nb::handle d_bias_given, bool want_q, bool want_k, bool want_v, bool want_bias) {
+                                                   const ByName& options, nb::handle d_bias_given, bool want_q, bool want_k, bool want_v, bool want_bias) {
+  const SdpaCall call("sdpa_backward", options);
   const Array q_array = Array::required(q, "q"), k_array = Array::required(k, "k"), v_array = Array::required(v, "v");
   const Array out_array = Array::required(out, "out"), lse_array = Array::required(lse, "lse"), d_out_array = Array::required(d_out, "d_out");
-  const auto gradient = [&](bool wanted, const Array& of) -> nb::object {
-    return wanted && of ? empty_array(q, of.view().shape(), of.view().dtype()) : nb::none();
-  };
+  const auto gradient = [&](bool wanted, const Array& of) { return wanted ? empty_like(q, of) : nb::none(); };
   const nb::object d_q = gradient(want_q, q_array), d_k = gradient(want_k, k_array), d_v = gradient(want_v, v_array);
-  // Without one that is given, a bias whose elements share memory (a sliding view) has a gradient per element of its shape: NumPy's empty() makes no such view.
-  const nb::object d_bias = d_bias_given.is_none() ? gradient(want_bias, options.bias) : nb::borrow(d_bias_given);
+  const nb::object d_bias = d_bias_given.is_none() ? gradient(want_bias, call.keywords.bias) : nb::borrow(d_bias_given);
   const Array d_q_array = Array::output(d_q, "d_q"), d_k_array = Array::output(d_k, "d_k"), d_v_array = Array::output(d_v, "d_v");
   const Array d_bias_array = Array::output(d_bias, "d_bias");
-  CallOptions call(options);
   {
     const ReleasedGil released;
     sdpa_backward({.q = q_array.view(), .k = k_array.view(), .v = v_array.view(), .out = out_array.view(), .lse = lse_array.view(),
@@ -65,19 +61,18 @@ Tuple<nb::any, nb::any, nb::any, nb::any> backward(nb::handle q, nb::handle k, n
   return nb::make_tuple(d_q, d_k, d_v, d_bias);
 }
 
-// Of the shapes alone: nothing is computed.
-std::string explain_forward(nb::handle q, nb::handle k, nb::handle v, const Options& options) {
+// Reads the shapes only.
+std::string explain_forward(nb::handle q, nb::handle k, nb::handle v, const ByName& options) {
+  const SdpaCall call("explain", options);
   const Array q_array = Array::required(q, "q"), k_array = Array::required(k, "k"), v_array = Array::required(v, "v");
   const ConstTensorView q_view = q_array.view(), v_view = v_array.view();
   const nb::object out = empty_array(q, with_last(q_view, v_view.rank() > 0 ? v_view.extent(-1) : 0), q_view.dtype());
   const Array out_array = Array::output(out, "out");
-  CallOptions call(options);
   return explain({.q = q_view, .k = k_array.view(), .v = v_view, .out = out_array.view()}, call.sdpa);
 }
 
 void keep_bits(nb::handle p, nb::handle seed, nb::handle keep) {
   const double dropout = read_number(p, "dropout");
-  if (seed.is_none()) throw nb::type_error("seed is None; it must be an int");
   const std::uint64_t key = read_seed(seed);
   if (keep.is_none()) throw nb::type_error("keep is None; it must be an array");
   const Array array = Array::output(keep, "keep");
@@ -94,12 +89,12 @@ std::vector<std::string> backend_names() {
 }  // namespace
 
 void bind_sdpa(nb::module_& m) {
-  m.def("sdpa", &forward, nb::arg("q").none(), nb::arg("k").none(), nb::arg("v").none(), nb::arg("options"), nb::arg("return_lse").none(), nb::arg("out").none(),
-        nb::arg("return_attention_weights").none(), nb::arg("attention_weights").none());
-  m.def("sdpa_backward", &backward, nb::arg("q").none(), nb::arg("k").none(), nb::arg("v").none(), nb::arg("out").none(), nb::arg("lse").none(),
-        nb::arg("d_out").none(), nb::arg("options"), nb::arg("d_bias").none(), nb::arg("want_q"), nb::arg("want_k"), nb::arg("want_v"), nb::arg("want_bias"));
-  m.def("explain", &explain_forward, nb::arg("q").none(), nb::arg("k").none(), nb::arg("v").none(), nb::arg("options"));
-  m.def("dropout_keep_bits", &keep_bits, nb::arg("dropout").none(), nb::arg("seed").none(), nb::arg("keep").none());
+  m.def("sdpa", &forward, any("q"), any("k"), any("v"), nb::arg("options"), any("return_lse"), any("out"),
+        any("return_attention_weights"), any("attention_weights"));
+  m.def("sdpa_backward", &backward, any("q"), any("k"), any("v"), any("out"), any("lse"),
+        any("d_out"), nb::arg("options"), any("d_bias"), nb::arg("want_q"), nb::arg("want_k"), nb::arg("want_v"), nb::arg("want_bias"));
+  m.def("explain", &explain_forward, any("q"), any("k"), any("v"), nb::arg("options"));
+  m.def("dropout_keep_bits", &keep_bits, any("dropout"), any("seed"), any("keep"));
   m.def("backends", &backend_names);
 }
 

@@ -44,9 +44,9 @@ std::string model_page(nb::handle source, nb::handle text_list, nb::handle pair_
 }  // namespace
 
 void bind_viewer(nb::module_& m) {
-  m.def("page", &page, nb::arg("source").none(), nb::arg("tokens").none(), nb::arg("keys").none(), nb::arg("text").none(), nb::arg("title").none());
-  m.def("model_page", &model_page, nb::arg("source").none(), nb::arg("text").none(), nb::arg("pair").none(), nb::arg("title").none(),
-        nb::arg("truncate").none());
+  m.def("page", &page, any("source"), any("tokens"), any("keys"), any("text"), any("title"));
+  m.def("model_page", &model_page, any("source"), any("text"), any("pair"), any("title"),
+        any("truncate"));
 }
 
 }  // namespace polyhead::python

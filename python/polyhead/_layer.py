@@ -2,44 +2,46 @@
 
 from __future__ import annotations
 
-import inspect
 import os
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from . import _core
-from ._types import Array, Causal, EmptyRows, MapValue, Window
+from ._options import Array, EmptyRows, LayerOptions, MapValue, Unpack, takes
 
 if TYPE_CHECKING:
     import numpy
 
 
 class LayerGradients(NamedTuple):
-    """What `Saved.backward` gives; None where not asked for, or where the forward pass was not given the input."""
+    """What `Saved.backward` returns; None where it was told to leave the gradient out, or where the forward pass did not get the input."""
 
     query: Array
     key: Array
     value: Array
     bias: Array
     parameters: dict[str, Array] | None
-    """By the names of `MultiHeadAttention.parameters`."""
+    """With the names of `MultiHeadAttention.parameters`."""
 
 
 class Saved:
-    """A forward pass that backward and maps go on from. Keeps its inputs alive; they must not be changed meanwhile."""
+    """The activations of a forward pass, for backward and maps. Keeps the pass's inputs alive; do not change them before the last use."""
 
     def __init__(self, saved: _core.Saved, query: Array) -> None:
         self._saved = saved
         self._query = query
 
-    def backward(self, d_out: Array, *, inputs: bool = True, parameters: bool = True, d_bias: Array = None) -> LayerGradients:
-        """Gradients of a loss. Where inputs are shared (key = query) their gradients are summed in the one given.
+    def backward(
+        self, d_out: Array, *, inputs: bool = True, parameters: bool = True, d_bias: Array = None, num_threads: int | None = None
+    ) -> LayerGradients:
+        """Gradients of a loss. An input that was given once for several (key = query) has the sum of their gradients.
 
         Args:
             d_out: the gradient of the loss with respect to the output, shaped as it.
-            inputs: whether those of query, key, value and bias are wanted.
-            parameters: whether those of the layer's parameters are wanted.
+            inputs: whether to compute those of query, key, value and bias.
+            parameters: whether to compute those of the layer's parameters.
             d_bias: shaped as bias, written in place and returned; as in `polyhead.sdpa_backward`.
+            num_threads: at most this many threads; None: as in the forward pass.
 
         Returns:
             Arrays shaped as what they are the gradients of.
@@ -47,29 +49,30 @@ class Saved:
         Raises:
             ValueError, TypeError: as `polyhead.sdpa`.
         """
-        query, key, value, bias, grads = self._saved.backward(d_out, inputs, parameters, d_bias)
+        query, key, value, bias, grads = self._saved.backward(d_out, inputs, parameters, d_bias, num_threads)
         return LayerGradients(query, key, value, bias, None if grads is None else grads.parameters)
 
-    def maps(self, value: MapValue = "probability") -> Array:
-        """What every head looked at.
+    def maps(self, value: MapValue = "probability", *, num_threads: int | None = None) -> Array:
+        """The attention maps of every head.
 
         Args:
-            value: where in the formula the map is read, as in `polyhead.maps`.
+            value: the point of the formula, as in `polyhead.maps`.
+            num_threads: at most this many threads; None: as in the forward pass.
 
         Returns:
-            ``[*,N,T,S']``; S' counts add_bias_kv and the zero key, which come after the S keys.
+            ``[*,N,T,S']``; S' counts the keys of add_bias_kv and add_zero_attn, which follow the S keys.
 
         Raises:
-            ValueError, TypeError: for another word.
+            ValueError, TypeError: as `polyhead.sdpa`.
         """
-        return self._saved.map(self._query, value)
+        return self._saved.map(self._query, value, num_threads)
 
     def __repr__(self) -> str:
         return f"<polyhead.Saved of a query {list(self._query.shape)}>" if hasattr(self._query, "shape") else "<polyhead.Saved>"
 
     @property
     def lse(self) -> Array:
-        """``[*,N,T]``, log of the sum of the exponentials of every query's scores; as `polyhead.sdpa` gives it, a copy."""
+        """``[*,N,T]``, log of the sum of the exponentials of every query's scores, as from `polyhead.sdpa`; a copy."""
         return self._saved.lse(self._query)
 
 
@@ -85,15 +88,15 @@ class MultiHeadAttention:
         head_width: H; default: query_width / heads, which must be whole.
         value_head_width: V; default: as head_width.
         output_width: default: as query_width.
-        bias: of the maps q, k and v.
-        output_bias: of the output map.
-        output: an output map; without it the output is the merged heads, N * V wide.
-        gate: multiply the merged heads by the sigmoid of a linear map of the query input.
+        bias: biases of the query, key and value projections.
+        output_bias: bias of the output projection.
+        output: with an output projection; without it the output is the merged heads, N * V wide.
+        gate: multiply the merged heads by the sigmoid of a projection of the query input.
         global_query: ``"mean"`` or ``"masked_mean"``: one query per sequence, the mean over the axis, against one key/value head.
-        axis: of the inputs that attention runs along, from the end: -2 is the last but one.
-        add_bias_kv: one learned key and value more.
-        add_zero_attn: one key and value of zeros more.
-        dropout: on the probabilities, in training.
+        axis: dimension of the inputs that attention runs along, counted from the end: -2 is the last before the width.
+        add_bias_kv: one more key and value, which are learned.
+        add_zero_attn: one more key and value, which are zeros.
+        dropout: of the probabilities, in training.
         scale: default ``1 / sqrt(H)``.
         softcap: 0 is off.
         empty_rows: as in `polyhead.sdpa`.
@@ -134,17 +137,21 @@ class MultiHeadAttention:
         dtype = _name_of(dtype)
         config = {name: given for name, given in locals().items() if name not in ("self", "__class__")}
         self._layer = _core.Layer(config)
-        self.causal = False
 
     @classmethod
-    def _of(cls, layer: _core.Layer, causal: bool) -> MultiHeadAttention:
+    def _of(cls, layer: _core.Layer) -> MultiHeadAttention:
         self = cls.__new__(cls)
         self._layer = layer
-        self.causal = causal
         return self
 
-    causal: bool
-    """Whether the source of the weights masks by itself (GPT-2): then calls without `causal` use ``"bottom_right"``."""
+    @property
+    def causal(self) -> bool:
+        """Whether calls without `causal` use ``"bottom_right"``. May be set; True for a layer from a causal layout (GPT-2), else False."""
+        return self._layer.causal
+
+    @causal.setter
+    def causal(self, causal: bool) -> None:
+        self._layer.causal = causal
 
     @property
     def config(self) -> dict[str, Any]:
@@ -154,93 +161,60 @@ class MultiHeadAttention:
     @property
     def parameters(self) -> dict[str, Array]:
         """Name -> NumPy array on the layer's own memory: writing to it changes the layer. q.weight is ``[N*H, query_width]``, and so on. Read-only
-        where the layer is frozen."""
+        if the layer is frozen."""
         return self._layer.parameters
 
     def frozen(self) -> MultiHeadAttention:
-        """A copy whose parameters are read-only, for calls that repeat: each weight is brought into the order in which the kernels read it once and
-        not by every call, which counts most for few positions. The same bits; gradients as ever.
+        """A copy with read-only parameters for inference. Its parameters are packed for the kernels once instead of in every call, which saves most
+        time with few positions. Same bits, same gradients.
 
         Returns:
-            A layer that shares no memory with this one. It holds its weights twice.
+            A layer that shares no memory with this one. It holds its parameters twice.
         """
-        return MultiHeadAttention._of(self._layer.frozen(), self.causal)
+        return MultiHeadAttention._of(self._layer.frozen())
 
     @property
     def is_frozen(self) -> bool:
         """Whether it came from `frozen`."""
         return self._layer.is_frozen
 
+    @takes(LayerOptions)
     def forward(
-        self,
-        query: Array,
-        key: Array = None,
-        value: Array = None,
-        *,
-        attend: Array = None,
-        block: Array = None,
-        attend_keys: Array = None,
-        block_keys: Array = None,
-        causal: Causal = None,
-        window: Window = None,
-        key_lengths: Array = None,
-        bias: Array = None,
-        training: bool = False,
-        seed: int | None = None,
-        dropout_keep: Array = None,
-        out: Array = None,
-        backend: str | None = None,
-        num_threads: int | None = None,
+        self, query: Array, key: Array = None, value: Array = None, *, out: Array = None, **options: Unpack[LayerOptions]
     ) -> tuple[Array, Saved]:
-        """The output, and what backward and maps need.
+        """The output, and the activations that backward and maps need.
 
         Args:
             query: ``[.., T at the axis, .., query_width]``, dtype of the parameters.
             key: ``[.., S at the axis, .., key_width]``; None: query.
             value: ``[.., S at the axis, .., value_width]``; None: key.
+            out: shaped as the query with the output's width; written in place and returned.
             attend, block: bool ``[T,S]``, ``[*,T,S]`` or ``[*,N,T,S]``, ``*`` being the dimensions that are neither axis nor width.
             attend_keys, block_keys: bool, broadcast to ``[*,S]``.
             key_lengths: integers ``[*]`` or ``[*,T]``.
             bias: ``[T,S]``, ``[N,T,S]`` or ``[first of *,N,T,S]``: leading dimensions are matched from the left, further ones share the bias.
-            training: dropout is on; needs a seed, or dropout_keep.
-            out: shaped as the query with the output's width; written in place.
-            causal, window, backend, num_threads: as in `polyhead.sdpa`.
+            training: apply dropout, which then needs a seed or dropout_keep.
             seed: of the dropout bits, as in `polyhead.sdpa`.
-            dropout_keep: bool ``[*,N,T,S']``; bits to use instead of the generator's.
+            dropout_keep: bool ``[*,N,T,S']``; True = not dropped. Replaces the generator's bits.
+            causal, window, backend, num_threads: as in `polyhead.sdpa`.
 
         Returns:
             The output ``[.., T at the axis, .., output_width]``, with an extent of 1 along the axis for a global query without a gate; and
-            what `Saved.backward` and `Saved.maps` need.
+            a `Saved`.
 
         Raises:
             ValueError, TypeError: as `polyhead.sdpa`.
         """
-        out, options = self._arguments(
-            query, key, value, attend=attend, block=block, attend_keys=attend_keys, block_keys=block_keys, causal=causal, window=window,
-            key_lengths=key_lengths, bias=bias, training=training, seed=seed, dropout_keep=dropout_keep, out=out, backend=backend, num_threads=num_threads,
-        )  # fmt: skip
-        return out, Saved(self._layer.forward(query, key, value, out, options), query)
+        result, saved = self._layer.forward(query, key, value, out, options)
+        return result, Saved(saved, query)
 
-    def _arguments(
-        self, query: Array, key: Array, value: Array, *, training: bool = False, seed: int | None = None, out: Array = None, **options: Any
-    ) -> tuple[Array, _core.LayerOptions]:
-        """The output's memory and the options of a pass, as the extension takes them."""
-        if training is True and seed is None and options.get("dropout_keep") is None and self.config["dropout"] > 0:
-            raise ValueError(f"training with dropout = {self.config['dropout']} needs a seed")
-        if options.get("causal") is None and self.causal:
-            options["causal"] = "bottom_right"
-        if out is None:
-            out = self._layer.empty_output(query, key, value)
-        options = {name: given for name, given in options.items() if given is not None}
-        if training is False and seed is None and not options:
-            return out, _PLAIN
-        return out, _core.LayerOptions(training=training, seed=seed, **options)
-
-    def __call__(self, query: Array, key: Array = None, value: Array = None, **options: Any) -> Array:
-        """The output of `forward` alone, which is not kept for a backward pass.
+    @takes(LayerOptions)
+    def __call__(self, query: Array, key: Array = None, value: Array = None, *, out: Array = None, **options: Unpack[LayerOptions]) -> Array:
+        """The output of `forward` alone; keeps no activations.
 
         Args:
-            query, key, value, options: as in `MultiHeadAttention.forward`.
+            query, key, value, out: as in `MultiHeadAttention.forward`.
+            options: as in `MultiHeadAttention.forward`.
 
         Returns:
             ``[.., T at the axis, .., output_width]``.
@@ -248,18 +222,14 @@ class MultiHeadAttention:
         Raises:
             ValueError, TypeError: as `polyhead.sdpa`.
         """
-        for name in options.keys() - _OPTIONS:
-            raise TypeError(f"MultiHeadAttention.__call__() got an unexpected keyword argument {name!r}")
-        out, arguments = self._arguments(query, key, value, **options)
-        self._layer.evaluate(query, key, value, out, arguments)
-        return out
+        return self._layer.evaluate(query, key, value, out, options)
 
     def state(self, layout: str = "torch", prefix: str = "") -> dict[str, Array]:
         """The parameters as copies under the names of a layout, for a state_dict or numpy.savez.
 
         Args:
-            layout: how they are named, one of `layouts()`.
-            prefix: what the names begin with, as ``"encoder.layer.0"``.
+            layout: naming of the parameters, one of `layouts()`.
+            prefix: of every name, as ``"encoder.layer.0"``.
 
         Returns:
             Name -> NumPy array, shaped as the layout has it.
@@ -278,12 +248,8 @@ class MultiHeadAttention:
         return f"MultiHeadAttention(query_width={c['query_width']}, heads={c['heads']}, head_width={c['head_width']}, dtype={c['dtype']!r})"
 
 
-_PLAIN = _core.LayerOptions()
-_OPTIONS = inspect.signature(MultiHeadAttention.forward).parameters.keys() - {"self", "query", "key", "value"}
-
-
 def _rebuild(config: dict[str, Any], causal: bool, parameters: dict[str, Array], frozen: bool = False) -> MultiHeadAttention:
-    """What copy and pickle make a layer of."""
+    """Makes a layer from what copy and pickle keep of it."""
     layer = MultiHeadAttention(**config)
     layer.causal = causal
     for name, array in layer.parameters.items():
@@ -292,7 +258,7 @@ def _rebuild(config: dict[str, Any], causal: bool, parameters: dict[str, Array],
 
 
 def _name_of(dtype: Any) -> Any:
-    """numpy.float64, numpy.dtype("float64"), float and torch.float64 by name; anything else as it is."""
+    """Name of numpy.float64, numpy.dtype("float64"), float or torch.float64; anything else unchanged."""
     import numpy
 
     if dtype is float:
@@ -320,18 +286,18 @@ def load(
 
     Args:
         source: the file, folder or mapping.
-        layout: how it names its parameters, one of `layouts()`; None: the one that fits.
-        prefix: what the names begin with, as ``"encoder.layer.0"``; None: the only layer there is.
-        heads: N, where the file does not say; None: what the config.json of a model's folder says.
-        axis, add_zero_attn, dropout, softcap: as in `MultiHeadAttention`; no file holds them.
-        masked_mean: of a global query (AlphaFold's is_global): count the kept positions only.
+        layout: naming of the parameters, one of `layouts()`; None: the one that fits.
+        prefix: of every name, as ``"encoder.layer.0"``; None: found if source holds one layer.
+        heads: N, for layouts that do not store it; None: from the config.json of a model's folder.
+        axis, add_zero_attn, dropout, softcap: as in `MultiHeadAttention`; no file stores them.
+        masked_mean: of a global query (AlphaFold's is_global): the mean over attended positions only.
 
     Returns:
-        The layer, in memory of its own: what becomes of the source afterwards does not change it, and what is written to it does not reach the source.
+        The layer. It shares no memory with the source: later changes of one do not reach the other.
 
     Raises:
         OSError: the file cannot be read.
-        ValueError: it is damaged, no naming fits, or several do: the message names them.
+        ValueError: the file is damaged, no layout fits, or several do: the message names them.
         TypeError: an argument of another type.
     """
     settings: dict[str, Any] = {"axis": axis, "add_zero_attn": add_zero_attn, "dropout": dropout, "softcap": softcap}
@@ -340,34 +306,35 @@ def load(
     if masked_mean:
         settings["global_query"] = "masked_mean"
     if isinstance(source, Mapping):
-        return MultiHeadAttention._of(*_take(_core.from_arrays(dict(source), "the mapping", layout, prefix, heads, settings)))
+        return MultiHeadAttention._of(_core.from_arrays(dict(source), "the mapping", layout, prefix, heads, settings))
     if not isinstance(source, (str, bytes, os.PathLike)):
         hint = ", as its state_dict() is" if callable(getattr(source, "state_dict", None)) else ""
         raise TypeError(f"source is of type {type(source).__name__}; it must be a path or a mapping of arrays by name{hint}")
+    path = os.fsdecode(source)
     if heads is None:
-        heads = _heads_of_folder(os.fsdecode(source))
-    if not os.fsdecode(source).endswith(".npz") or "\0" in os.fsdecode(source):  # NumPy's error about the zero would not name the argument
-        if os.path.splitext(os.fsdecode(source))[1] in (".pt", ".pth", ".bin") and os.path.isfile(source):
-            raise ValueError(f"'{os.fsdecode(source)}' is a pickle, by its name, which may run code; load takes what torch.load(path, weights_only=True) makes of it")
-        return MultiHeadAttention._of(*_take(_core.load(source, layout, prefix, heads, settings)))
-    return MultiHeadAttention._of(*_take(_core.from_arrays(_read_npz(source), os.fsdecode(source), layout, prefix, heads, settings)))
+        heads = _heads_of_folder(path)
+    if not path.endswith(".npz") or "\0" in path:  # NumPy's error about a NUL does not name the argument
+        if os.path.splitext(path)[1] in (".pt", ".pth", ".bin") and os.path.isfile(source):
+            raise ValueError(f"'{path}' is a pickle, by its name, which may run code; pass load the result of torch.load(path, weights_only=True)")
+        return MultiHeadAttention._of(_core.load(source, layout, prefix, heads, settings))
+    return MultiHeadAttention._of(_core.from_arrays(_read_npz(source), path, layout, prefix, heads, settings))
 
 
 def _heads_of_folder(source: str) -> int | None:
-    """What the config.json of a model's folder gives."""
+    """N by the config.json of a model's folder; None if it does not say."""
     import json
 
     try:
         with open(os.path.join(source, "config.json"), encoding="utf-8") as file:
             config = json.load(file)
-    except (OSError, ValueError):  # none, or none that helps: the message about heads says what to do
+    except (OSError, ValueError):  # if heads are needed, the message about them says what to do
         return None
     given = [config[name] for name in ("num_attention_heads", "num_heads", "n_head") if name in config] if isinstance(config, dict) else []
     return given[0] if given and type(given[0]) is int else None
 
 
 def _read_npz(source: str | bytes | os.PathLike[str]) -> dict[str, Array]:
-    """The arrays of a file that is not trusted: whatever is wrong with it is an OSError or a ValueError."""
+    """The arrays of a file. A damaged or hostile file is an OSError or a ValueError, whatever NumPy raises."""
     import zipfile
     import zlib
 
@@ -380,19 +347,14 @@ def _read_npz(source: str | bytes | os.PathLike[str]) -> dict[str, Array]:
         raise ValueError(f"'{os.fsdecode(source)}' is no npz file that NumPy can read: {error}") from error
 
 
-def _take(loaded: tuple[_core.Layer, str, str, bool]) -> tuple[_core.Layer, bool]:
-    layer, _, _, causal = loaded
-    return layer, causal
-
-
 def save(layer: MultiHeadAttention, path: str | os.PathLike[str], *, layout: str = "torch", prefix: str = "") -> None:
-    """Writes the parameters under the names of a layout, whole or not at all.
+    """Writes the parameters under the names of a layout. The file appears complete or not at all.
 
     Args:
         layer: the layer.
-        path: the file; its extension names the format: .safetensors or .npz.
-        layout: how the parameters are named, one of `layouts()`.
-        prefix: what the names begin with, as ``"encoder.layer.0"``.
+        path: the file; its extension chooses the format: .safetensors or .npz.
+        layout: naming of the parameters, one of `layouts()`.
+        prefix: of every name, as ``"encoder.layer.0"``.
 
     Raises:
         OSError: the file cannot be written.
@@ -405,7 +367,7 @@ def save(layer: MultiHeadAttention, path: str | os.PathLike[str], *, layout: str
         raise TypeError(f"path is of type {type(path).__name__}; it must be a path")
     extension = os.path.splitext(os.fsdecode(path))[1]
     if extension not in (".npz", ".safetensors"):
-        raise ValueError(f"path is {os.fsdecode(path)!r}; it must end in .safetensors or .npz, which name the format")
+        raise ValueError(f"path is {os.fsdecode(path)!r}; it must end in .safetensors or .npz")
     if extension == ".safetensors":
         return _core.save(layer._layer, path, layout, prefix)
     import io

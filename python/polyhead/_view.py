@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from . import _core
-from ._types import Array
+from ._options import Array
 
 
 class Page:

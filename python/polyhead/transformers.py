@@ -74,12 +74,13 @@ def attention_forward(
             attend = attention_mask
         else:
             bias = attention_mask.to(query.dtype) if bias is None else bias + attention_mask.to(query.dtype)
-    masks = core.Masks(attend=attend, bias=bias, causal=is_causal and attention_mask is None and query.size(2) > 1)
-    attended = core.attend(query, key, value, masks, scale=scaling, softcap=softcap or 0.0, dropout=dropout)
+    causal = is_causal and attention_mask is None and query.size(2) > 1
+    options = core.Options(attend=attend, bias=bias, causal=causal, scale=scaling, softcap=softcap or 0.0, dropout=dropout)
+    out, lse, options = core.attend(query, key, value, options)
     if output_attentions is None:
         output_attentions = bool(getattr(getattr(module, "config", None), "output_attentions", False))
-    weights = core.maps(query, key, attended, masks, scale=scaling, softcap=softcap or 0.0, dropout=dropout) if output_attentions else None
-    return attended.out.transpose(1, 2).contiguous(), weights
+    weights = core.maps(query, key, lse, options) if output_attentions else None
+    return out.transpose(1, 2).contiguous(), weights
 
 
 def register() -> None:

@@ -52,6 +52,8 @@ MASKS: Wrong = {
     "block": (NOT_ARRAYS, [shaped(5, 7), shaped(4, 7, dtype=bool)]),
     "causal": ([True, False, 1.5, [], object(), Hostile()], ["left", "", "\ud800", BIG]),
     "window": ([3, "ab", (1,), (1, 2, 3), {}, object(), Hostile(), (1.5, 2), ("a", None), (True, 1)], [(-1, 0), (0, -2), (BIG, 1)]),
+    "attend_keys": (NOT_ARRAYS, [shaped(2, 7), shaped(2, 6, dtype=bool), shaped(3, 7, dtype=bool)]),
+    "block_keys": (NOT_ARRAYS, [shaped(7), shaped(2, 3, 5, 7, dtype=bool)]),
     "key_lengths": (NOT_ARRAYS, [shaped(2), np.array([1, 8]), np.array([-1, 3]), np.array([1, 2, 3]), shaped(2, 4, dtype=int)]),
 }
 SHARED: Wrong = MASKS | {
@@ -132,11 +134,11 @@ def calls(folder: Path) -> dict[str, tuple[Callable[..., Any], dict[str, Any], W
                 "out": (NOT_ARRAYS, [shaped(2, 3, 5, 8), shaped(2, 3, 5, 7, dtype=int)]),
             },
         ),
-        "head_statistics": (polyhead.head_statistics, {"q": Q, "k": K, "lse": LSE}, map_qk | SHARED),
+        "head_statistics": (polyhead.head_statistics, {"q": Q, "k": K, "lse": LSE}, map_qk | SHARED | dense),
         "pooled_map": (
             polyhead.pooled_map,
             {"q": Q, "k": K, "lse": LSE, "height": 2, "width": 2},
-            map_qk | SHARED | {"height": ([*NOT_INTS, None], [-1, 6, BIG]), "width": ([*NOT_INTS, None], [-1, 8, BIG])},
+            map_qk | SHARED | dense | {"height": ([*NOT_INTS, None], [-1, 6, BIG]), "width": ([*NOT_INTS, None], [-1, 8, BIG])},
         ),
         "explain": (polyhead.explain, qkv, forward),
         "dropout_keep_bits": (
@@ -170,9 +172,10 @@ def calls(folder: Path) -> dict[str, tuple[Callable[..., Any], dict[str, Any], W
                 "inputs": (NOT_FLAGS, []),
                 "parameters": (NOT_FLAGS, []),
                 "d_bias": (NOT_ARRAYS, [shaped(5, 5)]),
+                "num_threads": SHARED["num_threads"],
             },
         ),
-        "Saved.maps": (saved.maps, {}, {"value": (NOT_WORDS, ["", "p", "\ud800"])}),
+        "Saved.maps": (saved.maps, {}, {"value": (NOT_WORDS, ["", "p", "\ud800"]), "num_threads": SHARED["num_threads"]}),
         "state": (LAYER.state, {}, {"layout": names, "prefix": (NOT_WORDS, ["\ud800"])}),
         "save": (
             polyhead.save,
@@ -296,11 +299,50 @@ def test_the_good_arguments_are_good(function: str, tmp_path: Path) -> None:
     call(**(good | ({"path": tmp_path / "layer.npz"} if function == "save" else {})))
 
 
-def test_unknown_and_missing_arguments_are_pythons_own_errors() -> None:
-    with pytest.raises(TypeError, match="mask"):
-        polyhead.sdpa(Q, K, V, mask=None)  # type: ignore[call-arg]
+def test_a_missing_argument_is_pythons_own_error() -> None:
     with pytest.raises(TypeError, match="'v'"):
         polyhead.sdpa(Q, K)  # type: ignore[call-arg]
+
+
+TAKES_OPTIONS = {name: call for name, call in TABLE.items() if "bias" in inspect.signature(call[0]).parameters and name != "MultiHeadAttention"}
+
+
+def test_the_functions_with_options_are_found() -> None:
+    assert TAKES_OPTIONS.keys() == {"sdpa", "sdpa_backward", "maps", "head_statistics", "pooled_map", "explain", "forward"}
+
+
+@pytest.mark.parametrize("function", TAKES_OPTIONS)
+@pytest.mark.parametrize(("wrong", "close"), [("bais", "bias"), ("atend", "attend"), ("key_length", "key_lengths"), ("num_thread", "num_threads")])
+def test_an_unknown_argument_is_an_error_that_names_the_function_and_the_close_names(function: str, wrong: str, close: str) -> None:
+    call, good, _ = TAKES_OPTIONS[function]
+    name = getattr(call, "__qualname__", function)
+    with pytest.raises(TypeError, match=rf"^{re.escape(name)}\(\) got an unexpected keyword argument '{wrong}'; did you mean .*'{close}'"):
+        call(**good, **{wrong: None})
+
+
+def test_unknown_arguments_of_other_kinds_are_errors() -> None:
+    with pytest.raises(TypeError, match="did you mean 'return_lse'"):  # an argument of sdpa alone
+        polyhead.sdpa(Q, K, V, retrun_lse=True)  # type: ignore[call-arg]
+    with pytest.raises(TypeError, match=r"^sdpa\(\) got an unexpected keyword argument 'xyzzy'$"):  # near to nothing
+        polyhead.sdpa(Q, K, V, xyzzy=None)  # type: ignore[call-arg]
+    with pytest.raises(TypeError, match=r"^MultiHeadAttention.__call__\(\) got an unexpected keyword argument 'scale'"):  # its configuration has it
+        LAYER(X, scale=1.0)  # type: ignore[call-arg]
+
+
+@pytest.mark.parametrize("function", TAKES_OPTIONS)
+def test_a_default_that_is_given_changes_nothing(function: str) -> None:
+    """The defaults of the signature, which nothing reads, are those of the bindings."""
+    call, good, _ = TAKES_OPTIONS[function]
+    shown = inspect.signature(call).parameters
+    defaults = {name: p.default for name, p in shown.items() if p.kind is p.KEYWORD_ONLY}
+    assert len(defaults) > 10
+
+    def arrays(result: Any) -> list[Any]:
+        result = list(result.values()) if isinstance(result, dict) else result
+        return [part for part in (result if isinstance(result, (tuple, list)) else [result]) if not isinstance(part, polyhead.Saved)]
+
+    for ours, theirs in zip(arrays(call(**good)), arrays(call(**good, **defaults)), strict=True):
+        assert np.array_equal(ours, theirs)
 
 
 @pytest.mark.parametrize("call", [LAYER, LAYER.forward])

@@ -138,9 +138,19 @@ def test_every_public_name_says_what_it_is(name: str) -> None:
     assert "tuple(" not in first and not first.startswith(PUBLIC[name].name.rpartition(".")[2] + "("), "a generated docstring"
 
 
+def described_arguments(name: str) -> dict[str, str]:
+    """The entries of Args. "options: as given to `sdpa`" describes the arguments that both have and that no other entry describes."""
+    described = entries(CALLED[name].doc, "Args")
+    if "options" not in described or "options" in arguments(CALLED[name]):
+        return described
+    text = described.pop("options")
+    (target,) = (entries(PUBLIC[target].doc, "Args") for target in refers_to(text))
+    return {argument: text for argument in arguments(CALLED[name]) if argument in target} | described
+
+
 @called_names
 def test_every_argument_is_described(name: str) -> None:
-    described, given = entries(CALLED[name].doc, "Args"), arguments(CALLED[name])
+    described, given = described_arguments(name), arguments(CALLED[name])
     assert given.keys() - described.keys() == set(), "not in Args"
     assert described.keys() - given.keys() == set(), "in Args, but no argument"
     assert all(text.strip() for text in described.values())
@@ -154,7 +164,7 @@ def refers_to(text: str) -> list[str]:
 
 @called_names
 def test_every_array_has_a_shape(name: str) -> None:
-    described = entries(CALLED[name].doc, "Args")
+    described = described_arguments(name)
     arrays = [argument for argument, parameter in arguments(CALLED[name]).items() if is_array(parameter.annotation)]
     if name == "polyhead.view":
         arrays.append("source")
@@ -234,7 +244,7 @@ def test_numbers_have_units(name: str) -> None:
 
 @called_names
 def test_probabilities_are_said_to_be_such(name: str) -> None:
-    for argument, text in entries(CALLED[name].doc, "Args").items():
+    for argument, text in described_arguments(name).items():
         if argument in ("dropout", "dropout_p") and not refers_to(text):
             assert "probabilit" in text, f"{argument}: {text!r}"
 

@@ -2,36 +2,18 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 import torch
 from torch import Tensor
 from torch.autograd import forward_ad
 
 from . import _ops
+from ._ops import Options
 
 DTYPES = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
 
 
-class Masks(NamedTuple):
-    """What is added to the scores, and which pairs exist; each broadcasts to ``[*,N,T,S]``. At most one of attend and block."""
-
-    attend: Tensor | None = None
-    block: Tensor | None = None
-    bias: Tensor | None = None
-    causal: bool = False
-
-
-class Attended(NamedTuple):
-    """The output ``[*,N,T,V]``, and what `maps` needs besides q and k."""
-
-    out: Tensor
-    lse: Tensor
-    seed: Tensor | None
-
-
 def require(tensor: object, name: str, where: str) -> None:
-    """TypeError where polyhead cannot compute with a floating tensor; the message says what it can."""
+    """TypeError unless polyhead computes with the tensor; the message says which it takes."""
     if not isinstance(tensor, Tensor):
         raise TypeError(f"{where}: {name} is of type {type(tensor).__name__}; it must be a torch.Tensor")
     if tensor.is_nested or tensor.layout != torch.strided:
@@ -44,8 +26,7 @@ def require(tensor: object, name: str, where: str) -> None:
 
 
 def autocast(*tensors: Tensor | None) -> tuple[Tensor | None, ...]:
-    """The tensors as torch.autocast gives them to scaled_dot_product_attention, which is on its list of operators in lower precision: floating ones
-    that are not float64 are converted."""
+    """The tensors as torch.autocast passes them to torch's scaled_dot_product_attention: floating ones other than float64 in its lower precision."""
     if not torch.is_autocast_enabled("cpu"):
         return tensors
     dtype = torch.get_autocast_dtype("cpu")
@@ -57,38 +38,28 @@ def autocast(*tensors: Tensor | None) -> tuple[Tensor | None, ...]:
 
 
 def _refuse_tangents(*tensors: Tensor | None) -> None:
-    """torch's custom operators drop the tangents of forward mode without a word: the derivative would be 0."""
+    """torch's custom operators ignore the tangents of forward mode, which would make the derivative 0."""
     if forward_ad._current_level < 0:
         return
     if any(tensor is not None and forward_ad.unpack_dual(tensor).tangent is not None for tensor in tensors):
         raise NotImplementedError("polyhead's attention has no forward-mode derivative (torch.func.jvp, jacfwd, dual tensors); use backward(), or torch's own operator")
 
 
-def attend(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    masks: Masks,
-    *,
-    scale: float | None = None,
-    softcap: float = 0.0,
-    dropout: float = 0.0,
-    empty_rows: str = "zero",
-) -> Attended:
-    """`polyhead.sdpa` with gradients: q ``[*,N,T,H]``, k ``[*,K,S,H]``, v ``[*,K,S,V]``. The seed of dropout comes from torch's generator."""
-    _refuse_tangents(q, k, v, masks.bias)
-    # One number per call, so that torch.manual_seed, fork_rng and checkpoint's recomputation decide the bits as they do torch's own.
-    seed = torch.randint(2**63 - 1, (), dtype=torch.int64) if dropout > 0 else None
-    causal = masks.causal
-    out, lse = _ops.attention(q, k, v, masks.attend, masks.block, masks.bias, seed, causal, scale, softcap, dropout, empty_rows)
-    return Attended(out, lse, seed)
+def attend(q: Tensor, k: Tensor, v: Tensor, options: Options) -> tuple[Tensor, Tensor, Options]:
+    """`polyhead.sdpa` with gradients: q ``[*,N,T,H]``, k ``[*,K,S,H]``, v ``[*,K,S,V]``. Returns out ``[*,N,T,V]``, lse ``[*,N,T]``, and the options
+    with the seed of dropout."""
+    _refuse_tangents(q, k, v, options.bias)
+    if options.dropout > 0:
+        # torch's generator gives the seed, so that torch.manual_seed, fork_rng and checkpoint's recomputation act as on torch's own dropout.
+        options = options._replace(seed=torch.randint(2**63 - 1, (), dtype=torch.int64))
+    out, lse = _ops.attention(q, k, v, *options)
+    return out, lse, options
 
 
-def maps(q: Tensor, k: Tensor, attended: Attended, masks: Masks, *, scale: float | None = None, softcap: float = 0.0, dropout: float = 0.0) -> Tensor:
-    """The probabilities ``[*,N,T,S]`` of a call of `attend` with the same arguments, after dropout, with gradients."""
-    _refuse_tangents(q, k, masks.bias)
-    lse, seed = attended.lse, attended.seed
-    result: Tensor = _ops.attention_map(q, k, lse, masks.attend, masks.block, masks.bias, seed, masks.causal, scale, softcap, dropout)
+def maps(q: Tensor, k: Tensor, lse: Tensor, options: Options) -> Tensor:
+    """The probabilities ``[*,N,T,S]`` after dropout, with gradients. lse and options are those that `attend` returned."""
+    _refuse_tangents(q, k, options.bias)
+    result: Tensor = _ops.attention_map(q, k, lse, *options[:-1])
     return result
 
 
@@ -97,7 +68,7 @@ def _lead(tensor: Tensor, shape: tuple[int, ...]) -> Tensor:
 
 
 def _broadcast(*shapes: tuple[int, ...]) -> tuple[int, ...]:
-    # torch.broadcast_shapes costs more than a small attention; most calls have nothing to broadcast.
+    # torch.broadcast_shapes takes longer than a small attention, and most calls broadcast nothing.
     if all(shape == shapes[0] for shape in shapes):
         return shapes[0]
     return tuple(torch.broadcast_shapes(*shapes))
@@ -120,8 +91,8 @@ def scaled_dot_product_attention(
         key: ``[*,K,S,H]``.
         value: ``[*,K,S,V]``. The leading dimensions of query, key and value broadcast; N and K too, or ``N % K == 0`` with enable_gqa.
         attn_mask: broadcasts to ``[*,N,T,S]``. bool: True = may attend. Floating: added to the scores. Not together with is_causal.
-        dropout_p: probability in ``[0, 1]`` that a weight is dropped, whether in training or not. Its bits come from a seed that is drawn from torch's
-            generator; they are not the bits that torch's own operator draws.
+        dropout_p: probability in ``[0, 1]`` that an attention weight is dropped, in training or not. torch's generator draws the seed of the bits; the bits
+            differ from those of torch's own operator.
         is_causal: query t attends to the keys ``s <= t``, whatever T and S are.
         scale: of the scores; None is ``1 / sqrt(H)``.
         enable_gqa: query head n attends to key/value head ``n // (N // K)``.
@@ -134,9 +105,9 @@ def scaled_dot_product_attention(
         TypeError: a dtype, device or type that polyhead does not compute with; q, k and v of unequal dtypes.
         ValueError: shapes that do not fit; attn_mask together with is_causal; dropout_p outside of ``[0, 1]``.
 
-    What differs from torch: a key that a boolean mask or is_causal excludes does not exist (torch multiplies it by 0, which makes NaN of NaN); no
-    ``[T,S]`` tensor is made, for no combination of arguments, save the gradient of a mask that has that shape itself; the gradient of a floating mask has
-    the mask's own shape at every size. There is no second derivative and none in forward mode: asking for them raises NotImplementedError. A row without a key is 0, as in torch.
+    What differs from torch: a key that a boolean mask or is_causal excludes does not exist (torch multiplies it by 0, and 0 times NaN is NaN). No
+    ``[T,S]`` tensor is made, except as the gradient of a mask of that shape. The gradient of a floating mask has the mask's own shape. There is no
+    second derivative and no forward mode: both raise NotImplementedError. A row without a key is 0, as in torch.
     """
     where = "scaled_dot_product_attention"
     for tensor, name in ((query, "query"), (key, "key"), (value, "value")):
@@ -159,19 +130,19 @@ def scaled_dot_product_attention(
         pairs = (*q.shape[:-1], k.size(-2))
         if attn_mask.dim() > len(pairs) or any(given not in (1, extent) for given, extent in zip(reversed(attn_mask.shape), reversed(pairs))):
             raise ValueError(f"{where}: attn_mask is {list(attn_mask.shape)}; it must broadcast to [*,N,T,S] = {list(pairs)}")
-    masks = Masks(causal=is_causal)
+    options = Options(causal=is_causal, scale=scale, dropout=dropout_p)
     if attn_mask is not None and attn_mask.dtype == torch.bool:
-        masks = Masks(attend=attn_mask)
+        options = options._replace(attend=attn_mask)
     elif attn_mask is not None:
-        # A float32 mask keeps its precision beside a query in half of it: the least of its numbers would be infinite there.
-        masks = Masks(bias=attn_mask)
+        # float32 masks stay float32: -3e38, a common fill, is infinite in float16.
+        options = options._replace(bias=attn_mask)
         q, k, v = (x.to(attn_mask.dtype) for x in (q, k, v))
-    out = attend(q, k, v, masks, scale=scale, dropout=dropout_p).out.to(query.dtype)
+    out = attend(q, k, v, options)[0].to(query.dtype)
     return out.squeeze(0) if unbatched else out
 
 
 def _heads(query: Tensor, key: Tensor, value: Tensor, enable_gqa: bool, where: str) -> tuple[Tensor, Tensor, Tensor, bool]:
-    """q ``[*,N,T,H]``, k ``[*,K,S,H]`` and v ``[*,K,S,V]`` as views where that is possible, and whether all three were without heads."""
+    """q ``[*,N,T,H]``, k ``[*,K,S,H]`` and v ``[*,K,S,V]``, as views if possible, and whether all three were without heads."""
     given = f"query {list(query.shape)}, key {list(key.shape)} and value {list(value.shape)}"
     rank = max(query.dim(), key.dim(), value.dim())
     q, k, v = (tensor.reshape((1,) * (max(rank, 3) - tensor.dim()) + tensor.shape) for tensor in (query, key, value))
@@ -186,6 +157,6 @@ def _heads(query: Tensor, key: Tensor, value: Tensor, enable_gqa: bool, where: s
     q = _lead(q, (*lead, count))
     if heads[1] == heads[2]:
         k, v = _lead(k, lead), _lead(v, lead)
-    else:  # polyhead's key and value have one number of heads: repeated where they differ
+    else:  # polyhead's key and value have the same number of heads
         k, v = (_lead(x if x.size(-3) == count else x.repeat_interleave(count // x.size(-3), -3), lead) for x in (k, v))
     return q, k, v, rank == 2

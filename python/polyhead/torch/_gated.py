@@ -108,9 +108,13 @@ class GatedAttention(nn.Module):
         keep = self._keep(x, axis, attend_keys)
         source = self._mean(x, axis, keep) if self.is_global else x
         q, k, v = (self._split(linear(y), axis) for linear, y in ((self.linear_q, source), (self.linear_k, x), (self.linear_v, x)))
-        masks = core.Masks(attend=None if keep is None else keep[..., None, None, :], bias=self._bias(q, k, bias))
-        dropout = self.dropout if self.training else 0.0
-        y = core.attend(q, k, v, masks, dropout=dropout, empty_rows=self.empty_rows).out
+        options = core.Options(
+            attend=None if keep is None else keep[..., None, None, :],
+            bias=self._bias(q, k, bias),
+            dropout=self.dropout if self.training else 0.0,
+            empty_rows=self.empty_rows,
+        )
+        y, _, _ = core.attend(q, k, v, options)
         y = y.transpose(-3, -2).movedim(-3, axis).flatten(-2)
         if self.linear_g is not None:
             y = y * torch.sigmoid(self.linear_g(x))

@@ -83,17 +83,16 @@ class MultiheadAttention(torch.nn.MultiheadAttention):
 
         q, k, v = (self._split(x, sequence) for x in self._project(query, key, value, sequence))
         attn_mask, key_padding_mask = core.autocast(attn_mask, key_padding_mask)
-        masks = self._masks(q, k.size(-2) - key.size(sequence), attn_mask, key_padding_mask, need_weights, is_causal)
-        dropout = self.dropout if self.training else 0.0
-        attended = core.attend(q, k, v, masks, dropout=dropout)
-        # [B,N,T,H] -> [B,T,N,H] or [T,B,N,H], which is how it lies in memory.
-        merged = attended.out.transpose(1, 2) if sequence == 1 else attended.out.permute(2, 0, 1, 3)
+        options = self._masks(q, k.size(-2) - key.size(sequence), attn_mask, key_padding_mask, need_weights, is_causal)
+        out, lse, options = core.attend(q, k, v, options._replace(dropout=self.dropout if self.training else 0.0))
+        # [B,N,T,H] -> [B,T,N,H] or [T,B,N,H], the order in memory.
+        merged = out.transpose(1, 2) if sequence == 1 else out.permute(2, 0, 1, 3)
         output = self.out_proj(merged.flatten(2))
         if not batched:
             output = output.squeeze(1)
         if not need_weights:
             return output, None
-        weights = core.maps(q, k, attended, masks, dropout=dropout)
+        weights = core.maps(q, k, lse, options)
         if average_attn_weights:
             weights = weights.mean(1)
         return output, weights if batched else weights.squeeze(0)
@@ -162,10 +161,10 @@ class MultiheadAttention(torch.nn.MultiheadAttention):
 
     def _masks(
         self, q: Tensor, extra: int, attn_mask: Tensor | None, key_padding_mask: Tensor | None, need_weights: bool, is_causal: bool
-    ) -> core.Masks:
+    ) -> core.Options:
         """Booleans exclude, floats are added; nothing is spread over heads or queries that the mask itself does not name."""
         if is_causal and key_padding_mask is None and not need_weights:
-            return core.Masks(causal=True)
+            return core.Options(causal=True)
         if attn_mask is not None and attn_mask.dim() == 3:
             attn_mask = attn_mask.unflatten(0, (q.size(0), self.num_heads))
         if key_padding_mask is not None:
@@ -180,4 +179,4 @@ class MultiheadAttention(torch.nn.MultiheadAttention):
                 block = mask if block is None else block | mask
             else:
                 bias = mask.to(q.dtype) if bias is None else bias + mask.to(q.dtype)
-        return core.Masks(block=block, bias=bias)
+        return core.Options(block=block, bias=bias)

@@ -1,0 +1,97 @@
+"""Types of arguments, and the one list of the keyword arguments that functions of attention share."""
+
+from __future__ import annotations
+
+import difflib
+import inspect
+import sys
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Literal, TypedDict, TypeVar, Union
+
+Array = Any
+"""NumPy array, PyTorch tensor, JAX CPU array, or any object with the buffer protocol or DLPack."""
+
+Causal = Union[Literal["top_left", "bottom_right"], int, None]
+"""Query ``t`` attends to keys ``s <= t + offset``: ``"top_left"`` is offset 0, ``"bottom_right"`` is ``S - T``, an int is the offset itself."""
+
+Window = Union[tuple[Union[int, None], Union[int, None]], None]
+"""``(left, right)``: attends where ``-left <= s - (t + offset) <= right``; None leaves a side open. Counted from the causal diagonal, else bottom right."""
+
+EmptyRows = Literal["zero", "uniform", "unmasked"]
+"""What a row without any key gives: ``"zero"`` (out 0, lse -inf, no gradient), ``"uniform"`` (every key 1/S, as the fill "masked = -1e6"
+behaves), ``"unmasked"`` (as the offset "masked - 1e8" behaves). A row whose attended scores are all -inf is zero in every mode."""
+
+MapValue = Literal["scaled_score", "capped_score", "score", "probability", "dropped"]
+"""Where in the formula a map is read: ``scale <q,k>``, after the softcap, after bias and mask (-inf where masked), after the softmax, after
+dropout."""
+
+
+class PassOptions(TypedDict, total=False):
+    """Keyword arguments of `sdpa` and of a layer. The bindings read them by the list in options.cc, which has the same names."""
+
+    attend: Array
+    block: Array
+    attend_keys: Array
+    block_keys: Array
+    causal: Causal
+    window: Window
+    key_lengths: Array
+    bias: Array
+    seed: int | None
+    dropout_keep: Array
+    backend: str | None
+    num_threads: int | None
+
+
+class SdpaOptions(PassOptions, total=False):
+    """Keyword arguments that `sdpa`, its gradients, maps and `explain` share."""
+
+    scale: float | None
+    softcap: float
+    dropout: float
+    empty_rows: EmptyRows
+
+
+class LayerOptions(PassOptions, total=False):
+    """Keyword arguments of a layer's forward pass; its configuration has the rest of `SdpaOptions`."""
+
+    training: bool
+
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack as Unpack
+elif sys.version_info >= (3, 11):
+    from typing import Unpack
+else:
+    Unpack = Union  # Python 3.10 has no Unpack
+
+
+def annotations_of(kind: type) -> dict[str, str]:
+    """Names and annotations of a TypedDict or NamedTuple of a module whose annotations are strings."""
+    return {name: getattr(annotation, "__forward_arg__", annotation) for name, annotation in kind.__annotations__.items()}
+
+
+_DEFAULTS: dict[str, Any] = {"softcap": 0.0, "dropout": 0.0, "empty_rows": "zero", "training": False}  # None for the others
+_signatures: dict[str, inspect.Signature] = {}
+_F = TypeVar("_F", bound=Callable[..., Any])
+
+
+def takes(options: type) -> Callable[[_F], _F]:
+    """Decorator of a function with ``**options``: help() and inspect.signature show each of them by name."""
+
+    def decorate(function: _F) -> _F:
+        signature = inspect.signature(function)
+        named = [p for p in signature.parameters.values() if p.kind is not p.VAR_KEYWORD]
+        for name, annotation in annotations_of(options).items():
+            named.append(inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=_DEFAULTS.get(name), annotation=annotation))
+        _signatures[function.__qualname__] = function.__signature__ = signature.replace(parameters=named)  # type: ignore[attr-defined]
+        return function
+
+    return decorate
+
+
+def refuse(function: str, name: str) -> None:
+    """Raises the TypeError for a keyword argument that a function does not have. The bindings call it."""
+    close = difflib.get_close_matches(name, _signatures[function].parameters, n=2)
+    hint = f"; did you mean {' or '.join(map(repr, close))}?" if close else ""
+    raise TypeError(f"{function}() got an unexpected keyword argument {name!r}{hint}")
