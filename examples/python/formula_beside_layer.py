@@ -13,7 +13,7 @@ rng = np.random.default_rng(0)
 x = rng.standard_normal((BATCH, QUERIES, WIDTH))
 memory = rng.standard_normal((BATCH, KEYS, WIDTH))
 lengths = np.array([7, 4])  # the second memory has three positions of padding
-position_bias = rng.standard_normal((HEADS, QUERIES, KEYS))
+position_bias = rng.standard_normal((1, HEADS, QUERIES, KEYS))
 
 
 def same(what: str, ours: np.ndarray, formula: np.ndarray) -> None:
@@ -28,22 +28,22 @@ out, saved = layer.forward(x, memory, key_lengths=lengths, bias=position_bias)
 w = layer.parameters
 print(f"{'step':34} {'shape':18} difference from the formula")
 
-# %% 1. Linear maps, and the split into heads: [B,T,N*H] -> [B,N,T,H] is a view.
+# %% 1. Projections, and the split into heads: [B,T,N*H] -> [B,N,T,H] is a view.
 q, k, v = (
     (source @ w[f"{name}.weight"].T + w[f"{name}.bias"]).reshape(BATCH, -1, HEADS, H).swapaxes(1, 2)
     for name, source in (("q", x), ("k", memory), ("v", memory))
 )
 
-# %% 2. Scores. A bias of [N,T,S] is shared by the batch; a key behind the length does not exist, so its score is minus infinity.
+# %% 2. Scores. A bias of [1,N,T,S] is shared by the batch; a key beyond the length does not exist, so its score is minus infinity.
 score = q @ k.swapaxes(-1, -2) / np.sqrt(H) + position_bias
 score[np.broadcast_to(np.arange(KEYS) >= lengths[:, None, None, None], score.shape)] = -np.inf
 same("scores", np.nan_to_num(saved.maps("score"), neginf=0), np.nan_to_num(score, neginf=0))
 
-# %% 3. Softmax over the keys. lse is all that is kept of it: p = exp(score - lse).
+# %% 3. Softmax over the keys: p = exp(score - lse).
 lse = np.log(np.exp(score - score.max(-1, keepdims=True)).sum(-1)) + score.max(-1)
 p = np.exp(score - lse[..., None])
 same("lse", saved.lse, lse)
-same("what each head looks at", saved.maps(), p)
+same("attention weights", saved.maps(), p)
 assert (saved.maps()[1, ..., 4:] == 0).all()
 
 # %% 4. The weighted mean of the values, head by head: the operation below the layer.
@@ -51,7 +51,7 @@ heads = p @ v
 attended, attended_lse = polyhead.sdpa(q, k, v, key_lengths=lengths, bias=position_bias, return_lse=True)
 same("heads", attended, heads)
 
-# %% 5. Heads side by side again, and the output map.
+# %% 5. Merged heads, and the output projection.
 merged = heads.swapaxes(1, 2).reshape(BATCH, QUERIES, WIDTH)
 same("output", out, merged @ w["output.weight"].T + w["output.bias"])
 
@@ -63,7 +63,7 @@ gradients = polyhead.sdpa_backward(q, k, v, attended, attended_lse, d_heads, key
 same("gradient of q", gradients.q, d_score @ k / np.sqrt(H))
 same("gradient of k", gradients.k, d_score.swapaxes(-1, -2) @ q / np.sqrt(H))
 same("gradient of v", gradients.v, p.swapaxes(-1, -2) @ d_heads)
-same("gradient of the bias, its own shape", gradients.bias, d_score.sum(0))
+same("gradient of the bias, its own shape", gradients.bias, d_score.sum(0, keepdims=True))
 
 # %% 7. The layer's gradients, against a central difference of one parameter.
 d_out = rng.standard_normal(out.shape)

@@ -77,11 +77,10 @@ template <class T>
 nb::object write_field(const T& field) { return nb::cast(field); }
 
 // The output: `out`, or a new array for None.
-nb::object run(const char* function, const Layer& layer, nb::handle query, nb::handle key, nb::handle value, nb::handle out, const ByName& options, Pass& pass,
+nb::object run(const char* function, const Layer& layer, nb::handle query, nb::handle key, nb::handle value, nb::handle out, nb::handle options, Pass& pass,
                nn::MultiHeadAttention::Saved* saved) {
   LayerKeywords& k = pass.keywords;
   read_keywords(function, options, k);
-  if (k.training && !k.seed && !k.dropout_keep && layer.layer.config.dropout > 0) throw nb::value_error("training with dropout needs a seed or dropout_keep");
   if (!k.causal && layer.causal) k.causal = Diagonal::bottom_right();
   pass.query = Array::required(query, "query");
   pass.key = Array::input(key, "key");
@@ -91,7 +90,7 @@ nb::object run(const char* function, const Layer& layer, nb::handle query, nb::h
   const nn::AttentionOptions attention{.mask = k.mask(),
                                        .bias = k.bias.view(),
                                        .mode = k.training ? nn::Mode::training : nn::Mode::evaluation,
-                                       .dropout_seed = k.seed.value_or(0),
+                                       .dropout_seed = k.seed,
                                        .dropout_keep = k.dropout_keep.view(),
                                        .backend = k.backend,
                                        .executor = k.executor(),
@@ -102,14 +101,14 @@ nb::object run(const char* function, const Layer& layer, nb::handle query, nb::h
   return object;
 }
 
-Tuple<nb::any, Saved> forward(nb::handle self, nb::handle query, nb::handle key, nb::handle value, nb::handle out, const ByName& options) {
+Tuple<nb::any, Saved> forward(nb::handle self, nb::handle query, nb::handle key, nb::handle value, nb::handle out, nb::handle options) {
   auto saved = std::make_unique<Saved>();
   saved->layer = nb::borrow(self);
   const nb::object object = run("MultiHeadAttention.forward", nb::cast<const Layer&>(self), query, key, value, out, options, *saved, &saved->saved);
   return nb::make_tuple(object, std::move(saved));
 }
 
-nb::object evaluate(const Layer& layer, nb::handle query, nb::handle key, nb::handle value, nb::handle out, const ByName& options) {
+nb::object evaluate(const Layer& layer, nb::handle query, nb::handle key, nb::handle value, nb::handle out, nb::handle options) {
   Pass pass;
   return run("MultiHeadAttention.__call__", layer, query, key, value, out, options, pass, nullptr);
 }
@@ -206,8 +205,8 @@ void bind_layer(nb::module_& m) {
       .def("frozen", [](const Layer& self) { return std::make_unique<Layer>(Layer{self.layer, self.causal, Workspace(Parameters::constant)}); })
       .def_rw("causal", &Layer::causal)
       .def_prop_ro("is_frozen", &Layer::frozen)
-      .def("forward", &forward, any("query"), any("key"), any("value"), any("out"), nb::arg("options"))
-      .def("evaluate", &evaluate, any("query"), any("key"), any("value"), any("out"), nb::arg("options"));
+      .def("forward", &forward, any("query"), any("key"), any("value"), any("out"), any("options"))
+      .def("evaluate", &evaluate, any("query"), any("key"), any("value"), any("out"), any("options"));
 }
 
 }  // namespace polyhead::python

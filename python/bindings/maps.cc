@@ -13,7 +13,7 @@ namespace {
 // Inputs and options of one call, alive.
 struct MapsCall : SdpaCall {
   Array q, k, lse;
-  MapsCall(const char* function, nb::handle q_object, nb::handle k_object, nb::handle lse_object, const ByName& options)
+  MapsCall(const char* function, nb::handle q_object, nb::handle k_object, nb::handle lse_object, nb::handle options)
       : SdpaCall(function, options), q(Array::required(q_object, "q")), k(Array::required(k_object, "k")), lse(Array::input(lse_object, "lse")) {
     // Checked before the results are allocated from these extents.
     if (q.view().rank() < 3) throw nb::value_error(text("q is ", to_string(q.view().shape()), "; it must be [*,N,T,H]").c_str());
@@ -31,7 +31,7 @@ struct MapsCall : SdpaCall {
   }
 };
 
-nb::object maps(nb::handle q, nb::handle k, nb::handle lse, const ByName& options, nb::handle value, nb::handle out) {
+nb::object maps(nb::handle q, nb::handle k, nb::handle lse, nb::handle options, nb::handle value, nb::handle out) {
   const MapsCall call("maps", q, k, lse, options);
   const MapValue map_value = read_map_value(value);
   const nb::object object = out.is_none() ? call.empty(q, {call.queries(), call.keys()}) : nb::borrow(out);
@@ -40,7 +40,7 @@ nb::object maps(nb::handle q, nb::handle k, nb::handle lse, const ByName& option
   return object;
 }
 
-nb::object map_rows(nb::handle q, nb::handle k, nb::handle lse, nb::handle chosen, const ByName& options, nb::handle value) {
+nb::object map_rows(nb::handle q, nb::handle k, nb::handle lse, nb::handle chosen, nb::handle options, nb::handle value) {
   const MapsCall call("maps", q, k, lse, options);
   const MapValue map_value = read_map_value(value);
   const std::vector<std::int64_t> rows = read_integers(chosen, "rows");
@@ -50,7 +50,7 @@ nb::object map_rows(nb::handle q, nb::handle k, nb::handle lse, nb::handle chose
   return object;
 }
 
-Tuple<nb::any, nb::any> top_keys(nb::handle q, nb::handle k, nb::handle lse, nb::handle top_k, const ByName& options) {
+Tuple<nb::any, nb::any> top_keys(nb::handle q, nb::handle k, nb::handle lse, nb::handle top_k, nb::handle options) {
   const MapsCall call("maps", q, k, lse, options);
   const std::int64_t count = read_integer(top_k, "top_k", 0, call.keys());
   const nb::object probability = call.empty(q, {call.queries(), count}), key = call.empty(q, {call.queries(), count}, DType::i64);
@@ -59,7 +59,7 @@ Tuple<nb::any, nb::any> top_keys(nb::handle q, nb::handle k, nb::handle lse, nb:
   return nb::make_tuple(probability, key);
 }
 
-ByName head_statistics(nb::handle q, nb::handle k, nb::handle lse, const ByName& options) {
+ByName head_statistics(nb::handle q, nb::handle k, nb::handle lse, nb::handle options) {
   const MapsCall call("head_statistics", q, k, lse, options);
   HeadStatistics views;
   const std::pair<const char*, TensorView*> fields[] = {{"entropy", &views.entropy}, {"largest", &views.largest}, {"distance", &views.distance},
@@ -77,7 +77,7 @@ ByName head_statistics(nb::handle q, nb::handle k, nb::handle lse, const ByName&
   return result;
 }
 
-nb::object pooled_map(nb::handle q, nb::handle k, nb::handle lse, nb::handle height_object, nb::handle width_object, const ByName& options) {
+nb::object pooled_map(nb::handle q, nb::handle k, nb::handle lse, nb::handle height_object, nb::handle width_object, nb::handle options) {
   const MapsCall call("pooled_map", q, k, lse, options);
   const std::int64_t height = read_integer(height_object, "height", 0, call.queries()), width = read_integer(width_object, "width", 0, call.keys());
   const nb::object object = call.empty(q, {height, width});

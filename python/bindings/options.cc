@@ -214,8 +214,8 @@ void visit(LayerKeywords& k, F& f) {
 }
 
 template <class Keywords>
-void read_all(const char* function, const nb::dict& given, Keywords& keywords) {
-  for (const auto& [key, value] : given) {
+void read_all(const char* function, nb::handle given, Keywords& keywords) {
+  for (const auto& [key, value] : nb::cast<nb::dict>(given)) {
     const std::string name = read_word(key, "a keyword");
     bool known = false;
     const auto read_one = [&](const char* field_name, auto& field) {
@@ -224,21 +224,21 @@ void read_all(const char* function, const nb::dict& given, Keywords& keywords) {
       read(field_name, value, field);
     };
     visit(keywords, read_one);
-    if (!known) nb::module_::import_("polyhead._options").attr("refuse")(function, name);
+    if (!known) nb::module_::import_("polyhead._options").attr("refuse")(function, key);
   }
 }
 
 }  // namespace
 
-void read_keywords(const char* function, const nb::dict& given, SdpaKeywords& keywords) { read_all(function, given, keywords); }
-void read_keywords(const char* function, const nb::dict& given, LayerKeywords& keywords) { read_all(function, given, keywords); }
+void read_keywords(const char* function, nb::handle given, SdpaKeywords& keywords) { read_all(function, given, keywords); }
+void read_keywords(const char* function, nb::handle given, LayerKeywords& keywords) { read_all(function, given, keywords); }
 
 Mask PassKeywords::mask() const {
   return {.causal = causal, .window = window, .key_lengths = key_lengths.view(), .attend = attend.view(), .block = block.view(),
           .attend_keys = attend_keys.view(), .block_keys = block_keys.view()};
 }
 
-SdpaCall::SdpaCall(const char* function, const nb::dict& given) {
+SdpaCall::SdpaCall(const char* function, nb::handle given) {
   SdpaKeywords& k = keywords;
   read_keywords(function, given, k);
   if (k.dropout > 0 && !k.seed && !k.dropout_keep) throw nb::value_error("dropout needs a seed, which the backward pass and maps are given too");

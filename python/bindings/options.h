@@ -83,12 +83,12 @@ struct LayerKeywords : PassKeywords {
 };
 
 // Reads the keyword arguments of a call. TypeError, naming the Python function and the arguments with close names, for one that it does not have.
-void read_keywords(const char* function, const nb::dict& given, SdpaKeywords& keywords);
-void read_keywords(const char* function, const nb::dict& given, LayerKeywords& keywords);
+void read_keywords(const char* function, nb::handle given, SdpaKeywords& keywords);
+void read_keywords(const char* function, nb::handle given, LayerKeywords& keywords);
 
 // The options of one call of sdpa, its gradients or its maps. Neither copied nor moved: `sdpa` points into it.
 struct SdpaCall {
-  SdpaCall(const char* function, const nb::dict& given);
+  SdpaCall(const char* function, nb::handle given);
   SdpaCall(const SdpaCall&) = delete;
   SdpaCall& operator=(const SdpaCall&) = delete;
 

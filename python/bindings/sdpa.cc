@@ -22,7 +22,7 @@ Shape without_last(ConstTensorView like) { return like.shape().first(std::max(li
 DType lse_dtype(DType dtype) { return is_floating(dtype) ? accumulation_dtype(dtype) : DType::f32; }
 
 // (out, lse or None, attention weights or None). sdpa_forward checks the shapes: extents that are missing here are taken as 0.
-Tuple<nb::any, nb::any, nb::any> forward(nb::handle q, nb::handle k, nb::handle v, const ByName& options, nb::handle lse_flag, nb::handle out,
+Tuple<nb::any, nb::any, nb::any> forward(nb::handle q, nb::handle k, nb::handle v, nb::handle options, nb::handle lse_flag, nb::handle out,
                                          nb::handle weights_flag, nb::handle weights) {
   const SdpaCall call("sdpa", options);
   const bool return_lse = read_flag(lse_flag, "return_lse"), return_attention_weights = read_flag(weights_flag, "return_attention_weights");
@@ -43,7 +43,7 @@ Tuple<nb::any, nb::any, nb::any> forward(nb::handle q, nb::handle k, nb::handle 
 
 // (d_q, d_k, d_v, d_bias), None where not wanted.
 Tuple<nb::any, nb::any, nb::any, nb::any> backward(nb::handle q, nb::handle k, nb::handle v, nb::handle out, nb::handle lse, nb::handle d_out,
-                                                   const ByName& options, nb::handle d_bias_given, bool want_q, bool want_k, bool want_v, bool want_bias) {
+                                                   nb::handle options, nb::handle d_bias_given, bool want_q, bool want_k, bool want_v, bool want_bias) {
   const SdpaCall call("sdpa_backward", options);
   const Array q_array = Array::required(q, "q"), k_array = Array::required(k, "k"), v_array = Array::required(v, "v");
   const Array out_array = Array::required(out, "out"), lse_array = Array::required(lse, "lse"), d_out_array = Array::required(d_out, "d_out");
@@ -62,7 +62,7 @@ Tuple<nb::any, nb::any, nb::any, nb::any> backward(nb::handle q, nb::handle k, n
 }
 
 // Reads the shapes only.
-std::string explain_forward(nb::handle q, nb::handle k, nb::handle v, const ByName& options) {
+std::string explain_forward(nb::handle q, nb::handle k, nb::handle v, nb::handle options) {
   const SdpaCall call("explain", options);
   const Array q_array = Array::required(q, "q"), k_array = Array::required(k, "k"), v_array = Array::required(v, "v");
   const ConstTensorView q_view = q_array.view(), v_view = v_array.view();
@@ -89,11 +89,11 @@ std::vector<std::string> backend_names() {
 }  // namespace
 
 void bind_sdpa(nb::module_& m) {
-  m.def("sdpa", &forward, any("q"), any("k"), any("v"), nb::arg("options"), any("return_lse"), any("out"),
+  m.def("sdpa", &forward, any("q"), any("k"), any("v"), any("options"), any("return_lse"), any("out"),
         any("return_attention_weights"), any("attention_weights"));
   m.def("sdpa_backward", &backward, any("q"), any("k"), any("v"), any("out"), any("lse"),
-        any("d_out"), nb::arg("options"), any("d_bias"), nb::arg("want_q"), nb::arg("want_k"), nb::arg("want_v"), nb::arg("want_bias"));
-  m.def("explain", &explain_forward, any("q"), any("k"), any("v"), nb::arg("options"));
+        any("d_out"), any("options"), any("d_bias"), nb::arg("want_q"), nb::arg("want_k"), nb::arg("want_v"), nb::arg("want_bias"));
+  m.def("explain", &explain_forward, any("q"), any("k"), any("v"), any("options"));
   m.def("dropout_keep_bits", &keep_bits, any("dropout"), any("seed"), any("keep"));
   m.def("backends", &backend_names);
 }

@@ -188,14 +188,15 @@ class MultiHeadAttention:
             query: ``[.., T at the axis, .., query_width]``, dtype of the parameters.
             key: ``[.., S at the axis, .., key_width]``; None: query.
             value: ``[.., S at the axis, .., value_width]``; None: key.
-            out: shaped as the query with the output's width; written in place and returned.
-            attend, block: bool ``[T,S]``, ``[*,T,S]`` or ``[*,N,T,S]``, ``*`` being the dimensions that are neither axis nor width.
+            out: ``[.., T at the axis, .., output_width]``, written in place and returned.
+            attend, block: bool, ``[T,S]`` or with every dimension of ``[*,N,T,S]``, of extent 1 where it is shared; ``*`` are the dimensions that are neither
+                axis nor width. ``[B,1,T,S]`` differs by sequence, ``[1,N,T,S]`` by head; three dimensions could mean either and are an error.
             attend_keys, block_keys: bool, broadcast to ``[*,S]``.
             key_lengths: integers ``[*]`` or ``[*,T]``.
-            bias: ``[T,S]``, ``[N,T,S]`` or ``[first of *,N,T,S]``: leading dimensions are matched from the left, further ones share the bias.
+            bias: ``[T,S]`` or ``[*,N,T,S]``, as attend.
             training: apply dropout, which then needs a seed or dropout_keep.
             seed: of the dropout bits, as in `polyhead.sdpa`.
-            dropout_keep: bool ``[*,N,T,S']``; True = not dropped. Replaces the generator's bits.
+            dropout_keep: bool, ``[T,S']`` or ``[*,N,T,S']``, as attend; True = not dropped. Replaces the generator's bits. S' as in `Saved.maps`.
             causal, window, backend, num_threads: as in `polyhead.sdpa`.
 
         Returns:

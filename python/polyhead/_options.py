@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import inspect
 import sys
 from collections.abc import Callable
@@ -68,7 +67,7 @@ else:
 
 def annotations_of(kind: type) -> dict[str, str]:
     """Names and annotations of a TypedDict or NamedTuple of a module whose annotations are strings."""
-    return {name: getattr(annotation, "__forward_arg__", annotation) for name, annotation in kind.__annotations__.items()}
+    return {name: str(getattr(annotation, "__forward_arg__", annotation)) for name, annotation in kind.__annotations__.items()}
 
 
 _DEFAULTS: dict[str, Any] = {"softcap": 0.0, "dropout": 0.0, "empty_rows": "zero", "training": False}  # None for the others
@@ -92,6 +91,8 @@ def takes(options: type) -> Callable[[_F], _F]:
 
 def refuse(function: str, name: str) -> None:
     """Raises the TypeError for a keyword argument that a function does not have. The bindings call it."""
+    import difflib  # here, because imports take time
+
     close = difflib.get_close_matches(name, _signatures[function].parameters, n=2)
     hint = f"; did you mean {' or '.join(map(repr, close))}?" if close else ""
     raise TypeError(f"{function}() got an unexpected keyword argument {name!r}{hint}")

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from .torch import _functional as core
+from .torch._ops import Options
 
 NAME = "polyhead"
 
@@ -75,7 +76,7 @@ def attention_forward(
         else:
             bias = attention_mask.to(query.dtype) if bias is None else bias + attention_mask.to(query.dtype)
     causal = is_causal and attention_mask is None and query.size(2) > 1
-    options = core.Options(attend=attend, bias=bias, causal=causal, scale=scaling, softcap=softcap or 0.0, dropout=dropout)
+    options = Options(attend=attend, bias=bias, causal=causal, scale=scaling, softcap=softcap or 0.0, dropout=dropout)
     out, lse, options = core.attend(query, key, value, options)
     if output_attentions is None:
         output_attentions = bool(getattr(getattr(module, "config", None), "output_attentions", False))

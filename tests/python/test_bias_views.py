@@ -82,11 +82,11 @@ def test_a_layer_takes_such_a_view_too(extra: dict[str, bool], rng: np.random.Ge
     layer = polyhead.MultiHeadAttention(8, 2, dtype="float64", seed=3, **extra)
     x, memory, d_out = (rng.standard_normal((2, length, 8)) for length in (T, S, T))
     table = rng.standard_normal((2, T + S - 1))
-    saved = layer.forward(x, memory, bias=one_per_head(table))[1]
-    expected = per_distance(saved.backward(d_out).bias)
+    saved = layer.forward(x, memory, bias=one_per_head(table)[None])[1]
+    expected = per_distance(saved.backward(d_out).bias[0])
     for inputs in (True, False):
         d_table = np.zeros_like(table)
-        d_bias = one_per_head(d_table)
+        d_bias = one_per_head(d_table)[None]
         assert saved.backward(d_out, inputs=inputs, parameters=False, d_bias=d_bias).bias is d_bias
         np.testing.assert_allclose(d_table, expected, rtol=0, atol=1e-13 * np.abs(expected).max())
 

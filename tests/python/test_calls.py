@@ -367,6 +367,10 @@ def test_contradictions_are_refused() -> None:
         polyhead.maps(Q, K)
     with pytest.raises(ValueError, match="seed"):
         polyhead.MultiHeadAttention(8, 2, dropout=0.5).forward(X, training=True)
+    with pytest.raises(ValueError, match=r"bias is \[2,5,5\].*\[B,1,T,S\].*\[1,N,T,S\]"):  # heads or sequences: there are two of both
+        LAYER(X, bias=shaped(2, 5, 5))
+    with pytest.raises(ValueError, match="attend_keys.*block_keys"):
+        polyhead.sdpa(Q, K, V, attend_keys=attend[0], block_keys=attend[0])
 
 
 def test_files_that_are_not_there_are_os_errors(tmp_path: Path) -> None:

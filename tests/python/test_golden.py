@@ -107,8 +107,14 @@ def run_layer(case: Case) -> Arrays:
     assert case.option("is_global") in (None, config["global_query"] != "off")
     assert all(np.array_equal(tensor, source[name]) for name, tensor in layer.state(layout).items())
 
+    # Files have masks [*,T,S], and biases [B*N,T,S] (torch), [N,T,S] or of the first leading dimensions: the missing ones are inserted.
+    rank = query.ndim + 1
+    if options["block"] is not None and options["block"].ndim == rank - 1:
+        options["block"] = np.expand_dims(options["block"], -3)
     if bias is not None and layout == "torch" and bias.ndim == 3:
         bias = bias.reshape(query.shape[0], layer.config["heads"], *bias.shape[1:])
+    if bias is not None and 2 < bias.ndim < rank:
+        bias = bias.reshape(*bias.shape[:-3], *(1,) * (rank - bias.ndim), *bias.shape[-3:])
     out, saved = layer.forward(query, key, value, bias=bias, **options)
     grads = saved.backward(d_out)
     results = {"out": out, "lse": saved.lse, "weights": saved.maps(), "d_query": grads.query}

@@ -68,6 +68,32 @@ def subclass(x: Array) -> Array:
 VIEWS = [fortran, reversed_memory, every_third, heads_inside, slice_of_larger, read_only, memory_mapped_bytes, subclass]
 
 
+def test_key_masks_are_masks_of_all_queries_and_heads(rng: np.random.Generator) -> None:
+    q, k, v = rng.standard_normal((3, 2, 3, 5, 4))
+    keys = np.array([[1, 0, 1, 1, 0], [0, 1, 1, 0, 1]], bool)
+    d_out = rng.standard_normal(q.shape)
+
+    def everything(**masks: Any) -> list[np.ndarray]:
+        out, lse = polyhead.sdpa(q, k, v, return_lse=True, **masks)
+        gradients = polyhead.sdpa_backward(q, k, v, out, lse, d_out, **masks)
+        statistics = polyhead.head_statistics(q, k, lse, **masks)
+        return [out, lse, *gradients[:3], polyhead.maps(q, k, lse, **masks), polyhead.pooled_map(q, k, lse, 2, 2, **masks), *statistics.values()]
+
+    expected = everything(attend=keys[:, None, None])
+    for masks in ({"attend_keys": keys}, {"block_keys": ~keys}):
+        for ours, theirs in zip(everything(**masks), expected, strict=True):
+            assert np.array_equal(ours, theirs)
+    assert not np.array_equal(everything()[0], expected[0])
+
+
+def test_backward_and_maps_of_a_pass_have_the_same_bits_with_any_number_of_threads(rng: np.random.Generator) -> None:
+    layer = polyhead.MultiHeadAttention(32, 4, seed=1)
+    out, saved = layer.forward(rng.standard_normal((2, 40, 32), dtype=np.float32))
+    one, two = (saved.backward(out, num_threads=count) for count in (1, 2))
+    assert np.array_equal(one.query, two.query) and np.array_equal(saved.maps(num_threads=1), saved.maps("probability", num_threads=2))
+
+
+
 @pytest.mark.parametrize("dtype", [np.float64, np.float32, np.float16])
 @pytest.mark.parametrize("view", VIEWS, ids=lambda view: view.__name__)
 def test_strides_of_inputs_do_not_change_a_bit(view: Any, dtype: Any, rng: np.random.Generator) -> None:

@@ -193,7 +193,7 @@ def test_keras_cross_attention_over_two_axes_with_a_mask(rng: Rng) -> None:
     mask = rng.random((3, 5, 3, 4, 3, 2)) < 0.7
     mask[..., 0, 0] = True
     x, y = rng.standard_normal((3, 5, 12, 8)), rng.standard_normal((3, 5, 6, 8))
-    out, saved = layer.forward(x, y, attend=mask.reshape(3, 5, 12, 6))
+    out, saved = layer.forward(x, y, attend=mask.reshape(3, 5, 1, 12, 6))
     assert out.reshape(3, 5, 3, 4, 8).shape == (3, 5, 3, 4, 8)
     weights = saved.maps().reshape(3, 5, 2, 3, 4, 3, 2)
     assert ((weights > 0) == np.broadcast_to(mask[:, :, None], weights.shape)).all()

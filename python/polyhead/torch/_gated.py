@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from . import _functional as core
+from ._ops import Options
 
 
 class GatedAttention(nn.Module):
@@ -108,7 +109,7 @@ class GatedAttention(nn.Module):
         keep = self._keep(x, axis, attend_keys)
         source = self._mean(x, axis, keep) if self.is_global else x
         q, k, v = (self._split(linear(y), axis) for linear, y in ((self.linear_q, source), (self.linear_k, x), (self.linear_v, x)))
-        options = core.Options(
+        options = Options(
             attend=None if keep is None else keep[..., None, None, :],
             bias=self._bias(q, k, bias),
             dropout=self.dropout if self.training else 0.0,

@@ -7,6 +7,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from . import _functional as core
+from ._ops import Options
 
 
 class MultiheadAttention(torch.nn.MultiheadAttention):
@@ -161,10 +162,10 @@ class MultiheadAttention(torch.nn.MultiheadAttention):
 
     def _masks(
         self, q: Tensor, extra: int, attn_mask: Tensor | None, key_padding_mask: Tensor | None, need_weights: bool, is_causal: bool
-    ) -> core.Options:
+    ) -> Options:
         """Booleans exclude, floats are added; nothing is spread over heads or queries that the mask itself does not name."""
         if is_causal and key_padding_mask is None and not need_weights:
-            return core.Options(causal=True)
+            return Options(causal=True)
         if attn_mask is not None and attn_mask.dim() == 3:
             attn_mask = attn_mask.unflatten(0, (q.size(0), self.num_heads))
         if key_padding_mask is not None:
@@ -179,4 +180,4 @@ class MultiheadAttention(torch.nn.MultiheadAttention):
                 block = mask if block is None else block | mask
             else:
                 bias = mask.to(q.dtype) if bias is None else bias + mask.to(q.dtype)
-        return core.Options(block=block, bias=bias)
+        return Options(block=block, bias=bias)
