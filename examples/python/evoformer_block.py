@@ -84,6 +84,6 @@ assert bias.grad is not None and bias.grad.shape == (BATCH, HEADS, RESIDUES, RES
 print(f"gradient of the pair bias {list(bias.grad.shape)}; spread over the sequences it would be {SEQUENCES} times as large")
 
 # %% Global attention (algorithm 19): one query per column, one key and value for all heads; the gate spreads the result.
-extra = GatedAttention(C_M, C, HEADS, axis=-3, gated=True, is_global=True, query_mean="kept")
+extra = GatedAttention(C_M, C, HEADS, axis=-3, gated=True, is_global=True, query_mean="attended")
 print(f"global column attention {list(extra(table, attend_keys=is_residue.mT).shape)}")
 assert extra(table, attend_keys=is_residue.mT).shape == table.shape

@@ -12,9 +12,9 @@ namespace {
 
 // Inputs and options of one call, alive.
 struct MapsCall : SdpaCall {
-  Array q, k, lse;
-  MapsCall(const char* function, nb::handle q_object, nb::handle k_object, nb::handle lse_object, nb::handle options)
-      : SdpaCall(function, options), q(Array::required(q_object, "q")), k(Array::required(k_object, "k")), lse(Array::input(lse_object, "lse")) {
+  Array q, k;
+  MapsCall(const char* function, nb::handle q_object, nb::handle k_object, nb::handle options)
+      : SdpaCall(function, options), q(Array::required(q_object, "q")), k(Array::required(k_object, "k")) {
     // Checked before the results are allocated from these extents.
     if (q.view().rank() < 3) throw nb::value_error(text("q is ", to_string(q.view().shape()), "; it must be [*,N,T,H]").c_str());
     if (k.view().rank() < 3) throw nb::value_error(text("k is ", to_string(k.view().shape()), "; it must be [*,K,S,H]").c_str());
@@ -31,8 +31,8 @@ struct MapsCall : SdpaCall {
   }
 };
 
-nb::object maps(nb::handle q, nb::handle k, nb::handle lse, nb::handle options, nb::handle value, nb::handle out) {
-  const MapsCall call("maps", q, k, lse, options);
+nb::object maps(nb::handle q, nb::handle k, nb::handle options, nb::handle value, nb::handle out) {
+  const MapsCall call("maps", q, k, options);
   const MapValue map_value = read_map_value(value);
   const nb::object object = out.is_none() ? call.empty(q, {call.queries(), call.keys()}) : nb::borrow(out);
   const Array array = Array::output(object, "out");
@@ -40,8 +40,8 @@ nb::object maps(nb::handle q, nb::handle k, nb::handle lse, nb::handle options, 
   return object;
 }
 
-nb::object map_rows(nb::handle q, nb::handle k, nb::handle lse, nb::handle chosen, nb::handle options, nb::handle value) {
-  const MapsCall call("maps", q, k, lse, options);
+nb::object map_rows(nb::handle q, nb::handle k, nb::handle chosen, nb::handle options, nb::handle value) {
+  const MapsCall call("maps", q, k, options);
   const MapValue map_value = read_map_value(value);
   const std::vector<std::int64_t> rows = read_integers(chosen, "rows");
   const nb::object object = call.empty(q, {static_cast<std::int64_t>(rows.size()), call.keys()});
@@ -50,8 +50,8 @@ nb::object map_rows(nb::handle q, nb::handle k, nb::handle lse, nb::handle chose
   return object;
 }
 
-Tuple<nb::any, nb::any> top_keys(nb::handle q, nb::handle k, nb::handle lse, nb::handle top_k, nb::handle options) {
-  const MapsCall call("maps", q, k, lse, options);
+Tuple<nb::any, nb::any> top_keys(nb::handle q, nb::handle k, nb::handle top_k, nb::handle options) {
+  const MapsCall call("maps", q, k, options);
   const std::int64_t count = read_integer(top_k, "top_k", 0, call.keys());
   const nb::object probability = call.empty(q, {call.queries(), count}), key = call.empty(q, {call.queries(), count}, DType::i64);
   const Array probability_array = Array::output(probability, "probability"), key_array = Array::output(key, "key");
@@ -59,8 +59,8 @@ Tuple<nb::any, nb::any> top_keys(nb::handle q, nb::handle k, nb::handle lse, nb:
   return nb::make_tuple(probability, key);
 }
 
-ByName head_statistics(nb::handle q, nb::handle k, nb::handle lse, nb::handle options) {
-  const MapsCall call("head_statistics", q, k, lse, options);
+ByName head_statistics(nb::handle q, nb::handle k, nb::handle options) {
+  const MapsCall call("head_statistics", q, k, options);
   HeadStatistics views;
   const std::pair<const char*, TensorView*> fields[] = {{"entropy", &views.entropy}, {"largest", &views.largest}, {"distance", &views.distance},
                                                         {"first_key", &views.first_key}, {"previous_key", &views.previous_key},
@@ -77,8 +77,8 @@ ByName head_statistics(nb::handle q, nb::handle k, nb::handle lse, nb::handle op
   return result;
 }
 
-nb::object pooled_map(nb::handle q, nb::handle k, nb::handle lse, nb::handle height_object, nb::handle width_object, nb::handle options) {
-  const MapsCall call("pooled_map", q, k, lse, options);
+nb::object pooled_map(nb::handle q, nb::handle k, nb::handle height_object, nb::handle width_object, nb::handle options) {
+  const MapsCall call("pooled_map", q, k, options);
   const std::int64_t height = read_integer(height_object, "height", 0, call.queries()), width = read_integer(width_object, "width", 0, call.keys());
   const nb::object object = call.empty(q, {height, width});
   const Array array = Array::output(object, "out");
@@ -89,11 +89,11 @@ nb::object pooled_map(nb::handle q, nb::handle k, nb::handle lse, nb::handle hei
 }  // namespace
 
 void bind_maps(nb::module_& m) {
-  m.def("maps", &maps, any("q"), any("k"), any("lse"), any("options"), any("value"), any("out"));
-  m.def("map_rows", &map_rows, any("q"), any("k"), any("lse"), any("rows"), any("options"), any("value"));
-  m.def("top_keys", &top_keys, any("q"), any("k"), any("lse"), any("top_k"), any("options"));
-  m.def("head_statistics", &head_statistics, any("q"), any("k"), any("lse"), any("options"));
-  m.def("pooled_map", &pooled_map, any("q"), any("k"), any("lse"), any("height"), any("width"), any("options"));
+  m.def("maps", &maps, any("q"), any("k"), any("options"), any("value"), any("out"));
+  m.def("map_rows", &map_rows, any("q"), any("k"), any("rows"), any("options"), any("value"));
+  m.def("top_keys", &top_keys, any("q"), any("k"), any("top_k"), any("options"));
+  m.def("head_statistics", &head_statistics, any("q"), any("k"), any("options"));
+  m.def("pooled_map", &pooled_map, any("q"), any("k"), any("height"), any("width"), any("options"));
 }
 
 }  // namespace polyhead::python

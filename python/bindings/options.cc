@@ -191,6 +191,8 @@ void visit(PassKeywords& k, F& f) {
   f("causal", k.causal);
   f("window", k.window);
   f("key_lengths", k.key_lengths);
+  f("query_offsets", k.query_offsets);
+  f("key_offsets", k.key_offsets);
   f("bias", k.bias);
   f("seed", k.seed);
   f("dropout_keep", k.dropout_keep);
@@ -235,7 +237,7 @@ void read_keywords(const char* function, nb::handle given, LayerKeywords& keywor
 
 Mask PassKeywords::mask() const {
   return {.causal = causal, .window = window, .key_lengths = key_lengths.view(), .attend = attend.view(), .block = block.view(),
-          .attend_keys = attend_keys.view(), .block_keys = block_keys.view()};
+          .attend_keys = attend_keys.view(), .block_keys = block_keys.view(), .query_offsets = query_offsets.view(), .key_offsets = key_offsets.view()};
 }
 
 SdpaCall::SdpaCall(const char* function, nb::handle given) {

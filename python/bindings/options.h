@@ -59,7 +59,7 @@ std::optional<LimitedThreads> read_num_threads(nb::handle object);  // None: nul
 
 // Keyword arguments that sdpa and a layer share (PassOptions of _options.py), with their arrays alive.
 struct PassKeywords {
-  Array attend, block, attend_keys, block_keys, key_lengths, bias, dropout_keep;
+  Array attend, block, attend_keys, block_keys, key_lengths, query_offsets, key_offsets, bias, dropout_keep;
   std::optional<Diagonal> causal;
   Window window;
   std::optional<std::uint64_t> seed;

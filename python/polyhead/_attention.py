@@ -56,6 +56,9 @@ def sdpa(
         causal: query t attends to keys ``s <= t + offset``: ``"top_left"`` (offset 0), ``"bottom_right"`` (``S - T``) or the offset as an int.
         window: ``(left, right)``: attends where ``-left <= s - (t + offset) <= right``, with the offset of causal, else ``S - T``. None leaves a side open.
         key_lengths: integers in ``[0, S]``, ``[*]`` per sequence or ``[*,T]`` per query; attends to keys ``s < length``.
+        query_offsets, key_offsets: documents packed one after the other along T and S (cu_seqlens of FlashAttention): integers ``[D+1]`` that start at 0,
+            never fall and end at T and S. A query attends to the keys of its own document only; the diagonals of causal and window count inside the
+            document. The result has the bits of each document alone. key_offsets may be left out if T = S.
         bias: added to the scores, dtype of q, broadcasts to ``[*,N,T,S]``; -inf means probability 0.
         scale: factor of ``q k^T``; None is ``1 / sqrt(H)``.
         softcap: ``c`` of the formula, at least 0; 0 is off (Gemma 2 (2024), section 2).
@@ -64,7 +67,7 @@ def sdpa(
             backward and maps take the same.
         dropout_keep: bool, broadcasts to ``[*,N,T,S]``; True = not dropped. Replaces the generator's bits.
         empty_rows: result of a query whose keys are all masked: ``"zero"``, ``"uniform"`` (every key has p = 1/S) or ``"unmasked"`` (as without a mask).
-        return_lse: also return lse ``[*,N,T]``, float32 (float64 for float64 inputs). `sdpa_backward` and `maps` need it.
+        return_lse: also return lse ``[*,N,T]``, float32 (float64 for float64 inputs). `sdpa_backward` needs it.
         return_attention_weights: also return p ``[*,N,T,S]``, dtype of q, before dropout, from the same pass: out has the same bits with it and without.
             `maps` gives chosen rows, the strongest keys and other points of the formula.
         out: ``[*,N,T,V]``, written in place and returned; may not overlap an input.
@@ -130,7 +133,6 @@ def sdpa_backward(
 def maps(
     q: Array,
     k: Array,
-    lse: Array = None,
     *,
     rows: Sequence[int] | None = None,
     top_k: int | None = None,
@@ -143,7 +145,6 @@ def maps(
     Args:
         q: ``[*,N,T,H]``.
         k: ``[*,K,S,H]``.
-        lse: ``[*,N,T]`` as `sdpa(..., return_lse=True)` returned it; needed for probabilities, not for scores.
         rows: the queries (in ``[0, T)``) to return the rows of; None is all.
         top_k: return the `top_k` strongest keys of every query, at most S, instead of whole rows. Not together with rows, value or out.
         value: the point of the formula: ``"scaled_score"`` (``scale q k^T``), ``"capped_score"`` (after softcap), ``"score"`` (after bias; -inf where masked),
@@ -160,20 +161,20 @@ def maps(
     if top_k is not None:
         if rows is not None or value != "probability" or out is not None:
             raise ValueError("top_k returns probabilities of all rows; it may not be combined with rows, value or out")
-        return TopKeys(*_core.top_keys(q, k, lse, top_k, options))
+        return TopKeys(*_core.top_keys(q, k, top_k, options))
     if rows is not None:
         if out is not None:
             raise ValueError("out holds all rows; it may not be combined with rows")
-        return _core.map_rows(q, k, lse, rows, options, value)
-    return _core.maps(q, k, lse, options, value, out)
+        return _core.map_rows(q, k, rows, options, value)
+    return _core.maps(q, k, options, value, out)
 
 
 @takes(SdpaOptions)
-def head_statistics(q: Array, k: Array, lse: Array, **options: Unpack[SdpaOptions]) -> dict[str, Array]:
+def head_statistics(q: Array, k: Array, **options: Unpack[SdpaOptions]) -> dict[str, Array]:
     """Numbers that describe each head, averaged over the queries that have a key. Of p before dropout.
 
     Args:
-        q, k, lse: as given to `maps`.
+        q, k: as given to `sdpa`.
         options: as given to `sdpa`.
 
     Returns:
@@ -183,15 +184,15 @@ def head_statistics(q: Array, k: Array, lse: Array, **options: Unpack[SdpaOption
     Raises:
         ValueError, TypeError: as `sdpa`.
     """
-    return _core.head_statistics(q, k, lse, options)
+    return _core.head_statistics(q, k, options)
 
 
 @takes(SdpaOptions)
-def pooled_map(q: Array, k: Array, lse: Array, height: int, width: int, **options: Unpack[SdpaOptions]) -> Array:
+def pooled_map(q: Array, k: Array, height: int, width: int, **options: Unpack[SdpaOptions]) -> Array:
     """Attention maps reduced to ``height x width`` blocks: the mean probability of each block. Of p before dropout.
 
     Args:
-        q, k, lse: as given to `maps`.
+        q, k: as given to `sdpa`.
         height: rows of blocks, at most T.
         width: columns of blocks, at most S.
         options: as given to `sdpa`.
@@ -203,7 +204,7 @@ def pooled_map(q: Array, k: Array, lse: Array, height: int, width: int, **option
     Raises:
         ValueError, TypeError: as `sdpa`.
     """
-    return _core.pooled_map(q, k, lse, height, width, options)
+    return _core.pooled_map(q, k, height, width, options)
 
 
 @takes(SdpaOptions)

@@ -8,13 +8,13 @@ from . import _core
 
 
 def device() -> dict[str, Any]:
-    """The CPU: its name and architecture, how many cores are online and usable by this process, which instruction sets it has, for which
-    ones polyhead has kernels (the preferred first), and the one whose kernels are used; the environment variable POLYHEAD_ISA forces one."""
+    """The CPU: its name and architecture, how many cores are online and usable by this process, its instruction sets, those that polyhead has
+    kernels for (the preferred first), and the one in use. The environment variable POLYHEAD_ISA forces one."""
     return _core.device()
 
 
 def num_threads() -> int:
-    """How many threads a call uses that does not say: what `set_num_threads` said, else the cores that the process may run on."""
+    """The number of threads of a call without `num_threads`: that of `set_num_threads`, else the cores that the process may run on."""
     return _core.num_threads()
 
 

@@ -197,6 +197,7 @@ class MultiHeadAttention:
             training: apply dropout, which then needs a seed or dropout_keep.
             seed: of the dropout bits, as in `polyhead.sdpa`.
             dropout_keep: bool, ``[T,S']`` or ``[*,N,T,S']``, as attend; True = not dropped. Replaces the generator's bits. S' as in `Saved.maps`.
+            query_offsets, key_offsets: integers ``[D+1]``; as in `polyhead.sdpa`.
             causal, window, backend, num_threads: as in `polyhead.sdpa`.
 
         Returns:

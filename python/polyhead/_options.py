@@ -35,6 +35,8 @@ class PassOptions(TypedDict, total=False):
     causal: Causal
     window: Window
     key_lengths: Array
+    query_offsets: Array
+    key_offsets: Array
     bias: Array
     seed: int | None
     dropout_keep: Array

@@ -12,13 +12,13 @@ from ._options import Array
 
 
 class Page:
-    """One self-contained HTML page: opens from disk, asks the network for nothing. Shows itself in a notebook.
+    """A self-contained HTML page: it opens from disk and loads nothing from the network. A notebook displays it.
 
     Args:
-        text: the HTML; afterwards the attribute ``html``.
+        text: the HTML, kept as the attribute ``html``.
 
     Raises:
-        TypeError: text is no string.
+        TypeError: text is not a str.
     """
 
     def __init__(self, text: str) -> None:
@@ -27,13 +27,13 @@ class Page:
         self.html = text
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Writes the page, whole or not at all.
+        """Writes the page. The file appears complete or not at all.
 
         Args:
             path: the file.
 
         Raises:
-            OSError: it cannot be written.
+            OSError: the file cannot be written.
         """
         _core.write_file(path, self.html.encode())
 
@@ -56,9 +56,9 @@ def _stacked(layers: Sequence[Array]) -> Array:
 
     shapes = [tuple(layer.shape) for layer in layers]
     if len({*shapes}) > 1 or len(shapes[0]) not in (3, 4) or len(shapes[0]) == 4 and shapes[0][0] != 1:
-        raise ValueError(f"source is a list of weights {', '.join(str(list(shape)) for shape in dict.fromkeys(shapes))}; it must be one [heads, T, S] or [1, heads, T, S] per layer")
+        raise ValueError(f"source is a list of attention weights {', '.join(str(list(shape)) for shape in dict.fromkeys(shapes))}; it must be one [heads, T, S] or [1, heads, T, S] per layer")
     if any(getattr(layer, "requires_grad", False) for layer in layers):
-        raise TypeError("source requires grad, which view does not record; pass the weights detached")
+        raise TypeError("source requires grad, which view does not record; pass detached attention weights")
     return numpy.stack([numpy.asarray(layer).reshape(layer.shape[-3:]) for layer in layers])
 
 
@@ -73,26 +73,26 @@ def view(
     path: str | os.PathLike[str] | None = None,
     truncate: bool = False,
 ) -> Page:
-    """What every head looks at, as a page.
+    """A page of the attention maps of every head.
 
     Args:
-        source: a folder with a BERT-type sentence model (config.json, model.safetensors, vocab.txt), or attention weights
-            ``[layers, heads, T, S]`` (probabilities, floating; rows need not sum to 1, as they do not after dropout), or a list of one ``[heads, T, S]`` or ``[1, heads, T, S]`` per layer, as
-            transformers returns them for one text.
-        text: with a model: the text, or several. With weights: shown above the maps.
-        pair: the second part of the one text, with a model.
-        tokens: with weights: T words of the queries; default: their positions.
-        keys: with weights: S words of the keys; default: as the queries when S = T.
+        source: a folder with a BERT-type sentence model (config.json, model.safetensors, vocab.txt); or attention weights ``[layers, heads, T, S]``
+            (probabilities, floating; rows need not sum to 1, as after dropout); or a list with one ``[heads, T, S]`` or ``[1, heads, T, S]`` per layer,
+            which transformers returns for one text.
+        text: with a model: one text or several. With attention weights: a text to show above the maps.
+        pair: the second part of the text, with a model and one text.
+        tokens: with attention weights: T words of the queries; default: their positions.
+        keys: with attention weights: S words of the keys; default: as the queries if S = T, else their positions.
         title: of the page.
         path: also write the page there.
-        truncate: leave out the end of texts that are longer than the model's positions instead of an error.
+        truncate: shorten texts that exceed the model's positions; otherwise they are an error.
 
     Returns:
         The page; its attribute ``html`` is the text.
 
     Raises:
-        OSError: the model cannot be read, or the page not be written.
-        ValueError: numbers of words and weights disagree, weights outside of ``[0, 1]``, a text that is too long.
+        OSError: the model cannot be read, or the page cannot be written.
+        ValueError: the numbers of words and of attention weights disagree, attention weights outside of ``[0, 1]``, a text that is too long.
         TypeError: an argument of another type.
     """
     _require("text", text, (str, Sequence))
@@ -106,23 +106,23 @@ def view(
         if text is None:
             raise ValueError("text is missing; source is the folder of a model, which needs one")
         if tokens is not None or keys is not None:
-            raise ValueError("tokens and keys go with weights; source is the folder of a model, which has its own")
+            raise ValueError("tokens and keys are for attention weights; source is the folder of a model, which has its own")
         texts = [text] if isinstance(text, str) else list(text)
         if pair is not None and len(texts) != 1:
             raise ValueError(f"pair is the second part of one text; there are {len(texts)} texts")
         page = Page(_core.model_page(source, texts, pair, title, truncate))
     else:
         if pair is not None:
-            raise ValueError("pair goes with a model, and source is none")
+            raise ValueError("pair is for a model, and source is not the folder of one")
         if text is not None and not isinstance(text, str):
-            raise ValueError("view of weights shows one text")
+            raise ValueError("text must be one str with attention weights")
         if isinstance(source, (list, tuple)) and source and all(hasattr(layer, "shape") for layer in source):
             source = _stacked(source)
         shape = getattr(source, "shape", None)
         if shape is None:
-            raise TypeError(f"source is of type {type(source).__name__}; it must be a folder's path or an array of weights")
+            raise TypeError(f"source is of type {type(source).__name__}; it must be a folder's path or an array of attention weights")
         if len(shape) != 4:
-            raise ValueError(f"the weights are {list(shape)}; they must be [layers, heads, T, S]")
+            raise ValueError(f"source is {list(shape)}; attention weights must be [layers, heads, T, S]")
         words = [str(t) for t in range(shape[2])] if tokens is None else list(tokens)
         if keys is None and shape[2] != shape[3]:
             keys = [str(s) for s in range(shape[3])]

@@ -77,10 +77,10 @@ def attention_forward(
             bias = attention_mask.to(query.dtype) if bias is None else bias + attention_mask.to(query.dtype)
     causal = is_causal and attention_mask is None and query.size(2) > 1
     options = Options(attend=attend, bias=bias, causal=causal, scale=scaling, softcap=softcap or 0.0, dropout=dropout)
-    out, lse, options = core.attend(query, key, value, options)
+    out, options = core.attend(query, key, value, options)
     if output_attentions is None:
         output_attentions = bool(getattr(getattr(module, "config", None), "output_attentions", False))
-    weights = core.maps(query, key, lse, options) if output_attentions else None
+    weights = core.maps(query, key, options) if output_attentions else None
     return out.transpose(1, 2).contiguous(), weights
 
 

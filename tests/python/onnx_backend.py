@@ -78,10 +78,10 @@ def run_attention(node: onnx.NodeProto, inputs: Sequence[np.ndarray]) -> list[np
         here = options | {name: options[name][part] for name in ("attend", "bias") if name in options}
         here |= _diagonal(offset, keys, causal, left, right)
         here["key_lengths"] = None if lengths is None else lengths[part]
-        _, lse = polyhead.sdpa(q[part], k[part], v[part], return_lse=True, out=out[part], **here)
+        polyhead.sdpa(q[part], k[part], v[part], out=out[part], **here)
         if wants_map:
             value = _POINTS[attributes.get("qk_matmul_output_mode", 0)]
-            polyhead.maps(q[part], k[part], lse, value=value, out=qk[part], **here)
+            polyhead.maps(q[part], k[part], value=value, out=qk[part], **here)
     if three_dimensional:
         out = out.transpose(0, 2, 1, 3).reshape(out.shape[0], queries, -1)
     return [x for x, name in zip([out, k, v, qk], node.output) if name]

@@ -54,6 +54,8 @@ MASKS: Wrong = {
     "window": ([3, "ab", (1,), (1, 2, 3), {}, object(), Hostile(), (1.5, 2), ("a", None), (True, 1)], [(-1, 0), (0, -2), (BIG, 1)]),
     "attend_keys": (NOT_ARRAYS, [shaped(2, 7), shaped(2, 6, dtype=bool), shaped(3, 7, dtype=bool)]),
     "block_keys": (NOT_ARRAYS, [shaped(7), shaped(2, 3, 5, 7, dtype=bool)]),
+    "query_offsets": (NOT_ARRAYS, [shaped(2), np.array([0, 4]), np.array([1, 5]), np.array([0, 3, 2, 5]), np.array([0, 5])]),  # the last: without key_offsets
+    "key_offsets": (NOT_ARRAYS, [shaped(2), np.array([0, 7])]),  # without query_offsets
     "key_lengths": (NOT_ARRAYS, [shaped(2), np.array([1, 8]), np.array([-1, 3]), np.array([1, 2, 3]), shaped(2, 4, dtype=int)]),
 }
 SHARED: Wrong = MASKS | {
@@ -86,7 +88,7 @@ def calls(folder: Path) -> dict[str, tuple[Callable[..., Any], dict[str, Any], W
     out_like: tuple[list[Any], list[Any]] = (NOT_ARRAYS, [shaped(2, 3, 5, 5), shaped(2, 3, 5, 4, dtype=float), np.broadcast_to(np.float32(0), (2, 3, 5, 4)), Q])
     lse_like = tensor((2, 3, 4), (2, 3, 5, 1))
     forward = wrong_qkv | SHARED | DROPOUT
-    map_qk: Wrong = {"q": tensor((2, 3, 5, 3), (2, 4, 5, 4)), "k": tensor((2, 3, 7, 5), (2, 2, 7, 4)), "lse": tensor((2, 3, 4), (2, 3, 5, 1))}
+    map_qk: Wrong = {"q": tensor((2, 3, 5, 3), (2, 4, 5, 4)), "k": tensor((2, 3, 7, 5), (2, 2, 7, 4))}
     backward: Wrong = {"out": tensor((2, 3, 5, 5)), "lse": lse_like, "d_out": tensor((2, 3, 5, 5), (2, 3, 4, 4))}
     dense: Wrong = {"dropout": ([], []), "seed": DROPOUT["seed"], "dropout_keep": DROPOUT["dropout_keep"]}
     widths = {"query_width": 8, "heads": 2}
@@ -102,6 +104,7 @@ def calls(folder: Path) -> dict[str, tuple[Callable[..., Any], dict[str, Any], W
     layer_masks: Wrong = {name: MASKS[name] for name in ("causal", "window")}
     layer_masks |= {name: (NOT_ARRAYS, [shaped(5, 5), shaped(5, 4, dtype=bool)]) for name in ("attend", "block")}
     layer_masks |= {name: (NOT_ARRAYS, [shaped(2, 5), shaped(2, 4, dtype=bool)]) for name in ("attend_keys", "block_keys")}
+    layer_masks |= {"query_offsets": (NOT_ARRAYS, [shaped(2), np.array([0, 4])]), "key_offsets": (NOT_ARRAYS, [shaped(2), np.array([0, 5])])}
     layer_masks |= {"key_lengths": (NOT_ARRAYS, [shaped(2), np.array([1, 9]), np.array([1, 2, 3])]), "bias": (NOT_ARRAYS, [shaped(5, 4), shaped(3, 5, 5)])}
     layer_masks |= {"backend": SHARED["backend"], "num_threads": SHARED["num_threads"], "seed": DROPOUT["seed"], "training": (NOT_FLAGS, [])}
     state = LAYER.state()
@@ -123,7 +126,7 @@ def calls(folder: Path) -> dict[str, tuple[Callable[..., Any], dict[str, Any], W
         ),
         "maps": (
             polyhead.maps,
-            {"q": Q, "k": K, "lse": LSE},
+            {"q": Q, "k": K},
             map_qk
             | SHARED
             | dense
@@ -134,10 +137,10 @@ def calls(folder: Path) -> dict[str, tuple[Callable[..., Any], dict[str, Any], W
                 "out": (NOT_ARRAYS, [shaped(2, 3, 5, 8), shaped(2, 3, 5, 7, dtype=int)]),
             },
         ),
-        "head_statistics": (polyhead.head_statistics, {"q": Q, "k": K, "lse": LSE}, map_qk | SHARED | dense),
+        "head_statistics": (polyhead.head_statistics, {"q": Q, "k": K}, map_qk | SHARED | dense),
         "pooled_map": (
             polyhead.pooled_map,
-            {"q": Q, "k": K, "lse": LSE, "height": 2, "width": 2},
+            {"q": Q, "k": K, "height": 2, "width": 2},
             map_qk | SHARED | dense | {"height": ([*NOT_INTS, None], [-1, 6, BIG]), "width": ([*NOT_INTS, None], [-1, 8, BIG])},
         ),
         "explain": (polyhead.explain, qkv, forward),
@@ -360,11 +363,9 @@ def test_contradictions_are_refused() -> None:
     with pytest.raises(ValueError, match="attend.*block"):
         polyhead.sdpa(Q, K, V, attend=attend, block=attend)
     with pytest.raises(ValueError, match="top_k"):
-        polyhead.maps(Q, K, LSE, top_k=2, rows=[0])
+        polyhead.maps(Q, K, top_k=2, rows=[0])
     with pytest.raises(ValueError, match="rows"):
-        polyhead.maps(Q, K, LSE, rows=[0], out=shaped(2, 3, 1, 7))
-    with pytest.raises(ValueError, match="lse"):
-        polyhead.maps(Q, K)
+        polyhead.maps(Q, K, rows=[0], out=shaped(2, 3, 1, 7))
     with pytest.raises(ValueError, match="seed"):
         polyhead.MultiHeadAttention(8, 2, dropout=0.5).forward(X, training=True)
     with pytest.raises(ValueError, match=r"bias is \[2,5,5\].*\[B,1,T,S\].*\[1,N,T,S\]"):  # heads or sequences: there are two of both

@@ -73,7 +73,7 @@ def run_sdpa(case: Case) -> Arrays:
     assert (options["dropout"] > 0) == (options["dropout_keep"] is not None)
 
     out, lse = polyhead.sdpa(q, k, v, return_lse=True, **options)
-    weights = polyhead.maps(q, k, lse, **options)
+    weights = polyhead.maps(q, k, **options)
     d_q, d_k, d_v, d_bias = polyhead.sdpa_backward(q, k, v, out, lse, d_out, **options)
     results = {"out": out, "lse": lse, "weights": weights, "d_q": d_q, "d_k": d_k, "d_v": d_v}
     return results if d_bias is None else results | {"d_bias": d_bias}

@@ -76,14 +76,42 @@ def test_key_masks_are_masks_of_all_queries_and_heads(rng: np.random.Generator) 
     def everything(**masks: Any) -> list[np.ndarray]:
         out, lse = polyhead.sdpa(q, k, v, return_lse=True, **masks)
         gradients = polyhead.sdpa_backward(q, k, v, out, lse, d_out, **masks)
-        statistics = polyhead.head_statistics(q, k, lse, **masks)
-        return [out, lse, *gradients[:3], polyhead.maps(q, k, lse, **masks), polyhead.pooled_map(q, k, lse, 2, 2, **masks), *statistics.values()]
+        statistics = polyhead.head_statistics(q, k, **masks)
+        return [out, lse, *gradients[:3], polyhead.maps(q, k, **masks), polyhead.pooled_map(q, k, 2, 2, **masks), *statistics.values()]
 
     expected = everything(attend=keys[:, None, None])
     for masks in ({"attend_keys": keys}, {"block_keys": ~keys}):
         for ours, theirs in zip(everything(**masks), expected, strict=True):
             assert np.array_equal(ours, theirs)
     assert not np.array_equal(everything()[0], expected[0])
+
+
+@pytest.mark.parametrize("causal", [None, "bottom_right"])
+def test_documents_have_the_bits_of_each_alone(causal: Any, rng: np.random.Generator) -> None:
+    q, d_out = rng.standard_normal((2, 2, 3, 9, 4))
+    k, v = rng.standard_normal((2, 2, 3, 12, 4))
+    queries, keys = np.array([0, 4, 4, 9]), np.array([0, 3, 5, 12])
+    packed = {"query_offsets": queries, "key_offsets": keys, "causal": causal}
+    out, lse = polyhead.sdpa(q, k, v, return_lse=True, **packed)
+    d_q, d_k, d_v, _ = polyhead.sdpa_backward(q, k, v, out, lse, d_out, **packed)
+    p = polyhead.maps(q, k, **packed)
+    for t, s in zip(map(slice, queries, queries[1:]), map(slice, keys, keys[1:])):
+        one = q[:, :, t], k[:, :, s], v[:, :, s]
+        out_one, lse_one = polyhead.sdpa(*one, return_lse=True, causal=causal)
+        alone = polyhead.sdpa_backward(*one, out_one, lse_one, d_out[:, :, t], causal=causal)
+        assert np.array_equal(out[:, :, t], out_one) and np.array_equal(lse[:, :, t], lse_one)
+        assert np.array_equal(d_q[:, :, t], alone.q) and np.array_equal(d_k[:, :, s], alone.k) and np.array_equal(d_v[:, :, s], alone.v)
+        assert np.array_equal(p[:, :, t, s], polyhead.maps(*one[:2], causal=causal))
+    assert (p > 0).sum() == (p[:, :, :4, :3] > 0).sum() + (p[:, :, 4:, 5:] > 0).sum()
+
+
+def test_a_layer_takes_documents(rng: np.random.Generator) -> None:
+    layer = polyhead.MultiHeadAttention(8, 2, dtype="float64", seed=1)
+    x = rng.standard_normal((2, 9, 8))
+    out, saved = layer.forward(x, query_offsets=np.array([0, 4, 9]))
+    np.testing.assert_allclose(out, np.concatenate([layer(x[:, :4]), layer(x[:, 4:])], 1), rtol=0, atol=1e-14)
+    assert not saved.maps()[:, :, :4, 4:].any() and not saved.maps()[:, :, 4:, :4].any()
+
 
 
 def test_backward_and_maps_of_a_pass_have_the_same_bits_with_any_number_of_threads(rng: np.random.Generator) -> None:
@@ -107,7 +135,7 @@ def test_strides_of_inputs_do_not_change_a_bit(view: Any, dtype: Any, rng: np.ra
     gradients = polyhead.sdpa_backward(q, k, v, out, lse, d_out, **options)
     gradients2 = polyhead.sdpa_backward(view(q), view(k), view(v), view(out), lse, view(d_out), **viewed)
     assert all(np.array_equal(a, b) for a, b in zip(gradients, gradients2))
-    assert np.array_equal(polyhead.maps(q, k, lse, **options), polyhead.maps(view(q), view(k), lse, **viewed))
+    assert np.array_equal(polyhead.maps(q, k, **options), polyhead.maps(view(q), view(k), **viewed))
 
 
 @pytest.mark.parametrize("dtype", [np.float64, np.float32, np.float16])
@@ -119,7 +147,7 @@ def test_weights_come_with_the_output_and_do_not_change_it(dtype: Any, rng: np.r
     assert np.array_equal(out, out2) and np.array_equal(lse, lse2)
     assert weights.dtype == dtype and weights.shape == (2, 4, 5, 7)
     rounding = np.finfo(dtype).eps
-    assert np.allclose(weights, polyhead.maps(q, k, lse, **options), rtol=8 * rounding, atol=rounding)  # before dropout, as maps
+    assert np.allclose(weights, polyhead.maps(q, k, **options), rtol=8 * rounding, atol=rounding)  # before dropout, as maps
     assert np.allclose(weights.sum(-1, dtype=np.float64), 1, atol=8 * rounding)
     given = np.full((2, 4, 7, 5), np.nan, dtype).swapaxes(2, 3)
     out3, weights3 = polyhead.sdpa(q, k, v, attention_weights=given, **options)
@@ -152,7 +180,7 @@ def test_any_extent_may_be_zero(empty: str) -> None:
     assert (out == (0 if empty == "keys" else 1)).all()
     gradients = polyhead.sdpa_backward(q, k, v, out, lse, np.ones_like(out), scale=1.0)
     assert [g.shape for g in gradients[:3]] == [q.shape, k.shape, v.shape] and not np.isnan(gradients.k).any()
-    assert polyhead.maps(q, k, lse, scale=1.0).shape == (b, n, t, s)
+    assert polyhead.maps(q, k, scale=1.0).shape == (b, n, t, s)
 
 
 def test_leading_dimensions_may_be_absent_or_many(rng: np.random.Generator) -> None:

@@ -61,7 +61,7 @@ def test_the_interpreter_goes_on_while_polyhead_computes(rng: np.random.Generato
     calls = {
         "sdpa": lambda: polyhead.sdpa(q, k, v, num_threads=1),
         "sdpa_backward": lambda: polyhead.sdpa_backward(q, k, v, out, lse, out, num_threads=1),
-        "maps": lambda: polyhead.maps(q, k, lse, num_threads=1),
+        "maps": lambda: polyhead.maps(q, k, num_threads=1),
         "forward": lambda: layer.forward(q[0], num_threads=1),
     }
     for name, call in calls.items():

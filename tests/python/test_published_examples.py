@@ -21,8 +21,8 @@ def with_head(x: np.ndarray) -> np.ndarray:
 def attention(q: np.ndarray, k: np.ndarray, v: np.ndarray, **options: object) -> tuple[np.ndarray, np.ndarray]:
     """Output [B,T,V] and weights [B,T,S] of one head."""
     q, k, v = (with_head(np.asarray(x, np.float64)) for x in (q, k, v))
-    out, lse = polyhead.sdpa(q, k, v, return_lse=True, **options)
-    return out[:, 0], polyhead.maps(q, k, lse, **options)[:, 0]
+    out = polyhead.sdpa(q, k, v, **options)
+    return out[:, 0], polyhead.maps(q, k, **options)[:, 0]
 
 
 # --- d2l

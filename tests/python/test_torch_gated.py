@@ -23,7 +23,7 @@ def formula(layer: GatedAttention, x: Tensor, bias: Tensor | None, attend_keys: 
     split = lambda y: y.view(*y.shape[:-1], -1, layer.c).transpose(-3, -2)  # noqa: E731
     q, k, v = split(layer.linear_q(x)), split(layer.linear_k(x)), split(layer.linear_v(x))
     if layer.is_global:
-        if layer.query_mean == "kept" and attend_keys is not None:
+        if layer.query_mean == "attended" and attend_keys is not None:
             weight = attend_keys.to(x.dtype).expand(x.shape[:-1])[..., None, :, None]
             q = (q * weight).sum(-2, keepdim=True) / weight.sum(-2, keepdim=True)
         else:
@@ -67,7 +67,7 @@ CASES = {
     "global": Case((3, 5, 6), options={"is_global": True}),
     "global columns": Case((3, 7, 5, 6), axis=-3, options={"is_global": True, "gated": True}),
     "global with a key mask": Case((2, 7, 5, 6), axis=-3, keys=(2, 5, 7), options={"is_global": True, "gated": True}),
-    "global over the kept": Case((2, 7, 5, 6), axis=-3, keys=(2, 5, 7), options={"is_global": True, "gated": True, "query_mean": "kept"}),
+    "global over the attended": Case((2, 7, 5, 6), axis=-3, keys=(2, 5, 7), options={"is_global": True, "gated": True, "query_mean": "attended"}),
     "global with a bias": Case((2, 5, 6), bias=(4, 1, 5), options={"is_global": True}),
 }
 

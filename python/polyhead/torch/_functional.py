@@ -45,21 +45,20 @@ def _refuse_tangents(*tensors: Tensor | None) -> None:
         raise NotImplementedError("polyhead's attention has no forward-mode derivative (torch.func.jvp, jacfwd, dual tensors); use backward(), or torch's own operator")
 
 
-def attend(q: Tensor, k: Tensor, v: Tensor, options: Options) -> tuple[Tensor, Tensor, Options]:
-    """`polyhead.sdpa` with gradients: q ``[*,N,T,H]``, k ``[*,K,S,H]``, v ``[*,K,S,V]``. Returns out ``[*,N,T,V]``, lse ``[*,N,T]``, and the options
-    with the seed of dropout."""
+def attend(q: Tensor, k: Tensor, v: Tensor, options: Options) -> tuple[Tensor, Options]:
+    """`polyhead.sdpa` with gradients: q ``[*,N,T,H]``, k ``[*,K,S,H]``, v ``[*,K,S,V]``. Returns out ``[*,N,T,V]``, and the options with the seed
+    of dropout."""
     _refuse_tangents(q, k, v, options.bias)
     if options.dropout > 0:
         # torch's generator gives the seed, so that torch.manual_seed, fork_rng and checkpoint's recomputation act as on torch's own dropout.
         options = options._replace(seed=torch.randint(2**63 - 1, (), dtype=torch.int64))
-    out, lse = _ops.attention(q, k, v, *options)
-    return out, lse, options
+    return _ops.attention(q, k, v, *options)[0], options
 
 
-def maps(q: Tensor, k: Tensor, lse: Tensor, options: Options) -> Tensor:
-    """The probabilities ``[*,N,T,S]`` after dropout, with gradients. lse and options are those that `attend` returned."""
+def maps(q: Tensor, k: Tensor, options: Options) -> Tensor:
+    """The probabilities ``[*,N,T,S]`` after dropout, with gradients. options are those that `attend` returned."""
     _refuse_tangents(q, k, options.bias)
-    result: Tensor = _ops.attention_map(q, k, lse, *options[:-1])
+    result: Tensor = _ops.attention_map(q, k, *options[:-1])
     return result
 
 

@@ -17,7 +17,7 @@ class GatedAttention(nn.Module):
     ::
 
         q, k, v = linear_q(x), linear_k(x), linear_v(x)                     split into heads
-        y       = softmax(q k^T / sqrt(c) + bias, kept keys) v              merged heads
+        y       = softmax(q k^T / sqrt(c) + bias, attended keys) v          merged heads
         out     = linear_o(sigmoid(linear_g(x)) * y)                        linear_o(y) when not gated
 
     Args:
@@ -29,14 +29,15 @@ class GatedAttention(nn.Module):
         is_global: global attention: one query per sequence, the mean of the queries, against one key/value head. Without a gate the output has an extent of
             1 along the axis; the gate spreads it over all positions.
         use_bias_for_embeddings: biases of linear_q, linear_k and linear_v; linear_o and linear_g always have one.
-        query_mean: what a global query is the mean of: ``"all"`` positions or the ``"kept"`` ones of attend_keys (algorithm 19 in AlphaFold's own code).
-        dropout: probability that a weight is dropped in training. The seed is drawn from torch's generator.
-        empty_rows: what a query gives whose keys are all masked: ``"unmasked"`` (as AlphaFold's offset of -1e8 on the masked scores behaves: as if there were
-            no mask), ``"uniform"`` or ``"zero"``, as in `polyhead.sdpa`.
+        query_mean: positions whose mean is a global query: ``"all"``, or ``"attended"``: those where attend_keys is True (as AlphaFold's code does for
+            algorithm 19).
+        dropout: probability that an attention weight is dropped in training. torch's generator draws the seed of the bits.
+        empty_rows: result of a query whose keys are all masked: ``"unmasked"`` (as without a mask, which is how AlphaFold's offset of -1e8 on masked scores
+            behaves), ``"uniform"`` or ``"zero"``, as in `polyhead.sdpa`.
         device, dtype: of the parameters: the CPU, and float32, float64, float16 or bfloat16.
 
     Raises:
-        ValueError: a width below 1, an axis of -1, a dropout that is no probability, or a word that names no option.
+        ValueError: a width below 1, an axis of -1, a dropout outside of ``[0, 1]``, or an unknown word.
         TypeError: an argument of another type.
 
     Parameters are named as the layout "alphafold" of `polyhead.load` and OpenFold name them: linear_q, linear_k, linear_v, linear_o, linear_g; ``weight`` and
@@ -53,7 +54,7 @@ class GatedAttention(nn.Module):
         is_global: bool = False,
         *,
         use_bias_for_embeddings: bool = False,
-        query_mean: Literal["all", "kept"] = "all",
+        query_mean: Literal["all", "attended"] = "all",
         dropout: float = 0.0,
         empty_rows: Literal["unmasked", "uniform", "zero"] = "unmasked",
         device: torch.device | str | None = None,
@@ -67,8 +68,8 @@ class GatedAttention(nn.Module):
             raise ValueError(f"GatedAttention: c_in, c and heads are {c_in}, {c} and {heads}; they must be at least 1")
         if axis == -1:
             raise ValueError("GatedAttention: axis is -1, which is the width; attention runs along another one")
-        if query_mean not in ("all", "kept"):
-            raise ValueError(f"GatedAttention: query_mean is {query_mean!r}; it must be 'all' or 'kept'")
+        if query_mean not in ("all", "attended"):
+            raise ValueError(f"GatedAttention: query_mean is {query_mean!r}; it must be 'all' or 'attended'")
         if empty_rows not in ("unmasked", "uniform", "zero"):
             raise ValueError(f"GatedAttention: empty_rows is {empty_rows!r}; it must be 'unmasked', 'uniform' or 'zero'")
         if not 0 <= dropout <= 1:
@@ -115,7 +116,7 @@ class GatedAttention(nn.Module):
             dropout=self.dropout if self.training else 0.0,
             empty_rows=self.empty_rows,
         )
-        y, _, _ = core.attend(q, k, v, options)
+        y, _ = core.attend(q, k, v, options)
         y = y.transpose(-3, -2).movedim(-3, axis).flatten(-2)
         if self.linear_g is not None:
             y = y * torch.sigmoid(self.linear_g(x))

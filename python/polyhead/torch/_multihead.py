@@ -16,10 +16,10 @@ class MultiheadAttention(torch.nn.MultiheadAttention):
     Args:
         embed_dim: E, the width of the queries and of the output.
         num_heads: N; E must be a multiple of it.
-        dropout: probability that a weight is dropped in training. The bits come from a seed that is drawn from torch's generator.
-        bias: of the input maps and the output map.
-        add_bias_kv: one learned key and value more, after the S given ones.
-        add_zero_attn: one key and value of zeros more, after those.
+        dropout: probability that an attention weight is dropped in training. torch's generator draws the seed of the bits.
+        bias: of the input projections and the output projection.
+        add_bias_kv: one more key and value after the S given ones, which are learned.
+        add_zero_attn: one more key and value after those, which are zeros.
         kdim, vdim: widths of the key and value inputs; None is embed_dim.
         batch_first: inputs and output are ``[B,T,E]`` instead of ``[T,B,E]``.
         device, dtype: of the parameters: the CPU, and float32, float64, float16 or bfloat16.
@@ -29,11 +29,11 @@ class MultiheadAttention(torch.nn.MultiheadAttention):
 
     What differs from torch:
 
-    - A query that may attend to nothing gives 0 (so the output is out_proj's bias) with weights and gradients of 0; torch gives NaN when it returns
-      weights and 0 when it does not.
+    - A query whose keys are all masked gives 0 (so the output is out_proj's bias), with attention weights and gradients of 0; torch gives NaN with
+      need_weights and 0 without.
     - A key that a boolean mask excludes does not exist: NaN or infinity in it changes nothing.
-    - Asking for weights does not change the output, and no ``[T,S]`` tensor is made when nobody asks and no mask has that shape.
-    - Dropout's bits are other ones. There is no second derivative. Nested tensors are refused.
+    - need_weights does not change the output. Without it no ``[T,S]`` tensor is made, unless a mask has that shape.
+    - The bits of dropout differ. There is no second derivative. Nested tensors are refused.
     """
 
     def forward(
@@ -47,22 +47,22 @@ class MultiheadAttention(torch.nn.MultiheadAttention):
         average_attn_weights: bool = True,
         is_causal: bool = False,
     ) -> tuple[Tensor, Tensor | None]:
-        """The output, and the weights or None.
+        """The output, and the attention weights or None.
 
         Args:
             query: ``[T,B,E]``, or ``[B,T,E]`` with batch_first, or ``[T,E]``.
-            key: ``[S,B,kdim]``, likewise.
-            value: ``[S,B,vdim]``, likewise.
+            key: ``[S,B,kdim]``, with the batch as in query.
+            value: ``[S,B,vdim]``, with the batch as in query.
             key_padding_mask: ``[B,S]`` or ``[S]``. bool: True = the key is not attended to. Floating: added to the key's scores.
-            need_weights: return the weights as well.
+            need_weights: return the attention weights too.
             attn_mask: ``[T,S]`` or ``[B*N,T,S]`` (``[N,T,S]`` for inputs without a batch). bool: True = may not attend. Floating: added to the scores.
-            average_attn_weights: the mean of the weights over the heads instead of one map per head.
-            is_causal: says that attn_mask, which must be given, is the causal one. As in torch it is then not looked at where that can be avoided:
-                without weights and key_padding_mask, query t attends to the keys ``s <= t``, the extra ones of add_bias_kv and add_zero_attn counted.
+            average_attn_weights: return the mean over the heads instead of one attention map per head.
+            is_causal: promises that attn_mask, which is required, is the causal one. As in torch, attn_mask is then not read if neither need_weights nor
+                key_padding_mask is given: query t attends to the keys ``s <= t``, counting those of add_bias_kv and add_zero_attn.
 
         Returns:
-            The output, shaped as the query, and None or the weights, after dropout: ``[B,T,S']``, or ``[B,N,T,S']`` per head; without B for inputs
-            without a batch. S' counts the extra keys.
+            The output, shaped as the query, and None or the attention weights after dropout: ``[B,T,S']``, or ``[B,N,T,S']`` per head; without B for
+            inputs without a batch. S' counts the extra keys.
 
         Raises:
             TypeError: a dtype, device or type that polyhead does not compute with.
@@ -85,7 +85,7 @@ class MultiheadAttention(torch.nn.MultiheadAttention):
         q, k, v = (self._split(x, sequence) for x in self._project(query, key, value, sequence))
         attn_mask, key_padding_mask = core.autocast(attn_mask, key_padding_mask)
         options = self._masks(q, k.size(-2) - key.size(sequence), attn_mask, key_padding_mask, need_weights, is_causal)
-        out, lse, options = core.attend(q, k, v, options._replace(dropout=self.dropout if self.training else 0.0))
+        out, options = core.attend(q, k, v, options._replace(dropout=self.dropout if self.training else 0.0))
         # [B,N,T,H] -> [B,T,N,H] or [T,B,N,H], the order in memory.
         merged = out.transpose(1, 2) if sequence == 1 else out.permute(2, 0, 1, 3)
         output = self.out_proj(merged.flatten(2))
@@ -93,7 +93,7 @@ class MultiheadAttention(torch.nn.MultiheadAttention):
             output = output.squeeze(1)
         if not need_weights:
             return output, None
-        weights = core.maps(q, k, lse, options)
+        weights = core.maps(q, k, options)
         if average_attn_weights:
             weights = weights.mean(1)
         return output, weights if batched else weights.squeeze(0)
@@ -131,29 +131,29 @@ class MultiheadAttention(torch.nn.MultiheadAttention):
         return batched
 
     def _project(self, query: Tensor, key: Tensor, value: Tensor, sequence: int) -> list[Tensor]:
-        """The three inputs through their linear maps, ``[T,B,E]`` or ``[B,T,E]``, with the extra keys and values. One product where inputs are shared."""
+        """The projected query, key and value, ``[T,B,E]`` or ``[B,T,E]``, with the extra keys and values. Shared inputs take one product."""
         bias = self.in_proj_bias
         if self.in_proj_weight is None:
             weights = (self.q_proj_weight, self.k_proj_weight, self.v_proj_weight)
             biases = (None,) * 3 if bias is None else bias.chunk(3)
-            maps = [F.linear(x, w, b) for x, w, b in zip((query, key, value), weights, biases)]
+            projected = [F.linear(x, w, b) for x, w, b in zip((query, key, value), weights, biases)]
         elif query is key and key is value:
-            maps = list(F.linear(query, self.in_proj_weight, bias).chunk(3, -1))
+            projected = list(F.linear(query, self.in_proj_weight, bias).chunk(3, -1))
         else:
             weights = self.in_proj_weight.chunk(3)
             biases = (None,) * 3 if bias is None else bias.chunk(3)
-            maps = [F.linear(x, w, b) for x, w, b in zip((query, key, value), weights, biases)]
+            projected = [F.linear(x, w, b) for x, w, b in zip((query, key, value), weights, biases)]
         for i, extra in ((1, self.bias_k), (2, self.bias_v)):
-            parts = [maps[i]]
-            shape = list(maps[i].shape)
+            parts = [projected[i]]
+            shape = list(projected[i].shape)
             shape[sequence] = 1
             if extra is not None:
-                parts.append(extra.to(maps[i].dtype).expand(shape))
+                parts.append(extra.to(projected[i].dtype).expand(shape))
             if self.add_zero_attn:
-                parts.append(maps[i].new_zeros(shape))
+                parts.append(projected[i].new_zeros(shape))
             if len(parts) > 1:
-                maps[i] = torch.cat(parts, sequence)
-        return maps
+                projected[i] = torch.cat(parts, sequence)
+        return projected
 
     def _split(self, x: Tensor, sequence: int) -> Tensor:
         """``[B,N,T,H]`` as a view of ``[B,T,E]`` or ``[T,B,E]``."""
@@ -163,7 +163,7 @@ class MultiheadAttention(torch.nn.MultiheadAttention):
     def _masks(
         self, q: Tensor, extra: int, attn_mask: Tensor | None, key_padding_mask: Tensor | None, need_weights: bool, is_causal: bool
     ) -> Options:
-        """Booleans exclude, floats are added; nothing is spread over heads or queries that the mask itself does not name."""
+        """The masks as options: booleans block, floats are a bias. They keep extents of 1 where they are shared."""
         if is_causal and key_padding_mask is None and not need_weights:
             return Options(causal=True)
         if attn_mask is not None and attn_mask.dim() == 3:

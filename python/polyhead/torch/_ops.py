@@ -136,13 +136,12 @@ attention_backward.register_autograd(_no_second_gradient)
 
 
 @custom_op(
-    "polyhead::attention_map", mutates_args=(), device_types="cpu", schema=f"(Tensor q, Tensor k, Tensor lse, {_SCHEMA.rpartition(',')[0]}) -> Tensor"
+    "polyhead::attention_map", mutates_args=(), device_types="cpu", schema=f"(Tensor q, Tensor k, {_SCHEMA.rpartition(',')[0]}) -> Tensor"
 )
-def attention_map(q: Tensor, k: Tensor, lse: Tensor, *options: Any) -> Tensor:
-    """``[*,N,T,S]``: the probabilities as they multiply v, that is after dropout. A function of q, k and bias; lse is that of `attention` with the same
-    arguments. Empty rows are 0."""
+def attention_map(q: Tensor, k: Tensor, *options: Any) -> Tensor:
+    """``[*,N,T,S]``: the probabilities as they multiply v, that is after dropout. Empty rows are 0."""
     keywords = _keywords(*options)
-    return _tensor(polyhead.maps(_view(q), _view(k), _view(lse), value="dropped" if keywords["dropout"] > 0 else "probability", **keywords))
+    return _tensor(polyhead.maps(_view(q), _view(k), value="dropped" if keywords["dropout"] > 0 else "probability", **keywords))
 
 
 @attention_map.register_fake
@@ -151,21 +150,21 @@ def _(q: Tensor, k: Tensor, *_: Any) -> Tensor:
 
 
 def _map_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
-    q, k, lse, attend, block, bias, seed, *ctx.options = inputs
-    ctx.save_for_backward(q, k, lse, attend, block, bias, seed, output)
+    q, k, attend, block, bias, seed, *ctx.options = inputs
+    ctx.save_for_backward(q, k, attend, block, bias, seed, output)
 
 
 def _map_gradient(ctx: Any, d_map: Tensor) -> tuple[Tensor | None, ...]:
     # Equation (7) of docs/maths.md. The map has T x S numbers per head, so its gradient may use torch's operators, which make such tensors too.
-    q, k, lse, attend, block, bias, seed, dropped = ctx.saved_tensors
+    q, k, attend, block, bias, seed, dropped = ctx.saved_tensors
     causal, scale, softcap, dropout = ctx.options
-    want_q, want_k, _, _, _, want_bias = ctx.needs_input_grad[:6]
-    p = dropped if dropout == 0 else attention_map(q, k, lse, attend, block, bias, None, causal, scale, softcap, 0.0)
+    want_q, want_k, _, _, want_bias = ctx.needs_input_grad[:5]
+    p = dropped if dropout == 0 else attention_map(q, k, attend, block, bias, None, causal, scale, softcap, 0.0)
     d_score = torch.where(dropped == 0, 0, dropped * d_map)
     d_score = torch.where(p == 0, 0, d_score - p * d_score.sum(-1, keepdim=True))
     d_bias = d_score.sum_to_size(bias.shape) if want_bias else None
     if not (want_q or want_k):
-        return None, None, None, None, None, d_bias, *(None,) * 5
+        return None, None, None, None, d_bias, *(None,) * 5
     factor = scale if scale is not None else q.size(-1) ** -0.5 if q.size(-1) > 0 else 0.0
     # The g query heads that share a key head are stacked along the queries: [*,K,g*T,..].
     group = q.size(-3) // max(k.size(-3), 1)
@@ -179,7 +178,7 @@ def _map_gradient(ctx: Any, d_map: Tensor) -> tuple[Tensor | None, ...]:
     d_x = d_x * factor
     d_q = (d_x @ k).reshape(q.shape) if want_q else None
     d_k = d_x.mT @ rows if want_k else None
-    return d_q, d_k, None, None, None, d_bias, *(None,) * 5
+    return d_q, d_k, None, None, d_bias, *(None,) * 5
 
 
 attention_map.register_autograd(_map_gradient, setup_context=_map_context)
