@@ -1,4 +1,4 @@
-// The weights of a forward pass that is asked for them: those of the reference, in every type and stride, and nothing else changes.
+// Attention weights of the forward pass: those of the reference, in every type and stride, and nothing else changes.
 #include <gmock/gmock.h>
 
 #include "support/kernel_case.h"
@@ -16,7 +16,7 @@ Tensor reference_weights(AttentionCase& c) {
 // 0 and 1 are the bounds of a probability, 2^-24 its rounding in float32.
 double tolerance_of(const AttentionCase& c) { return Tolerances(c).lse + 0x1p-24 + storage_rounding(c.dtype); }
 
-TEST(CpuWeights, AreTheReferenceAndLeaveTheOutputAsItIs) {
+TEST(CpuAttentionWeights, AreTheReferenceAndLeaveTheOutputAsItIs) {
   for (std::uint64_t seed = 5000; seed < 5400; ++seed) {
     SCOPED_TRACE(seed);
     Random random(seed);
@@ -44,8 +44,8 @@ TEST(CpuWeights, AreTheReferenceAndLeaveTheOutputAsItIs) {
   }
 }
 
-// In several turns over keys that stay packed, or beside parts of the keys where queries are few; whatever the number of threads.
-TEST(CpuWeights, OfManyKeysAreTheSameForAnyNumberOfThreads) {
+// Several passes over packed keys, or key splits where queries are few: the same for any number of threads.
+TEST(CpuAttentionWeights, OfManyKeysAreTheSameForAnyNumberOfThreads) {
   const int threads = num_threads();
   for (const auto& [queries, heads] : {std::pair<std::int64_t, std::int64_t>{1, 1}, {7, 1}, {130, 1}, {40, 8}}) {
     for (const DType dtype : {DType::f32, DType::f64, DType::bf16}) {
@@ -79,7 +79,7 @@ TEST(CpuWeights, OfManyKeysAreTheSameForAnyNumberOfThreads) {
   set_num_threads(threads);
 }
 
-TEST(CpuWeights, ExplainTellsTheirPath) {
+TEST(CpuAttentionWeights, ExplainTellsTheirPath) {
   const auto path = [](std::int64_t heads, std::int64_t queries) {
     const Tensor q(DType::f32, {heads, queries, 64}), k(DType::f32, {heads, 8192, 64});
     Tensor out(DType::f32, q.shape()), weights(DType::f32, {heads, queries, 8192});
@@ -90,7 +90,7 @@ TEST(CpuWeights, ExplainTellsTheirPath) {
 }
 
 // Every later block of keys has larger scores: what the earlier ones left is brought to the new reference.
-TEST(CpuWeights, OfRisingAndFallingScores) {
+TEST(CpuAttentionWeights, OfRisingAndFallingScores) {
   for (const double slope : {0.01, 0.1, -0.1, 30.0}) {
     SCOPED_TRACE(slope);
     Random random(3);
@@ -118,7 +118,7 @@ TEST(CpuWeights, OfRisingAndFallingScores) {
 }
 
 // A row with a NaN is NaN at its kept keys and zero at its masked ones; v has no part in weights, in whichever turn.
-TEST(CpuWeights, NaNOfKeysStaysWithTheKeptOnesAndOfValuesIsNotSeen) {
+TEST(CpuAttentionWeights, NaNOfKeysStaysWithTheKeptOnesAndOfValuesIsNotSeen) {
   Random random(9);
   AttentionCase c;
   c.dtype = DType::f32;

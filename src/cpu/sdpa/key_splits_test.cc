@@ -64,7 +64,7 @@ TEST(CpuSdpaKeySplits, ForwardIsTheReferenceAndTheSameForAnyNumberOfThreads) {
   EXPECT_GT(cut, 40);
 }
 
-// A few queries of one head and 5000 keys, 64 wide: in several parts.
+// A few queries of one head and 5000 keys, 64 wide: several key splits.
 AttentionCase long_case(Random& random, DType dtype, std::int64_t queries, std::int64_t sequences = 1) {
   AttentionCase c;
   c.dtype = dtype;

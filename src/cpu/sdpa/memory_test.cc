@@ -113,7 +113,7 @@ TEST_F(Memory, ForwardWithItsWeightsIsLinear) {
   }
 }
 
-// Cut into at most eight parts, however many there are.
+// At most eight key splits, however many keys there are.
 TEST_F(Memory, ForwardOfFewQueriesDoesNotGrowWithTheKeys) {
   for (const SdpaOptions& rules : kRules) {
     const auto of = [&](std::int64_t keys) {
@@ -165,7 +165,7 @@ TEST_F(Memory, HeadsTakeTurnsInOneThreadsScratch) {
 }
 
 TEST_F(Memory, ExplainNamesTheScratch) {
-  // Blocks of rows; parts of the keys, on threads of their own; parts that one thread has.
+  // Blocks of rows; key splits on different threads; key splits of one thread.
   for (Attention& attention : std::array{Attention(2048), Attention(40, 20'000, 1), Attention(4, 30'000, 5)}) {
     const std::string text = explain(attention.forward());
     const std::size_t at = text.find("scratch: "), more = text.find("bytes per thread and ");

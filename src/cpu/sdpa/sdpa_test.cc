@@ -92,8 +92,8 @@ TEST(CpuSdpa, BackwardOfScoresOfAnyMagnitude) {
   }
 }
 
-// One sequence with one head: its keys are cut into parts that run on different threads.
-TEST(CpuSdpa, BackwardInPartsIsTheSameForAnyNumberOfThreads) {
+// One sequence with one head: its key splits run on different threads.
+TEST(CpuSdpa, BackwardWithKeySplitsIsTheSameForAnyNumberOfThreads) {
   Random random(11);
   AttentionCase c;
   c.dtype = DType::f32;
