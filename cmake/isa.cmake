@@ -1,14 +1,16 @@
 # One row per instruction set that kernels are compiled for, the preferred first:
 #   name | what the processor must have, as Linux spells it | compiler flags | bytes of a vector | vector registers
 # A kernel source is compiled once per row into the namespace polyhead::cpu::<name>, with the last two as POLYHEAD_VECTOR_BYTES and
-# POLYHEAD_VECTOR_REGISTERS, and includes the row's instructions from src/cpu/isa/<name>.h as POLYHEAD_ISA_HEADER. src/cpu/select.cc reads the rows from the generated cpu/isa_rows.h.
+# POLYHEAD_VECTOR_REGISTERS, and includes the row's instructions from src/cpu/isa/<name>.h as POLYHEAD_ISA_HEADER. src/cpu/select.cc reads the
+# rows from the generated cpu/isa_rows.h.
 set(POLYHEAD_ISA_ROWS)
 if(CMAKE_SYSTEM_PROCESSOR MATCHES "^(x86_64|AMD64|amd64)$")
   set(POLYHEAD_ISA_ROWS
        "avx512|avx2 fma avx512f avx512bw avx512dq avx512vl|-mavx2 -mfma -mavx512f -mavx512bw -mavx512dq -mavx512vl|64|32"
        "avx2|avx2 fma|-mavx2 -mfma|32|16")
 elseif(CMAKE_SYSTEM_PROCESSOR MATCHES "^(aarch64|arm64|ARM64)$")
-  set(POLYHEAD_ISA_ROWS "neon|neon||16|32")
+  # Scheduled before registers are allocated, GCC loads all of a term's rows first and spills sums.
+  set(POLYHEAD_ISA_ROWS "neon|neon|$<$<CXX_COMPILER_ID:GNU>:-fno-schedule-insns>|16|32")
 endif()
 list(APPEND POLYHEAD_ISA_ROWS "portable|||16|16")  # what the compiler assumes of every machine of this architecture
 

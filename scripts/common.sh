@@ -85,6 +85,8 @@ is_here() {
     libzip-dev) has_header zip.h ;;
     chromium) find_chromium ;;
     clang) find_clang ;;
+    g++-aarch64-linux-gnu) command -v aarch64-linux-gnu-g++ ;;
+    qemu-user) command -v qemu-aarch64 ;;
     *) stop "no way is known to look for the package $1" ;;
   esac >/dev/null 2>&1
 }

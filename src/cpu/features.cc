@@ -21,7 +21,7 @@ std::string first_line(const std::string& path) {
   return line;
 }
 
-// A decimal number and a unit of 1024s, as Linux writes cache sizes: "48K"; 0 when it is none.
+// A decimal number, optionally with the unit K, M or G (powers of 1024) as in Linux' cache sizes ("48K"); 0 for any other unit.
 std::int64_t parse_bytes(const std::string& text) {
   std::int64_t value = 0;
   for (const char c : text) {
@@ -67,7 +67,7 @@ std::vector<CpuCache> linux_caches() {
   return caches;
 }
 
-// What the C library knows, where the kernel does not list caches.
+// For systems whose kernel does not list caches in /sys.
 std::vector<CpuCache> library_caches() {
   std::vector<CpuCache> caches;
 #ifdef _SC_LEVEL1_DCACHE_SIZE

@@ -6,22 +6,10 @@
 
 #include "core/text.h"
 
-// The kernels' functions, declared for every row.
-#define POLYHEAD_ISA_ROW(name, needs)                                                      \
-  namespace polyhead::cpu::name {                                                          \
-  std::int64_t sdpa_forward_scratch(const ForwardTask& task);                              \
-  void sdpa_forward(const ForwardTask& task, void* scratch);                               \
-  void sdpa_merge(const ForwardTask& task, std::int64_t parts);                            \
-  std::int64_t sdpa_backward_scratch(const BackwardTask& task);                            \
-  void sdpa_backward(const BackwardTask& task, void* scratch);                             \
-  std::int64_t attention_maps_scratch(const MapsTask& task);                               \
-  void attention_maps(const MapsTask& task, void* scratch);                                \
-  std::int64_t gemm_panel_columns(DType dtype);                                            \
-  void gemm_pack(const GemmTask& task, const PackedColumns& b, Range panels, Range terms); \
-  std::int64_t gemm_scratch(const GemmTask& task, std::int64_t rows, std::int64_t terms);  \
-  void gemm_multiply(const GemmTask& task, const GemmBlock& block, void* scratch);         \
-  const Curves& curves();                                                                  \
-  void normalise_row(const NormRow& row);                                                  \
+#define POLYHEAD_ISA_ROW(name, needs) \
+  namespace polyhead::cpu::name {     \
+  template <class Kernels>            \
+  Kernels kernels();                  \
   }
 #include "cpu/isa_rows.h"
 #undef POLYHEAD_ISA_ROW
@@ -30,39 +18,39 @@ namespace polyhead {
 namespace cpu {
 namespace {
 
-#define POLYHEAD_ISA_ROW(name, needs)                                                                          \
-  KernelSet{#name,                                                                                             \
-            needs,                                                                                             \
-            {name::sdpa_forward_scratch, name::sdpa_forward, name::sdpa_merge, name::sdpa_backward_scratch,    \
-             name::sdpa_backward, name::attention_maps_scratch, name::attention_maps},                         \
-            {name::gemm_panel_columns, name::gemm_pack, name::gemm_scratch, name::gemm_multiply},              \
-            name::curves,                                                                                      \
-            name::normalise_row},
-constexpr KernelSet kSets[] = {
-#include "cpu/isa_rows.h"
-};
-#undef POLYHEAD_ISA_ROW
-
 std::atomic<const KernelSet*> forced{nullptr};
 
-// Asking the processor takes tens of microseconds under a hypervisor.
+// Kept, because cpuid takes tens of microseconds under a hypervisor.
 const Cpu& this_cpu() {
   static const Cpu cpu = detect_cpu();
   return cpu;
 }
 
-// The environment is read once: a kernel must not change in the middle of a program.
+// Reads the environment once: a later change must not switch kernels in the middle of a program.
 const KernelSet& preferred() {
   static const KernelSet& set = []() -> const KernelSet& {
     const char* name = std::getenv("POLYHEAD_ISA");
-    return select_kernels(kSets, this_cpu(), name == nullptr ? "" : name);
+    return select_kernels(kernel_sets(), this_cpu(), name == nullptr ? "" : name);
   }();
   return set;
 }
 
 }  // namespace
 
-std::span<const KernelSet> kernel_sets() { return kSets; }
+std::span<const KernelSet> kernel_sets() {
+#define POLYHEAD_ISA_ROW(name, needs)                                                                                                      \
+  KernelSet{#name,                                                                                                                         \
+            needs,                                                                                                                         \
+            {name::kernels<ForwardKernels>(), name::kernels<MergeKernels>(), name::kernels<BackwardKernels>(), name::kernels<MapsKernels>()}, \
+            name::kernels<GemmKernels>(),                                                                                                  \
+            name::kernels<Curves>(),                                                                                                       \
+            name::kernels<NormKernels>()},
+  static const KernelSet sets[] = {
+#include "cpu/isa_rows.h"
+  };
+#undef POLYHEAD_ISA_ROW
+  return sets;
+}
 
 std::string missing_for(const KernelSet& set, const Cpu& cpu) {
   std::string missing;

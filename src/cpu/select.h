@@ -1,4 +1,4 @@
-// Which instruction set the kernels use.
+// The kernels of each instruction set, and the choice of the set in use.
 #pragma once
 
 #include <span>
@@ -15,23 +15,23 @@ namespace polyhead::cpu {
 // The kernels compiled for one row of cmake/isa.cmake.
 struct KernelSet {
   std::string_view name;
-  std::string_view needs;  // names of InstructionSet, a space between
+  std::string_view needs;  // names of InstructionSet, separated by spaces
   SdpaKernels sdpa;
   GemmKernels gemm;
-  const Curves& (*curves)();
-  void (*normalise_row)(const NormRow& row);
+  Curves curves;
+  NormKernels norm;
 };
 
-std::span<const KernelSet> kernel_sets();  // the preferred first; the last needs nothing
+std::span<const KernelSet> kernel_sets();  // in order of preference; the last needs nothing
 
-// What the processor lacks for the set, as words of `needs`; empty: it can run it.
+// The words of `needs` that the processor lacks; empty: it can run the set.
 std::string missing_for(const KernelSet& set, const Cpu& cpu);
 
-// The set of that name, or where forced is empty the first that the processor can run. An Error for a name that does not exist or whose
-// instructions the processor lacks. A function of its arguments only: a test can ask about other machines.
+// The set named `forced`, or the first that the processor can run if `forced` is empty. Error for an unknown name and for a set that the
+// processor cannot run. Depends on its arguments only, so that a test can describe other machines.
 const KernelSet& select_kernels(std::span<const KernelSet> sets, const Cpu& cpu, std::string_view forced);
 
-// For this process: by set_kernel_instruction_set(), else the environment's POLYHEAD_ISA, else what the processor has.
+// The set that set_kernel_instruction_set() chose, else the environment variable POLYHEAD_ISA, else the first that the processor can run.
 const KernelSet& current_kernels();
 
 }  // namespace polyhead::cpu

@@ -66,7 +66,7 @@ POLYHEAD_INLINE void sum_tile(const Product<T>& product, std::int64_t row, std::
     Vector<T> line[Columns];
 #pragma GCC unroll 4
     for (int j = 0; j < Columns; ++j) {
-      if constexpr (kFrom == From::second_cache && Columns >= 2 && !kTransposed) __builtin_prefetch(b + 8 * product.b_stride + j * kWidth);
+      if constexpr (kFrom == From::second_cache && Columns >= 2 && !kTransposed) prefetch_vector(b + 8 * product.b_stride, j);
       line[j] = load_vector(b + j * kWidth);
     }
     if constexpr (kFrom == From::second_cache && kTransposed) __builtin_prefetch(a[0] + 2 * kTileRows + 4);

@@ -5,7 +5,18 @@
 #include POLYHEAD_ISA_HEADER
 
 namespace polyhead::cpu::POLYHEAD_ISA {
+
+// The kernel functions of one struct in cpu/*/kernels.h. The source that has them defines this for the struct, and select.cc collects them.
+template <class Kernels>
+Kernels kernels();
+
 namespace {
+
+// Vector `j` of a row; one prefetch for two vectors of 16 bytes.
+template <class T>
+POLYHEAD_INLINE void prefetch_vector(const T* row, int j) {
+  if (j * POLYHEAD_VECTOR_BYTES % 32 == 0) __builtin_prefetch(row + j * kLanes<T>);
+}
 
 // x / divisor by its reciprocal and one step of Newton where products are fused: as exact as a division, which takes 16 cycles a vector.
 template <class T>

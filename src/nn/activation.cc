@@ -135,7 +135,7 @@ const cpu::Curve& curve_of(const Function&) {
   if constexpr (Function::kKernel == nullptr) {
     return kNone;
   } else {
-    return cpu::current_kernels().curves().*Function::kKernel;
+    return cpu::current_kernels().curves.*Function::kKernel;
   }
 }
 

@@ -85,7 +85,7 @@ void normalise_floats(const LayerNorm& norm, ConstTensorView x_view, TensorView 
   const Rows<T> sums(sums_view ? sums_view : y_view), y(y_view);
   const auto weight = load_vector<T>(norm.weight, width), bias = load_vector<T>(norm.bias, width);
   parallel_for(x.count(), row_grain(width, 1), executor, [&](std::int64_t first, std::int64_t last) {
-    const auto normalise_row = cpu::current_kernels().normalise_row;
+    const auto normalise_row = cpu::current_kernels().norm.normalise_row;
     FloatRow<const T> x_row(x, width);
     FloatRow<T> sums_row(sums, width), y_row(y, width);
     for (std::int64_t row = first; row < last; ++row) {

@@ -147,9 +147,9 @@ constexpr Curve kCurve{value<F>, backward<F>};
 
 }  // namespace
 
-const Curves& curves() {
-  static constexpr Curves kAll{{sigmoid_value, backward<Sigmoid>}, kCurve<Tanh>, {gelu_value, backward<Gelu>}, kCurve<GeluTanh>};
-  return kAll;
+template <>
+Curves kernels<Curves>() {
+  return {{sigmoid_value, backward<Sigmoid>}, kCurve<Tanh>, {gelu_value, backward<Gelu>}, kCurve<GeluTanh>};
 }
 
 }  // namespace polyhead::cpu::POLYHEAD_ISA

@@ -41,7 +41,7 @@ void for_each_case(const F& f) {
     if (!cpu::missing_for(set, detect_cpu()).empty()) continue;
     for (const Function& function : kFunctions) {
       SCOPED_TRACE(std::string(set.name) + " " + function.name);
-      f(function, set.curves().*function.curve);
+      f(function, set.curves.*function.curve);
     }
   }
 }

@@ -24,4 +24,8 @@ struct NormRow {
   float* y = nullptr;            // may be any of them
 };
 
+struct NormKernels {
+  void (*normalise_row)(const NormRow& row);
+};
+
 }  // namespace polyhead::cpu

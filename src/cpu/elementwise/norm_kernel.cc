@@ -28,8 +28,6 @@ POLYHEAD_INLINE float load_like(float, const float* from) { return *from; }
 POLYHEAD_INLINE void put(Lanes x, float* to) { store_vector<float>(x, to); }
 POLYHEAD_INLINE void put(float x, float* to) { *to = x; }
 
-}  // namespace
-
 void normalise_row(const NormRow& row) {
   const std::int64_t width = row.width;
   const float epsilon = row.epsilon, *const weight = row.weight, *const bias = row.bias, *const x = row.x, *const added = row.added;
@@ -53,6 +51,13 @@ void normalise_row(const NormRow& row) {
   std::int64_t i = 0;
   for (; i + kCount <= width; i += kCount) finish(i, Lanes{});
   for (; i < width; ++i) finish(i, 0.0f);
+}
+
+}  // namespace
+
+template <>
+NormKernels kernels<NormKernels>() {
+  return {normalise_row};
 }
 
 }  // namespace polyhead::cpu::POLYHEAD_ISA

@@ -29,7 +29,7 @@ TEST(NormaliseRow, EveryWidthAgreesWithFloat64) {
         const std::vector<float> x = numbers(random, width, 3), added = numbers(random, width, -2);
         const std::vector<float> weight = numbers(random, width, 0), bias = numbers(random, width, 0);
         std::vector<float> sums(x.size() + 1, kUntouched), y(x.size() + 1, kUntouched);
-        set.normalise_row({.width = width,
+        set.norm.normalise_row({.width = width,
                            .epsilon = 0.125f,
                            .weight = weight.data(),
                            .bias = bias.data(),

@@ -6,25 +6,26 @@
 #include "core/dispatch.h"
 #include "core/parallel.h"
 #include "core/text.h"
+#include "cpu/block_sizes.h"
 #include "cpu/scratch_memory.h"
 #include "cpu/select.h"
 
 namespace polyhead::cpu {
 namespace {
 
-// A block's rows of a take at most 0.4 MiB of a second-level cache of 1 MiB, a panel of b 0.25 MiB. kRowStep: a multiple of every tile's rows.
-constexpr std::int64_t kRowBlock = 132, kRowStep = 12, kRowBytes = 400 << 10;
-constexpr std::int64_t kTermBytes = 8192, kPanelBytes = 256 << 10;
+// Rows of a block: at most kRowBlock, and a multiple of kRowStep, which is one of every tile's rows.
+constexpr std::int64_t kRowBlock = 132, kRowStep = 12;
+constexpr std::int64_t kTermBytes = 8192;
 constexpr std::int64_t kMostElements = 1 << 20;  // packed at a time, and as many sums
-constexpr std::int64_t kPackWork = 16;           // what packing an element costs, in multiplications
-constexpr std::int64_t kPackTerms = 128;         // packed by one thread, of a panel
-// A thread's wake-up is worth 50 us: 2,000,000 multiplications with the widest vectors, less with narrower ones.
+constexpr std::int64_t kPackWork = 16;           // cost of packing an element, in multiplications
+constexpr std::int64_t kPackTerms = 128;         // terms of a panel that one thread packs at a time
+// Waking a thread takes 50 us: 2,000,000 multiplications with 16 float32 lanes, fewer with narrower vectors.
 constexpr std::int64_t kGrainPerColumn = 30'000;  // times the columns of a panel
 
 std::int64_t divide_up(std::int64_t x, std::int64_t y) { return (x + y - 1) / y; }
 
-// A sum of `depth` terms in equal runs of 128 at most: its rounding error grows with the length of a run and the number of runs. Runs of 384
-// would be as exact as MKL for many rows, but for few rows 2.5 times off it.
+// Terms of a run: a sum of `depth` terms is cut into equal runs of at most 128, because its rounding error grows with the length of a run and
+// the number of runs. Runs of 384 have MKL's error for many rows, but 2.5 times its error for few rows.
 std::int64_t run_of(std::int64_t depth) {
   constexpr std::int64_t kMost = 128, kStep = 16;
   return divide_up(divide_up(depth, std::max<std::int64_t>(1, divide_up(depth, kMost))), kStep) * kStep;
@@ -51,7 +52,7 @@ Axis axis(const View& view, int first, int last) {
   return {view.shape().first(last).last(last - first), view.strides().first(last).last(last - first)};
 }
 
-// b as a kernel sees it: its terms and columns, and how they are cut into blocks and panels.
+// The terms and columns of b, and how they are cut into blocks and panels.
 struct Columns {
   Columns(const GemmKernels& kernels_, ConstTensorView b, int k_axes)
       : kernels(kernels_),
@@ -71,7 +72,7 @@ struct Columns {
 
   std::int64_t grain(std::int64_t work) const { return divide_up(kGrainPerColumn * width, std::max<std::int64_t>(work, 1)); }
 
-  // The panels and terms of `to`, by all threads.
+  // Packs the panels `some` for the terms of `to` with all threads.
   void pack(const PackedColumns& to, Range some, Executor* executor) const {
     const std::int64_t count = some.last - some.first, terms_here = to.terms.last - to.terms.first;
     const std::int64_t pieces = std::max<std::int64_t>(1, divide_up(terms_here, kPackTerms));
@@ -90,7 +91,7 @@ struct Columns {
   std::int64_t size, depth, width, panels, run, term_blocks, terms;
 };
 
-// A product with its axes resolved and the sizes of its blocks.
+// A product with its axes as strides or offset tables, and the sizes of its blocks.
 class Run {
  public:
   Run(const Gemm& product, Executor* executor)
@@ -107,13 +108,14 @@ class Run {
     task_.a = product.a.data(), task_.bias = product.bias ? product.bias.data() : nullptr, task_.c = product.c.data(), task_.add = product.add;
     task_.a_rows = side_of(a_rows_), task_.a_depth = side_of(a_depth_);
     task_.c_rows = side_of(c_rows_), task_.c_columns = side_of(c_columns_), task_.bias_columns = side_of(bias_columns_);
-    const std::int64_t most = std::clamp(kRowBytes / (std::min(b_.terms, b_.depth + 1) * b_.size) / kRowStep * kRowStep, kRowStep, kRowBlock);
+    task_.prefetch_bytes = sizes_.prefetch_bytes;
+    const std::int64_t most = std::clamp(sizes_.row_bytes / (std::min(b_.terms, b_.depth + 1) * b_.size) / kRowStep * kRowStep, kRowStep, kRowBlock);
     height_ = std::min(most, divide_up(divide_up(rows_, divide_up(std::max<std::int64_t>(rows_, 1), most)), kRowStep) * kRowStep);
   }
 
   void run() {
     if (rows_ == 0 || b_.panels == 0) return;
-    const bool once = packed_ == nullptr && rows_ <= height_;  // each panel serves one block: who computes it packs it
+    const bool once = packed_ == nullptr && rows_ <= height_;  // a single block of rows: the thread that multiplies a panel packs it
     const std::int64_t panel_block = packed_ != nullptr ? b_.panels : std::clamp<std::int64_t>(kMostElements / (b_.terms * b_.width), 1, b_.panels);
     const std::int64_t stride = panel_block * b_.width;
     const std::int64_t row_block = b_.term_blocks == 1 ? rows_ : std::max(height_, kMostElements / stride / height_ * height_);
@@ -145,7 +147,7 @@ class Run {
   void pack_and_multiply(const GemmBlock& block) {
     const std::int64_t rows = block.rows.last - block.rows.first, panels = block.panels.last - block.panels.first;
     const std::int64_t depth = block.b.terms.last - block.b.terms.first;
-    const std::int64_t group = std::clamp<std::int64_t>(kPanelBytes / std::max<std::int64_t>(b_.bytes(1), 1), 1, panels);
+    const std::int64_t group = std::clamp<std::int64_t>(sizes_.panel_bytes / std::max<std::int64_t>(b_.bytes(1), 1), 1, panels);
     parallel_for(divide_up(panels, group), b_.grain((rows + kPackWork) * group * b_.width * depth), executor_, [&](std::int64_t first, std::int64_t last) {
       const ScratchMemory memory(b_.bytes(group)), scratch(b_.kernels.scratch(task_, rows, depth));
       for (std::int64_t i = first; i < last; ++i) {
@@ -161,7 +163,7 @@ class Run {
   void multiply(const GemmBlock& block) {
     const std::int64_t rows = block.rows.last - block.rows.first, panels = block.panels.last - block.panels.first;
     const std::int64_t depth = block.b.terms.last - block.b.terms.first, row_blocks = divide_up(rows, height_);
-    // Narrower parts for products that have few: the shape of a part has no share in any sum.
+    // Narrower groups of panels if there are few blocks for the threads; the shape of a block does not change any sum.
     const std::int64_t threads = threads_of(executor_);
     std::int64_t group = panels;
     while (group > 1 && threads > 1 && row_blocks * divide_up(panels, group) < 4 * threads) group = (group + 1) / 2;
@@ -187,6 +189,7 @@ class Run {
   }
 
   Executor* executor_;
+  const BlockSizes sizes_ = block_sizes();
   const Columns b_;
   char* const packed_;
   Axis a_rows_, a_depth_, c_rows_, c_columns_, bias_columns_;

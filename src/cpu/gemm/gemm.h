@@ -8,13 +8,13 @@ namespace polyhead::cpu {
 
 struct GemmKernels;
 
-// A copy of b [*k,*n] in the order in which the kernels of the current instruction set read it, for products that share it.
+// A copy of b [*k,*n] in the order in which the current instruction set's kernels read it, for several products with the same b.
 class PackedMatrix {
  public:
   explicit PackedMatrix(ConstTensorView b, int k_axes = 1, Executor* executor = nullptr, const Workspace* workspace = nullptr);
   PackedMatrix(PackedMatrix&&) = default;
   PackedMatrix& operator=(PackedMatrix&&) = default;
-  PackedMatrix(const PackedMatrix&) = delete;  // a copy would read the other's memory
+  PackedMatrix(const PackedMatrix&) = delete;  // panels_ points into memory_
   PackedMatrix& operator=(const PackedMatrix&) = delete;
   ~PackedMatrix() = default;
   char* panels() const { return panels_; }
@@ -34,12 +34,12 @@ struct Gemm {
   ConstTensorView bias = {};  // [*n]     optional
   int k_axes = 1;             // axes that are summed over: the last of a, the first of b
   bool add = false;
-  const PackedMatrix* packed = nullptr;  // of b: read instead of it by the instruction set that packed it
+  const PackedMatrix* packed = nullptr;  // of b; used if the current instruction set packed it, else b is read
 };
 
-// Any strides, any extents. Sums are float32, float64 for float64 storage. An element's bits depend on its own row of a and column of b
-// only: not on the number of threads, the strides, or the other rows and columns. Error where shapes or dtypes disagree; overlap is not
-// checked.
+// Any strides, any extents. Sums are float32, or float64 for float64 storage. An element's bits depend on its row of a and its column of b
+// only, not on the number of threads, the strides, the caches, or the other rows and columns. Error if shapes or dtypes disagree; overlap is
+// not checked.
 void gemm(const Gemm& product, Executor* executor = nullptr);
 
 }  // namespace polyhead::cpu

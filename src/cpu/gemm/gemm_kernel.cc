@@ -3,6 +3,7 @@
 // Panel after panel of columns, tile after tile of rows: the block's rows of a and the panel stay in the second-level cache, from where a
 // tile's terms come in time. Runs of terms begin at zero in registers and are then added to the total.
 #include "cpu/gemm/gemm_tile.h"
+#include "cpu/gemm/kernels.h"
 #include "cpu/gemm/pack_b.h"
 #include "cpu/gemm/rows_of_a.h"
 
@@ -105,7 +106,7 @@ void multiply_block(const GemmTask& task, const GemmBlock& block, const RowsOfA<
   // The tiles of a panel ask for a share of the next block's rows, one of twelve panels for one row of a tile, where both blocks and two
   // panels fit in the second-level cache.
   const std::int64_t panels = block.panels.last - block.panels.first, bytes = rows * depth * static_cast<std::int64_t>(sizeof(T));
-  const bool ask = a.layout == Layout::in_place && block.rows.last + rows <= task.c_rows.count && bytes <= kNextBytes;
+  const bool ask = a.layout == Layout::in_place && block.rows.last + rows <= task.c_rows.count && bytes <= task.prefetch_bytes;
   const std::int64_t share = ask ? (kGemmRows + panels - 1) / panels : 0;
   for (std::int64_t panel = block.panels.first; panel < block.panels.last; ++panel) {
     const Finish<T> finish(task, panel * kPanelColumns<T>);
@@ -141,20 +142,25 @@ std::int64_t scratch_bytes(const GemmTask& task, std::int64_t rows, std::int64_t
   return rows_of_a_size<T>(task, rows, terms) * static_cast<std::int64_t>(sizeof(T));
 }
 
-}  // namespace
+std::int64_t panel_columns(DType dtype) { return dtype == DType::f64 ? kPanelColumns<double> : kPanelColumns<float>; }
 
-std::int64_t gemm_panel_columns(DType dtype) { return dtype == DType::f64 ? kPanelColumns<double> : kPanelColumns<float>; }
-
-void gemm_pack(const GemmTask& task, const PackedColumns& b, Range panels, Range terms) {
+void pack(const GemmTask& task, const PackedColumns& b, Range panels, Range terms) {
   task.dtype == DType::f64 ? pack_columns<double>(task, b, panels, terms) : pack_columns<float>(task, b, panels, terms);
 }
 
-std::int64_t gemm_scratch(const GemmTask& task, std::int64_t rows, std::int64_t terms) {
+std::int64_t scratch(const GemmTask& task, std::int64_t rows, std::int64_t terms) {
   return task.dtype == DType::f64 ? scratch_bytes<double>(task, rows, terms) : scratch_bytes<float>(task, rows, terms);
 }
 
-void gemm_multiply(const GemmTask& task, const GemmBlock& block, void* scratch) {
-  task.dtype == DType::f64 ? multiply_block<double>(task, block, scratch) : multiply_block<float>(task, block, scratch);
+void multiply(const GemmTask& task, const GemmBlock& block, void* memory) {
+  task.dtype == DType::f64 ? multiply_block<double>(task, block, memory) : multiply_block<float>(task, block, memory);
+}
+
+}  // namespace
+
+template <>
+GemmKernels kernels<GemmKernels>() {
+  return {panel_columns, pack, scratch, multiply};
 }
 
 }  // namespace polyhead::cpu::POLYHEAD_ISA

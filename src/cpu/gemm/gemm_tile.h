@@ -13,9 +13,6 @@ namespace {
 // Terms between two askings: a loop of so many is foreseen by the processor.
 inline constexpr int kAskTerms = 8;
 
-// A block of so many bytes of a lets the next one be asked for.
-inline constexpr std::int64_t kNextBytes = 200 << 10;
-
 template <class T>
 struct NextRows {
   const T* first;
@@ -84,7 +81,7 @@ POLYHEAD_INLINE void sum_terms(const Terms<T>& terms, std::int64_t count, Ahead<
       Vector<T> line[Columns];
 #pragma GCC unroll 4
       for (int j = 0; j < Columns; ++j) {
-        __builtin_prefetch(b + 8 * kPanelColumns<T> + j * kWidth);
+        prefetch_vector(b + 8 * kPanelColumns<T>, j);
         line[j] = load_vector(b + j * kWidth);
       }
 #pragma GCC unroll 16

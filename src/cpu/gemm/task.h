@@ -21,6 +21,7 @@ struct GemmTask {
   bool add = false;
   // The terms of a sum that are added in registers before they join the total. Part of the result: the order of a sum.
   std::int64_t run = 0;
+  std::int64_t prefetch_bytes = 0;  // a block of a up to this size has the next block prefetched
   Side a_rows, a_depth, b_depth, b_columns, c_rows, c_columns, bias_columns;
 };
 

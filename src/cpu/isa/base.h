@@ -56,11 +56,21 @@ POLYHEAD_INLINE Vector<Bits<T>> lane_numbers() {
   return numbers;
 }
 
+// Lane i of the result is lane kOrder[i] of a and b side by side.
+template <class T, int... kOrder>
+POLYHEAD_INLINE Vector<T> shuffle(Vector<T> a, Vector<T> b) {
+#if __has_builtin(__builtin_shufflevector)
+  return __builtin_shufflevector(a, b, kOrder...);
+#else  // GCC 11
+  return __builtin_shuffle(a, b, Vector<Bits<T>>{kOrder...});
+#endif
+}
+
 // Lane i of the result is lane i ^ kDistance of x.
 template <class T, int kDistance>
 POLYHEAD_INLINE Vector<T> exchange(Vector<T> x) {
   return [&]<int... i>(std::integer_sequence<int, i...>) __attribute__((always_inline)) {
-    return __builtin_shufflevector(x, x, (i ^ kDistance)...);
+    return shuffle<T, (i ^ kDistance)...>(x, x);
   }(std::make_integer_sequence<int, kLanes<T>>{});
 }
 
@@ -69,7 +79,7 @@ template <class T, bool kUpper>
 POLYHEAD_INLINE Vector<T> interleave(Vector<T> a, Vector<T> b) {
   constexpr int kCount = kLanes<T>;
   return [&]<int... i>(std::integer_sequence<int, i...>) __attribute__((always_inline)) {
-    return __builtin_shufflevector(a, b, (i / 2 + (kUpper ? kCount / 2 : 0) + i % 2 * kCount)...);
+    return shuffle<T, (i / 2 + (kUpper ? kCount / 2 : 0) + i % 2 * kCount)...>(a, b);
   }(std::make_integer_sequence<int, kCount>{});
 }
 

@@ -365,19 +365,21 @@ class Backward {
 };
 
 template <class T>
-std::int64_t backward_bytes(const BackwardTask& task) {
+std::int64_t scratch_bytes(const BackwardTask& task) {
   BackwardScratch<T> unused;
   return BackwardScratch<T>::layout(task, nullptr, unused);
+}
+std::int64_t scratch(const BackwardTask& task) { return task.dtype == DType::f64 ? scratch_bytes<double>(task) : scratch_bytes<float>(task); }
+
+void run(const BackwardTask& task, void* memory) {
+  task.dtype == DType::f64 ? Backward<double>(task, memory).run() : Backward<float>(task, memory).run();
 }
 
 }  // namespace
 
-std::int64_t sdpa_backward_scratch(const BackwardTask& task) {
-  return task.dtype == DType::f64 ? backward_bytes<double>(task) : backward_bytes<float>(task);
-}
-
-void sdpa_backward(const BackwardTask& task, void* scratch) {
-  task.dtype == DType::f64 ? Backward<double>(task, scratch).run() : Backward<float>(task, scratch).run();
+template <>
+BackwardKernels kernels<BackwardKernels>() {
+  return {scratch, run};
 }
 
 }  // namespace polyhead::cpu::POLYHEAD_ISA

@@ -6,6 +6,7 @@
 
 #include "core/parallel.h"
 #include "core/text.h"
+#include "cpu/block_sizes.h"
 #include "cpu/scratch_memory.h"
 #include "cpu/sdpa/group.h"
 #include "cpu/sdpa/sdpa.h"
@@ -23,11 +24,10 @@ struct RowBlocks {
   std::int64_t per_group;  // tasks of a key/value head
 
   // At least `tasks` of them in all sequences together, if there are rows enough.
-  RowBlocks(const Problem& p, std::int64_t batch, std::int64_t tasks) {
+  RowBlocks(const Problem& p, std::int64_t batch, std::int64_t tasks, const BlockSizes& sizes) {
     constexpr std::int64_t kStrip = 12;
-    const std::int64_t widest = std::max(p.qk_width, p.v_width) * (p.dtype == DType::f64 ? 2 : 1);
     const std::int64_t group = p.heads / p.kv_heads;
-    std::int64_t most = widest <= 64 ? 768 : widest <= 128 ? 384 : 192;
+    std::int64_t most = sizes.query_rows(std::max(p.qk_width, p.v_width), p.dtype == DType::f64 ? 8 : 4);
     while (most > 96 && batch * p.heads * p.queries < tasks * most) most /= 2;
     if (p.queries * 2 <= most) {  // whole heads, so that the queries of a group share what is packed
       const std::int64_t heads = std::min(group, most / p.queries);
@@ -65,7 +65,7 @@ struct KeySplits {
   std::int64_t count = 1;
 
   explicit KeySplits(const Problem& p) : size_(p.keys) {
-    const RowBlocks blocks(p, 1, kWantedTasks);
+    const RowBlocks blocks(p, 1, kWantedTasks, block_sizes(1 << 20));  // not this machine's: the number of splits changes the order of sums
     KeyRange range{0, p.keys};
     if (p.rules->banded && p.empty_rows == EmptyRows::zero) {  // in other modes an empty row may have all keys
       const Document& document = p.documents.front();
@@ -100,7 +100,7 @@ struct Items {
   std::int64_t row_bytes;  // of a partial result
 
   explicit Items(const Problem& p)
-      : blocks(p, p.batch, threads_of(p.executor) == 1 ? 1 : kWantedTasks),
+      : blocks(p, p.batch, threads_of(p.executor) == 1 ? 1 : kWantedTasks, block_sizes()),
         splits(p),
         block_count(p.batch * p.kv_heads * blocks.per_group),
         per_block(block_count < kWantedTasks ? splits.count : 1),

@@ -380,15 +380,17 @@ std::int64_t scratch_bytes(const ForwardTask& task) {
   Scratch<T> unused;
   return Scratch<T>::layout(task, nullptr, unused);
 }
+std::int64_t scratch(const ForwardTask& task) { return task.dtype == DType::f64 ? scratch_bytes<double>(task) : scratch_bytes<float>(task); }
+
+void run(const ForwardTask& task, void* memory) {
+  task.dtype == DType::f64 ? Forward<double>(task, memory).run() : Forward<float>(task, memory).run();
+}
 
 }  // namespace
 
-std::int64_t sdpa_forward_scratch(const ForwardTask& task) {
-  return task.dtype == DType::f64 ? scratch_bytes<double>(task) : scratch_bytes<float>(task);
-}
-
-void sdpa_forward(const ForwardTask& task, void* scratch) {
-  task.dtype == DType::f64 ? Forward<double>(task, scratch).run() : Forward<float>(task, scratch).run();
+template <>
+ForwardKernels kernels<ForwardKernels>() {
+  return {scratch, run};
 }
 
 }  // namespace polyhead::cpu::POLYHEAD_ISA

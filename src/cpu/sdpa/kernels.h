@@ -5,16 +5,27 @@
 
 namespace polyhead::cpu {
 
-struct SdpaKernels {
+struct ForwardKernels {
   // Bytes that one call of `forward` needs, on a cache line; no other memory is allocated.
   std::int64_t (*forward_scratch)(const ForwardTask& task);
   void (*forward)(const ForwardTask& task, void* scratch);
+};
+
+struct MergeKernels {
   // out and lse of rows whose `partial` is [splits, rows, partial_stride()]; overwrites it.
   void (*merge)(const ForwardTask& task, std::int64_t splits);
+};
+
+struct BackwardKernels {
   std::int64_t (*backward_scratch)(const BackwardTask& task);
   void (*backward)(const BackwardTask& task, void* scratch);
+};
+
+struct MapsKernels {
   std::int64_t (*maps_scratch)(const MapsTask& task);
   void (*maps)(const MapsTask& task, void* scratch);
 };
+
+struct SdpaKernels : ForwardKernels, MergeKernels, BackwardKernels, MapsKernels {};
 
 }  // namespace polyhead::cpu

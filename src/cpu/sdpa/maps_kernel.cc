@@ -147,19 +147,21 @@ class Maps {
 };
 
 template <class T>
-std::int64_t maps_bytes(const MapsTask& task) {
+std::int64_t scratch_bytes(const MapsTask& task) {
   MapsScratch<T> unused;
   return MapsScratch<T>::layout(task, nullptr, unused);
+}
+std::int64_t scratch(const MapsTask& task) { return task.dtype == DType::f64 ? scratch_bytes<double>(task) : scratch_bytes<float>(task); }
+
+void run(const MapsTask& task, void* memory) {
+  task.dtype == DType::f64 ? Maps<double>(task, memory).run() : Maps<float>(task, memory).run();
 }
 
 }  // namespace
 
-std::int64_t attention_maps_scratch(const MapsTask& task) {
-  return task.dtype == DType::f64 ? maps_bytes<double>(task) : maps_bytes<float>(task);
-}
-
-void attention_maps(const MapsTask& task, void* scratch) {
-  task.dtype == DType::f64 ? Maps<double>(task, scratch).run() : Maps<float>(task, scratch).run();
+template <>
+MapsKernels kernels<MapsKernels>() {
+  return {scratch, run};
 }
 
 }  // namespace polyhead::cpu::POLYHEAD_ISA

@@ -50,10 +50,13 @@ void merge(const ForwardTask& task, std::int64_t splits) {
   }
 }
 
+void merge_any(const ForwardTask& task, std::int64_t splits) { task.dtype == DType::f64 ? merge<double>(task, splits) : merge<float>(task, splits); }
+
 }  // namespace
 
-void sdpa_merge(const ForwardTask& task, std::int64_t splits) {
-  task.dtype == DType::f64 ? merge<double>(task, splits) : merge<float>(task, splits);
+template <>
+MergeKernels kernels<MergeKernels>() {
+  return {merge_any};
 }
 
 }  // namespace polyhead::cpu::POLYHEAD_ISA

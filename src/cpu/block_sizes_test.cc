@@ -1,0 +1,103 @@
+// Blocks for machines that this one is not, and that they change no bit.
+#include "cpu/block_sizes.h"
+
+#include <gmock/gmock.h>
+
+#include "cpu/gemm/gemm.h"
+#include "polyhead/sdpa.h"
+#include "support/compare.h"
+#include "support/random.h"
+
+namespace polyhead::test {
+namespace {
+
+using cpu::BlockSizes, cpu::block_sizes, cpu::second_cache;
+
+Cpu machine(std::int64_t l1, int l1_shared_by, std::int64_t l2, int l2_shared_by) {
+  Cpu cpu;
+  cpu.caches = {{1, "data", l1, l1_shared_by}, {1, "instruction", 32 << 10, l1_shared_by}, {2, "unified", l2, l2_shared_by}, {3, "unified", 32 << 20, 16}};
+  return cpu;
+}
+
+TEST(BlockSizes, ACoreHasItsShareOfTheSecondCache) {
+  EXPECT_EQ(second_cache(machine(32 << 10, 1, 1 << 20, 1)), 1 << 20);
+  EXPECT_EQ(second_cache(machine(48 << 10, 2, 1280 << 10, 2)), 1280 << 10) << "two threads of one core share both caches";
+  EXPECT_EQ(second_cache(machine(32 << 10, 1, 2 << 20, 4)), 512 << 10) << "a cluster of four cores";
+  EXPECT_EQ(second_cache(machine(64 << 10, 0, 1 << 20, 0)), 1 << 20) << "not known who shares them";
+  EXPECT_EQ(second_cache(Cpu{}), 1 << 20) << "not known";
+}
+
+TEST(BlockSizes, KnownMachines) {
+  struct Row {
+    const char* name;
+    Cpu cpu;
+    std::int64_t rows_64, rows_128, rows_256, row_bytes, panel_bytes, prefetch_bytes;
+  };
+  const Row rows[] = {
+      {"Skylake-SP, Zen 4", machine(32 << 10, 2, 1 << 20, 2), 768, 384, 192, 400 << 10, 256 << 10, 200 << 10},
+      {"Ice Lake-SP", machine(48 << 10, 2, 1280 << 10, 2), 768, 384, 192, 400 << 10, 256 << 10, 200 << 10},
+      {"Sapphire Rapids", machine(48 << 10, 2, 2 << 20, 2), 1536, 768, 384, 800 << 10, 512 << 10, 400 << 10},
+      {"Zen 3", machine(32 << 10, 2, 512 << 10, 2), 384, 192, 96, 200 << 10, 128 << 10, 100 << 10},
+      {"Neoverse N1", machine(64 << 10, 1, 1 << 20, 1), 768, 384, 192, 400 << 10, 256 << 10, 200 << 10},
+      {"Skylake client", machine(32 << 10, 2, 256 << 10, 2), 192, 96, 48, 100 << 10, 64 << 10, 50 << 10},
+      {"not known", Cpu{}, 768, 384, 192, 400 << 10, 256 << 10, 200 << 10},
+  };
+  for (const Row& row : rows) {
+    SCOPED_TRACE(row.name);
+    const BlockSizes sizes = block_sizes(second_cache(row.cpu));
+    EXPECT_EQ(sizes.query_rows(64, 4), row.rows_64);
+    EXPECT_EQ(sizes.query_rows(65, 4), row.rows_128);
+    EXPECT_EQ(sizes.query_rows(64, 8), row.rows_128);
+    EXPECT_EQ(sizes.query_rows(512, 4), row.rows_256);
+    EXPECT_EQ(sizes.row_bytes, row.row_bytes);
+    EXPECT_EQ(sizes.panel_bytes, row.panel_bytes);
+    EXPECT_EQ(sizes.prefetch_bytes, row.prefetch_bytes);
+  }
+}
+
+TEST(BlockSizes, FitTheCache) {
+  for (std::int64_t bytes = 1; bytes < 64 << 20; bytes = bytes * 5 / 4 + 1) {
+    const BlockSizes sizes = block_sizes(bytes);
+    EXPECT_LE(sizes.query_bytes + (bytes >= 512 << 10 ? 256 << 10 : 0), std::max<std::int64_t>(bytes, 256 << 10)) << bytes << ", beside a block of keys";
+    EXPECT_LE(sizes.row_bytes + sizes.panel_bytes, std::max<std::int64_t>(bytes, 256 << 10)) << bytes;
+    EXPECT_EQ(sizes.query_rows(64, 4) % 12, 0) << bytes << ": whole strips";
+  }
+}
+
+// 96 queries are one block of rows with 1 MiB and two with 256 KiB, and the number of blocks decides about key splits.
+TEST(BlockSizes, AttentionHasTheSameBitsWithAnyCache) {
+  for (const std::int64_t queries : {96, 900}) {
+    SCOPED_TRACE(queries);
+    Random random(8);
+    const std::int64_t keys = 2000, width = 200;
+    const Tensor q = random.tensor(DType::f32, {1, queries, width}), k = random.tensor(DType::f32, {1, keys, width}), v = random.tensor(DType::f32, {1, keys, width});
+    const auto run = [&] {
+      Tensor out(DType::f32, {1, queries, width});
+      sdpa_forward({.q = q, .k = k, .v = v, .out = out}, {.backend = &find_backend("cpu")});
+      return out;
+    };
+    const Tensor expected = run();
+    for (const std::int64_t bytes : {256 << 10, 512 << 10, 1 << 20, 2 << 20}) {
+      cpu::set_second_cache(bytes);
+      EXPECT_TRUE(same_bits(run(), expected)) << bytes;
+    }
+    cpu::set_second_cache(0);
+  }
+}
+
+TEST(BlockSizes, AProductHasTheSameBitsWithAnyCache) {
+  Random random(7);
+  const Tensor a = random.tensor(DType::f32, {500, 700}), b = random.tensor(DType::f32, {700, 300});
+  Tensor expected(DType::f32, {500, 300});
+  cpu::gemm({.a = a, .b = b, .c = expected});
+  for (const std::int64_t bytes : {256 << 10, 512 << 10, 1 << 20, 2 << 20}) {
+    cpu::set_second_cache(bytes);
+    Tensor c(DType::f32, {500, 300});
+    cpu::gemm({.a = a, .b = b, .c = c});
+    EXPECT_TRUE(same_bits(c, expected)) << bytes;
+  }
+  cpu::set_second_cache(0);
+}
+
+}  // namespace
+}  // namespace polyhead::test
