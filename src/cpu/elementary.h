@@ -26,7 +26,7 @@ struct PowerOfTwo<double> {  // error 2e-17
   static constexpr int mantissa = 52;
 };
 
-// `kCount` vectors step by step together.
+// Works on `kCount` vectors at once, so that the steps of one fill the latency of the others.
 template <class T, int kCount>
 POLYHEAD_INLINE void power_of_two_minus_1(Vector<T> (&f)[kCount]) {
   using P = PowerOfTwo<T>;
@@ -49,7 +49,7 @@ POLYHEAD_INLINE Vector<T> power_of_two_minus_1(Vector<T> f) {
   return one[0];
 }
 
-// exp(factor x) = 2^(high x + low x): two parts of factor log2(e), because the rounding of one product would be the largest error of all.
+// exp(factor x) = 2^(high x + low x), high + low = factor log2(e): with one constant its rounding would be the largest error.
 template <class T>
 struct ExpFactor {
   explicit ExpFactor(T of_x)

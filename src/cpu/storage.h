@@ -9,11 +9,11 @@
 namespace polyhead::cpu::POLYHEAD_ISA {
 namespace {
 
-// What needs no conversion.
+// The storage type that is the type of arithmetic.
 template <class T>
 inline constexpr DType kOwnStorage = sizeof(T) == 8 ? DType::f64 : DType::f32;
 
-// The storage types whose arithmetic is in T, one after the other: f(pointer of the right type).
+// Calls f with `data` as a pointer to its storage type, one of those whose arithmetic is in T.
 template <class T, class F>
 POLYHEAD_INLINE auto with_storage(DType dtype, const void* data, const F& f) {
   if constexpr (std::is_same_v<T, double>) {
@@ -80,7 +80,7 @@ POLYHEAD_INLINE void add_to_row(const T* from, std::int64_t low, std::int64_t hi
   if (stride == 1) {
     for (std::int64_t i = low; i < high; ++i) to[i] += from[i];
   } else if (stride == 0) {
-    double sum = 0;  // what a row adds to one element cancels: its terms sum to 0 where the bias is one number for the row
+    double sum = 0;  // the terms nearly cancel: they sum to 0 if the bias is one number for the row
     for (std::int64_t i = low; i < high; ++i) sum += static_cast<double>(from[i]);
     *to += static_cast<T>(sum);
   } else {

@@ -1,7 +1,7 @@
 // c = a b, c += a b and c = factor c + a b for a few rows of a, sums in registers. For kernel sources only.
 //
-// 32 registers hold 6 x 4 vectors of sums, 4 of b and 1 of a: 24 multiplications for 10 loads, where two of each fit a cycle. 16 registers
-// hold 6 x 2. A sum that waits for itself takes 4 cycles, so 8 sums at least must be under way: narrow products take 12 rows.
+// 32 registers hold 6 x 4 vectors of sums, 4 of b and 1 of a: 24 multiplications for 10 loads, and a cycle has two of each. 16 registers hold
+// 6 x 2. A multiplication has a latency of 4 cycles, so at least 8 independent sums are needed: narrow products take 12 rows.
 #pragma once
 
 #include "cpu/vector.h"
@@ -31,21 +31,21 @@ struct Product {
   T* c;
   std::int64_t c_stride;
   const T* factor = nullptr;  // one per row
-  bool add = false;           // neither: c is written, whatever was there
-  T* quotient = nullptr;      // if given, c / divisor is written there and c is left as it was
+  bool add = false;           // c += a b; without `add` and `factor` c is overwritten
+  T* quotient = nullptr;      // if given, c / divisor is stored here and c does not change
   std::int64_t quotient_stride = 0;
   const T *divisor = nullptr, *reciprocal = nullptr;  // one per row
 };
 
-// Whether b is in the first-level cache, or comes from the second as the tile goes: then it is asked for eight terms, 100 cycles, ahead. So
-// is a where its rows are read along their columns: for the tile after the next, as one line serves two or three.
+// The cache that holds b. From the second-level cache b is prefetched eight terms (100 cycles) ahead; so is a if it is read along columns,
+// for the tile after the next, because one line serves two or three tiles.
 enum class From { first_cache, second_cache };
 
 // The sums of a tile, in registers.
 template <int Rows, int Columns, bool kTransposed, From kFrom, class T>
 POLYHEAD_INLINE void sum_tile(const Product<T>& product, std::int64_t row, std::int64_t column, Vector<T> (&sums)[Rows][Columns]) {
   constexpr int kWidth = kLanes<T>, kGroup = kTransposed ? Rows : 4;
-  // One pointer for four rows: offsets of 0 to 3 strides are two registers, where eleven offsets would not leave one for the loop.
+  // One pointer for four rows: offsets of 0 to 3 strides take two registers; eleven offsets would take all that are left.
   const std::int64_t stride = kTransposed ? 1 : product.a_stride, step = kTransposed ? product.a_stride : 1;
   const T* a[(Rows + kGroup - 1) / kGroup];
   const T* first = product.a + row * stride;
@@ -53,7 +53,7 @@ POLYHEAD_INLINE void sum_tile(const Product<T>& product, std::int64_t row, std::
   for (const T*& group : a) {
     group = first;
     first += kGroup * stride;
-    asm("" : "+r"(group));  // else the compiler counts all rows from the first
+    asm("" : "+r"(group));  // else the compiler computes all rows from the first pointer
   }
   const T* b = product.b + column;
 #pragma GCC unroll 16
@@ -97,7 +97,7 @@ POLYHEAD_INLINE void multiply_tile(const Product<T>& product, std::int64_t row, 
   sum_tile<Rows, Columns, kTransposed, kFrom>(product, row, column, sums);
   T* const c = product.c + row * product.c_stride + column;
   const std::int64_t stride = product.c_stride;
-  // Each case in one expression: whether it is fused must not depend on the tile.
+  // One expression for each case, so that every tile size contracts it in the same way.
   if (product.factor != nullptr) {
     const T* factor = product.factor + row;
     for_each_vector<Rows, Columns, T>(sums, [=](int i, int j, Vector<T>& sum) { sum = load_vector(c + i * stride + j) * factor[i] + sum; });
@@ -138,7 +138,7 @@ void multiply_rows(const Product<T>& product, int rows, std::int64_t column) {
   }
 }
 
-// All of c [rows, vectors]. Five vectors are 3 + 2 and not 4 + 1: one column alone is bound by loads.
+// All of c [rows, vectors]. Five vectors are cut into 3 + 2, not 4 + 1: loads limit a tile of one column.
 template <bool kTransposed = false, From kFrom = From::first_cache, class T>
 void multiply(const Product<T>& product, int rows, int vectors) {
   for (int done = 0; done < vectors;) {

@@ -6,7 +6,7 @@
 namespace polyhead::cpu::POLYHEAD_ISA {
 namespace {
 
-// log2(lanes) perfect shuffles of the rows are their transposition.
+// to[i * stride + j] = factor rows[j][offset + i] for i and j below kLanes. log2(kLanes) perfect shuffles transpose a square.
 template <class T>
 POLYHEAD_INLINE void transpose(const T* const* rows, std::int64_t offset, T factor, T* to, std::int64_t stride) {
   constexpr int kCount = kLanes<T>;

@@ -1,5 +1,5 @@
-// sigmoid, tanh and both GELUs (Hendrycks and Gimpel 2016) of float32, computed in float64 lanes, but for the values that float_lanes.h has: one rounding instead of three or four,
-// which a gate's gradient over many rows would show, and still five to fourteen times as fast as the C library one by one.
+// sigmoid, tanh and both GELUs (Hendrycks and Gimpel 2016) of float32, computed in float64 lanes except for the values in float_lanes.h. One
+// rounding instead of three or four, which would show in a gate's gradient over many rows; 5 to 14 times as fast as calls of the C library.
 #include "cpu/elementary.h"
 #include "cpu/elementwise/float_lanes.h"
 #include "cpu/elementwise/kernels.h"
@@ -13,7 +13,7 @@ typedef float Narrow __attribute__((vector_size(POLYHEAD_VECTOR_BYTES / 2), alig
 
 POLYHEAD_INLINE Lanes magnitude(Lanes x) { return x < 0.0 ? -x : x; }
 
-// 1 / x for 1 <= x < 1e300. A division of 8 takes 24 cycles; two steps of Newton from 14 bits are 52.
+// 1 / x for 1 <= x < 1e300. A division of 8 lanes takes 24 cycles; two steps of Newton turn 14 exact bits into 52.
 POLYHEAD_INLINE Lanes reciprocal(Lanes x) {
   if constexpr (!kHasElementary) return 1.0 / x;
   Lanes y = reciprocal_guess<double>(x);
@@ -22,8 +22,8 @@ POLYHEAD_INLINE Lanes reciprocal(Lanes x) {
   return y;
 }
 
-// exp(x) for x <= 0 with a relative error of 5e-11, which a float32 does not see; 0 where it would be subnormal, NaN for NaN. As
-// exp_of_negative in cpu/elementary.h, whose polynomial is twice as long.
+// exp(x) for x <= 0 with a relative error of 5e-11, far below a float32's rounding; 0 where it would be subnormal, NaN for NaN. The method of
+// exp_of_negative() in cpu/elementary.h with a polynomial half as long.
 POLYHEAD_INLINE Lanes exp_below_one(Lanes x) {
   using P = PowerOfTwo<double>;
   constexpr double c[] = {0.6931471807045316,    0.24022651066562176,   0.05550410365990991,   0.009618038131886079,
@@ -95,11 +95,11 @@ struct GeluTanh {
   static POLYHEAD_INLINE Lanes slope(Lanes x) {
     const Logistic step(twice_u(x));
     const Lanes bend = x * step.slope * kFactor * (x * x * (3 * kCubic) + 1.0);
-    return step.value + (step.slope == 0.0 ? Lanes{} : bend);  // 0 times an overflow far out
+    return step.value + (step.slope == 0.0 ? Lanes{} : bend);  // far out, bend is 0 times an overflow
   }
 };
 
-// A group of lanes, or the `left` that remain of the last one.
+// A vector of lanes, or the `left` lanes of the last one.
 POLYHEAD_INLINE Lanes widen_lanes(const float* x, std::int64_t left) {
   if (left >= kCount) return __builtin_convertvector(*reinterpret_cast<const Narrow*>(x), Lanes);
   Lanes wide{};

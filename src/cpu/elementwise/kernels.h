@@ -1,4 +1,4 @@
-// Functions of one number and of one row that every instruction set has, over contiguous float32.
+// Kernel functions of one number and of one row over contiguous float32, compiled for every instruction set.
 #pragma once
 
 #include <cstdint>
@@ -14,12 +14,12 @@ struct Curves {
   Curve sigmoid, tanh, gelu, gelu_tanh;
 };
 
-// sums = x + added, y = (sums - mean) / sqrt(variance + epsilon) * weight + bias, each `width` float32 side by side.
+// sums = x + added, y = (sums - mean) / sqrt(variance + epsilon) * weight + bias, each `width` contiguous float32.
 struct NormRow {
   std::int64_t width;
   float epsilon;
   const float *weight, *bias, *x;
-  const float* added = nullptr;  // nullptr: x is what is normalised, and there are no sums
+  const float* added = nullptr;  // nullptr: x is normalised, and there are no sums
   float* sums = nullptr;         // may be x
   float* y = nullptr;            // may be any of them
 };

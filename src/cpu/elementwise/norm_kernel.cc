@@ -8,7 +8,7 @@ namespace {
 using Lanes = Vector<float>;
 constexpr int kCount = kLanes<float>, kSums = 4;
 
-// The sum of f(i, x[i]) as kSums running sums of vectors, which hide the latency of additions, and what remains.
+// The sum of f(i, x[i]): kSums running sums of vectors, which hide the latency of additions, then single elements.
 template <class F>
 POLYHEAD_INLINE float sum_row(std::int64_t width, const float* x, const F& f) {
   Lanes sums[kSums] = {};
@@ -41,7 +41,7 @@ void normalise_row(const NormRow& row) {
   const float* values = added != nullptr ? sums : x;
   const float mean =
       (added != nullptr ? sum_row(width, x, add) : sum_row(width, x, [](std::int64_t, auto value) { return value; })) / count;
-  // Before squaring: E[x^2] - E[x]^2 would cancel.
+  // The mean is subtracted before squaring: E[x^2] - E[x]^2 would cancel.
   const float variance = sum_row(width, values, [mean](std::int64_t, auto value) { return (value - mean) * (value - mean); }) / count;
   const float inverse = 1 / __builtin_sqrtf(variance + epsilon);
   const auto finish = [mean, inverse, weight, bias, values, y](std::int64_t i, auto like) {

@@ -1,7 +1,7 @@
 // c[m,n] = (add ? c[m,n] : 0) + sum_k a[m,k] b[k,n] + bias[n] over a block of rows and columns.
 //
-// Panel after panel of columns, tile after tile of rows: the block's rows of a and the panel stay in the second-level cache, from where a
-// tile's terms come in time. Runs of terms begin at zero in registers and are then added to the total.
+// The loops go over panels of columns, then tiles of rows: the block's rows of a and the panel stay in the second-level cache, which delivers a
+// tile's terms in time. Each run of terms is summed from zero in registers and then added to the total.
 #include "cpu/gemm/gemm_tile.h"
 #include "cpu/gemm/kernels.h"
 #include "cpu/gemm/pack_b.h"
@@ -10,7 +10,7 @@
 namespace polyhead::cpu::POLYHEAD_ISA {
 namespace {
 
-// What is between the sums of a panel and c.
+// The epilogue of a panel: adds bias and c, converts and stores.
 template <class T>
 class Finish {
  public:
@@ -26,7 +26,7 @@ class Finish {
   }
 
   int vectors() const { return (count_ + kLanes<T> - 1) / kLanes<T>; }
-  bool direct() const { return direct_; }  // c takes whole vectors
+  bool direct() const { return direct_; }  // rows of c are stored in whole vectors
 
   T* row(std::int64_t index) const { return static_cast<T*>(task_.c) + offset_of(task_.c_rows, index) + columns_[0]; }
 
@@ -62,15 +62,15 @@ class Finish {
   std::int64_t columns_[kPanelColumns<T>];
 };
 
-// One tile of c and what its sums are made of.
+// One tile of c and its operands.
 template <class T>
 struct Tile {
   Terms<T> terms;
   std::int64_t depth, run;
   std::int64_t first;  // row of c
-  T* sums;             // of the terms before, or for those that follow
+  T* sums;             // totals of earlier terms, which this block reads, or of this block for later ones
   std::int64_t sums_stride;
-  NextRows<T> next;  // of a: to be asked for
+  NextRows<T> next;  // of a: to be prefetched
 };
 
 template <int Rows, int Columns, bool kTransposed, class T>
@@ -78,18 +78,18 @@ __attribute__((noinline)) void multiply_terms(Tile<T> tile, const GemmBlock& blo
   constexpr int kLine = Columns * kLanes<T>;
   alignas(64) T total[Rows * kLine];
   const bool direct = block.ends && finish.direct();
-  Ahead<T, Rows> ahead{.c = {}, .next = tile.next};
-  for (int i = 0; i < Rows; ++i) ahead.c[i] = direct ? finish.row(tile.first + i) : total + i * kLine;
+  Prefetch<T, Rows> prefetch{.c = {}, .next = tile.next};
+  for (int i = 0; i < Rows; ++i) prefetch.c[i] = direct ? finish.row(tile.first + i) : total + i * kLine;
   if (!block.starts) copy_vectors<Rows, Columns>(tile.sums, tile.sums_stride, total, kLine);
   for (std::int64_t done = 0;;) {
     Vector<T> sums[Rows][Columns];
     const std::int64_t count = smaller(tile.run, tile.depth - done);
-    sum_terms<Rows, Columns, kTransposed>(tile.terms, count, ahead, sums);
+    sum_terms<Rows, Columns, kTransposed>(tile.terms, count, prefetch, sums);
     if (!block.starts || done > 0) {
       for_each_vector<Rows, Columns, T>(sums, [&](int i, int j, Vector<T>& sum) { sum = load_vector(total + i * kLine + j) + sum; });
     }
     done += count;
-    if (done == tile.depth && direct) return finish.store(ahead.c, sums);
+    if (done == tile.depth && direct) return finish.store(prefetch.c, sums);
     for_each_vector<Rows, Columns, T>(sums, [&](int i, int j, Vector<T> sum) { store_vector<T>(sum, total + i * kLine + j); });
     if (done == tile.depth) break;
     tile.terms.a += tile.run * (kTransposed ? kGemmRows : 1);
@@ -103,21 +103,21 @@ template <bool kTransposed, class T>
 void multiply_block(const GemmTask& task, const GemmBlock& block, const RowsOfA<T>& a) {
   const std::int64_t rows = block.rows.last - block.rows.first, depth = block.b.terms.last - block.b.terms.first;
   const std::int64_t tile_step = kTransposed ? a.stride : kGemmRows * a.stride;
-  // The tiles of a panel ask for a share of the next block's rows, one of twelve panels for one row of a tile, where both blocks and two
-  // panels fit in the second-level cache.
+  // The tiles of a panel prefetch a share of the next block's rows (with twelve panels one row of each tile) if both blocks and two panels fit
+  // in the second-level cache.
   const std::int64_t panels = block.panels.last - block.panels.first, bytes = rows * depth * static_cast<std::int64_t>(sizeof(T));
-  const bool ask = a.layout == Layout::in_place && block.rows.last + rows <= task.c_rows.count && bytes <= task.prefetch_bytes;
-  const std::int64_t share = ask ? (kGemmRows + panels - 1) / panels : 0;
+  const bool fetch = a.layout == Layout::in_place && block.rows.last + rows <= task.c_rows.count && bytes <= task.prefetch_bytes;
+  const std::int64_t share = fetch ? (kGemmRows + panels - 1) / panels : 0;
   for (std::int64_t panel = block.panels.first; panel < block.panels.last; ++panel) {
     const Finish<T> finish(task, panel * kPanelColumns<T>);
-    const std::int64_t asked = (panel - block.panels.first) * share;
+    const std::int64_t done = (panel - block.panels.first) * share;
     Tile<T> tile{.terms = {.a = a.data, .a_stride = a.stride, .b = packed_at<T>(block.b, panel, block.b.terms.first)},
                  .depth = depth,
                  .run = task.run,
                  .first = block.rows.first,
                  .sums = block.sums == nullptr ? nullptr : static_cast<T*>(block.sums) + (panel - block.panels.first) * kPanelColumns<T>,
                  .sums_stride = block.sums_stride,
-                 .next = {.first = a.data + (rows + asked) * a.stride, .stride = a.stride, .count = static_cast<int>(smaller(share, kGemmRows - asked))}};
+                 .next = {.first = a.data + (rows + done) * a.stride, .stride = a.stride, .count = static_cast<int>(smaller(share, kGemmRows - done))}};
     for (std::int64_t row = 0; row < rows; row += kGemmRows) {
       with_count<kGemmVectors>(finish.vectors(), [&](auto columns) {
         with_count<kGemmRows>(static_cast<int>(smaller(kGemmRows, rows - row)),

@@ -1,8 +1,8 @@
 // The sums of one tile of c, in registers. For kernel sources only.
 //
-// A tile of 12 x 2 vectors multiplies for 12 cycles a term and reads two lines of b from the second-level cache meanwhile, so that memory
-// has time for more: once every few terms a tile asks for what will be needed, a few lines at a time. Asked for at once, they
-// would take the dozen places for lines under way that b needs.
+// A tile of 12 x 2 vectors multiplies for 12 cycles a term and reads two lines of b from the second-level cache in that time. So memory has
+// time for prefetches: every few terms a tile prefetches a few lines of what is needed next. All of them at once would take the
+// processor's dozen line fill buffers, which b needs.
 #pragma once
 
 #include "cpu/gemm/operand.h"
@@ -10,8 +10,8 @@
 namespace polyhead::cpu::POLYHEAD_ISA {
 namespace {
 
-// Terms between two askings: a loop of so many is foreseen by the processor.
-inline constexpr int kAskTerms = 8;
+// Terms between prefetches. The branch predictor predicts a trip count this short.
+inline constexpr int kPrefetchTerms = 8;
 
 template <class T>
 struct NextRows {
@@ -20,26 +20,26 @@ struct NextRows {
   int count;
 };
 
-// What a tile asks for: its own rows of c, and some rows of a of the next block.
+// What a tile prefetches: its rows of c, and some rows of a of the next block.
 template <class T, int kRows>
-struct Ahead {
+struct Prefetch {
   T* c[kRows];
   NextRows<T> next;
-  int asked = 0;  // rows of c
+  int rows = 0;  // of c that are prefetched already
 
-  POLYHEAD_INLINE bool wants() const { return asked < kRows || next.count > 0; }
+  POLYHEAD_INLINE bool wanted() const { return rows < kRows || next.count > 0; }
 
   template <int Columns>
-  POLYHEAD_INLINE void ask() {
+  POLYHEAD_INLINE void some() {
 #pragma GCC unroll 2
-    for (int j = 0; j < Columns; ++j) __builtin_prefetch(c[asked < kRows ? asked : kRows - 1] + j * kLanes<T>, 1);
-    ++asked;
+    for (int j = 0; j < Columns; ++j) __builtin_prefetch(c[rows < kRows ? rows : kRows - 1] + j * kLanes<T>, 1);
+    ++rows;
     for (int i = 0; i < next.count; ++i) __builtin_prefetch(next.first + i * next.stride, 0, 2);
-    next.first += kAskTerms;
+    next.first += kPrefetchTerms;
   }
 };
 
-// Where a tile's terms are: rows of a `a_stride` apart, their terms side by side, or (kTransposed) [term, kGemmRows]; a panel of b.
+// The terms of a tile: rows of a, `a_stride` apart, or (kTransposed) a as [term, kGemmRows]; a panel of b.
 template <class T>
 struct Terms {
   const T* a;
@@ -55,11 +55,11 @@ void copy_vectors(const T* from, std::int64_t from_stride, T* to, std::int64_t t
   }
 }
 
-// sums = the products of `count` terms, one after the other.
+// sums = the sum of `count` products, in order.
 template <int Rows, int Columns, bool kTransposed, class T>
-POLYHEAD_INLINE void sum_terms(const Terms<T>& terms, std::int64_t count, Ahead<T, Rows>& ahead, Vector<T> (&sums)[Rows][Columns]) {
-  constexpr int kWidth = kLanes<T>, kGroup = kTransposed ? Rows : 4, kGroups = (Rows + kGroup - 1) / kGroup, kStep = kAskTerms;
-  // One pointer for four rows: offsets of 0 to 3 strides are two registers, where eleven offsets would not leave one for the loop.
+POLYHEAD_INLINE void sum_terms(const Terms<T>& terms, std::int64_t count, Prefetch<T, Rows>& prefetch, Vector<T> (&sums)[Rows][Columns]) {
+  constexpr int kWidth = kLanes<T>, kGroup = kTransposed ? Rows : 4, kGroups = (Rows + kGroup - 1) / kGroup, kStep = kPrefetchTerms;
+  // One pointer for four rows: offsets of 0 to 3 strides take two registers; eleven offsets would take all that are left.
   const std::int64_t stride = kTransposed ? 1 : terms.a_stride, step = kTransposed ? kGemmRows : 1;
   const T* a[kGroups];
   const T* first = terms.a;
@@ -67,7 +67,7 @@ POLYHEAD_INLINE void sum_terms(const Terms<T>& terms, std::int64_t count, Ahead<
   for (const T*& group : a) {
     group = first;
     first += kGroup * stride;
-    asm("" : "+r"(group));  // else the compiler counts all rows from the first
+    asm("" : "+r"(group));  // else the compiler computes all rows from the first pointer
   }
   const T* b = terms.b;
 #pragma GCC unroll 16
@@ -95,8 +95,8 @@ POLYHEAD_INLINE void sum_terms(const Terms<T>& terms, std::int64_t count, Ahead<
       for (const T*& group : a) group += step;
     }
   };
-  for (; count >= kStep && ahead.wants(); count -= kStep) {
-    ahead.template ask<Columns>();
+  for (; count >= kStep && prefetch.wanted(); count -= kStep) {
+    prefetch.template some<Columns>();
     add_terms(kStep);
   }
   add_terms(count);

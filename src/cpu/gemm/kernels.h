@@ -1,4 +1,4 @@
-// The kernels of matrix products that every instruction set has.
+// The kernel functions of matrix products, compiled for every instruction set.
 #pragma once
 
 #include "cpu/gemm/task.h"
@@ -9,7 +9,7 @@ struct GemmKernels {
   std::int64_t (*panel_columns)(DType dtype);
   // Packs the terms [terms.first, terms.last) of the panels [panels.first, panels.last) into their places in b.
   void (*pack)(const GemmTask& task, const PackedColumns& b, Range panels, Range terms);
-  // Bytes that one call of `multiply` with so many rows and terms needs, on a cache line; no other memory is allocated.
+  // Bytes of scratch, aligned to a cache line, that `multiply` needs for so many rows and terms. It allocates nothing else.
   std::int64_t (*scratch)(const GemmTask& task, std::int64_t rows, std::int64_t terms);
   void (*multiply)(const GemmTask& task, const GemmBlock& block, void* scratch);
 };

@@ -1,4 +1,4 @@
-// Columns of b as panels [term, kPanelColumns] in the order in which the tiles read them. For kernel sources only.
+// Packs columns of b into panels [term, kPanelColumns], the order in which the tiles read them. For kernel sources only.
 #pragma once
 
 #include "cpu/gemm/operand.h"
@@ -6,7 +6,7 @@
 namespace polyhead::cpu::POLYHEAD_ISA {
 namespace {
 
-// Columns whose terms lie side by side (a weight [out,in] of a linear map), a vector of them at a time.
+// Columns whose terms are adjacent (the weight [out,in] of a projection), a vector of columns at a time.
 template <class T, class Storage>
 void pack_transposed_lines(const Storage* const* columns, int count, std::int64_t terms, T* to) {
   constexpr int kWidth = kLanes<T>, kPiece = 64;
@@ -54,7 +54,7 @@ void pack_panel(const GemmTask& task, const Storage* b, std::int64_t column, Ran
   for (std::int64_t k = terms.first; k < terms.last; ++k, to += kColumns) {
     const Storage* line = b + offset_of(task.b_depth, k);
     for (int j = 0; j < whole; j += kWidth) {
-      __builtin_prefetch(line + 16 * task.b_depth.stride + first + j);  // where the terms are evenly spaced
+      __builtin_prefetch(line + 16 * task.b_depth.stride + first + j);  // useful where terms have one stride
       if constexpr (std::is_same_v<T, Storage>) {
         store_vector<T>(load_vector(line + first + j), to + j);
       } else {
@@ -66,7 +66,7 @@ void pack_panel(const GemmTask& task, const Storage* b, std::int64_t column, Ran
   }
 }
 
-// Where a panel's term lies in the packed columns.
+// The address of a panel's term in the packed columns.
 template <class T>
 POLYHEAD_INLINE T* packed_at(const PackedColumns& b, std::int64_t panel, std::int64_t term) {
   const std::int64_t line = (panel - b.first_panel) * (b.terms.last - b.terms.first) + term - b.terms.first;
@@ -76,7 +76,7 @@ POLYHEAD_INLINE T* packed_at(const PackedColumns& b, std::int64_t panel, std::in
 template <class T>
 void pack_columns(const GemmTask& task, const PackedColumns& b, Range panels, Range terms) {
   const bool transposed = task.b_columns.stride != 1 && adjacent(task.b_depth, terms.first, terms.last - terms.first);
-  // Rows of b a few at a time over all panels, so that memory is read in its own order.
+  // A few rows of b at a time over all panels, so that memory is read in order.
   const std::int64_t step = transposed ? terms.last - terms.first : 4;
   with_storage<T>(task.dtype, task.b, [&](auto* data) {
     for (Range some{terms.first, terms.first}; some.first < terms.last; some.first = some.last) {

@@ -1,4 +1,4 @@
-// Rows of a as the tiles read them: in place where they can be, else copied. For kernel sources only.
+// Rows of a as the tiles read them: in place if possible, else copied. For kernel sources only.
 #pragma once
 
 #include "cpu/gemm/operand.h"
@@ -6,8 +6,8 @@
 namespace polyhead::cpu::POLYHEAD_ISA {
 namespace {
 
-// In place and Lines: row r begins at data + r * stride, its terms side by side. Panels: tiles of kGemmRows rows [tile, term, kGemmRows],
-// copied where rows lie side by side instead (d_y^T of a weight's gradient); left in place they would touch one page per few terms.
+// in_place and lines (copied): row r begins at data + r * stride and its terms are adjacent. panels (copied): [tile, term, kGemmRows], for
+// matrices whose rows are adjacent instead (d_y^T of a weight's gradient); in place they would touch a page for every few terms.
 enum class Layout { in_place, lines, panels };
 
 template <class T>
@@ -17,14 +17,14 @@ struct RowsOfA {
   Layout layout;
 };
 
-// Rows of a copy do not begin at the same offset of a page.
+// One line more than the terms, so that rows of a copy begin at different offsets of a page.
 template <class T>
 POLYHEAD_INLINE std::int64_t line_stride(std::int64_t terms) { return terms + 64 / static_cast<std::int64_t>(sizeof(T)); }
 
 template <class T>
 Layout layout_of(const GemmTask& task) {
   const bool own = task.dtype == kOwnStorage<T>;
-  // Rows that are pages apart share one set of the first cache, which holds 8 lines: copied, unless they are read a few times only.
+  // Rows whose distance is a multiple of a page share one set (8 lines) of the first-level cache: copied, unless they are read only a few times.
   const bool collide = task.a_rows.stride != 0 && task.a_rows.stride * static_cast<std::int64_t>(sizeof(T)) % 4096 == 0 &&
                        task.a_rows.count > 8 && task.b_columns.count >= 4 * kPanelColumns<T>;
   if (own && !collide && task.a_rows.offsets == nullptr && adjacent(task.a_depth, 0, task.a_depth.count)) return Layout::in_place;
@@ -47,7 +47,7 @@ void copy_line(const Storage* from, const Side& depth, Range terms, T* to) {
   }
 }
 
-// Some terms of one tile. Rows beyond the last are left as they are: their sums are not stored.
+// Some terms of one tile. Rows after the last one are not written: their sums are not stored.
 template <class T, class Storage>
 void copy_panel(const GemmTask& task, const Storage* from, std::int64_t row, int count, Range terms, T* to) {
   std::int64_t offsets[kGemmRows];
@@ -55,7 +55,7 @@ void copy_panel(const GemmTask& task, const Storage* from, std::int64_t row, int
   const bool whole = count == kGemmRows && adjacent(task.a_rows, row, count);
   for (std::int64_t k = terms.first; k < terms.last; ++k, to += kGemmRows) {
     const Storage* line = from + offset_of(task.a_depth, k);
-    __builtin_prefetch(line + 16 * task.a_depth.stride + offsets[0]);  // where the terms are evenly spaced
+    __builtin_prefetch(line + 16 * task.a_depth.stride + offsets[0]);  // useful where terms have one stride
     if (whole && std::is_same_v<T, Storage>) {
       __builtin_memcpy(to, line + offsets[0], kGemmRows * sizeof(T));
     } else {
@@ -64,7 +64,7 @@ void copy_panel(const GemmTask& task, const Storage* from, std::int64_t row, int
   }
 }
 
-// A few terms of all tiles at a time, so that memory is read in its own order.
+// A few terms of all tiles at a time, so that memory is read in order.
 template <class T, class Storage>
 void copy_panels(const GemmTask& task, const Storage* from, Range rows, Range terms, std::int64_t stride, T* to) {
   constexpr std::int64_t kTerms = 4;

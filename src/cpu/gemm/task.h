@@ -1,4 +1,4 @@
-// What a kernel of matrix products is given: plain data, so that a kernel source needs no header with code of its own.
+// Arguments of the matrix product's kernels. Plain data: inline functions in a header that kernels include would be compiled for AVX-512 too.
 #pragma once
 
 #include <cstdint>
@@ -7,8 +7,8 @@
 
 namespace polyhead::cpu {
 
-// One side of a matrix, offsets in elements: index i is at offsets[i], or at i * stride where there is no table. Indices from a multiple of
-// `run` up to the next are `stride` apart.
+// One side of a matrix, offsets in elements: index i is at offsets[i], or at i * stride without a table. Indices from one multiple of `run` to
+// the next are `stride` apart.
 struct Side {
   std::int64_t count = 0, stride = 0, run = 1;
   const std::int64_t* offsets = nullptr;
@@ -19,7 +19,7 @@ struct GemmTask {
   const void *a = nullptr, *b = nullptr, *bias = nullptr;
   void* c = nullptr;
   bool add = false;
-  // The terms of a sum that are added in registers before they join the total. Part of the result: the order of a sum.
+  // Terms that are summed in registers before they are added to the total. This is the order of a sum, so it decides the bits.
   std::int64_t run = 0;
   std::int64_t prefetch_bytes = 0;  // a block of a up to this size has the next block prefetched
   Side a_rows, a_depth, b_depth, b_columns, c_rows, c_columns, bias_columns;
