@@ -94,7 +94,7 @@ class Writer {
         return say("dropout", "keep / (1 - p)",
                    cat("in training each attention weight is dropped with probability ", c_.dropout, c_.dropout < 1 ? cat("; the others are multiplied by ", 1 / (1 - c_.dropout)) : ""));
       case TraceKind::weighted_values:
-        return say("weighted values", "weights * v", cat("sum of the values times the attention weights of each query", folded(r.shape())));
+        return say("weighted values", "p * v", cat("sum of the values times the attention weights of each query", folded(r.shape())));
       case TraceKind::merge:
         return say("merge", "heads side by side",
                    cat(c_.heads, " * ", c_.value_head_width, " = ", counted(c_.heads * c_.value_head_width, "feature"), " for each query"));

@@ -268,8 +268,8 @@ Subcommand declare_view(CLI::App& parser) {
           "scaled to length 1). With several texts each name ends in _0, _1, ... The metadata of .safetensors has `texts` and, with "
           "--text-pair, `pairs`, each a JSON list.\n\n"
           "JSON: {model: {path, layers, heads, width}, map: {layer, head, description}, texts: [{text, pair, tokens, ids, segments, "
-          "special, replaced_bytes, dropped_tokens, map, embedding}], files: {page, arrays}}; map is [T][T], the attention "
-          "weights row by row; non-finite numbers are \"nan\", \"inf\" and \"-inf\"; layer and head are null if the map is a mean over "
+          "special, replaced_bytes, dropped_tokens, map, embedding}], files: {page, arrays}}; map is [T][T], the "
+          "attention weights row by row; non-finite numbers are \"nan\", \"inf\" and \"-inf\"; layer and head are null if the map is a mean over "
           "them.\n\n"
           "Bytes that are not valid UTF-8 are read as U+FFFD, with a note on stderr.\n",
       .run = [o] { View(*o).run(); },

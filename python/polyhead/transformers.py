@@ -49,11 +49,11 @@ def attention_forward(
         is_causal: with more than one query and without a mask, query t attends to the keys ``s <= t``.
         position_bias: added to the scores, broadcasts to ``[B,N,T,S]``.
         softcap: ``c`` in ``c tanh(score / c)``, before mask and bias.
-        output_attentions: return the weights; None: as the layer's configuration says.
+        output_attentions: return the attention weights; None: as the layer's configuration says.
         others: what other implementations need. Sliding windows are in the mask already.
 
     Returns:
-        The output ``[B,T,N,V]``, and the weights ``[B,N,T,S]`` after dropout, or None.
+        The output ``[B,T,N,V]``, and the attention weights ``[B,N,T,S]`` after dropout, or None.
 
     Raises:
         TypeError, ValueError: as `polyhead.torch.scaled_dot_product_attention`.
