@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "polyhead/error.h"
 #include "polyhead/tensor_view.h"
 
 namespace polyhead::viewer {
