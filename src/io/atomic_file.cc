@@ -17,9 +17,10 @@
 namespace polyhead::io {
 namespace {
 
-constexpr int kMaxLinks = 40;  // Linux' own limit
+constexpr int kMaxLinks = 40;  // the limit of Linux
 
-// The open descriptor that a path such as /dev/stdout names. Opening the path again would lose the append mode of `>> log`.
+// The open descriptor that a path such as /dev/stdout names; nullopt for an ordinary path. Opening such a path again would lose the append
+// mode of `>> log`.
 std::optional<int> own_descriptor(const std::string& path) {
   if (path == "/dev/stdout") return 1;
   if (path == "/dev/stderr") return 2;
@@ -33,7 +34,8 @@ std::optional<int> own_descriptor(const std::string& path) {
   return std::nullopt;
 }
 
-// Names for remove_temporary_files(), which misses files beyond the 16th; the program writes one at a time.
+// Paths of the temporary files that remove_temporary_files() deletes. If more than 16 files are written at once, it misses the others; the
+// command line program writes one at a time.
 std::array<std::atomic<const char*>, 16> temporary_names{};
 static_assert(std::atomic<const char*>::is_always_lock_free);  // a signal handler must not wait for a lock
 
@@ -75,7 +77,7 @@ AtomicFile::AtomicFile(const std::filesystem::path& path) : path_(path), target_
     // A rename would replace a file that its owner protected from writing.
     if (access(target_.c_str(), W_OK) != 0) fail_errno("cannot write ", path_.string());
     open_temporary();
-    (void)fchmod(descriptor_, status.st_mode & 07777);  // fails on file systems without permissions
+    (void)fchmod(descriptor_, status.st_mode & 07777);  // ignored: some file systems have no permissions
   } else {
     descriptor_ = open(target_.c_str(), O_WRONLY | O_CLOEXEC | O_NOCTTY);
     if (descriptor_ < 0) fail_errno("cannot write ", path_.string());
@@ -85,7 +87,7 @@ AtomicFile::AtomicFile(const std::filesystem::path& path) : path_(path), target_
 void AtomicFile::open_temporary() {
   if (!target_.has_filename()) fail(ErrorCode::io, "cannot write '", path_.string(), "': it names no file");
   static std::atomic<unsigned> counter{0};
-  // Not derived from the target's name, which may already have the maximum length.
+  // The name does not contain the target's name, which may already have the maximum length.
   for (int attempt = 0; attempt < 1000 && descriptor_ < 0; ++attempt) {
     temporary_ = target_.parent_path() / cat(".polyhead-", getpid(), "-", counter.fetch_add(1, std::memory_order_relaxed), ".tmp");
     descriptor_ = open(temporary_.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);

@@ -84,7 +84,7 @@ AttentionParameters load_attention(TensorFile& file, const LoadAttention& option
     Tensor* stored = file.find(chosen.place.name_of(parameter));
     if (stored == nullptr) continue;
     HeadCounts counts;
-    std::string misfit;  // stays empty: the parameters of a fit have the right shapes
+    std::string misfit;  // stays empty: choose() has checked the shapes
     for (const auto& [name, view] : to_canonical(parameter, stored->view(), counts, misfit)) {
       parameters.tensors.emplace(name, Tensor::share(view, stored->owner()));
     }
@@ -117,7 +117,7 @@ std::vector<NamedTensor> store_as(const AttentionParameters& parameters, const P
     require(placed.contains(name), "store_attention: the layout ", quote(place.layout->name), " has no place for ", name, " ",
             tensor.shape());
   }
-  // load_attention must find the same layer, so its rules are the check.
+  // Check the result by the rules of load_attention, which must find the same layer in it.
   TensorIndex index;
   for (const NamedTensor& item : result) index.emplace(item.name, item.tensor.view());
   const Fit stored = fit(index, place);

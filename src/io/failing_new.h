@@ -1,4 +1,4 @@
-// Replaces operator new of a test program, so that memory can run out at any allocation. For one source file of each program.
+// Replaces operator new of a test program, so that memory can run out at any allocation. Include it in one source file of the program.
 #pragma once
 
 #include <cstddef>
@@ -19,8 +19,8 @@ inline void* allocate(std::size_t bytes, std::size_t alignment) {
   return memory != nullptr ? memory : throw std::bad_alloc();
 }
 
-// Calls f with memory for 0, 1, 2, … allocations, and check() after each failure, until f succeeds. Returns the number of failures. A failure
-// that is not an exception ends the program.
+// Calls f with memory for 0, 1, 2, … allocations until f succeeds, and check() after each failed call. Returns the number of failed calls.
+// A call fails by throwing std::bad_alloc or Error; anything else ends the test.
 template <class F, class Check>
 std::int64_t run_out_of_memory(const F& f, const Check& check) {
   for (std::int64_t limit = 0;; ++limit) {

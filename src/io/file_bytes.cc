@@ -52,7 +52,8 @@ FileBytes contents(const std::filesystem::path& path, bool map) {
   if (!regular || !map) return read_all(path, *descriptor);
   const auto size = static_cast<std::size_t>(status.st_size);
   if (size == 0) return {path, {}, nullptr};
-  // Private and writable: tensors are mutable views, and a write copies a page instead of reaching the file. No swap is reserved for that.
+  // Map the file private and writable: tensors are mutable views, and writing to one changes a copy of the page, not the file.
+  // MAP_NORESERVE: do not reserve swap space for such copies.
   void* memory = mmap(nullptr, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_NORESERVE, *descriptor, 0);
   if (memory == MAP_FAILED) fail_errno("cannot map ", path.string());
   return {path, {static_cast<std::byte*>(memory), size}, std::shared_ptr<void>(memory, [size](void* p) { munmap(p, size); }), descriptor};

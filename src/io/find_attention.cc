@@ -14,7 +14,7 @@ std::vector<Spelling> spellings(const Layout& layout) {
   return {{'/', ""}, {'.', ""}, {'/', ":0"}, {'.', ":0"}};
 }
 
-// The prefixes at which at least one required parameter lies.
+// Every prefix with which the file has at least one required parameter of the layout.
 std::set<std::string> prefixes(const std::vector<NamedTensor>& tensors, const Place& place) {
   std::set<std::string> found;
   for (const Parameter& parameter : *place.parameters) {

@@ -10,8 +10,8 @@ struct Format {
   std::string_view name;
   std::string_view extension;
   bool (*sniff)(std::string_view text);             // whether the contents look like this format
-  TensorFile (*read)(const FileBytes& file);        // the caller sets path and format
-  void (*write)(AtomicFile& file, std::span<const NamedView> tensors, const Metadata& metadata);  // nullptr: read only
+  TensorFile (*read)(const FileBytes& file);        // the caller sets path and format of the result
+  void (*write)(AtomicFile& file, std::span<const NamedView> tensors, const Metadata& metadata);  // nullptr: cannot be written
 };
 
 // safetensors (https://github.com/huggingface/safetensors, README, "Format"): 8 bytes of header length, a JSON header, the tensors' bytes.
@@ -23,7 +23,7 @@ void write_safetensors(AtomicFile& file, std::span<const NamedView> tensors, con
 bool is_shard_index(std::string_view text);
 TensorFile read_shards(const FileBytes& index);
 
-// In the order in which sniff is called.
+// All formats, in the order in which their sniff functions are tried.
 std::span<const Format> format_table();
 
 }  // namespace polyhead::io

@@ -9,7 +9,7 @@
 namespace polyhead::io {
 namespace {
 
-constexpr std::size_t kMaxDepth = 64;  // destroying a value recurses once per level
+constexpr std::size_t kMaxDepth = 64;  // limits the recursion of Json's destructor, one call per level
 
 class Builder : public nlohmann::json_sax<nlohmann::json> {
  public:
@@ -23,7 +23,7 @@ class Builder : public nlohmann::json_sax<nlohmann::json> {
   bool number_unsigned(std::uint64_t value) override { return add({value}); }
   bool number_float(double value, const std::string&) override { return add({value}); }
   bool string(std::string& text) override { return add({std::move(text)}); }
-  bool binary(nlohmann::json::binary_t&) override { return false; }  // JSON text has none
+  bool binary(nlohmann::json::binary_t&) override { return false; }  // JSON text has no binary values
 
   bool key(std::string& text) override {
     Level& level = open_.back();
@@ -45,10 +45,10 @@ class Builder : public nlohmann::json_sax<nlohmann::json> {
   }
 
  private:
-  // An array or object whose end is still to come. It is the last element of its parent, so that pointers to it stay valid.
+  // An array or object that is not closed yet. Its parent gets no further elements until it is closed, so the pointer stays valid.
   struct Level {
     Json* json;
-    std::string key = {};  // of the member being read
+    std::string key = {};  // of the member that is being read
     std::set<std::string> keys = {};
   };
 
@@ -87,10 +87,10 @@ const Json* Json::find(std::string_view key) const {
 }
 
 Json parse_json(std::string_view text, std::string_view what) {
-  // nlohmann's parser takes a NUL for the end of the text. JSON allows none: inside a string it is written \u0000.
+  // nlohmann's parser stops at a NUL byte as at the end of the text. JSON allows no NUL bytes, so the first one is an error below.
   const std::string_view before_nul = text.substr(0, text.find('\0'));
   Builder builder(what);
-  nlohmann::json::sax_parse(before_nul.begin(), before_nul.end(), &builder);  // errors leave it as exceptions of the builder
+  nlohmann::json::sax_parse(before_nul.begin(), before_nul.end(), &builder);  // the builder throws on errors
   if (before_nul.size() < text.size()) fail(ErrorCode::format, what, " is not JSON at its byte ", before_nul.size() + 1);
   return std::move(builder.root);
 }
@@ -108,7 +108,7 @@ std::string json_string(std::string_view utf8) { return nlohmann::json(std::stri
 std::string quote(std::string_view name) {
   std::size_t shown = 200;
   const bool cut = name.size() > shown;
-  while (cut && shown > 197 && (static_cast<unsigned char>(name[shown]) & 0xc0u) == 0x80u) --shown;  // not inside a character
+  while (cut && shown > 197 && (static_cast<unsigned char>(name[shown]) & 0xc0u) == 0x80u) --shown;  // do not cut inside a UTF-8 sequence
   const nlohmann::json text = std::string(name.substr(0, shown));
   return text.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace) + (cut ? "…" : "");
 }

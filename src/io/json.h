@@ -1,5 +1,5 @@
-// JSON texts of model files: strict (RFC 8259, no key twice, at most 64 levels). Destroying a value allocates no memory, unlike
-// nlohmann::json, whose destructor ends the program when memory runs out.
+// Parser for the JSON of model files. It is strict: RFC 8259, no key twice in an object, at most 64 levels. Destroying a Json allocates no
+// memory; the destructor of nlohmann::json does, and ends the program if memory runs out.
 #pragma once
 
 #include <cstddef>
@@ -16,14 +16,14 @@ struct Json {
   using Array = std::vector<Json>;
   using Object = std::vector<Member>;  // in the order of the text
 
-  // int64 holds negative integers only; double holds all other numbers.
+  // Integers from 0 on are uint64, negative integers int64, all other numbers double.
   std::variant<std::nullptr_t, bool, std::int64_t, std::uint64_t, double, std::string, Array, Object> value;
 
   template <class T>
   const T* as() const {
     return std::get_if<T>(&value);
   }
-  const Json* find(std::string_view key) const;  // nullptr: no object, or no such member
+  const Json* find(std::string_view key) const;  // nullptr if this is not an object or has no such member
 };
 
 struct Json::Member {
@@ -31,10 +31,10 @@ struct Json::Member {
   Json value;
 };
 
-// Error (format) "<what> is not JSON at its byte 12"; `what` names the text in messages: "config.json".
+// Throws Error (format), such as "<what> is not JSON at its byte 12". `what` names the text, such as "config.json".
 Json parse_json(std::string_view text, std::string_view what);
 
-// For messages: "null", "the number 7", "an array".
+// The value in words, for messages: "null", "the number 7", "an array".
 std::string describe(const Json& json);
 
 // A UTF-8 text as a JSON string, quotes included.

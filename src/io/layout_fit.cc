@@ -14,12 +14,12 @@ std::string spelled(std::string_view dotted, const Spelling& spelling) {
   return name + spelling.suffix;
 }
 
-// Required parameters are present, groups are complete, and the layer's modules hold no other tensor. Ignoring one (a bias, an adapter's
-// matrix) would give wrong results.
+// Returns why the tensors' names do not fit, or "". They fit if every required parameter is present, every group is complete or absent, and
+// the layer's modules hold no other tensor: ignoring a tensor, such as a bias or an adapter's matrix, would give wrong results.
 std::string check_names(const TensorIndex& index, Fit& fit) {
   const Place& place = fit.place;
   std::string misfit;
-  std::map<char, std::pair<std::string, std::string>> groups;  // a present and a missing name of each
+  std::map<char, std::pair<std::string, std::string>> groups;  // of each group: a name that was found, a name that was not
   std::vector<std::string> known;
   std::size_t required = 0, present = 0;
   for (const Parameter& parameter : *place.parameters) {
@@ -59,7 +59,7 @@ std::string check_names(const TensorIndex& index, Fit& fit) {
   return misfit;
 }
 
-// The canonical tensors against each other; see AttentionParameters for the shapes.
+// Checks that the shapes of the canonical tensors agree. AttentionParameters lists the shapes.
 class Shapes {
  public:
   explicit Shapes(Fit& fit) : fit_(fit) {}
@@ -71,7 +71,7 @@ class Shapes {
     if (fit_.place.layout->heads != 0) fit_.counts.heads = fit_.place.layout->heads;
     key_heads();
     const std::int64_t group = fit_.counts.kv_heads > 0 ? fit_.counts.heads / fit_.counts.kv_heads : 1;
-    std::int64_t merged = 0;  // N*V
+    std::int64_t merged = 0;  // N*V, the width of the merged heads
     if (__builtin_mul_overflow(v_rows_, group, &merged))
       bad("v.weight has ", v_rows_, " rows for each of ", group, " query heads: too many");
     exactly("q.bias", {q_rows_}), exactly("k.bias", {k_rows_}), exactly("v.bias", {v_rows_});

@@ -1,4 +1,4 @@
-// Whether the tensors at a prefix fit a layout, and if not, why.
+// Checks whether the tensors at a prefix fit a layout, and says why if they do not.
 #pragma once
 
 #include <map>
@@ -19,14 +19,14 @@ struct Place {
   std::string prefix;
   Spelling spelling;
 
-  std::string name_of(const Parameter& parameter) const;  // in the file
+  std::string name_of(const Parameter& parameter) const;  // the parameter's name in the file
 };
 
 struct Fit {
   Place place;
-  std::string misfit;              // empty: it fits
+  std::string misfit;              // why the layer does not fit; empty: it fits
   double present = 0;              // share of the required parameters that the file has
-  std::vector<std::string> names;  // this and the rest are set if it fits
+  std::vector<std::string> names;  // of the layer's tensors in the file; complete, as all members below, only if the layer fits
   std::map<std::string, ConstTensorView> tensors;
   HeadCounts counts;
   bool global_query = false;
@@ -35,8 +35,8 @@ struct Fit {
 Fit fit(const TensorIndex& index, Place place);
 
 struct Candidates {
-  std::vector<Fit> fits;    // in the order of find_attention()
-  std::vector<Fit> misses;  // nearest first
+  std::vector<Fit> fits;    // in the order of their first tensors in the file
+  std::vector<Fit> misses;  // the one with the largest share of its required parameters first
 };
 Candidates find_candidates(const std::vector<NamedTensor>& tensors, const TensorIndex& index);
 

@@ -90,7 +90,7 @@ Tensor from_canonical(const Parameter& parameter, const std::map<std::string, Te
   const std::vector<std::string> names = canonical_names(parameter);
   const ConstTensorView first = tensors.at(names[0]);
   const std::int64_t heads = count_of(counts, names[0]);
-  // Splits an extent of heads * width.
+  // Splits an axis of extent heads * width into two axes.
   const auto split = [&](ConstTensorView view, int axis) {
     require(heads > 0 && view.extent(axis) % heads == 0, "store_attention: ", parameter.name, " is stored head by head, and ", names[0],
             " ", first.shape(), " does not divide into ", heads, " heads; the number of heads must be given");

@@ -1,4 +1,4 @@
-// Converts a parameter between its form in a file and its canonical form.
+// Converts a parameter between its form in a file and its canonical form, which AttentionParameters lists.
 #pragma once
 
 #include <map>
@@ -11,7 +11,7 @@
 
 namespace polyhead::io {
 
-// Numbers of heads as the shapes of a layer tell them; 0: unknown.
+// Numbers of heads that follow from the shapes of a layer's tensors; 0: they do not follow.
 struct HeadCounts {
   std::int64_t heads = 0, kv_heads = 0;
 };
@@ -19,15 +19,16 @@ struct HeadCounts {
 template <class View>
 using CanonicalViews = std::vector<std::pair<std::string, View>>;
 
-// Views (TensorView or ConstTensorView) of `stored` as canonical tensors; sets the numbers of heads that its shape tells. A shape that does
-// not fit the storage gives no views and a reason in `why`.
+// Returns views (TensorView or ConstTensorView) of `stored` as canonical tensors, and sets the numbers of heads that follow from its shape.
+// If the shape does not fit the parameter's storage, returns no views and sets `why` to the reason.
 template <class View>
 CanonicalViews<View> to_canonical(const Parameter& parameter, View stored, HeadCounts& counts, std::string& why);
 
-// The canonical tensors that a parameter holds: {"q.weight"}, {"q.bias", "k.bias", "v.bias"}.
+// Names of the canonical tensors that a parameter holds: {"q.weight"}, {"q.bias", "k.bias", "v.bias"}.
 std::vector<std::string> canonical_names(const Parameter& parameter);
 
-// A copy of the canonical tensors in the parameter's storage. `tensors` has all canonical_names(); Error when the storage cannot hold them.
+// Copies canonical tensors into the parameter's form in a file. `tensors` must have all canonical_names(). Error if their shapes cannot have
+// this form.
 Tensor from_canonical(const Parameter& parameter, const std::map<std::string, Tensor>& tensors, HeadCounts counts);
 
 }  // namespace polyhead::io

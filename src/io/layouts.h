@@ -1,4 +1,4 @@
-// The table of layouts: how each source of attention layers names and stores the parameters that AttentionParameters holds.
+// The table of layouts. A layout is how one library or tutorial names and stores the parameters of its attention layer.
 #pragma once
 
 #include <optional>
@@ -11,7 +11,8 @@
 
 namespace polyhead::io {
 
-// How the file stores a parameter. Its canonical form is a view in each case, so loading copies nothing.
+// How the file stores a parameter. AttentionParameters lists the canonical forms, which are views in each case, so loading copies nothing.
+// in, out: widths of a projection's input and output; E: width of the layer; N: heads; H: width of a head.
 enum class Storage {
   canonical,
   transposed,      // (in,out)
@@ -29,10 +30,11 @@ struct Parameter {
   char group = 0;  // 0: required; otherwise a file has all parameters of a group or none
 };
 
+// The numbers K of key/value heads that a layout allows for N query heads.
 enum class KeyHeads {
   as_query,   // K == N
-  or_global,  // K == N, or one key/value head and an averaged query
-  grouped,    // any K that divides N, told by the shapes
+  or_global,  // K == N, or K == 1 with a global query
+  grouped,    // any K that divides N; it follows from the shapes
 };
 
 struct Layout {
@@ -44,9 +46,9 @@ struct Layout {
   std::int64_t heads = 0;  // 0: any number
   std::optional<double> scale = {};
   bool causal = false;                         // the layer applies a causal mask itself
-  std::optional<EmptyRows> empty_rows = {};    // the result of its rows without attended keys; absent: NaN or unspecified
-  char separator = '.';                        // '/': files with '.' or with ":0" after every name are read too
-  std::vector<std::string_view> refuses = {};  // modules that are part of another layout
+  std::optional<EmptyRows> empty_rows = {};    // result of a row without attended keys; absent: NaN or unspecified
+  char separator = '.';                        // of names; with '/', names with '.' or with ":0" at the end are read too
+  std::vector<std::string_view> refuses = {};  // a file with one of these modules does not have this layout
 };
 
 std::span<const Layout> layout_table();

@@ -41,7 +41,7 @@ Tensor npy_tensor(const FileBytes& file, std::span<std::byte> bytes, const NpyHe
   Tensor tensor = view_or_copy(file, bytes, header.dtype, stored);
   check_booleans(file, name, tensor);
   if (header.column_major) tensor = Tensor::copy_of(reversed(tensor));
-  if (header.big_endian && info(header.dtype).size > 1) swap_byte_order(tensor);  // a private map: the file does not change
+  if (header.big_endian && info(header.dtype).size > 1) swap_byte_order(tensor);  // does not change the file, which is mapped privately
   return tensor;
 }
 

@@ -1,4 +1,4 @@
-// NumPy's npy (one array) and npz (a zip archive of them).
+// Reads and writes NumPy's formats npy (one array) and npz (a zip archive of npy files).
 #pragma once
 
 #include "io/file_bytes.h"
@@ -19,7 +19,8 @@ void write_npz(AtomicFile& file, std::span<const NamedView> tensors, const Metad
 // Error (format) unless `after`, the number of bytes after the header, is the size of the array. `where` names the file in messages.
 void check_npy_size(const NpyHeader& header, std::uint64_t after, std::string_view where);
 
-// A row-major little-endian tensor of the array's bytes: a view where they have this order already, else a copy.
+// The array as a row-major little-endian tensor. It is a view of `bytes`, in which big-endian elements are swapped in place, or a copy if
+// the bytes are column-major or not aligned.
 Tensor npy_tensor(const FileBytes& file, std::span<std::byte> bytes, const NpyHeader& header, std::string_view name);
 
 }  // namespace polyhead::io

@@ -105,7 +105,7 @@ class Literal {
     if (value < 0) bad("has an extent of ", value, "; extents are not negative");
     at_ = static_cast<std::size_t>(last - text_.data());
     if (text_[first] == '0' && at_ - first > 1) bad("has an extent at byte ", first, " with leading zeros");
-    if (at_ < text_.size() && text_[at_] == 'L') ++at_;  // Python 2's long integers
+    if (at_ < text_.size() && text_[at_] == 'L') ++at_;  // Python 2 wrote long integers as 3L
     return value;
   }
   void dtype(NpyHeader& result) {
@@ -116,7 +116,7 @@ class Literal {
     result.big_endian = little.starts_with('>');
     if (result.big_endian) little[0] = '<';
     const auto row = std::ranges::find_if(kDTypes, [&](const DTypeInfo& r) {
-      // One byte has no order: NumPy writes '|', others '<'.
+      // A dtype of one byte has no byte order: NumPy writes '|', other programs '<'.
       return !r.npy.empty() &&
              (r.npy == little || (r.size == 1 && little.size() == 3 && little[0] == '<' && r.npy.substr(1) == little.substr(1)));
     });
@@ -161,7 +161,7 @@ std::string format_npy_header(DType dtype, const Shape& shape, std::string_view 
   for (const std::int64_t extent : shape) tuple += (tuple.size() > 1 ? ", " : "") + cat(extent);
   tuple += shape.size() == 1 ? ",)" : ")";
   std::string literal = cat("{'descr': '", info(dtype).npy, "', 'fortran_order': False, 'shape': ", tuple, ", }");
-  const std::size_t preamble = kNpyMagic.size() + 4;  // version 1: two bytes of length
+  const std::size_t preamble = kNpyMagic.size() + 4;  // the magic, then two bytes of version and two of length
   literal.resize((preamble + literal.size() + 1 + kAlignment - 1) / kAlignment * kAlignment - preamble, ' ');
   literal.back() = '\n';
   std::string header(kNpyMagic);

@@ -19,17 +19,18 @@ struct NpyHeader {
 
 inline constexpr std::string_view kNpyMagic = "\x93NUMPY";
 inline constexpr std::size_t kNpyPreamble = 12;         // magic, version and the longer of the two length fields
-inline constexpr std::size_t kNpyMaxHeader = 1u << 20;  // three keys and 16 extents need less than 1 KiB
+inline constexpr std::size_t kNpyMaxHeader = 1u << 20;  // bytes; a valid header has less than 1 KiB
 
-// The bytes of a header's literal; the data follow directly.
+// Where the header's Python literal begins in the file, and its length in bytes. The data follow directly.
 struct NpyExtent {
   std::size_t begin = 0, length = 0;
 };
 
-// `first` are the first kNpyPreamble bytes of a file of `size` bytes (all if it has fewer); `where` names it in messages. Error (format).
+// Finds the literal in a file of `size` bytes. `first`: its first kNpyPreamble bytes, or all if it is shorter. `where` names the file in
+// messages. Error (format) if this is no npy file or ends too early.
 NpyExtent npy_extent(std::string_view first, std::uint64_t size, std::string_view where);
 
-// The literal: {'descr': '<f4', 'fortran_order': False, 'shape': (2, 3), }. Error (format).
+// Parses a literal such as {'descr': '<f4', 'fortran_order': False, 'shape': (2, 3), }. Error (format) if it is malformed.
 NpyHeader parse_npy_header(std::string_view literal, std::string_view where);
 
 // The whole header of a row-major tensor, magic included, padded so that the data are aligned to 64 bytes. Error (unsupported) for a dtype

@@ -12,7 +12,7 @@ namespace polyhead::io {
 namespace {
 
 constexpr std::string_view kSuffix = ".npy";
-// Deflate codes at most 258 bytes in 2 bits, a ratio of 1032. A larger one is refused before memory is allocated for it.
+// Deflate compresses by 1032 at most (258 bytes to 2 bits). A member that claims more is refused before memory is allocated for it.
 constexpr std::uint64_t kMaxDeflateRatio = 1040, kDeflateSlack = 1024;
 
 struct ZipError {
@@ -38,7 +38,7 @@ class Reader {
     Source source(zip_source_buffer_create(file.bytes.data(), file.bytes.size(), 0, &error.error), &zip_source_free);
     if (source) archive_.reset(zip_open_from_source(source.get(), ZIP_RDONLY, &error.error));
     if (!archive_) fail(ErrorCode::format, file.name(), ": it is not a zip archive: ", error.text());
-    source.release();  // the archive owns it
+    source.release();  // the archive owns the source now
   }
 
   TensorFile read() {
@@ -54,7 +54,7 @@ class Reader {
       std::string name = member.substr(0, member.size() - kSuffix.size());
       if (!names.insert(name).second) fail(ErrorCode::format, where, " occurs twice");
       const zip_stat_t status = checked_status(index, where);
-      // Members that share bytes would let a small file unpack to any size.
+      // Refuse members that share bytes: they would let a small file unpack to any size.
       packed += status.comp_size;
       if (packed > file_.bytes.size())
         fail(ErrorCode::format, where, " overlaps others: the members' sizes exceed the file's ", file_.bytes.size(), " bytes");
@@ -132,14 +132,14 @@ class Reader {
 }  // namespace
 
 bool is_npz(std::string_view text) {
-  return text.starts_with("PK\x03\x04") || text.starts_with("PK\x05\x06");  // a first member, or an archive without members
+  return text.starts_with("PK\x03\x04") || text.starts_with("PK\x05\x06");  // signature of a first member, or of an empty archive
 }
 
 TensorFile read_npz(const FileBytes& file) { return Reader(file).read(); }
 
 void write_npz(AtomicFile& file, std::span<const NamedView> tensors, const Metadata&) {
   const std::string where = "cannot write " + file.path().string();
-  if (tensors.empty()) {  // libzip would write an empty file; this is the end record of an archive without members
+  if (tensors.empty()) {  // libzip would write an empty file; write the end record of an empty archive
     file.write(std::string("PK\x05\x06") + std::string(18, '\0'));
     return;
   }
@@ -152,7 +152,7 @@ void write_npz(AtomicFile& file, std::span<const NamedView> tensors, const Metad
   check(buffer != nullptr, [&] { return error.text(); });
   Archive archive(zip_open_from_source(buffer.get(), ZIP_TRUNCATE, &error.error), &zip_discard);
   check(archive != nullptr, [&] { return error.text(); });
-  zip_source_keep(buffer.get());  // the archive owns one of two references
+  zip_source_keep(buffer.get());  // zip_close() drops one reference; the second keeps the buffer
   const auto archive_error = [&] { return std::string(zip_strerror(archive.get())); };
 
   std::vector<std::string> headers(tensors.size());  // headers and packed must outlive the archive
@@ -172,7 +172,7 @@ void write_npz(AtomicFile& file, std::span<const NamedView> tensors, const Metad
     check(index >= 0, archive_error);
     member.release();
     const auto at = static_cast<zip_uint64_t>(index);
-    // As NumPy does: stored, and dated 1980-01-01, so that equal tensors give equal bytes.
+    // As NumPy does: do not compress, and set the date to 1980-01-01, so that equal tensors give equal files.
     check(zip_set_file_compression(archive.get(), at, ZIP_CM_STORE, 0) == 0, archive_error);
     check(zip_file_set_dostime(archive.get(), at, 0, (1u << 5) | 1u, 0) == 0, archive_error);
   }

@@ -16,7 +16,8 @@ constexpr std::uint64_t kLengthBytes = 8;
 constexpr std::uint64_t kMaxHeader = 100'000'000;  // the reference implementation's limit
 constexpr std::size_t kHeaderAlignment = 8;
 
-// The reference implementation writes tensors in descending order of this list, then by name: widest first, so that each is aligned.
+// The reference implementation writes tensors in descending order of this list, then by name. The widest dtypes
+// come first, so that every tensor is aligned.
 constexpr std::array kAscending{DType::boolean, DType::u8,  DType::i8,  DType::i16, DType::u16, DType::f16, DType::bf16,
                                 DType::i32,     DType::u32, DType::f32, DType::f64, DType::i64, DType::u64};
 static_assert(kAscending.size() == kDTypes.size());
@@ -27,7 +28,7 @@ std::uint64_t header_length(std::string_view text) {
   return length;
 }
 
-// The format's rule: the tensors cover the data exactly, without overlaps, gaps or bytes after the last one.
+// Checks the format's rule that the tensors cover the data exactly, without overlaps, gaps or bytes after the last one.
 void check_offsets(const FileBytes& file, const SafetensorsHeader& header, std::uint64_t data_size) {
   for (const SafetensorsEntry& entry : header.entries) {
     const auto bad = [&](const auto&... parts) {

@@ -14,7 +14,7 @@ struct SafetensorsEntry {
   std::string name;
   DType dtype = DType::f32;
   Shape shape;
-  std::uint64_t begin = 0, end = 0;  // bytes after the header
+  std::uint64_t begin = 0, end = 0;  // in bytes from the end of the header
 };
 
 struct SafetensorsHeader {
@@ -22,7 +22,7 @@ struct SafetensorsHeader {
   Metadata metadata;
 };
 
-// Checks grammar and types; whether the offsets fit the file is for the caller to check. An unknown or missing field, or a key twice, is an
+// Parses the header and checks its grammar and types; the caller checks the offsets. An unknown, missing or repeated field is an
 // Error (format) that names the file and the tensor.
 SafetensorsHeader parse_safetensors_header(const FileBytes& file, std::string_view text);
 

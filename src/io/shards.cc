@@ -22,7 +22,7 @@ TensorFile read_shards(const FileBytes& index) {
   for (const auto& [name, value] : *files) {
     if (value.as<std::string>() == nullptr) bad("the weight_map has no file name for tensor ", quote(name));
     const std::string& file_name = *value.as<std::string>();
-    // A file beside the index, not anywhere on the machine.
+    // Accept only names of files in the index's folder: an index must not make us read other files.
     if (file_name.empty() || file_name == "." || file_name == ".." ||
         file_name.find_first_of(std::string_view("/\\\0", 3)) != std::string::npos) {
       bad("the weight_map puts tensor ", quote(name), " in ", quote(file_name), ", which does not name a file in the same folder");

@@ -19,7 +19,8 @@ const Format* by_extension(const std::filesystem::path& path) {
   return row == format_table().end() ? nullptr : &*row;
 }
 
-// By the contents. A damaged file may fit no format: then the extension chooses the reader, whose message says what is wrong.
+// Finds the format by the contents. A damaged file may look like no format; its extension then chooses the reader, whose message says what
+// is wrong. nullptr if the extension is unknown too.
 const Format* recognise(const FileBytes& file) {
   const auto row = std::ranges::find_if(format_table(), [&](const Format& format) { return format.sniff(file.text()); });
   return row == format_table().end() ? by_extension(file.path) : &*row;

@@ -27,7 +27,7 @@ const AddedTokenFinder::Entry* AddedTokenFinder::match_at(std::span<const Char> 
 
 std::vector<Section> AddedTokenFinder::split(std::span<const Char> text) const {
   std::vector<Section> sections;
-  std::size_t done = 0;  // everything before it is in a section
+  std::size_t done = 0;  // end of the text that is already in `sections`
   const auto add_text = [&](std::size_t last) {
     if (last > done) sections.push_back({nullptr, text.subspan(done, last - done)});
   };

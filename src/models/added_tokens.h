@@ -11,18 +11,19 @@
 
 namespace polyhead::models {
 
-// Either one token or the text between two of them.
+// One added token, or text without added tokens.
 struct Section {
-  const AddedToken* token = nullptr;  // nullptr: text
+  const AddedToken* token = nullptr;  // nullptr: text without added tokens
   std::span<const Char> chars;
 };
 
 class AddedTokenFinder {
  public:
-  // Each token with its content as characters, normalised if it is matched in normalised text. The tokens must outlive the finder.
+  // `tokens`: each added token with the characters to find, which are normalised if the token is searched for in normalised text.
+  // The tokens must outlive the finder.
   explicit AddedTokenFinder(std::vector<std::pair<const AddedToken*, std::vector<Char>>> tokens);
 
-  // Matches are leftmost, then longest, and do not overlap. Text sections are not empty.
+  // Finds tokens from left to right, at each character the longest one. Sections do not overlap and are not empty.
   std::vector<Section> split(std::span<const Char> text) const;
 
  private:
@@ -32,7 +33,7 @@ class AddedTokenFinder {
   };
   const Entry* match_at(std::span<const Char> text, std::size_t at) const;
 
-  std::unordered_map<char32_t, std::vector<Entry>> by_first_;  // longest first
+  std::unordered_map<char32_t, std::vector<Entry>> by_first_;  // key: first character; longest content first
 };
 
 }  // namespace polyhead::models

@@ -10,7 +10,7 @@
 namespace polyhead::models {
 namespace {
 
-// A view of one zero for all elements: the segments of a single text.
+// A view whose elements are all the same zero. It replaces missing segments: a single text is segment 0.
 ConstTensorView zero_ids(const Shape& shape) {
   static constexpr std::int64_t kZero = 0;
   return ConstTensorView(&kZero, Shape{}).expand(shape);
@@ -85,7 +85,7 @@ void BertEncoder::forward(const BertInput& given, const BertOutput& output, cons
   require_separate(kOperation, outputs, inputs);
   nn::require_parameters_separate(kOperation, {outputs[0], outputs[1], outputs[2]}, *this);
 
-  const Workspace own;  // reuses memory from layer to layer
+  const Workspace own;  // so that layers reuse memory if the caller gives no workspace
   const Workspace* workspace = options.workspace == nullptr && saved == nullptr ? &own : options.workspace;
   const auto like_hidden = [&] { return uninitialised(config.dtype, shape, workspace); };
   Tensor embedding_sum = like_hidden(), x = like_hidden();

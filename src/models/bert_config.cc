@@ -7,7 +7,7 @@
 namespace polyhead::models {
 namespace {
 
-// The names that `transformers` gives to activations; its "gelu" is the exact one.
+// Reads the activation by its name in `transformers`, where "gelu" is the exact GELU.
 nn::Activation activation_of(const JsonFile& file) {
   const std::string name = file.get<std::string>(file.root(), "hidden_act").value_or("gelu");
   if (name == "gelu") return nn::Activation::gelu;
@@ -19,7 +19,7 @@ nn::Activation activation_of(const JsonFile& file) {
 std::int64_t positive(const JsonFile& file, std::string_view key) {
   file.require(file.root(), key);
   const std::int64_t value = *file.get<std::int64_t>(file.root(), key);
-  // Products of two extents must stay within 64 bits.
+  // With this limit, products of two sizes do not overflow 64 bits.
   constexpr std::int64_t kMax = std::int64_t{1} << 31;
   if (value < 1 || value > kMax) file.fail_at("", key, cat("is ", value, "; it must be in [1, 2^31]"));
   return value;

@@ -11,7 +11,7 @@ namespace {
 
 constexpr std::string_view kWords = "embeddings.word_embeddings.weight";
 
-// Parameters of a file under the names of `transformers`.
+// A file whose parameters are named as in `transformers`.
 class Checkpoint {
  public:
   explicit Checkpoint(const std::filesystem::path& path) : file_(io::open_tensors(path)) {
@@ -33,7 +33,7 @@ class Checkpoint {
 
   DType dtype() const { return dtype_; }
 
-  // Moves a tensor out of the file, so that it keeps sharing the file's memory.
+  // Moves a tensor out of file_.tensors; it still shares the file's memory. Error if it is missing or has another shape or dtype.
   Tensor take(const std::string& name, const Shape& shape) {
     Tensor* tensor = find(name);
     if (tensor == nullptr) fail(ErrorCode::format, file_name(), ": has no tensor '", prefix_, name, "', which config.json implies");
@@ -50,7 +50,7 @@ class Checkpoint {
     return nn::Linear(std::move(weight), take(name + ".bias", {out}));
   }
 
-  // TensorFlow's names are gamma and beta.
+  // Checkpoints converted from TensorFlow name weight and bias gamma and beta.
   nn::LayerNorm norm(const std::string& name, const BertConfig& config) {
     const bool old = find(name + ".weight") == nullptr && find(name + ".gamma") != nullptr;
     Tensor weight = take(name + (old ? ".gamma" : ".weight"), {config.width});

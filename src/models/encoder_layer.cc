@@ -14,8 +14,9 @@ using nn::require_tensor;
 
 namespace {
 
-// Without `saved`: each half of the layer runs in chunks, and normalises a chunk while its rows are in the second-level cache. Running both halves
-// chunk by chunk would be slower: every chunk reads the packed parameters, and those of both halves do not fit into a shared third-level cache.
+// The forward pass without `saved`. Each half of the layer (attention, feed-forward) runs in chunks and normalises a chunk while its rows are
+// in the second-level cache. Running both halves on one chunk before the next would be slower: each chunk reads the packed parameters, and the
+// parameters of both halves together do not fit into a shared third-level cache.
 void evaluate(const EncoderLayer& layer, ConstTensorView x, TensorView y, const nn::AttentionOptions& options) {
   Tensor attended = uninitialised(y.dtype(), x.shape(), options.workspace);
   const nn::ChunkedAttention attend(layer.attention, {.query = x}, options);
@@ -100,7 +101,7 @@ void EncoderLayer::backward(const Saved& saved, ConstTensorView d_y, const nn::G
   nn::require_parameters_separate(kOperation, {{"d_x", d_x}}, *this);
   if (grads != nullptr) nn::require_gradients(kOperation, *this, *grads, {{"x", x}, {"d_y", d_y}}, {"d_x", d_x});
 
-  // The gradient of a sum is the gradient of both terms.
+  // Both terms of a residual sum have the gradient of the sum.
   const auto like_x = [&] { return uninitialised(dtype, shape, options.workspace); };
   Tensor d_output_sum = like_x(), d_attended = like_x(), d_attention_sum = like_x();
   output_norm.backward(saved.output_sum, d_y, {.x = d_output_sum, .parameters = grads ? &grads->output_norm : nullptr}, options);

@@ -1,4 +1,4 @@
-// JSON files of a model folder: read whole, with errors that name the file and the key.
+// Reads a JSON file of a model folder. Errors name the file and the key.
 #pragma once
 
 #include <filesystem>
@@ -16,11 +16,11 @@ class JsonFile {
 
   const std::string& name() const { return name_; }
   const io::Json& root() const { return root_; }
-  // A member of an object; nullptr where it is missing or null.
+  // A member of an object; nullptr if it is missing or null.
   static const io::Json* find(const io::Json& object, std::string_view key);
-  // The same; Error where find() gives nullptr. `where` names the object in messages, "" for the root.
+  // A member of an object; Error if it is missing or null. `where` names the object in messages, "" for the root.
   const io::Json& require(const io::Json& object, std::string_view key, std::string_view where = "") const;
-  // The value of `key`, nullopt where find() gives nullptr; Error when it is no T: std::int64_t, double, bool or std::string.
+  // A member's value; nullopt if it is missing or null. Error if it is not a T, which is std::int64_t, double, bool or std::string.
   template <class T>
   std::optional<T> get(const io::Json& object, std::string_view key, std::string_view where = "") const;
 

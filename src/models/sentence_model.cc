@@ -68,7 +68,7 @@ Tensor SentenceModel::embed(std::span<const std::string> texts, const SentenceOp
     length = std::max(length, static_cast<std::int64_t>(tokens.back().ids.size()));
   }
   const auto count = static_cast<std::int64_t>(texts.size());
-  Tensor ids(DType::i64, {count, length}), attend_keys(DType::boolean, {count, length});  // padding: id 0, masked
+  Tensor ids(DType::i64, {count, length}), attend_keys(DType::boolean, {count, length});  // zero: padding has id 0 and is masked
   for (std::int64_t i = 0; i < count; ++i) {
     const auto& row = tokens[static_cast<std::size_t>(i)].ids;
     std::copy(row.begin(), row.end(), ids.data<std::int64_t>() + i * length);

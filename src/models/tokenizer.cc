@@ -29,7 +29,8 @@ AddedTokenFinder make_finder(const TokenizerOptions& options, bool normalized) {
   return AddedTokenFinder(std::move(tokens));
 }
 
-// How many tokens each text keeps so that both fit into `room`: the longer one is shortened until both are equal, then both.
+// How many tokens each of two texts keeps so that together they fit into `room`. The longer text is shortened first; once the lengths are
+// equal, both are shortened.
 std::pair<std::size_t, std::size_t> longest_first(std::size_t a, std::size_t b, std::size_t room) {
   if (a + b <= room) return {a, b};
   const std::size_t half = room / 2;

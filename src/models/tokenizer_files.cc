@@ -18,7 +18,7 @@ std::vector<std::string> read_vocabulary(const std::filesystem::path& path) {
   const std::string_view content = file.text();
   std::vector<std::string> pieces;
   for (std::size_t first = 0; first < content.size();) {
-    // Only \n and \r\n end a line: U+2028 and U+3000 are pieces of published vocabularies.
+    // Only \n and \r\n end a line, and spaces are kept: published vocabularies have U+2028 and U+3000 as pieces.
     std::size_t last = content.find('\n', first);
     if (last == std::string::npos) last = content.size();
     std::size_t end = last;
@@ -84,7 +84,7 @@ struct TemplateEntry {
   friend bool operator==(const TemplateEntry&, const TemplateEntry&) = default;
 };
 
-// BertProcessing names its two tokens; a TemplateProcessing must be the template that BERT uses.
+// Reads the start and separator tokens. BertProcessing names them; TemplateProcessing must be BERT's template, which contains them.
 void read_post_processor(const JsonFile& file, TokenizerOptions& options) {
   constexpr std::string_view kWhere = "post_processor";
   const Json& processor = require_object(file, kWhere);
@@ -131,7 +131,7 @@ void read_post_processor(const JsonFile& file, TokenizerOptions& options) {
        ": post_processor is not the template of BERT: start A separator, start A separator B separator");
 }
 
-// The options; the vocabulary, which tokenizer.json has too, comes from vocab.txt.
+// Reads the options only: load_tokenizer() takes the vocabulary from vocab.txt, although tokenizer.json has it too.
 void read_tokenizer_json(const JsonFile& file, TokenizerOptions& options) {
   const Json& model = require_object(file, "model");
   require_kind(file, model, "model", "WordPiece");
@@ -144,7 +144,7 @@ void read_tokenizer_json(const JsonFile& file, TokenizerOptions& options) {
   read_added_tokens(file, options);
 }
 
-// A token is a string, or an object with a string "content".
+// The text of a special token, which is a string or an object with a string "content"; `otherwise` if the file has no such key.
 std::string token_name(const JsonFile& file, std::string_view key, const std::string& otherwise) {
   const Json* token = JsonFile::find(file.root(), key);
   if (token == nullptr) return otherwise;

@@ -65,10 +65,10 @@ bool is_nonspacing_mark(char32_t code) { return category(code) == UTF8PROC_CATEG
 bool is_word_character(char32_t code) {
   if (code == 0x200C || code == 0x200D) return true;
   const auto c = category(code);
-  return (c >= UTF8PROC_CATEGORY_LU && c <= UTF8PROC_CATEGORY_NL) || c == UTF8PROC_CATEGORY_PC;  // L*, M*, Nd, Nl
+  return (c >= UTF8PROC_CATEGORY_LU && c <= UTF8PROC_CATEGORY_NL) || c == UTF8PROC_CATEGORY_PC;  // categories L*, M*, Nd, Nl
 }
 
-// The blocks of BERT's tokenizer. U+2B920 as the start of extension E, which is U+2B820, follows the `tokenizers` package.
+// The blocks of BERT's tokenizer. Extension E starts at U+2B820; U+2B920 is deliberate, because the `tokenizers` package has it.
 bool is_cjk_ideograph(char32_t code) {
   static constexpr std::array<std::array<char32_t, 2>, 8> kBlocks{{{0x4E00, 0x9FFF},
                                                                    {0x3400, 0x4DBF},
@@ -93,7 +93,7 @@ std::vector<Char> decompose(std::span<const Char> chars) {
       fail(ErrorCode::invalid_argument, "tokenizer: character ", static_cast<std::uint32_t>(c.code), " cannot be decomposed");
     for (utf8proc_ssize_t i = 0; i < count; ++i) result.push_back({static_cast<char32_t>(parts[static_cast<std::size_t>(i)]), c.span});
   }
-  // Canonical ordering (Unicode 15, section 3.11): runs of marks are sorted by combining class, stably.
+  // Canonical ordering (Unicode 15, section 3.11): consecutive marks are sorted by combining class, stably.
   for (auto first = result.begin(); first != result.end();) {
     if (combining_class(*first) == 0) {
       ++first;
@@ -107,7 +107,7 @@ std::vector<Char> decompose(std::span<const Char> chars) {
 }
 
 void append_lowercase(std::vector<Char>& chars, const Char& c) {
-  // The only character whose full lowercase mapping is longer than its simple one (SpecialCasing.txt).
+  // U+0130 is the only character whose full lowercase mapping is longer than its simple one (SpecialCasing.txt).
   if (c.code == 0x130) {
     chars.push_back({U'i', c.span});
     chars.push_back({0x307, c.span});

@@ -1,4 +1,4 @@
-// Characters with their place in the original text, and the classes of characters that BERT's tokenizer distinguishes.
+// Characters with their byte spans in the original text, and the classes of characters that BERT's tokenizer distinguishes.
 #pragma once
 
 #include <cstdint>
@@ -21,13 +21,13 @@ struct DecodedText {
   std::int64_t replaced_bytes = 0;
 };
 
-// Each byte outside of a well-formed sequence becomes one U+FFFD.
+// Decodes UTF-8. Each byte that is not part of a well-formed sequence becomes one U+FFFD.
 DecodedText decode_utf8(std::string_view text);
 void append_utf8(std::string& text, char32_t code);
 
 bool is_white_space(char32_t code);  // Unicode's White_Space
-bool is_control(char32_t code);      // Cc, Cf and Co, but for tab, line feed and carriage return
-bool is_punctuation(char32_t code);  // Unicode's P* and every ASCII symbol
+bool is_control(char32_t code);      // categories Cc, Cf and Co, except tab, line feed and carriage return
+bool is_punctuation(char32_t code);  // categories P*, and every ASCII symbol
 bool is_nonspacing_mark(char32_t code);
 bool is_word_character(char32_t code);  // letters, marks, digits, connector punctuation, zero-width joiners
 bool is_cjk_ideograph(char32_t code);

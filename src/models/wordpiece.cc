@@ -22,7 +22,7 @@ Vocabulary::Vocabulary(std::vector<std::string> pieces) : pieces_(std::move(piec
 Vocabulary::Prefix Vocabulary::extend(Prefix prefix, std::string_view bytes) const {
   for (const char byte : bytes) {
     const auto next = [&](std::int64_t id) { return prefix.length < piece(id).size() ? static_cast<unsigned char>(piece(id)[prefix.length]) : -1; };
-    // Not equal_range: Clang 14 does not compile the subrange of libstdc++ 12.
+    // std::ranges::equal_range would do both searches, but Clang 14 does not compile it with libstdc++ 12.
     const int wanted = static_cast<unsigned char>(byte);
     const auto first = std::ranges::lower_bound(prefix.ids, wanted, {}, next);
     prefix.ids = {first, std::ranges::upper_bound(first, prefix.ids.end(), wanted, {}, next)};
@@ -32,7 +32,7 @@ Vocabulary::Prefix Vocabulary::extend(Prefix prefix, std::string_view bytes) con
 }
 
 std::optional<std::int64_t> Vocabulary::exactly(const Prefix& prefix) const {
-  // The shortest piece comes first.
+  // The ids are sorted by piece, so the shortest piece with this prefix comes first.
   if (prefix.ids.empty() || piece(prefix.ids.front()).size() != prefix.length) return std::nullopt;
   return prefix.ids.front();
 }

@@ -1,4 +1,4 @@
-// Text to words: BERT's normaliser and the split at white space and punctuation.
+// Splits text into words: BERT's normaliser, then the split at white space and punctuation.
 #pragma once
 
 #include <span>
@@ -10,7 +10,7 @@ namespace polyhead::models {
 
 std::vector<Char> normalize(std::span<const Char> text, const TokenizerOptions& options);
 
-// Non-empty runs without white space; each punctuation character is a word. The spans refer to `text`.
+// Words end at white space, which is dropped; each punctuation character is a word. The words are views of `text`.
 std::vector<std::span<const Char>> split_words(std::span<const Char> text);
 
 }  // namespace polyhead::models
