@@ -17,11 +17,11 @@ enum class Encoding : std::uint8_t {
 inline constexpr std::int64_t kMaxLinear16 = std::int64_t{1} << 23;  // attention weights of a page, 22 MB of HTML; larger pages use 8 bits
 
 Encoding choose_encoding(std::int64_t count);  // for a page of `count` attention weights
-std::string_view name_of(Encoding encoding);   // in the page's data
+std::string_view name_of(Encoding encoding);   // as the page's data spell it
 
 // linear16:      code = round(65534 w);         w = code / 65534;                      65535 is NaN.
 // logarithmic8:  code = 254 + round(14 log2 w); w = 2^((code - 254)/14); 0 is 0;       255 is NaN.
-// w is NaN or is clamped to [0, 1].
+// w is the attention weight: NaN, or clamped to [0, 1].
 std::uint16_t linear16(float weight);
 std::uint8_t logarithmic8(float weight);
 

@@ -113,7 +113,7 @@ std::string run_layer(const Options& o, InputTensors* in, Results* results) {
     if (d_bias) results->push_back({"d_bias", Tensor::copy_of(d_bias.view().reshape(call.bias.shape()))});
     io::AttentionParameters parameters = models::attention_parameters(d_layer, loaded.layout, loaded.prefix);
     parameters.spelling = loaded.spelling;
-    parameters.scale = loaded.scale;  // options may have changed these two; the layout decides how parameters are stored
+    parameters.scale = loaded.scale;  // options may have changed scale and global_query; store_attention() needs the layout's
     parameters.global_query = loaded.global_query;
     for (io::NamedTensor& d : io::store_attention(parameters)) results->push_back({"d_" + d.name, std::move(d.tensor)});
   }

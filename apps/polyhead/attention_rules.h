@@ -29,7 +29,7 @@ struct LayerRules {
   bool add_zero_attn = false;
 };
 
-// The tensors that a mask made from options is a view of.
+// Owns the tensors that the views in mask_of()'s result point to.
 struct MaskMemory {
   Tensor key_lengths, query_offsets, key_offsets;
 };

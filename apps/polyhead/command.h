@@ -25,7 +25,7 @@ struct Subcommand {
 struct Command {
   std::string_view name;
   std::string_view summary;
-  Subcommand (*declare)(CLI::App&);  // adds the options; the values they set live as long as `run` of the result
+  Subcommand (*declare)(CLI::App&);  // adds the options to the parser; their values live as long as the result's `run`
 };
 
 }  // namespace polyhead::app

@@ -15,15 +15,15 @@
 namespace polyhead::app {
 namespace {
 
-constexpr std::size_t kWidestWord = 14;     // of a row
-constexpr std::size_t kTallestWord = 8;     // of a column, downward
+constexpr std::size_t kWidestWord = 14;     // columns of the word before a row
+constexpr std::size_t kTallestWord = 8;     // letters of the word above a column
 constexpr std::size_t kCellWithNumber = 5;  // "░ 12 ": a shade, a percentage and a gap
 constexpr std::size_t kWidestCell = 8;
 
 struct Layout {
-  std::size_t number = 0;  // columns of a row's number; 0: no number
-  std::size_t word = 0;    // columns of a row's word
-  std::size_t cell = 0;    // columns of a cell; 0: a list instead of cells
+  std::size_t number = 0;  // terminal columns of a row's number; 0: rows have no numbers
+  std::size_t word = 0;    // terminal columns of a row's word
+  std::size_t cell = 0;    // terminal columns of a cell; 0: a list of keys instead of cells
   std::size_t margin() const { return (number > 0 ? number + 1 : 0) + word + 1; }
 };
 
@@ -180,7 +180,7 @@ class Drawing {
       return wrap(cat(text, "largest ", share(1), "%"), width_);
     }
     std::string bar;
-    const std::size_t steps = std::min<std::size_t>(16, width_ - 8);  // "0% " before and " 100%" after
+    const std::size_t steps = std::min<std::size_t>(16, width_ - 8);  // "0% " is before the bar and " 100%" after it
     for (std::size_t i = 0; i < steps; ++i) bar += painted(" ", static_cast<float>(i) / static_cast<float>(steps - 1), colour_);
     return cat("0% ", bar, " ", share(1), "%\n");
   }

@@ -11,7 +11,7 @@
 namespace polyhead::app {
 
 struct Heatmap {
-  ConstTensorView weights;           // [T,S] float32, from 0 on
+  ConstTensorView weights;           // [T,S] float32, each >= 0 or NaN
   std::vector<std::string> rows;     // T words
   std::vector<std::string> columns;  // S words
 };

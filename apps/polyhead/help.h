@@ -1,4 +1,4 @@
-// --help: what it is for, examples, usage, then every argument and option.
+// The texts of --help: purpose, examples, usage, then every argument and option.
 #pragma once
 
 #include <span>
@@ -12,7 +12,7 @@ namespace polyhead::app {
 // Help of one subcommand in lines of at most `width` columns. Longer words are not broken.
 std::string help_text(const CLI::App& parser, const Subcommand& subcommand, std::size_t width);
 
-// Help of the program. The brief form is for a call without arguments.
+// Help of the program. `brief`: the short form, for a call without arguments.
 std::string overview(std::span<const Command> commands, std::size_t width, bool brief);
 
 }  // namespace polyhead::app

@@ -13,7 +13,7 @@
 namespace polyhead::app {
 namespace {
 
-constexpr std::size_t kMaxListed = 6;  // names in a sentence; "and 3 more" follows
+constexpr std::size_t kMaxListed = 6;  // names in a sentence; of 9, "and 3 more" follows
 
 std::string listed(const std::vector<std::string>& names) {
   std::string text;

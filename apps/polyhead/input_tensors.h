@@ -20,14 +20,15 @@ class InputTensors {
 
   bool has(std::string_view name) const { return file_.find(name) != nullptr; }
   DType dtype(std::string_view name) const { return file_.at(name).dtype(); }
-  // Throws Error (format), with a list of the file's tensors, if there is none of this name.
+  // Throws Error (format), with a list of the file's tensors, if no tensor has this name.
   Tensor required(const std::string& name, std::string_view role);
-  Tensor take(const std::string& name);  // absent if there is none
+  Tensor take(const std::string& name);  // an absent tensor if none has this name
 
-  // The tensor in another dtype. If the conversion rounds, a note on stderr says whose dtype it is. Error if the tensor is not floating.
+  // Converts a tensor to `dtype`. Prints a note on stderr if this rounds; in it `whose` says what has this dtype, such as "of q". Error if
+  // the tensor is not floating.
   Tensor as(Tensor tensor, const std::string& name, DType dtype, std::string_view whose);
 
-  // Sets the masks that the file has. They are views of memory that this object keeps.
+  // Sets the members of `mask` for which the file has a tensor. They are views of memory that this object owns.
   void read_masks(Mask* mask);
 
   // Notes on stderr about tensors that were not taken: one for each whose name is close to a known one (`inputs`, masks, biases), and one

@@ -51,7 +51,7 @@ Numbered split_number(const std::string& prefix) {
 
 std::string place(const std::string& prefix) { return prefix.empty() ? "without prefix" : cat("at ", prefix); }
 
-// One row for all layers that differ in their number only.
+// Layers that differ only in their number share one row.
 std::vector<std::pair<std::string, std::string>> attention_rows(const std::vector<io::LayoutMatch>& matches, const Json& config) {
   const auto heads = config.find("heads");
   const std::string by_config = heads != config.end() && heads->is_number_integer()

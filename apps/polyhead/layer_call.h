@@ -11,20 +11,20 @@
 
 namespace polyhead::app {
 
-// `input` and `options` are views of the tensors.
+// Owns the tensors that the views in `input` and `options` point to.
 struct LayerCall {
   Tensor query, key, value, bias, keep;
   MaskMemory mask_memory;
   nn::AttentionInput input;
   nn::AttentionOptions options;
-  Shape weights, lead;    // shape of the attention weights [*,N,T,S'], and its *
-  std::int64_t keys = 0;  // S: without the keys that add_bias_kv and add_zero_attn append
+  Shape weights, lead;    // shape [*,N,T,S'] of the attention weights (S': keys, added ones too); its dimensions *
+  std::int64_t keys = 0;  // S, without the keys that add_bias_kv and add_zero_attn append
 };
 
 // Reads query and, if the file has them, key, value, bias and dropout_keep, in the layer's dtype.
 void read_inputs(InputTensors* in, const LoadedLayer& loaded, LayerCall* call);
 
-// Sets `input` and the sizes. Checks the inputs.
+// Sets `input`, `weights`, `lead` and `keys`. Error if the shapes of the inputs do not fit the layer.
 void set_input(const LoadedLayer& loaded, LayerCall* call);
 
 // [1,..,1,N,T,S]: a bias for each head, query and key, the same for all sequences.

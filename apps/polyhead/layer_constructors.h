@@ -36,13 +36,13 @@ struct LayerArgument {
 };
 
 struct LayerConstructor {
-  std::string_view name;    // of --layer, "d2l"
+  std::string_view name;    // the value of --layer, such as "d2l"
   std::string_view call;    // "MultiHeadAttention"
-  std::string_view source;  // where readers know it from
+  std::string_view source;  // the library or tutorial that defines it
   std::vector<LayerArgument> arguments;
   TraceNames names = {};
-  nn::MultiHeadAttentionConfig config = {};  // what no argument sets
-  std::string_view io_layout = {};           // layout of its parameters in files; "": the same as `name`
+  nn::MultiHeadAttentionConfig config = {};  // settings that no argument changes
+  std::string_view io_layout = {};           // layout of its parameters in files; "": it is called `name`
   bool cross = false;                        // queries and keys are different sequences
   bool pair_bias = false;                    // adds a bias for each query and key
 
@@ -57,7 +57,8 @@ const LayerConstructor* constructor_of_layout(std::string_view layout);  // null
 
 std::string option_of(std::string_view argument);  // "num_hiddens" -> "--num-hiddens"
 
-// The given arguments (option -> value) and the defaults of the others. UsageError if the constructor has no such argument.
+// Returns all arguments: those in `given` (option -> value), and the defaults of the others. `heads`, if given, sets the number of heads,
+// whatever the constructor calls it. UsageError if the constructor does not have a given argument.
 LayerArguments complete(const LayerConstructor& constructor, const std::map<std::string, std::string>& given, std::optional<std::int64_t> heads);
 
 nn::MultiHeadAttentionConfig config_of(const LayerConstructor& constructor, const LayerArguments& arguments);

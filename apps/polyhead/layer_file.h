@@ -21,10 +21,11 @@ struct LoadedLayer {
   nn::MultiHeadAttention layer;
   std::string layout, prefix;
   io::Spelling spelling;
-  std::optional<double> scale;  // this and the next two: as the layout defines them
+  std::optional<double> scale;  // scale, global_query and causal: the layout's values, before options change them
   bool global_query = false;
   bool causal = false;
-  bool relative_bias = false;  // the file has T5's table of biases; it is not applied, because the file does not say which distances its rows are for
+  // The file has T5's table of biases. It is not applied, because the file does not say which distances its rows are for.
+  bool relative_bias = false;
   std::vector<std::string> names;  // of the layer's parameters in the file
 };
 

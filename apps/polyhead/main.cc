@@ -169,15 +169,15 @@ void end_by_bus_error(int signal, siginfo_t* cause, void*) {
 
 void handle_signals() {
   std::signal(SIGPIPE, SIG_IGN);  // write() then fails with EPIPE and the program ends in order
-  std::signal(SIGXFSZ, SIG_IGN);  // the same with EFBIG, at the limit of `ulimit -f`
+  std::signal(SIGXFSZ, SIG_IGN);  // write() then fails with EFBIG at the limit of `ulimit -f`
   for (const int signal : {SIGINT, SIGTERM, SIGHUP}) {
-    if (std::signal(signal, end_by_signal) == SIG_IGN) std::signal(signal, SIG_IGN);  // nohup
+    if (std::signal(signal, end_by_signal) == SIG_IGN) std::signal(signal, SIG_IGN);  // a signal that nohup ignores stays ignored
   }
   struct sigaction bus_error {};
   bus_error.sa_sigaction = end_by_bus_error;
   bus_error.sa_flags = SA_SIGINFO;
   ::sigaction(SIGBUS, &bus_error, nullptr);
-  // Reached when memory runs out in a destructor: those of nlohmann::json allocate.
+  // Called if memory runs out in a destructor: the destructor of nlohmann::json allocates.
   std::set_terminate([] { end_with("polyhead: ended by an internal error, most likely because there is not enough memory\n"); });
 }
 

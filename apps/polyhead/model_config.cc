@@ -12,7 +12,7 @@ namespace {
 
 struct ConfigKey {
   std::string_view meaning;
-  std::vector<std::string_view> keys;  // of different model families
+  std::vector<std::string_view> keys;  // what model families call it
 };
 
 const std::vector<ConfigKey>& config_keys() {

@@ -59,7 +59,7 @@ class Printer {
   }
 
  private:
-  // Fixed point if it shows the size of every number, else scientific.
+  // Scientific notation if the largest number is too large or too small for fixed point.
   void choose_format() {
     double largest = 0;
     for (std::int64_t i = 0; i < values_.numel(); ++i) {
@@ -78,7 +78,7 @@ class Printer {
     return {text.data(), end};
   }
 
-  // Headings "[1,0]" down to matrices, then their rows.
+  // For each matrix: a heading such as "[1,0]", then its rows.
   void walk(Dims& at) {
     const Shape& shape = values_.shape();
     if (at.size() == shape.size() - 1) return row(at);
@@ -115,7 +115,7 @@ class Printer {
   std::string text_;
 };
 
-// The double nearest to the shortest decimal text of x: JSON then prints 0.1 and not 0.10000000149011612.
+// The double nearest to the shortest decimal text of x, so that JSON has 0.1 and not 0.10000000149011612.
 double as_written(float x) {
   std::array<char, 32> digits{};
   const auto end = std::to_chars(digits.data(), digits.data() + digits.size(), x).ptr;

@@ -11,7 +11,7 @@
 namespace polyhead::app {
 
 struct NumberStyle {
-  std::int64_t limit = 200;      // numbers; of a larger tensor only the first and last of each dimension are shown, with "…" between
+  std::int64_t limit = 200;      // a tensor with more numbers is shown in part: the first and last of each dimension, "…" between
   int digits = 4;                // after the decimal point
   std::size_t width = SIZE_MAX;  // columns of a line
 };

@@ -1,4 +1,4 @@
-// A tensor with a shape and no memory of its own, for questions about sizes.
+// A view of any shape without memory for its elements, for functions that read only the shape.
 #pragma once
 
 #include <algorithm>

@@ -26,7 +26,8 @@ inline std::string fit(std::string_view text, std::size_t width) { return pad_ri
 // Breaks lines at spaces to at most `width` columns, each with `indent` spaces in front. A longer word gets its own line.
 std::string wrap(std::string_view text, std::size_t width, std::size_t indent = 0);
 
-// `head`, padded to `start` columns, and `text` beside it, whose further lines are indented by `start`. One line end if `text` is empty.
+// `head` padded to `start` columns, then `text`, whose further lines are indented by `start`. Ends the line after `head` if
+// `text` is empty.
 std::string hang(std::string_view head, std::string_view text, std::size_t start, std::size_t width);
 
 }  // namespace polyhead::app

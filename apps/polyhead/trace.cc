@@ -196,7 +196,7 @@ void run_trace(const Options& o) {
   set_options(layer, o.rules, in ? &*in : nullptr, &call);
   if (in) {
     std::vector<std::string> expected = layer.names;
-    expected.emplace_back("d_out");  // for attend
+    expected.emplace_back("d_out");  // an input of attend; trace does not report it as unused
     in->report_unused({"query", "key", "value"}, expected);
   }
   const std::vector<TraceStep> steps = trace_sentences(layer.layer, call.input, call.options, traced.names);

@@ -15,7 +15,7 @@ std::string parameters_of(const nn::Linear& projection) {
   return cat("weight ", projection.weight.shape(), projection.bias ? cat(", bias ", projection.bias.shape()) : std::string(", no bias"));
 }
 
-// Many sources fold the heads into the batch instead of giving them a dimension.
+// The shape that sources have which fold the heads into the batch instead of giving them a dimension.
 std::string folded(const Shape& heads) {
   if (heads.size() < 4) return {};
   return cat("; the same data as (", numel(heads.first(heads.size() - 2)), ",", heads[-2], ",", heads[-1], ") where heads are folded into the batch");
@@ -157,7 +157,7 @@ class Writer {
   const nn::AttentionOptions& options_;
   const TraceNames& names_;
   const Shape maps_, lead_;
-  const std::int64_t keys_, input_keys_;  // with and without the keys that the layer adds
+  const std::int64_t keys_, input_keys_;  // number of keys with and without those that the layer adds
   std::int64_t empty_rows_ = 0;
 };
 

@@ -25,7 +25,7 @@ const Column kColumns[] = {
     {"letters", [](const TraceStep& step) { return step.letters; }},
 };
 
-// Too narrow for columns: each step is a paragraph.
+// For a terminal that is too narrow for columns: each step is a paragraph.
 std::string narrow_table(std::span<const TraceStep> steps, std::size_t width) {
   const std::size_t start = cat(steps.size()).size() + kGap;
   std::string text;

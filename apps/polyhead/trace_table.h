@@ -9,8 +9,8 @@
 
 namespace polyhead::app {
 
-// Columns step, where, shape, letters, meaning in at most `width` columns. If these are too few, the letters are left out, then the meaning
-// is put below its step, then everything.
+// Columns step, where, shape, letters, meaning in at most `width` columns of the terminal. If these are too few, the letters are left
+// out; if they still are, the meaning moves below its step; at last each step becomes a paragraph.
 std::string trace_table(std::span<const TraceStep> steps, std::size_t width);
 
 // "B = 2 sequences, N = 5 heads, ..."

@@ -79,7 +79,7 @@ std::string heading(const InputText& input, const HeadChoice& choice, std::size_
   return cat(clip(printable(input.both()), width), "\n", wrap(cat(choice.description(), "; rows attend to columns, in percent"), width), "\n");
 }
 
-// Bytes that the machine has and this process may use.
+// Bytes of memory of the machine, or the limit of this process if it is smaller.
 std::uint64_t usable_memory() {
   const auto machine = static_cast<std::uint64_t>(sysconf(_SC_PHYS_PAGES)) * static_cast<std::uint64_t>(sysconf(_SC_PAGE_SIZE));
   rlimit limit{};
@@ -126,7 +126,7 @@ class View {
     if (!o_.arrays.empty()) check_memory();
   }
 
-  // Called before the model runs, which takes long for many texts.
+  // Called before the model runs, because that takes long for many texts.
   void check_page_size() const {
     std::int64_t weights = 0;
     for (const models::TokenizedText& tokens : tokens_) {
@@ -138,7 +138,7 @@ class View {
            counted(static_cast<std::int64_t>(texts_.size()), "text"), " have ", weights, "; give fewer or shorter texts, or --arrays");
   }
 
-  // Called before the model runs: arrays stay in memory until the last text is done.
+  // Called before the model runs. All arrays stay in memory until the last text is done, so they must fit together.
   void check_memory() const {
     const std::int64_t heads = choice_.layers * choice_.heads, width = model_->encoder.config.width;
     std::uint64_t bytes = 0;

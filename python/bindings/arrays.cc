@@ -12,13 +12,13 @@
 namespace polyhead::python {
 namespace {
 
-// str(object) with letters that have no UTF-8 escaped.
+// str(object) in UTF-8, with escapes for characters that UTF-8 cannot encode (lone surrogates).
 std::string as_string(nb::handle object) {
   const nb::object bytes = nb::steal(PyUnicode_AsEncodedString(nb::str(object).ptr(), "utf-8", "backslashreplace"));
   return bytes.is_valid() ? PyBytes_AS_STRING(bytes.ptr()) : (PyErr_Clear(), "?");
 }
 
-// How an array calls its dtype: "complex64"; for those without one, the type's name.
+// The name of an array's dtype, such as "complex64"; the name of its type if it has no dtype.
 std::string dtype_text(nb::handle object) { return nb::hasattr(object, "dtype") ? as_string(nb::object(object.attr("dtype"))) : kind_of(object); }
 
 std::string accepted_dtypes() {
@@ -38,7 +38,7 @@ const DTypeInfo* find_dtype(DTypeKind kind, std::size_t size, bool is_signed) {
   return nullptr;
 }
 
-// PEP 3118 format strings of one element; nullptr: none that polyhead has.
+// The dtype of a PEP 3118 format string; nullptr if polyhead does not have it.
 const DTypeInfo* dtype_of_format(const char* format, std::size_t size) {
   std::string_view code = format == nullptr ? "B" : format;
   const bool foreign_order = !code.empty() && (code[0] == '>' || code[0] == '!');
@@ -75,7 +75,7 @@ void require_alignment(const void* data, std::size_t size, const char* name) {
   }
 }
 
-// Whether `object` is of a class that a package has, without importing the package: whoever has such an object has imported it.
+// isinstance(object, package.name) without an import: an object of the class exists only if the package is imported already.
 bool is_instance(nb::handle object, const char* package, const char* name) {
   const nb::object module = nb::steal(PyImport_GetModule(nb::str(package).ptr()));
   if (!module.is_valid() || !nb::hasattr(module, name)) {
@@ -89,10 +89,10 @@ bool is_plain_numpy(nb::handle object) { return std::string_view(Py_TYPE(object.
 
 bool is_torch(nb::handle object) { return !is_plain_numpy(object) && is_instance(object, "torch", "Tensor"); }
 
-// NumPy has no bfloat16 of its own; arrays of the package ml_dtypes' are told by their dtype's name.
+// NumPy itself has no bfloat16; the package ml_dtypes adds it. Arrays with it are recognised by the name of their dtype.
 bool is_numpy_bfloat16(nb::handle object) { return is_instance(object, "numpy", "ndarray") && dtype_text(object) == "bfloat16"; }
 
-// The device type that an object says it is on; the CPU where it does not say.
+// The DLPack type of an object's device; the CPU if the object does not say.
 int dlpack_device(nb::handle object) {
   std::pair<int, int> device{nb::device::cpu::value, 0};
   try {
@@ -102,7 +102,7 @@ int dlpack_device(nb::handle object) {
   return device.first;
 }
 
-// Why an object's own __dlpack__ fails, which nanobind does not hand on: "Can't export tensors that require gradient, use tensor.detach()".
+// The message with which an object's __dlpack__ fails, because nanobind drops it: "Can't export tensors that require gradient, …".
 std::string dlpack_reason(nb::handle object) {
   try {
     nb::object(object.attr("__dlpack__")());
@@ -162,7 +162,7 @@ void Array::take_buffer(nb::handle object, const char* name, bool writable) {
   require_alignment(b.buf, dtype->size, name);
   Shape shape;
   for (int axis = 0; axis < b.ndim; ++axis) shape.push_back(b.shape != nullptr ? b.shape[axis] : b.len / b.itemsize);
-  if (b.strides == nullptr) {  // row major: ctypes leaves them out even where they are asked for
+  if (b.strides == nullptr) {  // row-major: ctypes gives no strides even if they are requested
     view_ = TensorView(b.buf, dtype->dtype, shape);
     return;
   }
@@ -188,7 +188,7 @@ void Array::take_dlpack(nb::handle object, const char* name, bool writable) {
     const std::string where = nb::hasattr(object, "device") ? as_string(nb::object(object.attr("device"))) : text("of DLPack type ", device);
     throw nb::type_error(text(name, " is on device ", where, "; polyhead computes on the CPU, so move it there first").c_str());
   };
-  // Asked first, because an export from another device may copy, wait or fail for its own reasons; and again of what was exported.
+  // Check the device before the export, which may copy, wait or fail on another device. Check the device of the exported array too.
   constexpr int kCpu = nb::device::cpu::value;
   if (const int device = dlpack_device(object); device != kCpu) refuse_device(device);
   nb::ndarray<nb::ro> array;
@@ -233,7 +233,7 @@ nb::object empty_like(nb::handle like, const Array& of) { return of ? empty_arra
 
 namespace {
 
-// Const: nb::ro, or nothing.
+// Const is nb::ro for a read-only array, else empty.
 template <class View, class... Const>
 nb::object numpy_array(View view, nb::handle owner) {
   using Code = nb::dlpack::dtype_code;

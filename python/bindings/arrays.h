@@ -1,4 +1,4 @@
-// Arrays of the caller's as views, without a copy: NumPy's through the buffer protocol, others' (PyTorch, JAX) through DLPack.
+// Views of the caller's arrays without a copy: NumPy arrays through the buffer protocol, others (PyTorch, JAX) through DLPack.
 #pragma once
 
 #include <nanobind/nanobind.h>
@@ -13,21 +13,21 @@ namespace polyhead::python {
 
 namespace nb = nanobind;
 
-std::string kind_of(nb::handle object);  // "list"
+std::string kind_of(nb::handle object);  // the name of its type: "list"
 
-// What the stub says of a result.
+// Types of results for the generated stub file.
 template <class... Parts>
 using Tuple = nb::typed<nb::tuple, Parts...>;
 using ByName = nb::typed<nb::dict, nb::str, nb::any>;
 
-// A view and what keeps its memory alive. Absent when made from None.
+// A view of an array, and the reference that keeps its memory alive. Absent (false) if made from None.
 class Array {
  public:
   Array() = default;
-  // TypeError, naming `name`, where the object is no array, or of a dtype or device that polyhead does not read.
+  // An array to read. TypeError with `name` in its message if the object is no array, or has a dtype or device that polyhead does not read.
   static Array input(nb::handle object, const char* name);
-  static Array required(nb::handle object, const char* name);  // the same, and TypeError for None
-  // The same for memory that is written: ValueError where it is read-only.
+  static Array required(nb::handle object, const char* name);  // as input(), and TypeError for None
+  // An array to write: as input(), and ValueError if its memory is read-only.
   static Array output(nb::handle object, const char* name);
 
   explicit operator bool() const { return static_cast<bool>(view_); }
@@ -50,11 +50,12 @@ class Array {
   TensorView view_;
 };
 
-// Uninitialised memory of the caller's kind: a PyTorch tensor when `like` is one, else a NumPy array.
+// A new array, not initialised: a PyTorch tensor if `like` is one, else a NumPy array.
 nb::object empty_array(nb::handle like, const Shape& shape, DType dtype);
-nb::object empty_like(nb::handle like, const Array& of);  // shaped as `of`; None where that is absent
+nb::object empty_like(nb::handle like, const Array& of);  // with the shape and dtype of `of`; None if `of` is absent
 
-// The library's memory as a NumPy array that keeps `owner` alive, read-only where the view is. TypeError for bfloat16, which NumPy does not have.
+// A NumPy array on the library's memory, which keeps `owner` alive; read-only for a ConstTensorView. TypeError for bfloat16, which NumPy
+// does not have.
 nb::object numpy_view(TensorView view, nb::handle owner);
 nb::object numpy_view(ConstTensorView view, nb::handle owner);
 

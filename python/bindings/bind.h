@@ -1,4 +1,5 @@
-// What each file of this folder adds to the module; one file per public header, in module.cc's order.
+// Functions that add bindings to the module, in the order in which module.cc calls them. Each has its own file and binds the headers named
+// beside it.
 #pragma once
 
 #include <nanobind/nanobind.h>

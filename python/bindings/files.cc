@@ -39,12 +39,12 @@ std::unique_ptr<Layer> load(nb::handle source, nb::handle layout, nb::handle pre
   const ReleasedGil released;
   io::TensorFile file = io::open_tensors(path);
   std::unique_ptr<Layer> layer = layer_of(file, options);
-  // Copied out of the mapped file: if the file changed, so would the layer; if it were truncated, reading would end the process.
+  // Copy the parameters out of the mapped file: a change of the file would change the layer, and a shorter file would end the process.
   layer->layer.visit([](const std::string&, Tensor& tensor) { tensor = Tensor::copy_of(tensor.view()); });
   return layer;
 }
 
-// From arrays by name (a state_dict, an npz), which are copied.
+// A layer with copies of arrays by name, such as a state_dict or an npz file.
 std::unique_ptr<Layer> from_arrays(const ByName& arrays, const std::string& source, nb::handle layout, nb::handle prefix, nb::handle heads,
                                    const ByName& settings) {
   const LoadOptions options(layout, prefix, heads, settings);
@@ -64,7 +64,7 @@ void save(const Layer& layer, nb::handle path_object, nb::handle layout_object, 
   io::save_tensors(path, io::store_attention(models::attention_parameters(layer.layer, layout, prefix)));
 }
 
-// name -> array, in the file's order.
+// The parameters under the names of the layout, in the order of the layout.
 ByName state(nb::handle self, nb::handle layout_object, nb::handle prefix_object) {
   const std::string layout = read_word(layout_object, "layout"), prefix = read_word(prefix_object, "prefix");
   nb::dict result;

@@ -8,8 +8,9 @@
 
 namespace polyhead::python {
 
-// The GIL is released for its lifetime. Before 3.14 CPython ends a thread that comes back to an interpreter which is exiting with pthread_exit(), whose
-// unwinding aborts the process at the first destructor or catch-all of C++; such a thread waits here for the end of the process instead, as in 3.14.
+// Releases the GIL for its lifetime. If the interpreter is exiting, CPython before 3.14 ends a thread that takes the GIL again with
+// pthread_exit(). That unwinds the thread's stack and aborts the process at the first C++ destructor or catch (...). Therefore such a
+// thread waits here for the end of the process, as it does in CPython 3.14.
 class ReleasedGil {
  public:
   ReleasedGil() : state_(PyEval_SaveThread()) {}

@@ -13,13 +13,13 @@
 namespace polyhead::python {
 namespace {
 
-// What a pass reads, alive.
+// Keeps alive the arrays that a pass reads.
 struct Pass {
   LayerKeywords keywords;
   Array query, key, value;
 };
 
-// A forward pass, and the layer that its views point into.
+// The activations saved by a forward pass. Keeps the layer alive, because their views point into it.
 struct Saved : Pass {
   nn::MultiHeadAttention::Saved saved;
   nb::object layer;
@@ -64,7 +64,7 @@ void read_field(const char* name, nb::handle given, DType& field) { field = dtyp
 void read_field(const char* name, nb::handle given, double& field) { field = read_number(given, name); }
 void read_field(const char* name, nb::handle given, std::optional<double>& field) { field = read_number(given, name); }
 void read_field(const char* name, nb::handle given, int& field) { field = static_cast<int>(read_integer(given, name, -kMaxRank, kMaxRank)); }
-// A width of 0 would mean its default, which None says here.
+// 0 is refused: the library takes a width of 0 for its default, for which Python has None.
 void read_field(const char* name, nb::handle given, std::int64_t& field) { field = read_integer(given, name, 1, std::int64_t{1} << 40); }
 void read_field(const char*, nb::handle given, std::uint64_t& field) { field = read_seed(given); }
 
@@ -76,7 +76,7 @@ nb::object write_field(DType field) { return nb::cast(std::string(info(field).na
 template <class T>
 nb::object write_field(const T& field) { return nb::cast(field); }
 
-// The output: `out`, or a new array for None.
+// Runs a forward pass. Returns the output: `out`, or a new array if `out` is None.
 nb::object run(const char* function, const Layer& layer, nb::handle query, nb::handle key, nb::handle value, nb::handle out, nb::handle options, Pass& pass,
                nn::MultiHeadAttention::Saved* saved) {
   LayerKeywords& k = pass.keywords;
@@ -86,7 +86,7 @@ nb::object run(const char* function, const Layer& layer, nb::handle query, nb::h
   pass.key = Array::input(key, "key");
   pass.value = Array::input(value, "value");
   const nn::AttentionInput input{.query = pass.query.view(), .key = pass.key.view(), .value = pass.value.view()};
-  // A workspace of constant parameters refuses gradients. The parameters of a frozen layer cannot change, so its passes may have them, without it.
+  // A workspace for constant parameters refuses gradients of parameters. A frozen layer gives them, so passes with `saved` run without it.
   const nn::AttentionOptions attention{.mask = k.mask(),
                                        .bias = k.bias.view(),
                                        .mode = k.training ? nn::Mode::training : nn::Mode::evaluation,
@@ -113,12 +113,13 @@ nb::object evaluate(const Layer& layer, nb::handle query, nb::handle key, nb::ha
   return run("MultiHeadAttention.__call__", layer, query, key, value, out, options, pass, nullptr);
 }
 
-// The executor of a later pass: that of the forward pass when `given` is None.
+// The threads of a backward pass or map: those of the forward pass if `given` is None.
 std::optional<LimitedThreads> threads_of(nb::handle given, const Saved& saved) {
   return given.is_none() ? saved.keywords.threads : read_num_threads(given);
 }
 
-// (d_query, d_key, d_value, d_bias, parameters as a Layer): None where not wanted or not given to the forward pass.
+// Returns (d_query, d_key, d_value, d_bias, gradients of the parameters as a Layer). A gradient is None if it is not wanted, or if the
+// forward pass did not get the input.
 Tuple<nb::any, nb::any, nb::any, nb::any, std::optional<Layer>> backward(const Saved& saved, nb::handle d_out, nb::handle inputs, nb::handle parameters_too,
                                                                          nb::handle d_bias_given, nb::handle num_threads) {
   const bool want_inputs = read_flag(inputs, "inputs"), want_parameters = read_flag(parameters_too, "parameters");
@@ -152,7 +153,7 @@ nb::object saved_map(const Saved& saved, nb::handle like, nb::handle value, nb::
   return object;
 }
 
-// A copy, of the query's kind.
+// A copy of lse: a PyTorch tensor if `like`, the query, is one, else a NumPy array.
 nb::object saved_lse(const Saved& saved, nb::handle like) {
   const Tensor& lse = saved.saved.lse;
   const nb::object object = empty_array(like, lse.shape(), lse.dtype());
@@ -192,7 +193,7 @@ nb::dict config_dict(const nn::MultiHeadAttentionConfig& config) {
 
 void bind_layer(nb::module_& m) {
   nb::class_<Saved> saved(m, "Saved");
-  nb::class_<Layer> layer(m, "Layer");  // both before the functions whose types name them
+  nb::class_<Layer> layer(m, "Layer");  // declare both classes before functions whose signatures name them
   saved.def("backward", &backward, any("d_out"), any("inputs"), any("parameters"), any("d_bias"), any("num_threads"))
       .def("map", &saved_map, nb::arg("like"), any("value"), any("num_threads"))
       .def("lse", &saved_lse, nb::arg("like"));

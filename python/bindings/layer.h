@@ -1,4 +1,4 @@
-// A layer of a Python object.
+// The layer of a Python MultiHeadAttention.
 #pragma once
 
 #include <nanobind/nanobind.h>
@@ -13,13 +13,13 @@ namespace polyhead::python {
 
 struct Layer {
   nn::MultiHeadAttention layer;
-  bool causal = false;       // where a call does not say: bottom right
-  Workspace workspace = {};  // shared by its passes, which may run at once
+  bool causal = false;       // true: calls that do not set `causal` use bottom_right
+  Workspace workspace = {};  // shared by the layer's passes, which may run concurrently
 
   bool frozen() const { return workspace.parameters() == Parameters::constant; }
 };
 
 nb::dict config_dict(const nn::MultiHeadAttentionConfig& config);
-nn::MultiHeadAttentionConfig read_config(const nb::dict& given);  // a field that is missing or None has its default
+nn::MultiHeadAttentionConfig read_config(const nb::dict& given);  // fields that are missing or None keep their defaults
 
 }  // namespace polyhead::python

@@ -10,12 +10,12 @@
 namespace polyhead::python {
 namespace {
 
-// Inputs and options of one call, alive.
+// Reads the inputs and options of one call and keeps their arrays alive.
 struct MapsCall : SdpaCall {
   Array q, k;
   MapsCall(const char* function, nb::handle q_object, nb::handle k_object, nb::handle options)
       : SdpaCall(function, options), q(Array::required(q_object, "q")), k(Array::required(k_object, "k")) {
-    // Checked before the results are allocated from these extents.
+    // Check the ranks here, because the shapes of the results are made from the last dimensions.
     if (q.view().rank() < 3) throw nb::value_error(text("q is ", to_string(q.view().shape()), "; it must be [*,N,T,H]").c_str());
     if (k.view().rank() < 3) throw nb::value_error(text("k is ", to_string(k.view().shape()), "; it must be [*,K,S,H]").c_str());
   }
@@ -23,7 +23,7 @@ struct MapsCall : SdpaCall {
   std::int64_t queries() const { return q.view().extent(-2); }
   std::int64_t keys() const { return k.view().extent(-2); }
 
-  // An array of q's kind and dtype, shaped [*,N] and `rest`.
+  // A new array with the shape [*,N] followed by `rest`: a PyTorch tensor if `like` is one. Its dtype is `dtype`, else that of q.
   nb::object empty(nb::handle like, std::initializer_list<std::int64_t> rest, std::optional<DType> dtype = {}) const {
     Shape shape = q.view().shape().first(q.view().rank() - 2);
     for (const std::int64_t extent : rest) shape.push_back(extent);

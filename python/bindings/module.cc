@@ -9,13 +9,13 @@
 namespace nb = nanobind;
 
 NB_MODULE(_core, m) {
-  nb::set_leak_warnings(false);  // what a program still holds as it exits is no leak, and nothing is printed
+  nb::set_leak_warnings(false);  // objects that a program still holds at its exit are no leak
   m.attr("version") = POLYHEAD_VERSION;
   nb::register_exception_translator([](const std::exception_ptr& thrown, void*) {
     try {
       std::rethrow_exception(thrown);
     } catch (const polyhead::Error& error) {
-      // Names of files and tensors in a message may be no UTF-8.
+      // Names of files and tensors in a message may not be valid UTF-8.
       const nb::object message = nb::steal(PyUnicode_DecodeUTF8(error.what(), static_cast<Py_ssize_t>(std::strlen(error.what())), "backslashreplace"));
       PyErr_SetObject(error.code() == polyhead::ErrorCode::io ? PyExc_OSError : PyExc_ValueError, message.ptr());
     }

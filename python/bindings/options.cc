@@ -13,7 +13,7 @@ namespace {
 
 constexpr std::int64_t kLeast = std::numeric_limits<std::int64_t>::min(), kMost = std::numeric_limits<std::int64_t>::max();
 
-// An object in messages; without letters that have no UTF-8.
+// ascii(object), for messages.
 std::string shown(nb::handle object) {
   const nb::object letters = nb::steal(PyObject_ASCII(object.ptr()));
   if (letters.is_valid()) return nb::str(letters).c_str();
@@ -21,7 +21,7 @@ std::string shown(nb::handle object) {
   return "of type " + kind_of(object);
 }
 
-// An int of any kind (NumPy's too) as Python's.
+// Converts any integer, such as NumPy's, to a Python int. TypeError for bool and all other types.
 nb::object integer_object(nb::handle object, const char* name, const char* wanted) {
   if (nb::isinstance<nb::bool_>(object) || !PyIndex_Check(object.ptr())) refuse_type(object, name, wanted);
   nb::object number = nb::steal(PyNumber_Index(object.ptr()));
@@ -46,7 +46,7 @@ std::vector<nb::object> elements(nb::handle object, const char* name, const char
 }  // namespace
 
 double read_number(nb::handle object, const char* name) {
-  // A flag where a number belongs is a slip: dropout=True would drop everything.
+  // Refuse bool: dropout=True would be 1 and drop everything.
   if (!PyNumber_Check(object.ptr()) || nb::isinstance<nb::bool_>(object)) refuse_type(object, name, "a number");
   const double value = PyFloat_AsDouble(object.ptr());
   if (PyErr_Occurred() == nullptr) return value;
@@ -169,7 +169,7 @@ void read(const char* name, nb::handle given, std::optional<Diagonal>& diagonal)
   }
 }
 
-// (left, right) with None for an open side.
+// (left, right); None: that side is unlimited.
 void read(const char* name, nb::handle given, Window& window) {
   if (given.is_none()) return;
   const bool pair = (nb::isinstance<nb::tuple>(given) || nb::isinstance<nb::list>(given)) && nb::len(given) == 2;

@@ -1,4 +1,4 @@
-// Keyword arguments of attention as the library's options.
+// Converts Python arguments to the library's options.
 #pragma once
 
 #include <nanobind/nanobind.h>
@@ -18,11 +18,11 @@
 
 namespace polyhead::python {
 
-// Words and what they stand for.
+// The words that an argument may be, and their values.
 template <class T, std::size_t count>
 using Choices = std::array<std::pair<std::string_view, T>, count>;
 
-// The value of a word: choice("empty_rows", word, kEmptyRows). ValueError that lists the words for another one.
+// The value of a word: choice("empty_rows", word, kEmptyRows). For an unknown word, ValueError that lists the known ones.
 template <class T, std::size_t count>
 T choice(const char* name, std::string_view word, const Choices<T, count>& choices) {
   std::string words;
@@ -43,7 +43,7 @@ std::string word_of(const Choices<T, count>& choices, T value) {
 
 inline constexpr Choices<EmptyRows, 3> kEmptyRows{{{"zero", EmptyRows::zero}, {"uniform", EmptyRows::uniform}, {"unmasked", EmptyRows::unmasked}}};
 
-// Values of arguments. TypeError and ValueError name the argument, what was given and what is allowed.
+// Convert the value of an argument. TypeError and ValueError say which argument it is, what was given and what is allowed.
 double read_number(nb::handle object, const char* name);
 bool read_flag(nb::handle object, const char* name);
 std::int64_t read_integer(nb::handle object, const char* name, std::int64_t least, std::int64_t most);
@@ -52,41 +52,41 @@ std::string read_word(nb::handle object, const char* name);
 std::string read_path(nb::handle object, const char* name);                          // str, bytes or os.PathLike, as the file system encodes it
 std::optional<std::string> read_optional_word(nb::handle object, const char* name);  // None: nullopt
 std::vector<std::int64_t> read_integers(nb::handle object, const char* name);        // any iterable of ints
-std::vector<std::string> read_words(nb::handle object, const char* name);            // any iterable of str but a str
+std::vector<std::string> read_words(nb::handle object, const char* name);            // any iterable of str, except a str itself
 MapValue read_map_value(nb::handle object);
 inline constexpr std::int64_t kMostThreads = 1 << 16;
 std::optional<LimitedThreads> read_num_threads(nb::handle object);  // None: nullopt
 
-// Keyword arguments that sdpa and a layer share (PassOptions of _options.py), with their arrays alive.
+// Keyword arguments that sdpa and a layer share (PassOptions of _options.py). Keeps their arrays alive.
 struct PassKeywords {
   Array attend, block, attend_keys, block_keys, key_lengths, query_offsets, key_offsets, bias, dropout_keep;
   std::optional<Diagonal> causal;
   Window window;
   std::optional<std::uint64_t> seed;
   const Backend* backend = nullptr;
-  std::optional<LimitedThreads> threads;  // nullopt: as many as the process uses
+  std::optional<LimitedThreads> threads;  // nullopt: polyhead.num_threads()
 
   Mask mask() const;
   Executor* executor() { return threads ? &*threads : nullptr; }
 };
 
-// SdpaOptions of _options.py.
+// Keyword arguments of sdpa (SdpaOptions of _options.py).
 struct SdpaKeywords : PassKeywords {
   std::optional<double> scale;
   double softcap = 0, dropout = 0;
   EmptyRows empty_rows = EmptyRows::zero;
 };
 
-// LayerOptions of _options.py.
+// Keyword arguments of a layer's pass (LayerOptions of _options.py).
 struct LayerKeywords : PassKeywords {
   bool training = false;
 };
 
-// Reads the keyword arguments of a call. TypeError, naming the Python function and the arguments with close names, for one that it does not have.
+// Reads the keyword arguments of a call. For an unknown one, TypeError that names the Python function and the arguments with close names.
 void read_keywords(const char* function, nb::handle given, SdpaKeywords& keywords);
 void read_keywords(const char* function, nb::handle given, LayerKeywords& keywords);
 
-// The options of one call of sdpa, its gradients or its maps. Neither copied nor moved: `sdpa` points into it.
+// The options of one call of sdpa, its gradients or its maps. It cannot be copied or moved, because `sdpa` points into `keywords`.
 struct SdpaCall {
   SdpaCall(const char* function, nb::handle given);
   SdpaCall(const SdpaCall&) = delete;

@@ -21,7 +21,7 @@ Shape without_last(ConstTensorView like) { return like.shape().first(std::max(li
 
 DType lse_dtype(DType dtype) { return is_floating(dtype) ? accumulation_dtype(dtype) : DType::f32; }
 
-// (out, lse or None, attention weights or None). sdpa_forward checks the shapes: extents that are missing here are taken as 0.
+// Returns (out, lse or None, attention weights or None). A missing dimension counts as extent 0 here; sdpa_forward() refuses such inputs.
 Tuple<nb::any, nb::any, nb::any> forward(nb::handle q, nb::handle k, nb::handle v, nb::handle options, nb::handle lse_flag, nb::handle out,
                                          nb::handle weights_flag, nb::handle weights) {
   const SdpaCall call("sdpa", options);
@@ -41,7 +41,7 @@ Tuple<nb::any, nb::any, nb::any> forward(nb::handle q, nb::handle k, nb::handle 
   return nb::make_tuple(out_object, lse_object, weights_object);
 }
 
-// (d_q, d_k, d_v, d_bias), None where not wanted.
+// Returns (d_q, d_k, d_v, d_bias), with None for gradients that are not wanted.
 Tuple<nb::any, nb::any, nb::any, nb::any> backward(nb::handle q, nb::handle k, nb::handle v, nb::handle out, nb::handle lse, nb::handle d_out,
                                                    nb::handle options, nb::handle d_bias_given, bool want_q, bool want_k, bool want_v, bool want_bias) {
   const SdpaCall call("sdpa_backward", options);

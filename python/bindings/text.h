@@ -1,4 +1,4 @@
-// Messages of the bindings.
+// Joins the parts of a message.
 #pragma once
 
 #include <charconv>

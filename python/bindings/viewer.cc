@@ -29,7 +29,7 @@ std::string model_page(nb::handle source, nb::handle text_list, nb::handle pair_
   const ReleasedGil released;
   const models::SentenceModel model = models::load_bert(model_path);
   const models::SentenceOptions options{.when_too_long = truncate ? models::WhenTooLong::longest_first : models::WhenTooLong::error};
-  std::vector<models::SentenceResult> results;  // hold what the page's views point to
+  std::vector<models::SentenceResult> results;  // keep alive what the page's views point to
   for (const std::string& text : texts) results.push_back(pair ? model.run(text, *pair, options) : model.run(text, options));
   viewer::Page page{.title = title.value_or(texts.empty() ? "" : texts.front())};
   for (std::size_t i = 0; i < texts.size(); ++i) {

@@ -14,9 +14,9 @@ using nn::require_tensor;
 
 namespace {
 
-// The forward pass without `saved`. Each half of the layer (attention, feed-forward) runs in chunks and normalises a chunk while its rows are
-// in the second-level cache. Running both halves on one chunk before the next would be slower: each chunk reads the packed parameters, and the
-// parameters of both halves together do not fit into a shared third-level cache.
+// The forward pass without `saved`. Each half of the layer (attention, feed-forward) runs in chunks and normalises a chunk while its rows
+// are in the second-level cache. Running both halves on one chunk before the next would be slower: each chunk reads the packed parameters,
+// and the parameters of both halves together do not fit into a shared third-level cache.
 void evaluate(const EncoderLayer& layer, ConstTensorView x, TensorView y, const nn::AttentionOptions& options) {
   Tensor attended = uninitialised(y.dtype(), x.shape(), options.workspace);
   const nn::ChunkedAttention attend(layer.attention, {.query = x}, options);

@@ -42,8 +42,8 @@ struct Piece {
   ByteSpan span;
 };
 
-// Appends the pieces of a word: greedy longest match from the left (Wu et al. 2016, section 4.1). If some part of the word has no piece, the
-// whole word becomes one `unknown`. Time: at most (characters of the word) x (characters of the longest piece).
+// Appends the pieces of a word: greedy longest match from the left (Wu et al. 2016, section 4.1). If some part of the word has no piece,
+// the whole word becomes one `unknown`. Time: at most (characters of the word) x (characters of the longest piece).
 void append_word_pieces(std::vector<Piece>& pieces, std::span<const Char> word, const Vocabulary& vocabulary,
                         std::string_view continuing_prefix, std::int64_t max_word_length, std::int64_t unknown);
 

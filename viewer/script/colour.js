@@ -53,7 +53,7 @@ function pixelOf(oklab) {
   return ((255 << 24) | (blue << 16) | (green << 8) | red) >>> 0;
 }
 
-// 256 colours between the stops of the style sheet's --ramp, and its --nan.
+// 256 colours between the stops --ramp of the style sheet, and the colour --nan for NaN.
 class Ramp {
   constructor(style) {
     const stops = style.getPropertyValue("--ramp").split(",").map((stop) => oklabOf(stop.trim()));

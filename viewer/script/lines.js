@@ -85,7 +85,7 @@ class Lines {
     }
   }
 
-  // [place, index] of every shown token, or of the chosen one only.
+  // [line number, token index] of every shown token, or of the chosen token only.
   #only(indices, chosen) {
     const all = [...indices.entries()];
     return chosen == null ? all : all.filter(([, index]) => index === chosen);

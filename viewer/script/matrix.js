@@ -21,7 +21,7 @@ class Matrix {
     followLabels(this.keyStrip, "column", events);
   }
 
-  // shown: { rows, columns }, the indices that are not hidden.
+  // shown: { rows, columns }, the indices of the tokens that are not hidden.
   draw(text, map, shown, look, title) {
     this.shown = shown;
     paint(this.canvas, map, text.keys.size, shown.rows, shown.columns, look);
@@ -59,7 +59,7 @@ class Matrix {
   // Chooses the size of cells: the largest that fits, between 12 and 44 CSS pixels, then `zoom` steps larger or smaller. Returns it.
   resize(width, zoom) {
     let margin = 110;
-    for (let pass = 0; pass < 2; ++pass) {  // the width of the words and the size of cells depend on each other
+    for (let pass = 0; pass < 2; ++pass) {  // twice, because the width of the words depends on the size of cells and the reverse
       const space = (width - margin) / Math.max(1, this.shown.columns.length);
       const fit = Matrix.sizes.findLastIndex((size) => size <= Math.min(44, Math.max(12, space)));
       this.size = Matrix.sizes[Math.min(Matrix.sizes.length - 1, Math.max(0, fit + zoom))];

@@ -202,7 +202,7 @@ function setZoom(step) {
   if (after !== before) zoom += step;
 }
 
-// Shows another text: its head of the same number, if it has one.
+// Shows another text. An open head stays open if the text has it; else all heads are shown.
 function showOther(text) {
   const fits = (place, count) => place === MEAN || place < count;
   const hasHead = fits(state.layer, texts[text].layers) && fits(state.head, texts[text].heads);
