@@ -1,5 +1,6 @@
-// Attention weights p[t,s] = exp(score[t,s] - m) / l that the forward pass writes (docs/maths.md, eq. 2), before dropout. Each key block stores
-// its exponentials; after the last block l is known and the row is divided while it is in the second-level cache. For kernel sources only.
+// Attention weights p[t,s] = exp(score[t,s] - m) / l that the forward pass writes (docs/maths.md, eq. 2), before dropout. Each key block
+// stores its exponentials; after the last block l is known, and the row is divided while it is in the second-level cache. For kernel
+// sources only.
 #pragma once
 
 #include "cpu/sdpa/forward_scratch.h"
@@ -25,7 +26,7 @@ class AttentionWeightRows {
     }
   }
 
-  // Exponentials of the keys first + `own` of a row, e[0] being that of key `first`; zero for the rest of `all`.
+  // Stores a row's exponentials e of one key block: e[s] for s in `own`, 0 for the rest of `all`. s = 0 is key `first`.
   void take(std::int64_t row, std::int64_t first, KeyRange all, KeyRange own, const T* e) const {
     T* const to = line(row) + first;
     if (own.empty()) return clear(to, all.first, all.last);
@@ -33,13 +34,13 @@ class AttentionWeightRows {
     for (std::int64_t s = own.first; s < own.last; ++s) to[s] = e[s];
   }
 
-  // A row's reference was raised after it had these keys.
+  // Multiplies the row's stored exponentials of `keys` by the factor of its raised reference.
   void rescale(std::int64_t row, KeyRange keys, T factor) const {
     T* const x = line(row);
     for (std::int64_t s = keys.first; s < keys.last; ++s) x[s] *= factor;
   }
 
-  // The row has the keys `own`, whose exponentials sum to l; every other key, or all of them where l is 0, has none.
+  // Divides the row's exponentials by their sum l. `own` are the keys that the row attends to; other keys get 0, and if l = 0 all keys do.
   void finish(std::int64_t index, KeyRange own, T l) const {
     const Row& row = s_.rows[index];
     T* const x = line(index);

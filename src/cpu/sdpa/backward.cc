@@ -12,13 +12,14 @@
 namespace polyhead::cpu {
 namespace {
 
-// How the work is cut. A task is one key/value head of one sequence, or one split of its keys where a sequence has few heads: then each split has
-// its own sums of d_q, which are added in the order of the splits. The splits follow from the sizes of one sequence only, so that results depend
-// neither on the threads nor on the other sequences. Tasks that add into the same elements of d_bias are one item: one thread, one order.
+// Work items of the threads. A task is one key/value head of one sequence, or, if a sequence has few heads, one key split of it. Each split
+// has its own sums of d_q, which are added in the order of the splits. The number of splits depends on the sizes of one sequence only, so
+// results depend neither on the threads nor on other sequences. Tasks that add into the same elements of d_bias form one item, which one
+// thread computes in order.
 struct Items {
   static constexpr std::int64_t kWantedTasks = 8, kLeastKeys = 512;
   std::int64_t splits = 1, keys_per_split = 0;
-  std::int64_t sequences, heads, splits_apart;  // the number of items is their product
+  std::int64_t sequences, heads, splits_apart;  // how many of each are separate items; 1: one item has them all
 
   Items(const BackwardProblem& p, const BiasGradient* bias) {
     sequences = bias != nullptr && bias->shared_by_sequences() ? 1 : p.batch;
@@ -34,7 +35,8 @@ struct Items {
   std::int64_t count() const { return sequences * heads * splits_apart; }
 };
 
-// d_q of rows [first, last) of a key/value head's queries: its splits, [split, group rows, stride], added in order.
+// Adds the sums of d_q [split, group rows, stride] of a key/value head, in the order of the splits, and stores d_q of its rows [first,
+// last).
 template <class T>
 void add_splits_of(const BackwardProblem& p, std::int64_t splits, std::int64_t head, const T* sums, std::int64_t first, std::int64_t last) {
   const std::int64_t group = p.heads / p.kv_heads, stride = backward_sums_stride(p.qk_width), split_size = group * p.queries * stride;
@@ -70,7 +72,7 @@ BackwardTask group_task(const BackwardProblem& p, const MaskBlocks* blocks, cons
 }
 
 void backward_document(const BackwardProblem& p, const BiasGradient* bias) {
-  if (p.batch * p.heads * p.queries * p.keys == 0) {  // without a pair there may be more heads than a loop can visit
+  if (p.batch * p.heads * p.queries * p.keys == 0) {  // an empty tensor may have more heads than a loop can visit
     for (const TensorView& gradient : {p.d_q, p.d_k, p.d_v}) {
       if (gradient) fill(gradient, 0);
     }
@@ -82,12 +84,13 @@ void backward_document(const BackwardProblem& p, const BiasGradient* bias) {
   const std::int64_t group_rows = p.heads / p.kv_heads * p.queries, stride = backward_sums_stride(p.qk_width);
   const std::int64_t size = p.dtype == DType::f64 ? 8 : 4, sums_bytes = group_rows * stride * size;
   const std::int64_t scratch_bytes = kernels.backward_scratch(group_task(p, nullptr, nullptr, 0, 0));
-  // Sums of d_q: of splits that run on different threads, or of one head, which are added as soon as they are complete; none where d_q is not wanted.
+  // Sums of d_q, if d_q is wanted. `shared` holds those of all items if splits run on different threads; otherwise each thread's `own`
+  // holds those of one head.
   const bool together = items.splits_apart == 1;
   std::optional<ScratchMemory> shared;
   if (!together && p.d_q) shared.emplace(std::max<std::int64_t>(1, p.batch * p.kv_heads * items.splits * sums_bytes), p.workspace);
 
-  // A thread's wake-up is worth 50 us: 10^6 multiplications.
+  // Waking a thread takes 50 us, as long as 10^6 multiplications.
   const double work = 2.5 * static_cast<double>(p.batch * p.heads * p.queries) * static_cast<double>(p.keys * (p.qk_width + p.v_width)) /
                       static_cast<double>(std::max<std::int64_t>(1, items.count()));
   const auto grain = static_cast<std::int64_t>(std::clamp(1e6 / std::max(work, 1.0), 1.0, 1e6));
@@ -108,7 +111,7 @@ void backward_document(const BackwardProblem& p, const BiasGradient* bias) {
     for (std::int64_t item = first; item < last; ++item) {
       const std::int64_t first_split = item % items.splits_apart, kv = item / items.splits_apart % items.heads;
       const std::int64_t b = item / items.splits_apart / items.heads;
-      // An item of all sequences or all heads goes through them with heads outermost: their d_bias stays in the cache.
+      // An item with several sequences or heads loops over heads outermost, so that the d_bias of a head stays in the cache.
       for (std::int64_t h = kv; h < p.kv_heads; h += items.heads) {
         for (std::int64_t s = b; s < p.batch; s += items.sequences) {
           for (std::int64_t split = first_split; split < items.splits; split += items.splits_apart) run(s, h, split);

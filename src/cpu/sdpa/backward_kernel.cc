@@ -1,10 +1,11 @@
 // d_v[s] = sum_t drop(p)[t,s] d_out[t]          d_p[t,s] = m[t,s] <d_out[t], v[s]>               (docs/maths.md, eq. 5, 6)
 // d_score = p (d_p - delta),  delta[t] = <d_out[t], out[t]>                                       (eq. 7)
 // d_q[t] = scale sum_s d_x[t,s] k[s]           d_k[s] = scale sum_t d_x[t,s] q[t]                (eq. 8, 9)
+// m = 1/(1 - dropout probability) for entries that dropout keeps, 0 for the others.
 //
 // Loops, outermost first (README.md draws them):
-//   key block: k and v, as rows and as panels, and their gradients stay in the second-level cache
-//     query block: p and d_x of the two blocks stay in the second-level cache too
+//   key block: k as rows and as panels, v as panels, d_k and d_v stay in the second-level cache
+//     query block: its p and d_x for the key block stay in the second-level cache too
 //       strip of rows, panel of keys (differentiate_tiles.h): q k^T and then d_out v^T as one tile of sums in registers; p and d_x are stored
 //       d_q of the strip += d_x k
 //     d_v += p^T d_out, then d_k += d_x^T q: p and d_x are read along their columns, so nothing is transposed
@@ -19,7 +20,8 @@
 namespace polyhead::cpu::POLYHEAD_ISA {
 namespace {
 
-// exp(score - lse) with a float32 lse is off by |lse| 2^-24, twice that in powers of two. Beyond this bound a row computes its sum again.
+// With a float32 lse, exp(score - lse) has a relative error of |lse| 2^-24, twice that if computed in powers of two. Rows with |lse| above
+// this bound compute their maximum and sum again.
 constexpr int kLargestExactLse = 32;
 
 template <class T>
@@ -107,7 +109,7 @@ class Backward {
 
   static bool beyond(T lse) { return (lse > kLargestExactLse || lse < -kLargestExactLse) && lse * T{0} == 0; }
 
-  // The largest score and the sum of the rows whose lse is too large to be exact, over all keys, as in the forward pass.
+  // Computes maximum and sum over all keys again, as in the forward pass, for rows whose lse is too large to be exact.
   void find_sums() {
     for (std::int64_t i = 0; i < s_.row_count; ++i) {
       if (beyond(s_.lse[i])) s_.shift[i] = -kInfinity<T>, s_.inverse[i] = 0;
@@ -164,7 +166,8 @@ class Backward {
     });
   }
 
-  // Rows of q (times the power of two of the scale) and d_out, and copies without NaN and infinities for the sums over rows.
+  // Copies rows of q, times the scale's power of two, and of d_out. If they have NaN or infinities, also makes copies with 0 in their
+  // place, for the sums over rows.
   void load_queries(std::int64_t block, int rows) {
     q_finite_ = load_block(task_.q, block, rows, task_.qk_width, s_.qk_padded, scale_.power, s_.q);
     d_out_finite_ = load_block(task_.d_out, block, rows, task_.v_width, s_.v_padded, T{1}, s_.d_out);
@@ -185,7 +188,7 @@ class Backward {
     });
   }
 
-  // c = a b for the panels that the mask does not skip; in the others c keeps what it has, which no row uses.
+  // c = a b for the panels that the mask does not skip. In skipped panels c is left as it was; no row reads it.
   void multiply_panels(const T* a, std::int64_t a_stride, const T* panels, std::int64_t depth, int rows, std::int64_t first, KeyRange keys,
                        const StripBlocks& blocks, T* c) const {
     for_each_panel<T>(keys.first, keys.last, [&](std::int64_t panel, std::int64_t begin, int vectors) {
@@ -219,14 +222,15 @@ class Backward {
                                               .add = true},
                                              height, static_cast<int>(s_.qk_padded / kWidth));
     }
-    // d_v before d_k: the rows of d_out and of q do not fit in the first-level cache together.
+    // All of d_v before d_k, because the rows of d_out and of q do not fit in the first-level cache together.
     if (task_.d_v.data != nullptr) multiply_columns(s_.p, rows, strips, whole, d_out_finite_ ? s_.d_out : s_.d_out_finite, s_.v_padded, s_.d_v);
     if (task_.d_k.data != nullptr) multiply_columns(s_.d_x, rows, strips, whole, q_finite_ ? s_.q : s_.q_finite, s_.qk_padded, s_.d_k);
     if (!k_finite_ || !q_finite_ || !d_out_finite_) add_non_finite_values(first, count, block, rows);
   }
 
-  // How a row's products become p and d_x: in the tiles' registers; the same and then renormalised, if the block has all keys of the row; or
-  // in passes over memory. The choice depends on the row alone, so its bits do not depend on the other rows of its strip.
+  // How a row's products become p and d_x. tiles: in registers; tiles_of_whole_row: in registers and then renormalised, because the key
+  // block has all keys of the row; memory: in passes over memory. The choice depends on the row alone, so its bits do not depend on the
+  // other rows of its strip.
   enum class RowPath : std::uint8_t { tiles, tiles_of_whole_row, memory };
 
   RowPath path_of(std::int64_t index, std::int64_t first) const {
@@ -235,7 +239,8 @@ class Backward {
     return in_one_block(index, first) ? RowPath::tiles_of_whole_row : RowPath::tiles;
   }
 
-  // p and d_x of a strip of the block, whose rows attend to `keys` together; zero in the rest of `whole`. Stores d_score in d_bias.
+  // Computes p and d_x of a strip of the query block. `keys` is the range that its rows attend to; the rest of `whole` becomes 0. Also
+  // stores d_score in d_bias.
   void differentiate_strip(std::int64_t block, int begin, int rows, KeyRange keys, std::int64_t first, std::int64_t count, KeyRange whole) {
     RowPath paths[kStripRows];
     bool tiles = false, passes = false;
@@ -248,7 +253,7 @@ class Backward {
     }
     strip.blocks.begin(task_);
     for (int i = 0; i < rows; ++i) strip.blocks.add(task_, s_.rows[block + begin + i]);
-    // Tiles always hold all rows of the strip: a row then has the same bits whichever path the others take.
+    // Tiles always hold all rows of the strip, so a row has the same bits whichever paths the other rows take.
     if (tiles && !keys.empty()) differentiate_tiles(strip, keys);
     T *p = s_.p + begin * s_.stride, *d_x = s_.d_x + begin * s_.stride;
     for (int i = 0, end = 0; i < rows && passes && !keys.empty(); i = end) {
@@ -276,17 +281,18 @@ class Backward {
     }
   }
 
-  // Whether the block has all keys of the row.
+  // Whether the key block has all keys of the row.
   bool in_one_block(std::int64_t index, std::int64_t first) const {
-    const KeyRange all = range_of(task_, s_.rows[index]);  // blocks that a mask skips do not count: they would change the row's bits
+    // Not narrow_range_of(): the row's bits must not depend on which mask blocks are skipped.
+    const KeyRange all = range_of(task_, s_.rows[index]);
     return all.first >= first && all.last - first <= s_.keys && task_.last_key - task_.first_key == task_.keys;
   }
 
-  // sums[key] += sum_i a[i,key] b[i] for the keys of `whole`, over the strips that have them.
+  // sums[key] += sum_i a[i,key] b[i] for the keys of `whole`, where i runs over the rows of the strips that attend to the key.
   void multiply_columns(const T* a, int rows, const KeyRange* strips, KeyRange whole, const T* b, std::int64_t padded, T* sums) const {
     for (std::int64_t key = whole.first; key < whole.last; key += kStripRows) {
       const int height = static_cast<int>(smaller(kStripRows, whole.last - key));
-      int begin = rows, end = 0;  // the rows that see any of these keys
+      int begin = rows, end = 0;  // rows of the strips that attend to any of these keys
       for (int strip = 0; strip < rows; strip += kStripRows) {
         const KeyRange& keys = strips[strip / kStripRows];
         if (keys.empty() || keys.last <= key || keys.first >= key + height) continue;
@@ -299,7 +305,7 @@ class Backward {
     }
   }
 
-  // For the keys `own` of the row: x from products to drop(p), y from <d_out, v> to d_score.
+  // For the keys `own` of the row: turns x from products <q, k> into drop(p), and y from <d_out, v> into d_score.
   void differentiate_keys(std::int64_t index, std::int64_t first, KeyRange own, T* x, T* y) {
     const Row& row = s_.rows[index];
     const T left = finish_scores<T>(task_, row, scale_.factor, first, own.first, own.last, x, s_.slope, s_.bytes);
@@ -334,7 +340,7 @@ class Backward {
     if (kind_of(task_, row) == RowKind::uniform) clear(y, own.first, own.last);
   }
 
-  // Adds NaN and infinities of k, q and d_out to the pairs that have them and to no other.
+  // Adds NaN and infinities of k, q and d_out to the gradients of the queries and keys that attend to each other, and to no others.
   void add_non_finite_values(std::int64_t first, std::int64_t count, std::int64_t block, int rows) {
     for (int i = 0; i < rows; ++i) {
       const Row& row = s_.rows[block + i];

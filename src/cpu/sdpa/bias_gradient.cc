@@ -7,11 +7,11 @@ namespace polyhead::cpu {
 
 BiasGradient::BiasGradient(const BackwardProblem& problem) : pairs_(problem.d_bias) {
   const bool slides = overlaps_itself(problem.d_bias_given);
-  if (!slides && problem.d_bias.numel() == problem.d_bias_given.numel()) return;  // also where neither has an element
+  if (!slides && problem.d_bias.numel() == problem.d_bias_given.numel()) return;  // also if both are empty
   sums_.emplace(problem.d_bias_given, accumulation_dtype(problem.dtype));
   pairs_ = sums_->view().expand(problem.d_bias.shape());
-  // Positions along an axis share elements if its stride is 0. In a view that slides over its memory they may also share them unless the stride
-  // exceeds the reach of all inner axes.
+  // Indices of an axis share elements if its stride is 0. In a view that overlaps itself they may also share elements if the stride is
+  // smaller than the reach, the span of all inner axes.
   const Shape& shape = pairs_.shape();
   std::int64_t reach = 1;
   const auto shared = [&](int axis) {
@@ -21,10 +21,10 @@ BiasGradient::BiasGradient(const BackwardProblem& problem) : pairs_(problem.d_bi
     return together;
   };
   by_keys_ = shared(-1) || slides;
-  shared(-2);  // extends the reach; rows of one head are always added in order
+  shared(-2);  // only extends the reach: rows of one head are always added in order
   by_heads_ = shared(-3);
   for (int axis = -4; axis >= -shape.size(); --axis) by_sequences_ |= shared(axis);
-  by_heads_ |= slides && by_sequences_;  // sequences that slide may slide into another head
+  by_heads_ |= slides && by_sequences_;  // overlapping sequences may also overlap another head
 }
 
 MutablePlane BiasGradient::plane(std::int64_t b, std::int64_t first_head, const Document& document) const {

@@ -19,7 +19,7 @@ POLYHEAD_INLINE void stream_row(const T* from, std::int64_t count, T* to) {
   for (; i < count; ++i) to[i] = from[i];
 }
 
-// The row's keys first + [0, count) of a d_bias that is written: masked ones too, as zeros.
+// Writes d_bias of the keys [first, first + count) of the row. d_score is 0 for masked keys.
 template <class T>
 POLYHEAD_INLINE void write_bias_row(const BackwardTask& task, const Row& row, std::int64_t first, std::int64_t count, const T* d_score) {
   const std::int64_t offset = bias_offset(task, row, first);
@@ -29,7 +29,7 @@ POLYHEAD_INLINE void write_bias_row(const BackwardTask& task, const Row& row, st
   narrow_row<T>(task.dtype, d_score, count, T{1}, task.d_bias.data, offset, task.d_bias.column);
 }
 
-// Writes zeros for rows without a key.
+// Writes d_bias = 0 for rows that attend to none of these keys.
 template <class T>
 void clear_bias_rows(const BackwardTask& task, const Row* rows, int row_count, std::int64_t first, std::int64_t count, T* scratch) {
   clear(scratch, 0, count);

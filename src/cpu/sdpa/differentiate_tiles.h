@@ -1,4 +1,4 @@
-// p = exp(score - lse) and d_score = p (d_p - delta) tile by tile, while they are in registers. For kernel sources only.
+// Computes p = exp(score - lse) and d_score = p (d_p - delta) of a tile while it is in registers. For kernel sources only.
 #pragma once
 
 #include "cpu/sdpa/backward_scratch.h"
@@ -12,7 +12,7 @@ namespace {
 
 template <class T>
 struct TileStrip {
-  // Of the key block from first_key on. The arrays stay uninitialised: clearing 2 KiB per strip is measurable.
+  // A strip of rows within the key block from first_of_keys on. The arrays stay uninitialised: clearing 2 KiB per strip is measurable.
   TileStrip(const BackwardTask& of_task, const ScoreScale<T>& of_scale, const BackwardScratch<T>& scratch, std::int64_t first_row,
             int row_count, std::int64_t first_of_keys)
       : task(of_task), scale(of_scale), s(scratch), first(first_row), rows(row_count), first_key(first_of_keys) {}
@@ -20,21 +20,22 @@ struct TileStrip {
   const BackwardTask& task;
   const ScoreScale<T>& scale;
   const BackwardScratch<T>& s;
-  const std::int64_t first;  // row
+  const std::int64_t first;  // the strip's first row
   const int rows;
   const std::int64_t first_key;
   KeyRange own[kStripRows];  // the keys of each row; p and d_score of other keys are zero
-  bool whole[kStripRows];    // the block has all keys of the row
-  KeyRange inner;            // the keys that all rows have
+  bool whole[kStripRows];    // the key block has all keys of the row
+  KeyRange inner;            // the keys that every row attends to
   StripBlocks blocks;
   PanelRows<T> operands;
   RowSums<T> sums[kStripRows];  // used if any row is whole
 
-  // The strip's first row of an array of the block.
+  // Address of the strip's first row in an array of the query block.
   T* of_block(T* array, std::int64_t width) const { return array + first % kBlockRows * width; }
 };
 
-// The products of the strip's rows from `row` on, which lie in `rows`, with the keys of a panel from `begin` on.
+// x = products of `Rows` rows of the strip, from `row` on, with the keys of a panel, from `begin` on. `rows` holds the query block's q or
+// d_out.
 template <int Rows, int Columns, class T>
 POLYHEAD_INLINE void multiply_keys(const TileStrip<T>& strip, T* rows, std::int64_t stride, const T* panels, std::int64_t depth, int row,
                                    std::int64_t panel, std::int64_t begin, Vector<T> (&x)[Rows][Columns]) {
@@ -95,7 +96,7 @@ POLYHEAD_INLINE void differentiate_tile(TileStrip<T>& strip, int row, std::int64
   }
 }
 
-// f<rows>(row) for the strip's rows, as many at a time as a tile has.
+// Calls f<count>(row) for groups of the strip's rows: as many as a tile has, then 2, then 1.
 template <class F>
 POLYHEAD_INLINE void for_each_rows(int rows, const F& f) {
   int row = 0;
@@ -118,7 +119,7 @@ void differentiate_panels(TileStrip<T>& strip, KeyRange keys, bool add_up) {
     }
     strip.operands.load(strip.task, strip.s, strip.first, strip.rows, strip.first_key, panel, block != PairBlock::full);
     with_count<kTileVectors>(vectors, [&](auto count) {
-      // A panel of k for all rows, then one of v: each stays in the first-level cache.
+      // First all rows with the panel of k, then all rows with the panel of v, so that each panel stays in the first-level cache.
       for_each_rows(strip.rows, [&]<int kRows>(int row) { find_probabilities<kRows, count(), kBias, kMasks>(strip, row, panel, begin); });
       if (add_up) {
         for_each_rows(strip.rows, [&]<int kRows>(int row) { differentiate_tile<kRows, count(), true>(strip, row, panel, begin); });
@@ -129,7 +130,7 @@ void differentiate_panels(TileStrip<T>& strip, KeyRange keys, bool add_up) {
   });
 }
 
-// `keys`: those that any row of the strip attends to.
+// Computes p and d_score of the strip for `keys`, the range that its rows attend to.
 template <class T>
 void differentiate_tiles(TileStrip<T>& strip, KeyRange keys) {
   strip.inner = {0, strip.s.keys};

@@ -1,4 +1,4 @@
-// The keep bits of dropout, many keys at a time: the same as core/philox.h draws one by one. For kernel sources only.
+// Keep bits of dropout, many keys at a time. They equal the bits of core/philox.h, which computes one at a time. For kernel sources only.
 #pragma once
 
 #include "cpu/sdpa/rows.h"
@@ -6,10 +6,10 @@
 namespace polyhead::cpu::POLYHEAD_ISA {
 namespace {
 
-// Philox 4x32-10 (Salmon et al. 2011) with a 32-bit word in the lower half of each 64-bit lane: the upper half may hold anything, because a
-// product reads the lower one only, and no word has to move. Four vectors of counters hide the latency of a product.
+// Philox 4x32-10 (Salmon et al. 2011). Each 64-bit lane holds one 32-bit word in its lower half. Its upper half may hold anything, because
+// products read lower halves only, so words never move between lanes. Four vectors of counters hide the latency of a product.
 inline constexpr int kPhiloxVectors = 4, kPhiloxLanes = kLanes<std::int64_t>;
-inline constexpr std::int64_t kPhiloxKeys = 4 * kPhiloxVectors * kPhiloxLanes;  // drawn at a time
+inline constexpr std::int64_t kPhiloxKeys = 4 * kPhiloxVectors * kPhiloxLanes;  // keys of one call of philox_bytes()
 using Words = Vector<std::int64_t>;
 
 POLYHEAD_INLINE Words upper_half(Words x) {
@@ -17,7 +17,7 @@ POLYHEAD_INLINE Words upper_half(Words x) {
   return (Words)((Unsigned)x >> 32);
 }
 
-// Byte 4 i + j: 1 where word j of counter (block + i, rest) is not below `below`.
+// to[4 i + j] = 1 if word j of counter (block + i, rest) is at least `below`, else 0.
 POLYHEAD_INLINE void philox_bytes(std::uint32_t block, const std::uint32_t (&rest)[3], const std::uint32_t (&seed)[2], std::int64_t below, std::uint8_t* to) {
   Words c[4][kPhiloxVectors], number{};
 #pragma GCC unroll 8
@@ -53,8 +53,9 @@ POLYHEAD_INLINE void philox_bytes(std::uint32_t block, const std::uint32_t (&res
   }
 }
 
-// keep[i] != 0 where dropout keeps key first + i, for i in [low, high). `to` is scratch with room for kKeepMargin bytes beyond `high`. A counter
-// covers four keys, counted in the packed sequence, so that a document has the bits of its place there.
+// Returns keep, with keep[i] != 0 if dropout keeps key first + i, for i in [low, high). `to` is scratch with room for kKeepMargin bytes
+// after `high`. One counter gives the bits of four keys. Keys are counted in the packed sequence, so a document's bits depend on its
+// position there.
 inline constexpr std::int64_t kKeepMargin = kPhiloxKeys + 4;
 inline const std::uint8_t* keep_bytes(const HeadGroup& group, const Row& row, std::int64_t first, std::int64_t low, std::int64_t high, std::uint8_t* to) {
   if (group.keep.data != nullptr) return row_bytes(group.keep, row, first, low, high, to);

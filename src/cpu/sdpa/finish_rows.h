@@ -1,4 +1,4 @@
-// From a row's sums to what is stored: out = o / l, lse = m + log l. For kernel sources only.
+// Turns the sums of each row into results: out = o / l, lse = m + log l. For kernel sources only.
 #pragma once
 
 #include "cpu/sdpa/rows.h"
@@ -6,13 +6,15 @@
 namespace polyhead::cpu::POLYHEAD_ISA {
 namespace {
 
-// The factor from a row's reference m to a score: 1 with softcap or bias, else the part of the scale that k did not take.
+// Converts a row's reference m to a score. With softcap or bias m is a score already (factor 1); otherwise m lacks the part of the scale
+// that is not multiplied into q or k, ScoreScale::factor.
 template <class T>
 const ExpFactor<T>& reference_unit(const HeadGroup& group, const ScoreScale<T>& scale) {
   return group.softcap > 0 || group.bias.data != nullptr ? scale.natural : scale.scaled;
 }
 
-// Rows first, ... of the task's partial result, for merge_kernel.cc. o == nullptr: the rows have no key.
+// Stores rows [first, first + count) of a key split's partial result, which merge_kernel.cc reads. o == nullptr: the rows have no keys in
+// this split, and o is 0.
 template <class T>
 void store_partial(const ForwardTask& task, std::int64_t first, std::int64_t count, const T* o, std::int64_t stride, const T* m, const T* l) {
   const std::int64_t size = partial_stride(task.v_width);
@@ -23,7 +25,8 @@ void store_partial(const ForwardTask& task, std::int64_t first, std::int64_t cou
   }
 }
 
-// The divisor of a row of o, l times the share that dropout keeps, and its reciprocal. Arrays are padded to whole vectors.
+// Divisor of each row of o, and its reciprocal: l, with dropout l times the probability to keep an entry, and 1 if l = 0. Arrays are padded
+// to whole vectors.
 template <class T>
 POLYHEAD_INLINE void find_divisors(const ForwardTask& task, std::int64_t count, const T* l, T* divisor, T* reciprocal) {
   for (std::int64_t i = 0; i < count; i += kLanes<T>) {
@@ -40,7 +43,7 @@ bool stores_in_place(const ForwardTask& task) {
   return task.dtype == kOwnStorage<T> && task.out.column == 1 && task.v_width % kLanes<T> == 0;
 }
 
-// out = o / l. Rows of o are `stride` apart; they and l are padded to whole vectors. A row without a finite score is zero.
+// out = o / l, or 0 if l = 0. Rows of o are `stride` elements apart; each row of o and the array l are padded to whole vectors.
 template <class T>
 void store_out(const ForwardTask& task, const Row* rows, std::int64_t count, T* o, std::int64_t stride, const T* l) {
   constexpr int kWidth = kLanes<T>;
@@ -60,7 +63,7 @@ void store_out(const ForwardTask& task, const Row* rows, std::int64_t count, T* 
   }
 }
 
-// lse = m + log l, in the memory of l, which is padded to whole vectors as m is; -infinity of a row without a finite score.
+// lse = m + log l, or -infinity if l = 0. Overwrites l. m and l are padded to whole vectors.
 template <class T>
 void store_lse(const ForwardTask& task, const ExpFactor<T>& unit, const Row* rows, std::int64_t count, const T* m, T* l) {
   constexpr int kWidth = kLanes<T>;

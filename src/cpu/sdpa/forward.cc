@@ -17,19 +17,19 @@ namespace {
 
 constexpr std::int64_t kWantedTasks = 8;
 
-// Rows that one task computes. Each task packs the keys and values that its rows attend to: a few cycles per element, shared by its rows, are
-// 3 % of the time. A row's bits do not depend on the block that it is in.
+// Cuts the rows of a key/value head into blocks of one task each. Each task packs the keys and values that its rows attend to, which takes
+// 3 % of its time. A row's bits do not depend on its block.
 struct RowBlocks {
-  std::int64_t rows;       // of a head, or of whole heads
-  std::int64_t per_group;  // tasks of a key/value head
+  std::int64_t rows;       // of a block: part of one head, or whole heads
+  std::int64_t per_group;  // blocks of a key/value head
 
-  // At least `tasks` of them in all sequences together, if there are rows enough.
+  // Chooses blocks so small that all sequences together have at least `tasks` of them, if there are enough rows.
   RowBlocks(const Problem& p, std::int64_t batch, std::int64_t tasks, const BlockSizes& sizes) {
     constexpr std::int64_t kStrip = 12;
     const std::int64_t group = p.heads / p.kv_heads;
     std::int64_t most = sizes.query_rows(std::max(p.qk_width, p.v_width), p.dtype == DType::f64 ? 8 : 4);
     while (most > 96 && batch * p.heads * p.queries < tasks * most) most /= 2;
-    if (p.queries * 2 <= most) {  // whole heads, so that the queries of a group share what is packed
+    if (p.queries * 2 <= most) {  // whole heads, so that the heads of a group share packed keys and values
       const std::int64_t heads = std::min(group, most / p.queries);
       rows = heads * p.queries;
       per_group = (group + heads - 1) / heads;
@@ -42,7 +42,7 @@ struct RowBlocks {
     }
   }
 
-  // Gives a task the rows of block i of its group.
+  // Sets the rows of a task: block i of its group.
   void place(std::int64_t i, ForwardTask& task) const {
     if (whole_heads_) {
       task.first_row = i * rows;
@@ -59,24 +59,26 @@ struct RowBlocks {
   bool whole_heads_ = false;
 };
 
-// Where a sequence has few blocks of rows, its keys are split, so that one head has work for every thread. The number of splits follows from
-// the sizes of one sequence only: results depend neither on the threads nor on the other sequences.
+// Cuts the keys into splits if a sequence has few blocks of rows, so that one head has work for every thread. The number of splits depends
+// on the sizes of one sequence only, so results depend neither on the threads nor on other sequences.
 struct KeySplits {
   std::int64_t count = 1;
 
   explicit KeySplits(const Problem& p) : size_(p.keys) {
-    const RowBlocks blocks(p, 1, kWantedTasks, block_sizes(1 << 20));  // not this machine's: the number of splits changes the order of sums
+    // 1 MiB instead of this machine's cache, because the number of splits decides the order of sums.
+    const RowBlocks blocks(p, 1, kWantedTasks, block_sizes(1 << 20));
     KeyRange range{0, p.keys};
-    if (p.rules->banded && p.empty_rows == EmptyRows::zero) {  // in other modes an empty row may have all keys
+    if (p.rules->banded && p.empty_rows == EmptyRows::zero) {  // other modes give an empty row all keys
       const Document& document = p.documents.front();
       range = {std::max<std::int64_t>(0, document.lower), std::min(p.keys, p.queries - 1 + document.upper)};
     }
-    // An element of a key or value is read and transposed in the time of 22 multiplications; 5 10^6 are 100 us, twice a thread's wake-up.
+    // Work in multiplications: reading and transposing an element of k or v takes as long as 22. Each split has at least 5e6, which take
+    // 100 us, twice the time to wake a thread.
     const double work = static_cast<double>(range.last - range.first) * static_cast<double>((p.qk_width + p.v_width) * (blocks.rows + 22));
     const std::int64_t most = std::max<std::int64_t>(1, kWantedTasks / std::max<std::int64_t>(1, p.kv_heads * blocks.per_group));
     count = static_cast<std::int64_t>(std::clamp(work / 5e6, 1.0, static_cast<double>(most)));
     if (count == 1) return;
-    constexpr std::int64_t kBlock = 512;  // whole key blocks of the kernels
+    constexpr std::int64_t kBlock = 512;  // a key block of the kernels; splits are multiples of it
     first_ = range.first / kBlock * kBlock;
     size_ = ((range.last - first_ + count - 1) / count + kBlock - 1) / kBlock * kBlock;
     count = (range.last - first_ + size_ - 1) / size_;
@@ -91,13 +93,13 @@ struct KeySplits {
   std::int64_t first_ = 0, size_;
 };
 
-// How the work is cut into items for threads: an item is a block of rows with all splits of its keys, or with one of them where blocks are few.
+// Work items of the threads: a block of rows with all its key splits, or, if there are few blocks, with one of them.
 struct Items {
   RowBlocks blocks;
   KeySplits splits;
   std::int64_t block_count;
-  std::int64_t per_block;  // 1, or one per split
-  std::int64_t row_bytes;  // of a partial result
+  std::int64_t per_block;  // items of a block: 1, or one per split
+  std::int64_t row_bytes;  // of one row of a partial result
 
   explicit Items(const Problem& p)
       : blocks(p, p.batch, threads_of(p.executor) == 1 ? 1 : kWantedTasks, block_sizes()),
@@ -107,7 +109,7 @@ struct Items {
         row_bytes(partial_stride(p.v_width) * (p.dtype == DType::f64 ? 8 : 4)) {}
   bool split() const { return per_block > 1; }  // the splits of a block run on different threads
   std::int64_t count() const { return block_count * per_block; }
-  std::int64_t partial_bytes() const { return splits.count > 1 ? splits.count * blocks.rows * row_bytes : 0; }  // of a block
+  std::int64_t partial_bytes() const { return splits.count > 1 ? splits.count * blocks.rows * row_bytes : 0; }  // of all splits of a block
 };
 
 ForwardTask group_task(const ForwardProblem& p, const MaskBlocks* blocks, std::int64_t b, std::int64_t kv) {
@@ -119,14 +121,14 @@ ForwardTask group_task(const ForwardProblem& p, const MaskBlocks* blocks, std::i
   return task;
 }
 
-// Scratch memory of one thread: that of the first block of rows, which no other exceeds, and the partial results of its splits.
+// Bytes of scratch of a task. No block of rows is larger than the first.
 std::int64_t scratch_bytes(const ForwardProblem& p, const Items& items) {
   ForwardTask task = group_task(p, nullptr, 0, 0);
   items.blocks.place(0, task);
   return current_kernels().sdpa.forward_scratch(task);
 }
 
-// One split of the keys does not know the row's sum: with key splits, attention weights take a second pass over q and k.
+// A key split has only part of a row's sum. So with key splits, attention weights need a second pass over q and k.
 bool needs_second_pass(const ForwardProblem& p, const Items& items) { return p.attention_weights && items.splits.count > 1; }
 
 ForwardProblem without_attention_weights(ForwardProblem p) {
@@ -154,18 +156,18 @@ void forward_document(const ForwardProblem& p) {
   const MaskBlocks mask(p);
   const RowBlocks& blocks = items.blocks;
   const std::int64_t splits = items.splits.count, bytes = scratch_bytes(p, items);
-  // Partial results of splits that run on different threads; else a thread has its own.
+  // Partial results if the splits of a block run on different threads; otherwise each thread has them behind its scratch.
   std::optional<ScratchMemory> shared;
   if (items.split()) shared.emplace(items.block_count * items.partial_bytes(), p.workspace);
   std::vector<std::atomic<std::int64_t>> done(static_cast<std::size_t>(items.split() ? items.block_count : 0));
-  // A thread's wake-up is worth 50 us: 10^6 multiplications.
+  // Waking a thread takes 50 us, as long as 10^6 multiplications.
   const double work = static_cast<double>(blocks.rows * p.keys) * static_cast<double>(p.qk_width + p.v_width);
   const auto grain = items.split() ? 1 : static_cast<std::int64_t>(std::clamp(1e6 / std::max(work, 1.0), 1.0, 1e6));
   parallel_for(items.count(), grain, p.executor, [&](std::int64_t first, std::int64_t last) {
     const ScratchMemory scratch(bytes + (items.split() ? 0 : items.partial_bytes()), p.workspace);
     std::vector<RowKind> kinds;
     ForwardTask task;
-    // Counted on from the first: five divisions an item take as long as a few rows.
+    // Indices are incremented from item to item, because five divisions per item take as long as a few rows.
     std::int64_t i = first / items.per_block, begin = first % items.per_block, block = i % blocks.per_group;
     std::int64_t kv = i / blocks.per_group % p.kv_heads, b = i / blocks.per_group / p.kv_heads;
     const auto next = [&] {
@@ -190,7 +192,7 @@ void forward_document(const ForwardProblem& p) {
         task.partial = splits > 1 ? partials + split * task.rows * items.row_bytes : nullptr;
         kernels.forward(task, scratch.get());
       }
-      // The thread that finishes the last split adds them all, in their order.
+      // The thread that finishes a block's last split merges all splits, in order.
       if (splits == 1 || (items.split() && ++done[static_cast<std::size_t>(i)] < splits)) continue;
       task.partial = partials;
       kernels.merge(task, splits);

@@ -1,12 +1,11 @@
 // out[t] = sum_s drop(p)[t,s] v[s],  p = exp(score - lse)                                (docs/maths.md, eq. 1-4)
 //
 // Loops, outermost first (README.md draws them):
-//   rows whose attention weights share a pass over the keys; all rows of the task where no attention weights are wanted
+//   group of rows: all rows of the task or, if attention weights are wanted, those that share a pass over the keys
 //     key block: its keys, transposed into panels, and its values stay in the second-level cache
 //       strip of rows: its scores with the key block stay in the first-level cache
-//         panel of keys: q k^T as one tile of sums in registers; bias, masks and exp there (online_softmax.h), then stored as scores
-//         the product of these scores with the values, summed in registers and added to the strip's rows of o
-//   the last key block divides o by the rows' sums on the way to `out`
+//         panel of keys: q k^T as one tile of sums in registers; bias, masks and exp are applied there (online_softmax.h), then p is stored
+//         o of the strip += p v, summed in registers; in the last key block o is divided by the row's sum and stored in `out`
 #include "cpu/sdpa/forward_operands.h"
 #include "cpu/sdpa/kernels.h"
 #include "cpu/sdpa/online_softmax.h"
@@ -39,7 +38,7 @@ class Forward {
  private:
   static constexpr int kWidth = kLanes<T>, kPanel = kPanelKeys<T>;
 
-  // One pass over all keys, for some of the rows.
+  // Computes the rows [first_row, end) in one pass over all keys.
   void run_pass(std::int64_t first_row, std::int64_t end) {
     const bool loaded = first_row > 0;
     for (first_ = whole_.first / s_.keys * s_.keys; first_ < whole_.last; first_ += s_.keys) {
@@ -48,7 +47,7 @@ class Forward {
       const bool last = first_ + s_.keys >= whole_.last;
       for (strip_ = first_row; strip_ < end; strip_ += strip_rows_) {
         const int rows = static_cast<int>(smaller(strip_rows_, end - strip_));
-        if (!multiply_strip(rows, last) && last) store_strip(rows);  // its sums are still in the first-level cache
+        if (!multiply_strip(rows, last) && last) store_strip(rows);  // o is still in the first-level cache
         if (last) store_attention_weights(rows);
       }
     }
@@ -60,8 +59,8 @@ class Forward {
     }
   }
 
-  // How products become scores: as they are, with masks, with bias and masks, or (general) in memory. Each case is compiled by itself, because
-  // the rare ones would cost the others registers.
+  // What turns products into scores: plain, nothing; masked, masks; biased, bias and masks; general, a pass over memory. Each case is a
+  // template instance, because the rare cases would take registers from the common ones.
   enum class Scores : std::uint8_t { plain, masked, biased, general };
 
   static Scores scores_of(const ForwardTask& task) {
@@ -93,7 +92,8 @@ class Forward {
     operands_.load_queries();
   }
 
-  // The strip's rows within the key block; returns the keys that any of them has, without blocks at the ends that the mask skips.
+  // Finds the keys of the strip's rows in this key block. Returns the range that holds them all, without the blocks at its ends that the
+  // mask skips.
   KeyRange load_strip(int rows) {
     const KeyRange all{larger(whole_.first - first_, 0), smaller(whole_.last - first_, s_.keys)};
     KeyRange keys = ranged_ ? KeyRange{s_.keys, 0} : all;
@@ -122,7 +122,7 @@ class Forward {
     return keys;
   }
 
-  // Returns whether its rows are stored.
+  // Computes the strip for this key block. Returns whether it also stored the rows in `out`.
   bool multiply_strip(int rows, bool last) {
     const KeyRange keys = load_strip(rows);
     raised_ = false;
@@ -137,10 +137,11 @@ class Forward {
     if (attention_weights_.wanted()) take_attention_weights(rows);
     for (int i = 0; i < rows && task_.dropout; ++i) drop(i);
     operands_.fetch_queries(strip_ + strip_rows_, strip_rows_);
-    // Summed from zero per key block and then added to o: the error grows with the number of blocks, not of keys.
+    // The product with v is summed from zero for each key block and then added to o, so the error grows with the number of blocks, not of
+    // keys.
     T divisor[kMostStripRows + kWidth], reciprocal[kMostStripRows + kWidth];
     const bool finish = last && !non_finite_ && in_place_ && s_.rows[strip_ + rows - 1].head == s_.rows[strip_].head;
-    if (finish) {  // the divisions end while the product runs
+    if (finish) {  // these divisions end while the product runs
       softmax_.add_up(strip_, rows);
       find_divisors<T>(task_, rows, s_.l + strip_, divisor, reciprocal);
     }
@@ -203,7 +204,7 @@ class Forward {
     }
   }
 
-  // The tile's exponentials exp(score - reference), zero outside of a row's own keys. `begun`: some of its rows may have sums already.
+  // Computes exp(score - reference) of a tile, with 0 outside of a row's own keys. begun: its rows may have a reference and sums already.
   template <int Rows, int Columns, Scores kScores>
   POLYHEAD_INLINE void exponentiate_tile(int row, std::int64_t panel, std::int64_t begin, bool begun) {
     if constexpr (kScores == Scores::biased) fetch_bias<Rows>(row, begin);
@@ -252,7 +253,7 @@ class Forward {
     }
   }
 
-  // The same for rows of a tile of the keys [begin, end) in memory: s_.scores holds products (finish) or scores.
+  // exponentiate_tile() for rows of a tile in memory, keys [begin, end). s_.scores holds products if `finish`, else scores.
   __attribute__((noinline)) void exponentiate_in_memory(int row, int rows, std::int64_t begin, std::int64_t end, bool finish, bool begun) {
     for (int i = row; i < row + rows; ++i) {
       const std::int64_t index = strip_ + i, low = larger(lines_[i].own.first, begin), high = smaller(lines_[i].own.last, end);
@@ -278,7 +279,7 @@ class Forward {
     }
   }
 
-  // Bias and masks of whole vectors of keys that exist.
+  // Applies bias and masks to whole vectors, all of whose keys exist.
   template <int Columns, bool kBias>
   POLYHEAD_INLINE void finish_row(const StripRow& line, std::int64_t begin, Vector<T> (&x)[Columns]) const {
     if constexpr (kBias) {
@@ -292,7 +293,7 @@ class Forward {
     }
   }
 
-  // Raises the reference of the strip's row i: its exponentials before `begin` are multiplied by exp(old - new).
+  // Raises the reference of the strip's row i and multiplies its exponentials before key `begin` by exp(old - new).
   void raise(int i, std::int64_t begin, T largest) {
     const T factor = softmax_.raise(strip_ + i, largest);
     T* const x = s_.scores + i * s_.stride;
@@ -356,23 +357,23 @@ class Forward {
   const ForwardTask& task_;
   const ScoreScale<T> scale_;
   OnlineSoftmax<T> softmax_;
-  const bool in_place_;  // rows go from the product to `out`
+  const bool in_place_;  // rows are stored in `out` directly from registers
   const int strip_rows_;
-  const bool ranged_;  // rows have keys of their own; else all have whole_
+  const bool ranged_;  // rows have different key ranges; else each row has whole_
   const Scores scores_;
   Scratch<T> s_;
   ForwardOperands<T> operands_{task_, scale_.power, s_};
   AttentionWeightRows<T> attention_weights_{task_, s_};
   KeyRange whole_{0, 0};
-  bool non_finite_ = false;  // v is not finite in this or an earlier block
-  // Of the key block and strip at hand:
+  bool non_finite_ = false;  // v has NaN or infinities in this or an earlier key block
+  // State of the current key block and strip:
   std::int64_t first_ = 0, strip_ = 0, begin_ = 0;
-  KeyRange inner_{0, 0};  // the keys that all its rows have
+  KeyRange inner_{0, 0};  // the keys that every row of the strip attends to
   StripBlocks blocks_;
-  int masks_ = 0;  // planes that the tile must apply
+  int masks_ = 0;  // number of boolean masks that the tile must apply
   StripRow lines_[kMostStripRows];
-  bool begun_ = false, raised_ = false;  // the strip has met keys; the reference of one of its rows was raised
-  T factor_[kMostStripRows];             // with raised_: the factors of the sums of earlier key blocks
+  bool begun_ = false, raised_ = false;  // an earlier key block had keys of the strip; this one raised a row's reference
+  T factor_[kMostStripRows];             // if raised_: the rows' factors for o of earlier key blocks
 };
 
 template <class T>

@@ -14,11 +14,11 @@ class ForwardOperands {
 
   const T* q(std::int64_t row) const { return q_ + row * q_stride_; }
   std::int64_t q_stride() const { return q_stride_; }
-  const T* k() const { return k_; }        // of the block of keys, in panels
+  const T* k() const { return k_; }  // the key block in panels
   const T* v() const { return v_; }
-  bool finite() const { return finite_; }  // else NaN and infinities of v are replaced by zero
+  bool finite() const { return finite_; }  // false: NaN and infinities of the block's v are replaced by 0
 
-  // In place where the tiles can read them so.
+  // Uses q in place if its rows are evenly spaced, contiguous and in the compute type; else copies it.
   void load_queries() {
     const Plane& q = task_.q;
     const bool one_head = task_.first_row % task_.queries + task_.rows <= task_.queries;
@@ -36,7 +36,7 @@ class ForwardOperands {
     }
   }
 
-  // The keys first + `block`; `again`: an earlier pass packed them and they are still in memory.
+  // Loads k and v of the keys first + `block`. again: an earlier pass has packed them and they are still in memory.
   void load_keys(std::int64_t first, KeyRange block, bool again) {
     const std::int64_t from = block.first / kPanel * kPanel, place = s_->keeps_keys ? first : 0;
     const int count = static_cast<int>(block.last - from);
@@ -69,7 +69,7 @@ class ForwardOperands {
 
   const T* values_at(std::int64_t key) const { return static_cast<const T*>(task_.v.data) + key * task_.v.row; }
 
-  // Returns whether all are finite; NaN and infinities become zero.
+  // Copies v with NaN and infinities replaced by 0. Returns whether there were none.
   bool copy_values(std::int64_t first, int count, T* to) const {
     const Plane& v = task_.v;
     const bool finite = with_storage<T>(task_.dtype, v.data, [&](auto* data) {

@@ -1,4 +1,4 @@
-// How large a forward task's strips and blocks are, and the memory that it works in. For kernel sources only.
+// Block sizes and scratch memory of the forward pass. For kernel sources only.
 #pragma once
 
 #include "cpu/arena.h"
@@ -9,16 +9,16 @@
 namespace polyhead::cpu::POLYHEAD_ISA {
 namespace {
 
-// Rows that share their scores in the first-level cache: 6 x 512 float32 are 12 KiB of 32, beside a panel of keys. Narrow values take two
-// tiles of rows at once, which halves how often they are read.
+// Rows of a strip. Its scores stay in the first-level cache: 6 x 512 float32 are 12 KiB of 32, beside a panel of keys. If values are
+// narrow, a strip has the rows of two tiles, which halves how often v is read.
 constexpr int kMostStripRows = 2 * kTileRows;
 template <class T>
 int strip_rows(const HeadGroup& group) {
   return group.v_width <= kTileVectors / 2 * kLanes<T> ? kMostStripRows : kTileRows;
 }
 
-// Keys of a block. 512 of 64 + 64 float32 are 256 KiB: a quarter of a second-level cache of 1 MiB, beside the 384 KiB of 768 queries and
-// their sums.
+// Keys of a key block. 512 keys of 64 + 64 float32 are 256 KiB: a quarter of a second-level cache of 1 MiB, beside the 384 KiB of 768
+// queries and their sums.
 template <class T>
 std::int64_t key_block(const HeadGroup& group) {
   const std::int64_t widest = larger(group.qk_width, group.v_width);
@@ -26,13 +26,13 @@ std::int64_t key_block(const HeadGroup& group) {
   return smaller(most, round_up(larger(group.keys, 1), 64));
 }
 
-// A row of scores is one line longer than the block: rows do not begin at the same offset of a page.
+// Rows of scores are one cache line longer than the block, so that they begin at different offsets of a page.
 template <class T>
 std::int64_t score_stride(std::int64_t keys) {
   return keys + 64 / static_cast<std::int64_t>(sizeof(T));
 }
 
-// Rows whose attention weights share one pass over the keys: their exponentials, 384 KiB or at least two strips, stay in the second-level
+// Rows of one pass over the keys if attention weights are wanted. Their exponentials, 384 KiB or at least 12 rows, stay in the second-level
 // cache until they are divided.
 template <class T>
 std::int64_t rows_of_attention_weights(const ForwardTask& task) {
@@ -40,7 +40,7 @@ std::int64_t rows_of_attention_weights(const ForwardTask& task) {
   return larger(fitting / kMostStripRows, 1) * kMostStripRows;
 }
 
-// Whether exponentials are stored in the caller's tensor, without a copy in scratch memory.
+// Whether exponentials are stored directly in the caller's tensor.
 template <class T>
 bool writes_attention_weights_in_place(const ForwardTask& task) {
   return task.dtype == kOwnStorage<T> && task.attention_weights.column == 1;
@@ -49,14 +49,14 @@ bool writes_attention_weights_in_place(const ForwardTask& task) {
 template <class T>
 struct Scratch {
   T *q, *k, *v, *lines, *scores, *o, *weights;
-  T *reference, *limit, *sums, *l;  // of every row: subtracted from its scores; largest score for that reference; sums by lane; their sum
+  T *reference, *limit, *sums, *l;  // per row: reference, largest score for that reference, sums by lane, their total
   Row* rows;
   KeyRange* spans;
-  std::uint8_t *bytes, *started;  // scratch of a row; 1 where a strip of o has been written
-  std::uint8_t* finite;           // 1 where a block's v is finite
+  std::uint8_t *bytes, *started;  // mask or keep bytes of a row; 1 if o of a strip has been written
+  std::uint8_t* finite;           // 1 if v of a key block is finite
   std::int64_t v_padded, keys, stride, attention_weights_stride;
-  std::int64_t pass_rows;  // rows that share a pass over the keys
-  bool keeps_keys;         // packed key blocks stay for the next pass
+  std::int64_t pass_rows;  // rows of one pass over the keys
+  bool keeps_keys;         // packed key blocks are kept for the next pass
 
   static std::int64_t layout(const ForwardTask& task, void* memory, Scratch& s) {
     constexpr std::int64_t kWidth = kLanes<T>;
@@ -77,7 +77,7 @@ struct Scratch {
     arena.take(s.o, task.rows * s.v_padded);
     arena.take(s.reference, round_up(task.rows, kWidth));
     arena.take(s.limit, round_up(task.rows, kWidth));
-    arena.take(s.l, task.rows + kWidth);  // read in whole vectors from any strip's first row
+    arena.take(s.l, task.rows + kWidth);  // find_divisors() reads whole vectors from any strip's first row on
     arena.take(s.sums, task.rows * kWidth);
     arena.take(s.rows, task.rows);
     arena.take(s.spans, task.rows);

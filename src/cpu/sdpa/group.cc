@@ -22,7 +22,7 @@ std::int64_t head_offset(const View& view, std::int64_t b, std::int64_t n) {
   return offset * static_cast<std::int64_t>(info(view.dtype()).size);
 }
 
-// Kinds of the group's rows, for the modes that fill empty rows. Returns whether any row is empty.
+// Finds the kind of each row of the group: masked, or the kind that `mode` gives to an empty row. Returns whether any row is empty.
 bool find_row_kinds(const KeySet& set, EmptyRows mode, std::int64_t heads, std::vector<RowKind>& kinds) {
   kinds.assign(static_cast<std::size_t>(heads * set.queries), RowKind::masked);
   bool any_empty = false;
@@ -41,7 +41,7 @@ bool find_row_kinds(const KeySet& set, EmptyRows mode, std::int64_t heads, std::
 }  // namespace
 
 std::string declines(const Problem& problem) {
-  // The kernels multiply q with the scale's power of two and divide by the cap, in the type of arithmetic.
+  // Outside of 2^-110 to 2^60, multiplying by the scale's power of two or dividing by the cap can under- or overflow in float32.
   const auto outside = [](double x) { return x != 0 && (std::abs(x) < 0x1p-110 || std::abs(x) > 0x1p60); };
   if (problem.dtype == DType::f64 || (!outside(problem.scale) && !outside(problem.softcap))) return {};
   return cat("the scale ", problem.scale, " or the softcap ", problem.softcap, " lies outside of what float32 arithmetic serves: 0, or 2^-110 to 2^60");

@@ -1,4 +1,4 @@
-// From a problem to the data of a kernel's task.
+// Builds the HeadGroup of a kernel's task from a problem.
 #pragma once
 
 #include <vector>
@@ -10,18 +10,19 @@
 
 namespace polyhead::cpu {
 
-// The group of key/value head `kv` of sequence b, in a problem of one document. blocks == nullptr: no block of a mask is skipped.
+// The query heads that share key/value head `kv` in sequence b, for a problem of one document. blocks == nullptr: every block of a mask
+// counts as partial.
 HeadGroup head_group(const Problem& problem, const MaskBlocks* blocks, const ConstTensorView& q, const ConstTensorView& k,
                      const ConstTensorView& v, std::int64_t b, std::int64_t kv);
 
-// Finds the empty rows of a group that SdpaOptions::empty_rows fills. `kinds` is memory that lives as long as the group is used.
+// Sets group.row_kinds if the group has empty rows and SdpaOptions::empty_rows is not `zero`. group.row_kinds points into `kinds`.
 void apply_empty_rows(const Problem& problem, HeadGroup& group, std::vector<RowKind>& kinds);
 
-// A view [*,N,rows,columns] of sequence b, from head n on.
+// The plane of sequence b, from head n on, of a view [*,N,rows,columns].
 Plane plane_of(const ConstTensorView& view, std::int64_t b, std::int64_t n);
 MutablePlane plane_of(const TensorView& view, std::int64_t b, std::int64_t n);
 
-// f(part of the problem) for each document. Documents run at the same time, each on threads of its own, unless they must keep their order.
+// Calls f with the problem of each document: in parallel, or one document after the other if in_order.
 template <class P, class F>
 void for_each_document(const P& p, bool in_order, const F& f) {
   const auto count = static_cast<std::int64_t>(p.documents.size());

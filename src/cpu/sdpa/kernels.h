@@ -6,13 +6,13 @@
 namespace polyhead::cpu {
 
 struct ForwardKernels {
-  // Bytes that one call of `forward` needs, on a cache line; no other memory is allocated.
+  // Bytes of scratch that one call of `forward` needs, aligned to a cache line. The kernel allocates no other memory.
   std::int64_t (*forward_scratch)(const ForwardTask& task);
   void (*forward)(const ForwardTask& task, void* scratch);
 };
 
 struct MergeKernels {
-  // out and lse of rows whose `partial` is [splits, rows, partial_stride()]; overwrites it.
+  // Computes out and lse from task.partial [splits, rows, partial_stride()], which it overwrites.
   void (*merge)(const ForwardTask& task, std::int64_t splits);
 };
 

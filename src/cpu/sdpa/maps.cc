@@ -9,11 +9,11 @@
 namespace polyhead::cpu {
 namespace {
 
-// Queries that one call of the kernel computes: a run of them in one document.
+// Consecutive chosen queries of the same document, which one call of the kernel computes.
 struct Run {
   const Document& document;
-  std::int64_t first, last;              // of the chosen queries
-  std::vector<std::int64_t> queries{};   // counted in the document
+  std::int64_t first, last;             // indices into the chosen queries
+  std::vector<std::int64_t> queries{};  // positions of these queries in the document
 };
 
 template <class F>
@@ -32,7 +32,7 @@ void for_each_run(const MapsProblem& p, std::span<const std::int64_t> queries, c
   }
 }
 
-// Computes the maps of a run; `place` says where they go.
+// Computes the map rows of a run. place(task) sets where they are written.
 template <class F>
 void run_kernel(const MapsProblem& whole, std::int64_t b, std::int64_t n, const Run& run, const F& place) {
   const bool cut = whole.packed() && !whole.unmasked();
@@ -58,12 +58,12 @@ void run_kernel(const MapsProblem& whole, std::int64_t b, std::int64_t n, const 
   kernels.maps(task, scratch.get());
 }
 
-// What a map shows of a pair that the mask excludes.
+// The map's value for a masked pair.
 double masked_value(const MapsProblem& p) {
   return p.value == MapValue::score ? -std::numeric_limits<double>::infinity() : 0;
 }
 
-// Rows of a run, outside of its document's keys.
+// Sets the rows of a run to `value` outside of the document's keys.
 void fill_around(const TensorView& out, std::int64_t b, std::int64_t n, const Run& run, KeyRange keys, double value) {
   dispatch_floating(out.dtype(), [&](auto type) {
     using T = typename decltype(type)::type;
@@ -82,7 +82,7 @@ void map_rows(const MapsProblem& p, std::int64_t b, std::int64_t n, std::span<co
     struct Taker {
       const RowConsumer& consumer;
       const Run& run;
-      std::vector<double> row;  // of the packed sequence
+      std::vector<double> row;  // all keys of the packed sequence
     } taker{consumer, run, std::vector<double>(static_cast<std::size_t>(p.keys), masked_value(p))};
     run_kernel(p, b, n, run, [&](MapsTask& task) {
       task.taker = &taker;

@@ -1,7 +1,7 @@
-// p[t,s] = exp(score[t,s] - m[t]) / sum_s exp(score[t,s] - m[t]),  m the row's largest score          (docs/maths.md, eq. 10)
+// p[t,s] = exp(score[t,s] - m[t]) / sum_s exp(score[t,s] - m[t]),  m[t] = max_s score[t,s]          (docs/maths.md, eq. 10)
 //
-// The keys of a head are packed once. Each strip of rows then has all of its scores, so a row's largest score and sum come from its own scores
-// and not from a stored lse.
+// All keys of a head are packed once, so a strip of rows has all its scores in memory. The maximum and the sum of a row come from these
+// scores and not from a stored lse.
 #include "cpu/arena.h"
 #include "cpu/sdpa/dropout.h"
 #include "cpu/sdpa/kernels.h"
@@ -54,7 +54,7 @@ class Maps {
  private:
   static constexpr int kWidth = kLanes<T>, kPanel = kPanelKeys<T>;
 
-  // Returns the keys that any of the rows may have.
+  // Returns the range of keys that holds the ranges of all rows.
   KeyRange load_rows(std::int64_t strip, int rows) {
     KeyRange keys{task_.keys, 0};
     for (int i = 0; i < rows; ++i) {
@@ -96,21 +96,21 @@ class Maps {
 
   T* scores_of(int i) const { return s_.scores + i * s_.stride; }
 
-  // Turns products into scores up to a factor, which is returned.
+  // Turns the row's products into scores, except for a factor, which is returned.
   double finish_row(int i) {
     const KeyRange& own = spans_[i];
     if (own.empty()) return 1;
     return static_cast<double>(finish_scores<T>(task_, rows_[i], scale_.factor, 0, own.first, own.last, scores_of(i), nullptr, s_.bytes));
   }
 
-  // Turns products into probabilities up to a factor, which is returned. The range of an empty row becomes empty.
+  // Turns the row's products into attention weights, except for a factor, which is returned. Sets the key range of an empty row to none.
   double exponentiate_row(int i) {
     KeyRange& own = spans_[i];
     T* x = scores_of(i);
     const T left = static_cast<T>(finish_row(i));
     const std::int64_t begin = own.first / kWidth * kWidth, end = own.empty() ? begin : round_up(own.last, kWidth);
     const T largest = largest_of(x, begin, end);
-    // A row without a finite score: exp(-infinity - 0) = 0, and a NaN stays one.
+    // If all scores are -infinity, the reference is 0, because exp(-infinity - 0) = 0. A NaN stays NaN.
     const T sum = exponentiate(x, begin, end, largest == -kInfinity<T> ? T{0} : largest, scale_.exp(left));
     if (sum == 0) {
       own = {0, 0};
@@ -125,7 +125,7 @@ class Maps {
     return factor * task_.dropout_scale;
   }
 
-  // Writes all keys of the row, times factor, to the output or the caller's function.
+  // Multiplies the row by factor and writes it to `out`, or passes it to `take`; keys outside of its range are masked.
   void give_row(int i, std::int64_t index, double factor) {
     T* x = scores_of(i);
     const KeyRange own = spans_[i].empty() ? KeyRange{0, 0} : spans_[i];

@@ -6,7 +6,7 @@
 namespace polyhead::cpu {
 namespace {
 
-// Which truths occur among bytes.
+// Whether any byte is true, and whether any is false.
 struct Truths {
   bool some_true = false, some_false = false;
   bool both() const { return some_true && some_false; }
@@ -39,7 +39,7 @@ MaskBlocks::MaskBlocks(const Problem& problem) {
   for (int i = 0; i < problem.rules->mask_count; ++i) {
     const DenseMask& mask = problem.rules->masks[static_cast<std::size_t>(i)];
     const ConstTensorView bytes = mask.tensor.slice(-2, document.queries.first, document.queries.last).slice(-1, document.keys.first, document.keys.last);
-    Shape shared = bytes.shape();  // 1 where all elements of an axis are the same
+    Shape shared = bytes.shape();  // extent 1 for axes with stride 0
     for (int axis = 0; axis < shared.size(); ++axis) {
       if (bytes.stride(axis) == 0 && shared[axis] > 1) shared[axis] = 1;
     }
@@ -54,7 +54,7 @@ MaskBlocks::MaskBlocks(const Problem& problem) {
     const std::int64_t row_blocks = shape[-2], planes = numel(shape.first(shape.size() - 2));
     const Shape heads = shared.first(shared.size() - 2);
     const Strides strides = bytes.strides().first(shared.size() - 2);
-    constexpr std::int64_t kLeastBytes = 200'000;  // read in the time that a thread takes to wake up
+    constexpr std::int64_t kLeastBytes = 200'000;  // can be read in the time to wake a thread
     const std::int64_t grain = 1 + kLeastBytes / (1 + kPairBlockQueries * bytes.extent(-1));
     parallel_for(planes * row_blocks, grain, problem.executor, [&](std::int64_t first, std::int64_t last) {
       for (std::int64_t index = first; index < last; ++index) {

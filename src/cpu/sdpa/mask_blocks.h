@@ -1,5 +1,5 @@
-// What each boolean plane of a mask says about blocks of pairs: skip, partial or full. Read from the booleans once per call, so that a mask
-// costs what its shape costs. Sequences, heads and rows that share booleans share answers.
+// For each boolean mask and each block of (query, key) pairs: skip, partial or full. Found once per call, so that a kernel neither computes
+// masked blocks nor reads masks of full ones. Sequences, heads and rows that share booleans (stride 0) share answers.
 #pragma once
 
 #include <array>
@@ -11,9 +11,9 @@ namespace polyhead::cpu {
 
 class MaskBlocks {
  public:
-  explicit MaskBlocks(const Problem& problem);  // of one document
+  explicit MaskBlocks(const Problem& problem);  // a problem of one document
 
-  // Gives the planes of sequence b's key set, whose heads begin with first_head, their answers.
+  // Sets the block answers of the planes of `set`, which is the key set of sequence b from head first_head on.
   void attach(std::int64_t b, std::int64_t first_head, KeySet& set) const;
 
  private:

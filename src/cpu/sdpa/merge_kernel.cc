@@ -1,13 +1,13 @@
-// Rows whose keys were split, each split with a reference m_i, l_i = sum exp(score - m_i) and o_i = sum exp(score - m_i) v:
+// Merges the key splits of each row. Split i has a reference m_i, l_i = sum exp(score - m_i) and o_i = sum exp(score - m_i) v:
 //   m = max m_i,  l = sum l_i exp(m_i - m),  o = sum o_i exp(m_i - m)                      (docs/maths.md, eq. 1-4)
-// added in the order of the splits. Merging by the lse of each split would not do: as a float32 beside scores of 1e4 it is off by 1e-3.
+// Splits are added in order. A split does not store lse instead of m and l, because a float32 lse is off by 1e-3 at scores of 1e4.
 #include "cpu/sdpa/finish_rows.h"
 #include "cpu/sdpa/kernels.h"
 
 namespace polyhead::cpu::POLYHEAD_ISA {
 namespace {
 
-// Into the first split's row; `size` elements lie between a row's splits.
+// Merges the splits of a row into the o of its first split. `size` is the distance between splits in elements.
 template <class T>
 void merge_row(T* row, std::int64_t splits, std::int64_t size, std::int64_t v_width, const ExpFactor<T>& unit, T& m, T& l) {
   const std::int64_t at = partial_stride(v_width) - 2;
@@ -19,7 +19,7 @@ void merge_row(T* row, std::int64_t splits, std::int64_t size, std::int64_t v_wi
   for (std::int64_t split = 0; split < splits; ++split) {
     T* const from = row + split * size;
     const T reference = from[at], sum = from[at + 1];
-    // A split without a finite score has sums of zero, or NaN of the values.
+    // A split without a finite score has l = 0. Its o is 0, or NaN if it attends to a NaN in v, and stays so.
     const T factor = sum == 0 ? T{0} : exp_of_negative<T>(broadcast(reference - m), unit)[0];
     l += sum * factor;
     for (std::int64_t d = 0; d < v_width; d += kLanes<T>) {

@@ -1,10 +1,9 @@
-// Softmax of rows whose scores come tile by tile (docs/maths.md, eq. 2-4): each row's reference and the sum of its exponentials. For kernel
-// sources only.
+// Online softmax (docs/maths.md, eq. 2-4): the scores of a row arrive tile by tile; the row has a running reference and a running sum of
+// exponentials. For kernel sources only.
 //
-// A row has a reference m, l = sum exp(score - m) and o = sum exp(score - m) v. m is the largest score of the row's first tile, and is
-// raised to that of a later one that exceeds it by more than kSlack; then l and o are multiplied by exp(m_old - m_new) (Milakov and
-// Gimelshein 2018; Dao et al. 2022). Scores of any size are exact: only differences to m are exponentiated, and m is at most kSlack below
-// the row's largest score so far.
+// Each row has a reference m, l = sum exp(score - m) and o = sum exp(score - m) v. m starts as the largest score of the row's first tile.
+// If a later tile has a score above m + kSlack, m becomes the largest score of that tile, and l and o are multiplied by exp(m_old - m_new)
+// (Milakov and Gimelshein 2018; Dao et al. 2022). Only differences to m are exponentiated, so scores of any size are exact.
 #pragma once
 
 #include "cpu/sdpa/finish_rows.h"
@@ -14,33 +13,33 @@
 namespace polyhead::cpu::POLYHEAD_ISA {
 namespace {
 
-// In units in which the exponential's factor lies in [1, 2): stored exponentials stay below e^4, and a row's reference is rarely raised after
-// its first keys.
+// Compared before the scale's factor in [1, 2) is applied. Stored exponentials stay below e^4, and a row's reference is rarely raised after
+// its first tile.
 constexpr int kSlack = 2;
 
 template <class T>
 class OnlineSoftmax {
  public:
-  // unit: factor from references to scores; rows: memory of the rows' state.
+  // unit: reference_unit() of the task; rows: scratch that holds the state of the rows.
   OnlineSoftmax(const ExpFactor<T>& unit, const Scratch<T>& rows) : unit_(unit), s_(rows) {}
 
-  // A row before its first key.
+  // Resets the row's reference and sums before its first key.
   void begin(std::int64_t row) {
     set_reference(row, -kInfinity<T>);
     store_vector<T>(Vector<T>{}, s_.sums + row * kLanes<T>);
   }
 
-  // The reference becomes `largest`, or 0 while the row has no finite score.
+  // Sets the reference to `largest`, or to 0 while the row has no score above -infinity.
   POLYHEAD_INLINE void set_reference(std::int64_t row, T largest) {
     const bool met = largest > -kInfinity<T>;
     s_.reference[row] = met ? largest : T{0};
     s_.limit[row] = met ? largest + kSlack : -kInfinity<T>;
   }
 
-  // A larger score than this raises the reference.
+  // A score above this limit raises the reference.
   POLYHEAD_INLINE T limit(std::int64_t row) const { return s_.limit[row]; }
 
-  // Raises the reference and multiplies the row's sums. Returns the factor for the row's earlier exponentials.
+  // Raises the reference to `largest` and rescales the row's sums. Returns the factor exp(old - new) for the row's earlier exponentials.
   T raise(std::int64_t row, T largest) {
     const T old = s_.reference[row];
     const bool met = s_.limit[row] != -kInfinity<T>;
@@ -51,7 +50,7 @@ class OnlineSoftmax {
     return factor;
   }
 
-  // Scores of the row become exp(score - m) and are added to its sums; the first ones are its sums.
+  // Replaces the row's scores by exp(score - m) and adds them to its sums. If `first`, sets the sums instead.
   template <int kCount>
   POLYHEAD_INLINE void exponentiate(std::int64_t row, bool first, Vector<T> (&x)[kCount]) {
     exp_of_difference<kCount>(x, s_.reference[row], unit_);
@@ -60,7 +59,8 @@ class OnlineSoftmax {
     store_vector<T>(first ? total : load_vector(sums) + total, sums);
   }
 
-  // The same for whole vectors of a tile in memory, in the same order: a row's bits do not depend on the other rows of its tile.
+  // exponentiate() for whole vectors of a tile in memory. It adds in the same order, so a row's bits do not depend on the other rows of its
+  // tile.
   void exponentiate_in_memory(std::int64_t row, std::int64_t begin, std::int64_t end, T* x) {
     Vector<T> total{};
     for (std::int64_t s = begin; s < end; s += kLanes<T>) {
@@ -73,7 +73,7 @@ class OnlineSoftmax {
     store_vector<T>(load_vector(sums) + total, sums);
   }
 
-  // l of rows that have keys.
+  // l[row] = sum of the lanes of the row's sums. Only for rows that have had keys.
   POLYHEAD_INLINE void add_up(std::int64_t first, int count) {
     for (int i = 0; i < count; ++i) s_.l[first + i] = sum_of_lanes<T>(load_vector(s_.sums + (first + i) * kLanes<T>));
   }

@@ -10,10 +10,10 @@ namespace polyhead::cpu::POLYHEAD_ISA {
 namespace {
 
 template <class T>
-inline constexpr int kPanelKeys = kTileVectors * kLanes<T>;  // one tile's width
+inline constexpr int kPanelKeys = kTileVectors * kLanes<T>;  // the width of a tile
 
-// Rows first, ... of a [rows, width] tensor times factor as panels [panel, width, kPanelKeys], zero beyond `count`. `lines` holds kLanes
-// rows of `width`.
+// Packs `count` rows of `width` elements, times factor, into panels [panel, width, kPanelKeys]. The last vector of keys is padded with 0.
+// `lines` is scratch of kLanes rows.
 template <class T, class Storage>
 void pack_transposed(const Storage* from, std::int64_t row_stride, std::int64_t column_stride, int count, std::int64_t width, T factor,
                      T* lines, T* panels) {
@@ -48,7 +48,8 @@ void pack_transposed(const Storage* from, std::int64_t row_stride, std::int64_t 
   }
 }
 
-// f(panel, begin, vectors) for the panels that hold any of the keys: `vectors` from the key `begin` on.
+// Calls f(panel, begin, vectors) for each panel that has keys of [first, last). `panel` is its first key; the keys lie in `vectors` whole
+// vectors from key `begin` on.
 template <class T, class F>
 POLYHEAD_INLINE void for_each_panel(std::int64_t first, std::int64_t last, const F& f) {
   constexpr int kWidth = kLanes<T>, kPanel = kPanelKeys<T>;
@@ -59,7 +60,7 @@ POLYHEAD_INLINE void for_each_panel(std::int64_t first, std::int64_t last, const
   }
 }
 
-// [count, padded] with zeros beyond `width`, times factor; returns whether every element is finite.
+// Copies `count` rows, times factor, to [count, padded], with zeros after `width`. Returns whether all elements are finite.
 template <class T, class Storage>
 bool copy_rows(const Storage* from, std::int64_t row_stride, std::int64_t column_stride, int count, std::int64_t width, std::int64_t padded,
                T factor, T* to) {
@@ -102,7 +103,8 @@ bool all_finite(const T* from, std::int64_t count) {
   return sum_of_lanes<T>(non_finite[0] + non_finite[1] + non_finite[2] + non_finite[3]) + non_finite_rest == 0;
 }
 
-// Replaces NaN and infinities by zero: 0 * NaN would reach rows that do not attend to them. add_non_finite() adds them to the rows that do.
+// Replaces NaN and infinities by 0, because 0 * NaN would reach rows that do not attend to them. add_non_finite() adds them to the rows
+// that do.
 template <class T>
 void zero_non_finite(const T* from, std::int64_t count, T* to) {
   for (std::int64_t i = 0; i < count; ++i) to[i] = from[i] * T{0} == 0 ? from[i] : T{0};

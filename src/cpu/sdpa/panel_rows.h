@@ -1,5 +1,5 @@
-// The bias and mask bytes of a strip's rows for one panel of keys, in whole vectors: in place where the keys are contiguous, of the type of
-// arithmetic and fill whole vectors, else copied. For kernel sources only.
+// Bias and mask bytes of a strip's rows for one panel of keys, to be read in whole vectors: in place if the keys are contiguous, in the
+// compute type and fill whole vectors, else copied. For kernel sources only.
 #pragma once
 
 #include "cpu/sdpa/backward_scratch.h"
@@ -11,7 +11,8 @@ namespace {
 template <class T>
 class PanelRows {
  public:
-  // For the keys first_key + panel + [0, kPanelKeys) of `count` rows from `first` on. `masked`: the planes have a say there.
+  // Loads `count` rows, from row `first` on, of the panel whose first key is first_key + panel. masked: some of its keys may be masked;
+  // otherwise no mask bytes are loaded.
   POLYHEAD_INLINE void load(const HeadGroup& group, const BackwardScratch<T>& s, std::int64_t first, int count, std::int64_t first_key,
                             std::int64_t panel, bool masked) {
     const std::int64_t key = first_key + panel, keys = smaller(kPanelKeys<T>, group.keys - key);
@@ -61,7 +62,7 @@ class PanelRows {
     for (int j = 0; j < Columns; ++j) x[j] = multiply_add<T>(x[j], broadcast(factor), load_vector(bias_[row] + at + j * kLanes<T>));
   }
 
-  // A masked score is replaced and not added to: it may be NaN.
+  // Sets masked scores to -infinity. Adding -infinity would keep a NaN.
   template <int Columns>
   POLYHEAD_INLINE void apply_masks(int row, std::int64_t at, Vector<T> (&x)[Columns]) const {
     for (int m = 0; m < mask_count_; ++m) {

@@ -28,12 +28,12 @@ POLYHEAD_INLINE RowKind kind_of(const KeySet& set, const Row& row) {
   return set.row_kinds == nullptr ? RowKind::masked : set.row_kinds[row.number];
 }
 
-// Keys that the row may have before boolean planes.
+// The row's key range from causal, window and lengths, before boolean masks; all keys for an empty row that empty_rows fills.
 POLYHEAD_INLINE KeyRange range_of(const KeySet& set, const Row& row) {
   return kind_of(set, row) == RowKind::masked ? key_range(set, row.query) : KeyRange{0, set.keys};
 }
 
-// The same without blocks at its ends that the planes skip.
+// range_of() without the blocks at its ends that a boolean mask skips.
 POLYHEAD_INLINE KeyRange narrow_range_of(const KeySet& set, const Row& row) {
   const KeyRange range = range_of(set, row);
   return kind_of(set, row) == RowKind::masked ? without_skipped_ends(set, row.head, row.query, range) : range;
@@ -44,18 +44,18 @@ POLYHEAD_INLINE const T* row_of(const P& plane, const T* data, const Row& row) {
   return data + row.head * plane.head + row.query * plane.row;
 }
 
-// Whether the planes let the row attend to the key.
+// Whether the boolean masks let the row attend to the key.
 POLYHEAD_INLINE bool attends_to(const KeySet& set, const Row& row, std::int64_t key) {
   return kind_of(set, row) != RowKind::masked || planes_attend(set, row.head, row.query, key);
 }
 
-// A row whose sum is not finite gives it to each key that it attends to; a masked key stays 0.
+// For a row whose sum is NaN or infinite: each key that it attends to gets the sum, masked keys get 0.
 template <class T>
 POLYHEAD_INLINE void spread_non_finite(const HeadGroup& group, const Row& row, KeyRange own, T sum, T* x) {
   for (std::int64_t s = own.first; s < own.last; ++s) x[s] = attends_to(group, row, s) ? sum : T{0};
 }
 
-// to[i] = (bytes of the row's keys first + i) for i in [low, high).
+// Returns b with b[i] = mask byte of the row's key first + i, for i in [low, high): in place if contiguous, else copied to `to`.
 template <class P>
 POLYHEAD_INLINE const std::uint8_t* row_bytes(const P& plane, const Row& row, std::int64_t first, std::int64_t low, std::int64_t high, std::uint8_t* to) {
   const std::uint8_t* bytes = row_of(plane, static_cast<const std::uint8_t*>(plane.data), row) + first * plane.column;
@@ -64,7 +64,7 @@ POLYHEAD_INLINE const std::uint8_t* row_bytes(const P& plane, const Row& row, st
   return to;
 }
 
-// `count` elements in the lanes of a vector, zeros behind them.
+// Loads `count` elements into the lanes of a vector; the other lanes are 0.
 template <class T, class Storage>
 POLYHEAD_INLINE Vector<T> gather(const Storage* from, std::int64_t stride, std::int64_t count) {
   T lanes[kLanes<T>] = {};
@@ -72,8 +72,8 @@ POLYHEAD_INLINE Vector<T> gather(const Storage* from, std::int64_t stride, std::
   return load_vector(lanes);
 }
 
-// x[i] = factor x[i] + the row's bias, in one rounding whatever the bias's type and stride: in a plain loop GCC fuses the product with the sum
-// for some of them and not for others.
+// x[i] = factor x[i] + the row's bias. multiply_add() rounds alike for every type and stride of the bias; in a plain loop GCC fuses product
+// and sum only for some of them.
 template <class T, class Storage>
 POLYHEAD_INLINE void add_row(const Storage* from, std::int64_t stride, std::int64_t low, std::int64_t high, T factor, T* x) {
   constexpr int kWidth = kLanes<T>;
@@ -92,8 +92,8 @@ POLYHEAD_INLINE void add_row(const Storage* from, std::int64_t stride, std::int6
   for (std::int64_t lane = 0; i < high; ++i, ++lane) x[i] = sum[lane];
 }
 
-// The scale of the scores as sign 2^n factor with 1 <= factor < 2. The power multiplies q or k, which rounds nothing; the next function that
-// reads the scores applies the factor.
+// Splits the scale into power = +-2^n and factor in [1, 2). q or k is multiplied by the power, which is exact; the products <q, k> are
+// later multiplied by the factor.
 template <class T>
 struct ScoreScale {
   explicit ScoreScale(double scale) {
@@ -107,16 +107,17 @@ struct ScoreScale {
     factor = static_cast<T>(2 * fraction);
     scaled = ExpFactor<T>(factor);
   }
-  // For scores of which `left` is still to be multiplied.
+  // The exponential of scores that are still to be multiplied by `left`, which is `factor` or 1.
   const ExpFactor<T>& exp(T left) const { return left == factor ? scaled : natural; }
 
   T power = 1, factor = 1;
-  ExpFactor<T> scaled{1}, natural{1};  // of scores / factor; of scores
+  ExpFactor<T> scaled{1}, natural{1};  // exp of scores without their factor; of scores
 };
 
-// From products x, <q,k> = factor x after scaling, to score = softcap(factor x) + bias for the keys first + [low, high) of a row; -infinity
-// where a plane masks the pair and in the rest of the vectors that this range touches. A masked score is replaced and not added to: it may
-// be NaN. Returns the factor that is not applied yet: factor, or 1. `slope`, if given, becomes 1 - tanh^2. `bytes` is scratch of a key block.
+// Turns a row's products x into scores softcap(factor x) + bias, for the keys first + i with i in [low, high). Masked keys, and the rest of
+// the vectors that this range touches, become -infinity; it is assigned, not added, because a masked score may be NaN. Returns the factor
+// that is not applied yet: `factor`, or 1 with softcap or bias. `slope`, if given, receives the softcap's derivative 1 - tanh^2. `bytes` is
+// scratch of one byte per key of the block.
 template <class T>
 T finish_scores(const HeadGroup& group, const Row& row, T factor, std::int64_t first, std::int64_t low, std::int64_t high, T* x, T* slope,
                 std::uint8_t* bytes) {
@@ -139,7 +140,7 @@ T finish_scores(const HeadGroup& group, const Row& row, T factor, std::int64_t f
       add_row(row_of(group.bias, data, row) + first * group.bias.column, group.bias.column, low, high, factor, x);
     });
   }
-  if (group.bias.data != nullptr) factor = 1;  // for every row alike
+  if (group.bias.data != nullptr) factor = 1;  // in uniform rows too: reference_unit() is one for all rows
   for (int i = 0; i < group.plane_count && kind == RowKind::masked; ++i) {
     const BooleanPlane& mask = group.planes[i];
     const std::uint8_t* bytes_of_row = row_bytes(mask, row, first, low, high, bytes);

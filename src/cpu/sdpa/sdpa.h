@@ -1,4 +1,4 @@
-// Attention by the kernels of this folder. README.md has the mathematics and the figures.
+// Attention by the kernels of this folder; README.md describes them.
 #pragma once
 
 #include <span>
@@ -8,7 +8,7 @@
 
 namespace polyhead::cpu {
 
-// Why the kernels cannot serve the problem; empty: they can.
+// Why the kernels cannot compute the problem; empty if they can.
 std::string declines(const Problem& problem);
 
 void sdpa_forward(const ForwardProblem& problem);
@@ -16,7 +16,7 @@ void sdpa_backward(const BackwardProblem& problem);
 void map_rows(const MapsProblem& problem, std::int64_t b, std::int64_t n, std::span<const std::int64_t> queries, const RowConsumer& row);
 void write_maps(const MapsProblem& problem, std::int64_t b, std::int64_t n, std::span<const std::int64_t> queries, TensorView out);
 
-// What explain() adds: "name: value" lines.
+// Lines "name: value" that explain() shows for a forward pass.
 std::string facts_of_forward(const ForwardProblem& problem);
 
 }  // namespace polyhead::cpu

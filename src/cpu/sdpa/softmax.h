@@ -1,4 +1,4 @@
-// Passes over a row of scores: the largest, the exponential, the softmax's derivative. For kernel sources only.
+// Passes over a row of scores: maximum, exponential, derivative of the softmax. For kernel sources only.
 #pragma once
 
 #include "cpu/sdpa/rows.h"
@@ -10,7 +10,7 @@ namespace {
 template <class T>
 POLYHEAD_INLINE T largest_of(const T* x, std::int64_t begin, std::int64_t end) {
   constexpr int kWidth = kLanes<T>;
-  Vector<T> most[4];  // the latency of a comparison is four of them
+  Vector<T> most[4];  // four at a time hide the latency of a comparison
   for (Vector<T>& one : most) one = broadcast(-kInfinity<T>);
   for (; begin + 4 * kWidth <= end; begin += 4 * kWidth) {
 #pragma GCC unroll 4
@@ -20,7 +20,7 @@ POLYHEAD_INLINE T largest_of(const T* x, std::int64_t begin, std::int64_t end) {
   return largest_lane<T>(larger(larger(most[0], most[1]), larger(most[2], most[3])));
 }
 
-// A row of a tile.
+// Sum of the vectors of one row of a tile, lane by lane; below, their maximum.
 template <class T, int Columns>
 POLYHEAD_INLINE Vector<T> sum_of_vectors(const Vector<T> (&x)[Columns]) {
   Vector<T> sum = x[0];
@@ -36,7 +36,7 @@ POLYHEAD_INLINE Vector<T> largest_of_vectors(const Vector<T> (&x)[Columns]) {
   return most;
 }
 
-// Scores of the keys begin, begin + 1, ...: -infinity outside of `own`.
+// x: scores of the keys from `begin` on. Sets the scores outside of `own` to -infinity.
 template <class T, int Columns>
 POLYHEAD_INLINE void keep_between(KeyRange own, std::int64_t begin, Vector<T> (&x)[Columns]) {
   Vector<Bits<T>> key = lane_numbers<T>();
@@ -47,7 +47,7 @@ POLYHEAD_INLINE void keep_between(KeyRange own, std::int64_t begin, Vector<T> (&
   for (int j = 0; j < Columns; ++j, key += kLanes<T>) x[j] = ((key >= low) & (key < high)) ? x[j] : broadcast(-kInfinity<T>);
 }
 
-// f<count>(i) for i in [begin, end), `count` vectors at a time: each is a chain of 15 dependent instructions, and four hide its latency.
+// Calls f<count>(i) for `count` vectors at a time. An exponential is a chain of 15 dependent instructions; four at a time hide its latency.
 template <class T, class F>
 POLYHEAD_INLINE void for_each_group(std::int64_t begin, std::int64_t end, const F& f) {
   constexpr int kTogether = kRegisters >= 32 ? 4 : 1, kWidth = kLanes<T>;
@@ -55,7 +55,7 @@ POLYHEAD_INLINE void for_each_group(std::int64_t begin, std::int64_t end, const 
   for (; begin < end; begin += kWidth) f.template operator()<1>(begin);
 }
 
-// Products become exp(score - lse).
+// Replaces products x by exp(scale.factor x - lse). For scores without softcap and bias.
 template <int kCount, class T, class V>
 POLYHEAD_INLINE void exp_of_score(V (&x)[kCount], T lse, const ScoreScale<T>& scale) {
   if constexpr (kHasPowerOfDifference<T>) {
@@ -86,14 +86,14 @@ POLYHEAD_INLINE T exponentiate(T* x, std::int64_t begin, std::int64_t end, T ref
   return sum_of_lanes<T>(total);
 }
 
-// d_score = p (d_p - delta); d_p of a masked key may be NaN.
+// d_score = p (d_p - delta), or 0 if p = 0: d_p of a masked key may be NaN.
 template <class T>
 POLYHEAD_INLINE Vector<T> differentiate_score(Vector<T> p, Vector<T> d_p, T delta) {
   return p == T{0} ? Vector<T>{} : p * (d_p - delta);
 }
 
-// A row that lies wholly in this block is renormalised with its exact sums of p and d_score, which should be 1 and 0. That cancels the rounding
-// of lse and of delta = <d_out, out>.
+// If all keys of a row lie in one block, the row is renormalised with its exact sums of p and d_score, which should be 1 and 0. That
+// cancels the rounding of lse and of delta = <d_out, out>.
 template <class T>
 struct RowSums {
   Vector<T> p, d_score;
@@ -111,12 +111,12 @@ struct RowFactors {
   RowFactors() = default;
   POLYHEAD_INLINE explicit RowFactors(const RowSums<T>& sums) {
     const T sum = sum_of_lanes<T>(sums.p), of_d_score = sum_of_lanes<T>(sums.d_score);
-    p = sum * T{0} == 0 ? 1 / sum : T{1};  // NaN of p stays with the keys that have it
+    p = sum * T{0} == 0 ? 1 / sum : T{1};  // dividing by NaN would spread it to every key of the row
     rest = of_d_score * p;
   }
 };
 
-// For whole vectors of the row.
+// Divides p by its sum and subtracts the sum of d_score, for whole vectors of the row.
 template <class T>
 POLYHEAD_INLINE void normalise_row(std::int64_t begin, std::int64_t end, const RowFactors<T>& factors, T* p, T* d_score) {
   constexpr int kWidth = kLanes<T>;
@@ -124,10 +124,10 @@ POLYHEAD_INLINE void normalise_row(std::int64_t begin, std::int64_t end, const R
 #pragma GCC unroll 4
     for (int j = 0; j < kCount; ++j) {
       T *p_at = p + i + j * kWidth, *d_at = d_score + i + j * kWidth;
-      // One product before the difference: of two the compiler may fuse either one, depending on the loop.
+      // Only one product enters the difference. With two products the compiler may fuse either one, depending on the loop.
       const Vector<T> old = load_vector(p_at), d = (load_vector(d_at) - old * factors.rest) * factors.p;
       store_vector<T>(old * factors.p, p_at);
-      store_vector<T>(old == T{0} ? Vector<T>{} : d, d_at);  // the row's sum may be NaN
+      store_vector<T>(old == T{0} ? Vector<T>{} : d, d_at);  // 0 even if factors.rest is NaN
     }
   });
 }

@@ -1,4 +1,5 @@
-// The argument of each attention kernel, as plain data: kernel sources include no header whose functions other objects share.
+// The argument of each attention kernel, as plain data: kernel sources include no header whose functions other objects share. "Compute
+// type" below is float32, or float64 for float64 tensors.
 #pragma once
 
 #include <cstdint>
@@ -8,7 +9,8 @@
 
 namespace polyhead::cpu {
 
-// One sequence's tensor of some heads: element (head, row, column) at these strides, counted in elements. data == nullptr: absent.
+// A tensor [head, row, column] of one sequence; strides are in elements. data == nullptr: an input that is not given or a result that is
+// not wanted.
 struct Plane {
   const void* data = nullptr;
   std::int64_t head = 0, row = 0, column = 0;
@@ -18,8 +20,8 @@ struct MutablePlane {
   std::int64_t head = 0, row = 0, column = 0;
 };
 
-// Attention of the query heads that share one key/value head of one sequence, or of one document of it. The rows of these heads are counted
-// as one: row r is query r % queries of head r / queries. Heads are counted from the group's first.
+// Attention of the query heads that share one key/value head, in one sequence or in one document. The rows of all these heads are numbered
+// together: row r is query r % queries of head r / queries. Head 0 is the group's first head.
 struct HeadGroup : KeySet {
   DType dtype = DType::f32;
   std::int64_t heads = 0, qk_width = 0, v_width = 0;
@@ -30,48 +32,51 @@ struct HeadGroup : KeySet {
 
   bool dropout = false;
   double dropout_scale = 1;
-  Plane keep;                      // bytes; absent: drawn by the generator
-  std::uint64_t drop_below = 0;    // keep an entry whose word is not below this
+  Plane keep;                    // given keep bits, one byte each; absent: Philox generates them
+  std::uint64_t drop_below = 0;  // p 2^32: an entry whose random 32-bit word is below this is dropped
   std::uint32_t seed[2] = {}, batch_index = 0, first_head = 0;
-  std::int64_t first_query = 0;    // position of query 0 in the packed sequence, for the generator; first_key is that of key 0
+  std::int64_t first_query = 0;  // query 0 in the packed sequence, for Philox; KeySet::first_key is the same for key 0
 };
 
-// Between rows of a partial result: o in whole vectors of every instruction set; m and l are the last two elements.
+// Distance between rows of a partial result, in elements: o padded to whole vectors of every instruction set, and 16 elements of which the
+// last two are m and l.
 constexpr std::int64_t partial_stride(std::int64_t v_width) { return (v_width + 15) / 16 * 16 + 16; }
 
-// Some rows of a group, with all keys or one split of them.
+// Forward pass of some rows of a group over all keys or over one key split.
 struct ForwardTask : HeadGroup {
   MutablePlane out, lse, attention_weights;
   std::int64_t first_row = 0, rows = 0;
-  std::int64_t first_key = 0, last_key = 0;  // the key split
-  void* partial = nullptr;  // [rows, partial_stride()] in the type of arithmetic, written instead of out and lse: m, l and o of these keys
+  std::int64_t first_key = 0, last_key = 0;  // the keys of this task
+  // For a key split: receives o, m and l of these keys [rows, partial_stride()] in the compute type; out and lse are not written.
+  void* partial = nullptr;
 };
 
-// Between rows of d_q_sums: whole vectors of every instruction set.
+// Distance between rows of d_q_sums: the width padded to whole vectors of every instruction set.
 constexpr std::int64_t backward_sums_stride(std::int64_t qk_width) { return (qk_width + 15) / 16 * 16; }
 
-// The keys [first_key, last_key) of a group: their d_k and d_v, and their terms of d_q. An absent plane is not computed.
+// Backward pass of a group over the keys [first_key, last_key): d_k and d_v of these keys, and their terms of d_q. A gradient whose plane
+// is absent is not computed.
 struct BackwardTask : HeadGroup {
   Plane out, lse, d_out;
   MutablePlane d_q, d_k, d_v;
-  MutablePlane d_bias;       // in the type of arithmetic, added to; or, where pairs do not share elements, in the storage type, written
+  MutablePlane d_bias;  // write_d_bias: written, in the storage type, one element for each pair; else added to, in the compute type
   bool write_d_bias = false;
-  bool stream_d_bias = false;  // with non-temporal stores
+  bool stream_d_bias = false;  // write d_bias with non-temporal stores
   std::int64_t first_key = 0, last_key = 0;
-  void* d_q_sums = nullptr;  // [rows of the group, backward_sums_stride()] in the type of arithmetic; written; nullptr: d_q is not wanted
-  bool store_d_q = true;     // from the sums; else the caller adds the sums of all key splits
+  void* d_q_sums = nullptr;  // these keys' terms of d_q [group rows, backward_sums_stride()] in the compute type; nullptr: not wanted
+  bool store_d_q = true;     // convert d_q_sums to d_q; false with key splits, whose sums the caller adds
 };
 
-// Attention maps of some rows of one head of a group. Each finished row goes to `take`, or into `out` if take is nullptr.
+// Some rows of the attention map of one head of a group. Each finished row is passed to `take`, or written to `out` if `take` is nullptr.
 struct MapsTask : HeadGroup {
-  std::int64_t head = 0;               // counted from the group's first
-  const std::int64_t* chosen = nullptr;  // the queries
+  std::int64_t head = 0;                 // 0 is the group's first head
+  const std::int64_t* chosen = nullptr;  // the chosen queries [count]
   std::int64_t count = 0;
-  bool probability = true;             // else scores, -infinity where masked
-  void (*take)(void* taker, std::int64_t i, const double* values) = nullptr;  // the i-th chosen query's values [S]
+  bool probability = true;  // true: attention weights; false: scores, -infinity where masked
+  void (*take)(void* taker, std::int64_t i, const double* values) = nullptr;  // receives the S values of chosen[i]
   void* taker = nullptr;
-  MutablePlane out;                    // row i is the i-th chosen query's
-  DType out_dtype = DType::f32;        // has the group's type of arithmetic
+  MutablePlane out;              // row i belongs to chosen[i]
+  DType out_dtype = DType::f32;  // any type with the group's compute type
 };
 
 }  // namespace polyhead::cpu
