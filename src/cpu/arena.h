@@ -8,7 +8,7 @@
 namespace polyhead::cpu::POLYHEAD_ISA {
 namespace {
 
-// Arrays follow each other, each from the beginning of a cache line. Without memory it only counts bytes.
+// Places arrays one after the other, each at the beginning of a cache line. With memory == nullptr it only counts bytes.
 class Arena {
  public:
   explicit Arena(void* memory) : memory_(static_cast<char*>(memory)) {}
@@ -16,7 +16,7 @@ class Arena {
   void take(T*& array, std::int64_t count) {
     constexpr std::int64_t kLine = 64;
     array = memory_ == nullptr ? nullptr : reinterpret_cast<T*>(memory_ + used_);
-    // One cache line more: the last row of a transposition or of a bias may be read in whole vectors.
+    // One more cache line, because the last row of a transposition or of a bias may be read in whole vectors.
     used_ += (count * static_cast<std::int64_t>(sizeof(T)) + 2 * kLine - 1) / kLine * kLine;
   }
   std::int64_t used() const { return used_; }

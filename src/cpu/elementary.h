@@ -6,7 +6,8 @@
 namespace polyhead::cpu::POLYHEAD_ISA {
 namespace {
 
-// 2^f - 1 = f (c1 + f (c2 + ...)) for f in [-1/2, 1/2], relative error of 2^f below `error`: minimax, with 2^0 exactly 1.
+// 2^f - 1 = f (c1 + f (c2 + ...)) for f in [-1/2, 1/2]: minimax polynomials for which 2^0 is exactly 1. `error` is the largest relative
+// error of 2^f.
 template <class T>
 struct PowerOfTwo;
 template <>
@@ -26,7 +27,7 @@ struct PowerOfTwo<double> {  // error 2e-17
   static constexpr int mantissa = 52;
 };
 
-// Works on `kCount` vectors at once, so that the steps of one fill the latency of the others.
+// f becomes 2^f - 1. `kCount` vectors at once hide each other's latency.
 template <class T, int kCount>
 POLYHEAD_INLINE void power_of_two_minus_1(Vector<T> (&f)[kCount]) {
   using P = PowerOfTwo<T>;
@@ -49,7 +50,8 @@ POLYHEAD_INLINE Vector<T> power_of_two_minus_1(Vector<T> f) {
   return one[0];
 }
 
-// exp(factor x) = 2^(high x + low x), high + low = factor log2(e): with one constant its rounding would be the largest error.
+// exp(factor x) = 2^(high x + low x) with high + low = factor log2(e). Two constants, because the rounding of one would be the largest
+// error.
 template <class T>
 struct ExpFactor {
   explicit ExpFactor(T of_x)
@@ -59,9 +61,9 @@ struct ExpFactor {
   T factor, high, low;
 };
 
-// exp(factor x) for factor x <= 64; exactly 0 for -infinity and wherever the result would be subnormal, NaN for NaN.
-// factor x log2(e) = n + f with n an integer: adding 1.5 2^mantissa leaves n in the lowest bits, from where a shift moves it into the
-// exponent.
+// x becomes exp(factor x), for factor x <= 64; exactly 0 for -infinity and wherever the result would be subnormal, NaN for NaN. factor x
+// log2(e) = n + f with n an integer: adding 1.5 * 2^(number of mantissa bits) rounds to n and leaves it in the lowest bits; a shift moves
+// it to the exponent.
 template <class T, int kCount>
 POLYHEAD_INLINE void exp_of_negative(Vector<T> (&x)[kCount], const ExpFactor<T>& factor) {
   using P = PowerOfTwo<T>;
@@ -73,8 +75,8 @@ POLYHEAD_INLINE void exp_of_negative(Vector<T> (&x)[kCount], const ExpFactor<T>&
 #pragma GCC unroll 4
   for (int j = 0; j < kCount; ++j) {
     if constexpr (kFused) {
-      f[j] = (x[j] * factor.high - n[j]) + x[j] * factor.low;  // contracted: the first difference is exact
-    } else {  // ln 2 in two parts, whose first times n is exact (Cody and Waite 1980)
+      f[j] = (x[j] * factor.high - n[j]) + x[j] * factor.low;  // compiled to FMAs; the first difference is exact
+    } else {  // ln 2 in two parts; n times the first is exact (Cody and Waite 1980)
       f[j] = ((x[j] * factor.factor - n[j] * P::ln2_high) - n[j] * P::ln2_low) * P::log2_e;
     }
   }
@@ -97,9 +99,9 @@ POLYHEAD_INLINE Vector<T> exp_of_negative(Vector<T> x, const ExpFactor<T>& facto
   return one[0];
 }
 
-// x becomes 2^(factor x - reference), where that is at most 2^64, in fewer instructions than exp_of_negative() and as exact, but for
-// `reference`, which the caller rounds; 0 for subnormals. Only where products are fused: a rounded product would be off by the rounding of a
-// whole score.
+// power_of_difference(): x becomes 2^(factor x - reference), for results up to 2^64; 0 instead of subnormal results. It takes fewer
+// instructions than exp_of_negative() and is as exact, except that the caller rounds `reference`. It needs FMA: otherwise the product would
+// have the rounding error of a whole score.
 template <class T>
 inline constexpr bool kHasPowerOfDifference = kFused && std::is_same_v<T, float>;
 
@@ -108,7 +110,7 @@ POLYHEAD_INLINE void power_of_difference(Vector<float> (&x)[kCount], float refer
 #pragma GCC unroll 4
   for (int j = 0; j < kCount; ++j) x[j] = x[j] * factor - reference;
   if constexpr (kHasElementary) {
-    // y = n + f, 0 <= f < 1. 2^f = 1 + f (c1 + f (c2 + ...)), minimax: error 2e-9.
+    // x = n + f with 0 <= f < 1. 2^f = 1 + f (c1 + f (c2 + ...)), minimax: error 2e-9.
     constexpr float c[] = {1, 0x1.62e42cp-1f, 0x1.ebfd58p-3f, 0x1.c68912p-5f, 0x1.3d0b92p-7f, 0x1.46d64cp-10f, 0x1.c54174p-13f};
     constexpr int kTerms = 7;
     Vector<float> f[kCount], power[kCount];
@@ -122,12 +124,12 @@ POLYHEAD_INLINE void power_of_difference(Vector<float> (&x)[kCount], float refer
 #pragma GCC unroll 4
     for (int j = 0; j < kCount; ++j) x[j] = times_power_of_two(power[j], x[j]);
   } else {
-    // Adding 1.5 2^23 + 127 leaves the bits of 2^n's exponent in the lowest ones; -127 gives 0.
+    // Adding 1.5 * 2^23 + 127 leaves n + 127, the exponent of 2^n, in the lowest bits; n = -127 gives 0.
     constexpr float kMagic = PowerOfTwo<float>::magic + PowerOfTwo<float>::bias;
     Vector<float> shifted[kCount];
 #pragma GCC unroll 4
     for (int j = 0; j < kCount; ++j) {
-      x[j] = larger(broadcast(-PowerOfTwo<float>::bias), x[j]);  // in this order: NaN stays
+      x[j] = larger(broadcast(-PowerOfTwo<float>::bias), x[j]);  // this order of arguments keeps NaN
       shifted[j] = x[j] + kMagic;
       x[j] -= shifted[j] - kMagic;
     }
@@ -138,7 +140,7 @@ POLYHEAD_INLINE void power_of_difference(Vector<float> (&x)[kCount], float refer
   }
 }
 
-// x becomes exp(factor (x - reference)), where that is at most e^64; 0 for -infinity and tiny results, NaN for NaN.
+// x becomes exp(factor (x - reference)), for results up to e^64; 0 for -infinity and tiny results, NaN for NaN.
 template <int kCount, class V, class T>
 POLYHEAD_INLINE void exp_of_difference(V (&x)[kCount], T reference, const ExpFactor<T>& factor) {
 #pragma GCC unroll 4
@@ -150,7 +152,7 @@ POLYHEAD_INLINE void exp_of_difference(V (&x)[kCount], T reference, const ExpFac
   }
 }
 
-// tanh(x) = sign(x) (1 - e)/(1 + e), e = exp(-2|x|), through e - 1, so that small x keep their relative accuracy.
+// tanh(x) = sign(x) (1 - e)/(1 + e) with e = exp(-2|x|). Computed from e - 1, so that small x keep their relative accuracy.
 template <class T>
 POLYHEAD_INLINE Vector<T> tanh(Vector<T> x) {
   using P = PowerOfTwo<T>;

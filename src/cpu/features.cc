@@ -67,7 +67,7 @@ std::vector<CpuCache> linux_caches() {
   return caches;
 }
 
-// For systems whose kernel does not list caches in /sys.
+// For operating systems that do not list caches in /sys.
 std::vector<CpuCache> library_caches() {
   std::vector<CpuCache> caches;
 #ifdef _SC_LEVEL1_DCACHE_SIZE

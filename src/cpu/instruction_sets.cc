@@ -69,7 +69,7 @@ std::vector<InstructionSet> instruction_sets() {
   const std::uint64_t saved = saved_state();
   std::vector<InstructionSet> sets;
   for (const Row& row : kRows) {
-    // Subleaf 1 of leaf 7 exists only where subleaf 0 says so; elsewhere the processor answers with another leaf's data.
+    // Subleaf 1 of leaf 7 exists only if subleaf 0 says so; otherwise the processor returns data of another leaf.
     const bool exists = row.subleaf == 0 || cpuid(row.leaf, 0).registers[eax] >= row.subleaf;
     sets.push_back({row.name, row.adds, exists && bit(cpuid(row.leaf, row.subleaf), row.in, row.bit) && (saved & row.state) == row.state});
   }

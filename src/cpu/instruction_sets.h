@@ -19,6 +19,6 @@ inline constexpr std::string_view kArchitecture = "other";
 #endif
 
 std::vector<InstructionSet> instruction_sets();
-std::string processor_name();  // empty: not known
+std::string processor_name();  // empty if unknown
 
 }  // namespace polyhead::cpu

@@ -15,18 +15,19 @@ namespace {
 using Block = ScratchMemory::Block;
 using Blocks = std::array<Block, 3>;
 
-// Page aligned: at other offsets 64 queries and keys take 10 % longer where the kernel's stores and its loads of the inputs are a multiple of
-// 4096 bytes apart.
+// Page aligned. At other offsets, attention of 64 queries and keys takes 10 % longer if the kernel's stores and its loads of the inputs are
+// a multiple of 4096 bytes apart.
 constexpr std::size_t kPageBytes = 4096;
 constexpr std::align_val_t kPage{kPageBytes};
-constexpr std::size_t kMostKept = 256 << 10;  // bytes of a block: larger ones belong to calls that take a millisecond
-constexpr bool kKeep = !kAddressSanitizer;    // which reports reads of a block that was given back
+// Largest block that is kept, in bytes. Calls that need more take 1 ms or longer, so a new allocation does not matter.
+constexpr std::size_t kMostKept = 256 << 10;
+constexpr bool kKeep = !kAddressSanitizer;  // off under AddressSanitizer, which then reports use of a freed block
 
 thread_local constinit Blocks kept{};
 thread_local constinit bool freed_at_exit = false;
 
-// Frees the blocks of a thread that ends. A thread_local with a destructor would do too, but glibc ends the process where it has no memory to
-// register one.
+// Frees a thread's kept blocks when the thread ends. A thread_local with a destructor would do so too, but glibc ends the process if it has
+// no memory to register the destructor.
 struct ThreadExit {
   ThreadExit() : valid(pthread_key_create(&key, free_blocks) == 0) {}
   ~ThreadExit() {
@@ -63,7 +64,7 @@ ScratchMemory::ScratchMemory(std::int64_t bytes, const Workspace* workspace) : b
 ScratchMemory::~ScratchMemory() {
   if (block_.memory == nullptr || shared_) return;
   if (kKeep && block_.bytes <= kMostKept && thread_exit.covers_this_thread()) {
-    // Drop the smallest of all: a larger block serves more calls.
+    // Free the smallest block: a larger one serves more calls.
     Block& least = *std::min_element(kept.begin(), kept.end(), [](const Block& a, const Block& b) { return a.bytes < b.bytes; });
     if (least.bytes < block_.bytes) std::swap(least, block_);
   }

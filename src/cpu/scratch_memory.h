@@ -1,4 +1,4 @@
-// Memory for one thread's work, aligned to a page.
+// Scratch memory for one thread, aligned to a page.
 #pragma once
 
 #include <cstddef>
@@ -8,8 +8,8 @@
 
 namespace polyhead::cpu {
 
-// A thread keeps its last few small blocks for the next call: the allocator needs longer for aligned memory than a small call for its arithmetic.
-// A larger block comes from the workspace if there is one.
+// Each thread keeps up to three small blocks for its next calls, because allocating aligned memory takes longer than the arithmetic of a
+// small call. Larger blocks come from the workspace if one is given.
 class ScratchMemory {
  public:
   explicit ScratchMemory(std::int64_t bytes, const Workspace* workspace = nullptr);
@@ -25,7 +25,7 @@ class ScratchMemory {
 
  private:
   Block block_;
-  Tensor shared_;  // the workspace's memory that block_ is in; absent: block_ is the thread's
+  Tensor shared_;  // owns the memory of block_ if it came from the workspace; else empty
 };
 
 }  // namespace polyhead::cpu

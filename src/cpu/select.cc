@@ -20,7 +20,7 @@ namespace {
 
 std::atomic<const KernelSet*> forced{nullptr};
 
-// Kept, because cpuid takes tens of microseconds under a hypervisor.
+// Cached, because cpuid takes tens of microseconds under a hypervisor.
 const Cpu& this_cpu() {
   static const Cpu cpu = detect_cpu();
   return cpu;

@@ -22,13 +22,13 @@ struct KernelSet {
   NormKernels norm;
 };
 
-std::span<const KernelSet> kernel_sets();  // in order of preference; the last needs nothing
+std::span<const KernelSet> kernel_sets();  // in order of preference; the last runs everywhere
 
-// The words of `needs` that the processor lacks; empty: it can run the set.
+// The words of `needs` that the processor lacks; empty if it can run the set.
 std::string missing_for(const KernelSet& set, const Cpu& cpu);
 
-// The set named `forced`, or the first that the processor can run if `forced` is empty. Error for an unknown name and for a set that the
-// processor cannot run. Depends on its arguments only, so that a test can describe other machines.
+// The set named `forced`, or, if that is empty, the first that the processor can run. Error for an unknown name and for a set that the
+// processor cannot run. Depends on its arguments only, so that tests can describe other machines.
 const KernelSet& select_kernels(std::span<const KernelSet> sets, const Cpu& cpu, std::string_view forced);
 
 // The set that set_kernel_instruction_set() chose, else the environment variable POLYHEAD_ISA, else the first that the processor can run.

@@ -1,4 +1,5 @@
-// Between storage types of any stride and contiguous lanes. For kernel sources only.
+// Converts rows of any storage type and stride to and from contiguous rows of the compute type T: double for float64 storage, else float.
+// For kernel sources only.
 #pragma once
 
 #include <bit>
@@ -9,11 +10,11 @@
 namespace polyhead::cpu::POLYHEAD_ISA {
 namespace {
 
-// The storage type that is the type of arithmetic.
+// The storage type that equals the compute type T and needs no conversion.
 template <class T>
 inline constexpr DType kOwnStorage = sizeof(T) == 8 ? DType::f64 : DType::f32;
 
-// Calls f with `data` as a pointer to its storage type, one of those whose arithmetic is in T.
+// Calls f with `data` as a pointer to its storage type. T is the compute type of dtype.
 template <class T, class F>
 POLYHEAD_INLINE auto with_storage(DType dtype, const void* data, const F& f) {
   if constexpr (std::is_same_v<T, double>) {
@@ -40,7 +41,7 @@ POLYHEAD_INLINE float widen(f16 x) {
 POLYHEAD_INLINE void narrow(float x, float* to) { *to = x; }
 POLYHEAD_INLINE void narrow(double x, double* to) { *to = x; }
 POLYHEAD_INLINE void narrow(float x, f16* to) { *to = to_f16(x); }
-POLYHEAD_INLINE void narrow(float x, bf16* to) {  // to nearest even; a NaN stays one
+POLYHEAD_INLINE void narrow(float x, bf16* to) {  // rounds to nearest even; NaN stays NaN
   const std::uint32_t bits = std::bit_cast<std::uint32_t>(x);
   const std::uint32_t rounded = (bits + 0x7fffu + (bits >> 16 & 1u)) >> 16, nan = bits >> 16 | 0x40u;
   to->bits = static_cast<std::uint16_t>((bits & 0x7fffffffu) > 0x7f800000u ? nan : rounded);
@@ -80,7 +81,8 @@ POLYHEAD_INLINE void add_to_row(const T* from, std::int64_t low, std::int64_t hi
   if (stride == 1) {
     for (std::int64_t i = low; i < high; ++i) to[i] += from[i];
   } else if (stride == 0) {
-    double sum = 0;  // the terms nearly cancel: they sum to 0 if the bias is one number for the row
+    // One bias for the whole row: d_score of all its keys sums to 0, so the terms nearly cancel.
+    double sum = 0;
     for (std::int64_t i = low; i < high; ++i) sum += static_cast<double>(from[i]);
     *to += static_cast<T>(sum);
   } else {

@@ -1,7 +1,7 @@
-// c = a b, c += a b and c = factor c + a b for a few rows of a, sums in registers. For kernel sources only.
+// c = a b, c += a b and c = factor c + a b for a few rows of a, with the sums in registers. For kernel sources only.
 //
-// 32 registers hold 6 x 4 vectors of sums, 4 of b and 1 of a: 24 multiplications for 10 loads, and a cycle has two of each. 16 registers hold
-// 6 x 2. A multiplication has a latency of 4 cycles, so at least 8 independent sums are needed: narrow products take 12 rows.
+// 32 registers hold 6 x 4 vectors of sums, 4 of b and 1 of a: 24 multiplications for 10 loads; a cycle can do two of each. 16 registers
+// hold 6 x 2 sums. A multiplication takes 4 cycles, so at least 8 independent sums are needed: narrow products use tiles of 12 rows.
 #pragma once
 
 #include "cpu/vector.h"
@@ -12,7 +12,7 @@ namespace {
 inline constexpr int kTileVectors = kRegisters >= 32 ? 4 : 2;  // the widest tile
 inline constexpr int kTileRows = 6;
 
-// f(std::integral_constant<int, n>) for n in 1 ... kMost.
+// Calls f(std::integral_constant<int, n>) for n in 1 ... kMost.
 template <int kMost, class F>
 POLYHEAD_INLINE void with_count(int n, const F& f) {
   if constexpr (kMost > 1) {
@@ -25,23 +25,23 @@ template <class T>
 struct Product {
   std::int64_t depth;
   const T* a;
-  std::int64_t a_stride;  // between rows, which are contiguous; or between the terms of a sum, whose rows are (kTransposed)
+  std::int64_t a_stride;  // between rows; kTransposed: between terms, where the rows of one term are contiguous
   const T* b;
   std::int64_t b_stride;
   T* c;
   std::int64_t c_stride;
-  const T* factor = nullptr;  // one per row
-  bool add = false;           // c += a b; without `add` and `factor` c is overwritten
+  const T* factor = nullptr;  // if given, c = factor c + a b; one per row
+  bool add = false;           // c += a b; without `add` and `factor`, c = a b
   T* quotient = nullptr;      // if given, c / divisor is stored here and c does not change
   std::int64_t quotient_stride = 0;
   const T *divisor = nullptr, *reciprocal = nullptr;  // one per row
 };
 
-// The cache that holds b. From the second-level cache b is prefetched eight terms (100 cycles) ahead; so is a if it is read along columns,
-// for the tile after the next, because one line serves two or three tiles.
+// The cache that holds b. From the second-level cache b is prefetched eight terms (100 cycles) ahead. If kTransposed, a is prefetched
+// instead, for the tile after the next, because one cache line has the rows of two or three tiles.
 enum class From { first_cache, second_cache };
 
-// The sums of a tile, in registers.
+// Computes the sums of a tile in registers.
 template <int Rows, int Columns, bool kTransposed, From kFrom, class T>
 POLYHEAD_INLINE void sum_tile(const Product<T>& product, std::int64_t row, std::int64_t column, Vector<T> (&sums)[Rows][Columns]) {
   constexpr int kWidth = kLanes<T>, kGroup = kTransposed ? Rows : 4;
@@ -81,7 +81,7 @@ POLYHEAD_INLINE void sum_tile(const Product<T>& product, std::int64_t row, std::
   }
 }
 
-// f(row, column, its sums) for the tile's vectors.
+// Calls f(row, column, sum) for each vector of the tile.
 template <int Rows, int Columns, class T, class F>
 POLYHEAD_INLINE void for_each_vector(Vector<T> (&sums)[Rows][Columns], const F& f) {
 #pragma GCC unroll 16
@@ -97,7 +97,7 @@ POLYHEAD_INLINE void multiply_tile(const Product<T>& product, std::int64_t row, 
   sum_tile<Rows, Columns, kTransposed, kFrom>(product, row, column, sums);
   T* const c = product.c + row * product.c_stride + column;
   const std::int64_t stride = product.c_stride;
-  // One expression for each case, so that every tile size contracts it in the same way.
+  // A separate full expression for each case, so that the compiler forms the same FMAs for every tile size.
   if (product.factor != nullptr) {
     const T* factor = product.factor + row;
     for_each_vector<Rows, Columns, T>(sums, [=](int i, int j, Vector<T>& sum) { sum = load_vector(c + i * stride + j) * factor[i] + sum; });
@@ -138,7 +138,7 @@ void multiply_rows(const Product<T>& product, int rows, std::int64_t column) {
   }
 }
 
-// All of c [rows, vectors]. Five vectors are cut into 3 + 2, not 4 + 1: loads limit a tile of one column.
+// Computes all of c [rows, vectors]. Five vectors are cut into 3 + 2, not 4 + 1, because loads limit a tile of one column.
 template <bool kTransposed = false, From kFrom = From::first_cache, class T>
 void multiply(const Product<T>& product, int rows, int vectors) {
   for (int done = 0; done < vectors;) {

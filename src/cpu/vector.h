@@ -1,29 +1,30 @@
-// Vectors of one instruction set, for kernel sources only. A kernel source is compiled once per row of cmake/isa.cmake, which names the
-// header with the row's instructions (src/cpu/isa/); no other file has intrinsics or asks for an instruction set.
+// Vectors of one instruction set, for kernel sources only. A kernel source is compiled once per row of cmake/isa.cmake. The row names a
+// header in src/cpu/isa/ with its instructions; no other file uses intrinsics.
 #pragma once
 
 #include POLYHEAD_ISA_HEADER
 
 namespace polyhead::cpu::POLYHEAD_ISA {
 
-// The kernel functions of one struct in cpu/*/kernels.h. The source that has them defines this for the struct, and select.cc collects them.
+// Returns the kernel functions of one struct in cpu/*/kernels.h. The source that defines them specialises this template; select.cc calls
+// it.
 template <class Kernels>
 Kernels kernels();
 
 namespace {
 
-// Vector `j` of a row; one prefetch for two vectors of 16 bytes.
+// Prefetches vector `j` of a row; two vectors of 16 bytes share a prefetch.
 template <class T>
 POLYHEAD_INLINE void prefetch_vector(const T* row, int j) {
   if (j * POLYHEAD_VECTOR_BYTES % 32 == 0) __builtin_prefetch(row + j * kLanes<T>);
 }
 
-// x / divisor by its reciprocal and one step of Newton where products are fused: as exact as a division, which takes 16 cycles a vector.
+// x / divisor. With FMA: x times the reciprocal and one Newton step, which is as exact as a division and avoids its 16 cycles per vector.
 template <class T>
 POLYHEAD_INLINE Vector<T> divide(Vector<T> x, T divisor, [[maybe_unused]] T reciprocal) {
   if constexpr (kFused) {
     const Vector<T> guess = x * reciprocal, rest = x - guess * divisor;
-    return rest == rest ? guess + rest * reciprocal : guess;  // infinity has no rest
+    return rest == rest ? guess + rest * reciprocal : guess;  // the rest of an infinity is NaN
   } else {
     return x / divisor;
   }
@@ -38,7 +39,7 @@ POLYHEAD_INLINE T largest_lane(Vector<T> x) {
   }
 }
 
-// As a tree: the same order on every call.
+// Adds the lanes as a tree, always in the same order.
 template <class T, int kDistance = kLanes<T> / 2>
 POLYHEAD_INLINE T sum_of_lanes(Vector<T> x) {
   if constexpr (kDistance == 0) {

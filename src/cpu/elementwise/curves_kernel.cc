@@ -1,5 +1,6 @@
-// sigmoid, tanh and both GELUs (Hendrycks and Gimpel 2016) of float32, computed in float64 lanes except for the values in float_lanes.h. One
-// rounding instead of three or four, which would show in a gate's gradient over many rows; 5 to 14 times as fast as calls of the C library.
+// sigmoid, tanh and both GELUs (Hendrycks and Gimpel 2016) of float32, computed in float64 lanes except for the values in float_lanes.h. A
+// result is rounded once instead of three or four times, which matters in a gate's gradient over many rows. 5 to 14 times as fast as calls
+// of the C library.
 #include "cpu/elementary.h"
 #include "cpu/elementwise/float_lanes.h"
 #include "cpu/elementwise/kernels.h"
@@ -37,7 +38,7 @@ POLYHEAD_INLINE Lanes exp_below_one(Lanes x) {
   return n < P::lowest ? Lanes{} : scaled + x * 0.0;
 }
 
-// 1 / (1 + exp(-x)) and its derivative without overflow or cancellation: exp is taken of -|x| only.
+// 1 / (1 + exp(-x)) and its derivative. Only exp(-|x|) is computed, so nothing overflows or cancels.
 struct Logistic {
   POLYHEAD_INLINE explicit Logistic(Lanes x) {
     const Lanes small = exp_below_one(-magnitude(x)), inverse = reciprocal(small + 1.0);
@@ -66,7 +67,7 @@ struct Normal {
                              0.0018747284391560748, -0.0007258424038308838, -9.240323450321454e-05, 7.707618283603657e-05};
     constexpr double kSqrtHalf = 0.7071067811865476, kMost = 28;  // exp(-28^2) is 0
     const Lanes all = magnitude(x) * kSqrtHalf, z = all > kMost ? broadcast(kMost) : all;
-    const Lanes near = z + 3.0, twice = z * 2.0 + 1.0, both = reciprocal(near * twice);  // of both denominators
+    const Lanes near = z + 3.0, twice = z * 2.0 + 1.0, both = reciprocal(near * twice);  // 1 / product of both denominators
     const Lanes p = (z - 3.0) * (twice * both);
     Lanes sum = broadcast(kP[11]);
 #pragma GCC unroll 16
@@ -95,11 +96,11 @@ struct GeluTanh {
   static POLYHEAD_INLINE Lanes slope(Lanes x) {
     const Logistic step(twice_u(x));
     const Lanes bend = x * step.slope * kFactor * (x * x * (3 * kCubic) + 1.0);
-    return step.value + (step.slope == 0.0 ? Lanes{} : bend);  // far out, bend is 0 times an overflow
+    return step.value + (step.slope == 0.0 ? Lanes{} : bend);  // for large |x|, bend is 0 times infinity
   }
 };
 
-// A vector of lanes, or the `left` lanes of the last one.
+// Loads and stores a vector, or only its first `left` lanes at the end of a row.
 POLYHEAD_INLINE Lanes widen_lanes(const float* x, std::int64_t left) {
   if (left >= kCount) return __builtin_convertvector(*reinterpret_cast<const Narrow*>(x), Lanes);
   Lanes wide{};

@@ -1,6 +1,6 @@
 // Sigmoid and GELU in float32 lanes, for instruction sets with kHasElementary and 16 lanes: twice as many lanes as in float64 and no
-// conversions. Low parts carry what a rounding loses, so that a result has about one rounding. Polynomials of low degree on 16 pieces take the
-// place of long ones: 16 coefficients fit one register, and one instruction looks up each lane's coefficient.
+// conversions. Low parts carry rounding errors, so that a result has about one rounding. Each function is cut into 16 pieces with
+// polynomials of low degree: the 16 coefficients of one power fit one register, and one instruction looks up each lane's coefficient.
 #pragma once
 
 #include "cpu/vector.h"
@@ -19,7 +19,7 @@ POLYHEAD_INLINE Floats magnitude(Floats x) { return (Floats)((Integers)x & 0x7ff
 POLYHEAD_INLINE Floats all(float x) { return broadcast(x); }
 POLYHEAD_INLINE Floats fma(Floats a, Floats b, Floats c) { return multiply_add<float>(a, b, c); }
 
-// A power of two as 2^floor(n) (high + low), n in sixteenths: relative error 3e-9.
+// A power of two as 2^floor(n) (high + low), where n is a multiple of 1/16. Relative error 3e-9.
 struct Power {
   static constexpr float kLog2e = 0x1.715476p0f, kLog2eLow = 0x1.4ae0c0p-26f;
   static constexpr Table kHigh{0x1p0f,        0x1.0b5586p0f, 0x1.172b84p0f, 0x1.2387a6p0f, 0x1.306fep0f,  0x1.3dea64p0f,
@@ -29,9 +29,9 @@ struct Power {
                               -0x1.593abcp-25f, -0x1.5bd5ecp-27f, 0x1.9fcef4p-26f,  -0x1.829fdp-25f, 0x1.15506ep-27f, 0x1.51f848p-27f,
                               -0x1.a94b14p-26f, -0x1.3d56b2p-27f, -0x1.822dbcp-27f, 0x1.52486cp-27f};
 
-  // exp(-scale x) 2^rest for x >= 0, scale a power of two
+  // exp(-scale x) 2^rest for x >= 0; scale is a power of two.
   POLYHEAD_INLINE Power(Floats x, float scale, Floats rest) {
-    constexpr float kMagic = 0x1.8p19f;  // whose last bit is a sixteenth
+    constexpr float kMagic = 0x1.8p19f;  // its last bit stands for 1/16
     const Floats factor = all(-scale * kLog2e), shifted = fma(x, factor, all(kMagic));
     n = shifted - kMagic;
     const Floats f = fma(x, factor, -n) + fma(x, all(-scale * kLog2eLow), rest);
@@ -43,8 +43,8 @@ struct Power {
   Floats n, high, low;
 };
 
-// 1 / (1 + e) or, for negative x, e / (1 + e), e = exp(-|x|); e is 0 where it would be subnormal. Relative error 7.4e-8,
-// in every 61st float32.
+// 1 / (1 + e) or, for negative x, e / (1 + e), with e = exp(-|x|), or 0 if that is subnormal. Largest relative error 7.4e-8, measured at
+// every 61st float32.
 POLYHEAD_INLINE Floats sigmoid(Floats x) {
   const Power e(magnitude(x), 1, Floats{});
   const Floats sum = e.high + e.low, left = (e.high - sum) + e.low;
@@ -58,10 +58,11 @@ POLYHEAD_INLINE Floats sigmoid(Floats x) {
   return fma(over, guess, fma(over, correction, over_low * guess));
 }
 
-// max(x, 0) - z Phi(-z), z = |x|. Phi(-z) = exp(-z^2 / 2) G(z), and G, half of the scaled complementary error function, is a polynomial of
-// z - centre on each of 16 pieces: quarters of the octaves of 1 + z. Centres lie where G is a float32 to within 2^-32, the other
-// coefficients are least squares reweighted to the smallest relative error, 8e-9. 0 from z = 13.1 on, where the product is 2e-38.
-// Relative error 1.02e-7 in every 61st float32, negative ones too, where 1 + erf would cancel. NaN of -infinity, as x Phi(x) is.
+// max(x, 0) - z Phi(-z) with z = |x| and Phi(-z) = exp(-z^2 / 2) G(z). G is half of the scaled complementary error function. It is a
+// polynomial of z - centre on each of 16 pieces, which are quarters of the octaves of 1 + z. At each centre G is a float32 to within 2^-32;
+// the other coefficients are least squares, reweighted to the smallest relative error, 8e-9. From z = 13.1 on, where z Phi(-z) is 2e-38, 0
+// takes its place. Largest relative error 1.02e-7, measured at every 61st float32, also negative ones, where 1 + erf would cancel.
+// gelu(-infinity) is NaN, as x Phi(x) is.
 POLYHEAD_INLINE Floats gelu(Floats x) {
   constexpr float kMost = 13.1f;
   static constexpr Table kCentre{0x1.4000acp0f,  0x1.c003aap0f,  0x1.2000d8p1f,  0x1.60005ap1f, 0x1.c0007p1f, 0x1.20003p2f,
@@ -96,8 +97,8 @@ POLYHEAD_INLINE Floats gelu(Floats x) {
   const Floats g = entry(kG[0], piece), g_low = sum * d;
   const Floats high = bell.high * g;
   const Floats low = fma(bell.high, g_low, fma(bell.low, g + g_low, fma(bell.high, g, -high)));
-  const Floats beyond = (x < 0.0f ? x : Floats{}) * 0.0f;  // -infinity times 0
-  const Floats tail = z < kMost ? times_power_of_two(fma(z, high, z * low), bell.n) : beyond;  // a NaN comes back through x
+  const Floats beyond = (x < 0.0f ? x : Floats{}) * 0.0f;                                      // NaN if x is -infinity, else 0
+  const Floats tail = z < kMost ? times_power_of_two(fma(z, high, z * low), bell.n) : beyond;  // x = NaN: the last line returns it
   return (x < 0.0f ? Floats{} : x) - tail;
 }
 

@@ -1,4 +1,4 @@
-// Kernel functions of one number and of one row over contiguous float32, compiled for every instruction set.
+// Elementwise functions and layer normalisation of contiguous float32, compiled for every instruction set.
 #pragma once
 
 #include <cstdint>
@@ -19,9 +19,9 @@ struct NormRow {
   std::int64_t width;
   float epsilon;
   const float *weight, *bias, *x;
-  const float* added = nullptr;  // nullptr: x is normalised, and there are no sums
+  const float* added = nullptr;  // nullptr: y is computed from x, and `sums` is not used
   float* sums = nullptr;         // may be x
-  float* y = nullptr;            // may be any of them
+  float* y = nullptr;            // may be x, added or sums
 };
 
 struct NormKernels {

@@ -13,19 +13,19 @@
 namespace polyhead::cpu {
 namespace {
 
-// Rows of a block: at most kRowBlock, and a multiple of kRowStep, which is one of every tile's rows.
+// Rows of a block: at most kRowBlock, and a multiple of kRowStep, which is a multiple of every tile's rows.
 constexpr std::int64_t kRowBlock = 132, kRowStep = 12;
 constexpr std::int64_t kTermBytes = 8192;
-constexpr std::int64_t kMostElements = 1 << 20;  // packed at a time, and as many sums
+constexpr std::int64_t kMostElements = 1 << 20;  // elements of b packed at a time; also the limit of sums in memory
 constexpr std::int64_t kPackWork = 16;           // cost of packing an element, in multiplications
 constexpr std::int64_t kPackTerms = 128;         // terms of a panel that one thread packs at a time
 // Waking a thread takes 50 us: 2,000,000 multiplications with 16 float32 lanes, fewer with narrower vectors.
-constexpr std::int64_t kGrainPerColumn = 30'000;  // times the columns of a panel
+constexpr std::int64_t kGrainPerColumn = 30'000;  // multiplications per column of a panel
 
 std::int64_t divide_up(std::int64_t x, std::int64_t y) { return (x + y - 1) / y; }
 
-// Terms of a run: a sum of `depth` terms is cut into equal runs of at most 128, because its rounding error grows with the length of a run and
-// the number of runs. Runs of 384 have MKL's error for many rows, but 2.5 times its error for few rows.
+// Terms of a run. A sum of `depth` terms is cut into equal runs of at most 128, because its rounding error grows with the length of a run
+// and the number of runs. Runs of 384 have MKL's error for many rows, but 2.5 times its error for few rows.
 std::int64_t run_of(std::int64_t depth) {
   constexpr std::int64_t kMost = 128, kStep = 16;
   return divide_up(divide_up(depth, std::max<std::int64_t>(1, divide_up(depth, kMost))), kStep) * kStep;
@@ -72,7 +72,7 @@ struct Columns {
 
   std::int64_t grain(std::int64_t work) const { return divide_up(kGrainPerColumn * width, std::max<std::int64_t>(work, 1)); }
 
-  // Packs the panels `some` for the terms of `to` with all threads.
+  // Packs the panels `some` for the terms of `to`, on all threads.
   void pack(const PackedColumns& to, Range some, Executor* executor) const {
     const std::int64_t count = some.last - some.first, terms_here = to.terms.last - to.terms.first;
     const std::int64_t pieces = std::max<std::int64_t>(1, divide_up(terms_here, kPackTerms));
@@ -143,7 +143,7 @@ class Run {
   }
 
  private:
-  // A few panels at a time, which stay in the second-level cache.
+  // Each thread packs and multiplies a few panels at a time, which stay in its second-level cache.
   void pack_and_multiply(const GemmBlock& block) {
     const std::int64_t rows = block.rows.last - block.rows.first, panels = block.panels.last - block.panels.first;
     const std::int64_t depth = block.b.terms.last - block.b.terms.first;

@@ -1,7 +1,7 @@
 // c[m,n] = (add ? c[m,n] : 0) + sum_k a[m,k] b[k,n] + bias[n] over a block of rows and columns.
 //
-// The loops go over panels of columns, then tiles of rows: the block's rows of a and the panel stay in the second-level cache, which delivers a
-// tile's terms in time. Each run of terms is summed from zero in registers and then added to the total.
+// The loops go over panels of columns, then tiles of rows: the block's rows of a and the panel stay in the second-level cache, which
+// delivers a tile's terms in time. Each run of terms is summed from zero in registers and then added to the total.
 #include "cpu/gemm/gemm_tile.h"
 #include "cpu/gemm/kernels.h"
 #include "cpu/gemm/pack_b.h"
@@ -68,9 +68,9 @@ struct Tile {
   Terms<T> terms;
   std::int64_t depth, run;
   std::int64_t first;  // row of c
-  T* sums;             // totals of earlier terms, which this block reads, or of this block for later ones
+  T* sums;             // totals in memory: read if block.starts is false, written if block.ends is false
   std::int64_t sums_stride;
-  NextRows<T> next;  // of a: to be prefetched
+  NextRows<T> next;  // rows of a to prefetch
 };
 
 template <int Rows, int Columns, bool kTransposed, class T>
@@ -103,8 +103,8 @@ template <bool kTransposed, class T>
 void multiply_block(const GemmTask& task, const GemmBlock& block, const RowsOfA<T>& a) {
   const std::int64_t rows = block.rows.last - block.rows.first, depth = block.b.terms.last - block.b.terms.first;
   const std::int64_t tile_step = kTransposed ? a.stride : kGemmRows * a.stride;
-  // The tiles of a panel prefetch a share of the next block's rows (with twelve panels one row of each tile) if both blocks and two panels fit
-  // in the second-level cache.
+  // While it computes a panel, each tile prefetches a share of the next block's rows of a (with twelve panels, one row per tile), if both
+  // blocks and two panels fit in the second-level cache.
   const std::int64_t panels = block.panels.last - block.panels.first, bytes = rows * depth * static_cast<std::int64_t>(sizeof(T));
   const bool fetch = a.layout == Layout::in_place && block.rows.last + rows <= task.c_rows.count && bytes <= task.prefetch_bytes;
   const std::int64_t share = fetch ? (kGemmRows + panels - 1) / panels : 0;

@@ -1,8 +1,8 @@
 // The sums of one tile of c, in registers. For kernel sources only.
 //
-// A tile of 12 x 2 vectors multiplies for 12 cycles a term and reads two lines of b from the second-level cache in that time. So memory has
-// time for prefetches: every few terms a tile prefetches a few lines of what is needed next. All of them at once would take the
-// processor's dozen line fill buffers, which b needs.
+// A tile of 12 x 2 vectors takes 12 cycles per term and reads two cache lines of b from the second-level cache in that time. That leaves
+// room for prefetches: every few terms a tile prefetches a few lines of what is needed next. All at once, they would fill the processor's
+// dozen line fill buffers, which the loads of b need.
 #pragma once
 
 #include "cpu/gemm/operand.h"
@@ -25,7 +25,7 @@ template <class T, int kRows>
 struct Prefetch {
   T* c[kRows];
   NextRows<T> next;
-  int rows = 0;  // of c that are prefetched already
+  int rows = 0;  // rows of c prefetched so far
 
   POLYHEAD_INLINE bool wanted() const { return rows < kRows || next.count > 0; }
 
@@ -39,7 +39,7 @@ struct Prefetch {
   }
 };
 
-// The terms of a tile: rows of a, `a_stride` apart, or (kTransposed) a as [term, kGemmRows]; a panel of b.
+// Operands of a tile: rows of a, `a_stride` apart, or (kTransposed) a panel [term, kGemmRows] of a; a panel of b.
 template <class T>
 struct Terms {
   const T* a;

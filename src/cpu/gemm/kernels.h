@@ -9,7 +9,7 @@ struct GemmKernels {
   std::int64_t (*panel_columns)(DType dtype);
   // Packs the terms [terms.first, terms.last) of the panels [panels.first, panels.last) into their places in b.
   void (*pack)(const GemmTask& task, const PackedColumns& b, Range panels, Range terms);
-  // Bytes of scratch, aligned to a cache line, that `multiply` needs for so many rows and terms. It allocates nothing else.
+  // Bytes of scratch, aligned to a cache line, that `multiply` needs for this number of rows and terms. It allocates nothing else.
   std::int64_t (*scratch)(const GemmTask& task, std::int64_t rows, std::int64_t terms);
   void (*multiply)(const GemmTask& task, const GemmBlock& block, void* scratch);
 };

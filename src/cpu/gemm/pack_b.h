@@ -6,7 +6,7 @@
 namespace polyhead::cpu::POLYHEAD_ISA {
 namespace {
 
-// Columns whose terms are adjacent (the weight [out,in] of a projection), a vector of columns at a time.
+// Packs columns whose terms are adjacent (the weight [out,in] of a projection), a vector of columns at a time.
 template <class T, class Storage>
 void pack_transposed_lines(const Storage* const* columns, int count, std::int64_t terms, T* to) {
   constexpr int kWidth = kLanes<T>, kPiece = 64;
@@ -54,7 +54,7 @@ void pack_panel(const GemmTask& task, const Storage* b, std::int64_t column, Ran
   for (std::int64_t k = terms.first; k < terms.last; ++k, to += kColumns) {
     const Storage* line = b + offset_of(task.b_depth, k);
     for (int j = 0; j < whole; j += kWidth) {
-      __builtin_prefetch(line + 16 * task.b_depth.stride + first + j);  // useful where terms have one stride
+      __builtin_prefetch(line + 16 * task.b_depth.stride + first + j);  // useful if all terms have one stride
       if constexpr (std::is_same_v<T, Storage>) {
         store_vector<T>(load_vector(line + first + j), to + j);
       } else {

@@ -6,25 +6,27 @@
 namespace polyhead::cpu::POLYHEAD_ISA {
 namespace {
 
-// in_place and lines (copied): row r begins at data + r * stride and its terms are adjacent. panels (copied): [tile, term, kGemmRows], for
-// matrices whose rows are adjacent instead (d_y^T of a weight's gradient); in place they would touch a page for every few terms.
+// in_place and lines (a copy): row r begins at data + r * stride, and its terms are adjacent. panels (a copy): [tile, term, kGemmRows], for
+// matrices whose rows are adjacent instead of their terms (d_y^T for a weight's gradient); in place, every few terms would be on another
+// page.
 enum class Layout { in_place, lines, panels };
 
 template <class T>
 struct RowsOfA {
   const T* data;
-  std::int64_t stride;  // of Panels: between tiles
+  std::int64_t stride;  // panels: between tiles; else between rows
   Layout layout;
 };
 
-// One line more than the terms, so that rows of a copy begin at different offsets of a page.
+// One cache line longer than the terms, so that rows of a copy begin at different offsets of a page.
 template <class T>
 POLYHEAD_INLINE std::int64_t line_stride(std::int64_t terms) { return terms + 64 / static_cast<std::int64_t>(sizeof(T)); }
 
 template <class T>
 Layout layout_of(const GemmTask& task) {
   const bool own = task.dtype == kOwnStorage<T>;
-  // Rows whose distance is a multiple of a page share one set (8 lines) of the first-level cache: copied, unless they are read only a few times.
+  // Rows whose distance is a multiple of a page share one set (8 lines) of the first-level cache. They are copied unless they are read only
+  // a few times.
   const bool collide = task.a_rows.stride != 0 && task.a_rows.stride * static_cast<std::int64_t>(sizeof(T)) % 4096 == 0 &&
                        task.a_rows.count > 8 && task.b_columns.count >= 4 * kPanelColumns<T>;
   if (own && !collide && task.a_rows.offsets == nullptr && adjacent(task.a_depth, 0, task.a_depth.count)) return Layout::in_place;
@@ -47,7 +49,7 @@ void copy_line(const Storage* from, const Side& depth, Range terms, T* to) {
   }
 }
 
-// Some terms of one tile. Rows after the last one are not written: their sums are not stored.
+// Copies some terms of one tile. Rows from `count` on are not written, because their sums are not stored.
 template <class T, class Storage>
 void copy_panel(const GemmTask& task, const Storage* from, std::int64_t row, int count, Range terms, T* to) {
   std::int64_t offsets[kGemmRows];
@@ -55,7 +57,7 @@ void copy_panel(const GemmTask& task, const Storage* from, std::int64_t row, int
   const bool whole = count == kGemmRows && adjacent(task.a_rows, row, count);
   for (std::int64_t k = terms.first; k < terms.last; ++k, to += kGemmRows) {
     const Storage* line = from + offset_of(task.a_depth, k);
-    __builtin_prefetch(line + 16 * task.a_depth.stride + offsets[0]);  // useful where terms have one stride
+    __builtin_prefetch(line + 16 * task.a_depth.stride + offsets[0]);  // useful if all terms have one stride
     if (whole && std::is_same_v<T, Storage>) {
       __builtin_memcpy(to, line + offsets[0], kGemmRows * sizeof(T));
     } else {
@@ -64,7 +66,7 @@ void copy_panel(const GemmTask& task, const Storage* from, std::int64_t row, int
   }
 }
 
-// A few terms of all tiles at a time, so that memory is read in order.
+// Copies a few terms of all tiles at a time, so that memory is read in order.
 template <class T, class Storage>
 void copy_panels(const GemmTask& task, const Storage* from, Range rows, Range terms, std::int64_t stride, T* to) {
   constexpr std::int64_t kTerms = 4;

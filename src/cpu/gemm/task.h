@@ -1,4 +1,5 @@
-// Arguments of the matrix product's kernels. Plain data: inline functions in a header that kernels include would be compiled for AVX-512 too.
+// Arguments of the matrix product's kernels. Plain data: inline functions in a header that kernels include would be compiled for AVX-512
+// too.
 #pragma once
 
 #include <cstdint>
@@ -7,8 +8,8 @@
 
 namespace polyhead::cpu {
 
-// One side of a matrix, offsets in elements: index i is at offsets[i], or at i * stride without a table. Indices from one multiple of `run` to
-// the next are `stride` apart.
+// The rows, columns or terms of a matrix. Index i is at offsets[i], or at i * stride if offsets is nullptr, in elements. Indices of one run
+// (from one multiple of `run` to the next) are `stride` apart.
 struct Side {
   std::int64_t count = 0, stride = 0, run = 1;
   const std::int64_t* offsets = nullptr;
@@ -29,19 +30,21 @@ struct Range {
   std::int64_t first = 0, last = 0;
 };
 
-// b over some panels of columns and some terms of the sums, in the type of arithmetic: [panel, term, column], zero beyond the last column.
+// Some panels and terms of b, packed as [panel, term, column] in the compute type (float32, or float64 for float64 storage); columns beyond
+// the last are 0.
 struct PackedColumns {
   void* panels = nullptr;
-  Range terms;               // first is a multiple of GemmTask::run
-  std::int64_t first_panel = 0;  // columns of b before the first panel / columns of a panel
+  Range terms;                   // first is a multiple of GemmTask::run
+  std::int64_t first_panel = 0;  // number of the first panel, counted in all of b
 };
 
 // Rows x panels of c over the terms of the packed columns.
 struct GemmBlock {
   PackedColumns b;
   Range rows, panels;
-  bool starts = true, ends = true;  // whether the terms are the first, the last of the sums
-  void* sums = nullptr;             // [rows, sums_stride] in the type of arithmetic, from the block's first; nullptr where it starts and ends
+  bool starts = true, ends = true;  // whether b.terms include the first, the last term of the sums
+  // Totals of the block [rows, sums_stride] in the compute type; nullptr if the block starts and ends the sums.
+  void* sums = nullptr;
   std::int64_t sums_stride = 0;
 };
 

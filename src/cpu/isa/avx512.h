@@ -10,8 +10,8 @@ namespace {
 
 inline constexpr bool kFused = true, kHasElementary = true;
 
-// By name: where a select of lanes follows, GCC makes a masked sum of a plain one and then fuses it with the product in some vectors of a tile
-// and not in others.
+// An intrinsic instead of a * b + c: before a select of lanes, GCC turns the plain sum into a masked sum and fuses it with the product only
+// in some vectors of a tile.
 template <class T>
 POLYHEAD_INLINE Vector<T> multiply_add(Vector<T> a, Vector<T> b, Vector<T> c) {
   if constexpr (sizeof(T) == 8) {
@@ -47,7 +47,7 @@ POLYHEAD_INLINE unsigned lanes_above(Vector<T> x, T bound) {
   }
 }
 
-// Some of the following have a mask of all lanes: without it GCC 12 warns of an operand that it leaves undefined itself.
+// Some of the following use a mask of all lanes: without it GCC 12 warns of an undefined operand in its own headers.
 POLYHEAD_INLINE Vector<std::int64_t> multiply_words(Vector<std::int64_t> a, Vector<std::int64_t> b) {
   return (Vector<std::int64_t>)_mm512_maskz_mul_epu32(0xff, (__m512i)a, (__m512i)b);
 }

@@ -1,8 +1,8 @@
-// Vectors as GCC and Clang have them (`vector_size`): operators act lane by lane, and the compiler chooses the instructions. For kernel
-// sources only; everything is local to the object file of one instruction set.
+// Vectors of GCC and Clang (`vector_size`): operators act lane by lane, and the compiler chooses the instructions. For kernel sources only;
+// everything is local to the object file of one instruction set.
 //
-// `generic` holds the operations that an instruction set may have a better way for. The header of the set takes them from here or has its own,
-// so that every set has the same operations: src/cpu/isa/README.md lists them.
+// `generic` holds plain forms of the operations that some instruction sets can do faster. The header of each set uses a plain form or
+// defines its own, so every set has all operations; src/cpu/isa/README.md lists them.
 #pragma once
 
 #include <cstdint>
@@ -26,7 +26,7 @@ struct VectorOf {
 template <class T>
 using Vector = typename VectorOf<T>::type;
 
-// The integer of a lane's size. Comparisons give vectors of it: -1 where true.
+// Integer type as wide as a lane. Comparisons return vectors of it: -1 for true, 0 for false.
 template <class T>
 using Bits = std::conditional_t<sizeof(T) == 8, std::int64_t, std::int32_t>;
 
@@ -40,9 +40,9 @@ POLYHEAD_INLINE void store_vector(Vector<T> x, T* to) {
 }
 template <class T>
 POLYHEAD_INLINE Vector<T> broadcast(T x) {
-  return x - Vector<T>{};  // the compiler drops a difference to zero, but not a sum: -0 + 0 is 0
+  return x - Vector<T>{};  // x - 0 is x and costs nothing; x + 0 would turn -0 into 0
 }
-// b where they are equal or one is NaN, as x86's instruction.
+// The larger of a and b; b if they are equal or one is NaN, as x86's max instruction.
 template <class V>
 POLYHEAD_INLINE V larger(V a, V b) {
   return a > b ? a : b;
@@ -85,20 +85,21 @@ POLYHEAD_INLINE Vector<T> interleave(Vector<T> a, Vector<T> b) {
 
 namespace generic {
 
-// a b + c. In one rounding where kFused, whatever the compiler does to products and sums around it.
+// a b + c, with one rounding if kFused, whatever the compiler does to products and sums around it.
 template <class T>
 POLYHEAD_INLINE Vector<T> multiply_add(Vector<T> a, Vector<T> b, Vector<T> c) {
   return a * b + c;
 }
 
-// A store past the caches to a multiple of the vector's size: the line is not read first. Others see it after finish_streams().
+// A non-temporal store, which does not read the cache line first. `to` is aligned to the vector's size. Other threads see the data after
+// finish_streams().
 template <class T>
 POLYHEAD_INLINE void stream_vector(Vector<T> x, T* to) {
   store_vector<T>(x, to);
 }
 POLYHEAD_INLINE void finish_streams() {}
 
-// x in the lanes whose byte is non-zero (wanted) or zero (not wanted), `other` in the rest.
+// x in the lanes whose byte is non-zero (if `wanted`) or zero (if not), `other` in the rest.
 template <class T>
 POLYHEAD_INLINE Vector<T> where_bytes(const std::uint8_t* bytes, bool wanted, Vector<T> x, T other) {
   Vector<Bits<T>> lanes;
@@ -107,7 +108,7 @@ POLYHEAD_INLINE Vector<T> where_bytes(const std::uint8_t* bytes, bool wanted, Ve
   return (lanes != 0) == (wanted ? Vector<Bits<T>>{} - 1 : Vector<Bits<T>>{}) ? x : broadcast(other);
 }
 
-// Not 0 if a lane is larger than the bound.
+// Non-zero if a lane is larger than the bound.
 template <class T>
 POLYHEAD_INLINE unsigned lanes_above(Vector<T> x, T bound) {
   const auto above = (Vector<std::int64_t>)(x > bound);
@@ -122,9 +123,9 @@ POLYHEAD_INLINE Vector<std::int64_t> multiply_words(Vector<std::int64_t> a, Vect
   return (a & 0xffffffff) * (b & 0xffffffff);
 }
 
-// The next four: one instruction each where kHasElementary, and not used elsewhere.
+// The next four operations are used only if kHasElementary, where each is one instruction.
 
-// 2^floor(n) x; 0 for n < -126, where it would be subnormal: arithmetic with subnormals takes a hundred cycles.
+// 2^floor(n) x, or 0 for n < -126, because arithmetic with subnormal results takes a hundred cycles.
 POLYHEAD_INLINE Vector<float> times_power_of_two(Vector<float> x, Vector<float> n) {
 #pragma GCC unroll 16
   for (int i = 0; i < kLanes<float>; ++i) x[i] = n[i] < -126 ? 0 : __builtin_ldexpf(x[i], static_cast<int>(__builtin_floorf(n[i])));

@@ -1,4 +1,4 @@
-// NEON of AArch64: 4 float32 a register, 32 registers. What is taken from `generic` compiles to vector instructions, too.
+// NEON of AArch64: 4 float32 a register, 32 registers. The functions used from `generic` compile to vector instructions, too.
 #pragma once
 
 #include <arm_neon.h>

@@ -1,4 +1,4 @@
-// What every machine of the architecture has: the compiler alone chooses the instructions.
+// The baseline that every machine of the architecture has; the compiler alone chooses the instructions.
 #pragma once
 
 #include "cpu/isa/base.h"
