@@ -10,7 +10,7 @@ namespace polyhead {
 
 struct InstructionSet {
   std::string_view name;   // as Linux spells it: "avx512bw"
-  std::string_view adds;   // what it adds for attention, a phrase
+  std::string_view adds;   // short phrase: what it adds for attention
   bool available = false;  // the processor has it and the operating system saves its registers
 };
 
@@ -18,7 +18,7 @@ struct CpuCache {
   int level = 0;      // 1 is the nearest to the core
   std::string kind;   // "data", "instruction" or "unified"
   std::int64_t bytes = 0;
-  int shared_by = 0;  // logical processors that share one; 0: not known
+  int shared_by = 0;  // logical processors that share this cache; 0: not known
 };
 
 struct Cpu {
@@ -26,14 +26,14 @@ struct Cpu {
   std::string_view architecture;  // "x86-64", "aarch64", "riscv" or "other"
   int online = 0;                 // logical processors that are switched on
   int usable = 0;                 // those that this process may run on
-  std::vector<InstructionSet> instruction_sets;  // all that the architecture knows, available or not
-  std::vector<CpuCache> caches;                  // of the first processor; empty: not known
+  std::vector<InstructionSet> instruction_sets;  // all that polyhead knows for this architecture, available or not
+  std::vector<CpuCache> caches;                  // caches that the first processor uses; empty: not known
 };
 
 // Reads what the processor and the operating system report; measures nothing.
 Cpu detect_cpu();
 
-// False also for a name that the architecture does not know.
+// Also false if the architecture has no instruction set of that name.
 bool has_instruction_set(const Cpu& cpu, std::string_view name);
 
 // An instruction set that the kernels were compiled for.
@@ -45,9 +45,9 @@ struct KernelInstructionSet {
 
 std::vector<KernelInstructionSet> kernel_instruction_sets();  // in order of preference
 
-// The set in use: the one given to set_kernel_instruction_set(), else the environment variable POLYHEAD_ISA (read once), else the first that is
-// available. One set gives the same bits on every machine; results of two sets differ by rounding. Error for a name that is not known or not
-// available.
+// The set in use: the one given to set_kernel_instruction_set(), else the environment variable POLYHEAD_ISA (read once), else the first
+// that is available. One set gives the same bits on every machine; results of two sets differ by rounding. Error for a name that is not
+// known or not available.
 std::string_view kernel_instruction_set();
 void set_kernel_instruction_set(std::string_view name);  // empty: the default. Call it while no operation runs.
 

@@ -60,7 +60,7 @@ inline constexpr bool kCharacter = std::is_same_v<T, char> || std::is_same_v<T, 
                                    std::is_same_v<T, char16_t> || std::is_same_v<T, char32_t>;
 }  // namespace detail
 
-// The C++ type of a row: DTypeOf<float>::value == DType::f32.
+// The DType of a C++ type: DTypeOf<float>::value == DType::f32.
 template <class T>
 struct DTypeOf;
 template <>
@@ -73,7 +73,7 @@ template <>
 struct DTypeOf<f16> { static constexpr DType value = DType::f16; };
 template <>
 struct DTypeOf<bool> { static constexpr DType value = DType::boolean; };
-// Integers by their width and sign: long and long long are the same row.
+// Integers by width and sign: long and long long have one DType if both have 64 bits.
 template <class T>
   requires(std::is_integral_v<T> && !detail::kCharacter<T>)
 struct DTypeOf<T> {

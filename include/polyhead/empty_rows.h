@@ -4,11 +4,11 @@
 
 namespace polyhead {
 
-// What a row without any key gives. A row whose unmasked scores are all -inf is empty in every mode and gives zero.
+// Result of a row whose keys are all masked. A row whose unmasked scores are all -inf gives zero in every mode.
 enum class EmptyRows : std::uint8_t {
   zero,      // out = 0, lse = -inf, zero gradients
-  uniform,   // as the fill "masked scores = -1e6" behaves: every key with probability 1/S, no gradient to the scores
-  unmasked,  // as the offset "masked scores - 1e8" behaves: the row as if there were no mask
+  uniform,   // every key has probability 1/S, scores get no gradient: as if masked scores were set to -1e6
+  unmasked,  // the row is computed without its mask: as if 1e8 were subtracted from masked scores
 };
 
 }  // namespace polyhead

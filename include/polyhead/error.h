@@ -8,12 +8,12 @@ namespace polyhead {
 
 enum class ErrorCode : std::uint8_t {
   invalid_argument,  // a shape, extent, stride, dtype or value that the operation does not allow
-  unsupported,       // well formed, but the named backend or format cannot serve it
+  unsupported,       // valid, but the chosen backend or format does not support it
   io,                // a file cannot be opened, read, written or renamed
   format,            // a file's contents are not what its format says
 };
 
-// The only exception type of the library, but for std::bad_alloc where memory runs out. what() names the operation, what was given and what is allowed.
+// The only exception type of the library besides std::bad_alloc. what() names the operation, what was given and what is allowed.
 class Error : public std::runtime_error {
  public:
   Error(ErrorCode code, const std::string& message) : std::runtime_error(message), code_(code) {}

@@ -15,7 +15,7 @@ class Executor {
   virtual void run(std::int64_t count, const std::function<void(std::int64_t)>& task) = 0;
 };
 
-// Threads of operations that are given no executor; by default the processors that the process may run on.
+// Number of threads of an operation without an executor; by default the number of processors that the process may run on.
 int num_threads();
 void set_num_threads(int count);  // >= 1
 

@@ -1,5 +1,5 @@
-// Which keys a query may attend to: those that every given part allows. A masked key does not exist: nothing of it is read into the result.
-// The name of each boolean tensor is its polarity.
+// Which keys a query may attend to: those that every given member of Mask allows. A masked key does not affect the result, even if it is
+// NaN. The name of each boolean tensor says what `true` means.
 #pragma once
 
 #include <cstdint>
@@ -30,8 +30,8 @@ struct Diagonal {
 // Causal attention: query t attends to the keys s <= t + offset.
 using Causal = Diagonal;
 
-// Attends where -left <= s - (t + offset) <= right; a side that is not given has no bound. The offset is that of the causal diagonal when the
-// mask is causal, else that of `diagonal`, by default bottom right.
+// Query t attends to the keys s with -left <= s - (t + offset) <= right; a side that is not given is unbounded. The offset is that of the
+// causal diagonal if the mask is causal, else that of `diagonal`, by default bottom right.
 struct Window {
   std::optional<std::int64_t> left{};
   std::optional<std::int64_t> right{};
@@ -47,10 +47,10 @@ struct Mask {
   ConstTensorView attend_keys{};  // bool, broadcasts to [*,S]: true = every query may attend to the key. Not with `block_keys`.
   ConstTensorView block_keys{};   // bool, broadcasts to [*,S]: true = no query may attend to the key
 
-  // Documents packed one after the other along T and S, the same for every sequence: integers [D+1] that start at 0, never fall and end at T
-  // and at S (cu_seqlens of FlashAttention). Query t of document d attends to keys of document d only. Causal and window diagonals count inside
-  // each document (bottom_right: its own S - T), and so do empty rows; the result equals that of each document alone, bit for bit. Key lengths
-  // and dropout count in the packed sequence. key_offsets may be left out where T == S: the keys are then cut as the queries.
+  // Documents packed one after the other along T and S, the same for every sequence: integers [D+1] that start at 0, never fall and end at
+  // T and at S (cu_seqlens of FlashAttention). Queries of a document attend to its keys only. Causal and window diagonals and empty rows
+  // are those of each document alone (bottom_right: its own S - T). The result equals that of each document alone, bit for bit. Key lengths
+  // and dropout bits use positions in the packed sequence. If T == S, key_offsets may be left out; query_offsets then cut the keys too.
   ConstTensorView query_offsets{}, key_offsets{};
 
   // Calls f(name, view) for every tensor that is given.

@@ -1,4 +1,4 @@
-// Attention and its layers: everything that the target polyhead::polyhead has. Files, models and pages are components: io.h, models.h, viewer.h.
+// Attention and its layers: everything in the target polyhead::polyhead. Other targets: io.h, models.h, viewer.h.
 #pragma once
 
 #include "polyhead/device.h"

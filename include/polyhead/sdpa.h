@@ -4,8 +4,8 @@
 //   p[b,n,t,:]     = softmax of score over the keys that t may attend to
 //   out[b,n,t,:]   = sum_s drop(p)[b,n,t,s] v[b,n/(N/K),s,:]                               lse[b,n,t] = log sum_s exp(score[b,n,t,s])
 //
-// Letters: * any number of leading (batch) dimensions, N query heads, K key/value heads (N % K == 0), T queries, S keys,
-// H width of a query/key head, V width of a value head. Any strides are legal; every extent may be 0.
+// Letters: * any number of leading (batch) dimensions, counted by b, N query heads, K key/value heads (N % K == 0), T queries, S keys,
+// H width of a query/key head, V width of a value head; drop = dropout. Any strides are legal; every extent may be 0.
 #pragma once
 
 #include <cstdint>
@@ -26,20 +26,20 @@ struct SdpaForward {
   ConstTensorView v;     // [*,K,S,V]
   TensorView out;        // [*,N,T,V]  may not overlap an input
   TensorView lse = {};   // [*,N,T]    optional; float64 for float64 inputs, else float32
-  TensorView attention_weights = {};  // [*,N,T,S] optional, dtype of q: p before dropout. `out` has the same bits with it and without. Chosen rows,
-                                      // top keys and pooled maps take less memory: polyhead/maps.h
+  TensorView attention_weights = {};  // [*,N,T,S] optional: p before dropout, in the dtype of q. Does not change `out`.
+                                      // polyhead/maps.h writes chosen rows, top keys and pooled maps in less memory.
 };
 
 struct SdpaBackward {
   ConstTensorView q, k, v;    // as given to the forward pass
   ConstTensorView out, lse;   // as the forward pass wrote them
   ConstTensorView d_out;      // [*,N,T,V]
-  TensorView d_q, d_k, d_v;   // shaped as q, k, v; a view that is not given is not computed
-  TensorView d_bias = {};     // exactly the shape of options.bias. Elements that share memory (zero or overlapping strides) are summed.
+  TensorView d_q, d_k, d_v;   // shaped as q, k, v; a gradient without a view is not computed
+  TensorView d_bias = {};     // the shape of options.bias. Gradients of elements that share memory (zero or overlapping strides) add up.
 };
 
-// Dropout on the probabilities: keeps an entry with probability 1 - p and scales it by 1/(1 - p). The bits come from Philox 4x32-10
-// (Salmon et al. 2011) keyed by (seed, b, n, t, s): equal for every backend and thread count, never stored.
+// Dropout on the probabilities: keeps an entry with probability 1 - p and scales it by 1/(1 - p). The keep bits come from Philox 4x32-10
+// (Salmon et al. 2011) keyed by (seed, b, n, t, s). They are the same for every backend and thread count and are never stored.
 struct Dropout {
   double p = 0;              // in [0,1]
   std::uint64_t seed = 0;
@@ -56,9 +56,9 @@ struct SdpaOptions {
   double softcap = 0;             // >= 0; 0 is off
   Dropout dropout{};
   EmptyRows empty_rows = EmptyRows::zero;
-  const Backend* backend = nullptr;   // a forced one that cannot serve the problem is an error
+  const Backend* backend = nullptr;   // if set, this backend is used; Error if it cannot serve the problem
   Executor* executor = nullptr;
-  const Workspace* workspace = nullptr;  // scratch memory that calls share: new memory costs a page fault per 4 KiB
+  const Workspace* workspace = nullptr;  // temporary memory that calls reuse; new memory costs a page fault per 4 KiB
 };
 
 void sdpa_forward(const SdpaForward& tensors, const SdpaOptions& options = {});
@@ -70,7 +70,7 @@ std::string explain(const SdpaForward& tensors, const SdpaOptions& options = {})
 // Backends in order of preference.
 std::vector<const Backend*> backends();
 std::string_view backend_name(const Backend& backend);
-const Backend& find_backend(std::string_view name);  // Error that lists the names when there is none such
+const Backend& find_backend(std::string_view name);  // unknown name: Error that lists the known ones
 
 // Writes the keep bits that dropout with (p, seed) uses; `keep` is bool [*,N,T,S].
 void dropout_keep_bits(double p, std::uint64_t seed, TensorView keep);

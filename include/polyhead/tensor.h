@@ -10,14 +10,14 @@
 
 namespace polyhead {
 
-// A value type: a copy has memory of its own.
+// A value type: copying a tensor copies its elements.
 class POLYHEAD_OWNER Tensor {
  public:
   Tensor() = default;
   Tensor(DType dtype, const Shape& shape);  // zeros
   Tensor(const Tensor& other);
   Tensor& operator=(const Tensor& other);
-  Tensor(Tensor&& other) noexcept : owner_(std::move(other.owner_)), view_(std::exchange(other.view_, {})) {}  // leaves `other` absent
+  Tensor(Tensor&& other) noexcept : owner_(std::move(other.owner_)), view_(std::exchange(other.view_, {})) {}  // leaves `other` empty
   Tensor& operator=(Tensor&& other) noexcept {
     owner_ = std::move(other.owner_);
     view_ = std::exchange(other.view_, {});
@@ -31,11 +31,11 @@ class POLYHEAD_OWNER Tensor {
   static Tensor of(const Shape& shape, std::initializer_list<T> values) {
     return of<T>(shape, std::span<const T>(values.begin(), values.size()));
   }
-  // Elements have no value yet: for results that are written whole.
+  // The elements are not set: for results whose every element is written.
   static Tensor uninitialised(DType dtype, const Shape& shape);
-  // Memory that `owner` keeps alive.
+  // A tensor on memory that `owner` keeps alive.
   static Tensor share(TensorView view, std::shared_ptr<void> owner);
-  // Who keeps the memory alive: Tensor::share(t.view().slice(0, 0, 2), t.owner()) is another tensor on the memory of t.
+  // Keeps the memory alive. Tensor::share(t.view().slice(0, 0, 2), t.owner()) is a tensor on the first two rows of t.
   const std::shared_ptr<void>& owner() const { return owner_; }
   // A contiguous copy of a view, converted when dtype differs.
   static Tensor copy_of(ConstTensorView view) { return copy_of(view, view.dtype()); }
@@ -44,7 +44,7 @@ class POLYHEAD_OWNER Tensor {
   static Tensor copy_of(const Tensor& tensor, DType dtype) { return copy_of(tensor.view(), dtype); }
 
   explicit operator bool() const { return static_cast<bool>(view_); }
-  // Views end with the tensor's memory, so a temporary gives none: name it first.
+  // A view is valid only while its tensor lives. A temporary tensor therefore gives no view: store it in a variable first.
   operator TensorView() & { return view_; }             // NOLINT(google-explicit-constructor)
   operator ConstTensorView() const& { return view_; }   // NOLINT(google-explicit-constructor)
   operator TensorView() && = delete;

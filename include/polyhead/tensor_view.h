@@ -13,7 +13,7 @@
 
 namespace polyhead {
 
-// Clang warns where a view outlives the tensor that it was made from.
+// With these attributes Clang warns about a view that outlives its tensor.
 #ifdef __clang__
 #define POLYHEAD_OWNER [[gsl::Owner]]
 #define POLYHEAD_POINTER [[gsl::Pointer]]
@@ -47,10 +47,10 @@ class Dims {
   std::int64_t* end() { return values_.data() + size_; }
 
   void push_back(std::int64_t value) {
-    if (size_ == kMaxRank) return insert(size_, value);  // which says so
+    if (size_ == kMaxRank) return insert(size_, value);  // throws
     values_[static_cast<std::size_t>(size_++)] = value;
   }
-  void insert(int axis, std::int64_t value);  // before axis; axis == size() appends
+  void insert(int axis, std::int64_t value);  // inserts before `axis`; axis == size() appends
   void erase(int axis);
   Dims first(int count) const {
     if (count < 0 || count > size_) refuse_count(count);
@@ -72,7 +72,7 @@ class Dims {
   static constexpr int kFew = 6;
 
   [[noreturn]] void refuse_count(int count) const;
-  // A call copies views hundreds of times: the first few numbers, which always have a value, take a nanosecond.
+  // A call copies views hundreds of times. Copying a constant number of values, kFew, takes a nanosecond.
   void take(const Values& values, int size) {
     size_ = size;
     size <= kFew ? std::copy_n(values.begin(), kFew, values_.begin()) : std::copy_n(values.begin(), size, values_.begin());
@@ -128,7 +128,7 @@ class POLYHEAD_POINTER BasicTensorView {
   std::int64_t numel() const { return present_ ? polyhead::numel(shape_) : 0; }
   bool is_contiguous() const;
 
-  // Each of these returns another view of the same memory; Error when the result would not exist.
+  // Each of these returns another view of the same memory; Error if an argument does not fit the view.
   BasicTensorView select(int axis, std::int64_t index) const;                                          // drops the axis
   BasicTensorView slice(int axis, std::int64_t first, std::int64_t last, std::int64_t step = 1) const;  // [first, last), step != 0
   BasicTensorView transpose(int axis_a, int axis_b) const;
@@ -136,8 +136,8 @@ class POLYHEAD_POINTER BasicTensorView {
   BasicTensorView move_axis(int from, int to) const;
   BasicTensorView unsqueeze(int axis) const;              // a new extent of 1 before axis (rank() or -1 appends)
   BasicTensorView expand(const Shape& shape) const;       // broadcast by zero strides
-  BasicTensorView unflatten(int axis, const Shape& parts) const;  // one extent into several; the product must agree
-  BasicTensorView reshape(const Shape& shape) const;      // only where strides can express it
+  BasicTensorView unflatten(int axis, const Shape& parts) const;  // splits one extent into several with the same product
+  BasicTensorView reshape(const Shape& shape) const;      // Error if strides cannot express it
 
  private:
   void require_dtype(DType wanted) const;
@@ -161,7 +161,7 @@ using ConstTensorView = BasicTensorView<const void>;
 extern template class BasicTensorView<void>;
 extern template class BasicTensorView<const void>;
 
-// Element by element with conversion of the dtype (floating <-> floating, integer -> integer that fits); shapes must agree.
+// Copies elements and converts their dtype (floating to floating, integer to integer; Error if one does not fit). Shapes must agree.
 void copy(ConstTensorView from, TensorView to);
 void fill(TensorView to, double value);
 

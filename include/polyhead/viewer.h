@@ -21,7 +21,7 @@ struct Tokens {
 struct Text {
   std::string text;
   Tokens queries;                   // T rows
-  std::optional<Tokens> keys = {};  // S columns; absent: the queries (self attention)
+  std::optional<Tokens> keys = {};  // S columns; if absent, the queries are also the keys (self attention)
   ConstTensorView attentions;       // attention weights [layers, heads, T, S], floating, any strides
 };
 
@@ -31,7 +31,7 @@ struct Page {
   std::vector<Text> texts;  // if there are several, the page has a selector
 };
 
-inline constexpr std::int64_t kMaxAttentionWeights = std::int64_t{1} << 26;  // of one page, which is then 90 MB of HTML
+inline constexpr std::int64_t kMaxAttentionWeights = std::int64_t{1} << 26;  // per page; such a page is 90 MB of HTML
 
 // The page as HTML text in UTF-8. Throws Error if tokens and attentions have different sizes, if an attention weight is below 0 or above 1
 // by more than 1e-3, or if all texts together have more than kMaxAttentionWeights. NaN is shown as NaN.

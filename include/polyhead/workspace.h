@@ -1,4 +1,4 @@
-// Memory that calls reuse and, where parameters are constant, a cache of packed parameters. Worth passing to every call that is repeated.
+// Memory that calls reuse and, where parameters are constant, a cache of packed parameters. Pass one to calls that are repeated.
 #pragma once
 
 #include <cstdint>
@@ -9,23 +9,22 @@
 
 namespace polyhead {
 
-// A call that is given a workspace takes its temporary tensors from it and returns them when the call, or its saved pass, ends. Later calls reuse
-// the memory; new memory costs a page fault per 4 KiB. Copies of a workspace share its memory. Idle memory is capped at 1.5 x the peak in use.
-// Any number of threads may use one, also after a fork. No result depends on it.
+// A call takes its temporary tensors from its workspace and returns them when it ends; tensors in `saved` return when `saved` is destroyed.
+// Later calls reuse the memory; new memory costs a page fault per 4 KiB. Copies of a workspace share its memory. Idle memory is capped at
+// 1.5 x the peak in use. Any number of threads may use one workspace, also after a fork. Results do not depend on it.
 //
-// Parameters::constant also caches parameters in the order in which the kernels read them: a second copy, in float32 for 16-bit storage, that
-// the first call makes. After a change of a parameter call clear(); until then the old values are used, and the memory of a parameter that was
-// destroyed stays allocated.
+// Parameters::constant also caches a copy of each parameter, packed for the kernels, which the first call makes (in float32 for 16-bit
+// parameters). After changing a parameter call clear(): until then calls use the old values, and destroyed parameters stay in memory.
 enum class Parameters : std::uint8_t { may_change, constant };
 
 class Workspace {
  public:
   Workspace();  // parameters may change
   explicit Workspace(Parameters parameters);
-  Workspace(const Workspace&) = default;  // and no moves: a handle always has its memory
+  Workspace(const Workspace&) = default;  // not movable: a moved-from workspace would have no memory
   Workspace& operator=(const Workspace&) = default;
 
-  // Elements have no value yet. Error where the shape is negative or does not fit in memory.
+  // The elements are not set. Error if an extent is negative or the size does not fit in memory.
   Tensor tensor(DType dtype, const Shape& shape) const;
   std::int64_t idle_bytes() const;
   void clear() const;  // frees the idle memory, resets the peak and empties the cache of parameters
@@ -38,7 +37,7 @@ class Workspace {
   std::shared_ptr<Pool> pool_;
 };
 
-// From the workspace if there is one, else newly allocated.
+// A tensor from the workspace if it is not nullptr, else newly allocated. The elements are not set.
 inline Tensor uninitialised(DType dtype, const Shape& shape, const Workspace* workspace) {
   return workspace != nullptr ? workspace->tensor(dtype, shape) : Tensor::uninitialised(dtype, shape);
 }

@@ -7,13 +7,13 @@
 
 namespace polyhead {
 
-// One side of a matrix that is made of any number of tensor axes: the rows of x [*,width] are all axes but the last. Axes that continue
-// each other are one stride; only the others need a table (8 bytes per index, against `width` elements that it leads to).
+// Offsets along one side of a matrix that consists of several tensor axes: the rows of x [*,width] are all axes but the last. If one stride
+// does not describe all indices, a table holds their offsets (8 bytes each).
 class Axis {
  public:
   Axis(const Shape& shape, const Strides& strides) : count_(numel(shape)) {
     if (count_ == 0) return;
-    std::int64_t reach = 1;  // indices that stride_ covers, innermost axes first
+    std::int64_t reach = 1;  // number of consecutive indices, from the innermost axes outwards, that stride_ alone describes
     for (int axis = shape.size() - 1; axis >= 0; --axis) {
       if (shape[axis] == 1) continue;
       if (reach == 1) stride_ = strides[axis];
@@ -27,14 +27,14 @@ class Axis {
   }
 
   std::int64_t count() const { return count_; }
-  // In elements, from the matrix' first.
+  // Offset of `index` from index 0, in elements.
   std::int64_t operator[](std::int64_t index) const {
     return offsets_.empty() ? index * stride_ : offsets_[static_cast<std::size_t>(index)];
   }
-  // Indices from a multiple of run() up to the next one are stride() apart.
+  // Indices from one multiple of run() up to, but without, the next are stride() elements apart.
   std::int64_t run() const { return run_; }
   std::int64_t stride() const { return stride_; }
-  const std::int64_t* table() const { return offsets_.empty() ? nullptr : offsets_.data(); }  // nullptr: one run
+  const std::int64_t* table() const { return offsets_.empty() ? nullptr : offsets_.data(); }  // nullptr: all indices are stride() apart
 
  private:
   std::int64_t count_;

@@ -33,7 +33,7 @@ void copy(ConstTensorView from, TensorView to) {
     if (to.numel() > 0) std::memmove(to.data(), from.data(), static_cast<std::size_t>(to.numel()) * info(to.dtype()).size);
     return;
   }
-  if (overlaps(from, to)) {  // elements must not be read after they were written
+  if (overlaps(from, to)) {  // copy first: an element could be overwritten before it is read
     const Tensor source = Tensor::copy_of(from);
     return copy(source, to);
   }
@@ -44,7 +44,7 @@ void copy(ConstTensorView from, TensorView to) {
       if constexpr (kind_of<From> == kind_of<To>) {
         const From* source = from.data<From>();
         To* target = to.data<To>();
-        if constexpr (kind_of<From> == DTypeKind::integer && !std::is_same_v<From, To>) {  // all or nothing
+        if constexpr (kind_of<From> == DTypeKind::integer && !std::is_same_v<From, To>) {  // check all values before writing any
           for_each_offset<1>(from.shape(), {from.strides()}, [&](const auto& at) {
             const From x = source[at[0]];
             require(std::in_range<To>(x), "copy: ", x, " of ", from.dtype(), " does not fit in ", to.dtype());
@@ -71,7 +71,7 @@ void fill(TensorView to, double value) {
     if constexpr (std::is_same_v<T, bool>) {
       converted = value != 0;
     } else if constexpr (std::is_integral_v<T>) {
-      // 2^63 is the first double that does not fit in int64; the same holds for every width with its own limit.
+      // Compares with 2^digits, which is exact as a double; the largest int64, 2^63 - 1, is not.
       require(value == std::floor(value) && value >= static_cast<double>(std::numeric_limits<T>::min()) &&
                   value < std::ldexp(1.0, std::numeric_limits<T>::digits),
               "fill: ", value, " is no ", to.dtype());

@@ -21,8 +21,8 @@ inline T load(T x) { return x; }
 inline float load(bf16 x) { return to_float(x); }
 inline float load(f16 x) { return to_float(x); }
 
-// float32 on the way to a narrower type: an inexact x becomes the neighbour whose last bit is set, so that the second rounding cannot take it
-// for a tie (round to odd; Boldo and Melquiond 2008, "Emulation of FMA and correctly rounded sums").
+// First step from float64 to a 16-bit type. An inexact x becomes the float32 neighbour whose last bit is set (round to odd), so that the
+// second rounding cannot mistake it for a tie (Boldo and Melquiond 2008, "Emulation of FMA and correctly rounded sums").
 float to_float_for_narrowing(double x);
 inline float to_float_for_narrowing(float x) { return x; }
 

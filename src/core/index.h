@@ -1,4 +1,4 @@
-// Walking the elements of strided tensors.
+// Iterates over the elements of strided tensors.
 #pragma once
 
 #include <array>
@@ -17,7 +17,7 @@ inline Dims position_at(const Shape& shape, std::int64_t index) {
   return position;
 }
 
-// Its offset in elements.
+// Offset, in elements, of the position whose row-major number in `shape` is `index`.
 inline std::int64_t offset_at(const Shape& shape, const Strides& strides, std::int64_t index) {
   std::int64_t offset = 0;
   for (int axis = shape.size() - 1; axis >= 0; --axis) {
@@ -27,7 +27,7 @@ inline std::int64_t offset_at(const Shape& shape, const Strides& strides, std::i
   return offset;
 }
 
-// Calls f(offsets) for every position of `shape` in row-major order, offsets[i] following strides[i].
+// Calls f(offsets) for every position of `shape` in row-major order, where offsets[i] is its offset for strides[i].
 template <std::size_t Count, class F>
 void for_each_offset(const Shape& shape, const std::array<Strides, Count>& strides, const F& f) {
   if (numel(shape) == 0) return;

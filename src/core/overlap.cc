@@ -16,7 +16,7 @@ bool meet(const MemorySpan& x, const MemorySpan& y) {
   return x.first != x.last && y.first != y.last && before(x.first, y.last) && before(y.first, x.last);
 }
 
-// Without extents of 1, outermost stride first, strides positive (the memory touched is the same).
+// A view without axes of extent 1, with positive strides, largest stride first. It touches the same memory as the original view.
 struct Layout {
   Shape shape;
   Strides strides;
@@ -36,7 +36,7 @@ Layout normalised(ConstTensorView view) {
   return layout;
 }
 
-// Each axis steps over everything that the axes inside it cover: enough to know that no two positions meet.
+// True if each stride is at least the range that the axes inside it cover; then no two positions share memory.
 bool nested(const Layout& layout) {
   std::int64_t covered = 1;
   for (int axis = layout.shape.size() - 1; axis >= 0; --axis) {
@@ -46,7 +46,7 @@ bool nested(const Layout& layout) {
   return true;
 }
 
-// Axes whose strides are multiples of `modulus` do not move a residue; the others reach this far.
+// Size in bytes of the view's address range modulo `modulus`. Axes whose strides are multiples of `modulus` do not extend it.
 std::int64_t reach_modulo(ConstTensorView view, std::int64_t modulus) {
   const auto element = static_cast<std::int64_t>(info(view.dtype()).size);
   std::int64_t reach = element;
@@ -57,14 +57,15 @@ std::int64_t reach_modulo(ConstTensorView view, std::int64_t modulus) {
   return reach;
 }
 
-// Whether some stride shows that the views interleave, as columns of one matrix do: modulo a row of it, each stays within its own columns.
+// True if the views interleave as different columns of one matrix do: their addresses modulo the row size are then separate ranges. Each
+// stride is tried as the row size.
 bool interleave(ConstTensorView a, ConstTensorView b) {
   const std::int64_t distance = byte_span(b).first - byte_span(a).first;
   for (const ConstTensorView& view : {a, b}) {
     for (int axis = 0; axis < view.rank(); ++axis) {
       const std::int64_t modulus = std::abs(view.stride(axis)) * static_cast<std::int64_t>(info(view.dtype()).size);
       if (view.extent(axis) == 1 || modulus == 0) continue;
-      const std::int64_t start = (distance % modulus + modulus) % modulus;  // of b, seen from a
+      const std::int64_t start = (distance % modulus + modulus) % modulus;  // of b, relative to the start of a
       if (start >= reach_modulo(a, modulus) && start + reach_modulo(b, modulus) <= modulus) return true;
     }
   }
@@ -76,7 +77,7 @@ class Footprint {
  public:
   Footprint(const char* first, const char* last) : first_(first), bytes_(static_cast<std::size_t>(last - first)) {}
 
-  // Marks the view's bytes that lie inside; true when one of them was marked before.
+  // Marks the view's bytes that lie inside; true if one was marked before.
   bool mark(ConstTensorView view) {
     bool met = false;
     visit(view, [&](std::size_t byte) {
@@ -134,7 +135,7 @@ bool overlaps(const ConstTensorView& a, const ConstTensorView& b) {
 bool overlaps_itself(const ConstTensorView& view) {
   if (!view || view.numel() == 0 || view.is_contiguous() || nested(normalised(view))) return false;
   const MemorySpan span = byte_span(view);
-  // More positions than places, as where a table of distances is seen as pairs.
+  // More positions than elements in the span, so two positions share one: for example a relative-position table viewed as [T,S].
   if (view.numel() > (span.last - span.first) / static_cast<std::ptrdiff_t>(info(view.dtype()).size)) return true;
   return Footprint(span.first, span.last).mark(view);
 }
@@ -149,7 +150,7 @@ TensorView distinct_elements(TensorView view) {
     if (stride == 0) continue;
     std::int64_t* const inner = shape.size() > 0 ? &shape[shape.size() - 1] : nullptr;
     const std::int64_t step = inner != nullptr ? strides[strides.size() - 1] : 1;
-    if (inner != nullptr && stride % step == 0 && stride / step <= *inner) {  // its steps leave no gap between the inner axis' elements
+    if (inner != nullptr && stride % step == 0 && stride / step <= *inner) {  // both axes together cover evenly spaced elements: merge them
       *inner += (extent - 1) * (stride / step);
     } else {
       shape.push_back(extent);
@@ -161,7 +162,7 @@ TensorView distinct_elements(TensorView view) {
 }
 
 void require_separate(std::string_view operation, std::span<const Operand> outputs, std::span<const Operand> inputs) {
-  MemorySpan own{};  // of the output at hand
+  MemorySpan own{};  // of the current output
   const auto apart = [&](const Operand& out, const Operand& other) {
     if (!meet(byte_span(other.view), own)) return;
     require(!overlaps(other.view, out.view), operation, ": ", out.name, " overlaps ", other.name, "; outputs need memory of their own");

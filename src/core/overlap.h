@@ -14,8 +14,8 @@ bool overlaps(const ConstTensorView& a, const ConstTensorView& b);
 // Whether two positions of one view share memory (a zero stride, a sliding window).
 bool overlaps_itself(const ConstTensorView& view);
 
-// A view of the same elements in another order, each element once if the strides of axes that share elements are multiples of each other, as in
-// sliding and broadcast views.
+// A view of the same elements in another order. It has each element once if axes that overlap have strides that are multiples of each
+// other, as in broadcast and sliding views; otherwise some elements may occur several times.
 TensorView distinct_elements(TensorView view);
 
 // First and one-past-last byte that the view touches; equal when it has no elements.
@@ -25,7 +25,7 @@ struct MemorySpan {
 };
 MemorySpan byte_span(const ConstTensorView& view);
 
-// A name in messages, of up to two parts ("grads->", "weight"): put together in messages only.
+// A name for messages in up to two parts ("grads->", "weight"), which are joined only when a message is written.
 struct OperandName {
   OperandName() = default;
   OperandName(const char* whole) : second(whole) {}         // NOLINT(google-explicit-constructor)
@@ -36,14 +36,14 @@ struct OperandName {
   std::string_view first, second;
 };
 
-// A tensor of an operation and its name in messages; an absent one shares nothing.
+// A tensor of an operation and its name for messages. An absent tensor overlaps nothing.
 struct Operand {
   OperandName name;
   ConstTensorView view;
-  bool sums = false;  // of an output: positions that share memory are summed there, which is legal
+  bool sums = false;  // for an output: its positions may share memory, because values are summed there
 };
 
-// What is written may share memory with nothing that is read, with no other output, and not with itself. Error otherwise.
+// Error if an output overlaps an input, another output or (unless Operand::sums) itself.
 void require_separate(std::string_view operation, std::span<const Operand> outputs, std::span<const Operand> inputs);
 
 }  // namespace polyhead

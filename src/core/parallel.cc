@@ -14,7 +14,7 @@
 namespace polyhead {
 namespace {
 
-// More pieces than threads, so that a thread that was given light pieces (the short rows of a causal mask) takes over from the others.
+// More pieces than threads, so that a thread whose pieces were light (the short rows of a causal mask) takes more of them.
 constexpr int kPiecesPerThread = 4;
 
 std::atomic<int> requested_threads{0};
@@ -22,11 +22,11 @@ std::atomic<bool> ending{false};
 
 // Never deleted: another thread may still be inside a call when the process ends.
 std::atomic<ThreadPool*> pool{nullptr};
-ThreadPool* abandoned = nullptr;  // keeps the last parent's pool reachable, so that leak checkers see what happened
+ThreadPool* abandoned = nullptr;  // in a forked child: the parent's pool, kept reachable so that leak checkers do not report it
 
 struct PoolLifetime {
   PoolLifetime() {
-    // A forked child has none of the workers, and any lock may be held by a thread that it does not have: it starts with a new pool.
+    // A forked child has no workers, and a lock may be held by a thread that exists only in the parent. It starts with a new pool.
     pthread_atfork(nullptr, nullptr, [] {
       if (ThreadPool* old = pool.exchange(nullptr)) abandoned = old;
     });

@@ -11,16 +11,16 @@ using PhiloxBlock = std::array<std::uint32_t, 4>;
 PhiloxBlock philox4x32(PhiloxBlock counter, std::array<std::uint32_t, 2> key);
 
 // Decides for every (b, n, t, s) whether dropout keeps the probability. Four neighbouring keys share a block: the counter is
-// (s / 4, t, n, b) and word s % 4 is the entry's, so that a kernel draws four or sixteen keys at a time.
+// (s / 4, t, n, b) and key s uses word s % 4, so that a kernel draws four or sixteen keys at a time.
 class DropoutBits {
  public:
   DropoutBits(double p, std::uint64_t seed);
 
-  // keep[i] = 1 for key `first + i`, else 0.
+  // keep[i] = 1 if dropout keeps key first + i, else 0.
   void row(std::int64_t b, std::int64_t n, std::int64_t t, std::int64_t first, std::int64_t count, std::uint8_t* keep) const;
 
  private:
-  std::uint64_t threshold_;  // keep when the 32-bit word is not below p 2^32
+  std::uint64_t threshold_;  // p 2^32; dropout keeps an entry if its 32-bit word is not below
   std::array<std::uint32_t, 2> key_;
 };
 

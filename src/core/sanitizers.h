@@ -3,7 +3,7 @@
 
 namespace polyhead {
 
-// Allocators then leave no slack beyond a block and reuse none, so that AddressSanitizer finds reads past the end and after free.
+// Allocators then leave no slack beyond a block and reuse no block, so that AddressSanitizer finds reads past the end and after free.
 #if defined(__SANITIZE_ADDRESS__)  // GCC
 inline constexpr bool kAddressSanitizer = true;
 #elif defined(__has_feature)  // Clang; a nested #if, because other compilers cannot parse the call

@@ -10,7 +10,7 @@ SharedSums::SharedSums(TensorView target, DType arithmetic) : target_(target) {
   if (target.dtype() == arithmetic) {
     view_ = target;
     fill(distinct_elements(view_), 0);
-  } else if (!overlaps_itself(target)) {  // dense: what a slice spans may be far more than its elements
+  } else if (!overlaps_itself(target)) {  // own, dense memory: the address range of a slice may be far larger than its elements
     memory_ = Tensor(arithmetic, target.shape());
     view_ = memory_.view();
   } else {
@@ -26,7 +26,7 @@ SharedSums::SharedSums(TensorView target, DType arithmetic) : target_(target) {
 
 void SharedSums::store() const {
   if (!memory_) return;
-  const bool alike = view_.strides() == target_.strides();  // then elements that share a sum need not be stored more than once
+  const bool alike = view_.strides() == target_.strides();  // then write each shared element only once
   const TensorView from = alike ? distinct_elements(view_) : view_, to = alike ? distinct_elements(target_) : target_;
   dispatch_floating(from.dtype(), [&](auto from_type) {
     dispatch_floating(to.dtype(), [&](auto to_type) {

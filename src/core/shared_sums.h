@@ -4,21 +4,21 @@
 
 namespace polyhead {
 
-// Sums for a floating tensor whose positions may share memory (zero or overlapping strides): what is added at positions that share an element
-// ends up in that element, rounded once. Where the target has the type of the sums they are made in its own memory.
+// Accumulates into a floating tensor whose positions may share memory (zero or overlapping strides). Positions that share an element share
+// one sum of dtype `arithmetic`, which store() rounds once. If the target has that dtype, its own memory holds the sums.
 class SharedSums {
  public:
-  explicit SharedSums(TensorView target, DType arithmetic = DType::f64);  // zeros
+  explicit SharedSums(TensorView target, DType arithmetic = DType::f64);  // sets the sums to 0
   SharedSums(const SharedSums&) = delete;
   SharedSums& operator=(const SharedSums&) = delete;
 
-  // The shape of the target; positions share a sum where they share an element.
+  // The sums, in the shape of the target.
   const TensorView& view() const { return view_; }
-  void store() const;  // into the target
+  void store() const;  // writes the sums to the target, rounded once
 
  private:
   TensorView target_, view_;
-  Tensor memory_;  // of the sums, absent where they are the target's
+  Tensor memory_;  // memory of the sums; absent if the target holds them
 };
 
 }  // namespace polyhead

@@ -14,11 +14,11 @@ namespace {
 
 constexpr std::size_t kAlignment = 64;  // one cache line, one AVX-512 register
 
-// Smaller memory is aligned by hand: the allocator takes three times as long to. Not under AddressSanitizer, which is to see every byte beyond.
+// Blocks below this size are aligned by hand: the aligned operator new takes three times as long. 0 under AddressSanitizer, so that it
+// detects every access past the end.
 constexpr std::size_t kSmall = kAddressSanitizer ? 0 : 16 << 10;
 
-// From this size on memory is asked for in huge pages where the system has them: first touched 4 KiB at a time, a large result costs a
-// quarter of the layer that writes it.
+// Use huge pages from this size on: with pages of 4 KiB, page faults on a large new result take a quarter of the layer's time.
 constexpr std::size_t kHugePage = std::size_t{1} << 21, kHuge = 2 * kHugePage;
 
 std::shared_ptr<void> allocate(std::size_t bytes) {
@@ -30,13 +30,13 @@ std::shared_ptr<void> allocate(std::size_t bytes) {
   if (bytes < kHuge) {
     return {::operator new(bytes == 0 ? 1 : bytes, std::align_val_t{kAlignment}), [](void* p) { ::operator delete (p, std::align_val_t{kAlignment}); }};
   }
-  // Tensors do not begin at the same offset of a huge page: their rows would share the same few sets of the second cache.
+  // Start tensors at different offsets in a huge page: at the same offset, their rows would compete for a few sets of the L2 cache.
   static std::atomic<std::size_t> count{0};
   constexpr std::size_t kStagger = 4096 + 256, kPlaces = 16;
   const std::size_t offset = count.fetch_add(1, std::memory_order_relaxed) % kPlaces * kStagger, all = bytes + kPlaces * kStagger;
   void* memory = ::operator new(all, std::align_val_t{kHugePage});
 #ifdef MADV_HUGEPAGE
-  madvise(memory, all / kHugePage * kHugePage, MADV_HUGEPAGE);  // a wish: without it the pages are small
+  madvise(memory, all / kHugePage * kHugePage, MADV_HUGEPAGE);  // only a hint: if it fails, pages have 4 KiB
 #endif
   return {static_cast<char*>(memory) + offset, [memory](void*) { ::operator delete (memory, std::align_val_t{kHugePage}); }};
 }
@@ -60,7 +60,7 @@ Tensor Tensor::uninitialised(DType dtype, const Shape& shape) {
   Tensor tensor;
   tensor.owner_ = allocate(bytes);
 #ifndef NDEBUG
-  std::memset(tensor.owner_.get(), 0xff, bytes);  // NaN in every floating type: a test sees what nobody wrote
+  std::memset(tensor.owner_.get(), 0xff, bytes);  // NaN in every floating type, so that tests notice elements that were never written
 #endif
   tensor.view_ = TensorView(tensor.owner_.get(), dtype, shape);
   return tensor;

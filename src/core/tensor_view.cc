@@ -65,7 +65,7 @@ BasicTensorView<Void> BasicTensorView<Void>::slice(int axis, std::int64_t first,
   BasicTensorView result = *this;
   result.shape_[at] = 0;
   if (first == last) return result;
-  // A negative step walks the same range from its last element. 0 - unsigned: the smallest step has no positive counterpart.
+  // A negative step starts at the last element of the range. Negated as unsigned, because -INT64_MIN does not fit in int64.
   const std::uint64_t size = step < 0 ? 0 - static_cast<std::uint64_t>(step) : static_cast<std::uint64_t>(step);
   result.shape_[at] = static_cast<std::int64_t>(static_cast<std::uint64_t>(last - first - 1) / size) + 1;
   if (result.shape_[at] > 1) result.strides_[at] = strides_[at] * step;
@@ -159,7 +159,7 @@ BasicTensorView<Void> BasicTensorView<Void>::reshape(const Shape& shape) const {
   result.shape_ = shape;
   result.strides_ = contiguous_strides(shape);
   if (numel() == 0) return result;
-  // Walk both shapes from the inside; a group of old extents that must be merged has to be evenly strided.
+  // Match old and new axes from the innermost outwards. Old axes that merge into one new axis must be evenly strided.
   int old_axis = rank() - 1, new_axis = shape.size() - 1;
   while (old_axis >= 0 || new_axis >= 0) {
     if (old_axis >= 0 && shape_[old_axis] == 1) { --old_axis; continue; }

@@ -1,4 +1,4 @@
-// Messages without iostreams: numbers must not depend on the process' locale.
+// Builds messages from parts. iostreams are not used, because their numbers depend on the process' locale.
 #pragma once
 
 #include <charconv>

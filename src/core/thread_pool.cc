@@ -11,9 +11,9 @@ namespace {
 
 using std::chrono::microseconds;
 
-// Waking a sleeping thread takes 5 us on bare metal and 50 us in a virtual machine. A worker looks out for the next job for about that
-// long before it sleeps: that costs at most twice what the better choice would. A caller's wait is for pieces that are running already, and
-// it waits at most once per call, so it may look longer.
+// Waking a sleeping thread takes 5 us on bare metal and 50 us in a virtual machine. An idle worker spins for about that long
+// before it sleeps, so it never wastes more time than a wake-up costs. A caller waits only for pieces that are already running, once per
+// call, so it may spin longer.
 constexpr microseconds kWorkerSpin{50};
 constexpr microseconds kCallerSpin{200};
 
@@ -46,7 +46,7 @@ struct ThreadPool::Job {
   std::atomic<int> helpers{0};  // workers inside run(); written under the pool's mutex
   std::atomic<bool> failed{false};
   std::exception_ptr error{};
-  std::fenv_t environment{};  // the caller's rounding and flush-to-zero: a result may not depend on who computes a piece
+  std::fenv_t environment{};  // the caller's rounding and flush-to-zero: workers use them too, so that no result depends on the thread
 
   bool has_work() const { return next.load(std::memory_order_relaxed) < count; }
 
@@ -87,7 +87,7 @@ void ThreadPool::start_workers(int count) {
   try {
     while (static_cast<int>(workers_.size()) < count) workers_.emplace_back([this] { work(); });
   } catch (const std::system_error&) {
-    // The system has no more threads to give: the call is served by those that there are.
+    // The system gives no more threads: continue with the workers that have started.
   }
 }
 
@@ -110,7 +110,7 @@ void ThreadPool::work() {
   }
 }
 
-// The newest job comes first: a nested call is part of an older one, which cannot end before it.
+// Returns the newest job that needs a worker: it may be a nested call for which an older job waits.
 ThreadPool::Job* ThreadPool::find_job() {
   for (auto job = jobs_.rbegin(); job != jobs_.rend(); ++job) {
     if ((*job)->has_work() && busy_ < (*job)->threads - 1) return *job;
@@ -140,7 +140,7 @@ void ThreadPool::stop() {
   }
   posted_.notify_all();
   for (std::thread& worker : workers) {
-    // A worker that ends the process from within a task cannot wait for itself.
+    // If a task ends the process, this runs on its worker, which cannot join itself.
     worker.get_id() == std::this_thread::get_id() ? worker.detach() : worker.join();
   }
 }

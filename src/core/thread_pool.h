@@ -20,11 +20,11 @@ class ThreadPool {
   ThreadPool& operator=(const ThreadPool&) = delete;
   ~ThreadPool() { stop(); }
 
-  // Calls task(i) once for each i in [0, count), on the caller and at most threads - 1 workers. An exception ends the call early: pieces
-  // that have not begun are left out, and it is rethrown when the others have ended.
+  // Calls task(i) once for each i in [0, count), on the caller and at most threads - 1 workers. If a task throws, tasks that have not
+  // begun are skipped and the exception is rethrown when the running ones have ended.
   void run(std::int64_t count, int threads, const std::function<void(std::int64_t)>& task);
 
-  // Ends and joins the workers; later calls run in their callers.
+  // Ends and joins the workers; later calls run on the calling thread only.
   void stop();
 
  private:
@@ -38,11 +38,11 @@ class ThreadPool {
   std::mutex mutex_;  // guards everything below
   std::condition_variable posted_, helped_;
   std::vector<std::thread> workers_;
-  std::vector<Job*> jobs_;  // oldest first; a nested call's job comes after the one that it is part of
+  std::vector<Job*> jobs_;  // oldest first, so a nested call's job comes after the outer call's
   int busy_ = 0;            // workers inside a job
   int spinning_ = 0, asleep_ = 0;
   bool stopping_ = false;
-  std::atomic<std::uint32_t> posts_{0};  // changes when a job is posted: what an idle worker watches without the mutex
+  std::atomic<std::uint32_t> posts_{0};  // changes when a job is posted; idle workers poll it without the mutex
 };
 
 }  // namespace polyhead

@@ -16,15 +16,15 @@ namespace polyhead {
 
 namespace {
 
-constexpr std::int64_t kSmall = 16 << 10;  // bytes; the allocator serves smaller blocks fast
+constexpr std::int64_t kSmall = 16 << 10;  // bytes; smaller blocks are not kept, because allocating them is fast
 
 struct Block {
   std::shared_ptr<void> memory;
   std::int64_t bytes = 0;
-  bool counted = false;  // in the pool's in_use
+  bool counted = false;  // included in the pool's in_use
 };
 
-// Made from a parameter: `view` of the memory of `owner`, which is kept alive so that no other parameter can get the same address.
+// Cached result for the parameter `view`. `owner` keeps the parameter's memory alive, so that no other parameter can get the same address.
 struct Kept {
   ConstTensorView view;
   std::shared_ptr<void> owner;
@@ -42,12 +42,12 @@ struct Workspace::Pool {
   explicit Pool(Parameters of) : parameters(of) {}
 
   const Parameters parameters;
-  std::atomic<std::uint64_t> generation{0};  // clear() raises it: older entries are not found, even if clear() misses the lock
+  std::atomic<std::uint64_t> generation{0};  // clear() increments it, which invalidates older entries even if clear() cannot get the lock
   std::mutex mutex;
-  std::map<std::pair<const void*, const void*>, Kept> of_parameters;  // by the parameter's memory and the maker
-  std::vector<Block> idle;  // the oldest first
+  std::map<std::pair<const void*, const void*>, Kept> of_parameters;  // key: address of the parameter and maker
+  std::vector<Block> idle;  // oldest first
   std::int64_t idle_bytes = 0, most = 0;
-  std::atomic<std::int64_t> in_use{0};  // right even where a call misses the lock: `most` follows it
+  std::atomic<std::int64_t> in_use{0};  // bytes; atomic, because give() updates it without the lock. `most` is its peak
 
   // Fails after 1,000 attempts: in a process that was forked while another thread held the lock, nobody will ever release it.
   std::unique_lock<std::mutex> lock() {
@@ -90,7 +90,7 @@ struct Workspace::Pool {
       dropped.reserve(idle.size() + 1);
       idle.push_back(std::move(block));
     } catch (const std::bad_alloc&) {
-      return;  // called by destructors
+      return;  // destructors call this, so it may not throw
     }
     idle_bytes += bytes;
     auto kept = idle.begin();
@@ -113,7 +113,8 @@ Tensor Workspace::tensor(DType dtype, const Shape& shape) const {
   const bool fits = std::all_of(shape.begin(), shape.end(), [](std::int64_t extent) { return extent >= 0; }) &&
                     !__builtin_mul_overflow(numel(shape), static_cast<std::int64_t>(info(dtype).size), &bytes);
   if (!fits || bytes < kSmall) return Tensor::uninitialised(dtype, shape);
-  // Returns the block to the pool when the last owner of the tensor ends. Weak: a pool may keep such a tensor as a parameter.
+  // Returns the block to the pool when the tensor's last owner is destroyed. The pool may itself hold such a tensor in its cache of
+  // parameters, so the pointer to the pool is weak.
   struct Lease {
     explicit Lease(const std::shared_ptr<Pool>& of) : pool(of) {}
     Lease(const Lease&) = delete;
@@ -129,7 +130,7 @@ Tensor Workspace::tensor(DType dtype, const Shape& shape) const {
   if (!lease->block.memory) lease->block.memory = Tensor::uninitialised(DType::u8, {bytes}).owner();
   void* memory = lease->block.memory.get();
 #ifndef NDEBUG
-  std::memset(memory, 0xff, static_cast<std::size_t>(bytes));  // as Tensor::uninitialised
+  std::memset(memory, 0xff, static_cast<std::size_t>(bytes));  // as in Tensor::uninitialised
 #endif
   return Tensor::share(TensorView(memory, dtype, shape), std::shared_ptr<void>(lease, memory));
 }
@@ -155,7 +156,7 @@ std::shared_ptr<const void> kept_of(const Workspace& workspace, const Tensor& pa
                                     const std::function<std::shared_ptr<const void>()>& make) {
   Workspace::Pool& pool = *workspace.pool_;
   const ConstTensorView view = parameter.view();
-  if (!parameter.owner()) return make();  // the caller may free its memory and put another parameter there
+  if (!parameter.owner()) return make();  // not cached: the caller may free the memory and reuse the address for another parameter
   const std::pair key{view.data(), maker};
   const std::uint64_t generation = pool.generation;
   if (const auto held = pool.lock()) {

@@ -18,7 +18,7 @@ static_assert([] {
   return true;
 }());
 
-// 1 / (1 + exp(-x)) and its derivative without overflow or cancellation: exp is taken of -|x| only.
+// 1 / (1 + exp(-x)) and its derivative, from exp(-|x|) to avoid overflow and cancellation.
 template <class A>
 struct Logistic {
   explicit Logistic(A x) {
@@ -29,7 +29,7 @@ struct Logistic {
   A value, slope;
 };
 
-// Each function: value(x), backward(x, d_y), and which of the kernels computes it for float32.
+// Each function: value(x), backward(x, d_y), and the kernel that computes it for float32.
 struct Relu {
   static constexpr cpu::Curve cpu::Curves::*kKernel = nullptr;
   template <class A>
@@ -79,12 +79,12 @@ struct GeluTanh {
   template <class A>
   static A backward(A x, A d_y) {
     const Logistic<A> step(twice_u(x));
-    const A bend = step.slope == 0 ? A{0} : x * step.slope * kFactor<A> * (1 + 3 * kCubic<A> * x * x);  // 0 times an overflow far out
+    const A bend = step.slope == 0 ? A{0} : x * step.slope * kFactor<A> * (1 + 3 * kCubic<A> * x * x);  // avoids 0 * inf for large x
     return (step.value + bend) * d_y;
   }
 };
 
-// In float64: one rounding instead of three, which a gate's gradient over many rows would show.
+// In float64: float32 would round three times, and the error would show in a gate's gradient, a sum over many rows.
 struct Sigmoid {
   static constexpr cpu::Curve cpu::Curves::*kKernel = &cpu::Curves::sigmoid;
   template <class A>
@@ -139,14 +139,15 @@ const cpu::Curve& curve_of(const Function&) {
   }
 }
 
-// f(first, count) for a row's elements: one call where the row is contiguous, else one for each element. The kernels give the same bits in both ways.
+// f(first, count) for a row's elements: one call where the row is contiguous, else one for each element. The kernels give the same bits in
+// both ways.
 template <class F>
 void for_each_run(std::int64_t width, bool in_lines, const F& f) {
   if (in_lines && width > 0) return f(std::int64_t{0}, width);
   for (std::int64_t e = 0; e < width; ++e) f(e, std::int64_t{1});
 }
 
-constexpr double kNanoseconds = 10;  // an exponential or an error function
+constexpr double kNanoseconds = 10;  // of an exponential or an error function, per element
 
 // A tensor without axes is one row of one element.
 template <class View>
@@ -154,12 +155,12 @@ View as_rows(View view) {
   return view.rank() == 0 ? view.unsqueeze(0) : view;
 }
 
-// Elements are read before they are written, position by position: the same view twice is safe.
+// Input and output may be the same view: each element is read before it is written.
 bool same_view(ConstTensorView a, ConstTensorView b) {
   return a.data() == b.data() && a.strides() == b.strides() && a.shape() == b.shape();
 }
 
-// The output may be `own`, the very view; it may not overlap anything otherwise.
+// Error if the output overlaps one of `others`, or overlaps `own` without being the same view.
 void require_output(const char* operation, const Operand& output, const Operand& own, std::initializer_list<Operand> others) {
   require_tensor(operation, output, own.view.dtype());
   require_shape(operation, output, own.view.shape());

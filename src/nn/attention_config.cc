@@ -39,7 +39,7 @@ MultiHeadAttentionConfig completed(const MultiHeadAttentionConfig& given) {
   require(c.heads % c.kv_heads == 0, kOperation, ": ", c.heads, " heads are not a multiple of ", c.kv_heads, " key/value heads");
   require(c.dropout >= 0 && c.dropout <= 1, kOperation, ": dropout is ", c.dropout, "; it must lie in [0,1]");
   require(is_floating(c.dtype), kOperation, ": the dtype is ", c.dtype, "; it must be floating");
-  // Error where a product does not fit in 64 bits: every later one is one of these.
+  // Error if a product does not fit in 64 bits; later code computes only these products.
   const std::int64_t merged = numel({c.heads, c.value_head_width});
   numel({c.heads, c.head_width});
   if (c.output == OutputProjection::none) c.output_width = merged;
@@ -55,7 +55,7 @@ MultiHeadAttention::MultiHeadAttention(const MultiHeadAttentionConfig& given) : 
   q = projection(c.heads * c.head_width, c.query_width, c.bias);
   k = projection(c.kv_heads * c.head_width, c.key_width, c.bias);
   v = projection(c.kv_heads * c.value_head_width, c.value_width, c.bias);
-  // torch draws q, k and v as one packed [3E,E] weight where their inputs have one width, which makes the bound narrower.
+  // If the inputs have the same width, torch draws q, k and v as one packed [3E,E] weight, which makes the bound narrower.
   const bool packed = c.query_width == c.key_width && c.query_width == c.value_width;
   for (Linear* linear : {&q, &k, &v}) {
     if (packed) {
@@ -76,7 +76,7 @@ MultiHeadAttention::MultiHeadAttention(const MultiHeadAttentionConfig& given) : 
   if (c.add_bias_kv) {
     bias_k = Tensor(c.dtype, {1, 1, k.out_width()});
     bias_v = Tensor(c.dtype, {1, 1, v.out_width()});
-    // torch.nn.init.xavier_normal_ of a [1,1,E] tensor: fans 1*E and 1*E.
+    // torch.nn.init.xavier_normal_ of a [1,1,E] tensor: fan_in = fan_out = E.
     init.normal(bias_k, 0, std::sqrt(1.0 / static_cast<double>(k.out_width())));
     init.normal(bias_v, 0, std::sqrt(1.0 / static_cast<double>(v.out_width())));
   }

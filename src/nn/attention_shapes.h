@@ -1,4 +1,4 @@
-// Where the dimensions of a layer's tensors go: inputs keep their order, heads are views of them.
+// Shapes of an attention layer's tensors. Projected tensors keep the order of the input's dimensions; heads are views of them.
 #pragma once
 
 #include "polyhead/nn/multi_head_attention.h"
@@ -10,15 +10,15 @@ struct AttentionShapes {
   Shape lead;                    // *: every dimension but the axis and the width
   std::int64_t heads = 0;        // N
   std::int64_t queries = 0;      // T of sdpa: 1 with a global query
-  std::int64_t positions = 0;    // extent of the query input along the axis
-  std::int64_t keys = 0;         // S, without the added ones
+  std::int64_t positions = 0;    // extent of the query input along the axis, also with a global query
+  std::int64_t keys = 0;         // S, without the added keys
   std::int64_t added_keys = 0;   // of add_bias_kv and add_zero_attn
-  Shape query, key;              // of the inputs, without the width; with projected keys that of the key input they would have
+  Shape query, key;              // of the inputs, without the width; with projected keys, `key` is that of the input they replace
 };
 
 AttentionShapes attention_shapes(const char* operation, const MultiHeadAttentionConfig& config, const AttentionInput& input);
 
-// `outer` with `extent` along the axis and `width` behind: the shape of a projected tensor.
+// `outer` with `extent` along the axis and `width` appended: the shape of a projected tensor.
 Shape with_extents(const Shape& outer, int axis, std::int64_t extent, std::int64_t width);
 
 // Whether the mask may block any pair.
@@ -33,10 +33,10 @@ BasicTensorView<Void> split_heads(const BasicTensorView<Void>& merged, int axis,
   return merged.unflatten(-1, {heads, merged.extent(-1) / heads}).move_axis(axis, -2);
 }
 
-// Error unless `pairs`, where given, is [T,S] or has the rank of [*,N,T,S], and broadcasts to it. S is `added_keys` more than the input's.
+// Error unless `pairs`, if given, is [T,S] or has the rank of [*,N,T,S], and broadcasts to it; `added_keys` count in S.
 void require_pairs(const char* operation, std::string_view name, ConstTensorView pairs, const AttentionShapes& shapes, std::int64_t added_keys = 0);
 
-// The same with room for the added keys, which every query may attend to and which carry no bias.
+// Mask and bias over the input's keys and the added ones. Every query may attend to the added keys; their bias is 0.
 Tensor padded_mask(const char* operation, const Mask& mask, const AttentionShapes& shapes);
 Tensor padded_bias(ConstTensorView bias, const AttentionShapes& shapes);
 

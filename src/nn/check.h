@@ -52,7 +52,7 @@ inline void require_weight(std::string_view operation, const Tensor& weight, int
 // Whether the workspace keeps packed copies of parameters.
 inline bool keeps_parameters(const Workspace* workspace) { return workspace != nullptr && workspace->parameters() == Parameters::constant; }
 
-// Parameters that get gradients will change, and a workspace of constant parameters would go on with its copies of the old ones.
+// Parameters that get gradients will change, but a workspace of constant parameters would keep using copies of the old values.
 inline void require_parameters_may_change(std::string_view operation, bool forward_kept_them, const Workspace* workspace) {
   require(!forward_kept_them && !keeps_parameters(workspace), operation,
           ": gradients of parameters that the workspace takes as constant (Parameters::constant); train with a Workspace of Parameters::may_change");
@@ -69,8 +69,8 @@ void require_parameters_separate(std::string_view operation, std::initializer_li
   });
 }
 
-// Gradients of the parameters are a module of the same structure (zeros_like), which shares no memory with anything that is read or with
-// another output: checked before the first of them is written.
+// Error unless `grads` is a module of the same structure (zeros_like) that overlaps no input, no parameter and no other output. Called
+// before anything is written.
 template <class M>
 void require_gradients(std::string_view operation, const M& module, M& grads, std::span<const Operand> inputs,
                        std::span<const Operand> outputs = {}) {

@@ -1,5 +1,5 @@
-// Forward passes without `saved`, chunk by chunk: a layer made of several goes on with each chunk while it is in the cache. Weights are packed
-// once for all chunks.
+// Forward passes without `saved`, computed in chunks. A layer made of several layers runs all of them on a chunk while it is in the cache.
+// Weights are packed once for all chunks.
 #pragma once
 
 #include "nn/packed_linear.h"
@@ -8,13 +8,13 @@
 
 namespace polyhead::nn {
 
-// The projections of an attention layer; output and gate only where it has them.
+// The projections of an attention layer; output and gate are unset if the layer has none.
 struct PackedAttention {
   PackedLinear q, k, v, output, gate;
 };
 
-// Calls step = make(executor) once per thread, then step(chunk, scratch) for each of the thread's chunks; the scratch keeps its memory between
-// chunks. A single chunk is computed by all threads.
+// Calls step = make(executor) once per thread, then step(chunk, scratch) for each of the thread's chunks; the scratch keeps its memory
+// between chunks. A single chunk is computed by all threads.
 template <class Scratch, class F>
 void for_each_chunk(std::int64_t count, Executor* executor, const F& make) {
   if (count == 1) {
@@ -29,14 +29,14 @@ void for_each_chunk(std::int64_t count, Executor* executor, const F& make) {
   });
 }
 
-// MultiHeadAttention.forward without `saved`. The constructor checks everything, and packs the weights where there are several chunks.
+// MultiHeadAttention.forward without `saved`. The constructor checks everything, and packs the weights if there are several chunks.
 class ChunkedAttention {
  public:
   ChunkedAttention(const MultiHeadAttention& layer, const AttentionInput& input, const AttentionOptions& options);
-  // `shapes` are those of the input.
+  // `shapes` = attention_shapes() of the input.
   ChunkedAttention(const MultiHeadAttention& layer, const AttentionInput& input, const AttentionShapes& shapes, const AttentionOptions& options);
 
-  // A tensor with the leading dimensions of the output, cut in the same way.
+  // The chunk of a tensor that has the leading dimensions of the output.
   template <class View>
   View of(const View& view, std::int64_t chunk) const {
     return is_chunked() ? chunks_.of(view, chunk) : view;
@@ -59,19 +59,19 @@ class ChunkedAttention {
   PackedAttention projections_;
 };
 
-// FeedForward.forward without `saved`: a few rows at a time where there are many.
+// FeedForward.forward without `saved`, in chunks of rows.
 class ChunkedFeedForward {
  public:
   ChunkedFeedForward(const FeedForward& module, ConstTensorView x, const RunOptions& options);
 
-  // A tensor with the leading dimensions of x, cut in the same way.
+  // The chunk of a tensor that has the leading dimensions of x.
   template <class View>
   View of(const View& view, std::int64_t chunk) const {
     return chunks_.of(view, dimension_, chunk);
   }
   void run(std::int64_t chunk, TensorView y, Tensor& scratch, Executor* executor) const;
 
-  // As that of ChunkedAttention.
+  // As ChunkedAttention::for_each_chunk.
   template <class F>
   void for_each_chunk(const F& make) const {
     nn::for_each_chunk<Tensor>(chunks_.count(), options_.executor, make);
@@ -81,7 +81,7 @@ class ChunkedFeedForward {
   const FeedForward& module_;
   const ConstTensorView x_;
   const RunOptions options_;
-  int dimension_ = -1;  // of x: which is cut
+  int dimension_ = -1;  // the dimension of x that is cut
   Chunks chunks_;
   PackedLinear hidden_, output_;
 };

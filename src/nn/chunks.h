@@ -1,5 +1,5 @@
-// One leading dimension of a call cut into independent chunks, so that a chunk's activations stay in the second-level cache from one product to
-// the next, and so that threads take whole chunks.
+// One leading dimension of a call cut into independent chunks, so that a chunk's activations stay in the second-level cache from one
+// product to the next, and so that threads take whole chunks.
 #pragma once
 
 #include <algorithm>
@@ -10,18 +10,18 @@
 
 namespace polyhead::nn {
 
-// Gives `tensor` this dtype and shape without values. It keeps its memory where both are the same already.
+// Makes `tensor` an uninitialised tensor of this dtype and shape. If it already has both, its memory is reused.
 inline void reuse_or_allocate(Tensor& tensor, DType dtype, const Shape& shape, const Workspace* workspace) {
   if (tensor && tensor.dtype() == dtype && tensor.shape() == shape) return;
-  tensor = Tensor();  // first, so that the workspace can give its memory again
+  tensor = Tensor();  // frees the memory first, so that the workspace can reuse it
   tensor = uninitialised(dtype, shape, workspace);
 }
 
 class Chunks {
  public:
   Chunks() = default;  // one chunk
-  // bytes: of the activations of one index; weights: bytes that several chunks need packed. A single chunk where packing costs more than the
-  // activations, and where there would be too few chunks for the threads. extent >= 1
+  // Cuts `extent` >= 1 indices. bytes: size of one index's activations; weights: bytes of weights to pack if there are several chunks.
+  // There is one chunk if the weights are larger than all activations, or if there would be too few chunks for the threads.
   Chunks(std::int64_t extent, std::int64_t bytes, std::int64_t weights, Executor* executor) : extent_(extent), size_(extent) {
     constexpr std::int64_t kBytes = 768 << 10;  // 3/4 of a second-level cache of 1 MiB
     constexpr std::int64_t kChunksPerThread = 4;

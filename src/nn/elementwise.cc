@@ -39,7 +39,7 @@ HeadSlice<T> slice(const BasicTensorView<Void>& view, std::int64_t b) {
   return {static_cast<T*>(view.data()) + offset, view.strides()[lead], view.strides()[lead + 1]};
 }
 
-// The positions of sequence b where keep is true, or all.
+// The positions of sequence b where keep is true; all if keep is absent.
 std::vector<std::int64_t> kept_positions(ConstTensorView keep, std::int64_t b, std::int64_t length) {
   std::vector<std::int64_t> kept;
   for (std::int64_t i = 0; i < length; ++i) {
@@ -65,7 +65,7 @@ void gate_backward(ConstTensorView y_view, ConstTensorView attended, TensorView 
     using T = typename decltype(type)::type;
     const Rows<const T> y(y_view), times(attended.expand(y_view.shape()));
     const Rows<T> d(d_view), target(d_x);
-    // In float64: sums over many rows would show the three roundings that float32 adds.
+    // In float64: float32 would round three times, and the error would show in sums over many rows.
     const auto differentiate = [](const T& value, const T& times_e, T& d_e, T& to) {
       const double y_e = load(value), d_y = load(d_e);
       to = store<T>(d_y * double{load(times_e)} * y_e * (1 - y_e));

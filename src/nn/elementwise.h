@@ -12,11 +12,11 @@ void multiply(ConstTensorView a, ConstTensorView b, TensorView out, Executor* ex
 // Gradient of gated = attended * y, y = sigmoid(x), in one pass: d_x = d * attended * y * (1 - y), then d *= y. attended broadcasts to y.
 void gate_backward(ConstTensorView y, ConstTensorView attended, TensorView d, TensorView d_x, Executor* executor);
 
-// sums += x, one shape
+// sums += x, both of one shape
 void add(ConstTensorView x, TensorView sums, Executor* executor);
 
-// target = x summed over the dimensions along which target broadcasts to x. Sums are float64: terms are many and cancel. Elements of target
-// may share memory and then hold one sum.
+// target = x summed over the dimensions along which target broadcasts to x. Sums are float64, because many terms cancel. Positions of
+// target that share memory share one sum.
 void sum_to(ConstTensorView x, TensorView target);
 
 enum class Reduce : std::uint8_t { sum, mean };
@@ -25,7 +25,7 @@ enum class Reduce : std::uint8_t { sum, mean };
 // Any floating dtypes.
 void reduce_positions(ConstTensorView x, ConstTensorView keep, Reduce reduce, TensorView reduced, Executor* executor);
 
-// Gradient of the mean: d_x[*,L,E] = d_mean / count at the positions that were counted, else 0
+// Gradient of the mean: d_x[*,L,E] = d_mean / count at the `count` positions where keep is true, else 0
 void spread_mean(ConstTensorView d_mean, ConstTensorView keep, TensorView d_x, Executor* executor);
 
 }  // namespace polyhead::nn

@@ -36,7 +36,7 @@ Shape output_shape(ConstTensorView ids, std::int64_t width) {
   return shape;
 }
 
-// Rows of one id make a group, so that a thread owns a row of the gradient and sums it in the accumulator's precision.
+// Groups the rows of d_y by id, so that one thread sums each row of the gradient, in float32 or float64.
 template <class T>
 void gather_gradients(const std::vector<std::int64_t>& ids, ConstTensorView d_y_view, TensorView d_weight_view, Executor* executor) {
   using A = Accumulator<T>;

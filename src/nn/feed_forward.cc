@@ -87,7 +87,7 @@ void FeedForward::forward(ConstTensorView x, TensorView y, const RunOptions& opt
       return [&, own](std::int64_t chunk, Tensor& scratch) { evaluation.run(chunk, evaluation.of(y, chunk), scratch, own); };
     });
   }
-  *saved = {};  // its memory may be what comes next
+  *saved = {};  // frees its memory first, so that the workspace can reuse it
   Tensor before = uninitialised(dtype, with_width(x.shape(), hidden.out_width()), options.workspace);
   Tensor after = uninitialised(dtype, before.shape(), options.workspace);
   hidden.forward(x, before, options);

@@ -10,7 +10,7 @@
 namespace polyhead::nn {
 namespace {
 
-constexpr std::uint32_t kDomain = 0x696e6974u;  // "init": apart from the counters of dropout with the same seed
+constexpr std::uint32_t kDomain = 0x696e6974u;  // "init" in ASCII; makes the counters differ from those of dropout with the same seed
 
 PhiloxBlock draw(std::uint64_t seed, std::uint32_t stream, std::int64_t index) {
   const auto number = static_cast<std::uint64_t>(index);

@@ -48,7 +48,7 @@ std::vector<Accumulator<T>> load_vector(const Tensor& parameter, std::int64_t wi
   return values;
 }
 
-// One row as contiguous float32: the tensor's own memory where it is that already, else a copy that put() writes back.
+// One row as contiguous float32: the tensor's own memory if the row is that already, else a copy that put() writes back.
 template <class T>
 class FloatRow {
  public:
@@ -77,7 +77,7 @@ class FloatRow {
   std::vector<float> copy_;
 };
 
-// For storage whose sums are float32. Where x is added to `sums` first, T is float.
+// For dtypes computed in float32. If sums_view is given: sums += x, then y = norm(sums); T is then float.
 template <class T>
 void normalise_floats(const LayerNorm& norm, ConstTensorView x_view, TensorView sums_view, TensorView y_view, Executor* executor) {
   const std::int64_t width = norm.width();

@@ -20,8 +20,8 @@ void require_parameters(const char* operation, const Linear& linear) {
   if (linear.bias) require_exactly(operation, {"bias", linear.bias}, {linear.out_width()}, linear.weight.dtype());
 }
 
-// A row of d_y that is all zero adds nothing to d_weight, but 0 x NaN is NaN: where x is not finite in such a row, a copy of x with zeros there.
-// Absent where x can be used unchanged. Keys that no query may attend to have such rows.
+// A row of d_y that is all zero (a key that no query may attend to) must add nothing to d_weight, but 0 x NaN is NaN. If x is non-finite in
+// such a row, returns a copy of x with zeros there; else an absent tensor: x can be used unchanged.
 Tensor without_unused_rows(ConstTensorView x_view, ConstTensorView d_y_view, const Workspace* workspace) {
   Tensor result;
   const std::int64_t in_width = x_view.extent(-1), out_width = d_y_view.extent(-1);

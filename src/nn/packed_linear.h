@@ -13,8 +13,8 @@ enum class PackFor : std::uint8_t { one_product, several_products };
 class PackedLinear {
  public:
   PackedLinear() = default;
-  // The weight may not change while this object lives. It is packed here for several products, or where the workspace keeps it; a single
-  // product packs it itself.
+  // The weight may not change while this object lives. The constructor packs it for several products, or if the workspace caches it;
+  // otherwise forward() packs it.
   PackedLinear(const Linear& linear, PackFor use, const RunOptions& options);
 
   std::int64_t out_width() const { return linear_->out_width(); }

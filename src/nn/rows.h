@@ -39,7 +39,7 @@ A sum(std::int64_t count, const F& term) {
   return ((lanes[0] + lanes[4]) + (lanes[1] + lanes[5])) + ((lanes[2] + lanes[6]) + (lanes[3] + lanes[7]));
 }
 
-// The fewest rows that are worth a thread (50 us), when one element takes about `nanoseconds`.
+// The number of rows that are worth waking a thread (50 us of work), if one element takes about `nanoseconds`.
 inline std::int64_t row_grain(std::int64_t width, double nanoseconds) {
   const double row = nanoseconds * static_cast<double>(width > 0 ? width : 1);
   return row < 50e3 ? static_cast<std::int64_t>(50e3 / row) : 1;

@@ -6,7 +6,7 @@ namespace polyhead::nn {
 
 SequenceChunks::SequenceChunks(const MultiHeadAttentionConfig& config, const AttentionShapes& shapes, const AttentionOptions& options)
     : rank_(shapes.lead.size()) {
-  constexpr std::int64_t kFewestQueries = 16;  // of few queries the time goes into reading keys
+  constexpr std::int64_t kFewestQueries = 16;  // with fewer, most time is spent reading keys
   const bool drops = options.mode == Mode::training && (config.dropout > 0 || options.dropout_keep);
   while (lead_ < rank_ && shapes.lead[lead_] == 1) ++lead_;
   if (lead_ == rank_ || numel(shapes.lead) == 0 || shapes.queries < kFewestQueries || shapes.added_keys > 0 || drops) return;
@@ -34,7 +34,8 @@ AttentionInput SequenceChunks::of(const AttentionInput& input, std::int64_t chun
 }
 
 AttentionOptions SequenceChunks::of(const AttentionOptions& options, std::int64_t chunk) const {
-  // The leading dimensions lie before `behind` others, and the first of them may be missing.
+  // `behind` is the number of dimensions after the leading ones. A view that broadcasts may lack outer leading dimensions: the index of the
+  // cut one is then negative, and every chunk uses the whole view.
   const auto cut = [&](ConstTensorView& view, int behind) {
     if (view) view = chunks_.of(view, view.rank() - behind - rank_ + lead_, chunk);
   };
@@ -53,7 +54,7 @@ void require_mask_and_bias(const MultiHeadAttentionConfig& config, const Attenti
   Shape q_shape = shapes.lead, k_shape = shapes.lead;
   for (const std::int64_t extent : {config.heads, shapes.queries, std::int64_t{0}}) q_shape.push_back(extent);
   for (const std::int64_t extent : {config.kv_heads, shapes.keys, std::int64_t{0}}) k_shape.push_back(extent);
-  const Tensor q(config.dtype, q_shape), k(config.dtype, k_shape);  // no elements: only the sizes matter
+  const Tensor q(config.dtype, q_shape), k(config.dtype, k_shape);  // no elements: normal_form() reads only the shapes
   normal_form(MapsInput{.q = q, .k = k}, SdpaOptions{.mask = options.mask, .bias = options.bias}, MapValue::score, "sdpa_forward");
 }
 

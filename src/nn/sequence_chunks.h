@@ -8,7 +8,7 @@ namespace polyhead::nn {
 
 class SequenceChunks {
  public:
-  // A single chunk where the layer adds keys, and with dropout, whose bits depend on the number of the sequence.
+  // One chunk if the layer adds keys, or with dropout, whose bits depend on the number of the sequence.
   SequenceChunks(const MultiHeadAttentionConfig& config, const AttentionShapes& shapes, const AttentionOptions& options);
 
   std::int64_t count() const { return chunks_.count(); }
@@ -21,8 +21,8 @@ class SequenceChunks {
 
  private:
   Chunks chunks_;
-  int lead_ = 0, rank_ = 0;  // the leading dimension that is cut, and how many there are
-  int dimension_ = 0;        // the same in the inputs
+  int lead_ = 0, rank_ = 0;  // index of the leading dimension that is cut, and number of leading dimensions
+  int dimension_ = 0;        // index of the cut dimension in the inputs
 };
 
 // Checks the mask and the bias of the whole call as sdpa_forward does, before any chunk is written.

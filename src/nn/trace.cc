@@ -32,7 +32,8 @@ class Tracer {
  private:
   void add(TraceKind kind, std::string letters, ConstTensorView value) { steps_.push_back({kind, std::move(letters), Tensor::copy_of(value)}); }
 
-  // "[B1,T,B2,E]" with the positions at the attention axis, or "[B,N,T,H]" for a tensor in heads: the same with "N,T" at the end of the batch.
+  // Names of extents with `positions` before leading dimension `at`: "[B1,T,B2,E]" for positions "T" at the attention axis, "[B,N,T,H]" for
+  // positions "N,T" after all leading dimensions.
   std::string letters(int at, const std::string& positions, const std::string& width) const {
     const int lead = shapes_.lead.size();
     std::string text;
@@ -64,7 +65,7 @@ class Tracer {
     const auto own = [&](const Tensor& x) { return x.view().slice(shapes_.axis, 0, shapes_.keys); };
     const auto project = [&](TraceKind kind, std::string text, const Linear& linear, ConstTensorView x, ConstTensorView saved, TraceKind rotary) {
       if (!options_.rotary.cos || rotary == kind) return add(kind, std::move(text), saved);
-      Tensor projected(config_.dtype, saved.shape());  // saved is rotated
+      Tensor projected(config_.dtype, saved.shape());  // `saved` is already rotated, so project again
       linear.forward(x, projected, {.executor = options_.executor});
       add(kind, text, projected);
       rotated_.push_back({rotary, std::move(text), Tensor::copy_of(saved)});
@@ -85,7 +86,7 @@ class Tracer {
     add(TraceKind::split_v, head_letters(key_heads_, keys_, "V"), saved_.v_heads);
   }
 
-  // The [*,N,T,S] stages: each is the layer's own problem, read at a later point of its formula.
+  // The [*,N,T,S] steps: maps of the layer's q and k, each at a later point of the formula in sdpa.h.
   void pairs() {
     const auto stage = [&](TraceKind kind, SdpaOptions options, MapValue value) {
       options.executor = options_.executor;

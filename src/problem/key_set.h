@@ -1,4 +1,4 @@
-// Which keys exist for each query: a key range per row, planes of booleans, and for each block of pairs whether it can be skipped. The
+// Which keys each query may attend to: a key range per row, planes of booleans, and for each block of pairs whether it can be skipped. The
 // reference and the kernels of every instruction set read this one description. Plain data and functions that are always inlined, because
 // an inline function compiled for AVX-512 may not be shared with other objects (tests/layering/objects.py).
 #pragma once
@@ -15,32 +15,34 @@ struct KeyRange {
   POLYHEAD_KEY_SET bool empty() const { return last <= first; }
 };
 
-// What the planes say about a block of pairs: no pair exists, some do, all do. Their order makes the conjunction of two answers the smaller one.
+// Whether a plane allows none, some or all pairs of a block. For two planes together the smaller value holds.
 enum class PairBlock : std::uint8_t { skip, partial, full };
 
-// Pairs of one block. A tile of a kernel lies in one column of blocks.
+// Size of a block of pairs. A tile of a kernel never crosses a multiple of 64 keys, so it lies in one column of blocks.
 inline constexpr std::int64_t kPairBlockQueries = 16, kPairBlockKeys = 64;
 
-// Booleans over pairs as bytes [head, query, key] with any strides; a pair exists when the truth of its byte equals `attend`.
+// Booleans over pairs as bytes [head, query, key] with any strides. A query may attend to a key if (byte != 0) == attend.
 struct BooleanPlane {
   const std::uint8_t* data = nullptr;
   std::int64_t head = 0, row = 0, column = 0;
   bool attend = true;
-  const PairBlock* blocks = nullptr;  // answers [head, block of queries, block of keys]; nullptr: every block is partial
+  const PairBlock* blocks = nullptr;  // [head, block of queries, block of keys]; nullptr: every block is partial
   std::int64_t block_head = 0, block_row = 0;
 };
 
-// What the mask leaves of a row: its keys; or none, where SdpaOptions::empty_rows gives it all keys, with equal scores or as without a mask.
+// masked: the row attends to the keys that the mask leaves. If it leaves none, SdpaOptions::empty_rows may give the row all keys: with
+// equal scores (uniform) or with their own (unmasked).
 enum class RowKind : std::uint8_t { masked, uniform, unmasked };
 
-// The keys of some heads of one sequence, or of one document of it. Heads, queries and keys are counted from the first of them.
+// Which keys each query may attend to, for some heads of one sequence or document. Heads, queries and keys count from the first in the
+// set.
 struct KeySet {
   static constexpr int kMostPlanes = 2;
 
   std::int64_t queries = 0, keys = 0;
   bool banded = false;
   std::int64_t lower = 0, upper = 0;       // banded: keys [t + lower, t + upper) of query t
-  const std::int64_t* lengths = nullptr;   // keys below lengths[t] - first_key, or lengths[0] - first_key for all queries
+  const std::int64_t* lengths = nullptr;   // keys below lengths[t] - first_key (lengths[0] if not per query); nullptr: all keys
   bool length_per_query = false;
   std::int64_t first_key = 0;              // position of key 0 in the packed sequence, which lengths count from
   BooleanPlane planes[kMostPlanes];
@@ -71,12 +73,12 @@ POLYHEAD_KEY_SET bool planes_attend(const KeySet& set, std::int64_t head, std::i
   return true;
 }
 
-// Answers for query t's blocks of keys, by the key's number / kPairBlockKeys.
+// The blocks of query t; key s lies in block s / kPairBlockKeys. nullptr: every block is partial.
 POLYHEAD_KEY_SET const PairBlock* answers(const BooleanPlane& plane, std::int64_t head, std::int64_t t) {
   return plane.blocks == nullptr ? nullptr : plane.blocks + head * plane.block_head + t / kPairBlockQueries * plane.block_row;
 }
 
-// `range` without the blocks at its ends in which no pair exists.
+// `range` without PairBlock::skip at its ends.
 POLYHEAD_KEY_SET KeyRange without_skipped_ends(const KeySet& set, std::int64_t head, std::int64_t t, KeyRange range) {
   for (int i = 0; i < set.plane_count; ++i) {
     const PairBlock* const blocks = answers(set.planes[i], head, t);

@@ -1,4 +1,4 @@
-// The normal form of attention: what every backend sees, whatever the caller wrote. Built and checked once by src/sdpa; plain data here.
+// The normal form of attention, which every backend reads. src/sdpa builds it from the caller's arguments and checks it once.
 #pragma once
 
 #include <algorithm>
@@ -18,25 +18,25 @@
 
 namespace polyhead {
 
-// A packed sequence holds documents one after the other: queries of a document attend to its own keys only. A problem without documents is one
-// document that holds every pair.
+// A packed sequence holds documents one after the other: queries of a document attend to its own keys only. A problem without documents is
+// one document that holds every pair.
 struct Document {
   KeyRange queries, keys;
-  std::int64_t lower = 0, upper = 0;  // banded: keys [t + lower, t + upper), both counted in the document; within [-T, S], so that no sum overflows
+  std::int64_t lower = 0, upper = 0;  // if banded: query t has keys [t + lower, t + upper) of the document; in [-T, S]: no overflow
 };
 
-// A boolean tensor seen as [*,N,T,S] through zero strides; a pair exists when its element equals `attend`.
+// A boolean tensor seen as [*,N,T,S] through zero strides. A query may attend to a key if their element equals `attend`.
 struct DenseMask {
   ConstTensorView tensor;
   bool attend = true;
 };
 
-// Which keys exist, for all sequences and heads: Problem::key_set() gives those of some heads.
+// Which keys each query may attend to, for all sequences and heads. Problem::key_set() gives the part of some heads.
 struct KeyRules {
   std::int64_t queries = 0;
-  std::vector<Document> documents;     // at least one, in order; together they hold every query and every key once
-  bool banded = false;                 // false: lower and upper leave every key
-  std::vector<std::int64_t> lengths;   // none, one per b, or one per (b, t)
+  std::vector<Document> documents;     // at least one, in order; every query and every key is in exactly one
+  bool banded = false;                 // false: lower and upper mask nothing
+  std::vector<std::int64_t> lengths;   // empty: no lengths; else one per b, or one per (b, t)
   bool length_per_query = false;
   std::array<DenseMask, KeySet::kMostPlanes> masks;
   int mask_count = 0;
@@ -64,7 +64,7 @@ struct Problem {
   std::int64_t qk_width = 0, v_width = 0;
   double scale = 1, softcap = 0;
   std::shared_ptr<const KeyRules> rules;
-  std::span<const Document> documents;  // those that the tensors hold: all of `rules`, or one
+  std::span<const Document> documents;  // in these tensors: all documents of `rules`, or one (part_of)
   ConstTensorView bias;              // [*,N,T,S], or absent
   DropoutRule dropout;
   EmptyRows empty_rows = EmptyRows::zero;
@@ -79,9 +79,9 @@ struct Problem {
 // Every view has the rank of `lead` plus three: [*,N,T,H], [*,K,S,H], ...; lse is [*,N,T,1].
 struct ForwardProblem : Problem {
   ConstTensorView q, k, v;
-  TensorView out, lse, attention_weights;  // attention_weights [*,N,T,S]; lse and attention_weights absent: not wanted
+  TensorView out, lse, attention_weights;  // attention_weights [*,N,T,S]; lse and attention_weights are computed unless absent
 
-  // f(view) for the tensors with a row per query, with a row per key, and over pairs.
+  // Calls of_rows(view) for each tensor with a row per query, of_keys for those with a row per key, of_pairs for those of shape [*,N,T,S].
   template <class Rows, class Keys, class Pairs>
   void visit(const Rows& of_rows, const Keys& of_keys, const Pairs& of_pairs) {
     of_rows(q), of_rows(out), of_rows(lse), of_keys(k), of_keys(v), of_pairs(attention_weights);
@@ -90,7 +90,7 @@ struct ForwardProblem : Problem {
 
 struct BackwardProblem : Problem {
   ConstTensorView q, k, v, out, lse, d_out;
-  TensorView d_q, d_k, d_v;  // absent: not wanted
+  TensorView d_q, d_k, d_v;  // absent: not computed
   TensorView d_bias;         // [*,N,T,S] through the strides of the caller's tensor: positions that share memory are summed
   TensorView d_bias_given;   // as the caller gave it, to be zeroed first
 
@@ -104,7 +104,7 @@ struct MapsProblem : Problem {
   ConstTensorView q, k;
   MapValue value = MapValue::probability;
 
-  // Scores before the bias are those of every pair, whatever the mask.
+  // The mask does not change scores before the bias.
   bool unmasked() const { return value == MapValue::scaled_score || value == MapValue::capped_score; }
 
   template <class Rows, class Keys, class Pairs>
@@ -113,7 +113,7 @@ struct MapsProblem : Problem {
   }
 };
 
-// Takes the map of the i-th of the queries that were asked for, [S]; they come in order.
+// Receives the map [S] of the i-th requested query; called for i = 0, 1, 2, … in this order.
 using RowConsumer = std::function<void(std::int64_t i, std::span<const double> values)>;
 
 // One (b, n) slice of a view of the normal form: [rows, columns].
@@ -158,7 +158,7 @@ inline const Document& document_of(const Problem& problem, std::int64_t t) {
   return *std::partition_point(problem.documents.begin(), problem.documents.end(), [&](const Document& d) { return d.queries.last <= t; });
 }
 
-// The part of a problem that one document holds; dropout and key lengths still count from the whole.
+// The problem of one document. Dropout bits and key lengths still use positions in `whole`.
 template <class P>
 P part_of(const P& whole, const Document& document) {
   P part = whole;
@@ -175,7 +175,7 @@ P part_of(const P& whole, const Document& document) {
   return part;
 }
 
-// attend[s] = 1 where query t of head (b, n) may attend to key s, else 0. Returns whether there is such a key.
+// attend[s] = 1 where query t of head (b, n) may attend to key s, else 0. True if there is such a key.
 inline bool attended_keys(const Problem& problem, std::int64_t b, std::int64_t n, std::int64_t t, std::vector<std::uint8_t>& attend) {
   attend.assign(static_cast<std::size_t>(problem.keys), 0);
   const Document& document = document_of(problem, t);

@@ -9,10 +9,10 @@ namespace polyhead::reference {
 namespace {
 
 // Sums gradients of the bias in float64 and stores each element once: positions of a broadcast or sliding view that share an element are
-// summed in it, without a tensor of the full shape.
+// summed there, without a tensor of the full shape.
 class BiasGradient {
  public:
-  explicit BiasGradient(const BackwardProblem& problem)  // as given: also where it broadcasts to no pairs at all
+  explicit BiasGradient(const BackwardProblem& problem)  // d_bias_given has elements to zero even if d_bias has none (T = 0)
       : sums_(problem.d_bias_given), pairs_(sums_.view().expand(problem.d_bias.shape())) {}
 
   void add(std::int64_t b, std::int64_t n, std::int64_t t, const std::vector<double>& d_score) const {
@@ -86,9 +86,9 @@ void backward_kv_head(const BackwardProblem& problem, std::int64_t b, std::int64
 }  // namespace
 
 void backward(const BackwardProblem& problem) {
-  // Without a query and a key there may be 2^62 heads and nothing to do for them.
+  // Skip if T = S = 0: such tensors may have 2^62 heads, and a loop over them would not end.
   const std::int64_t count = problem.queries == 0 && problem.keys == 0 ? 0 : problem.batch * problem.kv_heads;
-  if (problem.d_bias) {  // heads and sequences add into the same elements: one order, one thread
+  if (problem.d_bias) {  // heads and sequences add to the same elements: one thread, so that the order is fixed
     BiasGradient d_bias(problem);
     for (std::int64_t head = 0; head < count; ++head) backward_kv_head(problem, head / problem.kv_heads, head % problem.kv_heads, &d_bias);
     d_bias.store();

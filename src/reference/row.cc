@@ -82,7 +82,7 @@ void RowMaker::scores(std::int64_t t, Row& row) const {
   for (std::int64_t s = 0; s < keys; ++s) {
     double& score = row.score[index(s)];
     if (!row.attend[index(s)]) score = -kInfinity;
-    row.empty &= score == -kInfinity;  // a NaN is not: it must reach the output
+    row.empty &= score == -kInfinity;  // a row with a NaN score is not empty: the NaN must reach the output
   }
 }
 

@@ -13,11 +13,11 @@ struct Row {
   std::vector<double> capped;        // softcap(scaled)
   std::vector<double> score;         // capped + bias; -inf where masked
   std::vector<std::uint8_t> attend;  // 1 where t may attend to s
-  std::vector<double> p;             // softmax over these keys; 0 elsewhere
+  std::vector<double> p;             // softmax over the keys with attend = 1; 0 for the others
   std::vector<double> dropped;       // drop(p)
   std::vector<std::uint8_t> keep_bits;
   double lse = 0;
-  bool empty = false;    // out = 0, no gradients
+  bool empty = false;    // every score is -inf: out = 0, no gradients
   bool uniform = false;  // EmptyRows::uniform applied: constant scores, which carry no gradient
 };
 

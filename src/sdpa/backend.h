@@ -1,4 +1,4 @@
-// A backend: what it declines, and its three operations. backends.cc lists them once.
+// A backend: which problems it declines, and its three operations. backends.cc lists all backends.
 #pragma once
 
 #include <cstdint>
@@ -20,7 +20,7 @@ struct Backend {
   void (*backward)(const BackwardProblem& problem);
   // The maps of the given queries of head (b, n).
   void (*map_rows)(const MapsProblem& problem, std::int64_t b, std::int64_t n, std::span<const std::int64_t> queries, const RowConsumer& row);
-  // out (b, n, i, :) = the map of queries[i], where arithmetic on the dtypes of out and problem is the same; nullptr: map_rows has to do.
+  // Writes the map of queries[i] to out (b, n, i, :). Called only if out and q are both float64 or both not. nullptr: map_rows is used.
   void (*write_maps)(const MapsProblem& problem, std::int64_t b, std::int64_t n, std::span<const std::int64_t> queries, TensorView out);
   // What explain() adds about a forward pass, "name: value" lines; nullptr: nothing.
   std::string (*facts)(const ForwardProblem& problem);

@@ -13,7 +13,7 @@ class Builder {
  public:
   Builder(const char* operation, const SdpaOptions& options) : op_(operation), options_(options) {}
 
-  // Sizes from q, k and (when there is one) v.
+  // Sizes from q, k and, if given, v.
   void sizes(Problem& p, const ConstTensorView& q, const ConstTensorView& k, const ConstTensorView& v) const {
     require(static_cast<bool>(q), op_, ": q is missing");
     require(static_cast<bool>(k), op_, ": k is missing");
@@ -29,7 +29,7 @@ class Builder {
     key_value(p, q, k, "k");
     p.kv_heads = k.extent(-3);
     p.keys = k.extent(-2);
-    numel(shape(p, {p.heads})), numel(shape(p, {p.kv_heads}));  // Error where they cannot be counted
+    numel(shape(p, {p.heads})), numel(shape(p, {p.kv_heads}));  // called only for the check: Error if the number of heads overflows
     require(k.extent(-1) == p.qk_width, op_, ": k is ", k.shape(), "; its last extent must be H = ", p.qk_width, ", as in q ", q.shape());
     require(p.kv_heads > 0 ? p.heads % p.kv_heads == 0 : p.heads == 0, op_, ": q has ", p.heads, " heads and k has ", p.kv_heads,
             "; the number of query heads must be a multiple of the number of key/value heads");
@@ -131,7 +131,7 @@ class Builder {
             ": the causal and the window's diagonal differ; a window is counted from the causal diagonal");
     const std::int64_t queries = d.queries.last - d.queries.first, keys = d.keys.last - d.keys.first;
     const Diagonal diagonal = mask.causal ? *mask.causal : window.diagonal.value_or(Diagonal::bottom_right());
-    __extension__ using Wide = __int128;  // a caller's offset may be anything
+    __extension__ using Wide = __int128;  // sums with the caller's offset may not fit in 64 bits
     const Wide offset = diagonal.resolve(queries, keys);
     const auto cut = [&](Wide x) { return static_cast<std::int64_t>(std::min<Wide>(std::max<Wide>(x, -Wide{queries}), keys)); };
     d.lower = window.left ? cut(offset - *window.left) : -queries;
@@ -209,7 +209,7 @@ BasicTensorView<Void> with_column(const BasicTensorView<Void>& lse) { return lse
 
 std::vector<Operand> option_tensors(const SdpaOptions& options) {
   std::vector<Operand> tensors;
-  tensors.reserve(15);  // at most 9 of the options and 6 of the operation
+  tensors.reserve(15);  // at most 9 tensors in the options, and the caller adds up to 6
   if (options.bias) tensors.push_back({"bias", options.bias});
   if (options.dropout.keep) tensors.push_back({"dropout.keep", options.dropout.keep});
   options.mask.visit([&](std::string_view name, const ConstTensorView& view) { tensors.push_back({name, view}); });

@@ -1,4 +1,4 @@
-// From what the caller wrote to what backends see: every check of the public contract is made here, once.
+// Checks the caller's arguments, here and only here, and converts them to the normal form that backends read.
 #pragma once
 
 #include <vector>
@@ -14,7 +14,7 @@ ForwardProblem normal_form(const SdpaForward& tensors, const SdpaOptions& option
 BackwardProblem normal_form(const SdpaBackward& tensors, const SdpaOptions& options);
 MapsProblem normal_form(const MapsInput& input, const SdpaOptions& options, MapValue value, const char* operation);
 
-// The tensors that the options give, which no output may overlap.
+// The tensors in the options, which no output may overlap.
 std::vector<Operand> option_tensors(const SdpaOptions& options);
 
 }  // namespace polyhead

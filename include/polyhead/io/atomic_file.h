@@ -31,7 +31,7 @@ class AtomicFile {
   void forget_temporary();
 
   std::filesystem::path path_;
-  std::filesystem::path target_;     // path_ with its last links followed
+  std::filesystem::path target_;     // path_, or the file that it links to
   std::filesystem::path temporary_;  // empty: the target is written directly
   int descriptor_ = -1;
 };

@@ -56,11 +56,11 @@ std::vector<LayoutMatch> find_attention(const std::vector<NamedTensor>& tensors)
 struct LoadAttention {
   std::string layout;                   // empty: any
   std::optional<std::string> prefix{};  // absent: any; "": the layer without a prefix. The last separator may be left out
-  std::int64_t heads = 0;               // 0: from the file, where it tells
+  std::int64_t heads = 0;               // 0: as the file says; unknown if it does not
 };
 
 // The only layer of the file that fits `options`. Its tensors are views of the file's (transposed where the file stores (in,out)) in their
-// dtype. Error (format) when no layer fits: it names the nearest miss; when several fit: it names them. Error (invalid_argument) when the
+// dtype. Error (format) when no layer fits, with the nearest miss, or when several fit, with their names. Error (invalid_argument) when the
 // given heads are not the file's or do not divide the widths.
 AttentionParameters load_attention(TensorFile& file, const LoadAttention& options = {});
 AttentionParameters load_attention(const std::filesystem::path& path, const LoadAttention& options = {});
@@ -77,7 +77,7 @@ struct LayoutDescription {
   std::string_view source;              // the module that has these names
   std::vector<std::string> parameters;  // "in_proj_weight [3*E,E]", "in_proj_bias [3*E], optional"
   std::string_view notes;
-  bool causal = false;                  // causal and empty_rows: as in AttentionParameters
+  bool causal = false;                  // causal and empty_rows of AttentionParameters loaded from this layout
   std::optional<EmptyRows> empty_rows;
 };
 

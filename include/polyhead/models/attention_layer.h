@@ -1,4 +1,4 @@
-// Makes an attention layer of the parameters in a file, and the other way round.
+// Converts the attention parameters of a file to a layer, and a layer to parameters of a file.
 #pragma once
 
 #include <string_view>
@@ -9,9 +9,9 @@
 namespace polyhead::models {
 
 // A layer of the given tensors, which are moved, not copied. Widths, heads, biases, gate, output projection, add_bias_kv, dtype and, where
-// they are known, scale and empty_rows come from `parameters`. `settings` give what no file holds: axis, add_zero_attn, dropout, softcap, and
-// whether a global query is the plain or the masked mean. Error when the number of heads is unknown or does not divide the widths, or when a
-// tensor has no place in the layer (relative_attention_bias: forward takes the bias of each pair instead).
+// they are known, scale and empty_rows come from `parameters`. `settings` give what no file holds: axis, add_zero_attn, dropout, softcap,
+// and whether a global query is the plain or the masked mean. Error when the number of heads is unknown or does not divide the widths, or
+// when a tensor has no place in the layer (relative_attention_bias: forward takes the bias of each pair instead).
 nn::MultiHeadAttention attention_layer(io::AttentionParameters parameters, const nn::MultiHeadAttentionConfig& settings = {});
 
 // The parameters of a layer (or of its gradients) under the canonical names that store_attention takes.

@@ -1,5 +1,5 @@
 // The encoder of BERT (Devlin et al. 2018): embeddings of words, positions and segments, then post-norm encoder layers. No dropout.
-// Letters: * no or any leading (batch) dimensions, T tokens, E width, N heads, L layers.
+// Letters: * any number of leading (batch) dimensions, T tokens, E width, N heads, L layers.
 #pragma once
 
 #include <filesystem>
@@ -30,7 +30,7 @@ BertConfig read_bert_config(const std::filesystem::path& path);
 
 struct BertInput {
   ConstTensorView ids;               // [*,T] int64 or int32, in [0, vocabulary)
-  ConstTensorView segments = {};     // [*,T] int64 or int32, in [0, segments); absent: 0
+  ConstTensorView segments = {};     // [*,T] int64 or int32, in [0, segments); absent: all 0
   ConstTensorView attend_keys = {};  // [*,T] bool, false for padding; absent: all true
 };
 
@@ -44,7 +44,7 @@ struct BertOutput {
 struct BertOptions {
   const Backend* backend = nullptr;
   Executor* executor = nullptr;
-  const Workspace* workspace = nullptr;  // for the tensors in and between the layers
+  const Workspace* workspace = nullptr;  // memory for intermediate tensors
 };
 
 struct BertEncoder : nn::Module<BertEncoder> {
@@ -53,7 +53,7 @@ struct BertEncoder : nn::Module<BertEncoder> {
   nn::LayerNorm embedding_norm;
   std::vector<EncoderLayer> layers;
 
-  // What backward needs of a forward pass. `segments` and the mask of the input are kept as views: the caller keeps their memory.
+  // What backward needs from a forward pass. `segments` and the mask of the input are only views: the caller keeps their memory.
   struct Saved {
     BertInput input;
     Tensor embedding_sum;        // [*,T,E] before the norm
@@ -68,7 +68,7 @@ struct BertEncoder : nn::Module<BertEncoder> {
   void forward(const BertInput& input, const BertOutput& output, const BertOptions& options = {}, Saved* saved = nullptr) const;
   // d_hidden [*,T,E] -> the gradient of every parameter.
   struct Gradients {
-    BertEncoder* parameters = nullptr;  // zeros_like(encoder)
+    BertEncoder* parameters = nullptr;  // where the gradients go, for example zeros_like(encoder)
   };
   void backward(const Saved& saved, ConstTensorView d_hidden, const Gradients& gradients, const nn::RunOptions& options = {}) const;
 
@@ -84,8 +84,8 @@ struct BertEncoder : nn::Module<BertEncoder> {
   }
 };
 
-// Loads config.json and model.safetensors (or its shards) of a folder as the `transformers` package writes it. Tensor names may have a prefix
-// ("bert."); pooler and heads are ignored. The parameters are views of the mapped file, in its dtype.
+// Loads config.json and model.safetensors (or its shards) of a folder as the `transformers` package writes it. Tensor names may have a
+// prefix ("bert."); pooler and heads are ignored. The parameters are views of the mapped file, in its dtype.
 BertEncoder load_bert_encoder(const std::filesystem::path& directory);
 
 }  // namespace polyhead::models

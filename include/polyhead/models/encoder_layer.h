@@ -24,7 +24,7 @@ struct EncoderLayer : nn::Module<EncoderLayer> {
   nn::FeedForward feed_forward;
   nn::LayerNorm output_norm;
 
-  // What backward and maps need of a forward pass. The input and the mask are kept as views: the caller keeps their memory.
+  // What backward and maps need from a forward pass. Input and mask are only views: the caller keeps their memory.
   struct Saved {
     nn::MultiHeadAttention::Saved attention;
     Tensor attention_sum;  // x + attention(x)  [*,T,E]

@@ -11,12 +11,13 @@
 
 namespace polyhead::models {
 
-// out[*,E] = m / max(|m|, 1e-12), where m is the mean of hidden[*,T,E] over the tokens for which attend_keys [*,T] is true (absent: all), or 0
-// where it is true for none. The `sentence-transformers` package computes the same for models with mean pooling and a normalising layer.
+// out[*,E] = m / max(|m|, 1e-12), where m is the mean of hidden[*,T,E] over the tokens for which attend_keys [*,T] is true (absent: all),
+// or 0 where it is true for none. The `sentence-transformers` package computes the same for models with mean pooling and a normalising
+// layer.
 void sentence_embedding(ConstTensorView hidden, ConstTensorView attend_keys, TensorView out);
 
 struct SentenceResult {
-  TokenizedText tokens;  // T
+  TokenizedText tokens;  // T of them
   Tensor ids;            // [T] int64
   Tensor hidden;         // [T,E] of the last layer
   Tensor all_hidden;     // [L+1,T,E], with SentenceOptions::all_hidden
@@ -37,7 +38,7 @@ struct SentenceModel {
   Tokenizer tokenizer;
   BertEncoder encoder;
 
-  // Special tokens included; at most encoder.config.positions tokens.
+  // At most encoder.config.positions tokens, special tokens included.
   TokenizedText tokenize(std::string_view text, WhenTooLong when_too_long = WhenTooLong::error) const;
   TokenizedText tokenize(std::string_view text, std::string_view pair, WhenTooLong when_too_long = WhenTooLong::error) const;
 

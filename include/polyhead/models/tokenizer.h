@@ -2,8 +2,8 @@
 //
 // The steps follow BertNormalizer, BertPreTokenizer and WordPiece of the `tokenizers` package, in this order:
 //  1. Added tokens such as "[MASK]" are found in the raw text. The other steps apply to the text between them.
-//  2. Control characters go, CJK ideographs become words, accents are stripped (NFD without nonspacing marks), letters become lower case
-//     (Unicode's full mapping without context).
+//  2. Control characters are removed, CJK ideographs become words, accents are stripped (NFD without nonspacing marks), letters become
+//     lower case (Unicode's full mapping without context).
 //  3. The text is split into words at white space and at each punctuation character (every ASCII symbol is one).
 //  4. Each word becomes pieces of the vocabulary, the longest match from the left each time, or one unknown token.
 // Character categories are those of the installed utf8proc (2.8: Unicode 15). `tokenizers` 0.23 has the marks, punctuation and format
@@ -24,9 +24,9 @@ namespace polyhead::models {
 struct AddedToken {
   std::string content;
   std::int64_t id = 0;
-  bool single_word = false;  // not where a letter, digit or underscore touches it
-  bool strip_left = false;   // takes the white space before it
-  bool strip_right = false;  // takes the white space after it
+  bool single_word = false;  // only found where no letter, digit or underscore is next to it
+  bool strip_left = false;   // white space before it is part of it
+  bool strip_right = false;  // white space after it is part of it
   bool normalized = false;   // found in the normalised text instead of the raw one
 };
 
@@ -34,9 +34,9 @@ struct TokenizerOptions {
   bool clean_text = true;   // remove control characters, U+0000 and U+FFFD; turn each white space character into a space
   bool isolate_cjk = true;  // make each CJK ideograph a word
   bool lowercase = true;
-  std::optional<bool> strip_accents{};  // as `lowercase` when not given
+  std::optional<bool> strip_accents{};  // absent: same as `lowercase`
   std::string continuing_prefix = "##";
-  std::int64_t max_word_length = 100;  // characters; a longer word is unknown
+  std::int64_t max_word_length = 100;  // in characters; a longer word becomes `unknown`
   std::string unknown = "[UNK]";
   std::string start = "[CLS]";      // before the first text
   std::string separator = "[SEP]";  // after each text
@@ -56,9 +56,9 @@ struct TokenizedText {
   std::vector<std::string> pieces;
   std::vector<int> segments;        // 0; 1 for the pair and its separator
   std::vector<bool> special;        // true for the start and separators added here, false for tokens of the texts
-  std::vector<ByteSpan> spans;      // of each token in its text, the pair where the segment is 1; {0,0} for special tokens
+  std::vector<ByteSpan> spans;      // of each token in its text (in the pair if its segment is 1); {0,0} for special tokens
   std::int64_t replaced_bytes = 0;  // bytes of both texts that are not UTF-8; each is read as U+FFFD
-  std::int64_t dropped_tokens = 0;  // by truncation
+  std::int64_t dropped_tokens = 0;  // number of tokens that truncation removed
 };
 
 enum class WhenTooLong : std::uint8_t {
@@ -74,8 +74,8 @@ struct EncodeOptions {
 // Immutable; copies share the vocabulary, and one tokenizer may serve several threads.
 class Tokenizer {
  public:
-  // Id = index in `vocabulary`. Error when a piece is empty or occurs twice, when unknown, start or separator is missing, or when an added
-  // token has another id than its piece.
+  // Id = index in `vocabulary`. Error when a piece is empty or occurs twice, when unknown, start or separator is missing, or when the
+  // id of an added token is not that of its piece.
   explicit Tokenizer(std::vector<std::string> vocabulary, const TokenizerOptions& options = {});
 
   TokenizedText encode(std::string_view text, const EncodeOptions& options = {}) const;
@@ -91,8 +91,9 @@ class Tokenizer {
   std::shared_ptr<const Parts> parts_;
 };
 
-// Loads a tokenizer from a model folder: the pieces from vocab.txt (one per line), the options from tokenizer.json, else tokenizer_config.json,
-// else BERT's defaults. Error when vocab.txt is missing or malformed, or when tokenizer.json describes another kind of tokenizer.
+// Loads a tokenizer from a model folder: the pieces from vocab.txt (one per line), the options from tokenizer.json, else
+// tokenizer_config.json, else BERT's defaults. Error when vocab.txt is missing or malformed, or when tokenizer.json describes another kind
+// of tokenizer.
 Tokenizer load_tokenizer(const std::filesystem::path& directory);
 
 }  // namespace polyhead::models

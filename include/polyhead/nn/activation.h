@@ -17,7 +17,7 @@ struct ActivationInfo {
 
 // relu       max(x, 0); the derivative at 0 is 0
 // gelu       x Phi(x) = x/2 (1 + erf(x/sqrt(2)))                             (Hendrycks and Gimpel 2016)
-// gelu_tanh  x/2 (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3)))                    (their approximation: GPT-2, ALBERT's "gelu_new")
+// gelu_tanh  x/2 (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3)))                    (approximation in the same paper: GPT-2, ALBERT's "gelu_new")
 // sigmoid    1 / (1 + exp(-x))
 inline constexpr std::array<ActivationInfo, 5> kActivations{{
     {Activation::relu, "relu"},
@@ -32,7 +32,7 @@ Activation find_activation(std::string_view name);  // Error that lists the know
 // y[i] = f(x[i]) for tensors of one shape and floating dtype, any strides. y may be x itself (the same view), but not overlap it otherwise.
 void activate(Activation activation, ConstTensorView x, TensorView y, Executor* executor = nullptr);
 
-// d_x[i] = f'(x[i]) d_y[i]. d_x may be d_y itself.
+// d_x[i] = f'(x[i]) d_y[i]. d_x may be d_y itself (the same view).
 void activate_backward(Activation activation, ConstTensorView x, ConstTensorView d_y, TensorView d_x, Write d_x_write = Write::replace,
                        Executor* executor = nullptr);
 

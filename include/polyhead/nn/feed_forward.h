@@ -8,20 +8,20 @@ namespace polyhead::nn {
 struct FeedForwardConfig {
   std::int64_t width = 0;         // of the input
   std::int64_t hidden_width = 0;
-  std::int64_t out_width = -1;    // -1: as the input
+  std::int64_t out_width = -1;    // -1: width
   Activation activation = Activation::gelu;
   bool bias = true;
   DType dtype = DType::f32;
   std::uint64_t seed = 0;
 };
 
-// y = output(activation(hidden(x))), position by position (Vaswani et al. 2017, eq. 2).
+// y = output(activation(hidden(x))), applied to each position (Vaswani et al. 2017, eq. 2).
 struct FeedForward : Module<FeedForward> {
   Linear hidden;  // width -> hidden_width
   Linear output;  // hidden_width -> out_width
   Activation activation = Activation::gelu;
 
-  // What backward needs of a forward pass.
+  // What backward needs from a forward pass.
   struct Saved {
     ConstTensorView x;  // the input: the caller keeps its memory until backward is done
     Tensor hidden;      // [*,hidden_width], before the activation
@@ -31,7 +31,7 @@ struct FeedForward : Module<FeedForward> {
 
   FeedForward() = default;
   explicit FeedForward(const FeedForwardConfig& config);
-  FeedForward(Linear hidden, Linear output, Activation activation);  // Error when the widths do not meet
+  FeedForward(Linear hidden, Linear output, Activation activation);  // Error unless hidden.out_width() == output.in_width()
 
   // x [*,width], y [*,out_width] of the parameters' dtype, with any strides; y may not overlap x.
   void forward(ConstTensorView x, TensorView y, const RunOptions& options = {}, Saved* saved = nullptr) const;

@@ -11,8 +11,8 @@ struct LayerNormConfig {
   DType dtype = DType::f32;
 };
 
-// y[..., e] = (x[..., e] - mean) / sqrt(variance + epsilon) * weight[e] + bias[e], mean and variance (divided by the width) over the last axis
-// (Ba, Kiros, Hinton 2016, eq. 4). Initialised as torch.nn.LayerNorm: weight 1, bias 0.
+// y[..., e] = (x[..., e] - mean) / sqrt(variance + epsilon) * weight[e] + bias[e], mean and variance (divided by the width) over the last
+// axis (Ba, Kiros, Hinton 2016, eq. 4). Initialised as torch.nn.LayerNorm: weight 1, bias 0.
 struct LayerNorm : Module<LayerNorm> {
   Tensor weight;  // [width]
   Tensor bias;    // [width], or absent
@@ -20,7 +20,7 @@ struct LayerNorm : Module<LayerNorm> {
 
   LayerNorm() = default;
   explicit LayerNorm(const LayerNormConfig& config);
-  LayerNorm(Tensor weight, Tensor bias, double epsilon);  // from loaded tensors; an absent bias means none
+  LayerNorm(Tensor weight, Tensor bias, double epsilon);  // from loaded tensors; bias may be absent
 
   std::int64_t width() const { return weight.extent(0); }
 

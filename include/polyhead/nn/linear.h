@@ -14,20 +14,20 @@ struct LinearConfig {
 
 // y[..., o] = sum_i weight[o,i] x[..., i] + bias[o]. Initialised as torch.nn.Linear: both uniform in +-1/sqrt(in_width).
 struct Linear : Module<Linear> {
-  Tensor weight;  // [out,in]
-  Tensor bias;    // [out], or absent
+  Tensor weight;  // [out_width,in_width]
+  Tensor bias;    // [out_width], or absent
 
   Linear() = default;
   explicit Linear(const LinearConfig& config);
-  Linear(Tensor weight, Tensor bias);  // from loaded tensors; an absent bias means none
+  Linear(Tensor weight, Tensor bias);  // from loaded tensors; bias may be absent
 
   std::int64_t in_width() const { return weight.extent(1); }
   std::int64_t out_width() const { return weight.extent(0); }
 
-  // x [*,in] and y [*,out] of the weight's dtype, with any strides; y may not overlap x.
+  // x [*,in_width] and y [*,out_width] of the weight's dtype, with any strides; y may not overlap x.
   void forward(ConstTensorView x, TensorView y, const RunOptions& options = {}) const;
-  // d_y [*,out]. x is read for the gradients of the parameters only; where a row of d_y is all zero, its row of x is left out of the sum, so that
-  // NaN there does not spread.
+  // d_y [*,out_width]. x is read only for the gradients of the parameters. If a row of d_y is all zero, the same row of x is left out of
+  // their sums, so that a NaN in it does not spread.
   void backward(ConstTensorView x, ConstTensorView d_y, const Gradients<Linear>& gradients, const RunOptions& options = {}) const;
 
   Linear zeros() const;

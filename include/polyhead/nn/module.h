@@ -22,17 +22,18 @@ namespace polyhead::nn {
 // Whether a result replaces what is in the given memory or is added to it: gradients of an input that several projections share are added.
 enum class Write : std::uint8_t { replace, add };
 
-// Who computes, and where temporary tensors come from. Results do not depend on either.
+// Threads and temporary memory of a call. Results depend on neither.
 struct RunOptions {
   Executor* executor = nullptr;
   const Workspace* workspace = nullptr;
 };
 
-// Where backward of a layer with one input writes. An absent x or parameters == nullptr is not computed.
+// Where backward of a layer with one input writes. The gradient of x is computed unless the view is absent, those of the parameters unless
+// the pointer is nullptr.
 template <class M>
 struct Gradients {
   TensorView x = {};            // of the input's shape
-  M* parameters = nullptr;      // zeros_like(layer)
+  M* parameters = nullptr;      // a module of the same shapes, for example zeros_like(layer)
   Write x_write = Write::replace;
 };
 
@@ -51,7 +52,7 @@ struct Module {
   }
 };
 
-// For a module with children: visit_child("q", q, f) calls f("q." + name, tensor) for each of q's.
+// For a module with children: visit_child("q", q, f) calls f("q." + name, tensor) for each parameter of q.
 template <class Child, class F>
 void visit_child(const std::string& prefix, Child& child, F&& f) {
   child.visit([&](const std::string& name, auto& tensor) { f(prefix + "." + name, tensor); });

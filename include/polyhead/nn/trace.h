@@ -9,7 +9,7 @@
 
 namespace polyhead::nn {
 
-// In the order of the layer. A layer has those that its configuration, inputs and options call for.
+// The steps in their order. A trace has only those that the layer's configuration, inputs and options need.
 enum class TraceKind : std::uint8_t {
   query, key, value, mean_query,
   projection_q, projection_k, projection_v, rotary_q, rotary_k, added_key, added_value,
@@ -19,22 +19,22 @@ enum class TraceKind : std::uint8_t {
 };
 
 struct MaskCounts {
-  std::int64_t pairs = 0, attended = 0;  // of the mask's own extents: the heads count once where they share it
-  std::int64_t empty_rows = 0;           // rows without a key
+  std::int64_t pairs = 0, attended = 0;  // of the mask; if all heads share it, they count once
+  std::int64_t empty_rows = 0;           // rows whose keys are all masked
   bool shared_by_heads = false;
 };
 
 struct TraceStep {
   TraceKind kind;
-  std::string letters;               // of the value's extents: "[B,N,T,H]"
+  std::string letters;               // names of the value's extents: "[B,N,T,H]"
   Tensor value;
-  std::optional<MaskCounts> mask{};  // of the mask step
+  std::optional<MaskCounts> mask{};  // only of TraceKind::mask
 
   const Shape& shape() const { return value.shape(); }
 };
 
-// Every value is read from the forward pass itself (its saved activations, and maps over them), so the last one is bit for bit what forward()
-// writes. Holds up to seven [*,N,T,S] tensors: meant for small inputs.
+// The values are the saved activations of a forward pass and maps computed from them. The last value equals the output of forward() bit for
+// bit. Holds up to seven [*,N,T,S] tensors: meant for small inputs.
 std::vector<TraceStep> trace(const MultiHeadAttention& layer, const AttentionInput& input, const AttentionOptions& options = {});
 
 }  // namespace polyhead::nn
