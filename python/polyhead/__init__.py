@@ -1,7 +1,7 @@
 """Multi-head attention on CPUs, forward and backward.
 
-Functions take NumPy arrays, PyTorch tensors, JAX CPU arrays and whatever else speaks DLPack or the buffer protocol, without a copy and with any
-strides; results come back as the caller's kind (PyTorch for PyTorch, else NumPy).
+Functions take NumPy arrays, PyTorch tensors, JAX CPU arrays and every other object with DLPack or the buffer protocol. They read arrays
+with any strides, without a copy. Results are PyTorch tensors if the inputs are, else NumPy arrays.
 
 Letters, in every docstring: ``*`` any number of leading (batch) dimensions, ``N`` query heads, ``K`` key/value heads (``N % K == 0``; query head
 ``n`` reads key/value head ``n // (N // K)``), ``T`` queries, ``S`` keys, ``H`` width of a query/key head, ``V`` width of a value head.
@@ -29,7 +29,7 @@ from ._device import device, num_threads, set_num_threads
 from ._layer import LayerGradients, MultiHeadAttention, Saved, layouts, load, save
 from ._view import Page, view
 
-if not TYPE_CHECKING:  # type checkers would take any name for one of this package
+if not TYPE_CHECKING:  # hidden from type checkers: with a module-level __getattr__ they would accept polyhead.anything
 
     def __getattr__(name: str) -> object:
         if name in ("torch", "transformers"):

@@ -19,7 +19,7 @@ class Gradients(NamedTuple):
 
 
 class TopKeys(NamedTuple):
-    """The strongest keys of every query: both ``[*,N,T,k]``, largest probability first, ties to the smaller key."""
+    """The strongest keys of every query: both ``[*,N,T,k]``, largest probability first, and of equal ones the smaller key first."""
 
     probability: Array
     key: Array
@@ -54,7 +54,8 @@ def sdpa(
         attend_keys: bool, broadcasts to ``[*,S]``; True = every query may attend to the key. Not together with `block_keys`.
         block_keys: bool, broadcasts to ``[*,S]``; True = no query may attend to the key (a key padding mask).
         causal: query t attends to keys ``s <= t + offset``: ``"top_left"`` (offset 0), ``"bottom_right"`` (``S - T``) or the offset as an int.
-        window: ``(left, right)``: attends where ``-left <= s - (t + offset) <= right``, with the offset of causal, else ``S - T``. None leaves a side open.
+        window: ``(left, right)``: attends where ``-left <= s - (t + offset) <= right``, with the offset of causal, else ``S - T``.
+            None: no limit on that side.
         key_lengths: integers in ``[0, S]``, ``[*]`` per sequence or ``[*,T]`` per query; attends to keys ``s < length``.
         query_offsets, key_offsets: documents packed one after the other along T and S (cu_seqlens of FlashAttention): integers ``[D+1]`` that start at 0,
             never fall and end at T and S. A query attends to the keys of its own document only; the diagonals of causal and window count inside the
@@ -69,7 +70,7 @@ def sdpa(
         empty_rows: result of a query whose keys are all masked: ``"zero"``, ``"uniform"`` (every key has p = 1/S) or ``"unmasked"`` (as without a mask).
         return_lse: also return lse ``[*,N,T]``, float32 (float64 for float64 inputs). `sdpa_backward` needs it.
         return_attention_weights: also return p ``[*,N,T,S]``, dtype of q, before dropout, from the same pass: out has the same bits with it and without.
-            `maps` gives chosen rows, the strongest keys and other points of the formula.
+            `maps` gives chosen rows, the strongest keys and other values of the formula.
         out: ``[*,N,T,V]``, written in place and returned; may not overlap an input.
         attention_weights: ``[*,N,T,S]``, written in place and returned, also without return_attention_weights; may not overlap another array.
         backend: name from `backends`; one that cannot serve the problem is an error. None picks the first that can.
@@ -109,14 +110,14 @@ def sdpa_backward(
         q, k, v: as given to `sdpa`.
         out, lse: ``[*,N,T,V]`` and ``[*,N,T]``, as `sdpa(..., return_lse=True)` returned them.
         d_out: ``[*,N,T,V]``, the gradient of the loss with respect to out.
-        gradients: which of ``"q"``, ``"k"``, ``"v"``, ``"bias"`` to compute; that of the bias exists only with a bias.
+        gradients: which of ``"q"``, ``"k"``, ``"v"``, ``"bias"`` to compute; there is no gradient of the bias without a bias.
         d_bias: shaped as bias, written in place and returned. Elements that share memory are summed: if bias is a sliding view of a table, pass the same
-            view of zeros in the table's shape, which then hold the gradient of the table.
+            view of an array of zeros in the table's shape. That array then holds the gradient of the table.
         options: as given to `sdpa`.
 
     Returns:
-        `Gradients`, each shaped as its input. That of the bias is summed over every dimension that the bias broadcasts along, without a tensor of
-        ``[*,N,T,S]``.
+        `Gradients`, each shaped as its input. The gradient of the bias is summed over every dimension that the bias broadcasts along;
+        no tensor ``[*,N,T,S]`` is made.
 
     Raises:
         ValueError, TypeError: as `sdpa`.
@@ -145,10 +146,10 @@ def maps(
     Args:
         q: ``[*,N,T,H]``.
         k: ``[*,K,S,H]``.
-        rows: the queries (in ``[0, T)``) to return the rows of; None is all.
+        rows: indices in ``[0, T)`` of the queries whose rows are returned; None: all.
         top_k: return the `top_k` strongest keys of every query, at most S, instead of whole rows. Not together with rows, value or out.
-        value: the point of the formula: ``"scaled_score"`` (``scale q k^T``), ``"capped_score"`` (after softcap), ``"score"`` (after bias; -inf where masked),
-            ``"probability"`` (p) or ``"dropped"`` (p after dropout).
+        value: which value of the formula: ``"scaled_score"`` (``scale q k^T``), ``"capped_score"`` (after softcap), ``"score"``
+            (after bias; -inf where masked), ``"probability"`` (p) or ``"dropped"`` (p after dropout).
         out: ``[*,N,T,S]``, any floating dtype; written in place and returned. Not together with rows.
         options: as given to `sdpa`.
 
@@ -171,7 +172,7 @@ def maps(
 
 @takes(SdpaOptions)
 def head_statistics(q: Array, k: Array, **options: Unpack[SdpaOptions]) -> dict[str, Array]:
-    """Numbers that describe each head, averaged over the queries that have a key. Of p before dropout.
+    """Numbers that describe the attention weights of each head, before dropout, averaged over the queries that attend to a key.
 
     Args:
         q, k: as given to `sdpa`.
@@ -189,7 +190,7 @@ def head_statistics(q: Array, k: Array, **options: Unpack[SdpaOptions]) -> dict[
 
 @takes(SdpaOptions)
 def pooled_map(q: Array, k: Array, height: int, width: int, **options: Unpack[SdpaOptions]) -> Array:
-    """Attention maps reduced to ``height x width`` blocks: the mean probability of each block. Of p before dropout.
+    """Attention maps reduced to ``height x width`` blocks: the mean probability of each block, before dropout.
 
     Args:
         q, k: as given to `sdpa`.

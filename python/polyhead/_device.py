@@ -1,4 +1,4 @@
-"""The machine and the threads."""
+"""The processor and the number of threads."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from . import _core
 
 def device() -> dict[str, Any]:
     """The CPU: its name and architecture, how many cores are online and usable by this process, its instruction sets, those that polyhead has
-    kernels for (the preferred first), and the one in use. The environment variable POLYHEAD_ISA forces one."""
+    kernels for (the preferred first), and the one in use. The environment variable POLYHEAD_ISA selects another one."""
     return _core.device()
 
 
 def num_threads() -> int:
-    """The number of threads of a call without `num_threads`: that of `set_num_threads`, else the cores that the process may run on."""
+    """The number of threads of calls without `num_threads`: set by `set_num_threads`, else the number of cores that the process may use."""
     return _core.num_threads()
 
 

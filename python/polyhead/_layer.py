@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 class LayerGradients(NamedTuple):
-    """What `Saved.backward` returns; None where it was told to leave the gradient out, or where the forward pass did not get the input."""
+    """What `Saved.backward` returns; None for a gradient that was not asked for, or whose input the forward pass did not get."""
 
     query: Array
     key: Array
@@ -34,17 +34,17 @@ class Saved:
     def backward(
         self, d_out: Array, *, inputs: bool = True, parameters: bool = True, d_bias: Array = None, num_threads: int | None = None
     ) -> LayerGradients:
-        """Gradients of a loss. An input that was given once for several (key = query) has the sum of their gradients.
+        """Gradients of a loss. If key or value was left out, the input used in its place has the sum of the gradients.
 
         Args:
-            d_out: the gradient of the loss with respect to the output, shaped as it.
-            inputs: whether to compute those of query, key, value and bias.
-            parameters: whether to compute those of the layer's parameters.
+            d_out: the gradient of the loss with respect to the output; shaped as the output.
+            inputs: whether to compute the gradients of query, key, value and bias.
+            parameters: whether to compute the gradients of the layer's parameters.
             d_bias: shaped as bias, written in place and returned; as in `polyhead.sdpa_backward`.
             num_threads: at most this many threads; None: as in the forward pass.
 
         Returns:
-            Arrays shaped as what they are the gradients of.
+            The gradients, each shaped as its input or parameter.
 
         Raises:
             ValueError, TypeError: as `polyhead.sdpa`.
@@ -56,7 +56,7 @@ class Saved:
         """The attention maps of every head.
 
         Args:
-            value: the point of the formula, as in `polyhead.maps`.
+            value: which value of the formula, as in `polyhead.maps`.
             num_threads: at most this many threads; None: as in the forward pass.
 
         Returns:
@@ -83,25 +83,25 @@ class MultiHeadAttention:
     Args:
         query_width: width of the query input.
         heads: N.
-        key_width, value_width: of the key and value inputs; default: as query_width, as key_width.
-        kv_heads: K; default: as heads, or 1 with a global query.
-        head_width: H; default: query_width / heads, which must be whole.
-        value_head_width: V; default: as head_width.
-        output_width: default: as query_width.
-        bias: biases of the query, key and value projections.
-        output_bias: bias of the output projection.
-        output: with an output projection; without it the output is the merged heads, N * V wide.
+        key_width, value_width: widths of the key and value inputs; default: query_width for the key, key_width for the value.
+        kv_heads: K; default: heads, or 1 with a global query.
+        head_width: H; default: query_width / heads, which must be a whole number.
+        value_head_width: V; default: head_width.
+        output_width: width of the output; default: query_width.
+        bias: whether the query, key and value projections have biases.
+        output_bias: whether the output projection has a bias.
+        output: whether there is an output projection; without it the output is the merged heads, N * V wide.
         gate: multiply the merged heads by the sigmoid of a projection of the query input.
         global_query: ``"mean"`` or ``"masked_mean"``: one query per sequence, the mean over the axis, against one key/value head.
-        axis: dimension of the inputs that attention runs along, counted from the end: -2 is the last before the width.
+        axis: dimension of the inputs that attention runs along, counted from the end: -2 is the one before the width, -1.
         add_bias_kv: one more key and value, which are learned.
         add_zero_attn: one more key and value, which are zeros.
-        dropout: of the probabilities, in training.
-        scale: default ``1 / sqrt(H)``.
-        softcap: 0 is off.
+        dropout: probability that an attention weight is dropped, in training.
+        scale: factor of ``q k^T``; default: ``1 / sqrt(H)``.
+        softcap: as in `polyhead.sdpa`; 0 is off.
         empty_rows: as in `polyhead.sdpa`.
         dtype: of the parameters: ``"float32"``, ``"float64"`` or ``"float16"``, or NumPy's or torch's type of that name.
-        seed: of the initialisation, which is that of torch.nn.MultiheadAttention.
+        seed: of the random initial parameters, which have the distributions of torch.nn.MultiheadAttention.
 
     Raises:
         ValueError: widths, heads or options that do not fit; the message says what was given and what is allowed.
@@ -166,16 +166,16 @@ class MultiHeadAttention:
 
     def frozen(self) -> MultiHeadAttention:
         """A copy with read-only parameters for inference. Its parameters are packed for the kernels once instead of in every call, which saves most
-        time with few positions. Same bits, same gradients.
+        time with few positions. Results and gradients have the same bits.
 
         Returns:
-            A layer that shares no memory with this one. It holds its parameters twice.
+            A layer that shares no memory with this one. It holds its parameters twice: plain and packed.
         """
         return MultiHeadAttention._of(self._layer.frozen())
 
     @property
     def is_frozen(self) -> bool:
-        """Whether it came from `frozen`."""
+        """Whether the layer was made by `frozen`."""
         return self._layer.is_frozen
 
     @takes(LayerOptions)
@@ -189,8 +189,9 @@ class MultiHeadAttention:
             key: ``[.., S at the axis, .., key_width]``; None: query.
             value: ``[.., S at the axis, .., value_width]``; None: key.
             out: ``[.., T at the axis, .., output_width]``, written in place and returned.
-            attend, block: bool, ``[T,S]`` or with every dimension of ``[*,N,T,S]``, of extent 1 where it is shared; ``*`` are the dimensions that are neither
-                axis nor width. ``[B,1,T,S]`` differs by sequence, ``[1,N,T,S]`` by head; three dimensions could mean either and are an error.
+            attend, block: bool, ``[T,S]``, or ``[*,N,T,S]`` with an extent of 1 for each shared dimension; ``*`` are the dimensions
+                that are neither axis nor width. ``[B,1,T,S]`` differs by sequence, ``[1,N,T,S]`` by head; three dimensions could mean
+                either and are an error.
             attend_keys, block_keys: bool, broadcast to ``[*,S]``.
             key_lengths: integers ``[*]`` or ``[*,T]``.
             bias: ``[T,S]`` or ``[*,N,T,S]``, as attend.
@@ -227,7 +228,7 @@ class MultiHeadAttention:
         return self._layer.evaluate(query, key, value, out, options)
 
     def state(self, layout: str = "torch", prefix: str = "") -> dict[str, Array]:
-        """The parameters as copies under the names of a layout, for a state_dict or numpy.savez.
+        """Copies of the parameters under the names of a layout, for a state_dict or numpy.savez.
 
         Args:
             layout: naming of the parameters, one of `layouts()`.
@@ -251,7 +252,7 @@ class MultiHeadAttention:
 
 
 def _rebuild(config: dict[str, Any], causal: bool, parameters: dict[str, Array], frozen: bool = False) -> MultiHeadAttention:
-    """Makes a layer from what copy and pickle keep of it."""
+    """Makes a layer from the result of `__reduce__`, for copy and pickle."""
     layer = MultiHeadAttention(**config)
     layer.causal = causal
     for name, array in layer.parameters.items():
@@ -292,7 +293,7 @@ def load(
         prefix: of every name, as ``"encoder.layer.0"``; None: found if source holds one layer.
         heads: N, for layouts that do not store it; None: from the config.json of a model's folder.
         axis, add_zero_attn, dropout, softcap: as in `MultiHeadAttention`; no file stores them.
-        masked_mean: of a global query (AlphaFold's is_global): the mean over attended positions only.
+        masked_mean: whether a global query (AlphaFold's is_global) is the mean over attended positions only.
 
     Returns:
         The layer. It shares no memory with the source: later changes of one do not reach the other.
@@ -315,7 +316,7 @@ def load(
     path = os.fsdecode(source)
     if heads is None:
         heads = _heads_of_folder(path)
-    if not path.endswith(".npz") or "\0" in path:  # NumPy's error about a NUL does not name the argument
+    if not path.endswith(".npz") or "\0" in path:  # not by NumPy if the path has a NUL: its error does not name the argument
         if os.path.splitext(path)[1] in (".pt", ".pth", ".bin") and os.path.isfile(source):
             raise ValueError(f"'{path}' is a pickle, by its name, which may run code; pass load the result of torch.load(path, weights_only=True)")
         return MultiHeadAttention._of(_core.load(source, layout, prefix, heads, settings))
@@ -323,20 +324,20 @@ def load(
 
 
 def _heads_of_folder(source: str) -> int | None:
-    """N by the config.json of a model's folder; None if it does not say."""
+    """The number of heads in the config.json of a model's folder; None if the file does not have it."""
     import json
 
     try:
         with open(os.path.join(source, "config.json"), encoding="utf-8") as file:
             config = json.load(file)
-    except (OSError, ValueError):  # if heads are needed, the message about them says what to do
+    except (OSError, ValueError):  # if the number is needed, a later error says what to do
         return None
     given = [config[name] for name in ("num_attention_heads", "num_heads", "n_head") if name in config] if isinstance(config, dict) else []
     return given[0] if given and type(given[0]) is int else None
 
 
 def _read_npz(source: str | bytes | os.PathLike[str]) -> dict[str, Array]:
-    """The arrays of a file. A damaged or hostile file is an OSError or a ValueError, whatever NumPy raises."""
+    """The arrays of an npz file. For a damaged or hostile file raises OSError or ValueError only, whatever NumPy raises."""
     import zipfile
     import zlib
 

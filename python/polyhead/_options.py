@@ -1,4 +1,4 @@
-"""Types of arguments, and the one list of the keyword arguments that functions of attention share."""
+"""Types of arguments, and the list of keyword arguments that the attention functions share."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ dropout."""
 
 
 class PassOptions(TypedDict, total=False):
-    """Keyword arguments of `sdpa` and of a layer. The bindings read them by the list in options.cc, which has the same names."""
+    """Keyword arguments of `sdpa` and of a layer. The bindings have a list of the same names in options.cc."""
 
     attend: Array
     block: Array
@@ -54,7 +54,7 @@ class SdpaOptions(PassOptions, total=False):
 
 
 class LayerOptions(PassOptions, total=False):
-    """Keyword arguments of a layer's forward pass; its configuration has the rest of `SdpaOptions`."""
+    """Keyword arguments of a layer's forward pass; the other `SdpaOptions` are in its configuration."""
 
     training: bool
 
@@ -68,17 +68,17 @@ else:
 
 
 def annotations_of(kind: type) -> dict[str, str]:
-    """Names and annotations of a TypedDict or NamedTuple of a module whose annotations are strings."""
+    """Field names and annotations, as text, of a TypedDict or NamedTuple. Its module must postpone annotations (``from __future__``)."""
     return {name: str(getattr(annotation, "__forward_arg__", annotation)) for name, annotation in kind.__annotations__.items()}
 
 
-_DEFAULTS: dict[str, Any] = {"softcap": 0.0, "dropout": 0.0, "empty_rows": "zero", "training": False}  # None for the others
+_DEFAULTS: dict[str, Any] = {"softcap": 0.0, "dropout": 0.0, "empty_rows": "zero", "training": False}  # other options: None
 _signatures: dict[str, inspect.Signature] = {}
 _F = TypeVar("_F", bound=Callable[..., Any])
 
 
 def takes(options: type) -> Callable[[_F], _F]:
-    """Decorator of a function with ``**options``: help() and inspect.signature show each of them by name."""
+    """Decorator of a function with ``**options``: help() and inspect.signature then show each option by name."""
 
     def decorate(function: _F) -> _F:
         signature = inspect.signature(function)
@@ -93,7 +93,7 @@ def takes(options: type) -> Callable[[_F], _F]:
 
 def refuse(function: str, name: str) -> None:
     """Raises the TypeError for a keyword argument that a function does not have. The bindings call it."""
-    import difflib  # here, because imports take time
+    import difflib  # imported here, because the import takes time and only errors need it
 
     close = difflib.get_close_matches(name, _signatures[function].parameters, n=2)
     hint = f"; did you mean {' or '.join(map(repr, close))}?" if close else ""

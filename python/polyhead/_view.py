@@ -51,7 +51,7 @@ def _require(name: str, value: object, kind: Any, not_a: Any = ()) -> None:
 
 
 def _stacked(layers: Sequence[Array]) -> Array:
-    """[layers, heads, T, S] of one [heads, T, S] or [1, heads, T, S] each."""
+    """Stacks one [heads, T, S] or [1, heads, T, S] per layer to [layers, heads, T, S]."""
     import numpy
 
     shapes = [tuple(layer.shape) for layer in layers]

@@ -18,7 +18,7 @@ from .torch._ops import Options
 
 NAME = "polyhead"
 
-# What other implementations are told and polyhead cannot do; ignoring it would be a wrong result.
+# Arguments for features that polyhead does not have. Ignoring one of them would give a wrong result.
 _REFUSED = {"s_aux": "attention sinks (s_aux)", "cache": "a paged cache", "head_mask": "a head mask"}
 
 
@@ -39,18 +39,18 @@ def attention_forward(
     """An attention function of transformers, as a model's layer calls it (Vaswani et al. 2017, equation 1).
 
     Args:
-        module: the layer; its attribute is_causal counts when the argument is None.
+        module: the layer; its attribute is_causal is used if the argument is None.
         query: ``[B,N,T,H]``.
         key: ``[B,K,S,H]``; query head n reads key/value head ``n // (N // K)``.
         value: ``[B,K,S,V]``.
         attention_mask: broadcasts to ``[B,N,T,S]``. bool: True = may attend. Floating: added to the scores.
-        dropout: probability that a weight is dropped; the layer gives 0 in evaluation.
+        dropout: probability that an attention weight is dropped; the layer passes 0 in evaluation.
         scaling: of the scores; None is ``1 / sqrt(H)``.
         is_causal: with more than one query and without a mask, query t attends to the keys ``s <= t``.
         position_bias: added to the scores, broadcasts to ``[B,N,T,S]``.
         softcap: ``c`` in ``c tanh(score / c)``, before mask and bias.
         output_attentions: return the attention weights; None: as the layer's configuration says.
-        others: what other implementations need. Sliding windows are in the mask already.
+        others: arguments for other implementations, ignored. Sliding windows are in the mask already.
 
     Returns:
         The output ``[B,T,N,V]``, and the attention weights ``[B,N,T,S]`` after dropout, or None.

@@ -1,8 +1,10 @@
-"""polyhead for PyTorch: the calls that a model makes today, on the CPU, with gradients, under torch.compile, autocast and checkpoint.
+"""polyhead for PyTorch: torch's attention function and module, and AlphaFold's gated attention, computed by polyhead on the CPU.
+
+They work with gradients, torch.compile, autocast and checkpoint.
 
     from polyhead.torch import MultiheadAttention, scaled_dot_product_attention
 
-Nothing here is imported by ``import polyhead``.
+``import polyhead`` does not import this package.
 """
 
 from ._functional import scaled_dot_product_attention

@@ -1,4 +1,4 @@
-"""torch's calling conventions of attention, brought to polyhead's operators."""
+"""torch's scaled_dot_product_attention, computed by polyhead's operators, and what the modules share with it."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ DTYPES = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
 
 
 def require(tensor: object, name: str, where: str) -> None:
-    """TypeError unless polyhead computes with the tensor; the message says which it takes."""
+    """TypeError unless polyhead computes with the tensor; the message says what is allowed."""
     if not isinstance(tensor, Tensor):
         raise TypeError(f"{where}: {name} is of type {type(tensor).__name__}; it must be a torch.Tensor")
     if tensor.is_nested or tensor.layout != torch.strided:
@@ -38,7 +38,7 @@ def autocast(*tensors: Tensor | None) -> tuple[Tensor | None, ...]:
 
 
 def _refuse_tangents(*tensors: Tensor | None) -> None:
-    """torch's custom operators ignore the tangents of forward mode, which would make the derivative 0."""
+    """Refuses tensors with forward-mode tangents: torch's custom operators ignore tangents, so the derivative would be 0."""
     if forward_ad._current_level < 0:
         return
     if any(tensor is not None and forward_ad.unpack_dual(tensor).tangent is not None for tensor in tensors):
@@ -56,7 +56,7 @@ def attend(q: Tensor, k: Tensor, v: Tensor, options: Options) -> tuple[Tensor, O
 
 
 def maps(q: Tensor, k: Tensor, options: Options) -> Tensor:
-    """The probabilities ``[*,N,T,S]`` after dropout, with gradients. options are those that `attend` returned."""
+    """The probabilities ``[*,N,T,S]`` after dropout, with gradients. options: as returned by `attend`."""
     _refuse_tangents(q, k, options.bias)
     result: Tensor = _ops.attention_map(q, k, *options[:-1])
     return result
@@ -133,7 +133,7 @@ def scaled_dot_product_attention(
     if attn_mask is not None and attn_mask.dtype == torch.bool:
         options = options._replace(attend=attn_mask)
     elif attn_mask is not None:
-        # float32 masks stay float32: -3e38, a common fill, is infinite in float16.
+        # A float32 mask stays float32 and q, k, v are converted to it: in float16 -3e38, a common fill, would be infinite.
         options = options._replace(bias=attn_mask)
         q, k, v = (x.to(attn_mask.dtype) for x in (q, k, v))
     out = attend(q, k, v, options)[0].to(query.dtype)
@@ -141,7 +141,7 @@ def scaled_dot_product_attention(
 
 
 def _heads(query: Tensor, key: Tensor, value: Tensor, enable_gqa: bool, where: str) -> tuple[Tensor, Tensor, Tensor, bool]:
-    """q ``[*,N,T,H]``, k ``[*,K,S,H]`` and v ``[*,K,S,V]``, as views if possible, and whether all three were without heads."""
+    """q ``[*,N,T,H]``, k ``[*,K,S,H]`` and v ``[*,K,S,V]``, as views if possible, and True if no input had a dimension of heads."""
     given = f"query {list(query.shape)}, key {list(key.shape)} and value {list(value.shape)}"
     rank = max(query.dim(), key.dim(), value.dim())
     q, k, v = (tensor.reshape((1,) * (max(rank, 3) - tensor.dim()) + tensor.shape) for tensor in (query, key, value))
@@ -156,6 +156,6 @@ def _heads(query: Tensor, key: Tensor, value: Tensor, enable_gqa: bool, where: s
     q = _lead(q, (*lead, count))
     if heads[1] == heads[2]:
         k, v = _lead(k, lead), _lead(v, lead)
-    else:  # polyhead's key and value have the same number of heads
+    else:  # repeat heads, because polyhead's key and value have the same number of them
         k, v = (_lead(x if x.size(-3) == count else x.repeat_interleave(count // x.size(-3), -3), lead) for x in (k, v))
     return q, k, v, rank == 2

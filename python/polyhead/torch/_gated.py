@@ -24,11 +24,11 @@ class GatedAttention(nn.Module):
         c_in: width of the input and of the output.
         c: width of one head.
         heads: N.
-        axis: of the input, that attention runs along; not the last one, which is the width.
-        gated: with linear_g.
+        axis: dimension of the input that attention runs along; not the last one, which is the width.
+        gated: whether the merged heads are multiplied by sigmoid(linear_g(x)).
         is_global: global attention: one query per sequence, the mean of the queries, against one key/value head. Without a gate the output has an extent of
-            1 along the axis; the gate spreads it over all positions.
-        use_bias_for_embeddings: biases of linear_q, linear_k and linear_v; linear_o and linear_g always have one.
+            1 along the axis; with a gate it has all positions, because the gate of each position multiplies the one result.
+        use_bias_for_embeddings: whether linear_q, linear_k and linear_v have biases; linear_o and linear_g always have one.
         query_mean: positions whose mean is a global query: ``"all"``, or ``"attended"``: those where attend_keys is True (as AlphaFold's code does for
             algorithm 19).
         dropout: probability that an attention weight is dropped in training. torch's generator draws the seed of the bits.
@@ -92,8 +92,9 @@ class GatedAttention(nn.Module):
 
         Args:
             x: ``[.., S at the axis, .., c_in]``. ``*`` are the dimensions that are neither axis nor width, in their order.
-            bias: ``[T,S]``, ``[N,T,S]`` or ``[first of *,N,T,S]``, floating, T being S, or 1 for a global query: leading dimensions are matched from
-                the left, further ones share the bias. Its gradient has its own shape, without a tensor of ``[*,N,T,S]``.
+            bias: ``[T,S]``, ``[N,T,S]`` or ``[first of *,N,T,S]``, floating; T is S, or 1 for a global query. Leading dimensions are the
+                first ones of ``*``; the other dimensions of ``*`` share the bias. Its gradient has the same shape; no tensor
+                ``[*,N,T,S]`` is made.
             attend_keys: bool, broadcasts to ``[*,S]``; True = may be attended to.
 
         Returns:
@@ -124,7 +125,7 @@ class GatedAttention(nn.Module):
         return out
 
     def _split(self, x: Tensor, axis: int) -> Tensor:
-        """``[*,N,T,c]`` as a view."""
+        """x as a view ``[*,N,T,c]``."""
         heads: Tensor = x.unflatten(-1, (-1, self.c))
         return heads.movedim(axis, -2)
 
@@ -141,11 +142,11 @@ class GatedAttention(nn.Module):
             raise ValueError(f"GatedAttention: attend_keys is {list(attend_keys.shape)}; it must broadcast to [*,S] = {list(expected)}") from None
 
     def _mean(self, x: Tensor, axis: int, keep: Tensor | None) -> Tensor:
-        # mean(x W^T + b) = mean(x) W^T + b: the mean comes first, it is the smaller product.
+        # mean(x W^T + b) = mean(x) W^T + b, so take the mean first: then the product is smaller.
         if self.query_mean == "all" or keep is None:
             return x.mean(axis, keepdim=True)
         weight = keep.movedim(-1, axis).unsqueeze(-1)
-        # Masked positions do not exist, so they are replaced and not multiplied by 0.
+        # Replace masked positions by 0. Multiplying them by 0 would keep NaN and infinity.
         total = torch.where(weight, x, 0).sum(axis, keepdim=True)
         return total / weight.sum(axis, keepdim=True).clamp(min=1).to(x.dtype)
 

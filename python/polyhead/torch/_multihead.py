@@ -17,9 +17,9 @@ class MultiheadAttention(torch.nn.MultiheadAttention):
         embed_dim: E, the width of the queries and of the output.
         num_heads: N; E must be a multiple of it.
         dropout: probability that an attention weight is dropped in training. torch's generator draws the seed of the bits.
-        bias: of the input projections and the output projection.
+        bias: whether the input projections and the output projection have biases.
         add_bias_kv: one more key and value after the S given ones, which are learned.
-        add_zero_attn: one more key and value after those, which are zeros.
+        add_zero_attn: one more key and value, which are zeros, after all others.
         kdim, vdim: widths of the key and value inputs; None is embed_dim.
         batch_first: inputs and output are ``[B,T,E]`` instead of ``[T,B,E]``.
         device, dtype: of the parameters: the CPU, and float32, float64, float16 or bfloat16.
@@ -86,7 +86,7 @@ class MultiheadAttention(torch.nn.MultiheadAttention):
         attn_mask, key_padding_mask = core.autocast(attn_mask, key_padding_mask)
         options = self._masks(q, k.size(-2) - key.size(sequence), attn_mask, key_padding_mask, need_weights, is_causal)
         out, options = core.attend(q, k, v, options._replace(dropout=self.dropout if self.training else 0.0))
-        # [B,N,T,H] -> [B,T,N,H] or [T,B,N,H], the order in memory.
+        # [B,N,T,H] -> [B,T,N,H] or [T,B,N,H], which is the order in memory, so that flatten() copies nothing.
         merged = out.transpose(1, 2) if sequence == 1 else out.permute(2, 0, 1, 3)
         output = self.out_proj(merged.flatten(2))
         if not batched:
@@ -101,7 +101,7 @@ class MultiheadAttention(torch.nn.MultiheadAttention):
     def _check_shapes(
         self, query: Tensor, key: Tensor, value: Tensor, key_padding_mask: Tensor | None, attn_mask: Tensor | None
     ) -> bool:
-        """Whether the inputs have a batch dimension. ValueError where they do not fit."""
+        """Whether the inputs have a batch dimension. ValueError if their shapes do not fit."""
 
         def fail(name: str, tensor: Tensor, rule: str) -> ValueError:
             return ValueError(f"MultiheadAttention: {name} is {list(tensor.shape)}; it must be {rule}")
@@ -131,7 +131,8 @@ class MultiheadAttention(torch.nn.MultiheadAttention):
         return batched
 
     def _project(self, query: Tensor, key: Tensor, value: Tensor, sequence: int) -> list[Tensor]:
-        """The projected query, key and value, ``[T,B,E]`` or ``[B,T,E]``, with the extra keys and values. Shared inputs take one product."""
+        """The projected query, key and value, ``[T,B,E]`` or ``[B,T,E]``, with the extra keys and values. Equal inputs are projected
+        by one product."""
         bias = self.in_proj_bias
         if self.in_proj_weight is None:
             weights = (self.q_proj_weight, self.k_proj_weight, self.v_proj_weight)
@@ -163,7 +164,7 @@ class MultiheadAttention(torch.nn.MultiheadAttention):
     def _masks(
         self, q: Tensor, extra: int, attn_mask: Tensor | None, key_padding_mask: Tensor | None, need_weights: bool, is_causal: bool
     ) -> Options:
-        """The masks as options: booleans block, floats are a bias. They keep extents of 1 where they are shared."""
+        """The masks as options: boolean masks as `block`, floating ones as `bias`. Shared dimensions keep an extent of 1."""
         if is_causal and key_padding_mask is None and not need_weights:
             return Options(causal=True)
         if attn_mask is not None and attn_mask.dim() == 3:

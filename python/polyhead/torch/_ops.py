@@ -1,7 +1,7 @@
 """polyhead as operators of torch: one for attention, one for its gradients, one for its maps.
 
 The only module that uses torch's dispatcher. Shapes: ``q [*,N,T,H]``, ``k [*,K,S,H]``, ``v [*,K,S,V]``, masks and bias broadcast to ``[*,N,T,S]``; one
-dtype, on the CPU. `_functional` brings torch's own calling conventions to this form.
+dtype, on the CPU. `_functional` converts torch's own arguments to this form.
 """
 
 from __future__ import annotations
@@ -17,29 +17,29 @@ from .._options import annotations_of
 
 
 class Options(NamedTuple):
-    """What the operators take besides their tensors, in the order of their schemas; the names of `polyhead.sdpa`."""
+    """Arguments of the operators after q, k and v, in the order of the schemas, named as in `polyhead.sdpa`."""
 
     attend: Tensor | None = None
     block: Tensor | None = None
     bias: Tensor | None = None
     seed: Tensor | None = None  # int64 [], given when dropout > 0
-    causal: bool = False  # from the top left
+    causal: bool = False  # True: "top_left"
     scale: float | None = None
     softcap: float = 0.0
     dropout: float = 0.0
     empty_rows: str = "zero"
 
 
-_TYPES = {"Tensor | None": "Tensor?", "float | None": "float?"}  # of a schema, where they differ from Python's
+_TYPES = {"Tensor | None": "Tensor?", "float | None": "float?"}  # types whose names in a schema differ from Python's
 _SCHEMA = ", ".join(f"{_TYPES.get(annotation, annotation)} {name}" for name, annotation in annotations_of(Options).items())
 
 
 def _view(tensor: Tensor | None) -> Any:
-    # Under autograd the operator gets the caller's own tensor, whose requires_grad the bindings refuse: they would lose the gradient.
+    # Detach, because under autograd the operator gets the caller's own tensor and the bindings refuse tensors with requires_grad.
     if tensor is None:
         return None
     tensor = tensor.detach().resolve_neg()
-    # The buffer protocol takes a tenth of the 10 us of DLPack; NumPy has no bfloat16.
+    # The buffer protocol of a NumPy array takes 1 us, DLPack 10 us. NumPy has no bfloat16.
     return tensor if tensor.dtype == torch.bfloat16 else tensor.numpy()
 
 
@@ -55,8 +55,8 @@ def _keywords(*given: Any) -> dict[str, Any]:
 
 
 def _like_q(q: Tensor, last: Any) -> Tensor:
-    """``[*,N,T,last]`` whose dimensions lie in memory as q's do, the last one innermost: heads that are views of a layer's output merge again
-    without a copy."""
+    """A new tensor ``[*,N,T,last]`` whose dimensions have q's order in memory, the last one innermost: heads that are views of a layer's
+    output then merge without a copy."""
     shape = [*q.shape[:-1], last]
     leading = q.dim() - 1
     # The stride of a dimension of extent 0 or 1 means nothing; a stride of 0 is a broadcast.
@@ -95,7 +95,7 @@ _GRADIENTS = ("q", "k", "v", "bias")
     schema=f"(Tensor d_out, Tensor q, Tensor k, Tensor v, Tensor out, Tensor lse, {_SCHEMA}, bool[4] wanted) -> (Tensor, Tensor, Tensor, Tensor)",
 )
 def attention_backward(d_out: Tensor, q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor, *rest: Any) -> tuple[Tensor, ...]:
-    """``(d_q, d_k, d_v, d_bias)`` of `polyhead.sdpa_backward`; ``[0]`` where not wanted."""
+    """``(d_q, d_k, d_v, d_bias)`` of `polyhead.sdpa_backward`; a gradient that is not wanted has the shape ``[0]``."""
     *options, wanted = rest
     given = (_view(tensor) for tensor in (q, k, v, out, lse, d_out))
     grads = polyhead.sdpa_backward(*given, gradients=[name for name, want in zip(_GRADIENTS, wanted) if want], **_keywords(*options))
@@ -139,7 +139,7 @@ attention_backward.register_autograd(_no_second_gradient)
     "polyhead::attention_map", mutates_args=(), device_types="cpu", schema=f"(Tensor q, Tensor k, {_SCHEMA.rpartition(',')[0]}) -> Tensor"
 )
 def attention_map(q: Tensor, k: Tensor, *options: Any) -> Tensor:
-    """``[*,N,T,S]``: the probabilities as they multiply v, that is after dropout. Empty rows are 0."""
+    """``[*,N,T,S]``: the attention weights after dropout, which multiply v. Empty rows are 0."""
     keywords = _keywords(*options)
     return _tensor(polyhead.maps(_view(q), _view(k), value="dropped" if keywords["dropout"] > 0 else "probability", **keywords))
 
@@ -171,7 +171,7 @@ def _map_gradient(ctx: Any, d_map: Tensor) -> tuple[Tensor | None, ...]:
     stacked = (*q.shape[:-3], k.size(-3), group * q.size(-2))
     rows, d_x = q.reshape(*stacked, q.size(-1)), d_score.reshape(*stacked, k.size(-2))
     if attend is not None or block is not None or causal:
-        # 0 times NaN of a masked key would be NaN. A key or query that is attended to and is NaN has made d_x NaN already.
+        # Replace NaN by 0: the 0 of a masked key times NaN would be NaN. A NaN in an attended key or its query is in d_x already.
         k, rows = k.nan_to_num(0, 0, 0), rows.nan_to_num(0, 0, 0)
     if softcap > 0:
         d_x = d_x * (1 - torch.tanh(rows @ k.mT * (factor / softcap)) ** 2)
