@@ -36,7 +36,7 @@ void check(const Text& text) {
 }
 
 void check_weights(std::span<const float> weights, std::int64_t layer, std::int64_t head) {
-  constexpr float kSlack = 1e-3F;  // rounding of 16-bit dtypes and of means over heads
+  constexpr float kSlack = 1e-3F;  // tolerates rounding in 16-bit dtypes and in means over heads
   for (const float w : weights)
     require(!(w < -kSlack || w > 1 + kSlack), "viewer::render: layer ", layer, ", head ", head, " has the attention weight ", w,
             "; attention weights must be in [0, 1]");

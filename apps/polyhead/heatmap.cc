@@ -15,7 +15,7 @@
 namespace polyhead::app {
 namespace {
 
-constexpr std::size_t kWidestWord = 14;     // columns of the word before a row
+constexpr std::size_t kWidestWord = 14;     // terminal columns of the word before a row
 constexpr std::size_t kTallestWord = 8;     // letters of the word above a column
 constexpr std::size_t kCellWithNumber = 5;  // "░ 12 ": a shade, a percentage and a gap
 constexpr std::size_t kWidestCell = 8;

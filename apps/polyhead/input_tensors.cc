@@ -13,7 +13,7 @@
 namespace polyhead::app {
 namespace {
 
-constexpr std::size_t kMaxListed = 6;  // names in a sentence; of 9, "and 3 more" follows
+constexpr std::size_t kMaxListed = 6;  // a sentence lists this many names, then "and 3 more"
 
 std::string listed(const std::vector<std::string>& names) {
   std::string text;

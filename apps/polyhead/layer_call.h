@@ -17,7 +17,7 @@ struct LayerCall {
   MaskMemory mask_memory;
   nn::AttentionInput input;
   nn::AttentionOptions options;
-  Shape weights, lead;    // shape [*,N,T,S'] of the attention weights (S': keys, added ones too); its dimensions *
+  Shape weights, lead;    // shape [*,N,T,S'] of the attention weights, S' = S plus added keys; its dimensions *
   std::int64_t keys = 0;  // S, without the keys that add_bias_kv and add_zero_attn append
 };
 

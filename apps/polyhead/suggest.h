@@ -12,7 +12,8 @@ namespace polyhead::app {
 // alignment distance, after Damerau 1964).
 std::size_t edit_distance(std::string_view a, std::string_view b);
 
-// The candidate that the user probably meant: one that starts with `word`, else the nearest one within a third of its length; else "".
+// The candidate that the user probably meant: one that starts with `word`, else the one with the smallest edit distance. "" if
+// that distance is more than about a third of the word's length.
 std::string closest(std::string_view word, std::span<const std::string> candidates);
 
 // "'wrod' is not a WHAT; did you mean 'word'?", or "'x' is not a WHAT; choose from a, b, c" if no candidate is near.

@@ -15,7 +15,7 @@ std::string parameters_of(const nn::Linear& projection) {
   return cat("weight ", projection.weight.shape(), projection.bias ? cat(", bias ", projection.bias.shape()) : std::string(", no bias"));
 }
 
-// The shape that sources have which fold the heads into the batch instead of giving them a dimension.
+// Names the shape in sources that fold the heads into the batch instead of giving them a dimension.
 std::string folded(const Shape& heads) {
   if (heads.size() < 4) return {};
   return cat("; the same data as (", numel(heads.first(heads.size() - 2)), ",", heads[-2], ",", heads[-1], ") where heads are folded into the batch");

@@ -11,7 +11,7 @@
 
 namespace polyhead::io {
 
-// Numbers of heads that follow from the shapes of a layer's tensors; 0: they do not follow.
+// Numbers of heads, as far as they follow from the shapes of a layer's tensors; 0: unknown.
 struct HeadCounts {
   std::int64_t heads = 0, kv_heads = 0;
 };

@@ -12,7 +12,7 @@
 namespace polyhead::io {
 
 // How the file stores a parameter. AttentionParameters lists the canonical forms, which are views in each case, so loading copies nothing.
-// in, out: widths of a projection's input and output; E: width of the layer; N: heads; H: width of a head.
+// in, out: widths of a projection's input and output; E: width of the layer; N: heads; H, V: widths of a query/key and of a value head.
 enum class Storage {
   canonical,
   transposed,      // (in,out)

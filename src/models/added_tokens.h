@@ -33,7 +33,7 @@ class AddedTokenFinder {
   };
   const Entry* match_at(std::span<const Char> text, std::size_t at) const;
 
-  std::unordered_map<char32_t, std::vector<Entry>> by_first_;  // key: first character; longest content first
+  std::unordered_map<char32_t, std::vector<Entry>> by_first_;  // key: first character; in each list the longest token first
 };
 
 }  // namespace polyhead::models

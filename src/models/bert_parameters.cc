@@ -50,7 +50,7 @@ class Checkpoint {
     return nn::Linear(std::move(weight), take(name + ".bias", {out}));
   }
 
-  // Checkpoints converted from TensorFlow name weight and bias gamma and beta.
+  // Checkpoints converted from TensorFlow call the weight gamma and the bias beta.
   nn::LayerNorm norm(const std::string& name, const BertConfig& config) {
     const bool old = find(name + ".weight") == nullptr && find(name + ".gamma") != nullptr;
     Tensor weight = take(name + (old ? ".gamma" : ".weight"), {config.width});

@@ -65,7 +65,7 @@ bool is_nonspacing_mark(char32_t code) { return category(code) == UTF8PROC_CATEG
 bool is_word_character(char32_t code) {
   if (code == 0x200C || code == 0x200D) return true;
   const auto c = category(code);
-  return (c >= UTF8PROC_CATEGORY_LU && c <= UTF8PROC_CATEGORY_NL) || c == UTF8PROC_CATEGORY_PC;  // categories L*, M*, Nd, Nl
+  return (c >= UTF8PROC_CATEGORY_LU && c <= UTF8PROC_CATEGORY_NL) || c == UTF8PROC_CATEGORY_PC;  // categories L*, M*, Nd, Nl, Pc
 }
 
 // The blocks of BERT's tokenizer. Extension E starts at U+2B820; U+2B920 is deliberate, because the `tokenizers` package has it.
