@@ -49,6 +49,6 @@ std::vector<KernelInstructionSet> kernel_instruction_sets();  // in order of pre
 // that is available. One set gives the same bits on every machine; results of two sets differ by rounding. Error for a name that is not
 // known or not available.
 std::string_view kernel_instruction_set();
-void set_kernel_instruction_set(std::string_view name);  // empty: the default. Call it while no operation runs.
+void set_kernel_instruction_set(std::string_view name);  // empty: back to the default. Call it only while no operation runs.
 
 }  // namespace polyhead

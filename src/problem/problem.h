@@ -58,7 +58,7 @@ struct DropoutRule {
 struct Problem {
   DType dtype = DType::f32;
   Shape lead;                        // the leading dimensions; b counts them in row-major order
-  std::int64_t batch = 0;            // their product
+  std::int64_t batch = 0;            // number of sequences: product of `lead`
   std::int64_t heads = 0, kv_heads = 0;
   std::int64_t queries = 0, keys = 0;
   std::int64_t qk_width = 0, v_width = 0;

@@ -26,9 +26,9 @@ class RowMaker {
  public:
   RowMaker(const Problem& problem, ConstTensorView q, ConstTensorView k, std::int64_t b, std::int64_t n);
 
-  void scores(std::int64_t t, Row& row) const;   // scaled, capped, attend, score, empty, uniform
-  void softmax(Row& row) const;                  // p and lse from score
-  void dropout(std::int64_t t, Row& row) const;  // dropped from p
+  void scores(std::int64_t t, Row& row) const;   // sets scaled, capped, attend, score, empty, uniform
+  void softmax(Row& row) const;                  // sets p and lse, from score
+  void dropout(std::int64_t t, Row& row) const;  // sets dropped, from p
   double dropout_factor(const Row& row, std::int64_t s) const;  // what dropout() multiplied p[s] with
 
  private:

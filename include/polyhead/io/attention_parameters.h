@@ -27,8 +27,8 @@ struct Spelling {
 //   q.bias [N*H]        k.bias [K*H]        v.bias [K*V]        output.bias [Eo]         gate.bias [N*V]
 //   bias_k [1,1,K*H]    bias_v [1,1,K*V]    relative_attention_bias [buckets,N]
 struct AttentionParameters {
-  std::string layout;  // the name of a row of layouts()
-  std::string prefix;  // of the parameters' names, with its separator: "encoder.layer.0."
+  std::string layout;  // a name in layouts()
+  std::string prefix;  // what the parameters' names begin with, separator included: "encoder.layer.0."
   Spelling spelling;
   std::int64_t heads = 0, kv_heads = 0;  // 0: unknown
   std::optional<double> scale;           // absent: 1/sqrt(H). T5: 1
@@ -44,7 +44,7 @@ struct LayoutMatch {
   std::string prefix;
   Spelling spelling;
   std::int64_t heads = 0, kv_heads = 0;  // 0: unknown
-  std::vector<std::string> names;        // of the layer's tensors
+  std::vector<std::string> names;        // names of the layer's tensors
 
   friend bool operator==(const LayoutMatch&, const LayoutMatch&) = default;
 };

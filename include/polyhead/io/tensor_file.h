@@ -22,8 +22,8 @@ using Metadata = std::map<std::string, std::string>;
 // The contents of a file. Every tensor is row major and contiguous.
 struct TensorFile {
   std::filesystem::path path;
-  std::string format;                // the name of a row of formats()
-  std::vector<NamedTensor> tensors;  // names are unique; in the order of the file
+  std::string format;                // a name in formats()
+  std::vector<NamedTensor> tensors;  // in the order of the file; names are unique
   Metadata metadata;                 // of safetensors; empty for the other formats
 
   const Tensor* find(std::string_view name) const;  // nullptr: no such tensor
@@ -54,7 +54,7 @@ void save_tensors(const std::filesystem::path& path, const std::vector<NamedTens
 
 struct FormatDescription {
   std::string_view name;
-  std::string_view extension;  // with the dot
+  std::string_view extension;  // including the dot
   bool writable;
 };
 

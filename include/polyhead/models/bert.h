@@ -10,6 +10,7 @@
 
 namespace polyhead::models {
 
+// The comments name the keys of config.json.
 struct BertConfig {
   std::int64_t vocabulary = 30522;                   // vocab_size
   std::int64_t positions = 512;                      // max_position_embeddings
@@ -38,7 +39,7 @@ struct BertInput {
 struct BertOutput {
   TensorView hidden = {};      // [*,T,E] of the last layer
   TensorView all_hidden = {};  // [L+1,*,T,E]: the embeddings, then each layer's output
-  TensorView attentions = {};  // [L,*,N,T,T] floating: attention weights, from q, k and lse of each layer (maps.h)
+  TensorView attentions = {};  // [L,*,N,T,T] floating: the attention weights of each layer
 };
 
 struct BertOptions {

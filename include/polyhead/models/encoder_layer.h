@@ -13,7 +13,7 @@ struct EncoderLayerConfig {
   std::int64_t heads = 1;         // must divide the width
   std::int64_t hidden_width = 0;  // of the feed-forward part; 0: 4 E
   nn::Activation activation = nn::Activation::gelu;
-  double epsilon = 1e-12;  // of both norms
+  double epsilon = 1e-12;  // of both layer norms
   DType dtype = DType::f32;
   std::uint64_t seed = 0;
 };

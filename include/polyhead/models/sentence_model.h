@@ -20,8 +20,8 @@ struct SentenceResult {
   TokenizedText tokens;  // T of them
   Tensor ids;            // [T] int64
   Tensor hidden;         // [T,E] of the last layer
-  Tensor all_hidden;     // [L+1,T,E], with SentenceOptions::all_hidden
-  Tensor attentions;     // [L,N,T,T] float32 (float64 for a float64 model), with SentenceOptions::attentions
+  Tensor all_hidden;     // [L+1,T,E]; absent without SentenceOptions::all_hidden
+  Tensor attentions;     // [L,N,T,T] float32 (float64 for a float64 model); absent without SentenceOptions::attentions
   Tensor embedding;      // [E] float32 (float64 for a float64 model)
 };
 

@@ -20,7 +20,7 @@ namespace polyhead::nn {
 enum class OutputProjection : std::uint8_t { linear, none };
 enum class Gate : std::uint8_t { none, sigmoid };
 
-// Global attention: one query per sequence, the projection of the mean of the query inputs along the axis, against one key/value head.
+// Global attention has one query per sequence, projected from the mean of the query inputs along the axis, and one key/value head.
 // Along the axis the output has an extent of 1, or T with a gate.
 enum class GlobalQuery : std::uint8_t {
   off,

@@ -19,7 +19,7 @@ enum class TraceKind : std::uint8_t {
 };
 
 struct MaskCounts {
-  std::int64_t pairs = 0, attended = 0;  // of the mask; if all heads share it, they count once
+  std::int64_t pairs = 0, attended = 0;  // pairs of the mask, and those it allows; heads that share a mask count once
   std::int64_t empty_rows = 0;           // rows whose keys are all masked
   bool shared_by_heads = false;
 };
