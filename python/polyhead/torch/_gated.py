@@ -146,7 +146,7 @@ class GatedAttention(nn.Module):
         if self.query_mean == "all" or keep is None:
             return x.mean(axis, keepdim=True)
         weight = keep.movedim(-1, axis).unsqueeze(-1)
-        # Replace masked positions by 0. Multiplying them by 0 would keep NaN and infinity.
+        # Replace masked positions by 0: NaN or infinity times 0 would be NaN.
         total = torch.where(weight, x, 0).sum(axis, keepdim=True)
         return total / weight.sum(axis, keepdim=True).clamp(min=1).to(x.dtype)
 
