@@ -14,10 +14,10 @@ std::int64_t second_cache(const Cpu& cpu);
 // 256 keys), runs of terms in gemm and the number of key splits do affect it and are constants. They also fix what lives in the first-level
 // cache: a strip's scores are 6 rows x 512 keys x 4 bytes = 12 KiB of at least 32.
 struct BlockSizes {
-  std::int64_t query_bytes;     // attention: queries and output sums of a block of rows
+  std::int64_t query_bytes;     // attention: queries and output sums of a query block
   std::int64_t row_bytes;       // gemm: a block's rows of a
   std::int64_t panel_bytes;     // gemm: panels of b that one thread packs and multiplies at once
-  std::int64_t prefetch_bytes;  // gemm: a block of a up to this size has the next block prefetched
+  std::int64_t prefetch_bytes;  // gemm: if a block of a has at most this size, the next block is prefetched
 
   // Rows of a query block. `width`: the larger of the head widths H and V; `element_bytes`: of the compute type.
   std::int64_t query_rows(std::int64_t width, std::int64_t element_bytes) const;

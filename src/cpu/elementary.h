@@ -88,7 +88,7 @@ POLYHEAD_INLINE void exp_of_negative(Vector<T> (&x)[kCount], const ExpFactor<T>&
       x[j] = times_power_of_two(power, n[j]);
     } else {
       const Vector<T> scaled = (Vector<T>)(((Vector<Bits<T>>)shifted[j] << P::mantissa) + (Vector<Bits<T>>)power);
-      x[j] = n[j] < P::lowest ? Vector<T>{} : scaled + x[j] * T{0};  // a NaN stays NaN: the integer addition may have changed its bits
+      x[j] = n[j] < P::lowest ? Vector<T>{} : scaled + x[j] * T{0};  // + 0 x restores a NaN, whose bits the integer addition changed
     }
   }
 }

@@ -22,7 +22,7 @@ struct KernelSet {
   NormKernels norm;
 };
 
-std::span<const KernelSet> kernel_sets();  // in order of preference; the last runs everywhere
+std::span<const KernelSet> kernel_sets();  // in order of preference; the last runs on every processor
 
 // The words of `needs` that the processor lacks; empty if it can run the set.
 std::string missing_for(const KernelSet& set, const Cpu& cpu);

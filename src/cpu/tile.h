@@ -9,7 +9,7 @@
 namespace polyhead::cpu::POLYHEAD_ISA {
 namespace {
 
-inline constexpr int kTileVectors = kRegisters >= 32 ? 4 : 2;  // the widest tile
+inline constexpr int kTileVectors = kRegisters >= 32 ? 4 : 2;  // vectors of the widest tile
 inline constexpr int kTileRows = 6;
 
 // Calls f(std::integral_constant<int, n>) for n in 1 ... kMost.

@@ -1,4 +1,4 @@
-// A square of lanes x lanes transposed in registers. For kernel sources only.
+// Transposes a square of lanes x lanes in registers. For kernel sources only.
 #pragma once
 
 #include "cpu/vector.h"

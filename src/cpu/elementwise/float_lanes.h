@@ -29,7 +29,7 @@ struct Power {
                               -0x1.593abcp-25f, -0x1.5bd5ecp-27f, 0x1.9fcef4p-26f,  -0x1.829fdp-25f, 0x1.15506ep-27f, 0x1.51f848p-27f,
                               -0x1.a94b14p-26f, -0x1.3d56b2p-27f, -0x1.822dbcp-27f, 0x1.52486cp-27f};
 
-  // exp(-scale x) 2^rest for x >= 0; scale is a power of two.
+  // Represents exp(-scale x) 2^rest, for x >= 0 and scale a power of two.
   POLYHEAD_INLINE Power(Floats x, float scale, Floats rest) {
     constexpr float kMagic = 0x1.8p19f;  // its last bit stands for 1/16
     const Floats factor = all(-scale * kLog2e), shifted = fma(x, factor, all(kMagic));
@@ -98,7 +98,7 @@ POLYHEAD_INLINE Floats gelu(Floats x) {
   const Floats high = bell.high * g;
   const Floats low = fma(bell.high, g_low, fma(bell.low, g + g_low, fma(bell.high, g, -high)));
   const Floats beyond = (x < 0.0f ? x : Floats{}) * 0.0f;                                      // NaN if x is -infinity, else 0
-  const Floats tail = z < kMost ? times_power_of_two(fma(z, high, z * low), bell.n) : beyond;  // x = NaN: the last line returns it
+  const Floats tail = z < kMost ? times_power_of_two(fma(z, high, z * low), bell.n) : beyond;  // if x is NaN: the last line gives NaN
   return (x < 0.0f ? Floats{} : x) - tail;
 }
 

@@ -20,7 +20,7 @@ constexpr std::int64_t kMostElements = 1 << 20;  // elements of b packed at a ti
 constexpr std::int64_t kPackWork = 16;           // cost of packing an element, in multiplications
 constexpr std::int64_t kPackTerms = 128;         // terms of a panel that one thread packs at a time
 // Waking a thread takes 50 us: 2,000,000 multiplications with 16 float32 lanes, fewer with narrower vectors.
-constexpr std::int64_t kGrainPerColumn = 30'000;  // multiplications per column of a panel
+constexpr std::int64_t kGrainPerColumn = 30'000;  // least multiplications of a thread, per column of a panel
 
 std::int64_t divide_up(std::int64_t x, std::int64_t y) { return (x + y - 1) / y; }
 
@@ -78,7 +78,7 @@ struct Columns {
     const std::int64_t pieces = std::max<std::int64_t>(1, divide_up(terms_here, kPackTerms));
     parallel_for(count * pieces, grain(kPackWork * width * std::min(terms_here, kPackTerms)), executor, [&](std::int64_t first, std::int64_t last) {
       for (std::int64_t i = first, next; i < last; i = next) {
-        next = std::min(last, (i / count + 1) * count);  // panels of the same terms
+        next = std::min(last, (i / count + 1) * count);  // up to the last panel with the same terms
         const std::int64_t panel = some.first + i % count, term = to.terms.first + i / count * kPackTerms;
         kernels.pack(task, to, {panel, panel + next - i}, {term, std::min(term + kPackTerms, to.terms.last)});
       }

@@ -32,14 +32,14 @@ struct Gemm {
   ConstTensorView b;          // [*k,*n]
   TensorView c;               // [*m,*n]  may not overlap the others, nor itself
   ConstTensorView bias = {};  // [*n]     optional
-  int k_axes = 1;             // axes that are summed over: the last of a, the first of b
+  int k_axes = 1;             // number of axes that are summed over: the last of a, the first of b
   bool add = false;
-  const PackedMatrix* packed = nullptr;  // of b; used if the current instruction set packed it, else b is read
+  const PackedMatrix* packed = nullptr;  // b, packed; used if packed for the current instruction set, else b is read
 };
 
-// Any strides, any extents. Sums are float32, or float64 for float64 storage. An element's bits depend on its row of a and its column of b
-// only, not on the number of threads, the strides, the caches, or the other rows and columns. Error if shapes or dtypes disagree; overlap is
-// not checked.
+// Strides and extents may have any value. Sums are float32, or float64 for float64 storage. An element's bits depend on its row of a and
+// its column of b only, not on the number of threads, the strides, the caches, or the other rows and columns. Error if shapes or dtypes
+// disagree; overlap is not checked.
 void gemm(const Gemm& product, Executor* executor = nullptr);
 
 }  // namespace polyhead::cpu

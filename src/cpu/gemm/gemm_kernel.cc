@@ -67,7 +67,7 @@ template <class T>
 struct Tile {
   Terms<T> terms;
   std::int64_t depth, run;
-  std::int64_t first;  // row of c
+  std::int64_t first;  // first row of c
   T* sums;             // totals in memory: read if block.starts is false, written if block.ends is false
   std::int64_t sums_stride;
   NextRows<T> next;  // rows of a to prefetch

@@ -22,7 +22,7 @@ struct GemmTask {
   bool add = false;
   // Terms that are summed in registers before they are added to the total. This is the order of a sum, so it decides the bits.
   std::int64_t run = 0;
-  std::int64_t prefetch_bytes = 0;  // a block of a up to this size has the next block prefetched
+  std::int64_t prefetch_bytes = 0;  // if a block of a has at most this size, the next block is prefetched
   Side a_rows, a_depth, b_depth, b_columns, c_rows, c_columns, bias_columns;
 };
 
@@ -35,7 +35,7 @@ struct Range {
 struct PackedColumns {
   void* panels = nullptr;
   Range terms;                   // first is a multiple of GemmTask::run
-  std::int64_t first_panel = 0;  // number of the first panel, counted in all of b
+  std::int64_t first_panel = 0;  // first panel of `panels`, counted in all of b
 };
 
 // Rows x panels of c over the terms of the packed columns.
@@ -43,7 +43,7 @@ struct GemmBlock {
   PackedColumns b;
   Range rows, panels;
   bool starts = true, ends = true;  // whether b.terms include the first, the last term of the sums
-  // Totals of the block [rows, sums_stride] in the compute type; nullptr if the block starts and ends the sums.
+  // Running totals [rows, sums_stride] in the compute type; nullptr if this block has all terms of the sums.
   void* sums = nullptr;
   std::int64_t sums_stride = 0;
 };

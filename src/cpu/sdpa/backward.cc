@@ -19,7 +19,7 @@ namespace {
 struct Items {
   static constexpr std::int64_t kWantedTasks = 8, kLeastKeys = 512;
   std::int64_t splits = 1, keys_per_split = 0;
-  std::int64_t sequences, heads, splits_apart;  // how many of each are separate items; 1: one item has them all
+  std::int64_t sequences, heads, splits_apart;  // numbers of separate items; 1: one item has them all
 
   Items(const BackwardProblem& p, const BiasGradient* bias) {
     sequences = bias != nullptr && bias->shared_by_sequences() ? 1 : p.batch;
@@ -35,8 +35,8 @@ struct Items {
   std::int64_t count() const { return sequences * heads * splits_apart; }
 };
 
-// Adds the sums of d_q [split, group rows, stride] of a key/value head, in the order of the splits, and stores d_q of its rows [first,
-// last).
+// For rows first to last - 1 of a key/value head: adds the sums of d_q [split, group rows, stride] in the order of the splits and stores
+// d_q.
 template <class T>
 void add_splits_of(const BackwardProblem& p, std::int64_t splits, std::int64_t head, const T* sums, std::int64_t first, std::int64_t last) {
   const std::int64_t group = p.heads / p.kv_heads, stride = backward_sums_stride(p.qk_width), split_size = group * p.queries * stride;

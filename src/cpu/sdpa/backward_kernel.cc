@@ -6,7 +6,7 @@
 // Loops, outermost first (README.md draws them):
 //   key block: k as rows and as panels, v as panels, d_k and d_v stay in the second-level cache
 //     query block: its p and d_x for the key block stay in the second-level cache too
-//       strip of rows, panel of keys (differentiate_tiles.h): q k^T and then d_out v^T as one tile of sums in registers; p and d_x are stored
+//       strip of rows, panel of keys (differentiate_tiles.h): q k^T, then d_out v^T as one tile of sums in registers; p and d_x are stored
 //       d_q of the strip += d_x k
 //     d_v += p^T d_out, then d_k += d_x^T q: p and d_x are read along their columns, so nothing is transposed
 #include "cpu/sdpa/backward_scratch.h"
@@ -188,7 +188,7 @@ class Backward {
     });
   }
 
-  // c = a b for the panels that the mask does not skip. In skipped panels c is left as it was; no row reads it.
+  // c = a b for the panels that the mask does not skip. Skipped panels of c are not written, and no row reads them.
   void multiply_panels(const T* a, std::int64_t a_stride, const T* panels, std::int64_t depth, int rows, std::int64_t first, KeyRange keys,
                        const StripBlocks& blocks, T* c) const {
     for_each_panel<T>(keys.first, keys.last, [&](std::int64_t panel, std::int64_t begin, int vectors) {
@@ -333,7 +333,7 @@ class Backward {
       sums.add(p, d_score);
     });
     if (finite && in_one_block(index, first)) normalise_row(begin, end, RowFactors<T>(sums), x, y);
-    for (std::int64_t i = own.first; i < own.last && !finite; ++i) {  // a NaN reaches only the keys that the row attends to
+    for (std::int64_t i = own.first; i < own.last && !finite; ++i) {  // a NaN lse reaches only keys that the row attends to
       if (!attends_to(task_, row, first + i)) x[i] = y[i] = 0;
     }
     if (keep != nullptr) drop(x);

@@ -25,8 +25,8 @@ void store_partial(const ForwardTask& task, std::int64_t first, std::int64_t cou
   }
 }
 
-// Divisor of each row of o, and its reciprocal: l, with dropout l times the probability to keep an entry, and 1 if l = 0. Arrays are padded
-// to whole vectors.
+// Divisor of each row of o, and its reciprocal. The divisor is l; with dropout, l times the probability to keep an entry; 1 if l = 0.
+// Arrays are padded to whole vectors.
 template <class T>
 POLYHEAD_INLINE void find_divisors(const ForwardTask& task, std::int64_t count, const T* l, T* divisor, T* reciprocal) {
   for (std::int64_t i = 0; i < count; i += kLanes<T>) {

@@ -59,8 +59,8 @@ class Forward {
     }
   }
 
-  // What turns products into scores: plain, nothing; masked, masks; biased, bias and masks; general, a pass over memory. Each case is a
-  // template instance, because the rare cases would take registers from the common ones.
+  // Which steps turn products into scores. plain: none; masked: masks; biased: bias and masks; general: any, in a pass over memory. Each
+  // case is a template instance, because the rare cases would take registers from the common ones.
   enum class Scores : std::uint8_t { plain, masked, biased, general };
 
   static Scores scores_of(const ForwardTask& task) {
@@ -204,7 +204,8 @@ class Forward {
     }
   }
 
-  // Computes exp(score - reference) of a tile, with 0 outside of a row's own keys. begun: its rows may have a reference and sums already.
+  // Computes exp(score - reference) of a tile, with 0 outside of a row's own keys. begun: a row of the tile may already have a reference
+  // and sums.
   template <int Rows, int Columns, Scores kScores>
   POLYHEAD_INLINE void exponentiate_tile(int row, std::int64_t panel, std::int64_t begin, bool begun) {
     if constexpr (kScores == Scores::biased) fetch_bias<Rows>(row, begin);
@@ -372,7 +373,7 @@ class Forward {
   StripBlocks blocks_;
   int masks_ = 0;  // number of boolean masks that the tile must apply
   StripRow lines_[kMostStripRows];
-  bool begun_ = false, raised_ = false;  // an earlier key block had keys of the strip; this one raised a row's reference
+  bool begun_ = false, raised_ = false;  // earlier key blocks had keys of the strip; this one raised a reference
   T factor_[kMostStripRows];             // if raised_: the rows' factors for o of earlier key blocks
 };
 

@@ -32,7 +32,7 @@ void for_each_run(const MapsProblem& p, std::span<const std::int64_t> queries, c
   }
 }
 
-// Computes the map rows of a run. place(task) sets where they are written.
+// Computes the map rows of a run. place(task) sets where the rows go.
 template <class F>
 void run_kernel(const MapsProblem& whole, std::int64_t b, std::int64_t n, const Run& run, const F& place) {
   const bool cut = whole.packed() && !whole.unmasked();

@@ -54,7 +54,7 @@ class Maps {
  private:
   static constexpr int kWidth = kLanes<T>, kPanel = kPanelKeys<T>;
 
-  // Returns the range of keys that holds the ranges of all rows.
+  // Loads the strip's queries. Returns the smallest range that contains the keys of all rows.
   KeyRange load_rows(std::int64_t strip, int rows) {
     KeyRange keys{task_.keys, 0};
     for (int i = 0; i < rows; ++i) {
@@ -103,7 +103,7 @@ class Maps {
     return static_cast<double>(finish_scores<T>(task_, rows_[i], scale_.factor, 0, own.first, own.last, scores_of(i), nullptr, s_.bytes));
   }
 
-  // Turns the row's products into attention weights, except for a factor, which is returned. Sets the key range of an empty row to none.
+  // Turns the row's products into attention weights, except for a factor, which is returned. Gives an empty row an empty key range.
   double exponentiate_row(int i) {
     KeyRange& own = spans_[i];
     T* x = scores_of(i);

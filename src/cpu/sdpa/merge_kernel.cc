@@ -19,7 +19,7 @@ void merge_row(T* row, std::int64_t splits, std::int64_t size, std::int64_t v_wi
   for (std::int64_t split = 0; split < splits; ++split) {
     T* const from = row + split * size;
     const T reference = from[at], sum = from[at + 1];
-    // A split without a finite score has l = 0. Its o is 0, or NaN if it attends to a NaN in v, and stays so.
+    // A split without a finite score has l = 0. Its o is 0, or NaN if it attends to a NaN in v.
     const T factor = sum == 0 ? T{0} : exp_of_negative<T>(broadcast(reference - m), unit)[0];
     l += sum * factor;
     for (std::int64_t d = 0; d < v_width; d += kLanes<T>) {

@@ -55,7 +55,8 @@ POLYHEAD_INLINE void spread_non_finite(const HeadGroup& group, const Row& row, K
   for (std::int64_t s = own.first; s < own.last; ++s) x[s] = attends_to(group, row, s) ? sum : T{0};
 }
 
-// Returns b with b[i] = mask byte of the row's key first + i, for i in [low, high): in place if contiguous, else copied to `to`.
+// Mask bytes of the row: the result's element i belongs to key first + i, for i in [low, high). In place if contiguous, else copied to
+// `to`.
 template <class P>
 POLYHEAD_INLINE const std::uint8_t* row_bytes(const P& plane, const Row& row, std::int64_t first, std::int64_t low, std::int64_t high, std::uint8_t* to) {
   const std::uint8_t* bytes = row_of(plane, static_cast<const std::uint8_t*>(plane.data), row) + first * plane.column;
@@ -93,7 +94,7 @@ POLYHEAD_INLINE void add_row(const Storage* from, std::int64_t stride, std::int6
 }
 
 // Splits the scale into power = +-2^n and factor in [1, 2). q or k is multiplied by the power, which is exact; the products <q, k> are
-// later multiplied by the factor.
+// multiplied by the factor later, mostly inside the exponential.
 template <class T>
 struct ScoreScale {
   explicit ScoreScale(double scale) {
@@ -111,7 +112,7 @@ struct ScoreScale {
   const ExpFactor<T>& exp(T left) const { return left == factor ? scaled : natural; }
 
   T power = 1, factor = 1;
-  ExpFactor<T> scaled{1}, natural{1};  // exp of scores without their factor; of scores
+  ExpFactor<T> scaled{1}, natural{1};  // exp of scores that still lack `factor`; exp of complete scores
 };
 
 // Turns a row's products x into scores softcap(factor x) + bias, for the keys first + i with i in [low, high). Masked keys, and the rest of

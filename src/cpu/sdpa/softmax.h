@@ -20,7 +20,7 @@ POLYHEAD_INLINE T largest_of(const T* x, std::int64_t begin, std::int64_t end) {
   return largest_lane<T>(larger(larger(most[0], most[1]), larger(most[2], most[3])));
 }
 
-// Sum of the vectors of one row of a tile, lane by lane; below, their maximum.
+// Sum of the vectors of one row of a tile, lane by lane. largest_of_vectors() is their maximum.
 template <class T, int Columns>
 POLYHEAD_INLINE Vector<T> sum_of_vectors(const Vector<T> (&x)[Columns]) {
   Vector<T> sum = x[0];
@@ -111,12 +111,13 @@ struct RowFactors {
   RowFactors() = default;
   POLYHEAD_INLINE explicit RowFactors(const RowSums<T>& sums) {
     const T sum = sum_of_lanes<T>(sums.p), of_d_score = sum_of_lanes<T>(sums.d_score);
-    p = sum * T{0} == 0 ? 1 / sum : T{1};  // dividing by NaN would spread it to every key of the row
+    // No division by a NaN or infinite sum: it would spread NaN to every key of the row.
+    p = sum * T{0} == 0 ? 1 / sum : T{1};
     rest = of_d_score * p;
   }
 };
 
-// Divides p by its sum and subtracts the sum of d_score, for whole vectors of the row.
+// Divides p by its sum and corrects d_score so that its sum is 0, for whole vectors of the row.
 template <class T>
 POLYHEAD_INLINE void normalise_row(std::int64_t begin, std::int64_t end, const RowFactors<T>& factors, T* p, T* d_score) {
   constexpr int kWidth = kLanes<T>;

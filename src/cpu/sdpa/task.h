@@ -35,7 +35,7 @@ struct HeadGroup : KeySet {
   Plane keep;                    // given keep bits, one byte each; absent: Philox generates them
   std::uint64_t drop_below = 0;  // p 2^32: an entry whose random 32-bit word is below this is dropped
   std::uint32_t seed[2] = {}, batch_index = 0, first_head = 0;
-  std::int64_t first_query = 0;  // query 0 in the packed sequence, for Philox; KeySet::first_key is the same for key 0
+  std::int64_t first_query = 0;  // position of query 0 in the packed sequence, for Philox; first_key: of key 0
 };
 
 // Distance between rows of a partial result, in elements: o padded to whole vectors of every instruction set, and 16 elements of which the
