@@ -35,7 +35,7 @@ void attention_map_rows(const MapsInput& input, std::span<const std::int64_t> qu
 // k <= S.
 void attention_top_keys(const MapsInput& input, TensorView probability, TensorView key, const SdpaOptions& options = {});
 
-// Averages over the rows that are not empty; each view is [*,N] floating and optional. A head without such a row gives 0.
+// Averages over the rows that are not empty, with positions counted in each document; each view is [*,N] floating and optional. A head without such a row gives 0.
 struct HeadStatistics {
   TensorView entropy = {};      // -sum_s p log p, in nats
   TensorView largest = {};      // max_s p

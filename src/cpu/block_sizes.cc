@@ -17,7 +17,7 @@ std::int64_t second_cache(const Cpu& cpu) {
   for (const CpuCache& cache : cpu.caches) {
     if (cache.kind == "instruction") continue;
     if (cache.level == 1) threads = std::max(1, cache.shared_by);
-    if (cache.level == 2) bytes = cache.bytes, shared_by = std::max(1, cache.shared_by);
+    if (cache.level == 2 && cache.bytes > 0) bytes = cache.bytes, shared_by = std::max(1, cache.shared_by);
   }
   return bytes / std::max(1, shared_by / threads);
 }

@@ -25,6 +25,7 @@ TEST(BlockSizes, ACoreHasItsShareOfTheSecondCache) {
   EXPECT_EQ(second_cache(machine(32 << 10, 1, 2 << 20, 4)), 512 << 10) << "a cluster of four cores";
   EXPECT_EQ(second_cache(machine(64 << 10, 0, 1 << 20, 0)), 1 << 20) << "not known who shares them";
   EXPECT_EQ(second_cache(Cpu{}), 1 << 20) << "not known";
+  EXPECT_EQ(second_cache(machine(32 << 10, 1, 0, 1)), 1 << 20) << "a size that could not be read";
 }
 
 TEST(BlockSizes, KnownMachines) {

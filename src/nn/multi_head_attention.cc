@@ -95,18 +95,25 @@ void require_rotary(const char* operation, const MultiHeadAttentionConfig& confi
   require(rotary.cos || !(rotary.sin || rotary.key_cos || rotary.key_sin), operation, ": rotary has tables but no cos");
   if (!rotary.cos) return;
   require(config.global_query == GlobalQuery::off, operation, ": rotary positions with a global query, which has no position");
+  const std::int64_t width = rotary.width == 0 ? config.head_width : rotary.width;
+  require(width > 0 && width <= config.head_width && width % 2 == 0, operation, ": rotary rotates ", width, " features of each head; it must be an even number of at most head_width ",
+          config.head_width);
   const auto require_table = [&](const char* name, ConstTensorView table, std::int64_t positions) {
     require(static_cast<bool>(table), operation, ": ", name, " is missing");
     Shape all = shapes.lead;
-    for (const std::int64_t extent : {positions, rotary.cos.extent(-1)}) all.push_back(extent);
-    require(is_floating(table.dtype()) && table.rank() >= 2 && 2 * table.extent(-1) <= config.head_width && broadcasts(table.shape(), all), operation, ": ",
-            name, " is ", table.dtype(), " ", table.shape(), "; it must be floating and broadcast to ", all, ", of at most half of the head_width ",
-            config.head_width);
+    for (const std::int64_t extent : {positions, width / 2}) all.push_back(extent);
+    // An extent of 1 at the end would rotate all positions, or all pairs, by one angle.
+    require(is_floating(table.dtype()) && table.rank() >= 2 && table.extent(-1) == width / 2 && table.extent(-2) == positions && broadcasts(table.shape(), all),
+            operation, ": ", name, " is ", table.dtype(), " ", table.shape(), "; it must be floating, broadcast to ", all, " and end in ", all.last(2),
+            ": positions and half of the rotated width ", width);
   };
   require_table("rotary.cos", rotary.cos, shapes.queries);
   require_table("rotary.sin", rotary.sin, shapes.queries);
   require(rotary.sin.shape() == rotary.cos.shape() && rotary.key_sin.shape() == rotary.key_cos.shape(), operation, ": rotary tables differ in shape");
-  if (input.projected_key) return;
+  if (input.projected_key) {
+    require(!rotary.key_cos, operation, ": rotary.key_cos is given with a projected key, which is not rotated");
+    return;
+  }
   if (!rotary.key_cos) {
     require(shapes.queries == shapes.keys, operation, ": rotary has no key_cos and key_sin, and there are ", shapes.queries, " queries but ", shapes.keys,
             " keys");

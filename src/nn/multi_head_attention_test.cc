@@ -1,5 +1,7 @@
 #include "polyhead/nn/multi_head_attention.h"
 
+#include <gmock/gmock.h>
+
 #include <functional>
 #include <memory>
 #include <numeric>
@@ -151,7 +153,7 @@ TEST(Rotary, GradientsAreCentralDifferences) {
                               .dtype = DType::f64}, {2, 3, 5}, {2, 4, 5}});
         const auto [cos, sin] = rotary_tables({4, 5, 6}, features);
         const auto [key_cos, key_sin] = rotary_tables({0, 1, 2, 9}, features);
-        run.options.rotary = {.cos = cos, .sin = sin, .key_cos = key_cos, .key_sin = key_sin, .order = order};
+        run.options.rotary = {.cos = cos, .sin = sin, .key_cos = key_cos, .key_sin = key_sin, .order = order, .width = features};
         run.backward();
         std::vector<test::Leaf> leaves = test::parameter_leaves(run.layer, run.gradients);
         leaves.push_back({"query", run.query, run.d_query});
@@ -193,16 +195,23 @@ TEST(Rotary, RotatesPairsOfBothOrdersAndScoresDependOnDistances) {
 
 TEST(Rotary, WrongTablesAreSaidInNumbers) {
   const MultiHeadAttention layer({.query_width = 8, .heads = 2}), global({.query_width = 8, .heads = 2, .global_query = GlobalQuery::mean});
-  const Tensor x(DType::f32, {2, 3, 8}), key(DType::f32, {2, 5, 8}), table(DType::f32, {3, 2}), wide(DType::f32, {3, 3}), long_table(DType::f32, {4, 2});
+  const Tensor x(DType::f32, {2, 3, 8}), key(DType::f32, {2, 5, 8}), table(DType::f32, {3, 2}), wide(DType::f32, {3, 3}), long_table(DType::f32, {4, 2}), one_position(DType::f32, {1, 2}),
+      one_angle(DType::f32, {3, 1}), projected(DType::f32, {2, 2, 3, 4});
   Tensor out(DType::f32, x.shape());
   const auto message = [&](const AttentionInput& input, const Rotary& rotary) {
     return error_message([&] { layer.forward(input, out, {.rotary = rotary}); });
   };
   const std::string start = "MultiHeadAttention.forward: rotary";
   EXPECT_EQ(message({.query = x}, {.cos = wide, .sin = wide}),
-            start + ".cos is float32 [3,3]; it must be floating and broadcast to [2,3,3], of at most half of the head_width 4");
+            start + ".cos is float32 [3,3]; it must be floating, broadcast to [2,3,2] and end in [3,2]: positions and half of the rotated width 4");
   EXPECT_EQ(message({.query = x}, {.cos = long_table, .sin = long_table}),
-            start + ".cos is float32 [4,2]; it must be floating and broadcast to [2,3,2], of at most half of the head_width 4");
+            start + ".cos is float32 [4,2]; it must be floating, broadcast to [2,3,2] and end in [3,2]: positions and half of the rotated width 4");
+  EXPECT_THAT(message({.query = x}, {.cos = one_position, .sin = one_position}), testing::HasSubstr("end in [3,2]"));
+  EXPECT_THAT(message({.query = x}, {.cos = table, .sin = table, .key_cos = one_angle, .key_sin = one_angle}), testing::HasSubstr("rotary.key_cos is float32 [3,1]"));
+  EXPECT_THAT(message({.query = x}, {.cos = table, .sin = table, .width = 2}), testing::HasSubstr("half of the rotated width 2"));
+  EXPECT_THAT(message({.query = x}, {.cos = table, .sin = table, .width = 6}), testing::HasSubstr("at most head_width 4"));
+  EXPECT_THAT(message({.query = x, .projected_key = projected, .projected_value = projected}, {.cos = table, .sin = table, .key_cos = table, .key_sin = table}),
+              testing::HasSubstr("which is not rotated"));
   EXPECT_EQ(message({.query = x}, {.cos = table}), "MultiHeadAttention.forward: rotary.sin is missing");
   EXPECT_EQ(message({.query = x, .key = key}, {.cos = table, .sin = table}), start + " has no key_cos and key_sin, and there are 3 queries but 5 keys");
   EXPECT_EQ(message({.query = x}, {.cos = table, .sin = table}), "");

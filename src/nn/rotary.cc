@@ -1,5 +1,6 @@
 #include "polyhead/nn/rotary.h"
 
+#include "core/overlap.h"
 #include "core/parallel.h"
 #include "core/text.h"
 #include "nn/rows.h"
@@ -15,6 +16,8 @@ void rotate(ConstTensorView cos, ConstTensorView sin, RotaryOrder order, Rotatio
   require(is_floating(cos.dtype()) && is_floating(sin.dtype()), kOperation, ": cos and sin must be floating, not ", cos.dtype(), " and ", sin.dtype());
   const std::int64_t pairs = cos.extent(-1);
   require(2 * pairs <= x.extent(-1), kOperation, ": the tables ", cos.shape(), " rotate ", 2 * pairs, " features; a head has ", x.extent(-1));
+  const Operand output{"x", x}, tables[] = {{"cos", cos}, {"sin", sin}};
+  require_separate(kOperation, {&output, 1}, tables);
   Shape shape = x.shape();
   shape[-1] = pairs;
   const DType precise = accumulation_dtype(x.dtype());

@@ -193,8 +193,11 @@ void attention_statistics(const MapsInput& input, const HeadStatistics& statisti
     if (std::all_of(row.begin(), row.end(), [](double p) { return p == 0; })) return;  // an empty row
     const auto head = static_cast<std::size_t>(b * stream.problem.heads + n);
     ++rows[head];
+    // Positions count in the document: a packed query t and key t are no neighbours.
+    const Document& document = document_of(stream.problem, t);
+    const auto own = row.subspan(static_cast<std::size_t>(document.keys.first), static_cast<std::size_t>(document.keys.last - document.keys.first));
     for (std::size_t i = 0; i < std::size(table); ++i) {
-      if (table[i].out) sums[head][i] += table[i].of_row(row, t);
+      if (table[i].out) sums[head][i] += table[i].of_row(own, t - document.queries.first);
     }
   });
   for (std::size_t head = 0; head < heads; ++head) {

@@ -164,6 +164,15 @@ TEST_P(TopKeys, AreTheLargestFirstWithTiesToTheSmallerKey) {
 using Statistics = EachBackend;
 INSTANTIATE_TEST_SUITE_P(All, Statistics, testing::ValuesIn(backends()), name_of_backend);
 
+// Where the document of packed query t begins: its first query and key.
+std::pair<std::int64_t, std::int64_t> document_start(const Mask& mask, std::int64_t t) {
+  if (!mask.query_offsets) return {0, 0};
+  const std::vector<double> queries = to_doubles(mask.query_offsets), keys = mask.key_offsets ? to_doubles(mask.key_offsets) : queries;
+  std::size_t d = 0;
+  while (queries[d + 1] <= static_cast<double>(t)) ++d;
+  return {static_cast<std::int64_t>(queries[d]), static_cast<std::int64_t>(keys[d])};
+}
+
 TEST_P(Statistics, AreMeansOverTheRowsThatAreNotEmpty) {
   int empty_rows = 0, empty_heads = 0;
   for (std::uint64_t seed = 0; seed < 2 * kSeeds; ++seed) {
@@ -192,15 +201,18 @@ TEST_P(Statistics, AreMeansOverTheRowsThatAreNotEmpty) {
           continue;
         }
         ++rows;
-        for (std::int64_t s = 0; s < z.keys; ++s) {
-          const double p = m.p(head, t, s);
+        const auto [first_query, first_key] = document_start(m.c.options.mask, t);
+        const std::int64_t t_in = t - first_query;
+        for (std::int64_t s_packed = 0; s_packed < z.keys; ++s_packed) {
+          const double p = m.p(head, t, s_packed);
+          const std::int64_t s = s_packed - first_key;
           if (p > 0) sums[0] -= p * std::log(p);
           largest = std::max(largest, p);
-          sums[2] += p * static_cast<double>(s < t ? t - s : s - t);
+          sums[2] += p * static_cast<double>(s < t_in ? t_in - s : s - t_in);
           if (s == 0) sums[3] += p;
-          if (s == t - 1) sums[4] += p;
-          if (s == t) sums[5] += p;
-          if (s == t + 1) sums[6] += p;
+          if (s == t_in - 1) sums[4] += p;
+          if (s == t_in) sums[5] += p;
+          if (s == t_in + 1) sums[6] += p;
         }
         sums[1] += largest;
       }

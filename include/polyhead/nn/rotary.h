@@ -15,11 +15,13 @@ enum class RotaryOrder : std::uint8_t {
   pairs,   // 2i and 2i + 1, as in RoFormer and GPT-J
 };
 
-// Tables are floating and broadcast to [*,T,R/2]; a table [T,R/2] serves all sequences. The first R <= H features of each head are rotated.
+// Tables are floating, [*,T,R/2], with leading dimensions that broadcast: a table [T,R/2] serves all sequences. Each angle is given once: tables of
+// width R with repeated halves, as in the transformers package, are refused.
 struct Rotary {
   ConstTensorView cos = {}, sin = {};          // at the positions of the queries
   ConstTensorView key_cos = {}, key_sin = {};  // at the positions of the keys, [*,S,R/2]; absent: as the queries, which needs T == S
   RotaryOrder order = RotaryOrder::halves;
+  std::int64_t width = 0;                      // R: the first R <= H features of each head are rotated; 0: all H
 };
 
 // Rotates the rows of x [*,N,T,H] in place: (a, b) of pair i becomes (a cos - b sin, a sin + b cos). `inverse` rotates back, which is also the

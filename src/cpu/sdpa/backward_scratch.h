@@ -50,7 +50,7 @@ struct BackwardScratch {
     arena.take(s.rows, s.row_count);
     arena.take(s.spans, s.row_count);
     arena.take(s.bytes, s.keys + kKeepMargin);
-    arena.take(s.panel_bytes, 2 * kStripRows * kPanelKeys<T>);
+    arena.take(s.panel_bytes, KeySet::kMostPlanes * kStripRows * kPanelKeys<T>);
     arena.take(s.panel_bias, kStripRows * kPanelKeys<T>);
     return arena.used();
   }

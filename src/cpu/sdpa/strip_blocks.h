@@ -7,6 +7,9 @@
 namespace polyhead::cpu::POLYHEAD_ISA {
 namespace {
 
+// A tile must lie in one column of blocks, or an answer would hold for some of its keys only.
+static_assert(kPairBlockKeys % kPanelKeys<float> == 0 && kPairBlockKeys % kPanelKeys<double> == 0);
+
 class StripBlocks {
  public:
   POLYHEAD_INLINE void begin(const KeySet& set) {
