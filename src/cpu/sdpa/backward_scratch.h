@@ -11,7 +11,8 @@ namespace polyhead::cpu::POLYHEAD_ISA {
 namespace {
 
 constexpr int kStripRows = 2 * kTileRows;
-// p and d_x of 96 x 256 float32 are 104 KiB each; k and v of the block in both orders and their gradients are 384 KiB for 64 columns.
+// p and d_x of 96 rows x 256 keys are 102 KiB each in float32; k as rows, k and v as panels, d_k and d_v of 256 keys are 320 KiB for heads
+// 64 wide.
 constexpr int kBlockRows = 8 * kStripRows;
 template <class T>
 constexpr std::int64_t kBlockKeys = 1024 / static_cast<std::int64_t>(sizeof(T));
@@ -19,7 +20,7 @@ constexpr std::int64_t kBlockKeys = 1024 / static_cast<std::int64_t>(sizeof(T));
 template <class T>
 struct BackwardScratch {
   T *k_panels, *v_panels, *k, *d_k, *d_v, *lines, *p, *d_x, *q, *q_finite, *d_out, *d_out_finite, *slope;
-  T *shift, *lse, *inverse, *delta;  // of every row: p = inverse exp(factor (x - shift) - lse)
+  T *shift, *lse, *inverse, *delta;  // per row: p = inverse exp(factor (x - shift) - lse)
   Row* rows;
   KeyRange* spans;
   std::uint8_t *bytes, *panel_bytes;

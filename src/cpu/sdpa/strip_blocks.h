@@ -1,4 +1,4 @@
-// What the mask's planes say about a block of keys for all rows of a strip. For kernel sources only.
+// Whether a block of keys is skip, partial or full for all rows of a strip together. For kernel sources only.
 #pragma once
 
 #include "cpu/sdpa/rows.h"
@@ -18,7 +18,7 @@ class StripBlocks {
     for (int i = 0; i < planes_; ++i) count_[i] = 0, known_ = known_ && set.planes[i].blocks != nullptr;
   }
 
-  // Neighbouring rows mostly share their answers.
+  // Rows of one block of queries have the same list of answers, which is stored once.
   POLYHEAD_INLINE void add(const KeySet& set, const Row& row) {
     for (int i = 0; i < planes_ && known_; ++i) {
       const PairBlock* const blocks = answers(set.planes[i], row.head, row.query);
@@ -37,7 +37,7 @@ class StripBlocks {
     return result;
   }
 
-  // `keys`, counted from key `first`, without skipped blocks at the ends.
+  // `keys`, relative to key `first`, without the skipped blocks at both ends.
   POLYHEAD_INLINE KeyRange without_skipped(std::int64_t first, KeyRange keys) const {
     while (!keys.empty() && at(first + keys.first) == PairBlock::skip) keys.first = ((first + keys.first) / kPairBlockKeys + 1) * kPairBlockKeys - first;
     while (!keys.empty() && at(first + keys.last - 1) == PairBlock::skip) keys.last = (first + keys.last - 1) / kPairBlockKeys * kPairBlockKeys - first;
