@@ -1,5 +1,5 @@
-// Attention maps: a second operation over q and k that shows what the heads attend to, computed row by row with the options of the forward
-// pass. It needs no [T,S] memory beyond its outputs. p[b,n,t,s] = exp(score[b,n,t,s] - log sum_s exp(score[b,n,t,s])); that sum is computed
+// Attention maps show what each head attends to. They are computed from q and k, row by row, with the options of the forward pass, and need
+// no [T,S] memory besides their outputs. p[b,n,t,s] = exp(score[b,n,t,s] - log sum_s exp(score[b,n,t,s])); the log of the sum is computed
 // again, because a stored float32 lse is off by 1e-3 at scores of 1e4.
 #pragma once
 
@@ -15,7 +15,7 @@ struct MapsInput {
   ConstTensorView k;  // [*,K,S,H]
 };
 
-// At which point of the formula a map is read.
+// Which value of the formula in sdpa.h a map holds.
 enum class MapValue : std::uint8_t {
   scaled_score,  // scale <q,k>, for masked pairs too
   capped_score,  // after softcap, for masked pairs too
@@ -24,18 +24,19 @@ enum class MapValue : std::uint8_t {
   dropped,       // after dropout, as it multiplies v
 };
 
-// All maps. out [*,N,T,S], any floating dtype.
+// The maps of all queries. out [*,N,T,S], any floating dtype.
 void attention_map(const MapsInput& input, TensorView out, const SdpaOptions& options = {}, MapValue value = MapValue::probability);
 
 // The maps of chosen queries. out [*,N,R,S] for R = queries.size(); each query in [0,T).
 void attention_map_rows(const MapsInput& input, std::span<const std::int64_t> queries, TensorView out, const SdpaOptions& options = {},
                     MapValue value = MapValue::probability);
 
-// The keys with the largest probability, largest first, ties to the smaller index. probability [*,N,T,k] floating and key [*,N,T,k] int64;
-// k <= S.
+// The k keys with the largest probability, largest first; of equal ones the smaller index first. k <= S.
+// probability [*,N,T,k] floating, key [*,N,T,k] int64.
 void attention_top_keys(const MapsInput& input, TensorView probability, TensorView key, const SdpaOptions& options = {});
 
-// Averages over the rows that are not empty, with positions counted in each document; each view is [*,N] floating and optional. A head without such a row gives 0.
+// Averages over the rows that are not empty; 0 if all are. Positions s and t count in each document. Each view is [*,N] floating and
+// optional.
 struct HeadStatistics {
   TensorView entropy = {};      // -sum_s p log p, in nats
   TensorView largest = {};      // max_s p
@@ -47,7 +48,8 @@ struct HeadStatistics {
 };
 void attention_statistics(const MapsInput& input, const HeadStatistics& statistics, const SdpaOptions& options = {});
 
-// Mean probability over blocks: out [*,N,h,w] with h <= T, w <= S; block (i,j) covers queries [i T/h, (i+1) T/h) and keys [j S/w, (j+1) S/w).
+// Mean probability over blocks: out [*,N,h,w] with h <= T, w <= S. Block (i,j) covers queries [i T/h, (i+1) T/h) and
+// keys [j S/w, (j+1) S/w).
 void attention_pooled_map(const MapsInput& input, TensorView out, const SdpaOptions& options = {});
 
 }  // namespace polyhead

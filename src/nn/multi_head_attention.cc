@@ -53,14 +53,14 @@ Tensor mean_positions(const MultiHeadAttentionConfig& c, const AttentionShapes& 
   return Tensor::copy_of(mask_of_keys.view().reshape(shape));
 }
 
-// The axis next to the width: [.., L, .., E] -> [*,L,E].
+// Moves the axis next to the width: [.., L, .., E] -> [*,L,E].
 template <class View>
 View positions_last(const View& x, int axis) {
   return x.move_axis(axis, -2);
 }
 
-// Projected keys or values: those of the S positions, then the learned one, then zeros. Those that the caller projected are used in place
-// unless some are added.
+// Projected keys or values: those of the S positions, then `learned` (bias_k or bias_v), then zeros. `given`, which the caller projected,
+// is used in place if no keys are added.
 ConstTensorView project_keys(const PackedLinear& projection, ConstTensorView x, ConstTensorView given, const Tensor& learned, std::int64_t heads,
                              const AttentionShapes& shapes, const AttentionOptions& options, Tensor& projected) {
   if (given && shapes.added_keys == 0) return given;
@@ -81,7 +81,7 @@ ConstTensorView project_keys(const PackedLinear& projection, ConstTensorView x, 
   return in_heads;
 }
 
-// Rotates q in place, and k unless the caller projected it; or gradients of them back. The keys that the layer adds are not rotated.
+// Rotates q and k in place, or rotates their gradients back. k_heads is absent if the caller projected the keys. Added keys stay.
 void apply_rotary(const Rotary& rotary, Rotation rotation, const AttentionShapes& shapes, TensorView q_heads, TensorView k_heads, Executor* executor) {
   if (!rotary.cos) return;
   rotate(rotary.cos, rotary.sin, rotary.order, rotation, q_heads, executor);
@@ -177,7 +177,8 @@ PackedAttention packed_projections(const MultiHeadAttention& layer, PackFor use,
 }
 
 // x -> q, k, v -> heads -> sdpa -> merge -> gate -> output projection      (docs/maths.md, eq. 11-15)
-// keep_activations: for backward. `s` may hold tensors of an earlier pass, whose memory is reused.
+// keep_activations: backward will read `s`, so the gate may not overwrite `s.attended`. `s` may hold tensors of an earlier pass, whose
+// memory is reused.
 void run(const MultiHeadAttention& layer, const PackedAttention& projections, const AttentionInput& input, const AttentionShapes& shapes, TensorView out,
          const AttentionOptions& options, bool keep_activations, MultiHeadAttention::Activations& s) {
   const MultiHeadAttentionConfig& config = layer.config;
@@ -222,7 +223,7 @@ void run(const MultiHeadAttention& layer, const PackedAttention& projections, co
   s.attended_heads = split_heads(ConstTensorView(s.attended), shapes.axis, config.heads);
   reuse_or_allocate(s.lse, accumulation_dtype(config.dtype), s.q_heads.shape().first(s.q_heads.rank() - 1), options.workspace);
   SdpaOptions sdpa = s.sdpa;
-  sdpa.executor = options.executor;  // which may be gone when s is read again
+  sdpa.executor = options.executor;  // not stored in s: the executor may be gone when s is read again
   sdpa.workspace = options.workspace;
   sdpa_forward(
       {.q = s.q_heads, .k = s.k_heads, .v = s.v_heads, .out = split_heads(s.attended.view(), shapes.axis, config.heads), .lse = s.lse},
@@ -305,7 +306,7 @@ void MultiHeadAttention::forward(const AttentionInput& input, TensorView out, co
     });
   }
   require_options(kOperation, config, input, options, shapes);
-  Saved whole;  // becomes the caller's when it is complete
+  Saved whole;  // moved to *saved when complete, so that an exception leaves *saved empty
   *saved = {};
   whole.input = input;
   whole.bias = options.bias;
@@ -366,11 +367,11 @@ void MultiHeadAttention::backward(const Saved& s, ConstTensorView d_out, const G
   }
   Tensor d_gate, d_attended;
   if (config.gate == Gate::sigmoid) {
-    d_gate = std::move(gated);  // in its memory
+    d_gate = std::move(gated);  // reuses its memory
     gate_backward(s.gate, s.attended, d_merged, d_gate, executor);
     if (s.attended.shape() == d_merged.shape()) {
       d_attended = std::move(d_merged);
-    } else {  // every position was gated from the one global query
+    } else {  // the result of one global query was gated at every position: sum over them
       d_attended = room(s.attended.shape());
       reduce_positions(positions_last(ConstTensorView(d_merged), shapes.axis), {}, Reduce::sum,
                        positions_last(d_attended.view(), shapes.axis), executor);

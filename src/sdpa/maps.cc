@@ -24,7 +24,7 @@ void write_row(TensorView out, std::int64_t b, std::int64_t n, std::int64_t row,
   });
 }
 
-// Streams rows to a consumer: a few rows are in memory at a time, never a [T,S] map.
+// Computes the rows of all maps. Only a few rows are in memory at a time, never a [T,S] map.
 class RowStream {
  public:
   RowStream(const char* operation, const MapsInput& input, const SdpaOptions& options, MapValue value = MapValue::probability)
@@ -62,7 +62,7 @@ class RowStream {
     });
   }
 
-  // The output [*,N, rest...] must have the heads of the problem.
+  // Error unless `out` has the shape [*,N,rest...] of the problem and a dtype of this kind.
   void check_shape(TensorView out, std::initializer_list<std::int64_t> rest, const char* name, const char* letters, DTypeKind kind) const {
     Shape wanted = problem.lead;
     wanted.push_back(problem.heads);
@@ -87,7 +87,7 @@ class RowStream {
  private:
   template <class F>
   void for_each_head(std::span<const std::int64_t> queries, const F& of_head) const {
-    if (queries.empty()) return;  // then there may be 2^62 heads
+    if (queries.empty()) return;  // q may then have 2^62 heads, and a loop over them would not end
     parallel_for(problem.batch * problem.heads, 1, problem.executor, [&](std::int64_t first, std::int64_t last) {
       for (std::int64_t head = first; head < last; ++head) of_head(head / problem.heads, head % problem.heads);
     });
@@ -127,7 +127,7 @@ void attention_top_keys(const MapsInput& input, TensorView probability, TensorVi
     std::vector<std::int64_t> order(row.size());
     std::iota(order.begin(), order.end(), std::int64_t{0});
     const auto p = [&](std::int64_t s) { return row[static_cast<std::size_t>(s)]; };
-    // NaN counts as larger than any number, so that the order stays strict and the NaN is seen.
+    // NaN counts as larger than any number, so that the order is well defined and a NaN appears in the result.
     const auto before = [&](std::int64_t x, std::int64_t y) {
       if (std::isnan(p(x)) != std::isnan(p(y))) return std::isnan(p(x));
       return p(x) != p(y) && !std::isnan(p(x)) ? p(x) > p(y) : x < y;
@@ -164,7 +164,7 @@ void attention_statistics(const MapsInput& input, const HeadStatistics& statisti
       {statistics.largest, "largest",
        [](std::span<const double> p, std::int64_t) {
          double largest = 0;
-         for (const double x : p) largest = x > largest || std::isnan(x) ? x : largest;  // a NaN is never passed over
+         for (const double x : p) largest = x > largest || std::isnan(x) ? x : largest;  // a NaN replaces every number
          return largest;
        }},
       {statistics.distance, "distance",
