@@ -6,10 +6,16 @@
 
 #include "core/text.h"
 
-#define POLYHEAD_ISA_ROW(name, needs) \
-  namespace polyhead::cpu::name {     \
-  template <class Kernels>            \
-  Kernels kernels();                  \
+// The tables of kernel functions that the kernel sources define for each set.
+#define POLYHEAD_ISA_ROW(name, needs)               \
+  namespace polyhead::cpu::name {                   \
+  extern const ForwardKernels forward_kernels;      \
+  extern const MergeKernels merge_kernels;          \
+  extern const BackwardKernels backward_kernels;    \
+  extern const MapsKernels maps_kernels;            \
+  extern const GemmKernels gemm_kernels;            \
+  extern const NormKernels norm_kernels;            \
+  extern const Curves curve_kernels;                \
   }
 #include "cpu/isa_rows.h"
 #undef POLYHEAD_ISA_ROW
@@ -38,13 +44,13 @@ const KernelSet& preferred() {
 }  // namespace
 
 std::span<const KernelSet> kernel_sets() {
-#define POLYHEAD_ISA_ROW(name, needs)                                                                                                      \
-  KernelSet{#name,                                                                                                                         \
-            needs,                                                                                                                         \
-            {name::kernels<ForwardKernels>(), name::kernels<MergeKernels>(), name::kernels<BackwardKernels>(), name::kernels<MapsKernels>()}, \
-            name::kernels<GemmKernels>(),                                                                                                  \
-            name::kernels<Curves>(),                                                                                                       \
-            name::kernels<NormKernels>()},
+#define POLYHEAD_ISA_ROW(name, needs)                                                                          \
+  KernelSet{#name,                                                                                             \
+            needs,                                                                                             \
+            {name::forward_kernels, name::merge_kernels, name::backward_kernels, name::maps_kernels},          \
+            name::gemm_kernels,                                                                                \
+            name::curve_kernels,                                                                               \
+            name::norm_kernels},
   static const KernelSet sets[] = {
 #include "cpu/isa_rows.h"
   };

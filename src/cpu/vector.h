@@ -1,16 +1,11 @@
 // Vectors of one instruction set, for kernel sources only. A kernel source is compiled once per row of cmake/isa.cmake. The row names a
-// header in src/cpu/isa/ with its instructions; no other file uses intrinsics.
+// header in src/cpu/isa/ with its instructions; no other file uses intrinsics. A source exports constant tables of its functions (cpu/*/kernels.h)
+// and no function: select.cc reads the tables of all sets on every machine, and may not call code of a set that the processor lacks.
 #pragma once
 
 #include POLYHEAD_ISA_HEADER
 
 namespace polyhead::cpu::POLYHEAD_ISA {
-
-// Returns the kernel functions of one struct in cpu/*/kernels.h. The source that defines them specialises this template; select.cc calls
-// it.
-template <class Kernels>
-Kernels kernels();
-
 namespace {
 
 // Prefetches vector `j` of a row; two vectors of 16 bytes share a prefetch.

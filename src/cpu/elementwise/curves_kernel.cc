@@ -148,9 +148,7 @@ constexpr Curve kCurve{value<F>, backward<F>};
 
 }  // namespace
 
-template <>
-Curves kernels<Curves>() {
-  return {{sigmoid_value, backward<Sigmoid>}, kCurve<Tanh>, {gelu_value, backward<Gelu>}, kCurve<GeluTanh>};
-}
+extern const Curves curve_kernels;
+constinit const Curves curve_kernels = {{sigmoid_value, backward<Sigmoid>}, kCurve<Tanh>, {gelu_value, backward<Gelu>}, kCurve<GeluTanh>};
 
 }  // namespace polyhead::cpu::POLYHEAD_ISA

@@ -55,9 +55,7 @@ void normalise_row(const NormRow& row) {
 
 }  // namespace
 
-template <>
-NormKernels kernels<NormKernels>() {
-  return {normalise_row};
-}
+extern const NormKernels norm_kernels;
+constinit const NormKernels norm_kernels = {normalise_row};
 
 }  // namespace polyhead::cpu::POLYHEAD_ISA

@@ -158,9 +158,7 @@ void multiply(const GemmTask& task, const GemmBlock& block, void* memory) {
 
 }  // namespace
 
-template <>
-GemmKernels kernels<GemmKernels>() {
-  return {panel_columns, pack, scratch, multiply};
-}
+extern const GemmKernels gemm_kernels;
+constinit const GemmKernels gemm_kernels = {panel_columns, pack, scratch, multiply};
 
 }  // namespace polyhead::cpu::POLYHEAD_ISA

@@ -383,9 +383,7 @@ void run(const BackwardTask& task, void* memory) {
 
 }  // namespace
 
-template <>
-BackwardKernels kernels<BackwardKernels>() {
-  return {scratch, run};
-}
+extern const BackwardKernels backward_kernels;
+constinit const BackwardKernels backward_kernels = {scratch, run};
 
 }  // namespace polyhead::cpu::POLYHEAD_ISA

@@ -390,9 +390,7 @@ void run(const ForwardTask& task, void* memory) {
 
 }  // namespace
 
-template <>
-ForwardKernels kernels<ForwardKernels>() {
-  return {scratch, run};
-}
+extern const ForwardKernels forward_kernels;
+constinit const ForwardKernels forward_kernels = {scratch, run};
 
 }  // namespace polyhead::cpu::POLYHEAD_ISA

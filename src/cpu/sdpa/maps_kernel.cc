@@ -159,9 +159,7 @@ void run(const MapsTask& task, void* memory) {
 
 }  // namespace
 
-template <>
-MapsKernels kernels<MapsKernels>() {
-  return {scratch, run};
-}
+extern const MapsKernels maps_kernels;
+constinit const MapsKernels maps_kernels = {scratch, run};
 
 }  // namespace polyhead::cpu::POLYHEAD_ISA

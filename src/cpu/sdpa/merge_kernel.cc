@@ -54,9 +54,7 @@ void merge_any(const ForwardTask& task, std::int64_t splits) { task.dtype == DTy
 
 }  // namespace
 
-template <>
-MergeKernels kernels<MergeKernels>() {
-  return {merge_any};
-}
+extern const MergeKernels merge_kernels;
+constinit const MergeKernels merge_kernels = {merge_any};
 
 }  // namespace polyhead::cpu::POLYHEAD_ISA
