@@ -19,7 +19,8 @@ namespace {
 // and the parameters of both halves together do not fit into a shared third-level cache.
 void evaluate(const EncoderLayer& layer, ConstTensorView x, TensorView y, const nn::AttentionOptions& options) {
   Tensor attended = uninitialised(y.dtype(), x.shape(), options.workspace);
-  const nn::ChunkedAttention attend(layer.attention, {.query = x}, options);
+  const nn::AttentionInput input{.query = x};
+  const nn::ChunkedAttention attend(layer.attention, input, options);
   attend.for_each_chunk([&](Executor* executor) {
     return [&, executor, sums = Tensor()](std::int64_t chunk, nn::MultiHeadAttention::Activations& scratch) mutable {
       const ConstTensorView own_x = attend.of(x, chunk);

@@ -45,8 +45,9 @@ inline Shape with_width(Shape shape, std::int64_t width) {
 
 // The weight of a module: floating, with as many extents as `letters` ("[out,in]") names.
 inline void require_weight(std::string_view operation, const Tensor& weight, int rank, std::string_view letters) {
-  require(weight && weight.shape().size() == rank && is_floating(weight.dtype()), operation, ": the weight must be a floating tensor ",
-          letters, "; ", weight ? cat("it is ", weight.dtype(), " ", weight.shape()) : cat("there is none"));
+  require(static_cast<bool>(weight), operation, ": the weight must be a floating tensor ", letters, "; there is none");
+  require(weight.shape().size() == rank && is_floating(weight.dtype()), operation, ": the weight must be a floating tensor ", letters, "; it is ",
+          weight.dtype(), " ", weight.shape());
 }
 
 // Whether the workspace keeps packed copies of parameters.
@@ -61,6 +62,11 @@ inline void require_parameters_may_change(std::string_view operation, bool forwa
 // No output may share memory with a parameter of the module.
 template <class M>
 void require_parameters_separate(std::string_view operation, std::initializer_list<Operand> outputs, const M& module) {
+  bool separate = true;
+  module.visit([&](NoName, const Tensor& parameter) {
+    for (const Operand& output : outputs) separate = separate && !overlaps(output.view, parameter);
+  });
+  if (separate) return;
   module.visit([&](const std::string& name, const Tensor& parameter) {
     for (const Operand& output : outputs) {
       require(!overlaps(output.view, parameter), operation, ": ", output.name, " overlaps the parameter ", name,

@@ -29,7 +29,8 @@ void for_each_chunk(std::int64_t count, Executor* executor, const F& make) {
   });
 }
 
-// MultiHeadAttention.forward without `saved`. The constructor checks everything, and packs the weights if there are several chunks.
+// MultiHeadAttention.forward without `saved`. The constructor checks everything, and packs the weights if there are several chunks. Layer,
+// input and options must outlive the object.
 class ChunkedAttention {
  public:
   ChunkedAttention(const MultiHeadAttention& layer, const AttentionInput& input, const AttentionOptions& options);
@@ -52,9 +53,9 @@ class ChunkedAttention {
   bool is_chunked() const { return chunks_.count() > 1; }
 
   const MultiHeadAttention& layer_;
-  const AttentionInput input_;
+  const AttentionInput& input_;
   const AttentionShapes shapes_;
-  const AttentionOptions options_;  // mask and bias as views that broadcast to [*,N,T,S]
+  const AttentionOptions& options_;
   const SequenceChunks chunks_;
   PackedAttention projections_;
 };

@@ -1,5 +1,7 @@
 #include "nn/elementwise.h"
 
+#include <algorithm>
+#include <cmath>
 #include <vector>
 
 #include "core/dispatch.h"
@@ -107,6 +109,38 @@ void sum_to(ConstTensorView x, TensorView target) {
     });
   });
   sums.store();
+}
+
+Tensor without_unreached_rows(ConstTensorView x_view, ConstTensorView d_y_view, Executor* executor, const Workspace* workspace) {
+  const std::int64_t in_width = x_view.extent(-1), out_width = d_y_view.extent(-1);
+  Tensor result;
+  dispatch_floating(x_view.dtype(), [&](auto type) {
+    using T = typename decltype(type)::type;
+    const Rows<const T> x(x_view), d_y(d_y_view);
+    const auto is_unreached = [&](std::int64_t row) {
+      for (std::int64_t o = 0; o < out_width; ++o) {
+        if (load(d_y.at(row, o)) != 0) return false;
+      }
+      for (std::int64_t i = 0; i < in_width; ++i) {
+        if (!std::isfinite(load(x.at(row, i)))) return true;
+      }
+      return false;
+    };
+    const auto for_rows = [&](const auto& f) {
+      parallel_for(x.count(), row_grain(in_width + out_width, 1), executor, [&](std::int64_t first, std::int64_t last) {
+        for (std::int64_t row = first; row < last; ++row) f(row);
+      });
+    };
+    std::vector<std::uint8_t> unreached(static_cast<std::size_t>(x.count()));
+    for_rows([&](std::int64_t row) { unreached[static_cast<std::size_t>(row)] = is_unreached(row); });
+    if (std::find(unreached.begin(), unreached.end(), 1) == unreached.end()) return;
+    result = uninitialised(x_view.dtype(), x_view.shape(), workspace);
+    for_rows([&](std::int64_t row) {
+      T* to = result.data<T>() + row * in_width;
+      for (std::int64_t i = 0; i < in_width; ++i) to[i] = unreached[static_cast<std::size_t>(row)] ? T{} : x.at(row, i);
+    });
+  });
+  return result;
 }
 
 void reduce_positions(ConstTensorView x, ConstTensorView keep, Reduce reduce, TensorView reduced, Executor* executor) {

@@ -2,7 +2,7 @@
 #pragma once
 
 #include "polyhead/executor.h"
-#include "polyhead/tensor_view.h"
+#include "polyhead/workspace.h"
 
 namespace polyhead::nn {
 
@@ -18,6 +18,10 @@ void add(ConstTensorView x, TensorView sums, Executor* executor);
 // target = x summed over the dimensions along which target broadcasts to x. Sums are float64, because many terms cancel. Positions of
 // target that share memory share one sum.
 void sum_to(ConstTensorView x, TensorView target);
+
+// A copy of x [*,E] with zeros in the non-finite rows whose gradient in d_y [*,O] is all zero; absent if there is no such row. A position
+// that a mask excludes has a gradient of zero and must add nothing to that of a weight, but 0 x NaN is NaN.
+Tensor without_unreached_rows(ConstTensorView x, ConstTensorView d_y, Executor* executor, const Workspace* workspace);
 
 enum class Reduce : std::uint8_t { sum, mean };
 

@@ -1,8 +1,5 @@
 #include "polyhead/nn/linear.h"
 
-#include <algorithm>
-#include <cmath>
-
 #include "core/kept.h"
 #include "cpu/gemm/gemm.h"
 #include "cpu/select.h"
@@ -10,7 +7,6 @@
 #include "nn/elementwise.h"
 #include "nn/initialise.h"
 #include "nn/packed_linear.h"
-#include "nn/rows.h"
 
 namespace polyhead::nn {
 namespace {
@@ -18,32 +14,6 @@ namespace {
 void require_parameters(const char* operation, const Linear& linear) {
   require_weight(operation, linear.weight, 2, "[out,in]");
   if (linear.bias) require_exactly(operation, {"bias", linear.bias}, {linear.out_width()}, linear.weight.dtype());
-}
-
-// A row of d_y that is all zero (a key that no query may attend to) must add nothing to d_weight, but 0 x NaN is NaN. If x is non-finite in
-// such a row, returns a copy of x with zeros there; else an absent tensor: x can be used unchanged.
-Tensor without_unused_rows(ConstTensorView x_view, ConstTensorView d_y_view, const Workspace* workspace) {
-  Tensor result;
-  const std::int64_t in_width = x_view.extent(-1), out_width = d_y_view.extent(-1);
-  dispatch_floating(x_view.dtype(), [&](auto type) {
-    using T = typename decltype(type)::type;
-    const Rows<const T> x(x_view), d_y(d_y_view);
-    const auto all = [](std::int64_t count, const auto& holds) {
-      std::int64_t i = 0;
-      while (i < count && holds(i)) ++i;
-      return i == count;
-    };
-    for (std::int64_t row = 0; row < x.count(); ++row) {
-      if (!all(out_width, [&](std::int64_t o) { return load(d_y.at(row, o)) == 0; })) continue;
-      if (all(in_width, [&](std::int64_t i) { return std::isfinite(load(x.at(row, i))); })) continue;
-      if (!result) {
-        result = uninitialised(x_view.dtype(), x_view.shape(), workspace);
-        copy(x_view, result);
-      }
-      std::fill_n(result.data<T>() + row * in_width, in_width, T{});
-    }
-  });
-  return result;
 }
 
 }  // namespace
@@ -123,10 +93,8 @@ void Linear::backward(ConstTensorView x, ConstTensorView d_y, const Gradients<Li
     cpu::gemm({.a = d_y, .b = weight, .c = d_x, .add = gradients.x_write == Write::add}, options.executor);
   }
   if (grads == nullptr) return;
-  const int row_axes = d_y.rank() - 1;
-  const Tensor finite = without_unused_rows(x, d_y, options.workspace);
   // d_weight[o,i] = sum_r d_y[r,o] x[r,i]
-  cpu::gemm({.a = d_y.move_axis(-1, 0), .b = finite ? ConstTensorView(finite) : x, .c = grads->weight, .k_axes = row_axes}, options.executor);
+  cpu::gemm({.a = d_y.move_axis(-1, 0), .b = x, .c = grads->weight, .k_axes = d_y.rank() - 1}, options.executor);
   if (bias) sum_to(d_y, grads->bias);  // d_bias[o] = sum_r d_y[r,o]
 }
 

@@ -93,6 +93,17 @@ TEST(Linear, BackwardWritesOnlyWhatIsWanted) {
   EXPECT_TRUE(same_bits(only_grads.bias, grads.bias));
 }
 
+// IEEE: 0 x NaN is NaN. Attention leaves masked rows out before it calls.
+TEST(Linear, ANonFiniteRowReachesTheGradientOfTheWeightEvenIfItsOwnGradientIsZero) {
+  const Linear linear({.in_width = 2, .out_width = 2});
+  const Tensor x = Tensor::of<float>({2, 2}, {1, 2, std::nanf(""), 3}), d_y = Tensor::of<float>({2, 2}, {1, 1, 0, 0});
+  Linear grads = zeros_like(linear);
+  linear.backward(x, d_y, {.parameters = &grads});
+  const std::vector<double> d_weight = test::to_doubles(grads.weight);
+  EXPECT_TRUE(std::isnan(d_weight[0]) && std::isnan(d_weight[2]));
+  EXPECT_EQ(d_weight[1], 2);
+}
+
 TEST(Linear, SixteenBitStorageRoundsOnce) {
   Random random(4);
   for (const DType dtype : {DType::bf16, DType::f16}) {

@@ -19,6 +19,7 @@ constexpr const char* kForward = "MultiHeadAttention.forward";
 std::vector<Operand> inputs_of(const AttentionInput& input, const Mask& mask, const ConstTensorView& bias, const ConstTensorView& dropout_keep,
                                const Rotary& rotary) {
   std::vector<Operand> inputs;
+  inputs.reserve(18);
   const auto add = [&](std::string_view name, const ConstTensorView& view) {
     if (view) inputs.push_back({name, view});
   };
@@ -62,14 +63,14 @@ View positions_last(const View& x, int axis) {
 // Projected keys or values: those of the S positions, then `learned` (bias_k or bias_v), then zeros. `given`, which the caller projected,
 // is used in place if no keys are added.
 ConstTensorView project_keys(const PackedLinear& projection, ConstTensorView x, ConstTensorView given, const Tensor& learned, std::int64_t heads,
-                             const AttentionShapes& shapes, const AttentionOptions& options, Tensor& projected) {
+                             const AttentionShapes& shapes, const Workspace* workspace, Executor* executor, Tensor& projected) {
   if (given && shapes.added_keys == 0) return given;
-  reuse_or_allocate(projected, x.dtype(), with_extents(shapes.key, shapes.axis, shapes.keys + shapes.added_keys, projection.out_width()), options.workspace);
+  reuse_or_allocate(projected, x.dtype(), with_extents(shapes.key, shapes.axis, shapes.keys + shapes.added_keys, projection.out_width()), workspace);
   const TensorView in_heads = split_heads(projected.view(), shapes.axis, heads);
   if (given) {
     copy(given, in_heads.slice(-2, 0, shapes.keys));
   } else {
-    projection.forward(x, projected.view().slice(shapes.axis, 0, shapes.keys), options.executor);
+    projection.forward(x, projected.view().slice(shapes.axis, 0, shapes.keys), executor);
   }
   if (shapes.added_keys == 0) return in_heads;
   const TensorView added = projected.view().slice(shapes.axis, shapes.keys, shapes.keys + shapes.added_keys);
@@ -81,10 +82,10 @@ ConstTensorView project_keys(const PackedLinear& projection, ConstTensorView x, 
   return in_heads;
 }
 
-// Rotates q and k in place, or rotates their gradients back. k_heads is absent if the caller projected the keys. Added keys stay.
+// Rotates q and k in place, or rotates their gradients back; either may be absent. Added keys stay.
 void apply_rotary(const Rotary& rotary, Rotation rotation, const AttentionShapes& shapes, TensorView q_heads, TensorView k_heads, Executor* executor) {
   if (!rotary.cos) return;
-  rotate(rotary.cos, rotary.sin, rotary.order, rotation, q_heads, executor);
+  if (q_heads) rotate(rotary.cos, rotary.sin, rotary.order, rotation, q_heads, executor);
   if (!k_heads) return;
   const bool own = static_cast<bool>(rotary.key_cos);
   rotate(own ? rotary.key_cos : rotary.cos, own ? rotary.key_sin : rotary.sin, rotary.order, rotation, k_heads.slice(-2, 0, shapes.keys), executor);
@@ -177,28 +178,28 @@ PackedAttention packed_projections(const MultiHeadAttention& layer, PackFor use,
 }
 
 // x -> q, k, v -> heads -> sdpa -> merge -> gate -> output projection      (docs/maths.md, eq. 11-15)
-// keep_activations: backward will read `s`, so the gate may not overwrite `s.attended`. `s` may hold tensors of an earlier pass, whose
+// The executor replaces that of the options. keep_activations: backward will read `s`, so the gate may not overwrite `s.attended`. `s` may hold tensors of an earlier pass, whose
 // memory is reused.
 void run(const MultiHeadAttention& layer, const PackedAttention& projections, const AttentionInput& input, const AttentionShapes& shapes, TensorView out,
-         const AttentionOptions& options, bool keep_activations, MultiHeadAttention::Activations& s) {
+         const AttentionOptions& options, Executor* executor, bool keep_activations, MultiHeadAttention::Activations& s) {
   const MultiHeadAttentionConfig& config = layer.config;
   const ConstTensorView key = input.key ? input.key : input.query, value = input.value ? input.value : key;
   if (config.global_query == GlobalQuery::off) {
     reuse_or_allocate(s.q, config.dtype, with_extents(shapes.query, shapes.axis, shapes.queries, projections.q.out_width()), options.workspace);
-    projections.q.forward(input.query, s.q, options.executor);
+    projections.q.forward(input.query, s.q, executor);
   } else {
     reuse_or_allocate(s.query_mean, config.dtype, with_extents(shapes.query, shapes.axis, 1, config.query_width), options.workspace);
     s.mean_positions = mean_positions(config, shapes, options.mask);
     reduce_positions(positions_last(input.query, shapes.axis), s.mean_positions, Reduce::mean,
-                     positions_last(s.query_mean.view(), shapes.axis), options.executor);
+                     positions_last(s.query_mean.view(), shapes.axis), executor);
     reuse_or_allocate(s.q, config.dtype, with_extents(shapes.query, shapes.axis, 1, projections.q.out_width()), options.workspace);
-    projections.q.forward(s.query_mean, s.q, options.executor);
+    projections.q.forward(s.query_mean, s.q, executor);
   }
-  s.k_heads = project_keys(projections.k, key, input.projected_key, layer.bias_k, config.kv_heads, shapes, options, s.k);
-  s.v_heads = project_keys(projections.v, value, input.projected_value, layer.bias_v, config.kv_heads, shapes, options, s.v);
+  s.k_heads = project_keys(projections.k, key, input.projected_key, layer.bias_k, config.kv_heads, shapes, options.workspace, executor, s.k);
+  s.v_heads = project_keys(projections.v, value, input.projected_value, layer.bias_v, config.kv_heads, shapes, options.workspace, executor, s.v);
   const TensorView q_heads = split_heads(s.q.view(), shapes.axis, config.heads);
   const TensorView k_heads = input.projected_key ? TensorView() : split_heads(s.k.view(), shapes.axis, config.kv_heads);
-  apply_rotary(options.rotary, Rotation::forward, shapes, q_heads, k_heads, options.executor);
+  apply_rotary(options.rotary, Rotation::forward, shapes, q_heads, k_heads, executor);
   s.q_heads = q_heads;
 
   s.sdpa = {.scale = config.scale,
@@ -223,7 +224,7 @@ void run(const MultiHeadAttention& layer, const PackedAttention& projections, co
   s.attended_heads = split_heads(ConstTensorView(s.attended), shapes.axis, config.heads);
   reuse_or_allocate(s.lse, accumulation_dtype(config.dtype), s.q_heads.shape().first(s.q_heads.rank() - 1), options.workspace);
   SdpaOptions sdpa = s.sdpa;
-  sdpa.executor = options.executor;  // not stored in s: the executor may be gone when s is read again
+  sdpa.executor = executor;  // not stored in s: the executor may be gone when s is read again
   sdpa.workspace = options.workspace;
   sdpa_forward(
       {.q = s.q_heads, .k = s.k_heads, .v = s.v_heads, .out = split_heads(s.attended.view(), shapes.axis, config.heads), .lse = s.lse},
@@ -232,16 +233,16 @@ void run(const MultiHeadAttention& layer, const PackedAttention& projections, co
   Tensor gated;
   if (config.gate == Gate::sigmoid) {
     reuse_or_allocate(s.gate, config.dtype, with_extents(shapes.query, shapes.axis, shapes.positions, projections.gate.out_width()), options.workspace);
-    projections.gate.forward(input.query, s.gate, options.executor);
-    activate(Activation::sigmoid, s.gate, s.gate, options.executor);
+    projections.gate.forward(input.query, s.gate, executor);
+    activate(Activation::sigmoid, s.gate, s.gate, executor);
     // Evaluation does not read the ungated heads again, so gate in place.
     const bool in_place = !keep_activations && s.attended.shape() == s.gate.shape();
     if (!in_place) gated = uninitialised(config.dtype, s.gate.shape(), options.workspace);
-    multiply(s.attended, s.gate, in_place ? s.attended : gated, options.executor);
+    multiply(s.attended, s.gate, in_place ? s.attended : gated, executor);
   }
   const ConstTensorView merged = gated ? ConstTensorView(gated) : ConstTensorView(s.attended);
   if (config.output == OutputProjection::linear) {
-    projections.output.forward(merged, out, options.executor);
+    projections.output.forward(merged, out, executor);
   } else {
     copy(merged, out);
   }
@@ -283,11 +284,10 @@ ChunkedAttention::ChunkedAttention(const MultiHeadAttention& layer, const Attent
 }
 
 void ChunkedAttention::run(std::int64_t chunk, TensorView out, MultiHeadAttention::Activations& scratch, Executor* executor) const {
-  AttentionOptions own = is_chunked() ? chunks_.of(options_, chunk) : options_;
-  own.executor = executor;
-  if (!is_chunked()) return nn::run(layer_, projections_, input_, shapes_, out, own, false, scratch);
+  if (!is_chunked()) return nn::run(layer_, projections_, input_, shapes_, out, options_, executor, false, scratch);
   const AttentionInput some = chunks_.of(input_, chunk);
-  nn::run(layer_, projections_, some, attention_shapes(kForward, layer_.config, some), out, own, false, scratch);
+  const AttentionShapes shapes = attention_shapes(kForward, layer_.config, some);
+  nn::run(layer_, projections_, some, shapes, out, chunks_.of(options_, chunk), executor, false, scratch);
 }
 
 void MultiHeadAttention::forward(const AttentionInput& input, TensorView out, const AttentionOptions& options, Saved* saved) const {
@@ -313,7 +313,7 @@ void MultiHeadAttention::forward(const AttentionInput& input, TensorView out, co
   whole.rotary = options.rotary;
   whole.config = config;
   whole.constant_parameters = keeps_parameters(options.workspace);
-  run(*this, packed_projections(*this, PackFor::one_product, options), input, shapes, out, options, true, whole);
+  run(*this, packed_projections(*this, PackFor::one_product, options), input, shapes, out, options, options.executor, true, whole);
   *saved = std::move(whole);
 }
 
@@ -381,12 +381,20 @@ void MultiHeadAttention::backward(const Saved& s, ConstTensorView d_out, const G
   }
 
   // attended = sdpa(q, k, v)
-  const auto of_keys = [&](const Linear& projection) {
-    return with_extents(shapes.key, shapes.axis, shapes.keys + shapes.added_keys, projection.out_width());
+  const ConstTensorView key = input.key ? input.key : input.query, value = input.value ? input.value : key;
+  const TensorView d_query = gradients.query, d_key = input.key ? gradients.key : d_query, d_value = input.value ? gradients.value : d_key;
+  Tensor d_q, d_k, d_v, d_padded_bias;
+  if (d_query || grads) d_q = room(s.q.shape());
+  // [*,K,S',.]; absent, and then not computed, where neither the input nor a parameter needs it.
+  const auto key_heads = [&](const Linear& projection, TensorView d_input, TensorView d_projected, Tensor& d) -> TensorView {
+    if (d_projected && shapes.added_keys == 0) return d_projected;
+    if (input.projected_key ? !d_projected && !(grads && config.add_bias_kv) : !d_input && !grads) return {};
+    d = room(with_extents(shapes.key, shapes.axis, shapes.keys + shapes.added_keys, projection.out_width()));
+    return split_heads(d.view(), shapes.axis, config.kv_heads);
   };
-  Tensor d_q = room(s.q.shape()), d_k = room(of_keys(k)), d_v = room(of_keys(v)), d_padded_bias;
-  const TensorView d_q_heads = split_heads(d_q.view(), shapes.axis, config.heads), d_k_heads = split_heads(d_k.view(), shapes.axis, config.kv_heads),
-                   d_v_heads = split_heads(d_v.view(), shapes.axis, config.kv_heads);
+  const TensorView d_q_heads = d_q ? split_heads(d_q.view(), shapes.axis, config.heads) : TensorView(),
+                   d_k_heads = key_heads(k, d_key, gradients.projected_key, d_k),
+                   d_v_heads = key_heads(v, d_value, gradients.projected_value, d_v);
   TensorView d_bias = gradients.bias;
   if (d_bias && s.padded_bias) {
     d_padded_bias = Tensor(config.dtype, s.padded_bias.shape());
@@ -411,30 +419,33 @@ void MultiHeadAttention::backward(const Saved& s, ConstTensorView d_out, const G
   apply_rotary(s.rotary, Rotation::inverse, shapes, d_q_heads, input.projected_key ? TensorView() : d_k_heads, executor);
 
   // q = q(query), k = [k(key), bias_k, 0], v = [v(value), bias_v, 0], gate = sigmoid(gate(query))
-  const ConstTensorView key = input.key ? input.key : input.query, value = input.value ? input.value : key;
-  const TensorView d_query = gradients.query;
-  const TensorView d_key = input.key ? gradients.key : d_query;
-  const TensorView d_value = input.value ? gradients.value : d_key;
-  if (config.global_query == GlobalQuery::off) {
-    q.backward(input.query, d_q, {.x = d_query, .parameters = of(&MultiHeadAttention::q)}, options);
-  } else {
+  const bool masked = restricts(s.sdpa.mask);
+  const auto project_backward = [&](Linear MultiHeadAttention::*projection, ConstTensorView x, ConstTensorView d_y, TensorView d_x, Write write) {
+    const Tensor reached = grads && masked ? without_unreached_rows(x, d_y, executor, options.workspace) : Tensor();
+    (this->*projection).backward(reached ? ConstTensorView(reached) : x, d_y, {.x = d_x, .parameters = of(projection), .x_write = write}, options);
+  };
+  const auto unless_shared = [](ConstTensorView given) { return given ? Write::replace : Write::add; };
+  if (d_q && config.global_query == GlobalQuery::off) {
+    project_backward(&MultiHeadAttention::q, input.query, d_q, d_query, Write::replace);
+  } else if (d_q) {
     Tensor d_mean = room(s.query_mean.shape());
-    q.backward(s.query_mean, d_q, {.x = d_mean, .parameters = of(&MultiHeadAttention::q)}, options);
+    project_backward(&MultiHeadAttention::q, s.query_mean, d_q, d_mean, Write::replace);
     if (d_query) {
       spread_mean(positions_last(ConstTensorView(d_mean), shapes.axis), s.mean_positions, positions_last(d_query, shapes.axis), executor);
     }
   }
   const auto own_positions = [&](const Tensor& d) { return d.view().slice(shapes.axis, 0, shapes.keys); };
-  const auto unless_shared = [](ConstTensorView given) { return given ? Write::replace : Write::add; };
   if (input.projected_key) {
-    if (gradients.projected_key) copy(d_k_heads.slice(-2, 0, shapes.keys), gradients.projected_key);
-    if (gradients.projected_value) copy(d_v_heads.slice(-2, 0, shapes.keys), gradients.projected_value);
+    const auto copy_own = [&](TensorView heads, TensorView d_projected) {
+      if (d_projected && shapes.added_keys > 0) copy(heads.slice(-2, 0, shapes.keys), d_projected);
+    };
+    copy_own(d_k_heads, gradients.projected_key), copy_own(d_v_heads, gradients.projected_value);
     if (grads) {
       for (Linear* unused : {&grads->k, &grads->v}) unused->visit([](const std::string&, Tensor& tensor) { fill(tensor, 0); });
     }
   } else {
-    k.backward(key, own_positions(d_k), {.x = d_key, .parameters = of(&MultiHeadAttention::k), .x_write = unless_shared(input.key)}, options);
-    v.backward(value, own_positions(d_v), {.x = d_value, .parameters = of(&MultiHeadAttention::v), .x_write = unless_shared(input.value)}, options);
+    if (d_k) project_backward(&MultiHeadAttention::k, key, own_positions(d_k), d_key, unless_shared(input.key));
+    if (d_v) project_backward(&MultiHeadAttention::v, value, own_positions(d_v), d_value, unless_shared(input.value));
   }
   if (config.gate == Gate::sigmoid) {
     gate.backward(input.query, d_gate, {.x = d_query, .parameters = of(&MultiHeadAttention::gate), .x_write = Write::add}, options);

@@ -6,8 +6,7 @@
 #include <memory>
 #include <numeric>
 
-#include "support/gradients.h"
-#include "support/random.h"
+#include "nn/attention_test_trial.h"
 
 namespace polyhead::nn {
 namespace {
@@ -16,15 +15,6 @@ using test::error_message;
 using test::near;
 using test::Random;
 using test::same_bits;
-
-struct Setting {
-  const char* name;
-  MultiHeadAttentionConfig config;
-  Shape query, key = {}, value = {};  // rank 0: not given
-  Shape bias = {};
-  std::function<Mask(Random&)> mask = {};
-  Mode mode = Mode::evaluation;
-};
 
 Tensor booleans(Random& random, const Shape& shape) {
   Tensor tensor(DType::boolean, shape);
@@ -77,45 +67,6 @@ std::vector<Setting> settings() {
   };
 }
 
-// One layer with random inputs, its output and every gradient.
-struct Trial {
-  explicit Trial(const Setting& setting, std::uint64_t seed = 1) : random(seed), layer(setting.config), gradients(zeros_like(layer)) {
-    layer.visit([&](const std::string&, Tensor& tensor) { tensor = random.tensor(DType::f64, tensor.shape()); });
-    query = random.tensor(DType::f64, setting.query);
-    input.query = query;
-    if (!setting.key.empty()) input.key = key = random.tensor(DType::f64, setting.key);
-    if (!setting.value.empty()) input.value = value = random.tensor(DType::f64, setting.value);
-    options.mode = setting.mode;
-    options.dropout_seed = 5;
-    if (!setting.bias.empty()) options.bias = bias = random.tensor(DType::f64, setting.bias);
-    if (setting.mask) options.mask = setting.mask(random);
-    out = Tensor(DType::f64, layer.output_shape(input));
-    d_out = random.tensor(DType::f64, out.shape());
-  }
-
-  double loss() {
-    layer.forward(input, out, options, &saved);
-    return test::weighted_sum(out, d_out);
-  }
-
-  void backward() {
-    loss();
-    MultiHeadAttention::Gradients wanted{.parameters = &gradients};
-    wanted.query = d_query = Tensor(DType::f64, query.shape());
-    if (key) wanted.key = d_key = Tensor(DType::f64, key.shape());
-    if (value) wanted.value = d_value = Tensor(DType::f64, value.shape());
-    if (bias) wanted.bias = d_bias = Tensor(DType::f64, bias.shape());
-    layer.backward(saved, d_out, wanted);
-  }
-
-  Random random;
-  MultiHeadAttention layer, gradients;
-  Tensor query, key, value, bias, out, d_out, d_query, d_key, d_value, d_bias;
-  AttentionInput input;
-  AttentionOptions options;
-  MultiHeadAttention::Saved saved;
-};
-
 TEST(MultiHeadAttention, GradientsAreCentralDifferences) {
   for (const Setting& setting : settings()) {
     SCOPED_TRACE(setting.name);
@@ -128,139 +79,6 @@ TEST(MultiHeadAttention, GradientsAreCentralDifferences) {
     if (run.bias) leaves.push_back({"bias", run.bias, run.d_bias});
     test::expect_gradients([&] { return run.loss(); }, leaves);
   }
-}
-
-// Positions of T rows, for R features; the angles of pair i grow by 1000^(-i).
-std::pair<Tensor, Tensor> rotary_tables(const std::vector<double>& positions, std::int64_t features) {
-  const Shape shape{static_cast<std::int64_t>(positions.size()), features / 2};
-  std::pair<Tensor, Tensor> tables{Tensor(DType::f64, shape), Tensor(DType::f64, shape)};
-  for (std::int64_t t = 0; t < shape[0]; ++t) {
-    for (std::int64_t i = 0; i < shape[1]; ++i) {
-      const double angle = positions[static_cast<std::size_t>(t)] * std::pow(1000, -static_cast<double>(i));
-      tables.first.data<double>()[t * shape[1] + i] = std::cos(angle);
-      tables.second.data<double>()[t * shape[1] + i] = std::sin(angle);
-    }
-  }
-  return tables;
-}
-
-TEST(Rotary, GradientsAreCentralDifferences) {
-  for (const RotaryOrder order : {RotaryOrder::halves, RotaryOrder::pairs}) {
-    for (const std::int64_t features : {4, 6}) {  // of 6: a part, all
-      for (const bool added : {false, true}) {
-        SCOPED_TRACE(std::to_string(static_cast<int>(order)) + " " + std::to_string(features) + (added ? " with added keys" : ""));
-        Trial run({"rotary", {.query_width = 5, .heads = 2, .kv_heads = 1, .head_width = 6, .value_head_width = 2, .add_bias_kv = added, .add_zero_attn = added,
-                              .dtype = DType::f64}, {2, 3, 5}, {2, 4, 5}});
-        const auto [cos, sin] = rotary_tables({4, 5, 6}, features);
-        const auto [key_cos, key_sin] = rotary_tables({0, 1, 2, 9}, features);
-        run.options.rotary = {.cos = cos, .sin = sin, .key_cos = key_cos, .key_sin = key_sin, .order = order, .width = features};
-        run.backward();
-        std::vector<test::Leaf> leaves = test::parameter_leaves(run.layer, run.gradients);
-        leaves.push_back({"query", run.query, run.d_query});
-        leaves.push_back({"key", run.key, run.d_key});
-        test::expect_gradients([&] { return run.loss(); }, leaves);
-      }
-    }
-  }
-}
-
-// RoFormer, eq. 34, for one head: pair i of position t turns by t theta_i, so that a shift of all positions changes no score.
-TEST(Rotary, RotatesPairsOfBothOrdersAndScoresDependOnDistances) {
-  const auto [cos, sin] = rotary_tables({2}, 4);
-  const auto rotated = [&, &c = cos, &s = sin](RotaryOrder order) {
-    Tensor x = Tensor::of<double>({1, 1, 5}, {1, 2, 3, 4, 5});
-    rotate(c, s, order, Rotation::forward, x);
-    return x;
-  };
-  const double c0 = std::cos(2), s0 = std::sin(2), c1 = std::cos(0.002), s1 = std::sin(0.002);
-  EXPECT_TRUE(near(rotated(RotaryOrder::halves), Tensor::of<double>({1, 1, 5}, {c0 - 3 * s0, 2 * c1 - 4 * s1, s0 + 3 * c0, 2 * s1 + 4 * c1, 5}), 1e-15));
-  EXPECT_TRUE(near(rotated(RotaryOrder::pairs), Tensor::of<double>({1, 1, 5}, {c0 - 2 * s0, s0 + 2 * c0, 3 * c1 - 4 * s1, 3 * s1 + 4 * c1, 5}), 1e-15));
-  Tensor back = rotated(RotaryOrder::pairs);
-  rotate(cos, sin, RotaryOrder::pairs, Rotation::inverse, back);
-  EXPECT_TRUE(near(back, Tensor::of<double>({1, 1, 5}, {1, 2, 3, 4, 5}), 1e-15));
-
-  Trial run({"shift", {.query_width = 8, .heads = 2, .dtype = DType::f64}, {2, 3, 8}});
-  run.loss();
-  const Tensor without = run.out;
-  const auto [near_cos, near_sin] = rotary_tables({0, 1, 2}, 4);
-  const auto [far_cos, far_sin] = rotary_tables({70, 71, 72}, 4);
-  run.options.rotary = {.cos = near_cos, .sin = near_sin};
-  run.loss();
-  const Tensor at_start = run.out;
-  run.options.rotary = {.cos = far_cos, .sin = far_sin};
-  run.loss();
-  EXPECT_TRUE(near(run.out, at_start, 1e-13));
-  EXPECT_FALSE(near(run.out, without, 1e-3));
-}
-
-TEST(Rotary, WrongTablesAreSaidInNumbers) {
-  const MultiHeadAttention layer({.query_width = 8, .heads = 2}), global({.query_width = 8, .heads = 2, .global_query = GlobalQuery::mean});
-  const Tensor x(DType::f32, {2, 3, 8}), key(DType::f32, {2, 5, 8}), table(DType::f32, {3, 2}), wide(DType::f32, {3, 3}), long_table(DType::f32, {4, 2}), one_position(DType::f32, {1, 2}),
-      one_angle(DType::f32, {3, 1}), projected(DType::f32, {2, 2, 3, 4});
-  Tensor out(DType::f32, x.shape());
-  const auto message = [&](const AttentionInput& input, const Rotary& rotary) {
-    return error_message([&] { layer.forward(input, out, {.rotary = rotary}); });
-  };
-  const std::string start = "MultiHeadAttention.forward: rotary";
-  EXPECT_EQ(message({.query = x}, {.cos = wide, .sin = wide}),
-            start + ".cos is float32 [3,3]; it must be floating, broadcast to [2,3,2] and end in [3,2]: positions and half of the rotated width 4");
-  EXPECT_EQ(message({.query = x}, {.cos = long_table, .sin = long_table}),
-            start + ".cos is float32 [4,2]; it must be floating, broadcast to [2,3,2] and end in [3,2]: positions and half of the rotated width 4");
-  EXPECT_THAT(message({.query = x}, {.cos = one_position, .sin = one_position}), testing::HasSubstr("end in [3,2]"));
-  EXPECT_THAT(message({.query = x}, {.cos = table, .sin = table, .key_cos = one_angle, .key_sin = one_angle}), testing::HasSubstr("rotary.key_cos is float32 [3,1]"));
-  EXPECT_THAT(message({.query = x}, {.cos = table, .sin = table, .width = 2}), testing::HasSubstr("half of the rotated width 2"));
-  EXPECT_THAT(message({.query = x}, {.cos = table, .sin = table, .width = 6}), testing::HasSubstr("at most head_width 4"));
-  EXPECT_THAT(message({.query = x, .projected_key = projected, .projected_value = projected}, {.cos = table, .sin = table, .key_cos = table, .key_sin = table}),
-              testing::HasSubstr("which is not rotated"));
-  EXPECT_EQ(message({.query = x}, {.cos = table}), "MultiHeadAttention.forward: rotary.sin is missing");
-  EXPECT_EQ(message({.query = x, .key = key}, {.cos = table, .sin = table}), start + " has no key_cos and key_sin, and there are 3 queries but 5 keys");
-  EXPECT_EQ(message({.query = x}, {.cos = table, .sin = table}), "");
-  Tensor global_out(DType::f32, {2, 1, 8});
-  EXPECT_EQ(error_message([&] { global.forward({.query = x}, global_out, {.rotary = {.cos = table, .sin = table}}); }),
-            start + " positions with a global query, which has no position");
-}
-
-// A cache: keys and values of earlier positions, projected by an earlier pass, and their gradients.
-TEST(ProjectedKeys, AreTheKeysThatTheLayerWouldProject) {
-  for (const bool added : {false, true}) {
-    Trial run({"projected", {.query_width = 4, .heads = 4, .kv_heads = 2, .value_head_width = 3, .add_bias_kv = added, .dtype = DType::f64}, {2, 3, 4}, {2, 5, 4}});
-    const auto [cos, sin] = rotary_tables({7, 8, 9}, 4);
-    const auto [key_cos, key_sin] = rotary_tables({0, 1, 2, 3, 4}, 4);
-    run.layer = MultiHeadAttention({.query_width = 4, .heads = 4, .kv_heads = 2, .head_width = 4, .value_head_width = 3, .add_bias_kv = added, .dtype = DType::f64});
-    run.layer.visit([&](const std::string&, Tensor& tensor) { tensor = run.random.tensor(DType::f64, tensor.shape()); });
-    run.gradients = zeros_like(run.layer);
-    run.options.rotary = {.cos = cos, .sin = sin, .key_cos = key_cos, .key_sin = key_sin};
-    run.backward();
-    Tensor keys = Tensor::copy_of(run.saved.k_heads.slice(-2, 0, 5)), values = Tensor::copy_of(run.saved.v_heads.slice(-2, 0, 5));
-    const Tensor expected = run.out, d_query = run.d_query;
-    run.input = {.query = run.query, .projected_key = keys, .projected_value = values};
-    EXPECT_EQ(run.layer.maps_shape(run.input), (Shape{2, 4, 3, added ? 6 : 5}));
-    run.options.rotary = {.cos = cos, .sin = sin};
-    run.loss();
-    EXPECT_TRUE(same_bits(run.out, expected));
-    Tensor d_keys(DType::f64, keys.shape()), d_values(DType::f64, values.shape()), d_q(DType::f64, run.query.shape());
-    fill(run.gradients.k.weight, 7);
-    run.layer.backward(run.saved, run.d_out, {.query = d_q, .projected_key = d_keys, .projected_value = d_values, .parameters = &run.gradients});
-    EXPECT_TRUE(same_bits(d_q, d_query));
-    EXPECT_EQ(test::largest_magnitude(run.gradients.k.weight), 0);
-    std::vector<test::Leaf> leaves = test::parameter_leaves(run.layer, run.gradients);
-    leaves.push_back({"keys", keys, d_keys});
-    leaves.push_back({"values", values, d_values});
-    test::expect_gradients([&] { return run.loss(); }, leaves);
-  }
-}
-
-TEST(ProjectedKeys, WrongOnesAreSaidInNumbers) {
-  const MultiHeadAttention layer({.query_width = 8, .heads = 2});
-  const Tensor x(DType::f32, {2, 3, 8}), keys(DType::f32, {2, 2, 5, 4}), short_values(DType::f32, {2, 2, 4, 4});
-  Tensor out(DType::f32, x.shape());
-  const auto message = [&](const AttentionInput& input) { return error_message([&] { layer.forward(input, out); }); };
-  EXPECT_EQ(message({.query = x, .projected_key = keys}), "MultiHeadAttention.forward: projected_key and projected_value are given together");
-  EXPECT_EQ(message({.query = x, .key = x, .projected_key = keys, .projected_value = keys}),
-            "MultiHeadAttention.forward: both key and projected_key are given");
-  EXPECT_EQ(message({.query = x, .projected_key = keys, .projected_value = short_values}),
-            "MultiHeadAttention.forward: projected_value is [2,2,4,4]; it must be [2,2,5,4]");
-  EXPECT_EQ(message({.query = x, .projected_key = keys, .projected_value = keys}), "");
 }
 
 // Gradients of all parameters have the same bits whatever stands at positions that no query may attend to, and in queries without a key.
@@ -294,6 +112,24 @@ TEST(MultiHeadAttention, NonFiniteInputsThatAreMaskedReachNoParameter) {
       }
     }
   }
+}
+
+// A key of probability 0 is no masked key: without a mask its NaN reaches the gradients (IEEE).
+TEST(MultiHeadAttention, NonFiniteInputsOfKeptKeysReachTheParameters) {
+  const MultiHeadAttention layer({.query_width = 4, .heads = 2, .seed = 3});
+  const Tensor query = Random(1).tensor(DType::f32, {1, 3, 4}), lengths = Tensor::of<std::int64_t>({1}, {2});
+  Tensor value = Random(2).tensor(DType::f32, query.shape()), out(DType::f32, query.shape()), bias(DType::f32, {3, 3});
+  fill(value.view().select(1, 2), std::nan(""));
+  fill(bias.view().select(1, 2), -HUGE_VAL);
+  const auto gradient = [&](const AttentionOptions& options) {
+    MultiHeadAttention::Saved saved;
+    layer.forward({.query = query, .key = query, .value = value}, out, options, &saved);
+    MultiHeadAttention grads = zeros_like(layer);
+    layer.backward(saved, query, {.parameters = &grads});
+    return test::to_doubles(grads.v.weight)[0];
+  };
+  EXPECT_TRUE(std::isnan(gradient({.bias = bias})));
+  EXPECT_TRUE(std::isfinite(gradient({.mask = {.key_lengths = lengths}})));
 }
 
 // Packed documents have the bits of each document alone, in the output and in the gradient of the input, also where the batch is cut into chunks.

@@ -63,18 +63,20 @@ class Tracer {
   void projections() {
     const ConstTensorView key = input_.key ? input_.key : input_.query, value = input_.value ? input_.value : key;
     const auto own = [&](const Tensor& x) { return x.view().slice(shapes_.axis, 0, shapes_.keys); };
-    const auto project = [&](TraceKind kind, std::string text, const Linear& linear, ConstTensorView x, ConstTensorView saved, TraceKind rotary) {
-      if (!options_.rotary.cos || rotary == kind) return add(kind, std::move(text), saved);
+    // `rotated`: the step after the projection that rotates it; absent for v.
+    const auto project = [&](TraceKind kind, std::string text, const Linear& linear, ConstTensorView x, ConstTensorView saved,
+                             std::optional<TraceKind> rotated) {
+      if (!options_.rotary.cos || !rotated) return add(kind, std::move(text), saved);
       Tensor projected(config_.dtype, saved.shape());  // `saved` is already rotated, so project again
       linear.forward(x, projected, {.executor = options_.executor});
       add(kind, text, projected);
-      rotated_.push_back({rotary, std::move(text), Tensor::copy_of(saved)});
+      rotated_.push_back({*rotated, std::move(text), Tensor::copy_of(saved)});
     };
     const ConstTensorView query = saved_.query_mean ? ConstTensorView(saved_.query_mean) : input_.query;
     project(TraceKind::projection_q, input_letters(queries_, "N*H"), layer_.q, query, saved_.q, TraceKind::rotary_q);
     if (!input_.projected_key) {
       project(TraceKind::projection_k, input_letters("S", key_width("H")), layer_.k, key, own(saved_.k), TraceKind::rotary_k);
-      project(TraceKind::projection_v, input_letters("S", key_width("V")), layer_.v, value, own(saved_.v), TraceKind::projection_v);
+      project(TraceKind::projection_v, input_letters("S", key_width("V")), layer_.v, value, own(saved_.v), std::nullopt);
     }
     for (TraceStep& step : rotated_) steps_.push_back(std::move(step));
     if (shapes_.added_keys > 0) {

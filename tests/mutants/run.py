@@ -22,6 +22,7 @@ PARTS = ("CMakeLists.txt", "cmake", "include", "src", "viewer", "tests")
 # Fast programs first: the first that fails ends the mutant.
 PROGRAMS = {
     "core": ("test_core", ["src/core/test_core"]),
+    "parallel": ("test_parallel", ["src/core/test_parallel"]),
     "golden": ("polyhead_golden", ["tests/golden/polyhead_golden", "{tree}/tests/golden/vectors", "--dtype", "f64"]),
     "golden_reference": ("polyhead_golden", ["tests/golden/polyhead_golden", "{tree}/tests/golden/vectors", "--dtype", "f64", "--backend", "reference"]),
     "cpu": ("test_cpu", ["src/cpu/test_cpu"]),

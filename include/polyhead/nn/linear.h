@@ -26,8 +26,7 @@ struct Linear : Module<Linear> {
 
   // x [*,in_width] and y [*,out_width] of the weight's dtype, with any strides; y may not overlap x.
   void forward(ConstTensorView x, TensorView y, const RunOptions& options = {}) const;
-  // d_y [*,out_width]. x is read only for the gradients of the parameters. If a row of d_y is all zero, the same row of x is left out of
-  // their sums, so that a NaN in it does not spread.
+  // d_y [*,out_width]. x is read only for the gradients of the parameters.
   void backward(ConstTensorView x, ConstTensorView d_y, const Gradients<Linear>& gradients, const RunOptions& options = {}) const;
 
   Linear zeros() const;

@@ -52,10 +52,20 @@ struct Module {
   }
 };
 
+// For f(NoName, tensor): a visitor of all parameters that needs no names, so that none is joined.
+struct NoName {
+  template <class T>
+  NoName(const T&) {}  // NOLINT(google-explicit-constructor)
+};
+
 // For a module with children: visit_child("q", q, f) calls f("q." + name, tensor) for each parameter of q.
 template <class Child, class F>
 void visit_child(const std::string& prefix, Child& child, F&& f) {
-  child.visit([&](const std::string& name, auto& tensor) { f(prefix + "." + name, tensor); });
+  if constexpr (requires(const Tensor& tensor) { f(NoName(0), tensor); }) {
+    child.visit(f);
+  } else {
+    child.visit([&](const std::string& name, auto& tensor) { f(prefix + "." + name, tensor); });
+  }
 }
 
 template <class M>

@@ -15,8 +15,8 @@ enum class RotaryOrder : std::uint8_t {
   pairs,   // 2i and 2i + 1, as in RoFormer and GPT-J
 };
 
-// Tables are floating, [*,T,R/2], with leading dimensions that broadcast: a table [T,R/2] serves all sequences. Each angle is given once: tables of
-// width R with repeated halves, as in the transformers package, are refused.
+// Tables are floating, [*,T,R/2], with leading dimensions that broadcast: a table [T,R/2] serves all sequences. Each angle is given once:
+// tables of width R with repeated halves, as in the transformers package, are refused.
 struct Rotary {
   ConstTensorView cos = {}, sin = {};          // at the positions of the queries
   ConstTensorView key_cos = {}, key_sin = {};  // at the positions of the keys, [*,S,R/2]; absent: those of the queries, and T == S
