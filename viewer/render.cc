@@ -79,12 +79,8 @@ std::string script_text(const json& data) {
   const std::string plain = data.dump(-1, ' ', false, json::error_handler_t::replace);
   std::string text;
   text.reserve(plain.size());
-  std::size_t done = 0;
-  for (std::size_t at; (at = plain.find('<', done)) != std::string::npos; done = at + 1) {
-    text.append(plain, done, at - done);
-    text += "\\u003c";
-  }
-  return text.append(plain, done);
+  for (const char& c : plain) text += c == '<' ? "\\u003c" : std::string_view(&c, 1);
+  return text;
 }
 
 std::string html_text(const std::string& plain) {

@@ -8,6 +8,22 @@
 #include "suggest.h"
 
 namespace polyhead::app {
+namespace {
+
+// Whole numbers of 0 or more with one of `separators` between; `what` says what the word must be.
+std::vector<std::int64_t> counts_of(std::string_view word, std::string_view separators, std::string_view what) {
+  std::vector<std::int64_t> counts;
+  for (std::size_t first = 0; first <= word.size();) {
+    const std::size_t end = std::min(word.find_first_of(separators, first), word.size());
+    const auto count = parse<std::int64_t>(word.substr(first, end - first));
+    if (!count || *count < 0) throw UsageError(cat("'", word, "' is not ", what));
+    counts.push_back(*count);
+    first = end + 1;
+  }
+  return counts;
+}
+
+}  // namespace
 
 std::string lower(std::string_view text) {
   std::string result(text);
@@ -35,15 +51,7 @@ std::int64_t read_positive(const std::string& word) {
 std::uint64_t read_seed(const std::string& word) { return static_cast<std::uint64_t>(read_count(word)); }
 
 std::vector<std::int64_t> read_counts(const std::string& word) {
-  std::vector<std::int64_t> counts;
-  for (std::size_t first = 0; first <= word.size();) {
-    const std::size_t end = std::min(word.find_first_of(",;", first), word.size());
-    const auto count = parse<std::int64_t>(std::string_view(word).substr(first, end - first));
-    if (!count || *count < 0) throw UsageError(cat("'", word, "' is not a list of whole numbers of 0 or more, such as 3,2"));
-    counts.push_back(*count);
-    first = end + 1;
-  }
-  return counts;
+  return counts_of(word, ",;", "a list of whole numbers of 0 or more, such as 3,2");
 }
 
 double read_number(const std::string& word) {
@@ -53,17 +61,9 @@ double read_number(const std::string& word) {
 }
 
 Shape read_shape(const std::string& word) {
-  std::vector<std::int64_t> extents;
-  std::string_view rest = word;
-  while (!rest.empty()) {
-    const std::size_t comma = std::min(rest.find(','), rest.size());
-    const auto extent = parse<std::int64_t>(rest.substr(0, comma));
-    const bool trailing = comma + 1 == rest.size();
-    if (!extent || *extent < 0 || trailing)
-      throw UsageError(cat("'", word, "' is not a shape; give whole numbers of 0 or more with commas between, such as 1,8,512,64"));
-    extents.push_back(*extent);
-    rest.remove_prefix(std::min(comma + 1, rest.size()));
-  }
+  if (word.empty()) return {};
+  const std::vector<std::int64_t> extents =
+      counts_of(word, ",", "a shape; give whole numbers of 0 or more with commas between, such as 1,8,512,64");
   if (extents.size() > static_cast<std::size_t>(kMaxRank))
     throw UsageError(cat("'", word, "' has ", extents.size(), " dimensions; at most ", kMaxRank, " are supported"));
   return Shape(std::span<const std::int64_t>(extents));

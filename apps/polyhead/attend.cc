@@ -61,10 +61,9 @@ std::string run_sdpa(const Options& o, InputTensors* in, Results* results) {
   SdpaOptions options;
   apply(o.rules, &options);
   options.bias = bias;
-  MaskMemory memory;
   Tensor keep;
   const Shape lead = q.shape().first(q.shape().size() - 3);
-  options.mask = mask_of(o.rules, lead, q.extent(-2), k.extent(-2), &memory);
+  options.mask = mask_of(o.rules, lead, q.extent(-2), k.extent(-2));
   in->read_masks(&options.mask);
   if (options.dropout.p > 0) options.dropout.keep = keep = in->take("dropout_keep");
 

@@ -92,7 +92,7 @@ std::vector<CLI::Option*> add_layer_rules(CLI::App& parser, LayerRules* rules) {
           parser.add_flag("--add-zero-attn", rules->add_zero_attn, "add a key and value of zeros, as torch's add_zero_attn")};
 }
 
-Mask mask_of(const AttentionRules& rules, const Shape& lead, std::int64_t queries, std::int64_t keys, MaskMemory* memory) {
+Mask mask_of(const AttentionRules& rules, const Shape& lead, std::int64_t queries, std::int64_t keys) {
   Mask mask;
   if (rules.causal == kBareCausal && queries != keys) {
     throw UsageError(cat("--causal: there are ", queries, " queries and ", keys, " keys, so name the diagonal: top_left, bottom_right or an offset"));
@@ -100,23 +100,20 @@ Mask mask_of(const AttentionRules& rules, const Shape& lead, std::int64_t querie
   if (!rules.causal.empty() && rules.causal != kNotCausal) mask.causal = rules.causal == kBareCausal ? Diagonal::top_left() : read_diagonal(rules.causal);
   mask.window = rules.window;
   mask.window.diagonal = rules.window_diagonal;
-  const auto tensor = [](const std::vector<std::int64_t>& list, const Shape& shape) {
-    return Tensor::of<std::int64_t>(shape, std::span<const std::int64_t>(list));
+  const auto list = [](const std::optional<std::vector<std::int64_t>>& given) {
+    return given ? ConstTensorView(given->data(), {std::ssize(*given)}) : ConstTensorView();
   };
-  const auto offsets = [&](const std::optional<std::vector<std::int64_t>>& given, Tensor* values, ConstTensorView* view) {
-    if (given) *view = *values = tensor(*given, {static_cast<std::int64_t>(given->size())});
-  };
-  offsets(rules.query_offsets, &memory->query_offsets, &mask.query_offsets);
-  offsets(rules.key_offsets, &memory->key_offsets, &mask.key_offsets);
+  mask.query_offsets = list(rules.query_offsets);
+  mask.key_offsets = list(rules.key_offsets);
   if (!rules.key_lengths) return mask;
   Shape shape = lead;
-  const auto count = static_cast<std::int64_t>(rules.key_lengths->size());
+  const std::int64_t count = std::ssize(*rules.key_lengths);
   if (count != numel(lead)) shape.push_back(queries);
   if (count != numel(shape)) {
     throw UsageError(cat("--key-lengths: ", counted(count, "length"), "; there must be ", numel(lead), ", one for each sequence, or ",
                          numel(lead) * queries, ", one for each query"));
   }
-  mask.key_lengths = memory->key_lengths = tensor(*rules.key_lengths, shape);
+  mask.key_lengths = list(rules.key_lengths).reshape(shape);
   return mask;
 }
 

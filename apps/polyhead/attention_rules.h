@@ -29,17 +29,13 @@ struct LayerRules {
   bool add_zero_attn = false;
 };
 
-// Owns the tensors that the views in mask_of()'s result point to.
-struct MaskMemory {
-  Tensor key_lengths, query_offsets, key_offsets;
-};
-
 void add_attention_rules(CLI::App& parser, AttentionRules* rules);  // all except the key lengths
 void add_key_lengths(CLI::App& parser, AttentionRules* rules);
 std::vector<CLI::Option*> add_layer_rules(CLI::App& parser, LayerRules* rules);
 
-// The mask for `queries` x `keys` and leading dimensions `lead`. UsageError if the rules do not fit these sizes.
-Mask mask_of(const AttentionRules& rules, const Shape& lead, std::int64_t queries, std::int64_t keys, MaskMemory* memory);
+// The mask for `queries` x `keys` and leading dimensions `lead`; it has views of lists in `rules`. UsageError if the rules do not fit these
+// sizes.
+Mask mask_of(const AttentionRules& rules, const Shape& lead, std::int64_t queries, std::int64_t keys);
 
 void apply(const AttentionRules& rules, nn::MultiHeadAttentionConfig* config);
 void apply(const LayerRules& rules, nn::MultiHeadAttentionConfig* config);

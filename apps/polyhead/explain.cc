@@ -10,10 +10,11 @@
 
 #include "arguments.h"
 #include "attention_rules.h"
+#include "core/join.h"
 #include "json.h"
+#include "placeholder.h"
 #include "polyhead/sdpa.h"
 #include "polyhead/tensor.h"
-#include "placeholder.h"
 #include "terminal.h"
 #include "text_layout.h"
 
@@ -69,8 +70,7 @@ std::string facts_of(const Options& o) {
   Tensor result = reserve(o.dtype, out), sums = o.lse ? reserve(accumulation_dtype(o.dtype), lse) : Tensor();
   SdpaOptions options;
   apply(o.rules, &options);
-  MaskMemory memory;
-  options.mask = mask_of(o.rules, lengths, sizes ? o.q[-2] : 0, sizes ? o.k[-2] : 0, &memory);
+  options.mask = mask_of(o.rules, lengths, sizes ? o.q[-2] : 0, sizes ? o.k[-2] : 0);
   if (o.key_lengths == "query" && sizes) lengths.push_back(o.q[-2]);
   if (!o.key_lengths.empty()) options.mask.key_lengths = placeholder(DType::i64, lengths);
   for (std::size_t i = 0; i < o.masks.size(); ++i) options.mask.*kMaskOptions[i].view = placeholder_of(DType::boolean, o.masks[i]);
@@ -90,10 +90,7 @@ void print_facts(const std::string& facts, bool as_json) {
     const std::string line = facts.substr(first, last - first);
     const std::size_t colon = std::min(line.find(": "), line.size());
     list.push_back({{"fact", line.substr(0, colon)}, {"value", line.substr(std::min(colon + 2, line.size()))}});
-    // Continued lines are indented by two columns.
-    std::string wrapped = wrap(line, width - std::min<std::size_t>(width, 2));
-    for (std::size_t end = wrapped.find('\n'); end + 1 < wrapped.size(); end = wrapped.find('\n', end + 1)) wrapped.insert(end + 1, "  ");
-    append(text, wrapped);
+    append(text, wrap(line, width, 2).substr(2));  // only continued lines are indented
     first = last + 1;
   }
   as_json ? print_json({{"facts", list}}) : print(text);
@@ -105,8 +102,6 @@ Subcommand declare_explain(CLI::App& parser) {
   const auto o = std::make_shared<Options>();
   std::vector<std::string> backend_names;
   for (const Backend* backend : backends()) backend_names.emplace_back(backend_name(*backend));
-  std::string backend_list;
-  for (const std::string& name : backend_names) append(backend_list, cat(backend_list.empty() ? "" : ", ", name));
   add_value(parser, "--q", &o->q, read_shape, "SHAPE", "shape of the queries, [*,N,T,H], such as 1,8,512,64")->required();
   add_value(parser, "--k", &o->k, read_shape, "SHAPE", "shape of the keys, [*,K,S,H]")->required();
   add_value(parser, "--v", &o->v, read_shape, "SHAPE", "shape of the values, [*,K,S,V] (default: that of the keys)");
@@ -124,7 +119,7 @@ Subcommand declare_explain(CLI::App& parser) {
   add_value(parser, "--dropout-keep", &o->keep, read_shape, "SHAPE", "a boolean tensor of this shape tells which attention weights dropout keeps");
   add_value(
       parser, "--backend", &o->backend, [=](const std::string& word) { return read_choice(word, "backend", backend_names); }, "NAME",
-      cat("use this backend, or fail: ", backend_list));
+      cat("use this backend, or fail: ", join(backend_names)));
   parser.add_flag("--lse", o->lse, "compute the log-sum-exp of each row too");
   parser.add_flag("--json", o->json, "machine-readable: {\"facts\": [{\"fact\", \"value\"}, ...]}");
   return {

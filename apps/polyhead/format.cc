@@ -4,8 +4,6 @@
 #include <charconv>
 #include <string_view>
 
-#include "core/text.h"
-
 namespace polyhead::app {
 
 std::string fixed(double value, int digits) {
@@ -25,7 +23,5 @@ std::string byte_size(std::uint64_t bytes) {
   }
   return cat(fixed(value, 1), " ", kUnits[unit]);
 }
-
-std::string counted(std::int64_t count, std::string_view noun) { return cat(count, " ", noun, count == 1 ? "" : "s"); }
 
 }  // namespace polyhead::app

@@ -77,15 +77,10 @@ class Drawing {
     return layout_.cell == 1 ? numbers() : "";
   }
 
-  static std::string trimmed(std::string line) {
-    line.erase(line.find_last_not_of(' ') + 1);
-    return line + "\n";
-  }
-
   std::string words_across() const {
     std::string line(layout_.margin(), ' ');
     for (const std::string& word : columns_) line += fit(word, layout_.cell - 1) + " ";
-    return trimmed(line);
+    return trimmed(line) + "\n";
   }
 
   // Each word is written downward and ends above its column.
@@ -108,7 +103,7 @@ class Drawing {
         const std::size_t above = height - letters.size();
         line += fit(y < above ? "" : letters[y - above], layout_.cell);
       }
-      text += trimmed(line);
+      text += trimmed(line) + "\n";
     }
     return text;
   }
@@ -125,7 +120,7 @@ class Drawing {
         const std::string before = s > 0 ? pad_left(cat(s - 1), digits) : "";
         line += last || before.substr(0, y + 1) != number.substr(0, y + 1) ? number[y] : ' ';
       }
-      text += trimmed(line);
+      text += trimmed(line) + "\n";
     }
     return text;
   }
@@ -147,8 +142,7 @@ class Drawing {
         line += paint(number ? std::string((layout_.cell - 2) / 2, ' ') + pad_left(weight_text, 3) : "", t, s);
       }
     }
-    if (colour_ == Colour::none) line.erase(line.find_last_not_of(' ') + 1);
-    return line;
+    return colour_ == Colour::none ? trimmed(line) : line;
   }
 
   std::string paint(std::string_view text, std::size_t t, std::size_t s) const {

@@ -4,7 +4,7 @@
 #include <array>
 #include <utility>
 
-#include "core/text.h"
+#include "core/join.h"
 #include "format.h"
 #include "suggest.h"
 #include "terminal.h"
@@ -13,14 +13,7 @@
 namespace polyhead::app {
 namespace {
 
-constexpr std::size_t kMaxListed = 6;  // a sentence lists this many names, then "and 3 more"
-
-std::string listed(const std::vector<std::string>& names) {
-  std::string text;
-  for (std::size_t i = 0; i < std::min(names.size(), kMaxListed); ++i) append(text, cat(text.empty() ? "" : ", ", printable(names[i])));
-  if (names.size() > kMaxListed) append(text, cat(" and ", names.size() - kMaxListed, " more"));
-  return text;
-}
+std::string listed(const std::vector<std::string>& names) { return join(names, printable, ", ", 6); }
 
 struct MaskTensor {
   const char* name;
@@ -80,6 +73,8 @@ void InputTensors::report_unused(std::vector<std::string> inputs, std::span<cons
   known.insert(known.end(), {"bias", "dropout_keep", "d_out"});
   for (const MaskTensor& mask : kMaskTensors) known.emplace_back(mask.name);
   std::vector<std::string> free_names, others;
+  const std::string file = cat("'", printable(path_), "'");
+  const auto note = [](const auto&... parts) { print_note(cat(parts...)); };
   for (const std::string& name : known) {
     if (!has(name)) free_names.push_back(name);
   }
@@ -87,17 +82,17 @@ void InputTensors::report_unused(std::vector<std::string> inputs, std::span<cons
     const std::string& name = named.name;
     if (taken_.contains(name) || is_result(name) || std::find(parameters.begin(), parameters.end(), name) != parameters.end()) continue;
     if (std::find(known.begin(), known.end(), name) != known.end()) {
-      print_note(cat("'", name, "' in '", printable(path_), "' is not used with these options"));
+      note("'", name, "' in ", file, " is not used with these options");
     } else if (const std::string near = closest(name, free_names); !near.empty()) {
-      print_note(cat("'", printable(name), "' in '", printable(path_), "' is not used; did you mean '", near, "'?"));
+      note("'", printable(name), "' in ", file, " is not used; did you mean '", near, "'?");
     } else if (name.find("mask") != std::string::npos) {
-      print_note(cat("'", printable(name), "' in '", printable(path_),
-               "' is not used; name a mask by what true means: attend (the query may attend to the key) or block (it may not)"));
+      note("'", printable(name), "' in ", file,
+           " is not used; name a mask by what true means: attend (the query may attend to the key) or block (it may not)");
     } else {
       others.push_back(name);
     }
   }
-  if (!others.empty()) print_note(cat(counted(static_cast<std::int64_t>(others.size()), "tensor"), " of '", printable(path_), "' not used: ", listed(others)));
+  if (!others.empty()) note(counted(others.size(), "tensor"), " of ", file, " not used: ", listed(others));
 }
 
 }  // namespace polyhead::app

@@ -4,7 +4,7 @@
 #include <vector>
 
 #include "command.h"
-#include "core/text.h"
+#include "core/join.h"
 #include "format.h"
 #include "json.h"
 #include "model_config.h"
@@ -72,8 +72,7 @@ std::vector<std::pair<std::string, std::string>> attention_rows(const std::vecto
     const auto count = static_cast<std::int64_t>(end - i);
     const std::string last = split_number(matches[end - 1].prefix).number;
     std::string text = count == 1 ? place(first.prefix) : place(cat(start.before, "{", start.number, "..", last, "}", start.after));
-    append(text, cat(", ", counted(count, "layer"), ", ", counted(static_cast<std::int64_t>(first.names.size()), "tensor"),
-                     count > 1 ? " each" : ""));
+    append(text, cat(", ", counted(count, "layer"), ", ", counted(first.names.size(), "tensor"), count > 1 ? " each" : ""));
     append(text, cat(", ", first.heads == 0 ? by_config : counted(first.heads, "head")));
     if (first.kv_heads != first.heads && first.kv_heads != 0) append(text, cat(", ", counted(first.kv_heads, "key/value head")));
     rows.emplace_back(first.layout, text);
@@ -108,10 +107,9 @@ std::string as_text(const io::TensorFile& file, const Json& config, const std::v
     bytes += bytes_of(tensor);
     values += tensor.numel();
   }
-  std::string text =
-      wrap(cat(printable(file.path.string()), ": ", file.format, ", ", counted(static_cast<std::int64_t>(file.tensors.size()), "tensor"),
-               ", ", counted(values, "value"), ", ", byte_size(bytes)),
-           width);
+  std::string text = wrap(cat(printable(file.path.string()), ": ", file.format, ", ", counted(file.tensors.size(), "tensor"), ", ",
+                              counted(values, "value"), ", ", byte_size(bytes)),
+                          width);
   std::vector<std::pair<std::string, std::string>> rows;
   for (const auto& [key, value] : config.items()) {
     std::string name = key;
@@ -158,8 +156,7 @@ void inspect(const Options& o) {
 
 Subcommand declare_inspect(CLI::App& parser) {
   const auto o = std::make_shared<Options>();
-  std::string extensions;
-  for (const io::FormatDescription& format : io::formats()) append(extensions, cat(extensions.empty() ? "" : ", ", format.extension));
+  const std::string extensions = join(io::formats(), &io::FormatDescription::extension);
   parser.add_option("PATH", o->path, cat("a file of tensors (", extensions, "), or a model's folder"))->required();
   parser.add_flag("--json", o->json, "machine-readable, one object on one line");
   return {

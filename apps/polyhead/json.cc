@@ -4,11 +4,7 @@
 
 namespace polyhead::app {
 
-Json to_json(const Dims& dims) {
-  Json list = Json::array();
-  for (const std::int64_t extent : dims) list.push_back(extent);
-  return list;
-}
+Json to_json(const Dims& dims) { return std::vector<std::int64_t>(dims.begin(), dims.end()); }
 
 std::string to_text(const Json& json) { return json.dump(-1, ' ', false, Json::error_handler_t::replace); }
 

@@ -38,7 +38,7 @@ Shape shared_bias_shape(const LayerCall& call) {
   return shape;
 }
 
-void set_options(const LoadedLayer& loaded, AttentionRules rules, InputTensors* in, LayerCall* call) {
+void set_options(const LoadedLayer& loaded, const AttentionRules& rules, InputTensors* in, LayerCall* call) {
   const nn::MultiHeadAttentionConfig& config = loaded.layer.config;
   if (loaded.relative_bias && !call->bias) {
     fail(ErrorCode::invalid_argument,
@@ -46,8 +46,8 @@ void set_options(const LoadedLayer& loaded, AttentionRules rules, InputTensors* 
          "tensor 'bias' ",
          shared_bias_shape(*call));
   }
-  if (loaded.causal && rules.causal.empty()) rules.causal = "bottom_right";
-  call->options.mask = mask_of(rules, call->lead, call->weights[-2], call->keys, &call->mask_memory);
+  call->options.mask = mask_of(rules, call->lead, call->weights[-2], call->keys);
+  if (loaded.causal && rules.causal.empty()) call->options.mask.causal = Diagonal::bottom_right();
   if (in) in->read_masks(&call->options.mask);
   call->options.bias = call->bias;
   if (loaded.layout == "torch") {

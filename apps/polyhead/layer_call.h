@@ -11,10 +11,9 @@
 
 namespace polyhead::app {
 
-// Owns the tensors that the views in `input` and `options` point to.
+// Owns the tensors that the views in `input` and `options` point to, except those of the rules and of the file.
 struct LayerCall {
   Tensor query, key, value, bias, keep;
-  MaskMemory mask_memory;
   nn::AttentionInput input;
   nn::AttentionOptions options;
   Shape weights, lead;    // shape [*,N,T,S'] of the attention weights, S' = S plus added keys; its dimensions *
@@ -30,7 +29,8 @@ void set_input(const LoadedLayer& loaded, LayerCall* call);
 // [1,..,1,N,T,S]: a bias for each head, query and key, the same for all sequences.
 Shape shared_bias_shape(const LayerCall& call);
 
-// Sets `options` from the rules, the defaults of the layer's layout, and the masks of `in`, which may be nullptr.
-void set_options(const LoadedLayer& loaded, AttentionRules rules, InputTensors* in, LayerCall* call);
+// Sets `options` from the rules, the defaults of the layer's layout, and the masks of `in`, which may be nullptr. They have views of all
+// three.
+void set_options(const LoadedLayer& loaded, const AttentionRules& rules, InputTensors* in, LayerCall* call);
 
 }  // namespace polyhead::app

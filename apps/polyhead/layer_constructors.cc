@@ -3,7 +3,7 @@
 #include <algorithm>
 
 #include "arguments.h"
-#include "core/text.h"
+#include "core/join.h"
 #include "suggest.h"
 
 namespace polyhead::app {
@@ -167,10 +167,9 @@ std::string option_of(std::string_view argument) {
 
 LayerArguments complete(const LayerConstructor& constructor, const std::map<std::string, std::string>& given, std::optional<std::int64_t> heads) {
   LayerArguments result;
-  std::string list;
+  std::vector<std::string> options;
   for (const LayerArgument& argument : constructor.arguments) {
-    const std::string option = option_of(argument.name);
-    append(list, cat(list.empty() ? "" : ", ", option));
+    const std::string& option = options.emplace_back(option_of(argument.name));
     std::string& word = result[std::string(argument.name)];
     const auto other = result.find(argument.default_value);
     word = other != result.end() ? other->second : std::string(argument.default_value);
@@ -183,8 +182,8 @@ LayerArguments complete(const LayerConstructor& constructor, const std::map<std:
     if (argument.is_flag()) word = word.empty() || value_of(result, argument, read_flag) ? "true" : "false";
   }
   for (const auto& [option, word] : given) {
-    if (std::ranges::none_of(constructor.arguments, [&name = option](const LayerArgument& argument) { return option_of(argument.name) == name; }))
-      throw UsageError(cat(option, " is not an argument of ", constructor.name, ", which takes ", list));
+    if (std::ranges::find(options, option) == options.end())
+      throw UsageError(cat(option, " is not an argument of ", constructor.name, ", which takes ", join(options)));
   }
   const bool has_heads = std::ranges::find(constructor.arguments, Setting::heads, &LayerArgument::setting) != constructor.arguments.end();
   if (heads && *heads != 1 && !has_heads) throw UsageError(cat("--heads: ", constructor.name, " has one head"));
@@ -229,11 +228,8 @@ nn::MultiHeadAttentionConfig config_of(const LayerConstructor& constructor, cons
 }
 
 std::string call_text(const LayerConstructor& constructor, const LayerArguments& arguments) {
-  std::string text = cat(constructor.call, "(");
-  for (const LayerArgument& argument : constructor.arguments) {
-    append(text, cat(text.ends_with('(') ? "" : ", ", argument.name, "=", arguments.find(argument.name)->second));
-  }
-  return text + ")";
+  const auto given = [&](const LayerArgument& argument) { return cat(argument.name, "=", arguments.find(argument.name)->second); };
+  return cat(constructor.call, "(", join(constructor.arguments, given), ")");
 }
 
 }  // namespace polyhead::app

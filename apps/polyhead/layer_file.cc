@@ -1,6 +1,7 @@
 #include "layer_file.h"
 
 #include "arguments.h"
+#include "core/join.h"
 #include "model_config.h"
 #include "polyhead/models/attention_layer.h"
 #include "text_layout.h"
@@ -9,14 +10,10 @@ namespace polyhead::app {
 
 std::vector<CLI::Option*> add_layer_file(CLI::App& parser, LayerFile* file) {
   std::vector<std::string> names;
-  std::string list;
-  for (const io::LayoutDescription& layout : io::layouts()) {
-    names.emplace_back(layout.name);
-    append(list, cat(list.empty() ? "" : ", ", layout.name));
-  }
+  for (const io::LayoutDescription& layout : io::layouts()) names.emplace_back(layout.name);
   return {add_value(
               parser, "--layout", &file->layout, [=](const std::string& word) { return read_choice(word, "layout", names); }, "LAYOUT",
-              cat("how the file names its parameters (default: found by their names): ", list)),
+              cat("how the file names its parameters (default: found by their names): ", join(names))),
           parser
               .add_option_function<std::string>(
                   "--prefix", [file](const std::string& prefix) { file->prefix = prefix; },

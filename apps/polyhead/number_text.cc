@@ -4,6 +4,7 @@
 #include <array>
 #include <charconv>
 #include <cmath>
+#include <span>
 #include <vector>
 
 #include "core/text.h"
@@ -42,8 +43,8 @@ class Printer {
     if (numel(shape) <= style.limit) edge_ = INT64_MAX / 2;
     column_edge_ = edge_;
     choose_format();
-    const std::size_t columns = style.width == SIZE_MAX ? SIZE_MAX : std::max<std::size_t>((style.width - std::min<std::size_t>(style.width, 2)) / (width_ + 1), 3);
-    if (!shape.empty() && columns != SIZE_MAX && static_cast<std::size_t>(std::min(shape[-1], 2 * column_edge_)) > columns) {
+    const std::size_t columns = std::max<std::size_t>((style.width - std::min<std::size_t>(style.width, 2)) / (width_ + 1), 3);
+    if (!shape.empty() && static_cast<std::size_t>(std::min(shape[-1], 2 * column_edge_)) > columns) {
       column_edge_ = static_cast<std::int64_t>(columns - 1) / 2;
     }
   }
@@ -52,8 +53,7 @@ class Printer {
     const Shape& shape = values_.shape();
     if (shape.empty()) return cat("  ", number(values_.data<double>()[0]), "\n");
     if (values_.numel() == 0) return "  no numbers: an extent is 0\n";
-    Dims at;
-    walk(at);
+    walk(values_, {});
     if (printed_ < values_.numel()) append(text_, cat("  (", printed_, " of ", values_.numel(), " numbers shown)\n"));
     return text_;
   }
@@ -61,14 +61,11 @@ class Printer {
  private:
   // Scientific notation if the largest number is too large or too small for fixed point.
   void choose_format() {
+    const std::span numbers(values_.data<double>(), static_cast<std::size_t>(values_.numel()));
     double largest = 0;
-    for (std::int64_t i = 0; i < values_.numel(); ++i) {
-      const double x = values_.data<double>()[i];
-      if (std::isfinite(x)) largest = std::max(largest, std::abs(x));
-    }
+    for (const double x : numbers) largest = std::isfinite(x) ? std::max(largest, std::abs(x)) : largest;
     scientific_ = largest >= 1e7 || (largest > 0 && largest < std::pow(10, -style_.digits + 1));
-    width_ = 1;
-    for (std::int64_t i = 0; i < values_.numel(); ++i) width_ = std::max(width_, number(values_.data<double>()[i]).size());
+    for (const double x : numbers) width_ = std::max(width_, number(x).size());
   }
 
   std::string number(double x) const {
@@ -79,29 +76,24 @@ class Printer {
   }
 
   // For each matrix: a heading such as "[1,0]", then its rows.
-  void walk(Dims& at) {
-    const Shape& shape = values_.shape();
-    if (at.size() == shape.size() - 1) return row(at);
-    for (const std::int64_t i : shown(shape[at.size()], edge_)) {
+  void walk(ConstTensorView part, const Dims& at) {
+    if (part.rank() == 1) return row(part.data<double>());
+    for (const std::int64_t i : shown(part.extent(0), edge_)) {
       if (i == kGap) {
         append(text_, "  …\n");
         continue;
       }
       Dims next = at;
       next.push_back(i);
-      if (next.size() == shape.size() - 2) append(text_, cat("  ", next, "\n"));
-      walk(next);
+      if (part.rank() == 3) append(text_, cat("  ", next, "\n"));
+      walk(part.select(0, i), next);
     }
   }
 
-  void row(const Dims& at) {
-    const Shape& shape = values_.shape();
-    const Strides strides = contiguous_strides(shape);
-    std::int64_t offset = 0;
-    for (int i = 0; i < at.size(); ++i) offset += at[i] * strides[i];
+  void row(const double* numbers) {
     append(text_, " ");
-    for (const std::int64_t i : shown(shape[-1], column_edge_)) {
-      append(text_, cat(" ", i == kGap ? std::string("…") : pad_left(number(values_.data<double>()[offset + i]), width_)));
+    for (const std::int64_t i : shown(values_.extent(-1), column_edge_)) {
+      append(text_, cat(" ", i == kGap ? std::string("…") : pad_left(number(numbers[i]), width_)));
       printed_ += i != kGap;
     }
     append(text_, "\n");

@@ -8,7 +8,7 @@
 #include <system_error>
 #include <vector>
 
-#include "core/text.h"
+#include "core/join.h"
 #include "polyhead/io/atomic_file.h"
 #include "polyhead/io/tensor_file.h"
 #include "suggest.h"
@@ -34,10 +34,8 @@ void check_tensor_format(const std::string& option, const std::string& path) {
     if (format.extension == extension) return;
     extensions.emplace_back(format.extension);
   }
-  std::string text;
-  for (const std::string& known : extensions) append(text, cat(text.empty() ? "" : " or ", known));
   const std::string near = closest(extension, extensions);
-  throw UsageError(cat(option, ": '", path, "' must end in ", text,
+  throw UsageError(cat(option, ": '", path, "' must end in ", join(extensions, {}, " or "),
                        near.empty() ? "" : cat("; did you mean '", fs::path(path).replace_extension(near).string(), "'?")));
 }
 

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <vector>
 
-#include "core/text.h"
+#include "core/join.h"
 
 namespace polyhead::app {
 
@@ -47,10 +47,7 @@ std::string closest(std::string_view word, std::span<const std::string> candidat
 std::string unknown_name(std::string_view word, std::string_view what, std::span<const std::string> candidates) {
   std::string text = cat("'", word, "' is not a ", what);
   const std::string near = closest(word, candidates);
-  if (!near.empty()) return cat(text, "; did you mean '", near, "'?");
-  append(text, "; choose from ");
-  for (std::size_t i = 0; i < candidates.size(); ++i) append(text, cat(i == 0 ? "" : ", ", candidates[i]));
-  return text;
+  return near.empty() ? cat(text, "; choose from ", join(candidates)) : cat(text, "; did you mean '", near, "'?");
 }
 
 }  // namespace polyhead::app

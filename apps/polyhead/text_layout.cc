@@ -85,6 +85,8 @@ std::string pad_left(std::string_view text, std::size_t width) {
   return std::string(width > used ? width - used : 0, ' ') + std::string(text);
 }
 
+std::string trimmed(std::string_view text) { return std::string(text.substr(0, text.find_last_not_of(' ') + 1)); }
+
 std::string wrap(std::string_view text, std::size_t width, std::size_t indent) {
   std::string result;
   while (!text.empty()) {

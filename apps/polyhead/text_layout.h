@@ -21,6 +21,7 @@ std::size_t columns(std::string_view text);
 std::string clip(std::string_view text, std::size_t width);       // at most `width` columns; longer text ends in "…"
 std::string pad_right(std::string_view text, std::size_t width);  // at least `width` columns
 std::string pad_left(std::string_view text, std::size_t width);
+std::string trimmed(std::string_view text);  // without spaces at its end
 inline std::string fit(std::string_view text, std::size_t width) { return pad_right(clip(text, width), width); }
 
 // Breaks lines at spaces to at most `width` columns, each with `indent` spaces in front. A longer word gets its own line.

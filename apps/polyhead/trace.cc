@@ -1,5 +1,3 @@
-#include "trace_sentences.h"
-
 #include <algorithm>
 #include <map>
 #include <memory>
@@ -10,17 +8,19 @@
 
 #include "arguments.h"
 #include "attention_rules.h"
+#include "core/join.h"
 #include "format.h"
 #include "input_tensors.h"
 #include "layer_call.h"
 #include "layer_constructors.h"
 #include "layer_file.h"
 #include "number_text.h"
-#include "polyhead/nn/embedding.h"
 #include "placeholder.h"
+#include "polyhead/nn/embedding.h"
 #include "terminal.h"
-#include "trace_table.h"
 #include "text_layout.h"
+#include "trace_sentences.h"
+#include "trace_table.h"
 
 namespace polyhead::app {
 namespace {
@@ -216,8 +216,9 @@ void run_trace(const Options& o) {
 // Adds the arguments of all constructors, each once, with the layers that take it in its help.
 void add_constructor_arguments(CLI::App& parser, const std::shared_ptr<Options>& o) {
   struct Entry {
-    std::string option, layers;
+    std::string option;
     bool flag;
+    std::vector<std::string_view> layers;
   };
   std::vector<Entry> entries;
   for (const LayerConstructor& row : layer_constructors()) {
@@ -225,14 +226,15 @@ void add_constructor_arguments(CLI::App& parser, const std::shared_ptr<Options>&
       if (argument.setting == Setting::dropout || argument.setting == Setting::add_zero_attn) continue;  // options of every layer
       const std::string option = option_of(argument.name);
       auto entry = std::ranges::find(entries, option, &Entry::option);
-      if (entry == entries.end()) entry = entries.insert(entries.end(), {option, "", argument.is_flag()});
-      append(entry->layers, cat(entry->layers.empty() ? "" : ", ", row.name));
+      if (entry == entries.end()) entry = entries.insert(entries.end(), {option, argument.is_flag(), {}});
+      entry->layers.push_back(row.name);
     }
   }
   for (const Entry& entry : entries) {
     parser
         .add_option_function<std::string>(
-            entry.option, [o, name = entry.option](const std::string& word) { o->arguments[name] = word; }, cat("argument of ", entry.layers))
+            entry.option, [o, name = entry.option](const std::string& word) { o->arguments[name] = word; },
+            cat("argument of ", join(entry.layers)))
         ->type_name(entry.flag ? "[true|false]" : "N")
         ->expected(entry.flag ? 0 : 1, 1);
   }

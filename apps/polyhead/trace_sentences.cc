@@ -2,7 +2,7 @@
 
 #include <cmath>
 
-#include "core/text.h"
+#include "core/join.h"
 #include "format.h"
 
 namespace polyhead::app {
@@ -22,12 +22,11 @@ std::string folded(const Shape& heads) {
 }
 
 std::string mask_parts(const Mask& mask) {
-  std::string text;
-  const auto add = [&](std::string_view name, ConstTensorView) { append(text, cat(text.empty() ? "" : ", ", name)); };
-  if (mask.causal) add("causal", {});
-  if (mask.window.left || mask.window.right) add("window", {});
-  mask.visit(add);
-  return text;
+  std::vector<std::string_view> parts;
+  if (mask.causal) parts.emplace_back("causal");
+  if (mask.window.left || mask.window.right) parts.emplace_back("window");
+  mask.visit([&](std::string_view name, const ConstTensorView&) { parts.push_back(name); });
+  return join(parts);
 }
 
 class Writer {
@@ -37,17 +36,12 @@ class Writer {
         keys_(maps_[-1]), input_keys_(keys_ - (c_.add_bias_kv ? 1 : 0) - (c_.add_zero_attn ? 1 : 0)) {}
 
   TraceStep step(nn::TraceStep& traced) {
-    TraceStep result{.letters = std::move(traced.letters), .value = std::move(traced.value)};
-    if (traced.mask) empty_rows_ = traced.mask->empty_rows;
-    fill_in(traced, result);
-    return result;
-  }
-
- private:
-  void fill_in(const nn::TraceStep& traced, TraceStep& r) {
+    TraceStep r{.letters = std::move(traced.letters), .value = std::move(traced.value)};
     const auto say = [&](std::string step, std::string where, std::string meaning) {
       r.step = std::move(step), r.where = std::move(where), r.meaning = std::move(meaning);
+      return std::move(r);
     };
+    if (traced.mask) empty_rows_ = traced.mask->empty_rows;
     const std::string key = input_.key ? "key" : "query", value = input_.value ? "value" : key, query = global() ? "mean query" : "query";
     const std::int64_t width = r.value.extent(-1);
     switch (traced.kind) {
@@ -106,8 +100,10 @@ class Writer {
         return say("output projection", cat(names_.output, "(", c_.gate == nn::Gate::sigmoid ? "gated" : "merged", ")"),
                    cat("combines the heads to ", counted(c_.output_width, "feature"), ": ", parameters_of(layer_.output)));
     }
+    return r;
   }
 
+ private:
   bool global() const { return c_.global_query != GlobalQuery::off; }
 
   std::string size_of(std::int64_t positions, std::int64_t width) const {

@@ -66,14 +66,13 @@ std::string trace_table(std::span<const TraceStep> steps, std::size_t width) {
     }
     return line;
   };
-  const auto trimmed = [](std::string line) { return line.substr(0, line.find_last_not_of(' ') + 1) + "\n"; };
-  std::string title = line_of("", [](const Column& column) { return std::string(column.title); });
-  std::string text = below ? trimmed(title) : trimmed(title + "meaning");
+  const std::string title = line_of("", [](const Column& column) { return std::string(column.title); });
+  std::string text = trimmed(below ? title : title + "meaning") + "\n";
   for (std::size_t i = 0; i < steps.size(); ++i) {
     const TraceStep& step = steps[i];
     const std::string line = line_of(cat(i + 1), [&](const Column& column) { return column.text(step); });
     if (below) {
-      append(text, trimmed(line) + wrap(step.meaning, width, number_width + kGap + 2));
+      append(text, trimmed(line) + "\n" + wrap(step.meaning, width, number_width + kGap + 2));
     } else {
       append(text, hang(line, step.meaning, start, width));
     }

@@ -122,35 +122,25 @@ class View {
     const models::BertConfig& config = model_->encoder.config;
     choice_ = choose_head(o_.layer, o_.head, o_.mean, config.layers, config.heads);
     tokens_ = tokenize(*model_, texts_, o_.truncate);
-    if (!o_.page.empty()) check_page_size();
-    if (!o_.arrays.empty()) check_memory();
+    check_sizes();
   }
 
   // Called before the model runs, because that takes long for many texts.
-  void check_page_size() const {
-    std::int64_t weights = 0;
+  void check_sizes() const {
+    std::int64_t weights = 0, hidden = 0;
     for (const models::TokenizedText& tokens : tokens_) {
-      const auto length = static_cast<std::int64_t>(tokens.ids.size());
+      const std::int64_t length = std::ssize(tokens.ids);
       weights += choice_.layers * choice_.heads * length * length;
+      hidden += model_->encoder.config.width * length;
     }
-    if (weights > viewer::kMaxAttentionWeights)
+    if (!o_.page.empty() && weights > viewer::kMaxAttentionWeights)
       fail(ErrorCode::invalid_argument, "a page holds at most ", viewer::kMaxAttentionWeights, " attention weights and these ",
-           counted(static_cast<std::int64_t>(texts_.size()), "text"), " have ", weights, "; give fewer or shorter texts, or --arrays");
-  }
-
-  // Called before the model runs. All arrays stay in memory until the last text is done, so they must fit together.
-  void check_memory() const {
-    const std::int64_t heads = choice_.layers * choice_.heads, width = model_->encoder.config.width;
-    std::uint64_t bytes = 0;
-    for (const models::TokenizedText& tokens : tokens_) {
-      const auto length = static_cast<std::int64_t>(tokens.ids.size());
-      bytes += static_cast<std::uint64_t>(heads * length * length + width * length) * sizeof(float);
-    }
-    const std::uint64_t memory = usable_memory();
-    if (bytes > memory)
-      fail(ErrorCode::invalid_argument, "the arrays of ", counted(static_cast<std::int64_t>(texts_.size()), "text"), " are ",
-           byte_size(bytes), " and stay until all are done; there is ", byte_size(memory),
-           " of memory, so give fewer or shorter texts");
+           counted(texts_.size(), "text"), " have ", weights, "; give fewer or shorter texts, or --arrays");
+    // All arrays stay in memory until the last text is done, so they must fit together.
+    const std::uint64_t bytes = static_cast<std::uint64_t>(weights + hidden) * sizeof(float), memory = usable_memory();
+    if (!o_.arrays.empty() && bytes > memory)
+      fail(ErrorCode::invalid_argument, "the arrays of ", counted(texts_.size(), "text"), " are ", byte_size(bytes),
+           " and stay until all are done; there is ", byte_size(memory), " of memory, so give fewer or shorter texts");
   }
 
   void draw_map(std::size_t i, const std::vector<std::string>& words, const Tensor& map) const {
@@ -166,7 +156,7 @@ class View {
     if (!o_.arrays.empty()) {
       save_arrays();
       files["arrays"] = o_.arrays;
-      report(o_.arrays, counted(static_cast<std::int64_t>(texts_.size()), "text"));
+      report(o_.arrays, counted(texts_.size(), "text"));
     }
     if (!o_.page.empty()) {
       const std::string html = page();
@@ -205,7 +195,7 @@ class View {
 
   std::string page() const {
     viewer::Page page;
-    page.title = texts_.size() == 1 ? clip(printable(texts_[0].text), 80) : counted(static_cast<std::int64_t>(texts_.size()), "text");
+    page.title = texts_.size() == 1 ? clip(printable(texts_[0].text), 80) : counted(texts_.size(), "text");
     page.model = cat(model_name(o_.model), ": ", counted(choice_.layers, "layer"), " of ", counted(choice_.heads, "head"));
     for (std::size_t i = 0; i < results_.size(); ++i) {
       const models::TokenizedText& tokens = results_[i].tokens;

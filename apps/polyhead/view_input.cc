@@ -6,10 +6,11 @@
 #include <array>
 #include <cerrno>
 #include <memory>
+#include <ranges>
 #include <string_view>
 #include <system_error>
 
-#include "core/text.h"
+#include "core/join.h"
 #include "format.h"
 #include "terminal.h"
 
@@ -85,10 +86,7 @@ models::SentenceModel open_model(const fs::path& directory) {
   if (!fs::exists(directory, ignored)) fail(ErrorCode::io, "there is no folder '", directory.string(), "'");
   const std::string wanted = "a model is a folder with config.json, vocab.txt and model.safetensors";
   if (!fs::is_directory(directory, ignored)) fail(ErrorCode::io, "'", directory.string(), "' is not a folder; ", wanted);
-  std::string missing;
-  for (const std::string_view name : kModelFiles) {
-    if (!has(directory, name)) append(missing, cat(missing.empty() ? "" : ", ", name));
-  }
+  const std::string missing = join(kModelFiles | std::views::filter([&](std::string_view name) { return !has(directory, name); }));
   if (!missing.empty()) {
     std::string hint;
     for (const fs::directory_entry& entry : fs::directory_iterator(directory, ignored)) {

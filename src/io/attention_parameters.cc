@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <set>
 
-#include "core/text.h"
+#include "core/join.h"
 #include "io/json.h"
 #include "io/layout_fit.h"
 
@@ -15,11 +15,8 @@ bool same_prefix(const std::optional<std::string>& asked, const std::string& fou
 }
 
 std::string listed(const std::vector<Fit>& fits) {
-  constexpr std::size_t kShown = 12;
-  std::string list;
-  for (std::size_t i = 0; i < std::min(fits.size(), kShown); ++i) list += (i ? ", " : "") + describe(fits[i].place);
-  if (fits.size() > kShown) list += cat(" and ", fits.size() - kShown, " more");
-  return list;
+  return join(
+      fits, [](const Fit& one) { return describe(one.place); }, ", ", 12);
 }
 
 Fit choose(const TensorFile& file, Candidates candidates, const LoadAttention& options) {
@@ -62,9 +59,7 @@ AttentionParameters load_attention(TensorFile& file, const LoadAttention& option
     fail(ErrorCode::invalid_argument, "load_attention: the layout ", quote(options.layout), " is not known; ", layout_names(), " are");
   }
   require(options.heads >= 0, "load_attention: heads is ", options.heads, "; it must be positive, or 0 for what the file tells");
-  TensorIndex index;
-  for (const NamedTensor& item : file.tensors) index.emplace(item.name, item.tensor.view());
-  Fit chosen = choose(file, find_candidates(file.tensors, index), options);
+  const Fit chosen = choose(file, find_candidates(file.tensors), options);
   const Layout& layout = *chosen.place.layout;
   AttentionParameters parameters{.layout = std::string(layout.name),
                                  .prefix = chosen.place.prefix,
@@ -118,9 +113,7 @@ std::vector<NamedTensor> store_as(const AttentionParameters& parameters, const P
             tensor.shape());
   }
   // Check the result by the rules of load_attention, which must find the same layer in it.
-  TensorIndex index;
-  for (const NamedTensor& item : result) index.emplace(item.name, item.tensor.view());
-  const Fit stored = fit(index, place);
+  const Fit stored = fit(index_of(result), place);
   require(stored.misfit.empty(), "store_attention: the layer does not fit the layout ", quote(place.layout->name), ": ", stored.misfit);
   const auto agree = [](std::int64_t a, std::int64_t b) { return a == 0 || b == 0 || a == b; };
   require(agree(stored.counts.heads, parameters.heads) && agree(stored.counts.kv_heads, parameters.kv_heads), "store_attention: the layer has ",

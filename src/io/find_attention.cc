@@ -31,11 +31,18 @@ std::set<std::string> prefixes(const std::vector<NamedTensor>& tensors, const Pl
 
 }  // namespace
 
+TensorIndex index_of(const std::vector<NamedTensor>& tensors) {
+  TensorIndex index;
+  for (const NamedTensor& item : tensors) index.emplace(item.name, item.tensor.view());
+  return index;
+}
+
 std::string describe(const Place& place) {
   return quote(place.layout->name) + (place.prefix.empty() ? std::string(" without a prefix") : " at " + quote(place.prefix));
 }
 
-Candidates find_candidates(const std::vector<NamedTensor>& tensors, const TensorIndex& index) {
+Candidates find_candidates(const std::vector<NamedTensor>& tensors) {
+  const TensorIndex index = index_of(tensors);
   Candidates result;
   for (const Layout& layout : layout_table()) {
     for (const std::vector<Parameter>* parameters : {&layout.parameters, &layout.otherwise}) {
@@ -62,10 +69,8 @@ Candidates find_candidates(const std::vector<NamedTensor>& tensors, const Tensor
 }
 
 std::vector<LayoutMatch> find_attention(const std::vector<NamedTensor>& tensors) {
-  TensorIndex index;
-  for (const NamedTensor& item : tensors) index.emplace(item.name, item.tensor.view());
   std::vector<LayoutMatch> matches;
-  for (Fit& found : find_candidates(tensors, index).fits) {
+  for (Fit& found : find_candidates(tensors).fits) {
     matches.push_back({std::string(found.place.layout->name), found.place.prefix, found.place.spelling, found.counts.heads,
                        found.counts.kv_heads, std::move(found.names)});
   }

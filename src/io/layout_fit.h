@@ -12,6 +12,7 @@ namespace polyhead::io {
 
 // The tensors of a file by name.
 using TensorIndex = std::map<std::string, ConstTensorView, std::less<>>;
+TensorIndex index_of(const std::vector<NamedTensor>& tensors);
 
 struct Place {
   const Layout* layout = nullptr;
@@ -38,7 +39,7 @@ struct Candidates {
   std::vector<Fit> fits;    // in the order of their first tensors in the file
   std::vector<Fit> misses;  // the one with the largest share of its required parameters first
 };
-Candidates find_candidates(const std::vector<NamedTensor>& tensors, const TensorIndex& index);
+Candidates find_candidates(const std::vector<NamedTensor>& tensors);
 
 // "torch" at "encoder.layers.0.self_attn."
 std::string describe(const Place& place);

@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "core/text.h"
+#include "core/join.h"
 #include "polyhead/io/attention_parameters.h"
 
 namespace polyhead::io {
@@ -176,11 +176,7 @@ const Layout* find_layout(std::string_view name) {
   return row == layout_table().end() ? nullptr : &*row;
 }
 
-std::string layout_names() {
-  std::string list;
-  for (const Layout& layout : layout_table()) list += (list.empty() ? "" : ", ") + std::string(layout.name);
-  return list;
-}
+std::string layout_names() { return join(layout_table(), &Layout::name); }
 
 std::vector<LayoutDescription> layouts() {
   std::vector<LayoutDescription> list;

@@ -3,9 +3,10 @@
 #include <algorithm>
 #include <array>
 #include <charconv>
+#include <ranges>
 #include <utility>
 
-#include "core/text.h"
+#include "core/join.h"
 #include "io/json.h"
 
 namespace polyhead::io {
@@ -73,13 +74,10 @@ class Literal {
   }
   bool boolean() {
     skip_spaces();
-    for (const auto& [word, value] : {std::pair<std::string_view, bool>{"True", true}, {"False", false}}) {
-      if (text_.substr(at_).starts_with(word)) {
-        at_ += word.size();
-        return value;
-      }
-    }
-    bad("has a fortran_order that is neither True nor False");
+    const bool yes = text_.substr(at_).starts_with("True");
+    if (!yes && !text_.substr(at_).starts_with("False")) bad("has a fortran_order that is neither True nor False");
+    at_ += yes ? 4 : 5;
+    return yes;
   }
   Shape tuple() {
     Shape shape;
@@ -124,11 +122,7 @@ class Literal {
     result.dtype = row->dtype;
   }
   static std::string known() {
-    std::string list;
-    for (const DTypeInfo& row : kDTypes) {
-      if (!row.npy.empty()) list += (list.empty() ? "" : ", ") + std::string(row.npy);
-    }
-    return list;
+    return join(kDTypes | std::views::filter([](const DTypeInfo& row) { return !row.npy.empty(); }), &DTypeInfo::npy);
   }
 
   std::string_view text_, where_;
@@ -157,10 +151,8 @@ NpyHeader parse_npy_header(std::string_view literal, std::string_view where) { r
 
 std::string format_npy_header(DType dtype, const Shape& shape, std::string_view where) {
   if (info(dtype).npy.empty()) fail(ErrorCode::unsupported, where, ": npy has no ", dtype, "; a safetensors file holds it");
-  std::string tuple = "(";
-  for (const std::int64_t extent : shape) tuple += (tuple.size() > 1 ? ", " : "") + cat(extent);
-  tuple += shape.size() == 1 ? ",)" : ")";
-  std::string literal = cat("{'descr': '", info(dtype).npy, "', 'fortran_order': False, 'shape': ", tuple, ", }");
+  const std::string_view close = shape.size() == 1 ? ",)" : ")";
+  std::string literal = cat("{'descr': '", info(dtype).npy, "', 'fortran_order': False, 'shape': (", join(shape), close, ", }");
   const std::size_t preamble = kNpyMagic.size() + 4;  // the magic, then two bytes of version and two of length
   literal.resize((preamble + literal.size() + 1 + kAlignment - 1) / kAlignment * kAlignment - preamble, ' ');
   literal.back() = '\n';

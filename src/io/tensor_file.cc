@@ -2,9 +2,10 @@
 
 #include <algorithm>
 #include <new>
+#include <ranges>
 #include <set>
 
-#include "core/text.h"
+#include "core/join.h"
 #include "io/element_bytes.h"
 #include "io/formats.h"
 #include "io/json.h"
@@ -24,15 +25,6 @@ const Format* by_extension(const std::filesystem::path& path) {
 const Format* recognise(const FileBytes& file) {
   const auto row = std::ranges::find_if(format_table(), [&](const Format& format) { return format.sniff(file.text()); });
   return row == format_table().end() ? by_extension(file.path) : &*row;
-}
-
-std::string listed(bool only_writable, std::string_view Format::*what) {
-  std::string list;
-  for (const Format& format : format_table()) {
-    if (only_writable && format.write == nullptr) continue;
-    list += (list.empty() ? "" : ", ") + std::string(format.*what);
-  }
-  return list;
 }
 
 std::filesystem::path inside_folder(const std::filesystem::path& path) {
@@ -58,11 +50,10 @@ Tensor* TensorFile::find(std::string_view name) {
 
 const Tensor& TensorFile::at(std::string_view name) const {
   if (const Tensor* tensor = find(name)) return *tensor;
-  std::string held;
-  constexpr std::size_t kShown = 8;
-  for (std::size_t i = 0; i < std::min(tensors.size(), kShown); ++i) held += (i ? ", " : "") + quote(tensors[i].name);
-  if (tensors.size() > kShown) held += cat(" and ", tensors.size() - kShown, " more");
-  fail(ErrorCode::invalid_argument, path.string(), ": no tensor is named ", quote(name), "; the file holds ", held.empty() ? "none" : held);
+  const std::string held = tensors.empty() ? "none"
+                                           : join(
+                                                 tensors, [](const NamedTensor& item) { return quote(item.name); }, ", ", 8);
+  fail(ErrorCode::invalid_argument, path.string(), ": no tensor is named ", quote(name), "; the file holds ", held);
 }
 
 TensorFile open_tensors(const std::filesystem::path& path) {
@@ -71,7 +62,8 @@ TensorFile open_tensors(const std::filesystem::path& path) {
     const FileBytes file = map_file(place);
     const Format* format = recognise(file);
     if (format == nullptr) {
-      fail(ErrorCode::format, file.name(), ": its ", file.bytes.size(), " bytes are in none of the formats ", listed(false, &Format::name));
+      fail(ErrorCode::format, file.name(), ": its ", file.bytes.size(), " bytes are in none of the formats ",
+           join(format_table(), &Format::name));
     }
     TensorFile result = format->read(file);
     result.path = file.path;
@@ -85,7 +77,8 @@ TensorFile open_tensors(const std::filesystem::path& path) {
 void save_tensors(const std::filesystem::path& path, std::span<const NamedView> tensors, const Metadata& metadata) {
   const Format* format = by_extension(path);
   if (format == nullptr || format->write == nullptr) {
-    fail(ErrorCode::invalid_argument, "save_tensors: ", path.string(), " does not end in one of ", listed(true, &Format::extension));
+    auto writable = format_table() | std::views::filter(&Format::write);
+    fail(ErrorCode::invalid_argument, "save_tensors: ", path.string(), " does not end in one of ", join(writable, &Format::extension));
   }
   std::set<std::string_view> names;
   for (const NamedView& item : tensors) {

@@ -13,6 +13,7 @@ from pathlib import Path
 BINARY = os.environ.get("POLYHEAD_BINARY")
 if not BINARY:
     raise SystemExit("POLYHEAD_BINARY must name the program 'polyhead'; ctest sets it")
+HAS_ASAN = b"__asan_init" in Path(BINARY).read_bytes()
 DATA = Path(os.environ.get("POLYHEAD_TEST_DATA", Path(__file__).parent.parent / "data"))
 
 

@@ -9,11 +9,9 @@ import time
 import unittest
 from pathlib import Path
 
-from program import BINARY, ProgramTest, environment
+from program import BINARY, HAS_ASAN, ProgramTest, environment
 from tensor_files import save_safetensors
 import tiny_model
-
-HAS_ASAN = b"__asan_init" in Path(BINARY).read_bytes()
 
 
 class Errors(ProgramTest):

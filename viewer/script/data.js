@@ -1,6 +1,7 @@
 // The page's data. A head is decoded when it is first drawn.
 
 const MEAN = "mean";  // as a head: mean over the layer's heads; as layer and head: mean over all heads
+const placeOf = (text) => (text === MEAN ? MEAN : Number(text));
 
 // code -> attention weight; the last code is NaN. viewer/encoding.h describes the formats.
 const ENCODINGS = {

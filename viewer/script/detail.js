@@ -46,13 +46,12 @@ class Detail {
   #list(side, entries, tokens, chosen, title) {
     $(`${side}-title`).replaceChildren(...(title || []));
     const largest = (entries ?? []).sort((a, b) => b[1] - a[1]).slice(0, Detail.listed);
-    $(`${side}-list`).replaceChildren(...largest.map(([index, weight]) => {
-      const item = make("li", { className: index === chosen ? "lit" : "", title: `${index}: ${tokens.pieces[index]}` },
-                        word(tokens.word(index)), make("span", { className: "bar-track" }, make("span", { className: "bar-fill" })),
-                        make("span", { className: "number", textContent: this.decoder.show(weight) }));
-      item.style.setProperty("--part", weight);
-      return item;
-    }));
+    $(`${side}-list`)
+        .replaceChildren(...largest.map(
+            ([index, weight]) => make(
+                'li', {className: index === chosen ? 'lit' : '', title: `${index}: ${tokens.pieces[index]}`, style: {part: weight}},
+                word(tokens.word(index)), make('span', {className: 'bar-track'}, make('span', {className: 'bar-fill'})),
+                make('span', {className: 'number', textContent: this.decoder.show(weight)}))));
   }
 
   #sum(entries) { return this.decoder.show(entries.reduce((sum, [, weight]) => sum + weight, 0)); }

@@ -1,9 +1,15 @@
 const $ = (id) => document.getElementById(id);
 
+// Sets custom properties that the style sheet reads: {at: 3} sets --at.
+function setStyle(element, values) {
+  for (const [name, value] of Object.entries(values)) element.style.setProperty(`--${name}`, value);
+}
+
 // A new element. Words of a text enter the page through textContent and title only, never as HTML.
-function make(tag, { data = {}, aria = {}, ...properties } = {}, ...children) {
+function make(tag, {data = {}, aria = {}, style = {}, ...properties} = {}, ...children) {
   const element = Object.assign(document.createElement(tag), properties);
   Object.assign(element.dataset, data);
+  setStyle(element, style);
   for (const [name, value] of Object.entries(aria)) element.setAttribute(`aria-${name}`, value);
   element.append(...children);
   return element;
@@ -11,6 +17,19 @@ function make(tag, { data = {}, aria = {}, ...properties } = {}, ...children) {
 
 // A word in a bdi element: a right-to-left word does not reorder the text around it.
 const word = (text, className = "word") => make("bdi", { className, textContent: text });
+
+// Fills a strip with the words of the given tokens. Returns a map from a token's index to its label.
+function fillLabels(strip, tokens, indices) {
+  const labels = indices.map((index, at) => make('bdi', {
+                               className: tokens.special.has(index) ? 'label special' : 'label',
+                               textContent: tokens.word(index),
+                               title: `${index}: ${tokens.pieces[index]}`,
+                               data: {index},
+                               style: {at},
+                             }));
+  strip.replaceChildren(...labels);
+  return new Map(indices.map((index, at) => [index, labels[at]]));
+}
 
 const fillSelect = (select, options) => select.replaceChildren(...options.map(([value, name]) => new Option(name, value)));
 

@@ -18,8 +18,7 @@ class Grid {
     this.text = text;
     this.rows = [];
     const heads = [...Array(text.heads).keys(), MEAN];
-    this.element.style.setProperty("--columns", heads.length);
-    this.element.style.setProperty("--aspect", Math.min(4, Math.max(0.25, text.keys.size / text.queries.size || 1)));
+    setStyle(this.element, {columns: heads.length, aspect: Math.min(4, Math.max(0.25, text.keys.size / text.queries.size || 1))});
     const header = make("div", { className: "row", role: "row" }, make("span", { className: "corner", role: "columnheader", textContent: "" }));
     for (const head of heads) header.append(make("span", { role: "columnheader", className: "column-name", textContent: head }));
     this.element.replaceChildren(header);
@@ -38,9 +37,8 @@ class Grid {
   #thumb(layer, head) {
     const title = titleOf(layer, head);
     const image = make("img", { alt: "", draggable: false });
-    const thumb = make("button", { type: "button", title, tabIndex: -1, data: { layer, head }, aria: { label: title } }, image);
-    thumb.className = head === MEAN ? "thumb mean" : "thumb";
-    return thumb;
+    const className = head === MEAN ? 'thumb mean' : 'thumb';
+    return make('button', {type: 'button', className, title, tabIndex: -1, data: {layer, head}, aria: {label: title}}, image);
   }
 
   // Thumbnails are images and not canvases: with a thousand canvases each frame takes a second.
@@ -56,10 +54,7 @@ class Grid {
     return inSlices(jobs, () => drawing !== this.drawing);
   }
 
-  static place(thumb) {
-    const number = (value) => (value === MEAN ? MEAN : Number(value));
-    return [number(thumb.dataset.layer), number(thumb.dataset.head)];
-  }
+  static place(thumb) { return [placeOf(thumb.dataset.layer), placeOf(thumb.dataset.head)]; }
 
   find(layer, head) {
     return this.thumbs.find((thumb) => thumb.dataset.layer === String(layer) && thumb.dataset.head === String(head));
@@ -97,7 +92,6 @@ class Grid {
     if (!target) return;
     event.preventDefault();
     event.stopPropagation();
-    const thumb = this.rows[target[0]]?.[target[1]];
-    thumb?.focus();
+    this.rows[target[0]]?.[target[1]]?.focus();
   }
 }

@@ -19,17 +19,9 @@ class Lines {
   draw(text, map, shown, look, title) {
     Object.assign(this, { text, map, shown, look });
     this.body.setAttribute("aria-label", `${title}: words on the left attend to words on the right. Arrow keys move between pairs.`);
-    this.leftLabels = Lines.#labels(this.left, text.queries, shown.rows);
-    this.rightLabels = Lines.#labels(this.right, text.keys, shown.columns);
+    this.leftLabels = fillLabels(this.left, text.queries, shown.rows);
+    this.rightLabels = fillLabels(this.right, text.keys, shown.columns);
     this.spot = null;
-  }
-
-  static #labels(words, tokens, indices) {
-    const labels = indices.map((index) => make("bdi", {
-      className: tokens.special.has(index) ? "label special" : "label", textContent: tokens.word(index), title: `${index}: ${tokens.pieces[index]}`, data: { index },
-    }));
-    words.replaceChildren(...labels);
-    return labels;
   }
 
   resize() {
@@ -47,19 +39,19 @@ class Lines {
   light(spot) {
     this.spot = spot;
     const width = this.text.keys.size;
-    const tint = (labels, indices, weightOf, chosen) => labels.forEach((label, at) => {
-      const weight = weightOf(indices[at]);
-      label.classList.toggle("lit", indices[at] === chosen);
-      label.style.setProperty("--tint", weight > 0 ? this.look.scale.position(weight, 1) : 0);
+    const tint = (labels, weightOf, chosen) => labels.forEach((label, index) => {
+      const weight = weightOf(index);
+      label.classList.toggle('lit', index === chosen);
+      setStyle(label, {tint: weight > 0 ? this.look.scale.position(weight, 1) : 0});
     });
     const byRow = spot?.row != null && spot.column == null;
     const byColumn = spot?.column != null && spot.row == null;
-    tint(this.rightLabels, this.shown.columns, (column) => (byRow ? this.map[spot.row * width + column] : 0), spot?.column);
-    tint(this.leftLabels, this.shown.rows, (row) => (byColumn ? this.map[row * width + spot.column] : 0), spot?.row);
+    tint(this.rightLabels, (column) => (byRow ? this.map[spot.row * width + column] : 0), spot?.column);
+    tint(this.leftLabels, (row) => (byColumn ? this.map[row * width + spot.column] : 0), spot?.row);
     this.#stroke();
   }
 
-  reveal(spot) { this.leftLabels[this.shown.rows.indexOf(spot.row)]?.scrollIntoView({ block: "nearest" }); }
+  reveal(spot) { this.leftLabels.get(spot.row)?.scrollIntoView({block: 'nearest'}); }
 
   #stroke() {
     const pen = this.canvas.getContext("2d");

@@ -26,10 +26,9 @@ class Matrix {
     this.shown = shown;
     paint(this.canvas, map, text.keys.size, shown.rows, shown.columns, look);
     this.cells.setAttribute("aria-label", `${title}: each row's word attends to the columns' words. Arrow keys move between pairs.`);
-    this.element.style.setProperty("--rows", shown.rows.length);
-    this.element.style.setProperty("--columns", shown.columns.length);
-    this.queryLabels = Matrix.#labels(this.queryStrip, text.queries, shown.rows);
-    this.keyLabels = Matrix.#labels(this.keyStrip, text.keys, shown.columns);
+    setStyle(this.element, {rows: shown.rows.length, columns: shown.columns.length});
+    this.queryLabels = fillLabels(this.queryStrip, text.queries, shown.rows);
+    this.keyLabels = fillLabels(this.keyStrip, text.keys, shown.columns);
     this.cells.querySelectorAll(".segment").forEach((line) => line.remove());
     this.cells.append(...Matrix.#segments(text.queries, shown.rows, "row"), ...Matrix.#segments(text.keys, shown.columns, "column"));
     this.lit = [];
@@ -38,22 +37,7 @@ class Matrix {
   // Lines between the segments of a text.
   static #segments(tokens, indices, side) {
     const starts = [...indices.keys()].filter((at) => at > 0 && tokens.segment[indices[at]] !== tokens.segment[indices[at - 1]]);
-    return starts.map((at) => {
-      const line = make("div", { className: `segment ${side}` });
-      line.style.setProperty("--at", at);
-      return line;
-    });
-  }
-
-  static #labels(strip, tokens, indices) {
-    const labels = indices.map((index, at) => {
-      const label = make("bdi", { className: "label", textContent: tokens.word(index), title: `${index}: ${tokens.pieces[index]}`, data: { index } });
-      label.style.setProperty("--at", at);
-      if (tokens.special.has(index)) label.classList.add("special");
-      return label;
-    });
-    strip.replaceChildren(...labels);
-    return new Map(indices.map((index, at) => [index, labels[at]]));
+    return starts.map((at) => make('div', {className: `segment ${side}`, style: {at}}));
   }
 
   // Chooses the size of cells: the largest that fits, between 12 and 44 CSS pixels, then `zoom` steps larger or smaller. Returns it.
@@ -63,11 +47,10 @@ class Matrix {
       const space = (width - margin) / Math.max(1, this.shown.columns.length);
       const fit = Matrix.sizes.findLastIndex((size) => size <= Math.min(44, Math.max(12, space)));
       this.size = Matrix.sizes[Math.min(Matrix.sizes.length - 1, Math.max(0, fit + zoom))];
-      this.element.style.setProperty("--cell", `${this.size}px`);
+      setStyle(this.element, {cell: `${this.size}px`});
       this.element.classList.toggle("unlabelled", this.size < Matrix.readable);
       const longest = (labels) => Math.max(0, ...[...labels.values()].map((label) => label.offsetWidth));
-      this.element.style.setProperty("--query-words", `${longest(this.queryLabels)}px`);
-      this.element.style.setProperty("--key-words", `${longest(this.keyLabels)}px`);
+      setStyle(this.element, {'query-words': `${longest(this.queryLabels)}px`, 'key-words': `${longest(this.keyLabels)}px`});
       margin = this.cells.offsetLeft + 8;
     }
     return this.size;
@@ -77,8 +60,7 @@ class Matrix {
   light(spot) {
     const row = spot ? this.shown.rows.indexOf(spot.row) : -1;
     const column = spot ? this.shown.columns.indexOf(spot.column) : -1;
-    this.element.style.setProperty("--row", row);
-    this.element.style.setProperty("--column", column);
+    setStyle(this.element, {row, column});
     const [rowBand, columnBand, cellBand] = this.bands;
     rowBand.hidden = row < 0;
     columnBand.hidden = column < 0;

@@ -95,11 +95,7 @@ function showText(text) {
 function showLegend(look) {
   const steps = Float32Array.from({ length: 256 }, (_, i) => i / 255);
   paint($("legend"), steps, 256, [0], [...steps.keys()], { ...look, scale: { position: (weight) => weight } });
-  $("legend-ticks").replaceChildren(...look.scale.ticks().map(([at, name]) => {
-    const tick = make("span", { textContent: name });
-    tick.style.setProperty("--at", at);
-    return tick;
-  }));
+  $('legend-ticks').replaceChildren(...look.scale.ticks().map(([at, name]) => make('span', {textContent: name, style: {at}})));
   $("legend-caption").textContent = look.scale.caption;
 }
 
@@ -236,16 +232,14 @@ addEventListener("keydown", (event) => {
 
 // ---- Controls ----
 
-const number = (value) => (value === MEAN ? MEAN : Number(value));
 $("text").addEventListener("change", () => showOther(Number($("text").value)));
 $("hide-special").addEventListener("change", always.s);
-$("scale").addEventListener("change", () => update({ scale: $("scale").value }));
-$("theme").addEventListener("change", () => update({ theme: $("theme").value }));
-$("layer").addEventListener("change", () => {
-  const layer = number($("layer").value);
+for (const name of ['scale', 'theme']) $(name).addEventListener('change', () => update({[name]: $(name).value}));
+$('layer').addEventListener('change', () => {
+  const layer = placeOf($('layer').value);
   update({ layer, head: layer === MEAN ? MEAN : state.head });
 });
-$("head-choice").addEventListener("change", () => update({ head: number($("head-choice").value) }));
+$('head-choice').addEventListener('change', () => update({head: placeOf($('head-choice').value)}));
 $("back").addEventListener("click", close);
 $("help-button").addEventListener("click", always["?"]);
 for (const button of document.querySelectorAll("[data-view]")) button.addEventListener("click", () => update({ view: button.dataset.view }));

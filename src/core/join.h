@@ -1,0 +1,25 @@
+// Lists in messages and help.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <string_view>
+
+#include "core/text.h"
+
+namespace polyhead {
+
+// "a, b, c": f(item) of every item, with a separator between. Of more than `limit` items the first ones, then " and 3 more".
+template <class List, class F = std::identity>
+std::string join(List&& list, F&& f = {}, std::string_view separator = ", ", std::size_t limit = SIZE_MAX) {
+  std::string text;
+  std::size_t count = 0;
+  for (const auto& item : list) {
+    if (++count <= limit) append(text, cat(count > 1 ? separator : "", std::invoke(f, item)));
+  }
+  return count > limit ? cat(text, " and ", count - limit, " more") : text;
+}
+
+}  // namespace polyhead
