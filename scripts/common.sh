@@ -66,9 +66,6 @@ find_chromium() {
   return 1
 }
 
-# Debian's package clang brings clang++; a machine may have a numbered one only.
-find_clang() { command -v clang++ || compgen -c clang++- | grep -xE 'clang\+\+-[0-9]+' | sort -V | tail -n 1; }
-
 # Whether what a Debian package brings is here, wherever it came from.
 is_here() {
   case $1 in
@@ -84,7 +81,7 @@ is_here() {
     libutf8proc-dev) has_header utf8proc.h ;;
     libzip-dev) has_header zip.h ;;
     chromium) find_chromium ;;
-    clang) find_clang ;;
+    clang) command -v clang++ || compgen -c clang++- | grep -xE 'clang\+\+-[0-9]+' ;;  # cmake/toolchains/clang.cmake looks for both
     g++-aarch64-linux-gnu) command -v aarch64-linux-gnu-g++ ;;
     qemu-user) command -v qemu-aarch64 ;;
     *) stop "no way is known to look for the package $1" ;;

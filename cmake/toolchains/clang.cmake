@@ -1,0 +1,10 @@
+# Clang, which may be installed as clang++ or with a number only (Debian and Ubuntu: the packages clang and clang-14).
+set(numbered)
+foreach(version RANGE 30 14 -1)
+  list(APPEND numbered clang++-${version})
+endforeach()
+find_program(POLYHEAD_CLANG NAMES clang++ ${numbered})
+if(NOT POLYHEAD_CLANG)
+  message(FATAL_ERROR "there is no clang++ on the path, nor one with a number from clang++-14 on (Debian and Ubuntu: clang)")
+endif()
+set(CMAKE_CXX_COMPILER ${POLYHEAD_CLANG})
