@@ -3,16 +3,18 @@
 # A kernel source is compiled once per row into the namespace polyhead::cpu::<name>, with the last two as POLYHEAD_VECTOR_BYTES and
 # POLYHEAD_VECTOR_REGISTERS, and includes the row's instructions from src/cpu/isa/<name>.h as POLYHEAD_ISA_HEADER. src/cpu/select.cc reads the
 # rows from the generated cpu/isa_rows.h.
-set(POLYHEAD_ISA_ROWS)
+# The last row needs nothing, so every machine of the architecture has one.
+if(CMAKE_SYSTEM_PROCESSOR MATCHES "^(aarch64|arm64|ARM64)$")
+  # NEON is part of AArch64. GCC spills sums when it schedules before it allocates registers: it loads all of a term's rows first.
+  set(POLYHEAD_ISA_ROWS "neon||$<$<CXX_COMPILER_ID:GNU>:-fno-schedule-insns>|16|32")
+else()
+  set(POLYHEAD_ISA_ROWS "portable|||16|16")  # what the compiler assumes of every machine of this architecture
+endif()
 if(CMAKE_SYSTEM_PROCESSOR MATCHES "^(x86_64|AMD64|amd64)$")
-  set(POLYHEAD_ISA_ROWS
+  list(PREPEND POLYHEAD_ISA_ROWS
        "avx512|avx2 fma avx512f avx512bw avx512dq avx512vl|-mavx2 -mfma -mavx512f -mavx512bw -mavx512dq -mavx512vl|64|32"
        "avx2|avx2 fma|-mavx2 -mfma|32|16")
-elseif(CMAKE_SYSTEM_PROCESSOR MATCHES "^(aarch64|arm64|ARM64)$")
-  # Scheduled before registers are allocated, GCC loads all of a term's rows first and spills sums.
-  set(POLYHEAD_ISA_ROWS "neon|neon|$<$<CXX_COMPILER_ID:GNU>:-fno-schedule-insns>|16|32")
 endif()
-list(APPEND POLYHEAD_ISA_ROWS "portable|||16|16")  # what the compiler assumes of every machine of this architecture
 
 # -O3 in every preset, and no sanitizer inside: an instrumented kernel takes minutes to compile. Products and sums are contracted to one
 # instruction where there is one. Bits may not depend on where a row lies in a tile: a sum that a select follows is fused by name

@@ -9,7 +9,8 @@ class Devices(ProgramTest):
     def test_json_agrees_with_the_system(self):
         told = json.loads(self.succeeds("devices", "--json").stdout)
         self.assertEqual(told["usable"], len(os.sched_getaffinity(0)))
-        self.assertEqual(told["architecture"].replace("-", "_"), os.uname().machine)
+        architecture = os.environ.get("POLYHEAD_TEST_ARCHITECTURE", os.uname().machine)  # an emulator's is not the system's
+        self.assertEqual(told["architecture"].replace("-", "_"), architecture)
         self.assertGreaterEqual(told["threads"], 1)
         self.assertIn("reference", told["backends"])
         for cache in told["caches"]:
@@ -22,7 +23,7 @@ class Devices(ProgramTest):
             if kernels["available"]:
                 forced = json.loads(self.succeeds("devices", "--json", env={"POLYHEAD_ISA": kernels["name"]}).stdout)
                 self.assertEqual([k["name"] for k in forced["kernels"] if k["used"]], [kernels["name"]])
-        self.fails(1, "devices", env={"POLYHEAD_ISA": "mmx"}, mentions=["'mmx'", "portable"])
+        self.fails(1, "devices", env={"POLYHEAD_ISA": "mmx"}, mentions=["'mmx'", told["kernels"][-1]["name"]])
 
     def test_text_names_the_same_things(self):
         told = json.loads(self.succeeds("devices", "--json").stdout)
