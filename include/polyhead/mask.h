@@ -50,7 +50,8 @@ struct Mask {
   // Documents packed one after the other along T and S, the same for every sequence: integers [D+1] that start at 0, never fall and end at
   // T and at S (cu_seqlens of FlashAttention). Queries of a document attend to its keys only. Causal and window diagonals and empty rows
   // are those of each document alone (bottom_right: its own S - T). The result equals that of each document alone, bit for bit. Key lengths
-  // and dropout bits use positions in the packed sequence. If T == S, key_offsets may be left out; query_offsets then cut the keys too.
+  // and dropout bits use positions in the packed sequence; lengths [D] of D > 1 sequences are refused. If T == S, key_offsets may be left
+  // out; query_offsets then cut the keys too.
   ConstTensorView query_offsets{}, key_offsets{};
 
   // Calls f(name, view) for every tensor that is given.

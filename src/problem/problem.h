@@ -5,7 +5,6 @@
 #include <array>
 #include <cstdint>
 #include <functional>
-#include <memory>
 #include <span>
 #include <vector>
 
@@ -21,7 +20,7 @@ namespace polyhead {
 // A packed sequence holds documents one after the other: queries of a document attend to its own keys only. A problem without documents is
 // one document that holds every pair.
 struct Document {
-  KeyRange queries, keys;
+  KeyRange queries{0, 0}, keys{0, 0};
   std::int64_t lower = 0, upper = 0;  // if banded: query t has keys [t + lower, t + upper) of the document; in [-T, S]: no overflow
 };
 
@@ -34,7 +33,8 @@ struct DenseMask {
 // Which keys each query may attend to, for all sequences and heads. Problem::key_set() gives the part of some heads.
 struct KeyRules {
   std::int64_t queries = 0;
-  std::vector<Document> documents;     // at least one, in order; every query and every key is in exactly one
+  Document whole;                      // every pair, without documents
+  std::vector<Document> documents;     // empty: only `whole`; else in order, and every query and every key is in exactly one
   bool banded = false;                 // false: lower and upper mask nothing
   std::vector<std::int64_t> lengths;   // empty: no lengths; else one per b, or one per (b, t)
   bool length_per_query = false;
@@ -45,6 +45,7 @@ struct KeyRules {
     require(mask_count < KeySet::kMostPlanes, "a mask has more than ", KeySet::kMostPlanes, " boolean tensors");
     masks[static_cast<std::size_t>(mask_count++)] = mask;
   }
+  std::span<const Document> all_documents() const { return documents.empty() ? std::span(&whole, 1) : documents; }
   bool any() const { return documents.size() > 1 || banded || !lengths.empty() || mask_count > 0; }
 };
 
@@ -63,7 +64,7 @@ struct Problem {
   std::int64_t queries = 0, keys = 0;
   std::int64_t qk_width = 0, v_width = 0;
   double scale = 1, softcap = 0;
-  std::shared_ptr<const KeyRules> rules;
+  const KeyRules* rules = nullptr;      // owned by the caller of normal_form()
   std::span<const Document> documents;  // in these tensors: all documents of `rules`, or one (part_of)
   ConstTensorView bias;              // [*,N,T,S], or absent
   DropoutRule dropout;
@@ -124,16 +125,22 @@ struct HeadSlice {
   T& operator()(std::int64_t row, std::int64_t column) const { return data[row * row_stride + column * column_stride]; }
 };
 
-template <class T, class Void>
-HeadSlice<T> head_slice(const BasicTensorView<Void>& view, std::int64_t b, std::int64_t n) {
+// Offset of head n of sequence b, in elements.
+template <class Void>
+std::int64_t head_offset(const BasicTensorView<Void>& view, std::int64_t b, std::int64_t n) {
   const int lead = view.rank() - 3;
   std::int64_t offset = n * view.strides()[lead];
-  for (int axis = lead - 1; axis >= 0; --axis) {
+  for (int axis = lead - 1; axis > 0; --axis) {
     offset += b % view.shape()[axis] * view.strides()[axis];
     b /= view.shape()[axis];
   }
+  return lead > 0 ? offset + b * view.strides()[0] : offset;  // no division for the outermost axis
+}
+
+template <class T, class Void>
+HeadSlice<T> head_slice(const BasicTensorView<Void>& view, std::int64_t b, std::int64_t n) {
   // Booleans are read as bytes: any non-zero byte is true.
-  return {static_cast<T*>(view.data()) + offset, view.strides()[lead + 1], view.strides()[lead + 2]};
+  return {static_cast<T*>(view.data()) + head_offset(view, b, n), view.stride(-2), view.stride(-1)};
 }
 
 // Keys of the heads from first_head on, in one document of sequence b.

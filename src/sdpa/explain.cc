@@ -20,8 +20,8 @@ std::string mask_facts(const Problem& p, const SdpaOptions& options) {
     append(text, cat(pieces...));
   };
   const KeyRules& rules = *p.rules;
-  const Document& first = rules.documents.front();
-  if (p.packed()) part(rules.documents.size(), " documents");
+  const Document& first = p.documents.front();
+  if (p.packed()) part(p.documents.size(), " documents");
   if (rules.banded && p.packed()) part("a causal diagonal or window in each document");
   if (rules.banded && !p.packed()) part("keys [", lower_end(p, first.lower), ", ", upper_end(p, first.upper), ") of each row");
   if (!rules.lengths.empty()) part("key lengths per ", rules.length_per_query ? "query" : "sequence");
@@ -33,7 +33,8 @@ std::string mask_facts(const Problem& p, const SdpaOptions& options) {
 }  // namespace
 
 std::string explain(const SdpaForward& tensors, const SdpaOptions& options) {
-  const ForwardProblem p = normal_form(tensors, options, "explain");
+  KeyRules rules;
+  const ForwardProblem p = normal_form(tensors, options, "explain", rules);
   const Backend& chosen = select_backend(p, Operation::forward, options.backend);
   std::string text = cat("backend: ", chosen.name, options.backend ? " (asked for)" : "", "\n");
   for (const Backend* backend : backends()) {

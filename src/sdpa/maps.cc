@@ -28,12 +28,15 @@ void write_row(TensorView out, std::int64_t b, std::int64_t n, std::int64_t row,
 class RowStream {
  public:
   RowStream(const char* operation, const MapsInput& input, const SdpaOptions& options, MapValue value = MapValue::probability)
-      : problem(normal_form(input, options, value, operation)),
+      : problem(normal_form(input, options, value, operation, rules)),
         backend_(select_backend(problem, Operation::maps, options.backend)),
         op_(operation),
-        inputs_(option_tensors(options)) {
-    inputs_.insert(inputs_.end(), {{"q", input.q}, {"k", input.k}});
+        inputs_{{"q", input.q}, {"k", input.k}} {
+    add_option_tensors(options, inputs_);
   }
+  RowStream(const RowStream&) = delete;
+  RowStream& operator=(const RowStream&) = delete;
+  ~RowStream() = default;
 
   // Calls row(b, n, i, values [S]) for queries[i] of every head. Rows of one head come in order and on one thread.
   template <class F>
@@ -82,6 +85,7 @@ class RowStream {
     check_memory({&output, 1});
   }
 
+  KeyRules rules;  // `problem` points to them
   const MapsProblem problem;
 
  private:

@@ -197,6 +197,13 @@ TEST(Messages, OfForwardAndBackwardAlike) {
          p.options.mask.key_lengths = p.extra = Tensor::of<std::uint64_t>({2}, {1, ~std::uint64_t{0}});
        },
        {"key length is 18446744073709551615"}},
+      {"lengths of as many sequences as documents",
+       [](Problem& p) {
+         p.options.mask.key_lengths = p.extra = Tensor::of<std::int32_t>({2}, {5, 3});
+         p.options.mask.query_offsets = p.bias = Tensor::of<std::int32_t>({3}, {0, 1, 3});
+         p.options.mask.key_offsets = p.d_bias = Tensor::of<std::int32_t>({3}, {0, 2, 5});
+       },
+       {"key_lengths is [2] for 2 documents", "[*,T]"}},
       {"window", [](Problem& p) { p.options.mask.window.left = -2; }, {"window's left side is -2", "negative"}},
       {"window's right", [](Problem& p) { p.options.mask.window.right = -3; }, {"window's right side is -3", "negative"}},
       {"two diagonals",

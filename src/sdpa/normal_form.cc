@@ -11,7 +11,7 @@ namespace {
 
 class Builder {
  public:
-  Builder(const char* operation, const SdpaOptions& options) : op_(operation), options_(options) {}
+  Builder(const char* operation, const SdpaOptions& options, KeyRules& rules) : op_(operation), options_(options), rules_(rules) {}
 
   // Sizes from q, k and, if given, v.
   void sizes(Problem& p, const ConstTensorView& q, const ConstTensorView& k, const ConstTensorView& v) const {
@@ -40,7 +40,7 @@ class Builder {
     p.v_width = v.extent(-1);
   }
 
-  void rules(Problem& p) const {
+  void options(Problem& p) const {
     p.executor = options_.executor;
     p.workspace = options_.workspace;
     p.empty_rows = options_.empty_rows;
@@ -49,8 +49,9 @@ class Builder {
     p.softcap = options_.softcap;
     require(std::isfinite(p.softcap) && p.softcap >= 0, op_, ": softcap is ", p.softcap, "; it must be finite and not negative (0 is off)");
     p.bias = pairs(p, options_.bias, "bias", p.dtype);
-    p.rules = std::make_shared<KeyRules>(key_rules(p));
-    p.documents = p.rules->documents;
+    key_rules(p);
+    p.rules = &rules_;
+    p.documents = rules_.all_documents();
     const Dropout& dropout = options_.dropout;
     require(dropout.p >= 0 && dropout.p <= 1, op_, ": the dropout probability is ", dropout.p, "; it must lie in [0,1]");
     p.dropout = {dropout.p, dropout.seed, pairs(p, dropout.keep, "dropout.keep", DType::boolean)};
@@ -96,29 +97,29 @@ class Builder {
     return broadcast(view, shape(p, {p.heads, p.queries, p.keys}), name, "[*,N,T,S]");
   }
 
-  KeyRules key_rules(const Problem& p) const {
+  void key_rules(const Problem& p) const {
     const Mask& mask = options_.mask;
-    KeyRules rules;
-    rules.queries = p.queries;
-    rules.documents = documents(p);
-    rules.banded = mask.causal || mask.window.left || mask.window.right;
-    for (Document& document : rules.documents) band(document);
-    if (mask.key_lengths) lengths(p, rules);
-    booleans(p, mask.attend, mask.block, "attend", "block", false, rules);
-    booleans(p, mask.attend_keys, mask.block_keys, "attend_keys", "block_keys", true, rules);
-    return rules;
+    rules_.queries = p.queries;
+    rules_.whole = {.queries = {0, p.queries}, .keys = {0, p.keys}};
+    if (mask.query_offsets || mask.key_offsets) rules_.documents = documents(p);
+    rules_.banded = mask.causal || mask.window.left || mask.window.right;
+    band(rules_.whole);
+    for (Document& document : rules_.documents) band(document);
+    if (mask.key_lengths) lengths(p);
+    booleans(p, mask.attend, mask.block, "attend", "block", false);
+    booleans(p, mask.attend_keys, mask.block_keys, "attend_keys", "block_keys", true);
   }
 
-  void booleans(const Problem& p, const ConstTensorView& attend, const ConstTensorView& block, const char* attend_name, const char* block_name,
-                bool keys, KeyRules& rules) const {
+  void booleans(const Problem& p, const ConstTensorView& attend, const ConstTensorView& block, const char* attend_name,
+                const char* block_name, bool keys) const {
     require(!attend || !block, op_, ": ", attend_name, " and ", block_name, " are both given; only one of them may be");
     if (!attend && !block) return;
     const ConstTensorView& view = attend ? attend : block;
     const char* name = attend ? attend_name : block_name;
     require(view.dtype() == DType::boolean, op_, ": ", name, " is ", view.dtype(), "; it must be bool");
-    if (!keys) return rules.add({pairs(p, view, name, DType::boolean), static_cast<bool>(attend)});
+    if (!keys) return rules_.add({pairs(p, view, name, DType::boolean), static_cast<bool>(attend)});
     const ConstTensorView per_key = broadcast(view, shape(p, {p.keys}), name, "[*,S]");
-    rules.add({per_key.unsqueeze(-2).unsqueeze(-2).expand(shape(p, {p.heads, p.queries, p.keys})), static_cast<bool>(attend)});
+    rules_.add({per_key.unsqueeze(-2).unsqueeze(-2).expand(shape(p, {p.heads, p.queries, p.keys})), static_cast<bool>(attend)});
   }
 
   // Causal diagonal and window of a document as one band of keys.
@@ -142,7 +143,6 @@ class Builder {
 
   std::vector<Document> documents(const Problem& p) const {
     const ConstTensorView &of_queries = options_.mask.query_offsets, &of_keys = options_.mask.key_offsets;
-    if (!of_queries && !of_keys) return {{.queries = {0, p.queries}, .keys = {0, p.keys}}};
     require(static_cast<bool>(of_queries), op_, ": key_offsets is given without query_offsets; documents need both");
     require(of_keys || p.queries == p.keys, op_, ": query_offsets is given without key_offsets; that needs T = S, and T is ", p.queries,
             " and S is ", p.keys);
@@ -154,7 +154,6 @@ class Builder {
     for (std::size_t d = 0; d + 1 < queries.size(); ++d) {
       documents.push_back({.queries = {queries[d], queries[d + 1]}, .keys = {keys[d], keys[d + 1]}});
     }
-    if (documents.empty()) documents.push_back({.queries = {0, 0}, .keys = {0, 0}});
     return documents;
   }
 
@@ -173,17 +172,20 @@ class Builder {
     return result;
   }
 
-  void lengths(const Problem& p, KeyRules& rules) const {
-    const ConstTensorView view = options_.mask.key_lengths;
+  void lengths(const Problem& p) const {
+    const ConstTensorView& view = options_.mask.key_lengths;
     require(is_integer(view.dtype()), op_, ": key_lengths is ", view.dtype(), "; lengths are integers");
-    rules.length_per_query = view.rank() == p.lead.size() + 1;
-    const Shape wanted = rules.length_per_query ? shape(p, {p.queries}) : p.lead;
+    rules_.length_per_query = view.rank() == p.lead.size() + 1;
+    const Shape wanted = rules_.length_per_query ? shape(p, {p.queries}) : p.lead;
     require(view.shape() == wanted, op_, ": key_lengths is ", view.shape(), "; it must be [*] = ", p.lead, " or [*,T] = ",
             shape(p, {p.queries}));
+    const auto documents = static_cast<std::int64_t>(rules_.documents.size());
+    require(documents < 2 || view.shape() != Shape{documents}, op_, ": key_lengths is ", view.shape(), " for ", documents,
+            " documents and as many sequences; lengths belong to sequences, and to give each document its own they must be [*,T]");
     for_each_integer(view, [&](auto length) {
       require(std::cmp_greater_equal(length, 0) && std::cmp_less_equal(length, p.keys), op_, ": a key length is ", length,
               "; it must lie in [0,S] = [0,", p.keys, "]");
-      rules.lengths.push_back(static_cast<std::int64_t>(length));
+      rules_.lengths.push_back(static_cast<std::int64_t>(length));
     });
   }
 
@@ -200,6 +202,7 @@ class Builder {
 
   const char* op_;
   const SdpaOptions& options_;
+  KeyRules& rules_;
 };
 
 template <class Void>
@@ -207,26 +210,23 @@ BasicTensorView<Void> with_column(const BasicTensorView<Void>& lse) { return lse
 
 }  // namespace
 
-std::vector<Operand> option_tensors(const SdpaOptions& options) {
-  std::vector<Operand> tensors;
-  tensors.reserve(15);  // at most 9 tensors in the options, and the caller adds up to 6
-  if (options.bias) tensors.push_back({"bias", options.bias});
-  if (options.dropout.keep) tensors.push_back({"dropout.keep", options.dropout.keep});
-  options.mask.visit([&](std::string_view name, const ConstTensorView& view) { tensors.push_back({name, view}); });
-  return tensors;
+void add_option_tensors(const SdpaOptions& options, std::vector<Operand>& inputs) {
+  if (options.bias) inputs.push_back({"bias", options.bias});
+  if (options.dropout.keep) inputs.push_back({"dropout.keep", options.dropout.keep});
+  options.mask.visit([&](std::string_view name, const ConstTensorView& view) { inputs.push_back({name, view}); });
 }
 
-ForwardProblem normal_form(const SdpaForward& tensors, const SdpaOptions& options, const char* operation) {
-  const Builder build(operation, options);
+ForwardProblem normal_form(const SdpaForward& tensors, const SdpaOptions& options, const char* operation, KeyRules& rules) {
+  const Builder build(operation, options, rules);
   ForwardProblem p;
   require(static_cast<bool>(tensors.v), operation, ": v is missing");
   build.sizes(p, tensors.q, tensors.k, tensors.v);
-  build.rules(p);
+  build.options(p);
   build.expect(tensors.out, build.shape(p, {p.heads, p.queries, p.v_width}), p.dtype, "out", "[*,N,T,V]");
   if (tensors.lse) build.expect_lse(p, tensors.lse);
   if (tensors.attention_weights) build.expect(tensors.attention_weights, build.shape(p, {p.heads, p.queries, p.keys}), p.dtype, "attention_weights", "[*,N,T,S]");
-  std::vector<Operand> inputs = option_tensors(options);
-  inputs.insert(inputs.end(), {{"q", tensors.q}, {"k", tensors.k}, {"v", tensors.v}});
+  std::vector<Operand> inputs{{"q", tensors.q}, {"k", tensors.k}, {"v", tensors.v}};
+  add_option_tensors(options, inputs);
   const Operand outputs[] = {{"out", tensors.out}, {"lse", tensors.lse}, {"attention_weights", tensors.attention_weights}};
   require_separate(operation, outputs, inputs);
   p.q = tensors.q;
@@ -238,13 +238,13 @@ ForwardProblem normal_form(const SdpaForward& tensors, const SdpaOptions& option
   return p;
 }
 
-BackwardProblem normal_form(const SdpaBackward& tensors, const SdpaOptions& options) {
+BackwardProblem normal_form(const SdpaBackward& tensors, const SdpaOptions& options, KeyRules& rules) {
   const char* operation = "sdpa_backward";
-  const Builder build(operation, options);
+  const Builder build(operation, options, rules);
   BackwardProblem p;
   require(static_cast<bool>(tensors.v), operation, ": v is missing");
   build.sizes(p, tensors.q, tensors.k, tensors.v);
-  build.rules(p);
+  build.options(p);
   const Shape out_shape = build.shape(p, {p.heads, p.queries, p.v_width});
   build.expect(tensors.out, out_shape, p.dtype, "out", "[*,N,T,V]");
   build.expect(tensors.d_out, out_shape, p.dtype, "d_out", "[*,N,T,V]");
@@ -258,10 +258,9 @@ BackwardProblem normal_form(const SdpaBackward& tensors, const SdpaOptions& opti
     p.d_bias_given = tensors.d_bias;
     p.d_bias = tensors.d_bias.expand(build.shape(p, {p.heads, p.queries, p.keys}));
   }
-  std::vector<Operand> inputs = option_tensors(options);
-  inputs.insert(
-      inputs.end(),
-      {{"q", tensors.q}, {"k", tensors.k}, {"v", tensors.v}, {"out", tensors.out}, {"lse", tensors.lse}, {"d_out", tensors.d_out}});
+  std::vector<Operand> inputs{{"q", tensors.q},     {"k", tensors.k},     {"v", tensors.v},
+                              {"out", tensors.out}, {"lse", tensors.lse}, {"d_out", tensors.d_out}};
+  add_option_tensors(options, inputs);
   const Operand outputs[] = {{"d_q", tensors.d_q}, {"d_k", tensors.d_k}, {"d_v", tensors.d_v}, {"d_bias", tensors.d_bias, true}};
   require_separate(operation, outputs, inputs);
   p.q = tensors.q;
@@ -276,11 +275,11 @@ BackwardProblem normal_form(const SdpaBackward& tensors, const SdpaOptions& opti
   return p;
 }
 
-MapsProblem normal_form(const MapsInput& input, const SdpaOptions& options, MapValue value, const char* operation) {
-  const Builder build(operation, options);
+MapsProblem normal_form(const MapsInput& input, const SdpaOptions& options, MapValue value, const char* operation, KeyRules& rules) {
+  const Builder build(operation, options, rules);
   MapsProblem p;
   build.sizes(p, input.q, input.k, {});
-  build.rules(p);
+  build.options(p);
   p.q = input.q;
   p.k = input.k;
   p.value = value;

@@ -10,11 +10,12 @@
 
 namespace polyhead {
 
-ForwardProblem normal_form(const SdpaForward& tensors, const SdpaOptions& options, const char* operation);
-BackwardProblem normal_form(const SdpaBackward& tensors, const SdpaOptions& options);
-MapsProblem normal_form(const MapsInput& input, const SdpaOptions& options, MapValue value, const char* operation);
+// `rules` receives the rules of the mask; the problem points to them.
+ForwardProblem normal_form(const SdpaForward& tensors, const SdpaOptions& options, const char* operation, KeyRules& rules);
+BackwardProblem normal_form(const SdpaBackward& tensors, const SdpaOptions& options, KeyRules& rules);
+MapsProblem normal_form(const MapsInput& input, const SdpaOptions& options, MapValue value, const char* operation, KeyRules& rules);
 
-// The tensors in the options, which no output may overlap.
-std::vector<Operand> option_tensors(const SdpaOptions& options);
+// Adds the tensors in the options, which no output may overlap.
+void add_option_tensors(const SdpaOptions& options, std::vector<Operand>& inputs);
 
 }  // namespace polyhead

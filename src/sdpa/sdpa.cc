@@ -9,13 +9,15 @@
 namespace polyhead {
 
 void sdpa_forward(const SdpaForward& tensors, const SdpaOptions& options) {
-  const ForwardProblem problem = normal_form(tensors, options, "sdpa_forward");
+  KeyRules rules;
+  const ForwardProblem problem = normal_form(tensors, options, "sdpa_forward", rules);
   const Backend& backend = select_backend(problem, Operation::forward, options.backend);
   if (problem.queries > 0) backend.forward(problem);  // T = 0: tensors may have 2^62 heads, and a loop over them would not end
 }
 
 void sdpa_backward(const SdpaBackward& tensors, const SdpaOptions& options) {
-  const BackwardProblem problem = normal_form(tensors, options);
+  KeyRules rules;
+  const BackwardProblem problem = normal_form(tensors, options, rules);
   select_backend(problem, Operation::backward, options.backend).backward(problem);
 }
 

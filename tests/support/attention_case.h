@@ -186,6 +186,12 @@ inline void draw_mask(Random& random, AttentionCase& c) {
   if (rarely()) (random.coin() ? mask.attend_keys : mask.block_keys) = booleans(broadcastable(random, z.keys_of()));
 }
 
+// Lengths [D] of D sequences and D documents are refused.
+inline void drop_ambiguous_lengths(Mask& mask) {
+  const std::int64_t documents = mask.query_offsets.numel() - 1;
+  if (documents > 1 && mask.key_lengths && mask.key_lengths.shape() == Shape{documents}) mask.key_lengths = {};
+}
+
 // Documents in one of three cases.
 inline void draw_documents(Random& random, AttentionCase& c) {
   if (random.integer(0, 2) != 0) return;
@@ -194,6 +200,7 @@ inline void draw_documents(Random& random, AttentionCase& c) {
   const DType dtype = random.pick({DType::i32, DType::i64});
   c.options.mask.query_offsets = c.keep(draw_offsets(random, dtype, documents, z.queries));
   if (z.queries != z.keys || random.coin()) c.options.mask.key_offsets = c.keep(draw_offsets(random, dtype, documents, z.keys));
+  drop_ambiguous_lengths(c.options.mask);
 }
 
 inline AttentionSizes draw_sizes(Random& random) {

@@ -59,16 +59,14 @@ void add_splits(const BackwardProblem& p, std::int64_t splits, std::int64_t head
                         : add_splits_of(p, splits, head, static_cast<const float*>(sums), first, last);
 }
 
-BackwardTask group_task(const BackwardProblem& p, const MaskBlocks* blocks, const BiasGradient* bias, std::int64_t b, std::int64_t kv) {
-  BackwardTask task;
-  static_cast<HeadGroup&>(task) = head_group(p, blocks, p.q, p.k, p.v, b, kv);
+void move_to(const BackwardProblem& p, const MaskBlocks& blocks, const BiasGradient* bias, std::int64_t b, std::int64_t kv,
+             BackwardTask& task) {
+  set_heads(p, &blocks, p.q, p.k, b, kv, task);
   const std::int64_t n = kv * task.heads;
+  task.v = plane_of(p.v, b, kv);
   task.out = plane_of(p.out, b, n), task.lse = plane_of(p.lse, b, n), task.d_out = plane_of(p.d_out, b, n);
   task.d_q = plane_of(p.d_q, b, n), task.d_k = plane_of(p.d_k, b, kv), task.d_v = plane_of(p.d_v, b, kv);
-  if (bias != nullptr) {
-    task.d_bias = bias->plane(b, n, p.documents.front()), task.write_d_bias = bias->written(), task.stream_d_bias = bias->streamed();
-  }
-  return task;
+  if (bias != nullptr) task.d_bias = bias->plane(b, n, p.documents.front());
 }
 
 void backward_document(const BackwardProblem& p, const BiasGradient* bias) {
@@ -83,27 +81,26 @@ void backward_document(const BackwardProblem& p, const BiasGradient* bias) {
   const MaskBlocks mask(p);
   const std::int64_t group_rows = p.heads / p.kv_heads * p.queries, stride = backward_sums_stride(p.qk_width);
   const std::int64_t size = p.dtype == DType::f64 ? 8 : 4, sums_bytes = group_rows * stride * size;
-  const std::int64_t scratch_bytes = kernels.backward_scratch(group_task(p, nullptr, nullptr, 0, 0));
+  BackwardTask first_task;
+  set_sizes(p, first_task);
+  move_to(p, mask, bias, 0, 0, first_task);
+  first_task.store_d_q = items.splits == 1;
+  if (bias != nullptr) first_task.write_d_bias = bias->written(), first_task.stream_d_bias = bias->streamed();
   // Sums of d_q, if d_q is wanted. `shared` holds those of all items if splits run on different threads; otherwise each thread's `own`
   // holds those of one head.
   const bool together = items.splits_apart == 1;
   std::optional<ScratchMemory> shared;
   if (!together && p.d_q) shared.emplace(std::max<std::int64_t>(1, p.batch * p.kv_heads * items.splits * sums_bytes), p.workspace);
 
-  // Waking a thread takes 50 us, as long as 10^6 multiplications.
   const double work = 2.5 * static_cast<double>(p.batch * p.heads * p.queries) * static_cast<double>(p.keys * (p.qk_width + p.v_width)) /
                       static_cast<double>(std::max<std::int64_t>(1, items.count()));
-  const auto grain = static_cast<std::int64_t>(std::clamp(1e6 / std::max(work, 1.0), 1.0, 1e6));
-  parallel_for(items.count(), grain, p.executor, [&](std::int64_t first, std::int64_t last) {
-    const ScratchMemory scratch(scratch_bytes, p.workspace);
+  parallel_for(items.count(), grain_of(work), p.executor, [&](std::int64_t first, std::int64_t last) {
+    const ScratchMemory scratch(kernels.backward_scratch(first_task), p.workspace);
     std::optional<ScratchMemory> own;
     if (together && p.d_q) own.emplace(std::max<std::int64_t>(1, items.splits * sums_bytes), p.workspace);
-    std::vector<RowKind> kinds;
+    BackwardTask task = first_task;
     const auto run = [&](std::int64_t b, std::int64_t kv, std::int64_t split) {
-      BackwardTask task = group_task(p, &mask, bias, b, kv);
-      apply_empty_rows(p, task, kinds);
       task.first_key = split * items.keys_per_split, task.last_key = std::min(p.keys, task.first_key + items.keys_per_split);
-      task.store_d_q = items.splits == 1;
       if (shared) task.d_q_sums = static_cast<char*>(shared->get()) + ((b * p.kv_heads + kv) * items.splits + split) * sums_bytes;
       if (own) task.d_q_sums = static_cast<char*>(own->get()) + split * sums_bytes;
       kernels.backward(task, scratch.get());
@@ -114,6 +111,7 @@ void backward_document(const BackwardProblem& p, const BiasGradient* bias) {
       // An item with several sequences or heads loops over heads outermost, so that the d_bias of a head stays in the cache.
       for (std::int64_t h = kv; h < p.kv_heads; h += items.heads) {
         for (std::int64_t s = b; s < p.batch; s += items.sequences) {
+          move_to(p, mask, bias, s, h, task);
           for (std::int64_t split = first_split; split < items.splits; split += items.splits_apart) run(s, h, split);
           if (own && items.splits > 1) add_splits(p, items.splits, s * p.kv_heads + h, own->get(), 0, group_rows);
         }
@@ -140,9 +138,11 @@ void sdpa_backward(const BackwardProblem& p) {
   if (!p.packed()) {
     backward_document(p, d_bias);
   } else {
-    if (d_bias != nullptr && d_bias->written()) fill(p.d_bias, 0);
-    const bool shared = d_bias != nullptr && !d_bias->written();
-    for_each_document(p, shared, [&](const BackwardProblem& part) { backward_document(part, d_bias); });
+    const bool written = d_bias != nullptr && d_bias->written();
+    for_each_document(p, d_bias != nullptr && !written, [&](const Document& document, const BackwardProblem& part) {
+      if (written) clear_other_keys(p.d_bias, document);
+      backward_document(part, d_bias);
+    });
   }
   if (bias) bias->store();
 }

@@ -112,20 +112,20 @@ struct Items {
   std::int64_t partial_bytes() const { return splits.count > 1 ? splits.count * blocks.rows * row_bytes : 0; }  // of all splits of a block
 };
 
-ForwardTask group_task(const ForwardProblem& p, const MaskBlocks* blocks, std::int64_t b, std::int64_t kv) {
-  ForwardTask task;
-  static_cast<HeadGroup&>(task) = head_group(p, blocks, p.q, p.k, p.v, b, kv);
-  task.out = plane_of(p.out, b, kv * task.heads);
-  task.lse = plane_of(p.lse, b, kv * task.heads);
-  task.attention_weights = plane_of(p.attention_weights, b, kv * task.heads);
-  return task;
+void move_to(const ForwardProblem& p, const MaskBlocks* blocks, std::int64_t b, std::int64_t kv, ForwardTask& task) {
+  set_heads(p, blocks, p.q, p.k, b, kv, task);
+  const std::int64_t n = kv * task.heads;
+  task.v = plane_of(p.v, b, kv);
+  task.out = plane_of(p.out, b, n), task.lse = plane_of(p.lse, b, n), task.attention_weights = plane_of(p.attention_weights, b, n);
 }
 
-// Bytes of scratch of a task. No block of rows is larger than the first.
-std::int64_t scratch_bytes(const ForwardProblem& p, const Items& items) {
-  ForwardTask task = group_task(p, nullptr, 0, 0);
+// The task of the first block of rows. No block is larger, so its scratch is enough for all.
+ForwardTask first_block(const ForwardProblem& p, const Items& items, const MaskBlocks* mask) {
+  ForwardTask task;
+  set_sizes(p, task);
+  move_to(p, mask, 0, 0, task);
   items.blocks.place(0, task);
-  return current_kernels().sdpa.forward_scratch(task);
+  return task;
 }
 
 // A key split has only part of a row's sum. So with key splits, attention weights need a second pass over q and k.
@@ -155,18 +155,17 @@ void forward_document(const ForwardProblem& p) {
   if (needs_second_pass(p, items)) return forward_and_maps(p);
   const MaskBlocks mask(p);
   const RowBlocks& blocks = items.blocks;
-  const std::int64_t splits = items.splits.count, bytes = scratch_bytes(p, items);
+  const ForwardTask first_task = first_block(p, items, &mask);
+  const std::int64_t splits = items.splits.count, bytes = kernels.forward_scratch(first_task);
   // Partial results if the splits of a block run on different threads; otherwise each thread has them behind its scratch.
   std::optional<ScratchMemory> shared;
   if (items.split()) shared.emplace(items.block_count * items.partial_bytes(), p.workspace);
   std::vector<std::atomic<std::int64_t>> done(static_cast<std::size_t>(items.split() ? items.block_count : 0));
-  // Waking a thread takes 50 us, as long as 10^6 multiplications.
   const double work = static_cast<double>(blocks.rows * p.keys) * static_cast<double>(p.qk_width + p.v_width);
-  const auto grain = items.split() ? 1 : static_cast<std::int64_t>(std::clamp(1e6 / std::max(work, 1.0), 1.0, 1e6));
+  const std::int64_t grain = items.split() ? 1 : grain_of(work);
   parallel_for(items.count(), grain, p.executor, [&](std::int64_t first, std::int64_t last) {
     const ScratchMemory scratch(bytes + (items.split() ? 0 : items.partial_bytes()), p.workspace);
-    std::vector<RowKind> kinds;
-    ForwardTask task;
+    ForwardTask task = first_task;
     // Indices are incremented from item to item, because five divisions per item take as long as a few rows.
     std::int64_t i = first / items.per_block, begin = first % items.per_block, block = i % blocks.per_group;
     std::int64_t kv = i / blocks.per_group % p.kv_heads, b = i / blocks.per_group / p.kv_heads;
@@ -180,10 +179,7 @@ void forward_document(const ForwardProblem& p) {
     };
     for (std::int64_t item = first; item < last; ++item, next()) {
       const std::int64_t end = items.split() ? begin + 1 : splits;
-      if (item == first || (block == 0 && begin == 0)) {
-        task = group_task(p, &mask, b, kv);
-        apply_empty_rows(p, task, kinds);
-      }
+      if (item > 0 && (item == first || (block == 0 && begin == 0))) move_to(p, &mask, b, kv, task);
       blocks.place(block, task);
       char* partials = nullptr;
       if (splits > 1) partials = items.split() ? static_cast<char*>(shared->get()) + i * items.partial_bytes() : static_cast<char*>(scratch.get()) + bytes;
@@ -204,8 +200,10 @@ void forward_document(const ForwardProblem& p) {
 
 void sdpa_forward(const ForwardProblem& p) {
   if (!p.packed()) return forward_document(p);
-  if (p.attention_weights) fill(p.attention_weights, 0);
-  for_each_document(p, false, forward_document);
+  for_each_document(p, false, [&](const Document& document, const ForwardProblem& part) {
+    if (p.attention_weights) clear_other_keys(p.attention_weights, document);
+    forward_document(part);
+  });
 }
 
 std::string facts_of_forward(const ForwardProblem& p) {
@@ -220,7 +218,7 @@ std::string facts_of_forward(const ForwardProblem& p) {
   if (needs_second_pass(p, items)) {
     return facts_of_forward(without_attention_weights(p)) + "attention weights: by a second pass over q and k, as the keys are split\n";
   }
-  const std::int64_t bytes = scratch_bytes(p, items), partials = items.partial_bytes();
+  const std::int64_t bytes = current_kernels().sdpa.forward_scratch(first_block(p, items, nullptr)), partials = items.partial_bytes();
   return cat("kernel: ", current_kernels().name, ", blocks of ", items.blocks.rows, " queries, ", items.block_count, " of them",
              items.splits.count > 1 ? cat(", each with its keys in ", items.splits.count, " splits") : std::string(), "\n",
              "scratch: ", bytes + (items.split() ? 0 : partials), " bytes per thread",

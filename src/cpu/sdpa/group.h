@@ -1,7 +1,7 @@
 // Builds the HeadGroup of a kernel's task from a problem.
 #pragma once
 
-#include <vector>
+#include <algorithm>
 
 #include "core/parallel.h"
 #include "cpu/sdpa/mask_blocks.h"
@@ -10,25 +10,36 @@
 
 namespace polyhead::cpu {
 
-// The query heads that share key/value head `kv` in sequence b, for a problem of one document. blocks == nullptr: every block of a mask
-// counts as partial.
-HeadGroup head_group(const Problem& problem, const MaskBlocks* blocks, const ConstTensorView& q, const ConstTensorView& k,
-                     const ConstTensorView& v, std::int64_t b, std::int64_t kv);
+// Sets what all tasks of a problem have in common: sizes, scale and dropout.
+void set_sizes(const Problem& problem, HeadGroup& group);
 
-// Sets group.row_kinds if the group has empty rows and SdpaOptions::empty_rows is not `zero`. group.row_kinds points into `kinds`.
-void apply_empty_rows(const Problem& problem, HeadGroup& group, std::vector<RowKind>& kinds);
+// Points the group at key/value head `kv` of sequence b. blocks == nullptr: every block of a mask is partial and no row is filled.
+void set_heads(const Problem& problem, const MaskBlocks* blocks, const ConstTensorView& q, const ConstTensorView& k, std::int64_t b,
+               std::int64_t kv, HeadGroup& group);
 
 // The plane of sequence b, from head n on, of a view [*,N,rows,columns].
 Plane plane_of(const ConstTensorView& view, std::int64_t b, std::int64_t n);
 MutablePlane plane_of(const TensorView& view, std::int64_t b, std::int64_t n);
 
-// Calls f with the problem of each document: in parallel, or one document after the other if in_order.
+// Least indices of a piece of parallel_for, where an index has `work` multiplications. Waking a thread takes 50 us, as long as 10^6.
+inline std::int64_t grain_of(double work) { return static_cast<std::int64_t>(std::clamp(1e6 / std::max(work, 1.0), 1.0, 1e6)); }
+
+// Calls f(document, its problem) for each document: in parallel, or one document after the other if in_order.
 template <class P, class F>
 void for_each_document(const P& p, bool in_order, const F& f) {
   const auto count = static_cast<std::int64_t>(p.documents.size());
-  parallel_for(count, in_order ? count : 1, p.executor, [&](std::int64_t first, std::int64_t last) {
-    for (std::int64_t d = first; d < last; ++d) f(part_of(p, p.documents[static_cast<std::size_t>(d)]));
+  double pairs = 0;
+  for (const Document& d : p.documents)
+    pairs += static_cast<double>(d.queries.last - d.queries.first) * static_cast<double>(d.keys.last - d.keys.first);
+  const double work =
+      pairs / static_cast<double>(count) * static_cast<double>(p.batch * p.heads) * static_cast<double>(p.qk_width + p.v_width);
+  parallel_for(count, in_order ? count : grain_of(work), p.executor, [&](std::int64_t first, std::int64_t last) {
+    for (const Document& d : p.documents.subspan(static_cast<std::size_t>(first), static_cast<std::size_t>(last - first)))
+      f(d, part_of(p, d));
   });
 }
+
+// Writes zeros to the rows of the document outside of its keys. `pairs` is a view [*,N,T,S].
+void clear_other_keys(const TensorView& pairs, const Document& document);
 
 }  // namespace polyhead::cpu

@@ -38,15 +38,17 @@ void run_kernel(const MapsProblem& whole, std::int64_t b, std::int64_t n, const 
   const bool cut = whole.packed() && !whole.unmasked();
   const MapsProblem part = cut ? part_of(whole, run.document) : whole;
   MapsTask task;
-  static_cast<HeadGroup&>(task) = head_group(part, nullptr, part.q, part.k, {}, b, part.kv_head(n));
+  set_sizes(part, task);
+  set_heads(part, nullptr, part.q, part.k, b, part.kv_head(n), task);
   std::vector<RowKind> kinds;
   if (part.unmasked()) {
     static_cast<KeySet&>(task) = KeySet{};
     task.queries = part.queries, task.keys = part.keys;
     task.bias = {};
     if (part.value == MapValue::scaled_score) task.softcap = 0;
-  } else {
-    apply_empty_rows(part, task, kinds);
+  } else if (part.empty_rows != EmptyRows::zero && part.rules->any()) {
+    kinds.resize(static_cast<std::size_t>(task.heads * task.queries));
+    if (find_row_kinds(task, part.empty_rows, task.heads, kinds.data())) task.row_kinds = kinds.data();
   }
   task.probability = part.value == MapValue::probability || part.value == MapValue::dropped;
   task.dropout = task.dropout && part.value == MapValue::dropped;
@@ -54,7 +56,7 @@ void run_kernel(const MapsProblem& whole, std::int64_t b, std::int64_t n, const 
   task.chosen = run.queries.data(), task.count = run.last - run.first;
   place(task);
   const SdpaKernels& kernels = current_kernels().sdpa;
-  const ScratchMemory scratch(kernels.maps_scratch(task));
+  const ScratchMemory scratch(kernels.maps_scratch(task), whole.workspace);
   kernels.maps(task, scratch.get());
 }
 

@@ -34,8 +34,22 @@ std::int64_t blocks_of(std::int64_t extent, std::int64_t block) { return (extent
 
 }  // namespace
 
-MaskBlocks::MaskBlocks(const Problem& problem) {
+bool find_row_kinds(const KeySet& set, EmptyRows mode, std::int64_t heads, RowKind* kinds) {
+  bool any_empty = false;
+  for (std::int64_t head = 0; head < heads; ++head) {
+    for (std::int64_t t = 0; t < set.queries; ++t, ++kinds) {
+      KeyRange range = without_skipped_ends(set, head, t, key_range(set, t));
+      while (!range.empty() && !planes_attend(set, head, t, range.first)) ++range.first;
+      *kinds = !range.empty() ? RowKind::masked : mode == EmptyRows::uniform ? RowKind::uniform : RowKind::unmasked;
+      any_empty |= range.empty();
+    }
+  }
+  return any_empty;
+}
+
+MaskBlocks::MaskBlocks(const Problem& problem) : group_(problem.heads / problem.kv_heads), kv_heads_(problem.kv_heads) {
   const Document& document = problem.documents.front();
+  tables_.reserve(static_cast<std::size_t>(problem.rules->mask_count));
   for (int i = 0; i < problem.rules->mask_count; ++i) {
     const DenseMask& mask = problem.rules->masks[static_cast<std::size_t>(i)];
     const ConstTensorView bytes = mask.tensor.slice(-2, document.queries.first, document.queries.last).slice(-1, document.keys.first, document.keys.last);
@@ -47,15 +61,15 @@ MaskBlocks::MaskBlocks(const Problem& problem) {
     const std::int64_t key_blocks = blocks_of(bytes.extent(-1), kPairBlockKeys);
     Shape shape = shared;
     shape[-2] = blocks_of(rows, kPairBlockQueries), shape[-1] = key_blocks;
-    Table& table = tables_[static_cast<std::size_t>(i)];
+    Table& table = tables_.emplace_back();
     table.memory = Tensor::uninitialised(DType::u8, shape);
-    auto* const answers = reinterpret_cast<PairBlock*>(table.memory.data<std::uint8_t>());
+    auto* const blocks = reinterpret_cast<PairBlock*>(table.memory.data<std::uint8_t>());
     const auto* const data = static_cast<const std::uint8_t*>(bytes.data());
     const std::int64_t row_blocks = shape[-2], planes = numel(shape.first(shape.size() - 2));
     const Shape heads = shared.first(shared.size() - 2);
     const Strides strides = bytes.strides().first(shared.size() - 2);
     constexpr std::int64_t kLeastBytes = 200'000;  // can be read in the time to wake a thread
-    const std::int64_t grain = 1 + kLeastBytes / (1 + kPairBlockQueries * bytes.extent(-1));
+    const std::int64_t grain = 1 + kLeastBytes / (1 + std::min(rows, kPairBlockQueries) * columns);
     parallel_for(planes * row_blocks, grain, problem.executor, [&](std::int64_t first, std::int64_t last) {
       for (std::int64_t index = first; index < last; ++index) {
         const std::int64_t begin = index % row_blocks * kPairBlockQueries, end = std::min(rows, begin + kPairBlockQueries);
@@ -65,23 +79,38 @@ MaskBlocks::MaskBlocks(const Problem& problem) {
           Truths truths;
           for (std::int64_t t = begin; t < end && !truths.both(); ++t) read_row(plane + t * row_stride + key * column_stride, column_stride, count, truths);
           const bool some = mask.attend ? truths.some_true : truths.some_false;
-          answers[index * key_blocks + block] = truths.both() ? PairBlock::partial : some ? PairBlock::full : PairBlock::skip;
+          blocks[index * key_blocks + block] = truths.both() ? PairBlock::partial : some ? PairBlock::full : PairBlock::skip;
         }
       }
     });
     Shape whole = bytes.shape();
     whole[-2] = rows == 1 ? blocks_of(whole[-2], kPairBlockQueries) : row_blocks, whole[-1] = key_blocks;
-    table.answers = ConstTensorView(table.memory.view()).expand(whole);
+    table.blocks = ConstTensorView(table.memory.view()).expand(whole);
   }
+  if (problem.empty_rows == EmptyRows::zero || !problem.rules->any()) return;
+  const std::int64_t groups = problem.batch * kv_heads_, rows = group_ * problem.queries;
+  std::vector<RowKind> kinds(static_cast<std::size_t>(groups * rows));
+  filled_.resize(static_cast<std::size_t>(groups));
+  constexpr std::int64_t kLeastRows = 5'000;  // take as long as waking a thread
+  parallel_for(groups, 1 + kLeastRows / rows, problem.executor, [&](std::int64_t first, std::int64_t last) {
+    for (std::int64_t i = first; i < last; ++i) {
+      KeySet set = problem.key_set(i / kv_heads_, i % kv_heads_ * group_, document);
+      attach(i / kv_heads_, i % kv_heads_, set);
+      filled_[static_cast<std::size_t>(i)] = find_row_kinds(set, problem.empty_rows, group_, kinds.data() + i * rows) ? 1 : 0;
+    }
+  });
+  kinds_ = std::move(kinds);
 }
 
-void MaskBlocks::attach(std::int64_t b, std::int64_t first_head, KeySet& set) const {
+void MaskBlocks::attach(std::int64_t b, std::int64_t kv, KeySet& set) const {
   for (int i = 0; i < set.plane_count; ++i) {
-    const ConstTensorView& answers = tables_[static_cast<std::size_t>(i)].answers;
-    const auto slice = head_slice<const std::uint8_t>(answers, b, first_head);
+    const ConstTensorView& blocks = tables_[static_cast<std::size_t>(i)].blocks;
+    const auto slice = head_slice<const std::uint8_t>(blocks, b, kv * group_);
     set.planes[i].blocks = reinterpret_cast<const PairBlock*>(slice.data);
-    set.planes[i].block_head = answers.stride(-3), set.planes[i].block_row = slice.row_stride;
+    set.planes[i].block_head = blocks.stride(-3), set.planes[i].block_row = slice.row_stride;
   }
+  const std::int64_t group = b * kv_heads_ + kv;
+  set.row_kinds = !kinds_.empty() && filled_[static_cast<std::size_t>(group)] != 0 ? kinds_.data() + group * group_ * set.queries : nullptr;
 }
 
 }  // namespace polyhead::cpu

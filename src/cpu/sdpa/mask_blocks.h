@@ -1,8 +1,9 @@
-// For each boolean mask and each block of (query, key) pairs: skip, partial or full. Found once per call, so that a kernel neither computes
-// masked blocks nor reads masks of full ones. Sequences, heads and rows that share booleans (stride 0) share answers.
+// What a call finds once about its masks: for each boolean mask and each block of (query, key) pairs skip, partial or full, so that a
+// kernel neither computes masked blocks nor reads masks of full ones; and the rows that are empty, if SdpaOptions::empty_rows fills them.
+// Sequences, heads and rows that share booleans (stride 0) share blocks.
 #pragma once
 
-#include <array>
+#include <vector>
 
 #include "polyhead/tensor.h"
 #include "problem/problem.h"
@@ -13,15 +14,21 @@ class MaskBlocks {
  public:
   explicit MaskBlocks(const Problem& problem);  // a problem of one document
 
-  // Sets the block answers of the planes of `set`, which is the key set of sequence b from head first_head on.
-  void attach(std::int64_t b, std::int64_t first_head, KeySet& set) const;
+  // Sets the blocks of the planes and the row kinds of `set`, which is the key set of the heads that share key/value head kv.
+  void attach(std::int64_t b, std::int64_t kv, KeySet& set) const;
 
  private:
   struct Table {
     Tensor memory;
-    ConstTensorView answers;  // [*,N, blocks of queries, blocks of keys]
+    ConstTensorView blocks;  // [*,N, blocks of queries, blocks of keys]
   };
-  std::array<Table, KeySet::kMostPlanes> tables_;
+  std::vector<Table> tables_;
+  std::int64_t group_ = 0, kv_heads_ = 0;  // query heads of a key/value head; key/value heads
+  std::vector<RowKind> kinds_;             // [*,N,T]; empty if no row can be filled
+  std::vector<std::uint8_t> filled_;       // [*,K]: 1 if a row of the group is filled
 };
+
+// Finds the kind of each row [heads, queries]: masked, or the kind that `mode` gives to an empty row. Returns whether any row is empty.
+bool find_row_kinds(const KeySet& set, EmptyRows mode, std::int64_t heads, RowKind* kinds);
 
 }  // namespace polyhead::cpu
