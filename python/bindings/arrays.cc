@@ -31,48 +31,40 @@ std::string accepted_dtypes() {
   throw nb::type_error(text(name, " has dtype ", dtype_text(object), "; polyhead reads ", accepted_dtypes(), ", in native byte order").c_str());
 }
 
-const DTypeInfo* find_dtype(DTypeKind kind, std::size_t size, bool is_signed) {
+using Code = nb::dlpack::dtype_code;
+
+Code code_of(const DTypeInfo& row) {
+  switch (row.kind) {
+    case DTypeKind::floating: return row.dtype == DType::bf16 ? Code::Bfloat : Code::Float;
+    case DTypeKind::boolean: return Code::Bool;
+    default: return row.name[0] == 'i' ? Code::Int : Code::UInt;
+  }
+}
+
+// nullptr if polyhead does not have the dtype; so do the next two.
+const DTypeInfo* find_dtype(Code code, std::size_t size) {
   for (const DTypeInfo& row : kDTypes) {
-    if (row.kind == kind && row.size == size && (kind != DTypeKind::integer || (row.name[0] == 'i') == is_signed) && row.dtype != DType::bf16) return &row;
+    if (code_of(row) == code && row.size == size) return &row;
   }
   return nullptr;
 }
 
-// The dtype of a PEP 3118 format string; nullptr if polyhead does not have it.
+// The dtype of a PEP 3118 format string.
 const DTypeInfo* dtype_of_format(const char* format, std::size_t size) {
-  std::string_view code = format == nullptr ? "B" : format;
-  const bool foreign_order = !code.empty() && (code[0] == '>' || code[0] == '!');
-  if (!code.empty() && std::string_view("@=<>!").find(code[0]) != std::string_view::npos) code.remove_prefix(1);
-  if (code.size() != 1 || (foreign_order && size > 1)) return nullptr;
-  if (code == "?") return find_dtype(DTypeKind::boolean, size, false);
-  if (std::string_view("efd").find(code[0]) != std::string_view::npos) return find_dtype(DTypeKind::floating, size, true);
-  if (std::string_view("bhilqn").find(code[0]) != std::string_view::npos) return find_dtype(DTypeKind::integer, size, true);
-  if (std::string_view("BHILQN").find(code[0]) != std::string_view::npos) return find_dtype(DTypeKind::integer, size, false);
+  std::string_view letter = format == nullptr ? "B" : format;
+  const bool foreign_order = !letter.empty() && (letter[0] == '>' || letter[0] == '!');
+  if (!letter.empty() && std::string_view("@=<>!").find(letter[0]) != std::string_view::npos) letter.remove_prefix(1);
+  if (letter.size() != 1 || (foreign_order && size > 1)) return nullptr;
+  constexpr std::pair<std::string_view, Code> kLetters[] = {
+      {"?", Code::Bool}, {"efd", Code::Float}, {"bhilqn", Code::Int}, {"BHILQN", Code::UInt}};
+  for (const auto& [letters, code] : kLetters) {
+    if (letters.find(letter) != std::string_view::npos) return find_dtype(code, size);
+  }
   return nullptr;
 }
 
 const DTypeInfo* dtype_of_dlpack(nb::dlpack::dtype dtype) {
-  using Code = nb::dlpack::dtype_code;
-  if (dtype.lanes != 1 || dtype.bits % 8 != 0) return nullptr;
-  const std::size_t size = dtype.bits / 8u;
-  switch (static_cast<Code>(dtype.code)) {
-    case Code::Bfloat: return size == 2 ? &info(DType::bf16) : nullptr;
-    case Code::Float: return find_dtype(DTypeKind::floating, size, true);
-    case Code::Int: return find_dtype(DTypeKind::integer, size, true);
-    case Code::UInt: return find_dtype(DTypeKind::integer, size, false);
-    case Code::Bool: return find_dtype(DTypeKind::boolean, size, false);
-    default: return nullptr;
-  }
-}
-
-void require_rank(std::int64_t rank, const char* name) {
-  if (rank > kMaxRank) throw nb::value_error(text(name, " has ", rank, " dimensions; at most ", kMaxRank, " are allowed").c_str());
-}
-
-void require_alignment(const void* data, std::size_t size, const char* name) {
-  if (reinterpret_cast<std::uintptr_t>(data) % size != 0) {
-    throw nb::value_error(text(name, " is not aligned: its memory does not begin at a multiple of its ", static_cast<std::int64_t>(size), " bytes").c_str());
-  }
+  return dtype.lanes == 1 && dtype.bits % 8 == 0 ? find_dtype(static_cast<Code>(dtype.code), dtype.bits / 8u) : nullptr;
 }
 
 // isinstance(object, package.name) without an import: an object of the class exists only if the package is imported already.
@@ -158,23 +150,20 @@ void Array::take_buffer(nb::handle object, const char* name, bool writable) {
   const DTypeInfo* dtype = bfloat16 ? &info(DType::bf16) : dtype_of_format(b.format, static_cast<std::size_t>(b.itemsize));
   if (dtype == nullptr) refuse_dtype(object, name);
   if (writable && b.readonly != 0) throw nb::value_error(text(name, " is read-only; it is written to").c_str());
-  require_rank(b.ndim, name);
-  require_alignment(b.buf, dtype->size, name);
-  Shape shape;
-  for (int axis = 0; axis < b.ndim; ++axis) shape.push_back(b.shape != nullptr ? b.shape[axis] : b.len / b.itemsize);
-  if (b.strides == nullptr) {  // row-major: ctypes gives no strides even if they are requested
-    view_ = TensorView(b.buf, dtype->dtype, shape);
-    return;
+  Py_ssize_t row_major[PyBUF_MAX_NDIM];  // ctypes gives no strides even if they are requested
+  const Py_ssize_t* strides = b.strides;
+  if (strides == nullptr) {
+    PyBuffer_FillContiguousStrides(b.ndim, b.shape, row_major, static_cast<int>(b.itemsize), 'C');
+    strides = row_major;
   }
-  Strides strides;
   for (int axis = 0; axis < b.ndim; ++axis) {
-    if (b.strides[axis] % b.itemsize != 0) {
-      throw nb::value_error(text(name, " has a stride of ", static_cast<std::int64_t>(b.strides[axis]), " bytes along axis ", axis,
-                                 "; it must be a multiple of the ", static_cast<std::int64_t>(b.itemsize), " bytes of an element").c_str());
+    if (strides[axis] % b.itemsize != 0) {
+      throw nb::value_error(text(name, " has a stride of ", strides[axis], " bytes along axis ", axis, "; it must be a multiple of the ",
+                                 b.itemsize, " bytes of an element").c_str());
     }
-    strides.push_back(b.strides[axis] / b.itemsize);
   }
-  view_ = TensorView(b.buf, dtype->dtype, shape, strides);
+  const auto extent = [&](int axis) { return b.shape[axis]; };
+  set_view(name, b.buf, *dtype, b.ndim, extent, [&](int axis) { return strides[axis] / b.itemsize; });
 }
 
 void Array::take_dlpack(nb::handle object, const char* name, bool writable) {
@@ -202,17 +191,29 @@ void Array::take_dlpack(nb::handle object, const char* name, bool writable) {
   dlpack_ = std::move(array);
   const DTypeInfo* dtype = dtype_of_dlpack(dlpack_.dtype());
   if (dtype == nullptr) refuse_dtype(object, name);
-  require_rank(static_cast<std::int64_t>(dlpack_.ndim()), name);
-  require_alignment(dlpack_.data(), dtype->size, name);
-  Shape shape;
-  Strides strides;
-  for (std::size_t axis = 0; axis < dlpack_.ndim(); ++axis) {
-    shape.push_back(static_cast<std::int64_t>(dlpack_.shape(axis)));
-    strides.push_back(dlpack_.stride(axis));
-  }
-  view_ = TensorView(const_cast<void*>(dlpack_.data()), dtype->dtype, shape, strides);
+  const auto extent = [&](int axis) { return static_cast<std::int64_t>(dlpack_.shape(static_cast<std::size_t>(axis))); };
+  const auto stride = [&](int axis) { return dlpack_.stride(static_cast<std::size_t>(axis)); };
+  set_view(name, const_cast<void*>(dlpack_.data()), *dtype, static_cast<int>(dlpack_.ndim()), extent, stride);
 }
 
+// `extent` and `stride`, in elements, are functions of the axis.
+void Array::set_view(const char* name, void* data, const DTypeInfo& dtype, int rank, auto extent, auto stride) {
+  if (rank > kMaxRank) throw nb::value_error(text(name, " has ", rank, " dimensions; at most ", kMaxRank, " are allowed").c_str());
+  if (reinterpret_cast<std::uintptr_t>(data) % dtype.size != 0) {
+    throw nb::value_error(text(name, " is not aligned: its memory does not begin at a multiple of its ", dtype.size, " bytes").c_str());
+  }
+  Shape shape;
+  Strides strides;
+  for (int axis = 0; axis < rank; ++axis) {
+    shape.push_back(extent(axis));
+    strides.push_back(stride(axis));
+  }
+  view_ = TensorView(data, dtype.dtype, shape, strides);
+}
+
+namespace {
+
+// A new array, not initialised: a PyTorch tensor if `like` is one, else a NumPy array.
 nb::object empty_array(nb::handle like, const Shape& shape, DType dtype) {
   nb::list extents;
   for (const std::int64_t extent : shape) extents.append(extent);
@@ -229,24 +230,25 @@ nb::object empty_array(nb::handle like, const Shape& shape, DType dtype) {
   return nb::module_::import_("numpy").attr("empty")(nb::tuple(extents), nb::arg("dtype") = numpy_dtype);
 }
 
-nb::object empty_like(nb::handle like, const Array& of) { return of ? empty_array(like, of.view().shape(), of.view().dtype()) : nb::none(); }
+}  // namespace
+
+Result::Result(const char* name, nb::handle given, bool wanted, nb::handle like, const Shape& shape, DType dtype)
+    : object(given.is_none() && wanted ? empty_array(like, shape, dtype) : nb::borrow(given)), array(Array::output(object, name)) {}
+
+Result::Result(const char* name, nb::handle given, bool wanted, nb::handle like, ConstTensorView of)
+    : Result(name, given, wanted && of, like, of.shape(), of.dtype()) {}
 
 namespace {
 
 // Const is nb::ro for a read-only array, else empty.
 template <class View, class... Const>
 nb::object numpy_array(View view, nb::handle owner) {
-  using Code = nb::dlpack::dtype_code;
   const DTypeInfo& row = info(view.dtype());
   if (row.dtype == DType::bf16) throw nb::type_error("the array is in bfloat16, which NumPy does not have");
-  const Code code = row.kind == DTypeKind::floating  ? Code::Float
-                    : row.kind == DTypeKind::boolean ? Code::Bool
-                    : row.name[0] == 'i'             ? Code::Int
-                                                     : Code::UInt;
   std::vector<std::size_t> shape;
   for (const std::int64_t extent : view.shape()) shape.push_back(static_cast<std::size_t>(extent));
   const nb::ndarray<nb::numpy, Const...> array(view.data(), shape.size(), shape.data(), owner, view.strides().begin(),
-                                               {static_cast<std::uint8_t>(code), static_cast<std::uint8_t>(row.size * 8), 1});
+                                               {static_cast<std::uint8_t>(code_of(row)), static_cast<std::uint8_t>(row.size * 8), 1});
   return nb::cast(array, nb::rv_policy::reference);
 }
 

@@ -44,15 +44,24 @@ class Array {
   static Array from(nb::handle object, const char* name, bool writable);
   void take_buffer(nb::handle object, const char* name, bool writable);
   void take_dlpack(nb::handle object, const char* name, bool writable);
+  void set_view(const char* name, void* data, const DTypeInfo& dtype, int rank, auto extent, auto stride);
 
   std::unique_ptr<Py_buffer, Release> buffer_;
   nb::ndarray<nb::ro> dlpack_;
   TensorView view_;
 };
 
-// A new array, not initialised: a PyTorch tensor if `like` is one, else a NumPy array.
-nb::object empty_array(nb::handle like, const Shape& shape, DType dtype);
-nb::object empty_like(nb::handle like, const Array& of);  // with the shape and dtype of `of`; None if `of` is absent
+// An array that a call writes and returns: `given`, else a new one if it is wanted, else absent. A new array is not initialised; it is a
+// PyTorch tensor if `like` is one, else a NumPy array.
+struct Result {
+  Result(const char* name, nb::handle given, bool wanted, nb::handle like, const Shape& shape, DType dtype);
+  // With the shape and dtype of `of`; not wanted if that is absent.
+  Result(const char* name, nb::handle given, bool wanted, nb::handle like, ConstTensorView of);
+  const TensorView& view() const { return array.view(); }
+
+  nb::object object;  // None if absent
+  Array array;
+};
 
 // A NumPy array on the library's memory, which keeps `owner` alive; read-only for a ConstTensorView. TypeError for bfloat16, which NumPy
 // does not have.

@@ -13,14 +13,9 @@
 namespace polyhead::python {
 namespace {
 
-// Keeps alive the arrays that a pass reads.
-struct Pass {
-  LayerKeywords keywords;
-  Array query, key, value;
-};
-
-// The activations saved by a forward pass. Keeps the layer alive, because their views point into it.
-struct Saved : Pass {
+// The activations of a forward pass, and what they view.
+struct Saved : LayerCall {
+  using LayerCall::LayerCall;
   nn::MultiHeadAttention::Saved saved;
   nb::object layer;
 };
@@ -77,88 +72,41 @@ template <class T>
 nb::object write_field(const T& field) { return nb::cast(field); }
 
 // Runs a forward pass. Returns the output: `out`, or a new array if `out` is None.
-nb::object run(const char* function, const Layer& layer, nb::handle query, nb::handle key, nb::handle value, nb::handle out, nb::handle options, Pass& pass,
+nb::object run(const Layer& layer, LayerCall& call, nb::handle query, nb::handle key, nb::handle value, nb::handle out_given,
                nn::MultiHeadAttention::Saved* saved) {
-  LayerKeywords& k = pass.keywords;
-  read_keywords(function, options, k);
-  if (!k.causal && layer.causal) k.causal = Diagonal::bottom_right();
-  pass.query = Array::required(query, "query");
-  pass.key = Array::input(key, "key");
-  pass.value = Array::input(value, "value");
-  const nn::AttentionInput input{.query = pass.query.view(), .key = pass.key.view(), .value = pass.value.view()};
+  call.input.query = call.required(query, "query");
+  call.input.key = call.keep(Array::input(key, "key"));
+  call.input.value = call.keep(Array::input(value, "value"));
+  if (!call.options.mask.causal && layer.causal) call.options.mask.causal = Diagonal::bottom_right();
   // A workspace for constant parameters refuses gradients of parameters. A frozen layer gives them, so passes with `saved` run without it.
-  const nn::AttentionOptions attention{.mask = k.mask(),
-                                       .bias = k.bias.view(),
-                                       .mode = k.training ? nn::Mode::training : nn::Mode::evaluation,
-                                       .dropout_seed = k.seed,
-                                       .dropout_keep = k.dropout_keep.view(),
-                                       .backend = k.backend,
-                                       .executor = k.executor(),
-                                       .workspace = saved && layer.frozen() ? nullptr : &layer.workspace};
-  const nb::object object = out.is_none() ? empty_array(query, layer.layer.output_shape(input), input.query.dtype()) : nb::borrow(out);
-  const Array array = Array::output(object, "out");
-  without_gil([&] { layer.layer.forward(input, array.view(), attention, saved); });
-  return object;
+  call.options.workspace = saved && layer.frozen() ? nullptr : &layer.workspace;
+  const Shape shape = out_given.is_none() ? layer.layer.output_shape(call.input) : Shape();
+  const Result out("out", out_given, true, query, shape, call.input.query.dtype());
+  without_gil([&] { layer.layer.forward(call.input, out.view(), call.options, saved); });
+  return out.object;
 }
 
-Tuple<nb::any, Saved> forward(nb::handle self, nb::handle query, nb::handle key, nb::handle value, nb::handle out, nb::handle options) {
-  auto saved = std::make_unique<Saved>();
+Tuple<nb::any, Saved> forward(nb::handle self, nb::handle query, nb::handle key, nb::handle value, nb::handle out, nb::handle keywords) {
+  auto saved = std::make_unique<Saved>("MultiHeadAttention.forward", keywords);
   saved->layer = nb::borrow(self);
-  const nb::object object = run("MultiHeadAttention.forward", nb::cast<const Layer&>(self), query, key, value, out, options, *saved, &saved->saved);
+  const nb::object object = run(nb::cast<const Layer&>(self), *saved, query, key, value, out, &saved->saved);
   return nb::make_tuple(object, std::move(saved));
 }
 
-nb::object evaluate(const Layer& layer, nb::handle query, nb::handle key, nb::handle value, nb::handle out, nb::handle options) {
-  Pass pass;
-  return run("MultiHeadAttention.__call__", layer, query, key, value, out, options, pass, nullptr);
+nb::object evaluate(const Layer& layer, nb::handle query, nb::handle key, nb::handle value, nb::handle out, nb::handle keywords) {
+  LayerCall call("MultiHeadAttention.__call__", keywords);
+  return run(layer, call, query, key, value, out, nullptr);
 }
 
 // The threads of a backward pass or map: those of the forward pass if `given` is None.
 std::optional<LimitedThreads> threads_of(nb::handle given, const Saved& saved) {
-  return given.is_none() ? saved.keywords.threads : read_num_threads(given);
+  return given.is_none() ? saved.threads : read_num_threads(given);
 }
 
-// Returns (d_query, d_key, d_value, d_bias, gradients of the parameters as a Layer). A gradient is None if it is not wanted, or if the
-// forward pass did not get the input.
-Tuple<nb::any, nb::any, nb::any, nb::any, std::optional<Layer>> backward(const Saved& saved, nb::handle d_out, nb::handle inputs, nb::handle parameters_too,
-                                                                         nb::handle d_bias_given, nb::handle num_threads) {
-  const bool want_inputs = read_flag(inputs, "inputs"), want_parameters = read_flag(parameters_too, "parameters");
-  std::optional<LimitedThreads> threads = threads_of(num_threads, saved);
-  const Layer& layer = nb::cast<const Layer&>(saved.layer);
-  const Array d_out_array = Array::required(d_out, "d_out");
-  const auto gradient = [&](const Array& of) { return want_inputs ? empty_like(d_out, of) : nb::none(); };
-  const nb::object d_query = gradient(saved.query), d_key = gradient(saved.key), d_value = gradient(saved.value),
-                   d_bias = d_bias_given.is_none() ? gradient(saved.keywords.bias) : nb::borrow(d_bias_given);
-  const Array query = Array::output(d_query, "d_query"), key = Array::output(d_key, "d_key"), value = Array::output(d_value, "d_value"),
-              bias = Array::output(d_bias, "d_bias");
-  auto parameters = want_parameters ? std::make_unique<Layer>() : nullptr;
-  without_gil([&] {
-    if (parameters) parameters->layer = nn::zeros_like(layer.layer);
-    layer.layer.backward(saved.saved, d_out_array.view(),
-                         {.query = query.view(), .key = key.view(), .value = value.view(), .bias = bias.view(),
-                          .parameters = parameters ? &parameters->layer : nullptr},
-                         {.executor = threads ? &*threads : nullptr, .workspace = layer.frozen() ? nullptr : &layer.workspace});
-  });
-  return nb::make_tuple(d_query, d_key, d_value, d_bias, parameters ? nb::cast(std::move(parameters)) : nb::none());
-}
-
-nb::object saved_map(const Saved& saved, nb::handle like, nb::handle value, nb::handle num_threads) {
-  const MapValue map_value = read_map_value(value);
-  std::optional<LimitedThreads> threads = threads_of(num_threads, saved);
-  SdpaOptions sdpa = saved.saved.sdpa;
-  if (threads) sdpa.executor = &*threads;
-  const nb::object object = empty_array(like, nb::cast<const Layer&>(saved.layer).layer.maps_shape(saved.saved.input), saved.query.view().dtype());
-  const Array array = Array::output(object, "out");
-  without_gil([&] { attention_map(saved.saved.maps(), array.view(), sdpa, map_value); });
-  return object;
-}
-
-// A copy of lse: a PyTorch tensor if `like`, the query, is one, else a NumPy array.
-nb::object saved_lse(const Saved& saved, nb::handle like) {
-  const Tensor& lse = saved.saved.lse;
-  const nb::object object = empty_array(like, lse.shape(), lse.dtype());
-  copy(lse.view(), Array::output(object, "lse").view());
-  return object;
+ByName config_dict(const Layer& layer) {
+  nb::dict result;
+  visit_config(layer.layer.config, [&](const char* name, const auto& field) { result[name] = write_field(field); });
+  return result;
 }
 
 ByName parameters(nb::handle self) {
@@ -168,6 +116,50 @@ ByName parameters(nb::handle self) {
     result[name.c_str()] = layer.frozen() ? numpy_view(std::as_const(tensor).view(), self) : numpy_view(tensor.view(), self);
   });
   return result;
+}
+
+// Returns (d_query, d_key, d_value, d_bias, gradients of the parameters by name). A gradient is None if it is not wanted, or if the forward
+// pass did not get the input.
+Tuple<nb::any, nb::any, nb::any, nb::any, std::optional<ByName>> backward(const Saved& saved, nb::handle d_out_given, nb::handle inputs,
+                                                                          nb::handle parameters_too, nb::handle d_bias,
+                                                                          nb::handle num_threads) {
+  const bool want_inputs = read_flag(inputs, "inputs"), want_parameters = read_flag(parameters_too, "parameters");
+  std::optional<LimitedThreads> threads = threads_of(num_threads, saved);
+  const Layer& layer = nb::cast<const Layer&>(saved.layer);
+  const Array d_out = Array::required(d_out_given, "d_out");
+  const auto gradient = [&](const char* name, ConstTensorView of, nb::handle given = nb::none()) {
+    return Result(name, given, want_inputs, d_out_given, of);
+  };
+  const Result query = gradient("d_query", saved.input.query), key = gradient("d_key", saved.input.key),
+               value = gradient("d_value", saved.input.value), bias = gradient("d_bias", saved.options.bias, d_bias);
+  auto gradients = want_parameters ? std::make_unique<Layer>() : nullptr;
+  without_gil([&] {
+    if (gradients) gradients->layer = nn::zeros_like(layer.layer);
+    layer.layer.backward(saved.saved, d_out.view(),
+                         {.query = query.view(), .key = key.view(), .value = value.view(), .bias = bias.view(),
+                          .parameters = gradients ? &gradients->layer : nullptr},
+                         {.executor = threads ? &*threads : nullptr, .workspace = layer.frozen() ? nullptr : &layer.workspace});
+  });
+  return nb::make_tuple(query.object, key.object, value.object, bias.object,
+                        gradients ? nb::object(parameters(nb::cast(std::move(gradients)))) : nb::none());
+}
+
+nb::object saved_map(const Saved& saved, nb::handle like, nb::handle value, nb::handle num_threads) {
+  const MapValue map_value = read_map_value(value);
+  std::optional<LimitedThreads> threads = threads_of(num_threads, saved);
+  SdpaOptions sdpa = saved.saved.sdpa;
+  if (threads) sdpa.executor = &*threads;
+  const Shape shape = nb::cast<const Layer&>(saved.layer).layer.maps_shape(saved.input);
+  const Result out("out", nb::none(), true, like, shape, saved.input.query.dtype());
+  without_gil([&] { attention_map(saved.saved.maps(), out.view(), sdpa, map_value); });
+  return out.object;
+}
+
+// A copy of lse: a PyTorch tensor if `like`, the query, is one, else a NumPy array.
+nb::object saved_lse(const Saved& saved, nb::handle like) {
+  const Result lse("lse", nb::none(), true, like, saved.saved.lse.view());
+  copy(saved.saved.lse.view(), lse.view());
+  return lse.object;
 }
 
 }  // namespace
@@ -185,12 +177,6 @@ nn::MultiHeadAttentionConfig read_config(const nb::dict& given) {
   return config;
 }
 
-nb::dict config_dict(const nn::MultiHeadAttentionConfig& config) {
-  nb::dict result;
-  visit_config(config, [&](const char* name, const auto& field) { result[name] = write_field(field); });
-  return result;
-}
-
 void bind_layer(nb::module_& m) {
   nb::class_<Saved> saved(m, "Saved");
   nb::class_<Layer> layer(m, "Layer");  // declare both classes before functions whose signatures name them
@@ -201,7 +187,7 @@ void bind_layer(nb::module_& m) {
   layer
       .def(
           "__init__", [](Layer* self, const ByName& config) { new (self) Layer{nn::MultiHeadAttention(read_config(config))}; }, nb::arg("config"))
-      .def_prop_ro("config", [](const Layer& self) -> ByName { return config_dict(self.layer.config); })
+      .def_prop_ro("config", &config_dict)
       .def_prop_ro("parameters", &parameters)
       .def("frozen", [](const Layer& self) { return std::make_unique<Layer>(Layer{self.layer, self.causal, Workspace(Parameters::constant)}); })
       .def_rw("causal", &Layer::causal)

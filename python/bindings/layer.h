@@ -19,7 +19,6 @@ struct Layer {
   bool frozen() const { return workspace.parameters() == Parameters::constant; }
 };
 
-nb::dict config_dict(const nn::MultiHeadAttentionConfig& config);
 nn::MultiHeadAttentionConfig read_config(const nb::dict& given);  // fields that are missing or None keep their defaults
 
 }  // namespace polyhead::python

@@ -32,15 +32,13 @@ nb::object integer_object(nb::handle object, const char* name, const char* wante
   return number;
 }
 
-std::vector<nb::object> elements(nb::handle object, const char* name, const char* wanted) {
-  const nb::object list = nb::isinstance<nb::str>(object) ? nb::object() : nb::steal(PySequence_List(object.ptr()));
+nb::list elements(nb::handle object, const char* name, const char* wanted) {
+  nb::object list = nb::isinstance<nb::str>(object) ? nb::object() : nb::steal(PySequence_List(object.ptr()));
   if (!list.is_valid()) {
     PyErr_Clear();
     refuse_type(object, name, wanted);
   }
-  std::vector<nb::object> result;
-  for (nb::handle element : nb::borrow<nb::list>(list)) result.push_back(nb::borrow(element));
-  return result;
+  return nb::borrow<nb::list>(list);
 }
 
 }  // namespace
@@ -110,13 +108,13 @@ std::string read_path(nb::handle object, const char* name) {
 
 std::vector<std::int64_t> read_integers(nb::handle object, const char* name) {
   std::vector<std::int64_t> numbers;
-  for (const nb::object& element : elements(object, name, "a sequence of ints")) numbers.push_back(read_integer(element, name, kLeast, kMost));
+  for (nb::handle element : elements(object, name, "a sequence of ints")) numbers.push_back(read_integer(element, name, kLeast, kMost));
   return numbers;
 }
 
 std::vector<std::string> read_words(nb::handle object, const char* name) {
   std::vector<std::string> words;
-  for (const nb::object& element : elements(object, name, "a sequence of str")) words.push_back(read_word(element, name));
+  for (nb::handle element : elements(object, name, "a sequence of str")) words.push_back(read_word(element, name));
   return words;
 }
 
@@ -136,9 +134,8 @@ std::optional<LimitedThreads> read_num_threads(nb::handle object) {
 
 namespace {
 
-void read(const char* name, nb::handle given, Array& array) { array = Array::input(given, name); }
 void read(const char* name, nb::handle given, double& number) { number = read_number(given, name); }
-void read(const char* name, nb::handle given, bool& flag) { flag = read_flag(given, name); }
+void read(const char* name, nb::handle given, nn::Mode& mode) { mode = read_flag(given, name) ? nn::Mode::training : nn::Mode::evaluation; }
 void read(const char* name, nb::handle given, EmptyRows& mode) { mode = choice(name, read_word(given, name), kEmptyRows); }
 
 void read(const char* name, nb::handle given, std::optional<double>& number) {
@@ -182,77 +179,71 @@ void read(const char* name, nb::handle given, Window& window) {
 void read(const char*, nb::handle given, std::optional<LimitedThreads>& threads) { threads = read_num_threads(given); }
 
 // Calls f(name, field) for every keyword argument; _options.py lists the same names.
-template <class F>
-void visit(PassKeywords& k, F& f) {
-  f("attend", k.attend);
-  f("block", k.block);
-  f("attend_keys", k.attend_keys);
-  f("block_keys", k.block_keys);
-  f("causal", k.causal);
-  f("window", k.window);
-  f("key_lengths", k.key_lengths);
-  f("query_offsets", k.query_offsets);
-  f("key_offsets", k.key_offsets);
-  f("bias", k.bias);
-  f("seed", k.seed);
-  f("dropout_keep", k.dropout_keep);
-  f("backend", k.backend);
-  f("num_threads", k.threads);
+template <class Options, class F>
+void visit(CallArguments& call, Options& options, ConstTensorView& dropout_keep, const F& f) {
+  f("attend", options.mask.attend);
+  f("block", options.mask.block);
+  f("attend_keys", options.mask.attend_keys);
+  f("block_keys", options.mask.block_keys);
+  f("causal", options.mask.causal);
+  f("window", options.mask.window);
+  f("key_lengths", options.mask.key_lengths);
+  f("query_offsets", options.mask.query_offsets);
+  f("key_offsets", options.mask.key_offsets);
+  f("bias", options.bias);
+  f("seed", call.seed);
+  f("dropout_keep", dropout_keep);
+  f("backend", options.backend);
+  f("num_threads", call.threads);
 }
 
 template <class F>
-void visit(SdpaKeywords& k, F& f) {
-  visit(static_cast<PassKeywords&>(k), f);
-  f("scale", k.scale);
-  f("softcap", k.softcap);
-  f("dropout", k.dropout);
-  f("empty_rows", k.empty_rows);
+void visit(SdpaCall& call, const F& f) {
+  visit(call, call.sdpa, call.sdpa.dropout.keep, f);
+  f("scale", call.sdpa.scale);
+  f("softcap", call.sdpa.softcap);
+  f("dropout", call.sdpa.dropout.p);
+  f("empty_rows", call.sdpa.empty_rows);
 }
 
 template <class F>
-void visit(LayerKeywords& k, F& f) {
-  visit(static_cast<PassKeywords&>(k), f);
-  f("training", k.training);
+void visit(LayerCall& call, const F& f) {
+  visit(call, call.options, call.options.dropout_keep, f);
+  f("training", call.options.mode);
 }
 
-template <class Keywords>
-void read_all(const char* function, nb::handle given, Keywords& keywords) {
+template <class Call>
+void read_keywords(const char* function, nb::handle given, Call& call, Executor*& executor) {
   for (const auto& [key, value] : nb::cast<nb::dict>(given)) {
     const std::string name = read_word(key, "a keyword");
     bool known = false;
-    const auto read_one = [&](const char* field_name, auto& field) {
+    visit(call, [&](const char* field_name, auto& field) {
       if (known || name != field_name) return;
       known = true;
-      read(field_name, value, field);
-    };
-    visit(keywords, read_one);
+      if constexpr (std::is_same_v<decltype(field), ConstTensorView&>) {
+        field = call.keep(Array::input(value, field_name));
+      } else {
+        read(field_name, value, field);
+      }
+    });
     if (!known) nb::module_::import_("polyhead._options").attr("refuse")(function, key);
   }
+  executor = call.threads ? &*call.threads : nullptr;
 }
 
 }  // namespace
 
-void read_keywords(const char* function, nb::handle given, SdpaKeywords& keywords) { read_all(function, given, keywords); }
-void read_keywords(const char* function, nb::handle given, LayerKeywords& keywords) { read_all(function, given, keywords); }
-
-Mask PassKeywords::mask() const {
-  return {.causal = causal, .window = window, .key_lengths = key_lengths.view(), .attend = attend.view(), .block = block.view(),
-          .attend_keys = attend_keys.view(), .block_keys = block_keys.view(), .query_offsets = query_offsets.view(), .key_offsets = key_offsets.view()};
+SdpaCall::SdpaCall(const char* function, nb::handle given) {
+  read_keywords(function, given, *this, sdpa.executor);
+  Dropout& dropout = sdpa.dropout;
+  if (dropout.p > 0 && !seed && !dropout.keep) throw nb::value_error("dropout needs a seed, which the backward pass and maps are given too");
+  if (!(dropout.p > 0) && dropout.keep) throw nb::value_error("dropout_keep is given, and dropout is 0: nothing is dropped");
+  dropout.seed = seed.value_or(0);
 }
 
-SdpaCall::SdpaCall(const char* function, nb::handle given) {
-  SdpaKeywords& k = keywords;
-  read_keywords(function, given, k);
-  if (k.dropout > 0 && !k.seed && !k.dropout_keep) throw nb::value_error("dropout needs a seed, which the backward pass and maps are given too");
-  if (!(k.dropout > 0) && k.dropout_keep) throw nb::value_error("dropout_keep is given, and dropout is 0: nothing is dropped");
-  sdpa = {.scale = k.scale,
-          .mask = k.mask(),
-          .bias = k.bias.view(),
-          .softcap = k.softcap,
-          .dropout = {.p = k.dropout, .seed = k.seed.value_or(0), .keep = k.dropout_keep.view()},
-          .empty_rows = k.empty_rows,
-          .backend = k.backend,
-          .executor = k.executor()};
+LayerCall::LayerCall(const char* function, nb::handle given) {
+  read_keywords(function, given, *this, options.executor);
+  options.dropout_seed = seed;
 }
 
 }  // namespace polyhead::python

@@ -13,6 +13,7 @@
 #include "arrays.h"
 #include "polyhead/executor.h"
 #include "polyhead/maps.h"
+#include "polyhead/nn/multi_head_attention.h"
 #include "polyhead/sdpa.h"
 #include "text.h"
 
@@ -57,43 +58,31 @@ MapValue read_map_value(nb::handle object);
 inline constexpr std::int64_t kMostThreads = 1 << 16;
 std::optional<LimitedThreads> read_num_threads(nb::handle object);  // None: nullopt
 
-// Keyword arguments that sdpa and a layer share (PassOptions of _options.py). Keeps their arrays alive.
-struct PassKeywords {
-  Array attend, block, attend_keys, block_keys, key_lengths, query_offsets, key_offsets, bias, dropout_keep;
-  std::optional<Diagonal> causal;
-  Window window;
+// The arguments of one call. They cannot be copied or moved, because options point into them.
+struct CallArguments {
+  CallArguments() = default;
+  CallArguments(const CallArguments&) = delete;
+  CallArguments& operator=(const CallArguments&) = delete;
+  ConstTensorView keep(Array array) { return arrays.emplace_back(std::move(array)).view(); }
+  ConstTensorView required(nb::handle given, const char* name) { return keep(Array::required(given, name)); }
+
+  std::vector<Array> arrays;  // what the views of the options refer to
   std::optional<std::uint64_t> seed;
-  const Backend* backend = nullptr;
   std::optional<LimitedThreads> threads;  // nullopt: polyhead.num_threads()
-
-  Mask mask() const;
-  Executor* executor() { return threads ? &*threads : nullptr; }
 };
 
-// Keyword arguments of sdpa (SdpaOptions of _options.py).
-struct SdpaKeywords : PassKeywords {
-  std::optional<double> scale;
-  double softcap = 0, dropout = 0;
-  EmptyRows empty_rows = EmptyRows::zero;
-};
-
-// Keyword arguments of a layer's pass (LayerOptions of _options.py).
-struct LayerKeywords : PassKeywords {
-  bool training = false;
-};
-
-// Reads the keyword arguments of a call. For an unknown one, TypeError that names the Python function and the arguments with close names.
-void read_keywords(const char* function, nb::handle given, SdpaKeywords& keywords);
-void read_keywords(const char* function, nb::handle given, LayerKeywords& keywords);
-
-// The options of one call of sdpa, its gradients or its maps. It cannot be copied or moved, because `sdpa` points into `keywords`.
-struct SdpaCall {
+// The keyword arguments of sdpa, its gradients or its maps (SdpaOptions of _options.py). For an unknown one, TypeError that names the
+// Python function and the arguments with close names.
+struct SdpaCall : CallArguments {
   SdpaCall(const char* function, nb::handle given);
-  SdpaCall(const SdpaCall&) = delete;
-  SdpaCall& operator=(const SdpaCall&) = delete;
-
-  SdpaKeywords keywords;
   SdpaOptions sdpa;
+};
+
+// The arguments of a layer's pass; the keywords are LayerOptions of _options.py.
+struct LayerCall : CallArguments {
+  LayerCall(const char* function, nb::handle given);
+  nn::AttentionInput input;
+  nn::AttentionOptions options;
 };
 
 }  // namespace polyhead::python

@@ -25,6 +25,9 @@ std::string model_page(nb::handle source, nb::handle text_list, nb::handle pair_
   const std::string model_path = read_path(source, "source");
   const std::vector<std::string> texts = read_words(text_list, "text");
   const std::optional<std::string> pair = read_optional_word(pair_object, "pair"), title = read_optional_word(title_object, "title");
+  if (pair && texts.size() != 1) {
+    throw nb::value_error(text("pair is the second part of one text; there are ", texts.size(), " texts").c_str());
+  }
   const bool truncate = read_flag(truncate_flag, "truncate");
   const ReleasedGil released;
   const models::SentenceModel model = models::load_bert(model_path);
@@ -45,8 +48,7 @@ std::string model_page(nb::handle source, nb::handle text_list, nb::handle pair_
 
 void bind_viewer(nb::module_& m) {
   m.def("page", &page, any("source"), any("tokens"), any("keys"), any("text"), any("title"));
-  m.def("model_page", &model_page, any("source"), any("text"), any("pair"), any("title"),
-        any("truncate"));
+  m.def("model_page", &model_page, any("source"), any("text"), any("pair"), any("title"), any("truncate"));
 }
 
 }  // namespace polyhead::python

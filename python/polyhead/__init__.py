@@ -12,22 +12,18 @@ Letters, in every docstring: ``*`` any number of leading (batch) dimensions, ``N
 import importlib
 from typing import TYPE_CHECKING
 
-from ._attention import (
-    Gradients,
-    TopKeys,
-    backends,
-    dropout_keep_bits,
-    explain,
-    head_statistics,
-    maps,
-    pooled_map,
-    sdpa,
-    sdpa_backward,
-)
+from . import _attention, _device, _layer, _view
+from ._attention import *
 from ._core import version as __version__
-from ._device import device, num_threads, set_num_threads
-from ._layer import LayerGradients, MultiHeadAttention, Saved, layouts, load, save
-from ._view import Page, view
+from ._device import *
+from ._layer import *
+from ._view import *
+
+__all__ = ["__version__"]
+__all__ += _attention.__all__
+__all__ += _device.__all__
+__all__ += _layer.__all__
+__all__ += _view.__all__
 
 if not TYPE_CHECKING:  # hidden from type checkers: with a module-level __getattr__ they would accept polyhead.anything
 
@@ -39,28 +35,3 @@ if not TYPE_CHECKING:  # hidden from type checkers: with a module-level __getatt
     def __dir__() -> list[str]:
         return [*__all__, "torch", "transformers"]
 
-
-__all__ = [
-    "Gradients",
-    "LayerGradients",
-    "MultiHeadAttention",
-    "Page",
-    "Saved",
-    "TopKeys",
-    "__version__",
-    "backends",
-    "device",
-    "dropout_keep_bits",
-    "explain",
-    "head_statistics",
-    "layouts",
-    "load",
-    "maps",
-    "num_threads",
-    "pooled_map",
-    "save",
-    "sdpa",
-    "sdpa_backward",
-    "set_num_threads",
-    "view",
-]

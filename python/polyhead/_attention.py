@@ -8,6 +8,8 @@ from typing import Any, NamedTuple
 from . import _core
 from ._options import Array, MapValue, SdpaOptions, Unpack, takes
 
+__all__ = ["Gradients", "TopKeys", "backends", "dropout_keep_bits", "explain", "head_statistics", "maps", "pooled_map", "sdpa", "sdpa_backward"]
+
 
 class Gradients(NamedTuple):
     """What `sdpa_backward` returns; None for a gradient that is not in its argument `gradients`."""

@@ -6,6 +6,8 @@ from typing import Any
 
 from . import _core
 
+__all__ = ["device", "num_threads", "set_num_threads"]
+
 
 def device() -> dict[str, Any]:
     """The CPU: its name and architecture, how many cores are online and usable by this process, its instruction sets, those that polyhead has

@@ -12,6 +12,8 @@ from ._options import Array, EmptyRows, LayerOptions, MapValue, Unpack, takes
 if TYPE_CHECKING:
     import numpy
 
+__all__ = ["LayerGradients", "MultiHeadAttention", "Saved", "layouts", "load", "save"]
+
 
 class LayerGradients(NamedTuple):
     """What `Saved.backward` returns; None for a gradient that was not asked for, or whose input the forward pass did not get."""
@@ -49,8 +51,7 @@ class Saved:
         Raises:
             ValueError, TypeError: as `polyhead.sdpa`.
         """
-        query, key, value, bias, grads = self._saved.backward(d_out, inputs, parameters, d_bias, num_threads)
-        return LayerGradients(query, key, value, bias, None if grads is None else grads.parameters)
+        return LayerGradients(*self._saved.backward(d_out, inputs, parameters, d_bias, num_threads))
 
     def maps(self, value: MapValue = "probability", *, num_threads: int | None = None) -> Array:
         """The attention maps of every head.

@@ -10,6 +10,8 @@ from typing import Any
 from . import _core
 from ._options import Array
 
+__all__ = ["Page", "view"]
+
 
 class Page:
     """A self-contained HTML page: it opens from disk and loads nothing from the network. A notebook displays it.
@@ -42,12 +44,6 @@ class Page:
 
     def __repr__(self) -> str:
         return f"<polyhead.Page, {len(self.html.encode()) / 1000:.1f} KB>"
-
-
-def _require(name: str, value: object, kind: Any, not_a: Any = ()) -> None:
-    if value is not None and (not isinstance(value, kind) or isinstance(value, not_a)):
-        kinds = " or ".join(k.__name__ for k in (kind if isinstance(kind, tuple) else (kind,)))
-        raise TypeError(f"{name} is of type {type(value).__name__}; it must be a {kinds}")
 
 
 def _stacked(layers: Sequence[Array]) -> Array:
@@ -95,11 +91,6 @@ def view(
         ValueError: the numbers of words and of attention weights disagree, attention weights outside of ``[0, 1]``, a text that is too long.
         TypeError: an argument of another type.
     """
-    _require("text", text, (str, Sequence))
-    _require("tokens", tokens, Sequence, not_a=str)
-    _require("keys", keys, Sequence, not_a=str)
-    _require("title", title, str)
-    _require("path", path, (str, bytes, os.PathLike))
     if not isinstance(truncate, bool):
         raise TypeError(f"truncate is of type {type(truncate).__name__}; it must be True or False")
     if isinstance(source, (str, os.PathLike)):
@@ -107,10 +98,7 @@ def view(
             raise ValueError("text is missing; source is the folder of a model, which needs one")
         if tokens is not None or keys is not None:
             raise ValueError("tokens and keys are for attention weights; source is the folder of a model, which has its own")
-        texts = [text] if isinstance(text, str) else list(text)
-        if pair is not None and len(texts) != 1:
-            raise ValueError(f"pair is the second part of one text; there are {len(texts)} texts")
-        page = Page(_core.model_page(source, texts, pair, title, truncate))
+        page = Page(_core.model_page(source, [text] if isinstance(text, str) else text, pair, title, truncate))
     else:
         if pair is not None:
             raise ValueError("pair is for a model, and source is not the folder of one")
@@ -123,10 +111,11 @@ def view(
             raise TypeError(f"source is of type {type(source).__name__}; it must be a folder's path or an array of attention weights")
         if len(shape) != 4:
             raise ValueError(f"source is {list(shape)}; attention weights must be [layers, heads, T, S]")
-        words = [str(t) for t in range(shape[2])] if tokens is None else list(tokens)
         if keys is None and shape[2] != shape[3]:
             keys = [str(s) for s in range(shape[3])]
-        page = Page(_core.page(source, words, None if keys is None else list(keys), text or "", title or "polyhead"))
+        if tokens is None:
+            tokens = [str(t) for t in range(shape[2])]
+        page = Page(_core.page(source, tokens, keys, text or "", "polyhead" if title is None else title))
     if path is not None:
         page.save(path)
     return page

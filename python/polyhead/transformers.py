@@ -59,12 +59,10 @@ def attention_forward(
         TypeError, ValueError: as `polyhead.torch.scaled_dot_product_attention`.
         NotImplementedError: attention sinks, a paged cache or a head mask.
     """
-    where = "attention of transformers"
     for name, meaning in _REFUSED.items():
         if others.get(name) is not None:
             raise NotImplementedError(f"attn_implementation='{NAME}' does not have {meaning}; use 'eager' for this model")
-    for tensor, name in ((query, "query"), (key, "key"), (value, "value")):
-        core.require(tensor, name, where)
+    core.require("attention of transformers", query=query, key=key, value=value)
     query, key, value, attention_mask, position_bias = core.autocast(query, key, value, attention_mask, position_bias)  # type: ignore[assignment]
     if is_causal is None:
         is_causal = bool(getattr(module, "is_causal", True))

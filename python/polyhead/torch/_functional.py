@@ -12,17 +12,18 @@ from ._ops import Options
 DTYPES = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
 
 
-def require(tensor: object, name: str, where: str) -> None:
-    """TypeError unless polyhead computes with the tensor; the message says what is allowed."""
-    if not isinstance(tensor, Tensor):
-        raise TypeError(f"{where}: {name} is of type {type(tensor).__name__}; it must be a torch.Tensor")
-    if tensor.is_nested or tensor.layout != torch.strided:
-        raise TypeError(f"{where}: {name} is {'nested' if tensor.is_nested else tensor.layout}; it must be a dense tensor")
-    if tensor.device.type not in ("cpu", "meta"):
-        raise TypeError(f"{where}: {name} is on device {tensor.device}; polyhead computes on the CPU, so move it there first")
-    if tensor.dtype not in DTYPES:
-        allowed = ", ".join(str(dtype).removeprefix("torch.") for dtype in DTYPES)
-        raise TypeError(f"{where}: {name} has dtype {str(tensor.dtype).removeprefix('torch.')}; it must be one of {allowed}")
+def require(where: str, **tensors: object) -> None:
+    """TypeError unless polyhead computes with the tensors; the message says what is allowed."""
+    for name, tensor in tensors.items():
+        if not isinstance(tensor, Tensor):
+            raise TypeError(f"{where}: {name} is of type {type(tensor).__name__}; it must be a torch.Tensor")
+        if tensor.is_nested or tensor.layout != torch.strided:
+            raise TypeError(f"{where}: {name} is {'nested' if tensor.is_nested else tensor.layout}; it must be a dense tensor")
+        if tensor.device.type not in ("cpu", "meta"):
+            raise TypeError(f"{where}: {name} is on device {tensor.device}; polyhead computes on the CPU, so move it there first")
+        if tensor.dtype not in DTYPES:
+            allowed = ", ".join(str(dtype).removeprefix("torch.") for dtype in DTYPES)
+            raise TypeError(f"{where}: {name} has dtype {str(tensor.dtype).removeprefix('torch.')}; it must be one of {allowed}")
 
 
 def autocast(*tensors: Tensor | None) -> tuple[Tensor | None, ...]:
@@ -109,8 +110,7 @@ def scaled_dot_product_attention(
     second derivative and no forward mode: both raise NotImplementedError. A row without a key is 0, as in torch.
     """
     where = "scaled_dot_product_attention"
-    for tensor, name in ((query, "query"), (key, "key"), (value, "value")):
-        require(tensor, name, where)
+    require(where, query=query, key=key, value=value)
     if attn_mask is not None:
         if not isinstance(attn_mask, Tensor):
             raise TypeError(f"{where}: attn_mask is of type {type(attn_mask).__name__}; it must be a torch.Tensor")

@@ -104,7 +104,7 @@ class GatedAttention(nn.Module):
             TypeError: a dtype, device or type that polyhead does not compute with.
             ValueError: shapes that do not fit.
         """
-        core.require(x, "x", "GatedAttention")
+        core.require("GatedAttention", x=x)
         axis = self.axis + x.dim() if self.axis < 0 else self.axis
         if x.dim() < 2 or not 0 <= axis < x.dim() - 1 or x.size(-1) != self.c_in:
             raise ValueError(f"GatedAttention: x is {list(x.shape)}; it must end with c_in = {self.c_in} and have an axis {self.axis} that is not the last")
@@ -153,7 +153,7 @@ class GatedAttention(nn.Module):
     def _bias(self, q: Tensor, k: Tensor, bias: Tensor | None) -> Tensor | None:
         if bias is None:
             return None
-        core.require(bias, "bias", "GatedAttention")
+        core.require("GatedAttention", bias=bias)
         lead, rank = tuple(bias.shape[:-3]), q.dim()
         expected = (self.heads, q.size(-2), k.size(-2))
         fits = 2 <= bias.dim() <= rank and all(b in (1, s) for b, s in zip(lead, q.shape))

@@ -68,12 +68,10 @@ class MultiheadAttention(torch.nn.MultiheadAttention):
             TypeError: a dtype, device or type that polyhead does not compute with.
             ValueError: shapes that do not fit; is_causal without attn_mask.
         """
-        where = "MultiheadAttention"
-        for tensor, name in ((query, "query"), (key, "key"), (value, "value")):
-            core.require(tensor, name, where)
+        core.require("MultiheadAttention", query=query, key=key, value=value)
         batched = self._check_shapes(query, key, value, key_padding_mask, attn_mask)
         if is_causal and attn_mask is None:
-            raise ValueError(f"{where}: is_causal says what attn_mask is; attn_mask must be given with it")
+            raise ValueError("MultiheadAttention: is_causal says what attn_mask is; attn_mask must be given with it")
         sequence = 1 if self.batch_first and batched else 0  # which dimension is T or S
         if not batched:
             same_key, same_value = key is query, value is key
@@ -134,14 +132,11 @@ class MultiheadAttention(torch.nn.MultiheadAttention):
         """The projected query, key and value, ``[T,B,E]`` or ``[B,T,E]``, with the extra keys and values. Equal inputs are projected
         by one product."""
         bias = self.in_proj_bias
-        if self.in_proj_weight is None:
-            weights = (self.q_proj_weight, self.k_proj_weight, self.v_proj_weight)
-            biases = (None,) * 3 if bias is None else bias.chunk(3)
-            projected = [F.linear(x, w, b) for x, w, b in zip((query, key, value), weights, biases)]
-        elif query is key and key is value:
+        if self.in_proj_weight is not None and query is key is value:
             projected = list(F.linear(query, self.in_proj_weight, bias).chunk(3, -1))
         else:
-            weights = self.in_proj_weight.chunk(3)
+            separate = (self.q_proj_weight, self.k_proj_weight, self.v_proj_weight)
+            weights = separate if self.in_proj_weight is None else self.in_proj_weight.chunk(3)
             biases = (None,) * 3 if bias is None else bias.chunk(3)
             projected = [F.linear(x, w, b) for x, w, b in zip((query, key, value), weights, biases)]
         for i, extra in ((1, self.bias_k), (2, self.bias_v)):
