@@ -178,6 +178,25 @@ void read(const char* name, nb::handle given, Window& window) {
 
 void read(const char*, nb::handle given, std::optional<LimitedThreads>& threads) { threads = read_num_threads(given); }
 
+void read(CallArguments& call, const char* name, nb::handle given, ConstTensorView& view) { view = call.keep(Array::input(given, name)); }
+
+void read(CallArguments& call, const char* name, nb::handle given, nn::Rotary& rotary) {
+  constexpr Choices<nn::RotaryOrder, 2> kOrders{{{"halves", nn::RotaryOrder::halves}, {"pairs", nn::RotaryOrder::pairs}}};
+  if (given.is_none()) return;
+  if (!nb::isinstance(given, nb::module_::import_("polyhead._options").attr("Rotary"))) refuse_type(given, name, "a polyhead.Rotary");
+  rotary.cos = call.required(given.attr("cos"), "rotary.cos");
+  rotary.sin = call.required(given.attr("sin"), "rotary.sin");
+  read(call, "rotary.key_cos", given.attr("key_cos"), rotary.key_cos);
+  read(call, "rotary.key_sin", given.attr("key_sin"), rotary.key_sin);
+  rotary.order = choice("rotary.order", read_word(given.attr("order"), "rotary.order"), kOrders);
+  if (const nb::object width = given.attr("width"); !width.is_none()) rotary.width = read_integer(width, "rotary.width", 2, kMost);
+}
+
+template <class Field>
+void read(CallArguments&, const char* name, nb::handle given, Field& field) {
+  read(name, given, field);
+}
+
 // Calls f(name, field) for every keyword argument; _options.py lists the same names.
 template <class Options, class F>
 void visit(CallArguments& call, Options& options, ConstTensorView& dropout_keep, const F& f) {
@@ -209,6 +228,9 @@ void visit(SdpaCall& call, const F& f) {
 template <class F>
 void visit(LayerCall& call, const F& f) {
   visit(call, call.options, call.options.dropout_keep, f);
+  f("projected_key", call.input.projected_key);
+  f("projected_value", call.input.projected_value);
+  f("rotary", call.options.rotary);
   f("training", call.options.mode);
 }
 
@@ -220,11 +242,7 @@ void read_keywords(const char* function, nb::handle given, Call& call, Executor*
     visit(call, [&](const char* field_name, auto& field) {
       if (known || name != field_name) return;
       known = true;
-      if constexpr (std::is_same_v<decltype(field), ConstTensorView&>) {
-        field = call.keep(Array::input(value, field_name));
-      } else {
-        read(field_name, value, field);
-      }
+      read(call, field_name, value, field);
     });
     if (!known) nb::module_::import_("polyhead._options").attr("refuse")(function, key);
   }

@@ -7,12 +7,12 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from . import _core
-from ._options import Array, EmptyRows, LayerOptions, MapValue, Unpack, takes
+from ._options import Array, EmptyRows, LayerOptions, MapValue, Rotary, Unpack, takes
 
 if TYPE_CHECKING:
     import numpy
 
-__all__ = ["LayerGradients", "MultiHeadAttention", "Saved", "layouts", "load", "save"]
+__all__ = ["LayerGradients", "MultiHeadAttention", "Rotary", "Saved", "layouts", "load", "save"]
 
 
 class LayerGradients(NamedTuple):
@@ -21,6 +21,8 @@ class LayerGradients(NamedTuple):
     query: Array
     key: Array
     value: Array
+    projected_key: Array
+    projected_value: Array
     bias: Array
     parameters: dict[str, Array] | None
     """With the names of `MultiHeadAttention.parameters`."""
@@ -40,7 +42,7 @@ class Saved:
 
         Args:
             d_out: the gradient of the loss with respect to the output; shaped as the output.
-            inputs: whether to compute the gradients of query, key, value and bias.
+            inputs: whether to compute the gradients of query, key, value, projected_key, projected_value and bias.
             parameters: whether to compute the gradients of the layer's parameters.
             d_bias: shaped as bias, written in place and returned; as in `polyhead.sdpa_backward`.
             num_threads: at most this many threads; None: as in the forward pass.
@@ -199,7 +201,11 @@ class MultiHeadAttention:
             training: apply dropout, which then needs a seed or dropout_keep.
             seed: of the dropout bits, as in `polyhead.sdpa`.
             dropout_keep: bool, ``[T,S']`` or ``[*,N,T,S']``, as attend; True = not dropped. Replaces the generator's bits. S' as in `Saved.maps`.
-            query_offsets, key_offsets: integers ``[D+1]``; as in `polyhead.sdpa`.
+            query_offsets, key_offsets: integers ``[D+1]``; as in `polyhead.sdpa`. Not with add_bias_kv, add_zero_attn or a global query.
+            projected_key, projected_value: ``[*,K,S,H]`` and ``[*,K,S,V]``, used instead of key and value, for example from a cache: projected and,
+                with rotary positions, rotated. The parameters of the key and value projections then have gradients of 0.
+            rotary: a `Rotary`: rotates the projected queries and keys, but neither projected_key nor the keys of add_bias_kv and add_zero_attn.
+                Not with a global query.
             causal, window, backend, num_threads: as in `polyhead.sdpa`.
 
         Returns:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import sys
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Literal, TypedDict, TypeVar, Union
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypedDict, TypeVar, Union
 
 Array = Any
 """NumPy array, PyTorch tensor, JAX CPU array, or any object with the buffer protocol or DLPack."""
@@ -23,6 +23,29 @@ behaves), ``"unmasked"`` (as the offset "masked - 1e8" behaves). A row whose att
 MapValue = Literal["scaled_score", "capped_score", "score", "probability", "dropped"]
 """Where in the formula a map is read: ``scale <q,k>``, after the softcap, after bias and mask (-inf where masked), after the softmax, after
 dropout."""
+
+
+class Rotary(NamedTuple):
+    """Rotary positions of a layer (Su et al. 2021, RoFormer, equation 34). Pair i of the features of a projected query or key, (a, b), becomes
+    (a cos - b sin, a sin + b cos), with the cosine and sine of the angle of its position.
+
+    Args:
+        cos, sin: ``[*,T,R/2]``, any floating dtype, of angles in radians at the positions of the queries. Leading dimensions broadcast: ``[T,R/2]``
+            serves all sequences. Each angle is given once: tables that repeat it, ``[*,T,R]`` as in transformers, are an error.
+        key_cos, key_sin: ``[*,S,R/2]``, at the positions of the keys; None: those of the queries, and T = S.
+        order: features of pair i: ``"halves"`` (i and i + R/2, as in GPT-NeoX and Llama) or ``"pairs"`` (2i and 2i + 1, as in RoFormer and GPT-J).
+        width: R: the first R features of each head are rotated; even, at most H. None: all H.
+
+    Raises:
+        ValueError, TypeError: in the layer's pass, for tables, an order or a width that do not fit.
+    """
+
+    cos: Array
+    sin: Array
+    key_cos: Array = None
+    key_sin: Array = None
+    order: Literal["halves", "pairs"] = "halves"
+    width: int | None = None
 
 
 class PassOptions(TypedDict, total=False):
@@ -56,6 +79,9 @@ class SdpaOptions(PassOptions, total=False):
 class LayerOptions(PassOptions, total=False):
     """Keyword arguments of a layer's forward pass; the other `SdpaOptions` are in its configuration."""
 
+    projected_key: Array
+    projected_value: Array
+    rotary: Rotary | None
     training: bool
 
 

@@ -107,6 +107,13 @@ def calls(folder: Path) -> dict[str, tuple[Callable[..., Any], dict[str, Any], W
     layer_masks |= {"query_offsets": (NOT_ARRAYS, [shaped(2), np.array([0, 4])]), "key_offsets": (NOT_ARRAYS, [shaped(2), np.array([0, 5])])}
     layer_masks |= {"key_lengths": (NOT_ARRAYS, [shaped(2), np.array([1, 9]), np.array([1, 2, 3])]), "bias": (NOT_ARRAYS, [shaped(5, 4), shaped(3, 5, 5)])}
     layer_masks |= {"backend": SHARED["backend"], "num_threads": SHARED["num_threads"], "seed": DROPOUT["seed"], "training": (NOT_FLAGS, [])}
+    layer_masks |= {name: (NOT_ARRAYS, [shaped(2, 2, 5, 4), shaped(2, 2, 5, 4, dtype=float)]) for name in ("projected_key", "projected_value")}
+    layer_masks |= {"rotary": (NOT_ARRAYS, [])}
+    table: tuple[list[Any], list[Any]] = (NOT_ARRAYS, [shaped(5, 4), shaped(1, 2), shaped(4, 2), shaped(2), shaped(5, 2, dtype=int)])
+
+    def rotated(cos: Any, sin: Any, key_cos: Any = None, key_sin: Any = None, order: Any = "halves", width: Any = None) -> Any:
+        return LAYER(X, rotary=polyhead.Rotary(cos, sin, key_cos, key_sin, order, width))
+
     state = LAYER.state()
     not_paths: tuple[list[Any], list[Any]] = ([3, 1.5, [], object(), Hostile(), None], ["a\0b.npz"])
     names: tuple[list[Any], list[Any]] = (NOT_WORDS, ["\ud800", "gpt-5"])
@@ -167,6 +174,12 @@ def calls(folder: Path) -> dict[str, tuple[Callable[..., Any], dict[str, Any], W
                 "out": (NOT_ARRAYS, [shaped(2, 5, 7), shaped(2, 5, 8, dtype=float)]),
             },
         ),
+        "Rotary": (
+            rotated,
+            {"cos": shaped(5, 2), "sin": shaped(5, 2)},
+            {"cos": ([*table[0], None], table[1]), "sin": ([*table[0], None], table[1]), "key_cos": table, "key_sin": table}
+            | {"order": (NOT_WORDS, ["", "interleaved", "\ud800"]), "width": (NOT_INTS, [0, -2, 3, 6, BIG])},
+        ),
         "backward": (
             saved.backward,
             {"d_out": X},
@@ -223,6 +236,8 @@ TABLE = calls(Path(os.devnull).parent)
 SPOKEN = {
     ("", "key_lengths"): "key_lengths|key length",
     ("MultiHeadAttention", "kv_heads"): "kv_heads|key/value heads",
+    ("Rotary", "key_cos"): "key_cos|rotary tables",
+    ("Rotary", "key_sin"): "key_sin|rotary tables",
     ("backward", "d_bias"): "d_bias|gradient of bias",
     ("load", "heads"): "heads",
     ("load", "source"): "source|mapping|no path",
