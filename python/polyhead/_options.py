@@ -11,18 +11,19 @@ Array = Any
 """NumPy array, PyTorch tensor, JAX CPU array, or any object with the buffer protocol or DLPack."""
 
 Causal = Union[Literal["top_left", "bottom_right"], int, None]
-"""Query ``t`` attends to keys ``s <= t + offset``: ``"top_left"`` is offset 0, ``"bottom_right"`` is ``S - T``, an int is the offset itself."""
+"""Query ``t`` attends to the keys ``s <= t + offset``: ``"top_left"`` is offset 0, ``"bottom_right"`` is ``S - T``, an int is the offset itself."""
 
 Window = Union[tuple[Union[int, None], Union[int, None]], None]
-"""``(left, right)``: attends where ``-left <= s - (t + offset) <= right``; None leaves a side open. Counted from the causal diagonal, else bottom right."""
+"""``(left, right)``: query ``t`` attends to the keys ``-left <= s - (t + offset) <= right``; None: no limit on that side. The offset is that of
+causal, else ``S - T``."""
 
 EmptyRows = Literal["zero", "uniform", "unmasked"]
-"""What a row without any key gives: ``"zero"`` (out 0, lse -inf, no gradient), ``"uniform"`` (every key 1/S, as the fill "masked = -1e6"
-behaves), ``"unmasked"`` (as the offset "masked - 1e8" behaves). A row whose attended scores are all -inf is zero in every mode."""
+"""Result of a query whose keys are all masked: ``"zero"`` (out 0, lse -inf, gradients 0), ``"uniform"`` (every key has p = 1/S, as in code that
+replaces masked scores by -1e6) or ``"unmasked"`` (as without a mask, as in code that adds -1e8 to masked scores). A query whose attended
+scores are all -inf gives zero with each of the three."""
 
 MapValue = Literal["scaled_score", "capped_score", "score", "probability", "dropped"]
-"""Where in the formula a map is read: ``scale <q,k>``, after the softcap, after bias and mask (-inf where masked), after the softmax, after
-dropout."""
+"""Which value of the formula a map holds: ``scale q k^T``, after softcap, after bias (-inf where masked), after softmax, after dropout."""
 
 
 class Rotary(NamedTuple):
