@@ -13,7 +13,9 @@ namespace {
 
 template <class To, class From>
 To convert(From from) {
-  if constexpr (std::is_integral_v<To>) {
+  if constexpr (std::is_same_v<To, From>) {
+    return from;
+  } else if constexpr (std::is_integral_v<To>) {
     return static_cast<To>(from);
   } else {
     return store<To>(load(from));
@@ -50,13 +52,7 @@ void copy(ConstTensorView from, TensorView to) {
             require(std::in_range<To>(x), "copy: ", x, " of ", from.dtype(), " does not fit in ", to.dtype());
           });
         }
-        for_each_offset<2>(to.shape(), {from.strides(), to.strides()}, [&](const auto& at) {
-          if constexpr (std::is_same_v<From, To>) {
-            target[at[1]] = source[at[0]];
-          } else {
-            target[at[1]] = convert<To>(source[at[0]]);
-          }
-        });
+        for_each_offset<2>(to.shape(), {from.strides(), to.strides()}, [&](const auto& at) { target[at[1]] = convert<To>(source[at[0]]); });
       }
     });
   });

@@ -1,5 +1,6 @@
 #include "polyhead/dtype.h"
 
+#include <algorithm>
 #include <bit>
 #include <cmath>
 
@@ -7,12 +8,7 @@
 
 namespace polyhead {
 
-static_assert([] {
-  for (std::size_t i = 0; i < kDTypes.size(); ++i) {
-    if (kDTypes[i].dtype != static_cast<DType>(i)) return false;
-  }
-  return true;
-}(), "info() indexes the table by the enum's value");
+static_assert(std::ranges::all_of(kDTypes, [](const DTypeInfo& row) { return &row == &info(row.dtype); }));
 
 void fail_not_floating(DType dtype) {
   fail(ErrorCode::invalid_argument, "the dtype is ", dtype, "; it must be float32, float64, bfloat16 or float16");

@@ -3,7 +3,7 @@
 #include <string>
 #include <utility>
 
-#include "core/text.h"
+#include "core/join.h"
 
 namespace polyhead::models {
 
@@ -20,9 +20,9 @@ nn::MultiHeadAttention attention_layer(io::AttentionParameters parameters, const
   };
   nn::Linear q = linear("q", true), k = linear("k", true), v = linear("v", true), output = linear("output", false), gate = linear("gate", false);
   Tensor bias_k = take("bias_k"), bias_v = take("bias_v");
-  std::string left;
-  for (const auto& [name, tensor] : parameters.tensors) append(left, cat(left.empty() ? "" : ", ", name, " ", tensor.shape()));
-  require(left.empty(), "attention_layer: the layer has no place for ", left, "; remove it to build the layer without");
+  const auto left = [](const auto& entry) { return cat(entry.first, " ", entry.second.shape()); };
+  require(parameters.tensors.empty(), "attention_layer: the layer has no place for ", join(parameters.tensors, left),
+          "; remove it to build the layer without");
 
   nn::MultiHeadAttentionConfig c = settings;
   c.heads = parameters.heads;

@@ -16,13 +16,11 @@ ConstTensorView zero_ids(const Shape& shape) {
   return ConstTensorView(&kZero, Shape{}).expand(shape);
 }
 
-struct Positions {
-  explicit Positions(std::int64_t count) : values(DType::i64, {count}) {
-    std::iota(values.data<std::int64_t>(), values.data<std::int64_t>() + count, 0);
-  }
-  ConstTensorView expand(const Shape& shape) const { return values.view().expand(shape); }
-  Tensor values;
-};
+Tensor position_ids(std::int64_t count) {
+  Tensor ids(DType::i64, {count});
+  std::iota(ids.data<std::int64_t>(), ids.data<std::int64_t>() + count, 0);
+  return ids;
+}
 
 Shape with_leading(Shape shape, std::int64_t extent) {
   shape.insert(0, extent);
@@ -69,10 +67,7 @@ void BertEncoder::forward(const BertInput& given, const BertOutput& output, cons
   nn::require_shape(kOperation, {"segments", input.segments}, ids);
   if (input.attend_keys) nn::require_exactly(kOperation, {"attend_keys", input.attend_keys}, ids, DType::boolean);
 
-  Shape shape = ids;
-  shape.push_back(config.width);
-  Shape maps = ids.first(ids.size() - 1);
-  for (const std::int64_t extent : {config.heads, length, length}) maps.push_back(extent);
+  const Shape shape = nn::appended(ids, {config.width}), maps = nn::appended(ids.first(ids.size() - 1), {config.heads, length, length});
   const std::int64_t count = static_cast<std::int64_t>(layers.size());
   require_output({"hidden", output.hidden}, shape, config.dtype);
   require_output({"all_hidden", output.all_hidden}, with_leading(shape, count + 1), config.dtype);
@@ -90,7 +85,8 @@ void BertEncoder::forward(const BertInput& given, const BertOutput& output, cons
   const auto like_hidden = [&] { return uninitialised(config.dtype, shape, workspace); };
   Tensor embedding_sum = like_hidden(), x = like_hidden();
   words.forward(input.ids, embedding_sum, {.executor = options.executor});
-  positions.forward(Positions(length).expand(ids), embedding_sum, {nn::Write::add, options.executor});
+  const Tensor numbers = position_ids(length);
+  positions.forward(numbers.view().expand(ids), embedding_sum, {nn::Write::add, options.executor});
   segments.forward(input.segments, embedding_sum, {nn::Write::add, options.executor});
   embedding_norm.forward(embedding_sum, x, {.executor = options.executor});
   if (output.all_hidden) copy(x, output.all_hidden.select(0, 0));
@@ -120,15 +116,6 @@ void BertEncoder::forward(const BertInput& given, const BertOutput& output, cons
   if (output.hidden) copy(x, output.hidden);
 }
 
-BertEncoder BertEncoder::zeros() const {
-  BertEncoder zeros;
-  zeros.config = config;
-  zeros.words = words.zeros(), zeros.positions = positions.zeros(), zeros.segments = segments.zeros();
-  zeros.embedding_norm = embedding_norm.zeros();
-  for (const EncoderLayer& layer : layers) zeros.layers.push_back(layer.zeros());
-  return zeros;
-}
-
 void BertEncoder::backward(const Saved& saved, ConstTensorView d_hidden, const Gradients& gradients, const nn::RunOptions& options) const {
   constexpr const char* kOperation = "BertEncoder.backward";
   const Shape& shape = saved.embedding_sum.shape();
@@ -145,8 +132,9 @@ void BertEncoder::backward(const Saved& saved, ConstTensorView d_hidden, const G
   }
   embedding_norm.backward(saved.embedding_sum, d_y, {.x = d_x, .parameters = &grads->embedding_norm}, options);
   const Shape ids = saved.input.ids.shape();
+  const Tensor numbers = position_ids(ids[-1]);
   words.backward(saved.input.ids, d_x, {&grads->words}, options);
-  positions.backward(Positions(ids[-1]).expand(ids), d_x, {&grads->positions}, options);
+  positions.backward(numbers.view().expand(ids), d_x, {&grads->positions}, options);
   segments.backward(saved.input.segments, d_x, {&grads->segments}, options);
 }
 

@@ -3,9 +3,9 @@
 
 #include <fstream>
 
-#include "models/error_matcher.h"
 #include "models/minilm_test_data.h"
-#include "models/model_folder.h"
+#include "models/test_error_matcher.h"
+#include "models/test_model_folder.h"
 #include "support/compare.h"
 #include "support/random.h"
 

@@ -3,7 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "models/error_matcher.h"
+#include "models/test_error_matcher.h"
 #include "support/gradients.h"
 #include "support/random.h"
 

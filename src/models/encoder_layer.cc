@@ -2,15 +2,11 @@
 
 #include "nn/add_norm.h"
 #include "nn/check.h"
-#include "nn/elementwise.h"
 #include "nn/chunked_forward.h"
+#include "nn/elementwise.h"
 #include "nn/initialise.h"
 
 namespace polyhead::models {
-
-using nn::require_separate;
-using nn::require_shape;
-using nn::require_tensor;
 
 namespace {
 
@@ -18,26 +14,20 @@ namespace {
 // are in the second-level cache. Running both halves on one chunk before the next would be slower: each chunk reads the packed parameters,
 // and the parameters of both halves together do not fit into a shared third-level cache.
 void evaluate(const EncoderLayer& layer, ConstTensorView x, TensorView y, const nn::AttentionOptions& options) {
+  const auto run = [&](const auto& part, ConstTensorView in, const nn::LayerNorm& norm, TensorView out) {
+    part.for_each_chunk([&](Executor* executor) {
+      return [&, executor, sums = Tensor()](std::int64_t chunk, auto& scratch) mutable {
+        const ConstTensorView own_in = part.of(in, chunk);
+        nn::reuse_or_allocate(sums, y.dtype(), own_in.shape(), options.workspace);
+        part.run(chunk, sums, scratch, executor);
+        nn::add_and_normalise(norm, own_in, sums, part.of(out, chunk), executor);
+      };
+    });
+  };
   Tensor attended = uninitialised(y.dtype(), x.shape(), options.workspace);
   const nn::AttentionInput input{.query = x};
-  const nn::ChunkedAttention attend(layer.attention, input, options);
-  attend.for_each_chunk([&](Executor* executor) {
-    return [&, executor, sums = Tensor()](std::int64_t chunk, nn::MultiHeadAttention::Activations& scratch) mutable {
-      const ConstTensorView own_x = attend.of(x, chunk);
-      nn::reuse_or_allocate(sums, y.dtype(), own_x.shape(), options.workspace);
-      attend.run(chunk, sums, scratch, executor);
-      nn::add_and_normalise(layer.attention_norm, own_x, sums, attend.of(attended.view(), chunk), executor);
-    };
-  });
-  const nn::ChunkedFeedForward transform(layer.feed_forward, attended, {options.executor, options.workspace});
-  transform.for_each_chunk([&](Executor* executor) {
-    return [&, executor, sums = Tensor()](std::int64_t chunk, Tensor& scratch) mutable {
-      const ConstTensorView own_x = transform.of(attended.view(), chunk);
-      nn::reuse_or_allocate(sums, y.dtype(), own_x.shape(), options.workspace);
-      transform.run(chunk, sums, scratch, executor);
-      nn::add_and_normalise(layer.output_norm, own_x, sums, transform.of(y, chunk), executor);
-    };
-  });
+  run(nn::ChunkedAttention(layer.attention, input, options), x, layer.attention_norm, attended);
+  run(nn::ChunkedFeedForward(layer.feed_forward, attended, {options.executor, options.workspace}), attended, layer.output_norm, y);
 }
 
 }  // namespace
@@ -56,21 +46,11 @@ EncoderLayer::EncoderLayer(const EncoderLayerConfig& config) {
   output_norm = nn::LayerNorm(norm);
 }
 
-EncoderLayer EncoderLayer::zeros() const {
-  EncoderLayer zeros;
-  zeros.attention = attention.zeros();
-  zeros.attention_norm = attention_norm.zeros();
-  zeros.feed_forward = feed_forward.zeros();
-  zeros.output_norm = output_norm.zeros();
-  return zeros;
-}
-
 void EncoderLayer::forward(ConstTensorView x, TensorView y, const nn::AttentionOptions& options, Saved* saved) const {
   constexpr const char* kOperation = "EncoderLayer.forward";
   const DType dtype = attention_norm.weight.dtype();
-  require_tensor(kOperation, {"y", y}, dtype);
-  require_shape(kOperation, {"y", y}, x.shape());
-  require_separate(kOperation, {"y", y}, {{"x", x}});
+  nn::require_exactly(kOperation, {"y", y}, x.shape(), dtype);
+  nn::require_separate(kOperation, {"y", y}, {{"x", x}});
   nn::require_parameters_separate(kOperation, {{"y", y}}, *this);
 
   if (saved == nullptr) return evaluate(*this, x, y, options);
@@ -93,12 +73,10 @@ void EncoderLayer::backward(const Saved& saved, ConstTensorView d_y, const nn::G
   EncoderLayer* const grads = gradients.parameters;
   const DType dtype = attention_norm.weight.dtype();
   const Shape& shape = saved.output_sum.shape();
-  require_tensor(kOperation, {"d_y", d_y}, dtype);
-  require_shape(kOperation, {"d_y", d_y}, shape);
-  require_tensor(kOperation, {"d_x", d_x}, dtype);
-  require_shape(kOperation, {"d_x", d_x}, shape);
+  nn::require_exactly(kOperation, {"d_y", d_y}, shape, dtype);
+  nn::require_exactly(kOperation, {"d_x", d_x}, shape, dtype);
   const ConstTensorView x = saved.attention.input.query;
-  require_separate(kOperation, {"d_x", d_x}, {{"x", x}, {"d_y", d_y}});
+  nn::require_separate(kOperation, {"d_x", d_x}, {{"x", x}, {"d_y", d_y}});
   nn::require_parameters_separate(kOperation, {{"d_x", d_x}}, *this);
   if (grads != nullptr) nn::require_gradients(kOperation, *this, *grads, {{"x", x}, {"d_y", d_y}}, {"d_x", d_x});
 
@@ -109,7 +87,8 @@ void EncoderLayer::backward(const Saved& saved, ConstTensorView d_y, const nn::G
   copy(d_output_sum, d_attended);
   feed_forward.backward(saved.feed_forward, d_output_sum,
                         {.x = d_attended, .parameters = grads ? &grads->feed_forward : nullptr, .x_write = nn::Write::add}, options);
-  attention_norm.backward(saved.attention_sum, d_attended, {.x = d_attention_sum, .parameters = grads ? &grads->attention_norm : nullptr}, options);
+  attention_norm.backward(saved.attention_sum, d_attended, {.x = d_attention_sum, .parameters = grads ? &grads->attention_norm : nullptr},
+                          options);
   attention.backward(saved.attention, d_attention_sum, {.query = d_x, .parameters = grads ? &grads->attention : nullptr}, options);
   nn::add(d_attention_sum, d_x, options.executor);
 }

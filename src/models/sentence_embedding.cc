@@ -1,9 +1,9 @@
 #include <algorithm>
 #include <cmath>
+#include <numeric>
 
 #include "nn/check.h"
 #include "nn/elementwise.h"
-#include "nn/rows.h"
 #include "polyhead/models/sentence_model.h"
 
 namespace polyhead::models {
@@ -24,12 +24,11 @@ void sentence_embedding(ConstTensorView hidden, ConstTensorView attend_keys, Ten
   one[-2] = 1;
   Tensor mean(DType::f64, one);
   nn::reduce_positions(hidden, attend_keys, nn::Reduce::mean, mean, nullptr);
-  const nn::Rows<double> rows(mean.view());
-  for (std::int64_t text = 0; text < rows.count(); ++text) {
-    double squares = 0;
-    for (std::int64_t e = 0; e < one[-1]; ++e) squares += rows.at(text, e) * rows.at(text, e);
-    const double norm = std::max(std::sqrt(squares), 1e-12);
-    for (std::int64_t e = 0; e < one[-1]; ++e) rows.at(text, e) /= norm;
+  double* const end = mean.data<double>() + mean.numel();
+  for (double *row = mean.data<double>(), *next = row; row != end; row = next) {
+    next = row + one[-1];
+    const double norm = std::max(std::sqrt(std::inner_product(row, next, row, 0.0)), 1e-12);
+    for (double* e = row; e != next; ++e) *e /= norm;
   }
   copy(mean.view().select(-2, 0), out);
 }

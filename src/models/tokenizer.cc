@@ -33,10 +33,8 @@ AddedTokenFinder make_finder(const TokenizerOptions& options, bool normalized) {
 // equal, both are shortened.
 std::pair<std::size_t, std::size_t> longest_first(std::size_t a, std::size_t b, std::size_t room) {
   if (a + b <= room) return {a, b};
-  const std::size_t half = room / 2;
-  const std::size_t rest = room - half;
-  if (a <= b) return a <= half ? std::pair(a, room - a) : std::pair(half, rest);
-  return b <= half ? std::pair(room - b, b) : std::pair(rest, half);
+  const std::size_t shorter = std::min({a, b, room / 2});
+  return a <= b ? std::pair(shorter, room - shorter) : std::pair(room - shorter, shorter);
 }
 
 }  // namespace

@@ -157,14 +157,14 @@ struct SpecialNames {
   std::string mask = "[MASK]";
 };
 
-SpecialNames read_tokenizer_config(const JsonFile& file, TokenizerOptions& options) {
+void read_tokenizer_config(const JsonFile& file, TokenizerOptions& options, SpecialNames& names) {
   options.lowercase = file.get<bool>(file.root(), "do_lower_case").value_or(true);
   options.strip_accents = file.get<bool>(file.root(), "strip_accents");
   options.isolate_cjk = file.get<bool>(file.root(), "tokenize_chinese_chars").value_or(true);
   options.unknown = token_name(file, "unk_token", options.unknown);
   options.start = token_name(file, "cls_token", options.start);
   options.separator = token_name(file, "sep_token", options.separator);
-  return {token_name(file, "pad_token", "[PAD]"), token_name(file, "mask_token", "[MASK]")};
+  names = {token_name(file, "pad_token", names.padding), token_name(file, "mask_token", names.mask)};
 }
 
 }  // namespace
@@ -179,7 +179,7 @@ Tokenizer load_tokenizer(const std::filesystem::path& directory) {
   }
   SpecialNames names;
   if (std::filesystem::exists(directory / "tokenizer_config.json", error))
-    names = read_tokenizer_config(JsonFile(directory / "tokenizer_config.json"), options);
+    read_tokenizer_config(JsonFile(directory / "tokenizer_config.json"), options, names);
   for (const std::string& name : {names.padding, options.unknown, options.start, options.separator, names.mask})
     for (std::size_t id = 0; id < vocabulary.size(); ++id)
       if (vocabulary[id] == name) options.added_tokens.push_back({.content = name, .id = static_cast<std::int64_t>(id)});

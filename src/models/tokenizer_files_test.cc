@@ -2,8 +2,8 @@
 #include <gtest/gtest.h>
 
 #include "io/failing_new.h"
-#include "models/error_matcher.h"
-#include "models/model_folder.h"
+#include "models/test_error_matcher.h"
+#include "models/test_model_folder.h"
 #include "polyhead/models/tokenizer.h"
 
 namespace polyhead::models {

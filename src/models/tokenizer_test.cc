@@ -7,8 +7,8 @@
 #include <string_view>
 #include <vector>
 
-#include "models/error_matcher.h"
 #include "models/minilm_test_data.h"
+#include "models/test_error_matcher.h"
 
 namespace polyhead::models {
 namespace {

@@ -1,8 +1,10 @@
 #include "polyhead/nn/activation.h"
 
+#include <algorithm>
 #include <cmath>
 #include <numbers>
 
+#include "core/join.h"
 #include "core/parallel.h"
 #include "cpu/select.h"
 #include "nn/check.h"
@@ -11,12 +13,8 @@
 namespace polyhead::nn {
 namespace {
 
-static_assert([] {
-  for (std::size_t i = 0; i < kActivations.size(); ++i) {
-    if (kActivations[i].activation != static_cast<Activation>(i)) return false;
-  }
-  return true;
-}());
+static_assert(std::ranges::all_of(kActivations,
+                                  [](const auto& row) { return &row == &kActivations[static_cast<std::size_t>(row.activation)]; }));
 
 // 1 / (1 + exp(-x)) and its derivative, from exp(-|x|) to avoid overflow and cancellation.
 template <class A>
@@ -29,30 +27,19 @@ struct Logistic {
   A value, slope;
 };
 
-// Each function: value(x), backward(x, d_y), and the kernel that computes it for float32.
+// Each function: value(x) and backward(x, d_y).
 struct Relu {
-  static constexpr cpu::Curve cpu::Curves::*kKernel = nullptr;
-  template <class A>
-  static A value(A x) {
-    return x < 0 ? A{0} : x;
-  }
-  template <class A>
-  static A backward(A x, A d_y) {
-    return x <= 0 ? A{0} : d_y;
-  }
+  static auto value(auto x) { return x < 0 ? decltype(x){0} : x; }
+  static auto backward(auto x, auto d_y) { return x <= 0 ? decltype(x){0} : d_y; }
 };
 
 struct Gelu {
-  static constexpr cpu::Curve cpu::Curves::*kKernel = &cpu::Curves::gelu;
   // The normal distribution by erfc: 1 + erf would cancel for negative x.
   template <class A>
   static A cumulative(A x) {
     return std::erfc(-x / std::numbers::sqrt2_v<A>) / 2;
   }
-  template <class A>
-  static A value(A x) {
-    return x * cumulative(x);
-  }
+  static auto value(auto x) { return x * cumulative(x); }
   template <class A>
   static A backward(A x, A d_y) {
     const A density = std::exp(-x * x / 2) * std::numbers::inv_sqrtpi_v<A> / std::numbers::sqrt2_v<A>;
@@ -62,82 +49,56 @@ struct Gelu {
 
 // (1 + tanh(u)) / 2 is the logistic function of 2u.
 struct GeluTanh {
-  static constexpr cpu::Curve cpu::Curves::*kKernel = &cpu::Curves::gelu_tanh;
   template <class A>
-  static constexpr A kFactor = 2 * std::numbers::sqrt2_v<A> * std::numbers::inv_sqrtpi_v<A>;
+  static constexpr A kFactor = 2 * std::numbers::sqrt2_v<A>* std::numbers::inv_sqrtpi_v<A>;
   template <class A>
   static constexpr A kCubic = A(0.044715);
 
   template <class A>
-  static A twice_u(A x) {
-    return kFactor<A> * (x + kCubic<A> * x * x * x);
+  static Logistic<A> step(A x) {
+    return Logistic<A>(kFactor<A> * (x + kCubic<A> * x * x * x));
   }
-  template <class A>
-  static A value(A x) {
-    return x * Logistic<A>(twice_u(x)).value;
-  }
+  static auto value(auto x) { return x * step(x).value; }
   template <class A>
   static A backward(A x, A d_y) {
-    const Logistic<A> step(twice_u(x));
-    const A bend = step.slope == 0 ? A{0} : x * step.slope * kFactor<A> * (1 + 3 * kCubic<A> * x * x);  // avoids 0 * inf for large x
-    return (step.value + bend) * d_y;
+    const Logistic<A> s = step(x);
+    const A bend = s.slope == 0 ? A{0} : x * s.slope * kFactor<A> * (1 + 3 * kCubic<A> * x * x);  // avoids 0 * inf for large x
+    return (s.value + bend) * d_y;
   }
 };
 
-// In float64: float32 would round three times, and the error would show in a gate's gradient, a sum over many rows.
 struct Sigmoid {
-  static constexpr cpu::Curve cpu::Curves::*kKernel = &cpu::Curves::sigmoid;
-  template <class A>
-  static double value(A x) {
-    return Logistic<double>(x).value;
-  }
-  template <class A>
-  static A backward(A x, A d_y) {
-    return Logistic<A>(x).slope * d_y;
-  }
+  // In float64: float32 would round three times, and the error would show in a gate's gradient, a sum over many rows.
+  static double value(auto x) { return Logistic<double>(x).value; }
+  static auto backward(auto x, auto d_y) { return Logistic(x).slope * d_y; }
 };
 
 struct Tanh {
-  static constexpr cpu::Curve cpu::Curves::*kKernel = &cpu::Curves::tanh;
-  template <class A>
-  static A value(A x) {
-    return std::tanh(x);
-  }
-  template <class A>
-  static A backward(A x, A d_y) {
-    return 4 * Logistic<A>(2 * x).slope * d_y;
-  }
+  static auto value(auto x) { return std::tanh(x); }
+  static auto backward(auto x, auto d_y) { return 4 * Logistic(2 * x).slope * d_y; }
 };
 
+// Calls f(function, kernel): the kernel computes the function for float32, nullptr: there is none.
 template <class F>
 void dispatch_activation(Activation activation, const F& f) {
+  const cpu::Curves& curves = cpu::current_kernels().curves;
   switch (activation) {
     case Activation::relu:
-      return f(Relu{});
+      return f(Relu{}, nullptr);
     case Activation::gelu:
-      return f(Gelu{});
+      return f(Gelu{}, &curves.gelu);
     case Activation::gelu_tanh:
-      return f(GeluTanh{});
+      return f(GeluTanh{}, &curves.gelu_tanh);
     case Activation::sigmoid:
-      return f(Sigmoid{});
+      return f(Sigmoid{}, &curves.sigmoid);
     case Activation::tanh:
-      return f(Tanh{});
+      return f(Tanh{}, &curves.tanh);
   }
   fail(ErrorCode::invalid_argument, "there is no activation number ", static_cast<int>(activation));
 }
 
-template <class T, class Function>
-constexpr bool kByKernel = std::is_same_v<T, float>&& Function::kKernel != nullptr;
-
-template <class Function>
-const cpu::Curve& curve_of(const Function&) {
-  static constexpr cpu::Curve kNone{};
-  if constexpr (Function::kKernel == nullptr) {
-    return kNone;
-  } else {
-    return cpu::current_kernels().curves.*Function::kKernel;
-  }
-}
+template <class T, class Kernel>
+constexpr bool kByKernel = std::is_same_v<T, float> && !std::is_null_pointer_v<Kernel>;
 
 // f(first, count) for a row's elements: one call where the row is contiguous, else one for each element. The kernels give the same bits in
 // both ways.
@@ -162,8 +123,7 @@ bool same_view(ConstTensorView a, ConstTensorView b) {
 
 // Error if the output overlaps one of `others`, or overlaps `own` without being the same view.
 void require_output(const char* operation, const Operand& output, const Operand& own, std::initializer_list<Operand> others) {
-  require_tensor(operation, output, own.view.dtype());
-  require_shape(operation, output, own.view.shape());
+  require_exactly(operation, output, own.view.shape(), own.view.dtype());
   require_separate(operation, output, others);
   if (!same_view(output.view, own.view)) require_separate(operation, output, {own});
 }
@@ -171,12 +131,9 @@ void require_output(const char* operation, const Operand& output, const Operand&
 }  // namespace
 
 Activation find_activation(std::string_view name) {
-  std::string names;
-  for (const ActivationInfo& row : kActivations) {
-    if (row.name == name) return row.activation;
-    names += cat(names.empty() ? "" : ", ", row.name);
-  }
-  fail(ErrorCode::invalid_argument, "there is no activation \"", name, "\"; there are ", names);
+  const auto row = std::ranges::find(kActivations, name, &ActivationInfo::name);
+  if (row != kActivations.end()) return row->activation;
+  fail(ErrorCode::invalid_argument, "there is no activation \"", name, "\"; there are ", join(kActivations, &ActivationInfo::name));
 }
 
 void activate(Activation activation, ConstTensorView x_view, TensorView y_view, Executor* executor) {
@@ -189,12 +146,11 @@ void activate(Activation activation, ConstTensorView x_view, TensorView y_view, 
     const Rows<T> y(as_rows(y_view));
     const std::int64_t width = as_rows(x_view).extent(-1);
     const bool in_lines = x.contiguous() && y.contiguous();
-    dispatch_activation(activation, [&](auto function) {
-      [[maybe_unused]] const cpu::Curve& curve = curve_of(function);
+    dispatch_activation(activation, [&](auto function, auto kernel) {
       parallel_for(x.count(), row_grain(width, kNanoseconds), executor, [&](std::int64_t first, std::int64_t last) {
         for (std::int64_t row = first; row < last; ++row) {
-          if constexpr (kByKernel<T, decltype(function)>) {
-            for_each_run(width, in_lines, [&](auto e, std::int64_t count) { curve.value(count, &x.at(row, e), &y.at(row, e)); });
+          if constexpr (kByKernel<T, decltype(kernel)>) {
+            for_each_run(width, in_lines, [&](auto e, std::int64_t count) { kernel->value(count, &x.at(row, e), &y.at(row, e)); });
           } else {
             for (std::int64_t e = 0; e < width; ++e) y.at(row, e) = store<T>(function.value(load(x.at(row, e))));
           }
@@ -208,8 +164,7 @@ void activate_backward(Activation activation, ConstTensorView x_view, ConstTenso
                        Executor* executor) {
   constexpr const char* kOperation = "activate_backward";
   require(static_cast<bool>(x_view), kOperation, ": x is missing");
-  require_tensor(kOperation, {"d_y", d_y_view}, x_view.dtype());
-  require_shape(kOperation, {"d_y", d_y_view}, x_view.shape());
+  require_exactly(kOperation, {"d_y", d_y_view}, x_view.shape(), x_view.dtype());
   require_output(kOperation, {"d_x", d_x_view}, {"d_y", d_y_view}, {{"x", x_view}});
   dispatch_floating(x_view.dtype(), [&](auto type) {
     using T = typename decltype(type)::type;
@@ -217,13 +172,12 @@ void activate_backward(Activation activation, ConstTensorView x_view, ConstTenso
     const Rows<T> d_x(as_rows(d_x_view));
     const std::int64_t width = as_rows(x_view).extent(-1);
     const bool add = d_x_write == Write::add, in_lines = x.contiguous() && d_y.contiguous() && d_x.contiguous();
-    dispatch_activation(activation, [&](auto function) {
-      [[maybe_unused]] const cpu::Curve& curve = curve_of(function);
+    dispatch_activation(activation, [&](auto function, auto kernel) {
       parallel_for(x.count(), row_grain(width, 2 * kNanoseconds), executor, [&](std::int64_t first, std::int64_t last) {
         for (std::int64_t row = first; row < last; ++row) {
-          if constexpr (kByKernel<T, decltype(function)>) {
+          if constexpr (kByKernel<T, decltype(kernel)>) {
             for_each_run(width, in_lines, [&](auto e, std::int64_t count) {
-              curve.backward(count, &x.at(row, e), &d_y.at(row, e), add, &d_x.at(row, e));
+              kernel->backward(count, &x.at(row, e), &d_y.at(row, e), add, &d_x.at(row, e));
             });
             continue;
           }

@@ -9,16 +9,25 @@ namespace {
 
 constexpr const char* kOperation = "MultiHeadAttention";
 
-void require_linear(const char* name, const Linear& linear, std::int64_t out, std::int64_t in, DType dtype) {
-  require_exactly(cat(kOperation, ".", name), {"weight", linear.weight}, {out, in}, dtype);
-  if (linear.bias) require_exactly(cat(kOperation, ".", name), {"bias", linear.bias}, {out}, dtype);
+// Calls f(name, linear, out_width, in_width, has_bias) for each projection that the layer's configuration has.
+template <class F>
+void for_each_projection(MultiHeadAttention& layer, const F& f) {
+  const MultiHeadAttentionConfig& c = layer.config;
+  const std::int64_t merged = c.heads * c.value_head_width;
+  f("q", layer.q, c.heads * c.head_width, c.query_width, c.bias);
+  f("k", layer.k, c.kv_heads * c.head_width, c.key_width, c.bias);
+  f("v", layer.v, c.kv_heads * c.value_head_width, c.value_width, c.bias);
+  if (c.output == OutputProjection::linear) f("output", layer.output, c.output_width, merged, c.output_bias);
+  if (c.gate == Gate::sigmoid) f("gate", layer.gate, merged, c.query_width, true);
 }
 
 }  // namespace
 
 MultiHeadAttentionConfig completed(const MultiHeadAttentionConfig& given) {
   MultiHeadAttentionConfig c = given;
-  const auto positive = [](const char* name, std::int64_t value) { require(value > 0, kOperation, ": ", name, " is ", value, "; it must be at least 1"); };
+  const auto positive = [](const char* name, std::int64_t value) {
+    require(value > 0, kOperation, ": ", name, " is ", value, "; it must be at least 1");
+  };
   const auto fill_in = [](std::int64_t& value, std::int64_t default_value) { value = value == 0 ? default_value : value; };
   positive("query_width", c.query_width);
   positive("heads", c.heads);
@@ -49,12 +58,9 @@ MultiHeadAttentionConfig completed(const MultiHeadAttentionConfig& given) {
 MultiHeadAttention::MultiHeadAttention(const MultiHeadAttentionConfig& given) : config(completed(given)) {
   const MultiHeadAttentionConfig& c = config;
   Initialiser init(c.seed);
-  const auto projection = [&](std::int64_t out, std::int64_t in, bool bias) {
-    return Linear(Tensor(c.dtype, {out, in}), bias ? Tensor(c.dtype, {out}) : Tensor());
-  };
-  q = projection(c.heads * c.head_width, c.query_width, c.bias);
-  k = projection(c.kv_heads * c.head_width, c.key_width, c.bias);
-  v = projection(c.kv_heads * c.value_head_width, c.value_width, c.bias);
+  for_each_projection(*this, [&](const char*, Linear& linear, std::int64_t out, std::int64_t in, bool bias) {
+    linear = Linear(Tensor(c.dtype, {out, in}), bias ? Tensor(c.dtype, {out}) : Tensor());
+  });
   // If the inputs have the same width, torch draws q, k and v as one packed [3E,E] weight, which makes the bound narrower.
   const bool packed = c.query_width == c.key_width && c.query_width == c.value_width;
   for (Linear* linear : {&q, &k, &v}) {
@@ -65,14 +71,8 @@ MultiHeadAttention::MultiHeadAttention(const MultiHeadAttentionConfig& given) : 
       init.xavier_uniform(linear->weight);
     }
   }
-  if (c.output == OutputProjection::linear) {
-    output = projection(c.output_width, c.heads * c.value_head_width, c.output_bias);
-    init.linear(output.weight, {});
-  }
-  if (c.gate == Gate::sigmoid) {
-    gate = projection(c.heads * c.value_head_width, c.query_width, true);
-    fill(gate.bias, 1);
-  }
+  if (output.weight) init.linear(output.weight, {});
+  if (gate.weight) fill(gate.bias, 1);
   if (c.add_bias_kv) {
     bias_k = Tensor(c.dtype, {1, 1, k.out_width()});
     bias_v = Tensor(c.dtype, {1, 1, v.out_width()});
@@ -82,25 +82,10 @@ MultiHeadAttention::MultiHeadAttention(const MultiHeadAttentionConfig& given) : 
   }
 }
 
-MultiHeadAttention make_attention(const MultiHeadAttentionConfig& given, Linear q, Linear k, Linear v, Linear output, Linear gate, Tensor bias_k,
-                                  Tensor bias_v) {
+MultiHeadAttention make_attention(const MultiHeadAttentionConfig& given, Linear q, Linear k, Linear v, Linear output, Linear gate,
+                                  Tensor bias_k, Tensor bias_v) {
   MultiHeadAttention layer;
   layer.config = completed(given);
-  const MultiHeadAttentionConfig& c = layer.config;
-  const std::int64_t merged = c.heads * c.value_head_width;
-  require_linear("q", q, c.heads * c.head_width, c.query_width, c.dtype);
-  require_linear("k", k, c.kv_heads * c.head_width, c.key_width, c.dtype);
-  require_linear("v", v, c.kv_heads * c.value_head_width, c.value_width, c.dtype);
-  require(static_cast<bool>(output.weight) == (c.output == OutputProjection::linear), kOperation, ": an output projection is ",
-          output.weight ? "given but not configured" : "configured but not given");
-  require(static_cast<bool>(gate.weight) == (c.gate == Gate::sigmoid), kOperation, ": a gate is ",
-          gate.weight ? "given but not configured" : "configured but not given");
-  require(static_cast<bool>(bias_k) == c.add_bias_kv && static_cast<bool>(bias_v) == c.add_bias_kv, kOperation, ": bias_k and bias_v are ",
-          c.add_bias_kv ? "configured but not both given" : "given but not configured");
-  if (output.weight) require_linear("output", output, c.output_width, merged, c.dtype);
-  if (gate.weight) require_linear("gate", gate, merged, c.query_width, c.dtype);
-  if (bias_k) require_exactly(kOperation, {"bias_k", bias_k}, {1, 1, k.out_width()}, c.dtype);
-  if (bias_v) require_exactly(kOperation, {"bias_v", bias_v}, {1, 1, v.out_width()}, c.dtype);
   layer.q = std::move(q);
   layer.k = std::move(k);
   layer.v = std::move(v);
@@ -108,6 +93,22 @@ MultiHeadAttention make_attention(const MultiHeadAttentionConfig& given, Linear 
   layer.gate = std::move(gate);
   layer.bias_k = std::move(bias_k);
   layer.bias_v = std::move(bias_v);
+  const MultiHeadAttentionConfig& c = layer.config;
+  const auto require_as_configured = [](bool is_given, bool configured, const char* what, const char* missing) {
+    require(is_given == configured, kOperation, ": ", what, configured ? missing : "given but not configured");
+  };
+  require_as_configured(static_cast<bool>(layer.output.weight), c.output == OutputProjection::linear, "an output projection is ",
+                        "configured but not given");
+  require_as_configured(static_cast<bool>(layer.gate.weight), c.gate == Gate::sigmoid, "a gate is ", "configured but not given");
+  for (const Tensor* learned : {&layer.bias_k, &layer.bias_v}) {
+    require_as_configured(static_cast<bool>(*learned), c.add_bias_kv, "bias_k and bias_v are ", "configured but not both given");
+  }
+  for_each_projection(layer, [&](const char* name, const Linear& linear, std::int64_t out, std::int64_t in, bool) {
+    require_exactly(cat(kOperation, ".", name), {"weight", linear.weight}, {out, in}, c.dtype);
+    if (linear.bias) require_exactly(cat(kOperation, ".", name), {"bias", linear.bias}, {out}, c.dtype);
+  });
+  if (c.add_bias_kv) require_exactly(kOperation, {"bias_k", layer.bias_k}, {1, 1, layer.k.out_width()}, c.dtype);
+  if (c.add_bias_kv) require_exactly(kOperation, {"bias_v", layer.bias_v}, {1, 1, layer.v.out_width()}, c.dtype);
   return layer;
 }
 

@@ -37,20 +37,18 @@ AttentionShapes attention_shapes(const char* operation, const MultiHeadAttention
   const int rank = query.rank();
   require(rank >= 2, operation, ": query is ", query.shape(), "; it must be [.., T, .., Eq], two dimensions or more");
   const int axis = config.axis < 0 ? config.axis + rank : config.axis;
-  require(0 <= axis && axis < rank - 1, operation, ": axis ", config.axis, " of query ", query.shape(), "; attention runs along one of the first ", rank - 1,
-          " dimensions");
+  require(0 <= axis && axis < rank - 1, operation, ": axis ", config.axis, " of query ", query.shape(),
+          "; attention runs along one of the first ", rank - 1, " dimensions");
   const auto check = [&](const char* name, ConstTensorView x, std::int64_t width, const char* letters) {
     require(x.dtype() == config.dtype, operation, ": ", name, " is ", x.dtype(), "; it must be ", config.dtype, " as the parameters are");
-    require(x.rank() == rank && without_axis(x.shape(), axis) == without_axis(query.shape(), axis), operation, ": ", name, " is ", x.shape(),
-            "; but for the axis ", axis, " and the width it must be shaped as query ", query.shape());
+    require(x.rank() == rank && without_axis(x.shape(), axis) == without_axis(query.shape(), axis), operation, ": ", name, " is ",
+            x.shape(), "; but for the axis ", axis, " and the width it must be shaped as query ", query.shape());
     require(x.extent(-1) == width, operation, ": ", name, " is ", x.shape(), "; its last extent must be ", letters, " = ", width);
   };
   check("query", query, config.query_width, "query_width");
   const Shape lead = without_axis(query.shape(), axis);
   const auto check_projected = [&](const char* name, ConstTensorView x, std::int64_t width) {
-    Shape expected = lead;
-    for (const std::int64_t extent : {config.kv_heads, input.projected_key.extent(-2), width}) expected.push_back(extent);
-    require_exactly(operation, {name, x}, expected, config.dtype);
+    require_exactly(operation, {name, x}, appended(lead, {config.kv_heads, input.projected_key.extent(-2), width}), config.dtype);
   };
   if (projected) {
     require(input.projected_key.rank() >= 2, operation, ": projected_key is ", input.projected_key.shape(), "; it must be [*,K,S,H]");
@@ -60,7 +58,8 @@ AttentionShapes attention_shapes(const char* operation, const MultiHeadAttention
     check("key", key, config.key_width, "key_width");
     check("value", value, config.value_width, "value_width");
   }
-  require(value.extent(axis) == key.extent(axis), operation, ": value is ", value.shape(), " and key ", key.shape(), "; they must have as many positions");
+  require(value.extent(axis) == key.extent(axis), operation, ": value is ", value.shape(), " and key ", key.shape(),
+          "; they must have as many positions");
 
   AttentionShapes shapes;
   shapes.axis = axis;
@@ -73,26 +72,26 @@ AttentionShapes attention_shapes(const char* operation, const MultiHeadAttention
   shapes.query = query.shape().first(rank - 1);
   shapes.key = shapes.query;
   shapes.key[axis] = shapes.keys;
-  require(config.global_query == GlobalQuery::off || shapes.positions == shapes.keys, operation, ": a global query needs as many queries as keys, not ",
-          shapes.positions, " and ", shapes.keys);
+  require(config.global_query == GlobalQuery::off || shapes.positions == shapes.keys, operation,
+          ": a global query needs as many queries as keys, not ", shapes.positions, " and ", shapes.keys);
   return shapes;
 }
 
 Shape with_extents(const Shape& outer, int axis, std::int64_t extent, std::int64_t width) {
-  Shape shape = outer;
+  Shape shape = appended(outer, {width});
   shape[axis] = extent;
-  shape.push_back(width);
   return shape;
 }
 
-void require_pairs(const char* operation, std::string_view name, ConstTensorView pairs, const AttentionShapes& shapes, std::int64_t added_keys) {
+void require_pairs(const char* operation, std::string_view name, ConstTensorView pairs, const AttentionShapes& shapes,
+                   std::int64_t added_keys) {
   if (!pairs) return;
-  Shape all = shapes.lead;
-  for (const std::int64_t extent : {shapes.heads, shapes.queries, shapes.keys + added_keys}) all.push_back(extent);
+  const Shape all = appended(shapes.lead, {shapes.heads, shapes.queries, shapes.keys + added_keys});
   const int rank = pairs.rank(), full = all.size();
-  const char* const forms = full == 4 ? "[B,1,T,S] to differ by sequence, [1,N,T,S] by head, [B,N,T,S] by both" : "[*,N,T,S] with extents of 1 where it is shared";
-  require((rank == 2 || rank == full) && broadcasts(pairs.shape(), all), operation, ": ", name, " is ", pairs.shape(), "; it must be [T,S], or ", forms,
-          ", where [*,N,T,S] is ", all);
+  const char* const forms = full == 4 ? "[B,1,T,S] to differ by sequence, [1,N,T,S] by head, [B,N,T,S] by both"
+                                      : "[*,N,T,S] with extents of 1 where it is shared";
+  require((rank == 2 || rank == full) && broadcasts(pairs.shape(), all), operation, ": ", name, " is ", pairs.shape(),
+          "; it must be [T,S], or ", forms, ", where [*,N,T,S] is ", all);
 }
 
 Tensor padded_mask(const char* operation, const Mask& mask, const AttentionShapes& shapes) {

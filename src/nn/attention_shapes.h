@@ -6,14 +6,14 @@
 namespace polyhead::nn {
 
 struct AttentionShapes {
-  int axis = 0;                  // from the front
-  Shape lead;                    // *: every dimension but the axis and the width
-  std::int64_t heads = 0;        // N
-  std::int64_t queries = 0;      // T of sdpa: 1 with a global query
-  std::int64_t positions = 0;    // extent of the query input along the axis, also with a global query
-  std::int64_t keys = 0;         // S, without the added keys
-  std::int64_t added_keys = 0;   // of add_bias_kv and add_zero_attn
-  Shape query, key;              // of the inputs, without the width; with projected keys, `key` is that of the input they replace
+  int axis = 0;                 // from the front
+  Shape lead;                   // *: every dimension but the axis and the width
+  std::int64_t heads = 0;       // N
+  std::int64_t queries = 0;     // T of sdpa: 1 with a global query
+  std::int64_t positions = 0;   // extent of the query input along the axis, also with a global query
+  std::int64_t keys = 0;        // S, without the added keys
+  std::int64_t added_keys = 0;  // of add_bias_kv and add_zero_attn
+  Shape query, key;             // of the inputs, without the width; with projected keys, `key` is that of the input they replace
 };
 
 AttentionShapes attention_shapes(const char* operation, const MultiHeadAttentionConfig& config, const AttentionInput& input);
@@ -34,7 +34,8 @@ BasicTensorView<Void> split_heads(const BasicTensorView<Void>& merged, int axis,
 }
 
 // Error unless `pairs`, if given, is [T,S] or has the rank of [*,N,T,S], and broadcasts to it; `added_keys` count in S.
-void require_pairs(const char* operation, std::string_view name, ConstTensorView pairs, const AttentionShapes& shapes, std::int64_t added_keys = 0);
+void require_pairs(const char* operation, std::string_view name, ConstTensorView pairs, const AttentionShapes& shapes,
+                   std::int64_t added_keys = 0);
 
 // Mask and bias over the input's keys and the added ones. Every query may attend to the added keys; their bias is 0.
 Tensor padded_mask(const char* operation, const Mask& mask, const AttentionShapes& shapes);

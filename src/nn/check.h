@@ -20,7 +20,8 @@ inline void require_tensor(std::string_view operation, const Operand& tensor, DT
 }
 
 // The last extent must be the layer's width; the others are free.
-inline void require_width(std::string_view operation, const Operand& tensor, std::string_view what, std::int64_t width) {
+inline void require_rows(std::string_view operation, const Operand& tensor, std::string_view what, std::int64_t width, DType dtype) {
+  require_tensor(operation, tensor, dtype);
   require(tensor.view.rank() >= 1 && tensor.view.extent(-1) == width, operation, ": ", tensor.name, " is ", tensor.view.shape(),
           "; its last extent must be ", what, " = ", width);
 }
@@ -38,6 +39,11 @@ inline void require_separate(std::string_view operation, const Operand& output, 
   polyhead::require_separate(operation, std::span(&output, 1), std::span(inputs.begin(), inputs.size()));
 }
 
+inline Shape appended(Shape shape, std::initializer_list<std::int64_t> extents) {
+  for (const std::int64_t extent : extents) shape.push_back(extent);
+  return shape;
+}
+
 inline Shape with_width(Shape shape, std::int64_t width) {
   shape[-1] = width;
   return shape;
@@ -46,8 +52,8 @@ inline Shape with_width(Shape shape, std::int64_t width) {
 // The weight of a module: floating, with as many extents as `letters` ("[out,in]") names.
 inline void require_weight(std::string_view operation, const Tensor& weight, int rank, std::string_view letters) {
   require(static_cast<bool>(weight), operation, ": the weight must be a floating tensor ", letters, "; there is none");
-  require(weight.shape().size() == rank && is_floating(weight.dtype()), operation, ": the weight must be a floating tensor ", letters, "; it is ",
-          weight.dtype(), " ", weight.shape());
+  require(weight.shape().size() == rank && is_floating(weight.dtype()), operation, ": the weight must be a floating tensor ", letters,
+          "; it is ", weight.dtype(), " ", weight.shape());
 }
 
 // Whether the workspace keeps packed copies of parameters.
@@ -56,13 +62,14 @@ inline bool keeps_parameters(const Workspace* workspace) { return workspace != n
 // Parameters that get gradients will change, but a workspace of constant parameters would keep using copies of the old values.
 inline void require_parameters_may_change(std::string_view operation, bool forward_kept_them, const Workspace* workspace) {
   require(!forward_kept_them && !keeps_parameters(workspace), operation,
-          ": gradients of parameters that the workspace takes as constant (Parameters::constant); train with a Workspace of Parameters::may_change");
+          ": gradients of parameters that the workspace takes as constant (Parameters::constant); train with a Workspace of "
+          "Parameters::may_change");
 }
 
 // No output may share memory with a parameter of the module.
 template <class M>
 void require_parameters_separate(std::string_view operation, std::initializer_list<Operand> outputs, const M& module) {
-  bool separate = true;
+  bool separate = true;  // first without names, which cost more to join than the check
   module.visit([&](NoName, const Tensor& parameter) {
     for (const Operand& output : outputs) separate = separate && !overlaps(output.view, parameter);
   });
@@ -82,26 +89,25 @@ void require_gradients(std::string_view operation, const M& module, M& grads, st
                        std::span<const Operand> outputs = {}) {
   const auto own = parameters(module);
   const auto given = parameters(grads);
-  const auto find = [](const auto& list, const std::string& name) {
-    return std::find_if(list.begin(), list.end(), [&](const auto& item) { return item.first == name; });
-  };
+  const auto name_of = [](const auto& item) -> const std::string& { return item.first; };
   std::vector<Operand> others(inputs.begin(), inputs.end());
   others.insert(others.end(), outputs.begin(), outputs.end());
   for (const auto& [name, parameter] : own) others.push_back({name, *parameter});
   for (const auto& [name, parameter] : own) {
-    const auto gradient = find(given, name);
+    const auto gradient = std::ranges::find(given, name, name_of);
     require(gradient != given.end(), operation, ": grads->", name, " is missing");
     const Operand written{{"grads->", name}, *gradient->second};
     require_exactly(operation, written, parameter->shape(), parameter->dtype());
     polyhead::require_separate(operation, {&written, 1}, others);
   }
   for (const auto& [name, gradient] : given) {
-    require(find(own, name) != own.end(), operation, ": grads has ", name, ", which the module does not have");
+    require(std::ranges::find(own, name, name_of) != own.end(), operation, ": grads has ", name, ", which the module does not have");
   }
 }
 
 template <class M>
-void require_gradients(std::string_view operation, const M& module, M& grads, std::initializer_list<Operand> inputs, const Operand& output = {}) {
+void require_gradients(std::string_view operation, const M& module, M& grads, std::initializer_list<Operand> inputs,
+                       const Operand& output = {}) {
   require_gradients(operation, module, grads, std::span(inputs.begin(), inputs.size()), std::span(&output, 1));
 }
 

@@ -35,7 +35,8 @@ class ChunkedAttention {
  public:
   ChunkedAttention(const MultiHeadAttention& layer, const AttentionInput& input, const AttentionOptions& options);
   // `shapes` = attention_shapes() of the input.
-  ChunkedAttention(const MultiHeadAttention& layer, const AttentionInput& input, const AttentionShapes& shapes, const AttentionOptions& options);
+  ChunkedAttention(const MultiHeadAttention& layer, const AttentionInput& input, const AttentionShapes& shapes,
+                   const AttentionOptions& options);
 
   // The chunk of a tensor that has the leading dimensions of the output.
   template <class View>

@@ -30,12 +30,6 @@ std::vector<std::int64_t> checked_ids(const char* operation, ConstTensorView ids
   return values;
 }
 
-Shape output_shape(ConstTensorView ids, std::int64_t width) {
-  Shape shape = ids.shape();
-  shape.push_back(width);
-  return shape;
-}
-
 // Groups the rows of d_y by id, so that one thread sums each row of the gradient, in float32 or float64.
 template <class T>
 void gather_gradients(const std::vector<std::int64_t>& ids, ConstTensorView d_y_view, TensorView d_weight_view, Executor* executor) {
@@ -43,27 +37,25 @@ void gather_gradients(const std::vector<std::int64_t>& ids, ConstTensorView d_y_
   const Rows<const T> d_y(d_y_view);
   const Rows<T> d_weight(d_weight_view);
   const std::int64_t width = d_y_view.extent(-1);
+  const auto id = [&](std::int64_t row) { return ids[static_cast<std::size_t>(row)]; };
   std::vector<std::int64_t> order(ids.size());
   std::iota(order.begin(), order.end(), 0);
-  const auto id = [&](std::int64_t i) { return ids[static_cast<std::size_t>(order[static_cast<std::size_t>(i)])]; };
-  std::stable_sort(order.begin(), order.end(),
-                   [&](std::int64_t a, std::int64_t b) { return ids[static_cast<std::size_t>(a)] < ids[static_cast<std::size_t>(b)]; });
-  const auto count = static_cast<std::int64_t>(order.size());
-  std::vector<std::int64_t> starts;
-  for (std::int64_t i = 0; i < count; ++i) {
-    if (i == 0 || id(i) != id(i - 1)) starts.push_back(i);
+  std::ranges::stable_sort(order, {}, id);
+  std::vector<const std::int64_t*> starts;  // of the groups in `order`
+  const std::int64_t* const end = order.data() + order.size();
+  for (const std::int64_t* at = order.data(); at != end; at = std::find_if(at, end, [&](std::int64_t row) { return id(row) != id(*at); })) {
+    starts.push_back(at);
   }
-  starts.push_back(count);
+  starts.push_back(end);
   parallel_for(static_cast<std::int64_t>(starts.size()) - 1, row_grain(width, 2), executor, [&](std::int64_t first, std::int64_t last) {
-    std::vector<A> total(static_cast<std::size_t>(width));
+    std::vector<A> sums(static_cast<std::size_t>(width));
+    A* const total = sums.data();
     for (auto group = static_cast<std::size_t>(first); group < static_cast<std::size_t>(last); ++group) {
-      std::fill(total.begin(), total.end(), A{0});
-      for (std::int64_t i = starts[group]; i < starts[group + 1]; ++i) {
-        const std::int64_t row = order[static_cast<std::size_t>(i)];
-        for (std::int64_t e = 0; e < width; ++e) total[static_cast<std::size_t>(e)] += load(d_y.at(row, e));
+      std::fill_n(total, width, A{0});
+      for (const std::int64_t* row = starts[group]; row != starts[group + 1]; ++row) {
+        for (std::int64_t e = 0; e < width; ++e) total[e] += load(d_y.at(*row, e));
       }
-      const std::int64_t target = id(starts[group]);
-      for (std::int64_t e = 0; e < width; ++e) d_weight.at(target, e) = store<T>(total[static_cast<std::size_t>(e)]);
+      for (std::int64_t e = 0; e < width; ++e) d_weight.at(id(*starts[group]), e) = store<T>(total[e]);
     }
   });
 }
@@ -80,44 +72,29 @@ Embedding::Embedding(const EmbeddingConfig& config) {
 
 Embedding::Embedding(Tensor weight_) : weight(std::move(weight_)) { require_weight("Embedding", weight, 2, "[count,width]"); }
 
-Embedding Embedding::zeros() const {
-  Embedding zeros;
-  zeros.weight = zeros_like(weight);
-  return zeros;
-}
-
 void Embedding::forward(ConstTensorView ids, TensorView y, const EmbeddingOptions& options) const {
   constexpr const char* kOperation = "Embedding.forward";
   require_weight(kOperation, weight, 2, "[count,width]");
   const std::vector<std::int64_t> rows = checked_ids(kOperation, ids, count());
-  require_tensor(kOperation, {"y", y}, weight.dtype());
-  require_shape(kOperation, {"y", y}, output_shape(ids, width()));
+  require_exactly(kOperation, {"y", y}, appended(ids.shape(), {width()}), weight.dtype());
   require_separate(kOperation, {"y", y}, {{"ids", ids}, {"weight", weight}});
   dispatch_floating(weight.dtype(), [&](auto type) {
     using T = typename decltype(type)::type;
     const Rows<const T> source(weight);
     const Rows<T> target(y);
-    const bool add = options.write == Write::add;
-    const std::int64_t columns = width();
-    const bool in_lines = source.contiguous() && target.contiguous() && columns > 0;
-    parallel_for(target.count(), row_grain(columns, 1), options.executor, [&](std::int64_t first, std::int64_t last) {
+    const bool add = options.write == Write::add, contiguous = source.contiguous() && target.contiguous();
+    const std::int64_t columns = width(), from_step = weight.view().stride(-1), to_step = y.stride(-1);
+    const auto put_row = [add, columns](const T* from, auto step, T* to, auto step_to) {
+      for (std::int64_t e = 0; e < columns; ++e) {
+        const T value = from[e * step];
+        to[e * step_to] = add ? store<T>(load(to[e * step_to]) + load(value)) : value;
+      }
+    };
+    parallel_for(columns > 0 ? target.count() : 0, row_grain(columns, 1), options.executor, [&](std::int64_t first, std::int64_t last) {
       for (std::int64_t row = first; row < last; ++row) {
-        const std::int64_t id = rows[static_cast<std::size_t>(row)];
-        if (in_lines) {
-          const T* from = &source.at(id, 0);
-          T* to = &target.at(row, 0);
-          if (!add) {
-            std::copy_n(from, columns, to);
-          } else {
-            for (std::int64_t e = 0; e < columns; ++e) to[e] = store<T>(load(to[e]) + load(from[e]));
-          }
-          continue;
-        }
-        for (std::int64_t e = 0; e < columns; ++e) {
-          const T value = source.at(id, e);
-          T& to = target.at(row, e);
-          to = add ? store<T>(load(to) + load(value)) : value;
-        }
+        const T* const from = &source.at(rows[static_cast<std::size_t>(row)], 0);
+        T* const to = &target.at(row, 0);
+        contiguous ? put_row(from, kOne, to, kOne) : put_row(from, from_step, to, to_step);
       }
     });
   });
@@ -127,8 +104,7 @@ void Embedding::backward(ConstTensorView ids, ConstTensorView d_y, const Gradien
   constexpr const char* kOperation = "Embedding.backward";
   require_weight(kOperation, weight, 2, "[count,width]");
   const std::vector<std::int64_t> rows = checked_ids(kOperation, ids, count());
-  require_tensor(kOperation, {"d_y", d_y}, weight.dtype());
-  require_shape(kOperation, {"d_y", d_y}, output_shape(ids, width()));
+  require_exactly(kOperation, {"d_y", d_y}, appended(ids.shape(), {width()}), weight.dtype());
   Embedding* const grads = gradients.parameters;
   if (grads == nullptr) return;
   require_gradients(kOperation, *this, *grads, {{"ids", ids}, {"d_y", d_y}});

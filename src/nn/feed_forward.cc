@@ -26,7 +26,8 @@ ChunkedFeedForward::ChunkedFeedForward(const FeedForward& module, ConstTensorVie
   if (dimension_ >= 0) {
     const std::int64_t extent = x.extent(dimension_), weights = width * (module.hidden.in_width() + module.output.out_width());
     const auto bytes_of = [](DType dtype) { return static_cast<std::int64_t>(info(dtype).size); };
-    chunks_ = Chunks(extent, rows / extent * width * bytes_of(x.dtype()), weights * bytes_of(accumulation_dtype(x.dtype())), options.executor);
+    chunks_ =
+        Chunks(extent, rows / extent * width * bytes_of(x.dtype()), weights * bytes_of(accumulation_dtype(x.dtype())), options.executor);
   }
   const PackFor use = chunks_.count() > 1 ? PackFor::several_products : PackFor::one_product;
   hidden_ = PackedLinear(module.hidden, use, options);
@@ -63,22 +64,12 @@ FeedForward::FeedForward(Linear hidden_, Linear output_, Activation activation_)
   require_meeting("FeedForward", *this);
 }
 
-FeedForward FeedForward::zeros() const {
-  FeedForward zeros;
-  zeros.hidden = hidden.zeros();
-  zeros.output = output.zeros();
-  zeros.activation = activation;
-  return zeros;
-}
-
 void FeedForward::forward(ConstTensorView x, TensorView y, const RunOptions& options, Saved* saved) const {
   constexpr const char* kOperation = "FeedForward.forward";
   require_meeting(kOperation, *this);
   const DType dtype = hidden.weight.dtype();
-  require_tensor(kOperation, {"x", x}, dtype);
-  require_width(kOperation, {"x", x}, "width", hidden.in_width());
-  require_tensor(kOperation, {"y", y}, dtype);
-  require_shape(kOperation, {"y", y}, with_width(x.shape(), output.out_width()));
+  require_rows(kOperation, {"x", x}, "width", hidden.in_width(), dtype);
+  require_exactly(kOperation, {"y", y}, with_width(x.shape(), output.out_width()), dtype);
   require_separate(kOperation, {"y", y}, {{"x", x}});
   require_parameters_separate(kOperation, {{"y", y}}, *this);
   if (saved == nullptr) {
@@ -96,18 +87,19 @@ void FeedForward::forward(ConstTensorView x, TensorView y, const RunOptions& opt
   *saved = {.x = x, .hidden = std::move(before), .activation = activation, .constant_parameters = keeps_parameters(options.workspace)};
 }
 
-void FeedForward::backward(const Saved& saved, ConstTensorView d_y, const Gradients<FeedForward>& gradients, const RunOptions& options) const {
+void FeedForward::backward(const Saved& saved, ConstTensorView d_y, const Gradients<FeedForward>& gradients,
+                           const RunOptions& options) const {
   constexpr const char* kOperation = "FeedForward.backward";
   const ConstTensorView x = saved.x;
   const TensorView d_x = gradients.x;
   FeedForward* const grads = gradients.parameters;
   require(static_cast<bool>(saved.hidden), kOperation, ": saved is empty; give it to forward first");
   require_meeting(kOperation, *this);
-  require(saved.activation == activation, kOperation, ": saved comes from a layer with activation ", kActivations[static_cast<std::size_t>(saved.activation)].name, "; this one has ",
+  require(saved.activation == activation, kOperation, ": saved comes from a layer with activation ",
+          kActivations[static_cast<std::size_t>(saved.activation)].name, "; this one has ",
           kActivations[static_cast<std::size_t>(activation)].name);
   const DType dtype = hidden.weight.dtype();
-  require_tensor(kOperation, {"d_y", d_y}, dtype);
-  require_width(kOperation, {"d_y", d_y}, "out_width", output.out_width());
+  require_rows(kOperation, {"d_y", d_y}, "out_width", output.out_width(), dtype);
   const Shape x_shape = with_width(d_y.shape(), hidden.in_width());
   require_exactly(kOperation, {"saved.x", x}, x_shape, dtype);
   require_exactly(kOperation, {"saved.hidden", saved.hidden}, with_width(d_y.shape(), hidden.out_width()), dtype);

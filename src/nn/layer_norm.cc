@@ -113,12 +113,10 @@ void normalise(const LayerNorm& norm, ConstTensorView x_view, TensorView y_view,
   const auto weight = load_vector<T>(norm.weight, width), bias = load_vector<T>(norm.bias, width);
   parallel_for(x.count(), row_grain(width, 2), executor, [&](std::int64_t first, std::int64_t last) {
     Normalised<A> n{std::vector<A>(weight.size()), 0};
+    const A *v = n.values.data(), *w = weight.data(), *b = bias.data();
     for (std::int64_t row = first; row < last; ++row) {
       n.load_row(x, row, norm.epsilon);
-      for (std::int64_t e = 0; e < width; ++e) {
-        const auto i = static_cast<std::size_t>(e);
-        y.at(row, e) = store<T>(n.values[i] * weight[i] + bias[i]);
-      }
+      for (std::int64_t e = 0; e < width; ++e) y.at(row, e) = store<T>(v[e] * w[e] + b[e]);
     }
   });
 }
@@ -135,12 +133,11 @@ void backward_input(const LayerNorm& norm, ConstTensorView x_view, ConstTensorVi
   parallel_for(x.count(), row_grain(width, 4), executor, [&](std::int64_t first, std::int64_t last) {
     Normalised<A> n{std::vector<A>(weight.size()), 0};
     std::vector<A> gradient(weight.size());
-    const A *v = n.values.data(), *g = gradient.data();
+    const A *v = n.values.data(), *w = weight.data();
+    A* const g = gradient.data();
     for (std::int64_t row = first; row < last; ++row) {
       n.load_row(x, row, norm.epsilon);
-      for (std::int64_t e = 0; e < width; ++e) {
-        gradient[static_cast<std::size_t>(e)] = load(d_y.at(row, e)) * weight[static_cast<std::size_t>(e)];
-      }
+      for (std::int64_t e = 0; e < width; ++e) g[e] = load(d_y.at(row, e)) * w[e];
       const A mean = sum<A>(width, [g](std::int64_t e) { return g[e]; }) / static_cast<A>(width);
       const A along = sum<A>(width, [g, v](std::int64_t e) { return g[e] * v[e]; }) / static_cast<A>(width);
       for (std::int64_t e = 0; e < width; ++e) {
@@ -204,21 +201,11 @@ LayerNorm::LayerNorm(Tensor weight_, Tensor bias_, double epsilon_)
   require_parameters("LayerNorm", *this);
 }
 
-LayerNorm LayerNorm::zeros() const {
-  LayerNorm zeros;
-  zeros.weight = zeros_like(weight);
-  zeros.bias = zeros_like(bias);
-  zeros.epsilon = epsilon;
-  return zeros;
-}
-
 void LayerNorm::forward(ConstTensorView x, TensorView y, const RunOptions& options) const {
   constexpr const char* kOperation = kForward;
   require_parameters(kOperation, *this);
-  require_tensor(kOperation, {"x", x}, weight.dtype());
-  require_width(kOperation, {"x", x}, "width", width());
-  require_tensor(kOperation, {"y", y}, weight.dtype());
-  require_shape(kOperation, {"y", y}, x.shape());
+  require_rows(kOperation, {"x", x}, "width", width(), weight.dtype());
+  require_exactly(kOperation, {"y", y}, x.shape(), weight.dtype());
   require_separate(kOperation, {"y", y}, {{"x", x}, {"weight", weight}, {"bias", bias}});
   if (y.numel() == 0) return;
   dispatch_floating(weight.dtype(), [&](auto type) { normalise<typename decltype(type)::type>(*this, x, y, options.executor); });
@@ -227,8 +214,7 @@ void LayerNorm::forward(ConstTensorView x, TensorView y, const RunOptions& optio
 void add_and_normalise(const LayerNorm& norm, ConstTensorView x, TensorView sums, TensorView y, Executor* executor) {
   require_parameters(kForward, norm);
   const DType dtype = norm.weight.dtype();
-  require_tensor(kForward, {"x", sums}, dtype);
-  require_width(kForward, {"x", sums}, "width", norm.width());
+  require_rows(kForward, {"x", sums}, "width", norm.width(), dtype);
   require_exactly(kForward, {"the summand", x}, sums.shape(), dtype);
   require_exactly(kForward, {"y", y}, sums.shape(), dtype);
   if (dtype == DType::f32 && sums.numel() > 0) return normalise_floats<float>(norm, x, sums, y, executor);
@@ -241,13 +227,10 @@ void LayerNorm::backward(ConstTensorView x, ConstTensorView d_y, const Gradients
   const TensorView d_x = gradients.x;
   LayerNorm* const grads = gradients.parameters;
   require_parameters(kOperation, *this);
-  require_tensor(kOperation, {"x", x}, weight.dtype());
-  require_width(kOperation, {"x", x}, "width", width());
-  require_tensor(kOperation, {"d_y", d_y}, weight.dtype());
-  require_shape(kOperation, {"d_y", d_y}, x.shape());
+  require_rows(kOperation, {"x", x}, "width", width(), weight.dtype());
+  require_exactly(kOperation, {"d_y", d_y}, x.shape(), weight.dtype());
   if (d_x) {
-    require_tensor(kOperation, {"d_x", d_x}, weight.dtype());
-    require_shape(kOperation, {"d_x", d_x}, x.shape());
+    require_exactly(kOperation, {"d_x", d_x}, x.shape(), weight.dtype());
     require_separate(kOperation, {"d_x", d_x}, {{"x", x}, {"d_y", d_y}, {"weight", weight}});
   }
   if (grads != nullptr) require_gradients(kOperation, *this, *grads, {{"x", x}, {"d_y", d_y}}, {"d_x", d_x});

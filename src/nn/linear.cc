@@ -49,10 +49,8 @@ void PackedLinear::forward(ConstTensorView x, TensorView y, Executor* executor) 
   constexpr const char* kOperation = "Linear.forward";
   const Tensor &weight = linear_->weight, &bias = linear_->bias;
   require_parameters(kOperation, *linear_);
-  require_tensor(kOperation, {"x", x}, weight.dtype());
-  require_width(kOperation, {"x", x}, "in_width", linear_->in_width());
-  require_tensor(kOperation, {"y", y}, weight.dtype());
-  require_shape(kOperation, {"y", y}, with_width(x.shape(), linear_->out_width()));
+  require_rows(kOperation, {"x", x}, "in_width", linear_->in_width(), weight.dtype());
+  require_exactly(kOperation, {"y", y}, with_width(x.shape(), linear_->out_width()), weight.dtype());
   require_separate(kOperation, {"y", y}, {{"x", x}, {"weight", weight}, {"bias", bias}});
   // y[r,o] = sum_i x[r,i] weight[o,i] + bias[o]
   cpu::gemm({.a = x, .b = weight.view().transpose(0, 1), .c = y, .bias = bias, .packed = weight_.get()}, executor);
@@ -62,30 +60,20 @@ void Linear::forward(ConstTensorView x, TensorView y, const RunOptions& options)
   PackedLinear(*this, PackFor::one_product, options).forward(x, y, options.executor);
 }
 
-Linear Linear::zeros() const {
-  Linear zeros;
-  zeros.weight = zeros_like(weight);
-  zeros.bias = zeros_like(bias);
-  return zeros;
-}
-
 void Linear::backward(ConstTensorView x, ConstTensorView d_y, const Gradients<Linear>& gradients, const RunOptions& options) const {
   constexpr const char* kOperation = "Linear.backward";
   const TensorView d_x = gradients.x;
   Linear* const grads = gradients.parameters;
   require_parameters(kOperation, *this);
-  require_tensor(kOperation, {"d_y", d_y}, weight.dtype());
-  require_width(kOperation, {"d_y", d_y}, "out_width", out_width());
+  require_rows(kOperation, {"d_y", d_y}, "out_width", out_width(), weight.dtype());
   const Shape x_shape = with_width(d_y.shape(), in_width());
   if (d_x) {
-    require_tensor(kOperation, {"d_x", d_x}, weight.dtype());
-    require_shape(kOperation, {"d_x", d_x}, x_shape);
+    require_exactly(kOperation, {"d_x", d_x}, x_shape, weight.dtype());
     require_separate(kOperation, {"d_x", d_x}, {{"x", x}, {"d_y", d_y}, {"weight", weight}});
   }
   if (grads != nullptr) {
     require_parameters_may_change(kOperation, false, options.workspace);
-    require_tensor(kOperation, {"x", x}, weight.dtype());
-    require_shape(kOperation, {"x", x}, x_shape);
+    require_exactly(kOperation, {"x", x}, x_shape, weight.dtype());
     require_gradients(kOperation, *this, *grads, {{"x", x}, {"d_y", d_y}}, {"d_x", d_x});
   }
   if (d_x) {

@@ -5,8 +5,8 @@
 #include "core/parallel.h"
 #include "nn/attention_shapes.h"
 #include "nn/check.h"
-#include "nn/elementwise.h"
 #include "nn/chunked_forward.h"
+#include "nn/elementwise.h"
 #include "polyhead/nn/activation.h"
 #include "sdpa/dense_mask.h"
 
@@ -16,8 +16,8 @@ namespace {
 constexpr const char* kForward = "MultiHeadAttention.forward";
 
 // What forward and backward read besides the parameters.
-std::vector<Operand> inputs_of(const AttentionInput& input, const Mask& mask, const ConstTensorView& bias, const ConstTensorView& dropout_keep,
-                               const Rotary& rotary) {
+std::vector<Operand> inputs_of(const AttentionInput& input, const Mask& mask, const ConstTensorView& bias,
+                               const ConstTensorView& dropout_keep, const Rotary& rotary) {
   std::vector<Operand> inputs;
   inputs.reserve(18);
   const auto add = [&](std::string_view name, const ConstTensorView& view) {
@@ -25,33 +25,22 @@ std::vector<Operand> inputs_of(const AttentionInput& input, const Mask& mask, co
   };
   add("query", input.query), add("key", input.key), add("value", input.value), add("bias", bias), add("dropout_keep", dropout_keep);
   add("projected_key", input.projected_key), add("projected_value", input.projected_value);
-  add("rotary.cos", rotary.cos), add("rotary.sin", rotary.sin), add("rotary.key_cos", rotary.key_cos), add("rotary.key_sin", rotary.key_sin);
+  add("rotary.cos", rotary.cos), add("rotary.sin", rotary.sin), add("rotary.key_cos", rotary.key_cos),
+      add("rotary.key_sin", rotary.key_sin);
   mask.visit(add);
   return inputs;
-}
-
-Shape merged_shape(const MultiHeadAttentionConfig& c, const AttentionShapes& shapes) {
-  return with_extents(shapes.query, shapes.axis, shapes.queries, c.heads * c.value_head_width);
 }
 
 Shape output_shape_of(const MultiHeadAttentionConfig& c, const AttentionShapes& shapes) {
   return with_extents(shapes.query, shapes.axis, c.gate == Gate::sigmoid ? shapes.positions : shapes.queries, c.output_width);
 }
 
-Shape maps_shape_of(const MultiHeadAttentionConfig& c, const AttentionShapes& shapes) {
-  Shape shape = shapes.lead;
-  for (const std::int64_t extent : {c.heads, shapes.queries, shapes.keys + shapes.added_keys}) shape.push_back(extent);
-  return shape;
-}
-
 // [*,L] bool: the positions that a masked mean counts; absent for a plain mean.
 Tensor mean_positions(const MultiHeadAttentionConfig& c, const AttentionShapes& shapes, const Mask& mask) {
   if (c.global_query != GlobalQuery::masked_mean) return {};
   const Mask keys{.key_lengths = mask.key_lengths, .attend_keys = mask.attend_keys, .block_keys = mask.block_keys};
-  Shape shape = shapes.lead;
-  shape.push_back(shapes.positions);
   const Tensor mask_of_keys = dense_mask(kForward, keys, shapes.lead, 1, 1, shapes.keys);
-  return Tensor::copy_of(mask_of_keys.view().reshape(shape));
+  return Tensor::copy_of(mask_of_keys.view().reshape(appended(shapes.lead, {shapes.positions})));
 }
 
 // Moves the axis next to the width: [.., L, .., E] -> [*,L,E].
@@ -62,10 +51,12 @@ View positions_last(const View& x, int axis) {
 
 // Projected keys or values: those of the S positions, then `learned` (bias_k or bias_v), then zeros. `given`, which the caller projected,
 // is used in place if no keys are added.
-ConstTensorView project_keys(const PackedLinear& projection, ConstTensorView x, ConstTensorView given, const Tensor& learned, std::int64_t heads,
-                             const AttentionShapes& shapes, const Workspace* workspace, Executor* executor, Tensor& projected) {
+ConstTensorView project_keys(const PackedLinear& projection, ConstTensorView x, ConstTensorView given, const Tensor& learned,
+                             std::int64_t heads, const AttentionShapes& shapes, const Workspace* workspace, Executor* executor,
+                             Tensor& projected) {
   if (given && shapes.added_keys == 0) return given;
-  reuse_or_allocate(projected, x.dtype(), with_extents(shapes.key, shapes.axis, shapes.keys + shapes.added_keys, projection.out_width()), workspace);
+  reuse_or_allocate(projected, x.dtype(), with_extents(shapes.key, shapes.axis, shapes.keys + shapes.added_keys, projection.out_width()),
+                    workspace);
   const TensorView in_heads = split_heads(projected.view(), shapes.axis, heads);
   if (given) {
     copy(given, in_heads.slice(-2, 0, shapes.keys));
@@ -83,12 +74,14 @@ ConstTensorView project_keys(const PackedLinear& projection, ConstTensorView x, 
 }
 
 // Rotates q and k in place, or rotates their gradients back; either may be absent. Added keys stay.
-void apply_rotary(const Rotary& rotary, Rotation rotation, const AttentionShapes& shapes, TensorView q_heads, TensorView k_heads, Executor* executor) {
+void apply_rotary(const Rotary& rotary, Rotation rotation, const AttentionShapes& shapes, TensorView q_heads, TensorView k_heads,
+                  Executor* executor) {
   if (!rotary.cos) return;
   if (q_heads) rotate(rotary.cos, rotary.sin, rotary.order, rotation, q_heads, executor);
   if (!k_heads) return;
   const bool own = static_cast<bool>(rotary.key_cos);
-  rotate(own ? rotary.key_cos : rotary.cos, own ? rotary.key_sin : rotary.sin, rotary.order, rotation, k_heads.slice(-2, 0, shapes.keys), executor);
+  rotate(own ? rotary.key_cos : rotary.cos, own ? rotary.key_sin : rotary.sin, rotary.order, rotation, k_heads.slice(-2, 0, shapes.keys),
+         executor);
 }
 
 void require_rotary(const char* operation, const MultiHeadAttentionConfig& config, const AttentionInput& input, const Rotary& rotary,
@@ -97,27 +90,28 @@ void require_rotary(const char* operation, const MultiHeadAttentionConfig& confi
   if (!rotary.cos) return;
   require(config.global_query == GlobalQuery::off, operation, ": rotary positions with a global query, which has no position");
   const std::int64_t width = rotary.width == 0 ? config.head_width : rotary.width;
-  require(width > 0 && width <= config.head_width && width % 2 == 0, operation, ": rotary rotates ", width, " features of each head; it must be an even number of at most head_width ",
-          config.head_width);
+  require(width > 0 && width <= config.head_width && width % 2 == 0, operation, ": rotary rotates ", width,
+          " features of each head; it must be an even number of at most head_width ", config.head_width);
   const auto require_table = [&](const char* name, ConstTensorView table, std::int64_t positions) {
     require(static_cast<bool>(table), operation, ": ", name, " is missing");
-    Shape all = shapes.lead;
-    for (const std::int64_t extent : {positions, width / 2}) all.push_back(extent);
+    const Shape all = appended(shapes.lead, {positions, width / 2});
     // An extent of 1 at the end would rotate all positions, or all pairs, by one angle.
-    require(is_floating(table.dtype()) && table.rank() >= 2 && table.extent(-1) == width / 2 && table.extent(-2) == positions && broadcasts(table.shape(), all),
-            operation, ": ", name, " is ", table.dtype(), " ", table.shape(), "; it must be floating, broadcast to ", all, " and end in ", all.last(2),
-            ": positions and half of the rotated width ", width);
+    require(is_floating(table.dtype()) && table.rank() >= 2 && table.extent(-1) == width / 2 && table.extent(-2) == positions &&
+                broadcasts(table.shape(), all),
+            operation, ": ", name, " is ", table.dtype(), " ", table.shape(), "; it must be floating, broadcast to ", all, " and end in ",
+            all.last(2), ": positions and half of the rotated width ", width);
   };
   require_table("rotary.cos", rotary.cos, shapes.queries);
   require_table("rotary.sin", rotary.sin, shapes.queries);
-  require(rotary.sin.shape() == rotary.cos.shape() && rotary.key_sin.shape() == rotary.key_cos.shape(), operation, ": rotary tables differ in shape");
+  require(rotary.sin.shape() == rotary.cos.shape() && rotary.key_sin.shape() == rotary.key_cos.shape(), operation,
+          ": rotary tables differ in shape");
   if (input.projected_key) {
     require(!rotary.key_cos, operation, ": rotary.key_cos is given with a projected key, which is not rotated");
     return;
   }
   if (!rotary.key_cos) {
-    require(shapes.queries == shapes.keys, operation, ": rotary has no key_cos and key_sin, and there are ", shapes.queries, " queries but ", shapes.keys,
-            " keys");
+    require(shapes.queries == shapes.keys, operation, ": rotary has no key_cos and key_sin, and there are ", shapes.queries,
+            " queries but ", shapes.keys, " keys");
     return;
   }
   require_table("rotary.key_cos", rotary.key_cos, shapes.keys);
@@ -152,12 +146,14 @@ void require_heads_fit_rank(const char* operation, const AttentionInput& input) 
           " are allowed");
 }
 
-void require_options(const char* operation, const MultiHeadAttentionConfig& config, const AttentionInput& input, const AttentionOptions& options,
-                     const AttentionShapes& shapes) {
+void require_options(const char* operation, const MultiHeadAttentionConfig& config, const AttentionInput& input,
+                     const AttentionOptions& options, const AttentionShapes& shapes) {
   require_rotary(operation, config, input, options.rotary, shapes);
   const bool documents = options.mask.query_offsets || options.mask.key_offsets;
-  require(!documents || shapes.added_keys == 0, operation, ": documents (query_offsets) with add_bias_kv or add_zero_attn, whose keys belong to none");
-  require(!documents || config.global_query == GlobalQuery::off, operation, ": documents (query_offsets) with a global query, which spans all of them");
+  require(!documents || shapes.added_keys == 0, operation,
+          ": documents (query_offsets) with add_bias_kv or add_zero_attn, whose keys belong to none");
+  require(!documents || config.global_query == GlobalQuery::off, operation,
+          ": documents (query_offsets) with a global query, which spans all of them");
   require_pairs(operation, "attend", options.mask.attend, shapes);
   require_pairs(operation, "block", options.mask.block, shapes);
   require_pairs(operation, "bias", options.bias, shapes);
@@ -166,7 +162,8 @@ void require_options(const char* operation, const MultiHeadAttentionConfig& conf
   require(config.dropout == 0 || options.dropout_seed || options.dropout_keep, operation,
           ": dropout in training needs dropout_seed, a new one for each step, or dropout_keep");
   require(!keeps_parameters(options.workspace), operation,
-          ": training with a workspace of Parameters::constant, which keeps copies of the parameters of the first call; use Parameters::may_change");
+          ": training with a workspace of Parameters::constant, which keeps copies of the parameters of the first call; use "
+          "Parameters::may_change");
 }
 
 PackedAttention packed_projections(const MultiHeadAttention& layer, PackFor use, const AttentionOptions& options) {
@@ -178,25 +175,29 @@ PackedAttention packed_projections(const MultiHeadAttention& layer, PackFor use,
 }
 
 // x -> q, k, v -> heads -> sdpa -> merge -> gate -> output projection      (docs/maths.md, eq. 11-15)
-// The executor replaces that of the options. keep_activations: backward will read `s`, so the gate may not overwrite `s.attended`. `s` may hold tensors of an earlier pass, whose
-// memory is reused.
-void run(const MultiHeadAttention& layer, const PackedAttention& projections, const AttentionInput& input, const AttentionShapes& shapes, TensorView out,
-         const AttentionOptions& options, Executor* executor, bool keep_activations, MultiHeadAttention::Activations& s) {
+// The executor replaces that of the options. keep_activations: backward will read `s`, so the gate may not overwrite `s.attended`. `s` may
+// hold tensors of an earlier pass, whose memory is reused.
+void run(const MultiHeadAttention& layer, const PackedAttention& projections, const AttentionInput& input, const AttentionShapes& shapes,
+         TensorView out, const AttentionOptions& options, Executor* executor, bool keep_activations, MultiHeadAttention::Activations& s) {
   const MultiHeadAttentionConfig& config = layer.config;
   const ConstTensorView key = input.key ? input.key : input.query, value = input.value ? input.value : key;
-  if (config.global_query == GlobalQuery::off) {
-    reuse_or_allocate(s.q, config.dtype, with_extents(shapes.query, shapes.axis, shapes.queries, projections.q.out_width()), options.workspace);
-    projections.q.forward(input.query, s.q, executor);
-  } else {
-    reuse_or_allocate(s.query_mean, config.dtype, with_extents(shapes.query, shapes.axis, 1, config.query_width), options.workspace);
+  const auto allocate = [&](Tensor& tensor, std::int64_t positions, std::int64_t width) {
+    reuse_or_allocate(tensor, config.dtype, with_extents(shapes.query, shapes.axis, positions, width), options.workspace);
+  };
+  ConstTensorView query = input.query;
+  if (config.global_query != GlobalQuery::off) {
+    allocate(s.query_mean, 1, config.query_width);
     s.mean_positions = mean_positions(config, shapes, options.mask);
-    reduce_positions(positions_last(input.query, shapes.axis), s.mean_positions, Reduce::mean,
-                     positions_last(s.query_mean.view(), shapes.axis), executor);
-    reuse_or_allocate(s.q, config.dtype, with_extents(shapes.query, shapes.axis, 1, projections.q.out_width()), options.workspace);
-    projections.q.forward(s.query_mean, s.q, executor);
+    reduce_positions(positions_last(query, shapes.axis), s.mean_positions, Reduce::mean, positions_last(s.query_mean.view(), shapes.axis),
+                     executor);
+    query = s.query_mean;
   }
-  s.k_heads = project_keys(projections.k, key, input.projected_key, layer.bias_k, config.kv_heads, shapes, options.workspace, executor, s.k);
-  s.v_heads = project_keys(projections.v, value, input.projected_value, layer.bias_v, config.kv_heads, shapes, options.workspace, executor, s.v);
+  allocate(s.q, shapes.queries, projections.q.out_width());
+  projections.q.forward(query, s.q, executor);
+  s.k_heads =
+      project_keys(projections.k, key, input.projected_key, layer.bias_k, config.kv_heads, shapes, options.workspace, executor, s.k);
+  s.v_heads =
+      project_keys(projections.v, value, input.projected_value, layer.bias_v, config.kv_heads, shapes, options.workspace, executor, s.v);
   const TensorView q_heads = split_heads(s.q.view(), shapes.axis, config.heads);
   const TensorView k_heads = input.projected_key ? TensorView() : split_heads(s.k.view(), shapes.axis, config.kv_heads);
   apply_rotary(options.rotary, Rotation::forward, shapes, q_heads, k_heads, executor);
@@ -220,7 +221,7 @@ void run(const MultiHeadAttention& layer, const PackedAttention& projections, co
     }
   }
 
-  reuse_or_allocate(s.attended, config.dtype, merged_shape(config, shapes), options.workspace);
+  allocate(s.attended, shapes.queries, config.heads * config.value_head_width);
   s.attended_heads = split_heads(ConstTensorView(s.attended), shapes.axis, config.heads);
   reuse_or_allocate(s.lse, accumulation_dtype(config.dtype), s.q_heads.shape().first(s.q_heads.rank() - 1), options.workspace);
   SdpaOptions sdpa = s.sdpa;
@@ -232,7 +233,7 @@ void run(const MultiHeadAttention& layer, const PackedAttention& projections, co
 
   Tensor gated;
   if (config.gate == Gate::sigmoid) {
-    reuse_or_allocate(s.gate, config.dtype, with_extents(shapes.query, shapes.axis, shapes.positions, projections.gate.out_width()), options.workspace);
+    allocate(s.gate, shapes.positions, projections.gate.out_width());
     projections.gate.forward(input.query, s.gate, executor);
     activate(Activation::sigmoid, s.gate, s.gate, executor);
     // Evaluation does not read the ungated heads again, so gate in place.
@@ -250,33 +251,21 @@ void run(const MultiHeadAttention& layer, const PackedAttention& projections, co
 
 }  // namespace
 
-MultiHeadAttention MultiHeadAttention::zeros() const {
-  MultiHeadAttention zeros;
-  zeros.config = config;
-  zeros.q = q.zeros(), zeros.k = k.zeros(), zeros.v = v.zeros(), zeros.output = output.zeros(), zeros.gate = gate.zeros();
-  zeros.bias_k = zeros_like(bias_k), zeros.bias_v = zeros_like(bias_v);
-  return zeros;
-}
-
 Shape MultiHeadAttention::output_shape(const AttentionInput& input) const {
-  const AttentionShapes shapes = attention_shapes("MultiHeadAttention", config, input);
-  return output_shape_of(config, shapes);
+  return output_shape_of(config, attention_shapes("MultiHeadAttention", config, input));
 }
 
 Shape MultiHeadAttention::maps_shape(const AttentionInput& input) const {
-  return maps_shape_of(config, attention_shapes("MultiHeadAttention", config, input));
+  const AttentionShapes shapes = attention_shapes("MultiHeadAttention", config, input);
+  return appended(shapes.lead, {shapes.heads, shapes.queries, shapes.keys + shapes.added_keys});
 }
 
 ChunkedAttention::ChunkedAttention(const MultiHeadAttention& layer, const AttentionInput& input, const AttentionOptions& options)
     : ChunkedAttention(layer, input, attention_shapes(kForward, layer.config, input), options) {}
 
 ChunkedAttention::ChunkedAttention(const MultiHeadAttention& layer, const AttentionInput& input, const AttentionShapes& shapes,
-                                         const AttentionOptions& options)
-    : layer_(layer),
-      input_(input),
-      shapes_(shapes),
-      options_(options),
-      chunks_(layer.config, shapes_, options_) {
+                                   const AttentionOptions& options)
+    : layer_(layer), input_(input), shapes_(shapes), options_(options), chunks_(layer.config, shapes_, options_) {
   require_heads_fit_rank(kForward, input);
   require_options(kForward, layer.config, input, options, shapes_);
   if (is_chunked()) require_mask_and_bias(layer.config, shapes_, options_);
@@ -294,15 +283,16 @@ void MultiHeadAttention::forward(const AttentionInput& input, TensorView out, co
   constexpr const char* kOperation = kForward;
   const AttentionShapes shapes = attention_shapes(kOperation, config, input);
   require_heads_fit_rank(kOperation, input);
-  require_tensor(kOperation, {"out", out}, config.dtype);
-  require_shape(kOperation, {"out", out}, output_shape_of(config, shapes));
+  require_exactly(kOperation, {"out", out}, output_shape_of(config, shapes), config.dtype);
   const Operand written{"out", out};
   polyhead::require_separate(kOperation, {&written, 1}, inputs_of(input, options.mask, options.bias, options.dropout_keep, options.rotary));
   require_parameters_separate(kOperation, {written}, *this);
   if (saved == nullptr) {
     const ChunkedAttention evaluation(*this, input, shapes, options);
     return evaluation.for_each_chunk([&](Executor* executor) {
-      return [&, executor](std::int64_t chunk, MultiHeadAttention::Activations& scratch) { evaluation.run(chunk, evaluation.of(out, chunk), scratch, executor); };
+      return [&, executor](std::int64_t chunk, MultiHeadAttention::Activations& scratch) {
+        evaluation.run(chunk, evaluation.of(out, chunk), scratch, executor);
+      };
     });
   }
   require_options(kOperation, config, input, options, shapes);
@@ -325,8 +315,7 @@ void MultiHeadAttention::backward(const Saved& s, ConstTensorView d_out, const G
   require_same_structure(kOperation, s.config, config);
   const AttentionInput& input = s.input;
   const AttentionShapes shapes = attention_shapes(kOperation, config, input);
-  require_tensor(kOperation, {"d_out", d_out}, config.dtype);
-  require_shape(kOperation, {"d_out", d_out}, output_shape_of(config, shapes));
+  require_exactly(kOperation, {"d_out", d_out}, output_shape_of(config, shapes), config.dtype);
   std::vector<Operand> read = inputs_of(input, s.sdpa.mask, s.bias, s.sdpa.dropout.keep, s.rotary);
   read.push_back({"d_out", d_out});
   const Operand written[] = {{"the gradient of query", gradients.query},
@@ -420,17 +409,19 @@ void MultiHeadAttention::backward(const Saved& s, ConstTensorView d_out, const G
 
   // q = q(query), k = [k(key), bias_k, 0], v = [v(value), bias_v, 0], gate = sigmoid(gate(query))
   const bool masked = restricts(s.sdpa.mask);
-  const auto project_backward = [&](Linear MultiHeadAttention::*projection, ConstTensorView x, ConstTensorView d_y, TensorView d_x, Write write) {
+  const auto project_backward = [&](Linear MultiHeadAttention::*projection, ConstTensorView x, ConstTensorView d_y, TensorView d_x,
+                                    Write write) {
     const Tensor reached = grads && masked ? without_unreached_rows(x, d_y, executor, options.workspace) : Tensor();
-    (this->*projection).backward(reached ? ConstTensorView(reached) : x, d_y, {.x = d_x, .parameters = of(projection), .x_write = write}, options);
+    (this->*projection)
+        .backward(reached ? ConstTensorView(reached) : x, d_y, {.x = d_x, .parameters = of(projection), .x_write = write}, options);
   };
   const auto unless_shared = [](ConstTensorView given) { return given ? Write::replace : Write::add; };
-  if (d_q && config.global_query == GlobalQuery::off) {
-    project_backward(&MultiHeadAttention::q, input.query, d_q, d_query, Write::replace);
-  } else if (d_q) {
-    Tensor d_mean = room(s.query_mean.shape());
-    project_backward(&MultiHeadAttention::q, s.query_mean, d_q, d_mean, Write::replace);
-    if (d_query) {
+  const bool global = config.global_query != GlobalQuery::off;
+  if (d_q) {
+    Tensor d_mean = global ? room(s.query_mean.shape()) : Tensor();
+    project_backward(&MultiHeadAttention::q, global ? ConstTensorView(s.query_mean) : input.query, d_q, global ? d_mean.view() : d_query,
+                     Write::replace);
+    if (global && d_query) {
       spread_mean(positions_last(ConstTensorView(d_mean), shapes.axis), s.mean_positions, positions_last(d_query, shapes.axis), executor);
     }
   }

@@ -9,10 +9,14 @@ using test::same_bits;
 // A cache: keys and values of earlier positions, projected by an earlier pass, and their gradients.
 TEST(ProjectedKeys, AreTheKeysThatTheLayerWouldProject) {
   for (const bool added : {false, true}) {
-    Trial run({"projected", {.query_width = 4, .heads = 4, .kv_heads = 2, .value_head_width = 3, .add_bias_kv = added, .dtype = DType::f64}, {2, 3, 4}, {2, 5, 4}});
+    Trial run({"projected",
+               {.query_width = 4, .heads = 4, .kv_heads = 2, .value_head_width = 3, .add_bias_kv = added, .dtype = DType::f64},
+               {2, 3, 4},
+               {2, 5, 4}});
     const auto [cos, sin] = rotary_tables({7, 8, 9}, 4);
     const auto [key_cos, key_sin] = rotary_tables({0, 1, 2, 3, 4}, 4);
-    run.layer = MultiHeadAttention({.query_width = 4, .heads = 4, .kv_heads = 2, .head_width = 4, .value_head_width = 3, .add_bias_kv = added, .dtype = DType::f64});
+    run.layer = MultiHeadAttention(
+        {.query_width = 4, .heads = 4, .kv_heads = 2, .head_width = 4, .value_head_width = 3, .add_bias_kv = added, .dtype = DType::f64});
     run.layer.visit([&](const std::string&, Tensor& tensor) { tensor = run.random.tensor(DType::f64, tensor.shape()); });
     run.gradients = zeros_like(run.layer);
     run.options.rotary = {.cos = cos, .sin = sin, .key_cos = key_cos, .key_sin = key_sin};
@@ -26,7 +30,8 @@ TEST(ProjectedKeys, AreTheKeysThatTheLayerWouldProject) {
     EXPECT_TRUE(same_bits(run.out, expected));
     Tensor d_keys(DType::f64, keys.shape()), d_values(DType::f64, values.shape()), d_q(DType::f64, run.query.shape());
     fill(run.gradients.k.weight, 7);
-    run.layer.backward(run.saved, run.d_out, {.query = d_q, .projected_key = d_keys, .projected_value = d_values, .parameters = &run.gradients});
+    run.layer.backward(run.saved, run.d_out,
+                       {.query = d_q, .projected_key = d_keys, .projected_value = d_values, .parameters = &run.gradients});
     EXPECT_TRUE(same_bits(d_q, d_query));
     EXPECT_EQ(test::largest_magnitude(run.gradients.k.weight), 0);
     std::vector<test::Leaf> leaves = test::parameter_leaves(run.layer, run.gradients);
@@ -41,7 +46,8 @@ TEST(ProjectedKeys, WrongOnesAreSaidInNumbers) {
   const Tensor x(DType::f32, {2, 3, 8}), keys(DType::f32, {2, 2, 5, 4}), short_values(DType::f32, {2, 2, 4, 4});
   Tensor out(DType::f32, x.shape());
   const auto message = [&](const AttentionInput& input) { return error_message([&] { layer.forward(input, out); }); };
-  EXPECT_EQ(message({.query = x, .projected_key = keys}), "MultiHeadAttention.forward: projected_key and projected_value are given together");
+  EXPECT_EQ(message({.query = x, .projected_key = keys}),
+            "MultiHeadAttention.forward: projected_key and projected_value are given together");
   EXPECT_EQ(message({.query = x, .key = x, .projected_key = keys, .projected_value = keys}),
             "MultiHeadAttention.forward: both key and projected_key are given");
   EXPECT_EQ(message({.query = x, .projected_key = keys, .projected_value = short_values}),
@@ -54,8 +60,10 @@ TEST(ProjectedKeys, GradientsThatNobodyWantsAreNotComputed) {
   const MultiHeadAttention layer({.query_width = 64, .heads = 4, .seed = 1});
   Random random(2);
   constexpr std::int64_t kKeys = 4096, kBytes = kKeys * 64 * 4;  // of d_k
-  const Tensor query = random.tensor(DType::f32, {1, 1, 64}), keys = random.tensor(DType::f32, {1, 4, kKeys, 16}), values = random.tensor(DType::f32, keys.shape());
-  Tensor out(DType::f32, query.shape()), d_query(DType::f32, query.shape()), d_keys(DType::f32, keys.shape()), d_values(DType::f32, keys.shape()), alone(DType::f32, query.shape());
+  const Tensor query = random.tensor(DType::f32, {1, 1, 64}), keys = random.tensor(DType::f32, {1, 4, kKeys, 16}),
+               values = random.tensor(DType::f32, keys.shape());
+  Tensor out(DType::f32, query.shape()), d_query(DType::f32, query.shape()), d_keys(DType::f32, keys.shape()),
+      d_values(DType::f32, keys.shape()), alone(DType::f32, query.shape());
   const Tensor d_out = random.tensor(DType::f32, out.shape());
   MultiHeadAttention::Saved saved;
   layer.forward({.query = query, .projected_key = keys, .projected_value = values}, out, {}, &saved);

@@ -46,17 +46,16 @@ void rotate(ConstTensorView cos, ConstTensorView sin, RotaryOrder order, Rotatio
         high = store<T>(a * s + b * c);
       }
     };
-    const std::integral_constant<std::int64_t, 1> one;
-    const std::integral_constant<std::int64_t, 2> two;
+    constexpr std::integral_constant<std::int64_t, 2> kTwo;
     const std::int64_t stride = x.stride(-1);
     parallel_for(pairs == 0 ? 0 : rows.count(), row_grain(pairs, 2), executor, [&](std::int64_t first, std::int64_t last) {
       for (std::int64_t row = first; row < last; ++row) {
         T* const at = &rows.at(row, 0);
         const A *const cosine = &cosines.at(row, 0), *const sine = &sines.at(row, 0);
         if (order == RotaryOrder::halves) {
-          stride == 1 ? rotate_row(at, one, pairs, cosine, sine) : rotate_row(at, stride, pairs * stride, cosine, sine);
+          stride == 1 ? rotate_row(at, kOne, pairs, cosine, sine) : rotate_row(at, stride, pairs * stride, cosine, sine);
         } else {
-          stride == 1 ? rotate_row(at, two, one, cosine, sine) : rotate_row(at, 2 * stride, stride, cosine, sine);
+          stride == 1 ? rotate_row(at, kTwo, kOne, cosine, sine) : rotate_row(at, 2 * stride, stride, cosine, sine);
         }
       }
     });

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <type_traits>
 
 #include "core/axis.h"
 #include "core/dispatch.h"
@@ -26,6 +27,9 @@ class Rows {
   Axis rows_;
   std::int64_t step_;
 };
+
+// A stride of 1 that the compiler knows, so that it vectorises a loop which takes any stride.
+inline constexpr std::integral_constant<std::int64_t, 1> kOne;
 
 // The sum of term(0) … term(count - 1) as eight running sums: vector registers hold them, and rounding errors grow with count / 8.
 template <class A, class F>

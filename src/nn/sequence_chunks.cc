@@ -1,5 +1,6 @@
 #include "nn/sequence_chunks.h"
 
+#include "nn/check.h"
 #include "sdpa/normal_form.h"
 
 namespace polyhead::nn {
@@ -11,14 +12,13 @@ SequenceChunks::SequenceChunks(const MultiHeadAttentionConfig& config, const Att
   while (lead_ < rank_ && shapes.lead[lead_] == 1) ++lead_;
   if (lead_ == rank_ || numel(shapes.lead) == 0 || shapes.queries < kFewestQueries || shapes.added_keys > 0 || drops) return;
   dimension_ = lead_ < shapes.axis ? lead_ : lead_ + 1;
-  const std::int64_t of_query = config.heads * (config.head_width + (config.gate == Gate::sigmoid ? 3 : 1) * config.value_head_width);
-  const std::int64_t of_key = config.kv_heads * (config.head_width + config.value_head_width);
+  const bool gated = config.gate == Gate::sigmoid;
+  const std::int64_t q = config.heads * config.head_width, merged = config.heads * config.value_head_width;
+  const std::int64_t k = config.kv_heads * config.head_width, v = config.kv_heads * config.value_head_width;
   const std::int64_t extent = shapes.lead[lead_], sequences = numel(shapes.lead) / extent;
-  const std::int64_t elements = sequences * (shapes.queries * of_query + shapes.keys * of_key);
-  const std::int64_t of_values = config.heads * config.value_head_width * (config.output == OutputProjection::linear ? config.output_width : 0);
-  const std::int64_t of_gate = config.gate == Gate::sigmoid ? config.heads * config.value_head_width * config.query_width : 0;
-  const std::int64_t weights = config.heads * config.head_width * config.query_width + config.kv_heads * config.head_width * config.key_width +
-                               config.kv_heads * config.value_head_width * config.value_width + of_values + of_gate;
+  const std::int64_t elements = sequences * (shapes.queries * (q + (gated ? 3 : 1) * merged) + shapes.keys * (k + v));
+  const std::int64_t weights = (q + (gated ? merged : 0)) * config.query_width + k * config.key_width + v * config.value_width +
+                               (config.output == OutputProjection::linear ? merged * config.output_width : 0);
   const auto bytes_of = [](DType dtype) { return static_cast<std::int64_t>(info(dtype).size); };
   chunks_ = Chunks(extent, elements * bytes_of(config.dtype), weights * bytes_of(accumulation_dtype(config.dtype)), options.executor);
 }
@@ -51,10 +51,9 @@ AttentionOptions SequenceChunks::of(const AttentionOptions& options, std::int64_
 }
 
 void require_mask_and_bias(const MultiHeadAttentionConfig& config, const AttentionShapes& shapes, const AttentionOptions& options) {
-  Shape q_shape = shapes.lead, k_shape = shapes.lead;
-  for (const std::int64_t extent : {config.heads, shapes.queries, std::int64_t{0}}) q_shape.push_back(extent);
-  for (const std::int64_t extent : {config.kv_heads, shapes.keys, std::int64_t{0}}) k_shape.push_back(extent);
-  const Tensor q(config.dtype, q_shape), k(config.dtype, k_shape);  // no elements: normal_form() reads only the shapes
+  // No elements: normal_form() reads only the shapes.
+  const Tensor q(config.dtype, appended(shapes.lead, {config.heads, shapes.queries, 0}));
+  const Tensor k(config.dtype, appended(shapes.lead, {config.kv_heads, shapes.keys, 0}));
   normal_form(MapsInput{.q = q, .k = k}, SdpaOptions{.mask = options.mask, .bias = options.bias}, MapValue::score, "sdpa_forward");
 }
 

@@ -13,7 +13,11 @@ namespace {
 class Tracer {
  public:
   Tracer(const MultiHeadAttention& layer, const AttentionInput& input, const AttentionOptions& options)
-      : layer_(layer), config_(layer.config), input_(input), options_(options), shapes_(attention_shapes("trace", layer.config, input)),
+      : layer_(layer),
+        config_(layer.config),
+        input_(input),
+        options_(options),
+        shapes_(attention_shapes("trace", layer.config, input)),
         out_(layer.config.dtype, layer.output_shape(input)) {
     layer.forward(input, out_, options, &saved_);
     queries_ = config_.global_query == GlobalQuery::off ? "T" : "1";
@@ -30,7 +34,9 @@ class Tracer {
   }
 
  private:
-  void add(TraceKind kind, std::string letters, ConstTensorView value) { steps_.push_back({kind, std::move(letters), Tensor::copy_of(value)}); }
+  void add(TraceKind kind, std::string letters, ConstTensorView value) {
+    steps_.push_back({kind, std::move(letters), Tensor::copy_of(value)});
+  }
 
   // Names of extents with `positions` before leading dimension `at`: "[B1,T,B2,E]" for positions "T" at the attention axis, "[B,N,T,H]" for
   // positions "N,T" after all leading dimensions.
@@ -43,7 +49,9 @@ class Tracer {
     }
     return cat("[", text, width, "]");
   }
-  std::string input_letters(const std::string& positions, const std::string& width) const { return letters(shapes_.axis, positions, width); }
+  std::string input_letters(const std::string& positions, const std::string& width) const {
+    return letters(shapes_.axis, positions, width);
+  }
   std::string head_letters(const std::string& count, const std::string& rows, const std::string& columns) const {
     return letters(shapes_.lead.size(), cat(count, ",", rows), columns);
   }
@@ -104,7 +112,8 @@ class Tracer {
     unscaled.scale = 1;
     biased.bias = saved_.sdpa.bias;
     stage(TraceKind::scores, unscaled, MapValue::scaled_score);
-    if (config_.scale.value_or(1 / std::sqrt(static_cast<double>(config_.head_width))) != 1) stage(TraceKind::scale, plain, MapValue::scaled_score);
+    if (config_.scale.value_or(1 / std::sqrt(static_cast<double>(config_.head_width))) != 1)
+      stage(TraceKind::scale, plain, MapValue::scaled_score);
     if (config_.softcap > 0) stage(TraceKind::softcap, plain, MapValue::capped_score);
     if (options_.bias) stage(TraceKind::bias, biased, MapValue::score);
     if (restricts(options_.mask)) {

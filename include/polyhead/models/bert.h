@@ -73,15 +73,14 @@ struct BertEncoder : nn::Module<BertEncoder> {
   };
   void backward(const Saved& saved, ConstTensorView d_hidden, const Gradients& gradients, const nn::RunOptions& options = {}) const;
 
-  BertEncoder zeros() const;
-
-  template <class Self, class F>
-  static void visit_parameters(Self& self, F& f) {
-    nn::visit_child("words", self.words, f);
-    nn::visit_child("positions", self.positions, f);
-    nn::visit_child("segments", self.segments, f);
-    nn::visit_child("embedding_norm", self.embedding_norm, f);
-    for (std::size_t i = 0; i < self.layers.size(); ++i) nn::visit_child("layers." + std::to_string(i), self.layers[i], f);
+  template <class F, class... Self>
+  static void visit_members(const F& f, Self&... self) {
+    f("config", self.config...);
+    f("words", self.words...);
+    f("positions", self.positions...);
+    f("segments", self.segments...);
+    f("embedding_norm", self.embedding_norm...);
+    f("layers", self.layers...);
   }
 };
 

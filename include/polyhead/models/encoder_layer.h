@@ -39,16 +39,15 @@ struct EncoderLayer : nn::Module<EncoderLayer> {
   // x and y [*,T,E] of the parameters' dtype, with any strides; y may not overlap x.
   void forward(ConstTensorView x, TensorView y, const nn::AttentionOptions& options = {}, Saved* saved = nullptr) const;
   // d_y [*,T,E]. The gradient of x is required, is overwritten and may not overlap d_y.
-  void backward(const Saved& saved, ConstTensorView d_y, const nn::Gradients<EncoderLayer>& gradients, const nn::RunOptions& options = {}) const;
+  void backward(const Saved& saved, ConstTensorView d_y, const nn::Gradients<EncoderLayer>& gradients,
+                const nn::RunOptions& options = {}) const;
 
-  EncoderLayer zeros() const;
-
-  template <class Self, class F>
-  static void visit_parameters(Self& self, F& f) {
-    nn::visit_child("attention", self.attention, f);
-    nn::visit_child("attention_norm", self.attention_norm, f);
-    nn::visit_child("feed_forward", self.feed_forward, f);
-    nn::visit_child("output_norm", self.output_norm, f);
+  template <class F, class... Self>
+  static void visit_members(const F& f, Self&... self) {
+    f("attention", self.attention...);
+    f("attention_norm", self.attention_norm...);
+    f("feed_forward", self.feed_forward...);
+    f("output_norm", self.output_norm...);
   }
 };
 

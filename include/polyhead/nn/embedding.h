@@ -35,11 +35,9 @@ struct Embedding : Module<Embedding> {
   };
   void backward(ConstTensorView ids, ConstTensorView d_y, const Gradients& gradients, const RunOptions& options = {}) const;
 
-  Embedding zeros() const;
-
-  template <class Self, class F>
-  static void visit_parameters(Self& self, F& f) {
-    f("weight", self.weight);
+  template <class F, class... Self>
+  static void visit_members(const F& f, Self&... self) {
+    f("weight", self.weight...);
   }
 };
 

@@ -6,9 +6,9 @@
 namespace polyhead::nn {
 
 struct FeedForwardConfig {
-  std::int64_t width = 0;         // of the input
+  std::int64_t width = 0;  // of the input
   std::int64_t hidden_width = 0;
-  std::int64_t out_width = -1;    // -1: width
+  std::int64_t out_width = -1;  // -1: width
   Activation activation = Activation::gelu;
   bool bias = true;
   DType dtype = DType::f32;
@@ -38,12 +38,11 @@ struct FeedForward : Module<FeedForward> {
   // d_y [*,out_width]. Error where `saved` comes from a layer of other widths or another activation.
   void backward(const Saved& saved, ConstTensorView d_y, const Gradients<FeedForward>& gradients, const RunOptions& options = {}) const;
 
-  FeedForward zeros() const;
-
-  template <class Self, class F>
-  static void visit_parameters(Self& self, F& f) {
-    visit_child("hidden", self.hidden, f);
-    visit_child("output", self.output, f);
+  template <class F, class... Self>
+  static void visit_members(const F& f, Self&... self) {
+    f("hidden", self.hidden...);
+    f("output", self.output...);
+    f("activation", self.activation...);
   }
 };
 

@@ -29,12 +29,11 @@ struct LayerNorm : Module<LayerNorm> {
   // d_y [*,width]. Mean and variance are computed again from x.
   void backward(ConstTensorView x, ConstTensorView d_y, const Gradients<LayerNorm>& gradients, const RunOptions& options = {}) const;
 
-  LayerNorm zeros() const;
-
-  template <class Self, class F>
-  static void visit_parameters(Self& self, F& f) {
-    f("weight", self.weight);
-    if (self.bias) f("bias", self.bias);
+  template <class F, class... Self>
+  static void visit_members(const F& f, Self&... self) {
+    f("weight", self.weight...);
+    f("bias", self.bias...);
+    f("epsilon", self.epsilon...);
   }
 };
 

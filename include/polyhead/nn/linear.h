@@ -5,7 +5,7 @@
 namespace polyhead::nn {
 
 struct LinearConfig {
-  std::int64_t in_width = 0;   // both at least 1
+  std::int64_t in_width = 0;  // both at least 1
   std::int64_t out_width = 0;
   bool bias = true;
   DType dtype = DType::f32;
@@ -29,12 +29,10 @@ struct Linear : Module<Linear> {
   // d_y [*,out_width]. x is read only for the gradients of the parameters.
   void backward(ConstTensorView x, ConstTensorView d_y, const Gradients<Linear>& gradients, const RunOptions& options = {}) const;
 
-  Linear zeros() const;
-
-  template <class Self, class F>
-  static void visit_parameters(Self& self, F& f) {
-    f("weight", self.weight);
-    if (self.bias) f("bias", self.bias);
+  template <class F, class... Self>
+  static void visit_members(const F& f, Self&... self) {
+    f("weight", self.weight...);
+    f("bias", self.bias...);
   }
 };
 

@@ -32,41 +32,69 @@ struct RunOptions {
 // the pointer is nullptr.
 template <class M>
 struct Gradients {
-  TensorView x = {};            // of the input's shape
-  M* parameters = nullptr;      // a module of the same shapes, for example zeros_like(layer)
+  TensorView x = {};        // of the input's shape
+  M* parameters = nullptr;  // a module of the same shapes, for example zeros_like(layer)
   Write x_write = Write::replace;
 };
 
-// visit(f) calls f(name, tensor) for every parameter that is present, in a fixed order; the names are dotted paths: "q.weight".
-// A layer is a struct M : Module<M> with `template <class Self, class F> static void visit_parameters(Self& self, F& f)`, Self being M or
-// const M, and `M zeros() const` for zeros_like.
+namespace detail {
+template <class M, class F>
+void visit(const std::string& prefix, M& layer, F& f);
+}  // namespace detail
+
+// A layer is a struct M : Module<M> whose members are listed once, for visit and zeros_like:
+//   template <class F, class... Self>
+//   static void visit_members(const F& f, Self&... self) { f("weight", self.weight...); f("epsilon", self.epsilon...); }
+// Members are tensors, layers, vectors of layers, and settings of any other type. Self... are one layer, or two of the same type.
 template <class M>
 struct Module {
+  // Calls f(name, tensor) for every parameter that is present, in a fixed order; the names are dotted paths: "q.weight". No names are
+  // joined for an f that takes NoName.
   template <class F>
   void visit(F&& f) {
-    M::visit_parameters(static_cast<M&>(*this), f);
+    detail::visit("", static_cast<M&>(*this), f);
   }
   template <class F>
   void visit(F&& f) const {
-    M::visit_parameters(static_cast<const M&>(*this), f);
+    detail::visit("", static_cast<const M&>(*this), f);
   }
 };
 
-// For f(NoName, tensor): a visitor of all parameters that needs no names, so that none is joined.
-struct NoName {
-  template <class T>
-  NoName(const T&) {}  // NOLINT(google-explicit-constructor)
-};
+struct NoName {};
 
-// For a module with children: visit_child("q", q, f) calls f("q." + name, tensor) for each parameter of q.
-template <class Child, class F>
-void visit_child(const std::string& prefix, Child& child, F&& f) {
-  if constexpr (requires(const Tensor& tensor) { f(NoName(0), tensor); }) {
-    child.visit(f);
-  } else {
-    child.visit([&](const std::string& name, auto& tensor) { f(prefix + "." + name, tensor); });
-  }
+namespace detail {
+
+template <class T>
+inline constexpr bool kIsLayer = std::is_base_of_v<Module<T>, T>;
+template <class T>
+inline constexpr bool kIsLayers = false;
+template <class T>
+inline constexpr bool kIsLayers<std::vector<T>> = kIsLayer<T>;
+
+template <class M, class F>
+void visit(const std::string& prefix, M& layer, F& f) {
+  constexpr bool kNamed = !std::is_invocable_v<F&, NoName, const Tensor&>;
+  layer.visit_members(
+      [&](const char* name, auto& member) {
+        using Member = std::remove_const_t<std::remove_reference_t<decltype(member)>>;
+        const auto path = [&](const std::string& rest = "") { return kNamed ? prefix + name + rest : std::string(); };
+        if constexpr (std::is_same_v<Member, Tensor>) {
+          if (!member) return;
+          if constexpr (kNamed) {
+            f(path(), member);
+          } else {
+            f(NoName(), member);
+          }
+        } else if constexpr (kIsLayer<Member>) {
+          visit(path("."), member, f);
+        } else if constexpr (kIsLayers<Member>) {
+          for (std::size_t i = 0; i < member.size(); ++i) visit(path("." + std::to_string(i) + "."), member[i], f);
+        }
+      },
+      layer);
 }
+
+}  // namespace detail
 
 template <class M>
 auto parameters(M& module) {
@@ -80,9 +108,21 @@ inline Tensor zeros_like(const Tensor& tensor) { return tensor ? Tensor(tensor.d
 
 // A layer of the same structure whose parameters are zero. The parameters of `layer` are not copied.
 template <class M>
-  requires std::derived_from<M, Module<M>>
-M zeros_like(const M& layer) {
-  return layer.zeros();
+requires std::derived_from<M, Module<M>> M zeros_like(const M& layer) {
+  M zeros;
+  M::visit_members(
+      [](const char*, auto& to, const auto& from) {
+        using Member = std::remove_reference_t<decltype(to)>;
+        if constexpr (std::is_same_v<Member, Tensor> || detail::kIsLayer<Member>) {
+          to = zeros_like(from);
+        } else if constexpr (detail::kIsLayers<Member>) {
+          for (const auto& child : from) to.push_back(zeros_like(child));
+        } else {
+          to = from;
+        }
+      },
+      zeros, layer);
+  return zeros;
 }
 
 }  // namespace polyhead::nn

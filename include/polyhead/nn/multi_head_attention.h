@@ -43,14 +43,14 @@ struct MultiHeadAttentionConfig {
   Gate gate = Gate::none;
   GlobalQuery global_query = GlobalQuery::off;
   int axis = -2;
-  bool add_bias_kv = false;               // adds one learned key and value after the S keys; every query may attend to it
-  bool add_zero_attn = false;              // then adds one key and value of zeros; every query may attend to it
-  double dropout = 0;                 // of attention weights, in training
-  std::optional<double> scale{};      // absent: 1/sqrt(H)
+  bool add_bias_kv = false;       // adds one learned key and value after the S keys; every query may attend to it
+  bool add_zero_attn = false;     // then adds one key and value of zeros; every query may attend to it
+  double dropout = 0;             // of attention weights, in training
+  std::optional<double> scale{};  // absent: 1/sqrt(H)
   double softcap = 0;
   EmptyRows empty_rows = EmptyRows::zero;
   DType dtype = DType::f32;
-  std::uint64_t seed = 0;             // of the initialisation
+  std::uint64_t seed = 0;  // of the initialisation
 };
 
 struct AttentionInput {
@@ -96,15 +96,15 @@ struct MultiHeadAttention : Module<MultiHeadAttention> {
 
   // Intermediate results of a forward pass.
   struct Activations {
-    Tensor query_mean;                // [.., 1, .., Eq]; only with a global query
-    Tensor mean_positions;            // bool [*,T]: the positions that GlobalQuery::masked_mean averages
+    Tensor query_mean;      // [.., 1, .., Eq]; only with a global query
+    Tensor mean_positions;  // bool [*,T]: the positions that GlobalQuery::masked_mean averages
     // Projected and rotated, in the order of the inputs: [.., T, .., N*H], [.., S', .., K*H], [.., S', .., K*V]. k and v are absent where
     // projected_key and projected_value are used in place.
     Tensor q, k, v;
-    Tensor attended;                  // [.., T, .., N*V], merged heads before the gate
-    Tensor lse;                       // [*,N,T]
-    Tensor gate;                      // [.., T, .., N*V], after the sigmoid
-    Tensor padded_mask, padded_bias;  // mask and bias extended to S' keys; absent without added keys
+    Tensor attended;                                            // [.., T, .., N*V], merged heads before the gate
+    Tensor lse;                                                 // [*,N,T]
+    Tensor gate;                                                // [.., T, .., N*V], after the sigmoid
+    Tensor padded_mask, padded_bias;                            // mask and bias extended to S' keys; absent without added keys
     ConstTensorView q_heads, k_heads, v_heads, attended_heads;  // [*,N,T,H] [*,K,S',H] [*,K,S',V] [*,N,T,V]: views of q, k, v, attended
     SdpaOptions sdpa;  // of the sdpa_forward call, without executor and workspace; mask and bias view the caller's memory or padded_*
 
@@ -140,17 +140,16 @@ struct MultiHeadAttention : Module<MultiHeadAttention> {
   // comes from a layer of another structure.
   void backward(const Saved& saved, ConstTensorView d_out, const Gradients& gradients, const RunOptions& options = {}) const;
 
-  MultiHeadAttention zeros() const;
-
-  template <class Self, class F>
-  static void visit_parameters(Self& self, F& f) {
-    visit_child("q", self.q, f);
-    visit_child("k", self.k, f);
-    visit_child("v", self.v, f);
-    if (self.output.weight) visit_child("output", self.output, f);
-    if (self.gate.weight) visit_child("gate", self.gate, f);
-    if (self.bias_k) f("bias_k", self.bias_k);
-    if (self.bias_v) f("bias_v", self.bias_v);
+  template <class F, class... Self>
+  static void visit_members(const F& f, Self&... self) {
+    f("config", self.config...);
+    f("q", self.q...);
+    f("k", self.k...);
+    f("v", self.v...);
+    f("output", self.output...);
+    f("gate", self.gate...);
+    f("bias_k", self.bias_k...);
+    f("bias_v", self.bias_v...);
   }
 };
 
@@ -159,7 +158,7 @@ MultiHeadAttentionConfig completed(const MultiHeadAttentionConfig& config);
 
 // A layer of existing parameters, which are moved, not copied, and may be views of a mapped file. Their shapes must be those of the
 // completed configuration.
-MultiHeadAttention make_attention(const MultiHeadAttentionConfig& config, Linear q, Linear k, Linear v, Linear output = {}, Linear gate = {},
-                                  Tensor bias_k = {}, Tensor bias_v = {});
+MultiHeadAttention make_attention(const MultiHeadAttentionConfig& config, Linear q, Linear k, Linear v, Linear output = {},
+                                  Linear gate = {}, Tensor bias_k = {}, Tensor bias_v = {});
 
 }  // namespace polyhead::nn
