@@ -54,7 +54,8 @@ void require_mask_and_bias(const MultiHeadAttentionConfig& config, const Attenti
   // No elements: normal_form() reads only the shapes.
   const Tensor q(config.dtype, appended(shapes.lead, {config.heads, shapes.queries, 0}));
   const Tensor k(config.dtype, appended(shapes.lead, {config.kv_heads, shapes.keys, 0}));
-  normal_form(MapsInput{.q = q, .k = k}, SdpaOptions{.mask = options.mask, .bias = options.bias}, MapValue::score, "sdpa_forward");
+  KeyRules rules;
+  normal_form(MapsInput{.q = q, .k = k}, SdpaOptions{.mask = options.mask, .bias = options.bias}, MapValue::score, "sdpa_forward", rules);
 }
 
 }  // namespace polyhead::nn
