@@ -3,8 +3,6 @@
 
 #include <nanobind/nanobind.h>
 
-#include <optional>
-
 #include "arrays.h"
 #include "options.h"
 #include "polyhead/nn/multi_head_attention.h"

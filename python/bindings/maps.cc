@@ -32,20 +32,17 @@ struct MapsCall : SdpaCall {
   }
 };
 
-nb::object maps(nb::handle q, nb::handle k, nb::handle options, nb::handle value, nb::handle out_given) {
+// The maps of the chosen rows; None: of all.
+nb::object maps(nb::handle q, nb::handle k, nb::handle chosen, nb::handle options, nb::handle value, nb::handle out_given) {
   const MapsCall call("maps", q, k, options);
   const MapValue map_value = read_map_value(value);
-  const Result out = call.result("out", {call.queries(), call.keys()}, out_given);
-  without_gil([&] { attention_map(call.input, out.view(), call.sdpa, map_value); });
-  return out.object;
-}
-
-nb::object map_rows(nb::handle q, nb::handle k, nb::handle chosen, nb::handle options, nb::handle value) {
-  const MapsCall call("maps", q, k, options);
-  const MapValue map_value = read_map_value(value);
-  const std::vector<std::int64_t> rows = read_integers(chosen, "rows");
-  const Result out = call.result("out", {static_cast<std::int64_t>(rows.size()), call.keys()});
-  without_gil([&] { attention_map_rows(call.input, rows, out.view(), call.sdpa, map_value); });
+  const bool all = chosen.is_none();
+  const std::vector<std::int64_t> rows = all ? std::vector<std::int64_t>() : read_integers(chosen, "rows");
+  const Result out = call.result("out", {all ? call.queries() : static_cast<std::int64_t>(rows.size()), call.keys()}, out_given);
+  without_gil([&] {
+    if (all) return attention_map(call.input, out.view(), call.sdpa, map_value);
+    attention_map_rows(call.input, rows, out.view(), call.sdpa, map_value);
+  });
   return out.object;
 }
 
@@ -87,8 +84,7 @@ nb::object pooled_map(nb::handle q, nb::handle k, nb::handle height_given, nb::h
 }  // namespace
 
 void bind_maps(nb::module_& m) {
-  m.def("maps", &maps, any("q"), any("k"), any("options"), any("value"), any("out"));
-  m.def("map_rows", &map_rows, any("q"), any("k"), any("rows"), any("options"), any("value"));
+  m.def("maps", &maps, any("q"), any("k"), any("rows"), any("options"), any("value"), any("out"));
   m.def("top_keys", &top_keys, any("q"), any("k"), any("top_k"), any("options"));
   m.def("head_statistics", &head_statistics, any("q"), any("k"), any("options"));
   m.def("pooled_map", &pooled_map, any("q"), any("k"), any("height"), any("width"), any("options"));

@@ -69,7 +69,9 @@ def sdpa(
         seed: of the dropout bits (Philox 4x32-10, Salmon et al. 2011, keyed by seed, b, n, t, s). Required with dropout, unless dropout_keep is given;
             backward and maps take the same.
         dropout_keep: bool, broadcasts to ``[*,N,T,S]``; True = not dropped. Replaces the generator's bits.
-        empty_rows: result of a query whose keys are all masked: ``"zero"``, ``"uniform"`` (every key has p = 1/S) or ``"unmasked"`` (as without a mask).
+        empty_rows: result of a query whose keys are all masked: ``"zero"`` (out 0, lse -inf, gradients 0), ``"uniform"`` (every key has p = 1/S, as in code
+            that replaces masked scores by -1e6) or ``"unmasked"`` (as without a mask, as in code that adds -1e8 to masked scores). A query whose
+            attended scores are all -inf gives zero with each of the three.
         return_lse: also return lse ``[*,N,T]``, float32 (float64 for float64 inputs). `sdpa_backward` needs it.
         return_attention_weights: also return p ``[*,N,T,S]``, dtype of q, before dropout, from the same pass: out has the same bits with it and without.
             `maps` gives chosen rows, the strongest keys and other values of the formula.
@@ -165,11 +167,9 @@ def maps(
         if rows is not None or value != "probability" or out is not None:
             raise ValueError("top_k returns probabilities of all rows; it may not be combined with rows, value or out")
         return TopKeys(*_core.top_keys(q, k, top_k, options))
-    if rows is not None:
-        if out is not None:
-            raise ValueError("out holds all rows; it may not be combined with rows")
-        return _core.map_rows(q, k, rows, options, value)
-    return _core.maps(q, k, options, value, out)
+    if rows is not None and out is not None:
+        raise ValueError("out holds all rows; it may not be combined with rows")
+    return _core.maps(q, k, rows, options, value, out)
 
 
 @takes(SdpaOptions)

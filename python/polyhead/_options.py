@@ -10,20 +10,11 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypedDict, TypeVar, 
 Array = Any
 """NumPy array, PyTorch tensor, JAX CPU array, or any object with the buffer protocol or DLPack."""
 
+# The Args of `sdpa` and, for MapValue, of `maps` say what these mean.
 Causal = Union[Literal["top_left", "bottom_right"], int, None]
-"""Query ``t`` attends to the keys ``s <= t + offset``: ``"top_left"`` is offset 0, ``"bottom_right"`` is ``S - T``, an int is the offset itself."""
-
 Window = Union[tuple[Union[int, None], Union[int, None]], None]
-"""``(left, right)``: query ``t`` attends to the keys ``-left <= s - (t + offset) <= right``; None: no limit on that side. The offset is that of
-causal, else ``S - T``."""
-
 EmptyRows = Literal["zero", "uniform", "unmasked"]
-"""Result of a query whose keys are all masked: ``"zero"`` (out 0, lse -inf, gradients 0), ``"uniform"`` (every key has p = 1/S, as in code that
-replaces masked scores by -1e6) or ``"unmasked"`` (as without a mask, as in code that adds -1e8 to masked scores). A query whose attended
-scores are all -inf gives zero with each of the three."""
-
 MapValue = Literal["scaled_score", "capped_score", "score", "probability", "dropped"]
-"""Which value of the formula a map holds: ``scale q k^T``, after softcap, after bias (-inf where masked), after softmax, after dropout."""
 
 
 class Rotary(NamedTuple):
