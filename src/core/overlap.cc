@@ -162,17 +162,17 @@ TensorView distinct_elements(TensorView view) {
 }
 
 void require_separate(std::string_view operation, std::span<const Operand> outputs, std::span<const Operand> inputs) {
-  MemorySpan own{};  // of the current output
-  const auto apart = [&](const Operand& out, const Operand& other) {
-    if (!meet(byte_span(other.view), own)) return;
-    require(!overlaps(other.view, out.view), operation, ": ", out.name, " overlaps ", other.name, "; outputs need memory of their own");
-  };
-  for (std::size_t i = 0; i < outputs.size(); ++i) {
-    const Operand& out = outputs[i];
-    if (!out.view) continue;
-    own = byte_span(out.view);
-    for (const Operand& in : inputs) apart(out, in);
-    for (const Operand& earlier : outputs.first(i)) apart(out, earlier);
+  std::vector<MemorySpan> spans;  // of the inputs, then of the outputs
+  spans.reserve(inputs.size() + outputs.size());
+  for (const Operand& in : inputs) spans.push_back(byte_span(in.view));
+  for (const Operand& out : outputs) {
+    const MemorySpan own = byte_span(out.view);
+    for (std::size_t i = 0; i < spans.size(); ++i) {
+      if (!meet(spans[i], own)) continue;
+      const Operand& other = i < inputs.size() ? inputs[i] : outputs[i - inputs.size()];
+      require(!overlaps(other.view, out.view), operation, ": ", out.name, " overlaps ", other.name, "; outputs need memory of their own");
+    }
+    spans.push_back(own);
     require(out.sums || !overlaps_itself(out.view), operation, ": elements of ", out.name, " share memory: shape ", out.view.shape(),
             ", strides ", out.view.strides());
   }

@@ -13,7 +13,7 @@ class Arena {
  public:
   explicit Arena(void* memory) : memory_(static_cast<char*>(memory)) {}
   template <class T>
-  void take(T*& array, std::int64_t count) {
+  void allocate(T*& array, std::int64_t count) {
     constexpr std::int64_t kLine = 64;
     array = memory_ == nullptr ? nullptr : reinterpret_cast<T*>(memory_ + used_);
     // One more cache line, because the last row of a transposition or of a bias may be read in whole vectors.

@@ -4,6 +4,8 @@
 #include <atomic>
 #include <bit>
 
+#include "cpu/select.h"
+
 namespace polyhead::cpu {
 namespace {
 
@@ -34,7 +36,7 @@ BlockSizes block_sizes(std::int64_t second_cache_bytes) {
 }
 
 BlockSizes block_sizes() {
-  static const std::int64_t machine = second_cache(detect_cpu());
+  static const std::int64_t machine = second_cache(this_cpu());
   const std::int64_t set = bytes_set.load(std::memory_order_relaxed);
   return block_sizes(set != 0 ? set : machine);
 }

@@ -26,12 +26,6 @@ namespace {
 
 std::atomic<const KernelSet*> forced{nullptr};
 
-// Cached, because cpuid takes tens of microseconds under a hypervisor.
-const Cpu& this_cpu() {
-  static const Cpu cpu = detect_cpu();
-  return cpu;
-}
-
 // Reads the environment once: a later change must not switch kernels in the middle of a program.
 const KernelSet& preferred() {
   static const KernelSet& set = []() -> const KernelSet& {
@@ -42,6 +36,11 @@ const KernelSet& preferred() {
 }
 
 }  // namespace
+
+const Cpu& this_cpu() {
+  static const Cpu cpu = detect_cpu();
+  return cpu;
+}
 
 std::span<const KernelSet> kernel_sets() {
 #define POLYHEAD_ISA_ROW(name, needs)                                                                          \

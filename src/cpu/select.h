@@ -24,6 +24,8 @@ struct KernelSet {
 
 std::span<const KernelSet> kernel_sets();  // in order of preference; the last runs on every processor
 
+const Cpu& this_cpu();  // detect_cpu() of this machine, asked once: cpuid takes tens of microseconds under a hypervisor
+
 // The words of `needs` that the processor lacks; empty if it can run the set.
 std::string missing_for(const KernelSet& set, const Cpu& cpu);
 

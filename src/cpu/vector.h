@@ -30,7 +30,7 @@ POLYHEAD_INLINE T largest_lane(Vector<T> x) {
   if constexpr (kDistance == 0) {
     return x[0];
   } else {
-    return largest_lane<T, kDistance / 2>(larger(x, exchange<T, kDistance>(x)));
+    return largest_lane<T, kDistance / 2>(larger(x, swap_lanes<T, kDistance>(x)));
   }
 }
 
@@ -40,7 +40,7 @@ POLYHEAD_INLINE T sum_of_lanes(Vector<T> x) {
   if constexpr (kDistance == 0) {
     return x[0];
   } else {
-    return sum_of_lanes<T, kDistance / 2>(x + exchange<T, kDistance>(x));
+    return sum_of_lanes<T, kDistance / 2>(x + swap_lanes<T, kDistance>(x));
   }
 }
 

@@ -1,32 +1,31 @@
 // Which keys each query may attend to: a key range per row, planes of booleans, and for each block of pairs whether it can be skipped. The
-// reference and the kernels of every instruction set read this one description. Plain data and functions that are always inlined, because
-// an inline function compiled for AVX-512 may not be shared with other objects (tests/layering/objects.py).
+// reference and the kernels of every instruction set read this one description.
 #pragma once
 
 #include <cstdint>
 
-#define POLYHEAD_KEY_SET inline __attribute__((always_inline))
+#include "core/inline.h"
 
 namespace polyhead {
 
 // Half-open range of keys; empty when last <= first.
 struct KeyRange {
   std::int64_t first, last;
-  POLYHEAD_KEY_SET bool empty() const { return last <= first; }
+  POLYHEAD_INLINE bool empty() const { return last <= first; }
 };
 
-// Whether a plane allows none, some or all pairs of a block. For two planes together the smaller value holds.
-enum class PairBlock : std::uint8_t { skip, partial, full };
+// Whether a boolean plane allows none, some or all pairs of a block. For two planes together the smaller value holds.
+enum class BlockKind : std::uint8_t { skip, partial, full };
 
 // Size of a block of pairs. A tile of a kernel never crosses a multiple of 64 keys, so it lies in one column of blocks.
-inline constexpr std::int64_t kPairBlockQueries = 16, kPairBlockKeys = 64;
+inline constexpr std::int64_t kMaskBlockQueries = 16, kMaskBlockKeys = 64;
 
 // Booleans over pairs as bytes [head, query, key] with any strides. A query may attend to a key if (byte != 0) == attend.
 struct BooleanPlane {
   const std::uint8_t* data = nullptr;
   std::int64_t head = 0, row = 0, column = 0;
   bool attend = true;
-  const PairBlock* blocks = nullptr;  // [head, block of queries, block of keys]; nullptr: every block is partial
+  const BlockKind* blocks = nullptr;  // [head, block of queries, block of keys]; nullptr: every block is partial
   std::int64_t block_head = 0, block_row = 0;
 };
 
@@ -42,30 +41,30 @@ struct KeySet {
   std::int64_t queries = 0, keys = 0;
   bool banded = false;
   std::int64_t lower = 0, upper = 0;       // banded: keys [t + lower, t + upper) of query t
-  const std::int64_t* lengths = nullptr;   // keys below lengths[t] - first_key (lengths[0] if not per query); nullptr: all keys
+  const std::int64_t* lengths = nullptr;   // keys below lengths[t] - key_position (lengths[0] if not per query); nullptr: all keys
   bool length_per_query = false;
-  std::int64_t first_key = 0;              // position of key 0 in the packed sequence, which lengths count from
+  std::int64_t key_position = 0;  // position of key 0 in the packed sequence, which lengths count from
   BooleanPlane planes[kMostPlanes];
   int plane_count = 0;
   const RowKind* row_kinds = nullptr;      // [head, query]; nullptr: every row is masked
 };
 
 // Keys that causal, window and lengths leave for query t.
-POLYHEAD_KEY_SET KeyRange key_range(const KeySet& set, std::int64_t t) {
+POLYHEAD_INLINE KeyRange key_range(const KeySet& set, std::int64_t t) {
   KeyRange range{0, set.keys};
   if (set.banded) {
     const std::int64_t first = t + set.lower, last = t + set.upper;
     range = {first > 0 ? first : 0, last < set.keys ? last : set.keys};
   }
   if (set.lengths != nullptr) {
-    const std::int64_t length = set.lengths[set.length_per_query ? t : 0] - set.first_key;
+    const std::int64_t length = set.lengths[set.length_per_query ? t : 0] - set.key_position;
     range.last = length < range.last ? length : range.last;
   }
   return range;
 }
 
 // Whether the planes let query t of the head attend to key s.
-POLYHEAD_KEY_SET bool planes_attend(const KeySet& set, std::int64_t head, std::int64_t t, std::int64_t s) {
+POLYHEAD_INLINE bool planes_attend(const KeySet& set, std::int64_t head, std::int64_t t, std::int64_t s) {
   for (int i = 0; i < set.plane_count; ++i) {
     const BooleanPlane& plane = set.planes[i];
     if ((plane.data[head * plane.head + t * plane.row + s * plane.column] != 0) != plane.attend) return false;
@@ -73,18 +72,20 @@ POLYHEAD_KEY_SET bool planes_attend(const KeySet& set, std::int64_t head, std::i
   return true;
 }
 
-// The blocks of query t; key s lies in block s / kPairBlockKeys. nullptr: every block is partial.
-POLYHEAD_KEY_SET const PairBlock* answers(const BooleanPlane& plane, std::int64_t head, std::int64_t t) {
-  return plane.blocks == nullptr ? nullptr : plane.blocks + head * plane.block_head + t / kPairBlockQueries * plane.block_row;
+// The blocks of query t; key s lies in block s / kMaskBlockKeys. nullptr: every block is partial.
+POLYHEAD_INLINE const BlockKind* blocks_of_query(const BooleanPlane& plane, std::int64_t head, std::int64_t t) {
+  return plane.blocks == nullptr ? nullptr : plane.blocks + head * plane.block_head + t / kMaskBlockQueries * plane.block_row;
 }
 
-// `range` without PairBlock::skip at its ends.
-POLYHEAD_KEY_SET KeyRange without_skipped_ends(const KeySet& set, std::int64_t head, std::int64_t t, KeyRange range) {
+// `range` without BlockKind::skip at its ends.
+POLYHEAD_INLINE KeyRange without_skipped_ends(const KeySet& set, std::int64_t head, std::int64_t t, KeyRange range) {
   for (int i = 0; i < set.plane_count; ++i) {
-    const PairBlock* const blocks = answers(set.planes[i], head, t);
+    const BlockKind* const blocks = blocks_of_query(set.planes[i], head, t);
     if (blocks == nullptr) continue;
-    while (!range.empty() && blocks[range.first / kPairBlockKeys] == PairBlock::skip) range.first = (range.first / kPairBlockKeys + 1) * kPairBlockKeys;
-    while (!range.empty() && blocks[(range.last - 1) / kPairBlockKeys] == PairBlock::skip) range.last = (range.last - 1) / kPairBlockKeys * kPairBlockKeys;
+    while (!range.empty() && blocks[range.first / kMaskBlockKeys] == BlockKind::skip)
+      range.first = (range.first / kMaskBlockKeys + 1) * kMaskBlockKeys;
+    while (!range.empty() && blocks[(range.last - 1) / kMaskBlockKeys] == BlockKind::skip)
+      range.last = (range.last - 1) / kMaskBlockKeys * kMaskBlockKeys;
   }
   return range;
 }

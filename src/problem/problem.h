@@ -75,6 +75,7 @@ struct Problem {
   std::int64_t kv_head(std::int64_t n) const { return n / (heads / kv_heads); }
   bool packed() const { return documents.size() > 1; }
   KeySet key_set(std::int64_t b, std::int64_t first_head, const Document& document) const;
+  void place(std::int64_t b, std::int64_t first_head, const Document& document, KeySet& set) const;  // sets all but row_kinds
 };
 
 // Every view has the rank of `lead` plus three: [*,N,T,H], [*,K,S,H], ...; lse is [*,N,T,1].
@@ -144,19 +145,30 @@ HeadSlice<T> head_slice(const BasicTensorView<Void>& view, std::int64_t b, std::
 }
 
 // Keys of the heads from first_head on, in one document of sequence b.
-inline KeySet Problem::key_set(std::int64_t b, std::int64_t first_head, const Document& document) const {
+inline void Problem::place(std::int64_t b, std::int64_t first_head, const Document& document, KeySet& set) const {
   const std::int64_t t = document.queries.first, s = document.keys.first;
-  KeySet set;
   set.queries = document.queries.last - t, set.keys = document.keys.last - s;
   set.banded = rules->banded, set.lower = document.lower, set.upper = document.upper;
-  set.length_per_query = rules->length_per_query, set.first_key = s;
+  set.length_per_query = rules->length_per_query, set.key_position = s;
   if (!rules->lengths.empty()) set.lengths = rules->lengths.data() + (set.length_per_query ? b * rules->queries + t : b);
-  for (; set.plane_count < rules->mask_count; ++set.plane_count) {
-    const DenseMask& mask = rules->masks[static_cast<std::size_t>(set.plane_count)];
+  set.plane_count = rules->mask_count;
+  for (int i = 0; i < set.plane_count; ++i) {
+    const DenseMask& mask = rules->masks[static_cast<std::size_t>(i)];
     const auto slice = head_slice<const std::uint8_t>(mask.tensor, b, first_head);
-    set.planes[set.plane_count] = {slice.data + t * slice.row_stride + s * slice.column_stride, mask.tensor.stride(-3), slice.row_stride,
-                                   slice.column_stride, mask.attend, nullptr, 0, 0};
+    set.planes[i] = {slice.data + t * slice.row_stride + s * slice.column_stride,
+                     mask.tensor.stride(-3),
+                     slice.row_stride,
+                     slice.column_stride,
+                     mask.attend,
+                     nullptr,
+                     0,
+                     0};
   }
+}
+
+inline KeySet Problem::key_set(std::int64_t b, std::int64_t first_head, const Document& document) const {
+  KeySet set;
+  place(b, first_head, document, set);
   return set;
 }
 

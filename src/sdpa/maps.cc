@@ -7,22 +7,15 @@
 #include <numeric>
 #include <vector>
 
-#include "core/dispatch.h"
 #include "core/parallel.h"
+#include "reference/row.h"
 #include "sdpa/backend.h"
 #include "sdpa/normal_form.h"
 
 namespace polyhead {
 namespace {
 
-// out (b, n, row, :) = values
-void write_row(TensorView out, std::int64_t b, std::int64_t n, std::int64_t row, std::span<const double> values) {
-  dispatch_floating(out.dtype(), [&](auto type) {
-    using T = typename decltype(type)::type;
-    const auto slice = head_slice<T>(out, b, n);
-    for (std::size_t s = 0; s < values.size(); ++s) slice(row, static_cast<std::int64_t>(s)) = store<T>(values[s]);
-  });
-}
+using reference::store_row;
 
 // Computes the rows of all maps. Only a few rows are in memory at a time, never a [T,S] map.
 class RowStream {
@@ -61,7 +54,8 @@ class RowStream {
     const bool direct = backend_.write_maps != nullptr && (out.dtype() == DType::f64) == (problem.dtype == DType::f64);
     for_each_head(queries, [&](std::int64_t b, std::int64_t n) {
       if (direct) return backend_.write_maps(problem, b, n, queries, out);
-      backend_.map_rows(problem, b, n, queries, [&](std::int64_t i, std::span<const double> values) { write_row(out, b, n, i, values); });
+      backend_.map_rows(problem, b, n, queries,
+                        [&](std::int64_t i, std::span<const double> values) { store_row(out, b, n, i, values.data()); });
     });
   }
 
@@ -144,7 +138,7 @@ void attention_top_keys(const MapsInput& input, TensorView probability, TensorVi
       keys(t, i) = s;
       values.push_back(p(s));
     }
-    write_row(probability, b, n, t, values);
+    store_row(probability, b, n, t, values.data());
   });
 }
 
@@ -209,7 +203,7 @@ void attention_statistics(const MapsInput& input, const HeadStatistics& statisti
     for (std::size_t i = 0; i < std::size(table); ++i) {
       if (!table[i].out) continue;
       const double mean = rows[head] > 0 ? sums[head][i] / static_cast<double>(rows[head]) : 0;
-      write_row(table[i].out.unsqueeze(-1).unsqueeze(-1), b, n, 0, std::span(&mean, 1));
+      store_row(table[i].out.unsqueeze(-1).unsqueeze(-1), b, n, 0, &mean);
     }
   }
 }
@@ -235,7 +229,7 @@ void attention_pooled_map(const MapsInput& input, TensorView out, const SdpaOpti
       const double sum = std::accumulate(row.begin() + begin, row.begin() + end, 0.0);
       line[static_cast<std::size_t>(j)] += sum / static_cast<double>((last - first) * (end - begin));
     }
-    if (t + 1 == last) write_row(out, b, n, i, line);
+    if (t + 1 == last) store_row(out, b, n, i, line.data());
   });
 }
 

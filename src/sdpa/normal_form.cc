@@ -13,6 +13,17 @@ class Builder {
  public:
   Builder(const char* operation, const SdpaOptions& options, KeyRules& rules) : op_(operation), options_(options), rules_(rules) {}
 
+  // q, k, v, the options and out of a forward or backward pass.
+  template <class P, class Tensors>
+  void attention(P& p, const Tensors& tensors) const {
+    require(static_cast<bool>(tensors.v), op_, ": v is missing");
+    sizes(p, tensors.q, tensors.k, tensors.v);
+    options(p);
+    expect(tensors.out, shape(p, {p.heads, p.queries, p.v_width}), p.dtype, "out", "[*,N,T,V]");
+    p.q = tensors.q, p.k = tensors.k, p.v = tensors.v, p.out = tensors.out;
+    p.lse = tensors.lse ? tensors.lse.unsqueeze(-1) : tensors.lse;
+  }
+
   // Sizes from q, k and, if given, v.
   void sizes(Problem& p, const ConstTensorView& q, const ConstTensorView& k, const ConstTensorView& v) const {
     require(static_cast<bool>(q), op_, ": q is missing");
@@ -205,9 +216,6 @@ class Builder {
   KeyRules& rules_;
 };
 
-template <class Void>
-BasicTensorView<Void> with_column(const BasicTensorView<Void>& lse) { return lse ? lse.unsqueeze(-1) : lse; }
-
 }  // namespace
 
 void add_option_tensors(const SdpaOptions& options, std::vector<Operand>& inputs) {
@@ -219,21 +227,13 @@ void add_option_tensors(const SdpaOptions& options, std::vector<Operand>& inputs
 ForwardProblem normal_form(const SdpaForward& tensors, const SdpaOptions& options, const char* operation, KeyRules& rules) {
   const Builder build(operation, options, rules);
   ForwardProblem p;
-  require(static_cast<bool>(tensors.v), operation, ": v is missing");
-  build.sizes(p, tensors.q, tensors.k, tensors.v);
-  build.options(p);
-  build.expect(tensors.out, build.shape(p, {p.heads, p.queries, p.v_width}), p.dtype, "out", "[*,N,T,V]");
+  build.attention(p, tensors);
   if (tensors.lse) build.expect_lse(p, tensors.lse);
   if (tensors.attention_weights) build.expect(tensors.attention_weights, build.shape(p, {p.heads, p.queries, p.keys}), p.dtype, "attention_weights", "[*,N,T,S]");
   std::vector<Operand> inputs{{"q", tensors.q}, {"k", tensors.k}, {"v", tensors.v}};
   add_option_tensors(options, inputs);
   const Operand outputs[] = {{"out", tensors.out}, {"lse", tensors.lse}, {"attention_weights", tensors.attention_weights}};
   require_separate(operation, outputs, inputs);
-  p.q = tensors.q;
-  p.k = tensors.k;
-  p.v = tensors.v;
-  p.out = tensors.out;
-  p.lse = with_column(tensors.lse);
   p.attention_weights = tensors.attention_weights;
   return p;
 }
@@ -242,12 +242,8 @@ BackwardProblem normal_form(const SdpaBackward& tensors, const SdpaOptions& opti
   const char* operation = "sdpa_backward";
   const Builder build(operation, options, rules);
   BackwardProblem p;
-  require(static_cast<bool>(tensors.v), operation, ": v is missing");
-  build.sizes(p, tensors.q, tensors.k, tensors.v);
-  build.options(p);
-  const Shape out_shape = build.shape(p, {p.heads, p.queries, p.v_width});
-  build.expect(tensors.out, out_shape, p.dtype, "out", "[*,N,T,V]");
-  build.expect(tensors.d_out, out_shape, p.dtype, "d_out", "[*,N,T,V]");
+  build.attention(p, tensors);
+  build.expect(tensors.d_out, tensors.out.shape(), p.dtype, "d_out", "[*,N,T,V]");
   build.expect_lse(p, tensors.lse);
   if (tensors.d_q) build.expect(tensors.d_q, tensors.q.shape(), p.dtype, "d_q", "the shape of q");
   if (tensors.d_k) build.expect(tensors.d_k, tensors.k.shape(), p.dtype, "d_k", "the shape of k");
@@ -263,15 +259,7 @@ BackwardProblem normal_form(const SdpaBackward& tensors, const SdpaOptions& opti
   add_option_tensors(options, inputs);
   const Operand outputs[] = {{"d_q", tensors.d_q}, {"d_k", tensors.d_k}, {"d_v", tensors.d_v}, {"d_bias", tensors.d_bias, true}};
   require_separate(operation, outputs, inputs);
-  p.q = tensors.q;
-  p.k = tensors.k;
-  p.v = tensors.v;
-  p.out = tensors.out;
-  p.lse = with_column(tensors.lse);
-  p.d_out = tensors.d_out;
-  p.d_q = tensors.d_q;
-  p.d_k = tensors.d_k;
-  p.d_v = tensors.d_v;
+  p.d_out = tensors.d_out, p.d_q = tensors.d_q, p.d_k = tensors.d_k, p.d_v = tensors.d_v;
   return p;
 }
 

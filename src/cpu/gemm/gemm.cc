@@ -19,8 +19,9 @@ constexpr std::int64_t kTermBytes = 8192;
 constexpr std::int64_t kMostElements = 1 << 20;  // elements of b packed at a time; also the limit of sums in memory
 constexpr std::int64_t kPackWork = 16;           // cost of packing an element, in multiplications
 constexpr std::int64_t kPackTerms = 128;         // terms of a panel that one thread packs at a time
-// Waking a thread takes 50 us: 2,000,000 multiplications with 16 float32 lanes, fewer with narrower vectors.
-constexpr std::int64_t kGrainPerColumn = 30'000;  // least multiplications of a thread, per column of a panel
+// Least multiplications of a thread, per column of a panel: 960,000 with 16 float32 lanes, which take about half of the 50 us of waking a
+// thread; fewer with narrower vectors.
+constexpr std::int64_t kGrainPerColumn = 30'000;
 
 std::int64_t divide_up(std::int64_t x, std::int64_t y) { return (x + y - 1) / y; }
 

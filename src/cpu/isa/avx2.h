@@ -15,7 +15,7 @@ template <class T>
 POLYHEAD_INLINE void stream_vector(Vector<T> x, T* to) {
   _mm256_stream_si256(reinterpret_cast<__m256i*>(to), (__m256i)x);
 }
-POLYHEAD_INLINE void finish_streams() { _mm_sfence(); }
+POLYHEAD_INLINE void store_fence() { _mm_sfence(); }
 
 template <class T>
 POLYHEAD_INLINE unsigned lanes_above(Vector<T> x, T bound) {

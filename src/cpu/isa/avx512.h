@@ -25,7 +25,7 @@ template <class T>
 POLYHEAD_INLINE void stream_vector(Vector<T> x, T* to) {
   _mm512_stream_si512(reinterpret_cast<__m512i*>(to), (__m512i)x);
 }
-POLYHEAD_INLINE void finish_streams() { _mm_sfence(); }
+POLYHEAD_INLINE void store_fence() { _mm_sfence(); }
 
 template <class T>
 POLYHEAD_INLINE Vector<T> where_bytes(const std::uint8_t* bytes, bool wanted, Vector<T> x, T other) {

@@ -9,7 +9,7 @@
 #include <type_traits>
 #include <utility>
 
-#define POLYHEAD_INLINE inline __attribute__((always_inline))
+#include "core/inline.h"
 
 namespace polyhead::cpu::POLYHEAD_ISA {
 namespace {
@@ -68,7 +68,7 @@ POLYHEAD_INLINE Vector<T> shuffle(Vector<T> a, Vector<T> b) {
 
 // Lane i of the result is lane i ^ kDistance of x.
 template <class T, int kDistance>
-POLYHEAD_INLINE Vector<T> exchange(Vector<T> x) {
+POLYHEAD_INLINE Vector<T> swap_lanes(Vector<T> x) {
   return [&]<int... i>(std::integer_sequence<int, i...>) __attribute__((always_inline)) {
     return shuffle<T, (i ^ kDistance)...>(x, x);
   }(std::make_integer_sequence<int, kLanes<T>>{});
@@ -92,12 +92,12 @@ POLYHEAD_INLINE Vector<T> multiply_add(Vector<T> a, Vector<T> b, Vector<T> c) {
 }
 
 // A non-temporal store, which does not read the cache line first. `to` is aligned to the vector's size. Other threads see the data after
-// finish_streams().
+// store_fence().
 template <class T>
 POLYHEAD_INLINE void stream_vector(Vector<T> x, T* to) {
   store_vector<T>(x, to);
 }
-POLYHEAD_INLINE void finish_streams() {}
+POLYHEAD_INLINE void store_fence() {}
 
 // x in the lanes whose byte is non-zero (if `wanted`) or zero (if not), `other` in the rest.
 template <class T>

@@ -9,7 +9,8 @@ namespace polyhead::cpu::POLYHEAD_ISA {
 namespace {
 
 inline constexpr bool kFused = true, kHasElementary = false;
-using generic::finish_streams, generic::fraction, generic::look_up, generic::reciprocal_guess, generic::times_power_of_two, generic::stream_vector;
+using generic::store_fence, generic::fraction, generic::look_up, generic::reciprocal_guess, generic::times_power_of_two,
+    generic::stream_vector;
 
 template <class T>
 POLYHEAD_INLINE Vector<T> multiply_add(Vector<T> a, Vector<T> b, Vector<T> c) {

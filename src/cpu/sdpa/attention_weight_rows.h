@@ -27,7 +27,7 @@ class AttentionWeightRows {
   }
 
   // Stores a row's exponentials e of one key block: e[s] for s in `own`, 0 for the rest of `all`. s = 0 is key `first`.
-  void take(std::int64_t row, std::int64_t first, KeyRange all, KeyRange own, const T* e) const {
+  void store(std::int64_t row, std::int64_t first, KeyRange all, KeyRange own, const T* e) const {
     T* const to = line(row) + first;
     if (own.empty()) return clear(to, all.first, all.last);
     clear(to, all.first, own.first), clear(to, own.last, all.last);

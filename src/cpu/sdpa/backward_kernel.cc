@@ -28,7 +28,7 @@ template <class T>
 class Backward {
  public:
   Backward(const BackwardTask& task, void* memory)
-      : task_(task), scale_(task.scale), d_q_(static_cast<T*>(task.d_q_sums)), d_q_stride_(backward_sums_stride(task.qk_width)) {
+      : task_(task), scale_(task), d_q_(static_cast<T*>(task.d_q_sums)), d_q_stride_(backward_sums_stride(task.qk_width)) {
     BackwardScratch<T>::layout(task, memory, s_);
   }
 
@@ -49,7 +49,7 @@ class Backward {
         store(task_.d_v, 0, first + s, s_.d_v + s * s_.v_padded, task_.v_width);
       }
     }
-    if (task_.stream_d_bias) finish_streams();
+    if (task_.stream_d_bias) store_fence();
     if (d_q_ == nullptr) return;
     for (std::int64_t i = 0; i < s_.row_count * d_q_stride_; ++i) d_q_[i] *= scale_.power * scale_.factor;
     for (std::int64_t i = 0; i < s_.row_count && task_.store_d_q; ++i) store(task_.d_q, s_.rows[i].head, s_.rows[i].query, d_q_ + i * d_q_stride_, task_.qk_width);
@@ -82,7 +82,7 @@ class Backward {
     Row next{0, 0, 0};
     for (std::int64_t i = 0; i < s_.row_count; ++i) {
       const Row r = s_.rows[i] = next;
-      next = r.query + 1 < task_.queries ? Row{i + 1, r.head, r.query + 1} : Row{i + 1, r.head + 1, 0};
+      next = next_row(r, task_.queries);
       s_.spans[i] = narrow_range_of(task_, r);
       s_.shift[i] = 0;
       s_.inverse[i] = 1;
@@ -192,7 +192,7 @@ class Backward {
   void multiply_panels(const T* a, std::int64_t a_stride, const T* panels, std::int64_t depth, int rows, std::int64_t first, KeyRange keys,
                        const StripBlocks& blocks, T* c) const {
     for_each_panel<T>(keys.first, keys.last, [&](std::int64_t panel, std::int64_t begin, int vectors) {
-      if (blocks.at(first + panel) == PairBlock::skip) return;
+      if (blocks.at(first + panel) == BlockKind::skip) return;
       const T* const b = panels + panel * depth + (begin - panel);
       multiply<false, From::second_cache, T>(
           {.depth = depth, .a = a, .a_stride = a_stride, .b = b, .b_stride = kPanel, .c = c + begin, .c_stride = s_.stride}, rows, vectors);
@@ -370,20 +370,9 @@ class Backward {
   bool k_finite_ = true, q_finite_ = true, d_out_finite_ = true;
 };
 
-template <class T>
-std::int64_t scratch_bytes(const BackwardTask& task) {
-  BackwardScratch<T> unused;
-  return BackwardScratch<T>::layout(task, nullptr, unused);
-}
-std::int64_t scratch(const BackwardTask& task) { return task.dtype == DType::f64 ? scratch_bytes<double>(task) : scratch_bytes<float>(task); }
-
-void run(const BackwardTask& task, void* memory) {
-  task.dtype == DType::f64 ? Backward<double>(task, memory).run() : Backward<float>(task, memory).run();
-}
-
 }  // namespace
 
 extern const BackwardKernels backward_kernels;
-constinit const BackwardKernels backward_kernels = {scratch, run};
+constinit const BackwardKernels backward_kernels = {scratch_bytes<BackwardScratch, BackwardTask>, run_kernel<Backward, BackwardTask>};
 
 }  // namespace polyhead::cpu::POLYHEAD_ISA

@@ -10,7 +10,6 @@
 namespace polyhead::cpu::POLYHEAD_ISA {
 namespace {
 
-constexpr int kStripRows = 2 * kTileRows;
 // p and d_x of 96 rows x 256 keys are 102 KiB each in float32; k as rows, k and v as panels, d_k and d_v of 256 keys are 320 KiB for heads
 // 64 wide.
 constexpr int kBlockRows = 8 * kStripRows;
@@ -34,25 +33,25 @@ struct BackwardScratch {
     s.stride = s.keys + 64 / static_cast<std::int64_t>(sizeof(T));
     s.row_count = task.heads * task.queries;
     Arena arena(memory);
-    arena.take(s.k_panels, s.keys * task.qk_width);
-    arena.take(s.v_panels, s.keys * task.v_width);
-    arena.take(s.k, s.keys * s.qk_padded);
-    arena.take(s.d_k, s.keys * s.qk_padded);
-    arena.take(s.d_v, s.keys * s.v_padded);
-    arena.take(s.lines, larger(kWidth, 2) * larger(task.qk_width, task.v_width));
-    arena.take(s.p, kBlockRows * s.stride);
-    arena.take(s.d_x, kBlockRows * s.stride);
-    arena.take(s.q, kBlockRows * s.qk_padded);
-    arena.take(s.q_finite, kBlockRows * s.qk_padded);
-    arena.take(s.d_out, kBlockRows * s.v_padded);
-    arena.take(s.d_out_finite, kBlockRows * s.v_padded);
-    arena.take(s.slope, s.stride);
-    for (T** array : {&s.shift, &s.lse, &s.inverse, &s.delta}) arena.take(*array, s.row_count);
-    arena.take(s.rows, s.row_count);
-    arena.take(s.spans, s.row_count);
-    arena.take(s.bytes, s.keys + kKeepMargin);
-    arena.take(s.panel_bytes, KeySet::kMostPlanes * kStripRows * kPanelKeys<T>);
-    arena.take(s.panel_bias, kStripRows * kPanelKeys<T>);
+    arena.allocate(s.k_panels, s.keys * task.qk_width);
+    arena.allocate(s.v_panels, s.keys * task.v_width);
+    arena.allocate(s.k, s.keys * s.qk_padded);
+    arena.allocate(s.d_k, s.keys * s.qk_padded);
+    arena.allocate(s.d_v, s.keys * s.v_padded);
+    arena.allocate(s.lines, larger(kWidth, 2) * larger(task.qk_width, task.v_width));
+    arena.allocate(s.p, kBlockRows * s.stride);
+    arena.allocate(s.d_x, kBlockRows * s.stride);
+    arena.allocate(s.q, kBlockRows * s.qk_padded);
+    arena.allocate(s.q_finite, kBlockRows * s.qk_padded);
+    arena.allocate(s.d_out, kBlockRows * s.v_padded);
+    arena.allocate(s.d_out_finite, kBlockRows * s.v_padded);
+    arena.allocate(s.slope, s.stride);
+    for (T** array : {&s.shift, &s.lse, &s.inverse, &s.delta}) arena.allocate(*array, s.row_count);
+    arena.allocate(s.rows, s.row_count);
+    arena.allocate(s.spans, s.row_count);
+    arena.allocate(s.bytes, s.keys + kKeepMargin);
+    arena.allocate(s.panel_bytes, KeySet::kMostPlanes * kStripRows * kPanelKeys<T>);
+    arena.allocate(s.panel_bias, kStripRows * kPanelKeys<T>);
     return arena.used();
   }
 };

@@ -108,16 +108,16 @@ POLYHEAD_INLINE void for_each_rows(int rows, const F& f) {
 template <bool kBias, bool kMasks, class T>
 void differentiate_panels(TileStrip<T>& strip, KeyRange keys, bool add_up) {
   for_each_panel<T>(keys.first, keys.last, [&](std::int64_t panel, std::int64_t begin, int vectors) {
-    PairBlock block = PairBlock::full;
+    BlockKind block = BlockKind::full;
     if constexpr (kMasks) block = strip.blocks.at(strip.first_key + panel);
-    if (block == PairBlock::skip) {
+    if (block == BlockKind::skip) {
       for (int i = 0; i < strip.rows; ++i) {
         const std::int64_t row = i * strip.s.stride, end = begin + vectors * kLanes<T>;
         clear(strip.of_block(strip.s.p, strip.s.stride) + row, begin, end), clear(strip.of_block(strip.s.d_x, strip.s.stride) + row, begin, end);
       }
       return;
     }
-    strip.operands.load(strip.task, strip.s, strip.first, strip.rows, strip.first_key, panel, block != PairBlock::full);
+    strip.operands.load(strip.task, strip.s, strip.first, strip.rows, strip.first_key, panel, block != BlockKind::full);
     with_count<kTileVectors>(vectors, [&](auto count) {
       // First all rows with the panel of k, then all rows with the panel of v, so that each panel stays in the first-level cache.
       for_each_rows(strip.rows, [&]<int kRows>(int row) { find_probabilities<kRows, count(), kBias, kMasks>(strip, row, panel, begin); });

@@ -25,7 +25,6 @@ struct RowBlocks {
 
   // Chooses blocks so small that all sequences together have at least `tasks` of them, if there are enough rows.
   RowBlocks(const Problem& p, std::int64_t batch, std::int64_t tasks, const BlockSizes& sizes) {
-    constexpr std::int64_t kStrip = 12;
     const std::int64_t group = p.heads / p.kv_heads;
     std::int64_t most = sizes.query_rows(std::max(p.qk_width, p.v_width), p.dtype == DType::f64 ? 8 : 4);
     while (most > 96 && batch * p.heads * p.queries < tasks * most) most /= 2;
@@ -36,7 +35,7 @@ struct RowBlocks {
       whole_heads_ = true;
     } else {
       const std::int64_t blocks = (p.queries + most - 1) / most, share = (p.queries + blocks - 1) / blocks;
-      rows = std::min(p.queries, (share + kStrip - 1) / kStrip * kStrip);
+      rows = std::min(p.queries, (share + kStripRows - 1) / kStripRows * kStripRows);
       per_head_ = (p.queries + rows - 1) / rows;
       per_group = group * per_head_;
     }

@@ -20,7 +20,7 @@ class Forward {
  public:
   Forward(const ForwardTask& task, void* memory)
       : task_(task),
-        scale_(task.scale),
+        scale_(task),
         softmax_(reference_unit(task, scale_), s_),
         in_place_(task.partial == nullptr && stores_in_place<T>(task)),
         strip_rows_(strip_rows<T>(task)),
@@ -42,7 +42,9 @@ class Forward {
   void run_pass(std::int64_t first_row, std::int64_t end) {
     const bool loaded = first_row > 0;
     for (first_ = whole_.first / s_.keys * s_.keys; first_ < whole_.last; first_ += s_.keys) {
-      operands_.load_keys(first_, {larger(whole_.first - first_, 0), smaller(whole_.last - first_, s_.keys)}, loaded);
+      block_ = inner_ = {larger(whole_.first - first_, 0), smaller(whole_.last - first_, s_.keys)};
+      for (StripRow& line : lines_) line.own = block_;
+      operands_.load_keys(first_, block_, loaded);
       non_finite_ |= !operands_.finite();
       const bool last = first_ + s_.keys >= whole_.last;
       for (strip_ = first_row; strip_ < end; strip_ += strip_rows_) {
@@ -83,7 +85,7 @@ class Forward {
     Row next{task_.first_row, task_.first_row / task_.queries, task_.first_row % task_.queries};
     for (std::int64_t i = 0; i < task_.rows; ++i) {
       const Row r = s_.rows[i] = next;
-      next = r.query + 1 < task_.queries ? Row{r.number + 1, r.head, r.query + 1} : Row{r.number + 1, r.head + 1, 0};
+      next = next_row(r, task_.queries);
       if (!ranged_) continue;
       const KeyRange all = narrow_range_of(task_, r), span = s_.spans[i] = {larger(all.first, task_.first_key), smaller(all.last, task_.last_key)};
       if (!span.empty()) whole_ = {smaller(whole_.first, span.first), larger(whole_.last, span.last)};
@@ -95,19 +97,15 @@ class Forward {
   // Finds the keys of the strip's rows in this key block. Returns the range that holds them all, without the blocks at its ends that the
   // mask skips.
   KeyRange load_strip(int rows) {
-    const KeyRange all{larger(whole_.first - first_, 0), smaller(whole_.last - first_, s_.keys)};
-    KeyRange keys = ranged_ ? KeyRange{s_.keys, 0} : all;
-    inner_ = ranged_ ? KeyRange{0, s_.keys} : all;
-    for (int i = 0; i < rows; ++i) {
-      StripRow& line = lines_[i];
-      line.own = all;
-      if (!ranged_) continue;
+    KeyRange keys = block_;
+    if (ranged_) keys = {s_.keys, 0}, inner_ = {0, s_.keys};
+    for (int i = 0; i < rows && ranged_; ++i) {
       const KeyRange& span = s_.spans[strip_ + i];
-      line.own = {larger(span.first - first_, 0), smaller(span.last - first_, s_.keys)};
-      if (!line.own.empty()) keys = {smaller(keys.first, line.own.first), larger(keys.last, line.own.last)};
-      inner_ = {larger(inner_.first, line.own.first), smaller(inner_.last, line.own.last)};
+      const KeyRange own = lines_[i].own = {larger(span.first - first_, 0), smaller(span.last - first_, s_.keys)};
+      if (!own.empty()) keys = {smaller(keys.first, own.first), larger(keys.last, own.last)};
+      inner_ = {larger(inner_.first, own.first), smaller(inner_.last, own.last)};
     }
-    if (task_.plane_count > 0) {
+    if (ranged_ && task_.plane_count > 0) {
       blocks_.begin(task_);
       for (int i = 0; i < rows; ++i) blocks_.add(task_, s_.rows[strip_ + i]);
       keys = blocks_.without_skipped(first_, keys);
@@ -124,22 +122,22 @@ class Forward {
 
   // Computes the strip for this key block. Returns whether it also stored the rows in `out`.
   bool multiply_strip(int rows, bool last) {
-    const KeyRange keys = load_strip(rows);
+    const KeyRange keys = ranged_ || scores_ != Scores::plain ? load_strip(rows) : block_;
     raised_ = false;
     if (keys.empty()) {
-      if (attention_weights_.wanted()) take_attention_weights(rows);
+      if (attention_weights_.wanted()) store_exponentials(rows);
       return false;
     }
     begin_ = keys.first / kWidth * kWidth;
     std::uint8_t& started = s_.started[strip_ / strip_rows_];
     begun_ = started != 0;
     exponentiate_strip(rows, keys);
-    if (attention_weights_.wanted()) take_attention_weights(rows);
+    if (attention_weights_.wanted()) store_exponentials(rows);
     for (int i = 0; i < rows && task_.dropout; ++i) drop(i);
     operands_.fetch_queries(strip_ + strip_rows_, strip_rows_);
     // The product with v is summed from zero for each key block and then added to o, so the error grows with the number of blocks, not of
     // keys.
-    T divisor[kMostStripRows + kWidth], reciprocal[kMostStripRows + kWidth];
+    T divisor[kStripRows + kWidth], reciprocal[kStripRows + kWidth];
     const bool finish = last && !non_finite_ && in_place_ && s_.rows[strip_ + rows - 1].head == s_.rows[strip_].head;
     if (finish) {  // these divisions end while the product runs
       softmax_.add_up(strip_, rows);
@@ -187,14 +185,14 @@ class Forward {
     for (std::int64_t panel = keys.first / kPanel * kPanel; panel < keys.last; panel += kPanel, begun = true) {
       const std::int64_t begin = larger(panel, begin_), end = smaller(panel + kPanel, round_up(keys.last, kWidth));
       const int vectors = static_cast<int>((end - begin) / kWidth);
-      const PairBlock block = kScores == Scores::plain ? PairBlock::full : blocks_.at(first_ + panel);
-      if (kScores != Scores::plain && block == PairBlock::skip) {
+      const BlockKind block = kScores == Scores::plain ? BlockKind::full : blocks_.at(first_ + panel);
+      if (kScores != Scores::plain && block == BlockKind::skip) {
         for (int i = 0; i < Rows; ++i) clear(s_.scores + (row + i) * s_.stride, begin, end);
         continue;
       }
       if (attention_weights_.wanted()) attention_weights_.template fetch<Rows>(strip_ + row, first_ + panel);
-      masks_ = block == PairBlock::full ? 0 : task_.plane_count;
-      if (kScores == Scores::masked && block == PairBlock::full && vectors == kTileVectors) {
+      masks_ = block == BlockKind::full ? 0 : task_.plane_count;
+      if (kScores == Scores::masked && block == BlockKind::full && vectors == kTileVectors) {
         exponentiate_tile<Rows, kTileVectors, Scores::plain>(row, panel, begin, begun);
       } else if (vectors == kTileVectors) {
         exponentiate_tile<Rows, kTileVectors, kScores>(row, panel, begin, begun);
@@ -328,12 +326,12 @@ class Forward {
 
   KeyRange keys_of(std::int64_t row) const { return ranged_ ? s_.spans[row] : whole_; }
 
-  void take_attention_weights(int rows) {
+  void store_exponentials(int rows) {
     for (int i = 0; i < rows; ++i) {
       const std::int64_t row = strip_ + i;
       if (raised_ && begun_) attention_weights_.rescale(row, {keys_of(row).first, smaller(keys_of(row).last, first_)}, factor_[i]);
       const KeyRange all = keys_of(row), in_block{larger(all.first - first_, 0), smaller(all.last - first_, s_.keys)};
-      attention_weights_.take(row, first_, in_block, lines_[i].own, s_.scores + i * s_.stride);
+      attention_weights_.store(row, first_, in_block, lines_[i].own, s_.scores + i * s_.stride);
     }
   }
 
@@ -369,28 +367,18 @@ class Forward {
   bool non_finite_ = false;  // v has NaN or infinities in this or an earlier key block
   // State of the current key block and strip:
   std::int64_t first_ = 0, strip_ = 0, begin_ = 0;
+  KeyRange block_{0, 0};  // the key block's part of whole_
   KeyRange inner_{0, 0};  // the keys that every row of the strip attends to
   StripBlocks blocks_;
   int masks_ = 0;  // number of boolean masks that the tile must apply
-  StripRow lines_[kMostStripRows];
+  StripRow lines_[kStripRows];
   bool begun_ = false, raised_ = false;  // earlier key blocks had keys of the strip; this one raised a reference
-  T factor_[kMostStripRows];             // if raised_: the rows' factors for o of earlier key blocks
+  T factor_[kStripRows];                 // if raised_: the rows' factors for o of earlier key blocks
 };
-
-template <class T>
-std::int64_t scratch_bytes(const ForwardTask& task) {
-  Scratch<T> unused;
-  return Scratch<T>::layout(task, nullptr, unused);
-}
-std::int64_t scratch(const ForwardTask& task) { return task.dtype == DType::f64 ? scratch_bytes<double>(task) : scratch_bytes<float>(task); }
-
-void run(const ForwardTask& task, void* memory) {
-  task.dtype == DType::f64 ? Forward<double>(task, memory).run() : Forward<float>(task, memory).run();
-}
 
 }  // namespace
 
 extern const ForwardKernels forward_kernels;
-constinit const ForwardKernels forward_kernels = {scratch, run};
+constinit const ForwardKernels forward_kernels = {scratch_bytes<Scratch, ForwardTask>, run_kernel<Forward, ForwardTask>};
 
 }  // namespace polyhead::cpu::POLYHEAD_ISA

@@ -11,10 +11,9 @@ namespace {
 
 // Rows of a strip. Its scores stay in the first-level cache: 6 x 512 float32 are 12 KiB of 32, beside a panel of keys. If values are
 // narrow, a strip has the rows of two tiles, which halves how often v is read.
-constexpr int kMostStripRows = 2 * kTileRows;
 template <class T>
 int strip_rows(const HeadGroup& group) {
-  return group.v_width <= kTileVectors / 2 * kLanes<T> ? kMostStripRows : kTileRows;
+  return group.v_width <= kTileVectors / 2 * kLanes<T> ? kStripRows : kTileRows;
 }
 
 // Keys of a key block. 512 keys of 64 + 64 float32 are 256 KiB: a quarter of a second-level cache of 1 MiB, beside the 384 KiB of 768
@@ -37,7 +36,7 @@ std::int64_t score_stride(std::int64_t keys) {
 template <class T>
 std::int64_t rows_of_attention_weights(const ForwardTask& task) {
   const std::int64_t fitting = 384 * 1024 / (larger(task.keys, 1) * static_cast<std::int64_t>(sizeof(T)));
-  return larger(fitting / kMostStripRows, 1) * kMostStripRows;
+  return larger(fitting / kStripRows, 1) * kStripRows;
 }
 
 // Whether exponentials are stored directly in the caller's tensor.
@@ -69,22 +68,22 @@ struct Scratch {
     const std::int64_t kept = s.keeps_keys ? round_up(task.keys, s.keys) : s.keys;
     s.attention_weights_stride = score_stride<T>(round_up(task.keys, kWidth));
     Arena arena(memory);
-    arena.take(s.q, task.rows * task.qk_width);
-    arena.take(s.k, kept * task.qk_width);
-    arena.take(s.v, kept * s.v_padded);
-    arena.take(s.lines, kWidth * task.qk_width);
-    arena.take(s.scores, strip_rows<T>(task) * s.stride);
-    arena.take(s.o, task.rows * s.v_padded);
-    arena.take(s.reference, round_up(task.rows, kWidth));
-    arena.take(s.limit, round_up(task.rows, kWidth));
-    arena.take(s.l, task.rows + kWidth);  // find_divisors() reads whole vectors from any strip's first row on
-    arena.take(s.sums, task.rows * kWidth);
-    arena.take(s.rows, task.rows);
-    arena.take(s.spans, task.rows);
-    arena.take(s.bytes, s.keys + kKeepMargin);
-    arena.take(s.started, task.rows / kTileRows + 1);
-    arena.take(s.finite, kept / s.keys);
-    arena.take(s.weights, weights && !writes_attention_weights_in_place<T>(task) ? s.pass_rows * s.attention_weights_stride : 0);
+    arena.allocate(s.q, task.rows * task.qk_width);
+    arena.allocate(s.k, kept * task.qk_width);
+    arena.allocate(s.v, kept * s.v_padded);
+    arena.allocate(s.lines, kWidth * task.qk_width);
+    arena.allocate(s.scores, strip_rows<T>(task) * s.stride);
+    arena.allocate(s.o, task.rows * s.v_padded);
+    arena.allocate(s.reference, round_up(task.rows, kWidth));
+    arena.allocate(s.limit, round_up(task.rows, kWidth));
+    arena.allocate(s.l, task.rows + kWidth);  // find_divisors() reads whole vectors from any strip's first row on
+    arena.allocate(s.sums, task.rows * kWidth);
+    arena.allocate(s.rows, task.rows);
+    arena.allocate(s.spans, task.rows);
+    arena.allocate(s.bytes, s.keys + kKeepMargin);
+    arena.allocate(s.started, task.rows / kTileRows + 1);
+    arena.allocate(s.finite, kept / s.keys);
+    arena.allocate(s.weights, weights && !writes_attention_weights_in_place<T>(task) ? s.pass_rows * s.attention_weights_stride : 0);
     return arena.used();
   }
 };

@@ -31,8 +31,15 @@ MutablePlane plane_of(const TensorView& view, std::int64_t b, std::int64_t n) {
 void set_sizes(const Problem& problem, HeadGroup& group) {
   group.dtype = problem.dtype;
   group.heads = problem.heads / problem.kv_heads, group.qk_width = problem.qk_width, group.v_width = problem.v_width;
-  group.scale = problem.scale, group.softcap = problem.softcap;
-  group.first_query = problem.documents.front().queries.first;
+  if (problem.scale != 0) {
+    int exponent = 0;
+    group.scale_factor = 2 * std::abs(std::frexp(problem.scale, &exponent));
+    group.scale_power = std::ldexp(problem.scale < 0 ? -1 : 1, exponent - 1);
+  } else {
+    group.scale_power = 0;
+  }
+  group.softcap = problem.softcap;
+  group.query_position = problem.documents.front().queries.first;
   const DropoutRule& rule = problem.dropout;
   if (!rule.active()) return;
   group.dropout = true;
@@ -44,7 +51,7 @@ void set_sizes(const Problem& problem, HeadGroup& group) {
 void set_heads(const Problem& problem, const MaskBlocks* blocks, const ConstTensorView& q, const ConstTensorView& k, std::int64_t b,
                std::int64_t kv, HeadGroup& group) {
   const std::int64_t first_head = kv * group.heads;
-  static_cast<KeySet&>(group) = problem.key_set(b, first_head, problem.documents.front());
+  problem.place(b, first_head, problem.documents.front(), group);
   if (blocks != nullptr) blocks->attach(b, kv, group);
   group.q = plane_of(q, b, first_head), group.k = plane_of(k, b, kv);
   group.bias = plane_of(problem.bias, b, first_head), group.keep = plane_of(problem.dropout.keep, b, first_head);

@@ -81,15 +81,15 @@ void fill_around(const TensorView& out, std::int64_t b, std::int64_t n, const Ru
 
 void map_rows(const MapsProblem& p, std::int64_t b, std::int64_t n, std::span<const std::int64_t> queries, const RowConsumer& consumer) {
   for_each_run(p, queries, [&](const Run& run) {
-    struct Taker {
+    struct Consumer {
       const RowConsumer& consumer;
       const Run& run;
       std::vector<double> row;  // all keys of the packed sequence
-    } taker{consumer, run, std::vector<double>(static_cast<std::size_t>(p.keys), masked_value(p))};
+    } rows{consumer, run, std::vector<double>(static_cast<std::size_t>(p.keys), masked_value(p))};
     run_kernel(p, b, n, run, [&](MapsTask& task) {
-      task.taker = &taker;
-      task.take = [](void* to, std::int64_t i, const double* values) {
-        Taker& it = *static_cast<Taker*>(to);
+      task.consumer = &rows;
+      task.consume = [](void* to, std::int64_t i, const double* values) {
+        Consumer& it = *static_cast<Consumer*>(to);
         const KeyRange keys = it.run.document.keys;
         std::copy_n(values, keys.last - keys.first, it.row.begin() + keys.first);
         it.consumer(it.run.first + i, it.row);

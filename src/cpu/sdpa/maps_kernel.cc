@@ -11,8 +11,6 @@
 namespace polyhead::cpu::POLYHEAD_ISA {
 namespace {
 
-constexpr int kStripRows = 2 * kTileRows;
-
 template <class T>
 struct MapsScratch {
   T *q, *k, *lines, *scores;
@@ -24,12 +22,12 @@ struct MapsScratch {
     const std::int64_t keys = round_up(task.keys, kPanelKeys<T>);
     s.stride = keys + 64 / static_cast<std::int64_t>(sizeof(T));
     Arena arena(memory);
-    arena.take(s.q, kStripRows * task.qk_width);
-    arena.take(s.k, keys * task.qk_width);
-    arena.take(s.lines, kLanes<T> * task.qk_width);
-    arena.take(s.scores, kStripRows * s.stride);
-    arena.take(s.row, task.take != nullptr ? keys : 0);
-    arena.take(s.bytes, keys + kKeepMargin);
+    arena.allocate(s.q, kStripRows * task.qk_width);
+    arena.allocate(s.k, keys * task.qk_width);
+    arena.allocate(s.lines, kLanes<T> * task.qk_width);
+    arena.allocate(s.scores, kStripRows * s.stride);
+    arena.allocate(s.row, task.consume != nullptr ? keys : 0);
+    arena.allocate(s.bytes, keys + kKeepMargin);
     return arena.used();
   }
 };
@@ -37,7 +35,7 @@ struct MapsScratch {
 template <class T>
 class Maps {
  public:
-  Maps(const MapsTask& task, void* memory) : task_(task), scale_(task.scale) { MapsScratch<T>::layout(task, memory, s_); }
+  Maps(const MapsTask& task, void* memory) : task_(task), scale_(task) { MapsScratch<T>::layout(task, memory, s_); }
 
   void run() {
     with_storage<T>(task_.dtype, task_.k.data, [&](auto* data) {
@@ -80,7 +78,7 @@ class Maps {
                                               .c = s_.scores + panel,
                                               .c_stride = s_.stride},
                                              rows, static_cast<int>((end - panel) / kWidth));
-      if (task_.take == nullptr && task_.out.column == 1) fetch_output(strip, rows, panel, smaller(panel + kPanel, task_.keys));
+      if (task_.consume == nullptr && task_.out.column == 1) fetch_output(strip, rows, panel, smaller(panel + kPanel, task_.keys));
     }
   }
 
@@ -125,18 +123,18 @@ class Maps {
     return factor * task_.dropout_scale;
   }
 
-  // Multiplies the row by factor and writes it to `out`, or passes it to `take`; keys outside of its range are masked.
+  // Multiplies the row by factor and writes it to `out`, or passes it to `consume`; keys outside of its range are masked.
   void give_row(int i, std::int64_t index, double factor) {
     T* x = scores_of(i);
     const KeyRange own = spans_[i].empty() ? KeyRange{0, 0} : spans_[i];
     const T nothing = task_.probability ? T{0} : -kInfinity<T>;
     for (std::int64_t s = 0; s < own.first; ++s) x[s] = nothing;
     for (std::int64_t s = own.last; s < task_.keys; ++s) x[s] = nothing;
-    if (task_.take == nullptr) {
+    if (task_.consume == nullptr) {
       return narrow_row<T>(task_.out_dtype, x, task_.keys, static_cast<T>(factor), task_.out.data, index * task_.out.row, task_.out.column);
     }
     for (std::int64_t s = 0; s < task_.keys; ++s) s_.row[s] = static_cast<double>(x[s]) * factor;
-    task_.take(task_.taker, index, s_.row);
+    task_.consume(task_.consumer, index, s_.row);
   }
 
   const MapsTask& task_;
@@ -146,20 +144,9 @@ class Maps {
   KeyRange spans_[kStripRows];
 };
 
-template <class T>
-std::int64_t scratch_bytes(const MapsTask& task) {
-  MapsScratch<T> unused;
-  return MapsScratch<T>::layout(task, nullptr, unused);
-}
-std::int64_t scratch(const MapsTask& task) { return task.dtype == DType::f64 ? scratch_bytes<double>(task) : scratch_bytes<float>(task); }
-
-void run(const MapsTask& task, void* memory) {
-  task.dtype == DType::f64 ? Maps<double>(task, memory).run() : Maps<float>(task, memory).run();
-}
-
 }  // namespace
 
 extern const MapsKernels maps_kernels;
-constinit const MapsKernels maps_kernels = {scratch, run};
+constinit const MapsKernels maps_kernels = {scratch_bytes<MapsScratch, MapsTask>, run_kernel<Maps, MapsTask>};
 
 }  // namespace polyhead::cpu::POLYHEAD_ISA

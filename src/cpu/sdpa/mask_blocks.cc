@@ -49,42 +49,43 @@ bool find_row_kinds(const KeySet& set, EmptyRows mode, std::int64_t heads, RowKi
 
 MaskBlocks::MaskBlocks(const Problem& problem) : group_(problem.heads / problem.kv_heads), kv_heads_(problem.kv_heads) {
   const Document& document = problem.documents.front();
-  tables_.reserve(static_cast<std::size_t>(problem.rules->mask_count));
-  for (int i = 0; i < problem.rules->mask_count; ++i) {
-    const DenseMask& mask = problem.rules->masks[static_cast<std::size_t>(i)];
+  // With one block in a row, only empty rows could be skipped.
+  if (problem.keys > kMaskBlockKeys) tables_.resize(static_cast<std::size_t>(problem.rules->mask_count));
+  for (std::size_t i = 0; i < tables_.size(); ++i) {
+    Table& table = tables_[i];
+    const DenseMask& mask = problem.rules->masks[i];
     const ConstTensorView bytes = mask.tensor.slice(-2, document.queries.first, document.queries.last).slice(-1, document.keys.first, document.keys.last);
     Shape shared = bytes.shape();  // extent 1 for axes with stride 0
     for (int axis = 0; axis < shared.size(); ++axis) {
       if (bytes.stride(axis) == 0 && shared[axis] > 1) shared[axis] = 1;
     }
     const std::int64_t rows = shared[-2], columns = shared[-1], row_stride = bytes.stride(-2), column_stride = bytes.stride(-1);
-    const std::int64_t key_blocks = blocks_of(bytes.extent(-1), kPairBlockKeys);
+    const std::int64_t key_blocks = blocks_of(bytes.extent(-1), kMaskBlockKeys);
     Shape shape = shared;
-    shape[-2] = blocks_of(rows, kPairBlockQueries), shape[-1] = key_blocks;
-    Table& table = tables_.emplace_back();
+    shape[-2] = blocks_of(rows, kMaskBlockQueries), shape[-1] = key_blocks;
     table.memory = Tensor::uninitialised(DType::u8, shape);
-    auto* const blocks = reinterpret_cast<PairBlock*>(table.memory.data<std::uint8_t>());
+    auto* const blocks = reinterpret_cast<BlockKind*>(table.memory.data<std::uint8_t>());
     const auto* const data = static_cast<const std::uint8_t*>(bytes.data());
     const std::int64_t row_blocks = shape[-2], planes = numel(shape.first(shape.size() - 2));
     const Shape heads = shared.first(shared.size() - 2);
     const Strides strides = bytes.strides().first(shared.size() - 2);
     constexpr std::int64_t kLeastBytes = 200'000;  // can be read in the time to wake a thread
-    const std::int64_t grain = 1 + kLeastBytes / (1 + std::min(rows, kPairBlockQueries) * columns);
+    const std::int64_t grain = 1 + kLeastBytes / (1 + std::min(rows, kMaskBlockQueries) * columns);
     parallel_for(planes * row_blocks, grain, problem.executor, [&](std::int64_t first, std::int64_t last) {
       for (std::int64_t index = first; index < last; ++index) {
-        const std::int64_t begin = index % row_blocks * kPairBlockQueries, end = std::min(rows, begin + kPairBlockQueries);
+        const std::int64_t begin = index % row_blocks * kMaskBlockQueries, end = std::min(rows, begin + kMaskBlockQueries);
         const std::uint8_t* const plane = data + offset_at(heads, strides, index / row_blocks);
         for (std::int64_t block = 0; block < key_blocks; ++block) {
-          const std::int64_t key = columns == 1 ? 0 : block * kPairBlockKeys, count = std::min(kPairBlockKeys, columns - key);
+          const std::int64_t key = columns == 1 ? 0 : block * kMaskBlockKeys, count = std::min(kMaskBlockKeys, columns - key);
           Truths truths;
           for (std::int64_t t = begin; t < end && !truths.both(); ++t) read_row(plane + t * row_stride + key * column_stride, column_stride, count, truths);
           const bool some = mask.attend ? truths.some_true : truths.some_false;
-          blocks[index * key_blocks + block] = truths.both() ? PairBlock::partial : some ? PairBlock::full : PairBlock::skip;
+          blocks[index * key_blocks + block] = truths.both() ? BlockKind::partial : some ? BlockKind::full : BlockKind::skip;
         }
       }
     });
     Shape whole = bytes.shape();
-    whole[-2] = rows == 1 ? blocks_of(whole[-2], kPairBlockQueries) : row_blocks, whole[-1] = key_blocks;
+    whole[-2] = rows == 1 ? blocks_of(whole[-2], kMaskBlockQueries) : row_blocks, whole[-1] = key_blocks;
     table.blocks = ConstTensorView(table.memory.view()).expand(whole);
   }
   if (problem.empty_rows == EmptyRows::zero || !problem.rules->any()) return;
@@ -103,10 +104,10 @@ MaskBlocks::MaskBlocks(const Problem& problem) : group_(problem.heads / problem.
 }
 
 void MaskBlocks::attach(std::int64_t b, std::int64_t kv, KeySet& set) const {
-  for (int i = 0; i < set.plane_count; ++i) {
-    const ConstTensorView& blocks = tables_[static_cast<std::size_t>(i)].blocks;
+  for (std::size_t i = 0; i < tables_.size(); ++i) {
+    const ConstTensorView& blocks = tables_[i].blocks;
     const auto slice = head_slice<const std::uint8_t>(blocks, b, kv * group_);
-    set.planes[i].blocks = reinterpret_cast<const PairBlock*>(slice.data);
+    set.planes[i].blocks = reinterpret_cast<const BlockKind*>(slice.data);
     set.planes[i].block_head = blocks.stride(-3), set.planes[i].block_row = slice.row_stride;
   }
   const std::int64_t group = b * kv_heads_ + kv;

@@ -32,7 +32,7 @@ void merge_row(T* row, std::int64_t splits, std::int64_t size, std::int64_t v_wi
 template <class T>
 void merge(const ForwardTask& task, std::int64_t splits) {
   constexpr int kWidth = kLanes<T>;
-  const ScoreScale<T> scale(task.scale);
+  const ScoreScale<T> scale(task);
   const ExpFactor<T>& unit = reference_unit(task, scale);
   const std::int64_t stride = partial_stride(task.v_width);
   T* const sums = static_cast<T*>(task.partial);

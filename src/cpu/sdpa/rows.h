@@ -15,6 +15,17 @@ POLYHEAD_INLINE std::int64_t smaller(std::int64_t a, std::int64_t b) { return a 
 POLYHEAD_INLINE std::int64_t larger(std::int64_t a, std::int64_t b) { return a > b ? a : b; }
 POLYHEAD_INLINE std::int64_t round_up(std::int64_t x, std::int64_t unit) { return (x + unit - 1) / unit * unit; }
 
+// The scratch that a kernel with this layout needs, and its run, in the compute type of the task.
+template <template <class> class Scratch, class Task>
+std::int64_t scratch_bytes(const Task& task) {
+  const auto bytes_of = [&](auto scratch) { return decltype(scratch)::layout(task, nullptr, scratch); };
+  return task.dtype == DType::f64 ? bytes_of(Scratch<double>{}) : bytes_of(Scratch<float>{});
+}
+template <template <class> class Kernel, class Task>
+void run_kernel(const Task& task, void* memory) {
+  task.dtype == DType::f64 ? Kernel<double>(task, memory).run() : Kernel<float>(task, memory).run();
+}
+
 template <class T>
 POLYHEAD_INLINE void clear(T* to, std::int64_t first, std::int64_t last) {
   for (std::int64_t i = first; i < last; ++i) to[i] = 0;
@@ -23,6 +34,11 @@ POLYHEAD_INLINE void clear(T* to, std::int64_t first, std::int64_t last) {
 struct Row {
   std::int64_t number, head, query;
 };
+
+// The row after `row`: the next query, or the first query of the next head.
+POLYHEAD_INLINE Row next_row(const Row& row, std::int64_t queries) {
+  return row.query + 1 < queries ? Row{row.number + 1, row.head, row.query + 1} : Row{row.number + 1, row.head + 1, 0};
+}
 
 POLYHEAD_INLINE RowKind kind_of(const KeySet& set, const Row& row) {
   return set.row_kinds == nullptr ? RowKind::masked : set.row_kinds[row.number];
@@ -93,26 +109,17 @@ POLYHEAD_INLINE void add_row(const Storage* from, std::int64_t stride, std::int6
   for (std::int64_t lane = 0; i < high; ++i, ++lane) x[i] = sum[lane];
 }
 
-// Splits the scale into power = +-2^n and factor in [1, 2). q or k is multiplied by the power, which is exact; the products <q, k> are
-// multiplied by the factor later, mostly inside the exponential.
+// The scale as power and factor. q or k is multiplied by the power, which is exact; the products <q, k> are multiplied by the factor later,
+// mostly inside the exponential.
 template <class T>
 struct ScoreScale {
-  explicit ScoreScale(double scale) {
-    if (scale == 0) {
-      power = 0;
-      return;
-    }
-    int exponent = 0;
-    const double fraction = __builtin_frexp(scale < 0 ? -scale : scale, &exponent);
-    power = static_cast<T>(__builtin_ldexp(scale < 0 ? -1 : 1, exponent - 1));
-    factor = static_cast<T>(2 * fraction);
-    scaled = ExpFactor<T>(factor);
-  }
+  explicit ScoreScale(const HeadGroup& group)
+      : power(static_cast<T>(group.scale_power)), factor(static_cast<T>(group.scale_factor)), scaled(factor), natural(1) {}
   // The exponential of scores that are still to be multiplied by `left`, which is `factor` or 1.
   const ExpFactor<T>& exp(T left) const { return left == factor ? scaled : natural; }
 
-  T power = 1, factor = 1;
-  ExpFactor<T> scaled{1}, natural{1};  // exp of scores that still lack `factor`; exp of complete scores
+  T power, factor;
+  ExpFactor<T> scaled, natural;  // exp of scores that still lack `factor`; exp of complete scores
 };
 
 // Turns a row's products x into scores softcap(factor x) + bias, for the keys first + i with i in [low, high). Masked keys, and the rest of

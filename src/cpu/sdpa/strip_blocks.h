@@ -7,31 +7,34 @@
 namespace polyhead::cpu::POLYHEAD_ISA {
 namespace {
 
-// A tile must lie in one column of blocks, or an answer would hold for some of its keys only.
-static_assert(kPairBlockKeys % kPanelKeys<float> == 0 && kPairBlockKeys % kPanelKeys<double> == 0);
+static_assert(kStripRows == 2 * kTileRows);
+
+// A tile must lie in one column of blocks, or a block's kind would hold for some of its keys only.
+static_assert(kMaskBlockKeys % kPanelKeys<float> == 0 && kMaskBlockKeys % kPanelKeys<double> == 0);
 
 class StripBlocks {
  public:
   POLYHEAD_INLINE void begin(const KeySet& set) {
     planes_ = set.plane_count;
-    known_ = set.row_kinds == nullptr;
+    known_ = true;
     for (int i = 0; i < planes_; ++i) count_[i] = 0, known_ = known_ && set.planes[i].blocks != nullptr;
   }
 
-  // Rows of one block of queries have the same list of answers, which is stored once.
+  // Rows of one block of queries have the same list of blocks, which is stored once. A row that empty_rows fills attends to masked keys.
   POLYHEAD_INLINE void add(const KeySet& set, const Row& row) {
+    known_ = known_ && kind_of(set, row) == RowKind::masked;
     for (int i = 0; i < planes_ && known_; ++i) {
-      const PairBlock* const blocks = answers(set.planes[i], row.head, row.query);
+      const BlockKind* const blocks = blocks_of_query(set.planes[i], row.head, row.query);
       if (count_[i] == 0 || rows_[i][count_[i] - 1] != blocks) rows_[i][count_[i]++] = blocks;
     }
   }
 
-  POLYHEAD_INLINE PairBlock at(std::int64_t key) const {
-    if (!known_) return PairBlock::partial;
-    PairBlock result = PairBlock::full;
+  POLYHEAD_INLINE BlockKind at(std::int64_t key) const {
+    if (!known_) return BlockKind::partial;
+    BlockKind result = BlockKind::full;
     for (int i = 0; i < planes_; ++i) {
-      PairBlock of_plane = rows_[i][0][key / kPairBlockKeys];
-      for (int j = 1; j < count_[i]; ++j) of_plane = rows_[i][j][key / kPairBlockKeys] == of_plane ? of_plane : PairBlock::partial;
+      BlockKind of_plane = rows_[i][0][key / kMaskBlockKeys];
+      for (int j = 1; j < count_[i]; ++j) of_plane = rows_[i][j][key / kMaskBlockKeys] == of_plane ? of_plane : BlockKind::partial;
       result = of_plane < result ? of_plane : result;
     }
     return result;
@@ -39,13 +42,15 @@ class StripBlocks {
 
   // `keys`, relative to key `first`, without the skipped blocks at both ends.
   POLYHEAD_INLINE KeyRange without_skipped(std::int64_t first, KeyRange keys) const {
-    while (!keys.empty() && at(first + keys.first) == PairBlock::skip) keys.first = ((first + keys.first) / kPairBlockKeys + 1) * kPairBlockKeys - first;
-    while (!keys.empty() && at(first + keys.last - 1) == PairBlock::skip) keys.last = (first + keys.last - 1) / kPairBlockKeys * kPairBlockKeys - first;
+    while (!keys.empty() && at(first + keys.first) == BlockKind::skip)
+      keys.first = ((first + keys.first) / kMaskBlockKeys + 1) * kMaskBlockKeys - first;
+    while (!keys.empty() && at(first + keys.last - 1) == BlockKind::skip)
+      keys.last = (first + keys.last - 1) / kMaskBlockKeys * kMaskBlockKeys - first;
     return keys;
   }
 
  private:
-  const PairBlock* rows_[KeySet::kMostPlanes][2 * kTileRows];
+  const BlockKind* rows_[KeySet::kMostPlanes][kStripRows];
   int count_[KeySet::kMostPlanes];
   int planes_ = 0;
   bool known_ = false;

@@ -25,7 +25,8 @@ struct MutablePlane {
 struct HeadGroup : KeySet {
   DType dtype = DType::f32;
   std::int64_t heads = 0, qk_width = 0, v_width = 0;
-  double scale = 1, softcap = 0;
+  double scale_power = 1, scale_factor = 1;  // their product is the scale: +-2^n or 0, and a factor in [1, 2)
+  double softcap = 0;
 
   Plane q, k, v;  // k and v have one head
   Plane bias;
@@ -35,8 +36,11 @@ struct HeadGroup : KeySet {
   Plane keep;                    // given keep bits, one byte each; absent: Philox generates them
   std::uint64_t drop_below = 0;  // p 2^32: an entry whose random 32-bit word is below this is dropped
   std::uint32_t seed[2] = {}, batch_index = 0, first_head = 0;
-  std::int64_t first_query = 0;  // position of query 0 in the packed sequence, for Philox; first_key: of key 0
+  std::int64_t query_position = 0;  // position of query 0 in the packed sequence, for Philox
 };
+
+// Rows of a strip: two tiles. Sizes of blocks of rows are multiples of it.
+constexpr int kStripRows = 12;
 
 // Distance between rows of a partial result, in elements: o padded to whole vectors of every instruction set, and 16 elements of which the
 // last two are m and l.
@@ -67,14 +71,14 @@ struct BackwardTask : HeadGroup {
   bool store_d_q = true;     // convert d_q_sums to d_q; false with key splits, whose sums the caller adds
 };
 
-// Some rows of the attention map of one head of a group. Each finished row is passed to `take`, or written to `out` if `take` is nullptr.
+// Some rows of the attention map of one head of a group. Each finished row is passed to `consume`, or written to `out` if that is nullptr.
 struct MapsTask : HeadGroup {
   std::int64_t head = 0;                 // 0 is the group's first head
   const std::int64_t* chosen = nullptr;  // the chosen queries [count]
   std::int64_t count = 0;
   bool probability = true;  // true: attention weights; false: scores, -infinity where masked
-  void (*take)(void* taker, std::int64_t i, const double* values) = nullptr;  // receives the S values of chosen[i]
-  void* taker = nullptr;
+  void (*consume)(void* consumer, std::int64_t i, const double* values) = nullptr;  // receives the S values of chosen[i]
+  void* consumer = nullptr;
   MutablePlane out;              // row i belongs to chosen[i]
   DType out_dtype = DType::f32;  // any type with the group's compute type
 };
