@@ -1,11 +1,14 @@
 #include "model_config.h"
 
-#include <fstream>
 #include <string>
 #include <string_view>
+#include <type_traits>
+#include <variant>
 #include <vector>
 
 #include "core/text.h"
+#include "io/file_bytes.h"
+#include "io/json.h"
 
 namespace polyhead::app {
 namespace {
@@ -29,21 +32,29 @@ const std::vector<ConfigKey>& config_keys() {
   return keys;
 }
 
+// null for other values.
+Json number_or_text(const io::Json& json) {
+  const auto convert = []<class T>(const T& value) -> Json {
+    if constexpr ((std::is_arithmetic_v<T> && !std::is_same_v<T, bool>) || std::is_same_v<T, std::string>) return value;
+    return nullptr;
+  };
+  return std::visit(convert, json.value);
+}
+
 }  // namespace
 
 Json read_config(const std::filesystem::path& path) {
   const std::filesystem::path file = path / "config.json";
   Json found = Json::object();
   if (!std::filesystem::is_directory(path) || !std::filesystem::exists(file)) return found;
-  std::ifstream stream(file, std::ios::binary);
-  if (!stream) fail(ErrorCode::io, "cannot read '", file.string(), "'");
-  const Json config = Json::parse(stream, nullptr, false);
-  if (!config.is_object()) fail(ErrorCode::format, "'", file.string(), "' is not a JSON object");
+  const io::Json config = io::parse_json(io::read_file(file).text(), cat("'", file.string(), "'"));
+  if (config.as<io::Json::Object>() == nullptr) fail(ErrorCode::format, "'", file.string(), "' is not a JSON object");
   for (const ConfigKey& row : config_keys()) {
     for (const std::string_view key : row.keys) {
-      const auto entry = config.find(std::string(key));
-      if (entry == config.end() || !(entry->is_number() || entry->is_string())) continue;
-      found[std::string(row.meaning)] = *entry;
+      const io::Json* entry = config.find(key);
+      const Json value = entry == nullptr ? Json() : number_or_text(*entry);
+      if (value.is_null()) continue;
+      found[std::string(row.meaning)] = value;
       break;
     }
   }

@@ -3,6 +3,7 @@
 
 #include <fstream>
 
+#include "core/text.h"
 #include "models/minilm_test_data.h"
 #include "models/test_error_matcher.h"
 #include "models/test_model_folder.h"
@@ -133,10 +134,14 @@ TEST(LoadBertEncoder, MissingOrTruncatedFilesAreErrors) {
   Folder folder;
   EXPECT_ERROR(load_bert_encoder(folder.path()), io, HasSubstr("model.safetensors"));
   folder.save(hf_tensors(random_encoder()));
-  const auto file = folder.path() / "model.safetensors";
+  const auto config = folder.path() / "config.json", file = folder.path() / "model.safetensors";
+  const auto length = std::filesystem::file_size(config);
+  std::filesystem::resize_file(config, length + 1);  // the added byte is NUL
+  EXPECT_ERROR(load_bert_encoder(folder.path()), format, HasSubstr(cat("config.json is not JSON at its byte ", length + 1)));
+  std::filesystem::resize_file(config, length);
   std::filesystem::resize_file(file, std::filesystem::file_size(file) - 1);
   EXPECT_ERROR(load_bert_encoder(folder.path()), format, HasSubstr("model.safetensors"));
-  std::filesystem::resize_file(folder.path() / "config.json", 5);
+  std::filesystem::resize_file(config, 5);
   EXPECT_ERROR(load_bert_encoder(folder.path()), format, HasSubstr("config.json is not JSON at its byte 6"));
 }
 

@@ -1,7 +1,8 @@
 import json
+import resource
 import unittest
 
-from program import DATA, ProgramTest, run_on_terminal
+from program import DATA, HAS_ASAN, ProgramTest, run_on_terminal
 from tensor_files import adapted, load_safetensors, save_safetensors
 
 VECTORS = DATA.parent / "golden" / "vectors"
@@ -165,6 +166,14 @@ class Trace(ProgramTest):
     def test_extents_of_zero(self):
         self.assertEqual(self.trace("--layer", "d2l", "--length", "0", "--values")["output projection"]["shape"], [2, 0, 100])
         self.assertIn("no numbers", self.succeeds("trace", "--layer", "d2l", "--batch", "0", "--values").stdout.decode())
+
+    @unittest.skipIf(HAS_ASAN, "AddressSanitizer reserves more than any limit")
+    def test_memory_that_runs_out_in_a_destructor_ends_in_a_sentence(self):
+        # This output needs 400 MiB. Below that the lists fail to grow, and the destructor of nlohmann::json allocates and fails too.
+        limit = 256 << 20
+        self.fails(1, "trace", "--layer", "self_attention", "--input-dim", "2", "--dim-qk", "1", "--dim-v", "1", "--shape", "131072,1,2", "--values", "--json",
+                   mentions=["polyhead: ended by an internal error, most likely because there is not enough memory"],
+                   preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_AS, (limit, limit)))
 
 
 if __name__ == "__main__":
