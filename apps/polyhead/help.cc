@@ -45,7 +45,7 @@ std::string option_name(const CLI::Option& option) {
   std::string text;
   for (const std::string& name : option.get_snames()) append(text, cat(text.empty() ? "-" : ", -", name));
   for (const std::string& name : option.get_lnames()) append(text, cat(text.empty() ? "--" : ", --", name));
-  if (option.get_type_size() != 0) append(text, cat(" ", option.get_type_name()));
+  if (option.get_type_size() != 0 && !option.get_type_name().empty()) append(text, cat(" ", option.get_type_name()));
   return text;
 }
 

@@ -182,8 +182,12 @@ LayerArguments complete(const LayerConstructor& constructor, const std::map<std:
     if (argument.is_flag()) word = word.empty() || value_of(result, argument, read_flag) ? "true" : "false";
   }
   for (const auto& [option, word] : given) {
-    if (std::ranges::find(options, option) == options.end())
-      throw UsageError(cat(option, " is not an argument of ", constructor.name, ", which takes ", join(options)));
+    if (std::ranges::find(options, option) != options.end()) continue;
+    const std::string list = join(options);
+    options.emplace_back("--heads");  // --heads serves every constructor
+    const std::string near = closest(option, options);
+    throw UsageError(cat(option, " is not an argument of ", constructor.name, ", which takes ", list,
+                         near.empty() ? "" : cat("; did you mean '", near, "'?")));
   }
   const bool has_heads = std::ranges::find(constructor.arguments, Setting::heads, &LayerArgument::setting) != constructor.arguments.end();
   if (heads && *heads != 1 && !has_heads) throw UsageError(cat("--heads: ", constructor.name, " has one head"));

@@ -141,6 +141,7 @@ class Trace(ProgramTest):
         self.fails(2, "trace", "--layer", "d2", mentions=["did you mean 'd2l'"])
         self.fails(2, "trace", "--layer", "d2l", "--num-hidden", "5", mentions=["--num-hiddens"])
         self.fails(2, "trace", "--layer", "d2l", "--dim-qk", "5", mentions=["--dim-qk", "--num-hiddens"])
+        self.fails(2, "trace", "--layer", "d2l", "--head", "5", mentions=["--head is not an argument of d2l", "did you mean '--heads'?"])
         self.fails(2, "trace", "--layer", "d2l", "--num-hiddens", "7", "--heads", "2", mentions=["7", "2"])
         self.fails(2, "trace", "--layer", "d2l", "--num-hiddens", "x", mentions=["'x'"])
         self.fails(2, "trace", "--layer", "d2l", "--num-hiddens", "0", mentions=["0"])

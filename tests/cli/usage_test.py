@@ -63,6 +63,7 @@ class Usage(ProgramTest):
             text = self.succeeds(*command, "--help", env={"COLUMNS": "40"}).stdout.decode()
             for line in text[text.index("Usage:"):].splitlines():
                 self.assertLessEqual(len(line), 40, line)
+                self.assertEqual(line, line.rstrip())
 
     def test_version(self):
         self.assertRegex(self.succeeds("--version").stdout.decode(), r"\Apolyhead \d+\.\d+\.\d+\n\Z")
