@@ -60,7 +60,7 @@ std::optional<LimitedThreads> read_num_threads(nb::handle object);  // None: nul
 
 // The arguments of one call. They cannot be copied or moved, because options point into them.
 struct CallArguments {
-  CallArguments() = default;
+  CallArguments() { arrays.reserve(4); }
   CallArguments(const CallArguments&) = delete;
   CallArguments& operator=(const CallArguments&) = delete;
   ConstTensorView keep(Array array) { return arrays.emplace_back(std::move(array)).view(); }
