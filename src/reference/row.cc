@@ -34,14 +34,12 @@ void store_row(TensorView view, std::int64_t b, std::int64_t n, std::int64_t row
 }
 
 std::vector<double> load_head(ConstTensorView view, std::int64_t b, std::int64_t n) {
-  const std::int64_t rows = view.extent(-2), columns = view.extent(-1);
-  std::vector<double> values(index(rows * columns));
-  dispatch_floating(view.dtype(), [&](auto type) {
-    const auto slice = head_slice<const typename decltype(type)::type>(view, b, n);
-    for (std::int64_t i = 0; i < rows; ++i) {
-      for (std::int64_t j = 0; j < columns; ++j) values[index(i * columns + j)] = load(slice(i, j));
-    }
-  });
+  std::vector<double> values;
+  values.reserve(index(view.extent(-2) * view.extent(-1)));
+  for (std::int64_t i = 0; i < view.extent(-2); ++i) {
+    const std::vector<double> row = load_row(view, b, n, i);
+    values.insert(values.end(), row.begin(), row.end());
+  }
   return values;
 }
 

@@ -3,6 +3,7 @@
 
 #include <gmock/gmock.h>
 
+#include "polyhead/workspace.h"
 #include "support/attention_case.h"
 #include "support/each_backend.h"
 
@@ -287,6 +288,20 @@ TEST(Maps, NeedQueriesAndKeysAlone) {
   EXPECT_THAT(to_doubles(map), testing::ElementsAre(0.5, 0.5));
   attention_map({.q = q, .k = k}, map, {}, MapValue::score);
   EXPECT_THAT(to_doubles(map), testing::ElementsAre(3, 3));
+}
+
+TEST(Maps, KeepTheirScratchInTheWorkspace) {
+  Random random(1);
+  const Tensor q = random.tensor(DType::f32, {1, 3, 64}, -1, 1), k = random.tensor(DType::f32, {1, 2000, 64}, -1, 1);
+  Tensor map(DType::f32, {1, 3, 2000}), expected = map;
+  const SdpaOptions cpu{.backend = &find_backend("cpu")};
+  attention_map({.q = q, .k = k}, expected, cpu);
+  const Workspace workspace;
+  SdpaOptions options = cpu;
+  options.workspace = &workspace;
+  attention_map({.q = q, .k = k}, map, options);
+  EXPECT_GT(workspace.idle_bytes(), 2000 * 64 * 4);
+  EXPECT_TRUE(same_bits(map, expected));
 }
 
 }  // namespace

@@ -140,7 +140,7 @@ void sdpa_backward(const BackwardProblem& p) {
   } else {
     const bool written = d_bias != nullptr && d_bias->written();
     for_each_document(p, d_bias != nullptr && !written, [&](const Document& document, const BackwardProblem& part) {
-      if (written) clear_other_keys(p.d_bias, document);
+      if (written) fill_other_keys(p.d_bias.slice(-2, document.queries.first, document.queries.last), document.keys, 0);
       backward_document(part, d_bias);
     });
   }

@@ -200,7 +200,8 @@ void forward_document(const ForwardProblem& p) {
 void sdpa_forward(const ForwardProblem& p) {
   if (!p.packed()) return forward_document(p);
   for_each_document(p, false, [&](const Document& document, const ForwardProblem& part) {
-    if (p.attention_weights) clear_other_keys(p.attention_weights, document);
+    if (p.attention_weights)
+      fill_other_keys(p.attention_weights.slice(-2, document.queries.first, document.queries.last), document.keys, 0);
     forward_document(part);
   });
 }

@@ -58,10 +58,9 @@ void set_heads(const Problem& problem, const MaskBlocks* blocks, const ConstTens
   group.batch_index = static_cast<std::uint32_t>(b), group.first_head = static_cast<std::uint32_t>(first_head);
 }
 
-void clear_other_keys(const TensorView& pairs, const Document& document) {
-  const TensorView rows = pairs.slice(-2, document.queries.first, document.queries.last);
-  fill(rows.slice(-1, 0, document.keys.first), 0);
-  fill(rows.slice(-1, document.keys.last, pairs.extent(-1)), 0);
+void fill_other_keys(const TensorView& rows, KeyRange keys, double value) {
+  if (keys.first > 0) fill(rows.slice(-1, 0, keys.first), value);
+  if (keys.last < rows.extent(-1)) fill(rows.slice(-1, keys.last, rows.extent(-1)), value);
 }
 
 }  // namespace polyhead::cpu

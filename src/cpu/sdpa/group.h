@@ -39,7 +39,7 @@ void for_each_document(const P& p, bool in_order, const F& f) {
   });
 }
 
-// Writes zeros to the rows of the document outside of its keys. `pairs` is a view [*,N,T,S].
-void clear_other_keys(const TensorView& pairs, const Document& document);
+// Sets the elements of `rows` [..,S] outside of these keys to `value`.
+void fill_other_keys(const TensorView& rows, KeyRange keys, double value);
 
 }  // namespace polyhead::cpu

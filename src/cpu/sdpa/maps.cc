@@ -1,6 +1,5 @@
 #include <limits>
 
-#include "core/dispatch.h"
 #include "cpu/scratch_memory.h"
 #include "cpu/sdpa/group.h"
 #include "cpu/sdpa/sdpa.h"
@@ -65,18 +64,6 @@ double masked_value(const MapsProblem& p) {
   return p.value == MapValue::score ? -std::numeric_limits<double>::infinity() : 0;
 }
 
-// Sets the rows of a run to `value` outside of the document's keys.
-void fill_around(const TensorView& out, std::int64_t b, std::int64_t n, const Run& run, KeyRange keys, double value) {
-  dispatch_floating(out.dtype(), [&](auto type) {
-    using T = typename decltype(type)::type;
-    const auto slice = head_slice<T>(out, b, n);
-    for (std::int64_t i = run.first; i < run.last; ++i) {
-      for (std::int64_t s = 0; s < keys.first; ++s) slice(i, s) = store<T>(value);
-      for (std::int64_t s = keys.last; s < out.extent(-1); ++s) slice(i, s) = store<T>(value);
-    }
-  });
-}
-
 }  // namespace
 
 void map_rows(const MapsProblem& p, std::int64_t b, std::int64_t n, std::span<const std::int64_t> queries, const RowConsumer& consumer) {
@@ -104,7 +91,8 @@ void write_maps(const MapsProblem& p, std::int64_t b, std::int64_t n, std::span<
     run_kernel(p, b, n, run, [&](MapsTask& task) {
       task.out = plane_of(out, b, n), task.out_dtype = out.dtype();
       const KeyRange keys = run.document.keys;
-      if (keys.first > 0 || keys.last < p.keys) fill_around(out, b, n, run, keys, masked_value(p));
+      const TensorView head(task.out.data, out.dtype(), out.shape().last(2), {task.out.row, task.out.column});
+      fill_other_keys(head.slice(0, run.first, run.last), keys, masked_value(p));
       task.out.data = static_cast<char*>(task.out.data) + (run.first * task.out.row + keys.first * task.out.column) * size;
     });
   });
