@@ -41,6 +41,14 @@ std::int64_t run_out_of_memory(const F& f, const Check& check) {
 
 void* operator new(std::size_t bytes) { return polyhead::io::allocate(bytes, alignof(std::max_align_t)); }
 void* operator new(std::size_t bytes, std::align_val_t alignment) { return polyhead::io::allocate(bytes, static_cast<std::size_t>(alignment)); }
+// std::stable_sort takes its buffer here. A sanitizer has an operator of its own, whose memory may not be freed below.
+void* operator new(std::size_t bytes, const std::nothrow_t&) noexcept {
+  try {
+    return operator new(bytes);
+  } catch (const std::bad_alloc&) {
+    return nullptr;
+  }
+}
 void operator delete(void* memory) noexcept { std::free(memory); }
 void operator delete(void* memory, std::size_t) noexcept { std::free(memory); }
 void operator delete(void* memory, std::align_val_t) noexcept { std::free(memory); }
