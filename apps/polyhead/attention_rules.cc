@@ -38,7 +38,6 @@ std::string read_causal(const std::string& word) {
   return word;
 }
 
-
 EmptyRows read_empty_rows(const std::string& word) {
   static const std::array<std::string, 3> kNames{"zero", "uniform", "unmasked"};
   const std::string name = read_choice(word, "kind of empty rows", kNames);
@@ -58,7 +57,8 @@ void add_attention_rules(CLI::App& parser, AttentionRules* rules) {
             "queries attend to no key after the diagonal: top_left, bottom_right or an offset such as 3; needs no value if there are as "
             "many keys as queries; off switches a layer's own causal mask off")
       ->expected(0, 1);
-  add_value(parser, "--window", &rules->window, read_window, "LEFT,RIGHT",             "attend to keys at most LEFT before and RIGHT after the diagonal; without a number that side is unlimited");
+  add_value(parser, "--window", &rules->window, read_window, "LEFT,RIGHT",
+            "attend to keys at most LEFT before and RIGHT after the diagonal; without a number that side is unlimited");
   add_value(parser, "--window-diagonal", &rules->window_diagonal, read_diagonal, "DIAGONAL",
             "the diagonal of the window (default: the causal diagonal, else bottom_right)");
   add_value(parser, "--query-offsets", &rules->query_offsets, read_counts, "0,L,...,T",

@@ -189,8 +189,7 @@ LayerArguments complete(const LayerConstructor& constructor, const std::map<std:
     throw UsageError(cat(option, " is not an argument of ", constructor.name, ", which takes ", list,
                          near.empty() ? "" : cat("; did you mean '", near, "'?")));
   }
-  const bool has_heads = std::ranges::find(constructor.arguments, Setting::heads, &LayerArgument::setting) != constructor.arguments.end();
-  if (heads && *heads != 1 && !has_heads) throw UsageError(cat("--heads: ", constructor.name, " has one head"));
+  if (heads && *heads != 1 && !constructor.takes(Setting::heads)) throw UsageError(cat("--heads: ", constructor.name, " has one head"));
   return result;
 }
 

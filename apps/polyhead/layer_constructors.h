@@ -1,6 +1,7 @@
 // Attention layers by name, with the constructor arguments of the tutorials and libraries that define them.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <functional>
 #include <map>
@@ -46,6 +47,7 @@ struct LayerConstructor {
   bool cross = false;                        // queries and keys are different sequences
   bool pair_bias = false;                    // adds a bias for each query and key
 
+  bool takes(Setting setting) const { return std::ranges::find(arguments, setting, &LayerArgument::setting) != arguments.end(); }
   std::string_view layout() const { return io_layout.empty() ? name : io_layout; }
 };
 

@@ -55,10 +55,9 @@ struct TracedLayer {
 TracedLayer constructed(const Options& o, DType dtype) {
   const LayerConstructor& row = find_constructor(o.layer);
   std::map<std::string, std::string> given = o.arguments;
-  const auto takes = [&](Setting setting) { return std::ranges::find(row.arguments, setting, &LayerArgument::setting) != row.arguments.end(); };
-  if (o.rules.dropout && takes(Setting::dropout)) given["--dropout"] = cat(*o.rules.dropout);
-  if (o.layer_rules.add_zero_attn && takes(Setting::add_zero_attn)) given["--add-zero-attn"] = "true";
-  if (o.layer_rules.axis && takes(Setting::axis)) given.try_emplace("--attn-dim", cat(*o.layer_rules.axis));
+  if (o.rules.dropout && row.takes(Setting::dropout)) given["--dropout"] = cat(*o.rules.dropout);
+  if (o.layer_rules.add_zero_attn && row.takes(Setting::add_zero_attn)) given["--add-zero-attn"] = "true";
+  if (o.layer_rules.axis && row.takes(Setting::axis)) given.try_emplace("--attn-dim", cat(*o.layer_rules.axis));
   const LayerArguments arguments = complete(row, given, o.file.heads);
   nn::MultiHeadAttentionConfig config = config_of(row, arguments);
   const std::vector<io::LayoutDescription> layouts = io::layouts();

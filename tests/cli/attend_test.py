@@ -79,7 +79,7 @@ class Attend(ProgramTest):
                     noise = name.startswith("d_") and largest(expected[name]) < 1e-13 * of_all_gradients
                     self.assert_close(name, actual[name], expected[name], of_all_gradients if noise else None)
 
-    def test_layers_agree_with_the_golden_vectors_in_every_output_map_and_gradient(self):
+    def test_layers_agree_with_the_golden_vectors_in_every_output_attention_weight_and_gradient(self):
         for source in ("axis_*", "cross_*", "self_*", "multi_*", "torch_*", "valid_*"):
             self.golden(source + ".safetensors")
 
