@@ -6,14 +6,35 @@
 #include <sys/resource.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <cstdlib>
 #include <cstring>
+#include <new>
 #include <optional>
 #include <thread>
 #include <vector>
 
 #include "core/sanitizers.h"
 #include "support/child_process.h"
+
+namespace {
+
+std::atomic<int> aligned_blocks{0};  // in use, of the whole process
+
+}  // namespace
+
+void* operator new(std::size_t bytes, std::align_val_t alignment) {
+  const auto unit = static_cast<std::size_t>(alignment);
+  void* const memory = std::aligned_alloc(unit, (bytes + unit - 1) / unit * unit);
+  if (memory == nullptr) throw std::bad_alloc();
+  ++aligned_blocks;
+  return memory;
+}
+[[gnu::noinline]] void operator delete(void* memory, std::align_val_t) noexcept {
+  if (memory != nullptr) --aligned_blocks;
+  std::free(memory);
+}
+[[gnu::noinline]] void operator delete(void* memory, std::size_t, std::align_val_t alignment) noexcept { operator delete(memory, alignment); }
 
 namespace polyhead::cpu::test {
 namespace {
@@ -49,6 +70,12 @@ TEST(ScratchMemory, ABlockThatWasGivenBackServesASmallerOne) {
     const ScratchMemory other(1000);
     EXPECT_NE(other.get(), first);
   }).join();
+}
+
+TEST(ScratchMemory, AThreadFreesWhatItKeptWhenItEnds) {
+  const int before = aligned_blocks;
+  std::thread([] { const ScratchMemory a(1000), b(70'000); }).join();
+  EXPECT_EQ(aligned_blocks, before);
 }
 
 // The destructor of a thread's object runs when what the thread kept is gone already: it was made before.

@@ -9,13 +9,11 @@
 namespace polyhead::models {
 namespace {
 
-Tensor ids_of(const TokenizedText& tokens) {
-  return Tensor::of<std::int64_t>({static_cast<std::int64_t>(tokens.ids.size())}, std::span(tokens.ids));
-}
-
-Tensor segments_of(const TokenizedText& tokens) {
-  const std::vector<std::int64_t> segments(tokens.segments.begin(), tokens.segments.end());
-  return Tensor::of<std::int64_t>({static_cast<std::int64_t>(segments.size())}, std::span(segments));
+template <class T>
+Tensor int64_tensor(const std::vector<T>& values) {
+  Tensor tensor(DType::i64, {static_cast<std::int64_t>(values.size())});
+  std::copy(values.begin(), values.end(), tensor.data<std::int64_t>());
+  return tensor;
 }
 
 EncodeOptions limits(const BertEncoder& encoder, WhenTooLong when_too_long) {
@@ -44,8 +42,8 @@ SentenceResult SentenceModel::run(TokenizedText tokens, const SentenceOptions& o
   const BertConfig& config = encoder.config;
   const DType results = accumulation_dtype(config.dtype);
   SentenceResult result;
-  result.ids = ids_of(tokens);
-  const Tensor segments = segments_of(tokens);
+  result.ids = int64_tensor(tokens.ids);
+  const Tensor segments = int64_tensor(tokens.segments);
   result.tokens = std::move(tokens);
   const std::int64_t length = result.ids.numel();
   result.hidden = Tensor(config.dtype, {length, config.width});
