@@ -98,6 +98,9 @@ TEST(ReferenceSweep, CoversEveryRule) {
     seen["block"] += m.block && mixed;
     seen["attend_keys"] += m.attend_keys && mixed;
     seen["block_keys"] += m.block_keys && mixed;
+    const bool documents = m.query_offsets.numel() > 2 && mixed;
+    seen["documents, query_offsets alone"] += documents && !m.key_offsets;
+    seen["documents, with key_offsets"] += documents && m.key_offsets;
     seen["bias"] += static_cast<bool>(o.bias);
     seen["relative bias"] += static_cast<bool>(c.table);
     seen["softcap"] += o.softcap > 0;

@@ -192,10 +192,10 @@ inline void drop_ambiguous_lengths(Mask& mask) {
   if (documents > 1 && mask.key_lengths && mask.key_lengths.shape() == Shape{documents}) mask.key_lengths = {};
 }
 
-// Documents in one of three cases.
+// Documents in one of three cases, and in two of three if T = S: only those may leave out key_offsets, and they are few.
 inline void draw_documents(Random& random, AttentionCase& c) {
-  if (random.integer(0, 2) != 0) return;
   const AttentionSizes& z = c.sizes;
+  if (random.integer(0, 2) > (z.queries == z.keys ? 1 : 0)) return;
   const std::int64_t documents = z.queries + z.keys == 0 ? random.integer(0, 3) : random.integer(1, 5);
   const DType dtype = random.pick({DType::i32, DType::i64});
   c.options.mask.query_offsets = c.keep(draw_offsets(random, dtype, documents, z.queries));
