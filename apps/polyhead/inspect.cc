@@ -7,9 +7,9 @@
 #include "core/join.h"
 #include "format.h"
 #include "json.h"
-#include "model_config.h"
 #include "polyhead/io/attention_parameters.h"
 #include "polyhead/io/tensor_file.h"
+#include "polyhead/models/model_config.h"
 #include "terminal.h"
 #include "text_layout.h"
 
@@ -146,7 +146,8 @@ Json as_json(const io::TensorFile& file, const Json& config, const std::vector<i
 void inspect(const Options& o) {
   if (o.path == "-") throw UsageError("standard input cannot be inspected; give a file (./- is the one called -)");
   const io::TensorFile file = io::open_tensors(o.path);
-  const Json config = read_config(o.path);
+  Json config = Json::object();
+  for (const auto& [name, value] : models::read_config(o.path)) std::visit([&](const auto& v) { config[name] = v; }, value);
   const std::vector<io::LayoutMatch> matches = io::find_attention(file.tensors);
   if (o.json) return print_json(as_json(file, config, matches));
   print(as_text(file, config, matches, table_width()));

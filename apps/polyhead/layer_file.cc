@@ -2,8 +2,8 @@
 
 #include "arguments.h"
 #include "core/join.h"
-#include "model_config.h"
 #include "polyhead/models/attention_layer.h"
+#include "polyhead/models/model_config.h"
 #include "text_layout.h"
 
 namespace polyhead::app {
@@ -26,9 +26,10 @@ LoadedLayer load_layer(const LayerFile& file, const AttentionRules& rules, const
   io::LoadAttention options{.layout = file.layout, .prefix = file.prefix, .heads = file.heads.value_or(0)};
   io::AttentionParameters parameters = io::load_attention(tensors, options);
   if (parameters.heads == 0) {
-    const Json config = read_config(file.path);
-    if (const auto heads = config.find("heads"); heads != config.end() && heads->is_number_integer() && *heads > 0) {
-      options.heads = *heads;
+    for (const auto& [name, value] : models::read_config(file.path)) {
+      const auto* heads = std::get_if<std::uint64_t>(&value);
+      if (name != "heads" || heads == nullptr || *heads == 0) continue;
+      options.heads = static_cast<std::int64_t>(*heads);
       parameters = io::load_attention(tensors, options);
     }
   }

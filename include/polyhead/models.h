@@ -5,5 +5,6 @@
 #include "polyhead/models/attention_layer.h"
 #include "polyhead/models/bert.h"
 #include "polyhead/models/encoder_layer.h"
+#include "polyhead/models/model_config.h"
 #include "polyhead/models/sentence_model.h"
 #include "polyhead/models/tokenizer.h"

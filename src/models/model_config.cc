@@ -1,20 +1,18 @@
-#include "model_config.h"
+#include "polyhead/models/model_config.h"
 
-#include <string>
+#include <optional>
 #include <string_view>
 #include <type_traits>
-#include <variant>
-#include <vector>
 
 #include "core/text.h"
 #include "io/file_bytes.h"
 #include "io/json.h"
 
-namespace polyhead::app {
+namespace polyhead::models {
 namespace {
 
 struct ConfigKey {
-  std::string_view meaning;
+  std::string_view name;
   std::vector<std::string_view> keys;  // what model families call it
 };
 
@@ -32,33 +30,33 @@ const std::vector<ConfigKey>& config_keys() {
   return keys;
 }
 
-// null for other values.
-Json number_or_text(const io::Json& json) {
-  const auto convert = []<class T>(const T& value) -> Json {
+// nullopt for other values.
+std::optional<ConfigValue> number_or_text(const io::Json& json) {
+  const auto convert = []<class T>(const T& value) -> std::optional<ConfigValue> {
     if constexpr ((std::is_arithmetic_v<T> && !std::is_same_v<T, bool>) || std::is_same_v<T, std::string>) return value;
-    return nullptr;
+    return std::nullopt;
   };
   return std::visit(convert, json.value);
 }
 
 }  // namespace
 
-Json read_config(const std::filesystem::path& path) {
-  const std::filesystem::path file = path / "config.json";
-  Json found = Json::object();
-  if (!std::filesystem::is_directory(path) || !std::filesystem::exists(file)) return found;
+std::vector<ConfigEntry> read_config(const std::filesystem::path& folder) {
+  const std::filesystem::path file = folder / "config.json";
+  std::vector<ConfigEntry> found;
+  if (!std::filesystem::is_directory(folder) || !std::filesystem::exists(file)) return found;
   const io::Json config = io::parse_json(io::read_file(file).text(), cat("'", file.string(), "'"));
   if (config.as<io::Json::Object>() == nullptr) fail(ErrorCode::format, "'", file.string(), "' is not a JSON object");
   for (const ConfigKey& row : config_keys()) {
     for (const std::string_view key : row.keys) {
       const io::Json* entry = config.find(key);
-      const Json value = entry == nullptr ? Json() : number_or_text(*entry);
-      if (value.is_null()) continue;
-      found[std::string(row.meaning)] = value;
+      const std::optional<ConfigValue> value = entry == nullptr ? std::nullopt : number_or_text(*entry);
+      if (!value) continue;
+      found.push_back({std::string(row.name), *value});
       break;
     }
   }
   return found;
 }
 
-}  // namespace polyhead::app
+}  // namespace polyhead::models

@@ -1,0 +1,22 @@
+// What a model's config.json says of its sizes, for programs that show it or need a number of heads that the tensors do not tell.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <string>
+#include <variant>
+#include <vector>
+
+namespace polyhead::models {
+
+using ConfigValue = std::variant<std::int64_t, std::uint64_t, double, std::string>;  // integers from 0 on are uint64
+
+struct ConfigEntry {
+  std::string name;  // model, layers, heads, kv_heads, width, hidden_width, vocabulary or positions, in every model family
+  ConfigValue value;
+};
+
+// The entries of `folder`/config.json that have these names, in this order. Empty if `folder` is no folder or has no config.json.
+std::vector<ConfigEntry> read_config(const std::filesystem::path& folder);
+
+}  // namespace polyhead::models
