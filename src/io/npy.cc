@@ -1,13 +1,134 @@
 #include "io/npy.h"
 
 #include <algorithm>
+#include <array>
+#include <charconv>
+#include <ranges>
+#include <utility>
 
-#include "core/text.h"
+#include "core/join.h"
 #include "io/element_bytes.h"
 #include "io/json.h"
 
 namespace polyhead::io {
 namespace {
+
+constexpr std::size_t kAlignment = 64;
+
+// Parser of the Python literals in a header: one dict of strings, booleans and tuples of integers.
+class Literal {
+ public:
+  Literal(std::string_view text, std::string_view where) : text_(text), where_(where) {}
+
+  NpyHeader header() {
+    NpyHeader result;
+    std::array<bool, 3> seen{};
+    expect('{');
+    while (!take('}')) {
+      const std::string_view key = string();
+      expect(':');
+      const std::size_t field = key == "descr" ? 0 : key == "fortran_order" ? 1 : 2;
+      if (field == 2 && key != "shape") bad("has the key ", quote(key), "; it has descr, fortran_order and shape");
+      if (std::exchange(seen[field], true)) bad("has the key ", quote(key), " twice");
+      if (field == 0) dtype(result);
+      if (field == 1) result.column_major = boolean();
+      if (field == 2) result.shape = tuple();
+      if (!take(',')) {
+        expect('}');
+        break;
+      }
+    }
+    skip_spaces();
+    if (at_ != text_.size()) bad("continues after its dict at byte ", at_);
+    if (!seen[0]) bad("has no descr");
+    if (!seen[1]) bad("has no fortran_order");
+    if (!seen[2]) bad("has no shape");
+    return result;
+  }
+
+ private:
+  template <class... Parts>
+  [[noreturn]] void bad(const Parts&... parts) const {
+    fail(ErrorCode::format, where_, ": the npy header ", parts...);
+  }
+  void skip_spaces() {
+    while (at_ < text_.size() && std::string_view(" \t\r\n").find(text_[at_]) != std::string_view::npos) ++at_;
+  }
+  bool take(char wanted) {
+    skip_spaces();
+    if (at_ == text_.size() || text_[at_] != wanted) return false;
+    ++at_;
+    return true;
+  }
+  void expect(char wanted) {
+    if (!take(wanted)) bad("is not a Python dict: '", wanted, "' is missing at byte ", at_);
+  }
+  std::string_view string() {
+    skip_spaces();
+    const char quote = at_ < text_.size() && text_[at_] == '"' ? '"' : '\'';
+    expect(quote);
+    const std::size_t end = text_.find_first_of(quote == '"' ? "\"\\" : "'\\", at_);
+    if (end == std::string_view::npos || text_[end] == '\\') bad("has a string at byte ", at_, " that does not end, or with an escape");
+    const std::string_view result = text_.substr(at_, end - at_);
+    at_ = end + 1;
+    return result;
+  }
+  bool boolean() {
+    skip_spaces();
+    const bool yes = text_.substr(at_).starts_with("True");
+    if (!yes && !text_.substr(at_).starts_with("False")) bad("has a fortran_order that is neither True nor False");
+    at_ += yes ? 4 : 5;
+    return yes;
+  }
+  Shape tuple() {
+    Shape shape;
+    bool comma = true;
+    expect('(');
+    while (!take(')')) {
+      if (!comma) bad("has a shape without a comma at byte ", at_);
+      if (shape.size() == kMaxRank) bad("has a shape of more than ", kMaxRank, " extents");
+      shape.push_back(extent());
+      comma = take(',');
+    }
+    if (shape.size() == 1 && !comma) bad("has a shape that is a number, not a tuple");
+    return shape;
+  }
+  std::int64_t extent() {
+    skip_spaces();
+    std::int64_t value = 0;
+    const std::size_t first = at_;
+    const char* end = text_.data() + text_.size();
+    const auto [last, error] = std::from_chars(text_.data() + at_, end, value);
+    if (error == std::errc::result_out_of_range) bad("has an extent above 2^63 - 1");
+    if (error != std::errc()) bad("has an extent at byte ", at_, " that is not a number");
+    if (value < 0) bad("has an extent of ", value, "; extents are not negative");
+    at_ = static_cast<std::size_t>(last - text_.data());
+    if (text_[first] == '0' && at_ - first > 1) bad("has an extent at byte ", first, " with leading zeros");
+    if (at_ < text_.size() && text_[at_] == 'L') ++at_;  // Python 2 wrote long integers as 3L
+    return value;
+  }
+  void dtype(NpyHeader& result) {
+    skip_spaces();
+    if (at_ < text_.size() && text_[at_] == '[') bad("describes records with fields; one plain dtype is needed");
+    const std::string_view name = string();
+    std::string little(name);
+    result.big_endian = little.starts_with('>');
+    if (result.big_endian) little[0] = '<';
+    const auto row = std::ranges::find_if(kDTypes, [&](const DTypeInfo& r) {
+      // A dtype of one byte has no byte order: NumPy writes '|', other programs '<'.
+      return !r.npy.empty() &&
+             (r.npy == little || (r.size == 1 && little.size() == 3 && little[0] == '<' && r.npy.substr(1) == little.substr(1)));
+    });
+    if (row == kDTypes.end()) bad("has the dtype ", quote(name), "; ", known(), " are read, big endian ('>') too");
+    result.dtype = row->dtype;
+  }
+  static std::string known() {
+    return join(kDTypes | std::views::filter([](const DTypeInfo& row) { return !row.npy.empty(); }), &DTypeInfo::npy);
+  }
+
+  std::string_view text_, where_;
+  std::size_t at_ = 0;
+};
 
 void swap_byte_order(Tensor& tensor) {
   const std::size_t size = info(tensor.dtype()).size;
@@ -23,6 +144,37 @@ ConstTensorView reversed(ConstTensorView view) {
 }
 
 }  // namespace
+
+NpyExtent npy_extent(std::string_view first, std::uint64_t size, std::string_view where) {
+  const auto bad = [&](const auto&... parts) { fail(ErrorCode::format, where, ": ", parts...); };
+  const auto byte = [&](std::size_t i) { return static_cast<std::size_t>(static_cast<unsigned char>(first[i])); };
+  if (first.size() < kNpyMagic.size() + 2 || !first.starts_with(kNpyMagic)) bad("it does not begin with the 8 bytes of an npy file");
+  const std::size_t major = byte(6), minor = byte(7);
+  if (major < 1 || major > 3 || minor != 0) bad("npy version ", major, ".", minor, " is not known; 1.0, 2.0 and 3.0 are");
+  const std::size_t width = major == 1 ? 2 : 4;
+  NpyExtent extent{.begin = 8 + width};
+  if (first.size() < extent.begin) bad("the file ends within the npy header's length");
+  for (std::size_t i = 0; i < width; ++i) extent.length |= byte(8 + i) << (8 * i);
+  if (extent.length > kNpyMaxHeader) bad("the npy header claims ", extent.length, " bytes; at most ", kNpyMaxHeader, " are allowed");
+  if (extent.length > size - extent.begin)
+    bad("the npy header claims ", extent.length, " bytes, but only ", size - extent.begin, " follow its length");
+  return extent;
+}
+
+NpyHeader parse_npy_header(std::string_view literal, std::string_view where) { return Literal(literal, where).header(); }
+
+std::string format_npy_header(DType dtype, const Shape& shape, std::string_view where) {
+  if (info(dtype).npy.empty()) fail(ErrorCode::unsupported, where, ": npy has no ", dtype, "; a safetensors file holds it");
+  const std::string_view close = shape.size() == 1 ? ",)" : ")";
+  std::string literal = cat("{'descr': '", info(dtype).npy, "', 'fortran_order': False, 'shape': (", join(shape), close, ", }");
+  const std::size_t preamble = kNpyMagic.size() + 4;  // the magic, then two bytes of version and two of length
+  literal.resize((preamble + literal.size() + 1 + kAlignment - 1) / kAlignment * kAlignment - preamble, ' ');
+  literal.back() = '\n';
+  std::string header(kNpyMagic);
+  for (const std::size_t value : {std::size_t{1}, std::size_t{0}, literal.size() & 0xff, literal.size() >> 8})
+    header += static_cast<char>(value);
+  return header + literal;
+}
 
 bool is_npy(std::string_view text) { return text.starts_with(kNpyMagic); }
 

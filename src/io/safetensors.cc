@@ -2,12 +2,12 @@
 
 #include <algorithm>
 #include <cstring>
+#include <limits>
 #include <numeric>
 
-#include "core/text.h"
+#include "core/join.h"
 #include "io/element_bytes.h"
 #include "io/json.h"
-#include "io/safetensors_header.h"
 
 namespace polyhead::io {
 namespace {
@@ -28,9 +28,85 @@ std::uint64_t header_length(std::string_view text) {
   return length;
 }
 
+struct Entry {
+  std::string name;
+  DType dtype = DType::f32;
+  Shape shape;
+  std::uint64_t begin = 0, end = 0;  // in bytes from the end of the header
+};
+
+struct Header {
+  std::vector<Entry> entries;  // in the order of the text
+  Metadata metadata;
+};
+
+Entry read_entry(const FileBytes& file, const std::string& name, const Json::Object& fields) {
+  const auto bad = [&](const auto&... parts) { fail(ErrorCode::format, file.name(), ": tensor ", quote(name), " ", parts...); };
+  const auto integers = [&](const Json::Member& field, std::string_view rule) {
+    const auto* array = field.value.as<Json::Array>();
+    if (array == nullptr) bad("has ", describe(field.value), " as its ", field.key, "; it must be an array");
+    std::vector<std::uint64_t> result;
+    for (const Json& item : *array) {
+      const auto* number = item.as<std::uint64_t>();
+      if (number == nullptr) bad("has ", describe(item), " in its ", field.key, "; ", rule);
+      result.push_back(*number);
+    }
+    return result;
+  };
+  Entry entry{.name = name};
+  for (const Json::Member& field : fields) {
+    if (field.key == "dtype") {
+      const auto* dtype = field.value.as<std::string>();
+      if (dtype == nullptr) bad("has ", describe(field.value), " as its dtype; it must be a string");
+      const auto row = std::ranges::find(kDTypes, *dtype, &DTypeInfo::safetensors);
+      if (row == kDTypes.end()) bad("has the dtype ", quote(*dtype), "; polyhead reads ", join(kDTypes, &DTypeInfo::safetensors));
+      entry.dtype = row->dtype;
+    } else if (field.key == "shape") {
+      for (const std::uint64_t extent : integers(field, "extents are unsigned integers")) {
+        if (entry.shape.size() == kMaxRank) bad("has a shape of more than ", kMaxRank, " extents");
+        if (extent > std::numeric_limits<std::int64_t>::max()) bad("has an extent of ", extent, ", which is above 2^63 - 1");
+        entry.shape.push_back(static_cast<std::int64_t>(extent));
+      }
+    } else if (field.key == "data_offsets") {
+      const std::vector<std::uint64_t> offsets = integers(field, "they are two unsigned integers");
+      if (offsets.size() != 2) bad("has ", offsets.size(), " data_offsets; there must be 2");
+      entry.begin = offsets[0], entry.end = offsets[1];
+    } else {
+      bad("has the field ", quote(field.key), "; a tensor has dtype, shape and data_offsets");
+    }
+  }
+  for (const std::string_view field : {"dtype", "shape", "data_offsets"}) {
+    if (std::ranges::find(fields, field, &Json::Member::key) == fields.end()) bad("has no ", field);
+  }
+  return entry;
+}
+
+// Checks the grammar and the types, not the offsets. An unknown, missing or repeated field is an Error that names the file and the tensor.
+Header parse_header(const FileBytes& file, std::string_view text) {
+  const std::string what = file.name() + ": the safetensors header";
+  const Json json = parse_json(text, what);
+  if (json.as<Json::Object>() == nullptr) fail(ErrorCode::format, what, " is ", describe(json), "; it must be an object");
+  Header header;
+  for (const auto& [name, value] : *json.as<Json::Object>()) {
+    const auto* object = value.as<Json::Object>();
+    if (object == nullptr) fail(ErrorCode::format, what, " has ", describe(value), " under ", quote(name), "; it must be an object");
+    if (name != "__metadata__") {
+      header.entries.push_back(read_entry(file, name, *object));
+      continue;
+    }
+    for (const auto& [key, item] : *object) {
+      const auto* metadata = item.as<std::string>();
+      if (metadata == nullptr)
+        fail(ErrorCode::format, what, " has ", describe(item), " in its __metadata__ under ", quote(key), "; it must be a string");
+      header.metadata.emplace(key, *metadata);
+    }
+  }
+  return header;
+}
+
 // Checks the format's rule that the tensors cover the data exactly, without overlaps, gaps or bytes after the last one.
-void check_offsets(const FileBytes& file, const SafetensorsHeader& header, std::uint64_t data_size) {
-  for (const SafetensorsEntry& entry : header.entries) {
+void check_offsets(const FileBytes& file, const Header& header, std::uint64_t data_size) {
+  for (const Entry& entry : header.entries) {
     const auto bad = [&](const auto&... parts) {
       fail(ErrorCode::format, file.name(), ": tensor ", quote(entry.name), " has data_offsets [", entry.begin, ",", entry.end, "]",
            parts...);
@@ -51,7 +127,7 @@ void check_offsets(const FileBytes& file, const SafetensorsHeader& header, std::
   std::ranges::stable_sort(order, {}, [&](std::size_t i) { return std::pair(header.entries[i].begin, header.entries[i].end); });
   std::uint64_t covered = 0;
   for (std::size_t i = 0; i < order.size(); ++i) {
-    const SafetensorsEntry& entry = header.entries[order[i]];
+    const Entry& entry = header.entries[order[i]];
     if (entry.begin < covered) {
       fail(ErrorCode::format, file.name(), ": tensors ", quote(header.entries[order[i - 1]].name), " and ", quote(entry.name),
            " overlap: the first ends at byte ", covered, " of the data, the second begins at ", entry.begin);
@@ -84,13 +160,13 @@ TensorFile read_safetensors(const FileBytes& file) {
     bad("the safetensors header claims ", length, " bytes, but only ", size - kLengthBytes, " follow its length");
   const std::string_view text = file.text().substr(kLengthBytes, length);
   if (!text.starts_with('{')) bad("the safetensors header is not a JSON object: it must begin with '{'");
-  SafetensorsHeader header = parse_safetensors_header(file, text);
+  Header header = parse_header(file, text);
   const std::span<std::byte> data = file.bytes.subspan(kLengthBytes + length);
   check_offsets(file, header, data.size());
 
   TensorFile result{.metadata = std::move(header.metadata)};
   result.tensors.reserve(header.entries.size());
-  for (SafetensorsEntry& entry : header.entries) {
+  for (Entry& entry : header.entries) {
     Tensor tensor = view_or_copy(file, data.subspan(entry.begin, entry.end - entry.begin), entry.dtype, entry.shape);
     check_booleans(file, entry.name, tensor);
     result.tensors.push_back({std::move(entry.name), std::move(tensor)});

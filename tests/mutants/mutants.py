@@ -402,7 +402,7 @@ MUTANTS = [
     Mutant("a NUL ends the JSON text", "src/io/json.cc", "if (before_nul.size() < text.size())", "if (false)", "JSON has no NUL: nothing may follow it unread", ("io",)),
     Mutant("JSON key twice", "src/io/json.cc", "if (!level.keys.insert(text).second)", "if (level.keys.insert(text).second && false)",
            "one of two equal keys would win in silence", ("io",)),
-    Mutant("leading zero of an extent", "src/io/npy_header.cc", "text_[first] == '0' && at_ - first > 1", "false", "02 is no Python integer", ("io",)),
+    Mutant("leading zero of an extent", "src/io/npy.cc", "text_[first] == '0' && at_ - first > 1", "false", "02 is no Python integer", ("io",)),
     Mutant("shortened file not noticed", "src/io/element_bytes.cc", "  file.require_whole();\n", "", "reading beyond the end of a mapped file raises SIGBUS", ("io",)),
     Mutant("piece that is not the longest", "src/models/wordpiece.cc", "        count = i + 1 - first;\n", "        count = i + 1 - first;\n        break;\n",
            "WordPiece takes the longest match from the left", ("tokenizer",)),
