@@ -37,6 +37,9 @@ def options_of(case):
     if lengths:
         rows = [",".join(map(str, row)) if isinstance(row, list) else str(row) for row in lengths]
         arguments += ["--key-lengths", (";" if isinstance(lengths[0], list) else ",").join(rows)]
+    for key, option in [("query_offsets", "--query-offsets"), ("key_offsets", "--key-offsets")]:
+        if case.get(key):
+            arguments += [option, ",".join(map(str, case[key]))]
     for key, option in [("scale", "--scale"), ("softcap", "--softcap"), ("dropout", "--dropout"), ("empty_rows", "--empty-rows")]:
         if case.get(key):
             arguments += [option, str(case[key])]

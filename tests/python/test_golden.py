@@ -62,14 +62,16 @@ class Case:
 
 def run_sdpa(case: Case) -> Arrays:
     q, k, v, d_out = (case.tensor(name) for name in ("q", "k", "v", "d_out"))
-    causal, offset, window, lengths = (case.option(name) for name in ("causal", "causal_offset", "window", "key_lengths"))
+    causal, offset, window = (case.option(name) for name in ("causal", "causal_offset", "window"))
     assert causal is None or offset is None
     options = {name: case.option(name) for name in ("scale",)} | {"softcap": case.option("softcap", 0.0)}
     options |= {"dropout": case.option("dropout", 0.0), "empty_rows": case.option("empty_rows", "zero")}
     options |= {name: case.tensor(name) for name in ("attend", "block", "bias", "dropout_keep")}
     options["causal"] = causal if offset is None else offset
     options["window"] = None if window is None else tuple(window)
-    options["key_lengths"] = None if lengths is None else np.array(lengths)
+    for name in ("key_lengths", "query_offsets", "key_offsets"):
+        integers = case.option(name)
+        options[name] = None if integers is None else np.array(integers)
     assert (options["dropout"] > 0) == (options["dropout_keep"] is not None)
 
     out, lse = polyhead.sdpa(q, k, v, return_lse=True, **options)
@@ -138,7 +140,7 @@ def magnitude(case: Case, name: str) -> float:
 
 def test_all_vectors_are_here(summary: list[str]) -> None:
     summary.append(f"golden vectors through Python: {len(PATHS)}")
-    assert len(PATHS) == 86
+    assert len(PATHS) == 89
 
 
 @pytest.mark.parametrize("path", PATHS, ids=lambda path: path.stem)

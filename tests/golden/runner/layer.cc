@@ -69,7 +69,7 @@ Tensors compute_layer(Reader& in, const Setting& setting) {
   options.mode = options.dropout_keep ? nn::Mode::training : nn::Mode::evaluation;
   options.mask = {.block = in.view("block"), .attend_keys = in.view("attend_keys"), .block_keys = in.view("block_keys")};
   Tensor lengths;
-  if (const auto given = in.option<nlohmann::json>("valid_lens")) options.mask.key_lengths = lengths = lengths_tensor(*given);
+  if (const auto given = in.option<nlohmann::json>("valid_lens")) options.mask.key_lengths = lengths = integer_tensor(*given);
   const std::string layout = layout_of(in.required<std::string>("layer"));
   const Loaded loaded = load_layer(in, layout);
   const nn::MultiHeadAttention& layer = loaded.layer;

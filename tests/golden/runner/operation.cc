@@ -31,10 +31,10 @@ EmptyRows read_empty_rows(Reader& in) {
   fail(ErrorCode::unsupported, "the runner does not know empty_rows '", mode, "'");
 }
 
-Tensor lengths_tensor(const nlohmann::json& lengths) {
-  Shape shape{static_cast<std::int64_t>(lengths.size())};
+Tensor integer_tensor(const nlohmann::json& list) {
+  Shape shape{static_cast<std::int64_t>(list.size())};
   std::vector<std::int64_t> values;
-  for (const nlohmann::json& entry : lengths) {
+  for (const nlohmann::json& entry : list) {
     if (entry.is_array()) {
       const auto row = entry.get<std::vector<std::int64_t>>();
       values.insert(values.end(), row.begin(), row.end());
@@ -42,7 +42,7 @@ Tensor lengths_tensor(const nlohmann::json& lengths) {
       values.push_back(entry.get<std::int64_t>());
     }
   }
-  if (!lengths.empty() && lengths[0].is_array()) shape.push_back(static_cast<std::int64_t>(lengths[0].size()));
+  if (!list.empty() && list[0].is_array()) shape.push_back(static_cast<std::int64_t>(list[0].size()));
   return Tensor::of<std::int64_t>(shape, std::span<const std::int64_t>(values));
 }
 

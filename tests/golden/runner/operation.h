@@ -20,7 +20,7 @@ Tensors compute_sdpa(Reader& in, const Setting& setting);
 Tensors compute_layer(Reader& in, const Setting& setting);
 
 EmptyRows read_empty_rows(Reader& in);
-// [*] or [*,T] from nested lists of integers.
-Tensor lengths_tensor(const nlohmann::json& lengths);
+// One or two dimensions from nested lists of integers: key lengths, offsets.
+Tensor integer_tensor(const nlohmann::json& list);
 
 }  // namespace polyhead::golden

@@ -33,8 +33,13 @@ Tensors compute_sdpa(Reader& in, const Setting& setting) {
     require(window->size() == 2, "window must be [left, right]");
     options.mask.window = {.left = (*window)[0], .right = (*window)[1]};
   }
-  Tensor lengths;
-  if (const auto given = in.option<nlohmann::json>("key_lengths")) options.mask.key_lengths = lengths = lengths_tensor(*given);
+  Tensor lengths, query_offsets, key_offsets;
+  const auto read_integers = [&](const char* name, Tensor& memory, ConstTensorView& view) {
+    if (const auto given = in.option<nlohmann::json>(name)) view = memory = integer_tensor(*given);
+  };
+  read_integers("key_lengths", lengths, options.mask.key_lengths);
+  read_integers("query_offsets", query_offsets, options.mask.query_offsets);
+  read_integers("key_offsets", key_offsets, options.mask.key_offsets);
 
   Shape map_shape = q.shape(), lse_shape = q.shape();
   map_shape[-1] = k.extent(-2);
