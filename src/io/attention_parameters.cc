@@ -4,8 +4,8 @@
 #include <set>
 
 #include "core/join.h"
+#include "io/candidates.h"
 #include "io/json.h"
-#include "io/layout_fit.h"
 
 namespace polyhead::io {
 namespace {
@@ -14,16 +14,15 @@ bool same_prefix(const std::optional<std::string>& asked, const std::string& fou
   return !asked || *asked == found || (!asked->empty() && found.size() == asked->size() + 1 && found.starts_with(*asked));
 }
 
-std::string listed(const std::vector<Fit>& fits) {
-  return join(
-      fits, [](const Fit& one) { return describe(one.place); }, ", ", 12);
+std::string listed(const std::vector<Candidate>& fits) {
+  return join(fits, &Candidate::description, ", ", 12);
 }
 
-Fit choose(const TensorFile& file, Candidates candidates, const LoadAttention& options) {
-  const auto wanted = [&](const Fit& one) {
-    return (options.layout.empty() || options.layout == one.place.layout->name) && same_prefix(options.prefix, one.place.prefix);
+Candidate choose(const TensorFile& file, Candidates candidates, const LoadAttention& options) {
+  const auto wanted = [&](const Candidate& one) {
+    return (options.layout.empty() || options.layout == one.layout->name) && same_prefix(options.prefix, one.prefix);
   };
-  std::vector<Fit> fits;
+  std::vector<Candidate> fits;
   std::ranges::copy_if(candidates.fits, std::back_inserter(fits), wanted);
   if (fits.size() == 1) return std::move(fits[0]);
   if (fits.size() > 1) {
@@ -36,13 +35,13 @@ Fit choose(const TensorFile& file, Candidates candidates, const LoadAttention& o
   if (asked.empty()) asked = " in any known layout (" + layout_names() + ")";
   const auto nearest = std::ranges::find_if(candidates.misses, wanted);
   std::string hint;
-  if (nearest != candidates.misses.end()) hint += "; the nearest is " + describe(nearest->place) + ", but " + nearest->misfit;
+  if (nearest != candidates.misses.end()) hint += "; the nearest is " + nearest->description() + ", but " + nearest->reason;
   if (!candidates.fits.empty()) hint += "; the layers that fit are " + listed(candidates.fits);
   fail(ErrorCode::format, file.path.string(), ": there is no attention layer", asked, hint);
 }
 
-void check_heads(const TensorFile& file, const Fit& chosen, std::int64_t heads) {
-  const std::string where = file.path.string() + ": the layer " + describe(chosen.place);
+void check_heads(const TensorFile& file, const Candidate& chosen, std::int64_t heads) {
+  const std::string where = file.path.string() + ": the layer " + chosen.description();
   if (chosen.counts.heads != 0 && chosen.counts.heads != heads)
     fail(ErrorCode::invalid_argument, where, " has ", chosen.counts.heads, " heads, not ", heads);
   for (const char* name : {"q.weight", "v.weight"}) {
@@ -55,15 +54,13 @@ void check_heads(const TensorFile& file, const Fit& chosen, std::int64_t heads) 
 }  // namespace
 
 AttentionParameters load_attention(TensorFile& file, const LoadAttention& options) {
-  if (!options.layout.empty() && find_layout(options.layout) == nullptr) {
-    fail(ErrorCode::invalid_argument, "load_attention: the layout ", quote(options.layout), " is not known; ", layout_names(), " are");
-  }
+  if (!options.layout.empty()) find_layout(options.layout, "load_attention");
   require(options.heads >= 0, "load_attention: heads is ", options.heads, "; it must be positive, or 0 for what the file tells");
-  const Fit chosen = choose(file, find_candidates(file.tensors), options);
-  const Layout& layout = *chosen.place.layout;
+  const Candidate chosen = choose(file, find_candidates(file.tensors), options);
+  const Layout& layout = *chosen.layout;
   AttentionParameters parameters{.layout = std::string(layout.name),
-                                 .prefix = chosen.place.prefix,
-                                 .spelling = chosen.place.spelling,
+                                 .prefix = chosen.prefix,
+                                 .spelling = chosen.spelling,
                                  .heads = chosen.counts.heads,
                                  .kv_heads = chosen.counts.kv_heads,
                                  .scale = layout.scale,
@@ -75,12 +72,12 @@ AttentionParameters load_attention(TensorFile& file, const LoadAttention& option
     parameters.heads = options.heads;
     if (parameters.kv_heads == 0) parameters.kv_heads = options.heads;
   }
-  for (const Parameter& parameter : *chosen.place.parameters) {
-    Tensor* stored = file.find(chosen.place.name_of(parameter));
+  for (const Parameter& parameter : *chosen.parameters) {
+    Tensor* stored = file.find(chosen.name_of(parameter));
     if (stored == nullptr) continue;
     HeadCounts counts;
-    std::string misfit;  // stays empty: choose() has checked the shapes
-    for (const auto& [name, view] : to_canonical(parameter, stored->view(), counts, misfit)) {
+    std::string reason;  // stays empty: choose() has checked the shapes
+    for (const auto& [name, view] : to_canonical(parameter, stored->view(), counts, reason)) {
       parameters.tensors.emplace(name, Tensor::share(view, stored->owner()));
     }
   }
@@ -94,32 +91,32 @@ AttentionParameters load_attention(const std::filesystem::path& path, const Load
 
 namespace {
 
-std::vector<NamedTensor> store_as(const AttentionParameters& parameters, const Place& place) {
+std::vector<NamedTensor> store_as(const AttentionParameters& parameters, const Candidate& target) {
   std::vector<NamedTensor> result;
   std::set<std::string> placed;
-  for (const Parameter& parameter : *place.parameters) {
+  for (const Parameter& parameter : *target.parameters) {
     const std::vector<std::string> names = canonical_names(parameter);
     const auto there = std::ranges::count_if(names, [&](const std::string& name) { return parameters.tensors.contains(name); });
     if (there == 0 && parameter.group != 0) continue;
     const auto absent = std::ranges::find_if(names, [&](const std::string& name) { return !parameters.tensors.contains(name); });
-    require(absent == names.end(), "store_attention: ", parameter.name, " of the layout ", quote(place.layout->name), " needs ",
+    require(absent == names.end(), "store_attention: ", parameter.name, " of the layout ", quote(target.layout->name), " needs ",
             absent == names.end() ? "" : *absent, ", which the layer does not have");
     placed.insert(names.begin(), names.end());
     const HeadCounts counts{parameters.heads, parameters.kv_heads != 0 ? parameters.kv_heads : parameters.heads};
-    result.push_back({place.name_of(parameter), from_canonical(parameter, parameters.tensors, counts)});
+    result.push_back({target.name_of(parameter), from_canonical(parameter, parameters.tensors, counts)});
   }
   for (const auto& [name, tensor] : parameters.tensors) {
-    require(placed.contains(name), "store_attention: the layout ", quote(place.layout->name), " has no place for ", name, " ",
+    require(placed.contains(name), "store_attention: the layout ", quote(target.layout->name), " has no place for ", name, " ",
             tensor.shape());
   }
   // Check the result by the rules of load_attention, which must find the same layer in it.
-  const Fit stored = fit(index_of(result), place);
-  require(stored.misfit.empty(), "store_attention: the layer does not fit the layout ", quote(place.layout->name), ": ", stored.misfit);
+  const Candidate stored = checked(index_of(result), target);
+  require(stored.reason.empty(), "store_attention: the layer does not fit the layout ", quote(target.layout->name), ": ", stored.reason);
   const auto agree = [](std::int64_t a, std::int64_t b) { return a == 0 || b == 0 || a == b; };
   require(agree(stored.counts.heads, parameters.heads) && agree(stored.counts.kv_heads, parameters.kv_heads), "store_attention: the layer has ",
-          parameters.heads, " heads and ", parameters.kv_heads, " key/value heads; the layout ", quote(place.layout->name), " would say ",
+          parameters.heads, " heads and ", parameters.kv_heads, " key/value heads; the layout ", quote(target.layout->name), " would say ",
           stored.counts.heads, " and ", stored.counts.kv_heads);
-  require(stored.global_query == parameters.global_query, "store_attention: the layout ", quote(place.layout->name),
+  require(stored.global_query == parameters.global_query, "store_attention: the layout ", quote(target.layout->name),
           parameters.global_query ? " has no global query" : " would make the query global");
   return result;
 }
@@ -127,19 +124,18 @@ std::vector<NamedTensor> store_as(const AttentionParameters& parameters, const P
 }  // namespace
 
 std::vector<NamedTensor> store_attention(const AttentionParameters& parameters, std::string_view layout, std::string_view prefix) {
-  const Layout* row = find_layout(layout);
-  require(row != nullptr, "store_attention: the layout ", quote(layout), " is not known; ", layout_names(), " are");
-  require(row->scale == parameters.scale, "store_attention: the layer's scale is ", parameters.scale ? cat(*parameters.scale) : "1/sqrt(H)",
-          ", but a layer in the layout ", quote(layout), " has ", row->scale ? cat(*row->scale) : "1/sqrt(H)");
-  Place place{.layout = row, .parameters = &row->parameters, .prefix = std::string(prefix), .spelling = {row->separator, ""}};
-  if (layout == parameters.layout) place.spelling = parameters.spelling;
+  const Layout& row = find_layout(layout, "store_attention");
+  require(row.scale == parameters.scale, "store_attention: the layer's scale is ", parameters.scale ? cat(*parameters.scale) : "1/sqrt(H)",
+          ", but a layer in the layout ", quote(layout), " has ", row.scale ? cat(*row.scale) : "1/sqrt(H)");
+  Candidate target{.layout = &row, .parameters = &row.parameters, .prefix = std::string(prefix), .spelling = {row.separator, ""}};
+  if (layout == parameters.layout) target.spelling = parameters.spelling;
   const auto input_width = [&](const char* name) {
     const auto found = parameters.tensors.find(name);
     return found == parameters.tensors.end() || found->second.shape().size() != 2 ? 0 : found->second.extent(1);
   };
   const bool one_width = input_width("q.weight") == input_width("k.weight") && input_width("q.weight") == input_width("v.weight");
-  if (!row->otherwise.empty() && !one_width) place.parameters = &row->otherwise;
-  return store_as(parameters, place);
+  if (!row.otherwise.empty() && !one_width) target.parameters = &row.otherwise;
+  return store_as(parameters, target);
 }
 
 }  // namespace polyhead::io

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "core/join.h"
+#include "io/json.h"
 #include "polyhead/io/attention_parameters.h"
 
 namespace polyhead::io {
@@ -171,12 +172,13 @@ std::span<const Layout> layout_table() {
   return table;
 }
 
-const Layout* find_layout(std::string_view name) {
-  const auto row = std::ranges::find(layout_table(), name, &Layout::name);
-  return row == layout_table().end() ? nullptr : &*row;
-}
-
 std::string layout_names() { return join(layout_table(), &Layout::name); }
+
+const Layout& find_layout(std::string_view name, std::string_view caller) {
+  const auto row = std::ranges::find(layout_table(), name, &Layout::name);
+  require(row != layout_table().end(), caller, ": the layout ", quote(name), " is not known; ", layout_names(), " are");
+  return *row;
+}
 
 std::vector<LayoutDescription> layouts() {
   std::vector<LayoutDescription> list;

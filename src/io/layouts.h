@@ -52,7 +52,7 @@ struct Layout {
 };
 
 std::span<const Layout> layout_table();
-const Layout* find_layout(std::string_view name);  // nullptr: unknown
-std::string layout_names();                        // "torch, bert, …"
+std::string layout_names();  // "torch, bert, …"
+const Layout& find_layout(std::string_view name, std::string_view caller);  // Error if there is none
 
 }  // namespace polyhead::io

@@ -412,7 +412,7 @@ TEST(Layouts, HeadsThatDoNotFitTheFileAreRefused) {
               HasSubstr("\"value/kernel\" has 2 heads where another parameter of the layer has 4"));
 }
 
-TEST(Layouts, ALayerTranslatesToAnotherNaming) {
+TEST(Layouts, ALayerTranslatesToAnotherLayout) {
   TensorFile torch = file_of(sample("torch", "packed").parameters());
   const AttentionParameters parameters = load_attention(torch, {.heads = 4});
   for (const char* layout : {"bert", "albert", "gpt2", "mingpt", "d2l", "multi_head_dim_qk_dim_v", "keras", "flax"}) {
@@ -427,7 +427,7 @@ TEST(Layouts, ALayerTranslatesToAnotherNaming) {
   }
 }
 
-TEST(Layouts, WhatANamingCannotHoldIsRefused) {
+TEST(Layouts, WhatALayoutCannotHoldIsRefused) {
   const auto load = [](const std::string& layout, const std::string& variant, std::int64_t heads) {
     TensorFile file = file_of(sample(layout, variant).parameters());
     return load_attention(file, {.heads = heads});

@@ -1,0 +1,43 @@
+// Where a file may have attention layers: checks whether the tensors at a prefix fit a layout, and says why if they do not.
+#pragma once
+
+#include <map>
+#include <string>
+#include <vector>
+
+#include "io/layout_storage.h"
+#include "polyhead/io/attention_parameters.h"
+
+namespace polyhead::io {
+
+// The tensors of a file by name.
+using TensorIndex = std::map<std::string, ConstTensorView, std::less<>>;
+TensorIndex index_of(const std::vector<NamedTensor>& tensors);
+
+struct Candidate {
+  const Layout* layout = nullptr;
+  const std::vector<Parameter>* parameters = nullptr;  // layout->parameters or layout->otherwise
+  std::string prefix;
+  Spelling spelling;
+
+  // Set by checked():
+  std::string reason{};              // why the layer does not fit; empty: it fits
+  double present = 0;                // share of the required parameters that the file has
+  std::vector<std::string> names{};  // of the layer's tensors in the file; complete, as all members below, only if the layer fits
+  std::map<std::string, ConstTensorView> tensors{};
+  HeadCounts counts{};
+  bool global_query = false;
+
+  std::string name_of(const Parameter& parameter) const;  // the parameter's name in the file
+  std::string description() const;                        // "torch" at "encoder.layers.0.self_attn."
+};
+
+Candidate checked(const TensorIndex& index, Candidate candidate);
+
+struct Candidates {
+  std::vector<Candidate> fits;    // in the order of their first tensors in the file
+  std::vector<Candidate> misses;  // the one with the largest share of its required parameters first
+};
+Candidates find_candidates(const std::vector<NamedTensor>& tensors);
+
+}  // namespace polyhead::io
