@@ -20,7 +20,6 @@ const std::vector<LayerConstructor>& table() {
        .call = "Multi_atten",
        .source = "tutorials; widths are per head, no output projection, mask (B,T,S) that is true where it blocks",
        .arguments = {{"emd_size", query_width, "48"}, {"q_k_size", head_width, "6"}, {"v_size", value_head_width, "6"}, {"head", heads, "8"}},
-       .names = {.q = "Wq", .k = "Wk", .v = "Wv"},
        .config = {.output = nn::OutputProjection::none}},
       {.name = "self_attention",
        .call = "SelfAttention",
@@ -39,7 +38,6 @@ const std::vector<LayerConstructor>& table() {
        .call = "MultiHeadAttention",
        .source = "tutorials; dim_qk and dim_v are widths of all heads together",
        .arguments = {{"input_dim", query_width, "64"}, {"num_heads", heads, "8"}, {"dim_qk", total_head_width, "64"}, {"dim_v", total_value_head_width, "64"}},
-       .names = {.output = "out"},
        .io_layout = "multi_head_dim_qk_dim_v"},
       {.name = "d2l",
        .call = "MultiHeadAttention",
@@ -50,8 +48,7 @@ const std::vector<LayerConstructor>& table() {
                      {"query_size", query_width, "num_hiddens"},
                      {"value_size", value_width, "num_hiddens"},
                      {"dropout", dropout, "0"},
-                     {"bias", bias, "false"}},
-       .names = {.q = "W_q", .k = "W_k", .v = "W_v", .output = "W_o"}},
+                     {"bias", bias, "false"}}},
       {.name = "alphafold",
        .call = "MultiHeadAttention",
        .source = "AlphaFold 2; any axis, pair bias, gate, global query",
@@ -61,8 +58,7 @@ const std::vector<LayerConstructor>& table() {
                      {"attn_dim", axis, "-2"},
                      {"gated", gate, "false"},
                      {"is_global", global_query, "false"},
-                     {"use_bias_for_embeddings", input_bias, "false"}},
-       .names = {.q = "linear_q", .k = "linear_k", .v = "linear_v", .output = "linear_o", .gate = "linear_g"}},
+                     {"use_bias_for_embeddings", input_bias, "false"}}},
       {.name = "torch",
        .call = "torch.nn.MultiheadAttention",
        .source = "PyTorch, with batch_first=True",
@@ -73,33 +69,27 @@ const std::vector<LayerConstructor>& table() {
                      {"add_bias_kv", add_bias_kv, "false"},
                      {"add_zero_attn", add_zero_attn, "false"},
                      {"kdim", key_width, "embed_dim"},
-                     {"vdim", value_width, "embed_dim"}},
-       .names = {.q = "in_proj q", .k = "in_proj k", .v = "in_proj v", .output = "out_proj"}},
+                     {"vdim", value_width, "embed_dim"}}},
       {.name = "bert",
        .call = "BertAttention",
        .source = "BERT in Hugging Face transformers",
-       .arguments = {{"hidden_size", model_width, "768"}, {"num_attention_heads", heads, "12"}},
-       .names = {.q = "attention.self.query", .k = "attention.self.key", .v = "attention.self.value", .output = "attention.output.dense"}},
+       .arguments = {{"hidden_size", model_width, "768"}, {"num_attention_heads", heads, "12"}}},
       {.name = "albert",
        .call = "AlbertAttention",
        .source = "ALBERT in Hugging Face transformers",
-       .arguments = {{"hidden_size", model_width, "768"}, {"num_attention_heads", heads, "12"}},
-       .names = {.q = "attention.query", .k = "attention.key", .v = "attention.value", .output = "attention.dense"}},
+       .arguments = {{"hidden_size", model_width, "768"}, {"num_attention_heads", heads, "12"}}},
       {.name = "gpt2",
        .call = "GPT2Attention",
        .source = "GPT-2 in Hugging Face transformers; causal",
-       .arguments = {{"n_embd", model_width, "768"}, {"n_head", heads, "12"}},
-       .names = {.q = "attn.c_attn q", .k = "attn.c_attn k", .v = "attn.c_attn v", .output = "attn.c_proj"}},
+       .arguments = {{"n_embd", model_width, "768"}, {"n_head", heads, "12"}}},
       {.name = "mingpt",
        .call = "CausalSelfAttention",
        .source = "minGPT, nanoGPT; causal",
-       .arguments = {{"n_embd", model_width, "48"}, {"n_head", heads, "3"}},
-       .names = {.q = "attn.c_attn q", .k = "attn.c_attn k", .v = "attn.c_attn v", .output = "attn.c_proj"}},
+       .arguments = {{"n_embd", model_width, "48"}, {"n_head", heads, "3"}}},
       {.name = "t5",
        .call = "T5Attention",
        .source = "T5 in Hugging Face transformers; scores are not scaled, a bias for each distance is added",
        .arguments = {{"d_model", query_width, "512"}, {"num_heads", heads, "8"}, {"d_kv", head_width, "64"}},
-       .names = {.output = "o"},
        .config = {.bias = false, .output_bias = false, .scale = 1.0},
        .pair_bias = true},
       {.name = "keras",
@@ -109,8 +99,7 @@ const std::vector<LayerConstructor>& table() {
                      {"key_dim", head_width, "8"},
                      {"value_dim", value_head_width, "key_dim"},
                      {"use_bias", bias, "true"},
-                     {"input_dim", query_width, "16"}},
-       .names = {.q = "query", .k = "key", .v = "value", .output = "attention_output"}},
+                     {"input_dim", query_width, "16"}}},
       {.name = "flax",
        .call = "flax.linen.MultiHeadDotProductAttention",
        .source = "Flax; input_dim is the last dimension of the input that the layer is initialised with",
@@ -118,8 +107,7 @@ const std::vector<LayerConstructor>& table() {
                      {"input_dim", query_width, "16"},
                      {"qkv_features", total_head_width, "input_dim"},
                      {"out_features", output_width, "input_dim"},
-                     {"use_bias", bias, "true"}},
-       .names = {.q = "query", .k = "key", .v = "value", .output = "out"}},
+                     {"use_bias", bias, "true"}}},
   };
   return rows;
 }
@@ -152,11 +140,6 @@ const LayerConstructor& find_constructor(const std::string& name) {
     names.emplace_back(row.name);
   }
   throw UsageError(cat("--layer: ", unknown_name(name, "layer", names)));
-}
-
-const LayerConstructor* constructor_of_layout(std::string_view layout) {
-  const auto row = std::ranges::find(table(), layout, &LayerConstructor::layout);
-  return row == table().end() ? nullptr : &*row;
 }
 
 std::string option_of(std::string_view argument) {

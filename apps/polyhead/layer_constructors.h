@@ -11,7 +11,7 @@
 #include <string_view>
 #include <vector>
 
-#include "trace_sentences.h"
+#include "polyhead/nn/multi_head_attention.h"
 
 namespace polyhead::app {
 
@@ -41,7 +41,6 @@ struct LayerConstructor {
   std::string_view call;    // "MultiHeadAttention"
   std::string_view source;  // the library or tutorial that defines it
   std::vector<LayerArgument> arguments;
-  TraceNames names = {};
   nn::MultiHeadAttentionConfig config = {};  // settings that no argument changes
   std::string_view io_layout = {};           // layout of its parameters in files; "": it is called `name`
   bool cross = false;                        // queries and keys are different sequences
@@ -54,8 +53,7 @@ struct LayerConstructor {
 using LayerArguments = std::map<std::string, std::string, std::less<>>;  // name -> value; flags are "true" or "false"
 
 std::span<const LayerConstructor> layer_constructors();
-const LayerConstructor& find_constructor(const std::string& name);       // UsageError that suggests the nearest name
-const LayerConstructor* constructor_of_layout(std::string_view layout);  // nullptr if there is none
+const LayerConstructor& find_constructor(const std::string& name);  // UsageError that suggests the nearest name
 
 std::string option_of(std::string_view argument);  // "num_hiddens" -> "--num-hiddens"
 

@@ -48,9 +48,14 @@ struct Options {
 struct TracedLayer {
   LoadedLayer loaded;
   std::string title;
-  TraceNames names;
+  ProjectionNames names;
   bool cross = false, pair_bias = false;
 };
+
+io::LayoutDescription layout_called(std::string_view name) {
+  const std::vector<io::LayoutDescription> layouts = io::layouts();
+  return *std::ranges::find(layouts, name, &io::LayoutDescription::name);
+}
 
 TracedLayer constructed(const Options& o, DType dtype) {
   const LayerConstructor& row = find_constructor(o.layer);
@@ -60,16 +65,15 @@ TracedLayer constructed(const Options& o, DType dtype) {
   if (o.layer_rules.axis && row.takes(Setting::axis)) given.try_emplace("--attn-dim", cat(*o.layer_rules.axis));
   const LayerArguments arguments = complete(row, given, o.file.heads);
   nn::MultiHeadAttentionConfig config = config_of(row, arguments);
-  const std::vector<io::LayoutDescription> layouts = io::layouts();
-  const auto layout = std::ranges::find(layouts, row.layout(), &io::LayoutDescription::name);
-  if (layout->empty_rows) config.empty_rows = *layout->empty_rows;
+  const io::LayoutDescription layout = layout_called(row.layout());
+  if (layout.empty_rows) config.empty_rows = *layout.empty_rows;
   apply(o.rules, &config);
   apply(o.layer_rules, &config);
   config.dtype = dtype;
   config.seed = o.seed;
-  return {.loaded = {.layer = nn::MultiHeadAttention(config), .layout = std::string(row.layout()), .causal = layout->causal},
+  return {.loaded = {.layer = nn::MultiHeadAttention(config), .layout = std::string(row.layout()), .causal = layout.causal},
           .title = call_text(row, arguments),
-          .names = row.names,
+          .names = layout.projections,
           .cross = row.cross,
           .pair_bias = row.pair_bias};
 }
@@ -80,7 +84,7 @@ TracedLayer loaded(const Options& o) {
   LoadedLayer file = load_layer(o.file, o.rules, o.layer_rules);
   TracedLayer traced{.title = cat(printable(o.file.path), ": layout ", file.layout)};
   if (!file.prefix.empty()) append(traced.title, cat(" at ", printable(file.prefix)));
-  if (const LayerConstructor* row = constructor_of_layout(file.layout)) traced.names = row->names;
+  traced.names = layout_called(file.layout).projections;
   traced.loaded = std::move(file);
   return traced;
 }

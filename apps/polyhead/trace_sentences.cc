@@ -31,7 +31,7 @@ std::string mask_parts(const Mask& mask) {
 
 class Writer {
  public:
-  Writer(const nn::MultiHeadAttention& layer, const nn::AttentionInput& input, const nn::AttentionOptions& options, const TraceNames& names)
+  Writer(const nn::MultiHeadAttention& layer, const nn::AttentionInput& input, const nn::AttentionOptions& options, const ProjectionNames& names)
       : layer_(layer), c_(layer.config), input_(input), options_(options), names_(names), maps_(layer.maps_shape(input)), lead_(maps_.first(maps_.size() - 3)),
         keys_(maps_[-1]), input_keys_(keys_ - (c_.add_bias_kv ? 1 : 0) - (c_.add_zero_attn ? 1 : 0)) {}
 
@@ -57,9 +57,9 @@ class Writer {
         return say("mean query", masked ? "masked mean of query" : "mean of query",
                    cat("one query for each sequence: the mean over its ", masked ? "positions that the key mask lets through" : counted(input_keys_, "position")));
       }
-      case TraceKind::projection_q: return say("projection q", cat(names_.q, "(", query, ")"), projection(layer_.q));
-      case TraceKind::projection_k: return say("projection k", cat(names_.k, "(", key, ")"), projection(layer_.k));
-      case TraceKind::projection_v: return say("projection v", cat(names_.v, "(", value, ")"), projection(layer_.v));
+      case TraceKind::projection_q: return say("projection q", cat(names_.at("q"), "(", query, ")"), projection(layer_.q));
+      case TraceKind::projection_k: return say("projection k", cat(names_.at("k"), "(", key, ")"), projection(layer_.k));
+      case TraceKind::projection_v: return say("projection v", cat(names_.at("v"), "(", value, ")"), projection(layer_.v));
       case TraceKind::rotary_q: return say("rotary q", "rotated q", rotation());
       case TraceKind::rotary_k: return say("rotary k", "rotated k", rotation());
       case TraceKind::added_key: return say("added key", cat("k", added("bias_k")), cat("added keys: ", added_keys()));
@@ -93,11 +93,11 @@ class Writer {
         return say("merge", "heads side by side",
                    cat(c_.heads, " * ", c_.value_head_width, " = ", counted(c_.heads * c_.value_head_width, "feature"), " for each query"));
       case TraceKind::gate:
-        return say("gate", cat("sigmoid(", names_.gate, "(query))"), cat("a factor from 0 to 1 for each feature: ", parameters_of(layer_.gate)));
+        return say("gate", cat("sigmoid(", names_.at("gate"), "(query))"), cat("a factor from 0 to 1 for each feature: ", parameters_of(layer_.gate)));
       case TraceKind::gated:
         return say("gated", "merged * gate", global() ? "the result of each sequence times the gate of each position" : "merged heads times the gate");
       case TraceKind::output_projection:
-        return say("output projection", cat(names_.output, "(", c_.gate == nn::Gate::sigmoid ? "gated" : "merged", ")"),
+        return say("output projection", cat(names_.at("output"), "(", c_.gate == nn::Gate::sigmoid ? "gated" : "merged", ")"),
                    cat("combines the heads to ", counted(c_.output_width, "feature"), ": ", parameters_of(layer_.output)));
     }
     return r;
@@ -151,7 +151,7 @@ class Writer {
   const nn::MultiHeadAttentionConfig& c_;
   const nn::AttentionInput& input_;
   const nn::AttentionOptions& options_;
-  const TraceNames& names_;
+  const ProjectionNames& names_;
   const Shape maps_, lead_;
   const std::int64_t keys_, input_keys_;  // number of keys with and without those that the layer adds
   std::int64_t empty_rows_ = 0;
@@ -160,7 +160,7 @@ class Writer {
 }  // namespace
 
 std::vector<TraceStep> trace_sentences(const nn::MultiHeadAttention& layer, const nn::AttentionInput& input, const nn::AttentionOptions& options,
-                                       const TraceNames& names) {
+                                       const ProjectionNames& names) {
   std::vector<nn::TraceStep> traced = nn::trace(layer, input, options);
   Writer writer(layer, input, options, names);
   std::vector<TraceStep> steps;

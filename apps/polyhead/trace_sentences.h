@@ -1,6 +1,7 @@
 // The steps of a layer's trace in words.
 #pragma once
 
+#include <map>
 #include <string>
 #include <vector>
 
@@ -8,10 +9,7 @@
 
 namespace polyhead::app {
 
-// What the source of a layer calls its projections; part of TraceStep::where.
-struct TraceNames {
-  std::string q = "q", k = "k", v = "v", output = "output", gate = "gate";
-};
+using ProjectionNames = std::map<std::string, std::string>;  // what the source of a layer calls q, k, v, output and gate: "q" -> "W_q"
 
 struct TraceStep {
   std::string step;     // "scores"
@@ -24,6 +22,6 @@ struct TraceStep {
 };
 
 std::vector<TraceStep> trace_sentences(const nn::MultiHeadAttention& layer, const nn::AttentionInput& input, const nn::AttentionOptions& options,
-                                       const TraceNames& names);
+                                       const ProjectionNames& names);
 
 }  // namespace polyhead::app

@@ -4,6 +4,7 @@
 
 #include "core/join.h"
 #include "io/json.h"
+#include "io/layout_storage.h"
 #include "polyhead/io/attention_parameters.h"
 
 namespace polyhead::io {
@@ -184,7 +185,15 @@ std::vector<LayoutDescription> layouts() {
   std::vector<LayoutDescription> list;
   for (const Layout& layout : layout_table()) {
     LayoutDescription& row =
-        list.emplace_back(LayoutDescription{layout.name, layout.source, {}, layout.notes, layout.causal, layout.empty_rows});
+        list.emplace_back(LayoutDescription{layout.name, layout.source, {}, layout.notes, layout.causal, layout.empty_rows, {}});
+    for (const Parameter& parameter : layout.parameters) {
+      const std::string module = parameter.name.substr(0, parameter.name.find_last_of("._"));  // "W_q" of "W_q.weight"
+      const std::vector<std::string> names = canonical_names(parameter);
+      for (const std::string& name : names) {
+        const std::string projection = name.substr(0, name.find('.'));
+        if (name.ends_with(".weight")) row.projections[projection] = names.size() == 1 ? module : cat(module, " ", projection);
+      }
+    }
     for (const std::vector<Parameter>* parameters : {&layout.parameters, &layout.otherwise}) {
       for (const Parameter& parameter : *parameters) {
         std::string name(parameter.name);

@@ -245,6 +245,18 @@ const Sample& sample(const std::string& layout, const std::string& variant) {
   return *std::ranges::find_if(samples(), [&](const Sample& s) { return s.layout == layout && s.variant == variant; });
 }
 
+TEST(Layouts, TellWhatTheSourceCallsItsProjections) {
+  using Projections = std::map<std::string, std::string>;
+  std::map<std::string_view, Projections> found;
+  for (const LayoutDescription& row : layouts()) found[row.name] = row.projections;
+  EXPECT_EQ(found["torch"], (Projections{{"q", "in_proj q"}, {"k", "in_proj k"}, {"v", "in_proj v"}, {"output", "out_proj"}}));
+  EXPECT_EQ(found["t5"], (Projections{{"q", "q"}, {"k", "k"}, {"v", "v"}, {"output", "o"}}));
+  EXPECT_EQ(found["multi_atten"], (Projections{{"q", "Wq"}, {"k", "Wk"}, {"v", "Wv"}}));
+  EXPECT_EQ(found["keras"], (Projections{{"q", "query"}, {"k", "key"}, {"v", "value"}, {"output", "attention_output"}}));
+  EXPECT_EQ(found["alphafold"]["gate"], "linear_g");
+  EXPECT_EQ(found["bert"]["output"], "attention.output.dense");
+}
+
 // Element (row, column) of a canonical weight against the index in the file that the source's own code reads.
 TEST(Layouts, KernelsAreTransposedAndHeadsStayInOrder) {
   Tensor kernel(DType::f64, {2, 3, 4});  // (in,heads,width)
