@@ -127,15 +127,10 @@ void report(const Options& o, const std::string& what, const Results& results) {
     for (const auto& [name, tensor] : results) list.push_back({{"name", name}, {"dtype", info(tensor.dtype()).name}, {"shape", to_json(tensor.shape())}});
     return print_json({{"operation", what}, {"output", o.output}, {"tensors", list}});
   }
-  std::size_t dtype = 0, shape = 0;
-  for (const auto& [name, tensor] : results) {
-    dtype = std::max(dtype, info(tensor.dtype()).name.size());
-    shape = std::max(shape, to_string(tensor.shape()).size());
-  }
+  std::vector<std::vector<std::string>> rows;
+  for (const auto& [name, tensor] : results) rows.push_back({cat(tensor.dtype()), to_string(tensor.shape()), printable(name)});
   std::string text = cat(what, "\n", printable(o.output), ":\n");
-  for (const auto& [name, tensor] : results) {
-    append(text, cat("  ", pad_right(info(tensor.dtype()).name, dtype), "  ", pad_right(to_string(tensor.shape()), shape), "  ", printable(name), "\n"));
-  }
+  for (const std::string& line : aligned(rows)) append(text, cat("  ", line, "\n"));
   print(text);
 }
 

@@ -83,19 +83,18 @@ std::vector<std::pair<std::string, std::string>> attention_rows(const std::vecto
 
 std::string tensor_table(const io::TensorFile& file, std::size_t width) {
   if (file.tensors.empty()) return {};
-  std::size_t dtype = 0, shape = 0, size = 0, name = 0;
-  for (const auto& [key, tensor] : file.tensors) {
-    dtype = std::max(dtype, info(tensor.dtype()).name.size());
-    shape = std::max(shape, to_string(tensor.shape()).size());
-    size = std::max(size, byte_size(bytes_of(tensor)).size());
-    name = std::max(name, columns(printable(key)));
+  std::vector<std::vector<std::string>> rows;
+  std::size_t longest = 0;
+  for (const auto& [name, tensor] : file.tensors) {
+    rows.push_back({cat(tensor.dtype()), to_string(tensor.shape()), byte_size(bytes_of(tensor))});
+    longest = std::max(longest, columns(printable(name)));
   }
-  const bool below = 2 + dtype + 2 + shape + 2 + size + 2 + name > width;  // names are never clipped, so that they can be copied
+  const std::vector<std::string> facts = aligned(rows, 2);
+  const bool below = 2 + facts[0].size() + 2 + longest > width;  // names are never clipped, so that they can be copied
   std::string text = "\nTensors\n";
-  for (const auto& [key, tensor] : file.tensors) {
-    const std::string facts = cat(pad_right(info(tensor.dtype()).name, dtype), "  ", pad_right(to_string(tensor.shape()), shape), "  ",
-                                  pad_left(byte_size(bytes_of(tensor)), size));
-    append(text, below ? cat("  ", printable(key), "\n      ", facts, "\n") : cat("  ", facts, "  ", printable(key), "\n"));
+  for (std::size_t i = 0; i < facts.size(); ++i) {
+    const std::string name = printable(file.tensors[i].name);
+    append(text, below ? cat("  ", name, "\n      ", facts[i], "\n") : cat("  ", facts[i], "  ", name, "\n"));
   }
   return text;
 }

@@ -3,7 +3,6 @@
 #include <utf8proc.h>
 
 #include <algorithm>
-#include <cstdint>
 
 namespace polyhead::app {
 namespace {
@@ -86,6 +85,21 @@ std::string pad_left(std::string_view text, std::size_t width) {
 }
 
 std::string trimmed(std::string_view text) { return std::string(text.substr(0, text.find_last_not_of(' ') + 1)); }
+
+std::vector<std::string> aligned(const std::vector<std::vector<std::string>>& rows, std::size_t right) {
+  std::vector<std::size_t> widths(rows.empty() ? 0 : rows[0].size());
+  for (const std::vector<std::string>& row : rows)
+    for (std::size_t i = 0; i < row.size(); ++i) widths[i] = std::max(widths[i], columns(row[i]));
+  std::vector<std::string> lines;
+  for (const std::vector<std::string>& row : rows) {
+    std::string& line = lines.emplace_back();
+    for (std::size_t i = 0; i < row.size(); ++i) {
+      if (i > 0) line += "  ";
+      line += i == right ? pad_left(row[i], widths[i]) : i + 1 < row.size() ? pad_right(row[i], widths[i]) : row[i];
+    }
+  }
+  return lines;
+}
 
 std::string wrap(std::string_view text, std::size_t width, std::size_t indent) {
   std::string result;

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -23,6 +24,9 @@ std::string pad_right(std::string_view text, std::size_t width);  // at least `w
 std::string pad_left(std::string_view text, std::size_t width);
 std::string trimmed(std::string_view text);  // without spaces at its end
 inline std::string fit(std::string_view text, std::size_t width) { return pad_right(clip(text, width), width); }
+
+// One line for each row of cells, in columns with two spaces between. Column `right` is aligned at its right end.
+std::vector<std::string> aligned(const std::vector<std::vector<std::string>>& rows, std::size_t right = SIZE_MAX);
 
 // Breaks lines at spaces to at most `width` columns, each with `indent` spaces in front. A longer word gets its own line.
 std::string wrap(std::string_view text, std::size_t width, std::size_t indent = 0);

@@ -36,6 +36,11 @@ TEST(Fit, HasExactlyTheWidth) {
     for (std::size_t width = 1; width < 9; ++width) EXPECT_EQ(columns(fit(word, width)), width) << word << " in " << width;
 }
 
+TEST(Aligned, ColumnsAreAsWideAsTheirWidestCell) {
+  EXPECT_THAT(aligned({{"a", "1", "東京 "}, {"東京", "234", "b"}}, 1), testing::ElementsAre("a       1  東京 ", "東京  234  b"));
+  EXPECT_TRUE(aligned({}).empty());
+}
+
 TEST(Wrap, BreaksAtSpacesOnly) {
   EXPECT_EQ(wrap("one two three", 7), "one two\nthree\n");
   EXPECT_EQ(wrap("one two three", 9, 2), "  one two\n  three\n");

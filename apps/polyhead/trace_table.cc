@@ -12,19 +12,6 @@ namespace {
 
 constexpr std::size_t kGap = 2, kSmallestMeaning = 44;
 
-struct Column {
-  std::string_view title;
-  std::string (*text)(const TraceStep&);
-};
-
-constexpr std::size_t kLetters = 3;
-const Column kColumns[] = {
-    {"step", [](const TraceStep& step) { return step.step; }},
-    {"where", [](const TraceStep& step) { return step.where; }},
-    {"shape", [](const TraceStep& step) { return to_string(step.shape()); }},
-    {"letters", [](const TraceStep& step) { return step.letters; }},
-};
-
 // For a terminal that is too narrow for columns: each step is a paragraph.
 std::string narrow_table(std::span<const TraceStep> steps, std::size_t width) {
   const std::size_t start = cat(steps.size()).size() + kGap;
@@ -40,41 +27,33 @@ std::string narrow_table(std::span<const TraceStep> steps, std::size_t width) {
 }  // namespace
 
 std::string trace_table(std::span<const TraceStep> steps, std::size_t width) {
-  const std::size_t number_width = cat(steps.size()).size();
-  std::vector<std::size_t> widths;
-  for (const Column& column : kColumns) {
-    std::size_t longest = columns(column.title);
-    for (const TraceStep& step : steps) longest = std::max(longest, columns(column.text(step)));
-    widths.push_back(longest);
-  }
-  const auto start_of_meaning = [&](bool letters) {
-    std::size_t start = number_width + kGap;
-    for (std::size_t i = 0; i < widths.size(); ++i) start += i == kLetters && !letters ? 0 : widths[i] + kGap;
-    return start;
+  std::vector<std::vector<std::string>> rows{{"", "step", "where", "shape"}};
+  for (const TraceStep& step : steps) rows.push_back({cat(rows.size()), step.step, step.where, to_string(step.shape())});
+  std::vector<std::string> lines = aligned(rows, 0);
+  rows[0].emplace_back("letters");
+  for (std::size_t i = 0; i < steps.size(); ++i) rows[i + 1].push_back(steps[i].letters);
+  const std::vector<std::string> with_letters = aligned(rows, 0);
+
+  const auto start_of_meaning = [](const std::vector<std::string>& all) {
+    std::size_t longest = 0;
+    for (const std::string& line : all) longest = std::max(longest, columns(line));
+    return longest + kGap;
   };
   const auto fits = [&](std::size_t start) { return width == SIZE_MAX || start + kSmallestMeaning <= width; };
-  if (width != SIZE_MAX && start_of_meaning(false) > width) return narrow_table(steps, width);
-  const bool below = !fits(start_of_meaning(false));
-  const bool letters = below ? start_of_meaning(true) <= width : fits(start_of_meaning(true));
-  const std::size_t start = start_of_meaning(letters);
-
-  const auto line_of = [&](const std::string& number, const auto& cell) {
-    std::string line = pad_left(number, number_width) + std::string(kGap, ' ');
-    for (std::size_t i = 0; i < widths.size(); ++i) {
-      if (i == kLetters && !letters) continue;
-      append(line, pad_right(cell(kColumns[i]), widths[i]) + std::string(kGap, ' '));
-    }
-    return line;
-  };
-  const std::string title = line_of("", [](const Column& column) { return std::string(column.title); });
-  std::string text = trimmed(below ? title : title + "meaning") + "\n";
-  for (std::size_t i = 0; i < steps.size(); ++i) {
-    const TraceStep& step = steps[i];
-    const std::string line = line_of(cat(i + 1), [&](const Column& column) { return column.text(step); });
-    if (below) {
-      append(text, trimmed(line) + "\n" + wrap(step.meaning, width, number_width + kGap + 2));
+  std::size_t start = start_of_meaning(lines);
+  if (start > width) return narrow_table(steps, width);
+  const bool below = !fits(start);
+  if (const std::size_t later = start_of_meaning(with_letters); below ? later <= width : fits(later)) {
+    lines = with_letters;
+    start = later;
+  }
+  std::string text;
+  for (std::size_t i = 0; i < lines.size(); ++i) {
+    if (!below) {
+      append(text, hang(lines[i], i == 0 ? "meaning" : steps[i - 1].meaning, start, width));
     } else {
-      append(text, hang(line, step.meaning, start, width));
+      append(text, trimmed(lines[i]) + "\n");
+      if (i > 0) append(text, wrap(steps[i - 1].meaning, width, cat(steps.size()).size() + kGap + 2));
     }
   }
   return text;
