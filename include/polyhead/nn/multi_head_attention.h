@@ -1,6 +1,6 @@
 // Multi-head attention as a layer: projections q, k, v -> heads -> sdpa -> merge -> gate -> output projection (Vaswani et al. 2017, section
 // 3.2.2; gate, pair bias and global attention as in Jumper et al. 2021, supplementary algorithms 7, 8 and 19). The common layers are
-// configurations of this one: examples/ and docs/adding.md show which.
+// configurations of this one; examples/ has five of them.
 //
 // The last dimension of an input is its width. Attention runs along the dimension `axis`; the remaining ones are leading dimensions,
 // written * below, in their order. T queries, S keys, N heads, K key/value heads. Widths: H of a query/key head, V of a value head,
