@@ -1,24 +1,59 @@
 # polyhead_library(<name> SOURCES ... [PUBLIC ...] [PRIVATE ...]) makes polyhead_<name> and its alias polyhead::<name>. PUBLIC and PRIVATE
 # are what it links; the lists are the layering of the project, so a target names exactly the folders that its sources include.
+#
+# A folder of the core is an archive that its tests link. What users link is libpolyhead, made of all of them (cmake/package.cmake), and one
+# library per component, which links libpolyhead in place of the core's folders that it names.
 function(polyhead_library name)
   cmake_parse_arguments(arg "" "" "SOURCES;PUBLIC;PRIVATE" ${ARGN})
-  add_library(polyhead_${name} ${arg_SOURCES})
+  if(name IN_LIST POLYHEAD_CORE_FOLDERS)
+    add_library(polyhead_${name} STATIC ${arg_SOURCES})
+  else()
+    list(JOIN POLYHEAD_CORE_FOLDERS "|" core)
+    list(TRANSFORM arg_PUBLIC REPLACE "^polyhead::(${core})$" polyhead::polyhead)
+    add_library(polyhead_${name} ${arg_SOURCES})
+    polyhead_installed(polyhead_${name} ${name})
+  endif()
   add_library(polyhead::${name} ALIAS polyhead_${name})
-  set_target_properties(polyhead_${name} PROPERTIES EXPORT_NAME ${name} POSITION_INDEPENDENT_CODE ON VERSION ${PROJECT_VERSION}
-                                                    SOVERSION ${PROJECT_VERSION_MAJOR}.${PROJECT_VERSION_MINOR})
+  set_target_properties(polyhead_${name} PROPERTIES POSITION_INDEPENDENT_CODE ON)
   target_include_directories(polyhead_${name} PUBLIC $<BUILD_INTERFACE:${PROJECT_SOURCE_DIR}/include>
                                                      $<BUILD_INTERFACE:${PROJECT_BINARY_DIR}/include>
-                                                     $<INSTALL_INTERFACE:${CMAKE_INSTALL_INCLUDEDIR}>
                                              PRIVATE ${PROJECT_SOURCE_DIR}/src)
   target_link_libraries(polyhead_${name} PUBLIC ${arg_PUBLIC} PRIVATE ${arg_PRIVATE})
   polyhead_own_code(polyhead_${name})
-  set_property(GLOBAL APPEND PROPERTY POLYHEAD_LIBRARIES polyhead_${name})
+  set_property(TARGET polyhead_${name} APPEND PROPERTY POLYHEAD_OBJECTS $<TARGET_OBJECTS:polyhead_${name}>)
 endfunction()
 
-# Language level and warnings of everything that the project itself compiles.
+# libpolyhead, what most programs link: attention, its layers and what the machine has (device.h), without file formats, models and pages.
+function(polyhead_core_library)
+  add_library(polyhead)
+  add_library(polyhead::polyhead ALIAS polyhead)
+  foreach(folder IN LISTS POLYHEAD_CORE_FOLDERS)
+    get_target_property(objects polyhead_${folder} POLYHEAD_OBJECTS)
+    if(objects)
+      target_sources(polyhead PRIVATE ${objects})
+      set_property(TARGET polyhead APPEND PROPERTY POLYHEAD_OBJECTS ${objects})
+    endif()
+  endforeach()
+  set_target_properties(polyhead PROPERTIES LINKER_LANGUAGE CXX POSITION_INDEPENDENT_CODE ON)
+  target_compile_features(polyhead PUBLIC cxx_std_20)
+  target_include_directories(polyhead PUBLIC $<BUILD_INTERFACE:${PROJECT_SOURCE_DIR}/include> $<BUILD_INTERFACE:${PROJECT_BINARY_DIR}/include>)
+  target_link_libraries(polyhead PRIVATE Threads::Threads)
+  polyhead_installed(polyhead polyhead)
+endfunction()
+
+# What is installed and exported as polyhead::<name>.
+function(polyhead_installed target name)
+  set_target_properties(${target} PROPERTIES EXPORT_NAME ${name} VERSION ${PROJECT_VERSION}
+                                             SOVERSION ${PROJECT_VERSION_MAJOR}.${PROJECT_VERSION_MINOR})
+  target_include_directories(${target} PUBLIC $<INSTALL_INTERFACE:${CMAKE_INSTALL_INCLUDEDIR}>)
+  set_property(GLOBAL APPEND PROPERTY POLYHEAD_INSTALLED ${target})
+endfunction()
+
+# Language level, visibility and warnings of everything that the project itself compiles. Public headers, and the few of polyhead::detail
+# that components share, make their declarations visible; tests/install/symbols.txt lists what that comes to.
 function(polyhead_own_code target)
   target_compile_features(${target} PUBLIC cxx_std_20)
-  set_target_properties(${target} PROPERTIES CXX_EXTENSIONS OFF)
+  set_target_properties(${target} PROPERTIES CXX_EXTENSIONS OFF CXX_VISIBILITY_PRESET hidden VISIBILITY_INLINES_HIDDEN ON)
   target_compile_options(${target} PRIVATE -Wall -Wextra -Wpedantic -Wshadow -Wconversion -Wnon-virtual-dtor -Woverloaded-virtual
                          -Wno-missing-field-initializers
                          # GCC 12 warns of copies of 2^63 bytes inside of std::string at -O3 (its bug 105651).

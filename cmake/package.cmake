@@ -1,12 +1,6 @@
 # Install, find_package(polyhead) and pkg-config. The lists of what links what are read from the targets.
 option(POLYHEAD_INSTALL "Install the libraries, headers, CMake package and pkg-config files" ${PROJECT_IS_TOP_LEVEL})
 
-# What most programs link: attention, its layers and what the machine has (device.h), without file formats, models and pages.
-add_library(polyhead_all INTERFACE)
-add_library(polyhead::polyhead ALIAS polyhead_all)
-set_target_properties(polyhead_all PROPERTIES EXPORT_NAME polyhead)
-target_link_libraries(polyhead_all INTERFACE polyhead::nn polyhead::sdpa polyhead::cpu)
-
 if(NOT POLYHEAD_INSTALL)
   return()
 endif()
@@ -83,7 +77,7 @@ function(polyhead_pkg_config module target description)
   install(FILES ${PROJECT_BINARY_DIR}/${module}.pc DESTINATION ${CMAKE_INSTALL_LIBDIR}/pkgconfig)
 endfunction()
 
-polyhead_pkg_config(polyhead polyhead_all "Multi-head attention: forward, backward and the layers around it")
+polyhead_pkg_config(polyhead polyhead "Multi-head attention: forward, backward and the layers around it")
 set(components)
 set(component_dependencies)  # what find_package() must find for a component: only archives need at link time what they use inside
 foreach(component io models viewer)
@@ -112,11 +106,11 @@ list(JOIN components "|" component_pattern)
 list(JOIN components " " components)
 list(JOIN POLYHEAD_CORE_FOLDERS "|" core_pattern)
 
-get_property(libraries GLOBAL PROPERTY POLYHEAD_LIBRARIES)
+get_property(libraries GLOBAL PROPERTY POLYHEAD_INSTALLED)
 set(package_dir ${CMAKE_INSTALL_LIBDIR}/cmake/polyhead)
 configure_package_config_file(cmake/polyheadConfig.cmake.in polyheadConfig.cmake INSTALL_DESTINATION ${package_dir})
 write_basic_package_version_file(polyheadConfigVersion.cmake COMPATIBILITY SameMinorVersion)
-install(TARGETS ${libraries} polyhead_all EXPORT polyhead)
+install(TARGETS ${libraries} EXPORT polyhead)
 install(EXPORT polyhead NAMESPACE polyhead:: FILE polyheadTargets.cmake DESTINATION ${package_dir})
 install(FILES ${PROJECT_BINARY_DIR}/polyheadConfig.cmake ${PROJECT_BINARY_DIR}/polyheadConfigVersion.cmake DESTINATION ${package_dir})
 install(DIRECTORY include/polyhead DESTINATION ${CMAKE_INSTALL_INCLUDEDIR} FILES_MATCHING PATTERN "*.h")

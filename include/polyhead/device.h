@@ -6,6 +6,7 @@
 #include <string_view>
 #include <vector>
 
+#pragma GCC visibility push(default)
 namespace polyhead {
 
 struct InstructionSet {
@@ -52,3 +53,4 @@ std::string_view kernel_instruction_set();
 void set_kernel_instruction_set(std::string_view name);  // empty: back to the default. Call it only while no operation runs.
 
 }  // namespace polyhead
+#pragma GCC visibility pop

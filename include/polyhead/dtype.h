@@ -2,11 +2,13 @@
 #pragma once
 
 #include <array>
+#include <concepts>
 #include <cstddef>
 #include <cstdint>
 #include <string_view>
 #include <type_traits>
 
+#pragma GCC visibility push(default)
 namespace polyhead {
 
 enum class DType : std::uint8_t { f32, f64, bf16, f16, boolean, i8, u8, i16, u16, i32, u32, i64, u64 };
@@ -54,12 +56,6 @@ struct f16 {
   std::uint16_t bits;
 };
 
-namespace detail {
-template <class T>
-inline constexpr bool kCharacter = std::is_same_v<T, char> || std::is_same_v<T, wchar_t> || std::is_same_v<T, char8_t> ||
-                                   std::is_same_v<T, char16_t> || std::is_same_v<T, char32_t>;
-}  // namespace detail
-
 // The DType of a C++ type: DTypeOf<float>::value == DType::f32.
 template <class T>
 struct DTypeOf;
@@ -73,9 +69,10 @@ template <>
 struct DTypeOf<f16> { static constexpr DType value = DType::f16; };
 template <>
 struct DTypeOf<bool> { static constexpr DType value = DType::boolean; };
-// Integers by width and sign: long and long long have one DType if both have 64 bits.
-template <class T>
-  requires(std::is_integral_v<T> && !detail::kCharacter<T>)
+// Integers, which characters are not, by width and sign: long and long long have one DType if both have 64 bits.
+template <std::integral T>
+  requires(!std::is_same_v<T, char> && !std::is_same_v<T, wchar_t> && !std::is_same_v<T, char8_t> && !std::is_same_v<T, char16_t> &&
+           !std::is_same_v<T, char32_t>)
 struct DTypeOf<T> {
   static constexpr DType value = sizeof(T) == 1   ? (std::is_signed_v<T> ? DType::i8 : DType::u8)
                                  : sizeof(T) == 2 ? (std::is_signed_v<T> ? DType::i16 : DType::u16)
@@ -90,3 +87,4 @@ bf16 to_bf16(float x);
 f16 to_f16(float x);
 
 }  // namespace polyhead
+#pragma GCC visibility pop

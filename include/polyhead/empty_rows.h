@@ -2,6 +2,7 @@
 
 #include <cstdint>
 
+#pragma GCC visibility push(default)
 namespace polyhead {
 
 // Result of a row whose keys are all masked. A row whose unmasked scores are all -inf gives zero in every mode.
@@ -12,3 +13,4 @@ enum class EmptyRows : std::uint8_t {
 };
 
 }  // namespace polyhead
+#pragma GCC visibility pop

@@ -4,6 +4,7 @@
 #include <stdexcept>
 #include <string>
 
+#pragma GCC visibility push(default)
 namespace polyhead {
 
 enum class ErrorCode : std::uint8_t {
@@ -24,3 +25,4 @@ class Error : public std::runtime_error {
 };
 
 }  // namespace polyhead
+#pragma GCC visibility pop

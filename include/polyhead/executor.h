@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <functional>
 
+#pragma GCC visibility push(default)
 namespace polyhead {
 
 class Executor {
@@ -31,3 +32,4 @@ class LimitedThreads final : public Executor {
 };
 
 }  // namespace polyhead
+#pragma GCC visibility pop

@@ -8,6 +8,7 @@
 
 #include "polyhead/sdpa.h"
 
+#pragma GCC visibility push(default)
 namespace polyhead {
 
 struct MapsInput {
@@ -53,3 +54,4 @@ void attention_statistics(const MapsInput& input, const HeadStatistics& statisti
 void attention_pooled_map(const MapsInput& input, TensorView out, const SdpaOptions& options = {});
 
 }  // namespace polyhead
+#pragma GCC visibility pop

@@ -9,6 +9,7 @@
 #include "polyhead/empty_rows.h"
 #include "polyhead/tensor_view.h"
 
+#pragma GCC visibility push(default)
 namespace polyhead {
 
 // Where the diagonal of a [T,S] score matrix runs: through the keys s = t + offset.
@@ -71,3 +72,4 @@ struct Mask {
 };
 
 }  // namespace polyhead
+#pragma GCC visibility pop

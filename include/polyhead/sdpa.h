@@ -18,6 +18,7 @@
 #include "polyhead/mask.h"
 #include "polyhead/tensor_view.h"
 
+#pragma GCC visibility push(default)
 namespace polyhead {
 
 struct SdpaForward {
@@ -76,3 +77,4 @@ const Backend& find_backend(std::string_view name);  // unknown name: Error that
 void dropout_keep_bits(double p, std::uint64_t seed, TensorView keep);
 
 }  // namespace polyhead
+#pragma GCC visibility pop

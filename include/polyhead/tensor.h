@@ -8,6 +8,7 @@
 
 #include "polyhead/tensor_view.h"
 
+#pragma GCC visibility push(default)
 namespace polyhead {
 
 // A value type: copying a tensor copies its elements.
@@ -79,3 +80,4 @@ Tensor Tensor::of(const Shape& shape, std::span<const T> values) {
 }
 
 }  // namespace polyhead
+#pragma GCC visibility pop

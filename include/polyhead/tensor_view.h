@@ -11,6 +11,7 @@
 
 #include "polyhead/dtype.h"
 
+#pragma GCC visibility push(default)
 namespace polyhead {
 
 // With these attributes Clang warns about a view that outlives its tensor.
@@ -166,3 +167,4 @@ void copy(ConstTensorView from, TensorView to);
 void fill(TensorView to, double value);
 
 }  // namespace polyhead
+#pragma GCC visibility pop

@@ -9,6 +9,7 @@
 #include "polyhead/error.h"
 #include "polyhead/tensor_view.h"
 
+#pragma GCC visibility push(default)
 namespace polyhead::viewer {
 
 // The tokens along one side of an attention map. Bytes that are not valid UTF-8 are shown as U+FFFD.
@@ -38,3 +39,4 @@ inline constexpr std::int64_t kMaxAttentionWeights = std::int64_t{1} << 26;  // 
 std::string render(const Page& page);
 
 }  // namespace polyhead::viewer
+#pragma GCC visibility pop

@@ -7,6 +7,7 @@
 
 #include "polyhead/tensor.h"
 
+#pragma GCC visibility push(default)
 namespace polyhead {
 
 // A call takes its temporary tensors from its workspace and returns them when it ends; tensors in `saved` return when `saved` is destroyed.
@@ -43,3 +44,4 @@ inline Tensor uninitialised(DType dtype, const Shape& shape, const Workspace* wo
 }
 
 }  // namespace polyhead
+#pragma GCC visibility pop

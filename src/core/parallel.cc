@@ -50,7 +50,7 @@ void require_positive(int count, const char* operation) {
 
 }  // namespace
 
-int usable_processors() {
+int detail::usable_processors() {
 #ifdef __linux__
   // The affinity mask, which a container or taskset may have narrowed; std::thread::hardware_concurrency() counts the machine's.
   cpu_set_t set;
@@ -78,8 +78,8 @@ void LimitedThreads::run(std::int64_t count, const std::function<void(std::int64
   for (std::int64_t i = 0; i < count; ++i) task(i);
 }
 
-void parallel_for(std::int64_t count, std::int64_t grain, Executor* executor,
-                  const std::function<void(std::int64_t first, std::int64_t last)>& body) {
+void detail::parallel_for(std::int64_t count, std::int64_t grain, Executor* executor,
+                          const std::function<void(std::int64_t first, std::int64_t last)>& body) {
   if (count <= 0) return;
   const int threads = threads_of(executor);
   const std::int64_t most = threads > 1 ? std::int64_t{threads} * kPiecesPerThread : 1;

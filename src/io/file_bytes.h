@@ -7,7 +7,8 @@
 #include <string>
 #include <string_view>
 
-namespace polyhead::io {
+#pragma GCC visibility push(default)  // components call these
+namespace polyhead::io::inline detail {
 
 // A file's contents in writable memory: a private memory map, or a copy.
 struct FileBytes {
@@ -27,4 +28,5 @@ FileBytes map_file(const std::filesystem::path& path);
 // For small files. Reads a copy, so that later changes of the file do not matter.
 FileBytes read_file(const std::filesystem::path& path);
 
-}  // namespace polyhead::io
+}  // namespace polyhead::io::inline detail
+#pragma GCC visibility pop

@@ -9,7 +9,8 @@
 #include <variant>
 #include <vector>
 
-namespace polyhead::io {
+#pragma GCC visibility push(default)  // components call these
+namespace polyhead::io::inline detail {
 
 struct Json {
   struct Member;
@@ -45,4 +46,5 @@ std::string quote(std::string_view name);
 
 bool is_utf8(std::string_view text);
 
-}  // namespace polyhead::io
+}  // namespace polyhead::io::inline detail
+#pragma GCC visibility pop

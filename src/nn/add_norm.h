@@ -3,10 +3,12 @@
 
 #include "polyhead/nn/layer_norm.h"
 
-namespace polyhead::nn {
+#pragma GCC visibility push(default)  // components call these
+namespace polyhead::nn::inline detail {
 
 // sums += x, then y = norm(sums), each row while it is in the first-level cache. Tensors [*,width] of one shape and the norm's dtype; none
 // may overlap another. The bits equal those of the two steps.
 void add_and_normalise(const LayerNorm& norm, ConstTensorView x, TensorView sums, TensorView y, Executor* executor);
 
-}  // namespace polyhead::nn
+}  // namespace polyhead::nn::inline detail
+#pragma GCC visibility pop

@@ -6,7 +6,8 @@
 #include "nn/sequence_chunks.h"
 #include "polyhead/nn/feed_forward.h"
 
-namespace polyhead::nn {
+#pragma GCC visibility push(default)  // components call these
+namespace polyhead::nn::inline detail {
 
 // The projections of an attention layer; output and gate are unset if the layer has none.
 struct PackedAttention {
@@ -88,4 +89,5 @@ class ChunkedFeedForward {
   PackedLinear hidden_, output_;
 };
 
-}  // namespace polyhead::nn
+}  // namespace polyhead::nn::inline detail
+#pragma GCC visibility pop

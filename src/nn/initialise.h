@@ -4,7 +4,8 @@
 
 #include "polyhead/tensor_view.h"
 
-namespace polyhead::nn {
+#pragma GCC visibility push(default)  // components call these
+namespace polyhead::nn::inline detail {
 
 // Fills parameters from one seed. Each call draws from a new stream, so a parameter's values depend on the seed, on the number of
 // calls before it and on the element's row-major number: not on strides, and on the dtype only by rounding.
@@ -27,4 +28,5 @@ class Initialiser {
   std::uint32_t stream_ = 0;
 };
 
-}  // namespace polyhead::nn
+}  // namespace polyhead::nn::inline detail
+#pragma GCC visibility pop

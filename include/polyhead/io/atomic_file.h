@@ -6,6 +6,7 @@
 #include <span>
 #include <string_view>
 
+#pragma GCC visibility push(default)
 namespace polyhead::io {
 
 // Writes to a temporary file in the target's folder; commit() renames it over the target. Without commit() the destructor removes the
@@ -44,3 +45,4 @@ void remove_temporary_files() noexcept;
 void write_file(const std::filesystem::path& path, std::string_view contents);
 
 }  // namespace polyhead::io
+#pragma GCC visibility pop

@@ -11,6 +11,7 @@
 #include "polyhead/empty_rows.h"
 #include "polyhead/io/tensor_file.h"
 
+#pragma GCC visibility push(default)
 namespace polyhead::io {
 
 // How a file spells parameter names where the layout leaves a choice (Keras, Flax): "query/kernel:0", "query/kernel", "query.kernel".
@@ -85,3 +86,4 @@ struct LayoutDescription {
 std::vector<LayoutDescription> layouts();
 
 }  // namespace polyhead::io
+#pragma GCC visibility pop

@@ -10,6 +10,7 @@
 
 #include "polyhead/tensor.h"
 
+#pragma GCC visibility push(default)
 namespace polyhead::io {
 
 struct NamedTensor {
@@ -61,3 +62,4 @@ struct FormatDescription {
 std::vector<FormatDescription> formats();
 
 }  // namespace polyhead::io
+#pragma GCC visibility pop

@@ -6,6 +6,7 @@
 #include "polyhead/io/attention_parameters.h"
 #include "polyhead/nn/multi_head_attention.h"
 
+#pragma GCC visibility push(default)
 namespace polyhead::models {
 
 // A layer of the given tensors, which are moved, not copied. Widths, heads, biases, gate, output projection, add_bias_kv, dtype and, where
@@ -18,3 +19,4 @@ nn::MultiHeadAttention attention_layer(io::AttentionParameters parameters, const
 io::AttentionParameters attention_parameters(const nn::MultiHeadAttention& layer, std::string_view layout, std::string_view prefix = {});
 
 }  // namespace polyhead::models
+#pragma GCC visibility pop

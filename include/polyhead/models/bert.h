@@ -8,6 +8,7 @@
 #include "polyhead/models/encoder_layer.h"
 #include "polyhead/nn/embedding.h"
 
+#pragma GCC visibility push(default)
 namespace polyhead::models {
 
 // The comments name the keys of config.json.
@@ -89,3 +90,4 @@ struct BertEncoder : nn::Module<BertEncoder> {
 BertEncoder load_bert_encoder(const std::filesystem::path& directory);
 
 }  // namespace polyhead::models
+#pragma GCC visibility pop

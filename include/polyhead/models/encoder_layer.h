@@ -6,6 +6,7 @@
 #include "polyhead/nn/layer_norm.h"
 #include "polyhead/nn/multi_head_attention.h"
 
+#pragma GCC visibility push(default)
 namespace polyhead::models {
 
 struct EncoderLayerConfig {
@@ -52,3 +53,4 @@ struct EncoderLayer : nn::Module<EncoderLayer> {
 };
 
 }  // namespace polyhead::models
+#pragma GCC visibility pop

@@ -9,6 +9,7 @@
 #include "polyhead/models/bert.h"
 #include "polyhead/models/tokenizer.h"
 
+#pragma GCC visibility push(default)
 namespace polyhead::models {
 
 // out[*,E] = m / max(|m|, 1e-12), where m is the mean of hidden[*,T,E] over the tokens for which attend_keys [*,T] is true (absent: all),
@@ -55,3 +56,4 @@ struct SentenceModel {
 SentenceModel load_bert(const std::filesystem::path& directory);
 
 }  // namespace polyhead::models
+#pragma GCC visibility pop

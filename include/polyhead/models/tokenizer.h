@@ -18,6 +18,7 @@
 #include <string_view>
 #include <vector>
 
+#pragma GCC visibility push(default)
 namespace polyhead::models {
 
 // A token that is found in the text before words are split, and is not split itself.
@@ -97,3 +98,4 @@ class Tokenizer {
 Tokenizer load_tokenizer(const std::filesystem::path& directory);
 
 }  // namespace polyhead::models
+#pragma GCC visibility pop

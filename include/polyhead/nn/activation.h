@@ -6,6 +6,7 @@
 #include "polyhead/executor.h"
 #include "polyhead/nn/module.h"
 
+#pragma GCC visibility push(default)
 namespace polyhead::nn {
 
 enum class Activation : std::uint8_t { relu, gelu, gelu_tanh, sigmoid, tanh };
@@ -37,3 +38,4 @@ void activate_backward(Activation activation, ConstTensorView x, ConstTensorView
                        Executor* executor = nullptr);
 
 }  // namespace polyhead::nn
+#pragma GCC visibility pop

@@ -2,6 +2,7 @@
 
 #include "polyhead/nn/module.h"
 
+#pragma GCC visibility push(default)
 namespace polyhead::nn {
 
 struct EmbeddingConfig {
@@ -42,3 +43,4 @@ struct Embedding : Module<Embedding> {
 };
 
 }  // namespace polyhead::nn
+#pragma GCC visibility pop

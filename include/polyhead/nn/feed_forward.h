@@ -3,6 +3,7 @@
 #include "polyhead/nn/activation.h"
 #include "polyhead/nn/linear.h"
 
+#pragma GCC visibility push(default)
 namespace polyhead::nn {
 
 struct FeedForwardConfig {
@@ -47,3 +48,4 @@ struct FeedForward : Module<FeedForward> {
 };
 
 }  // namespace polyhead::nn
+#pragma GCC visibility pop

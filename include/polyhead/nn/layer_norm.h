@@ -2,6 +2,7 @@
 
 #include "polyhead/nn/module.h"
 
+#pragma GCC visibility push(default)
 namespace polyhead::nn {
 
 struct LayerNormConfig {
@@ -38,3 +39,4 @@ struct LayerNorm : Module<LayerNorm> {
 };
 
 }  // namespace polyhead::nn
+#pragma GCC visibility pop

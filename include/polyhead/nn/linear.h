@@ -2,6 +2,7 @@
 
 #include "polyhead/nn/module.h"
 
+#pragma GCC visibility push(default)
 namespace polyhead::nn {
 
 struct LinearConfig {
@@ -37,3 +38,4 @@ struct Linear : Module<Linear> {
 };
 
 }  // namespace polyhead::nn
+#pragma GCC visibility pop

@@ -17,6 +17,7 @@
 #include "polyhead/tensor.h"
 #include "polyhead/workspace.h"
 
+#pragma GCC visibility push(default)
 namespace polyhead::nn {
 
 // Whether a result replaces what is in the given memory or is added to it: gradients of an input that several projections share are added.
@@ -126,3 +127,4 @@ requires std::derived_from<M, Module<M>> M zeros_like(const M& layer) {
 }
 
 }  // namespace polyhead::nn
+#pragma GCC visibility pop

@@ -15,6 +15,7 @@
 #include "polyhead/nn/rotary.h"
 #include "polyhead/sdpa.h"
 
+#pragma GCC visibility push(default)
 namespace polyhead::nn {
 
 enum class OutputProjection : std::uint8_t { linear, none };
@@ -162,3 +163,4 @@ MultiHeadAttention make_attention(const MultiHeadAttentionConfig& config, Linear
                                   Linear gate = {}, Tensor bias_k = {}, Tensor bias_v = {});
 
 }  // namespace polyhead::nn
+#pragma GCC visibility pop

@@ -7,6 +7,7 @@
 #include "polyhead/executor.h"
 #include "polyhead/tensor_view.h"
 
+#pragma GCC visibility push(default)
 namespace polyhead::nn {
 
 // Which two features of a head form pair i, 0 <= i < R/2.
@@ -30,3 +31,4 @@ enum class Rotation : std::uint8_t { forward, inverse };
 void rotate(ConstTensorView cos, ConstTensorView sin, RotaryOrder order, Rotation rotation, TensorView x, Executor* executor = nullptr);
 
 }  // namespace polyhead::nn
+#pragma GCC visibility pop

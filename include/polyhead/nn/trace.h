@@ -7,6 +7,7 @@
 
 #include "polyhead/nn/multi_head_attention.h"
 
+#pragma GCC visibility push(default)
 namespace polyhead::nn {
 
 // The steps in their order. A trace has only those that the layer's configuration, inputs and options need.
@@ -38,3 +39,4 @@ struct TraceStep {
 std::vector<TraceStep> trace(const MultiHeadAttention& layer, const AttentionInput& input, const AttentionOptions& options = {});
 
 }  // namespace polyhead::nn
+#pragma GCC visibility pop
