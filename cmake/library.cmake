@@ -49,7 +49,7 @@ function(polyhead_installed target name)
   set_property(GLOBAL APPEND PROPERTY POLYHEAD_INSTALLED ${target})
 endfunction()
 
-# Language level, visibility and warnings of everything that the project itself compiles. Public headers, and the few of polyhead::detail
+# Language level, visibility and warnings of everything that the project itself compiles. Public headers, and the few of polyhead::internal
 # that components share, make their declarations visible; tests/install/symbols.txt lists what that comes to.
 function(polyhead_own_code target)
   target_compile_features(${target} PUBLIC cxx_std_20)

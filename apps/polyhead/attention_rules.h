@@ -13,7 +13,7 @@
 namespace polyhead::app {
 
 struct AttentionRules {
-  std::string causal;  // "" (the layer's default), "off", "self" (the option without a value), top_left, bottom_right or an offset
+  std::string causal;  // "" (the layer's default), "off", "self" (--causal without a value), top_left, bottom_right or an offset
   Window window;
   std::optional<Diagonal> window_diagonal;
   std::optional<std::vector<std::int64_t>> key_lengths, query_offsets, key_offsets;

@@ -11,7 +11,7 @@
 
 namespace polyhead::app {
 
-// Owns the tensors that the views in `input` and `options` point to, except those of the rules and of the file.
+// Owns what the views in `input` and `options` point to, except the lists of AttentionRules and the tensors of the input file.
 struct LayerCall {
   Tensor query, key, value, bias, keep;
   nn::AttentionInput input;

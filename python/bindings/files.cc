@@ -13,7 +13,6 @@
 namespace polyhead::python {
 namespace {
 
-// Arguments of `load`.
 struct LoadOptions {
   LoadOptions(nb::handle layout, nb::handle prefix, nb::handle heads, const nb::dict& given)
       : load{.layout = read_optional_word(layout, "layout").value_or(""),

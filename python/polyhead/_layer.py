@@ -178,7 +178,7 @@ class MultiHeadAttention:
 
     @property
     def is_frozen(self) -> bool:
-        """Whether the layer was made by `frozen`."""
+        """Whether the parameters are constant: true for a layer from `frozen`."""
         return self._layer.is_frozen
 
     @takes(LayerOptions)
@@ -323,7 +323,7 @@ def load(
     path = os.fsdecode(source)
     if heads is None:
         heads = _heads_of_folder(path)
-    if not path.endswith(".npz") or "\0" in path:  # not by NumPy if the path has a NUL: its error does not name the argument
+    if not path.endswith(".npz") or "\0" in path:  # a path with a NUL is kept from NumPy, whose error names no argument
         if os.path.splitext(path)[1] in (".pt", ".pth", ".bin") and os.path.isfile(source):
             raise ValueError(f"'{path}' is a pickle, by its name, which may run code; pass load the result of torch.load(path, weights_only=True)")
         return MultiHeadAttention._of(_core.load(source, layout, prefix, heads, settings))

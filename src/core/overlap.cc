@@ -7,7 +7,7 @@
 #include "core/index.h"
 #include "core/text.h"
 
-namespace polyhead::inline detail {
+namespace polyhead::inline internal {
 namespace {
 
 constexpr std::less<const char*> before;  // a total order also for pointers into different allocations
@@ -178,4 +178,4 @@ void require_separate(std::string_view operation, std::span<const Operand> outpu
   }
 }
 
-}  // namespace polyhead::inline detail
+}  // namespace polyhead::inline internal

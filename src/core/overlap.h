@@ -7,7 +7,7 @@
 #include "polyhead/tensor_view.h"
 
 #pragma GCC visibility push(default)  // components call these
-namespace polyhead::inline detail {
+namespace polyhead::inline internal {
 
 // Whether two views share a byte. Exact: views that interleave (slices of one packed tensor) do not overlap.
 bool overlaps(const ConstTensorView& a, const ConstTensorView& b);
@@ -47,5 +47,5 @@ struct Operand {
 // Error if an output overlaps an input, another output or (unless Operand::sums) itself.
 void require_separate(std::string_view operation, std::span<const Operand> outputs, std::span<const Operand> inputs);
 
-}  // namespace polyhead::inline detail
+}  // namespace polyhead::inline internal
 #pragma GCC visibility pop

@@ -50,9 +50,9 @@ void require_positive(int count, const char* operation) {
 
 }  // namespace
 
-int detail::usable_processors() {
+int internal::usable_processors() {
 #ifdef __linux__
-  // The affinity mask, which a container or taskset may have narrowed; std::thread::hardware_concurrency() counts the machine's.
+  // The affinity mask, which a container or taskset may have narrowed; hardware_concurrency() counts all processors.
   cpu_set_t set;
   if (sched_getaffinity(0, sizeof set, &set) == 0) return std::max(1, CPU_COUNT(&set));
 #endif
@@ -78,7 +78,7 @@ void LimitedThreads::run(std::int64_t count, const std::function<void(std::int64
   for (std::int64_t i = 0; i < count; ++i) task(i);
 }
 
-void detail::parallel_for(std::int64_t count, std::int64_t grain, Executor* executor,
+void internal::parallel_for(std::int64_t count, std::int64_t grain, Executor* executor,
                           const std::function<void(std::int64_t first, std::int64_t last)>& body) {
   if (count <= 0) return;
   const int threads = threads_of(executor);

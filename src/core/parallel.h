@@ -7,7 +7,7 @@
 #include "polyhead/executor.h"
 
 #pragma GCC visibility push(default)  // components call these
-namespace polyhead::inline detail {
+namespace polyhead::inline internal {
 
 // Calls body(first, last) for disjoint pieces that together cover [0, count), and returns when all are done. A piece holds at least `grain`
 // indices, which should be worth the wake-up of a thread (about 50 us of work); one piece runs in the caller. How the range is cut depends
@@ -23,5 +23,5 @@ inline int threads_of(const Executor* executor) { return executor != nullptr ? e
 // Logical processors that the process may run on; at least 1.
 int usable_processors();
 
-}  // namespace polyhead::inline detail
+}  // namespace polyhead::inline internal
 #pragma GCC visibility pop

@@ -10,7 +10,7 @@ SharedSums::SharedSums(TensorView target, DType arithmetic) : target_(target) {
   if (target.dtype() == arithmetic) {
     view_ = target;
     fill(distinct_elements(view_), 0);
-  } else if (!overlaps_itself(target)) {  // own, dense memory: the address range of a slice may be far larger than its elements
+  } else if (!overlaps_itself(target)) {  // sum in a dense copy: the address range of a slice may be far larger than its elements
     memory_ = Tensor(arithmetic, target.shape());
     view_ = memory_.view();
   } else {

@@ -44,7 +44,7 @@ struct Workspace::Pool {
   const Parameters parameters;
   std::atomic<std::uint64_t> generation{0};  // clear() increments it, which invalidates older entries even if clear() cannot get the lock
   std::mutex mutex;
-  std::map<std::pair<const void*, const void*>, Kept> of_parameters;  // key: address of the parameter and maker
+  std::map<std::pair<const void*, const void*>, Kept> of_parameters;  // key: addresses of the parameter and of the code that packed it
   std::vector<Block> idle;  // oldest first
   std::int64_t idle_bytes = 0, most = 0;
   std::atomic<std::int64_t> in_use{0};  // bytes; atomic, because give() updates it without the lock. `most` is its peak

@@ -10,7 +10,7 @@
 
 #include "io/system_error.h"
 
-namespace polyhead::io::inline detail {
+namespace polyhead::io::inline internal {
 namespace {
 
 struct stat status_of(const std::filesystem::path& path, int descriptor) {
@@ -72,4 +72,4 @@ FileBytes map_file(const std::filesystem::path& path) { return contents(path, tr
 
 FileBytes read_file(const std::filesystem::path& path) { return contents(path, false); }
 
-}  // namespace polyhead::io::inline detail
+}  // namespace polyhead::io::inline internal

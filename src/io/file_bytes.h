@@ -8,7 +8,7 @@
 #include <string_view>
 
 #pragma GCC visibility push(default)  // components call these
-namespace polyhead::io::inline detail {
+namespace polyhead::io::inline internal {
 
 // A file's contents in writable memory: a private memory map, or a copy.
 struct FileBytes {
@@ -28,5 +28,5 @@ FileBytes map_file(const std::filesystem::path& path);
 // For small files. Reads a copy, so that later changes of the file do not matter.
 FileBytes read_file(const std::filesystem::path& path);
 
-}  // namespace polyhead::io::inline detail
+}  // namespace polyhead::io::inline internal
 #pragma GCC visibility pop

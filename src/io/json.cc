@@ -6,7 +6,7 @@
 
 #include "core/text.h"
 
-namespace polyhead::io::inline detail {
+namespace polyhead::io::inline internal {
 namespace {
 
 constexpr std::size_t kMaxDepth = 64;  // limits the recursion of Json's destructor, one call per level
@@ -122,4 +122,4 @@ bool is_utf8(std::string_view text) {
   }
 }
 
-}  // namespace polyhead::io::inline detail
+}  // namespace polyhead::io::inline internal

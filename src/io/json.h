@@ -10,7 +10,7 @@
 #include <vector>
 
 #pragma GCC visibility push(default)  // components call these
-namespace polyhead::io::inline detail {
+namespace polyhead::io::inline internal {
 
 struct Json {
   struct Member;
@@ -46,5 +46,5 @@ std::string quote(std::string_view name);
 
 bool is_utf8(std::string_view text);
 
-}  // namespace polyhead::io::inline detail
+}  // namespace polyhead::io::inline internal
 #pragma GCC visibility pop

@@ -7,7 +7,7 @@
 #include "polyhead/nn/feed_forward.h"
 
 #pragma GCC visibility push(default)  // components call these
-namespace polyhead::nn::inline detail {
+namespace polyhead::nn::inline internal {
 
 // The projections of an attention layer; output and gate are unset if the layer has none.
 struct PackedAttention {
@@ -89,5 +89,5 @@ class ChunkedFeedForward {
   PackedLinear hidden_, output_;
 };
 
-}  // namespace polyhead::nn::inline detail
+}  // namespace polyhead::nn::inline internal
 #pragma GCC visibility pop

@@ -11,7 +11,7 @@
 #include "nn/rows.h"
 #include "problem/problem.h"
 
-namespace polyhead::nn::inline detail {
+namespace polyhead::nn::inline internal {
 namespace {
 
 // Calls f(an element of each tensor) for every position of tensors [*,width]. The compiler vectorises the loop over contiguous rows.
@@ -185,4 +185,4 @@ void spread_mean(ConstTensorView d_mean, ConstTensorView keep, TensorView d_x, E
   });
 }
 
-}  // namespace polyhead::nn::inline detail
+}  // namespace polyhead::nn::inline internal

@@ -5,7 +5,7 @@
 #include "polyhead/workspace.h"
 
 #pragma GCC visibility push(default)  // components call these
-namespace polyhead::nn::inline detail {
+namespace polyhead::nn::inline internal {
 
 // out = a * b, shapes broadcast to out's
 void multiply(ConstTensorView a, ConstTensorView b, TensorView out, Executor* executor);
@@ -33,5 +33,5 @@ void reduce_positions(ConstTensorView x, ConstTensorView keep, Reduce reduce, Te
 // Gradient of the mean: d_x[*,L,E] = d_mean / count at the `count` positions where keep is true, else 0
 void spread_mean(ConstTensorView d_mean, ConstTensorView keep, TensorView d_x, Executor* executor);
 
-}  // namespace polyhead::nn::inline detail
+}  // namespace polyhead::nn::inline internal
 #pragma GCC visibility pop

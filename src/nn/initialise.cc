@@ -7,7 +7,7 @@
 #include "core/index.h"
 #include "core/philox.h"
 
-namespace polyhead::nn::inline detail {
+namespace polyhead::nn::inline internal {
 namespace {
 
 constexpr std::uint32_t kDomain = 0x696e6974u;  // "init" in ASCII; makes the counters differ from those of dropout with the same seed
@@ -67,4 +67,4 @@ std::uint64_t Initialiser::child_seed() {
   return std::uint64_t{block[0]} << 32 | block[1];
 }
 
-}  // namespace polyhead::nn::inline detail
+}  // namespace polyhead::nn::inline internal

@@ -5,7 +5,7 @@
 #include "polyhead/tensor_view.h"
 
 #pragma GCC visibility push(default)  // components call these
-namespace polyhead::nn::inline detail {
+namespace polyhead::nn::inline internal {
 
 // Fills parameters from one seed. Each call draws from a new stream, so a parameter's values depend on the seed, on the number of
 // calls before it and on the element's row-major number: not on strides, and on the dtype only by rounding.
@@ -28,5 +28,5 @@ class Initialiser {
   std::uint32_t stream_ = 0;
 };
 
-}  // namespace polyhead::nn::inline detail
+}  // namespace polyhead::nn::inline internal
 #pragma GCC visibility pop

@@ -211,7 +211,7 @@ void LayerNorm::forward(ConstTensorView x, TensorView y, const RunOptions& optio
   dispatch_floating(weight.dtype(), [&](auto type) { normalise<typename decltype(type)::type>(*this, x, y, options.executor); });
 }
 
-void detail::add_and_normalise(const LayerNorm& norm, ConstTensorView x, TensorView sums, TensorView y, Executor* executor) {
+void internal::add_and_normalise(const LayerNorm& norm, ConstTensorView x, TensorView sums, TensorView y, Executor* executor) {
   require_parameters(kForward, norm);
   const DType dtype = norm.weight.dtype();
   require_rows(kForward, {"x", sums}, "width", norm.width(), dtype);

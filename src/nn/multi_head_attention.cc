@@ -73,7 +73,7 @@ ConstTensorView project_keys(const PackedLinear& projection, ConstTensorView x, 
   return in_heads;
 }
 
-// Rotates q and k in place, or rotates their gradients back; either may be absent. Added keys stay.
+// Rotates q and k, but not added keys, in place, or rotates their gradients back; either may be absent.
 void apply_rotary(const Rotary& rotary, Rotation rotation, const AttentionShapes& shapes, TensorView q_heads, TensorView k_heads,
                   Executor* executor) {
   if (!rotary.cos) return;

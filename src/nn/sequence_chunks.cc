@@ -51,7 +51,7 @@ AttentionOptions SequenceChunks::of(const AttentionOptions& options, std::int64_
 }
 
 void require_mask_and_bias(const MultiHeadAttentionConfig& config, const AttentionShapes& shapes, const AttentionOptions& options) {
-  // No elements: normal_form() reads only the shapes.
+  // H = 0, so they have no memory: normal_form() reads only the shapes.
   const Tensor q(config.dtype, appended(shapes.lead, {config.heads, shapes.queries, 0}));
   const Tensor k(config.dtype, appended(shapes.lead, {config.kv_heads, shapes.keys, 0}));
   KeyRules rules;

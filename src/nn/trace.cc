@@ -38,7 +38,7 @@ class Tracer {
     steps_.push_back({kind, std::move(letters), Tensor::copy_of(value)});
   }
 
-  // Names of extents with `positions` before leading dimension `at`: "[B1,T,B2,E]" for positions "T" at the attention axis, "[B,N,T,H]" for
+  // Shape in letters, with `positions` put before leading dimension `at`: "[B1,T,B2,E]" for positions "T" at the attention axis, "[B,N,T,H]" for
   // positions "N,T" after all leading dimensions.
   std::string letters(int at, const std::string& positions, const std::string& width) const {
     const int lead = shapes_.lead.size();

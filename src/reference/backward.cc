@@ -12,7 +12,7 @@ namespace {
 // summed there, without a tensor of the full shape.
 class BiasGradient {
  public:
-  explicit BiasGradient(const BackwardProblem& problem)  // d_bias_given has elements to zero even if d_bias has none (T = 0)
+  explicit BiasGradient(const BackwardProblem& problem)  // T = 0: d_bias is empty, but d_bias_given must still be zeroed
       : sums_(problem.d_bias_given), pairs_(sums_.view().expand(problem.d_bias.shape())) {}
 
   void add(std::int64_t b, std::int64_t n, std::int64_t t, const std::vector<double>& d_score) const {

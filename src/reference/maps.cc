@@ -17,7 +17,7 @@ void map_rows(const MapsProblem& problem, std::int64_t b, std::int64_t n, std::s
       case MapValue::score: break;
       case MapValue::probability:
       case MapValue::dropped: {
-        // A stored lse is not used, because its rounding would scale the whole row: by 1e-3 for float32 scores of 1e4, by the number of
+        // A stored lse is not used, because its rounding would scale the whole row: by 1 ± 1e-3 for float32 scores of 1e4, by the number of
         // keys for scores of -1e38.
         maker.softmax(row);
         maker.dropout(t, row);

@@ -101,7 +101,7 @@ class Builder {
     return view.expand(to);
   }
 
-  // A tensor over pairs, seen as [*,N,T,S].
+  // Checks a tensor over pairs of query and key; returns it broadcast to [*,N,T,S].
   ConstTensorView pairs(const Problem& p, const ConstTensorView& view, const char* name, DType dtype) const {
     if (!view) return {};
     require(view.dtype() == dtype, op_, ": ", name, " is ", view.dtype(), "; it must be ", dtype);

@@ -6,9 +6,9 @@ const texts = data.texts.map((json) => new Text(json, decoder));
 
 const initial = { text: 0, layer: null, head: null, view: "matrix", special: "show", scale: "root", theme: "auto" };
 const state = { ...initial };
-let cursor = null;  // the pair chosen by key or click; while the pointer is over another pair, that one is shown
+let cursor = null;  // the pair chosen by keyboard or click; while the pointer is over another pair, that one is shown
 let zoom = 0;
-let current = null;  // what is shown: { text, map, shown, look }; look: { scale, ramp, hideSpecial }
+let current = null;  // drawn last: { text, map, shown, look }; look: { scale, ramp, hideSpecial }
 
 const prefersDark = matchMedia("(prefers-color-scheme: dark)");
 const events = { hover: (spot) => point(spot ?? cursor), choose: (spot) => choose(spot) };

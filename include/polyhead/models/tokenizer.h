@@ -26,8 +26,8 @@ struct AddedToken {
   std::string content;
   std::int64_t id = 0;
   bool single_word = false;  // only found where no letter, digit or underscore is next to it
-  bool strip_left = false;   // white space before it is part of it
-  bool strip_right = false;  // white space after it is part of it
+  bool strip_left = false;   // also matches white space before it
+  bool strip_right = false;  // also matches white space after it
   bool normalized = false;   // found in the normalised text instead of the raw one
 };
 

@@ -6,8 +6,8 @@
 namespace polyhead::nn {
 
 struct LinearConfig {
-  std::int64_t in_width = 0;  // both at least 1
-  std::int64_t out_width = 0;
+  std::int64_t in_width = 0;   // at least 1
+  std::int64_t out_width = 0;  // at least 1
   bool bias = true;
   DType dtype = DType::f32;
   std::uint64_t seed = 0;  // of the initialisation

@@ -59,7 +59,7 @@ POLYHEAD_INLINE Floats sigmoid(Floats x) {
 }
 
 // max(x, 0) - z Phi(-z) with z = |x| and Phi(-z) = exp(-z^2 / 2) G(z). G is half of the scaled complementary error function. It is a
-// polynomial of z - centre on each of 16 pieces, which are quarters of the octaves of 1 + z. At each centre G is a float32 to within 2^-32;
+// polynomial of z - centre on each of 16 pieces, which are quarters of the octaves of 1 + z. The centres are chosen so that G there is within 2^-32 of a float32;
 // the other coefficients are least squares, reweighted to the smallest relative error, 8e-9. From z = 13.1 on, where z Phi(-z) is 2e-38, 0
 // takes its place. Largest relative error 1.02e-7, measured at every 61st float32, also negative ones, where 1 + erf would cancel.
 // gelu(-infinity) is NaN, as x Phi(x) is.

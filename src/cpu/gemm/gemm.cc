@@ -16,7 +16,7 @@ namespace {
 // Rows of a block: at most kRowBlock, and a multiple of kRowStep, which is a multiple of every tile's rows.
 constexpr std::int64_t kRowBlock = 132, kRowStep = 12;
 constexpr std::int64_t kTermBytes = 8192;
-constexpr std::int64_t kMostElements = 1 << 20;  // elements of b packed at a time; also the limit of sums in memory
+constexpr std::int64_t kMostElements = 1 << 20;  // most elements of b that are packed, or of sums that are kept in memory, at a time
 constexpr std::int64_t kPackWork = 16;           // cost of packing an element, in multiplications
 constexpr std::int64_t kPackTerms = 128;         // terms of a panel that one thread packs at a time
 // Least multiplications of a thread, per column of a panel: 960,000 with 16 float32 lanes, which take about half of the 50 us of waking a
@@ -53,7 +53,7 @@ Axis axis(const View& view, int first, int last) {
   return {view.shape().first(last).last(last - first), view.strides().first(last).last(last - first)};
 }
 
-// The terms and columns of b, and how they are cut into blocks and panels.
+// The rows (one for each term of a sum) and columns of b, and how they are cut into blocks and panels.
 struct Columns {
   Columns(const GemmKernels& kernels_, ConstTensorView b, int k_axes)
       : kernels(kernels_),

@@ -1,4 +1,4 @@
-// Packs columns of b into panels [term, kPanelColumns], the order in which the tiles read them. For kernel sources only.
+// Packs columns of b into panels [terms, kPanelColumns], the order in which the tiles read them. For kernel sources only.
 #pragma once
 
 #include "cpu/gemm/operand.h"
@@ -54,7 +54,7 @@ void pack_panel(const GemmTask& task, const Storage* b, std::int64_t column, Ran
   for (std::int64_t k = terms.first; k < terms.last; ++k, to += kColumns) {
     const Storage* line = b + offset_of(task.b_depth, k);
     for (int j = 0; j < whole; j += kWidth) {
-      __builtin_prefetch(line + 16 * task.b_depth.stride + first + j);  // useful if all terms have one stride
+      __builtin_prefetch(line + 16 * task.b_depth.stride + first + j);  // useful if the rows of b are evenly spaced
       if constexpr (std::is_same_v<T, Storage>) {
         store_vector<T>(load_vector(line + first + j), to + j);
       } else {
@@ -66,7 +66,7 @@ void pack_panel(const GemmTask& task, const Storage* b, std::int64_t column, Ran
   }
 }
 
-// The address of a panel's term in the packed columns.
+// The address of row `term` of a panel.
 template <class T>
 POLYHEAD_INLINE T* packed_at(const PackedColumns& b, std::int64_t panel, std::int64_t term) {
   const std::int64_t line = (panel - b.first_panel) * (b.terms.last - b.terms.first) + term - b.terms.first;

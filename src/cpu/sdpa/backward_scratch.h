@@ -19,7 +19,7 @@ constexpr std::int64_t kBlockKeys = 1024 / static_cast<std::int64_t>(sizeof(T));
 template <class T>
 struct BackwardScratch {
   T *k_panels, *v_panels, *k, *d_k, *d_v, *lines, *p, *d_x, *q, *q_finite, *d_out, *d_out_finite, *slope;
-  T *shift, *lse, *inverse, *delta;  // per row: p = inverse exp(factor (x - shift) - lse)
+  T *shift, *lse, *inverse, *delta;  // per row: p = inverse * exp(factor * (x - shift) - lse)
   Row* rows;
   KeyRange* spans;
   std::uint8_t *bytes, *panel_bytes;

@@ -21,7 +21,7 @@ BiasGradient::BiasGradient(const BackwardProblem& problem) : pairs_(problem.d_bi
     return together;
   };
   by_keys_ = shared(-1) || slides;
-  shared(-2);  // only extends the reach: rows of one head are always added in order
+  shared(-2);  // for `reach` alone: one task adds all rows of a head
   by_heads_ = shared(-3);
   for (int axis = -4; axis >= -shape.size(); --axis) by_sequences_ |= shared(axis);
   by_heads_ |= slides && by_sequences_;  // overlapping sequences may also overlap another head

@@ -202,7 +202,7 @@ class Forward {
     }
   }
 
-  // Computes exp(score - reference) of a tile, with 0 outside of a row's own keys. begun: a row of the tile may already have a reference
+  // Computes exp(score - reference) of a tile, with 0 outside of a row's key range. begun: a row of the tile may already have a reference
   // and sums.
   template <int Rows, int Columns, Scores kScores>
   POLYHEAD_INLINE void exponentiate_tile(int row, std::int64_t panel, std::int64_t begin, bool begun) {

@@ -55,7 +55,7 @@ MaskBlocks::MaskBlocks(const Problem& problem) : group_(problem.heads / problem.
     Table& table = tables_[i];
     const DenseMask& mask = problem.rules->masks[i];
     const ConstTensorView bytes = mask.tensor.slice(-2, document.queries.first, document.queries.last).slice(-1, document.keys.first, document.keys.last);
-    Shape shared = bytes.shape();  // extent 1 for axes with stride 0
+    Shape shared = bytes.shape();  // without repetition: extent 1 for axes with stride 0
     for (int axis = 0; axis < shared.size(); ++axis) {
       if (bytes.stride(axis) == 0 && shared[axis] > 1) shared[axis] = 1;
     }
