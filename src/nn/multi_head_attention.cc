@@ -103,8 +103,10 @@ void require_rotary(const char* operation, const MultiHeadAttentionConfig& confi
   };
   require_table("rotary.cos", rotary.cos, shapes.queries);
   require_table("rotary.sin", rotary.sin, shapes.queries);
-  require(rotary.sin.shape() == rotary.cos.shape() && rotary.key_sin.shape() == rotary.key_cos.shape(), operation,
-          ": rotary tables differ in shape");
+  require(rotary.sin.shape() == rotary.cos.shape(), operation, ": rotary.sin is ", rotary.sin.shape(), "; it must be as rotary.cos: ",
+          rotary.cos.shape());
+  require(rotary.key_sin.shape() == rotary.key_cos.shape(), operation, ": rotary.key_sin is ", rotary.key_sin.shape(),
+          "; it must be as rotary.key_cos: ", rotary.key_cos.shape());
   if (input.projected_key) {
     require(!rotary.key_cos, operation, ": rotary.key_cos is given with a projected key, which is not rotated");
     return;
