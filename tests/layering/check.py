@@ -2,7 +2,7 @@
 
     python3 tests/layering/check.py [REPOSITORY]
 
-Also: the link lists have no cycle, public headers include public headers only, each umbrella header (polyhead.h, io.h, models.h) includes every
+Also: the link lists have no cycle, public headers include public headers only and make their declarations visible, each umbrella header (polyhead.h, io.h, models.h) includes every
 header of its library, the program includes nothing private of the library but core/, and examples include public headers only.
 Prints each breach and closes with 'N passed, N failed', counted in source files.
 """
@@ -85,6 +85,9 @@ for path in sources(root / "include"):
     if "known" in owner(name):
         wrong.append(name)
     check(path, wrong, f"{name} belongs to {owner(name)}; public headers include public headers only, of libraries that theirs links")
+    if "\nnamespace polyhead" in path.read_text() and "#pragma GCC visibility push(default)" not in path.read_text():
+        failed += 1
+        breaches.append(f"{path.relative_to(root)} does not make its declarations visible (#pragma GCC visibility push(default))")
 
 for name, members in {"polyhead": closure("polyhead"), "io": {"io"}, "models": {"models"}}.items():
     umbrella = root / f"include/polyhead/{name}.h"

@@ -7,6 +7,7 @@
 #include <variant>
 #include <vector>
 
+#pragma GCC visibility push(default)
 namespace polyhead::models {
 
 using ConfigValue = std::variant<std::int64_t, std::uint64_t, double, std::string>;  // integers from 0 on are uint64
@@ -20,3 +21,4 @@ struct ConfigEntry {
 std::vector<ConfigEntry> read_config(const std::filesystem::path& folder);
 
 }  // namespace polyhead::models
+#pragma GCC visibility pop
