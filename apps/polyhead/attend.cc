@@ -9,7 +9,6 @@
 #include "input_tensors.h"
 #include "json.h"
 #include "layer_call.h"
-#include "layer_file.h"
 #include "output_path.h"
 #include "polyhead/models/attention_layer.h"
 #include "terminal.h"

@@ -3,13 +3,18 @@
 
 #include <CLI/CLI.hpp>
 #include <functional>
+#include <stdexcept>
 #include <string>
 #include <string_view>
 #include <vector>
 
-#include "usage_error.h"
-
 namespace polyhead::app {
+
+// Wrong arguments: exit status 2. A polyhead::Error is a failed operation: exit status 1.
+class UsageError : public std::runtime_error {
+ public:
+  using std::runtime_error::runtime_error;
+};
 
 struct Example {
   std::string command;

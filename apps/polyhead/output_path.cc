@@ -8,11 +8,11 @@
 #include <system_error>
 #include <vector>
 
+#include "command.h"
 #include "core/join.h"
 #include "polyhead/io/atomic_file.h"
 #include "polyhead/io/tensor_file.h"
 #include "suggest.h"
-#include "usage_error.h"
 
 namespace polyhead::app {
 

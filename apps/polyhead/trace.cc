@@ -13,7 +13,6 @@
 #include "input_tensors.h"
 #include "layer_call.h"
 #include "layer_constructors.h"
-#include "layer_file.h"
 #include "number_text.h"
 #include "placeholder.h"
 #include "polyhead/nn/embedding.h"

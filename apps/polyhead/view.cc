@@ -11,7 +11,6 @@
 
 #include "arguments.h"
 #include "format.h"
-#include "head_choice.h"
 #include "heatmap.h"
 #include "json.h"
 #include "number_text.h"

@@ -1,4 +1,4 @@
-// The inputs of `polyhead view`: texts from the command line, a file or standard input, and a model's folder.
+// The inputs of `polyhead view`: texts from the command line, a file or standard input, a model's folder, and the choice of a head.
 #pragma once
 
 #include <cstdint>
@@ -30,5 +30,22 @@ std::string model_name(const std::filesystem::path& directory);
 
 // The tokens of every text. Notes on stderr say what was replaced or left out. Error if a text is too long and `truncate` is not set.
 std::vector<models::TokenizedText> tokenize(const models::SentenceModel& model, const std::vector<InputText>& texts, bool truncate);
+
+// The attention map that is shown: of one head, the mean over a layer's heads, or the mean over all heads.
+struct HeadChoice {
+  std::optional<std::int64_t> layer;   // absent: mean over all layers
+  std::optional<std::int64_t> head;    // absent: mean over the heads
+  std::int64_t layers = 0, heads = 0;  // of the model
+
+  std::string description() const;  // "layer 5, mean of its 12 heads"
+};
+
+// Without options the mean over the heads of the last layer; with `mean` alone the mean over all heads of all layers. UsageError if the
+// model has no such layer or head.
+HeadChoice choose_head(std::optional<std::int64_t> layer, std::optional<std::int64_t> head, bool mean, std::int64_t layers,
+                       std::int64_t heads);
+
+// attentions [L,N,T,S] floating -> [T,S] float32.
+Tensor chosen_map(const Tensor& attentions, const HeadChoice& choice);
 
 }  // namespace polyhead::app
