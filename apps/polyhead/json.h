@@ -11,6 +11,10 @@ namespace polyhead::app {
 using Json = nlohmann::ordered_json;
 
 Json to_json(const Dims& dims);
+
+// Nested lists with the shortest digits that give back the same number of the dtype. Non-finite numbers are "nan", "inf" and "-inf".
+Json number_json(ConstTensorView values);
+
 std::string to_text(const Json& json);  // one line; bytes that are not valid UTF-8 become U+FFFD
 void print_json(const Json& json);
 

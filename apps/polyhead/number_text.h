@@ -1,11 +1,10 @@
-// The elements of a tensor as text and as JSON.
+// The elements of a tensor as text.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
 #include <string>
 
-#include "json.h"
 #include "polyhead/tensor.h"
 
 namespace polyhead::app {
@@ -18,8 +17,5 @@ struct NumberStyle {
 
 // One line for each row of the last dimension, a heading for each matrix. If not all numbers are shown, the last line says how many are.
 std::string number_text(ConstTensorView values, const NumberStyle& style);
-
-// Nested lists with the shortest digits that give back the same number of the dtype. Non-finite numbers are "nan", "inf" and "-inf".
-Json number_json(ConstTensorView values);
 
 }  // namespace polyhead::app

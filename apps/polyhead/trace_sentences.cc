@@ -35,15 +35,13 @@ class Writer {
       : layer_(layer), c_(layer.config), input_(input), options_(options), names_(names), maps_(layer.maps_shape(input)), lead_(maps_.first(maps_.size() - 3)),
         keys_(maps_[-1]), input_keys_(keys_ - (c_.add_bias_kv ? 1 : 0) - (c_.add_zero_attn ? 1 : 0)) {}
 
-  TraceStep step(nn::TraceStep& traced) {
-    TraceStep r{.letters = std::move(traced.letters), .value = std::move(traced.value)};
+  TraceStep step(nn::TraceStep traced) {
     const auto say = [&](std::string step, std::string where, std::string meaning) {
-      r.step = std::move(step), r.where = std::move(where), r.meaning = std::move(meaning);
-      return std::move(r);
+      return TraceStep{std::move(traced), std::move(step), std::move(where), std::move(meaning)};
     };
     if (traced.mask) empty_rows_ = traced.mask->empty_rows;
     const std::string key = input_.key ? "key" : "query", value = input_.value ? "value" : key, query = global() ? "mean query" : "query";
-    const std::int64_t width = r.value.extent(-1);
+    const std::int64_t width = traced.value.extent(-1);
     switch (traced.kind) {
       case TraceKind::query: {
         const int axis = c_.axis < 0 ? c_.axis + input_.query.rank() : c_.axis;
@@ -64,9 +62,9 @@ class Writer {
       case TraceKind::rotary_k: return say("rotary k", "rotated k", rotation());
       case TraceKind::added_key: return say("added key", cat("k", added("bias_k")), cat("added keys: ", added_keys()));
       case TraceKind::added_value: return say("added value", cat("v", added("bias_v")), cat("added values: ", added_keys()));
-      case TraceKind::split_q: return say("split q", "heads of q", split("H", c_.heads, r.shape()));
-      case TraceKind::split_k: return say("split k", "heads of k", split("H", c_.kv_heads, r.shape()));
-      case TraceKind::split_v: return say("split v", "heads of v", split("V", c_.kv_heads, r.shape()));
+      case TraceKind::split_q: return say("split q", "heads of q", split("H", c_.heads, traced.shape()));
+      case TraceKind::split_k: return say("split k", "heads of k", split("H", c_.kv_heads, traced.shape()));
+      case TraceKind::split_v: return say("split v", "heads of v", split("V", c_.kv_heads, traced.shape()));
       case TraceKind::scores:
         return say("scores", "<q, k>",
                    cat("the dot product of each query and key over their ", counted(c_.head_width, "feature"), folded(maps_)));
@@ -88,7 +86,7 @@ class Writer {
         return say("dropout", "keep / (1 - p)",
                    cat("in training each attention weight is dropped with probability ", c_.dropout, c_.dropout < 1 ? cat("; the others are multiplied by ", 1 / (1 - c_.dropout)) : ""));
       case TraceKind::weighted_values:
-        return say("weighted values", "p * v", cat("sum of the values times the attention weights of each query", folded(r.shape())));
+        return say("weighted values", "p * v", cat("sum of the values times the attention weights of each query", folded(traced.shape())));
       case TraceKind::merge:
         return say("merge", "heads side by side",
                    cat(c_.heads, " * ", c_.value_head_width, " = ", counted(c_.heads * c_.value_head_width, "feature"), " for each query"));
@@ -100,7 +98,7 @@ class Writer {
         return say("output projection", cat(names_.at("output"), "(", c_.gate == nn::Gate::sigmoid ? "gated" : "merged", ")"),
                    cat("combines the heads to ", counted(c_.output_width, "feature"), ": ", parameters_of(layer_.output)));
     }
-    return r;
+    return say("", "", "");
   }
 
  private:
@@ -161,10 +159,9 @@ class Writer {
 
 std::vector<TraceStep> trace_sentences(const nn::MultiHeadAttention& layer, const nn::AttentionInput& input, const nn::AttentionOptions& options,
                                        const ProjectionNames& names) {
-  std::vector<nn::TraceStep> traced = nn::trace(layer, input, options);
   Writer writer(layer, input, options, names);
   std::vector<TraceStep> steps;
-  for (nn::TraceStep& step : traced) steps.push_back(writer.step(step));
+  for (nn::TraceStep& step : nn::trace(layer, input, options)) steps.push_back(writer.step(std::move(step)));
   return steps;
 }
 

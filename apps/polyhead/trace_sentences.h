@@ -11,14 +11,10 @@ namespace polyhead::app {
 
 using ProjectionNames = std::map<std::string, std::string>;  // what the source of a layer calls q, k, v, output and gate: "q" -> "W_q"
 
-struct TraceStep {
+struct TraceStep : nn::TraceStep {
   std::string step;     // "scores"
   std::string where;    // the input, module or expression that gives the value: "W_q(query)"
-  std::string letters;  // of the value's extents: "[B,N,T,H]"
   std::string meaning;  // one sentence, with the sizes at hand
-  Tensor value;
-
-  const Shape& shape() const { return value.shape(); }
 };
 
 std::vector<TraceStep> trace_sentences(const nn::MultiHeadAttention& layer, const nn::AttentionInput& input, const nn::AttentionOptions& options,

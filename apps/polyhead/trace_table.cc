@@ -4,7 +4,6 @@
 
 #include "core/text.h"
 #include "format.h"
-#include "number_text.h"
 #include "text_layout.h"
 
 namespace polyhead::app {

@@ -13,7 +13,6 @@
 #include "format.h"
 #include "heatmap.h"
 #include "json.h"
-#include "number_text.h"
 #include "output_path.h"
 #include "polyhead/io/atomic_file.h"
 #include "polyhead/io/tensor_file.h"
