@@ -50,6 +50,18 @@ int write_all(Stream stream, std::string_view text) {
   return 0;
 }
 
+// A progress bar of at most `width` columns: "texts ━━━━━━━───── 3/8".
+std::string progress_line(std::string_view what, std::size_t done, std::size_t total, std::size_t width) {
+  const std::string count = cat(done, "/", total);
+  const std::size_t around = columns(what) + count.size() + 2;
+  if (width < around + 4) return clip(cat(what, " ", count), width);
+  const std::size_t bar = std::min<std::size_t>(width - around, 40);
+  const std::size_t filled = total == 0 ? bar : bar * std::min(done, total) / total;
+  std::string line = cat(what, " ");
+  for (std::size_t i = 0; i < bar; ++i) append(line, i < filled ? "━" : "─");
+  return cat(line, " ", count);
+}
+
 }  // namespace
 
 bool is_terminal(Stream stream) { return ::isatty(descriptor(stream)) == 1; }
@@ -82,17 +94,6 @@ void print_stderr(std::string_view text) { write_all(Stream::err, text); }
 void print_diagnostic(std::string_view sentence) { print_stderr(cat("polyhead: ", printable(sentence), "\n")); }
 
 void print_note(std::string_view sentence) { print_diagnostic(cat("note: ", sentence)); }
-
-std::string progress_line(std::string_view what, std::size_t done, std::size_t total, std::size_t width) {
-  const std::string count = cat(done, "/", total);
-  const std::size_t around = columns(what) + count.size() + 2;
-  if (width < around + 4) return clip(cat(what, " ", count), width);
-  const std::size_t bar = std::min<std::size_t>(width - around, 40);
-  const std::size_t filled = total == 0 ? bar : bar * std::min(done, total) / total;
-  std::string line = cat(what, " ");
-  for (std::size_t i = 0; i < bar; ++i) append(line, i < filled ? "━" : "─");
-  return cat(line, " ", count);
-}
 
 Progress::Progress(std::string_view what, std::size_t total)
     : what_(what), total_(total), visible_(obeys_escapes(Stream::err) && total > 1) {}

@@ -57,7 +57,4 @@ class Progress {
   bool drawn_ = false;
 };
 
-// The bar's text, at most `width` columns: "texts ━━━━━━━───── 3/8".
-std::string progress_line(std::string_view what, std::size_t done, std::size_t total, std::size_t width);
-
 }  // namespace polyhead::app

@@ -13,6 +13,8 @@
 namespace polyhead::io {
 namespace {
 
+constexpr std::string_view kMagic = "\x93NUMPY";
+constexpr std::size_t kMaxHeader = 1u << 20;  // bytes; a valid header has less than 1 KiB
 constexpr std::size_t kAlignment = 64;
 
 // Parser of the Python literals in a header: one dict of strings, booleans and tuples of integers.
@@ -148,14 +150,14 @@ ConstTensorView reversed(ConstTensorView view) {
 NpyExtent npy_extent(std::string_view first, std::uint64_t size, std::string_view where) {
   const auto bad = [&](const auto&... parts) { fail(ErrorCode::format, where, ": ", parts...); };
   const auto byte = [&](std::size_t i) { return static_cast<std::size_t>(static_cast<unsigned char>(first[i])); };
-  if (first.size() < kNpyMagic.size() + 2 || !first.starts_with(kNpyMagic)) bad("it does not begin with the 8 bytes of an npy file");
+  if (first.size() < kMagic.size() + 2 || !first.starts_with(kMagic)) bad("it does not begin with the 8 bytes of an npy file");
   const std::size_t major = byte(6), minor = byte(7);
   if (major < 1 || major > 3 || minor != 0) bad("npy version ", major, ".", minor, " is not known; 1.0, 2.0 and 3.0 are");
   const std::size_t width = major == 1 ? 2 : 4;
   NpyExtent extent{.begin = 8 + width};
   if (first.size() < extent.begin) bad("the file ends within the npy header's length");
   for (std::size_t i = 0; i < width; ++i) extent.length |= byte(8 + i) << (8 * i);
-  if (extent.length > kNpyMaxHeader) bad("the npy header claims ", extent.length, " bytes; at most ", kNpyMaxHeader, " are allowed");
+  if (extent.length > kMaxHeader) bad("the npy header claims ", extent.length, " bytes; at most ", kMaxHeader, " are allowed");
   if (extent.length > size - extent.begin)
     bad("the npy header claims ", extent.length, " bytes, but only ", size - extent.begin, " follow its length");
   return extent;
@@ -167,16 +169,16 @@ std::string format_npy_header(DType dtype, const Shape& shape, std::string_view 
   if (info(dtype).npy.empty()) fail(ErrorCode::unsupported, where, ": npy has no ", dtype, "; a safetensors file holds it");
   const std::string_view close = shape.size() == 1 ? ",)" : ")";
   std::string literal = cat("{'descr': '", info(dtype).npy, "', 'fortran_order': False, 'shape': (", join(shape), close, ", }");
-  const std::size_t preamble = kNpyMagic.size() + 4;  // the magic, then two bytes of version and two of length
+  const std::size_t preamble = kMagic.size() + 4;  // the magic, then two bytes of version and two of length
   literal.resize((preamble + literal.size() + 1 + kAlignment - 1) / kAlignment * kAlignment - preamble, ' ');
   literal.back() = '\n';
-  std::string header(kNpyMagic);
+  std::string header(kMagic);
   for (const std::size_t value : {std::size_t{1}, std::size_t{0}, literal.size() & 0xff, literal.size() >> 8})
     header += static_cast<char>(value);
   return header + literal;
 }
 
-bool is_npy(std::string_view text) { return text.starts_with(kNpyMagic); }
+bool is_npy(std::string_view text) { return text.starts_with(kMagic); }
 
 void check_npy_size(const NpyHeader& header, std::uint64_t after, std::string_view where) {
   const auto bytes = byte_count(header.dtype, header.shape);

@@ -15,9 +15,7 @@ struct NpyHeader {
   Shape shape;
 };
 
-inline constexpr std::string_view kNpyMagic = "\x93NUMPY";
-inline constexpr std::size_t kNpyPreamble = 12;         // magic, version and the longer of the two length fields
-inline constexpr std::size_t kNpyMaxHeader = 1u << 20;  // bytes; a valid header has less than 1 KiB
+inline constexpr std::size_t kNpyPreamble = 12;  // magic, version and the longer of the two length fields
 
 // Where the header's Python literal begins in the file, and its length in bytes. The data follow directly.
 struct NpyExtent {
