@@ -146,7 +146,7 @@ void inspect(const Options& o) {
   if (o.path == "-") throw UsageError("standard input cannot be inspected; give a file (./- is the one called -)");
   const io::TensorFile file = io::open_tensors(o.path);
   Json config = Json::object();
-  for (const auto& [name, value] : models::read_config(o.path)) std::visit([&](const auto& v) { config[name] = v; }, value);
+  for (const models::ConfigEntry& entry : models::read_config(o.path)) std::visit([&](const auto& value) { config[entry.name] = value; }, entry.value);
   const std::vector<io::LayoutMatch> matches = io::find_attention(file.tensors);
   if (o.json) return print_json(as_json(file, config, matches));
   print(as_text(file, config, matches, table_width()));

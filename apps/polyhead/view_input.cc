@@ -6,7 +6,6 @@
 #include <array>
 #include <cerrno>
 #include <memory>
-#include <ranges>
 #include <string_view>
 #include <system_error>
 
@@ -87,7 +86,7 @@ models::SentenceModel open_model(const fs::path& directory) {
   if (!fs::exists(directory, ignored)) fail(ErrorCode::io, "there is no folder '", directory.string(), "'");
   const std::string wanted = "a model is a folder with config.json, vocab.txt and model.safetensors";
   if (!fs::is_directory(directory, ignored)) fail(ErrorCode::io, "'", directory.string(), "' is not a folder; ", wanted);
-  const std::string missing = join(kModelFiles | std::views::filter([&](std::string_view name) { return !has(directory, name); }));
+  const std::string missing = join(chosen(kModelFiles, [&](std::string_view name) { return !has(directory, name); }));
   if (!missing.empty()) {
     std::string hint;
     for (const fs::directory_entry& entry : fs::directory_iterator(directory, ignored)) {

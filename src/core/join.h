@@ -1,11 +1,15 @@
 // Lists in messages and help.
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <iterator>
 #include <string>
 #include <string_view>
+#include <type_traits>
+#include <vector>
 
 #include "core/text.h"
 
@@ -20,6 +24,14 @@ std::string join(List&& list, F&& f = {}, std::string_view separator = ", ", std
     if (++count <= limit) append(text, cat(count > 1 ? separator : "", std::invoke(f, item)));
   }
   return count > limit ? cat(text, " and ", count - limit, " more") : text;
+}
+
+// The items of which `wanted` is true. Clang 14 does not compile the standard library's views::filter.
+template <class List, class F>
+auto chosen(const List& list, F&& wanted) {
+  std::vector<std::remove_const_t<typename List::value_type>> items;
+  std::ranges::copy_if(list, std::back_inserter(items), wanted);
+  return items;
 }
 
 }  // namespace polyhead

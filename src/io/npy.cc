@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <array>
 #include <charconv>
-#include <ranges>
 #include <utility>
 
 #include "core/join.h"
@@ -125,7 +124,7 @@ class Literal {
     result.dtype = row->dtype;
   }
   static std::string known() {
-    return join(kDTypes | std::views::filter([](const DTypeInfo& row) { return !row.npy.empty(); }), &DTypeInfo::npy);
+    return join(chosen(kDTypes, [](const DTypeInfo& row) { return !row.npy.empty(); }), &DTypeInfo::npy);
   }
 
   std::string_view text_, where_;

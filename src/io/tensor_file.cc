@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <new>
-#include <ranges>
 #include <set>
 
 #include "core/join.h"
@@ -77,8 +76,8 @@ TensorFile open_tensors(const std::filesystem::path& path) {
 void save_tensors(const std::filesystem::path& path, std::span<const NamedView> tensors, const Metadata& metadata) {
   const Format* format = by_extension(path);
   if (format == nullptr || format->write == nullptr) {
-    auto writable = format_table() | std::views::filter(&Format::write);
-    fail(ErrorCode::invalid_argument, "save_tensors: ", path.string(), " does not end in one of ", join(writable, &Format::extension));
+    fail(ErrorCode::invalid_argument, "save_tensors: ", path.string(), " does not end in one of ",
+         join(chosen(format_table(), [](const Format& row) { return row.write != nullptr; }), &Format::extension));
   }
   std::set<std::string_view> names;
   for (const NamedView& item : tensors) {
