@@ -13,7 +13,7 @@ class Axis {
  public:
   Axis(const Shape& shape, const Strides& strides) : count_(numel(shape)) {
     if (count_ == 0) return;
-    std::int64_t reach = 1;  // number of consecutive indices, from the innermost axes outwards, that stride_ alone describes
+    std::int64_t reach = 1;  // indices 0 .. reach - 1 are stride_ apart
     for (int axis = shape.size() - 1; axis >= 0; --axis) {
       if (shape[axis] == 1) continue;
       if (reach == 1) stride_ = strides[axis];

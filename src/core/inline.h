@@ -1,5 +1,5 @@
-// For functions in headers that kernel sources include: an inline function compiled for AVX-512 may not be shared with other objects
-// (tests/layering/objects.py), so each call is expanded.
+// For functions in headers that kernel sources include. The linker keeps one copy of an inline function; if it kept the one compiled for
+// AVX-512, other processors would crash. So each call is expanded (tests/layering/objects.py checks it).
 #pragma once
 
 #define POLYHEAD_INLINE inline __attribute__((always_inline))

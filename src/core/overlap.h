@@ -15,8 +15,8 @@ bool overlaps(const ConstTensorView& a, const ConstTensorView& b);
 // Whether two positions of one view share memory (a zero stride, a sliding window).
 bool overlaps_itself(const ConstTensorView& view);
 
-// A view of the same elements in another order. It has each element once if axes that overlap have strides that are multiples of each
-// other, as in broadcast and sliding views; otherwise some elements may occur several times.
+// A view of the same elements in another order, each once. Exception: if axes overlap and neither stride is a multiple of the other, some
+// elements may occur several times.
 TensorView distinct_elements(TensorView view);
 
 // First and one-past-last byte that the view touches; equal when it has no elements.

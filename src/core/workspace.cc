@@ -25,7 +25,7 @@ struct Block {
 };
 
 // Cached result for the parameter `view`. `owner` keeps the parameter's memory alive, so that no other parameter can get the same address.
-struct Kept {
+struct CacheEntry {
   ConstTensorView view;
   std::shared_ptr<void> owner;
   std::shared_ptr<const void> made;
@@ -44,10 +44,10 @@ struct Workspace::Pool {
   const Parameters parameters;
   std::atomic<std::uint64_t> generation{0};  // clear() increments it, which invalidates older entries even if clear() cannot get the lock
   std::mutex mutex;
-  std::map<std::pair<const void*, const void*>, Kept> of_parameters;  // key: addresses of the parameter and of the code that packed it
+  std::map<std::pair<const void*, const void*>, CacheEntry> cache;  // key: addresses of the parameter and of the code that packed it
   std::vector<Block> idle;  // oldest first
   std::int64_t idle_bytes = 0, most = 0;
-  std::atomic<std::int64_t> in_use{0};  // bytes; atomic, because give() updates it without the lock. `most` is its peak
+  std::atomic<std::int64_t> in_use{0};  // bytes; atomic, because release() updates it without the lock. `most` is its peak
 
   // Fails after 1,000 attempts: in a process that was forked while another thread held the lock, nobody will ever release it.
   std::unique_lock<std::mutex> lock() {
@@ -61,7 +61,7 @@ struct Workspace::Pool {
   }
 
   // The smallest idle block that fits and is at most twice as large; else a block without memory.
-  Block take(std::int64_t bytes) {
+  Block acquire(std::int64_t bytes) {
     Block block{nullptr, bytes};
     const auto held = lock();
     if (!held) return block;
@@ -79,7 +79,7 @@ struct Workspace::Pool {
     return block;
   }
 
-  void give(Block block) {
+  void release(Block block) {
     if (block.counted) in_use -= block.bytes;
     if (!block.memory) return;
     std::vector<Block> dropped;  // freed after the lock is released
@@ -93,12 +93,12 @@ struct Workspace::Pool {
       return;  // destructors call this, so it may not throw
     }
     idle_bytes += bytes;
-    auto kept = idle.begin();
-    for (; kept != idle.end() && idle_bytes > most + most / 2; ++kept) {
-      idle_bytes -= kept->bytes;
-      dropped.push_back(std::move(*kept));
+    auto first_kept = idle.begin();
+    for (; first_kept != idle.end() && idle_bytes > most + most / 2; ++first_kept) {
+      idle_bytes -= first_kept->bytes;
+      dropped.push_back(std::move(*first_kept));
     }
-    idle.erase(idle.begin(), kept);
+    idle.erase(idle.begin(), first_kept);
   }
 };
 
@@ -120,13 +120,13 @@ Tensor Workspace::tensor(DType dtype, const Shape& shape) const {
     Lease(const Lease&) = delete;
     Lease& operator=(const Lease&) = delete;
     ~Lease() {
-      if (const auto left = pool.lock()) left->give(std::move(block));
+      if (const auto alive = pool.lock()) alive->release(std::move(block));
     }
     std::weak_ptr<Pool> pool;
     Block block;
   };
   const auto lease = std::make_shared<Lease>(pool_);
-  lease->block = pool_->take(bytes);
+  lease->block = pool_->acquire(bytes);
   if (!lease->block.memory) lease->block.memory = Tensor::uninitialised(DType::u8, {bytes}).owner();
   void* memory = lease->block.memory.get();
 #ifndef NDEBUG
@@ -142,12 +142,12 @@ std::int64_t Workspace::idle_bytes() const {
 
 void Workspace::clear() const {
   std::vector<Block> dropped;  // freed after the lock is released
-  decltype(pool_->of_parameters) forgotten;
+  decltype(pool_->cache) forgotten;
   ++pool_->generation;
   const auto held = pool_->lock();
   if (!held) return;
   std::swap(dropped, pool_->idle);
-  std::swap(forgotten, pool_->of_parameters);
+  std::swap(forgotten, pool_->cache);
   pool_->idle_bytes = 0;
   pool_->most = pool_->in_use;
 }
@@ -160,12 +160,12 @@ std::shared_ptr<const void> kept_of(const Workspace& workspace, const Tensor& pa
   const std::pair key{view.data(), maker};
   const std::uint64_t generation = pool.generation;
   if (const auto held = pool.lock()) {
-    const auto found = pool.of_parameters.find(key);
-    if (found != pool.of_parameters.end() && found->second.generation == generation && found->second.is_of(view)) return found->second.made;
+    const auto found = pool.cache.find(key);
+    if (found != pool.cache.end() && found->second.generation == generation && found->second.is_of(view)) return found->second.made;
   }
   std::shared_ptr<const void> made = make();
-  Kept kept{view, parameter.owner(), made, generation};
-  if (const auto held = pool.lock()) std::swap(pool.of_parameters[key], kept);
+  CacheEntry entry{view, parameter.owner(), made, generation};
+  if (const auto held = pool.lock()) std::swap(pool.cache[key], entry);
   return made;
 }
 

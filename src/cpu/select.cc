@@ -7,15 +7,15 @@
 #include "core/text.h"
 
 // The tables of kernel functions that the kernel sources define for each set.
-#define POLYHEAD_ISA_ROW(name, needs)               \
-  namespace polyhead::cpu::name {                   \
-  extern const ForwardKernels forward_kernels;      \
-  extern const MergeKernels merge_kernels;          \
-  extern const BackwardKernels backward_kernels;    \
-  extern const MapsKernels maps_kernels;            \
-  extern const GemmKernels gemm_kernels;            \
-  extern const NormKernels norm_kernels;            \
-  extern const Curves curve_kernels;                \
+#define POLYHEAD_ISA_ROW(name, needs)                \
+  namespace polyhead::cpu::name {                    \
+  extern const ForwardKernels forward_kernels;       \
+  extern const MergeKernels merge_kernels;           \
+  extern const BackwardKernels backward_kernels;     \
+  extern const MapsKernels maps_kernels;             \
+  extern const GemmKernels gemm_kernels;             \
+  extern const NormKernels norm_kernels;             \
+  extern const ActivationKernels activation_kernels; \
   }
 #include "cpu/isa_rows.h"
 #undef POLYHEAD_ISA_ROW
@@ -43,12 +43,12 @@ const Cpu& this_cpu() {
 }
 
 std::span<const KernelSet> kernel_sets() {
-#define POLYHEAD_ISA_ROW(name, needs)                                                                          \
-  KernelSet{#name,                                                                                             \
-            needs,                                                                                             \
-            {name::forward_kernels, name::merge_kernels, name::backward_kernels, name::maps_kernels},          \
-            name::gemm_kernels,                                                                                \
-            name::curve_kernels,                                                                               \
+#define POLYHEAD_ISA_ROW(name, needs)                                                                 \
+  KernelSet{#name,                                                                                    \
+            needs,                                                                                    \
+            {name::forward_kernels, name::merge_kernels, name::backward_kernels, name::maps_kernels}, \
+            name::gemm_kernels,                                                                       \
+            name::activation_kernels,                                                                 \
             name::norm_kernels},
   static const KernelSet sets[] = {
 #include "cpu/isa_rows.h"

@@ -18,7 +18,7 @@ struct KernelSet {
   std::string_view needs;  // names of InstructionSet, separated by spaces
   SdpaKernels sdpa;
   GemmKernels gemm;
-  Curves curves;
+  ActivationKernels activations;
   NormKernels norm;
 };
 

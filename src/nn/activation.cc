@@ -22,9 +22,9 @@ struct Logistic {
   explicit Logistic(A x) {
     const A small = std::exp(-std::abs(x)), total = 1 + small;
     value = (x < 0 ? small : A{1}) / total;
-    slope = small / (total * total);
+    derivative = small / (total * total);
   }
-  A value, slope;
+  A value, derivative;
 };
 
 // Each function: value(x) and backward(x, d_y).
@@ -62,37 +62,37 @@ struct GeluTanh {
   template <class A>
   static A backward(A x, A d_y) {
     const Logistic<A> s = step(x);
-    const A bend = s.slope == 0 ? A{0} : x * s.slope * kFactor<A> * (1 + 3 * kCubic<A> * x * x);  // avoids 0 * inf for large x
-    return (s.value + bend) * d_y;
+    const A product = s.derivative == 0 ? A{0} : x * s.derivative * kFactor<A> * (1 + 3 * kCubic<A> * x * x);  // avoids 0 * inf for large x
+    return (s.value + product) * d_y;
   }
 };
 
 struct Sigmoid {
   // In float64: float32 would round three times, and the error would show in a gate's gradient, a sum over many rows.
   static double value(auto x) { return Logistic<double>(x).value; }
-  static auto backward(auto x, auto d_y) { return Logistic(x).slope * d_y; }
+  static auto backward(auto x, auto d_y) { return Logistic(x).derivative * d_y; }
 };
 
 struct Tanh {
   static auto value(auto x) { return std::tanh(x); }
-  static auto backward(auto x, auto d_y) { return 4 * Logistic(2 * x).slope * d_y; }
+  static auto backward(auto x, auto d_y) { return 4 * Logistic(2 * x).derivative * d_y; }
 };
 
 // Calls f(function, kernel): the kernel computes the function for float32, nullptr: there is none.
 template <class F>
 void dispatch_activation(Activation activation, const F& f) {
-  const cpu::Curves& curves = cpu::current_kernels().curves;
+  const cpu::ActivationKernels& kernels = cpu::current_kernels().activations;
   switch (activation) {
     case Activation::relu:
       return f(Relu{}, nullptr);
     case Activation::gelu:
-      return f(Gelu{}, &curves.gelu);
+      return f(Gelu{}, &kernels.gelu);
     case Activation::gelu_tanh:
-      return f(GeluTanh{}, &curves.gelu_tanh);
+      return f(GeluTanh{}, &kernels.gelu_tanh);
     case Activation::sigmoid:
-      return f(Sigmoid{}, &curves.sigmoid);
+      return f(Sigmoid{}, &kernels.sigmoid);
     case Activation::tanh:
-      return f(Tanh{}, &curves.tanh);
+      return f(Tanh{}, &kernels.tanh);
   }
   fail(ErrorCode::invalid_argument, "there is no activation number ", static_cast<int>(activation));
 }
@@ -183,8 +183,8 @@ void activate_backward(Activation activation, ConstTensorView x_view, ConstTenso
           }
           for (std::int64_t e = 0; e < width; ++e) {
             T& target = d_x.at(row, e);
-            const auto slope = function.backward(load(x.at(row, e)), load(d_y.at(row, e)));
-            target = store<T>(add ? load(target) + slope : slope);
+            const auto gradient = function.backward(load(x.at(row, e)), load(d_y.at(row, e)));
+            target = store<T>(add ? load(target) + gradient : gradient);
           }
         }
       });

@@ -18,7 +18,7 @@ double value(Activation activation, double x) {
   return y.data<double>()[0];
 }
 
-double slope(Activation activation, double x) {
+double derivative(Activation activation, double x) {
   Tensor d_x(DType::f64, {});
   activate_backward(activation, during_call(Tensor::of<double>({}, {x})), during_call(Tensor::of<double>({}, {1})), d_x);
   return d_x.data<double>()[0];
@@ -41,14 +41,14 @@ TEST(Activation, FarOutIsTheLimit) {
     for (const Activation activation : {Activation::relu, Activation::gelu, Activation::gelu_tanh}) {
       EXPECT_EQ(value(activation, x), x);
       EXPECT_EQ(value(activation, -x), 0);
-      EXPECT_NEAR(slope(activation, x), 1, 1e-15);
-      EXPECT_NEAR(slope(activation, -x), 0, 1e-15);
+      EXPECT_NEAR(derivative(activation, x), 1, 1e-15);
+      EXPECT_NEAR(derivative(activation, -x), 0, 1e-15);
     }
     EXPECT_EQ(value(Activation::sigmoid, x), 1);
     EXPECT_NEAR(value(Activation::sigmoid, -x), 0, 1e-20);
     EXPECT_EQ(value(Activation::tanh, -x), -1);
-    EXPECT_NEAR(slope(Activation::sigmoid, -x), 0, 1e-20);
-    EXPECT_NEAR(slope(Activation::tanh, x), 0, 1e-20);
+    EXPECT_NEAR(derivative(Activation::sigmoid, -x), 0, 1e-20);
+    EXPECT_NEAR(derivative(Activation::tanh, x), 0, 1e-20);
   }
 }
 
@@ -61,9 +61,9 @@ TEST(Activation, NaNIsKept) {
 }
 
 TEST(Activation, ReluGradientAtZeroIsZeroAsInTorch) {
-  EXPECT_EQ(slope(Activation::relu, 0), 0);
-  EXPECT_EQ(slope(Activation::relu, -1), 0);
-  EXPECT_EQ(slope(Activation::relu, 1), 1);
+  EXPECT_EQ(derivative(Activation::relu, 0), 0);
+  EXPECT_EQ(derivative(Activation::relu, -1), 0);
+  EXPECT_EQ(derivative(Activation::relu, 1), 1);
 }
 
 TEST(Activation, GradientsAreCentralDifferences) {

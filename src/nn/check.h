@@ -56,12 +56,12 @@ inline void require_weight(std::string_view operation, const Tensor& weight, int
           "; it is ", weight.dtype(), " ", weight.shape());
 }
 
-// Whether the workspace keeps packed copies of parameters.
-inline bool keeps_parameters(const Workspace* workspace) { return workspace != nullptr && workspace->parameters() == Parameters::constant; }
+// Whether the workspace caches packed copies of parameters.
+inline bool caches_parameters(const Workspace* workspace) { return workspace != nullptr && workspace->parameters() == Parameters::constant; }
 
 // Parameters that get gradients will change, but a workspace of constant parameters would keep using copies of the old values.
-inline void require_parameters_may_change(std::string_view operation, bool forward_kept_them, const Workspace* workspace) {
-  require(!forward_kept_them && !keeps_parameters(workspace), operation,
+inline void require_parameters_may_change(std::string_view operation, bool forward_cached_them, const Workspace* workspace) {
+  require(!forward_cached_them && !caches_parameters(workspace), operation,
           ": gradients of parameters that the workspace takes as constant (Parameters::constant); train with a Workspace of "
           "Parameters::may_change");
 }

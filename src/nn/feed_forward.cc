@@ -84,7 +84,7 @@ void FeedForward::forward(ConstTensorView x, TensorView y, const RunOptions& opt
   hidden.forward(x, before, options);
   activate(activation, before, after, options.executor);
   output.forward(after, y, options);
-  *saved = {.x = x, .hidden = std::move(before), .activation = activation, .constant_parameters = keeps_parameters(options.workspace)};
+  *saved = {.x = x, .hidden = std::move(before), .activation = activation, .constant_parameters = caches_parameters(options.workspace)};
 }
 
 void FeedForward::backward(const Saved& saved, ConstTensorView d_y, const Gradients<FeedForward>& gradients,

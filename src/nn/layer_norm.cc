@@ -142,8 +142,8 @@ void backward_input(const LayerNorm& norm, ConstTensorView x_view, ConstTensorVi
       const A along = sum<A>(width, [g, v](std::int64_t e) { return g[e] * v[e]; }) / static_cast<A>(width);
       for (std::int64_t e = 0; e < width; ++e) {
         T& target = d_x.at(row, e);
-        const A slope = (g[e] - mean - v[e] * along) * n.inverse_deviation;
-        target = store<T>(add ? load(target) + slope : slope);
+        const A d_x_e = (g[e] - mean - v[e] * along) * n.inverse_deviation;
+        target = store<T>(add ? load(target) + d_x_e : d_x_e);
       }
     }
   });
@@ -167,9 +167,9 @@ void backward_parameters(const LayerNorm& norm, ConstTensorView x_view, ConstTen
       for (std::int64_t row = chunk * kChunk, end = std::min(row + kChunk, x.count()); row < end; ++row) {
         n.load_row(x, row, norm.epsilon);
         for (std::int64_t e = 0; e < width; ++e) {
-          const double slope = load(d_y.at(row, e));
-          weight[e] += slope * n.values[static_cast<std::size_t>(e)];
-          bias[e] += slope;
+          const double d_y_e = load(d_y.at(row, e));
+          weight[e] += d_y_e * n.values[static_cast<std::size_t>(e)];
+          bias[e] += d_y_e;
         }
       }
     }

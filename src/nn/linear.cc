@@ -31,13 +31,13 @@ Linear::Linear(Tensor weight_, Tensor bias_) : weight(std::move(weight_)), bias(
 
 PackedLinear::PackedLinear(const Linear& linear, PackFor use, const RunOptions& options) : linear_(&linear) {
   const Workspace* workspace = options.workspace;
-  const bool kept = keeps_parameters(workspace);
-  if (!kept && use == PackFor::one_product) return;
+  const bool cached = caches_parameters(workspace);
+  if (!cached && use == PackFor::one_product) return;
   require_parameters("Linear.forward", linear);
   const auto packed = [&](const Workspace* from) {
     return std::make_shared<const cpu::PackedMatrix>(linear.weight.view().transpose(0, 1), 1, options.executor, from);
   };
-  if (kept) {
+  if (cached) {
     weight_ = std::static_pointer_cast<const cpu::PackedMatrix>(
         kept_of(*workspace, linear.weight, &cpu::current_kernels().gemm, [&] { return packed(nullptr); }));
   } else {

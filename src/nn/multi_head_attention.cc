@@ -163,7 +163,7 @@ void require_options(const char* operation, const MultiHeadAttentionConfig& conf
   require_pairs(operation, "dropout_keep", options.dropout_keep, shapes, shapes.added_keys);
   require(config.dropout == 0 || options.dropout_seed || options.dropout_keep, operation,
           ": dropout in training needs dropout_seed, a new one for each step, or dropout_keep");
-  require(!keeps_parameters(options.workspace), operation,
+  require(!caches_parameters(options.workspace), operation,
           ": training with a workspace of Parameters::constant, which keeps copies of the parameters of the first call; use "
           "Parameters::may_change");
 }
@@ -243,11 +243,11 @@ void run(const MultiHeadAttention& layer, const PackedAttention& projections, co
     if (!in_place) gated = uninitialised(config.dtype, s.gate.shape(), options.workspace);
     multiply(s.attended, s.gate, in_place ? s.attended : gated, executor);
   }
-  const ConstTensorView merged = gated ? ConstTensorView(gated) : ConstTensorView(s.attended);
+  const ConstTensorView projection_input = gated ? ConstTensorView(gated) : ConstTensorView(s.attended);
   if (config.output == OutputProjection::linear) {
-    projections.output.forward(merged, out, executor);
+    projections.output.forward(projection_input, out, executor);
   } else {
-    copy(merged, out);
+    copy(projection_input, out);
   }
 }
 
@@ -304,7 +304,7 @@ void MultiHeadAttention::forward(const AttentionInput& input, TensorView out, co
   whole.bias = options.bias;
   whole.rotary = options.rotary;
   whole.config = config;
-  whole.constant_parameters = keeps_parameters(options.workspace);
+  whole.constant_parameters = caches_parameters(options.workspace);
   run(*this, packed_projections(*this, PackFor::one_product, options), input, shapes, out, options, options.executor, true, whole);
   *saved = std::move(whole);
 }
@@ -340,47 +340,47 @@ void MultiHeadAttention::backward(const Saved& s, ConstTensorView d_out, const G
     require_gradients(kOperation, *this, *grads, read, written);
   }
   const auto of = [&](Linear MultiHeadAttention::*projection) { return grads ? &(grads->*projection) : nullptr; };
-  const auto room = [&](const Shape& shape) { return uninitialised(config.dtype, shape, options.workspace); };
+  const auto allocate = [&](const Shape& shape) { return uninitialised(config.dtype, shape, options.workspace); };
 
   // out = output(attended * gate)
-  Tensor d_merged, gated;
+  Tensor d_projection_input, gated;
   if (config.gate == Gate::sigmoid) {
-    gated = room(s.gate.shape());
+    gated = allocate(s.gate.shape());
     multiply(s.attended, s.gate, gated, executor);
   }
   if (config.output == OutputProjection::linear) {
-    const ConstTensorView merged = gated ? ConstTensorView(gated) : ConstTensorView(s.attended);
-    d_merged = room(merged.shape());
-    output.backward(merged, d_out, {.x = d_merged, .parameters = of(&MultiHeadAttention::output)}, options);
+    const ConstTensorView projection_input = gated ? ConstTensorView(gated) : ConstTensorView(s.attended);
+    d_projection_input = allocate(projection_input.shape());
+    output.backward(projection_input, d_out, {.x = d_projection_input, .parameters = of(&MultiHeadAttention::output)}, options);
   } else {
-    d_merged = room(d_out.shape());
-    copy(d_out, d_merged);
+    d_projection_input = allocate(d_out.shape());
+    copy(d_out, d_projection_input);
   }
   Tensor d_gate, d_attended;
   if (config.gate == Gate::sigmoid) {
     d_gate = std::move(gated);  // reuses its memory
-    gate_backward(s.gate, s.attended, d_merged, d_gate, executor);
-    if (s.attended.shape() == d_merged.shape()) {
-      d_attended = std::move(d_merged);
+    gate_backward(s.gate, s.attended, d_projection_input, d_gate, executor);
+    if (s.attended.shape() == d_projection_input.shape()) {
+      d_attended = std::move(d_projection_input);
     } else {  // the result of one global query was gated at every position: sum over them
-      d_attended = room(s.attended.shape());
-      reduce_positions(positions_last(ConstTensorView(d_merged), shapes.axis), {}, Reduce::sum,
+      d_attended = allocate(s.attended.shape());
+      reduce_positions(positions_last(ConstTensorView(d_projection_input), shapes.axis), {}, Reduce::sum,
                        positions_last(d_attended.view(), shapes.axis), executor);
     }
   } else {
-    d_attended = std::move(d_merged);
+    d_attended = std::move(d_projection_input);
   }
 
   // attended = sdpa(q, k, v)
   const ConstTensorView key = input.key ? input.key : input.query, value = input.value ? input.value : key;
   const TensorView d_query = gradients.query, d_key = input.key ? gradients.key : d_query, d_value = input.value ? gradients.value : d_key;
   Tensor d_q, d_k, d_v, d_padded_bias;
-  if (d_query || grads) d_q = room(s.q.shape());
-  // [*,K,S',.]; absent, and then not computed, where neither the input nor a parameter needs it.
+  if (d_query || grads) d_q = allocate(s.q.shape());
+  // [*,K,S',.]; absent if no requested gradient needs it.
   const auto key_heads = [&](const Linear& projection, TensorView d_input, TensorView d_projected, Tensor& d) -> TensorView {
     if (d_projected && shapes.added_keys == 0) return d_projected;
     if (input.projected_key ? !d_projected && !(grads && config.add_bias_kv) : !d_input && !grads) return {};
-    d = room(with_extents(shapes.key, shapes.axis, shapes.keys + shapes.added_keys, projection.out_width()));
+    d = allocate(with_extents(shapes.key, shapes.axis, shapes.keys + shapes.added_keys, projection.out_width()));
     return split_heads(d.view(), shapes.axis, config.kv_heads);
   };
   const TensorView d_q_heads = d_q ? split_heads(d_q.view(), shapes.axis, config.heads) : TensorView(),
@@ -420,7 +420,7 @@ void MultiHeadAttention::backward(const Saved& s, ConstTensorView d_out, const G
   const auto unless_shared = [](ConstTensorView given) { return given ? Write::replace : Write::add; };
   const bool global = config.global_query != GlobalQuery::off;
   if (d_q) {
-    Tensor d_mean = global ? room(s.query_mean.shape()) : Tensor();
+    Tensor d_mean = global ? allocate(s.query_mean.shape()) : Tensor();
     project_backward(&MultiHeadAttention::q, global ? ConstTensorView(s.query_mean) : input.query, d_q, global ? d_mean.view() : d_query,
                      Write::replace);
     if (global && d_query) {

@@ -46,6 +46,7 @@ AttentionOptions SequenceChunks::of(const AttentionOptions& options, std::int64_
   cut(own.mask.block, 3);
   cut(own.mask.attend_keys, 1);
   cut(own.mask.block_keys, 1);
+  // query_offsets and key_offsets are the same for every sequence.
   own.mask.key_lengths = chunks_.of(own.mask.key_lengths, lead_, chunk);  // [*] or [*,T]
   return own;
 }

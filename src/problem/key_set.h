@@ -30,7 +30,7 @@ struct BooleanPlane {
 };
 
 // masked: the row attends to the keys that the mask leaves. If it leaves none, SdpaOptions::empty_rows may give the row all keys: with
-// equal scores (uniform) or with their own (unmasked).
+// equal scores (uniform) or with their own (unmasked). A group without such rows has no array of kinds (KeySet::row_kinds).
 enum class RowKind : std::uint8_t { masked, uniform, unmasked };
 
 // Which keys each query may attend to, for some heads of one sequence or document. Heads, queries and keys count from the first in the

@@ -33,8 +33,8 @@ struct DenseMask {
 // Which keys each query may attend to, for all sequences and heads. Problem::key_set() gives the part of some heads.
 struct KeyRules {
   std::int64_t queries = 0;
-  Document whole;                      // every pair, without documents
-  std::vector<Document> documents;     // empty: only `whole`; else in order, and every query and every key is in exactly one
+  Document all_pairs;                  // used without documents
+  std::vector<Document> documents;     // empty: only `all_pairs`; else in order, and every query and every key is in exactly one
   bool banded = false;                 // false: lower and upper mask nothing
   std::vector<std::int64_t> lengths;   // empty: no lengths; else one per b, or one per (b, t)
   bool length_per_query = false;
@@ -45,7 +45,7 @@ struct KeyRules {
     require(mask_count < KeySet::kMostPlanes, "a mask has more than ", KeySet::kMostPlanes, " boolean tensors");
     masks[static_cast<std::size_t>(mask_count++)] = mask;
   }
-  std::span<const Document> all_documents() const { return documents.empty() ? std::span(&whole, 1) : documents; }
+  std::span<const Document> all_documents() const { return documents.empty() ? std::span(&all_pairs, 1) : documents; }
   bool any() const { return documents.size() > 1 || banded || !lengths.empty() || mask_count > 0; }
 };
 
@@ -65,7 +65,7 @@ struct Problem {
   std::int64_t qk_width = 0, v_width = 0;
   double scale = 1, softcap = 0;
   const KeyRules* rules = nullptr;      // owned by the caller of normal_form()
-  std::span<const Document> documents;  // in these tensors: all documents of `rules`, or one (part_of)
+  std::span<const Document> documents;  // the documents of these tensors: all of them, or one after part_of()
   ConstTensorView bias;              // [*,N,T,S], or absent
   DropoutRule dropout;
   EmptyRows empty_rows = EmptyRows::zero;
@@ -177,10 +177,10 @@ inline const Document& document_of(const Problem& problem, std::int64_t t) {
   return *std::partition_point(problem.documents.begin(), problem.documents.end(), [&](const Document& d) { return d.queries.last <= t; });
 }
 
-// The problem of one document. Dropout bits and key lengths still use positions in `whole`.
+// The problem of one document. Dropout bits and key lengths still use positions in `problem`.
 template <class P>
-P part_of(const P& whole, const Document& document) {
-  P part = whole;
+P part_of(const P& problem, const Document& document) {
+  P part = problem;
   const auto cut_rows = [&](auto& view, KeyRange range) {
     if (view) view = view.slice(-2, range.first, range.last);
   };

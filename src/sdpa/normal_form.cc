@@ -111,10 +111,10 @@ class Builder {
   void key_rules(const Problem& p) const {
     const Mask& mask = options_.mask;
     rules_.queries = p.queries;
-    rules_.whole = {.queries = {0, p.queries}, .keys = {0, p.keys}};
+    rules_.all_pairs = {.queries = {0, p.queries}, .keys = {0, p.keys}};
     if (mask.query_offsets || mask.key_offsets) rules_.documents = documents(p);
     rules_.banded = mask.causal || mask.window.left || mask.window.right;
-    band(rules_.whole);
+    band(rules_.all_pairs);
     for (Document& document : rules_.documents) band(document);
     if (mask.key_lengths) lengths(p);
     booleans(p, mask.attend, mask.block, "attend", "block", false);

@@ -5,13 +5,13 @@
 
 namespace polyhead::cpu {
 
-struct Curve {
+struct ActivationKernel {
   void (*value)(std::int64_t count, const float* x, float* y);                                   // y = f(x); y may be x
   void (*backward)(std::int64_t count, const float* x, const float* d_y, bool add, float* d_x);  // d_x (+)= f'(x) d_y; d_x may be d_y
 };
 
-struct Curves {
-  Curve sigmoid, tanh, gelu, gelu_tanh;
+struct ActivationKernels {
+  ActivationKernel sigmoid, tanh, gelu, gelu_tanh;
 };
 
 // sums = x + added, y = (sums - mean) / sqrt(variance + epsilon) * weight + bias, each `width` contiguous float32.

@@ -13,8 +13,7 @@
 namespace polyhead::cpu {
 namespace {
 
-// Rows of a block: at most kRowBlock, and a multiple of kRowStep, which is a multiple of every tile's rows.
-constexpr std::int64_t kRowBlock = 132, kRowStep = 12;
+constexpr std::int64_t kRowBlock = 132;  // most rows of a block, which is a multiple of kGemmRowStep
 constexpr std::int64_t kTermBytes = 8192;
 constexpr std::int64_t kMostElements = 1 << 20;  // most elements of b that are packed, or of sums that are kept in memory, at a time
 constexpr std::int64_t kPackWork = 16;           // cost of packing an element, in multiplications
@@ -110,8 +109,9 @@ class Run {
     task_.a_rows = side_of(a_rows_), task_.a_depth = side_of(a_depth_);
     task_.c_rows = side_of(c_rows_), task_.c_columns = side_of(c_columns_), task_.bias_columns = side_of(bias_columns_);
     task_.prefetch_bytes = sizes_.prefetch_bytes;
-    const std::int64_t most = std::clamp(sizes_.row_bytes / (std::min(b_.terms, b_.depth + 1) * b_.size) / kRowStep * kRowStep, kRowStep, kRowBlock);
-    height_ = std::min(most, divide_up(divide_up(rows_, divide_up(std::max<std::int64_t>(rows_, 1), most)), kRowStep) * kRowStep);
+    const std::int64_t most =
+        std::clamp(sizes_.row_bytes / (std::min(b_.terms, b_.depth + 1) * b_.size) / kGemmRowStep * kGemmRowStep, kGemmRowStep, kRowBlock);
+    height_ = std::min(most, divide_up(divide_up(rows_, divide_up(std::max<std::int64_t>(rows_, 1), most)), kGemmRowStep) * kGemmRowStep);
   }
 
   void run() {

@@ -11,6 +11,7 @@ namespace {
 
 // 12 rows x 2 vectors in 32 registers, 6 x 2 in 16. Attention's 6 x 4 would read twice as many lines of b from the second-level cache.
 inline constexpr int kGemmRows = kRegisters >= 32 ? 12 : 6, kGemmVectors = 2;
+static_assert(kGemmRowStep % kGemmRows == 0);
 template <class T>
 inline constexpr int kPanelColumns = kGemmVectors * kLanes<T>;
 

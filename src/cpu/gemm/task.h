@@ -26,6 +26,9 @@ struct GemmTask {
   Side a_rows, a_depth, b_depth, b_columns, c_rows, c_columns, bias_columns;
 };
 
+// Blocks of rows are multiples of this: the rows of any tile divide it.
+constexpr std::int64_t kGemmRowStep = 12;
+
 struct Range {
   std::int64_t first = 0, last = 0;
 };

@@ -27,8 +27,8 @@ struct Items {
     if (bias == nullptr || !bias->shared_by_keys()) {
       splits = std::clamp<std::int64_t>(p.keys / kLeastKeys, 1, (kWantedTasks + heads - 1) / std::max<std::int64_t>(1, heads));
     }
-    constexpr std::int64_t kBlock = 256;
-    keys_per_split = std::max<std::int64_t>(kBlock, ((p.keys + splits - 1) / splits + kBlock - 1) / kBlock * kBlock);
+    keys_per_split = std::max<std::int64_t>(
+        kBackwardSplitStep, ((p.keys + splits - 1) / splits + kBackwardSplitStep - 1) / kBackwardSplitStep * kBackwardSplitStep);
     splits = std::max<std::int64_t>(1, (p.keys + keys_per_split - 1) / keys_per_split);
     splits_apart = sequences * heads < kWantedTasks ? splits : 1;
   }

@@ -140,14 +140,14 @@ class Backward {
   }
 
   void extend_sum(std::int64_t index, std::int64_t first, KeyRange own, T* x) {
-    const T left = finish_scores<T>(task_, s_.rows[index], scale_.factor, first, own.first, own.last, x, nullptr, s_.bytes);
-    const ExpFactor<T>& unit = scale_.exp(left);
+    const T pending_scale = finish_scores<T>(task_, s_.rows[index], scale_.factor, first, own.first, own.last, x, nullptr, s_.bytes);
+    const ExpFactor<T>& score_exp = scale_.exp(pending_scale);
     const std::int64_t begin = own.first / kWidth * kWidth, end = round_up(own.last, kWidth);
     T &largest = s_.shift[index], &sum = s_.inverse[index];
     const T old = largest, block = largest_of(x, begin, end);
     largest = old > block ? old : block;
     const T reference = largest == -kInfinity<T> ? T{0} : largest;
-    sum = sum * exp_of_negative<T>(broadcast(old - reference), unit)[0] + exponentiate(x, begin, end, reference, unit);
+    sum = sum * exp_of_negative<T>(broadcast(old - reference), score_exp)[0] + exponentiate(x, begin, end, reference, score_exp);
   }
 
   void load_keys(std::int64_t first, std::int64_t count) {
@@ -200,8 +200,8 @@ class Backward {
   }
 
   void multiply_block(std::int64_t first, std::int64_t count, std::int64_t block, int rows) {
-    const KeyRange whole = keys_of_rows(block, block + rows, first, count);
-    if (whole.empty()) {
+    const KeyRange block_keys = keys_of_rows(block, block + rows, first, count);
+    if (block_keys.empty()) {
       if (task_.write_d_bias) clear_bias_rows(task_, s_.rows + block, rows, first, count, s_.d_x);
       return;
     }
@@ -210,7 +210,7 @@ class Backward {
     for (int strip = 0; strip < rows; strip += kStripRows) {
       const int height = static_cast<int>(smaller(kStripRows, rows - strip));
       const KeyRange keys = strips[strip / kStripRows] = keys_of_rows(block + strip, block + strip + height, first, count);
-      differentiate_strip(block, strip, height, keys, first, count, whole);
+      differentiate_strip(block, strip, height, keys, first, count, block_keys);
       if (keys.empty() || d_q_ == nullptr) continue;
       multiply<false, From::second_cache, T>({.depth = keys.last - keys.first,
                                               .a = s_.d_x + strip * s_.stride + keys.first,
@@ -223,8 +223,9 @@ class Backward {
                                              height, static_cast<int>(s_.qk_padded / kWidth));
     }
     // All of d_v before d_k, because the rows of d_out and of q do not fit in the first-level cache together.
-    if (task_.d_v.data != nullptr) multiply_columns(s_.p, rows, strips, whole, d_out_finite_ ? s_.d_out : s_.d_out_finite, s_.v_padded, s_.d_v);
-    if (task_.d_k.data != nullptr) multiply_columns(s_.d_x, rows, strips, whole, q_finite_ ? s_.q : s_.q_finite, s_.qk_padded, s_.d_k);
+    if (task_.d_v.data != nullptr)
+      multiply_columns(s_.p, rows, strips, block_keys, d_out_finite_ ? s_.d_out : s_.d_out_finite, s_.v_padded, s_.d_v);
+    if (task_.d_k.data != nullptr) multiply_columns(s_.d_x, rows, strips, block_keys, q_finite_ ? s_.q : s_.q_finite, s_.qk_padded, s_.d_k);
     if (!k_finite_ || !q_finite_ || !d_out_finite_) add_non_finite_values(first, count, block, rows);
   }
 
@@ -239,9 +240,10 @@ class Backward {
     return in_one_block(index, first) ? RowPath::tiles_of_whole_row : RowPath::tiles;
   }
 
-  // Computes p and d_x of a strip of the query block. `keys` is the range that its rows attend to; the rest of `whole` becomes 0. Also
+  // Computes p and d_x of a strip of the query block. `keys` is the range that its rows attend to; the rest of `block_keys` becomes 0. Also
   // stores d_score in d_bias.
-  void differentiate_strip(std::int64_t block, int begin, int rows, KeyRange keys, std::int64_t first, std::int64_t count, KeyRange whole) {
+  void differentiate_strip(std::int64_t block, int begin, int rows, KeyRange keys, std::int64_t first, std::int64_t count,
+                           KeyRange block_keys) {
     RowPath paths[kStripRows];
     bool tiles = false, passes = false;
     TileStrip<T> strip(task_, scale_, s_, block + begin, rows, first);
@@ -249,7 +251,7 @@ class Backward {
       paths[i] = path_of(block + begin + i, first);
       (paths[i] == RowPath::memory ? passes : tiles) = true;
       strip.own[i] = part(block + begin + i, first, count);
-      strip.whole[i] = paths[i] == RowPath::tiles_of_whole_row;
+      strip.in_one_block[i] = paths[i] == RowPath::tiles_of_whole_row;
     }
     strip.blocks.begin(task_);
     for (int i = 0; i < rows; ++i) strip.blocks.add(task_, s_.rows[block + begin + i]);
@@ -263,13 +265,13 @@ class Backward {
       multiply_panels(s_.q + row * s_.qk_padded, s_.qk_padded, s_.k_panels, task_.qk_width, end - i, first, keys, strip.blocks, p + i * s_.stride);
       multiply_panels(s_.d_out + row * s_.v_padded, s_.v_padded, s_.v_panels, task_.v_width, end - i, first, keys, strip.blocks, d_x + i * s_.stride);
     }
-    const KeyRange written = task_.write_d_bias ? KeyRange{0, count} : whole;
+    const KeyRange written = task_.write_d_bias ? KeyRange{0, count} : block_keys;
     for (int i = 0; i < rows; ++i, p += s_.stride, d_x += s_.stride) {
       const std::int64_t index = block + begin + i;
       KeyRange own = strip.own[i];
       if (own.empty()) own = {written.last, written.last};
       if (paths[i] == RowPath::memory && own.first < own.last) differentiate_keys(index, first, own, p, d_x);
-      clear(p, whole.first, own.first), clear(p, own.last, whole.last);
+      clear(p, block_keys.first, own.first), clear(p, own.last, block_keys.last);
       clear(d_x, written.first, own.first), clear(d_x, own.last, written.last);
       const Row& row = s_.rows[index];
       if (task_.write_d_bias) {
@@ -277,7 +279,8 @@ class Backward {
       } else if (task_.d_bias.data != nullptr && kind_of(task_, row) != RowKind::uniform) {
         add_bias_row(task_, row, first, own, d_x);
       }
-      for (std::int64_t s = own.first; s < own.last && task_.softcap > 0; ++s) d_x[s] = d_x[s] == T{0} ? T{0} : d_x[s] * s_.slope[s];
+      for (std::int64_t s = own.first; s < own.last && task_.softcap > 0; ++s)
+        d_x[s] = d_x[s] == T{0} ? T{0} : d_x[s] * s_.softcap_derivative[s];
     }
   }
 
@@ -288,10 +291,10 @@ class Backward {
     return all.first >= first && all.last - first <= s_.keys && task_.last_key - task_.first_key == task_.keys;
   }
 
-  // sums[key] += sum_i a[i,key] b[i] for the keys of `whole`, where i runs over the rows of the strips that attend to the key.
-  void multiply_columns(const T* a, int rows, const KeyRange* strips, KeyRange whole, const T* b, std::int64_t padded, T* sums) const {
-    for (std::int64_t key = whole.first; key < whole.last; key += kStripRows) {
-      const int height = static_cast<int>(smaller(kStripRows, whole.last - key));
+  // sums[key] += sum_i a[i,key] b[i] for the keys of `block_keys`, where i runs over the rows of the strips that attend to the key.
+  void multiply_columns(const T* a, int rows, const KeyRange* strips, KeyRange block_keys, const T* b, std::int64_t padded, T* sums) const {
+    for (std::int64_t key = block_keys.first; key < block_keys.last; key += kStripRows) {
+      const int height = static_cast<int>(smaller(kStripRows, block_keys.last - key));
       int begin = rows, end = 0;  // rows of the strips that attend to any of these keys
       for (int strip = 0; strip < rows; strip += kStripRows) {
         const KeyRange& keys = strips[strip / kStripRows];
@@ -308,7 +311,7 @@ class Backward {
   // For the keys `own` of the row: turns x from products <q, k> into drop(p), and y from <d_out, v> into d_score.
   void differentiate_keys(std::int64_t index, std::int64_t first, KeyRange own, T* x, T* y) {
     const Row& row = s_.rows[index];
-    const T left = finish_scores<T>(task_, row, scale_.factor, first, own.first, own.last, x, s_.slope, s_.bytes);
+    const T pending_scale = finish_scores<T>(task_, row, scale_.factor, first, own.first, own.last, x, s_.softcap_derivative, s_.bytes);
     const T shift = s_.shift[index], lse = s_.lse[index], inverse = s_.inverse[index], delta = s_.delta[index];
     const bool finite = lse * T{0} == 0;
     const std::int64_t begin = own.first / kWidth * kWidth, end = round_up(own.last, kWidth);
@@ -322,7 +325,7 @@ class Backward {
     for_each_group<T>(begin, end, [&]<int kCount>(std::int64_t i) {
       Vector<T> p[kCount], d_score[kCount];
 #pragma GCC unroll 4
-      for (int j = 0; j < kCount; ++j) p[j] = (load_vector(x + i + j * kWidth) - shift) * left - lse;
+      for (int j = 0; j < kCount; ++j) p[j] = (load_vector(x + i + j * kWidth) - shift) * pending_scale - lse;
       exp_of_difference<kCount>(p, T{0}, scale_.natural);
 #pragma GCC unroll 4
       for (int j = 0; j < kCount; ++j) {

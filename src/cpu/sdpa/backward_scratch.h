@@ -18,7 +18,7 @@ constexpr std::int64_t kBlockKeys = 1024 / static_cast<std::int64_t>(sizeof(T));
 
 template <class T>
 struct BackwardScratch {
-  T *k_panels, *v_panels, *k, *d_k, *d_v, *lines, *p, *d_x, *q, *q_finite, *d_out, *d_out_finite, *slope;
+  T *k_panels, *v_panels, *k, *d_k, *d_v, *lines, *p, *d_x, *q, *q_finite, *d_out, *d_out_finite, *softcap_derivative;
   T *shift, *lse, *inverse, *delta;  // per row: p = inverse * exp(factor * (x - shift) - lse)
   Row* rows;
   KeyRange* spans;
@@ -29,6 +29,7 @@ struct BackwardScratch {
   static std::int64_t layout(const BackwardTask& task, void* memory, BackwardScratch& s) {
     constexpr std::int64_t kWidth = kLanes<T>;
     s.qk_padded = round_up(task.qk_width, kWidth), s.v_padded = round_up(task.v_width, kWidth);
+    static_assert(kBackwardSplitStep % kBlockKeys<T> == 0);
     s.keys = smaller(kBlockKeys<T>, round_up(larger(task.keys, 1), 64));
     s.stride = s.keys + 64 / static_cast<std::int64_t>(sizeof(T));
     s.row_count = task.heads * task.queries;
@@ -45,7 +46,7 @@ struct BackwardScratch {
     arena.allocate(s.q_finite, kBlockRows * s.qk_padded);
     arena.allocate(s.d_out, kBlockRows * s.v_padded);
     arena.allocate(s.d_out_finite, kBlockRows * s.v_padded);
-    arena.allocate(s.slope, s.stride);
+    arena.allocate(s.softcap_derivative, s.stride);
     for (T** array : {&s.shift, &s.lse, &s.inverse, &s.delta}) arena.allocate(*array, s.row_count);
     arena.allocate(s.rows, s.row_count);
     arena.allocate(s.spans, s.row_count);

@@ -6,25 +6,25 @@
 namespace polyhead::cpu {
 
 BiasGradient::BiasGradient(const BackwardProblem& problem) : pairs_(problem.d_bias) {
-  const bool slides = overlaps_itself(problem.d_bias_given);
-  if (!slides && problem.d_bias.numel() == problem.d_bias_given.numel()) return;  // also if both are empty
+  const bool self_overlapping = overlaps_itself(problem.d_bias_given);
+  if (!self_overlapping && problem.d_bias.numel() == problem.d_bias_given.numel()) return;  // also if both are empty
   sums_.emplace(problem.d_bias_given, accumulation_dtype(problem.dtype));
   pairs_ = sums_->view().expand(problem.d_bias.shape());
-  // Indices of an axis share elements if its stride is 0. In a view that overlaps itself they may also share elements if the stride is
-  // smaller than the reach, the span of all inner axes.
+  // Indices of an axis share elements if its stride is 0; in a view that overlaps itself they may also share them if the stride is smaller
+  // than `reach`, the span of the inner axes.
   const Shape& shape = pairs_.shape();
   std::int64_t reach = 1;
   const auto shared = [&](int axis) {
     const std::int64_t stride = pairs_.stride(axis) < 0 ? -pairs_.stride(axis) : pairs_.stride(axis);
-    const bool together = shape[axis] > 1 && (stride == 0 || (slides && stride < reach));
+    const bool together = shape[axis] > 1 && (stride == 0 || (self_overlapping && stride < reach));
     reach += shape[axis] > 0 ? (shape[axis] - 1) * stride : 0;
     return together;
   };
-  by_keys_ = shared(-1) || slides;
+  by_keys_ = shared(-1) || self_overlapping;
   shared(-2);  // for `reach` alone: one task adds all rows of a head
   by_heads_ = shared(-3);
   for (int axis = -4; axis >= -shape.size(); --axis) by_sequences_ |= shared(axis);
-  by_heads_ |= slides && by_sequences_;  // overlapping sequences may also overlap another head
+  by_heads_ |= self_overlapping && by_sequences_;  // overlapping sequences may also overlap another head
 }
 
 MutablePlane BiasGradient::plane(std::int64_t b, std::int64_t first_head, const Document& document) const {

@@ -24,11 +24,11 @@ struct TileStrip {
   const int rows;
   const std::int64_t first_key;
   KeyRange own[kStripRows];  // the keys of each row; p and d_score of other keys are zero
-  bool whole[kStripRows];    // the key block has all keys of the row
+  bool in_one_block[kStripRows];  // the key block has all keys of the row
   KeyRange inner;            // the keys that every row attends to
   StripBlocks blocks;
   PanelRows<T> operands;
-  RowSums<T> sums[kStripRows];  // used if any row is whole
+  RowSums<T> sums[kStripRows];  // used if any row is in one block
 
   // Address of the strip's first row in an array of the query block.
   T* of_block(T* array, std::int64_t width) const { return array + first % kBlockRows * width; }
@@ -137,7 +137,7 @@ void differentiate_tiles(TileStrip<T>& strip, KeyRange keys) {
   bool add_up = false;
   for (int i = 0; i < strip.rows; ++i) {
     strip.inner = {larger(strip.inner.first, strip.own[i].first), smaller(strip.inner.last, strip.own[i].last)};
-    add_up |= strip.whole[i];
+    add_up |= strip.in_one_block[i];
   }
   for (int i = 0; i < strip.rows && add_up; ++i) strip.sums[i] = RowSums<T>{};
   if (strip.task.bias.data != nullptr) {
@@ -151,7 +151,7 @@ void differentiate_tiles(TileStrip<T>& strip, KeyRange keys) {
   for (int i = 0; i < strip.rows; ++i) factors[i] = RowFactors<T>(strip.sums[i]);
   T *p = strip.of_block(strip.s.p, strip.s.stride), *d_score = strip.of_block(strip.s.d_x, strip.s.stride);
   for (int i = 0; i < strip.rows; ++i, p += strip.s.stride, d_score += strip.s.stride) {
-    if (strip.whole[i])
+    if (strip.in_one_block[i])
       normalise_row(strip.own[i].first / kLanes<T> * kLanes<T>, round_up(strip.own[i].last, kLanes<T>), factors[i], p, d_score);
   }
 }

@@ -6,10 +6,10 @@
 namespace polyhead::cpu::POLYHEAD_ISA {
 namespace {
 
-// Converts a row's reference m to a score. With softcap or bias m is a score already (factor 1); otherwise m lacks the part of the scale
-// that is not multiplied into q or k, ScoreScale::factor.
+// The exponential of a task's scores and references m. With softcap or bias they are complete (factor 1); otherwise they lack the part of
+// the scale that is not multiplied into q or k, ScoreScale::factor.
 template <class T>
-const ExpFactor<T>& reference_unit(const HeadGroup& group, const ScoreScale<T>& scale) {
+const ExpFactor<T>& score_exp_of(const HeadGroup& group, const ScoreScale<T>& scale) {
   return group.softcap > 0 || group.bias.data != nullptr ? scale.natural : scale.scaled;
 }
 
@@ -65,12 +65,12 @@ void store_out(const ForwardTask& task, const Row* rows, std::int64_t count, T* 
 
 // lse = m + log l, or -infinity if l = 0. Overwrites l. m and l are padded to whole vectors.
 template <class T>
-void store_lse(const ForwardTask& task, const ExpFactor<T>& unit, const Row* rows, std::int64_t count, const T* m, T* l) {
+void store_lse(const ForwardTask& task, const ExpFactor<T>& score_exp, const Row* rows, std::int64_t count, const T* m, T* l) {
   constexpr int kWidth = kLanes<T>;
   if (task.lse.data == nullptr) return;
   for (std::int64_t i = 0; i < count; i += kWidth) {
     const Vector<T> sum = load_vector(l + i), reference = load_vector(m + i);
-    store_vector<T>(sum == T{0} ? broadcast(-kInfinity<T>) : reference * unit.factor + log<T>(sum), l + i);
+    store_vector<T>(sum == T{0} ? broadcast(-kInfinity<T>) : reference * score_exp.factor + log<T>(sum), l + i);
   }
   for (std::int64_t i = 0; i < count; ++i) static_cast<T*>(task.lse.data)[rows[i].head * task.lse.head + rows[i].query * task.lse.row] = l[i];
 }

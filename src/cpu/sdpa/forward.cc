@@ -77,9 +77,8 @@ struct KeySplits {
     const std::int64_t most = std::max<std::int64_t>(1, kWantedTasks / std::max<std::int64_t>(1, p.kv_heads * blocks.per_group));
     count = static_cast<std::int64_t>(std::clamp(work / 5e6, 1.0, static_cast<double>(most)));
     if (count == 1) return;
-    constexpr std::int64_t kBlock = 512;  // a key block of the kernels; splits are multiples of it
-    first_ = range.first / kBlock * kBlock;
-    size_ = ((range.last - first_ + count - 1) / count + kBlock - 1) / kBlock * kBlock;
+    first_ = range.first / kForwardSplitStep * kForwardSplitStep;
+    size_ = ((range.last - first_ + count - 1) / count + kForwardSplitStep - 1) / kForwardSplitStep * kForwardSplitStep;
     count = (range.last - first_ + size_ - 1) / size_;
   }
 

@@ -21,7 +21,7 @@ class Forward {
   Forward(const ForwardTask& task, void* memory)
       : task_(task),
         scale_(task),
-        softmax_(reference_unit(task, scale_), s_),
+        softmax_(score_exp_of(task, scale_), s_),
         in_place_(task.partial == nullptr && stores_in_place<T>(task)),
         strip_rows_(strip_rows<T>(task)),
         ranged_(task.banded || task.lengths != nullptr || (task.plane_count > 0 && task.planes[0].blocks != nullptr)),
@@ -32,7 +32,7 @@ class Forward {
   void run() {
     load_rows();
     for (std::int64_t row = 0; row < task_.rows; row += s_.pass_rows) run_pass(row, smaller(row + s_.pass_rows, task_.rows));
-    if (task_.partial == nullptr) store_lse<T>(task_, reference_unit(task_, scale_), s_.rows, task_.rows, s_.reference, s_.l);
+    if (task_.partial == nullptr) store_lse<T>(task_, score_exp_of(task_, scale_), s_.rows, task_.rows, s_.reference, s_.l);
   }
 
  private:
@@ -41,19 +41,19 @@ class Forward {
   // Computes the rows [first_row, end) in one pass over all keys.
   void run_pass(std::int64_t first_row, std::int64_t end) {
     const bool loaded = first_row > 0;
-    for (first_ = whole_.first / s_.keys * s_.keys; first_ < whole_.last; first_ += s_.keys) {
-      block_ = inner_ = {larger(whole_.first - first_, 0), smaller(whole_.last - first_, s_.keys)};
+    for (first_ = task_keys_.first / s_.keys * s_.keys; first_ < task_keys_.last; first_ += s_.keys) {
+      block_ = inner_ = {larger(task_keys_.first - first_, 0), smaller(task_keys_.last - first_, s_.keys)};
       for (StripRow& line : lines_) line.own = block_;
       operands_.load_keys(first_, block_, loaded);
       non_finite_ |= !operands_.finite();
-      const bool last = first_ + s_.keys >= whole_.last;
+      const bool last = first_ + s_.keys >= task_keys_.last;
       for (strip_ = first_row; strip_ < end; strip_ += strip_rows_) {
         const int rows = static_cast<int>(smaller(strip_rows_, end - strip_));
         if (!multiply_strip(rows, last) && last) store_strip(rows);  // o is still in the first-level cache
         if (last) store_attention_weights(rows);
       }
     }
-    if (!whole_.empty()) return;
+    if (!task_keys_.empty()) return;
     for (strip_ = first_row; strip_ < end; strip_ += strip_rows_) {
       const int rows = static_cast<int>(smaller(strip_rows_, end - strip_));
       store_strip(rows);
@@ -81,14 +81,14 @@ class Forward {
   };
 
   void load_rows() {
-    whole_ = ranged_ ? KeyRange{task_.keys, 0} : KeyRange{task_.first_key, smaller(task_.keys, task_.last_key)};
+    task_keys_ = ranged_ ? KeyRange{task_.keys, 0} : KeyRange{task_.first_key, smaller(task_.keys, task_.last_key)};
     Row next{task_.first_row, task_.first_row / task_.queries, task_.first_row % task_.queries};
     for (std::int64_t i = 0; i < task_.rows; ++i) {
       const Row r = s_.rows[i] = next;
       next = next_row(r, task_.queries);
       if (!ranged_) continue;
       const KeyRange all = narrow_range_of(task_, r), span = s_.spans[i] = {larger(all.first, task_.first_key), smaller(all.last, task_.last_key)};
-      if (!span.empty()) whole_ = {smaller(whole_.first, span.first), larger(whole_.last, span.last)};
+      if (!span.empty()) task_keys_ = {smaller(task_keys_.first, span.first), larger(task_keys_.last, span.last)};
     }
     for (std::int64_t i = 0; i * strip_rows_ < task_.rows; ++i) s_.started[i] = 0;
     operands_.load_queries();
@@ -252,13 +252,13 @@ class Forward {
     }
   }
 
-  // exponentiate_tile() for rows of a tile in memory, keys [begin, end). s_.scores holds products if `finish`, else scores.
-  __attribute__((noinline)) void exponentiate_in_memory(int row, int rows, std::int64_t begin, std::int64_t end, bool finish, bool begun) {
+  // exponentiate_tile() for rows of a tile in memory, keys [begin, end). s_.scores holds products if `are_products`, else scores.
+  __attribute__((noinline)) void exponentiate_in_memory(int row, int rows, std::int64_t begin, std::int64_t end, bool are_products, bool begun) {
     for (int i = row; i < row + rows; ++i) {
       const std::int64_t index = strip_ + i, low = larger(lines_[i].own.first, begin), high = smaller(lines_[i].own.last, end);
       T* const x = s_.scores + i * s_.stride;
       if (!begun) softmax_.begin(index);
-      if (finish && low < high) {
+      if (are_products && low < high) {
         finish_scores<T>(task_, s_.rows[index], scale_.factor, first_ + begin, low - begin, high - begin, x + begin, nullptr, s_.bytes);
       }
       for (std::int64_t s = begin; s < end; ++s) x[s] = s >= low && s < high ? x[s] : -kInfinity<T>;
@@ -324,7 +324,7 @@ class Forward {
     for (std::int64_t s = own.first; s < own.last; ++s) x[s] = keep[s] != 0 ? x[s] : T{0};
   }
 
-  KeyRange keys_of(std::int64_t row) const { return ranged_ ? s_.spans[row] : whole_; }
+  KeyRange keys_of(std::int64_t row) const { return ranged_ ? s_.spans[row] : task_keys_; }
 
   void store_exponentials(int rows) {
     for (int i = 0; i < rows; ++i) {
@@ -358,16 +358,16 @@ class Forward {
   OnlineSoftmax<T> softmax_;
   const bool in_place_;  // rows are stored in `out` directly from registers
   const int strip_rows_;
-  const bool ranged_;  // rows have different key ranges; else each row has whole_
+  const bool ranged_;  // rows have different key ranges; else each row has task_keys_
   const Scores scores_;
   Scratch<T> s_;
   ForwardOperands<T> operands_{task_, scale_.power, s_};
   AttentionWeightRows<T> attention_weights_{task_, s_};
-  KeyRange whole_{0, 0};
+  KeyRange task_keys_{0, 0};
   bool non_finite_ = false;  // v has NaN or infinities in this or an earlier key block
   // State of the current key block and strip:
   std::int64_t first_ = 0, strip_ = 0, begin_ = 0;
-  KeyRange block_{0, 0};  // the key block's part of whole_
+  KeyRange block_{0, 0};  // the key block's part of task_keys_
   KeyRange inner_{0, 0};  // the keys that every row of the strip attends to
   StripBlocks blocks_;
   int masks_ = 0;  // number of boolean masks that the tile must apply

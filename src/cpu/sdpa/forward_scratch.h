@@ -20,8 +20,10 @@ int strip_rows(const HeadGroup& group) {
 // queries and their sums.
 template <class T>
 std::int64_t key_block(const HeadGroup& group) {
+  constexpr std::int64_t kNarrow = 2048 / static_cast<std::int64_t>(sizeof(T)), kWide = 256;
+  static_assert(kForwardSplitStep % kNarrow == 0 && kForwardSplitStep % kWide == 0);
   const std::int64_t widest = larger(group.qk_width, group.v_width);
-  const std::int64_t most = widest * static_cast<std::int64_t>(sizeof(T)) <= 512 ? 2048 / static_cast<std::int64_t>(sizeof(T)) : 256;
+  const std::int64_t most = widest * static_cast<std::int64_t>(sizeof(T)) <= 512 ? kNarrow : kWide;
   return smaller(most, round_up(larger(group.keys, 1), 64));
 }
 

@@ -33,9 +33,9 @@ void for_each_run(const MapsProblem& p, std::span<const std::int64_t> queries, c
 
 // Computes the map rows of a run. place(task) sets where the rows go.
 template <class F>
-void run_kernel(const MapsProblem& whole, std::int64_t b, std::int64_t n, const Run& run, const F& place) {
-  const bool cut = whole.packed() && !whole.unmasked();
-  const MapsProblem part = cut ? part_of(whole, run.document) : whole;
+void run_kernel(const MapsProblem& problem, std::int64_t b, std::int64_t n, const Run& run, const F& place) {
+  const bool cut = problem.packed() && !problem.unmasked();
+  const MapsProblem part = cut ? part_of(problem, run.document) : problem;
   MapsTask task;
   set_sizes(part, task);
   set_heads(part, nullptr, part.q, part.k, b, part.kv_head(n), task);
@@ -55,7 +55,7 @@ void run_kernel(const MapsProblem& whole, std::int64_t b, std::int64_t n, const 
   task.chosen = run.queries.data(), task.count = run.last - run.first;
   place(task);
   const SdpaKernels& kernels = current_kernels().sdpa;
-  const ScratchMemory scratch(kernels.maps_scratch(task), whole.workspace);
+  const ScratchMemory scratch(kernels.maps_scratch(task), problem.workspace);
   kernels.maps(task, scratch.get());
 }
 

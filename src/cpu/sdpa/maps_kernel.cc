@@ -105,11 +105,11 @@ class Maps {
   double exponentiate_row(int i) {
     KeyRange& own = spans_[i];
     T* x = scores_of(i);
-    const T left = static_cast<T>(finish_row(i));
+    const T pending_scale = static_cast<T>(finish_row(i));
     const std::int64_t begin = own.first / kWidth * kWidth, end = own.empty() ? begin : round_up(own.last, kWidth);
     const T largest = largest_of(x, begin, end);
     // If all scores are -infinity, the reference is 0, because exp(-infinity - 0) = 0. A NaN stays NaN.
-    const T sum = exponentiate(x, begin, end, largest == -kInfinity<T> ? T{0} : largest, scale_.exp(left));
+    const T sum = exponentiate(x, begin, end, largest == -kInfinity<T> ? T{0} : largest, scale_.exp(pending_scale));
     if (sum == 0) {
       own = {0, 0};
       return 1;

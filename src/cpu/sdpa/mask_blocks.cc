@@ -7,12 +7,12 @@ namespace polyhead::cpu {
 namespace {
 
 // Whether any byte is true, and whether any is false.
-struct Truths {
+struct SeenValues {
   bool some_true = false, some_false = false;
   bool both() const { return some_true && some_false; }
 };
 
-void read_row(const std::uint8_t* bytes, std::int64_t stride, std::int64_t count, Truths& truths) {
+void read_row(const std::uint8_t* bytes, std::int64_t stride, std::int64_t count, SeenValues& seen) {
   typedef std::uint8_t Bytes __attribute__((vector_size(16)));
   typedef std::uint64_t Words __attribute__((vector_size(16)));
   std::int64_t i = 0;
@@ -25,9 +25,9 @@ void read_row(const std::uint8_t* bytes, std::int64_t stride, std::int64_t count
       zeros |= (Bytes)(x == 0);
     }
     const auto any = [](Bytes x) { return (((Words)x)[0] | ((Words)x)[1]) != 0; };
-    truths.some_true |= any(ones), truths.some_false |= any(zeros);
+    seen.some_true |= any(ones), seen.some_false |= any(zeros);
   }
-  for (; i < count; ++i) (bytes[i * stride] != 0 ? truths.some_true : truths.some_false) = true;
+  for (; i < count; ++i) (bytes[i * stride] != 0 ? seen.some_true : seen.some_false) = true;
 }
 
 std::int64_t blocks_of(std::int64_t extent, std::int64_t block) { return (extent + block - 1) / block; }
@@ -77,16 +77,17 @@ MaskBlocks::MaskBlocks(const Problem& problem) : group_(problem.heads / problem.
         const std::uint8_t* const plane = data + offset_at(heads, strides, index / row_blocks);
         for (std::int64_t block = 0; block < key_blocks; ++block) {
           const std::int64_t key = columns == 1 ? 0 : block * kMaskBlockKeys, count = std::min(kMaskBlockKeys, columns - key);
-          Truths truths;
-          for (std::int64_t t = begin; t < end && !truths.both(); ++t) read_row(plane + t * row_stride + key * column_stride, column_stride, count, truths);
-          const bool some = mask.attend ? truths.some_true : truths.some_false;
-          blocks[index * key_blocks + block] = truths.both() ? BlockKind::partial : some ? BlockKind::full : BlockKind::skip;
+          SeenValues seen;
+          for (std::int64_t t = begin; t < end && !seen.both(); ++t)
+            read_row(plane + t * row_stride + key * column_stride, column_stride, count, seen);
+          const bool some = mask.attend ? seen.some_true : seen.some_false;
+          blocks[index * key_blocks + block] = seen.both() ? BlockKind::partial : some ? BlockKind::full : BlockKind::skip;
         }
       }
     });
-    Shape whole = bytes.shape();
-    whole[-2] = rows == 1 ? blocks_of(whole[-2], kMaskBlockQueries) : row_blocks, whole[-1] = key_blocks;
-    table.blocks = ConstTensorView(table.memory.view()).expand(whole);
+    Shape expanded = bytes.shape();
+    expanded[-2] = rows == 1 ? blocks_of(expanded[-2], kMaskBlockQueries) : row_blocks, expanded[-1] = key_blocks;
+    table.blocks = ConstTensorView(table.memory.view()).expand(expanded);
   }
   if (problem.empty_rows == EmptyRows::zero || !problem.rules->any()) return;
   const std::int64_t groups = problem.batch * kv_heads_, rows = group_ * problem.queries;

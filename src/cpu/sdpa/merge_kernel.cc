@@ -9,7 +9,7 @@ namespace {
 
 // Merges the splits of a row into the o of its first split. `size` is the distance between splits in elements.
 template <class T>
-void merge_row(T* row, std::int64_t splits, std::int64_t size, std::int64_t v_width, const ExpFactor<T>& unit, T& m, T& l) {
+void merge_row(T* row, std::int64_t splits, std::int64_t size, std::int64_t v_width, const ExpFactor<T>& score_exp, T& m, T& l) {
   const std::int64_t at = partial_stride(v_width) - 2;
   m = -kInfinity<T>, l = 0;
   for (std::int64_t split = 0; split < splits; ++split) {
@@ -20,7 +20,7 @@ void merge_row(T* row, std::int64_t splits, std::int64_t size, std::int64_t v_wi
     T* const from = row + split * size;
     const T reference = from[at], sum = from[at + 1];
     // A split without a finite score has l = 0. Its o is 0, or NaN if it attends to a NaN in v.
-    const T factor = sum == 0 ? T{0} : exp_of_negative<T>(broadcast(reference - m), unit)[0];
+    const T factor = sum == 0 ? T{0} : exp_of_negative<T>(broadcast(reference - m), score_exp)[0];
     l += sum * factor;
     for (std::int64_t d = 0; d < v_width; d += kLanes<T>) {
       const Vector<T> o = load_vector(from + d) * factor;
@@ -33,7 +33,7 @@ template <class T>
 void merge(const ForwardTask& task, std::int64_t splits) {
   constexpr int kWidth = kLanes<T>;
   const ScoreScale<T> scale(task);
-  const ExpFactor<T>& unit = reference_unit(task, scale);
+  const ExpFactor<T>& score_exp = score_exp_of(task, scale);
   const std::int64_t stride = partial_stride(task.v_width);
   T* const sums = static_cast<T*>(task.partial);
   for (std::int64_t first = 0; first < task.rows; first += kWidth) {
@@ -43,10 +43,10 @@ void merge(const ForwardTask& task, std::int64_t splits) {
     for (std::int64_t i = 0; i < count; ++i) {
       const std::int64_t number = task.first_row + first + i;
       rows[i] = {number, number / task.queries, number % task.queries};
-      merge_row(sums + (first + i) * stride, splits, task.rows * stride, task.v_width, unit, m[i], l[i]);
+      merge_row(sums + (first + i) * stride, splits, task.rows * stride, task.v_width, score_exp, m[i], l[i]);
     }
     store_out<T>(task, rows, count, sums + first * stride, stride, l);
-    store_lse<T>(task, unit, rows, count, m, l);
+    store_lse<T>(task, score_exp, rows, count, m, l);
   }
 }
 

@@ -20,8 +20,8 @@ constexpr int kSlack = 2;
 template <class T>
 class OnlineSoftmax {
  public:
-  // unit: reference_unit() of the task; rows: scratch that holds the state of the rows.
-  OnlineSoftmax(const ExpFactor<T>& unit, const Scratch<T>& rows) : unit_(unit), s_(rows) {}
+  // score_exp: score_exp_of() of the task; rows: scratch that holds the state of the rows.
+  OnlineSoftmax(const ExpFactor<T>& score_exp, const Scratch<T>& rows) : score_exp_(score_exp), s_(rows) {}
 
   // Resets the row's reference and sums before its first key.
   void begin(std::int64_t row) {
@@ -31,9 +31,9 @@ class OnlineSoftmax {
 
   // Sets the reference to `largest`, or to 0 while the row has no score above -infinity.
   POLYHEAD_INLINE void set_reference(std::int64_t row, T largest) {
-    const bool met = largest > -kInfinity<T>;
-    s_.reference[row] = met ? largest : T{0};
-    s_.limit[row] = met ? largest + kSlack : -kInfinity<T>;
+    const bool has_score = largest > -kInfinity<T>;
+    s_.reference[row] = has_score ? largest : T{0};
+    s_.limit[row] = has_score ? largest + kSlack : -kInfinity<T>;
   }
 
   // A score above this limit raises the reference.
@@ -42,9 +42,9 @@ class OnlineSoftmax {
   // Raises the reference to `largest` and rescales the row's sums. Returns the factor exp(old - new) for the row's earlier exponentials.
   T raise(std::int64_t row, T largest) {
     const T old = s_.reference[row];
-    const bool met = s_.limit[row] != -kInfinity<T>;
+    const bool has_score = s_.limit[row] != -kInfinity<T>;
     set_reference(row, largest);
-    const T factor = met ? exp_of_negative<T>(broadcast(old - s_.reference[row]), unit_)[0] : T{0};
+    const T factor = has_score ? exp_of_negative<T>(broadcast(old - s_.reference[row]), score_exp_)[0] : T{0};
     T* const sums = s_.sums + row * kLanes<T>;
     store_vector<T>(load_vector(sums) * factor, sums);
     return factor;
@@ -53,7 +53,7 @@ class OnlineSoftmax {
   // Replaces the row's scores by exp(score - m) and adds them to its sums. If `first`, sets the sums instead.
   template <int kCount>
   POLYHEAD_INLINE void exponentiate(std::int64_t row, bool first, Vector<T> (&x)[kCount]) {
-    exp_of_difference<kCount>(x, s_.reference[row], unit_);
+    exp_of_difference<kCount>(x, s_.reference[row], score_exp_);
     T* const sums = s_.sums + row * kLanes<T>;
     const Vector<T> total = sum_of_vectors<T>(x);
     store_vector<T>(first ? total : load_vector(sums) + total, sums);
@@ -65,7 +65,7 @@ class OnlineSoftmax {
     Vector<T> total{};
     for (std::int64_t s = begin; s < end; s += kLanes<T>) {
       Vector<T> p[1] = {load_vector(x + s)};
-      exp_of_difference<1>(p, s_.reference[row], unit_);
+      exp_of_difference<1>(p, s_.reference[row], score_exp_);
       store_vector<T>(p[0], x + s);
       total = s == begin ? p[0] : total + p[0];
     }
@@ -79,7 +79,7 @@ class OnlineSoftmax {
   }
 
  private:
-  const ExpFactor<T> unit_;
+  const ExpFactor<T> score_exp_;
   const Scratch<T>& s_;
 };
 

@@ -115,29 +115,29 @@ template <class T>
 struct ScoreScale {
   explicit ScoreScale(const HeadGroup& group)
       : power(static_cast<T>(group.scale_power)), factor(static_cast<T>(group.scale_factor)), scaled(factor), natural(1) {}
-  // The exponential of scores that are still to be multiplied by `left`, which is `factor` or 1.
-  const ExpFactor<T>& exp(T left) const { return left == factor ? scaled : natural; }
+  // The exponential of scores that are still to be multiplied by `pending_scale`, which is `factor` or 1.
+  const ExpFactor<T>& exp(T pending_scale) const { return pending_scale == factor ? scaled : natural; }
 
   T power, factor;
   ExpFactor<T> scaled, natural;  // exp of scores that still lack `factor`; exp of complete scores
 };
 
 // Turns a row's products x into scores softcap(factor x) + bias, for the keys first + i with i in [low, high). Masked keys, and the rest of
-// the vectors that this range touches, become -infinity; it is assigned, not added, because a masked score may be NaN. Returns the factor
-// that is not applied yet: `factor`, or 1 with softcap or bias. `slope`, if given, receives the softcap's derivative 1 - tanh^2. `bytes` is
-// scratch of one byte per key of the block.
+// the vectors that this range touches, become -infinity; it is assigned, not added, because a masked score may be NaN. x still has
+// to be multiplied by the returned number: `factor`, or 1 after softcap or bias. `derivative`, if given, receives the softcap's derivative
+// 1 - tanh^2. `bytes` is scratch of one byte per key of the block.
 template <class T>
-T finish_scores(const HeadGroup& group, const Row& row, T factor, std::int64_t first, std::int64_t low, std::int64_t high, T* x, T* slope,
-                std::uint8_t* bytes) {
+T finish_scores(const HeadGroup& group, const Row& row, T factor, std::int64_t first, std::int64_t low, std::int64_t high, T* x,
+                T* derivative, std::uint8_t* bytes) {
   constexpr int kWidth = kLanes<T>;
   const std::int64_t low_vector = low / kWidth * kWidth, high_vector = round_up(high, kWidth);
   const RowKind kind = kind_of(group, row);
   if (group.softcap > 0) {
     const T cap = static_cast<T>(group.softcap), inverse = static_cast<T>(static_cast<double>(factor) / group.softcap);
     for (std::int64_t i = low_vector; i < high_vector; i += kWidth) {
-      const Vector<T> bent = tanh<T>(load_vector(x + i) * inverse);
-      store_vector<T>(bent * cap, x + i);
-      if (slope != nullptr) store_vector<T>(T{1} - bent * bent, slope + i);
+      const Vector<T> tanh_x = tanh<T>(load_vector(x + i) * inverse);
+      store_vector<T>(tanh_x * cap, x + i);
+      if (derivative != nullptr) store_vector<T>(T{1} - tanh_x * tanh_x, derivative + i);
     }
     factor = 1;
   }
@@ -148,7 +148,7 @@ T finish_scores(const HeadGroup& group, const Row& row, T factor, std::int64_t f
       add_row(row_of(group.bias, data, row) + first * group.bias.column, group.bias.column, low, high, factor, x);
     });
   }
-  if (group.bias.data != nullptr) factor = 1;  // in uniform rows too: reference_unit() is one for all rows
+  if (group.bias.data != nullptr) factor = 1;  // in uniform rows too: score_exp_of() is one for all rows
   for (int i = 0; i < group.plane_count && kind == RowKind::masked; ++i) {
     const BooleanPlane& mask = group.planes[i];
     const std::uint8_t* bytes_of_row = row_bytes(mask, row, first, low, high, bytes);

@@ -9,8 +9,7 @@
 
 namespace polyhead::cpu {
 
-// A tensor [head, row, column] of one sequence; strides are in elements. data == nullptr: an input that is not given or a result that is
-// not wanted.
+// A tensor [head, row, column] of one sequence; strides are in elements. data == nullptr: absent.
 struct Plane {
   const void* data = nullptr;
   std::int64_t head = 0, row = 0, column = 0;
@@ -41,6 +40,9 @@ struct HeadGroup : KeySet {
 
 // Rows of a strip: two tiles. Sizes of blocks of rows are multiples of it.
 constexpr int kStripRows = 12;
+
+// Key splits begin at multiples of these numbers of keys. Each is a multiple of the pass's key block, so no split cuts one.
+constexpr std::int64_t kForwardSplitStep = 512, kBackwardSplitStep = 256;
 
 // Distance between rows of a partial result, in elements: o padded to whole vectors of every instruction set, and 16 elements of which the
 // last two are m and l.

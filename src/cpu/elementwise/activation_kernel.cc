@@ -43,19 +43,19 @@ struct Logistic {
   POLYHEAD_INLINE explicit Logistic(Lanes x) {
     const Lanes small = exp_below_one(-magnitude(x)), inverse = reciprocal(small + 1.0);
     value = (x < 0.0 ? small : broadcast(1.0)) * inverse;
-    slope = small * inverse * inverse;
+    derivative = small * inverse * inverse;
   }
-  Lanes value, slope;
+  Lanes value, derivative;
 };
 
 struct Sigmoid {
   static POLYHEAD_INLINE Lanes value(Lanes x) { return Logistic(x).value; }
-  static POLYHEAD_INLINE Lanes slope(Lanes x) { return Logistic(x).slope; }
+  static POLYHEAD_INLINE Lanes derivative(Lanes x) { return Logistic(x).derivative; }
 };
 
 struct Tanh {
   static POLYHEAD_INLINE Lanes value(Lanes x) { return tanh<double>(x); }
-  static POLYHEAD_INLINE Lanes slope(Lanes x) { return Logistic(x * 2.0).slope * 4.0; }
+  static POLYHEAD_INLINE Lanes derivative(Lanes x) { return Logistic(x * 2.0).derivative * 4.0; }
 };
 
 // The normal distribution at x: exp(-z^2) and half of erfc(z) = exp(-z^2) P((z - 3)/(z + 3)) / (1 + 2 z), z = |x| / sqrt 2. P is minimax:
@@ -81,7 +81,7 @@ struct Normal {
 
 struct Gelu {
   static POLYHEAD_INLINE Lanes value(Lanes x) { return x * Normal(x).cumulative; }
-  static POLYHEAD_INLINE Lanes slope(Lanes x) {
+  static POLYHEAD_INLINE Lanes derivative(Lanes x) {
     constexpr double kDensity = 0.3989422804014327;  // 1 / sqrt(2 pi)
     const Normal normal(x);
     return normal.cumulative + x * normal.bell * kDensity;
@@ -93,10 +93,10 @@ struct GeluTanh {
   static constexpr double kFactor = 1.5957691216057308, kCubic = 0.044715;  // 2 sqrt(2 / pi)
   static POLYHEAD_INLINE Lanes twice_u(Lanes x) { return (x + x * x * x * kCubic) * kFactor; }
   static POLYHEAD_INLINE Lanes value(Lanes x) { return x * Logistic(twice_u(x)).value; }
-  static POLYHEAD_INLINE Lanes slope(Lanes x) {
+  static POLYHEAD_INLINE Lanes derivative(Lanes x) {
     const Logistic step(twice_u(x));
-    const Lanes bend = x * step.slope * kFactor * (x * x * (3 * kCubic) + 1.0);
-    return step.value + (step.slope == 0.0 ? Lanes{} : bend);  // for large |x|, bend is 0 times infinity
+    const Lanes product = x * step.derivative * kFactor * (x * x * (3 * kCubic) + 1.0);
+    return step.value + (step.derivative == 0.0 ? Lanes{} : product);  // for large |x|, the product is 0 times infinity
   }
 };
 
@@ -123,7 +123,7 @@ void value(std::int64_t count, const float* x, float* y) {
 template <class F>
 void backward(std::int64_t count, const float* x, const float* d_y, bool add, float* d_x) {
   for (std::int64_t i = 0; i < count; i += kCount) {
-    const Lanes d = F::slope(widen_lanes(x + i, count - i)) * widen_lanes(d_y + i, count - i);
+    const Lanes d = F::derivative(widen_lanes(x + i, count - i)) * widen_lanes(d_y + i, count - i);
     narrow_lanes(add ? d + widen_lanes(d_x + i, count - i) : d, count - i, d_x + i);
   }
 }
@@ -144,11 +144,12 @@ constexpr auto sigmoid_value = kInFloats ? value_in_floats<sigmoid> : value<Sigm
 constexpr auto gelu_value = kInFloats ? value_in_floats<gelu> : value<Gelu>;
 
 template <class F>
-constexpr Curve kCurve{value<F>, backward<F>};
+constexpr ActivationKernel kActivationKernel{value<F>, backward<F>};
 
 }  // namespace
 
-extern const Curves curve_kernels;
-constinit const Curves curve_kernels = {{sigmoid_value, backward<Sigmoid>}, kCurve<Tanh>, {gelu_value, backward<Gelu>}, kCurve<GeluTanh>};
+extern const ActivationKernels activation_kernels;
+constinit const ActivationKernels activation_kernels = {
+    {sigmoid_value, backward<Sigmoid>}, kActivationKernel<Tanh>, {gelu_value, backward<Gelu>}, kActivationKernel<GeluTanh>};
 
 }  // namespace polyhead::cpu::POLYHEAD_ISA

@@ -14,9 +14,9 @@ namespace {
 
 struct Function {
   const char* name;
-  cpu::Curve cpu::Curves::*curve;
+  cpu::ActivationKernel cpu::ActivationKernels::*kernel;
   double (*value)(double x);
-  double (*slope)(double x);
+  double (*derivative)(double x);
 };
 
 double logistic(double x) { return 1 / (1 + std::exp(-x)); }
@@ -24,14 +24,15 @@ double cumulative(double x) { return std::erfc(-x / std::numbers::sqrt2) / 2; }
 double twice_u(double x) { return 2 * std::sqrt(2 / std::numbers::pi) * (x + 0.044715 * x * x * x); }
 
 const Function kFunctions[] = {
-    {"sigmoid", &cpu::Curves::sigmoid, logistic, [](double x) { return logistic(x) * logistic(-x); }},
-    {"tanh", &cpu::Curves::tanh, [](double x) { return std::tanh(x); }, [](double x) { return 4 * logistic(2 * x) * logistic(-2 * x); }},
-    {"gelu", &cpu::Curves::gelu, [](double x) { return x * cumulative(x); },
+    {"sigmoid", &cpu::ActivationKernels::sigmoid, logistic, [](double x) { return logistic(x) * logistic(-x); }},
+    {"tanh", &cpu::ActivationKernels::tanh, [](double x) { return std::tanh(x); },
+     [](double x) { return 4 * logistic(2 * x) * logistic(-2 * x); }},
+    {"gelu", &cpu::ActivationKernels::gelu, [](double x) { return x * cumulative(x); },
      [](double x) { return cumulative(x) + x * std::exp(-x * x / 2) / std::sqrt(2 * std::numbers::pi); }},
-    {"gelu_tanh", &cpu::Curves::gelu_tanh, [](double x) { return x * logistic(twice_u(x)); },
+    {"gelu_tanh", &cpu::ActivationKernels::gelu_tanh, [](double x) { return x * logistic(twice_u(x)); },
      [](double x) {
-       const double u = twice_u(x), slope = 2 * std::sqrt(2 / std::numbers::pi) * (1 + 3 * 0.044715 * x * x);
-       return logistic(u) + x * logistic(u) * logistic(-u) * slope;
+       const double u = twice_u(x), derivative = 2 * std::sqrt(2 / std::numbers::pi) * (1 + 3 * 0.044715 * x * x);
+       return logistic(u) + x * logistic(u) * logistic(-u) * derivative;
      }},
 };
 
@@ -41,7 +42,7 @@ void for_each_case(const F& f) {
     if (!cpu::missing_for(set, detect_cpu()).empty()) continue;
     for (const Function& function : kFunctions) {
       SCOPED_TRACE(std::string(set.name) + " " + function.name);
-      f(function, set.curves.*function.curve);
+      f(function, set.activations.*function.kernel);
     }
   }
 }
@@ -58,46 +59,46 @@ void expect_rounded(float actual, double expected, float x) {
   EXPECT_NEAR(actual, expected, std::abs(expected) * 0x1p-23 + 1e-37) << "x = " << x;
 }
 
-TEST(Curves, ValuesAreRoundedOnce) {
+TEST(ActivationKernels, ValuesAreRoundedOnce) {
   const std::vector<float> x = arguments();
-  for_each_case([&](const Function& function, const cpu::Curve& curve) {
+  for_each_case([&](const Function& function, const cpu::ActivationKernel& kernel) {
     std::vector<float> y(x.size());
-    curve.value(static_cast<std::int64_t>(x.size()), x.data(), y.data());
+    kernel.value(static_cast<std::int64_t>(x.size()), x.data(), y.data());
     for (std::size_t i = 0; i < x.size(); ++i) expect_rounded(y[i], function.value(x[i]), x[i]);
   });
 }
 
-TEST(Curves, GradientsAreRoundedOnceAndAddedWhereAsked) {
+TEST(ActivationKernels, GradientsAreRoundedOnceAndAddedWhereAsked) {
   const std::vector<float> x = arguments();
-  for_each_case([&](const Function& function, const cpu::Curve& curve) {
+  for_each_case([&](const Function& function, const cpu::ActivationKernel& kernel) {
     std::vector<float> d_y(x.size(), 3), d_x(x.size(), 0.25f);
-    curve.backward(static_cast<std::int64_t>(x.size()), x.data(), d_y.data(), true, d_x.data());
-    for (std::size_t i = 0; i < x.size(); ++i) EXPECT_NEAR(d_x[i], 0.25 + 3 * function.slope(x[i]), 4e-7) << "x = " << x[i];
-    curve.backward(static_cast<std::int64_t>(x.size()), x.data(), d_y.data(), false, d_y.data());
-    // gelu's slope passes through 0, where its two terms cancel.
+    kernel.backward(static_cast<std::int64_t>(x.size()), x.data(), d_y.data(), true, d_x.data());
+    for (std::size_t i = 0; i < x.size(); ++i) EXPECT_NEAR(d_x[i], 0.25 + 3 * function.derivative(x[i]), 4e-7) << "x = " << x[i];
+    kernel.backward(static_cast<std::int64_t>(x.size()), x.data(), d_y.data(), false, d_y.data());
+    // gelu's derivative passes through 0, where its two terms cancel.
     for (std::size_t i = 0; i < x.size(); ++i)
-      EXPECT_NEAR(d_y[i], 3 * function.slope(x[i]), std::abs(3 * function.slope(x[i])) * 0x1p-23 + 1e-8) << "x = " << x[i];
+      EXPECT_NEAR(d_y[i], 3 * function.derivative(x[i]), std::abs(3 * function.derivative(x[i])) * 0x1p-23 + 1e-8) << "x = " << x[i];
   });
 }
 
-TEST(Curves, EveryCountWritesItsOwnElementsOnly) {
-  for_each_case([](const Function& function, const cpu::Curve& curve) {
+TEST(ActivationKernels, EveryCountWritesItsOwnElementsOnly) {
+  for_each_case([](const Function& function, const cpu::ActivationKernel& kernel) {
     for (std::int64_t count = 0; count < 40; ++count) {
       std::vector<float> x(static_cast<std::size_t>(count), 0.5f), y(static_cast<std::size_t>(count) + 1, 7);
-      curve.value(count, x.data(), y.data());
+      kernel.value(count, x.data(), y.data());
       EXPECT_EQ(y.back(), 7) << count;
       for (std::int64_t i = 0; i < count; ++i) expect_rounded(y[static_cast<std::size_t>(i)], function.value(0.5), 0.5f);
     }
   });
 }
 
-TEST(Curves, FarOutAndNaN) {
+TEST(ActivationKernels, FarOutAndNaN) {
   constexpr float kInfinity = std::numeric_limits<float>::infinity(), kLargest = std::numeric_limits<float>::max();
-  for_each_case([](const Function& function, const cpu::Curve& curve) {
+  for_each_case([](const Function& function, const cpu::ActivationKernel& kernel) {
     const float x[] = {kInfinity, kLargest, 100, -100, -kLargest, std::nanf(""), -kInfinity};
     float y[7], one[7] = {1, 1, 1, 1, 1, 1, 1}, d_x[7];
-    curve.value(7, x, y);
-    curve.backward(7, x, one, false, d_x);
+    kernel.value(7, x, y);
+    kernel.backward(7, x, one, false, d_x);
     const bool bounded = function.value(100) == 1;
     EXPECT_EQ(y[0], bounded ? 1 : kInfinity);
     EXPECT_EQ(y[1], bounded ? 1 : kLargest);
