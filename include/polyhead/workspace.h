@@ -32,8 +32,8 @@ class Workspace {
   Parameters parameters() const;
 
  private:
-  friend std::shared_ptr<const void> kept_of(const Workspace& workspace, const Tensor& parameter, const void* maker,
-                                             const std::function<std::shared_ptr<const void>()>& make);
+  friend std::shared_ptr<const void> cached_parameter(const Workspace& workspace, const Tensor& parameter, const void* use,
+                                                      const std::function<std::shared_ptr<const void>()>& make);
   struct Pool;
   std::shared_ptr<Pool> pool_;
 };

@@ -9,7 +9,7 @@
 #include <thread>
 #include <vector>
 
-#include "core/kept.h"
+#include "core/parameter_cache.h"
 #include "polyhead/dtype.h"
 
 namespace polyhead {
@@ -44,7 +44,7 @@ struct Workspace::Pool {
   const Parameters parameters;
   std::atomic<std::uint64_t> generation{0};  // clear() increments it, which invalidates older entries even if clear() cannot get the lock
   std::mutex mutex;
-  std::map<std::pair<const void*, const void*>, CacheEntry> cache;  // key: addresses of the parameter and of the code that packed it
+  std::map<std::pair<const void*, const void*>, CacheEntry> cache;  // key: address of the parameter, and the use
   std::vector<Block> idle;  // oldest first
   std::int64_t idle_bytes = 0, most = 0;
   std::atomic<std::int64_t> in_use{0};  // bytes; atomic, because release() updates it without the lock. `most` is its peak
@@ -152,12 +152,12 @@ void Workspace::clear() const {
   pool_->most = pool_->in_use;
 }
 
-std::shared_ptr<const void> kept_of(const Workspace& workspace, const Tensor& parameter, const void* maker,
-                                    const std::function<std::shared_ptr<const void>()>& make) {
+std::shared_ptr<const void> cached_parameter(const Workspace& workspace, const Tensor& parameter, const void* use,
+                                             const std::function<std::shared_ptr<const void>()>& make) {
   Workspace::Pool& pool = *workspace.pool_;
   const ConstTensorView view = parameter.view();
   if (!parameter.owner()) return make();  // not cached: the caller may free the memory and reuse the address for another parameter
-  const std::pair key{view.data(), maker};
+  const std::pair key{view.data(), use};
   const std::uint64_t generation = pool.generation;
   if (const auto held = pool.lock()) {
     const auto found = pool.cache.find(key);

@@ -10,7 +10,7 @@
 #include <utility>
 #include <vector>
 
-#include "core/kept.h"
+#include "core/parameter_cache.h"
 #include "support/child_process.h"
 #include "support/compare.h"
 
@@ -143,13 +143,14 @@ TEST(Workspace, WhatIsMadeOfAParameterIsKeptUntilClear) {
   const Workspace workspace(Parameters::constant);
   const int a = 0, b = 0;
   int made = 0;
-  const auto ask = [&](const Tensor& parameter, const void* maker) {
-    return *std::static_pointer_cast<const int>(kept_of(workspace, parameter, maker, [&] { return std::make_shared<const int>(++made); }));
+  const auto ask = [&](const Tensor& parameter, const void* use) {
+    return *std::static_pointer_cast<const int>(
+        cached_parameter(workspace, parameter, use, [&] { return std::make_shared<const int>(++made); }));
   };
   Tensor parameter(DType::f32, {4, 4}), other(DType::f32, {4, 4});
   EXPECT_EQ(ask(parameter, &a), 1);
   EXPECT_EQ(ask(parameter, &a), 1);
-  EXPECT_EQ(ask(parameter, &b), 2);  // by another maker
+  EXPECT_EQ(ask(parameter, &b), 2);  // for another use
   EXPECT_EQ(ask(other, &a), 3);
   EXPECT_EQ(ask(parameter, &a), 1);
   EXPECT_EQ(ask(Tensor::share(parameter.view().reshape({2, 8}), parameter.owner()), &a), 4);  // another view of the memory
@@ -160,10 +161,10 @@ TEST(Workspace, WhatIsMadeOfAParameterIsKeptUntilClear) {
 // Else another parameter could come to lie where it was.
 TEST(Workspace, AParameterLivesAsLongAsWhatIsKeptOfIt) {
   const Workspace workspace(Parameters::constant);
-  const int maker = 0;
+  const int use = 0;
   Tensor parameter(DType::f32, {4, 4});
   const std::weak_ptr<void> memory = parameter.owner();
-  kept_of(workspace, parameter, &maker, [] { return std::make_shared<const int>(1); });
+  cached_parameter(workspace, parameter, &use, [] { return std::make_shared<const int>(1); });
   parameter = Tensor();
   EXPECT_FALSE(memory.expired());
   workspace.clear();
@@ -172,21 +173,22 @@ TEST(Workspace, AParameterLivesAsLongAsWhatIsKeptOfIt) {
 
 TEST(Workspace, NothingIsKeptOfAParameterWithoutAnOwner) {
   const Workspace workspace(Parameters::constant);
-  const int maker = 0;
+  const int use = 0;
   float memory[16] = {};
   int made = 0;
   for (int i = 1; i <= 2; ++i) {
-    kept_of(workspace, Tensor::share(TensorView(memory, {4, 4}), nullptr), &maker, [&] { return std::make_shared<const int>(++made); });
+    cached_parameter(workspace, Tensor::share(TensorView(memory, {4, 4}), nullptr), &use,
+                     [&] { return std::make_shared<const int>(++made); });
     EXPECT_EQ(made, i);
   }
 }
 
 TEST(Workspace, AParameterOutOfTheWorkspaceEndsWithIt) {
   std::optional<Workspace> workspace(Parameters::constant);
-  const int maker = 0;
+  const int use = 0;
   Tensor parameter = workspace->tensor(DType::f32, {kMany});
   const std::weak_ptr<void> memory = parameter.owner();
-  kept_of(*workspace, parameter, &maker, [] { return std::make_shared<const int>(1); });
+  cached_parameter(*workspace, parameter, &use, [] { return std::make_shared<const int>(1); });
   parameter = Tensor();
   EXPECT_FALSE(memory.expired());
   workspace.reset();

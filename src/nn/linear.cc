@@ -1,6 +1,6 @@
 #include "polyhead/nn/linear.h"
 
-#include "core/kept.h"
+#include "core/parameter_cache.h"
 #include "cpu/gemm/gemm.h"
 #include "cpu/select.h"
 #include "nn/check.h"
@@ -39,7 +39,7 @@ PackedLinear::PackedLinear(const Linear& linear, PackFor use, const RunOptions& 
   };
   if (cached) {
     weight_ = std::static_pointer_cast<const cpu::PackedMatrix>(
-        kept_of(*workspace, linear.weight, &cpu::current_kernels().gemm, [&] { return packed(nullptr); }));
+        cached_parameter(*workspace, linear.weight, &cpu::current_kernels().gemm, [&] { return packed(nullptr); }));
   } else {
     weight_ = packed(workspace);
   }
