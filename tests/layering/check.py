@@ -2,8 +2,9 @@
 
     python3 tests/layering/check.py [REPOSITORY]
 
-Also: the link lists have no cycle, public headers include public headers only and make their declarations visible, each umbrella header (polyhead.h, io.h, models.h) includes every
-header of its library, the program includes nothing private of the library but core/, and examples include public headers only.
+Also: the link lists have no cycle; public headers include public headers only and make their declarations visible; each umbrella header
+(polyhead.h, io.h, models.h) includes every header of its library; the program includes nothing private of the library but core/; examples
+include public headers only.
 Prints each breach and closes with 'N passed, N failed', counted in source files.
 """
 import pathlib
