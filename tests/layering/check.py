@@ -33,7 +33,7 @@ def linked(folder):
 
 
 links = {name: linked(folder) for name, folder in (libraries | users).items()}
-links["polyhead"] = {"nn", "sdpa", "cpu"}  # cmake/package.cmake
+links["polyhead"] = {"nn", "sdpa", "cpu"}  # libpolyhead is made of all folders of the core (cmake/library.cmake)
 
 
 def closure(name, path=()):
