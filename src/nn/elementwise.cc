@@ -118,11 +118,13 @@ Tensor without_unreached_rows(ConstTensorView x_view, ConstTensorView d_y_view, 
     using T = typename decltype(type)::type;
     const Rows<const T> x(x_view), d_y(d_y_view);
     const auto is_unreached = [&](std::int64_t row) {
+      const auto gradient = d_y[row];
       for (std::int64_t o = 0; o < out_width; ++o) {
-        if (load(d_y.at(row, o)) != 0) return false;
+        if (load(gradient[o]) != 0) return false;
       }
+      const auto input = x[row];
       for (std::int64_t i = 0; i < in_width; ++i) {
-        if (!std::isfinite(load(x.at(row, i)))) return true;
+        if (!std::isfinite(load(input[i]))) return true;
       }
       return false;
     };

@@ -22,6 +22,14 @@ class Rows {
   bool contiguous() const { return step_ == 1; }  // within a row
   T& at(std::int64_t row, std::int64_t column) const { return data_[rows_[row] + column * step_]; }
 
+  // One row: finding it costs divisions, which a loop over its columns should not repeat.
+  struct Row {
+    T* data;
+    std::int64_t step;
+    T& operator[](std::int64_t column) const { return data[column * step]; }
+  };
+  Row operator[](std::int64_t row) const { return {data_ + rows_[row], step_}; }
+
  private:
   T* data_;
   Axis rows_;

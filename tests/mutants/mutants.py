@@ -160,7 +160,7 @@ MUTANTS = [
            "a masked key does not exist for parameters either", LAYER),
     Mutant("NaN of kept keys lost for parameters", LAYER_CC, "grads && masked ? without_unreached_rows", "grads ? without_unreached_rows",
            "only a mask makes a key not exist", ("nn_attention",)),
-    Mutant("finite rows without a gradient counted as unreached", ELEMENTWISE, "if (load(d_y.at(row, o)) != 0) return false;", "",
+    Mutant("finite rows without a gradient counted as unreached", ELEMENTWISE, "if (load(gradient[o]) != 0) return false;", "",
            "a row with a gradient stays in the sum", MODULES),
     Mutant("unwanted gradient of projected keys computed", LAYER_CC, "!d_projected && !(grads && config.add_bias_kv)", "false",
            "what nobody wants is not computed", ("nn_attention",)),
