@@ -10,7 +10,7 @@
 namespace polyhead::app {
 namespace {
 
-// Whole numbers of 0 or more with one of `separators` between; `what` says what the word must be.
+// Whole numbers of 0 or more, separated by one of `separators`; `what` describes the word in errors.
 std::vector<std::int64_t> counts_of(std::string_view word, std::string_view separators, std::string_view what) {
   std::vector<std::int64_t> counts;
   for (std::size_t first = 0; first <= word.size();) {

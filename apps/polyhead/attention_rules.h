@@ -1,4 +1,4 @@
-// The options that attend, trace and explain share: masks, scale, dropout, empty rows. Dense masks and biases are tensors of a file.
+// Options of the commands attend, trace and explain: masks, scale, dropout, empty rows. Dense masks and biases are tensors of a file.
 #pragma once
 
 #include <cstdint>

@@ -69,7 +69,7 @@ template <>
 struct DTypeOf<f16> { static constexpr DType value = DType::f16; };
 template <>
 struct DTypeOf<bool> { static constexpr DType value = DType::boolean; };
-// Integers, which characters are not, by width and sign: long and long long have one DType if both have 64 bits.
+// Integers (not characters) by width and sign: long and long long have one DType if both have 64 bits.
 template <std::integral T>
   requires(!std::is_same_v<T, char> && !std::is_same_v<T, wchar_t> && !std::is_same_v<T, char8_t> && !std::is_same_v<T, char16_t> &&
            !std::is_same_v<T, char32_t>)

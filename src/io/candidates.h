@@ -23,7 +23,7 @@ struct Candidate {
   // Set by checked():
   std::string reason{};              // why the layer does not fit; empty: it fits
   double present = 0;                // share of the required parameters that the file has
-  std::vector<std::string> names{};  // of the layer's tensors in the file; complete, as all members below, only if the layer fits
+  std::vector<std::string> names{};  // of its tensors in the file; this and all members below are complete only if the layer fits
   std::map<std::string, ConstTensorView> tensors{};
   HeadCounts counts{};
   bool global_query = false;

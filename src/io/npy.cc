@@ -137,7 +137,7 @@ void swap_byte_order(Tensor& tensor) {
   for (std::int64_t i = 0; i < tensor.numel(); ++i, at += size) std::reverse(at, at + size);
 }
 
-// A view with the axes in reverse order.
+// Reverses the axes, which makes a column-major view row-major.
 ConstTensorView reversed(ConstTensorView view) {
   std::vector<int> axes;
   for (int axis = view.rank() - 1; axis >= 0; --axis) axes.push_back(axis);

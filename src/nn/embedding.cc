@@ -41,7 +41,7 @@ void gather_gradients(const std::vector<std::int64_t>& ids, ConstTensorView d_y_
   std::vector<std::int64_t> order(ids.size());
   std::iota(order.begin(), order.end(), 0);
   std::ranges::stable_sort(order, {}, id);
-  std::vector<const std::int64_t*> starts;  // of the groups in `order`
+  std::vector<const std::int64_t*> starts;  // of the runs of equal ids in `order`
   const std::int64_t* const end = order.data() + order.size();
   for (const std::int64_t* at = order.data(); at != end; at = std::find_if(at, end, [&](std::int64_t row) { return id(row) != id(*at); })) {
     starts.push_back(at);

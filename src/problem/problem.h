@@ -115,7 +115,7 @@ struct MapsProblem : Problem {
   }
 };
 
-// Receives the map [S] of the i-th requested query; called for i = 0, 1, 2, … in this order.
+// Receives the row [S] of the map of the i-th requested query; called for i = 0, 1, 2, … in this order.
 using RowConsumer = std::function<void(std::int64_t i, std::span<const double> values)>;
 
 // One (b, n) slice of a view of the normal form: [rows, columns].

@@ -21,7 +21,7 @@ struct Row {
   bool uniform = false;  // EmptyRows::uniform applied: constant scores, which carry no gradient
 };
 
-// Computes rows of head (b, n). Keys are held transposed [H,S] so that a row of scores is a sum of scaled rows.
+// Computes rows of the map of head (b, n). Keys are held transposed [H,S], so that a row of scores is the sum of q[h] * (row h of keys).
 class RowMaker {
  public:
   RowMaker(const Problem& problem, ConstTensorView q, ConstTensorView k, std::int64_t b, std::int64_t n);

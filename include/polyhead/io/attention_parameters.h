@@ -80,7 +80,7 @@ struct LayoutDescription {
   std::string_view notes;
   bool causal = false;                  // causal and empty_rows of AttentionParameters loaded from this layout
   std::optional<EmptyRows> empty_rows;
-  std::map<std::string, std::string> projections;  // what it calls q, k, v, output and gate, as far as it has them: "q" -> "W_q"
+  std::map<std::string, std::string> projections;  // the layout's names of q, k, v, output and gate, if any: "q" -> "W_q"
 };
 
 std::vector<LayoutDescription> layouts();

@@ -41,7 +41,7 @@ struct PackedColumns {
   std::int64_t first_panel = 0;  // first panel of `panels`, counted in all of b
 };
 
-// Rows x panels of c over the terms of the packed columns.
+// Block of c, rows x panels, summed over the terms of b.
 struct GemmBlock {
   PackedColumns b;
   Range rows, panels;

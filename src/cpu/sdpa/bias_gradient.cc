@@ -21,7 +21,7 @@ BiasGradient::BiasGradient(const BackwardProblem& problem) : pairs_(problem.d_bi
     return together;
   };
   by_keys_ = shared(-1) || self_overlapping;
-  shared(-2);  // for `reach` alone: one task adds all rows of a head
+  shared(-2);  // only extends `reach`: one task adds all rows of a head
   by_heads_ = shared(-3);
   for (int axis = -4; axis >= -shape.size(); --axis) by_sequences_ |= shared(axis);
   by_heads_ |= self_overlapping && by_sequences_;  // overlapping sequences may also overlap another head

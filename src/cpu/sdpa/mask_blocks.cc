@@ -6,7 +6,7 @@
 namespace polyhead::cpu {
 namespace {
 
-// Whether any byte is true, and whether any is false.
+// The values that occur among some bytes of a mask.
 struct SeenValues {
   bool some_true = false, some_false = false;
   bool both() const { return some_true && some_false; }
