@@ -1,7 +1,7 @@
 # polyhead_library(<name> SOURCES ... [PUBLIC ...] [PRIVATE ...]) makes polyhead_<name> and its alias polyhead::<name>. PUBLIC and PRIVATE
 # are what it links; the lists are the layering of the project, so a target names exactly the folders that its sources include.
 #
-# A folder of the core is an archive that its tests link. What users link is libpolyhead, made of all of them (cmake/package.cmake), and one
+# A folder of the core is an archive that its tests link. What users link is libpolyhead, made of all of them, and one
 # library per component, which links libpolyhead in place of the core's folders that it names.
 function(polyhead_library name)
   cmake_parse_arguments(arg "" "" "SOURCES;PUBLIC;PRIVATE" ${ARGN})
@@ -49,7 +49,7 @@ function(polyhead_installed target name)
   set_property(GLOBAL APPEND PROPERTY POLYHEAD_INSTALLED ${target})
 endfunction()
 
-# Language level, visibility and warnings of everything that the project itself compiles. Public headers, and the few of polyhead::internal
+# Language level, visibility and warnings of everything that the project itself compiles. Public headers, and the few of namespaces internal
 # that components share, make their declarations visible; tests/install/symbols.txt lists what that comes to.
 function(polyhead_own_code target)
   target_compile_features(${target} PUBLIC cxx_std_20)
