@@ -238,7 +238,7 @@ class MultiHeadAttention:
         """Copies of the parameters under the names of a layout, for a state_dict or numpy.savez.
 
         Args:
-            layout: where the parameters come from, one of `layouts()`.
+            layout: names and storage of the parameters, one of `layouts()`.
             prefix: of every name, as ``"encoder.layer.0"``.
 
         Returns:
@@ -296,7 +296,7 @@ def load(
 
     Args:
         source: the file, folder or mapping.
-        layout: where the parameters come from, one of `layouts()`; None: the one that fits.
+        layout: names and storage of the parameters, one of `layouts()`; None: the one that fits.
         prefix: of every name, as ``"encoder.layer.0"``; None: found if source holds one layer.
         heads: N, for layouts that do not store it; None: from the config.json of a model's folder.
         axis, add_zero_attn, dropout, softcap: as in `MultiHeadAttention`; no file stores them.
@@ -363,7 +363,7 @@ def save(layer: MultiHeadAttention, path: str | os.PathLike[str], *, layout: str
     Args:
         layer: the layer.
         path: the file; its extension chooses the format: .safetensors or .npz.
-        layout: where the parameters come from, one of `layouts()`.
+        layout: names and storage of the parameters, one of `layouts()`.
         prefix: of every name, as ``"encoder.layer.0"``.
 
     Raises:
