@@ -16,6 +16,21 @@ if(CMAKE_SYSTEM_PROCESSOR MATCHES "^(x86_64|AMD64|amd64)$")
        "avx2|avx2 fma|-mavx2 -mfma|32|16")
 endif()
 
+set(POLYHEAD_INSTRUCTION_SETS "all" CACHE STRING "Instruction sets to compile kernels for: all, or some names for a quicker build, which then needs a processor that has one of them")
+if(NOT POLYHEAD_INSTRUCTION_SETS STREQUAL "all")
+  set(rows ${POLYHEAD_ISA_ROWS})
+  list(TRANSFORM rows REPLACE "[|].*" "" OUTPUT_VARIABLE names)
+  set(POLYHEAD_ISA_ROWS)
+  foreach(name IN LISTS POLYHEAD_INSTRUCTION_SETS)
+    list(FIND names "${name}" index)
+    if(index EQUAL -1)
+      message(FATAL_ERROR "POLYHEAD_INSTRUCTION_SETS: there is no instruction set '${name}' for this processor; allowed are 'all' and names from: ${names}")
+    endif()
+    list(GET rows ${index} row)
+    list(APPEND POLYHEAD_ISA_ROWS "${row}")
+  endforeach()
+endif()
+
 # -O3 in every preset, and no sanitizer inside: an instrumented kernel takes minutes to compile. Products and sums are contracted to one
 # instruction where there is one. Bits may not depend on where a row lies in a tile: a sum that a select follows is fused by name
 # (multiply_add in cpu/vector.h), as the compiler would fuse it here and there; src/cpu/sdpa/rows_test.cc looks for others.
