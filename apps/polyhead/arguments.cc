@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 #include <string_view>
 #include <vector>
 
@@ -10,13 +11,13 @@
 namespace polyhead::app {
 namespace {
 
-// Whole numbers of 0 or more, separated by one of `separators`; `what` describes the word in errors.
-std::vector<std::int64_t> counts_of(std::string_view word, std::string_view separators, std::string_view what) {
+// Whole numbers of at least `least`, separated by one of `separators`; `what` describes the word in errors.
+std::vector<std::int64_t> integers_of(std::string_view word, std::string_view separators, std::int64_t least, std::string_view what) {
   std::vector<std::int64_t> counts;
   for (std::size_t first = 0; first <= word.size();) {
     const std::size_t end = std::min(word.find_first_of(separators, first), word.size());
     const auto count = parse<std::int64_t>(word.substr(first, end - first));
-    if (!count || *count < 0) throw UsageError(cat("'", word, "' is not ", what));
+    if (!count || *count < least) throw UsageError(cat("'", word, "' is not ", what));
     counts.push_back(*count);
     first = end + 1;
   }
@@ -51,7 +52,11 @@ std::int64_t read_positive(const std::string& word) {
 std::uint64_t read_seed(const std::string& word) { return static_cast<std::uint64_t>(read_count(word)); }
 
 std::vector<std::int64_t> read_counts(const std::string& word) {
-  return counts_of(word, ",;", "a list of whole numbers of 0 or more, such as 3,2");
+  return integers_of(word, ",;", 0, "a list of whole numbers of 0 or more, such as 3,2");
+}
+
+std::vector<std::int64_t> read_integers(const std::string& word) {
+  return integers_of(word, ",;", std::numeric_limits<std::int64_t>::min(), "a list of whole numbers, such as 3,-2");
 }
 
 double read_number(const std::string& word) {
@@ -63,7 +68,7 @@ double read_number(const std::string& word) {
 Shape read_shape(const std::string& word) {
   if (word.empty()) return {};
   const std::vector<std::int64_t> extents =
-      counts_of(word, ",", "a shape; give whole numbers of 0 or more with commas between, such as 1,8,512,64");
+      integers_of(word, ",", 0, "a shape; give whole numbers of 0 or more with commas between, such as 1,8,512,64");
   if (extents.size() > static_cast<std::size_t>(kMaxRank))
     throw UsageError(cat("'", word, "' has ", extents.size(), " dimensions; at most ", kMaxRank, " are supported"));
   return Shape(std::span<const std::int64_t>(extents));

@@ -31,7 +31,8 @@ std::int64_t read_integer(const std::string& word);
 std::int64_t read_count(const std::string& word);     // 0, 1, 2, …
 std::int64_t read_positive(const std::string& word);  // 1, 2, …
 std::uint64_t read_seed(const std::string& word);
-std::vector<std::int64_t> read_counts(const std::string& word);  // separated by commas or semicolons
+std::vector<std::int64_t> read_counts(const std::string& word);    // separated by commas or semicolons
+std::vector<std::int64_t> read_integers(const std::string& word);  // likewise, also below 0
 double read_number(const std::string& word);                     // finite
 Shape read_shape(const std::string& word);                       // "1,8,512,64"; "" has rank 0
 DType read_dtype(const std::string& word);                       // "f32", "float32", …

@@ -176,7 +176,7 @@ Subcommand declare_attend(CLI::App& parser) {
           "Input tensors with --parameters: query [.., T, .., Eq], key and value (default: the query; the key). Without --parameters: "
           "q [*,N,T,H], k [*,K,S,H], v [*,K,S,V].\n"
           "Optional tensors: attend or block (boolean, one for each query and key), attend_keys or block_keys (boolean [*,S]), key_lengths, "
-          "query_offsets and key_offsets (integers, as the options), "
+          "diagonal_offsets, query_offsets and key_offsets (integers, as the options), "
           "bias (added to the scores), dropout_keep (boolean, with --dropout), d_out (with --gradients). For the layout torch, masks and "
           "biases may be [B*N,T,S].\n"
           "Layers of gpt2 and mingpt are causal unless --causal=off is given. Self-attention of t5 adds a bias for each distance: give it as "

@@ -61,6 +61,8 @@ void add_attention_rules(CLI::App& parser, AttentionRules* rules) {
             "attend to keys at most LEFT before and RIGHT after the diagonal; without a number that side is unlimited");
   add_value(parser, "--window-diagonal", &rules->window_diagonal, read_diagonal, "DIAGONAL",
             "the diagonal of the window (default: the causal diagonal, else bottom_right)");
+  add_value(parser, "--diagonal-offsets", &rules->diagonal_offsets, read_integers, "O,O,...",
+            "the diagonal of causal and window for each sequence: query t has the keys up to t + O, where O keys came before its queries");
   add_value(parser, "--query-offsets", &rules->query_offsets, read_counts, "0,L,...,T",
             "the queries are several documents, one after the other: where each begins, and T; queries attend to keys of their document only");
   add_value(parser, "--key-offsets", &rules->key_offsets, read_counts, "0,L,...,S", "the same for the keys (default: the query offsets)");
@@ -94,7 +96,7 @@ std::vector<CLI::Option*> add_layer_rules(CLI::App& parser, LayerRules* rules) {
 
 Mask mask_of(const AttentionRules& rules, const Shape& lead, std::int64_t queries, std::int64_t keys) {
   Mask mask;
-  if (rules.causal == kBareCausal && queries != keys) {
+  if (rules.causal == kBareCausal && queries != keys && !rules.diagonal_offsets) {
     throw UsageError(cat("--causal: there are ", queries, " queries and ", keys, " keys, so name the diagonal: top_left, bottom_right or an offset"));
   }
   if (!rules.causal.empty() && rules.causal != kNotCausal) mask.causal = rules.causal == kBareCausal ? Diagonal::top_left() : read_diagonal(rules.causal);
@@ -105,6 +107,13 @@ Mask mask_of(const AttentionRules& rules, const Shape& lead, std::int64_t querie
   };
   mask.query_offsets = list(rules.query_offsets);
   mask.key_offsets = list(rules.key_offsets);
+  if (rules.diagonal_offsets) {
+    const std::int64_t count = std::ssize(*rules.diagonal_offsets);
+    if (count != numel(lead)) {
+      throw UsageError(cat("--diagonal-offsets: ", counted(count, "offset"), "; there must be ", numel(lead), ", one for each sequence"));
+    }
+    mask.diagonal_offsets = list(rules.diagonal_offsets).reshape(lead);
+  }
   if (!rules.key_lengths) return mask;
   Shape shape = lead;
   const std::int64_t count = std::ssize(*rules.key_lengths);

@@ -16,7 +16,7 @@ struct AttentionRules {
   std::string causal;  // "" (the layer's default), "off", "self" (--causal without a value), top_left, bottom_right or an offset
   Window window;
   std::optional<Diagonal> window_diagonal;
-  std::optional<std::vector<std::int64_t>> key_lengths, query_offsets, key_offsets;
+  std::optional<std::vector<std::int64_t>> key_lengths, diagonal_offsets, query_offsets, key_offsets;
   std::optional<double> scale, softcap, dropout;
   std::uint64_t dropout_seed = 0;
   std::optional<EmptyRows> empty_rows;

@@ -20,11 +20,12 @@ struct MaskTensor {
   ConstTensorView Mask::* view;
 };
 
-constexpr std::array<MaskTensor, 7> kMaskTensors{{{"attend", &Mask::attend},
+constexpr std::array<MaskTensor, 8> kMaskTensors{{{"attend", &Mask::attend},
                                                   {"block", &Mask::block},
                                                   {"attend_keys", &Mask::attend_keys},
                                                   {"block_keys", &Mask::block_keys},
                                                   {"key_lengths", &Mask::key_lengths},
+                                                  {"diagonal_offsets", &Mask::diagonal_offsets},
                                                   {"query_offsets", &Mask::query_offsets},
                                                   {"key_offsets", &Mask::key_offsets}}};
 

@@ -252,7 +252,7 @@ Subcommand declare_trace(CLI::App& parser) {
   for (CLI::Option* option : add_layer_file(parser, &o->file)) option->needs(parameters);
   add_value(parser, "--heads", &o->file.heads, read_positive, "N", "number of heads; for every --layer, whatever its own argument is called");
   add_constructor_arguments(parser, o);
-  CLI::Option* input = parser.add_option("--input", o->input, "read the tensors query[, key, value, bias, attend or block, attend_keys or block_keys, key_lengths, query_offsets, key_offsets] from this file")->type_name("FILE");
+  CLI::Option* input = parser.add_option("--input", o->input, "read the tensors query[, key, value, bias, attend or block, attend_keys or block_keys, key_lengths, diagonal_offsets, query_offsets, key_offsets] from this file")->type_name("FILE");
   std::vector<CLI::Option*> sizes{
       add_value(parser, "--batch", &o->batch, read_count, "B", "number of sequences (default: 2)"),
       add_value(parser, "--length", &o->length, read_count, "T", "positions of each sequence (default: 10)"),

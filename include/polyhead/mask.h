@@ -48,6 +48,11 @@ struct Mask {
   ConstTensorView attend_keys{};  // bool, broadcasts to [*,S]: true = every query may attend to the key. Not with `block_keys`.
   ConstTensorView block_keys{};   // bool, broadcasts to [*,S]: true = no query may attend to the key
 
+  // Integers [*]: the causal and window diagonal of sequence b runs through s = t + diagonal_offsets[b]. For queries that continue sequences
+  // of different lengths, for example from a cache, the offset is the number of keys before them. Needs causal (then top_left) or a window
+  // without a diagonal; not together with documents. Each sequence equals that sequence alone with Diagonal::offset, bit for bit.
+  ConstTensorView diagonal_offsets{};
+
   // Documents packed one after the other along T and S, the same for every sequence: integers [D+1] that start at 0, never fall and end at
   // T and at S (cu_seqlens of FlashAttention). Queries of a document attend to its keys only. Causal and window diagonals and empty rows
   // are those of each document alone (bottom_right: its own S - T). The result equals that of each document alone, bit for bit. Key lengths
@@ -66,6 +71,7 @@ struct Mask {
     part("block", block);
     part("attend_keys", attend_keys);
     part("block_keys", block_keys);
+    part("diagonal_offsets", diagonal_offsets);
     part("query_offsets", query_offsets);
     part("key_offsets", key_offsets);
   }

@@ -207,6 +207,7 @@ void visit(CallArguments& call, Options& options, ConstTensorView& dropout_keep,
   f("causal", options.mask.causal);
   f("window", options.mask.window);
   f("key_lengths", options.mask.key_lengths);
+  f("diagonal_offsets", options.mask.diagonal_offsets);
   f("query_offsets", options.mask.query_offsets);
   f("key_offsets", options.mask.key_offsets);
   f("bias", options.bias);

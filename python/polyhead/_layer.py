@@ -197,6 +197,7 @@ class MultiHeadAttention:
                 either and are an error.
             attend_keys, block_keys: bool, broadcast to ``[*,S]``.
             key_lengths: integers ``[*]`` or ``[*,T]``.
+            diagonal_offsets: integers ``[*]``, as in `polyhead.sdpa`.
             bias: ``[T,S]`` or ``[*,N,T,S]``, as attend.
             training: apply dropout, which then needs a seed or dropout_keep.
             seed: of the dropout bits, as in `polyhead.sdpa`.

@@ -50,6 +50,7 @@ class PassOptions(TypedDict, total=False):
     causal: Causal
     window: Window
     key_lengths: Array
+    diagonal_offsets: Array
     query_offsets: Array
     key_offsets: Array
     bias: Array

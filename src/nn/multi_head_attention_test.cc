@@ -53,6 +53,8 @@ std::vector<Setting> settings() {
        [](Random& r) { return Mask{.block = keep(booleans(r, {2, 1, 3, 4})), .attend_keys = keep(booleans(r, {2, 4}))}; }},
       {"zero key, causal", with({.query_width = 4, .heads = 2, .add_zero_attn = true}), {2, 3, 4}, {}, {}, {},
        [](Random&) { return Mask{.causal = Causal::top_left()}; }},
+      {"zero key, diagonal per sequence", with({.query_width = 4, .heads = 2, .add_zero_attn = true}), {2, 3, 4}, {2, 5, 4}, {}, {},
+       [](Random&) { return Mask{.causal = Causal::top_left(), .diagonal_offsets = keep(Tensor::of<std::int64_t>({2}, {2, -1}))}; }},
       {"dropout", with({.query_width = 4, .heads = 2, .dropout = 0.4}), {2, 3, 4}, {}, {}, {2, 2, 3, 3}, {}, Mode::training},
       {"softcap, scale, window", with({.query_width = 4, .heads = 2, .scale = 0.7, .softcap = 1.5}), {1, 5, 4}, {}, {}, {},
        [](Random&) { return Mask{.window = {.left = 1, .right = 1}}; }},

@@ -48,6 +48,7 @@ AttentionOptions SequenceChunks::of(const AttentionOptions& options, std::int64_
   cut(own.mask.block_keys, 1);
   // query_offsets and key_offsets are the same for every sequence.
   own.mask.key_lengths = chunks_.of(own.mask.key_lengths, lead_, chunk);  // [*] or [*,T]
+  own.mask.diagonal_offsets = chunks_.of(own.mask.diagonal_offsets, lead_, chunk);
   return own;
 }
 

@@ -95,7 +95,8 @@ TEST_P(SequencesOf, TakeTheirOwnMaskAndBias) {
                                   {.mask = {.block = shared}, .bias = one_bias},
                                   {.mask = {.attend_keys = of_keys}, .bias = first_bias},
                                   {.mask = {.block_keys = last}},
-                                  {.mask = {.causal = Causal::top_left(), .key_lengths = lengths}}};
+                                  {.mask = {.causal = Causal::top_left(), .key_lengths = lengths}},
+                                  {.mask = {.causal = Causal::top_left(), .diagonal_offsets = lengths}}};
   for (const AttentionOptions& options : all) EXPECT_GT(compare(config(Gate::sigmoid), options, 3), 1);
 }
 

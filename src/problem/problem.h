@@ -17,11 +17,16 @@
 
 namespace polyhead {
 
+// What causal and window leave: query t has the keys [t + lower, t + upper). Both lie in [-T, S], so that no sum overflows.
+struct Band {
+  std::int64_t lower = 0, upper = 0;
+};
+
 // A packed sequence holds documents one after the other: queries of a document attend to its own keys only. A problem without documents is
 // one document that holds every pair.
 struct Document {
   KeyRange queries{0, 0}, keys{0, 0};
-  std::int64_t lower = 0, upper = 0;  // if banded: query t has keys [t + lower, t + upper) of the document; in [-T, S]: no overflow
+  Band band{};  // if banded; positions count in the document. With KeyRules::bands: holds the bands of all sequences
 };
 
 // A boolean tensor seen as [*,N,T,S] through zero strides. A query may attend to a key if their element equals `attend`.
@@ -35,7 +40,8 @@ struct KeyRules {
   std::int64_t queries = 0;
   Document all_pairs;                  // used without documents
   std::vector<Document> documents;     // empty: only `all_pairs`; else in order, and every query and every key is in exactly one
-  bool banded = false;                 // false: lower and upper mask nothing
+  bool banded = false;                 // false: bands mask nothing
+  std::vector<Band> bands;             // one per b, if sequences have diagonals of their own; else empty, and each document has its band
   std::vector<std::int64_t> lengths;   // empty: no lengths; else one per b, or one per (b, t)
   bool length_per_query = false;
   std::array<DenseMask, KeySet::kMostPlanes> masks;
@@ -148,7 +154,8 @@ HeadSlice<T> head_slice(const BasicTensorView<Void>& view, std::int64_t b, std::
 inline void Problem::place(std::int64_t b, std::int64_t first_head, const Document& document, KeySet& set) const {
   const std::int64_t t = document.queries.first, s = document.keys.first;
   set.queries = document.queries.last - t, set.keys = document.keys.last - s;
-  set.banded = rules->banded, set.lower = document.lower, set.upper = document.upper;
+  const Band& band = rules->bands.empty() ? document.band : rules->bands[static_cast<std::size_t>(b)];
+  set.banded = rules->banded, set.lower = band.lower, set.upper = band.upper;
   set.length_per_query = rules->length_per_query, set.key_position = s;
   if (!rules->lengths.empty()) set.lengths = rules->lengths.data() + (set.length_per_query ? b * rules->queries + t : b);
   set.plane_count = rules->mask_count;

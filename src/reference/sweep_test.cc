@@ -101,6 +101,7 @@ TEST(ReferenceSweep, CoversEveryRule) {
     const bool documents = m.query_offsets.numel() > 2 && mixed;
     seen["documents, query_offsets alone"] += documents && !m.key_offsets;
     seen["documents, with key_offsets"] += documents && m.key_offsets;
+    seen["diagonal per sequence"] += m.diagonal_offsets.numel() > 1 && mixed;
     seen["bias"] += static_cast<bool>(o.bias);
     seen["relative bias"] += static_cast<bool>(c.table);
     seen["softcap"] += o.softcap > 0;

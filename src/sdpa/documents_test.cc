@@ -66,6 +66,7 @@ AttentionCase draw_packed(Random& random, DType dtype, const AttentionSizes& siz
   c.options.mask.query_offsets = c.keep(draw_offsets(random, DType::i64, documents, sizes.queries));
   c.options.mask.key_offsets = sizes.queries == sizes.keys && random.coin() ? TensorView() : c.keep(draw_offsets(random, DType::i32, documents, sizes.keys));
   drop_ambiguous_lengths(c.options.mask);
+  c.options.mask.diagonal_offsets = {};
   return c;
 }
 

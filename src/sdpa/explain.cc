@@ -23,7 +23,9 @@ std::string mask_facts(const Problem& p, const SdpaOptions& options) {
   const Document& first = p.documents.front();
   if (p.packed()) part(p.documents.size(), " documents");
   if (rules.banded && p.packed()) part("a causal diagonal or window in each document");
-  if (rules.banded && !p.packed()) part("keys [", lower_end(p, first.lower), ", ", upper_end(p, first.upper), ") of each row");
+  const bool shared = !p.packed() && rules.bands.empty();
+  if (rules.banded && shared) part("keys [", lower_end(p, first.band.lower), ", ", upper_end(p, first.band.upper), ") of each row");
+  if (!rules.bands.empty()) part("a causal diagonal or window at an offset of each sequence");
   if (!rules.lengths.empty()) part("key lengths per ", rules.length_per_query ? "query" : "sequence");
   if (options.mask.attend || options.mask.block) part("dense booleans ", (options.mask.attend ? options.mask.attend : options.mask.block).shape());
   if (options.mask.attend_keys || options.mask.block_keys) part("a key mask");

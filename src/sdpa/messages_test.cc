@@ -204,6 +204,41 @@ TEST(Messages, OfForwardAndBackwardAlike) {
          p.options.mask.key_offsets = p.d_bias = Tensor::of<std::int32_t>({3}, {0, 2, 5});
        },
        {"key_lengths is [2] for 2 documents", "[*,T]"}},
+      {"diagonal offsets of another dtype",
+       [](Problem& p) {
+         p.options.mask.causal = Causal::top_left();
+         p.options.mask.diagonal_offsets = p.extra = Tensor(DType::f32, {2});
+       },
+       {"diagonal_offsets is float32", "integers"}},
+      {"diagonal offsets of another shape",
+       [](Problem& p) {
+         p.options.mask.causal = Causal::top_left();
+         p.options.mask.diagonal_offsets = p.extra = Tensor(DType::i64, {2, 3});
+       },
+       {"diagonal_offsets is [2,3]", "[*] = [2]"}},
+      {"diagonal offsets without a diagonal",
+       [](Problem& p) { p.options.mask.diagonal_offsets = p.extra = Tensor(DType::i64, {2}); },
+       {"diagonal_offsets is given without causal or a window"}},
+      {"diagonal offsets and another causal diagonal",
+       [](Problem& p) {
+         p.options.mask.causal = Causal::bottom_right();
+         p.options.mask.diagonal_offsets = p.extra = Tensor(DType::i64, {2});
+       },
+       {"diagonal_offsets with a causal diagonal that is not top_left"}},
+      {"diagonal offsets and a diagonal of the window",
+       [](Problem& p) {
+         p.options.mask.window = {.left = 1, .diagonal = Diagonal::top_left()};
+         p.options.mask.diagonal_offsets = p.extra = Tensor(DType::i64, {2});
+       },
+       {"diagonal_offsets with a diagonal of the window"}},
+      {"diagonal offsets and documents",
+       [](Problem& p) {
+         p.options.mask.causal = Causal::top_left();
+         p.options.mask.diagonal_offsets = p.extra = Tensor(DType::i64, {2});
+         p.options.mask.query_offsets = p.bias = Tensor::of<std::int32_t>({2}, {0, 3});
+         p.options.mask.key_offsets = p.d_bias = Tensor::of<std::int32_t>({2}, {0, 5});
+       },
+       {"diagonal_offsets with documents"}},
       {"window", [](Problem& p) { p.options.mask.window.left = -2; }, {"window's left side is -2", "negative"}},
       {"window's right", [](Problem& p) { p.options.mask.window.right = -3; }, {"window's right side is -3", "negative"}},
       {"two diagonals",

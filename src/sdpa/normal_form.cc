@@ -114,8 +114,8 @@ class Builder {
     rules_.all_pairs = {.queries = {0, p.queries}, .keys = {0, p.keys}};
     if (mask.query_offsets || mask.key_offsets) rules_.documents = documents(p);
     rules_.banded = mask.causal || mask.window.left || mask.window.right;
-    band(rules_.all_pairs);
-    for (Document& document : rules_.documents) band(document);
+    bands();
+    if (mask.diagonal_offsets) bands_of_sequences(p);
     if (mask.key_lengths) lengths(p);
     booleans(p, mask.attend, mask.block, "attend", "block", false);
     booleans(p, mask.attend_keys, mask.block_keys, "attend_keys", "block_keys", true);
@@ -133,23 +133,55 @@ class Builder {
     rules_.add({per_key.unsqueeze(-2).unsqueeze(-2).expand(shape(p, {p.heads, p.queries, p.keys})), static_cast<bool>(attend)});
   }
 
-  // Causal diagonal and window of a document as one band of keys.
-  void band(Document& d) const {
+  __extension__ using Wide = __int128;  // sums with the caller's offset may not fit in 64 bits
+
+  // Causal diagonal and window of each document as one band of keys.
+  void bands() const {
     const Mask& mask = options_.mask;
     const Window& window = mask.window;
     require(!window.left || *window.left >= 0, op_, ": the window's left side is ", window.left.value_or(0), "; it must not be negative");
     require(!window.right || *window.right >= 0, op_, ": the window's right side is ", window.right.value_or(0), "; it must not be negative");
     require(!mask.causal || !window.diagonal || *mask.causal == *window.diagonal, op_,
             ": the causal and the window's diagonal differ; a window is counted from the causal diagonal");
-    const std::int64_t queries = d.queries.last - d.queries.first, keys = d.keys.last - d.keys.first;
     const Diagonal diagonal = mask.causal ? *mask.causal : window.diagonal.value_or(Diagonal::bottom_right());
-    __extension__ using Wide = __int128;  // sums with the caller's offset may not fit in 64 bits
-    const Wide offset = diagonal.resolve(queries, keys);
+    const auto set_band = [&](Document& d) {
+      const std::int64_t queries = d.queries.last - d.queries.first, keys = d.keys.last - d.keys.first;
+      const Wide offset = diagonal.resolve(queries, keys);
+      d.band = band(offset, queries, keys);
+    };
+    set_band(rules_.all_pairs);
+    for (Document& document : rules_.documents) set_band(document);
+  }
+
+  Band band(Wide offset, std::int64_t queries, std::int64_t keys) const {
+    const Mask& mask = options_.mask;
+    const Window& window = mask.window;
     const auto cut = [&](Wide x) { return static_cast<std::int64_t>(std::min<Wide>(std::max<Wide>(x, -Wide{queries}), keys)); };
-    d.lower = window.left ? cut(offset - *window.left) : -queries;
-    d.upper = keys;
-    if (window.right) d.upper = cut(offset + *window.right + 1);
-    if (mask.causal) d.upper = std::min(d.upper, cut(offset + 1));
+    Band band{-queries, keys};
+    if (window.left) band.lower = cut(offset - *window.left);
+    if (window.right) band.upper = cut(offset + *window.right + 1);
+    if (mask.causal) band.upper = std::min(band.upper, cut(offset + 1));
+    return band;
+  }
+
+  // The band of each sequence, by its diagonal_offsets.
+  void bands_of_sequences(const Problem& p) const {
+    const Mask& mask = options_.mask;
+    const ConstTensorView& view = mask.diagonal_offsets;
+    require(is_integer(view.dtype()), op_, ": diagonal_offsets is ", view.dtype(), "; offsets are integers");
+    require(view.shape() == p.lead, op_, ": diagonal_offsets is ", view.shape(), "; it must be [*] = ", p.lead, ", one for each sequence");
+    require(rules_.banded, op_, ": diagonal_offsets is given without causal or a window, whose diagonal it moves");
+    require(!mask.query_offsets && !mask.key_offsets, op_,
+            ": diagonal_offsets with documents (query_offsets), whose diagonals count in each document");
+    require(!mask.causal || *mask.causal == Causal::top_left(), op_,
+            ": diagonal_offsets with a causal diagonal that is not top_left; give one of them, as each says where the diagonal runs");
+    require(!mask.window.diagonal, op_, ": diagonal_offsets with a diagonal of the window; give one of them, as each says where it runs");
+    Band& all = rules_.all_pairs.band;
+    all = {p.keys, -p.queries};  // empty: joined with each band below
+    for_each_integer(view, [&](auto offset) {
+      const Band& own = rules_.bands.emplace_back(band(offset, p.queries, p.keys));
+      all = {std::min(all.lower, own.lower), std::max(all.upper, own.upper)};
+    });
   }
 
   std::vector<Document> documents(const Problem& p) const {

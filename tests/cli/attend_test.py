@@ -37,6 +37,8 @@ def options_of(case):
     if lengths:
         rows = [",".join(map(str, row)) if isinstance(row, list) else str(row) for row in lengths]
         arguments += ["--key-lengths", (";" if isinstance(lengths[0], list) else ",").join(rows)]
+    if case.get("diagonal_offsets"):
+        arguments += ["--diagonal-offsets=" + ",".join(map(str, case["diagonal_offsets"]))]
     for key, option in [("query_offsets", "--query-offsets"), ("key_offsets", "--key-offsets")]:
         if case.get(key):
             arguments += [option, ",".join(map(str, case[key]))]

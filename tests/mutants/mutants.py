@@ -44,7 +44,7 @@ MUTANTS = [
     Mutant("head group tiled, not repeated", ROW, "load_head_transposed(k, b, problem.kv_head(n))", "load_head_transposed(k, b, n % problem.kv_heads)",
            "query head n reads key/value head n / (N/K)", CORE),
     # Which keys
-    Mutant("mask off by one", NORMAL, "std::min(d.upper, cut(offset + 1))", "std::min(d.upper, cut(offset))",
+    Mutant("mask off by one", NORMAL, "std::min(band.upper, cut(offset + 1))", "std::min(band.upper, cut(offset))",
            "causal keeps s <= t + offset", CORE),
     Mutant("causal corner swapped", NORMAL, "const Wide offset = diagonal.resolve(queries, keys);",
            "const Wide offset = diagonal.corner == Diagonal::Corner::offset ? diagonal.shift\n"
@@ -54,7 +54,7 @@ MUTANTS = [
     Mutant("explicit offset dropped", NORMAL, "const Wide offset = diagonal.resolve(queries, keys);",
            "const Wide offset = diagonal.corner == Diagonal::Corner::offset ? 0 : diagonal.resolve(queries, keys);",
            "a causal offset moves the diagonal", CORE),
-    Mutant("huge offset wraps", NORMAL, "const Wide offset = diagonal", "const std::int64_t offset = diagonal",
+    Mutant("huge offset wraps", NORMAL, "Band band(Wide offset,", "Band band(std::int64_t offset,",
            "offsets and window sides may be any 64-bit number", ("sdpa", "reference")),
     Mutant("window sides swapped", NORMAL, "cut(offset - *window.left)", "cut(offset - window.right.value_or(*window.left))",
            "left counts backwards, right forwards", CORE),
@@ -371,6 +371,11 @@ MUTANTS = [
            "each document has its own pairs of d_bias", KERNEL),
     Mutant("documents: diagonals from the first query on", NORMAL, "const Wide offset = diagonal.resolve(queries, keys);",
            "const Wide offset = diagonal.resolve(queries, keys) + d.keys.first - d.queries.first;", "a document's diagonal is its own", CORE),
+    Mutant("diagonal offsets: all sequences have the first band", PROBLEM, "rules->bands[static_cast<std::size_t>(b)]", "rules->bands[0]",
+           "each sequence has its own diagonal", CORE),
+    Mutant("diagonal offsets: chunks all have the first ones", "src/nn/sequence_chunks.cc",
+           "own.mask.diagonal_offsets = chunks_.of(own.mask.diagonal_offsets, lead_, chunk);",
+           "own.mask.diagonal_offsets = chunks_.of(own.mask.diagonal_offsets, lead_, 0);", "a chunk has the diagonals of its own sequences", ("nn_attention",)),
     # Copies, memory and threads of the core
     Mutant("overlapping copy overwrites what it reads", "src/core/copy.cc", "if (overlaps(from, to)) {", "if (false) {",
            "copy onto an overlapping view reads before it writes", ("core",)),

@@ -56,6 +56,8 @@ MASKS: Wrong = {
     "block_keys": (NOT_ARRAYS, [shaped(7), shaped(2, 3, 5, 7, dtype=bool)]),
     "query_offsets": (NOT_ARRAYS, [shaped(2), np.array([0, 4]), np.array([1, 5]), np.array([0, 3, 2, 5]), np.array([0, 5])]),  # the last: without key_offsets
     "key_offsets": (NOT_ARRAYS, [shaped(2), np.array([0, 7])]),  # without query_offsets
+    # The last: no diagonal that it could move.
+    "diagonal_offsets": (NOT_ARRAYS, [shaped(2), np.array([1, 2, 3]), np.array([[1, 2]]), np.array([1, 2])]),
     "key_lengths": (NOT_ARRAYS, [shaped(2), np.array([1, 8]), np.array([-1, 3]), np.array([1, 2, 3]), shaped(2, 4, dtype=int)]),
 }
 SHARED: Wrong = MASKS | {
@@ -105,6 +107,7 @@ def calls(folder: Path) -> dict[str, tuple[Callable[..., Any], dict[str, Any], W
     layer_masks |= {name: (NOT_ARRAYS, [shaped(5, 5), shaped(5, 4, dtype=bool)]) for name in ("attend", "block")}
     layer_masks |= {name: (NOT_ARRAYS, [shaped(2, 5), shaped(2, 4, dtype=bool)]) for name in ("attend_keys", "block_keys")}
     layer_masks |= {"query_offsets": (NOT_ARRAYS, [shaped(2), np.array([0, 4])]), "key_offsets": (NOT_ARRAYS, [shaped(2), np.array([0, 5])])}
+    layer_masks |= {"diagonal_offsets": MASKS["diagonal_offsets"]}
     layer_masks |= {"key_lengths": (NOT_ARRAYS, [shaped(2), np.array([1, 9]), np.array([1, 2, 3])]), "bias": (NOT_ARRAYS, [shaped(5, 4), shaped(3, 5, 5)])}
     layer_masks |= {"backend": SHARED["backend"], "num_threads": SHARED["num_threads"], "seed": DROPOUT["seed"], "training": (NOT_FLAGS, [])}
     layer_masks |= {name: (NOT_ARRAYS, [shaped(2, 2, 5, 4), shaped(2, 2, 5, 4, dtype=float)]) for name in ("projected_key", "projected_value")}

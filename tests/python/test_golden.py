@@ -69,7 +69,7 @@ def run_sdpa(case: Case) -> Arrays:
     options |= {name: case.tensor(name) for name in ("attend", "block", "bias", "dropout_keep")}
     options["causal"] = causal if offset is None else offset
     options["window"] = None if window is None else tuple(window)
-    for name in ("key_lengths", "query_offsets", "key_offsets"):
+    for name in ("key_lengths", "diagonal_offsets", "query_offsets", "key_offsets"):
         integers = case.option(name)
         options[name] = None if integers is None else np.array(integers)
     assert (options["dropout"] > 0) == (options["dropout_keep"] is not None)
@@ -140,7 +140,7 @@ def magnitude(case: Case, name: str) -> float:
 
 def test_all_vectors_are_here(summary: list[str]) -> None:
     summary.append(f"golden vectors through Python: {len(PATHS)}")
-    assert len(PATHS) == 89
+    assert len(PATHS) == 91
 
 
 @pytest.mark.parametrize("path", PATHS, ids=lambda path: path.stem)

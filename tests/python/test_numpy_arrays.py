@@ -105,6 +105,26 @@ def test_documents_have_the_bits_of_each_alone(causal: Any, rng: np.random.Gener
     assert (p > 0).sum() == (p[:, :, :4, :3] > 0).sum() + (p[:, :, 4:, 5:] > 0).sum()
 
 
+@pytest.mark.parametrize("window", [None, (3, 0)])
+def test_diagonal_offsets_have_the_bits_of_each_sequence_alone(window: Any, rng: np.random.Generator) -> None:
+    q, d_out = rng.standard_normal((2, 3, 4, 5, 8))
+    k, v = rng.standard_normal((2, 3, 2, 12, 8))
+    offsets, lengths = np.array([0, 7, -2], np.int32), np.array([5, 12, 3])
+    options = {"causal": "top_left", "window": window}
+    batch = options | {"diagonal_offsets": offsets, "key_lengths": lengths}
+    out, lse = polyhead.sdpa(q, k, v, return_lse=True, **batch)
+    d_q, d_k, d_v, _ = polyhead.sdpa_backward(q, k, v, out, lse, d_out, **batch)
+    p = polyhead.maps(q, k, **batch)
+    for b, offset in enumerate(offsets):
+        one, own = (q[b], k[b], v[b]), options | {"causal": int(offset), "key_lengths": np.array(lengths[b])}
+        out_one, lse_one = polyhead.sdpa(*one, return_lse=True, **own)
+        alone = polyhead.sdpa_backward(*one, out_one, lse_one, d_out[b], **own)
+        assert np.array_equal(out[b], out_one) and np.array_equal(lse[b], lse_one)
+        assert np.array_equal(d_q[b], alone.q) and np.array_equal(d_k[b], alone.k) and np.array_equal(d_v[b], alone.v)
+        assert np.array_equal(p[b], polyhead.maps(*one[:2], **own))
+    assert (p[1, 0, 0] > 0).sum() == (4 if window else 8) and not (p[2, 0, :2] > 0).any()
+
+
 def test_a_layer_takes_documents(rng: np.random.Generator) -> None:
     layer = polyhead.MultiHeadAttention(8, 2, dtype="float64", seed=1)
     x = rng.standard_normal((2, 9, 8))

@@ -203,6 +203,24 @@ inline void draw_documents(Random& random, AttentionCase& c) {
   drop_ambiguous_lengths(c.options.mask);
 }
 
+// In a third of the cases with a causal diagonal or a window, each sequence gets a diagonal of its own. Not together with documents.
+inline void draw_diagonal_offsets(Random& random, AttentionCase& c) {
+  constexpr std::int64_t kHuge = std::numeric_limits<std::int64_t>::max();
+  Mask& mask = c.options.mask;
+  const AttentionSizes& z = c.sizes;
+  if (mask.query_offsets || (!mask.causal && !mask.window.left && !mask.window.right) || random.integer(0, 2) > 0) return;
+  Tensor offsets(DType::i64, z.lead);
+  bool small = true;
+  for (std::int64_t i = 0; i < offsets.numel(); ++i) {
+    const bool huge = random.integer(0, 9) == 0;
+    small &= !huge;
+    offsets.data<std::int64_t>()[i] = huge ? random.pick<std::int64_t>({-kHuge - 1, -kHuge, kHuge - 1, kHuge}) : random.integer(-z.queries - 1, z.keys + 1);
+  }
+  mask.diagonal_offsets = c.keep(small && random.coin() ? Tensor::copy_of(offsets, DType::i16) : std::move(offsets));
+  if (mask.causal) mask.causal = Causal::top_left();
+  mask.window.diagonal = {};
+}
+
 inline AttentionSizes draw_sizes(Random& random) {
   AttentionSizes z;
   for (std::int64_t rank = random.integer(0, 4); rank > 0; --rank) z.lead.push_back(random.pick<std::int64_t>({1, 1, 2, 2, 3}));
@@ -260,6 +278,7 @@ inline AttentionCase draw_case(Random& random, DType dtype, const AttentionSizes
   }
   o.empty_rows = random.pick({EmptyRows::zero, EmptyRows::zero, EmptyRows::uniform, EmptyRows::unmasked});
   draw_documents(random, c);
+  draw_diagonal_offsets(random, c);
   return c;
 }
 

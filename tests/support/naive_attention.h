@@ -62,6 +62,7 @@ class PairRule {
     length_per_query_ = mask.key_lengths && mask.key_lengths.rank() > lead.size();
     if (mask.query_offsets) query_offsets_ = to_doubles(mask.query_offsets), key_offsets_ = query_offsets_;
     if (mask.key_offsets) key_offsets_ = to_doubles(mask.key_offsets);
+    if (mask.diagonal_offsets) diagonal_offsets_ = Tensor::copy_of(mask.diagonal_offsets, DType::i64);  // exact: a double would round 2^63 - 1
   }
 
   bool same_document(std::int64_t t, std::int64_t s) const { return number_of(query_offsets_, t) == number_of(key_offsets_, s); }
@@ -73,6 +74,7 @@ class PairRule {
     const std::int64_t begin = start_of(key_offsets_, s) - start_of(query_offsets_, t);
     const std::int64_t end = end_of(key_offsets_, s, keys_) - end_of(query_offsets_, t, queries_);
     const auto distance = [&](const Diagonal& d) -> Wide {
+      if (diagonal_offsets_) return Wide{s} - t - diagonal_offsets_.data<std::int64_t>()[b];
       if (d.corner == Diagonal::Corner::bottom_right) return Wide{s} - t - end;
       return Wide{s} - t - begin - (d.corner == Diagonal::Corner::offset ? d.shift : 0);
     };
@@ -108,6 +110,7 @@ class PairRule {
   const Mask& mask_;
   std::int64_t queries_, keys_;
   std::vector<double> dense_, key_mask_, lengths_, query_offsets_, key_offsets_;
+  Tensor diagonal_offsets_;
   bool length_per_query_ = false;
 };
 

@@ -67,7 +67,7 @@ enum class Mode : std::uint8_t { evaluation, training };
 struct AttentionOptions {
   // attend, block, bias and dropout_keep broadcast to [*,N,T,S]: each is [T,S] or has every dimension, of extent 1 where it is shared. With
   // one leading dimension [B,1,T,S] differs by sequence and [1,N,T,S] by head; three dimensions, which could mean either, are an Error.
-  // attend_keys, block_keys: broadcast to [*,S]. key_lengths: [*] or [*,T].
+  // attend_keys, block_keys: broadcast to [*,S]. key_lengths: [*] or [*,T]. diagonal_offsets: [*].
   // query_offsets, key_offsets: Error with added keys or a global query.
   Mask mask{};
   ConstTensorView bias{};

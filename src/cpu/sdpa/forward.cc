@@ -68,8 +68,8 @@ struct KeySplits {
     const RowBlocks blocks(p, 1, kWantedTasks, block_sizes(1 << 20));
     KeyRange range{0, p.keys};
     if (p.rules->banded && p.empty_rows == EmptyRows::zero) {  // other modes give an empty row all keys
-      const Document& document = p.documents.front();
-      range = {std::max<std::int64_t>(0, document.lower), std::min(p.keys, p.queries - 1 + document.upper)};
+      const Band& band = p.documents.front().band;
+      range = {std::max<std::int64_t>(0, band.lower), std::min(p.keys, p.queries - 1 + band.upper)};
     }
     // Work in multiplications: reading and transposing an element of k or v takes as long as 22. Each split has at least 5e6, which take
     // 100 us, twice the time to wake a thread.

@@ -33,11 +33,12 @@ Tensors compute_sdpa(Reader& in, const Setting& setting) {
     require(window->size() == 2, "window must be [left, right]");
     options.mask.window = {.left = (*window)[0], .right = (*window)[1]};
   }
-  Tensor lengths, query_offsets, key_offsets;
+  Tensor lengths, diagonal_offsets, query_offsets, key_offsets;
   const auto read_integers = [&](const char* name, Tensor& memory, ConstTensorView& view) {
     if (const auto given = in.option<nlohmann::json>(name)) view = memory = integer_tensor(*given);
   };
   read_integers("key_lengths", lengths, options.mask.key_lengths);
+  read_integers("diagonal_offsets", diagonal_offsets, options.mask.diagonal_offsets);
   read_integers("query_offsets", query_offsets, options.mask.query_offsets);
   read_integers("key_offsets", key_offsets, options.mask.key_offsets);
 

@@ -1,0 +1,121 @@
+// A diagonal for each sequence: forward, backward and maps equal those of each sequence alone with Diagonal::offset, bit for bit, on every
+// backend.
+#include "polyhead/maps.h"
+#include "support/each_backend.h"
+#include "support/kernel_case.h"
+
+namespace polyhead::test {
+namespace {
+
+// Sequence b as a problem of its own: everything that broadcasts written out and cut.
+AttentionCase alone(AttentionCase& c, std::int64_t b) {
+  AttentionCase d;
+  d.sizes = c.sizes, d.dtype = c.dtype, d.options = c.options;
+  d.sizes.lead[0] = 1;
+  const auto own = [&](const auto& view) { return view.slice(0, b, b + 1); };
+  d.q = own(c.q), d.k = own(c.k), d.v = own(c.v), d.d_out = own(c.d_out);
+  const Shape pairs = c.sizes.pairs();
+  Mask& mask = d.options.mask;
+  const std::int64_t offset = static_cast<std::int64_t>(to_doubles(mask.diagonal_offsets)[static_cast<std::size_t>(b)]);
+  mask.diagonal_offsets = {};
+  if (mask.causal) mask.causal = Causal::offset(offset);
+  if (!mask.causal) mask.window.diagonal = Diagonal::offset(offset);
+  for (ConstTensorView* dense : {&mask.attend, &mask.block, &d.options.bias}) {
+    if (*dense) *dense = own(dense->expand(pairs));
+  }
+  for (ConstTensorView* keys : {&mask.attend_keys, &mask.block_keys}) {
+    if (*keys) *keys = own(keys->expand(c.sizes.keys_of()));
+  }
+  if (mask.key_lengths) mask.key_lengths = own(mask.key_lengths);
+  if (d.options.dropout.p > 0 || d.options.dropout.keep) {
+    Tensor bits(DType::boolean, pairs);
+    d.options.dropout.keep ? copy(d.options.dropout.keep.expand(pairs), bits) : dropout_keep_bits(d.options.dropout.p, d.options.dropout.seed, bits);
+    d.options.dropout.keep = own(ConstTensorView(d.keep(std::move(bits))));
+  }
+  return d;
+}
+
+AttentionCase draw_with_offsets(Random& random, DType dtype) {
+  AttentionSizes z = draw_block_sizes(random);
+  z.lead = {random.integer(1, 4)};
+  z.queries = random.pick<std::int64_t>({1, 17, 40, 97}), z.keys = random.pick<std::int64_t>({1, 33, 97, 300});
+  z.qk_width = random.pick<std::int64_t>({3, 8, 16}), z.v_width = random.pick<std::int64_t>({2, 16, 33});
+  AttentionCase c = draw_case(random, dtype, z);
+  Mask& mask = c.options.mask;
+  mask.query_offsets = mask.key_offsets = {};
+  if (!mask.window.left && !mask.window.right) mask.causal = Causal::top_left();
+  if (mask.causal) mask.causal = Causal::top_left();
+  mask.window.diagonal = {};
+  Tensor offsets(DType::i32, z.lead);
+  for (std::int64_t b = 0; b < offsets.numel(); ++b) offsets.data<std::int32_t>()[b] = static_cast<std::int32_t>(random.integer(-z.queries - 1, z.keys + 1));
+  mask.diagonal_offsets = c.keep(std::move(offsets));
+  return c;
+}
+
+using DiagonalOffsetsOf = EachBackend;
+INSTANTIATE_TEST_SUITE_P(All, DiagonalOffsetsOf, testing::ValuesIn(backends()), name_of_backend);
+
+TEST_P(DiagonalOffsetsOf, EachSequenceEqualsItAloneBitForBit) {
+  for (std::uint64_t seed = 0; seed < 150; ++seed) {
+    SCOPED_TRACE(seed);
+    Random random(seed);
+    AttentionCase c = draw_with_offsets(random, kDTypes[seed % 5]);
+    c.options.backend = GetParam();
+    AttentionOutputs o = c.make_outputs();
+    o.attention_weights = c.keep(Tensor(c.dtype, c.sizes.pairs()));
+    c.run(o);
+    const bool own_elements = o.d_bias && !c.table && o.d_bias.shape() == c.sizes.pairs();  // else sequences add into the same elements
+    for (std::int64_t b = 0; b < c.sizes.lead[0]; ++b) {
+      AttentionCase d = alone(c, b);
+      AttentionOutputs x = d.make_outputs();
+      x.attention_weights = d.keep(Tensor(d.dtype, d.sizes.pairs()));
+      if (!own_elements) x.d_bias = {};
+      d.run(x);
+      const auto own = [&](const TensorView& view) { return ConstTensorView(view).slice(0, b, b + 1); };
+      EXPECT_TRUE(same_bits(own(o.out), x.out)) << "out";
+      EXPECT_TRUE(same_bits(own(o.lse), x.lse)) << "lse";
+      EXPECT_TRUE(same_bits(own(o.attention_weights), x.attention_weights)) << "attention_weights";
+      EXPECT_TRUE(same_bits(own(o.d_q), x.d_q)) << "d_q";
+      EXPECT_TRUE(same_bits(own(o.d_k), x.d_k)) << "d_k";
+      EXPECT_TRUE(same_bits(own(o.d_v), x.d_v)) << "d_v";
+      if (own_elements) {
+        EXPECT_TRUE(same_bits(own(o.d_bias), x.d_bias)) << "d_bias";
+      }
+      for (const MapValue value : {MapValue::score, MapValue::probability, MapValue::dropped}) {
+        Tensor whole(DType::f64, c.sizes.pairs()), part(DType::f64, d.sizes.pairs());
+        attention_map({.q = c.q, .k = c.k}, whole, c.options, value);
+        attention_map({.q = d.q, .k = d.k}, part, d.options, value);
+        EXPECT_TRUE(same_bits(own(whole), part)) << "map " << static_cast<int>(value);
+      }
+      if (HasFailure()) return;
+    }
+  }
+}
+
+// Queries that continue sequences of 3, 0 and 5 keys: each row is the last of a causal square.
+TEST_P(DiagonalOffsetsOf, ContinueSequencesOfUnequalLengths) {
+  Random random(3);
+  constexpr std::int64_t kNew = 2, kKeys = 7;
+  const Tensor q = random.tensor(DType::f64, {3, 2, kNew, 4}), k = random.tensor(DType::f64, {3, 1, kKeys, 4}), v = random.tensor(DType::f64, {3, 1, kKeys, 4});
+  const Tensor before = Tensor::of<std::int64_t>({3}, {3, 0, 5}), after = Tensor::of<std::int64_t>({3}, {5, 2, 7});
+  Tensor out(DType::f64, {3, 2, kNew, 4}), expected(DType::f64, {1, 2, kNew, 4});
+  SdpaOptions options{.mask = {.causal = Causal::top_left(), .key_lengths = after, .diagonal_offsets = before}, .backend = GetParam()};
+  sdpa_forward({.q = q, .k = k, .v = v, .out = out}, options);
+  for (std::int64_t b = 0; b < 3; ++b) {
+    const auto own = [&](const Tensor& x) { return x.view().slice(0, b, b + 1); };
+    const std::int64_t keys = after.data<std::int64_t>()[b];
+    sdpa_forward({.q = own(q), .k = own(k).slice(-2, 0, keys), .v = own(v).slice(-2, 0, keys), .out = expected},
+                 {.mask = {.causal = Causal::bottom_right()}, .backend = GetParam()});
+    EXPECT_TRUE(near(own(out), expected, 1e-14)) << b;
+  }
+}
+
+TEST(DiagonalOffsets, AreExplained) {
+  const Tensor q(DType::f32, {2, 2, 6, 4}), offsets = Tensor::of<std::int32_t>({2}, {1, 5});
+  Tensor out(q);
+  const SdpaOptions options{.mask = {.causal = Causal::top_left(), .diagonal_offsets = offsets}};
+  EXPECT_NE(explain({.q = q, .k = q, .v = q, .out = out}, options).find("offset of each sequence"), std::string::npos);
+}
+
+}  // namespace
+}  // namespace polyhead::test
