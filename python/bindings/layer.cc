@@ -8,6 +8,7 @@
 #include <memory>
 
 #include "bind.h"
+#include "cache.h"
 #include "gil.h"
 
 namespace polyhead::python {
@@ -82,6 +83,7 @@ nb::object run(const Layer& layer, LayerCall& call, nb::handle query, nb::handle
   call.options.workspace = saved && layer.frozen() ? nullptr : &layer.workspace;
   const Shape shape = out_given.is_none() ? layer.layer.output_shape(call.input) : Shape();
   const Result out("out", out_given, true, query, shape, call.input.query.dtype());
+  const CacheInUse in_use(call.cache);
   without_gil([&] { layer.layer.forward(call.input, out.view(), call.options, saved); });
   return out.object;
 }

@@ -3,6 +3,7 @@
 #include <limits>
 
 #include "bind.h"
+#include "cache.h"
 
 namespace polyhead::python {
 namespace {
@@ -192,6 +193,12 @@ void read(CallArguments& call, const char* name, nb::handle given, nn::Rotary& r
   if (const nb::object width = given.attr("width"); !width.is_none()) rotary.width = read_integer(width, "rotary.width", 2, kMost);
 }
 
+void read(CallArguments&, const char* name, nb::handle given, Cache*& cache) {
+  if (given.is_none()) return;
+  if (!nb::isinstance(given, nb::module_::import_("polyhead._cache").attr("KeyValueCache"))) refuse_type(given, name, "a polyhead.KeyValueCache");
+  cache = nb::cast<Cache*>(nb::object(given.attr("_cache")));
+}
+
 template <class Field>
 void read(CallArguments&, const char* name, nb::handle given, Field& field) {
   read(name, given, field);
@@ -232,6 +239,8 @@ void visit(LayerCall& call, const F& f) {
   f("projected_key", call.input.projected_key);
   f("projected_value", call.input.projected_value);
   f("rotary", call.options.rotary);
+  f("cache", call.cache);
+  f("new_tokens", call.options.new_tokens);
   f("training", call.options.mode);
 }
 
@@ -263,6 +272,7 @@ SdpaCall::SdpaCall(const char* function, nb::handle given) {
 LayerCall::LayerCall(const char* function, nb::handle given) {
   read_keywords(function, given, *this, options.executor);
   options.dropout_seed = seed;
+  if (cache != nullptr) options.cache = &cache->cache;
 }
 
 }  // namespace polyhead::python

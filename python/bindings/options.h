@@ -78,11 +78,14 @@ struct SdpaCall : CallArguments {
   SdpaOptions sdpa;
 };
 
+struct Cache;
+
 // The arguments of a layer's pass; the keywords are LayerOptions of _options.py.
 struct LayerCall : CallArguments {
   LayerCall(const char* function, nb::handle given);
   nn::AttentionInput input;
-  nn::AttentionOptions options;
+  nn::AttentionOptions options;  // options.cache is that of `cache`
+  Cache* cache = nullptr;
 };
 
 }  // namespace polyhead::python

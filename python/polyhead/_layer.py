@@ -207,6 +207,12 @@ class MultiHeadAttention:
                 with rotary positions, rotated. The parameters of the key and value projections then have gradients of 0.
             rotary: a `Rotary`: rotates the projected queries and keys, but neither projected_key nor the keys of add_bias_kv and add_zero_attn.
                 Not with a global query.
+            cache: a `KeyValueCache`, for a text that is computed a few tokens at a time: the projected and rotated keys and values of query are appended,
+                and the queries attend to all tokens of their sequence; with causal (either corner) or a window each counts from its own token. Only
+                through ``layer(...)``, as `forward` keeps activations. query is ``[B,T,query_width]``, rotary has the tables of its positions. Not
+                with key, value, projected_key, key_lengths, diagonal_offsets, documents, add_bias_kv, add_zero_attn, a global query or training. The
+                cache is unchanged if the call fails.
+            new_tokens: integers ``[B]``, with cache: how many of the T tokens sequence b has; None: all. Rows of the output after them mean nothing.
             causal, window, backend, num_threads: as in `polyhead.sdpa`.
 
         Returns:

@@ -7,6 +7,9 @@ import sys
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypedDict, TypeVar, Union
 
+if TYPE_CHECKING:
+    from ._cache import KeyValueCache
+
 Array = Any
 """NumPy array, PyTorch tensor, JAX CPU array, or any object with the buffer protocol or DLPack."""
 
@@ -75,6 +78,8 @@ class LayerOptions(PassOptions, total=False):
     projected_key: Array
     projected_value: Array
     rotary: Rotary | None
+    cache: KeyValueCache | None
+    new_tokens: Array
     training: bool
 
 

@@ -4,6 +4,7 @@
 
 #include "core/parallel.h"
 #include "nn/attention_shapes.h"
+#include "nn/cached_attention.h"
 #include "nn/check.h"
 #include "nn/chunked_forward.h"
 #include "nn/elementwise.h"
@@ -156,9 +157,12 @@ void require_options(const char* operation, const MultiHeadAttentionConfig& conf
           ": documents (query_offsets) with add_bias_kv or add_zero_attn, whose keys belong to none");
   require(!documents || config.global_query == GlobalQuery::off, operation,
           ": documents (query_offsets) with a global query, which spans all of them");
-  require_pairs(operation, "attend", options.mask.attend, shapes);
-  require_pairs(operation, "block", options.mask.block, shapes);
-  require_pairs(operation, "bias", options.bias, shapes);
+  require_cache(operation, config, input, options, shapes);
+  if (!options.cache) {
+    require_pairs(operation, "attend", options.mask.attend, shapes);
+    require_pairs(operation, "block", options.mask.block, shapes);
+    require_pairs(operation, "bias", options.bias, shapes);
+  }
   if (options.mode == Mode::evaluation) return;
   require_pairs(operation, "dropout_keep", options.dropout_keep, shapes, shapes.added_keys);
   require(config.dropout == 0 || options.dropout_seed || options.dropout_keep, operation,
@@ -204,6 +208,11 @@ void run(const MultiHeadAttention& layer, const PackedAttention& projections, co
   const TensorView k_heads = input.projected_key ? TensorView() : split_heads(s.k.view(), shapes.axis, config.kv_heads);
   apply_rotary(options.rotary, Rotation::forward, shapes, q_heads, k_heads, executor);
   s.q_heads = q_heads;
+  if (options.cache) {
+    options.cache->append(s.k_heads, s.v_heads, options.new_tokens, executor);
+    s.k_heads = options.cache->keys(), s.v_heads = options.cache->values();
+  }
+  AppendedTokens appended(options.cache);
 
   s.sdpa = {.scale = config.scale,
             .mask = options.mask,
@@ -211,6 +220,7 @@ void run(const MultiHeadAttention& layer, const PackedAttention& projections, co
             .softcap = config.softcap,
             .empty_rows = config.empty_rows,
             .backend = options.backend};
+  if (options.cache) s.sdpa.mask = mask_in_cache(options.mask, options.cache->key_lengths(), options.cache->previous_lengths());
   if (options.mode == Mode::training) s.sdpa.dropout = {config.dropout, options.dropout_seed.value_or(0), options.dropout_keep};
   if (shapes.added_keys > 0) {
     if (restricts(options.mask)) {
@@ -249,6 +259,7 @@ void run(const MultiHeadAttention& layer, const PackedAttention& projections, co
   } else {
     copy(projection_input, out);
   }
+  appended.keep();
 }
 
 }  // namespace
@@ -289,6 +300,13 @@ void MultiHeadAttention::forward(const AttentionInput& input, TensorView out, co
   const Operand written{"out", out};
   polyhead::require_separate(kOperation, {&written, 1}, inputs_of(input, options.mask, options.bias, options.dropout_keep, options.rotary));
   require_parameters_separate(kOperation, {written}, *this);
+  if (options.cache) {
+    require(saved == nullptr, kOperation, ": a cache with saved activations; a pass with a cache has no backward pass");
+    std::vector<Operand> inputs = inputs_of(input, options.mask, options.bias, options.dropout_keep, options.rotary);
+    if (options.new_tokens) inputs.push_back({"new_tokens", options.new_tokens});
+    const Operand memory[] = {written, {"the cache's keys", options.cache->all_keys()}, {"the cache's values", options.cache->all_values()}};
+    polyhead::require_separate(kOperation, memory, inputs);
+  }
   if (saved == nullptr) {
     const ChunkedAttention evaluation(*this, input, shapes, options);
     return evaluation.for_each_chunk([&](Executor* executor) {

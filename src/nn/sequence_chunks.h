@@ -8,7 +8,8 @@ namespace polyhead::nn {
 
 class SequenceChunks {
  public:
-  // One chunk if the layer adds keys, or with dropout, whose bits depend on the number of the sequence.
+  // One chunk if the layer adds keys, with a cache, which is appended to once, or with dropout, whose bits depend on the number of the
+  // sequence.
   SequenceChunks(const MultiHeadAttentionConfig& config, const AttentionShapes& shapes, const AttentionOptions& options);
 
   std::int64_t count() const { return chunks_.count(); }

@@ -376,6 +376,17 @@ MUTANTS = [
     Mutant("diagonal offsets: chunks all have the first ones", "src/nn/sequence_chunks.cc",
            "own.mask.diagonal_offsets = chunks_.of(own.mask.diagonal_offsets, lead_, chunk);",
            "own.mask.diagonal_offsets = chunks_.of(own.mask.diagonal_offsets, lead_, 0);", "a chunk has the diagonals of its own sequences", ("nn_attention",)),
+    # Decoding
+    Mutant("cache: reorder of a cycle loses its first sequence", "src/nn/key_value_cache.cc", "copy_heads(saved[i], views[i].select(0, b), length);", ";",
+           "a cycle of sequences is right", ("nn_attention",)),
+    Mutant("cache: new tokens written from the first key on", "src/nn/key_value_cache.cc", "const std::int64_t begin = lengths_[static_cast<std::size_t>(b)],",
+           "const std::int64_t begin = lengths_[static_cast<std::size_t>(b)] * 0,", "tokens follow those that are there", ("nn_attention",)),
+    Mutant("cache: diagonals after the append", "src/nn/multi_head_attention.cc", "options.cache->previous_lengths());", "options.cache->key_lengths());",
+           "a query does not see the tokens after it", ("nn_attention",)),
+    Mutant("cache: kept if forward fails", "src/nn/cached_attention.h", "if (cache_) cache_->truncate(before_);", "", "a failed call leaves the cache as it was",
+           ("nn_attention",)),
+    Mutant("yarn: the ramp the other way round", "src/nn/rotary_embedding.cc", "frequencies[i] = scaled * frequencies[i] / c.factor + (1 - scaled) * frequencies[i];",
+           "frequencies[i] = (1 - scaled) * frequencies[i] / c.factor + scaled * frequencies[i];", "yarn scales low frequencies", ("nn_attention",)),
     # Copies, memory and threads of the core
     Mutant("overlapping copy overwrites what it reads", "src/core/copy.cc", "if (overlaps(from, to)) {", "if (false) {",
            "copy onto an overlapping view reads before it writes", ("core",)),

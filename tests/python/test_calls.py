@@ -111,7 +111,10 @@ def calls(folder: Path) -> dict[str, tuple[Callable[..., Any], dict[str, Any], W
     layer_masks |= {"key_lengths": (NOT_ARRAYS, [shaped(2), np.array([1, 9]), np.array([1, 2, 3])]), "bias": (NOT_ARRAYS, [shaped(5, 4), shaped(3, 5, 5)])}
     layer_masks |= {"backend": SHARED["backend"], "num_threads": SHARED["num_threads"], "seed": DROPOUT["seed"], "training": (NOT_FLAGS, [])}
     layer_masks |= {name: (NOT_ARRAYS, [shaped(2, 2, 5, 4), shaped(2, 2, 5, 4, dtype=float)]) for name in ("projected_key", "projected_value")}
-    layer_masks |= {"rotary": (NOT_ARRAYS, [])}
+    layer_masks |= {"rotary": (NOT_ARRAYS, []), "cache": (NOT_ARRAYS, [polyhead.KeyValueCache(2, 2, 5, 4)])}  # the last: forward() refuses a cache
+    layer_masks |= {"new_tokens": (NOT_ARRAYS, [np.array([1, 2])])}  # without a cache
+    cache_sizes = {"sequences": 2, "kv_heads": 2, "capacity": 4, "head_width": 3}
+    number: tuple[list[Any], list[Any]] = (NOT_NUMBERS, [-1.0, float("nan"), float("inf"), 10**400])
     table: tuple[list[Any], list[Any]] = (NOT_ARRAYS, [shaped(5, 4), shaped(1, 2), shaped(4, 2), shaped(2), shaped(5, 2, dtype=int)])
 
     def rotated(cos: Any, sin: Any, key_cos: Any = None, key_sin: Any = None, order: Any = "halves", width: Any = None) -> Any:
@@ -182,6 +185,46 @@ def calls(folder: Path) -> dict[str, tuple[Callable[..., Any], dict[str, Any], W
             {"cos": shaped(5, 2), "sin": shaped(5, 2)},
             {"cos": ([*table[0], None], table[1]), "sin": ([*table[0], None], table[1]), "key_cos": table, "key_sin": table}
             | {"order": (NOT_WORDS, ["", "interleaved", "\ud800"]), "width": (NOT_INTS, [0, -2, 3, 6, BIG])},
+        ),
+        "KeyValueCache": (
+            polyhead.KeyValueCache,
+            cache_sizes,
+            {name: ([*NOT_INTS, None], [-1, BIG]) for name in cache_sizes}
+            | {"value_head_width": (NOT_INTS, [0, -1, BIG]), "dtype": ([x for x in NOT_WORDS if x is not None], ["", "x", "int8", "\ud800"])},
+        ),
+        "KeyValueCache.on": (
+            polyhead.KeyValueCache.on,
+            {"keys": shaped(2, 2, 4, 3), "values": shaped(2, 2, 4, 3)},
+            {
+                "keys": ([*NOT_ARRAYS, None], [shaped(2, 2, 4), shaped(2, 2, 4, 3, dtype=int), np.broadcast_to(np.float32(0), (2, 2, 4, 3))]),
+                "values": ([*NOT_ARRAYS, None], [shaped(2, 2, 5, 3), shaped(2, 2, 4, 3, dtype=float)]),
+                "lengths": ([3, "ab", object(), Hostile(), [1.5]], [[1], [1, 5], [-1, 1]]),
+            },
+        ),
+        "KeyValueCache.append": (
+            lambda k, v, new_tokens=None, num_threads=None: polyhead.KeyValueCache(2, 2, 4, 3).append(k, v, new_tokens, num_threads=num_threads),
+            {"k": shaped(2, 2, 1, 3), "v": shaped(2, 2, 1, 3)},
+            {"k": tensor((2, 2, 3), (2, 3, 1, 3), (2, 2, 1, 4)), "v": tensor((2, 2, 2, 3), (2, 2, 1, 4)), "num_threads": SHARED["num_threads"]}
+            | {"new_tokens": (NOT_ARRAYS, [shaped(2), np.array([1, 2]), np.array([-1, 1]), np.array([1])])},
+        ),
+        "RotaryEmbedding": (
+            polyhead.RotaryEmbedding,
+            {"width": 4},
+            {
+                "width": ([*NOT_INTS, None], [0, -2, 3, BIG]),
+                "order": (NOT_WORDS, ["", "interleaved", "\ud800"]),
+                "scaling": ([x for x in NOT_WORDS if x is not None], ["", "dynamic", "\ud800"]),
+                "attention_factor": ([x for x in NOT_NUMBERS if x is not None], [-1.0, 0.0, 2.0, float("nan")]),  # 2: without yarn
+                "truncate": (NOT_FLAGS, []),
+                "factor": (number[0], [*number[1], 0.5, 2.0]),  # 2: without a rule
+            }
+            | {name: number for name in ("base", "original_max_position_embeddings", "low_freq_factor", "high_freq_factor", "beta_fast", "beta_slow")}
+            | {name: number for name in ("mscale", "mscale_all_dim")},
+        ),
+        "RotaryEmbedding.__call__": (
+            polyhead.RotaryEmbedding(4),
+            {"positions": np.arange(3)},
+            {"positions": ([*NOT_ARRAYS, None], [shaped(3)]), "dtype": ([3, None, [], object()], ["", "float16", "\ud800"])},
         ),
         "backward": (
             saved.backward,

@@ -211,6 +211,7 @@ SOURCES = {
     "polyhead.maps": r"Dao et al\. 2022, appendix B",
     "polyhead.dropout_keep_bits": r"Salmon et al\. 2011",
     "polyhead.MultiHeadAttention": r"Vaswani et al\. 2017, section 3\.2\.2",
+    "polyhead.RotaryEmbedding": r"Su et al\. 2021, RoFormer, section 3\.2\.2",
     "polyhead.torch.scaled_dot_product_attention": r"Vaswani et al\. 2017, equation 1\b",
     "polyhead.torch.MultiheadAttention": r"Vaswani et al\. 2017, section 3\.2\.2",
     "polyhead.torch.GatedAttention": r"Jumper et al\. 2021, supplementary\s+algorithms",

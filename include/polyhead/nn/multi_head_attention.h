@@ -11,6 +11,7 @@
 #include <optional>
 
 #include "polyhead/maps.h"
+#include "polyhead/nn/key_value_cache.h"
 #include "polyhead/nn/linear.h"
 #include "polyhead/nn/rotary.h"
 #include "polyhead/sdpa.h"
@@ -75,6 +76,14 @@ struct AttentionOptions {
   std::optional<std::uint64_t> dropout_seed{};  // in training with dropout: required, unless dropout_keep is given
   ConstTensorView dropout_keep{};               // in training: replaces the drawn bits; broadcasts to [*,N,T,S']
   Rotary rotary{};                              // rotates the projected q and k, but neither projected_key nor the added keys
+  // Keys and values of earlier tokens, for a text that is computed a few tokens at a time: forward() appends the projected and rotated keys
+  // and values of `query`, then the queries attend to all tokens of their sequence in the cache. With causal (top_left or bottom_right,
+  // which are the same here) or a window each query counts from its own token. S is then the longest length after the append; the rotary
+  // tables are those of the new positions, cache->key_lengths() on. new_tokens: as in KeyValueCache::append; absent: all T. Only for
+  // self-attention in evaluation with one leading dimension [B]. Error with `saved`, added keys, a global query, documents, key_lengths or
+  // diagonal_offsets. The cache is unchanged if forward() throws.
+  KeyValueCache* cache = nullptr;
+  ConstTensorView new_tokens{};
   const Backend* backend = nullptr;
   Executor* executor = nullptr;
   const Workspace* workspace = nullptr;  // in training: Error if it is one of Parameters::constant

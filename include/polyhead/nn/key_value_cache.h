@@ -1,0 +1,92 @@
+// Keys and values of earlier tokens, for texts that are computed a few tokens at a time. Memory is allocated once. Sequences may have
+// different lengths; they are appended to, cut back (speculative decoding), and copied among each other (beam search) in place.
+//
+//   KeyValueCache cache({.sequences = 2, .kv_heads = 8, .capacity = 4096, .head_width = 128});
+//   cache.append(k, v);                                        // [B,K,T,H], [B,K,T,V]: the new tokens
+//   sdpa_forward({.q = q, .k = cache.keys(), .v = cache.values(), .out = out}, {.mask = cache.causal_mask()});
+//
+// MultiHeadAttention takes one as AttentionOptions::cache. B sequences, K key/value heads, H and V widths of a key and of a value head.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "polyhead/executor.h"
+#include "polyhead/mask.h"
+#include "polyhead/tensor.h"
+
+#pragma GCC visibility push(default)
+namespace polyhead::nn {
+
+struct KeyValueCacheConfig {
+  std::int64_t sequences = 0;         // B
+  std::int64_t kv_heads = 0;          // K
+  std::int64_t capacity = 0;          // most keys of a sequence
+  std::int64_t head_width = 0;        // H
+  std::int64_t value_head_width = 0;  // V; 0: head_width
+  DType dtype = DType::f32;           // of the stored keys and values: float32, float64, bfloat16 or float16
+};
+
+// Several threads may read one cache at the same time; nothing else may use it while a function that is not const runs. Every function
+// checks all its arguments before it writes anything.
+class KeyValueCache {
+ public:
+  KeyValueCache() = default;  // no sequences
+  explicit KeyValueCache(const KeyValueCacheConfig& config);
+  // On the caller's memory [B,K,capacity,H] and [B,K,capacity,V], with any strides, of which the first lengths[b] keys are in use. The caller
+  // keeps it alive and changes it only between calls.
+  KeyValueCache(TensorView keys, TensorView values, std::span<const std::int64_t> lengths = {});
+  KeyValueCache(const KeyValueCache&) = delete;
+  KeyValueCache& operator=(const KeyValueCache&) = delete;
+  KeyValueCache(KeyValueCache&&) = default;
+  KeyValueCache& operator=(KeyValueCache&&) = default;
+  ~KeyValueCache() = default;
+
+  const KeyValueCacheConfig& config() const { return config_; }
+  std::int64_t sequences() const { return config_.sequences; }
+  std::int64_t capacity() const { return config_.capacity; }
+  std::int64_t length(std::int64_t sequence) const;
+  std::int64_t longest() const;  // S of the views below
+
+  // Views without a copy: [B,K,S,H] and [B,K,S,V], where S is the longest length now. Rows of a sequence beyond its length hold anything.
+  ConstTensorView keys() const;
+  ConstTensorView values() const;
+  ConstTensorView key_lengths() const { return {lengths_.data(), {config_.sequences}}; }        // int64 [B]: tokens of each sequence
+  ConstTensorView previous_lengths() const { return {previous_.data(), {config_.sequences}}; }  // int64 [B]: before the last append()
+  // The whole memory, [B,K,capacity,H] and [B,K,capacity,V].
+  ConstTensorView all_keys() const { return keys_; }
+  ConstTensorView all_values() const { return values_; }
+
+  // Adds T tokens to every sequence, k [B,K,T,H] and v [B,K,T,V], any floating dtype, rounded to that of the cache; or, to sequence b, the
+  // first new_tokens[b] of them, integers [B] in [0,T]. Error if a sequence would exceed the capacity, or if k or v overlaps the cache.
+  void append(ConstTensorView k, ConstTensorView v, ConstTensorView new_tokens = {}, Executor* executor = nullptr);
+  // The lengths [B] after append() of T = tokens; the same errors.
+  std::vector<std::int64_t> lengths_after(std::int64_t tokens, ConstTensorView new_tokens = {}) const;
+
+  // The mask of a call whose T queries are the tokens of the last append(): each attends to itself and to all tokens before it. Without
+  // `causal`, each attends to all tokens of its sequence. Rows t >= new_tokens[b] are computed too and mean nothing. Views of this cache:
+  // valid until it changes. After truncate, reorder, copy or clear the queries are the tokens that will follow.
+  Mask causal_mask() const;
+  Mask mask() const { return {.key_lengths = key_lengths()}; }
+
+  // Sequence b becomes what sequence source[b] was, for all b at once: repeats and cycles are right. Copies only tokens in use.
+  void reorder(std::span<const std::int64_t> source);
+  void copy_sequence(std::int64_t from, std::int64_t to);
+  // Forgets the tokens from `length` on; Error if the sequence has fewer.
+  void truncate(std::int64_t sequence, std::int64_t length);
+  void truncate(std::span<const std::int64_t> lengths);  // [B]
+  void clear();                                          // all lengths 0
+
+ private:
+  void require_sequence(const char* operation, std::int64_t sequence) const;
+  void copy_tokens(std::int64_t from, std::int64_t to);  // and the length
+
+  KeyValueCacheConfig config_;
+  Tensor own_keys_, own_values_;  // absent on the caller's memory
+  TensorView keys_, values_;      // [B,K,capacity,H], [B,K,capacity,V]
+  std::vector<std::int64_t> lengths_, previous_;  // [B]
+};
+
+}  // namespace polyhead::nn
+#pragma GCC visibility pop

@@ -1,0 +1,74 @@
+// Makes the tables of nn::Rotary from positions: angle = position x frequency, with the frequencies that models are trained with (Su et al.
+// 2021, RoFormer, section 3.2.2) and the rules that stretch them to longer texts. Use it where a model's config says "rope_theta" and
+// "rope_scaling"; the fields have the names of those files.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <vector>
+
+#include "polyhead/nn/rotary.h"
+#include "polyhead/tensor.h"
+
+#pragma GCC visibility push(default)
+namespace polyhead::nn {
+
+// Frequency i of R/2 is f[i] = base^(-2i/R) without scaling. With it (docs/maths.md, eq. 11b to 11e):
+enum class RotaryScaling : std::uint8_t {
+  none,
+  linear,  // f / factor: position interpolation (Chen et al. 2023, eq. 4)
+  ntk,     // base grows to base factor^(R/(R-2)), so that the lowest frequency is that of `linear` ("NTK-aware", Peng et al. 2023, eq. 16)
+  llama3,  // f of long wavelengths / factor, of short ones as they are, between them a blend (Llama 3.1, 2024)
+  yarn,    // the same by the number of turns in the original length, and cos and sin times an attention factor (Peng et al. 2023, YaRN, eq. 17-22)
+};
+
+struct RotaryEmbeddingConfig {
+  std::int64_t width = 0;  // R: the features of each head that are rotated; even, at least 2
+  double base = 10000;     // theta
+  RotaryOrder order = RotaryOrder::halves;
+  RotaryScaling scaling = RotaryScaling::none;
+  double factor = 1;                                   // new length / original length, at least 1; not used by `none`
+  double original_max_position_embeddings = 0;         // length of the texts in training; llama3 and yarn need it
+  double low_freq_factor = 1, high_freq_factor = 4;    // llama3: scaled where the wavelength > original / low, as it is where < original / high
+  double beta_fast = 32, beta_slow = 1;                // yarn: turns in the original length from which f stays, below which it is scaled
+  std::optional<double> attention_factor{};            // yarn: of cos and sin. Absent: from mscale, mscale_all_dim and factor
+  double mscale = 0, mscale_all_dim = 0;               // yarn, of DeepSeek's models: used if neither is 0
+  bool truncate = true;                                // yarn: round the range of blended frequencies to whole indices
+};
+
+// Tables on memory of their own.
+struct RotaryTables {
+  Tensor cos, sin;  // [*,T,R/2]
+  RotaryOrder order = RotaryOrder::halves;
+  std::int64_t width = 0;
+
+  Rotary rotary() const& { return {.cos = cos, .sin = sin, .order = order, .width = width}; }  // views of this object
+  Rotary rotary() const&& = delete;
+};
+
+class RotaryEmbedding {
+ public:
+  explicit RotaryEmbedding(const RotaryEmbeddingConfig& config);  // Error if a value does not fit; computes in float64
+
+  // Tables [*,T,R/2] at these positions: integers [*,T], also below 0. Angles, cosines and sines are computed in float64, then rounded to
+  // `dtype`, float32 or float64.
+  RotaryTables tables(ConstTensorView positions, DType dtype = DType::f32) const;
+  // Positions first, first + 1, ... : [count,R/2].
+  RotaryTables tables(std::int64_t first, std::int64_t count, DType dtype = DType::f32) const;
+  // Positions first[b], first[b] + 1, ... of each sequence: [*,count,R/2] for integers [*]. For tokens that continue a cache: first =
+  // KeyValueCache::key_lengths() before they are appended.
+  RotaryTables tables_from(ConstTensorView first, std::int64_t count, DType dtype = DType::f32) const;
+
+  const RotaryEmbeddingConfig& config() const { return config_; }
+  std::span<const double> frequencies() const { return frequencies_; }  // [R/2], in radians per position
+  double attention_factor() const { return attention_factor_; }         // of cos and sin: 1 but with yarn
+
+ private:
+  RotaryEmbeddingConfig config_;
+  std::vector<double> frequencies_;
+  double attention_factor_ = 1;
+};
+
+}  // namespace polyhead::nn
+#pragma GCC visibility pop

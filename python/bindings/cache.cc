@@ -1,0 +1,152 @@
+#include "cache.h"
+
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/unique_ptr.h>
+#include <nanobind/stl/vector.h>
+
+#include <memory>
+
+#include "bind.h"
+#include "gil.h"
+#include "options.h"
+#include "polyhead/nn/rotary_embedding.h"
+
+namespace polyhead::python {
+namespace {
+
+constexpr std::int64_t kMost = std::int64_t{1} << 40;
+
+std::unique_ptr<Cache> make_cache(nb::handle sequences, nb::handle kv_heads, nb::handle capacity, nb::handle head_width, nb::handle value_head_width,
+                                  nb::handle dtype) {
+  nn::KeyValueCacheConfig config;
+  config.sequences = read_integer(sequences, "sequences", 0, kMost);
+  config.kv_heads = read_integer(kv_heads, "kv_heads", 1, kMost);
+  config.capacity = read_integer(capacity, "capacity", 0, kMost);
+  config.head_width = read_integer(head_width, "head_width", 1, kMost);
+  if (!value_head_width.is_none()) config.value_head_width = read_integer(value_head_width, "value_head_width", 1, kMost);
+  config.dtype = dtype_named(read_word(dtype, "dtype"));
+  return std::make_unique<Cache>(nn::KeyValueCache(config));
+}
+
+std::unique_ptr<Cache> cache_on(nb::handle keys, nb::handle values, nb::handle lengths) {
+  if (keys.is_none()) throw nb::type_error("keys is None; it must be an array");
+  if (values.is_none()) throw nb::type_error("values is None; it must be an array");
+  auto cache = std::make_unique<Cache>();
+  cache->keys = Array::output(keys, "keys"), cache->values = Array::output(values, "values");
+  const std::vector<std::int64_t> used = lengths.is_none() ? std::vector<std::int64_t>() : read_integers(lengths, "lengths");
+  cache->cache = nn::KeyValueCache(cache->keys.view(), cache->values.view(), used);
+  return cache;
+}
+
+// A copy: the library's own changes with the next call.
+nb::object copy_of(ConstTensorView integers) {
+  const Result result("lengths", nb::none(), true, nb::none(), integers);
+  copy(integers, result.view());
+  return result.object;
+}
+
+void append(Cache& self, nb::handle k_given, nb::handle v_given, nb::handle new_tokens_given, nb::handle num_threads) {
+  const CacheInUse in_use(&self);
+  const Array k = Array::required(k_given, "k"), v = Array::required(v_given, "v"), new_tokens = Array::input(new_tokens_given, "new_tokens");
+  std::optional<LimitedThreads> threads = read_num_threads(num_threads);
+  without_gil([&] { self.cache.append(k.view(), v.view(), new_tokens.view(), threads ? &*threads : nullptr); });
+}
+
+void reorder(Cache& self, nb::handle source) {
+  const CacheInUse in_use(&self);
+  const std::vector<std::int64_t> sources = read_integers(source, "source");
+  without_gil([&] { self.cache.reorder(sources); });
+}
+
+void copy_sequence(Cache& self, nb::handle from, nb::handle to) {
+  const CacheInUse in_use(&self);
+  const std::int64_t last = self.cache.sequences() - 1;
+  self.cache.copy_sequence(read_integer(from, "source", 0, last), read_integer(to, "target", 0, last));
+}
+
+void truncate(Cache& self, nb::handle lengths) {
+  const CacheInUse in_use(&self);
+  self.cache.truncate(read_integers(lengths, "lengths"));
+}
+
+ByName config_dict(const Cache& self) {
+  const nn::KeyValueCacheConfig& config = self.cache.config();
+  nb::dict result;
+  result["sequences"] = config.sequences, result["kv_heads"] = config.kv_heads, result["capacity"] = config.capacity;
+  result["head_width"] = config.head_width, result["value_head_width"] = config.value_head_width;
+  result["dtype"] = std::string(info(config.dtype).name);
+  return result;
+}
+
+nb::object view_of(nb::handle self, ConstTensorView (nn::KeyValueCache::*view)() const) {
+  Cache& cache = nb::cast<Cache&>(self);
+  const CacheInUse in_use(&cache);
+  return numpy_view((cache.cache.*view)(), self);
+}
+
+nn::RotaryEmbeddingConfig read_rotary_config(const nb::dict& given) {
+  constexpr Choices<nn::RotaryOrder, 2> kOrders{{{"halves", nn::RotaryOrder::halves}, {"pairs", nn::RotaryOrder::pairs}}};
+  constexpr Choices<nn::RotaryScaling, 4> kScalings{{{"linear", nn::RotaryScaling::linear},
+                                                     {"ntk", nn::RotaryScaling::ntk},
+                                                     {"llama3", nn::RotaryScaling::llama3},
+                                                     {"yarn", nn::RotaryScaling::yarn}}};
+  nn::RotaryEmbeddingConfig config;
+  config.width = read_integer(given["width"], "width", 2, kMost);
+  config.order = choice("order", read_word(given["order"], "order"), kOrders);
+  if (nb::handle scaling = given["scaling"]; !scaling.is_none()) config.scaling = choice("scaling", read_word(scaling, "scaling"), kScalings);
+  if (nb::handle factor = given["attention_factor"]; !factor.is_none()) config.attention_factor = read_number(factor, "attention_factor");
+  const std::pair<const char*, double*> numbers[] = {{"base", &config.base},
+                                                     {"factor", &config.factor},
+                                                     {"original_max_position_embeddings", &config.original_max_position_embeddings},
+                                                     {"low_freq_factor", &config.low_freq_factor},
+                                                     {"high_freq_factor", &config.high_freq_factor},
+                                                     {"beta_fast", &config.beta_fast},
+                                                     {"beta_slow", &config.beta_slow},
+                                                     {"mscale", &config.mscale},
+                                                     {"mscale_all_dim", &config.mscale_all_dim}};
+  for (const auto& [name, number] : numbers) *number = read_number(given[name], name);
+  config.truncate = read_flag(given["truncate"], "truncate");
+  return config;
+}
+
+// (cos, sin)
+Tuple<nb::any, nb::any> tables(const nn::RotaryEmbedding& self, nb::handle positions_given, nb::handle dtype_given) {
+  const Array positions = Array::required(positions_given, "positions");
+  const DType dtype = dtype_named(read_word(dtype_given, "dtype"));
+  if (dtype != DType::f32 && dtype != DType::f64) throw nb::value_error("dtype must be 'float32' or 'float64'");
+  const nn::RotaryTables made = self.tables(positions.view(), dtype);
+  const Result cos("cos", nb::none(), true, positions_given, made.cos), sin("sin", nb::none(), true, positions_given, made.sin);
+  copy(made.cos, cos.view()), copy(made.sin, sin.view());
+  return nb::make_tuple(cos.object, sin.object);
+}
+
+}  // namespace
+
+void bind_cache(nb::module_& m) {
+  nb::class_<Cache>(m, "KeyValueCache")
+      .def_prop_ro("config", &config_dict)
+      .def_prop_ro("lengths", [](const Cache& self) { return copy_of(self.cache.key_lengths()); })
+      .def_prop_ro("previous_lengths", [](const Cache& self) { return copy_of(self.cache.previous_lengths()); })
+      .def_prop_ro("keys", [](nb::handle self) { return view_of(self, &nn::KeyValueCache::keys); })
+      .def_prop_ro("values", [](nb::handle self) { return view_of(self, &nn::KeyValueCache::values); })
+      .def("append", &append, any("k"), any("v"), any("new_tokens"), any("num_threads"))
+      .def("reorder", &reorder, any("source"))
+      .def("copy_sequence", &copy_sequence, any("source"), any("target"))
+      .def("truncate", &truncate, any("lengths"))
+      .def("clear", [](Cache& self) {
+        const CacheInUse in_use(&self);
+        self.cache.clear();
+      });
+  m.def("key_value_cache", &make_cache, any("sequences"), any("kv_heads"), any("capacity"), any("head_width"), any("value_head_width"), any("dtype"));
+  m.def("key_value_cache_on", &cache_on, any("keys"), any("values"), any("lengths"));
+
+  nb::class_<nn::RotaryEmbedding>(m, "RotaryEmbedding")
+      .def(
+          "__init__", [](nn::RotaryEmbedding* self, const ByName& config) { new (self) nn::RotaryEmbedding(read_rotary_config(config)); },
+          nb::arg("config"))
+      .def("tables", &tables, any("positions"), any("dtype"))
+      .def_prop_ro("frequencies", [](const nn::RotaryEmbedding& self) { return std::vector<double>(self.frequencies().begin(), self.frequencies().end()); })
+      .def_prop_ro("attention_factor", &nn::RotaryEmbedding::attention_factor);
+}
+
+}  // namespace polyhead::python

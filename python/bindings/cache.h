@@ -1,0 +1,35 @@
+// The cache of a Python KeyValueCache.
+#pragma once
+
+#include <stdexcept>
+
+#include "arrays.h"
+#include "polyhead/nn/key_value_cache.h"
+
+namespace polyhead::python {
+
+struct Cache {
+  nn::KeyValueCache cache;
+  Array keys, values;  // the caller's memory, if the cache lives on it
+  bool in_use = false;
+};
+
+// Marks a cache while a call may use it without the GIL. RuntimeError if another thread does so already: the C++ cache has no locks.
+class CacheInUse {
+ public:
+  explicit CacheInUse(Cache* cache) : cache_(cache) {
+    if (cache_ == nullptr) return;
+    if (cache_->in_use) throw std::runtime_error("the KeyValueCache is in use by a call on another thread");
+    cache_->in_use = true;
+  }
+  CacheInUse(const CacheInUse&) = delete;
+  CacheInUse& operator=(const CacheInUse&) = delete;
+  ~CacheInUse() {
+    if (cache_ != nullptr) cache_->in_use = false;
+  }
+
+ private:
+  Cache* cache_;
+};
+
+}  // namespace polyhead::python

@@ -1,0 +1,240 @@
+"""Keys and values of earlier tokens, and rotary tables: what a text needs that is computed a few tokens at a time."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, Literal, Union
+
+from . import _core
+from ._layer import _name_of
+from ._options import Array, Rotary
+
+if TYPE_CHECKING:
+    import numpy
+
+__all__ = ["KeyValueCache", "RotaryEmbedding"]
+
+
+class KeyValueCache:
+    """Keys and values of earlier tokens, in memory that is allocated once. Sequences may have different lengths. A layer takes one as ``cache=``;
+    `polyhead.sdpa` takes its `keys`, `values` and `mask`. One thread at a time may use it.
+
+    Args:
+        sequences: B, number of sequences.
+        kv_heads: K, number of key/value heads.
+        capacity: most tokens of a sequence.
+        head_width: H, width of a key.
+        value_head_width: V, width of a value; None: head_width.
+        dtype: of the stored keys and values: ``"float32"``, ``"float64"``, ``"float16"`` or ``"bfloat16"``.
+
+    Raises:
+        ValueError: a number or dtype that does not fit; the message says what was given and what is allowed.
+        TypeError: an argument of another type.
+    """
+
+    def __init__(
+        self,
+        sequences: int,
+        kv_heads: int,
+        capacity: int,
+        head_width: int,
+        *,
+        value_head_width: int | None = None,
+        dtype: str | type[numpy.generic] | numpy.dtype[Any] = "float32",
+    ) -> None:
+        self._cache = _core.key_value_cache(sequences, kv_heads, capacity, head_width, value_head_width, _name_of(dtype))
+
+    @classmethod
+    def on(cls, keys: Array, values: Array, lengths: Sequence[int] | Array = None) -> KeyValueCache:
+        """A cache on the caller's memory, without a copy.
+
+        Args:
+            keys: ``[B,K,capacity,H]``, floating, any strides; written in place.
+            values: ``[B,K,capacity,V]``, dtype of keys; written in place.
+            lengths: integers ``[B]``: the tokens of each sequence that are there already; None: 0.
+
+        Returns:
+            The cache, which keeps the arrays alive.
+
+        Raises:
+            ValueError, TypeError: as `polyhead.sdpa`.
+        """
+        self = cls.__new__(cls)
+        self._cache = _core.key_value_cache_on(keys, values, lengths)
+        return self
+
+    @property
+    def config(self) -> dict[str, Any]:
+        """The constructor's arguments with every default filled in."""
+        return self._cache.config
+
+    @property
+    def lengths(self) -> Array:
+        """int64 ``[B]``: the tokens of each sequence; a copy."""
+        return self._cache.lengths
+
+    @property
+    def keys(self) -> Array:
+        """``[B,K,S,H]``, where S is the longest length now: a read-only NumPy array on the cache's own memory. Rows beyond a sequence's length mean
+        nothing. TypeError for bfloat16, which NumPy does not have."""
+        return self._cache.keys
+
+    @property
+    def values(self) -> Array:
+        """``[B,K,S,V]``, as `keys`."""
+        return self._cache.values
+
+    def append(self, k: Array, v: Array, new_tokens: Array = None, *, num_threads: int | None = None) -> None:
+        """Adds tokens at the end of each sequence. Nothing is written if a sequence would exceed the capacity.
+
+        Args:
+            k: ``[B,K,T,H]``, any floating dtype, rounded to that of the cache.
+            v: ``[B,K,T,V]``.
+            new_tokens: integers ``[B]`` in ``[0, T]``: how many of the T tokens sequence b gets; None: all.
+            num_threads: at most this many threads; None is `polyhead.num_threads()`.
+
+        Raises:
+            ValueError, TypeError: as `polyhead.sdpa`.
+        """
+        self._cache.append(k, v, new_tokens, num_threads)
+
+    def mask(self, causal: bool = True) -> dict[str, Any]:
+        """The arguments of `polyhead.sdpa` for queries that are the tokens of the last `append`.
+
+        Args:
+            causal: each query attends to itself and to the tokens before it; False: to all tokens of its sequence.
+
+        Returns:
+            ``key_lengths`` and, if causal, ``causal`` and ``diagonal_offsets``, by name.
+
+        Raises:
+            TypeError: causal is not True or False.
+        """
+        if not isinstance(causal, bool):
+            raise TypeError(f"causal is of type {type(causal).__name__}; it must be True or False")
+        if not causal:
+            return {"key_lengths": self.lengths}
+        return {"causal": "top_left", "key_lengths": self.lengths, "diagonal_offsets": self._cache.previous_lengths}
+
+    def reorder(self, source: Sequence[int] | Array) -> None:
+        """Sequence b becomes what sequence ``source[b]`` was, for all b at once (beam search).
+
+        Args:
+            source: integers ``[B]`` in ``[0, B)``.
+
+        Raises:
+            ValueError, TypeError: as `polyhead.sdpa`.
+        """
+        self._cache.reorder(source)
+
+    def copy_sequence(self, source: int, target: int) -> None:
+        """Makes one sequence a copy of another.
+
+        Args:
+            source: the sequence to read.
+            target: the sequence to replace.
+
+        Raises:
+            ValueError, TypeError: as `polyhead.sdpa`.
+        """
+        self._cache.copy_sequence(source, target)
+
+    def truncate(self, lengths: Sequence[int] | Array) -> None:
+        """Forgets the last tokens of each sequence (speculative decoding).
+
+        Args:
+            lengths: integers ``[B]``: how many tokens each keeps, at most its length.
+
+        Raises:
+            ValueError, TypeError: as `polyhead.sdpa`.
+        """
+        self._cache.truncate(lengths)
+
+    def clear(self) -> None:
+        """Forgets all tokens of all sequences.
+
+        Raises:
+            RuntimeError: another thread uses the cache.
+        """
+        self._cache.clear()
+
+    def __repr__(self) -> str:
+        c = self.config
+        return f"KeyValueCache(sequences={c['sequences']}, kv_heads={c['kv_heads']}, capacity={c['capacity']}, lengths={self.lengths.tolist()})"
+
+
+Scaling = Union[Literal["linear", "ntk", "llama3", "yarn"], None]
+
+
+class RotaryEmbedding:
+    """Makes the tables of `Rotary` from positions (Su et al. 2021, RoFormer, section 3.2.2). Arguments have the names of models' config files
+    (``rope_theta`` is base). Angles are computed in float64.
+
+    Args:
+        width: R, number of features of each head that are rotated; even.
+        base: theta: pair i turns by ``base ** (-2 i / R)`` radians per position.
+        order: as in `Rotary`.
+        scaling: ``"linear"`` (Chen et al. 2023), ``"ntk"`` (a larger base), ``"llama3"`` (Llama 3.1, 2024), ``"yarn"`` (Peng et al. 2023) or None.
+        factor: of the scaling rule: new length / original length, at least 1.
+        original_max_position_embeddings: length of the texts in training, in tokens; llama3 and yarn need it.
+        low_freq_factor, high_freq_factor: llama3: wavelengths above original length / low are scaled, those below original length / high are not.
+        beta_fast, beta_slow: yarn: turns in the original length from which a frequency is kept, and below which it is scaled.
+        attention_factor: yarn: factor of cos and sin; None: from factor, mscale and mscale_all_dim.
+        mscale, mscale_all_dim: yarn of DeepSeek's models; 0: not used.
+        truncate: yarn: round the range between beta_fast and beta_slow to whole pairs.
+
+    Raises:
+        ValueError: a number or word that does not fit; the message says what was given and what is allowed.
+        TypeError: an argument of another type.
+    """
+
+    def __init__(
+        self,
+        width: int,
+        *,
+        base: float = 10000.0,
+        order: Literal["halves", "pairs"] = "halves",
+        scaling: Scaling = None,
+        factor: float = 1.0,
+        original_max_position_embeddings: float = 0,
+        low_freq_factor: float = 1.0,
+        high_freq_factor: float = 4.0,
+        beta_fast: float = 32.0,
+        beta_slow: float = 1.0,
+        attention_factor: float | None = None,
+        mscale: float = 0.0,
+        mscale_all_dim: float = 0.0,
+        truncate: bool = True,
+    ) -> None:
+        config = {name: given for name, given in locals().items() if name not in ("self", "__class__")}
+        self._embedding = _core.RotaryEmbedding(config)
+        self._width, self._order = width, order
+
+    @property
+    def frequencies(self) -> list[float]:
+        """Angle of each pair in radians per position, R/2 numbers."""
+        return self._embedding.frequencies
+
+    @property
+    def attention_factor(self) -> float:
+        """Factor of cos and sin: 1 except with yarn."""
+        return self._embedding.attention_factor
+
+    def __call__(self, positions: Array, *, dtype: str | type[numpy.generic] | numpy.dtype[Any] = "float32") -> Rotary:
+        """The tables at these positions.
+
+        Args:
+            positions: integers ``[*,T]``; for tokens that follow those of a cache: ``cache.lengths[:, None] + numpy.arange(T)``.
+            dtype: of the tables, ``"float32"`` or ``"float64"``.
+
+        Returns:
+            A `Rotary` with ``[*,T,R/2]`` tables, for a layer's argument ``rotary``.
+
+        Raises:
+            ValueError, TypeError: as `polyhead.sdpa`.
+        """
+        cos, sin = self._embedding.tables(positions, _name_of(dtype))
+        return Rotary(cos, sin, order=self._order, width=self._width)
+
+    def __repr__(self) -> str:
+        return f"RotaryEmbedding(width={self._width}, order={self._order!r})"

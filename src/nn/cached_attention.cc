@@ -1,0 +1,52 @@
+#include "nn/cached_attention.h"
+
+#include <algorithm>
+#include <vector>
+
+#include "core/text.h"
+#include "nn/sequence_chunks.h"
+
+namespace polyhead::nn {
+
+Mask mask_in_cache(const Mask& given, ConstTensorView lengths, ConstTensorView before) {
+  Mask mask = given;
+  mask.key_lengths = lengths;
+  if (mask.causal) mask.causal = Causal::top_left();
+  if (mask.causal || mask.window.left || mask.window.right) mask.diagonal_offsets = before;
+  return mask;
+}
+
+void require_cache(const char* operation, const MultiHeadAttentionConfig& config, const AttentionInput& input, const AttentionOptions& options,
+                   AttentionShapes shapes) {
+  require(options.cache || !options.new_tokens, operation, ": new_tokens is given without a cache");
+  if (!options.cache) return;
+  const KeyValueCache& cache = *options.cache;
+  const Mask& mask = options.mask;
+  require(options.mode == Mode::evaluation, operation, ": a cache in training, which needs the keys and values of the whole pass");
+  require(config.global_query == GlobalQuery::off, operation, ": a cache with a global query, which is a mean over all positions");
+  require(shapes.added_keys == 0, operation, ": a cache with add_bias_kv or add_zero_attn, whose keys would follow the cached ones");
+  require(!input.key && !input.projected_key, operation, ": a cache with ", input.key ? "key" : "projected_key",
+          "; the keys and values in a cache are those of the query input");
+  require(!mask.query_offsets && !mask.key_offsets, operation, ": a cache with documents (query_offsets); each sequence of a cache is one text");
+  require(!mask.key_lengths, operation, ": a cache with key_lengths, which the cache gives");
+  require(!mask.diagonal_offsets, operation, ": a cache with diagonal_offsets, which the cache gives");
+  require(!mask.window.diagonal && (!mask.causal || mask.causal->corner != Diagonal::Corner::offset), operation,
+          ": a cache with an offset of the diagonal, which the cache gives; causal may be top_left or bottom_right, which are the same here");
+  const KeyValueCacheConfig& own = cache.config();
+  require(shapes.lead == Shape{own.sequences}, operation, ": query is ", input.query.shape(), " with leading dimensions ", shapes.lead,
+          "; the cache has ", own.sequences, " sequences, so they must be [", own.sequences, "]");
+  require(own.kv_heads == config.kv_heads && own.head_width == config.head_width && own.value_head_width == config.value_head_width, operation,
+          ": the cache has ", own.kv_heads, " heads of widths ", own.head_width, " and ", own.value_head_width, "; the layer has ", config.kv_heads,
+          " of ", config.head_width, " and ", config.value_head_width);
+  require(own.dtype == config.dtype, operation, ": the cache is ", own.dtype, "; it must be ", config.dtype, ", as the layer is");
+  const std::vector<std::int64_t> after = cache.lengths_after(shapes.queries, options.new_tokens);
+  shapes.keys = after.empty() ? 0 : *std::ranges::max_element(after);
+  require_pairs(operation, "attend", mask.attend, shapes);
+  require_pairs(operation, "block", mask.block, shapes);
+  require_pairs(operation, "bias", options.bias, shapes);
+  AttentionOptions whole = options;
+  whole.mask = mask_in_cache(mask, {after.data(), {own.sequences}}, cache.key_lengths());
+  require_mask_and_bias(config, shapes, whole);
+}
+
+}  // namespace polyhead::nn

@@ -1,0 +1,229 @@
+// A layer fed a few tokens at a time through a cache, against the same layer over whole sequences.
+#include <gmock/gmock.h>
+
+#include <array>
+#include <numeric>
+
+#include "polyhead/nn/multi_head_attention.h"
+#include "polyhead/nn/rotary_embedding.h"
+#include "support/compare.h"
+#include "support/random.h"
+
+namespace polyhead::nn {
+namespace {
+
+using test::error_message;
+using test::near;
+using test::Random;
+using test::same_bits;
+using testing::HasSubstr;
+
+constexpr std::int64_t kSequences = 3, kTokens = 23;
+
+double tolerance(DType dtype) { return dtype == DType::f64 ? 1e-14 : dtype == DType::f32 ? 2e-6 : 3e-2; }
+
+struct Setting {
+  const char* name;
+  MultiHeadAttentionConfig config;
+  Mask mask{.causal = Causal::top_left()};
+  std::optional<RotaryEmbeddingConfig> rotary{};
+
+  friend void PrintTo(const Setting& setting, std::ostream* out) { *out << setting.name; }
+};
+
+const Setting kSettings[] = {
+    {"plain", {.query_width = 16, .heads = 4}},
+    {"grouped heads, rotary", {.query_width = 16, .heads = 4, .kv_heads = 2, .head_width = 8}, {.causal = Causal::bottom_right()}, {{.width = 8}}},
+    {"float64, gate, partial rotary pairs, widths of values",
+     {.query_width = 16, .heads = 4, .head_width = 6, .value_head_width = 3, .gate = Gate::sigmoid, .dtype = DType::f64},
+     {.causal = Causal::top_left()},
+     {{.width = 4, .order = RotaryOrder::pairs}}},
+    {"window", {.query_width = 16, .heads = 2, .softcap = 3, .dtype = DType::f64}, {.window = {.left = 3, .right = 0}}},
+    {"bfloat16, yarn",
+     {.query_width = 32, .heads = 4, .kv_heads = 1, .dtype = DType::bf16},
+     {.causal = Causal::top_left()},
+     {{.width = 8, .scaling = RotaryScaling::yarn, .factor = 4, .original_max_position_embeddings = 16}}},
+    {"along the first axis", {.query_width = 16, .heads = 4, .axis = 0, .dtype = DType::f64}},
+};
+
+class CachedAttention : public testing::TestWithParam<Setting> {
+ protected:
+  CachedAttention() : setting_(GetParam()), layer_(setting_.config), config_(layer_.config) {
+    Random random(3);
+    layer_.visit([&](const std::string&, Tensor& tensor) { random.fill(tensor, -0.4, 0.4); });
+    x_ = random.tensor(config_.dtype, {kSequences, kTokens, config_.query_width});
+    if (setting_.rotary) embedding_.emplace(*setting_.rotary);
+    cache_ = KeyValueCache({.sequences = kSequences, .kv_heads = config_.kv_heads, .capacity = kTokens + 4, .head_width = config_.head_width,
+                            .value_head_width = config_.value_head_width, .dtype = config_.dtype});
+  }
+
+  // The layer's own order of dimensions from [B,T,E], and back.
+  template <class View>
+  View ordered(const View& view) const { return config_.axis == 0 ? view.transpose(0, 1) : view; }
+
+  Tensor whole(const Tensor& x) const {
+    Tensor out(config_.dtype, x.shape());
+    AttentionOptions options{.mask = setting_.mask};
+    if (options.mask.causal) options.mask.causal = Causal::top_left();
+    if (options.mask.window.left) options.mask.window.diagonal = Diagonal::top_left();
+    RotaryTables tables;
+    if (embedding_) tables = embedding_->tables(0, x.extent(1)), options.rotary = tables.rotary();
+    layer_.forward({.query = ordered(x.view())}, ordered(out.view()), options);
+    return out;
+  }
+
+  // Appends token positions [first[b], first[b] + counts[b]) of x and writes their rows of out.
+  void feed(const Tensor& x, const std::vector<std::int64_t>& counts, Tensor& out) {
+    const std::int64_t tokens = std::ranges::max(counts);
+    Tensor some(config_.dtype, {kSequences, tokens, config_.query_width}), result(some);
+    fill(some, 0.5);  // rows beyond a sequence's count mean nothing
+    std::vector<std::int64_t> first(kSequences);
+    for (std::int64_t b = 0; b < kSequences; ++b) {
+      const std::int64_t begin = first[static_cast<std::size_t>(b)] = cache_.length(b), count = counts[static_cast<std::size_t>(b)];
+      copy(x.view().select(0, b).slice(0, begin, begin + count), some.view().select(0, b).slice(0, 0, count));
+    }
+    RotaryTables tables;
+    AttentionOptions options{.mask = setting_.mask, .cache = &cache_};
+    if (embedding_) tables = embedding_->tables_from(cache_.key_lengths(), tokens), options.rotary = tables.rotary();
+    const Tensor new_tokens = Tensor::of<std::int64_t>({kSequences}, std::span(counts));
+    if (std::ranges::any_of(counts, [&](std::int64_t count) { return count != tokens; })) options.new_tokens = new_tokens;
+    layer_.forward({.query = ordered(some.view())}, ordered(result.view()), options);
+    for (std::int64_t b = 0; b < kSequences; ++b) {
+      const std::int64_t begin = first[static_cast<std::size_t>(b)], count = counts[static_cast<std::size_t>(b)];
+      EXPECT_EQ(cache_.length(b), begin + count);
+      copy(result.view().select(0, b).slice(0, 0, count), out.view().select(0, b).slice(0, begin, begin + count));
+    }
+  }
+
+  Setting setting_;
+  MultiHeadAttention layer_;
+  const MultiHeadAttentionConfig& config_;
+  std::optional<RotaryEmbedding> embedding_;
+  KeyValueCache cache_;
+  Tensor x_;
+};
+
+INSTANTIATE_TEST_SUITE_P(Settings, CachedAttention, testing::ValuesIn(kSettings));
+
+TEST_P(CachedAttention, TokenByTokenIsTheWholeSequence) {
+  const Tensor expected = whole(x_);
+  Tensor out(config_.dtype, x_.shape());
+  for (std::int64_t t = 0; t < kTokens; ++t) feed(x_, {1, 1, 1}, out);
+  EXPECT_TRUE(near(out, expected, tolerance(config_.dtype)));
+}
+
+TEST_P(CachedAttention, ChunksOfUnequalLengthsAreTheWholeSequence) {
+  const Tensor expected = whole(x_);
+  for (std::uint64_t seed = 0; seed < 10; ++seed) {
+    SCOPED_TRACE(seed);
+    Random random(seed);
+    cache_.clear();
+    Tensor out(config_.dtype, x_.shape());
+    for (std::int64_t b = 0; b < kSequences;) {
+      std::vector<std::int64_t> counts;
+      for (std::int64_t i = 0; i < kSequences; ++i) counts.push_back(std::min(random.integer(0, 9), kTokens - cache_.length(i)));
+      feed(x_, counts, out);
+      while (b < kSequences && cache_.length(b) == kTokens) ++b;
+    }
+    EXPECT_TRUE(near(out, expected, tolerance(config_.dtype)));
+  }
+}
+
+// Beam search: sequence b goes on from what sequence source[b] read.
+TEST_P(CachedAttention, ReorderedSequencesGoOnFromTheirSource) {
+  Tensor out(config_.dtype, x_.shape()), joined = Tensor::copy_of(x_);
+  feed(x_, {8, 5, 11}, out);
+  const std::array<std::int64_t, 3> source{2, 0, 0};
+  const std::int64_t lengths[] = {11, 8, 8};
+  cache_.reorder(source);
+  for (std::int64_t b = 0; b < kSequences; ++b) {
+    copy(x_.view().select(0, source[static_cast<std::size_t>(b)]).slice(0, 0, lengths[b]), joined.view().select(0, b).slice(0, 0, lengths[b]));
+  }
+  feed(joined, {6, 6, 6}, out);
+  const Tensor expected = whole(joined);
+  for (std::int64_t b = 0; b < kSequences; ++b) {
+    const auto rows = [&](const Tensor& x) { return Tensor::copy_of(x.view().select(0, b).slice(0, lengths[b], lengths[b] + 6)); };
+    EXPECT_TRUE(near(rows(out), rows(expected), tolerance(config_.dtype))) << b;
+  }
+}
+
+// Speculative decoding: tokens that are refused leave no trace.
+TEST_P(CachedAttention, TruncatedTokensLeaveNoTrace) {
+  const Tensor expected = whole(x_);
+  Tensor out(config_.dtype, x_.shape()), wrong = Tensor::copy_of(x_);
+  fill(wrong.view().slice(1, 9, kTokens), 3);
+  feed(wrong, {13, 9, 12}, out);
+  cache_.truncate(std::array<std::int64_t, 3>{9, 7, 9});
+  feed(x_, {14, 16, 14}, out);
+  EXPECT_TRUE(near(out, expected, tolerance(config_.dtype)));
+}
+
+TEST(CacheOfALayer, IsUnchangedIfForwardFails) {
+  MultiHeadAttention layer({.query_width = 4, .heads = 2, .scale = 1e300});  // a scale that the kernels decline in float32
+  KeyValueCache cache({.sequences = 2, .kv_heads = 2, .capacity = 4, .head_width = 2});
+  Random random(1);
+  const Tensor x = random.tensor(DType::f32, {2, 3, 4}), counts = Tensor::of<std::int64_t>({2}, {1, 3});
+  Tensor out(DType::f32, x.shape());
+  layer.forward({.query = x}, out, {.cache = &cache, .new_tokens = counts});
+  EXPECT_EQ(cache.length(1), 3);
+  EXPECT_NE(error_message([&] { layer.forward({.query = x.view().slice(1, 0, 1)}, out.view().slice(1, 0, 1), {.cache = &cache, .backend = &find_backend("cpu")}); }), "");
+  EXPECT_EQ(cache.length(0), 1);
+  EXPECT_EQ(cache.length(1), 3);
+  EXPECT_THAT(error_message([&] { layer.forward({.query = x}, out, {.cache = &cache}); }), HasSubstr("sequence 1 has 3 tokens and gets 3; the capacity is 4"));
+  EXPECT_EQ(cache.length(0), 1);
+}
+
+// Without causal every query attends to all tokens of its sequence; bias and masks count the cached keys.
+TEST(CacheOfALayer, TakesMasksOverTheCachedKeys) {
+  const MultiHeadAttention layer({.query_width = 4, .heads = 2, .dtype = DType::f64, .seed = 2});
+  KeyValueCache cache({.sequences = 2, .kv_heads = 2, .capacity = 5, .head_width = 2, .dtype = DType::f64});
+  Random random(1);
+  const Tensor x = random.tensor(DType::f64, {2, 5, 4}), bias = random.tensor(DType::f64, {2, 1, 2, 5});
+  const Tensor attend_keys = Tensor::of<bool>({2, 5}, {true, false, true, true, true, true, true, true, false, true});
+  Tensor first(DType::f64, {2, 3, 4}), out(DType::f64, {2, 2, 4}), expected(out);
+  layer.forward({.query = x.view().slice(1, 0, 3)}, first, {.cache = &cache});
+  const AttentionOptions options{.mask = {.attend_keys = attend_keys}, .bias = bias};
+  AttentionOptions cached = options;
+  cached.cache = &cache;
+  layer.forward({.query = x.view().slice(1, 3, 5)}, out, cached);
+  layer.forward({.query = x.view().slice(1, 3, 5), .key = x}, expected, options);
+  EXPECT_TRUE(near(out, expected, 1e-14));
+}
+
+TEST(CacheOfALayer, IsRefusedWhereItMeansNothing) {
+  const Tensor x(DType::f32, {2, 3, 4}), deep(DType::f32, {2, 1, 3, 4}), lengths = Tensor::of<std::int64_t>({2}, {1, 1}), documents = Tensor::of<std::int32_t>({2}, {0, 3});
+  Tensor out(x), deep_out(deep);
+  const auto refused = [&](const MultiHeadAttentionConfig& config, AttentionOptions options, const AttentionInput& input, TensorView to,
+                           MultiHeadAttention::Saved* saved = nullptr) {
+    KeyValueCache cache({.sequences = 2, .kv_heads = 2, .capacity = 8, .head_width = 2});
+    options.cache = &cache;
+    const std::string message = error_message([&] { MultiHeadAttention(config).forward(input, to, options, saved); });
+    EXPECT_EQ(cache.longest(), 0) << message;
+    return message;
+  };
+  const MultiHeadAttentionConfig plain{.query_width = 4, .heads = 2};
+  MultiHeadAttention::Saved saved;
+  EXPECT_EQ(refused(plain, {}, {.query = x}, out, &saved), "MultiHeadAttention.forward: a cache with saved activations; a pass with a cache has no backward pass");
+  EXPECT_THAT(refused(plain, {.mode = Mode::training}, {.query = x}, out), HasSubstr("a cache in training"));
+  EXPECT_THAT(refused({.query_width = 4, .heads = 2, .add_zero_attn = true}, {}, {.query = x}, out), HasSubstr("a cache with add_bias_kv or add_zero_attn"));
+  Tensor one(DType::f32, {2, 1, 4});
+  EXPECT_THAT(refused({.query_width = 4, .heads = 2, .global_query = GlobalQuery::mean}, {}, {.query = x}, one), HasSubstr("a cache with a global query"));
+  EXPECT_THAT(refused(plain, {}, {.query = x, .key = x}, out), HasSubstr("a cache with key;"));
+  const Tensor heads(DType::f32, {2, 2, 3, 2});
+  EXPECT_THAT(refused(plain, {}, {.query = x, .projected_key = heads, .projected_value = heads}, out), HasSubstr("a cache with projected_key;"));
+  EXPECT_THAT(refused(plain, {.mask = {.query_offsets = documents}}, {.query = x}, out), HasSubstr("a cache with documents"));
+  EXPECT_THAT(refused(plain, {.mask = {.key_lengths = lengths}}, {.query = x}, out), HasSubstr("a cache with key_lengths"));
+  EXPECT_THAT(refused(plain, {.mask = {.causal = Causal::top_left(), .diagonal_offsets = lengths}}, {.query = x}, out), HasSubstr("a cache with diagonal_offsets"));
+  EXPECT_THAT(refused(plain, {.mask = {.causal = Causal::offset(1)}}, {.query = x}, out), HasSubstr("a cache with an offset of the diagonal"));
+  EXPECT_THAT(refused(plain, {}, {.query = deep}, deep_out), HasSubstr("leading dimensions [2,1]; the cache has 2 sequences"));
+  EXPECT_THAT(refused({.query_width = 4, .heads = 4}, {}, {.query = x}, out), HasSubstr("the cache has 2 heads of widths 2 and 2; the layer has 4 of 1 and 1"));
+  const Tensor doubles(DType::f64, {2, 3, 4});
+  Tensor doubles_out(doubles);
+  EXPECT_THAT(refused({.query_width = 4, .heads = 2, .dtype = DType::f64}, {}, {.query = doubles}, doubles_out), HasSubstr("the cache is float32; it must be float64"));
+  const Tensor bias(DType::f32, {3, 4});  // S is 3 after the append
+  EXPECT_THAT(refused(plain, {.bias = bias}, {.query = x}, out), HasSubstr("bias is [3,4]; it must be [T,S]"));
+  EXPECT_THAT(error_message([&] { MultiHeadAttention(plain).forward({.query = x}, out, {.new_tokens = lengths}); }), HasSubstr("new_tokens is given without a cache"));
+}
+
+}  // namespace
+}  // namespace polyhead::nn

@@ -1,0 +1,205 @@
+#include "polyhead/nn/key_value_cache.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "core/overlap.h"
+#include "core/parallel.h"
+#include "core/text.h"
+
+namespace polyhead::nn {
+namespace {
+
+constexpr const char* kName = "KeyValueCache";
+
+// Copies [L,W], row by row unless both are contiguous: copy() moves contiguous memory at once and other memory by elements.
+void copy_rows(ConstTensorView from, TensorView to) {
+  if (from.is_contiguous() && to.is_contiguous()) return copy(from, to);
+  for (std::int64_t row = 0; row < from.extent(0); ++row) copy(from.select(0, row), to.select(0, row));
+}
+
+// The first `length` tokens of [K,L,W].
+void copy_heads(ConstTensorView from, TensorView to, std::int64_t length) {
+  for (std::int64_t head = 0; head < from.extent(0); ++head) copy_rows(from.select(0, head).slice(0, 0, length), to.select(0, head).slice(0, 0, length));
+}
+
+KeyValueCacheConfig completed(KeyValueCacheConfig config) {
+  if (config.value_head_width == 0) config.value_head_width = config.head_width;
+  const std::pair<const char*, std::int64_t> extents[] = {{"sequences", config.sequences}, {"kv_heads", config.kv_heads}, {"capacity", config.capacity},
+                                                         {"head_width", config.head_width}, {"value_head_width", config.value_head_width}};
+  for (const auto& [name, extent] : extents) require(extent >= 0, kName, ": ", name, " is ", extent, "; it must not be negative");
+  require(is_floating(config.dtype), kName, ": dtype is ", config.dtype, "; it must be float32, float64, bfloat16 or float16");
+  return config;
+}
+
+KeyValueCacheConfig config_of(const TensorView& keys, const TensorView& values) {
+  require(keys && keys.rank() == 4, kName, ": keys must be [B,K,capacity,H]");
+  require(values && values.rank() == 4 && values.shape().first(3) == keys.shape().first(3) && values.dtype() == keys.dtype(), kName,
+          ": values must be [B,K,capacity,V] with the extents and the dtype of keys ", keys.dtype(), " ", keys.shape());
+  const Operand outputs[] = {{"keys", keys}, {"values", values}};
+  require_separate(kName, outputs, {});
+  KeyValueCacheConfig config{keys.extent(0), keys.extent(1), keys.extent(2), keys.extent(3), values.extent(3), keys.dtype()};
+  require(is_floating(config.dtype), kName, ": keys is ", config.dtype, "; it must be float32, float64, bfloat16 or float16");
+  return config;
+}
+
+}  // namespace
+
+KeyValueCache::KeyValueCache(const KeyValueCacheConfig& config)
+    : config_(completed(config)),
+      own_keys_(config_.dtype, {config_.sequences, config_.kv_heads, config_.capacity, config_.head_width}),
+      own_values_(config_.dtype, {config_.sequences, config_.kv_heads, config_.capacity, config_.value_head_width}),
+      keys_(own_keys_),
+      values_(own_values_),
+      lengths_(static_cast<std::size_t>(config_.sequences)),
+      previous_(lengths_) {}
+
+KeyValueCache::KeyValueCache(TensorView keys, TensorView values, std::span<const std::int64_t> lengths)
+    : config_(config_of(keys, values)), keys_(keys), values_(values), lengths_(lengths.begin(), lengths.end()) {
+  if (lengths_.empty()) lengths_.resize(static_cast<std::size_t>(config_.sequences));
+  require(std::ssize(lengths_) == config_.sequences, kName, ": there are ", lengths_.size(), " lengths for ", config_.sequences, " sequences");
+  for (const std::int64_t length : lengths_) {
+    require(0 <= length && length <= config_.capacity, kName, ": one of lengths is ", length, "; it must lie in [0,capacity] = [0,", config_.capacity, "]");
+  }
+  previous_ = lengths_;
+}
+
+void KeyValueCache::require_sequence(const char* operation, std::int64_t sequence) const {
+  require(0 <= sequence && sequence < config_.sequences, kName, ".", operation, ": sequence ", sequence, "; sequences lie in [0,", config_.sequences, ")");
+}
+
+std::int64_t KeyValueCache::length(std::int64_t sequence) const {
+  require_sequence("length", sequence);
+  return lengths_[static_cast<std::size_t>(sequence)];
+}
+
+std::int64_t KeyValueCache::longest() const { return lengths_.empty() ? 0 : *std::ranges::max_element(lengths_); }
+
+ConstTensorView KeyValueCache::keys() const { return keys_ ? keys_.slice(-2, 0, longest()) : keys_; }
+ConstTensorView KeyValueCache::values() const { return values_ ? values_.slice(-2, 0, longest()) : values_; }
+
+std::vector<std::int64_t> KeyValueCache::lengths_after(std::int64_t tokens, ConstTensorView new_tokens) const {
+  std::vector<std::int64_t> counts(lengths_.size(), tokens);
+  if (new_tokens) {
+    require(is_integer(new_tokens.dtype()) && new_tokens.shape() == Shape{config_.sequences}, kName, ".append: new_tokens is ", new_tokens.dtype(),
+            " ", new_tokens.shape(), "; it must be integers [B] = [", config_.sequences, "]");
+    copy(new_tokens, TensorView(counts.data(), {config_.sequences}));
+  }
+  for (std::size_t b = 0; b < counts.size(); ++b) {
+    require(0 <= counts[b] && counts[b] <= tokens, kName, ".append: new_tokens[", b, "] is ", counts[b], "; it must lie in [0,T] = [0,", tokens, "]");
+    require(counts[b] <= config_.capacity - lengths_[b], kName, ".append: sequence ", b, " has ", lengths_[b], " tokens and gets ", counts[b],
+            "; the capacity is ", config_.capacity);
+    counts[b] += lengths_[b];
+  }
+  return counts;
+}
+
+void KeyValueCache::append(ConstTensorView k, ConstTensorView v, ConstTensorView new_tokens, Executor* executor) {
+  require(static_cast<bool>(keys_), kName, ".append: the cache has no memory; construct it with a configuration");
+  const auto check = [&](const char* name, const ConstTensorView& x, char letter, std::int64_t width) {
+    require(static_cast<bool>(x), kName, ".append: ", name, " is missing");
+    const Shape wanted{config_.sequences, config_.kv_heads, k.rank() == 4 ? k.extent(2) : -1, width};
+    require(is_floating(x.dtype()) && x.shape() == wanted, kName, ".append: ", name, " is ", x.dtype(), " ", x.shape(), "; it must be floating [B,K,T,",
+            letter, "] with B = ", config_.sequences, ", K = ", config_.kv_heads, ", ", letter, " = ", width, " and one T for both");
+  };
+  check("k", k, 'H', config_.head_width), check("v", v, 'V', config_.value_head_width);
+  const Operand outputs[] = {{"the cache's keys", keys_}, {"the cache's values", values_}}, inputs[] = {{"k", k}, {"v", v}};
+  require_separate("KeyValueCache.append", outputs, inputs);
+  std::vector<std::int64_t> after = lengths_after(k.extent(2), new_tokens);
+
+  const std::int64_t bytes = k.extent(2) * (config_.head_width + config_.value_head_width) * static_cast<std::int64_t>(info(config_.dtype).size);
+  const std::int64_t grain = 1 + 200'000 / (1 + bytes);  // fewer bytes are copied in the time to wake a thread
+  parallel_for(config_.sequences * config_.kv_heads, grain, executor, [&](std::int64_t first, std::int64_t last) {
+    for (std::int64_t i = first; i < last; ++i) {
+      const std::int64_t b = i / config_.kv_heads, head = i % config_.kv_heads;
+      const std::int64_t begin = lengths_[static_cast<std::size_t>(b)], end = after[static_cast<std::size_t>(b)];
+      const auto store = [&](const ConstTensorView& from, const TensorView& to) {
+        copy_rows(from.select(0, b).select(0, head).slice(0, 0, end - begin), to.select(0, b).select(0, head).slice(0, begin, end));
+      };
+      store(k, keys_), store(v, values_);
+    }
+  });
+  previous_ = std::exchange(lengths_, std::move(after));
+}
+
+Mask KeyValueCache::causal_mask() const {
+  return {.causal = Causal::top_left(), .key_lengths = key_lengths(), .diagonal_offsets = previous_lengths()};
+}
+
+void KeyValueCache::copy_tokens(std::int64_t from, std::int64_t to) {
+  const std::int64_t length = lengths_[static_cast<std::size_t>(to)] = lengths_[static_cast<std::size_t>(from)];
+  for (const TensorView& view : {keys_, values_}) copy_heads(view.select(0, from), view.select(0, to), length);
+}
+
+void KeyValueCache::reorder(std::span<const std::int64_t> source) {
+  require(std::ssize(source) == config_.sequences, kName, ".reorder: there are ", source.size(), " sources for ", config_.sequences, " sequences");
+  for (const std::int64_t from : source) require_sequence("reorder", from);
+  const auto at = [](std::int64_t b) { return static_cast<std::size_t>(b); };
+  std::vector<std::int64_t> readers(source.size());  // of each sequence: the others that still have to copy it
+  std::vector<std::int64_t> ready;                   // sequences that nobody has to copy any more, and that copy another
+  for (std::int64_t b = 0; b < config_.sequences; ++b) readers[at(source[at(b)])] += source[at(b)] != b ? 1 : 0;
+  std::vector<std::uint8_t> waits(source.size());
+  for (std::int64_t b = 0; b < config_.sequences; ++b) {
+    waits[at(b)] = source[at(b)] != b ? 1 : 0;
+    if (waits[at(b)] != 0 && readers[at(b)] == 0) ready.push_back(b);
+  }
+  const auto take = [&](std::int64_t b) {
+    const std::int64_t from = source[at(b)];
+    copy_tokens(from, b);
+    waits[at(b)] = 0;
+    if (--readers[at(from)] == 0 && waits[at(from)] != 0) ready.push_back(from);
+  };
+  const auto take_all_ready = [&] {
+    while (!ready.empty()) {
+      const std::int64_t b = ready.back();
+      ready.pop_back();
+      take(b);
+    }
+  };
+  take_all_ready();
+  // Only cycles are left, each sequence with one reader. Save the first sequence, copy along the cycle, and restore it as the last one.
+  for (std::int64_t first = 0; first < config_.sequences; ++first) {
+    if (waits[at(first)] == 0) continue;
+    const std::int64_t length = lengths_[at(first)];
+    Tensor saved[2];
+    const TensorView views[] = {keys_, values_};
+    for (int i = 0; i < 2; ++i) saved[i] = Tensor::copy_of(views[i].select(0, first).slice(1, 0, length));
+    std::int64_t b = first;
+    for (; source[at(b)] != first; b = source[at(b)]) {
+      copy_tokens(source[at(b)], b);
+      waits[at(b)] = 0;
+    }
+    for (int i = 0; i < 2; ++i) copy_heads(saved[i], views[i].select(0, b), length);
+    lengths_[at(b)] = length, waits[at(b)] = 0;
+  }
+  previous_ = lengths_;
+}
+
+void KeyValueCache::copy_sequence(std::int64_t from, std::int64_t to) {
+  require_sequence("copy_sequence", from), require_sequence("copy_sequence", to);
+  if (from != to) copy_tokens(from, to);
+  previous_ = lengths_;
+}
+
+void KeyValueCache::truncate(std::int64_t sequence, std::int64_t length) {
+  require_sequence("truncate", sequence);
+  std::vector<std::int64_t> lengths = lengths_;
+  lengths[static_cast<std::size_t>(sequence)] = length;
+  truncate(lengths);
+}
+
+void KeyValueCache::truncate(std::span<const std::int64_t> lengths) {
+  require(std::ssize(lengths) == config_.sequences, kName, ".truncate: there are ", lengths.size(), " lengths for ", config_.sequences, " sequences");
+  for (std::size_t b = 0; b < lengths.size(); ++b) {
+    require(0 <= lengths[b] && lengths[b] <= lengths_[b], kName, ".truncate: sequence ", b, " has ", lengths_[b], " tokens and cannot be cut to ", lengths[b]);
+  }
+  previous_.assign(lengths.begin(), lengths.end());
+  lengths_ = previous_;
+}
+
+void KeyValueCache::clear() {
+  std::ranges::fill(lengths_, 0);
+  previous_ = lengths_;
+}
+
+}  // namespace polyhead::nn

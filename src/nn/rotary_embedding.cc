@@ -1,0 +1,133 @@
+#include "polyhead/nn/rotary_embedding.h"
+
+#include <algorithm>
+#include <cmath>
+#include <numbers>
+
+#include "core/text.h"
+
+namespace polyhead::nn {
+namespace {
+
+constexpr const char* kOperation = "RotaryEmbedding";
+constexpr double kTurn = 2 * std::numbers::pi;
+
+void require_config(const RotaryEmbeddingConfig& c) {
+  const auto finite = [](const char* name, double value, double least) {
+    require(std::isfinite(value) && value >= least, kOperation, ": ", name, " is ", value, "; it must be finite and at least ", least);
+  };
+  const auto positive = [](const char* name, double value) {
+    require(std::isfinite(value) && value > 0, kOperation, ": ", name, " is ", value, "; it must be finite and above 0");
+  };
+  require(c.width >= 2 && c.width % 2 == 0, kOperation, ": width is ", c.width, "; it must be even and at least 2");
+  require(std::isfinite(c.base) && c.base > 1, kOperation, ": base is ", c.base, "; it must be finite and above 1");
+  finite("factor", c.factor, 1);
+  finite("original_max_position_embeddings", c.original_max_position_embeddings, 0);
+  positive("low_freq_factor", c.low_freq_factor), positive("high_freq_factor", c.high_freq_factor);
+  positive("beta_fast", c.beta_fast), positive("beta_slow", c.beta_slow);
+  if (c.attention_factor) positive("attention_factor", *c.attention_factor);
+  finite("mscale", c.mscale, 0), finite("mscale_all_dim", c.mscale_all_dim, 0);
+  require(c.scaling != RotaryScaling::none || c.factor == 1, kOperation, ": factor is ", c.factor, " without a scaling rule that uses it");
+  require(c.scaling == RotaryScaling::yarn || !c.attention_factor, kOperation, ": attention_factor is given, which only scaling yarn uses");
+  require(c.scaling != RotaryScaling::ntk || c.width > 2, kOperation, ": width is 2; scaling ntk needs at least 4, as it divides by width - 2");
+  const bool by_length = c.scaling == RotaryScaling::llama3 || c.scaling == RotaryScaling::yarn;
+  require(!by_length || c.original_max_position_embeddings > 0, kOperation, ": original_max_position_embeddings is ",
+          c.original_max_position_embeddings, "; scaling llama3 and yarn need the length of the texts in training");
+  require(c.scaling != RotaryScaling::llama3 || c.low_freq_factor < c.high_freq_factor, kOperation, ": low_freq_factor is ", c.low_freq_factor,
+          " and high_freq_factor ", c.high_freq_factor, "; low must be below high");
+  require(c.scaling != RotaryScaling::yarn || c.beta_slow <= c.beta_fast, kOperation, ": beta_slow is ", c.beta_slow, " and beta_fast ", c.beta_fast,
+          "; slow must not be above fast");
+}
+
+// docs/maths.md, eq. 11d.
+void scale_as_llama3(const RotaryEmbeddingConfig& c, std::vector<double>& frequencies) {
+  const double original = c.original_max_position_embeddings;
+  for (double& f : frequencies) {
+    const double turns = original * f / kTurn;  // in the original length
+    const double kept = std::clamp((turns - c.low_freq_factor) / (c.high_freq_factor - c.low_freq_factor), 0.0, 1.0);
+    f = (1 - kept) * f / c.factor + kept * f;
+  }
+}
+
+// docs/maths.md, eq. 11e.
+void scale_as_yarn(const RotaryEmbeddingConfig& c, std::vector<double>& frequencies) {
+  const double width = static_cast<double>(c.width);
+  // The index whose frequency makes so many turns in the original length, as a real number.
+  const auto index_of = [&](double turns) {
+    return width * std::log(c.original_max_position_embeddings / (turns * kTurn)) / (2 * std::log(c.base));
+  };
+  double low = index_of(c.beta_fast), high = index_of(c.beta_slow);
+  if (c.truncate) low = std::floor(low), high = std::ceil(high);
+  low = std::max(low, 0.0), high = std::min(high, width - 1);
+  if (low == high) high += 0.001;  // as published: a step instead of 0/0
+  for (std::size_t i = 0; i < frequencies.size(); ++i) {
+    const double scaled = std::clamp((static_cast<double>(i) - low) / (high - low), 0.0, 1.0);
+    frequencies[i] = scaled * frequencies[i] / c.factor + (1 - scaled) * frequencies[i];
+  }
+}
+
+// docs/maths.md, eq. 11f.
+double yarn_attention_factor(const RotaryEmbeddingConfig& c) {
+  if (c.attention_factor) return *c.attention_factor;
+  const auto scale_of = [&](double mscale) { return c.factor <= 1 ? 1.0 : 0.1 * mscale * std::log(c.factor) + 1; };
+  if (c.mscale != 0 && c.mscale_all_dim != 0) return scale_of(c.mscale) / scale_of(c.mscale_all_dim);
+  return scale_of(1);
+}
+
+}  // namespace
+
+RotaryEmbedding::RotaryEmbedding(const RotaryEmbeddingConfig& config) : config_(config) {
+  require_config(config);
+  const double width = static_cast<double>(config.width);
+  double base = config.base;
+  if (config.scaling == RotaryScaling::ntk) base *= std::pow(config.factor, width / (width - 2));
+  for (std::int64_t i = 0; i < config.width / 2; ++i) frequencies_.push_back(std::pow(base, -2 * static_cast<double>(i) / width));
+  if (config.scaling == RotaryScaling::linear) {
+    for (double& f : frequencies_) f /= config.factor;
+  }
+  if (config.scaling == RotaryScaling::llama3) scale_as_llama3(config, frequencies_);
+  if (config.scaling != RotaryScaling::yarn) return;
+  scale_as_yarn(config, frequencies_);
+  attention_factor_ = yarn_attention_factor(config);
+}
+
+RotaryTables RotaryEmbedding::tables(ConstTensorView positions, DType dtype) const {
+  require(dtype == DType::f32 || dtype == DType::f64, kOperation, ": tables are float32 or float64, not ", dtype);
+  require(positions && is_integer(positions.dtype()) && positions.rank() >= 1, kOperation, ": positions must be integers [*,T]");
+  Shape shape = positions.shape();
+  shape.push_back(config_.width / 2);
+  RotaryTables tables{Tensor::uninitialised(dtype, shape), Tensor::uninitialised(dtype, shape), config_.order, config_.width};
+  const Tensor at = Tensor::copy_of(positions, DType::i64);
+  const auto write = [&](auto* cos, auto* sin) {
+    using T = std::remove_reference_t<decltype(*cos)>;
+    for (const std::int64_t number : std::span(at.data<std::int64_t>(), static_cast<std::size_t>(at.numel()))) {
+      const double position = static_cast<double>(number);
+      for (const double f : frequencies_) {
+        *cos++ = static_cast<T>(attention_factor_ * std::cos(position * f));
+        *sin++ = static_cast<T>(attention_factor_ * std::sin(position * f));
+      }
+    }
+  };
+  dtype == DType::f64 ? write(tables.cos.data<double>(), tables.sin.data<double>()) : write(tables.cos.data<float>(), tables.sin.data<float>());
+  return tables;
+}
+
+RotaryTables RotaryEmbedding::tables(std::int64_t first, std::int64_t count, DType dtype) const {
+  return tables_from(ConstTensorView(&first, {}), count, dtype);
+}
+
+RotaryTables RotaryEmbedding::tables_from(ConstTensorView first, std::int64_t count, DType dtype) const {
+  require(first && is_integer(first.dtype()), kOperation, ": first positions must be integers [*]");
+  require(count >= 0, kOperation, ": ", count, " positions are asked for");
+  Shape shape = first.shape();
+  shape.push_back(count);
+  Tensor positions = Tensor::uninitialised(DType::i64, shape);
+  copy(first.unsqueeze(-1).expand(shape), positions);
+  std::int64_t* const data = positions.data<std::int64_t>();
+  for (std::int64_t i = 0; i < positions.numel(); ++i) {
+    require(!__builtin_add_overflow(data[i], i % count, &data[i]), kOperation, ": position ", data[i], " + ", i % count, " exceeds 2^63 - 1");
+  }
+  return tables(positions, dtype);
+}
+
+}  // namespace polyhead::nn

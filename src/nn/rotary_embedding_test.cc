@@ -1,0 +1,119 @@
+// Rotary tables against numbers of the published formulas, worked out by the code that the papers' authors and the models' authors publish
+// (transformers, modeling_rope_utils.py), and against the formulas written in another way.
+#include "polyhead/nn/rotary_embedding.h"
+
+#include <gmock/gmock.h>
+
+#include <cmath>
+
+#include "polyhead/error.h"
+#include "support/compare.h"
+
+namespace polyhead::nn {
+namespace {
+
+using test::same_bits;
+using testing::HasSubstr;
+
+std::string message(const RotaryEmbeddingConfig& config) {
+  try {
+    RotaryEmbedding embedding(config);
+  } catch (const Error& error) {
+    return error.what();
+  }
+  return {};
+}
+
+void expect_frequencies(const RotaryEmbeddingConfig& config, const std::vector<double>& expected) {
+  const RotaryEmbedding embedding(config);
+  ASSERT_EQ(embedding.frequencies().size(), expected.size());
+  for (std::size_t i = 0; i < expected.size(); ++i) EXPECT_NEAR(embedding.frequencies()[i], expected[i], 1e-14 * expected[i]) << i;
+}
+
+TEST(RotaryEmbedding, FrequenciesFallGeometrically) {
+  expect_frequencies({.width = 8}, {1, 0.1, 0.01, 0.001});
+  expect_frequencies({.width = 6, .base = 8}, {1, 0.5, 0.25});
+  expect_frequencies({.width = 8, .scaling = RotaryScaling::linear, .factor = 4}, {0.25, 0.025, 0.0025, 0.00025});
+}
+
+TEST(RotaryEmbedding, NtkKeepsTheHighestFrequencyAndScalesTheLowest) {
+  const RotaryEmbedding embedding({.width = 16, .scaling = RotaryScaling::ntk, .factor = 8});
+  const RotaryEmbedding plain({.width = 16});
+  EXPECT_EQ(embedding.frequencies()[0], 1);
+  EXPECT_NEAR(embedding.frequencies()[7], plain.frequencies()[7] / 8, 1e-18);
+}
+
+// Frequencies of Llama 3.1: a base of 500,000, a factor of 8, an original length of 8192, here with R = 8.
+TEST(RotaryEmbedding, Llama3) {
+  const RotaryEmbeddingConfig config{.width = 8, .base = 500'000, .scaling = RotaryScaling::llama3, .factor = 8, .original_max_position_embeddings = 8192};
+  expect_frequencies(config, {1.0, 0.03760603093086393, 0.0005248461609929547, 6.647869871181235e-06});
+  EXPECT_EQ(RotaryEmbedding(config).attention_factor(), 1);
+}
+
+TEST(RotaryEmbedding, Yarn) {
+  RotaryEmbeddingConfig config{.width = 16, .scaling = RotaryScaling::yarn, .factor = 4, .original_max_position_embeddings = 2048};
+  expect_frequencies(config, {1.0, 0.31622776601683794, 0.1, 0.02569350598886808, 0.00625, 0.0013834964763236662, 0.00025, 7.905694150420948e-05});
+  EXPECT_NEAR(RotaryEmbedding(config).attention_factor(), 0.1 * std::log(4.0) + 1, 1e-15);
+  config.truncate = false;
+  expect_frequencies(config, {1.0, 0.31622776601683794, 0.1, 0.023870192321736323, 0.005056971521129435, 0.0008112903817014311, 0.00025, 7.905694150420948e-05});
+  config.mscale = 0.707, config.mscale_all_dim = 1.5;  // as DeepSeek's models
+  EXPECT_NEAR(RotaryEmbedding(config).attention_factor(), (0.0707 * std::log(4.0) + 1) / (0.15 * std::log(4.0) + 1), 1e-15);
+  config.attention_factor = 1.25;
+  EXPECT_EQ(RotaryEmbedding(config).attention_factor(), 1.25);
+  const RotaryTables tables = RotaryEmbedding(config).tables(0, 1, DType::f64);
+  for (int i = 0; i < 8; ++i) EXPECT_EQ(tables.cos.data<double>()[i], 1.25);
+}
+
+TEST(RotaryEmbedding, TablesAreCosinesAndSinesOfPositionTimesFrequency) {
+  const RotaryEmbedding embedding({.width = 4, .base = 100, .order = RotaryOrder::pairs});
+  const Tensor positions = Tensor::of<std::int32_t>({2, 3}, {0, 7, -2, 1'000'000, 5, 3});
+  const RotaryTables tables = embedding.tables(positions, DType::f64), rounded = embedding.tables(positions);
+  ASSERT_EQ(tables.cos.shape(), (Shape{2, 3, 2}));
+  EXPECT_EQ(rounded.sin.dtype(), DType::f32);
+  EXPECT_EQ(tables.rotary().width, 4);
+  EXPECT_EQ(tables.rotary().order, RotaryOrder::pairs);
+  for (std::int64_t i = 0; i < 6; ++i) {
+    for (std::int64_t j = 0; j < 2; ++j) {
+      const double angle = positions.data<std::int32_t>()[i] * (j == 0 ? 1.0 : 0.1);
+      EXPECT_NEAR(tables.cos.data<double>()[2 * i + j], std::cos(angle), 1e-10);
+      EXPECT_NEAR(tables.sin.data<double>()[2 * i + j], std::sin(angle), 1e-10);
+      EXPECT_EQ(rounded.cos.data<float>()[2 * i + j], static_cast<float>(tables.cos.data<double>()[2 * i + j]));
+    }
+  }
+}
+
+TEST(RotaryEmbedding, TablesFromTheLengthsOfSequences) {
+  const RotaryEmbedding embedding({.width = 6});
+  const Tensor lengths = Tensor::of<std::int64_t>({2}, {4, 0}), strided = Tensor::of<std::int16_t>({2, 2}, {4, 9, 0, 9});
+  const RotaryTables whole = embedding.tables(0, 10), both = embedding.tables_from(lengths, 3), of_view = embedding.tables_from(strided.view().select(1, 0), 3);
+  ASSERT_EQ(both.cos.shape(), (Shape{2, 3, 3}));
+  EXPECT_TRUE(same_bits(both.cos.view().select(0, 0), whole.cos.view().slice(0, 4, 7)));
+  EXPECT_TRUE(same_bits(both.sin.view().select(0, 1), whole.sin.view().slice(0, 0, 3)));
+  EXPECT_TRUE(same_bits(both.cos, of_view.cos));
+  EXPECT_TRUE(same_bits(embedding.tables(4, 3).sin, both.sin.view().select(0, 0)));
+  EXPECT_EQ(embedding.tables_from(lengths, 0).cos.shape(), (Shape{2, 0, 3}));
+}
+
+TEST(RotaryEmbedding, Messages) {
+  EXPECT_THAT(message({.width = 3}), HasSubstr("width is 3; it must be even"));
+  EXPECT_THAT(message({.width = 0}), HasSubstr("width is 0"));
+  EXPECT_THAT(message({.width = 4, .base = 1}), HasSubstr("base is 1"));
+  EXPECT_THAT(message({.width = 4, .factor = 2}), HasSubstr("factor is 2 without a scaling rule"));
+  EXPECT_THAT(message({.width = 4, .scaling = RotaryScaling::linear, .factor = 0.5}), HasSubstr("factor is 0.5"));
+  EXPECT_THAT(message({.width = 2, .scaling = RotaryScaling::ntk, .factor = 2}), HasSubstr("ntk needs at least 4"));
+  EXPECT_THAT(message({.width = 4, .scaling = RotaryScaling::llama3, .factor = 2}), HasSubstr("original_max_position_embeddings is 0"));
+  EXPECT_THAT(message({.width = 4, .scaling = RotaryScaling::llama3, .factor = 2, .original_max_position_embeddings = 9, .low_freq_factor = 4}),
+              HasSubstr("low must be below high"));
+  EXPECT_THAT(message({.width = 4, .scaling = RotaryScaling::yarn, .factor = 2, .original_max_position_embeddings = 9, .beta_slow = 64}),
+              HasSubstr("slow must not be above fast"));
+  EXPECT_THAT(message({.width = 4, .scaling = RotaryScaling::yarn, .factor = 2, .original_max_position_embeddings = 9, .attention_factor = 0}),
+              HasSubstr("attention_factor is 0"));
+  const RotaryEmbedding embedding({.width = 4});
+  const Tensor floats(DType::f32, {3});
+  EXPECT_THROW(embedding.tables(floats), Error);
+  EXPECT_THROW(embedding.tables(0, 3, DType::bf16), Error);
+  EXPECT_THROW(embedding.tables(0, -1), Error);
+}
+
+}  // namespace
+}  // namespace polyhead::nn
