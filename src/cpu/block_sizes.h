@@ -11,8 +11,8 @@ namespace polyhead::cpu {
 std::int64_t second_cache(const Cpu& cpu);
 
 // Only sizes that do not affect the order of a sum, so that an instruction set gives the same bits on every machine. Key blocks (512 and
-// 256 keys), runs of terms in gemm and the number of key splits do affect it and are constants. They also fix what lives in the first-level
-// cache: a strip's scores are 6 rows x 512 keys x 4 bytes = 12 KiB of at least 32.
+// 256 keys) and runs of terms in gemm do affect it and are constants. They also fix what lives in the first-level cache: a strip's scores
+// are 6 rows x 512 keys x 4 bytes = 12 KiB of at least 32.
 struct BlockSizes {
   std::int64_t query_bytes;     // attention: queries and output sums of a query block
   std::int64_t row_bytes;       // gemm: a block's rows of a

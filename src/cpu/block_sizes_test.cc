@@ -65,7 +65,7 @@ TEST(BlockSizes, FitTheCache) {
   }
 }
 
-// 96 queries are one block of rows with 1 MiB and two with 256 KiB, and the number of blocks decides about key splits.
+// 96 queries are one block of rows with 1 MiB and two with 256 KiB.
 TEST(BlockSizes, AttentionHasTheSameBitsWithAnyCache) {
   for (const auto& [queries, keys] : std::initializer_list<std::pair<std::int64_t, std::int64_t>>{{96, 5000}, {900, 1000}}) {
     SCOPED_TRACE(queries);

@@ -1,4 +1,4 @@
-// c = a b, c += a b and c = factor c + a b for a few rows of a, with the sums in registers. For kernel sources only.
+// c = a b, c += a b and c = earlier c + own (a b) for a few rows of a, with the sums in registers. For kernel sources only.
 //
 // 32 registers hold 6 x 4 vectors of sums, 4 of b and 1 of a: 24 multiplications for 10 loads; a cycle can do two of each. 16 registers
 // hold 6 x 2 sums. A multiplication takes 4 cycles, so at least 8 independent sums are needed: narrow products use tiles of 12 rows.
@@ -30,9 +30,9 @@ struct Product {
   std::int64_t b_stride;
   T* c;
   std::int64_t c_stride;
-  const T* factor = nullptr;  // if given, c = factor c + a b; one per row
-  bool add = false;           // c += a b; without `add` and `factor`, c = a b
-  T* quotient = nullptr;      // if given, c / divisor is stored here and c does not change
+  const T *earlier = nullptr, *own = nullptr;  // if given, c = earlier c + own (a b); one per row
+  bool add = false;                            // c += a b; without `add` and `earlier`, c = a b
+  T* quotient = nullptr;                       // if given, c / divisor is stored here and c does not change
   std::int64_t quotient_stride = 0;
   const T *divisor = nullptr, *reciprocal = nullptr;  // one per row
 };
@@ -40,6 +40,12 @@ struct Product {
 // The cache that holds b. From the second-level cache b is prefetched eight terms (100 cycles) ahead. If kTransposed, a is prefetched
 // instead, for the tile after the next, because one cache line has the rows of two or three tiles.
 enum class From { first_cache, second_cache };
+
+// earlier c + own x: how a key block's product with v is added to those of earlier blocks (cpu/sdpa/join_blocks.h).
+template <class T>
+POLYHEAD_INLINE Vector<T> join_values(Vector<T> c, T earlier, Vector<T> x, T own) {
+  return multiply_add<T>(c, broadcast(earlier), x * own);
+}
 
 // Computes the sums of a tile in registers.
 template <int Rows, int Columns, bool kTransposed, From kFrom, class T>
@@ -98,9 +104,10 @@ POLYHEAD_INLINE void multiply_tile(const Product<T>& product, std::int64_t row, 
   T* const c = product.c + row * product.c_stride + column;
   const std::int64_t stride = product.c_stride;
   // A separate full expression for each case, so that the compiler forms the same FMAs for every tile size.
-  if (product.factor != nullptr) {
-    const T* factor = product.factor + row;
-    for_each_vector<Rows, Columns, T>(sums, [=](int i, int j, Vector<T>& sum) { sum = load_vector(c + i * stride + j) * factor[i] + sum; });
+  if (product.earlier != nullptr) {
+    const T *earlier = product.earlier + row, *own = product.own + row;
+    for_each_vector<Rows, Columns, T>(
+        sums, [=](int i, int j, Vector<T>& sum) { sum = join_values<T>(load_vector(c + i * stride + j), earlier[i], sum, own[i]); });
   } else if (product.add) {
     for_each_vector<Rows, Columns, T>(sums, [=](int i, int j, Vector<T>& sum) { sum = load_vector(c + i * stride + j) + sum; });
   }

@@ -9,7 +9,17 @@ namespace polyhead::cpu::POLYHEAD_ISA {
 namespace {
 
 inline constexpr bool kFused = true, kHasElementary = false;
-using generic::fraction, generic::look_up, generic::multiply_add, generic::reciprocal_guess, generic::times_power_of_two, generic::where_bytes;
+using generic::fraction, generic::look_up, generic::reciprocal_guess, generic::times_power_of_two, generic::where_bytes;
+
+// An intrinsic, because in a * b + c * d GCC may fuse either product, here the one and there the other.
+template <class T>
+POLYHEAD_INLINE Vector<T> multiply_add(Vector<T> a, Vector<T> b, Vector<T> c) {
+  if constexpr (sizeof(T) == 8) {
+    return (Vector<T>)_mm256_fmadd_pd((__m256d)a, (__m256d)b, (__m256d)c);
+  } else {
+    return (Vector<T>)_mm256_fmadd_ps((__m256)a, (__m256)b, (__m256)c);
+  }
+}
 
 template <class T>
 POLYHEAD_INLINE void stream_vector(Vector<T> x, T* to) {

@@ -1,8 +1,9 @@
 // Attention weights p[t,s] = exp(score[t,s] - m) / l that the forward pass writes (docs/maths.md, eq. 2), before dropout. Each key block
-// stores its exponentials; after the last block l is known, and the row is divided while it is in the second-level cache. For kernel
-// sources only.
+// stores its exponentials and their reference; after the last block m and l are known, and the row is multiplied by exp(reference - m) / l
+// while it is in the second-level cache. For kernel sources only.
 #pragma once
 
+#include "cpu/elementary.h"
 #include "cpu/sdpa/forward_scratch.h"
 
 namespace polyhead::cpu::POLYHEAD_ISA {
@@ -11,7 +12,8 @@ namespace {
 template <class T>
 class AttentionWeightRows {
  public:
-  AttentionWeightRows(const ForwardTask& task, const Scratch<T>& scratch) : task_(task), s_(scratch) {}
+  AttentionWeightRows(const ForwardTask& task, const ExpFactor<T>& score_exp, const Scratch<T>& scratch)
+      : task_(task), score_exp_(score_exp), s_(scratch) {}
 
   bool wanted() const { return task_.attention_weights.data != nullptr; }
 
@@ -34,32 +36,46 @@ class AttentionWeightRows {
     for (std::int64_t s = own.first; s < own.last; ++s) to[s] = e[s];
   }
 
-  // Multiplies the row's stored exponentials of `keys` by the factor of its raised reference.
-  void rescale(std::int64_t row, KeyRange keys, T factor) const {
-    T* const x = line(row);
-    for (std::int64_t s = keys.first; s < keys.last; ++s) x[s] *= factor;
-  }
+  // Sets what the row's exponentials of the key block from key `first` on are relative to; -infinity if they are all 0.
+  void set_reference(std::int64_t row, std::int64_t first, T reference) const { references(row)[first / s_.keys] = reference; }
 
-  // Divides the row's exponentials by their sum l. `own` are the keys that the row attends to; other keys get 0, and if l = 0 all keys do.
-  void finish(std::int64_t index, KeyRange own, T l) const {
+  // Turns the row's exponentials into attention weights. `own` are the keys that the row attends to; other keys get 0, and if l = 0 all
+  // keys do.
+  void finish(std::int64_t index, KeyRange own, T m, T l) const {
     const Row& row = s_.rows[index];
     T* const x = line(index);
     if (own.empty() || l == 0) own = {0, 0};
     const bool finite = l * T{0} == 0;
     if (!finite) spread_non_finite(task_, row, own, l, x);
-    const T factor = finite && l != 0 ? static_cast<T>(1 / static_cast<double>(l)) : T{1};
     clear(x, 0, own.first), clear(x, own.last, task_.keys);
-    if (!in_place_) return narrow_row<T>(task_.dtype, x, task_.keys, factor, task_.attention_weights.data, offset(row), task_.attention_weights.column);
-    for (std::int64_t s = own.first; s < own.last; ++s) x[s] *= factor;
+    for (std::int64_t first = 0; first < task_.keys; first += s_.keys) {
+      const std::int64_t end = smaller(first + s_.keys, task_.keys);
+      const KeyRange of_block{larger(own.first, first), smaller(own.last, end)};
+      const T factor = of_block.empty() || !finite ? T{1} : factor_of(references(index)[first / s_.keys], m, l);
+      if (in_place_) {
+        for (std::int64_t s = of_block.first; s < of_block.last; ++s) x[s] *= factor;
+      } else {
+        const std::int64_t column = task_.attention_weights.column;
+        narrow_row<T>(task_.dtype, x + first, end - first, factor, task_.attention_weights.data, offset(row) + first * column, column);
+      }
+    }
   }
 
  private:
+  T factor_of(T reference, T m, T l) const {
+    const T rescaled = exp_of_negative<T>(broadcast(reference - m), score_exp_)[0];
+    return static_cast<T>(static_cast<double>(rescaled) / static_cast<double>(l));
+  }
+
+  T* references(std::int64_t row) const { return s_.block_references + row % s_.pass_rows * Scratch<T>::blocks_of_keys(task_, s_); }
   std::int64_t offset(const Row& row) const { return row.head * task_.attention_weights.head + row.query * task_.attention_weights.row; }
   T* line(std::int64_t row) const {
-    return in_place_ ? static_cast<T*>(task_.attention_weights.data) + offset(s_.rows[row]) : s_.weights + row % s_.pass_rows * s_.attention_weights_stride;
+    return in_place_ ? static_cast<T*>(task_.attention_weights.data) + offset(s_.rows[row])
+                     : s_.weights + row % s_.pass_rows * s_.attention_weights_stride;
   }
 
   const ForwardTask& task_;
+  const ExpFactor<T> score_exp_;
   const Scratch<T>& s_;
   const bool in_place_ = writes_attention_weights_in_place<T>(task_);
 };

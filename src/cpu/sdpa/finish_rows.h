@@ -13,18 +13,6 @@ const ExpFactor<T>& score_exp_of(const HeadGroup& group, const ScoreScale<T>& sc
   return group.softcap > 0 || group.bias.data != nullptr ? scale.natural : scale.scaled;
 }
 
-// Stores rows [first, first + count) of a key split's partial result, which merge_kernel.cc reads. o == nullptr: the rows have no keys in
-// this split, and o is 0.
-template <class T>
-void store_partial(const ForwardTask& task, std::int64_t first, std::int64_t count, const T* o, std::int64_t stride, const T* m, const T* l) {
-  const std::int64_t size = partial_stride(task.v_width);
-  T* to = static_cast<T*>(task.partial) + first * size;
-  for (std::int64_t i = 0; i < count; ++i, to += size) {
-    for (std::int64_t d = 0; d < stride; d += kLanes<T>) store_vector<T>(o != nullptr ? load_vector(o + i * stride + d) : Vector<T>{}, to + d);
-    to[size - 2] = m[i], to[size - 1] = l[i];
-  }
-}
-
 // Divisor of each row of o, and its reciprocal. The divisor is l; with dropout, l times the probability to keep an entry; 1 if l = 0.
 // Arrays are padded to whole vectors.
 template <class T>

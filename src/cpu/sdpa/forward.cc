@@ -1,6 +1,5 @@
 #include <algorithm>
 #include <atomic>
-#include <numeric>
 #include <optional>
 #include <vector>
 
@@ -58,56 +57,61 @@ struct RowBlocks {
   bool whole_heads_ = false;
 };
 
-// Cuts the keys into splits if a sequence has few blocks of rows, so that one head has work for every thread. The number of splits depends
-// on the sizes of one sequence only, so results depend neither on the threads nor on other sequences.
-struct KeySplits {
-  std::int64_t count = 1;
+// Cuts the key blocks into splits of one task each if there are few blocks of rows, so that one head has work for every thread. The splits
+// do not affect bits: each row's key blocks are joined in their order, whoever computed them.
+class KeySplits {
+ public:
+  std::int64_t count = 1;   // splits of a block of rows
+  std::int64_t blocks = 0;  // key blocks of all splits together
 
-  explicit KeySplits(const Problem& p) : size_(p.keys) {
-    // 1 MiB instead of this machine's cache, because the number of splits decides the order of sums.
-    const RowBlocks blocks(p, 1, kWantedTasks, block_sizes(1 << 20));
+  KeySplits(const ForwardProblem& p, const RowBlocks& rows, std::int64_t row_blocks)
+      : keys_(p.keys), block_(forward_key_block(p.qk_width, p.v_width, p.dtype == DType::f64 ? 8 : 4)) {
     KeyRange range{0, p.keys};
     if (p.rules->banded && p.empty_rows == EmptyRows::zero) {  // other modes give an empty row all keys
       const Band& band = p.documents.front().band;
       range = {std::max<std::int64_t>(0, band.lower), std::min(p.keys, p.queries - 1 + band.upper)};
     }
+    // A task writes whole rows of attention weights.
+    if (range.empty() || threads_of(p.executor) == 1 || row_blocks >= kWantedTasks || p.attention_weights) return;
     // Work in multiplications: reading and transposing an element of k or v takes as long as 22. Each split has at least 5e6, which take
     // 100 us, twice the time to wake a thread.
-    const double work = static_cast<double>(range.last - range.first) * static_cast<double>((p.qk_width + p.v_width) * (blocks.rows + 22));
-    const std::int64_t most = std::max<std::int64_t>(1, kWantedTasks / std::max<std::int64_t>(1, p.kv_heads * blocks.per_group));
-    count = static_cast<std::int64_t>(std::clamp(work / 5e6, 1.0, static_cast<double>(most)));
+    const double work = static_cast<double>(range.last - range.first) * static_cast<double>((p.qk_width + p.v_width) * (rows.rows + 22));
+    const auto wanted = static_cast<std::int64_t>(std::clamp(work / 5e6, 1.0, static_cast<double>(kWantedTasks / row_blocks)));
+    const std::int64_t first = range.first / block_, last = (range.last + block_ - 1) / block_,
+                       per_split = (last - first + wanted - 1) / wanted;
+    count = (last - first + per_split - 1) / per_split;
     if (count == 1) return;
-    first_ = range.first / kForwardSplitStep * kForwardSplitStep;
-    size_ = ((range.last - first_ + count - 1) / count + kForwardSplitStep - 1) / kForwardSplitStep * kForwardSplitStep;
-    count = (range.last - first_ + size_ - 1) / size_;
+    first_ = first * block_, size_ = per_split * block_, blocks = last - first, keys_ = std::min(p.keys, last * block_);
   }
 
-  void place(std::int64_t split, ForwardTask& task) const {
-    task.first_key = first_ + split * size_;
-    task.last_key = task.first_key + size_;
+  // Sets the keys of a task, and where it stores the results of its key blocks; partials: those of all splits.
+  void place(std::int64_t split, std::int64_t row_bytes, char* partials, ForwardTask& task) const {
+    task.first_key = first_ + split * size_, task.last_key = std::min(keys_, task.first_key + size_);
+    task.partial = partials + split * size_ / block_ * task.rows * row_bytes;
   }
+  // Sets all keys.
+  void place_all(ForwardTask& task) const { task.first_key = 0, task.last_key = keys_, task.partial = nullptr; }
 
  private:
-  std::int64_t first_ = 0, size_;
+  std::int64_t keys_, block_;
+  std::int64_t first_ = 0, size_ = 0;
 };
 
-// Work items of the threads: a block of rows with all its key splits, or, if there are few blocks, with one of them.
+// Work items of the threads: a block of rows with all keys, or, if there are few blocks, with one key split.
 struct Items {
   RowBlocks blocks;
-  KeySplits splits;
   std::int64_t block_count;
-  std::int64_t per_block;  // items of a block: 1, or one per split
+  KeySplits splits;
   std::int64_t row_bytes;  // of one row of a partial result
 
-  explicit Items(const Problem& p)
+  explicit Items(const ForwardProblem& p)
       : blocks(p, p.batch, threads_of(p.executor) == 1 ? 1 : kWantedTasks, block_sizes()),
-        splits(p),
         block_count(p.batch * p.kv_heads * blocks.per_group),
-        per_block(block_count < kWantedTasks ? splits.count : 1),
+        splits(p, blocks, block_count),
         row_bytes(partial_stride(p.v_width) * (p.dtype == DType::f64 ? 8 : 4)) {}
-  bool split() const { return per_block > 1; }  // the splits of a block run on different threads
-  std::int64_t count() const { return block_count * per_block; }
-  std::int64_t partial_bytes() const { return splits.count > 1 ? splits.count * blocks.rows * row_bytes : 0; }  // of all splits of a block
+  bool split() const { return splits.count > 1; }
+  std::int64_t count() const { return block_count * splits.count; }
+  std::int64_t partial_bytes() const { return splits.blocks * blocks.rows * row_bytes; }  // of all key blocks of a block of rows
 };
 
 void move_to(const ForwardProblem& p, const MaskBlocks* blocks, std::int64_t b, std::int64_t kv, ForwardTask& task) {
@@ -126,70 +130,48 @@ ForwardTask first_block(const ForwardProblem& p, const Items& items, const MaskB
   return task;
 }
 
-// A key split has only part of a row's sum. So with key splits, attention weights need a second pass over q and k.
-bool needs_second_pass(const ForwardProblem& p, const Items& items) { return p.attention_weights && items.splits.count > 1; }
-
-ForwardProblem without_attention_weights(ForwardProblem p) {
-  p.attention_weights = {};
-  return p;
-}
-
-void forward_document(const ForwardProblem& p);
-
-void forward_and_maps(const ForwardProblem& p) {
-  forward_document(without_attention_weights(p));
-  MapsProblem maps{p, p.q, p.k, MapValue::probability};
-  std::vector<std::int64_t> queries(static_cast<std::size_t>(p.queries));
-  std::iota(queries.begin(), queries.end(), std::int64_t{0});
-  parallel_for(p.batch * p.heads, 1, p.executor, [&](std::int64_t first, std::int64_t last) {
-    for (std::int64_t head = first; head < last; ++head) write_maps(maps, head / p.heads, head % p.heads, queries, p.attention_weights);
-  });
-}
-
 void forward_document(const ForwardProblem& p) {
   if (p.batch * p.heads * p.queries == 0) return;
   const SdpaKernels& kernels = current_kernels().sdpa;
   const Items items(p);
-  if (needs_second_pass(p, items)) return forward_and_maps(p);
   const MaskBlocks mask(p);
   const RowBlocks& blocks = items.blocks;
   const ForwardTask first_task = first_block(p, items, &mask);
   const std::int64_t splits = items.splits.count, bytes = kernels.forward_scratch(first_task);
-  // Partial results if the splits of a block run on different threads; otherwise each thread has them behind its scratch.
-  std::optional<ScratchMemory> shared;
-  if (items.split()) shared.emplace(items.block_count * items.partial_bytes(), p.workspace);
+  std::optional<ScratchMemory> partials;
+  if (items.split()) partials.emplace(items.block_count * items.partial_bytes(), p.workspace);
   std::vector<std::atomic<std::int64_t>> done(static_cast<std::size_t>(items.split() ? items.block_count : 0));
   const double work = static_cast<double>(blocks.rows * p.keys) * static_cast<double>(p.qk_width + p.v_width);
   const std::int64_t grain = items.split() ? 1 : grain_of(work);
   parallel_for(items.count(), grain, p.executor, [&](std::int64_t first, std::int64_t last) {
-    const ScratchMemory scratch(bytes + (items.split() ? 0 : items.partial_bytes()), p.workspace);
+    const ScratchMemory scratch(bytes, p.workspace);
     ForwardTask task = first_task;
     // Indices are incremented from item to item, because five divisions per item take as long as a few rows.
-    std::int64_t i = first / items.per_block, begin = first % items.per_block, block = i % blocks.per_group;
+    std::int64_t i = first / splits, split = first % splits, block = i % blocks.per_group;
     std::int64_t kv = i / blocks.per_group % p.kv_heads, b = i / blocks.per_group / p.kv_heads;
     const auto next = [&] {
-      if (++begin < items.per_block) return;
-      begin = 0, ++i;
+      if (++split < splits) return;
+      split = 0, ++i;
       if (++block < blocks.per_group) return;
       block = 0;
       if (++kv < p.kv_heads) return;
       kv = 0, ++b;
     };
     for (std::int64_t item = first; item < last; ++item, next()) {
-      const std::int64_t end = items.split() ? begin + 1 : splits;
-      if (item > 0 && (item == first || (block == 0 && begin == 0))) move_to(p, &mask, b, kv, task);
+      if (item > 0 && (item == first || (block == 0 && split == 0))) move_to(p, &mask, b, kv, task);
       blocks.place(block, task);
-      char* partials = nullptr;
-      if (splits > 1) partials = items.split() ? static_cast<char*>(shared->get()) + i * items.partial_bytes() : static_cast<char*>(scratch.get()) + bytes;
-      for (std::int64_t split = begin; split < end; ++split) {
-        items.splits.place(split, task);
-        task.partial = splits > 1 ? partials + split * task.rows * items.row_bytes : nullptr;
+      if (!items.split()) {
+        items.splits.place_all(task);
         kernels.forward(task, scratch.get());
+        continue;
       }
-      // The thread that finishes a block's last split merges all splits, in order.
-      if (splits == 1 || (items.split() && ++done[static_cast<std::size_t>(i)] < splits)) continue;
-      task.partial = partials;
-      kernels.merge(task, splits);
+      char* const of_block = static_cast<char*>(partials->get()) + i * items.partial_bytes();
+      items.splits.place(split, items.row_bytes, of_block, task);
+      kernels.forward(task, scratch.get());
+      // The thread that finishes a block's last split joins the results of all its key blocks.
+      if (++done[static_cast<std::size_t>(i)] < splits) continue;
+      task.partial = of_block;
+      kernels.merge(task, items.splits.blocks);
     }
   });
 }
@@ -209,19 +191,17 @@ std::string facts_of_forward(const ForwardProblem& p) {
   if (p.batch * p.heads * p.queries == 0) return {};
   if (p.packed()) {
     const auto pairs = [](const Document& d) { return (d.queries.last - d.queries.first) * (d.keys.last - d.keys.first); };
-    const Document& largest = *std::max_element(p.documents.begin(), p.documents.end(), [&](const Document& a, const Document& b) { return pairs(a) < pairs(b); });
+    const Document& largest = *std::max_element(p.documents.begin(), p.documents.end(),
+                                                [&](const Document& a, const Document& b) { return pairs(a) < pairs(b); });
     const ForwardProblem part = part_of(p, largest);
     return cat("documents: each by itself; the largest has ", part.queries, " queries and ", part.keys, " keys\n") + facts_of_forward(part);
   }
   const Items items(p);
-  if (needs_second_pass(p, items)) {
-    return facts_of_forward(without_attention_weights(p)) + "attention weights: by a second pass over q and k, as the keys are split\n";
-  }
-  const std::int64_t bytes = current_kernels().sdpa.forward_scratch(first_block(p, items, nullptr)), partials = items.partial_bytes();
+  const std::int64_t bytes = current_kernels().sdpa.forward_scratch(first_block(p, items, nullptr)),
+                     partials = items.block_count * items.partial_bytes();
   return cat("kernel: ", current_kernels().name, ", blocks of ", items.blocks.rows, " queries, ", items.block_count, " of them",
-             items.splits.count > 1 ? cat(", each with its keys in ", items.splits.count, " splits") : std::string(), "\n",
-             "scratch: ", bytes + (items.split() ? 0 : partials), " bytes per thread",
-             items.split() ? cat(" and ", items.block_count * partials, " for all splits") : std::string(), "\n",
+             items.split() ? cat(", each with its keys in ", items.splits.count, " splits") : std::string(), "\n", "scratch: ", bytes,
+             " bytes per thread", items.split() ? cat(" and ", partials, " for all splits") : std::string(), "\n",
              p.attention_weights ? "attention weights: from the same pass\n" : "");
 }
 

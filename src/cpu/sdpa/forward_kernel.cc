@@ -5,12 +5,14 @@
 //     key block: its keys, transposed into panels, and its values stay in the second-level cache
 //       strip of rows: its scores with the key block stay in the first-level cache
 //         panel of keys: q k^T as one tile of sums in registers; bias, masks and exp are applied there (online_softmax.h), then p is stored
-//         o of the strip += p v, summed in registers; in the last key block o is divided by the row's sum and stored in `out`
+//         p v, summed in registers and joined with o of earlier key blocks (join_blocks.h); in the last one o / l is stored in `out`
+// A row's result depends on its keys and their positions alone: key blocks lie at multiples of forward_key_block(), a row begins anew in
+// each, and the blocks are joined in their order, here or in merge_kernel.cc.
+#include "cpu/sdpa/attention_weight_rows.h"
 #include "cpu/sdpa/forward_operands.h"
 #include "cpu/sdpa/kernels.h"
 #include "cpu/sdpa/online_softmax.h"
 #include "cpu/sdpa/strip_blocks.h"
-#include "cpu/sdpa/attention_weight_rows.h"
 
 namespace polyhead::cpu::POLYHEAD_ISA {
 namespace {
@@ -27,12 +29,14 @@ class Forward {
         ranged_(task.banded || task.lengths != nullptr || (task.plane_count > 0 && task.planes[0].blocks != nullptr)),
         scores_(scores_of(task)) {
     Scratch<T>::layout(task, memory, s_);
+    sums_stride_ = task.partial == nullptr ? s_.v_padded : partial_stride(task.v_width);
   }
 
   void run() {
     load_rows();
+    if (task_.partial != nullptr) clear_partial_sums();
     for (std::int64_t row = 0; row < task_.rows; row += s_.pass_rows) run_pass(row, smaller(row + s_.pass_rows, task_.rows));
-    if (task_.partial == nullptr) store_lse<T>(task_, score_exp_of(task_, scale_), s_.rows, task_.rows, s_.reference, s_.l);
+    if (task_.partial == nullptr) store_lse<T>(task_, score_exp_of(task_, scale_), s_.rows, task_.rows, s_.m, s_.l);
   }
 
  private:
@@ -49,11 +53,11 @@ class Forward {
       const bool last = first_ + s_.keys >= task_keys_.last;
       for (strip_ = first_row; strip_ < end; strip_ += strip_rows_) {
         const int rows = static_cast<int>(smaller(strip_rows_, end - strip_));
-        if (!multiply_strip(rows, last) && last) store_strip(rows);  // o is still in the first-level cache
+        if (!multiply_strip(rows, last) && last && task_.partial == nullptr) store_strip(rows);  // o is still in the first-level cache
         if (last) store_attention_weights(rows);
       }
     }
-    if (!task_keys_.empty()) return;
+    if (!task_keys_.empty() || task_.partial != nullptr) return;
     for (strip_ = first_row; strip_ < end; strip_ += strip_rows_) {
       const int rows = static_cast<int>(smaller(strip_rows_, end - strip_));
       store_strip(rows);
@@ -66,8 +70,8 @@ class Forward {
   enum class Scores : std::uint8_t { plain, masked, biased, general };
 
   static Scores scores_of(const ForwardTask& task) {
-    bool in_registers =
-        task.softcap <= 0 && task.row_kinds == nullptr && (task.bias.data == nullptr || (task.dtype == kOwnStorage<T> && task.bias.column == 1));
+    bool in_registers = task.softcap <= 0 && task.row_kinds == nullptr &&
+                        (task.bias.data == nullptr || (task.dtype == kOwnStorage<T> && task.bias.column == 1));
     for (int i = 0; i < task.plane_count; ++i) in_registers &= task.planes[i].column == 1;
     if (!in_registers) return Scores::general;
     return task.bias.data != nullptr ? Scores::biased : task.plane_count != 0 ? Scores::masked : Scores::plain;
@@ -87,7 +91,8 @@ class Forward {
       const Row r = s_.rows[i] = next;
       next = next_row(r, task_.queries);
       if (!ranged_) continue;
-      const KeyRange all = narrow_range_of(task_, r), span = s_.spans[i] = {larger(all.first, task_.first_key), smaller(all.last, task_.last_key)};
+      const KeyRange all = narrow_range_of(task_, r),
+                     span = s_.spans[i] = {larger(all.first, task_.first_key), smaller(all.last, task_.last_key)};
       if (!span.empty()) task_keys_ = {smaller(task_keys_.first, span.first), larger(task_keys_.last, span.last)};
     }
     for (std::int64_t i = 0; i * strip_rows_ < task_.rows; ++i) s_.started[i] = 0;
@@ -123,44 +128,69 @@ class Forward {
   // Computes the strip for this key block. Returns whether it also stored the rows in `out`.
   bool multiply_strip(int rows, bool last) {
     const KeyRange keys = ranged_ || scores_ != Scores::plain ? load_strip(rows) : block_;
-    raised_ = false;
     if (keys.empty()) {
-      if (attention_weights_.wanted()) store_exponentials(rows);
+      if (attention_weights_.wanted()) store_exponentials(rows, nullptr);
       return false;
     }
     begin_ = keys.first / kWidth * kWidth;
-    std::uint8_t& started = s_.started[strip_ / strip_rows_];
-    begun_ = started != 0;
     exponentiate_strip(rows, keys);
-    if (attention_weights_.wanted()) store_exponentials(rows);
+    T l[kStripRows + kWidth], earlier[kStripRows + kWidth], own[kStripRows + kWidth];
+    softmax_.add_up(strip_, rows, l);
+    if (attention_weights_.wanted()) store_exponentials(rows, l);
+    const bool joined = join_sums(rows, l, earlier, own);
     for (int i = 0; i < rows && task_.dropout; ++i) drop(i);
     operands_.fetch_queries(strip_ + strip_rows_, strip_rows_);
     // The product with v is summed from zero for each key block and then added to o, so the error grows with the number of blocks, not of
     // keys.
     T divisor[kStripRows + kWidth], reciprocal[kStripRows + kWidth];
     const bool finish = last && !non_finite_ && in_place_ && s_.rows[strip_ + rows - 1].head == s_.rows[strip_].head;
-    if (finish) {  // these divisions end while the product runs
-      softmax_.add_up(strip_, rows);
-      find_divisors<T>(task_, rows, s_.l + strip_, divisor, reciprocal);
-    }
+    if (finish) find_divisors<T>(task_, rows, s_.l + strip_, divisor, reciprocal);  // these divisions end while the product runs
     Product<T> values{.depth = keys.last - keys.first,
                       .a = s_.scores + keys.first,
                       .a_stride = s_.stride,
                       .b = operands_.v() + keys.first * s_.v_padded,
                       .b_stride = s_.v_padded,
-                      .c = s_.o + strip_ * s_.v_padded,
-                      .c_stride = s_.v_padded,
-                      .factor = started != 0 && raised_ ? factor_ : nullptr,
-                      .add = started != 0};
+                      .c = sums_of(strip_),
+                      .c_stride = sums_stride_,
+                      .earlier = joined ? earlier : nullptr,
+                      .own = own};
     if (finish) {
       const Row& row = s_.rows[strip_];
       values.quotient = static_cast<T*>(task_.out.data) + row.head * task_.out.head + row.query * task_.out.row;
       values.quotient_stride = task_.out.row, values.divisor = divisor, values.reciprocal = reciprocal;
     }
     multiply<false, From::second_cache, T>(values, rows, static_cast<int>(s_.v_padded / kWidth));
-    started = 1;
-    if (!operands_.finite()) add_non_finite_values(rows);
+    if (!operands_.finite()) add_non_finite_values(rows, joined ? own : nullptr);
     return finish;
+  }
+
+  // Joins m and l of the strip's rows with those of their earlier key blocks. Returns whether there are any, and if so their factors. The
+  // key blocks of a split are stored as they are.
+  bool join_sums(int rows, const T* l, T* earlier, T* own) {
+    const T* const m = s_.reference + strip_;
+    if (task_.partial != nullptr) {
+      const std::int64_t size = sums_stride_;
+      T* to = sums_of(strip_) + size - 2;
+      for (int i = 0; i < rows; ++i, to += size) to[0] = m[i], to[1] = l[i];
+      return false;
+    }
+    std::uint8_t& started = s_.started[strip_ / strip_rows_];
+    const bool joined = started != 0;
+    joined ? softmax_.join_rows(strip_, rows, l, earlier, own) : softmax_.set_rows(strip_, rows, m, l);
+    started = 1;
+    return joined;
+  }
+
+  // Where o of a row is summed, and for a key split its m and l.
+  T* sums_of(std::int64_t row) const {
+    if (task_.partial == nullptr) return s_.o + row * s_.v_padded;
+    return static_cast<T*>(task_.partial) + ((first_ - task_.first_key) / s_.keys * task_.rows + row) * sums_stride_;
+  }
+
+  // A strip that has no keys in a key block of the split leaves these zeros.
+  void clear_partial_sums() const {
+    const std::int64_t blocks = (smaller(task_.last_key, task_.keys) - task_.first_key + s_.keys - 1) / s_.keys;
+    clear(static_cast<T*>(task_.partial), 0, blocks * task_.rows * sums_stride_);
   }
 
   void exponentiate_strip(int rows, KeyRange keys) {
@@ -181,7 +211,7 @@ class Forward {
 
   template <int Rows, Scores kScores>
   void exponentiate_panels(int row, KeyRange keys) {
-    bool begun = begun_;
+    bool begun = false;
     for (std::int64_t panel = keys.first / kPanel * kPanel; panel < keys.last; panel += kPanel, begun = true) {
       const std::int64_t begin = larger(panel, begin_), end = smaller(panel + kPanel, round_up(keys.last, kWidth));
       const int vectors = static_cast<int>((end - begin) / kWidth);
@@ -202,8 +232,8 @@ class Forward {
     }
   }
 
-  // Computes exp(score - reference) of a tile, with 0 outside of a row's key range. begun: a row of the tile may already have a reference
-  // and sums.
+  // Computes exp(score - reference) of a tile, with 0 outside of a row's key range. begun: an earlier tile of the key block has set a
+  // reference and sums.
   template <int Rows, int Columns, Scores kScores>
   POLYHEAD_INLINE void exponentiate_tile(int row, std::int64_t panel, std::int64_t begin, bool begun) {
     if constexpr (kScores == Scores::biased) fetch_bias<Rows>(row, begin);
@@ -221,7 +251,7 @@ class Forward {
     };
     if (kScores == Scores::general || (kScores != Scores::plain && first_ + end > task_.keys)) {
       store();
-      return exponentiate_in_memory(row, Rows, begin, end, true, begun);
+      return exponentiate_in_memory(row, Rows, begin, end, begun);
     }
     if constexpr (kScores != Scores::plain) {
 #pragma GCC unroll 16
@@ -240,7 +270,7 @@ class Forward {
       for (int i = 0; i < Rows; ++i) above |= lanes_above<T>(largest_of_vectors<T>(x[i]), softmax_.limit(first + i));
       if (above != 0) [[unlikely]] {
         store();
-        return exponentiate_in_memory(row, Rows, begin, end, false, true);
+        return exponentiate_raised(row, Rows, begin, end);
       }
     }
     T* to = scores;
@@ -252,18 +282,17 @@ class Forward {
     }
   }
 
-  // exponentiate_tile() for rows of a tile in memory, keys [begin, end). s_.scores holds products if `are_products`, else scores.
-  __attribute__((noinline)) void exponentiate_in_memory(int row, int rows, std::int64_t begin, std::int64_t end, bool are_products, bool begun) {
+  // exponentiate_tile() for rows of a tile in memory, keys [begin, end). s_.scores holds their products.
+  __attribute__((noinline)) void exponentiate_in_memory(int row, int rows, std::int64_t begin, std::int64_t end, bool begun) {
     for (int i = row; i < row + rows; ++i) {
       const std::int64_t index = strip_ + i, low = larger(lines_[i].own.first, begin), high = smaller(lines_[i].own.last, end);
       T* const x = s_.scores + i * s_.stride;
       if (!begun) softmax_.begin(index);
-      if (are_products && low < high) {
+      if (low < high) {
         finish_scores<T>(task_, s_.rows[index], scale_.factor, first_ + begin, low - begin, high - begin, x + begin, nullptr, s_.bytes);
       }
       for (std::int64_t s = begin; s < end; ++s) x[s] = s >= low && s < high ? x[s] : -kInfinity<T>;
-      const T largest = largest_of(x, begin, end);
-      if (largest > softmax_.limit(index)) raise(i, begin, largest);
+      raise_row(i, begin, end);
       softmax_.exponentiate_in_memory(index, begin, end, x);
     }
   }
@@ -292,25 +321,35 @@ class Forward {
     }
   }
 
-  // Raises the reference of the strip's row i and multiplies its exponentials before key `begin` by exp(old - new).
-  void raise(int i, std::int64_t begin, T largest) {
-    const T factor = softmax_.raise(strip_ + i, largest);
-    T* const x = s_.scores + i * s_.stride;
-    for (std::int64_t s = begin_; s < begin; s += kWidth) store_vector<T>(load_vector(x + s) * factor, x + s);
-    for (int j = 0; j < strip_rows_ && !raised_; ++j) factor_[j] = 1;
-    raised_ = true;
-    factor_[i] *= factor;
+  // The rest of exponentiate_tile() for a tile in memory some of whose scores exceed their row's reference too far.
+  __attribute__((noinline)) void exponentiate_raised(int row, int rows, std::int64_t begin, std::int64_t end) {
+    for (int i = row; i < row + rows; ++i) {
+      raise_row(i, begin, end);
+      softmax_.exponentiate_in_memory(strip_ + i, begin, end, s_.scores + i * s_.stride);
+    }
   }
 
-  // Adds NaN and infinities of v to the rows that attend to their keys, and to no other.
-  void add_non_finite_values(int rows) {
+  // Raises the reference of the strip's row i if one of its scores [begin, end) exceeds it too far. Its exponentials before key `begin` are
+  // multiplied by exp(old - new).
+  void raise_row(int i, std::int64_t begin, std::int64_t end) {
+    T* const x = s_.scores + i * s_.stride;
+    const T largest = largest_of(x, begin, end);
+    if (!(largest > softmax_.limit(strip_ + i))) return;
+    const T factor = softmax_.raise(strip_ + i, largest);
+    for (std::int64_t s = begin_; s < begin; s += kWidth) store_vector<T>(load_vector(x + s) * factor, x + s);
+  }
+
+  // Adds NaN and infinities of v to the rows that attend to their keys, and to no other. own: the rows' factors for
+  // the key block, or nullptr.
+  void add_non_finite_values(int rows, const T* own) {
     for (int i = 0; i < rows; ++i) {
-      const KeyRange& own = lines_[i].own;
+      const KeyRange& keys = lines_[i].own;
       const T* p = s_.scores + i * s_.stride;
-      for (std::int64_t s = own.first; s < own.last; ++s) {
+      for (std::int64_t s = keys.first; s < keys.last; ++s) {
         if (!attends_to(task_, s_.rows[strip_ + i], first_ + s)) continue;
         with_storage<T>(task_.dtype, task_.v.data, [&](auto* data) {
-          add_non_finite<T>(data + (first_ + s) * task_.v.row, task_.v.column, task_.v_width, p[s], s_.o + (strip_ + i) * s_.v_padded);
+          add_non_finite<T>(data + (first_ + s) * task_.v.row, task_.v.column, task_.v_width, p[s], sums_of(strip_ + i),
+                            own == nullptr ? T{1} : own[i]);
         });
       }
     }
@@ -326,31 +365,26 @@ class Forward {
 
   KeyRange keys_of(std::int64_t row) const { return ranged_ ? s_.spans[row] : task_keys_; }
 
-  void store_exponentials(int rows) {
+  // Stores the key block's exponentials; l: their sums, or nullptr if no row has keys in it.
+  void store_exponentials(int rows, const T* l) {
     for (int i = 0; i < rows; ++i) {
       const std::int64_t row = strip_ + i;
-      if (raised_ && begun_) attention_weights_.rescale(row, {keys_of(row).first, smaller(keys_of(row).last, first_)}, factor_[i]);
+      attention_weights_.set_reference(row, first_, l == nullptr || l[i] == 0 ? -kInfinity<T> : s_.reference[row]);
       const KeyRange all = keys_of(row), in_block{larger(all.first - first_, 0), smaller(all.last - first_, s_.keys)};
       attention_weights_.store(row, first_, in_block, lines_[i].own, s_.scores + i * s_.stride);
     }
   }
 
   void store_attention_weights(int rows) {
-    for (int i = 0; i < rows && attention_weights_.wanted(); ++i) attention_weights_.finish(strip_ + i, keys_of(strip_ + i), s_.l[strip_ + i]);
+    for (int i = 0; i < rows && attention_weights_.wanted(); ++i)
+      attention_weights_.finish(strip_ + i, keys_of(strip_ + i), s_.m[strip_ + i], s_.l[strip_ + i]);
   }
 
-  // Stores the strip's rows: out, or the partial result of a key split.
+  // Stores the strip's rows in `out`.
   void store_strip(int rows) {
-    const bool started = s_.started[strip_ / strip_rows_] != 0;
-    T* const l = s_.l + strip_;
-    if (started) {
-      softmax_.add_up(strip_, rows);
-    } else {
-      for (int i = 0; i < rows; ++i) s_.reference[strip_ + i] = l[i] = 0;
-    }
-    T* const o = s_.o + strip_ * s_.v_padded;
-    if (task_.partial == nullptr) return store_out<T>(task_, s_.rows + strip_, rows, o, s_.v_padded, l);
-    store_partial<T>(task_, strip_, rows, started ? o : nullptr, s_.v_padded, s_.reference + strip_, l);
+    constexpr T kNone[kStripRows] = {};
+    if (s_.started[strip_ / strip_rows_] == 0) softmax_.set_rows(strip_, rows, kNone, kNone);
+    store_out<T>(task_, s_.rows + strip_, rows, sums_of(strip_), sums_stride_, s_.l + strip_);
   }
 
   const ForwardTask& task_;
@@ -361,8 +395,9 @@ class Forward {
   const bool ranged_;  // rows have different key ranges; else each row has task_keys_
   const Scores scores_;
   Scratch<T> s_;
+  std::int64_t sums_stride_;  // between rows of o
   ForwardOperands<T> operands_{task_, scale_.power, s_};
-  AttentionWeightRows<T> attention_weights_{task_, s_};
+  AttentionWeightRows<T> attention_weights_{task_, score_exp_of(task_, scale_), s_};
   KeyRange task_keys_{0, 0};
   bool non_finite_ = false;  // v has NaN or infinities in this or an earlier key block
   // State of the current key block and strip:
@@ -372,8 +407,6 @@ class Forward {
   StripBlocks blocks_;
   int masks_ = 0;  // number of boolean masks that the tile must apply
   StripRow lines_[kStripRows];
-  bool begun_ = false, raised_ = false;  // earlier key blocks had keys of the strip; this one raised a reference
-  T factor_[kStripRows];                 // if raised_: the rows' factors for o of earlier key blocks
 };
 
 }  // namespace

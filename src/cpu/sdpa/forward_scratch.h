@@ -16,14 +16,10 @@ int strip_rows(const HeadGroup& group) {
   return group.v_width <= kTileVectors / 2 * kLanes<T> ? kStripRows : kTileRows;
 }
 
-// Keys of a key block. 512 keys of 64 + 64 float32 are 256 KiB: a quarter of a second-level cache of 1 MiB, beside the 384 KiB of 768
-// queries and their sums.
+// Keys of a key block; a sequence that has fewer keys has one smaller block.
 template <class T>
 std::int64_t key_block(const HeadGroup& group) {
-  constexpr std::int64_t kNarrow = 2048 / static_cast<std::int64_t>(sizeof(T)), kWide = 256;
-  static_assert(kForwardSplitStep % kNarrow == 0 && kForwardSplitStep % kWide == 0);
-  const std::int64_t widest = larger(group.qk_width, group.v_width);
-  const std::int64_t most = widest * static_cast<std::int64_t>(sizeof(T)) <= 512 ? kNarrow : kWide;
+  const std::int64_t most = forward_key_block(group.qk_width, group.v_width, sizeof(T));
   return smaller(most, round_up(larger(group.keys, 1), 64));
 }
 
@@ -50,7 +46,10 @@ bool writes_attention_weights_in_place(const ForwardTask& task) {
 template <class T>
 struct Scratch {
   T *q, *k, *v, *lines, *scores, *o, *weights;
-  T *reference, *limit, *sums, *l;  // per row: reference, largest score for that reference, sums by lane, their total
+  // Per row, of the current key block: its reference, the largest score for that reference, sums by lane.
+  T *reference, *limit, *sums;
+  T *m, *l;             // per row, of all key blocks so far
+  T* block_references;  // [pass_rows, key blocks]: what attention weights of a key block are relative to
   Row* rows;
   KeyRange* spans;
   std::uint8_t *bytes, *started;  // mask or keep bytes of a row; 1 if o of a strip has been written
@@ -76,9 +75,11 @@ struct Scratch {
     arena.allocate(s.lines, kWidth * task.qk_width);
     arena.allocate(s.scores, strip_rows<T>(task) * s.stride);
     arena.allocate(s.o, task.rows * s.v_padded);
-    arena.allocate(s.reference, round_up(task.rows, kWidth));
+    arena.allocate(s.reference, task.rows + kWidth);  // these are read in whole vectors from any strip's first row on
     arena.allocate(s.limit, round_up(task.rows, kWidth));
-    arena.allocate(s.l, task.rows + kWidth);  // find_divisors() reads whole vectors from any strip's first row on
+    arena.allocate(s.m, task.rows + kWidth);
+    arena.allocate(s.l, task.rows + kWidth);
+    arena.allocate(s.block_references, weights ? s.pass_rows * blocks_of_keys(task, s) : 0);
     arena.allocate(s.sums, task.rows * kWidth);
     arena.allocate(s.rows, task.rows);
     arena.allocate(s.spans, task.rows);
@@ -88,6 +89,7 @@ struct Scratch {
     arena.allocate(s.weights, weights && !writes_attention_weights_in_place<T>(task) ? s.pass_rows * s.attention_weights_stride : 0);
     return arena.used();
   }
+  static std::int64_t blocks_of_keys(const ForwardTask& task, const Scratch& s) { return round_up(task.keys, s.keys) / s.keys; }
 };
 
 }  // namespace

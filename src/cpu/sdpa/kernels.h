@@ -12,8 +12,8 @@ struct ForwardKernels {
 };
 
 struct MergeKernels {
-  // Computes out and lse from task.partial [splits, rows, partial_stride()], which it overwrites.
-  void (*merge)(const ForwardTask& task, std::int64_t splits);
+  // Computes out and lse from task.partial [blocks, rows, partial_stride()], the results of all key blocks, which it overwrites.
+  void (*merge)(const ForwardTask& task, std::int64_t blocks);
 };
 
 struct BackwardKernels {

@@ -1,4 +1,4 @@
-// Few queries of many keys: the keys are split, and the partial results are merged in the order of the splits.
+// Few queries of many keys: the keys are split over threads, and the results of their key blocks are joined in the order of the keys.
 #include <gmock/gmock.h>
 
 #include "support/kernel_case.h"
@@ -11,10 +11,11 @@ using testing::HasSubstr;
 constexpr double kNaN = std::numeric_limits<double>::quiet_NaN();
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
 
-// Puts the number of threads back.
-class Threads {
- public:
-  ~Threads() { set_num_threads(before_); }
+// Keys are split only where there are several threads.
+class CpuSdpaKeySplits : public testing::Test {
+ protected:
+  CpuSdpaKeySplits() { set_num_threads(4); }
+  ~CpuSdpaKeySplits() override { set_num_threads(before_); }
 
  private:
   int before_ = num_threads();
@@ -36,8 +37,7 @@ AttentionSizes draw_sizes_of_splits(Random& random) {
   return z;
 }
 
-TEST(CpuSdpaKeySplits, ForwardIsTheReferenceAndTheSameForAnyNumberOfThreads) {
-  const Threads threads;
+TEST_F(CpuSdpaKeySplits, ForwardIsTheReferenceAndTheSameForAnyNumberOfThreads) {
   int cut = 0;
   for (std::uint64_t seed = 3000; seed < 3080; ++seed) {
     SCOPED_TRACE(seed);
@@ -45,6 +45,7 @@ TEST(CpuSdpaKeySplits, ForwardIsTheReferenceAndTheSameForAnyNumberOfThreads) {
     AttentionCase c = draw_case(random, kDTypes[seed % 5], draw_sizes_of_splits(random));
     const AttentionOutputs expected = reference_forward(c);
     const Tolerances tolerance(c);
+    set_num_threads(4);
     cut += is_split(c, expected) ? 1 : 0;
     for_each_instruction_set([&] {
       const StridedTensor out = random.empty_strided(c.dtype, c.sizes.out()), lse = random.empty_strided(accumulation_dtype(c.dtype), c.sizes.lse());
@@ -75,7 +76,7 @@ AttentionCase long_case(Random& random, DType dtype, std::int64_t queries, std::
 }
 
 // Of q = 0 and a bias that float32 holds, every score is exact; an lse of each part, rounded, would move its weight by 2e-4.
-TEST(CpuSdpaKeySplits, WeightsBesideScoresOfAnySize) {
+TEST_F(CpuSdpaKeySplits, WeightsBesideScoresOfAnySize) {
   for (const double level : {0.0, 8192.0, -8192.0, 1e30, -1e38}) {
     for (const std::int64_t queries : {1, 7}) {
       SCOPED_TRACE(level);
@@ -101,7 +102,7 @@ TEST(CpuSdpaKeySplits, WeightsBesideScoresOfAnySize) {
 }
 
 // Keys that a part lacks wholly: by a mask, a length, a window, or scores of -infinity.
-TEST(CpuSdpaKeySplits, PartsWithoutAScore) {
+TEST_F(CpuSdpaKeySplits, PartsWithoutAScore) {
   struct Row {
     const char* name;
     std::int64_t first, last;  // the keys that are left
@@ -139,7 +140,7 @@ TEST(CpuSdpaKeySplits, PartsWithoutAScore) {
 }
 
 // A masked value is not used, NaN or not; an unmasked one is, also in a split in which every score is -infinity.
-TEST(CpuSdpaKeySplits, NaNOfAValueReachesTheRowsThatKeepIt) {
+TEST_F(CpuSdpaKeySplits, NaNOfAValueReachesTheRowsThatKeepIt) {
   for (const std::int64_t poisoned : {0, 1800, 4999}) {
     SCOPED_TRACE(poisoned);
     Random random(7);
@@ -168,8 +169,8 @@ TEST(CpuSdpaKeySplits, NaNOfAValueReachesTheRowsThatKeepIt) {
   }
 }
 
-// With nine sequences a thread computes all splits of a block; with one sequence each split is an item for another thread.
-TEST(CpuSdpaKeySplits, BitsOfASequenceDoNotDependOnHowManyThereAre) {
+// With nine sequences a thread computes all keys of a block of rows; with one sequence each split is a task of its own.
+TEST_F(CpuSdpaKeySplits, BitsOfASequenceDoNotDependOnHowManyThereAre) {
   Random random(8);
   AttentionCase c = long_case(random, DType::f32, 3, 9), first = long_case(random, DType::f32, 3);
   first.q = c.q.slice(0, 0, 1), first.k = c.k.slice(0, 0, 1), first.v = c.v.slice(0, 0, 1);
@@ -180,7 +181,7 @@ TEST(CpuSdpaKeySplits, BitsOfASequenceDoNotDependOnHowManyThereAre) {
   EXPECT_TRUE(same_bits(one.lse, all.lse.slice(0, 0, 1)));
 }
 
-TEST(CpuSdpaKeySplits, ExplainNamesThem) {
+TEST_F(CpuSdpaKeySplits, ExplainNamesThem) {
   const auto of = [](std::int64_t heads, std::int64_t queries, std::int64_t keys, const SdpaOptions& options = {}) {
     const Tensor q(DType::f32, {1, heads, queries, 128}), k(DType::f32, {1, heads, keys, 128});
     Tensor out(DType::f32, q.shape());
@@ -191,6 +192,8 @@ TEST(CpuSdpaKeySplits, ExplainNamesThem) {
   EXPECT_THAT(of(8, 1, 8192), HasSubstr("8 of them\n"));
   EXPECT_THAT(of(1, 1, 1000), HasSubstr("1 of them\n"));
   EXPECT_THAT(of(1, 1, 8192, {.mask = {.window = {.left = 500}}}), HasSubstr("1 of them\n"));
+  set_num_threads(1);
+  EXPECT_THAT(of(1, 1, 8192), HasSubstr("1 of them\n"));
 }
 
 }  // namespace

@@ -113,7 +113,7 @@ TEST_F(Memory, ForwardWithItsWeightsIsLinear) {
   }
 }
 
-// At most eight key splits, however many keys there are.
+// One thread joins key blocks as it visits them.
 TEST_F(Memory, ForwardOfFewQueriesDoesNotGrowWithTheKeys) {
   for (const SdpaOptions& rules : kRules) {
     const auto of = [&](std::int64_t keys) {
@@ -164,15 +164,26 @@ TEST_F(Memory, HeadsTakeTurnsInOneThreadsScratch) {
   EXPECT_LT(both(many), both(one) + (64 << 10));
 }
 
+// Says that it has four threads and is one.
+class OneAfterTheOther final : public Executor {
+ public:
+  int num_threads() const override { return 4; }
+  void run(std::int64_t count, const std::function<void(std::int64_t)>& task) override {
+    for (std::int64_t i = 0; i < count; ++i) task(i);
+  }
+};
+
 TEST_F(Memory, ExplainNamesTheScratch) {
-  // Blocks of rows; key splits on different threads; key splits of one thread.
-  for (Attention& attention : std::array{Attention(2048), Attention(40, 20'000, 1), Attention(4, 30'000, 5)}) {
-    const std::string text = explain(attention.forward());
+  OneAfterTheOther four;
+  const SdpaOptions options{.executor = &four};
+  // Blocks of rows; key splits; few queries of many heads.
+  for (Attention& attention : std::array{Attention(2048), Attention(40, 20'000, 1), Attention(4, 30'000, 9)}) {
+    const std::string text = explain(attention.forward(), options);
     const std::size_t at = text.find("scratch: "), more = text.find("bytes per thread and ");
     ASSERT_NE(at, std::string::npos) << text;
     double promised = std::stod(text.substr(at + 9));
     if (more != std::string::npos) promised += std::stod(text.substr(more + 21));
-    const std::int64_t taken = peak_of([&] { sdpa_forward(attention.forward()); });
+    const std::int64_t taken = peak_of([&] { sdpa_forward(attention.forward(), options); });
     EXPECT_NEAR(static_cast<double>(taken), promised, 8192) << text;
   }
 }

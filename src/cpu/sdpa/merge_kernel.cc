@@ -1,36 +1,37 @@
-// Merges the key splits of each row. Split i has a reference m_i, l_i = sum exp(score - m_i) and o_i = sum exp(score - m_i) v:
-//   m = max m_i,  l = sum l_i exp(m_i - m),  o = sum o_i exp(m_i - m)                      (docs/maths.md, eq. 1-4)
-// Splits are added in order. A split does not store lse instead of m and l, because a float32 lse is off by 1e-3 at scores of 1e4.
+// Joins the key blocks of rows whose key splits different tasks computed (join_blocks.h), in the order of the keys. A key block's result is
+// m, l and o and not lse and out, because a float32 lse is off by 1e-3 at scores of 1e4.
 #include "cpu/sdpa/finish_rows.h"
+#include "cpu/sdpa/join_blocks.h"
 #include "cpu/sdpa/kernels.h"
 
 namespace polyhead::cpu::POLYHEAD_ISA {
 namespace {
 
-// Merges the splits of a row into the o of its first split. `size` is the distance between splits in elements.
+// Joins the key blocks of up to kLanes<T> rows. Each row's o is left in that of its first block. `size` is the distance between key blocks
+// in elements.
 template <class T>
-void merge_row(T* row, std::int64_t splits, std::int64_t size, std::int64_t v_width, const ExpFactor<T>& score_exp, T& m, T& l) {
-  const std::int64_t at = partial_stride(v_width) - 2;
-  m = -kInfinity<T>, l = 0;
-  for (std::int64_t split = 0; split < splits; ++split) {
-    const T *own = row + split * size + at, reference = own[0], sum = own[1];
-    if (sum != 0 && reference > m) m = reference;
-  }
-  for (std::int64_t split = 0; split < splits; ++split) {
-    T* const from = row + split * size;
-    const T reference = from[at], sum = from[at + 1];
-    // A split without a finite score has l = 0. Its o is 0, or NaN if it attends to a NaN in v.
-    const T factor = sum == 0 ? T{0} : exp_of_negative<T>(broadcast(reference - m), score_exp)[0];
-    l += sum * factor;
-    for (std::int64_t d = 0; d < v_width; d += kLanes<T>) {
-      const Vector<T> o = load_vector(from + d) * factor;
-      store_vector<T>(split == 0 ? o : load_vector(row + d) + o, row + d);
+void join_rows(T* first, std::int64_t count, std::int64_t blocks, std::int64_t size, std::int64_t v_width, const ExpFactor<T>& score_exp,
+               T* m, T* l) {
+  constexpr int kWidth = kLanes<T>;
+  const std::int64_t stride = partial_stride(v_width);
+  Vector<T> all_m{}, all_l{};
+  for (std::int64_t block = 0; block < blocks; ++block) {
+    const T* const from = first + block * size;
+    T block_m[kWidth] = {}, block_l[kWidth] = {}, earlier[kWidth], own[kWidth];
+    for (std::int64_t i = 0; i < count; ++i) block_m[i] = from[(i + 1) * stride - 2], block_l[i] = from[(i + 1) * stride - 1];
+    const JoinFactors<T> factors = join<T>(load_vector(block_m), load_vector(block_l), score_exp, all_m, all_l);
+    store_vector<T>(factors.earlier, earlier), store_vector<T>(factors.own, own);
+    for (std::int64_t i = 0; i < count && block > 0; ++i) {
+      T* const o = first + i * stride;
+      for (std::int64_t d = 0; d < v_width; d += kWidth)
+        store_vector<T>(join_values<T>(load_vector(o + d), earlier[i], load_vector(from + i * stride + d), own[i]), o + d);
     }
   }
+  store_vector<T>(all_m, m), store_vector<T>(all_l, l);
 }
 
 template <class T>
-void merge(const ForwardTask& task, std::int64_t splits) {
+void merge(const ForwardTask& task, std::int64_t blocks) {
   constexpr int kWidth = kLanes<T>;
   const ScoreScale<T> scale(task);
   const ExpFactor<T>& score_exp = score_exp_of(task, scale);
@@ -39,18 +40,20 @@ void merge(const ForwardTask& task, std::int64_t splits) {
   for (std::int64_t first = 0; first < task.rows; first += kWidth) {
     const std::int64_t count = smaller(kWidth, task.rows - first);
     Row rows[kWidth];
-    T m[kWidth] = {}, l[kWidth] = {};
     for (std::int64_t i = 0; i < count; ++i) {
       const std::int64_t number = task.first_row + first + i;
       rows[i] = {number, number / task.queries, number % task.queries};
-      merge_row(sums + (first + i) * stride, splits, task.rows * stride, task.v_width, score_exp, m[i], l[i]);
     }
+    T m[kWidth], l[kWidth];
+    join_rows(sums + first * stride, count, blocks, task.rows * stride, task.v_width, score_exp, m, l);
     store_out<T>(task, rows, count, sums + first * stride, stride, l);
     store_lse<T>(task, score_exp, rows, count, m, l);
   }
 }
 
-void merge_any(const ForwardTask& task, std::int64_t splits) { task.dtype == DType::f64 ? merge<double>(task, splits) : merge<float>(task, splits); }
+void merge_any(const ForwardTask& task, std::int64_t blocks) {
+  task.dtype == DType::f64 ? merge<double>(task, blocks) : merge<float>(task, blocks);
+}
 
 }  // namespace
 

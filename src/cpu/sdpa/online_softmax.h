@@ -1,21 +1,23 @@
-// Online softmax (docs/maths.md, eq. 2-4): the scores of a row arrive tile by tile; the row has a running reference and a running sum of
-// exponentials. For kernel sources only.
+// Online softmax (docs/maths.md, eq. 2-4): the scores of a row arrive tile by tile; in each key block the row has a running reference and a
+// running sum of exponentials. For kernel sources only.
 //
-// Each row has a reference m, l = sum exp(score - m) and o = sum exp(score - m) v. m starts as the largest score of the row's first tile.
-// If a later tile has a score above m + kSlack, m becomes the largest score of that tile, and l and o are multiplied by exp(m_old - m_new)
-// (Milakov and Gimelshein 2018; Dao et al. 2022). Only differences to m are exponentiated, so scores of any size are exact.
+// In a key block each row has a reference m, l = sum exp(score - m) and o = sum exp(score - m) v. m starts as the largest score of the
+// row's first tile. If a later tile has a score above m + kSlack, m becomes the largest score of that tile, and l and the exponentials are
+// multiplied by exp(m_old - m_new) (Milakov and Gimelshein 2018). Only differences to m are exponentiated, so scores of any size are exact.
+// join_blocks.h joins the key blocks.
 #pragma once
 
 #include "cpu/sdpa/finish_rows.h"
 #include "cpu/sdpa/forward_scratch.h"
+#include "cpu/sdpa/join_blocks.h"
 #include "cpu/sdpa/softmax.h"
 
 namespace polyhead::cpu::POLYHEAD_ISA {
 namespace {
 
-// Compared before the scale's factor in [1, 2) is applied. Stored exponentials stay below e^4, and a row's reference is rarely raised after
-// its first tile.
-constexpr int kSlack = 2;
+// Compared before the scale's factor in [1, 2) is applied. Stored exponentials stay below e^16, and a row's reference is rarely raised after
+// the first tile of a key block, even if its scores have a deviation of 5.
+constexpr int kSlack = 8;
 
 template <class T>
 class OnlineSoftmax {
@@ -23,7 +25,7 @@ class OnlineSoftmax {
   // score_exp: score_exp_of() of the task; rows: scratch that holds the state of the rows.
   OnlineSoftmax(const ExpFactor<T>& score_exp, const Scratch<T>& rows) : score_exp_(score_exp), s_(rows) {}
 
-  // Resets the row's reference and sums before its first key.
+  // Resets the row's reference and sums before its first key of a block.
   void begin(std::int64_t row) {
     set_reference(row, -kInfinity<T>);
     store_vector<T>(Vector<T>{}, s_.sums + row * kLanes<T>);
@@ -73,9 +75,28 @@ class OnlineSoftmax {
     store_vector<T>(load_vector(sums) + total, sums);
   }
 
-  // l[row] = sum of the lanes of the row's sums. Only for rows that have had keys.
-  POLYHEAD_INLINE void add_up(std::int64_t first, int count) {
-    for (int i = 0; i < count; ++i) s_.l[first + i] = sum_of_lanes<T>(load_vector(s_.sums + (first + i) * kLanes<T>));
+  // Sums up the key block's exponentials of the rows [first, first + count), into l, which is padded to whole vectors.
+  POLYHEAD_INLINE void add_up(std::int64_t first, int count, T* l) {
+    for (int i = 0; i < count; ++i) l[i] = sum_of_lanes<T>(load_vector(s_.sums + (first + i) * kLanes<T>));
+  }
+
+  // Joins the key block with the rows' earlier ones. l: the block's sums; earlier, own: receive the factors of o; all are padded to whole
+  // vectors.
+  POLYHEAD_INLINE void join_rows(std::int64_t first, int count, const T* l, T* earlier, T* own) {
+    constexpr int kWidth = kLanes<T>;
+    T all_m[kStripRows + kWidth], all_l[kStripRows + kWidth];
+    for (int i = 0; i < count; i += kWidth) {
+      Vector<T> m = load_vector(s_.m + first + i), sum = load_vector(s_.l + first + i);
+      const JoinFactors<T> factors = join<T>(load_vector(s_.reference + first + i), load_vector(l + i), score_exp_, m, sum);
+      store_vector<T>(m, all_m + i), store_vector<T>(sum, all_l + i);
+      store_vector<T>(factors.earlier, earlier + i), store_vector<T>(factors.own, own + i);
+    }
+    set_rows(first, count, all_m, all_l);
+  }
+
+  // Sets m and l of rows, after their first key block.
+  POLYHEAD_INLINE void set_rows(std::int64_t first, int count, const T* m, const T* l) {
+    for (int i = 0; i < count; ++i) s_.m[first + i] = m[i], s_.l[first + i] = l[i];
   }
 
  private:

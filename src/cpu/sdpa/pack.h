@@ -10,7 +10,7 @@ namespace polyhead::cpu::POLYHEAD_ISA {
 namespace {
 
 template <class T>
-inline constexpr int kPanelKeys = kTileVectors * kLanes<T>;  // the width of a tile
+inline constexpr int kPanelKeys = kTileVectors* kLanes<T>;  // the width of a tile
 
 // Packs `count` rows of `width` elements, times factor, into panels [panel, width, kPanelKeys]. The last vector of keys is padded with 0.
 // `lines` is scratch of kLanes rows.
@@ -110,12 +110,12 @@ void zero_non_finite(const T* from, std::int64_t count, T* to) {
   for (std::int64_t i = 0; i < count; ++i) to[i] = from[i] * T{0} == 0 ? from[i] : T{0};
 }
 
-// to[d] += factor * from[d] for the elements of a row that zero_non_finite() replaced.
+// to[d] += own * (factor * from[d]) for the elements of a row that zero_non_finite() replaced.
 template <class T, class Storage>
-void add_non_finite(const Storage* from, std::int64_t stride, std::int64_t width, T factor, T* to) {
+void add_non_finite(const Storage* from, std::int64_t stride, std::int64_t width, T factor, T* to, T own = 1) {
   for (std::int64_t d = 0; d < width; ++d) {
     const T x = static_cast<T>(widen(from[d * stride]));
-    if (!(x * T{0} == 0)) to[d] += factor * x;
+    if (!(x * T{0} == 0)) to[d] += own * (factor * x);
   }
 }
 

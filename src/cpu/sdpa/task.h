@@ -41,19 +41,27 @@ struct HeadGroup : KeySet {
 // Rows of a strip: two tiles. Sizes of blocks of rows are multiples of it.
 constexpr int kStripRows = 12;
 
-// Key splits begin at multiples of these numbers of keys. Each is a multiple of the pass's key block, so no split cuts one.
-constexpr std::int64_t kForwardSplitStep = 512, kBackwardSplitStep = 256;
+// Keys of a forward key block: 512 keys of 64 + 64 float32 are 256 KiB, a quarter of a second-level cache of 1 MiB, beside the 384 KiB of
+// 768 queries and their sums. Key blocks begin at multiples of it, and it follows from the widths alone: the results of a row's key blocks
+// are joined one after the other, so it decides about bits. element_bytes: of the compute type.
+constexpr std::int64_t forward_key_block(std::int64_t qk_width, std::int64_t v_width, std::int64_t element_bytes) {
+  return (qk_width > v_width ? qk_width : v_width) * element_bytes <= 512 ? 2048 / element_bytes : 256;
+}
+
+// Key splits of the backward pass begin at multiples of this number of keys, which is a multiple of its key blocks.
+constexpr std::int64_t kBackwardSplitStep = 256;
 
 // Distance between rows of a partial result, in elements: o padded to whole vectors of every instruction set, and 16 elements of which the
 // last two are m and l.
 constexpr std::int64_t partial_stride(std::int64_t v_width) { return (v_width + 15) / 16 * 16 + 16; }
 
-// Forward pass of some rows of a group over all keys or over one key split.
+// Forward pass of some rows of a group over all keys or over one key split: some consecutive key blocks.
 struct ForwardTask : HeadGroup {
   MutablePlane out, lse, attention_weights;
   std::int64_t first_row = 0, rows = 0;
   std::int64_t first_key = 0, last_key = 0;  // the keys of this task
-  // For a key split: receives o, m and l of these keys [rows, partial_stride()] in the compute type; out and lse are not written.
+  // For a key split: receives o, m and l of each of its key blocks [blocks, rows, partial_stride()] in the compute type; out and lse are
+  // not written.
   void* partial = nullptr;
 };
 

@@ -1,0 +1,382 @@
+// docs/promises.md: a row has the same bits however it is asked for. Each random problem is computed as a whole by one thread; then in
+// other ways, whose rows must have the same bits.
+#include <gmock/gmock.h>
+
+#include <cstdlib>
+#include <functional>
+
+#include "support/kernel_case.h"
+
+namespace polyhead::test {
+namespace {
+
+constexpr double kNaN = std::numeric_limits<double>::quiet_NaN();
+constexpr double kInfinity = std::numeric_limits<double>::infinity();
+
+// Puts the number of threads back.
+class Threads {
+ public:
+  ~Threads() { set_num_threads(before_); }
+
+ private:
+  int before_ = num_threads();
+};
+
+// Equal bit for bit, except that any NaN equals any other: which operand's sign and payload a sum of two NaN has is not promised.
+testing::AssertionResult same_rows(ConstTensorView actual, ConstTensorView expected) {
+  if (actual.shape() != expected.shape())
+    return testing::AssertionFailure() << to_string(actual.shape()) << " against " << to_string(expected.shape());
+  const std::vector<double> a = to_doubles(actual), e = to_doubles(expected);
+  for (std::size_t i = 0; i < a.size(); ++i) {
+    if ((std::isnan(a[i]) && std::isnan(e[i])) || std::memcmp(&a[i], &e[i], sizeof(double)) == 0) continue;
+    return testing::AssertionFailure() << "bits differ at " << position(actual.shape(), static_cast<std::int64_t>(i)) << ": "
+                                       << testing::PrintToString(a[i]) << ", expected " << testing::PrintToString(e[i]);
+  }
+  return testing::AssertionSuccess();
+}
+
+// Some queries of some heads of some sequences, and the first keys.
+struct Part {
+  std::int64_t b, b_end, n, n_end, t, t_end, keys;
+};
+
+struct Sizes {
+  std::int64_t batch, kv_heads, group, queries, keys, qk_width, v_width;
+  std::int64_t heads() const { return kv_heads * group; }
+};
+
+// [first, end) of an axis; an axis of extent 1 is repeated and stays.
+ConstTensorView cut(const ConstTensorView& view, int axis, std::int64_t first, std::int64_t end) {
+  return view.extent(axis) == 1 ? view : view.slice(axis, first, end);
+}
+
+struct Result {
+  Tensor out, lse, weights;
+};
+
+// A problem in plain tensors: q [B,N,T,H], k [B,K,S,H], v [B,K,S,V]; bias and attend [B|1,N|1,T|1,S|1]; lengths [B,T|1].
+class Problem {
+ public:
+  Sizes z;
+  DType dtype;
+  ConstTensorView q, k, v, bias, attend, lengths;
+  std::optional<std::int64_t> causal, left, right;  // offsets of the diagonal, sides of a window
+  SdpaOptions plain;                                // scale, softcap, empty rows
+  std::list<Tensor> tensors;
+
+  Problem(Random& random, DType type, const Sizes& sizes) : z(sizes), dtype(type) {
+    const double magnitude = random.pick({0.1, 1.5, 1.5, 6.0});
+    q = keep(random.tensor(dtype, {z.batch, z.heads(), z.queries, z.qk_width}, -magnitude, magnitude));
+    k = keep(random.tensor(dtype, {z.batch, z.kv_heads, z.keys, z.qk_width}, -magnitude, magnitude));
+    // Tiny values: products with p are subnormal or 0, and the sign of a 0 would depend on how many zeros are added.
+    const double of_v = dtype != DType::f16 && random.integer(0, 5) == 0 ? 1e-37 : magnitude;
+    const TensorView values = keep(random.tensor(dtype, {z.batch, z.kv_heads, z.keys, z.v_width}, -of_v, of_v));
+    if (random.coin()) fill(values.slice(-1, 0, random.integer(0, z.v_width)), 0);
+    for (std::int64_t count = random.integer(0, 5) == 0 ? random.integer(1, 3) : 0; count > 0; --count) {
+      const std::int64_t b = random.integer(0, z.batch - 1), s = random.integer(0, z.keys - 1), d = random.integer(0, z.v_width - 1);
+      fill(values.slice(0, b, b + 1).slice(-2, s, s + 1).slice(-1, d, z.v_width), random.pick({kNaN, kInfinity, -kInfinity}));
+    }
+    v = values;
+    const auto rarely = [&] { return random.integer(0, 2) == 0; };
+    if (random.coin()) causal = random.pick({z.keys - z.queries, z.keys - z.queries, std::int64_t{0}, random.integer(-z.queries, z.keys)});
+    if (rarely()) left = random.integer(0, z.keys);
+    if (rarely() && random.coin()) right = random.integer(0, z.keys);
+    const auto broadcast = [&] {
+      const auto one = [&](std::int64_t extent) { return random.coin() ? extent : 1; };
+      return Shape{one(z.batch), one(z.heads()), one(z.queries), random.integer(0, 4) == 0 ? 1 : z.keys};
+    };
+    if (rarely()) {
+      const TensorView all = keep(random.tensor(dtype, broadcast(), -2, 2));
+      if (random.integer(0, 3) == 0) fill(all.slice(-1, 0, random.integer(0, all.extent(-1))), -kInfinity);
+      bias = all;
+    }
+    if (rarely()) {
+      const TensorView all = keep(random.tensor(DType::boolean, broadcast()));
+      if (random.coin()) fill(all.slice(-1, all.extent(-1) / 3, all.extent(-1) * 2 / 3), random.integer(0, 1) == 0 ? 0 : 1);
+      attend = all;
+    }
+    if (rarely()) {
+      const TensorView all = keep(Tensor(DType::i64, {z.batch, random.coin() ? z.queries : 1}));
+      random.fill(all, 0, static_cast<double>(z.keys));
+      lengths = all;
+    }
+    if (rarely()) plain.softcap = random.pick({1.5, 30.0});
+    if (rarely()) plain.scale = random.pick({0.37, -0.6});
+    plain.empty_rows =
+        random.pick({EmptyRows::zero, EmptyRows::zero, EmptyRows::zero, EmptyRows::zero, EmptyRows::uniform, EmptyRows::unmasked});
+    plain.backend = &find_backend("cpu");
+  }
+
+  TensorView keep(Tensor tensor) { return tensors.emplace_back(std::move(tensor)).view(); }
+
+  Part all() const { return {0, z.batch, 0, z.heads(), 0, z.queries, z.keys}; }
+
+  // The keys [0, end) contain all that query t of sequence b attends to.
+  std::int64_t visible(std::int64_t b, std::int64_t t) const {
+    std::int64_t end = z.keys;
+    if (causal) end = std::min(end, t + *causal + 1);
+    if (right) end = std::min(end, t + diagonal() + *right + 1);
+    if (lengths) end = std::min(end, lengths.data<std::int64_t>()[b * lengths.stride(0) + (lengths.extent(1) == 1 ? 0 : t)]);
+    return std::max<std::int64_t>(0, end);
+  }
+  std::int64_t diagonal() const { return causal.value_or(z.keys - z.queries); }
+
+  SdpaOptions options(const Part& p) {
+    SdpaOptions o = plain;
+    if (causal) o.mask.causal = Causal::offset(*causal + p.t);
+    if (left || right) o.mask.window = {.left = left, .right = right};
+    if ((left || right) && !causal) o.mask.window.diagonal = Diagonal::offset(diagonal() + p.t);
+    if (lengths) {
+      const TensorView own =
+          keep(Tensor::copy_of(cut(cut(lengths, 0, p.b, p.b_end), 1, p.t, p.t_end).expand({p.b_end - p.b, p.t_end - p.t})));
+      for (std::int64_t i = 0; i < own.numel(); ++i) own.data<std::int64_t>()[i] = std::min(own.data<std::int64_t>()[i], p.keys);
+      o.mask.key_lengths = own;
+    }
+    if (attend) o.mask.attend = of_pairs(attend, p);
+    if (bias) o.bias = of_pairs(bias, p);
+    return o;
+  }
+
+  static ConstTensorView of_pairs(const ConstTensorView& view, const Part& p) {
+    return cut(cut(cut(cut(view, 0, p.b, p.b_end), 1, p.n, p.n_end), 2, p.t, p.t_end), 3, 0, p.keys);
+  }
+
+  Result make(const Part& p, bool weights) const {
+    const Shape rows{p.b_end - p.b, p.n_end - p.n, p.t_end - p.t};
+    const auto with = [&](std::int64_t width) { return Shape{rows[0], rows[1], rows[2], width}; };
+    return {Tensor(dtype, with(z.v_width)), Tensor(accumulation_dtype(dtype), rows), weights ? Tensor(dtype, with(p.keys)) : Tensor()};
+  }
+
+  Result run(const Part& p, bool weights = false) { return run(p, options(p), weights); }
+  Result run(const Part& p, const SdpaOptions& o, bool weights = false) {
+    Result r = make(p, weights);
+    // One head of a group reads the group's key/value head.
+    const bool whole = p.n == 0 && p.n_end == z.heads();
+    const auto of_keys = [&](const ConstTensorView& x) {
+      const ConstTensorView heads = whole ? x : x.slice(1, p.n / z.group, p.n / z.group + 1);
+      return heads.slice(0, p.b, p.b_end).slice(2, 0, p.keys);
+    };
+    sdpa_forward({.q = q.slice(0, p.b, p.b_end).slice(1, p.n, p.n_end).slice(2, p.t, p.t_end),
+                  .k = of_keys(k),
+                  .v = of_keys(v),
+                  .out = r.out,
+                  .lse = r.lse,
+                  .attention_weights = weights ? r.weights.view() : TensorView()},
+                 o);
+    return r;
+  }
+};
+
+ConstTensorView rows_of(const Tensor& tensor, const Part& p) {
+  return ConstTensorView(tensor).slice(0, p.b, p.b_end).slice(1, p.n, p.n_end).slice(2, p.t, p.t_end);
+}
+
+// The rows of `part` have the bits of the whole problem. Weights, if given, are 0 for the keys after the part's.
+void expect_same(const char* way, const Result& whole, const Part& p, const Result& part) {
+  EXPECT_TRUE(same_rows(part.out, rows_of(whole.out, p))) << "out, " << way;
+  EXPECT_TRUE(same_rows(part.lse, rows_of(whole.lse, p))) << "lse, " << way;
+  if (part.weights.shape().size() == 0 || testing::Test::HasFailure()) return;
+  const ConstTensorView expected = rows_of(whole.weights, p);
+  EXPECT_TRUE(same_rows(part.weights, expected.slice(-1, 0, p.keys))) << "attention weights, " << way;
+  for (const double x : to_doubles(expected.slice(-1, p.keys, expected.extent(-1)))) EXPECT_EQ(x, 0) << "attention weights, " << way;
+}
+
+void with_other_threads(Problem& p, Random& random, const Result& whole) {
+  for (const int threads : {1, 2, 3, 8}) {
+    set_num_threads(threads);
+    expect_same("threads", whole, p.all(), p.run(p.all(), random.coin()));
+  }
+}
+
+void in_chunks(Problem& p, Random& random, const Result& whole) {
+  for (std::int64_t t = 0; t < p.z.queries;) {
+    Part part = p.all();
+    part.t = t, part.t_end = t = random.integer(t + 1, p.z.queries);
+    expect_same("a chunk of queries", whole, part, p.run(part, random.coin()));
+  }
+}
+
+// Each query against the keys that it attends to, as with a cache; rules that these keys fulfil may be left out.
+void one_query_at_a_time(Problem& p, Random& random, const Result& whole) {
+  if (p.plain.empty_rows != EmptyRows::zero) return;  // the other modes let an empty row attend to every key
+  const std::int64_t step = 1 + p.z.queries / 20;
+  for (std::int64_t t = random.integer(0, step - 1); t < p.z.queries; t += step) {
+    for (std::int64_t b = 0; b < p.z.batch; ++b) {
+      const Part part{b, b + 1, 0, p.z.heads(), t, t + 1, p.visible(b, t)};
+      SdpaOptions o = p.options(part);
+      if (random.coin()) o.mask.key_lengths = {};
+      if (random.coin() && o.mask.causal) {
+        if (p.left || p.right) o.mask.window.diagonal = o.mask.causal;
+        o.mask.causal.reset();
+      }
+      expect_same("one query", whole, part, p.run(part, o, random.coin()));
+    }
+  }
+}
+
+void one_head_at_a_time(Problem& p, Random& random, const Result& whole) {
+  for (std::int64_t b = 0; b < p.z.batch; ++b) {
+    const std::int64_t n = random.integer(0, p.z.heads() - 1);
+    const Part part{b, b + 1, n, n + 1, 0, p.z.queries, p.z.keys};
+    expect_same("one head", whole, part, p.run(part, random.coin()));
+  }
+}
+
+// Every query head with a key/value head of its own.
+void without_groups(Problem& p, const Result& whole) {
+  const auto repeated = [&](const ConstTensorView& x) {
+    const TensorView all = p.keep(Tensor(p.dtype, {p.z.batch, p.z.heads(), p.z.keys, x.extent(-1)}));
+    for (std::int64_t n = 0; n < p.z.heads(); ++n) copy(x.slice(1, n / p.z.group, n / p.z.group + 1), all.slice(1, n, n + 1));
+    return all;
+  };
+  Result r = p.make(p.all(), false);
+  sdpa_forward({.q = p.q, .k = repeated(p.k), .v = repeated(p.v), .out = r.out, .lse = r.lse}, p.options(p.all()));
+  expect_same("heads not grouped", whole, p.all(), r);
+}
+
+// More keys than there are, NaN, and lengths that leave them out.
+void padded(Problem& p, Random& random, const Result& whole) {
+  if (p.plain.empty_rows != EmptyRows::zero) return;
+  const std::int64_t keys = p.z.keys + random.integer(1, 700);
+  const auto longer = [&](const ConstTensorView& x, int axis, double rest) -> ConstTensorView {
+    if (!x || x.extent(axis) == 1) return x;
+    Shape shape = x.shape();
+    shape[axis] = keys;
+    const TensorView all = p.keep(Tensor(x.dtype(), shape));
+    fill(all, rest);
+    copy(x, all.slice(axis, 0, p.z.keys));
+    return all;
+  };
+  SdpaOptions o = p.options(p.all());
+  if (!o.mask.key_lengths) {
+    const TensorView lengths = p.keep(Tensor(DType::i64, {p.z.batch}));
+    fill(lengths, static_cast<double>(p.z.keys));
+    o.mask.key_lengths = lengths;
+  }
+  if (p.z.keys > 1) o.bias = longer(p.bias, 3, kNaN), o.mask.attend = longer(p.attend, 3, 1);
+  Result r = p.make(p.all(), false);
+  sdpa_forward({.q = p.q, .k = longer(p.k, 2, kNaN), .v = longer(p.v, 2, kNaN), .out = r.out, .lse = r.lse}, o);
+  if (p.z.keys > 1) expect_same("padded", whole, p.all(), r);
+}
+
+// The sequences as documents of one: their queries and keys one after the other.
+void packed(Problem& p, Random& random, const Result& whole) {
+  if (p.plain.empty_rows != EmptyRows::zero || (p.lengths && p.lengths.extent(1) != 1)) return;
+  const Sizes& z = p.z;
+  std::vector<std::int64_t> query_offsets{0}, key_offsets{0};
+  for (std::int64_t b = 0; b < z.batch; ++b) {
+    query_offsets.push_back((b + 1) * z.queries);
+    key_offsets.push_back(key_offsets.back() + (p.lengths ? p.lengths.data<std::int64_t>()[b * p.lengths.stride(0)] : z.keys));
+  }
+  const std::int64_t queries = query_offsets.back(), keys = key_offsets.back();
+  const auto offset = [](const std::vector<std::int64_t>& offsets, std::int64_t b) { return offsets[static_cast<std::size_t>(b)]; };
+  const auto copy_rows = [&](const ConstTensorView& x, const std::vector<std::int64_t>& offsets) {
+    const TensorView all = p.keep(Tensor(p.dtype, {1, x.extent(1), offsets.back(), x.extent(-1)}));
+    for (std::int64_t b = 0; b < z.batch; ++b) {
+      const std::int64_t first = offset(offsets, b), end = offset(offsets, b + 1);
+      copy(x.slice(0, b, b + 1).slice(2, 0, end - first), all.slice(2, first, end));
+    }
+    return all;
+  };
+  const auto pairs = [&](const ConstTensorView& x) {
+    const TensorView all = p.keep(random.tensor(x.dtype(), {1, z.heads(), queries, keys}));
+    for (std::int64_t b = 0; b < z.batch; ++b) {
+      const std::int64_t first = offset(key_offsets, b), end = offset(key_offsets, b + 1);
+      copy(x.expand({z.batch, z.heads(), z.queries, z.keys}).slice(0, b, b + 1).slice(3, 0, end - first),
+           all.slice(2, b * z.queries, (b + 1) * z.queries).slice(3, first, end));
+    }
+    return all;
+  };
+  const auto kept = [&](const std::vector<std::int64_t>& offsets) {
+    return p.keep(Tensor::of<std::int64_t>({static_cast<std::int64_t>(offsets.size())}, std::span<const std::int64_t>(offsets)));
+  };
+  SdpaOptions o = p.options(p.all());
+  o.mask.key_lengths = {}, o.mask.query_offsets = kept(query_offsets), o.mask.key_offsets = kept(key_offsets);
+  if (p.bias) o.bias = pairs(p.bias);
+  if (p.attend) o.mask.attend = pairs(p.attend);
+  Tensor out(p.dtype, {1, z.heads(), queries, z.v_width}), lse(accumulation_dtype(p.dtype), {1, z.heads(), queries});
+  sdpa_forward(
+      {.q = copy_rows(p.q, query_offsets), .k = copy_rows(p.k, key_offsets), .v = copy_rows(p.v, key_offsets), .out = out, .lse = lse}, o);
+  for (std::int64_t b = 0; b < z.batch; ++b) {
+    Part part = p.all();
+    part.b = b, part.b_end = b + 1;
+    const std::int64_t first = b * z.queries, end = first + z.queries;
+    EXPECT_TRUE(same_rows(out.view().slice(2, first, end), rows_of(whole.out, part))) << "out, packed";
+    EXPECT_TRUE(same_rows(lse.view().slice(2, first, end), rows_of(whole.lse, part))) << "lse, packed";
+  }
+}
+
+void strided(Problem& p, Random& random, const Result& whole) {
+  std::list<StridedTensor> memory;
+  const auto apart = [&](const ConstTensorView& x) -> ConstTensorView {
+    return x && random.coin() ? ConstTensorView(memory.emplace_back(random.strided_copy(x))) : x;
+  };
+  SdpaOptions o = p.options(p.all());
+  o.bias = apart(o.bias), o.mask.attend = apart(o.mask.attend), o.mask.key_lengths = apart(o.mask.key_lengths);
+  const StridedTensor out = random.empty_strided(p.dtype, whole.out.shape()),
+                      lse = random.empty_strided(whole.lse.dtype(), whole.lse.shape()),
+                      weights = random.empty_strided(p.dtype, whole.weights.shape());
+  sdpa_forward({.q = apart(p.q),
+                .k = apart(p.k),
+                .v = apart(p.v),
+                .out = out,
+                .lse = lse,
+                .attention_weights = random.coin() ? weights.view() : TensorView()},
+               o);
+  EXPECT_TRUE(same_rows(out, whole.out)) << "out, strided";
+  EXPECT_TRUE(same_rows(lse, whole.lse)) << "lse, strided";
+}
+
+Sizes draw_small(Random& random) {
+  const auto width = [&] { return random.pick<std::int64_t>({1, 3, 8, 16, 17, 33}); };
+  return {.batch = random.integer(1, 3),
+          .kv_heads = random.integer(1, 2),
+          .group = random.integer(1, 3),
+          .queries = random.pick<std::int64_t>({1, 2, 3, 5, 7, 13, 20}),
+          .keys = random.pick<std::int64_t>({1, 2, 5, 17, 40, 64, 65, 100, 130}),
+          .qk_width = width(),
+          .v_width = width()};
+}
+
+// Several key blocks, and key splits where queries are few.
+Sizes draw_large(Random& random) {
+  return {.batch = random.integer(1, 2),
+          .kv_heads = random.integer(1, 2),
+          .group = random.integer(1, 2),
+          .queries = random.pick<std::int64_t>({1, 3, 9, 14, 110}),
+          .keys = random.pick<std::int64_t>({300, 600, 1024, 1100, 2100, 3000}),
+          .qk_width = random.pick<std::int64_t>({16, 64, 70, 136}),
+          .v_width = random.pick<std::int64_t>({8, 33, 64, 144})};
+}
+
+void run_problems(std::uint64_t first_seed, std::uint64_t count, const std::function<Sizes(Random&)>& draw) {
+  const Threads threads;
+  for (std::uint64_t seed = first_seed; seed < first_seed + count; ++seed) {
+    SCOPED_TRACE(testing::Message() << "seed " << seed);
+    Random of_problem(seed);
+    const Sizes sizes = draw(of_problem);
+    Problem p(of_problem, kDTypes[seed % 5], sizes);
+    for_each_instruction_set([&] {
+      Random random(seed);
+      set_num_threads(1);
+      const Result whole = p.run(p.all(), true);
+      with_other_threads(p, random, whole);
+      const auto draw_threads = [&] { set_num_threads(random.pick({1, 2, 3, 8})); };
+      draw_threads(), in_chunks(p, random, whole);
+      draw_threads(), one_query_at_a_time(p, random, whole);
+      draw_threads(), one_head_at_a_time(p, random, whole);
+      draw_threads(), without_groups(p, whole);
+      draw_threads(), padded(p, random, whole);
+      draw_threads(), packed(p, random, whole);
+      draw_threads(), strided(p, random, whole);
+    });
+    if (testing::Test::HasFailure()) return;
+  }
+}
+
+TEST(Promises, ARowHasTheSameBitsHoweverItIsAskedFor) { run_problems(10'000, 2'000, draw_small); }
+
+TEST(Promises, ARowOfManyKeysHasTheSameBitsHoweverItIsAskedFor) { run_problems(20'000, 100, draw_large); }
+
+}  // namespace
+}  // namespace polyhead::test
