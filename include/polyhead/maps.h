@@ -13,7 +13,8 @@ namespace polyhead {
 
 struct MapsInput {
   ConstTensorView q;  // [*,N,T,H]
-  ConstTensorView k;  // [*,K,S,H]
+  ConstTensorView k;  // [*,K,S,H]  the dtypes of SdpaForward::k
+  ConstTensorView k_scale = {};  // [*,K,S]  of an int8 k, as SdpaForward::k_scale
 };
 
 // Which value of the formula in sdpa.h a map holds.

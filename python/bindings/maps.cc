@@ -14,8 +14,8 @@ namespace {
 struct MapsCall : SdpaCall {
   nb::handle like;
   MapsInput input;
-  MapsCall(const char* function, nb::handle q, nb::handle k, nb::handle options)
-      : SdpaCall(function, options), like(q), input{.q = required(q, "q"), .k = required(k, "k")} {
+  MapsCall(const char* function, nb::handle q, nb::handle k, nb::handle options, nb::handle k_scale)
+      : SdpaCall(function, options), like(q), input{.q = required(q, "q"), .k = required(k, "k"), .k_scale = keep(Array::input(k_scale, "k_scale"))} {
     // Check the ranks here, because the shapes of the results are made from the last dimensions.
     if (input.q.rank() < 3) throw nb::value_error(text("q is ", to_string(input.q.shape()), "; it must be [*,N,T,H]").c_str());
     if (input.k.rank() < 3) throw nb::value_error(text("k is ", to_string(input.k.shape()), "; it must be [*,K,S,H]").c_str());
@@ -33,8 +33,9 @@ struct MapsCall : SdpaCall {
 };
 
 // The maps of the chosen rows; None: of all.
-nb::object maps(nb::handle q, nb::handle k, nb::handle chosen, nb::handle options, nb::handle value, nb::handle out_given) {
-  const MapsCall call("maps", q, k, options);
+nb::object maps(nb::handle q, nb::handle k, nb::handle chosen, nb::handle options, nb::handle value, nb::handle out_given,
+                nb::handle k_scale) {
+  const MapsCall call("maps", q, k, options, k_scale);
   const MapValue map_value = read_map_value(value);
   const bool all = chosen.is_none();
   const std::vector<std::int64_t> rows = all ? std::vector<std::int64_t>() : read_integers(chosen, "rows");
@@ -46,8 +47,8 @@ nb::object maps(nb::handle q, nb::handle k, nb::handle chosen, nb::handle option
   return out.object;
 }
 
-Tuple<nb::any, nb::any> top_keys(nb::handle q, nb::handle k, nb::handle top_k, nb::handle options) {
-  const MapsCall call("maps", q, k, options);
+Tuple<nb::any, nb::any> top_keys(nb::handle q, nb::handle k, nb::handle top_k, nb::handle options, nb::handle k_scale) {
+  const MapsCall call("maps", q, k, options, k_scale);
   const std::int64_t count = read_integer(top_k, "top_k", 0, call.keys());
   const Result probability = call.result("probability", {call.queries(), count}),
                key = call.result("key", {call.queries(), count}, nb::none(), DType::i64);
@@ -55,8 +56,8 @@ Tuple<nb::any, nb::any> top_keys(nb::handle q, nb::handle k, nb::handle top_k, n
   return nb::make_tuple(probability.object, key.object);
 }
 
-ByName head_statistics(nb::handle q, nb::handle k, nb::handle options) {
-  const MapsCall call("head_statistics", q, k, options);
+ByName head_statistics(nb::handle q, nb::handle k, nb::handle options, nb::handle k_scale) {
+  const MapsCall call("head_statistics", q, k, options, k_scale);
   HeadStatistics views;
   const std::pair<const char*, TensorView*> fields[] = {{"entropy", &views.entropy}, {"largest", &views.largest}, {"distance", &views.distance},
                                                         {"first_key", &views.first_key}, {"previous_key", &views.previous_key},
@@ -72,8 +73,9 @@ ByName head_statistics(nb::handle q, nb::handle k, nb::handle options) {
   return by_name;
 }
 
-nb::object pooled_map(nb::handle q, nb::handle k, nb::handle height_given, nb::handle width_given, nb::handle options) {
-  const MapsCall call("pooled_map", q, k, options);
+nb::object pooled_map(nb::handle q, nb::handle k, nb::handle height_given, nb::handle width_given, nb::handle options,
+                      nb::handle k_scale) {
+  const MapsCall call("pooled_map", q, k, options, k_scale);
   const std::int64_t height = read_integer(height_given, "height", 0, call.queries()),
                      width = read_integer(width_given, "width", 0, call.keys());
   const Result out = call.result("out", {height, width});
@@ -84,10 +86,10 @@ nb::object pooled_map(nb::handle q, nb::handle k, nb::handle height_given, nb::h
 }  // namespace
 
 void bind_maps(nb::module_& m) {
-  m.def("maps", &maps, any("q"), any("k"), any("rows"), any("options"), any("value"), any("out"));
-  m.def("top_keys", &top_keys, any("q"), any("k"), any("top_k"), any("options"));
-  m.def("head_statistics", &head_statistics, any("q"), any("k"), any("options"));
-  m.def("pooled_map", &pooled_map, any("q"), any("k"), any("height"), any("width"), any("options"));
+  m.def("maps", &maps, any("q"), any("k"), any("rows"), any("options"), any("value"), any("out"), any("k_scale"));
+  m.def("top_keys", &top_keys, any("q"), any("k"), any("top_k"), any("options"), any("k_scale"));
+  m.def("head_statistics", &head_statistics, any("q"), any("k"), any("options"), any("k_scale"));
+  m.def("pooled_map", &pooled_map, any("q"), any("k"), any("height"), any("width"), any("options"), any("k_scale"));
 }
 
 }  // namespace polyhead::python

@@ -238,6 +238,8 @@ void visit(LayerCall& call, const F& f) {
   visit(call, call.options, call.options.dropout_keep, f);
   f("projected_key", call.input.projected_key);
   f("projected_value", call.input.projected_value);
+  f("projected_key_scale", call.input.projected_key_scale);
+  f("projected_value_scale", call.input.projected_value_scale);
   f("rotary", call.options.rotary);
   f("cache", call.cache);
   f("new_tokens", call.options.new_tokens);

@@ -7,6 +7,7 @@
 #include "bind.h"
 #include "gil.h"
 #include "options.h"
+#include "polyhead/quantize.h"
 
 namespace polyhead::python {
 namespace {
@@ -26,7 +27,8 @@ Shape out_shape(ConstTensorView q, ConstTensorView v) { return with_last(q, v.ra
 
 // Returns (out, lse or None, attention weights or None).
 Tuple<nb::any, nb::any, nb::any> forward(nb::handle q_given, nb::handle k_given, nb::handle v_given, nb::handle options,
-                                         nb::handle lse_flag, nb::handle out_given, nb::handle weights_flag, nb::handle weights_given) {
+                                         nb::handle lse_flag, nb::handle out_given, nb::handle weights_flag, nb::handle weights_given,
+                                         nb::handle k_scale_given, nb::handle v_scale_given) {
   SdpaCall call("sdpa", options);
   const bool return_lse = read_flag(lse_flag, "return_lse"), return_attention_weights = read_flag(weights_flag, "return_attention_weights");
   const ConstTensorView q = call.required(q_given, "q"), k = call.required(k_given, "k"), v = call.required(v_given, "v");
@@ -34,8 +36,10 @@ Tuple<nb::any, nb::any, nb::any> forward(nb::handle q_given, nb::handle k_given,
   const Result lse("lse", nb::none(), return_lse, q_given, without_last(q), lse_dtype(q.dtype()));
   const Result weights("attention_weights", weights_given, return_attention_weights, q_given, with_last(q, k.rank() > 1 ? k.extent(-2) : 0),
                        q.dtype());
+  const ConstTensorView k_scale = call.keep(Array::input(k_scale_given, "k_scale")), v_scale = call.keep(Array::input(v_scale_given, "v_scale"));
   without_gil([&] {
-    sdpa_forward({.q = q, .k = k, .v = v, .out = out.view(), .lse = lse.view(), .attention_weights = weights.view()}, call.sdpa);
+    sdpa_forward({.q = q, .k = k, .v = v, .out = out.view(), .lse = lse.view(), .attention_weights = weights.view(), .k_scale = k_scale,
+                  .v_scale = v_scale}, call.sdpa);
   });
   return nb::make_tuple(out.object, lse.object, weights.object);
 }
@@ -57,11 +61,21 @@ Tuple<nb::any, nb::any, nb::any, nb::any> backward(nb::handle q_given, nb::handl
 }
 
 // Reads the shapes only.
-std::string explain_forward(nb::handle q_given, nb::handle k_given, nb::handle v_given, nb::handle options) {
+std::string explain_forward(nb::handle q_given, nb::handle k_given, nb::handle v_given, nb::handle options, nb::handle k_scale, nb::handle v_scale) {
   SdpaCall call("explain", options);
   const ConstTensorView q = call.required(q_given, "q"), k = call.required(k_given, "k"), v = call.required(v_given, "v");
   const Result out("out", nb::none(), true, q_given, out_shape(q, v), q.dtype());
-  return explain({.q = q, .k = k, .v = v, .out = out.view()}, call.sdpa);
+  return explain({.q = q, .k = k, .v = v, .out = out.view(), .k_scale = call.keep(Array::input(k_scale, "k_scale")),
+                  .v_scale = call.keep(Array::input(v_scale, "v_scale"))}, call.sdpa);
+}
+
+// Returns (int8 elements, scales).
+Tuple<nb::any, nb::any> quantize(nb::handle x_given, nb::handle out_given, nb::handle scale_given, nb::handle num_threads) {
+  std::optional<LimitedThreads> threads = read_num_threads(num_threads);
+  const Array x = Array::required(x_given, "x");
+  const Result out("out", out_given, true, x_given, x.view().shape(), DType::i8), scale("scale", scale_given, true, x_given, without_last(x.view()), DType::f32);
+  without_gil([&] { quantize_rows(x.view(), out.view(), scale.view(), threads ? &*threads : nullptr); });
+  return nb::make_tuple(out.object, scale.object);
 }
 
 void keep_bits(nb::handle p, nb::handle seed, nb::handle keep) {
@@ -82,10 +96,11 @@ std::vector<std::string> backend_names() {
 
 void bind_sdpa(nb::module_& m) {
   m.def("sdpa", &forward, any("q"), any("k"), any("v"), any("options"), any("return_lse"), any("out"),
-        any("return_attention_weights"), any("attention_weights"));
+        any("return_attention_weights"), any("attention_weights"), any("k_scale"), any("v_scale"));
   m.def("sdpa_backward", &backward, any("q"), any("k"), any("v"), any("out"), any("lse"),
         any("d_out"), any("options"), any("d_bias"), nb::arg("want_q"), nb::arg("want_k"), nb::arg("want_v"), nb::arg("want_bias"));
-  m.def("explain", &explain_forward, any("q"), any("k"), any("v"), any("options"));
+  m.def("explain", &explain_forward, any("q"), any("k"), any("v"), any("options"), any("k_scale"), any("v_scale"));
+  m.def("quantize_rows", &quantize, any("x"), any("out"), any("scale"), any("num_threads"));
   m.def("dropout_keep_bits", &keep_bits, any("dropout"), any("seed"), any("keep"));
   m.def("backends", &backend_names);
 }

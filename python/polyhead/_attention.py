@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 from . import _core
 from ._options import Array, MapValue, SdpaOptions, Unpack, takes
 
-__all__ = ["Gradients", "TopKeys", "backends", "dropout_keep_bits", "explain", "head_statistics", "maps", "pooled_map", "sdpa", "sdpa_backward"]
+__all__ = ["Gradients", "TopKeys", "backends", "dropout_keep_bits", "explain", "head_statistics", "maps", "pooled_map", "quantize_rows", "sdpa", "sdpa_backward"]
 
 
 class Gradients(NamedTuple):
@@ -37,6 +37,8 @@ def sdpa(
     return_attention_weights: bool = False,
     out: Array = None,
     attention_weights: Array = None,
+    k_scale: Array = None,
+    v_scale: Array = None,
     **options: Unpack[SdpaOptions],
 ) -> Any:
     """Scaled dot-product attention (Vaswani et al. 2017, equation 1).
@@ -48,9 +50,10 @@ def sdpa(
         out   = dropout(p) v                         lse = log sum exp(score) over the attended keys
 
     Args:
-        q: ``[*,N,T,H]`` float32, float64, float16 or bfloat16; all tensors share the dtype. float32 accumulates in float32 or better.
-        k: ``[*,K,S,H]``; query head n reads key/value head ``n // (N // K)`` (grouped heads, Ainslie et al. 2023).
-        v: ``[*,K,S,V]``.
+        q: ``[*,N,T,H]`` float32, float64, float16 or bfloat16. float32 accumulates in float32 or better.
+        k: ``[*,K,S,H]``; query head n reads key/value head ``n // (N // K)`` (grouped heads, Ainslie et al. 2023). dtype of q; or, unless that is
+            float64, bfloat16, float16, or int8 with k_scale and v_scale, as a cache stores them. `sdpa_backward` needs one dtype.
+        v: ``[*,K,S,V]``, dtype of k.
         attend: bool, broadcasts to ``[*,N,T,S]``; True = may attend. Not together with `block`.
         block: bool, broadcasts to ``[*,N,T,S]``; True = may not attend.
         attend_keys: bool, broadcasts to ``[*,S]``; True = every query may attend to the key. Not together with `block_keys`.
@@ -79,6 +82,7 @@ def sdpa(
         return_attention_weights: also return p ``[*,N,T,S]``, dtype of q, before dropout, from the same pass: out has the same bits with it and without.
             `maps` gives chosen rows, the strongest keys and other values of the formula.
         out: ``[*,N,T,V]``, written in place and returned; may not overlap an input.
+        k_scale, v_scale: float32 ``[*,K,S]``, given if and only if k and v are int8: an element is ``float32(scale * int8)``. `quantize_rows` makes both.
         attention_weights: ``[*,N,T,S]``, written in place and returned, also without return_attention_weights; may not overlap another array.
         backend: name from `backends`; one that cannot serve the problem is an error. None picks the first that can.
         num_threads: at most this many threads for this call; None is `polyhead.num_threads()`.
@@ -93,7 +97,7 @@ def sdpa(
     No array is cast to another dtype. A masked key does not exist: NaN or infinity in its k, v or bias changes nothing. The result has the same bits
     with any number of threads.
     """
-    result, *more = _core.sdpa(q, k, v, options, return_lse, out, return_attention_weights, attention_weights)
+    result, *more = _core.sdpa(q, k, v, options, return_lse, out, return_attention_weights, attention_weights, k_scale, v_scale)
     more = [array for array in more if array is not None]
     return (result, *more) if more else result
 
@@ -114,7 +118,7 @@ def sdpa_backward(
     """Gradients of `sdpa` (Dao et al. 2022, appendix B; with every option: docs/maths.md, equations 5 to 9).
 
     Args:
-        q, k, v: as given to `sdpa`.
+        q, k, v: as given to `sdpa`, in one dtype.
         out, lse: ``[*,N,T,V]`` and ``[*,N,T]``, as `sdpa(..., return_lse=True)` returned them.
         d_out: ``[*,N,T,V]``, the gradient of the loss with respect to out.
         gradients: which of ``"q"``, ``"k"``, ``"v"``, ``"bias"`` to compute; there is no gradient of the bias without a bias.
@@ -146,6 +150,7 @@ def maps(
     top_k: int | None = None,
     value: MapValue = "probability",
     out: Array = None,
+    k_scale: Array = None,
     **options: Unpack[SdpaOptions],
 ) -> Any:
     """Attention maps: ``p = softmax(score)`` of every head, computed again from q and k (as Dao et al. 2022, appendix B).
@@ -158,6 +163,7 @@ def maps(
         value: which value of the formula: ``"scaled_score"`` (``scale q k^T``), ``"capped_score"`` (after softcap), ``"score"``
             (after bias; -inf where masked), ``"probability"`` (p) or ``"dropped"`` (p after dropout).
         out: ``[*,N,T,S]``, any floating dtype; written in place and returned. Not together with rows.
+        k_scale: of an int8 k, as given to `sdpa`.
         options: as given to `sdpa`.
 
     Returns:
@@ -169,18 +175,18 @@ def maps(
     if top_k is not None:
         if rows is not None or value != "probability" or out is not None:
             raise ValueError("top_k returns probabilities of all rows; it may not be combined with rows, value or out")
-        return TopKeys(*_core.top_keys(q, k, top_k, options))
+        return TopKeys(*_core.top_keys(q, k, top_k, options, k_scale))
     if rows is not None and out is not None:
         raise ValueError("out holds all rows; it may not be combined with rows")
-    return _core.maps(q, k, rows, options, value, out)
+    return _core.maps(q, k, rows, options, value, out, k_scale)
 
 
 @takes(SdpaOptions)
-def head_statistics(q: Array, k: Array, **options: Unpack[SdpaOptions]) -> dict[str, Array]:
+def head_statistics(q: Array, k: Array, *, k_scale: Array = None, **options: Unpack[SdpaOptions]) -> dict[str, Array]:
     """Numbers that describe the attention weights of each head, before dropout, averaged over the queries that attend to a key.
 
     Args:
-        q, k: as given to `sdpa`.
+        q, k, k_scale: as given to `sdpa`.
         options: as given to `sdpa`.
 
     Returns:
@@ -190,15 +196,15 @@ def head_statistics(q: Array, k: Array, **options: Unpack[SdpaOptions]) -> dict[
     Raises:
         ValueError, TypeError: as `sdpa`.
     """
-    return _core.head_statistics(q, k, options)
+    return _core.head_statistics(q, k, options, k_scale)
 
 
 @takes(SdpaOptions)
-def pooled_map(q: Array, k: Array, height: int, width: int, **options: Unpack[SdpaOptions]) -> Array:
+def pooled_map(q: Array, k: Array, height: int, width: int, *, k_scale: Array = None, **options: Unpack[SdpaOptions]) -> Array:
     """Attention maps reduced to ``height x width`` blocks: the mean probability of each block, before dropout.
 
     Args:
-        q, k: as given to `sdpa`.
+        q, k, k_scale: as given to `sdpa`.
         height: rows of blocks, at most T.
         width: columns of blocks, at most S.
         options: as given to `sdpa`.
@@ -210,15 +216,15 @@ def pooled_map(q: Array, k: Array, height: int, width: int, **options: Unpack[Sd
     Raises:
         ValueError, TypeError: as `sdpa`.
     """
-    return _core.pooled_map(q, k, height, width, options)
+    return _core.pooled_map(q, k, height, width, options, k_scale)
 
 
 @takes(SdpaOptions)
-def explain(q: Array, k: Array, v: Array, **options: Unpack[SdpaOptions]) -> str:
+def explain(q: Array, k: Array, v: Array, *, k_scale: Array = None, v_scale: Array = None, **options: Unpack[SdpaOptions]) -> str:
     """Which backend and kernels `sdpa` would use for these arguments, and why each backend before it declined. Computes nothing.
 
     Args:
-        q, k, v: as given to `sdpa`.
+        q, k, v, k_scale, v_scale: as given to `sdpa`.
         options: as given to `sdpa`.
 
     Returns:
@@ -227,7 +233,26 @@ def explain(q: Array, k: Array, v: Array, **options: Unpack[SdpaOptions]) -> str
     Raises:
         ValueError, TypeError: as `sdpa`.
     """
-    return _core.explain(q, k, v, options)
+    return _core.explain(q, k, v, options, k_scale, v_scale)
+
+
+def quantize_rows(x: Array, *, out: Array = None, scale: Array = None, num_threads: int | None = None) -> tuple[Array, Array]:
+    """int8 with one scale for each row of the last axis, as k and v of a cache: ``scale = max |x| / 127``, ``out = x / scale`` rounded to nearest even.
+
+    Args:
+        x: ``[..,W]``, floating. A row with NaN or infinity becomes a row of NaN: its scale is NaN.
+        out: int8, shaped as x; written in place and returned.
+        scale: float32 ``[..]``; written in place and returned.
+        num_threads: at most this many threads for this call; None is `polyhead.num_threads()`.
+
+    Returns:
+        out and scale: ``|scale * out - x| <= scale * (1/2 + 2**-15)``, up to ``2**-142``.
+
+    Raises:
+        ValueError, TypeError: as `sdpa`.
+    """
+    result: tuple[Array, Array] = _core.quantize_rows(x, out, scale, num_threads)
+    return result
 
 
 def dropout_keep_bits(dropout: float, seed: int, keep: Array) -> Array:

@@ -204,7 +204,10 @@ class MultiHeadAttention:
             dropout_keep: bool, ``[T,S']`` or ``[*,N,T,S']``, as attend; True = not dropped. Replaces the generator's bits. S' as in `Saved.maps`.
             query_offsets, key_offsets: integers ``[D+1]``; as in `polyhead.sdpa`. Not with add_bias_kv, add_zero_attn or a global query.
             projected_key, projected_value: ``[*,K,S,H]`` and ``[*,K,S,V]``, used instead of key and value, for example from a cache: projected and,
-                with rotary positions, rotated. The parameters of the key and value projections then have gradients of 0.
+                with rotary positions, rotated. The parameters of the key and value projections then have gradients of 0. Of the layer's dtype or, unless
+                that is float64, bfloat16, float16 or int8; another dtype than the layer's has no gradients.
+            projected_key_scale, projected_value_scale: float32 ``[*,K,S]``, of int8 keys and values, as in `polyhead.sdpa`. Not with add_bias_kv or
+                add_zero_attn.
             rotary: a `Rotary`: rotates the projected queries and keys, but neither projected_key nor the keys of add_bias_kv and add_zero_attn.
                 Not with a global query.
             cache: a `KeyValueCache`, for a text that is computed a few tokens at a time: the projected and rotated keys and values of query are appended,

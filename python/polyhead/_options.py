@@ -77,6 +77,8 @@ class LayerOptions(PassOptions, total=False):
 
     projected_key: Array
     projected_value: Array
+    projected_key_scale: Array
+    projected_value_scale: Array
     rotary: Rotary | None
     cache: KeyValueCache | None
     new_tokens: Array

@@ -28,8 +28,18 @@ POLYHEAD_INLINE auto with_storage(DType dtype, const void* data, const F& f) {
   }
 }
 
+// The same for k and v, which may be int8.
+template <class T, class F>
+POLYHEAD_INLINE auto with_key_storage(DType dtype, const void* data, const F& f) {
+  if constexpr (std::is_same_v<T, float>) {
+    if (dtype == DType::i8) return f(static_cast<const std::int8_t*>(data));
+  }
+  return with_storage<T>(dtype, data, f);
+}
+
 POLYHEAD_INLINE float widen(float x) { return x; }
 POLYHEAD_INLINE double widen(double x) { return x; }
+POLYHEAD_INLINE float widen(std::int8_t x) { return x; }
 POLYHEAD_INLINE float widen(bf16 x) { return std::bit_cast<float>(static_cast<std::uint32_t>(x.bits) << 16); }
 // The exponent is rebiased by a multiplication, which also makes subnormals normal; infinity and NaN keep all exponent bits.
 POLYHEAD_INLINE float widen(f16 x) {

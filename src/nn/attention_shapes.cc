@@ -3,6 +3,7 @@
 #include "core/text.h"
 #include "nn/check.h"
 #include "sdpa/dense_mask.h"
+#include "sdpa/normal_form.h"
 
 namespace polyhead::nn {
 namespace {
@@ -48,7 +49,17 @@ AttentionShapes attention_shapes(const char* operation, const MultiHeadAttention
   check("query", query, config.query_width, "query_width");
   const Shape lead = without_axis(query.shape(), axis);
   const auto check_projected = [&](const char* name, ConstTensorView x, std::int64_t width) {
-    require_exactly(operation, {name, x}, appended(lead, {config.kv_heads, input.projected_key.extent(-2), width}), config.dtype);
+    require_shape(operation, {name, x}, appended(lead, {config.kv_heads, input.projected_key.extent(-2), width}));
+    require(may_store_keys(config.dtype, x.dtype()) && x.dtype() == input.projected_key.dtype(), operation, ": ", name, " is ", x.dtype(),
+            " and the parameters are ", config.dtype, "; projected keys and values share one dtype: ", kKeyStorage);
+    require(x.dtype() != DType::i8 || !(config.add_bias_kv || config.add_zero_attn), operation, ": ", name,
+            " is int8 with add_bias_kv or add_zero_attn, whose keys have no scale");
+  };
+  const auto check_scale = [&](const char* name, ConstTensorView scale) {
+    const bool wanted = projected && input.projected_key.dtype() == DType::i8;
+    require(static_cast<bool>(scale) == wanted, operation, ": ", name,
+            wanted ? " is missing; int8 keys and values have scales" : " is given without int8 keys and values");
+    if (wanted) require_exactly(operation, {name, scale}, input.projected_key.shape().first(lead.size() + 2), DType::f32);
   };
   if (projected) {
     require(input.projected_key.rank() >= 2, operation, ": projected_key is ", input.projected_key.shape(), "; it must be [*,K,S,H]");
@@ -58,6 +69,8 @@ AttentionShapes attention_shapes(const char* operation, const MultiHeadAttention
     check("key", key, config.key_width, "key_width");
     check("value", value, config.value_width, "value_width");
   }
+  check_scale("projected_key_scale", input.projected_key_scale);
+  check_scale("projected_value_scale", input.projected_value_scale);
   require(value.extent(axis) == key.extent(axis), operation, ": value is ", value.shape(), " and key ", key.shape(),
           "; they must have as many positions");
 

@@ -20,12 +20,13 @@ constexpr const char* kForward = "MultiHeadAttention.forward";
 std::vector<Operand> inputs_of(const AttentionInput& input, const Mask& mask, const ConstTensorView& bias,
                                const ConstTensorView& dropout_keep, const Rotary& rotary) {
   std::vector<Operand> inputs;
-  inputs.reserve(18);
+  inputs.reserve(20);
   const auto add = [&](std::string_view name, const ConstTensorView& view) {
     if (view) inputs.push_back({name, view});
   };
   add("query", input.query), add("key", input.key), add("value", input.value), add("bias", bias), add("dropout_keep", dropout_keep);
   add("projected_key", input.projected_key), add("projected_value", input.projected_value);
+  add("projected_key_scale", input.projected_key_scale), add("projected_value_scale", input.projected_value_scale);
   add("rotary.cos", rotary.cos), add("rotary.sin", rotary.sin), add("rotary.key_cos", rotary.key_cos),
       add("rotary.key_sin", rotary.key_sin);
   mask.visit(add);
@@ -239,9 +240,14 @@ void run(const MultiHeadAttention& layer, const PackedAttention& projections, co
   SdpaOptions sdpa = s.sdpa;
   sdpa.executor = executor;  // not stored in s: the executor may be gone when s is read again
   sdpa.workspace = options.workspace;
-  sdpa_forward(
-      {.q = s.q_heads, .k = s.k_heads, .v = s.v_heads, .out = split_heads(s.attended.view(), shapes.axis, config.heads), .lse = s.lse},
-      sdpa);
+  sdpa_forward({.q = s.q_heads,
+                .k = s.k_heads,
+                .v = s.v_heads,
+                .out = split_heads(s.attended.view(), shapes.axis, config.heads),
+                .lse = s.lse,
+                .k_scale = input.projected_key_scale,
+                .v_scale = input.projected_value_scale},
+               sdpa);
 
   Tensor gated;
   if (config.gate == Gate::sigmoid) {
@@ -335,6 +341,8 @@ void MultiHeadAttention::backward(const Saved& s, ConstTensorView d_out, const G
   require_same_structure(kOperation, s.config, config);
   const AttentionInput& input = s.input;
   const AttentionShapes shapes = attention_shapes(kOperation, config, input);
+  require(!input.projected_key || input.projected_key.dtype() == config.dtype, kOperation, ": projected_key is ",
+          input.projected_key.dtype(), "; gradients need keys and values in the dtype of the parameters, ", config.dtype);
   require_exactly(kOperation, {"d_out", d_out}, output_shape_of(config, shapes), config.dtype);
   std::vector<Operand> read = inputs_of(input, s.sdpa.mask, s.bias, s.sdpa.dropout.keep, s.rotary);
   read.push_back({"d_out", d_out});

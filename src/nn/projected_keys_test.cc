@@ -1,4 +1,9 @@
+#include <gmock/gmock.h>
+
 #include "nn/attention_test_trial.h"
+#include "nn/sequence_chunks.h"
+#include "polyhead/nn/trace.h"
+#include "support/attention_case.h"
 
 namespace polyhead::nn {
 namespace {
@@ -53,6 +58,62 @@ TEST(ProjectedKeys, WrongOnesAreSaidInNumbers) {
   EXPECT_EQ(message({.query = x, .projected_key = keys, .projected_value = short_values}),
             "MultiHeadAttention.forward: projected_value is [2,2,4,4]; it must be [2,2,5,4]");
   EXPECT_EQ(message({.query = x, .projected_key = keys, .projected_value = keys}), "");
+}
+
+// Keys and values as a cache stores them: the bits of the same values in the layer's dtype, as a whole and in chunks of sequences.
+TEST(ProjectedKeys, InAStorageOfTheirOwn) {
+  const MultiHeadAttention layer({.query_width = 64, .heads = 4, .kv_heads = 2, .seed = 1});
+  for (const DType storage : {DType::i8, DType::bf16, DType::f16}) {
+    test::Random random(2);
+    const bool integers = storage == DType::i8;
+    const Shape shape{40, 2, 30, 16};
+    const double magnitude = integers ? 127 : 1;
+    const Tensor query = random.tensor(DType::f32, {40, 40, 64}), keys = random.tensor(storage, shape, -magnitude, magnitude),
+                 values = random.tensor(storage, shape, -magnitude, magnitude);
+    const Tensor key_scale = integers ? random.tensor(DType::f32, {40, 2, 30}, 0, 0.02) : Tensor(),
+                 value_scale = integers ? random.tensor(DType::f32, {40, 2, 30}, 0, 0.02) : Tensor();
+    const Tensor wide_keys = Tensor::copy_of(test::values_of(keys, key_scale), DType::f32),
+                 wide_values = Tensor::copy_of(test::values_of(values, value_scale), DType::f32);
+    const AttentionInput stored{.query = query,
+                                .projected_key = keys,
+                                .projected_value = values,
+                                .projected_key_scale = key_scale,
+                                .projected_value_scale = value_scale};
+    Tensor expected(DType::f32, query.shape()), out(DType::f32, query.shape()), whole(DType::f32, query.shape());
+    layer.forward({.query = query, .projected_key = wide_keys, .projected_value = wide_values}, expected);
+    LimitedThreads one(1);
+    EXPECT_GT(SequenceChunks(layer.config, attention_shapes("test", layer.config, stored), {.executor = &one}).count(), 1);
+    layer.forward(stored, out, {.executor = &one});
+    EXPECT_TRUE(same_bits(out, expected));
+    MultiHeadAttention::Saved saved;
+    layer.forward(stored, whole, {}, &saved);
+    EXPECT_TRUE(same_bits(whole, expected));
+    EXPECT_EQ(error_message([&] { layer.backward(saved, whole, {}); }),
+              "MultiHeadAttention.backward: projected_key is " + std::string(info(storage).name) +
+                  "; gradients need keys and values in the dtype of the parameters, float32");
+    const std::string of_trace = error_message([&] { trace(layer, stored); });
+    EXPECT_EQ(of_trace, integers ? "trace: projected_key is int8; give it as floating numbers, as the steps show them" : "");
+  }
+}
+
+TEST(ProjectedKeys, StorageThatDoesNotFitIsRefused) {
+  const MultiHeadAttention layer({.query_width = 8, .heads = 2}), added({.query_width = 8, .heads = 2, .add_zero_attn = true});
+  const Tensor x(DType::f32, {2, 3, 8}), wide(DType::f64, {2, 2, 5, 4}), half(DType::f16, {2, 2, 5, 4}), i8(DType::i8, {2, 2, 5, 4}),
+      scale(DType::f32, {2, 2, 5});
+  Tensor out(DType::f32, x.shape());
+  const auto message = [&](const MultiHeadAttention& of, const AttentionInput& input) {
+    return error_message([&] { of.forward(input, out); });
+  };
+  const AttentionInput stored{
+      .query = x, .projected_key = i8, .projected_value = i8, .projected_key_scale = scale, .projected_value_scale = scale};
+  EXPECT_EQ(message(layer, stored), "");
+  EXPECT_THAT(message(layer, {.query = x, .projected_key = wide, .projected_value = wide}),
+              testing::HasSubstr("projected_key is float64 and the parameters are float32"));
+  EXPECT_THAT(message(layer, {.query = x, .projected_key = half, .projected_value = i8}), testing::HasSubstr("projected_value is int8"));
+  EXPECT_THAT(message(layer, {.query = x, .projected_key = i8, .projected_value = i8}),
+              testing::HasSubstr("projected_key_scale is missing"));
+  EXPECT_THAT(message(layer, {.query = x, .projected_key_scale = scale}), testing::HasSubstr("projected_key_scale is given without int8"));
+  EXPECT_THAT(message(added, stored), testing::HasSubstr("projected_key is int8 with add_bias_kv or add_zero_attn"));
 }
 
 // Gradients that are not asked for are not computed: they need no memory, and the others have the same bits.

@@ -30,7 +30,9 @@ AttentionInput SequenceChunks::of(const AttentionInput& input, std::int64_t chun
           .key = own(input.key),
           .value = own(input.value),
           .projected_key = in_heads(input.projected_key),
-          .projected_value = in_heads(input.projected_value)};
+          .projected_value = in_heads(input.projected_value),
+          .projected_key_scale = in_heads(input.projected_key_scale),
+          .projected_value_scale = in_heads(input.projected_value_scale)};
 }
 
 AttentionOptions SequenceChunks::of(const AttentionOptions& options, std::int64_t chunk) const {

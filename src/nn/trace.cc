@@ -19,6 +19,7 @@ class Tracer {
         options_(options),
         shapes_(attention_shapes("trace", layer.config, input)),
         out_(layer.config.dtype, layer.output_shape(input)) {
+    require(!input.projected_key_scale, "trace: projected_key is int8; give it as floating numbers, as the steps show them");
     layer.forward(input, out_, options, &saved_);
     queries_ = config_.global_query == GlobalQuery::off ? "T" : "1";
     keys_ = shapes_.added_keys == 0 ? "S" : cat("S+", shapes_.added_keys);

@@ -63,7 +63,8 @@ struct DropoutRule {
 };
 
 struct Problem {
-  DType dtype = DType::f32;
+  DType dtype = DType::f32;          // of q and the outputs
+  DType key_dtype = DType::f32;      // of k and v
   Shape lead;                        // the leading dimensions; b counts them in row-major order
   std::int64_t batch = 0;            // number of sequences: product of `lead`
   std::int64_t heads = 0, kv_heads = 0;
@@ -84,15 +85,15 @@ struct Problem {
   void place(std::int64_t b, std::int64_t first_head, const Document& document, KeySet& set) const;  // sets all but row_kinds
 };
 
-// Every view has the rank of `lead` plus three: [*,N,T,H], [*,K,S,H], ...; lse is [*,N,T,1].
+// Every view has the rank of `lead` plus three: [*,N,T,H], [*,K,S,H], ...; lse is [*,N,T,1], a scale [*,K,S,1].
 struct ForwardProblem : Problem {
-  ConstTensorView q, k, v;
+  ConstTensorView q, k, v, k_scale, v_scale;  // scales: present if k and v are int8
   TensorView out, lse, attention_weights;  // attention_weights [*,N,T,S]; lse and attention_weights are computed unless absent
 
   // Calls of_rows(view) for each tensor with a row per query, of_keys for those with a row per key, of_pairs for those of shape [*,N,T,S].
   template <class Rows, class Keys, class Pairs>
   void visit(const Rows& of_rows, const Keys& of_keys, const Pairs& of_pairs) {
-    of_rows(q), of_rows(out), of_rows(lse), of_keys(k), of_keys(v), of_pairs(attention_weights);
+    of_rows(q), of_rows(out), of_rows(lse), of_keys(k), of_keys(v), of_keys(k_scale), of_keys(v_scale), of_pairs(attention_weights);
   }
 };
 
@@ -109,7 +110,7 @@ struct BackwardProblem : Problem {
 };
 
 struct MapsProblem : Problem {
-  ConstTensorView q, k;
+  ConstTensorView q, k, k_scale;
   MapValue value = MapValue::probability;
 
   // The mask does not change scores before the bias.
@@ -117,7 +118,7 @@ struct MapsProblem : Problem {
 
   template <class Rows, class Keys, class Pairs>
   void visit(const Rows& of_rows, const Keys& of_keys, const Pairs&) {
-    of_rows(q), of_keys(k);
+    of_rows(q), of_keys(k), of_keys(k_scale);
   }
 };
 

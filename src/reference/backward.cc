@@ -35,15 +35,15 @@ class BiasGradient {
 // p is computed again from q and k: the gradient then carries no rounding of lse or out.
 void backward_kv_head(const BackwardProblem& problem, std::int64_t b, std::int64_t kv, BiasGradient* d_bias) {
   const std::int64_t keys = problem.keys, qk_width = problem.qk_width, v_width = problem.v_width;
-  const std::vector<double> k = load_head(problem.k, b, kv);
-  const std::vector<double> v_transposed = load_head_transposed(problem.v, b, kv);
+  const std::vector<double> k = load_head(problem.k, {}, b, kv);
+  const std::vector<double> v_transposed = load_head_transposed(problem.v, {}, b, kv);
   std::vector<double> d_k(k.size()), d_v(v_transposed.size());
   std::vector<double> d_p(static_cast<std::size_t>(keys)), d_score(d_p.size()), d_q(static_cast<std::size_t>(qk_width));
   Row row;
 
   const std::int64_t group = problem.heads / problem.kv_heads;
   for (std::int64_t n = kv * group; n < (kv + 1) * group; ++n) {
-    const RowMaker maker(problem, problem.q, problem.k, b, n);
+    const RowMaker maker(problem, problem.q, problem.k, {}, b, n);
     for (std::int64_t t = 0; t < problem.queries; ++t) {
       maker.scores(t, row);
       maker.softmax(row);

@@ -12,8 +12,8 @@ void forward(const ForwardProblem& problem) {
     Row row;
     for (std::int64_t head = first; head < last; ++head) {
       const std::int64_t b = head / problem.heads, n = head % problem.heads;
-      const RowMaker maker(problem, problem.q, problem.k, b, n);
-      const std::vector<double> v = load_head(problem.v, b, problem.kv_head(n));
+      const RowMaker maker(problem, problem.q, problem.k, problem.k_scale, b, n);
+      const std::vector<double> v = load_head(problem.v, problem.v_scale, b, problem.kv_head(n));
       std::vector<double> out(static_cast<std::size_t>(problem.v_width));
       for (std::int64_t t = 0; t < problem.queries; ++t) {
         maker.scores(t, row);

@@ -5,7 +5,7 @@ namespace polyhead::reference {
 
 // p[t,s] = exp(score[t,s] - lse[t])      (docs/maths.md, eq. 10), with the lse of the float64 scores, as in forward
 void map_rows(const MapsProblem& problem, std::int64_t b, std::int64_t n, std::span<const std::int64_t> queries, const RowConsumer& take) {
-  const RowMaker maker(problem, problem.q, problem.k, b, n);
+  const RowMaker maker(problem, problem.q, problem.k, problem.k_scale, b, n);
   Row row;
   for (std::size_t i = 0; i < queries.size(); ++i) {
     const std::int64_t t = queries[i];

@@ -33,22 +33,40 @@ void store_row(TensorView view, std::int64_t b, std::int64_t n, std::int64_t row
   });
 }
 
-std::vector<double> load_head(ConstTensorView view, std::int64_t b, std::int64_t n) {
+// float32(scale) * int8, rounded to float32      (docs/maths.md, section 7)
+static std::vector<double> load_scaled_row(ConstTensorView view, float scale, std::int64_t b, std::int64_t n, std::int64_t row) {
+  const auto slice = head_slice<const std::int8_t>(view, b, n);
+  std::vector<double> values;
+  for (std::int64_t j = 0; j < view.extent(-1); ++j) {
+    const float product = scale * static_cast<float>(slice(row, j));
+    values.push_back(product);
+  }
+  return values;
+}
+
+std::vector<double> load_head(ConstTensorView view, ConstTensorView scale, std::int64_t b, std::int64_t n) {
   std::vector<double> values;
   values.reserve(index(view.extent(-2) * view.extent(-1)));
   for (std::int64_t i = 0; i < view.extent(-2); ++i) {
-    const std::vector<double> row = load_row(view, b, n, i);
+    const std::vector<double> row =
+        scale ? load_scaled_row(view, head_slice<const float>(scale, b, n)(i, 0), b, n, i) : load_row(view, b, n, i);
     values.insert(values.end(), row.begin(), row.end());
   }
   return values;
 }
 
-std::vector<double> load_head_transposed(ConstTensorView view, std::int64_t b, std::int64_t n) {
-  return load_head(view.transpose(-1, -2), b, n);
+std::vector<double> load_head_transposed(ConstTensorView view, ConstTensorView scale, std::int64_t b, std::int64_t n) {
+  const std::vector<double> rows = load_head(view, scale, b, n);
+  const std::int64_t count = view.extent(-2), width = view.extent(-1);
+  std::vector<double> columns(rows.size());
+  for (std::int64_t i = 0; i < count; ++i) {
+    for (std::int64_t j = 0; j < width; ++j) columns[index(j * count + i)] = rows[index(i * width + j)];
+  }
+  return columns;
 }
 
-RowMaker::RowMaker(const Problem& problem, ConstTensorView q, ConstTensorView k, std::int64_t b, std::int64_t n)
-    : problem_(problem), q_(q), b_(b), n_(n), keys_(load_head_transposed(k, b, problem.kv_head(n))) {}
+RowMaker::RowMaker(const Problem& problem, ConstTensorView q, ConstTensorView k, ConstTensorView k_scale, std::int64_t b, std::int64_t n)
+    : problem_(problem), q_(q), b_(b), n_(n), keys_(load_head_transposed(k, k_scale, b, problem.kv_head(n))) {}
 
 // score[s] = softcap(scale <q, k[s]>) + bias[s] for the unmasked keys (docs/maths.md, eq. 1)
 void RowMaker::scores(std::int64_t t, Row& row) const {

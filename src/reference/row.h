@@ -24,7 +24,8 @@ struct Row {
 // Computes rows of the map of head (b, n). Keys are held transposed [H,S], so that a row of scores is the sum of q[h] * (row h of keys).
 class RowMaker {
  public:
-  RowMaker(const Problem& problem, ConstTensorView q, ConstTensorView k, std::int64_t b, std::int64_t n);
+  // k_scale: of an int8 k, else absent.
+  RowMaker(const Problem& problem, ConstTensorView q, ConstTensorView k, ConstTensorView k_scale, std::int64_t b, std::int64_t n);
 
   void scores(std::int64_t t, Row& row) const;   // sets scaled, capped, attend, score, empty, uniform
   void softmax(Row& row) const;                  // sets p and lse, from score
@@ -38,9 +39,9 @@ class RowMaker {
   std::vector<double> keys_;  // [H,S]
 };
 
-// A head as float64, row-major [rows, columns] or its transpose.
-std::vector<double> load_head(ConstTensorView view, std::int64_t b, std::int64_t n);
-std::vector<double> load_head_transposed(ConstTensorView view, std::int64_t b, std::int64_t n);
+// A head as float64, row-major [rows, columns] or its transpose. scale [*,K,S,1]: of int8 rows, else absent.
+std::vector<double> load_head(ConstTensorView view, ConstTensorView scale, std::int64_t b, std::int64_t n);
+std::vector<double> load_head_transposed(ConstTensorView view, ConstTensorView scale, std::int64_t b, std::int64_t n);
 std::vector<double> load_row(ConstTensorView view, std::int64_t b, std::int64_t n, std::int64_t row);
 void store_row(TensorView view, std::int64_t b, std::int64_t n, std::int64_t row, const double* values);
 

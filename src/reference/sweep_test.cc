@@ -80,6 +80,30 @@ TEST(ReferenceSweep, EveryMapIsTheFormula) {
   }
 }
 
+TEST(ReferenceSweep, KeysAndValuesInAStorageOfTheirOwn) {
+  std::map<DType, int> seen;
+  for (std::uint64_t seed = 0; seed < kSeeds; ++seed) {
+    SCOPED_TRACE(seed);
+    Random random(seed + 2'000'000), layout(seed + 1'000'000);
+    AttentionCase c = drawn(seed);
+    draw_key_storage(random, c);
+    ++seen[c.k.dtype()];
+    const FullResults expected = naive_attention(c);
+    AttentionOutputs o = c.make_outputs(&layout);
+    o.attention_weights = c.keep(layout.empty_strided(c.dtype, c.sizes.pairs()));
+    c.forward(o);
+    EXPECT_TRUE(agrees(o.out, to_tensor(expected.out, c.sizes.out()))) << "out";
+    EXPECT_TRUE(agrees(o.lse, to_tensor(expected.lse, c.sizes.lse()))) << "lse";
+    EXPECT_TRUE(agrees(o.attention_weights, to_tensor(expected.p, c.sizes.pairs()))) << "attention_weights";
+    const StridedTensor map = layout.empty_strided(DType::f64, c.sizes.pairs());
+    attention_map(c.maps(), map, c.options, MapValue::capped_score);
+    EXPECT_TRUE(near(map, to_tensor(expected.capped, c.sizes.pairs()), 1e-12)) << "map";
+    for (const StridedTensor& tensor : c.strided()) EXPECT_TRUE(tensor.padding_is_intact());
+    if (HasFailure()) return;
+  }
+  for (const DType storage : {DType::bf16, DType::f16, DType::i8}) EXPECT_GE(seen[storage], 50) << info(storage).name;
+}
+
 // The sweep must reach every rule: each of these is common among its cases.
 TEST(ReferenceSweep, CoversEveryRule) {
   std::map<std::string, int> seen;

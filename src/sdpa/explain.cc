@@ -46,6 +46,8 @@ std::string explain(const SdpaForward& tensors, const SdpaOptions& options) {
   if (chosen.facts != nullptr) append(text, chosen.facts(p));
   append(text, cat("problem: ", p.dtype, ", B ", p.batch, ", N ", p.heads, ", K ", p.kv_heads, ", T ", p.queries, ", S ", p.keys, ", H ", p.qk_width,
                    ", V ", p.v_width, "\n"));
+  if (p.key_dtype != p.dtype)
+    append(text, cat("keys and values: ", p.key_dtype, p.k_scale ? " with a scale of each token and head" : "", "\n"));
   append(text, cat("scale: ", p.scale, p.softcap > 0 ? cat(", softcap ", p.softcap) : "", "\n"));
   append(text, cat("mask: ", mask_facts(p, options), "\n"));
   append(text, cat("bias: ", options.bias ? to_string(options.bias.shape()) : "none", "\n"));

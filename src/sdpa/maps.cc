@@ -24,7 +24,7 @@ class RowStream {
       : problem(normal_form(input, options, value, operation, rules)),
         backend_(select_backend(problem, Operation::maps, options.backend)),
         op_(operation),
-        inputs_{{"q", input.q}, {"k", input.k}} {
+        inputs_{{"q", input.q}, {"k", input.k}, {"k_scale", input.k_scale}} {
     add_option_tensors(options, inputs_);
   }
   RowStream(const RowStream&) = delete;

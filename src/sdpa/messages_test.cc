@@ -94,7 +94,7 @@ TEST(Messages, OfForwardAndBackwardAlike) {
        },
        {"q has 4 heads and k has 0"}},
       {"k of another dtype", [](Problem& p) { p.k = Tensor(DType::f64, p.k.shape()); }, {"k is float64 and q is float32"}},
-      {"v of another dtype", [](Problem& p) { p.v = Tensor(DType::bf16, p.v.shape()); }, {"v is bfloat16 and q is float32"}},
+      {"v of another dtype", [](Problem& p) { p.v = Tensor(DType::bf16, p.v.shape()); }, {"v is bfloat16 and k is float32"}},
       {"v of another length",
        [](Problem& p) {
          p.v = Tensor(DType::f32, {2, 2, 4, 6});
@@ -366,6 +366,52 @@ TEST(Messages, OfMapsNameTheOperation) {
   Tensor probability(DType::f32, {2, 4, 3, 2}), key(DType::i32, {2, 4, 3, 2});
   EXPECT_THAT(error_message([&] { attention_top_keys(input, probability, key); }),
               HasSubstr("attention_top_keys: key is int32; it must be int64"));
+}
+
+TEST(Messages, OfTheStorageOfKeysAndValues) {
+  Tensor q(DType::f32, {2, 4, 3, 8}), out(DType::f32, {2, 4, 3, 8}), scale(DType::f32, {2, 2, 5}), wide(DType::f32, {2, 2, 5, 1}),
+      half(DType::f16, {2, 2, 5});
+  const auto stored = [](DType dtype) { return Tensor(dtype, {2, 2, 5, 8}); };
+  const Tensor i8 = stored(DType::i8), f32 = stored(DType::f32), bf16 = stored(DType::bf16), f16 = stored(DType::f16),
+               i16 = stored(DType::i16);
+  const auto message = [&](ConstTensorView k, ConstTensorView v, ConstTensorView k_scale, ConstTensorView v_scale) {
+    return error_message([&] { sdpa_forward({.q = q, .k = k, .v = v, .out = out, .k_scale = k_scale, .v_scale = v_scale}); });
+  };
+  EXPECT_EQ(message(bf16, bf16, {}, {}), "");
+  EXPECT_EQ(message(f16, f16, {}, {}), "");
+  EXPECT_EQ(message(i8, i8, scale, scale), "");
+  EXPECT_EQ(message(bf16, f16, {}, {}), "sdpa_forward: v is float16 and k is bfloat16; they must agree");
+  EXPECT_EQ(message(i16, i16, {}, {}),
+            "sdpa_forward: k is int16 and q is float32; k and v have the dtype of q or, unless that is float64, bfloat16, float16, or int8 "
+            "with scales");
+  EXPECT_EQ(message(i8, i8, {}, scale),
+            "sdpa_forward: k is int8 and k_scale is missing; int8 needs a scale of each token and key/value head, [*,K,S]");
+  EXPECT_THAT(message(i8, i8, scale, {}), HasSubstr("v is int8 and v_scale is missing"));
+  EXPECT_EQ(message(i8, i8, scale, wide), "sdpa_forward: v_scale is [2,2,5,1]; it must be [*,K,S] = [2,2,5]");
+  EXPECT_EQ(message(i8, i8, half, scale), "sdpa_forward: k_scale is float16; it must be float32");
+  EXPECT_EQ(message(bf16, bf16, scale, {}), "sdpa_forward: k_scale is given and k is bfloat16; only int8 has scales");
+  EXPECT_THAT(message(f32, f32, {}, scale), HasSubstr("v_scale is given and v is float32"));
+
+  const Tensor double_q(DType::f64, q.shape()), half_q(DType::bf16, q.shape());
+  Tensor map(DType::f32, {2, 4, 3, 5});
+  const auto map_message = [&](ConstTensorView query, ConstTensorView k, ConstTensorView k_scale) {
+    return error_message([&] { attention_map({.q = query, .k = k, .k_scale = k_scale}, map); });
+  };
+  EXPECT_EQ(map_message(half_q, i8, scale), "");
+  EXPECT_THAT(map_message(double_q, i8, scale), HasSubstr("attention_map: k is int8 and q is float64"));
+  EXPECT_THAT(map_message(double_q, f32, {}), HasSubstr("k is float32 and q is float64"));
+  EXPECT_THAT(map_message(half_q, f32, {}), HasSubstr("k is float32 and q is bfloat16"));
+  EXPECT_THAT(map_message(q, i8, {}), HasSubstr("attention_map: k is int8 and k_scale is missing"));
+  EXPECT_THAT(map_message(q, f32, scale), HasSubstr("k_scale is given and k is float32"));
+  const TensorView overlapping = scale.view().expand({2, 4, 2, 2, 5}).select(2, 0).slice(2, 0, 1).expand({2, 4, 3, 5});
+  EXPECT_THAT(error_message([&] { attention_map({.q = q, .k = i8, .k_scale = scale}, overlapping); }), HasSubstr("k_scale"));
+
+  Problem p;
+  p.k = Tensor(DType::bf16, p.k.shape()), p.v = Tensor(DType::bf16, p.v.shape());
+  EXPECT_EQ(backward_message(p), "sdpa_backward: k and v are bfloat16 and q is float32; gradients need one dtype");
+  EXPECT_THAT(explain({.q = q, .k = i8, .v = i8, .out = out, .k_scale = scale, .v_scale = scale}),
+              HasSubstr("keys and values: int8 with a scale of each token and head\n"));
+  EXPECT_THAT(explain({.q = q, .k = bf16, .v = bf16, .out = out}), HasSubstr("keys and values: bfloat16\n"));
 }
 
 // Whatever is refused leaves the outputs as they were.

@@ -38,6 +38,8 @@ class Builder {
     p.queries = q.extent(-2);
     p.qk_width = q.extent(-1);
     key_value(p, q, k, "k");
+    require(may_store_keys(q.dtype(), k.dtype()), op_, ": k is ", k.dtype(), " and q is ", q.dtype(), "; k and v have ", kKeyStorage);
+    p.key_dtype = k.dtype();
     p.kv_heads = k.extent(-3);
     p.keys = k.extent(-2);
     numel(shape(p, {p.heads})), numel(shape(p, {p.kv_heads}));  // called only for the check: Error if the number of heads overflows
@@ -46,6 +48,7 @@ class Builder {
             "; the number of query heads must be a multiple of the number of key/value heads");
     if (!v) return;
     key_value(p, q, v, "v");
+    require(v.dtype() == k.dtype(), op_, ": v is ", v.dtype(), " and k is ", k.dtype(), "; they must agree");
     require(v.extent(-3) == p.kv_heads && v.extent(-2) == p.keys, op_, ": v is ", v.shape(), "; it must have K = ", p.kv_heads,
             " heads and S = ", p.keys, " keys, as k ", k.shape());
     p.v_width = v.extent(-1);
@@ -80,6 +83,18 @@ class Builder {
     require(view.dtype() == dtype, op_, ": ", name, " is ", view.dtype(), "; it must be ", dtype);
   }
 
+  // Checks the scales of k or v; returns them as [*,K,S,1].
+  ConstTensorView scales(const Problem& p, const ConstTensorView& scale, const char* of, const char* name) const {
+    if (p.key_dtype == DType::i8) {
+      require(static_cast<bool>(scale), op_, ": ", of, " is int8 and ", name,
+              " is missing; int8 needs a scale of each token and key/value head, [*,K,S]");
+      expect(scale, shape(p, {p.kv_heads, p.keys}), DType::f32, name, "[*,K,S]");
+      return scale.unsqueeze(-1);
+    }
+    require(!scale, op_, ": ", name, " is given and ", of, " is ", p.key_dtype, "; only int8 has scales");
+    return {};
+  }
+
   void expect_lse(const Problem& p, const ConstTensorView& lse) const {
     expect(lse, shape(p, {p.heads, p.queries}), accumulation_dtype(p.dtype), "lse", "[*,N,T]");
   }
@@ -88,7 +103,6 @@ class Builder {
   void key_value(const Problem& p, const ConstTensorView& q, const ConstTensorView& x, const char* name) const {
     require(x.rank() == q.rank() && x.shape().first(p.lead.size()) == p.lead, op_, ": ", name, " is ", x.shape(),
             "; its leading dimensions must be ", p.lead, ", as in q ", q.shape());
-    require(x.dtype() == q.dtype(), op_, ": ", name, " is ", x.dtype(), " and q is ", q.dtype(), "; they must agree");
   }
 
   ConstTensorView broadcast(const ConstTensorView& view, const Shape& to, const char* name, const char* letters) const {
@@ -250,6 +264,8 @@ class Builder {
 
 }  // namespace
 
+bool may_store_keys(DType q, DType k) { return k == q || (q != DType::f64 && (k == DType::bf16 || k == DType::f16 || k == DType::i8)); }
+
 void add_option_tensors(const SdpaOptions& options, std::vector<Operand>& inputs) {
   if (options.bias) inputs.push_back({"bias", options.bias});
   if (options.dropout.keep) inputs.push_back({"dropout.keep", options.dropout.keep});
@@ -260,9 +276,11 @@ ForwardProblem normal_form(const SdpaForward& tensors, const SdpaOptions& option
   const Builder build(operation, options, rules);
   ForwardProblem p;
   build.attention(p, tensors);
+  p.k_scale = build.scales(p, tensors.k_scale, "k", "k_scale"), p.v_scale = build.scales(p, tensors.v_scale, "v", "v_scale");
   if (tensors.lse) build.expect_lse(p, tensors.lse);
   if (tensors.attention_weights) build.expect(tensors.attention_weights, build.shape(p, {p.heads, p.queries, p.keys}), p.dtype, "attention_weights", "[*,N,T,S]");
-  std::vector<Operand> inputs{{"q", tensors.q}, {"k", tensors.k}, {"v", tensors.v}};
+  std::vector<Operand> inputs{
+      {"q", tensors.q}, {"k", tensors.k}, {"v", tensors.v}, {"k_scale", tensors.k_scale}, {"v_scale", tensors.v_scale}};
   add_option_tensors(options, inputs);
   const Operand outputs[] = {{"out", tensors.out}, {"lse", tensors.lse}, {"attention_weights", tensors.attention_weights}};
   require_separate(operation, outputs, inputs);
@@ -275,6 +293,7 @@ BackwardProblem normal_form(const SdpaBackward& tensors, const SdpaOptions& opti
   const Builder build(operation, options, rules);
   BackwardProblem p;
   build.attention(p, tensors);
+  require(p.key_dtype == p.dtype, operation, ": k and v are ", p.key_dtype, " and q is ", p.dtype, "; gradients need one dtype");
   build.expect(tensors.d_out, tensors.out.shape(), p.dtype, "d_out", "[*,N,T,V]");
   build.expect_lse(p, tensors.lse);
   if (tensors.d_q) build.expect(tensors.d_q, tensors.q.shape(), p.dtype, "d_q", "the shape of q");
@@ -302,6 +321,7 @@ MapsProblem normal_form(const MapsInput& input, const SdpaOptions& options, MapV
   build.options(p);
   p.q = input.q;
   p.k = input.k;
+  p.k_scale = build.scales(p, input.k_scale, "k", "k_scale");
   p.value = value;
   return p;
 }

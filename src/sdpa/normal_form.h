@@ -15,6 +15,10 @@ ForwardProblem normal_form(const SdpaForward& tensors, const SdpaOptions& option
 BackwardProblem normal_form(const SdpaBackward& tensors, const SdpaOptions& options, KeyRules& rules);
 MapsProblem normal_form(const MapsInput& input, const SdpaOptions& options, MapValue value, const char* operation, KeyRules& rules);
 
+// Whether k and v may have the dtype `k` beside a q of dtype `q`.
+bool may_store_keys(DType q, DType k);
+inline constexpr const char* kKeyStorage = "the dtype of q or, unless that is float64, bfloat16, float16, or int8 with scales";
+
 // Adds the tensors in the options, which no output may overlap.
 void add_option_tensors(const SdpaOptions& options, std::vector<Operand>& inputs);
 

@@ -41,7 +41,7 @@ MUTANTS = [
            "bias[t,s], not bias[s,t]", CORE),
     Mutant("one key past the range", KEYS, "KeyRange range{0, set.keys};", "KeyRange range{0, set.keys > 1 ? set.keys - 1 : set.keys};",
            "the last key takes part", CORE),
-    Mutant("head group tiled, not repeated", ROW, "load_head_transposed(k, b, problem.kv_head(n))", "load_head_transposed(k, b, n % problem.kv_heads)",
+    Mutant("head group tiled, not repeated", ROW, "load_head_transposed(k, k_scale, b, problem.kv_head(n))", "load_head_transposed(k, k_scale, b, n % problem.kv_heads)",
            "query head n reads key/value head n / (N/K)", CORE),
     # Which keys
     Mutant("mask off by one", NORMAL, "std::min(band.upper, cut(offset + 1))", "std::min(band.upper, cut(offset))",
@@ -391,6 +391,15 @@ MUTANTS = [
            ("nn_attention",)),
     Mutant("yarn: the ramp the other way round", "src/nn/rotary_embedding.cc", "frequencies[i] = scaled * frequencies[i] / c.factor + (1 - scaled) * frequencies[i];",
            "frequencies[i] = (1 - scaled) * frequencies[i] / c.factor + scaled * frequencies[i];", "yarn scales low frequencies", ("nn_attention",)),
+    Mutant("documents: scales of the first document", PROBLEM, "of_keys(v), of_keys(k_scale), of_keys(v_scale), of_pairs(attention_weights);",
+           "of_keys(v), of_pairs(attention_weights);", "a document has its own scales", KERNEL),
+    # Keys and values in a storage of their own
+    Mutant("int8 scales of the first row", "src/cpu/sdpa/pack.h", "static_cast<T>(data[row * stride])", "static_cast<T>(data[0])", "each token has its own scale", KERNEL),
+    Mutant("int8 element rounded after the product", ROW, "const float product = scale * static_cast<float>(slice(row, j));",
+           "const double product = static_cast<double>(scale) * slice(row, j);", "an int8 element is one float32", ("reference",)),
+    Mutant("quantised to -128", "src/core/quantize.cc", "std::max(quotient, -kLargest)", "std::max(quotient * 1.01F, -kLargest - 1)", "int8 elements are nearest", ("core",)),
+    Mutant("chunks with the scales of the first", "src/nn/sequence_chunks.cc", ".projected_key_scale = in_heads(input.projected_key_scale),",
+           ".projected_key_scale = input.projected_key_scale,", "a chunk has its own scales", ("nn_attention",)),
     # Copies, memory and threads of the core
     Mutant("overlapping copy overwrites what it reads", "src/core/copy.cc", "if (overlaps(from, to)) {", "if (false) {",
            "copy onto an overlapping view reads before it writes", ("core",)),

@@ -89,9 +89,11 @@ def calls(folder: Path) -> dict[str, tuple[Callable[..., Any], dict[str, Any], W
     }
     out_like: tuple[list[Any], list[Any]] = (NOT_ARRAYS, [shaped(2, 3, 5, 5), shaped(2, 3, 5, 4, dtype=float), np.broadcast_to(np.float32(0), (2, 3, 5, 4)), Q])
     lse_like = tensor((2, 3, 4), (2, 3, 5, 1))
-    forward = wrong_qkv | SHARED | DROPOUT
+    scale_of_floats: tuple[list[Any], list[Any]] = (NOT_ARRAYS, [shaped(2, 3, 7)])
+    forward = wrong_qkv | SHARED | DROPOUT | {"k_scale": scale_of_floats, "v_scale": scale_of_floats}
     map_qk: Wrong = {"q": tensor((2, 3, 5, 3), (2, 4, 5, 4)), "k": tensor((2, 3, 7, 5), (2, 2, 7, 4))}
     backward: Wrong = {"out": tensor((2, 3, 5, 5)), "lse": lse_like, "d_out": tensor((2, 3, 5, 5), (2, 3, 4, 4))}
+    map_qk["k_scale"] = scale_of_floats
     dense: Wrong = {"dropout": ([], []), "seed": DROPOUT["seed"], "dropout_keep": DROPOUT["dropout_keep"]}
     widths = {"query_width": 8, "heads": 2}
     wrong_width = (NOT_INTS, [0, -1, BIG])
@@ -115,6 +117,7 @@ def calls(folder: Path) -> dict[str, tuple[Callable[..., Any], dict[str, Any], W
     layer_masks |= {"new_tokens": (NOT_ARRAYS, [np.array([1, 2])])}  # without a cache
     cache_sizes = {"sequences": 2, "kv_heads": 2, "capacity": 4, "head_width": 3}
     number: tuple[list[Any], list[Any]] = (NOT_NUMBERS, [-1.0, float("nan"), float("inf"), 10**400])
+    layer_masks |= {name: (NOT_ARRAYS, [shaped(2, 2, 5)]) for name in ("projected_key_scale", "projected_value_scale")}
     table: tuple[list[Any], list[Any]] = (NOT_ARRAYS, [shaped(5, 4), shaped(1, 2), shaped(4, 2), shaped(2), shaped(5, 2, dtype=int)])
 
     def rotated(cos: Any, sin: Any, key_cos: Any = None, key_sin: Any = None, order: Any = "halves", width: Any = None) -> Any:
@@ -135,7 +138,7 @@ def calls(folder: Path) -> dict[str, tuple[Callable[..., Any], dict[str, Any], W
         "sdpa_backward": (
             polyhead.sdpa_backward,
             qkv | {"out": OUT, "lse": LSE, "d_out": OUT},
-            forward | backward | {"gradients": ([3, object(), None, Hostile()], ["q", ["q", "x"], [3], ("lse",)]), "d_bias": (NOT_ARRAYS, [shaped(5, 7)])},
+            wrong_qkv | SHARED | DROPOUT | backward | {"gradients": ([3, object(), None, Hostile()], ["q", ["q", "x"], [3], ("lse",)]), "d_bias": (NOT_ARRAYS, [shaped(5, 7)])},
         ),
         "maps": (
             polyhead.maps,
@@ -157,6 +160,16 @@ def calls(folder: Path) -> dict[str, tuple[Callable[..., Any], dict[str, Any], W
             map_qk | SHARED | dense | {"height": ([*NOT_INTS, None], [-1, 6, BIG]), "width": ([*NOT_INTS, None], [-1, 8, BIG])},
         ),
         "explain": (polyhead.explain, qkv, forward),
+        "quantize_rows": (
+            polyhead.quantize_rows,
+            {"x": K},
+            {
+                "x": ([*NOT_ARRAYS, None], [shaped(2, 4, dtype=np.int32), shaped(dtype=np.float32)]),
+                "out": (NOT_ARRAYS, [shaped(2, 3, 7, 4), shaped(2, 3, 4, dtype=np.int8)]),
+                "scale": (NOT_ARRAYS, [shaped(2, 3, 7, 1), shaped(2, 3, 7, dtype=float)]),
+                "num_threads": SHARED["num_threads"],
+            },
+        ),
         "dropout_keep_bits": (
             polyhead.dropout_keep_bits,
             {"dropout": 0.5, "seed": 1, "keep": shaped(1, 2, 3, 4, dtype=bool)},

@@ -3,6 +3,7 @@
 
 #include <list>
 
+#include "polyhead/maps.h"
 #include "polyhead/sdpa.h"
 #include "support/naive_attention.h"
 #include "support/random.h"
@@ -45,6 +46,7 @@ class AttentionCase {
   AttentionSizes sizes;
   DType dtype = DType::f64;
   ConstTensorView q, k, v, d_out;
+  ConstTensorView k_scale, v_scale;  // of int8 k and v
   SdpaOptions options;
 
   AttentionCase() = default;
@@ -88,8 +90,17 @@ class AttentionCase {
     return outputs;
   }
 
+  MapsInput maps() const { return {.q = q, .k = k, .k_scale = k_scale}; }
   void forward(const AttentionOutputs& o) const {
-    sdpa_forward({.q = q, .k = k, .v = v, .out = o.out, .lse = o.lse, .attention_weights = o.attention_weights}, options);
+    sdpa_forward({.q = q,
+                  .k = k,
+                  .v = v,
+                  .out = o.out,
+                  .lse = o.lse,
+                  .attention_weights = o.attention_weights,
+                  .k_scale = k_scale,
+                  .v_scale = v_scale},
+                 options);
   }
   void run(const AttentionOutputs& o) const {
     forward(o);
@@ -287,7 +298,38 @@ inline AttentionCase draw_case(Random& random, DType dtype) {
   return draw_case(random, dtype, sizes);
 }
 
-inline FullResults naive_attention(const AttentionCase& c) { return naive_attention(full_matrices(c.q, c.k, c.v, c.d_out, c.options)); }
+// k and v in a storage type of their own, as a key/value cache has them; there is no backward pass then.
+inline void draw_key_storage(Random& random, AttentionCase& c) {
+  if (c.dtype == DType::f64) return;
+  const DType storage = random.pick({DType::bf16, DType::f16, DType::i8, DType::i8});
+  const bool integers = storage == DType::i8;
+  const double magnitude = integers ? 127 : 1.5;
+  const auto draw = [&](const Shape& shape) { return c.keep(random.strided(storage, shape, -magnitude, magnitude)); };
+  c.k = draw(c.sizes.k()), c.v = draw(c.sizes.v());
+  if (random.integer(0, 4) == 0) c.k = c.k.expand(c.sizes.k());
+  if (!integers) return;
+  const auto scales = [&]() -> TensorView {
+    const TensorView scale = c.keep(random.strided(DType::f32, c.sizes.k().first(c.sizes.k().size() - 1), -0.012, 0.012));
+    return scale;
+  };
+  c.k_scale = scales(), c.v_scale = scales();
+}
+
+// The values of k or v: float32(scale * int8), where the product has 32 bits and is exact in float64.
+inline Tensor values_of(ConstTensorView stored, ConstTensorView scale) {
+  if (!scale) return Tensor::copy_of(stored, DType::f64);
+  Tensor values(DType::f64, stored.shape());
+  const std::vector<double> elements = to_doubles(stored), scales = to_doubles(scale);
+  const auto width = static_cast<std::size_t>(stored.extent(-1));
+  for (std::size_t i = 0; i < elements.size(); ++i)
+    values.data<double>()[i] = static_cast<double>(static_cast<float>(scales[i / width] * elements[i]));
+  return values;
+}
+
+inline FullResults naive_attention(const AttentionCase& c) {
+  const Tensor k = values_of(c.k, c.k_scale), v = values_of(c.v, c.v_scale);
+  return naive_attention(full_matrices(c.q, k, v, c.d_out, c.options));
+}
 
 // Elements that a view's memory spans, counted from the lowest.
 struct SpannedElements {

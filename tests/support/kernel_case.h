@@ -42,7 +42,8 @@ struct Tolerances {
     const double width = static_cast<double>(std::max<std::int64_t>(1, c.sizes.qk_width));
     const double scale = std::abs(c.options.scale.value_or(1 / std::sqrt(width)));
     const double bias = c.options.bias ? largest_magnitude(c.options.bias) : 0;
-    const double q = largest_magnitude(c.q), k = largest_magnitude(c.k), v = largest_magnitude(c.v), d = largest_magnitude(c.d_out);
+    const double q = largest_magnitude(c.q), k = largest_magnitude(values_of(c.k, c.k_scale)),
+                 v = largest_magnitude(values_of(c.v, c.v_scale)), d = largest_magnitude(c.d_out);
     relative = 8 * epsilon(c.dtype) * (4 + std::sqrt(static_cast<double>(c.sizes.keys)) + scale * q * k * width + bias);
     const double kept = c.options.dropout.p > 0 && c.options.dropout.p < 1 ? 1 / (1 - c.options.dropout.p) : 1;
     lse = relative;

@@ -60,7 +60,9 @@ struct AttentionInput {
   ConstTensorView key = {};    // [.., S at axis, .., Ek]; if absent, `query` is used
   ConstTensorView value = {};  // [.., S at axis, .., Ev]; if absent, the key input is used
   // Used instead of key and value, for example from a cache: [*,K,S,H] and [*,K,S,V], projected and, with rotary positions, rotated.
+  // In the dtype of the parameters or, unless that is float64, bfloat16, float16 or int8; then there is no backward pass.
   ConstTensorView projected_key = {}, projected_value = {};
+  ConstTensorView projected_key_scale = {}, projected_value_scale = {};  // [*,K,S] of int8, as SdpaForward::k_scale. Error with added keys.
 };
 
 enum class Mode : std::uint8_t { evaluation, training };
@@ -133,7 +135,7 @@ struct MultiHeadAttention : Module<MultiHeadAttention> {
     bool constant_parameters = false;  // whether the workspace was one of Parameters::constant
 
     // For maps.h: attention_map(saved.maps(), out [*,N,T,S'], saved.sdpa).
-    MapsInput maps() const { return {.q = q_heads, .k = k_heads}; }
+    MapsInput maps() const { return {.q = q_heads, .k = k_heads, .k_scale = input.projected_key_scale}; }
   };
 
   // Only gradients whose view is set are computed, and they overwrite. If `key` or `value` of the input is absent, its gradient is added to

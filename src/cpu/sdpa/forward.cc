@@ -117,7 +117,7 @@ struct Items {
 void move_to(const ForwardProblem& p, const MaskBlocks* blocks, std::int64_t b, std::int64_t kv, ForwardTask& task) {
   set_heads(p, blocks, p.q, p.k, b, kv, task);
   const std::int64_t n = kv * task.heads;
-  task.v = plane_of(p.v, b, kv);
+  task.v = plane_of(p.v, b, kv), task.k_scale = plane_of(p.k_scale, b, kv), task.v_scale = plane_of(p.v_scale, b, kv);
   task.out = plane_of(p.out, b, n), task.lse = plane_of(p.lse, b, n), task.attention_weights = plane_of(p.attention_weights, b, n);
 }
 

@@ -347,9 +347,9 @@ class Forward {
       const T* p = s_.scores + i * s_.stride;
       for (std::int64_t s = keys.first; s < keys.last; ++s) {
         if (!attends_to(task_, s_.rows[strip_ + i], first_ + s)) continue;
-        with_storage<T>(task_.dtype, task_.v.data, [&](auto* data) {
+        with_key_storage<T>(task_.key_dtype, task_.v.data, [&](auto* data) {
           add_non_finite<T>(data + (first_ + s) * task_.v.row, task_.v.column, task_.v_width, p[s], sums_of(strip_ + i),
-                            own == nullptr ? T{1} : own[i]);
+                            own == nullptr ? T{1} : own[i], RowScales<T>(task_.v_scale, first_ + s).of(0, T{1}));
         });
       }
     }

@@ -41,12 +41,13 @@ class ForwardOperands {
     const std::int64_t from = block.first / kPanel * kPanel, place = s_->keeps_keys ? first : 0;
     const int count = static_cast<int>(block.last - from);
     T *const k = s_->k + place * task_.qk_width, *const v = s_->v + place * s_->v_padded;
-    const bool in_place = task_.dtype == kOwnStorage<T> && task_.v.column == 1 && task_.v.row == s_->v_padded && task_.v_width == s_->v_padded;
+    const bool in_place =
+        task_.key_dtype == kOwnStorage<T> && task_.v.column == 1 && task_.v.row == s_->v_padded && task_.v_width == s_->v_padded;
     std::uint8_t& all_of_block = s_->finite[place / s_->keys];
     if (!again) {
-      with_storage<T>(task_.dtype, task_.k.data, [&](auto* data) {
+      with_key_storage<T>(task_.key_dtype, task_.k.data, [&](auto* data) {
         pack_transposed<T>(data + (first + from) * task_.k.row, task_.k.row, task_.k.column, count, task_.qk_width, k_factor_, s_->lines,
-                           k + from * task_.qk_width);
+                           k + from * task_.qk_width, RowScales<T>(task_.k_scale, first + from));
       });
       const bool ready = in_place && all_finite(values_at(first + from), count * task_.v.row);
       all_of_block = ready || copy_values(first + from, count, v + from * s_->v_padded) ? 1 : 0;
@@ -72,8 +73,9 @@ class ForwardOperands {
   // Copies v with NaN and infinities replaced by 0. Returns whether there were none.
   bool copy_values(std::int64_t first, int count, T* to) const {
     const Plane& v = task_.v;
-    const bool finite = with_storage<T>(task_.dtype, v.data, [&](auto* data) {
-      return copy_rows<T>(data + first * v.row, v.row, v.column, count, task_.v_width, s_->v_padded, T{1}, to);
+    const bool finite = with_key_storage<T>(task_.key_dtype, v.data, [&](auto* data) {
+      return copy_rows<T>(data + first * v.row, v.row, v.column, count, task_.v_width, s_->v_padded, T{1}, to,
+                          RowScales<T>(task_.v_scale, first));
     });
     if (!finite) zero_non_finite(to, count * s_->v_padded, to);
     return finite;

@@ -29,7 +29,7 @@ MutablePlane plane_of(const TensorView& view, std::int64_t b, std::int64_t n) {
 }
 
 void set_sizes(const Problem& problem, HeadGroup& group) {
-  group.dtype = problem.dtype;
+  group.dtype = problem.dtype, group.key_dtype = problem.key_dtype;
   group.heads = problem.heads / problem.kv_heads, group.qk_width = problem.qk_width, group.v_width = problem.v_width;
   if (problem.scale != 0) {
     int exponent = 0;

@@ -80,6 +80,14 @@ TEST_P(Fences, NothingIsReadBeyondATensor) {
       if (random_.coin()) options.mask.attend = tensor(DType::boolean, {random_.coin() ? t : 1, s});
       if (random_.coin()) options.mask.causal = Causal::bottom_right();
       sdpa_forward({.q = q, .k = k, .v = v, .out = out, .lse = lse}, options);
+      if (dtype != DType::f64) {
+        const DType storage = random_.pick({DType::bf16, DType::f16, DType::i8});
+        const auto stored = [&](std::int64_t columns) {
+          return layer ? heads(storage, n, s, columns) : tensor(storage, {1, n, s, columns});
+        };
+        const auto scale = [&] { return storage == DType::i8 ? tensor(DType::f32, {1, n, s}) : TensorView(); };
+        sdpa_forward({.q = q, .k = stored(h), .v = stored(w), .out = d_out, .k_scale = scale(), .v_scale = scale()}, options);
+      }
       sdpa_backward({.q = q, .k = k, .v = v, .out = out, .lse = lse, .d_out = d_out, .d_q = d_q, .d_k = d_k, .d_v = d_v, .d_bias = d_bias},
                     options);
     }

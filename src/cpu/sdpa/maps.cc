@@ -39,6 +39,7 @@ void run_kernel(const MapsProblem& problem, std::int64_t b, std::int64_t n, cons
   MapsTask task;
   set_sizes(part, task);
   set_heads(part, nullptr, part.q, part.k, b, part.kv_head(n), task);
+  task.k_scale = plane_of(part.k_scale, b, part.kv_head(n));
   std::vector<RowKind> kinds;
   if (part.unmasked()) {
     static_cast<KeySet&>(task) = KeySet{};

@@ -38,8 +38,9 @@ class Maps {
   Maps(const MapsTask& task, void* memory) : task_(task), scale_(task) { MapsScratch<T>::layout(task, memory, s_); }
 
   void run() {
-    with_storage<T>(task_.dtype, task_.k.data, [&](auto* data) {
-      pack_transposed<T>(data, task_.k.row, task_.k.column, static_cast<int>(task_.keys), task_.qk_width, T{1}, s_.lines, s_.k);
+    with_key_storage<T>(task_.key_dtype, task_.k.data, [&](auto* data) {
+      pack_transposed<T>(data, task_.k.row, task_.k.column, static_cast<int>(task_.keys), task_.qk_width, T{1}, s_.lines, s_.k,
+                         RowScales<T>(task_.k_scale, 0));
     });
     for (std::int64_t strip = 0; strip < task_.count; strip += kStripRows) {
       const int rows = static_cast<int>(smaller(kStripRows, task_.count - strip));

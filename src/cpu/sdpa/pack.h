@@ -10,13 +10,27 @@ namespace polyhead::cpu::POLYHEAD_ISA {
 namespace {
 
 template <class T>
-inline constexpr int kPanelKeys = kTileVectors* kLanes<T>;  // the width of a tile
+inline constexpr int kPanelKeys = kTileVectors * kLanes<T>;  // the width of a tile
 
-// Packs `count` rows of `width` elements, times factor, into panels [panel, width, kPanelKeys]. The last vector of keys is padded with 0.
-// `lines` is scratch of kLanes rows.
+// The scales of int8 rows; absent for other types.
+template <class T>
+struct RowScales {
+  const float* data = nullptr;
+  std::int64_t stride = 0;
+
+  RowScales() = default;
+  RowScales(const Plane& plane, std::int64_t first) : data(static_cast<const float*>(plane.data)), stride(plane.row) {
+    if (data != nullptr) data += first * stride;
+  }
+  // The factor of a row: its scale, or `otherwise`.
+  T of(std::int64_t row, T otherwise) const { return data != nullptr ? static_cast<T>(data[row * stride]) : otherwise; }
+};
+
+// Packs `count` rows of `width` elements, times their scales and factor, into panels [panel, width, kPanelKeys]. The last vector of keys is
+// padded with 0. `lines` is scratch of kLanes rows.
 template <class T, class Storage>
 void pack_transposed(const Storage* from, std::int64_t row_stride, std::int64_t column_stride, int count, std::int64_t width, T factor,
-                     T* lines, T* panels) {
+                     T* lines, T* panels, const RowScales<T>& scales = {}) {
   constexpr int kWidth = kLanes<T>, kPanel = kPanelKeys<T>;
   for (int key = 0; key < count; key += kWidth) {
     const T* rows[kWidth];
@@ -29,7 +43,7 @@ void pack_transposed(const Storage* from, std::int64_t row_stride, std::int64_t 
       } else if (std::is_same_v<T, Storage> && column_stride == 1) {
         rows[i] = reinterpret_cast<const T*>(row);
       } else {
-        widen_row<T>(row, column_stride, width, T{1}, line);
+        widen_row<T>(row, column_stride, width, scales.of(key + i, T{1}), line);
         rows[i] = line;
       }
     }
@@ -60,10 +74,10 @@ POLYHEAD_INLINE void for_each_panel(std::int64_t first, std::int64_t last, const
   }
 }
 
-// Copies `count` rows, times factor, to [count, padded], with zeros after `width`. Returns whether all elements are finite.
+// Copies `count` rows, times factor or their scales, to [count, padded], with zeros after `width`. Returns whether all elements are finite.
 template <class T, class Storage>
 bool copy_rows(const Storage* from, std::int64_t row_stride, std::int64_t column_stride, int count, std::int64_t width, std::int64_t padded,
-               T factor, T* to) {
+               T factor, T* to, const RowScales<T>& scales = {}) {
   Vector<T> non_finite{};
   T non_finite_rest = 0;
   constexpr int kWidth = kLanes<T>;
@@ -79,7 +93,7 @@ bool copy_rows(const Storage* from, std::int64_t row_stride, std::int64_t column
       }
       for (std::int64_t i = d; i < width; ++i) line[i] = static_cast<T>(widen(row[i])) * factor;
     } else {
-      widen_row<T>(row, column_stride, width, factor, line);
+      widen_row<T>(row, column_stride, width, scales.of(key, factor), line);
       for (; d + kWidth <= width; d += kWidth) non_finite += load_vector(line + d) * T{0};
     }
     for (; d < width; ++d) non_finite_rest += line[d] * T{0};
@@ -110,11 +124,11 @@ void zero_non_finite(const T* from, std::int64_t count, T* to) {
   for (std::int64_t i = 0; i < count; ++i) to[i] = from[i] * T{0} == 0 ? from[i] : T{0};
 }
 
-// to[d] += own * (factor * from[d]) for the elements of a row that zero_non_finite() replaced.
+// to[d] += own * (factor * (scale * from[d])) for the elements of a row that zero_non_finite() replaced.
 template <class T, class Storage>
-void add_non_finite(const Storage* from, std::int64_t stride, std::int64_t width, T factor, T* to, T own = 1) {
+void add_non_finite(const Storage* from, std::int64_t stride, std::int64_t width, T factor, T* to, T own = 1, T scale = 1) {
   for (std::int64_t d = 0; d < width; ++d) {
-    const T x = static_cast<T>(widen(from[d * stride]));
+    const T x = scale * static_cast<T>(widen(from[d * stride]));
     if (!(x * T{0} == 0)) to[d] += own * (factor * x);
   }
 }

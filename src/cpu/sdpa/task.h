@@ -22,12 +22,14 @@ struct MutablePlane {
 // Attention of the query heads that share one key/value head, in one sequence or in one document. The rows of all these heads are numbered
 // together: row r is query r % queries of head r / queries. Head 0 is the group's first head.
 struct HeadGroup : KeySet {
-  DType dtype = DType::f32;
+  DType dtype = DType::f32;      // of q and the outputs
+  DType key_dtype = DType::f32;  // of k and v
   std::int64_t heads = 0, qk_width = 0, v_width = 0;
   double scale_power = 1, scale_factor = 1;  // their product is the scale: +-2^n or 0, and a factor in [1, 2)
   double softcap = 0;
 
-  Plane q, k, v;  // k and v have one head
+  Plane q, k, v;           // k and v have one head
+  Plane k_scale, v_scale;  // of int8 k and v: one float32 a row
   Plane bias;
 
   bool dropout = false;

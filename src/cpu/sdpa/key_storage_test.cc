@@ -1,0 +1,167 @@
+// Keys and values in a storage type of their own: against the reference, and bit for bit against the same values in float32.
+#include "polyhead/quantize.h"
+#include "support/kernel_case.h"
+
+namespace polyhead::test {
+namespace {
+
+constexpr float kNaN = std::numeric_limits<float>::quiet_NaN();
+constexpr float kInfinity = std::numeric_limits<float>::infinity();
+
+AttentionCase drawn(Random& random, std::uint64_t seed) {
+  AttentionCase c = draw_case(random, std::array{DType::f32, DType::bf16, DType::f16}[seed % 3],
+                              seed % 20 == 0 ? draw_long_sizes(random) : draw_block_sizes(random));
+  draw_key_storage(random, c);
+  return c;
+}
+
+TEST(CpuKeyStorage, ForwardIsTheReferenceWithinTheErrorOfTheArithmetic) {
+  for (std::uint64_t seed = 0; seed < 400; ++seed) {
+    SCOPED_TRACE(seed);
+    Random random(seed);
+    AttentionCase c = drawn(random, seed);
+    const AttentionOutputs expected = reference_forward(c);
+    const Tolerances tolerance(c);
+    for_each_instruction_set([&] {
+      const AttentionOutputs o = c.make_outputs(&random);
+      c.forward(o);
+      EXPECT_TRUE(near(o.out, expected.out, tolerance.out)) << "out";
+      EXPECT_TRUE(near(o.lse, expected.lse, tolerance.lse)) << "lse";
+      for (const StridedTensor& tensor : c.strided()) EXPECT_TRUE(tensor.padding_is_intact());
+    });
+    if (HasFailure()) return;
+  }
+}
+
+TEST(CpuKeyStorage, MapsAreTheReference) {
+  for (std::uint64_t seed = 1000; seed < 1100; ++seed) {
+    SCOPED_TRACE(seed);
+    Random random(seed);
+    AttentionCase c = drawn(random, seed);
+    const Tensor expected = reference_map(c, c.maps(), MapValue::probability);
+    const Tolerances tolerance(c);
+    for_each_instruction_set([&] {
+      Tensor map(DType::f32, c.sizes.pairs());
+      attention_map(c.maps(), map, c.options);
+      EXPECT_TRUE(near(map, expected, tolerance.lse));
+    });
+    if (HasFailure()) return;
+  }
+}
+
+// float32 q: the same bits as with the stored values in float32, in one query as in many.
+TEST(CpuKeyStorage, TheBitsAreThoseOfTheSameValuesInFloat32) {
+  for (std::uint64_t seed = 0; seed < 150; ++seed) {
+    SCOPED_TRACE(seed);
+    Random random(seed);
+    AttentionCase c = draw_case(random, DType::f32, seed % 10 == 0 ? draw_long_sizes(random) : draw_block_sizes(random));
+    draw_key_storage(random, c);
+    const Tensor k = Tensor::copy_of(values_of(c.k, c.k_scale), DType::f32), v = Tensor::copy_of(values_of(c.v, c.v_scale), DType::f32);
+    for_each_instruction_set([&] {
+      const AttentionOutputs stored = c.make_outputs(), plain = c.make_outputs();
+      c.forward(stored);
+      sdpa_forward({.q = c.q, .k = k, .v = v, .out = plain.out, .lse = plain.lse}, c.options);
+      EXPECT_TRUE(same_bits(stored.out, plain.out));
+      EXPECT_TRUE(same_bits(stored.lse, plain.lse));
+    });
+    if (HasFailure()) return;
+  }
+}
+
+// One query against a cache, heads of the usual widths: the layouts that have loops of their own.
+TEST(CpuKeyStorage, OneQueryHasTheBitsOfItsRowInAPrefill) {
+  for (const DType storage : {DType::f32, DType::bf16, DType::f16, DType::i8}) {
+    for (const std::int64_t width : {16, 64, 80, 128, 160}) {
+      for (const std::int64_t keys : {1, 47, 64, 300, 512, 600}) {
+        SCOPED_TRACE(std::string(info(storage).name) + ", " + std::to_string(width) + " wide, " + std::to_string(keys) + " keys");
+        Random random(static_cast<std::uint64_t>(width + keys));
+        const std::int64_t queries = 7;
+        const Shape cache{1, 2, keys, width};
+        const double magnitude = storage == DType::i8 ? 127 : 1;
+        const Tensor q = random.tensor(DType::f32, {1, 8, queries, width}), k = random.tensor(storage, cache, -magnitude, magnitude),
+                     v = random.tensor(storage, cache, -magnitude, magnitude);
+        const Tensor scale = random.tensor(DType::f32, {1, 2, keys}, 0.001, 0.01);
+        const ConstTensorView scales = storage == DType::i8 ? ConstTensorView(scale) : ConstTensorView();
+        for_each_instruction_set([&] {
+          Tensor all(DType::f32, q.shape()), one(DType::f32, {1, 8, 1, width});
+          sdpa_forward({.q = q, .k = k, .v = v, .out = all, .k_scale = scales, .v_scale = scales});
+          for (std::int64_t t = 0; t < queries; ++t) {
+            sdpa_forward({.q = q.view().slice(-2, t, t + 1), .k = k, .v = v, .out = one, .k_scale = scales, .v_scale = scales});
+            EXPECT_TRUE(same_bits(one, Tensor::copy_of(all.view().slice(-2, t, t + 1))));
+          }
+        });
+        if (HasFailure()) return;
+      }
+    }
+  }
+}
+
+// A scale that is not finite makes its key or value so: the rows that attend to it show it, and no other row.
+TEST(CpuKeyStorage, NonFiniteScalesCountForTheRowsThatAttend) {
+  for (const std::int64_t queries : {1, 20}) {
+    for (const float bad : {kNaN, kInfinity, -kInfinity}) {
+      for (const bool of_values : {false, true}) {
+        SCOPED_TRACE(std::to_string(queries) + " queries, " + std::to_string(bad) + (of_values ? " in v" : " in k"));
+        Random random(3);
+        AttentionCase c;
+        c.dtype = DType::f32;
+        c.sizes = {.lead = {}, .kv_heads = 1, .group = 2, .queries = queries, .keys = 90, .qk_width = 20, .v_width = 16};
+        c.draw_inputs(random);
+        c.k = c.keep(random.tensor(DType::i8, c.sizes.k(), -127, 127)), c.v = c.keep(random.tensor(DType::i8, c.sizes.v(), -127, 127));
+        const TensorView k_scale = c.keep(random.tensor(DType::f32, {1, 90}, 0.001, 0.01)),
+                         v_scale = c.keep(random.tensor(DType::f32, {1, 90}, 0.001, 0.01));
+        c.k_scale = k_scale, c.v_scale = v_scale;
+        const Tensor attend = random.tensor(DType::boolean, {2, queries, 90});
+        c.options.mask.attend = attend;
+        const AttentionOutputs before = c.make_outputs();
+        c.forward(before);
+        fill(of_values ? v_scale.slice(-1, 70, 71) : k_scale.slice(-1, 70, 71), static_cast<double>(bad));
+        const AttentionOutputs expected = reference_forward(c);
+        for_each_instruction_set([&] {
+          const AttentionOutputs o = c.make_outputs();
+          c.forward(o);
+          EXPECT_TRUE(near(o.out, expected.out, 1e-4));
+          EXPECT_TRUE(near(o.lse, expected.lse, 1e-4));
+        });
+        bool attended = false;
+        for (std::int64_t row = 0; row < 2 * queries; ++row) attended |= attend.data<bool>()[row * 90 + 70];
+        bool any = false;
+        for (const double x : to_doubles(expected.out)) any |= !std::isfinite(x);
+        EXPECT_EQ(any, attended);
+      }
+    }
+  }
+}
+
+TEST(CpuKeyStorage, AMaskedKeyWithANaNScaleDoesNotExist) {
+  Random random(4);
+  const Tensor q = random.tensor(DType::f32, {4, 9, 64}), k = random.tensor(DType::i8, {2, 130, 64}, -127, 127),
+               v = random.tensor(DType::i8, {2, 130, 64}, -127, 127);
+  const Tensor scale = random.tensor(DType::f32, {2, 130}, 0.001, 0.01);
+  Tensor damaged = Tensor::copy_of(scale);
+  fill(damaged.view().slice(-1, 100, 130), static_cast<double>(kNaN));
+  const Tensor lengths = Tensor::of<std::int32_t>({}, {100});
+  for_each_instruction_set([&] {
+    Tensor clean(DType::f32, q.shape()), out(DType::f32, q.shape());
+    const SdpaOptions options{.mask = {.key_lengths = lengths}};
+    sdpa_forward({.q = q, .k = k, .v = v, .out = clean, .k_scale = scale, .v_scale = scale}, options);
+    sdpa_forward({.q = q, .k = k, .v = v, .out = out, .k_scale = damaged, .v_scale = damaged}, options);
+    EXPECT_TRUE(same_bits(out, clean));
+  });
+}
+
+// The error of an int8 cache of random numbers: 1/254 of the largest magnitude in each element of k and v.
+TEST(CpuKeyStorage, AQuantisedCacheIsNearTheFloatingOne) {
+  Random random(5);
+  const Tensor q = random.tensor(DType::f32, {8, 3, 64}), k = random.tensor(DType::f32, {2, 200, 64}),
+               v = random.tensor(DType::f32, {2, 200, 64});
+  Tensor k8(DType::i8, k.shape()), v8(DType::i8, v.shape()), k_scale(DType::f32, {2, 200}), v_scale(DType::f32, {2, 200});
+  quantize_rows(k, k8, k_scale), quantize_rows(v, v8, v_scale);
+  Tensor exact(DType::f32, q.shape()), out(DType::f32, q.shape());
+  sdpa_forward({.q = q, .k = k, .v = v, .out = exact});
+  sdpa_forward({.q = q, .k = k8, .v = v8, .out = out, .k_scale = k_scale, .v_scale = v_scale});
+  EXPECT_TRUE(near(out, exact, 0.01));
+}
+
+}  // namespace
+}  // namespace polyhead::test
