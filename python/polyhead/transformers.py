@@ -4,10 +4,16 @@
     polyhead.transformers.register()
     model = AutoModel.from_pretrained(folder, attn_implementation="polyhead")
     model(**inputs, output_attentions=True).attentions          # one [B,N,T,S] per layer
+
+A family whose attention polyhead cannot compute is refused with its name, and keeps "eager".
 """
 
 from __future__ import annotations
 
+import functools
+import inspect
+import sys
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -18,8 +24,122 @@ from .torch._ops import Options
 
 NAME = "polyhead"
 
-# Arguments for features that polyhead does not have. Ignoring one of them would give a wrong result.
-_REFUSED = {"s_aux": "attention sinks (s_aux)", "cache": "a paged cache", "head_mask": "a head mask"}
+# Arguments of attention functions that change the result and that polyhead does not have.
+_REFUSED = {
+    "s_aux": "attention sinks (s_aux)",
+    "sinks": "attention sinks (sinks)",
+    "cache": "a paged cache (cache)",
+    "head_mask": "a head mask (head_mask)",
+    "indices": "attention to selected keys (indices)",
+    "block_indices": "attention to selected blocks of keys (block_indices)",
+}
+
+# Arguments that change nothing here: the mask or the caller's own code has done what they ask for, or they belong to another part of the model.
+_IGNORED = {
+    "cache_position",
+    "deterministic",
+    "logits_to_keep",
+    "max_length_k",
+    "max_length_q",
+    "num_items_in_batch",
+    "output_hidden_states",
+    "output_router_logits",
+    "position_ids",
+    "return_dict",
+    "sliding_window",
+    "use_cache",
+}
+
+# Families that need a causal mask as a tensor: their layers say is_causal=False and rely on the mask, and transformers leaves a purely causal mask out.
+_CAUSAL_MASK_NEEDED = {"aimv2_text_model", "videoprism_text_model"}
+
+# Families whose module uses the registered function, but not so that the result is eager's.
+_OBSTACLES = {
+    "bigbird_pegasus": "computes a part of its attention in code of its own",
+    "recurrent_gemma": "carries the output of padded positions, which differs between implementations, on to others",
+}
+
+
+def _refuse(family: str, what: str) -> NotImplementedError:
+    return NotImplementedError(
+        f"attn_implementation='{NAME}': the family {family} {what}. Use attn_implementation='eager' for it; in a model of several parts, give a dict "
+        f"of its sub-configurations, as in {{'': '{NAME}', 'vision_config': 'eager'}}."
+    )
+
+
+def _attention_modules(module: Any) -> list[str]:
+    return [name for name, value in vars(module).items() if "Attention" in name and inspect.isclass(value) and issubclass(value, torch.nn.Module)]
+
+
+def _declares_support(model_class: Any) -> bool:
+    return bool(getattr(model_class, "_supports_sdpa", False) or getattr(model_class, "_supports_attention_backend", False))
+
+
+def _obstacle(model_class: Any) -> str | None:
+    """Why models of this class do not give their attention to a registered function. Those without attention have no obstacle."""
+    known = _OBSTACLES.get(getattr(model_class.config_class, "model_type", ""))
+    if known is not None:
+        return known
+    modeling = sys.modules.get(model_class.__module__)
+    if _declares_support(model_class) or modeling is None or hasattr(modeling, "ALL_ATTENTION_FUNCTIONS") or not _attention_modules(modeling):
+        return None
+    return "computes attention in code of its own and calls no registered function"
+
+
+def _complete_tables(model_class: type) -> None:
+    """Some modules choose their attention class in a table of implementations, where a missing name is a KeyError without a reason."""
+    modeling = sys.modules.get(model_class.__module__)
+    for name, table in [] if modeling is None else vars(modeling).items():
+        if name.endswith("_ATTENTION_CLASSES") and isinstance(table, dict) and NAME not in table:
+
+            def refuse(config: Any, *arguments: Any, **keywords: Any) -> None:
+                raise _refuse(config.model_type, "computes attention in classes of its own and calls no registered function")
+
+            table[NAME] = refuse
+
+
+_FAMILIES: dict[type, tuple[str | None, bool]] = {}  # what _of_family found; functools.cache makes torch.compile warn
+
+
+@torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
+def _of_family(config_class: type) -> tuple[str | None, bool]:
+    """For the imported model classes of a configuration: an obstacle that all of them have, and whether one declares support."""
+    if config_class in _FAMILIES:
+        return _FAMILIES[config_class]
+    modeling = sys.modules.get(config_class.__module__.replace(".configuration_", ".modeling_"))
+    members: list[Any] = [] if modeling is None else [value for value in vars(modeling).values() if inspect.isclass(value)]
+    models = [found for found in members if getattr(found, "config_class", None) is config_class and hasattr(found, "_supports_sdpa")]
+    obstacles = [_obstacle(found) for found in models]
+    result = next(iter(obstacles), None) if all(obstacles) else None, not models or any(map(_declares_support, models))
+    if models:
+        _FAMILIES[config_class] = result
+    return result
+
+
+def _family(module: torch.nn.Module) -> str:
+    return str(getattr(getattr(module, "config", None), "model_type", type(module).__name__))
+
+
+def _check_argument(module: torch.nn.Module, name: str, value: Any) -> None:
+    family = _family(module)
+    if name in _REFUSED:
+        raise _refuse(family, f"needs {_REFUSED[name]}, which polyhead does not have")
+    raise _refuse(family, f"gives its attention function the argument {name}, which polyhead does not know")
+
+
+def _wants_maps(module: torch.nn.Module, output_attentions: bool | None) -> bool:
+    if output_attentions:
+        return True
+    try:
+        from transformers.utils.output_capturing import _active_collector
+    except ImportError:  # transformers before 5 gives every layer the argument output_attentions
+        collected = None
+    else:
+        # Layers that are not given the argument are recorded by hooks.
+        collected = _active_collector.global_var if torch.compiler.is_compiling() else _active_collector.get()
+    if collected is not None:
+        return any("attentions" in key for key in collected)
+    return output_attentions is None and bool(getattr(getattr(module, "config", None), "output_attentions", False))
 
 
 def attention_forward(
@@ -49,37 +169,96 @@ def attention_forward(
         is_causal: with more than one query and without a mask, query t attends to the keys ``s <= t``.
         position_bias: added to the scores, broadcasts to ``[B,N,T,S]``.
         softcap: ``c`` in ``c tanh(score / c)``, before mask and bias.
-        output_attentions: return the attention weights; None: as the layer's configuration says.
-        others: arguments for other implementations, ignored. Sliding windows are in the mask already.
+        output_attentions: return the attention weights; None: as the running model collects them, or the layer's configuration says.
+        others: must be None, except arguments that change nothing here: sliding_window (it is in the mask already), position_ids, use_cache
+            and the like; cu_seq_lens_q, cu_seq_lens_k and seq_idx together with a mask.
 
     Returns:
         The output ``[B,T,N,V]``, and the attention weights ``[B,N,T,S]`` after dropout, or None.
 
     Raises:
         TypeError, ValueError: as `polyhead.torch.scaled_dot_product_attention`.
-        NotImplementedError: attention sinks, a paged cache or a head mask.
+        NotImplementedError: attention sinks, selected keys, packed texts without a mask, a paged cache, a head mask, or an argument that is not
+            known; a layer that does not say whether it is causal and has no mask. The message names the family.
     """
-    for name, meaning in _REFUSED.items():
-        if others.get(name) is not None:
-            raise NotImplementedError(f"attn_implementation='{NAME}' does not have {meaning}; use 'eager' for this model")
+    for name, given in others.items():
+        if given is None or name in _IGNORED:
+            continue
+        if name in ("cu_seq_lens_q", "cu_seq_lens_k", "seq_idx"):
+            if attention_mask is None and (name == "seq_idx" or given.numel() > 2):
+                raise NotImplementedError(f"attn_implementation='{NAME}': packed texts ({name}) need position_ids, from which transformers makes the mask")
+            continue
+        _check_argument(module, name, given)
     core.require("attention of transformers", query=query, key=key, value=value)
     query, key, value, attention_mask, position_bias = core.autocast(query, key, value, attention_mask, position_bias)  # type: ignore[assignment]
     if is_causal is None:
-        is_causal = bool(getattr(module, "is_causal", True))
+        is_causal = getattr(module, "is_causal", None)
     attend: Tensor | None = None
     bias = None if position_bias is None else position_bias.to(query.dtype)
     if attention_mask is not None:
         if attention_mask.dtype == torch.bool:
-            attend = attention_mask
+            attend = _unless_all_true(attention_mask)
         else:
             bias = attention_mask.to(query.dtype) if bias is None else bias + attention_mask.to(query.dtype)
-    causal = is_causal and attention_mask is None and query.size(2) > 1
+    elif is_causal is None and query.size(2) > 1:
+        raise _refuse(_family(module), f"has layers ({type(module).__name__}) that give no mask and do not say whether they are causal")
+    causal = bool(is_causal) and attention_mask is None and query.size(2) > 1
     options = Options(attend=attend, bias=bias, causal=causal, scale=scaling, softcap=softcap or 0.0, dropout=dropout)
     out, options = core.attend(query, key, value, options)
-    if output_attentions is None:
-        output_attentions = bool(getattr(getattr(module, "config", None), "output_attentions", False))
-    weights = core.maps(query, key, options) if output_attentions else None
+    weights = core.maps(query, key, options) if _wants_maps(module, output_attentions) else None
     return out.transpose(1, 2).contiguous(), weights
+
+
+def _unless_all_true(mask: Tensor) -> Tensor | None:
+    """The mask, or None if it is one True that is broadcast, as `_mask` makes it."""
+    if torch.compiler.is_compiling() or any(stride != 0 and extent > 1 for stride, extent in zip(mask.stride(), mask.shape)) or mask.numel() == 0:
+        return mask
+    return None if mask[(0,) * mask.dim()].item() else mask
+
+
+def _mask(*arguments: Any, **keywords: Any) -> Tensor | None:
+    """A mask function of transformers: boolean masks, True = may attend, or None for a purely causal one.
+
+    transformers' own sdpa_mask gives None for "every key" too, and layers that are causal unless told otherwise then drop keys.
+
+    Raises:
+        NotImplementedError: the family computes attention in code of its own, which adds the mask to the scores.
+    """
+    from transformers.masking_utils import sdpa_mask
+
+    config = keywords.get("config")
+    if config is not None:
+        config_class: Any = type(config)
+        obstacle, declared = _of_family(config_class)
+        if obstacle is not None:
+            raise _refuse(config.model_type, obstacle)
+        # Layers of a bidirectional configuration take no mask for every key, also where a model asks for a causal mask.
+        bidirectional = bool(getattr(config, "use_bidirectional_attention", False))
+        if bidirectional or not declared or config.model_type in _CAUSAL_MASK_NEEDED:
+            keywords["allow_is_causal_skip"] = False
+    mask: Tensor | None = sdpa_mask(*arguments, **keywords)
+    if mask is None and not keywords.get("allow_is_causal_skip", True):
+        extents = (keywords["batch_size"], 1, keywords["q_length"], keywords["kv_length"])
+        mask = torch.ones((), dtype=torch.bool, device=keywords.get("device", "cpu")).expand(extents)
+    return mask
+
+
+def _refusing(method: Callable[..., Any]) -> Callable[..., Any]:
+    """A method of PreTrainedModel that is asked for an implementation, and refuses polyhead for classes that would not use it."""
+
+    @functools.wraps(method)
+    def refusing(self: Any, implementation: Any, *arguments: Any, **keywords: Any) -> Any:
+        requested = implementation.get("") if isinstance(implementation, dict) else implementation
+        if requested == NAME:
+            model_class: Any = type(self)
+            obstacle = _obstacle(model_class)
+            if obstacle is not None:
+                raise _refuse(f"{self.config.model_type} ({model_class.__name__})", obstacle)
+            _complete_tables(model_class)
+        return method(self, implementation, *arguments, **keywords)
+
+    refusing._of_polyhead = True  # type: ignore[attr-defined]
+    return refusing
 
 
 def register() -> None:
@@ -89,13 +268,20 @@ def register() -> None:
     return the maps of every head. (transformers itself refuses ``config.output_attentions = True`` with any implementation but "eager".) As with "sdpa" there,
     masks are boolean, a query without any key gives 0, and no mask is made where none is needed.
 
+    Models whose family computes attention in code of its own raise NotImplementedError when they are built or set to "polyhead": for that two methods of
+    PreTrainedModel are wrapped, get_correct_attn_implementation and set_attn_implementation. They act as before for every other implementation.
+
     Raises:
         ImportError: transformers is not installed, or older than 4.53.
     """
     try:
-        from transformers import AttentionInterface, AttentionMaskInterface
-        from transformers.masking_utils import sdpa_mask
+        from transformers import AttentionInterface, AttentionMaskInterface, PreTrainedModel
+        from transformers.masking_utils import sdpa_mask  # noqa: F401
     except ImportError as error:
         raise ImportError("polyhead.transformers needs transformers 4.53 or newer: pip install 'transformers>=4.53'") from error
     AttentionInterface.register(NAME, attention_forward)
-    AttentionMaskInterface.register(NAME, sdpa_mask)
+    AttentionMaskInterface.register(NAME, _mask)
+    for name in ("get_correct_attn_implementation", "set_attn_implementation"):
+        method = getattr(PreTrainedModel, name, None)
+        if method is not None and not hasattr(method, "_of_polyhead"):
+            setattr(PreTrainedModel, name, _refusing(method))

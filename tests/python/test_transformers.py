@@ -109,7 +109,7 @@ DECODERS = {
     "gemma2 with softcap": lambda: transformers.Gemma2Config(
         **SMALL, num_key_value_heads=2, head_dim=8, sliding_window=4, attn_logit_softcapping=2.0, query_pre_attn_scalar=8
     ),
-    "gpt2": lambda: transformers.GPT2Config(vocab_size=50, n_embd=32, n_layer=2, n_head=4, n_positions=64),
+    "gpt2": lambda: transformers.GPT2Config(vocab_size=50, n_embd=32, n_layer=2, n_head=4, n_positions=64),  # its layers are not given output_attentions
 }
 
 
@@ -131,6 +131,7 @@ def test_decoders_equal_eager(name: str, padded: bool) -> None:
     kept = mask.bool()
     assert distance(ours.logits[kept], eager.logits[kept]) <= 1e-5
     assert ours.logits.isfinite().all()
+    assert len(ours.attentions) == len(eager.attentions) == 2
     for mine, other in zip(ours.attentions, eager.attentions):
         assert distance(mine.transpose(1, 2)[kept], other.transpose(1, 2)[kept]) <= 1e-5
 
@@ -146,13 +147,88 @@ def test_generation_equals_eager() -> None:
     assert torch.equal(*texts)
 
 
-def test_what_it_cannot_do_is_an_error() -> None:
-    q = torch.zeros(1, 2, 3, 4)
-    for name in ("s_aux", "cache", "head_mask"):
-        with pytest.raises(NotImplementedError, match="eager"):
-            polyhead.transformers.attention_forward(torch.nn.Module(), q, q, q, None, **{name: object()})
+@pytest.mark.parametrize("padded", [False, True])
+def test_compiled_in_one_graph_equals_eager(padded: bool) -> None:
+    model = transformers.AutoModelForCausalLM.from_config(DECODERS["llama with grouped heads"](), attn_implementation="polyhead").eval()
+    ids = torch.randint(1, 50, (2, 9))
+    mask = torch.ones_like(ids)
+    mask[0, : 3 * padded] = 0
+    with torch.no_grad():
+        expected = model(ids, attention_mask=mask).logits
+        compiled = torch.compile(model, backend="aot_eager", fullgraph=True)(ids, attention_mask=mask).logits
+    assert distance(compiled, expected) <= 1e-6
+
+
+@pytest.mark.parametrize("name", ["s_aux", "sinks", "cache", "head_mask", "indices", "block_indices", "something_new"])
+def test_an_argument_that_it_does_not_have_is_an_error(name: str) -> None:
+    q, layer = torch.zeros(1, 2, 3, 4), torch.nn.Module()
+    layer.is_causal = True
+    assert polyhead.transformers.attention_forward(layer, q, q, q, None, **{name: None}, use_cache=True, sliding_window=3)[1] is None
+    layer.config = transformers.LlamaConfig()
+    with pytest.raises(NotImplementedError, match=rf"family llama .*{name}.*eager"):
+        polyhead.transformers.attention_forward(layer, q, q, q, None, **{name: torch.zeros(1)})
+
+
+def test_packed_texts_need_their_mask() -> None:
+    q, layer = torch.randn(1, 2, 5, 4), torch.nn.Module()
+    packed = {"cu_seq_lens_q": torch.tensor([0, 2, 5]), "cu_seq_lens_k": torch.tensor([0, 2, 5]), "max_length_q": 3, "max_length_k": 3}
+    with pytest.raises(NotImplementedError, match="position_ids"):
+        polyhead.transformers.attention_forward(layer, q, q, q, None, is_causal=True, **packed)
+    mask = torch.tensor([[0, 0, 1, 1, 1]]) == torch.tensor([[0], [0], [1], [1], [1]])
+    out = polyhead.transformers.attention_forward(layer, q, q, q, mask[None, None], **packed)[0]
+    alone = polyhead.transformers.attention_forward(layer, *(q[:, :, 2:],) * 3, None, is_causal=False)[0]
+    torch.testing.assert_close(out[:, 2:], alone)
+
+
+def test_a_layer_without_mask_must_say_whether_it_is_causal() -> None:
+    q = torch.randn(1, 2, 3, 4)
+    with pytest.raises(NotImplementedError, match="causal"):
+        polyhead.transformers.attention_forward(torch.nn.Module(), q, q, q, None)
+    polyhead.transformers.attention_forward(torch.nn.Module(), q[:, :, :1], q, q, None)  # one query attends to every key either way
+
+
+def test_a_mask_of_one_true_is_no_mask_and_of_one_false_is() -> None:
+    q, layer = torch.randn(1, 2, 3, 4), torch.nn.Module()
+    layer.is_causal = True
+    everything, nothing = (torch.tensor(value).expand(1, 1, 3, 3) for value in (True, False))
+    plain = polyhead.transformers.attention_forward(layer, q, q, q, None, is_causal=False)[0]
+    assert torch.equal(polyhead.transformers.attention_forward(layer, q, q, q, everything)[0], plain)
+    assert not polyhead.transformers.attention_forward(layer, q, q, q, nothing)[0].any()
+
+
+BLOOM = {"vocab_size": 50, "hidden_size": 32, "n_layer": 1, "n_head": 4}
+
+
+def test_a_family_with_attention_of_its_own_is_refused_when_it_is_built() -> None:
+    with pytest.raises(NotImplementedError, match=r"family bloom \(BloomForCausalLM\) computes attention in code of its own.*eager"):
+        transformers.AutoModelForCausalLM.from_config(transformers.BloomConfig(**BLOOM), attn_implementation="polyhead")
+
+
+@pytest.mark.parametrize("implementation", ["polyhead", {"": "polyhead"}])
+def test_it_is_refused_when_the_implementation_is_changed(implementation: Any) -> None:
+    model = transformers.AutoModelForCausalLM.from_config(transformers.BloomConfig(**BLOOM), attn_implementation="eager")
+    with pytest.raises(NotImplementedError, match="bloom"):
+        model.set_attn_implementation(implementation)
+    assert model.config._attn_implementation == "eager"
+    model.set_attn_implementation("eager")
+
+
+def test_it_is_refused_when_a_mask_is_made() -> None:
+    """A second check, for models that were not asked whether they support the implementation."""
+    model = transformers.AutoModelForCausalLM.from_config(transformers.BloomConfig(**BLOOM), attn_implementation="eager")
+    model.config._attn_implementation_internal = "polyhead"
+    with pytest.raises(NotImplementedError, match="bloom"):
+        model(torch.ones(1, 4, dtype=torch.long))
+
+
+def test_a_table_of_attention_classes_says_why_it_has_no_polyhead() -> None:
+    config = transformers.FalconConfig(vocab_size=50, hidden_size=32, num_hidden_layers=1, num_attention_heads=4)
+    with pytest.raises(NotImplementedError, match="family falcon .*eager"):
+        transformers.AutoModelForCausalLM.from_config(config, attn_implementation="polyhead")
 
 
 def test_registering_twice_changes_nothing() -> None:
     polyhead.transformers.register()
     assert transformers.AttentionInterface()["polyhead"] is polyhead.transformers.attention_forward
+    method = transformers.PreTrainedModel.set_attn_implementation
+    assert method.__wrapped__ and not hasattr(method.__wrapped__, "__wrapped__")

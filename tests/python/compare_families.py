@@ -1,0 +1,208 @@
+"""A tiny model with attn_implementation="polyhead" against the same parameters with "eager"."""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+import warnings
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+from tiny_families import BATCH, LENGTH, PADDED, Family
+from torch import Tensor
+from transformers import AttentionInterface, PreTrainedModel
+
+import polyhead.transformers
+
+# In float32, because eager's masks overflow in float64: they hold its lowest number, and softmax is computed in float32.
+OUTPUTS, GRADIENTS = 1e-4, 1e-3
+NEW_TOKENS = 5
+
+
+@dataclasses.dataclass
+class Result:
+    """What one family gave. checks: the name of a check, and "equal", or what differs, or why it says nothing."""
+
+    verdict: str  # "right", "refused", "wrong", "unused" or "not built"
+    reason: str = ""
+    model_class: str = ""
+    calls: int = 0
+    largest: float = 0.0
+    checks: dict[str, str] = dataclasses.field(default_factory=dict)
+
+
+def tensors(value: Any, name: str = "") -> Iterator[tuple[str, Tensor]]:
+    """The floating tensors of an output, with their names. Caches are left out."""
+    if isinstance(value, Tensor):
+        if value.is_floating_point() and value.numel() > 0:
+            yield name, value
+    elif hasattr(value, "items"):
+        for key, item in value.items():
+            if "past_key_values" not in key and "cache" not in key:
+                yield from tensors(item, f"{name}.{key}".lstrip("."))
+    elif isinstance(value, (list, tuple)):
+        for i, item in enumerate(value):
+            yield from tensors(item, f"{name}[{i}]")
+
+
+class Unequal(Exception):
+    """The message says what differs and by how much."""
+
+
+def largest_difference(ours: dict[str, Tensor], eager: dict[str, Tensor], tolerance: float, floor: float = 0.0) -> float:
+    """The largest difference divided by the largest number of the same tensor. Raises Unequal above the tolerance."""
+    if ours.keys() != eager.keys():
+        raise Unequal(f"different outputs: {sorted(ours.keys() ^ eager.keys())[:4]}")
+    largest = 0.0
+    for name, right in eager.items():
+        mine = ours[name]
+        if mine.shape != right.shape:
+            raise Unequal(f"{name} is {list(mine.shape)}, not {list(right.shape)}")
+        finite = right.isfinite() & (right.abs() < 1e30)  # masks in outputs hold -inf or the lowest number
+        if not torch.equal(finite, mine.isfinite() & (mine.abs() < 1e30)):
+            raise Unequal(f"{name} is finite at other places")
+        if not finite.any():  # an empty tensor, too
+            continue
+        size = max(right[finite].abs().max().item(), floor, 1e-30)
+        found = (mine - right)[finite].abs().max().item() / size
+        if found > tolerance:
+            raise Unequal(f"{name} differs by {found:.1e}")
+        largest = max(largest, found)
+    return largest
+
+
+def twin(family: Family, implementation: str) -> PreTrainedModel:
+    """The same model and parameters with another implementation."""
+    torch.manual_seed(0)
+    model = family.model_class._from_config(copy.deepcopy(family.model.config), attn_implementation=implementation).eval()
+    parameter = next(family.model.parameters())
+    model.to(parameter.dtype)
+    model.load_state_dict(family.model.state_dict())
+    # Buffers outside of the state may be random too.
+    theirs = dict(family.model.named_buffers())
+    for name, buffer in model.named_buffers():
+        if name in theirs and buffer.shape == theirs[name].shape:
+            buffer.copy_(theirs[name])
+    return model
+
+
+def _run(model: PreTrainedModel, inputs: dict[str, Any]) -> Any:
+    torch.manual_seed(3)
+    return model(**inputs)
+
+
+def _kept(output: Any, mask: Tensor | None) -> dict[str, Tensor]:
+    found = dict(tensors(output))
+    if mask is None:
+        return found
+    return {name: value[mask.bool()] if value.shape[:2] == mask.shape else value for name, value in found.items()}
+
+
+def _gradients(model: PreTrainedModel, inputs: dict[str, Any], mask: Tensor | None) -> dict[str, Tensor]:
+    model.zero_grad()
+    total: Any = 0
+    for index, value in enumerate(_kept(_run(model, inputs), mask).values()):
+        if value.requires_grad:
+            generator = torch.Generator().manual_seed(index)
+            factors = torch.randn(value.shape, generator=generator).to(value.dtype)
+            total = total + (torch.where(value.isfinite() & (value.abs() < 1e30), value, 0) * factors).sum()
+    if not isinstance(total, Tensor):
+        return {}
+    total.backward()
+    # Experts that no token chose have no gradient, or zeros, depending on their implementation.
+    return {name: torch.zeros_like(p) if p.grad is None else p.grad for name, p in model.named_parameters() if p.requires_grad}
+
+
+def padded_mask(family: Family) -> Tensor | None:
+    """Padding at the side where the family's tokenizer would put it."""
+    if "attention_mask" not in family.inputs or "input_ids" not in family.inputs:
+        return None
+    mask = torch.ones(BATCH, LENGTH, dtype=torch.long)
+    left = "CausalLM" in family.model_class.__name__ or family.model.can_generate() and not family.model.config.is_encoder_decoder
+    mask[0, slice(0, PADDED) if left else slice(LENGTH - PADDED, LENGTH)] = 0
+    return mask
+
+
+def _generated(model: PreTrainedModel, inputs: dict[str, Any], cache: str) -> dict[str, Tensor]:
+    torch.manual_seed(3)
+    given = {name: value for name, value in inputs.items() if not name.startswith("decoder_")}
+    options: dict[str, Any] = {"cache_implementation": cache} if cache == "static" else {}
+    if model.config.is_encoder_decoder:
+        options["decoder_start_token_id"] = 1
+    out = model.generate(
+        **given, **options, max_new_tokens=NEW_TOKENS, min_new_tokens=NEW_TOKENS, do_sample=False, num_beams=1, pad_token_id=0, eos_token_id=None,
+        return_dict_in_generate=True, output_scores=True, disable_compile=True,
+    )  # fmt: skip
+    return {"sequences": out.sequences.double(), **dict(tensors(out.scores, "scores"))}
+
+
+def _maps(model: PreTrainedModel, inputs: dict[str, Any]) -> dict[str, Tensor]:
+    return {name: value for name, value in tensors(_run(model, inputs | {"output_attentions": True})) if "attention" in name}
+
+
+def compare(family: Family) -> Result:
+    """Every check that the family's eager model passes itself."""
+    result = Result("right", model_class=family.model_class.__name__)
+    calls = 0
+
+    def counted(*args: Any, **keywords: Any) -> Any:
+        nonlocal calls
+        calls += 1
+        return polyhead.transformers.attention_forward(*args, **keywords)
+
+    try:
+        ours = twin(family, "polyhead")
+    except NotImplementedError as error:
+        return Result("refused", str(error), result.model_class)
+    eager, inputs, mask = family.model, family.inputs, padded_mask(family)
+    padded = None if mask is None else inputs | {"attention_mask": mask}
+
+    def check(name: str, run: Callable[[PreTrainedModel], dict[str, Tensor]], tolerance: float = OUTPUTS, gradients: bool = False) -> None:
+        with warnings.catch_warnings(), torch.set_grad_enabled(gradients):
+            warnings.simplefilter("ignore")
+            try:
+                right = run(eager)
+            except Exception as error:
+                result.checks[name] = f"eager: {type(error).__name__}: {str(error).strip()[:120]}"
+                return
+            if not right or not any(value.isfinite().any() for value in right.values()):
+                result.checks[name] = "eager has none"
+                return
+            try:
+                mine = run(ours)
+                floor = 1e-3 * max(value.abs().max().item() for value in right.values() if value.numel()) if gradients else 0.0
+                if name == "maps" and not mine:
+                    result.checks[name] = "missing"
+                    return
+                result.largest = max(result.largest, largest_difference(mine, right, tolerance, floor))
+                result.checks[name] = "equal"
+            except NotImplementedError as error:
+                result.verdict, result.reason, result.checks[name] = "refused", str(error), "refused"
+            except Unequal as error:
+                result.checks[name] = f"unequal: {error}"
+            except Exception as error:
+                result.checks[name] = f"error: {type(error).__name__}: {str(error).strip()[:160]}"
+
+    AttentionInterface.register("polyhead", counted)
+    try:
+        check("output", lambda model: _kept(_run(model, inputs), None))
+        if result.verdict == "refused":
+            return result
+        if padded is not None:
+            check("padded", lambda model: _kept(_run(model, padded), mask))
+        check("gradients", lambda model: _gradients(model, padded or inputs, mask), GRADIENTS, True)
+        check("maps", lambda model: _maps(model, inputs))
+        if eager.can_generate() and "input_ids" in inputs:
+            for cache in ("dynamic", "static"):
+                check(cache, lambda model: _generated(model, padded or inputs, cache))  # noqa: B023: called at once
+        ours.set_attn_implementation("eager")
+        check("changed to eager", lambda model: _kept(_run(model, inputs), None))
+    finally:
+        AttentionInterface.register("polyhead", polyhead.transformers.attention_forward)
+    result.calls = calls
+    if any(text.startswith(("unequal", "error")) for text in result.checks.values()):
+        result.verdict = "wrong"
+    elif result.verdict == "right" and calls == 0:
+        result.verdict = "unused"
+    return result

@@ -1,0 +1,54 @@
+"""attn_implementation="polyhead" against "eager" in tiny models of over 50 families of transformers; sweep_families.py runs every family."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+
+os.environ.setdefault("HF_HUB_OFFLINE", "1")
+
+import pytest  # noqa: E402
+
+transformers = pytest.importorskip("transformers")
+if not dataclasses.is_dataclass(transformers.LlamaConfig):
+    pytest.skip("the tiny configurations need transformers 5", allow_module_level=True)
+from compare_families import compare  # noqa: E402
+from tiny_families import CONFIG_MAPPING, build  # noqa: E402
+
+import polyhead.transformers  # noqa: E402
+
+polyhead.transformers.register()
+
+# Every kind of model, and those whose mask transformers leaves out for layers that are causal unless told otherwise, or not causal although they need it.
+RIGHT = [
+    "aimv2_text_model", "albert", "align_text_model", "bart", "bert", "clap_text_model", "clip", "cohere2", "colpali", "deepseek_v3", "distilbert", "electra",
+    "gemma2", "gemma3_text", "gpt2", "gpt_neox", "llama", "longt5", "mistral", "modernbert", "nllb-moe", "olmo2", "opt", "phi", "qwen2_moe", "qwen3", "roberta",
+    "siglip", "stablelm", "starcoder2", "switch_transformers", "t5", "videoprism_text_model", "vit", "wav2vec2", "whisper",
+]  # fmt: skip
+
+# Text that the refusal must hold.
+OWN, SELECTED = "of its own", "selected"
+REFUSED = {
+    "bigbird_pegasus": OWN, "blip": OWN, "bloom": OWN, "codegen": OWN, "deepseek_v32": SELECTED, "falcon": OWN, "glm_moe_dsa": SELECTED, "gptj": OWN,
+    "gpt_neo": OWN, "groupvit": OWN, "imagegpt": OWN, "led": OWN, "megatron-bert": OWN, "mpnet": OWN, "mpt": OWN, "mvp": OWN,
+    "recurrent_gemma": "padded", "rembert": OWN, "roformer": OWN, "xglm": OWN,
+}  # fmt: skip
+
+needs_family = {name: pytest.mark.skipif(name not in CONFIG_MAPPING, reason="this transformers does not have the family") for name in [*RIGHT, *REFUSED]}
+
+
+@pytest.mark.parametrize("family", [pytest.param(name, marks=needs_family[name]) for name in RIGHT])
+def test_a_family_equals_eager(family: str) -> None:
+    built = build(family)
+    assert not isinstance(built, str), built
+    result = compare(built)
+    assert (result.verdict, result.reason) == ("right", ""), (result.reason, result.checks)
+    assert result.checks["output"] == result.checks["gradients"] == "equal" and result.checks["maps"] != "missing", result.checks
+
+
+@pytest.mark.parametrize("family", [pytest.param(name, marks=needs_family[name]) for name in REFUSED])
+def test_a_family_is_refused_by_its_name(family: str) -> None:
+    built = build(family)
+    assert not isinstance(built, str), built
+    result = compare(built)
+    assert result.verdict == "refused" and REFUSED[family] in result.reason and family.split("_")[0] in result.reason, (result.reason, result.checks)

@@ -1,0 +1,367 @@
+"""Tiny models of every family of transformers, with random parameters, and inputs that they take. What cannot be built says why."""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib
+import inspect
+import re
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+import transformers
+from torch import Tensor
+from transformers import AutoConfig, PreTrainedConfig, PreTrainedModel
+from transformers.models.auto import modeling_auto
+from transformers.models.auto.configuration_auto import CONFIG_MAPPING
+
+BATCH, LENGTH, PADDED = 2, 10, 3
+MOST_PARAMETERS = 20_000_000
+
+LAYERS = -1
+_FOR_NONE: dict[str, Any] = {
+    "vocab_size": 128, "pad_token_id": 0, "mask_token_id": 3, "head_dim": 8, "n_routed_experts": 4, "n_shared_experts": 1, "attn_layer_indices": [1],
+}  # fmt: skip
+_LAYER_KINDS = ("layer_types", "mlp_layer_types", "layers_block_type", "indexer_types")
+
+# The first rule that matches the name of a whole number in a configuration gives its value. None keeps the default.
+_RULES: list[tuple[str, int | None]] = [
+    (r"pad_token_id|padding_idx", 0),
+    (r"(bos|decoder_start)_token_id", 1),
+    (r"(eos|sep)_token_id", 2),
+    (r"vocab_size|vocabulary_size|codebook_size|num_embeddings$", 128),
+    (r"^(n_group|topk_group|num_expert_group|moe_num_shared_experts|n_shared_experts|num_shared_experts|first_k_dense_replace)$", 1),
+    (r"type_vocab_size|num_labels|num_channels|in_channels|in_chans|num_codebooks|stride|kernel|padding|dilation|group$", None),
+    (r"(experts_per_tok|topk|top_k|moe_k|num_selected_experts)$", 2),
+    (r"num_.*experts$|n_routed_experts|^num_experts", 4),
+    (r"index_topk", 4),
+    (r"(key_value|kv)_heads$|kv_n_heads|num_kv$", 2),
+    (r"heads$|n_head$|num_head$", 4),
+    (r"max_window_layers", 1),
+    (r"num_kv_shared_layers|num_nextn_predict_layers|num_mtp_layers", 0),
+    (r"(^|_)(layers?|depth|num_blocks)$|^n_layers?$", LAYERS),
+    (r"(head_dim|d_kv|dim_head|d_head|qk_nope_head_dim|qk_rope_head_dim|v_head_dim|head_width)$", 8),
+    (r"lora_rank$", 16),
+    (r"rotary_dim", 4),
+    (r"intermediate|ffn|d_ff$|mlp_dim$|d_inner$|n_inner$|feedforward", 48),
+    (r"max_.*position|n_positions|n_ctx|context_length|max_seq|max_length|max_sequence", 64),
+    (r"image_size|img_size|input_size$|pretrain_image_size", 32),
+    (r"patch_size$", 8),
+    (r"num_mel_bins|mel_bins|n_mels|feature_size|num_mels", 16),
+    (r"hidden_size|d_model|n_embd|embed_dim|embedding_size|hidden_dim|embedding_dim|projection_dim|(^|_)dim$|embed_size|output_dim", 32),
+    (r"sliding_window|^window_size$|attention_window|chunk_size|local_attention$", 4),
+    (r"num_frames|num_queries|num_query_tokens|num_latents", 4),
+]
+
+
+def _number(name: str, default: int, wide: bool, layers: int) -> int:
+    for pattern, value in _RULES:
+        if re.search(pattern, name):
+            value = layers if value == LAYERS else value
+            return default if value is None else min(default, value) if default > 0 else default
+    if re.search(r"token_(id|index)", name):
+        return 100 + sum(map(ord, name)) % 24  # below the vocabulary, and above the tokens of the inputs
+    return 32 if wide and default > 64 else default
+
+
+def _small(name: str, default: Any, wide: bool, layers: int) -> Any:
+    if isinstance(default, bool) or default is None:
+        return default
+    if isinstance(default, int):
+        return _number(name, default, wide, layers)
+    if isinstance(default, (list, tuple)) and default and all(isinstance(item, int) and not isinstance(item, bool) for item in default):
+        if re.search(r"token", name):
+            return type(default)(_number(name, item, wide, layers) for item in default)
+        if re.search(r"depths|num_blocks|layers$", name):
+            return type(default)(min(item, 1) for item in default)
+        if re.search(r"heads", name):
+            return type(default)(2 for _ in default)
+        if re.search(r"image_size|patch_size", name):
+            return type(default)(_number(name, item, wide, layers) for item in default)
+        return type(default)(32 if item > 64 else item for item in default)
+    return default
+
+
+def _default(field: dataclasses.Field[Any]) -> Any:
+    if field.default is not dataclasses.MISSING:
+        return field.default
+    return None if field.default_factory is dataclasses.MISSING else field.default_factory()
+
+
+def tiny_config(config_class: type[PreTrainedConfig], wide: bool = False, layers: int = 2) -> PreTrainedConfig:
+    """A small configuration. wide: numbers without a rule are made small too. layers: more than two where a family mixes kinds of layers."""
+    values: dict[str, Any] = {}
+    fields = {field.name: field for field in dataclasses.fields(config_class) if field.init}
+    parts = getattr(config_class, "sub_configs", {})
+    for name, field in fields.items():
+        if name in parts or name in ("id2label", "label2id", "chunk_size_feed_forward"):
+            continue
+        default = _default(field)
+        small = _small(name, default, wide, layers)
+        if small != default:
+            values[name] = small
+    # A field whose default is None may be filled with a large number.
+    defaults = {name: _default(field) for name, field in fields.items()}
+    if defaults.get("num_key_value_heads") is not None and defaults["num_key_value_heads"] == defaults.get("num_attention_heads"):
+        values["num_key_value_heads"] = values.get("num_attention_heads", defaults["num_attention_heads"])
+    elif "num_key_value_heads" in fields and defaults["num_key_value_heads"] is None:
+        values["num_key_value_heads"] = 4 if "kv_lora_rank" in fields else 2
+    for name, value in _FOR_NONE.items():
+        if name in fields and defaults[name] is None:
+            values[name] = value
+    if "attention_types" in fields:
+        values["attention_types"] = [[["global", "local"], 1]]
+    for name in _LAYER_KINDS:
+        if name in fields and defaults[name] is None:
+            kinds = getattr(config_class(), name, None)
+            count = values.get("num_hidden_layers", values.get("num_layers"))
+            if isinstance(kinds, list) and isinstance(count, int) and len(kinds) > count and all(isinstance(kind, str) for kind in kinds):
+                values[name] = [*dict.fromkeys(kinds), *kinds][:count]  # one layer of each kind, if there are enough layers
+    for name, part in parts.items():
+        if name not in fields:
+            continue
+        part_class = part
+        if part is AutoConfig or not dataclasses.is_dataclass(part):
+            part_class = type(getattr(config_class(), name))
+            if not dataclasses.is_dataclass(part_class) or not issubclass(part_class, PreTrainedConfig):
+                continue
+        values[name] = tiny_config(part_class, wide, layers)
+    config = config_class(**values)
+    _repair(config)
+    return config
+
+
+def _repair(config: PreTrainedConfig) -> None:
+    """What has to fit together and does not follow from the names alone."""
+    rope = getattr(config, "rope_parameters", None)
+    heads, hidden = getattr(config, "num_attention_heads", None), getattr(config, "hidden_size", None)
+    try:
+        width = getattr(config, "head_dim", None)
+    except Exception:  # it differs from layer to layer
+        width = None
+    if width is None and isinstance(heads, int) and isinstance(hidden, int) and heads > 0:
+        width = hidden // heads
+    for entry in [rope, *(rope.values() if isinstance(rope, dict) else [])]:
+        if isinstance(entry, dict):
+            if "rope_type" in entry and entry.get("rope_theta", 1.0) is None:
+                entry["rope_theta"] = 10000.0
+            if width and ("mrope_section" in entry or entry is rope and "mrope_section" in getattr(config, "ignore_keys_at_rope_validation", ())):
+                half = int(width * entry.get("partial_rotary_factor", 1.0)) // 2
+                entry["mrope_section"] = [half - 2 * (half // 3), half // 3, half // 3]
+    layers = getattr(config, "num_hidden_layers", None)
+    for name in (*_LAYER_KINDS, "no_rope_layers", "hybrid_override_pattern"):
+        types = getattr(config, name, None)
+        if isinstance(types, (list, tuple)) and isinstance(layers, int) and len(types) > layers:
+            setattr(config, name, type(types)([*dict.fromkeys(types), *types][:layers]))
+
+
+def model_classes(model_type: str, config_class: type[PreTrainedConfig]) -> list[type[PreTrainedModel]]:
+    """The classes of a family, the one that is tested first: one that generates, the base model, or any with this configuration."""
+    found: list[str] = []
+    causal, pairs = modeling_auto.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES, modeling_auto.MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING_NAMES
+    for mapping in (pairs, modeling_auto.MODEL_FOR_SPEECH_SEQ_2_SEQ_MAPPING_NAMES, causal, modeling_auto.MODEL_MAPPING_NAMES):
+        names = mapping.get(model_type, ())
+        found += [names] if isinstance(names, str) else list(names)
+    classes = [getattr(transformers, name, None) for name in found]
+    if not any(classes):
+        module = inspect.getmodule(config_class)
+        assert module is not None
+        modeling = importlib.import_module(module.__name__.replace("configuration_", "modeling_"))
+        models = [value for value in vars(modeling).values() if inspect.isclass(value) and issubclass(value, PreTrainedModel)]
+        classes = [value for value in models if value.config_class is config_class and "PreTrained" not in value.__name__]
+    return [value for value in dict.fromkeys(classes) if inspect.isclass(value) and issubclass(value, PreTrainedModel)]
+
+
+def randomise(model: PreTrainedModel) -> None:
+    """Parameters whose scores differ by about 1, so that a wrong mask, scale or bias shows."""
+    generator = torch.Generator().manual_seed(1)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            if parameter.numel() == 0:
+                continue
+            noise = torch.randn(parameter.shape, generator=generator, dtype=torch.float32).to(parameter.dtype)
+            if parameter.dim() >= 2:
+                fan_in = parameter[0].numel() if parameter.dim() > 2 else parameter.size(-1)
+                parameter.copy_(noise * fan_in**-0.5)
+            elif parameter.is_floating_point():
+                parameter.add_(0.1 * noise)
+
+
+def _find(config: PreTrainedConfig, names: list[str], default: int) -> Any:
+    """The first of these numbers that the configuration or one of its parts has."""
+    for part in [config, *(getattr(config, name, None) for name in config.sub_configs)]:
+        for name in names:
+            value = getattr(part, name, None) if part is not None else None
+            if isinstance(value, (int, list, tuple)) and not isinstance(value, bool):
+                return value
+    return default
+
+
+def _count(config: PreTrainedConfig, names: list[str], default: int) -> int:
+    found = _find(config, names, default)
+    return found if isinstance(found, int) else default
+
+
+Inputs = dict[str, Any]
+
+
+class _Maker:
+    """Inputs for what the model's forward has as parameters."""
+
+    def __init__(self, model: PreTrainedModel) -> None:
+        self.config = model.config
+        self.parameters = inspect.signature(model.forward).parameters
+        self.generator = torch.Generator().manual_seed(2)
+
+    def floats(self, *shape: int) -> Tensor:
+        return torch.randn(shape, generator=self.generator)
+
+    def words(self, length: int) -> Tensor:
+        vocabulary = min(_count(self.config.get_text_config(), ["vocab_size"], 100), 90)
+        return torch.randint(min(5, vocabulary - 1), vocabulary, (BATCH, length), generator=self.generator)
+
+    def text(self) -> Inputs:
+        if "input_ids" not in self.parameters:
+            return {}
+        text: Inputs = {"input_ids": self.words(LENGTH)}
+        if "attention_mask" in self.parameters:
+            text["attention_mask"] = torch.ones(BATCH, LENGTH, dtype=torch.long)
+        if "bbox" in self.parameters:
+            text["bbox"] = torch.tensor([1, 2, 5, 9]).expand(BATCH, LENGTH, 4).clone()
+        return text
+
+    def decoder(self) -> list[Inputs]:
+        if "decoder_input_ids" not in self.parameters:
+            return [{}]
+        words = {"decoder_input_ids": self.words(6)}
+        return [words, words | {"decoder_attention_mask": torch.ones(BATCH, 6, dtype=torch.long)}]
+
+    def images(self) -> Iterator[Inputs]:
+        size = _find(self.config, ["image_size", "img_size"], 64)
+        channels = _count(self.config, ["num_channels", "in_channels", "in_chans"], 3)
+        frames = _count(self.config, ["num_frames"], 4)
+        own = (size, size) if isinstance(size, int) else tuple(size)[-2:]
+        for name in ("pixel_values", "pixel_values_videos"):
+            if name in self.parameters:
+                for height, width in dict.fromkeys([own, (64, 64), (128, 128), (224, 224)]):
+                    yield {name: self.floats(BATCH, channels, height, width)}
+                    yield {name: self.floats(BATCH, frames, channels, height, width)}
+
+    def patches(self) -> Iterator[Inputs]:
+        """Two images as rows of patches, for the encoders that take a grid."""
+        if "grid_thw" not in self.parameters:
+            return
+        name = "hidden_states" if "hidden_states" in self.parameters else "pixel_values"
+        patch = _count(self.config, ["patch_size"], 8)
+        channels = _count(self.config, ["in_channels", "num_channels", "in_chans"], 3)
+        grid = torch.tensor([[1, 4, 4], [1, 4, 8]])
+        for frames in (_count(self.config, ["temporal_patch_size"], 1), 1):
+            yield {name: self.floats(48, channels * frames * patch**2), "grid_thw": grid}
+            yield {name: self.floats(48, channels, patch, patch), "grid_thw": grid}
+
+    def sounds(self) -> Iterator[Inputs]:
+        mel = _count(self.config, ["num_mel_bins", "mel_bins", "n_mels", "feature_size", "input_size", "input_feat_per_channel", "input_dim"], 16)
+        frames, longest = 2 * _count(self.config, ["max_source_positions"], 32), _count(self.config, ["max_length"], 64)
+        raw = [(BATCH, 6480), (BATCH, 1, 6480)]
+        features = [(BATCH, mel, frames), (BATCH, frames, mel), (BATCH, mel, 64), (BATCH, 64, mel), (BATCH, longest, mel), (BATCH, 1, 64, 64)]
+        for name in ("input_features", "input_values", "audio_values"):
+            if name in self.parameters:
+                for shape in raw + features if name == "input_values" else features + raw:
+                    yield {name: self.floats(*shape)}
+
+    def others(self) -> Iterator[Inputs]:
+        if "past_values" in self.parameters:
+            length, channels = _count(self.config, ["context_length", "prompt_length"], 32), _count(self.config, ["num_input_channels", "input_size"], 1)
+            yield {"past_values": self.floats(BATCH, length, channels)}
+            yield {"past_values": self.floats(BATCH, length)}
+        for name in ("hidden_states", "inputs_embeds", "query_embeds", "inputs", "encoder_hidden_states"):
+            if name in self.parameters and self.parameters[name].default is inspect.Parameter.empty:
+                yield {name: self.floats(BATCH, LENGTH, _count(self.config, ["hidden_size", "d_model", "embed_dim"], 32))}
+
+
+def inputs_of(model: PreTrainedModel) -> Iterator[Inputs]:
+    """Inputs to try, the likeliest first."""
+    maker = _Maker(model)
+    words = [text] if (text := maker.text()) else []
+    images, sounds, others = [*maker.images()], [*maker.sounds()], [*maker.patches(), *maker.others()]
+    with_text = [[signal | text for signal in signals] for signals in (images, sounds) if words]
+    if model.main_input_name in ("pixel_values", "pixel_values_videos"):
+        order = [*others, *images, *(with_text[0] if words else []), *words]
+    elif model.main_input_name in ("input_values", "input_features"):
+        order = [*sounds, *others, *words, *(with_text[1] if words else [])]
+    else:
+        order = [*words, *(choice for choices in with_text for choice in choices), *others, *images, *sounds]
+    for choice in order:
+        for decoder in maker.decoder():
+            yield choice | decoder
+
+
+@dataclasses.dataclass
+class Family:
+    """An eager model that runs, and the inputs that it ran with."""
+
+    model_type: str
+    model_class: type[PreTrainedModel]
+    model: PreTrainedModel
+    inputs: dict[str, Any]
+
+
+_PARTS = {"blt_global_transformer": "it is a part whose causal mask the model around it makes"}
+
+
+def build(model_type: str) -> Family | str:
+    """The family's eager model, or why it cannot be built here."""
+    if model_type in _PARTS:
+        return _PARTS[model_type]
+    reasons: list[str] = []
+
+    def note(stage: str, error: Exception) -> None:
+        lines = str(error).strip().splitlines() or [""]
+        reasons.append(f"{stage}: {type(error).__name__}: {lines[-1 if 'Strict' in type(error).__name__ else 0].strip()[:160]}")
+
+    try:
+        config_class = CONFIG_MAPPING[model_type]
+        classes = model_classes(model_type, config_class)
+    except Exception as error:  # a missing package, most of the time
+        note("import", error)
+        return reasons[0]
+    if not classes:
+        return "no model class has this configuration"
+    for model_class in classes:
+        for wide, layers in ((False, 2), (True, 2), (False, 6)):
+            try:
+                config = tiny_config(config_class, wide, layers)
+            except Exception as error:
+                note("configuration", error)
+                continue
+            try:
+                with torch.device("meta"):
+                    count = sum(parameter.numel() for parameter in model_class._from_config(config, attn_implementation="eager").parameters())
+                if count > MOST_PARAMETERS:
+                    reasons.append(f"its smallest model has {count / 1e6:.0f} million parameters")
+                    continue
+            except Exception:  # some models compute with their own buffers while they are built
+                pass
+            try:
+                torch.manual_seed(0)
+                config = tiny_config(config_class, wide, layers)
+                model = model_class._from_config(config, attn_implementation="eager").eval()
+                if sum(parameter.numel() for parameter in model.parameters()) > MOST_PARAMETERS:
+                    reasons.append("its smallest model is too large")
+                    continue
+            except Exception as error:
+                note("model", error)
+                continue
+            randomise(model)
+            for inputs in inputs_of(model):
+                try:
+                    with torch.inference_mode():
+                        outputs = model(**inputs)
+                    values = outputs.values() if hasattr(outputs, "values") and not isinstance(outputs, Tensor) else [outputs]
+                    if not all(value.isfinite().any() for value in values if isinstance(value, Tensor) and value.is_floating_point()):
+                        raise ValueError("the output is not finite")
+                    return Family(model_type, model_class, model, inputs)
+                except Exception as error:
+                    note("forward", error)
+    return " | ".join(dict.fromkeys(reasons)) if reasons else "no inputs are known for it"
