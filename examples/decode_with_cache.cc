@@ -37,13 +37,15 @@ int main() {
 
   const Tensor prompt = Tensor::copy_of(text.view().slice(1, 0, 7)), lengths = Tensor::of<std::int64_t>({kSequences}, {7, 4});
   const Tensor first = step(prompt, lengths);  // rows 4 to 6 of sequence 1 are padding
-  claims.add("prompts of 7 and 4 tokens in one call have the outputs of the whole texts", rows_agree(first, 0, 0, 7) && rows_agree(first, 1, 0, 4));
+  claims.add("prompts of 7 and 4 tokens in one call have the outputs of the whole texts",
+             rows_agree(first, 0, 0, 7) && rows_agree(first, 1, 0, 4));
 
   // The next token of each sequence stands at another position.
   bool agree = true;
   for (int i = 0; i < 3; ++i) {
     Tensor next(DType::f32, {kSequences, 1, kWidth});
-    for (std::int64_t b = 0; b < kSequences; ++b) copy(text.view().select(0, b).slice(0, cache.length(b), cache.length(b) + 1), next.view().select(0, b));
+    for (std::int64_t b = 0; b < kSequences; ++b)
+      copy(text.view().select(0, b).slice(0, cache.length(b), cache.length(b) + 1), next.view().select(0, b));
     const std::int64_t before[] = {cache.length(0), cache.length(1)};
     const Tensor out = step(next);
     for (std::int64_t b = 0; b < kSequences; ++b) agree = agree && rows_agree(out, b, before[b], 1);

@@ -28,13 +28,14 @@ std::unique_ptr<Cache> make_cache(nb::handle sequences, nb::handle kv_heads, nb:
   return std::make_unique<Cache>(nn::KeyValueCache(config));
 }
 
-std::unique_ptr<Cache> cache_on(nb::handle keys, nb::handle values, nb::handle lengths) {
+std::unique_ptr<Cache> cache_on(nb::handle keys, nb::handle values, nb::handle lengths, nb::handle key_scales, nb::handle value_scales) {
   if (keys.is_none()) throw nb::type_error("keys is None; it must be an array");
   if (values.is_none()) throw nb::type_error("values is None; it must be an array");
   auto cache = std::make_unique<Cache>();
   cache->keys = Array::output(keys, "keys"), cache->values = Array::output(values, "values");
+  cache->key_scales = Array::output(key_scales, "key_scales"), cache->value_scales = Array::output(value_scales, "value_scales");
   const std::vector<std::int64_t> used = lengths.is_none() ? std::vector<std::int64_t>() : read_integers(lengths, "lengths");
-  cache->cache = nn::KeyValueCache(cache->keys.view(), cache->values.view(), used);
+  cache->cache = nn::KeyValueCache(cache->keys.view(), cache->values.view(), used, cache->key_scales.view(), cache->value_scales.view());
   return cache;
 }
 
@@ -81,7 +82,8 @@ ByName config_dict(const Cache& self) {
 nb::object view_of(nb::handle self, ConstTensorView (nn::KeyValueCache::*view)() const) {
   Cache& cache = nb::cast<Cache&>(self);
   const CacheInUse in_use(&cache);
-  return numpy_view((cache.cache.*view)(), self);
+  const ConstTensorView memory = (cache.cache.*view)();
+  return memory ? numpy_view(memory, self) : nb::none();
 }
 
 nn::RotaryEmbeddingConfig read_rotary_config(const nb::dict& given) {
@@ -129,6 +131,8 @@ void bind_cache(nb::module_& m) {
       .def_prop_ro("previous_lengths", [](const Cache& self) { return copy_of(self.cache.previous_lengths()); })
       .def_prop_ro("keys", [](nb::handle self) { return view_of(self, &nn::KeyValueCache::keys); })
       .def_prop_ro("values", [](nb::handle self) { return view_of(self, &nn::KeyValueCache::values); })
+      .def_prop_ro("key_scales", [](nb::handle self) { return view_of(self, &nn::KeyValueCache::key_scales); })
+      .def_prop_ro("value_scales", [](nb::handle self) { return view_of(self, &nn::KeyValueCache::value_scales); })
       .def("append", &append, any("k"), any("v"), any("new_tokens"), any("num_threads"))
       .def("reorder", &reorder, any("source"))
       .def("copy_sequence", &copy_sequence, any("source"), any("target"))
@@ -138,7 +142,7 @@ void bind_cache(nb::module_& m) {
         self.cache.clear();
       });
   m.def("key_value_cache", &make_cache, any("sequences"), any("kv_heads"), any("capacity"), any("head_width"), any("value_head_width"), any("dtype"));
-  m.def("key_value_cache_on", &cache_on, any("keys"), any("values"), any("lengths"));
+  m.def("key_value_cache_on", &cache_on, any("keys"), any("values"), any("lengths"), any("key_scales"), any("value_scales"));
 
   nb::class_<nn::RotaryEmbedding>(m, "RotaryEmbedding")
       .def(

@@ -10,7 +10,7 @@ namespace polyhead::python {
 
 struct Cache {
   nn::KeyValueCache cache;
-  Array keys, values;  // the caller's memory, if the cache lives on it
+  Array keys, values, key_scales, value_scales;  // the caller's memory, if the cache lives on it
   bool in_use = false;
 };
 

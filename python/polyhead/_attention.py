@@ -246,7 +246,7 @@ def quantize_rows(x: Array, *, out: Array = None, scale: Array = None, num_threa
         num_threads: at most this many threads for this call; None is `polyhead.num_threads()`.
 
     Returns:
-        out and scale: ``|scale * out - x| <= scale * (1/2 + 2**-15)``, up to ``2**-142``.
+        out ``[..,W]`` and scale ``[..]``: ``|scale * out - x| <= scale * (1/2 + 2**-15)``, up to ``2**-142``.
 
     Raises:
         ValueError, TypeError: as `sdpa`.

@@ -17,7 +17,7 @@ __all__ = ["KeyValueCache", "RotaryEmbedding"]
 
 class KeyValueCache:
     """Keys and values of earlier tokens, in memory that is allocated once. Sequences may have different lengths. A layer takes one as ``cache=``;
-    `polyhead.sdpa` takes its `keys`, `values` and `mask`. One thread at a time may use it.
+    `polyhead.sdpa` takes its `keys`, `values`, scales and `mask`. One thread at a time may use it.
 
     Args:
         sequences: B, number of sequences.
@@ -25,7 +25,8 @@ class KeyValueCache:
         capacity: most tokens of a sequence.
         head_width: H, width of a key.
         value_head_width: V, width of a value; None: head_width.
-        dtype: of the stored keys and values: ``"float32"``, ``"float64"``, ``"float16"`` or ``"bfloat16"``.
+        dtype: of the stored keys and values: ``"float32"``, ``"float64"``, ``"float16"``, ``"bfloat16"``, or ``"int8"`` with a float32 scale for each
+            token and head. It may be narrower than that of the queries, unless those are float64.
 
     Raises:
         ValueError: a number or dtype that does not fit; the message says what was given and what is allowed.
@@ -45,13 +46,16 @@ class KeyValueCache:
         self._cache = _core.key_value_cache(sequences, kv_heads, capacity, head_width, value_head_width, _name_of(dtype))
 
     @classmethod
-    def on(cls, keys: Array, values: Array, lengths: Sequence[int] | Array = None) -> KeyValueCache:
+    def on(
+        cls, keys: Array, values: Array, lengths: Sequence[int] | Array = None, *, key_scales: Array = None, value_scales: Array = None
+    ) -> KeyValueCache:
         """A cache on the caller's memory, without a copy.
 
         Args:
-            keys: ``[B,K,capacity,H]``, floating, any strides; written in place.
+            keys: ``[B,K,capacity,H]``, floating or int8, any strides; written in place.
             values: ``[B,K,capacity,V]``, dtype of keys; written in place.
             lengths: integers ``[B]``: the tokens of each sequence that are there already; None: 0.
+            key_scales, value_scales: float32 ``[B,K,capacity]`` of int8 keys and values; written in place.
 
         Returns:
             The cache, which keeps the arrays alive.
@@ -60,7 +64,7 @@ class KeyValueCache:
             ValueError, TypeError: as `polyhead.sdpa`.
         """
         self = cls.__new__(cls)
-        self._cache = _core.key_value_cache_on(keys, values, lengths)
+        self._cache = _core.key_value_cache_on(keys, values, lengths, key_scales, value_scales)
         return self
 
     @property
@@ -83,6 +87,16 @@ class KeyValueCache:
     def values(self) -> Array:
         """``[B,K,S,V]``, as `keys`."""
         return self._cache.values
+
+    @property
+    def key_scales(self) -> Array:
+        """float32 ``[B,K,S]`` of int8 keys, for the argument `k_scale` of `polyhead.sdpa`; None for other dtypes."""
+        return self._cache.key_scales
+
+    @property
+    def value_scales(self) -> Array:
+        """float32 ``[B,K,S]`` of int8 values, for the argument `v_scale` of `polyhead.sdpa`; None for other dtypes."""
+        return self._cache.value_scales
 
     def append(self, k: Array, v: Array, new_tokens: Array = None, *, num_threads: int | None = None) -> None:
         """Adds tokens at the end of each sequence. Nothing is written if a sequence would exceed the capacity.

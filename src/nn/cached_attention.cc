@@ -5,6 +5,7 @@
 
 #include "core/text.h"
 #include "nn/sequence_chunks.h"
+#include "sdpa/normal_form.h"
 
 namespace polyhead::nn {
 
@@ -16,8 +17,8 @@ Mask mask_in_cache(const Mask& given, ConstTensorView lengths, ConstTensorView b
   return mask;
 }
 
-void require_cache(const char* operation, const MultiHeadAttentionConfig& config, const AttentionInput& input, const AttentionOptions& options,
-                   AttentionShapes shapes) {
+void require_cache(const char* operation, const MultiHeadAttentionConfig& config, const AttentionInput& input,
+                   const AttentionOptions& options, AttentionShapes shapes) {
   require(options.cache || !options.new_tokens, operation, ": new_tokens is given without a cache");
   if (!options.cache) return;
   const KeyValueCache& cache = *options.cache;
@@ -27,18 +28,21 @@ void require_cache(const char* operation, const MultiHeadAttentionConfig& config
   require(shapes.added_keys == 0, operation, ": a cache with add_bias_kv or add_zero_attn, whose keys would follow the cached ones");
   require(!input.key && !input.projected_key, operation, ": a cache with ", input.key ? "key" : "projected_key",
           "; the keys and values in a cache are those of the query input");
-  require(!mask.query_offsets && !mask.key_offsets, operation, ": a cache with documents (query_offsets); each sequence of a cache is one text");
+  require(!mask.query_offsets && !mask.key_offsets, operation,
+          ": a cache with documents (query_offsets); each sequence of a cache is one text");
   require(!mask.key_lengths, operation, ": a cache with key_lengths, which the cache gives");
   require(!mask.diagonal_offsets, operation, ": a cache with diagonal_offsets, which the cache gives");
-  require(!mask.window.diagonal && (!mask.causal || mask.causal->corner != Diagonal::Corner::offset), operation,
-          ": a cache with an offset of the diagonal, which the cache gives; causal may be top_left or bottom_right, which are the same here");
+  require(
+      !mask.window.diagonal && (!mask.causal || mask.causal->corner != Diagonal::Corner::offset), operation,
+      ": a cache with an offset of the diagonal, which the cache gives; causal may be top_left or bottom_right, which are the same here");
   const KeyValueCacheConfig& own = cache.config();
   require(shapes.lead == Shape{own.sequences}, operation, ": query is ", input.query.shape(), " with leading dimensions ", shapes.lead,
           "; the cache has ", own.sequences, " sequences, so they must be [", own.sequences, "]");
-  require(own.kv_heads == config.kv_heads && own.head_width == config.head_width && own.value_head_width == config.value_head_width, operation,
-          ": the cache has ", own.kv_heads, " heads of widths ", own.head_width, " and ", own.value_head_width, "; the layer has ", config.kv_heads,
-          " of ", config.head_width, " and ", config.value_head_width);
-  require(own.dtype == config.dtype, operation, ": the cache is ", own.dtype, "; it must be ", config.dtype, ", as the layer is");
+  require(own.kv_heads == config.kv_heads && own.head_width == config.head_width && own.value_head_width == config.value_head_width,
+          operation, ": the cache has ", own.kv_heads, " heads of widths ", own.head_width, " and ", own.value_head_width,
+          "; the layer has ", config.kv_heads, " of ", config.head_width, " and ", config.value_head_width);
+  require(may_store_keys(config.dtype, own.dtype), operation, ": the cache is ", own.dtype, " and the layer ", config.dtype,
+          "; a cache is ", kKeyStorage);
   const std::vector<std::int64_t> after = cache.lengths_after(shapes.queries, options.new_tokens);
   shapes.keys = after.empty() ? 0 : *std::ranges::max_element(after);
   require_pairs(operation, "attend", mask.attend, shapes);

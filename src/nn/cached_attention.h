@@ -7,18 +7,21 @@
 
 namespace polyhead::nn {
 
-// The mask of a call with a cache: the caller's, with the lengths [B] of the sequences and, for a diagonal, their lengths before the append.
+// The mask of a call with a cache: the caller's, with the lengths [B] of the sequences and, for a diagonal, their lengths before the
+// append.
 Mask mask_in_cache(const Mask& given, ConstTensorView lengths, ConstTensorView before);
 
 // Checks a call with a cache wholly: what follows throws only for want of memory or of a backend. `shapes` are those of the input.
-void require_cache(const char* operation, const MultiHeadAttentionConfig& config, const AttentionInput& input, const AttentionOptions& options,
-                   AttentionShapes shapes);
+void require_cache(const char* operation, const MultiHeadAttentionConfig& config, const AttentionInput& input,
+                   const AttentionOptions& options, AttentionShapes shapes);
 
 // Forgets appended tokens unless keep() is called.
 class AppendedTokens {
  public:
   explicit AppendedTokens(KeyValueCache* cache) : cache_(cache) {
-    if (cache_) before_.assign(cache_->previous_lengths().data<std::int64_t>(), cache_->previous_lengths().data<std::int64_t>() + cache_->sequences());
+    if (cache_)
+      before_.assign(cache_->previous_lengths().data<std::int64_t>(),
+                     cache_->previous_lengths().data<std::int64_t>() + cache_->sequences());
   }
   AppendedTokens(const AppendedTokens&) = delete;
   AppendedTokens& operator=(const AppendedTokens&) = delete;

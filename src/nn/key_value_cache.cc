@@ -6,6 +6,7 @@
 #include "core/overlap.h"
 #include "core/parallel.h"
 #include "core/text.h"
+#include "polyhead/quantize.h"
 
 namespace polyhead::nn {
 namespace {
@@ -20,52 +21,83 @@ void copy_rows(ConstTensorView from, TensorView to) {
 
 // The first `length` tokens of [K,L,W].
 void copy_heads(ConstTensorView from, TensorView to, std::int64_t length) {
-  for (std::int64_t head = 0; head < from.extent(0); ++head) copy_rows(from.select(0, head).slice(0, 0, length), to.select(0, head).slice(0, 0, length));
+  for (std::int64_t head = 0; head < from.extent(0); ++head)
+    copy_rows(from.select(0, head).slice(0, 0, length), to.select(0, head).slice(0, 0, length));
+}
+
+void require_storage(const char* name, DType dtype) {
+  require(is_floating(dtype) || dtype == DType::i8, kName, ": ", name, " is ", dtype,
+          "; it must be float32, float64, bfloat16, float16 or int8");
 }
 
 KeyValueCacheConfig completed(KeyValueCacheConfig config) {
   if (config.value_head_width == 0) config.value_head_width = config.head_width;
-  const std::pair<const char*, std::int64_t> extents[] = {{"sequences", config.sequences}, {"kv_heads", config.kv_heads}, {"capacity", config.capacity},
-                                                         {"head_width", config.head_width}, {"value_head_width", config.value_head_width}};
+  const std::pair<const char*, std::int64_t> extents[] = {{"sequences", config.sequences},
+                                                          {"kv_heads", config.kv_heads},
+                                                          {"capacity", config.capacity},
+                                                          {"head_width", config.head_width},
+                                                          {"value_head_width", config.value_head_width}};
   for (const auto& [name, extent] : extents) require(extent >= 0, kName, ": ", name, " is ", extent, "; it must not be negative");
-  require(is_floating(config.dtype), kName, ": dtype is ", config.dtype, "; it must be float32, float64, bfloat16 or float16");
+  require_storage("dtype", config.dtype);
   return config;
 }
 
-KeyValueCacheConfig config_of(const TensorView& keys, const TensorView& values) {
+KeyValueCacheConfig config_of(const TensorView& keys, const TensorView& values, const TensorView& key_scales,
+                              const TensorView& value_scales) {
   require(keys && keys.rank() == 4, kName, ": keys must be [B,K,capacity,H]");
   require(values && values.rank() == 4 && values.shape().first(3) == keys.shape().first(3) && values.dtype() == keys.dtype(), kName,
           ": values must be [B,K,capacity,V] with the extents and the dtype of keys ", keys.dtype(), " ", keys.shape());
-  const Operand outputs[] = {{"keys", keys}, {"values", values}};
+  require_storage("keys", keys.dtype());
+  const std::pair<const char*, const TensorView*> scales[] = {{"key_scales", &key_scales}, {"value_scales", &value_scales}};
+  for (const auto& [name, view] : scales) {
+    require(static_cast<bool>(*view) == (keys.dtype() == DType::i8), kName, ": ", name,
+            *view ? " is given without int8 keys and values" : " is missing; int8 keys and values have scales");
+    require(!*view || (view->dtype() == DType::f32 && view->shape() == keys.shape().first(3)), kName, ": ", name, " is ", view->dtype(),
+            " ", view->shape(), "; it must be float32 [B,K,capacity] = ", keys.shape().first(3));
+  }
+  const Operand outputs[] = {{"keys", keys}, {"values", values}, {"key_scales", key_scales}, {"value_scales", value_scales}};
   require_separate(kName, outputs, {});
-  KeyValueCacheConfig config{keys.extent(0), keys.extent(1), keys.extent(2), keys.extent(3), values.extent(3), keys.dtype()};
-  require(is_floating(config.dtype), kName, ": keys is ", config.dtype, "; it must be float32, float64, bfloat16 or float16");
-  return config;
+  return {keys.extent(0), keys.extent(1), keys.extent(2), keys.extent(3), values.extent(3), keys.dtype()};
 }
 
 }  // namespace
 
 KeyValueCache::KeyValueCache(const KeyValueCacheConfig& config)
-    : config_(completed(config)),
-      own_keys_(config_.dtype, {config_.sequences, config_.kv_heads, config_.capacity, config_.head_width}),
-      own_values_(config_.dtype, {config_.sequences, config_.kv_heads, config_.capacity, config_.value_head_width}),
-      keys_(own_keys_),
-      values_(own_values_),
-      lengths_(static_cast<std::size_t>(config_.sequences)),
-      previous_(lengths_) {}
+    : config_(completed(config)), lengths_(static_cast<std::size_t>(config_.sequences)), previous_(lengths_) {
+  const Shape rows{config_.sequences, config_.kv_heads, config_.capacity};
+  const auto with_width = [&](std::int64_t width) {
+    Shape shape = rows;
+    shape.push_back(width);
+    return shape;
+  };
+  keys_ = own_[0] = Tensor(config_.dtype, with_width(config_.head_width));
+  values_ = own_[1] = Tensor(config_.dtype, with_width(config_.value_head_width));
+  if (config_.dtype != DType::i8) return;
+  key_scales_ = own_[2] = Tensor(DType::f32, rows);
+  value_scales_ = own_[3] = Tensor(DType::f32, rows);
+}
 
-KeyValueCache::KeyValueCache(TensorView keys, TensorView values, std::span<const std::int64_t> lengths)
-    : config_(config_of(keys, values)), keys_(keys), values_(values), lengths_(lengths.begin(), lengths.end()) {
+KeyValueCache::KeyValueCache(TensorView keys, TensorView values, std::span<const std::int64_t> lengths, TensorView key_scales,
+                             TensorView value_scales)
+    : config_(config_of(keys, values, key_scales, value_scales)),
+      keys_(keys),
+      values_(values),
+      key_scales_(key_scales),
+      value_scales_(value_scales),
+      lengths_(lengths.begin(), lengths.end()) {
   if (lengths_.empty()) lengths_.resize(static_cast<std::size_t>(config_.sequences));
-  require(std::ssize(lengths_) == config_.sequences, kName, ": there are ", lengths_.size(), " lengths for ", config_.sequences, " sequences");
+  require(std::ssize(lengths_) == config_.sequences, kName, ": there are ", lengths_.size(), " lengths for ", config_.sequences,
+          " sequences");
   for (const std::int64_t length : lengths_) {
-    require(0 <= length && length <= config_.capacity, kName, ": one of lengths is ", length, "; it must lie in [0,capacity] = [0,", config_.capacity, "]");
+    require(0 <= length && length <= config_.capacity, kName, ": one of lengths is ", length, "; it must lie in [0,capacity] = [0,",
+            config_.capacity, "]");
   }
   previous_ = lengths_;
 }
 
 void KeyValueCache::require_sequence(const char* operation, std::int64_t sequence) const {
-  require(0 <= sequence && sequence < config_.sequences, kName, ".", operation, ": sequence ", sequence, "; sequences lie in [0,", config_.sequences, ")");
+  require(0 <= sequence && sequence < config_.sequences, kName, ".", operation, ": sequence ", sequence, "; sequences lie in [0,",
+          config_.sequences, ")");
 }
 
 std::int64_t KeyValueCache::length(std::int64_t sequence) const {
@@ -77,18 +109,26 @@ std::int64_t KeyValueCache::longest() const { return lengths_.empty() ? 0 : *std
 
 ConstTensorView KeyValueCache::keys() const { return keys_ ? keys_.slice(-2, 0, longest()) : keys_; }
 ConstTensorView KeyValueCache::values() const { return values_ ? values_.slice(-2, 0, longest()) : values_; }
+ConstTensorView KeyValueCache::key_scales() const { return key_scales_ ? key_scales_.slice(-1, 0, longest()) : key_scales_; }
+ConstTensorView KeyValueCache::value_scales() const { return value_scales_ ? value_scales_.slice(-1, 0, longest()) : value_scales_; }
+
+std::vector<TensorView> KeyValueCache::parts() const {
+  if (!key_scales_) return {keys_, values_};
+  return {keys_, values_, key_scales_.unsqueeze(-1), value_scales_.unsqueeze(-1)};
+}
 
 std::vector<std::int64_t> KeyValueCache::lengths_after(std::int64_t tokens, ConstTensorView new_tokens) const {
   std::vector<std::int64_t> counts(lengths_.size(), tokens);
   if (new_tokens) {
-    require(is_integer(new_tokens.dtype()) && new_tokens.shape() == Shape{config_.sequences}, kName, ".append: new_tokens is ", new_tokens.dtype(),
-            " ", new_tokens.shape(), "; it must be integers [B] = [", config_.sequences, "]");
+    require(is_integer(new_tokens.dtype()) && new_tokens.shape() == Shape{config_.sequences}, kName, ".append: new_tokens is ",
+            new_tokens.dtype(), " ", new_tokens.shape(), "; it must be integers [B] = [", config_.sequences, "]");
     copy(new_tokens, TensorView(counts.data(), {config_.sequences}));
   }
   for (std::size_t b = 0; b < counts.size(); ++b) {
-    require(0 <= counts[b] && counts[b] <= tokens, kName, ".append: new_tokens[", b, "] is ", counts[b], "; it must lie in [0,T] = [0,", tokens, "]");
-    require(counts[b] <= config_.capacity - lengths_[b], kName, ".append: sequence ", b, " has ", lengths_[b], " tokens and gets ", counts[b],
-            "; the capacity is ", config_.capacity);
+    require(0 <= counts[b] && counts[b] <= tokens, kName, ".append: new_tokens[", b, "] is ", counts[b], "; it must lie in [0,T] = [0,",
+            tokens, "]");
+    require(counts[b] <= config_.capacity - lengths_[b], kName, ".append: sequence ", b, " has ", lengths_[b], " tokens and gets ",
+            counts[b], "; the capacity is ", config_.capacity);
     counts[b] += lengths_[b];
   }
   return counts;
@@ -99,20 +139,41 @@ void KeyValueCache::append(ConstTensorView k, ConstTensorView v, ConstTensorView
   const auto check = [&](const char* name, const ConstTensorView& x, char letter, std::int64_t width) {
     require(static_cast<bool>(x), kName, ".append: ", name, " is missing");
     const Shape wanted{config_.sequences, config_.kv_heads, k.rank() == 4 ? k.extent(2) : -1, width};
-    require(is_floating(x.dtype()) && x.shape() == wanted, kName, ".append: ", name, " is ", x.dtype(), " ", x.shape(), "; it must be floating [B,K,T,",
-            letter, "] with B = ", config_.sequences, ", K = ", config_.kv_heads, ", ", letter, " = ", width, " and one T for both");
+    require(is_floating(x.dtype()) && x.shape() == wanted, kName, ".append: ", name, " is ", x.dtype(), " ", x.shape(),
+            "; it must be floating [B,K,T,", letter, "] with B = ", config_.sequences, ", K = ", config_.kv_heads, ", ", letter, " = ",
+            width, " and one T for both");
   };
   check("k", k, 'H', config_.head_width), check("v", v, 'V', config_.value_head_width);
-  const Operand outputs[] = {{"the cache's keys", keys_}, {"the cache's values", values_}}, inputs[] = {{"k", k}, {"v", v}};
+  const Operand outputs[] = {{"the cache's keys", keys_},
+                             {"the cache's values", values_},
+                             {"the cache's key scales", key_scales_},
+                             {"the cache's value scales", value_scales_}};
+  const Operand inputs[] = {{"k", k}, {"v", v}};
   require_separate("KeyValueCache.append", outputs, inputs);
   std::vector<std::int64_t> after = lengths_after(k.extent(2), new_tokens);
 
-  const std::int64_t bytes = k.extent(2) * (config_.head_width + config_.value_head_width) * static_cast<std::int64_t>(info(config_.dtype).size);
+  // The new tokens of sequence b are those from begin_of(b) to end_of(b) - 1.
+  const auto begin_of = [&](std::int64_t b) { return lengths_[static_cast<std::size_t>(b)]; };
+  const auto end_of = [&](std::int64_t b) { return after[static_cast<std::size_t>(b)]; };
+  if (config_.dtype == DType::i8) {
+    for (std::int64_t b = 0; b < config_.sequences; ++b) {
+      const std::int64_t begin = begin_of(b), end = end_of(b);
+      const auto store = [&](const ConstTensorView& from, const TensorView& to, const TensorView& scales) {
+        quantize_rows(from.select(0, b).slice(1, 0, end - begin), to.select(0, b).slice(1, begin, end),
+                      scales.select(0, b).slice(1, begin, end), executor);
+      };
+      store(k, keys_, key_scales_), store(v, values_, value_scales_);
+    }
+    previous_ = std::exchange(lengths_, std::move(after));
+    return;
+  }
+  const std::int64_t bytes =
+      k.extent(2) * (config_.head_width + config_.value_head_width) * static_cast<std::int64_t>(info(config_.dtype).size);
   const std::int64_t grain = 1 + 200'000 / (1 + bytes);  // fewer bytes are copied in the time to wake a thread
   parallel_for(config_.sequences * config_.kv_heads, grain, executor, [&](std::int64_t first, std::int64_t last) {
     for (std::int64_t i = first; i < last; ++i) {
       const std::int64_t b = i / config_.kv_heads, head = i % config_.kv_heads;
-      const std::int64_t begin = lengths_[static_cast<std::size_t>(b)], end = after[static_cast<std::size_t>(b)];
+      const std::int64_t begin = begin_of(b), end = end_of(b);
       const auto store = [&](const ConstTensorView& from, const TensorView& to) {
         copy_rows(from.select(0, b).select(0, head).slice(0, 0, end - begin), to.select(0, b).select(0, head).slice(0, begin, end));
       };
@@ -128,11 +189,12 @@ Mask KeyValueCache::causal_mask() const {
 
 void KeyValueCache::copy_tokens(std::int64_t from, std::int64_t to) {
   const std::int64_t length = lengths_[static_cast<std::size_t>(to)] = lengths_[static_cast<std::size_t>(from)];
-  for (const TensorView& view : {keys_, values_}) copy_heads(view.select(0, from), view.select(0, to), length);
+  for (const TensorView& view : parts()) copy_heads(view.select(0, from), view.select(0, to), length);
 }
 
 void KeyValueCache::reorder(std::span<const std::int64_t> source) {
-  require(std::ssize(source) == config_.sequences, kName, ".reorder: there are ", source.size(), " sources for ", config_.sequences, " sequences");
+  require(std::ssize(source) == config_.sequences, kName, ".reorder: there are ", source.size(), " sources for ", config_.sequences,
+          " sequences");
   for (const std::int64_t from : source) require_sequence("reorder", from);
   const auto at = [](std::int64_t b) { return static_cast<std::size_t>(b); };
   std::vector<std::int64_t> readers(source.size());  // of each sequence: the others that still have to copy it
@@ -161,15 +223,15 @@ void KeyValueCache::reorder(std::span<const std::int64_t> source) {
   for (std::int64_t first = 0; first < config_.sequences; ++first) {
     if (waits[at(first)] == 0) continue;
     const std::int64_t length = lengths_[at(first)];
-    Tensor saved[2];
-    const TensorView views[] = {keys_, values_};
-    for (int i = 0; i < 2; ++i) saved[i] = Tensor::copy_of(views[i].select(0, first).slice(1, 0, length));
+    const std::vector<TensorView> views = parts();
+    std::vector<Tensor> saved;
+    for (const TensorView& view : views) saved.push_back(Tensor::copy_of(view.select(0, first).slice(1, 0, length)));
     std::int64_t b = first;
     for (; source[at(b)] != first; b = source[at(b)]) {
       copy_tokens(source[at(b)], b);
       waits[at(b)] = 0;
     }
-    for (int i = 0; i < 2; ++i) copy_heads(saved[i], views[i].select(0, b), length);
+    for (std::size_t i = 0; i < views.size(); ++i) copy_heads(saved[i], views[i].select(0, b), length);
     lengths_[at(b)] = length, waits[at(b)] = 0;
   }
   previous_ = lengths_;
@@ -189,9 +251,11 @@ void KeyValueCache::truncate(std::int64_t sequence, std::int64_t length) {
 }
 
 void KeyValueCache::truncate(std::span<const std::int64_t> lengths) {
-  require(std::ssize(lengths) == config_.sequences, kName, ".truncate: there are ", lengths.size(), " lengths for ", config_.sequences, " sequences");
+  require(std::ssize(lengths) == config_.sequences, kName, ".truncate: there are ", lengths.size(), " lengths for ", config_.sequences,
+          " sequences");
   for (std::size_t b = 0; b < lengths.size(); ++b) {
-    require(0 <= lengths[b] && lengths[b] <= lengths_[b], kName, ".truncate: sequence ", b, " has ", lengths_[b], " tokens and cannot be cut to ", lengths[b]);
+    require(0 <= lengths[b] && lengths[b] <= lengths_[b], kName, ".truncate: sequence ", b, " has ", lengths_[b],
+            " tokens and cannot be cut to ", lengths[b]);
   }
   previous_.assign(lengths.begin(), lengths.end());
   lengths_ = previous_;

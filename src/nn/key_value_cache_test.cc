@@ -6,6 +6,7 @@
 #include <array>
 #include <numeric>
 
+#include "polyhead/quantize.h"
 #include "polyhead/sdpa.h"
 #include "support/compare.h"
 #include "support/random.h"
@@ -18,15 +19,28 @@ using test::Random;
 using test::same_bits;
 using testing::HasSubstr;
 
-// Sequences as lists of tokens [K,1,W], in the dtype of the cache.
+// A token [K,1,W] in the dtype of a cache, beside its scales [K,1].
+struct Token {
+  Token(ConstTensorView x, DType dtype) {
+    if (dtype != DType::i8) {
+      elements = Tensor::copy_of(x, dtype);
+      return;
+    }
+    elements = Tensor(dtype, x.shape()), scales = Tensor(DType::f32, x.shape().first(2));
+    quantize_rows(x, elements, scales);
+  }
+  Tensor elements, scales;
+};
+
+// Sequences as lists of tokens.
 struct Lists {
-  std::vector<std::vector<Tensor>> keys, values;
+  std::vector<std::vector<Token>> keys, values;
 
   explicit Lists(std::int64_t sequences) : keys(static_cast<std::size_t>(sequences)), values(keys) {}
   void append(ConstTensorView k, ConstTensorView v, const std::vector<std::int64_t>& counts, DType dtype) {
     for (std::size_t b = 0; b < keys.size(); ++b) {
       for (std::int64_t t = 0; t < counts[b]; ++t) {
-        const auto token = [&](ConstTensorView x) { return Tensor::copy_of(x.select(0, static_cast<std::int64_t>(b)).slice(1, t, t + 1), dtype); };
+        const auto token = [&](ConstTensorView x) { return Token(x.select(0, static_cast<std::int64_t>(b)).slice(1, t, t + 1), dtype); };
         keys[b].push_back(token(k)), values[b].push_back(token(v));
       }
     }
@@ -41,8 +55,14 @@ void expect_same(const KeyValueCache& cache, const Lists& lists) {
     ASSERT_EQ(cache.length(index), length);
     ASSERT_EQ(cache.key_lengths().data<std::int64_t>()[b], length);
     for (std::int64_t t = 0; t < length; ++t) {
-      ASSERT_TRUE(same_bits(cache.keys().select(0, index).slice(1, t, t + 1), lists.keys[b][static_cast<std::size_t>(t)])) << b << " " << t;
-      ASSERT_TRUE(same_bits(cache.values().select(0, index).slice(1, t, t + 1), lists.values[b][static_cast<std::size_t>(t)])) << b << " " << t;
+      const auto stored = [&](ConstTensorView view) { return view.select(0, index).slice(1, t, t + 1); };
+      const Token &key = lists.keys[b][static_cast<std::size_t>(t)], &value = lists.values[b][static_cast<std::size_t>(t)];
+      ASSERT_TRUE(same_bits(stored(cache.keys()), key.elements)) << b << " " << t;
+      ASSERT_TRUE(same_bits(stored(cache.values()), value.elements)) << b << " " << t;
+      ASSERT_EQ(static_cast<bool>(cache.key_scales()), static_cast<bool>(key.scales));
+      if (!key.scales) continue;
+      ASSERT_TRUE(same_bits(stored(cache.key_scales()), key.scales)) << b << " " << t;
+      ASSERT_TRUE(same_bits(stored(cache.value_scales()), value.scales)) << b << " " << t;
     }
   }
   ASSERT_EQ(cache.longest(), longest);
@@ -57,10 +77,16 @@ TEST(KeyValueCache, HoldsWhatRandomCallsLeave) {
   for (std::uint64_t seed = 0; seed < 60; ++seed) {
     SCOPED_TRACE(seed);
     Random random(seed);
-    const DType dtype = random.pick({DType::f32, DType::f64, DType::bf16, DType::f16}), given = random.pick({DType::f32, DType::f64, DType::bf16});
+    const DType dtype = random.pick({DType::f32, DType::f64, DType::bf16, DType::f16, DType::i8}),
+                given = random.pick({DType::f32, DType::f64, DType::bf16});
     const std::int64_t sequences = random.integer(1, 6), heads = random.integer(1, 3), capacity = 40, width = random.integer(1, 9);
     const std::int64_t value_width = random.coin() ? width : random.integer(1, 9);
-    KeyValueCache cache({.sequences = sequences, .kv_heads = heads, .capacity = capacity, .head_width = width, .value_head_width = value_width, .dtype = dtype});
+    KeyValueCache cache({.sequences = sequences,
+                         .kv_heads = heads,
+                         .capacity = capacity,
+                         .head_width = width,
+                         .value_head_width = value_width,
+                         .dtype = dtype});
     Lists lists(sequences);
     const void* const memory = cache.all_keys().data();
     for (int step = 0; step < 25; ++step) {
@@ -77,7 +103,8 @@ TEST(KeyValueCache, HoldsWhatRandomCallsLeave) {
           cache.reorder(source);
           Lists before = lists;
           for (std::size_t b = 0; b < source.size(); ++b) {
-            lists.keys[b] = before.keys[static_cast<std::size_t>(source[b])], lists.values[b] = before.values[static_cast<std::size_t>(source[b])];
+            lists.keys[b] = before.keys[static_cast<std::size_t>(source[b])],
+            lists.values[b] = before.values[static_cast<std::size_t>(source[b])];
           }
           break;
         }
@@ -91,8 +118,9 @@ TEST(KeyValueCache, HoldsWhatRandomCallsLeave) {
         case 2: {
           const std::int64_t b = any(), length = random.integer(0, cache.length(b));
           cache.truncate(b, length);
-          lists.keys[static_cast<std::size_t>(b)].resize(static_cast<std::size_t>(length));
-          lists.values[static_cast<std::size_t>(b)].resize(static_cast<std::size_t>(length));
+          for (auto* tokens : {&lists.keys[static_cast<std::size_t>(b)], &lists.values[static_cast<std::size_t>(b)]}) {
+            tokens->erase(tokens->begin() + length, tokens->end());
+          }
           break;
         }
         default: {
@@ -101,7 +129,8 @@ TEST(KeyValueCache, HoldsWhatRandomCallsLeave) {
           const bool unequal = random.coin();
           for (std::size_t b = 0; unequal && b < counts.size(); ++b) counts[b] = random.integer(0, tokens);
           const bool fits = std::ranges::all_of(counts, [&](std::int64_t& c) { return cache.length(&c - counts.data()) + c <= capacity; });
-          const test::StridedTensor k = random.strided(given, {sequences, heads, tokens, width}), v = random.strided(given, {sequences, heads, tokens, value_width});
+          const test::StridedTensor k = random.strided(given, {sequences, heads, tokens, width}),
+                                    v = random.strided(given, {sequences, heads, tokens, value_width});
           const Tensor new_tokens = unequal ? counts_tensor(counts, DType::i16) : Tensor();
           if (!fits) {
             EXPECT_THAT(error_message([&] { cache.append(k, v, new_tokens); }), HasSubstr("the capacity is 40"));
@@ -136,14 +165,24 @@ TEST(KeyValueCache, LivesOnTheCallersMemory) {
   EXPECT_EQ(cache.length(0), 5);
   EXPECT_TRUE(same_bits(swapped.select(0, 1).slice(1, 1, 3), k.view().select(0, 0)));
   EXPECT_THAT(error_message([&] { KeyValueCache(swapped, swapped); }), HasSubstr("overlap"));
+  Tensor bytes(DType::i8, {2, 3, 6, 4}), more(bytes), scales(DType::f32, {2, 3, 6}), more_scales(scales);
+  KeyValueCache(bytes, more, {}, scales, more_scales).append(k, k);
+  EXPECT_GT(scales.data<float>()[0], 0);
+  EXPECT_THAT(error_message([&] { KeyValueCache(bytes, more); }), HasSubstr("key_scales is missing; int8 keys and values have scales"));
+  EXPECT_THAT(error_message([&] { KeyValueCache(bytes, more, {}, scales, keys); }),
+              HasSubstr("value_scales is float32 [2,6,3,4]; it must be float32 [B,K,capacity] = [2,3,6]"));
+  EXPECT_THAT(error_message([&] { KeyValueCache(swapped, values, {}, scales, more_scales); }),
+              HasSubstr("key_scales is given without int8"));
   const std::int64_t wrong[] = {1, 7};
-  EXPECT_THAT(error_message([&] { KeyValueCache(swapped, values, wrong); }), HasSubstr("one of lengths is 7; it must lie in [0,capacity] = [0,6]"));
+  EXPECT_THAT(error_message([&] { KeyValueCache(swapped, values, wrong); }),
+              HasSubstr("one of lengths is 7; it must lie in [0,capacity] = [0,6]"));
 }
 
-// Chunks of unequal lengths attended through causal_mask() equal one causal call over each whole sequence.
+// Chunks of unequal lengths attended through causal_mask() equal one causal call over each whole sequence, bit for bit.
 TEST(KeyValueCache, CausalMaskIsThatOfTheWholeSequence) {
   Random random(5);
-  const Tensor q = random.tensor(DType::f64, {2, 4, 9, 8}), k = random.tensor(DType::f64, {2, 2, 9, 8}), v = random.tensor(DType::f64, {2, 2, 9, 8});
+  const Tensor q = random.tensor(DType::f64, {2, 4, 9, 8}), k = random.tensor(DType::f64, {2, 2, 9, 8}),
+               v = random.tensor(DType::f64, {2, 2, 9, 8});
   Tensor whole(DType::f64, q.shape());
   sdpa_forward({.q = q, .k = k, .v = v, .out = whole}, {.mask = {.causal = Causal::top_left()}});
   KeyValueCache cache({.sequences = 2, .kv_heads = 2, .capacity = 9, .head_width = 8, .dtype = DType::f64});
@@ -164,7 +203,7 @@ TEST(KeyValueCache, CausalMaskIsThatOfTheWholeSequence) {
     sdpa_forward({.q = queries, .k = cache.keys(), .v = cache.values(), .out = out}, {.mask = cache.causal_mask()});
     for (std::int64_t b = 0; b < 2; ++b) {
       const std::int64_t count = counts[static_cast<std::size_t>(b)];
-      EXPECT_TRUE(test::near(out.view().select(0, b).slice(1, 0, count), Tensor::copy_of(whole.view().select(0, b).slice(1, first[b], first[b] + count)), 1e-14));
+      EXPECT_TRUE(same_bits(out.view().select(0, b).slice(1, 0, count), whole.view().select(0, b).slice(1, first[b], first[b] + count)));
     }
   }
   EXPECT_EQ(cache.length(0), 9);
@@ -175,14 +214,17 @@ TEST(KeyValueCache, Messages) {
   KeyValueCache cache({.sequences = 2, .kv_heads = 1, .capacity = 4, .head_width = 3});
   const Tensor k(DType::f32, {2, 1, 3, 3}), v(k), wide(DType::f32, {2, 1, 3, 4}), integers(DType::i32, {2, 1, 3, 3});
   cache.append(k, v);
-  const auto appended = [&](ConstTensorView a, ConstTensorView b, ConstTensorView counts = {}) { return error_message([&] { cache.append(a, b, counts); }); };
+  const auto appended = [&](ConstTensorView a, ConstTensorView b, ConstTensorView counts = {}) {
+    return error_message([&] { cache.append(a, b, counts); });
+  };
   EXPECT_THAT(appended(k, v), HasSubstr("KeyValueCache.append: sequence 0 has 3 tokens and gets 3; the capacity is 4"));
   EXPECT_THAT(appended(wide, v), HasSubstr("k is float32 [2,1,3,4]; it must be floating [B,K,T,H]"));
   EXPECT_THAT(appended(k, wide), HasSubstr("v is float32 [2,1,3,4]; it must be floating [B,K,T,V]"));
   EXPECT_THAT(appended(integers, v), HasSubstr("k is int32"));
   EXPECT_THAT(appended({}, v), HasSubstr("k is missing"));
   EXPECT_THAT(appended(cache.keys(), v), HasSubstr("overlap"));
-  const Tensor negative = Tensor::of<std::int32_t>({2}, {1, -1}), many = Tensor::of<std::int64_t>({2}, {1, 4}), floats(DType::f32, {2}), three(DType::i64, {3});
+  const Tensor negative = Tensor::of<std::int32_t>({2}, {1, -1}), many = Tensor::of<std::int64_t>({2}, {1, 4}), floats(DType::f32, {2}),
+               three(DType::i64, {3});
   EXPECT_THAT(appended(k, v, negative), HasSubstr("new_tokens[1] is -1; it must lie in [0,T] = [0,3]"));
   EXPECT_THAT(appended(k, v, many), HasSubstr("new_tokens[1] is 4"));
   EXPECT_THAT(appended(k, v, floats), HasSubstr("new_tokens is float32 [2]; it must be integers [B] = [2]"));
@@ -194,7 +236,7 @@ TEST(KeyValueCache, Messages) {
   EXPECT_THAT(error_message([&] { cache.reorder(std::array<std::int64_t, 1>{0}); }), HasSubstr("1 sources for 2 sequences"));
   EXPECT_THAT(error_message([&] { cache.copy_sequence(-1, 0); }), HasSubstr("sequence -1"));
   EXPECT_THAT(error_message([] { KeyValueCache({.sequences = -1}); }), HasSubstr("sequences is -1"));
-  EXPECT_THAT(error_message([] { KeyValueCache({.dtype = DType::i8}); }), HasSubstr("dtype is int8; it must be float32"));
+  EXPECT_THAT(error_message([] { KeyValueCache({.dtype = DType::i16}); }), HasSubstr("dtype is int16; it must be float32"));
   EXPECT_THAT(error_message([&] { KeyValueCache().append(k, v); }), HasSubstr("has no memory"));
 }
 

@@ -245,8 +245,8 @@ void run(const MultiHeadAttention& layer, const PackedAttention& projections, co
                 .v = s.v_heads,
                 .out = split_heads(s.attended.view(), shapes.axis, config.heads),
                 .lse = s.lse,
-                .k_scale = input.projected_key_scale,
-                .v_scale = input.projected_value_scale},
+                .k_scale = options.cache ? options.cache->key_scales() : input.projected_key_scale,
+                .v_scale = options.cache ? options.cache->value_scales() : input.projected_value_scale},
                sdpa);
 
   Tensor gated;
@@ -310,7 +310,12 @@ void MultiHeadAttention::forward(const AttentionInput& input, TensorView out, co
     require(saved == nullptr, kOperation, ": a cache with saved activations; a pass with a cache has no backward pass");
     std::vector<Operand> inputs = inputs_of(input, options.mask, options.bias, options.dropout_keep, options.rotary);
     if (options.new_tokens) inputs.push_back({"new_tokens", options.new_tokens});
-    const Operand memory[] = {written, {"the cache's keys", options.cache->all_keys()}, {"the cache's values", options.cache->all_values()}};
+    const KeyValueCache& cache = *options.cache;
+    const Operand memory[] = {written,
+                              {"the cache's keys", cache.all_keys()},
+                              {"the cache's values", cache.all_values()},
+                              {"the cache's key scales", cache.all_key_scales()},
+                              {"the cache's value scales", cache.all_value_scales()}};
     polyhead::require_separate(kOperation, memory, inputs);
   }
   if (saved == nullptr) {

@@ -29,14 +29,15 @@ void require_config(const RotaryEmbeddingConfig& c) {
   finite("mscale", c.mscale, 0), finite("mscale_all_dim", c.mscale_all_dim, 0);
   require(c.scaling != RotaryScaling::none || c.factor == 1, kOperation, ": factor is ", c.factor, " without a scaling rule that uses it");
   require(c.scaling == RotaryScaling::yarn || !c.attention_factor, kOperation, ": attention_factor is given, which only scaling yarn uses");
-  require(c.scaling != RotaryScaling::ntk || c.width > 2, kOperation, ": width is 2; scaling ntk needs at least 4, as it divides by width - 2");
+  require(c.scaling != RotaryScaling::ntk || c.width > 2, kOperation,
+          ": width is 2; scaling ntk needs at least 4, as it divides by width - 2");
   const bool by_length = c.scaling == RotaryScaling::llama3 || c.scaling == RotaryScaling::yarn;
   require(!by_length || c.original_max_position_embeddings > 0, kOperation, ": original_max_position_embeddings is ",
           c.original_max_position_embeddings, "; scaling llama3 and yarn need the length of the texts in training");
-  require(c.scaling != RotaryScaling::llama3 || c.low_freq_factor < c.high_freq_factor, kOperation, ": low_freq_factor is ", c.low_freq_factor,
-          " and high_freq_factor ", c.high_freq_factor, "; low must be below high");
-  require(c.scaling != RotaryScaling::yarn || c.beta_slow <= c.beta_fast, kOperation, ": beta_slow is ", c.beta_slow, " and beta_fast ", c.beta_fast,
-          "; slow must not be above fast");
+  require(c.scaling != RotaryScaling::llama3 || c.low_freq_factor < c.high_freq_factor, kOperation, ": low_freq_factor is ",
+          c.low_freq_factor, " and high_freq_factor ", c.high_freq_factor, "; low must be below high");
+  require(c.scaling != RotaryScaling::yarn || c.beta_slow <= c.beta_fast, kOperation, ": beta_slow is ", c.beta_slow, " and beta_fast ",
+          c.beta_fast, "; slow must not be above fast");
 }
 
 // docs/maths.md, eq. 11d.
@@ -108,7 +109,8 @@ RotaryTables RotaryEmbedding::tables(ConstTensorView positions, DType dtype) con
       }
     }
   };
-  dtype == DType::f64 ? write(tables.cos.data<double>(), tables.sin.data<double>()) : write(tables.cos.data<float>(), tables.sin.data<float>());
+  dtype == DType::f64 ? write(tables.cos.data<double>(), tables.sin.data<double>())
+                      : write(tables.cos.data<float>(), tables.sin.data<float>());
   return tables;
 }
 
@@ -125,7 +127,8 @@ RotaryTables RotaryEmbedding::tables_from(ConstTensorView first, std::int64_t co
   copy(first.unsqueeze(-1).expand(shape), positions);
   std::int64_t* const data = positions.data<std::int64_t>();
   for (std::int64_t i = 0; i < positions.numel(); ++i) {
-    require(!__builtin_add_overflow(data[i], i % count, &data[i]), kOperation, ": position ", data[i], " + ", i % count, " exceeds 2^63 - 1");
+    require(!__builtin_add_overflow(data[i], i % count, &data[i]), kOperation, ": position ", data[i], " + ", i % count,
+            " exceeds 2^63 - 1");
   }
   return tables(positions, dtype);
 }

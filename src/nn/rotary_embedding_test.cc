@@ -45,17 +45,20 @@ TEST(RotaryEmbedding, NtkKeepsTheHighestFrequencyAndScalesTheLowest) {
 
 // Frequencies of Llama 3.1: a base of 500,000, a factor of 8, an original length of 8192, here with R = 8.
 TEST(RotaryEmbedding, Llama3) {
-  const RotaryEmbeddingConfig config{.width = 8, .base = 500'000, .scaling = RotaryScaling::llama3, .factor = 8, .original_max_position_embeddings = 8192};
+  const RotaryEmbeddingConfig config{
+      .width = 8, .base = 500'000, .scaling = RotaryScaling::llama3, .factor = 8, .original_max_position_embeddings = 8192};
   expect_frequencies(config, {1.0, 0.03760603093086393, 0.0005248461609929547, 6.647869871181235e-06});
   EXPECT_EQ(RotaryEmbedding(config).attention_factor(), 1);
 }
 
 TEST(RotaryEmbedding, Yarn) {
   RotaryEmbeddingConfig config{.width = 16, .scaling = RotaryScaling::yarn, .factor = 4, .original_max_position_embeddings = 2048};
-  expect_frequencies(config, {1.0, 0.31622776601683794, 0.1, 0.02569350598886808, 0.00625, 0.0013834964763236662, 0.00025, 7.905694150420948e-05});
+  expect_frequencies(config,
+                     {1.0, 0.31622776601683794, 0.1, 0.02569350598886808, 0.00625, 0.0013834964763236662, 0.00025, 7.905694150420948e-05});
   EXPECT_NEAR(RotaryEmbedding(config).attention_factor(), 0.1 * std::log(4.0) + 1, 1e-15);
   config.truncate = false;
-  expect_frequencies(config, {1.0, 0.31622776601683794, 0.1, 0.023870192321736323, 0.005056971521129435, 0.0008112903817014311, 0.00025, 7.905694150420948e-05});
+  expect_frequencies(config, {1.0, 0.31622776601683794, 0.1, 0.023870192321736323, 0.005056971521129435, 0.0008112903817014311, 0.00025,
+                              7.905694150420948e-05});
   config.mscale = 0.707, config.mscale_all_dim = 1.5;  // as DeepSeek's models
   EXPECT_NEAR(RotaryEmbedding(config).attention_factor(), (0.0707 * std::log(4.0) + 1) / (0.15 * std::log(4.0) + 1), 1e-15);
   config.attention_factor = 1.25;
@@ -85,7 +88,8 @@ TEST(RotaryEmbedding, TablesAreCosinesAndSinesOfPositionTimesFrequency) {
 TEST(RotaryEmbedding, TablesFromTheLengthsOfSequences) {
   const RotaryEmbedding embedding({.width = 6});
   const Tensor lengths = Tensor::of<std::int64_t>({2}, {4, 0}), strided = Tensor::of<std::int16_t>({2, 2}, {4, 9, 0, 9});
-  const RotaryTables whole = embedding.tables(0, 10), both = embedding.tables_from(lengths, 3), of_view = embedding.tables_from(strided.view().select(1, 0), 3);
+  const RotaryTables whole = embedding.tables(0, 10), both = embedding.tables_from(lengths, 3),
+                     of_view = embedding.tables_from(strided.view().select(1, 0), 3);
   ASSERT_EQ(both.cos.shape(), (Shape{2, 3, 3}));
   EXPECT_TRUE(same_bits(both.cos.view().select(0, 0), whole.cos.view().slice(0, 4, 7)));
   EXPECT_TRUE(same_bits(both.sin.view().select(0, 1), whole.sin.view().slice(0, 0, 3)));
@@ -102,12 +106,14 @@ TEST(RotaryEmbedding, Messages) {
   EXPECT_THAT(message({.width = 4, .scaling = RotaryScaling::linear, .factor = 0.5}), HasSubstr("factor is 0.5"));
   EXPECT_THAT(message({.width = 2, .scaling = RotaryScaling::ntk, .factor = 2}), HasSubstr("ntk needs at least 4"));
   EXPECT_THAT(message({.width = 4, .scaling = RotaryScaling::llama3, .factor = 2}), HasSubstr("original_max_position_embeddings is 0"));
-  EXPECT_THAT(message({.width = 4, .scaling = RotaryScaling::llama3, .factor = 2, .original_max_position_embeddings = 9, .low_freq_factor = 4}),
-              HasSubstr("low must be below high"));
+  EXPECT_THAT(
+      message({.width = 4, .scaling = RotaryScaling::llama3, .factor = 2, .original_max_position_embeddings = 9, .low_freq_factor = 4}),
+      HasSubstr("low must be below high"));
   EXPECT_THAT(message({.width = 4, .scaling = RotaryScaling::yarn, .factor = 2, .original_max_position_embeddings = 9, .beta_slow = 64}),
               HasSubstr("slow must not be above fast"));
-  EXPECT_THAT(message({.width = 4, .scaling = RotaryScaling::yarn, .factor = 2, .original_max_position_embeddings = 9, .attention_factor = 0}),
-              HasSubstr("attention_factor is 0"));
+  EXPECT_THAT(
+      message({.width = 4, .scaling = RotaryScaling::yarn, .factor = 2, .original_max_position_embeddings = 9, .attention_factor = 0}),
+      HasSubstr("attention_factor is 0"));
   const RotaryEmbedding embedding({.width = 4});
   const Tensor floats(DType::f32, {3});
   EXPECT_THROW(embedding.tables(floats), Error);

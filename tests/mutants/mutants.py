@@ -383,8 +383,10 @@ MUTANTS = [
     # Decoding
     Mutant("cache: reorder of a cycle loses its first sequence", "src/nn/key_value_cache.cc", "copy_heads(saved[i], views[i].select(0, b), length);", ";",
            "a cycle of sequences is right", ("nn_attention",)),
-    Mutant("cache: new tokens written from the first key on", "src/nn/key_value_cache.cc", "const std::int64_t begin = lengths_[static_cast<std::size_t>(b)],",
-           "const std::int64_t begin = lengths_[static_cast<std::size_t>(b)] * 0,", "tokens follow those that are there", ("nn_attention",)),
+    Mutant("cache: scales are not copied", "src/nn/key_value_cache.cc", "return {keys_, values_, key_scales_.unsqueeze(-1), value_scales_.unsqueeze(-1)};",
+           "return {keys_, values_, key_scales_.unsqueeze(-1)};", "a copied sequence has the scales of its values", ("nn_attention",)),
+    Mutant("cache: new tokens written from the first key on", "src/nn/key_value_cache.cc", "const auto begin_of = [&](std::int64_t b) { return lengths_[static_cast<std::size_t>(b)]; };",
+           "const auto begin_of = [&](std::int64_t) { return std::int64_t{0}; };", "tokens follow those that are there", ("nn_attention",)),
     Mutant("cache: diagonals after the append", "src/nn/multi_head_attention.cc", "options.cache->previous_lengths());", "options.cache->key_lengths());",
            "a query does not see the tokens after it", ("nn_attention",)),
     Mutant("cache: kept if forward fails", "src/nn/cached_attention.h", "if (cache_) cache_->truncate(before_);", "", "a failed call leaves the cache as it was",

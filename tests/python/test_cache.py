@@ -101,6 +101,30 @@ def test_a_cache_on_the_callers_memory(rng: np.random.Generator) -> None:
         polyhead.KeyValueCache.on(keys, values)
 
 
+@pytest.mark.parametrize(("dtype", "error"), [("int8", 1e-2), ("float16", 1e-3), ("bfloat16", 1e-2)])
+def test_a_narrow_cache_of_a_float32_layer(dtype: str, error: float, rng: np.random.Generator) -> None:
+    layer = polyhead.MultiHeadAttention(32, 4, seed=2)
+    x = rng.standard_normal((2, 7, 32), dtype=np.float32)
+    cache = polyhead.KeyValueCache(2, 4, 8, 8, dtype=dtype)
+    out = np.concatenate([layer(some, cache=cache, causal="top_left") for some in np.split(x, [3, 4], axis=1)], 1)
+    np.testing.assert_allclose(out, layer(x, causal="top_left"), rtol=0, atol=error)
+    if dtype == "int8":
+        q = rng.standard_normal((2, 4, 3, 8), dtype=np.float32)
+        scaled = [np.float32(scale[..., None] * held) for held, scale in ((cache.keys, cache.key_scales), (cache.values, cache.value_scales))]
+        ours = polyhead.sdpa(q, cache.keys, cache.values, k_scale=cache.key_scales, v_scale=cache.value_scales, **cache.mask())
+        np.testing.assert_array_equal(ours, polyhead.sdpa(q, *scaled, **cache.mask()))
+
+
+def test_int8_on_the_callers_memory(rng: np.random.Generator) -> None:
+    keys, values, key_scales, value_scales = np.zeros((1, 2, 4, 8), np.int8), np.zeros((1, 2, 4, 8), np.int8), *np.zeros((2, 1, 2, 4), np.float32)
+    cache = polyhead.KeyValueCache.on(keys, values, key_scales=key_scales, value_scales=value_scales)
+    k = rng.standard_normal((1, 2, 3, 8))
+    cache.append(k, -k)
+    np.testing.assert_allclose(keys[:, :, :3] * key_scales[:, :, :3, None], k, rtol=0, atol=np.abs(k).max() / 250)
+    np.testing.assert_array_equal(values, -keys)
+    assert polyhead.KeyValueCache(1, 1, 1, 1).key_scales is None and np.shares_memory(cache.value_scales, value_scales)
+
+
 def test_what_does_not_fit_changes_nothing() -> None:
     layer = polyhead.MultiHeadAttention(8, 2)
     cache = polyhead.KeyValueCache(2, 2, 3, 4)

@@ -203,7 +203,7 @@ def calls(folder: Path) -> dict[str, tuple[Callable[..., Any], dict[str, Any], W
             polyhead.KeyValueCache,
             cache_sizes,
             {name: ([*NOT_INTS, None], [-1, BIG]) for name in cache_sizes}
-            | {"value_head_width": (NOT_INTS, [0, -1, BIG]), "dtype": ([x for x in NOT_WORDS if x is not None], ["", "x", "int8", "\ud800"])},
+            | {"value_head_width": (NOT_INTS, [0, -1, BIG]), "dtype": ([x for x in NOT_WORDS if x is not None], ["", "x", "int16", "\ud800"])},
         ),
         "KeyValueCache.on": (
             polyhead.KeyValueCache.on,
@@ -212,6 +212,8 @@ def calls(folder: Path) -> dict[str, tuple[Callable[..., Any], dict[str, Any], W
                 "keys": ([*NOT_ARRAYS, None], [shaped(2, 2, 4), shaped(2, 2, 4, 3, dtype=int), np.broadcast_to(np.float32(0), (2, 2, 4, 3))]),
                 "values": ([*NOT_ARRAYS, None], [shaped(2, 2, 5, 3), shaped(2, 2, 4, 3, dtype=float)]),
                 "lengths": ([3, "ab", object(), Hostile(), [1.5]], [[1], [1, 5], [-1, 1]]),
+                "key_scales": (NOT_ARRAYS, [shaped(2, 2, 4)]),  # without int8
+                "value_scales": (NOT_ARRAYS, [shaped(2, 2, 4)]),
             },
         ),
         "KeyValueCache.append": (

@@ -25,7 +25,9 @@ struct KeyValueCacheConfig {
   std::int64_t capacity = 0;          // most keys of a sequence
   std::int64_t head_width = 0;        // H
   std::int64_t value_head_width = 0;  // V; 0: head_width
-  DType dtype = DType::f32;           // of the stored keys and values: float32, float64, bfloat16 or float16
+  // Of the stored keys and values: float32, float64, bfloat16, float16, or int8 with a float32 scale for each token and head. Attention
+  // takes a narrower one than that of the queries, unless those are float64 (SdpaForward::k).
+  DType dtype = DType::f32;
 };
 
 // Several threads may read one cache at the same time; nothing else may use it while a function that is not const runs. Every function
@@ -34,9 +36,10 @@ class KeyValueCache {
  public:
   KeyValueCache() = default;  // no sequences
   explicit KeyValueCache(const KeyValueCacheConfig& config);
-  // On the caller's memory [B,K,capacity,H] and [B,K,capacity,V], with any strides, of which the first lengths[b] keys are in use. The caller
-  // keeps it alive and changes it only between calls.
-  KeyValueCache(TensorView keys, TensorView values, std::span<const std::int64_t> lengths = {});
+  // On the caller's memory [B,K,capacity,H] and [B,K,capacity,V], with any strides, of which the first lengths[b] keys are in use. The
+  // caller keeps it alive and changes it only between calls. int8 has scales: float32 [B,K,capacity].
+  KeyValueCache(TensorView keys, TensorView values, std::span<const std::int64_t> lengths = {}, TensorView key_scales = {},
+                TensorView value_scales = {});
   KeyValueCache(const KeyValueCache&) = delete;
   KeyValueCache& operator=(const KeyValueCache&) = delete;
   KeyValueCache(KeyValueCache&&) = default;
@@ -52,14 +55,20 @@ class KeyValueCache {
   // Views without a copy: [B,K,S,H] and [B,K,S,V], where S is the longest length now. Rows of a sequence beyond its length hold anything.
   ConstTensorView keys() const;
   ConstTensorView values() const;
+  // float32 [B,K,S] of int8 keys and values, SdpaForward::k_scale and v_scale; absent for other dtypes.
+  ConstTensorView key_scales() const;
+  ConstTensorView value_scales() const;
   ConstTensorView key_lengths() const { return {lengths_.data(), {config_.sequences}}; }        // int64 [B]: tokens of each sequence
   ConstTensorView previous_lengths() const { return {previous_.data(), {config_.sequences}}; }  // int64 [B]: before the last append()
   // The whole memory, [B,K,capacity,H] and [B,K,capacity,V].
   ConstTensorView all_keys() const { return keys_; }
   ConstTensorView all_values() const { return values_; }
+  ConstTensorView all_key_scales() const { return key_scales_; }
+  ConstTensorView all_value_scales() const { return value_scales_; }
 
-  // Adds T tokens to every sequence, k [B,K,T,H] and v [B,K,T,V], any floating dtype, rounded to that of the cache; or, to sequence b, the
-  // first new_tokens[b] of them, integers [B] in [0,T]. Error if a sequence would exceed the capacity, or if k or v overlaps the cache.
+  // Adds T tokens to every sequence, k [B,K,T,H] and v [B,K,T,V], any floating dtype, rounded to that of the cache (int8: quantize_rows()
+  // of polyhead/quantize.h); or, to sequence b, the first new_tokens[b] of them, integers [B] in [0,T]. Error if a sequence would exceed
+  // the capacity, or if k or v overlaps the cache.
   void append(ConstTensorView k, ConstTensorView v, ConstTensorView new_tokens = {}, Executor* executor = nullptr);
   // The lengths [B] after append() of T = tokens; the same errors.
   std::vector<std::int64_t> lengths_after(std::int64_t tokens, ConstTensorView new_tokens = {}) const;
@@ -81,10 +90,12 @@ class KeyValueCache {
  private:
   void require_sequence(const char* operation, std::int64_t sequence) const;
   void copy_tokens(std::int64_t from, std::int64_t to);  // and the length
+  std::vector<TensorView> parts() const;                 // [B,K,capacity,.]: keys, values and, with a width of 1, their scales
 
   KeyValueCacheConfig config_;
-  Tensor own_keys_, own_values_;  // absent on the caller's memory
-  TensorView keys_, values_;      // [B,K,capacity,H], [B,K,capacity,V]
+  Tensor own_[4];                                 // memory of the four views below; absent on the caller's memory
+  TensorView keys_, values_;                      // [B,K,capacity,H], [B,K,capacity,V]
+  TensorView key_scales_, value_scales_;          // [B,K,capacity], of int8
   std::vector<std::int64_t> lengths_, previous_;  // [B]
 };
 

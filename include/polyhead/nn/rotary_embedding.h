@@ -20,7 +20,8 @@ enum class RotaryScaling : std::uint8_t {
   linear,  // f / factor: position interpolation (Chen et al. 2023, eq. 4)
   ntk,     // base grows to base factor^(R/(R-2)), so that the lowest frequency is that of `linear` ("NTK-aware", Peng et al. 2023, eq. 16)
   llama3,  // f of long wavelengths / factor, of short ones as they are, between them a blend (Llama 3.1, 2024)
-  yarn,    // the same by the number of turns in the original length, and cos and sin times an attention factor (Peng et al. 2023, YaRN, eq. 17-22)
+  yarn,    // the same by the number of turns in the original length, and cos and sin times an attention factor (Peng et al. 2023, YaRN, eq.
+           // 17-22)
 };
 
 struct RotaryEmbeddingConfig {
@@ -28,13 +29,14 @@ struct RotaryEmbeddingConfig {
   double base = 10000;     // theta
   RotaryOrder order = RotaryOrder::halves;
   RotaryScaling scaling = RotaryScaling::none;
-  double factor = 1;                                   // new length / original length, at least 1; not used by `none`
-  double original_max_position_embeddings = 0;         // length of the texts in training; llama3 and yarn need it
-  double low_freq_factor = 1, high_freq_factor = 4;    // llama3: scaled where the wavelength > original / low, as it is where < original / high
-  double beta_fast = 32, beta_slow = 1;                // yarn: turns in the original length from which f stays, below which it is scaled
-  std::optional<double> attention_factor{};            // yarn: of cos and sin. Absent: from mscale, mscale_all_dim and factor
-  double mscale = 0, mscale_all_dim = 0;               // yarn, of DeepSeek's models: used if neither is 0
-  bool truncate = true;                                // yarn: round the range of blended frequencies to whole indices
+  double factor = 1;                            // new length / original length, at least 1; not used by `none`
+  double original_max_position_embeddings = 0;  // length of the texts in training; llama3 and yarn need it
+  double low_freq_factor = 1,
+         high_freq_factor = 4;               // llama3: scaled where the wavelength > original / low, as it is where < original / high
+  double beta_fast = 32, beta_slow = 1;      // yarn: turns in the original length from which f stays, below which it is scaled
+  std::optional<double> attention_factor{};  // yarn: of cos and sin. Absent: from mscale, mscale_all_dim and factor
+  double mscale = 0, mscale_all_dim = 0;     // yarn, of DeepSeek's models: used if neither is 0
+  bool truncate = true;                      // yarn: round the range of blended frequencies to whole indices
 };
 
 // Tables on memory of their own.
