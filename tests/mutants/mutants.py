@@ -220,7 +220,7 @@ MUTANTS = [
     # Kernels of attention
     Mutant("kernel: rescale dropped", "src/cpu/sdpa/forward_kernel.cc", ".earlier = joined ? earlier : nullptr,", ".earlier = nullptr,",
            "o of earlier key blocks is kept", KERNEL),
-    Mutant("kernel: a key block's values added as they are", "src/cpu/tile.h", "multiply_add<T>(c, broadcast(earlier), x * own);", "multiply_add<T>(c, broadcast(earlier), x);",
+    Mutant("kernel: a key block's values added as they are", "src/cpu/tile.h", "multiply_add<T>(c, broadcast(earlier), x * own);", "multiply_add<T>(c, broadcast(earlier), x * (own > 0 ? T{1} : own));",
            "key blocks are brought to one reference", KERNEL),
     Mutant("kernel: sum not rescaled", "src/cpu/sdpa/online_softmax.h", "store_vector<T>(load_vector(sums) * factor, sums);", "",
            "the sum of probabilities shrinks with them", KERNEL),
@@ -236,7 +236,7 @@ MUTANTS = [
            "x[j] = (x[j] * factor.high - reference * factor.high) / factor.high;", "scores of 3e38 stay finite", KERNEL),
     Mutant("kernel: only this block's values asked whether they are finite", "src/cpu/sdpa/forward_kernel.cc", "non_finite_ |= !operands_.finite();",
            "non_finite_ = !operands_.finite();", "an empty row is zero beside NaN of an earlier block", KERNEL),
-    Mutant("weights: earlier keys keep the old reference", "src/cpu/sdpa/attention_weight_rows.h", "broadcast(reference - m)", "broadcast(m - m)",
+    Mutant("weights: earlier keys keep the old reference", "src/cpu/sdpa/attention_weight_rows.h", "factor_of(references(index)[first / s_.keys], m, l)", "factor_of(m, m, l)",
            "all weights of a row are relative to the same score", KERNEL),
     Mutant("attention weights: after dropout", "src/cpu/sdpa/forward_kernel.cc", "exponentiate_strip(rows, keys);\n",
            "exponentiate_strip(rows, keys);\n    for (int i = 0; i < rows && task_.dropout; ++i) drop(i);\n", "weights are p before dropout", KERNEL),

@@ -59,7 +59,7 @@ class Problem {
  public:
   Sizes z;
   DType dtype;
-  ConstTensorView q, k, v, bias, attend, lengths;
+  ConstTensorView q, k, v, k_scale, v_scale, bias, attend, lengths;
   std::optional<std::int64_t> causal, left, right;  // offsets of the diagonal, sides of a window
   SdpaOptions plain;                                // scale, softcap, empty rows
   std::list<Tensor> tensors;
@@ -77,6 +77,7 @@ class Problem {
       fill(values.slice(0, b, b + 1).slice(-2, s, s + 1).slice(-1, d, z.v_width), random.pick({kNaN, kInfinity, -kInfinity}));
     }
     v = values;
+    if (dtype != DType::f64 && random.integer(0, 3) == 0) store_keys(random, random.pick({DType::bf16, DType::f16, DType::i8}));
     const auto rarely = [&] { return random.integer(0, 2) == 0; };
     if (random.coin()) causal = random.pick({z.keys - z.queries, z.keys - z.queries, std::int64_t{0}, random.integer(-z.queries, z.keys)});
     if (rarely()) left = random.integer(0, z.keys);
@@ -105,6 +106,32 @@ class Problem {
     plain.empty_rows =
         random.pick({EmptyRows::zero, EmptyRows::zero, EmptyRows::zero, EmptyRows::zero, EmptyRows::uniform, EmptyRows::unmasked});
     plain.backend = &find_backend("cpu");
+  }
+
+  // Keys and values as a cache stores them.
+  void store_keys(Random& random, DType storage) {
+    if (storage != DType::i8) {
+      k = keep(Tensor::copy_of(k, storage)), v = keep(Tensor::copy_of(v, storage));
+      return;
+    }
+    const Shape rows{z.batch, z.kv_heads, z.keys};
+    k = keep(random.tensor(storage, k.shape(), -127, 127)), v = keep(random.tensor(storage, v.shape(), -127, 127));
+    k_scale = keep(random.tensor(DType::f32, rows, 0.001, 0.02));
+    const TensorView scales = keep(random.tensor(DType::f32, rows, 0.001, 0.02));
+    if (random.integer(0, 3) == 0) fill(scales.slice(2, 0, 1), kNaN);
+    v_scale = scales;
+  }
+
+  // The operands of a call but q and the outputs: f of the keys, values and scales.
+  template <class F>
+  SdpaForward call(const F& f) const {
+    return {.k = f(k), .v = f(v), .k_scale = k_scale ? f(k_scale) : k_scale, .v_scale = v_scale ? f(v_scale) : v_scale};
+  }
+  template <class F>
+  SdpaForward call(const ConstTensorView& queries, TensorView out, TensorView lse, const F& f) const {
+    SdpaForward forward = call(f);
+    forward.q = queries, forward.out = out, forward.lse = lse;
+    return forward;
   }
 
   TensorView keep(Tensor tensor) { return tensors.emplace_back(std::move(tensor)).view(); }
@@ -152,17 +179,13 @@ class Problem {
     Result r = make(p, weights);
     // One head of a group reads the group's key/value head.
     const bool whole = p.n == 0 && p.n_end == z.heads();
-    const auto of_keys = [&](const ConstTensorView& x) {
+    const auto of_keys = [&](const ConstTensorView& x) -> ConstTensorView {
       const ConstTensorView heads = whole ? x : x.slice(1, p.n / z.group, p.n / z.group + 1);
       return heads.slice(0, p.b, p.b_end).slice(2, 0, p.keys);
     };
-    sdpa_forward({.q = q.slice(0, p.b, p.b_end).slice(1, p.n, p.n_end).slice(2, p.t, p.t_end),
-                  .k = of_keys(k),
-                  .v = of_keys(v),
-                  .out = r.out,
-                  .lse = r.lse,
-                  .attention_weights = weights ? r.weights.view() : TensorView()},
-                 o);
+    SdpaForward forward = call(q.slice(0, p.b, p.b_end).slice(1, p.n, p.n_end).slice(2, p.t, p.t_end), r.out, r.lse, of_keys);
+    if (weights) forward.attention_weights = r.weights;
+    sdpa_forward(forward, o);
     return r;
   }
 };
@@ -224,13 +247,15 @@ void one_head_at_a_time(Problem& p, Random& random, const Result& whole) {
 
 // Every query head with a key/value head of its own.
 void without_groups(Problem& p, const Result& whole) {
-  const auto repeated = [&](const ConstTensorView& x) {
-    const TensorView all = p.keep(Tensor(p.dtype, {p.z.batch, p.z.heads(), p.z.keys, x.extent(-1)}));
+  const auto repeated = [&](const ConstTensorView& x) -> ConstTensorView {
+    Shape shape = x.shape();
+    shape[1] = p.z.heads();
+    const TensorView all = p.keep(Tensor(x.dtype(), shape));
     for (std::int64_t n = 0; n < p.z.heads(); ++n) copy(x.slice(1, n / p.z.group, n / p.z.group + 1), all.slice(1, n, n + 1));
     return all;
   };
   Result r = p.make(p.all(), false);
-  sdpa_forward({.q = p.q, .k = repeated(p.k), .v = repeated(p.v), .out = r.out, .lse = r.lse}, p.options(p.all()));
+  sdpa_forward(p.call(p.q, r.out, r.lse, repeated), p.options(p.all()));
   expect_same("heads not grouped", whole, p.all(), r);
 }
 
@@ -243,7 +268,7 @@ void padded(Problem& p, Random& random, const Result& whole) {
     Shape shape = x.shape();
     shape[axis] = keys;
     const TensorView all = p.keep(Tensor(x.dtype(), shape));
-    fill(all, rest);
+    fill(all, is_floating(x.dtype()) ? rest : 1);
     copy(x, all.slice(axis, 0, p.z.keys));
     return all;
   };
@@ -255,7 +280,7 @@ void padded(Problem& p, Random& random, const Result& whole) {
   }
   if (p.z.keys > 1) o.bias = longer(p.bias, 3, kNaN), o.mask.attend = longer(p.attend, 3, 1);
   Result r = p.make(p.all(), false);
-  sdpa_forward({.q = p.q, .k = longer(p.k, 2, kNaN), .v = longer(p.v, 2, kNaN), .out = r.out, .lse = r.lse}, o);
+  sdpa_forward(p.call(p.q, r.out, r.lse, [&](const ConstTensorView& x) { return longer(x, 2, kNaN); }), o);
   if (p.z.keys > 1) expect_same("padded", whole, p.all(), r);
 }
 
@@ -270,8 +295,10 @@ void packed(Problem& p, Random& random, const Result& whole) {
   }
   const std::int64_t queries = query_offsets.back(), keys = key_offsets.back();
   const auto offset = [](const std::vector<std::int64_t>& offsets, std::int64_t b) { return offsets[static_cast<std::size_t>(b)]; };
-  const auto copy_rows = [&](const ConstTensorView& x, const std::vector<std::int64_t>& offsets) {
-    const TensorView all = p.keep(Tensor(p.dtype, {1, x.extent(1), offsets.back(), x.extent(-1)}));
+  const auto copy_rows = [&](const ConstTensorView& x, const std::vector<std::int64_t>& offsets) -> ConstTensorView {
+    Shape shape = x.shape();
+    shape[0] = 1, shape[2] = offsets.back();
+    const TensorView all = p.keep(Tensor(x.dtype(), shape));
     for (std::int64_t b = 0; b < z.batch; ++b) {
       const std::int64_t first = offset(offsets, b), end = offset(offsets, b + 1);
       copy(x.slice(0, b, b + 1).slice(2, 0, end - first), all.slice(2, first, end));
@@ -295,8 +322,8 @@ void packed(Problem& p, Random& random, const Result& whole) {
   if (p.bias) o.bias = pairs(p.bias);
   if (p.attend) o.mask.attend = pairs(p.attend);
   Tensor out(p.dtype, {1, z.heads(), queries, z.v_width}), lse(accumulation_dtype(p.dtype), {1, z.heads(), queries});
-  sdpa_forward(
-      {.q = copy_rows(p.q, query_offsets), .k = copy_rows(p.k, key_offsets), .v = copy_rows(p.v, key_offsets), .out = out, .lse = lse}, o);
+  const auto keys_of = [&](const ConstTensorView& x) { return copy_rows(x, key_offsets); };
+  sdpa_forward(p.call(copy_rows(p.q, query_offsets), out, lse, keys_of), o);
   for (std::int64_t b = 0; b < z.batch; ++b) {
     Part part = p.all();
     part.b = b, part.b_end = b + 1;
@@ -316,13 +343,9 @@ void strided(Problem& p, Random& random, const Result& whole) {
   const StridedTensor out = random.empty_strided(p.dtype, whole.out.shape()),
                       lse = random.empty_strided(whole.lse.dtype(), whole.lse.shape()),
                       weights = random.empty_strided(p.dtype, whole.weights.shape());
-  sdpa_forward({.q = apart(p.q),
-                .k = apart(p.k),
-                .v = apart(p.v),
-                .out = out,
-                .lse = lse,
-                .attention_weights = random.coin() ? weights.view() : TensorView()},
-               o);
+  SdpaForward forward = p.call(apart(p.q), out, lse, apart);
+  if (random.coin()) forward.attention_weights = weights;
+  sdpa_forward(forward, o);
   EXPECT_TRUE(same_rows(out, whole.out)) << "out, strided";
   EXPECT_TRUE(same_rows(lse, whole.lse)) << "lse, strided";
 }
@@ -358,7 +381,7 @@ void in_one_chunk_of_other_queries(Problem& p, Random& random, const Result& who
   if (p.attend) o.mask.attend = rows(p.attend, pairs);
   if (p.bias) o.bias = rows(p.bias, pairs);
   Tensor out(p.dtype, {p.z.batch, p.z.heads(), count, p.z.v_width}), lse(accumulation_dtype(p.dtype), {p.z.batch, p.z.heads(), count});
-  sdpa_forward({.q = q, .k = p.k, .v = p.v, .out = out, .lse = lse}, o);
+  sdpa_forward(p.call(q, out, lse, [](const ConstTensorView& x) { return x; }), o);
   for (const Part& part : parts) {
     EXPECT_TRUE(same_rows(out.view().slice(0, part.b, part.b_end), rows_of(whole.out, part))) << "out, other queries of each sequence";
     EXPECT_TRUE(same_rows(lse.view().slice(0, part.b, part.b_end), rows_of(whole.lse, part))) << "lse, other queries of each sequence";
@@ -369,11 +392,11 @@ void in_one_chunk_of_other_queries(Problem& p, Random& random, const Result& who
 void maps(Problem& p, Random& random) {
   const auto value = random.pick({MapValue::scaled_score, MapValue::score, MapValue::probability});
   Tensor whole(p.dtype, {p.z.batch, p.z.heads(), p.z.queries, p.z.keys});
-  attention_map({.q = p.q, .k = p.k}, whole, p.options(p.all()), value);
+  attention_map({.q = p.q, .k = p.k, .k_scale = p.k_scale}, whole, p.options(p.all()), value);
   std::vector<std::int64_t> queries;
   for (std::int64_t count = random.integer(1, 15); count > 0; --count) queries.push_back(random.integer(0, p.z.queries - 1));
   Tensor rows(p.dtype, {p.z.batch, p.z.heads(), static_cast<std::int64_t>(queries.size()), p.z.keys});
-  attention_map_rows({.q = p.q, .k = p.k}, queries, rows, p.options(p.all()), value);
+  attention_map_rows({.q = p.q, .k = p.k, .k_scale = p.k_scale}, queries, rows, p.options(p.all()), value);
   for (std::size_t i = 0; i < queries.size(); ++i) {
     const auto at = static_cast<std::int64_t>(i);
     EXPECT_TRUE(same_rows(rows.view().slice(2, at, at + 1), whole.view().slice(2, queries[i], queries[i] + 1))) << "chosen rows of a map";
@@ -382,7 +405,8 @@ void maps(Problem& p, Random& random) {
   const bool cut_keys = p.plain.empty_rows == EmptyRows::zero;
   const Part part{b, b + 1, 0, p.z.heads(), t, t + 1, cut_keys ? p.visible(b, t) : p.z.keys};
   Tensor row(p.dtype, {1, p.z.heads(), 1, part.keys});
-  attention_map({.q = p.q.slice(0, b, b + 1).slice(2, t, t + 1), .k = p.k.slice(0, b, b + 1).slice(2, 0, part.keys)}, row, p.options(part),
+  const auto of_keys = [&](const ConstTensorView& x) { return x ? x.slice(0, b, b + 1).slice(2, 0, part.keys) : x; };
+  attention_map({.q = p.q.slice(0, b, b + 1).slice(2, t, t + 1), .k = of_keys(p.k), .k_scale = of_keys(p.k_scale)}, row, p.options(part),
                 value);
   EXPECT_TRUE(same_rows(row, rows_of(whole, part).slice(3, 0, part.keys))) << "one row of a map";
 }
