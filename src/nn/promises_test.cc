@@ -37,18 +37,47 @@ class RandomLayer {
   }
 
   void in_chunks_of_a_cache(Random& random, std::int64_t most) {
+    EXPECT_TRUE(same_bits(through_a_cache(random, 1, most, config_.dtype), whole_)) << "chunks of at most " << most;
+  }
+
+  // The rounding of a narrower cache is that of each token: all tokens at once are rounded like few.
+  void in_chunks_of_a_narrow_cache(Random& random, std::int64_t most) {
+    if (config_.dtype == DType::f64) return;
+    const DType storage = random.pick({DType::bf16, DType::f16, DType::i8});
+    const Tensor at_once = through_a_cache(random, tokens_, tokens_, storage);
+    EXPECT_TRUE(same_bits(through_a_cache(random, 1, most, storage), at_once)) << "a narrow cache, chunks of at most " << most;
+  }
+
+  // The first tokens of one sequence alone: causal, so the others are not missed.
+  void alone(Random& random) {
+    const std::int64_t b = random.integer(0, sequences_ - 1), tokens = random.integer(1, tokens_);
+    const Tensor x = Tensor::copy_of(x_.view().slice(0, b, b + 1).slice(1, 0, tokens));
+    EXPECT_TRUE(same_bits(forward(x, 0), whole_.view().slice(0, b, b + 1).slice(1, 0, tokens))) << "alone";
+  }
+
+  void again() { EXPECT_TRUE(same_bits(forward(x_, 0), whole_)) << num_threads() << " threads"; }
+
+  void strided(Random& random) {
+    const test::StridedTensor x = random.strided_copy(x_), out = random.empty_strided(config_.dtype, whole_.shape());
+    forward(x, 0, out);
+    EXPECT_TRUE(same_bits(out.view(), whole_)) << "strided";
+  }
+
+ private:
+  // The layer's output for chunks of `least` to `most` tokens, the last ones shorter, whose keys and values the cache stores.
+  Tensor through_a_cache(Random& random, std::int64_t least, std::int64_t most, DType storage) {
     KeyValueCache cache({.sequences = sequences_,
                          .kv_heads = config_.kv_heads,
                          .capacity = tokens_ + 3,
                          .head_width = config_.head_width,
                          .value_head_width = config_.value_head_width,
-                         .dtype = config_.dtype});
+                         .dtype = storage});
     Tensor out(config_.dtype, whole_.shape());
     for (bool all = false; !all;) {
       std::vector<std::int64_t> counts, first;
       for (std::int64_t b = 0; b < sequences_; ++b) {
         first.push_back(cache.length(b));
-        counts.push_back(std::min(random.integer(1, most), tokens_ - cache.length(b)));
+        counts.push_back(std::min(random.integer(least, most), tokens_ - cache.length(b)));
       }
       const std::int64_t count = *std::max_element(counts.begin(), counts.end());
       Tensor some = random.tensor(config_.dtype, {sequences_, count, config_.query_width}), result(config_.dtype, some.shape());
@@ -70,25 +99,9 @@ class RandomLayer {
       all = std::accumulate(counts.begin(), counts.end(), std::int64_t{0}) + std::accumulate(first.begin(), first.end(), std::int64_t{0}) ==
             sequences_ * tokens_;
     }
-    EXPECT_TRUE(same_bits(out, whole_)) << "chunks of at most " << most;
+    return out;
   }
 
-  // The first tokens of one sequence alone: causal, so the others are not missed.
-  void alone(Random& random) {
-    const std::int64_t b = random.integer(0, sequences_ - 1), tokens = random.integer(1, tokens_);
-    const Tensor x = Tensor::copy_of(x_.view().slice(0, b, b + 1).slice(1, 0, tokens));
-    EXPECT_TRUE(same_bits(forward(x, 0), whole_.view().slice(0, b, b + 1).slice(1, 0, tokens))) << "alone";
-  }
-
-  void again() { EXPECT_TRUE(same_bits(forward(x_, 0), whole_)) << num_threads() << " threads"; }
-
-  void strided(Random& random) {
-    const test::StridedTensor x = random.strided_copy(x_), out = random.empty_strided(config_.dtype, whole_.shape());
-    forward(x, 0, out);
-    EXPECT_TRUE(same_bits(out.view(), whole_)) << "strided";
-  }
-
- private:
   Tensor forward(ConstTensorView x, std::int64_t position) {
     Tensor out(config_.dtype, x.shape());
     forward(x, position, out);
@@ -123,6 +136,7 @@ TEST(LayerPromises, ARowHasTheSameBitsHoweverItIsAskedFor) {
       draw_threads(), layer.alone(random);
       draw_threads(), layer.strided(random);
       draw_threads(), layer.in_chunks_of_a_cache(random, large ? 200 : 7);
+      draw_threads(), layer.in_chunks_of_a_narrow_cache(random, large ? 200 : 4);
       if (!large) draw_threads(), layer.in_chunks_of_a_cache(random, 1);
     });
     if (testing::Test::HasFailure()) break;
