@@ -14,14 +14,14 @@ POLYHEAD_INLINE void prefetch_vector(const T* row, int j) {
   if (j * POLYHEAD_VECTOR_BYTES % 32 == 0) __builtin_prefetch(row + j * kLanes<T>);
 }
 
-// x / divisor, never -0. With FMA: x times the reciprocal and one Newton step, which is as exact as a division and avoids its 16 cycles per vector.
+// x / divisor. With FMA: x times the reciprocal and one Newton step, which is as exact as a division and avoids its 16 cycles per vector.
 template <class T>
 POLYHEAD_INLINE Vector<T> divide(Vector<T> x, T divisor, [[maybe_unused]] T reciprocal) {
   if constexpr (kFused) {
     const Vector<T> guess = x * reciprocal, rest = x - guess * divisor;
     return rest == rest ? guess + rest * reciprocal : guess;  // the rest of an infinity is NaN
   } else {
-    return x / divisor + T{0};  // as above, no -0: its sign would depend on how many products of 0 were added
+    return x / divisor;
   }
 }
 

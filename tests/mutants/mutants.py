@@ -202,8 +202,6 @@ MUTANTS = [
     Mutant("gemm: packed blocks of terms overlap", "src/cpu/gemm/gemm.cc", "packed_ + term * stride * b_.size", "packed_", "a packed matrix holds every block of terms", GEMM),
     Mutant("kernel: key blocks follow the queries", "src/cpu/sdpa/forward_kernel.cc", "for (first_ = task_keys_.first / s_.keys * s_.keys;",
            "for (first_ = task_keys_.first / 64 * 64;", "key blocks lie at the same keys for every row", KERNEL),
-    Mutant("kernel: -0 where a sum of products is below the least number", "src/cpu/vector.h", "return x / divisor + T{0};", "return x / divisor;",
-           "the sign of 0 does not depend on other rows", KERNEL),
     Mutant("block sizes: a cluster's cache counted for each core", "src/cpu/block_sizes.cc", "return bytes / std::max(1, shared_by / threads);", "return bytes;",
            "cores share the second-level cache in equal parts", KERNEL),
     Mutant("gemm: packed for another instruction set", "src/cpu/gemm/gemm.cc", "product.packed->kernels() == &b_.kernels", "true",
