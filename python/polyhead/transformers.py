@@ -6,6 +6,7 @@
     model(**inputs, output_attentions=True).attentions          # one [B,N,T,S] per layer
 
 A family whose attention polyhead cannot compute is refused with its name, and keeps "eager".
+docs/transformers.md lists the families.
 """
 
 from __future__ import annotations
@@ -38,6 +39,7 @@ _REFUSED = {
 _IGNORED = {
     "cache_position",
     "deterministic",
+    "grid_thw",
     "logits_to_keep",
     "max_length_k",
     "max_length_q",
@@ -127,18 +129,16 @@ def _check_argument(module: torch.nn.Module, name: str, value: Any) -> None:
     raise _refuse(family, f"gives its attention function the argument {name}, which polyhead does not know")
 
 
+_collector: Any = None  # what the running model of transformers collects; register() finds it. Those before 5 have none.
+
+
 def _wants_maps(module: torch.nn.Module, output_attentions: bool | None) -> bool:
     if output_attentions:
         return True
-    try:
-        from transformers.utils.output_capturing import _active_collector
-    except ImportError:  # transformers before 5 gives every layer the argument output_attentions
-        collected = None
-    else:
-        # Layers that are not given the argument are recorded by hooks.
-        collected = _active_collector.global_var if torch.compiler.is_compiling() else _active_collector.get()
-    if collected is not None:
-        return any("attentions" in key for key in collected)
+    if _collector is not None:  # layers that are not given the argument are recorded by hooks
+        collected = _collector.global_var if torch.compiler.is_compiling() else _collector.get()
+        if collected is not None:
+            return any("attentions" in key for key in collected)
     return output_attentions is None and bool(getattr(getattr(module, "config", None), "output_attentions", False))
 
 
@@ -266,10 +266,12 @@ def register() -> None:
 
     Afterwards ``attn_implementation="polyhead"`` works in from_pretrained, from_config and set_attn_implementation, and calls with output_attentions=True
     return the maps of every head. (transformers itself refuses ``config.output_attentions = True`` with any implementation but "eager".) As with "sdpa" there,
-    masks are boolean, a query without any key gives 0, and no mask is made where none is needed.
+    masks are boolean, a query without any key gives 0, and no mask is made where none is needed. In transformers before 5 a few families (GPT-2,
+    OPT, ...) return no maps, because their layers do not say that they are wanted.
 
     Models whose family computes attention in code of its own raise NotImplementedError when they are built or set to "polyhead": for that two methods of
     PreTrainedModel are wrapped, get_correct_attn_implementation and set_attn_implementation. They act as before for every other implementation.
+    transformers 4.53 has neither; there such a model raises when it makes its mask.
 
     Raises:
         ImportError: transformers is not installed, or older than 4.53.
@@ -279,6 +281,11 @@ def register() -> None:
         from transformers.masking_utils import sdpa_mask  # noqa: F401
     except ImportError as error:
         raise ImportError("polyhead.transformers needs transformers 4.53 or newer: pip install 'transformers>=4.53'") from error
+    global _collector
+    try:
+        from transformers.utils.output_capturing import _active_collector as _collector
+    except ImportError:
+        pass
     AttentionInterface.register(NAME, attention_forward)
     AttentionMaskInterface.register(NAME, _mask)
     for name in ("get_correct_attn_implementation", "set_attn_implementation"):

@@ -1,4 +1,6 @@
-"""Compares every family of transformers with eager: python tests/python/sweep_families.py [--jobs N] [--json FILE] [FAMILY...]
+"""Compares every family of transformers with eager: python tests/python/sweep_families.py [--jobs N] [--json FILE] [--write] [FAMILY...]
+
+--write makes docs/transformers.md, from the results or, with --read FILE, from those of an earlier --json FILE.
 
 A family is built, run and compared in a process of its own, because some end the process or take too long.
 """
@@ -9,18 +11,20 @@ import argparse
 import dataclasses
 import json
 import os
+import re
 import resource
 import signal
 import sys
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
 
 import torch  # noqa: E402
-from compare_families import Result, compare  # noqa: E402
+import transformers  # noqa: E402
+from compare_families import GRADIENTS, OUTPUTS, Result, compare  # noqa: E402
 from tiny_families import CONFIG_MAPPING, build  # noqa: E402
 
 import polyhead.transformers  # noqa: E402
@@ -69,16 +73,99 @@ def sweep(model_types: list[str], jobs: int) -> Iterator[tuple[str, Result]]:
         yield model_type, Result(**json.loads(answer)) if answer else died
 
 
+CHECKS = {
+    "padded": "padded batch",
+    "gradients": "gradients",
+    "maps": "attention maps",
+    "dynamic": "generate, dynamic cache",
+    "static": "generate, static cache",
+}
+
+
+def _listed(names: Iterable[str]) -> str:
+    return ", ".join(f"`{name}`" for name in sorted(names))
+
+
+def _why(reason: str) -> str:
+    """A refusal without the family's name and the advice."""
+    found = re.search(r"the family \S+(?: \(\w+\))? (.*?)(?:, which polyhead does not have)?\. Use attn", reason)
+    return found.group(1) if found else reason
+
+
+def page(results: dict[str, Result]) -> str:
+    def of(verdict: str) -> dict[str, Result]:
+        return {name: results[name] for name in sorted(results) if results[name].verdict == verdict}
+
+    right, refused, unused, wrong, absent = (of(verdict) for verdict in ("right", "refused", "unused", "wrong", "not built"))
+    rows = []
+    for name, result in right.items():
+        marks = " | ".join("=" if result.checks.get(check) == "equal" else "" for check in CHECKS)
+        rows.append(f"| `{name}` | {result.model_class} | {marks} | {result.largest:.0e} |")
+    reasons: dict[str, list[str]] = {}
+    for name, result in refused.items():
+        reasons.setdefault(_why(result.reason), []).append(name)
+    return f"""# Families of transformers
+
+`attn_implementation="polyhead"` in tiny models of the {len(results)} model types of transformers {transformers.__version__}, against "eager" with
+the same random parameters. `python tests/python/sweep_families.py --write` makes this page; `tests/python/test_transformer_families.py` repeats over 50 families.
+
+| result | model types | |
+|---|---|---|
+| right | {len(right)} | every check that eager itself passes gives the same numbers |
+| refused | {len(refused)} | NotImplementedError with the family's name; use "eager" |
+| no call | {len(unused)} | the same numbers; no layer calls a registered attention function: convolutions, state spaces, own attention |
+| wrong | {len(wrong)} | |
+| not built | {len(absent)} | no tiny model was found by the rules of `tests/python/tiny_families.py`: nothing is known |
+
+The numbers are float32. Outputs, attention maps and scores of generation may differ by {OUTPUTS:.0e} of the largest number of their tensor, gradients
+of all parameters by {GRADIENTS:.0e}. Padded positions are not compared: a query without keys gives 0 here and the mean of all values in eager. Text models
+that also read images or sound are given text, and their encoders are model types of their own. A configuration may choose other features than the
+tiny one: what polyhead cannot compute is then refused at the first call.
+
+## Right
+
+`=`: equal. Empty: eager has none, or cannot do it in this model. The last column is the largest difference found.
+
+| model type | class | {" | ".join(CHECKS.values())} | difference |
+|---|---|{"---|" * len(CHECKS)}---|
+{chr(10).join(rows)}
+
+## Refused
+
+| why: the family | model types |
+|---|---|
+{chr(10).join(f"| {why} | {_listed(names)} |" for why, names in sorted(reasons.items()))}
+
+## No call
+
+{_listed(unused)}
+{f"{chr(10)}## Wrong{chr(10)}{chr(10)}{_listed(wrong)}{chr(10)}" if wrong else ""}
+## Not built
+
+| model type | the first obstacle |
+|---|---|
+{chr(10).join(f"| `{name}` | {_cell(result.reason)} |" for name, result in absent.items())}
+"""
+
+
+def _cell(text: str) -> str:
+    return text.split("; ")[0].replace("|", "/").replace("<", "&lt;")[:160]
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("families", nargs="*")
     parser.add_argument("--jobs", type=int, default=2)
     parser.add_argument("--json", type=Path)
+    parser.add_argument("--read", type=Path)
+    parser.add_argument("--write", action="store_true")
     options = parser.parse_args()
     torch.set_num_threads(1)
     polyhead.transformers.register()
-    results = {}
-    for model_type, result in sweep(options.families or list(CONFIG_MAPPING), options.jobs):
+    results: dict[str, Result] = {}
+    if options.read:
+        results = {name: Result(**found) for name, found in json.loads(options.read.read_text()).items()}
+    for model_type, result in sweep(options.families or ([] if options.read else list(CONFIG_MAPPING)), options.jobs):
         results[model_type] = result
         if result.verdict == "not built":
             print(model_type, result.verdict, result.reason[:200], flush=True)
@@ -89,6 +176,8 @@ def main() -> None:
             options.json.write_text(json.dumps({name: dataclasses.asdict(found) for name, found in results.items()}, indent=1))
     counts = {verdict: sum(found.verdict == verdict for found in results.values()) for verdict in ("right", "unused", "refused", "wrong", "not built")}
     print(counts, file=sys.stderr)
+    if options.write:
+        (Path(__file__).resolve().parents[2] / "docs" / "transformers.md").write_text(page(results))
 
 
 if __name__ == "__main__":

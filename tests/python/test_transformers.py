@@ -131,6 +131,8 @@ def test_decoders_equal_eager(name: str, padded: bool) -> None:
     kept = mask.bool()
     assert distance(ours.logits[kept], eager.logits[kept]) <= 1e-5
     assert ours.logits.isfinite().all()
+    if name == "gpt2" and transformers.__version__ < "5":
+        return  # its layers do not say that maps are wanted
     assert len(ours.attentions) == len(eager.attentions) == 2
     for mine, other in zip(ours.attentions, eager.attentions):
         assert distance(mine.transpose(1, 2)[kept], other.transpose(1, 2)[kept]) <= 1e-5
@@ -213,6 +215,7 @@ def test_it_is_refused_when_the_implementation_is_changed(implementation: Any) -
     model.set_attn_implementation("eager")
 
 
+@pytest.mark.skipif(transformers.__version__ < "5", reason="Bloom makes its own mask there")
 def test_it_is_refused_when_a_mask_is_made() -> None:
     """A second check, for models that were not asked whether they support the implementation."""
     model = transformers.AutoModelForCausalLM.from_config(transformers.BloomConfig(**BLOOM), attn_implementation="eager")

@@ -21,7 +21,8 @@ MOST_PARAMETERS = 20_000_000
 
 LAYERS = -1
 _FOR_NONE: dict[str, Any] = {
-    "vocab_size": 128, "pad_token_id": 0, "mask_token_id": 3, "head_dim": 8, "n_routed_experts": 4, "n_shared_experts": 1, "attn_layer_indices": [1],
+    "vocab_size": 128, "pad_token_id": 0, "mask_token_id": 3, "head_dim": 8, "n_routed_experts": 4, "n_shared_experts": 1, "num_experts_per_tok": 2,
+    "attn_layer_indices": [1],
 }  # fmt: skip
 _LAYER_KINDS = ("layer_types", "mlp_layer_types", "layers_block_type", "indexer_types")
 
@@ -89,8 +90,9 @@ def _default(field: dataclasses.Field[Any]) -> Any:
     return None if field.default_factory is dataclasses.MISSING else field.default_factory()
 
 
-def tiny_config(config_class: type[PreTrainedConfig], wide: bool = False, layers: int = 2) -> PreTrainedConfig:
-    """A small configuration. wide: numbers without a rule are made small too. layers: more than two where a family mixes kinds of layers."""
+def tiny_config(config_class: type[PreTrainedConfig], wide: bool = False, layers: int = 2, grouped: bool = True, sections: bool = False) -> PreTrainedConfig:
+    """A small configuration. wide: numbers without a rule are made small too. layers: more than two where a family mixes kinds of layers. grouped: fewer
+    heads of keys than of queries, if the default does not forbid it. sections: rotary positions of three axes."""
     values: dict[str, Any] = {}
     fields = {field.name: field for field in dataclasses.fields(config_class) if field.init}
     parts = getattr(config_class, "sub_configs", {})
@@ -106,7 +108,7 @@ def tiny_config(config_class: type[PreTrainedConfig], wide: bool = False, layers
     if defaults.get("num_key_value_heads") is not None and defaults["num_key_value_heads"] == defaults.get("num_attention_heads"):
         values["num_key_value_heads"] = values.get("num_attention_heads", defaults["num_attention_heads"])
     elif "num_key_value_heads" in fields and defaults["num_key_value_heads"] is None:
-        values["num_key_value_heads"] = 4 if "kv_lora_rank" in fields else 2
+        values["num_key_value_heads"] = 4 if "kv_lora_rank" in fields or not grouped else 2
     for name, value in _FOR_NONE.items():
         if name in fields and defaults[name] is None:
             values[name] = value
@@ -126,13 +128,13 @@ def tiny_config(config_class: type[PreTrainedConfig], wide: bool = False, layers
             part_class = type(getattr(config_class(), name))
             if not dataclasses.is_dataclass(part_class) or not issubclass(part_class, PreTrainedConfig):
                 continue
-        values[name] = tiny_config(part_class, wide, layers)
+        values[name] = tiny_config(part_class, wide, layers, grouped, sections)
     config = config_class(**values)
-    _repair(config)
+    _repair(config, sections)
     return config
 
 
-def _repair(config: PreTrainedConfig) -> None:
+def _repair(config: PreTrainedConfig, sections: bool) -> None:
     """What has to fit together and does not follow from the names alone."""
     rope = getattr(config, "rope_parameters", None)
     heads, hidden = getattr(config, "num_attention_heads", None), getattr(config, "hidden_size", None)
@@ -146,7 +148,7 @@ def _repair(config: PreTrainedConfig) -> None:
         if isinstance(entry, dict):
             if "rope_type" in entry and entry.get("rope_theta", 1.0) is None:
                 entry["rope_theta"] = 10000.0
-            if width and ("mrope_section" in entry or entry is rope and "mrope_section" in getattr(config, "ignore_keys_at_rope_validation", ())):
+            if width and ("mrope_section" in entry or entry is rope and sections):
                 half = int(width * entry.get("partial_rotary_factor", 1.0)) // 2
                 entry["mrope_section"] = [half - 2 * (half // 3), half // 3, half // 3]
     layers = getattr(config, "num_hidden_layers", None)
@@ -307,6 +309,7 @@ class Family:
     inputs: dict[str, Any]
 
 
+_ATTEMPTS: list[dict[str, Any]] = [{}, {"sections": True}, {"grouped": False}, {"wide": True}, {"layers": 6}]
 _PARTS = {"blt_global_transformer": "it is a part whose causal mask the model around it makes"}
 
 
@@ -329,9 +332,9 @@ def build(model_type: str) -> Family | str:
     if not classes:
         return "no model class has this configuration"
     for model_class in classes:
-        for wide, layers in ((False, 2), (True, 2), (False, 6)):
+        for options in _ATTEMPTS:
             try:
-                config = tiny_config(config_class, wide, layers)
+                config = tiny_config(config_class, **options)
             except Exception as error:
                 note("configuration", error)
                 continue
@@ -345,7 +348,7 @@ def build(model_type: str) -> Family | str:
                 pass
             try:
                 torch.manual_seed(0)
-                config = tiny_config(config_class, wide, layers)
+                config = tiny_config(config_class, **options)
                 model = model_class._from_config(config, attn_implementation="eager").eval()
                 if sum(parameter.numel() for parameter in model.parameters()) > MOST_PARAMETERS:
                     reasons.append("its smallest model is too large")
@@ -364,4 +367,4 @@ def build(model_type: str) -> Family | str:
                     return Family(model_type, model_class, model, inputs)
                 except Exception as error:
                     note("forward", error)
-    return " | ".join(dict.fromkeys(reasons)) if reasons else "no inputs are known for it"
+    return "; ".join([*dict.fromkeys(reasons)][:2]) if reasons else "no inputs are known for it"
