@@ -48,6 +48,40 @@ POLYHEAD_INLINE float widen(f16 x) {
   return std::bit_cast<float>(((x.bits & 0x7c00u) == 0x7c00u ? magnitude | 0x7f800000u : finite) | sign);
 }
 
+// Elements of narrow storage as vectors of float32: `load` widens neighbours; `of_word<i>` widens element i of the word in each lane.
+template <class Storage>
+struct Narrow;
+
+template <>
+struct Narrow<bf16> {
+  POLYHEAD_INLINE static Vector<float> load(const bf16* from) {
+    return (Vector<float>)(load_shorts(&from->bits) << 16);
+  }
+  template <int i>
+  POLYHEAD_INLINE static Vector<float> of_word(Vector<std::int32_t> word) {
+    return (Vector<float>)(i == 0 ? word << 16 : word & ~0xffff);
+  }
+};
+
+template <>
+struct Narrow<std::int8_t> {
+  POLYHEAD_INLINE static Vector<float> load(const std::int8_t* from) { return __builtin_convertvector(load_bytes(from), Vector<float>); }
+  template <int i>
+  POLYHEAD_INLINE static Vector<float> of_word(Vector<std::int32_t> word) {
+    return __builtin_convertvector((word << (24 - 8 * i)) >> 24, Vector<float>);
+  }
+};
+
+// A vector of T from neighbours of any storage.
+template <class T, class Storage>
+POLYHEAD_INLINE Vector<T> load_wide(const Storage* from) {
+  if constexpr (std::is_same_v<T, Storage>) {
+    return load_vector(from);
+  } else {
+    return Narrow<Storage>::load(from);
+  }
+}
+
 POLYHEAD_INLINE void narrow(float x, float* to) { *to = x; }
 POLYHEAD_INLINE void narrow(double x, double* to) { *to = x; }
 POLYHEAD_INLINE void narrow(float x, f16* to) { *to = to_f16(x); }

@@ -4,7 +4,7 @@
 // hold 6 x 2 sums. A multiplication takes 4 cycles, so at least 8 independent sums are needed: narrow products use tiles of 12 rows.
 #pragma once
 
-#include "cpu/vector.h"
+#include "cpu/storage.h"
 
 namespace polyhead::cpu::POLYHEAD_ISA {
 namespace {
@@ -21,12 +21,13 @@ POLYHEAD_INLINE void with_count(int n, const F& f) {
   f(std::integral_constant<int, kMost>{});
 }
 
-template <class T>
+// B is the storage type of b.
+template <class T, class B = T>
 struct Product {
   std::int64_t depth;
   const T* a;
   std::int64_t a_stride;  // between rows; kTransposed: between terms, where the rows of one term are contiguous
-  const T* b;
+  const B* b;
   std::int64_t b_stride;
   T* c;
   std::int64_t c_stride;
@@ -35,11 +36,14 @@ struct Product {
   T* quotient = nullptr;                       // if given, c / divisor is stored here and c does not change
   std::int64_t quotient_stride = 0;
   const T *divisor = nullptr, *reciprocal = nullptr;  // one per row
+  const float* b_scale = nullptr;                     // of int8 b: one per term
+  std::int64_t b_scale_stride = 0;
 };
 
 // The cache that holds b. From the second-level cache b is prefetched eight terms (100 cycles) ahead. If kTransposed, a is prefetched
-// instead, for the tile after the next, because one cache line has the rows of two or three tiles.
-enum class From { first_cache, second_cache };
+// instead, for the tile after the next, because one cache line has the rows of two or three tiles. From memory the cache lines of b are
+// prefetched 250 ns ahead; of memory_finite NaN and infinities count as 0.
+enum class From { first_cache, second_cache, memory, memory_finite };
 
 // earlier c + own x: how a key block's product with v is added to those of earlier blocks (cpu/sdpa/join_blocks.h).
 template <class T>
@@ -48,8 +52,8 @@ POLYHEAD_INLINE Vector<T> join_values(Vector<T> c, T earlier, Vector<T> x, T own
 }
 
 // Computes the sums of a tile in registers.
-template <int Rows, int Columns, bool kTransposed, From kFrom, class T>
-POLYHEAD_INLINE void sum_tile(const Product<T>& product, std::int64_t row, std::int64_t column, Vector<T> (&sums)[Rows][Columns]) {
+template <int Rows, int Columns, bool kTransposed, From kFrom, class T, class B = T>
+POLYHEAD_INLINE void sum_tile(const Product<T, B>& product, std::int64_t row, std::int64_t column, Vector<T> (&sums)[Rows][Columns]) {
   constexpr int kWidth = kLanes<T>, kGroup = kTransposed ? Rows : 4;
   // One pointer for four rows: offsets of 0 to 3 strides take two registers; eleven offsets would take all that are left.
   const std::int64_t stride = kTransposed ? 1 : product.a_stride, step = kTransposed ? product.a_stride : 1;
@@ -61,7 +65,8 @@ POLYHEAD_INLINE void sum_tile(const Product<T>& product, std::int64_t row, std::
     first += kGroup * stride;
     asm("" : "+r"(group));  // else the compiler computes all rows from the first pointer
   }
-  const T* b = product.b + column;
+  const B* b = product.b + column;
+  const float* b_scale = product.b_scale;
 #pragma GCC unroll 16
   for (int i = 0; i < Rows; ++i) {
 #pragma GCC unroll 4
@@ -73,7 +78,20 @@ POLYHEAD_INLINE void sum_tile(const Product<T>& product, std::int64_t row, std::
 #pragma GCC unroll 4
     for (int j = 0; j < Columns; ++j) {
       if constexpr (kFrom == From::second_cache && Columns >= 2 && !kTransposed) prefetch_vector(b + 8 * product.b_stride, j);
-      line[j] = load_vector(b + j * kWidth);
+      if constexpr (kFrom == From::memory) {
+        constexpr int kBytes = kWidth * static_cast<int>(sizeof(B)), kAhead = 128 / static_cast<int>(sizeof(B));
+        if (j * kBytes % 64 < kBytes) __builtin_prefetch(b + kAhead * product.b_stride + j * kWidth);  // one for each cache line
+      }
+      line[j] = load_wide<T>(b + j * kWidth);
+    }
+    if constexpr (std::is_same_v<B, std::int8_t>) {
+#pragma GCC unroll 4
+      for (int j = 0; j < Columns; ++j) line[j] *= *b_scale;
+      b_scale += product.b_scale_stride;
+    }
+    if constexpr (kFrom == From::memory_finite) {
+#pragma GCC unroll 4
+      for (int j = 0; j < Columns; ++j) line[j] = line[j] * T{0} == Vector<T>{} ? line[j] : Vector<T>{};
     }
     if constexpr (kFrom == From::second_cache && kTransposed) __builtin_prefetch(a[0] + 2 * kTileRows + 4);
 #pragma GCC unroll 16
@@ -97,8 +115,8 @@ POLYHEAD_INLINE void for_each_vector(Vector<T> (&sums)[Rows][Columns], const F& 
   }
 }
 
-template <int Rows, int Columns, bool kTransposed, From kFrom = From::first_cache, class T>
-POLYHEAD_INLINE void multiply_tile(const Product<T>& product, std::int64_t row, std::int64_t column) {
+template <int Rows, int Columns, bool kTransposed, From kFrom = From::first_cache, class T, class B = T>
+POLYHEAD_INLINE void multiply_tile(const Product<T, B>& product, std::int64_t row, std::int64_t column) {
   Vector<T> sums[Rows][Columns];
   sum_tile<Rows, Columns, kTransposed, kFrom>(product, row, column, sums);
   T* const c = product.c + row * product.c_stride + column;
@@ -166,6 +184,24 @@ void multiply(const Product<T>& product, int rows, int vectors) {
         }
     }
     done += take;
+  }
+}
+
+// Whether multiply_stored() computes such a product.
+template <class T>
+bool multiplies_stored(std::int64_t rows, std::int64_t width) {
+  return rows <= kTileRows && width % (kTileVectors * kLanes<T>) == 0;
+}
+
+// Computes c [rows, width] from b in its storage type, which is read once, from memory. only_finite: NaN and infinities of b count as 0.
+template <class T, class B>
+void multiply_stored(const Product<T, B>& product, int rows, std::int64_t width, bool only_finite) {
+  for (std::int64_t column = 0; column < width; column += kTileVectors * kLanes<T>) {
+    if (only_finite) {
+      for (int row = 0; row < rows; ++row) multiply_tile<1, kTileVectors, false, From::memory_finite>(product, row, column);
+    } else {
+      with_count<kTileRows>(rows, [&](auto count) { multiply_tile<count(), kTileVectors, false, From::memory>(product, 0, column); });
+    }
   }
 }
 

@@ -27,6 +27,13 @@ POLYHEAD_INLINE void stream_vector(Vector<T> x, T* to) {
 }
 POLYHEAD_INLINE void store_fence() { _mm_sfence(); }
 
+POLYHEAD_INLINE Vector<std::int32_t> load_shorts(const std::uint16_t* from) {
+  return (Vector<std::int32_t>)_mm256_cvtepu16_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(from)));
+}
+POLYHEAD_INLINE Vector<std::int32_t> load_bytes(const std::int8_t* from) {
+  return (Vector<std::int32_t>)_mm256_cvtepi8_epi32(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(from)));
+}
+
 template <class T>
 POLYHEAD_INLINE unsigned lanes_above(Vector<T> x, T bound) {
   if constexpr (sizeof(T) == 8) {

@@ -38,6 +38,13 @@ POLYHEAD_INLINE Vector<T> where_bytes(const std::uint8_t* bytes, bool wanted, Ve
   }
 }
 
+POLYHEAD_INLINE Vector<std::int32_t> load_shorts(const std::uint16_t* from) {
+  return (Vector<std::int32_t>)_mm512_maskz_cvtepu16_epi32(0xffff, _mm256_loadu_si256(reinterpret_cast<const __m256i*>(from)));
+}
+POLYHEAD_INLINE Vector<std::int32_t> load_bytes(const std::int8_t* from) {
+  return (Vector<std::int32_t>)_mm512_maskz_cvtepi8_epi32(0xffff, _mm_loadu_si128(reinterpret_cast<const __m128i*>(from)));
+}
+
 template <class T>
 POLYHEAD_INLINE unsigned lanes_above(Vector<T> x, T bound) {
   if constexpr (sizeof(T) == 8) {

@@ -108,6 +108,20 @@ POLYHEAD_INLINE Vector<T> where_bytes(const std::uint8_t* bytes, bool wanted, Ve
   return (lanes != 0) == (wanted ? Vector<Bits<T>>{} - 1 : Vector<Bits<T>>{}) ? x : broadcast(other);
 }
 
+// Integers widened to the lanes of float32: 16 bits without a sign, 8 bits with one.
+POLYHEAD_INLINE Vector<std::int32_t> load_shorts(const std::uint16_t* from) {
+  Vector<std::int32_t> lanes;
+#pragma GCC unroll 16
+  for (int i = 0; i < kLanes<float>; ++i) lanes[i] = from[i];
+  return lanes;
+}
+POLYHEAD_INLINE Vector<std::int32_t> load_bytes(const std::int8_t* from) {
+  Vector<std::int32_t> lanes;
+#pragma GCC unroll 16
+  for (int i = 0; i < kLanes<float>; ++i) lanes[i] = from[i];
+  return lanes;
+}
+
 // Non-zero if a lane is larger than the bound.
 template <class T>
 POLYHEAD_INLINE unsigned lanes_above(Vector<T> x, T bound) {

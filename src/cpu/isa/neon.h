@@ -37,6 +37,13 @@ POLYHEAD_INLINE Vector<T> where_bytes(const std::uint8_t* bytes, bool wanted, Ve
   return set == (wanted ? Vector<Bits<T>>{} - 1 : Vector<Bits<T>>{}) ? x : broadcast(other);
 }
 
+POLYHEAD_INLINE Vector<std::int32_t> load_shorts(const std::uint16_t* from) { return (Vector<std::int32_t>)vmovl_u16(vld1_u16(from)); }
+POLYHEAD_INLINE Vector<std::int32_t> load_bytes(const std::int8_t* from) {
+  std::uint32_t four = 0;
+  __builtin_memcpy(&four, from, sizeof four);
+  return (Vector<std::int32_t>)vmovl_s16(vget_low_s16(vmovl_s8(vcreate_s8(four))));
+}
+
 template <class T>
 POLYHEAD_INLINE unsigned lanes_above(Vector<T> x, T bound) {
   return vmaxvq_u32((uint32x4_t)(x > bound));

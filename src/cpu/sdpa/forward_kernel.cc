@@ -143,7 +143,7 @@ class Forward {
     // The product with v is summed from zero for each key block and then added to o, so the error grows with the number of blocks, not of
     // keys.
     T divisor[kStripRows + kWidth], reciprocal[kStripRows + kWidth];
-    const bool finish = last && !non_finite_ && in_place_ && s_.rows[strip_ + rows - 1].head == s_.rows[strip_].head;
+    bool finish = last && !non_finite_ && in_place_ && s_.rows[strip_ + rows - 1].head == s_.rows[strip_].head;
     if (finish) find_divisors<T>(task_, rows, s_.l + strip_, divisor, reciprocal);  // these divisions end while the product runs
     Product<T> values{.depth = keys.last - keys.first,
                       .a = s_.scores + keys.first,
@@ -159,7 +159,12 @@ class Forward {
       values.quotient = static_cast<T*>(task_.out.data) + row.head * task_.out.head + row.query * task_.out.row;
       values.quotient_stride = task_.out.row, values.divisor = divisor, values.reciprocal = reciprocal;
     }
-    multiply<false, From::second_cache, T>(values, rows, static_cast<int>(s_.v_padded / kWidth));
+    if (reads_stored_values<T>(task_)) {
+      finish = operands_.multiply_stored_values(values, keys.first, rows);
+      non_finite_ |= !operands_.finite();
+    } else {
+      multiply<false, From::second_cache, T>(values, rows, static_cast<int>(s_.v_padded / kWidth));
+    }
     if (!operands_.finite()) add_non_finite_values(rows, joined ? own : nullptr);
     return finish;
   }
@@ -241,7 +246,7 @@ class Forward {
     sum_tile<Rows, Columns, false, From::second_cache, T>({.depth = task_.qk_width,
                                                            .a = operands_.q(strip_),
                                                            .a_stride = operands_.q_stride(),
-                                                           .b = operands_.k() + panel * task_.qk_width + (begin - panel),
+                                                           .b = operands_.k_panel(panel) + (begin - panel),
                                                            .b_stride = kPanel},
                                                           row, 0, x);
     const std::int64_t end = begin + Columns * kWidth, first = strip_ + row;

@@ -14,7 +14,6 @@ class ForwardOperands {
 
   const T* q(std::int64_t row) const { return q_ + row * q_stride_; }
   std::int64_t q_stride() const { return q_stride_; }
-  const T* k() const { return k_; }  // the key block in panels
   const T* v() const { return v_; }
   bool finite() const { return finite_; }  // false: NaN and infinities of the block's v are replaced by 0
 
@@ -36,23 +35,47 @@ class ForwardOperands {
     }
   }
 
+  // The panel of the key block from key `panel` on. With few rows it is packed now and stays in the first-level cache until the next.
+  const T* k_panel(std::int64_t panel) {
+    if (!few_rows<T>(task_)) return k_ + panel * task_.qk_width;
+    pack_keys(panel, static_cast<int>(smaller(kPanel, block_.last - panel)), s_->k);
+    return s_->k;
+  }
+
+  // The product with the values from key `key` of the block on, read as they are stored. If a result is not finite, c is computed again
+  // without the NaN and infinities of v, and finite() is false. c / divisor must not be wanted in that case: returns whether it was stored.
+  bool multiply_stored_values(const Product<T>& product, std::int64_t key, int rows) {
+    const bool replaces = product.earlier != nullptr && product.quotient == nullptr;
+    for (int i = 0; i < rows && replaces; ++i) copy_vectors(product.c + i * product.c_stride, s_->joined + i * task_.v_width);
+    multiply_stored_values(product, key, rows, false);
+    for (int i = 0; i < rows; ++i) {
+      finite_ &= all_finite(product.quotient != nullptr ? product.quotient + i * product.quotient_stride : product.c + i * product.c_stride,
+                            task_.v_width);
+    }
+    if (finite_) return product.quotient != nullptr;
+    for (int i = 0; i < rows && replaces; ++i) copy_vectors(s_->joined + i * task_.v_width, product.c + i * product.c_stride);
+    Product<T> sums = product;
+    sums.quotient = nullptr;
+    multiply_stored_values(sums, key, rows, true);
+    return false;
+  }
+
   // Loads k and v of the keys first + `block`. again: an earlier pass has packed them and they are still in memory.
   void load_keys(std::int64_t first, KeyRange block, bool again) {
+    first_ = first, block_ = block, finite_ = true;
     const std::int64_t from = block.first / kPanel * kPanel, place = s_->keeps_keys ? first : 0;
     const int count = static_cast<int>(block.last - from);
-    T *const k = s_->k + place * task_.qk_width, *const v = s_->v + place * s_->v_padded;
+    k_ = s_->k + place * task_.qk_width;
+    if (!again && !few_rows<T>(task_)) pack_keys(from, count, s_->k + place * task_.qk_width + from * task_.qk_width);
+    if (reads_stored_values<T>(task_)) return;
+    T* const v = s_->v + place * s_->v_padded;
     const bool in_place =
         task_.key_dtype == kOwnStorage<T> && task_.v.column == 1 && task_.v.row == s_->v_padded && task_.v_width == s_->v_padded;
     std::uint8_t& all_of_block = s_->finite[place / s_->keys];
     if (!again) {
-      with_key_storage<T>(task_.key_dtype, task_.k.data, [&](auto* data) {
-        pack_transposed<T>(data + (first + from) * task_.k.row, task_.k.row, task_.k.column, count, task_.qk_width, k_factor_, s_->lines,
-                           k + from * task_.qk_width, RowScales<T>(task_.k_scale, first + from));
-      });
       const bool ready = in_place && all_finite(values_at(first + from), count * task_.v.row);
       all_of_block = ready || copy_values(first + from, count, v + from * s_->v_padded) ? 1 : 0;
     }
-    k_ = k;
     finite_ = all_of_block != 0;
     v_ = in_place && finite_ ? values_at(first) : v;
   }
@@ -67,6 +90,47 @@ class ForwardOperands {
 
  private:
   static constexpr int kWidth = kLanes<T>, kPanel = kPanelKeys<T>;
+
+  // Packs `count` keys of the block from key `key` on.
+  __attribute__((noinline)) void pack_keys(std::int64_t key, int count, T* to) const {
+    const std::int64_t first = first_ + key;
+    with_key_storage<T>(task_.key_dtype, task_.k.data, [&](auto* data) {
+      pack_transposed<T>(data + first * task_.k.row, task_.k.row, task_.k.column, count, task_.qk_width, k_factor_, s_->lines, to,
+                         RowScales<T>(task_.k_scale, first), task_.keys - first);
+    });
+  }
+
+  void multiply_stored_values(const Product<T>& product, std::int64_t key, int rows, bool only_finite) const {
+    if constexpr (sizeof(T) == 4) {
+      const RowScales<T> scales(task_.v_scale, first_ + key);
+      const auto multiply = [&](auto* data) {
+        using Storage = std::remove_const_t<std::remove_pointer_t<decltype(data)>>;
+        multiply_stored<T, Storage>({.depth = product.depth,
+                                     .a = product.a,
+                                     .a_stride = product.a_stride,
+                                     .b = data + (first_ + key) * task_.v.row,
+                                     .b_stride = task_.v.row,
+                                     .c = product.c,
+                                     .c_stride = product.c_stride,
+                                     .earlier = product.earlier,
+                                     .own = product.own,
+                                     .quotient = product.quotient,
+                                     .quotient_stride = product.quotient_stride,
+                                     .divisor = product.divisor,
+                                     .reciprocal = product.reciprocal,
+                                     .b_scale = scales.data,
+                                     .b_scale_stride = scales.stride},
+                                    rows, task_.v_width, only_finite);
+      };
+      if (task_.key_dtype == DType::i8) return multiply(static_cast<const std::int8_t*>(task_.v.data));
+      if (task_.key_dtype == DType::bf16) return multiply(static_cast<const bf16*>(task_.v.data));
+      multiply(static_cast<const float*>(task_.v.data));
+    }
+  }
+
+  void copy_vectors(const T* from, T* to) const {
+    for (std::int64_t d = 0; d < task_.v_width; d += kWidth) store_vector<T>(load_vector(from + d), to + d);
+  }
 
   const T* values_at(std::int64_t key) const { return static_cast<const T*>(task_.v.data) + key * task_.v.row; }
 
@@ -84,6 +148,8 @@ class ForwardOperands {
   const ForwardTask& task_;
   const T k_factor_;
   const Scratch<T>* s_;
+  std::int64_t first_ = 0;
+  KeyRange block_{0, 0};
   const T *q_ = nullptr, *k_ = nullptr, *v_ = nullptr;
   std::int64_t q_stride_ = 0;
   bool finite_ = true;

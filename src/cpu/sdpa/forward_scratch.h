@@ -43,9 +43,24 @@ bool writes_attention_weights_in_place(const ForwardTask& task) {
   return task.dtype == kOwnStorage<T> && task.attention_weights.column == 1;
 }
 
+// Whether the task is one strip, as in decoding. Its panels of keys are packed one at a time.
+template <class T>
+bool few_rows(const ForwardTask& task) {
+  return task.rows <= kTileRows;
+}
+
+// Whether v is multiplied as it is stored, without a copy: each element is read once. float16 takes too many instructions to widen it in
+// every tile.
+template <class T>
+bool reads_stored_values(const ForwardTask& task) {
+  return few_rows<T>(task) && sizeof(T) == 4 && task.key_dtype != DType::f16 && task.v.column == 1 &&
+         multiplies_stored<T>(task.rows, task.v_width);
+}
+
 template <class T>
 struct Scratch {
   T *q, *k, *v, *lines, *scores, *o, *weights;
+  T* joined;  // if reads_stored_values(): o before a key block is joined
   // Per row, of the current key block: its reference, the largest score for that reference, sums by lane.
   T *reference, *limit, *sums;
   T *m, *l;             // per row, of all key blocks so far
@@ -70,11 +85,12 @@ struct Scratch {
     s.attention_weights_stride = score_stride<T>(round_up(task.keys, kWidth));
     Arena arena(memory);
     arena.allocate(s.q, task.rows * task.qk_width);
-    arena.allocate(s.k, kept * task.qk_width);
-    arena.allocate(s.v, kept * s.v_padded);
+    arena.allocate(s.k, (few_rows<T>(task) ? smaller(kept, kTileVectors * kWidth) : kept) * task.qk_width);
+    arena.allocate(s.v, reads_stored_values<T>(task) ? 0 : kept * s.v_padded);
     arena.allocate(s.lines, kWidth * task.qk_width);
     arena.allocate(s.scores, strip_rows<T>(task) * s.stride);
     arena.allocate(s.o, task.rows * s.v_padded);
+    arena.allocate(s.joined, reads_stored_values<T>(task) ? task.rows * s.v_padded : 0);
     arena.allocate(s.reference, task.rows + kWidth);  // these are read in whole vectors from any strip's first row on
     arena.allocate(s.limit, round_up(task.rows, kWidth));
     arena.allocate(s.m, task.rows + kWidth);

@@ -133,6 +133,39 @@ TEST(CpuKeyStorage, NonFiniteScalesCountForTheRowsThatAttend) {
   }
 }
 
+// Few rows multiply v as it is stored, many a copy without NaN and infinities: both give the rows that attend to them the same result.
+TEST(CpuKeyStorage, NonFiniteValuesCountInFewRowsAsInMany) {
+  for (std::uint64_t seed = 0; seed < 60; ++seed) {
+    SCOPED_TRACE(seed);
+    Random random(seed);
+    const DType storage = random.pick({DType::f32, DType::bf16, DType::i8});
+    const bool integers = storage == DType::i8;
+    const std::int64_t keys = random.pick<std::int64_t>({40, 520, 1100}), width = random.pick<std::int64_t>({16, 64, 128}), queries = 24;
+    const Tensor q = random.tensor(DType::f32, {1, queries, 32}), k = random.tensor(storage, {1, keys, 32}, integers ? -127 : -1, integers ? 127 : 1);
+    Tensor v = random.tensor(storage, {1, keys, width}, integers ? -127 : -1, integers ? 127 : 1), scale = random.tensor(DType::f32, {1, keys}, 0.001, 0.01);
+    for (std::int64_t i = random.integer(1, 3); i > 0; --i) {
+      const std::int64_t s = random.integer(0, keys - 1), d = random.integer(0, width - 1);
+      const auto bad = static_cast<double>(random.pick({kNaN, kInfinity, -kInfinity}));
+      fill(integers ? scale.view().slice(1, s, s + 1) : v.view().slice(1, s, s + 1).slice(2, d, d + 1), bad);
+    }
+    const Tensor attend = random.tensor(DType::boolean, {queries, keys});
+    const ConstTensorView scales = integers ? ConstTensorView(scale) : ConstTensorView();
+    for_each_instruction_set([&] {
+      Tensor all(DType::f32, {1, queries, width});
+      sdpa_forward({.q = q, .k = k, .v = v, .out = all, .k_scale = scales, .v_scale = scales}, {.mask = {.attend = attend}});
+      for (std::int64_t t = 0; t < queries;) {
+        const std::int64_t last = std::min(queries, t + random.integer(1, 6));
+        Tensor few(DType::f32, {1, last - t, width});
+        sdpa_forward({.q = q.view().slice(1, t, last), .k = k, .v = v, .out = few, .k_scale = scales, .v_scale = scales},
+                     {.mask = {.attend = attend.view().slice(0, t, last)}});
+        EXPECT_TRUE(near(few, all.view().slice(1, t, last), 0));
+        t = last;
+      }
+    });
+    if (HasFailure()) return;
+  }
+}
+
 TEST(CpuKeyStorage, AMaskedKeyWithANaNScaleDoesNotExist) {
   Random random(4);
   const Tensor q = random.tensor(DType::f32, {4, 9, 64}), k = random.tensor(DType::i8, {2, 130, 64}, -127, 127),

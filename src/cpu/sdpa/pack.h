@@ -26,32 +26,75 @@ struct RowScales {
   T of(std::int64_t row, T otherwise) const { return data != nullptr ? static_cast<T>(data[row * stride]) : otherwise; }
 };
 
+// Packs the first elements of kLanes rows of narrow storage, whose columns are neighbours, times their scales and factor. A word of 32 bits
+// holds two or four of a row's elements: words are transposed, then widened. Returns the number of elements packed.
+template <class Storage>
+std::int64_t pack_words(const Storage* from, std::int64_t row_stride, std::int64_t width, float factor, const RowScales<float>& scales,
+                        std::int64_t key, std::int64_t ahead, float* to) {
+  constexpr int kWidth = kLanes<float>, kPanel = kPanelKeys<float>, kElements = 4 / static_cast<int>(sizeof(Storage)), kStep = kWidth * kElements;
+  constexpr bool kScaled = std::is_same_v<Storage, std::int8_t>;
+  Vector<float> scale{};
+  if constexpr (kScaled) {
+    for (int i = 0; i < kWidth; ++i) scale[i] = scales.of(key + i, 1.0F);
+  }
+  std::int64_t d = 0;
+  for (; d + kStep <= width; d += kStep) {
+    Vector<std::int32_t> words[kWidth];
+#pragma GCC unroll 16
+    for (int i = 0; i < kWidth; ++i) {
+      if (ahead > 0) __builtin_prefetch(from + (i + ahead) * row_stride + d);
+      __builtin_memcpy(&words[i], from + i * row_stride + d, sizeof words[i]);
+    }
+    transpose<std::int32_t>(words);
+#pragma GCC unroll 16
+    for (int i = 0; i < kWidth; ++i) {
+      [&]<int... e>(std::integer_sequence<int, e...>) __attribute__((always_inline)) {
+        const auto store = [&](int element, Vector<float> x) __attribute__((always_inline)) {
+          if constexpr (kScaled) x *= scale;
+          store_vector<float>(x * factor, to + (d + i * kElements + element) * kPanel);
+        };
+        (store(e, Narrow<Storage>::template of_word<e>(words[i])), ...);
+      }(std::make_integer_sequence<int, kElements>{});
+    }
+  }
+  return d;
+}
+
 // Packs `count` rows of `width` elements, times their scales and factor, into panels [panel, width, kPanelKeys]. The last vector of keys is
-// padded with 0. `lines` is scratch of kLanes rows.
+// padded with 0. `lines` is scratch of kLanes rows. Of `available` rows those after the first `count` are read next.
 template <class T, class Storage>
 void pack_transposed(const Storage* from, std::int64_t row_stride, std::int64_t column_stride, int count, std::int64_t width, T factor,
-                     T* lines, T* panels, const RowScales<T>& scales = {}) {
+                     T* lines, T* panels, const RowScales<T>& scales = {}, std::int64_t available = 0) {
   constexpr int kWidth = kLanes<T>, kPanel = kPanelKeys<T>;
+  available = available > count ? available : count;
   for (int key = 0; key < count; key += kWidth) {
+    T* to = panels + key / kPanel * (width * kPanel) + key % kPanel;
+    std::int64_t done = 0;
+    if constexpr (std::is_same_v<Storage, bf16> || std::is_same_v<Storage, std::int8_t>) {
+      if (column_stride == 1 && key + kWidth <= count) {
+        constexpr int kAhead = 32;
+        done = pack_words(from + key * row_stride, row_stride, width, factor, scales, key, key + kAhead + kWidth <= available ? kAhead : 0, to);
+        if (done == width) continue;
+      }
+    }
     const T* rows[kWidth];
     for (int i = 0; i < kWidth; ++i) {
       T* line = lines + i * width;
       const Storage* row = from + (key + i) * row_stride;
       if (key + i >= count) {
-        for (std::int64_t d = 0; d < width; ++d) line[d] = 0;
+        for (std::int64_t d = done; d < width; ++d) line[d] = 0;
         rows[i] = line;
       } else if (std::is_same_v<T, Storage> && column_stride == 1) {
         rows[i] = reinterpret_cast<const T*>(row);
       } else {
-        widen_row<T>(row, column_stride, width, scales.of(key + i, T{1}), line);
+        widen_row<T>(row + done * column_stride, column_stride, width - done, scales.of(key + i, T{1}), line + done);
         rows[i] = line;
       }
     }
-    T* to = panels + key / kPanel * (width * kPanel) + key % kPanel;
-    std::int64_t d = 0;
+    std::int64_t d = done;
     for (; d + kWidth <= width; d += kWidth) {
       // Prefetch the next rows: the hardware prefetcher follows fewer streams than a vector has lanes.
-      if (std::is_same_v<T, Storage> && column_stride == 1 && key + 2 * kWidth <= count) {
+      if (std::is_same_v<T, Storage> && column_stride == 1 && key + 2 * kWidth <= available) {
         for (int i = 0; i < kWidth; ++i) __builtin_prefetch(rows[i] + kWidth * row_stride + d);
       }
       transpose<T>(rows, d, factor, to + d * kPanel, kPanel);

@@ -1,5 +1,6 @@
 // Attention by the kernels, in floating-point operations per second, beside what multiplications alone reach in the same run (`roof`):
-// `bench_sdpa --benchmark_filter=forward/D64`. Set POLYHEAD_ISA to measure another instruction set.
+// `bench_sdpa --benchmark_filter=forward/D64`. Set POLYHEAD_ISA to measure another instruction set. `decode` is one query against a cache, in
+// bytes of keys and values per second, beside `read`, which only reads as many bytes.
 #include <benchmark/benchmark.h>
 
 #include "polyhead/device.h"
@@ -75,6 +76,41 @@ void run(benchmark::State& state, Rule rule, bool backward) {
   state.SetLabel(std::string(kernel_instruction_set()));
 }
 
+constexpr std::int64_t kDecodeHeads = 32, kDecodeKeyHeads = 8, kDecodeWidth = 128;
+
+std::int64_t cache_bytes(std::int64_t batch, std::int64_t keys, DType storage) {
+  return 2 * batch * kDecodeKeyHeads * keys * kDecodeWidth * static_cast<std::int64_t>(info(storage).size);
+}
+
+// One query of each sequence against a cache of 32/8 heads.
+void decode(benchmark::State& state, DType storage) {
+  const std::int64_t batch = state.range(0), keys = state.range(1);
+  set_num_threads(static_cast<int>(state.range(2)));
+  Random random(1);
+  const Shape cache{batch, kDecodeKeyHeads, keys, kDecodeWidth};
+  const double magnitude = storage == DType::i8 ? 127 : 1;
+  const Tensor q = random.tensor(DType::f32, {batch, kDecodeHeads, 1, kDecodeWidth}), k = random.tensor(storage, cache, -magnitude, magnitude),
+               v = random.tensor(storage, cache, -magnitude, magnitude), scale = random.tensor(DType::f32, cache.first(3), 0.001, 0.01);
+  const ConstTensorView scales = storage == DType::i8 ? ConstTensorView(scale) : ConstTensorView();
+  Tensor out(DType::f32, q.shape());
+  for (auto _ : state) sdpa_forward({.q = q, .k = k, .v = v, .out = out, .k_scale = scales, .v_scale = scales});
+  state.counters["bytes/s"] = benchmark::Counter(static_cast<double>(cache_bytes(batch, keys, storage)), benchmark::Counter::kIsIterationInvariantRate);
+  state.SetLabel(std::string(kernel_instruction_set()));
+}
+
+// Sums the 64-bit words of as many bytes on one thread.
+void read(benchmark::State& state) {
+  const std::vector<std::uint64_t> words(static_cast<std::size_t>(cache_bytes(state.range(0), state.range(1), DType::f32)) / 8, 1);
+  for (auto _ : state) {
+    std::uint64_t sums[16] = {};
+    for (std::size_t i = 0; i < words.size(); i += 16) {
+      for (std::size_t j = 0; j < 16; ++j) sums[j] += words[i + j];
+    }
+    benchmark::DoNotOptimize(sums);
+  }
+  state.counters["bytes/s"] = benchmark::Counter(static_cast<double>(words.size() * 8), benchmark::Counter::kIsIterationInvariantRate);
+}
+
 // What no kernel can exceed: independent multiplications and additions in registers (bench/peer/roof.cc).
 void roof(benchmark::State& state) {
   double best = 0;
@@ -89,6 +125,19 @@ void roof(benchmark::State& state) {
 
 void register_all() {
   benchmark::RegisterBenchmark("roof", roof);
+  const auto measure = [](const std::string& title, std::int64_t batch, std::int64_t keys, std::int64_t threads, auto run) {
+    const std::string name = title + "/B" + std::to_string(batch) + "/S" + std::to_string(keys) + "/threads" + std::to_string(threads);
+    benchmark::RegisterBenchmark(name.c_str(), run)->Args({batch, keys, threads})->UseRealTime()->Unit(benchmark::kMicrosecond);
+  };
+  const std::pair<std::int64_t, std::int64_t> caches[] = {{1, 1024}, {1, 8192}, {8, 4096}};
+  for (const auto& [batch, keys] : caches) {
+    measure("read", batch, keys, 1, read);
+    for (const DType storage : {DType::f32, DType::bf16, DType::f16, DType::i8}) {
+      for (const std::int64_t threads : {1, 2}) {
+        measure("decode/" + std::string(info(storage).name), batch, keys, threads, [storage](benchmark::State& state) { decode(state, storage); });
+      }
+    }
+  }
   const std::pair<const char*, Rule> rules[] = {{"plain", Rule::plain}, {"causal", Rule::causal},
                                                 {"boolean_causal", Rule::boolean_causal}, {"boolean_documents", Rule::boolean_documents},
                                                 {"documents", Rule::documents}, {"boolean", Rule::boolean}, {"keys", Rule::keys},
