@@ -129,6 +129,8 @@ def _sdpa() -> list[Case]:
     for bias in ("shared", "relative"):
         cases.append(Case(f"{bias} bias S1024 D32 f+b", "forward + backward", T=1024, H=32, bias=bias, backward=True))
     cases += [Case(f"one query 32/8 S{keys} D128", "forward", N=32, K=8, T=1, S=keys, H=128) for keys in (1024, 8192)]
+    cases.append(Case("one query 32/8 S8192 D128 bfloat16", "forward", N=32, K=8, T=1, S=8192, H=128, dtype="bfloat16"))
+    cases.append(Case("one query 32/8 8 x S4096 D128", "forward", leading=(8,), N=32, K=8, T=1, S=4096, H=128))
     cases += [Case(f"{' x '.join(map(str, leading))} x S256 D64", "forward", leading=leading, T=256) for leading in ((8,), (2, 4))]
     cases.append(Case("bfloat16 S2048", "forward", T=2048, dtype="bfloat16"))
     cases.append(Case("all attention weights S2048", "forward", T=2048, maps=True))
