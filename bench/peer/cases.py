@@ -28,6 +28,7 @@ class Case:
     mask: str = ""  # "pairs": bool [T,S]; "keys": bool [B,1,1,S]
     dtype: str = "float32"  # of every floating array
     bias: str = ""  # "shared": [1,N,T,S]; "relative": a table [N,T+S-1] of distances, seen as [N,T,S]
+    sink: bool = False  # sink logits [N]
     dropout: float = 0.0
     maps: bool = False  # all attention weights [B,N,T,S] are wanted too
     backward: bool = False
@@ -126,6 +127,8 @@ def _sdpa() -> list[Case]:
             ]
         cases.append(Case(f"grouped 32/8 S1024 D128{tail}", group, N=32, K=8, T=1024, H=128, backward=backward))
         cases.append(Case(f"V128 H64 S1024{tail}", group, T=1024, V=128, backward=backward))
+    for backward in (False, True):
+        cases.append(Case(f"sink S2048{' f+b' if backward else ''}", "forward + backward" if backward else "forward", T=2048, sink=True, backward=backward))
     for bias in ("shared", "relative"):
         cases.append(Case(f"{bias} bias S1024 D32 f+b", "forward + backward", T=1024, H=32, bias=bias, backward=True))
     cases += [Case(f"one query 32/8 S{keys} D128", "forward", N=32, K=8, T=1, S=keys, H=128) for keys in (1024, 8192)]
@@ -195,6 +198,8 @@ def inputs(case: Case) -> dict[str, np.ndarray]:
         arrays["attend"] = (np.arange(S) < S * 7 // 8)[None, None, None, :].repeat(B, 0)
     if case.bias == "shared":
         arrays["bias"] = normal(1, N, T, S)
+    if case.sink:
+        arrays["sink"] = normal(N)
     if case.bias == "relative":
         arrays["bias_table"] = normal(N, T + S - 1)
     return arrays

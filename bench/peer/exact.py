@@ -12,19 +12,20 @@ from .cases import Case, Encoder, relative_view
 ROWS = 2048  # at a time: scores of 16384 queries and keys are 2 GB
 
 
-def _attend(q: np.ndarray, k: np.ndarray, v: np.ndarray, scale: float, bias: np.ndarray | None, keep: np.ndarray | None) -> np.ndarray:
+def _attend(q: np.ndarray, k: np.ndarray, v: np.ndarray, scale: float, bias: np.ndarray | None, keep: np.ndarray | None, sink: float = -np.inf) -> np.ndarray:
     if len(q) > ROWS:
         parts = [slice(first, first + ROWS) for first in range(0, len(q), ROWS)]
         of = lambda x, rows: None if x is None else x[rows] if len(x) == len(q) else x  # noqa: E731
-        return np.concatenate([_attend(q[rows], k, v, scale, of(bias, rows), of(keep, rows)) for rows in parts])
+        return np.concatenate([_attend(q[rows], k, v, scale, of(bias, rows), of(keep, rows), sink) for rows in parts])
     score = scale * (q @ k.T)
     if bias is not None:
         score += bias
     if keep is not None:
         score[~np.broadcast_to(keep, score.shape)] = -np.inf
-    score -= score.max(-1, keepdims=True)
+    largest = np.maximum(score.max(-1, keepdims=True), sink)
+    score -= largest
     np.exp(score, out=score)
-    return (score @ v) / score.sum(-1, keepdims=True)
+    return (score @ v) / (score.sum(-1, keepdims=True) + np.exp(sink - largest))
 
 
 class _Encoder(encoder.ArrayOperations):
@@ -68,7 +69,7 @@ def forward(case: Case, arrays: dict[str, np.ndarray]) -> np.ndarray | None:
     for b in range(case.B):
         for n in range(case.N):
             row_keep = triangle if keep is None else (keep if keep.ndim == 2 else keep[b, 0])
-            out[b, n] = _attend(q[b, n], k[b, n // group], v[b, n // group], case.scale, None if bias is None else bias[0, n], row_keep)
+            out[b, n] = _attend(q[b, n], k[b, n // group], v[b, n // group], case.scale, None if bias is None else bias[0, n], row_keep, a["sink"][n] if case.sink else -np.inf)
     if not case.layer:
         return out.reshape(case.output_shape)
     merged = out.transpose(0, 2, 1, 3).reshape(case.B, case.T, -1)

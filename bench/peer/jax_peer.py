@@ -25,6 +25,8 @@ def start(threads: int) -> None:
 def prepare(case: Case, arrays: dict[str, np.ndarray]) -> Work:
     if case.dropout:
         raise Unsupported("jax.nn.dot_product_attention has no dropout")
+    if case.sink:
+        raise Unsupported("jax.nn.dot_product_attention has no sink logits")
     if case.maps:
         raise Unsupported("jax.nn.dot_product_attention gives no weights")
     if len(case.leading) > 1:

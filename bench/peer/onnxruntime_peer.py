@@ -24,6 +24,8 @@ def start(threads: int) -> None:
 def prepare(case: Case, arrays: dict[str, np.ndarray]) -> Work:
     if case.backward:
         raise Unsupported("it computes no gradients")
+    if case.sink:
+        raise Unsupported("the Attention operator has no sink logits")
     if case.dropout:
         raise Unsupported("the Attention operator has no dropout")
     if case.dtype != "float32":

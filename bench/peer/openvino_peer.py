@@ -32,6 +32,8 @@ def start(threads: int) -> None:
 def prepare(case: Case, arrays: dict[str, np.ndarray]) -> Work:
     if case.backward:
         raise Unsupported("it computes no gradients")
+    if case.sink:
+        raise Unsupported("its attention has no sink logits")
     if case.dropout:
         raise Unsupported("its attention has no dropout")
     if case.maps:

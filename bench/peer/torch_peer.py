@@ -66,6 +66,10 @@ def prepare(case: Case, arrays: dict[str, np.ndarray]) -> Work:
         return t.get("bias")
 
     def attention() -> torch.Tensor:
+        if case.sink:  # one more column of scores, as in gpt-oss; its fused operation has no sink
+            scores = t["q"] @ t["k"].transpose(-1, -2) * case.scale
+            column = t["sink"].view(-1, 1, 1).expand(*scores.shape[:-1], 1)
+            return torch.softmax(torch.cat([scores, column], -1), -1)[..., :-1] @ t["v"]
         if case.maps:  # its fused operation gives no weights: the formula does
             weights = torch.softmax(t["q"] @ t["k"].transpose(-1, -2) * case.scale, -1)
             return weights @ t["v"]

@@ -1,6 +1,7 @@
 // Attention maps show what each head attends to. They are computed from q and k, row by row, with the options of the forward pass, and need
 // no [T,S] memory besides their outputs. p[b,n,t,s] = exp(score[b,n,t,s] - log sum_s exp(score[b,n,t,s])); the log of the sum is computed
-// again, because a stored float32 lse is off by 1e-3 at scores of 1e4.
+// again, because a stored float32 lse is off by 1e-3 at scores of 1e4. With sink logits the log of the sum includes exp(sink): a row of p sums to
+// 1 - exp(sink - lse), and top keys, statistics and pooled maps are those of the keys, without the sink.
 #pragma once
 
 #include <cstdint>

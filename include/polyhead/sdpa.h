@@ -3,6 +3,7 @@
 //   score[b,n,t,s] = softcap(scale * <q[b,n,t,:], k[b,n/(N/K),s,:]>) + bias[b,n,t,s]      softcap(x) = c tanh(x/c), or x when c = 0
 //   p[b,n,t,:]     = softmax of score over the keys that t may attend to
 //   out[b,n,t,:]   = sum_s drop(p)[b,n,t,s] v[b,n/(N/K),s,:]                               lse[b,n,t] = log sum_s exp(score[b,n,t,s])
+// With sink logits the sum of the softmax has one more term, exp(sink[b,n,t]): p = exp(score - lse) and lse = log(exp(sink) + sum_s exp(score)).
 //
 // Letters: * any number of leading (batch) dimensions, counted by b, N query heads, K key/value heads (N % K == 0), T queries, S keys,
 // H width of a query/key head, V width of a value head; drop = dropout. Any strides are legal; every extent may be 0.
@@ -41,6 +42,7 @@ struct SdpaBackward {
   ConstTensorView d_out;      // [*,N,T,V]
   TensorView d_q, d_k, d_v;   // shaped as q, k, v; a gradient without a view is not computed
   TensorView d_bias = {};     // the shape of options.bias. Gradients of elements that share memory (zero or overlapping strides) add up.
+  TensorView d_sink = {};     // the shape and dtype of options.sink; elements that share memory as in d_bias
 };
 
 // Dropout on the probabilities: keeps an entry with probability 1 - p and scales it by 1/(1 - p). The keep bits come from Philox 4x32-10
@@ -59,6 +61,10 @@ struct SdpaOptions {
   Mask mask{};
   ConstTensorView bias{};         // added to the scores; dtype of q; broadcasts to [*,N,T,S]; -inf means probability 0
   double softcap = 0;             // >= 0; 0 is off
+  // Sink logits (StreamingLLM, Xiao et al. 2024; learned: gpt-oss 2025; all 0: softmax off by one, Miller 2023): [N], or a view of another
+  // rank that broadcasts to [*,N,T]; in the dtype of q or of lse. p of a row's keys sums to 1 - exp(sink - lse). A row without keys
+  // gives out = 0 and lse = sink. -inf is no sink; NaN and +inf make a row that has keys NaN. Only with EmptyRows::zero.
+  ConstTensorView sink{};
   Dropout dropout{};
   EmptyRows empty_rows = EmptyRows::zero;
   const Backend* backend = nullptr;   // if set, this backend is used; Error if it cannot serve the problem

@@ -218,6 +218,7 @@ void visit(CallArguments& call, Options& options, ConstTensorView& dropout_keep,
   f("query_offsets", options.mask.query_offsets);
   f("key_offsets", options.mask.key_offsets);
   f("bias", options.bias);
+  f("sink", options.sink);
   f("seed", call.seed);
   f("dropout_keep", dropout_keep);
   f("backend", options.backend);

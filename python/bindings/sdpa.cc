@@ -44,20 +44,21 @@ Tuple<nb::any, nb::any, nb::any> forward(nb::handle q_given, nb::handle k_given,
   return nb::make_tuple(out.object, lse.object, weights.object);
 }
 
-// Returns (d_q, d_k, d_v, d_bias), with None for gradients that are not wanted.
-Tuple<nb::any, nb::any, nb::any, nb::any> backward(nb::handle q_given, nb::handle k_given, nb::handle v_given, nb::handle out,
+// Returns (d_q, d_k, d_v, d_bias, d_sink), with None for gradients that are not wanted.
+Tuple<nb::any, nb::any, nb::any, nb::any, nb::any> backward(nb::handle q_given, nb::handle k_given, nb::handle v_given, nb::handle out,
                                                    nb::handle lse, nb::handle d_out, nb::handle options, nb::handle d_bias_given,
-                                                   bool want_q, bool want_k, bool want_v, bool want_bias) {
+                                                   bool want_q, bool want_k, bool want_v, bool want_bias,
+                                                            bool want_sink) {
   SdpaCall call("sdpa_backward", options);
   const ConstTensorView q = call.required(q_given, "q"), k = call.required(k_given, "k"), v = call.required(v_given, "v");
   const Result d_q("d_q", nb::none(), want_q, q_given, q), d_k("d_k", nb::none(), want_k, q_given, k),
       d_v("d_v", nb::none(), want_v, q_given, v);
-  const Result d_bias("d_bias", d_bias_given, want_bias, q_given, call.sdpa.bias);
+  const Result d_bias("d_bias", d_bias_given, want_bias, q_given, call.sdpa.bias), d_sink("d_sink", nb::none(), want_sink, q_given, call.sdpa.sink);
   const SdpaBackward tensors{.q = q, .k = k, .v = v, .out = call.required(out, "out"), .lse = call.required(lse, "lse"),
                              .d_out = call.required(d_out, "d_out"), .d_q = d_q.view(), .d_k = d_k.view(), .d_v = d_v.view(),
-                             .d_bias = d_bias.view()};
+                             .d_bias = d_bias.view(), .d_sink = d_sink.view()};
   without_gil([&] { sdpa_backward(tensors, call.sdpa); });
-  return nb::make_tuple(d_q.object, d_k.object, d_v.object, d_bias.object);
+  return nb::make_tuple(d_q.object, d_k.object, d_v.object, d_bias.object, d_sink.object);
 }
 
 // Reads the shapes only.
@@ -98,7 +99,8 @@ void bind_sdpa(nb::module_& m) {
   m.def("sdpa", &forward, any("q"), any("k"), any("v"), any("options"), any("return_lse"), any("out"),
         any("return_attention_weights"), any("attention_weights"), any("k_scale"), any("v_scale"));
   m.def("sdpa_backward", &backward, any("q"), any("k"), any("v"), any("out"), any("lse"),
-        any("d_out"), any("options"), any("d_bias"), nb::arg("want_q"), nb::arg("want_k"), nb::arg("want_v"), nb::arg("want_bias"));
+        any("d_out"), any("options"), any("d_bias"), nb::arg("want_q"), nb::arg("want_k"), nb::arg("want_v"), nb::arg("want_bias"),
+        nb::arg("want_sink"));
   m.def("explain", &explain_forward, any("q"), any("k"), any("v"), any("options"), any("k_scale"), any("v_scale"));
   m.def("quantize_rows", &quantize, any("x"), any("out"), any("scale"), any("num_threads"));
   m.def("dropout_keep_bits", &keep_bits, any("dropout"), any("seed"), any("keep"));

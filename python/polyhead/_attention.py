@@ -18,6 +18,7 @@ class Gradients(NamedTuple):
     k: Array
     v: Array
     bias: Array
+    sink: Array
 
 
 class TopKeys(NamedTuple):
@@ -49,6 +50,8 @@ def sdpa(
         p     = softmax of score over the attended keys
         out   = dropout(p) v                         lse = log sum exp(score) over the attended keys
 
+    With a sink, exp(sink) is added to the sum of the softmax: lse = log(exp(sink) + sum exp(score)), p = exp(score - lse).
+
     Args:
         q: ``[*,N,T,H]`` float32, float64, float16 or bfloat16. float32 accumulates in float32 or better.
         k: ``[*,K,S,H]``; query head n reads key/value head ``n // (N // K)`` (grouped heads, Ainslie et al. 2023). dtype of q; or, unless that is
@@ -71,6 +74,8 @@ def sdpa(
         bias: added to the scores, dtype of q, broadcasts to ``[*,N,T,S]``; -inf means probability 0.
         scale: factor of ``q k^T``; None is ``1 / sqrt(H)``.
         softcap: ``c`` of the formula, at least 0; 0 is off (Gemma 2 (2024), section 2).
+        sink: sink logits (StreamingLLM, Xiao et al. 2024; learned in gpt-oss), ``[N]``, or of another rank that broadcasts to ``[*,N,T]``; dtype of q or
+            of lse. p of a row sums to ``1 - exp(sink - lse)``; a query without keys gives out 0 and lse = sink. -inf is no sink. Only with empty_rows "zero".
         dropout: probability in ``[0, 1]`` that an entry of p is dropped; the others are divided by ``1 - dropout`` (Srivastava et al. 2014).
         seed: of the dropout bits (Philox 4x32-10, Salmon et al. 2011, keyed by seed, b, n, t, s). Required with dropout, unless dropout_keep is given;
             backward and maps take the same.
@@ -111,7 +116,7 @@ def sdpa_backward(
     lse: Array,
     d_out: Array,
     *,
-    gradients: Collection[str] = ("q", "k", "v", "bias"),
+    gradients: Collection[str] = ("q", "k", "v", "bias", "sink"),
     d_bias: Array = None,
     **options: Unpack[SdpaOptions],
 ) -> Gradients:
@@ -121,13 +126,13 @@ def sdpa_backward(
         q, k, v: as given to `sdpa`, in one dtype.
         out, lse: ``[*,N,T,V]`` and ``[*,N,T]``, as `sdpa(..., return_lse=True)` returned them.
         d_out: ``[*,N,T,V]``, the gradient of the loss with respect to out.
-        gradients: which of ``"q"``, ``"k"``, ``"v"``, ``"bias"`` to compute; there is no gradient of the bias without a bias.
+        gradients: which of ``"q"``, ``"k"``, ``"v"``, ``"bias"``, ``"sink"`` to compute; there is none of a bias or a sink that is not given.
         d_bias: shaped as bias, written in place and returned. Elements that share memory are summed: if bias is a sliding view of a table, pass the same
             view of an array of zeros in the table's shape. That array then holds the gradient of the table.
         options: as given to `sdpa`.
 
     Returns:
-        `Gradients`, each shaped as its input. The gradient of the bias is summed over every dimension that the bias broadcasts along;
+        `Gradients`, each shaped as its input. The gradients of bias and sink are summed over every dimension that they broadcast along;
         no tensor ``[*,N,T,S]`` is made.
 
     Raises:

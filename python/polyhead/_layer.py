@@ -24,6 +24,7 @@ class LayerGradients(NamedTuple):
     projected_key: Array
     projected_value: Array
     bias: Array
+    sink: Array
     parameters: dict[str, Array] | None
     """With the names of `MultiHeadAttention.parameters`."""
 
@@ -42,7 +43,7 @@ class Saved:
 
         Args:
             d_out: the gradient of the loss with respect to the output; shaped as the output.
-            inputs: whether to compute the gradients of query, key, value, projected_key, projected_value and bias.
+            inputs: whether to compute the gradients of query, key, value, projected_key, projected_value, bias and sink.
             parameters: whether to compute the gradients of the layer's parameters.
             d_bias: shaped as bias, written in place and returned; as in `polyhead.sdpa_backward`.
             num_threads: at most this many threads; None: as in the forward pass.
@@ -199,6 +200,7 @@ class MultiHeadAttention:
             key_lengths: integers ``[*]`` or ``[*,T]``.
             diagonal_offsets: integers ``[*]``, as in `polyhead.sdpa`.
             bias: ``[T,S]`` or ``[*,N,T,S]``, as attend.
+            sink: sink logits, ``[N]`` or of another rank that broadcasts to ``[*,N,T]``; as in `polyhead.sdpa`.
             training: apply dropout, which then needs a seed or dropout_keep.
             seed: of the dropout bits, as in `polyhead.sdpa`.
             dropout_keep: bool, ``[T,S']`` or ``[*,N,T,S']``, as attend; True = not dropped. Replaces the generator's bits. S' as in `Saved.maps`.

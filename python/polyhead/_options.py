@@ -57,6 +57,7 @@ class PassOptions(TypedDict, total=False):
     query_offsets: Array
     key_offsets: Array
     bias: Array
+    sink: Array
     seed: int | None
     dropout_keep: Array
     backend: str | None

@@ -27,7 +27,6 @@ NAME = "polyhead"
 
 # Arguments of attention functions that change the result and that polyhead does not have.
 _REFUSED = {
-    "s_aux": "attention sinks (s_aux)",
     "sinks": "attention sinks (sinks)",
     "cache": "a paged cache (cache)",
     "head_mask": "a head mask (head_mask)",
@@ -154,6 +153,7 @@ def attention_forward(
     position_bias: Tensor | None = None,
     softcap: float | None = None,
     output_attentions: bool | None = None,
+    s_aux: Tensor | None = None,
     **others: Any,
 ) -> tuple[Tensor, Tensor | None]:
     """An attention function of transformers, as a model's layer calls it (Vaswani et al. 2017, equation 1).
@@ -170,6 +170,7 @@ def attention_forward(
         position_bias: added to the scores, broadcasts to ``[B,N,T,S]``.
         softcap: ``c`` in ``c tanh(score / c)``, before mask and bias.
         output_attentions: return the attention weights; None: as the running model collects them, or the layer's configuration says.
+        s_aux: sink logits ``[N]``, as of gpt-oss: ``exp(s_aux)`` is added to the sum of the softmax.
         others: must be None, except arguments that change nothing here: sliding_window (it is in the mask already), position_ids, use_cache
             and the like; cu_seq_lens_q, cu_seq_lens_k and seq_idx together with a mask.
 
@@ -178,7 +179,7 @@ def attention_forward(
 
     Raises:
         TypeError, ValueError: as `polyhead.torch.scaled_dot_product_attention`.
-        NotImplementedError: attention sinks, selected keys, packed texts without a mask, a paged cache, a head mask, or an argument that is not
+        NotImplementedError: selected keys, packed texts without a mask, a paged cache, a head mask, or an argument that is not
             known; a layer that does not say whether it is causal and has no mask. The message names the family.
     """
     for name, given in others.items():
@@ -203,7 +204,8 @@ def attention_forward(
     elif is_causal is None and query.size(2) > 1:
         raise _refuse(_family(module), f"has layers ({type(module).__name__}) that give no mask and do not say whether they are causal")
     causal = bool(is_causal) and attention_mask is None and query.size(2) > 1
-    options = Options(attend=attend, bias=bias, causal=causal, scale=scaling, softcap=softcap or 0.0, dropout=dropout)
+    sink = None if s_aux is None else core.sink_logits(s_aux, query, "attention of transformers")
+    options = Options(attend=attend, bias=bias, sink=sink, causal=causal, scale=scaling, softcap=softcap or 0.0, dropout=dropout)
     out, options = core.attend(query, key, value, options)
     weights = core.maps(query, key, options) if _wants_maps(module, output_attentions) else None
     return out.transpose(1, 2).contiguous(), weights

@@ -21,6 +21,7 @@ struct Setting {
   Shape bias = {};
   std::function<Mask(Random&)> mask = {};
   Mode mode = Mode::evaluation;
+  Shape sink = {};
 };
 
 // One layer with random inputs, its output and every gradient.
@@ -34,6 +35,7 @@ struct Trial {
     options.mode = setting.mode;
     options.dropout_seed = 5;
     if (!setting.bias.empty()) options.bias = bias = random.tensor(DType::f64, setting.bias);
+    if (!setting.sink.empty()) options.sink = sink = random.tensor(DType::f64, setting.sink);
     if (setting.mask) options.mask = setting.mask(random);
     out = Tensor(DType::f64, layer.output_shape(input));
     d_out = random.tensor(DType::f64, out.shape());
@@ -51,12 +53,13 @@ struct Trial {
     if (key) wanted.key = d_key = Tensor(DType::f64, key.shape());
     if (value) wanted.value = d_value = Tensor(DType::f64, value.shape());
     if (bias) wanted.bias = d_bias = Tensor(DType::f64, bias.shape());
+    if (sink) wanted.sink = d_sink = Tensor(DType::f64, sink.shape());
     layer.backward(saved, d_out, wanted);
   }
 
   Random random;
   MultiHeadAttention layer, gradients;
-  Tensor query, key, value, bias, out, d_out, d_query, d_key, d_value, d_bias;
+  Tensor query, key, value, bias, sink, out, d_out, d_query, d_key, d_value, d_bias, d_sink;
   AttentionInput input;
   AttentionOptions options;
   MultiHeadAttention::Saved saved;

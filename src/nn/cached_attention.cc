@@ -50,7 +50,7 @@ void require_cache(const char* operation, const MultiHeadAttentionConfig& config
   require_pairs(operation, "bias", options.bias, shapes);
   AttentionOptions whole = options;
   whole.mask = mask_in_cache(mask, {after.data(), {own.sequences}}, cache.key_lengths());
-  require_mask_and_bias(config, shapes, whole);
+  require_sdpa_options(config, shapes, whole);
 }
 
 }  // namespace polyhead::nn

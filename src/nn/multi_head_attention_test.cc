@@ -62,6 +62,12 @@ std::vector<Setting> settings() {
        [](Random&) { return Mask{.key_lengths = keep(Tensor::of<std::int64_t>({2}, {0, 2}))}; }},
       {"masks with heads", with({.query_width = 4, .heads = 2, .add_zero_attn = true}), {2, 3, 4}, {}, {}, {},
        [](Random& r) { return Mask{.attend = keep(booleans(r, {2, 2, 3, 3}))}; }},
+      {"sink of each head", with({.query_width = 4, .heads = 2, .gate = Gate::sigmoid}), {2, 3, 4}, {}, {}, {}, {}, Mode::evaluation, {2}},
+      {"sink, causal, dropout, learned key", with({.query_width = 4, .heads = 2, .add_bias_kv = true, .dropout = 0.4}), {2, 3, 4}, {}, {}, {},
+       [](Random&) { return Mask{.causal = Causal::top_left()}; }, Mode::training, {2, 2, 1}},
+      {"sink of each query, bias, empty rows", with({.query_width = 4, .heads = 4, .kv_heads = 2}), {2, 3, 4}, {}, {}, {3, 3},
+       [](Random&) { return Mask{.key_lengths = keep(Tensor::of<std::int64_t>({2}, {0, 2}))}; }, Mode::evaluation, {2, 4, 3}},
+      {"sink, global", with({.query_width = 4, .heads = 2, .global_query = GlobalQuery::mean}), {2, 3, 4}, {}, {}, {}, {}, Mode::evaluation, {2}},
       {"extents of one", with({.query_width = 1}), {1, 1, 1}},
       {"no keys", with({.query_width = 4, .heads = 2}), {2, 3, 4}, {2, 0, 4}},
       {"no sequences", with({.query_width = 4, .heads = 2, .gate = Gate::sigmoid}), {0, 3, 4}},
@@ -79,6 +85,7 @@ TEST(MultiHeadAttention, GradientsAreCentralDifferences) {
     if (run.key) leaves.push_back({"key", run.key, run.d_key});
     if (run.value) leaves.push_back({"value", run.value, run.d_value});
     if (run.bias) leaves.push_back({"bias", run.bias, run.d_bias});
+    if (run.sink) leaves.push_back({"sink", run.sink, run.d_sink});
     test::expect_gradients([&] { return run.loss(); }, leaves);
   }
 }
@@ -168,7 +175,7 @@ TEST(MultiHeadAttention, DocumentsAreIndependent) {
             "MultiHeadAttention.forward: documents (query_offsets) with a global query, which spans all of them");
 }
 
-TEST(MultiHeadAttention, MapsAreOfTheShapeThatIsPromisedAndRowsSumToOne) {
+TEST(MultiHeadAttention, MapsAreOfTheShapeThatIsPromisedAndRowsSumToOneLessTheShareOfTheSink) {
   for (const Setting& setting : settings()) {
     SCOPED_TRACE(setting.name);
     if (setting.mask || setting.key == Shape{2, 0, 4}) continue;  // rows may be empty
@@ -177,9 +184,13 @@ TEST(MultiHeadAttention, MapsAreOfTheShapeThatIsPromisedAndRowsSumToOne) {
     Tensor maps(DType::f64, run.layer.maps_shape(run.input));
     attention_map(run.saved.maps(), maps, run.saved.sdpa);
     const std::vector<double> p = test::to_doubles(maps);
-    const std::size_t keys = static_cast<std::size_t>(maps.extent(-1));
-    for (std::size_t row = 0; row < p.size(); row += keys) {
-      EXPECT_NEAR(std::accumulate(p.begin() + static_cast<std::ptrdiff_t>(row), p.begin() + static_cast<std::ptrdiff_t>(row + keys), 0.0), 1, 1e-12);
+    const std::vector<double> lse = test::to_doubles(run.saved.lse);
+    std::vector<double> sink(lse.size(), -std::numeric_limits<double>::infinity());
+    if (run.sink) sink = test::to_doubles((run.sink.view().rank() == 1 ? run.sink.view().unsqueeze(-1) : run.sink.view()).expand(run.saved.lse.shape()));
+    const auto keys = static_cast<std::ptrdiff_t>(maps.extent(-1));
+    for (std::size_t row = 0; row < lse.size(); ++row) {
+      const auto first = p.begin() + static_cast<std::ptrdiff_t>(row) * keys;
+      EXPECT_NEAR(std::accumulate(first, first + keys, 0.0), 1 - std::exp(sink[row] - lse[row]), 1e-12);
     }
   }
 }
@@ -461,11 +472,25 @@ TEST(MultiHeadAttention, GradientsShareNoMemoryWithEachOtherOrWithWhatIsRead) {
     return error_message([&] { layer.backward(saved, out, gradients); });
   };
   const std::string rule = "; outputs need memory of their own";
+  EXPECT_EQ(refused({.sink = d_x.view().reshape({24}).slice(0, 0, 2)}), "MultiHeadAttention.backward: the gradient of sink is asked for, which forward was not given");
   EXPECT_EQ(refused({.bias = bias}), "MultiHeadAttention.backward: the gradient of bias overlaps bias" + rule);
   EXPECT_EQ(refused({.bias = x.view().reshape({24}).slice(0, 0, 9).reshape({3, 3})}),
             "MultiHeadAttention.backward: the gradient of bias overlaps query" + rule);
   EXPECT_EQ(refused({.query = d_x, .bias = d_x.view().reshape({24}).slice(0, 0, 9).reshape({3, 3})}),
             "MultiHeadAttention.backward: the gradient of bias overlaps the gradient of query" + rule);
+}
+
+TEST(MultiHeadAttention, SinksAreCheckedAndTheirGradientsHaveTheirShapeAndDType) {
+  const MultiHeadAttention layer({.query_width = 4, .heads = 2, .dtype = DType::bf16});
+  Tensor x(DType::bf16, {2, 3, 4}), out(DType::bf16, x.shape()), sink(DType::f32, {2}), wrong(DType::f32, {3}), narrow(DType::bf16, {2});
+  EXPECT_THAT(error_message([&] { layer.forward({.query = x}, out, {.sink = wrong}); }), testing::HasSubstr("sink is [3]"));
+  EXPECT_THAT(error_message([&] { layer.forward({.query = x}, out, {.sink = out.view().reshape({24}).slice(0, 0, 2)}); }),
+              testing::HasSubstr("out overlaps sink"));
+  MultiHeadAttention::Saved saved;
+  layer.forward({.query = x}, out, {.sink = sink}, &saved);
+  EXPECT_THAT(error_message([&] { layer.backward(saved, out, {.sink = narrow}); }), testing::HasSubstr("the gradient of sink is bfloat16; it must be float32"));
+  const MultiHeadAttention uniform({.query_width = 4, .heads = 2, .empty_rows = EmptyRows::uniform, .dtype = DType::bf16});
+  EXPECT_THAT(error_message([&] { uniform.forward({.query = x}, out, {.sink = sink}); }), testing::HasSubstr("sink with empty_rows uniform"));
 }
 
 TEST(MultiHeadAttention, TheOutputSharesNoMemoryWithMasksOrParameters) {

@@ -43,6 +43,7 @@ AttentionOptions SequenceChunks::of(const AttentionOptions& options, std::int64_
   };
   AttentionOptions own = options;
   cut(own.bias, 3);
+  if (own.sink.rank() != 1) cut(own.sink, 2);  // one dimension is [N]
   for (ConstTensorView* table : {&own.rotary.cos, &own.rotary.sin, &own.rotary.key_cos, &own.rotary.key_sin}) cut(*table, 2);
   cut(own.mask.attend, 3);
   cut(own.mask.block, 3);
@@ -54,12 +55,13 @@ AttentionOptions SequenceChunks::of(const AttentionOptions& options, std::int64_
   return own;
 }
 
-void require_mask_and_bias(const MultiHeadAttentionConfig& config, const AttentionShapes& shapes, const AttentionOptions& options) {
+void require_sdpa_options(const MultiHeadAttentionConfig& config, const AttentionShapes& shapes, const AttentionOptions& options) {
   // H = 0, so they have no memory: normal_form() reads only the shapes.
   const Tensor q(config.dtype, appended(shapes.lead, {config.heads, shapes.queries, 0}));
   const Tensor k(config.dtype, appended(shapes.lead, {config.kv_heads, shapes.keys, 0}));
-  KeyRules rules;
-  normal_form(MapsInput{.q = q, .k = k}, SdpaOptions{.mask = options.mask, .bias = options.bias}, MapValue::score, "sdpa_forward", rules);
+  ProblemMemory memory;
+  normal_form(MapsInput{.q = q, .k = k}, SdpaOptions{.mask = options.mask, .bias = options.bias, .sink = options.sink, .empty_rows = config.empty_rows},
+              MapValue::score, "sdpa_forward", memory);
 }
 
 }  // namespace polyhead::nn

@@ -26,7 +26,7 @@ class SequenceChunks {
   int dimension_ = 0;        // index of the cut dimension in the inputs
 };
 
-// Checks the mask and the bias of the whole call as sdpa_forward does, before any chunk is written.
-void require_mask_and_bias(const MultiHeadAttentionConfig& config, const AttentionShapes& shapes, const AttentionOptions& options);
+// Checks the mask, the bias and the sink of the whole call as sdpa_forward does, before any chunk is written.
+void require_sdpa_options(const MultiHeadAttentionConfig& config, const AttentionShapes& shapes, const AttentionOptions& options);
 
 }  // namespace polyhead::nn

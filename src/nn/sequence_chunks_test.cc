@@ -79,7 +79,7 @@ TEST_P(SequencesOf, HaveTheBitsOfTheWhole) {
   for (const Gate gate : {Gate::none, Gate::sigmoid}) EXPECT_GT(compare(config(gate), {}, 1), 1);
 }
 
-TEST_P(SequencesOf, TakeTheirOwnMaskAndBias) {
+TEST_P(SequencesOf, TakeTheirOwnMaskBiasAndSink) {
   Random random(2);
   const Tensor pairs = random.tensor(DType::boolean, joined(lead(), {4, queries(), keys()})), shared = random.tensor(DType::boolean, {queries(), keys()});
   const Tensor of_keys = random.tensor(DType::boolean, joined(lead(), {keys()})), last = random.tensor(DType::boolean, {lead()[-1], keys()});
@@ -91,10 +91,15 @@ TEST_P(SequencesOf, TakeTheirOwnMaskAndBias) {
   first[0] = lead()[0];
   const Tensor bias = random.tensor(DType::f32, joined(lead(), {4, queries(), keys()})), one_bias = random.tensor(DType::f32, joined(ones, {4, queries(), keys()}));
   const Tensor first_bias = random.tensor(DType::f32, joined(first, {4, queries(), keys()}));
+  const Tensor per_head = random.tensor(DType::f32, {4}), per_sequence = random.tensor(DType::f32, joined(lead(), {4, queries()})),
+               of_last = random.tensor(DType::f32, {lead()[-1], 1, 1});
   const AttentionOptions all[] = {{.mask = {.attend = pairs}, .bias = bias},
                                   {.mask = {.block = shared}, .bias = one_bias},
                                   {.mask = {.attend_keys = of_keys}, .bias = first_bias},
                                   {.mask = {.block_keys = last}},
+                                  {.sink = per_head},
+                                  {.sink = per_sequence},
+                                  {.sink = of_last},
                                   {.mask = {.causal = Causal::top_left(), .key_lengths = lengths}},
                                   {.mask = {.causal = Causal::top_left(), .diagonal_offsets = lengths}}};
   for (const AttentionOptions& options : all) EXPECT_GT(compare(config(Gate::sigmoid), options, 3), 1);
@@ -111,6 +116,9 @@ TEST_P(SequencesOf, ErrorsComeBeforeAnythingIsWritten) {
   const Tensor before = Tensor::copy_of(out);
   LimitedThreads one(1);
   EXPECT_THROW(layer.forward({.query = query}, out, {.mask = {.key_lengths = lengths}, .executor = &one}), Error);
+  EXPECT_TRUE(same_bits(out, before));
+  const Tensor sink(DType::f32, {5});
+  EXPECT_THROW(layer.forward({.query = query}, out, {.sink = sink, .executor = &one}), Error);
   EXPECT_TRUE(same_bits(out, before));
 }
 

@@ -12,6 +12,7 @@
 #include "polyhead/executor.h"
 #include "polyhead/maps.h"
 #include "polyhead/mask.h"
+#include "polyhead/tensor.h"
 #include "polyhead/tensor_view.h"
 #include "problem/key_set.h"
 
@@ -55,6 +56,12 @@ struct KeyRules {
   bool any() const { return documents.size() > 1 || banded || !lengths.empty() || mask_count > 0; }
 };
 
+// What a problem points to besides the caller's tensors; owned by the caller of normal_form().
+struct ProblemMemory {
+  KeyRules rules;
+  Tensor sink;  // sink logits in the dtype of lse, if those of the caller have another
+};
+
 struct DropoutRule {
   double p = 0;
   std::uint64_t seed = 0;
@@ -71,9 +78,10 @@ struct Problem {
   std::int64_t queries = 0, keys = 0;
   std::int64_t qk_width = 0, v_width = 0;
   double scale = 1, softcap = 0;
-  const KeyRules* rules = nullptr;      // owned by the caller of normal_form()
+  const KeyRules* rules = nullptr;      // in the ProblemMemory of normal_form()
   std::span<const Document> documents;  // the documents of these tensors: all of them, or one after part_of()
   ConstTensorView bias;              // [*,N,T,S], or absent
+  ConstTensorView sink;              // [*,N,T,1] in the dtype of lse, or absent
   DropoutRule dropout;
   EmptyRows empty_rows = EmptyRows::zero;
   Executor* executor = nullptr;
@@ -102,10 +110,12 @@ struct BackwardProblem : Problem {
   TensorView d_q, d_k, d_v;  // absent: not computed
   TensorView d_bias;         // [*,N,T,S] through the strides of the caller's tensor: positions that share memory are summed
   TensorView d_bias_given;   // as the caller gave it, to be zeroed first
+  TensorView d_sink;         // float64 [*,N,T,1], zeros before: the gradient of each row's sink logit
 
   template <class Rows, class Keys, class Pairs>
   void visit(const Rows& of_rows, const Keys& of_keys, const Pairs& of_pairs) {
-    of_rows(q), of_rows(out), of_rows(lse), of_rows(d_out), of_rows(d_q), of_keys(k), of_keys(v), of_keys(d_k), of_keys(d_v), of_pairs(d_bias);
+    of_rows(q), of_rows(out), of_rows(lse), of_rows(d_out), of_rows(d_q), of_rows(d_sink), of_keys(k), of_keys(v), of_keys(d_k), of_keys(d_v),
+        of_pairs(d_bias);
   }
 };
 
@@ -197,7 +207,7 @@ P part_of(const P& problem, const Document& document) {
   };
   part.documents = {&document, 1};
   part.queries = document.queries.last - document.queries.first, part.keys = document.keys.last - document.keys.first;
-  cut_pairs(part.bias), cut_pairs(part.dropout.keep);
+  cut_pairs(part.bias), cut_pairs(part.dropout.keep), cut_rows(part.sink, document.queries);
   part.visit([&](auto& view) { cut_rows(view, document.queries); }, [&](auto& view) { cut_rows(view, document.keys); }, cut_pairs);
   return part;
 }

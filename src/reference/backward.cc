@@ -1,3 +1,5 @@
+#include <cmath>
+#include <limits>
 #include <vector>
 
 #include "core/parallel.h"
@@ -7,6 +9,8 @@
 
 namespace polyhead::reference {
 namespace {
+
+constexpr double kInfinity = std::numeric_limits<double>::infinity();
 
 // Sums gradients of the bias in float64 and stores each element once: positions of a broadcast or sliding view that share an element are
 // summed there, without a tensor of the full shape.
@@ -30,6 +34,7 @@ class BiasGradient {
 // d_v[s]   = sum_t drop(p)[t,s] d_out[t]                                       (docs/maths.md, eq. 5)
 // d_p[t,s] = m[t,s] <d_out[t], v[s]>, m = what dropout multiplied p with       (eq. 6)
 // d_score  = p (d_p - sum_s p d_p)              = d_bias                       (eq. 7)
+// d_sink   = -exp(sink - lse) sum_s p d_p                                      (eq. 7a)
 // d_x      = d_score (1 - tanh^2(x/c))          x = scale <q,k>                (eq. 8)
 // d_q[t]   = scale sum_s d_x[t,s] k[s]          d_k[s] = scale sum_t d_x[t,s] q[t]   (eq. 9)
 // p is computed again from q and k: the gradient then carries no rounding of lse or out.
@@ -49,13 +54,13 @@ void backward_kv_head(const BackwardProblem& problem, std::int64_t b, std::int64
       maker.softmax(row);
       maker.dropout(t, row);
       d_q.assign(d_q.size(), 0.0);
+      double delta = 0;
       if (!row.empty) {
         const std::vector<double> q = load_row(problem.q, b, n, t), d_out = load_row(problem.d_out, b, n, t);
         d_p.assign(d_p.size(), 0.0);
         for (std::int64_t j = 0; j < v_width; ++j) {
           add_scaled(keys, d_out[static_cast<std::size_t>(j)], v_transposed.data() + j * keys, d_p.data());
         }
-        double delta = 0;
         for (std::int64_t s = 0; s < keys; ++s) {
           const auto at = static_cast<std::size_t>(s);
           if (!row.attend[at]) continue;
@@ -75,6 +80,10 @@ void backward_kv_head(const BackwardProblem& problem, std::int64_t b, std::int64
         if (d_bias) d_bias->add(b, n, t, d_score);
       }
       if (problem.d_q) store_row(problem.d_q, b, n, t, d_q.data());
+      if (problem.d_sink) {
+        const double p_sink = row.sink == -kInfinity ? 0 : std::exp(row.sink - row.lse), d_sink = p_sink == 0 ? 0 : -p_sink * delta;
+        store_row(problem.d_sink, b, n, t, &d_sink);
+      }
     }
   }
   for (std::int64_t s = 0; s < keys; ++s) {

@@ -19,10 +19,13 @@ void check(AttentionCase& c) {
   c.q = q, c.k = k, c.v = v;
   TensorView bias;
   if (c.options.bias && !c.table) c.options.bias = bias = c.keep(Tensor::copy_of(c.options.bias));
+  TensorView sink;
+  if (c.options.sink) c.options.sink = sink = c.keep(Tensor::copy_of(c.options.sink));
   const AttentionOutputs o = c.make_outputs();
   c.run(o);
   std::vector<Leaf> leaves{{"q", q, o.d_q}, {"k", k, o.d_k}, {"v", v, o.d_v}};
   if (bias) leaves.push_back({"bias", bias, o.d_bias});
+  if (sink) leaves.push_back({"sink", sink, o.d_sink});
   if (c.table) leaves.push_back({"table", c.table, o.d_table});
   const auto loss = [&] {
     Tensor moved(DType::f64, c.sizes.out());
@@ -113,6 +116,20 @@ TEST(ReferenceGradients, EachMaskAndEmptyRowsMode) {
   AttentionCase c = odd_case(random);
   c.options.mask = {.causal = Causal::bottom_right(), .window = {.left = 1}, .key_lengths = c.keep(Tensor::of<std::int32_t>({2}, {5, 2}))};
   check(c);
+}
+
+TEST(ReferenceGradients, SinkOfEveryBroadcastShape) {
+  Random random(9);
+  for (const Shape& shape : {Shape{}, Shape{4}, Shape{1, 1}, Shape{4, 1}, Shape{1, 3}, Shape{4, 3}, Shape{2, 1, 1}, Shape{2, 4, 3}}) {
+    for (const double level : {0.0, 3.0}) {
+      AttentionCase c = odd_case(random);
+      c.options.sink = c.keep(random.tensor(DType::f64, shape, level - 1, level + 1));
+      c.options.softcap = 2;
+      c.options.mask.causal = Causal::offset(-1);  // query 0 has no key
+      c.options.dropout = {.p = 0.25, .seed = 3};
+      check(c);
+    }
+  }
 }
 
 TEST(ReferenceGradients, RandomProblems) {

@@ -86,6 +86,8 @@ void RowMaker::scores(std::int64_t t, Row& row) const {
     for (std::int64_t s = 0; s < keys; ++s) row.score[index(s)] += bias[index(s)];
   }
 
+  row.sink = problem_.sink ? load_row(problem_.sink, b_, n_, t)[0] : -kInfinity;
+
   const bool any = attended_keys(problem_, b_, n_, t, row.attend);
   row.uniform = !any && problem_.empty_rows == EmptyRows::uniform;
   if (!any && problem_.empty_rows != EmptyRows::zero) {
@@ -102,17 +104,18 @@ void RowMaker::scores(std::int64_t t, Row& row) const {
   }
 }
 
-// p[s] = exp(score[s] - lse), computed from the largest score so that no exponential overflows (eq. 2)
+// p[s] = exp(score[s] - lse), computed from the largest score or the sink so that no exponential overflows (eq. 2, 4)
 void RowMaker::softmax(Row& row) const {
   const std::size_t keys = row.score.size();
   row.p.assign(keys, 0.0);
-  row.lse = -kInfinity;
+  row.lse = row.sink;
   if (row.empty) return;
-  double largest = -kInfinity, sum = 0;
-  for (const double score : row.score) largest = score > largest ? score : largest;
+  double largest = row.sink, sum = 0;
+  for (const double score : row.score) largest = score > largest || std::isnan(largest) ? score : largest;
   for (std::size_t s = 0; s < keys; ++s) {
     if (row.attend[s]) sum += row.p[s] = std::exp(row.score[s] - largest);
   }
+  sum += std::exp(row.sink - largest);  // a sink that is NaN or +inf makes the sum NaN
   for (std::size_t s = 0; s < keys; ++s) {
     if (row.attend[s]) row.p[s] /= sum;
   }

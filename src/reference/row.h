@@ -16,8 +16,9 @@ struct Row {
   std::vector<double> p;             // softmax over the keys with attend = 1; 0 for the others
   std::vector<double> dropped;       // drop(p)
   std::vector<std::uint8_t> keep_bits;
+  double sink = 0;       // sink logit; -inf without one
   double lse = 0;
-  bool empty = false;    // every score is -inf: out = 0, no gradients
+  bool empty = false;    // every score is -inf: out = 0, no gradients of scores
   bool uniform = false;  // EmptyRows::uniform applied: constant scores, which carry no gradient
 };
 
@@ -27,8 +28,8 @@ class RowMaker {
   // k_scale: of an int8 k, else absent.
   RowMaker(const Problem& problem, ConstTensorView q, ConstTensorView k, ConstTensorView k_scale, std::int64_t b, std::int64_t n);
 
-  void scores(std::int64_t t, Row& row) const;   // sets scaled, capped, attend, score, empty, uniform
-  void softmax(Row& row) const;                  // sets p and lse, from score
+  void scores(std::int64_t t, Row& row) const;   // sets scaled, capped, attend, score, sink, empty, uniform
+  void softmax(Row& row) const;                  // sets p and lse, from score and sink
   void dropout(std::int64_t t, Row& row) const;  // sets dropped, from p
   double dropout_factor(const Row& row, std::int64_t s) const;  // what dropout() multiplied p[s] with
 

@@ -47,7 +47,11 @@ TEST(ReferenceSweep, ForwardAndBackwardAreTheFormula) {
     EXPECT_TRUE(agrees(o.d_k, to_tensor(expected.d_k, c.sizes.k()))) << "d_k";
     EXPECT_TRUE(agrees(o.d_v, to_tensor(expected.d_v, c.sizes.v()))) << "d_v";
     if (o.d_bias) {
-      EXPECT_TRUE(agrees(o.d_bias, summed_bias_gradient(expected.d_score, c.sizes.pairs(), o.d_bias))) << "d_bias";
+      EXPECT_TRUE(agrees(o.d_bias, summed_gradient(expected.d_score, c.sizes.pairs(), o.d_bias))) << "d_bias";
+    }
+    if (o.d_sink) {
+      const TensorView d_sink = sink_rows(o.d_sink);
+      EXPECT_TRUE(agrees(d_sink, summed_gradient(expected.d_sink, c.sizes.lse(), d_sink))) << "d_sink";
     }
     for (const StridedTensor& tensor : c.strided()) EXPECT_TRUE(tensor.padding_is_intact());
     if (HasFailure()) return;
@@ -129,6 +133,10 @@ TEST(ReferenceSweep, CoversEveryRule) {
     seen["bias"] += static_cast<bool>(o.bias);
     seen["relative bias"] += static_cast<bool>(c.table);
     seen["softcap"] += o.softcap > 0;
+    seen["sink per head"] += o.sink && o.sink.rank() == 1;
+    seen["sink that broadcasts"] += o.sink && o.sink.rank() > 1;
+    seen["sink in the dtype of lse"] += o.sink && o.sink.dtype() != c.dtype;
+    seen["sink and documents"] += o.sink && documents;
     seen["grouped heads"] += c.sizes.group > 1 && c.sizes.kv_heads > 1;
     seen["V != H"] += c.sizes.v_width != c.sizes.qk_width;
     seen["dropout"] += o.dropout.p > 0 && !o.dropout.keep;

@@ -23,6 +23,7 @@ AttentionCase alone(AttentionCase& c, std::int64_t b) {
   for (ConstTensorView* dense : {&mask.attend, &mask.block, &d.options.bias}) {
     if (*dense) *dense = own(dense->expand(pairs));
   }
+  if (d.options.sink) d.options.sink = own(sink_rows(d.options.sink).expand(c.sizes.lse()));
   for (ConstTensorView* keys : {&mask.attend_keys, &mask.block_keys}) {
     if (*keys) *keys = own(keys->expand(c.sizes.keys_of()));
   }

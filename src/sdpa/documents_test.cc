@@ -51,6 +51,7 @@ AttentionCase alone(AttentionCase& c, const Place& place) {
     }
     mask.key_lengths = d.keep(std::move(lengths));
   }
+  if (d.options.sink) d.options.sink = place.rows(sink_rows(d.options.sink).expand(c.sizes.lse()).unsqueeze(-1)).select(-1, 0);
   if (d.options.bias) d.options.bias = place.pairs(d.options.bias.expand(pairs));
   if (d.options.dropout.p > 0 || d.options.dropout.keep) {
     Tensor bits(DType::boolean, pairs);
@@ -102,6 +103,9 @@ TEST_P(DocumentsOf, EachEqualsThatDocumentAloneBitForBit) {
       EXPECT_TRUE(same_bits(place.rows(o.d_q), x.d_q)) << "d_q";
       EXPECT_TRUE(same_bits(place.keys(o.d_k), x.d_k)) << "d_k";
       EXPECT_TRUE(same_bits(place.keys(o.d_v), x.d_v)) << "d_v";
+      if (o.d_sink && o.d_sink.shape() == c.sizes.lse()) {
+        EXPECT_TRUE(same_bits(place.rows(o.d_sink.unsqueeze(-1)), x.d_sink.unsqueeze(-1))) << "d_sink";
+      }
       if (own_elements) {
         EXPECT_TRUE(same_bits(place.pairs(o.d_bias), x.d_bias)) << "d_bias";
       }

@@ -35,8 +35,8 @@ std::string mask_facts(const Problem& p, const SdpaOptions& options) {
 }  // namespace
 
 std::string explain(const SdpaForward& tensors, const SdpaOptions& options) {
-  KeyRules rules;
-  const ForwardProblem p = normal_form(tensors, options, "explain", rules);
+  ProblemMemory memory;
+  const ForwardProblem p = normal_form(tensors, options, "explain", memory);
   const Backend& chosen = select_backend(p, Operation::forward, options.backend);
   std::string text = cat("backend: ", chosen.name, options.backend ? " (asked for)" : "", "\n");
   for (const Backend* backend : backends()) {
@@ -51,6 +51,7 @@ std::string explain(const SdpaForward& tensors, const SdpaOptions& options) {
   append(text, cat("scale: ", p.scale, p.softcap > 0 ? cat(", softcap ", p.softcap) : "", "\n"));
   append(text, cat("mask: ", mask_facts(p, options), "\n"));
   append(text, cat("bias: ", options.bias ? to_string(options.bias.shape()) : "none", "\n"));
+  if (options.sink) append(text, cat("sink: ", options.sink.shape(), "\n"));
   append(text, cat("dropout: ", p.dropout.active() ? cat(p.dropout.p, p.dropout.keep ? ", bits given" : ", bits drawn per pair") : "none", "\n"));
   append(text, cat("threads: ", threads_of(p.executor), p.executor ? " (the caller's executor)" : "", "\n"));
   return text;

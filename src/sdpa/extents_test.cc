@@ -29,6 +29,7 @@ TEST_P(Extents, EachOfZeroAndOneComputesForwardBackwardAndMaps) {
         *extents[which] = extent;
         c.draw_inputs(random);
         c.options.bias = c.keep(random.tensor(dtype, {1, 1, 1}));
+        c.options.sink = c.keep(random.tensor(dtype, {c.sizes.heads()}));
         const AttentionOutputs o = c.make_outputs();
         for (const auto& [name, view] : o.list()) fill(view, 7);
         c.run(o);
@@ -39,7 +40,8 @@ TEST_P(Extents, EachOfZeroAndOneComputesForwardBackwardAndMaps) {
         EXPECT_TRUE(near(o.d_q, to_tensor(expected.d_q, c.sizes.q()), tolerance));
         EXPECT_TRUE(near(o.d_k, to_tensor(expected.d_k, c.sizes.k()), tolerance));
         EXPECT_TRUE(near(o.d_v, to_tensor(expected.d_v, c.sizes.v()), tolerance));
-        EXPECT_TRUE(near(o.d_bias, summed_bias_gradient(expected.d_score, c.sizes.pairs(), o.d_bias), tolerance));
+        EXPECT_TRUE(near(o.d_bias, summed_gradient(expected.d_score, c.sizes.pairs(), o.d_bias), tolerance));
+        EXPECT_TRUE(near(sink_rows(o.d_sink), summed_gradient(expected.d_sink, c.sizes.lse(), sink_rows(o.d_sink)), tolerance));
 
         const MapsInput input{.q = c.q, .k = c.k};
         const AttentionSizes& z = c.sizes;

@@ -21,7 +21,7 @@ using reference::store_row;
 class RowStream {
  public:
   RowStream(const char* operation, const MapsInput& input, const SdpaOptions& options, MapValue value = MapValue::probability)
-      : problem(normal_form(input, options, value, operation, rules)),
+      : problem(normal_form(input, options, value, operation, memory)),
         backend_(select_backend(problem, Operation::maps, options.backend)),
         op_(operation),
         inputs_{{"q", input.q}, {"k", input.k}, {"k_scale", input.k_scale}} {
@@ -79,7 +79,7 @@ class RowStream {
     check_memory({&output, 1});
   }
 
-  KeyRules rules;  // `problem` points to them
+  ProblemMemory memory;  // `problem` points to it
   const MapsProblem problem;
 
  private:

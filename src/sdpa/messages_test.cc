@@ -15,7 +15,7 @@ constexpr double kNaN = std::numeric_limits<double>::quiet_NaN();
 struct Problem {
   Tensor q{DType::f32, {2, 4, 3, 8}}, k{DType::f32, {2, 2, 5, 8}}, v{DType::f32, {2, 2, 5, 6}}, out{DType::f32, {2, 4, 3, 6}},
       lse{DType::f32, {2, 4, 3}}, attention_weights;
-  Tensor d_out = out, d_q = q, d_k = k, d_v = v, d_bias, bias, extra;
+  Tensor d_out = out, d_q = q, d_k = k, d_v = v, d_bias, d_sink, bias, extra;
   SdpaOptions options;
 };
 
@@ -40,7 +40,8 @@ std::string backward_message(Problem& p) {
                    .d_q = p.d_q,
                    .d_k = p.d_k,
                    .d_v = p.d_v,
-                   .d_bias = p.d_bias},
+                   .d_bias = p.d_bias,
+                   .d_sink = p.d_sink},
                   p.options);
   });
 }
@@ -247,6 +248,28 @@ TEST(Messages, OfForwardAndBackwardAlike) {
          p.options.mask.window = {.left = 1, .diagonal = Diagonal::bottom_right()};
        },
        {"diagonal differ"}},
+      {"sinks of another number of heads",
+       [](Problem& p) { p.options.sink = p.extra = Tensor(DType::f32, {2}); },
+       {"sink is [2]", "[N] = [4]"}},
+      {"one sink in one dimension", [](Problem& p) { p.options.sink = p.extra = Tensor(DType::f32, {1}); }, {"sink is [1]", "[N] = [4]"}},
+      {"sinks that do not broadcast",
+       [](Problem& p) {
+         p.options.sink = p.extra = Tensor(DType::f32, {2, 4});
+       },
+       {"sink is [2,4]", "[*,N,T] = [2,4,3]"}},
+      {"sinks of another dtype", [](Problem& p) { p.options.sink = p.extra = Tensor(DType::f64, {4}); }, {"sink is float64", "must be float32"}},
+      {"sinks beside uniform empty rows",
+       [](Problem& p) {
+         p.options.sink = p.extra = Tensor(DType::f32, {4});
+         p.options.empty_rows = EmptyRows::uniform;
+       },
+       {"sink with empty_rows uniform", "use zero"}},
+      {"sinks beside unmasked empty rows",
+       [](Problem& p) {
+         p.options.sink = p.extra = Tensor(DType::f32, {4});
+         p.options.empty_rows = EmptyRows::unmasked;
+       },
+       {"sink with empty_rows unmasked", "use zero"}},
   };
   for (const Refusal& refusal : table) {
     SCOPED_TRACE(refusal.name);
@@ -293,6 +316,19 @@ TEST(Messages, OfBackwardAlone) {
          p.d_bias = Tensor(DType::f32, {2, 4, 3, 5});
        },
        {"d_bias is [2,4,3,5]", "[3,5]"}},
+      {"d_sink without a sink", [](Problem& p) { p.d_sink = Tensor(DType::f32, {4}); }, {"d_sink is given without a sink"}},
+      {"d_sink of the broadcast shape",
+       [](Problem& p) {
+         p.options.sink = p.bias = Tensor(DType::f32, {4});
+         p.d_sink = Tensor(DType::f32, {2, 4, 3});
+       },
+       {"d_sink is [2,4,3]", "the shape of sink = [4]"}},
+      {"d_sink of another dtype",
+       [](Problem& p) {
+         p.options.sink = p.bias = Tensor(DType::f32, {4});
+         p.d_sink = Tensor(DType::f64, {4});
+       },
+       {"d_sink is float64", "float32"}},
   };
   for (const Refusal& refusal : table) {
     SCOPED_TRACE(refusal.name);

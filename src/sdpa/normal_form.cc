@@ -11,7 +11,8 @@ namespace {
 
 class Builder {
  public:
-  Builder(const char* operation, const SdpaOptions& options, KeyRules& rules) : op_(operation), options_(options), rules_(rules) {}
+  Builder(const char* operation, const SdpaOptions& options, ProblemMemory& memory)
+      : op_(operation), options_(options), rules_(memory.rules), memory_(memory) {}
 
   // q, k, v, the options and out of a forward or backward pass.
   template <class P, class Tensors>
@@ -63,6 +64,7 @@ class Builder {
     p.softcap = options_.softcap;
     require(std::isfinite(p.softcap) && p.softcap >= 0, op_, ": softcap is ", p.softcap, "; it must be finite and not negative (0 is off)");
     p.bias = pairs(p, options_.bias, "bias", p.dtype);
+    p.sink = sink(p);
     key_rules(p);
     p.rules = &rules_;
     p.documents = rules_.all_documents();
@@ -120,6 +122,21 @@ class Builder {
     if (!view) return {};
     require(view.dtype() == dtype, op_, ": ", name, " is ", view.dtype(), "; it must be ", dtype);
     return broadcast(view, shape(p, {p.heads, p.queries, p.keys}), name, "[*,N,T,S]");
+  }
+
+  // The sink logits as [*,N,T,1] in the dtype of lse.
+  ConstTensorView sink(const Problem& p) const {
+    const ConstTensorView& given = options_.sink;
+    if (!given) return {};
+    const DType dtype = accumulation_dtype(p.dtype);
+    require(given.dtype() == p.dtype || given.dtype() == dtype, op_, ": sink is ", given.dtype(), "; it must be ", p.dtype, " as q",
+            p.dtype == dtype ? std::string() : cat(", or ", dtype));
+    require(p.empty_rows == EmptyRows::zero, op_, ": sink with empty_rows ", p.empty_rows == EmptyRows::uniform ? "uniform" : "unmasked",
+            ": those take a row whose keys are all masked for one of equal scores, and a sink takes all of its weight; use zero, which does that");
+    require(given.rank() != 1 || given.extent(0) == p.heads, op_, ": sink is ", given.shape(), "; with one dimension it must be [N] = [", p.heads, "]");
+    if (given.dtype() != dtype) memory_.sink = Tensor::copy_of(given, dtype);
+    const ConstTensorView logits = given.dtype() == dtype ? given : ConstTensorView(memory_.sink);
+    return broadcast(rows_of_sink(logits), shape(p, {p.heads, p.queries}), "sink", "[*,N,T]").unsqueeze(-1);
   }
 
   void key_rules(const Problem& p) const {
@@ -260,6 +277,7 @@ class Builder {
   const char* op_;
   const SdpaOptions& options_;
   KeyRules& rules_;
+  ProblemMemory& memory_;
 };
 
 }  // namespace
@@ -268,12 +286,13 @@ bool may_store_keys(DType q, DType k) { return k == q || (q != DType::f64 && (k 
 
 void add_option_tensors(const SdpaOptions& options, std::vector<Operand>& inputs) {
   if (options.bias) inputs.push_back({"bias", options.bias});
+  if (options.sink) inputs.push_back({"sink", options.sink});
   if (options.dropout.keep) inputs.push_back({"dropout.keep", options.dropout.keep});
   options.mask.visit([&](std::string_view name, const ConstTensorView& view) { inputs.push_back({name, view}); });
 }
 
-ForwardProblem normal_form(const SdpaForward& tensors, const SdpaOptions& options, const char* operation, KeyRules& rules) {
-  const Builder build(operation, options, rules);
+ForwardProblem normal_form(const SdpaForward& tensors, const SdpaOptions& options, const char* operation, ProblemMemory& memory) {
+  const Builder build(operation, options, memory);
   ForwardProblem p;
   build.attention(p, tensors);
   p.k_scale = build.scales(p, tensors.k_scale, "k", "k_scale"), p.v_scale = build.scales(p, tensors.v_scale, "v", "v_scale");
@@ -288,9 +307,9 @@ ForwardProblem normal_form(const SdpaForward& tensors, const SdpaOptions& option
   return p;
 }
 
-BackwardProblem normal_form(const SdpaBackward& tensors, const SdpaOptions& options, KeyRules& rules) {
+BackwardProblem normal_form(const SdpaBackward& tensors, const SdpaOptions& options, ProblemMemory& memory) {
   const char* operation = "sdpa_backward";
-  const Builder build(operation, options, rules);
+  const Builder build(operation, options, memory);
   BackwardProblem p;
   build.attention(p, tensors);
   require(p.key_dtype == p.dtype, operation, ": k and v are ", p.key_dtype, " and q is ", p.dtype, "; gradients need one dtype");
@@ -305,17 +324,22 @@ BackwardProblem normal_form(const SdpaBackward& tensors, const SdpaOptions& opti
     p.d_bias_given = tensors.d_bias;
     p.d_bias = tensors.d_bias.expand(build.shape(p, {p.heads, p.queries, p.keys}));
   }
+  if (tensors.d_sink) {
+    require(static_cast<bool>(options.sink), operation, ": d_sink is given without a sink");
+    build.expect(tensors.d_sink, options.sink.shape(), options.sink.dtype(), "d_sink", "the shape of sink");
+  }
   std::vector<Operand> inputs{{"q", tensors.q},     {"k", tensors.k},     {"v", tensors.v},
                               {"out", tensors.out}, {"lse", tensors.lse}, {"d_out", tensors.d_out}};
   add_option_tensors(options, inputs);
-  const Operand outputs[] = {{"d_q", tensors.d_q}, {"d_k", tensors.d_k}, {"d_v", tensors.d_v}, {"d_bias", tensors.d_bias, true}};
+  const Operand outputs[] = {
+      {"d_q", tensors.d_q}, {"d_k", tensors.d_k}, {"d_v", tensors.d_v}, {"d_bias", tensors.d_bias, true}, {"d_sink", tensors.d_sink, true}};
   require_separate(operation, outputs, inputs);
   p.d_out = tensors.d_out, p.d_q = tensors.d_q, p.d_k = tensors.d_k, p.d_v = tensors.d_v;
   return p;
 }
 
-MapsProblem normal_form(const MapsInput& input, const SdpaOptions& options, MapValue value, const char* operation, KeyRules& rules) {
-  const Builder build(operation, options, rules);
+MapsProblem normal_form(const MapsInput& input, const SdpaOptions& options, MapValue value, const char* operation, ProblemMemory& memory) {
+  const Builder build(operation, options, memory);
   MapsProblem p;
   build.sizes(p, input.q, input.k, {});
   build.options(p);

@@ -10,10 +10,16 @@
 
 namespace polyhead {
 
-// `rules` receives the rules of the mask; the problem points to them.
-ForwardProblem normal_form(const SdpaForward& tensors, const SdpaOptions& options, const char* operation, KeyRules& rules);
-BackwardProblem normal_form(const SdpaBackward& tensors, const SdpaOptions& options, KeyRules& rules);
-MapsProblem normal_form(const MapsInput& input, const SdpaOptions& options, MapValue value, const char* operation, KeyRules& rules);
+// `memory` receives what the problem points to besides the caller's tensors, such as the rules of the mask.
+ForwardProblem normal_form(const SdpaForward& tensors, const SdpaOptions& options, const char* operation, ProblemMemory& memory);
+BackwardProblem normal_form(const SdpaBackward& tensors, const SdpaOptions& options, ProblemMemory& memory);
+MapsProblem normal_form(const MapsInput& input, const SdpaOptions& options, MapValue value, const char* operation, ProblemMemory& memory);
+
+// Sink logits, or their gradient, as a view that broadcasts to [*,N,T]: with one dimension they are [N].
+template <class View>
+View rows_of_sink(const View& sink) {
+  return sink.rank() == 1 ? sink.unsqueeze(-1) : sink;
+}
 
 // Whether k and v may have the dtype `k` beside a q of dtype `q`.
 bool may_store_keys(DType q, DType k);

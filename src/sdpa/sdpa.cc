@@ -2,23 +2,42 @@
 
 #include "core/index.h"
 #include "core/philox.h"
+#include "core/shared_sums.h"
 #include "core/text.h"
 #include "sdpa/backend.h"
 #include "sdpa/normal_form.h"
 
 namespace polyhead {
+namespace {
+
+// d_sink = the sum of the rows' gradients [*,N,T,1] over the dimensions along which the sink was broadcast, in the order of the rows.
+void add_up_sink_gradient(ConstTensorView rows, TensorView d_sink) {
+  const SharedSums sums(d_sink);
+  const ConstTensorView of_rows = rows.select(-1, 0);
+  const TensorView to = rows_of_sink(sums.view()).expand(of_rows.shape());
+  double* const sum = to.data<double>();
+  const double* const row = of_rows.data<double>();
+  for_each_offset<2>(of_rows.shape(), {to.strides(), of_rows.strides()}, [&](const auto& at) { sum[at[0]] += row[at[1]]; });
+  sums.store();
+}
+
+}  // namespace
 
 void sdpa_forward(const SdpaForward& tensors, const SdpaOptions& options) {
-  KeyRules rules;
-  const ForwardProblem problem = normal_form(tensors, options, "sdpa_forward", rules);
+  ProblemMemory memory;
+  const ForwardProblem problem = normal_form(tensors, options, "sdpa_forward", memory);
   const Backend& backend = select_backend(problem, Operation::forward, options.backend);
   if (problem.queries > 0) backend.forward(problem);  // T = 0: tensors may have 2^62 heads, and a loop over them would not end
 }
 
 void sdpa_backward(const SdpaBackward& tensors, const SdpaOptions& options) {
-  KeyRules rules;
-  const BackwardProblem problem = normal_form(tensors, options, rules);
-  select_backend(problem, Operation::backward, options.backend).backward(problem);
+  ProblemMemory memory;
+  BackwardProblem problem = normal_form(tensors, options, memory);
+  const Backend& backend = select_backend(problem, Operation::backward, options.backend);
+  Tensor d_sink;
+  if (tensors.d_sink) problem.d_sink = d_sink = Tensor(DType::f64, problem.sink.shape());
+  backend.backward(problem);
+  if (d_sink) add_up_sink_gradient(d_sink, tensors.d_sink);
 }
 
 void dropout_keep_bits(double p, std::uint64_t seed, TensorView keep) {

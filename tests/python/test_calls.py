@@ -62,6 +62,7 @@ MASKS: Wrong = {
 }
 SHARED: Wrong = MASKS | {
     "bias": (NOT_ARRAYS, [shaped(5, 6), shaped(5, 7, dtype=float), shaped(5, 7, dtype=int), shaped(1, 1, 1, 1, 1, 5, 7)]),
+    "sink": (NOT_ARRAYS, [shaped(2), shaped(1), shaped(3, 4), shaped(3, dtype=float), shaped(3, dtype=int)]),
     "scale": ([x for x in NOT_NUMBERS if x is not None], [10**400, float("nan"), float("inf")]),
     "softcap": (NOT_NUMBERS, [-1.0, float("nan"), float("inf"), 10**400]),
     "empty_rows": (NOT_WORDS, ["", "nan", "\ud800", "Zero"]),
@@ -111,6 +112,7 @@ def calls(folder: Path) -> dict[str, tuple[Callable[..., Any], dict[str, Any], W
     layer_masks |= {"query_offsets": (NOT_ARRAYS, [shaped(2), np.array([0, 4])]), "key_offsets": (NOT_ARRAYS, [shaped(2), np.array([0, 5])])}
     layer_masks |= {"diagonal_offsets": MASKS["diagonal_offsets"]}
     layer_masks |= {"key_lengths": (NOT_ARRAYS, [shaped(2), np.array([1, 9]), np.array([1, 2, 3])]), "bias": (NOT_ARRAYS, [shaped(5, 4), shaped(3, 5, 5)])}
+    layer_masks |= {"sink": (NOT_ARRAYS, [shaped(3), shaped(2, dtype=float)])}
     layer_masks |= {"backend": SHARED["backend"], "num_threads": SHARED["num_threads"], "seed": DROPOUT["seed"], "training": (NOT_FLAGS, [])}
     layer_masks |= {name: (NOT_ARRAYS, [shaped(2, 2, 5, 4), shaped(2, 2, 5, 4, dtype=float)]) for name in ("projected_key", "projected_value")}
     layer_masks |= {"rotary": (NOT_ARRAYS, []), "cache": (NOT_ARRAYS, [polyhead.KeyValueCache(2, 2, 5, 4)])}  # the last: forward() refuses a cache

@@ -38,6 +38,7 @@ def case(name: str, dtype: torch.dtype = torch.float64) -> dict[str, Any]:
         "attend": None,
         "block": None,
         "bias": None,
+        "sink": None,
         "seed": None,
         "causal": False,
         "scale": None,
@@ -52,6 +53,8 @@ def case(name: str, dtype: torch.dtype = torch.float64) -> dict[str, Any]:
         "block": {"block": torch.rand(3, 4) < 0.3, "causal": True, "scale": 0.5},
         "softcap": {"softcap": 1.5, "bias": randn(2, 1, 1, 4, dtype=dtype)},
         "dropout": {"dropout": 0.4, "seed": torch.tensor(7), "bias": randn(1, 4, dtype=dtype)},
+        "sink": {"sink": randn(2, dtype=dtype)},
+        "sink of each row": {"sink": randn(2, 2, 1, dtype=dtype), "attend": torch.rand(2, 1, 3, 4) < 0.7, "dropout": 0.4, "seed": torch.tensor(7)},
         "heads of a layer": {"q": randn(2, 3, 4, dtype=dtype, grad=False).unflatten(-1, (2, 2)).transpose(1, 2).requires_grad_()},
         "broadcast": {"q": randn(1, 2, 3, 2, dtype=dtype, grad=False).expand(2, 2, 3, 2).requires_grad_()},
         "empty": {"k": randn(2, 1, 0, 2, dtype=dtype), "v": randn(2, 1, 0, 3, dtype=dtype)},
@@ -59,7 +62,7 @@ def case(name: str, dtype: torch.dtype = torch.float64) -> dict[str, Any]:
     return arguments
 
 
-CASES = ["plain", "bias", "attend", "block", "softcap", "dropout", "heads of a layer", "broadcast", "empty"]
+CASES = ["plain", "bias", "attend", "block", "softcap", "dropout", "sink", "sink of each row", "heads of a layer", "broadcast", "empty"]
 # gradcheck moves one number at a time, which needs numbers that lie apart in memory.
 CASES_OF_GRADCHECK = CASES[:-2]
 
@@ -74,7 +77,7 @@ def test_opcheck(name: str, dtype: torch.dtype) -> None:
     empty_rows = arguments.pop("empty_rows")
     q, k, v, *rest = arguments.values()
     detached = [x.detach() if isinstance(x, Tensor) else x for x in (torch.randn_like(out), q, k, v, out, lse, *rest)]  # it has no gradient itself
-    opcheck(_ops.attention_backward, (*detached, empty_rows, [True, False, True, True]), **checks)
+    opcheck(_ops.attention_backward, (*detached, empty_rows, [True, False, True, True, True]), **checks)
     if empty_rows == "zero":
         opcheck(_ops.attention_map, (q, k, *rest), **checks)
 

@@ -109,6 +109,9 @@ DECODERS = {
     "gemma2 with softcap": lambda: transformers.Gemma2Config(
         **SMALL, num_key_value_heads=2, head_dim=8, sliding_window=4, attn_logit_softcapping=2.0, query_pre_attn_scalar=8
     ),
+    "gpt-oss with sinks": lambda: transformers.GptOssConfig(
+        **SMALL, num_key_value_heads=2, head_dim=8, sliding_window=4, num_local_experts=4, num_experts_per_tok=2, initializer_range=0.1
+    ),
     "gpt2": lambda: transformers.GPT2Config(vocab_size=50, n_embd=32, n_layer=2, n_head=4, n_positions=64),  # its layers are not given output_attentions
 }
 
@@ -161,7 +164,7 @@ def test_compiled_in_one_graph_equals_eager(padded: bool) -> None:
     assert distance(compiled, expected) <= 1e-6
 
 
-@pytest.mark.parametrize("name", ["s_aux", "sinks", "cache", "head_mask", "indices", "block_indices", "something_new"])
+@pytest.mark.parametrize("name", ["sinks", "cache", "head_mask", "indices", "block_indices", "something_new"])
 def test_an_argument_that_it_does_not_have_is_an_error(name: str) -> None:
     q, layer = torch.zeros(1, 2, 3, 4), torch.nn.Module()
     layer.is_causal = True

@@ -35,9 +35,10 @@ struct AttentionOutputs {
   TensorView out, lse, d_q, d_k, d_v, d_bias;
   TensorView d_table;  // the memory under d_bias, for a relative-position bias
   TensorView attention_weights;  // absent, but for a test that asks for them
+  TensorView d_sink;
 
   std::vector<std::pair<const char*, TensorView>> list() const {
-    return {{"out", out}, {"lse", lse}, {"d_q", d_q}, {"d_k", d_k}, {"d_v", d_v}, {"d_bias", d_bias}};
+    return {{"out", out}, {"lse", lse}, {"d_q", d_q}, {"d_k", d_k}, {"d_v", d_v}, {"d_bias", d_bias}, {"d_sink", d_sink}};
   }
 };
 
@@ -80,7 +81,9 @@ class AttentionCase {
                              make(dtype, sizes.v()),
                              {},
                              {},
+                             {},
                              {}};
+    if (options.sink) outputs.d_sink = make(options.sink.dtype(), options.sink.shape());
     if (table) {
       outputs.d_table = keep(Tensor(dtype, table.shape()));
       outputs.d_bias = relative_view(outputs.d_table);
@@ -107,9 +110,18 @@ class AttentionCase {
     backward(o);
   }
   void backward(const AttentionOutputs& o) const {
-    sdpa_backward(
-        {.q = q, .k = k, .v = v, .out = o.out, .lse = o.lse, .d_out = d_out, .d_q = o.d_q, .d_k = o.d_k, .d_v = o.d_v, .d_bias = o.d_bias},
-        options);
+    sdpa_backward({.q = q,
+                   .k = k,
+                   .v = v,
+                   .out = o.out,
+                   .lse = o.lse,
+                   .d_out = d_out,
+                   .d_q = o.d_q,
+                   .d_k = o.d_k,
+                   .d_v = o.d_v,
+                   .d_bias = o.d_bias,
+                   .d_sink = o.d_sink},
+                  options);
   }
 
   // A bias over [*,N,T,S] that reads table[.., s - t + T - 1].
@@ -232,6 +244,12 @@ inline void draw_diagonal_offsets(Random& random, AttentionCase& c) {
   mask.window.diagonal = {};
 }
 
+// A sink or its gradient as what broadcasts to [*,N,T].
+template <class View>
+View sink_rows(const View& sink) {
+  return sink.rank() == 1 ? sink.unsqueeze(-1) : sink;
+}
+
 inline AttentionSizes draw_sizes(Random& random) {
   AttentionSizes z;
   for (std::int64_t rank = random.integer(0, 4); rank > 0; --rank) z.lead.push_back(random.pick<std::int64_t>({1, 1, 2, 2, 3}));
@@ -243,6 +261,18 @@ inline AttentionSizes draw_sizes(Random& random) {
   const auto width = [&] { return random.pick<std::int64_t>({0, 1, 2, 3, 5, 8, 9}); };
   z.queries = length(), z.keys = length(), z.qk_width = width(), z.v_width = random.coin() ? z.qk_width : width();
   return z;
+}
+
+// Sink logits in one of four cases: near the scores, or far above or below them; some are -infinity.
+inline void draw_sink(Random& random, AttentionCase& c) {
+  if (random.integer(0, 3) != 0) return;
+  Shape shape = broadcastable(random, c.sizes.lse());
+  if (shape.size() == 1) shape = {c.sizes.heads()};
+  const double level = random.pick({0.0, 0.0, 0.0, 12.0, -12.0});
+  const TensorView sink = c.keep(random.strided(random.coin() ? c.dtype : accumulation_dtype(c.dtype), shape, level - 2, level + 2));
+  if (random.integer(0, 3) == 0 && shape.size() > 0 && shape[0] > 0) fill(sink.slice(0, 0, 1), -std::numeric_limits<double>::infinity());
+  c.options.sink = sink;
+  c.options.empty_rows = EmptyRows::zero;
 }
 
 // Everything but the sizes at random.
@@ -290,6 +320,7 @@ inline AttentionCase draw_case(Random& random, DType dtype, const AttentionSizes
   o.empty_rows = random.pick({EmptyRows::zero, EmptyRows::zero, EmptyRows::uniform, EmptyRows::unmasked});
   draw_documents(random, c);
   draw_diagonal_offsets(random, c);
+  draw_sink(random, c);
   return c;
 }
 
@@ -348,14 +379,14 @@ struct SpannedElements {
   std::size_t at(std::int64_t offset) const { return static_cast<std::size_t>(origin + offset); }
 };
 
-// What the naive gradient of every pair sums to in memory laid out as `like`, one row-major element per position of `like`: positions that
-// share memory all show the sum.
-inline Tensor summed_bias_gradient(const Matrix& d_score, const Shape& pairs, TensorView like) {
+// What the naive gradients of all positions of `all` (pairs, or rows of a sink) sum to in memory laid out as `like`, one row-major element per
+// position of `like`: positions that share memory all show the sum.
+inline Tensor summed_gradient(const Matrix& gradients, const Shape& all, TensorView like) {
   const SpannedElements span(like);
   std::vector<Real> sums(span.count);
-  std::size_t pair = 0;
-  const ConstTensorView expanded = ConstTensorView(like).expand(pairs);
-  for_each_offset<1>(pairs, {expanded.strides()}, [&](const auto& at) { sums[span.at(at[0])] += d_score[pair++]; });
+  std::size_t next = 0;
+  const ConstTensorView expanded = ConstTensorView(like).expand(all);
+  for_each_offset<1>(all, {expanded.strides()}, [&](const auto& at) { sums[span.at(at[0])] += gradients[next++]; });
   Tensor result(DType::f64, like.shape());
   double* target = result.data<double>();
   for_each_offset<1>(like.shape(), {like.strides()}, [&](const auto& at) { *target++ = static_cast<double>(sums[span.at(at[0])]); });

@@ -36,12 +36,12 @@ inline double storage_rounding(DType dtype) { return dtype == DType::f16 ? 0x1.0
 // |error| <= 8 eps (4 + sqrt(S) + L) sum_s p |v|, with L and sum p |v| bounded by the largest elements; then the rounding of the storage.
 // Of a gradient: the same share of its largest element and of what one pair can add to it.
 struct Tolerances {
-  double relative, out, lse, d_q, d_k, d_v, d_bias;
+  double relative, out, lse, d_q, d_k, d_v, d_bias, d_sink;
 
   explicit Tolerances(const AttentionCase& c) {
     const double width = static_cast<double>(std::max<std::int64_t>(1, c.sizes.qk_width));
     const double scale = std::abs(c.options.scale.value_or(1 / std::sqrt(width)));
-    const double bias = c.options.bias ? largest_magnitude(c.options.bias) : 0;
+    const double bias = (c.options.bias ? largest_magnitude(c.options.bias) : 0) + (c.options.sink ? largest_magnitude(c.options.sink) : 0);
     const double q = largest_magnitude(c.q), k = largest_magnitude(values_of(c.k, c.k_scale)),
                  v = largest_magnitude(values_of(c.v, c.v_scale)), d = largest_magnitude(c.d_out);
     relative = 8 * epsilon(c.dtype) * (4 + std::sqrt(static_cast<double>(c.sizes.keys)) + scale * q * k * width + bias);
@@ -51,6 +51,7 @@ struct Tolerances {
     out = relative * kept * v;
     const double pair = kept * d * v * std::sqrt(static_cast<double>(std::max<std::int64_t>(1, c.sizes.v_width)));
     d_q = relative * pair * scale * k, d_k = relative * pair * scale * q, d_v = relative * kept * d, d_bias = relative * pair;
+    d_sink = d_bias * std::sqrt(static_cast<double>(std::max<std::int64_t>(1, numel(c.sizes.lse()))));
   }
 };
 

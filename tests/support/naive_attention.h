@@ -18,6 +18,7 @@ struct FullMatrices {
   std::int64_t batch = 1, heads = 0, kv_heads = 0, queries = 0, keys = 0, qk_width = 0, v_width = 0;
   Matrix q, k, v, d_out;   // [B,N,T,H] [B,K,S,H] [B,K,S,V] [B,N,T,V]
   Matrix bias, drop;       // [B,N,T,S]: added to scores, multiplied with probabilities
+  Matrix sink;             // [B,N,T]; -inf without a sink
   std::vector<bool> keep;      // [B,N,T,S]
   std::vector<bool> together;  // [T,S]: query and key of one document
   Real scale = 1, softcap = 0;
@@ -28,6 +29,7 @@ struct FullResults {
   Matrix out, lse;                           // [B,N,T,V] [B,N,T]
   Matrix scaled, capped, score, p, dropped;  // [B,N,T,S]
   Matrix d_q, d_k, d_v, d_score;             // as q, k, v; [B,N,T,S]
+  Matrix d_sink;                             // [B,N,T]
 };
 
 inline Matrix to_matrix(ConstTensorView view) {
@@ -129,6 +131,9 @@ inline FullMatrices full_matrices(ConstTensorView q, ConstTensorView k, ConstTen
   const auto count = static_cast<std::size_t>(numel(pairs));
   m.bias = options.bias ? to_matrix(options.bias.expand(pairs)) : Matrix(count, 0);
   m.drop.assign(count, 1);
+  const Shape rows = pairs.first(pairs.size() - 1);
+  m.sink.assign(static_cast<std::size_t>(numel(rows)), -std::numeric_limits<Real>::infinity());
+  if (options.sink) m.sink = to_matrix((options.sink.rank() == 1 ? options.sink.unsqueeze(-1) : options.sink).expand(rows));
   if (options.dropout.p > 0 || options.dropout.keep) {
     Tensor bits(DType::boolean, pairs);
     if (options.dropout.keep) {
@@ -157,7 +162,8 @@ inline FullResults naive_attention(const FullMatrices& m) {
   constexpr Real kInfinity = std::numeric_limits<Real>::infinity();
   FullResults r;
   r.out.assign(static_cast<std::size_t>(m.batch * m.heads * m.queries * m.v_width), 0);
-  r.lse.assign(static_cast<std::size_t>(m.batch * m.heads * m.queries), -kInfinity);
+  r.lse = m.sink;  // of a row without keys
+  r.d_sink.assign(m.sink.size(), 0);
   for (Matrix* pairs : {&r.scaled, &r.capped, &r.score, &r.p, &r.dropped, &r.d_score}) pairs->assign(m.keep.size(), 0);
   r.d_q.assign(m.q.size(), 0), r.d_k.assign(m.k.size(), 0), r.d_v.assign(m.v.size(), 0);
 
@@ -190,6 +196,10 @@ inline FullResults naive_attention(const FullMatrices& m) {
     Real sum = 0, largest = -kInfinity;
     for (const std::int64_t s : kept) largest = std::max(largest, r.score[pair(s)]);
     if (largest == -kInfinity) continue;  // an empty row
+    // The sink is one more key, whose value is a row of zeros.
+    const Real sink = m.sink[static_cast<std::size_t>(row)];
+    largest = std::max(largest, sink);
+    sum = std::exp(sink - largest);
     for (const std::int64_t s : kept) sum += std::exp(r.score[pair(s)] - largest);
     r.lse[static_cast<std::size_t>(row)] = largest + std::log(sum);
     for (const std::int64_t s : kept) r.p[pair(s)] = std::exp(r.score[pair(s)] - largest) / sum;
@@ -203,6 +213,7 @@ inline FullResults naive_attention(const FullMatrices& m) {
         d_p[static_cast<std::size_t>(s)] += m.drop[pair(s)] * m.d_out[out_at(j)] * m.v[v_at(s, j)];
       }
     }
+    for (const std::int64_t i : kept) r.d_sink[static_cast<std::size_t>(row)] -= r.p[pair(i)] * std::exp(sink - r.lse[static_cast<std::size_t>(row)]) * d_p[static_cast<std::size_t>(i)];
     if (masked && m.empty_rows == EmptyRows::uniform) continue;  // its scores are constants
     for (const std::int64_t s : kept) {
       Real slope = 0;  // sum_i d p_i / d score_s * d_p_i

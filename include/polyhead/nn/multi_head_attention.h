@@ -74,6 +74,7 @@ struct AttentionOptions {
   // query_offsets, key_offsets: Error with added keys or a global query.
   Mask mask{};
   ConstTensorView bias{};
+  ConstTensorView sink{};  // sink logits as in SdpaOptions: [N], or broadcasts to [*,N,T]; Error unless config.empty_rows is zero
   Mode mode = Mode::evaluation;
   std::optional<std::uint64_t> dropout_seed{};  // in training with dropout: required, unless dropout_keep is given
   ConstTensorView dropout_keep{};               // in training: replaces the drawn bits; broadcasts to [*,N,T,S']
@@ -125,11 +126,11 @@ struct MultiHeadAttention : Module<MultiHeadAttention> {
     Activations& operator=(Activations&&) = default;
   };
 
-  // What backward and maps need from a forward pass. It owns the activations. Inputs, mask, bias, dropout_keep and rotary tables are only
-  // views: the caller keeps their memory until the last use.
+  // What backward and maps need from a forward pass. It owns the activations. Inputs, mask, bias, sink, dropout_keep and rotary tables are
+  // only views: the caller keeps their memory until the last use.
   struct Saved : Activations {
     AttentionInput input;
-    ConstTensorView bias;              // as given to forward
+    ConstTensorView bias;              // as given to forward; the sink is in `sdpa`
     Rotary rotary;                     // as given to forward
     MultiHeadAttentionConfig config;   // of the layer
     bool constant_parameters = false;  // whether the workspace was one of Parameters::constant
@@ -144,6 +145,7 @@ struct MultiHeadAttention : Module<MultiHeadAttention> {
     TensorView query = {}, key = {}, value = {};
     TensorView projected_key = {}, projected_value = {};
     TensorView bias = {};                      // exactly the shape of options.bias
+    TensorView sink = {};                      // exactly the shape and dtype of options.sink
     MultiHeadAttention* parameters = nullptr;  // a layer of the same shapes, for example zeros_like(layer); nullptr: not computed
   };
 

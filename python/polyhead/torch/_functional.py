@@ -49,16 +49,23 @@ def _refuse_tangents(*tensors: Tensor | None) -> None:
 def attend(q: Tensor, k: Tensor, v: Tensor, options: Options) -> tuple[Tensor, Options]:
     """`polyhead.sdpa` with gradients: q ``[*,N,T,H]``, k ``[*,K,S,H]``, v ``[*,K,S,V]``. Returns out ``[*,N,T,V]``, and the options with the seed
     of dropout."""
-    _refuse_tangents(q, k, v, options.bias)
+    _refuse_tangents(q, k, v, options.bias, options.sink)
     if options.dropout > 0:
         # torch's generator gives the seed, so that torch.manual_seed, fork_rng and checkpoint's recomputation act as on torch's own dropout.
         options = options._replace(seed=torch.randint(2**63 - 1, (), dtype=torch.int64))
     return _ops.attention(q, k, v, *options)[0], options
 
 
+def sink_logits(sink: Tensor, q: Tensor, where: str) -> Tensor:
+    """The sink in a dtype that goes with q."""
+    require(where, sink=sink)
+    wide = sink.dtype == torch.float32 and q.dtype in (torch.float16, torch.bfloat16)
+    return sink if wide else sink.to(q.dtype)
+
+
 def maps(q: Tensor, k: Tensor, options: Options) -> Tensor:
     """The probabilities ``[*,N,T,S]`` after dropout, with gradients. options: as returned by `attend`."""
-    _refuse_tangents(q, k, options.bias)
+    _refuse_tangents(q, k, options.bias, options.sink)
     result: Tensor = _ops.attention_map(q, k, *options[:-1])
     return result
 
@@ -83,6 +90,8 @@ def scaled_dot_product_attention(
     is_causal: bool = False,
     scale: float | None = None,
     enable_gqa: bool = False,
+    *,
+    sink: Tensor | None = None,
 ) -> Tensor:
     """torch.nn.functional.scaled_dot_product_attention, computed by polyhead (Vaswani et al. 2017, equation 1).
 
@@ -96,6 +105,8 @@ def scaled_dot_product_attention(
         is_causal: query t attends to the keys ``s <= t``, whatever T and S are.
         scale: of the scores; None is ``1 / sqrt(H)``.
         enable_gqa: query head n attends to key/value head ``n // (N // K)``.
+        sink: sink logits (as learned in gpt-oss; torch has none): ``[N]``, or of another rank that broadcasts to ``[*,N,T]``; dtype of the query, or float32
+            beside float16 and bfloat16. ``exp(sink)`` is added to the sum of the softmax.
 
     Returns:
         ``[*,N,T,V]`` or ``[T,V]``, dtype of the query. Its dimensions lie in memory in the order of the query's, so that heads that are views of
@@ -129,7 +140,7 @@ def scaled_dot_product_attention(
         pairs = (*q.shape[:-1], k.size(-2))
         if attn_mask.dim() > len(pairs) or any(given not in (1, extent) for given, extent in zip(reversed(attn_mask.shape), reversed(pairs))):
             raise ValueError(f"{where}: attn_mask is {list(attn_mask.shape)}; it must broadcast to [*,N,T,S] = {list(pairs)}")
-    options = Options(causal=is_causal, scale=scale, dropout=dropout_p)
+    options = Options(causal=is_causal, scale=scale, dropout=dropout_p, sink=None if sink is None else sink_logits(sink, q, where))
     if attn_mask is not None and attn_mask.dtype == torch.bool:
         options = options._replace(attend=attn_mask)
     elif attn_mask is not None:

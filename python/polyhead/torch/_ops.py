@@ -22,6 +22,7 @@ class Options(NamedTuple):
     attend: Tensor | None = None
     block: Tensor | None = None
     bias: Tensor | None = None
+    sink: Tensor | None = None  # [N], or broadcasts to [*,N,T]; dtype of q or of lse
     seed: Tensor | None = None  # int64 [], given when dropout > 0
     causal: bool = False  # True: "top_left"
     scale: float | None = None
@@ -85,17 +86,17 @@ def _(q: Tensor, k: Tensor, v: Tensor, *_: Any) -> tuple[Tensor, Tensor]:
     return _like_q(q, v.size(-1)), q.new_empty(q.shape[:-1], dtype=_lse_dtype(q))
 
 
-_GRADIENTS = ("q", "k", "v", "bias")
+_GRADIENTS = ("q", "k", "v", "bias", "sink")
 
 
 @custom_op(
     "polyhead::attention_backward",
     mutates_args=(),
     device_types="cpu",
-    schema=f"(Tensor d_out, Tensor q, Tensor k, Tensor v, Tensor out, Tensor lse, {_SCHEMA}, bool[4] wanted) -> (Tensor, Tensor, Tensor, Tensor)",
+    schema=f"(Tensor d_out, Tensor q, Tensor k, Tensor v, Tensor out, Tensor lse, {_SCHEMA}, bool[5] wanted) -> (Tensor, Tensor, Tensor, Tensor, Tensor)",
 )
 def attention_backward(d_out: Tensor, q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor, *rest: Any) -> tuple[Tensor, ...]:
-    """``(d_q, d_k, d_v, d_bias)`` of `polyhead.sdpa_backward`; a gradient that is not wanted has the shape ``[0]``."""
+    """``(d_q, d_k, d_v, d_bias, d_sink)`` of `polyhead.sdpa_backward`; a gradient that is not wanted has the shape ``[0]``."""
     *options, wanted = rest
     given = (_view(tensor) for tensor in (q, k, v, out, lse, d_out))
     grads = polyhead.sdpa_backward(*given, gradients=[name for name, want in zip(_GRADIENTS, wanted) if want], **_keywords(*options))
@@ -105,21 +106,22 @@ def attention_backward(d_out: Tensor, q: Tensor, k: Tensor, v: Tensor, out: Tens
 @attention_backward.register_fake
 def _(d_out: Tensor, q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor, *rest: Any) -> tuple[Tensor, ...]:
     *options, wanted = rest
-    return tuple(q.new_empty(of.shape if want and of is not None else 0) for of, want in zip((q, k, v, Options(*options).bias), wanted))
+    inputs = (q, k, v, Options(*options).bias, Options(*options).sink)
+    return tuple(q.new_empty(0) if of is None or not want else of.new_empty(of.shape) for of, want in zip(inputs, wanted))
 
 
 def _attention_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
-    q, k, v, attend, block, bias, seed, *ctx.options = inputs
+    q, k, v, attend, block, bias, sink, seed, *ctx.options = inputs
     ctx.mark_non_differentiable(output[1])
-    ctx.save_for_backward(q, k, v, attend, block, bias, seed, *output)
+    ctx.save_for_backward(q, k, v, attend, block, bias, sink, seed, *output)
 
 
 def _attention_gradient(ctx: Any, d_out: Tensor, _: Any) -> tuple[Tensor | None, ...]:
-    q, k, v, attend, block, bias, seed, out, lse = ctx.saved_tensors
-    wanted = [ctx.needs_input_grad[i] for i in (0, 1, 2, 5)]
-    grads = attention_backward(d_out, q, k, v, out, lse, attend, block, bias, seed, *ctx.options, wanted)
-    d_q, d_k, d_v, d_bias = (grad if want else None for grad, want in zip(grads, wanted))
-    return d_q, d_k, d_v, None, None, d_bias, *(None,) * 6
+    q, k, v, attend, block, bias, sink, seed, out, lse = ctx.saved_tensors
+    wanted = [ctx.needs_input_grad[i] for i in (0, 1, 2, 5, 6)]
+    grads = attention_backward(d_out, q, k, v, out, lse, attend, block, bias, sink, seed, *ctx.options, wanted)
+    d_q, d_k, d_v, d_bias, d_sink = (grad if want else None for grad, want in zip(grads, wanted))
+    return d_q, d_k, d_v, None, None, d_bias, d_sink, *(None,) * 6
 
 
 attention.register_autograd(_attention_gradient, setup_context=_attention_context)
@@ -150,21 +152,30 @@ def _(q: Tensor, k: Tensor, *_: Any) -> Tensor:
 
 
 def _map_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
-    q, k, attend, block, bias, seed, *ctx.options = inputs
-    ctx.save_for_backward(q, k, attend, block, bias, seed, output)
+    q, k, attend, block, bias, sink, seed, *ctx.options = inputs
+    ctx.save_for_backward(q, k, attend, block, bias, sink, seed, output)
+
+
+def _sink_gradient(sink: Tensor, p: Tensor, delta: Tensor) -> Tensor:
+    # Equation (7a): the sink has what the keys' p lack to 1.
+    rows = sink.unsqueeze(-1) if sink.dim() == 1 else sink
+    d_rows = torch.where(rows == -torch.inf, 0, (p.sum(-1) - 1) * delta)
+    return d_rows.sum_to_size(rows.shape).reshape(sink.shape).to(sink.dtype)
 
 
 def _map_gradient(ctx: Any, d_map: Tensor) -> tuple[Tensor | None, ...]:
     # Equation (7) of docs/maths.md. The map has T x S numbers per head, so its gradient may use torch's operators, which make such tensors too.
-    q, k, attend, block, bias, seed, dropped = ctx.saved_tensors
+    q, k, attend, block, bias, sink, seed, dropped = ctx.saved_tensors
     causal, scale, softcap, dropout = ctx.options
-    want_q, want_k, _, _, want_bias = ctx.needs_input_grad[:5]
-    p = dropped if dropout == 0 else attention_map(q, k, attend, block, bias, None, causal, scale, softcap, 0.0)
+    want_q, want_k, _, _, want_bias, want_sink = ctx.needs_input_grad[:6]
+    p = dropped if dropout == 0 else attention_map(q, k, attend, block, bias, sink, None, causal, scale, softcap, 0.0)
     d_score = torch.where(dropped == 0, 0, dropped * d_map)
-    d_score = torch.where(p == 0, 0, d_score - p * d_score.sum(-1, keepdim=True))
+    delta = d_score.sum(-1, keepdim=True)
+    d_score = torch.where(p == 0, 0, d_score - p * delta)
     d_bias = d_score.sum_to_size(bias.shape) if want_bias else None
+    d_sink = _sink_gradient(sink, p, delta.squeeze(-1)) if want_sink else None
     if not (want_q or want_k):
-        return None, None, None, None, d_bias, *(None,) * 5
+        return None, None, None, None, d_bias, d_sink, *(None,) * 5
     factor = scale if scale is not None else q.size(-1) ** -0.5 if q.size(-1) > 0 else 0.0
     # The g query heads that share a key head are stacked along the queries: [*,K,g*T,..].
     group = q.size(-3) // max(k.size(-3), 1)
@@ -178,7 +189,7 @@ def _map_gradient(ctx: Any, d_map: Tensor) -> tuple[Tensor | None, ...]:
     d_x = d_x * factor
     d_q = (d_x @ k).reshape(q.shape) if want_q else None
     d_k = d_x.mT @ rows if want_k else None
-    return d_q, d_k, None, None, d_bias, *(None,) * 5
+    return d_q, d_k, None, None, d_bias, d_sink, *(None,) * 5
 
 
 attention_map.register_autograd(_map_gradient, setup_context=_map_context)

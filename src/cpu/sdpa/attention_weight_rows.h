@@ -39,19 +39,19 @@ class AttentionWeightRows {
   // Sets what the row's exponentials of the key block from key `first` on are relative to; -infinity if they are all 0.
   void set_reference(std::int64_t row, std::int64_t first, T reference) const { references(row)[first / s_.keys] = reference; }
 
-  // Turns the row's exponentials into attention weights. `own` are the keys that the row attends to; other keys get 0, and if l = 0 all
-  // keys do.
-  void finish(std::int64_t index, KeyRange own, T m, T l) const {
+  // Turns the row's exponentials into attention weights: share exp(reference - m) / l. `own` are the keys that the row attends to; other keys
+  // get 0, and if l or share is 0 all keys do.
+  void finish(std::int64_t index, KeyRange own, T m, T l, T share) const {
     const Row& row = s_.rows[index];
     T* const x = line(index);
-    if (own.empty() || l == 0) own = {0, 0};
+    if (own.empty() || l == 0 || share == 0) own = {0, 0};
     const bool finite = l * T{0} == 0;
     if (!finite) spread_non_finite(task_, row, own, l, x);
     clear(x, 0, own.first), clear(x, own.last, task_.keys);
     for (std::int64_t first = 0; first < task_.keys; first += s_.keys) {
       const std::int64_t end = smaller(first + s_.keys, task_.keys);
       const KeyRange of_block{larger(own.first, first), smaller(own.last, end)};
-      const T factor = of_block.empty() || !finite ? T{1} : factor_of(references(index)[first / s_.keys], m, l);
+      const T factor = of_block.empty() || !finite ? T{1} : factor_of(references(index)[first / s_.keys], m, l, share);
       if (in_place_) {
         for (std::int64_t s = of_block.first; s < of_block.last; ++s) x[s] *= factor;
       } else {
@@ -62,9 +62,9 @@ class AttentionWeightRows {
   }
 
  private:
-  T factor_of(T reference, T m, T l) const {
+  T factor_of(T reference, T m, T l, T share) const {
     const T rescaled = exp_of_negative<T>(broadcast(reference - m), score_exp_)[0];
-    return static_cast<T>(static_cast<double>(rescaled) / static_cast<double>(l));
+    return static_cast<T>(static_cast<double>(rescaled) * static_cast<double>(share) / static_cast<double>(l));
   }
 
   T* references(std::int64_t row) const { return s_.block_references + row % s_.pass_rows * Scratch<T>::blocks_of_keys(task_, s_); }

@@ -66,6 +66,7 @@ void move_to(const BackwardProblem& p, const MaskBlocks& blocks, const BiasGradi
   task.v = plane_of(p.v, b, kv);
   task.out = plane_of(p.out, b, n), task.lse = plane_of(p.lse, b, n), task.d_out = plane_of(p.d_out, b, n);
   task.d_q = plane_of(p.d_q, b, n), task.d_k = plane_of(p.d_k, b, kv), task.d_v = plane_of(p.d_v, b, kv);
+  task.d_sink = plane_of(p.d_sink, b, n);
   if (bias != nullptr) task.d_bias = bias->plane(b, n, p.documents.front());
 }
 

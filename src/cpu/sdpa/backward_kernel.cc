@@ -15,6 +15,7 @@
 #include "cpu/sdpa/dropout.h"
 #include "cpu/sdpa/kernels.h"
 #include "cpu/sdpa/pack.h"
+#include "cpu/sdpa/sink.h"
 #include "cpu/sdpa/softmax.h"
 
 namespace polyhead::cpu::POLYHEAD_ISA {
@@ -98,7 +99,24 @@ class Backward {
       s_.delta[i] = sum_of_lanes<T>(sums) + sum;
     }
     if (inexact) find_sums();
+    if (task_.sink.data != nullptr) find_sink_weights();
   }
+
+  // p of each row's sink and, in one of the key splits, its gradient.
+  void find_sink_weights() {
+    for (std::int64_t i = 0; i < s_.row_count; ++i) {
+      const Row& row = s_.rows[i];
+      const T z = sink_of<T>(task_, row);
+      T& p = s_.sink[i];
+      p = z == -kInfinity<T> ? T{0} : s_.inverse[i] * exp_of(sink_above(z, s_.shift[i], factor_of_scores()) - s_.lse[i], scale_);
+      if (task_.d_sink.data == nullptr || task_.first_key > 0) continue;
+      double* const d_sink = static_cast<double*>(task_.d_sink.data) + row.head * task_.d_sink.head + row.query * task_.d_sink.row;
+      *d_sink = static_cast<double>(differentiate_sink(p, s_.delta[i]));
+    }
+  }
+
+  // What finish_scores() returns for every row.
+  T factor_of_scores() const { return task_.softcap > 0 || task_.bias.data != nullptr ? T{1} : scale_.factor; }
 
   // A row of out or d_out: in place, or widened into `line`.
   const T* line_of(const Plane& plane, const Row& row, T* line) const {
@@ -135,7 +153,13 @@ class Backward {
       }
     }
     for (std::int64_t i = 0; i < s_.row_count; ++i) {
-      if (beyond(s_.lse[i])) s_.lse[i] = 0, s_.inverse[i] = 1 / s_.inverse[i];
+      if (!beyond(s_.lse[i])) continue;
+      if (s_.inverse[i] == 0 && task_.sink.data != nullptr) {  // no key has a score above -infinity: lse is the sink
+        s_.shift[i] = 0, s_.inverse[i] = 1;
+        continue;
+      }
+      const SumWithSink<T> total(s_.inverse[i], s_.shift[i], factor_of_scores(), sink_of<T>(task_, s_.rows[i]), scale_);
+      s_.lse[i] = total.above, s_.inverse[i] = 1 / total.sum;
     }
   }
 
@@ -235,7 +259,7 @@ class Backward {
   enum class RowPath : std::uint8_t { tiles, tiles_of_whole_row, memory };
 
   RowPath path_of(std::int64_t index, std::int64_t first) const {
-    const bool exact = s_.lse[index] * T{0} == 0 && s_.shift[index] == 0;
+    const bool exact = s_.lse[index] * T{0} == 0 && s_.shift[index] == 0 && s_.inverse[index] == 1;
     if (!in_tiles_ || !exact || kind_of(task_, s_.rows[index]) != RowKind::masked) return RowPath::memory;
     return in_one_block(index, first) ? RowPath::tiles_of_whole_row : RowPath::tiles;
   }
@@ -321,7 +345,7 @@ class Backward {
       for (std::int64_t i = own.first; i < own.last; ++i) values[i] = keep[i] != 0 ? values[i] * kept : T{0};
     };
     if (keep != nullptr) drop(y);
-    RowSums<T> sums{};
+    RowSums<T> sums = first_sums(task_, s_, index);
     for_each_group<T>(begin, end, [&]<int kCount>(std::int64_t i) {
       Vector<T> p[kCount], d_score[kCount];
 #pragma GCC unroll 4

@@ -20,6 +20,7 @@ template <class T>
 struct BackwardScratch {
   T *k_panels, *v_panels, *k, *d_k, *d_v, *lines, *p, *d_x, *q, *q_finite, *d_out, *d_out_finite, *softcap_derivative;
   T *shift, *lse, *inverse, *delta;  // per row: p = inverse * exp(factor * (x - shift) - lse)
+  T* sink;                           // per row: p of its sink; no memory without sinks
   Row* rows;
   KeyRange* spans;
   std::uint8_t *bytes, *panel_bytes;
@@ -48,6 +49,7 @@ struct BackwardScratch {
     arena.allocate(s.d_out_finite, kBlockRows * s.v_padded);
     arena.allocate(s.softcap_derivative, s.stride);
     for (T** array : {&s.shift, &s.lse, &s.inverse, &s.delta}) arena.allocate(*array, s.row_count);
+    arena.allocate(s.sink, task.sink.data != nullptr ? s.row_count : 0);
     arena.allocate(s.rows, s.row_count);
     arena.allocate(s.spans, s.row_count);
     arena.allocate(s.bytes, s.keys + kKeepMargin);

@@ -10,6 +10,14 @@
 namespace polyhead::cpu::POLYHEAD_ISA {
 namespace {
 
+// The sums of a row before its keys: those of its sink.
+template <class T>
+POLYHEAD_INLINE RowSums<T> first_sums(const BackwardTask& task, const BackwardScratch<T>& s, std::int64_t index) {
+  RowSums<T> sums{};
+  if (task.sink.data != nullptr) sums.p[0] = s.sink[index], sums.d_score[0] = differentiate_sink(s.sink[index], s.delta[index]);
+  return sums;
+}
+
 template <class T>
 struct TileStrip {
   // A strip of rows within the key block from first_of_keys on. The arrays stay uninitialised: clearing 2 KiB per strip is measurable.
@@ -139,7 +147,7 @@ void differentiate_tiles(TileStrip<T>& strip, KeyRange keys) {
     strip.inner = {larger(strip.inner.first, strip.own[i].first), smaller(strip.inner.last, strip.own[i].last)};
     add_up |= strip.in_one_block[i];
   }
-  for (int i = 0; i < strip.rows && add_up; ++i) strip.sums[i] = RowSums<T>{};
+  for (int i = 0; i < strip.rows && add_up; ++i) strip.sums[i] = first_sums(strip.task, strip.s, strip.first + i);
   if (strip.task.bias.data != nullptr) {
     differentiate_panels<true, true>(strip, keys, add_up);
   } else {

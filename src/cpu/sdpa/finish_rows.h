@@ -1,7 +1,7 @@
 // Turns the sums of each row into results: out = o / l, lse = m + log l. For kernel sources only.
 #pragma once
 
-#include "cpu/sdpa/rows.h"
+#include "cpu/sdpa/sink.h"
 
 namespace polyhead::cpu::POLYHEAD_ISA {
 namespace {
@@ -51,14 +51,17 @@ void store_out(const ForwardTask& task, const Row* rows, std::int64_t count, T* 
   }
 }
 
-// lse = m + log l, or -infinity if l = 0. Overwrites l. m and l are padded to whole vectors.
+// lse = m + log l, or -infinity if l = 0; sink + log l for rows with share != 1 (add_sinks). Overwrites l. m and l are padded to whole vectors.
 template <class T>
-void store_lse(const ForwardTask& task, const ExpFactor<T>& score_exp, const Row* rows, std::int64_t count, const T* m, T* l) {
+void store_lse(const ForwardTask& task, const ExpFactor<T>& score_exp, const Row* rows, std::int64_t count, const T* m, T* l, const T* share) {
   constexpr int kWidth = kLanes<T>;
   if (task.lse.data == nullptr) return;
   for (std::int64_t i = 0; i < count; i += kWidth) {
     const Vector<T> sum = load_vector(l + i), reference = load_vector(m + i);
     store_vector<T>(sum == T{0} ? broadcast(-kInfinity<T>) : reference * score_exp.factor + log<T>(sum), l + i);
+    for (std::int64_t j = i; j < smaller(i + kWidth, count) && task.sink.data != nullptr; ++j) {
+      if (share[j] != 1) l[j] = sink_of<T>(task, rows[j]) + log<T>(sum)[j - i];
+    }
   }
   for (std::int64_t i = 0; i < count; ++i) static_cast<T*>(task.lse.data)[rows[i].head * task.lse.head + rows[i].query * task.lse.row] = l[i];
 }

@@ -24,7 +24,7 @@ class Forward {
       : task_(task),
         scale_(task),
         softmax_(score_exp_of(task, scale_), s_),
-        in_place_(task.partial == nullptr && stores_in_place<T>(task)),
+        in_place_(task.partial == nullptr && task.sink.data == nullptr && stores_in_place<T>(task)),
         strip_rows_(strip_rows<T>(task)),
         ranged_(task.banded || task.lengths != nullptr || (task.plane_count > 0 && task.planes[0].blocks != nullptr)),
         scores_(scores_of(task)) {
@@ -36,7 +36,7 @@ class Forward {
     load_rows();
     if (task_.partial != nullptr) clear_partial_sums();
     for (std::int64_t row = 0; row < task_.rows; row += s_.pass_rows) run_pass(row, smaller(row + s_.pass_rows, task_.rows));
-    if (task_.partial == nullptr) store_lse<T>(task_, score_exp_of(task_, scale_), s_.rows, task_.rows, s_.m, s_.l);
+    if (task_.partial == nullptr) store_lse<T>(task_, score_exp_of(task_, scale_), s_.rows, task_.rows, s_.m, s_.l, s_.share);
   }
 
  private:
@@ -381,15 +381,20 @@ class Forward {
   }
 
   void store_attention_weights(int rows) {
-    for (int i = 0; i < rows && attention_weights_.wanted(); ++i)
-      attention_weights_.finish(strip_ + i, keys_of(strip_ + i), s_.m[strip_ + i], s_.l[strip_ + i]);
+    for (int i = 0; i < rows && attention_weights_.wanted(); ++i) {
+      const std::int64_t row = strip_ + i;
+      attention_weights_.finish(row, keys_of(row), s_.m[row], s_.l[row], task_.sink.data != nullptr ? s_.share[row] : T{1});
+    }
   }
 
   // Stores the strip's rows in `out`.
   void store_strip(int rows) {
     constexpr T kNone[kStripRows] = {};
     if (s_.started[strip_ / strip_rows_] == 0) softmax_.set_rows(strip_, rows, kNone, kNone);
-    store_out<T>(task_, s_.rows + strip_, rows, sums_of(strip_), sums_stride_, s_.l + strip_);
+    T* const o = sums_of(strip_);
+    const Row* const first = s_.rows + strip_;
+    add_sinks<T>(task_, scale_, score_exp_of(task_, scale_).factor, first, rows, sums_stride_, s_.m + strip_, s_.l + strip_, o, s_.share + strip_);
+    store_out<T>(task_, first, rows, o, sums_stride_, s_.l + strip_);
   }
 
   const ForwardTask& task_;

@@ -64,6 +64,7 @@ struct Scratch {
   // Per row, of the current key block: its reference, the largest score for that reference, sums by lane.
   T *reference, *limit, *sums;
   T *m, *l;             // per row, of all key blocks so far
+  T* share;             // per row, with sinks: see add_sinks
   T* block_references;  // [pass_rows, key blocks]: what attention weights of a key block are relative to
   Row* rows;
   KeyRange* spans;
@@ -97,6 +98,7 @@ struct Scratch {
     arena.allocate(s.l, task.rows + kWidth);
     arena.allocate(s.block_references, weights ? s.pass_rows * blocks_of_keys(task, s) : 0);
     arena.allocate(s.sums, task.rows * kWidth);
+    arena.allocate(s.share, task.sink.data != nullptr ? task.rows : 0);
     arena.allocate(s.rows, task.rows);
     arena.allocate(s.spans, task.rows);
     arena.allocate(s.bytes, s.keys + kKeepMargin);

@@ -54,7 +54,8 @@ void set_heads(const Problem& problem, const MaskBlocks* blocks, const ConstTens
   problem.place(b, first_head, problem.documents.front(), group);
   if (blocks != nullptr) blocks->attach(b, kv, group);
   group.q = plane_of(q, b, first_head), group.k = plane_of(k, b, kv);
-  group.bias = plane_of(problem.bias, b, first_head), group.keep = plane_of(problem.dropout.keep, b, first_head);
+  group.bias = plane_of(problem.bias, b, first_head), group.sink = plane_of(problem.sink, b, first_head);
+  group.keep = plane_of(problem.dropout.keep, b, first_head);
   group.batch_index = static_cast<std::uint32_t>(b), group.first_head = static_cast<std::uint32_t>(first_head);
 }
 

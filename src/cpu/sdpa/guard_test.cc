@@ -71,11 +71,15 @@ TEST_P(Fences, NothingIsReadBeyondATensor) {
       const TensorView q = operand(t, h), k = operand(s, h), v = operand(s, w), out = operand(t, w), d_out = operand(t, w);
       const TensorView d_q = operand(t, h), d_k = operand(s, h), d_v = operand(s, w), lse = tensor(sums, {1, n, t});
       SdpaOptions options;
-      TensorView d_bias;
+      TensorView d_bias, d_sink;
       if (random_.coin()) {
         const Shape shape{1, random_.coin() ? n : 1, random_.coin() ? t : 1, s};
         options.bias = tensor(dtype, shape);
         d_bias = tensor(dtype, shape);
+      }
+      if (random_.coin()) {
+        const Shape shape = random_.coin() ? Shape{n} : Shape{1, n, t};
+        options.sink = tensor(dtype, shape), d_sink = tensor(dtype, shape);
       }
       if (random_.coin()) options.mask.attend = tensor(DType::boolean, {random_.coin() ? t : 1, s});
       if (random_.coin()) options.mask.causal = Causal::bottom_right();
@@ -88,7 +92,8 @@ TEST_P(Fences, NothingIsReadBeyondATensor) {
         const auto scale = [&] { return storage == DType::i8 ? tensor(DType::f32, {1, n, s}) : TensorView(); };
         sdpa_forward({.q = q, .k = stored(h), .v = stored(w), .out = d_out, .k_scale = scale(), .v_scale = scale()}, options);
       }
-      sdpa_backward({.q = q, .k = k, .v = v, .out = out, .lse = lse, .d_out = d_out, .d_q = d_q, .d_k = d_k, .d_v = d_v, .d_bias = d_bias},
+      sdpa_backward({.q = q, .k = k, .v = v, .out = out, .lse = lse, .d_out = d_out, .d_q = d_q, .d_k = d_k, .d_v = d_v, .d_bias = d_bias,
+                     .d_sink = d_sink},
                     options);
     }
   }

@@ -6,6 +6,7 @@
 #include "cpu/sdpa/dropout.h"
 #include "cpu/sdpa/kernels.h"
 #include "cpu/sdpa/pack.h"
+#include "cpu/sdpa/sink.h"
 #include "cpu/sdpa/softmax.h"
 
 namespace polyhead::cpu::POLYHEAD_ISA {
@@ -110,14 +111,15 @@ class Maps {
     const std::int64_t begin = own.first / kWidth * kWidth, end = own.empty() ? begin : round_up(own.last, kWidth);
     const T largest = largest_of(x, begin, end);
     // If all scores are -infinity, the reference is 0, because exp(-infinity - 0) = 0. A NaN stays NaN.
-    const T sum = exponentiate(x, begin, end, largest == -kInfinity<T> ? T{0} : largest, scale_.exp(pending_scale));
-    if (sum == 0) {
+    const T reference = largest == -kInfinity<T> ? T{0} : largest, of_keys = exponentiate(x, begin, end, reference, scale_.exp(pending_scale));
+    if (of_keys == 0) {
       own = {0, 0};
       return 1;
     }
-    const bool non_finite = !(sum * T{0} == 0);
-    if (non_finite) spread_non_finite(task_, rows_[i], own, sum, x);
-    const double factor = non_finite ? 1 : 1 / static_cast<double>(sum);
+    const SumWithSink<T> total(of_keys, reference, pending_scale, sink_of<T>(task_, rows_[i]), scale_);
+    const bool non_finite = !(total.sum * T{0} == 0);
+    if (non_finite) spread_non_finite(task_, rows_[i], own, total.sum, x);
+    const double factor = non_finite ? 1 : static_cast<double>(total.share) / static_cast<double>(total.sum);
     if (!task_.dropout) return factor;
     const std::uint8_t* keep = keep_bytes(task_, rows_[i], 0, own.first, own.last, s_.bytes);
     for (std::int64_t s = own.first; s < own.last; ++s) x[s] *= keep[s] != 0 ? T{1} : T{0};

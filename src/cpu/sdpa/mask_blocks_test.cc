@@ -43,8 +43,8 @@ TEST(MaskBlocks, SayWhatTheBooleansOfABlockSay) {
     const Tensor q(DType::f32, {batch, heads, queries, 1}), k(DType::f32, {batch, heads, keys, 1});
     SdpaOptions options;
     (attend ? options.mask.attend : options.mask.block) = view;
-    KeyRules rules;
-    const MapsProblem problem = normal_form(MapsInput{q, k}, options, MapValue::score, "test", rules);
+    ProblemMemory memory;
+    const MapsProblem problem = normal_form(MapsInput{q, k}, options, MapValue::score, "test", memory);
     const cpu::MaskBlocks blocks(problem);
     const ConstTensorView whole = view.expand(pairs);
     for (std::int64_t b = 0; b < batch; ++b) {

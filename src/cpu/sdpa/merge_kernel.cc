@@ -44,10 +44,11 @@ void merge(const ForwardTask& task, std::int64_t blocks) {
       const std::int64_t number = task.first_row + first + i;
       rows[i] = {number, number / task.queries, number % task.queries};
     }
-    T m[kWidth], l[kWidth];
+    T m[kWidth], l[kWidth], share[kWidth];
     join_rows(sums + first * stride, count, blocks, task.rows * stride, task.v_width, score_exp, m, l);
+    add_sinks<T>(task, scale, score_exp.factor, rows, count, stride, m, l, sums + first * stride, share);
     store_out<T>(task, rows, count, sums + first * stride, stride, l);
-    store_lse<T>(task, score_exp, rows, count, m, l);
+    store_lse<T>(task, score_exp, rows, count, m, l, share);
   }
 }
 

@@ -52,6 +52,9 @@ TEST(CpuSdpa, BackwardIsTheReferenceWithinTheErrorOfTheArithmetic) {
       if (o.d_bias) {
         EXPECT_TRUE(gradient_near(o.d_bias, expected.d_bias, t.relative, t.d_bias)) << "d_bias";
       }
+      if (o.d_sink) {
+        EXPECT_TRUE(gradient_near(o.d_sink, expected.d_sink, t.relative, t.d_sink)) << "d_sink";
+      }
       for (const StridedTensor& tensor : c.strided()) EXPECT_TRUE(tensor.padding_is_intact());
     });
     if (HasFailure()) return;

@@ -92,8 +92,14 @@ POLYHEAD_INLINE Vector<T> differentiate_score(Vector<T> p, Vector<T> d_p, T delt
   return p == T{0} ? Vector<T>{} : p * (d_p - delta);
 }
 
-// If all keys of a row lie in one block, the row is renormalised with its exact sums of p and d_score, which should be 1 and 0. That
-// cancels the rounding of lse and of delta = <d_out, out>.
+// d_sink = -p_sink delta (docs/maths.md, eq. 7a)
+template <class T>
+POLYHEAD_INLINE T differentiate_sink(T p, T delta) {
+  return p == 0 ? T{0} : -p * delta;
+}
+
+// If all keys of a row lie in one block, the row is renormalised with its exact sums of p and d_score, its sink's included, which should be 1
+// and 0. That cancels the rounding of lse and of delta = <d_out, out>.
 template <class T>
 struct RowSums {
   Vector<T> p, d_score;

@@ -31,6 +31,7 @@ struct HeadGroup : KeySet {
   Plane q, k, v;           // k and v have one head
   Plane k_scale, v_scale;  // of int8 k and v: one float32 a row
   Plane bias;
+  Plane sink;  // sink logits [head, row] in the compute type; absent: -infinity
 
   bool dropout = false;
   double dropout_scale = 1;
@@ -76,6 +77,7 @@ struct BackwardTask : HeadGroup {
   Plane out, lse, d_out;
   MutablePlane d_q, d_k, d_v;
   MutablePlane d_bias;  // write_d_bias: written, in the storage type, one element for each pair; else added to, in the compute type
+  MutablePlane d_sink;  // float64 [head, row]; written by the task whose first key is 0
   bool write_d_bias = false;
   bool stream_d_bias = false;  // write d_bias with non-temporal stores
   std::int64_t first_key = 0, last_key = 0;

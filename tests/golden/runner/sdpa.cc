@@ -15,6 +15,7 @@ Diagonal corner(const std::string& name) {
 Tensors compute_sdpa(Reader& in, const Setting& setting) {
   const Tensor &q = in.tensor("q"), &k = in.tensor("k"), &v = in.tensor("v"), &d_out = in.tensor("d_out");
   SdpaOptions options{.scale = in.option<double>("scale"), .bias = in.view("bias"), .softcap = in.option<double>("softcap").value_or(0)};
+  options.sink = in.view("sink");
   options.empty_rows = read_empty_rows(in);
   options.backend = setting.backend;
   options.dropout = {.p = in.option<double>("dropout").value_or(0), .keep = in.view("dropout_keep")};
@@ -61,6 +62,7 @@ Tensors compute_sdpa(Reader& in, const Setting& setting) {
                         .d_k = make("d_k", k.shape()),
                         .d_v = make("d_v", v.shape())};
   if (options.bias) backward.d_bias = make("d_bias", options.bias.shape());
+  if (options.sink) backward.d_sink = make("d_sink", options.sink.shape());
   sdpa_backward(backward, options);
   return results;
 }

@@ -1,0 +1,69 @@
+// Sink logits: a row's sum has one more term exp(z), whose value is 0 (docs/maths.md, eq. 4). No key block sees it: it is added once, after the
+// row's last key. For kernel sources only.
+#pragma once
+
+#include "cpu/sdpa/rows.h"
+
+namespace polyhead::cpu::POLYHEAD_ISA {
+namespace {
+
+template <class T>
+POLYHEAD_INLINE T sink_of(const HeadGroup& group, const Row& row) {
+  return group.sink.data == nullptr ? -kInfinity<T> : *row_of(group.sink, static_cast<const T*>(group.sink.data), row);
+}
+
+template <class T>
+POLYHEAD_INLINE T exp_of(T x, const ScoreScale<T>& scale) {
+  return exp_of_negative<T>(broadcast(x), scale.natural)[0];
+}
+
+// z - m, for m = reference * factor.
+template <class T>
+POLYHEAD_INLINE T sink_above(T z, T reference, T factor) {
+  return multiply_add<T>(broadcast(-reference), broadcast(factor), broadcast(z))[0];
+}
+
+// A row's sum l = sum_s exp(score[s] - m) with its sink. With m' = max(m, z): sum = l exp(m - m') + exp(z - m'), so that no exponential
+// overflows, lse = m' + log sum, and the weight of a key is exp(score - m) share / sum.
+template <class T>
+struct SumWithSink {
+  T above = 0;  // m' - m
+  T share = 1;  // exp(m - m')
+  T sum;
+
+  // m = reference * factor
+  SumWithSink(T l, T reference, T factor, T z, const ScoreScale<T>& scale) : sum(l) {
+    if (z == -kInfinity<T>) return;
+    const T difference = sink_above(z, reference, factor);
+    if (difference > 0) {
+      above = difference, share = exp_of(-difference, scale) + (z - z);  // NaN for a sink of +infinity
+      sum = l * share + T{1};
+    } else {
+      sum = l + exp_of(difference, scale);
+    }
+  }
+};
+
+// Adds the sinks to the rows' sums l and output sums o; m is reference times factor. share[i] becomes SumWithSink::share, or 0 for a row
+// without a finite score.
+template <class T>
+void add_sinks(const ForwardTask& task, const ScoreScale<T>& scale, T factor, const Row* rows, std::int64_t count, std::int64_t stride,
+               const T* reference, T* l, T* o, T* share) {
+  if (task.sink.data == nullptr) return;
+  for (std::int64_t i = 0; i < count; ++i, o += stride) {
+    const T z = sink_of<T>(task, rows[i]);
+    share[i] = 1;
+    if (z == -kInfinity<T>) continue;
+    if (l[i] == 0) {
+      clear(o, 0, task.v_width);
+      l[i] = 1, share[i] = 0;
+      continue;
+    }
+    const SumWithSink<T> total(l[i], reference[i], factor, z, scale);
+    l[i] = total.sum, share[i] = total.share;
+    for (std::int64_t d = 0; d < task.v_width && total.share != 1; ++d) o[d] *= total.share;
+  }
+}
+
+}  // namespace
+}  // namespace polyhead::cpu::POLYHEAD_ISA

@@ -1,0 +1,75 @@
+"""Sink logits beside plain PyTorch, where they are one more column of scores whose weight no value receives (as in the eager attention of gpt-oss)."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import polyhead
+
+torch = pytest.importorskip("torch")
+
+from polyhead.torch import scaled_dot_product_attention  # noqa: E402
+
+
+def randn(*shape: int) -> torch.Tensor:
+    return torch.randn(*shape, dtype=torch.float64, requires_grad=True)
+
+
+def with_column(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, sink: torch.Tensor, keep: torch.Tensor) -> torch.Tensor:
+    scores = (q @ k.mT * q.size(-1) ** -0.5).masked_fill(~keep, -torch.inf)
+    column = (sink[:, None] if sink.dim() == 1 else sink).expand(scores.shape[:-1])[..., None]
+    return torch.softmax(torch.cat([scores, column], -1), -1)[..., :-1] @ v
+
+
+@pytest.mark.parametrize("shape", [(3,), (1, 1), (3, 1), (2, 3, 5), (2, 1, 1)])
+def test_output_and_gradients_are_those_of_one_more_column(shape: tuple[int, ...]) -> None:
+    q, k, v, sink = randn(2, 3, 5, 4), randn(2, 3, 7, 4), randn(2, 3, 7, 6), randn(*shape)
+    keep = torch.ones(5, 7, dtype=torch.bool).tril()
+    expected = with_column(q, k, v, sink, keep)
+    d_out = torch.randn_like(expected)
+    wanted = torch.autograd.grad(expected, (q, k, v, sink), d_out)
+    out = scaled_dot_product_attention(q, k, v, is_causal=True, sink=sink)
+    torch.testing.assert_close(out, expected, rtol=0, atol=1e-13)
+    for gradient, other in zip(torch.autograd.grad(out, (q, k, v, sink), d_out), wanted):
+        torch.testing.assert_close(gradient, other, rtol=0, atol=1e-12)
+
+    arrays = [x.detach().numpy() for x in (q, k, v)]
+    options = {"causal": "top_left", "sink": sink.detach().numpy()}
+    plain, lse, p = polyhead.sdpa(*arrays, return_lse=True, return_attention_weights=True, **options)
+    gradients = polyhead.sdpa_backward(*arrays, plain, lse, d_out.numpy(), **options)
+    assert gradients.sink.shape == shape and gradients.bias is None
+    np.testing.assert_allclose(gradients.sink, wanted[3].numpy(), rtol=0, atol=1e-12)
+    rows = options["sink"][:, None] if len(shape) == 1 else options["sink"]
+    np.testing.assert_allclose(p.sum(-1), 1 - np.exp(rows - lse), rtol=0, atol=1e-13)
+    np.testing.assert_allclose(polyhead.maps(*arrays[:2], **options), p, rtol=0, atol=1e-13)
+
+
+def test_a_float32_sink_goes_with_narrow_inputs() -> None:
+    q, k, v = (torch.randn(1, 2, 3, 8).bfloat16() for _ in range(3))
+    sink = torch.tensor([0.5, -1.25], requires_grad=True)
+    out = scaled_dot_product_attention(q, k, v, sink=sink)
+    assert torch.equal(out, scaled_dot_product_attention(q, k, v, sink=sink.bfloat16()))  # both numbers are exact in bfloat16
+    out.sum().backward()
+    assert sink.grad is not None and sink.grad.dtype == torch.float32
+
+
+def test_a_layer_takes_a_sink_and_gives_its_gradient() -> None:
+    rng = np.random.default_rng(0)
+    layer = polyhead.MultiHeadAttention(8, 2, dtype="float64", seed=1)
+    x, d_out, sink = rng.standard_normal((2, 5, 8)), rng.standard_normal((2, 5, 8)), rng.standard_normal(2)
+    out, saved = layer.forward(x, sink=sink)
+    gradient = saved.backward(d_out).sink
+    for i in range(2):
+        moved = [np.vdot(layer(x, sink=sink + step * np.eye(2)[i]), d_out) for step in (1e-5, -1e-5)]
+        assert abs((moved[0] - moved[1]) / 2e-5 - gradient[i]) < 1e-8
+    assert saved.maps().sum(-1).max() < 1 and not np.array_equal(out, layer(x))
+
+
+def test_a_text_in_a_cache_has_the_sinks_of_the_whole() -> None:
+    rng = np.random.default_rng(1)
+    layer = polyhead.MultiHeadAttention(8, 2, dtype="float64", seed=1)
+    x, sink = rng.standard_normal((2, 6, 8)), rng.standard_normal(2)
+    cache = polyhead.KeyValueCache(2, 2, 6, 4, dtype="float64")
+    steps = [layer(x[:, t : t + 1], cache=cache, causal="top_left", sink=sink) for t in range(6)]
+    np.testing.assert_allclose(np.concatenate(steps, 1), layer(x, causal="top_left", sink=sink), rtol=0, atol=1e-14)
