@@ -267,9 +267,9 @@ def register() -> None:
     """Adds ``"polyhead"`` to the attention and mask functions of transformers; a second call changes nothing.
 
     Afterwards ``attn_implementation="polyhead"`` works in from_pretrained, from_config and set_attn_implementation, and calls with output_attentions=True
-    return the maps of every head. (transformers itself refuses ``config.output_attentions = True`` with any implementation but "eager".) As with "sdpa" there,
-    masks are boolean, a query without any key gives 0, and no mask is made where none is needed. In transformers before 5 a few families (GPT-2,
-    OPT, ...) return no maps, because their layers do not say that they are wanted.
+    return the maps of every head. (transformers itself refuses ``config.output_attentions = True`` with any implementation but "eager".) As with
+    "sdpa" there, masks are boolean, a query without any key gives 0, and no mask is made where none is needed. In transformers before 5 a few
+    families (GPT-2, OPT, ...) return no maps, because their layers do not say that they are wanted.
 
     Models whose family computes attention in code of its own raise NotImplementedError when they are built or set to "polyhead": for that two methods of
     PreTrainedModel are wrapped, get_correct_attn_implementation and set_attn_implementation. They act as before for every other implementation.

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
-from tiny_families import BATCH, LENGTH, PADDED, Family
+from tiny_families import BATCH, LENGTH, PADDED, Family, with_images
 from torch import Tensor
 from transformers import AttentionInterface, PreTrainedModel
 
@@ -196,6 +196,8 @@ def compare(family: Family) -> Result:
         if eager.can_generate() and "input_ids" in inputs:
             for cache in ("dynamic", "static"):
                 check(cache, lambda model: _generated(model, padded or inputs, cache))  # noqa: B023: called at once
+        if "pixel_values" not in inputs and (pictures := with_images(family)) is not None:
+            check("images", lambda model: _kept(_run(model, pictures), None))
         ours.set_attn_implementation("eager")
         check("changed to eager", lambda model: _kept(_run(model, inputs), None))
     finally:

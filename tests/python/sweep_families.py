@@ -79,6 +79,7 @@ CHECKS = {
     "maps": "attention maps",
     "dynamic": "generate, dynamic cache",
     "static": "generate, static cache",
+    "images": "text with images",
 }
 
 
@@ -107,7 +108,8 @@ def page(results: dict[str, Result]) -> str:
     return f"""# Families of transformers
 
 `attn_implementation="polyhead"` in tiny models of the {len(results)} model types of transformers {transformers.__version__}, against "eager" with
-the same random parameters. `python tests/python/sweep_families.py --write` makes this page; `tests/python/test_transformer_families.py` repeats over 50 families.
+the same random parameters. `python tests/python/sweep_families.py --write` makes this page;
+`tests/python/test_transformer_families.py` repeats over 50 families.
 
 | result | model types | |
 |---|---|---|
@@ -118,9 +120,9 @@ the same random parameters. `python tests/python/sweep_families.py --write` make
 | not built | {len(absent)} | no tiny model was found by the rules of `tests/python/tiny_families.py`: nothing is known |
 
 The numbers are float32. Outputs, attention maps and scores of generation may differ by {OUTPUTS:.0e} of the largest number of their tensor, gradients
-of all parameters by {GRADIENTS:.0e}. Padded positions are not compared: a query without keys gives 0 here and the mean of all values in eager. Text models
-that also read images or sound are given text, and their encoders are model types of their own. A configuration may choose other features than the
-tiny one: what polyhead cannot compute is then refused at the first call.
+of all parameters by {GRADIENTS:.0e}. Padded positions are not compared: a query without keys gives 0 here and the mean of all values in eager. Models of
+text that also read sound, or images for which no input was found, are given text; their encoders are model types of their own. A configuration
+may choose other features than the tiny one: what polyhead cannot compute is then refused at the first call.
 
 ## Right
 

@@ -368,3 +368,34 @@ def build(model_type: str) -> Family | str:
                 except Exception as error:
                     note("forward", error)
     return "; ".join([*dict.fromkeys(reasons)][:2]) if reasons else "no inputs are known for it"
+
+
+def with_images(family: Family) -> Inputs | None:
+    """The family's text around two images, for a model that puts images where the text has image tokens. Their number is tried out."""
+    model, config, maker = family.model, family.model.config, _Maker(family.model)
+    token = getattr(config, "image_token_id", None) or getattr(config, "image_token_index", None)
+    if not isinstance(token, int) or "pixel_values" not in maker.parameters or "input_ids" not in maker.parameters:
+        return None
+    images: list[Inputs] = []
+    if "image_grid_thw" in maker.parameters:
+        patch = _count(config, ["patch_size"], 8)
+        for frames in dict.fromkeys([_count(config, ["temporal_patch_size"], 1), 1, 2]):
+            images.append({"pixel_values": maker.floats(32, 3 * frames * patch**2), "image_grid_thw": torch.tensor([[1, 4, 4], [1, 4, 4]])})
+    size = _find(config, ["image_size"], 32)
+    for height, width in dict.fromkeys([(size, size) if isinstance(size, int) else tuple(size)[-2:], (32, 32), (64, 64)]):
+        for leading in ((BATCH,), (BATCH, 1)):
+            images.append({"pixel_values": maker.floats(*leading, 3, height, width)})
+            images.append(images[-1] | {"image_sizes": torch.tensor([[height, width]] * BATCH)})
+    for image in images:
+        for count in (4, 16, 1, 2, 8, 64, 9, 5, 17, 3, 36, 20, 12, 32):
+            words = maker.words(count + 6)
+            words[:, 3 : 3 + count] = token
+            inputs: Inputs = {"input_ids": words, "attention_mask": torch.ones_like(words)} | image
+            inputs |= {name: (words == token).long() for name in ("mm_token_type_ids", "token_type_ids") if name in maker.parameters}
+            try:
+                with torch.inference_mode():
+                    model(**inputs)
+                return inputs
+            except Exception:
+                continue
+    return None
