@@ -182,7 +182,7 @@ TEST_P(Sinks, ThatAreNaNOrInfiniteMakeTheirOwnRowsNaN) {
       c.run(before);
       fill(sink.slice(0, 2, 3), value);
       c.run(after);
-      for (std::size_t i : {0, 1, 2, 6}) {  // out, lse, d_q, d_sink
+      for (const std::size_t i : {std::size_t{0}, std::size_t{1}, std::size_t{2}, std::size_t{6}}) {  // out, lse, d_q, d_sink
         const auto [name, view] = after.list()[i];
         const int axis = i == 6 ? 0 : 1;
         for (const std::int64_t n : {0, 1, 3}) EXPECT_TRUE(same_bits(view.select(axis, n), before.list()[i].second.select(axis, n))) << name;
