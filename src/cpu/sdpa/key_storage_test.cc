@@ -70,7 +70,7 @@ TEST(CpuKeyStorage, TheBitsAreThoseOfTheSameValuesInFloat32) {
 }
 
 // One query against a cache, heads of the usual widths: the layouts that have loops of their own.
-TEST(CpuKeyStorage, OneQueryHasTheBitsOfItsRowInAPrefill) {
+TEST(CpuKeyStorage, OneQueryHasTheBitsOfItsRowInAPrefillAndOfFloat32) {
   for (const DType storage : {DType::f32, DType::bf16, DType::f16, DType::i8}) {
     for (const std::int64_t width : {16, 64, 80, 128, 160}) {
       for (const std::int64_t keys : {1, 47, 64, 300, 512, 600}) {
@@ -83,9 +83,12 @@ TEST(CpuKeyStorage, OneQueryHasTheBitsOfItsRowInAPrefill) {
                      v = random.tensor(storage, cache, -magnitude, magnitude);
         const Tensor scale = random.tensor(DType::f32, {1, 2, keys}, 0.001, 0.01);
         const ConstTensorView scales = storage == DType::i8 ? ConstTensorView(scale) : ConstTensorView();
+        const Tensor wide_k = Tensor::copy_of(values_of(k, scales), DType::f32), wide_v = Tensor::copy_of(values_of(v, scales), DType::f32);
         for_each_instruction_set([&] {
-          Tensor all(DType::f32, q.shape()), one(DType::f32, {1, 8, 1, width});
+          Tensor all(DType::f32, q.shape()), plain(DType::f32, q.shape()), one(DType::f32, {1, 8, 1, width});
+          sdpa_forward({.q = q, .k = wide_k, .v = wide_v, .out = plain});
           sdpa_forward({.q = q, .k = k, .v = v, .out = all, .k_scale = scales, .v_scale = scales});
+          EXPECT_TRUE(same_bits(all, plain));
           for (std::int64_t t = 0; t < queries; ++t) {
             sdpa_forward({.q = q.view().slice(-2, t, t + 1), .k = k, .v = v, .out = one, .k_scale = scales, .v_scale = scales});
             EXPECT_TRUE(same_bits(one, Tensor::copy_of(all.view().slice(-2, t, t + 1))));
