@@ -27,7 +27,7 @@ NAME = "polyhead"
 
 # Arguments of attention functions that change the result and that polyhead does not have.
 _REFUSED = {
-    "sinks": "attention sinks (sinks)",
+    "sinks": "sinks that the model computes (sinks)",
     "cache": "a paged cache (cache)",
     "head_mask": "a head mask (head_mask)",
     "indices": "attention to selected keys (indices)",
@@ -56,6 +56,7 @@ _CAUSAL_MASK_NEEDED = {"aimv2_text_model", "videoprism_text_model"}
 
 # Families whose module uses the registered function, but not so that the result is eager's.
 _OBSTACLES = {
+    "deepseek_v4": "joins its mask with one of numbers for compressed keys, which boolean masks lose",
     "bigbird_pegasus": "computes a part of its attention in code of its own",
     "recurrent_gemma": "carries the output of padded positions, which differs between implementations, on to others",
 }
@@ -179,8 +180,8 @@ def attention_forward(
 
     Raises:
         TypeError, ValueError: as `polyhead.torch.scaled_dot_product_attention`.
-        NotImplementedError: selected keys, packed texts without a mask, a paged cache, a head mask, or an argument that is not
-            known; a layer that does not say whether it is causal and has no mask. The message names the family.
+        NotImplementedError: selected keys, packed texts without a mask, sinks that the model computes, a paged cache, a head mask, or
+            an argument that is not known; a layer that does not say whether it is causal and has no mask. The message names the family.
     """
     for name, given in others.items():
         if given is None or name in _IGNORED:

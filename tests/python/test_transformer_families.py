@@ -30,7 +30,8 @@ RIGHT = [
 # Text that the refusal must hold.
 OWN, SELECTED = "of its own", "selected"
 REFUSED = {
-    "bigbird_pegasus": OWN, "blip": OWN, "bloom": OWN, "codegen": OWN, "deepseek_v32": SELECTED, "falcon": OWN, "glm_moe_dsa": SELECTED, "gptj": OWN,
+    "bigbird_pegasus": OWN, "blip": OWN, "bloom": OWN, "codegen": OWN, "deepseek_v32": SELECTED, "deepseek_v4": "compressed", "falcon": OWN,
+    "glm_moe_dsa": SELECTED, "gptj": OWN,
     "gpt_neo": OWN, "groupvit": OWN, "imagegpt": OWN, "led": OWN, "megatron-bert": OWN, "mpnet": OWN, "mpt": OWN, "mvp": OWN,
     "recurrent_gemma": "padded", "rembert": OWN, "roformer": OWN, "xglm": OWN,
 }  # fmt: skip
