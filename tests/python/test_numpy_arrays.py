@@ -93,7 +93,7 @@ def test_documents_have_the_bits_of_each_alone(causal: Any, rng: np.random.Gener
     queries, keys = np.array([0, 4, 4, 9]), np.array([0, 3, 5, 12])
     packed = {"query_offsets": queries, "key_offsets": keys, "causal": causal}
     out, lse = polyhead.sdpa(q, k, v, return_lse=True, **packed)
-    d_q, d_k, d_v, _ = polyhead.sdpa_backward(q, k, v, out, lse, d_out, **packed)
+    d_q, d_k, d_v, *_ = polyhead.sdpa_backward(q, k, v, out, lse, d_out, **packed)
     p = polyhead.maps(q, k, **packed)
     for t, s in zip(map(slice, queries, queries[1:]), map(slice, keys, keys[1:])):
         one = q[:, :, t], k[:, :, s], v[:, :, s]
@@ -113,7 +113,7 @@ def test_diagonal_offsets_have_the_bits_of_each_sequence_alone(window: Any, rng:
     options = {"causal": "top_left", "window": window}
     batch = options | {"diagonal_offsets": offsets, "key_lengths": lengths}
     out, lse = polyhead.sdpa(q, k, v, return_lse=True, **batch)
-    d_q, d_k, d_v, _ = polyhead.sdpa_backward(q, k, v, out, lse, d_out, **batch)
+    d_q, d_k, d_v, *_ = polyhead.sdpa_backward(q, k, v, out, lse, d_out, **batch)
     p = polyhead.maps(q, k, **batch)
     for b, offset in enumerate(offsets):
         one, own = (q[b], k[b], v[b]), options | {"causal": int(offset), "key_lengths": np.array(lengths[b])}
