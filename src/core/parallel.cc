@@ -7,6 +7,7 @@
 #include <atomic>
 #include <memory>
 #include <thread>
+#include <vector>
 
 #include "core/text.h"
 #include "core/thread_pool.h"
@@ -78,20 +79,58 @@ void LimitedThreads::run(std::int64_t count, const std::function<void(std::int64
   for (std::int64_t i = 0; i < count; ++i) task(i);
 }
 
+double internal::longest_thread(std::span<const double> costs, int threads) {
+  std::vector<double> ends(static_cast<std::size_t>(threads), 0);  // a heap whose first is the thread that is free first
+  for (const double cost : costs) {
+    std::pop_heap(ends.begin(), ends.end(), std::greater<>());
+    ends.back() += cost;
+    std::push_heap(ends.begin(), ends.end(), std::greater<>());
+  }
+  return *std::max_element(ends.begin(), ends.end());
+}
+
+namespace {
+
+std::int64_t pieces_of(std::int64_t count, std::int64_t grain, int threads) {
+  const std::int64_t most = threads > 1 ? std::int64_t{threads} * kPiecesPerThread : 1;
+  return std::clamp<std::int64_t>(count / std::max<std::int64_t>(grain, 1), 1, most);
+}
+
+void run_pieces(std::int64_t count, Executor* executor, const std::function<void(std::int64_t)>& task) {
+  if (count == 1 || (executor == nullptr && ending)) {
+    for (std::int64_t piece = 0; piece < count; ++piece) task(piece);
+  } else {
+    executor != nullptr ? executor->run(count, task) : the_pool().run(count, num_threads(), task);
+  }
+}
+
+}  // namespace
+
+std::int64_t internal::longest_share(std::int64_t count, std::int64_t grain, int threads) {
+  if (count <= 0) return 0;
+  const std::int64_t pieces = pieces_of(count, grain, threads), size = count / pieces;
+  std::vector<double> costs(static_cast<std::size_t>(pieces), static_cast<double>(size));
+  for (std::int64_t piece = 0; piece < count % pieces; ++piece) ++costs[static_cast<std::size_t>(piece)];
+  return static_cast<std::int64_t>(longest_thread(costs, threads));
+}
+
 void internal::parallel_for(std::int64_t count, std::int64_t grain, Executor* executor,
                           const std::function<void(std::int64_t first, std::int64_t last)>& body) {
   if (count <= 0) return;
-  const int threads = threads_of(executor);
-  const std::int64_t most = threads > 1 ? std::int64_t{threads} * kPiecesPerThread : 1;
-  const std::int64_t pieces = std::clamp<std::int64_t>(count / std::max<std::int64_t>(grain, 1), 1, most);
-  if (pieces == 1 || (executor == nullptr && ending)) return body(0, count);
+  const std::int64_t pieces = pieces_of(count, grain, threads_of(executor));
+  if (pieces == 1) return body(0, count);
   // The first count % pieces pieces hold one index more.
   const std::int64_t size = count / pieces, longer = count % pieces;
-  const auto task = [&](std::int64_t piece) {
+  run_pieces(pieces, executor, [&](std::int64_t piece) {
     const std::int64_t first = piece * size + std::min(piece, longer);
     body(first, first + size + (piece < longer ? 1 : 0));
-  };
-  executor != nullptr ? executor->run(pieces, task) : the_pool().run(pieces, threads, task);
+  });
+}
+
+void internal::parallel_pieces(std::span<const std::int64_t> bounds, Executor* executor,
+                               const std::function<void(std::int64_t first, std::int64_t last)>& body) {
+  const auto piece = [&](std::int64_t i) { body(bounds[static_cast<std::size_t>(i)], bounds[static_cast<std::size_t>(i) + 1]); };
+  run_pieces(static_cast<std::int64_t>(bounds.size()) - 1, executor, piece);
 }
 
 }  // namespace polyhead

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <span>
 
 #include "polyhead/executor.h"
 
@@ -25,3 +26,17 @@ int usable_processors();
 
 }  // namespace polyhead::inline internal
 #pragma GCC visibility pop
+
+namespace polyhead::inline internal {
+
+// As parallel_for, with pieces that the caller has cut: piece i is [bounds[i], bounds[i + 1]). Threads take them in order.
+void parallel_pieces(std::span<const std::int64_t> bounds, Executor* executor,
+                     const std::function<void(std::int64_t first, std::int64_t last)>& body);
+
+// The cost of the thread that ends last, if equal threads take pieces of these costs in order, each as soon as it is free.
+double longest_thread(std::span<const double> costs, int threads);
+
+// Indices of the thread that ends last, if parallel_for distributes `count` indices of equal cost.
+std::int64_t longest_share(std::int64_t count, std::int64_t grain, int threads);
+
+}  // namespace polyhead::inline internal

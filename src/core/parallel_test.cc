@@ -330,5 +330,34 @@ TEST(NumThreads, OfNoneIsRefused) {
   }
 }
 
+TEST(Parallel, PiecesOfTheCallerAreThoseOfTheCaller) {
+  const std::int64_t bounds[] = {0, 3, 4, 10};
+  std::mutex mutex;
+  std::set<std::pair<std::int64_t, std::int64_t>> pieces;
+  parallel_pieces(bounds, nullptr, [&](std::int64_t first, std::int64_t last) {
+    const std::lock_guard lock(mutex);
+    pieces.insert({first, last});
+  });
+  EXPECT_EQ(pieces, (std::set<std::pair<std::int64_t, std::int64_t>>{{0, 3}, {3, 4}, {4, 10}}));
+}
+
+TEST(Parallel, LongestThreadTakesAPieceAsSoonAsItIsFree) {
+  const double costs[] = {4, 3, 3, 2, 2};
+  EXPECT_EQ(longest_thread(costs, 1), 14);
+  EXPECT_EQ(longest_thread(costs, 2), 8);  // 4 + 2 + 2 beside 3 + 3
+  EXPECT_EQ(longest_thread(costs, 3), 5);  // 4, 3 + 2, 3 + 2
+  EXPECT_EQ(longest_thread(costs, 9), 4);
+  EXPECT_EQ(longest_thread({}, 9), 0);
+}
+
+TEST(Parallel, LongestShareIsThatOfParallelFor) {
+  EXPECT_EQ(longest_share(0, 1, 4), 0);
+  EXPECT_EQ(longest_share(100, 1, 1), 100);
+  EXPECT_EQ(longest_share(128, 1, 64), 2);
+  EXPECT_EQ(longest_share(100, 1, 64), 2);
+  EXPECT_EQ(longest_share(100, 51, 4), 100);  // one piece
+  EXPECT_EQ(longest_share(17, 1, 4), 5);      // 16 pieces, the first of 2
+}
+
 }  // namespace
 }  // namespace polyhead

@@ -3,6 +3,7 @@
 #include "core/dispatch.h"
 #include "core/index.h"
 #include "core/overlap.h"
+#include "core/parallel.h"
 
 namespace polyhead {
 
@@ -10,18 +11,44 @@ SharedSums::SharedSums(TensorView target, DType arithmetic) : target_(target) {
   if (target.dtype() == arithmetic) {
     view_ = target;
     fill(distinct_elements(view_), 0);
-  } else if (!overlaps_itself(target)) {  // sum in a dense copy: the address range of a slice may be far larger than its elements
-    memory_ = Tensor(arithmetic, target.shape());
+  } else {
+    allocate(arithmetic);
+  }
+}
+
+SharedSums::SharedSums(TensorView target, Memory) : target_(target) { allocate(target.dtype()); }
+
+void SharedSums::allocate(DType arithmetic) {
+  if (!overlaps_itself(target_)) {  // sum in a dense copy: the address range of a slice may be far larger than its elements
+    memory_ = Tensor(arithmetic, target_.shape());
     view_ = memory_.view();
   } else {
-    const MemorySpan span = byte_span(target);
-    const auto size = static_cast<std::ptrdiff_t>(info(target.dtype()).size);
+    const MemorySpan span = byte_span(target_);
+    const auto size = static_cast<std::ptrdiff_t>(info(target_.dtype()).size);
     memory_ = Tensor(arithmetic, Shape{(span.last - span.first) / size});
-    const std::ptrdiff_t origin = (static_cast<const char*>(target.data()) - span.first) / size;
+    const std::ptrdiff_t origin = (static_cast<const char*>(target_.data()) - span.first) / size;
     dispatch_floating(arithmetic, [&](auto type) {
-      view_ = TensorView(memory_.data<typename decltype(type)::type>() + origin, arithmetic, target.shape(), target.strides());
+      view_ = TensorView(memory_.data<typename decltype(type)::type>() + origin, arithmetic, target_.shape(), target_.strides());
     });
   }
+}
+
+void SharedSums::add_to(const SharedSums& whole, Executor* executor) const {
+  const bool alike = view_.strides() == whole.view_.strides();
+  const TensorView from = alike ? distinct_elements(view_) : view_, to = alike ? distinct_elements(whole.view_) : whole.view_;
+  dispatch_floating(from.dtype(), [&](auto type) {
+    using T = typename decltype(type)::type;
+    if constexpr (std::is_floating_point_v<T>) {
+      const T* sums = from.data<T>();
+      T* target = to.data<T>();
+      if (!from.is_contiguous() || !to.is_contiguous()) {
+        return for_each_offset<2>(to.shape(), {to.strides(), from.strides()}, [&](const auto& at) { target[at[0]] += sums[at[1]]; });
+      }
+      parallel_for(to.numel(), 100'000, executor, [&](std::int64_t first, std::int64_t last) {
+        for (std::int64_t i = first; i < last; ++i) target[i] += sums[i];
+      });
+    }
+  });
 }
 
 void SharedSums::store() const {

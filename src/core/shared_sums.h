@@ -1,5 +1,6 @@
 #pragma once
 
+#include "polyhead/executor.h"
 #include "polyhead/tensor.h"
 
 namespace polyhead {
@@ -9,14 +10,22 @@ namespace polyhead {
 class SharedSums {
  public:
   explicit SharedSums(TensorView target, DType arithmetic = DType::f64);  // sets the sums to 0
+  // Sums from 0 of the same shape, in memory of their own, for add_to().
+  static SharedSums part_of(const SharedSums& whole) { return SharedSums(whole.view_, Memory::own); }
+  SharedSums(SharedSums&&) = default;
   SharedSums(const SharedSums&) = delete;
   SharedSums& operator=(const SharedSums&) = delete;
 
   // The sums, in the shape of the target.
   const TensorView& view() const { return view_; }
   void store() const;  // writes the sums to the target, rounded once
+  void add_to(const SharedSums& whole, Executor* executor) const;
 
  private:
+  enum class Memory { own };
+  SharedSums(TensorView target, Memory);
+  void allocate(DType arithmetic);
+
   TensorView target_, view_;
   Tensor memory_;  // memory of the sums; absent if the target holds them
 };

@@ -326,7 +326,7 @@ MUTANTS = [
            "d_score of a row over several blocks sums to 0", KERNEL),
     Mutant("kernel: derivative of the softcap dropped", "src/cpu/sdpa/backward_kernel.cc", "d_x[s] * s_.softcap_derivative[s]",
            "d_x[s]", "the cap's derivative is 1 - tanh^2", KERNEL),
-    Mutant("kernel: d_q of the last split only", "src/cpu/sdpa/backward.cc", "sum += from[split * split_size + d];", "sum = from[split * split_size + d];",
+    Mutant("kernel: d_q of the last split only", "src/cpu/sdpa/backward_kernel.cc", "sum += load_vector(static_cast<const T*>(task.sums[split]) + row * stride + d);", "sum = load_vector(static_cast<const T*>(task.sums[split]) + row * stride + d);",
            "splits of d_q are added", KERNEL),
     Mutant("kernel: NaN of a masked key in d_score", "src/cpu/sdpa/softmax.h", "return p == T{0} ? Vector<T>{} : p * (d_p - delta);",
            "return p * (d_p - delta);", "d_p of a key that the row does not have is not used", KERNEL),

@@ -1,133 +1,211 @@
 #include <algorithm>
 #include <optional>
+#include <vector>
 
-#include "core/dispatch.h"
 #include "core/parallel.h"
 #include "cpu/scratch_memory.h"
 #include "cpu/sdpa/bias_gradient.h"
 #include "cpu/sdpa/group.h"
+#include "cpu/sdpa/schedule.h"
 #include "cpu/sdpa/sdpa.h"
 #include "cpu/select.h"
 
 namespace polyhead::cpu {
 namespace {
 
-// Work items of the threads. A task is one key/value head of one sequence, or, if a sequence has few heads, one key split of it. Each split
-// has its own sums of d_q, which are added in the order of the splits. The number of splits depends on the sizes of one sequence only, so
-// results depend neither on the threads nor on other sequences. Tasks that add into the same elements of d_bias form one item, which one
-// thread computes in order.
-struct Items {
-  static constexpr std::int64_t kWantedTasks = 8, kLeastKeys = 512;
-  std::int64_t splits = 1, keys_per_split = 0;
-  std::int64_t sequences, heads, splits_apart;  // numbers of separate items; 1: one item has them all
-
-  Items(const BackwardProblem& p, const BiasGradient* bias) {
-    sequences = bias != nullptr && bias->shared_by_sequences() ? 1 : p.batch;
-    heads = bias != nullptr && bias->shared_by_heads() ? 1 : p.kv_heads;
-    if (bias == nullptr || !bias->shared_by_keys()) {
-      splits = std::clamp<std::int64_t>(p.keys / kLeastKeys, 1, (kWantedTasks + heads - 1) / std::max<std::int64_t>(1, heads));
-    }
-    keys_per_split = std::max<std::int64_t>(
-        kBackwardSplitStep, ((p.keys + splits - 1) / splits + kBackwardSplitStep - 1) / kBackwardSplitStep * kBackwardSplitStep);
-    splits = std::max<std::int64_t>(1, (p.keys + keys_per_split - 1) / keys_per_split);
-    splits_apart = sequences * heads < kWantedTasks ? splits : 1;
+// Sums of a gradient of which each split is computed by another thread: [head of all sequences, split, row, gradient_stride()].
+class SplitSums {
+ public:
+  // No memory if the splits run together or the gradient is not wanted.
+  SplitSums(const BackwardProblem& p, const TensorView& gradient, bool apart, std::int64_t splits, std::int64_t rows)
+      : gradient_(gradient), splits_(splits), rows_(rows) {
+    if (!apart || !gradient) return;
+    size_ = rows * gradient_stride(gradient.extent(-1)) * (p.dtype == DType::f64 ? 8 : 4);
+    memory_.emplace(p.batch * p.kv_heads * splits * size_, p.workspace);
   }
-  std::int64_t count() const { return sequences * heads * splits_apart; }
+  bool any() const { return memory_.has_value(); }
+  const TensorView& gradient() const { return gradient_; }
+  std::int64_t rows() const { return rows_; }
+  // nullptr without memory.
+  void* at(std::int64_t head, std::int64_t split, std::int64_t row) const {
+    return memory_ ? static_cast<char*>(memory_->get()) + (head * splits_ + split) * size_ + row * (size_ / rows_) : nullptr;
+  }
+
+ private:
+  const TensorView& gradient_;
+  std::int64_t splits_, rows_, size_ = 0;  // size_: bytes of the sums of one split of one head
+  std::optional<ScratchMemory> memory_;
 };
 
-// For rows first to last - 1 of a key/value head: adds the sums of d_q [split, group rows, stride] in the order of the splits and stores
-// d_q.
-template <class T>
-void add_splits_of(const BackwardProblem& p, std::int64_t splits, std::int64_t head, const T* sums, std::int64_t first, std::int64_t last) {
-  const std::int64_t group = p.heads / p.kv_heads, stride = backward_sums_stride(p.qk_width), split_size = group * p.queries * stride;
-  for (std::int64_t r = first; r < last; ++r) {
-    const T* from = sums + r * stride;
-    dispatch_floating(p.dtype, [&](auto type) {
-      using Storage = typename decltype(type)::type;
-      const auto to = head_slice<Storage>(p.d_q, head / p.kv_heads, head % p.kv_heads * group + r / p.queries);
-      for (std::int64_t d = 0; d < p.qk_width; ++d) {
-        T sum = 0;
-        for (std::int64_t split = 0; split < splits; ++split) sum += from[split * split_size + d];
-        to(r % p.queries, d) = store<Storage>(sum);
-      }
-    });
-  }
-}
-
-void add_splits(const BackwardProblem& p, std::int64_t splits, std::int64_t head, const void* sums, std::int64_t first, std::int64_t last) {
-  p.dtype == DType::f64 ? add_splits_of(p, splits, head, static_cast<const double*>(sums), first, last)
-                        : add_splits_of(p, splits, head, static_cast<const float*>(sums), first, last);
-}
-
-void move_to(const BackwardProblem& p, const MaskBlocks& blocks, const BiasGradient* bias, std::int64_t b, std::int64_t kv,
-             BackwardTask& task) {
+void move_to(const BackwardProblem& p, const MaskBlocks& blocks, std::int64_t b, std::int64_t kv, BackwardTask& task) {
   set_heads(p, &blocks, p.q, p.k, b, kv, task);
   const std::int64_t n = kv * task.heads;
   task.v = plane_of(p.v, b, kv);
   task.out = plane_of(p.out, b, n), task.lse = plane_of(p.lse, b, n), task.d_out = plane_of(p.d_out, b, n);
   task.d_q = plane_of(p.d_q, b, n), task.d_k = plane_of(p.d_k, b, kv), task.d_v = plane_of(p.d_v, b, kv);
   task.d_sink = plane_of(p.d_sink, b, n);
-  if (bias != nullptr) task.d_bias = bias->plane(b, n, p.documents.front());
 }
 
-void backward_document(const BackwardProblem& p, const BiasGradient* bias) {
-  if (p.batch * p.heads * p.queries * p.keys == 0) {  // an empty tensor may have more heads than a loop can visit
-    for (const TensorView& gradient : {p.d_q, p.d_k, p.d_v}) {
-      if (gradient) fill(gradient, 0);
-    }
-    return;
+// The backward pass of one document: the cells of the schedule, then the sums of splits that ran apart.
+class DocumentPass {
+ public:
+  DocumentPass(const BackwardProblem& p, BiasGradient* bias, int threads)
+      : p_(p),
+        bias_(bias),
+        schedule_(AttentionSizes(p), together(), std::max(1, threads)),
+        mask_(p),
+        group_rows_(p.heads / p.kv_heads * p.queries),
+        of_d_q_(p, p_.d_q, schedule_.keys_apart, schedule_.splits.key_splits, group_rows_),
+        of_d_k_(p, p_.d_k, schedule_.rows_apart, schedule_.splits.row_splits, p.keys),
+        of_d_v_(p, p_.d_v, schedule_.rows_apart, schedule_.splits.row_splits, p.keys) {
+    set_sizes(p, task_);
+    task_.rows_per_split = schedule_.splits.rows_per_split, task_.keys_per_split = schedule_.splits.keys_per_split;
+    task_.store_d_q = !of_d_q_.any();
+    if (bias != nullptr) task_.write_d_bias = bias->written(), task_.stream_d_bias = bias->streamed();
+    move_to(p_, mask_, 0, 0, task_);
+    for (const BackwardCell& cell : schedule_.cells) most_rows_ = std::max(most_rows_, cell.last_row - cell.first_row);
+    by_split_ = schedule_.cells;
+    std::sort(by_split_.begin(), by_split_.end(), [](const BackwardCell& a, const BackwardCell& b) {
+      return a.first_row != b.first_row ? a.first_row < b.first_row : a.first_key < b.first_key;
+    });
   }
-  const SdpaKernels& kernels = current_kernels().sdpa;
-  const Items items(p, bias);
-  const MaskBlocks mask(p);
-  const std::int64_t group_rows = p.heads / p.kv_heads * p.queries, stride = backward_sums_stride(p.qk_width);
-  const std::int64_t size = p.dtype == DType::f64 ? 8 : 4, sums_bytes = group_rows * stride * size;
-  BackwardTask first_task;
-  set_sizes(p, first_task);
-  move_to(p, mask, bias, 0, 0, first_task);
-  first_task.store_d_q = items.splits == 1;
-  if (bias != nullptr) first_task.write_d_bias = bias->written(), first_task.stream_d_bias = bias->streamed();
-  // Sums of d_q, if d_q is wanted. `shared` holds those of all items if splits run on different threads; otherwise each thread's `own`
-  // holds those of one head.
-  const bool together = items.splits_apart == 1;
-  std::optional<ScratchMemory> shared;
-  if (!together && p.d_q) shared.emplace(std::max<std::int64_t>(1, p.batch * p.kv_heads * items.splits * sums_bytes), p.workspace);
 
-  const double work = 2.5 * static_cast<double>(p.batch * p.heads * p.queries) * static_cast<double>(p.keys * (p.qk_width + p.v_width)) /
-                      static_cast<double>(std::max<std::int64_t>(1, items.count()));
-  parallel_for(items.count(), grain_of(work), p.executor, [&](std::int64_t first, std::int64_t last) {
-    const ScratchMemory scratch(kernels.backward_scratch(first_task), p.workspace);
-    std::optional<ScratchMemory> own;
-    if (together && p.d_q) own.emplace(std::max<std::int64_t>(1, items.splits * sums_bytes), p.workspace);
-    BackwardTask task = first_task;
-    const auto run = [&](std::int64_t b, std::int64_t kv, std::int64_t split) {
-      task.first_key = split * items.keys_per_split, task.last_key = std::min(p.keys, task.first_key + items.keys_per_split);
-      if (shared) task.d_q_sums = static_cast<char*>(shared->get()) + ((b * p.kv_heads + kv) * items.splits + split) * sums_bytes;
-      if (own) task.d_q_sums = static_cast<char*>(own->get()) + split * sums_bytes;
-      kernels.backward(task, scratch.get());
-    };
-    for (std::int64_t item = first; item < last; ++item) {
-      const std::int64_t first_split = item % items.splits_apart, kv = item / items.splits_apart % items.heads;
-      const std::int64_t b = item / items.splits_apart / items.heads;
-      // An item with several sequences or heads loops over heads outermost, so that the d_bias of a head stays in the cache.
-      for (std::int64_t h = kv; h < p.kv_heads; h += items.heads) {
-        for (std::int64_t s = b; s < p.batch; s += items.sequences) {
-          move_to(p, mask, bias, s, h, task);
-          for (std::int64_t split = first_split; split < items.splits; split += items.splits_apart) run(s, h, split);
-          if (own && items.splits > 1) add_splits(p, items.splits, s * p.kv_heads + h, own->get(), 0, group_rows);
-        }
+  void run() {
+    if (bias_ == nullptr || bias_->groups() == 1) {
+      run_sequences(0, p_.batch);
+    } else if (schedule_.groups_apart) {
+      bias_->allocate_groups(bias_->groups());
+      run_sequences(0, p_.batch);
+      bias_->add_groups(p_.executor);
+    } else {
+      for (std::int64_t first = 0; first < p_.batch; first += bias_->group_size()) {
+        bias_->allocate_groups(1);
+        run_sequences(first, std::min(first + bias_->group_size(), p_.batch));
+        bias_->add_groups(p_.executor);
       }
     }
-  });
-  if (!shared) return;
-  const std::int64_t row_grain = std::max<std::int64_t>(1, 20'000 / std::max<std::int64_t>(1, stride * items.splits));
-  parallel_for(p.batch * p.kv_heads * group_rows, row_grain, p.executor, [&](std::int64_t first, std::int64_t last) {
-    while (first < last) {
-      const std::int64_t head = first / group_rows, begin = head * group_rows, end = std::min(last, begin + group_rows);
-      add_splits(p, items.splits, head, static_cast<const char*>(shared->get()) + head * items.splits * sums_bytes, first - begin, end - begin);
-      first = end;
+    add_splits();
+  }
+
+ private:
+  Together together() const {
+    if (bias_ == nullptr) return {};
+    return {.sequences = bias_->shared_by_sequences(),
+            .heads = bias_->shared_by_heads(),
+            .rows = bias_->shared_by_rows(),
+            .keys = bias_->shared_by_keys(),
+            .groups = bias_->groups() > 1,
+            .every_pair = bias_->written()};
+  }
+
+  // Sequences first_b to last_b - 1: all of them, or a group that runs by itself.
+  void run_sequences(std::int64_t first_b, std::int64_t last_b) {
+    const SdpaKernels& kernels = current_kernels().sdpa;
+    const std::int64_t row_bytes = gradient_stride(p_.qk_width) * (p_.dtype == DType::f64 ? 8 : 4);
+    BackwardTask largest = task_;
+    largest.rows = most_rows_;
+    const std::int64_t scratch_bytes = kernels.backward_scratch(largest);
+    // Sums of d_q of the task's rows; twice if those of a split of keys take memory of their own.
+    const bool split_memory = !schedule_.keys_apart && schedule_.splits.key_splits > 1 &&
+                              schedule_.splits.keys_per_split > backward_block_keys(p_.dtype == DType::f64 ? 8 : 4);
+    const std::int64_t own_bytes = !p_.d_q ? 0 : (split_memory ? 2 : schedule_.keys_apart ? 0 : 1) * most_rows_ * row_bytes;
+    parallel_pieces(schedule_.pieces, p_.executor, [&](std::int64_t first, std::int64_t last) {
+      const ScratchMemory scratch(scratch_bytes, p_.workspace), own(own_bytes, p_.workspace);
+      BackwardTask task = task_;
+      for (std::int64_t item = first; item < last; ++item) {
+        const std::int64_t first_head = item % schedule_.heads, sequence = item / schedule_.heads % schedule_.sequences;
+        const BackwardCell& cell = schedule_.cells[static_cast<std::size_t>(item / schedule_.heads / schedule_.sequences)];
+        std::int64_t begin = first_b, end = last_b;
+        if (schedule_.groups_apart) {
+          begin = sequence * bias_->group_size(), end = std::min(begin + bias_->group_size(), last_b);
+        } else if (schedule_.sequences > 1) {
+          begin = sequence, end = sequence + 1;
+        }
+        // Heads outermost, so that the d_bias of a head stays in the cache over the sequences.
+        for (std::int64_t kv = first_head; kv < p_.kv_heads; kv += schedule_.heads) {
+          for (std::int64_t b = begin; b < end; ++b) {
+            move_to(p_, mask_, b, kv, task);
+            if (bias_ != nullptr) task.d_bias = bias_->plane(b, kv * task.heads, p_.documents.front(), schedule_.groups_apart ? sequence : 0);
+            set_cell(cell, b * p_.kv_heads + kv, task);
+            if (own_bytes > 0) {
+              task.d_q_sums = own.get();
+              if (split_memory) task.d_q_split = static_cast<char*>(own.get()) + most_rows_ * row_bytes;
+            }
+            kernels.backward(task, scratch.get());
+          }
+        }
+      }
+    });
+  }
+
+  void set_cell(const BackwardCell& cell, std::int64_t head, BackwardTask& task) const {
+    task.first_row = cell.first_row, task.rows = cell.last_row - cell.first_row;
+    task.first_key = cell.first_key, task.last_key = cell.last_key;
+    const std::int64_t row_split = cell.first_row / task.rows_per_split, key_split = cell.first_key / task.keys_per_split;
+    task.d_q_sums = of_d_q_.at(head, key_split, cell.first_row);
+    task.d_k_sums = of_d_k_.at(head, row_split, cell.first_key), task.d_v_sums = of_d_v_.at(head, row_split, cell.first_key);
+  }
+
+  // Adds the sums of splits that ran apart, in the order of the splits.
+  void add_splits() {
+    constexpr std::int64_t kChunk = 64;  // rows
+    const SplitSums* all[] = {&of_d_q_, &of_d_k_, &of_d_v_};
+    std::int64_t ends[3], count = 0, chunks[3];
+    for (int i = 0; i < 3; ++i) {
+      chunks[i] = (all[i]->rows() + kChunk - 1) / kChunk;
+      ends[i] = count += all[i]->any() ? chunks[i] * p_.batch * p_.kv_heads : 0;
     }
-  });
+    if (count == 0) return;
+    const double elements = static_cast<double>(kChunk * std::max(p_.qk_width, p_.v_width) * (schedule_.splits.key_splits + schedule_.splits.row_splits));
+    parallel_for(count, grain_of(elements * kMergeElement), p_.executor, [&](std::int64_t first, std::int64_t last) {
+      for (std::int64_t i = first; i < last; ++i) {
+        const int which = i < ends[0] ? 0 : i < ends[1] ? 1 : 2;
+        const std::int64_t own = which == 0 ? i : i - ends[which - 1], row = own % chunks[which] * kChunk;
+        add_splits_of(*all[which], which, own / chunks[which], row, std::min(row + kChunk, all[which]->rows()));
+      }
+    });
+  }
+
+  // Rows first to last - 1 of d_q (0), d_k (1) or d_v (2) of a key/value head.
+  void add_splits_of(const SplitSums& sums, int which, std::int64_t head, std::int64_t first, std::int64_t last) const {
+    const std::int64_t group = p_.heads / p_.kv_heads, b = head / p_.kv_heads, kv = head % p_.kv_heads;
+    GradientTask task{.dtype = p_.dtype, .width = sums.gradient().extent(-1)};
+    if (which == 0) task.factor = task_.scale_power * task_.scale_factor;
+    if (which == 1) task.factor = task_.scale_factor;
+    const std::int64_t size = static_cast<std::int64_t>(info(p_.dtype).size);
+    for (std::int64_t row = first; row < last; row += task.rows) {
+      // Rows that have the same splits and, of d_q, the same query head.
+      const std::int64_t per_split = which == 0 ? task_.rows_per_split : task_.keys_per_split, length = which == 0 ? p_.queries : last;
+      task.rows = std::min({last, (row / per_split + 1) * per_split, (row / length + 1) * length}) - row;
+      void* parts[BackwardSplits::kMost];
+      task.sums = parts, task.splits = 0;
+      for (const BackwardCell& cell : by_split_) {
+        const bool has = which == 0 ? cell.first_row <= row && row < cell.last_row : cell.first_key <= row && row < cell.last_key;
+        if (has) parts[task.splits++] = sums.at(head, which == 0 ? cell.first_key / task_.keys_per_split : cell.first_row / task_.rows_per_split, row);
+      }
+      const MutablePlane plane = plane_of(sums.gradient(), b, which == 0 ? kv * group + row / p_.queries : kv);
+      task.to = plane;
+      task.to.data = static_cast<char*>(plane.data) + row % length * plane.row * size;
+      current_kernels().sdpa.add_splits(task);
+    }
+  }
+
+  const BackwardProblem& p_;
+  BiasGradient* const bias_;
+  const BackwardSchedule schedule_;
+  const MaskBlocks mask_;
+  const std::int64_t group_rows_;
+  SplitSums of_d_q_, of_d_k_, of_d_v_;
+  BackwardTask task_;  // what all tasks have in common
+  std::int64_t most_rows_ = 0;
+  std::vector<BackwardCell> by_split_;  // the cells in the order of their splits
+};
+
+void backward_document(const BackwardProblem& p, BiasGradient* bias, int threads) {
+  if (p.batch * p.heads * p.queries * p.keys != 0) return DocumentPass(p, bias, threads).run();
+  for (const TensorView& gradient : {p.d_q, p.d_k, p.d_v}) {  // an empty tensor may have more heads than a loop can visit
+    if (gradient) fill(gradient, 0);
+  }
 }
 
 }  // namespace
@@ -135,14 +213,14 @@ void backward_document(const BackwardProblem& p, const BiasGradient* bias) {
 void sdpa_backward(const BackwardProblem& p) {
   std::optional<BiasGradient> bias;
   if (p.d_bias) bias.emplace(p);
-  const BiasGradient* const d_bias = bias ? &*bias : nullptr;
+  BiasGradient* const d_bias = bias ? &*bias : nullptr;
   if (!p.packed()) {
-    backward_document(p, d_bias);
+    backward_document(p, d_bias, threads_of(p.executor));
   } else {
     const bool written = d_bias != nullptr && d_bias->written();
-    for_each_document(p, d_bias != nullptr && !written, [&](const Document& document, const BackwardProblem& part) {
+    for_each_document(p, d_bias != nullptr && !written, [&](const Document& document, const BackwardProblem& part, int threads) {
       if (written) fill_other_keys(p.d_bias.slice(-2, document.queries.first, document.queries.last), document.keys, 0);
-      backward_document(part, d_bias);
+      backward_document(part, d_bias, threads);
     });
   }
   if (bias) bias->store();

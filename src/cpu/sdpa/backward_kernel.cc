@@ -9,6 +9,7 @@
 //       strip of rows, panel of keys (differentiate_tiles.h): q k^T, then d_out v^T as one tile of sums in registers; p and d_x are stored
 //       d_q of the strip += d_x k
 //     d_v += p^T d_out, then d_k += d_x^T q: p and d_x are read along their columns, so nothing is transposed
+//   d_k and d_v of a split of rows, and d_q of a split of keys, are summed from 0 and then added to those of the splits before
 #include "cpu/sdpa/backward_scratch.h"
 #include "cpu/sdpa/bias_rows.h"
 #include "cpu/sdpa/differentiate_tiles.h"
@@ -29,31 +30,32 @@ template <class T>
 class Backward {
  public:
   Backward(const BackwardTask& task, void* memory)
-      : task_(task), scale_(task), d_q_(static_cast<T*>(task.d_q_sums)), d_q_stride_(backward_sums_stride(task.qk_width)) {
+      : task_(task),
+        scale_(task),
+        d_q_total_(static_cast<T*>(task.d_q_sums)),
+        d_q_(task.d_q_split != nullptr ? static_cast<T*>(task.d_q_split) : d_q_total_),
+        d_q_stride_(gradient_stride(task.qk_width)) {
     BackwardScratch<T>::layout(task, memory, s_);
   }
 
   void run() {
     load_rows();
-    if (d_q_ != nullptr) clear(d_q_, 0, s_.row_count * d_q_stride_);
+    const std::int64_t d_q_size = s_.row_count * d_q_stride_;
+    if (d_q_ != nullptr) clear(d_q_total_, 0, d_q_size);
     for (std::int64_t first = task_.first_key; first < task_.last_key; first += s_.keys) {
       const std::int64_t count = smaller(s_.keys, task_.last_key - first);
+      const bool split_begins = (first - task_.first_key) % task_.keys_per_split == 0;
+      if (d_q_ != d_q_total_ && split_begins) clear(d_q_, 0, d_q_size);
       load_keys(first, count);
       load_values(first, count);
-      clear(s_.d_k, 0, count * s_.qk_padded);
-      clear(s_.d_v, 0, count * s_.v_padded);
-      for (std::int64_t block = 0; block < s_.row_count; block += kBlockRows) {
-        multiply_block(first, count, block, static_cast<int>(smaller(kBlockRows, s_.row_count - block)));
-      }
-      for (std::int64_t s = 0; s < count; ++s) {
-        store(task_.d_k, 0, first + s, s_.d_k + s * s_.qk_padded, task_.qk_width, scale_.factor);
-        store(task_.d_v, 0, first + s, s_.d_v + s * s_.v_padded, task_.v_width);
-      }
+      differentiate_key_block(first, count);
+      const bool split_ends = first + count == task_.last_key || (first + count - task_.first_key) % task_.keys_per_split == 0;
+      if (d_q_ != d_q_total_ && split_ends) add_array(d_q_, d_q_size, d_q_total_);
     }
     if (task_.stream_d_bias) store_fence();
-    if (d_q_ == nullptr) return;
-    for (std::int64_t i = 0; i < s_.row_count * d_q_stride_; ++i) d_q_[i] *= scale_.power * scale_.factor;
-    for (std::int64_t i = 0; i < s_.row_count && task_.store_d_q; ++i) store(task_.d_q, s_.rows[i].head, s_.rows[i].query, d_q_ + i * d_q_stride_, task_.qk_width);
+    if (d_q_ == nullptr || !task_.store_d_q) return;
+    for (std::int64_t i = 0; i < s_.row_count; ++i)
+      store(task_.d_q, s_.rows[i].head, s_.rows[i].query, d_q_total_ + i * d_q_stride_, task_.qk_width, scale_.power * scale_.factor);
   }
 
  private:
@@ -62,6 +64,50 @@ class Backward {
   void store(const MutablePlane& plane, std::int64_t head, std::int64_t row, const T* from, std::int64_t width, T factor = 1) const {
     if (plane.data == nullptr) return;
     narrow_row<T>(task_.dtype, from, width, factor, plane.data, head * plane.head + row * plane.row, plane.column);
+  }
+
+  static void add_array(const T* from, std::int64_t count, T* to) {
+    for (std::int64_t i = 0; i < count; ++i) to[i] += from[i];
+  }
+  static void move_array(T* from, std::int64_t count, T* to) {  // to += from, from = 0
+    for (std::int64_t i = 0; i < count; ++i) to[i] += from[i], from[i] = 0;
+  }
+
+  // The first split of rows adds into s_.d_k and s_.d_v themselves.
+  void differentiate_key_block(std::int64_t first, std::int64_t count) {
+    const std::int64_t k_size = count * s_.qk_padded, v_size = count * s_.v_padded;
+    clear(d_k_ = s_.d_k, 0, k_size);
+    clear(d_v_ = s_.d_v, 0, v_size);
+    for (std::int64_t split = 0; split < s_.row_count; split += task_.rows_per_split) {
+      const std::int64_t end = smaller(split + task_.rows_per_split, s_.row_count);
+      if (split == task_.rows_per_split) {
+        clear(d_k_ = s_.d_k_split, 0, k_size);
+        clear(d_v_ = s_.d_v_split, 0, v_size);
+      }
+      for (std::int64_t block = split; block < end; block += kBlockRows)
+        multiply_block(first, count, block, static_cast<int>(smaller(kBlockRows, end - block)));
+      if (split > 0) move_array(d_k_, k_size, s_.d_k), move_array(d_v_, v_size, s_.d_v);
+    }
+    store_keys(first, count, s_.d_k, s_.d_v);
+  }
+
+  void store_keys(std::int64_t first, std::int64_t count, const T* d_k, const T* d_v) const {
+    for (std::int64_t s = 0; s < count; ++s, d_k += s_.qk_padded, d_v += s_.v_padded) {
+      if (task_.d_k_sums != nullptr) {
+        copy(d_k, s_.qk_padded, static_cast<T*>(task_.d_k_sums) + (first - task_.first_key + s) * gradient_stride(task_.qk_width));
+      } else {
+        store(task_.d_k, 0, first + s, d_k, task_.qk_width, scale_.factor);
+      }
+      if (task_.d_v_sums != nullptr) {
+        copy(d_v, s_.v_padded, static_cast<T*>(task_.d_v_sums) + (first - task_.first_key + s) * gradient_stride(task_.v_width));
+      } else {
+        store(task_.d_v, 0, first + s, d_v, task_.v_width);
+      }
+    }
+  }
+
+  static void copy(const T* from, std::int64_t count, T* to) {
+    for (std::int64_t i = 0; i < count; ++i) to[i] = from[i];
   }
 
   KeyRange part(std::int64_t index, std::int64_t first, std::int64_t count) const {
@@ -80,7 +126,7 @@ class Backward {
 
   void load_rows() {
     bool inexact = false;
-    Row next{0, 0, 0};
+    Row next{task_.first_row, task_.first_row / task_.queries, task_.first_row % task_.queries};
     for (std::int64_t i = 0; i < s_.row_count; ++i) {
       const Row r = s_.rows[i] = next;
       next = next_row(r, task_.queries);
@@ -248,8 +294,8 @@ class Backward {
     }
     // All of d_v before d_k, because the rows of d_out and of q do not fit in the first-level cache together.
     if (task_.d_v.data != nullptr)
-      multiply_columns(s_.p, rows, strips, block_keys, d_out_finite_ ? s_.d_out : s_.d_out_finite, s_.v_padded, s_.d_v);
-    if (task_.d_k.data != nullptr) multiply_columns(s_.d_x, rows, strips, block_keys, q_finite_ ? s_.q : s_.q_finite, s_.qk_padded, s_.d_k);
+      multiply_columns(s_.p, rows, strips, block_keys, d_out_finite_ ? s_.d_out : s_.d_out_finite, s_.v_padded, d_v_);
+    if (task_.d_k.data != nullptr) multiply_columns(s_.d_x, rows, strips, block_keys, q_finite_ ? s_.q : s_.q_finite, s_.qk_padded, d_k_);
     if (!k_finite_ || !q_finite_ || !d_out_finite_) add_non_finite_values(first, count, block, rows);
   }
 
@@ -270,7 +316,7 @@ class Backward {
                            KeyRange block_keys) {
     RowPath paths[kStripRows];
     bool tiles = false, passes = false;
-    TileStrip<T> strip(task_, scale_, s_, block + begin, rows, first);
+    TileStrip<T> strip(task_, scale_, s_, block, begin, rows, first);
     for (int i = 0; i < rows; ++i) {
       paths[i] = path_of(block + begin + i, first);
       (paths[i] == RowPath::memory ? passes : tiles) = true;
@@ -312,7 +358,7 @@ class Backward {
   bool in_one_block(std::int64_t index, std::int64_t first) const {
     // Not narrow_range_of(): the row's bits must not depend on which mask blocks are skipped.
     const KeyRange all = range_of(task_, s_.rows[index]);
-    return all.first >= first && all.last - first <= s_.keys && task_.last_key - task_.first_key == task_.keys;
+    return all.first >= first && all.last - first <= s_.keys;
   }
 
   // sums[key] += sum_i a[i,key] b[i] for the keys of `block_keys`, where i runs over the rows of the strips that attend to the key.
@@ -381,9 +427,9 @@ class Backward {
         };
         if (kind_of(task_, row) != RowKind::uniform) {
           if (!k_finite_ && d_q_ != nullptr) add(task_.k, 0, first + s, task_.qk_width, d_x[s], d_q_ + (block + i) * d_q_stride_);
-          if (!q_finite_) add(task_.q, row.head, row.query, task_.qk_width, d_x[s] * scale_.power, s_.d_k + s * s_.qk_padded);
+          if (!q_finite_) add(task_.q, row.head, row.query, task_.qk_width, d_x[s] * scale_.power, d_k_ + s * s_.qk_padded);
         }
-        if (!d_out_finite_) add(task_.d_out, row.head, row.query, task_.v_width, p[s], s_.d_v + s * s_.v_padded);
+        if (!d_out_finite_) add(task_.d_out, row.head, row.query, task_.v_width, p[s], d_v_ + s * s_.v_padded);
       }
     }
   }
@@ -391,15 +437,33 @@ class Backward {
   const BackwardTask& task_;
   const ScoreScale<T> scale_;
   BackwardScratch<T> s_;
-  T* d_q_;
+  T *d_q_total_, *d_q_;  // sums over the task's keys, and over a split of them; the same memory unless task.d_q_split is given
   std::int64_t d_q_stride_;
+  T *d_k_ = nullptr, *d_v_ = nullptr;  // sums of the current split of rows for the current block of keys
   const bool in_tiles_ = task_.softcap <= 0 && !task_.dropout;
   bool k_finite_ = true, q_finite_ = true, d_out_finite_ = true;
 };
 
+template <class T>
+void add_splits(const GradientTask& task) {
+  const std::int64_t stride = gradient_stride(task.width);
+  for (std::int64_t row = 0; row < task.rows; ++row) {
+    T* const total = static_cast<T*>(task.sums[0]) + row * stride;
+    for (std::int64_t d = 0; d < task.width; d += kLanes<T>) {
+      Vector<T> sum = load_vector(total + d);
+      for (std::int64_t split = 1; split < task.splits; ++split) sum += load_vector(static_cast<const T*>(task.sums[split]) + row * stride + d);
+      store_vector<T>(sum, total + d);
+    }
+    narrow_row<T>(task.dtype, total, task.width, static_cast<T>(task.factor), task.to.data, row * task.to.row, task.to.column);
+  }
+}
+
+void add_splits_any(const GradientTask& task) { task.dtype == DType::f64 ? add_splits<double>(task) : add_splits<float>(task); }
+
 }  // namespace
 
 extern const BackwardKernels backward_kernels;
-constinit const BackwardKernels backward_kernels = {scratch_bytes<BackwardScratch, BackwardTask>, run_kernel<Backward, BackwardTask>};
+constinit const BackwardKernels backward_kernels = {scratch_bytes<BackwardScratch, BackwardTask>, run_kernel<Backward, BackwardTask>,
+                                                    add_splits_any};
 
 }  // namespace polyhead::cpu::POLYHEAD_ISA

@@ -12,13 +12,13 @@ namespace {
 
 // p and d_x of 96 rows x 256 keys are 102 KiB each in float32; k as rows, k and v as panels, d_k and d_v of 256 keys are 320 KiB for heads
 // 64 wide.
-constexpr int kBlockRows = 8 * kStripRows;
+constexpr int kBlockRows = static_cast<int>(kBackwardBlockRows);
 template <class T>
-constexpr std::int64_t kBlockKeys = 1024 / static_cast<std::int64_t>(sizeof(T));
+constexpr std::int64_t kBlockKeys = backward_block_keys(sizeof(T));
 
 template <class T>
 struct BackwardScratch {
-  T *k_panels, *v_panels, *k, *d_k, *d_v, *lines, *p, *d_x, *q, *q_finite, *d_out, *d_out_finite, *softcap_derivative;
+  T *k_panels, *v_panels, *k, *d_k, *d_v, *d_k_split, *d_v_split, *lines, *p, *d_x, *q, *q_finite, *d_out, *d_out_finite, *softcap_derivative;
   T *shift, *lse, *inverse, *delta;  // per row: p = inverse * exp(factor * (x - shift) - lse)
   T* sink;                           // per row: p of its sink; no memory without sinks
   Row* rows;
@@ -30,16 +30,18 @@ struct BackwardScratch {
   static std::int64_t layout(const BackwardTask& task, void* memory, BackwardScratch& s) {
     constexpr std::int64_t kWidth = kLanes<T>;
     s.qk_padded = round_up(task.qk_width, kWidth), s.v_padded = round_up(task.v_width, kWidth);
-    static_assert(kBackwardSplitStep % kBlockKeys<T> == 0);
     s.keys = smaller(kBlockKeys<T>, round_up(larger(task.keys, 1), 64));
     s.stride = s.keys + 64 / static_cast<std::int64_t>(sizeof(T));
-    s.row_count = task.heads * task.queries;
+    s.row_count = task.rows;
     Arena arena(memory);
     arena.allocate(s.k_panels, s.keys * task.qk_width);
     arena.allocate(s.v_panels, s.keys * task.v_width);
     arena.allocate(s.k, s.keys * s.qk_padded);
     arena.allocate(s.d_k, s.keys * s.qk_padded);
     arena.allocate(s.d_v, s.keys * s.v_padded);
+    const std::int64_t split_keys = task.rows > task.rows_per_split ? s.keys : 0;
+    arena.allocate(s.d_k_split, split_keys * s.qk_padded);
+    arena.allocate(s.d_v_split, split_keys * s.v_padded);
     arena.allocate(s.lines, larger(kWidth, 2) * larger(task.qk_width, task.v_width));
     arena.allocate(s.p, kBlockRows * s.stride);
     arena.allocate(s.d_x, kBlockRows * s.stride);

@@ -2,10 +2,11 @@
 
 #include "core/overlap.h"
 #include "cpu/sdpa/group.h"
+#include "cpu/sdpa/schedule.h"
 
 namespace polyhead::cpu {
 
-BiasGradient::BiasGradient(const BackwardProblem& problem) : pairs_(problem.d_bias) {
+BiasGradient::BiasGradient(const BackwardProblem& problem) : pairs_(problem.d_bias), group_size_(problem.batch) {
   const bool self_overlapping = overlaps_itself(problem.d_bias_given);
   if (!self_overlapping && problem.d_bias.numel() == problem.d_bias_given.numel()) return;  // also if both are empty
   sums_.emplace(problem.d_bias_given, accumulation_dtype(problem.dtype));
@@ -21,14 +22,30 @@ BiasGradient::BiasGradient(const BackwardProblem& problem) : pairs_(problem.d_bi
     return together;
   };
   by_keys_ = shared(-1) || self_overlapping;
-  shared(-2);  // only extends `reach`: one task adds all rows of a head
+  by_rows_ = shared(-2) || self_overlapping;
   by_heads_ = shared(-3);
   for (int axis = -4; axis >= -shape.size(); --axis) by_sequences_ |= shared(axis);
   by_heads_ |= self_overlapping && by_sequences_;  // overlapping sequences may also overlap another head
+  // With documents, adding up groups would visit the pairs between documents too. Elements must be reached once each to be added up.
+  if (!by_sequences_ || problem.packed() || overlaps_itself(distinct_elements(sums_->view()))) return;
+  group_size_ = sequences_per_group(problem.batch);
+  groups_ = (problem.batch + group_size_ - 1) / group_size_;
 }
 
-MutablePlane BiasGradient::plane(std::int64_t b, std::int64_t first_head, const Document& document) const {
-  MutablePlane plane = plane_of(pairs_, b, first_head);
+void BiasGradient::allocate_groups(std::int64_t count) {
+  parts_.clear();
+  while (static_cast<std::int64_t>(parts_.size()) < count) parts_.push_back(SharedSums::part_of(*sums_));
+}
+
+void BiasGradient::add_groups(Executor* executor) {
+  for (const SharedSums& part : parts_) part.add_to(*sums_, executor);
+  parts_.clear();
+}
+
+MutablePlane BiasGradient::plane(std::int64_t b, std::int64_t first_head, const Document& document, std::int64_t group) const {
+  // Parts have the shape of the sums, but not always their strides.
+  const TensorView own = parts_.empty() ? pairs_ : parts_[static_cast<std::size_t>(group)].view().expand(pairs_.shape());
+  MutablePlane plane = plane_of(own, b, first_head);
   const std::int64_t offset = document.queries.first * plane.row + document.keys.first * plane.column;
   plane.data = static_cast<char*>(plane.data) + offset * static_cast<std::int64_t>(info(pairs_.dtype()).size);
   return plane;

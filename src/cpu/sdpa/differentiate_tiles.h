@@ -20,15 +20,17 @@ POLYHEAD_INLINE RowSums<T> first_sums(const BackwardTask& task, const BackwardSc
 
 template <class T>
 struct TileStrip {
-  // A strip of rows within the key block from first_of_keys on. The arrays stay uninitialised: clearing 2 KiB per strip is measurable.
-  TileStrip(const BackwardTask& of_task, const ScoreScale<T>& of_scale, const BackwardScratch<T>& scratch, std::int64_t first_row,
-            int row_count, std::int64_t first_of_keys)
-      : task(of_task), scale(of_scale), s(scratch), first(first_row), rows(row_count), first_key(first_of_keys) {}
+  // A strip of rows, which begins at row `begin` of the query block from first_of_block on, within the key block from first_of_keys on. The
+  // arrays stay uninitialised: clearing 2 KiB per strip is measurable.
+  TileStrip(const BackwardTask& of_task, const ScoreScale<T>& of_scale, const BackwardScratch<T>& scratch, std::int64_t first_of_block,
+            int begin, int row_count, std::int64_t first_of_keys)
+      : task(of_task), scale(of_scale), s(scratch), first(first_of_block + begin), in_block(begin), rows(row_count), first_key(first_of_keys) {}
 
   const BackwardTask& task;
   const ScoreScale<T>& scale;
   const BackwardScratch<T>& s;
   const std::int64_t first;  // the strip's first row
+  const int in_block;        // its number in the query block
   const int rows;
   const std::int64_t first_key;
   KeyRange own[kStripRows];  // the keys of each row; p and d_score of other keys are zero
@@ -39,7 +41,7 @@ struct TileStrip {
   RowSums<T> sums[kStripRows];  // used if any row is in one block
 
   // Address of the strip's first row in an array of the query block.
-  T* of_block(T* array, std::int64_t width) const { return array + first % kBlockRows * width; }
+  T* of_block(T* array, std::int64_t width) const { return array + in_block * width; }
 };
 
 // x = products of `Rows` rows of the strip, from `row` on, with the keys of a panel, from `begin` on. `rows` holds the query block's q or

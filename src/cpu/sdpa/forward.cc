@@ -180,7 +180,7 @@ void forward_document(const ForwardProblem& p) {
 
 void sdpa_forward(const ForwardProblem& p) {
   if (!p.packed()) return forward_document(p);
-  for_each_document(p, false, [&](const Document& document, const ForwardProblem& part) {
+  for_each_document(p, false, [&](const Document& document, const ForwardProblem& part, int) {
     if (p.attention_weights)
       fill_other_keys(p.attention_weights.slice(-2, document.queries.first, document.queries.last), document.keys, 0);
     forward_document(part);

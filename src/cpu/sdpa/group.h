@@ -2,6 +2,7 @@
 #pragma once
 
 #include <algorithm>
+#include <cmath>
 
 #include "core/parallel.h"
 #include "cpu/sdpa/mask_blocks.h"
@@ -24,18 +25,22 @@ MutablePlane plane_of(const TensorView& view, std::int64_t b, std::int64_t n);
 // Least indices of a piece of parallel_for, where an index has `work` multiplications. Waking a thread takes 50 us, as long as 10^6.
 inline std::int64_t grain_of(double work) { return static_cast<std::int64_t>(std::clamp(1e6 / std::max(work, 1.0), 1.0, 1e6)); }
 
-// Calls f(document, its problem) for each document: in parallel, or one document after the other if in_order.
+// Calls f(document, its problem, threads) for each document: in parallel, or one document after the other if in_order. `threads` is the
+// document's share of them by its pairs, all of them if in_order.
 template <class P, class F>
 void for_each_document(const P& p, bool in_order, const F& f) {
   const auto count = static_cast<std::int64_t>(p.documents.size());
+  const auto pairs_of = [](const Document& d) {
+    return static_cast<double>(d.queries.last - d.queries.first) * static_cast<double>(d.keys.last - d.keys.first);
+  };
   double pairs = 0;
-  for (const Document& d : p.documents)
-    pairs += static_cast<double>(d.queries.last - d.queries.first) * static_cast<double>(d.keys.last - d.keys.first);
+  for (const Document& d : p.documents) pairs += pairs_of(d);
   const double work =
       pairs / static_cast<double>(count) * static_cast<double>(p.batch * p.heads) * static_cast<double>(p.qk_width + p.v_width);
+  const int threads = threads_of(p.executor);
   parallel_for(count, in_order ? count : grain_of(work), p.executor, [&](std::int64_t first, std::int64_t last) {
     for (const Document& d : p.documents.subspan(static_cast<std::size_t>(first), static_cast<std::size_t>(last - first)))
-      f(d, part_of(p, d));
+      f(d, part_of(p, d), in_order ? threads : static_cast<int>(std::ceil(threads * (pairs_of(d) / std::max(pairs, 1.0)))));
   });
 }
 

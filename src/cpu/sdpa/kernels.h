@@ -19,6 +19,7 @@ struct MergeKernels {
 struct BackwardKernels {
   std::int64_t (*backward_scratch)(const BackwardTask& task);
   void (*backward)(const BackwardTask& task, void* scratch);
+  void (*add_splits)(const GradientTask& task);
 };
 
 struct MapsKernels {

@@ -51,8 +51,9 @@ constexpr std::int64_t forward_key_block(std::int64_t qk_width, std::int64_t v_w
   return (qk_width > v_width ? qk_width : v_width) * element_bytes <= 512 ? 2048 / element_bytes : 256;
 }
 
-// Key splits of the backward pass begin at multiples of this number of keys, which is a multiple of its key blocks.
-constexpr std::int64_t kBackwardSplitStep = 256;
+// Rows and keys of a block of the backward pass.
+constexpr std::int64_t kBackwardBlockRows = 8 * kStripRows;
+constexpr std::int64_t backward_block_keys(std::int64_t element_bytes) { return 1024 / element_bytes; }
 
 // Distance between rows of a partial result, in elements: o padded to whole vectors of every instruction set, and 16 elements of which the
 // last two are m and l.
@@ -68,11 +69,13 @@ struct ForwardTask : HeadGroup {
   void* partial = nullptr;
 };
 
-// Distance between rows of d_q_sums: the width padded to whole vectors of every instruction set.
-constexpr std::int64_t backward_sums_stride(std::int64_t qk_width) { return (qk_width + 15) / 16 * 16; }
+// Distance between rows of sums of a gradient: the width padded to whole vectors of every instruction set.
+constexpr std::int64_t gradient_stride(std::int64_t width) { return (width + 15) / 16 * 16; }
 
-// Backward pass of a group over the keys [first_key, last_key): d_k and d_v of these keys, and their terms of d_q. A gradient whose plane
-// is absent is not computed.
+// Backward pass of some rows of a group and some keys: d_k and d_v of these keys, d_q of these rows, each summed over the task's pairs. A
+// gradient whose plane is absent is not computed. d_q is added up split of keys by split of keys, d_k and d_v split of rows by split of
+// rows: each split is summed from 0, then added to the sum of the splits before it. So tasks of one split each, whose sums are added in
+// the order of the splits, give the bits of one task.
 struct BackwardTask : HeadGroup {
   Plane out, lse, d_out;
   MutablePlane d_q, d_k, d_v;
@@ -80,9 +83,24 @@ struct BackwardTask : HeadGroup {
   MutablePlane d_sink;  // float64 [head, row]; written by the task whose first key is 0
   bool write_d_bias = false;
   bool stream_d_bias = false;  // write d_bias with non-temporal stores
-  std::int64_t first_key = 0, last_key = 0;
-  void* d_q_sums = nullptr;  // these keys' terms of d_q [group rows, backward_sums_stride()] in the compute type; nullptr: not wanted
-  bool store_d_q = true;     // convert d_q_sums to d_q; false with key splits, whose sums the caller adds
+  std::int64_t first_row = 0, rows = 0;       // begin and end with a split of rows
+  std::int64_t first_key = 0, last_key = 0;   // begin and end with a split of keys
+  std::int64_t rows_per_split = 0, keys_per_split = 0;  // keys_per_split: whole blocks
+
+  // Sums in the compute type, not yet multiplied by the scale.
+  void* d_q_sums = nullptr;   // [rows, gradient_stride()]; nullptr: not wanted
+  void* d_q_split = nullptr;  // the same size, for one split of keys; needed if the task has several and each has several blocks
+  bool store_d_q = true;      // convert d_q_sums to d_q; false: the caller adds those of several tasks
+  void *d_k_sums = nullptr, *d_v_sums = nullptr;  // [last_key - first_key, gradient_stride()]; if given, d_k and d_v are not written
+};
+
+// Sums of some rows of a gradient, one array of sums for each split. They are added in order, multiplied by `factor` and converted.
+struct GradientTask {
+  DType dtype = DType::f32;   // of the gradient; the sums have its compute type
+  void* const* sums = nullptr;  // [splits]: address of the first row; the first array is overwritten
+  std::int64_t splits = 0, rows = 0, width = 0;  // rows of sums are gradient_stride(width) apart
+  double factor = 1;
+  MutablePlane to;  // row i of its first head
 };
 
 // Some rows of the attention map of one head of a group. Each finished row is passed to `consume`, or written to `out` if that is nullptr.

@@ -1,0 +1,228 @@
+// The backward pass on any number of threads: splits of rows, of keys and groups of sequences run apart or together, with the same bits.
+#include <gtest/gtest.h>
+
+#include "cpu/sdpa/schedule.h"
+#include "support/kernel_case.h"
+
+namespace polyhead::test {
+namespace {
+
+constexpr double kNaN = std::numeric_limits<double>::quiet_NaN();
+
+// As many threads as a test wants, all of them the caller, who takes the last piece first.
+class LastPieceFirst final : public Executor {
+ public:
+  explicit LastPieceFirst(int threads) : threads_(threads) {}
+  int num_threads() const override { return threads_; }
+  void run(std::int64_t count, const std::function<void(std::int64_t)>& task) override {
+    for (std::int64_t i = count - 1; i >= 0; --i) task(i);
+  }
+
+ private:
+  int threads_;
+};
+
+cpu::AttentionSizes sizes_of(const AttentionCase& c) {
+  cpu::AttentionSizes sizes;
+  sizes.batch = numel(c.sizes.lead), sizes.kv_heads = c.sizes.kv_heads, sizes.group = c.sizes.group;
+  sizes.queries = c.sizes.queries, sizes.keys = c.sizes.keys, sizes.qk_width = c.sizes.qk_width, sizes.v_width = c.sizes.v_width;
+  sizes.element_bytes = c.dtype == DType::f64 ? 8 : 4;
+  sizes.banded = c.options.mask.causal.has_value();
+  sizes.lower = -c.sizes.queries, sizes.upper = 1;
+  return sizes;
+}
+
+// Runs the case on one thread and compares it with the reference; then any other number of threads, and strided outputs, give its bits.
+void expect_same_bits(AttentionCase& c, Random& random) {
+  const AttentionOutputs expected = reference_forward(c);
+  c.options.backend = &find_backend("reference");
+  c.backward(expected);
+  c.options.backend = &find_backend("cpu");
+  const Tolerances t(c);
+  for_each_instruction_set([&] {
+    AttentionOutputs one;
+    for (const int threads : {1, 2, 3, 8, 64}) {
+      SCOPED_TRACE(threads);
+      LastPieceFirst executor(threads);
+      c.options.executor = &executor;
+      const AttentionOutputs o = c.make_outputs(threads == 8 ? &random : nullptr);
+      copy(expected.out, o.out), copy(expected.lse, o.lse);
+      for (const TensorView& view : {o.d_q, o.d_k, o.d_v}) fill(view, kNaN);
+      c.backward(o);
+      if (threads == 1) {
+        one = o;
+        EXPECT_TRUE(near(o.d_q, expected.d_q, t.d_q + t.relative * largest_magnitude(expected.d_q))) << "d_q";
+        EXPECT_TRUE(near(o.d_k, expected.d_k, t.relative * largest_magnitude(expected.d_k) + t.d_k)) << "d_k";
+        EXPECT_TRUE(near(o.d_v, expected.d_v, t.relative * largest_magnitude(expected.d_v) + t.d_v)) << "d_v";
+        if (o.d_bias) {
+          EXPECT_TRUE(near(o.d_bias, expected.d_bias, t.relative * largest_magnitude(expected.d_bias) + t.d_bias)) << "d_bias";
+        }
+      } else {
+        EXPECT_TRUE(same_bits(o.d_q, one.d_q)) << "d_q";
+        EXPECT_TRUE(same_bits(o.d_k, one.d_k)) << "d_k";
+        EXPECT_TRUE(same_bits(o.d_v, one.d_v)) << "d_v";
+        if (o.d_bias) {
+          EXPECT_TRUE(same_bits(o.d_bias, one.d_bias)) << "d_bias";
+        }
+      }
+    }
+    c.options.executor = nullptr;
+    const AttentionOutputs o = c.make_outputs();  // the library's own threads
+    copy(expected.out, o.out), copy(expected.lse, o.lse);
+    c.backward(o);
+    EXPECT_TRUE(same_bits(o.d_q, one.d_q) && same_bits(o.d_k, one.d_k) && same_bits(o.d_v, one.d_v));
+  });
+  for (const StridedTensor& tensor : c.strided()) EXPECT_TRUE(tensor.padding_is_intact());
+}
+
+AttentionCase case_of(Random& random, DType dtype, const AttentionSizes& sizes) {
+  AttentionCase c;
+  c.dtype = dtype;
+  c.sizes = sizes;
+  c.draw_inputs(random);
+  c.options.backend = &find_backend("cpu");
+  return c;
+}
+
+struct Shapes {
+  const char* name;
+  AttentionSizes sizes;
+  bool causal, rows_apart, keys_apart;  // what 64 threads do
+};
+
+const Shapes kShapes[] = {
+    {"rows and keys", {.lead = {1}, .queries = 1300, .keys = 700, .qk_width = 20, .v_width = 8}, false, true, true},
+    {"causal, cells without pairs", {.lead = {1}, .queries = 1300, .keys = 1400, .qk_width = 16, .v_width = 16}, true, true, true},
+    {"keys in splits of several blocks", {.lead = {1}, .queries = 70, .keys = 4700, .qk_width = 16, .v_width = 24}, false, false, true},
+    {"grouped heads, splits of rows that cross heads", {.lead = {1}, .kv_heads = 2, .group = 3, .queries = 500, .keys = 200, .qk_width = 24, .v_width = 32}, false, true, false},
+};
+
+TEST(CpuBackwardSplits, AreTheSameForAnyNumberOfThreads) {
+  std::uint64_t seed = 40;
+  for (const Shapes& shapes : kShapes) {
+    for (const DType dtype : {DType::f32, DType::bf16, DType::f64}) {
+      SCOPED_TRACE(shapes.name);
+      SCOPED_TRACE(std::string(info(dtype).name));
+      Random random(seed++);
+      AttentionCase c = case_of(random, dtype, shapes.sizes);
+      if (shapes.causal) c.options.mask.causal = Causal::top_left();
+      if (dtype == DType::f32) {
+        const cpu::BackwardSchedule schedule(sizes_of(c), {}, 64);
+        EXPECT_EQ(schedule.rows_apart, shapes.rows_apart);
+        EXPECT_EQ(schedule.keys_apart, shapes.keys_apart);
+      }
+      expect_same_bits(c, random);
+      if (HasFailure()) return;
+    }
+  }
+}
+
+// Whichever gradients are wanted, and whatever shares the elements of d_bias.
+TEST(CpuBackwardSplits, WithEachKindOfBias) {
+  struct Bias {
+    const char* name;
+    Shape shape;  // empty: a table of relative positions
+  };
+  const AttentionSizes sizes{.lead = {2}, .kv_heads = 2, .group = 1, .queries = 1100, .keys = 300, .qk_width = 8, .v_width = 8};
+  std::uint64_t seed = 60;
+  for (const Bias& bias : {Bias{"of every pair", {2, 2, 1100, 300}}, Bias{"shared by heads", {2, 1, 1100, 300}}, Bias{"shared by rows", {2, 2, 1, 300}},
+                           Bias{"shared by keys", {2, 2, 1100, 1}}, Bias{"shared by sequences", {1, 2, 1100, 300}}, Bias{"of relative positions", {}}}) {
+    for (const bool causal : {false, true}) {
+      SCOPED_TRACE(bias.name);
+      SCOPED_TRACE(causal);
+      Random random(seed++);
+      AttentionCase c = case_of(random, DType::f32, sizes);
+      if (causal) c.options.mask.causal = Causal::top_left();
+      bias.shape.size() == 0 ? c.use_relative_bias(c.keep(random.tensor(c.dtype, {2, 2, 1399}))) : void(c.options.bias = c.keep(random.strided(c.dtype, bias.shape)));
+      expect_same_bits(c, random);
+      if (HasFailure()) return;
+    }
+  }
+}
+
+TEST(CpuBackwardSplits, GroupsOfSequencesThatShareABias) {
+  for (const DType dtype : {DType::f32, DType::bf16}) {
+    for (const Shape& shape : {Shape{1, 1, 3, 100, 90}, Shape{1, 1, 1, 100, 90}, Shape{5, 1, 3, 100, 90}}) {
+      SCOPED_TRACE(std::string(info(dtype).name));
+      Random random(80);
+      AttentionCase c = case_of(random, dtype, {.lead = {5, 4}, .kv_heads = 3, .queries = 100, .keys = 90, .qk_width = 8, .v_width = 16});
+      c.options.bias = c.keep(random.strided(dtype, shape));
+      expect_same_bits(c, random);
+      if (HasFailure()) return;
+    }
+  }
+  cpu::AttentionSizes sizes;
+  sizes.batch = 20, sizes.kv_heads = 3, sizes.queries = 100, sizes.keys = 90, sizes.qk_width = 8, sizes.v_width = 16;
+  EXPECT_TRUE(cpu::BackwardSchedule(sizes, {.sequences = true, .groups = true}, 64).groups_apart);
+}
+
+TEST(CpuBackwardSplits, WithEachRuleOfKeysAndScores) {
+  struct Rule {
+    const char* name;
+    void (*apply)(AttentionCase& c, Random& random);
+  };
+  const Rule rules[] = {
+      {"window", [](AttentionCase& c, Random&) { c.options.mask.window = {.left = 200, .right = 50}; }},
+      {"diagonals of the sequences",
+       [](AttentionCase& c, Random&) {
+         c.options.mask.causal = Causal::top_left();
+         c.options.mask.diagonal_offsets = c.keep(Tensor::of<std::int64_t>({2}, {-800, 100}));
+       }},
+      {"lengths", [](AttentionCase& c, Random&) { c.options.mask.key_lengths = c.keep(Tensor::of<std::int64_t>({2}, {300, 0})); }},
+      {"booleans, uniform empty rows",
+       [](AttentionCase& c, Random& random) {
+         const TensorView attend = c.keep(random.tensor(DType::boolean, {1150, 600}));
+         fill(attend.slice(0, 600, 700), 0);
+         c.options.mask.attend = attend;
+         c.options.mask.causal = Causal::offset(-300);
+         c.options.empty_rows = EmptyRows::uniform;
+       }},
+      {"softcap and dropout", [](AttentionCase& c, Random&) { c.options.softcap = 3, c.options.dropout = {.p = 0.25, .seed = 4}; }},
+      {"a large lse", [](AttentionCase& c, Random&) { c.options.scale = 30; }},
+      {"NaN", [](AttentionCase& c, Random&) {
+         const TensorView k = c.keep(Tensor::copy_of(c.k));
+         fill(k.slice(-2, 400, 401), kNaN);
+         c.k = k;
+         c.options.mask.causal = Causal::top_left();
+       }},
+  };
+  std::uint64_t seed = 100;
+  for (const Rule& rule : rules) {
+    SCOPED_TRACE(rule.name);
+    Random random(seed++);
+    AttentionCase c = case_of(random, DType::f32, {.lead = {2}, .queries = 1150, .keys = 600, .qk_width = 8, .v_width = 8});
+    rule.apply(c, random);
+    expect_same_bits(c, random);
+    if (HasFailure()) return;
+  }
+}
+
+TEST(CpuBackwardSplits, OfEachGradientAlone) {
+  Random random(90);
+  AttentionCase c = case_of(random, DType::f32, kShapes[1].sizes);
+  c.options.mask.causal = Causal::top_left();
+  const AttentionOutputs all = c.make_outputs();
+  LastPieceFirst executor(64);
+  c.options.executor = &executor;
+  c.run(all);
+  for (int which = 0; which < 3; ++which) {
+    AttentionOutputs o = c.make_outputs();
+    o.out = all.out, o.lse = all.lse;
+    if (which != 0) o.d_q = {};
+    if (which != 1) o.d_k = {};
+    if (which != 2) o.d_v = {};
+    c.backward(o);
+    if (which == 0) {
+      EXPECT_TRUE(same_bits(o.d_q, all.d_q));
+    }
+    if (which == 1) {
+      EXPECT_TRUE(same_bits(o.d_k, all.d_k));
+    }
+    if (which == 2) {
+      EXPECT_TRUE(same_bits(o.d_v, all.d_v));
+    }
+  }
+}
+
+}  // namespace
+}  // namespace polyhead::test

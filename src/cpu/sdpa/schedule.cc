@@ -1,0 +1,165 @@
+#include "cpu/sdpa/schedule.h"
+
+#include <algorithm>
+#include <span>
+
+#include "core/parallel.h"
+#include "cpu/sdpa/group.h"
+#include "cpu/sdpa/task.h"
+
+namespace polyhead::cpu {
+namespace {
+
+std::int64_t divide_up(std::int64_t x, std::int64_t y) { return (x + y - 1) / y; }
+
+// Costs besides those of the products, in multiply-adds. docs/experiments.md says how they were measured.
+constexpr double kPackElement = 26;   // to pack an element of k or v
+constexpr double kLoadElement = 12;   // to load an element of q, out or d_out, and to add to d_q, for a block of keys
+constexpr double kPair = 16;          // exp, p and d_score of a pair
+constexpr double kRegion = 1e6;       // to wake threads and wait for them
+constexpr double kLeastPiece = 1e6;   // that is worth waking a thread
+
+// Items of equal cost.
+struct Items {
+  double cost;
+  std::int64_t count;
+};
+
+// Cuts items into pieces of similar cost, each of at least kLeastPiece if there are several. Returns the cost of the thread that ends last.
+double cut_pieces(std::span<const Items> all, int threads, std::vector<std::int64_t>& pieces) {
+  constexpr double kPiecesPerThread = 16;  // the light ones at the end fill the gaps that heavy ones leave
+  double total = 0;
+  std::int64_t count = 0;
+  for (const Items& items : all) total += items.cost * static_cast<double>(items.count), count += items.count;
+  pieces = {0};
+  if (threads == 1 || count == 1 || total < 2 * kLeastPiece) {
+    pieces.push_back(count);
+    return total;
+  }
+  const double wanted = std::max(kLeastPiece, total / (kPiecesPerThread * threads));
+  std::vector<double> costs;
+  double piece = 0;
+  std::int64_t item = 0;
+  for (const Items& items : all) {
+    const double cost = std::max(1.0, items.cost);
+    for (std::int64_t left = items.count; left > 0;) {
+      const auto some = std::min(left, std::max<std::int64_t>(1, static_cast<std::int64_t>((wanted - piece) / cost)));
+      left -= some, item += some, piece += cost * static_cast<double>(some);
+      if (piece < 0.999 * wanted && piece + cost < 1.001 * wanted) continue;
+      pieces.push_back(item), costs.push_back(piece), piece = 0;
+    }
+  }
+  if (piece > 0) pieces.push_back(item), costs.push_back(piece);
+  return longest_thread(costs, threads);
+}
+
+// Pairs of rows [first_row, last_row) with keys [first_key, last_key) that a kernel computes: whole strips of rows.
+double pairs_of(const AttentionSizes& sizes, std::int64_t first_row, std::int64_t last_row, std::int64_t first_key, std::int64_t last_key) {
+  if (!sizes.banded) return static_cast<double>((last_row - first_row) * (last_key - first_key));
+  double pairs = 0;
+  for (std::int64_t row = first_row; row < last_row; row += kStripRows) {
+    const std::int64_t t = row % sizes.queries, rows = std::min<std::int64_t>(kStripRows, last_row - row);
+    const std::int64_t first = std::max(first_key, t + sizes.lower), last = std::min(last_key, t + rows - 1 + sizes.upper);
+    pairs += static_cast<double>(rows * std::max<std::int64_t>(0, last - first));
+  }
+  return pairs;
+}
+
+double backward_cost(const AttentionSizes& sizes, double pairs, std::int64_t rows, std::int64_t keys) {
+  const auto h = static_cast<double>(sizes.qk_width), v = static_cast<double>(sizes.v_width);
+  const double loads = pairs / static_cast<double>(backward_block_keys(sizes.element_bytes));  // rows, once for each of their blocks of keys
+  return pairs * (3 * h + 2 * v + kPair) + (h + v) * (kPackElement * static_cast<double>(keys) + kLoadElement * (static_cast<double>(rows) + loads));
+}
+
+}  // namespace
+
+AttentionSizes::AttentionSizes(const Problem& p)
+    : batch(p.batch),
+      kv_heads(p.kv_heads),
+      group(p.heads / p.kv_heads),
+      queries(p.queries),
+      keys(p.keys),
+      qk_width(p.qk_width),
+      v_width(p.v_width),
+      element_bytes(p.dtype == DType::f64 ? 8 : 4),
+      banded(p.rules->banded && p.empty_rows == EmptyRows::zero),  // other modes give an empty row all keys
+      lower(p.documents.front().band.lower),
+      upper(p.documents.front().band.upper) {}
+
+// A split of keys is one block of them if that gives at most 16: its sums of d_q then need no memory of their own. Splits of rows have
+// about 1,000 rows, so adding them up costs less than 0.5 % of the products.
+BackwardSplits::BackwardSplits(const AttentionSizes& sizes) {
+  constexpr std::int64_t kLeastBlocks = 4, kMostRows = 1056, kRowStep = 64, kMostRowSplits = 8;
+  const std::int64_t block_keys = backward_block_keys(sizes.element_bytes), key_blocks = std::max<std::int64_t>(1, divide_up(sizes.keys, block_keys));
+  keys_per_split = block_keys * (key_blocks <= kMost ? 1 : std::max(kLeastBlocks, divide_up(key_blocks, kMost)));
+  key_splits = std::max<std::int64_t>(1, divide_up(sizes.keys, keys_per_split));
+  row_splits = std::clamp<std::int64_t>(divide_up(sizes.rows(), kMostRows), 1, kMostRowSplits);
+  rows_per_split = std::max<std::int64_t>(1, divide_up(divide_up(sizes.rows(), row_splits), kRowStep)) * kRowStep;
+  row_splits = std::max<std::int64_t>(1, divide_up(sizes.rows(), rows_per_split));
+}
+
+std::int64_t sequences_per_group(std::int64_t batch) {
+  constexpr std::int64_t kLeast = 8, kMostGroups = 16;
+  return std::max(kLeast, divide_up(batch, kMostGroups));
+}
+
+BackwardSchedule::BackwardSchedule(const AttentionSizes& sizes, const Together& together, int threads)
+    : splits(sizes), sequences(together.sequences ? 1 : sizes.batch), heads(together.heads ? 1 : sizes.kv_heads) {
+  cut(sizes, together, threads);
+  const double work = load.work;
+  if (threads == 1 || load.efficiency(threads) > 0.95 || work < 4 * kRegion) return;
+  BackwardSchedule best = *this;
+  const std::int64_t groups = together.groups ? divide_up(sizes.batch, sequences_per_group(sizes.batch)) : 1;
+  // In the order of the memory that they take.
+  for (const bool apart : {false, true}) {
+    if (apart && groups == 1) continue;
+    groups_apart = apart, sequences = apart ? groups : together.sequences ? 1 : sizes.batch;
+    for (const auto& [rows, keys] : {std::pair(false, false), std::pair(true, false), std::pair(false, true), std::pair(true, true)}) {
+      if ((rows && (together.rows || splits.row_splits == 1)) || (keys && (together.keys || splits.key_splits == 1))) continue;
+      rows_apart = rows, keys_apart = keys;
+      cut(sizes, together, threads);
+      load.work = work;
+      if (load.longest < 0.95 * best.load.longest) best = *this;
+    }
+  }
+  *this = std::move(best);
+}
+
+void BackwardSchedule::cut(const AttentionSizes& sizes, const Together& together, int threads) {
+  const std::int64_t rows = rows_apart ? splits.row_splits : 1, keys = keys_apart ? splits.key_splits : 1;
+  const std::int64_t rows_each = rows_apart ? splits.rows_per_split : sizes.rows(), keys_each = keys_apart ? splits.keys_per_split : sizes.keys;
+  cells.clear();
+  double parts_of_rows = 0, parts_of_keys = 0;  // rows of sums of d_q, and of d_k and d_v, that are added up
+  std::vector<bool> has_cell(static_cast<std::size_t>(keys), false);
+  for (std::int64_t r = 0; r < rows; ++r) {
+    bool row_has_cell = false;
+    for (std::int64_t k = 0; k < keys; ++k) {
+      BackwardCell cell{r * rows_each, std::min(sizes.rows(), (r + 1) * rows_each), k * keys_each, std::min(sizes.keys, (k + 1) * keys_each), 0};
+      const double pairs = pairs_of(sizes, cell.first_row, cell.last_row, cell.first_key, cell.last_key);
+      // Every row and every key is in some cell, which writes its gradient.
+      const bool last = (k == keys - 1 && !row_has_cell) || (r == rows - 1 && !has_cell[static_cast<std::size_t>(k)]);
+      if (pairs == 0 && !last && !together.every_pair) continue;
+      row_has_cell = has_cell[static_cast<std::size_t>(k)] = true;
+      cell.cost = backward_cost(sizes, pairs, cell.last_row - cell.first_row, cell.last_key - cell.first_key);
+      cells.push_back(cell);
+      parts_of_rows += static_cast<double>(cell.last_row - cell.first_row);
+      parts_of_keys += static_cast<double>(cell.last_key - cell.first_key);
+    }
+  }
+  std::stable_sort(cells.begin(), cells.end(), [](const BackwardCell& a, const BackwardCell& b) { return a.cost > b.cost; });
+  double total = 0;
+  for (const BackwardCell& cell : cells) total += cell.cost;
+  const auto all = static_cast<double>(sizes.batch * sizes.kv_heads), separate = static_cast<double>(sequences * heads);
+  load.work = total * all;
+  std::vector<Items> items;
+  for (const BackwardCell& cell : cells) items.push_back({cell.cost * all / separate, sequences * heads});
+  load.longest = cut_pieces(items, threads, pieces);
+  if (pieces.size() > 2) load.longest += kRegion;
+  double merged = 0;
+  if (keys_apart) merged += parts_of_rows * static_cast<double>(sizes.qk_width) * all;
+  if (rows_apart) merged += parts_of_keys * static_cast<double>(sizes.qk_width + sizes.v_width) * all;
+  if (groups_apart) merged += separate * static_cast<double>(sizes.group * sizes.queries * sizes.keys);
+  if (merged > 0) load.longest += kMergeElement * merged / threads + kRegion;
+}
+
+}  // namespace polyhead::cpu

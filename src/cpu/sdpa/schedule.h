@@ -1,0 +1,75 @@
+// Which parts of attention run on different threads. Everything here is a function of sizes and of a number of threads, so tests and
+// bench_schedule ask it about machines that they do not run on. Splits follow from the sizes alone, because they decide the order of sums;
+// how they are distributed over threads does not change any bit.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "problem/problem.h"
+
+namespace polyhead::cpu {
+
+// Costs are in multiply-adds of a kernel at its full speed: 10^6 of them take about 10 us.
+constexpr double kMergeElement = 12;  // to add an element of a split's sums
+
+struct AttentionSizes {
+  AttentionSizes() = default;
+  explicit AttentionSizes(const Problem& problem);
+  std::int64_t rows() const { return group * queries; }
+
+  std::int64_t batch = 1, kv_heads = 1, group = 1;  // group: query heads of a key/value head
+  std::int64_t queries = 0, keys = 0, qk_width = 0, v_width = 0, element_bytes = 4;  // element_bytes: of the compute type
+  bool banded = false;                   // query t has the keys [t + lower, t + upper) only
+  std::int64_t lower = 0, upper = 0;
+};
+
+// How well threads are filled: work is the cost on one thread, longest that of the thread that ends last, with what merging adds.
+struct Load {
+  double work = 0, longest = 0;
+  double efficiency(int threads) const { return work / (threads * longest); }
+};
+
+// Splits of the rows and keys of a key/value head in the backward pass. Each split's sums of d_q, d_k and d_v begin at 0.
+struct BackwardSplits {
+  static constexpr std::int64_t kMost = 16;  // of rows, and of keys
+  explicit BackwardSplits(const AttentionSizes& sizes);
+  std::int64_t rows_per_split, row_splits, keys_per_split, key_splits;
+};
+
+// A part of a key/value head's pairs: splits [first, last) of its rows and of its keys.
+struct BackwardCell {
+  std::int64_t first_row, last_row, first_key, last_key;
+  double cost;
+};
+
+// What adds into the same elements of d_bias, and so runs on one thread, in order. Groups of sequences may run apart: each sums a d_bias of
+// its own.
+struct Together {
+  bool sequences = false, heads = false, rows = false, keys = false;
+  bool groups = false;     // sequences that are together are cut into groups
+  bool every_pair = false;  // masked pairs too have a task, which writes their d_bias
+};
+
+// Number of sequences in a group of a problem whose sequences share d_bias: the sums of a group begin at 0.
+std::int64_t sequences_per_group(std::int64_t batch);
+
+struct BackwardSchedule {
+  BackwardSchedule(const AttentionSizes& sizes, const Together& together, int threads);
+
+  // An item is one cell of all sequences (or of a group) and heads that are together. Items are numbered cell by cell, then by sequence or
+  // group, then by head.
+  BackwardSplits splits;
+  bool rows_apart = false, keys_apart = false;  // whether a cell has one split of rows, of keys; false: it has all of them
+  bool groups_apart = false;
+  std::int64_t sequences, heads;                // that are apart: 1, or all; or the number of groups
+  std::vector<BackwardCell> cells;              // the heaviest first
+  std::vector<std::int64_t> pieces;             // first item of each piece of parallel_for, and the end: pieces of similar cost
+  Load load;
+
+ private:
+  void cut(const AttentionSizes& sizes, const Together& together, int threads);
+};
+
+}  // namespace polyhead::cpu

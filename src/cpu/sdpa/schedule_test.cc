@@ -1,0 +1,105 @@
+#include "cpu/sdpa/schedule.h"
+
+#include <gtest/gtest.h>
+
+#include "core/parallel.h"
+#include "cpu/sdpa/task.h"
+
+namespace polyhead::cpu {
+namespace {
+
+AttentionSizes square(std::int64_t heads, std::int64_t length, std::int64_t width, bool causal = false) {
+  AttentionSizes sizes;
+  sizes.kv_heads = heads, sizes.queries = sizes.keys = length, sizes.qk_width = sizes.v_width = width;
+  sizes.banded = causal, sizes.lower = -length, sizes.upper = 1;
+  return sizes;
+}
+
+// AlphaFold's rows of an alignment: one bias for all sequences.
+AttentionSizes gated(std::int64_t sequences, std::int64_t length, std::int64_t heads) {
+  AttentionSizes sizes = square(heads, length, 32);
+  sizes.batch = sequences;
+  return sizes;
+}
+constexpr Together kSharedBias{.sequences = true, .groups = true};
+
+TEST(CpuSchedule, BackwardFillsSixtyFourThreads) {
+  const auto efficiency = [](const AttentionSizes& sizes, const Together& together = {}) { return BackwardSchedule(sizes, together, 64).load.efficiency(64); };
+  EXPECT_GT(efficiency(square(8, 2048, 64)), 0.9);
+  EXPECT_GT(efficiency(square(8, 2048, 64, true)), 0.9);
+  EXPECT_GT(efficiency(square(8, 8192, 64)), 0.9);
+  EXPECT_GT(efficiency(square(8, 8192, 64, true)), 0.9);
+  EXPECT_GT(efficiency(gated(128, 256, 8), kSharedBias), 0.9);
+}
+
+TEST(CpuSchedule, BackwardFillsTheThreadsOfCommonMachines) {
+  for (const int threads : {1, 2, 4, 8, 16, 32}) {
+    for (const bool causal : {false, true}) EXPECT_GT(BackwardSchedule(square(8, 2048, 64, causal), {}, threads).load.efficiency(threads), 0.9) << threads;
+    EXPECT_GT(BackwardSchedule(gated(128, 256, 8), kSharedBias, threads).load.efficiency(threads), 0.9) << threads;
+  }
+}
+
+TEST(CpuSchedule, OneThreadTakesWholeHeadsInOnePiece) {
+  const BackwardSchedule schedule(square(8, 4096, 64, true), {}, 1);
+  EXPECT_FALSE(schedule.rows_apart || schedule.keys_apart || schedule.groups_apart);
+  EXPECT_EQ(schedule.cells.size(), 1);
+  EXPECT_EQ(schedule.pieces, (std::vector<std::int64_t>{0, 8}));
+}
+
+TEST(CpuSchedule, CellsAreWholeSplitsAndHaveEveryPairOnce) {
+  int cut = 0;
+  for (const bool causal : {false, true}) {
+    for (const std::int64_t length : {1, 255, 257, 1057, 2048, 5000, 20'000}) {
+      for (const std::int64_t heads : {1, 3, 8}) {
+        for (const int threads : {2, 3, 7, 64, 128}) {
+          SCOPED_TRACE(length);
+          AttentionSizes sizes = square(heads, length, 64, causal);
+          sizes.group = 2;
+          const BackwardSchedule schedule(sizes, {}, threads);
+          const BackwardSplits& splits = schedule.splits;
+          EXPECT_LE(splits.row_splits, BackwardSplits::kMost);
+          EXPECT_LE(splits.key_splits, BackwardSplits::kMost);
+          EXPECT_EQ(splits.keys_per_split % backward_block_keys(4), 0);
+          std::vector<int> has_row(static_cast<std::size_t>(splits.row_splits)), has_key(static_cast<std::size_t>(splits.key_splits));
+          double pairs = 0;
+          for (const BackwardCell& cell : schedule.cells) {
+            EXPECT_EQ(cell.first_row % splits.rows_per_split, 0);
+            EXPECT_EQ(cell.first_key % splits.keys_per_split, 0);
+            EXPECT_EQ(cell.last_row, schedule.rows_apart ? std::min(sizes.rows(), cell.first_row + splits.rows_per_split) : sizes.rows());
+            EXPECT_EQ(cell.last_key, schedule.keys_apart ? std::min(sizes.keys, cell.first_key + splits.keys_per_split) : sizes.keys);
+            ++has_row[static_cast<std::size_t>(cell.first_row / splits.rows_per_split)];
+            ++has_key[static_cast<std::size_t>(cell.first_key / splits.keys_per_split)];
+            for (std::int64_t row = cell.first_row; row < cell.last_row; ++row) {
+              const std::int64_t last = causal ? std::min(cell.last_key, row % sizes.queries + 1) : cell.last_key;
+              pairs += static_cast<double>(std::max<std::int64_t>(0, last - cell.first_key));
+            }
+          }
+          const auto n = static_cast<double>(length);
+          EXPECT_EQ(pairs, 2 * (causal ? n * (n + 1) / 2 : n * n));
+          for (std::size_t i = 0; schedule.rows_apart && i < has_row.size(); ++i) EXPECT_GT(has_row[i], 0);
+          for (std::size_t i = 0; schedule.keys_apart && i < has_key.size(); ++i) EXPECT_GT(has_key[i], 0);
+          EXPECT_EQ(schedule.pieces.front(), 0);
+          EXPECT_EQ(schedule.pieces.back(), static_cast<std::int64_t>(schedule.cells.size()) * heads);
+          EXPECT_TRUE(std::is_sorted(schedule.pieces.begin(), schedule.pieces.end(), std::less_equal<>()));
+          cut += schedule.rows_apart || schedule.keys_apart ? 1 : 0;
+          if (HasFailure()) return;
+        }
+      }
+    }
+  }
+  EXPECT_GT(cut, 60);
+}
+
+TEST(CpuSchedule, WhatSharesElementsOfTheBiasStaysTogether) {
+  const AttentionSizes sizes = square(1, 4096, 64);
+  EXPECT_FALSE(BackwardSchedule(sizes, {.rows = true}, 64).rows_apart);
+  EXPECT_FALSE(BackwardSchedule(sizes, {.keys = true}, 64).keys_apart);
+  EXPECT_EQ(BackwardSchedule(square(8, 4096, 64), {.heads = true}, 64).heads, 1);
+  EXPECT_EQ(BackwardSchedule(gated(128, 256, 8), {.sequences = true}, 64).sequences, 1);
+  // Cells without pairs too, if a task has to write their d_bias.
+  const BackwardSchedule all(square(1, 4096, 64, true), {.every_pair = true}, 64), some(square(1, 4096, 64, true), {}, 64);
+  EXPECT_GT(all.cells.size(), some.cells.size());
+}
+
+}  // namespace
+}  // namespace polyhead::cpu
