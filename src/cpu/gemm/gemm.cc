@@ -18,9 +18,8 @@ constexpr std::int64_t kTermBytes = 8192;
 constexpr std::int64_t kMostElements = 1 << 20;  // most elements of b that are packed, or of sums that are kept in memory, at a time
 constexpr std::int64_t kPackWork = 16;           // cost of packing an element, in multiplications
 constexpr std::int64_t kPackTerms = 128;         // terms of a panel that one thread packs at a time
-// Least multiplications of a thread, per column of a panel: 960,000 with 16 float32 lanes, which take about half of the 50 us of waking a
-// thread; fewer with narrower vectors.
-constexpr std::int64_t kGrainPerColumn = 30'000;
+// Least multiply-adds of a piece, per column of a panel, which has 32 columns with AVX-512; narrower vectors have fewer and take longer.
+constexpr auto kGrainPerColumn = static_cast<std::int64_t>(kLeastPiece * kMultiplyAddsPerNanosecond / 32);
 
 std::int64_t divide_up(std::int64_t x, std::int64_t y) { return (x + y - 1) / y; }
 
@@ -164,11 +163,7 @@ class Run {
   void multiply(const GemmBlock& block) {
     const std::int64_t rows = block.rows.last - block.rows.first, panels = block.panels.last - block.panels.first;
     const std::int64_t depth = block.b.terms.last - block.b.terms.first, row_blocks = divide_up(rows, height_);
-    // Narrower groups of panels if there are few blocks for the threads; the shape of a block does not change any sum.
-    const std::int64_t threads = threads_of(executor_);
-    std::int64_t group = panels;
-    while (group > 1 && threads > 1 && row_blocks * divide_up(panels, group) < 4 * threads) group = (group + 1) / 2;
-    const std::int64_t groups = divide_up(panels, group);
+    const std::int64_t group = panels_of_item(row_blocks, panels, threads_of(executor_)), groups = divide_up(panels, group);
     parallel_for(row_blocks * groups, b_.grain(height_ * group * b_.width * depth), executor_, [&](std::int64_t first, std::int64_t last) {
       const ScratchMemory scratch(b_.kernels.scratch(task_, height_, depth));
       for (std::int64_t i = first; i < last; ++i) {

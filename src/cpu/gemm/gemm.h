@@ -42,4 +42,11 @@ struct Gemm {
 // disagree; overlap is not checked.
 void gemm(const Gemm& product, Executor* executor = nullptr);
 
+// Panels of b that a thread takes with each block of rows: fewer if there are few blocks for the threads, which does not change any sum.
+constexpr std::int64_t panels_of_item(std::int64_t row_blocks, std::int64_t panels, std::int64_t threads) {
+  std::int64_t group = panels;
+  while (group > 1 && threads > 1 && row_blocks * ((panels + group - 1) / group) < 4 * threads) group = (group + 1) / 2;
+  return group;
+}
+
 }  // namespace polyhead::cpu

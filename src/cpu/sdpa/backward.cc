@@ -89,13 +89,14 @@ class DocumentPass {
 
  private:
   Together together() const {
-    if (bias_ == nullptr) return {};
+    const auto sinks = static_cast<bool>(p_.d_sink);
+    if (bias_ == nullptr) return {.every_pair = sinks};
     return {.sequences = bias_->shared_by_sequences(),
             .heads = bias_->shared_by_heads(),
             .rows = bias_->shared_by_rows(),
             .keys = bias_->shared_by_keys(),
             .groups = bias_->groups() > 1,
-            .every_pair = bias_->written()};
+            .every_pair = bias_->written() || sinks};
   }
 
   // Sequences first_b to last_b - 1: all of them, or a group that runs by itself.
@@ -125,7 +126,8 @@ class DocumentPass {
         for (std::int64_t kv = first_head; kv < p_.kv_heads; kv += schedule_.heads) {
           for (std::int64_t b = begin; b < end; ++b) {
             move_to(p_, mask_, b, kv, task);
-            if (bias_ != nullptr) task.d_bias = bias_->plane(b, kv * task.heads, p_.documents.front(), schedule_.groups_apart ? sequence : 0);
+            if (bias_ != nullptr)
+              task.d_bias = bias_->plane(b, kv * task.heads, p_.documents.front(), schedule_.groups_apart ? sequence : 0);
             set_cell(cell, b * p_.kv_heads + kv, task);
             if (own_bytes > 0) {
               task.d_q_sums = own.get();
@@ -156,7 +158,8 @@ class DocumentPass {
       ends[i] = count += all[i]->any() ? chunks[i] * p_.batch * p_.kv_heads : 0;
     }
     if (count == 0) return;
-    const double elements = static_cast<double>(kChunk * std::max(p_.qk_width, p_.v_width) * (schedule_.splits.key_splits + schedule_.splits.row_splits));
+    const double elements =
+        static_cast<double>(kChunk * std::max(p_.qk_width, p_.v_width) * (schedule_.splits.key_splits + schedule_.splits.row_splits));
     parallel_for(count, grain_of(elements * kMergeElement), p_.executor, [&](std::int64_t first, std::int64_t last) {
       for (std::int64_t i = first; i < last; ++i) {
         const int which = i < ends[0] ? 0 : i < ends[1] ? 1 : 2;
@@ -181,7 +184,9 @@ class DocumentPass {
       task.sums = parts, task.splits = 0;
       for (const BackwardCell& cell : by_split_) {
         const bool has = which == 0 ? cell.first_row <= row && row < cell.last_row : cell.first_key <= row && row < cell.last_key;
-        if (has) parts[task.splits++] = sums.at(head, which == 0 ? cell.first_key / task_.keys_per_split : cell.first_row / task_.rows_per_split, row);
+        if (has)
+          parts[task.splits++] =
+              sums.at(head, which == 0 ? cell.first_key / task_.keys_per_split : cell.first_row / task_.rows_per_split, row);
       }
       const MutablePlane plane = plane_of(sums.gradient(), b, which == 0 ? kv * group + row / p_.queries : kv);
       task.to = plane;

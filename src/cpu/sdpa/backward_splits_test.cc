@@ -3,24 +3,12 @@
 
 #include "cpu/sdpa/schedule.h"
 #include "support/kernel_case.h"
+#include "support/last_piece_first.h"
 
 namespace polyhead::test {
 namespace {
 
 constexpr double kNaN = std::numeric_limits<double>::quiet_NaN();
-
-// As many threads as a test wants, all of them the caller, who takes the last piece first.
-class LastPieceFirst final : public Executor {
- public:
-  explicit LastPieceFirst(int threads) : threads_(threads) {}
-  int num_threads() const override { return threads_; }
-  void run(std::int64_t count, const std::function<void(std::int64_t)>& task) override {
-    for (std::int64_t i = count - 1; i >= 0; --i) task(i);
-  }
-
- private:
-  int threads_;
-};
 
 cpu::AttentionSizes sizes_of(const AttentionCase& c) {
   cpu::AttentionSizes sizes;
@@ -48,9 +36,13 @@ void expect_same_bits(AttentionCase& c, Random& random) {
       const AttentionOutputs o = c.make_outputs(threads == 8 ? &random : nullptr);
       copy(expected.out, o.out), copy(expected.lse, o.lse);
       for (const TensorView& view : {o.d_q, o.d_k, o.d_v}) fill(view, kNaN);
+      if (o.d_sink) fill(o.d_sink, kNaN);
       c.backward(o);
       if (threads == 1) {
         one = o;
+        if (o.d_sink) {
+          EXPECT_TRUE(near(o.d_sink, expected.d_sink, t.d_sink + t.relative * largest_magnitude(expected.d_sink))) << "d_sink";
+        }
         EXPECT_TRUE(near(o.d_q, expected.d_q, t.d_q + t.relative * largest_magnitude(expected.d_q))) << "d_q";
         EXPECT_TRUE(near(o.d_k, expected.d_k, t.relative * largest_magnitude(expected.d_k) + t.d_k)) << "d_k";
         EXPECT_TRUE(near(o.d_v, expected.d_v, t.relative * largest_magnitude(expected.d_v) + t.d_v)) << "d_v";
@@ -58,6 +50,9 @@ void expect_same_bits(AttentionCase& c, Random& random) {
           EXPECT_TRUE(near(o.d_bias, expected.d_bias, t.relative * largest_magnitude(expected.d_bias) + t.d_bias)) << "d_bias";
         }
       } else {
+        if (o.d_sink) {
+          EXPECT_TRUE(same_bits(o.d_sink, one.d_sink)) << "d_sink";
+        }
         EXPECT_TRUE(same_bits(o.d_q, one.d_q)) << "d_q";
         EXPECT_TRUE(same_bits(o.d_k, one.d_k)) << "d_k";
         EXPECT_TRUE(same_bits(o.d_v, one.d_v)) << "d_v";
@@ -94,7 +89,11 @@ const Shapes kShapes[] = {
     {"rows and keys", {.lead = {1}, .queries = 1300, .keys = 700, .qk_width = 20, .v_width = 8}, false, true, true},
     {"causal, cells without pairs", {.lead = {1}, .queries = 1300, .keys = 1400, .qk_width = 16, .v_width = 16}, true, true, true},
     {"keys in splits of several blocks", {.lead = {1}, .queries = 70, .keys = 4700, .qk_width = 16, .v_width = 24}, false, false, true},
-    {"grouped heads, splits of rows that cross heads", {.lead = {1}, .kv_heads = 2, .group = 3, .queries = 500, .keys = 200, .qk_width = 24, .v_width = 32}, false, true, false},
+    {"grouped heads, splits of rows that cross heads",
+     {.lead = {1}, .kv_heads = 2, .group = 3, .queries = 500, .keys = 200, .qk_width = 24, .v_width = 32},
+     false,
+     true,
+     false},
 };
 
 TEST(CpuBackwardSplits, AreTheSameForAnyNumberOfThreads) {
@@ -125,15 +124,17 @@ TEST(CpuBackwardSplits, WithEachKindOfBias) {
   };
   const AttentionSizes sizes{.lead = {2}, .kv_heads = 2, .group = 1, .queries = 1100, .keys = 300, .qk_width = 8, .v_width = 8};
   std::uint64_t seed = 60;
-  for (const Bias& bias : {Bias{"of every pair", {2, 2, 1100, 300}}, Bias{"shared by heads", {2, 1, 1100, 300}}, Bias{"shared by rows", {2, 2, 1, 300}},
-                           Bias{"shared by keys", {2, 2, 1100, 1}}, Bias{"shared by sequences", {1, 2, 1100, 300}}, Bias{"of relative positions", {}}}) {
+  for (const Bias& bias :
+       {Bias{"of every pair", {2, 2, 1100, 300}}, Bias{"shared by heads", {2, 1, 1100, 300}}, Bias{"shared by rows", {2, 2, 1, 300}},
+        Bias{"shared by keys", {2, 2, 1100, 1}}, Bias{"shared by sequences", {1, 2, 1100, 300}}, Bias{"of relative positions", {}}}) {
     for (const bool causal : {false, true}) {
       SCOPED_TRACE(bias.name);
       SCOPED_TRACE(causal);
       Random random(seed++);
       AttentionCase c = case_of(random, DType::f32, sizes);
       if (causal) c.options.mask.causal = Causal::top_left();
-      bias.shape.size() == 0 ? c.use_relative_bias(c.keep(random.tensor(c.dtype, {2, 2, 1399}))) : void(c.options.bias = c.keep(random.strided(c.dtype, bias.shape)));
+      bias.shape.size() == 0 ? c.use_relative_bias(c.keep(random.tensor(c.dtype, {2, 2, 1399})))
+                             : void(c.options.bias = c.keep(random.strided(c.dtype, bias.shape)));
       expect_same_bits(c, random);
       if (HasFailure()) return;
     }
@@ -163,12 +164,20 @@ TEST(CpuBackwardSplits, WithEachRuleOfKeysAndScores) {
   };
   const Rule rules[] = {
       {"window", [](AttentionCase& c, Random&) { c.options.mask.window = {.left = 200, .right = 50}; }},
+      {"sinks, and a window that leaves no pair in some cells of the first keys",
+       [](AttentionCase& c, Random& random) {
+         c.options.mask.window = {.left = 200, .right = 50};
+         c.options.sink = c.keep(random.tensor(DType::f32, {1}));
+       }},
       {"diagonals of the sequences",
        [](AttentionCase& c, Random&) {
          c.options.mask.causal = Causal::top_left();
          c.options.mask.diagonal_offsets = c.keep(Tensor::of<std::int64_t>({2}, {-800, 100}));
        }},
-      {"lengths", [](AttentionCase& c, Random&) { c.options.mask.key_lengths = c.keep(Tensor::of<std::int64_t>({2}, {300, 0})); }},
+      {"lengths",
+       [](AttentionCase& c, Random&) {
+         c.options.mask.key_lengths = c.keep(Tensor::of<std::int64_t>({2}, {300, 0}));
+       }},
       {"booleans, uniform empty rows",
        [](AttentionCase& c, Random& random) {
          const TensorView attend = c.keep(random.tensor(DType::boolean, {1150, 600}));
@@ -179,7 +188,8 @@ TEST(CpuBackwardSplits, WithEachRuleOfKeysAndScores) {
        }},
       {"softcap and dropout", [](AttentionCase& c, Random&) { c.options.softcap = 3, c.options.dropout = {.p = 0.25, .seed = 4}; }},
       {"a large lse", [](AttentionCase& c, Random&) { c.options.scale = 30; }},
-      {"NaN", [](AttentionCase& c, Random&) {
+      {"NaN",
+       [](AttentionCase& c, Random&) {
          const TensorView k = c.keep(Tensor::copy_of(c.k));
          fill(k.slice(-2, 400, 401), kNaN);
          c.k = k;

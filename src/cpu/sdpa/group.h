@@ -22,8 +22,10 @@ void set_heads(const Problem& problem, const MaskBlocks* blocks, const ConstTens
 Plane plane_of(const ConstTensorView& view, std::int64_t b, std::int64_t n);
 MutablePlane plane_of(const TensorView& view, std::int64_t b, std::int64_t n);
 
-// Least indices of a piece of parallel_for, where an index has `work` multiplications. Waking a thread takes 50 us, as long as 10^6.
-inline std::int64_t grain_of(double work) { return static_cast<std::int64_t>(std::clamp(1e6 / std::max(work, 1.0), 1.0, 1e6)); }
+// Least indices of a piece of parallel_for, where an index has `work` multiply-adds.
+inline std::int64_t grain_of(double work) {
+  return static_cast<std::int64_t>(std::clamp(kLeastPiece * kMultiplyAddsPerNanosecond / std::max(work, 1.0), 1.0, 1e6));
+}
 
 // Calls f(document, its problem, threads) for each document: in parallel, or one document after the other if in_order. `threads` is the
 // document's share of them by its pairs, all of them if in_order.

@@ -2,6 +2,7 @@
 #include <gmock/gmock.h>
 
 #include "support/kernel_case.h"
+#include "support/last_piece_first.h"
 
 namespace polyhead::test {
 namespace {
@@ -181,12 +182,57 @@ TEST_F(CpuSdpaKeySplits, BitsOfASequenceDoNotDependOnHowManyThereAre) {
   EXPECT_TRUE(same_bits(one.lse, all.lse.slice(0, 0, 1)));
 }
 
+// Blocks of rows of any size, cells of a causal mask in any order, and key splits.
+TEST_F(CpuSdpaKeySplits, ManyThreadsCutRowsAndKeysWithTheSameBits) {
+  struct Sizes {
+    std::int64_t kv_heads, group, queries, keys;
+    const char* expected;  // of 64 threads without a mask
+  };
+  std::uint64_t seed = 20;
+  for (const Sizes& z : {Sizes{2, 2, 900, 700, "blocks of 60 queries, 60 of them\n"}, Sizes{2, 1, 500, 3000, "blocks of 36 queries, 28 of them, each with its keys in 6 splits\n"},
+                         Sizes{3, 2, 4, 20'000, "blocks of 8 queries, 3 of them, each with its keys in 20 splits\n"}}) {
+    for (const bool causal : {false, true}) {
+      SCOPED_TRACE(z.expected);
+      SCOPED_TRACE(causal);
+      Random random(seed++);
+      AttentionCase c;
+      c.dtype = DType::f32;
+      c.sizes = {.lead = {1}, .kv_heads = z.kv_heads, .group = z.group, .queries = z.queries, .keys = z.keys, .qk_width = 64, .v_width = 64};
+      c.draw_inputs(random);
+      if (causal) c.options.mask.causal = z.keys > z.queries ? Causal::bottom_right() : Causal::top_left();
+      const AttentionOutputs expected = reference_forward(c);
+      const Tolerances tolerance(c);
+      for_each_instruction_set([&] {
+        const AttentionOutputs one = c.make_outputs();
+        LastPieceFirst executor(1);
+        c.options.executor = &executor;
+        c.forward(one);
+        EXPECT_TRUE(near(one.out, expected.out, tolerance.out));
+        for (const int threads : {3, 8, 64}) {
+          LastPieceFirst many(threads);
+          c.options.executor = &many;
+          const AttentionOutputs o = c.make_outputs();
+          c.forward(o);
+          EXPECT_TRUE(same_bits(o.out, one.out)) << threads;
+          EXPECT_TRUE(same_bits(o.lse, one.lse)) << threads;
+          if (threads == 64 && !causal) {
+            EXPECT_THAT(facts(c, o), HasSubstr(z.expected));
+          }
+        }
+        c.options.executor = nullptr;
+      });
+      if (HasFailure()) return;
+    }
+  }
+}
+
 TEST_F(CpuSdpaKeySplits, ExplainNamesThem) {
   const auto of = [](std::int64_t heads, std::int64_t queries, std::int64_t keys, const SdpaOptions& options = {}) {
     const Tensor q(DType::f32, {1, heads, queries, 128}), k(DType::f32, {1, heads, keys, 128});
     Tensor out(DType::f32, q.shape());
     return explain({.q = q, .k = k, .v = k, .out = out}, options);
   };
+  set_num_threads(8);
   EXPECT_THAT(of(1, 1, 8192), HasSubstr("blocks of 1 queries, 1 of them, each with its keys in 8 splits\n"));
   EXPECT_THAT(of(4, 1, 8192), HasSubstr("4 of them, each with its keys in 2 splits\n"));
   EXPECT_THAT(of(8, 1, 8192), HasSubstr("8 of them\n"));

@@ -69,7 +69,7 @@ MaskBlocks::MaskBlocks(const Problem& problem) : group_(problem.heads / problem.
     const std::int64_t row_blocks = shape[-2], planes = numel(shape.first(shape.size() - 2));
     const Shape heads = shared.first(shared.size() - 2);
     const Strides strides = bytes.strides().first(shared.size() - 2);
-    constexpr std::int64_t kLeastBytes = 200'000;  // can be read in the time to wake a thread
+    constexpr auto kLeastBytes = static_cast<std::int64_t>(20 * kLeastPiece);  // 20 bytes a nanosecond
     const std::int64_t grain = 1 + kLeastBytes / (1 + std::min(rows, kMaskBlockQueries) * columns);
     parallel_for(planes * row_blocks, grain, problem.executor, [&](std::int64_t first, std::int64_t last) {
       for (std::int64_t index = first; index < last; ++index) {
@@ -93,7 +93,7 @@ MaskBlocks::MaskBlocks(const Problem& problem) : group_(problem.heads / problem.
   const std::int64_t groups = problem.batch * kv_heads_, rows = group_ * problem.queries;
   std::vector<RowKind> kinds(static_cast<std::size_t>(groups * rows));
   filled_.resize(static_cast<std::size_t>(groups));
-  constexpr std::int64_t kLeastRows = 5'000;  // take as long as waking a thread
+  constexpr auto kLeastRows = static_cast<std::int64_t>(kLeastPiece / 2);  // 2 ns a row
   parallel_for(groups, 1 + kLeastRows / rows, problem.executor, [&](std::int64_t first, std::int64_t last) {
     for (std::int64_t i = first; i < last; ++i) {
       KeySet set = problem.key_set(i / kv_heads_, i % kv_heads_ * group_, document);

@@ -13,11 +13,13 @@ namespace {
 std::int64_t divide_up(std::int64_t x, std::int64_t y) { return (x + y - 1) / y; }
 
 // Costs besides those of the products, in multiply-adds. docs/experiments.md says how they were measured.
-constexpr double kPackElement = 26;   // to pack an element of k or v
-constexpr double kLoadElement = 12;   // to load an element of q, out or d_out, and to add to d_q, for a block of keys
-constexpr double kPair = 16;          // exp, p and d_score of a pair
-constexpr double kRegion = 1e6;       // to wake threads and wait for them
-constexpr double kLeastPiece = 1e6;   // that is worth waking a thread
+constexpr double kPackElement = 26;  // to pack an element of k or v for the backward pass
+constexpr double kLoadElement = 12;  // to load an element of q, out or d_out, and to add to d_q, for a block of keys
+constexpr double kReadElement = 12;  // to read and pack an element of k or v for the forward pass
+constexpr double kRowElement = 4;    // to load q and store out
+constexpr double kPair = 16;         // exp, p and d_score of a pair
+constexpr double kRegion = 1e6;      // to wake threads and wait for them
+constexpr double kLeastCost = kLeastPiece * kMultiplyAddsPerNanosecond;
 
 // Items of equal cost.
 struct Items {
@@ -25,18 +27,18 @@ struct Items {
   std::int64_t count;
 };
 
-// Cuts items into pieces of similar cost, each of at least kLeastPiece if there are several. Returns the cost of the thread that ends last.
+// Cuts items into pieces of similar cost, each of at least kLeastCost if there are several. Returns the cost of the thread that ends last.
 double cut_pieces(std::span<const Items> all, int threads, std::vector<std::int64_t>& pieces) {
   constexpr double kPiecesPerThread = 16;  // the light ones at the end fill the gaps that heavy ones leave
   double total = 0;
   std::int64_t count = 0;
   for (const Items& items : all) total += items.cost * static_cast<double>(items.count), count += items.count;
   pieces = {0};
-  if (threads == 1 || count == 1 || total < 2 * kLeastPiece) {
+  if (count == 1) {
     pieces.push_back(count);
     return total;
   }
-  const double wanted = std::max(kLeastPiece, total / (kPiecesPerThread * threads));
+  const double wanted = std::max(kLeastCost, total / (kPiecesPerThread * threads));
   std::vector<double> costs;
   double piece = 0;
   std::int64_t item = 0;
@@ -67,8 +69,10 @@ double pairs_of(const AttentionSizes& sizes, std::int64_t first_row, std::int64_
 
 double backward_cost(const AttentionSizes& sizes, double pairs, std::int64_t rows, std::int64_t keys) {
   const auto h = static_cast<double>(sizes.qk_width), v = static_cast<double>(sizes.v_width);
-  const double loads = pairs / static_cast<double>(backward_block_keys(sizes.element_bytes));  // rows, once for each of their blocks of keys
-  return pairs * (3 * h + 2 * v + kPair) + (h + v) * (kPackElement * static_cast<double>(keys) + kLoadElement * (static_cast<double>(rows) + loads));
+  const double loads =
+      pairs / static_cast<double>(backward_block_keys(sizes.element_bytes));  // rows, once for each of their blocks of keys
+  return pairs * (3 * h + 2 * v + kPair) +
+         (h + v) * (kPackElement * static_cast<double>(keys) + kLoadElement * (static_cast<double>(rows) + loads));
 }
 
 }  // namespace
@@ -90,7 +94,8 @@ AttentionSizes::AttentionSizes(const Problem& p)
 // about 1,000 rows, so adding them up costs less than 0.5 % of the products.
 BackwardSplits::BackwardSplits(const AttentionSizes& sizes) {
   constexpr std::int64_t kLeastBlocks = 4, kMostRows = 1056, kRowStep = 64, kMostRowSplits = 8;
-  const std::int64_t block_keys = backward_block_keys(sizes.element_bytes), key_blocks = std::max<std::int64_t>(1, divide_up(sizes.keys, block_keys));
+  const std::int64_t block_keys = backward_block_keys(sizes.element_bytes),
+                     key_blocks = std::max<std::int64_t>(1, divide_up(sizes.keys, block_keys));
   keys_per_split = block_keys * (key_blocks <= kMost ? 1 : std::max(kLeastBlocks, divide_up(key_blocks, kMost)));
   key_splits = std::max<std::int64_t>(1, divide_up(sizes.keys, keys_per_split));
   row_splits = std::clamp<std::int64_t>(divide_up(sizes.rows(), kMostRows), 1, kMostRowSplits);
@@ -127,14 +132,16 @@ BackwardSchedule::BackwardSchedule(const AttentionSizes& sizes, const Together& 
 
 void BackwardSchedule::cut(const AttentionSizes& sizes, const Together& together, int threads) {
   const std::int64_t rows = rows_apart ? splits.row_splits : 1, keys = keys_apart ? splits.key_splits : 1;
-  const std::int64_t rows_each = rows_apart ? splits.rows_per_split : sizes.rows(), keys_each = keys_apart ? splits.keys_per_split : sizes.keys;
+  const std::int64_t rows_each = rows_apart ? splits.rows_per_split : sizes.rows(),
+                     keys_each = keys_apart ? splits.keys_per_split : sizes.keys;
   cells.clear();
   double parts_of_rows = 0, parts_of_keys = 0;  // rows of sums of d_q, and of d_k and d_v, that are added up
   std::vector<bool> has_cell(static_cast<std::size_t>(keys), false);
   for (std::int64_t r = 0; r < rows; ++r) {
     bool row_has_cell = false;
     for (std::int64_t k = 0; k < keys; ++k) {
-      BackwardCell cell{r * rows_each, std::min(sizes.rows(), (r + 1) * rows_each), k * keys_each, std::min(sizes.keys, (k + 1) * keys_each), 0};
+      BackwardCell cell{r * rows_each, std::min(sizes.rows(), (r + 1) * rows_each), k * keys_each,
+                        std::min(sizes.keys, (k + 1) * keys_each), 0};
       const double pairs = pairs_of(sizes, cell.first_row, cell.last_row, cell.first_key, cell.last_key);
       // Every row and every key is in some cell, which writes its gradient.
       const bool last = (k == keys - 1 && !row_has_cell) || (r == rows - 1 && !has_cell[static_cast<std::size_t>(k)]);
@@ -151,6 +158,11 @@ void BackwardSchedule::cut(const AttentionSizes& sizes, const Together& together
   for (const BackwardCell& cell : cells) total += cell.cost;
   const auto all = static_cast<double>(sizes.batch * sizes.kv_heads), separate = static_cast<double>(sequences * heads);
   load.work = total * all;
+  if (threads == 1 || load.work < 2 * kLeastCost) {
+    pieces.assign({0, static_cast<std::int64_t>(cells.size()) * sequences * heads});
+    load.longest = load.work;
+    return;
+  }
   std::vector<Items> items;
   for (const BackwardCell& cell : cells) items.push_back({cell.cost * all / separate, sequences * heads});
   load.longest = cut_pieces(items, threads, pieces);
@@ -160,6 +172,156 @@ void BackwardSchedule::cut(const AttentionSizes& sizes, const Together& together
   if (rows_apart) merged += parts_of_keys * static_cast<double>(sizes.qk_width + sizes.v_width) * all;
   if (groups_apart) merged += separate * static_cast<double>(sizes.group * sizes.queries * sizes.keys);
   if (merged > 0) load.longest += kMergeElement * merged / threads + kRegion;
+}
+
+namespace {
+
+// Cost of a block of rows: the pairs that its strips compute, the keys that any of them has, and its rows.
+double forward_cost(const AttentionSizes& sizes, double pairs, std::int64_t keys, std::int64_t rows) {
+  const auto width = static_cast<double>(sizes.qk_width + sizes.v_width);
+  return pairs * (width + kPair) +
+         width * (kReadElement * static_cast<double>(std::max<std::int64_t>(0, keys)) + kRowElement * static_cast<double>(rows));
+}
+
+double forward_cost(const AttentionSizes& sizes, std::int64_t first_row, std::int64_t last_row, std::int64_t first_key,
+                    std::int64_t last_key) {
+  const double pairs = pairs_of(sizes, first_row, last_row, first_key, last_key);
+  if (sizes.banded) {
+    const bool one_head = last_row - first_row <= sizes.queries;
+    const std::int64_t t = one_head ? first_row % sizes.queries : 0, last = one_head ? (last_row - 1) % sizes.queries : sizes.queries - 1;
+    first_key = std::max(first_key, t + sizes.lower), last_key = std::min(last_key, last + sizes.upper);
+  }
+  return forward_cost(sizes, pairs, last_key - first_key, last_row - first_row);
+}
+
+// Cuts the queries of a head into at most `count` blocks of similar cost, of at most `most` queries each if count allows it. Returns the
+// ends of the blocks.
+std::vector<std::int64_t> equal_blocks(const AttentionSizes& sizes, std::int64_t count, std::int64_t most) {
+  std::vector<double> before{0};  // pairs of all strips before strip i
+  for (std::int64_t t = 0; t < sizes.queries; t += kStripRows)
+    before.push_back(before.back() + pairs_of(sizes, t, std::min(sizes.queries, t + kStripRows), 0, sizes.keys));
+  const auto strips = static_cast<std::int64_t>(before.size()) - 1, most_strips = std::max<std::int64_t>(1, most / kStripRows);
+  const auto cost = [&](std::int64_t first, std::int64_t last) {
+    const std::int64_t t = first * kStripRows, end = std::min(sizes.queries, last * kStripRows);
+    const double pairs = before[static_cast<std::size_t>(last)] - before[static_cast<std::size_t>(first)];
+    return forward_cost(sizes, pairs, std::min(sizes.keys, end - 1 + sizes.upper) - std::max<std::int64_t>(0, t + sizes.lower), end - t);
+  };
+  std::vector<std::int64_t> ends;
+  double low = 0, high = cost(0, strips);
+  for (int step = 0; step < 10; ++step) {  // the least cost of a block that leaves at most `count` blocks
+    const double limit = step == 9 ? high : (low + high) / 2;
+    ends.clear();
+    for (std::int64_t first = 0, last = 1; first < strips; first = last, ++last) {
+      while (last < strips && last - first < most_strips && cost(first, last + 1) <= limit) ++last;
+      ends.push_back(std::min(sizes.queries, last * kStripRows));
+    }
+    (static_cast<std::int64_t>(ends.size()) <= count ? high : low) = limit;
+  }
+  return ends;
+}
+
+}  // namespace
+
+ForwardSchedule::ForwardSchedule(const AttentionSizes& sizes, const BlockSizes& block_sizes, std::int64_t block_keys, bool keys_apart,
+                                 int threads)
+    : heads(sizes.batch * sizes.kv_heads), last_key(sizes.keys), keys_per_split(sizes.keys), key_blocks(divide_up(sizes.keys, block_keys)) {
+  const std::int64_t most = block_sizes.query_rows(std::max(sizes.qk_width, sizes.v_width), sizes.element_bytes);
+  const std::int64_t per_head = divide_up(sizes.queries, most);
+  if (sizes.queries * 2 <= most) {  // whole heads, so that the heads of a group share packed keys and values
+    const std::int64_t rows = std::min(sizes.group, most / sizes.queries) * sizes.queries;
+    for (std::int64_t row = 0; row < sizes.rows(); row += rows) add_block(sizes, row, std::min(sizes.rows(), row + rows));
+  } else {
+    cut_heads(sizes, per_head, most, false);
+  }
+  share(sizes, threads);
+  const double work = load.work;
+  if (threads == 1 || work < 4 * kRegion || load.efficiency(threads) > 0.95) return;
+  ForwardSchedule best = *this;
+  const auto keep_better = [&] {
+    load.work = work;
+    if (load.longest < 0.97 * best.load.longest) best = *this;
+  };
+  // As many blocks of rows as threads, or a few times that; then splits of keys. A good schedule is not improved, which would take time.
+  constexpr double kGood = 0.9;
+  constexpr std::int64_t kLeastRows = 2 * kStripRows;
+  for (const std::int64_t times : {1, 2, 3, 4}) {
+    if (best.load.efficiency(threads) > kGood) break;
+    const std::int64_t wanted = std::min(divide_up(times * threads, heads * sizes.group), sizes.queries / kLeastRows);
+    if (wanted <= per_head) continue;
+    cut_heads(sizes, wanted, most, sizes.banded);
+    share(sizes, threads);
+    keep_better();
+  }
+  if (keys_apart && best.load.efficiency(threads) < kGood) {
+    *this = best;
+    std::int64_t first = 0, last = sizes.keys;
+    if (sizes.banded) first = std::max<std::int64_t>(0, sizes.lower), last = std::min(sizes.keys, sizes.queries - 1 + sizes.upper);
+    const std::int64_t first_block = first / block_keys, block_count = count();
+    key_blocks = divide_up(last, block_keys) - first_block;
+    first_key = first_block * block_keys, last_key = last;
+    for (const std::int64_t times : {1, 2, 4}) {
+      const std::int64_t wanted = std::min(key_blocks, divide_up(times * threads, block_count));
+      if (wanted <= key_splits) continue;
+      keys_per_split = divide_up(key_blocks, wanted) * block_keys;
+      key_splits = divide_up(key_blocks * block_keys, keys_per_split);
+      share(sizes, threads);
+      keep_better();
+    }
+  }
+  *this = std::move(best);
+}
+
+void ForwardSchedule::add_block(const AttentionSizes& sizes, std::int64_t first, std::int64_t last) {
+  blocks.push_back({first, last, forward_cost(sizes, first, last, 0, sizes.keys)});
+  most_rows = std::max(most_rows, last - first);
+}
+
+// Cuts each head into `per_head` blocks: of one size, or of similar cost.
+void ForwardSchedule::cut_heads(const AttentionSizes& sizes, std::int64_t per_head, std::int64_t most, bool by_cost) {
+  blocks.clear();
+  most_rows = 0;
+  std::vector<std::int64_t> ends;
+  if (by_cost) {
+    ends = equal_blocks(sizes, per_head, most);
+  } else {
+    const std::int64_t rows = divide_up(divide_up(sizes.queries, per_head), kStripRows) * kStripRows;
+    for (std::int64_t t = rows; t < sizes.queries; t += rows) ends.push_back(t);
+    ends.push_back(sizes.queries);
+  }
+  for (std::int64_t head = 0; head < sizes.group; ++head) {
+    std::int64_t first = 0;
+    for (const std::int64_t end : ends) add_block(sizes, head * sizes.queries + first, head * sizes.queries + end), first = end;
+  }
+}
+
+// Shares the items among the threads.
+void ForwardSchedule::share(const AttentionSizes& sizes, int threads) {
+  heaviest_first = sizes.banded && threads > 1 && blocks.size() > 1;
+  if (heaviest_first)
+    std::stable_sort(blocks.begin(), blocks.end(), [](const ForwardBlock& a, const ForwardBlock& b) { return a.cost > b.cost; });
+  load.work = 0;
+  for (const ForwardBlock& block : blocks) load.work += block.cost * static_cast<double>(heads);
+  if (threads == 1 || load.work < 2 * kLeastCost) {  // without lists: a small call takes less time than they would
+    pieces.assign({0, count() * key_splits});
+    load.longest = load.work;
+    return;
+  }
+  std::vector<Items> items;
+  double merged = 0;
+  for (const ForwardBlock& block : blocks) {
+    double cost = block.cost;
+    if (key_splits > 1) {
+      cost = 0;
+      for (std::int64_t first = first_key; first < last_key; first += keys_per_split)
+        cost += forward_cost(sizes, block.first, block.last, first, std::min(last_key, first + keys_per_split));
+      merged = std::max(merged, kMergeElement * static_cast<double>((block.last - block.first) * key_blocks * (sizes.v_width + 16)));
+    }
+    items.push_back({cost / static_cast<double>(key_splits), heads * key_splits});
+  }
+  load.longest = cut_pieces(items, threads, pieces);
+  if (pieces.size() > 2) load.longest += kRegion;
+  // The thread that ends last merges the splits of its block; before that, each thread merges its share of the others.
+  if (key_splits > 1) load.longest += merged * static_cast<double>(divide_up(count(), threads));
 }
 
 }  // namespace polyhead::cpu

@@ -7,11 +7,12 @@
 #include <span>
 #include <vector>
 
+#include "cpu/block_sizes.h"
 #include "problem/problem.h"
 
 namespace polyhead::cpu {
 
-// Costs are in multiply-adds of a kernel at its full speed: 10^6 of them take about 10 us.
+// Costs are in multiply-adds of a kernel (kMultiplyAddsPerNanosecond).
 constexpr double kMergeElement = 12;  // to add an element of a split's sums
 
 struct AttentionSizes {
@@ -19,9 +20,9 @@ struct AttentionSizes {
   explicit AttentionSizes(const Problem& problem);
   std::int64_t rows() const { return group * queries; }
 
-  std::int64_t batch = 1, kv_heads = 1, group = 1;  // group: query heads of a key/value head
+  std::int64_t batch = 1, kv_heads = 1, group = 1;                                   // group: query heads of a key/value head
   std::int64_t queries = 0, keys = 0, qk_width = 0, v_width = 0, element_bytes = 4;  // element_bytes: of the compute type
-  bool banded = false;                   // query t has the keys [t + lower, t + upper) only
+  bool banded = false;                                                               // query t has the keys [t + lower, t + upper) only
   std::int64_t lower = 0, upper = 0;
 };
 
@@ -48,8 +49,8 @@ struct BackwardCell {
 // its own.
 struct Together {
   bool sequences = false, heads = false, rows = false, keys = false;
-  bool groups = false;     // sequences that are together are cut into groups
-  bool every_pair = false;  // masked pairs too have a task, which writes their d_bias
+  bool groups = false;      // sequences that are together are cut into groups
+  bool every_pair = false;  // masked pairs too have a task, which writes their d_bias or, with the first keys, their row's d_sink
 };
 
 // Number of sequences in a group of a problem whose sequences share d_bias: the sums of a group begin at 0.
@@ -63,13 +64,42 @@ struct BackwardSchedule {
   BackwardSplits splits;
   bool rows_apart = false, keys_apart = false;  // whether a cell has one split of rows, of keys; false: it has all of them
   bool groups_apart = false;
-  std::int64_t sequences, heads;                // that are apart: 1, or all; or the number of groups
-  std::vector<BackwardCell> cells;              // the heaviest first
-  std::vector<std::int64_t> pieces;             // first item of each piece of parallel_for, and the end: pieces of similar cost
+  std::int64_t sequences, heads;     // that are apart: 1, or all; or the number of groups
+  std::vector<BackwardCell> cells;   // the heaviest first
+  std::vector<std::int64_t> pieces;  // first item of each piece of parallel_for, and the end: pieces of similar cost
   Load load;
 
  private:
   void cut(const AttentionSizes& sizes, const Together& together, int threads);
+};
+
+// Rows [first, last) of a key/value head: rows of one query head, or whole query heads.
+struct ForwardBlock {
+  std::int64_t first, last;
+  double cost;
+};
+
+struct ForwardSchedule {
+  // keys_apart: splits of keys may run apart. block_keys: a split has whole blocks of so many keys.
+  ForwardSchedule(const AttentionSizes& sizes, const BlockSizes& block_sizes, std::int64_t block_keys, bool keys_apart, int threads);
+
+  std::int64_t count() const { return static_cast<std::int64_t>(blocks.size()) * heads; }  // blocks of rows of all heads
+
+  // An item is a block of rows of a key/value head with all keys, or with one split of them. The splits of a block follow each other.
+  // Blocks are numbered by sequence, head and block; or, heaviest_first, by block, sequence and head.
+  std::vector<ForwardBlock> blocks;  // of a key/value head
+  std::int64_t most_rows = 0;        // of a block
+  bool heaviest_first = false;
+  std::int64_t heads;  // key/value heads of all sequences
+  std::int64_t key_splits = 1, first_key = 0, last_key, keys_per_split;
+  std::int64_t key_blocks;           // of all splits
+  std::vector<std::int64_t> pieces;  // first item of each piece of parallel_pieces, and the end
+  Load load;
+
+ private:
+  void add_block(const AttentionSizes& sizes, std::int64_t first, std::int64_t last);
+  void cut_heads(const AttentionSizes& sizes, std::int64_t per_head, std::int64_t most, bool by_cost);
+  void share(const AttentionSizes& sizes, int threads);
 };
 
 }  // namespace polyhead::cpu

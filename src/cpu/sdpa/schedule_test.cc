@@ -2,7 +2,9 @@
 
 #include <gtest/gtest.h>
 
-#include "core/parallel.h"
+#include <algorithm>
+#include <functional>
+
 #include "cpu/sdpa/task.h"
 
 namespace polyhead::cpu {
@@ -24,7 +26,9 @@ AttentionSizes gated(std::int64_t sequences, std::int64_t length, std::int64_t h
 constexpr Together kSharedBias{.sequences = true, .groups = true};
 
 TEST(CpuSchedule, BackwardFillsSixtyFourThreads) {
-  const auto efficiency = [](const AttentionSizes& sizes, const Together& together = {}) { return BackwardSchedule(sizes, together, 64).load.efficiency(64); };
+  const auto efficiency = [](const AttentionSizes& sizes, const Together& together = {}) {
+    return BackwardSchedule(sizes, together, 64).load.efficiency(64);
+  };
   EXPECT_GT(efficiency(square(8, 2048, 64)), 0.9);
   EXPECT_GT(efficiency(square(8, 2048, 64, true)), 0.9);
   EXPECT_GT(efficiency(square(8, 8192, 64)), 0.9);
@@ -32,9 +36,76 @@ TEST(CpuSchedule, BackwardFillsSixtyFourThreads) {
   EXPECT_GT(efficiency(gated(128, 256, 8), kSharedBias), 0.9);
 }
 
+ForwardSchedule forward(const AttentionSizes& sizes, int threads, bool keys_apart = true) {
+  return {sizes, block_sizes(1 << 20), forward_key_block(sizes.qk_width, sizes.v_width, sizes.element_bytes), keys_apart, threads};
+}
+
+// One query of 32 heads that share 8 key/value heads 128 wide.
+AttentionSizes decode(std::int64_t keys) {
+  AttentionSizes sizes;
+  sizes.kv_heads = 8, sizes.group = 4, sizes.queries = 1, sizes.keys = keys, sizes.qk_width = sizes.v_width = 128;
+  return sizes;
+}
+
+TEST(CpuSchedule, ForwardFillsSixtyFourThreads) {
+  for (const int threads : {1, 2, 4, 8, 16, 32, 64}) {
+    const auto efficiency = [&](const AttentionSizes& sizes) { return forward(sizes, threads).load.efficiency(threads); };
+    EXPECT_GT(efficiency(square(8, 2048, 64)), 0.9) << threads;
+    EXPECT_GT(efficiency(square(8, 2048, 64, true)), 0.9) << threads;
+    EXPECT_GT(efficiency(decode(32'768)), 0.9) << threads;
+    EXPECT_GT(efficiency(gated(128, 256, 8)), 0.9) << threads;
+  }
+}
+
+TEST(CpuSchedule, ForwardBlocksHaveEveryRowOnceAndSplitsEveryKey) {
+  int cut_rows = 0, cut_keys = 0;
+  for (const bool causal : {false, true}) {
+    for (const std::int64_t queries : {1, 5, 300, 2048, 3000}) {
+      for (const std::int64_t keys : {1, 2048, 20'000}) {
+        for (const int threads : {1, 2, 7, 64, 128}) {
+          AttentionSizes sizes = square(2, queries, 64, causal);
+          sizes.group = 3, sizes.keys = keys, sizes.upper = causal ? keys - queries + 1 : 0;
+          const ForwardSchedule schedule = forward(sizes, threads);
+          std::vector<std::pair<std::int64_t, std::int64_t>> blocks;
+          for (const ForwardBlock& block : schedule.blocks) {
+            blocks.emplace_back(block.first, block.last);
+            EXPECT_LE(block.last - block.first, schedule.most_rows);
+            // Rows of one head, or whole heads.
+            EXPECT_TRUE(block.first / queries == (block.last - 1) / queries || (block.first % queries == 0 && block.last % queries == 0));
+          }
+          EXPECT_LE(schedule.most_rows, 768);
+          std::sort(blocks.begin(), blocks.end());
+          EXPECT_EQ(blocks.front().first, 0);
+          EXPECT_EQ(blocks.back().second, 3 * queries);
+          for (std::size_t i = 1; i < blocks.size(); ++i) EXPECT_EQ(blocks[i].first, blocks[i - 1].second);
+          EXPECT_EQ(schedule.keys_per_split % 512 == 0 || schedule.key_splits == 1, true);
+          EXPECT_EQ(schedule.first_key % 512, 0);
+          if (!causal) {
+            EXPECT_EQ(schedule.first_key, 0);
+          }
+          EXPECT_EQ(schedule.last_key, keys);
+          EXPECT_GE(schedule.first_key + schedule.key_splits * schedule.keys_per_split, keys);
+          EXPECT_LT(schedule.first_key + (schedule.key_splits - 1) * schedule.keys_per_split, keys);
+          EXPECT_EQ(schedule.pieces.front(), 0);
+          EXPECT_EQ(schedule.pieces.back(), schedule.count() * schedule.key_splits);
+          EXPECT_EQ(forward(sizes, threads, false).key_splits, 1);
+          cut_rows += schedule.blocks.size() > 12 ? 1 : 0, cut_keys += schedule.key_splits > 1 ? 1 : 0;
+          if (HasFailure()) {
+            ADD_FAILURE() << "causal " << causal << ", " << queries << " queries, " << keys << " keys, " << threads << " threads";
+            return;
+          }
+        }
+      }
+    }
+  }
+  EXPECT_GT(cut_rows, 20);
+  EXPECT_GT(cut_keys, 20);
+}
+
 TEST(CpuSchedule, BackwardFillsTheThreadsOfCommonMachines) {
   for (const int threads : {1, 2, 4, 8, 16, 32}) {
-    for (const bool causal : {false, true}) EXPECT_GT(BackwardSchedule(square(8, 2048, 64, causal), {}, threads).load.efficiency(threads), 0.9) << threads;
+    for (const bool causal : {false, true})
+      EXPECT_GT(BackwardSchedule(square(8, 2048, 64, causal), {}, threads).load.efficiency(threads), 0.9) << threads;
     EXPECT_GT(BackwardSchedule(gated(128, 256, 8), kSharedBias, threads).load.efficiency(threads), 0.9) << threads;
   }
 }
