@@ -49,6 +49,12 @@ void add_attention_weights(const Options& o, const MapsInput& input, const SdpaO
   results->push_back({"top_attention_weights", std::move(probability)});
 }
 
+// The sink logits, in the dtype of q or of lse.
+Tensor sink_of(InputTensors* in, DType dtype) {
+  const Tensor sink = in->take("sink");
+  return !sink || sink.dtype() == dtype || !is_floating(dtype) ? sink : in->as(sink, "sink", accumulation_dtype(dtype), "of lse");
+}
+
 // Scaled dot-product attention of q, k and v, without a layer.
 std::string run_sdpa(const Options& o, InputTensors* in, Results* results) {
   constexpr const char* kRole = "which is required without --parameters";
@@ -56,10 +62,10 @@ std::string run_sdpa(const Options& o, InputTensors* in, Results* results) {
   const Tensor v = in->as(in->required("v", kRole), "v", q.dtype(), "of q");
   require(q.view().rank() >= 3 && k.view().rank() >= 3 && v.view().rank() >= 3, "attend: q is ", q.shape(), ", k ", k.shape(), ", v ", v.shape(),
           "; each must have three dimensions or more, [*,N,T,H], [*,K,S,H] and [*,K,S,V]");
-  const Tensor bias = in->as(in->take("bias"), "bias", q.dtype(), "of q");
+  const Tensor bias = in->as(in->take("bias"), "bias", q.dtype(), "of q"), sink = sink_of(in, q.dtype());
   SdpaOptions options;
   apply(o.rules, &options);
-  options.bias = bias;
+  options.bias = bias, options.sink = sink;
   Tensor keep;
   const Shape lead = q.shape().first(q.shape().size() - 3);
   options.mask = mask_of(o.rules, lead, q.extent(-2), k.extent(-2));
@@ -74,12 +80,15 @@ std::string run_sdpa(const Options& o, InputTensors* in, Results* results) {
   add_attention_weights(o, {.q = q, .k = k}, options, weights_shape, lse, results);
   if (o.gradients) {
     const Tensor d_out = gradient_of_output(in, q.dtype(), "of q");
-    Tensor d_q(q.dtype(), q.shape()), d_k(q.dtype(), k.shape()), d_v(q.dtype(), v.shape()), d_bias = bias ? Tensor(q.dtype(), bias.shape()) : Tensor();
-    sdpa_backward({.q = q, .k = k, .v = v, .out = out, .lse = lse, .d_out = d_out, .d_q = d_q, .d_k = d_k, .d_v = d_v, .d_bias = d_bias}, options);
+    const auto like = [](const Tensor& x) { return x ? Tensor(x.dtype(), x.shape()) : Tensor(); };
+    Tensor d_q = like(q), d_k = like(k), d_v = like(v), d_bias = like(bias), d_sink = like(sink);
+    sdpa_backward({.q = q, .k = k, .v = v, .out = out, .lse = lse, .d_out = d_out, .d_q = d_q, .d_k = d_k, .d_v = d_v, .d_bias = d_bias, .d_sink = d_sink},
+                  options);
     results->push_back({"d_q", std::move(d_q)});
     results->push_back({"d_k", std::move(d_k)});
     results->push_back({"d_v", std::move(d_v)});
     if (d_bias) results->push_back({"d_bias", std::move(d_bias)});
+    if (d_sink) results->push_back({"d_sink", std::move(d_sink)});
   }
   results->push_back({"out", std::move(out)});
   in->report_unused({"q", "k", "v"}, {});
@@ -94,6 +103,8 @@ std::string run_layer(const Options& o, InputTensors* in, Results* results) {
   read_inputs(in, loaded, &call);
   set_input(loaded, &call);
   set_options(loaded, o.rules, in, &call);
+  const Tensor sink = sink_of(in, dtype);
+  call.options.sink = sink;
   nn::MultiHeadAttention::Saved saved;
   Tensor out(dtype, layer.output_shape(call.input));
   layer.forward(call.input, out, call.options, &saved);
@@ -102,13 +113,14 @@ std::string run_layer(const Options& o, InputTensors* in, Results* results) {
     const Tensor d_out = gradient_of_output(in, dtype, kOfParameters);
     const auto like = [&](const Tensor& x) { return x ? Tensor(dtype, x.shape()) : Tensor(); };
     Tensor d_query = like(call.query), d_key = like(call.key), d_value = like(call.value);
-    Tensor d_bias = call.bias ? Tensor(dtype, call.options.bias.shape()) : Tensor();
+    Tensor d_bias = call.bias ? Tensor(dtype, call.options.bias.shape()) : Tensor(), d_sink = sink ? Tensor(sink.dtype(), sink.shape()) : Tensor();
     nn::MultiHeadAttention d_layer = zeros_like(layer);
-    layer.backward(saved, d_out, {.query = d_query, .key = d_key, .value = d_value, .bias = d_bias, .parameters = &d_layer});
+    layer.backward(saved, d_out, {.query = d_query, .key = d_key, .value = d_value, .bias = d_bias, .sink = d_sink, .parameters = &d_layer});
     results->push_back({"d_query", std::move(d_query)});
     if (d_key) results->push_back({"d_key", std::move(d_key)});
     if (d_value) results->push_back({"d_value", std::move(d_value)});
     if (d_bias) results->push_back({"d_bias", Tensor::copy_of(d_bias.view().reshape(call.bias.shape()))});
+    if (d_sink) results->push_back({"d_sink", std::move(d_sink)});
     io::AttentionParameters parameters = models::attention_parameters(d_layer, loaded.layout, loaded.prefix);
     parameters.spelling = loaded.spelling;
     parameters.scale = loaded.scale;  // options may have changed scale and global_query; store_attention() needs the layout's
@@ -177,7 +189,7 @@ Subcommand declare_attend(CLI::App& parser) {
           "q [*,N,T,H], k [*,K,S,H], v [*,K,S,V].\n"
           "Optional tensors: attend or block (boolean, one for each query and key), attend_keys or block_keys (boolean [*,S]), key_lengths, "
           "diagonal_offsets, query_offsets and key_offsets (integers, as the options), "
-          "bias (added to the scores), dropout_keep (boolean, with --dropout), d_out (with --gradients). For the layout torch, masks and "
+          "bias (added to the scores), sink (sink logits [N], or broadcasting to [*,N,T]), dropout_keep (boolean, with --dropout), d_out (with --gradients). For the layout torch, masks and "
           "biases may be [B*N,T,S].\n"
           "Layers of gpt2 and mingpt are causal unless --causal=off is given. Self-attention of t5 adds a bias for each distance: give it as "
           "the tensor bias.\n",

@@ -138,6 +138,21 @@ class Attend(ProgramTest):
         self.assertEqual(weights(), weights("--causal"))
         self.assertTrue(all(x > 0 for x in weights("--causal", "off")))
 
+    def test_a_layer_takes_sink_logits_and_gives_their_gradient(self):
+        tensors = load_safetensors(VECTORS / "torch_mha_cross.safetensors")
+        tensors.pop("__metadata__")
+        tensors.pop("weights")
+        path = self.folder / "sink.safetensors"
+        options = ("--heads", "4", "--tensors", path, "--attention-weights", "--gradients")
+        save_safetensors(path, {name: ("F64", *tensor) for name, tensor in tensors.items()} | {"sink": ("F64", (4,), [0.5, -1.0, 2.0, 0.0])})
+        result, written = self.attend("--parameters", path, *options)
+        self.assertEqual(result.stderr, b"")
+        self.assertEqual(written["d_sink"][0], (4,))
+        shape, weights = written["attention_weights"]
+        for row, lse in enumerate(written["lse"][1]):
+            sink = [0.5, -1.0, 2.0, 0.0][row // shape[-2] % 4]
+            self.assertAlmostEqual(sum(weights[row * shape[-1]:(row + 1) * shape[-1]]), 1 - math.exp(sink - lse), delta=1e-12)
+
     def test_one_key_head_can_be_shared_without_a_global_query(self):
         path = VECTORS / "axis_global.safetensors"
         for kind, queries in (("mean", 1), ("off", 5)):
