@@ -164,11 +164,6 @@ TEST(CpuBackwardSplits, WithEachRuleOfKeysAndScores) {
   };
   const Rule rules[] = {
       {"window", [](AttentionCase& c, Random&) { c.options.mask.window = {.left = 200, .right = 50}; }},
-      {"sinks, and a window that leaves no pair in some cells of the first keys",
-       [](AttentionCase& c, Random& random) {
-         c.options.mask.window = {.left = 200, .right = 50};
-         c.options.sink = c.keep(random.tensor(DType::f32, {1}));
-       }},
       {"diagonals of the sequences",
        [](AttentionCase& c, Random&) {
          c.options.mask.causal = Causal::top_left();
@@ -205,6 +200,19 @@ TEST(CpuBackwardSplits, WithEachRuleOfKeysAndScores) {
     expect_same_bits(c, random);
     if (HasFailure()) return;
   }
+}
+
+// The task with the first keys writes a row's d_sink, also if the window leaves the row none of them.
+TEST(CpuBackwardSplits, WithSinksOfRowsThatLackTheFirstKeys) {
+  Random random(120);
+  AttentionCase c = case_of(random, DType::f32, {.lead = {1}, .queries = 2200, .keys = 2200, .qk_width = 32, .v_width = 32});
+  c.options.mask.window = {.left = 200, .right = 50};
+  c.options.sink = c.keep(random.tensor(DType::f32, {1}));
+  cpu::AttentionSizes sizes = sizes_of(c);
+  sizes.banded = true, sizes.lower = -200, sizes.upper = 51;
+  const cpu::BackwardSchedule schedule(sizes, {}, 64);
+  EXPECT_TRUE(schedule.rows_apart && schedule.keys_apart);
+  expect_same_bits(c, random);
 }
 
 TEST(CpuBackwardSplits, OfEachGradientAlone) {
