@@ -55,10 +55,10 @@ def _child(model_type: str, write: int) -> None:
 
 
 def sweep(model_types: list[str], jobs: int) -> Iterator[tuple[str, Result]]:
-    todo, running = list(model_types), {}
-    while todo or running:
-        while todo and len(running) < jobs:
-            model_type = todo.pop(0)
+    waiting, running = list(model_types), {}
+    while waiting or running:
+        while waiting and len(running) < jobs:
+            model_type = waiting.pop(0)
             read, write = os.pipe()
             process = os.fork()
             if process == 0:
