@@ -1,4 +1,4 @@
-// Joins the results of a row's key blocks (docs/maths.md, eq. 20). A key block has its own reference m, its l = sum exp(score - m) and
+// Joins the results of a row's key blocks (docs/maths.md, eq. 24). A key block has its own reference m, its l = sum exp(score - m) and
 // its o = sum exp(score - m) v. In the order of the blocks, from the first to the last key:
 //   m' = max(m, m_b),   l' = l exp(m - m') + l_b exp(m_b - m'),   o' = o exp(m - m') + o_b exp(m_b - m')
 // forward_kernel.cc joins the blocks that one task visits, merge_kernel.cc those of several tasks, with the same functions, join()
