@@ -10,7 +10,7 @@
 
 #include "polyhead/device.h"
 #include "polyhead/maps.h"
-#include "support/attention_case.h"
+#include "support/compare_outputs.h"
 
 namespace polyhead::test {
 
@@ -61,6 +61,40 @@ inline AttentionOutputs reference_forward(AttentionCase& c) {
   c.forward(o);
   c.options.backend = &find_backend("cpu");
   return o;
+}
+
+// Forward and backward.
+inline AttentionOutputs reference_run(AttentionCase& c) {
+  const AttentionOutputs o = reference_forward(c);
+  c.options.backend = &find_backend("reference");
+  c.backward(o);
+  c.options.backend = &find_backend("cpu");
+  return o;
+}
+
+// The backward pass alone, from the out and lse of another one's forward pass.
+inline void backward_from(const AttentionCase& c, const AttentionOutputs& forward, const AttentionOutputs& o) {
+  copy(forward.out, o.out), copy(forward.lse, o.lse);
+  c.backward(o);
+}
+
+inline void expect_forward_near(const AttentionOutputs& actual, const AttentionOutputs& expected, const Tolerances& t) {
+  EXPECT_TRUE(near(actual.out, expected.out, t.out)) << "out";
+  EXPECT_TRUE(near(actual.lse, expected.lse, t.lse)) << "lse";
+}
+
+// d_bias and d_sink where the case has them.
+inline void expect_gradients_near(const AttentionOutputs& actual, const AttentionOutputs& expected, const Tolerances& t) {
+  const auto expect_near = [&](const char* name, const TensorView& gradient, const TensorView& wanted, double least) {
+    ASSERT_EQ(static_cast<bool>(gradient), static_cast<bool>(wanted)) << name;
+    if (!gradient) return;
+    EXPECT_TRUE(near(gradient, wanted, t.relative * largest_magnitude(wanted) + least)) << name;
+  };
+  expect_near("d_q", actual.d_q, expected.d_q, t.d_q);
+  expect_near("d_k", actual.d_k, expected.d_k, t.d_k);
+  expect_near("d_v", actual.d_v, expected.d_v, t.d_v);
+  expect_near("d_bias", actual.d_bias, expected.d_bias, t.d_bias);
+  expect_near("d_sink", actual.d_sink, expected.d_sink, t.d_sink);
 }
 
 inline Tensor reference_map(AttentionCase& c, const MapsInput& input, MapValue value) {

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <list>
 #include <numeric>
 #include <random>
 #include <vector>
@@ -46,6 +47,10 @@ class StridedTensor {
   Tensor memory_;  // bytes
   TensorView view_;
 };
+
+inline bool padding_is_intact(const std::list<StridedTensor>& tensors) {
+  return std::ranges::all_of(tensors, [](const StridedTensor& tensor) { return tensor.padding_is_intact(); });
+}
 
 class Random {
  public:

@@ -21,11 +21,8 @@ cpu::AttentionSizes sizes_of(const AttentionCase& c) {
 }
 
 // Runs the case on one thread and compares it with the reference; then any other number of threads, and strided outputs, give its bits.
-void expect_same_bits(AttentionCase& c, Random& random) {
-  const AttentionOutputs expected = reference_forward(c);
-  c.options.backend = &find_backend("reference");
-  c.backward(expected);
-  c.options.backend = &find_backend("cpu");
+void expect_same_for_any_threads(AttentionCase& c, Random& random) {
+  const AttentionOutputs expected = reference_run(c);
   const Tolerances t(c);
   for_each_instruction_set([&] {
     AttentionOutputs one;
@@ -34,40 +31,22 @@ void expect_same_bits(AttentionCase& c, Random& random) {
       LastPieceFirst executor(threads);
       c.options.executor = &executor;
       const AttentionOutputs o = c.make_outputs(threads == 8 ? &random : nullptr);
-      copy(expected.out, o.out), copy(expected.lse, o.lse);
       for (const TensorView& view : {o.d_q, o.d_k, o.d_v}) fill(view, kNaN);
       if (o.d_sink) fill(o.d_sink, kNaN);
-      c.backward(o);
+      backward_from(c, expected, o);
       if (threads == 1) {
         one = o;
-        if (o.d_sink) {
-          EXPECT_TRUE(near(o.d_sink, expected.d_sink, t.d_sink + t.relative * largest_magnitude(expected.d_sink))) << "d_sink";
-        }
-        EXPECT_TRUE(near(o.d_q, expected.d_q, t.d_q + t.relative * largest_magnitude(expected.d_q))) << "d_q";
-        EXPECT_TRUE(near(o.d_k, expected.d_k, t.relative * largest_magnitude(expected.d_k) + t.d_k)) << "d_k";
-        EXPECT_TRUE(near(o.d_v, expected.d_v, t.relative * largest_magnitude(expected.d_v) + t.d_v)) << "d_v";
-        if (o.d_bias) {
-          EXPECT_TRUE(near(o.d_bias, expected.d_bias, t.relative * largest_magnitude(expected.d_bias) + t.d_bias)) << "d_bias";
-        }
+        expect_gradients_near(o, expected, t);
       } else {
-        if (o.d_sink) {
-          EXPECT_TRUE(same_bits(o.d_sink, one.d_sink)) << "d_sink";
-        }
-        EXPECT_TRUE(same_bits(o.d_q, one.d_q)) << "d_q";
-        EXPECT_TRUE(same_bits(o.d_k, one.d_k)) << "d_k";
-        EXPECT_TRUE(same_bits(o.d_v, one.d_v)) << "d_v";
-        if (o.d_bias) {
-          EXPECT_TRUE(same_bits(o.d_bias, one.d_bias)) << "d_bias";
-        }
+        expect_same_bits(o, one);
       }
     }
     c.options.executor = nullptr;
     const AttentionOutputs o = c.make_outputs();  // the library's own threads
-    copy(expected.out, o.out), copy(expected.lse, o.lse);
-    c.backward(o);
-    EXPECT_TRUE(same_bits(o.d_q, one.d_q) && same_bits(o.d_k, one.d_k) && same_bits(o.d_v, one.d_v));
+    backward_from(c, expected, o);
+    expect_same_bits(o, one);
   });
-  for (const StridedTensor& tensor : c.strided()) EXPECT_TRUE(tensor.padding_is_intact());
+  EXPECT_TRUE(padding_is_intact(c.strided()));
 }
 
 AttentionCase case_of(Random& random, DType dtype, const AttentionSizes& sizes) {
@@ -110,7 +89,7 @@ TEST(CpuBackwardSplits, AreTheSameForAnyNumberOfThreads) {
         EXPECT_EQ(schedule.rows_apart, shapes.rows_apart);
         EXPECT_EQ(schedule.keys_apart, shapes.keys_apart);
       }
-      expect_same_bits(c, random);
+      expect_same_for_any_threads(c, random);
       if (HasFailure()) return;
     }
   }
@@ -135,7 +114,7 @@ TEST(CpuBackwardSplits, WithEachKindOfBias) {
       if (causal) c.options.mask.causal = Causal::top_left();
       bias.shape.size() == 0 ? c.use_relative_bias(c.keep(random.tensor(c.dtype, {2, 2, 1399})))
                              : void(c.options.bias = c.keep(random.strided(c.dtype, bias.shape)));
-      expect_same_bits(c, random);
+      expect_same_for_any_threads(c, random);
       if (HasFailure()) return;
     }
   }
@@ -148,7 +127,7 @@ TEST(CpuBackwardSplits, GroupsOfSequencesThatShareABias) {
       Random random(80);
       AttentionCase c = case_of(random, dtype, {.lead = {5, 4}, .kv_heads = 3, .queries = 100, .keys = 90, .qk_width = 8, .v_width = 16});
       c.options.bias = c.keep(random.strided(dtype, shape));
-      expect_same_bits(c, random);
+      expect_same_for_any_threads(c, random);
       if (HasFailure()) return;
     }
   }
@@ -197,7 +176,7 @@ TEST(CpuBackwardSplits, WithEachRuleOfKeysAndScores) {
     Random random(seed++);
     AttentionCase c = case_of(random, DType::f32, {.lead = {2}, .queries = 1150, .keys = 600, .qk_width = 8, .v_width = 8});
     rule.apply(c, random);
-    expect_same_bits(c, random);
+    expect_same_for_any_threads(c, random);
     if (HasFailure()) return;
   }
 }
@@ -212,7 +191,7 @@ TEST(CpuBackwardSplits, WithSinksOfRowsThatLackTheFirstKeys) {
   sizes.banded = true, sizes.lower = -200, sizes.upper = 51;
   const cpu::BackwardSchedule schedule(sizes, {}, 64);
   EXPECT_TRUE(schedule.rows_apart && schedule.keys_apart);
-  expect_same_bits(c, random);
+  expect_same_for_any_threads(c, random);
 }
 
 TEST(CpuBackwardSplits, OfEachGradientAlone) {

@@ -49,17 +49,15 @@ TEST_F(CpuSdpaKeySplits, ForwardIsTheReferenceAndTheSameForAnyNumberOfThreads) {
     set_num_threads(4);
     cut += is_split(c, expected) ? 1 : 0;
     for_each_instruction_set([&] {
-      const StridedTensor out = random.empty_strided(c.dtype, c.sizes.out()), lse = random.empty_strided(accumulation_dtype(c.dtype), c.sizes.lse());
+      const AttentionOutputs one = c.make_outputs(&random), several = c.make_outputs();
       set_num_threads(1);
-      c.forward({.out = out, .lse = lse});
-      EXPECT_TRUE(near(out, expected.out, tolerance.out)) << "out";
-      EXPECT_TRUE(near(lse, expected.lse, tolerance.lse)) << "lse";
-      EXPECT_TRUE(out.padding_is_intact() && lse.padding_is_intact());
-      Tensor same_out(c.dtype, c.sizes.out()), same_lse(accumulation_dtype(c.dtype), c.sizes.lse());
+      c.forward(one);
+      expect_forward_near(one, expected, tolerance);
+      EXPECT_TRUE(padding_is_intact(c.strided()));
       set_num_threads(static_cast<int>(random.integer(2, 5)));
-      c.forward({.out = same_out, .lse = same_lse});
-      EXPECT_TRUE(same_bits(same_out, out)) << "out";
-      EXPECT_TRUE(same_bits(same_lse, lse)) << "lse";
+      c.forward(several);
+      EXPECT_TRUE(same_bits(several.out, one.out)) << "out";
+      EXPECT_TRUE(same_bits(several.lse, one.lse)) << "lse";
     });
     if (HasFailure()) return;
   }
@@ -131,8 +129,7 @@ TEST_F(CpuSdpaKeySplits, PartsWithoutAScore) {
         for_each_instruction_set([&] {
           const AttentionOutputs o = c.make_outputs();
           c.forward(o);
-          EXPECT_TRUE(near(o.out, expected.out, tolerance.out));
-          EXPECT_TRUE(near(o.lse, expected.lse, tolerance.lse));
+          expect_forward_near(o, expected, tolerance);
         });
         if (HasFailure()) return;
       }
@@ -207,7 +204,7 @@ TEST_F(CpuSdpaKeySplits, ManyThreadsCutRowsAndKeysWithTheSameBits) {
         LastPieceFirst executor(1);
         c.options.executor = &executor;
         c.forward(one);
-        EXPECT_TRUE(near(one.out, expected.out, tolerance.out));
+        expect_forward_near(one, expected, tolerance);
         for (const int threads : {3, 8, 64}) {
           LastPieceFirst many(threads);
           c.options.executor = &many;

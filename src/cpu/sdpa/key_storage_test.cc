@@ -26,9 +26,8 @@ TEST(CpuKeyStorage, ForwardIsTheReferenceWithinTheErrorOfTheArithmetic) {
     for_each_instruction_set([&] {
       const AttentionOutputs o = c.make_outputs(&random);
       c.forward(o);
-      EXPECT_TRUE(near(o.out, expected.out, tolerance.out)) << "out";
-      EXPECT_TRUE(near(o.lse, expected.lse, tolerance.lse)) << "lse";
-      for (const StridedTensor& tensor : c.strided()) EXPECT_TRUE(tensor.padding_is_intact());
+      expect_forward_near(o, expected, tolerance);
+      EXPECT_TRUE(padding_is_intact(c.strided()));
     });
     if (HasFailure()) return;
   }

@@ -20,16 +20,11 @@ TEST(CpuSdpa, ForwardIsTheReferenceWithinTheErrorOfTheArithmetic) {
     for_each_instruction_set([&] {
       const AttentionOutputs o = c.make_outputs(&random);
       c.forward(o);
-      EXPECT_TRUE(near(o.out, expected.out, tolerance.out)) << "out";
-      EXPECT_TRUE(near(o.lse, expected.lse, tolerance.lse)) << "lse";
-      for (const StridedTensor& tensor : c.strided()) EXPECT_TRUE(tensor.padding_is_intact());
+      expect_forward_near(o, expected, tolerance);
+      EXPECT_TRUE(padding_is_intact(c.strided()));
     });
     if (HasFailure()) return;
   }
-}
-
-testing::AssertionResult gradient_near(ConstTensorView actual, ConstTensorView expected, double relative, double least) {
-  return near(actual, expected, relative * largest_magnitude(expected) + least);
 }
 
 TEST(CpuSdpa, BackwardIsTheReferenceWithinTheErrorOfTheArithmetic) {
@@ -37,25 +32,13 @@ TEST(CpuSdpa, BackwardIsTheReferenceWithinTheErrorOfTheArithmetic) {
     SCOPED_TRACE(seed);
     Random random(seed);
     AttentionCase c = draw_case(random, kDTypes[seed % 5], seed % 25 == 0 ? draw_long_sizes(random) : draw_block_sizes(random));
-    const AttentionOutputs expected = reference_forward(c);
-    c.options.backend = &find_backend("reference");
-    c.backward(expected);
-    c.options.backend = &find_backend("cpu");
+    const AttentionOutputs expected = reference_run(c);
     const Tolerances t(c);
     for_each_instruction_set([&] {
       const AttentionOutputs o = c.make_outputs(&random);
-      copy(expected.out, o.out), copy(expected.lse, o.lse);
-      c.backward(o);
-      EXPECT_TRUE(gradient_near(o.d_q, expected.d_q, t.relative, t.d_q)) << "d_q";
-      EXPECT_TRUE(gradient_near(o.d_k, expected.d_k, t.relative, t.d_k)) << "d_k";
-      EXPECT_TRUE(gradient_near(o.d_v, expected.d_v, t.relative, t.d_v)) << "d_v";
-      if (o.d_bias) {
-        EXPECT_TRUE(gradient_near(o.d_bias, expected.d_bias, t.relative, t.d_bias)) << "d_bias";
-      }
-      if (o.d_sink) {
-        EXPECT_TRUE(gradient_near(o.d_sink, expected.d_sink, t.relative, t.d_sink)) << "d_sink";
-      }
-      for (const StridedTensor& tensor : c.strided()) EXPECT_TRUE(tensor.padding_is_intact());
+      backward_from(c, expected, o);
+      expect_gradients_near(o, expected, t);
+      EXPECT_TRUE(padding_is_intact(c.strided()));
     });
     if (HasFailure()) return;
   }
@@ -74,16 +57,12 @@ TEST(CpuSdpa, BackwardOfScoresOfAnyMagnitude) {
       c.draw_inputs(random, 1);
       const Tensor bias = Tensor::of<float>({1}, {static_cast<float>(level)});
       c.options.bias = bias;
-      const AttentionOutputs expected = reference_forward(c);
-      c.options.backend = &find_backend("reference");
-      c.backward(expected);
-      c.options.backend = &find_backend("cpu");
+      const AttentionOutputs expected = reference_run(c);
       // float32 keeps |level| 2^-24 of a score; where that is more than the scores themselves, all keys weigh the same.
       const double lost = std::abs(level) * 0x1p-23;
       for_each_instruction_set([&] {
         const AttentionOutputs o = c.make_outputs();
-        copy(expected.out, o.out), copy(expected.lse, o.lse);
-        c.backward(o);
+        backward_from(c, expected, o);
         EXPECT_TRUE(near_relative(o.d_v, expected.d_v, lost < 1 ? 1e-5 + 2 * lost : 5)) << "d_v";
         EXPECT_TRUE(near_relative(o.d_q, expected.d_q, lost < 1 ? 1e-4 + 10 * lost : 50)) << "d_q";
         double sum = 0, total = 0;  // every row spreads its d_out over the keys, with weights that sum to 1
@@ -103,10 +82,7 @@ TEST(CpuSdpa, BackwardWithKeySplitsIsTheSameForAnyNumberOfThreads) {
   c.sizes = {.lead = {}, .kv_heads = 1, .group = 2, .queries = 70, .keys = 2100, .qk_width = 20, .v_width = 12};
   c.draw_inputs(random);
   c.options.mask.causal = Causal::bottom_right();
-  const AttentionOutputs expected = reference_forward(c);
-  c.options.backend = &find_backend("reference");
-  c.backward(expected);
-  c.options.backend = &find_backend("cpu");
+  const AttentionOutputs expected = reference_run(c);
   const int threads = num_threads();
   const Tolerances t(c);
   for_each_instruction_set([&] {
@@ -114,13 +90,10 @@ TEST(CpuSdpa, BackwardWithKeySplitsIsTheSameForAnyNumberOfThreads) {
     for (const int count : {1, 2, 5}) {
       set_num_threads(count);
       runs.push_back(c.make_outputs());
-      copy(expected.out, runs.back().out), copy(expected.lse, runs.back().lse);
-      c.backward(runs.back());
+      backward_from(c, expected, runs.back());
       for (std::size_t i = 2; i < 5; ++i) EXPECT_TRUE(same_bits(runs.back().list()[i].second, runs[0].list()[i].second)) << i;
     }
-    EXPECT_TRUE(gradient_near(runs[0].d_q, expected.d_q, t.relative, t.d_q)) << "d_q";
-    EXPECT_TRUE(gradient_near(runs[0].d_k, expected.d_k, t.relative, t.d_k)) << "d_k";
-    EXPECT_TRUE(gradient_near(runs[0].d_v, expected.d_v, t.relative, t.d_v)) << "d_v";
+    expect_gradients_near(runs[0], expected, t);
   });
   set_num_threads(threads);
 }
@@ -233,15 +206,11 @@ TEST(CpuSdpa, NaNReachesTheGradientsOfKeptPairsOnly) {
       if (random.coin()) fill(copied.slice(-2, row, row + 1), kNaN);
       *operand = copied;
     }
-    const AttentionOutputs expected = reference_forward(c);
-    c.options.backend = &find_backend("reference");
-    c.backward(expected);
-    c.options.backend = &find_backend("cpu");
+    const AttentionOutputs expected = reference_run(c);
     const Tolerances t(c);
     for_each_instruction_set([&] {
       const AttentionOutputs o = c.make_outputs();
-      copy(expected.out, o.out), copy(expected.lse, o.lse);
-      c.backward(o);
+      backward_from(c, expected, o);
       for (std::size_t i = 2; i < 6; ++i) EXPECT_TRUE(near(o.list()[i].second, expected.list()[i].second, 1e-2)) << o.list()[i].first;
     });
     if (HasFailure()) return;
@@ -254,13 +223,9 @@ TEST(CpuSdpa, BackwardInPartsWithoutWidth) {
   c.dtype = DType::f32;
   c.sizes = {.lead = {}, .kv_heads = 1, .group = 1, .queries = 4, .keys = 1100, .qk_width = 0, .v_width = 3};
   c.draw_inputs(random);
-  const AttentionOutputs expected = reference_forward(c);
-  c.options.backend = &find_backend("reference");
-  c.backward(expected);
-  c.options.backend = &find_backend("cpu");
+  const AttentionOutputs expected = reference_run(c);
   const AttentionOutputs o = c.make_outputs();
-  copy(expected.out, o.out), copy(expected.lse, o.lse);
-  c.backward(o);
+  backward_from(c, expected, o);
   EXPECT_TRUE(near(o.d_v, expected.d_v, 1e-6));
 }
 
