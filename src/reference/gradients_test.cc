@@ -7,10 +7,7 @@ namespace polyhead::test {
 namespace {
 
 AttentionCase odd_case(Random& random) {
-  AttentionCase c;
-  c.sizes = {.lead = {2}, .kv_heads = 2, .group = 2, .queries = 3, .keys = 5, .qk_width = 3, .v_width = 2};
-  c.draw_inputs(random);
-  return c;
+  return case_of(random, DType::f64, {.lead = {2}, .kv_heads = 2, .group = 2, .queries = 3, .keys = 5, .qk_width = 3, .v_width = 2});
 }
 
 // The case's own gradients against differences; inputs become contiguous so that every element is one leaf.

@@ -1,38 +1,19 @@
 // A diagonal for each sequence: forward, backward and maps equal those of each sequence alone with Diagonal::offset, bit for bit, on every
 // backend.
 #include "polyhead/maps.h"
+#include "support/case_part.h"
 #include "support/each_backend.h"
 #include "support/kernel_case.h"
 
 namespace polyhead::test {
 namespace {
 
-// Sequence b as a problem of its own: everything that broadcasts written out and cut.
-AttentionCase alone(AttentionCase& c, std::int64_t b) {
-  AttentionCase d;
-  d.sizes = c.sizes, d.dtype = c.dtype, d.options = c.options;
-  d.sizes.lead[0] = 1;
-  const auto own = [&](const auto& view) { return view.slice(0, b, b + 1); };
-  d.q = own(c.q), d.k = own(c.k), d.v = own(c.v), d.d_out = own(c.d_out);
-  const Shape pairs = c.sizes.pairs();
+AttentionCase alone_with_offset(const AttentionCase& c, std::int64_t b) {
+  AttentionCase d = alone(c, sequence_of(c, b));
   Mask& mask = d.options.mask;
-  const std::int64_t offset = static_cast<std::int64_t>(to_doubles(mask.diagonal_offsets)[static_cast<std::size_t>(b)]);
+  const auto offset = static_cast<std::int64_t>(to_doubles(mask.diagonal_offsets)[static_cast<std::size_t>(b)]);
   mask.diagonal_offsets = {};
-  if (mask.causal) mask.causal = Causal::offset(offset);
-  if (!mask.causal) mask.window.diagonal = Diagonal::offset(offset);
-  for (ConstTensorView* dense : {&mask.attend, &mask.block, &d.options.bias}) {
-    if (*dense) *dense = own(dense->expand(pairs));
-  }
-  if (d.options.sink) d.options.sink = own(sink_rows(d.options.sink).expand(c.sizes.lse()));
-  for (ConstTensorView* keys : {&mask.attend_keys, &mask.block_keys}) {
-    if (*keys) *keys = own(keys->expand(c.sizes.keys_of()));
-  }
-  if (mask.key_lengths) mask.key_lengths = own(mask.key_lengths);
-  if (d.options.dropout.p > 0 || d.options.dropout.keep) {
-    Tensor bits(DType::boolean, pairs);
-    d.options.dropout.keep ? copy(d.options.dropout.keep.expand(pairs), bits) : dropout_keep_bits(d.options.dropout.p, d.options.dropout.seed, bits);
-    d.options.dropout.keep = own(ConstTensorView(d.keep(std::move(bits))));
-  }
+  mask.causal ? void(mask.causal = Causal::offset(offset)) : void(mask.window.diagonal = Diagonal::offset(offset));
   return d;
 }
 
@@ -65,29 +46,10 @@ TEST_P(DiagonalOffsetsOf, EachSequenceEqualsItAloneBitForBit) {
     AttentionOutputs o = c.make_outputs();
     o.attention_weights = c.keep(Tensor(c.dtype, c.sizes.pairs()));
     c.run(o);
-    const bool own_elements = o.d_bias && !c.table && o.d_bias.shape() == c.sizes.pairs();  // else sequences add into the same elements
     for (std::int64_t b = 0; b < c.sizes.lead[0]; ++b) {
-      AttentionCase d = alone(c, b);
-      AttentionOutputs x = d.make_outputs();
-      x.attention_weights = d.keep(Tensor(d.dtype, d.sizes.pairs()));
-      if (!own_elements) x.d_bias = {};
-      d.run(x);
-      const auto own = [&](const TensorView& view) { return ConstTensorView(view).slice(0, b, b + 1); };
-      EXPECT_TRUE(same_bits(own(o.out), x.out)) << "out";
-      EXPECT_TRUE(same_bits(own(o.lse), x.lse)) << "lse";
-      EXPECT_TRUE(same_bits(own(o.attention_weights), x.attention_weights)) << "attention_weights";
-      EXPECT_TRUE(same_bits(own(o.d_q), x.d_q)) << "d_q";
-      EXPECT_TRUE(same_bits(own(o.d_k), x.d_k)) << "d_k";
-      EXPECT_TRUE(same_bits(own(o.d_v), x.d_v)) << "d_v";
-      if (own_elements) {
-        EXPECT_TRUE(same_bits(own(o.d_bias), x.d_bias)) << "d_bias";
-      }
-      for (const MapValue value : {MapValue::score, MapValue::probability, MapValue::dropped}) {
-        Tensor whole(DType::f64, c.sizes.pairs()), part(DType::f64, d.sizes.pairs());
-        attention_map({.q = c.q, .k = c.k}, whole, c.options, value);
-        attention_map({.q = d.q, .k = d.k}, part, d.options, value);
-        EXPECT_TRUE(same_bits(own(whole), part)) << "map " << static_cast<int>(value);
-      }
+      AttentionCase d = alone_with_offset(c, b);
+      expect_same_bits_alone(c, o, sequence_of(c, b), d);
+      expect_same_maps_alone(c, sequence_of(c, b), d);
       if (HasFailure()) return;
     }
   }

@@ -1,64 +1,21 @@
 // Packed documents: forward, backward and maps equal those of each document alone, bit for bit, on every backend.
 #include "polyhead/maps.h"
+#include "support/case_part.h"
 #include "support/each_backend.h"
 #include "support/kernel_case.h"
 
 namespace polyhead::test {
 namespace {
 
-// What belongs to one document of a case: queries [t, t_end), keys [s, s_end).
-struct Place {
-  std::int64_t t, t_end, s, s_end;
-
-  template <class View>
-  View rows(const View& view) const { return view ? view.slice(-2, t, t_end) : view; }
-  template <class View>
-  View keys(const View& view) const { return view ? view.slice(-2, s, s_end) : view; }
-  template <class View>
-  View pairs(const View& view) const { return view ? view.slice(-2, t, t_end).slice(-1, s, s_end) : view; }
-};
-
-std::vector<Place> places_of(const AttentionCase& c) {
+std::vector<CasePart> documents_of(const AttentionCase& c) {
   const Mask& mask = c.options.mask;
   const std::vector<double> queries = to_doubles(mask.query_offsets), keys = mask.key_offsets ? to_doubles(mask.key_offsets) : queries;
-  std::vector<Place> places;
+  std::vector<CasePart> documents;
   for (std::size_t d = 0; d + 1 < queries.size(); ++d) {
     const auto at = [](double x) { return static_cast<std::int64_t>(x); };
-    places.push_back({at(queries[d]), at(queries[d + 1]), at(keys[d]), at(keys[d + 1])});
+    documents.push_back({at(queries[d]), at(queries[d + 1]), at(keys[d]), at(keys[d + 1])});
   }
-  return places;
-}
-
-// The document as a problem of its own: everything that broadcasts written out and cut.
-AttentionCase alone(AttentionCase& c, const Place& place) {
-  AttentionCase d;
-  d.sizes = c.sizes, d.dtype = c.dtype, d.options = c.options;
-  d.sizes.queries = place.t_end - place.t, d.sizes.keys = place.s_end - place.s;
-  d.q = place.rows(c.q), d.d_out = place.rows(c.d_out), d.k = place.keys(c.k), d.v = place.keys(c.v);
-  const Shape pairs = c.sizes.pairs();
-  Mask& mask = d.options.mask;
-  mask.query_offsets = mask.key_offsets = {};
-  if (mask.attend) mask.attend = place.pairs(mask.attend.expand(pairs));
-  if (mask.block) mask.block = place.pairs(mask.block.expand(pairs));
-  for (ConstTensorView* keys : {&mask.attend_keys, &mask.block_keys}) {
-    if (*keys) *keys = keys->expand(c.sizes.keys_of()).slice(-1, place.s, place.s_end);
-  }
-  if (mask.key_lengths) {
-    const bool per_query = mask.key_lengths.rank() > c.sizes.lead.size();
-    Tensor lengths = Tensor::copy_of(per_query ? mask.key_lengths.slice(-1, place.t, place.t_end) : mask.key_lengths, DType::i64);
-    for (std::int64_t i = 0; i < lengths.numel(); ++i) {
-      lengths.data<std::int64_t>()[i] = std::clamp<std::int64_t>(lengths.data<std::int64_t>()[i] - place.s, 0, d.sizes.keys);
-    }
-    mask.key_lengths = d.keep(std::move(lengths));
-  }
-  if (d.options.sink) d.options.sink = place.rows(sink_rows(d.options.sink).expand(c.sizes.lse()).unsqueeze(-1)).select(-1, 0);
-  if (d.options.bias) d.options.bias = place.pairs(d.options.bias.expand(pairs));
-  if (d.options.dropout.p > 0 || d.options.dropout.keep) {
-    Tensor bits(DType::boolean, pairs);
-    d.options.dropout.keep ? copy(d.options.dropout.keep.expand(pairs), bits) : dropout_keep_bits(d.options.dropout.p, d.options.dropout.seed, bits);
-    d.options.dropout.keep = place.pairs(ConstTensorView(d.keep(std::move(bits))));
-  }
-  return d;
+  return documents;
 }
 
 AttentionCase draw_packed(Random& random, DType dtype, const AttentionSizes& sizes) {
@@ -90,31 +47,11 @@ TEST_P(DocumentsOf, EachEqualsThatDocumentAloneBitForBit) {
     AttentionOutputs o = c.make_outputs();
     o.attention_weights = c.keep(Tensor(c.dtype, c.sizes.pairs()));
     c.run(o);
-    const bool own_elements = o.d_bias && !c.table && o.d_bias.shape() == c.sizes.pairs();  // else documents add into the same elements
-    for (const Place& place : places_of(c)) {
-      AttentionCase d = alone(c, place);
-      AttentionOutputs x = d.make_outputs();
-      x.attention_weights = d.keep(Tensor(d.dtype, d.sizes.pairs()));
-      if (!own_elements) x.d_bias = {};
-      d.run(x);
-      EXPECT_TRUE(same_bits(place.rows(o.out), x.out)) << "out";
-      EXPECT_TRUE(same_bits(place.rows(o.lse.unsqueeze(-1)), x.lse.unsqueeze(-1))) << "lse";
-      EXPECT_TRUE(same_bits(place.pairs(o.attention_weights), x.attention_weights)) << "attention_weights";
-      EXPECT_TRUE(same_bits(place.rows(o.d_q), x.d_q)) << "d_q";
-      EXPECT_TRUE(same_bits(place.keys(o.d_k), x.d_k)) << "d_k";
-      EXPECT_TRUE(same_bits(place.keys(o.d_v), x.d_v)) << "d_v";
-      if (o.d_sink && o.d_sink.shape() == c.sizes.lse()) {
-        EXPECT_TRUE(same_bits(place.rows(o.d_sink.unsqueeze(-1)), x.d_sink.unsqueeze(-1))) << "d_sink";
-      }
-      if (own_elements) {
-        EXPECT_TRUE(same_bits(place.pairs(o.d_bias), x.d_bias)) << "d_bias";
-      }
-      for (const MapValue value : {MapValue::capped_score, MapValue::score, MapValue::probability, MapValue::dropped}) {
-        Tensor whole(DType::f64, c.sizes.pairs()), part(DType::f64, d.sizes.pairs());
-        attention_map({.q = c.q, .k = c.k}, whole, c.options, value);
-        attention_map({.q = d.q, .k = d.k}, part, d.options, value);
-        EXPECT_TRUE(same_bits(place.pairs(whole.view()), part)) << "map " << static_cast<int>(value);
-      }
+    for (const CasePart& document : documents_of(c)) {
+      AttentionCase d = alone(c, document);
+      d.options.mask.query_offsets = d.options.mask.key_offsets = {};
+      expect_same_bits_alone(c, o, document, d);
+      expect_same_maps_alone(c, document, d);
       if (HasFailure()) return;
     }
   }
@@ -123,11 +60,7 @@ TEST_P(DocumentsOf, EachEqualsThatDocumentAloneBitForBit) {
 // Pairs of two documents: no attention weight, no gradient of the bias, score -inf. Top keys and chosen rows count in the packed sequence.
 TEST_P(DocumentsOf, ShareNothing) {
   Random random(7);
-  AttentionCase c;
-  c.sizes = {.lead = {2}, .kv_heads = 1, .group = 2, .queries = 5, .keys = 7, .qk_width = 4, .v_width = 3};
-  c.dtype = DType::f32;
-  c.draw_inputs(random);
-  c.options.backend = GetParam();
+  AttentionCase c = case_of(random, DType::f32, {.lead = {2}, .group = 2, .queries = 5, .keys = 7, .qk_width = 4, .v_width = 3}, GetParam());
   c.options.bias = c.keep(random.tensor(DType::f32, c.sizes.pairs()));
   c.options.mask.query_offsets = c.keep(Tensor::of<std::int32_t>({4}, {0, 2, 2, 5}));
   c.options.mask.key_offsets = c.keep(Tensor::of<std::int64_t>({4}, {0, 3, 4, 7}));

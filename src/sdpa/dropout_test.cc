@@ -2,7 +2,7 @@
 #include "core/philox.h"
 #include "polyhead/maps.h"
 #include "sdpa/dense_mask.h"
-#include "support/attention_case.h"
+#include "support/compare_outputs.h"
 #include "support/each_backend.h"
 
 namespace polyhead::test {
@@ -47,10 +47,7 @@ INSTANTIATE_TEST_SUITE_P(All, DroppedProbabilities, testing::ValuesIn(backends()
 
 TEST_P(DroppedProbabilities, GeneratedBitsAreTheOnesThatForwardUses) {
   Random random(1);
-  AttentionCase c;
-  c.options.backend = GetParam();
-  c.sizes = {.lead = {2, 2}, .kv_heads = 1, .group = 2, .queries = 4, .keys = 6, .qk_width = 3, .v_width = 2};
-  c.draw_inputs(random);
+  AttentionCase c = case_of(random, DType::f64, {.lead = {2, 2}, .group = 2, .queries = 4, .keys = 6, .qk_width = 3, .v_width = 2}, GetParam());
   c.options.dropout = {.p = 0.5, .seed = 99};
   const AttentionOutputs generated = c.make_outputs();
   c.run(generated);
@@ -61,15 +58,12 @@ TEST_P(DroppedProbabilities, GeneratedBitsAreTheOnesThatForwardUses) {
   c.options.dropout.keep = keep;
   const AttentionOutputs given = c.make_outputs();
   c.run(given);
-  for (std::size_t i = 0; i < 5; ++i) EXPECT_TRUE(same_bits(given.list()[i].second, generated.list()[i].second));
+  expect_same_bits(given, generated);
 }
 
 TEST_P(DroppedProbabilities, OfEverythingIsZeroAndOfNothingChangesNothing) {
   Random random(2);
-  AttentionCase c;
-  c.options.backend = GetParam();
-  c.sizes = {.lead = {}, .kv_heads = 2, .group = 1, .queries = 3, .keys = 5, .qk_width = 3, .v_width = 2};
-  c.draw_inputs(random);
+  AttentionCase c = case_of(random, DType::f64, {.kv_heads = 2, .queries = 3, .keys = 5, .qk_width = 3, .v_width = 2}, GetParam());
   const AttentionOutputs plain = c.make_outputs(), none = c.make_outputs(), all = c.make_outputs();
   c.run(plain);
   c.options.dropout = {.p = 0, .seed = 5};

@@ -4,7 +4,7 @@
 #include <thread>
 
 #include "polyhead/maps.h"
-#include "support/attention_case.h"
+#include "support/case_part.h"
 #include "support/each_backend.h"
 
 namespace polyhead::test {
@@ -28,15 +28,6 @@ class Backwards : public Executor {
  private:
   int threads_;
 };
-
-void expect_same_bits(const AttentionOutputs& actual, const AttentionOutputs& expected) {
-  const auto a = actual.list(), e = expected.list();
-  for (std::size_t i = 0; i < a.size(); ++i) {
-    ASSERT_EQ(static_cast<bool>(a[i].second), static_cast<bool>(e[i].second));
-    if (!a[i].second) continue;
-    EXPECT_TRUE(same_bits(a[i].second, e[i].second)) << a[i].first;
-  }
-}
 
 constexpr std::array kFloating{DType::f64, DType::f32, DType::bf16, DType::f16};
 
@@ -82,29 +73,16 @@ TEST_P(SameBits, WhateverTheOtherSequencesAre) {
   for (std::uint64_t seed = 0; seed < 40; ++seed) {
     SCOPED_TRACE(seed);
     Random random(seed);
-    AttentionCase c;
-    c.options.backend = GetParam();
-    c.dtype = kFloating[seed % 4];
-    c.sizes = {
+    const AttentionSizes sizes{
         .lead = {3}, .kv_heads = 2, .group = 2, .queries = random.integer(1, 9), .keys = random.integer(1, 9), .qk_width = 3, .v_width = 4};
-    c.draw_inputs(random);
+    AttentionCase c = case_of(random, kFloating[seed % 4], sizes, GetParam());
     draw_mask(random, c);
-    c.options.mask.attend = c.options.mask.block = c.options.mask.attend_keys = c.options.mask.block_keys = c.options.mask.key_lengths = {};
     c.options.bias = c.keep(random.tensor(c.dtype, {4, c.sizes.queries, c.sizes.keys}));
     const AttentionOutputs all = c.make_outputs();
     c.run(all);
     for (std::int64_t b = 0; b < 3; ++b) {
-      AttentionCase alone;
-      alone.dtype = c.dtype;
-      alone.sizes = c.sizes;
-      alone.sizes.lead = {};
-      alone.q = c.q.select(0, b), alone.k = c.k.select(0, b), alone.v = c.v.select(0, b), alone.d_out = c.d_out.select(0, b);
-      alone.options = c.options;
-      const AttentionOutputs o = alone.make_outputs();
-      alone.run(o);
-      const auto row = [&](TensorView view) { return view.select(0, b); };
-      expect_same_bits({o.out, o.lse, o.d_q, o.d_k, o.d_v, {}, {}},
-                       {row(all.out), row(all.lse), row(all.d_q), row(all.d_k), row(all.d_v), {}, {}});
+      AttentionCase one = alone(c, sequence_of(c, b));
+      expect_same_bits_alone(c, all, sequence_of(c, b), one);
     }
   }
 }

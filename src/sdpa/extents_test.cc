@@ -125,12 +125,8 @@ INSTANTIATE_TEST_SUITE_P(All, Scores, testing::ValuesIn(backends()), name_of_bac
 // Scores of +-1e4 overflow a naive exponential; one spike takes everything; equal scores share.
 TEST_P(Scores, OfTenThousandEitherWayStayFinite) {
   for (const DType dtype : {DType::f64, DType::f32}) {
-    AttentionCase c;
-    c.options.backend = GetParam();
-    c.dtype = dtype;
-    c.sizes = {.lead = {}, .kv_heads = 1, .group = 1, .queries = 4, .keys = 5, .qk_width = 1, .v_width = 2};
     Random random(6);
-    c.draw_inputs(random);
+    AttentionCase c = case_of(random, dtype, {.queries = 4, .keys = 5, .qk_width = 1, .v_width = 2}, GetParam());
     c.q = c.keep(Tensor::copy_of(Tensor::of<double>({1, 4, 1}, {100, -100, 100, 0}), dtype));
     c.k = c.keep(Tensor::copy_of(Tensor::of<double>({1, 5, 1}, {100, -100, 99.99, 3, 100}), dtype));
     const FullResults expected = naive_attention(c);

@@ -118,11 +118,8 @@ TEST(Maps, QueryOutOfRangeIsAnError) {
 }
 
 TEST_P(Maps, LongMapsAreWholeAcrossBlocksOfRows) {
-  AttentionCase c;
-  c.options.backend = GetParam();
   Random random(1);
-  c.sizes = {.lead = {1}, .kv_heads = 1, .group = 2, .queries = 77, .keys = 41, .qk_width = 4, .v_width = 1};
-  c.draw_inputs(random);
+  AttentionCase c = case_of(random, DType::f64, {.lead = {1}, .group = 2, .queries = 77, .keys = 41, .qk_width = 4, .v_width = 1}, GetParam());
   const AttentionOutputs o = c.make_outputs();
   c.forward(o);
   Tensor map(DType::f64, c.sizes.pairs());

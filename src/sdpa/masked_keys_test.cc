@@ -1,6 +1,6 @@
 // A masked key does not exist; NaN among kept values reaches the rows that use it and no other; -inf and empty rows.
 #include "polyhead/maps.h"
-#include "support/attention_case.h"
+#include "support/compare_outputs.h"
 #include "support/each_backend.h"
 
 namespace polyhead::test {
@@ -21,9 +21,7 @@ struct Writable {
   }
   Writable(const AttentionSizes& sizes, std::uint64_t seed, DType dtype = DType::f64) {
     Random random(seed);
-    c.sizes = sizes;
-    c.dtype = dtype;
-    c.draw_inputs(random);
+    c = case_of(random, dtype, sizes);
     own(random);
   }
 
@@ -68,12 +66,7 @@ Everything compute(AttentionCase& c, const Backend* backend) {
 }
 
 void expect_same(const Everything& a, const Everything& b) {
-  const auto x = a.o.list(), y = b.o.list();
-  for (std::size_t i = 0; i < x.size(); ++i) {
-    if (x[i].second) {
-      EXPECT_TRUE(same_bits(y[i].second, x[i].second)) << x[i].first;
-    }
-  }
+  expect_same_bits(b.o, a.o);
   for (std::size_t i = 0; i < a.maps.size(); ++i) EXPECT_TRUE(same_bits(b.maps[i], a.maps[i])) << "map " << i;
 }
 

@@ -145,6 +145,20 @@ class AttentionCase {
   std::list<Tensor> tensors_;
 };
 
+// Random inputs; no options but the backend.
+inline AttentionCase case_of(Random& random, DType dtype, const AttentionSizes& sizes, double magnitude = 1.5) {
+  AttentionCase c;
+  c.dtype = dtype;
+  c.sizes = sizes;
+  c.draw_inputs(random, magnitude);
+  return c;
+}
+inline AttentionCase case_of(Random& random, DType dtype, const AttentionSizes& sizes, const Backend* backend) {
+  AttentionCase c = case_of(random, dtype, sizes);
+  c.options.backend = backend;
+  return c;
+}
+
 // `shape` with some extents replaced by 1 and some leading ones left out: what broadcasts to it.
 inline Shape broadcastable(Random& random, const Shape& shape) {
   Shape result = shape.last(static_cast<int>(random.integer(0, shape.size())));

@@ -52,10 +52,8 @@ TEST(CpuAttentionWeights, OfManyKeysAreTheSameForAnyNumberOfThreads) {
       SCOPED_TRACE(queries);
       SCOPED_TRACE(info(dtype).name);
       Random random(7);
-      AttentionCase c;
-      c.dtype = dtype;
-      c.sizes = {.lead = {}, .kv_heads = heads, .group = 2, .queries = queries, .keys = 4100, .qk_width = 32, .v_width = 64};
-      c.draw_inputs(random);
+      const AttentionSizes sizes{.kv_heads = heads, .group = 2, .queries = queries, .keys = 4100, .qk_width = 32, .v_width = 64};
+      AttentionCase c = case_of(random, dtype, sizes);
       if (queries == 130) c.options.mask.causal = Causal::bottom_right();
       const AttentionOutputs without = reference_forward(c);
       const Tensor expected = reference_weights(c);
@@ -94,10 +92,7 @@ TEST(CpuAttentionWeights, OfRisingAndFallingScores) {
   for (const double slope : {0.01, 0.1, -0.1, 30.0}) {
     SCOPED_TRACE(slope);
     Random random(3);
-    AttentionCase c;
-    c.dtype = DType::f32;
-    c.sizes = {.lead = {}, .kv_heads = 1, .group = 1, .queries = 40, .keys = 1700, .qk_width = 16, .v_width = 16};
-    c.draw_inputs(random);
+    AttentionCase c = case_of(random, DType::f32, {.queries = 40, .keys = 1700, .qk_width = 16, .v_width = 16});
     Tensor bias(DType::f32, {1700});
     for (std::int64_t s = 0; s < 1700; ++s) bias.data<float>()[s] = static_cast<float>(slope * static_cast<double>(s));
     c.options.bias = bias;
@@ -120,10 +115,7 @@ TEST(CpuAttentionWeights, OfRisingAndFallingScores) {
 // A row with a NaN is NaN at its kept keys and zero at its masked ones; v has no part in weights, in whichever turn.
 TEST(CpuAttentionWeights, NaNOfKeysStaysWithTheKeptOnesAndOfValuesIsNotSeen) {
   Random random(9);
-  AttentionCase c;
-  c.dtype = DType::f32;
-  c.sizes = {.lead = {}, .kv_heads = 1, .group = 1, .queries = 200, .keys = 1700, .qk_width = 12, .v_width = 16};
-  c.draw_inputs(random);
+  AttentionCase c = case_of(random, DType::f32, {.queries = 200, .keys = 1700, .qk_width = 12, .v_width = 16});
   const TensorView k = c.keep(Tensor::copy_of(c.k)), v = c.keep(Tensor::copy_of(c.v));
   c.k = k, c.v = v;
   const Tensor attend = random.tensor(DType::boolean, {200, 1700});

@@ -49,15 +49,6 @@ void expect_same_for_any_threads(AttentionCase& c, Random& random) {
   EXPECT_TRUE(padding_is_intact(c.strided()));
 }
 
-AttentionCase case_of(Random& random, DType dtype, const AttentionSizes& sizes) {
-  AttentionCase c;
-  c.dtype = dtype;
-  c.sizes = sizes;
-  c.draw_inputs(random);
-  c.options.backend = &find_backend("cpu");
-  return c;
-}
-
 struct Shapes {
   const char* name;
   AttentionSizes sizes;
@@ -196,7 +187,7 @@ TEST(CpuBackwardSplits, WithSinksOfRowsThatLackTheFirstKeys) {
 
 TEST(CpuBackwardSplits, OfEachGradientAlone) {
   Random random(90);
-  AttentionCase c = case_of(random, DType::f32, kShapes[1].sizes);
+  AttentionCase c = case_of(random, DType::f32, kShapes[1].sizes, &find_backend("cpu"));
   c.options.mask.causal = Causal::top_left();
   const AttentionOutputs all = c.make_outputs();
   LastPieceFirst executor(64);

@@ -1,6 +1,7 @@
 // d_bias of which every pair has an element of its own: it is written and not summed, so that what no task writes would stay as it was.
 #include <gtest/gtest.h>
 
+#include "support/case_part.h"
 #include "support/kernel_case.h"
 
 namespace polyhead::test {
@@ -9,11 +10,8 @@ namespace {
 constexpr double kNaN = std::numeric_limits<double>::quiet_NaN();
 
 // Two blocks of 96 rows, and two of 256 keys (three of 128 in float64), the last ones not whole.
-AttentionCase case_of(DType dtype, Random& random) {
-  AttentionCase c;
-  c.dtype = dtype;
-  c.sizes = {.lead = {2}, .kv_heads = 1, .group = 1, .queries = 110, .keys = 290, .qk_width = 5, .v_width = 3};
-  c.draw_inputs(random);
+AttentionCase biased_case(Random& random, DType dtype) {
+  AttentionCase c = case_of(random, dtype, {.lead = {2}, .queries = 110, .keys = 290, .qk_width = 5, .v_width = 3});
   c.options.bias = c.keep(random.strided(dtype, c.sizes.pairs()));
   return c;
 }
@@ -59,7 +57,7 @@ TEST(CpuBiasGradient, OfEveryPairIsWrittenWhateverTheMemoryHeld) {
       SCOPED_TRACE(rule.name);
       SCOPED_TRACE(std::string(info(dtype).name));
       Random random(8);
-      AttentionCase c = case_of(dtype, random);
+      AttentionCase c = biased_case(random, dtype);
       rule.apply(c, random);
       const AttentionOutputs expected = reference_run(c);
       const Tolerances t(c);
@@ -89,10 +87,8 @@ TEST(CpuBiasGradient, OfEveryPairIsWrittenWhateverTheMemoryHeld) {
 TEST(CpuBiasGradient, PastTheCachesHasTheSameBits) {
   for (const DType dtype : {DType::f32, DType::f64}) {
     Random random(9);
-    AttentionCase all;
-    all.dtype = dtype;
-    all.sizes = {.lead = {9}, .kv_heads = 1, .group = 1, .queries = dtype == DType::f64 ? 500 : 1000, .keys = 1049, .qk_width = 2, .v_width = 2};
-    all.draw_inputs(random);
+    const std::int64_t queries = dtype == DType::f64 ? 500 : 1000;
+    AttentionCase all = case_of(random, dtype, {.lead = {9}, .queries = queries, .keys = 1049, .qk_width = 2, .v_width = 2});
     all.options.bias = all.keep(random.tensor(dtype, all.sizes.pairs()));
     all.options.mask.causal = Causal::top_left();
     for_each_instruction_set([&] {
@@ -100,17 +96,8 @@ TEST(CpuBiasGradient, PastTheCachesHasTheSameBits) {
       fill(whole.d_bias, kNaN);
       all.run(whole);
       for (std::int64_t b = 0; b < 9; ++b) {
-        AttentionCase one;
-        one.dtype = dtype;
-        one.sizes = all.sizes;
-        one.sizes.lead = {1};
-        const auto part = [&](ConstTensorView view) { return view.slice(0, b, b + 1); };
-        one.q = part(all.q), one.k = part(all.k), one.v = part(all.v), one.d_out = part(all.d_out);
-        one.options.bias = part(all.options.bias);
-        one.options.mask.causal = Causal::top_left();
-        const AttentionOutputs alone = one.make_outputs();
-        one.run(alone);
-        for (std::size_t i = 0; i < 6; ++i) EXPECT_TRUE(same_bits(part(whole.list()[i].second), alone.list()[i].second)) << whole.list()[i].first;
+        AttentionCase one = alone(all, sequence_of(all, b));
+        expect_same_bits_alone(all, whole, sequence_of(all, b), one);
       }
     });
   }

@@ -1,6 +1,7 @@
 // Few queries of many keys: the keys are split over threads, and the results of their key blocks are joined in the order of the keys.
 #include <gmock/gmock.h>
 
+#include "support/case_part.h"
 #include "support/kernel_case.h"
 #include "support/last_piece_first.h"
 
@@ -66,12 +67,7 @@ TEST_F(CpuSdpaKeySplits, ForwardIsTheReferenceAndTheSameForAnyNumberOfThreads) {
 
 // A few queries of one head and 5000 keys, 64 wide: several key splits.
 AttentionCase long_case(Random& random, DType dtype, std::int64_t queries, std::int64_t sequences = 1) {
-  AttentionCase c;
-  c.dtype = dtype;
-  c.sizes = {.lead = {sequences}, .kv_heads = 1, .group = 1, .queries = queries, .keys = 5000, .qk_width = 64, .v_width = 64};
-  c.draw_inputs(random);
-  c.options.backend = &find_backend("cpu");
-  return c;
+  return case_of(random, dtype, {.lead = {sequences}, .queries = queries, .keys = 5000, .qk_width = 64, .v_width = 64}, &find_backend("cpu"));
 }
 
 // Of q = 0 and a bias that float32 holds, every score is exact; an lse of each part, rounded, would move its weight by 2e-4.
@@ -170,13 +166,10 @@ TEST_F(CpuSdpaKeySplits, NaNOfAValueReachesTheRowsThatKeepIt) {
 // With nine sequences a thread computes all keys of a block of rows; with one sequence each split is a task of its own.
 TEST_F(CpuSdpaKeySplits, BitsOfASequenceDoNotDependOnHowManyThereAre) {
   Random random(8);
-  AttentionCase c = long_case(random, DType::f32, 3, 9), first = long_case(random, DType::f32, 3);
-  first.q = c.q.slice(0, 0, 1), first.k = c.k.slice(0, 0, 1), first.v = c.v.slice(0, 0, 1);
-  const AttentionOutputs all = c.make_outputs(), one = first.make_outputs();
-  c.forward(all);
-  first.forward(one);
-  EXPECT_TRUE(same_bits(one.out, all.out.slice(0, 0, 1)));
-  EXPECT_TRUE(same_bits(one.lse, all.lse.slice(0, 0, 1)));
+  AttentionCase c = long_case(random, DType::f32, 3, 9), first = alone(c, sequence_of(c, 0));
+  const AttentionOutputs all = c.make_outputs();
+  c.run(all);
+  expect_same_bits_alone(c, all, sequence_of(c, 0), first);
 }
 
 // Blocks of rows of any size, cells of a causal mask in any order, and key splits.
@@ -192,10 +185,9 @@ TEST_F(CpuSdpaKeySplits, ManyThreadsCutRowsAndKeysWithTheSameBits) {
       SCOPED_TRACE(z.expected);
       SCOPED_TRACE(causal);
       Random random(seed++);
-      AttentionCase c;
-      c.dtype = DType::f32;
-      c.sizes = {.lead = {1}, .kv_heads = z.kv_heads, .group = z.group, .queries = z.queries, .keys = z.keys, .qk_width = 64, .v_width = 64};
-      c.draw_inputs(random);
+      const AttentionSizes sizes{
+          .lead = {1}, .kv_heads = z.kv_heads, .group = z.group, .queries = z.queries, .keys = z.keys, .qk_width = 64, .v_width = 64};
+      AttentionCase c = case_of(random, DType::f32, sizes);
       if (causal) c.options.mask.causal = z.keys > z.queries ? Causal::bottom_right() : Causal::top_left();
       const AttentionOutputs expected = reference_forward(c);
       const Tolerances tolerance(c);

@@ -106,10 +106,7 @@ TEST(CpuKeyStorage, NonFiniteScalesCountForTheRowsThatAttend) {
       for (const bool of_values : {false, true}) {
         SCOPED_TRACE(std::to_string(queries) + " queries, " + std::to_string(bad) + (of_values ? " in v" : " in k"));
         Random random(3);
-        AttentionCase c;
-        c.dtype = DType::f32;
-        c.sizes = {.lead = {}, .kv_heads = 1, .group = 2, .queries = queries, .keys = 90, .qk_width = 20, .v_width = 16};
-        c.draw_inputs(random);
+        AttentionCase c = case_of(random, DType::f32, {.group = 2, .queries = queries, .keys = 90, .qk_width = 20, .v_width = 16});
         c.k = c.keep(random.tensor(DType::i8, c.sizes.k(), -127, 127)), c.v = c.keep(random.tensor(DType::i8, c.sizes.v(), -127, 127));
         const TensorView k_scale = c.keep(random.tensor(DType::f32, {1, 90}, 0.001, 0.01)),
                          v_scale = c.keep(random.tensor(DType::f32, {1, 90}, 0.001, 0.01));

@@ -47,11 +47,8 @@ TEST(CpuMaps, AreWrittenInEveryDTypeAndStride) {
 TEST(CpuMaps, OfScoresOfAnyMagnitudeAreExact) {
   for (const double level : {0.0, 1e4, -1e4, 1e38, -1e38}) {
     SCOPED_TRACE(level);
-    AttentionCase c;
-    c.dtype = DType::f32;
-    c.sizes = {.lead = {}, .kv_heads = 1, .group = 1, .queries = 14, .keys = 130, .qk_width = 1, .v_width = 1};
     Random random(3);
-    c.draw_inputs(random);
+    AttentionCase c = case_of(random, DType::f32, {.queries = 14, .keys = 130, .qk_width = 1, .v_width = 1});
     Tensor q(DType::f32, {1, 14, 1}), k(DType::f32, {1, 130, 1}), bias(DType::f32, {1});
     for (std::int64_t t = 0; t < 14; ++t) q.data<float>()[t] = static_cast<float>(t * 32);
     for (std::int64_t s = 0; s < 130; ++s) k.data<float>()[s] = static_cast<float>(s % 3 - 1) / 16;
@@ -72,10 +69,7 @@ TEST(CpuMaps, EmptyRowsAndMaskedNaNAreZeroInThem) {
   for (const DType dtype : {DType::f32, DType::f64, DType::bf16}) {
     SCOPED_TRACE(info(dtype).name);
     Random random(7);
-    AttentionCase c;
-    c.dtype = dtype;
-    c.sizes = {.lead = {2}, .kv_heads = 1, .group = 2, .queries = 15, .keys = 70, .qk_width = 9, .v_width = 3};
-    c.draw_inputs(random);
+    AttentionCase c = case_of(random, dtype, {.lead = {2}, .group = 2, .queries = 15, .keys = 70, .qk_width = 9, .v_width = 3});
     const TensorView k = c.keep(Tensor::copy_of(c.k));
     fill(k.slice(-2, 33, 34), kNaN);
     c.k = k;

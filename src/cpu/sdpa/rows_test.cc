@@ -7,14 +7,6 @@ namespace {
 constexpr double kNaN = std::numeric_limits<double>::quiet_NaN();
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
 
-AttentionCase case_of(Random& random, const AttentionSizes& sizes, double scale = 1) {
-  AttentionCase c;
-  c.dtype = DType::f32;
-  c.sizes = sizes;
-  c.draw_inputs(random, scale);
-  return c;
-}
-
 // A score of 3e38 times log2(e) is not a float32, the score is.
 TEST(CpuSdpaRows, LargestScoresWithoutABias) {
   for (const std::int64_t key : {0, 40, 610}) {
@@ -22,8 +14,7 @@ TEST(CpuSdpaRows, LargestScoresWithoutABias) {
       SCOPED_TRACE(key);
       SCOPED_TRACE(value);
       Random random(3);
-      AttentionCase c =
-          case_of(random, {.lead = {}, .kv_heads = 1, .group = 1, .queries = 14, .keys = 700, .qk_width = 1, .v_width = 16}, 0.01);
+      AttentionCase c = case_of(random, DType::f32, {.queries = 14, .keys = 700, .qk_width = 1, .v_width = 16}, 0.01);
       c.options.scale = 1;
       const TensorView q = c.keep(Tensor::copy_of(c.q)), k = c.keep(Tensor::copy_of(c.k));
       c.q = q, c.k = k;
@@ -46,8 +37,7 @@ TEST(CpuSdpaRows, AnEmptyRowIsZeroBesideNaNOfAnEarlierBlock) {
   for (const std::int64_t width : {16, 17}) {
     SCOPED_TRACE(width);
     Random random(4);
-    AttentionCase c =
-        case_of(random, {.lead = {}, .kv_heads = 1, .group = 1, .queries = 14, .keys = 1100, .qk_width = 8, .v_width = width});
+    AttentionCase c = case_of(random, DType::f32, {.queries = 14, .keys = 1100, .qk_width = 8, .v_width = width}, 1);
     Tensor bias(DType::f32, {14, 1100});
     fill(bias, 0.0);
     fill(bias.view().slice(0, 3, 4), -kInfinity);
@@ -70,8 +60,7 @@ TEST(CpuSdpaRows, GradientsHaveTheSameBitsWhateverTheOtherRowsOfTheirStripAre) {
       SCOPED_TRACE(keys);
       SCOPED_TRACE(biased);
       Random random(5);
-      AttentionCase c =
-          case_of(random, {.lead = {}, .kv_heads = 1, .group = 1, .queries = 20, .keys = keys, .qk_width = 16, .v_width = 16});
+      AttentionCase c = case_of(random, DType::f32, {.queries = 20, .keys = keys, .qk_width = 16, .v_width = 16}, 1);
       const TensorView q = c.keep(Tensor::copy_of(c.q)), bias = c.keep(random.tensor(DType::f32, {20, keys}));
       c.q = q;
       if (biased) c.options.bias = bias;
@@ -135,7 +124,7 @@ TEST(CpuSdpaRows, TheSameBitsAtEveryPlaceOfATile) {
 
 TEST(CpuSdpaRows, RowsWithoutAKeyBesideRowsOfSeveralBlocks) {
   Random random(6);
-  AttentionCase c = case_of(random, {.lead = {1}, .kv_heads = 1, .group = 1, .queries = 20, .keys = 600, .qk_width = 16, .v_width = 16});
+  AttentionCase c = case_of(random, DType::f32, {.lead = {1}, .queries = 20, .keys = 600, .qk_width = 16, .v_width = 16}, 1);
   Tensor lengths(DType::i64, {1, 20});
   for (std::int64_t t = 0; t < 20; ++t) lengths.data<std::int64_t>()[t] = t % 3 == 1 ? 0 : 600 - 20 * t;
   c.options.mask.key_lengths = lengths;
@@ -154,10 +143,7 @@ TEST(CpuSdpaRows, ABiasHasTheSameBitsForAnyStride) {
       SCOPED_TRACE(info(dtype).name);
       SCOPED_TRACE(keys);
       Random random(6);
-      AttentionCase c;
-      c.dtype = dtype;
-      c.sizes = {.lead = {}, .kv_heads = 1, .group = 1, .queries = 9, .keys = keys, .qk_width = 16, .v_width = 16};
-      c.draw_inputs(random);
+      AttentionCase c = case_of(random, dtype, {.queries = 9, .keys = keys, .qk_width = 16, .v_width = 16});
       const Tensor bias = random.tensor(dtype, {9, keys}, -2, 2);
       Tensor apart(dtype, {9, 3 * keys}), backwards = bias;
       copy(bias, apart.view().slice(-1, 0, 3 * keys, 3));

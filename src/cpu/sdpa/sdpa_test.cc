@@ -2,6 +2,7 @@
 #include <gmock/gmock.h>
 
 #include "polyhead/maps.h"
+#include "support/case_part.h"
 #include "support/kernel_case.h"
 
 namespace polyhead::test {
@@ -51,10 +52,7 @@ TEST(CpuSdpa, BackwardOfScoresOfAnyMagnitude) {
       SCOPED_TRACE(level);
       SCOPED_TRACE(keys);
       Random random(5);
-      AttentionCase c;
-      c.dtype = DType::f32;
-      c.sizes = {.lead = {}, .kv_heads = 1, .group = 2, .queries = 14, .keys = keys, .qk_width = 8, .v_width = 5};
-      c.draw_inputs(random, 1);
+      AttentionCase c = case_of(random, DType::f32, {.group = 2, .queries = 14, .keys = keys, .qk_width = 8, .v_width = 5}, 1);
       const Tensor bias = Tensor::of<float>({1}, {static_cast<float>(level)});
       c.options.bias = bias;
       const AttentionOutputs expected = reference_run(c);
@@ -77,10 +75,7 @@ TEST(CpuSdpa, BackwardOfScoresOfAnyMagnitude) {
 // One sequence with one head: its key splits run on different threads.
 TEST(CpuSdpa, BackwardWithKeySplitsIsTheSameForAnyNumberOfThreads) {
   Random random(11);
-  AttentionCase c;
-  c.dtype = DType::f32;
-  c.sizes = {.lead = {}, .kv_heads = 1, .group = 2, .queries = 70, .keys = 2100, .qk_width = 20, .v_width = 12};
-  c.draw_inputs(random);
+  AttentionCase c = case_of(random, DType::f32, {.group = 2, .queries = 70, .keys = 2100, .qk_width = 20, .v_width = 12});
   c.options.mask.causal = Causal::bottom_right();
   const AttentionOutputs expected = reference_run(c);
   const int threads = num_threads();
@@ -91,7 +86,7 @@ TEST(CpuSdpa, BackwardWithKeySplitsIsTheSameForAnyNumberOfThreads) {
       set_num_threads(count);
       runs.push_back(c.make_outputs());
       backward_from(c, expected, runs.back());
-      for (std::size_t i = 2; i < 5; ++i) EXPECT_TRUE(same_bits(runs.back().list()[i].second, runs[0].list()[i].second)) << i;
+      expect_same_bits(runs.back(), runs[0]);
     }
     expect_gradients_near(runs[0], expected, t);
   });
@@ -103,10 +98,7 @@ TEST(CpuSdpa, ScaleOfAnySizeAndSign) {
   for (const double scale : {0.0, 1.0, -1.0, 0.125, 0.1, -0.3, 1.99, 1e-30, 3e4, 1e-3}) {
     SCOPED_TRACE(scale);
     Random random(3);
-    AttentionCase c;
-    c.dtype = DType::f32;
-    c.sizes = {.lead = {}, .kv_heads = 1, .group = 2, .queries = 19, .keys = 70, .qk_width = 20, .v_width = 9};
-    c.draw_inputs(random);
+    AttentionCase c = case_of(random, DType::f32, {.group = 2, .queries = 19, .keys = 70, .qk_width = 20, .v_width = 9});
     c.options.scale = scale;
     const AttentionOutputs expected = reference_forward(c);
     for_each_instruction_set([&] {
@@ -130,10 +122,7 @@ TEST(CpuSdpa, ScoresOfAnyMagnitude) {
       SCOPED_TRACE(row.name);
       SCOPED_TRACE(spike);
       Random random(5);
-      AttentionCase c;
-      c.dtype = DType::f32;
-      c.sizes = {.lead = {}, .kv_heads = 1, .group = 1, .queries = 14, .keys = 700, .qk_width = 8, .v_width = 5};
-      c.draw_inputs(random, 0.01);
+      AttentionCase c = case_of(random, DType::f32, {.queries = 14, .keys = 700, .qk_width = 8, .v_width = 5}, 0.01);
       Tensor bias(DType::f32, {700});
       fill(bias, row.bias);
       fill(bias.view().slice(0, spike, spike + 1), row.spike);
@@ -154,12 +143,10 @@ TEST(CpuSdpa, NaNOfMaskedKeysReachesNothingAndOfKeptOnesTheirRows) {
   for (std::uint64_t seed = 0; seed < 40; ++seed) {
     SCOPED_TRACE(seed);
     Random random(seed);
-    AttentionCase c;
-    c.dtype = kDTypes[seed % 5];
-    c.sizes = {.lead = {2}, .kv_heads = 1, .group = 2, .queries = random.integer(1, 40), .keys = random.integer(2, 150), .qk_width = 12};
-    c.sizes.v_width = random.pick<std::int64_t>({16, 17});  // read in place, packed
-    c.draw_inputs(random);
-    const std::int64_t keys = c.sizes.keys, poisoned = random.integer(0, keys - 1);
+    AttentionSizes sizes{.lead = {2}, .group = 2, .queries = random.integer(1, 40), .keys = random.integer(2, 150), .qk_width = 12};
+    sizes.v_width = random.pick<std::int64_t>({16, 17});  // read in place, packed
+    AttentionCase c = case_of(random, kDTypes[seed % 5], sizes);
+    const std::int64_t keys = sizes.keys, poisoned = random.integer(0, keys - 1);
     const TensorView k = c.keep(Tensor::copy_of(c.k)), v = c.keep(Tensor::copy_of(c.v));
     c.k = k, c.v = v;
     Tensor attend = random.tensor(DType::boolean, {c.sizes.queries, keys});
@@ -193,10 +180,9 @@ TEST(CpuSdpa, NaNReachesTheGradientsOfKeptPairsOnly) {
   for (std::uint64_t seed = 0; seed < 40; ++seed) {
     SCOPED_TRACE(seed);
     Random random(seed);
-    AttentionCase c;
-    c.dtype = kDTypes[seed % 5];
-    c.sizes = {.lead = {2}, .kv_heads = 1, .group = 2, .queries = random.integer(2, 40), .keys = random.integer(2, 150), .qk_width = 12, .v_width = 17};
-    c.draw_inputs(random);
+    const AttentionSizes sizes{
+        .lead = {2}, .group = 2, .queries = random.integer(2, 40), .keys = random.integer(2, 150), .qk_width = 12, .v_width = 17};
+    AttentionCase c = case_of(random, kDTypes[seed % 5], sizes);
     const Tensor attend = random.tensor(DType::boolean, {c.sizes.queries, c.sizes.keys}), bias = random.tensor(c.dtype, c.sizes.pairs());
     c.options.mask.attend = attend;
     c.options.bias = bias;
@@ -219,10 +205,7 @@ TEST(CpuSdpa, NaNReachesTheGradientsOfKeptPairsOnly) {
 
 TEST(CpuSdpa, BackwardInPartsWithoutWidth) {
   Random random(1);
-  AttentionCase c;
-  c.dtype = DType::f32;
-  c.sizes = {.lead = {}, .kv_heads = 1, .group = 1, .queries = 4, .keys = 1100, .qk_width = 0, .v_width = 3};
-  c.draw_inputs(random);
+  AttentionCase c = case_of(random, DType::f32, {.queries = 4, .keys = 1100, .qk_width = 0, .v_width = 3});
   const AttentionOutputs expected = reference_run(c);
   const AttentionOutputs o = c.make_outputs();
   backward_from(c, expected, o);
@@ -231,20 +214,11 @@ TEST(CpuSdpa, BackwardInPartsWithoutWidth) {
 
 TEST(CpuSdpa, BitsOfASequenceDoNotDependOnHowManyThereAre) {
   Random random(2);
-  AttentionCase c;
-  c.dtype = DType::f32;
-  c.sizes = {.lead = {9}, .kv_heads = 1, .group = 2, .queries = 20, .keys = 1100, .qk_width = 16, .v_width = 16};
-  c.draw_inputs(random);
+  AttentionCase c = case_of(random, DType::f32, {.lead = {9}, .group = 2, .queries = 20, .keys = 1100, .qk_width = 16, .v_width = 16});
   const AttentionOutputs all = c.make_outputs();
   c.run(all);
-  AttentionCase first;
-  first.dtype = c.dtype;
-  first.sizes = c.sizes;
-  first.sizes.lead = {1};
-  first.q = c.q.slice(0, 0, 1), first.k = c.k.slice(0, 0, 1), first.v = c.v.slice(0, 0, 1), first.d_out = c.d_out.slice(0, 0, 1);
-  const AttentionOutputs one = first.make_outputs();
-  first.run(one);
-  for (std::size_t i = 0; i < 5; ++i) EXPECT_TRUE(same_bits(one.list()[i].second, all.list()[i].second.slice(0, 0, 1))) << one.list()[i].first;
+  AttentionCase first = alone(c, sequence_of(c, 0));
+  expect_same_bits_alone(c, all, sequence_of(c, 0), first);
 }
 
 TEST(CpuSdpa, ScalesAndCapsBeyondFloat32AreLeftToTheReference) {
