@@ -18,12 +18,15 @@
 
 #include "polyhead/error.h"
 #include "support/child_process.h"
+#include "support/last_piece_first.h"
+#include "support/thread_count.h"
 
 namespace polyhead {
 namespace {
 
 using ::testing::Each;
 using ::testing::HasSubstr;
+using test::LastPieceFirst;
 using test::status_of_child;
 
 constexpr auto kPatience = std::chrono::seconds(300);
@@ -33,14 +36,8 @@ constexpr bool kThreadSanitizer = true;  // has a thread of its own and does not
 constexpr bool kThreadSanitizer = false;
 #endif
 
-// Restores the number of threads, which is the process's.
 class ParallelFor : public ::testing::Test {
- protected:
-  void SetUp() override { set_num_threads(4); }
-  void TearDown() override { set_num_threads(default_); }
-
- private:
-  int default_ = num_threads();
+  test::ThreadCount threads_{4};
 };
 
 std::int64_t threads_of_this_process() {
@@ -226,22 +223,8 @@ TEST_F(ParallelFor, PiecesSeeTheFloatingPointEnvironmentOfTheCaller) {
   EXPECT_EQ(nearest, 64);
 }
 
-class CountingExecutor : public Executor {
- public:
-  explicit CountingExecutor(int threads) : threads_(threads) {}
-  int num_threads() const override { return threads_; }
-  void run(std::int64_t count, const std::function<void(std::int64_t)>& task) override {
-    ++runs;
-    for (std::int64_t i = count; i-- > 0;) task(i);
-  }
-  int runs = 0;
-
- private:
-  int threads_;
-};
-
 TEST_F(ParallelFor, AnExecutorOfTheCallerDoesTheWork) {
-  CountingExecutor executor(3);
+  LastPieceFirst executor(3);
   EXPECT_THAT(visits(100, 1, &executor), Each(1));
   EXPECT_EQ(executor.runs, 1);
   EXPECT_THAT(visits(100, 100, &executor), Each(1));
@@ -249,7 +232,7 @@ TEST_F(ParallelFor, AnExecutorOfTheCallerDoesTheWork) {
 }
 
 TEST_F(ParallelFor, AnExecutorOfOneThreadIsTheCaller) {
-  CountingExecutor executor(1);
+  LastPieceFirst executor(1);
   EXPECT_THAT(visits(100, 1, &executor), Each(1));
   EXPECT_EQ(executor.runs, 0);
 }

@@ -4,20 +4,11 @@
 #include <cmath>
 
 #include "support/compare.h"
+#include "support/last_piece_first.h"
 #include "support/random.h"
 
 namespace polyhead::nn {
 namespace {
-
-class Counter final : public Executor {
- public:
-  int num_threads() const override { return 2; }
-  void run(std::int64_t count, const std::function<void(std::int64_t)>& task) override {
-    pieces += static_cast<int>(count);
-    for (std::int64_t i = 0; i < count; ++i) task(i);
-  }
-  int pieces = 0;
-};
 
 TEST(WithoutUnreachedRows, RowsWithoutAGradientAreZeroIfTheyAreNotFinite) {
   for (const DType dtype : {DType::f32, DType::f64, DType::bf16, DType::f16}) {
@@ -42,7 +33,7 @@ TEST(WithoutUnreachedRows, RowsAreSharedByThreads) {
   fill(x.view().slice(0, 2000, 2900), HUGE_VAL);
   Tensor expected = x;
   fill(expected.view().slice(0, 2000, 2900), 0);
-  Counter threads;
+  test::LastPieceFirst threads(2);
   const Tensor result = without_unreached_rows(x, d_y, &threads, nullptr);
   EXPECT_GT(threads.pieces, 4);
   EXPECT_TRUE(test::same_bits(result, expected));

@@ -5,6 +5,7 @@
 #include "nn/elementwise.h"
 #include "support/gradients.h"
 #include "support/random.h"
+#include "support/thread_count.h"
 
 namespace polyhead::nn {
 namespace {
@@ -117,13 +118,11 @@ TEST(LayerNorm, BitsDoNotDependOnThreads) {
   const LayerNorm norm(random.tensor(DType::f32, {64}), random.tensor(DType::f32, {64}), 1e-5);
   const Tensor x = random.tensor(DType::f32, {1000, 64}), d_y = random.tensor(DType::f32, {1000, 64});
   const auto run = [&](int threads) {
-    const int before = num_threads();
-    set_num_threads(threads);
+    const test::ThreadCount count(threads);
     Tensor y(DType::f32, x.shape()), d_x(DType::f32, x.shape());
     LayerNorm grads = zeros_like(norm);
     norm.forward(x, y);
     norm.backward(x, d_y, {.x = d_x, .parameters = &grads});
-    set_num_threads(before);
     return std::vector<Tensor>{y, d_x, grads.weight, grads.bias};
   };
   const auto one = run(1), several = run(5);

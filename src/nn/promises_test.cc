@@ -5,6 +5,7 @@
 #include "polyhead/nn/multi_head_attention.h"
 #include "polyhead/nn/rotary_embedding.h"
 #include "support/kernel_case.h"
+#include "support/thread_count.h"
 
 namespace polyhead::nn {
 namespace {
@@ -123,7 +124,7 @@ class RandomLayer {
 };
 
 TEST(LayerPromises, ARowHasTheSameBitsHoweverItIsAskedFor) {
-  const int threads = num_threads();
+  const test::ThreadCount restored;
   for (std::uint64_t seed = 0; seed < 120; ++seed) {
     SCOPED_TRACE(seed);
     for_each_instruction_set([&] {
@@ -141,7 +142,6 @@ TEST(LayerPromises, ARowHasTheSameBitsHoweverItIsAskedFor) {
     });
     if (testing::Test::HasFailure()) break;
   }
-  set_num_threads(threads);
 }
 
 }  // namespace

@@ -8,8 +8,6 @@
 namespace polyhead::test {
 namespace {
 
-constexpr double kInfinity = std::numeric_limits<double>::infinity();
-
 using Extents = EachBackend;
 INSTANTIATE_TEST_SUITE_P(All, Extents, testing::ValuesIn(backends()), name_of_backend);
 

@@ -6,9 +6,6 @@
 namespace polyhead::test {
 namespace {
 
-constexpr double kNaN = std::numeric_limits<double>::quiet_NaN();
-constexpr double kInfinity = std::numeric_limits<double>::infinity();
-
 // A random problem whose inputs are contiguous and writable, with a bias of one element per pair.
 struct Writable {
   AttentionCase c;

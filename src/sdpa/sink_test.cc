@@ -4,12 +4,10 @@
 #include "polyhead/maps.h"
 #include "support/each_backend.h"
 #include "support/kernel_case.h"
+#include "support/thread_count.h"
 
 namespace polyhead::test {
 namespace {
-
-constexpr double kNaN = std::numeric_limits<double>::quiet_NaN();
-constexpr double kInfinity = std::numeric_limits<double>::infinity();
 
 using Sinks = EachBackend;
 INSTANTIATE_TEST_SUITE_P(All, Sinks, testing::ValuesIn(backends()), name_of_backend);
@@ -48,7 +46,7 @@ TEST_P(Sinks, MinusInfinityIsNoSinkBitForBit) {
   for (std::uint64_t seed = 0; seed < 120; ++seed) {
     SCOPED_TRACE(seed);
     Random random(seed);
-    AttentionCase c = draw_case(random, kDTypes[seed % 5], seed % 25 == 0 ? draw_long_sizes(random) : draw_block_sizes(random));
+    AttentionCase c = draw_kernel_case(random, seed);
     c.options.backend = GetParam(), c.options.empty_rows = EmptyRows::zero, c.options.sink = {};
     Tensor sink(c.dtype, {c.sizes.heads()});
     fill(sink, -kInfinity);
@@ -184,7 +182,7 @@ TEST_P(Sinks, ThatAreNaNOrInfiniteMakeTheirOwnRowsNaN) {
 }
 
 TEST_P(Sinks, OfEitherDTypeAndTheirGradientsForAnyNumberOfThreads) {
-  const int threads = num_threads();
+  const ThreadCount restored;
   for (const AttentionSizes& sizes : kSizes) {
     Random random(7);
     AttentionCase c = case_of(random, DType::bf16, sizes, GetParam());
@@ -204,7 +202,6 @@ TEST_P(Sinks, OfEitherDTypeAndTheirGradientsForAnyNumberOfThreads) {
       EXPECT_TRUE(near_relative(runs[i].d_sink, runs[1].d_sink, 0x1p-8));
     }
   }
-  set_num_threads(threads);
 }
 
 }  // namespace

@@ -284,7 +284,7 @@ inline void draw_sink(Random& random, AttentionCase& c) {
   if (shape.size() == 1) shape = {c.sizes.heads()};
   const double level = random.pick({0.0, 0.0, 0.0, 12.0, -12.0});
   const TensorView sink = c.keep(random.strided(random.coin() ? c.dtype : accumulation_dtype(c.dtype), shape, level - 2, level + 2));
-  if (random.integer(0, 3) == 0 && shape.size() > 0 && shape[0] > 0) fill(sink.slice(0, 0, 1), -std::numeric_limits<double>::infinity());
+  if (random.integer(0, 3) == 0 && shape.size() > 0 && shape[0] > 0) fill(sink.slice(0, 0, 1), -kInfinity);
   c.options.sink = sink;
   c.options.empty_rows = EmptyRows::zero;
 }

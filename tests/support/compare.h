@@ -15,6 +15,9 @@
 
 namespace polyhead::test {
 
+inline constexpr double kNaN = std::numeric_limits<double>::quiet_NaN();
+inline constexpr double kInfinity = std::numeric_limits<double>::infinity();
+
 // Row major. Exact for every dtype but 64-bit integers beyond 2^53.
 inline std::vector<double> to_doubles(AnyTensor view) {
   std::vector<double> values;
@@ -32,11 +35,11 @@ inline std::string position(const Shape& shape, std::int64_t index) { return to_
 // 0 for two equal infinities and for two NaN, infinity where only one of them is NaN.
 inline double difference(double a, double b) {
   if (a == b || (std::isnan(a) && std::isnan(b))) return 0;
-  return std::isnan(a - b) ? std::numeric_limits<double>::infinity() : std::abs(a - b);
+  return std::isnan(a - b) ? kInfinity : std::abs(a - b);
 }
 
 inline double max_abs_difference(AnyTensor a, AnyTensor b) {
-  if (a.shape() != b.shape()) return std::numeric_limits<double>::infinity();
+  if (a.shape() != b.shape()) return kInfinity;
   const std::vector<double> x = to_doubles(a), y = to_doubles(b);
   double worst = 0;
   for (std::size_t i = 0; i < x.size(); ++i) worst = std::max(worst, difference(x[i], y[i]));

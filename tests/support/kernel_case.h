@@ -33,6 +33,9 @@ inline double epsilon(DType dtype) {
 
 inline double storage_rounding(DType dtype) { return dtype == DType::f16 ? 0x1.01p-11 : dtype == DType::bf16 ? 0x1.01p-8 : 0; }
 
+// What dropout multiplies the attention weights by that it keeps.
+inline double kept_factor(const Dropout& dropout) { return dropout.p > 0 && dropout.p < 1 ? 1 / (1 - dropout.p) : 1; }
+
 // |error| <= 8 eps (4 + sqrt(S) + L) sum_s p |v|, with L and sum p |v| bounded by the largest elements; then the rounding of the storage.
 // Of a gradient: the same share of its largest element and of what one pair can add to it.
 struct Tolerances {
@@ -45,7 +48,7 @@ struct Tolerances {
     const double q = largest_magnitude(c.q), k = largest_magnitude(values_of(c.k, c.k_scale)),
                  v = largest_magnitude(values_of(c.v, c.v_scale)), d = largest_magnitude(c.d_out);
     relative = 8 * epsilon(c.dtype) * (4 + std::sqrt(static_cast<double>(c.sizes.keys)) + scale * q * k * width + bias);
-    const double kept = c.options.dropout.p > 0 && c.options.dropout.p < 1 ? 1 / (1 - c.options.dropout.p) : 1;
+    const double kept = kept_factor(c.options.dropout);
     lse = relative;
     relative += storage_rounding(c.dtype);
     out = relative * kept * v;
@@ -132,5 +135,10 @@ inline AttentionSizes draw_long_sizes(Random& random) {
 }
 
 inline constexpr std::array kDTypes{DType::f32, DType::f32, DType::f64, DType::bf16, DType::f16};
+
+// One in 24 is long: in every dtype, as 24 and the 5 dtypes have no common factor.
+inline AttentionCase draw_kernel_case(Random& random, std::uint64_t seed) {
+  return draw_case(random, kDTypes[seed % 5], seed % 24 == 0 ? draw_long_sizes(random) : draw_block_sizes(random));
+}
 
 }  // namespace polyhead::test

@@ -159,7 +159,6 @@ inline FullMatrices full_matrices(ConstTensorView q, ConstTensorView k, ConstTen
 }
 
 inline FullResults naive_attention(const FullMatrices& m) {
-  constexpr Real kInfinity = std::numeric_limits<Real>::infinity();
   FullResults r;
   r.out.assign(static_cast<std::size_t>(m.batch * m.heads * m.queries * m.v_width), 0);
   r.lse = m.sink;  // of a row without keys

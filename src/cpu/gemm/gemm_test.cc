@@ -3,6 +3,7 @@
 #include "polyhead/device.h"
 #include "support/compare.h"
 #include "support/random.h"
+#include "support/thread_count.h"
 
 namespace polyhead::cpu {
 namespace {
@@ -11,6 +12,7 @@ using test::near;
 using test::Random;
 using test::same_bits;
 using test::StridedTensor;
+using test::ThreadCount;
 using test::to_doubles;
 
 double unit_roundoff(DType dtype) {
@@ -60,12 +62,6 @@ Shape concatenate(Shape a, const Shape& b) {
   for (const std::int64_t extent : b) a.push_back(extent);
   return a;
 }
-
-struct ThreadCount {
-  explicit ThreadCount(int count) : before(num_threads()) { set_num_threads(count); }
-  ~ThreadCount() { set_num_threads(before); }
-  int before;
-};
 
 // Every test of numbers runs once per instruction set that the machine has.
 class GemmKernel : public testing::TestWithParam<std::string> {

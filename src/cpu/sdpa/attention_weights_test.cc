@@ -2,12 +2,10 @@
 #include <gmock/gmock.h>
 
 #include "support/kernel_case.h"
+#include "support/thread_count.h"
 
 namespace polyhead::test {
 namespace {
-
-constexpr double kNaN = std::numeric_limits<double>::quiet_NaN();
-constexpr double kInfinity = std::numeric_limits<double>::infinity();
 
 Tensor reference_weights(AttentionCase& c) {
   return reference_map(c, {.q = c.q, .k = c.k}, MapValue::probability);
@@ -20,7 +18,7 @@ TEST(CpuAttentionWeights, AreTheReferenceAndLeaveTheOutputAsItIs) {
   for (std::uint64_t seed = 5000; seed < 5400; ++seed) {
     SCOPED_TRACE(seed);
     Random random(seed);
-    AttentionCase c = draw_case(random, kDTypes[seed % 5], seed % 25 == 0 ? draw_long_sizes(random) : draw_block_sizes(random));
+    AttentionCase c = draw_kernel_case(random, seed);
     const AttentionOutputs without = reference_forward(c);
     const Tensor expected = reference_weights(c);
     const double tolerance = tolerance_of(c);
@@ -46,7 +44,7 @@ TEST(CpuAttentionWeights, AreTheReferenceAndLeaveTheOutputAsItIs) {
 
 // Several passes over packed keys: the same for any number of threads.
 TEST(CpuAttentionWeights, OfManyKeysAreTheSameForAnyNumberOfThreads) {
-  const int threads = num_threads();
+  const ThreadCount restored;
   for (const auto& [queries, heads] : {std::pair<std::int64_t, std::int64_t>{1, 1}, {7, 1}, {130, 1}, {40, 8}}) {
     for (const DType dtype : {DType::f32, DType::f64, DType::bf16}) {
       SCOPED_TRACE(queries);
@@ -74,7 +72,6 @@ TEST(CpuAttentionWeights, OfManyKeysAreTheSameForAnyNumberOfThreads) {
       });
     }
   }
-  set_num_threads(threads);
 }
 
 TEST(CpuAttentionWeights, ExplainTellsTheirPath) {

@@ -8,8 +8,6 @@
 namespace polyhead::test {
 namespace {
 
-constexpr double kNaN = std::numeric_limits<double>::quiet_NaN();
-
 cpu::AttentionSizes sizes_of(const AttentionCase& c) {
   cpu::AttentionSizes sizes;
   sizes.batch = numel(c.sizes.lead), sizes.kv_heads = c.sizes.kv_heads, sizes.group = c.sizes.group;

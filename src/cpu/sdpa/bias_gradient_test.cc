@@ -3,11 +3,10 @@
 
 #include "support/case_part.h"
 #include "support/kernel_case.h"
+#include "support/thread_count.h"
 
 namespace polyhead::test {
 namespace {
-
-constexpr double kNaN = std::numeric_limits<double>::quiet_NaN();
 
 // Two blocks of 96 rows, and two of 256 keys (three of 128 in float64), the last ones not whole.
 AttentionCase biased_case(Random& random, DType dtype) {
@@ -51,7 +50,7 @@ const Rule kRules[] = {
 };
 
 TEST(CpuBiasGradient, OfEveryPairIsWrittenWhateverTheMemoryHeld) {
-  const int threads = num_threads();
+  const ThreadCount restored;
   for (const Rule& rule : kRules) {
     for (const DType dtype : {DType::f32, DType::f64, DType::bf16, DType::f16}) {
       SCOPED_TRACE(rule.name);
@@ -77,7 +76,6 @@ TEST(CpuBiasGradient, OfEveryPairIsWrittenWhateverTheMemoryHeld) {
         }
         EXPECT_TRUE(padding_is_intact(c.strided()));
       });
-      set_num_threads(threads);
       if (HasFailure()) return;
     }
   }

@@ -4,23 +4,16 @@
 #include "support/case_part.h"
 #include "support/kernel_case.h"
 #include "support/last_piece_first.h"
+#include "support/thread_count.h"
 
 namespace polyhead::test {
 namespace {
 
 using testing::HasSubstr;
 
-constexpr double kNaN = std::numeric_limits<double>::quiet_NaN();
-constexpr double kInfinity = std::numeric_limits<double>::infinity();
-
 // Keys are split only where there are several threads.
 class CpuSdpaKeySplits : public testing::Test {
- protected:
-  CpuSdpaKeySplits() { set_num_threads(4); }
-  ~CpuSdpaKeySplits() override { set_num_threads(before_); }
-
- private:
-  int before_ = num_threads();
+  ThreadCount threads_{4};
 };
 
 std::string facts(const AttentionCase& c, const AttentionOutputs& o) {

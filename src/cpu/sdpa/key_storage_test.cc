@@ -5,9 +5,6 @@
 namespace polyhead::test {
 namespace {
 
-constexpr float kNaN = std::numeric_limits<float>::quiet_NaN();
-constexpr float kInfinity = std::numeric_limits<float>::infinity();
-
 AttentionCase drawn(Random& random, std::uint64_t seed) {
   AttentionCase c = draw_case(random, std::array{DType::f32, DType::bf16, DType::f16}[seed % 3],
                               seed % 20 == 0 ? draw_long_sizes(random) : draw_block_sizes(random));
@@ -102,7 +99,7 @@ TEST(CpuKeyStorage, OneQueryHasTheBitsOfItsRowInAPrefillAndOfFloat32) {
 // A scale that is not finite makes its key or value so: the rows that attend to it show it, and no other row.
 TEST(CpuKeyStorage, NonFiniteScalesCountForTheRowsThatAttend) {
   for (const std::int64_t queries : {1, 20}) {
-    for (const float bad : {kNaN, kInfinity, -kInfinity}) {
+    for (const double bad : {kNaN, kInfinity, -kInfinity}) {
       for (const bool of_values : {false, true}) {
         SCOPED_TRACE(std::to_string(queries) + " queries, " + std::to_string(bad) + (of_values ? " in v" : " in k"));
         Random random(3);
@@ -115,7 +112,7 @@ TEST(CpuKeyStorage, NonFiniteScalesCountForTheRowsThatAttend) {
         c.options.mask.attend = attend;
         const AttentionOutputs before = c.make_outputs();
         c.forward(before);
-        fill(of_values ? v_scale.slice(-1, 70, 71) : k_scale.slice(-1, 70, 71), static_cast<double>(bad));
+        fill(of_values ? v_scale.slice(-1, 70, 71) : k_scale.slice(-1, 70, 71), bad);
         const AttentionOutputs expected = reference_forward(c);
         for_each_instruction_set([&] {
           const AttentionOutputs o = c.make_outputs();
@@ -145,7 +142,7 @@ TEST(CpuKeyStorage, NonFiniteValuesCountInFewRowsAsInMany) {
     Tensor v = random.tensor(storage, {1, keys, width}, integers ? -127 : -1, integers ? 127 : 1), scale = random.tensor(DType::f32, {1, keys}, 0.001, 0.01);
     for (std::int64_t i = random.integer(1, 3); i > 0; --i) {
       const std::int64_t s = random.integer(0, keys - 1), d = random.integer(0, width - 1);
-      const auto bad = static_cast<double>(random.pick({kNaN, kInfinity, -kInfinity}));
+      const double bad = random.pick({kNaN, kInfinity, -kInfinity});
       fill(integers ? scale.view().slice(1, s, s + 1) : v.view().slice(1, s, s + 1).slice(2, d, d + 1), bad);
     }
     const Tensor attend = random.tensor(DType::boolean, {queries, keys});
@@ -172,7 +169,7 @@ TEST(CpuKeyStorage, AMaskedKeyWithANaNScaleDoesNotExist) {
                v = random.tensor(DType::i8, {2, 130, 64}, -127, 127);
   const Tensor scale = random.tensor(DType::f32, {2, 130}, 0.001, 0.01);
   Tensor damaged = Tensor::copy_of(scale);
-  fill(damaged.view().slice(-1, 100, 130), static_cast<double>(kNaN));
+  fill(damaged.view().slice(-1, 100, 130), kNaN);
   const Tensor lengths = Tensor::of<std::int32_t>({}, {100});
   for_each_instruction_set([&] {
     Tensor clean(DType::f32, q.shape()), out(DType::f32, q.shape());

@@ -8,7 +8,6 @@ namespace polyhead::test {
 namespace {
 
 constexpr MapValue kValues[] = {MapValue::scaled_score, MapValue::capped_score, MapValue::score, MapValue::probability, MapValue::dropped};
-constexpr double kNaN = std::numeric_limits<double>::quiet_NaN();
 
 // Around strips of 12 rows and panels of 64 keys.
 AttentionSizes draw_map_sizes(Random& random) {
@@ -27,9 +26,8 @@ TEST(CpuMaps, AreWrittenInEveryDTypeAndStride) {
     const Tolerances tolerance(c);
     const MapValue value = random.pick({kValues[0], kValues[1], kValues[2], kValues[3], kValues[4]});
     const Tensor expected = reference_map(c, input, value);
-    double largest = 0;
-    for (const double x : to_doubles(expected)) largest = std::isfinite(x) ? std::max(largest, std::abs(x)) : largest;
-    const double kept = c.options.dropout.p > 0 && c.options.dropout.p < 1 ? 1 / (1 - c.options.dropout.p) : 1;
+    const double largest = largest_magnitude(expected);
+    const double kept = kept_factor(c.options.dropout);
     for (const DType dtype : {DType::f32, DType::f64, DType::bf16, DType::f16}) {
       SCOPED_TRACE(info(dtype).name);
       for_each_instruction_set([&] {
@@ -75,7 +73,7 @@ TEST(CpuMaps, EmptyRowsAndMaskedNaNAreZeroInThem) {
     c.k = k;
     Tensor attend = random.tensor(DType::boolean, {15, 70}), bias(dtype, {15, 1});
     fill(attend.view().slice(0, 4, 5), 0);   // a row that the mask empties
-    fill(bias.view().slice(0, 9, 10), -std::numeric_limits<double>::infinity());  // and one without a finite score
+    fill(bias.view().slice(0, 9, 10), -kInfinity);  // and one without a finite score
     attend.data<bool>()[9 * 70 + 33] = false;
     c.options.mask.attend = attend, c.options.bias = bias, c.options.dropout = {.p = 0.4, .seed = 5};
     const MapsInput input{.q = c.q, .k = c.k};

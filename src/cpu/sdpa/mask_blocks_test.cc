@@ -103,7 +103,7 @@ TEST(MaskBlocks, SkippedAndFullBlocksChangeNoResult) {
     for_each_instruction_set([&] {
       AttentionOutputs o = c.make_outputs();
       Tensor weights(c.dtype, z.pairs());
-      fill(weights, std::numeric_limits<double>::quiet_NaN());
+      fill(weights, kNaN);
       o.attention_weights = weights;
       c.run(o);
       expect_forward_near(o, expected, t);

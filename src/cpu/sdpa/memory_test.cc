@@ -12,7 +12,9 @@
 #include "polyhead/executor.h"
 #include "polyhead/maps.h"
 #include "polyhead/sdpa.h"
+#include "support/last_piece_first.h"
 #include "support/random.h"
+#include "support/thread_count.h"
 
 namespace {
 
@@ -76,12 +78,7 @@ struct Attention {
 };
 
 class Memory : public testing::Test {
- protected:
-  Memory() { set_num_threads(1); }
-  ~Memory() override { set_num_threads(threads_); }
-
- private:
-  int threads_ = num_threads();
+  test::ThreadCount threads_{1};
 };
 
 const SdpaOptions kRules[] = {{},
@@ -164,17 +161,8 @@ TEST_F(Memory, HeadsTakeTurnsInOneThreadsScratch) {
   EXPECT_LT(both(many), both(one) + (64 << 10));
 }
 
-// Says that it has four threads and is one.
-class OneAfterTheOther final : public Executor {
- public:
-  int num_threads() const override { return 4; }
-  void run(std::int64_t count, const std::function<void(std::int64_t)>& task) override {
-    for (std::int64_t i = 0; i < count; ++i) task(i);
-  }
-};
-
 TEST_F(Memory, ExplainNamesTheScratch) {
-  OneAfterTheOther four;
+  LastPieceFirst four(4);
   const SdpaOptions options{.executor = &four};
   // Blocks of rows; key splits; few queries of many heads.
   for (Attention& attention : std::array{Attention(2048), Attention(40, 20'000, 1), Attention(4, 30'000, 9)}) {

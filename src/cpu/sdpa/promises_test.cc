@@ -6,21 +6,10 @@
 #include <functional>
 
 #include "support/kernel_case.h"
+#include "support/thread_count.h"
 
 namespace polyhead::test {
 namespace {
-
-constexpr double kNaN = std::numeric_limits<double>::quiet_NaN();
-constexpr double kInfinity = std::numeric_limits<double>::infinity();
-
-// Puts the number of threads back.
-class Threads {
- public:
-  ~Threads() { set_num_threads(before_); }
-
- private:
-  int before_ = num_threads();
-};
 
 // Equal bit for bit, except that any NaN equals any other: which operand's sign and payload a sum of two NaN has is not promised.
 testing::AssertionResult same_rows(ConstTensorView actual, ConstTensorView expected) {
@@ -434,7 +423,7 @@ Sizes draw_large(Random& random) {
 }
 
 void run_problems(std::uint64_t first_seed, std::uint64_t count, const std::function<Sizes(Random&)>& draw) {
-  const Threads threads;
+  const ThreadCount restored;
   for (std::uint64_t seed = first_seed; seed < first_seed + count; ++seed) {
     SCOPED_TRACE(testing::Message() << "seed " << seed);
     Random of_problem(seed);

@@ -4,9 +4,6 @@
 namespace polyhead::test {
 namespace {
 
-constexpr double kNaN = std::numeric_limits<double>::quiet_NaN();
-constexpr double kInfinity = std::numeric_limits<double>::infinity();
-
 // A score of 3e38 times log2(e) is not a float32, the score is.
 TEST(CpuSdpaRows, LargestScoresWithoutABias) {
   for (const std::int64_t key : {0, 40, 610}) {

@@ -4,18 +4,16 @@
 #include "polyhead/maps.h"
 #include "support/case_part.h"
 #include "support/kernel_case.h"
+#include "support/thread_count.h"
 
 namespace polyhead::test {
 namespace {
-
-constexpr double kNaN = std::numeric_limits<double>::quiet_NaN();
-constexpr double kInfinity = std::numeric_limits<double>::infinity();
 
 TEST(CpuSdpa, ForwardIsTheReferenceWithinTheErrorOfTheArithmetic) {
   for (std::uint64_t seed = 0; seed < 500; ++seed) {
     SCOPED_TRACE(seed);
     Random random(seed);
-    AttentionCase c = draw_case(random, kDTypes[seed % 5], seed % 25 == 0 ? draw_long_sizes(random) : draw_block_sizes(random));
+    AttentionCase c = draw_kernel_case(random, seed);
     const AttentionOutputs expected = reference_forward(c);
     const Tolerances tolerance(c);
     for_each_instruction_set([&] {
@@ -32,7 +30,7 @@ TEST(CpuSdpa, BackwardIsTheReferenceWithinTheErrorOfTheArithmetic) {
   for (std::uint64_t seed = 1000; seed < 1400; ++seed) {
     SCOPED_TRACE(seed);
     Random random(seed);
-    AttentionCase c = draw_case(random, kDTypes[seed % 5], seed % 25 == 0 ? draw_long_sizes(random) : draw_block_sizes(random));
+    AttentionCase c = draw_kernel_case(random, seed);
     const AttentionOutputs expected = reference_run(c);
     const Tolerances t(c);
     for_each_instruction_set([&] {
@@ -78,7 +76,7 @@ TEST(CpuSdpa, BackwardWithKeySplitsIsTheSameForAnyNumberOfThreads) {
   AttentionCase c = case_of(random, DType::f32, {.group = 2, .queries = 70, .keys = 2100, .qk_width = 20, .v_width = 12});
   c.options.mask.causal = Causal::bottom_right();
   const AttentionOutputs expected = reference_run(c);
-  const int threads = num_threads();
+  const ThreadCount restored;
   const Tolerances t(c);
   for_each_instruction_set([&] {
     std::vector<AttentionOutputs> runs;
@@ -90,7 +88,6 @@ TEST(CpuSdpa, BackwardWithKeySplitsIsTheSameForAnyNumberOfThreads) {
     }
     expect_gradients_near(runs[0], expected, t);
   });
-  set_num_threads(threads);
 }
 
 // Without lse, and every power of the scale's fraction: what is folded into q and what is left to the exponential.
@@ -237,20 +234,17 @@ TEST(CpuSdpa, MapsAreTheReferenceWithinTheErrorOfTheArithmetic) {
   for (std::uint64_t seed = 2000; seed < 2300; ++seed) {
     SCOPED_TRACE(seed);
     Random random(seed);
-    AttentionCase c = draw_case(random, kDTypes[seed % 5], seed % 25 == 0 ? draw_long_sizes(random) : draw_block_sizes(random));
+    AttentionCase c = draw_kernel_case(random, seed);
     const MapsInput input{.q = c.q, .k = c.k};
     const Tolerances tolerance(c);
-    const double kept = c.options.dropout.p > 0 && c.options.dropout.p < 1 ? 1 / (1 - c.options.dropout.p) : 1;
+    const double kept = kept_factor(c.options.dropout);
     std::vector<std::int64_t> chosen;
     for (std::int64_t t = 0; t < c.sizes.queries; ++t) {
       if (random.coin()) chosen.insert(chosen.begin(), t);
     }
     for (const MapValue value : {MapValue::scaled_score, MapValue::capped_score, MapValue::score, MapValue::probability, MapValue::dropped}) {
       SCOPED_TRACE(static_cast<int>(value));
-      Tensor expected(DType::f64, c.sizes.pairs());
-      c.options.backend = &find_backend("reference");
-      attention_map(input, expected, c.options, value);
-      c.options.backend = &find_backend("cpu");
+      const Tensor expected = reference_map(c, input, value);
       for_each_instruction_set([&] {
         Tensor all(DType::f64, c.sizes.pairs()), rows(DType::f64, c.sizes.with({c.sizes.heads(), static_cast<std::int64_t>(chosen.size()), c.sizes.keys}));
         attention_map(input, all, c.options, value);

@@ -1,0 +1,20 @@
+#pragma once
+
+#include "polyhead/executor.h"
+
+namespace polyhead::test {
+
+// Puts the number of threads, which is the process's, back.
+class ThreadCount {
+ public:
+  ThreadCount() = default;
+  explicit ThreadCount(int count) { set_num_threads(count); }
+  ~ThreadCount() { set_num_threads(before_); }
+  ThreadCount(const ThreadCount&) = delete;
+  ThreadCount& operator=(const ThreadCount&) = delete;
+
+ private:
+  int before_ = num_threads();
+};
+
+}  // namespace polyhead::test
