@@ -3,10 +3,13 @@
 
 #include <cmath>
 #include <functional>
+#include <list>
+#include <numeric>
 #include <utility>
 #include <vector>
 
 #include "polyhead/nn/multi_head_attention.h"
+#include "support/attention_case.h"
 #include "support/gradients.h"
 #include "support/random.h"
 
@@ -57,6 +60,17 @@ struct Trial {
     layer.backward(saved, d_out, wanted);
   }
 
+  // The parameters and whatever inputs there are, with the gradients of backward().
+  std::vector<test::Leaf> leaves() {
+    std::vector<test::Leaf> list = test::parameter_leaves(layer, gradients);
+    list.push_back({"query", query, d_query});
+    if (key) list.push_back({"key", key, d_key});
+    if (value) list.push_back({"value", value, d_value});
+    if (bias) list.push_back({"bias", bias, d_bias});
+    if (sink) list.push_back({"sink", sink, d_sink});
+    return list;
+  }
+
   Random random;
   MultiHeadAttention layer, gradients;
   Tensor query, key, value, bias, sink, out, d_out, d_query, d_key, d_value, d_bias, d_sink;
@@ -64,6 +78,32 @@ struct Trial {
   AttentionOptions options;
   MultiHeadAttention::Saved saved;
 };
+
+inline void expect_central_differences(Trial& run) {
+  run.backward();
+  test::expect_gradients([&] { return run.loss(); }, run.leaves());
+}
+
+// Each row of the maps sums to 1, less the share of its sink.
+inline void expect_maps_of_whole_rows(Trial& run) {
+  run.loss();
+  Tensor maps(DType::f64, run.layer.maps_shape(run.input));
+  attention_map(run.saved.maps(), maps, run.saved.sdpa);
+  const std::vector<double> p = test::to_doubles(maps), lse = test::to_doubles(run.saved.lse);
+  std::vector<double> sink(lse.size(), -test::kInfinity);
+  if (run.sink) sink = test::to_doubles(test::sink_rows(run.sink.view()).expand(run.saved.lse.shape()));
+  const auto keys = static_cast<std::ptrdiff_t>(maps.extent(-1));
+  for (std::size_t row = 0; row < lse.size(); ++row) {
+    const auto first = p.begin() + static_cast<std::ptrdiff_t>(row) * keys;
+    EXPECT_NEAR(std::accumulate(first, first + keys, 0.0), 1 - std::exp(sink[row] - lse[row]), 1e-12);
+  }
+}
+
+// Memory of masks, until the program ends.
+inline Tensor& keep(Tensor tensor) {
+  static std::list<Tensor> kept;
+  return kept.emplace_back(std::move(tensor));
+}
 
 // Positions of T rows, for R features; the angles of pair i grow by 1000^(-i).
 inline std::pair<Tensor, Tensor> rotary_tables(const std::vector<double>& positions, std::int64_t features) {

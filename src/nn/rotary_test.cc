@@ -30,11 +30,7 @@ TEST(Rotary, GradientsAreCentralDifferences) {
         const auto [cos, sin] = rotary_tables({4, 5, 6}, features);
         const auto [key_cos, key_sin] = rotary_tables({0, 1, 2, 9}, features);
         run.options.rotary = {.cos = cos, .sin = sin, .key_cos = key_cos, .key_sin = key_sin, .order = order, .width = features};
-        run.backward();
-        std::vector<test::Leaf> leaves = test::parameter_leaves(run.layer, run.gradients);
-        leaves.push_back({"query", run.query, run.d_query});
-        leaves.push_back({"key", run.key, run.d_key});
-        test::expect_gradients([&] { return run.loss(); }, leaves);
+        expect_central_differences(run);
       }
     }
   }

@@ -1,0 +1,106 @@
+// A layer and its gradients beside masked positions, and documents that share a sequence.
+#include "nn/attention_test_trial.h"
+
+namespace polyhead::nn {
+namespace {
+
+using test::error_message;
+using test::same_bits;
+
+// Gradients of all parameters have the same bits whatever stands at positions that no query may attend to, and in queries without a key.
+TEST(MultiHeadAttentionMasks, NonFiniteInputsThatAreMaskedReachNoParameter) {
+  const Tensor lengths = Tensor::of<std::int64_t>({2}, {3, 5}), attend_keys = Tensor::of<bool>({2, 5}, {true, true, true, false, false, true, true, true, true, true});
+  Tensor block(DType::boolean, {2, 1, 4, 5});
+  fill(block.view().select(0, 0).slice(-1, 3, 5), 1);
+  const Mask masks[] = {{.key_lengths = lengths}, {.attend_keys = attend_keys}, {.block = block}, {.causal = Causal::top_left()}};
+  for (const DType dtype : {DType::f64, DType::f32, DType::bf16, DType::f16}) {
+    for (std::size_t m = 0; m < std::size(masks); ++m) {
+      for (const double poison : {std::nan(""), HUGE_VAL}) {
+        SCOPED_TRACE(cat(info(dtype).name, " mask ", m, " ", poison));
+        const MultiHeadAttention layer({.query_width = 6, .key_width = 8, .heads = 4, .kv_heads = 2, .head_width = 3, .dtype = dtype, .seed = 3});
+        Random random(4);
+        const std::int64_t queries = m == 3 ? 3 : 4;  // causal, top_left: queries 0 to 2 reach keys 0 to 2 only
+        const Tensor query = random.tensor(dtype, {2, queries, 6});
+        Tensor key = random.tensor(dtype, {2, 5, 8}), out(dtype, {2, queries, 6});
+        const Tensor d_out = random.tensor(dtype, out.shape());
+        const auto gradients = [&] {
+          MultiHeadAttention grads = zeros_like(layer);
+          MultiHeadAttention::Saved saved;
+          layer.forward({.query = query, .key = key}, out, {.mask = masks[m]}, &saved);
+          layer.backward(saved, d_out, {.parameters = &grads});
+          return grads;
+        };
+        const MultiHeadAttention clean = gradients();
+        for (std::int64_t b = 0; b < (m == 3 ? 2 : 1); ++b) fill(key.view().select(0, b).slice(0, 3, 5), poison);
+        const MultiHeadAttention poisoned = gradients();
+        const auto expected = parameters(clean), given = parameters(poisoned);
+        for (std::size_t i = 0; i < expected.size(); ++i) EXPECT_TRUE(same_bits(*given[i].second, *expected[i].second)) << expected[i].first;
+      }
+    }
+  }
+}
+
+// A key of probability 0 is no masked key: without a mask its NaN reaches the gradients (IEEE).
+TEST(MultiHeadAttentionMasks, NonFiniteInputsOfKeptKeysReachTheParameters) {
+  const MultiHeadAttention layer({.query_width = 4, .heads = 2, .seed = 3});
+  const Tensor query = Random(1).tensor(DType::f32, {1, 3, 4}), lengths = Tensor::of<std::int64_t>({1}, {2});
+  Tensor value = Random(2).tensor(DType::f32, query.shape()), out(DType::f32, query.shape()), bias(DType::f32, {3, 3});
+  fill(value.view().select(1, 2), std::nan(""));
+  fill(bias.view().select(1, 2), -HUGE_VAL);
+  const auto gradient = [&](const AttentionOptions& options) {
+    MultiHeadAttention::Saved saved;
+    layer.forward({.query = query, .key = query, .value = value}, out, options, &saved);
+    MultiHeadAttention grads = zeros_like(layer);
+    layer.backward(saved, query, {.parameters = &grads});
+    return test::to_doubles(grads.v.weight)[0];
+  };
+  EXPECT_TRUE(std::isnan(gradient({.bias = bias})));
+  EXPECT_TRUE(std::isfinite(gradient({.mask = {.key_lengths = lengths}})));
+}
+
+// Packed documents have the bits of each document alone, in the output and in the gradient of the input, also where the batch is cut into chunks.
+TEST(MultiHeadAttentionMasks, DocumentsAreIndependent) {
+  const MultiHeadAttention layer({.query_width = 64, .heads = 4, .gate = Gate::sigmoid, .seed = 2});
+  const Tensor x = Random(1).tensor(DType::f32, {30, 40, 64}), d_out = Random(2).tensor(DType::f32, {30, 40, 64});
+  const Tensor offsets = Tensor::of<std::int64_t>({4}, {0, 7, 7, 40});
+  const auto pass = [&](ConstTensorView query, ConstTensorView d, const Mask& mask, TensorView out, TensorView d_query) {
+    MultiHeadAttention::Saved saved;
+    layer.forward({.query = query}, out, {.mask = mask}, &saved);
+    layer.backward(saved, d, {.query = d_query});
+  };
+  Tensor out(DType::f32, x.shape()), d_x(DType::f32, x.shape()), alone(DType::f32, x.shape()), d_alone(DType::f32, x.shape()), evaluated(DType::f32, x.shape());
+  const Mask packed{.causal = Causal::bottom_right(), .query_offsets = offsets};
+  pass(x, d_out, packed, out, d_x);
+  for (const auto& [first, last] : {std::pair{0, 7}, std::pair{7, 40}}) {
+    const auto document = [&, &f = first, &l = last](auto&& view) { return view.slice(1, f, l); };
+    pass(document(x.view()), document(d_out.view()), {.causal = Causal::bottom_right()}, document(alone.view()), document(d_alone.view()));
+  }
+  EXPECT_TRUE(same_bits(out, alone));
+  EXPECT_TRUE(same_bits(d_x, d_alone));
+  LimitedThreads one(1);  // several chunks
+  layer.forward({.query = x}, evaluated, {.mask = packed, .executor = &one});
+  EXPECT_TRUE(same_bits(evaluated, out));
+
+  const auto refused = [&](const MultiHeadAttentionConfig& config) {
+    const MultiHeadAttention other(config);
+    Tensor target(DType::f32, other.output_shape({.query = x}));
+    return error_message([&] { other.forward({.query = x}, target, {.mask = {.query_offsets = offsets}}); });
+  };
+  EXPECT_EQ(refused({.query_width = 64, .add_zero_attn = true}),
+            "MultiHeadAttention.forward: documents (query_offsets) with add_bias_kv or add_zero_attn, whose keys belong to none");
+  EXPECT_EQ(refused({.query_width = 64, .global_query = GlobalQuery::mean}),
+            "MultiHeadAttention.forward: documents (query_offsets) with a global query, which spans all of them");
+}
+
+TEST(MultiHeadAttentionMasks, MaskedMeanWithoutPositionsIsZeroAndItsSequenceEmpty) {
+  const Tensor nobody(DType::boolean, {1, 3});
+  Trial run({"nobody", {.query_width = 4, .heads = 2, .output = OutputProjection::none, .global_query = GlobalQuery::masked_mean, .dtype = DType::f64}, {1, 3, 4}});
+  run.options.mask.attend_keys = nobody;
+  run.backward();
+  EXPECT_EQ(test::largest_magnitude(run.saved.query_mean), 0);
+  EXPECT_EQ(test::largest_magnitude(run.out), 0);
+  EXPECT_EQ(test::largest_magnitude(run.d_query), 0);
+}
+
+}  // namespace
+}  // namespace polyhead::nn

@@ -1,0 +1,201 @@
+// What a layer refuses, in the words that it says.
+#include "polyhead/nn/multi_head_attention.h"
+#include "support/compare.h"
+#include "support/random.h"
+
+namespace polyhead::nn {
+namespace {
+
+using test::error_message;
+using test::Random;
+using test::same_bits;
+
+TEST(MultiHeadAttentionMessages, WrongSettingsAreSaidInNumbers) {
+  const auto config_error = [](const MultiHeadAttentionConfig& config) { return error_message([&] { MultiHeadAttention layer(config); }); };
+  EXPECT_EQ(config_error({.query_width = 10, .heads = 3}), "MultiHeadAttention: query_width 10 does not divide into 3 heads; give head_width");
+  EXPECT_EQ(config_error({.query_width = 8, .heads = 4, .kv_heads = 3}), "MultiHeadAttention: 4 heads are not a multiple of 3 key/value heads");
+  EXPECT_EQ(config_error({}), "MultiHeadAttention: query_width is 0; it must be at least 1");
+  EXPECT_EQ(config_error({.query_width = 8, .heads = -2}), "MultiHeadAttention: heads is -2; it must be at least 1");
+  EXPECT_EQ(config_error({.query_width = 8, .dropout = 1.5}), "MultiHeadAttention: dropout is 1.5; it must lie in [0,1]");
+
+  const MultiHeadAttention layer({.query_width = 8, .heads = 2});
+  const Tensor x(DType::f32, {2, 3, 8}), narrow(DType::f32, {2, 3, 6}), other_batch(DType::f32, {3, 3, 8}), longer(DType::f32, {2, 4, 8});
+  Tensor out(DType::f32, {2, 3, 8});
+  const auto forward_error = [&](const AttentionInput& input, TensorView target, const AttentionOptions& options = {}) {
+    return error_message([&] { layer.forward(input, target, options); });
+  };
+  EXPECT_EQ(forward_error({.query = narrow}, out), "MultiHeadAttention.forward: query is [2,3,6]; its last extent must be query_width = 8");
+  EXPECT_EQ(forward_error({.query = x, .key = other_batch}, out),
+            "MultiHeadAttention.forward: key is [3,3,8]; but for the axis 1 and the width it must be shaped as query [2,3,8]");
+  EXPECT_EQ(forward_error({.query = x, .key = longer, .value = x}, out),
+            "MultiHeadAttention.forward: value is [2,3,8] and key [2,4,8]; they must have as many positions");
+  EXPECT_EQ(forward_error({.query = x}, during_call(Tensor(DType::f32, {2, 3, 7}))),
+            "MultiHeadAttention.forward: out is [2,3,7]; it must be [2,3,8]");
+  const Tensor mask(DType::boolean, {5, 2, 2, 3, 3}), bias(DType::f32, {5, 1, 2, 3, 3});
+  EXPECT_EQ(forward_error({.query = x}, out, {.mask = {.attend = mask}}),
+            "MultiHeadAttention.forward: attend is [5,2,2,3,3]; it must be [T,S], or [B,1,T,S] to differ by sequence, [1,N,T,S] by head, "
+            "[B,N,T,S] by both, where [*,N,T,S] is [2,2,3,3]");
+  EXPECT_EQ(forward_error({.query = x}, out, {.bias = bias}),
+            "MultiHeadAttention.forward: bias is [5,1,2,3,3]; it must be [T,S], or [B,1,T,S] to differ by sequence, [1,N,T,S] by head, "
+            "[B,N,T,S] by both, where [*,N,T,S] is [2,2,3,3]");
+  EXPECT_EQ(error_message([&] { layer.backward({}, out, {}); }), "MultiHeadAttention.backward: saved is empty; give it to forward first");
+}
+
+TEST(MultiHeadAttentionMessages, WidthsWhoseProductIsNoNumberAreRefused) {
+  constexpr std::int64_t kMany = std::int64_t{1} << 40;
+  EXPECT_EQ(error_message([&] { completed({.query_width = 8, .heads = kMany, .head_width = kMany}); }),
+            "the extents [1099511627776,1099511627776] have a product beyond 2^63 - 1");
+}
+
+// As many sequences as heads: [2,3,3] could mean either, for masks as for biases.
+TEST(MultiHeadAttentionMessages, ThreeDimensionsForPairsAreRefused) {
+  const MultiHeadAttention layer({.query_width = 4, .heads = 2, .dropout = 0.5, .dtype = DType::f64});
+  const Tensor x = Random(1).tensor(DType::f64, {2, 3, 4}), pairs(DType::boolean, {2, 3, 3}), bias = Random(2).tensor(DType::f64, {2, 3, 3});
+  Tensor out(DType::f64, x.shape());
+  const std::string rule = " is [2,3,3]; it must be [T,S], or [B,1,T,S] to differ by sequence, [1,N,T,S] by head, [B,N,T,S] by both, where "
+                           "[*,N,T,S] is [2,2,3,3]";
+  const auto refused = [&](const AttentionOptions& options) { return error_message([&] { layer.forward({.query = x}, out, options); }); };
+  EXPECT_EQ(refused({.mask = {.attend = pairs}}), "MultiHeadAttention.forward: attend" + rule);
+  EXPECT_EQ(refused({.mask = {.block = pairs}}), "MultiHeadAttention.forward: block" + rule);
+  EXPECT_EQ(refused({.bias = bias}), "MultiHeadAttention.forward: bias" + rule);
+  EXPECT_EQ(refused({.mode = Mode::training, .dropout_keep = pairs}), "MultiHeadAttention.forward: dropout_keep" + rule);
+  EXPECT_EQ(refused({.bias = bias.view().unsqueeze(0)}), "");
+  EXPECT_EQ(refused({.bias = bias.view().unsqueeze(1)}), "");
+}
+
+TEST(MultiHeadAttentionMessages, WithAddedKeysAWrongBiasOrMaskIsSaidAsWithoutThem) {
+  const MultiHeadAttention layer({.query_width = 4, .heads = 2, .add_zero_attn = true});
+  const Tensor x(DType::f32, {3, 4}), bias(DType::f32, {3, 5}), lengths = Tensor::of<std::int64_t>({}, {9});
+  Tensor out(DType::f32, x.shape());
+  EXPECT_EQ(error_message([&] { layer.forward({.query = x}, out, {.bias = bias}); }),
+            "MultiHeadAttention.forward: bias is [3,5]; it must be [T,S], or [*,N,T,S] with extents of 1 where it is shared, where [*,N,T,S] is "
+            "[2,3,3]");
+  EXPECT_EQ(error_message([&] { layer.forward({.query = x}, out, {.mask = {.key_lengths = lengths}}); }),
+            "MultiHeadAttention.forward: a key length is 9; it must lie in [0,S] = [0,3]");
+}
+
+TEST(MultiHeadAttentionMessages, DropoutInTrainingNeedsASeed) {
+  const MultiHeadAttention layer({.query_width = 4, .heads = 2, .dropout = 0.5});
+  const Tensor x = Random(1).tensor(DType::f32, {2, 3, 4}), keep(DType::boolean, {2, 2, 3, 3});
+  Tensor out(DType::f32, x.shape());
+  const auto message = [&](const AttentionOptions& options) { return error_message([&] { layer.forward({.query = x}, out, options); }); };
+  EXPECT_EQ(message({.mode = Mode::training}),
+            "MultiHeadAttention.forward: dropout in training needs dropout_seed, a new one for each step, or dropout_keep");
+  EXPECT_EQ(message({.mode = Mode::training, .dropout_seed = 0}), "");
+  EXPECT_EQ(message({.mode = Mode::training, .dropout_keep = keep}), "");
+  EXPECT_EQ(message({.mode = Mode::evaluation}), "");
+}
+
+TEST(MultiHeadAttentionMessages, ParametersAreNotTrainedThroughCopiesThatAWorkspaceKeeps) {
+  const MultiHeadAttention layer({.query_width = 4, .heads = 2});
+  MultiHeadAttention grads = zeros_like(layer);
+  const Tensor x = Random(1).tensor(DType::f32, {2, 3, 4});
+  Tensor out(DType::f32, x.shape()), d_x(DType::f32, x.shape());
+  const Workspace constant(Parameters::constant);
+  EXPECT_EQ(error_message([&] { layer.forward({.query = x}, out, {.mode = Mode::training, .workspace = &constant}); }),
+            "MultiHeadAttention.forward: training with a workspace of Parameters::constant, which keeps copies of the parameters of the first call; "
+            "use Parameters::may_change");
+  MultiHeadAttention::Saved saved;
+  layer.forward({.query = x}, out, {.workspace = &constant}, &saved);
+  EXPECT_EQ(error_message([&] { layer.backward(saved, out, {.parameters = &grads}); }),
+            "MultiHeadAttention.backward: gradients of parameters that the workspace takes as constant (Parameters::constant); train with a "
+            "Workspace of Parameters::may_change");
+  EXPECT_EQ(error_message([&] { layer.backward(saved, out, {.query = d_x}); }), "");  // as for a frozen layer below one that is trained
+  layer.forward({.query = x}, out, {}, &saved);
+  EXPECT_NE(error_message([&] { layer.backward(saved, out, {.parameters = &grads}, {.workspace = &constant}); }), "");
+}
+
+TEST(MultiHeadAttentionMessages, APassSavedByALayerOfAnotherStructureIsRefused) {
+  const MultiHeadAttentionConfig config{.query_width = 4, .heads = 2};
+  const MultiHeadAttention layer(config);
+  const Tensor x = Random(1).tensor(DType::f32, {4, 4, 4});
+  Tensor out(DType::f32, x.shape()), d_x(DType::f32, x.shape());
+  const auto refused = [&](auto change) {
+    MultiHeadAttentionConfig other = config;
+    change(other);
+    const MultiHeadAttention saver(other);
+    MultiHeadAttention::Saved saved;
+    Tensor its_out(other.dtype, saver.output_shape({.query = x}));
+    saver.forward({.query = x}, its_out, {}, &saved);
+    return error_message([&] { layer.backward(saved, out, {.query = d_x}); });
+  };
+  const std::string start = "MultiHeadAttention.backward: saved comes from a layer with ";
+  EXPECT_EQ(refused([](auto& c) { c.gate = Gate::sigmoid; }), start + "a gate: yes; this one has no");
+  EXPECT_EQ(refused([](auto& c) { c.output = OutputProjection::none; }), start + "an output projection: no; this one has yes");
+  EXPECT_EQ(refused([](auto& c) { c.heads = 4; }), start + "heads 4; this one has 2");
+  EXPECT_EQ(refused([](auto& c) { c.kv_heads = 1; }), start + "kv_heads 1; this one has 2");
+  EXPECT_EQ(refused([](auto& c) { c.value_head_width = 1; }), start + "value_head_width 1; this one has 2");
+  EXPECT_EQ(refused([](auto& c) { c.axis = 0; }), start + "axis 0; this one has -2");
+  EXPECT_EQ(refused([](auto& c) { c.add_bias_kv = true; }), start + "add_bias_kv: yes; this one has no");
+  EXPECT_EQ(refused([](auto& c) { c.add_zero_attn = true; }), start + "add_zero_attn: yes; this one has no");
+  EXPECT_EQ(refused([](auto& c) { c.seed = 7, c.dropout = 0.5, c.bias = false; }), "");
+}
+
+TEST(MultiHeadAttentionMessages, AForwardPassThatFailsSavesNothing) {
+  const MultiHeadAttention layer({.query_width = 4, .heads = 2});
+  const Tensor x = Random(1).tensor(DType::f32, {2, 3, 4});
+  Tensor out(DType::f32, {2, 3, 4}), lengths(DType::i64, {2});
+  MultiHeadAttention::Saved saved;
+  layer.forward({.query = x}, out, {}, &saved);
+  EXPECT_TRUE(saved.lse);
+  lengths.data<std::int64_t>()[1] = 4;
+  EXPECT_THROW(layer.forward({.query = x}, out, {.mask = {.key_lengths = lengths}}, &saved), Error);
+  EXPECT_FALSE(saved.lse);
+}
+
+TEST(MultiHeadAttentionMessages, TheOutputSharesNoMemoryWithMasksOrParameters) {
+  MultiHeadAttention layer({.query_width = 4, .heads = 2});
+  const Tensor x(DType::f32, {4, 4});
+  EXPECT_EQ(error_message([&] { layer.forward({.query = x}, layer.output.weight); }),
+            "MultiHeadAttention.forward: out overlaps the parameter output.weight; outputs need memory of their own");
+  Tensor out(DType::f32, {4, 4});
+  const ConstTensorView mask(out.view().data(), DType::boolean, {4, 4});
+  EXPECT_EQ(error_message([&] { layer.forward({.query = x}, out, {.mask = {.attend = mask}}); }),
+            "MultiHeadAttention.forward: out overlaps attend; outputs need memory of their own");
+}
+
+TEST(MultiHeadAttentionMessages, AGradientOfTheBiasHasItsShapeWithAddedKeysToo) {
+  const MultiHeadAttention layer({.query_width = 4, .heads = 2, .add_bias_kv = true});
+  const Tensor x(DType::f32, {2, 3, 4}), bias(DType::f32, {3, 3});
+  Tensor out(DType::f32, x.shape()), d_bias(DType::f32, {2, 2, 3, 3});
+  MultiHeadAttention::Saved saved;
+  layer.forward({.query = x}, out, {.bias = bias}, &saved);
+  EXPECT_EQ(error_message([&] { layer.backward(saved, out, {.bias = d_bias}); }),
+            "MultiHeadAttention.backward: the gradient of bias is [2,2,3,3]; it must be [3,3]");
+}
+
+TEST(MultiHeadAttentionMessages, GradientsShareNoMemoryWithEachOtherOrWithWhatIsRead) {
+  const MultiHeadAttention layer({.query_width = 4, .heads = 2});
+  const Tensor key(DType::f32, {2, 3, 4});
+  Tensor x(DType::f32, {2, 3, 4}), out(DType::f32, x.shape()), d_x(DType::f32, x.shape()), bias(DType::f32, {3, 3});
+  MultiHeadAttention::Saved saved;
+  layer.forward({.query = x, .key = key}, out, {.bias = bias}, &saved);
+  const auto refused = [&](const MultiHeadAttention::Gradients& gradients) {
+    return error_message([&] { layer.backward(saved, out, gradients); });
+  };
+  const std::string rule = "; outputs need memory of their own";
+  EXPECT_EQ(refused({.sink = d_x.view().reshape({24}).slice(0, 0, 2)}), "MultiHeadAttention.backward: the gradient of sink is asked for, which forward was not given");
+  EXPECT_EQ(refused({.bias = bias}), "MultiHeadAttention.backward: the gradient of bias overlaps bias" + rule);
+  EXPECT_EQ(refused({.bias = x.view().reshape({24}).slice(0, 0, 9).reshape({3, 3})}),
+            "MultiHeadAttention.backward: the gradient of bias overlaps query" + rule);
+  EXPECT_EQ(refused({.query = d_x, .bias = d_x.view().reshape({24}).slice(0, 0, 9).reshape({3, 3})}),
+            "MultiHeadAttention.backward: the gradient of bias overlaps the gradient of query" + rule);
+}
+
+TEST(MultiHeadAttentionMessages, GradientsOfAnotherStructureAreRefusedBeforeAnythingIsWritten) {
+  const MultiHeadAttention layer({.query_width = 4, .heads = 2, .gate = Gate::sigmoid});
+  const Tensor x(DType::f32, {3, 4});
+  Tensor out(DType::f32, x.shape()), d_x(DType::f32, x.shape());
+  fill(d_x, 7);
+  MultiHeadAttention::Saved saved;
+  layer.forward({.query = x}, out, {}, &saved);
+  MultiHeadAttention grads({.query_width = 4, .heads = 2});
+  const MultiHeadAttention before = grads;
+  EXPECT_EQ(error_message([&] { layer.backward(saved, out, {.query = d_x, .parameters = &grads}); }),
+            "MultiHeadAttention.backward: grads->gate.weight is missing");
+  EXPECT_TRUE(same_bits(grads.output.weight, before.output.weight));
+  EXPECT_EQ(test::to_doubles(d_x)[0], 7);
+}
+
+}  // namespace
+}  // namespace polyhead::nn
