@@ -89,9 +89,21 @@ int dlpack_device(nb::handle object) {
   std::pair<int, int> device{nb::device::cpu::value, 0};
   try {
     if (nb::hasattr(object, "__dlpack_device__")) nb::try_cast(nb::object(object.attr("__dlpack_device__")()), device);
-  } catch (nb::python_error&) {  // the export will fail as well, and say why
+  } catch (nb::python_error&) {  // torch has no DLPack name for the device meta; else the export will fail as well, and say why
+    if (is_torch(object) && as_string(nb::object(object.attr("device"))) != "cpu") return -1;
   }
   return device.first;
+}
+
+// True for a subclass of torch.Tensor whose meaning is in its own __torch_function__, such as CausalBias: its memory may hold nothing.
+bool hides_its_memory(nb::handle object) {
+  if (!is_torch(object)) return false;
+  const nb::object torch = nb::steal(PyImport_GetModule(nb::str("torch").ptr()));
+  const nb::object tensor = torch.attr("Tensor");
+  if (object.type().is(tensor)) return false;
+  const nb::object function = object.type().attr("__torch_function__");
+  if (function.is(torch.attr("_C").attr("_disabled_torch_function_impl"))) return false;  // Parameter
+  return !nb::hasattr(function, "__func__") || !function.attr("__func__").is(tensor.attr("__torch_function__").attr("__func__"));
 }
 
 // The message with which an object's __dlpack__ fails, because nanobind drops it: "Can't export tensors that require gradient, …".
@@ -172,6 +184,10 @@ void Array::take_dlpack(nb::handle object, const char* name, bool writable) {
   }
   if (nb::hasattr(object, "is_neg") && nb::object(object.attr("is_neg")()).is(nb::bool_(true))) {
     throw nb::type_error(text(name, " is negated lazily by torch, which DLPack does not tell; pass ", name, ".resolve_neg()").c_str());
+  }
+  if (hides_its_memory(object)) {
+    throw nb::type_error(text(name, " is of type ", kind_of(object), ", a subclass of torch.Tensor that polyhead does not know; if its memory holds the numbers, pass ",
+                              name, ".as_subclass(torch.Tensor)").c_str());
   }
   const auto refuse_device = [&](int device) {
     const std::string where = nb::hasattr(object, "device") ? as_string(nb::object(object.attr("device"))) : text("of DLPack type ", device);

@@ -21,6 +21,7 @@ import torch
 from torch import Tensor
 
 from .torch import _functional as core
+from .torch import _inputs as inputs
 from .torch._ops import Options
 
 NAME = "polyhead"
@@ -191,7 +192,10 @@ def attention_forward(
                 raise NotImplementedError(f"attn_implementation='{NAME}': packed texts ({name}) need position_ids, from which transformers makes the mask")
             continue
         _check_argument(module, name, given)
-    core.require("attention of transformers", query=query, key=key, value=value)
+    where = "attention of transformers"
+    inputs.require(where, query=query, key=key, value=value)
+    inputs.require_memory(where, attention_mask=attention_mask, position_bias=position_bias)
+    inputs.require_one_device(where, query=query, key=key, value=value, attention_mask=attention_mask, position_bias=position_bias)
     query, key, value, attention_mask, position_bias = core.autocast(query, key, value, attention_mask, position_bias)  # type: ignore[assignment]
     if is_causal is None:
         is_causal = getattr(module, "is_causal", None)
@@ -205,8 +209,8 @@ def attention_forward(
     elif is_causal is None and query.size(2) > 1:
         raise _refuse(_family(module), f"has layers ({type(module).__name__}) that give no mask and do not say whether they are causal")
     causal = bool(is_causal) and attention_mask is None and query.size(2) > 1
-    sink = None if s_aux is None else core.sink_logits(s_aux, query, "attention of transformers")
-    options = Options(attend=attend, bias=bias, sink=sink, causal=causal, scale=scaling, softcap=softcap or 0.0, dropout=dropout)
+    sink = None if s_aux is None else core.sink_logits(s_aux, query, where)
+    options = Options(attend=attend, bias=bias, sink=sink, causal="top_left" if causal else None, scale=scaling, softcap=softcap or 0.0, dropout=dropout)
     out, options = core.attend(query, key, value, options)
     weights = core.maps(query, key, options) if _wants_maps(module, output_attentions) else None
     return out.transpose(1, 2).contiguous(), weights

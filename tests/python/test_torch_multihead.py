@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import copy
 import math
 import pickle
 import warnings
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 import pytest
@@ -14,7 +15,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from polyhead.torch import MultiheadAttention
+from polyhead.torch import GatedAttention, MultiheadAttention
 from torch_support import EXAMPLES, Ratios, Results, both, gradients, math_path
 
 
@@ -231,6 +232,88 @@ def test_is_a_part_of_torch_models() -> None:
     layer.load_state_dict(encoder.self_attn.state_dict())
     encoder.self_attn = layer
     torch.testing.assert_close(encoder(x, src_key_padding_mask=padding), exact, rtol=1e-5, atol=1e-5)
+
+
+def padded_batch() -> tuple[Tensor, Tensor]:
+    x = torch.randn(3, 5, 16)
+    padding = torch.zeros(3, 5, dtype=torch.bool)
+    padding[1, 3:] = padding[2, 1:] = True
+    return x, padding
+
+
+def with_polyhead(layer: nn.TransformerEncoderLayer, calls: list[Tensor]) -> nn.TransformerEncoderLayer:
+    """The layer with polyhead's attention of the same parameters, whose calls are recorded."""
+
+    class Recorded(MultiheadAttention):
+        def forward(self, query: Tensor, *args: object, **options: object) -> tuple[Tensor, Tensor | None]:  # type: ignore[override]
+            calls.append(query)
+            return super().forward(query, *args, **options)  # type: ignore[arg-type]
+
+    attention = Recorded(16, 4, batch_first=True).eval()
+    attention.load_state_dict(layer.self_attn.state_dict())
+    layer.self_attn = attention
+    return layer
+
+
+@pytest.mark.parametrize("copied", [lambda layer: layer, copy.deepcopy, lambda layer: pickle.loads(pickle.dumps(layer))])
+@pytest.mark.parametrize("norm_first", [False, True])
+def test_an_encoder_layer_in_evaluation_calls_the_layer(norm_first: bool, copied: Callable[[nn.Module], nn.Module]) -> None:
+    encoder = nn.TransformerEncoderLayer(16, 4, 32, batch_first=True, norm_first=norm_first).eval()
+    x, padding = padded_batch()
+    with torch.no_grad():
+        exact = encoder(x, src_key_padding_mask=padding)
+        layer = copied(MultiheadAttention(16, 4, batch_first=True).eval())
+        layer.load_state_dict(encoder.self_attn.state_dict())
+        calls: list[str] = []
+        forward = layer.forward
+        layer.forward = lambda *args, **options: (calls.append("forward"), forward(*args, **options))[1]
+        encoder.self_attn = layer
+        for count, mode in enumerate((torch.no_grad, torch.inference_mode), 1):
+            with mode():
+                torch.testing.assert_close(encoder(x, src_key_padding_mask=padding)[~padding], exact[~padding], rtol=1e-5, atol=1e-5)
+            assert len(calls) == count
+
+
+@pytest.mark.parametrize("replaced", ["before", "after"])
+def test_a_whole_encoder_in_evaluation_calls_the_layers(replaced: str) -> None:
+    """With padding torch gives the layers nested tensors."""
+    layer = nn.TransformerEncoderLayer(16, 4, 32, batch_first=True).eval()
+    encoder = nn.TransformerEncoder(layer, 2).eval()
+    x, padding = padded_batch()
+    calls: list[Tensor] = []
+    with torch.no_grad():
+        exact = encoder(x, src_key_padding_mask=padding)
+        if replaced == "before":
+            encoder = nn.TransformerEncoder(with_polyhead(layer, calls), 2).eval()
+        else:
+            for member in encoder.layers:
+                with_polyhead(member, calls)
+        torch.testing.assert_close(encoder(x, src_key_padding_mask=padding), exact, rtol=1e-5, atol=1e-5)
+        assert len(calls) == 2 and all(query.is_nested for query in calls)
+
+
+def test_nested_tensors_are_self_attention_without_masks() -> None:
+    layer, (x, padding) = MultiheadAttention(16, 4, batch_first=True), padded_batch()
+    nested = torch.nested.as_nested_tensor([sequence[~hidden] for sequence, hidden in zip(x, padding)])
+    out, none = layer(nested, nested, nested, need_weights=False)
+    assert none is None
+    torch.testing.assert_close(out.to_padded_tensor(0.0), layer(x, x, x, padding)[0].masked_fill(padding.unsqueeze(-1), 0.0), rtol=1e-5, atol=1e-6)
+    for options in ({}, {"need_weights": False, "attn_mask": torch.zeros(5, 5)}, {"need_weights": False, "key_padding_mask": padding}):
+        with pytest.raises(TypeError, match="query is nested"):
+            layer(nested, nested, nested, **options)
+    with pytest.raises(TypeError, match="query is nested"):
+        layer(nested, nested, nested.clone(), need_weights=False)
+    with pytest.raises(TypeError, match="query is nested"):
+        MultiheadAttention(16, 4)(nested, nested, nested, need_weights=False)
+
+
+def test_torch_jit_script_is_refused() -> None:
+    for layer in (MultiheadAttention(16, 4), nn.Sequential(MultiheadAttention(16, 4)), nn.ModuleDict({"a": GatedAttention(8, 4, 2)})):
+        with pytest.raises(NotImplementedError, match="Attention: torch.jit.script does not compile polyhead's layers"):
+            torch.jit.script(layer)
+    x = torch.randn(3, 5, 8)
+    gated = GatedAttention(8, 4, 2)
+    torch.testing.assert_close(torch.jit.trace(gated, x)(x), gated(x))
 
 
 def test_asking_for_weights_does_not_change_the_output() -> None:

@@ -40,7 +40,7 @@ def case(name: str, dtype: torch.dtype = torch.float64) -> dict[str, Any]:
         "bias": None,
         "sink": None,
         "seed": None,
-        "causal": False,
+        "causal": None,
         "scale": None,
         "softcap": 0.0,
         "dropout": 0.0,
@@ -50,7 +50,7 @@ def case(name: str, dtype: torch.dtype = torch.float64) -> dict[str, Any]:
         "plain": {},
         "bias": {"bias": randn(2, 1, 4, dtype=dtype)},
         "attend": {"attend": torch.rand(2, 1, 3, 4) < 0.7, "bias": randn(3, 4, dtype=dtype), "empty_rows": "unmasked"},
-        "block": {"block": torch.rand(3, 4) < 0.3, "causal": True, "scale": 0.5},
+        "block": {"block": torch.rand(3, 4) < 0.3, "causal": "top_left", "scale": 0.5},
         "softcap": {"softcap": 1.5, "bias": randn(2, 1, 1, 4, dtype=dtype)},
         "dropout": {"dropout": 0.4, "seed": torch.tensor(7), "bias": randn(1, 4, dtype=dtype)},
         "sink": {"sink": randn(2, dtype=dtype)},
@@ -109,6 +109,35 @@ def test_a_second_gradient_is_a_clear_error() -> None:
     q, k, v = (randn(1, 2, 3, 4) for _ in range(3))
     with pytest.raises(NotImplementedError, match="no second derivative"):
         torch.autograd.gradgradcheck(scaled_dot_product_attention, (q, k, v))
+    x, bias = randn(3, 5, 8), randn(5, 5)
+    layer, gated = MultiheadAttention(8, 2, batch_first=True).double(), GatedAttention(8, 4, 2, gated=True).double()
+    losses = {
+        "a layer": (layer(x, x, x)[0], x),
+        "a layer with a mask": (layer(x, x, x, attn_mask=bias)[0], bias),
+        "a gated layer": (gated(x), x),
+        "a gated layer with a bias": (gated(x, bias), bias),
+        "a parameter": (gated(x), gated.linear_q.weight),
+        "a sink": (scaled_dot_product_attention(q, k, v, sink=(sink := randn(2))), sink),
+    }
+    for name, (out, at) in losses.items():
+        (first,) = torch.autograd.grad(out.square().sum(), at, create_graph=True)  # a first gradient with a graph is none yet
+        with pytest.raises(NotImplementedError, match="no second derivative"):
+            torch.autograd.grad(first.square().sum(), at, retain_graph=True, allow_unused=True)
+        with pytest.raises(NotImplementedError, match="no second derivative"):
+            first.square().sum().backward()
+
+
+@pytest.mark.parametrize("name", [name for name in CASES_OF_GRADCHECK if name != "attend"])
+def test_a_second_gradient_of_maps_is_right(name: str) -> None:
+    arguments = case(name)
+    del arguments["v"], arguments["empty_rows"]
+    differentiable = [key for key, value in arguments.items() if isinstance(value, Tensor) and value.requires_grad]
+
+    def weights(*tensors: Tensor) -> Tensor:
+        result: Tensor = _ops.attention_map(*(arguments | dict(zip(differentiable, tensors))).values())
+        return result
+
+    torch.autograd.gradgradcheck(weights, [arguments[key] for key in differentiable])
 
 
 def test_forward_mode_is_a_clear_error_and_not_a_derivative_of_zero() -> None:

@@ -5,26 +5,11 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 from torch.autograd import forward_ad
+from torch.nn.attention.bias import CausalBias
 
 from . import _ops
+from ._inputs import causal_diagonal, require, require_memory, require_one_device
 from ._ops import Options
-
-DTYPES = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
-
-
-def require(where: str, **tensors: object) -> None:
-    """TypeError unless polyhead computes with the tensors; the message says what is allowed."""
-    for name, tensor in tensors.items():
-        if not isinstance(tensor, Tensor):
-            raise TypeError(f"{where}: {name} is of type {type(tensor).__name__}; it must be a torch.Tensor")
-        if tensor.is_nested or tensor.layout != torch.strided:
-            raise TypeError(f"{where}: {name} is {'nested' if tensor.is_nested else tensor.layout}; it must be a dense tensor")
-        if tensor.device.type not in ("cpu", "meta"):
-            raise TypeError(f"{where}: {name} is on device {tensor.device}; polyhead computes on the CPU, so move it there first")
-        if tensor.dtype not in DTYPES:
-            allowed = ", ".join(str(dtype).removeprefix("torch.") for dtype in DTYPES)
-            raise TypeError(f"{where}: {name} has dtype {str(tensor.dtype).removeprefix('torch.')}; it must be one of {allowed}")
-
 
 def autocast(*tensors: Tensor | None) -> tuple[Tensor | None, ...]:
     """The tensors as torch.autocast passes them to torch's scaled_dot_product_attention: floating ones other than float64 in its lower precision."""
@@ -46,19 +31,25 @@ def _refuse_tangents(*tensors: Tensor | None) -> None:
         raise NotImplementedError("polyhead's attention has no forward-mode derivative (torch.func.jvp, jacfwd, dual tensors); use backward(), or torch's own operator")
 
 
+def refuse_script(layer: str) -> None:
+    """What torch.jit.script is told by a layer."""
+    raise NotImplementedError(f"{layer}: torch.jit.script does not compile polyhead's layers; use torch.compile, torch.export or torch.jit.trace")
+
+
 def attend(q: Tensor, k: Tensor, v: Tensor, options: Options) -> tuple[Tensor, Options]:
     """`polyhead.sdpa` with gradients: q ``[*,N,T,H]``, k ``[*,K,S,H]``, v ``[*,K,S,V]``. Returns out ``[*,N,T,V]``, and the options with the seed
     of dropout."""
     _refuse_tangents(q, k, v, options.bias, options.sink)
     if options.dropout > 0:
         # torch's generator gives the seed, so that torch.manual_seed, fork_rng and checkpoint's recomputation act as on torch's own dropout.
-        options = options._replace(seed=torch.randint(2**63 - 1, (), dtype=torch.int64))
+        options = options._replace(seed=torch.randint(2**63 - 1, (), dtype=torch.int64, device=q.device))
     return _ops.attention(q, k, v, *options)[0], options
 
 
 def sink_logits(sink: Tensor, q: Tensor, where: str) -> Tensor:
     """The sink in a dtype that goes with q."""
     require(where, sink=sink)
+    require_one_device(where, query=q, sink=sink)
     wide = sink.dtype == torch.float32 and q.dtype in (torch.float16, torch.bfloat16)
     return sink if wide else sink.to(q.dtype)
 
@@ -99,7 +90,8 @@ def scaled_dot_product_attention(
         query: ``[*,N,T,H]`` or ``[T,H]``; float32, float64, float16 or bfloat16, on the CPU.
         key: ``[*,K,S,H]``.
         value: ``[*,K,S,V]``. The leading dimensions of query, key and value broadcast; N and K too, or ``N % K == 0`` with enable_gqa.
-        attn_mask: broadcasts to ``[*,N,T,S]``. bool: True = may attend. Floating: added to the scores. Not together with is_causal.
+        attn_mask: broadcasts to ``[*,N,T,S]``. bool: True = may attend. Floating: added to the scores. Or torch's CausalBias ``[T,S]``. Not together with
+            is_causal.
         dropout_p: probability in ``[0, 1]`` that an attention weight is dropped, in training or not. torch's generator draws the seed of the bits; the bits
             differ from those of torch's own operator.
         is_causal: query t attends to the keys ``s <= t``, whatever T and S are.
@@ -113,20 +105,27 @@ def scaled_dot_product_attention(
         ``[B,T,N*H]`` merge without a copy.
 
     Raises:
-        TypeError: a dtype, device or type that polyhead does not compute with; q, k and v of unequal dtypes.
+        TypeError: a dtype, device or type that polyhead does not compute with, tensors on several devices, a subclass of Tensor with a __torch_function__
+            of its own; q, k and v of unequal dtypes.
         ValueError: shapes that do not fit; attn_mask together with is_causal; dropout_p outside of ``[0, 1]``.
 
     What differs from torch: a key that a boolean mask or is_causal excludes does not exist (torch multiplies it by 0, and 0 times NaN is NaN). No
     ``[T,S]`` tensor is made, except as the gradient of a mask of that shape. The gradient of a floating mask has the mask's own shape. There is no
-    second derivative and no forward mode: both raise NotImplementedError. A row without a key is 0, as in torch.
+    second derivative and no forward mode: both raise NotImplementedError. A row without a key is 0, as in torch. At most torch.get_num_threads()
+    threads compute.
     """
     where = "scaled_dot_product_attention"
     require(where, query=query, key=key, value=value)
+    diagonal = "top_left" if is_causal else None
     if attn_mask is not None:
         if not isinstance(attn_mask, Tensor):
             raise TypeError(f"{where}: attn_mask is of type {type(attn_mask).__name__}; it must be a torch.Tensor")
         if is_causal:
             raise ValueError(f"{where}: attn_mask and is_causal exclude each other; put the causal part into the mask")
+        if isinstance(attn_mask, CausalBias):
+            diagonal, attn_mask = causal_diagonal(where, attn_mask, query.size(-2), key.size(-2)), None
+    require_memory(where, attn_mask=attn_mask)
+    require_one_device(where, query=query, key=key, value=value, attn_mask=attn_mask)
     query, key, value, attn_mask = autocast(query, key, value, attn_mask)  # type: ignore[assignment]
     if attn_mask is not None and attn_mask.dtype not in (torch.bool, torch.float32, query.dtype):
         raise TypeError(f"{where}: attn_mask has dtype {attn_mask.dtype}; it must be bool, float32 or the query's {query.dtype}")
@@ -140,7 +139,7 @@ def scaled_dot_product_attention(
         pairs = (*q.shape[:-1], k.size(-2))
         if attn_mask.dim() > len(pairs) or any(given not in (1, extent) for given, extent in zip(reversed(attn_mask.shape), reversed(pairs))):
             raise ValueError(f"{where}: attn_mask is {list(attn_mask.shape)}; it must broadcast to [*,N,T,S] = {list(pairs)}")
-    options = Options(causal=is_causal, scale=scale, dropout=dropout_p, sink=None if sink is None else sink_logits(sink, q, where))
+    options = Options(causal=diagonal, scale=scale, dropout=dropout_p, sink=None if sink is None else sink_logits(sink, q, where))
     if attn_mask is not None and attn_mask.dtype == torch.bool:
         options = options._replace(attend=attn_mask)
     elif attn_mask is not None:

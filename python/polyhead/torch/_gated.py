@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from . import _functional as core
+from . import _inputs as inputs
 from ._ops import Options
 
 
@@ -101,10 +102,13 @@ class GatedAttention(nn.Module):
             The output, shaped as x; with an extent of 1 along the axis for a global query without a gate.
 
         Raises:
-            TypeError: a dtype, device or type that polyhead does not compute with.
+            TypeError: a dtype, device or type that polyhead does not compute with, or tensors on several devices.
             ValueError: shapes that do not fit.
         """
-        core.require("GatedAttention", x=x)
+        inputs.require("GatedAttention", x=x)
+        inputs.require_memory("GatedAttention", bias=bias, attend_keys=attend_keys)
+        weight = self.linear_q._parameters.get("weight")  # a quantized layer has none
+        inputs.require_one_device("GatedAttention", x=x, bias=bias, attend_keys=attend_keys, **{"linear_q.weight": weight})
         axis = self.axis + x.dim() if self.axis < 0 else self.axis
         if x.dim() < 2 or not 0 <= axis < x.dim() - 1 or x.size(-1) != self.c_in:
             raise ValueError(f"GatedAttention: x is {list(x.shape)}; it must end with c_in = {self.c_in} and have an axis {self.axis} that is not the last")
@@ -123,6 +127,9 @@ class GatedAttention(nn.Module):
             y = y * torch.sigmoid(self.linear_g(x))
         out: Tensor = self.linear_o(y)
         return out
+
+    def __prepare_scriptable__(self) -> None:
+        core.refuse_script(type(self).__name__)
 
     def _split(self, x: Tensor, axis: int) -> Tensor:
         """x as a view ``[*,N,T,c]``."""
@@ -153,7 +160,7 @@ class GatedAttention(nn.Module):
     def _bias(self, q: Tensor, k: Tensor, bias: Tensor | None) -> Tensor | None:
         if bias is None:
             return None
-        core.require("GatedAttention", bias=bias)
+        inputs.require("GatedAttention", bias=bias)
         lead, rank = tuple(bias.shape[:-3]), q.dim()
         expected = (self.heads, q.size(-2), k.size(-2))
         fits = 2 <= bias.dim() <= rank and all(b in (1, s) for b, s in zip(lead, q.shape))

@@ -5,9 +5,16 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 from torch.nn import functional as F
+from torch.nn.attention.bias import CausalBias
 
 from . import _functional as core
+from . import _inputs as inputs
 from ._ops import Options
+
+
+def _stay(module: torch.nn.Module, inputs: tuple[Tensor, ...]) -> None:
+    """A hook that does nothing: torch.nn.TransformerEncoderLayer calls its self_attn in evaluation if there is a hook. Without one it gives
+    the parameters to torch's fused kernel."""
 
 
 class MultiheadAttention(torch.nn.MultiheadAttention):
@@ -33,8 +40,31 @@ class MultiheadAttention(torch.nn.MultiheadAttention):
       need_weights and 0 without.
     - A key that a boolean mask excludes does not exist: NaN or infinity in it changes nothing.
     - need_weights does not change the output. Without it no ``[T,S]`` tensor is made, unless a mask has that shape.
-    - The bits of dropout differ. There is no second derivative. Nested tensors are refused.
+    - The bits of dropout differ. There is no second derivative. Of nested tensors only self-attention without masks and weights is computed, with
+      batch_first, as torch.nn.TransformerEncoder asks for it in evaluation.
+    - torch.nn.TransformerEncoderLayer calls the layer in evaluation too, and not torch's fused kernel: a forward pre-hook prevents that.
+    - At most torch.get_num_threads() threads compute the attention. torch.jit.script raises NotImplementedError.
     """
+
+    def __init__(
+        self,
+        embed_dim: int,
+        num_heads: int,
+        dropout: float = 0.0,
+        bias: bool = True,
+        add_bias_kv: bool = False,
+        add_zero_attn: bool = False,
+        kdim: int | None = None,
+        vdim: int | None = None,
+        batch_first: bool = False,
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
+    ) -> None:
+        super().__init__(embed_dim, num_heads, dropout, bias, add_bias_kv, add_zero_attn, kdim, vdim, batch_first, device, dtype)
+        self.register_forward_pre_hook(_stay)
+
+    def __prepare_scriptable__(self) -> None:
+        core.refuse_script(type(self).__name__)
 
     def forward(
         self,
@@ -55,7 +85,8 @@ class MultiheadAttention(torch.nn.MultiheadAttention):
             value: ``[S,B,vdim]``, with the batch as in query.
             key_padding_mask: ``[B,S]`` or ``[S]``. bool: True = the key is not attended to. Floating: added to the key's scores.
             need_weights: return the attention weights too.
-            attn_mask: ``[T,S]`` or ``[B*N,T,S]`` (``[N,T,S]`` for inputs without a batch). bool: True = may not attend. Floating: added to the scores.
+            attn_mask: ``[T,S]`` or ``[B*N,T,S]`` (``[N,T,S]`` for inputs without a batch). bool: True = may not attend. Floating: added to the scores. Or
+                torch's CausalBias ``[T,S]``.
             average_attn_weights: return the mean over the heads instead of one attention map per head.
             is_causal: promises that attn_mask, which is required, is the causal one. As in torch, attn_mask is then not read if neither need_weights nor
                 key_padding_mask is given: query t attends to the keys ``s <= t``, counting those of add_bias_kv and add_zero_attn.
@@ -65,10 +96,17 @@ class MultiheadAttention(torch.nn.MultiheadAttention):
             inputs without a batch. S' counts the extra keys.
 
         Raises:
-            TypeError: a dtype, device or type that polyhead does not compute with.
+            TypeError: a dtype, device or type that polyhead does not compute with, or tensors on several devices.
             ValueError: shapes that do not fit; is_causal without attn_mask.
         """
-        core.require("MultiheadAttention", query=query, key=key, value=value)
+        if getattr(query, "is_nested", False) and query is key is value and self.batch_first and not need_weights and attn_mask is key_padding_mask is None:
+            return self._nested(query), None
+        inputs.require("MultiheadAttention", query=query, key=key, value=value)
+        inputs.require_memory("MultiheadAttention", key_padding_mask=key_padding_mask, attn_mask=None if isinstance(attn_mask, CausalBias) else attn_mask)
+        if isinstance(attn_mask, CausalBias):
+            attn_mask, is_causal = self._blocked(attn_mask, query, key), False
+        given = {"query": query, "key": key, "value": value, "key_padding_mask": key_padding_mask, "attn_mask": attn_mask}
+        inputs.require_one_device("MultiheadAttention", **given, **self._parameters)
         batched = self._check_shapes(query, key, value, key_padding_mask, attn_mask)
         if is_causal and attn_mask is None:
             raise ValueError("MultiheadAttention: is_causal says what attn_mask is; attn_mask must be given with it")
@@ -95,6 +133,23 @@ class MultiheadAttention(torch.nn.MultiheadAttention):
         if average_attn_weights:
             weights = weights.mean(1)
         return output, weights if batched else weights.squeeze(0)
+
+    def _nested(self, x: Tensor) -> Tensor:
+        """Self-attention of nested sequences: of padded ones, whose padding does not exist."""
+        lengths = [sequence.size(0) for sequence in x.unbind()]
+        padded = x.to_padded_tensor(0.0)
+        positions = torch.arange(padded.size(1), device=padded.device)
+        padding = positions >= torch.tensor(lengths, device=padded.device).unsqueeze(-1)
+        output, _ = MultiheadAttention.forward(self, padded, padded, padded, padding, need_weights=False)
+        return torch.nested.as_nested_tensor([sequence[:length] for sequence, length in zip(output, lengths)])
+
+    def _blocked(self, bias: CausalBias, query: Tensor, key: Tensor) -> Tensor:
+        """A CausalBias as a mask ``[T,S]``, True = may not attend."""
+        dimension = 1 if self.batch_first and query.dim() == 3 else 0
+        queries, keys = query.size(dimension), key.size(dimension)
+        corner = inputs.causal_diagonal("MultiheadAttention", bias, queries, keys)
+        offset = 0 if corner == "top_left" else keys - queries
+        return torch.ones(queries, keys, dtype=torch.bool, device=query.device).triu(offset + 1)
 
     def _check_shapes(
         self, query: Tensor, key: Tensor, value: Tensor, key_padding_mask: Tensor | None, attn_mask: Tensor | None
@@ -161,7 +216,7 @@ class MultiheadAttention(torch.nn.MultiheadAttention):
     ) -> Options:
         """The masks as options: boolean masks as `block`, floating ones as `bias`. Shared dimensions keep an extent of 1."""
         if is_causal and key_padding_mask is None and not need_weights:
-            return Options(causal=True)
+            return Options(causal="top_left")
         if attn_mask is not None and attn_mask.dim() == 3:
             attn_mask = attn_mask.unflatten(0, (q.size(0), self.num_heads))
         if key_padding_mask is not None:

@@ -14,6 +14,7 @@ from torch.library import custom_op
 
 import polyhead
 from .._options import annotations_of
+from ._inputs import require_one_device
 
 
 class Options(NamedTuple):
@@ -24,14 +25,14 @@ class Options(NamedTuple):
     bias: Tensor | None = None
     sink: Tensor | None = None  # [N], or broadcasts to [*,N,T]; dtype of q or of lse
     seed: Tensor | None = None  # int64 [], given when dropout > 0
-    causal: bool = False  # True: "top_left"
+    causal: str | None = None  # "top_left" or "bottom_right"
     scale: float | None = None
     softcap: float = 0.0
     dropout: float = 0.0
     empty_rows: str = "zero"
 
 
-_TYPES = {"Tensor | None": "Tensor?", "float | None": "float?"}  # types whose names in a schema differ from Python's
+_TYPES = {"Tensor | None": "Tensor?", "float | None": "float?", "str | None": "str?"}  # types whose names in a schema differ from Python's
 _SCHEMA = ", ".join(f"{_TYPES.get(annotation, annotation)} {name}" for name, annotation in annotations_of(Options).items())
 
 
@@ -52,7 +53,14 @@ def _keywords(*given: Any) -> dict[str, Any]:
     """`Options` as keyword arguments of `polyhead.sdpa`."""
     options = Options(*given)
     keywords = {name: _view(value) if isinstance(value, Tensor) else value for name, value in options._asdict().items()}
-    return keywords | {"causal": "top_left" if options.causal else None, "seed": None if options.seed is None else int(options.seed) % 2**64}
+    threads = torch.get_num_threads()  # 1 in the workers of a DataLoader
+    return keywords | {"seed": None if options.seed is None else int(options.seed) % 2**64, "num_threads": threads if threads < polyhead.num_threads() else None}
+
+
+def _require_one_device(operator: str, names: str, *given: Any) -> None:
+    # Without a device for which torch asks, the kernels get the tensors of every device, and the fake kernels any mixture with meta tensors.
+    every = zip((*names.split(), *Options._fields), given)
+    require_one_device(f"polyhead::{operator}", **{name: tensor for name, tensor in every if isinstance(tensor, Tensor)})
 
 
 def _like_q(q: Tensor, last: Any) -> Tensor:
@@ -73,16 +81,18 @@ def _lse_dtype(q: Tensor) -> torch.dtype:
     return torch.float64 if q.dtype == torch.float64 else torch.float32
 
 
-@custom_op("polyhead::attention", mutates_args=(), device_types="cpu", schema=f"(Tensor q, Tensor k, Tensor v, {_SCHEMA}) -> (Tensor, Tensor)")
+@custom_op("polyhead::attention", mutates_args=(), schema=f"(Tensor q, Tensor k, Tensor v, {_SCHEMA}) -> (Tensor, Tensor)")
 def attention(q: Tensor, k: Tensor, v: Tensor, *options: Any) -> tuple[Tensor, Tensor]:
     """``(out [*,N,T,V], lse [*,N,T])`` of `polyhead.sdpa`. lse carries no gradient."""
+    _require_one_device("attention", "q k v", q, k, v, *options)
     out = _like_q(q, v.size(-1))
     _, lse = polyhead.sdpa(_view(q), _view(k), _view(v), out=_view(out), return_lse=True, **_keywords(*options))
     return out, _tensor(lse)
 
 
 @attention.register_fake
-def _(q: Tensor, k: Tensor, v: Tensor, *_: Any) -> tuple[Tensor, Tensor]:
+def _(q: Tensor, k: Tensor, v: Tensor, *options: Any) -> tuple[Tensor, Tensor]:
+    _require_one_device("attention", "q k v", q, k, v, *options)
     return _like_q(q, v.size(-1)), q.new_empty(q.shape[:-1], dtype=_lse_dtype(q))
 
 
@@ -92,11 +102,11 @@ _GRADIENTS = ("q", "k", "v", "bias", "sink")
 @custom_op(
     "polyhead::attention_backward",
     mutates_args=(),
-    device_types="cpu",
     schema=f"(Tensor d_out, Tensor q, Tensor k, Tensor v, Tensor out, Tensor lse, {_SCHEMA}, bool[5] wanted) -> (Tensor, Tensor, Tensor, Tensor, Tensor)",
 )
 def attention_backward(d_out: Tensor, q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor, *rest: Any) -> tuple[Tensor, ...]:
     """``(d_q, d_k, d_v, d_bias, d_sink)`` of `polyhead.sdpa_backward`; a gradient that is not wanted has the shape ``[0]``."""
+    _require_one_device("attention_backward", "d_out q k v out lse", d_out, q, k, v, out, lse, *rest)
     *options, wanted = rest
     given = (_view(tensor) for tensor in (q, k, v, out, lse, d_out))
     grads = polyhead.sdpa_backward(*given, gradients=[name for name, want in zip(_GRADIENTS, wanted) if want], **_keywords(*options))
@@ -105,6 +115,7 @@ def attention_backward(d_out: Tensor, q: Tensor, k: Tensor, v: Tensor, out: Tens
 
 @attention_backward.register_fake
 def _(d_out: Tensor, q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor, *rest: Any) -> tuple[Tensor, ...]:
+    _require_one_device("attention_backward", "d_out q k v out lse", d_out, q, k, v, out, lse, *rest)
     *options, wanted = rest
     inputs = (q, k, v, Options(*options).bias, Options(*options).sink)
     return tuple(q.new_empty(0) if of is None or not want else of.new_empty(of.shape) for of, want in zip(inputs, wanted))
@@ -138,16 +149,18 @@ attention_backward.register_autograd(_no_second_gradient)
 
 
 @custom_op(
-    "polyhead::attention_map", mutates_args=(), device_types="cpu", schema=f"(Tensor q, Tensor k, {_SCHEMA.rpartition(',')[0]}) -> Tensor"
+    "polyhead::attention_map", mutates_args=(), schema=f"(Tensor q, Tensor k, {_SCHEMA.rpartition(',')[0]}) -> Tensor"
 )
 def attention_map(q: Tensor, k: Tensor, *options: Any) -> Tensor:
     """``[*,N,T,S]``: the attention weights after dropout, which multiply v. Empty rows are 0."""
+    _require_one_device("attention_map", "q k", q, k, *options)
     keywords = _keywords(*options)
     return _tensor(polyhead.maps(_view(q), _view(k), value="dropped" if keywords["dropout"] > 0 else "probability", **keywords))
 
 
 @attention_map.register_fake
-def _(q: Tensor, k: Tensor, *_: Any) -> Tensor:
+def _(q: Tensor, k: Tensor, *options: Any) -> Tensor:
+    _require_one_device("attention_map", "q k", q, k, *options)
     return q.new_empty((*q.shape[:-1], k.size(-2)))
 
 

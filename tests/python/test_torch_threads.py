@@ -1,0 +1,84 @@
+"""polyhead's operators of torch use no more threads than torch may."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+import pytest
+import torch
+
+import polyhead
+from polyhead.torch import GatedAttention, _ops, scaled_dot_product_attention
+
+needs_cores = pytest.mark.skipif(not os.path.isdir("/proc/self/task") or len(os.sched_getaffinity(0)) < 2, reason="needs two cores and /proc")
+
+PROGRAM = """
+import os
+import torch
+import polyhead
+from polyhead.torch import scaled_dot_product_attention
+
+{before}
+q = torch.randn(8, 8, 256, 64, requires_grad=True)
+
+def new_threads():
+    first = len(os.listdir("/proc/self/task"))
+    scaled_dot_product_attention(q, q, q).sum().backward()
+    return len(os.listdir("/proc/self/task")) - first
+
+class Data(torch.utils.data.Dataset):
+    def __len__(self):
+        return 1
+
+    def __getitem__(self, i):
+        return new_threads()
+
+q.sum().backward()  # torch's own threads
+print({count})
+"""
+
+
+def new_threads(before: str = "", count: str = "new_threads()", **environment: str) -> int:
+    program = PROGRAM.format(before=before, count=count)
+    return int(subprocess.run([sys.executable, "-c", program], env=os.environ | environment, stdout=subprocess.PIPE, text=True, check=True).stdout)
+
+
+@needs_cores
+def test_threads_are_made_unless_torch_has_one() -> None:
+    assert new_threads("torch.set_num_threads(2)") > 0  # the problem is large enough for threads
+    assert new_threads("torch.set_num_threads(1)") == 0
+    assert new_threads(OMP_NUM_THREADS="1") == 0
+
+
+@needs_cores
+def test_the_worker_of_a_data_loader_makes_no_thread() -> None:
+    assert new_threads("torch.set_num_threads(2)", "int(next(iter(torch.utils.data.DataLoader(Data(), num_workers=1))))") == 0
+
+
+def test_both_limits_hold(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[int] = []
+    for name in ("sdpa", "sdpa_backward", "maps"):
+        function = getattr(polyhead, name)
+
+        def watch(*args: object, function: object = function, num_threads: int | None = None, **options: object) -> object:
+            seen.append(num_threads or polyhead.num_threads())
+            return function(*args, num_threads=num_threads, **options)  # type: ignore[operator]
+
+        monkeypatch.setattr(polyhead, name, watch)
+    before = torch.get_num_threads(), polyhead.num_threads()
+    layer, x = GatedAttention(8, 4, 2), torch.randn(3, 5, 8)
+    q = torch.randn(1, 2, 5, 4)
+    try:
+        for torchs, ours in ((1, 3), (2, 3), (3, 1), (3, 3)):
+            torch.set_num_threads(torchs)
+            polyhead.set_num_threads(ours)
+            seen.clear()
+            layer(x).sum().backward()
+            scaled_dot_product_attention(q, q, q)
+            _ops.attention_map(q, q, *_ops.Options()[:-1])
+            assert seen == [min(torchs, ours)] * 4
+    finally:
+        torch.set_num_threads(before[0])
+        polyhead.set_num_threads(before[1])
