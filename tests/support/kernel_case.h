@@ -36,7 +36,9 @@ inline double storage_rounding(DType dtype) { return dtype == DType::f16 ? 0x1.0
 // What dropout multiplies the attention weights by that it keeps.
 inline double kept_factor(const Dropout& dropout) { return dropout.p > 0 && dropout.p < 1 ? 1 / (1 - dropout.p) : 1; }
 
-// |error| <= 8 eps (4 + sqrt(S) + L) sum_s p |v|, with L and sum p |v| bounded by the largest elements; then the rounding of the storage.
+// |error| <= 8 eps (4 + sqrt(S) + L) sum_s p |v|, with L and sum p |v| bounded by the largest elements; then one rounding to the storage,
+// so what is expected must not be rounded to 16 bits: in_float64(). Two results that are both rounded may be a unit in the last place
+// apart, which is two roundings, however little they differed before.
 // Of a gradient: the same share of its largest element and of what one pair can add to it.
 struct Tolerances {
   double relative, out, lse, d_q, d_k, d_v, d_bias, d_sink;
@@ -66,19 +68,32 @@ inline AttentionOutputs reference_forward(AttentionCase& c) {
   return o;
 }
 
-// Forward and backward.
-inline AttentionOutputs reference_run(AttentionCase& c) {
-  const AttentionOutputs o = reference_forward(c);
-  c.options.backend = &find_backend("reference");
+// The backward pass alone, from the out and lse of a forward pass.
+inline void backward_from(const AttentionCase& c, const AttentionOutputs& forward, const AttentionOutputs& o) {
+  copy(forward.out, o.out), copy(forward.lse, o.lse);
   c.backward(o);
+}
+
+inline AttentionOutputs reference_backward(AttentionCase& c, const AttentionOutputs& forward) {
+  const AttentionOutputs o = c.make_outputs();
+  c.options.backend = &find_backend("reference");
+  backward_from(c, forward, o);
   c.options.backend = &find_backend("cpu");
   return o;
 }
 
-// The backward pass alone, from the out and lse of another one's forward pass.
-inline void backward_from(const AttentionCase& c, const AttentionOutputs& forward, const AttentionOutputs& o) {
-  copy(forward.out, o.out), copy(forward.lse, o.lse);
-  c.backward(o);
+inline AttentionOutputs reference_run(AttentionCase& c) { return reference_backward(c, reference_forward(c)); }
+
+// The same problem with every floating tensor, and int8 times its scales, in float64, which holds their values exactly.
+inline AttentionCase in_float64(const AttentionCase& c) {
+  AttentionCase wide;
+  wide.sizes = c.sizes, wide.dtype = DType::f64, wide.options = c.options;
+  const auto widened = [&](const ConstTensorView& x) { return x ? ConstTensorView(wide.keep(Tensor::copy_of(x, DType::f64))) : x; };
+  wide.q = widened(c.q), wide.d_out = widened(c.d_out);
+  wide.k = wide.keep(values_of(c.k, c.k_scale)), wide.v = wide.keep(values_of(c.v, c.v_scale));
+  wide.options.bias = widened(c.options.bias), wide.options.sink = widened(c.options.sink);
+  if (c.table) wide.use_relative_bias(wide.keep(Tensor::copy_of(c.table, DType::f64)));
+  return wide;
 }
 
 inline void expect_forward_near(const AttentionOutputs& actual, const AttentionOutputs& expected, const Tolerances& t) {
@@ -138,7 +153,9 @@ inline constexpr std::array kDTypes{DType::f32, DType::f32, DType::f64, DType::b
 
 // One in 24 is long: in every dtype, as 24 and the 5 dtypes have no common factor.
 inline AttentionCase draw_kernel_case(Random& random, std::uint64_t seed) {
-  return draw_case(random, kDTypes[seed % 5], seed % 24 == 0 ? draw_long_sizes(random) : draw_block_sizes(random));
+  AttentionCase c = draw_case(random, kDTypes[seed % 5], seed % 24 == 0 ? draw_long_sizes(random) : draw_block_sizes(random));
+  c.options.backend = &find_backend("cpu");
+  return c;
 }
 
 }  // namespace polyhead::test

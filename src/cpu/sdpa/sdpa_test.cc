@@ -13,8 +13,8 @@ TEST(CpuSdpa, ForwardIsTheReferenceWithinTheErrorOfTheArithmetic) {
   for (std::uint64_t seed = 0; seed < 500; ++seed) {
     SCOPED_TRACE(seed);
     Random random(seed);
-    AttentionCase c = draw_kernel_case(random, seed);
-    const AttentionOutputs expected = reference_forward(c);
+    AttentionCase c = draw_kernel_case(random, seed), wide = in_float64(c);
+    const AttentionOutputs expected = reference_forward(wide);
     const Tolerances tolerance(c);
     for_each_instruction_set([&] {
       const AttentionOutputs o = c.make_outputs(&random);
@@ -30,12 +30,12 @@ TEST(CpuSdpa, BackwardIsTheReferenceWithinTheErrorOfTheArithmetic) {
   for (std::uint64_t seed = 1000; seed < 1400; ++seed) {
     SCOPED_TRACE(seed);
     Random random(seed);
-    AttentionCase c = draw_kernel_case(random, seed);
-    const AttentionOutputs expected = reference_run(c);
+    AttentionCase c = draw_kernel_case(random, seed), wide = in_float64(c);
+    const AttentionOutputs forward = reference_forward(c), expected = reference_backward(wide, forward);
     const Tolerances t(c);
     for_each_instruction_set([&] {
       const AttentionOutputs o = c.make_outputs(&random);
-      backward_from(c, expected, o);
+      backward_from(c, forward, o);
       expect_gradients_near(o, expected, t);
       EXPECT_TRUE(padding_is_intact(c.strided()));
     });
