@@ -1,0 +1,144 @@
+"""Every argument of every public function, wrong on purpose: an exception of the promised class whose message names the argument, never a crash."""
+
+from __future__ import annotations
+
+import inspect
+import re
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import polyhead
+from wrong_arguments import LSE, TABLE, Hostile, K, Q
+
+# Other words for an argument in a message: the thing rather than the parameter's name.
+SPOKEN = {
+    ("", "key_lengths"): "key_lengths|key length",
+    ("MultiHeadAttention", "kv_heads"): "kv_heads|key/value heads",
+    ("Rotary", "key_cos"): "key_cos|rotary tables",
+    ("Rotary", "key_sin"): "key_sin|rotary tables",
+    ("backward", "d_bias"): "d_bias|gradient of bias",
+    ("load", "heads"): "heads",
+    ("load", "source"): "source|mapping|no path",
+    ("load", "layout"): "layout|naming",
+    ("load", "prefix"): "prefix|encoder",
+    ("save", "path"): "path|layer.txt",
+    ("save", "layout"): "layout|naming",
+    ("state", "layout"): "layout|naming",
+    ("view", "source"): "source|weights|attentions",
+    ("view", "tokens"): "tokens|words|queries",
+    ("view", "keys"): "keys|words|key tokens",
+    ("set_num_threads", "count"): "count|num_threads",
+}
+
+
+def show(value: Any) -> str:
+    if isinstance(value, np.ndarray):
+        return f"{value.dtype}{list(value.shape)}"
+    try:
+        return repr(value)[:20].encode("ascii", "backslashreplace").decode()
+    except RuntimeError:
+        return "Hostile"
+
+
+CASES = [
+    pytest.param(function, argument, value, kind, id=f"{function}-{argument}-{show(value)}")
+    for function, (_, _, wrong) in TABLE.items()
+    for argument, (types, values) in wrong.items()
+    for kind, value in [(TypeError, t) for t in types] + [(ValueError, v) for v in values]
+]
+
+
+@pytest.mark.parametrize(("function", "argument", "value", "kind"), CASES)
+def test_a_wrong_argument_is_refused_by_name(function: str, argument: str, value: Any, kind: type[Exception], tmp_path: Path) -> None:
+    call, good, _ = TABLE[function]
+    if function == "save" and argument != "path":
+        good = good | {"path": tmp_path / "layer.npz"}
+    # Where a wrong value has the right type for an array (or the other way round), either class says the truth.
+    allowed = (kind,) if kind is ValueError else (TypeError, ValueError)
+    if isinstance(value, Hostile):
+        allowed = (*allowed, RuntimeError)  # what the caller's own code throws is handed on
+    with pytest.raises(allowed) as caught:
+        call(**(good | {argument: value}))
+    message = str(caught.value)
+    if message == "hostile":
+        return
+    assert "incompatible function arguments" not in message and "bad_cast" not in message, message
+    assert re.search(SPOKEN.get((function, argument)) or SPOKEN.get(("", argument), argument), message), message
+
+
+def test_wrong_types_are_type_errors_wherever_the_object_is_no_array_at_all() -> None:
+    loose = [case for case in CASES if case.values[3] is TypeError]
+    by_class: dict[str, int] = {}
+    for case in loose:
+        function, argument, value, _ = case.values
+        call, good, _ = TABLE[function]
+        try:
+            call(**(good | {argument: value}))
+        except (TypeError, ValueError, RuntimeError) as error:
+            by_class[type(error).__name__] = by_class.get(type(error).__name__, 0) + 1
+    assert by_class["TypeError"] > 0.9 * len(loose) and not by_class.get("RuntimeError", 0) > 10, by_class
+
+
+def test_the_table_has_every_public_function_and_every_argument(summary: list[str]) -> None:
+    summary.append(f"wrong arguments: {len(CASES)} calls of {len(TABLE)} functions")
+    for name, (function, _, wrong) in TABLE.items():
+        missing = set(inspect.signature(function).parameters) - wrong.keys()
+        assert not missing, (name, missing)
+    functions = {name for name in polyhead.__all__ if callable(getattr(polyhead, name)) and inspect.signature(getattr(polyhead, name)).parameters}
+    results_of_calls = {"Gradients", "LayerGradients", "TopKeys", "Saved", "Page"}
+    assert functions - results_of_calls <= TABLE.keys()
+
+
+@pytest.mark.parametrize("function", TABLE)
+def test_the_good_arguments_are_good(function: str, tmp_path: Path) -> None:
+    call, good, _ = TABLE[function]
+    call(**(good | ({"path": tmp_path / "layer.npz"} if function == "save" else {})))
+
+
+# Any kind of object for any argument.
+ARRAYS = st.builds(
+    lambda shape, dtype: np.ones(shape, dtype),
+    st.lists(st.integers(0, 4), max_size=6).map(tuple),
+    st.sampled_from(["f2", "f4", "f8", "?", "i4", "i8", "u1", ">f4", "c8", "O", "S3"]),
+)
+OBJECTS = st.one_of(
+    st.none(),
+    st.booleans(),
+    st.integers(),
+    st.integers(-3, 8),
+    st.floats(),
+    st.text(max_size=8),
+    st.sampled_from(["zero", "uniform", "top_left", "bottom_right", "score", "reference", "float32", "torch", "\ud800", Hostile(), object(), int, np, Q, K, LSE]),
+    st.binary(max_size=8),
+    ARRAYS,
+    st.lists(st.one_of(st.integers(), st.text(max_size=2), st.none()), max_size=3),
+    st.tuples(st.one_of(st.none(), st.integers()), st.one_of(st.none(), st.integers())),
+    st.dictionaries(st.text(max_size=3), st.integers(), max_size=2),
+    st.complex_numbers(),
+)
+FUZZED = [name for name in TABLE if name not in ("save", "set_num_threads")]
+
+
+@pytest.mark.parametrize("function", FUZZED)
+@settings(max_examples=60)
+@given(data=st.data())
+def test_any_objects_for_any_arguments_give_a_result_or_a_clear_error(function: str, data: st.DataObject) -> None:
+    call, good, wrong = TABLE[function]
+    arguments = sorted(wrong.keys() - {"path"})
+    chosen = data.draw(st.lists(st.sampled_from(arguments), min_size=1, max_size=4, unique=True))
+    given_values = {name: data.draw(OBJECTS, label=name) for name in chosen}
+    if isinstance(given_values.get("source"), (str, bytes)):
+        return  # a path that may exist is for the tests of files
+    try:
+        call(**(good | given_values))
+    except (TypeError, ValueError, OSError) as error:
+        assert "incompatible function arguments" not in str(error) and "bad_cast" not in str(error)
+    except RuntimeError as error:
+        assert str(error) == "hostile"
+    except MemoryError:
+        pass  # widths and thread counts may be huge

@@ -1,0 +1,291 @@
+"""Every public function with good arguments, and what is wrong with each argument on purpose."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+import polyhead
+
+Q, K, V = (np.linspace(-1, 1, 2 * 3 * extent * 4, dtype=np.float32).reshape(2, 3, extent, 4) for extent in (5, 7, 7))
+OUT, LSE = polyhead.sdpa(Q, K, V, return_lse=True)
+X = np.linspace(-1, 1, 2 * 5 * 8, dtype=np.float32).reshape(2, 5, 8)
+LAYER = polyhead.MultiHeadAttention(8, 2)
+
+
+class Hostile:
+    """Answers everything that could be asked of an argument with an exception of its own."""
+
+    def _refuse(self, *_: Any, **__: Any) -> Any:
+        raise RuntimeError("hostile")
+
+    __index__ = __float__ = __int__ = __bool__ = __len__ = __getitem__ = __iter__ = __fspath__ = __dlpack__ = __dlpack_device__ = _refuse
+    __str__ = __repr__ = _refuse
+
+
+NOT_ARRAYS = [3, 1.5, "x", [1.0, 2.0], {}, object(), Hostile(), True, np.float32]
+NOT_NUMBERS = ["1", [], {}, object(), Hostile(), 1j, None, np.zeros(3), True]
+NOT_INTS = [1.5, "1", [], object(), Hostile(), True, np.float64(1)]
+NOT_WORDS = [3, None, b"zero", [], object(), Hostile(), True]
+NOT_FLAGS = [0, 1, None, "yes", [], np.zeros(2), Hostile()]
+BIG = 2**70
+
+
+def shaped(*extents: int, dtype: Any = np.float32) -> np.ndarray:
+    return np.ones(extents, dtype)
+
+
+# argument -> (values of a wrong type, wrong values); "gives TypeError" and "gives ValueError", each naming the argument.
+Wrong = dict[str, tuple[list[Any], list[Any]]]
+
+MASKS: Wrong = {
+    "attend": (NOT_ARRAYS, [shaped(5, 7), shaped(5, 6, dtype=bool), shaped(9, 2, 3, 5, 7, dtype=bool)]),
+    "block": (NOT_ARRAYS, [shaped(5, 7), shaped(4, 7, dtype=bool)]),
+    "causal": ([True, False, 1.5, [], object(), Hostile()], ["left", "", "\ud800", BIG]),
+    "window": ([3, "ab", (1,), (1, 2, 3), {}, object(), Hostile(), (1.5, 2), ("a", None), (True, 1)], [(-1, 0), (0, -2), (BIG, 1)]),
+    "attend_keys": (NOT_ARRAYS, [shaped(2, 7), shaped(2, 6, dtype=bool), shaped(3, 7, dtype=bool)]),
+    "block_keys": (NOT_ARRAYS, [shaped(7), shaped(2, 3, 5, 7, dtype=bool)]),
+    "query_offsets": (NOT_ARRAYS, [shaped(2), np.array([0, 4]), np.array([1, 5]), np.array([0, 3, 2, 5]), np.array([0, 5])]),  # the last: without key_offsets
+    "key_offsets": (NOT_ARRAYS, [shaped(2), np.array([0, 7])]),  # without query_offsets
+    # The last: no diagonal that it could move.
+    "diagonal_offsets": (NOT_ARRAYS, [shaped(2), np.array([1, 2, 3]), np.array([[1, 2]]), np.array([1, 2])]),
+    "key_lengths": (NOT_ARRAYS, [shaped(2), np.array([1, 8]), np.array([-1, 3]), np.array([1, 2, 3]), shaped(2, 4, dtype=int)]),
+}
+SHARED: Wrong = MASKS | {
+    "bias": (NOT_ARRAYS, [shaped(5, 6), shaped(5, 7, dtype=float), shaped(5, 7, dtype=int), shaped(1, 1, 1, 1, 1, 5, 7)]),
+    "sink": (NOT_ARRAYS, [shaped(2), shaped(1), shaped(3, 4), shaped(3, dtype=float), shaped(3, dtype=int)]),
+    "scale": ([x for x in NOT_NUMBERS if x is not None], [10**400, float("nan"), float("inf")]),
+    "softcap": (NOT_NUMBERS, [-1.0, float("nan"), float("inf"), 10**400]),
+    "empty_rows": (NOT_WORDS, ["", "nan", "\ud800", "Zero"]),
+    "backend": ([x for x in NOT_WORDS if x is not None], ["", "cuda", "\ud800"]),
+    "num_threads": (NOT_INTS, [0, -1, BIG, 2**31]),
+}
+DROPOUT: Wrong = {
+    "dropout": (NOT_NUMBERS, [-0.1, 1.1, float("nan"), float("inf"), 0.5]),  # 0.5: without a seed
+    "seed": (NOT_INTS, [-1, BIG]),
+    "dropout_keep": (NOT_ARRAYS, [shaped(5, 7), shaped(5, 6, dtype=bool)]),
+}
+
+
+def tensor(*wrong_shapes: tuple[int, ...]) -> tuple[list[Any], list[Any]]:
+    return [*NOT_ARRAYS, None], [*(shaped(*s) for s in wrong_shapes), shaped(dtype=np.float32)]
+
+
+# A function, good arguments, and what is wrong with each.
+def calls(folder: Path) -> dict[str, tuple[Callable[..., Any], dict[str, Any], Wrong]]:
+    qkv = {"q": Q, "k": K, "v": V}
+    wrong_qkv: Wrong = {
+        "q": tensor((2, 3, 5, 3), (2, 4, 5, 4), (3, 3, 5, 4), (5, 4), (2, 3, 5, 4, 1)),
+        "k": tensor((2, 3, 7, 5), (2, 2, 7, 4), (1, 3, 7, 4), (7, 4)),
+        "v": tensor((2, 3, 6, 4), (2, 2, 7, 4), (1, 3, 7, 4)),
+    }
+    out_like: tuple[list[Any], list[Any]] = (NOT_ARRAYS, [shaped(2, 3, 5, 5), shaped(2, 3, 5, 4, dtype=float), np.broadcast_to(np.float32(0), (2, 3, 5, 4)), Q])
+    lse_like = tensor((2, 3, 4), (2, 3, 5, 1))
+    scale_of_floats: tuple[list[Any], list[Any]] = (NOT_ARRAYS, [shaped(2, 3, 7)])
+    forward = wrong_qkv | SHARED | DROPOUT | {"k_scale": scale_of_floats, "v_scale": scale_of_floats}
+    map_qk: Wrong = {"q": tensor((2, 3, 5, 3), (2, 4, 5, 4)), "k": tensor((2, 3, 7, 5), (2, 2, 7, 4))}
+    backward: Wrong = {"out": tensor((2, 3, 5, 5)), "lse": lse_like, "d_out": tensor((2, 3, 5, 5), (2, 3, 4, 4))}
+    map_qk["k_scale"] = scale_of_floats
+    dense: Wrong = {"dropout": ([], []), "seed": DROPOUT["seed"], "dropout_keep": DROPOUT["dropout_keep"]}
+    widths = {"query_width": 8, "heads": 2}
+    wrong_width = (NOT_INTS, [0, -1, BIG])
+    wrong_config: Wrong = {name: wrong_width for name in ("query_width", "key_width", "value_width", "head_width", "value_head_width", "output_width")}
+    wrong_config |= {name: (NOT_FLAGS[:2] + NOT_FLAGS[3:], []) for name in ("bias", "output_bias", "output", "gate", "add_bias_kv", "add_zero_attn")}
+    wrong_config |= {"heads": (NOT_INTS, [0, -1, BIG, 3]), "kv_heads": (NOT_INTS, [0, -1, BIG, 5]), "axis": (NOT_INTS, [BIG, 17, -1])}
+    wrong_config |= {"dropout": ([x for x in NOT_NUMBERS if x is not None], [-0.1, 1.1, float("nan")]), "seed": (NOT_INTS, [-1, BIG])}
+    wrong_config |= {"scale": SHARED["scale"], "softcap": ([x for x in NOT_NUMBERS if x is not None], [-1.0, float("nan")])}
+    wrong_config |= {name: ([x for x in NOT_WORDS if x is not None], ["", "x", "\ud800"]) for name in ("global_query", "empty_rows", "dtype")}
+    wrong_config["dtype"][1].append("int64")
+    _, saved = LAYER.forward(X, seed=0)
+    layer_masks: Wrong = {name: MASKS[name] for name in ("causal", "window")}
+    layer_masks |= {name: (NOT_ARRAYS, [shaped(5, 5), shaped(5, 4, dtype=bool)]) for name in ("attend", "block")}
+    layer_masks |= {name: (NOT_ARRAYS, [shaped(2, 5), shaped(2, 4, dtype=bool)]) for name in ("attend_keys", "block_keys")}
+    layer_masks |= {"query_offsets": (NOT_ARRAYS, [shaped(2), np.array([0, 4])]), "key_offsets": (NOT_ARRAYS, [shaped(2), np.array([0, 5])])}
+    layer_masks |= {"diagonal_offsets": MASKS["diagonal_offsets"]}
+    layer_masks |= {"key_lengths": (NOT_ARRAYS, [shaped(2), np.array([1, 9]), np.array([1, 2, 3])]), "bias": (NOT_ARRAYS, [shaped(5, 4), shaped(3, 5, 5)])}
+    layer_masks |= {"sink": (NOT_ARRAYS, [shaped(3), shaped(2, dtype=float)])}
+    layer_masks |= {"backend": SHARED["backend"], "num_threads": SHARED["num_threads"], "seed": DROPOUT["seed"], "training": (NOT_FLAGS, [])}
+    layer_masks |= {name: (NOT_ARRAYS, [shaped(2, 2, 5, 4), shaped(2, 2, 5, 4, dtype=float)]) for name in ("projected_key", "projected_value")}
+    layer_masks |= {"rotary": (NOT_ARRAYS, []), "cache": (NOT_ARRAYS, [polyhead.KeyValueCache(2, 2, 5, 4)])}  # the last: forward() refuses a cache
+    layer_masks |= {"new_tokens": (NOT_ARRAYS, [np.array([1, 2])])}  # without a cache
+    cache_sizes = {"sequences": 2, "kv_heads": 2, "capacity": 4, "head_width": 3}
+    number: tuple[list[Any], list[Any]] = (NOT_NUMBERS, [-1.0, float("nan"), float("inf"), 10**400])
+    layer_masks |= {name: (NOT_ARRAYS, [shaped(2, 2, 5)]) for name in ("projected_key_scale", "projected_value_scale")}
+    table: tuple[list[Any], list[Any]] = (NOT_ARRAYS, [shaped(5, 4), shaped(1, 2), shaped(4, 2), shaped(2), shaped(5, 2, dtype=int)])
+
+    def rotated(cos: Any, sin: Any, key_cos: Any = None, key_sin: Any = None, order: Any = "halves", width: Any = None) -> Any:
+        return LAYER(X, rotary=polyhead.Rotary(cos, sin, key_cos, key_sin, order, width))
+
+    state = LAYER.state()
+    not_paths: tuple[list[Any], list[Any]] = ([3, 1.5, [], object(), Hostile(), None], ["a\0b.npz"])
+    names: tuple[list[Any], list[Any]] = (NOT_WORDS, ["\ud800", "gpt-5"])
+    weights = shaped(1, 2, 3, 3) / np.float32(3)
+    return {
+        "sdpa": (
+            polyhead.sdpa,
+            qkv,
+            forward
+            | {"out": out_like, "return_lse": (NOT_FLAGS, []), "return_attention_weights": (NOT_FLAGS, [])}
+            | {"attention_weights": (NOT_ARRAYS, [shaped(2, 3, 5, 8), shaped(2, 3, 5, 7, dtype=int), OUT])},
+        ),
+        "sdpa_backward": (
+            polyhead.sdpa_backward,
+            qkv | {"out": OUT, "lse": LSE, "d_out": OUT},
+            wrong_qkv | SHARED | DROPOUT | backward | {"gradients": ([3, object(), None, Hostile()], ["q", ["q", "x"], [3], ("lse",)]), "d_bias": (NOT_ARRAYS, [shaped(5, 7)])},
+        ),
+        "maps": (
+            polyhead.maps,
+            {"q": Q, "k": K},
+            map_qk
+            | SHARED
+            | dense
+            | {
+                "rows": ([3, "ab", object(), Hostile(), [1.5], [None], ["0"]], [[5], [-1], [BIG]]),
+                "top_k": (NOT_INTS, [-1, 8, BIG]),
+                "value": (NOT_WORDS, ["", "p", "\ud800"]),
+                "out": (NOT_ARRAYS, [shaped(2, 3, 5, 8), shaped(2, 3, 5, 7, dtype=int)]),
+            },
+        ),
+        "head_statistics": (polyhead.head_statistics, {"q": Q, "k": K}, map_qk | SHARED | dense),
+        "pooled_map": (
+            polyhead.pooled_map,
+            {"q": Q, "k": K, "height": 2, "width": 2},
+            map_qk | SHARED | dense | {"height": ([*NOT_INTS, None], [-1, 6, BIG]), "width": ([*NOT_INTS, None], [-1, 8, BIG])},
+        ),
+        "explain": (polyhead.explain, qkv, forward),
+        "quantize_rows": (
+            polyhead.quantize_rows,
+            {"x": K},
+            {
+                "x": ([*NOT_ARRAYS, None], [shaped(2, 4, dtype=np.int32), shaped(dtype=np.float32)]),
+                "out": (NOT_ARRAYS, [shaped(2, 3, 7, 4), shaped(2, 3, 4, dtype=np.int8)]),
+                "scale": (NOT_ARRAYS, [shaped(2, 3, 7, 1), shaped(2, 3, 7, dtype=float)]),
+                "num_threads": SHARED["num_threads"],
+            },
+        ),
+        "dropout_keep_bits": (
+            polyhead.dropout_keep_bits,
+            {"dropout": 0.5, "seed": 1, "keep": shaped(1, 2, 3, 4, dtype=bool)},
+            {
+                "dropout": (NOT_NUMBERS, [-0.1, 1.1, float("nan")]),
+                "seed": ([*NOT_INTS, None], [-1, BIG]),
+                "keep": ([*NOT_ARRAYS, None], [shaped(1, 2, 3, 4), shaped(2, dtype=bool), np.broadcast_to(np.True_, (1, 2, 3, 4))]),
+            },
+        ),
+        "set_num_threads": (polyhead.set_num_threads, {"count": polyhead.num_threads()}, {"count": ([*NOT_INTS, None], [0, -1, BIG])}),
+        "MultiHeadAttention": (polyhead.MultiHeadAttention, widths, wrong_config),
+        "forward": (
+            LAYER.forward,
+            {"query": X},
+            layer_masks
+            | {
+                "query": ([*NOT_ARRAYS, None], [shaped(2, 5, 7), shaped(8), shaped(2, 5, 8, dtype=float)]),
+                "key": (NOT_ARRAYS, [shaped(2, 5, 7), shaped(3, 5, 8), shaped(2, 5, 8, dtype=float)]),
+                "value": (NOT_ARRAYS, [shaped(2, 5, 7), shaped(2, 4, 8)]),
+                "dropout_keep": (NOT_ARRAYS, []),
+                "out": (NOT_ARRAYS, [shaped(2, 5, 7), shaped(2, 5, 8, dtype=float)]),
+            },
+        ),
+        "Rotary": (
+            rotated,
+            {"cos": shaped(5, 2), "sin": shaped(5, 2)},
+            {"cos": ([*table[0], None], table[1]), "sin": ([*table[0], None], table[1]), "key_cos": table, "key_sin": table}
+            | {"order": (NOT_WORDS, ["", "interleaved", "\ud800"]), "width": (NOT_INTS, [0, -2, 3, 6, BIG])},
+        ),
+        "KeyValueCache": (
+            polyhead.KeyValueCache,
+            cache_sizes,
+            {name: ([*NOT_INTS, None], [-1, BIG]) for name in cache_sizes}
+            | {"value_head_width": (NOT_INTS, [0, -1, BIG]), "dtype": ([x for x in NOT_WORDS if x is not None], ["", "x", "int16", "\ud800"])},
+        ),
+        "KeyValueCache.on": (
+            polyhead.KeyValueCache.on,
+            {"keys": shaped(2, 2, 4, 3), "values": shaped(2, 2, 4, 3)},
+            {
+                "keys": ([*NOT_ARRAYS, None], [shaped(2, 2, 4), shaped(2, 2, 4, 3, dtype=int), np.broadcast_to(np.float32(0), (2, 2, 4, 3))]),
+                "values": ([*NOT_ARRAYS, None], [shaped(2, 2, 5, 3), shaped(2, 2, 4, 3, dtype=float)]),
+                "lengths": ([3, "ab", object(), Hostile(), [1.5]], [[1], [1, 5], [-1, 1]]),
+                "key_scales": (NOT_ARRAYS, [shaped(2, 2, 4)]),  # without int8
+                "value_scales": (NOT_ARRAYS, [shaped(2, 2, 4)]),
+            },
+        ),
+        "KeyValueCache.append": (
+            lambda k, v, new_tokens=None, num_threads=None: polyhead.KeyValueCache(2, 2, 4, 3).append(k, v, new_tokens, num_threads=num_threads),
+            {"k": shaped(2, 2, 1, 3), "v": shaped(2, 2, 1, 3)},
+            {"k": tensor((2, 2, 3), (2, 3, 1, 3), (2, 2, 1, 4)), "v": tensor((2, 2, 2, 3), (2, 2, 1, 4)), "num_threads": SHARED["num_threads"]}
+            | {"new_tokens": (NOT_ARRAYS, [shaped(2), np.array([1, 2]), np.array([-1, 1]), np.array([1])])},
+        ),
+        "RotaryEmbedding": (
+            polyhead.RotaryEmbedding,
+            {"width": 4},
+            {
+                "width": ([*NOT_INTS, None], [0, -2, 3, BIG]),
+                "order": (NOT_WORDS, ["", "interleaved", "\ud800"]),
+                "scaling": ([x for x in NOT_WORDS if x is not None], ["", "dynamic", "\ud800"]),
+                "attention_factor": ([x for x in NOT_NUMBERS if x is not None], [-1.0, 0.0, 2.0, float("nan")]),  # 2: without yarn
+                "truncate": (NOT_FLAGS, []),
+                "factor": (number[0], [*number[1], 0.5, 2.0]),  # 2: without a rule
+            }
+            | {name: number for name in ("base", "original_max_position_embeddings", "low_freq_factor", "high_freq_factor", "beta_fast", "beta_slow")}
+            | {name: number for name in ("mscale", "mscale_all_dim")},
+        ),
+        "RotaryEmbedding.__call__": (
+            polyhead.RotaryEmbedding(4),
+            {"positions": np.arange(3)},
+            {"positions": ([*NOT_ARRAYS, None], [shaped(3)]), "dtype": ([3, None, [], object()], ["", "float16", "\ud800"])},
+        ),
+        "backward": (
+            saved.backward,
+            {"d_out": X},
+            {
+                "d_out": ([*NOT_ARRAYS, None], [shaped(2, 5, 7), shaped(2, 5, 8, dtype=float)]),
+                "inputs": (NOT_FLAGS, []),
+                "parameters": (NOT_FLAGS, []),
+                "d_bias": (NOT_ARRAYS, [shaped(5, 5)]),
+                "num_threads": SHARED["num_threads"],
+            },
+        ),
+        "Saved.maps": (saved.maps, {}, {"value": (NOT_WORDS, ["", "p", "\ud800"]), "num_threads": SHARED["num_threads"]}),
+        "state": (LAYER.state, {}, {"layout": names, "prefix": (NOT_WORDS, ["\ud800"])}),
+        "save": (
+            polyhead.save,
+            {"layer": LAYER, "path": folder / "layer.npz"},
+            {"layer": ([3, None, object(), "x", state], []), "path": (not_paths[0], [*not_paths[1], folder / "layer.txt"]), "layout": names, "prefix": (NOT_WORDS, ["\ud800"])},
+        ),
+        "load": (
+            polyhead.load,
+            {"source": state, "heads": 2},
+            {
+                "source": (not_paths[0], [*not_paths[1], {}, {"x": X}]),
+                "layout": ([x for x in NOT_WORDS if x is not None], ["\ud800", "gpt-5"]),
+                "prefix": ([x for x in NOT_WORDS if x is not None], ["\ud800", "encoder"]),
+                "heads": (NOT_INTS, [0, -1, 3, BIG]),
+                "axis": (NOT_INTS, [BIG, 17]),
+                "dropout": ([x for x in NOT_NUMBERS if x is not None], [-1.0, 2.0]),
+                "softcap": ([x for x in NOT_NUMBERS if x is not None], [-1.0]),
+                "add_zero_attn": (NOT_FLAGS[:2] + NOT_FLAGS[3:], []),
+                "masked_mean": (NOT_FLAGS, []),
+            },
+        ),
+        "view": (
+            polyhead.view,
+            {"source": weights},
+            {
+                "source": ([3, None, object(), Hostile()], [shaped(2, 3), shaped(1, 2, 3, 3, dtype=int), -weights]),
+                "text": ([3, object(), Hostile()], [["a", "b"], "\ud800"]),
+                "pair": ([], ["x"]),
+                "tokens": ([3, "abc", object(), [1, 2, 3], Hostile()], [["a"], ["a", "b", "\ud800"]]),
+                "keys": ([3, "abc", object(), [1, 2, 3], Hostile()], [["a"]]),
+                "title": ([3, object(), Hostile()], ["\ud800"]),
+                "truncate": (NOT_FLAGS, []),
+                "path": ([x for x in not_paths[0] if x is not None], not_paths[1]),
+            },
+        ),
+    }
+
+
+TABLE = calls(Path(os.devnull).parent)
