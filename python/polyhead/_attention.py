@@ -81,8 +81,8 @@ def sdpa(
             backward and maps take the same.
         dropout_keep: bool, broadcasts to ``[*,N,T,S]``; True = not dropped. Replaces the generator's bits.
         empty_rows: result of a query whose keys are all masked: ``"zero"`` (out 0, lse -inf, gradients 0), ``"uniform"`` (every key has p = 1/S, as in code
-            that replaces masked scores by -1e6) or ``"unmasked"`` (as without a mask, as in code that adds -1e8 to masked scores). A query whose
-            attended scores are all -inf gives zero with each of the three.
+            that replaces masked scores by -1e6) or ``"unmasked"`` (as without a mask, as in code that adds -1e9 to masked scores in float64; in float32
+            such code gives p = 1/S, because the offset exceeds the scores). A query whose attended scores are all -inf gives zero with each of the three.
         return_lse: also return lse ``[*,N,T]``, float32 (float64 for float64 inputs). `sdpa_backward` needs it.
         return_attention_weights: also return p ``[*,N,T,S]``, dtype of q, before dropout, from the same pass: out has the same bits with it and without.
             `maps` gives chosen rows, the strongest keys and other values of the formula.

@@ -10,14 +10,16 @@ import numpy as np
 import pytest
 import torch
 from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
 
 import polyhead
 from polyhead.torch import GatedAttention
+from polyhead.torch._offset import add_score_gradients
 from torch_support import gradients, require_equal
 
 
-def formula(layer: GatedAttention, x: Tensor, bias: Tensor | None, attend_keys: Tensor | None) -> Tensor:
-    """Jumper et al. 2021, supplementary algorithms 7 and 19, one step a line; masked scores are offset by -1e8, as AlphaFold's code does."""
+def formula(layer: GatedAttention, x: Tensor, bias: Tensor | None, attend_keys: Tensor | None, keep: Tensor | None = None) -> Tensor:
+    """Jumper et al. 2021, supplementary algorithms 7 and 19, one step a line; masked scores are offset by -1e9, as AlphaFold's code does. keep: of dropout."""
     axis, heads = layer.axis % x.dim(), layer.heads
     x = x.movedim(axis, -2)
     split = lambda y: y.view(*y.shape[:-1], -1, layer.c).transpose(-3, -2)  # noqa: E731
@@ -25,7 +27,7 @@ def formula(layer: GatedAttention, x: Tensor, bias: Tensor | None, attend_keys: 
     if layer.is_global:
         if layer.query_mean == "attended" and attend_keys is not None:
             weight = attend_keys.to(x.dtype).expand(x.shape[:-1])[..., None, :, None]
-            q = (q * weight).sum(-2, keepdim=True) / weight.sum(-2, keepdim=True)
+            q = (q * weight).sum(-2, keepdim=True) / weight.sum(-2, keepdim=True).clamp(min=1)
         else:
             q = q.mean(-2, keepdim=True)
     score = q @ k.mT / math.sqrt(layer.c)
@@ -33,8 +35,11 @@ def formula(layer: GatedAttention, x: Tensor, bias: Tensor | None, attend_keys: 
         lead = bias.shape[:-3]
         score = score + bias.reshape(*lead, *[1] * (score.dim() - max(bias.dim(), 3)), *bias.shape[-3:])
     if attend_keys is not None:
-        score = score + 1e8 * (attend_keys.to(x.dtype) - 1)[..., None, None, :]
-    y = (score.softmax(-1) @ v).transpose(-3, -2).flatten(-2)
+        score = score + 1e9 * (attend_keys.to(x.dtype) - 1)[..., None, None, :]
+    p = score.softmax(-1)
+    if keep is not None:
+        p = p * keep / (1 - layer.dropout)
+    y = (p @ v).transpose(-3, -2).flatten(-2)
     if layer.linear_g is not None:
         y = y * torch.sigmoid(layer.linear_g(x))
     assert y.shape[-1] == heads * layer.c
@@ -95,17 +100,70 @@ def test_a_bias_of_a_bias_is_reduced_where_it_is_shared() -> None:
     assert bias.grad is not None and bias.grad.shape == bias.shape
 
 
-def test_a_query_without_a_key_is_as_without_a_mask_unless_told_otherwise() -> None:
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("name", [name for name, case in CASES.items() if case.keys is not None or case.bias is not None])
+@pytest.mark.parametrize("dropout", [0.0, 0.4])
+def test_a_sequence_without_a_key_is_what_the_offset_gives(name: str, dtype: torch.dtype, dropout: float) -> None:
+    """Outputs and every gradient, of the default, against the code that adds -1e9 in the same dtype: uniform in float32, as without a mask in float64."""
+    case = CASES[name]
+    layer = GatedAttention(6, 3, 4, case.axis, dtype=dtype, dropout=dropout, **case.options)  # type: ignore[arg-type]
+    x = torch.randn(case.x, dtype=dtype, requires_grad=True)
+    tensors = {"x": x} | ({} if case.bias is None else {"bias": torch.randn(case.bias, dtype=dtype, requires_grad=True)})
+    axis = case.axis % x.dim()
+    sequences = (*x.shape[:axis], *x.shape[axis + 1 : -1])
+    keys = torch.rand(*sequences, x.size(axis)) < 0.7
+    keys[..., 0] = True
+    keys.view(-1, x.size(axis))[::2] = False
+    keep = None
+    if dropout > 0:
+        queries = 1 if layer.is_global else x.size(axis)
+        keep = torch.empty(*sequences, 4, queries, x.size(axis), dtype=torch.bool)
+        torch.manual_seed(11)
+        polyhead.dropout_keep_bits(dropout, int(torch.randint(2**63 - 1, (), dtype=torch.int64)), keep.numpy())
+    parameters = {f"p.{key}": parameter for key, parameter in layer.named_parameters()}
+    torch.manual_seed(11)
+    ours = gradients({"out": layer(x, tensors.get("bias"), keys)}, tensors | parameters, 3)
+    exact = gradients({"out": formula(layer, x, tensors.get("bias"), keys, keep)}, tensors | parameters, 3)
+    tolerance = {torch.float64: 1e-6, torch.float32: 1e-5, torch.bfloat16: 0.08}[dtype]
+    require_equal(ours, exact, tolerance, {key: 1.0 for key in exact})
+
+
+def test_the_gradient_of_the_offset_makes_no_tensor_of_all_pairs() -> None:
+    class Largest(TorchDispatchMode):
+        elements = 0
+
+        def __torch_dispatch__(self, function: object, types: object, args: tuple[object, ...] = (), kwargs: dict[str, object] | None = None) -> object:
+            result = function(*args, **(kwargs or {}))  # type: ignore[operator]
+            if isinstance(result, Tensor) and function is not torch.ops.aten.expand.default:
+                self.elements = max(self.elements, result.numel())
+            return result
+
+    q, k, v = torch.randn(3, 5, 2, 9, 4).unbind(0)
+    attend, bias = torch.zeros(5, 1, 1, 9, dtype=torch.bool), torch.randn(2, 9, 9)
+    grads = tuple(torch.zeros_like(tensor) for tensor in (q, k, v, bias))
+    with Largest() as largest:
+        add_score_gradients(grads, [True] * 4, torch.randn(5, 2, 9, 4), q, k, v, attend=attend, bias=bias, scale=0.5, dropout=0.0, seed=None)
+    assert all(grads[i].abs().max() > 0 for i in (0, 1, 3))
+    assert 2 * 9 * 9 <= largest.elements < 5 * 2 * 9 * 9
+
+
+def test_a_query_without_a_key_is_what_is_asked_for() -> None:
     x = torch.randn(2, 5, 6)
     keep = torch.ones(2, 5, dtype=torch.bool)
     keep[1] = False
-    layer = GatedAttention(6, 3, 4)
+    layer = GatedAttention(6, 3, 4, empty_rows="unmasked")
     torch.testing.assert_close(layer(x, None, keep), layer(x))
+    in_float64 = GatedAttention(6, 3, 4, dtype=torch.float64)
+    torch.testing.assert_close(in_float64(x.double(), None, keep), in_float64(x.double()))
     zero = GatedAttention(6, 3, 4, empty_rows="zero")
     assert torch.equal(zero(x, None, keep)[1], zero.linear_o.bias.expand(5, 6))
     uniform = GatedAttention(6, 3, 4, empty_rows="uniform")
     mean = uniform.linear_o(uniform.linear_v(x[1]).mean(0, keepdim=True))
     torch.testing.assert_close(uniform(x, None, keep)[1], mean.expand(5, 6))
+    for empty_rows, flows in (("offset", True), ("uniform", False), ("unmasked", True), ("zero", False)):
+        of = GatedAttention(6, 3, 4, empty_rows=empty_rows)  # type: ignore[arg-type]
+        (gradient,) = torch.autograd.grad(of(x[1:], None, keep[1:]).square().sum(), of.linear_k.weight)
+        assert (gradient.abs().max() > 0) == flows
 
 
 def test_dropout_is_on_in_training_only() -> None:

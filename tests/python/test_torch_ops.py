@@ -50,6 +50,7 @@ def case(name: str, dtype: torch.dtype = torch.float64) -> dict[str, Any]:
         "plain": {},
         "bias": {"bias": randn(2, 1, 4, dtype=dtype)},
         "attend": {"attend": torch.rand(2, 1, 3, 4) < 0.7, "bias": randn(3, 4, dtype=dtype), "empty_rows": "unmasked"},
+        "offset": {"attend": torch.tensor([[True] * 4, [False] * 4]).view(2, 1, 1, 4), "bias": randn(2, 1, 4, dtype=dtype), "empty_rows": "offset"},
         "block": {"block": torch.rand(3, 4) < 0.3, "causal": "top_left", "scale": 0.5},
         "softcap": {"softcap": 1.5, "bias": randn(2, 1, 1, 4, dtype=dtype)},
         "dropout": {"dropout": 0.4, "seed": torch.tensor(7), "bias": randn(1, 4, dtype=dtype)},
@@ -62,7 +63,7 @@ def case(name: str, dtype: torch.dtype = torch.float64) -> dict[str, Any]:
     return arguments
 
 
-CASES = ["plain", "bias", "attend", "block", "softcap", "dropout", "sink", "sink of each row", "heads of a layer", "broadcast", "empty"]
+CASES = ["plain", "bias", "attend", "offset", "block", "softcap", "dropout", "sink", "sink of each row", "heads of a layer", "broadcast", "empty"]
 # gradcheck moves one number at a time, which needs numbers that lie apart in memory.
 CASES_OF_GRADCHECK = CASES[:-2]
 
@@ -127,7 +128,7 @@ def test_a_second_gradient_is_a_clear_error() -> None:
             first.square().sum().backward()
 
 
-@pytest.mark.parametrize("name", [name for name in CASES_OF_GRADCHECK if name != "attend"])
+@pytest.mark.parametrize("name", [name for name in CASES_OF_GRADCHECK if name not in ("attend", "offset")])
 def test_a_second_gradient_of_maps_is_right(name: str) -> None:
     arguments = case(name)
     del arguments["v"], arguments["empty_rows"]

@@ -33,8 +33,10 @@ class GatedAttention(nn.Module):
         query_mean: positions whose mean is a global query: ``"all"``, or ``"attended"``: those where attend_keys is True (as AlphaFold's code does for
             algorithm 19).
         dropout: probability that an attention weight is dropped in training. torch's generator draws the seed of the bits.
-        empty_rows: result of a query whose keys are all masked: ``"unmasked"`` (as without a mask, which is how AlphaFold's offset of -1e8 on masked scores
-            behaves), ``"uniform"`` or ``"zero"``, as in `polyhead.sdpa`.
+        empty_rows: result of a query whose keys are all masked: ``"offset"``, what AlphaFold's code gives, which adds -1e9 to masked scores: in float64 as
+            without a mask; in the other dtypes the offset exceeds the scores (1e9 in float32 leaves none below 32), so that all keys have p = 1/S, while the
+            gradient reaches the scores, q, k and the bias as before. Or ``"unmasked"``, ``"uniform"`` (p = 1/S without a gradient of the scores) or
+            ``"zero"``, as in `polyhead.sdpa`.
         device, dtype: of the parameters: the CPU, and float32, float64, float16 or bfloat16.
 
     Raises:
@@ -57,7 +59,7 @@ class GatedAttention(nn.Module):
         use_bias_for_embeddings: bool = False,
         query_mean: Literal["all", "attended"] = "all",
         dropout: float = 0.0,
-        empty_rows: Literal["unmasked", "uniform", "zero"] = "unmasked",
+        empty_rows: Literal["offset", "unmasked", "uniform", "zero"] = "offset",
         device: torch.device | str | None = None,
         dtype: torch.dtype | None = None,
     ) -> None:
@@ -71,8 +73,8 @@ class GatedAttention(nn.Module):
             raise ValueError("GatedAttention: axis is -1, which is the width; attention runs along another one")
         if query_mean not in ("all", "attended"):
             raise ValueError(f"GatedAttention: query_mean is {query_mean!r}; it must be 'all' or 'attended'")
-        if empty_rows not in ("unmasked", "uniform", "zero"):
-            raise ValueError(f"GatedAttention: empty_rows is {empty_rows!r}; it must be 'unmasked', 'uniform' or 'zero'")
+        if empty_rows not in ("offset", "unmasked", "uniform", "zero"):
+            raise ValueError(f"GatedAttention: empty_rows is {empty_rows!r}; it must be 'offset', 'unmasked', 'uniform' or 'zero'")
         if not 0 <= dropout <= 1:
             raise ValueError(f"GatedAttention: dropout is {dropout}; it must be a probability")
         self.c_in, self.c, self.heads, self.axis = c_in, c, heads, axis

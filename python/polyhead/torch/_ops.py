@@ -15,6 +15,7 @@ from torch.library import custom_op
 import polyhead
 from .._options import annotations_of
 from ._inputs import require_one_device
+from ._offset import add_score_gradients
 
 
 class Options(NamedTuple):
@@ -29,7 +30,7 @@ class Options(NamedTuple):
     scale: float | None = None
     softcap: float = 0.0
     dropout: float = 0.0
-    empty_rows: str = "zero"
+    empty_rows: str = "zero"  # or "offset": what subtracting 1e9 from the masked scores gives in the dtype; with attend, without block and causal
 
 
 _TYPES = {"Tensor | None": "Tensor?", "float | None": "float?", "str | None": "str?"}  # types whose names in a schema differ from Python's
@@ -49,9 +50,11 @@ def _tensor(array: Any) -> Tensor:
     return array if isinstance(array, Tensor) else torch.from_numpy(array)
 
 
-def _keywords(*given: Any) -> dict[str, Any]:
+def _keywords(q: Tensor, *given: Any) -> dict[str, Any]:
     """`Options` as keyword arguments of `polyhead.sdpa`."""
     options = Options(*given)
+    if options.empty_rows == "offset":
+        options = options._replace(empty_rows="unmasked" if q.dtype == torch.float64 else "uniform")
     keywords = {name: _view(value) if isinstance(value, Tensor) else value for name, value in options._asdict().items()}
     threads = torch.get_num_threads()  # 1 in the workers of a DataLoader
     return keywords | {"seed": None if options.seed is None else int(options.seed) % 2**64, "num_threads": threads if threads < polyhead.num_threads() else None}
@@ -86,7 +89,7 @@ def attention(q: Tensor, k: Tensor, v: Tensor, *options: Any) -> tuple[Tensor, T
     """``(out [*,N,T,V], lse [*,N,T])`` of `polyhead.sdpa`. lse carries no gradient."""
     _require_one_device("attention", "q k v", q, k, v, *options)
     out = _like_q(q, v.size(-1))
-    _, lse = polyhead.sdpa(_view(q), _view(k), _view(v), out=_view(out), return_lse=True, **_keywords(*options))
+    _, lse = polyhead.sdpa(_view(q), _view(k), _view(v), out=_view(out), return_lse=True, **_keywords(q, *options))
     return out, _tensor(lse)
 
 
@@ -109,8 +112,14 @@ def attention_backward(d_out: Tensor, q: Tensor, k: Tensor, v: Tensor, out: Tens
     _require_one_device("attention_backward", "d_out q k v out lse", d_out, q, k, v, out, lse, *rest)
     *options, wanted = rest
     given = (_view(tensor) for tensor in (q, k, v, out, lse, d_out))
-    grads = polyhead.sdpa_backward(*given, gradients=[name for name, want in zip(_GRADIENTS, wanted) if want], **_keywords(*options))
-    return tuple(q.new_empty(0) if grad is None else _tensor(grad) for grad in grads)
+    keywords = _keywords(q, *options)
+    grads = polyhead.sdpa_backward(*given, gradients=[name for name, want in zip(_GRADIENTS, wanted) if want], **keywords)
+    result = tuple(q.new_empty(0) if grad is None else _tensor(grad) for grad in grads)
+    o = Options(*options)
+    if o.empty_rows == "offset" and keywords["empty_rows"] == "uniform" and o.attend is not None:
+        scale = o.scale if o.scale is not None else q.size(-1) ** -0.5
+        add_score_gradients(result, wanted, d_out, q, k, v, attend=o.attend, bias=o.bias, scale=scale, dropout=o.dropout, seed=keywords["seed"])
+    return result
 
 
 @attention_backward.register_fake
@@ -154,7 +163,7 @@ attention_backward.register_autograd(_no_second_gradient)
 def attention_map(q: Tensor, k: Tensor, *options: Any) -> Tensor:
     """``[*,N,T,S]``: the attention weights after dropout, which multiply v. Empty rows are 0."""
     _require_one_device("attention_map", "q k", q, k, *options)
-    keywords = _keywords(*options)
+    keywords = _keywords(q, *options)
     return _tensor(polyhead.maps(_view(q), _view(k), value="dropped" if keywords["dropout"] > 0 else "probability", **keywords))
 
 
