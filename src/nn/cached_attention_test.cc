@@ -4,8 +4,7 @@
 #include <array>
 #include <numeric>
 
-#include "polyhead/nn/multi_head_attention.h"
-#include "polyhead/nn/rotary_embedding.h"
+#include "nn/cache_test_feed.h"
 #include "support/compare.h"
 #include "support/random.h"
 
@@ -74,12 +73,6 @@ class CachedAttention : public testing::TestWithParam<Setting> {
                             .dtype = setting_.storage.value_or(config_.dtype)});
   }
 
-  // The layer's own order of dimensions from [B,T,E], and back.
-  template <class View>
-  View ordered(const View& view) const {
-    return config_.axis == 0 ? view.transpose(0, 1) : view;
-  }
-
   Tensor whole(const Tensor& x) const {
     Tensor out(config_.dtype, x.shape());
     AttentionOptions options{.mask = setting_.mask};
@@ -87,31 +80,8 @@ class CachedAttention : public testing::TestWithParam<Setting> {
     if (options.mask.window.left) options.mask.window.diagonal = Diagonal::top_left();
     RotaryTables tables;
     if (embedding_) tables = embedding_->tables(0, x.extent(1)), options.rotary = tables.rotary();
-    layer_.forward({.query = ordered(x.view())}, ordered(out.view()), options);
+    layer_.forward({.query = fed_.ordered(x.view())}, fed_.ordered(out.view()), options);
     return out;
-  }
-
-  // Appends token positions [first[b], first[b] + counts[b]) of x and writes their rows of out.
-  void feed(const Tensor& x, const std::vector<std::int64_t>& counts, Tensor& out) {
-    const std::int64_t tokens = std::ranges::max(counts);
-    Tensor some(config_.dtype, {kSequences, tokens, config_.query_width}), result(some);
-    fill(some, 0.5);  // rows beyond a sequence's count mean nothing
-    std::vector<std::int64_t> first(kSequences);
-    for (std::int64_t b = 0; b < kSequences; ++b) {
-      const std::int64_t begin = first[static_cast<std::size_t>(b)] = cache_.length(b), count = counts[static_cast<std::size_t>(b)];
-      copy(x.view().select(0, b).slice(0, begin, begin + count), some.view().select(0, b).slice(0, 0, count));
-    }
-    RotaryTables tables;
-    AttentionOptions options{.mask = setting_.mask, .cache = &cache_};
-    if (embedding_) tables = embedding_->tables_from(cache_.key_lengths(), tokens), options.rotary = tables.rotary();
-    const Tensor new_tokens = Tensor::of<std::int64_t>({kSequences}, std::span(counts));
-    if (std::ranges::any_of(counts, [&](std::int64_t count) { return count != tokens; })) options.new_tokens = new_tokens;
-    layer_.forward({.query = ordered(some.view())}, ordered(result.view()), options);
-    for (std::int64_t b = 0; b < kSequences; ++b) {
-      const std::int64_t begin = first[static_cast<std::size_t>(b)], count = counts[static_cast<std::size_t>(b)];
-      EXPECT_EQ(cache_.length(b), begin + count);
-      copy(result.view().select(0, b).slice(0, 0, count), out.view().select(0, b).slice(0, begin, begin + count));
-    }
   }
 
   Setting setting_;
@@ -119,6 +89,7 @@ class CachedAttention : public testing::TestWithParam<Setting> {
   const MultiHeadAttentionConfig& config_;
   std::optional<RotaryEmbedding> embedding_;
   KeyValueCache cache_;
+  CachedLayer fed_{layer_, setting_.mask, embedding_, cache_};
   Tensor x_;
 };
 
@@ -127,7 +98,7 @@ INSTANTIATE_TEST_SUITE_P(Settings, CachedAttention, testing::ValuesIn(kSettings)
 TEST_P(CachedAttention, TokenByTokenIsTheWholeSequence) {
   const Tensor expected = whole(x_);
   Tensor out(config_.dtype, x_.shape());
-  for (std::int64_t t = 0; t < kTokens; ++t) feed(x_, {1, 1, 1}, out);
+  for (std::int64_t t = 0; t < kTokens; ++t) fed_.feed(x_, {1, 1, 1}, out);
   EXPECT_TRUE(setting_.agree(out, expected));
 }
 
@@ -141,7 +112,7 @@ TEST_P(CachedAttention, ChunksOfUnequalLengthsAreTheWholeSequence) {
     for (std::int64_t b = 0; b < kSequences;) {
       std::vector<std::int64_t> counts;
       for (std::int64_t i = 0; i < kSequences; ++i) counts.push_back(std::min(random.integer(0, 9), kTokens - cache_.length(i)));
-      feed(x_, counts, out);
+      fed_.feed(x_, counts, out);
       while (b < kSequences && cache_.length(b) == kTokens) ++b;
     }
     EXPECT_TRUE(setting_.agree(out, expected));
@@ -151,16 +122,16 @@ TEST_P(CachedAttention, ChunksOfUnequalLengthsAreTheWholeSequence) {
 // A token is rounded by itself, so the cache holds the same numbers however the tokens arrive.
 TEST_P(CachedAttention, ChunksAreOneChunk) {
   Tensor one(config_.dtype, x_.shape()), out(config_.dtype, x_.shape());
-  feed(x_, {kTokens, kTokens, kTokens}, one);
+  fed_.feed(x_, {kTokens, kTokens, kTokens}, one);
   cache_.clear();
-  for (std::int64_t t = 0; t < kTokens; ++t) feed(x_, {1, 1, 1}, out);
+  for (std::int64_t t = 0; t < kTokens; ++t) fed_.feed(x_, {1, 1, 1}, out);
   EXPECT_TRUE(same_bits(out, one));
 }
 
 // Beam search: sequence b goes on from what sequence source[b] read.
 TEST_P(CachedAttention, ReorderedSequencesGoOnFromTheirSource) {
   Tensor out(config_.dtype, x_.shape()), joined = Tensor::copy_of(x_);
-  feed(x_, {8, 5, 11}, out);
+  fed_.feed(x_, {8, 5, 11}, out);
   const std::array<std::int64_t, 3> source{2, 0, 0};
   const std::int64_t lengths[] = {11, 8, 8};
   cache_.reorder(source);
@@ -168,7 +139,7 @@ TEST_P(CachedAttention, ReorderedSequencesGoOnFromTheirSource) {
     copy(x_.view().select(0, source[static_cast<std::size_t>(b)]).slice(0, 0, lengths[b]),
          joined.view().select(0, b).slice(0, 0, lengths[b]));
   }
-  feed(joined, {6, 6, 6}, out);
+  fed_.feed(joined, {6, 6, 6}, out);
   const Tensor expected = whole(joined);
   for (std::int64_t b = 0; b < kSequences; ++b) {
     const auto rows = [&](const Tensor& x) { return x.view().select(0, b).slice(0, lengths[b], lengths[b] + 6); };
@@ -181,9 +152,9 @@ TEST_P(CachedAttention, TruncatedTokensLeaveNoTrace) {
   const Tensor expected = whole(x_);
   Tensor out(config_.dtype, x_.shape()), wrong = Tensor::copy_of(x_);
   fill(wrong.view().slice(1, 9, kTokens), 3);
-  feed(wrong, {13, 9, 12}, out);
+  fed_.feed(wrong, {13, 9, 12}, out);
   cache_.truncate(std::array<std::int64_t, 3>{9, 7, 9});
-  feed(x_, {14, 16, 14}, out);
+  fed_.feed(x_, {14, 16, 14}, out);
   EXPECT_TRUE(setting_.agree(out, expected));
 }
 

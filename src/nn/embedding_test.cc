@@ -2,6 +2,7 @@
 
 #include "support/gradients.h"
 #include "support/random.h"
+#include "support/shapes.h"
 
 namespace polyhead::nn {
 namespace {
@@ -56,8 +57,7 @@ TEST(Embedding, GradientsAreCentralDifferences) {
       SCOPED_TRACE(to_string(shape) + " width " + std::to_string(width));
       Random random(static_cast<std::uint64_t>(width));
       Embedding embedding(random.tensor(DType::f64, {6, width})), grads(random.tensor(DType::f64, {6, width}));
-      Shape y_shape = shape;
-      y_shape.push_back(width);
+      const Shape y_shape = test::joined(shape, {width});
       const StridedTensor ids = random.strided(DType::i64, shape, 0, 4);  // some twice, the last never
       const StridedTensor d_y = random.strided(DType::f64, y_shape), y = random.empty_strided(DType::f64, y_shape);
       embedding.backward(ids, d_y, {&grads});

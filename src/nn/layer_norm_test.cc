@@ -5,6 +5,7 @@
 #include "nn/elementwise.h"
 #include "support/gradients.h"
 #include "support/random.h"
+#include "support/shapes.h"
 #include "support/thread_count.h"
 
 namespace polyhead::nn {
@@ -15,11 +16,6 @@ using test::near;
 using test::Random;
 using test::same_bits;
 using test::StridedTensor;
-
-Shape with_last(Shape leading, std::int64_t width) {
-  leading.push_back(width);
-  return leading;
-}
 
 TEST(LayerNorm, RowOfKnownMeanAndVariance) {
   // Mean 5 and variance 4: (2, 4, 4, 4, 5, 5, 7, 9) is the textbook's example.
@@ -62,7 +58,7 @@ TEST(LayerNorm, GradientsAreCentralDifferences) {
         SCOPED_TRACE(to_string(leading) + " width " + std::to_string(width) + (bias ? " with bias" : ""));
         Random random(static_cast<std::uint64_t>(width));
         LayerNorm norm(random.tensor(DType::f64, {width}), bias ? random.tensor(DType::f64, {width}) : Tensor(), 0.1);
-        const Shape shape = with_last(leading, width);
+        const Shape shape = test::joined(leading, {width});
         const StridedTensor x = random.strided(DType::f64, shape), d_y = random.strided(DType::f64, shape);
         const StridedTensor y = random.empty_strided(DType::f64, shape), d_x = random.empty_strided(DType::f64, shape);
         LayerNorm grads = zeros_like(norm);

@@ -1,9 +1,8 @@
 // docs/promises.md: a row of a layer has the same bits however it is asked for: projections, rotary positions, attention, gate and output
 // projection.
-#include <numeric>
+#include <algorithm>
 
-#include "polyhead/nn/multi_head_attention.h"
-#include "polyhead/nn/rotary_embedding.h"
+#include "nn/cache_test_feed.h"
 #include "support/kernel_case.h"
 #include "support/thread_count.h"
 
@@ -33,7 +32,7 @@ class RandomLayer {
     x_ = random.tensor(dtype, {sequences_, tokens, config_.query_width}, -2, 2);
     if (random.coin())
       embedding_.emplace(RotaryEmbeddingConfig{.width = 4, .order = random.pick({RotaryOrder::halves, RotaryOrder::pairs})});
-    if (random.integer(0, 2) == 0) window_ = random.integer(0, tokens);
+    if (random.integer(0, 2) == 0) mask_.window.left = random.integer(0, tokens);
     whole_ = forward(x_, 0);
   }
 
@@ -74,33 +73,19 @@ class RandomLayer {
                          .value_head_width = config_.value_head_width,
                          .dtype = storage});
     Tensor out(config_.dtype, whole_.shape());
-    for (bool all = false; !all;) {
-      std::vector<std::int64_t> counts, first;
-      for (std::int64_t b = 0; b < sequences_; ++b) {
-        first.push_back(cache.length(b));
-        counts.push_back(std::min(random.integer(least, most), tokens_ - cache.length(b)));
-      }
-      const std::int64_t count = *std::max_element(counts.begin(), counts.end());
-      Tensor some = random.tensor(config_.dtype, {sequences_, count, config_.query_width}), result(config_.dtype, some.shape());
-      const auto each = [&](const auto& f) {
-        for (std::int64_t b = 0; b < sequences_; ++b) f(b, first[static_cast<std::size_t>(b)], counts[static_cast<std::size_t>(b)]);
-      };
-      each([&](std::int64_t b, std::int64_t t, std::int64_t n) {
-        copy(x_.view().select(0, b).slice(0, t, t + n), some.view().select(0, b).slice(0, 0, n));
-      });
-      AttentionOptions options{.mask = {.causal = Causal::top_left(), .window = {.left = window_}}, .cache = &cache};
-      RotaryTables tables;
-      if (embedding_) tables = embedding_->tables_from(cache.key_lengths(), count), options.rotary = tables.rotary();
-      const Tensor new_tokens = Tensor::of<std::int64_t>({sequences_}, std::span(counts));
-      options.new_tokens = new_tokens;
-      layer_.forward({.query = some}, result, options);
-      each([&](std::int64_t b, std::int64_t t, std::int64_t n) {
-        copy(result.view().select(0, b).slice(0, 0, n), out.view().select(0, b).slice(0, t, t + n));
-      });
-      all = std::accumulate(counts.begin(), counts.end(), std::int64_t{0}) + std::accumulate(first.begin(), first.end(), std::int64_t{0}) ==
-            sequences_ * tokens_;
+    const CachedLayer fed{layer_, mask_, embedding_, cache};
+    while (std::ranges::min(lengths(cache)) < tokens_) {
+      std::vector<std::int64_t> counts;
+      for (const std::int64_t length : lengths(cache)) counts.push_back(std::min(random.integer(least, most), tokens_ - length));
+      fed.feed(x_, counts, out);
     }
     return out;
+  }
+
+  std::vector<std::int64_t> lengths(const KeyValueCache& cache) const {
+    std::vector<std::int64_t> list;
+    for (std::int64_t b = 0; b < sequences_; ++b) list.push_back(cache.length(b));
+    return list;
   }
 
   Tensor forward(ConstTensorView x, std::int64_t position) {
@@ -109,7 +94,7 @@ class RandomLayer {
     return out;
   }
   void forward(ConstTensorView x, std::int64_t position, TensorView out) {
-    AttentionOptions options{.mask = {.causal = Causal::top_left(), .window = {.left = window_}}};
+    AttentionOptions options{.mask = mask_};
     RotaryTables tables;
     if (embedding_) tables = embedding_->tables(position, x.extent(1)), options.rotary = tables.rotary();
     layer_.forward({.query = x}, out, options);
@@ -120,7 +105,7 @@ class RandomLayer {
   std::int64_t sequences_, tokens_;
   Tensor x_, whole_;
   std::optional<RotaryEmbedding> embedding_;
-  std::optional<std::int64_t> window_;
+  Mask mask_{.causal = Causal::top_left()};
 };
 
 TEST(LayerPromises, ARowHasTheSameBitsHoweverItIsAskedFor) {

@@ -5,10 +5,12 @@
 #include "polyhead/error.h"
 #include "support/compare.h"
 #include "support/random.h"
+#include "support/shapes.h"
 
 namespace polyhead::nn {
 namespace {
 
+using test::joined;
 using test::Random;
 using test::same_bits;
 
@@ -33,11 +35,6 @@ Shape sequences_of(const Call& call) {
   Shape lead = call.query.first(call.query.size() - 1);
   lead.erase(call.axis < 0 ? call.axis + call.query.size() : call.axis);
   return lead;
-}
-
-Shape joined(Shape shape, std::initializer_list<std::int64_t> rest) {
-  for (const std::int64_t extent : rest) shape.push_back(extent);
-  return shape;
 }
 
 class SequencesOf : public testing::TestWithParam<Call> {

@@ -3,11 +3,13 @@
 #include "polyhead/device.h"
 #include "support/compare.h"
 #include "support/random.h"
+#include "support/shapes.h"
 #include "support/thread_count.h"
 
 namespace polyhead::cpu {
 namespace {
 
+using test::joined;
 using test::near;
 using test::Random;
 using test::same_bits;
@@ -58,11 +60,6 @@ testing::AssertionResult is_product(const Gemm& product, ConstTensorView before,
   return testing::AssertionSuccess();
 }
 
-Shape concatenate(Shape a, const Shape& b) {
-  for (const std::int64_t extent : b) a.push_back(extent);
-  return a;
-}
-
 // Every test of numbers runs once per instruction set that the machine has.
 class GemmKernel : public testing::TestWithParam<std::string> {
  protected:
@@ -91,8 +88,8 @@ TEST_P(GemmKernel, RandomShapesLayoutsAndDtypes) {
       return shape;
     };
     const Shape m = side(), k = side(), n = side();
-    const StridedTensor a = random.strided(dtype, concatenate(m, k)), b = random.strided(dtype, concatenate(k, n));
-    const StridedTensor c = random.strided(dtype, concatenate(m, n)), bias = random.strided(dtype, n);
+    const StridedTensor a = random.strided(dtype, joined(m, k)), b = random.strided(dtype, joined(k, n));
+    const StridedTensor c = random.strided(dtype, joined(m, n)), bias = random.strided(dtype, n);
     const Gemm product{.a = a,
                        .b = b,
                        .c = c,

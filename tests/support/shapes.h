@@ -1,0 +1,13 @@
+#pragma once
+
+#include "polyhead/tensor.h"
+
+namespace polyhead::test {
+
+// The extents of a, then those of b.
+inline Shape joined(Shape a, const Shape& b) {
+  for (const std::int64_t extent : b) a.push_back(extent);
+  return a;
+}
+
+}  // namespace polyhead::test
