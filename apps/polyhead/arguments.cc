@@ -39,6 +39,8 @@ std::int64_t read_integer(const std::string& word) {
 
 std::int64_t read_count(const std::string& word) {
   const auto value = parse<std::int64_t>(word);
+  if (!value && !word.empty() && word.find_first_not_of("0123456789") == std::string::npos)
+    throw UsageError(cat("'", word, "' is too large; it must be at most 2^63 - 1"));
   if (!value || *value < 0) throw UsageError(cat("'", word, "' is not a whole number of 0 or more"));
   return *value;
 }
@@ -61,7 +63,7 @@ std::vector<std::int64_t> read_integers(const std::string& word) {
 
 double read_number(const std::string& word) {
   const auto value = parse<double>(word);
-  if (!value || !std::isfinite(*value)) throw UsageError(cat("'", word, "' is not a number"));
+  if (!value || !std::isfinite(*value)) throw UsageError(cat("'", word, "' is not a finite number"));
   return *value;
 }
 
@@ -74,15 +76,16 @@ Shape read_shape(const std::string& word) {
   return Shape(std::span<const std::int64_t>(extents));
 }
 
-DType read_dtype(const std::string& word) {
+DType read_floating(const std::string& word) {
   std::vector<std::string> names;
   for (const DTypeInfo& row : kDTypes) {
+    if (!is_floating(row.dtype)) continue;
     const std::string short_name = lower(row.safetensors);
     if (lower(word) == short_name || lower(word) == row.name) return row.dtype;
     names.push_back(short_name);
     names.emplace_back(row.name);
   }
-  throw UsageError(unknown_name(word, "dtype", names));
+  throw UsageError(unknown_name(word, "floating dtype", names));
 }
 
 std::string read_choice(const std::string& word, std::string_view what, std::span<const std::string> names) {

@@ -58,7 +58,9 @@ Tensor sink_of(InputTensors* in, DType dtype) {
 // Scaled dot-product attention of q, k and v, without a layer.
 std::string run_sdpa(const Options& o, InputTensors* in, Results* results) {
   constexpr const char* kRole = "which is required without --parameters";
-  const Tensor q = in->required("q", kRole), k = in->as(in->required("k", kRole), "k", q.dtype(), "of q");
+  const Tensor q = in->required("q", kRole);
+  require(is_floating(q.dtype()), "attend: q is ", q.dtype(), "; it must be floating");
+  const Tensor k = in->as(in->required("k", kRole), "k", q.dtype(), "of q");
   const Tensor v = in->as(in->required("v", kRole), "v", q.dtype(), "of q");
   require(q.view().rank() >= 3 && k.view().rank() >= 3 && v.view().rank() >= 3, "attend: q is ", q.shape(), ", k ", k.shape(), ", v ", v.shape(),
           "; each must have three dimensions or more, [*,N,T,H], [*,K,S,H] and [*,K,S,V]");

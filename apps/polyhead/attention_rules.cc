@@ -52,15 +52,16 @@ nn::GlobalQuery read_global_query(const std::string& word) {
 
 }  // namespace
 
-void add_attention_rules(CLI::App& parser, AttentionRules* rules) {
+CLI::Option* add_attention_rules(CLI::App& parser, AttentionRules* rules) {
   add_value(parser, "--causal", &rules->causal, read_causal, "[DIAGONAL]",
             "queries attend to no key after the diagonal: top_left, bottom_right or an offset such as 3; needs no value if there are as "
             "many keys as queries; off switches a layer's own causal mask off")
       ->expected(0, 1);
-  add_value(parser, "--window", &rules->window, read_window, "LEFT,RIGHT",
-            "attend to keys at most LEFT before and RIGHT after the diagonal; without a number that side is unlimited");
+  CLI::Option* window = add_value(parser, "--window", &rules->window, read_window, "LEFT,RIGHT",
+                                  "attend to keys at most LEFT before and RIGHT after the diagonal; without a number that side is unlimited");
   add_value(parser, "--window-diagonal", &rules->window_diagonal, read_diagonal, "DIAGONAL",
-            "the diagonal of the window (default: the causal diagonal, else bottom_right)");
+            "the diagonal of the window (default: the causal diagonal, else bottom_right)")
+      ->needs(window);
   add_value(parser, "--diagonal-offsets", &rules->diagonal_offsets, read_integers, "O,O,...",
             "the diagonal of causal and window for each sequence: query t has the keys up to t + O, where O keys came before its queries");
   add_value(parser, "--query-offsets", &rules->query_offsets, read_counts, "0,L,...,T",
@@ -69,10 +70,11 @@ void add_attention_rules(CLI::App& parser, AttentionRules* rules) {
   add_value(parser, "--scale", &rules->scale, read_number, "X",
             "factor of the scores (default: that of the layer's layout, else 1/sqrt(H))");
   add_value(parser, "--softcap", &rules->softcap, read_number, "C", "replace each score by C tanh(score/C)");
-  add_value(parser, "--dropout", &rules->dropout, read_number, "P", "drop attention weights with probability P, as in training");
-  add_value(parser, "--dropout-seed", &rules->dropout_seed, read_seed, "SEED", "seed of dropout (default: 0)");
+  CLI::Option* dropout = add_value(parser, "--dropout", &rules->dropout, read_number, "P", "drop attention weights with probability P, as in training");
+  add_value(parser, "--dropout-seed", &rules->dropout_seed, read_seed, "SEED", "seed of dropout (default: 0)")->needs(dropout);
   add_value(parser, "--empty-rows", &rules->empty_rows, read_empty_rows, "KIND",
             "output of a query that may attend to no key: zero, uniform or unmasked (default: that of the layer's layout, else zero)");
+  return dropout;
 }
 
 void add_key_lengths(CLI::App& parser, AttentionRules* rules) {

@@ -29,7 +29,7 @@ struct LayerRules {
   bool add_zero_attn = false;
 };
 
-void add_attention_rules(CLI::App& parser, AttentionRules* rules);  // all except the key lengths
+CLI::Option* add_attention_rules(CLI::App& parser, AttentionRules* rules);  // all except the key lengths; returns --dropout
 void add_key_lengths(CLI::App& parser, AttentionRules* rules);
 std::vector<CLI::Option*> add_layer_rules(CLI::App& parser, LayerRules* rules);
 

@@ -105,8 +105,8 @@ Subcommand declare_explain(CLI::App& parser) {
   add_value(parser, "--q", &o->q, read_shape, "SHAPE", "shape of the queries, [*,N,T,H], such as 1,8,512,64")->required();
   add_value(parser, "--k", &o->k, read_shape, "SHAPE", "shape of the keys, [*,K,S,H]")->required();
   add_value(parser, "--v", &o->v, read_shape, "SHAPE", "shape of the values, [*,K,S,V] (default: that of the keys)");
-  add_value(parser, "--dtype", &o->dtype, read_dtype, "DTYPE", "f32, f64, bf16 or f16 (default: f32)");
-  add_attention_rules(parser, &o->rules);
+  add_value(parser, "--dtype", &o->dtype, read_floating, "DTYPE", "f32, f64, bf16 or f16 (default: f32)");
+  CLI::Option* dropout = add_attention_rules(parser, &o->rules);
   add_value(
       parser, "--key-lengths", &o->key_lengths,
       [](const std::string& word) {
@@ -116,7 +116,7 @@ Subcommand declare_explain(CLI::App& parser) {
   for (std::size_t i = 0; i < o->masks.size(); ++i)
     add_value(parser, kMaskOptions[i].name, &o->masks[i], read_shape, "SHAPE", kMaskOptions[i].meaning);
   add_value(parser, "--bias", &o->bias, read_shape, "SHAPE", "a tensor of this shape is added to the scores; it broadcasts to [*,N,T,S]");
-  add_value(parser, "--dropout-keep", &o->keep, read_shape, "SHAPE", "a boolean tensor of this shape tells which attention weights dropout keeps");
+  add_value(parser, "--dropout-keep", &o->keep, read_shape, "SHAPE", "a boolean tensor of this shape tells which attention weights dropout keeps")->needs(dropout);
   add_value(
       parser, "--backend", &o->backend, [=](const std::string& word) { return read_choice(word, "backend", backend_names); }, "NAME",
       cat("use this backend, or fail: ", join(backend_names)));

@@ -48,7 +48,7 @@ Tensor InputTensors::required(const std::string& name, std::string_view role) {
   std::vector<std::string> names;
   for (const io::NamedTensor& named : file_.tensors) names.push_back(named.name);
   const std::string near = closest(name, names);
-  fail(ErrorCode::format, "'", printable(path_), "' has no tensor '", name, "', ", role, "; it has ", names.empty() ? "no tensors" : listed(names),
+  fail(ErrorCode::format, "'", printable(path_), "' has no tensor '", name, "', ", role, names.empty() ? "; it has no tensors" : cat("; its tensors: ", listed(names)),
        near.empty() ? "" : cat("; is it '", printable(near), "'?"));
 }
 

@@ -49,12 +49,14 @@ std::vector<std::string> option_names(const CLI::App& parser) {
 // The parser's error as one sentence in the style of this program.
 std::string sentence(const CLI::ParseError& error, const CLI::App& parser) {
   for (const std::string& extra : parser.remaining()) {
-    if (extra.size() < 2 || extra[0] != '-') continue;
+    if (extra.size() < 2 || extra[0] != '-' || extra == "--") continue;
     const std::string name = extra.substr(0, extra.find('='));
     const std::string near = closest(name, option_names(parser));
     return cat("unknown option '", name, "'", near.empty() ? "" : cat("; did you mean '", near, "'?"));
   }
-  for (const std::string& extra : parser.remaining()) return cat("unexpected argument '", extra, "'");
+  for (const std::string& extra : parser.remaining()) {
+    if (extra != "--") return cat("unexpected argument '", extra, "'");
+  }
   const std::string message = error.what();
   const std::string subject = message.substr(0, message.find(':'));
   if (dynamic_cast<const CLI::ArgumentMismatch*>(&error)) {

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <vector>
 
+#include "arguments.h"
 #include "core/join.h"
 
 namespace polyhead::app {
@@ -26,6 +27,9 @@ std::size_t edit_distance(std::string_view a, std::string_view b) {
 std::string closest(std::string_view word, std::span<const std::string> candidates) {
   const std::size_t bare = word.substr(std::min(word.find_first_not_of('-'), word.size())).size();
   if (bare == 0 || word.size() > 64) return {};
+  for (const std::string& candidate : candidates) {
+    if (lower(candidate) == lower(word)) return candidate;
+  }
   if (bare >= 2) {
     for (const std::string& candidate : candidates) {
       if (candidate.starts_with(word)) return candidate;

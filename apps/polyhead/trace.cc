@@ -253,28 +253,30 @@ Subcommand declare_trace(CLI::App& parser) {
   add_value(parser, "--heads", &o->file.heads, read_positive, "N", "number of heads; for every --layer, whatever its own argument is called");
   add_constructor_arguments(parser, o);
   CLI::Option* input = parser.add_option("--input", o->input, "read the tensors query[, key, value, bias, attend or block, attend_keys or block_keys, key_lengths, diagonal_offsets, query_offsets, key_offsets] from this file")->type_name("FILE");
+  CLI::Option* shape = add_value(parser, "--shape", &o->shape, read_shape, "SHAPE", "shape of the query input, width included, instead of --batch and --length");
   std::vector<CLI::Option*> sizes{
-      add_value(parser, "--batch", &o->batch, read_count, "B", "number of sequences (default: 2)"),
-      add_value(parser, "--length", &o->length, read_count, "T", "positions of each sequence (default: 10)"),
+      add_value(parser, "--batch", &o->batch, read_count, "B", "number of sequences (default: 2)")->excludes(shape),
+      add_value(parser, "--length", &o->length, read_count, "T", "positions of each sequence (default: 10)")->excludes(shape),
       add_value(parser, "--key-length", &o->key_length, read_count, "S", "attend to another sequence, of S positions"),
-      add_value(parser, "--shape", &o->shape, read_shape, "SHAPE", "shape of the query input, width included, instead of --batch and --length"),
+      shape,
       parser.add_flag("--ones", o->ones, "inputs of ones instead of random numbers"),
       parser.add_flag("--pair-bias", o->pair_bias, "add a random bias [1,N,T,S] to the scores")};
   for (CLI::Option* option : sizes) option->excludes(input);
   add_value(parser, "--seed", &o->seed, read_seed, "SEED", "seed of random inputs and of the parameters of --layer (default: 0)");
-  add_value(parser, "--dtype", &o->dtype, read_dtype, "DTYPE", "dtype of --layer: f32, f64, bf16 or f16 (default: that of the query, else f32)");
+  add_value(parser, "--dtype", &o->dtype, read_floating, "DTYPE", "dtype of --layer: f32, f64, bf16 or f16 (default: that of the query, else f32)");
   add_attention_rules(parser, &o->rules);
   add_key_lengths(parser, &o->rules);
   add_layer_rules(parser, &o->layer_rules);
-  parser.add_flag("--values", o->values, "show the numbers of every step too");
-  add_value(parser, "--limit", &o->numbers.limit, read_positive, "N", "show about N numbers of a step at most, the first and last of each dimension (default: 200)");
+  CLI::Option* values = parser.add_flag("--values", o->values, "show the numbers of every step too");
+  add_value(parser, "--limit", &o->numbers.limit, read_positive, "N", "show about N numbers of a step at most, the first and last of each dimension (default: 200)")->needs(values);
   add_value(parser, "--precision", &o->numbers.digits,
             [](const std::string& word) {
               const std::int64_t digits = read_count(word);
               if (digits > 17) throw UsageError(cat("'", digits, "' is too large; a number has at most 17 digits"));
               return static_cast<int>(digits);
             },
-            "DIGITS", "digits after the decimal point (default: 4)");
+            "DIGITS", "digits after the decimal point (default: 4)")
+      ->needs(values);
   parser.add_flag("--json", o->json, "machine-readable, one object on one line; with --values every number of every step");
   return {
       .examples = {{"polyhead trace --layer d2l --num-hiddens 100 --heads 5 --batch 2 --length 10", "the layer of Dive into Deep Learning, step by step"},

@@ -82,17 +82,21 @@ std::vector<InputText> read_texts(const std::string& path) {
 }
 
 models::SentenceModel open_model(const fs::path& directory) {
-  std::error_code ignored;
-  if (!fs::exists(directory, ignored)) fail(ErrorCode::io, "there is no folder '", directory.string(), "'");
+  std::error_code ignored, unreadable;
+  if (!fs::exists(directory, unreadable)) {
+    if (unreadable) fail(ErrorCode::io, "cannot read '", directory.string(), "': ", unreadable.message());
+    fail(ErrorCode::io, "there is no folder '", directory.string(), "'");
+  }
   const std::string wanted = "a model is a folder with config.json, vocab.txt and model.safetensors";
   if (!fs::is_directory(directory, ignored)) fail(ErrorCode::io, "'", directory.string(), "' is not a folder; ", wanted);
   const std::string missing = join(chosen(kModelFiles, [&](std::string_view name) { return !has(directory, name); }));
   if (!missing.empty()) {
     std::string hint;
-    for (const fs::directory_entry& entry : fs::directory_iterator(directory, ignored)) {
+    for (const fs::directory_entry& entry : fs::directory_iterator(directory, unreadable)) {
       if (entry.is_directory(ignored) && has(entry.path(), kModelFiles[0]) && has(entry.path(), kModelFiles[2]))
         hint = cat("; did you mean '", entry.path().string(), "'?");
     }
+    if (unreadable) fail(ErrorCode::io, "cannot read '", directory.string(), "': ", unreadable.message());
     fail(ErrorCode::io, "'", directory.string(), "' lacks ", missing, hint.empty() ? cat("; ", wanted) : hint);
   }
   try {

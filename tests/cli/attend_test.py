@@ -244,6 +244,8 @@ class Attend(ProgramTest):
         self.fails(1, "attend", "--tensors", path, "-o", out, "--gradients", mentions=["'d_out'"])
         save_safetensors(path, {"q": q, "k": q, "v": ("I32", (1, 1, 2), [1, 2])})
         self.fails(1, "attend", "--tensors", path, "-o", out, mentions=["int32"])
+        save_safetensors(path, {"q": ("I32", (1, 1, 2), [1, 2]), "k": q, "v": q})
+        self.fails(1, "attend", "--tensors", path, "-o", out, mentions=["q is int32; it must be floating"])
 
     def test_the_output_never_replaces_an_input(self):
         path = self.folder / "w.safetensors"

@@ -68,12 +68,15 @@ class Explain(ProgramTest):
         self.fails(1, "explain", "--q", "512,64", "--k", "512,64", mentions=["[512,64]"])
         self.fails(1, "explain", "--q", "1,8,512,64", "--k", "1,8,512,64", "--bias", "3,512,512", mentions=["bias", "[3,512,512]"])
         self.fails(1, "explain", "--q", "1,8,512,64", "--k", "1,8,512,64", "--dropout", "1.5", mentions=["1.5"])
-        self.fails(1, "explain", "--q", "1,8,512,64", "--k", "1,8,512,64", "--dtype", "i64", mentions=["int64"])
         huge = "1,1,4611686018427387904,1"
         self.fails(1, "explain", "--q", huge, "--k", huge, mentions=["does not fit"])
 
     def test_malformed_values_are_wrong_usage(self):
         good = ("--q", "1,1,1,1", "--k", "1,1,1,1")
+        self.fails(2, "explain", *good, "--dtype", "u8", mentions=["'u8'", "choose from f32, float32, f64, float64, bf16, bfloat16, f16, float16\n"])
+        self.fails(2, "explain", *good, "--scale", "inf", mentions=["'inf' is not a finite number"])
+        for option, needed, value in (("--dropout-seed", "--dropout", "1"), ("--dropout-keep", "--dropout", "1,1"), ("--window-diagonal", "--window", "1")):
+            self.fails(2, "explain", *good, option, value, mentions=[f"{option} requires {needed}"])
         self.fails(2, "explain", "--q", "1,8", mentions=["--k is required"])
         for shape in ("1,,2", "1,2,", "a,b", "1;2", "-1,2", "1,2.5"):
             self.fails(2, "explain", "--q", shape, "--k", "1,1,1,1", mentions=["--q", f"'{shape}'"])

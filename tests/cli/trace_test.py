@@ -49,7 +49,9 @@ class Trace(ProgramTest):
                     self.assertIn(argument["option"], help_text)
 
     def test_constructor_arguments_reach_the_layer(self):
-        shapes = lambda *arguments: {name: step["shape"] for name, step in self.trace(*arguments, "--batch", "2", "--length", "3").items()}
+        def shapes(*arguments):
+            size = () if "--shape" in arguments else ("--batch", "2", "--length", "3")
+            return {name: step["shape"] for name, step in self.trace(*arguments, *size).items()}
         multi = shapes("--layer", "multi_atten", "--emd-size", "10", "--q-k-size", "3", "--v-size", "4", "--head", "5")
         self.assertEqual((multi["split q"], multi["split v"], multi["merge"]), ([2, 5, 3, 3], [2, 5, 3, 4], [2, 3, 20]))
         self.assertNotIn("output projection", multi)
@@ -155,7 +157,12 @@ class Trace(ProgramTest):
         self.fails(2, "trace", "--layer", "alphafold", "--axis", "-1", mentions=["--axis", "width"])
         self.fails(2, "trace", "--layer", "d2l", "--layout", "torch", mentions=["--layout", "--parameters"])
         self.fails(2, "trace", "--layer", "d2l", "--prefix", "foo", mentions=["--prefix", "--parameters"])
-        self.fails(2, "trace", "--layer", "d2l", "--precision", "99", mentions=["99"])
+        self.fails(2, "trace", "--layer", "d2l", "--values", "--precision", "99", mentions=["99"])
+        self.fails(2, "trace", "--layer", "d2l", "--precision", "2", mentions=["--precision requires --values"])
+        self.fails(2, "trace", "--layer", "d2l", "--limit", "2", mentions=["--limit requires --values"])
+        self.fails(2, "trace", "--layer", "d2l", "--shape", "2,3,100", "--batch", "2", mentions=["--shape", "--batch"])
+        self.fails(2, "trace", "--layer", "d2l", "--shape", "2,3,100", "--length", "3", mentions=["--shape", "--length"])
+        self.fails(2, "trace", "--layer", "d2l", "--heads", "9" * 20, mentions=["too large"])
         self.fails(1, "trace", "--layer", "d2l", "--length", "1000000", mentions=["too large", "67108864"])
         self.fails(1, "trace", "--layer", "d2l", "--shape", "2,3,5", mentions=["[2,3,5]", "100"])
         self.fails(1, "trace", "--layer", "d2l", "--softcap", "-1", mentions=["-1"])

@@ -71,6 +71,7 @@ class Usage(ProgramTest):
     def test_an_unknown_command_names_the_near_one(self):
         self.fails(2, "veiw", mentions=["'veiw'", "did you mean 'view'?"])
         self.fails(2, "inspct", "x", mentions=["did you mean 'inspect'?"])
+        self.fails(2, "VIEW", mentions=["did you mean 'view'?"])
         self.assertNotIn("did you mean", self.fails(2, "banana"))
 
     def test_an_unknown_option_names_the_near_one(self):
@@ -88,6 +89,7 @@ class Usage(ProgramTest):
     def test_wrong_arguments_are_one_sentence(self):
         self.fails(2, "inspect", mentions=["PATH is required"])
         self.fails(2, "inspect", "a", "b", mentions=["'b'"])
+        self.fails(2, "devices", "--", "b", mentions=["unexpected argument 'b'"])
         self.fails(2, "view", "m", "--text", mentions=["--text needs a value"])
         self.fails(2, "view", "m", "--text", "a", "--layer", "two", mentions=["--layer", "'two'"])
         self.fails(2, "view", "m", "--text", "a", "--layer", "-1", mentions=["--layer", "'-1'"])
