@@ -37,7 +37,7 @@ class Reader {
     ZipError error;
     Source source(zip_source_buffer_create(file.bytes.data(), file.bytes.size(), 0, &error.error), &zip_source_free);
     if (source) archive_.reset(zip_open_from_source(source.get(), ZIP_RDONLY, &error.error));
-    if (!archive_) fail(ErrorCode::format, file.name(), ": it is not a zip archive: ", error.text());
+    if (!archive_) fail(ErrorCode::format, file.name(), ": it is not a whole zip archive: ", error.text());
     source.release();  // the archive owns the source now
   }
 

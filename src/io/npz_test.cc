@@ -130,8 +130,8 @@ TEST(Npz, MalformedArchivesAreRefusedWithTheReason) {
   std::string flipped = zip;
   flipped[zip.find("12345678")] ^= 1;
   const std::vector<std::pair<std::string, std::string>> cases{
-      {"PK\3\4", ": it is not a zip archive"},
-      {zip.substr(0, zip.size() - 1), ": it is not a zip archive"},
+      {"PK\3\4", ": it is not a whole zip archive"},
+      {zip.substr(0, zip.size() - 1), ": it is not a whole zip archive"},
       {zip_bytes({{"a.npy", two}, {"a.npy", two}}), "member \"a.npy\" occurs twice"},
       {zip_bytes({{"../data.pkl", two}}), "member \"../data.pkl\" is not an array: an npz file holds .npy members only"},
       {zip_bytes({{"folder/", ""}}), "member \"folder/\" is not an array"},

@@ -31,10 +31,10 @@ bool broadcasts(const Shape& shape, const Shape& to) {
 AttentionShapes attention_shapes(const char* operation, const MultiHeadAttentionConfig& config, const AttentionInput& input) {
   const ConstTensorView query = input.query, key = input.key ? input.key : query, value = input.value ? input.value : key;
   require(static_cast<bool>(query), operation, ": query is missing");
-  require(input.key || !input.value, operation, ": a value without a key");
+  require(input.key || !input.value, operation, ": value is given without key");
   const bool projected = static_cast<bool>(input.projected_key);
-  require(projected == static_cast<bool>(input.projected_value), operation, ": projected_key and projected_value are given together");
-  require(!projected || !input.key, operation, ": both key and projected_key are given");
+  require(projected == static_cast<bool>(input.projected_value), operation, ": projected_key and projected_value must be given together");
+  require(!projected || !input.key, operation, ": both key and projected_key are given; only one of them may be");
   const int rank = query.rank();
   require(rank >= 2, operation, ": query is ", query.shape(), "; it must be [.., T, .., Eq], two dimensions or more");
   const int axis = config.axis < 0 ? config.axis + rank : config.axis;

@@ -52,9 +52,9 @@ TEST(ProjectedKeys, WrongOnesAreSaidInNumbers) {
   Tensor out(DType::f32, x.shape());
   const auto message = [&](const AttentionInput& input) { return error_message([&] { layer.forward(input, out); }); };
   EXPECT_EQ(message({.query = x, .projected_key = keys}),
-            "MultiHeadAttention.forward: projected_key and projected_value are given together");
+            "MultiHeadAttention.forward: projected_key and projected_value must be given together");
   EXPECT_EQ(message({.query = x, .key = x, .projected_key = keys, .projected_value = keys}),
-            "MultiHeadAttention.forward: both key and projected_key are given");
+            "MultiHeadAttention.forward: both key and projected_key are given; only one of them may be");
   EXPECT_EQ(message({.query = x, .projected_key = keys, .projected_value = short_values}),
             "MultiHeadAttention.forward: projected_value is [2,2,4,4]; it must be [2,2,5,4]");
   EXPECT_EQ(message({.query = x, .projected_key = keys, .projected_value = keys}), "");

@@ -39,7 +39,7 @@ const Backend& find_backend(std::string_view name) {
     append(names, names.empty() ? "" : ", ");
     append(names, backend.name);
   }
-  fail(ErrorCode::invalid_argument, "there is no backend '", name, "'; there is: ", names);
+  fail(ErrorCode::invalid_argument, "there is no backend '", name, "'; there are: ", names);
 }
 
 const Backend& select_backend(const Problem& problem, Operation operation, const Backend* forced) {

@@ -217,7 +217,7 @@ class Builder {
 
   std::vector<Document> documents(const Problem& p) const {
     const ConstTensorView &of_queries = options_.mask.query_offsets, &of_keys = options_.mask.key_offsets;
-    require(static_cast<bool>(of_queries), op_, ": key_offsets is given without query_offsets; documents need both");
+    require(static_cast<bool>(of_queries), op_, ": key_offsets is given without query_offsets, which cut the queries into documents");
     require(of_keys || p.queries == p.keys, op_, ": query_offsets is given without key_offsets; that needs T = S, and T is ", p.queries,
             " and S is ", p.keys);
     const std::vector<std::int64_t> queries = offsets(of_queries, "query_offsets", p.queries, 'T');

@@ -144,7 +144,7 @@ def test_what_does_not_fit_together_is_refused(rng: Rng) -> None:
     layer = layer_of(rng)
     x, k = rng.normal(size=(2, 3, 5)), rng.normal(size=(2, KV_HEADS, 4, HEAD_WIDTH))
     cos, sin = tables([0, 1, 2], HEAD_WIDTH)
-    with pytest.raises(ValueError, match="projected_key and projected_value are given together"):
+    with pytest.raises(ValueError, match="projected_key and projected_value must be given together"):
         layer(x, projected_key=k)
     with pytest.raises(ValueError, match="both key and projected_key"):
         layer(x, x, projected_key=k, projected_value=k)
