@@ -80,6 +80,25 @@ class Saved:
         return self._saved.lse(self._query)
 
 
+class _Parameters(dict[str, Any]):
+    """A layer's arrays. Another array under one of the names would not reach the layer, so it is an error."""
+
+    def __setitem__(self, name: str, array: Array) -> None:
+        if array is not self.get(name):  # `parameters[name] -= step` assigns the array itself
+            raise TypeError(f"parameters[{name!r}] = ... does not change the layer; write into its memory: parameters[{name!r}][...] = ...")
+
+    def update(self, *others: Any, **named: Any) -> None:
+        for name, array in dict(*others, **named).items():
+            self[name] = array
+
+    def __ior__(self, other: Any) -> _Parameters:  # type: ignore[override,misc]
+        self.update(other)
+        return self
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return dict, (dict(self),)
+
+
 class MultiHeadAttention:
     """Multi-head attention (Vaswani et al. 2017, section 3.2.2), with gate, pair bias, any axis and global query (Jumper et al. 2021, supplementary
     algorithms 7, 8 and 19).
@@ -164,9 +183,9 @@ class MultiHeadAttention:
 
     @property
     def parameters(self) -> dict[str, Array]:
-        """Name -> NumPy array on the layer's own memory: writing to it changes the layer. q.weight is ``[N*H, query_width]``, and so on. Read-only
-        if the layer is frozen."""
-        return self._layer.parameters
+        """Name -> NumPy array on the layer's own memory: ``parameters["q.weight"][...] = w`` changes the layer; another array in its place is an
+        error. q.weight is ``[N*H, query_width]``, and so on. Read-only if the layer is frozen."""
+        return _Parameters(self._layer.parameters)
 
     def frozen(self) -> MultiHeadAttention:
         """A copy with read-only parameters for inference. Its parameters are packed for the kernels once instead of in every call, which saves most

@@ -101,6 +101,13 @@ def annotations_of(kind: type) -> dict[str, str]:
 
 _DEFAULTS: dict[str, Any] = {"softcap": 0.0, "dropout": 0.0, "empty_rows": "zero", "training": False}  # other options: None
 _signatures: dict[str, inspect.Signature] = {}
+_MASK = "'attend' (booleans, True: may attend), 'block' (True: may not) or 'bias' (numbers, added to the scores)"
+_OTHER_NAMES = {  # names in torch and transformers whose nearest spelling here means something else
+    "attn_mask": _MASK,
+    "attention_mask": _MASK,
+    "mask": _MASK,
+    "key_padding_mask": "'block_keys' (booleans, True: no query attends to the key)",
+}
 _F = TypeVar("_F", bound=Callable[..., Any])
 
 
@@ -123,5 +130,6 @@ def refuse(function: str, name: str) -> None:
     import difflib  # imported here, because the import takes time and only errors need it
 
     close = difflib.get_close_matches(name, _signatures[function].parameters, n=2)
-    hint = f"; did you mean {' or '.join(map(repr, close))}?" if close else ""
+    meant = _OTHER_NAMES.get(name, " or ".join(map(repr, close)))
+    hint = f"; did you mean {meant}?" if meant else ""
     raise TypeError(f"{function}() got an unexpected keyword argument {name!r}{hint}")

@@ -34,6 +34,14 @@ def test_an_unknown_argument_is_an_error_that_names_the_function_and_the_close_n
         call(**good, **{wrong: None})
 
 
+@pytest.mark.parametrize("function", TAKES_OPTIONS)
+@pytest.mark.parametrize(("theirs", "ours"), [("attn_mask", "'attend'.*'block'.*'bias'"), ("attention_mask", "'attend'.*'block'.*'bias'"), ("key_padding_mask", "'block_keys'")])
+def test_the_names_of_torch_are_answered_with_what_they_mean(function: str, theirs: str, ours: str) -> None:
+    call, good, _ = TAKES_OPTIONS[function]
+    with pytest.raises(TypeError, match=f"{theirs}'; did you mean {ours}"):
+        call(**good, **{theirs: None})
+
+
 def test_unknown_arguments_of_other_kinds_are_errors() -> None:
     with pytest.raises(TypeError, match="did you mean 'return_lse'"):  # an argument of sdpa alone
         polyhead.sdpa(Q, K, V, retrun_lse=True)  # type: ignore[call-arg]

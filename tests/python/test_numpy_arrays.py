@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import pickle
 import tracemalloc
 from typing import Any
 
@@ -387,6 +388,18 @@ def test_parameters_are_the_layers_own_memory() -> None:
     layer.parameters["output.bias"][...] += 1
     np.testing.assert_allclose(layer(x), before + 1, rtol=1e-6)
     weight = layer.parameters["q.weight"]
+    layer.parameters["output.bias"] -= 1
+    np.testing.assert_allclose(layer(x), before, atol=1e-6)
+    other = np.zeros((8, 8), np.float32)
+    for assign in (
+        lambda p: p.__setitem__("q.weight", other),
+        lambda p: p.update({"q.weight": other}),
+        lambda p: p.update(new=other),
+        lambda p: p.__ior__({"q.weight": other}),
+    ):
+        with pytest.raises(TypeError, match=r"does not change the layer; write into its memory: parameters\['(q.weight|new)'\]\[...\] = ..."):
+            assign(layer.parameters)
+    assert type(pickle.loads(pickle.dumps(layer.parameters))) is dict
     del layer
     assert weight.shape == (8, 8) and np.isfinite(weight).all()  # the view keeps the memory
 
