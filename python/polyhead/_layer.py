@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from . import _core
+from ._npz import read_npz
 from ._options import Array, EmptyRows, LayerOptions, MapValue, Rotary, Unpack, takes
 
 if TYPE_CHECKING:
@@ -338,7 +339,7 @@ def load(
 
     Raises:
         OSError: the file cannot be read.
-        ValueError: the file is damaged, no layout fits, or several do: the message names them.
+        ValueError: the file is damaged, whatever it holds: the message names it and says what is wrong. No layout fits, or several do: the message names them.
         TypeError: an argument of another type.
     """
     settings: dict[str, Any] = {"axis": axis, "add_zero_attn": add_zero_attn, "dropout": dropout, "softcap": softcap}
@@ -358,7 +359,13 @@ def load(
         if os.path.splitext(path)[1] in (".pt", ".pth", ".bin") and os.path.isfile(source):
             raise ValueError(f"'{path}' is a pickle, by its name, which may run code; pass load the result of torch.load(path, weights_only=True)")
         return MultiHeadAttention._of(_core.load(source, layout, prefix, heads, settings))
-    return MultiHeadAttention._of(_core.from_arrays(_read_npz(source), path, layout, prefix, heads, settings))
+    arrays = read_npz(path)
+    try:
+        return MultiHeadAttention._of(_core.from_arrays(arrays, path, layout, prefix, heads, settings))
+    except ValueError as error:
+        if path in str(error):
+            raise
+        raise ValueError(f"'{path}': {error}") from None
 
 
 def _heads_of_folder(source: str) -> int | None:
@@ -368,24 +375,10 @@ def _heads_of_folder(source: str) -> int | None:
     try:
         with open(os.path.join(source, "config.json"), encoding="utf-8") as file:
             config = json.load(file)
-    except (OSError, ValueError):  # if the number is needed, a later error says what to do
+    except (OSError, ValueError, RecursionError):  # if the number is needed, a later error says what to do
         return None
     given = [config[name] for name in ("num_attention_heads", "num_heads", "n_head") if name in config] if isinstance(config, dict) else []
-    return given[0] if given and type(given[0]) is int else None
-
-
-def _read_npz(source: str | bytes | os.PathLike[str]) -> dict[str, Array]:
-    """The arrays of an npz file. For a damaged or hostile file raises OSError or ValueError only, whatever NumPy raises."""
-    import zipfile
-    import zlib
-
-    import numpy
-
-    try:
-        with numpy.load(os.fsdecode(source), allow_pickle=False) as file:
-            return dict(file)
-    except (zipfile.BadZipFile, zlib.error, EOFError, KeyError, NotImplementedError, RuntimeError, AttributeError, TypeError) as error:
-        raise ValueError(f"'{os.fsdecode(source)}' is no npz file that NumPy can read: {error}") from error
+    return given[0] if given and type(given[0]) is int and 1 <= given[0] <= 1 << 40 else None
 
 
 def save(layer: MultiHeadAttention, path: str | os.PathLike[str], *, layout: str = "torch", prefix: str = "") -> None:
