@@ -1,6 +1,10 @@
 // Storage types of tensors: the one table that files, dispatch and messages read.
 #pragma once
 
+#if __cplusplus < 202002L
+#error "polyhead needs C++20: compile with -std=c++20"
+#endif
+
 #include <array>
 #include <concepts>
 #include <cstddef>
