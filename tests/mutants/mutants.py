@@ -421,6 +421,8 @@ MUTANTS = [
            "copy_vectors(s_->joined + i * task_.v_width, product.c + i * product.c_stride);", ";", "o is as before when a product is computed again", KERNEL),
     Mutant("elements of a word in the wrong order", "src/cpu/storage.h", "(word << (24 - 8 * i)) >> 24", "(word << (8 * i)) >> 24",
            "a word holds its elements from the lowest byte on", KERNEL),
+    Mutant("kernel: bfloat16 cut off", "src/cpu/storage.h", "(bits + 0x7fffu + (bits >> 16 & 1u)) >> 16", "bits >> 16", "results are rounded to the nearest",
+           ("cpu_sdpa",)),
     Mutant("int8 element rounded after the product", ROW, "const float product = scale * static_cast<float>(slice(row, j));",
            "const double product = static_cast<double>(scale) * slice(row, j);", "an int8 element is one float32", ("reference",)),
     Mutant("quantised to -128", "src/core/quantize.cc", "std::max(quotient, -kLargest)", "std::max(quotient * 1.01F, -kLargest - 1)", "int8 elements are nearest", ("core",)),
