@@ -20,6 +20,7 @@
 #include "polyhead/nn/rotary_embedding.h"
 #include "polyhead/nn/trace.h"
 #include "polyhead/quantize.h"
+#include "polyhead/relative_bias.h"
 #include "polyhead/sdpa.h"
 #include "polyhead/tensor.h"
 #include "polyhead/tensor_view.h"

@@ -3,7 +3,7 @@
 //   score[b,n,t,s] = softcap(scale * <q[b,n,t,:], k[b,n/(N/K),s,:]>) + bias[b,n,t,s]      softcap(x) = c tanh(x/c), or x when c = 0
 //   p[b,n,t,:]     = softmax of score over the keys that t may attend to
 //   out[b,n,t,:]   = sum_s drop(p)[b,n,t,s] v[b,n/(N/K),s,:]                               lse[b,n,t] = log sum_s exp(score[b,n,t,s])
-// With sink logits the sum of the softmax has one more term, exp(sink[b,n,t]): p = exp(score - lse) and lse = log(exp(sink) + sum_s exp(score)).
+// A relative bias (polyhead/relative_bias.h) gives bias[b,n,t,s] by a formula. With sink logits the sum of the softmax has one more term, exp(sink[b,n,t]): p = exp(score - lse) and lse = log(exp(sink) + sum_s exp(score)).
 //
 // Letters: * any number of leading (batch) dimensions, counted by b, N query heads, K key/value heads (N % K == 0), T queries, S keys,
 // H width of a query/key head, V width of a value head; drop = dropout. Any strides are legal; every extent may be 0.
@@ -17,6 +17,7 @@
 
 #include "polyhead/executor.h"
 #include "polyhead/mask.h"
+#include "polyhead/relative_bias.h"
 #include "polyhead/tensor_view.h"
 
 #pragma GCC visibility push(default)
@@ -42,6 +43,7 @@ struct SdpaBackward {
   ConstTensorView d_out;      // [*,N,T,V]
   TensorView d_q, d_k, d_v;   // shaped as q, k, v; a gradient without a view is not computed
   TensorView d_bias = {};     // the shape of options.bias. Gradients of elements that share memory (zero or overlapping strides) add up.
+  TensorView d_relative_bias = {};  // the shape and dtype of options.relative_bias.slopes or .table; elements that share memory as in d_bias
   TensorView d_sink = {};     // the shape and dtype of options.sink; elements that share memory as in d_bias
 };
 
@@ -60,6 +62,7 @@ struct SdpaOptions {
   std::optional<double> scale{};  // 1/sqrt(H) when not given
   Mask mask{};
   ConstTensorView bias{};         // added to the scores; dtype of q; broadcasts to [*,N,T,S]; -inf means probability 0
+  RelativeBias relative_bias{};   // ALiBi, or T5's buckets; not together with `bias`
   double softcap = 0;             // >= 0; 0 is off
   // Sink logits (StreamingLLM, Xiao et al. 2024; learned: gpt-oss 2025; all 0: softmax off by one, Miller 2023): [N], or a view of another
   // rank that broadcasts to [*,N,T]; in the dtype of q or of lse. p of a row's keys sums to 1 - exp(sink - lse). A row without keys

@@ -81,15 +81,21 @@ TEST(MultiHeadAttentionMasks, DocumentsAreIndependent) {
   layer.forward({.query = x}, evaluated, {.mask = packed, .executor = &one});
   EXPECT_TRUE(same_bits(evaluated, out));
 
-  const auto refused = [&](const MultiHeadAttentionConfig& config) {
+  const auto refused = [&](const MultiHeadAttentionConfig& config, const AttentionOptions& options) {
     const MultiHeadAttention other(config);
     Tensor target(DType::f32, other.output_shape({.query = x}));
-    return error_message([&] { other.forward({.query = x}, target, {.mask = {.query_offsets = offsets}}); });
+    return error_message([&] { other.forward({.query = x}, target, options); });
   };
-  EXPECT_EQ(refused({.query_width = 64, .add_zero_attn = true}),
+  const AttentionOptions documents{.mask = {.query_offsets = offsets}};
+  EXPECT_EQ(refused({.query_width = 64, .add_zero_attn = true}, documents),
             "MultiHeadAttention.forward: documents (query_offsets) with add_bias_kv or add_zero_attn, whose keys belong to none");
-  EXPECT_EQ(refused({.query_width = 64, .global_query = GlobalQuery::mean}),
+  EXPECT_EQ(refused({.query_width = 64, .global_query = GlobalQuery::mean}, documents),
             "MultiHeadAttention.forward: documents (query_offsets) with a global query, which spans all of them");
+  const Tensor slopes = alibi_slopes(1);
+  EXPECT_EQ(refused({.query_width = 64, .add_bias_kv = true}, {.relative_bias = {.slopes = slopes}}),
+            "MultiHeadAttention.forward: relative_bias with add_bias_kv or add_zero_attn, whose keys have no position");
+  EXPECT_EQ(refused({.query_width = 64, .global_query = GlobalQuery::mean}, {.relative_bias = {.slopes = slopes}}),
+            "MultiHeadAttention.forward: relative_bias with a global query, which has no position");
 }
 
 TEST(MultiHeadAttentionMasks, MaskedMeanWithoutPositionsIsZeroAndItsSequenceEmpty) {

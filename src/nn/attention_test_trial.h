@@ -25,6 +25,7 @@ struct Setting {
   std::function<Mask(Random&)> mask = {};
   Mode mode = Mode::evaluation;
   Shape sink = {};
+  Shape relative_bias = {};  // [N]: slopes; [N,buckets]: a table
 };
 
 // One layer with random inputs, its output and every gradient.
@@ -39,6 +40,10 @@ struct Trial {
     options.dropout_seed = 5;
     if (!setting.bias.empty()) options.bias = bias = random.tensor(DType::f64, setting.bias);
     if (!setting.sink.empty()) options.sink = sink = random.tensor(DType::f64, setting.sink);
+    if (!setting.relative_bias.empty()) {
+      relative_bias = random.tensor(DType::f64, setting.relative_bias);
+      (setting.relative_bias.size() == 1 ? options.relative_bias.slopes : options.relative_bias.table) = relative_bias;
+    }
     if (setting.mask) options.mask = setting.mask(random);
     out = Tensor(DType::f64, layer.output_shape(input));
     d_out = random.tensor(DType::f64, out.shape());
@@ -56,6 +61,7 @@ struct Trial {
     if (key) wanted.key = d_key = Tensor(DType::f64, key.shape());
     if (value) wanted.value = d_value = Tensor(DType::f64, value.shape());
     if (bias) wanted.bias = d_bias = Tensor(DType::f64, bias.shape());
+    if (relative_bias) wanted.relative_bias = d_relative_bias = Tensor(DType::f64, relative_bias.shape());
     if (sink) wanted.sink = d_sink = Tensor(DType::f64, sink.shape());
     layer.backward(saved, d_out, wanted);
   }
@@ -68,12 +74,13 @@ struct Trial {
     if (value) list.push_back({"value", value, d_value});
     if (bias) list.push_back({"bias", bias, d_bias});
     if (sink) list.push_back({"sink", sink, d_sink});
+    if (relative_bias) list.push_back({"relative_bias", relative_bias, d_relative_bias});
     return list;
   }
 
   Random random;
   MultiHeadAttention layer, gradients;
-  Tensor query, key, value, bias, sink, out, d_out, d_query, d_key, d_value, d_bias, d_sink;
+  Tensor query, key, value, bias, sink, relative_bias, out, d_out, d_query, d_key, d_value, d_bias, d_sink, d_relative_bias;
   AttentionInput input;
   AttentionOptions options;
   MultiHeadAttention::Saved saved;

@@ -18,6 +18,7 @@ struct CachedLayer {
   const MultiHeadAttention& layer;
   const Mask& mask;
   const std::optional<RotaryEmbedding>& embedding;
+  const Tensor& slopes;  // of ALiBi, or absent
   KeyValueCache& cache;
 
   // The layer's own order of dimensions from [B,T,E], and back.
@@ -37,7 +38,7 @@ struct CachedLayer {
       copy(x.view().select(0, b).slice(0, begin, begin + count), some.view().select(0, b).slice(0, 0, count));
     }
     RotaryTables tables;
-    AttentionOptions options{.mask = mask, .cache = &cache};
+    AttentionOptions options{.mask = mask, .relative_bias = {.slopes = slopes}, .cache = &cache};
     if (embedding) tables = embedding->tables_from(cache.key_lengths(), tokens), options.rotary = tables.rotary();
     const Tensor new_tokens = Tensor::of<std::int64_t>({sequences}, std::span(counts));
     const bool equal = std::ranges::all_of(counts, [&](std::int64_t count) { return count == tokens; });

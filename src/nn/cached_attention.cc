@@ -9,11 +9,11 @@
 
 namespace polyhead::nn {
 
-Mask mask_in_cache(const Mask& given, ConstTensorView lengths, ConstTensorView before) {
-  Mask mask = given;
+Mask mask_in_cache(const AttentionOptions& options, ConstTensorView lengths, ConstTensorView before) {
+  Mask mask = options.mask;
   mask.key_lengths = lengths;
   if (mask.causal) mask.causal = Causal::top_left();
-  if (mask.causal || mask.window.left || mask.window.right) mask.diagonal_offsets = before;
+  if (mask.causal || mask.window.left || mask.window.right || options.relative_bias) mask.diagonal_offsets = before;
   return mask;
 }
 
@@ -35,6 +35,7 @@ void require_cache(const char* operation, const MultiHeadAttentionConfig& config
   require(
       !mask.window.diagonal && (!mask.causal || mask.causal->corner != Diagonal::Corner::offset), operation,
       ": a cache with an offset of the diagonal, which the cache gives; causal may be top_left or bottom_right, which are the same here");
+  require(!options.relative_bias.diagonal, operation, ": a cache with a diagonal of relative_bias, which the cache gives");
   const KeyValueCacheConfig& own = cache.config();
   require(shapes.lead == Shape{own.sequences}, operation, ": query is ", input.query.shape(), " with leading dimensions ", shapes.lead,
           "; the cache has ", own.sequences, " sequences, so they must be [", own.sequences, "]");
@@ -49,7 +50,7 @@ void require_cache(const char* operation, const MultiHeadAttentionConfig& config
   require_pairs(operation, "block", mask.block, shapes);
   require_pairs(operation, "bias", options.bias, shapes);
   AttentionOptions whole = options;
-  whole.mask = mask_in_cache(mask, {after.data(), {own.sequences}}, cache.key_lengths());
+  whole.mask = mask_in_cache(options, {after.data(), {own.sequences}}, cache.key_lengths());
   require_sdpa_options(config, shapes, whole);
 }
 

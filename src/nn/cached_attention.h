@@ -9,7 +9,7 @@ namespace polyhead::nn {
 
 // The mask of a call with a cache: the caller's, with the lengths [B] of the sequences and, for a diagonal, their lengths before the
 // append.
-Mask mask_in_cache(const Mask& given, ConstTensorView lengths, ConstTensorView before);
+Mask mask_in_cache(const AttentionOptions& options, ConstTensorView lengths, ConstTensorView before);
 
 // Checks a call with a cache wholly: what follows throws only for want of memory or of a backend. `shapes` are those of the input.
 void require_cache(const char* operation, const MultiHeadAttentionConfig& config, const AttentionInput& input,

@@ -25,6 +25,7 @@ struct Setting {
   Mask mask{.causal = Causal::top_left()};
   std::optional<RotaryEmbeddingConfig> rotary{};
   std::optional<DType> storage{};  // of the cache; absent: the layer's
+  bool alibi = false;
 
   // The bits of the whole sequence (docs/promises.md), or, with a cache that rounds more than the layer, its values.
   testing::AssertionResult agree(ConstTensorView out, ConstTensorView expected) const {
@@ -55,6 +56,8 @@ const Setting kSettings[] = {
      {.causal = Causal::top_left()},
      {},
      DType::f16},
+    {"ALiBi", {.query_width = 16, .heads = 4}, {.causal = Causal::top_left()}, {}, {}, true},
+    {"ALiBi, bfloat16, window", {.query_width = 16, .heads = 2, .dtype = DType::bf16}, {.window = {.left = 3, .right = 0}}, {}, {}, true},
     {"along the first axis", {.query_width = 16, .heads = 4, .axis = 0, .dtype = DType::f64}},
 };
 
@@ -64,6 +67,7 @@ class CachedAttention : public testing::TestWithParam<Setting> {
     Random random(3);
     layer_.visit([&](const std::string&, Tensor& tensor) { random.fill(tensor, -0.4, 0.4); });
     x_ = random.tensor(config_.dtype, {kSequences, kTokens, config_.query_width});
+    if (setting_.alibi) slopes_ = alibi_slopes(config_.heads);
     if (setting_.rotary) embedding_.emplace(*setting_.rotary);
     cache_ = KeyValueCache({.sequences = kSequences,
                             .kv_heads = config_.kv_heads,
@@ -75,7 +79,7 @@ class CachedAttention : public testing::TestWithParam<Setting> {
 
   Tensor whole(const Tensor& x) const {
     Tensor out(config_.dtype, x.shape());
-    AttentionOptions options{.mask = setting_.mask};
+    AttentionOptions options{.mask = setting_.mask, .relative_bias = {.slopes = slopes_}};
     if (options.mask.causal) options.mask.causal = Causal::top_left();
     if (options.mask.window.left) options.mask.window.diagonal = Diagonal::top_left();
     RotaryTables tables;
@@ -89,8 +93,8 @@ class CachedAttention : public testing::TestWithParam<Setting> {
   const MultiHeadAttentionConfig& config_;
   std::optional<RotaryEmbedding> embedding_;
   KeyValueCache cache_;
-  CachedLayer fed_{layer_, setting_.mask, embedding_, cache_};
-  Tensor x_;
+  Tensor x_, slopes_;
+  CachedLayer fed_{layer_, setting_.mask, embedding_, slopes_, cache_};
 };
 
 INSTANTIATE_TEST_SUITE_P(Settings, CachedAttention, testing::ValuesIn(kSettings));
@@ -227,6 +231,9 @@ TEST(CacheOfALayer, IsRefusedWhereItMeansNothing) {
               HasSubstr("a cache with diagonal_offsets"));
   EXPECT_THAT(refused(plain, {.mask = {.causal = Causal::offset(1)}}, {.query = x}, out),
               HasSubstr("a cache with an offset of the diagonal"));
+  const Tensor slopes(DType::f32, {2});
+  EXPECT_THAT(refused(plain, {.relative_bias = {.slopes = slopes, .diagonal = Diagonal::top_left()}}, {.query = x}, out),
+              HasSubstr("a cache with a diagonal of relative_bias"));
   EXPECT_THAT(refused(plain, {}, {.query = deep}, deep_out), HasSubstr("leading dimensions [2,1]; the cache has 2 sequences"));
   EXPECT_THAT(refused({.query_width = 4, .heads = 4}, {}, {.query = x}, out),
               HasSubstr("the cache has 2 heads of widths 2 and 2; the layer has 4 of 1 and 1"));

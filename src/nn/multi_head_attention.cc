@@ -17,14 +17,15 @@ namespace {
 constexpr const char* kForward = "MultiHeadAttention.forward";
 
 // What forward and backward read besides the parameters.
-std::vector<Operand> inputs_of(const AttentionInput& input, const Mask& mask, const ConstTensorView& bias, const ConstTensorView& sink,
-                               const ConstTensorView& dropout_keep, const Rotary& rotary) {
+std::vector<Operand> inputs_of(const AttentionInput& input, const Mask& mask, const ConstTensorView& bias, const RelativeBias& relative_bias,
+                               const ConstTensorView& sink, const ConstTensorView& dropout_keep, const Rotary& rotary) {
   std::vector<Operand> inputs;
-  inputs.reserve(21);
+  inputs.reserve(23);
   const auto add = [&](std::string_view name, const ConstTensorView& view) {
     if (view) inputs.push_back({name, view});
   };
   add("query", input.query), add("key", input.key), add("value", input.value), add("bias", bias), add("sink", sink), add("dropout_keep", dropout_keep);
+  add("relative_bias.slopes", relative_bias.slopes), add("relative_bias.table", relative_bias.table);
   add("projected_key", input.projected_key), add("projected_value", input.projected_value);
   add("projected_key_scale", input.projected_key_scale), add("projected_value_scale", input.projected_value_scale);
   add("rotary.cos", rotary.cos), add("rotary.sin", rotary.sin), add("rotary.key_cos", rotary.key_cos),
@@ -158,6 +159,10 @@ void require_options(const char* operation, const MultiHeadAttentionConfig& conf
           ": documents (query_offsets) with add_bias_kv or add_zero_attn, whose keys belong to none");
   require(!documents || config.global_query == GlobalQuery::off, operation,
           ": documents (query_offsets) with a global query, which spans all of them");
+  require(!options.relative_bias || shapes.added_keys == 0, operation,
+          ": relative_bias with add_bias_kv or add_zero_attn, whose keys have no position");
+  require(!options.relative_bias || config.global_query == GlobalQuery::off, operation,
+          ": relative_bias with a global query, which has no position");
   require_cache(operation, config, input, options, shapes);
   if (!options.cache) {
     require_pairs(operation, "attend", options.mask.attend, shapes);
@@ -218,11 +223,12 @@ void run(const MultiHeadAttention& layer, const PackedAttention& projections, co
   s.sdpa = {.scale = config.scale,
             .mask = options.mask,
             .bias = options.bias,
+            .relative_bias = options.relative_bias,
             .softcap = config.softcap,
             .sink = options.sink,
             .empty_rows = config.empty_rows,
             .backend = options.backend};
-  if (options.cache) s.sdpa.mask = mask_in_cache(options.mask, options.cache->key_lengths(), options.cache->previous_lengths());
+  if (options.cache) s.sdpa.mask = mask_in_cache(options, options.cache->key_lengths(), options.cache->previous_lengths());
   if (options.mode == Mode::training) s.sdpa.dropout = {config.dropout, options.dropout_seed.value_or(0), options.dropout_keep};
   if (shapes.added_keys > 0) {
     if (restricts(options.mask)) {
@@ -305,11 +311,11 @@ void MultiHeadAttention::forward(const AttentionInput& input, TensorView out, co
   require_heads_fit_rank(kOperation, input);
   require_exactly(kOperation, {"out", out}, output_shape_of(config, shapes), config.dtype);
   const Operand written{"out", out};
-  polyhead::require_separate(kOperation, {&written, 1}, inputs_of(input, options.mask, options.bias, options.sink, options.dropout_keep, options.rotary));
+  polyhead::require_separate(kOperation, {&written, 1}, inputs_of(input, options.mask, options.bias, options.relative_bias, options.sink, options.dropout_keep, options.rotary));
   require_parameters_separate(kOperation, {written}, *this);
   if (options.cache) {
     require(saved == nullptr, kOperation, ": a cache with saved activations; a pass with a cache has no backward pass");
-    std::vector<Operand> inputs = inputs_of(input, options.mask, options.bias, options.sink, options.dropout_keep, options.rotary);
+    std::vector<Operand> inputs = inputs_of(input, options.mask, options.bias, options.relative_bias, options.sink, options.dropout_keep, options.rotary);
     if (options.new_tokens) inputs.push_back({"new_tokens", options.new_tokens});
     const KeyValueCache& cache = *options.cache;
     const Operand memory[] = {written,
@@ -350,7 +356,7 @@ void MultiHeadAttention::backward(const Saved& s, ConstTensorView d_out, const G
   require(!input.projected_key || input.projected_key.dtype() == config.dtype, kOperation, ": projected_key is ",
           input.projected_key.dtype(), "; gradients need keys and values in the dtype of the parameters, ", config.dtype);
   require_exactly(kOperation, {"d_out", d_out}, output_shape_of(config, shapes), config.dtype);
-  std::vector<Operand> read = inputs_of(input, s.sdpa.mask, s.bias, s.sdpa.sink, s.sdpa.dropout.keep, s.rotary);
+  std::vector<Operand> read = inputs_of(input, s.sdpa.mask, s.bias, s.sdpa.relative_bias, s.sdpa.sink, s.sdpa.dropout.keep, s.rotary);
   read.push_back({"d_out", d_out});
   const Operand written[] = {{"the gradient of query", gradients.query},
                              {"the gradient of key", gradients.key},
@@ -358,15 +364,18 @@ void MultiHeadAttention::backward(const Saved& s, ConstTensorView d_out, const G
                              {"the gradient of projected_key", gradients.projected_key},
                              {"the gradient of projected_value", gradients.projected_value},
                              {"the gradient of bias", gradients.bias, true},
+                             {"the gradient of relative_bias", gradients.relative_bias, true},
                              {"the gradient of sink", gradients.sink, true}};
-  const ConstTensorView gradient_of[] = {input.query, input.key, input.value, input.projected_key, input.projected_value, s.bias, s.sdpa.sink};
+  const RelativeBias& relative = s.sdpa.relative_bias;
+  const ConstTensorView gradient_of[] = {input.query, input.key, input.value, input.projected_key, input.projected_value, s.bias,
+                                         relative.slopes ? relative.slopes : relative.table, s.sdpa.sink};
   for (std::size_t i = 0; i < std::size(written); ++i) {
     if (!written[i].view) continue;
     require(static_cast<bool>(gradient_of[i]), kOperation, ": ", written[i].name, " is asked for, which forward was not given");
     require_exactly(kOperation, written[i], gradient_of[i].shape(), gradient_of[i].dtype());
   }
   polyhead::require_separate(kOperation, written, read);
-  require_parameters_separate(kOperation, {written[0], written[1], written[2], written[3], written[4], written[5], written[6]}, *this);
+  require_parameters_separate(kOperation, {written[0], written[1], written[2], written[3], written[4], written[5], written[6], written[7]}, *this);
   MultiHeadAttention* grads = gradients.parameters;
   if (grads) {
     require_parameters_may_change(kOperation, s.constant_parameters, options.workspace);
@@ -437,6 +446,7 @@ void MultiHeadAttention::backward(const Saved& s, ConstTensorView d_out, const G
                  .d_k = d_k_heads,
                  .d_v = d_v_heads,
                  .d_bias = d_bias,
+                 .d_relative_bias = gradients.relative_bias,
                  .d_sink = gradients.sink},
                 sdpa);
   if (d_padded_bias) sum_to(d_padded_bias.view().slice(-1, 0, shapes.keys), gradients.bias);

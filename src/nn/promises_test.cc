@@ -33,6 +33,7 @@ class RandomLayer {
     if (random.coin())
       embedding_.emplace(RotaryEmbeddingConfig{.width = 4, .order = random.pick({RotaryOrder::halves, RotaryOrder::pairs})});
     if (random.integer(0, 2) == 0) mask_.window.left = random.integer(0, tokens);
+    if (random.integer(0, 2) == 0) slopes_ = Tensor::copy_of(alibi_slopes(config_.heads), accumulation_dtype(dtype));
     whole_ = forward(x_, 0);
   }
 
@@ -73,7 +74,7 @@ class RandomLayer {
                          .value_head_width = config_.value_head_width,
                          .dtype = storage});
     Tensor out(config_.dtype, whole_.shape());
-    const CachedLayer fed{layer_, mask_, embedding_, cache};
+    const CachedLayer fed{layer_, mask_, embedding_, slopes_, cache};
     while (std::ranges::min(lengths(cache)) < tokens_) {
       std::vector<std::int64_t> counts;
       for (const std::int64_t length : lengths(cache)) counts.push_back(std::min(random.integer(least, most), tokens_ - length));
@@ -94,7 +95,7 @@ class RandomLayer {
     return out;
   }
   void forward(ConstTensorView x, std::int64_t position, TensorView out) {
-    AttentionOptions options{.mask = mask_};
+    AttentionOptions options{.mask = mask_, .relative_bias = {.slopes = slopes_}};
     RotaryTables tables;
     if (embedding_) tables = embedding_->tables(position, x.extent(1)), options.rotary = tables.rotary();
     layer_.forward({.query = x}, out, options);
@@ -103,7 +104,7 @@ class RandomLayer {
   MultiHeadAttentionConfig config_;
   MultiHeadAttention layer_;
   std::int64_t sequences_, tokens_;
-  Tensor x_, whole_;
+  Tensor x_, whole_, slopes_;
   std::optional<RotaryEmbedding> embedding_;
   Mask mask_{.causal = Causal::top_left()};
 };

@@ -49,7 +49,7 @@ AttentionOptions SequenceChunks::of(const AttentionOptions& options, std::int64_
   cut(own.mask.block, 3);
   cut(own.mask.attend_keys, 1);
   cut(own.mask.block_keys, 1);
-  // query_offsets and key_offsets are the same for every sequence.
+  // query_offsets, key_offsets and relative_bias are the same for every sequence.
   own.mask.key_lengths = chunks_.of(own.mask.key_lengths, lead_, chunk);  // [*] or [*,T]
   own.mask.diagonal_offsets = chunks_.of(own.mask.diagonal_offsets, lead_, chunk);
   return own;
@@ -60,7 +60,7 @@ void require_sdpa_options(const MultiHeadAttentionConfig& config, const Attentio
   const Tensor q(config.dtype, appended(shapes.lead, {config.heads, shapes.queries, 0}));
   const Tensor k(config.dtype, appended(shapes.lead, {config.kv_heads, shapes.keys, 0}));
   ProblemMemory memory;
-  normal_form(MapsInput{.q = q, .k = k}, SdpaOptions{.mask = options.mask, .bias = options.bias, .sink = options.sink, .empty_rows = config.empty_rows},
+  normal_form(MapsInput{.q = q, .k = k}, {.mask = options.mask, .bias = options.bias, .relative_bias = options.relative_bias, .sink = options.sink, .empty_rows = config.empty_rows},
               MapValue::score, "sdpa_forward", memory);
 }
 

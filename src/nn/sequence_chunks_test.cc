@@ -97,6 +97,7 @@ TEST_P(SequencesOf, TakeTheirOwnMaskBiasAndSink) {
                                   {.sink = per_head},
                                   {.sink = per_sequence},
                                   {.sink = of_last},
+                                  {.mask = {.diagonal_offsets = lengths}, .relative_bias = {.slopes = per_head}},
                                   {.mask = {.causal = Causal::top_left(), .key_lengths = lengths}},
                                   {.mask = {.causal = Causal::top_left(), .diagonal_offsets = lengths}}};
   for (const AttentionOptions& options : all) EXPECT_GT(compare(config(Gate::sigmoid), options, 3), 1);

@@ -21,13 +21,18 @@ namespace polyhead {
 // What causal and window leave: query t has the keys [t + lower, t + upper). Both lie in [-T, S], so that no sum overflows.
 struct Band {
   std::int64_t lower = 0, upper = 0;
+  std::int64_t diagonal = 0;         // with a relative bias: the distance of query t and key s is s - (t + diagonal)
+  std::int64_t distance_origin = 0;  // with a relative bias: index of the distance of query 0 and key 0 in Problem::relative_bias
 };
+
+// Distances that a relative bias has values for: ranges that rise, each after a gap.
+using Distances = std::vector<KeyRange>;
 
 // A packed sequence holds documents one after the other: queries of a document attend to its own keys only. A problem without documents is
 // one document that holds every pair.
 struct Document {
   KeyRange queries{0, 0}, keys{0, 0};
-  Band band{};  // if banded; positions count in the document. With KeyRules::bands: holds the bands of all sequences
+  Band band{};  // if banded or with a relative bias; positions count in the document. With KeyRules::bands: holds the bands of all sequences
 };
 
 // A boolean tensor seen as [*,N,T,S] through zero strides. A query may attend to a key if their element equals `attend`.
@@ -52,6 +57,7 @@ struct KeyRules {
     require(mask_count < KeySet::kMostPlanes, "a mask has more than ", KeySet::kMostPlanes, " boolean tensors");
     masks[static_cast<std::size_t>(mask_count++)] = mask;
   }
+  const Band& band(std::int64_t b, const Document& document) const { return bands.empty() ? document.band : bands[static_cast<std::size_t>(b)]; }
   std::span<const Document> all_documents() const { return documents.empty() ? std::span(&all_pairs, 1) : documents; }
   bool any() const { return documents.size() > 1 || banded || !lengths.empty() || mask_count > 0; }
 };
@@ -60,6 +66,8 @@ struct KeyRules {
 struct ProblemMemory {
   KeyRules rules;
   Tensor sink;  // sink logits in the dtype of lse, if those of the caller have another
+  Distances distances;
+  Tensor relative_bias;  // [N,L], a value for each of the L distances
 };
 
 struct DropoutRule {
@@ -81,6 +89,7 @@ struct Problem {
   const KeyRules* rules = nullptr;      // in the ProblemMemory of normal_form()
   std::span<const Document> documents;  // the documents of these tensors: all of them, or one after part_of()
   ConstTensorView bias;              // [*,N,T,S], or absent
+  ConstTensorView relative_bias;     // [N,L] in the dtype of lse, or absent: a pair has element Band::distance_origin + s - t; not with `bias`
   ConstTensorView sink;              // [*,N,T,1] in the dtype of lse, or absent
   DropoutRule dropout;
   EmptyRows empty_rows = EmptyRows::zero;
@@ -110,6 +119,7 @@ struct BackwardProblem : Problem {
   TensorView d_q, d_k, d_v;  // absent: not computed
   TensorView d_bias;         // [*,N,T,S] through the strides of the caller's tensor: positions that share memory are summed
   TensorView d_bias_given;   // as the caller gave it, to be zeroed first
+  TensorView d_relative_bias;  // float64 [N,L]; written
   TensorView d_sink;         // float64 [*,N,T,1], zeros before: the gradient of each row's sink logit
 
   template <class Rows, class Keys, class Pairs>
@@ -165,7 +175,7 @@ HeadSlice<T> head_slice(const BasicTensorView<Void>& view, std::int64_t b, std::
 inline void Problem::place(std::int64_t b, std::int64_t first_head, const Document& document, KeySet& set) const {
   const std::int64_t t = document.queries.first, s = document.keys.first;
   set.queries = document.queries.last - t, set.keys = document.keys.last - s;
-  const Band& band = rules->bands.empty() ? document.band : rules->bands[static_cast<std::size_t>(b)];
+  const Band& band = rules->band(b, document);
   set.banded = rules->banded, set.lower = band.lower, set.upper = band.upper;
   set.length_per_query = rules->length_per_query, set.key_position = s;
   if (!rules->lengths.empty()) set.lengths = rules->lengths.data() + (set.length_per_query ? b * rules->queries + t : b);
@@ -193,6 +203,11 @@ inline KeySet Problem::key_set(std::int64_t b, std::int64_t first_head, const Do
 // The document of query t.
 inline const Document& document_of(const Problem& problem, std::int64_t t) {
   return *std::partition_point(problem.documents.begin(), problem.documents.end(), [&](const Document& d) { return d.queries.last <= t; });
+}
+
+// The element of Problem::relative_bias of query t and key s of a document in sequence b.
+inline std::int64_t relative_index(const Problem& problem, std::int64_t b, const Document& document, std::int64_t t, std::int64_t s) {
+  return problem.rules->band(b, document).distance_origin + (s - document.keys.first) - (t - document.queries.first);
 }
 
 // The problem of one document. Dropout bits and key lengths still use positions in `problem`.

@@ -80,7 +80,7 @@ TEST(ReferenceGradients, RelativePositionTableGetsTheSumOfItsDiagonals) {
     AttentionCase c = odd_case(random);
     Shape shape{c.sizes.queries + c.sizes.keys - 1};
     if (per_head) shape.insert(0, c.sizes.heads());
-    c.use_relative_bias(c.keep(random.tensor(DType::f64, shape)));
+    c.use_bias_table(c.keep(random.tensor(DType::f64, shape)));
     c.options.softcap = 2;
     check(c);
   }

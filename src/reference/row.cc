@@ -85,6 +85,12 @@ void RowMaker::scores(std::int64_t t, Row& row) const {
     const std::vector<double> bias = load_row(problem_.bias, b_, n_, t);
     for (std::int64_t s = 0; s < keys; ++s) row.score[index(s)] += bias[index(s)];
   }
+  if (problem_.relative_bias) {
+    const std::vector<double> values = load_row(problem_.relative_bias.unsqueeze(0), 0, 0, n_);
+    const Document& document = document_of(problem_, t);
+    for (std::int64_t s = document.keys.first; s < document.keys.last; ++s)
+      row.score[index(s)] += values[index(relative_index(problem_, b_, document, t, s))];
+  }
 
   row.sink = problem_.sink ? load_row(problem_.sink, b_, n_, t)[0] : -kInfinity;
 

@@ -53,6 +53,10 @@ TEST(ReferenceSweep, ForwardAndBackwardAreTheFormula) {
       const TensorView d_sink = sink_rows(o.d_sink);
       EXPECT_TRUE(agrees(d_sink, summed_gradient(expected.d_sink, c.sizes.lse(), d_sink))) << "d_sink";
     }
+    if (o.d_relative_bias) {
+      const Tensor wanted = relative_gradient(full_matrices(c.q, c.k, c.v, c.d_out, c.options), expected.d_score, c.options, c.sizes.pairs());
+      EXPECT_TRUE(agrees(o.d_relative_bias, wanted)) << "d_relative_bias";
+    }
     EXPECT_TRUE(padding_is_intact(c.strided()));
     if (HasFailure()) return;
   }
@@ -131,7 +135,14 @@ TEST(ReferenceSweep, CoversEveryRule) {
     seen["documents, with key_offsets"] += documents && m.key_offsets;
     seen["diagonal per sequence"] += m.diagonal_offsets.numel() > 1 && mixed;
     seen["bias"] += static_cast<bool>(o.bias);
-    seen["relative bias"] += static_cast<bool>(c.table);
+    seen["bias from a table by strides"] += static_cast<bool>(c.table);
+    const RelativeBias& relative = o.relative_bias;
+    seen["slopes"] += static_cast<bool>(relative.slopes);
+    seen["buckets, bidirectional"] += relative.table && relative.bidirectional;
+    seen["buckets, unidirectional"] += relative.table && !relative.bidirectional;
+    seen["relative bias and documents"] += relative && documents;
+    seen["relative bias with a diagonal of its own"] += static_cast<bool>(relative.diagonal);
+    seen["relative bias and diagonals of sequences"] += relative && m.diagonal_offsets.numel() > 1;
     seen["softcap"] += o.softcap > 0;
     seen["sink per head"] += o.sink && o.sink.rank() == 1;
     seen["sink that broadcasts"] += o.sink && o.sink.rank() > 1;

@@ -13,7 +13,14 @@ AttentionCase alone_with_offset(const AttentionCase& c, std::int64_t b) {
   Mask& mask = d.options.mask;
   const auto offset = static_cast<std::int64_t>(to_doubles(mask.diagonal_offsets)[static_cast<std::size_t>(b)]);
   mask.diagonal_offsets = {};
-  mask.causal ? void(mask.causal = Causal::offset(offset)) : void(mask.window.diagonal = Diagonal::offset(offset));
+  const Diagonal diagonal = Diagonal::offset(offset);
+  if (mask.causal) {
+    mask.causal = diagonal;
+  } else if (mask.window.left || mask.window.right) {
+    mask.window.diagonal = diagonal;
+  } else {
+    d.options.relative_bias.diagonal = diagonal;
+  }
   return d;
 }
 
@@ -25,7 +32,8 @@ AttentionCase draw_with_offsets(Random& random, DType dtype) {
   AttentionCase c = draw_case(random, dtype, z);
   Mask& mask = c.options.mask;
   mask.query_offsets = mask.key_offsets = {};
-  if (!mask.window.left && !mask.window.right) mask.causal = Causal::top_left();
+  if (!mask.window.left && !mask.window.right && !c.options.relative_bias) mask.causal = Causal::top_left();
+  c.options.relative_bias.diagonal = {};
   if (mask.causal) mask.causal = Causal::top_left();
   mask.window.diagonal = {};
   Tensor offsets(DType::i32, z.lead);

@@ -25,7 +25,7 @@ std::string mask_facts(const Problem& p, const SdpaOptions& options) {
   if (rules.banded && p.packed()) part("a causal diagonal or window in each document");
   const bool shared = !p.packed() && rules.bands.empty();
   if (rules.banded && shared) part("keys [", lower_end(p, first.band.lower), ", ", upper_end(p, first.band.upper), ") of each row");
-  if (!rules.bands.empty()) part("a causal diagonal or window at an offset of each sequence");
+  if (rules.banded && !rules.bands.empty()) part("a causal diagonal or window at an offset of each sequence");
   if (!rules.lengths.empty()) part("key lengths per ", rules.length_per_query ? "query" : "sequence");
   if (options.mask.attend || options.mask.block) part("dense booleans ", (options.mask.attend ? options.mask.attend : options.mask.block).shape());
   if (options.mask.attend_keys || options.mask.block_keys) part("a key mask");
@@ -51,6 +51,10 @@ std::string explain(const SdpaForward& tensors, const SdpaOptions& options) {
   append(text, cat("scale: ", p.scale, p.softcap > 0 ? cat(", softcap ", p.softcap) : "", "\n"));
   append(text, cat("mask: ", mask_facts(p, options), "\n"));
   append(text, cat("bias: ", options.bias ? to_string(options.bias.shape()) : "none", "\n"));
+  if (const RelativeBias& bias = options.relative_bias) {
+    append(text, cat("relative bias: ", bias.slopes ? "slopes " : "a table ", (bias.slopes ? bias.slopes : bias.table).shape(), ", values of ",
+                     p.relative_bias.extent(1), " distances\n"));
+  }
   if (options.sink) append(text, cat("sink: ", options.sink.shape(), "\n"));
   append(text, cat("dropout: ", p.dropout.active() ? cat(p.dropout.p, p.dropout.keep ? ", bits given" : ", bits drawn per pair") : "none", "\n"));
   append(text, cat("threads: ", threads_of(p.executor), p.executor ? " (the caller's executor)" : "", "\n"));

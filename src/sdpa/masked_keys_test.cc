@@ -31,7 +31,8 @@ struct Writable {
     c.q = q = c.keep(Tensor::copy_of(c.q));
     c.k = k = c.keep(Tensor::copy_of(c.k));
     c.v = v = c.keep(Tensor::copy_of(c.v));
-    c.table = {};
+    c.table = {}, c.options.relative_bias = {};
+    if (Mask& mask = c.options.mask; !mask.causal && !mask.window.left && !mask.window.right) mask.diagonal_offsets = {};
     c.options.bias = bias = c.keep(random.tensor(c.dtype, c.sizes.pairs(), -2, 2));
   }
 };

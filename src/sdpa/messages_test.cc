@@ -13,7 +13,7 @@ using testing::HasSubstr;
 struct Problem {
   Tensor q{DType::f32, {2, 4, 3, 8}}, k{DType::f32, {2, 2, 5, 8}}, v{DType::f32, {2, 2, 5, 6}}, out{DType::f32, {2, 4, 3, 6}},
       lse{DType::f32, {2, 4, 3}}, attention_weights;
-  Tensor d_out = out, d_q = q, d_k = k, d_v = v, d_bias, d_sink, bias, extra;
+  Tensor d_out = out, d_q = q, d_k = k, d_v = v, d_bias, d_sink, d_relative_bias, bias, extra;
   SdpaOptions options;
 };
 
@@ -39,6 +39,7 @@ std::string backward_message(Problem& p) {
                    .d_k = p.d_k,
                    .d_v = p.d_v,
                    .d_bias = p.d_bias,
+                   .d_relative_bias = p.d_relative_bias,
                    .d_sink = p.d_sink},
                   p.options);
   });
@@ -217,7 +218,7 @@ TEST(Messages, OfForwardAndBackwardAlike) {
        {"diagonal_offsets is [2,3]", "[*] = [2]"}},
       {"diagonal offsets without a diagonal",
        [](Problem& p) { p.options.mask.diagonal_offsets = p.extra = Tensor(DType::i64, {2}); },
-       {"diagonal_offsets is given without causal or a window"}},
+       {"diagonal_offsets is given without causal, a window or a relative bias"}},
       {"diagonal offsets and another causal diagonal",
        [](Problem& p) {
          p.options.mask.causal = Causal::bottom_right();
@@ -268,6 +269,60 @@ TEST(Messages, OfForwardAndBackwardAlike) {
          p.options.empty_rows = EmptyRows::unmasked;
        },
        {"sink with empty_rows unmasked", "use zero"}},
+      {"a relative bias of a diagonal alone", [](Problem& p) { p.options.relative_bias.diagonal = Diagonal::top_left(); }, {"relative_bias has a diagonal and neither slopes nor a table"}},
+      {"slopes and a table",
+       [](Problem& p) {
+         p.options.relative_bias = {.slopes = p.extra = Tensor(DType::f32, {4}), .table = p.bias = Tensor(DType::f32, {4, 32})};
+       },
+       {"relative_bias has slopes and a table"}},
+      {"a bias and a relative bias",
+       [](Problem& p) {
+         p.options.bias = p.bias = Tensor(DType::f32, {3, 5});
+         p.options.relative_bias.slopes = p.extra = Tensor(DType::f32, {4});
+       },
+       {"bias and relative_bias are both given"}},
+      {"slopes of another dtype",
+       [](Problem& p) {
+         p.options.relative_bias.slopes = p.extra = Tensor(DType::f64, {4});
+       },
+       {"relative_bias.slopes is float64", "float32 as q"}},
+      {"slopes of the key heads",
+       [](Problem& p) {
+         p.options.relative_bias.slopes = p.extra = Tensor(DType::f32, {2});
+       },
+       {"relative_bias.slopes is [2]", "[N] = [4]"}},
+      {"a table as PyTorch stores it",
+       [](Problem& p) {
+         p.options.relative_bias.table = p.extra = Tensor(DType::f32, {32, 4});
+       },
+       {"relative_bias.table is [32,4]", "[N,buckets] = [4,buckets]"}},
+      {"an odd number of buckets",
+       [](Problem& p) {
+         p.options.relative_bias.table = p.extra = Tensor(DType::f32, {4, 31});
+       },
+       {"relative_bias.table has 31 buckets", "even and at least 4"}},
+      {"a maximal distance below the exact ones",
+       [](Problem& p) {
+         p.options.relative_bias = {.table = p.extra = Tensor(DType::f32, {4, 32}), .bidirectional = false, .max_distance = 16};
+       },
+       {"relative_bias.table has max_distance 16", "larger than 16"}},
+      {"a relative bias on another diagonal than the mask",
+       [](Problem& p) {
+         p.options.mask.causal = Causal::top_left();
+         p.options.relative_bias = {.slopes = p.extra = Tensor(DType::f32, {4}), .diagonal = Diagonal::bottom_right()};
+       },
+       {"the diagonal of relative_bias and that of the mask differ"}},
+      {"a relative bias on one diagonal and on one of each sequence",
+       [](Problem& p) {
+         p.options.mask.diagonal_offsets = p.bias = Tensor(DType::i64, {2});
+         p.options.relative_bias = {.slopes = p.extra = Tensor(DType::f32, {4}), .diagonal = Diagonal::bottom_right()};
+       },
+       {"diagonal_offsets with a diagonal of relative_bias"}},
+      {"a relative bias too far off",
+       [](Problem& p) {
+         p.options.relative_bias = {.slopes = p.extra = Tensor(DType::f32, {4}), .diagonal = Diagonal::offset(std::numeric_limits<std::int64_t>::min())};
+       },
+       {"beyond 2^53"}},
   };
   for (const Refusal& refusal : table) {
     SCOPED_TRACE(refusal.name);
@@ -314,6 +369,15 @@ TEST(Messages, OfBackwardAlone) {
          p.d_bias = Tensor(DType::f32, {2, 4, 3, 5});
        },
        {"d_bias is [2,4,3,5]", "[3,5]"}},
+      {"d_relative_bias without a relative bias",
+       [](Problem& p) { p.d_relative_bias = Tensor(DType::f32, {4}); },
+       {"d_relative_bias is given without a relative_bias"}},
+      {"d_relative_bias of another shape",
+       [](Problem& p) {
+         p.options.relative_bias.slopes = p.bias = Tensor(DType::f32, {4});
+         p.d_relative_bias = Tensor(DType::f32, {2, 4});
+       },
+       {"d_relative_bias is [2,4]", "the shape of the slopes = [4]"}},
       {"d_sink without a sink", [](Problem& p) { p.d_sink = Tensor(DType::f32, {4}); }, {"d_sink is given without a sink"}},
       {"d_sink of the broadcast shape",
        [](Problem& p) {

@@ -5,6 +5,7 @@
 
 #include "core/dispatch.h"
 #include "core/index.h"
+#include "sdpa/relative_bias.h"
 
 namespace polyhead {
 namespace {
@@ -66,6 +67,7 @@ class Builder {
     p.bias = pairs(p, options_.bias, "bias", p.dtype);
     p.sink = sink(p);
     key_rules(p);
+    relative_bias(p);
     p.rules = &rules_;
     p.documents = rules_.all_documents();
     const Dropout& dropout = options_.dropout;
@@ -174,7 +176,11 @@ class Builder {
     require(!window.right || *window.right >= 0, op_, ": the window's right side is ", window.right.value_or(0), "; it must not be negative");
     require(!mask.causal || !window.diagonal || *mask.causal == *window.diagonal, op_,
             ": the causal and the window's diagonal differ; a window is counted from the causal diagonal");
-    const Diagonal diagonal = mask.causal ? *mask.causal : window.diagonal.value_or(Diagonal::bottom_right());
+    const std::optional<Diagonal>& of_bias = options_.relative_bias.diagonal;
+    const Diagonal diagonal = mask.causal ? *mask.causal : window.diagonal ? *window.diagonal : of_bias.value_or(Diagonal::bottom_right());
+    const bool windowed = window.left || window.right;
+    require(!of_bias || (!mask.causal && !windowed) || *of_bias == diagonal, op_,
+            ": the diagonal of relative_bias and that of the mask differ; distances are counted from the diagonal of the mask");
     const auto set_band = [&](Document& d) {
       const std::int64_t queries = d.queries.last - d.queries.first, keys = d.keys.last - d.keys.first;
       const Wide offset = diagonal.resolve(queries, keys);
@@ -188,7 +194,9 @@ class Builder {
     const Mask& mask = options_.mask;
     const Window& window = mask.window;
     const auto cut = [&](Wide x) { return static_cast<std::int64_t>(std::min<Wide>(std::max<Wide>(x, -Wide{queries}), keys)); };
-    Band band{-queries, keys};
+    // Distances beyond 2^62 are refused with a relative bias, which alone reads `diagonal`.
+    const Wide limit = Wide{1} << 62;
+    Band band{.lower = -queries, .upper = keys, .diagonal = static_cast<std::int64_t>(std::clamp<Wide>(offset, -limit, limit))};
     if (window.left) band.lower = cut(offset - *window.left);
     if (window.right) band.upper = cut(offset + *window.right + 1);
     if (mask.causal) band.upper = std::min(band.upper, cut(offset + 1));
@@ -201,18 +209,48 @@ class Builder {
     const ConstTensorView& view = mask.diagonal_offsets;
     require(is_integer(view.dtype()), op_, ": diagonal_offsets is ", view.dtype(), "; offsets are integers");
     require(view.shape() == p.lead, op_, ": diagonal_offsets is ", view.shape(), "; it must be [*] = ", p.lead, ", one for each sequence");
-    require(rules_.banded, op_, ": diagonal_offsets is given without causal or a window, whose diagonal it moves");
+    require(rules_.banded || options_.relative_bias, op_,
+            ": diagonal_offsets is given without causal, a window or a relative bias, whose diagonal it moves");
     require(!mask.query_offsets && !mask.key_offsets, op_,
             ": diagonal_offsets with documents (query_offsets), whose diagonals count in each document");
     require(!mask.causal || *mask.causal == Causal::top_left(), op_,
             ": diagonal_offsets with a causal diagonal that is not top_left; give one of them, as each says where the diagonal runs");
     require(!mask.window.diagonal, op_, ": diagonal_offsets with a diagonal of the window; give one of them, as each says where it runs");
+    require(!options_.relative_bias.diagonal, op_,
+            ": diagonal_offsets with a diagonal of relative_bias; give one of them, as each says where it runs");
     Band& all = rules_.all_pairs.band;
-    all = {p.keys, -p.queries};  // empty: joined with each band below
+    all.lower = p.keys, all.upper = -p.queries;  // empty: joined with each band below
     for_each_integer(view, [&](auto offset) {
       const Band& own = rules_.bands.emplace_back(band(offset, p.queries, p.keys));
-      all = {std::min(all.lower, own.lower), std::max(all.upper, own.upper)};
+      all.lower = std::min(all.lower, own.lower), all.upper = std::max(all.upper, own.upper);
     });
+  }
+
+  void relative_bias(Problem& p) const {
+    const RelativeBias& given = options_.relative_bias;
+    require(given || !given.diagonal, op_, ": relative_bias has a diagonal and neither slopes nor a table");
+    if (!given) return;
+    require(!given.slopes || !given.table, op_, ": relative_bias has slopes and a table; only one of them may be given");
+    require(!options_.bias, op_, ": bias and relative_bias are both given; only one of them may be. Their sum is a bias of every pair");
+    const ConstTensorView& view = given.slopes ? given.slopes : given.table;
+    const char* const name = given.slopes ? "relative_bias.slopes" : "relative_bias.table";
+    const DType dtype = accumulation_dtype(p.dtype);
+    require(view.dtype() == p.dtype || view.dtype() == dtype, op_, ": ", name, " is ", view.dtype(), "; it must be ", p.dtype, " as q",
+            p.dtype == dtype ? std::string() : cat(", or ", dtype));
+    require(view.rank() == (given.slopes ? 1 : 2) && view.extent(0) == p.heads, op_, ": ", name, " is ", view.shape(), "; it must be ",
+            given.slopes ? "[N] = [" : "[N,buckets] = [", p.heads, given.slopes ? "]" : ",buckets]");
+    const std::string fault = given.table ? bucket_fault(given.table.extent(1), given.bidirectional, given.max_distance) : std::string();
+    require(fault.empty(), op_, ": relative_bias.table has ", fault);
+    constexpr std::int64_t kFarthest = std::int64_t{1} << 53;
+    const auto near = [&](const Band& band) {
+      require(-kFarthest <= band.diagonal && band.diagonal <= kFarthest, op_,
+              ": a diagonal offset is beyond 2^53, where a relative bias cannot tell distances apart");
+    };
+    for (const Band& band : rules_.bands) near(band);
+    if (rules_.bands.empty()) near(rules_.all_pairs.band);
+    memory_.distances = find_distances(rules_, p.queries, p.keys);
+    memory_.relative_bias = relative_bias_values(given, memory_.distances, dtype);
+    p.relative_bias = memory_.relative_bias;
   }
 
   std::vector<Document> documents(const Problem& p) const {
@@ -286,6 +324,8 @@ bool may_store_keys(DType q, DType k) { return k == q || (q != DType::f64 && (k 
 
 void add_option_tensors(const SdpaOptions& options, std::vector<Operand>& inputs) {
   if (options.bias) inputs.push_back({"bias", options.bias});
+  if (options.relative_bias.slopes) inputs.push_back({"relative_bias.slopes", options.relative_bias.slopes});
+  if (options.relative_bias.table) inputs.push_back({"relative_bias.table", options.relative_bias.table});
   if (options.sink) inputs.push_back({"sink", options.sink});
   if (options.dropout.keep) inputs.push_back({"dropout.keep", options.dropout.keep});
   options.mask.visit([&](std::string_view name, const ConstTensorView& view) { inputs.push_back({name, view}); });
@@ -324,6 +364,12 @@ BackwardProblem normal_form(const SdpaBackward& tensors, const SdpaOptions& opti
     p.d_bias_given = tensors.d_bias;
     p.d_bias = tensors.d_bias.expand(build.shape(p, {p.heads, p.queries, p.keys}));
   }
+  if (tensors.d_relative_bias) {
+    const RelativeBias& bias = options.relative_bias;
+    require(static_cast<bool>(bias), operation, ": d_relative_bias is given without a relative_bias");
+    const ConstTensorView& of = bias.slopes ? bias.slopes : bias.table;
+    build.expect(tensors.d_relative_bias, of.shape(), of.dtype(), "d_relative_bias", bias.slopes ? "the shape of the slopes" : "the shape of the table");
+  }
   if (tensors.d_sink) {
     require(static_cast<bool>(options.sink), operation, ": d_sink is given without a sink");
     build.expect(tensors.d_sink, options.sink.shape(), options.sink.dtype(), "d_sink", "the shape of sink");
@@ -332,7 +378,8 @@ BackwardProblem normal_form(const SdpaBackward& tensors, const SdpaOptions& opti
                               {"out", tensors.out}, {"lse", tensors.lse}, {"d_out", tensors.d_out}};
   add_option_tensors(options, inputs);
   const Operand outputs[] = {
-      {"d_q", tensors.d_q}, {"d_k", tensors.d_k}, {"d_v", tensors.d_v}, {"d_bias", tensors.d_bias, true}, {"d_sink", tensors.d_sink, true}};
+      {"d_q", tensors.d_q}, {"d_k", tensors.d_k}, {"d_v", tensors.d_v}, {"d_bias", tensors.d_bias, true},
+      {"d_relative_bias", tensors.d_relative_bias, true}, {"d_sink", tensors.d_sink, true}};
   require_separate(operation, outputs, inputs);
   p.d_out = tensors.d_out, p.d_q = tensors.d_q, p.d_k = tensors.d_k, p.d_v = tensors.d_v;
   return p;

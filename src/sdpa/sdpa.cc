@@ -6,6 +6,7 @@
 #include "core/text.h"
 #include "sdpa/backend.h"
 #include "sdpa/normal_form.h"
+#include "sdpa/relative_bias.h"
 
 namespace polyhead {
 namespace {
@@ -34,9 +35,14 @@ void sdpa_backward(const SdpaBackward& tensors, const SdpaOptions& options) {
   ProblemMemory memory;
   BackwardProblem problem = normal_form(tensors, options, memory);
   const Backend& backend = select_backend(problem, Operation::backward, options.backend);
-  Tensor d_sink;
+  Tensor d_sink, d_relative_bias;
   if (tensors.d_sink) problem.d_sink = d_sink = Tensor(DType::f64, problem.sink.shape());
+  if (tensors.d_relative_bias) {
+    d_relative_bias = Tensor(DType::f64, problem.relative_bias.shape());
+    problem.d_relative_bias = d_relative_bias;
+  }
   backend.backward(problem);
+  if (d_relative_bias) add_up_relative_gradient(options.relative_bias, memory.distances, d_relative_bias, tensors.d_relative_bias);
   if (d_sink) add_up_sink_gradient(d_sink, tensors.d_sink);
 }
 

@@ -35,10 +35,10 @@ struct AttentionOutputs {
   TensorView out, lse, d_q, d_k, d_v, d_bias;
   TensorView d_table;  // the memory under d_bias, for a relative-position bias
   TensorView attention_weights;  // absent, but for a test that asks for them
-  TensorView d_sink;
+  TensorView d_sink, d_relative_bias;
 
   std::vector<std::pair<const char*, TensorView>> list() const {
-    return {{"out", out}, {"lse", lse}, {"d_q", d_q}, {"d_k", d_k}, {"d_v", d_v}, {"d_bias", d_bias}, {"d_sink", d_sink}};
+    return {{"out", out}, {"lse", lse}, {"d_q", d_q}, {"d_k", d_k}, {"d_v", d_v}, {"d_bias", d_bias}, {"d_sink", d_sink}, {"d_relative_bias", d_relative_bias}};
   }
 };
 
@@ -82,7 +82,12 @@ class AttentionCase {
                              {},
                              {},
                              {},
+                             {},
                              {}};
+    if (const RelativeBias& bias = options.relative_bias) {
+      const ConstTensorView& of = bias.slopes ? bias.slopes : bias.table;
+      outputs.d_relative_bias = make(of.dtype(), of.shape());
+    }
     if (options.sink) outputs.d_sink = make(options.sink.dtype(), options.sink.shape());
     if (table) {
       outputs.d_table = keep(Tensor(dtype, table.shape()));
@@ -120,12 +125,13 @@ class AttentionCase {
                    .d_k = o.d_k,
                    .d_v = o.d_v,
                    .d_bias = o.d_bias,
+                   .d_relative_bias = o.d_relative_bias,
                    .d_sink = o.d_sink},
                   options);
   }
 
   // A bias over [*,N,T,S] that reads table[.., s - t + T - 1].
-  void use_relative_bias(TensorView positions) {
+  void use_bias_table(TensorView positions) {
     table = positions;
     options.bias = relative_view(positions);
   }
@@ -258,6 +264,35 @@ inline void draw_diagonal_offsets(Random& random, AttentionCase& c) {
   mask.window.diagonal = {};
 }
 
+// In a sixth of the cases slopes or a table of buckets in place of a bias; not if a diagonal is far off.
+inline void draw_relative_bias(Random& random, AttentionCase& c) {
+  if (random.integer(0, 5) != 0) return;
+  const AttentionSizes& z = c.sizes;
+  Mask& mask = c.options.mask;
+  const auto far = [](std::int64_t offset) { return offset < -1'000'000 || offset > 1'000'000; };
+  for (const std::optional<Diagonal>& d : {mask.causal, mask.window.diagonal}) {
+    if (d && far(d->shift)) return;
+  }
+  const bool banded = mask.causal || mask.window.left || mask.window.right;
+  if (!banded && !mask.query_offsets && random.coin())
+    mask.diagonal_offsets = c.keep(random.strided(DType::i32, z.lead, -static_cast<double>(z.queries), static_cast<double>(z.keys)));
+  for (const double offset : mask.diagonal_offsets ? to_doubles(mask.diagonal_offsets) : std::vector<double>()) {
+    if (std::abs(offset) > 1e6) return;
+  }
+  c.options.bias = {}, c.table = {};
+  RelativeBias& bias = c.options.relative_bias;
+  const DType dtype = random.coin() ? c.dtype : accumulation_dtype(c.dtype);
+  if (random.coin()) {
+    bias.slopes = c.keep(random.strided(dtype, {z.heads()}, -0.1, 0.6));
+  } else {
+    bias.bidirectional = random.coin();
+    bias.max_distance = random.pick<std::int64_t>({9, 20, 128});
+    bias.table = c.keep(random.strided(dtype, {z.heads(), random.pick<std::int64_t>({4, 6, 8, 16})}, -2, 2));
+  }
+  if (!banded && !mask.window.diagonal && !mask.diagonal_offsets && random.coin())
+    bias.diagonal = Diagonal::offset(random.integer(-z.queries - 3, z.keys + 3));
+}
+
 // A sink or its gradient as what broadcasts to [*,N,T].
 template <class View>
 View sink_rows(const View& sink) {
@@ -320,7 +355,7 @@ inline AttentionCase draw_case(Random& random, DType dtype, const AttentionSizes
       if (c.sizes.queries > 0 && c.sizes.keys > 0) {
         Shape shape = random.coin() ? Shape{c.sizes.heads()} : Shape{};
         shape.push_back(c.sizes.queries + c.sizes.keys - 1);
-        c.use_relative_bias(c.keep(random.tensor(dtype, shape, -2, 2)));
+        c.use_bias_table(c.keep(random.tensor(dtype, shape, -2, 2)));
       }
       break;
     default:
@@ -335,6 +370,7 @@ inline AttentionCase draw_case(Random& random, DType dtype, const AttentionSizes
   draw_documents(random, c);
   draw_diagonal_offsets(random, c);
   draw_sink(random, c);
+  draw_relative_bias(random, c);
   return c;
 }
 

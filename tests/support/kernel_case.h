@@ -36,17 +36,34 @@ inline double storage_rounding(DType dtype) { return dtype == DType::f16 ? 0x1.0
 // What dropout multiplies the attention weights by that it keeps.
 inline double kept_factor(const Dropout& dropout) { return dropout.p > 0 && dropout.p < 1 ? 1 / (1 - dropout.p) : 1; }
 
+inline double largest_distance(const AttentionCase& c) {
+  double offset = 0;
+  for (const double x : c.options.mask.diagonal_offsets ? to_doubles(c.options.mask.diagonal_offsets) : std::vector<double>())
+    offset = std::max(offset, std::abs(x));
+  for (const std::optional<Diagonal>& d : {c.options.mask.causal, c.options.mask.window.diagonal, c.options.relative_bias.diagonal}) {
+    if (d) offset = std::max(offset, std::abs(static_cast<double>(d->shift)));
+  }
+  return offset + static_cast<double>(c.sizes.queries + c.sizes.keys);
+}
+
+inline double largest_relative_bias(const AttentionCase& c) {
+  const RelativeBias& bias = c.options.relative_bias;
+  if (!bias) return 0;
+  return bias.slopes ? largest_magnitude(bias.slopes) * largest_distance(c) : largest_magnitude(bias.table);
+}
+
 // |error| <= 8 eps (4 + sqrt(S) + L) sum_s p |v|, with L and sum p |v| bounded by the largest elements; then one rounding to the storage,
 // so what is expected must not be rounded to 16 bits: in_float64(). Two results that are both rounded may be a unit in the last place
 // apart, which is two roundings, however little they differed before.
 // Of a gradient: the same share of its largest element and of what one pair can add to it.
 struct Tolerances {
-  double relative, out, lse, d_q, d_k, d_v, d_bias, d_sink;
+  double relative, out, lse, d_q, d_k, d_v, d_bias, d_sink, d_relative_bias;
 
   explicit Tolerances(const AttentionCase& c) {
     const double width = static_cast<double>(std::max<std::int64_t>(1, c.sizes.qk_width));
     const double scale = std::abs(c.options.scale.value_or(1 / std::sqrt(width)));
-    const double bias = (c.options.bias ? largest_magnitude(c.options.bias) : 0) + (c.options.sink ? largest_magnitude(c.options.sink) : 0);
+    const double bias = (c.options.bias ? largest_magnitude(c.options.bias) : 0) + (c.options.sink ? largest_magnitude(c.options.sink) : 0) +
+                        largest_relative_bias(c);
     const double q = largest_magnitude(c.q), k = largest_magnitude(values_of(c.k, c.k_scale)),
                  v = largest_magnitude(values_of(c.v, c.v_scale)), d = largest_magnitude(c.d_out);
     relative = 8 * epsilon(c.dtype) * (4 + std::sqrt(static_cast<double>(c.sizes.keys)) + scale * q * k * width + bias);
@@ -56,6 +73,9 @@ struct Tolerances {
     out = relative * kept * v;
     const double pair = kept * d * v * std::sqrt(static_cast<double>(std::max<std::int64_t>(1, c.sizes.v_width)));
     d_q = relative * pair * scale * k, d_k = relative * pair * scale * q, d_v = relative * kept * d, d_bias = relative * pair;
+    // Sums over all pairs of what one pair adds, times its distance for slopes.
+    const double reach = c.options.relative_bias.slopes ? largest_distance(c) : 1;
+    d_relative_bias = d_bias * reach * std::sqrt(static_cast<double>(std::max<std::int64_t>(1, numel(c.sizes.pairs()))));
     d_sink = d_bias * std::sqrt(static_cast<double>(std::max<std::int64_t>(1, numel(c.sizes.lse()))));
   }
 };
@@ -101,7 +121,7 @@ inline void expect_forward_near(const AttentionOutputs& actual, const AttentionO
   EXPECT_TRUE(near(actual.lse, expected.lse, t.lse)) << "lse";
 }
 
-// d_bias and d_sink where the case has them.
+// d_bias, d_sink and d_relative_bias where the case has them.
 inline void expect_gradients_near(const AttentionOutputs& actual, const AttentionOutputs& expected, const Tolerances& t) {
   const auto expect_near = [&](const char* name, const TensorView& gradient, const TensorView& wanted, double least) {
     ASSERT_EQ(static_cast<bool>(gradient), static_cast<bool>(wanted)) << name;
@@ -113,6 +133,7 @@ inline void expect_gradients_near(const AttentionOutputs& actual, const Attentio
   expect_near("d_v", actual.d_v, expected.d_v, t.d_v);
   expect_near("d_bias", actual.d_bias, expected.d_bias, t.d_bias);
   expect_near("d_sink", actual.d_sink, expected.d_sink, t.d_sink);
+  expect_near("d_relative_bias", actual.d_relative_bias, expected.d_relative_bias, t.d_relative_bias);
 }
 
 inline Tensor reference_map(AttentionCase& c, const MapsInput& input, MapValue value) {

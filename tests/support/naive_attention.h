@@ -69,17 +69,21 @@ class PairRule {
 
   bool same_document(std::int64_t t, std::int64_t s) const { return number_of(query_offsets_, t) == number_of(key_offsets_, s); }
 
-  bool keeps(std::int64_t b, std::int64_t t, std::int64_t s, std::size_t pair) const {
-    __extension__ using Wide = __int128;
-    if (!same_document(t, s)) return false;
+  __extension__ using Wide = __int128;
+
+  // From the diagonal of sequence b, or of the document of both, to key s, along row t.
+  Wide distance(std::int64_t b, std::int64_t t, std::int64_t s, const Diagonal& d) const {
     // From the first and from the last query and key of the document.
     const std::int64_t begin = start_of(key_offsets_, s) - start_of(query_offsets_, t);
     const std::int64_t end = end_of(key_offsets_, s, keys_) - end_of(query_offsets_, t, queries_);
-    const auto distance = [&](const Diagonal& d) -> Wide {
-      if (diagonal_offsets_) return Wide{s} - t - diagonal_offsets_.data<std::int64_t>()[b];
-      if (d.corner == Diagonal::Corner::bottom_right) return Wide{s} - t - end;
-      return Wide{s} - t - begin - (d.corner == Diagonal::Corner::offset ? d.shift : 0);
-    };
+    if (diagonal_offsets_) return Wide{s} - t - diagonal_offsets_.data<std::int64_t>()[b];
+    if (d.corner == Diagonal::Corner::bottom_right) return Wide{s} - t - end;
+    return Wide{s} - t - begin - (d.corner == Diagonal::Corner::offset ? d.shift : 0);
+  }
+
+  bool keeps(std::int64_t b, std::int64_t t, std::int64_t s, std::size_t pair) const {
+    if (!same_document(t, s)) return false;
+    const auto distance = [&](const Diagonal& d) { return this->distance(b, t, s, d); };
     const Diagonal window_diagonal = mask_.causal            ? *mask_.causal
                                      : mask_.window.diagonal ? *mask_.window.diagonal
                                                              : Diagonal::bottom_right();
@@ -116,6 +120,33 @@ class PairRule {
   bool length_per_query_ = false;
 };
 
+// The bucket of T5 by counting: how many distances at which a new bucket begins lie between the diagonal and the key.
+inline std::int64_t naive_bucket(Real x, const RelativeBias& bias) {
+  const std::int64_t count = bias.table.extent(1) / (bias.bidirectional ? 2 : 1), exact = count / 2;
+  std::int64_t bucket = bias.bidirectional && x > 0 ? count : 0;
+  const Real distance = bias.bidirectional ? std::abs(x) : -x;
+  for (std::int64_t i = 1; i < count; ++i) {
+    const Real growth = static_cast<Real>(i - exact) / static_cast<Real>(count - exact);
+    const Real begin = i <= exact ? Real(i) : Real(exact) * std::pow(Real(bias.max_distance) / Real(exact), growth);
+    bucket += distance >= begin * (1 - 1e-12L);
+  }
+  return bucket;
+}
+
+// What a pair's relative bias is: `factor` times element (n, bucket) of the slopes [N] or the table.
+struct RelativePair {
+  Real factor;
+  std::int64_t bucket;
+};
+
+inline RelativePair relative_pair(const PairRule& rule, const SdpaOptions& options, std::int64_t b, std::int64_t t, std::int64_t s) {
+  const Mask& mask = options.mask;
+  const RelativeBias& bias = options.relative_bias;
+  const Diagonal own = bias.diagonal.value_or(Diagonal::bottom_right());
+  const Real x = static_cast<Real>(rule.distance(b, t, s, mask.causal ? *mask.causal : mask.window.diagonal.value_or(own)));
+  return bias.slopes ? RelativePair{-std::abs(x), 0} : RelativePair{1, naive_bucket(x, bias)};
+}
+
 inline FullMatrices full_matrices(ConstTensorView q, ConstTensorView k, ConstTensorView v, ConstTensorView d_out,
                                   const SdpaOptions& options) {
   FullMatrices m;
@@ -145,6 +176,18 @@ inline FullMatrices full_matrices(ConstTensorView q, ConstTensorView k, ConstTen
     for (std::size_t i = 0; i < count; ++i) m.drop[i] = bits.data<bool>()[i] ? kept : 0;
   }
   const PairRule rule(options.mask, pairs);
+  if (const RelativeBias& relative = options.relative_bias) {
+    const std::vector<double> values = to_doubles(relative.slopes ? relative.slopes : relative.table);
+    const auto per_head = static_cast<std::int64_t>(values.size()) / std::max<std::int64_t>(m.heads, 1);
+    for (std::int64_t i = 0; i < static_cast<std::int64_t>(count); ++i) {
+      const std::int64_t s = i % m.keys, t = i / m.keys % m.queries, n = i / m.keys / m.queries % m.heads, b = i / m.keys / m.queries / m.heads;
+      if (!rule.same_document(t, s)) continue;
+      const RelativePair pair = relative_pair(rule, options, b, t, s);
+      // The library rounds the bias to the dtype of lse.
+      const Real exact = pair.factor * Real(values[static_cast<std::size_t>(n * per_head + pair.bucket)]);
+      m.bias[static_cast<std::size_t>(i)] = q.dtype() == DType::f64 ? Real(static_cast<double>(exact)) : Real(static_cast<float>(exact));
+    }
+  }
   for (std::int64_t t = 0; t < m.queries; ++t) {
     for (std::int64_t s = 0; s < m.keys; ++s) m.together.push_back(rule.same_document(t, s));
   }
@@ -156,6 +199,22 @@ inline FullMatrices full_matrices(ConstTensorView q, ConstTensorView k, ConstTen
     }
   }
   return m;
+}
+
+// The gradient of the slopes or the table, [N] or [N,buckets], from that of the scores.
+inline Tensor relative_gradient(const FullMatrices& m, const Matrix& d_score, const SdpaOptions& options, const Shape& pairs) {
+  const RelativeBias& relative = options.relative_bias;
+  const ConstTensorView& of = relative.slopes ? relative.slopes : relative.table;
+  Matrix sums(static_cast<std::size_t>(of.numel()), 0);
+  const std::int64_t per_head = of.rank() == 1 ? 1 : of.extent(1);
+  const PairRule rule(options.mask, pairs);
+  for (std::int64_t i = 0; i < static_cast<std::int64_t>(d_score.size()); ++i) {
+    const std::int64_t s = i % m.keys, t = i / m.keys % m.queries, n = i / m.keys / m.queries % m.heads, b = i / m.keys / m.queries / m.heads;
+    if (!rule.same_document(t, s)) continue;
+    const RelativePair pair = relative_pair(rule, options, b, t, s);
+    sums[static_cast<std::size_t>(n * per_head + pair.bucket)] += pair.factor * d_score[static_cast<std::size_t>(i)];
+  }
+  return to_tensor(sums, of.shape());
 }
 
 inline FullResults naive_attention(const FullMatrices& m) {

@@ -74,6 +74,7 @@ struct AttentionOptions {
   // query_offsets, key_offsets: Error with added keys or a global query.
   Mask mask{};
   ConstTensorView bias{};
+  RelativeBias relative_bias{};  // not together with `bias`; Error with added keys or a global query
   ConstTensorView sink{};  // sink logits as in SdpaOptions: [N], or broadcasts to [*,N,T]; Error unless config.empty_rows is zero
   Mode mode = Mode::evaluation;
   std::optional<std::uint64_t> dropout_seed{};  // in training with dropout: required, unless dropout_keep is given
@@ -126,11 +127,11 @@ struct MultiHeadAttention : Module<MultiHeadAttention> {
     Activations& operator=(Activations&&) = default;
   };
 
-  // What backward and maps need from a forward pass. It owns the activations. Inputs, mask, bias, sink, dropout_keep and rotary tables are
+  // What backward and maps need from a forward pass. It owns the activations. Inputs, mask, biases, sink, dropout_keep and rotary tables are
   // only views: the caller keeps their memory until the last use.
   struct Saved : Activations {
     AttentionInput input;
-    ConstTensorView bias;              // as given to forward; the sink is in `sdpa`
+    ConstTensorView bias;              // as given to forward; relative_bias and sink are in `sdpa`
     Rotary rotary;                     // as given to forward
     MultiHeadAttentionConfig config;   // of the layer
     bool constant_parameters = false;  // whether the workspace was one of Parameters::constant
@@ -145,6 +146,7 @@ struct MultiHeadAttention : Module<MultiHeadAttention> {
     TensorView query = {}, key = {}, value = {};
     TensorView projected_key = {}, projected_value = {};
     TensorView bias = {};                      // exactly the shape of options.bias
+    TensorView relative_bias = {};             // exactly the shape and dtype of options.relative_bias.slopes or .table
     TensorView sink = {};                      // exactly the shape and dtype of options.sink
     MultiHeadAttention* parameters = nullptr;  // a layer of the same shapes, for example zeros_like(layer); nullptr: not computed
   };

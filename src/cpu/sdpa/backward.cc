@@ -217,7 +217,7 @@ void backward_document(const BackwardProblem& p, BiasGradient* bias, int threads
 
 void sdpa_backward(const BackwardProblem& p) {
   std::optional<BiasGradient> bias;
-  if (p.d_bias) bias.emplace(p);
+  if (p.d_bias || p.d_relative_bias) bias.emplace(p);
   BiasGradient* const d_bias = bias ? &*bias : nullptr;
   if (!p.packed()) {
     backward_document(p, d_bias, threads_of(p.executor));

@@ -102,7 +102,7 @@ TEST(CpuBackwardSplits, WithEachKindOfBias) {
       Random random(seed++);
       AttentionCase c = case_of(random, DType::f32, sizes);
       if (causal) c.options.mask.causal = Causal::top_left();
-      bias.shape.size() == 0 ? c.use_relative_bias(c.keep(random.tensor(c.dtype, {2, 2, 1399})))
+      bias.shape.size() == 0 ? c.use_bias_table(c.keep(random.tensor(c.dtype, {2, 2, 1399})))
                              : void(c.options.bias = c.keep(random.strided(c.dtype, bias.shape)));
       expect_same_for_any_threads(c, random);
       if (HasFailure()) return;

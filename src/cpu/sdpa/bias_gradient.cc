@@ -6,7 +6,13 @@
 
 namespace polyhead::cpu {
 
-BiasGradient::BiasGradient(const BackwardProblem& problem) : pairs_(problem.d_bias), group_size_(problem.batch) {
+BiasGradient::BiasGradient(const BackwardProblem& problem) : problem_(problem), pairs_(problem.d_bias), group_size_(problem.batch) {
+  if (problem.d_relative_bias) {
+    sums_.emplace(problem.d_relative_bias, accumulation_dtype(problem.dtype));
+    by_keys_ = by_rows_ = true, by_sequences_ = problem.batch > 1;
+    cut_sequences();
+    return;
+  }
   const bool self_overlapping = overlaps_itself(problem.d_bias_given);
   if (!self_overlapping && problem.d_bias.numel() == problem.d_bias_given.numel()) return;  // also if both are empty
   sums_.emplace(problem.d_bias_given, accumulation_dtype(problem.dtype));
@@ -26,10 +32,15 @@ BiasGradient::BiasGradient(const BackwardProblem& problem) : pairs_(problem.d_bi
   by_heads_ = shared(-3);
   for (int axis = -4; axis >= -shape.size(); --axis) by_sequences_ |= shared(axis);
   by_heads_ |= self_overlapping && by_sequences_;  // overlapping sequences may also overlap another head
-  // With documents, adding up groups would visit the pairs between documents too. Elements must be reached once each to be added up.
-  if (!by_sequences_ || problem.packed() || overlaps_itself(distinct_elements(sums_->view()))) return;
-  group_size_ = sequences_per_group(problem.batch);
-  groups_ = (problem.batch + group_size_ - 1) / group_size_;
+  // Elements must be reached once each to be added up.
+  if (!overlaps_itself(distinct_elements(sums_->view()))) cut_sequences();
+}
+
+void BiasGradient::cut_sequences() {
+  // With documents, adding up groups would visit the pairs between documents too.
+  if (!by_sequences_ || problem_.packed()) return;
+  group_size_ = sequences_per_group(problem_.batch);
+  groups_ = (problem_.batch + group_size_ - 1) / group_size_;
 }
 
 void BiasGradient::allocate_groups(std::int64_t count) {
@@ -43,6 +54,8 @@ void BiasGradient::add_groups(Executor* executor) {
 }
 
 MutablePlane BiasGradient::plane(std::int64_t b, std::int64_t first_head, const Document& document, std::int64_t group) const {
+  if (problem_.d_relative_bias)
+    return relative_plane(problem_, parts_.empty() ? sums_->view() : parts_[static_cast<std::size_t>(group)].view(), b, first_head, document);
   // Parts have the shape of the sums, but not always their strides.
   const TensorView own = parts_.empty() ? pairs_ : parts_[static_cast<std::size_t>(group)].view().expand(pairs_.shape());
   MutablePlane plane = plane_of(own, b, first_head);

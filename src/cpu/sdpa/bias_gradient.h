@@ -1,4 +1,4 @@
-// Where d_bias is stored. If each (query, key) pair has its own element, the kernels write the caller's tensor; otherwise they add into
+// Where d_bias or d_relative_bias is stored. If each (query, key) pair has its own element, the kernels write the caller's tensor; otherwise they add into
 // sums, and this class says which sequences, heads and key blocks add into the same elements.
 #pragma once
 
@@ -43,6 +43,9 @@ class BiasGradient {
  private:
   static constexpr std::int64_t kLeastStreamed = 32 << 20;
 
+  void cut_sequences();
+
+  const BackwardProblem& problem_;
   std::optional<SharedSums> sums_;
   std::vector<SharedSums> parts_;  // sums of groups
   TensorView pairs_;  // view [*,N,T,S] of the sums, or of the caller's tensor

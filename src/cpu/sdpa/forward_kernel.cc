@@ -71,7 +71,7 @@ class Forward {
 
   static Scores scores_of(const ForwardTask& task) {
     bool in_registers = task.softcap <= 0 && task.row_kinds == nullptr &&
-                        (task.bias.data == nullptr || (task.dtype == kOwnStorage<T> && task.bias.column == 1));
+                        (task.bias.data == nullptr || (task.bias_dtype == kOwnStorage<T> && task.bias.column == 1));
     for (int i = 0; i < task.plane_count; ++i) in_registers &= task.planes[i].column == 1;
     if (!in_registers) return Scores::general;
     return task.bias.data != nullptr ? Scores::biased : task.plane_count != 0 ? Scores::masked : Scores::plain;

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <type_traits>
 
 #include "core/philox.h"
 #include "core/text.h"
@@ -28,8 +29,29 @@ MutablePlane plane_of(const TensorView& view, std::int64_t b, std::int64_t n) {
   return {static_cast<char*>(view.data()) + offset, view.stride(-3), view.stride(-2), view.stride(-1)};
 }
 
+namespace {
+
+template <class P, class View>
+P plane_of_distances(const Problem& problem, const View& values, std::int64_t b, std::int64_t n, const Document& document) {
+  const std::int64_t column = values.stride(-1),
+                     offset = n * values.stride(0) + problem.rules->band(b, document).distance_origin * column;
+  using Byte = std::conditional_t<std::is_same_v<P, Plane>, const char, char>;
+  return {static_cast<Byte*>(values.data()) + offset * static_cast<std::int64_t>(info(values.dtype()).size), values.stride(0), -column, column};
+}
+
+}  // namespace
+
+Plane relative_plane(const Problem& problem, const ConstTensorView& values, std::int64_t b, std::int64_t n, const Document& document) {
+  return plane_of_distances<Plane>(problem, values, b, n, document);
+}
+
+MutablePlane relative_plane(const Problem& problem, const TensorView& values, std::int64_t b, std::int64_t n, const Document& document) {
+  return plane_of_distances<MutablePlane>(problem, values, b, n, document);
+}
+
 void set_sizes(const Problem& problem, HeadGroup& group) {
   group.dtype = problem.dtype, group.key_dtype = problem.key_dtype;
+  group.bias_dtype = problem.relative_bias ? problem.relative_bias.dtype() : problem.dtype;
   group.heads = problem.heads / problem.kv_heads, group.qk_width = problem.qk_width, group.v_width = problem.v_width;
   if (problem.scale != 0) {
     int exponent = 0;
@@ -54,7 +76,9 @@ void set_heads(const Problem& problem, const MaskBlocks* blocks, const ConstTens
   problem.place(b, first_head, problem.documents.front(), group);
   if (blocks != nullptr) blocks->attach(b, kv, group);
   group.q = plane_of(q, b, first_head), group.k = plane_of(k, b, kv);
-  group.bias = plane_of(problem.bias, b, first_head), group.sink = plane_of(problem.sink, b, first_head);
+  group.bias = problem.relative_bias ? relative_plane(problem, problem.relative_bias, b, first_head, problem.documents.front())
+                                     : plane_of(problem.bias, b, first_head);
+  group.sink = plane_of(problem.sink, b, first_head);
   group.keep = plane_of(problem.dropout.keep, b, first_head);
   group.batch_index = static_cast<std::uint32_t>(b), group.first_head = static_cast<std::uint32_t>(first_head);
 }

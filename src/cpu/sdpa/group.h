@@ -22,6 +22,10 @@ void set_heads(const Problem& problem, const MaskBlocks* blocks, const ConstTens
 Plane plane_of(const ConstTensorView& view, std::int64_t b, std::int64_t n);
 MutablePlane plane_of(const TensorView& view, std::int64_t b, std::int64_t n);
 
+// Values of a relative bias [N,L], or their gradient, as a plane of pairs: from head n on, of the document's pairs.
+Plane relative_plane(const Problem& problem, const ConstTensorView& values, std::int64_t b, std::int64_t n, const Document& document);
+MutablePlane relative_plane(const Problem& problem, const TensorView& values, std::int64_t b, std::int64_t n, const Document& document);
+
 // Least indices of a piece of parallel_for, where an index has `work` multiply-adds.
 inline std::int64_t grain_of(double work) {
   return static_cast<std::int64_t>(std::clamp(kLeastPiece * kMultiplyAddsPerNanosecond / std::max(work, 1.0), 1.0, 1e6));

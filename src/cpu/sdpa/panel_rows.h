@@ -18,10 +18,10 @@ class PanelRows {
     const std::int64_t key = first_key + panel, keys = smaller(kPanelKeys<T>, group.keys - key);
     const bool vectors = keys % kLanes<T> == 0;
     if (group.bias.data != nullptr) {
-      const bool in_place = vectors && group.bias.column == 1 && group.dtype == kOwnStorage<T>;
+      const bool in_place = vectors && group.bias.column == 1 && group.bias_dtype == kOwnStorage<T>;
       for (int i = 0; i < count; ++i) {
         bias_[i] = s.panel_bias + i * kPanelKeys<T>;
-        with_storage<T>(group.dtype, group.bias.data, [&](auto* data) {
+        with_storage<T>(group.bias_dtype, group.bias.data, [&](auto* data) {
           const auto* row = row_of(group.bias, data, s.rows[first + i]) + key * group.bias.column;
           if (in_place) {
             bias_[i] = reinterpret_cast<const T*>(row);

@@ -43,12 +43,13 @@ struct Result {
   Tensor out, lse, weights;
 };
 
-// A problem in plain tensors: q [B,N,T,H], k [B,K,S,H], v [B,K,S,V]; bias and attend [B|1,N|1,T|1,S|1]; lengths [B,T|1].
+// A problem in plain tensors: q [B,N,T,H], k [B,K,S,H], v [B,K,S,V]; bias and attend [B|1,N|1,T|1,S|1]; lengths [B,T|1];
+// slopes [N]; sink [B|1,N,T|1].
 class Problem {
  public:
   Sizes z;
   DType dtype;
-  ConstTensorView q, k, v, k_scale, v_scale, bias, attend, lengths;
+  ConstTensorView q, k, v, k_scale, v_scale, bias, attend, lengths, slopes, sink;
   std::optional<std::int64_t> causal, left, right;  // offsets of the diagonal, sides of a window
   SdpaOptions plain;                                // scale, softcap, empty rows
   std::list<Tensor> tensors;
@@ -95,6 +96,9 @@ class Problem {
     plain.empty_rows =
         random.pick({EmptyRows::zero, EmptyRows::zero, EmptyRows::zero, EmptyRows::zero, EmptyRows::uniform, EmptyRows::unmasked});
     plain.backend = &find_backend("cpu");
+    if (!bias && random.integer(0, 2) == 0) slopes = keep(random.tensor(accumulation_dtype(dtype), {z.heads()}, -0.02, 0.3));
+    if (plain.empty_rows == EmptyRows::zero && random.integer(0, 2) == 0)
+      sink = keep(random.tensor(accumulation_dtype(dtype), {random.coin() ? z.batch : 1, z.heads(), random.coin() ? z.queries : 1}, -2, 2));
   }
 
   // Keys and values as a cache stores them.
@@ -150,6 +154,9 @@ class Problem {
     }
     if (attend) o.mask.attend = of_pairs(attend, p);
     if (bias) o.bias = of_pairs(bias, p);
+    if (slopes) o.relative_bias.slopes = slopes.slice(0, p.n, p.n_end);
+    if (slopes && !causal && !left && !right) o.relative_bias.diagonal = Diagonal::offset(diagonal() + p.t);
+    if (sink) o.sink = cut(cut(cut(sink, 0, p.b, p.b_end), 1, p.n, p.n_end), 2, p.t, p.t_end);
     return o;
   }
 
@@ -218,7 +225,11 @@ void one_query_at_a_time(Problem& p, Random& random, const Result& whole) {
       SdpaOptions o = p.options(part);
       if (random.coin()) o.mask.key_lengths = {};
       if (random.coin() && o.mask.causal) {
-        if (p.left || p.right) o.mask.window.diagonal = o.mask.causal;
+        if (p.left || p.right) {
+          o.mask.window.diagonal = o.mask.causal;
+        } else if (p.slopes) {
+          o.relative_bias.diagonal = o.mask.causal;
+        }
         o.mask.causal.reset();
       }
       expect_same("one query", whole, part, p.run(part, o, random.coin()));
@@ -310,6 +321,7 @@ void packed(Problem& p, Random& random, const Result& whole) {
   o.mask.key_lengths = {}, o.mask.query_offsets = kept(query_offsets), o.mask.key_offsets = kept(key_offsets);
   if (p.bias) o.bias = pairs(p.bias);
   if (p.attend) o.mask.attend = pairs(p.attend);
+  if (p.sink) o.sink = copy_rows(p.sink.expand({z.batch, z.heads(), z.queries}).unsqueeze(-1), query_offsets).select(-1, 0);
   Tensor out(p.dtype, {1, z.heads(), queries, z.v_width}), lse(accumulation_dtype(p.dtype), {1, z.heads(), queries});
   const auto keys_of = [&](const ConstTensorView& x) { return copy_rows(x, key_offsets); };
   sdpa_forward(p.call(copy_rows(p.q, query_offsets), out, lse, keys_of), o);
@@ -329,6 +341,7 @@ void strided(Problem& p, Random& random, const Result& whole) {
   };
   SdpaOptions o = p.options(p.all());
   o.bias = apart(o.bias), o.mask.attend = apart(o.mask.attend), o.mask.key_lengths = apart(o.mask.key_lengths);
+  o.sink = apart(o.sink), o.relative_bias.slopes = apart(o.relative_bias.slopes);
   const StridedTensor out = random.empty_strided(p.dtype, whole.out.shape()),
                       lse = random.empty_strided(whole.lse.dtype(), whole.lse.shape()),
                       weights = random.empty_strided(p.dtype, whole.weights.shape());
@@ -369,6 +382,8 @@ void in_one_chunk_of_other_queries(Problem& p, Random& random, const Result& who
   if (p.lengths) o.mask.key_lengths = rows(p.lengths, {p.z.batch, count});
   if (p.attend) o.mask.attend = rows(p.attend, pairs);
   if (p.bias) o.bias = rows(p.bias, pairs);
+  if (p.sink) o.sink = rows(p.sink.unsqueeze(-1), {p.z.batch, p.z.heads(), count, 1}).select(-1, 0);
+  o.relative_bias.slopes = p.slopes;
   Tensor out(p.dtype, {p.z.batch, p.z.heads(), count, p.z.v_width}), lse(accumulation_dtype(p.dtype), {p.z.batch, p.z.heads(), count});
   sdpa_forward(p.call(q, out, lse, [](const ConstTensorView& x) { return x; }), o);
   for (const Part& part : parts) {

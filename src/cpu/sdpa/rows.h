@@ -144,7 +144,7 @@ T finish_scores(const HeadGroup& group, const Row& row, T factor, std::int64_t f
   if (kind == RowKind::uniform) {
     for (std::int64_t i = low; i < high; ++i) x[i] = 0;
   } else if (group.bias.data != nullptr) {
-    with_storage<T>(group.dtype, group.bias.data, [&](auto* data) {
+    with_storage<T>(group.bias_dtype, group.bias.data, [&](auto* data) {
       add_row(row_of(group.bias, data, row) + first * group.bias.column, group.bias.column, low, high, factor, x);
     });
   }

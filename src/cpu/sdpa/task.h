@@ -31,6 +31,7 @@ struct HeadGroup : KeySet {
   Plane q, k, v;           // k and v have one head
   Plane k_scale, v_scale;  // of int8 k and v: one float32 a row
   Plane bias;
+  DType bias_dtype = DType::f32;  // that of q, or the compute type
   Plane sink;  // sink logits [head, row] in the compute type; absent: -infinity
 
   bool dropout = false;

@@ -1,0 +1,42 @@
+// Biases of the scores that depend on the head and on the distance of key and query alone. No tensor of all pairs is made.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+
+#include "polyhead/mask.h"
+#include "polyhead/tensor.h"
+#include "polyhead/tensor_view.h"
+
+#pragma GCC visibility push(default)
+namespace polyhead {
+
+// The distance of query t and key s is x = s - (t + offset): negative for earlier keys, 0 on the diagonal. The offset is that of the causal or
+// window diagonal if the mask has one, for each document and with Mask::diagonal_offsets for each sequence; else that of `diagonal`, by default
+// bottom right. Exactly one of slopes and table is given, in the dtype of q or of lse.
+struct RelativeBias {
+  // ALiBi (Press et al. 2022): bias[b,n,t,s] = -slopes[n] |x|. alibi_slopes() computes those of the paper.
+  ConstTensorView slopes{};  // [N]
+
+  // T5 (Raffel et al. 2020, section 2.1): bias[b,n,t,s] = table[n, relative_bucket(x, …)]. PyTorch's T5 stores [buckets,N]: pass its transpose.
+  ConstTensorView table{};  // [N,buckets]
+  bool bidirectional = true;
+  std::int64_t max_distance = 128;
+
+  std::optional<Diagonal> diagonal{};  // if given together with a causal or window diagonal, it must be the same
+
+  explicit operator bool() const { return slopes || table; }
+};
+
+// The bucket in [0, buckets) of distance x. Of D = buckets / 2 (bidirectional) or `buckets` buckets for one direction, the first half is for
+// |x| = 0, 1, ..., D/2 - 1, the rest grows logarithmically up to max_distance, and all longer distances share the last. Keys after the query
+// have the second half of the buckets if bidirectional, else bucket 0. Error unless buckets is at least 2, or if bidirectional 4 and even, and
+// max_distance > D/2.
+std::int64_t relative_bucket(std::int64_t x, std::int64_t buckets, bool bidirectional, std::int64_t max_distance);
+
+// float32 [heads]: 2^(-8 i / heads) for i = 1, ..., heads if heads is a power of two; else those of the next smaller power of two, followed by
+// every second one of the next larger, as Press et al. 2022 published them.
+Tensor alibi_slopes(std::int64_t heads);
+
+}  // namespace polyhead
+#pragma GCC visibility pop

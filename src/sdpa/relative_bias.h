@@ -1,0 +1,26 @@
+// A relative bias as a table of its values over all distances that occur.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "polyhead/relative_bias.h"
+#include "polyhead/tensor.h"
+#include "problem/problem.h"
+
+namespace polyhead {
+
+// What is wrong with buckets of this number; empty: nothing.
+std::string bucket_fault(std::int64_t buckets, bool bidirectional, std::int64_t max_distance);
+
+// Sets distance_origin of every band, and returns which distances occur.
+Distances find_distances(KeyRules& rules, std::int64_t queries, std::int64_t keys);
+
+// [N,L] in `dtype`: the bias of each head at each of the L distances.
+Tensor relative_bias_values(const RelativeBias& bias, const Distances& distances, DType dtype);
+
+// The gradient of slopes or table: d_values [N,L] added up in float64, in the order of the distances.
+void add_up_relative_gradient(const RelativeBias& bias, const Distances& distances, ConstTensorView d_values, TensorView gradient);
+
+}  // namespace polyhead
