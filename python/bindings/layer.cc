@@ -121,7 +121,7 @@ ByName parameters(nb::handle self) {
 }
 
 // Returns the fields of LayerGradients. A gradient is None if it is not wanted, or if the forward pass did not get the input.
-Tuple<nb::any, nb::any, nb::any, nb::any, nb::any, nb::any, nb::any, std::optional<ByName>> backward(
+Tuple<nb::any, nb::any, nb::any, nb::any, nb::any, nb::any, nb::any, nb::any, std::optional<ByName>> backward(
     const Saved& saved, nb::handle d_out_given, nb::handle inputs, nb::handle parameters_too, nb::handle d_bias, nb::handle num_threads) {
   const bool want_inputs = read_flag(inputs, "inputs"), want_parameters = read_flag(parameters_too, "parameters");
   std::optional<LimitedThreads> threads = threads_of(num_threads, saved);
@@ -135,16 +135,18 @@ Tuple<nb::any, nb::any, nb::any, nb::any, nb::any, nb::any, nb::any, std::option
                projected_key = gradient("d_projected_key", saved.input.projected_key),
                projected_value = gradient("d_projected_value", saved.input.projected_value),
                bias = gradient("d_bias", saved.options.bias, d_bias), sink = gradient("d_sink", saved.options.sink);
+  const RelativeBias& relative = saved.options.relative_bias;
+  const Result relative_bias = gradient("d_relative_bias", relative.slopes ? relative.slopes : relative.table);
   auto gradients = want_parameters ? std::make_unique<Layer>() : nullptr;
   without_gil([&] {
     if (gradients) gradients->layer = nn::zeros_like(layer.layer);
     layer.layer.backward(saved.saved, d_out.view(),
                          {.query = query.view(), .key = key.view(), .value = value.view(), .projected_key = projected_key.view(),
-                          .projected_value = projected_value.view(), .bias = bias.view(), .sink = sink.view(),
+                          .projected_value = projected_value.view(), .bias = bias.view(), .relative_bias = relative_bias.view(), .sink = sink.view(),
                           .parameters = gradients ? &gradients->layer : nullptr},
                          {.executor = threads ? &*threads : nullptr, .workspace = layer.frozen() ? nullptr : &layer.workspace});
   });
-  return nb::make_tuple(query.object, key.object, value.object, projected_key.object, projected_value.object, bias.object, sink.object,
+  return nb::make_tuple(query.object, key.object, value.object, projected_key.object, projected_value.object, bias.object, sink.object, relative_bias.object,
                         gradients ? nb::object(parameters(nb::cast(std::move(gradients)))) : nb::none());
 }
 

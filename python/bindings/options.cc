@@ -181,6 +181,17 @@ void read(const char*, nb::handle given, std::optional<LimitedThreads>& threads)
 
 void read(CallArguments& call, const char* name, nb::handle given, ConstTensorView& view) { view = call.keep(Array::input(given, name)); }
 
+void read(CallArguments& call, const char* name, nb::handle given, RelativeBias& bias) {
+  if (given.is_none()) return;
+  if (!nb::isinstance(given, nb::module_::import_("polyhead._options").attr("RelativeBias"))) refuse_type(given, name, "a polyhead.RelativeBias");
+  read(call, "relative_bias.slopes", given.attr("slopes"), bias.slopes);
+  read(call, "relative_bias.table", given.attr("table"), bias.table);
+  if (!bias) throw nb::value_error("relative_bias has neither slopes nor a table; one of them must be given");
+  bias.bidirectional = read_flag(given.attr("bidirectional"), "relative_bias.bidirectional");
+  bias.max_distance = read_integer(given.attr("max_distance"), "relative_bias.max_distance", 1, kMost);
+  read("relative_bias.diagonal", given.attr("diagonal"), bias.diagonal);
+}
+
 void read(CallArguments& call, const char* name, nb::handle given, nn::Rotary& rotary) {
   constexpr Choices<nn::RotaryOrder, 2> kOrders{{{"halves", nn::RotaryOrder::halves}, {"pairs", nn::RotaryOrder::pairs}}};
   if (given.is_none()) return;
@@ -218,6 +229,7 @@ void visit(CallArguments& call, Options& options, ConstTensorView& dropout_keep,
   f("query_offsets", options.mask.query_offsets);
   f("key_offsets", options.mask.key_offsets);
   f("bias", options.bias);
+  f("relative_bias", options.relative_bias);
   f("sink", options.sink);
   f("seed", call.seed);
   f("dropout_keep", dropout_keep);

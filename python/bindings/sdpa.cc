@@ -4,6 +4,8 @@
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
 
+#include <limits>
+
 #include "bind.h"
 #include "gil.h"
 #include "options.h"
@@ -44,21 +46,23 @@ Tuple<nb::any, nb::any, nb::any> forward(nb::handle q_given, nb::handle k_given,
   return nb::make_tuple(out.object, lse.object, weights.object);
 }
 
-// Returns (d_q, d_k, d_v, d_bias, d_sink), with None for gradients that are not wanted.
-Tuple<nb::any, nb::any, nb::any, nb::any, nb::any> backward(nb::handle q_given, nb::handle k_given, nb::handle v_given, nb::handle out,
-                                                   nb::handle lse, nb::handle d_out, nb::handle options, nb::handle d_bias_given,
-                                                   bool want_q, bool want_k, bool want_v, bool want_bias,
-                                                            bool want_sink) {
+// Returns (d_q, d_k, d_v, d_bias, d_sink, d_relative_bias), with None for gradients that are not wanted.
+Tuple<nb::any, nb::any, nb::any, nb::any, nb::any, nb::any> backward(nb::handle q_given, nb::handle k_given, nb::handle v_given, nb::handle out,
+                                                                      nb::handle lse, nb::handle d_out, nb::handle options, nb::handle d_bias_given,
+                                                                      bool want_q, bool want_k, bool want_v, bool want_bias, bool want_sink,
+                                                                      bool want_relative_bias) {
   SdpaCall call("sdpa_backward", options);
   const ConstTensorView q = call.required(q_given, "q"), k = call.required(k_given, "k"), v = call.required(v_given, "v");
   const Result d_q("d_q", nb::none(), want_q, q_given, q), d_k("d_k", nb::none(), want_k, q_given, k),
       d_v("d_v", nb::none(), want_v, q_given, v);
   const Result d_bias("d_bias", d_bias_given, want_bias, q_given, call.sdpa.bias), d_sink("d_sink", nb::none(), want_sink, q_given, call.sdpa.sink);
+  const RelativeBias& relative = call.sdpa.relative_bias;
+  const Result d_relative_bias("d_relative_bias", nb::none(), want_relative_bias, q_given, relative.slopes ? relative.slopes : relative.table);
   const SdpaBackward tensors{.q = q, .k = k, .v = v, .out = call.required(out, "out"), .lse = call.required(lse, "lse"),
                              .d_out = call.required(d_out, "d_out"), .d_q = d_q.view(), .d_k = d_k.view(), .d_v = d_v.view(),
-                             .d_bias = d_bias.view(), .d_sink = d_sink.view()};
+                             .d_bias = d_bias.view(), .d_relative_bias = d_relative_bias.view(), .d_sink = d_sink.view()};
   without_gil([&] { sdpa_backward(tensors, call.sdpa); });
-  return nb::make_tuple(d_q.object, d_k.object, d_v.object, d_bias.object, d_sink.object);
+  return nb::make_tuple(d_q.object, d_k.object, d_v.object, d_bias.object, d_sink.object, d_relative_bias.object);
 }
 
 // Reads the shapes only.
@@ -77,6 +81,20 @@ Tuple<nb::any, nb::any> quantize(nb::handle x_given, nb::handle out_given, nb::h
   const Result out("out", out_given, true, x_given, x.view().shape(), DType::i8), scale("scale", scale_given, true, x_given, without_last(x.view()), DType::f32);
   without_gil([&] { quantize_rows(x.view(), out.view(), scale.view(), threads ? &*threads : nullptr); });
   return nb::make_tuple(out.object, scale.object);
+}
+
+constexpr std::int64_t kLeast = std::numeric_limits<std::int64_t>::min(), kMost = std::numeric_limits<std::int64_t>::max();
+
+nb::object slopes(nb::handle heads) {
+  const Tensor made = alibi_slopes(read_integer(heads, "heads", 0, 1 << 24));
+  const Result result("slopes", nb::none(), true, nb::none(), made);
+  copy(made, result.view());
+  return result.object;
+}
+
+std::int64_t bucket(nb::handle distance, nb::handle buckets, nb::handle bidirectional, nb::handle max_distance) {
+  return relative_bucket(read_integer(distance, "distance", kLeast, kMost), read_integer(buckets, "buckets", 1, kMost),
+                         read_flag(bidirectional, "bidirectional"), read_integer(max_distance, "max_distance", 1, kMost));
 }
 
 void keep_bits(nb::handle p, nb::handle seed, nb::handle keep) {
@@ -100,7 +118,9 @@ void bind_sdpa(nb::module_& m) {
         any("return_attention_weights"), any("attention_weights"), any("k_scale"), any("v_scale"));
   m.def("sdpa_backward", &backward, any("q"), any("k"), any("v"), any("out"), any("lse"),
         any("d_out"), any("options"), any("d_bias"), nb::arg("want_q"), nb::arg("want_k"), nb::arg("want_v"), nb::arg("want_bias"),
-        nb::arg("want_sink"));
+        nb::arg("want_sink"), nb::arg("want_relative_bias"));
+  m.def("alibi_slopes", &slopes, any("heads"));
+  m.def("relative_bucket", &bucket, any("distance"), any("buckets"), any("bidirectional"), any("max_distance"));
   m.def("explain", &explain_forward, any("q"), any("k"), any("v"), any("options"), any("k_scale"), any("v_scale"));
   m.def("quantize_rows", &quantize, any("x"), any("out"), any("scale"), any("num_threads"));
   m.def("dropout_keep_bits", &keep_bits, any("dropout"), any("seed"), any("keep"));

@@ -6,9 +6,9 @@ from collections.abc import Collection, Sequence, Set
 from typing import Any, NamedTuple
 
 from . import _core
-from ._options import Array, MapValue, SdpaOptions, Unpack, takes
+from ._options import Array, MapValue, RelativeBias, SdpaOptions, Unpack, takes
 
-__all__ = ["Gradients", "TopKeys", "backends", "dropout_keep_bits", "explain", "head_statistics", "maps", "pooled_map", "quantize_rows", "sdpa", "sdpa_backward"]
+__all__ = ["Gradients", "RelativeBias", "TopKeys", "alibi_slopes", "backends", "dropout_keep_bits", "explain", "head_statistics", "maps", "pooled_map", "quantize_rows", "relative_bucket", "sdpa", "sdpa_backward"]
 
 
 class Gradients(NamedTuple):
@@ -19,6 +19,8 @@ class Gradients(NamedTuple):
     v: Array
     bias: Array
     sink: Array
+    relative_bias: Array
+    """Of the slopes or the table of a `RelativeBias`."""
 
 
 class TopKeys(NamedTuple):
@@ -67,11 +69,12 @@ def sdpa(
         key_lengths: integers in ``[0, S]``, ``[*]`` per sequence or ``[*,T]`` per query; attends to keys ``s < length``.
         diagonal_offsets: integers ``[*]``: the diagonal of causal and window runs through ``s = t + diagonal_offsets[b]`` in sequence b, which is the
             number of keys before the queries where those continue sequences of different lengths. Needs ``causal="top_left"`` or a window. Each sequence
-            has the bits of that sequence alone with its offset as ``causal``.
+            has the bits of that sequence alone with its offset as ``causal``. Alone it moves the distances of a relative_bias.
         query_offsets, key_offsets: documents packed one after the other along T and S (cu_seqlens of FlashAttention): integers ``[D+1]`` that start at 0,
             never fall and end at T and S. A query attends to the keys of its own document only; the diagonals of causal and window count inside the
             document. The result has the bits of each document alone. key_offsets may be left out if T = S.
         bias: added to the scores, dtype of q, broadcasts to ``[*,N,T,S]``; -inf means probability 0.
+        relative_bias: a `RelativeBias`: ALiBi's slopes or T5's buckets. Not together with bias.
         scale: factor of ``q k^T``; None is ``1 / sqrt(H)``.
         softcap: ``c`` of the formula, at least 0; 0 is off (Gemma 2 (2024), section 2).
         sink: sink logits (StreamingLLM, Xiao et al. 2024; learned in gpt-oss), ``[N]``, or of another rank that broadcasts to ``[*,N,T]``; dtype of q or
@@ -116,7 +119,7 @@ def sdpa_backward(
     lse: Array,
     d_out: Array,
     *,
-    gradients: Collection[str] = ("q", "k", "v", "bias", "sink"),
+    gradients: Collection[str] = ("q", "k", "v", "bias", "sink", "relative_bias"),
     d_bias: Array = None,
     **options: Unpack[SdpaOptions],
 ) -> Gradients:
@@ -126,14 +129,15 @@ def sdpa_backward(
         q, k, v: as given to `sdpa`, in one dtype.
         out, lse: ``[*,N,T,V]`` and ``[*,N,T]``, as `sdpa(..., return_lse=True)` returned them.
         d_out: ``[*,N,T,V]``, the gradient of the loss with respect to out.
-        gradients: which of ``"q"``, ``"k"``, ``"v"``, ``"bias"``, ``"sink"`` to compute; there is none of a bias or a sink that is not given.
+        gradients: which of ``"q"``, ``"k"``, ``"v"``, ``"bias"``, ``"sink"``, ``"relative_bias"`` to compute; there is none of an input
+            that is not given.
         d_bias: shaped as bias, written in place and returned. Elements that share memory are summed: if bias is a sliding view of a table, pass the same
             view of an array of zeros in the table's shape. That array then holds the gradient of the table.
         options: as given to `sdpa`.
 
     Returns:
-        `Gradients`, each shaped as its input. The gradients of bias and sink are summed over every dimension that they broadcast along;
-        no tensor ``[*,N,T,S]`` is made.
+        `Gradients`, each shaped as its input. The gradients of bias and sink are summed over every dimension that they broadcast along, that of
+        relative_bias over all pairs; no tensor ``[*,N,T,S]`` is made.
 
     Raises:
         ValueError, TypeError: as `sdpa`.
@@ -144,6 +148,39 @@ def sdpa_backward(
     if d_bias is not None and "bias" not in gradients:
         raise ValueError(f"d_bias is given, and gradients is {gradients!r}; it must contain 'bias'")
     return Gradients(*_core.sdpa_backward(q, k, v, out, lse, d_out, options, d_bias, *(name in gradients for name in Gradients._fields)))
+
+
+def alibi_slopes(heads: int) -> Any:
+    """The slopes of ALiBi (Press et al. 2022) as they were published: for a power of two ``2 ** (-8 * i / heads)`` for i from 1 to heads; else those of the
+    next smaller power of two, followed by every second one of the next larger.
+
+    Args:
+        heads: N.
+
+    Returns:
+        NumPy float32 ``[heads]``, for ``RelativeBias(slopes=...)``.
+
+    Raises:
+        ValueError, TypeError: heads is negative or no int.
+    """
+    return _core.alibi_slopes(heads)
+
+
+def relative_bucket(distance: int, buckets: int, *, bidirectional: bool = True, max_distance: int = 128) -> int:
+    """The bucket of T5's relative bias (Raffel et al. 2020, section 2.1; docs/maths.md, equation 4a).
+
+    Args:
+        distance: of key and query, ``s - (t + offset)``: negative for earlier keys.
+        buckets: their number; even and at least 4 if bidirectional, else at least 2.
+        bidirectional, max_distance: as in `RelativeBias`.
+
+    Returns:
+        A bucket in ``[0, buckets)``.
+
+    Raises:
+        ValueError, TypeError: buckets or max_distance do not fit.
+    """
+    return _core.relative_bucket(distance, buckets, bidirectional, max_distance)
 
 
 @takes(SdpaOptions)

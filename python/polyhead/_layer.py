@@ -26,6 +26,8 @@ class LayerGradients(NamedTuple):
     projected_value: Array
     bias: Array
     sink: Array
+    relative_bias: Array
+    """Of the slopes or the table of a `RelativeBias`."""
     parameters: dict[str, Array] | None
     """With the names of `MultiHeadAttention.parameters`."""
 
@@ -44,7 +46,7 @@ class Saved:
 
         Args:
             d_out: the gradient of the loss with respect to the output; shaped as the output.
-            inputs: whether to compute the gradients of query, key, value, projected_key, projected_value, bias and sink.
+            inputs: whether to compute the gradients of query, key, value, projected_key, projected_value, bias, sink and relative_bias.
             parameters: whether to compute the gradients of the layer's parameters.
             d_bias: shaped as bias, written in place and returned; as in `polyhead.sdpa_backward`.
             num_threads: at most this many threads; None: as in the forward pass.
@@ -220,6 +222,7 @@ class MultiHeadAttention:
             key_lengths: integers ``[*]`` or ``[*,T]``.
             diagonal_offsets: integers ``[*]``, as in `polyhead.sdpa`.
             bias: ``[T,S]`` or ``[*,N,T,S]``, as attend.
+            relative_bias: a `RelativeBias`, as in `polyhead.sdpa`. Not with add_bias_kv, add_zero_attn or a global query.
             sink: sink logits, ``[N]`` or of another rank that broadcasts to ``[*,N,T]``; as in `polyhead.sdpa`.
             training: apply dropout, which then needs a seed or dropout_keep.
             seed: of the dropout bits, as in `polyhead.sdpa`.

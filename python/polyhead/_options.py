@@ -43,6 +43,32 @@ class Rotary(NamedTuple):
     width: int | None = None
 
 
+class RelativeBias(NamedTuple):
+    """A bias of the scores that depends on the head and on the distance of key and query alone, computed without a tensor of all pairs.
+
+    The distance of query t and key s is ``x = s - (t + offset)``: negative for earlier keys. The offset is that of the causal or window diagonal if there
+    is one, for each document and with diagonal_offsets for each sequence; else that of `diagonal`. One of slopes and table is given, in the dtype of q or
+    of lse.
+
+    Args:
+        slopes: ``[N]``: ALiBi (Press et al. 2022), ``bias[b,n,t,s] = -slopes[n] |x|``. `alibi_slopes` gives those of the paper.
+        table: ``[N,buckets]``: T5 (Raffel et al. 2020, section 2.1), ``bias[b,n,t,s] = table[n, relative_bucket(x, ...)]``. PyTorch's T5 stores
+            ``[buckets,N]``: pass its transpose.
+        bidirectional: of a table: keys after the query have the second half of the buckets; False: bucket 0.
+        max_distance: of a table: all longer distances share the last bucket of their direction.
+        diagonal: where x is 0, if there is neither causal nor a window: ``"top_left"``, ``"bottom_right"`` (also None) or an offset.
+
+    Raises:
+        ValueError, TypeError: in the call that takes it, for shapes, dtypes, buckets or a diagonal that do not fit.
+    """
+
+    slopes: Array = None
+    table: Array = None
+    bidirectional: bool = True
+    max_distance: int = 128
+    diagonal: Causal = None
+
+
 class PassOptions(TypedDict, total=False):
     """Keyword arguments of `sdpa` and of a layer. The bindings have a list of the same names in options.cc."""
 
@@ -57,6 +83,7 @@ class PassOptions(TypedDict, total=False):
     query_offsets: Array
     key_offsets: Array
     bias: Array
+    relative_bias: RelativeBias | None
     sink: Array
     seed: int | None
     dropout_keep: Array

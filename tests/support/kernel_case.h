@@ -112,7 +112,9 @@ inline AttentionCase in_float64(const AttentionCase& c) {
   wide.q = widened(c.q), wide.d_out = widened(c.d_out);
   wide.k = wide.keep(values_of(c.k, c.k_scale)), wide.v = wide.keep(values_of(c.v, c.v_scale));
   wide.options.bias = widened(c.options.bias), wide.options.sink = widened(c.options.sink);
-  if (c.table) wide.use_relative_bias(wide.keep(Tensor::copy_of(c.table, DType::f64)));
+  RelativeBias& relative = wide.options.relative_bias;
+  relative.slopes = widened(relative.slopes), relative.table = widened(relative.table);
+  if (c.table) wide.use_bias_table(wide.keep(Tensor::copy_of(c.table, DType::f64)));
   return wide;
 }
 
