@@ -104,3 +104,24 @@ def test_another_type_is_refused(problem):
         polyhead.sdpa(q, k, v, relative_bias=np.zeros(4))
     with pytest.raises(ValueError, match="bias and relative_bias are both given"):
         polyhead.sdpa(q, k, v, bias=np.zeros((5, 9)), relative_bias=RelativeBias(slopes=np.zeros(4)))
+
+
+def test_torch_gradients_are_those_of_the_bias_of_every_pair():
+    torch = pytest.importorskip("torch")
+    from polyhead.torch import scaled_dot_product_attention
+
+    q, k, v = (torch.randn(2, 4, rows, 8, dtype=torch.float64, requires_grad=True) for rows in (5, 9, 9))
+    slopes = torch.rand(4, dtype=torch.float64, requires_grad=True)
+    distance = (torch.arange(9) - (torch.arange(5)[:, None] + 4)).abs()
+    expected = torch.nn.functional.scaled_dot_product_attention(q, k, v, attn_mask=-slopes[:, None, None] * distance)
+    out = scaled_dot_product_attention(q, k, v, relative_bias=RelativeBias(slopes=slopes))
+    torch.testing.assert_close(out, expected, rtol=0, atol=1e-13)
+    d_out = torch.randn_like(out)
+    for ours, theirs in zip(torch.autograd.grad(out, (q, k, v, slopes), d_out), torch.autograd.grad(expected, (q, k, v, slopes), d_out)):
+        torch.testing.assert_close(ours, theirs, rtol=0, atol=1e-12)
+    narrow = scaled_dot_product_attention(*(x.detach().bfloat16() for x in (q, k, v)), relative_bias=RelativeBias(slopes=slopes.detach().float()))
+    torch.testing.assert_close(narrow.double(), expected, rtol=0, atol=0.06)
+    with pytest.raises(ValueError, match="a floating attn_mask and relative_bias are both given"):
+        scaled_dot_product_attention(q, k, v, attn_mask=torch.zeros(5, 9), relative_bias=RelativeBias(slopes=slopes))
+    with pytest.raises(TypeError, match="relative_bias is of type Tensor"):
+        scaled_dot_product_attention(q, k, v, relative_bias=slopes)

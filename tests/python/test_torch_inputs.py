@@ -129,7 +129,7 @@ def calls_with_one_elsewhere() -> dict[str, Callable[[Callable[[Tensor], Tensor]
     def backward(place: int, f: Callable[[Tensor], Tensor]) -> object:
         given = [d_out, q, q, q, out, lse]
         given[place] = f(given[place])
-        return _ops.attention_backward(*given, *Options(), [True] * 5)
+        return _ops.attention_backward(*given, *Options(), [True] * 7)
 
     def parameters(of: torch.nn.Module, f: Callable[[Tensor], Tensor], *args: Tensor) -> object:
         of = copy.deepcopy(of)

@@ -39,11 +39,16 @@ def case(name: str, dtype: torch.dtype = torch.float64) -> dict[str, Any]:
         "block": None,
         "bias": None,
         "sink": None,
+        "slopes": None,
+        "table": None,
         "seed": None,
         "causal": None,
         "scale": None,
         "softcap": 0.0,
         "dropout": 0.0,
+        "bidirectional": True,
+        "max_distance": 128,
+        "diagonal": None,
         "empty_rows": "zero",
     }
     arguments |= {
@@ -56,6 +61,8 @@ def case(name: str, dtype: torch.dtype = torch.float64) -> dict[str, Any]:
         "dropout": {"dropout": 0.4, "seed": torch.tensor(7), "bias": randn(1, 4, dtype=dtype)},
         "sink": {"sink": randn(2, dtype=dtype)},
         "sink of each row": {"sink": randn(2, 2, 1, dtype=dtype), "attend": torch.rand(2, 1, 3, 4) < 0.7, "dropout": 0.4, "seed": torch.tensor(7)},
+        "slopes": {"slopes": randn(2, dtype=dtype), "causal": "top_left"},
+        "table": {"table": randn(2, 4, dtype=dtype), "bidirectional": False, "max_distance": 3, "diagonal": 1, "softcap": 1.5},
         "heads of a layer": {"q": randn(2, 3, 4, dtype=dtype, grad=False).unflatten(-1, (2, 2)).transpose(1, 2).requires_grad_()},
         "broadcast": {"q": randn(1, 2, 3, 2, dtype=dtype, grad=False).expand(2, 2, 3, 2).requires_grad_()},
         "empty": {"k": randn(2, 1, 0, 2, dtype=dtype), "v": randn(2, 1, 0, 3, dtype=dtype)},
@@ -63,7 +70,7 @@ def case(name: str, dtype: torch.dtype = torch.float64) -> dict[str, Any]:
     return arguments
 
 
-CASES = ["plain", "bias", "attend", "offset", "block", "softcap", "dropout", "sink", "sink of each row", "heads of a layer", "broadcast", "empty"]
+CASES = ["plain", "bias", "attend", "offset", "block", "softcap", "dropout", "sink", "sink of each row", "slopes", "table", "heads of a layer", "broadcast", "empty"]
 # gradcheck moves one number at a time, which needs numbers that lie apart in memory.
 CASES_OF_GRADCHECK = CASES[:-2]
 
@@ -78,7 +85,7 @@ def test_opcheck(name: str, dtype: torch.dtype) -> None:
     empty_rows = arguments.pop("empty_rows")
     q, k, v, *rest = arguments.values()
     detached = [x.detach() if isinstance(x, Tensor) else x for x in (torch.randn_like(out), q, k, v, out, lse, *rest)]  # it has no gradient itself
-    opcheck(_ops.attention_backward, (*detached, empty_rows, [True, False, True, True, True]), **checks)
+    opcheck(_ops.attention_backward, (*detached, empty_rows, [True, False, True, True, True, True, True]), **checks)
     if empty_rows == "zero":
         opcheck(_ops.attention_map, (q, k, *rest), **checks)
 

@@ -7,6 +7,7 @@ from torch import Tensor
 from torch.autograd import forward_ad
 from torch.nn.attention.bias import CausalBias
 
+from .._options import RelativeBias
 from . import _ops
 from ._inputs import causal_diagonal, require, require_memory, require_one_device
 from ._ops import Options
@@ -39,7 +40,7 @@ def refuse_script(layer: str) -> None:
 def attend(q: Tensor, k: Tensor, v: Tensor, options: Options) -> tuple[Tensor, Options]:
     """`polyhead.sdpa` with gradients: q ``[*,N,T,H]``, k ``[*,K,S,H]``, v ``[*,K,S,V]``. Returns out ``[*,N,T,V]``, and the options with the seed
     of dropout."""
-    _refuse_tangents(q, k, v, options.bias, options.sink)
+    _refuse_tangents(q, k, v, options.bias, options.sink, options.slopes, options.table)
     if options.dropout > 0:
         # torch's generator gives the seed, so that torch.manual_seed, fork_rng and checkpoint's recomputation act as on torch's own dropout.
         options = options._replace(seed=torch.randint(2**63 - 1, (), dtype=torch.int64, device=q.device))
@@ -48,15 +49,35 @@ def attend(q: Tensor, k: Tensor, v: Tensor, options: Options) -> tuple[Tensor, O
 
 def sink_logits(sink: Tensor, q: Tensor, where: str) -> Tensor:
     """The sink in a dtype that goes with q."""
-    require(where, sink=sink)
-    require_one_device(where, query=q, sink=sink)
-    wide = sink.dtype == torch.float32 and q.dtype in (torch.float16, torch.bfloat16)
-    return sink if wide else sink.to(q.dtype)
+    return _beside(q, where, sink=sink)
+
+
+def _beside(q: Tensor, where: str, **named: Tensor) -> Tensor:
+    # One tensor by its name, in a dtype that goes with q.
+    ((name, tensor),) = named.items()
+    require(where, **named)
+    require_one_device(where, query=q, **named)
+    wide = tensor.dtype == torch.float32 and q.dtype in (torch.float16, torch.bfloat16)
+    return tensor if wide else tensor.to(q.dtype)
+
+
+def _with_relative_bias(options: Options, relative: RelativeBias, q: Tensor, where: str) -> Options:
+    if not isinstance(relative, RelativeBias):
+        raise TypeError(f"{where}: relative_bias is of type {type(relative).__name__}; it must be a polyhead.RelativeBias")
+    corners = {None: None, "bottom_right": None, "top_left": 0}
+    diagonal = relative.diagonal if isinstance(relative.diagonal, int) else corners[relative.diagonal]
+    slopes = None if relative.slopes is None else _beside(q, where, slopes=relative.slopes)
+    table = None if relative.table is None else _beside(q, where, table=relative.table)
+    if slopes is None and table is None:
+        raise ValueError(f"{where}: relative_bias has neither slopes nor a table; one of them must be given")
+    if options.bias is not None:
+        raise ValueError(f"{where}: a floating attn_mask and relative_bias are both given; only one of them may be")
+    return options._replace(slopes=slopes, table=table, bidirectional=relative.bidirectional, max_distance=relative.max_distance, diagonal=diagonal)
 
 
 def maps(q: Tensor, k: Tensor, options: Options) -> Tensor:
     """The probabilities ``[*,N,T,S]`` after dropout, with gradients. options: as returned by `attend`."""
-    _refuse_tangents(q, k, options.bias, options.sink)
+    _refuse_tangents(q, k, options.bias, options.sink, options.slopes, options.table)
     result: Tensor = _ops.attention_map(q, k, *options[:-1])
     return result
 
@@ -83,6 +104,7 @@ def scaled_dot_product_attention(
     enable_gqa: bool = False,
     *,
     sink: Tensor | None = None,
+    relative_bias: RelativeBias | None = None,
 ) -> Tensor:
     """torch.nn.functional.scaled_dot_product_attention, computed by polyhead (Vaswani et al. 2017, equation 1).
 
@@ -99,6 +121,8 @@ def scaled_dot_product_attention(
         enable_gqa: query head n attends to key/value head ``n // (N // K)``.
         sink: sink logits (as learned in gpt-oss; torch has none): ``[N]``, or of another rank that broadcasts to ``[*,N,T]``; dtype of the query, or float32
             beside float16 and bfloat16. ``exp(sink)`` is added to the sum of the softmax.
+        relative_bias: a `polyhead.RelativeBias` of tensors: ALiBi's slopes or T5's table, with gradients; a dtype as sink. Not together with a floating
+            attn_mask.
 
     Returns:
         ``[*,N,T,V]`` or ``[T,V]``, dtype of the query. Its dimensions lie in memory in the order of the query's, so that heads that are views of
@@ -146,6 +170,8 @@ def scaled_dot_product_attention(
         # A float32 mask stays float32 and q, k, v are converted to it: in float16 -3e38, a common fill, would be infinite.
         options = options._replace(bias=attn_mask)
         q, k, v = (x.to(attn_mask.dtype) for x in (q, k, v))
+    if relative_bias is not None:
+        options = _with_relative_bias(options, relative_bias, q, where)
     out = attend(q, k, v, options)[0].to(query.dtype)
     return out.squeeze(0) if unbatched else out
 

@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.library import custom_op
 
 import polyhead
-from .._options import annotations_of
+from .._options import RelativeBias, annotations_of
 from ._inputs import require_one_device
 from ._offset import add_score_gradients
 
@@ -25,15 +25,20 @@ class Options(NamedTuple):
     block: Tensor | None = None
     bias: Tensor | None = None
     sink: Tensor | None = None  # [N], or broadcasts to [*,N,T]; dtype of q or of lse
+    slopes: Tensor | None = None  # of a RelativeBias; dtype of q or of lse
+    table: Tensor | None = None
     seed: Tensor | None = None  # int64 [], given when dropout > 0
     causal: str | None = None  # "top_left" or "bottom_right"
     scale: float | None = None
     softcap: float = 0.0
     dropout: float = 0.0
+    bidirectional: bool = True  # of the table
+    max_distance: int = 128
+    diagonal: int | None = None  # offset where the distance is 0, without causal; None: S - T
     empty_rows: str = "zero"  # or "offset": what subtracting 1e9 from the masked scores gives in the dtype; with attend, without block and causal
 
 
-_TYPES = {"Tensor | None": "Tensor?", "float | None": "float?", "str | None": "str?"}  # types whose names in a schema differ from Python's
+_TYPES = {"Tensor | None": "Tensor?", "float | None": "float?", "str | None": "str?", "int | None": "int?"}  # types whose names in a schema differ from Python's
 _SCHEMA = ", ".join(f"{_TYPES.get(annotation, annotation)} {name}" for name, annotation in annotations_of(Options).items())
 
 
@@ -56,6 +61,9 @@ def _keywords(q: Tensor, *given: Any) -> dict[str, Any]:
     if options.empty_rows == "offset":
         options = options._replace(empty_rows="unmasked" if q.dtype == torch.float64 else "uniform")
     keywords = {name: _view(value) if isinstance(value, Tensor) else value for name, value in options._asdict().items()}
+    relative = RelativeBias(**{name: keywords.pop(name) for name in RelativeBias._fields})
+    if options.slopes is not None or options.table is not None:
+        keywords["relative_bias"] = relative
     threads = torch.get_num_threads()  # 1 in the workers of a DataLoader
     return keywords | {"seed": None if options.seed is None else int(options.seed) % 2**64, "num_threads": threads if threads < polyhead.num_threads() else None}
 
@@ -99,23 +107,27 @@ def _(q: Tensor, k: Tensor, v: Tensor, *options: Any) -> tuple[Tensor, Tensor]:
     return _like_q(q, v.size(-1)), q.new_empty(q.shape[:-1], dtype=_lse_dtype(q))
 
 
-_GRADIENTS = ("q", "k", "v", "bias", "sink")
+_GRADIENTS = ("q", "k", "v", "bias", "sink", "slopes", "table")
+_INPUTS = ("q", "k", "v", *Options._fields)
+_SAVED = _INPUTS.index("seed") + 1  # the inputs before are tensors
 
 
 @custom_op(
     "polyhead::attention_backward",
     mutates_args=(),
-    schema=f"(Tensor d_out, Tensor q, Tensor k, Tensor v, Tensor out, Tensor lse, {_SCHEMA}, bool[5] wanted) -> (Tensor, Tensor, Tensor, Tensor, Tensor)",
+    schema=f"(Tensor d_out, Tensor q, Tensor k, Tensor v, Tensor out, Tensor lse, {_SCHEMA}, bool[7] wanted) -> (Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor)",
 )
 def attention_backward(d_out: Tensor, q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor, *rest: Any) -> tuple[Tensor, ...]:
-    """``(d_q, d_k, d_v, d_bias, d_sink)`` of `polyhead.sdpa_backward`; a gradient that is not wanted has the shape ``[0]``."""
+    """``(d_q, d_k, d_v, d_bias, d_sink, d_slopes, d_table)`` of `polyhead.sdpa_backward`; a gradient that is not wanted has the shape ``[0]``."""
     _require_one_device("attention_backward", "d_out q k v out lse", d_out, q, k, v, out, lse, *rest)
     *options, wanted = rest
     given = (_view(tensor) for tensor in (q, k, v, out, lse, d_out))
     keywords = _keywords(q, *options)
-    grads = polyhead.sdpa_backward(*given, gradients=[name for name, want in zip(_GRADIENTS, wanted) if want], **keywords)
-    result = tuple(q.new_empty(0) if grad is None else _tensor(grad) for grad in grads)
+    names = {"relative_bias" if name in ("slopes", "table") else name for name, want in zip(_GRADIENTS, wanted) if want}
+    grads = polyhead.sdpa_backward(*given, gradients=names, **keywords)
     o = Options(*options)
+    of_relative = (grads.relative_bias if want and given is not None else None for want, given in zip(wanted[5:], (o.slopes, o.table)))
+    result = tuple(q.new_empty(0) if grad is None else _tensor(grad) for grad in (*grads[:5], *of_relative))
     if o.empty_rows == "offset" and keywords["empty_rows"] == "uniform" and o.attend is not None:
         scale = o.scale if o.scale is not None else q.size(-1) ** -0.5
         add_score_gradients(result, wanted, d_out, q, k, v, attend=o.attend, bias=o.bias, scale=scale, dropout=o.dropout, seed=keywords["seed"])
@@ -126,22 +138,22 @@ def attention_backward(d_out: Tensor, q: Tensor, k: Tensor, v: Tensor, out: Tens
 def _(d_out: Tensor, q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor, *rest: Any) -> tuple[Tensor, ...]:
     _require_one_device("attention_backward", "d_out q k v out lse", d_out, q, k, v, out, lse, *rest)
     *options, wanted = rest
-    inputs = (q, k, v, Options(*options).bias, Options(*options).sink)
+    inputs = (q, k, v, *(getattr(Options(*options), name) for name in _GRADIENTS[3:]))
     return tuple(q.new_empty(0) if of is None or not want else of.new_empty(of.shape) for of, want in zip(inputs, wanted))
 
 
 def _attention_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
-    q, k, v, attend, block, bias, sink, seed, *ctx.options = inputs
+    ctx.options = inputs[_SAVED:]
     ctx.mark_non_differentiable(output[1])
-    ctx.save_for_backward(q, k, v, attend, block, bias, sink, seed, *output)
+    ctx.save_for_backward(*inputs[:_SAVED], *output)
 
 
 def _attention_gradient(ctx: Any, d_out: Tensor, _: Any) -> tuple[Tensor | None, ...]:
-    q, k, v, attend, block, bias, sink, seed, out, lse = ctx.saved_tensors
-    wanted = [ctx.needs_input_grad[i] for i in (0, 1, 2, 5, 6)]
-    grads = attention_backward(d_out, q, k, v, out, lse, attend, block, bias, sink, seed, *ctx.options, wanted)
-    d_q, d_k, d_v, d_bias, d_sink = (grad if want else None for grad, want in zip(grads, wanted))
-    return d_q, d_k, d_v, None, None, d_bias, d_sink, *(None,) * 6
+    q, k, v, *tensors, out, lse = ctx.saved_tensors
+    wanted = [ctx.needs_input_grad[_INPUTS.index(name)] for name in _GRADIENTS]
+    grads = attention_backward(d_out, q, k, v, out, lse, *tensors, *ctx.options, wanted)
+    given = {name: grad for name, grad, want in zip(_GRADIENTS, grads, wanted) if want}
+    return tuple(given.get(name) for name in _INPUTS)
 
 
 attention.register_autograd(_attention_gradient, setup_context=_attention_context)
@@ -174,8 +186,9 @@ def _(q: Tensor, k: Tensor, *options: Any) -> Tensor:
 
 
 def _map_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
-    q, k, attend, block, bias, sink, seed, *ctx.options = inputs
-    ctx.save_for_backward(q, k, attend, block, bias, sink, seed, output)
+    tensors = _SAVED - 1  # without v
+    ctx.options = inputs[tensors:]
+    ctx.save_for_backward(*inputs[:tensors], output)
 
 
 def _sink_gradient(sink: Tensor, p: Tensor, delta: Tensor) -> Tensor:
@@ -185,19 +198,41 @@ def _sink_gradient(sink: Tensor, p: Tensor, delta: Tensor) -> Tensor:
     return d_rows.sum_to_size(rows.shape).reshape(sink.shape).to(sink.dtype)
 
 
+def _relative_gradients(
+    d_score: Tensor, slopes: Tensor | None, table: Tensor | None, causal: str | None, bidirectional: bool, max_distance: int, diagonal: int | None
+) -> tuple[Tensor | None, Tensor | None]:
+    # Equation (9a) of docs/maths.md.
+    if slopes is None and table is None:
+        return None, None
+    queries, keys = d_score.shape[-2:]
+    offset = 0 if causal == "top_left" else keys - queries if causal or diagonal is None else diagonal
+    d = d_score.reshape(-1, *d_score.shape[-3:]).sum(0)  # [N,T,S]
+    distance = torch.arange(keys) - (torch.arange(queries)[:, None] + offset)
+    d_slopes = d_table = None
+    if slopes is not None:
+        d_slopes = -(d * distance.abs()).sum((1, 2)).to(slopes.dtype)
+    if table is not None:
+        rule = {"bidirectional": bidirectional, "max_distance": max_distance}
+        of = torch.tensor([polyhead.relative_bucket(x, table.size(1), **rule) for x in range(1 - queries - offset, keys - offset)], dtype=torch.int64)
+        buckets = of[(distance + (queries - 1 + offset)).flatten()]
+        d_table = d.new_zeros(table.shape).index_add(1, buckets, d.flatten(1)).to(table.dtype)
+    return d_slopes, d_table
+
+
 def _map_gradient(ctx: Any, d_map: Tensor) -> tuple[Tensor | None, ...]:
     # Equation (7) of docs/maths.md. The map has T x S numbers per head, so its gradient may use torch's operators, which make such tensors too.
-    q, k, attend, block, bias, sink, seed, dropped = ctx.saved_tensors
-    causal, scale, softcap, dropout = ctx.options
-    want_q, want_k, _, _, want_bias, want_sink = ctx.needs_input_grad[:6]
-    p = dropped if dropout == 0 else attention_map(q, k, attend, block, bias, sink, None, causal, scale, softcap, 0.0)
+    q, k, attend, block, bias, sink, slopes, table, _, dropped = ctx.saved_tensors
+    causal, scale, softcap, dropout, *of_table = ctx.options
+    want_q, want_k, _, _, want_bias, want_sink, want_slopes, want_table = ctx.needs_input_grad[:8]
+    p = dropped if dropout == 0 else attention_map(q, k, attend, block, bias, sink, slopes, table, None, causal, scale, softcap, 0.0, *of_table)
     d_score = torch.where(dropped == 0, 0, dropped * d_map)
     delta = d_score.sum(-1, keepdim=True)
     d_score = torch.where(p == 0, 0, d_score - p * delta)
     d_bias = d_score.sum_to_size(bias.shape) if want_bias else None
     d_sink = _sink_gradient(sink, p, delta.squeeze(-1)) if want_sink else None
+    d_slopes, d_table = _relative_gradients(d_score, slopes if want_slopes else None, table if want_table else None, causal, *of_table)
     if not (want_q or want_k):
-        return None, None, None, None, d_bias, d_sink, *(None,) * 5
+        return None, None, None, None, d_bias, d_sink, d_slopes, d_table, *(None,) * 8
     factor = scale if scale is not None else q.size(-1) ** -0.5 if q.size(-1) > 0 else 0.0
     # The g query heads that share a key head are stacked along the queries: [*,K,g*T,..].
     group = q.size(-3) // max(k.size(-3), 1)
@@ -211,7 +246,7 @@ def _map_gradient(ctx: Any, d_map: Tensor) -> tuple[Tensor | None, ...]:
     d_x = d_x * factor
     d_q = (d_x @ k).reshape(q.shape) if want_q else None
     d_k = d_x.mT @ rows if want_k else None
-    return d_q, d_k, None, None, d_bias, d_sink, *(None,) * 5
+    return d_q, d_k, None, None, d_bias, d_sink, d_slopes, d_table, *(None,) * 8
 
 
 attention_map.register_autograd(_map_gradient, setup_context=_map_context)
