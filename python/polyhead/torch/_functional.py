@@ -152,7 +152,8 @@ def scaled_dot_product_attention(
     require_one_device(where, query=query, key=key, value=value, attn_mask=attn_mask)
     query, key, value, attn_mask = autocast(query, key, value, attn_mask)  # type: ignore[assignment]
     if attn_mask is not None and attn_mask.dtype not in (torch.bool, torch.float32, query.dtype):
-        raise TypeError(f"{where}: attn_mask has dtype {attn_mask.dtype}; it must be bool, float32 or the query's {query.dtype}")
+        own = "" if query.dtype == torch.float32 else f" or the query's {query.dtype}"
+        raise TypeError(f"{where}: attn_mask has dtype {attn_mask.dtype}; it must be bool or torch.float32{own}")
     if not query.dtype == key.dtype == value.dtype:
         raise TypeError(f"{where}: query, key and value are {query.dtype}, {key.dtype} and {value.dtype}; they must have one dtype")
     for tensor, name in ((query, "query"), (key, "key"), (value, "value")):
@@ -186,7 +187,9 @@ def _heads(query: Tensor, key: Tensor, value: Tensor, enable_gqa: bool, where: s
         lead = _broadcast(q.shape[:-3], k.shape[:-3], v.shape[:-3])
         count = heads[0] if enable_gqa else _broadcast(*((h,) for h in heads))[0]
     except RuntimeError:
-        raise ValueError(f"{where}: {given} do not broadcast to one another in their leading dimensions") from None
+        grouped = any(h and heads[0] % h == 0 and h != heads[0] for h in heads[1:])
+        hint = "; give enable_gqa=True if several query heads share a key/value head" if grouped and not enable_gqa else ""
+        raise ValueError(f"{where}: {given} do not broadcast to one another in their leading dimensions{hint}") from None
     if enable_gqa and (rank < 3 or any(h == 0 or count % h != 0 for h in heads[1:]) and count > 0):
         raise ValueError(f"{where}: {given}; with enable_gqa the heads of the query must be a multiple of those of key and value")
     q = _lead(q, (*lead, count))
