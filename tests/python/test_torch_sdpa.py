@@ -250,7 +250,7 @@ ERRORS = [
     (lambda q: (q[0, 0], q[0, 0], q[0, 0]), {"enable_gqa": True}, ValueError, "multiple"),
     (lambda q: (q, q, q), {"attn_mask": torch.ones(3, 4, dtype=torch.bool)}, ValueError, r"attn_mask is \[3, 4\].* \[2, 2, 3, 3\]"),
     (lambda q: (q, q, q), {"attn_mask": torch.ones(5, 2, 2, 3, 3)}, ValueError, "attn_mask is"),
-    (lambda q: (q, q, q), {"attn_mask": torch.ones(3, 3, dtype=torch.int64)}, TypeError, "int64; it must be bool or torch.float32$"),
+    (lambda q: (q, q, q), {"attn_mask": torch.ones(3, 3, dtype=torch.int64)}, TypeError, "int64; it must be bool or torch.float32 or the query.s torch.float64$"),
     (lambda q: (q, q, q), {"attn_mask": [[True]]}, TypeError, "list"),
     (lambda q: (q, q, q), {"attn_mask": torch.ones(3, 3), "is_causal": True}, ValueError, "exclude"),
     (lambda q: (q, q, q), {"dropout_p": 1.5}, ValueError, "1.5"),
