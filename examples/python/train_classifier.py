@@ -80,5 +80,5 @@ assert weights is not None and torch.equal(logits, plain)  # asking for the maps
 assert (weights.masked_select(is_padding.unsqueeze(1)) == 0).all()
 again = (digits == digits[:, :1]) & (torch.arange(LENGTH) > 0)
 share = (weights * again.unsqueeze(1))[answers == 1].sum(-1).mean(0)
-print("weight on the repeated digit, per head:", " ".join(f"{value:.2f}" for value in share.tolist()))
+print("attention weight on the repeated digit, per head:", " ".join(f"{value:.2f}" for value in share.tolist()))
 assert share.max() > 3 / LENGTH  # three times what a head gives that looks everywhere alike
