@@ -27,7 +27,9 @@ class Case:
     causal: bool = False
     mask: str = ""  # "pairs": bool [T,S]; "keys": bool [B,1,1,S]
     dtype: str = "float32"  # of every floating array
-    bias: str = ""  # "shared": [1,N,T,S]; "relative": a table [N,T+S-1] of distances, seen as [N,T,S]
+    bias: str = ""  # "shared": [1,N,T,S]; "relative": a table [N,T+S-1] of distances, seen as [N,T,S];
+    #                 "alibi": slopes [N], causal
+    lengths: tuple[int, ...] = ()  # of packed sequences, T in all
     sink: bool = False  # sink logits [N]
     dropout: float = 0.0
     maps: bool = False  # all attention weights [B,N,T,S] are wanted too
@@ -65,7 +67,7 @@ class Case:
 
     @property
     def scores(self) -> int:
-        return self.B * self.N * self.T * self.keys
+        return self.B * self.N * (sum(length**2 for length in self.lengths) if self.lengths else self.T * self.keys)
 
     @property
     def output_shape(self) -> tuple[int, ...]:
@@ -108,6 +110,9 @@ class Encoder(Case):
         return self.depth * (super().flops() + 2.0 * self.B * self.T * weights)
 
 
+PACKED = tuple(8 + 504 * i // 63 for i in range(64))
+
+
 def _sdpa() -> list[Case]:
     cases: list[Case] = []
     for backward in (False, True):
@@ -129,6 +134,9 @@ def _sdpa() -> list[Case]:
         cases.append(Case(f"V128 H64 S1024{tail}", group, T=1024, V=128, backward=backward))
     for backward in (False, True):
         cases.append(Case(f"sink S2048{' f+b' if backward else ''}", "forward + backward" if backward else "forward", T=2048, sink=True, backward=backward))
+        tail, group = (" f+b", "forward + backward") if backward else ("", "forward")
+        cases.append(Case(f"ALiBi S2048{tail}", group, T=2048, causal=True, bias="alibi", backward=backward))
+        cases.append(Case(f"packed 64 x 8 to 512{tail}", group, T=sum(PACKED), lengths=PACKED, backward=backward))
     for bias in ("shared", "relative"):
         cases.append(Case(f"{bias} bias S1024 D32 f+b", "forward + backward", T=1024, H=32, bias=bias, backward=True))
     cases += [Case(f"one query 32/8 S{keys} D128", "forward", N=32, K=8, T=1, S=keys, H=128) for keys in (1024, 8192)]
@@ -202,6 +210,8 @@ def inputs(case: Case) -> dict[str, np.ndarray]:
         arrays["sink"] = normal(N)
     if case.bias == "relative":
         arrays["bias_table"] = normal(N, T + S - 1)
+    if case.bias == "alibi":
+        arrays["slopes"] = (2.0 ** (-8 * np.arange(1, N + 1) / N)).astype(case.dtype)
     return arrays
 
 
@@ -209,6 +219,35 @@ def relative_view(table: np.ndarray, queries: int) -> np.ndarray:
     """[N,T,S] on the memory of a table [N,T+S-1]: element (n, t, s) is table[n, T - 1 + s - t]."""
     head, step = table.strides
     return as_strided(table[:, queries - 1 :], (len(table), queries, table.shape[1] - queries + 1), (head, -step, step))
+
+
+def alibi_bias(case: Case, slopes: np.ndarray) -> np.ndarray:
+    """[1,N,T,S] of slopes [N], -infinity for later keys."""
+    distance = np.arange(case.keys) - np.arange(case.T)[:, None]
+    bias = -slopes[:, None, None] * np.abs(distance).astype(slopes.dtype)
+    bias[:, distance > 0] = -np.inf
+    return bias[None]
+
+
+def padded(case: Case, arrays: dict[str, np.ndarray]) -> tuple[Case, dict[str, np.ndarray]]:
+    """Packed sequences as a batch padded to the longest, with a key mask."""
+    longest, count = max(case.lengths), len(case.lengths)
+    wide = {}
+    for key, array in arrays.items():
+        wide[key] = np.zeros((count, array.shape[-3], longest, array.shape[-1]), array.dtype)
+        for i, (first, length) in enumerate(_packed_rows(case)):
+            wide[key][i, :, :length] = array[0, :, first : first + length]
+    wide["attend"] = (np.arange(longest) < np.array(case.lengths)[:, None])[:, None, None, :]
+    return dataclasses.replace(case, leading=(count,), T=longest, lengths=(), mask="keys"), wide
+
+
+def packed(case: Case, out: np.ndarray) -> np.ndarray:
+    """The rows of a padded output one after the other: [1,N,T,V]."""
+    return np.concatenate([out[i, :, :length] for i, (_, length) in enumerate(_packed_rows(case))], 1)[None]
+
+
+def _packed_rows(case: Case) -> list[tuple[int, int]]:
+    return [(sum(case.lengths[:i]), length) for i, length in enumerate(case.lengths)]
 
 
 def relative_index(queries: int, keys: int) -> np.ndarray:

@@ -6,7 +6,7 @@ import numpy as np
 from scipy.special import erf
 
 from . import encoder
-from .cases import Case, Encoder, relative_view
+from .cases import Case, Encoder, alibi_bias, relative_view
 
 
 ROWS = 2048  # at a time: scores of 16384 queries and keys are 2 GB
@@ -63,12 +63,16 @@ def forward(case: Case, arrays: dict[str, np.ndarray]) -> np.ndarray | None:
         q, k, v = (a[name].reshape(case.B, *a[name].shape[-3:]) for name in ("q", "k", "v"))
         keep = a.get("attend")
     bias = relative_view(a["bias_table"], case.T)[None] if case.bias == "relative" else a.get("bias")
+    if case.bias == "alibi":
+        bias = alibi_bias(case, a["slopes"])
     out = np.empty((case.B, case.N, case.T, case.value_width))
+    ends = np.cumsum(case.lengths)
+    document = np.searchsorted(ends, np.arange(case.T), side="right") if case.lengths else None
     triangle = np.tri(case.T, case.keys, dtype=bool) if case.causal else None
     group = case.N // case.kv_heads
     for b in range(case.B):
         for n in range(case.N):
-            row_keep = triangle if keep is None else (keep if keep.ndim == 2 else keep[b, 0])
+            row_keep = triangle if keep is None and document is None else document[:, None] == document if document is not None else (keep if keep.ndim == 2 else keep[b, 0])
             out[b, n] = _attend(q[b, n], k[b, n // group], v[b, n // group], case.scale, None if bias is None else bias[0, n], row_keep, a["sink"][n] if case.sink else -np.inf)
     if not case.layer:
         return out.reshape(case.output_shape)

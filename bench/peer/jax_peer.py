@@ -12,7 +12,7 @@ import numpy as np
 
 from . import encoder
 from .cases import Case, Encoder, relative_index
-from .runner import Unsupported, Work, refuse_too_many_scores
+from .runner import Unsupported, Work, pads, refuse_too_many_scores
 
 name = "jax"
 version = jax.__version__
@@ -22,6 +22,7 @@ def start(threads: int) -> None:
     del threads  # the driver narrows the process' processors
 
 
+@pads
 def prepare(case: Case, arrays: dict[str, np.ndarray]) -> Work:
     if case.dropout:
         raise Unsupported("jax.nn.dot_product_attention has no dropout")
@@ -38,6 +39,8 @@ def prepare(case: Case, arrays: dict[str, np.ndarray]) -> Work:
     def attention(p: dict[str, jax.Array]) -> jax.Array:
         rows = lambda x: jnp.swapaxes(x, 1, 2)  # noqa: E731  [B,T,N,H]
         bias = p["bias_table"][None, :, relative_index(case.T, case.keys)] if case.bias == "relative" else p.get("bias")
+        if case.bias == "alibi":
+            bias = -p["slopes"][None, :, None, None] * jnp.abs(jnp.arange(case.keys) - jnp.arange(case.T)[:, None])
         return rows(
             jax.nn.dot_product_attention(rows(p["q"]), rows(p["k"]), rows(p["v"]), bias=bias, mask=_mask(fixed.get("attend")), is_causal=case.causal)
         )

@@ -1,4 +1,4 @@
-"""ONNX Runtime: the Attention operator of ONNX opset 23. Inference only."""
+"""ONNX Runtime: the Attention operator of ONNX opset 23; for one query of grouped heads its own GroupQueryAttention. Inference only."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from onnx import TensorProto, helper
 
 from . import encoder
 from .cases import Case, Encoder
-from .runner import Unsupported, Work, refuse_too_many_scores
+from .runner import Unsupported, Work, adds_alibi, pads, refuse_too_many_scores
 
 name = "onnxruntime"
 version = onnxruntime.__version__
@@ -21,6 +21,8 @@ def start(threads: int) -> None:
     _threads = threads
 
 
+@pads
+@adds_alibi
 def prepare(case: Case, arrays: dict[str, np.ndarray]) -> Work:
     if case.backward:
         raise Unsupported("it computes no gradients")
@@ -33,6 +35,8 @@ def prepare(case: Case, arrays: dict[str, np.ndarray]) -> Work:
     if len(case.leading) > 1:
         raise Unsupported("the Attention operator takes one leading dimension")
     refuse_too_many_scores(case)
+    if case.kind == "attention" and case.T == 1 and case.K:
+        return _one_query(case, arrays)
     nodes, feeds, constants = {"attention": _attention, "layer": _layer, "encoder": _encoder}[case.kind](case, arrays)
     kinds = {np.dtype(np.float32): TensorProto.FLOAT, np.dtype(bool): TensorProto.BOOL, np.dtype(np.int64): TensorProto.INT64}
     graph = helper.make_graph(
@@ -44,12 +48,46 @@ def prepare(case: Case, arrays: dict[str, np.ndarray]) -> Work:
     )
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 23)])
     model.ir_version = min(model.ir_version, 11)
+    session = _session(model)
+    return Work(lambda: session.run(None, feeds), lambda result: result[0])
+
+
+def _session(model: onnx.ModelProto) -> onnxruntime.InferenceSession:
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = _threads
     options.inter_op_num_threads = 1
     options.log_severity_level = 3
-    session = onnxruntime.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
-    return Work(lambda: session.run(None, feeds), lambda result: result[0])
+    return onnxruntime.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
+
+
+def _one_query(case: Case, a: dict[str, np.ndarray]) -> Work:
+    """The last key and value are the new ones; the others lie in a cache that the operator updates in place."""
+    B, N, K, S, H = case.B, case.N, case.K, case.keys, case.H
+    shapes = {"q": (B, 1, N * H), "k": (B, 1, K * H), "v": (B, 1, K * H), "past_k": (B, K, S, H), "past_v": (B, K, S, H)}
+    given = [helper.make_tensor_value_info(name, TensorProto.FLOAT, shape) for name, shape in shapes.items()]
+    given += [helper.make_tensor_value_info("before", TensorProto.INT32, (B,)), helper.make_tensor_value_info("total", TensorProto.INT32, ())]
+    made = [helper.make_tensor_value_info(name, TensorProto.FLOAT, shape) for name, shape in (("out", (B, 1, N * H)), ("k_all", (B, K, S, H)), ("v_all", (B, K, S, H)))]
+    node = helper.make_node(
+        "GroupQueryAttention", [*shapes, "before", "total"], ["out", "k_all", "v_all"], domain="com.microsoft", num_heads=N, kv_num_heads=K, scale=case.scale
+    )
+    graph = helper.make_graph([node], case.name, given, made)
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21), helper.make_opsetid("com.microsoft", 1)])
+    model.ir_version = min(model.ir_version, 10)
+    session = _session(model)
+    value = onnxruntime.OrtValue.ortvalue_from_numpy
+    binding = session.io_binding()
+    rows = {name: a[name][:, :, -1:].transpose(0, 2, 1, 3).reshape(B, 1, -1) for name in ("q", "k", "v")}
+    for name, array in rows.items():
+        binding.bind_ortvalue_input(name, value(np.ascontiguousarray(array)))
+    for name in ("k", "v"):
+        cache = value(np.ascontiguousarray(a[name]))
+        binding.bind_ortvalue_input(f"past_{name}", cache)
+        binding.bind_ortvalue_output(f"{name}_all", cache)
+    binding.bind_ortvalue_input("before", value(np.full(B, S - 1, np.int32)))
+    binding.bind_ortvalue_input("total", value(np.array(S, np.int32)))
+    out = value(np.empty((B, 1, N * H), np.float32))
+    binding.bind_ortvalue_output("out", out)
+    return Work(lambda: session.run_with_iobinding(binding), lambda _: out.numpy().reshape(B, 1, N, H).transpose(0, 2, 1, 3))
 
 
 def _attention(case: Case, a: dict[str, np.ndarray]) -> tuple[list[onnx.NodeProto], dict[str, np.ndarray], dict[str, np.ndarray]]:

@@ -12,7 +12,7 @@ from openvino import Node
 
 from . import encoder
 from .cases import Case, Encoder
-from .runner import Unsupported, Work
+from .runner import Unsupported, Work, adds_alibi, pads
 
 name = "openvino"
 version = openvino.__version__.split("-")[0]
@@ -29,6 +29,8 @@ def start(threads: int) -> None:
     _threads = threads
 
 
+@pads
+@adds_alibi
 def prepare(case: Case, arrays: dict[str, np.ndarray]) -> Work:
     if case.backward:
         raise Unsupported("it computes no gradients")

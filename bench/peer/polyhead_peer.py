@@ -30,7 +30,9 @@ def _attention(case: Case, a: dict[str, np.ndarray]) -> Work:
     bias, d_bias = a.get("bias"), None
     if case.bias == "relative":
         bias, d_bias = (relative_view(table, case.T) for table in (a["bias_table"], np.empty_like(a["bias_table"])))
-    options = {"attend": a.get("attend"), "bias": bias, "sink": a.get("sink"), "causal": "top_left" if case.causal else None, "dropout": case.dropout, "seed": 1}
+    relative = polyhead.RelativeBias(slopes=a["slopes"]) if case.bias == "alibi" else None
+    offsets = np.cumsum([0, *case.lengths]) if case.lengths else None
+    options = {"query_offsets": offsets, "relative_bias": relative, "attend": a.get("attend"), "bias": bias, "sink": a.get("sink"), "causal": "top_left" if case.causal else None, "dropout": case.dropout, "seed": 1}
     out = np.empty(case.output_shape, case.dtype)
     weights = np.empty((*case.output_shape[:-1], k.shape[-2]), case.dtype) if case.maps else None
 

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Callable
 from typing import Protocol
 
 import numpy as np
 
-from .cases import Case
+from .cases import Case, alibi_bias, packed, padded
 
 
 class Unsupported(Exception):
@@ -28,6 +29,35 @@ def refuse_too_many_scores(case: Case) -> None:
 class Work:
     run: Callable[[], object]  # one forward, or forward and backward with every gradient: all of it computed when it returns
     output: Callable[[object], np.ndarray]  # of what run() gave: the output as a NumPy array
+
+
+Prepare = Callable[[Case, dict[str, np.ndarray]], Work]
+
+
+def pads(prepare: Prepare) -> Prepare:
+    """For a peer without packed sequences: it gets them padded, before the time that counts."""
+
+    @functools.wraps(prepare)
+    def of_padded(case: Case, arrays: dict[str, np.ndarray]) -> Work:
+        if not case.lengths:
+            return prepare(case, arrays)
+        work = prepare(*padded(case, arrays))
+        return Work(work.run, lambda result: packed(case, work.output(result)))
+
+    return of_padded
+
+
+def adds_alibi(prepare: Prepare) -> Prepare:
+    """For a peer without ALiBi: it gets a bias of every pair, made before the time that counts."""
+
+    @functools.wraps(prepare)
+    def of_bias(case: Case, arrays: dict[str, np.ndarray]) -> Work:
+        if case.bias != "alibi":
+            return prepare(case, arrays)
+        arrays = {key: array for key, array in arrays.items() if key != "slopes"} | {"bias": alibi_bias(case, arrays["slopes"])}
+        return prepare(dataclasses.replace(case, bias="shared", causal=False), arrays)
+
+    return of_bias
 
 
 class Peer(Protocol):

@@ -8,7 +8,7 @@ import torch.nn.functional as F
 
 from . import encoder
 from .cases import Case, Encoder, relative_index
-from .runner import Work
+from .runner import Work, pads
 
 name = "torch"
 version = torch.__version__
@@ -53,16 +53,23 @@ class _Encoder:
         return F.normalize(x.mean(1), dim=-1)
 
 
+@pads
 def prepare(case: Case, arrays: dict[str, np.ndarray]) -> Work:
     t = {key: _tensor(array) for key, array in arrays.items()}
     leaves = [tensor.requires_grad_() for key, tensor in t.items() if case.backward and tensor.is_floating_point() and key != "d_out"]
 
     if case.bias == "relative":
         index = torch.from_numpy(relative_index(case.T, case.keys)).flatten().expand(case.N, -1)
+    if case.bias == "alibi":
+        distance = torch.arange(case.keys) - torch.arange(case.T)[:, None]
+        later, distance = distance > 0, distance.abs().float()
+        constant = None if case.backward else -t["slopes"].view(1, -1, 1, 1) * distance.masked_fill(later, torch.inf)
 
     def bias() -> torch.Tensor | None:
         if case.bias == "relative":
             return t["bias_table"].gather(1, index).view(1, case.N, case.T, case.keys)
+        if case.bias == "alibi":  # with is_causal it takes no mask
+            return constant if constant is not None else (-t["slopes"].view(1, -1, 1, 1) * distance).masked_fill(later, -torch.inf)
         return t.get("bias")
 
     def attention() -> torch.Tensor:
@@ -74,7 +81,7 @@ def prepare(case: Case, arrays: dict[str, np.ndarray]) -> Work:
             weights = torch.softmax(t["q"] @ t["k"].transpose(-1, -2) * case.scale, -1)
             return weights @ t["v"]
         return F.scaled_dot_product_attention(
-            t["q"], t["k"], t["v"], attn_mask=t.get("attend", bias()), dropout_p=case.dropout, is_causal=case.causal, enable_gqa=case.K > 0
+            t["q"], t["k"], t["v"], attn_mask=t.get("attend", bias()), dropout_p=case.dropout, is_causal=case.causal and case.bias != "alibi", enable_gqa=case.K > 0
         )
 
     def layer() -> torch.Tensor:
