@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -214,3 +214,34 @@ def test_a_wrong_call_is_a_clear_error(options: dict[str, object], args: tuple[o
 def test_a_bias_that_is_no_number_to_add_is_refused() -> None:
     with pytest.raises(TypeError, match="bias has dtype bool"):
         GatedAttention(8, 4, 2)(torch.randn(3, 5, 8), torch.ones(5, 5, dtype=torch.bool))
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16])
+def test_a_sequence_without_a_key_is_that_of_openfold(dtype: torch.dtype) -> None:
+    """Triangle attention around the starting node in the code of OpenFold that transformers has for ESMFold; a residue is padding."""
+    esmfold = pytest.importorskip("transformers.models.esm.modeling_esmfold")
+    theirs = esmfold.EsmFoldTriangleAttention(8, 4, 2)
+    for parameter in theirs.parameters():
+        torch.nn.init.normal_(parameter, std=0.5)  # the published initial values are 0 in part
+    theirs = theirs.to(dtype)
+    ours = GatedAttention(8, 4, 2, axis=-2, gated=True, dtype=dtype)
+    ours.load_state_dict(theirs.mha.state_dict())
+    pair, residue = torch.randn(1, 6, 6, 8, dtype=dtype, requires_grad=True), torch.tensor([True] * 5 + [False])
+    mask = (residue[:, None] & residue).unsqueeze(0)
+
+    def triangle(x: Tensor) -> Tensor:
+        x = theirs.layer_norm(x)
+        return ours(x, theirs.linear(x).permute(0, 3, 1, 2), mask)
+
+    inputs = {"pair": pair, "bias": theirs.linear.weight, "norm": theirs.layer_norm.weight}
+
+    def results(function: Callable[[Tensor], Tensor], layer: torch.nn.Module) -> dict[str, Tensor]:
+        return gradients({"out": function(pair)}, inputs | {f"p.{name}": parameter for name, parameter in layer.named_parameters()}, 3)
+
+    exact = results(lambda x: theirs(x, mask.to(dtype)), theirs.mha)
+    require_equal(results(triangle, ours), exact, {torch.float64: 1e-6, torch.float32: 1e-5, torch.bfloat16: 0.08}[dtype])
+    another = GatedAttention(8, 4, 2, axis=-2, gated=True, dtype=dtype, empty_rows="unmasked" if dtype != torch.float64 else "uniform")
+    another.load_state_dict(ours.state_dict())
+    normed = theirs.layer_norm(pair)
+    other = another(normed, theirs.linear(normed).permute(0, 3, 1, 2), mask)
+    assert (other - exact["out"]).abs().max() > 0.05  # the other meaning is another number

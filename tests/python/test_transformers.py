@@ -238,3 +238,15 @@ def test_registering_twice_changes_nothing() -> None:
     assert transformers.AttentionInterface()["polyhead"] is polyhead.transformers.attention_forward
     method = transformers.PreTrainedModel.set_attn_implementation
     assert method.__wrapped__ and not hasattr(method.__wrapped__, "__wrapped__")
+
+
+def test_masks_that_are_not_what_they_seem_are_refused() -> None:
+    from torch.nn.attention.bias import causal_upper_left
+
+    q = torch.randn(1, 2, 5, 4)
+    layer = torch.nn.Module()
+    for mask, message in ((causal_upper_left(5, 5), "attention_mask is of type CausalBias"), (torch.zeros(5, 5, device="meta"), "attention_mask is on device meta")):
+        with pytest.raises(TypeError, match=message):
+            polyhead.transformers.attention_forward(layer, q, q, q, mask)
+    with pytest.raises(TypeError, match="key is on device meta"):
+        polyhead.transformers.attention_forward(layer, q, q.to("meta"), q, None, is_causal=False)
