@@ -13,6 +13,7 @@ from torch import Tensor
 from torch.nn.attention.flex_attention import create_block_mask, flex_attention
 
 import polyhead
+from polyhead.torch import scaled_dot_product_attention
 from torch_support import gradients, require_equal
 
 PAGE = (Path(__file__).resolve().parents[2] / "docs" / "flex_attention.md").read_text()
@@ -33,8 +34,14 @@ def dense(q: Tensor, k: Tensor, v: Tensor, score_mod: Any, mask_mod: Any) -> tup
     return score.softmax(-1).nan_to_num(0) @ v, score.logsumexp(-1)
 
 
+def doubled(option: Any) -> Any:
+    if isinstance(option, polyhead.RelativeBias):
+        return option._replace(slopes=doubled(option.slopes), table=doubled(option.table))
+    return option.double() if isinstance(option, Tensor) and option.is_floating_point() else option
+
+
 def test_the_page_has_its_examples() -> None:
-    assert len(EXAMPLES) == 14
+    assert len(EXAMPLES) == 15
 
 
 @pytest.mark.parametrize("title", EXAMPLES)
@@ -55,19 +62,30 @@ def test_an_example_is_what_flex_attention_computes(title: str) -> None:
     torch.testing.assert_close(ours_lse, lse, rtol=1e-5, atol=1e-6)
 
     wide = {name: tensor.double().requires_grad_() for name, tensor in (("q", q), ("k", k), ("v", v))}
-    options = {name: value.double() if name == "bias" else value for name, value in options.items()}
+    options = {name: doubled(value) for name, value in options.items()}
     out = {"out": names["attention"](*wide.values(), **options)[0]}
     require_equal(gradients(out, wide, 1), gradients({"out": dense(*wide.values(), score_mod, mask_mod)[0]}, wide, 1), 1e-9)
 
 
 def test_the_gradient_of_a_table_goes_through_its_bias() -> None:
     names: dict[str, Any] = {}
-    code = SECTIONS["Training"] + SECTIONS["Relative positions with a learned table (T5)"]
+    code = SECTIONS["Training"] + SECTIONS["Relative positions with other buckets"]
     exec(code.replace("torch.randn(buckets, N)", "torch.randn(buckets, N, dtype=torch.float64, requires_grad=True)"), names)
     inputs = {name: torch.randn(2, 4, 40, 16, dtype=torch.float64) for name in "qkv"}
     tables = {"table": names["table"]}
     ours = gradients({"out": names["attention"](*inputs.values(), **names["options"])[0]}, tables, 1)
     require_equal(ours, gradients({"out": dense(*inputs.values(), names["score_mod"], None)[0]}, tables, 1), 1e-12)
+
+
+@pytest.mark.parametrize(("title", "name"), [("ALiBi", "slopes"), ("Relative positions with T5's buckets", "table")])
+def test_a_relative_bias_has_its_gradient(title: str, name: str) -> None:
+    names: dict[str, Any] = {}
+    code = SECTIONS[title].replace("def score_mod", f"{name} = {name}.double().requires_grad_()\n\ndef score_mod")
+    exec(SECTIONS["Training"] + code, names)
+    inputs = {letter: torch.randn(2, 4, 40, 16, dtype=torch.float64) for letter in "qkv"}
+    parameters = {name: names[name]}
+    ours = gradients({"out": scaled_dot_product_attention(*inputs.values(), **names["options"])}, parameters, 1)
+    require_equal(ours, gradients({"out": dense(*inputs.values(), names["score_mod"], None)[0]}, parameters, 1), 1e-12)
 
 
 def test_flex_attention_has_no_backward_pass_on_a_cpu() -> None:
