@@ -143,6 +143,8 @@ def calls_with_one_elsewhere() -> dict[str, Callable[[Callable[[Tensor], Tensor]
         "attention: attn_mask": lambda f: scaled_dot_product_attention(q, q, q, f(square)),
         "attention: attn_mask ": lambda f: scaled_dot_product_attention(q, q, q, f(~blocked)),
         "attention: sink": lambda f: scaled_dot_product_attention(q, q, q, sink=f(torch.zeros(2))),
+        "attention: slopes": lambda f: scaled_dot_product_attention(q, q, q, relative_bias=polyhead.RelativeBias(slopes=f(torch.ones(2)))),
+        "attention: table": lambda f: scaled_dot_product_attention(q, q, q, relative_bias=polyhead.RelativeBias(table=f(torch.ones(2, 8)))),
         "polyhead::attention: q": lambda f: _ops.attention(f(q), q, q, *Options()),
         "polyhead::attention: k": lambda f: _ops.attention(q, f(q), q, *Options()),
         "polyhead::attention: v": lambda f: _ops.attention(q, q, f(q), *Options()),
@@ -150,6 +152,8 @@ def calls_with_one_elsewhere() -> dict[str, Callable[[Callable[[Tensor], Tensor]
         "polyhead::attention: block": lambda f: _ops.attention(q, q, q, *Options(block=f(blocked))),
         "polyhead::attention: bias": lambda f: _ops.attention(q, q, q, *Options(bias=f(square))),
         "polyhead::attention: sink": lambda f: _ops.attention(q, q, q, *Options(sink=f(torch.zeros(2)))),
+        "polyhead::attention: slopes": lambda f: _ops.attention(q, q, q, *Options(slopes=f(torch.ones(2)))),
+        "polyhead::attention: table": lambda f: _ops.attention(q, q, q, *Options(table=f(torch.ones(2, 8)))),
         "polyhead::attention: seed": lambda f: _ops.attention(q, q, q, *Options(dropout=0.5, seed=f(torch.tensor(3)))),
         "polyhead::attention_backward: d_out": lambda f: backward(0, f),
         "polyhead::attention_backward: k": lambda f: backward(2, f),
@@ -169,6 +173,7 @@ def calls_with_one_elsewhere() -> dict[str, Callable[[Callable[[Tensor], Tensor]
         "GatedAttention: linear_q.weight": lambda f: parameters(gated, f, x),
         "k": lambda f: polyhead.sdpa(q, f(q), q),
         "bias": lambda f: polyhead.sdpa(q, q, q, bias=f(square)),
+        "relative_bias.slopes": lambda f: polyhead.sdpa(q, q, q, relative_bias=polyhead.RelativeBias(slopes=f(torch.ones(2)))),
         "out": lambda f: polyhead.sdpa(q, q, q, out=f(torch.empty_like(q))),
     }
 
