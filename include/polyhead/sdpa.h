@@ -51,7 +51,7 @@ struct SdpaBackward {
 // (Salmon et al. 2011) keyed by (seed, b, n, t, s). They are the same for every backend and thread count and are never stored.
 struct Dropout {
   double p = 0;              // in [0,1]
-  std::uint64_t seed = 0;
+  std::optional<std::uint64_t> seed{};  // required if p > 0, unless `keep` is given: a new one for each step
   ConstTensorView keep = {};  // bool, broadcasts to [*,N,T,S]: bits to use instead of the generator's
 };
 

@@ -79,7 +79,7 @@ TEST(Explain, SaysThePathTheSizesAndTheRules) {
                                                  .mask = {.causal = Causal::bottom_right(), .key_lengths = lengths, .attend = attend},
                                                  .bias = bias,
                                                  .softcap = 30,
-                                                 .dropout = {.p = 0.25}});
+                                                 .dropout = {.p = 0.25, .seed = 1}});
   for (const char* fact :
        {"backend: ", "float32", "B 2", "N 4", "K 2", "T 3", "S 4", "H 8", "V 6", "scale: 0.5", "softcap 30", "key lengths per sequence",
         "dense booleans [3,4]", "keys [0, t+2)", "bias: [4,3,4]", "dropout: 0.25, bits drawn per pair", "threads: "}) {

@@ -121,6 +121,7 @@ TEST(Messages, OfForwardAndBackwardAlike) {
       {"softcap", [](Problem& p) { p.options.softcap = -1; }, {"softcap is -1", "not negative"}},
       {"infinite softcap", [](Problem& p) { p.options.softcap = 1 / 0.0; }, {"softcap is inf"}},
       {"dropout", [](Problem& p) { p.options.dropout.p = 1.5; }, {"dropout probability is 1.5", "[0,1]"}},
+      {"dropout without a seed", [](Problem& p) { p.options.dropout.p = 0.5; }, {"dropout 0.5 needs a seed", "or the bits to keep"}},
       {"NaN dropout", [](Problem& p) { p.options.dropout.p = kNaN; }, {"dropout probability is nan"}},
       {"integer keep bits",
        [](Problem& p) {

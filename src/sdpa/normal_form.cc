@@ -72,7 +72,9 @@ class Builder {
     p.documents = rules_.all_documents();
     const Dropout& dropout = options_.dropout;
     require(dropout.p >= 0 && dropout.p <= 1, op_, ": the dropout probability is ", dropout.p, "; it must lie in [0,1]");
-    p.dropout = {dropout.p, dropout.seed, pairs(p, dropout.keep, "dropout.keep", DType::boolean)};
+    require(dropout.p == 0 || dropout.seed || dropout.keep, op_, ": dropout ", dropout.p,
+            " needs a seed, which the backward pass and maps are given too, or the bits to keep");
+    p.dropout = {dropout.p, dropout.seed.value_or(0), pairs(p, dropout.keep, "dropout.keep", DType::boolean)};
   }
 
   Shape shape(const Problem& p, std::initializer_list<std::int64_t> rest) const {

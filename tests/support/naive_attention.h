@@ -170,7 +170,7 @@ inline FullMatrices full_matrices(ConstTensorView q, ConstTensorView k, ConstTen
     if (options.dropout.keep) {
       copy(options.dropout.keep.expand(pairs), bits);
     } else {
-      dropout_keep_bits(options.dropout.p, options.dropout.seed, bits);
+      dropout_keep_bits(options.dropout.p, options.dropout.seed.value(), bits);
     }
     const Real kept = options.dropout.p < 1 ? 1 / (1 - Real{options.dropout.p}) : 0;
     for (std::size_t i = 0; i < count; ++i) m.drop[i] = bits.data<bool>()[i] ? kept : 0;
