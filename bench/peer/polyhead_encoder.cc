@@ -28,7 +28,7 @@ const char* told(F&& run) {
 
 }  // namespace
 
-extern "C" const char* encoder_load(const char* directory, int threads, LoadedEncoder** encoder) {
+extern "C" [[gnu::visibility("default")]] const char* encoder_load(const char* directory, int threads, LoadedEncoder** encoder) {
   return told([&] {
     polyhead::set_num_threads(threads);
     auto loaded = std::make_unique<LoadedEncoder>(LoadedEncoder{polyhead::models::load_bert_encoder(directory)});
@@ -45,7 +45,7 @@ extern "C" const char* encoder_load(const char* directory, int threads, LoadedEn
 }
 
 // ids [texts,tokens] -> out [texts,E]
-extern "C" const char* encoder_embed(const LoadedEncoder* loaded, const std::int64_t* ids, std::int64_t texts, std::int64_t tokens,
+extern "C" [[gnu::visibility("default")]] const char* encoder_embed(const LoadedEncoder* loaded, const std::int64_t* ids, std::int64_t texts, std::int64_t tokens,
                                      float* out) {
   return told([&] {
     const std::int64_t width = loaded->encoder.config.width;
@@ -55,4 +55,4 @@ extern "C" const char* encoder_embed(const LoadedEncoder* loaded, const std::int
   });
 }
 
-extern "C" void encoder_free(LoadedEncoder* encoder) { delete encoder; }
+extern "C" [[gnu::visibility("default")]] void encoder_free(LoadedEncoder* encoder) { delete encoder; }
