@@ -58,6 +58,7 @@ MASKS: Wrong = {
 SHARED: Wrong = MASKS | {
     "bias": (NOT_ARRAYS, [shaped(5, 6), shaped(5, 7, dtype=float), shaped(5, 7, dtype=int), shaped(1, 1, 1, 1, 1, 5, 7)]),
     "sink": (NOT_ARRAYS, [shaped(2), shaped(1), shaped(3, 4), shaped(3, dtype=float), shaped(3, dtype=int)]),
+    "relative_bias": (NOT_ARRAYS, [polyhead.RelativeBias(), polyhead.RelativeBias(slopes=shaped(2))]),
     "scale": ([x for x in NOT_NUMBERS if x is not None], [10**400, float("nan"), float("inf")]),
     "softcap": (NOT_NUMBERS, [-1.0, float("nan"), float("inf"), 10**400]),
     "empty_rows": (NOT_WORDS, ["", "nan", "\ud800", "Zero"]),
@@ -107,7 +108,7 @@ def calls(folder: Path) -> dict[str, tuple[Callable[..., Any], dict[str, Any], W
     layer_masks |= {"query_offsets": (NOT_ARRAYS, [shaped(2), np.array([0, 4])]), "key_offsets": (NOT_ARRAYS, [shaped(2), np.array([0, 5])])}
     layer_masks |= {"diagonal_offsets": MASKS["diagonal_offsets"]}
     layer_masks |= {"key_lengths": (NOT_ARRAYS, [shaped(2), np.array([1, 9]), np.array([1, 2, 3])]), "bias": (NOT_ARRAYS, [shaped(5, 4), shaped(3, 5, 5)])}
-    layer_masks |= {"sink": (NOT_ARRAYS, [shaped(3), shaped(2, dtype=float)])}
+    layer_masks |= {"sink": (NOT_ARRAYS, [shaped(3), shaped(2, dtype=float)]), "relative_bias": (NOT_ARRAYS, [polyhead.RelativeBias(slopes=shaped(3))])}
     layer_masks |= {"backend": SHARED["backend"], "num_threads": SHARED["num_threads"], "seed": DROPOUT["seed"], "training": (NOT_FLAGS, [])}
     layer_masks |= {name: (NOT_ARRAYS, [shaped(2, 2, 5, 4), shaped(2, 2, 5, 4, dtype=float)]) for name in ("projected_key", "projected_value")}
     layer_masks |= {"rotary": (NOT_ARRAYS, []), "cache": (NOT_ARRAYS, [polyhead.KeyValueCache(2, 2, 5, 4)])}  # the last: forward() refuses a cache
@@ -119,6 +120,9 @@ def calls(folder: Path) -> dict[str, tuple[Callable[..., Any], dict[str, Any], W
 
     def rotated(cos: Any, sin: Any, key_cos: Any = None, key_sin: Any = None, order: Any = "halves", width: Any = None) -> Any:
         return LAYER(X, rotary=polyhead.Rotary(cos, sin, key_cos, key_sin, order, width))
+
+    def relative(slopes: Any = None, table: Any = None, bidirectional: Any = True, max_distance: Any = 128, diagonal: Any = None) -> Any:
+        return polyhead.sdpa(Q, K, V, relative_bias=polyhead.RelativeBias(slopes, table, bidirectional, max_distance, diagonal))
 
     state = LAYER.state()
     not_paths: tuple[list[Any], list[Any]] = ([3, 1.5, [], object(), Hostile(), None], ["a\0b.npz"])
@@ -195,6 +199,19 @@ def calls(folder: Path) -> dict[str, tuple[Callable[..., Any], dict[str, Any], W
             {"cos": shaped(5, 2), "sin": shaped(5, 2)},
             {"cos": ([*table[0], None], table[1]), "sin": ([*table[0], None], table[1]), "key_cos": table, "key_sin": table}
             | {"order": (NOT_WORDS, ["", "interleaved", "\ud800"]), "width": (NOT_INTS, [0, -2, 3, 6, BIG])},
+        ),
+        "RelativeBias": (
+            relative,
+            {"table": shaped(3, 8)},
+            {"slopes": (NOT_ARRAYS, [shaped(3)]), "table": (NOT_ARRAYS, [shaped(8, 3), shaped(3, 7), shaped(3, 8, dtype=float)])}
+            | {"bidirectional": (NOT_FLAGS, []), "max_distance": ([*NOT_INTS, None], [0, 2, BIG]), "diagonal": (MASKS["causal"][0], MASKS["causal"][1])},
+        ),
+        "alibi_slopes": (polyhead.alibi_slopes, {"heads": 2}, {"heads": ([*NOT_INTS, None], [-1, BIG])}),
+        "relative_bucket": (
+            polyhead.relative_bucket,
+            {"distance": 3, "buckets": 8},
+            {"distance": ([*NOT_INTS, None], [BIG]), "buckets": ([*NOT_INTS, None], [0, 7, BIG])}
+            | {"bidirectional": (NOT_FLAGS, []), "max_distance": ([*NOT_INTS, None], [0, 2, BIG])},
         ),
         "KeyValueCache": (
             polyhead.KeyValueCache,
