@@ -49,8 +49,8 @@ struct Mask {
   ConstTensorView block_keys{};   // bool, broadcasts to [*,S]: true = no query may attend to the key
 
   // Integers [*]: the causal and window diagonal of sequence b runs through s = t + diagonal_offsets[b]. For queries that continue sequences
-  // of different lengths, for example from a cache, the offset is the number of keys before them. Needs causal (then top_left) or a window
-  // without a diagonal; not together with documents. Each sequence equals that sequence alone with Diagonal::offset, bit for bit.
+  // of different lengths, for example from a cache, the offset is the number of keys before them. Needs causal (then top_left), a window or
+  // a relative bias, none with a diagonal; not together with documents. Each sequence equals that sequence alone with Diagonal::offset, bit for bit.
   ConstTensorView diagonal_offsets{};
 
   // Documents packed one after the other along T and S, the same for every sequence: integers [D+1] that start at 0, never fall and end at

@@ -69,7 +69,8 @@ def sdpa(
         key_lengths: integers in ``[0, S]``, ``[*]`` per sequence or ``[*,T]`` per query; attends to keys ``s < length``.
         diagonal_offsets: integers ``[*]``: the diagonal of causal and window runs through ``s = t + diagonal_offsets[b]`` in sequence b, which is the
             number of keys before the queries where those continue sequences of different lengths. Needs ``causal="top_left"`` or a window. Each sequence
-            has the bits of that sequence alone with its offset as ``causal``. Alone it moves the distances of a relative_bias.
+            has the bits of that sequence alone with its offset as ``causal``. It also sets where the distances of a relative_bias begin, and may be given for
+            that alone.
         query_offsets, key_offsets: documents packed one after the other along T and S (cu_seqlens of FlashAttention): integers ``[D+1]`` that start at 0,
             never fall and end at T and S. A query attends to the keys of its own document only; the diagonals of causal and window count inside the
             document. The result has the bits of each document alone. key_offsets may be left out if T = S.

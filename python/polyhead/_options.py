@@ -56,7 +56,7 @@ class RelativeBias(NamedTuple):
             ``[buckets,N]``: pass its transpose.
         bidirectional: of a table: keys after the query have the second half of the buckets; False: bucket 0.
         max_distance: of a table: all longer distances share the last bucket of their direction.
-        diagonal: where x is 0, if there is neither causal nor a window: ``"top_left"``, ``"bottom_right"`` (also None) or an offset.
+        diagonal: where x is 0: ``"top_left"``, ``"bottom_right"`` (also None) or an offset. If given together with causal or a window it must be theirs.
 
     Raises:
         ValueError, TypeError: in the call that takes it, for shapes, dtypes, buckets or a diagonal that do not fit.

@@ -109,14 +109,16 @@ class Tracer {
     plain.mask = {};
     plain.bias = {};
     plain.dropout = {};
+    plain.relative_bias = {};
     SdpaOptions unscaled = plain, biased = plain;
     unscaled.scale = 1;
     biased.bias = saved_.sdpa.bias;
+    if (saved_.sdpa.relative_bias) keep_distances(saved_.sdpa, &biased);
     stage(TraceKind::scores, unscaled, MapValue::scaled_score);
     if (config_.scale.value_or(1 / std::sqrt(static_cast<double>(config_.head_width))) != 1)
       stage(TraceKind::scale, plain, MapValue::scaled_score);
     if (config_.softcap > 0) stage(TraceKind::softcap, plain, MapValue::capped_score);
-    if (options_.bias) stage(TraceKind::bias, biased, MapValue::score);
+    if (options_.bias || options_.relative_bias) stage(TraceKind::bias, biased, MapValue::score);
     if (restricts(options_.mask)) {
       stage(TraceKind::mask, saved_.sdpa, MapValue::score);
       steps_.back().mask = mask_counts();
@@ -125,9 +127,21 @@ class Tracer {
     if (saved_.sdpa.dropout.p > 0) stage(TraceKind::dropout, saved_.sdpa, MapValue::dropped);
   }
 
+  // The relative bias without the mask: its distances are still those of the mask's diagonals and documents.
+  static void keep_distances(const SdpaOptions& from, SdpaOptions* to) {
+    const Mask& mask = from.mask;
+    to->relative_bias = from.relative_bias;
+    to->mask = {.diagonal_offsets = mask.diagonal_offsets, .query_offsets = mask.query_offsets, .key_offsets = mask.key_offsets};
+    if (mask.diagonal_offsets) return;
+    if (mask.causal) to->relative_bias.diagonal = mask.causal;
+    if (!mask.causal && mask.window.diagonal) to->relative_bias.diagonal = mask.window.diagonal;
+  }
+
   MaskCounts mask_counts() const {
     const std::int64_t keys = shapes_.keys + shapes_.added_keys;
-    const Tensor dense = dense_mask("trace", saved_.sdpa.mask, shapes_.lead, config_.heads, shapes_.queries, keys);
+    Mask mask = saved_.sdpa.mask;
+    if (!mask.causal && !mask.window.left && !mask.window.right) mask.diagonal_offsets = {};  // they move the relative bias alone
+    const Tensor dense = dense_mask("trace", mask, shapes_.lead, config_.heads, shapes_.queries, keys);
     const std::int64_t rows = keys == 0 ? numel(shapes_.lead) * shapes_.queries : dense.numel() / keys;
     MaskCounts counts{.pairs = dense.numel(), .shared_by_heads = dense.extent(-3) == 1 && config_.heads > 1};
     for (std::int64_t row = 0; row < rows; ++row) {

@@ -292,6 +292,35 @@ TEST(Trace, CountsThePairsOfAMaskAndTheRowsWithoutAKey) {
 }
 
 // The steps after a projection read the rotated q and k.
+// The step of the bias has no mask, and the distances of the diagonals and documents that the mask has.
+TEST(Trace, ARelativeBiasKeepsItsDistancesWithoutTheMask) {
+  const MultiHeadAttention layer({.query_width = 8, .heads = 2, .dtype = DType::f64, .seed = 2});
+  const Tensor x = test::Random(1).tensor(DType::f64, {2, 5, 8}), slopes = Tensor::of<double>({2}, {0.5, 2}),
+               documents = Tensor::of<std::int64_t>({3}, {0, 2, 5}), offsets = Tensor::of<std::int64_t>({2}, {1, -2});
+  struct Given {
+    Mask mask;
+    std::function<double(int b, int t, int s)> distance;  // NaN: of two documents
+  };
+  const Given all[] = {{{.causal = Causal::offset(1), .query_offsets = documents},
+                        [](int, int t, int s) { return (t < 2) == (s < 2) ? s - t - 1 : std::nan(""); }},
+                       {{.window = {.left = 1, .diagonal = Diagonal::offset(2)}}, [](int, int t, int s) { return s - t - 2.0; }},
+                       {{.causal = Causal::top_left(), .diagonal_offsets = offsets}, [](int b, int t, int s) { return s - t - (b == 0 ? 1.0 : -2.0); }},
+                       {{.diagonal_offsets = offsets}, [](int b, int t, int s) { return s - t - (b == 0 ? 1.0 : -2.0); }}};
+  for (const Given& given : all) {
+    std::map<TraceKind, ConstTensorView> at;
+    const std::vector<TraceStep> steps = trace(layer, {.query = x}, {.mask = given.mask, .relative_bias = {.slopes = slopes}});
+    for (const TraceStep& step : steps) at[step.kind] = step.value;
+    const std::vector<double> before = to_doubles(at[TraceKind::scale]), after = to_doubles(at[TraceKind::bias]), masked = to_doubles(at[TraceKind::mask]);
+    ASSERT_EQ(after.size(), 100U);
+    for (int i = 0; i < 100; ++i) {
+      const double distance = given.distance(i / 50, i / 5 % 5, i % 5), wanted = before[i] - (i / 25 % 2 == 0 ? 0.5 : 2.0) * std::abs(distance);
+      if (std::isnan(distance)) continue;
+      EXPECT_NEAR(after[i], wanted, 1e-13) << i;
+      EXPECT_TRUE(masked[i] == after[i] || masked[i] == -INFINITY) << i;
+    }
+  }
+}
+
 TEST(Trace, ShowsQAndKBeforeAndAfterRotaryPositions) {
   const MultiHeadAttention layer({.query_width = 4, .heads = 2, .dtype = DType::f64, .seed = 3});
   Random random(1);

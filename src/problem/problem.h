@@ -25,7 +25,7 @@ struct Band {
   std::int64_t distance_origin = 0;  // with a relative bias: index of the distance of query 0 and key 0 in Problem::relative_bias
 };
 
-// Distances that a relative bias has values for: ranges that rise, each after a gap.
+// Distances that a relative bias has values for: disjoint ranges, ascending.
 using Distances = std::vector<KeyRange>;
 
 // A packed sequence holds documents one after the other: queries of a document attend to its own keys only. A problem without documents is

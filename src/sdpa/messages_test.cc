@@ -313,6 +313,18 @@ TEST(Messages, OfForwardAndBackwardAlike) {
          p.options.relative_bias = {.slopes = p.extra = Tensor(DType::f32, {4}), .diagonal = Diagonal::bottom_right()};
        },
        {"the diagonal of relative_bias and that of the mask differ"}},
+      {"a window from the bottom right and a relative bias from the top left",
+       [](Problem& p) {
+         p.options.mask.window.left = 1;
+         p.options.relative_bias = {.slopes = p.extra = Tensor(DType::f32, {4}), .diagonal = Diagonal::top_left()};
+       },
+       {"the diagonal of relative_bias and that of the mask differ"}},
+      {"a window's diagonal without sides, and another of a relative bias",
+       [](Problem& p) {
+         p.options.mask.window.diagonal = Diagonal::top_left();
+         p.options.relative_bias = {.slopes = p.extra = Tensor(DType::f32, {4}), .diagonal = Diagonal::bottom_right()};
+       },
+       {"the diagonal of relative_bias and that of the mask differ"}},
       {"a relative bias on one diagonal and on one of each sequence",
        [](Problem& p) {
          p.options.mask.diagonal_offsets = p.bias = Tensor(DType::i64, {2});

@@ -179,9 +179,11 @@ class Builder {
     require(!mask.causal || !window.diagonal || *mask.causal == *window.diagonal, op_,
             ": the causal and the window's diagonal differ; a window is counted from the causal diagonal");
     const std::optional<Diagonal>& of_bias = options_.relative_bias.diagonal;
-    const Diagonal diagonal = mask.causal ? *mask.causal : window.diagonal ? *window.diagonal : of_bias.value_or(Diagonal::bottom_right());
-    const bool windowed = window.left || window.right;
-    require(!of_bias || (!mask.causal && !windowed) || *of_bias == diagonal, op_,
+    const bool of_mask = mask.causal || window.left || window.right || window.diagonal;
+    const Diagonal diagonal = mask.causal ? *mask.causal
+                              : of_mask   ? window.diagonal.value_or(Diagonal::bottom_right())
+                                          : of_bias.value_or(Diagonal::bottom_right());
+    require(!of_bias || *of_bias == diagonal, op_,
             ": the diagonal of relative_bias and that of the mask differ; distances are counted from the diagonal of the mask");
     const auto set_band = [&](Document& d) {
       const std::int64_t queries = d.queries.last - d.queries.first, keys = d.keys.last - d.keys.first;
@@ -196,7 +198,7 @@ class Builder {
     const Mask& mask = options_.mask;
     const Window& window = mask.window;
     const auto cut = [&](Wide x) { return static_cast<std::int64_t>(std::min<Wide>(std::max<Wide>(x, -Wide{queries}), keys)); };
-    // Distances beyond 2^62 are refused with a relative bias, which alone reads `diagonal`.
+    // Only a relative bias reads `diagonal`, and it refuses offsets beyond 2^53.
     const Wide limit = Wide{1} << 62;
     Band band{.lower = -queries, .upper = keys, .diagonal = static_cast<std::int64_t>(std::clamp<Wide>(offset, -limit, limit))};
     if (window.left) band.lower = cut(offset - *window.left);
@@ -250,7 +252,7 @@ class Builder {
     };
     for (const Band& band : rules_.bands) near(band);
     if (rules_.bands.empty()) near(rules_.all_pairs.band);
-    memory_.distances = find_distances(rules_, p.queries, p.keys);
+    if (p.batch > 0 && p.heads > 0 && p.queries > 0 && p.keys > 0) memory_.distances = find_distances(rules_, p.queries, p.keys);
     memory_.relative_bias = relative_bias_values(given, memory_.distances, dtype);
     p.relative_bias = memory_.relative_bias;
   }

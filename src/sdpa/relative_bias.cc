@@ -94,10 +94,12 @@ Distances find_distances(KeyRules& rules, std::int64_t queries, std::int64_t key
 }
 
 Tensor relative_bias_values(const RelativeBias& bias, const Distances& distances, DType dtype) {
-  const Tensor given = Tensor::copy_of(bias.slopes ? bias.slopes : bias.table, DType::f64);
-  const std::int64_t heads = given.shape()[0];
+  const ConstTensorView& view = bias.slopes ? bias.slopes : bias.table;
+  const std::int64_t heads = view.extent(0);
   std::int64_t count = 0;
   for (const KeyRange& range : distances) count += range.last - range.first;
+  if (count == 0) return Tensor(dtype, {heads, 0});
+  const Tensor given = Tensor::copy_of(view, DType::f64);
   Tensor values(DType::f64, {heads, count});
   const double* const from = given.data<double>();
   for_each_distance(distances, [&](std::int64_t x, std::int64_t index) {

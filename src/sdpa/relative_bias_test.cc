@@ -99,20 +99,39 @@ TEST_P(RelativeBiases, EqualABiasOfEveryPair) {
 // Far and near sequences: distances in several ranges, or all in one.
 TEST_P(RelativeBiases, SequencesWithDiagonalsFarApart) {
   Random random(5);
-  const Tensor q = random.tensor(DType::f64, {3, 2, 2, 4}), k = random.tensor(DType::f64, {3, 2, 5, 4}), v = random.tensor(DType::f64, {3, 2, 5, 4});
+  const Tensor q = random.tensor(DType::f64, {4, 2, 2, 4}), k = random.tensor(DType::f64, {4, 2, 5, 4}), v = random.tensor(DType::f64, {4, 2, 5, 4});
   const Tensor slopes = Tensor::of<double>({2}, {0.25, 0.001});
-  const Tensor offsets = Tensor::of<std::int64_t>({3}, {3, 1'000'000'000, 4});
-  Tensor out(DType::f64, {3, 2, 2, 4});
+  const Tensor offsets = Tensor::of<std::int64_t>({4}, {3, 1'000'000'000, 4, 2'000'000'000});
+  Tensor out(DType::f64, {4, 2, 2, 4});
   SdpaOptions options{.mask = {.diagonal_offsets = offsets}, .relative_bias = {.slopes = slopes}, .backend = GetParam()};
   sdpa_forward({.q = q, .k = k, .v = v, .out = out}, options);
   options.mask = {};
-  for (std::int64_t b = 0; b < 3; ++b) {
+  for (std::int64_t b = 0; b < 4; ++b) {
     SCOPED_TRACE(b);
     options.relative_bias.diagonal = Diagonal::offset(offsets.data<std::int64_t>()[b]);
     Tensor alone(DType::f64, {1, 2, 2, 4});
     const auto own = [&](const Tensor& x) { return ConstTensorView(x).slice(0, b, b + 1); };
     sdpa_forward({.q = own(q), .k = own(k), .v = own(v), .out = alone}, options);
     EXPECT_TRUE(same_bits(own(out), alone));
+  }
+}
+
+// A window that begins at the bottom right may be given with a relative bias whose diagonal says the same.
+TEST_P(RelativeBiases, MayNameTheDiagonalOfTheMask) {
+  Random random(8);
+  AttentionCase c;
+  c.sizes = {.lead = {1}, .kv_heads = 2, .queries = 3, .keys = 7, .qk_width = 4, .v_width = 4};
+  c.draw_inputs(random);
+  c.options.backend = GetParam();
+  c.options.relative_bias.slopes = c.keep(random.tensor(DType::f64, {2}));
+  for (const Mask& mask : {Mask{.window = {.left = 1}}, Mask{.causal = Causal::offset(2)}, Mask{.window = {.right = 1, .diagonal = Diagonal::top_left()}}}) {
+    c.options.mask = mask, c.options.relative_bias.diagonal = {};
+    AttentionOutputs without = c.make_outputs(), with = c.make_outputs();
+    c.forward(without);
+    c.options.relative_bias.diagonal = mask.causal ? *mask.causal : mask.window.diagonal.value_or(Diagonal::bottom_right());
+    c.forward(with);
+    EXPECT_TRUE(same_bits(with.out, without.out));
+    EXPECT_TRUE(near(with.out, to_tensor(naive_attention(c).out, c.sizes.out()), 1e-13));
   }
 }
 

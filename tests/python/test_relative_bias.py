@@ -117,11 +117,20 @@ def test_torch_gradients_are_those_of_the_bias_of_every_pair():
     out = scaled_dot_product_attention(q, k, v, relative_bias=RelativeBias(slopes=slopes))
     torch.testing.assert_close(out, expected, rtol=0, atol=1e-13)
     d_out = torch.randn_like(out)
-    for ours, theirs in zip(torch.autograd.grad(out, (q, k, v, slopes), d_out), torch.autograd.grad(expected, (q, k, v, slopes), d_out)):
+    for ours, theirs in zip(torch.autograd.grad(out, (q, k, v, slopes), d_out), torch.autograd.grad(expected, (q, k, v, slopes), d_out, retain_graph=True)):
         torch.testing.assert_close(ours, theirs, rtol=0, atol=1e-12)
     narrow = scaled_dot_product_attention(*(x.detach().bfloat16() for x in (q, k, v)), relative_bias=RelativeBias(slopes=slopes.detach().float()))
     torch.testing.assert_close(narrow.double(), expected, rtol=0, atol=0.06)
     with pytest.raises(ValueError, match="a floating attn_mask and relative_bias are both given"):
         scaled_dot_product_attention(q, k, v, attn_mask=torch.zeros(5, 9), relative_bias=RelativeBias(slopes=slopes))
+    mixed = [x.detach().bfloat16().requires_grad_() for x in (q, k, v)]
+    wide = slopes.detach().float().requires_grad_()
+    scaled_dot_product_attention(*mixed, relative_bias=RelativeBias(slopes=wide)).backward(d_out.bfloat16())
+    torch.testing.assert_close(wide.grad.double(), torch.autograd.grad(expected, slopes, d_out, retain_graph=True)[0], rtol=0.05, atol=0.2)
+    for diagonal, error in (("bottom_right", ValueError), (3, ValueError), ("topleft", ValueError), (True, TypeError), (1.5, TypeError)):
+        with pytest.raises(error, match="relative_bias.diagonal is "):
+            scaled_dot_product_attention(q, k, v, is_causal=True, relative_bias=RelativeBias(slopes=slopes, diagonal=diagonal))
+    named = scaled_dot_product_attention(q, k, v, is_causal=True, relative_bias=RelativeBias(slopes=slopes, diagonal="top_left"))
+    assert torch.equal(named, scaled_dot_product_attention(q, k, v, is_causal=True, relative_bias=RelativeBias(slopes=slopes)))
     with pytest.raises(TypeError, match="relative_bias is of type Tensor"):
         scaled_dot_product_attention(q, k, v, relative_bias=slopes)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from types import NoneType
+
 import torch
 from torch import Tensor
 from torch.autograd import forward_ad
@@ -64,8 +66,16 @@ def _beside(q: Tensor, where: str, **named: Tensor) -> Tensor:
 def _with_relative_bias(options: Options, relative: RelativeBias, q: Tensor, where: str) -> Options:
     if not isinstance(relative, RelativeBias):
         raise TypeError(f"{where}: relative_bias is of type {type(relative).__name__}; it must be a polyhead.RelativeBias")
-    corners = {None: None, "bottom_right": None, "top_left": 0}
-    diagonal = relative.diagonal if isinstance(relative.diagonal, int) else corners[relative.diagonal]
+    diagonal = relative.diagonal
+    if isinstance(diagonal, bool) or not isinstance(diagonal, (int, str, NoneType)):
+        raise TypeError(f"{where}: relative_bias.diagonal is of type {type(diagonal).__name__}; it must be 'top_left', 'bottom_right', an int or None")
+    if isinstance(diagonal, str) and diagonal not in ("top_left", "bottom_right"):
+        raise ValueError(f"{where}: relative_bias.diagonal is {diagonal!r}; it must be 'top_left', 'bottom_right', an int or None")
+    if options.causal is not None:
+        if diagonal not in (None, options.causal):
+            raise ValueError(f"{where}: relative_bias.diagonal is {diagonal!r} and the causal diagonal {options.causal!r}; they must be the same")
+        diagonal = None  # the causal one
+    diagonal = 0 if diagonal == "top_left" else diagonal if isinstance(diagonal, int) else None
     slopes = None if relative.slopes is None else _beside(q, where, slopes=relative.slopes)
     table = None if relative.table is None else _beside(q, where, table=relative.table)
     if slopes is None and table is None:

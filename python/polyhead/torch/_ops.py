@@ -206,7 +206,7 @@ def _relative_gradients(
         return None, None
     queries, keys = d_score.shape[-2:]
     offset = 0 if causal == "top_left" else keys - queries if causal or diagonal is None else diagonal
-    d = d_score.reshape(-1, *d_score.shape[-3:]).sum(0)  # [N,T,S]
+    d = d_score.to(_lse_dtype(d_score)).sum_to_size(d_score.shape[-3:])
     distance = torch.arange(keys) - (torch.arange(queries)[:, None] + offset)
     d_slopes = d_table = None
     if slopes is not None:

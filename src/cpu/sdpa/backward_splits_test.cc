@@ -110,6 +110,13 @@ TEST(CpuBackwardSplits, WithEachKindOfBias) {
   }
 }
 
+TEST(CpuBackwardSplits, GroupsOfSequencesThatShareSlopes) {
+  Random random(81);
+  AttentionCase c = case_of(random, DType::f32, {.lead = {5, 4}, .kv_heads = 3, .queries = 100, .keys = 90, .qk_width = 8, .v_width = 16});
+  c.options.relative_bias.slopes = c.keep(random.tensor(DType::f32, {3}, 0, 0.1));
+  expect_same_for_any_threads(c, random);
+}
+
 TEST(CpuBackwardSplits, GroupsOfSequencesThatShareABias) {
   for (const DType dtype : {DType::f32, DType::bf16}) {
     for (const Shape& shape : {Shape{1, 1, 3, 100, 90}, Shape{1, 1, 1, 100, 90}, Shape{5, 1, 3, 100, 90}}) {
@@ -149,6 +156,10 @@ TEST(CpuBackwardSplits, WithEachRuleOfKeysAndScores) {
          c.options.mask.attend = attend;
          c.options.mask.causal = Causal::offset(-300);
          c.options.empty_rows = EmptyRows::uniform;
+       }},
+      {"slopes",
+       [](AttentionCase& c, Random& random) {
+         c.options.relative_bias.slopes = c.keep(random.tensor(DType::f32, {c.sizes.heads()}, 0, 0.02));
        }},
       {"softcap and dropout", [](AttentionCase& c, Random&) { c.options.softcap = 3, c.options.dropout = {.p = 0.25, .seed = 4}; }},
       {"a large lse", [](AttentionCase& c, Random&) { c.options.scale = 30; }},
