@@ -62,7 +62,7 @@ MUTANTS = [
     Mutant("kernel: relative bias read as the dtype of q", "src/cpu/sdpa/group.cc", "problem.relative_bias ? problem.relative_bias.dtype() : problem.dtype",
            "problem.dtype", "values of a relative bias have the compute type", KERNEL),
     Mutant("relative bias of the first document in all", "src/cpu/sdpa/group.cc", "problem.rules->band(b, document).distance_origin * column",
-           "problem.rules->band(0, problem.rules->all_documents().front()).distance_origin * column", "each document and sequence has its own distances", KERNEL),
+           "problem.rules->band(0 * b, document.keys.first < 0 ? document : problem.rules->all_documents().front()).distance_origin * column", "each document and sequence has its own distances", KERNEL),
     Mutant("sink of the first chunk in all", "src/nn/sequence_chunks.cc", "if (own.sink.rank() != 1) cut(own.sink, 2);", "", "a chunk takes the sinks of its sequences",
            LAYER),
     # Which keys
