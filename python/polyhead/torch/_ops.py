@@ -212,9 +212,9 @@ def _relative_gradients(
     if slopes is not None:
         d_slopes = -(d * distance.abs()).sum((1, 2)).to(slopes.dtype)
     if table is not None:
-        rule = {"bidirectional": bidirectional, "max_distance": max_distance}
-        of = torch.tensor([polyhead.relative_bucket(x, table.size(1), **rule) for x in range(1 - queries - offset, keys - offset)], dtype=torch.int64)
-        buckets = of[(distance + (queries - 1 + offset)).flatten()]
+        distances = range(1 - queries - offset, keys - offset)
+        of_distances = [polyhead.relative_bucket(x, table.size(1), bidirectional=bidirectional, max_distance=max_distance) for x in distances]
+        buckets = torch.tensor(of_distances, dtype=torch.int64)[(distance + (queries - 1 + offset)).flatten()]
         d_table = d.new_zeros(table.shape).index_add(1, buckets, d.flatten(1)).to(table.dtype)
     return d_slopes, d_table
 
