@@ -312,8 +312,9 @@ TEST(Trace, ARelativeBiasKeepsItsDistancesWithoutTheMask) {
     for (const TraceStep& step : steps) at[step.kind] = step.value;
     const std::vector<double> before = to_doubles(at[TraceKind::scale]), after = to_doubles(at[TraceKind::bias]), masked = to_doubles(at[TraceKind::mask]);
     ASSERT_EQ(after.size(), 100U);
-    for (int i = 0; i < 100; ++i) {
-      const double distance = given.distance(i / 50, i / 5 % 5, i % 5), wanted = before[i] - (i / 25 % 2 == 0 ? 0.5 : 2.0) * std::abs(distance);
+    for (std::size_t i = 0; i < after.size(); ++i) {
+      const int pair = static_cast<int>(i);
+      const double distance = given.distance(pair / 50, pair / 5 % 5, pair % 5), wanted = before[i] - (i / 25 % 2 == 0 ? 0.5 : 2.0) * std::abs(distance);
       if (std::isnan(distance)) continue;
       EXPECT_NEAR(after[i], wanted, 1e-13) << i;
       EXPECT_TRUE(masked[i] == after[i] || masked[i] == -INFINITY) << i;
