@@ -26,6 +26,7 @@ struct RelativeBias {
   std::optional<Diagonal> diagonal{};  // if given together with a causal or window diagonal, it must be the same
 
   explicit operator bool() const { return slopes || table; }
+  const ConstTensorView& parameter() const { return slopes ? slopes : table; }
 };
 
 // The bucket in [0, buckets) of distance x. Of D = buckets / 2 (bidirectional) or `buckets` buckets for one direction, the first half is for

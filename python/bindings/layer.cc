@@ -135,8 +135,7 @@ Tuple<nb::any, nb::any, nb::any, nb::any, nb::any, nb::any, nb::any, nb::any, st
                projected_key = gradient("d_projected_key", saved.input.projected_key),
                projected_value = gradient("d_projected_value", saved.input.projected_value),
                bias = gradient("d_bias", saved.options.bias, d_bias), sink = gradient("d_sink", saved.options.sink);
-  const RelativeBias& relative = saved.options.relative_bias;
-  const Result relative_bias = gradient("d_relative_bias", relative.slopes ? relative.slopes : relative.table);
+  const Result relative_bias = gradient("d_relative_bias", saved.options.relative_bias.parameter());
   auto gradients = want_parameters ? std::make_unique<Layer>() : nullptr;
   without_gil([&] {
     if (gradients) gradients->layer = nn::zeros_like(layer.layer);

@@ -56,8 +56,7 @@ Tuple<nb::any, nb::any, nb::any, nb::any, nb::any, nb::any> backward(nb::handle 
   const Result d_q("d_q", nb::none(), want_q, q_given, q), d_k("d_k", nb::none(), want_k, q_given, k),
       d_v("d_v", nb::none(), want_v, q_given, v);
   const Result d_bias("d_bias", d_bias_given, want_bias, q_given, call.sdpa.bias), d_sink("d_sink", nb::none(), want_sink, q_given, call.sdpa.sink);
-  const RelativeBias& relative = call.sdpa.relative_bias;
-  const Result d_relative_bias("d_relative_bias", nb::none(), want_relative_bias, q_given, relative.slopes ? relative.slopes : relative.table);
+  const Result d_relative_bias("d_relative_bias", nb::none(), want_relative_bias, q_given, call.sdpa.relative_bias.parameter());
   const SdpaBackward tensors{.q = q, .k = k, .v = v, .out = call.required(out, "out"), .lse = call.required(lse, "lse"),
                              .d_out = call.required(d_out, "d_out"), .d_q = d_q.view(), .d_k = d_k.view(), .d_v = d_v.view(),
                              .d_bias = d_bias.view(), .d_relative_bias = d_relative_bias.view(), .d_sink = d_sink.view()};

@@ -366,9 +366,8 @@ void MultiHeadAttention::backward(const Saved& s, ConstTensorView d_out, const G
                              {"the gradient of bias", gradients.bias, true},
                              {"the gradient of relative_bias", gradients.relative_bias, true},
                              {"the gradient of sink", gradients.sink, true}};
-  const RelativeBias& relative = s.sdpa.relative_bias;
   const ConstTensorView gradient_of[] = {input.query, input.key, input.value, input.projected_key, input.projected_value, s.bias,
-                                         relative.slopes ? relative.slopes : relative.table, s.sdpa.sink};
+                                         s.sdpa.relative_bias.parameter(), s.sdpa.sink};
   for (std::size_t i = 0; i < std::size(written); ++i) {
     if (!written[i].view) continue;
     require(static_cast<bool>(gradient_of[i]), kOperation, ": ", written[i].name, " is asked for, which forward was not given");

@@ -56,12 +56,11 @@ AttentionOptions SequenceChunks::of(const AttentionOptions& options, std::int64_
 }
 
 void require_sdpa_options(const MultiHeadAttentionConfig& config, const AttentionShapes& shapes, const AttentionOptions& options) {
-  // H = 0, so they have no memory: normal_form() reads only the shapes.
+  // H = 0, so they have no memory: only the shapes are read.
   const Tensor q(config.dtype, appended(shapes.lead, {config.heads, shapes.queries, 0}));
   const Tensor k(config.dtype, appended(shapes.lead, {config.kv_heads, shapes.keys, 0}));
-  ProblemMemory memory;
-  normal_form(MapsInput{.q = q, .k = k}, {.mask = options.mask, .bias = options.bias, .relative_bias = options.relative_bias, .sink = options.sink, .empty_rows = config.empty_rows},
-              MapValue::score, "sdpa_forward", memory);
+  require_options({.q = q, .k = k}, {.mask = options.mask, .bias = options.bias, .relative_bias = options.relative_bias, .sink = options.sink, .empty_rows = config.empty_rows},
+                  "sdpa_forward");
 }
 
 }  // namespace polyhead::nn

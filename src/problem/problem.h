@@ -210,6 +210,12 @@ inline std::int64_t relative_index(const Problem& problem, std::int64_t b, const
   return problem.rules->band(b, document).distance_origin + (s - document.keys.first) - (t - document.queries.first);
 }
 
+// The pairs of a document in a view [*,N,T,S].
+template <class View>
+View of_pairs(const View& view, const Document& document) {
+  return view.slice(-2, document.queries.first, document.queries.last).slice(-1, document.keys.first, document.keys.last);
+}
+
 // The problem of one document. Dropout bits and key lengths still use positions in `problem`.
 template <class P>
 P part_of(const P& problem, const Document& document) {
@@ -218,7 +224,7 @@ P part_of(const P& problem, const Document& document) {
     if (view) view = view.slice(-2, range.first, range.last);
   };
   const auto cut_pairs = [&](auto& view) {
-    if (view) view = view.slice(-2, document.queries.first, document.queries.last).slice(-1, document.keys.first, document.keys.last);
+    if (view) view = of_pairs(view, document);
   };
   part.documents = {&document, 1};
   part.queries = document.queries.last - document.queries.first, part.keys = document.keys.last - document.keys.first;

@@ -52,7 +52,7 @@ std::string explain(const SdpaForward& tensors, const SdpaOptions& options) {
   append(text, cat("mask: ", mask_facts(p, options), "\n"));
   append(text, cat("bias: ", options.bias ? to_string(options.bias.shape()) : "none", "\n"));
   if (const RelativeBias& bias = options.relative_bias) {
-    append(text, cat("relative bias: ", bias.slopes ? "slopes " : "a table ", (bias.slopes ? bias.slopes : bias.table).shape(), ", values of ",
+    append(text, cat("relative bias: ", bias.slopes ? "slopes " : "a table ", bias.parameter().shape(), ", values of ",
                      p.relative_bias.extent(1), " distances\n"));
   }
   if (options.sink) append(text, cat("sink: ", options.sink.shape(), "\n"));

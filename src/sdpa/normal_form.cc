@@ -21,6 +21,7 @@ class Builder {
     require(static_cast<bool>(tensors.v), op_, ": v is missing");
     sizes(p, tensors.q, tensors.k, tensors.v);
     options(p);
+    relative_bias(p);
     expect(tensors.out, shape(p, {p.heads, p.queries, p.v_width}), p.dtype, "out", "[*,N,T,V]");
     p.q = tensors.q, p.k = tensors.k, p.v = tensors.v, p.out = tensors.out;
     p.lse = tensors.lse ? tensors.lse.unsqueeze(-1) : tensors.lse;
@@ -56,6 +57,7 @@ class Builder {
     p.v_width = v.extent(-1);
   }
 
+  // All but the values of a relative bias.
   void options(Problem& p) const {
     p.executor = options_.executor;
     p.workspace = options_.workspace;
@@ -67,7 +69,7 @@ class Builder {
     p.bias = pairs(p, options_.bias, "bias", p.dtype);
     p.sink = sink(p);
     key_rules(p);
-    relative_bias(p);
+    check_relative_bias(p);
     p.rules = &rules_;
     p.documents = rules_.all_documents();
     const Dropout& dropout = options_.dropout;
@@ -75,6 +77,13 @@ class Builder {
     require(dropout.p == 0 || dropout.seed || dropout.keep, op_, ": dropout ", dropout.p,
             " needs a seed, which the backward pass and maps are given too, or the bits to keep");
     p.dropout = {dropout.p, dropout.seed.value_or(0), pairs(p, dropout.keep, "dropout.keep", DType::boolean)};
+  }
+
+  void relative_bias(Problem& p) const {
+    if (!options_.relative_bias) return;
+    if (p.batch > 0 && p.heads > 0 && p.queries > 0 && p.keys > 0) memory_.distances = find_distances(rules_, p.queries, p.keys);
+    memory_.relative_bias = relative_bias_values(options_.relative_bias, memory_.distances, accumulation_dtype(p.dtype));
+    p.relative_bias = memory_.relative_bias;
   }
 
   Shape shape(const Problem& p, std::initializer_list<std::int64_t> rest) const {
@@ -230,13 +239,13 @@ class Builder {
     });
   }
 
-  void relative_bias(Problem& p) const {
+  void check_relative_bias(const Problem& p) const {
     const RelativeBias& given = options_.relative_bias;
     require(given || !given.diagonal, op_, ": relative_bias has a diagonal and neither slopes nor a table");
     if (!given) return;
     require(!given.slopes || !given.table, op_, ": relative_bias has slopes and a table; only one of them may be given");
     require(!options_.bias, op_, ": bias and relative_bias are both given; only one of them may be. Their sum is a bias of every pair");
-    const ConstTensorView& view = given.slopes ? given.slopes : given.table;
+    const ConstTensorView& view = given.parameter();
     const char* const name = given.slopes ? "relative_bias.slopes" : "relative_bias.table";
     const DType dtype = accumulation_dtype(p.dtype);
     require(view.dtype() == p.dtype || view.dtype() == dtype, op_, ": ", name, " is ", view.dtype(), "; it must be ", p.dtype, " as q",
@@ -252,9 +261,6 @@ class Builder {
     };
     for (const Band& band : rules_.bands) near(band);
     if (rules_.bands.empty()) near(rules_.all_pairs.band);
-    if (p.batch > 0 && p.heads > 0 && p.queries > 0 && p.keys > 0) memory_.distances = find_distances(rules_, p.queries, p.keys);
-    memory_.relative_bias = relative_bias_values(given, memory_.distances, dtype);
-    p.relative_bias = memory_.relative_bias;
   }
 
   std::vector<Document> documents(const Problem& p) const {
@@ -371,7 +377,7 @@ BackwardProblem normal_form(const SdpaBackward& tensors, const SdpaOptions& opti
   if (tensors.d_relative_bias) {
     const RelativeBias& bias = options.relative_bias;
     require(static_cast<bool>(bias), operation, ": d_relative_bias is given without a relative_bias");
-    const ConstTensorView& of = bias.slopes ? bias.slopes : bias.table;
+    const ConstTensorView& of = bias.parameter();
     build.expect(tensors.d_relative_bias, of.shape(), of.dtype(), "d_relative_bias", bias.slopes ? "the shape of the slopes" : "the shape of the table");
   }
   if (tensors.d_sink) {
@@ -394,11 +400,20 @@ MapsProblem normal_form(const MapsInput& input, const SdpaOptions& options, MapV
   MapsProblem p;
   build.sizes(p, input.q, input.k, {});
   build.options(p);
+  build.relative_bias(p);
   p.q = input.q;
   p.k = input.k;
   p.k_scale = build.scales(p, input.k_scale, "k", "k_scale");
   p.value = value;
   return p;
+}
+
+void require_options(const MapsInput& input, const SdpaOptions& options, const char* operation) {
+  ProblemMemory memory;
+  const Builder build(operation, options, memory);
+  MapsProblem p;
+  build.sizes(p, input.q, input.k, {});
+  build.options(p);
 }
 
 }  // namespace polyhead

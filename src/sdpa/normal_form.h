@@ -15,6 +15,9 @@ ForwardProblem normal_form(const SdpaForward& tensors, const SdpaOptions& option
 BackwardProblem normal_form(const SdpaBackward& tensors, const SdpaOptions& options, ProblemMemory& memory);
 MapsProblem normal_form(const MapsInput& input, const SdpaOptions& options, MapValue value, const char* operation, ProblemMemory& memory);
 
+// Checks what normal_form() does for maps, and computes nothing.
+void require_options(const MapsInput& input, const SdpaOptions& options, const char* operation);
+
 // Sink logits, or their gradient, as a view that broadcasts to [*,N,T]: with one dimension they are [N].
 template <class View>
 View rows_of_sink(const View& sink) {

@@ -11,17 +11,14 @@
 namespace polyhead {
 namespace {
 
-// Calls f(distance, index) for each distance of the table.
-template <class F>
-void for_each_distance(const Distances& distances, const F& f) {
-  std::int64_t index = 0;
+// Of each distance x: |x| for slopes, the bucket for a table.
+std::vector<std::int64_t> steps_of(const RelativeBias& bias, const Distances& distances) {
+  std::vector<std::int64_t> steps;
   for (const KeyRange& range : distances) {
-    for (std::int64_t x = range.first; x < range.last; ++x) f(x, index++);
+    for (std::int64_t x = range.first; x < range.last; ++x)
+      steps.push_back(bias.slopes ? std::abs(x) : relative_bucket(x, bias.table.extent(1), bias.bidirectional, bias.max_distance));
   }
-}
-
-std::int64_t bucket_of(std::int64_t x, const RelativeBias& bias) {
-  return relative_bucket(x, bias.table.extent(1), bias.bidirectional, bias.max_distance);
+  return steps;
 }
 
 }  // namespace
@@ -43,6 +40,7 @@ std::int64_t relative_bucket(std::int64_t x, std::int64_t buckets, bool bidirect
   const std::int64_t limited = std::clamp(x, -max_distance, max_distance);
   const std::int64_t distance = bidirectional ? std::abs(limited) : std::max<std::int64_t>(-limited, 0);
   if (distance < exact) return first + distance;
+  if (distance == max_distance) return first + count - 1;  // most distances of a long sequence: no logarithm
   const double share = std::log(static_cast<double>(distance) / static_cast<double>(exact)) /
                        std::log(static_cast<double>(max_distance) / static_cast<double>(exact));
   return first + std::min(exact + static_cast<std::int64_t>(share * static_cast<double>(count - exact)), count - 1);
@@ -94,21 +92,16 @@ Distances find_distances(KeyRules& rules, std::int64_t queries, std::int64_t key
 }
 
 Tensor relative_bias_values(const RelativeBias& bias, const Distances& distances, DType dtype) {
-  const ConstTensorView& view = bias.slopes ? bias.slopes : bias.table;
-  const std::int64_t heads = view.extent(0);
-  std::int64_t count = 0;
-  for (const KeyRange& range : distances) count += range.last - range.first;
-  if (count == 0) return Tensor(dtype, {heads, 0});
-  const Tensor given = Tensor::copy_of(view, DType::f64);
-  Tensor values(DType::f64, {heads, count});
-  const double* const from = given.data<double>();
-  for_each_distance(distances, [&](std::int64_t x, std::int64_t index) {
-    const std::int64_t bucket = bias.table ? bucket_of(x, bias) : 0;
-    for (std::int64_t n = 0; n < heads; ++n) {
-      values.data<double>()[n * count + index] =
-          bias.slopes ? -from[n] * std::abs(static_cast<double>(x)) : from[n * bias.table.extent(1) + bucket];
-    }
-  });
+  const std::vector<std::int64_t> steps = steps_of(bias, distances);
+  const std::int64_t heads = bias.parameter().extent(0);
+  Tensor values(DType::f64, {heads, std::ssize(steps)});
+  if (steps.empty()) return Tensor(dtype, values.shape());
+  const Tensor given = Tensor::copy_of(bias.parameter(), DType::f64);
+  double* value = values.data<double>();
+  for (std::int64_t n = 0; n < heads; ++n) {
+    const double* const of_head = given.data<double>() + n * (given.numel() / heads);
+    for (const std::int64_t step : steps) *value++ = bias.slopes ? -of_head[0] * static_cast<double>(step) : of_head[step];
+  }
   return dtype == DType::f64 ? std::move(values) : Tensor::copy_of(values, dtype);
 }
 
@@ -116,15 +109,18 @@ void add_up_relative_gradient(const RelativeBias& bias, const Distances& distanc
   const Tensor each = Tensor::copy_of(d_values, DType::f64);
   const SharedSums sums(gradient);
   const TensorView& to = sums.view();
-  double* const sum = to.data<double>();
-  const std::int64_t count = d_values.extent(1);
-  for_each_distance(distances, [&](std::int64_t x, std::int64_t index) {
-    const std::int64_t column = bias.table ? bucket_of(x, bias) * to.stride(1) : 0;
-    for (std::int64_t n = 0; n < d_values.extent(0); ++n) {
-      const double d = each.data<double>()[n * count + index];
-      sum[n * to.stride(0) + column] += bias.slopes ? -std::abs(static_cast<double>(x)) * d : d;
+  const std::vector<std::int64_t> steps = steps_of(bias, distances);
+  const double* d = each.data<double>();
+  for (std::int64_t n = 0; n < d_values.extent(0); ++n) {
+    double* const of_head = to.data<double>() + n * to.stride(0);
+    for (const std::int64_t step : steps) {
+      if (bias.slopes) {
+        *of_head -= static_cast<double>(step) * *d++;
+      } else {
+        of_head[step * to.stride(1)] += *d++;
+      }
     }
-  });
+  }
   sums.store();
 }
 

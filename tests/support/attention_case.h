@@ -84,10 +84,7 @@ class AttentionCase {
                              {},
                              {},
                              {}};
-    if (const RelativeBias& bias = options.relative_bias) {
-      const ConstTensorView& of = bias.slopes ? bias.slopes : bias.table;
-      outputs.d_relative_bias = make(of.dtype(), of.shape());
-    }
+    if (const ConstTensorView& of = options.relative_bias.parameter()) outputs.d_relative_bias = make(of.dtype(), of.shape());
     if (options.sink) outputs.d_sink = make(options.sink.dtype(), options.sink.shape());
     if (table) {
       outputs.d_table = keep(Tensor(dtype, table.shape()));

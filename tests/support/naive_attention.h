@@ -177,7 +177,7 @@ inline FullMatrices full_matrices(ConstTensorView q, ConstTensorView k, ConstTen
   }
   const PairRule rule(options.mask, pairs);
   if (const RelativeBias& relative = options.relative_bias) {
-    const std::vector<double> values = to_doubles(relative.slopes ? relative.slopes : relative.table);
+    const std::vector<double> values = to_doubles(relative.parameter());
     const auto per_head = static_cast<std::int64_t>(values.size()) / std::max<std::int64_t>(m.heads, 1);
     for (std::int64_t i = 0; i < static_cast<std::int64_t>(count); ++i) {
       const std::int64_t s = i % m.keys, t = i / m.keys % m.queries, n = i / m.keys / m.queries % m.heads, b = i / m.keys / m.queries / m.heads;
@@ -203,8 +203,7 @@ inline FullMatrices full_matrices(ConstTensorView q, ConstTensorView k, ConstTen
 
 // The gradient of the slopes or the table, [N] or [N,buckets], from that of the scores.
 inline Tensor relative_gradient(const FullMatrices& m, const Matrix& d_score, const SdpaOptions& options, const Shape& pairs) {
-  const RelativeBias& relative = options.relative_bias;
-  const ConstTensorView& of = relative.slopes ? relative.slopes : relative.table;
+  const ConstTensorView& of = options.relative_bias.parameter();
   Matrix sums(static_cast<std::size_t>(of.numel()), 0);
   const std::int64_t per_head = of.rank() == 1 ? 1 : of.extent(1);
   const PairRule rule(options.mask, pairs);

@@ -9,6 +9,7 @@ namespace polyhead::cpu {
 BiasGradient::BiasGradient(const BackwardProblem& problem) : problem_(problem), pairs_(problem.d_bias), group_size_(problem.batch) {
   if (problem.d_relative_bias) {
     sums_.emplace(problem.d_relative_bias, accumulation_dtype(problem.dtype));
+    pairs_ = sums_->view();
     by_keys_ = by_rows_ = true, by_sequences_ = problem.batch > 1;
     cut_sequences();
     return;
@@ -54,14 +55,10 @@ void BiasGradient::add_groups(Executor* executor) {
 }
 
 MutablePlane BiasGradient::plane(std::int64_t b, std::int64_t first_head, const Document& document, std::int64_t group) const {
-  if (problem_.d_relative_bias)
-    return relative_plane(problem_, parts_.empty() ? sums_->view() : parts_[static_cast<std::size_t>(group)].view(), b, first_head, document);
   // Parts have the shape of the sums, but not always their strides.
   const TensorView own = parts_.empty() ? pairs_ : parts_[static_cast<std::size_t>(group)].view().expand(pairs_.shape());
-  MutablePlane plane = plane_of(own, b, first_head);
-  const std::int64_t offset = document.queries.first * plane.row + document.keys.first * plane.column;
-  plane.data = static_cast<char*>(plane.data) + offset * static_cast<std::int64_t>(info(pairs_.dtype()).size);
-  return plane;
+  if (problem_.d_relative_bias) return relative_plane(problem_, own, b, first_head, document);
+  return plane_of(of_pairs(own, document), b, first_head);
 }
 
 }  // namespace polyhead::cpu

@@ -48,7 +48,7 @@ class BiasGradient {
   const BackwardProblem& problem_;
   std::optional<SharedSums> sums_;
   std::vector<SharedSums> parts_;  // sums of groups
-  TensorView pairs_;  // view [*,N,T,S] of the sums, or of the caller's tensor
+  TensorView pairs_;  // view [*,N,T,S] of the sums, or of the caller's tensor; of a relative bias [N,L]
   std::int64_t groups_ = 1, group_size_;
   bool by_sequences_ = false, by_heads_ = false, by_rows_ = false, by_keys_ = false;
 };

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <type_traits>
 
 #include "core/philox.h"
 #include "core/text.h"
@@ -15,38 +14,6 @@ std::string declines(const Problem& problem) {
   const auto outside = [](double x) { return x != 0 && (std::abs(x) < 0x1p-110 || std::abs(x) > 0x1p60); };
   if (problem.dtype == DType::f64 || (!outside(problem.scale) && !outside(problem.softcap))) return {};
   return cat("the scale ", problem.scale, " or the softcap ", problem.softcap, " lies outside of what float32 arithmetic serves: 0, or 2^-110 to 2^60");
-}
-
-Plane plane_of(const ConstTensorView& view, std::int64_t b, std::int64_t n) {
-  if (!view) return {};
-  const std::int64_t offset = head_offset(view, b, n) * static_cast<std::int64_t>(info(view.dtype()).size);
-  return {static_cast<const char*>(view.data()) + offset, view.stride(-3), view.stride(-2), view.stride(-1)};
-}
-
-MutablePlane plane_of(const TensorView& view, std::int64_t b, std::int64_t n) {
-  if (!view) return {};
-  const std::int64_t offset = head_offset(view, b, n) * static_cast<std::int64_t>(info(view.dtype()).size);
-  return {static_cast<char*>(view.data()) + offset, view.stride(-3), view.stride(-2), view.stride(-1)};
-}
-
-namespace {
-
-template <class P, class View>
-P plane_of_distances(const Problem& problem, const View& values, std::int64_t b, std::int64_t n, const Document& document) {
-  const std::int64_t column = values.stride(-1),
-                     offset = n * values.stride(0) + problem.rules->band(b, document).distance_origin * column;
-  using Byte = std::conditional_t<std::is_same_v<P, Plane>, const char, char>;
-  return {static_cast<Byte*>(values.data()) + offset * static_cast<std::int64_t>(info(values.dtype()).size), values.stride(0), -column, column};
-}
-
-}  // namespace
-
-Plane relative_plane(const Problem& problem, const ConstTensorView& values, std::int64_t b, std::int64_t n, const Document& document) {
-  return plane_of_distances<Plane>(problem, values, b, n, document);
-}
-
-MutablePlane relative_plane(const Problem& problem, const TensorView& values, std::int64_t b, std::int64_t n, const Document& document) {
-  return plane_of_distances<MutablePlane>(problem, values, b, n, document);
 }
 
 void set_sizes(const Problem& problem, HeadGroup& group) {

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <type_traits>
 
 #include "core/parallel.h"
 #include "cpu/sdpa/mask_blocks.h"
@@ -18,13 +19,25 @@ void set_sizes(const Problem& problem, HeadGroup& group);
 void set_heads(const Problem& problem, const MaskBlocks* blocks, const ConstTensorView& q, const ConstTensorView& k, std::int64_t b,
                std::int64_t kv, HeadGroup& group);
 
+template <class Void>
+Void* element(const BasicTensorView<Void>& view, std::int64_t offset) {
+  using Byte = std::conditional_t<std::is_const_v<Void>, const char, char>;
+  return static_cast<Byte*>(view.data()) + offset * static_cast<std::int64_t>(info(view.dtype()).size);
+}
+
 // The plane of sequence b, from head n on, of a view [*,N,rows,columns].
-Plane plane_of(const ConstTensorView& view, std::int64_t b, std::int64_t n);
-MutablePlane plane_of(const TensorView& view, std::int64_t b, std::int64_t n);
+template <class Void>
+BasicPlane<Void> plane_of(const BasicTensorView<Void>& view, std::int64_t b, std::int64_t n) {
+  if (!view) return {};
+  return {element(view, head_offset(view, b, n)), view.stride(-3), view.stride(-2), view.stride(-1)};
+}
 
 // Values of a relative bias [N,L], or their gradient, as a plane of pairs: from head n on, of the document's pairs.
-Plane relative_plane(const Problem& problem, const ConstTensorView& values, std::int64_t b, std::int64_t n, const Document& document);
-MutablePlane relative_plane(const Problem& problem, const TensorView& values, std::int64_t b, std::int64_t n, const Document& document);
+template <class Void>
+BasicPlane<Void> relative_plane(const Problem& problem, const BasicTensorView<Void>& values, std::int64_t b, std::int64_t n, const Document& document) {
+  const std::int64_t head = values.stride(0), column = values.stride(1);
+  return {element(values, n * head + problem.rules->band(b, document).distance_origin * column), head, -column, column};
+}
 
 // Least indices of a piece of parallel_for, where an index has `work` multiply-adds.
 inline std::int64_t grain_of(double work) {

@@ -10,14 +10,13 @@
 namespace polyhead::cpu {
 
 // A tensor [head, row, column] of one sequence; strides are in elements. data == nullptr: absent.
-struct Plane {
-  const void* data = nullptr;
+template <class Void>
+struct BasicPlane {
+  Void* data = nullptr;
   std::int64_t head = 0, row = 0, column = 0;
 };
-struct MutablePlane {
-  void* data = nullptr;
-  std::int64_t head = 0, row = 0, column = 0;
-};
+using Plane = BasicPlane<const void>;
+using MutablePlane = BasicPlane<void>;
 
 // Attention of the query heads that share one key/value head, in one sequence or in one document. The rows of all these heads are numbered
 // together: row r is query r % queries of head r / queries. Head 0 is the group's first head.
