@@ -49,11 +49,31 @@ void add_attention_weights(const Options& o, const MapsInput& input, const SdpaO
   results->push_back({"top_attention_weights", std::move(probability)});
 }
 
-// The sink logits, in the dtype of q or of lse.
-Tensor sink_of(InputTensors* in, DType dtype) {
-  const Tensor sink = in->take("sink");
-  return !sink || sink.dtype() == dtype || !is_floating(dtype) ? sink : in->as(sink, "sink", accumulation_dtype(dtype), "of lse");
-}
+// Sink logits and relative bias, each in the dtype of q or of lse, and their gradients.
+struct Learned {
+  Tensor sink, slopes, table, d_sink, d_relative_bias;
+  RelativeBias relative_bias;
+
+  Learned(InputTensors* in, const AttentionRules& rules, DType dtype) {
+    const auto taken = [&](const char* name) {
+      const Tensor tensor = in->take(name);
+      return !tensor || tensor.dtype() == dtype || !is_floating(dtype) ? tensor : in->as(tensor, name, accumulation_dtype(dtype), "of lse");
+    };
+    sink = taken("sink"), slopes = taken(kSlopes), table = taken(kTable);
+    relative_bias = {.slopes = slopes, .table = table};
+    apply(rules, &relative_bias);
+  }
+
+  void allocate_gradients() {
+    if (sink) d_sink = Tensor(sink.dtype(), sink.shape());
+    if (const ConstTensorView& of = relative_bias.parameter()) d_relative_bias = Tensor(of.dtype(), of.shape());
+  }
+
+  void add_gradients(Results* results) {
+    if (sink) results->push_back({"d_sink", std::move(d_sink)});
+    if (relative_bias) results->push_back({cat("d_", slopes ? kSlopes : kTable), std::move(d_relative_bias)});
+  }
+};
 
 // Scaled dot-product attention of q, k and v, without a layer.
 std::string run_sdpa(const Options& o, InputTensors* in, Results* results) {
@@ -64,10 +84,11 @@ std::string run_sdpa(const Options& o, InputTensors* in, Results* results) {
   const Tensor v = in->as(in->required("v", kRole), "v", q.dtype(), "of q");
   require(q.view().rank() >= 3 && k.view().rank() >= 3 && v.view().rank() >= 3, "attend: q is ", q.shape(), ", k ", k.shape(), ", v ", v.shape(),
           "; each must have three dimensions or more, [*,N,T,H], [*,K,S,H] and [*,K,S,V]");
-  const Tensor bias = in->as(in->take("bias"), "bias", q.dtype(), "of q"), sink = sink_of(in, q.dtype());
+  const Tensor bias = in->as(in->take("bias"), "bias", q.dtype(), "of q");
+  Learned learned(in, o.rules, q.dtype());
   SdpaOptions options;
   apply(o.rules, &options);
-  options.bias = bias, options.sink = sink;
+  options.bias = bias, options.sink = learned.sink, options.relative_bias = learned.relative_bias;
   Tensor keep;
   const Shape lead = q.shape().first(q.shape().size() - 3);
   options.mask = mask_of(o.rules, lead, q.extent(-2), k.extent(-2));
@@ -83,14 +104,16 @@ std::string run_sdpa(const Options& o, InputTensors* in, Results* results) {
   if (o.gradients) {
     const Tensor d_out = gradient_of_output(in, q.dtype(), "of q");
     const auto like = [](const Tensor& x) { return x ? Tensor(x.dtype(), x.shape()) : Tensor(); };
-    Tensor d_q = like(q), d_k = like(k), d_v = like(v), d_bias = like(bias), d_sink = like(sink);
-    sdpa_backward({.q = q, .k = k, .v = v, .out = out, .lse = lse, .d_out = d_out, .d_q = d_q, .d_k = d_k, .d_v = d_v, .d_bias = d_bias, .d_sink = d_sink},
+    Tensor d_q = like(q), d_k = like(k), d_v = like(v), d_bias = like(bias);
+    learned.allocate_gradients();
+    sdpa_backward({.q = q, .k = k, .v = v, .out = out, .lse = lse, .d_out = d_out, .d_q = d_q, .d_k = d_k, .d_v = d_v, .d_bias = d_bias,
+                   .d_relative_bias = learned.d_relative_bias, .d_sink = learned.d_sink},
                   options);
     results->push_back({"d_q", std::move(d_q)});
     results->push_back({"d_k", std::move(d_k)});
     results->push_back({"d_v", std::move(d_v)});
     if (d_bias) results->push_back({"d_bias", std::move(d_bias)});
-    if (d_sink) results->push_back({"d_sink", std::move(d_sink)});
+    learned.add_gradients(results);
   }
   results->push_back({"out", std::move(out)});
   in->report_unused({"q", "k", "v"}, {});
@@ -104,9 +127,9 @@ std::string run_layer(const Options& o, InputTensors* in, Results* results) {
   LayerCall call;
   read_inputs(in, loaded, &call);
   set_input(loaded, &call);
+  Learned learned(in, o.rules, dtype);
+  call.options.sink = learned.sink, call.options.relative_bias = learned.relative_bias;
   set_options(loaded, o.rules, in, &call);
-  const Tensor sink = sink_of(in, dtype);
-  call.options.sink = sink;
   nn::MultiHeadAttention::Saved saved;
   Tensor out(dtype, layer.output_shape(call.input));
   layer.forward(call.input, out, call.options, &saved);
@@ -115,14 +138,16 @@ std::string run_layer(const Options& o, InputTensors* in, Results* results) {
     const Tensor d_out = gradient_of_output(in, dtype, kOfParameters);
     const auto like = [&](const Tensor& x) { return x ? Tensor(dtype, x.shape()) : Tensor(); };
     Tensor d_query = like(call.query), d_key = like(call.key), d_value = like(call.value);
-    Tensor d_bias = call.bias ? Tensor(dtype, call.options.bias.shape()) : Tensor(), d_sink = sink ? Tensor(sink.dtype(), sink.shape()) : Tensor();
+    Tensor d_bias = call.bias ? Tensor(dtype, call.options.bias.shape()) : Tensor();
+    learned.allocate_gradients();
     nn::MultiHeadAttention d_layer = zeros_like(layer);
-    layer.backward(saved, d_out, {.query = d_query, .key = d_key, .value = d_value, .bias = d_bias, .sink = d_sink, .parameters = &d_layer});
+    layer.backward(saved, d_out, {.query = d_query, .key = d_key, .value = d_value, .bias = d_bias, .relative_bias = learned.d_relative_bias, .sink = learned.d_sink,
+                                     .parameters = &d_layer});
     results->push_back({"d_query", std::move(d_query)});
     if (d_key) results->push_back({"d_key", std::move(d_key)});
     if (d_value) results->push_back({"d_value", std::move(d_value)});
     if (d_bias) results->push_back({"d_bias", Tensor::copy_of(d_bias.view().reshape(call.bias.shape()))});
-    if (d_sink) results->push_back({"d_sink", std::move(d_sink)});
+    learned.add_gradients(results);
     io::AttentionParameters parameters = models::attention_parameters(d_layer, loaded.layout, loaded.prefix);
     parameters.spelling = loaded.spelling;
     parameters.scale = loaded.scale;  // options may have changed scale and global_query; store_attention() needs the layout's
@@ -171,9 +196,10 @@ Subcommand declare_attend(CLI::App& parser) {
   parser.add_flag("--attention-weights", o->attention_weights, "also write attention_weights [*,N,T,S], before dropout, and lse [*,N,T]");
   add_value(parser, "--top-keys", &o->top_keys, read_count, "K",
             "also write top_keys and top_attention_weights [*,N,T,K]: the K keys with the largest attention weights, largest first");
-  parser.add_flag("--gradients", o->gradients, "also write the gradients of sum(out * d_out) by inputs, bias and parameters, named d_NAME");
+  parser.add_flag("--gradients", o->gradients, "also write the gradients of sum(out * d_out) by inputs, biases, sink logits and parameters, named d_NAME");
   add_attention_rules(parser, &o->rules);
   add_key_lengths(parser, &o->rules);
+  add_relative_bias(parser, &o->rules);
   for (CLI::Option* option : add_layer_rules(parser, &o->layer_rules)) of_layers.push_back(option);
   for (CLI::Option* option : of_layers) option->needs(parameters);
   parser.add_flag("--json", o->json, "machine-readable: {\"operation\", \"output\", \"tensors\": [{\"name\", \"dtype\", \"shape\"}, ...]}");
@@ -191,10 +217,11 @@ Subcommand declare_attend(CLI::App& parser) {
           "q [*,N,T,H], k [*,K,S,H], v [*,K,S,V].\n"
           "Optional tensors: attend or block (boolean, one for each query and key), attend_keys or block_keys (boolean [*,S]), key_lengths, "
           "diagonal_offsets, query_offsets and key_offsets (integers, as the options), "
-          "bias (added to the scores), sink (sink logits [N], or broadcasting to [*,N,T]), dropout_keep (boolean, with --dropout), d_out (with --gradients). For the layout torch, masks and "
+          "bias (added to the scores), sink (sink logits [N], or broadcasting to [*,N,T]), relative_bias.slopes (ALiBi, [N]) or "
+          "relative_bias.table (T5's buckets, [N,buckets]), dropout_keep (boolean, with --dropout), d_out (with --gradients). For the layout torch, masks and "
           "biases may be [B*N,T,S].\n"
           "Layers of gpt2 and mingpt are causal unless --causal=off is given. Self-attention of t5 adds a bias for each distance: give it as "
-          "the tensor bias.\n",
+          "the tensor bias, or the transpose of relative_attention_bias.weight as relative_bias.table.\n",
       .run = [o] { run_attend(*o); },
   };
 }

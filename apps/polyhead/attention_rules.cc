@@ -50,6 +50,11 @@ nn::GlobalQuery read_global_query(const std::string& word) {
   return name == "off" ? nn::GlobalQuery::off : name == "mean" ? nn::GlobalQuery::mean : nn::GlobalQuery::masked_mean;
 }
 
+bool read_switch(const std::string& word) {
+  static const std::array<std::string, 2> kNames{"on", "off"};
+  return read_choice(word, "switch", kNames) == "on";
+}
+
 }  // namespace
 
 CLI::Option* add_attention_rules(CLI::App& parser, AttentionRules* rules) {
@@ -80,6 +85,14 @@ CLI::Option* add_attention_rules(CLI::App& parser, AttentionRules* rules) {
 void add_key_lengths(CLI::App& parser, AttentionRules* rules) {
   add_value(parser, "--key-lengths,--valid-lens", &rules->key_lengths, read_counts, "L,L,...",
             "attend to the first L keys only: one length for each sequence, or one for each query, row by row, with commas or semicolons between");
+}
+
+void add_relative_bias(CLI::App& parser, AttentionRules* rules) {
+  add_value(parser, "--bidirectional", &rules->bidirectional, read_switch, "on|off",
+            "whether the second half of relative_bias.table is for keys after the query (default: on); off: they have its first bucket");
+  add_value(parser, "--max-distance", &rules->max_distance, read_positive, "D", "distance from which on the last bucket of relative_bias.table is used (default: 128)");
+  add_value(parser, "--bias-diagonal", &rules->bias_diagonal, read_diagonal, "DIAGONAL",
+            "where distance 0 of a relative bias is (default: the diagonal of the mask, else bottom_right)");
 }
 
 std::vector<CLI::Option*> add_layer_rules(CLI::App& parser, LayerRules* rules) {
@@ -147,6 +160,18 @@ void apply(const AttentionRules& rules, SdpaOptions* options) {
   options->dropout.p = rules.dropout.value_or(0);
   options->dropout.seed = rules.dropout_seed;
   options->empty_rows = rules.empty_rows.value_or(EmptyRows::zero);
+}
+
+void apply(const AttentionRules& rules, RelativeBias* bias) {
+  const auto require_tensor = [](bool given, bool has, const char* option, const char* tensor) {
+    if (given && !has) throw UsageError(cat(option, ": the input tensors have no ", tensor));
+  };
+  require_tensor(rules.bidirectional.has_value(), static_cast<bool>(bias->table), "--bidirectional", "relative_bias.table");
+  require_tensor(rules.max_distance.has_value(), static_cast<bool>(bias->table), "--max-distance", "relative_bias.table");
+  require_tensor(rules.bias_diagonal.has_value(), static_cast<bool>(*bias), "--bias-diagonal", "relative_bias.slopes or relative_bias.table");
+  bias->bidirectional = rules.bidirectional.value_or(bias->bidirectional);
+  bias->max_distance = rules.max_distance.value_or(bias->max_distance);
+  bias->diagonal = rules.bias_diagonal;
 }
 
 }  // namespace polyhead::app

@@ -20,6 +20,9 @@ struct AttentionRules {
   std::optional<double> scale, softcap, dropout;
   std::uint64_t dropout_seed = 0;
   std::optional<EmptyRows> empty_rows;
+  std::optional<bool> bidirectional;  // of a relative bias, as the next two
+  std::optional<std::int64_t> max_distance;
+  std::optional<Diagonal> bias_diagonal;
 };
 
 // Options that change a layer's configuration.
@@ -29,8 +32,9 @@ struct LayerRules {
   bool add_zero_attn = false;
 };
 
-CLI::Option* add_attention_rules(CLI::App& parser, AttentionRules* rules);  // all except the key lengths; returns --dropout
+CLI::Option* add_attention_rules(CLI::App& parser, AttentionRules* rules);  // all except the key lengths and a relative bias; returns --dropout
 void add_key_lengths(CLI::App& parser, AttentionRules* rules);
+void add_relative_bias(CLI::App& parser, AttentionRules* rules);
 std::vector<CLI::Option*> add_layer_rules(CLI::App& parser, LayerRules* rules);
 
 // The mask for `queries` x `keys` and leading dimensions `lead`; it has views of lists in `rules`. UsageError if the rules do not fit these
@@ -40,5 +44,6 @@ Mask mask_of(const AttentionRules& rules, const Shape& lead, std::int64_t querie
 void apply(const AttentionRules& rules, nn::MultiHeadAttentionConfig* config);
 void apply(const LayerRules& rules, nn::MultiHeadAttentionConfig* config);
 void apply(const AttentionRules& rules, SdpaOptions* options);
+void apply(const AttentionRules& rules, RelativeBias* bias);  // UsageError if a rule is given for what `bias` does not have
 
 }  // namespace polyhead::app

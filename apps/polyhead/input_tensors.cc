@@ -71,7 +71,7 @@ void InputTensors::read_masks(Mask* mask) {
 
 void InputTensors::report_unused(std::vector<std::string> inputs, std::span<const std::string> parameters) const {
   std::vector<std::string> known = std::move(inputs);
-  known.insert(known.end(), {"bias", "sink", "dropout_keep", "d_out"});
+  known.insert(known.end(), {"bias", "sink", kSlopes, kTable, "dropout_keep", "d_out"});
   for (const MaskTensor& mask : kMaskTensors) known.emplace_back(mask.name);
   std::vector<std::string> free_names, others;
   const std::string file = cat("'", printable(path_), "'");

@@ -13,6 +13,7 @@
 namespace polyhead::app {
 
 constexpr std::string_view kOfParameters = "of the layer's parameters";
+constexpr const char *kSlopes = "relative_bias.slopes", *kTable = "relative_bias.table";
 
 class InputTensors {
  public:

@@ -91,11 +91,11 @@ Shape shared_bias_shape(const LayerCall& call) {
 
 void set_options(const LoadedLayer& loaded, const AttentionRules& rules, InputTensors* in, LayerCall* call) {
   const nn::MultiHeadAttentionConfig& config = loaded.layer.config;
-  if (loaded.relative_bias && !call->bias) {
+  if (loaded.relative_bias && !call->bias && !call->options.relative_bias) {
     fail(ErrorCode::invalid_argument,
          "this layer adds a bias from its relative_attention_bias to the scores, and the file does not say how; give the bias as a "
          "tensor 'bias' ",
-         shared_bias_shape(*call));
+         shared_bias_shape(*call), ", or its transpose as 'relative_bias.table', which --bidirectional and --max-distance describe");
   }
   call->options.mask = mask_of(rules, call->lead, call->weights[-2], call->keys);
   if (loaded.causal && rules.causal.empty()) call->options.mask.causal = Diagonal::bottom_right();

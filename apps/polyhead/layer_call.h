@@ -56,7 +56,7 @@ void set_input(const LoadedLayer& loaded, LayerCall* call);
 Shape shared_bias_shape(const LayerCall& call);
 
 // Sets `options` from the rules, the defaults of the layer's layout, and the masks of `in`, which may be nullptr. They have views of all
-// three.
+// three. A relative bias and sink logits are set before.
 void set_options(const LoadedLayer& loaded, const AttentionRules& rules, InputTensors* in, LayerCall* call);
 
 }  // namespace polyhead::app

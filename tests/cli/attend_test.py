@@ -42,9 +42,14 @@ def options_of(case):
     for key, option in [("query_offsets", "--query-offsets"), ("key_offsets", "--key-offsets")]:
         if case.get(key):
             arguments += [option, ",".join(map(str, case[key]))]
-    for key, option in [("scale", "--scale"), ("softcap", "--softcap"), ("dropout", "--dropout"), ("empty_rows", "--empty-rows")]:
+    for key, option in [("scale", "--scale"), ("softcap", "--softcap"), ("dropout", "--dropout"), ("empty_rows", "--empty-rows"),
+                        ("max_distance", "--max-distance")]:
         if case.get(key):
             arguments += [option, str(case[key])]
+    if "relative_diagonal" in case:
+        arguments += [f"--bias-diagonal={case['relative_diagonal']}"]
+    if "bidirectional" in case:
+        arguments += ["--bidirectional", "on" if case["bidirectional"] else "off"]
     if case["op"] == "layer":
         arguments += ["--heads", str(case["heads"])]
         if "axis" in case:
@@ -152,6 +157,34 @@ class Attend(ProgramTest):
         for row, lse in enumerate(written["lse"][1]):
             sink = [0.5, -1.0, 2.0, 0.0][row // shape[-2] % 4]
             self.assertAlmostEqual(sum(weights[row * shape[-1]:(row + 1) * shape[-1]]), 1 - math.exp(sink - lse), delta=1e-12)
+
+    def test_a_relative_bias_is_that_of_every_pair(self):
+        source = load_safetensors(VECTORS / "torch_mha_cross.safetensors")
+        tensors = {name: ("F64", *tensor) for name, tensor in source.items() if name not in ("__metadata__", "weights")}
+        slopes, queries, keys = [0.5, -0.25, 2.0, 0.0], tensors["query"][1][1], tensors["key"][1][1]
+        pairs = [-slope * abs(s - t - (keys - queries)) for slope in slopes for t in range(queries) for s in range(keys)]
+        path, options = self.folder / "in.safetensors", ("--heads", "4", "--attention-weights", "--gradients")
+        save_safetensors(path, tensors | {"bias": ("F64", (1, 4, queries, keys), pairs)})
+        _, expected = self.attend("--parameters", path, *options, "--tensors", path)
+        d_bias = expected.pop("d_bias")[1]
+        save_safetensors(path, tensors | {"relative_bias.slopes": ("F64", (4,), slopes)})
+        result, written = self.attend("--parameters", path, *options, "--tensors", path)
+        self.assertEqual(result.stderr, b"")
+        shape, d_slopes = written.pop("d_relative_bias.slopes")
+        self.assertEqual((shape, set(written)), ((4,), set(expected)))
+        for name in written.keys() - {"__metadata__"}:
+            self.assert_close(name, written[name], expected[name], 1 + largest(expected[name]))
+        for head, d_slope in enumerate(d_slopes):
+            at = [(t * keys + s, abs(s - t - (keys - queries))) for t in range(queries) for s in range(keys)]
+            self.assertAlmostEqual(d_slope, sum(-x * d_bias[head * queries * keys + i] for i, x in at), delta=1e-12)
+        out = self.folder / "out.npz"
+        arguments = ("attend", "--parameters", path, "--heads", "4", "--tensors", path, "-o", out)
+        self.fails(2, *arguments, "--max-distance", "9", mentions=["--max-distance", "relative_bias.table"])
+        self.fails(2, *arguments, "--bidirectional", "no", mentions=["--bidirectional", "not a switch"])
+        save_safetensors(path, tensors | {"relative_bias.table": ("F64", (4, 5), [0.0] * 20)})
+        self.fails(1, *arguments, mentions=["5 buckets"])
+        save_safetensors(path, tensors)
+        self.fails(2, *arguments, "--bias-diagonal", "top_left", mentions=["--bias-diagonal", "relative_bias.slopes"])
 
     def test_one_key_head_can_be_shared_without_a_global_query(self):
         path = VECTORS / "axis_global.safetensors"
@@ -290,8 +323,14 @@ class Attend(ProgramTest):
         arguments = ("--parameters", path, "--heads", "2", "--tensors", path)
         self.fails(1, "attend", *arguments, "-o", self.folder / "out.npz", mentions=["relative_attention_bias", "'bias'", "[1,2,3,3]"])
         self.fails(1, "trace", "--parameters", path, "--heads", "2", "--length", "3", mentions=["relative_attention_bias", "'bias'"])
+        self.fails(1, "attend", *arguments, "-o", self.folder / "out.npz", mentions=["'relative_bias.table'"])
         save_safetensors(path, {**tensors, "bias": ("F32", (1, 2, 3, 3), numbers[:18])})
         self.assertEqual(self.attend(*arguments)[0].stderr, b"")
+        transposed = [numbers[2 * bucket + head] for head in range(2) for bucket in range(32)]
+        save_safetensors(path, {**tensors, "relative_bias.table": ("F32", (2, 32), transposed)})
+        result, written = self.attend(*arguments, "--attention-weights", "--bidirectional", "off")
+        self.assertEqual(result.stderr, b"")
+        self.assertNotEqual(written["attention_weights"], self.attend(*arguments, "--attention-weights")[1]["attention_weights"])
 
     def test_an_existing_output_survives_a_failure(self):
         out = self.folder / "out.safetensors"

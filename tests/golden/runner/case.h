@@ -19,7 +19,7 @@ struct Case {
   std::string name;
   std::string operation;
   nlohmann::json options;  // the metadata without name and op
-  Tensors inputs;          // float64 and bool, as in the file
+  Tensors inputs;          // as in the file
   Tensors expected;        // out, weights, lse and every d_X
 };
 

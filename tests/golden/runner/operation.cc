@@ -19,8 +19,13 @@ Tensors compute(const Case& which, Tensors inputs, const Setting& setting) {
 Tensors inputs_as(const Case& which, DType dtype) {
   Tensors inputs;
   for (const auto& [name, tensor] : which.inputs)
-    inputs.emplace(name, Tensor::copy_of(tensor, is_floating(tensor.dtype()) ? dtype : tensor.dtype()));
+    inputs.emplace(name, Tensor::copy_of(tensor, tensor.dtype() == DType::f64 ? dtype : tensor.dtype()));
   return inputs;
+}
+
+DType dtype_of(const Tensors& inputs) {
+  const auto q = inputs.find("q");
+  return (q == inputs.end() ? inputs.at("query") : q->second).dtype();
 }
 
 EmptyRows read_empty_rows(Reader& in) {

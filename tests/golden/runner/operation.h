@@ -13,8 +13,11 @@ struct Setting {
 // Error when the case names an operation, a rule or a tensor that the runner does not know.
 Tensors compute(const Case& which, Tensors inputs, const Setting& setting);
 
-// The inputs with floating tensors in another dtype.
+// The inputs with float64 tensors in another dtype. A narrower one is part of the case and stays.
 Tensors inputs_as(const Case& which, DType dtype);
+
+// The dtype of the query, which that of the results follows.
+DType dtype_of(const Tensors& inputs);
 
 Tensors compute_sdpa(Reader& in, const Setting& setting);
 Tensors compute_layer(Reader& in, const Setting& setting);

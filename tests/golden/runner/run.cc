@@ -60,8 +60,9 @@ RunResult run_folder(const std::filesystem::path& folder, const RunOptions& opti
       std::string line = padded(path.stem().string(), 42) + " " + std::string(info(dtype).name) + "  ";
       try {
         const Case which = read_case(path);
-        const Bounds bounds = dtype == DType::f64 ? float64_bounds(which) : float32_bounds(which, options.torch);
-        const Worst worst = compare(which, compute(which, inputs_as(which, dtype), options.setting), bounds);
+        Tensors inputs = inputs_as(which, dtype);
+        const Bounds bounds = dtype_of(inputs) == DType::f64 ? float64_bounds(which) : float32_bounds(which, options.torch);
+        const Worst worst = compare(which, compute(which, std::move(inputs), options.setting), bounds);
         const bool passed = worst.share <= 1;
         ++(passed ? result.passed : result.failed);
         append(line, cat("worst ", brief(worst.error), " in ", worst.tensor, ", ", brief(worst.share), " of what is allowed"));

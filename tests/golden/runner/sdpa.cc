@@ -10,11 +10,21 @@ Diagonal corner(const std::string& name) {
   fail(ErrorCode::unsupported, "the runner does not know the corner '", name, "'");
 }
 
+Diagonal diagonal(const nlohmann::json& given) {
+  return given.is_string() ? corner(given.get<std::string>()) : Diagonal::offset(given.get<std::int64_t>());
+}
+
 }  // namespace
 
+// A case without d_out has no gradients.
 Tensors compute_sdpa(Reader& in, const Setting& setting) {
-  const Tensor &q = in.tensor("q"), &k = in.tensor("k"), &v = in.tensor("v"), &d_out = in.tensor("d_out");
+  const Tensor &q = in.tensor("q"), &k = in.tensor("k"), &v = in.tensor("v"), *d_out = in.find("d_out");
+  const ConstTensorView k_scale = in.view("k_scale"), v_scale = in.view("v_scale");
   SdpaOptions options{.scale = in.option<double>("scale"), .bias = in.view("bias"), .softcap = in.option<double>("softcap").value_or(0)};
+  options.relative_bias = {.slopes = in.view("relative_bias.slopes"), .table = in.view("relative_bias.table")};
+  options.relative_bias.bidirectional = in.option<bool>("bidirectional").value_or(true);
+  options.relative_bias.max_distance = in.option<std::int64_t>("max_distance").value_or(128);
+  if (const auto given = in.option<nlohmann::json>("relative_diagonal")) options.relative_bias.diagonal = diagonal(*given);
   options.sink = in.view("sink");
   options.empty_rows = read_empty_rows(in);
   options.backend = setting.backend;
@@ -43,25 +53,30 @@ Tensors compute_sdpa(Reader& in, const Setting& setting) {
   read_integers("query_offsets", query_offsets, options.mask.query_offsets);
   read_integers("key_offsets", key_offsets, options.mask.key_offsets);
 
-  Shape map_shape = q.shape(), lse_shape = q.shape();
+  Shape map_shape = q.shape(), lse_shape = q.shape(), out_shape = q.shape();
   map_shape[-1] = k.extent(-2);
+  out_shape[-1] = v.extent(-1);
   lse_shape.erase(lse_shape.size() - 1);
   Tensors results;
   const auto make = [&](const char* name, const Shape& shape) -> Tensor& { return results[name] = Tensor(q.dtype(), shape); };
-  Tensor& out = make("out", d_out.shape());
+  Tensor& out = make("out", out_shape);
   Tensor& lse = results["lse"] = Tensor(accumulation_dtype(q.dtype()), lse_shape);
-  sdpa_forward({.q = q, .k = k, .v = v, .out = out, .lse = lse}, options);
-  attention_map({.q = q, .k = k}, make("weights", map_shape), options);
+  sdpa_forward({.q = q, .k = k, .v = v, .out = out, .lse = lse, .k_scale = k_scale, .v_scale = v_scale}, options);
+  attention_map({.q = q, .k = k, .k_scale = k_scale}, make("weights", map_shape), options);
+  if (d_out == nullptr) return results;
   SdpaBackward backward{.q = q,
                         .k = k,
                         .v = v,
                         .out = out,
                         .lse = lse,
-                        .d_out = d_out,
+                        .d_out = *d_out,
                         .d_q = make("d_q", q.shape()),
                         .d_k = make("d_k", k.shape()),
                         .d_v = make("d_v", v.shape())};
   if (options.bias) backward.d_bias = make("d_bias", options.bias.shape());
+  for (const auto& [name, parameter] : {std::pair("d_relative_bias.slopes", options.relative_bias.slopes), std::pair("d_relative_bias.table", options.relative_bias.table)}) {
+    if (parameter) backward.d_relative_bias = make(name, parameter.shape());
+  }
   if (options.sink) backward.d_sink = make("d_sink", options.sink.shape());
   sdpa_backward(backward, options);
   return results;

@@ -2,8 +2,7 @@
 
 #include <fstream>
 
-#include "support/compare.h"
-#include "support/random.h"
+#include "support/attention_case.h"
 
 namespace polyhead::golden {
 namespace {
@@ -49,7 +48,7 @@ struct CoreRows {
   std::int64_t keys = 0, v_width = 0;
 };
 
-// v may be absent: of a layer, only the attention weights and lse are judged by this bound.
+// In float64. v may be absent: of a layer, only the attention weights and lse are judged by this bound.
 CoreRows core_rows(const Case& which, const Tensor& q, const Tensor& k, const Tensor& v) {
   const Tensor& weights = which.expected.at("weights");
   const std::int64_t heads = q.extent(-3), group = heads / k.extent(-3), queries = q.extent(-2), keys = k.extent(-2);
@@ -88,10 +87,11 @@ CoreRows core_rows(const Case& which, const Tensor& q, const Tensor& k, const Te
 void core_bounds(const Case& which, Bounds& bounds) {
   const bool layer = which.operation == "layer";
   const Tensors projected = layer ? compute(which, inputs_as(which, DType::f64), {}) : Tensors();
-  const auto part = [&](const char* input, const char* result) -> const Tensor& {
-    return layer ? projected.at(result) : which.inputs.at(input);
+  const auto values = [&](const char* input) {
+    const auto scale = which.inputs.find(cat(input, "_scale"));
+    return test::values_of(which.inputs.at(input), scale == which.inputs.end() ? ConstTensorView() : scale->second);
   };
-  const CoreRows rows = core_rows(which, part("q", "q_heads"), part("k", "k_heads"), layer ? Tensor() : which.inputs.at("v"));
+  const CoreRows rows = layer ? core_rows(which, projected.at("q_heads"), projected.at("k_heads"), {}) : core_rows(which, values("q"), values("k"), values("v"));
   const Tensor& weights = which.expected.at("weights");
   auto &weights_bound = bounds["weights"], &lse_bound = bounds["lse"];
   for (std::size_t row = 0; row < rows.largest_score.size(); ++row) {
