@@ -6,10 +6,10 @@
 namespace polyhead::test {
 namespace {
 
-// A random problem whose inputs are contiguous and writable, with a bias of one element per pair.
+// A random problem whose inputs are contiguous and writable, with a bias of one element per pair, or with a relative bias.
 struct Writable {
   AttentionCase c;
-  TensorView q, k, v, bias;
+  TensorView q, k, v, bias, relative_bias;
 
   explicit Writable(std::uint64_t seed, DType dtype = DType::f64) {
     Random random(seed);
@@ -31,8 +31,12 @@ struct Writable {
     c.q = q = c.keep(Tensor::copy_of(c.q));
     c.k = k = c.keep(Tensor::copy_of(c.k));
     c.v = v = c.keep(Tensor::copy_of(c.v));
-    c.table = {}, c.options.relative_bias = {};
-    if (Mask& mask = c.options.mask; !mask.causal && !mask.window.left && !mask.window.right) mask.diagonal_offsets = {};
+    if (RelativeBias& relative = c.options.relative_bias) {
+      relative_bias = c.keep(Tensor::copy_of(relative.parameter()));
+      (relative.slopes ? relative.slopes : relative.table) = relative_bias;
+      return;
+    }
+    c.table = {};
     c.options.bias = bias = c.keep(random.tensor(c.dtype, c.sizes.pairs(), -2, 2));
   }
 };
@@ -46,6 +50,25 @@ std::vector<bool> used_pairs(const AttentionCase& c) {
     if (std::find(row, row + keys, true) == row + keys) std::fill(row, row + keys, true);
   }
   return used;
+}
+
+// The elements of the relative bias that no used pair reads.
+std::vector<std::int64_t> unused_elements(const AttentionCase& c, const std::vector<bool>& used) {
+  const RelativeBias& bias = c.options.relative_bias;
+  const std::int64_t per_head = bias.slopes ? 1 : bias.table.extent(1);
+  const PairRule rule(c.options.mask, c.sizes.pairs());
+  std::vector<bool> read(static_cast<std::size_t>(bias.parameter().numel()));
+  for (std::size_t pair = 0; pair < used.size(); ++pair) {
+    const auto row = static_cast<std::int64_t>(pair) / c.sizes.keys, s = static_cast<std::int64_t>(pair) % c.sizes.keys;
+    const std::int64_t t = row % c.sizes.queries, head = row / c.sizes.queries;
+    if (used[pair] && rule.same_document(t, s))
+      read[static_cast<std::size_t>(head % c.sizes.heads() * per_head + relative_pair(rule, c.options, head / c.sizes.heads(), t, s).bucket)] = true;
+  }
+  std::vector<std::int64_t> unused;
+  for (std::size_t i = 0; i < read.size(); ++i) {
+    if (!read[i]) unused.push_back(static_cast<std::int64_t>(i));
+  }
+  return unused;
 }
 
 struct Everything {
@@ -72,7 +95,7 @@ using MaskedKeys = EachBackend;
 INSTANTIATE_TEST_SUITE_P(All, MaskedKeys, testing::ValuesIn(backends()), name_of_backend);
 
 TEST_P(MaskedKeys, WhatIsInThemChangesNoBitOfAnyResult) {
-  int poisoned_keys = 0, poisoned_pairs = 0;
+  int poisoned_keys = 0, poisoned_pairs = 0, poisoned_buckets = 0;
   for (std::uint64_t seed = 0; seed < 300; ++seed) {
     SCOPED_TRACE(seed);
     Writable w(seed, std::array{DType::f64, DType::f32, DType::bf16, DType::f16}[seed % 4]);
@@ -89,7 +112,7 @@ TEST_P(MaskedKeys, WhatIsInThemChangesNoBitOfAnyResult) {
         for (std::int64_t row = 0; row < z.group * z.queries; ++row) {
           const std::int64_t pair = ((b * z.heads() + kv * z.group) * z.queries + row) * z.keys + s;
           seen |= used[static_cast<std::size_t>(pair)];
-          if (used[static_cast<std::size_t>(pair)]) continue;
+          if (used[static_cast<std::size_t>(pair)] || !w.bias) continue;
           w.set(w.bias, pair, poison);
           ++poisoned_pairs;
         }
@@ -100,9 +123,16 @@ TEST_P(MaskedKeys, WhatIsInThemChangesNoBitOfAnyResult) {
         for (std::int64_t j = 0; j < z.v_width; ++j) w.set(w.v, at * z.v_width + j, poison);
       }
     }
+    if (w.relative_bias) {
+      for (const std::int64_t element : unused_elements(w.c, used)) {
+        w.set(w.relative_bias, element, poison);
+        ++poisoned_buckets;
+      }
+    }
     expect_same(before, compute(w.c, GetParam()));
     if (HasFailure()) return;
   }
+  EXPECT_GT(poisoned_buckets, 100);
   EXPECT_GT(poisoned_keys, 500);
   EXPECT_GT(poisoned_pairs, 2000);
 }

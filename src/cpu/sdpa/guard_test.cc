@@ -71,11 +71,17 @@ TEST_P(Fences, NothingIsReadBeyondATensor) {
       const TensorView q = operand(t, h), k = operand(s, h), v = operand(s, w), out = operand(t, w), d_out = operand(t, w);
       const TensorView d_q = operand(t, h), d_k = operand(s, h), d_v = operand(s, w), lse = tensor(sums, {1, n, t});
       SdpaOptions options;
-      TensorView d_bias, d_sink;
+      TensorView d_bias, d_sink, d_relative_bias;
       if (random_.coin()) {
         const Shape shape{1, random_.coin() ? n : 1, random_.coin() ? t : 1, s};
         options.bias = tensor(dtype, shape);
         d_bias = tensor(dtype, shape);
+      } else if (random_.coin()) {
+        const bool slopes = random_.coin();
+        const Shape shape = slopes ? Shape{n} : Shape{n, random_.pick<std::int64_t>({4, 16, 32})};
+        const DType type = random_.coin() ? dtype : sums;
+        (slopes ? options.relative_bias.slopes : options.relative_bias.table) = tensor(type, shape);
+        d_relative_bias = tensor(type, shape);
       }
       if (random_.coin()) {
         const Shape shape = random_.coin() ? Shape{n} : Shape{1, n, t};
@@ -93,7 +99,7 @@ TEST_P(Fences, NothingIsReadBeyondATensor) {
         sdpa_forward({.q = q, .k = stored(h), .v = stored(w), .out = d_out, .k_scale = scale(), .v_scale = scale()}, options);
       }
       sdpa_backward({.q = q, .k = k, .v = v, .out = out, .lse = lse, .d_out = d_out, .d_q = d_q, .d_k = d_k, .d_v = d_v, .d_bias = d_bias,
-                     .d_sink = d_sink},
+                     .d_relative_bias = d_relative_bias, .d_sink = d_sink},
                     options);
     }
   }

@@ -44,12 +44,13 @@ struct Result {
 };
 
 // A problem in plain tensors: q [B,N,T,H], k [B,K,S,H], v [B,K,S,V]; bias and attend [B|1,N|1,T|1,S|1]; lengths [B,T|1];
-// slopes [N]; sink [B|1,N,T|1].
+// relative: slopes [N] or table [N,buckets]; sink [B|1,N,T|1].
 class Problem {
  public:
   Sizes z;
   DType dtype;
-  ConstTensorView q, k, v, k_scale, v_scale, bias, attend, lengths, slopes, sink;
+  ConstTensorView q, k, v, k_scale, v_scale, bias, attend, lengths, sink;
+  RelativeBias relative;
   std::optional<std::int64_t> causal, left, right;  // offsets of the diagonal, sides of a window
   SdpaOptions plain;                                // scale, softcap, empty rows
   std::list<Tensor> tensors;
@@ -96,7 +97,14 @@ class Problem {
     plain.empty_rows =
         random.pick({EmptyRows::zero, EmptyRows::zero, EmptyRows::zero, EmptyRows::zero, EmptyRows::uniform, EmptyRows::unmasked});
     plain.backend = &find_backend("cpu");
-    if (!bias && random.integer(0, 2) == 0) slopes = keep(random.tensor(accumulation_dtype(dtype), {z.heads()}, -0.02, 0.3));
+    if (!bias && random.integer(0, 2) == 0) {
+      const DType sums = accumulation_dtype(dtype);
+      if (random.coin()) {
+        relative.slopes = keep(random.tensor(sums, {z.heads()}, -0.02, 0.3));
+      } else {
+        relative = {.table = keep(random.tensor(sums, {z.heads(), 16}, -2, 2)), .bidirectional = random.coin(), .max_distance = random.pick<std::int64_t>({20, 128})};
+      }
+    }
     if (plain.empty_rows == EmptyRows::zero && random.integer(0, 2) == 0)
       sink = keep(random.tensor(accumulation_dtype(dtype), {random.coin() ? z.batch : 1, z.heads(), random.coin() ? z.queries : 1}, -2, 2));
   }
@@ -154,8 +162,11 @@ class Problem {
     }
     if (attend) o.mask.attend = of_pairs(attend, p);
     if (bias) o.bias = of_pairs(bias, p);
-    if (slopes) o.relative_bias.slopes = slopes.slice(0, p.n, p.n_end);
-    if (slopes && !causal && !left && !right) o.relative_bias.diagonal = Diagonal::offset(diagonal() + p.t);
+    o.relative_bias = relative;
+    for (ConstTensorView* parameter : {&o.relative_bias.slopes, &o.relative_bias.table}) {
+      if (*parameter) *parameter = parameter->slice(0, p.n, p.n_end);
+    }
+    if (relative && !causal && !left && !right) o.relative_bias.diagonal = Diagonal::offset(diagonal() + p.t);
     if (sink) o.sink = cut(cut(cut(sink, 0, p.b, p.b_end), 1, p.n, p.n_end), 2, p.t, p.t_end);
     return o;
   }
@@ -227,7 +238,7 @@ void one_query_at_a_time(Problem& p, Random& random, const Result& whole) {
       if (random.coin() && o.mask.causal) {
         if (p.left || p.right) {
           o.mask.window.diagonal = o.mask.causal;
-        } else if (p.slopes) {
+        } else if (p.relative) {
           o.relative_bias.diagonal = o.mask.causal;
         }
         o.mask.causal.reset();
@@ -341,7 +352,7 @@ void strided(Problem& p, Random& random, const Result& whole) {
   };
   SdpaOptions o = p.options(p.all());
   o.bias = apart(o.bias), o.mask.attend = apart(o.mask.attend), o.mask.key_lengths = apart(o.mask.key_lengths);
-  o.sink = apart(o.sink), o.relative_bias.slopes = apart(o.relative_bias.slopes);
+  o.sink = apart(o.sink), o.relative_bias.slopes = apart(o.relative_bias.slopes), o.relative_bias.table = apart(o.relative_bias.table);
   const StridedTensor out = random.empty_strided(p.dtype, whole.out.shape()),
                       lse = random.empty_strided(whole.lse.dtype(), whole.lse.shape()),
                       weights = random.empty_strided(p.dtype, whole.weights.shape());
@@ -383,7 +394,7 @@ void in_one_chunk_of_other_queries(Problem& p, Random& random, const Result& who
   if (p.attend) o.mask.attend = rows(p.attend, pairs);
   if (p.bias) o.bias = rows(p.bias, pairs);
   if (p.sink) o.sink = rows(p.sink.unsqueeze(-1), {p.z.batch, p.z.heads(), count, 1}).select(-1, 0);
-  o.relative_bias.slopes = p.slopes;
+  o.relative_bias = p.relative;
   Tensor out(p.dtype, {p.z.batch, p.z.heads(), count, p.z.v_width}), lse(accumulation_dtype(p.dtype), {p.z.batch, p.z.heads(), count});
   sdpa_forward(p.call(q, out, lse, [](const ConstTensorView& x) { return x; }), o);
   for (const Part& part : parts) {
