@@ -122,6 +122,7 @@ class MultiHeadAttention:
         axis: dimension of the inputs that attention runs along, counted from the end: -2 is the one before the width, -1.
         add_bias_kv: one more key and value, which are learned.
         add_zero_attn: one more key and value, which are zeros.
+        sink: learn a sink logit of each head, as gpt-oss: the parameter ``sink`` ``[N]``, at first 0. Calls then take no sink. Only with empty_rows "zero".
         dropout: probability that an attention weight is dropped, in training.
         scale: factor of ``q k^T``; default: ``1 / sqrt(H)``.
         softcap: as in `polyhead.sdpa`; 0 is off.
@@ -153,6 +154,7 @@ class MultiHeadAttention:
         axis: int = -2,
         add_bias_kv: bool = False,
         add_zero_attn: bool = False,
+        sink: bool = False,
         dropout: float = 0.0,
         scale: float | None = None,
         softcap: float = 0.0,
@@ -223,7 +225,7 @@ class MultiHeadAttention:
             diagonal_offsets: integers ``[*]``, as in `polyhead.sdpa`.
             bias: ``[T,S]`` or ``[*,N,T,S]``, as attend.
             relative_bias: a `RelativeBias`, as in `polyhead.sdpa`. Not with add_bias_kv, add_zero_attn or a global query.
-            sink: sink logits, ``[N]`` or of another rank that broadcasts to ``[*,N,T]``; as in `polyhead.sdpa`.
+            sink: sink logits, ``[N]`` or of another rank that broadcasts to ``[*,N,T]``; as in `polyhead.sdpa`. Not for a layer with its own.
             training: apply dropout, which then needs a seed or dropout_keep.
             seed: of the dropout bits, as in `polyhead.sdpa`.
             dropout_keep: bool, ``[T,S']`` or ``[*,N,T,S']``, as attend; True = not dropped. Replaces the generator's bits. S' as in `Saved.maps`.

@@ -19,7 +19,7 @@ nn::MultiHeadAttention attention_layer(io::AttentionParameters parameters, const
     return weight ? nn::Linear(std::move(weight), take(name + ".bias")) : nn::Linear();
   };
   nn::Linear q = linear("q", true), k = linear("k", true), v = linear("v", true), output = linear("output", false), gate = linear("gate", false);
-  Tensor bias_k = take("bias_k"), bias_v = take("bias_v");
+  Tensor bias_k = take("bias_k"), bias_v = take("bias_v"), sink = take("sink");
   const auto left = [](const auto& entry) { return cat(entry.first, " ", entry.second.shape()); };
   require(parameters.tensors.empty(), "attention_layer: the layer has no place for ", join(parameters.tensors, left),
           "; remove it to build the layer without");
@@ -43,11 +43,12 @@ nn::MultiHeadAttention attention_layer(io::AttentionParameters parameters, const
   c.gate = gate.weight ? nn::Gate::sigmoid : nn::Gate::none;
   if (parameters.global_query && c.global_query == nn::GlobalQuery::off) c.global_query = nn::GlobalQuery::mean;
   c.add_bias_kv = static_cast<bool>(bias_k);
+  c.sink = static_cast<bool>(sink);
   if (parameters.scale) c.scale = parameters.scale;
   if (parameters.empty_rows) c.empty_rows = *parameters.empty_rows;
   c.dtype = q.weight.dtype();
   return nn::make_attention(c, std::move(q), std::move(k), std::move(v), std::move(output), std::move(gate), std::move(bias_k),
-                            std::move(bias_v));
+                            std::move(bias_v), std::move(sink));
 }
 
 io::AttentionParameters attention_parameters(const nn::MultiHeadAttention& layer, std::string_view layout, std::string_view prefix) {

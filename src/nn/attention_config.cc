@@ -47,6 +47,8 @@ MultiHeadAttentionConfig completed(const MultiHeadAttentionConfig& given) {
   positive("output_width", c.output_width);
   require(c.heads % c.kv_heads == 0, kOperation, ": ", c.heads, " heads are not a multiple of ", c.kv_heads, " key/value heads");
   require(c.dropout >= 0 && c.dropout <= 1, kOperation, ": dropout is ", c.dropout, "; it must lie in [0,1]");
+  require(!c.sink || c.empty_rows == EmptyRows::zero, kOperation, ": sink with empty_rows ", c.empty_rows == EmptyRows::uniform ? "uniform" : "unmasked",
+          "; a sink takes all of the weight of a row without keys, which is zero");
   require(is_floating(c.dtype), kOperation, ": the dtype is ", c.dtype, "; it must be floating");
   // Error if a product does not fit in 64 bits; later code computes only these products.
   const std::int64_t merged = numel({c.heads, c.value_head_width});
@@ -80,10 +82,11 @@ MultiHeadAttention::MultiHeadAttention(const MultiHeadAttentionConfig& given) : 
     init.normal(bias_k, 0, std::sqrt(1.0 / static_cast<double>(k.out_width())));
     init.normal(bias_v, 0, std::sqrt(1.0 / static_cast<double>(v.out_width())));
   }
+  if (c.sink) sink = Tensor(c.dtype, {c.heads});
 }
 
 MultiHeadAttention make_attention(const MultiHeadAttentionConfig& given, Linear q, Linear k, Linear v, Linear output, Linear gate,
-                                  Tensor bias_k, Tensor bias_v) {
+                                  Tensor bias_k, Tensor bias_v, Tensor sink) {
   MultiHeadAttention layer;
   layer.config = completed(given);
   layer.q = std::move(q);
@@ -93,6 +96,7 @@ MultiHeadAttention make_attention(const MultiHeadAttentionConfig& given, Linear 
   layer.gate = std::move(gate);
   layer.bias_k = std::move(bias_k);
   layer.bias_v = std::move(bias_v);
+  layer.sink = std::move(sink);
   const MultiHeadAttentionConfig& c = layer.config;
   const auto require_as_configured = [](bool is_given, bool configured, const char* what, const char* missing) {
     require(is_given == configured, kOperation, ": ", what, configured ? missing : "given but not configured");
@@ -103,12 +107,14 @@ MultiHeadAttention make_attention(const MultiHeadAttentionConfig& given, Linear 
   for (const Tensor* learned : {&layer.bias_k, &layer.bias_v}) {
     require_as_configured(static_cast<bool>(*learned), c.add_bias_kv, "bias_k and bias_v are ", "configured but not both given");
   }
+  require_as_configured(static_cast<bool>(layer.sink), c.sink, "sink logits are ", "configured but not given");
   for_each_projection(layer, [&](const char* name, const Linear& linear, std::int64_t out, std::int64_t in, bool) {
     require_exactly(cat(kOperation, ".", name), {"weight", linear.weight}, {out, in}, c.dtype);
     if (linear.bias) require_exactly(cat(kOperation, ".", name), {"bias", linear.bias}, {out}, c.dtype);
   });
   if (c.add_bias_kv) require_exactly(kOperation, {"bias_k", layer.bias_k}, {1, 1, layer.k.out_width()}, c.dtype);
   if (c.add_bias_kv) require_exactly(kOperation, {"bias_v", layer.bias_v}, {1, 1, layer.v.out_width()}, c.dtype);
+  if (c.sink) require_exactly(kOperation, {"sink", layer.sink}, {c.heads}, c.dtype);
   return layer;
 }
 

@@ -128,6 +128,7 @@ TEST(MultiHeadAttentionMessages, APassSavedByALayerOfAnotherStructureIsRefused) 
   EXPECT_EQ(refused([](auto& c) { c.axis = 0; }), start + "axis 0; this one has -2");
   EXPECT_EQ(refused([](auto& c) { c.add_bias_kv = true; }), start + "add_bias_kv: yes; this one has no");
   EXPECT_EQ(refused([](auto& c) { c.add_zero_attn = true; }), start + "add_zero_attn: yes; this one has no");
+  EXPECT_EQ(refused([](auto& c) { c.sink = true; }), start + "learned sink logits: yes; this one has no");
   EXPECT_EQ(refused([](auto& c) { c.seed = 7, c.dropout = 0.5, c.bias = false; }), "");
 }
 

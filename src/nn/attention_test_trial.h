@@ -98,7 +98,7 @@ inline void expect_maps_of_whole_rows(Trial& run) {
   attention_map(run.saved.maps(), maps, run.saved.sdpa);
   const std::vector<double> p = test::to_doubles(maps), lse = test::to_doubles(run.saved.lse);
   std::vector<double> sink(lse.size(), -test::kInfinity);
-  if (run.sink) sink = test::to_doubles(test::sink_rows(run.sink.view()).expand(run.saved.lse.shape()));
+  if (run.saved.sdpa.sink) sink = test::to_doubles(test::sink_rows(run.saved.sdpa.sink).expand(run.saved.lse.shape()));
   const auto keys = static_cast<std::ptrdiff_t>(maps.extent(-1));
   for (std::size_t row = 0; row < lse.size(); ++row) {
     const auto first = p.begin() + static_cast<std::ptrdiff_t>(row) * keys;

@@ -144,6 +144,7 @@ void require_same_structure(const char* operation, const MultiHeadAttentionConfi
   same("global_query", kGlobalQueries[static_cast<int>(saved.global_query)], kGlobalQueries[static_cast<int>(own.global_query)]);
   same("add_bias_kv:", kYes[saved.add_bias_kv], kYes[own.add_bias_kv]);
   same("add_zero_attn:", kYes[saved.add_zero_attn], kYes[own.add_zero_attn]);
+  same("learned sink logits:", kYes[saved.sink], kYes[own.sink]);
 }
 
 void require_heads_fit_rank(const char* operation, const AttentionInput& input) {
@@ -163,6 +164,7 @@ void require_options(const char* operation, const MultiHeadAttentionConfig& conf
           ": relative_bias with add_bias_kv or add_zero_attn, whose keys have no position");
   require(!options.relative_bias || config.global_query == GlobalQuery::off, operation,
           ": relative_bias with a global query, which has no position");
+  require(!options.sink || !config.sink, operation, ": sink is given to a layer that learns its own (config.sink)");
   require_cache(operation, config, input, options, shapes);
   if (!options.cache) {
     require_pairs(operation, "attend", options.mask.attend, shapes);
@@ -225,7 +227,7 @@ void run(const MultiHeadAttention& layer, const PackedAttention& projections, co
             .bias = options.bias,
             .relative_bias = options.relative_bias,
             .softcap = config.softcap,
-            .sink = options.sink,
+            .sink = config.sink ? ConstTensorView(layer.sink) : options.sink,
             .empty_rows = config.empty_rows,
             .backend = options.backend};
   if (options.cache) s.sdpa.mask = mask_in_cache(options, options.cache->key_lengths(), options.cache->previous_lengths());
@@ -356,7 +358,8 @@ void MultiHeadAttention::backward(const Saved& s, ConstTensorView d_out, const G
   require(!input.projected_key || input.projected_key.dtype() == config.dtype, kOperation, ": projected_key is ",
           input.projected_key.dtype(), "; gradients need keys and values in the dtype of the parameters, ", config.dtype);
   require_exactly(kOperation, {"d_out", d_out}, output_shape_of(config, shapes), config.dtype);
-  std::vector<Operand> read = inputs_of(input, s.sdpa.mask, s.bias, s.sdpa.relative_bias, s.sdpa.sink, s.sdpa.dropout.keep, s.rotary);
+  const ConstTensorView given_sink = config.sink ? ConstTensorView() : s.sdpa.sink;
+  std::vector<Operand> read = inputs_of(input, s.sdpa.mask, s.bias, s.sdpa.relative_bias, given_sink, s.sdpa.dropout.keep, s.rotary);
   read.push_back({"d_out", d_out});
   const Operand written[] = {{"the gradient of query", gradients.query},
                              {"the gradient of key", gradients.key},
@@ -367,7 +370,7 @@ void MultiHeadAttention::backward(const Saved& s, ConstTensorView d_out, const G
                              {"the gradient of relative_bias", gradients.relative_bias, true},
                              {"the gradient of sink", gradients.sink, true}};
   const ConstTensorView gradient_of[] = {input.query, input.key, input.value, input.projected_key, input.projected_value, s.bias,
-                                         s.sdpa.relative_bias.parameter(), s.sdpa.sink};
+                                         s.sdpa.relative_bias.parameter(), given_sink};
   for (std::size_t i = 0; i < std::size(written); ++i) {
     if (!written[i].view) continue;
     require(static_cast<bool>(gradient_of[i]), kOperation, ": ", written[i].name, " is asked for, which forward was not given");
@@ -435,6 +438,7 @@ void MultiHeadAttention::backward(const Saved& s, ConstTensorView d_out, const G
   SdpaOptions sdpa = s.sdpa;
   sdpa.executor = executor;
   sdpa.workspace = options.workspace;
+  if (config.sink) sdpa.sink = sink;
   sdpa_backward({.q = s.q_heads,
                  .k = s.k_heads,
                  .v = s.v_heads,
@@ -446,7 +450,7 @@ void MultiHeadAttention::backward(const Saved& s, ConstTensorView d_out, const G
                  .d_v = d_v_heads,
                  .d_bias = d_bias,
                  .d_relative_bias = gradients.relative_bias,
-                 .d_sink = gradients.sink},
+                 .d_sink = config.sink && grads ? grads->sink.view() : gradients.sink},
                 sdpa);
   if (d_padded_bias) sum_to(d_padded_bias.view().slice(-1, 0, shapes.keys), gradients.bias);
 

@@ -163,6 +163,8 @@ MUTANTS = [
     Mutant("bias of the first sequences for all", "src/nn/sequence_chunks.cc", "  cut(own.bias, 3);\n", "", "each part of a batch has its own bias", LAYER),
     Mutant("parts written before all are checked", LAYER_CC, "  if (is_chunked()) require_sdpa_options(layer.config, shapes_, options_);\n", "", "nothing is half written", LAYER),
     Mutant("add_bias_kv gradient dropped", LAYER_CC, "learned_gradient(d_k, grads->bias_k);", "", "bias_k learns", LAYER),
+    Mutant("learned sink not applied", LAYER_CC, "config.sink ? ConstTensorView(layer.sink) : options.sink,", "options.sink,", "a layer applies the sink that it learns", ("nn_attention",)),
+    Mutant("learned sink without a gradient", LAYER_CC, "config.sink && grads ? grads->sink.view() : gradients.sink", "gradients.sink", "sink learns", ("nn_attention",)),
     Mutant("added key masked", SHAPES, "  fill(padded, 1);\n", "", "every query may attend to add_bias_kv and the zero key", LAYER),
     Mutant("gate derivative wrong", ELEMENTWISE, "* y_e * (1 - y_e)", "* y_e", "sigmoid' = y (1 - y)", LAYER),
     Mutant("gate gradient of d_attended dropped", ELEMENTWISE, "d_e = store<T>(load(d_e) * load(value));", "", "the gate scales what flows back", LAYER),

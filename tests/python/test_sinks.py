@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pickle
+
 import numpy as np
 import pytest
 
@@ -64,6 +66,36 @@ def test_a_layer_takes_a_sink_and_gives_its_gradient() -> None:
         moved = [np.vdot(layer(x, sink=sink + step * np.eye(2)[i]), d_out) for step in (1e-5, -1e-5)]
         assert abs((moved[0] - moved[1]) / 2e-5 - gradient[i]) < 1e-8
     assert saved.maps().sum(-1).max() < 1 and not np.array_equal(out, layer(x))
+
+
+def test_a_layer_learns_its_sinks() -> None:
+    """gpt-oss: the sinks are a parameter. The output and the gradients beside the layer written in PyTorch."""
+    rng = np.random.default_rng(0)
+    layer = polyhead.MultiHeadAttention(8, 4, kv_heads=2, head_width=3, sink=True, dtype="float64", seed=1)
+    assert layer.config["sink"] is True and layer.parameters["sink"].tolist() == [0.0] * 4
+    layer.parameters["sink"][...] = rng.standard_normal(4)
+    p = {name: torch.tensor(array, requires_grad=True) for name, array in layer.parameters.items()}
+    x, d_out = torch.tensor(rng.standard_normal((2, 5, 8)), requires_grad=True), torch.tensor(rng.standard_normal((2, 5, 8)))
+    q, k, v = ((x @ p[f"{name}.weight"].T + p[f"{name}.bias"]).unflatten(-1, (-1, 3)).transpose(1, 2) for name in "qkv")
+    attended = with_column(q, k.repeat_interleave(2, 1), v.repeat_interleave(2, 1), p["sink"], torch.ones(5, 5, dtype=torch.bool).tril())
+    expected = attended.transpose(1, 2).flatten(-2) @ p["output.weight"].T + p["output.bias"]
+    wanted = torch.autograd.grad(expected, (x, *p.values()), d_out)
+
+    out, saved = layer.forward(x.detach().numpy(), causal="top_left")
+    gradients = saved.backward(d_out.numpy())
+    np.testing.assert_allclose(out, expected.detach().numpy(), rtol=0, atol=1e-13)
+    assert gradients.parameters.keys() == p.keys() and gradients.sink is None
+    for actual, other in zip((gradients.query, *gradients.parameters.values()), wanted):
+        np.testing.assert_allclose(actual, other.numpy(), rtol=0, atol=1e-12)
+    np.testing.assert_allclose(layer.frozen()(x.detach().numpy(), causal="top_left"), out, rtol=0, atol=1e-14)
+    copied = pickle.loads(pickle.dumps(layer))
+    assert np.array_equal(copied.parameters["sink"], layer.parameters["sink"]) and np.array_equal(copied(x.detach().numpy(), causal="top_left"), out)
+    with pytest.raises(ValueError, match="a layer that learns its own"):
+        layer(x.detach().numpy(), sink=np.zeros(4))
+    with pytest.raises(ValueError, match="has no place for sink"):
+        layer.state("bert")
+    with pytest.raises(ValueError, match="sink with empty_rows uniform"):
+        polyhead.MultiHeadAttention(8, 4, sink=True, empty_rows="uniform")
 
 
 def test_a_text_in_a_cache_has_the_sinks_of_the_whole() -> None:

@@ -26,7 +26,7 @@ struct Spelling {
 // Canonical tensors, each present or absent:
 //   q.weight [N*H,Eq]   k.weight [K*H,Ek]   v.weight [K*V,Ev]   output.weight [Eo,N*V]   gate.weight [N*V,Eq]
 //   q.bias [N*H]        k.bias [K*H]        v.bias [K*V]        output.bias [Eo]         gate.bias [N*V]
-//   bias_k [1,1,K*H]    bias_v [1,1,K*V]    relative_attention_bias [buckets,N]
+//   bias_k [1,1,K*H]    bias_v [1,1,K*V]    relative_attention_bias [buckets,N]    sink [N] (in no layout so far)
 struct AttentionParameters {
   std::string layout;  // a name in layouts()
   std::string prefix;  // what the parameters' names begin with, separator included: "encoder.layer.0."

@@ -47,6 +47,7 @@ struct MultiHeadAttentionConfig {
   int axis = -2;
   bool add_bias_kv = false;       // adds one learned key and value after the S keys; every query may attend to it
   bool add_zero_attn = false;     // then adds one key and value of zeros; every query may attend to it
+  bool sink = false;              // learns a sink logit of each head, as gpt-oss (2025); Error unless empty_rows is zero
   double dropout = 0;             // of attention weights, in training
   std::optional<double> scale{};  // absent: 1/sqrt(H)
   double softcap = 0;
@@ -75,7 +76,7 @@ struct AttentionOptions {
   Mask mask{};
   ConstTensorView bias{};
   RelativeBias relative_bias{};  // not together with `bias`; Error with added keys or a global query
-  ConstTensorView sink{};  // sink logits as in SdpaOptions: [N], or broadcasts to [*,N,T]; Error unless config.empty_rows is zero
+  ConstTensorView sink{};  // sink logits as in SdpaOptions: [N], or broadcasts to [*,N,T]; Error unless config.empty_rows is zero, or with config.sink
   Mode mode = Mode::evaluation;
   std::optional<std::uint64_t> dropout_seed{};  // in training with dropout: required, unless dropout_keep is given
   ConstTensorView dropout_keep{};               // in training: replaces the drawn bits; broadcasts to [*,N,T,S']
@@ -99,10 +100,11 @@ struct MultiHeadAttention : Module<MultiHeadAttention> {
   Linear output;                    // weight [Eo,N*V]; absent with OutputProjection::none
   Linear gate;                      // weight [N*V,Eq]; absent with Gate::none
   Tensor bias_k, bias_v;            // [1,1,K*H] [1,1,K*V]; absent without add_bias_kv
+  Tensor sink;                      // [N]; absent without config.sink
 
   MultiHeadAttention() = default;
   // Initialised as torch.nn.MultiheadAttention: q, k, v Xavier uniform with zero biases, output uniform in +-1/sqrt(N*V) with zero bias.
-  // The gate has zero weight and bias 1, so that it starts at sigmoid(1) (Jumper et al. 2021).
+  // The gate has zero weight and bias 1, so that it starts at sigmoid(1) (Jumper et al. 2021). Sink logits are 0.
   explicit MultiHeadAttention(const MultiHeadAttentionConfig& config);
 
   Shape output_shape(const AttentionInput& input) const;
@@ -127,8 +129,8 @@ struct MultiHeadAttention : Module<MultiHeadAttention> {
     Activations& operator=(Activations&&) = default;
   };
 
-  // What backward and maps need from a forward pass. It owns the activations. Inputs, mask, biases, sink, dropout_keep and rotary tables are
-  // only views: the caller keeps their memory until the last use.
+  // What backward and maps need from a forward pass. It owns the activations. Inputs, mask, biases, sink (also
+  // the layer's), dropout_keep and rotary tables are only views: the caller keeps their memory until the last use.
   struct Saved : Activations {
     AttentionInput input;
     ConstTensorView bias;              // as given to forward; relative_bias and sink are in `sdpa`
@@ -166,6 +168,7 @@ struct MultiHeadAttention : Module<MultiHeadAttention> {
     f("gate", self.gate...);
     f("bias_k", self.bias_k...);
     f("bias_v", self.bias_v...);
+    f("sink", self.sink...);
   }
 };
 
@@ -175,7 +178,7 @@ MultiHeadAttentionConfig completed(const MultiHeadAttentionConfig& config);
 // A layer of existing parameters, which are moved, not copied, and may be views of a mapped file. Their shapes must be those of the
 // completed configuration.
 MultiHeadAttention make_attention(const MultiHeadAttentionConfig& config, Linear q, Linear k, Linear v, Linear output = {},
-                                  Linear gate = {}, Tensor bias_k = {}, Tensor bias_v = {});
+                                  Linear gate = {}, Tensor bias_k = {}, Tensor bias_v = {}, Tensor sink = {});
 
 }  // namespace polyhead::nn
 #pragma GCC visibility pop

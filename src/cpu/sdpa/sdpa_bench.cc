@@ -25,7 +25,7 @@ constexpr std::pair<std::string_view, double (*)(double seconds)> kRoofs[] = {
 };
 #undef POLYHEAD_ISA_ROW
 
-enum class Rule : std::uint8_t { plain, causal, boolean_causal, boolean_documents, documents, boolean, keys, bias, alibi, dropout, bf16 };
+enum class Rule : std::uint8_t { plain, causal, boolean_causal, boolean_documents, documents, boolean, keys, bias, alibi, sink, dropout, bf16 };
 
 constexpr std::int64_t kDocuments = 8;
 
@@ -65,6 +65,8 @@ void run(benchmark::State& state, Rule rule, bool backward) {
     slopes = alibi_slopes(heads), d_slopes = slopes;
     options.mask.causal = Causal::top_left(), options.relative_bias.slopes = slopes;
   }
+  Tensor sink, d_sink;
+  if (rule == Rule::sink) options.sink = sink = random.tensor(DType::f32, {heads}), d_sink = sink;
   if (rule == Rule::bias) {
     options.bias = bias = random.tensor(dtype, {1, heads, length, length});
     d_bias = Tensor(dtype, bias.shape());
@@ -73,7 +75,7 @@ void run(benchmark::State& state, Rule rule, bool backward) {
     sdpa_forward({.q = q, .k = k, .v = v, .out = out, .lse = lse}, options);
     if (backward) {
       sdpa_backward({.q = q, .k = k, .v = v, .out = out, .lse = lse, .d_out = d_out, .d_q = d_q, .d_k = d_k, .d_v = d_v, .d_bias = d_bias,
-                     .d_relative_bias = d_slopes}, options);
+                     .d_relative_bias = d_slopes, .d_sink = d_sink}, options);
     }
   }
   // 4 T S D for a forward pass, 3.5 times that with a backward pass; a causal mask leaves half of the pairs.
@@ -147,7 +149,7 @@ void register_all() {
   const std::pair<const char*, Rule> rules[] = {{"plain", Rule::plain}, {"causal", Rule::causal},
                                                 {"boolean_causal", Rule::boolean_causal}, {"boolean_documents", Rule::boolean_documents},
                                                 {"documents", Rule::documents}, {"boolean", Rule::boolean}, {"keys", Rule::keys},
-                                                {"bias", Rule::bias},   {"alibi", Rule::alibi}, {"dropout", Rule::dropout}, {"bf16", Rule::bf16}};
+                                                {"bias", Rule::bias},   {"alibi", Rule::alibi}, {"sink", Rule::sink}, {"dropout", Rule::dropout}, {"bf16", Rule::bf16}};
   for (const bool backward : {false, true}) {
     for (const auto& [name, rule] : rules) {
       for (const std::int64_t width : {32, 64, 80, 128}) {
