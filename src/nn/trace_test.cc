@@ -107,6 +107,7 @@ std::vector<Problem> sweep() {
     add([&](Problem& p) { p.config.global_query = GlobalQuery::masked_mean, p.config.gate = gate, p.mask.attend_keys = keys; });
   }
   add([](Problem& p) { p.query = {2, 3, 4, 6}, p.config.axis = -3, p.bias = {2, 1, 2, 3, 3}, p.config.gate = Gate::sigmoid; });
+  add([](Problem& p) { p.config.sink = true, p.mask.key_lengths = per_sequence; });
   add([](Problem& p) { p.query = {3, 6}; });
   add([](Problem& p) { p.config.dropout = 0.5, p.mode = Mode::training, p.mask.causal = Causal::top_left(); });
   add([](Problem& p) { p.query = {2, 0, 6}; });
@@ -234,13 +235,14 @@ TEST(Trace, StepsFollowFromEachOther) {
     const std::vector<double> weights = to_doubles(at[TraceKind::softmax]);
     const auto keys = static_cast<std::size_t>(at[TraceKind::softmax].extent(-1));
     for (std::size_t row = 0; keys > 0 && row < weights.size() / keys; ++row) {
-      double sum = 0, total = 0;
+      const double sink = c.sink ? std::exp(0) : 0;  // a new layer's logits are 0
+      double sum = sink, total = 0;
       for (std::size_t s = 0; s < keys; ++s) {
         sum += std::exp(scores[row * keys + s]);
         total += weights[row * keys + s];
       }
       for (std::size_t s = 0; s < keys; ++s) EXPECT_NEAR(weights[row * keys + s], sum == 0 ? 0 : std::exp(scores[row * keys + s]) / sum, kTolerance);
-      EXPECT_NEAR(total, sum == 0 ? 0 : 1, kTolerance);
+      EXPECT_NEAR(total, sum == 0 ? 0 : 1 - sink / sum, kTolerance);
     }
     ASSERT_EQ(static_cast<bool>(at[TraceKind::dropout]), p.mode == Mode::training);
     if (at[TraceKind::dropout]) {
