@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "text.h"
+#include "torch_tensors.h"
 
 namespace polyhead::python {
 namespace {
@@ -40,6 +41,8 @@ Code code_of(const DTypeInfo& row) {
     default: return row.name[0] == 'i' ? Code::Int : Code::UInt;
   }
 }
+
+nb::dlpack::dtype dlpack_dtype(const DTypeInfo& row) { return {static_cast<std::uint8_t>(code_of(row)), static_cast<std::uint8_t>(row.size * 8), 1}; }
 
 // nullptr if polyhead does not have the dtype; so do the next two.
 const DTypeInfo* find_dtype(Code code, std::size_t size) {
@@ -79,7 +82,7 @@ bool is_instance(nb::handle object, const char* package, const char* name) {
 
 bool is_plain_numpy(nb::handle object) { return std::string_view(Py_TYPE(object.ptr())->tp_name) == "numpy.ndarray"; }
 
-bool is_torch(nb::handle object) { return !is_plain_numpy(object) && is_instance(object, "torch", "Tensor"); }
+bool is_torch(nb::handle object) { return is_plain_tensor(object) || (!is_plain_numpy(object) && is_instance(object, "torch", "Tensor")); }
 
 // NumPy itself has no bfloat16; the package ml_dtypes adds it. Arrays with it are recognised by the name of their dtype.
 bool is_numpy_bfloat16(nb::handle object) { return is_instance(object, "numpy", "ndarray") && dtype_text(object) == "bfloat16"; }
@@ -129,7 +132,7 @@ Array Array::output(nb::handle object, const char* name) { return from(object, n
 
 Array Array::from(nb::handle object, const char* name, bool writable) {
   Array array;
-  if (object.is_none()) return array;
+  if (object.is_none() || array.take_plain_tensor(object, name)) return array;
   if (PyObject_CheckBuffer(object.ptr())) {
     array.take_buffer(object, name, writable);
   } else if (nb::hasattr(object, "__dlpack__")) {
@@ -139,6 +142,18 @@ Array Array::from(nb::handle object, const char* name, bool writable) {
                               "; it must be an array: NumPy's, PyTorch's, JAX's, or any with the buffer protocol or DLPack").c_str());
   }
   return array;
+}
+
+// Whether the object is a tensor of torch that can be read at once. Everything else takes a longer way, which says why it is refused.
+bool Array::take_plain_tensor(nb::handle object, const char* name) {
+  nb::dlpack::dltensor tensor;
+  if (!read_plain_tensor(object, tensor)) return false;
+  const DTypeInfo* dtype = dtype_of_dlpack(tensor.dtype);
+  if (dtype == nullptr) return false;
+  tensor_ = nb::borrow(object);
+  set_view(name, static_cast<char*>(tensor.data) + tensor.byte_offset, *dtype, tensor.ndim, [&](int axis) { return tensor.shape[axis]; },
+           [&](int axis) { return tensor.strides[axis]; });
+  return true;
 }
 
 void Array::take_buffer(nb::handle object, const char* name, bool writable) {
@@ -230,14 +245,11 @@ void Array::set_view(const char* name, void* data, const DTypeInfo& dtype, int r
 namespace {
 
 // A new array, not initialised: a PyTorch tensor if `like` is one, else a NumPy array.
-nb::object empty_array(nb::handle like, const Shape& shape, DType dtype) {
+nb::object empty_array(nb::handle like, const Shape& shape, DType dtype, ConstTensorView order) {
+  const std::string name(info(dtype).name);
+  if (is_torch(like)) return empty_tensor(like, shape, name.c_str(), dlpack_dtype(info(dtype)), order);
   nb::list extents;
   for (const std::int64_t extent : shape) extents.append(extent);
-  const std::string name(info(dtype).name);
-  if (is_torch(like)) {
-    const nb::module_ torch = nb::module_::import_("torch");
-    return torch.attr("empty")(nb::tuple(extents), nb::arg("dtype") = torch.attr(name.c_str()));
-  }
   nb::object numpy_dtype = nb::str(name.c_str());
   if (dtype == DType::bf16) {
     if (!is_numpy_bfloat16(like)) throw nb::type_error("a result in bfloat16 needs out=: NumPy has no such dtype");
@@ -248,30 +260,34 @@ nb::object empty_array(nb::handle like, const Shape& shape, DType dtype) {
 
 }  // namespace
 
-Result::Result(const char* name, nb::handle given, bool wanted, nb::handle like, const Shape& shape, DType dtype)
-    : object(given.is_none() && wanted ? empty_array(like, shape, dtype) : nb::borrow(given)), array(Array::output(object, name)) {}
+Result::Result(const char* name, nb::handle given, bool wanted, nb::handle like, const Shape& shape, DType dtype, ConstTensorView order)
+    : object(given.is_none() && wanted ? empty_array(like, shape, dtype, order) : nb::borrow(given)), array(Array::output(object, name)) {}
 
 Result::Result(const char* name, nb::handle given, bool wanted, nb::handle like, ConstTensorView of)
     : Result(name, given, wanted && of, like, of.shape(), of.dtype()) {}
 
 namespace {
 
-// Const is nb::ro for a read-only array, else empty.
-template <class View, class... Const>
-nb::object numpy_array(View view, nb::handle owner) {
+// Kind: the framework, and nb::ro for a read-only array.
+template <class... Kind>
+nb::object array_on(ConstTensorView view, nb::handle owner) {
   const DTypeInfo& row = info(view.dtype());
-  if (row.dtype == DType::bf16) throw nb::type_error("the array is in bfloat16, which NumPy does not have");
   std::vector<std::size_t> shape;
   for (const std::int64_t extent : view.shape()) shape.push_back(static_cast<std::size_t>(extent));
-  const nb::ndarray<nb::numpy, Const...> array(view.data(), shape.size(), shape.data(), owner, view.strides().begin(),
-                                               {static_cast<std::uint8_t>(code_of(row)), static_cast<std::uint8_t>(row.size * 8), 1});
+  const nb::ndarray<Kind...> array(const_cast<void*>(view.data()), shape.size(), shape.data(), owner, view.strides().begin(), dlpack_dtype(row));
   return nb::cast(array, nb::rv_policy::reference);
+}
+
+ConstTensorView require_in_numpy(ConstTensorView view) {
+  if (view.dtype() == DType::bf16) throw nb::type_error("the array is in bfloat16, which NumPy does not have");
+  return view;
 }
 
 }  // namespace
 
-nb::object numpy_view(TensorView view, nb::handle owner) { return numpy_array(view, owner); }
-nb::object numpy_view(ConstTensorView view, nb::handle owner) { return numpy_array<ConstTensorView, nb::ro>(view, owner); }
+nb::object numpy_view(TensorView view, nb::handle owner) { return array_on<nb::numpy>(require_in_numpy(view), owner); }
+nb::object numpy_view(ConstTensorView view, nb::handle owner) { return array_on<nb::numpy, nb::ro>(require_in_numpy(view), owner); }
+nb::object torch_view(ConstTensorView view, nb::handle owner) { return array_on<nb::pytorch>(view, owner); }
 
 DType dtype_named(const std::string& name) {
   for (const DTypeInfo& row : kDTypes) {

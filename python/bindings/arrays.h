@@ -42,19 +42,22 @@ class Array {
   };
 
   static Array from(nb::handle object, const char* name, bool writable);
+  bool take_plain_tensor(nb::handle object, const char* name);
   void take_buffer(nb::handle object, const char* name, bool writable);
   void take_dlpack(nb::handle object, const char* name, bool writable);
   void set_view(const char* name, void* data, const DTypeInfo& dtype, int rank, auto extent, auto stride);
 
   std::unique_ptr<Py_buffer, Release> buffer_;
   nb::ndarray<nb::ro> dlpack_;
+  nb::object tensor_;  // of torch, read by its C API
   TensorView view_;
 };
 
 // An array that a call writes and returns: `given`, else a new one if it is wanted, else absent. A new array is not initialised; it is a
-// PyTorch tensor if `like` is one, else a NumPy array.
+// PyTorch tensor if `like` is one, else a NumPy array. The dimensions of a new tensor lie in memory in the order of those of `order`, which has
+// its rank, the last one innermost: heads that are views of a layer's output then merge without a copy. Without `order` it is row-major.
 struct Result {
-  Result(const char* name, nb::handle given, bool wanted, nb::handle like, const Shape& shape, DType dtype);
+  Result(const char* name, nb::handle given, bool wanted, nb::handle like, const Shape& shape, DType dtype, ConstTensorView order = {});
   // With the shape and dtype of `of`; not wanted if that is absent.
   Result(const char* name, nb::handle given, bool wanted, nb::handle like, ConstTensorView of);
   const TensorView& view() const { return array.view(); }
@@ -67,6 +70,7 @@ struct Result {
 // does not have.
 nb::object numpy_view(TensorView view, nb::handle owner);
 nb::object numpy_view(ConstTensorView view, nb::handle owner);
+nb::object torch_view(ConstTensorView view, nb::handle owner);  // as numpy_view(), a PyTorch tensor; torch has none that are read-only
 
 DType dtype_named(const std::string& name);  // "float32", …; ValueError for others
 

@@ -79,11 +79,17 @@ ByName config_dict(const Cache& self) {
   return result;
 }
 
-nb::object view_of(nb::handle self, ConstTensorView (nn::KeyValueCache::*view)() const) {
+nb::object view_of(nb::handle self, ConstTensorView (nn::KeyValueCache::*view)() const, nb::object (*make)(ConstTensorView, nb::handle) = &numpy_view) {
   Cache& cache = nb::cast<Cache&>(self);
   const CacheInUse in_use(&cache);
   const ConstTensorView memory = (cache.cache.*view)();
-  return memory ? numpy_view(memory, self) : nb::none();
+  return memory ? make(memory, self) : nb::none();
+}
+
+// The keys, values and their scales or None, as PyTorch tensors on the cache's memory.
+Tuple<nb::any, nb::any, nb::any, nb::any> tensors(nb::handle self) {
+  return nb::make_tuple(view_of(self, &nn::KeyValueCache::keys, &torch_view), view_of(self, &nn::KeyValueCache::values, &torch_view),
+                        view_of(self, &nn::KeyValueCache::key_scales, &torch_view), view_of(self, &nn::KeyValueCache::value_scales, &torch_view));
 }
 
 nn::RotaryEmbeddingConfig read_rotary_config(const nb::dict& given) {
@@ -133,6 +139,7 @@ void bind_cache(nb::module_& m) {
       .def_prop_ro("values", [](nb::handle self) { return view_of(self, &nn::KeyValueCache::values); })
       .def_prop_ro("key_scales", [](nb::handle self) { return view_of(self, &nn::KeyValueCache::key_scales); })
       .def_prop_ro("value_scales", [](nb::handle self) { return view_of(self, &nn::KeyValueCache::value_scales); })
+      .def("tensors", &tensors)
       .def("append", &append, any("k"), any("v"), any("new_tokens"), any("num_threads"))
       .def("reorder", &reorder, any("source"))
       .def("copy_sequence", &copy_sequence, any("source"), any("target"))

@@ -34,7 +34,7 @@ Tuple<nb::any, nb::any, nb::any> forward(nb::handle q_given, nb::handle k_given,
   SdpaCall call("sdpa", options);
   const bool return_lse = read_flag(lse_flag, "return_lse"), return_attention_weights = read_flag(weights_flag, "return_attention_weights");
   const ConstTensorView q = call.required(q_given, "q"), k = call.required(k_given, "k"), v = call.required(v_given, "v");
-  const Result out("out", out_given, true, q_given, out_shape(q, v), q.dtype());
+  const Result out("out", out_given, true, q_given, out_shape(q, v), q.dtype(), q);
   const Result lse("lse", nb::none(), return_lse, q_given, without_last(q), lse_dtype(q.dtype()));
   const Result weights("attention_weights", weights_given, return_attention_weights, q_given, with_last(q, k.rank() > 1 ? k.extent(-2) : 0),
                        q.dtype());
