@@ -90,11 +90,8 @@ def test_the_operator_of_torch_takes_a_cache_in_sixteen_bits(rng: Rng) -> None:
     from polyhead.torch import _ops
 
     k, v = k.bfloat16(), v.bfloat16()
-    out, _ = _ops.attention(q, k, v, *_ops.Options())
+    out, _, _ = _ops.attention(q, k, v, *_ops.Options())
     assert torch.equal(out, polyhead.sdpa(q, k.float(), v.float()))
-    out, _ = _ops.attention(q.requires_grad_(), k, v, *_ops.Options())
-    with pytest.raises(ValueError, match="sdpa_backward: k and v are bfloat16 and q is float32"):
-        out.sum().backward()
 
 
 def test_a_layer_reads_projected_keys_in_int8(rng: Rng) -> None:

@@ -123,7 +123,7 @@ def calls_with_one_elsewhere() -> dict[str, Callable[[Callable[[Tensor], Tensor]
     q, x, square = torch.randn(1, 2, 5, 4), torch.randn(3, 5, 8), torch.zeros(5, 5)
     blocked, keys = square.bool(), torch.ones(3, 5, dtype=torch.bool)
     layer, gated = MultiheadAttention(8, 2, batch_first=True), GatedAttention(8, 4, 2)
-    out, lse = _ops.attention(q, q, q, *Options())
+    out, lse, _ = _ops.attention(q, q, q, *Options())
     d_out = torch.randn_like(out)
 
     def backward(place: int, f: Callable[[Tensor], Tensor]) -> object:
@@ -159,8 +159,8 @@ def calls_with_one_elsewhere() -> dict[str, Callable[[Callable[[Tensor], Tensor]
         "polyhead::attention_backward: k": lambda f: backward(2, f),
         "polyhead::attention_backward: out": lambda f: backward(4, f),
         "polyhead::attention_backward: lse": lambda f: backward(5, f),
-        "polyhead::attention_map: k": lambda f: _ops.attention_map(q, f(q), *Options()[:-1]),
-        "polyhead::attention_map: bias": lambda f: _ops.attention_map(q, q, *Options(bias=f(square))[:-1]),
+        "polyhead::attention_map: k": lambda f: _ops.attention_map(q, f(q), *Options()),
+        "polyhead::attention_map: bias": lambda f: _ops.attention_map(q, q, *Options(bias=f(square))),
         "MultiheadAttention: query": lambda f: layer(f(x), x, x),
         "MultiheadAttention: key": lambda f: layer(x, f(x), x),
         "MultiheadAttention: value": lambda f: layer(x, x, f(x)),
@@ -201,7 +201,7 @@ def test_fake_tensors_of_another_device_are_refused_by_name() -> None:
             with pytest.raises(TypeError, match="is on device cuda:0"):
                 _ops.attention(q, k, q, *Options())
             with pytest.raises(TypeError, match="is on device cuda:0"):
-                _ops.attention_map(q, k, *Options()[:-1])
+                _ops.attention_map(q, k, *Options())
 
 
 def test_shapes_alone_are_served() -> None:

@@ -35,22 +35,7 @@ def case(name: str, dtype: torch.dtype = torch.float64) -> dict[str, Any]:
         "q": randn(2, 2, 3, 2, dtype=dtype),
         "k": randn(2, 1, 4, 2, dtype=dtype),
         "v": randn(2, 1, 4, 3, dtype=dtype),
-        "attend": None,
-        "block": None,
-        "bias": None,
-        "sink": None,
-        "slopes": None,
-        "table": None,
-        "seed": None,
-        "causal": None,
-        "scale": None,
-        "softcap": 0.0,
-        "dropout": 0.0,
-        "bidirectional": True,
-        "max_distance": 128,
-        "diagonal": None,
-        "empty_rows": "zero",
-    }
+    } | _ops.Options()._asdict()
     arguments |= {
         "plain": {},
         "bias": {"bias": randn(2, 1, 4, dtype=dtype)},
@@ -63,6 +48,10 @@ def case(name: str, dtype: torch.dtype = torch.float64) -> dict[str, Any]:
         "sink of each row": {"sink": randn(2, 2, 1, dtype=dtype), "attend": torch.rand(2, 1, 3, 4) < 0.7, "dropout": 0.4, "seed": torch.tensor(7)},
         "slopes": {"slopes": randn(2, dtype=dtype), "causal": "top_left"},
         "table": {"table": randn(2, 4, dtype=dtype), "bidirectional": False, "max_distance": 3, "diagonal": 1, "softcap": 1.5},
+        "weights": {"attention_weights": True, "bias": randn(2, 1, 4, dtype=dtype), "softcap": 1.5, "sink": randn(2, dtype=dtype)},
+        "lengths": {"key_lengths": torch.tensor([4, 2]), "causal": "top_left", "diagonal_offsets": torch.tensor([1, 0]), "attention_weights": True},
+        "documents": {"query_offsets": torch.tensor([0, 1, 3]), "key_offsets": torch.tensor([0, 2, 4]), "bias": randn(4, dtype=dtype)},
+        "keys": {"attend_keys": torch.tensor([[True, False, True, True]] * 2), "window_left": 1, "offset": 1, "attention_weights": True},
         "heads of a layer": {"q": randn(2, 3, 4, dtype=dtype, grad=False).unflatten(-1, (2, 2)).transpose(1, 2).requires_grad_()},
         "broadcast": {"q": randn(1, 2, 3, 2, dtype=dtype, grad=False).expand(2, 2, 3, 2).requires_grad_()},
         "empty": {"k": randn(2, 1, 0, 2, dtype=dtype), "v": randn(2, 1, 0, 3, dtype=dtype)},
@@ -70,7 +59,7 @@ def case(name: str, dtype: torch.dtype = torch.float64) -> dict[str, Any]:
     return arguments
 
 
-CASES = ["plain", "bias", "attend", "offset", "block", "softcap", "dropout", "sink", "sink of each row", "slopes", "table", "heads of a layer", "broadcast", "empty"]
+CASES = ["plain", "bias", "attend", "offset", "block", "softcap", "dropout", "sink", "sink of each row", "slopes", "table", "weights", "lengths", "documents", "keys", "heads of a layer", "broadcast", "empty"]
 # gradcheck moves one number at a time, which needs numbers that lie apart in memory.
 CASES_OF_GRADCHECK = CASES[:-2]
 
@@ -81,13 +70,11 @@ def test_opcheck(name: str, dtype: torch.dtype) -> None:
     arguments = case(name, dtype)
     checks: dict[str, Any] = {} if dtype == torch.float64 else {"test_utils": ("test_schema", "test_faketensor")}
     opcheck(_ops.attention, tuple(arguments.values()), **checks)
-    out, lse = _ops.attention(*arguments.values())
-    empty_rows = arguments.pop("empty_rows")
+    out, lse, _ = _ops.attention(*arguments.values())
     q, k, v, *rest = arguments.values()
     detached = [x.detach() if isinstance(x, Tensor) else x for x in (torch.randn_like(out), q, k, v, out, lse, *rest)]  # it has no gradient itself
-    opcheck(_ops.attention_backward, (*detached, empty_rows, [True, False, True, True, True, True, True]), **checks)
-    if empty_rows == "zero":
-        opcheck(_ops.attention_map, (q, k, *rest), **checks)
+    opcheck(_ops.attention_backward, (*detached, [True, False, True, True, True, True, True]), **checks)
+    opcheck(_ops.attention_map, (q, k, *rest), **checks)
 
 
 @pytest.mark.parametrize("name", CASES_OF_GRADCHECK)
@@ -95,13 +82,12 @@ def test_gradcheck(name: str) -> None:
     arguments = case(name)
     differentiable = [key for key, value in arguments.items() if isinstance(value, Tensor) and value.requires_grad]
 
-    def out(*tensors: Tensor) -> Tensor:
-        result: Tensor = _ops.attention(*(arguments | dict(zip(differentiable, tensors))).values())[0]
-        return result
+    def every(*tensors: Tensor) -> list[Tensor]:
+        results = _ops.attention(*(arguments | dict(zip(differentiable, tensors))).values())
+        return [result.masked_fill(result == -torch.inf, 0) for result in results if result.requires_grad]  # lse of rows without a key
 
-    torch.autograd.gradcheck(out, [arguments[key] for key in differentiable])
-    if arguments.pop("empty_rows") != "zero":
-        return
+    assert len(every(*(arguments[key] for key in differentiable))) == 1 + (name != "offset") + arguments["attention_weights"]
+    torch.autograd.gradcheck(every, [arguments[key] for key in differentiable])
     arguments.pop("v")
     differentiable.remove("v")
 
@@ -138,7 +124,7 @@ def test_a_second_gradient_is_a_clear_error() -> None:
 @pytest.mark.parametrize("name", [name for name in CASES_OF_GRADCHECK if name not in ("attend", "offset")])
 def test_a_second_gradient_of_maps_is_right(name: str) -> None:
     arguments = case(name)
-    del arguments["v"], arguments["empty_rows"]
+    del arguments["v"]
     differentiable = [key for key, value in arguments.items() if isinstance(value, Tensor) and value.requires_grad]
 
     def weights(*tensors: Tensor) -> Tensor:
@@ -165,11 +151,6 @@ def test_forward_mode_is_a_clear_error_and_not_a_derivative_of_zero() -> None:
         assert torch.equal(scaled_dot_product_attention(q, q, q), functions[0][0](q))
 
 
-def test_lse_carries_no_gradient() -> None:
-    out, lse = _ops.attention(*case("plain").values())
-    assert out.requires_grad and not lse.requires_grad
-
-
 def test_the_fake_result_has_the_true_strides() -> None:
     from torch._subclasses.fake_tensor import FakeTensorMode
 
@@ -177,9 +158,9 @@ def test_the_fake_result_has_the_true_strides() -> None:
     for order in ((0, 1, 2, 3), (0, 2, 1, 3), (1, 2, 0, 3), (2, 0, 1, 3), (0, 1, 3, 2)):
         back = [order.index(i) for i in range(4)]
         tensors = [torch.randn([shape[i] for i in order]).permute(back) for shape in shapes.values()]
-        out, lse = _ops.attention(*tensors, *list(case("plain").values())[3:])
+        out, lse, _ = _ops.attention(*tensors, *list(case("plain").values())[3:])
         with FakeTensorMode() as mode:
-            fake_out, fake_lse = _ops.attention(*map(mode.from_tensor, tensors), *list(case("plain").values())[3:])
+            fake_out, fake_lse, _ = _ops.attention(*map(mode.from_tensor, tensors), *list(case("plain").values())[3:])
         assert (out.stride(), lse.stride()) == (fake_out.stride(), fake_lse.stride())
 
 
@@ -311,7 +292,7 @@ def test_dropout_follows_the_generator_of_torch() -> None:
 def test_dropout_has_the_meaning_of_torch() -> None:
     """The bits of a seed, put into torch's formula."""
     arguments = case("dropout") | {"k": randn(2, 2, 4, 2), "v": randn(2, 2, 4, 3), "bias": None}
-    out, _ = _ops.attention(*arguments.values())
+    out, _, _ = _ops.attention(*arguments.values())
     keep = polyhead.dropout_keep_bits(0.4, 7, torch.empty(2, 2, 3, 4, dtype=torch.bool))
     q, k, v = arguments["q"], arguments["k"], arguments["v"]
     expected, _ = torch.ops.aten._scaled_dot_product_attention_math(q, k, v, None, 0.4, False, keep)

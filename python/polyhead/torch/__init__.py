@@ -1,14 +1,15 @@
-"""polyhead for PyTorch: torch's attention function and module, and AlphaFold's gated attention, computed by polyhead on the CPU.
+"""polyhead for PyTorch: attention with every option, torch's attention function and module, and AlphaFold's gated attention, on the CPU.
 
 They work with gradients, torch.compile, autocast and checkpoint.
 
-    from polyhead.torch import MultiheadAttention, scaled_dot_product_attention
+    from polyhead.torch import MultiheadAttention, attention, scaled_dot_product_attention
 
 ``import polyhead`` does not import this package.
 """
 
-from ._functional import scaled_dot_product_attention
+from ._attention import attention
 from ._gated import GatedAttention
 from ._multihead import MultiheadAttention
+from ._sdpa import scaled_dot_product_attention
 
-__all__ = ["GatedAttention", "MultiheadAttention", "scaled_dot_product_attention"]
+__all__ = ["GatedAttention", "MultiheadAttention", "attention", "scaled_dot_product_attention"]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 import torch
 from torch import Tensor
 from torch.nn.attention.bias import CausalBias, CausalVariant
@@ -9,8 +11,8 @@ from torch.nn.attention.bias import CausalBias, CausalVariant
 DTYPES = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
 
 
-def require(where: str, **tensors: object) -> None:
-    """TypeError unless polyhead computes with the tensors; the message says what is allowed."""
+def require(where: str, *, also: tuple[torch.dtype, ...] = (), **tensors: object) -> None:
+    """TypeError unless polyhead computes with the tensors; the message says what is allowed. also: further dtypes."""
     for name, tensor in tensors.items():
         if not isinstance(tensor, Tensor):
             raise TypeError(f"{where}: {name} is of type {type(tensor).__name__}; it must be a torch.Tensor")
@@ -19,8 +21,8 @@ def require(where: str, **tensors: object) -> None:
             raise TypeError(f"{where}: {name} is {'nested' if tensor.is_nested else tensor.layout}; it must be a dense tensor")
         if tensor.device.type not in ("cpu", "meta"):
             raise TypeError(f"{where}: {name} is on device {tensor.device}; polyhead computes on the CPU, so move it there first")
-        if tensor.dtype not in DTYPES:
-            allowed = ", ".join(str(dtype).removeprefix("torch.") for dtype in DTYPES)
+        if tensor.dtype not in DTYPES + also:
+            allowed = ", ".join(str(dtype).removeprefix("torch.") for dtype in DTYPES + also)
             raise TypeError(f"{where}: {name} has dtype {str(tensor.dtype).removeprefix('torch.')}; it must be one of {allowed}")
 
 
@@ -56,7 +58,7 @@ def require_one_device(where: str, **tensors: Tensor | None) -> None:
         raise TypeError(f"{where}: {elsewhere} is on device {away[elsewhere].device}; polyhead computes on the CPU, so move it there first")
 
 
-def causal_diagonal(where: str, bias: CausalBias, queries: int, keys: int) -> str:
+def causal_diagonal(where: str, bias: CausalBias, queries: int, keys: int) -> Literal["top_left", "bottom_right"]:
     """The corner of a CausalBias for that many queries and keys, as a name of `polyhead.sdpa`'s causal."""
     variant = getattr(bias, "variant", None)  # a copy by a function of torch has lost it
     if not isinstance(variant, CausalVariant):

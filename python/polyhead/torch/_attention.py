@@ -1,0 +1,279 @@
+"""Attention of tensors with every option, and with gradients."""
+
+from __future__ import annotations
+
+from types import NoneType
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from .. import _core
+from .._cache import KeyValueCache
+from .._options import Causal, EmptyRows, RelativeBias, Window
+from . import _eager
+from . import _functional as core
+from ._inputs import require, require_memory, require_one_device
+from ._ops import Options
+
+_TENSORS = (
+    "attend", "block", "attend_keys", "block_keys", "key_lengths", "diagonal_offsets", "query_offsets", "key_offsets", "k_scale", "v_scale", "bias", "sink"
+)  # fmt: skip
+
+
+def attention(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    *,
+    attend: Tensor | None = None,
+    block: Tensor | None = None,
+    attend_keys: Tensor | None = None,
+    block_keys: Tensor | None = None,
+    causal: Causal = None,
+    window: Window = None,
+    key_lengths: Tensor | None = None,
+    diagonal_offsets: Tensor | None = None,
+    query_offsets: Tensor | None = None,
+    key_offsets: Tensor | None = None,
+    bias: Tensor | None = None,
+    relative_bias: RelativeBias | None = None,
+    scale: float | None = None,
+    softcap: float = 0.0,
+    sink: Tensor | None = None,
+    dropout: float = 0.0,
+    empty_rows: EmptyRows = "zero",
+    k_scale: Tensor | None = None,
+    v_scale: Tensor | None = None,
+    cache: KeyValueCache | None = None,
+    new_tokens: Tensor | None = None,
+    return_lse: bool = False,
+    return_attention_weights: bool = False,
+    out: Tensor | None = None,
+) -> Any:
+    """`polyhead.sdpa` for tensors, with gradients: attention with every option (Vaswani et al. 2017, equation 1).
+
+    ::
+
+        score = softcap(scale * q k^T) + bias        softcap(x) = c tanh(x / c), or x when c = 0
+        p     = softmax of score over the attended keys
+        out   = dropout(p) v                         lse = log sum exp(score) over the attended keys
+
+    q, k, v, bias, sink and a relative_bias have gradients, through out, lse and the attention weights. A boolean mask and a bias may be given together; no
+    tensor ``[*,N,T,S]`` is made of them.
+
+    Args:
+        q: ``[*,N,T,H]`` float32, float64, float16 or bfloat16, on the CPU.
+        k: ``[*,K,S,H]``; query head n reads key/value head ``n // (N // K)``. dtype of q; or, unless that is float64, bfloat16, float16, or int8 with
+            k_scale and v_scale.
+        v: ``[*,K,S,V]``, dtype of k.
+        attend, block: bool, broadcast to ``[*,N,T,S]``: True = may attend, and True = may not. One of the two.
+        attend_keys, block_keys: bool, broadcast to ``[*,S]``: the same for a key and every query. One of the two.
+        causal: query t attends to keys ``s <= t + offset``: ``"top_left"`` (offset 0), ``"bottom_right"`` (``S - T``) or the offset as an int.
+        window: ``(left, right)``: attends where ``-left <= s - (t + offset) <= right``, with the offset of causal, else ``S - T``. None: no limit on that side.
+        key_lengths: integers, ``[*]`` per sequence or ``[*,T]`` per query; attends to keys ``s < length``.
+        diagonal_offsets: integers ``[*]``: the offset of the diagonal in each sequence, as in `polyhead.sdpa`.
+        query_offsets, key_offsets: integers ``[D+1]``: documents packed one after the other (cu_seqlens), as in `polyhead.sdpa`.
+        bias: added to the scores, dtype of q, broadcasts to ``[*,N,T,S]``. Its gradient has its own shape.
+        relative_bias: a `polyhead.RelativeBias` of tensors: ALiBi's slopes or T5's table. Not together with bias.
+        scale: factor of ``q k^T``; None is ``1 / sqrt(H)``.
+        softcap: ``c`` of the formula; 0 is off.
+        sink: sink logits ``[N]``, or of another rank that broadcasts to ``[*,N,T]``: ``exp(sink)`` is added to the sum of the softmax. dtype of q, or
+            float32 beside float16 and bfloat16.
+        dropout: probability in ``[0, 1]`` that an attention weight is dropped, in training or not. torch's generator draws the seed of the bits.
+        empty_rows: result of a query whose keys are all masked: ``"zero"``, ``"uniform"`` or ``"unmasked"``, as in `polyhead.sdpa`.
+        k_scale, v_scale: float32 ``[*,K,S]`` of int8 keys and values.
+        cache: a `polyhead.KeyValueCache`, for texts that are computed a few tokens at a time: k and v ``[B,K,T,.]`` are appended to it, and q attends to all
+            tokens of its sequence; with causal (either corner) or a window each query counts from its own token. Only without gradients. Not with
+            key_lengths, diagonal_offsets, scales, documents or an offset of the diagonal. The cache is unchanged if the call fails.
+        new_tokens: integers ``[B]``, with cache: how many of the T tokens sequence b has; None: all. Rows of out after them mean nothing.
+        return_lse: also return lse ``[*,N,T]``, float32 (float64 for float64 inputs).
+        return_attention_weights: also return p ``[*,N,T,S]``, dtype of q, before dropout.
+        out: ``[*,N,T,V]``, dtype of q, written in place and returned; only without gradients.
+
+    Returns:
+        out ``[*,N,T,V]``, whose dimensions lie in memory in the order of q's; with lse or attention weights a tuple: out, then lse, then the attention weights.
+
+    Raises:
+        ValueError: a shape, dtype, value or option that does not fit; the message says what was given and what is allowed.
+        TypeError: an argument of another type; a dtype or device that polyhead does not compute with, tensors on several devices, a subclass of Tensor with
+            a __torch_function__ of its own.
+        NotImplementedError: a gradient that is not defined or not there: of k_scale and v_scale; with cache or out; of lse and attention weights with
+            empty_rows "uniform", and of a relative_bias in attention weights with documents or diagonal_offsets; second derivatives and forward mode.
+
+    Results have the bits of `polyhead.sdpa`. Under torch.autocast q, k, v and bias are taken in its dtype.
+    """
+    given: dict[str, Any] = {
+        "attend": attend, "block": block, "attend_keys": attend_keys, "block_keys": block_keys, "causal": causal, "window": window, "key_lengths": key_lengths,
+        "diagonal_offsets": diagonal_offsets, "query_offsets": query_offsets, "key_offsets": key_offsets, "bias": bias, "relative_bias": relative_bias,
+        "scale": scale, "softcap": softcap, "sink": sink, "dropout": dropout, "empty_rows": empty_rows, "k_scale": k_scale, "v_scale": v_scale,
+    }  # fmt: skip
+    if cache is None and new_tokens is None and type(dropout) in (float, int) and dropout == 0 and not torch.is_autocast_enabled("cpu"):
+        # A call that needs no conversion; what is wrong with another one is said below.
+        result = _plain(q, k, v, given, return_lse, return_attention_weights, out)
+        if result is not None:
+            return result
+    for name, flag in (("return_lse", return_lse), ("return_attention_weights", return_attention_weights)):
+        if not isinstance(flag, bool):
+            raise TypeError(f"attention: {name} is of type {type(flag).__name__}; it must be True or False")
+    if cache is not None:
+        result = _with_cache(cache, new_tokens, q, k, v, given, return_attention_weights)
+    elif new_tokens is not None:
+        raise ValueError("attention: new_tokens is given without a cache")
+    else:
+        _require_tensors(q, k, v, given)
+        q, k, v, given["bias"] = core.autocast(q, k, v, bias)  # type: ignore[assignment]
+        result = attention_of("attention", q, k, v, attention_weights=return_attention_weights, **given)
+    if return_lse and empty_rows == "uniform" and result[0].requires_grad:
+        raise NotImplementedError("attention: polyhead has no gradient of lse with empty_rows='uniform'; call it under torch.no_grad()")
+    if out is not None:
+        result = (_into(out, result[0]), *result[1:])
+    more = [tensor for tensor, wanted in zip(result[1:], (return_lse, return_attention_weights)) if wanted]
+    return (result[0], *more) if more else result[0]
+
+
+_DEFAULTS = {"softcap": 0.0, "dropout": 0.0, "empty_rows": "zero"}  # of others: None
+
+
+def _plain(q: Tensor, k: Tensor, v: Tensor, given: dict[str, Any], lse: bool, attention_weights: bool, out: Tensor | None) -> Any:
+    chosen = {name: value for name, value in given.items() if value is not _DEFAULTS.get(name)}
+    if any(type(chosen.get(name, 0.0)) not in (float, int) for name in ("scale", "softcap")) or type(lse) is not bool or type(attention_weights) is not bool:
+        return None
+    if any(type(chosen[name]) not in _eager.PLAIN for name in _TENSORS if name in chosen) or (out is not None and type(out) not in _eager.PLAIN):
+        return None
+    found = _eager.attention(q, k, v, chosen, lse, attention_weights, out)
+    if found is None or not (lse or attention_weights):
+        return found if found is None else found[0]
+    return (found[0], *(tensor for tensor, wanted in zip(found[1:], (lse, attention_weights)) if wanted))
+
+
+def _require_tensors(q: Tensor, k: Tensor, v: Tensor, given: dict[str, Any]) -> None:
+    require("attention", q=q)
+    require("attention", also=(torch.int8,), k=k, v=v)
+    tensors = {"q": q, "k": k, "v": v} | {name: given[name] for name in _TENSORS}
+    for name, tensor in tensors.items():
+        if not isinstance(tensor, (Tensor, NoneType)):
+            raise TypeError(f"attention: {name} is of type {type(tensor).__name__}; it must be a torch.Tensor or None")
+    require_memory("attention", **tensors)
+    require_one_device("attention", **tensors)
+
+
+def attention_of(
+    where: str,
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    *,
+    causal: Causal = None,
+    window: Window = None,
+    relative_bias: RelativeBias | None = None,
+    scale: float | None = None,
+    softcap: float = 0.0,
+    dropout: float = 0.0,
+    empty_rows: str = "zero",
+    sink: Tensor | None = None,
+    attention_weights: bool = False,
+    **tensors: Tensor | None,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """``(out, lse, attention weights or [0])`` for the arguments of `attention`, whose tensors the caller has checked."""
+    for name, scales in (("k_scale", tensors.get("k_scale")), ("v_scale", tensors.get("v_scale"))):
+        if scales is not None and scales.requires_grad and torch.is_grad_enabled():
+            raise NotImplementedError(f"{where}: {name} requires grad; polyhead has no gradient of the scales of int8 keys and values")
+    for name, number in (("scale", 0.0 if scale is None else scale), ("softcap", softcap), ("dropout", dropout)):
+        if isinstance(number, bool) or not isinstance(number, (int, float, torch.SymInt, torch.SymFloat)):
+            raise TypeError(f"{where}: {name} is of type {type(number).__name__}; it must be a number")
+    if empty_rows not in ("zero", "uniform", "unmasked"):
+        raise ValueError(f"{where}: empty_rows is {empty_rows!r}; it must be 'zero', 'uniform' or 'unmasked'")
+    corner, offset = _diagonal(where, causal)
+    left, right = _window(where, window)
+    options = Options(
+        causal=corner,
+        offset=offset,
+        window_left=left,
+        window_right=right,
+        scale=scale,
+        softcap=softcap,
+        dropout=dropout,
+        empty_rows=empty_rows,
+        sink=None if sink is None else core.sink_logits(sink, q, where),
+        attention_weights=attention_weights,
+        **tensors,  # type: ignore[arg-type]
+    )
+    if relative_bias is not None:
+        options = core.with_relative_bias(options, relative_bias, q, where)
+    return core.attend_all(q, k, v, core.with_seed(q, options))
+
+
+def _is_integer(value: object) -> bool:
+    return isinstance(value, (int, torch.SymInt)) and not isinstance(value, bool)
+
+
+def _diagonal(where: str, causal: Causal) -> tuple[str | None, int | None]:
+    if causal is None or isinstance(causal, str):
+        if causal not in (None, "top_left", "bottom_right"):
+            raise ValueError(f"{where}: causal is {causal!r}; it must be 'top_left', 'bottom_right', an int or None")
+        return causal, None
+    if not _is_integer(causal):
+        raise TypeError(f"{where}: causal is of type {type(causal).__name__}; it must be 'top_left', 'bottom_right', an int or None")
+    return None, causal
+
+
+def _window(where: str, window: Window) -> tuple[int | None, int | None]:
+    if window is None:
+        return None, None
+    if not isinstance(window, (tuple, list)) or len(window) != 2 or any(side is not None and not _is_integer(side) for side in window):
+        raise TypeError(f"{where}: window must be (left, right): how many keys before and after the diagonal to attend to, None for all of a side")
+    left, right = window
+    return left, right
+
+
+def _into(out: Tensor, result: Tensor) -> Tensor:
+    if not isinstance(out, Tensor):
+        raise TypeError(f"attention: out is of type {type(out).__name__}; it must be a torch.Tensor")
+    require_memory("attention", out=out)
+    require_one_device("attention", q=result, out=out)
+    if result.requires_grad or (out.requires_grad and torch.is_grad_enabled()):
+        raise NotImplementedError("attention: out is given, and a gradient is recorded; give out only under torch.no_grad() or without tensors that require grad")
+    if out.shape != result.shape or out.dtype != result.dtype:
+        given, wanted = (f"{str(x.dtype).removeprefix('torch.')} {list(x.shape)}" for x in (out, result))
+        raise ValueError(f"attention: out is {given}; it must be {wanted}")
+    return out.copy_(result)
+
+
+@torch.compiler.disable(reason="a KeyValueCache is no tensor; under torch.compile give its keys, values, key_lengths and diagonal_offsets as tensors")  # type: ignore[untyped-decorator]
+def _with_cache(
+    cache: KeyValueCache, new_tokens: Tensor | None, q: Tensor, k: Tensor, v: Tensor, given: dict[str, Any], attention_weights: bool
+) -> tuple[Tensor, Tensor, Tensor]:
+    if not isinstance(cache, KeyValueCache):
+        raise TypeError(f"attention: cache is of type {type(cache).__name__}; it must be a polyhead.KeyValueCache")
+    for name in ("key_lengths", "diagonal_offsets", "k_scale", "v_scale", "query_offsets", "key_offsets"):
+        if given[name] is not None:
+            raise ValueError(f"attention: cache and {name} are both given; the cache says which keys there are")
+    causal, relative = given["causal"], given["relative_bias"]
+    if causal is not None and not isinstance(causal, str):
+        raise ValueError("attention: causal is an offset of the diagonal, which the cache gives; it may be 'top_left' or 'bottom_right', which are the same here")
+    if isinstance(relative, RelativeBias) and relative.diagonal is not None:
+        raise ValueError("attention: relative_bias.diagonal is given, and the cache gives the diagonal; it must be None")
+    _require_tensors(q, k, v, given)
+    differentiable = {"q": q, "k": k, "v": v, "bias": given["bias"], "sink": given["sink"]}
+    for name, tensor in differentiable.items():
+        if torch.is_grad_enabled() and tensor is not None and tensor.requires_grad:
+            raise NotImplementedError(f"attention: {name} requires grad, and a cache records no gradient; call it under torch.no_grad()")
+    q, k, v, bias = core.autocast(q, k, v, given["bias"])  # type: ignore[assignment]
+    before = cache.lengths
+    cache.append(k.detach(), v.detach(), None if new_tokens is None else new_tokens)
+    try:
+        keys, values, k_scale, v_scale = cache._cache.tensors()
+        diagonal = causal is not None or given["window"] is not None or relative is not None
+        options = given | {
+            "bias": bias,
+            "causal": None if causal is None else "top_left",
+            "key_lengths": torch.from_numpy(cache.lengths),
+            "diagonal_offsets": torch.from_numpy(before) if diagonal else None,
+            "k_scale": k_scale,
+            "v_scale": v_scale,
+        }
+        return attention_of("attention", q, keys, values, attention_weights=attention_weights, **options)
+    except BaseException:
+        cache.truncate(before)
+        raise

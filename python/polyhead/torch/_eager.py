@@ -1,0 +1,175 @@
+"""The short way of a call in eager mode: the tensors go straight to the kernel, beside an autograd.Function if a gradient is recorded.
+
+torch's dispatcher takes longer than a small attention. Where more than autograd looks at a call (torch.compile, modes, transforms, tracing), or a tensor is more
+than memory on the CPU, the operators of `_ops` are called.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, _C
+from torch.autograd import forward_ad
+
+from .. import _core
+from .._options import RelativeBias
+from . import _ops
+
+PLAIN = frozenset((Tensor, torch.nn.Parameter))
+"""Types whose tensors are memory and nothing more, if the bindings can read them."""
+
+_READ_BY_C = hasattr(Tensor, "__dlpack_c_exchange_api__")  # torch 2.10 and later
+_REFUSALS = (TypeError, ValueError)
+_RELATIVE = ("slopes", "table")
+_SCALES = ("k_scale", "v_scale")
+_NO_MORE = (False, False, False)
+_NONE = (None,) * 16
+
+
+def watched() -> bool:
+    """Whether something other than autograd looks at each operator of torch now."""
+    return (
+        not _READ_BY_C
+        or torch.compiler.is_compiling()
+        or _C._are_functorch_transforms_active()
+        or _C._len_torch_dispatch_stack() > 0
+        or _C._len_torch_function_stack() > 0
+        or _C._get_tracing_state() is not None
+        or forward_ad._current_level >= 0
+    )
+
+
+class _Call:
+    """What a forward pass is given besides q, k and v."""
+
+    __slots__ = ("given", "names", "outputs")
+
+    def __init__(self, given: dict[str, Any], names: tuple[str, ...], outputs: int) -> None:
+        self.given = given  # options of `polyhead.sdpa`; after the forward pass without the tensors, which autograd keeps
+        self.names = names  # of the tensors among them
+        self.outputs = outputs  # out; out and lse; or out, lse and attention weights
+
+    def options(self, tensors: Sequence[Tensor]) -> dict[str, Any]:
+        given = self.given | dict(zip(self.names, tensors))
+        relative = {name: given.pop(name) for name in _RELATIVE if name in given}
+        if relative:
+            given["relative_bias"] = given["relative_bias"]._replace(**relative)
+        return given
+
+    def forget_tensors(self) -> None:
+        given = self.given = {name: value for name, value in self.given.items() if name not in self.names}
+        if "relative_bias" in given:
+            given["relative_bias"] = given["relative_bias"]._replace(slopes=None, table=None)
+
+
+def _limit_threads(given: dict[str, Any]) -> None:
+    threads = torch.get_num_threads()  # 1 in the workers of a DataLoader
+    if threads < _core.num_threads():
+        given["num_threads"] = threads
+
+
+def _forward(q: Tensor, k: Tensor, v: Tensor, given: dict[str, Any], lse: bool, attention_weights: bool, out: Tensor | None = None) -> Any:
+    _limit_threads(given)
+    if "k_scale" in given or "v_scale" in given:
+        given = given.copy()
+        return _core.sdpa(q, k, v, given, lse, out, attention_weights, None, given.pop("k_scale", None), given.pop("v_scale", None))
+    return _core.sdpa(q, k, v, given, lse, out, attention_weights, None, None, None)
+
+
+class _Attention(torch.autograd.Function):
+    """Returns as many as `call.outputs` of out, lse and the attention weights."""
+
+    @staticmethod
+    def forward(ctx: Any, call: _Call, q: Tensor, k: Tensor, v: Tensor, *tensors: Tensor) -> Any:
+        out, lse, p = _forward(q, k, v, call.given, True, call.outputs > 2)
+        ctx.call = call
+        if call.outputs == 1:
+            # torch notices when a saved tensor is written to, a mask too. Nobody else has lse.
+            ctx.save_for_backward(q, k, v, out, *tensors)
+            ctx.others = lse, None
+            result = out
+        else:
+            ctx.save_for_backward(q, k, v, out, *tensors, lse, p)
+            ctx.set_materialize_grads(False)
+            result = (out, lse, p)[: call.outputs]
+        if tensors:
+            call.forget_tensors()
+        return result
+
+    @staticmethod
+    def backward(ctx: Any, d_out: Tensor | None, d_lse: Tensor | None = None, d_p: Tensor | None = None) -> tuple[Tensor | None, ...]:
+        call = ctx.call
+        if call.outputs == 1:
+            (q, k, v, out, *tensors), (lse, p) = ctx.saved_tensors, ctx.others
+        else:
+            q, k, v, out, *tensors, lse, p = ctx.saved_tensors
+        _, d_q, d_k, d_v, *others = ctx.needs_input_grad
+        given, more = call.given, _NO_MORE
+        if tensors:
+            given, wanted = call.options(tensors), dict(zip(call.names, others))
+            if True in others:
+                more = wanted.get("bias", False), wanted.get("sink", False), wanted.get("slopes", False) or wanted.get("table", False)
+        if d_lse is None and d_p is None and type(d_out) in PLAIN and not (torch.is_grad_enabled() or watched()):
+            _limit_threads(given)
+            try:
+                found = _core.sdpa_backward(q, k, v, out, lse, d_out, given, None, d_q, d_k, d_v, *more)
+            except _REFUSALS:  # the operator sees to it, or says why
+                pass
+            else:
+                if not tensors:
+                    return None, found[0], found[1], found[2]
+                return None, *found[:3], *_in_order(call.names, (*found, found[5]))
+        every = [d_q, d_k, d_v, *(name in call.names and wanted[name] for name in _ops.GRADIENTS[3:])]
+        sums = _ops.gradients(d_out, d_lse, d_p, q, k, v, out, lse, p, _ops.options_of(given), every)
+        return None, *sums[:3], *_in_order(call.names, sums)
+
+
+def _in_order(names: tuple[str, ...], gradients: Sequence[Tensor | None]) -> list[Tensor | None]:
+    by_name = dict(zip(_ops.GRADIENTS, gradients))
+    return [by_name.get(name) for name in names]
+
+
+# Without the part of Function.apply that is for transforms.
+_apply: Any = super(torch.autograd.Function, _Attention).apply
+
+
+def attention(
+    q: Tensor, k: Tensor, v: Tensor, given: dict[str, Any], lse: bool = False, attention_weights: bool = False, out: Tensor | None = None
+) -> tuple[Tensor, Tensor | None, Tensor | None] | None:
+    """out, lse and attention weights of `polyhead.sdpa`, which are None unless they are wanted; or None if the operator must be called, which also says
+    what is wrong.
+
+    Args:
+        given: options of `polyhead.sdpa` by name. It is changed.
+    """
+    if type(q) not in PLAIN or type(k) not in PLAIN or type(v) not in PLAIN or watched():
+        return None
+    wanted = q.requires_grad or k.requires_grad or v.requires_grad
+    tensors: dict[str, Tensor] = {}
+    if given:
+        relative = given.get("relative_bias")
+        every = given if relative is None else given | {name: getattr(relative, name, None) for name in _RELATIVE}
+        for name, value in every.items():
+            if isinstance(value, Tensor):
+                if type(value) not in PLAIN:
+                    return None
+                tensors[name] = value
+                wanted = wanted or value.requires_grad
+            elif value is not None and name in _RELATIVE:
+                return None
+    try:
+        if not (wanted and torch.is_grad_enabled()):
+            found: tuple[Tensor, Tensor | None, Tensor | None] = _forward(q, k, v, given, lse, attention_weights, out)
+            if out is not None:
+                torch.autograd.graph.increment_version(out)
+            return found
+        if out is not None or (lse and given.get("empty_rows") == "uniform") or any(name in tensors and tensors[name].requires_grad for name in _SCALES):
+            return None  # no gradient is there
+        call = _Call(given, tuple(tensors), 3 if attention_weights else 2 if lse else 1)
+        result = _apply(call, q, k, v, *tensors.values())
+    except _REFUSALS:
+        return None
+    return (result, None, None) if call.outputs == 1 else (*result, None) if call.outputs == 2 else result

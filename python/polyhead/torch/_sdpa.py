@@ -1,0 +1,163 @@
+"""torch's scaled_dot_product_attention as a call of `attention`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn.attention.bias import CausalBias
+
+from .._options import Causal, RelativeBias
+from . import _eager
+from ._attention import attention_of
+from ._eager import PLAIN
+from ._functional import autocast
+from ._inputs import causal_diagonal, require, require_memory, require_one_device
+
+
+def _lead(tensor: Tensor, shape: tuple[int, ...]) -> Tensor:
+    return tensor.expand(*shape, *tensor.shape[len(shape) :])
+
+
+def _broadcast(*shapes: tuple[int, ...]) -> tuple[int, ...]:
+    # torch.broadcast_shapes takes longer than a small attention, and most calls broadcast nothing.
+    if all(shape == shapes[0] for shape in shapes):
+        return shapes[0]
+    return tuple(torch.broadcast_shapes(*shapes))
+
+
+def _plain(query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None, is_causal: bool, scale: float | None, enable_gqa: bool) -> Tensor | None:
+    if type(key) not in PLAIN or type(value) not in PLAIN:
+        return None
+    try:
+        dtype, shape, of_key = query.dtype, query.shape, key.shape
+    except RuntimeError:  # nested
+        return None
+    if key.dtype is not dtype or value.dtype is not dtype or len(shape) < 3 or len(of_key) < 3 or not (enable_gqa or of_key[-3] == shape[-3]):
+        return None
+    given: dict[str, Any] = {}
+    if attn_mask is not None:
+        if is_causal or type(attn_mask) not in PLAIN or attn_mask.dtype not in (torch.bool, dtype):
+            return None
+        given["attend" if attn_mask.dtype is torch.bool else "bias"] = attn_mask
+    if is_causal:
+        given["causal"] = "top_left"
+    if scale is not None:
+        if type(scale) not in (float, int):
+            return None
+        given["scale"] = scale
+    found = _eager.attention(query, key, value, given)
+    return None if found is None else found[0]
+
+
+def scaled_dot_product_attention(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attn_mask: Tensor | None = None,
+    dropout_p: float = 0.0,
+    is_causal: bool = False,
+    scale: float | None = None,
+    enable_gqa: bool = False,
+    *,
+    sink: Tensor | None = None,
+    relative_bias: RelativeBias | None = None,
+) -> Tensor:
+    """torch.nn.functional.scaled_dot_product_attention, computed by polyhead (Vaswani et al. 2017, equation 1).
+
+    Args:
+        query: ``[*,N,T,H]`` or ``[T,H]``; float32, float64, float16 or bfloat16, on the CPU.
+        key: ``[*,K,S,H]``.
+        value: ``[*,K,S,V]``. The leading dimensions of query, key and value broadcast; N and K too, or ``N % K == 0`` with enable_gqa.
+        attn_mask: broadcasts to ``[*,N,T,S]``. bool: True = may attend. Floating: added to the scores. Or torch's CausalBias ``[T,S]``. Not together with
+            is_causal.
+        dropout_p: probability in ``[0, 1]`` that an attention weight is dropped, in training or not. torch's generator draws the seed of the bits; the bits
+            differ from those of torch's own operator.
+        is_causal: query t attends to the keys ``s <= t``, whatever T and S are.
+        scale: of the scores; None is ``1 / sqrt(H)``.
+        enable_gqa: query head n attends to key/value head ``n // (N // K)``.
+        sink: sink logits (as learned in gpt-oss; torch has none): ``[N]``, or of another rank that broadcasts to ``[*,N,T]``; dtype of the query, or float32
+            beside float16 and bfloat16. ``exp(sink)`` is added to the sum of the softmax.
+        relative_bias: a `polyhead.RelativeBias` of tensors: ALiBi's slopes or T5's table, with gradients; a dtype as sink. Not together with a floating
+            attn_mask.
+
+    Returns:
+        ``[*,N,T,V]`` or ``[T,V]``, dtype of the query. Its dimensions lie in memory in the order of the query's, so that heads that are views of
+        ``[B,T,N*H]`` merge without a copy.
+
+    Raises:
+        TypeError: a dtype, device or type that polyhead does not compute with, tensors on several devices, a subclass of Tensor with a __torch_function__
+            of its own; q, k and v of unequal dtypes.
+        ValueError: shapes that do not fit; attn_mask together with is_causal; dropout_p outside of ``[0, 1]``.
+
+    What differs from torch: a key that a boolean mask or is_causal excludes does not exist (torch multiplies it by 0, and 0 times NaN is NaN). No
+    ``[T,S]`` tensor is made, except as the gradient of a mask of that shape. The gradient of a floating mask has the mask's own shape. There is no
+    second derivative and no forward mode: both raise NotImplementedError. A row without a key is 0, as in torch. At most torch.get_num_threads()
+    threads compute.
+    """
+    # A call that needs no conversion; what is wrong with another one is said below.
+    if sink is None and relative_bias is None and type(query) in PLAIN and type(dropout_p) in (float, int) and dropout_p == 0 and not torch.is_autocast_enabled("cpu"):
+        found = _plain(query, key, value, attn_mask, is_causal, scale, enable_gqa)
+        if found is not None:
+            return found
+    where = "scaled_dot_product_attention"
+    require(where, query=query, key=key, value=value)
+    diagonal: Causal = "top_left" if is_causal else None
+    if attn_mask is not None:
+        if not isinstance(attn_mask, Tensor):
+            raise TypeError(f"{where}: attn_mask is of type {type(attn_mask).__name__}; it must be a torch.Tensor")
+        if is_causal:
+            raise ValueError(f"{where}: attn_mask and is_causal exclude each other; put the causal part into the mask")
+        if isinstance(attn_mask, CausalBias):
+            diagonal, attn_mask = causal_diagonal(where, attn_mask, query.size(-2), key.size(-2)), None
+    require_memory(where, attn_mask=attn_mask)
+    require_one_device(where, query=query, key=key, value=value, attn_mask=attn_mask)
+    query, key, value, attn_mask = autocast(query, key, value, attn_mask)  # type: ignore[assignment]
+    if attn_mask is not None and attn_mask.dtype not in (torch.bool, torch.float32, query.dtype):
+        own = "" if query.dtype == torch.float32 else f" or the query's {query.dtype}"
+        raise TypeError(f"{where}: attn_mask has dtype {attn_mask.dtype}; it must be bool or torch.float32{own}")
+    if not query.dtype == key.dtype == value.dtype:
+        raise TypeError(f"{where}: query, key and value are {query.dtype}, {key.dtype} and {value.dtype}; they must have one dtype")
+    for tensor, name in ((query, "query"), (key, "key"), (value, "value")):
+        if tensor.dim() < 2:
+            raise ValueError(f"{where}: {name} is {list(tensor.shape)}; it must have two dimensions or more")
+    q, k, v, unbatched = _heads(query, key, value, enable_gqa, where)
+    if attn_mask is not None:
+        pairs = (*q.shape[:-1], k.size(-2))
+        if attn_mask.dim() > len(pairs) or any(given not in (1, extent) for given, extent in zip(reversed(attn_mask.shape), reversed(pairs))):
+            raise ValueError(f"{where}: attn_mask is {list(attn_mask.shape)}; it must broadcast to [*,N,T,S] = {list(pairs)}")
+    attend = bias = None
+    if attn_mask is not None and attn_mask.dtype == torch.bool:
+        attend = attn_mask
+    elif attn_mask is not None:
+        # A float32 mask stays float32 and q, k, v are converted to it: in float16 -3e38, a common fill, would be infinite.
+        bias = attn_mask
+        q, k, v = (x.to(attn_mask.dtype) for x in (q, k, v))
+    out = attention_of(
+        where, q, k, v, attend=attend, bias=bias, causal=diagonal, scale=scale, dropout=dropout_p, sink=sink, relative_bias=relative_bias
+    )[0].to(query.dtype)  # fmt: skip
+    return out.squeeze(0) if unbatched else out
+
+
+def _heads(query: Tensor, key: Tensor, value: Tensor, enable_gqa: bool, where: str) -> tuple[Tensor, Tensor, Tensor, bool]:
+    """q ``[*,N,T,H]``, k ``[*,K,S,H]`` and v ``[*,K,S,V]``, as views if possible, and True if no input had a dimension of heads."""
+    given = f"query {list(query.shape)}, key {list(key.shape)} and value {list(value.shape)}"
+    rank = max(query.dim(), key.dim(), value.dim())
+    q, k, v = (tensor.reshape((1,) * (max(rank, 3) - tensor.dim()) + tensor.shape) for tensor in (query, key, value))
+    heads = (q.size(-3), k.size(-3), v.size(-3))
+    try:
+        lead = _broadcast(q.shape[:-3], k.shape[:-3], v.shape[:-3])
+        count = heads[0] if enable_gqa else _broadcast(*((h,) for h in heads))[0]
+    except RuntimeError:
+        grouped = any(h and heads[0] % h == 0 and h != heads[0] for h in heads[1:])
+        hint = "; give enable_gqa=True if several query heads share a key/value head" if grouped and not enable_gqa else ""
+        raise ValueError(f"{where}: {given} do not broadcast to one another in their leading dimensions{hint}") from None
+    if enable_gqa and (rank < 3 or any(h == 0 or count % h != 0 for h in heads[1:]) and count > 0):
+        raise ValueError(f"{where}: {given}; with enable_gqa the heads of the query must be a multiple of those of key and value")
+    q = _lead(q, (*lead, count))
+    if heads[1] == heads[2]:
+        k, v = _lead(k, lead), _lead(v, lead)
+    else:  # repeat heads, because polyhead's key and value have the same number of them
+        k, v = (_lead(x if x.size(-3) == count else x.repeat_interleave(count // x.size(-3), -3), lead) for x in (k, v))
+    return q, k, v, rank == 2
