@@ -25,7 +25,9 @@ std::unique_ptr<Cache> make_cache(nb::handle sequences, nb::handle kv_heads, nb:
   config.head_width = read_integer(head_width, "head_width", 1, kMost);
   if (!value_head_width.is_none()) config.value_head_width = read_integer(value_head_width, "value_head_width", 1, kMost);
   config.dtype = dtype_named(read_word(dtype, "dtype"));
-  return std::make_unique<Cache>(nn::KeyValueCache(config));
+  auto cache = std::make_unique<Cache>();
+  cache->cache = nn::KeyValueCache(config);
+  return cache;
 }
 
 std::unique_ptr<Cache> cache_on(nb::handle keys, nb::handle values, nb::handle lengths, nb::handle key_scales, nb::handle value_scales) {

@@ -59,8 +59,8 @@ const Torch* find_torch(nb::handle object) {
 // A name for an attribute or a keyword, made once.
 #define POLYHEAD_NAME(word) \
   [] { \
-    static PyObject* const name = PyUnicode_InternFromString(word); \
-    return name; \
+    static PyObject* const interned = PyUnicode_InternFromString(word); \
+    return interned; \
   }()
 
 bool is_true(PyObject* answer) {

@@ -16,9 +16,9 @@ from . import _functional as core
 from ._inputs import require, require_memory, require_one_device
 from ._ops import Options
 
-_TENSORS = (
+_TENSORS = {
     "attend", "block", "attend_keys", "block_keys", "key_lengths", "diagonal_offsets", "query_offsets", "key_offsets", "k_scale", "v_scale", "bias", "sink"
-)  # fmt: skip
+}  # fmt: skip
 
 
 def attention(
@@ -132,14 +132,22 @@ def attention(
     return (result[0], *more) if more else result[0]
 
 
-_DEFAULTS = {"softcap": 0.0, "dropout": 0.0, "empty_rows": "zero"}  # of others: None
+_NUMBERS = (float, int)
 
 
 def _plain(q: Tensor, k: Tensor, v: Tensor, given: dict[str, Any], lse: bool, attention_weights: bool, out: Tensor | None) -> Any:
-    chosen = {name: value for name, value in given.items() if value is not _DEFAULTS.get(name)}
-    if any(type(chosen.get(name, 0.0)) not in (float, int) for name in ("scale", "softcap")) or type(lse) is not bool or type(attention_weights) is not bool:
+    chosen = {name: value for name, value in given.items() if value is not None}
+    scale, softcap, _ = chosen.get("scale", 0.0), chosen.pop("softcap", None), chosen.pop("dropout")  # it is 0
+    if type(scale) not in _NUMBERS or type(softcap) not in _NUMBERS or type(lse) is not bool or type(attention_weights) is not bool:
         return None
-    if any(type(chosen[name]) not in _eager.PLAIN for name in _TENSORS if name in chosen) or (out is not None and type(out) not in _eager.PLAIN):
+    if softcap != 0:
+        chosen["softcap"] = softcap
+    if given["empty_rows"] == "zero":
+        del chosen["empty_rows"]
+    for name in chosen.keys() & _TENSORS:
+        if type(chosen[name]) not in _eager.PLAIN:
+            return None
+    if out is not None and type(out) not in _eager.PLAIN:
         return None
     found = _eager.attention(q, k, v, chosen, lse, attention_weights, out)
     if found is None or not (lse or attention_weights):

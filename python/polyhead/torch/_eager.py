@@ -42,27 +42,25 @@ def watched() -> bool:
     )
 
 
-class _Call:
-    """What a forward pass is given besides q, k and v."""
+# What a forward pass is given besides q, k and v: options of `polyhead.sdpa`, the names of the tensors among them, and how many outputs are wanted: out; out
+# and lse; or out, lse and attention weights. A tuple is made faster than an object of a class.
+_Call = tuple[dict[str, Any], tuple[str, ...], int]
 
-    __slots__ = ("given", "names", "outputs")
 
-    def __init__(self, given: dict[str, Any], names: tuple[str, ...], outputs: int) -> None:
-        self.given = given  # options of `polyhead.sdpa`; after the forward pass without the tensors, which autograd keeps
-        self.names = names  # of the tensors among them
-        self.outputs = outputs  # out; out and lse; or out, lse and attention weights
+def _without_tensors(given: dict[str, Any], names: tuple[str, ...]) -> dict[str, Any]:
+    """For what autograd keeps itself."""
+    given = {name: value for name, value in given.items() if name not in names}
+    if "relative_bias" in given:
+        given["relative_bias"] = given["relative_bias"]._replace(slopes=None, table=None)
+    return given
 
-    def options(self, tensors: Sequence[Tensor]) -> dict[str, Any]:
-        given = self.given | dict(zip(self.names, tensors))
-        relative = {name: given.pop(name) for name in _RELATIVE if name in given}
-        if relative:
-            given["relative_bias"] = given["relative_bias"]._replace(**relative)
-        return given
 
-    def forget_tensors(self) -> None:
-        given = self.given = {name: value for name, value in self.given.items() if name not in self.names}
-        if "relative_bias" in given:
-            given["relative_bias"] = given["relative_bias"]._replace(slopes=None, table=None)
+def _with_tensors(given: dict[str, Any], names: tuple[str, ...], tensors: Sequence[Tensor]) -> dict[str, Any]:
+    given = given | dict(zip(names, tensors))
+    relative = {name: given.pop(name) for name in _RELATIVE if name in given}
+    if relative:
+        given["relative_bias"] = given["relative_bias"]._replace(**relative)
+    return given
 
 
 def _limit_threads(given: dict[str, Any]) -> None:
@@ -80,36 +78,34 @@ def _forward(q: Tensor, k: Tensor, v: Tensor, given: dict[str, Any], lse: bool, 
 
 
 class _Attention(torch.autograd.Function):
-    """Returns as many as `call.outputs` of out, lse and the attention weights."""
+    """Returns out, or a tuple of as many outputs as the call wants."""
 
     @staticmethod
     def forward(ctx: Any, call: _Call, q: Tensor, k: Tensor, v: Tensor, *tensors: Tensor) -> Any:
-        out, lse, p = _forward(q, k, v, call.given, True, call.outputs > 2)
-        ctx.call = call
-        if call.outputs == 1:
-            # torch notices when a saved tensor is written to, a mask too. Nobody else has lse.
+        given, names, outputs = call
+        out, lse, p = _forward(q, k, v, given, True, outputs > 2)
+        ctx.call = call if not tensors else (_without_tensors(given, names), names, outputs)
+        # torch notices when a saved tensor is written to, a mask too.
+        if outputs == 1:
             ctx.save_for_backward(q, k, v, out, *tensors)
-            ctx.others = lse, None
-            result = out
-        else:
-            ctx.save_for_backward(q, k, v, out, *tensors, lse, p)
-            ctx.set_materialize_grads(False)
-            result = (out, lse, p)[: call.outputs]
-        if tensors:
-            call.forget_tensors()
-        return result
+            ctx.lse = lse  # nobody else has it
+            return out
+        ctx.save_for_backward(q, k, v, out, *tensors, lse, p)
+        ctx.set_materialize_grads(False)
+        return (out, lse, p)[:outputs]
 
     @staticmethod
     def backward(ctx: Any, d_out: Tensor | None, d_lse: Tensor | None = None, d_p: Tensor | None = None) -> tuple[Tensor | None, ...]:
-        call = ctx.call
-        if call.outputs == 1:
-            (q, k, v, out, *tensors), (lse, p) = ctx.saved_tensors, ctx.others
+        given, names, outputs = ctx.call
+        if outputs == 1:
+            q, k, v, out, *tensors = ctx.saved_tensors
+            lse, p = ctx.lse, None
         else:
             q, k, v, out, *tensors, lse, p = ctx.saved_tensors
         _, d_q, d_k, d_v, *others = ctx.needs_input_grad
-        given, more = call.given, _NO_MORE
+        more = _NO_MORE
         if tensors:
-            given, wanted = call.options(tensors), dict(zip(call.names, others))
+            given, wanted = _with_tensors(given, names, tensors), dict(zip(names, others))
             if True in others:
                 more = wanted.get("bias", False), wanted.get("sink", False), wanted.get("slopes", False) or wanted.get("table", False)
         if d_lse is None and d_p is None and type(d_out) in PLAIN and not (torch.is_grad_enabled() or watched()):
@@ -121,10 +117,10 @@ class _Attention(torch.autograd.Function):
             else:
                 if not tensors:
                     return None, found[0], found[1], found[2]
-                return None, *found[:3], *_in_order(call.names, (*found, found[5]))
-        every = [d_q, d_k, d_v, *(name in call.names and wanted[name] for name in _ops.GRADIENTS[3:])]
+                return None, *found[:3], *_in_order(names, (*found, found[5]))
+        every = [d_q, d_k, d_v, *(name in names and wanted[name] for name in _ops.GRADIENTS[3:])]
         sums = _ops.gradients(d_out, d_lse, d_p, q, k, v, out, lse, p, _ops.options_of(given), every)
-        return None, *sums[:3], *_in_order(call.names, sums)
+        return None, *sums[:3], *_in_order(names, sums)
 
 
 def _in_order(names: tuple[str, ...], gradients: Sequence[Tensor | None]) -> list[Tensor | None]:
@@ -166,10 +162,12 @@ def attention(
             if out is not None:
                 torch.autograd.graph.increment_version(out)
             return found
-        if out is not None or (lse and given.get("empty_rows") == "uniform") or any(name in tensors and tensors[name].requires_grad for name in _SCALES):
-            return None  # no gradient is there
-        call = _Call(given, tuple(tensors), 3 if attention_weights else 2 if lse else 1)
-        result = _apply(call, q, k, v, *tensors.values())
+        if tensors and any(name in tensors and tensors[name].requires_grad for name in _SCALES):
+            return None  # there is no such gradient, nor of what follows
+        if out is not None or (lse and given.get("empty_rows") == "uniform"):
+            return None
+        outputs = 3 if attention_weights else 2 if lse else 1
+        result = _apply((given, tuple(tensors), outputs), q, k, v, *tensors.values())
     except _REFUSALS:
         return None
-    return (result, None, None) if call.outputs == 1 else (*result, None) if call.outputs == 2 else result
+    return (result, None, None) if outputs == 1 else (*result, None) if outputs == 2 else result

@@ -241,7 +241,7 @@ def refuse_gradient_of_scales(k_scale: bool, v_scale: bool) -> None:
 
 
 def gradients(
-    d_out: Tensor | None, d_lse: Tensor | None, d_p: Tensor | None, q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor, p: Tensor, options: Options,
+    d_out: Tensor | None, d_lse: Tensor | None, d_p: Tensor | None, q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor, p: Tensor | None, options: Options,
     wanted: list[bool], backward: Any = attention_backward,
 ) -> list[Tensor | None]:  # fmt: skip
     """Of q, k, v, bias, sink, slopes and table, from those of out, lse and the attention weights p; None is 0."""
@@ -251,7 +251,7 @@ def gradients(
         parts.append(tuple(grad if want else None for grad, want in zip(found, wanted)))
     if d_lse is not None:
         parts.append(_lse_gradients(d_lse, q, k, v, lse, options, wanted, backward))
-    if d_p is not None:
+    if d_p is not None and p is not None:
         parts.append(_p_gradients(p, d_p, q, k, options, wanted))
     sums: list[Tensor | None] = [None] * len(GRADIENTS)
     for part in parts:
