@@ -52,28 +52,70 @@ View positions_last(const View& x, int axis) {
   return x.move_axis(axis, -2);
 }
 
-// Projected keys or values: those of the S positions, then `learned` (bias_k or bias_v), then zeros. `given`, which the caller projected,
-// is used in place if no keys are added.
-ConstTensorView project_keys(const PackedLinear& projection, ConstTensorView x, ConstTensorView given, const Tensor& learned,
-                             std::int64_t heads, const AttentionShapes& shapes, const Workspace* workspace, Executor* executor,
-                             Tensor& projected) {
-  if (given && shapes.added_keys == 0) return given;
-  reuse_or_allocate(projected, x.dtype(), with_extents(shapes.key, shapes.axis, shapes.keys + shapes.added_keys, projection.out_width()),
-                    workspace);
-  const TensorView in_heads = split_heads(projected.view(), shapes.axis, heads);
+// Calls take(name, tensor, dtype, shape) for every tensor that run() computes, then sets the views of their heads.
+template <class Take>
+void lay_out(const MultiHeadAttentionConfig& c, const AttentionInput& input, const AttentionShapes& shapes, MultiHeadAttention::Activations& s,
+             const Take& take) {
+  const auto activation = [&](const char* name, Tensor& tensor, const Shape& outer, std::int64_t positions, std::int64_t width) {
+    take(name, tensor, c.dtype, with_extents(outer, shapes.axis, positions, width));
+  };
+  // Keys and values that the caller projected are used in place if no keys are added.
+  const auto keys = [&](const char* name, Tensor& tensor, ConstTensorView given, std::int64_t width) -> ConstTensorView {
+    if (given && shapes.added_keys == 0) return given;
+    activation(name, tensor, shapes.key, shapes.keys + shapes.added_keys, width);
+    return split_heads(ConstTensorView(tensor), shapes.axis, c.kv_heads);
+  };
+  if (c.global_query != GlobalQuery::off) activation("query_mean", s.query_mean, shapes.query, 1, c.query_width);
+  activation("q", s.q, shapes.query, shapes.queries, c.heads * c.head_width);
+  s.q_heads = split_heads(ConstTensorView(s.q), shapes.axis, c.heads);
+  s.k_heads = keys("k", s.k, input.projected_key, c.kv_heads * c.head_width);
+  s.v_heads = keys("v", s.v, input.projected_value, c.kv_heads * c.value_head_width);
+  activation("attended", s.attended, shapes.query, shapes.queries, c.heads * c.value_head_width);
+  s.attended_heads = split_heads(ConstTensorView(s.attended), shapes.axis, c.heads);
+  take("lse", s.lse, accumulation_dtype(c.dtype), s.q_heads.shape().first(s.q_heads.rank() - 1));
+  if (c.gate == Gate::sigmoid) activation("gate", s.gate, shapes.query, shapes.positions, c.heads * c.value_head_width);
+}
+
+// The options of the sdpa call.
+void set_sdpa(const MultiHeadAttention& layer, const AttentionOptions& options, const AttentionShapes& shapes, MultiHeadAttention::Activations& s) {
+  const MultiHeadAttentionConfig& c = layer.config;
+  s.sdpa = {.scale = c.scale,
+            .mask = options.mask,
+            .bias = options.bias,
+            .relative_bias = options.relative_bias,
+            .softcap = c.softcap,
+            .sink = c.sink ? ConstTensorView(layer.sink) : options.sink,
+            .empty_rows = c.empty_rows,
+            .backend = options.backend};
+  if (options.cache) s.sdpa.mask = mask_in_cache(options, options.cache->key_lengths(), options.cache->previous_lengths());
+  if (options.mode == Mode::training) s.sdpa.dropout = {c.dropout, options.dropout_seed.value_or(0), options.dropout_keep};
+  if (shapes.added_keys == 0) return;
+  if (restricts(options.mask)) {
+    s.padded_mask = padded_mask(kForward, options.mask, shapes);
+    s.sdpa.mask = {.attend = s.padded_mask};
+  }
+  if (options.bias) {
+    s.padded_bias = padded_bias(s.sdpa.bias, shapes);
+    s.sdpa.bias = s.padded_bias;
+  }
+}
+
+// Projected keys or values: those of the S positions, then `learned` (bias_k or bias_v), then zeros.
+void project_keys(const PackedLinear& projection, ConstTensorView x, ConstTensorView given, const Tensor& learned, std::int64_t heads,
+                  const AttentionShapes& shapes, Executor* executor, Tensor& projected) {
+  if (given && shapes.added_keys == 0) return;
   if (given) {
-    copy(given, in_heads.slice(-2, 0, shapes.keys));
+    copy(given, split_heads(projected.view(), shapes.axis, heads).slice(-2, 0, shapes.keys));
   } else {
     projection.forward(x, projected.view().slice(shapes.axis, 0, shapes.keys), executor);
   }
-  if (shapes.added_keys == 0) return in_heads;
+  if (shapes.added_keys == 0) return;
   const TensorView added = projected.view().slice(shapes.axis, shapes.keys, shapes.keys + shapes.added_keys);
   fill(added, 0);
   if (learned) {
     const TensorView slot = added.slice(shapes.axis, 0, 1);
     copy(learned.view().reshape({projection.out_width()}).expand(slot.shape()), slot);
   }
-  return in_heads;
 }
 
 // Rotates q and k, but not added keys, in place, or rotates their gradients back; either may be absent.
@@ -195,57 +237,29 @@ void run(const MultiHeadAttention& layer, const PackedAttention& projections, co
          TensorView out, const AttentionOptions& options, Executor* executor, bool keep_activations, MultiHeadAttention::Activations& s) {
   const MultiHeadAttentionConfig& config = layer.config;
   const ConstTensorView key = input.key ? input.key : input.query, value = input.value ? input.value : key;
-  const auto allocate = [&](Tensor& tensor, std::int64_t positions, std::int64_t width) {
-    reuse_or_allocate(tensor, config.dtype, with_extents(shapes.query, shapes.axis, positions, width), options.workspace);
-  };
+  lay_out(config, input, shapes, s, [&](const char*, Tensor& tensor, DType dtype, const Shape& shape) {
+    reuse_or_allocate(tensor, dtype, shape, options.workspace);
+  });
   ConstTensorView query = input.query;
   if (config.global_query != GlobalQuery::off) {
-    allocate(s.query_mean, 1, config.query_width);
     s.mean_positions = mean_positions(config, shapes, options.mask);
     reduce_positions(positions_last(query, shapes.axis), s.mean_positions, Reduce::mean, positions_last(s.query_mean.view(), shapes.axis),
                      executor);
     query = s.query_mean;
   }
-  allocate(s.q, shapes.queries, projections.q.out_width());
   projections.q.forward(query, s.q, executor);
-  s.k_heads =
-      project_keys(projections.k, key, input.projected_key, layer.bias_k, config.kv_heads, shapes, options.workspace, executor, s.k);
-  s.v_heads =
-      project_keys(projections.v, value, input.projected_value, layer.bias_v, config.kv_heads, shapes, options.workspace, executor, s.v);
+  project_keys(projections.k, key, input.projected_key, layer.bias_k, config.kv_heads, shapes, executor, s.k);
+  project_keys(projections.v, value, input.projected_value, layer.bias_v, config.kv_heads, shapes, executor, s.v);
   const TensorView q_heads = split_heads(s.q.view(), shapes.axis, config.heads);
   const TensorView k_heads = input.projected_key ? TensorView() : split_heads(s.k.view(), shapes.axis, config.kv_heads);
   apply_rotary(options.rotary, Rotation::forward, shapes, q_heads, k_heads, executor);
-  s.q_heads = q_heads;
   if (options.cache) {
     options.cache->append(s.k_heads, s.v_heads, options.new_tokens, executor);
     s.k_heads = options.cache->keys(), s.v_heads = options.cache->values();
   }
   AppendedTokens appended(options.cache);
 
-  s.sdpa = {.scale = config.scale,
-            .mask = options.mask,
-            .bias = options.bias,
-            .relative_bias = options.relative_bias,
-            .softcap = config.softcap,
-            .sink = config.sink ? ConstTensorView(layer.sink) : options.sink,
-            .empty_rows = config.empty_rows,
-            .backend = options.backend};
-  if (options.cache) s.sdpa.mask = mask_in_cache(options, options.cache->key_lengths(), options.cache->previous_lengths());
-  if (options.mode == Mode::training) s.sdpa.dropout = {config.dropout, options.dropout_seed.value_or(0), options.dropout_keep};
-  if (shapes.added_keys > 0) {
-    if (restricts(options.mask)) {
-      s.padded_mask = padded_mask(kForward, options.mask, shapes);
-      s.sdpa.mask = {.attend = s.padded_mask};
-    }
-    if (options.bias) {
-      s.padded_bias = padded_bias(s.sdpa.bias, shapes);
-      s.sdpa.bias = s.padded_bias;
-    }
-  }
-
-  allocate(s.attended, shapes.queries, config.heads * config.value_head_width);
-  s.attended_heads = split_heads(ConstTensorView(s.attended), shapes.axis, config.heads);
-  reuse_or_allocate(s.lse, accumulation_dtype(config.dtype), s.q_heads.shape().first(s.q_heads.rank() - 1), options.workspace);
+  set_sdpa(layer, options, shapes, s);
   SdpaOptions sdpa = s.sdpa;
   sdpa.executor = executor;  // not stored in s: the executor may be gone when s is read again
   sdpa.workspace = options.workspace;
@@ -260,7 +274,6 @@ void run(const MultiHeadAttention& layer, const PackedAttention& projections, co
 
   Tensor gated;
   if (config.gate == Gate::sigmoid) {
-    allocate(s.gate, shapes.positions, projections.gate.out_width());
     projections.gate.forward(input.query, s.gate, executor);
     activate(Activation::sigmoid, s.gate, s.gate, executor);
     // Evaluation does not read the ungated heads again, so gate in place.
@@ -345,6 +358,24 @@ void MultiHeadAttention::forward(const AttentionInput& input, TensorView out, co
   whole.constant_parameters = caches_parameters(options.workspace);
   run(*this, packed_projections(*this, PackFor::one_product, options), input, shapes, out, options, options.executor, true, whole);
   *saved = std::move(whole);
+}
+
+void MultiHeadAttention::restore(const AttentionInput& input, const AttentionOptions& options, Saved& saved) const {
+  constexpr const char* kOperation = "MultiHeadAttention.restore";
+  const AttentionShapes shapes = attention_shapes(kOperation, config, input);
+  require_heads_fit_rank(kOperation, input);
+  require_options(kOperation, config, input, options, shapes);
+  require(options.cache == nullptr, kOperation, ": a pass with a cache has no backward pass");
+  lay_out(config, input, shapes, saved, [&](const char* name, const Tensor& tensor, DType dtype, const Shape& shape) {
+    require_exactly(kOperation, {{"saved.", name}, tensor}, shape, dtype);
+  });
+  saved.mean_positions = mean_positions(config, shapes, options.mask);
+  set_sdpa(*this, options, shapes, saved);
+  saved.input = input;
+  saved.bias = options.bias;
+  saved.rotary = options.rotary;
+  saved.config = config;
+  saved.constant_parameters = false;
 }
 
 // The steps of forward() from the last to the first      (docs/maths.md, eq. 16-22)

@@ -1,5 +1,7 @@
 #include "polyhead/nn/multi_head_attention.h"
 
+#include <gmock/gmock.h>
+
 #include "nn/attention_test_trial.h"
 #include "support/last_piece_first.h"
 
@@ -65,6 +67,48 @@ TEST(MultiHeadAttention, GradientsAreCentralDifferences) {
     SCOPED_TRACE(setting.name);
     Trial run(setting);
     expect_central_differences(run);
+  }
+}
+
+TEST(MultiHeadAttention, ARestoredPassHasTheGradientsOfThePass) {
+  std::vector<Setting> all = settings();
+  all.push_back({"masked mean", {.query_width = 4, .heads = 2, .global_query = GlobalQuery::masked_mean, .dtype = DType::f64}, {2, 8, 4}, {}, {}, {},
+                 [](Random& r) { return Mask{.attend_keys = keep(booleans(r, {2, 8}))}; }});
+  for (const Setting& setting : all) {
+    SCOPED_TRACE(setting.name);
+    Trial run(setting);
+    run.backward();
+    std::vector<Tensor> kept;
+    run.saved.visit([&](const char*, const Tensor& tensor) { kept.push_back(tensor); });
+    MultiHeadAttention::Saved restored;
+    std::size_t at = 0;
+    restored.visit([&](const char*, Tensor& tensor) { tensor = std::move(kept[at++]); });
+    run.layer.restore(run.input, run.options, restored);
+    MultiHeadAttention gradients = zeros_like(run.layer);
+    Tensor d_query(DType::f64, run.query.shape()), d_bias = zeros_like(run.bias), d_sink = zeros_like(run.sink);
+    run.layer.backward(restored, run.d_out, {.query = d_query, .bias = d_bias, .sink = d_sink, .parameters = &gradients});
+    EXPECT_TRUE(same_bits(d_query, run.d_query));
+    EXPECT_TRUE(!d_bias || same_bits(d_bias, run.d_bias));
+    EXPECT_TRUE(!d_sink || same_bits(d_sink, run.d_sink));
+    const auto expected = parameters(run.gradients);
+    at = 0;
+    gradients.visit([&](const std::string& name, const Tensor& tensor) { EXPECT_TRUE(same_bits(tensor, *expected[at++].second)) << name; });
+  }
+}
+
+TEST(MultiHeadAttention, RestoreRefusesTensorsOfAnotherPass) {
+  Trial run({"gate", {.query_width = 4, .heads = 2, .gate = Gate::sigmoid, .dtype = DType::f64}, {2, 3, 4}});
+  for (int changed = 0; changed < 7; ++changed) {
+    run.loss();
+    int at = 0;
+    std::string name;
+    run.saved.visit([&](const char* of, Tensor& tensor) {
+      if (at++ != changed || !tensor) return;
+      name = of;
+      tensor = changed % 2 == 0 ? Tensor() : Tensor(DType::f64, {2, 3, 5});
+    });
+    if (name.empty()) continue;
+    EXPECT_THAT([&] { run.layer.restore(run.input, run.options, run.saved); }, testing::ThrowsMessage<Error>(testing::HasSubstr("saved." + name)));
   }
 }
 

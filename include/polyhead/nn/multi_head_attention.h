@@ -124,6 +124,12 @@ struct MultiHeadAttention : Module<MultiHeadAttention> {
     ConstTensorView q_heads, k_heads, v_heads, attended_heads;  // [*,N,T,H] [*,K,S',H] [*,K,S',V] [*,N,T,V]: views of q, k, v, attended
     SdpaOptions sdpa;  // of the sdpa_forward call, without executor and workspace; mask and bias view the caller's memory or padded_*
 
+    // Calls f(name, tensor) for the tensors that restore() needs; those that the layer does not use are absent.
+    template <class F>
+    void visit(const F& f) {
+      f("query_mean", query_mean), f("q", q), f("k", k), f("v", v), f("attended", attended), f("lse", lse), f("gate", gate);
+    }
+
     Activations() = default;
     Activations(Activations&&) = default;
     Activations& operator=(Activations&&) = default;
@@ -154,6 +160,9 @@ struct MultiHeadAttention : Module<MultiHeadAttention> {
   };
 
   void forward(const AttentionInput& input, TensorView out, const AttentionOptions& options = {}, Saved* saved = nullptr) const;
+  // For callers that keep the tensors of saved.visit() themselves between the passes, as PyTorch does: `saved` holds them, and gets what else
+  // forward() with this input and these options left in it.
+  void restore(const AttentionInput& input, const AttentionOptions& options, Saved& saved) const;
   // Everything is checked before anything is written. The gradients may not overlap each other or a tensor that is read. Error if `saved`
   // comes from a layer of another structure.
   void backward(const Saved& saved, ConstTensorView d_out, const Gradients& gradients, const RunOptions& options = {}) const;
