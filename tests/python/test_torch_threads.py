@@ -11,7 +11,7 @@ import pytest
 import torch
 
 import polyhead
-from polyhead.torch import GatedAttention, _ops, scaled_dot_product_attention
+from polyhead.torch import GatedAttention, _layer_pass, _ops, scaled_dot_product_attention
 
 needs_cores = pytest.mark.skipif(not os.path.isdir("/proc/self/task") or len(os.sched_getaffinity(0)) < 2, reason="needs two cores and /proc")
 
@@ -68,6 +68,13 @@ def test_both_limits_hold(monkeypatch: pytest.MonkeyPatch) -> None:
             return function(*args)
 
         monkeypatch.setattr(polyhead._core, name, watch)
+    for name in ("forward", "backward"):
+
+        def watch_pass(this: _layer_pass.Pass, *args: object, function: object = getattr(_layer_pass, name)) -> object:
+            seen.append(this.settings.get("num_threads") or polyhead.num_threads())
+            return function(this, *args)  # type: ignore[operator]
+
+        monkeypatch.setattr(_layer_pass, name, watch_pass)
     before = torch.get_num_threads(), polyhead.num_threads()
     layer, x = GatedAttention(8, 4, 2), torch.randn(3, 5, 8)
     q = torch.randn(1, 2, 5, 4)

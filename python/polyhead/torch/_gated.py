@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from functools import partial
+from types import SimpleNamespace
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 
 from . import _functional as core
 from . import _inputs as inputs
+from . import _layer_pass as passes
 from ._ops import Options
 
 
@@ -107,27 +111,66 @@ class GatedAttention(nn.Module):
             TypeError: a dtype, device or type that polyhead does not compute with, or tensors on several devices.
             ValueError: shapes that do not fit.
         """
-        inputs.require("GatedAttention", x=x)
-        inputs.require_memory("GatedAttention", bias=bias, attend_keys=attend_keys)
-        weight = self.linear_q._parameters.get("weight")  # a quantized layer has none
-        inputs.require_one_device("GatedAttention", x=x, bias=bias, attend_keys=attend_keys, **{"linear_q.weight": weight})
+        is_plain = passes.is_eager() and passes.is_plain(getattr(x, "dtype", None), (x,))
+        if not is_plain or bias is not None or attend_keys is not None:
+            inputs.require("GatedAttention", x=x)
+            inputs.require_memory("GatedAttention", bias=bias, attend_keys=attend_keys)
+            inputs.require_one_device("GatedAttention", x=x, bias=bias, attend_keys=attend_keys)
         axis = self.axis + x.dim() if self.axis < 0 else self.axis
         if x.dim() < 2 or not 0 <= axis < x.dim() - 1 or x.size(-1) != self.c_in:
             raise ValueError(f"GatedAttention: x is {list(x.shape)}; it must end with c_in = {self.c_in} and have an axis {self.axis} that is not the last")
         keep = self._keep(x, axis, attend_keys)
+        return self._attend(x, axis, self._bias(x, axis, bias), keep, is_plain)
+
+    def _attend(self, x: Tensor, axis: int, bias: Tensor | None, keep: Tensor | None, is_plain: bool) -> Tensor:
+        dropout = self.dropout if self.training else 0.0
+        linears = (self.linear_q, self.linear_k, self.linear_v, self.linear_o, self.linear_g)
+        empty_rows = self._empty_rows(x, keep)
+        if is_plain and empty_rows is not None and not passes.is_watched(*linears):
+            parameters = (*(x for layer in linears for x in ((None, None) if layer is None else (layer.weight, layer.bias))), None, None)
+            if passes.is_plain(x.dtype, (bias, *parameters)) and passes.is_plain(torch.bool, (keep,)):
+                mean = "off" if not self.is_global else "mean" if self.query_mean == "all" else "masked_mean"
+                form = passes.form(
+                    query_width=self.c_in, heads=self.heads, head_width=self.c, axis=axis - x.dim(), gate=self.linear_g is not None, global_query=mean,
+                    dropout=dropout, empty_rows=empty_rows, dtype=x.dtype,
+                )  # fmt: skip
+
+                def by_torch(
+                    x: Tensor, _k: None, _v: None, bias: Tensor | None, masks: dict[str, Tensor], parameters: tuple[Tensor | None, ...]
+                ) -> tuple[Tensor, None]:
+                    return self._by_torch(_named(parameters), x, axis, bias, masks.get("attend_keys"), dropout), None
+
+                return passes.run(
+                    form, x, None, None, bias, parameters,
+                    masks={} if keep is None else {"attend_keys": keep}, causal=None, dropout=dropout, attention_weights=False, by_torch=by_torch,
+                )[0]  # fmt: skip
+        weight = self.linear_q._parameters.get("weight")  # a quantized layer has none
+        inputs.require_one_device("GatedAttention", x=x, **{"linear_q.weight": weight})
+        return self._by_torch(self, x, axis, bias, keep, dropout)
+
+    def _empty_rows(self, x: Tensor, keep: Tensor | None) -> str | None:
+        """What the library is told; None if it does not have it: with gradients, "offset" in float32 and below (see `_offset`)."""
+        if self.empty_rows != "offset" or keep is None:
+            return self.empty_rows if keep is not None else "zero"
+        if x.dtype == torch.float64:
+            return "unmasked"
+        return None if torch.is_grad_enabled() and not bool(keep.any(-1).all()) else "uniform"
+
+    def _by_torch(self, of: Any, x: Tensor, axis: int, bias: Tensor | None, keep: Tensor | None, dropout: float) -> Tensor:
+        """The projections in torch's operators, and the attention in polyhead's. of: what has the projections, this layer if they are its own."""
         source = self._mean(x, axis, keep) if self.is_global else x
-        q, k, v = (self._split(linear(y), axis) for linear, y in ((self.linear_q, source), (self.linear_k, x), (self.linear_v, x)))
+        q, k, v = (self._split(linear(y), axis) for linear, y in ((of.linear_q, source), (of.linear_k, x), (of.linear_v, x)))
         options = Options(
             attend=None if keep is None else keep[..., None, None, :],
-            bias=self._bias(q, k, bias),
-            dropout=self.dropout if self.training else 0.0,
+            bias=None if bias is None else bias.to(q.dtype),
+            dropout=dropout,
             empty_rows=self.empty_rows,
         )
         y, _ = core.attend(q, k, v, options)
         y = y.transpose(-3, -2).movedim(-3, axis).flatten(-2)
-        if self.linear_g is not None:
-            y = y * torch.sigmoid(self.linear_g(x))
-        out: Tensor = self.linear_o(y)
+        if of.linear_g is not None:
+            y = y * torch.sigmoid(of.linear_g(x))
+        out: Tensor = of.linear_o(y)
         return out
 
     def __prepare_scriptable__(self) -> None:
@@ -159,18 +202,26 @@ class GatedAttention(nn.Module):
         total = torch.where(weight, x, 0).sum(axis, keepdim=True)
         return total / weight.sum(axis, keepdim=True).clamp(min=1).to(x.dtype)
 
-    def _bias(self, q: Tensor, k: Tensor, bias: Tensor | None) -> Tensor | None:
+    def _bias(self, x: Tensor, axis: int, bias: Tensor | None) -> Tensor | None:
+        """The bias ``[T,S]`` or, of an extent of 1 where it is shared, ``[*,N,T,S]``."""
         if bias is None:
             return None
         inputs.require("GatedAttention", bias=bias)
-        lead, rank = tuple(bias.shape[:-3]), q.dim()
-        expected = (self.heads, q.size(-2), k.size(-2))
-        fits = 2 <= bias.dim() <= rank and all(b in (1, s) for b, s in zip(lead, q.shape))
+        lead, rank, keys = tuple(bias.shape[:-3]), x.dim() + 1, x.size(axis)
+        others = (*x.shape[:axis], *x.shape[axis + 1 : -1])
+        expected = (self.heads, 1 if self.is_global else keys, keys)
+        fits = 2 <= bias.dim() <= rank and all(b in (1, s) for b, s in zip(lead, others))
         if not fits or any(b not in (1, s) for b, s in zip(reversed(bias.shape[-3:]), reversed(expected))):
             raise ValueError(
                 f"GatedAttention: bias is {list(bias.shape)}; it must be [T,S], [N,T,S] or [first of *,N,T,S] with *,N,T,S = "
-                f"{[*q.shape[:-3], *expected]}"
+                f"{[*others, *expected]}"
             )
-        if bias.dim() > 3:
+        if 2 < bias.dim() < rank:
             bias = bias.reshape(*lead, *(1,) * (rank - bias.dim()), *bias.shape[-3:])
-        return bias.to(q.dtype)
+        return bias
+
+
+def _named(parameters: tuple[Tensor | None, ...]) -> SimpleNamespace:
+    """Parameters in the order of `_layer_pass`, under the names of a layer."""
+    pairs = dict(zip("qkvog", zip(parameters[0:10:2], parameters[1:10:2])))
+    return SimpleNamespace(**{f"linear_{x}": None if w is None else partial(F.linear, weight=w, bias=b) for x, (w, b) in pairs.items()})

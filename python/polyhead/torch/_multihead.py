@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+from functools import partial
+from types import SimpleNamespace
+from typing import Any
+
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.nn.attention.bias import CausalBias
 
 from . import _functional as core
 from . import _inputs as inputs
+from . import _layer_pass as passes
 from ._ops import Options
 
 
@@ -101,12 +106,14 @@ class MultiheadAttention(torch.nn.MultiheadAttention):
         """
         if getattr(query, "is_nested", False) and query is key is value and self.batch_first and not need_weights and attn_mask is key_padding_mask is None:
             return self._nested(query), None
-        inputs.require("MultiheadAttention", query=query, key=key, value=value)
-        inputs.require_memory("MultiheadAttention", key_padding_mask=key_padding_mask, attn_mask=None if isinstance(attn_mask, CausalBias) else attn_mask)
-        if isinstance(attn_mask, CausalBias):
-            attn_mask, is_causal = self._blocked(attn_mask, query, key), False
-        given = {"query": query, "key": key, "value": value, "key_padding_mask": key_padding_mask, "attn_mask": attn_mask}
-        inputs.require_one_device("MultiheadAttention", **given, **self._parameters)
+        is_plain = passes.is_eager() and passes.is_plain(getattr(query, "dtype", None), (query,) if query is key is value else (query, key, value))
+        if not is_plain or attn_mask is not None or key_padding_mask is not None:
+            inputs.require("MultiheadAttention", query=query, key=key, value=value)
+            inputs.require_memory("MultiheadAttention", key_padding_mask=key_padding_mask, attn_mask=None if isinstance(attn_mask, CausalBias) else attn_mask)
+            if isinstance(attn_mask, CausalBias):
+                attn_mask, is_causal = self._blocked(attn_mask, query, key), False
+            given = {"query": query, "key": key, "value": value, "key_padding_mask": key_padding_mask, "attn_mask": attn_mask}
+            inputs.require_one_device("MultiheadAttention", **given, **self._parameters)
         batched = self._check_shapes(query, key, value, key_padding_mask, attn_mask)
         if is_causal and attn_mask is None:
             raise ValueError("MultiheadAttention: is_causal says what attn_mask is; attn_mask must be given with it")
@@ -118,21 +125,69 @@ class MultiheadAttention(torch.nn.MultiheadAttention):
             value = key if same_value else value.unsqueeze(1)
             key_padding_mask = None if key_padding_mask is None else key_padding_mask.unsqueeze(0)
 
-        q, k, v = (self._split(x, sequence) for x in self._project(query, key, value, sequence))
-        attn_mask, key_padding_mask = core.autocast(attn_mask, key_padding_mask)
-        options = self._masks(q, k.size(-2) - key.size(sequence), attn_mask, key_padding_mask, need_weights, is_causal)
-        out, options = core.attend(q, k, v, options._replace(dropout=self.dropout if self.training else 0.0))
-        # [B,N,T,H] -> [B,T,N,H] or [T,B,N,H], which is the order in memory, so that flatten() copies nothing.
-        merged = out.transpose(1, 2) if sequence == 1 else out.permute(2, 0, 1, 3)
-        output = self.out_proj(merged.flatten(2))
+        masks = self._masks(query, sequence, attn_mask, key_padding_mask, need_weights, is_causal)
+        output, weights = self._attend(query, key, value, sequence, masks, need_weights, is_plain)
         if not batched:
             output = output.squeeze(1)
-        if not need_weights:
+        if weights is None:
             return output, None
-        weights = core.maps(q, k, options)
         if average_attn_weights:
             weights = weights.mean(1)
         return output, weights if batched else weights.squeeze(0)
+
+    def _attend(
+        self, query: Tensor, key: Tensor, value: Tensor, sequence: int, masks: dict[str, Any], need_weights: bool, is_plain: bool
+    ) -> tuple[Tensor, Tensor | None]:
+        """The output ``[T,B,E]`` or ``[B,T,E]``, and the attention weights ``[B,N,T,S']`` if they are needed. is_plain: eager, and plain inputs."""
+        dropout, out_proj = self.dropout if self.training else 0.0, self.out_proj
+        if is_plain and not passes.is_watched(out_proj):
+            parameters = self._ordered_parameters(out_proj)
+            causal, bias, boolean = None, None, {}
+            if masks:
+                causal, bias = masks.get("causal"), masks.get("bias")
+                boolean = {name: mask for name, mask in masks.items() if name in ("block", "block_keys")}
+            # torch's causal mask counts the extra keys; the library's does not.
+            counted = causal is not None and (self.add_zero_attn or self.bias_k is not None)
+            if not counted and passes.is_plain(query.dtype, (bias, *parameters)) and passes.is_plain(torch.bool, tuple(boolean.values())):
+                form = passes.form(
+                    query_width=self.embed_dim, key_width=self.kdim, value_width=self.vdim, heads=self.num_heads, axis=-2 if sequence == 1 else -3,
+                    add_bias_kv=parameters[-1] is not None, add_zero_attn=self.add_zero_attn, dropout=dropout, dtype=query.dtype,
+                )  # fmt: skip
+
+                def by_torch(
+                    query: Tensor, key: Tensor | None, value: Tensor | None, bias: Tensor | None, masks: dict[str, Tensor], parameters: tuple[Tensor | None, ...]
+                ) -> tuple[Tensor, Tensor | None]:
+                    key = query if key is None else key
+                    given = masks | ({} if bias is None else {"bias": bias}) | ({"causal": causal} if causal else {})
+                    return self._by_torch(_named(parameters), query, key, key if value is None else value, sequence, given, dropout, need_weights)
+
+                same = key is value
+                return passes.run(
+                    form, query, None if same and key is query else key, None if same else value, bias, parameters,
+                    masks=boolean, causal=causal, dropout=dropout, attention_weights=need_weights, by_torch=by_torch,
+                )  # fmt: skip
+        inputs.require_one_device("MultiheadAttention", query=query, key=key, value=value, **self._parameters)
+        return self._by_torch(self, query, key, value, sequence, masks, dropout, need_weights)
+
+    def _ordered_parameters(self, out: nn.Linear) -> tuple[Tensor | None, ...]:
+        """In the order of `_layer_pass`."""
+        own = self._parameters
+        weight = own["in_proj_weight"] if "in_proj_weight" in own else self.in_proj_weight  # a parametrized one is an attribute
+        bias = own["in_proj_bias"] if "in_proj_bias" in own else self.in_proj_bias
+        separate = (self.q_proj_weight, bias, self.k_proj_weight, None, self.v_proj_weight, None)
+        return (*(separate if weight is None else (weight, bias, None, None, None, None)), out.weight, out.bias, None, None, self.bias_k, self.bias_v)
+
+    def _by_torch(
+        self, of: Any, query: Tensor, key: Tensor, value: Tensor, sequence: int, masks: dict[str, Any], dropout: float, need_weights: bool
+    ) -> tuple[Tensor, Tensor | None]:
+        """The projections in torch's operators, and the attention in polyhead's. of: what has the parameters, this layer if they are its own."""
+        q, k, v = (self._split(x, sequence) for x in self._project(of, query, key, value, sequence))
+        options = self._options(masks, q, k.size(-2) - key.size(sequence))
+        out, options = core.attend(q, k, v, options._replace(dropout=dropout))
+        # [B,N,T,H] -> [B,T,N,H] or [T,B,N,H], which is the order in memory, so that flatten() copies nothing.
+        merged = out.transpose(1, 2) if sequence == 1 else out.permute(2, 0, 1, 3)
+        output: Tensor = of.out_proj(merged.flatten(2))
+        return output, core.maps(q, k, options) if need_weights else None
 
     def _nested(self, x: Tensor) -> Tensor:
         """Self-attention of nested sequences: of padded ones, whose padding does not exist."""
@@ -183,18 +238,18 @@ class MultiheadAttention(torch.nn.MultiheadAttention):
                 raise fail(name, mask, " or ".join(str(list(shape)) for shape in shapes))
         return batched
 
-    def _project(self, query: Tensor, key: Tensor, value: Tensor, sequence: int) -> list[Tensor]:
+    def _project(self, of: Any, query: Tensor, key: Tensor, value: Tensor, sequence: int) -> list[Tensor]:
         """The projected query, key and value, ``[T,B,E]`` or ``[B,T,E]``, with the extra keys and values. Equal inputs are projected
         by one product."""
-        bias = self.in_proj_bias
-        if self.in_proj_weight is not None and query is key is value:
-            projected = list(F.linear(query, self.in_proj_weight, bias).chunk(3, -1))
+        bias = of.in_proj_bias
+        if of.in_proj_weight is not None and query is key is value:
+            projected = list(F.linear(query, of.in_proj_weight, bias).chunk(3, -1))
         else:
-            separate = (self.q_proj_weight, self.k_proj_weight, self.v_proj_weight)
-            weights = separate if self.in_proj_weight is None else self.in_proj_weight.chunk(3)
+            separate = (of.q_proj_weight, of.k_proj_weight, of.v_proj_weight)
+            weights = separate if of.in_proj_weight is None else of.in_proj_weight.chunk(3)
             biases = (None,) * 3 if bias is None else bias.chunk(3)
             projected = [F.linear(x, w, b) for x, w, b in zip((query, key, value), weights, biases)]
-        for i, extra in ((1, self.bias_k), (2, self.bias_v)):
+        for i, extra in ((1, of.bias_k), (2, of.bias_v)):
             parts = [projected[i]]
             shape = list(projected[i].shape)
             shape[sequence] = 1
@@ -212,23 +267,43 @@ class MultiheadAttention(torch.nn.MultiheadAttention):
         return heads.transpose(1, 2) if sequence == 1 else heads.permute(1, 2, 0, 3)
 
     def _masks(
-        self, q: Tensor, extra: int, attn_mask: Tensor | None, key_padding_mask: Tensor | None, need_weights: bool, is_causal: bool
-    ) -> Options:
-        """The masks as options: boolean masks as `block`, floating ones as `bias`. Shared dimensions keep an extent of 1."""
+        self, query: Tensor, sequence: int, attn_mask: Tensor | None, key_padding_mask: Tensor | None, need_weights: bool, is_causal: bool
+    ) -> dict[str, Any]:
+        """The masks as arguments of `polyhead.MultiHeadAttention`: causal, block and block_keys of boolean masks, bias of floating ones."""
         if is_causal and key_padding_mask is None and not need_weights:
-            return Options(causal="top_left")
+            return {"causal": "top_left"}
+        masks: dict[str, Any] = {}
+        attn_mask, key_padding_mask, like = core.autocast(attn_mask, key_padding_mask, query)
+        assert like is not None
         if attn_mask is not None and attn_mask.dim() == 3:
-            attn_mask = attn_mask.unflatten(0, (q.size(0), self.num_heads))
-        if key_padding_mask is not None:
-            key_padding_mask = key_padding_mask[:, None, None, :]
-        block: Tensor | None = None
-        bias: Tensor | None = None
-        for mask in (attn_mask, key_padding_mask):
-            if mask is None:
-                continue
-            mask = F.pad(mask, (0, extra)) if extra > 0 else mask
-            if mask.dtype == torch.bool:
-                block = mask if block is None else block | mask
-            else:
-                bias = mask.to(q.dtype) if bias is None else bias + mask.to(q.dtype)
-        return Options(block=block, bias=bias)
+            attn_mask = attn_mask.unflatten(0, (query.size(1 - sequence), self.num_heads))
+        if key_padding_mask is not None and key_padding_mask.dtype == torch.bool:
+            masks["block_keys"], key_padding_mask = key_padding_mask, None
+        if attn_mask is not None and attn_mask.dtype == torch.bool:
+            masks["block"], attn_mask = attn_mask, None
+        for mask in (attn_mask, None if key_padding_mask is None else key_padding_mask[:, None, None, :]):
+            if mask is not None:
+                mask = mask.to(like.dtype)
+                masks["bias"] = masks["bias"] + mask if "bias" in masks else mask
+        return masks
+
+    def _options(self, masks: dict[str, Any], q: Tensor, extra: int) -> Options:
+        """The masks as options of the operators, over the extra keys too. Shared dimensions keep an extent of 1."""
+        block, block_keys, bias = masks.get("block"), masks.get("block_keys"), masks.get("bias")
+        if block_keys is not None:
+            block_keys = block_keys[:, None, None, :]
+            block = block_keys if block is None else block | block_keys
+        if extra > 0:
+            block, bias = (None if mask is None else F.pad(mask, (0, extra)) for mask in (block, bias))
+        return Options(causal=masks.get("causal"), block=block, bias=bias)
+
+
+def _named(parameters: tuple[Tensor | None, ...]) -> SimpleNamespace:
+    """Parameters in the order of `_layer_pass`, under the names of a layer."""
+    q, in_proj_bias, k, _, v, _, weight, bias, _, _, bias_k, bias_v = parameters
+    assert weight is not None
+    together = k is None
+    return SimpleNamespace(
+        in_proj_weight=q if together else None, q_proj_weight=q, k_proj_weight=k, v_proj_weight=v, in_proj_bias=in_proj_bias, bias_k=bias_k, bias_v=bias_v,
+        out_proj=partial(F.linear, weight=weight, bias=bias),
+    )  # fmt: skip
