@@ -240,6 +240,16 @@ def test_transforms_of_first_order(name: str) -> None:
     torch.testing.assert_close(TRANSFORMS[name](scaled_dot_product_attention, x), expected)
 
 
+def test_vmap_in_a_compiled_graph() -> None:
+    torch._dynamo.reset()
+    q, k, v, bias = inputs()
+    mapped = vmap(lambda q, k, v, bias: attention(q, k, v, bias=bias, causal=1, return_lse=True), in_dims=(0, 0, None, None))
+    compiled = torch.compile(lambda *given: mapped(*given), backend="aot_eager", fullgraph=True)
+    given = (q[:, None], k[:, None], v[:1], bias)
+    for ours, expected in zip(compiled(*given), mapped(*given)):
+        assert torch.equal(ours, expected)
+
+
 def loop(f: Callable[..., Any], in_dims: tuple[int | None, ...], *given: Tensor) -> Any:
     size = next(x.size(dim) for x, dim in zip(given, in_dims) if dim is not None)
     return [torch.stack(found) for found in zip(*(f(*(x if dim is None else x.select(dim, i) for x, dim in zip(given, in_dims))) for i in range(size)))]

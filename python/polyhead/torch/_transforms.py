@@ -57,6 +57,13 @@ def _together(size: int, names: tuple[str, ...], in_dims: tuple[int | None, ...]
     return result
 
 
+def _in_a_batch(call: Callable[..., Any], info: Any, in_dims: tuple[int | None, ...], inputs: tuple[Any, ...]) -> Any:
+    together = _together(info.batch_size, ("q", "k", "v", *Options._fields), in_dims, inputs, set())
+    if together is None:
+        return _one_by_one(call, info.batch_size, in_dims, inputs)
+    return call(*together), (0, 0, 0 if Options(*inputs[3:]).attention_weights else None)
+
+
 class _Attention(torch.autograd.Function):
     @staticmethod
     def forward(*inputs: Any) -> Any:
@@ -72,12 +79,7 @@ class _Attention(torch.autograd.Function):
 
     @staticmethod
     def vmap(info: Any, in_dims: tuple[int | None, ...], *inputs: Any) -> Any:
-        together = _together(info.batch_size, ("q", "k", "v", *Options._fields), in_dims, inputs, set())
-        if together is None:
-            return _one_by_one(attention, info.batch_size, in_dims, inputs)
-        *results, p = attention(*together)
-        weights = Options(*inputs[3:]).attention_weights
-        return (*results, p), (0, 0, 0 if weights else None)
+        return _in_a_batch(attention, info, in_dims, inputs)
 
 
 class _Backward(torch.autograd.Function):
@@ -110,6 +112,11 @@ class _Backward(torch.autograd.Function):
 def attention(*inputs: Any) -> Any:
     """The operator of `_ops`, under any transform."""
     return _Attention.apply(*inputs)  # type: ignore[no-untyped-call]
+
+
+@_ops.attention.register_vmap
+def _(info: Any, in_dims: tuple[int | None, ...], *inputs: Any) -> Any:  # inside torch.compile
+    return _in_a_batch(_ops.attention, info, in_dims, inputs)
 
 
 def backward(*inputs: Any) -> Any:
