@@ -12,8 +12,8 @@ else()
 endif()
 if(CMAKE_SYSTEM_PROCESSOR MATCHES "^(x86_64|AMD64|amd64)$")
   list(PREPEND POLYHEAD_ISA_ROWS
-       "avx512|avx2 fma avx512f avx512bw avx512dq avx512vl|-mavx2 -mfma -mavx512f -mavx512bw -mavx512dq -mavx512vl|64|32"
-       "avx2|avx2 fma|-mavx2 -mfma|32|16")
+       "avx512|avx2 fma f16c avx512f avx512bw avx512dq avx512vl|-mavx2 -mfma -mf16c -mavx512f -mavx512bw -mavx512dq -mavx512vl|64|32"
+       "avx2|avx2 fma f16c|-mavx2 -mfma -mf16c|32|16")
 endif()
 
 set(POLYHEAD_INSTRUCTION_SETS "all" CACHE STRING "Instruction sets to compile kernels for: all, or some names for a quicker build, which then needs a processor that has one of them")

@@ -64,6 +64,15 @@ struct Narrow<bf16> {
 };
 
 template <>
+struct Narrow<f16> {
+  POLYHEAD_INLINE static Vector<float> load(const f16* from) { return widen_halves(load_shorts(&from->bits)); }
+  template <int i>
+  POLYHEAD_INLINE static Vector<float> of_word(Vector<std::int32_t> word) {
+    return widen_halves(i == 0 ? word & 0xffff : (word >> 16) & 0xffff);
+  }
+};
+
+template <>
 struct Narrow<std::int8_t> {
   POLYHEAD_INLINE static Vector<float> load(const std::int8_t* from) { return __builtin_convertvector(load_bytes(from), Vector<float>); }
   template <int i>

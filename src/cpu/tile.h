@@ -41,8 +41,9 @@ struct Product {
 };
 
 // The cache that holds b. From the second-level cache b is prefetched eight terms (100 cycles) ahead. If kTransposed, a is prefetched
-// instead, for the tile after the next, because one cache line has the rows of two or three tiles. From memory the cache lines of b are
-// prefetched 250 ns ahead; of memory_finite NaN and infinities count as 0.
+// instead, for the tile after the next, because one cache line has the rows of two or three tiles. From memory b is prefetched far
+// ahead into the second-level cache, which waits for more cache lines at a time than the first, and from there a few terms ahead; of
+// memory_finite NaN and infinities count as 0.
 enum class From { first_cache, second_cache, memory, memory_finite };
 
 // earlier c + own x: how a key block's product with v is added to those of earlier blocks (cpu/sdpa/join_blocks.h).
@@ -51,36 +52,35 @@ POLYHEAD_INLINE Vector<T> join_values(Vector<T> c, T earlier, Vector<T> x, T own
   return multiply_add<T>(c, broadcast(earlier), x * own);
 }
 
-// Computes the sums of a tile in registers.
+// Adds the terms [first, last) to the sums of a tile in registers.
 template <int Rows, int Columns, bool kTransposed, From kFrom, class T, class B = T>
-POLYHEAD_INLINE void sum_tile(const Product<T, B>& product, std::int64_t row, std::int64_t column, Vector<T> (&sums)[Rows][Columns]) {
+POLYHEAD_INLINE void add_terms(const Product<T, B>& product, std::int64_t row, std::int64_t column, std::int64_t first_term,
+                               std::int64_t last_term, Vector<T> (&sums)[Rows][Columns]) {
   constexpr int kWidth = kLanes<T>, kGroup = kTransposed ? Rows : 4;
   // One pointer for four rows: offsets of 0 to 3 strides take two registers; eleven offsets would take all that are left.
   const std::int64_t stride = kTransposed ? 1 : product.a_stride, step = kTransposed ? product.a_stride : 1;
   const T* a[(Rows + kGroup - 1) / kGroup];
-  const T* first = product.a + row * stride;
+  const T* first = product.a + row * stride + first_term * step;
 #pragma GCC unroll 4
   for (const T*& group : a) {
     group = first;
     first += kGroup * stride;
     asm("" : "+r"(group));  // else the compiler computes all rows from the first pointer
   }
-  const B* b = product.b + column;
-  const float* b_scale = product.b_scale;
-#pragma GCC unroll 16
-  for (int i = 0; i < Rows; ++i) {
-#pragma GCC unroll 4
-    for (int j = 0; j < Columns; ++j) sums[i][j] = Vector<T>{};
-  }
+  const B* b = product.b + first_term * product.b_stride + column;
+  const float* b_scale = std::is_same_v<B, std::int8_t> ? product.b_scale + first_term * product.b_scale_stride : nullptr;
 #pragma GCC unroll 2
-  for (std::int64_t k = 0; k < product.depth; ++k, b += product.b_stride) {
+  for (std::int64_t k = first_term; k < last_term; ++k, b += product.b_stride) {
     Vector<T> line[Columns];
 #pragma GCC unroll 4
     for (int j = 0; j < Columns; ++j) {
       if constexpr (kFrom == From::second_cache && Columns >= 2 && !kTransposed) prefetch_vector(b + 8 * product.b_stride, j);
       if constexpr (kFrom == From::memory) {
-        constexpr int kBytes = kWidth * static_cast<int>(sizeof(B)), kAhead = 128 / static_cast<int>(sizeof(B));
-        if (j * kBytes % 64 < kBytes) __builtin_prefetch(b + kAhead * product.b_stride + j * kWidth);  // one for each cache line
+        constexpr int kBytes = kWidth * static_cast<int>(sizeof(B)), kNear = 128 / static_cast<int>(sizeof(B)), kFar = 4 * kNear;
+        if (j * kBytes % 64 < kBytes) {  // one for each cache line
+          __builtin_prefetch(b + kNear * product.b_stride + j * kWidth);
+          __builtin_prefetch(b + kFar * product.b_stride + j * kWidth, 0, 2);
+        }
       }
       line[j] = load_wide<T>(b + j * kWidth);
     }
@@ -105,6 +105,17 @@ POLYHEAD_INLINE void sum_tile(const Product<T, B>& product, std::int64_t row, st
   }
 }
 
+// Computes the sums of a tile in registers.
+template <int Rows, int Columns, bool kTransposed, From kFrom, class T, class B = T>
+POLYHEAD_INLINE void sum_tile(const Product<T, B>& product, std::int64_t row, std::int64_t column, Vector<T> (&sums)[Rows][Columns]) {
+#pragma GCC unroll 16
+  for (int i = 0; i < Rows; ++i) {
+#pragma GCC unroll 4
+    for (int j = 0; j < Columns; ++j) sums[i][j] = Vector<T>{};
+  }
+  add_terms<Rows, Columns, kTransposed, kFrom>(product, row, column, 0, product.depth, sums);
+}
+
 // Calls f(row, column, sum) for each vector of the tile.
 template <int Rows, int Columns, class T, class F>
 POLYHEAD_INLINE void for_each_vector(Vector<T> (&sums)[Rows][Columns], const F& f) {
@@ -115,10 +126,9 @@ POLYHEAD_INLINE void for_each_vector(Vector<T> (&sums)[Rows][Columns], const F& 
   }
 }
 
-template <int Rows, int Columns, bool kTransposed, From kFrom = From::first_cache, class T, class B = T>
-POLYHEAD_INLINE void multiply_tile(const Product<T, B>& product, std::int64_t row, std::int64_t column) {
-  Vector<T> sums[Rows][Columns];
-  sum_tile<Rows, Columns, kTransposed, kFrom>(product, row, column, sums);
+// Stores the sums of a tile, or what the product makes of them.
+template <int Rows, int Columns, class T, class B>
+POLYHEAD_INLINE void store_tile(const Product<T, B>& product, std::int64_t row, std::int64_t column, Vector<T> (&sums)[Rows][Columns]) {
   T* const c = product.c + row * product.c_stride + column;
   const std::int64_t stride = product.c_stride;
   // A separate full expression for each case, so that the compiler forms the same FMAs for every tile size.
@@ -138,6 +148,13 @@ POLYHEAD_INLINE void multiply_tile(const Product<T, B>& product, std::int64_t ro
   } else {
     for_each_vector<Rows, Columns, T>(sums, [=](int i, int j, Vector<T> sum) { store_vector<T>(sum, c + i * stride + j); });
   }
+}
+
+template <int Rows, int Columns, bool kTransposed, From kFrom = From::first_cache, class T, class B = T>
+POLYHEAD_INLINE void multiply_tile(const Product<T, B>& product, std::int64_t row, std::int64_t column) {
+  Vector<T> sums[Rows][Columns];
+  sum_tile<Rows, Columns, kTransposed, kFrom>(product, row, column, sums);
+  store_tile(product, row, column, sums);
 }
 
 template <int Columns, bool kTransposed, From kFrom, class T>
@@ -187,21 +204,46 @@ void multiply(const Product<T>& product, int rows, int vectors) {
   }
 }
 
+// Columns of b that multiply_stored() reads together.
+template <class T>
+inline constexpr std::int64_t kWideColumns = 512 / sizeof(T);
+
 // Whether multiply_stored() computes such a product.
 template <class T>
 bool multiplies_stored(std::int64_t rows, std::int64_t width) {
   return rows <= kTileRows && width % (kTileVectors * kLanes<T>) == 0;
 }
 
+// Computes the columns [column, end) of c from b in memory, 16 KiB of b at a time: its rows are read whole and in their order, while the
+// sums of the other tiles wait in the first-level cache.
+template <int Rows, class T, class B>
+void multiply_wide_rows(const Product<T, B>& product, std::int64_t column, std::int64_t end) {
+  constexpr std::int64_t kTile = kTileVectors * kLanes<T>, kTerms = 16384 / (kWideColumns<T> * static_cast<std::int64_t>(sizeof(B)));
+  struct Tile {
+    Vector<T> sums[Rows][kTileVectors];
+  } tiles[kWideColumns<T> / kTile] = {};
+  for (std::int64_t term = 0; term < product.depth; term += kTerms) {
+    const std::int64_t last = term + kTerms < product.depth ? term + kTerms : product.depth;
+    Tile* tile = tiles;
+    for (std::int64_t j = column; j < end; j += kTile, ++tile) {
+      Tile in_registers = *tile;
+      add_terms<Rows, kTileVectors, false, From::memory>(product, 0, j, term, last, in_registers.sums);
+      *tile = in_registers;
+    }
+  }
+  for (Tile* tile = tiles; column < end; column += kTile, ++tile) store_tile(product, 0, column, tile->sums);
+}
+
 // Computes c [rows, width] from b in its storage type, which is read once, from memory. only_finite: NaN and infinities of b count as 0.
 template <class T, class B>
 void multiply_stored(const Product<T, B>& product, int rows, std::int64_t width, bool only_finite) {
-  for (std::int64_t column = 0; column < width; column += kTileVectors * kLanes<T>) {
-    if (only_finite) {
-      for (int row = 0; row < rows; ++row) multiply_tile<1, kTileVectors, false, From::memory_finite>(product, row, column);
-    } else {
-      with_count<kTileRows>(rows, [&](auto count) { multiply_tile<count(), kTileVectors, false, From::memory>(product, 0, column); });
-    }
+  constexpr std::int64_t kTile = kTileVectors * kLanes<T>;
+  for (std::int64_t column = 0; column < width && only_finite; column += kTile) {
+    for (int row = 0; row < rows; ++row) multiply_tile<1, kTileVectors, false, From::memory_finite>(product, row, column);
+  }
+  for (std::int64_t column = 0; column < width && !only_finite; column += kWideColumns<T>) {
+    const std::int64_t end = column + kWideColumns<T> < width ? column + kWideColumns<T> : width;
+    with_count<kTileRows>(rows, [&](auto count) { multiply_wide_rows<count()>(product, column, end); });
   }
 }
 

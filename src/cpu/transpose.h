@@ -6,20 +6,34 @@
 namespace polyhead::cpu::POLYHEAD_ISA {
 namespace {
 
-// Lane j of x[i] becomes lane i of x[j]. log2(kLanes) perfect shuffles transpose a square.
+// Lane j of x[i] becomes lane i of x[j]. Blocks of lanes are transposed first, then the lanes of each block: log2(kLanes) shuffles a vector.
 template <class T>
 POLYHEAD_INLINE void transpose(Vector<T> (&x)[kLanes<T>]) {
-  constexpr int kCount = kLanes<T>;
-#pragma GCC unroll 4
-  for (int step = 1; step < kCount; step *= 2) {
-    Vector<T> y[kCount];
-#pragma GCC unroll 8
-    for (int i = 0; i < kCount / 2; ++i) {
-      y[2 * i] = interleave<T, false>(x[i], x[i + kCount / 2]);
-      y[2 * i + 1] = interleave<T, true>(x[i], x[i + kCount / 2]);
-    }
+  constexpr int kCount = kLanes<T>, kBlock = kBlockLanes<T>;
+  Vector<T> y[kCount];
+  const auto take_over = [&]() __attribute__((always_inline)) {
 #pragma GCC unroll 16
     for (int i = 0; i < kCount; ++i) x[i] = y[i];
+  };
+#pragma GCC unroll 2
+  for (int blocks = kCount / kBlock; blocks > 1; blocks /= 2) {
+#pragma GCC unroll 8
+    for (int i = 0; i < kCount / 2; ++i) {
+      const int even = i / kBlock * 2 * kBlock + i % kBlock;
+      y[i] = unzip_blocks<T, false>(x[even], x[even + kBlock]);
+      y[i + kCount / 2] = unzip_blocks<T, true>(x[even], x[even + kBlock]);
+    }
+    take_over();
+  }
+#pragma GCC unroll 2
+  for (int lanes = kBlock; lanes > 1; lanes /= 2) {
+#pragma GCC unroll 8
+    for (int i = 0; i < kCount / 2; ++i) {
+      const int first = i / (kBlock / 2) * kBlock + i % (kBlock / 2), to = i / (kBlock / 2) * kBlock + i % (kBlock / 2) * 2;
+      y[to] = zip_lanes<T, false>(x[first], x[first + kBlock / 2]);
+      y[to + 1] = zip_lanes<T, true>(x[first], x[first + kBlock / 2]);
+    }
+    take_over();
   }
 }
 

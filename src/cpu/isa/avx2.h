@@ -34,6 +34,11 @@ POLYHEAD_INLINE Vector<std::int32_t> load_bytes(const std::int8_t* from) {
   return (Vector<std::int32_t>)_mm256_cvtepi8_epi32(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(from)));
 }
 
+POLYHEAD_INLINE Vector<float> widen_halves(Vector<std::int32_t> halves) {
+  const __m256i x = (__m256i)halves;
+  return (Vector<float>)_mm256_cvtph_ps(_mm_packus_epi32(_mm256_castsi256_si128(x), _mm256_extracti128_si256(x, 1)));
+}
+
 template <class T>
 POLYHEAD_INLINE unsigned lanes_above(Vector<T> x, T bound) {
   if constexpr (sizeof(T) == 8) {

@@ -45,6 +45,10 @@ POLYHEAD_INLINE Vector<std::int32_t> load_bytes(const std::int8_t* from) {
   return (Vector<std::int32_t>)_mm512_maskz_cvtepi8_epi32(0xffff, _mm_loadu_si128(reinterpret_cast<const __m128i*>(from)));
 }
 
+POLYHEAD_INLINE Vector<float> widen_halves(Vector<std::int32_t> halves) {
+  return (Vector<float>)_mm512_maskz_cvtph_ps(0xffff, _mm512_maskz_cvtepi32_epi16(0xffff, (__m512i)halves));
+}
+
 template <class T>
 POLYHEAD_INLINE unsigned lanes_above(Vector<T> x, T bound) {
   if constexpr (sizeof(T) == 8) {

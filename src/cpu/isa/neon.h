@@ -44,6 +44,10 @@ POLYHEAD_INLINE Vector<std::int32_t> load_bytes(const std::int8_t* from) {
   return (Vector<std::int32_t>)vmovl_s16(vget_low_s16(vmovl_s8(vcreate_s8(four))));
 }
 
+POLYHEAD_INLINE Vector<float> widen_halves(Vector<std::int32_t> halves) {
+  return (Vector<float>)vcvt_f32_f16(vreinterpret_f16_u16(vmovn_u32((uint32x4_t)halves)));
+}
+
 template <class T>
 POLYHEAD_INLINE unsigned lanes_above(Vector<T> x, T bound) {
   return vmaxvq_u32((uint32x4_t)(x > bound));

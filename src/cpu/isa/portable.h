@@ -8,7 +8,7 @@ namespace {
 
 inline constexpr bool kFused = false, kHasElementary = false;
 using generic::store_fence, generic::fraction, generic::lanes_above, generic::load_bytes, generic::load_shorts, generic::look_up, generic::multiply_add, generic::multiply_words,
-    generic::reciprocal_guess, generic::times_power_of_two, generic::stream_vector, generic::where_bytes;
+    generic::reciprocal_guess, generic::times_power_of_two, generic::stream_vector, generic::where_bytes, generic::widen_halves;
 
 }  // namespace
 }  // namespace polyhead::cpu::POLYHEAD_ISA

@@ -242,15 +242,19 @@ class Forward {
   template <int Rows, int Columns, Scores kScores>
   POLYHEAD_INLINE void exponentiate_tile(int row, std::int64_t panel, std::int64_t begin, bool begun) {
     if constexpr (kScores == Scores::biased) fetch_bias<Rows>(row, begin);
-    Vector<T> x[Rows][Columns];
-    sum_tile<Rows, Columns, false, From::second_cache, T>({.depth = task_.qk_width,
-                                                           .a = operands_.q(strip_),
-                                                           .a_stride = operands_.q_stride(),
-                                                           .b = operands_.k_panel(panel) + (begin - panel),
-                                                           .b_stride = kPanel},
-                                                          row, 0, x);
     const std::int64_t end = begin + Columns * kWidth, first = strip_ + row;
     T* const scores = s_.scores + row * s_.stride + begin;
+    Vector<T> x[Rows][Columns];
+    if (Columns == kTileVectors && operands_.template multiply_stored_keys<Rows>(operands_.q(first), panel, scores, s_.stride)) {
+      for_each_vector<Rows, Columns, T>(x, [&](int i, int j, Vector<T>& value) { value = load_vector(scores + i * s_.stride + j); });
+    } else {
+      sum_tile<Rows, Columns, false, From::second_cache, T>({.depth = task_.qk_width,
+                                                             .a = operands_.q(strip_),
+                                                             .a_stride = operands_.q_stride(),
+                                                             .b = operands_.k_panel(panel) + (begin - panel),
+                                                             .b_stride = kPanel},
+                                                            row, 0, x);
+    }
     const auto store = [&] {
       for_each_vector<Rows, Columns, T>(x, [&](int i, int j, Vector<T> value) { store_vector<T>(value, scores + i * s_.stride + j); });
     };

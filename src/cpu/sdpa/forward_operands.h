@@ -42,6 +42,18 @@ class ForwardOperands {
     return s_->k;
   }
 
+  // With few rows: c = q k^T for a whole panel of the block, from the keys as they are stored. Returns false if the panel must be packed.
+  template <int Rows>
+  bool multiply_stored_keys(const T* q, std::int64_t panel, T* c, std::int64_t c_stride) const {
+    if (!few_rows<T>(task_) || task_.k.column != 1 || panel + kPanel > block_.last) return false;
+    return with_key_storage<T>(task_.key_dtype, task_.k.data, [&](auto* data) {
+      using Storage = std::remove_const_t<std::remove_pointer_t<decltype(data)>>;
+      if (task_.qk_width % (kWidth * static_cast<std::int64_t>(sizeof(T) / sizeof(Storage))) != 0) return false;
+      multiply_keys<Rows>(stored_keys(data, first_ + panel), q, c, c_stride);
+      return true;
+    });
+  }
+
   // The product with the values from key `key` of the block on, read as they are stored. If a result is not finite, c is computed again
   // without the NaN and infinities of v, and finite() is false. c / divisor must not be wanted in that case: returns whether it was stored.
   bool multiply_stored_values(const Product<T>& product, std::int64_t key, int rows) {
@@ -91,41 +103,53 @@ class ForwardOperands {
  private:
   static constexpr int kWidth = kLanes<T>, kPanel = kPanelKeys<T>;
 
+  template <class Storage>
+  StoredRows<T, Storage> stored_keys(const Storage* k, std::int64_t first) const {
+    return {k + first * task_.k.row, task_.k, task_.qk_width, k_factor_, RowScales<T>(task_.k_scale, first), task_.keys - first};
+  }
+
   // Packs `count` keys of the block from key `key` on.
   __attribute__((noinline)) void pack_keys(std::int64_t key, int count, T* to) const {
     const std::int64_t first = first_ + key;
     with_key_storage<T>(task_.key_dtype, task_.k.data, [&](auto* data) {
-      pack_transposed<T>(data + first * task_.k.row, task_.k.row, task_.k.column, count, task_.qk_width, k_factor_, s_->lines, to,
-                         RowScales<T>(task_.k_scale, first), task_.keys - first);
+      pack_transposed(stored_keys(data, first), count, s_->lines, to);
     });
   }
 
-  void multiply_stored_values(const Product<T>& product, std::int64_t key, int rows, bool only_finite) const {
-    if constexpr (sizeof(T) == 4) {
-      const RowScales<T> scales(task_.v_scale, first_ + key);
-      const auto multiply = [&](auto* data) {
-        using Storage = std::remove_const_t<std::remove_pointer_t<decltype(data)>>;
-        multiply_stored<T, Storage>({.depth = product.depth,
-                                     .a = product.a,
-                                     .a_stride = product.a_stride,
-                                     .b = data + (first_ + key) * task_.v.row,
-                                     .b_stride = task_.v.row,
-                                     .c = product.c,
-                                     .c_stride = product.c_stride,
-                                     .earlier = product.earlier,
-                                     .own = product.own,
-                                     .quotient = product.quotient,
-                                     .quotient_stride = product.quotient_stride,
-                                     .divisor = product.divisor,
-                                     .reciprocal = product.reciprocal,
-                                     .b_scale = scales.data,
-                                     .b_scale_stride = scales.stride},
-                                    rows, task_.v_width, only_finite);
-      };
-      if (task_.key_dtype == DType::i8) return multiply(static_cast<const std::int8_t*>(task_.v.data));
-      if (task_.key_dtype == DType::bf16) return multiply(static_cast<const bf16*>(task_.v.data));
-      multiply(static_cast<const float*>(task_.v.data));
+  // Keys are transposed and multiplied in registers: a packed panel fills the first-level cache and is read only once.
+  template <int Rows, class Storage>
+  __attribute__((noinline)) void multiply_keys(const StoredRows<T, Storage>& keys, const T* q, T* c, std::int64_t c_stride) const {
+    for (int key = 0; key < kPanel; key += kWidth) {
+      Vector<T> sums[Rows] = {};
+      transpose_rows(keys, key, [&](std::int64_t d, Vector<T> x) __attribute__((always_inline)) {
+#pragma GCC unroll 16
+        for (int i = 0; i < Rows; ++i) sums[i] += broadcast(q[i * q_stride_ + d]) * x;
+      });
+      for (int i = 0; i < Rows; ++i) store_vector<T>(sums[i], c + i * c_stride + key);
     }
+  }
+
+  void multiply_stored_values(const Product<T>& product, std::int64_t key, int rows, bool only_finite) const {
+    const RowScales<T> scales(task_.v_scale, first_ + key);
+    with_key_storage<T>(task_.key_dtype, task_.v.data, [&](auto* data) {
+      using Storage = std::remove_const_t<std::remove_pointer_t<decltype(data)>>;
+      multiply_stored<T, Storage>({.depth = product.depth,
+                                   .a = product.a,
+                                   .a_stride = product.a_stride,
+                                   .b = data + (first_ + key) * task_.v.row,
+                                   .b_stride = task_.v.row,
+                                   .c = product.c,
+                                   .c_stride = product.c_stride,
+                                   .earlier = product.earlier,
+                                   .own = product.own,
+                                   .quotient = product.quotient,
+                                   .quotient_stride = product.quotient_stride,
+                                   .divisor = product.divisor,
+                                   .reciprocal = product.reciprocal,
+                                   .b_scale = scales.data,
+                                   .b_scale_stride = scales.stride},
+                                  rows, task_.v_width, only_finite);
+    });
   }
 
   void copy_vectors(const T* from, T* to) const {

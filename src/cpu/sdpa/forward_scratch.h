@@ -49,12 +49,10 @@ bool few_rows(const ForwardTask& task) {
   return task.rows <= kTileRows;
 }
 
-// Whether v is multiplied as it is stored, without a copy: each element is read once. float16 takes too many instructions to widen it in
-// every tile.
+// Whether v is multiplied as it is stored, without a copy: each element is read once.
 template <class T>
 bool reads_stored_values(const ForwardTask& task) {
-  return few_rows<T>(task) && sizeof(T) == 4 && task.key_dtype != DType::f16 && task.v.column == 1 &&
-         multiplies_stored<T>(task.rows, task.v_width);
+  return few_rows<T>(task) && task.v.column == 1 && multiplies_stored<T>(task.rows, task.v_width);
 }
 
 template <class T>

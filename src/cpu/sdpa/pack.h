@@ -26,81 +26,91 @@ struct RowScales {
   T of(std::int64_t row, T otherwise) const { return data != nullptr ? static_cast<T>(data[row * stride]) : otherwise; }
 };
 
-// Packs the first elements of kLanes rows of narrow storage, whose columns are neighbours, times their scales and factor. A word of 32 bits
-// holds two or four of a row's elements: words are transposed, then widened. Returns the number of elements packed.
-template <class Storage>
-std::int64_t pack_words(const Storage* from, std::int64_t row_stride, std::int64_t width, float factor, const RowScales<float>& scales,
-                        std::int64_t key, std::int64_t ahead, float* to) {
-  constexpr int kWidth = kLanes<float>, kPanel = kPanelKeys<float>, kElements = 4 / static_cast<int>(sizeof(Storage)), kStep = kWidth * kElements;
+// Rows of k or v as they are stored, from row 0 of `data` on. Their elements count times their scale and the factor.
+template <class T, class Storage>
+struct StoredRows {
+  const Storage* data;
+  std::int64_t row_stride, column_stride, width;
+  T factor;
+  RowScales<T> scales;
+  std::int64_t available;  // rows that may be prefetched
+
+  StoredRows(const Storage* rows, const Plane& plane, std::int64_t row_width, T times, const RowScales<T>& row_scales = {}, std::int64_t end = 0)
+      : data(rows), row_stride(plane.row), column_stride(plane.column), width(row_width), factor(times), scales(row_scales), available(end) {}
+};
+
+// Calls f(d, x) for elements d = 0, 1, ... of kLanes contiguous rows from row `first` on: x has element d of each row. Narrow storage is
+// transposed in words of 32 bits, which hold several elements. Returns the number of elements; those that do not fill a vector are left.
+template <class T, class Storage, class F>
+POLYHEAD_INLINE std::int64_t transpose_rows(const StoredRows<T, Storage>& rows, std::int64_t first, const F& f) {
+  constexpr int kWidth = kLanes<T>, kElements = static_cast<int>(sizeof(T) / sizeof(Storage)), kStep = kWidth * kElements;
   constexpr bool kScaled = std::is_same_v<Storage, std::int8_t>;
-  Vector<float> scale{};
+  using Word = std::conditional_t<kElements == 1, T, std::int32_t>;
+  // Memory is prefetched 32 KiB ahead into the second-level cache, which waits for more cache lines at a time than the first, and from
+  // there the next rows, because the hardware follows fewer streams than a vector has lanes.
+  constexpr std::int64_t kFarBytes = 32768;
+  const std::int64_t near = kWidth, far = kFarBytes / larger(1, rows.width * static_cast<std::int64_t>(sizeof(Storage)));
+  const bool fetches_near = first + near + kWidth <= rows.available, fetches_far = first + far + kWidth <= rows.available;
+  Vector<T> scale{};
   if constexpr (kScaled) {
-    for (int i = 0; i < kWidth; ++i) scale[i] = scales.of(key + i, 1.0F);
+    for (int i = 0; i < kWidth; ++i) scale[i] = rows.scales.of(first + i, 1) * rows.factor;
   }
+  const Storage* const from = rows.data + first * rows.row_stride;
   std::int64_t d = 0;
-  for (; d + kStep <= width; d += kStep) {
-    Vector<std::int32_t> words[kWidth];
+  for (; d + kStep <= rows.width; d += kStep) {
+    Vector<Word> x[kWidth];
 #pragma GCC unroll 16
     for (int i = 0; i < kWidth; ++i) {
-      if (ahead > 0) __builtin_prefetch(from + (i + ahead) * row_stride + d);
-      __builtin_memcpy(&words[i], from + i * row_stride + d, sizeof words[i]);
+      const Storage* const row = from + i * rows.row_stride + d;
+      __builtin_memcpy(&x[i], row, sizeof x[i]);
+      if constexpr (kElements == 1) x[i] *= rows.factor;
+      if (fetches_near) __builtin_prefetch(row + near * rows.row_stride);
+      if (fetches_far) __builtin_prefetch(row + far * rows.row_stride, 0, 2);
     }
-    transpose<std::int32_t>(words);
+    transpose<Word>(x);
 #pragma GCC unroll 16
     for (int i = 0; i < kWidth; ++i) {
-      [&]<int... e>(std::integer_sequence<int, e...>) __attribute__((always_inline)) {
-        const auto store = [&](int element, Vector<float> x) __attribute__((always_inline)) {
-          if constexpr (kScaled) x *= scale;
-          store_vector<float>(x * factor, to + (d + i * kElements + element) * kPanel);
-        };
-        (store(e, Narrow<Storage>::template of_word<e>(words[i])), ...);
-      }(std::make_integer_sequence<int, kElements>{});
+      if constexpr (kElements == 1) {
+        f(d + i, x[i]);
+      } else {
+        [&]<int... e>(std::integer_sequence<int, e...>) __attribute__((always_inline)) {
+          const auto widened = [&](int element, Vector<T> y) __attribute__((always_inline)) {
+            f(d + i * kElements + element, kScaled ? y * scale : y * rows.factor);
+          };
+          (widened(e, Narrow<Storage>::template of_word<e>(x[i])), ...);
+        }(std::make_integer_sequence<int, kElements>{});
+      }
     }
   }
   return d;
 }
 
-// Packs `count` rows of `width` elements, times their scales and factor, into panels [panel, width, kPanelKeys]. The last vector of keys is
-// padded with 0. `lines` is scratch of kLanes rows. Of `available` rows those after the first `count` are read next.
+// Packs `count` rows into panels [panel, width, kPanelKeys]. The last vector of keys is padded with 0. `lines` is scratch of kLanes rows.
 template <class T, class Storage>
-void pack_transposed(const Storage* from, std::int64_t row_stride, std::int64_t column_stride, int count, std::int64_t width, T factor,
-                     T* lines, T* panels, const RowScales<T>& scales = {}, std::int64_t available = 0) {
+void pack_transposed(const StoredRows<T, Storage>& from, int count, T* lines, T* panels) {
   constexpr int kWidth = kLanes<T>, kPanel = kPanelKeys<T>;
-  available = available > count ? available : count;
+  const std::int64_t width = from.width;
   for (int key = 0; key < count; key += kWidth) {
-    T* to = panels + key / kPanel * (width * kPanel) + key % kPanel;
-    std::int64_t done = 0;
-    if constexpr (std::is_same_v<Storage, bf16> || std::is_same_v<Storage, std::int8_t>) {
-      if (column_stride == 1 && key + kWidth <= count) {
-        constexpr int kAhead = 32;
-        done = pack_words(from + key * row_stride, row_stride, width, factor, scales, key, key + kAhead + kWidth <= available ? kAhead : 0, to);
-        if (done == width) continue;
-      }
+    T* const to = panels + key / kPanel * (width * kPanel) + key % kPanel;
+    std::int64_t d = 0;
+    if (from.column_stride == 1 && key + kWidth <= count) {
+      d = transpose_rows(from, key, [=](std::int64_t i, Vector<T> x) __attribute__((always_inline)) { store_vector<T>(x, to + i * kPanel); });
     }
+    if (d == width) continue;
     const T* rows[kWidth];
     for (int i = 0; i < kWidth; ++i) {
-      T* line = lines + i * width;
-      const Storage* row = from + (key + i) * row_stride;
+      T* const line = lines + i * width;
+      rows[i] = line;
       if (key + i >= count) {
-        for (std::int64_t d = done; d < width; ++d) line[d] = 0;
-        rows[i] = line;
-      } else if (std::is_same_v<T, Storage> && column_stride == 1) {
-        rows[i] = reinterpret_cast<const T*>(row);
+        for (std::int64_t e = d; e < width; ++e) line[e] = 0;
       } else {
-        widen_row<T>(row + done * column_stride, column_stride, width - done, scales.of(key + i, T{1}), line + done);
-        rows[i] = line;
+        const Storage* const row = from.data + (key + i) * from.row_stride + d * from.column_stride;
+        widen_row<T>(row, from.column_stride, width - d, from.scales.of(key + i, T{1}) * from.factor, line + d);
       }
     }
-    std::int64_t d = done;
-    for (; d + kWidth <= width; d += kWidth) {
-      // Prefetch the next rows: the hardware prefetcher follows fewer streams than a vector has lanes.
-      if (std::is_same_v<T, Storage> && column_stride == 1 && key + 2 * kWidth <= available) {
-        for (int i = 0; i < kWidth; ++i) __builtin_prefetch(rows[i] + kWidth * row_stride + d);
-      }
-      transpose<T>(rows, d, factor, to + d * kPanel, kPanel);
-    }
+    for (; d + kWidth <= width; d += kWidth) transpose<T>(rows, d, T{1}, to + d * kPanel, kPanel);
     for (; d < width; ++d) {
-      for (int i = 0; i < kWidth; ++i) to[d * kPanel + i] = rows[i][d] * factor;
+      for (int i = 0; i < kWidth; ++i) to[d * kPanel + i] = rows[i][d];
     }
   }
 }
