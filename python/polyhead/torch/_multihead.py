@@ -174,8 +174,10 @@ class MultiheadAttention(torch.nn.MultiheadAttention):
         own = self._parameters
         weight = own["in_proj_weight"] if "in_proj_weight" in own else self.in_proj_weight  # a parametrized one is an attribute
         bias = own["in_proj_bias"] if "in_proj_bias" in own else self.in_proj_bias
-        separate = (self.q_proj_weight, bias, self.k_proj_weight, None, self.v_proj_weight, None)
-        return (*(separate if weight is None else (weight, bias, None, None, None, None)), out.weight, out.bias, None, None, self.bias_k, self.bias_v)
+        projections: tuple[Tensor | None, ...] = (weight, bias, None, None, None, None)
+        if weight is None:
+            projections = (self.q_proj_weight, bias, self.k_proj_weight, None, self.v_proj_weight, None)
+        return (*projections, out.weight, out.bias, None, None, self.bias_k, self.bias_v)
 
     def _by_torch(
         self, of: Any, query: Tensor, key: Tensor, value: Tensor, sequence: int, masks: dict[str, Any], dropout: float, need_weights: bool
