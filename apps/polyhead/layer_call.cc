@@ -95,7 +95,7 @@ void set_options(const LoadedLayer& loaded, const AttentionRules& rules, InputTe
     fail(ErrorCode::invalid_argument,
          "this layer adds a bias from its relative_attention_bias to the scores, and the file does not say how; give the bias as a "
          "tensor 'bias' ",
-         shared_bias_shape(*call), ", or its transpose as 'relative_bias.table', which --bidirectional and --max-distance describe");
+         shared_bias_shape(*call), ", or give attend its transpose as 'relative_bias.table', which --bidirectional and --max-distance describe");
   }
   call->options.mask = mask_of(rules, call->lead, call->weights[-2], call->keys);
   if (loaded.causal && rules.causal.empty()) call->options.mask.causal = Diagonal::bottom_right();

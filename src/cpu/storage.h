@@ -68,7 +68,7 @@ struct Narrow<f16> {
   POLYHEAD_INLINE static Vector<float> load(const f16* from) { return widen_halves(load_shorts(&from->bits)); }
   template <int i>
   POLYHEAD_INLINE static Vector<float> of_word(Vector<std::int32_t> word) {
-    return widen_halves(i == 0 ? word & 0xffff : (word >> 16) & 0xffff);
+    return widen_halves(i == 0 ? word : word >> 16);
   }
 };
 
@@ -104,7 +104,11 @@ POLYHEAD_INLINE void narrow(float x, bf16* to) {  // rounds to nearest even; NaN
 template <class T, class Storage>
 POLYHEAD_INLINE void widen_row(const Storage* from, std::int64_t stride, std::int64_t count, T factor, T* to) {
   if (stride == 1) {
-    for (std::int64_t i = 0; i < count; ++i) to[i] = factor * widen(from[i]);
+    std::int64_t i = 0;
+    if constexpr (!std::is_same_v<T, Storage>) {
+      for (; i + kLanes<T> <= count; i += kLanes<T>) store_vector<T>(Narrow<Storage>::load(from + i) * factor, to + i);
+    }
+    for (; i < count; ++i) to[i] = factor * widen(from[i]);
   } else {
     for (std::int64_t i = 0; i < count; ++i) to[i] = factor * widen(from[i * stride]);
   }

@@ -41,8 +41,8 @@ struct Product {
 };
 
 // The cache that holds b. From the second-level cache b is prefetched eight terms (100 cycles) ahead. If kTransposed, a is prefetched
-// instead, for the tile after the next, because one cache line has the rows of two or three tiles. From memory b is prefetched far
-// ahead into the second-level cache, which waits for more cache lines at a time than the first, and from there a few terms ahead; of
+// instead, for the tile after the next, because one cache line has the rows of two or three tiles. From memory b is prefetched
+// far ahead into the second-level cache, which can have more misses outstanding than the first, and from there nearer into the first. Of
 // memory_finite NaN and infinities count as 0.
 enum class From { first_cache, second_cache, memory, memory_finite };
 
@@ -214,8 +214,8 @@ bool multiplies_stored(std::int64_t rows, std::int64_t width) {
   return rows <= kTileRows && width % (kTileVectors * kLanes<T>) == 0;
 }
 
-// Computes the columns [column, end) of c from b in memory, 16 KiB of b at a time: its rows are read whole and in their order, while the
-// sums of the other tiles wait in the first-level cache.
+// Computes the columns [column, end) of c from b in memory, 16 KiB of b at a time, so that its rows are read whole and in their order. Sums
+// of tiles that are not in registers stay in the first-level cache.
 template <int Rows, class T, class B>
 void multiply_wide_rows(const Product<T, B>& product, std::int64_t column, std::int64_t end) {
   constexpr std::int64_t kTile = kTileVectors * kLanes<T>, kTerms = 16384 / (kWideColumns<T> * static_cast<std::int64_t>(sizeof(B)));
@@ -238,10 +238,13 @@ void multiply_wide_rows(const Product<T, B>& product, std::int64_t column, std::
 template <class T, class B>
 void multiply_stored(const Product<T, B>& product, int rows, std::int64_t width, bool only_finite) {
   constexpr std::int64_t kTile = kTileVectors * kLanes<T>;
-  for (std::int64_t column = 0; column < width && only_finite; column += kTile) {
-    for (int row = 0; row < rows; ++row) multiply_tile<1, kTileVectors, false, From::memory_finite>(product, row, column);
+  if (only_finite) {
+    for (std::int64_t column = 0; column < width; column += kTile) {
+      for (int row = 0; row < rows; ++row) multiply_tile<1, kTileVectors, false, From::memory_finite>(product, row, column);
+    }
+    return;
   }
-  for (std::int64_t column = 0; column < width && !only_finite; column += kWideColumns<T>) {
+  for (std::int64_t column = 0; column < width; column += kWideColumns<T>) {
     const std::int64_t end = column + kWideColumns<T> < width ? column + kWideColumns<T> : width;
     with_count<kTileRows>(rows, [&](auto count) { multiply_wide_rows<count()>(product, column, end); });
   }

@@ -37,13 +37,13 @@ POLYHEAD_INLINE void transpose(Vector<T> (&x)[kLanes<T>]) {
   }
 }
 
-// to[i * stride + j] = factor rows[j][offset + i] for i and j below kLanes.
+// to[i * stride + j] = rows[j][offset + i] for i and j below kLanes.
 template <class T>
-POLYHEAD_INLINE void transpose(const T* const* rows, std::int64_t offset, T factor, T* to, std::int64_t stride) {
+POLYHEAD_INLINE void transpose(const T* const* rows, std::int64_t offset, T* to, std::int64_t stride) {
   constexpr int kCount = kLanes<T>;
   Vector<T> x[kCount];
 #pragma GCC unroll 16
-  for (int i = 0; i < kCount; ++i) x[i] = load_vector(rows[i] + offset) * factor;
+  for (int i = 0; i < kCount; ++i) x[i] = load_vector(rows[i] + offset);
   transpose<T>(x);
 #pragma GCC unroll 16
   for (int i = 0; i < kCount; ++i) store_vector<T>(x[i], to + i * stride);

@@ -26,7 +26,7 @@ void pack_transposed_lines(const Storage* const* columns, int count, std::int64_
     }
     T* line = to + first * kPanelColumns<T>;
     int k = 0;
-    for (; k + kWidth <= piece; k += kWidth) transpose<T>(rows, k, T{1}, line + k * kPanelColumns<T>, kPanelColumns<T>);
+    for (; k + kWidth <= piece; k += kWidth) transpose<T>(rows, k, line + k * kPanelColumns<T>, kPanelColumns<T>);
     for (; k < piece; ++k) {
       for (int i = 0; i < kWidth; ++i) line[k * kPanelColumns<T> + i] = rows[i][k];
     }

@@ -134,7 +134,7 @@ POLYHEAD_INLINE Vector<std::int32_t> load_bytes(const std::int8_t* from) {
   for (int i = 0; i < kLanes<float>; ++i) lanes[i] = from[i];
   return lanes;
 }
-// float32 of the float16 in the lower half of each lane. A multiplication corrects the exponent and makes subnormals normal.
+// float32 of the float16 in the lower half of each lane; the upper half may hold anything. A multiplication corrects the exponent and makes subnormals normal.
 POLYHEAD_INLINE Vector<float> widen_halves(Vector<std::int32_t> halves) {
   const Vector<std::int32_t> magnitude = (halves & 0x7fff) << 13, sign = halves << 16 & (1 << 31);
   const Vector<std::int32_t> finite = (Vector<std::int32_t>)((Vector<float>)magnitude * 0x1p112F);

@@ -223,7 +223,7 @@ class Backward {
   void load_keys(std::int64_t first, std::int64_t count) {
     with_storage<T>(task_.dtype, task_.k.data, [&](auto* data) {
       const auto* k = data + first * task_.k.row;
-      pack_transposed(StoredRows(k, task_.k, task_.qk_width, T{1}), static_cast<int>(count), s_.lines, s_.k_panels);
+      pack_transposed(StoredRows(k, task_.k, task_.qk_width, task_.keys - first, T{1}), static_cast<int>(count), s_.lines, s_.k_panels);
       k_finite_ = copy_rows<T>(k, task_.k.row, task_.k.column, static_cast<int>(count), task_.qk_width, s_.qk_padded, T{1}, s_.k);
     });
     if (!k_finite_) zero_non_finite(s_.k, count * s_.qk_padded, s_.k);
@@ -231,7 +231,7 @@ class Backward {
 
   void load_values(std::int64_t first, std::int64_t count) {
     with_storage<T>(task_.dtype, task_.v.data, [&](auto* data) {
-      const StoredRows v(data + first * task_.v.row, task_.v, task_.v_width, T{1});
+      const StoredRows v(data + first * task_.v.row, task_.v, task_.v_width, task_.keys - first, T{1});
       pack_transposed(v, static_cast<int>(count), s_.lines, s_.v_panels);
     });
   }

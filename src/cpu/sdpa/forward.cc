@@ -133,11 +133,12 @@ std::string facts_of_forward(const ForwardProblem& p) {
     return cat("documents: each by itself; the largest has ", part.queries, " queries and ", part.keys, " keys\n") + facts_of_forward(part);
   }
   const Items items(p, threads_of(p.executor));
-  const std::int64_t bytes = current_kernels().sdpa.forward_scratch(largest_task(p, items, nullptr)),
-                     partials = items.count() * items.partial_bytes();
+  const ForwardTask largest = largest_task(p, items, nullptr);
+  const std::int64_t bytes = current_kernels().sdpa.forward_scratch(largest), partials = items.count() * items.partial_bytes();
   return cat("kernel: ", current_kernels().name, ", blocks of ", items.most_rows, " queries, ", items.count(), " of them",
              items.split() ? cat(", each with its keys in ", items.key_splits, " splits") : std::string(), "\n", "scratch: ", bytes,
              " bytes per thread", items.split() ? cat(" and ", partials, " for all splits") : std::string(), "\n",
+             current_kernels().sdpa.reads_stored_values(largest) ? "few rows: keys and values are multiplied as they are stored\n" : "",
              p.attention_weights ? "attention weights: from the same pass\n" : "");
 }
 

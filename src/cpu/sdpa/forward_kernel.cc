@@ -2,7 +2,7 @@
 //
 // Loops, outermost first (README.md draws them):
 //   group of rows: all rows of the task or, if attention weights are wanted, those that share a pass over the keys
-//     key block: its keys, transposed into panels, and its values stay in the second-level cache
+//     key block: its keys, transposed into panels, and its values stay in the second-level cache; few rows read them as they are stored
 //       strip of rows: its scores with the key block stay in the first-level cache
 //         panel of keys: q k^T as one tile of sums in registers; bias, masks and exp are applied there (online_softmax.h), then p is stored
 //         p v, summed in registers and joined with o of earlier key blocks (join_blocks.h); in the last one o / l is stored in `out`
@@ -207,6 +207,7 @@ class Forward {
 
   template <Scores kScores>
   void exponentiate_rows(int rows, KeyRange keys) {
+    rows_ = rows;
     int row = 0;
     for (; row + kTileRows <= rows; row += kTileRows) exponentiate_panels<kTileRows, kScores>(row, keys);
     for (; row + 4 <= rows; row += 4) exponentiate_panels<4, kScores>(row, keys);
@@ -245,7 +246,8 @@ class Forward {
     const std::int64_t end = begin + Columns * kWidth, first = strip_ + row;
     T* const scores = s_.scores + row * s_.stride + begin;
     Vector<T> x[Rows][Columns];
-    if (Columns == kTileVectors && operands_.template multiply_stored_keys<Rows>(operands_.q(first), panel, scores, s_.stride)) {
+    // The first tile of rows multiplies the panel with all rows of the strip, because transposing takes as long as multiplying.
+    if (Columns == kTileVectors && operands_.multiply_stored_keys(operands_.q(strip_), row == 0 ? rows_ : 0, panel, scores, s_.stride)) {
       for_each_vector<Rows, Columns, T>(x, [&](int i, int j, Vector<T>& value) { value = load_vector(scores + i * s_.stride + j); });
     } else {
       sum_tile<Rows, Columns, false, From::second_cache, T>({.depth = task_.qk_width,
@@ -420,12 +422,15 @@ class Forward {
   KeyRange inner_{0, 0};  // the keys that every row of the strip attends to
   StripBlocks blocks_;
   int masks_ = 0;  // number of boolean masks that the tile must apply
+  int rows_ = 0;   // rows of the strip
   StripRow lines_[kStripRows];
 };
 
 }  // namespace
 
 extern const ForwardKernels forward_kernels;
-constinit const ForwardKernels forward_kernels = {scratch_bytes<Scratch, ForwardTask>, run_kernel<Forward, ForwardTask>};
+constinit const ForwardKernels forward_kernels = {
+    scratch_bytes<Scratch, ForwardTask>, run_kernel<Forward, ForwardTask>,
+    [](const ForwardTask& task) { return task.dtype == DType::f64 ? reads_stored_values<double>(task) : reads_stored_values<float>(task); }};
 
 }  // namespace polyhead::cpu::POLYHEAD_ISA

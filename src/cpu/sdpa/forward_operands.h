@@ -42,14 +42,15 @@ class ForwardOperands {
     return s_->k;
   }
 
-  // With few rows: c = q k^T for a whole panel of the block, from the keys as they are stored. Returns false if the panel must be packed.
-  template <int Rows>
-  bool multiply_stored_keys(const T* q, std::int64_t panel, T* c, std::int64_t c_stride) const {
+  // With few rows: c = q k^T of `rows` rows with a whole panel of the block, from the keys as they are stored. Returns false if the panel
+  // must be packed. rows 0 only asks.
+  bool multiply_stored_keys(const T* q, int rows, std::int64_t panel, T* c, std::int64_t c_stride) const {
     if (!few_rows<T>(task_) || task_.k.column != 1 || panel + kPanel > block_.last) return false;
     return with_key_storage<T>(task_.key_dtype, task_.k.data, [&](auto* data) {
       using Storage = std::remove_const_t<std::remove_pointer_t<decltype(data)>>;
       if (task_.qk_width % (kWidth * static_cast<std::int64_t>(sizeof(T) / sizeof(Storage))) != 0) return false;
-      multiply_keys<Rows>(stored_keys(data, first_ + panel), q, c, c_stride);
+      if (rows == 0) return true;
+      with_count<kTileRows>(rows, [&](auto count) { multiply_keys<count()>(stored_keys(data, first_ + panel), q, c, c_stride); });
       return true;
     });
   }
@@ -105,7 +106,7 @@ class ForwardOperands {
 
   template <class Storage>
   StoredRows<T, Storage> stored_keys(const Storage* k, std::int64_t first) const {
-    return {k + first * task_.k.row, task_.k, task_.qk_width, k_factor_, RowScales<T>(task_.k_scale, first), task_.keys - first};
+    return {k + first * task_.k.row, task_.k, task_.qk_width, task_.keys - first, k_factor_, RowScales<T>(task_.k_scale, first)};
   }
 
   // Packs `count` keys of the block from key `key` on.

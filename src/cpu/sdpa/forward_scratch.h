@@ -43,7 +43,7 @@ bool writes_attention_weights_in_place(const ForwardTask& task) {
   return task.dtype == kOwnStorage<T> && task.attention_weights.column == 1;
 }
 
-// Whether the task is one strip, as in decoding. Its panels of keys are packed one at a time.
+// Whether the task is one strip, as in decoding. It reads whole panels of keys as they are stored and packs others one at a time.
 template <class T>
 bool few_rows(const ForwardTask& task) {
   return task.rows <= kTileRows;

@@ -61,8 +61,8 @@ TEST_P(Fences, NothingIsReadBeyondATensor) {
     set_kernel_instruction_set(set.name);
     for (int round = 0; round < 60; ++round) {
       memory_.clear();
-      const std::int64_t n = random_.integer(1, 3), t = random_.integer(1, 70), s = random_.integer(1, 70);
-      const auto width = [&] { return random_.pick<std::int64_t>({1, 3, 4, 8, 16, 20, 32, 64}); };
+      const std::int64_t n = random_.integer(1, 3), t = random_.coin() ? random_.integer(1, 6) : random_.integer(7, 70), s = random_.integer(1, 150);
+      const auto width = [&] { return random_.pick<std::int64_t>({1, 3, 4, 8, 16, 20, 32, 64, 64, 128}); };
       const std::int64_t h = width(), w = width();
       const bool layer = random_.coin();
       const auto operand = [&](std::int64_t length, std::int64_t columns) {

@@ -9,6 +9,8 @@ struct ForwardKernels {
   // Bytes of scratch that one call of `forward` needs, aligned to a cache line. The kernel allocates no other memory.
   std::int64_t (*forward_scratch)(const ForwardTask& task);
   void (*forward)(const ForwardTask& task, void* scratch);
+  // Whether v is multiplied as it is stored, without a copy; so are whole panels of k whose elements are neighbours.
+  bool (*reads_stored_values)(const ForwardTask& task);
 };
 
 struct MergeKernels {

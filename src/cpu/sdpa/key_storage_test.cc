@@ -97,6 +97,20 @@ TEST(CpuKeyStorage, OneQueryHasTheBitsOfItsRowInAPrefillAndOfFloat32) {
   }
 }
 
+TEST(CpuKeyStorage, ExplainTellsWhetherKeysAndValuesAreReadAsStored) {
+  struct {
+    std::int64_t queries, width;
+    bool stored;
+  } const cases[] = {{1, 64, true}, {6, 128, true}, {7, 128, false}, {1, 20, false}};
+  for (const auto& z : cases) {
+    Random random(5);
+    const Tensor q = random.tensor(DType::f32, {1, z.queries, z.width}), k = random.tensor(DType::f32, {1, 90, z.width});
+    Tensor out(DType::f32, q.shape());
+    const std::string text = explain({.q = q, .k = k, .v = k, .out = out});
+    EXPECT_EQ(text.find("as they are stored") != std::string::npos, z.stored) << z.queries << " x " << z.width << "\n" << text;
+  }
+}
+
 // A scale that is not finite makes its key or value so: the rows that attend to it show it, and no other row.
 TEST(CpuKeyStorage, NonFiniteScalesCountForTheRowsThatAttend) {
   for (const std::int64_t queries : {1, 20}) {
@@ -136,10 +150,10 @@ TEST(CpuKeyStorage, NonFiniteValuesCountInFewRowsAsInMany) {
   for (std::uint64_t seed = 0; seed < 60; ++seed) {
     SCOPED_TRACE(seed);
     Random random(seed);
-    const DType storage = random.pick({DType::f32, DType::bf16, DType::i8});
+    const DType storage = random.pick({DType::f64, DType::f32, DType::bf16, DType::f16, DType::i8}), dtype = storage == DType::f64 ? storage : DType::f32;
     const bool integers = storage == DType::i8;
     const std::int64_t keys = random.pick<std::int64_t>({40, 520, 1100}), width = random.pick<std::int64_t>({16, 64, 128}), queries = 24;
-    const Tensor q = random.tensor(DType::f32, {1, queries, 32}), k = random.tensor(storage, {1, keys, 32}, integers ? -127 : -1, integers ? 127 : 1);
+    const Tensor q = random.tensor(dtype, {1, queries, 32}), k = random.tensor(storage, {1, keys, 32}, integers ? -127 : -1, integers ? 127 : 1);
     Tensor v = random.tensor(storage, {1, keys, width}, integers ? -127 : -1, integers ? 127 : 1), scale = random.tensor(DType::f32, {1, keys}, 0.001, 0.01);
     for (std::int64_t i = random.integer(1, 3); i > 0; --i) {
       const std::int64_t s = random.integer(0, keys - 1), d = random.integer(0, width - 1);
@@ -149,11 +163,11 @@ TEST(CpuKeyStorage, NonFiniteValuesCountInFewRowsAsInMany) {
     const Tensor attend = random.tensor(DType::boolean, {queries, keys});
     const ConstTensorView scales = integers ? ConstTensorView(scale) : ConstTensorView();
     for_each_instruction_set([&] {
-      Tensor all(DType::f32, {1, queries, width});
+      Tensor all(dtype, {1, queries, width});
       sdpa_forward({.q = q, .k = k, .v = v, .out = all, .k_scale = scales, .v_scale = scales}, {.mask = {.attend = attend}});
       for (std::int64_t t = 0; t < queries;) {
         const std::int64_t last = std::min(queries, t + random.integer(1, 6));
-        Tensor few(DType::f32, {1, last - t, width});
+        Tensor few(dtype, {1, last - t, width});
         sdpa_forward({.q = q.view().slice(1, t, last), .k = k, .v = v, .out = few, .k_scale = scales, .v_scale = scales},
                      {.mask = {.attend = attend.view().slice(0, t, last)}});
         EXPECT_TRUE(near(few, all.view().slice(1, t, last), 0));

@@ -40,7 +40,7 @@ class Maps {
 
   void run() {
     with_key_storage<T>(task_.key_dtype, task_.k.data, [&](auto* data) {
-      const StoredRows k(data, task_.k, task_.qk_width, T{1}, RowScales<T>(task_.k_scale, 0));
+      const StoredRows k(data, task_.k, task_.qk_width, task_.keys, T{1}, RowScales<T>(task_.k_scale, 0));
       pack_transposed(k, static_cast<int>(task_.keys), s_.lines, s_.k);
     });
     for (std::int64_t strip = 0; strip < task_.count; strip += kStripRows) {

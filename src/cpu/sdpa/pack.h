@@ -1,4 +1,4 @@
-// Copies of q, k and v in the order in which the tiles read them. For kernel sources only.
+// Rows of k and v as they are stored, and their transposition, in registers or into panels. For kernel sources only.
 #pragma once
 
 #include "cpu/sdpa/task.h"
@@ -26,7 +26,7 @@ struct RowScales {
   T of(std::int64_t row, T otherwise) const { return data != nullptr ? static_cast<T>(data[row * stride]) : otherwise; }
 };
 
-// Rows of k or v as they are stored, from row 0 of `data` on. Their elements count times their scale and the factor.
+// Rows of k or v as they are stored, from row 0 of `data` on. An element's value is the stored number times its row's scale and `factor`.
 template <class T, class Storage>
 struct StoredRows {
   const Storage* data;
@@ -35,19 +35,26 @@ struct StoredRows {
   RowScales<T> scales;
   std::int64_t available;  // rows that may be prefetched
 
-  StoredRows(const Storage* rows, const Plane& plane, std::int64_t row_width, T times, const RowScales<T>& row_scales = {}, std::int64_t end = 0)
-      : data(rows), row_stride(plane.row), column_stride(plane.column), width(row_width), factor(times), scales(row_scales), available(end) {}
+  StoredRows(const Storage* rows, const Plane& plane, std::int64_t row_width, std::int64_t rows_from_here, T times,
+             const RowScales<T>& row_scales = {})
+      : data(rows),
+        row_stride(plane.row),
+        column_stride(plane.column),
+        width(row_width),
+        factor(times),
+        scales(row_scales),
+        available(rows_from_here) {}
 };
 
 // Calls f(d, x) for elements d = 0, 1, ... of kLanes contiguous rows from row `first` on: x has element d of each row. Narrow storage is
-// transposed in words of 32 bits, which hold several elements. Returns the number of elements; those that do not fill a vector are left.
+// transposed in words of 32 bits, which hold several elements. Returns the number of elements; the caller handles those that do not fill a vector.
 template <class T, class Storage, class F>
 POLYHEAD_INLINE std::int64_t transpose_rows(const StoredRows<T, Storage>& rows, std::int64_t first, const F& f) {
   constexpr int kWidth = kLanes<T>, kElements = static_cast<int>(sizeof(T) / sizeof(Storage)), kStep = kWidth * kElements;
   constexpr bool kScaled = std::is_same_v<Storage, std::int8_t>;
   using Word = std::conditional_t<kElements == 1, T, std::int32_t>;
-  // Memory is prefetched 32 KiB ahead into the second-level cache, which waits for more cache lines at a time than the first, and from
-  // there the next rows, because the hardware follows fewer streams than a vector has lanes.
+  // Prefetch from memory into the second-level cache 32 KiB ahead, and from there the next rows: the hardware follows fewer streams than a
+  // vector has lanes.
   constexpr std::int64_t kFarBytes = 32768;
   const std::int64_t near = kWidth, far = kFarBytes / larger(1, rows.width * static_cast<std::int64_t>(sizeof(Storage)));
   const bool fetches_near = first + near + kWidth <= rows.available, fetches_far = first + far + kWidth <= rows.available;
@@ -108,7 +115,7 @@ void pack_transposed(const StoredRows<T, Storage>& from, int count, T* lines, T*
         widen_row<T>(row, from.column_stride, width - d, from.scales.of(key + i, T{1}) * from.factor, line + d);
       }
     }
-    for (; d + kWidth <= width; d += kWidth) transpose<T>(rows, d, T{1}, to + d * kPanel, kPanel);
+    for (; d + kWidth <= width; d += kWidth) transpose<T>(rows, d, to + d * kPanel, kPanel);
     for (; d < width; ++d) {
       for (int i = 0; i < kWidth; ++i) to[d * kPanel + i] = rows[i][d];
     }
