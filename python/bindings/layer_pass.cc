@@ -38,11 +38,14 @@ struct LayerForm {
     const auto members = linears(layer);
     for (std::size_t i = 0; i < kLinears; ++i) members[i]->weight = on(views[2 * i]), members[i]->bias = on(views[2 * i + 1]);
     const std::int64_t q = config.heads * config.head_width, k = config.kv_heads * config.head_width, v = config.kv_heads * config.value_head_width;
-    const auto split = [&](Tensor nn::Linear::*member, TensorView all) {
-      if (!all || layer.k.*member) return;
+    const auto split = [&](const char* name, Tensor nn::Linear::*member, TensorView all) {
+      if (!all || layer.k.*member || (all.rank() > 0 && all.extent(0) == q)) return;
+      if (all.rank() == 0 || all.extent(0) != q + k + v) {
+        throw nb::value_error(text("MultiHeadAttention: in_proj_", name, " is ", to_string(all.shape()), "; it must have ", q + k + v, " rows").c_str());
+      }
       layer.q.*member = on(all.slice(0, 0, q)), layer.k.*member = on(all.slice(0, q, q + k)), layer.v.*member = on(all.slice(0, q + k, q + k + v));
     };
-    split(&nn::Linear::weight, views[0]), split(&nn::Linear::bias, views[1]);
+    split("weight", &nn::Linear::weight, views[0]), split("bias", &nn::Linear::bias, views[1]);
     return nn::make_attention(config, std::move(layer.q), std::move(layer.k), std::move(layer.v), std::move(layer.output), std::move(layer.gate),
                               on(views[10]), on(views[11]));
   }

@@ -241,7 +241,7 @@ def test_a_call_that_fails_leaves_the_cache_as_it_was() -> None:
     cache = polyhead.KeyValueCache(1, 2, 4, 4)
     q = torch.randn(1, 2, 1, 4)
     attention(q, q, q, cache=cache)
-    for wrong in ({"bias": torch.zeros(3, 3)}, {"empty_rows": "other"}, {"causal": 3}, {"key_lengths": torch.ones(1, dtype=torch.int64)}):
+    for wrong in ({"bias": torch.zeros(3, 3)}, {"empty_rows": "other"}, {"causal": 3}, {"key_lengths": torch.ones(1, dtype=torch.int64)}, {"out": torch.empty(5)}):
         with pytest.raises(ValueError):
             attention(q, q, q, cache=cache, **wrong)  # type: ignore[arg-type]
     with pytest.raises(NotImplementedError, match="k requires grad, and a cache records no gradient"):

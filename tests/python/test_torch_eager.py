@@ -171,6 +171,15 @@ def test_a_change_of_what_was_saved_is_noticed() -> None:
             out.sum().backward()
 
 
+def test_a_window_that_is_changed_before_backward() -> None:
+    q, k, v, _ = inputs(recorded=True)
+    window = [1, 0]
+    out = attention(q, k, v, window=window)
+    exact = torch.autograd.grad(out.sum(), q, retain_graph=True)
+    window[:] = [4, 4]
+    assert torch.equal(*exact, *torch.autograd.grad(out.sum(), q))
+
+
 def test_nothing_is_kept_alive() -> None:
     gc.disable()
     try:

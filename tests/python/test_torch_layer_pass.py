@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import io
+import itertools
 import os
 import random
 import threading
@@ -287,6 +288,68 @@ def test_checkpoint_recomputes_with_the_same_dropout(which: int, reentrant: bool
         again, exact = {"x": x.grad}, {"x": torch.autograd.grad(call(layer, x).sum(), x)[0]}
     assert len(one_call) == (4 if reentrant else 3)  # the plain pass, the checkpointed one, and that again
     assert all(torch.equal(again[name], exact[name]) for name in exact)
+
+
+@each_layer
+@pytest.mark.parametrize("dropout", [0.0, 0.4])
+def test_gradients_of_a_batch_of_outputs(which: int, dropout: float, one_call: list[bool]) -> None:
+    layer, call, _, x = example(which)
+    layer.dropout = dropout
+
+    def output(x: Tensor) -> Tensor:
+        torch.manual_seed(SEED)
+        return call(layer, x)
+
+    exact = torch.autograd.functional.jacobian(output, x)
+    torch.testing.assert_close(torch.autograd.functional.jacobian(output, x, vectorize=True), exact, rtol=1e-5, atol=1e-5)
+    assert one_call == [True, True]
+
+
+def test_gradients_where_the_attention_weights_need_none(one_call: list[bool]) -> None:
+    layer, x = MultiheadAttention(8, 2, batch_first=True, kdim=8, vdim=6), torch.randn(3, 5, 8)
+    out, weights = layer(x, x, value := torch.randn(3, 5, 6, requires_grad=True))
+    trained = [value, layer.v_proj_weight, *layer.out_proj.parameters()]
+    exact = torch.autograd.grad(out.sum(), trained, retain_graph=True)
+    for parameter in (layer.q_proj_weight, layer.k_proj_weight, layer.in_proj_bias):
+        parameter.requires_grad_(False)
+    out, weights = layer(x, x, value)
+    found = torch.autograd.grad(out.sum() + weights.square().sum(), trained, retain_graph=True)
+    for a, b in zip(found, exact):
+        torch.testing.assert_close(a, b, rtol=1e-5, atol=1e-5)
+    assert torch.autograd.grad(weights.square().sum(), trained, allow_unused=True) == (None,) * 4
+    assert one_call == [True, True]
+
+
+@each_layer
+@pytest.mark.parametrize("create_graph", [False, True])
+def test_backward_under_autocast_is_that_of_the_pass(which: int, create_graph: bool, one_call: list[bool]) -> None:
+    layer, call, _, x = example(which)
+    tensors, d_out = (x, *layer.parameters()), torch.randn(3, 5, 8)
+    exact = torch.autograd.grad(call(layer, x), tensors, d_out)
+    out = call(layer, x)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        found = torch.autograd.grad(out, tensors, d_out, create_graph=create_graph)
+    for a, b in zip(found, exact):
+        torch.testing.assert_close(a, b, rtol=1e-5, atol=1e-5)
+    assert one_call == [True, True]
+
+
+def test_projections_with_and_without_biases(monkeypatch: pytest.MonkeyPatch, one_call: list[bool]) -> None:
+    for biases in itertools.product((False, True), repeat=5):
+        layer, x = GatedAttention(8, 4, 2, gated=True, use_bias_for_embeddings=True, dtype=torch.float64), torch.randn(3, 5, 8, dtype=torch.float64)
+        for child, has in zip(layer.children(), biases):
+            if not has:
+                child.bias = None
+        compare(monkeypatch, one_call, layer, lambda t, layer=layer: {"out": layer(t["x"])}, {"x": x.requires_grad_()})
+
+
+@pytest.mark.parametrize("rows", [16, 25, 32])
+@pytest.mark.parametrize("name", ["in_proj_weight", "in_proj_bias"])
+def test_an_input_projection_with_other_rows_is_refused(name: str, rows: int) -> None:
+    layer, x = MultiheadAttention(8, 2), torch.randn(5, 3, 8)
+    setattr(layer, name, nn.Parameter(torch.randn(rows, 8) if name == "in_proj_weight" else torch.randn(rows)))
+    with pytest.raises(ValueError, match=rf"{name} is \[{rows}.*it must have 24 rows"):
+        layer(x, x, x)
 
 
 @each_layer

@@ -117,7 +117,7 @@ def attention(
         if not isinstance(flag, bool):
             raise TypeError(f"attention: {name} is of type {type(flag).__name__}; it must be True or False")
     if cache is not None:
-        result = _with_cache(cache, new_tokens, q, k, v, given, return_attention_weights)
+        result, out = _with_cache(cache, new_tokens, q, k, v, given, return_attention_weights, out), None
     elif new_tokens is not None:
         raise ValueError("attention: new_tokens is given without a cache")
     else:
@@ -144,6 +144,8 @@ def _plain(q: Tensor, k: Tensor, v: Tensor, given: dict[str, Any], lse: bool, at
         chosen["softcap"] = softcap
     if given["empty_rows"] == "zero":
         del chosen["empty_rows"]
+    if type(chosen.get("window")) is list:  # the caller may change it before backward
+        chosen["window"] = tuple(chosen["window"])
     for name in chosen.keys() & _TENSORS:
         if type(chosen[name]) not in _eager.PLAIN:
             return None
@@ -250,7 +252,7 @@ def _into(out: Tensor, result: Tensor) -> Tensor:
 
 @torch.compiler.disable(reason="a KeyValueCache is no tensor; under torch.compile give its keys, values, key_lengths and diagonal_offsets as tensors")  # type: ignore[untyped-decorator]
 def _with_cache(
-    cache: KeyValueCache, new_tokens: Tensor | None, q: Tensor, k: Tensor, v: Tensor, given: dict[str, Any], attention_weights: bool
+    cache: KeyValueCache, new_tokens: Tensor | None, q: Tensor, k: Tensor, v: Tensor, given: dict[str, Any], attention_weights: bool, out: Tensor | None
 ) -> tuple[Tensor, Tensor, Tensor]:
     if not isinstance(cache, KeyValueCache):
         raise TypeError(f"attention: cache is of type {type(cache).__name__}; it must be a polyhead.KeyValueCache")
@@ -281,7 +283,8 @@ def _with_cache(
             "k_scale": k_scale,
             "v_scale": v_scale,
         }
-        return attention_of("attention", q, keys, values, attention_weights=attention_weights, **options)
+        result = attention_of("attention", q, keys, values, attention_weights=attention_weights, **options)
+        return result if out is None else (_into(out, result[0]), *result[1:])
     except BaseException:
         cache.truncate(before)
         raise

@@ -46,8 +46,8 @@ def attend(q: Tensor, k: Tensor, v: Tensor, options: Options) -> tuple[Tensor, O
 
 
 def with_seed(q: Tensor, options: Options) -> Options:
-    """The options with a seed if there is dropout."""
-    if not options.dropout > 0:
+    """The options with a new seed if there is dropout, and none yet."""
+    if not options.dropout > 0 or options.seed is not None:
         return options
     # torch's generator gives the seed, so that torch.manual_seed, fork_rng and checkpoint's recomputation act as on torch's own dropout.
     return options._replace(seed=torch.randint(2**63 - 1, (), dtype=torch.int64, device=q.device))

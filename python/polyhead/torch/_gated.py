@@ -136,9 +136,10 @@ class GatedAttention(nn.Module):
                 )  # fmt: skip
 
                 def by_torch(
-                    x: Tensor, _k: None, _v: None, bias: Tensor | None, masks: dict[str, Tensor], parameters: tuple[Tensor | None, ...]
+                    x: Tensor, _k: None, _v: None, bias: Tensor | None, masks: dict[str, Tensor], parameters: tuple[Tensor | None, ...],
+                    seed: Tensor | None
                 ) -> tuple[Tensor, None]:
-                    return self._by_torch(_named(parameters), x, axis, bias, masks.get("attend_keys"), dropout), None
+                    return self._by_torch(_named(parameters), x, axis, bias, masks.get("attend_keys"), dropout, seed), None
 
                 return passes.run(
                     form, x, None, None, bias, parameters,
@@ -156,7 +157,7 @@ class GatedAttention(nn.Module):
             return "unmasked"
         return None if torch.is_grad_enabled() and not bool(keep.any(-1).all()) else "uniform"
 
-    def _by_torch(self, of: Any, x: Tensor, axis: int, bias: Tensor | None, keep: Tensor | None, dropout: float) -> Tensor:
+    def _by_torch(self, of: Any, x: Tensor, axis: int, bias: Tensor | None, keep: Tensor | None, dropout: float, seed: Tensor | None = None) -> Tensor:
         """The projections in torch's operators, and the attention in polyhead's. of: what has the projections, this layer if they are its own."""
         source = self._mean(x, axis, keep) if self.is_global else x
         q, k, v = (self._split(linear(y), axis) for linear, y in ((of.linear_q, source), (of.linear_k, x), (of.linear_v, x)))
@@ -164,6 +165,7 @@ class GatedAttention(nn.Module):
             attend=None if keep is None else keep[..., None, None, :],
             bias=None if bias is None else bias.to(q.dtype),
             dropout=dropout,
+            seed=seed,
             empty_rows=self.empty_rows,
         )
         y, _ = core.attend(q, k, v, options)

@@ -66,8 +66,8 @@ class Pass(NamedTuple):
     masks: dict[str, Any]  # boolean
     settings: dict[str, Any]  # the other keyword arguments of `polyhead.MultiHeadAttention.forward`
     attention_weights: str | None  # "probability" or "dropped": which attention weights are returned
-    by_torch: Callable[..., tuple[Tensor, Tensor | None]]  # the same pass in torch's operators: (query, key, value, bias, masks, parameters)
-    generator: Tensor | None  # state of torch's generator before it drew the seed of dropout
+    by_torch: Callable[..., tuple[Tensor, Tensor | None]]  # the same pass in torch's operators: (query, key, value, bias, masks, parameters, seed)
+    seed: Tensor | None  # of dropout
 
     def every(self, tensors: Sequence[Any]) -> tuple[Any, Any, Any, Any, dict[str, Any], tuple[Any, ...]]:
         """query, key, value, bias, options and parameters, from the tensors at `places`."""
@@ -84,18 +84,18 @@ def run(
 ) -> tuple[Tensor, Tensor | None]:  # fmt: skip
     """The output and, if asked for, the attention weights ``[*,N,T,S']``. key: None is query; value: None is key. by_torch: as in `Pass`."""
     settings: dict[str, Any] = {}
-    generator = None
+    seed = None
     if causal is not None:
         settings["causal"] = causal
     if dropout > 0:
-        generator = torch.get_rng_state()
-        settings |= {"training": True, "seed": int(torch.randint(2**63 - 1, (), dtype=torch.int64))}
+        seed = torch.randint(2**63 - 1, (), dtype=torch.int64)
+        settings |= {"training": True, "seed": int(seed)}
     threads = torch.get_num_threads()  # 1 in the workers of a DataLoader
     if threads < _core.num_threads():
         settings["num_threads"] = threads
     every = (query, key, value, bias, *parameters)
     places = tuple([i for i, x in enumerate(every) if x is not None])
-    this = Pass(layer, places, masks, settings, None if not attention_weights else "dropped" if dropout > 0 else "probability", by_torch, generator)
+    this = Pass(layer, places, masks, settings, None if not attention_weights else "dropped" if dropout > 0 else "probability", by_torch, seed)
     tensors = [x for x in every if x is not None]
     if torch.is_grad_enabled() and any([x.requires_grad for x in tensors]):
         return _apply(this, *tensors)  # type: ignore[no-any-return]
@@ -137,11 +137,16 @@ class _Pass(torch.autograd.Function):
         saved = ctx.saved_tensors  # once: checkpoint gives each tensor once
         tensors, activations = saved[:count], saved[count + masks :]
         this = ctx.this._replace(masks=dict(zip(ctx.this.masks, saved[count:])))
-        if d_weights is not None or torch.is_grad_enabled() or d_out is not None and not (is_eager() and is_plain(d_out.dtype, (d_out,))):
+        if d_weights is not None or torch.is_grad_enabled() or d_out is not None and not _is_memory(d_out):
             return None, *_gradients_by_torch(this, tensors, wanted, d_out, d_weights)
         if d_out is None:
             return (None,) * (1 + count)
         return None, *backward(this, tensors, activations, wanted, d_out)
+
+
+def _is_memory(d_out: Tensor) -> bool:
+    # torch.autograd.grad with is_grads_batched has a vmap of its own, which is no transform of functorch.
+    return not watched() and is_plain(d_out.dtype, (d_out,)) and not torch._C._functorch.is_legacy_batchedtensor(d_out)
 
 
 # Without the part of Function.apply that is for transforms.
@@ -151,14 +156,14 @@ _apply: Any = super(torch.autograd.Function, _Pass).apply
 def _gradients_by_torch(this: Pass, tensors: Sequence[Tensor], wanted: Sequence[bool], d_out: Tensor | None, d_weights: Tensor | None) -> list[Tensor | None]:
     """Gradients of a pass that is computed again by torch's operators: with gradients of the attention weights, with create_graph, or under vmap."""
     create_graph = torch.is_grad_enabled()
-    with torch.enable_grad(), torch.random.fork_rng(devices=(), enabled=this.generator is not None):
-        if this.generator is not None:
-            torch.set_rng_state(this.generator)
+    with torch.enable_grad(), torch.autocast("cpu", enabled=False):  # the pass was without autocast
         # A tensor may be several of the inputs, so each gets a view.
         twins = [x.view_as(x) if create_graph else x.detach().requires_grad_(want) for x, want in zip(tensors, wanted)]
         query, key, value, bias, _, parameters = this.every(twins)
-        outputs = this.by_torch(query, key, value, bias, this.masks, parameters)
-    given = [(x, d) for x, d in zip(outputs, (d_out, d_weights)) if x is not None and d is not None]
-    sources = [x for x, want in zip(twins, wanted) if want]
-    grads = iter(torch.autograd.grad([x for x, _ in given], sources, [d for _, d in given], create_graph=create_graph, allow_unused=True))
-    return [next(grads) if want else None for want in wanted]
+        outputs = this.by_torch(query, key, value, bias, this.masks, parameters, this.seed)
+        given = [(x, d) for x, d in zip(outputs, (d_out, d_weights)) if x is not None and d is not None and x.requires_grad]
+        if not given:  # the attention weights alone, which values and the output projection do not change
+            return [None] * len(wanted)
+        sources = [x for x, want in zip(twins, wanted) if want]
+        grads = iter(torch.autograd.grad([x for x, _ in given], sources, [d for _, d in given], create_graph=create_graph, allow_unused=True))
+        return [next(grads) if want else None for want in wanted]

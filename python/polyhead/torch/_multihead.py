@@ -155,11 +155,12 @@ class MultiheadAttention(torch.nn.MultiheadAttention):
                 )  # fmt: skip
 
                 def by_torch(
-                    query: Tensor, key: Tensor | None, value: Tensor | None, bias: Tensor | None, masks: dict[str, Tensor], parameters: tuple[Tensor | None, ...]
+                    query: Tensor, key: Tensor | None, value: Tensor | None, bias: Tensor | None, masks: dict[str, Tensor],
+                    parameters: tuple[Tensor | None, ...], seed: Tensor | None
                 ) -> tuple[Tensor, Tensor | None]:
                     key = query if key is None else key
                     given = masks | ({} if bias is None else {"bias": bias}) | ({"causal": causal} if causal else {})
-                    return self._by_torch(_named(parameters), query, key, key if value is None else value, sequence, given, dropout, need_weights)
+                    return self._by_torch(_named(parameters), query, key, key if value is None else value, sequence, given, dropout, need_weights, seed)
 
                 same = key is value
                 return passes.run(
@@ -180,12 +181,13 @@ class MultiheadAttention(torch.nn.MultiheadAttention):
         return (*projections, out.weight, out.bias, None, None, self.bias_k, self.bias_v)
 
     def _by_torch(
-        self, of: Any, query: Tensor, key: Tensor, value: Tensor, sequence: int, masks: dict[str, Any], dropout: float, need_weights: bool
+        self, of: Any, query: Tensor, key: Tensor, value: Tensor, sequence: int, masks: dict[str, Any], dropout: float, need_weights: bool,
+        seed: Tensor | None = None,
     ) -> tuple[Tensor, Tensor | None]:
         """The projections in torch's operators, and the attention in polyhead's. of: what has the parameters, this layer if they are its own."""
         q, k, v = (self._split(x, sequence) for x in self._project(of, query, key, value, sequence))
         options = self._options(masks, q, k.size(-2) - key.size(sequence))
-        out, options = core.attend(q, k, v, options._replace(dropout=dropout))
+        out, options = core.attend(q, k, v, options._replace(dropout=dropout, seed=seed))
         # [B,N,T,H] -> [B,T,N,H] or [T,B,N,H], which is the order in memory, so that flatten() copies nothing.
         merged = out.transpose(1, 2) if sequence == 1 else out.permute(2, 0, 1, 3)
         output: Tensor = of.out_proj(merged.flatten(2))
