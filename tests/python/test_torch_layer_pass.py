@@ -227,6 +227,17 @@ def test_a_changed_parameter_counts_at_once(which: int, grad: bool, one_call: li
 
 
 @each_layer
+def test_a_changed_dropout_counts_at_once(which: int, one_call: list[bool]) -> None:
+    layer, call, child, x = example(which)
+    layer.dropout = torch.zeros(())  # a number that can be changed in place
+    bias = layer.get_submodule("out_proj" if which == 0 else "linear_o").bias
+    assert not torch.equal(call(layer, x), bias.expand(3, 5, 8))
+    layer.dropout.fill_(1)
+    assert torch.equal(call(layer, x), bias.expand(3, 5, 8))
+    assert one_call == [True, True]
+
+
+@each_layer
 def test_a_change_between_the_passes_is_an_error(which: int) -> None:
     layer, call, child, x = example(which)
     weight = layer.get_submodule(child).weight

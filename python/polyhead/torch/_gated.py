@@ -123,7 +123,7 @@ class GatedAttention(nn.Module):
         return self._attend(x, axis, self._bias(x, axis, bias), keep, is_plain)
 
     def _attend(self, x: Tensor, axis: int, bias: Tensor | None, keep: Tensor | None, is_plain: bool) -> Tensor:
-        dropout = self.dropout if self.training else 0.0
+        dropout = float(self.dropout) if self.training else 0.0
         linears = (self.linear_q, self.linear_k, self.linear_v, self.linear_o, self.linear_g)
         empty_rows = self._empty_rows(x, keep)
         if is_plain and empty_rows is not None and not passes.is_watched(*linears):

@@ -139,7 +139,7 @@ class MultiheadAttention(torch.nn.MultiheadAttention):
         self, query: Tensor, key: Tensor, value: Tensor, sequence: int, masks: dict[str, Any], need_weights: bool, is_plain: bool
     ) -> tuple[Tensor, Tensor | None]:
         """The output ``[T,B,E]`` or ``[B,T,E]``, and the attention weights ``[B,N,T,S']`` if they are needed. is_plain: eager, and plain inputs."""
-        dropout, out_proj = self.dropout if self.training else 0.0, self.out_proj
+        dropout, out_proj = float(self.dropout) if self.training else 0.0, self.out_proj
         if is_plain and not passes.is_watched(out_proj):
             parameters = self._ordered_parameters(out_proj)
             causal, bias, boolean = None, None, {}
