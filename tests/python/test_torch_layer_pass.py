@@ -256,6 +256,19 @@ def test_a_change_between_the_passes_is_an_error(which: int) -> None:
 
 
 @each_layer
+def test_other_memory_between_the_passes_leaves_the_gradients(which: int) -> None:
+    layer, call, child, x = example(which)
+    out = call(layer, x).square().sum()
+    exact = torch.autograd.grad(out, (x, *layer.parameters()), retain_graph=True)
+    layer.get_submodule(child).weight.data = torch.zeros(8, 8)
+    for a, b in zip(torch.autograd.grad(out, (x, *layer.parameters())), exact):
+        assert torch.equal(a, b)
+    out = call(layer, x).sum()
+    layer.double()
+    out.backward()
+
+
+@each_layer
 def test_a_graph_is_used_twice_only_if_it_is_retained(which: int) -> None:
     layer, call, _, x = example(which)
     out = call(layer, x)
@@ -369,6 +382,9 @@ def test_second_derivatives_are_refused(which: int) -> None:
     (exact,) = torch.autograd.grad(call(layer, x).square().sum(), x)
     (first,) = torch.autograd.grad(call(layer, x).square().sum(), x, create_graph=True)
     torch.testing.assert_close(first, exact, rtol=1e-5, atol=1e-5)
+    with pytest.raises(NotImplementedError, match="second derivative"):
+        first.square().sum().backward()
+    *_, first = torch.autograd.grad(call(layer, x.detach()).sum(), tuple(layer.parameters())[:1], create_graph=True)
     with pytest.raises(NotImplementedError, match="second derivative"):
         first.square().sum().backward()
 

@@ -126,7 +126,9 @@ class _Pass(torch.autograd.Function):
     def forward(ctx: Any, this: Pass, *tensors: Tensor) -> tuple[Tensor, Tensor | None]:
         out, weights, activations = forward(this, tensors, True)
         ctx.this = this._replace(masks=dict.fromkeys(this.masks))  # torch is to free the masks with the rest
-        ctx.save_for_backward(*tensors, *this.masks.values(), *activations)  # type: ignore[misc]
+        # Not a parameter itself, whose .data may become other memory: the gradients are those of this pass.
+        kept = [x.detach() if type(x) is nn.Parameter else x for x in tensors]
+        ctx.save_for_backward(*kept, *this.masks.values(), *activations)  # type: ignore[misc]
         ctx.set_materialize_grads(False)
         return out, weights
 
@@ -137,6 +139,8 @@ class _Pass(torch.autograd.Function):
         saved = ctx.saved_tensors  # once: checkpoint gives each tensor once
         tensors, activations = saved[:count], saved[count + masks :]
         this = ctx.this._replace(masks=dict(zip(ctx.this.masks, saved[count:])))
+        if torch.is_grad_enabled():  # create_graph: a parameter itself
+            tensors = tuple(getattr(node, "variable", x) for (node, _), x in zip(ctx.next_functions, tensors))
         if d_weights is not None or torch.is_grad_enabled() or d_out is not None and not _is_memory(d_out):
             return None, *_gradients_by_torch(this, tensors, wanted, d_out, d_weights)
         if d_out is None:
