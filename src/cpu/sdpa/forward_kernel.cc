@@ -426,11 +426,14 @@ class Forward {
   StripRow lines_[kStripRows];
 };
 
+// Not a lambda in the table below: outside an unnamed namespace it would be a weak symbol that other instruction sets could share.
+bool reads_stored(const ForwardTask& task) {
+  return task.dtype == DType::f64 ? reads_stored_values<double>(task) : reads_stored_values<float>(task);
+}
+
 }  // namespace
 
 extern const ForwardKernels forward_kernels;
-constinit const ForwardKernels forward_kernels = {
-    scratch_bytes<Scratch, ForwardTask>, run_kernel<Forward, ForwardTask>,
-    [](const ForwardTask& task) { return task.dtype == DType::f64 ? reads_stored_values<double>(task) : reads_stored_values<float>(task); }};
+constinit const ForwardKernels forward_kernels = {scratch_bytes<Scratch, ForwardTask>, run_kernel<Forward, ForwardTask>, reads_stored};
 
 }  // namespace polyhead::cpu::POLYHEAD_ISA
