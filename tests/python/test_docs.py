@@ -215,6 +215,7 @@ SOURCES = {
     "polyhead.torch.scaled_dot_product_attention": r"Vaswani et al\. 2017, equation 1\b",
     "polyhead.torch.MultiheadAttention": r"Vaswani et al\. 2017, section 3\.2\.2",
     "polyhead.torch.GatedAttention": r"Jumper et al\. 2021, supplementary\s+algorithms",
+    "polyhead.torch.triangle_attention": r"Jumper et al\. 2021, supplementary algorithms 13 and 14",
     "polyhead.transformers.attention_forward": r"Vaswani et al\. 2017, equation 1\b",
 }
 OPTIONS = {"dropout": r"Srivastava et al\. 2014", "softcap": r"Gemma 2 \(2024\), section 2", "k": r"Ainslie et al\. 2023", "seed": r"Salmon et al\. 2011"}

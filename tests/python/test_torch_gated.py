@@ -19,6 +19,12 @@ from torch_support import gradients, require_equal
 
 
 def formula(layer: GatedAttention, x: Tensor, bias: Tensor | None, attend_keys: Tensor | None, keep: Tensor | None = None) -> Tensor:
+    return formula_and_weights(layer, x, bias, attend_keys, keep)[0]
+
+
+def formula_and_weights(
+    layer: GatedAttention, x: Tensor, bias: Tensor | None, attend_keys: Tensor | None, keep: Tensor | None = None
+) -> tuple[Tensor, Tensor]:
     """Jumper et al. 2021, supplementary algorithms 7 and 19, one step a line; masked scores are offset by -1e9, as AlphaFold's code does. keep: of dropout."""
     axis, heads = layer.axis % x.dim(), layer.heads
     x = x.movedim(axis, -2)
@@ -36,14 +42,14 @@ def formula(layer: GatedAttention, x: Tensor, bias: Tensor | None, attend_keys: 
         score = score + bias.reshape(*lead, *[1] * (score.dim() - max(bias.dim(), 3)), *bias.shape[-3:])
     if attend_keys is not None:
         score = score + 1e9 * (attend_keys.to(x.dtype) - 1)[..., None, None, :]
-    p = score.softmax(-1)
+    p = dropped = score.softmax(-1)
     if keep is not None:
-        p = p * keep / (1 - layer.dropout)
-    y = (p @ v).transpose(-3, -2).flatten(-2)
+        dropped = p * keep / (1 - layer.dropout)
+    y = (dropped @ v).transpose(-3, -2).flatten(-2)
     if layer.linear_g is not None:
         y = y * torch.sigmoid(layer.linear_g(x))
     assert y.shape[-1] == heads * layer.c
-    return layer.linear_o(y).movedim(-2, axis)
+    return layer.linear_o(y).movedim(-2, axis), p
 
 
 @dataclass(frozen=True)
@@ -91,6 +97,42 @@ def test_equals_the_formula(name: str) -> None:
     parameters = {f"p.{key}": parameter for key, parameter in layer.named_parameters()}
     results = [gradients({"out": f(tensors["x"], tensors.get("bias"), keys)}, tensors | parameters, 3) for f in (layer, lambda *args: formula(layer, *args))]
     require_equal(*results, 1e-11)
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
+@pytest.mark.parametrize("dropout", [0.0, 0.4])
+@pytest.mark.parametrize(("name", "empty"), [(name, empty) for name, case in CASES.items() for empty in (False, True) if case.keys is not None or not empty])
+def test_attention_weights_equal_the_formula(name: str, dropout: float, empty: bool, dtype: torch.dtype) -> None:
+    """With gradients through the output and through them, and without gradients; they are those before dropout."""
+    case = CASES[name]
+    layer = GatedAttention(6, 3, 4, case.axis, dtype=dtype, dropout=dropout, **case.options)  # type: ignore[arg-type]
+    tensors = {"x": torch.randn(case.x, dtype=dtype, requires_grad=True)}
+    if case.bias is not None:
+        tensors["bias"] = torch.randn(case.bias, dtype=dtype, requires_grad=True)
+    keys = None
+    if case.keys is not None:
+        keys = torch.rand(case.keys) < 0.7
+        keys[..., 0] = True
+        if empty:
+            keys.view(-1, keys.size(-1))[0] = False
+    parameters = {f"p.{key}": parameter for key, parameter in layer.named_parameters()}
+    axis = case.axis % len(case.x)
+    keep = None
+    if dropout > 0:
+        queries = 1 if layer.is_global else case.x[axis]
+        keep = torch.empty(*case.x[:axis], *case.x[axis + 1 : -1], 4, queries, case.x[axis], dtype=torch.bool)
+        torch.manual_seed(11)
+        polyhead.dropout_keep_bits(dropout, int(torch.randint(2**63 - 1, (), dtype=torch.int64)), keep.numpy())
+    torch.manual_seed(11)
+    ours = dict(zip(("out", "weights"), layer(tensors["x"], tensors.get("bias"), keys, return_attention_weights=True)))
+    exact = dict(zip(("out", "weights"), formula_and_weights(layer, tensors["x"], tensors.get("bias"), keys, keep)))
+    tolerance = 1e-6 if dtype == torch.float64 else 1e-5
+    both = [gradients(outputs, tensors | parameters, 3) for outputs in (ours, exact)]
+    require_equal(*both, tolerance, dict.fromkeys(both[1], 1.0))
+    with torch.no_grad():
+        torch.manual_seed(11)
+        evaluated = dict(zip(ours, layer(tensors["x"], tensors.get("bias"), keys, return_attention_weights=True)))
+    require_equal(evaluated, {name: tensor.detach() for name, tensor in exact.items()}, tolerance)
 
 
 def test_a_bias_of_a_bias_is_reduced_where_it_is_shared() -> None:

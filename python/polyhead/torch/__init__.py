@@ -1,4 +1,4 @@
-"""polyhead for PyTorch: attention with every option, torch's attention function and module, and AlphaFold's gated attention, on the CPU.
+"""polyhead for PyTorch: attention with every option, torch's attention function and module, and attention of AlphaFold's kind, on the CPU.
 
 They work with gradients, torch.compile, autocast and checkpoint.
 
@@ -11,5 +11,6 @@ from ._attention import attention
 from ._gated import GatedAttention
 from ._multihead import MultiheadAttention
 from ._sdpa import scaled_dot_product_attention
+from ._triangle import triangle_attention
 
-__all__ = ["GatedAttention", "MultiheadAttention", "attention", "scaled_dot_product_attention"]
+__all__ = ["GatedAttention", "MultiheadAttention", "attention", "scaled_dot_product_attention", "triangle_attention"]

@@ -94,7 +94,7 @@ class GatedAttention(nn.Module):
         self.linear_o = linear(heads * c, c_in, True)
         self.linear_g = linear(c_in, heads * c, True) if gated else None
 
-    def forward(self, x: Tensor, bias: Tensor | None = None, attend_keys: Tensor | None = None) -> Tensor:
+    def forward(self, x: Tensor, bias: Tensor | None = None, attend_keys: Tensor | None = None, return_attention_weights: bool = False) -> Any:
         """Attention along the axis.
 
         Args:
@@ -103,9 +103,11 @@ class GatedAttention(nn.Module):
                 first ones of ``*``; the other dimensions of ``*`` share the bias. Its gradient has the same shape; no tensor
                 ``[*,N,T,S]`` is made.
             attend_keys: bool, broadcasts to ``[*,S]``; True = may be attended to.
+            return_attention_weights: also return the attention weights ``[*,N,T,S]``, dtype of x, before dropout.
 
         Returns:
-            The output, shaped as x; with an extent of 1 along the axis for a global query without a gate.
+            The output, shaped as x; with an extent of 1 along the axis for a global query without a gate. With return_attention_weights a tuple: the output,
+            then the attention weights, both with gradients.
 
         Raises:
             TypeError: a dtype, device or type that polyhead does not compute with, or tensors on several devices.
@@ -119,10 +121,15 @@ class GatedAttention(nn.Module):
         axis = self.axis + x.dim() if self.axis < 0 else self.axis
         if x.dim() < 2 or not 0 <= axis < x.dim() - 1 or x.size(-1) != self.c_in:
             raise ValueError(f"GatedAttention: x is {list(x.shape)}; it must end with c_in = {self.c_in} and have an axis {self.axis} that is not the last")
+        if not isinstance(return_attention_weights, bool):
+            raise TypeError(f"GatedAttention: return_attention_weights is of type {type(return_attention_weights).__name__}; it must be True or False")
         keep = self._keep(x, axis, attend_keys)
-        return self._attend(x, axis, self._bias(x, axis, bias), keep, is_plain)
+        found = self._attend(x, axis, self._bias(x, axis, bias), keep, is_plain, return_attention_weights)
+        return found if return_attention_weights else found[0]
 
-    def _attend(self, x: Tensor, axis: int, bias: Tensor | None, keep: Tensor | None, is_plain: bool) -> Tensor:
+    def _attend(
+        self, x: Tensor, axis: int, bias: Tensor | None, keep: Tensor | None, is_plain: bool, attention_weights: bool
+    ) -> tuple[Tensor, Tensor | None]:
         dropout = float(self.dropout) if self.training else 0.0
         linears = (self.linear_q, self.linear_k, self.linear_v, self.linear_o, self.linear_g)
         empty_rows = self._empty_rows(x, keep)
@@ -138,16 +145,17 @@ class GatedAttention(nn.Module):
                 def by_torch(
                     x: Tensor, _k: None, _v: None, bias: Tensor | None, masks: dict[str, Tensor], parameters: tuple[Tensor | None, ...],
                     seed: Tensor | None
-                ) -> tuple[Tensor, None]:
-                    return self._by_torch(_named(parameters), x, axis, bias, masks.get("attend_keys"), dropout, seed), None
+                ) -> tuple[Tensor, Tensor | None]:
+                    return self._by_torch(_named(parameters), x, axis, bias, masks.get("attend_keys"), dropout, attention_weights, seed)
 
                 return passes.run(
                     form, x, None, None, bias, parameters,
-                    masks={} if keep is None else {"attend_keys": keep}, causal=None, dropout=dropout, attention_weights=False, by_torch=by_torch,
-                )[0]  # fmt: skip
+                    masks={} if keep is None else {"attend_keys": keep}, causal=None, dropout=dropout,
+                    attention_weights="probability" if attention_weights else None, by_torch=by_torch,
+                )  # fmt: skip
         weight = self.linear_q._parameters.get("weight")  # a quantized layer has none
         inputs.require_one_device("GatedAttention", x=x, **{"linear_q.weight": weight})
-        return self._by_torch(self, x, axis, bias, keep, dropout)
+        return self._by_torch(self, x, axis, bias, keep, dropout, attention_weights)
 
     def _empty_rows(self, x: Tensor, keep: Tensor | None) -> str | None:
         """What the library is told; None if it does not have it: with gradients, "offset" in float32 and below (see `_offset`)."""
@@ -157,7 +165,9 @@ class GatedAttention(nn.Module):
             return "unmasked"
         return None if torch.is_grad_enabled() and not bool(keep.any(-1).all()) else "uniform"
 
-    def _by_torch(self, of: Any, x: Tensor, axis: int, bias: Tensor | None, keep: Tensor | None, dropout: float, seed: Tensor | None = None) -> Tensor:
+    def _by_torch(
+        self, of: Any, x: Tensor, axis: int, bias: Tensor | None, keep: Tensor | None, dropout: float, attention_weights: bool, seed: Tensor | None = None
+    ) -> tuple[Tensor, Tensor | None]:
         """The projections in torch's operators, and the attention in polyhead's. of: what has the projections, this layer if they are its own."""
         source = self._mean(x, axis, keep) if self.is_global else x
         q, k, v = (self._split(linear(y), axis) for linear, y in ((of.linear_q, source), (of.linear_k, x), (of.linear_v, x)))
@@ -167,13 +177,13 @@ class GatedAttention(nn.Module):
             dropout=dropout,
             seed=seed,
             empty_rows=self.empty_rows,
+            attention_weights=attention_weights,
         )
-        y, _ = core.attend(q, k, v, options)
+        y, _, p = core.attend_all(q, k, v, core.with_seed(q, options))
         y = y.transpose(-3, -2).movedim(-3, axis).flatten(-2)
         if of.linear_g is not None:
             y = y * torch.sigmoid(of.linear_g(x))
-        out: Tensor = of.linear_o(y)
-        return out
+        return of.linear_o(y), p if attention_weights else None
 
     def __prepare_scriptable__(self) -> None:
         core.refuse_script(type(self).__name__)

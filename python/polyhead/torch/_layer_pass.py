@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -80,9 +80,11 @@ class Pass(NamedTuple):
 
 def run(
     layer: _core.LayerForm, query: Tensor, key: Tensor | None, value: Tensor | None, bias: Tensor | None, parameters: tuple[Tensor | None, ...], *,
-    masks: dict[str, Tensor], causal: str | None, dropout: float, attention_weights: bool, by_torch: Callable[..., tuple[Tensor, Tensor | None]],
+    masks: dict[str, Tensor], causal: str | None, dropout: float, attention_weights: Literal["probability", "dropped"] | None,
+    by_torch: Callable[..., tuple[Tensor, Tensor | None]],
 ) -> tuple[Tensor, Tensor | None]:  # fmt: skip
-    """The output and, if asked for, the attention weights ``[*,N,T,S']``. key: None is query; value: None is key. by_torch: as in `Pass`."""
+    """The output and, if asked for, the attention weights ``[*,N,T,S']`` before or after dropout. key: None is query; value: None is key. by_torch: as in
+    `Pass`."""
     settings: dict[str, Any] = {}
     seed = None
     if causal is not None:
@@ -95,7 +97,7 @@ def run(
         settings["num_threads"] = threads
     every = (query, key, value, bias, *parameters)
     places = tuple([i for i, x in enumerate(every) if x is not None])
-    this = Pass(layer, places, masks, settings, None if not attention_weights else "dropped" if dropout > 0 else "probability", by_torch, seed)
+    this = Pass(layer, places, masks, settings, attention_weights, by_torch, seed)
     tensors = [x for x in every if x is not None]
     if torch.is_grad_enabled() and any([x.requires_grad for x in tensors]):
         return _apply(this, *tensors)  # type: ignore[no-any-return]

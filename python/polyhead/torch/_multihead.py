@@ -165,7 +165,8 @@ class MultiheadAttention(torch.nn.MultiheadAttention):
                 same = key is value
                 return passes.run(
                     form, query, None if same and key is query else key, None if same else value, bias, parameters,
-                    masks=boolean, causal=causal, dropout=dropout, attention_weights=need_weights, by_torch=by_torch,
+                    masks=boolean, causal=causal, dropout=dropout, by_torch=by_torch,
+                    attention_weights=None if not need_weights else "dropped" if dropout > 0 else "probability",
                 )  # fmt: skip
         inputs.require_one_device("MultiheadAttention", query=query, key=key, value=value, **self._parameters)
         return self._by_torch(self, query, key, value, sequence, masks, dropout, need_weights)

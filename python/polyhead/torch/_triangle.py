@@ -1,0 +1,107 @@
+"""Triangle attention with the arguments of cuEquivariance's function."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from . import _inputs as inputs
+from ._attention import attention
+
+
+def triangle_attention(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    bias: Tensor,
+    mask: Tensor | None = None,
+    scale: float | None = None,
+    return_aux: bool = False,
+    *,
+    kv_lengths: Tensor | None = None,
+) -> Any:
+    """Attention of each row of a table to itself, with a bias that the rows share: ``cuequivariance_torch.triangle_attention`` on the CPU, with gradients
+    (Jumper et al. 2021, supplementary algorithms 13 and 14).
+
+    ::
+
+        score = scale * q k^T + bias, or -1e9 where mask is False
+        out   = softmax(score) v
+
+    Args:
+        q: ``[B,N,H,Q,D]``, or ``[N,H,Q,D]`` for B = 1; float32, float64, float16 or bfloat16.
+        k, v: ``[B,N,H,K,D]``, dtype of q.
+        bias: ``[B,1,H,Q,K]``, in any floating dtype. With a wider one than q's the computation is in the wider. Its gradient has its own shape and dtype; no
+            tensor ``[B,N,H,Q,K]`` is made.
+        mask: ``[B,N,1,1,K]``, read as bool: True, or not 0, = may be attended to. A row of the table without a key has the mean of the values.
+        scale: factor of ``q k^T``; None is ``1 / sqrt(D)``.
+        return_aux: also return lse and max.
+        kv_lengths: integers ``[B,N,1,1,1]``: attends to keys ``< length``. Not together with mask. A row of the table without a key has 0.
+
+    Returns:
+        out ``[B,N,H,Q,D]``, dtype of q; without B if q is without it. With return_aux ``(out, lse, max)``: log of the sum of the exponentials of the scores, and
+        the largest score, ``[B,N,H,Q,1]``, float32 (float64 for float64), without gradients; max is computed from a row of the table at a time.
+
+    Raises:
+        ValueError: shapes that do not fit, or mask and kv_lengths together.
+        TypeError: an argument of another type; a dtype or device that polyhead does not compute with.
+    """
+    where = "triangle_attention"
+    inputs.require(where, q=q, k=k, v=v, bias=bias)
+    if not isinstance(return_aux, bool):
+        raise TypeError(f"{where}: return_aux is of type {type(return_aux).__name__}; it must be True or False")
+    for name, given in (("mask", mask), ("kv_lengths", kv_lengths)):
+        if given is not None and not isinstance(given, Tensor):
+            raise TypeError(f"{where}: {name} is of type {type(given).__name__}; it must be a torch.Tensor or None")
+    inputs.require_memory(where, mask=mask, kv_lengths=kv_lengths)
+    inputs.require_one_device(where, q=q, k=k, v=v, bias=bias, mask=mask, kv_lengths=kv_lengths)
+    if mask is not None and kv_lengths is not None:
+        raise ValueError(f"{where}: mask and kv_lengths are both given; only one of them may be")
+    rank = q.dim()
+    if rank not in (4, 5):
+        raise ValueError(f"{where}: q is {list(q.shape)}; it must be [B,N,H,Q,D] or [N,H,Q,D]")
+    *lead, heads, queries, width = q.shape
+    keys = k.size(-2) if k.dim() == rank else -1
+    expected: dict[str, tuple[Tensor | None, list[int]]] = {
+        "k": (k, [*lead, heads, keys, width]),
+        "v": (v, [*lead, heads, keys, width]),
+        "bias": (bias, [*lead[:-1], 1, heads, queries, keys]),
+        "mask": (mask, [*lead, 1, 1, keys]),
+        "kv_lengths": (kv_lengths, [*lead, 1, 1, 1]),
+    }
+    for name, (tensor, shape) in expected.items():
+        if tensor is not None and list(tensor.shape) != shape:
+            raise ValueError(f"{where}: {name} is {list(tensor.shape)}; with q {list(q.shape)} and k {list(k.shape)} it must be {shape}")
+    if not q.dtype == k.dtype == v.dtype:
+        raise ValueError(f"{where}: q, k and v are {q.dtype}, {k.dtype} and {v.dtype}; they must have one dtype")
+    dtype = torch.promote_types(q.dtype, bias.dtype)
+    keep = None if mask is None else mask != 0
+    lengths = None if kv_lengths is None else kv_lengths[..., 0, 0, 0]
+    wide_q, wide_k, wide_v, wide_bias = (x.to(dtype) for x in (q, k, v, bias))
+    out = attention(
+        wide_q, wide_k, wide_v, bias=wide_bias, attend=keep, key_lengths=lengths, scale=scale, empty_rows="zero" if keep is None else "uniform"
+    ).to(q.dtype)
+    if not return_aux:
+        return out
+    with torch.no_grad():
+        if keep is None and lengths is not None:
+            keep = (torch.arange(keys, device=q.device) < lengths[..., None])[..., None, None, :]
+        return out, *_lse_and_max(wide_q, wide_k, wide_bias, keep, 1 / math.sqrt(width) if scale is None else scale)
+
+
+def _lse_and_max(q: Tensor, k: Tensor, bias: Tensor, keep: Tensor | None, scale: float) -> tuple[Tensor, Tensor]:
+    lead = tuple(q.shape[:-3])
+    lse = q.new_empty(*q.shape[:-1], 1, dtype=torch.float64 if q.dtype == torch.float64 else torch.float32)
+    largest = torch.empty_like(lse)
+    bias = bias.expand(*lead, *bias.shape[-3:])
+    for index in torch.cartesian_prod(*(torch.arange(n) for n in lead)).reshape(-1, len(lead)).tolist():
+        at = tuple(index)
+        score = q[at].to(lse.dtype) @ k[at].to(lse.dtype).mT * scale + bias[at]
+        if keep is not None:
+            score = torch.where(keep[at], score, -1e9)
+        lse[at] = score.logsumexp(-1, keepdim=True)
+        largest[at] = score.amax(-1, keepdim=True) if score.size(-1) else -torch.inf
+    return lse, largest
