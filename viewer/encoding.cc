@@ -28,14 +28,16 @@ std::string_view name_of(Encoding encoding) { return encoding == Encoding::linea
 
 std::uint16_t linear16(float weight) {
   if (std::isnan(weight)) return 65535;
-  return static_cast<std::uint16_t>(std::lround(65534.0 * std::clamp(static_cast<double>(weight), 0.0, 1.0)));
+  if (weight == 0) return 0;
+  return static_cast<std::uint16_t>(1 + std::lround(65533.0 * std::clamp(static_cast<double>(weight), 0.0, 1.0)));
 }
 
 std::uint8_t logarithmic8(float weight) {
   if (std::isnan(weight)) return 255;
-  if (weight <= 0) return 0;
+  if (weight == 0) return 0;
+  if (weight < 0) return 1;
   const double code = 254 + std::round(14 * std::log2(static_cast<double>(weight)));
-  return static_cast<std::uint8_t>(std::clamp(code, 0.0, 254.0));
+  return static_cast<std::uint8_t>(std::clamp(code, 1.0, 254.0));
 }
 
 std::string encode(std::span<const float> weights, Encoding encoding) {

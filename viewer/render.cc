@@ -25,6 +25,8 @@ void check_tokens(const Tokens& tokens, std::int64_t extent, std::string_view si
   };
   check_size(tokens.special.size(), "special flags");
   check_size(tokens.segment.size(), "segments");
+  for (const auto& [place, characters] : tokens.unknown)
+    require(place >= 0 && place < extent, "viewer::render: the unknown token ", place, " is not among the ", count, " ", side, " tokens");
 }
 
 void check(const Text& text) {
@@ -48,6 +50,7 @@ json to_json(const Tokens& tokens) {
     if (tokens.special[i]) special.push_back(i);
   json result = {{"pieces", tokens.pieces}, {"special", std::move(special)}};
   if (!tokens.segment.empty()) result["segment"] = tokens.segment;
+  if (!tokens.unknown.empty()) result["unknown"] = tokens.unknown;
   return result;
 }
 

@@ -89,7 +89,7 @@ TEST(Viewer, PageHoldsEveryWeightOfAStridedViewWithinTheStatedError) {
       const auto bytes = bytes_of(text["weights"][layer][head]);
       ASSERT_EQ(bytes.size(), 5U * 7U * 2U);
       for (std::size_t i = 0; i < 35; ++i) {
-        const double stored = (bytes[2 * i] | bytes[2 * i + 1] << 8) / 65534.0;
+        const double stored = ((bytes[2 * i] | bytes[2 * i + 1] << 8) - 1) / 65533.0;
         EXPECT_NEAR(stored, maps.data<float>()[(2 * head * 3 + layer) * 35 + i], 7.7e-6);
       }
     }
@@ -98,13 +98,14 @@ TEST(Viewer, PageHoldsEveryWeightOfAStridedViewWithinTheStatedError) {
 
 TEST(Viewer, SixteenBitsAreOffByAtMostTheStatedError) {
   EXPECT_EQ(linear16(0), 0);
+  EXPECT_EQ(linear16(1e-9F), 1);
   EXPECT_EQ(linear16(1), 65534);
   EXPECT_EQ(linear16(1.0005F), 65534);
-  EXPECT_EQ(linear16(-0.0005F), 0);
+  EXPECT_EQ(linear16(-0.0005F), 1);
   EXPECT_EQ(linear16(kNaN), 65535);
-  for (int i = 0; i <= 100003; ++i) {
+  for (int i = 1; i <= 100003; ++i) {
     const float weight = static_cast<float>(i) / 100003.0F;
-    ASSERT_NEAR(linear16(weight) / 65534.0, weight, 7.7e-6);
+    ASSERT_NEAR((linear16(weight) - 1) / 65533.0, weight, 7.7e-6);
   }
 }
 
@@ -112,10 +113,10 @@ TEST(Viewer, EightBitsAreOffByAtMostTheStatedShare) {
   EXPECT_EQ(logarithmic8(0), 0);
   EXPECT_EQ(logarithmic8(1), 254);
   EXPECT_EQ(logarithmic8(1.0005F), 254);
-  EXPECT_EQ(logarithmic8(1e-9F), 0);
-  EXPECT_EQ(logarithmic8(std::numeric_limits<float>::denorm_min()), 0);
+  EXPECT_EQ(logarithmic8(1e-9F), 1);
+  EXPECT_EQ(logarithmic8(std::numeric_limits<float>::denorm_min()), 1);
   EXPECT_EQ(logarithmic8(kNaN), 255);
-  for (float weight = 3.6e-6F; weight <= 1; weight *= 1.0007F) {
+  for (float weight = 3.8e-6F; weight <= 1; weight *= 1.0007F) {
     const double stored = std::exp2((logarithmic8(weight) - 254) / 14.0);
     ASSERT_NEAR(stored / weight, 1, 0.026) << weight;
   }
@@ -165,6 +166,16 @@ TEST(Viewer, SpecialTokensAndSegmentsReachThePage) {
   EXPECT_EQ(text["queries"]["special"], json({0, 2}));
   EXPECT_EQ(text["queries"]["segment"], json({0, 0, 1}));
   EXPECT_FALSE(text.contains("keys"));
+}
+
+TEST(Viewer, UnknownTokensReachThePageWithTheirCharacters) {
+  const Tensor maps = random_maps({1, 1, 3, 3}, 1);
+  Tokens tokens = words(3);
+  tokens.unknown = {{1, "京"}, {2, "<"}};
+  const std::string html = render(page_of({.text = "", .queries = tokens, .attentions = maps}));
+  EXPECT_EQ(data_of(html)["texts"][0]["queries"]["unknown"], json::parse(R"([[1,"京"],[2,"<"]])"));
+  tokens.unknown = {{3, "x"}};
+  EXPECT_THAT(message_of(page_of({.text = "", .queries = tokens, .attentions = maps})), HasSubstr("the unknown token 3 is not among the 3 query tokens"));
 }
 
 TEST(Viewer, SizesThatDisagreeAreRefusedByName) {

@@ -198,7 +198,7 @@ class View {
     for (std::size_t i = 0; i < results_.size(); ++i) {
       const models::TokenizedText& tokens = results_[i].tokens;
       page.texts.push_back({.text = texts_[i].both(),
-                            .queries = {.pieces = tokens.pieces, .special = tokens.special, .segment = tokens.segments},
+                            .queries = {.pieces = tokens.pieces, .special = tokens.special, .segment = tokens.segments, .unknown = tokens.unknown},
                             .attentions = results_[i].attentions});
     }
     return viewer::render(page);

@@ -132,6 +132,9 @@ std::vector<models::TokenizedText> tokenize(const models::SentenceModel& model, 
     if (tokens.replaced_bytes > 0)
       print_note(cat(counted(tokens.replaced_bytes, "byte"), " of ", which(texts, i), tokens.replaced_bytes == 1 ? " is" : " are",
                " not UTF-8 and read as U+FFFD"));
+    if (!tokens.unknown.empty())
+      print_note(cat(tokens.unknown.size(), " of ", counted(tokens.ids.size(), "token"), " of ", which(texts, i),
+                     tokens.unknown.size() == 1 ? " is" : " are", " unknown to this model"));
     if (tokens.dropped_tokens > 0)
       print_note(cat(which(texts, i), " has ", length, " tokens; the model takes ", positions, ", so ", tokens.dropped_tokens, " at the end ",
                tokens.dropped_tokens == 1 ? "is" : "are", " left out"));

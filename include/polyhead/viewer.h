@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "polyhead/error.h"
@@ -17,6 +18,7 @@ struct Tokens {
   std::vector<std::string> pieces;  // as the tokenizer wrote them, "##" included
   std::vector<bool> special = {};   // [pieces] true for tokens such as [CLS], [SEP] and padding, which the page can hide; empty: all false
   std::vector<int> segment = {};    // [pieces] 0, 1, … for the parts of a text; empty: all 0
+  std::vector<std::pair<std::int64_t, std::string>> unknown = {};  // tokens that the model does not know: place, and its characters in the text
 };
 
 struct Text {

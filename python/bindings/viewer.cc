@@ -10,11 +10,35 @@
 namespace polyhead::python {
 namespace {
 
+// One [layers, heads, T, S], or a list with [heads, T, S] for each layer. Layers may come from any package and in any floating dtype.
+struct Maps {
+  explicit Maps(nb::handle source) {
+    if (!nb::isinstance<nb::list>(source)) {
+      whole = Array::required(source, "source");
+      view = whole.view();
+      return;
+    }
+    std::vector<Array> layers;
+    for (const nb::handle layer : nb::borrow<nb::list>(source)) {
+      layers.push_back(Array::required(layer, "source"));
+      if (!is_floating(layers.back().view().dtype())) throw nb::type_error("source must be a list of floating arrays");
+    }
+    const TensorView& first = layers.front().view();
+    stacked = Tensor(DType::f32, {std::ssize(layers), first.extent(0), first.extent(1), first.extent(2)});
+    for (std::size_t i = 0; i < layers.size(); ++i) copy(layers[i].view(), stacked.view().select(0, static_cast<std::int64_t>(i)));
+    view = stacked.view();
+  }
+
+  Array whole;
+  Tensor stacked;
+  ConstTensorView view;
+};
+
 std::string page(nb::handle weights, nb::handle tokens, nb::handle key_tokens, nb::handle text_object, nb::handle title_object) {
-  const Array array = Array::required(weights, "source");
+  const Maps maps(weights);
   const std::vector<std::string> queries = read_words(tokens, "tokens");
   const std::string shown = read_word(text_object, "text"), title = read_word(title_object, "title");
-  viewer::Text entry{.text = shown, .queries = {.pieces = queries}, .attentions = array.view()};
+  viewer::Text entry{.text = shown, .queries = {.pieces = queries}, .attentions = maps.view};
   if (!key_tokens.is_none()) entry.keys = viewer::Tokens{.pieces = read_words(key_tokens, "keys")};
   const ReleasedGil released;
   return viewer::render({.title = title, .texts = {std::move(entry)}});
@@ -38,7 +62,7 @@ std::string model_page(nb::handle source, nb::handle text_list, nb::handle pair_
   for (std::size_t i = 0; i < texts.size(); ++i) {
     const models::TokenizedText& tokens = results[i].tokens;
     page.texts.push_back({.text = pair ? texts[i] + " | " + *pair : texts[i],
-                          .queries = {.pieces = tokens.pieces, .special = tokens.special, .segment = tokens.segments},
+                          .queries = {.pieces = tokens.pieces, .special = tokens.special, .segment = tokens.segments, .unknown = tokens.unknown},
                           .attentions = results[i].attentions});
   }
   return viewer::render(page);

@@ -46,16 +46,14 @@ class Page:
         return f"<polyhead.Page, {len(self.html.encode()) / 1000:.1f} KB>"
 
 
-def _stacked(layers: Sequence[Array]) -> Array:
-    """Stacks one [heads, T, S] or [1, heads, T, S] per layer to [layers, heads, T, S]."""
-    import numpy
-
+def _layers(layers: Sequence[Array]) -> list[Array]:
+    """One [heads, T, S] per layer, from those or from [1, heads, T, S]."""
     shapes = [tuple(layer.shape) for layer in layers]
     if len({*shapes}) > 1 or len(shapes[0]) not in (3, 4) or len(shapes[0]) == 4 and shapes[0][0] != 1:
         raise ValueError(f"source is a list of attention weights {', '.join(str(list(shape)) for shape in dict.fromkeys(shapes))}; it must be one [heads, T, S] or [1, heads, T, S] per layer")
     if any(getattr(layer, "requires_grad", False) for layer in layers):
         raise TypeError("source requires grad, which view does not record; pass detached attention weights")
-    return numpy.stack([numpy.asarray(layer).reshape(layer.shape[-3:]) for layer in layers])
+    return [layer[0] if len(layer.shape) == 4 else layer for layer in layers]
 
 
 def view(
@@ -105,8 +103,10 @@ def view(
         if text is not None and not isinstance(text, str):
             raise ValueError("text must be one str with attention weights")
         if isinstance(source, (list, tuple)) and source and all(hasattr(layer, "shape") for layer in source):
-            source = _stacked(source)
-        shape = getattr(source, "shape", None)
+            source = _layers(source)
+            shape: Any = (len(source), *source[0].shape)
+        else:
+            shape = getattr(source, "shape", None)
         if shape is None:
             raise TypeError(f"source is of type {type(source).__name__}; it must be a folder's path or an array of attention weights")
         if len(shape) != 4:

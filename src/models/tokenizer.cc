@@ -132,6 +132,9 @@ TokenizedText Tokenizer::encode_texts(std::string_view text, const std::string_v
     result.segments.push_back(segment);
     result.special.push_back(special);
     result.spans.push_back(span);
+    const std::string_view source = (segment == 0 ? text : *pair).substr(span.first, span.last - span.first);
+    const bool written = source == parts_->options.unknown;  // the text itself says "[UNK]"
+    if (id == parts_->unknown && !special && !written) result.unknown.emplace_back(std::ssize(result.ids) - 1, source);
   };
   const TokenizerOptions& names = parts_->options;
   add(parts_->start, names.start, 0, true, {});

@@ -126,6 +126,12 @@ TEST(Tokenizer, SpansAreTheBytesThatATokenCameFrom) {
   EXPECT_THAT(sources, ElementsAre("", "É", "cat", "s", "我", ".", ""));
 }
 
+TEST(Tokenizer, UnknownWordsKeepTheirCharacters) {
+  const TokenizedText tokens = tokenizer({.added_tokens = {{.content = "[UNK]", .id = 1}}}).encode("The Dög, 京 [UNK]", "Q cat");
+  EXPECT_THAT(tokens.pieces, ElementsAre("[CLS]", "the", "[UNK]", ",", "[UNK]", "[UNK]", "[SEP]", "[UNK]", "cat", "[SEP]"));
+  EXPECT_THAT(tokens.unknown, ElementsAre(std::pair(2, "Dög"), std::pair(4, "京"), std::pair(7, "Q")));  // the fifth is written in the text
+}
+
 TEST(Tokenizer, PairHasSegmentsAndASeparatorEach) {
   const TokenizedText tokens = tokenizer().encode("the cat", "i");
   EXPECT_THAT(tokens.pieces, ElementsAre("[CLS]", "the", "cat", "[SEP]", "i", "[SEP]"));

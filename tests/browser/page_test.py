@@ -6,142 +6,10 @@
 ARRAYS holds `attentions`, float32 [layers, heads, T, S], of the page's text N. Needs Chromium (CHROMIUM names another one than the one on
 the path) and the PyPI package playwright, which drives it; nothing is downloaded.
 """
-import argparse
-import contextlib
-import json
-import os
-import pathlib
-import random
 import re
-import shutil
 import sys
 
-from safetensors_file import read_float32
-
-try:
-    from playwright.sync_api import sync_playwright
-except ImportError:
-    sys.exit("page_test.py needs the Python package playwright: pip install playwright")
-
-DATA = re.compile(r'<script type="application/json" id="data">(.*?)</script', re.S)
-ABSOLUTE = 0.5e-4 + 7.7e-6   # four decimals, and what 16 bits keep (include/polyhead/viewer.h)
-RELATIVE = 0.05 + 0.026      # two digits, and what 8 bits keep
-
-# The pixels of a canvas or image, read from a copy so that the page's own canvas keeps its place on the graphics card.
-PIXELS = """(image) => {
-  const copy = document.createElement('canvas');
-  copy.width = image.naturalWidth ?? image.width;
-  copy.height = image.naturalHeight ?? image.height;
-  const pen = copy.getContext('2d', { willReadFrequently: true });
-  pen.drawImage(image, 0, 0);
-  return [...pen.getImageData(0, 0, copy.width, copy.height).data];
-}"""
-
-
-class Expected:
-    """What the page must show, from the arrays and the words alone."""
-
-    def __init__(self, data, text, arrays):
-        self.data = json.loads(data)
-        self.text = text
-        entry = self.data["texts"][text]
-        self.queries = entry["queries"]
-        self.keys = entry.get("keys", self.queries)
-        self.weights, (self.layers, self.heads, self.rows, self.columns) = read_float32(arrays, "attentions")
-        self.approximate = self.data["encoding"] != "linear16"
-
-    def weight(self, layer, head, row, column):
-        if layer == "mean":
-            return sum(self.weight(one, "mean", row, column) for one in range(self.layers)) / self.layers
-        if head == "mean":
-            return sum(self.weight(layer, one, row, column) for one in range(self.heads)) / self.heads
-        return self.weights[((layer * self.heads + head) * self.rows + row) * self.columns + column]
-
-    @staticmethod
-    def word(side, index):
-        return side["pieces"][index] if side["pieces"][index].strip() else "␣"
-
-    def pair(self, row, column):
-        return f"{self.word(self.queries, row)} → {self.word(self.keys, column)}"
-
-
-class Checks:
-    def __init__(self):
-        self.passed = self.failed = 0
-
-    def that(self, holds, claim, detail=""):
-        if holds:
-            self.passed += 1
-        else:
-            self.failed += 1
-        print(f"{'ok  ' if holds else 'FAIL'} {claim}{'' if holds else f': {detail}'}", flush=True)
-
-
-class Session:
-    """One tab with the page open, and everything that went wrong or out in it."""
-
-    def __init__(self, browser, path, expected, address="", **options):
-        self.context = browser.new_context(**{"viewport": {"width": 1200, "height": 800}, "color_scheme": "light", **options})
-        self.context.set_default_timeout(300000)  # milliseconds; a guard only, so that a busy machine passes
-        self.page = self.context.new_page()
-        self.expected = expected
-        self.complaints, self.requests = [], []
-        self.page.on("console", lambda message: self.complaints.append(f"{message.type}: {message.text}"))
-        self.page.on("pageerror", lambda error: self.complaints.append(f"exception: {error}"))
-        self.page.on("request", lambda request: self.requests.append(request.url))
-        self.url = path.resolve().as_uri()
-        entries = [f"text={expected.text}"] if expected.text else []
-        self.page.goto(self.url + "#" + "&".join(entries + ([address] if address else [])))
-        self.drawn()
-
-    def drawn(self):
-        """Waits until the last thumbnail is drawn."""
-        self.page.wait_for_function("() => [...document.querySelectorAll('.thumb img')].every((image) => image.naturalWidth > 0)", timeout=600000)
-
-    def text(self, selector):
-        return " ".join(self.page.locator(selector).text_content().split())
-
-    def open(self, layer, head):
-        self.page.locator(f'.thumb[data-layer="{layer}"][data-head="{head}"]').click()
-
-    def hover(self, row_place, column_place):
-        """Points at the middle of a cell, given by its place among those shown, after bringing it into view."""
-        x, y = self.page.evaluate("""([row, column]) => {
-          const stage = document.querySelector('#stage'), cells = document.querySelector('.cells');
-          const style = getComputedStyle(cells.parentElement);
-          const side = cells.clientWidth / Number(style.getPropertyValue('--columns'));
-          stage.scrollIntoView({ block: 'center' });
-          stage.scrollTo((column + 0.5) * side + cells.offsetLeft / 2 - stage.clientWidth / 2,
-                         (row + 0.5) * side + cells.offsetTop / 2 - stage.clientHeight / 2);
-          const box = cells.getBoundingClientRect();
-          return [box.left + (column + 0.5) * side, box.top + (row + 0.5) * side];
-        }""", [row_place, column_place])
-        self.page.mouse.move(x, y)
-
-    def lit(self):
-        return self.page.evaluate("""() => ['.queries', '.keys'].map(
-            (strip) => [...document.querySelectorAll(`${strip} .label.lit`)].map((label) => Number(label.dataset.index)))""")
-
-    def shown_weight(self):
-        return self.page.locator("#readout .weight").text_content()
-
-    def right(self, layer, head, row, column):
-        """Whether the headline names this pair and its weight; else what is wrong."""
-        headline, wanted = self.text("#readout"), self.expected.weight(layer, head, row, column)
-        pair = " ".join(self.expected.pair(row, column).split())
-        if not headline.startswith(pair + " "):
-            return f"headline {headline!r}, wanted {pair!r}"
-        shown = self.shown_weight().replace("≈", "").strip()
-        error = abs(float(shown) - wanted)
-        allowed = max(RELATIVE * wanted, 4e-6) if self.expected.approximate else ABSOLUTE
-        return "" if error <= allowed else f"{pair} shows {shown}, the arrays have {wanted}"
-
-
-def check_quiet(checks, session, where):
-    checks.that(not session.complaints, f"{where}: nothing on the console", session.complaints)
-    outside = [url for url in session.requests if url.split("#")[0] != session.url and not url.startswith("data:")]
-    checks.that(not outside, f"{where}: no request but for the page itself", outside)
-
+from session import PIXELS, Checks, Choose, Expected, parsed, run_checks, started_browser, title
 
 def check_grid(checks, session, choose):
     expected = session.expected
@@ -153,7 +21,7 @@ def check_grid(checks, session, choose):
         return  # pooled: no longer one pixel for a cell
     for layer, head in choose.heads(4):
         pixels = session.page.locator(f'.thumb[data-layer="{layer}"][data-head="{head}"] img').evaluate(PIXELS)
-        darkness = [765 - sum(pixels[i:i + 3]) for i in range(0, len(pixels), 4)]
+        darkness = [(765 - sum(pixels[i:i + 3])) * (pixels[i + 3] > 0) for i in range(0, len(pixels), 4)]  # exactly 0 is transparent
         cells = [(expected.weight(layer, head, row, column), row * expected.columns + column)
                  for row in range(expected.rows) for column in range(expected.columns)]
         largest, smallest = max(cells), min(cells)
@@ -171,7 +39,7 @@ def check_hover(checks, session, choose):
             wrong.append(session.right(layer, head, row, column))
             if session.lit() != [[row], [column]]:
                 wrong.append(f"row {row} and column {column} pointed at, lit are {session.lit()}")
-            if session.text("#where") != f"Row {row} attends to column {column}.":
+            if session.text("#where") != f"Attention from row {row} to column {column}.":
                 wrong.append(session.text("#where"))
         wrong = [message for message in wrong if message]
         checks.that(not wrong, f"layer {layer}, head {head}: 6 cells show their words, their weight and light up their words", wrong)
@@ -212,6 +80,9 @@ def check_special(checks, session, choose):
 def check_keyboard(checks, session):
     expected, page = session.expected, session.page
     focused = lambda: page.evaluate("() => [document.activeElement.dataset.layer, document.activeElement.dataset.head]")
+    page.keyboard.press("ArrowRight")
+    checks.that(focused() == ["0", "0"], "the first arrow key, without any Tab, reaches the first thumbnail", focused())
+    page.evaluate("() => document.activeElement.blur()")
     for _ in range(12):
         if focused()[0] is not None:
             break
@@ -222,7 +93,7 @@ def check_keyboard(checks, session):
     layer, head = min(1, expected.layers - 1), min(1, expected.heads - 1)
     for key in ["ArrowDown"] * layer + ["ArrowRight"] * head + ["Enter"]:
         page.keyboard.press(key)
-    checks.that(page.locator("#head").is_visible() and session.text("#head-title") == f"Layer {layer}, head {head}", "arrows and Enter open a head",
+    checks.that(page.locator("#head").is_visible() and session.text("#head-title") == title(layer, head), "arrows and Enter open a head",
                 session.text("#head-title"))
     page.keyboard.press("ArrowDown")
     first = session.right(layer, head, 0, 0)
@@ -311,64 +182,24 @@ def check_narrow(checks, session, choose):
     checks.that(moving == "0s", "reduced motion is respected", moving)
 
 
-class Choose:
-    def __init__(self, seed, expected):
-        self.random, self.expected = random.Random(seed), expected
-
-    def layer(self):
-        return self.random.randrange(self.expected.layers)
-
-    def heads(self, count):
-        return [(self.layer(), self.random.randrange(self.expected.heads)) for _ in range(count)]
-
-    def cells(self, count):
-        return [(self.random.randrange(self.expected.rows), self.random.randrange(self.expected.columns)) for _ in range(count)]
-
-
 def main():
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("page", type=pathlib.Path)
-    parser.add_argument("arrays", type=pathlib.Path)
-    parser.add_argument("--text", type=int, default=0, help="which text of the page the arrays belong to")
-    parser.add_argument("--max-bytes", type=int, default=400_000)
-    parser.add_argument("--seed", type=int, default=random.randrange(10**6))
-    arguments = parser.parse_args()
-    chromium = os.environ.get("CHROMIUM") or shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
-    if not chromium:
-        sys.exit("page_test.py needs Chromium on the path (Debian and Ubuntu: apt install chromium), or CHROMIUM set to it")
-
-    print(f"seed {arguments.seed}")
+    arguments = parsed(__doc__, ("--max-bytes", {"type": int, "default": 400_000}))
     checks = Checks()
-    html = arguments.page.read_text(encoding="utf-8")
-    expected = Expected(DATA.search(html).group(1), arguments.text, arguments.arrays)
-    choose = Choose(arguments.seed, expected)
+    choose = Choose(arguments.seed, Expected.of(arguments))
     size = arguments.page.stat().st_size
     checks.that(size < arguments.max_bytes, f"{size} bytes are less than {arguments.max_bytes}", size)
-
-    # Chromium's own sandbox cannot start for root, as in a container.
-    flags = ["--no-sandbox"] if os.geteuid() == 0 else []
-    with sync_playwright() as playwright, contextlib.closing(playwright.chromium.launch(executable_path=chromium, args=flags)) as browser:
-        def run(name, check, *rest, **options):
-            session = Session(browser, arguments.page, expected, **options)
-            try:
-                check(checks, session, *rest)
-            except Exception as error:  # a check that cannot be carried out has failed; the others go on
-                checks.that(False, f"{name}: could be carried out", error)
-            check_quiet(checks, session, name)
-            session.context.close()
-
-        run("grid", check_grid, choose)
-        run("hover", check_hover, choose)
-        run("special tokens", check_special, choose)
-        run("keyboard", check_keyboard)
-        run("address", check_address, choose)
-        run("lines", check_lines, choose)
-        run("light", check_theme, False)
-        run("dark", check_theme, True, color_scheme="dark")
-        run("narrow", check_narrow, choose, viewport={"width": 400, "height": 800}, reduced_motion="reduce")
-
-    print(f"{checks.passed} passed, {checks.failed} failed")
-    return 1 if checks.failed else 0
+    with started_browser() as browser:
+        return run_checks(arguments, checks, browser, [
+            ("grid", check_grid, [choose], {}),
+            ("hover", check_hover, [choose], {}),
+            ("special tokens", check_special, [choose], {}),
+            ("keyboard", check_keyboard, [], {}),
+            ("address", check_address, [choose], {}),
+            ("lines", check_lines, [choose], {}),
+            ("light", check_theme, [False], {}),
+            ("dark", check_theme, [True], {"color_scheme": "dark"}),
+            ("narrow", check_narrow, [choose], {"viewport": {"width": 400, "height": 800}, "reduced_motion": "reduce"}),
+        ])
 
 
 if __name__ == "__main__":

@@ -41,6 +41,11 @@ class Json(ViewTest):
         self.assertEqual(len(text["embedding"]), 8)
         self.assertAlmostEqual(sum(x * x for x in text["embedding"]), 1, places=5)
 
+    def test_unknown_tokens_are_counted_in_a_note(self):
+        told = self.succeeds("view", self.model, "--text", "the zebra, 東 é", "--json")
+        self.assertIn("3 of 7 tokens of the text are unknown to this model", told.stderr.decode())  # zebra, the comma, é
+        self.assertNotIn("unknown", self.succeeds("view", self.model, "--text", FOX, "--json").stderr.decode())
+
     def test_the_map_is_the_head_that_was_asked_for(self):
         arrays = self.folder / "a.safetensors"
         self.succeeds("view", self.model, "--text", FOX, "--arrays", arrays)

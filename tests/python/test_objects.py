@@ -181,6 +181,10 @@ def test_a_list_that_is_no_page_is_refused(rng: Rng) -> None:
     torch = pytest.importorskip("torch")
     layers = [torch.tensor(layer) for layer in p]
     assert polyhead.view(layers).html == polyhead.view(p).html
+    halves = [layer.bfloat16() for layer in layers]
+    assert polyhead.view(halves).html == polyhead.view(torch.stack(halves)).html != polyhead.view(p).html
+    with pytest.raises(TypeError, match="floating"):
+        polyhead.view([layer.int() for layer in layers])
     with pytest.raises(TypeError, match="source requires grad"):
         polyhead.view([layer.requires_grad_() for layer in layers])
 

@@ -6,25 +6,22 @@ const SCALES = {
     name: "linear",
     position: (weight) => weight,
     ticks: () => [[0, "0"], [0.25, "0.25"], [0.5, "0.5"], [0.75, "0.75"], [1, "1"]],
-    caption: "Attention weights: rows attend to columns. All heads have the same scale.",
   },
   root: {
     name: "square root",
     position: (weight) => Math.sqrt(weight),
     ticks: () => [0, 0.01, 0.1, 0.25, 0.5, 1].map((weight) => [Math.sqrt(weight), String(weight)]),
-    caption: "Attention weights on a square-root scale: rows attend to columns. All heads have the same scale.",
   },
   log: {
     name: "logarithmic",
     position: (weight) => (weight <= 0.001 ? 0 : 1 + Math.log10(weight) / 3),
     ticks: () => [[0, "≤ 0.001"], [1 / 3, "0.01"], [2 / 3, "0.1"], [1, "1"]],
-    caption: "Attention weights on a logarithmic scale: rows attend to columns. All heads have the same scale.",
   },
   own: {
     name: "per head",
     position: (weight, largest) => (largest > 0 ? weight / largest : 0),
     ticks: () => [[0, "0"], [1, "largest"]],
-    caption: "Attention weights relative to the largest of each map: rows attend to columns. Do not compare colours between heads.",
+    note: "Each map is relative to its largest weight. Do not compare colours between heads.",
   },
 };
 
@@ -68,12 +65,14 @@ class Ramp {
   at(position) {
     return Number.isNaN(position) ? this.nan : this.pixels[Math.round(255 * Math.min(1, Math.max(0, position)))];
   }
+
+  // A weight of exactly 0 is transparent and shows the hatching below.
+  of(weight, position) { return weight === 0 ? 0 : this.at(position); }
 }
 
-// Paints the given rows and columns of an attention map, one pixel for each cell; CSS enlarges it. If a side has more than `limit` cells,
-// a pixel shows the largest attention weight of a square block: a mean would hide a single large one.
-function paint(canvas, map, stride, rows, columns, look, limit = Infinity) {
-  const block = Math.max(1, Math.ceil(Math.max(rows.length, columns.length) / limit));
+// Paints the given rows and columns of an attention map, one pixel for each cell; CSS enlarges it. A pixel shows the largest attention
+// weight of `block` x `block` cells: a mean would hide a single large one.
+function paint(canvas, map, stride, rows, columns, look, block = 1) {
   const width = Math.ceil(columns.length / block);
   const height = Math.ceil(rows.length / block);
   canvas.width = Math.max(1, width);
@@ -92,6 +91,8 @@ function paint(canvas, map, stride, rows, columns, look, limit = Infinity) {
   });
   const image = new ImageData(width, height);
   const pixels = new Uint32Array(image.data.buffer);
-  maxima.forEach((weight, i) => { pixels[i] = look.ramp.at(look.scale.position(weight, largest)); });
+  maxima.forEach((weight, i) => { pixels[i] = look.ramp.of(weight, look.scale.position(weight, largest)); });
   canvas.getContext("2d").putImageData(image, 0, 0);
 }
+
+const blockFor = (rows, columns, pixels) => Math.max(1, Math.ceil(Math.max(rows.length, columns.length) / pixels));

@@ -3,21 +3,24 @@
 const MEAN = "mean";  // as a head: mean over the layer's heads; as layer and head: mean over all heads
 const placeOf = (text) => (text === MEAN ? MEAN : Number(text));
 
+// A weight that is not 0 but rounds to it. Code 0 is exactly 0, as a mask makes it.
+const TINY = 2 ** -40;
+
 // code -> attention weight; the last code is NaN. viewer/encoding.h describes the formats.
 const ENCODINGS = {
   linear16: {
     bytes: 2,
-    weight: (code) => (code === 65535 ? NaN : code / 65534),
-    show: (weight) => weight.toFixed(4),
+    weight: (code) => (code === 65535 ? NaN : code === 0 ? 0 : Math.max(TINY, (code - 1) / 65533)),
+    show: (weight) => (weight === 0 ? "0" : weight.toFixed(4)),
     precision: "Attention weights are stored in 16 bits, with an error of at most 0.000008. Four decimals are shown.",
   },
   logarithmic8: {
     bytes: 1,
-    weight: (code) => (code === 255 ? NaN : code === 0 ? 0 : 2 ** ((code - 254) / 14)),
-    show: (weight) => `≈ ${weight === 0 ? 0 : Number(weight.toPrecision(2))}`,
+    weight: (code) => (code === 255 ? NaN : code === 0 ? 0 : code === 1 ? TINY : 2 ** ((code - 254) / 14)),
+    show: (weight) => (weight === 0 ? "0" : `≈ ${weight <= TINY ? 0 : Number(weight.toPrecision(2))}`),
     precision:
       "The page is large, so attention weights are stored in 8 bits on a logarithmic scale, with a relative error of at most 2.6 %; " +
-      "below 0.0000035 they are stored as 0. Two digits are shown.",
+      "below 0.0000037 they are shown as 0. Two digits are shown.",
   },
 };
 
@@ -48,15 +51,20 @@ class Tokens {
   constructor(json) {
     this.pieces = json.pieces;
     this.special = new Set(json.special);
+    this.unknown = new Map(json.unknown);  // index -> the characters that the vocabulary lacks
     this.segment = json.segment ?? json.pieces.map(() => 0);
+    this.spelling = spellingOf(json.pieces);
+    this.words = numbered(json.pieces.map((piece, index) => visibleWord(this.unknown.get(index) ?? this.spelling.text(piece))));
   }
 
   get size() { return this.pieces.length; }
 
-  // The text of a token; "␣" if it is blank.
-  word(index) {
-    const piece = this.pieces[index];
-    return piece.trim() === "" ? "␣" : piece;
+  word(index) { return this.words[index]; }
+
+  // For a tooltip: place, token, and what the token stands for if the model does not know it.
+  note(index) {
+    const lacks = this.unknown.has(index) ? `; “${this.unknown.get(index)}” is unknown to this model` : "";
+    return `${index}: ${this.pieces[index]}${lacks}`;
   }
 
   shown(hideSpecial) {
@@ -105,7 +113,9 @@ class Text {
   }
 }
 
+const counted = (count, what) => `${count} ${what}${count === 1 ? "" : "s"}`;
+
 function titleOf(layer, head) {
-  if (layer === MEAN) return "Mean over all heads of all layers";
-  return head === MEAN ? `Layer ${layer}, mean over its heads` : `Layer ${layer}, head ${head}`;
+  if (layer === MEAN) return "Mean of all heads";
+  return head === MEAN ? `Layer ${layer} · Mean of its heads` : `Layer ${layer} · Head ${head}`;
 }

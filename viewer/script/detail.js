@@ -14,8 +14,8 @@ class Detail {
     const width = text.keys.size;
     const ofRow = spot.row === null ? null : shown.columns.map((column) => [column, map[spot.row * width + column]]);
     const ofColumn = spot.column === null ? null : shown.rows.map((row) => [row, map[row * width + spot.column]]);
-    this.#list("row", ofRow, text.keys, spot.column, spot.row !== null && [word(text.queries.word(spot.row)), " attends most to"]);
-    this.#list("column", ofColumn, text.queries, spot.row, spot.column !== null && [word(text.keys.word(spot.column)), " is attended to most by"]);
+    this.#list("row", ofRow, text.keys, spot.column, spot.row !== null && ["Where “", word(text.queries.word(spot.row)), "” looks"]);
+    this.#list("column", ofColumn, text.queries, spot.row, spot.column !== null && ["Who looks at “", word(text.keys.word(spot.column)), "”"]);
     $("row-sum").textContent = ofRow ? `Sum of the row: ${this.#sum(ofRow)}` : "";
     $("column-sum").textContent = ofColumn ? `Sum of the column: ${this.#sum(ofColumn)}` : "";
   }
@@ -29,7 +29,7 @@ class Detail {
   #weight(text, map, spot) { return this.decoder.show(map[spot.row * text.keys.size + spot.column]); }
 
   #headline(text, map, spot) {
-    if (!spot) return [make("span", { className: "quiet", textContent: "Point at a cell or a word, or press the arrow keys." })];
+    if (!spot) return [make("span", { className: "quiet", textContent: "Point at a cell or a word." })];
     if (spot.column === null) return [word(text.queries.word(spot.row)), make("span", { textContent: " → …" })];
     if (spot.row === null) return [make("span", { textContent: "… → " }), word(text.keys.word(spot.column))];
     const weight = make("output", { className: "weight", textContent: this.#weight(text, map, spot) });
@@ -37,19 +37,20 @@ class Detail {
   }
 
   static #where(spot) {
-    if (!spot) return "Rows (queries) attend to columns (keys).";
-    if (spot.column === null) return `Row ${spot.row}: what this word attends to.`;
-    if (spot.row === null) return `Column ${spot.column}: which words attend to this one.`;
-    return `Row ${spot.row} attends to column ${spot.column}.`;
+    if (!spot) return "Attention from row word to column word.";
+    if (spot.column === null) return `Row ${spot.row}: where this word looks.`;
+    if (spot.row === null) return `Column ${spot.column}: who looks at this word.`;
+    return `Attention from row ${spot.row} to column ${spot.column}.`;
   }
 
   #list(side, entries, tokens, chosen, title) {
     $(`${side}-title`).replaceChildren(...(title || []));
+    $(`${side}-title`).parentElement.classList.toggle("idle", !title);
     const largest = (entries ?? []).sort((a, b) => b[1] - a[1]).slice(0, Detail.listed);
     $(`${side}-list`)
         .replaceChildren(...largest.map(
             ([index, weight]) => make(
-                'li', {className: index === chosen ? 'lit' : '', title: `${index}: ${tokens.pieces[index]}`, style: {part: weight}},
+                'li', {className: index === chosen ? 'lit' : '', title: tokens.note(index), style: {part: weight}},
                 word(tokens.word(index)), make('span', {className: 'bar-track'}, make('span', {className: 'bar-fill'})),
                 make('span', {className: 'number', textContent: this.decoder.show(weight)}))));
   }

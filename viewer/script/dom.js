@@ -21,9 +21,9 @@ const word = (text, className = "word") => make("bdi", { className, textContent:
 // Fills a strip with the words of the given tokens. Returns a map from a token's index to its label.
 function fillLabels(strip, tokens, indices) {
   const labels = indices.map((index, at) => make('bdi', {
-                               className: tokens.special.has(index) ? 'label special' : 'label',
+                               className: `label${tokens.special.has(index) ? ' special' : ''}${tokens.unknown.has(index) ? ' unknown' : ''}`,
                                textContent: tokens.word(index),
-                               title: `${index}: ${tokens.pieces[index]}`,
+                               title: tokens.note(index),
                                data: {index},
                                style: {at},
                              }));

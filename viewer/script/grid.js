@@ -19,7 +19,7 @@ class Grid {
     this.rows = [];
     const heads = [...Array(text.heads).keys(), MEAN];
     setStyle(this.element, {columns: heads.length, aspect: Math.min(4, Math.max(0.25, text.keys.size / text.queries.size || 1))});
-    const header = make("div", { className: "row", role: "row" }, make("span", { className: "corner", role: "columnheader", textContent: "" }));
+    const header = make("div", { className: "row", role: "row" }, make("span", { role: "columnheader" }, make("span", { className: "unseen", textContent: "Layer" })));
     for (const head of heads) header.append(make("span", { role: "columnheader", className: "column-name", textContent: head }));
     this.element.replaceChildren(header);
     for (const layer of [...Array(text.layers).keys(), MEAN]) {
@@ -48,7 +48,7 @@ class Grid {
     const columns = this.text.keys.shown(look.hideSpecial);
     const jobs = this.thumbs.map((thumb) => () => {
       const map = this.text.map(...Grid.place(thumb));
-      paint(this.canvas, map, this.text.keys.size, rows, columns, look, Grid.thumbnailPixels);
+      paint(this.canvas, map, this.text.keys.size, rows, columns, look, blockFor(rows, columns, Grid.thumbnailPixels));
       thumb.firstChild.src = this.canvas.toDataURL();
     });
     return inSlices(jobs, () => drawing !== this.drawing);
@@ -68,6 +68,9 @@ class Grid {
   }
 
   focus(layer, head) { this.find(layer, head)?.focus(); }
+
+  // The thumbnail that Tab reaches.
+  enter() { this.thumbs.find((thumb) => thumb.tabIndex === 0)?.focus(); }
 
   // Tab reaches one thumbnail only; arrow keys reach the others.
   #rove(thumb) {

@@ -1,7 +1,7 @@
 // One head as a matrix: queries are rows with their words on the left, keys are columns with their words on top.
 
 class Matrix {
-  static sizes = [2, 3, 4, 6, 8, 10, 12, 14, 17, 20, 24, 28, 32, 38, 44, 52, 64];
+  static sizes = [0.25, 0.35, 0.5, 0.7, 1, 1.4, 2, 3, 4, 6, 8, 10, 12, 14, 17, 20, 24, 28, 32, 38, 44, 52, 64];
   static readable = 10;  // smallest cell, in CSS pixels, beside which a word can still be read
 
   constructor(events) {
@@ -24,8 +24,9 @@ class Matrix {
   // shown: { rows, columns }, the indices of the tokens that are not hidden.
   draw(text, map, shown, look, title) {
     this.shown = shown;
-    paint(this.canvas, map, text.keys.size, shown.rows, shown.columns, look);
-    this.cells.setAttribute("aria-label", `${title}: each row's word attends to the columns' words. Arrow keys move between pairs.`);
+    this.paint = (block) => paint(this.canvas, map, text.keys.size, shown.rows, shown.columns, look, block);
+    this.block = 0;  // not painted yet
+    this.cells.setAttribute("aria-label", `${title}: attention from row word to column word. Arrow keys move between pairs.`);
     setStyle(this.element, {rows: shown.rows.length, columns: shown.columns.length});
     this.queryLabels = fillLabels(this.queryStrip, text.queries, shown.rows);
     this.keyLabels = fillLabels(this.keyStrip, text.keys, shown.columns);
@@ -40,20 +41,36 @@ class Matrix {
     return starts.map((at) => make('div', {className: `segment ${side}`, style: {at}}));
   }
 
-  // Chooses the size of cells: the largest that fits, between 12 and 44 CSS pixels, then `zoom` steps larger or smaller. Returns it.
-  resize(width, zoom) {
-    let margin = 110;
-    for (let pass = 0; pass < 2; ++pass) {  // twice, because the width of the words depends on the size of cells and the reverse
-      const space = (width - margin) / Math.max(1, this.shown.columns.length);
-      const fit = Matrix.sizes.findLastIndex((size) => size <= Math.min(44, Math.max(12, space)));
-      this.size = Matrix.sizes[Math.min(Matrix.sizes.length - 1, Math.max(0, fit + zoom))];
+  // Chooses the size of cells: the largest with which the map fits into the width and, while words stay readable, into the height; then
+  // `zoom` steps larger or smaller. Returns it.
+  resize({ width, height }, zoom) {
+    let margin = { width: 110, height: 60 };
+    for (let pass = 0; pass < 2; ++pass) {  // twice, because the size of the words depends on the size of cells and the reverse
+      const across = (width - margin.width) / Math.max(1, this.shown.columns.length);
+      const down = (height - margin.height) / Math.max(1, this.shown.rows.length);
+      this.size = Matrix.#step(Math.min(64, across, Math.max(14, down)), zoom);
       setStyle(this.element, {cell: `${this.size}px`});
       this.element.classList.toggle("unlabelled", this.size < Matrix.readable);
       const longest = (labels) => Math.max(0, ...[...labels.values()].map((label) => label.offsetWidth));
       setStyle(this.element, {'query-words': `${longest(this.queryLabels)}px`, 'key-words': `${longest(this.keyLabels)}px`});
-      margin = this.cells.offsetLeft + 8;
+      margin = { width: this.cells.offsetLeft + 8, height: this.cells.offsetTop + 8 };
     }
+    const pixels = this.size * (window.devicePixelRatio || 1);  // of the screen, for a cell
+    const block = pixels >= 1 ? 1 : Math.ceil(1 / pixels);
+    if (block !== this.block) this.paint(block);
+    this.block = block;
+    setStyle(this.element, {'painted-columns': this.canvas.width * block, 'painted-rows': this.canvas.height * block});
     return this.size;
+  }
+
+  // Whole pixels, so that all cells are equally large; below 3 pixels that would waste too much space.
+  static #step(fit, zoom) {
+    const whole = Math.max(0.1, fit >= 3 ? Math.floor(fit) : fit);
+    const sizes = Matrix.sizes;
+    if (zoom === 0) return whole;
+    const first = zoom > 0 ? sizes.findIndex((size) => size > whole) : sizes.findLastIndex((size) => size < whole);
+    if (first < 0) return whole;
+    return sizes[Math.min(sizes.length - 1, Math.max(0, first + zoom - Math.sign(zoom)))];
   }
 
   // Highlights a pair, a row (column null), a column (row null) or nothing (null).

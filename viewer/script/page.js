@@ -1,11 +1,11 @@
-// The page's state, its address (#layer=3&head=5…), controls and keys. What is shown is a function of `state`.
+// The page's state, controls and keys. What is shown is a function of `state`.
 
 const data = JSON.parse($("data").textContent);
 const decoder = new Decoder(data.encoding);
 const texts = data.texts.map((json) => new Text(json, decoder));
 
-const initial = { text: 0, layer: null, head: null, view: "matrix", special: "show", scale: "root", theme: "auto" };
 const state = { ...initial };
+let printing = false;
 let cursor = null;  // the pair chosen by keyboard or click; while the pointer is over another pair, that one is shown
 let zoom = 0;
 let current = null;  // drawn last: { text, map, shown, look }; look: { scale, ramp, hideSpecial }
@@ -16,38 +16,14 @@ const grid = new Grid($("grid"), (layer, head) => update({ layer, head }, "cells
 const views = { matrix: new Matrix(events), lines: new Lines(events) };
 const detail = new Detail(decoder);
 
-// ---- State and address ----
-
-function fromAddress() {
-  const given = new URLSearchParams(location.hash.slice(1));
-  const place = (name, count) => {
-    const value = given.get(name);
-    return value === MEAN ? MEAN : /^\d+$/.test(value ?? "") && Number(value) < count ? Number(value) : null;
-  };
-  const among = (name, allowed) => (allowed.includes(given.get(name)) ? given.get(name) : initial[name]);
-  const text = place("text", texts.length);
-  const read = { text: Number.isInteger(text) ? text : 0 };
-  const { layers, heads } = texts[read.text] ?? { layers: 0, heads: 0 };
-  Object.assign(read, { layer: place("layer", layers), head: place("head", heads) });
-  if (read.layer === null || read.head === null) read.layer = read.head = null;
-  if (read.layer === MEAN) read.head = MEAN;
-  return Object.assign(read, {
-    view: among("view", Object.keys(views)), special: among("special", ["show", "hide"]),
-    scale: among("scale", Object.keys(SCALES)), theme: among("theme", ["auto", "light", "dark"]),
-  });
-}
-
-function toAddress() {
-  const entries = Object.entries(state).filter(([name, value]) => value !== initial[name]);
-  return entries.length ? `#${new URLSearchParams(entries)}` : "#";
-}
+// ---- State ----
 
 // The browser's Back undoes opening and closing a head; other changes replace the address.
 function update(changes, focus) {
   const opened = "layer" in changes && (state.layer === null) !== (changes.layer === null);
   const before = { ...state };
   Object.assign(state, changes);
-  history[opened ? "pushState" : "replaceState"](null, "", toAddress());
+  writeAddress(addressOf(state), opened);
   show(before);
   if (focus === "cells") view().focus();
   if (focus === "grid") grid.focus(before.layer, before.head);
@@ -56,7 +32,7 @@ function update(changes, focus) {
 // ---- Showing ----
 
 const isOpen = () => state.layer !== null;
-const isDark = () => state.theme === "dark" || (state.theme === "auto" && prefersDark.matches);
+const isDark = () => !printing && (state.theme === "dark" || (state.theme === "auto" && prefersDark.matches));
 const view = () => (state.view === "lines" ? views.lines.body : views.matrix.cells);
 
 function show(before = {}) {
@@ -73,54 +49,55 @@ function show(before = {}) {
     showLegend(look);
     grid.draw(look);
   }
-  showControls();
+  showControls(text);
+  document.title = isOpen() ? `${titleOf(state.layer, state.head)} – ${data.title}` : data.title;
   document.body.classList.toggle("open", isOpen());
   $("head").hidden = !isOpen();
   grid.select(state.layer, state.head);
   showHint();
   $("detail").hidden = !isOpen();
   if (isOpen()) showHead(text, look);
+  if (isOpen() && changed("text", "layer", "head", "special", "view")) announce();
 }
 
 function showText(text) {
   $("sentence").textContent = text.text;
-  $("sentence").hidden = text.text === data.title;
-  $("heads-caption").textContent = `${text.layers} layers (rows), ${text.heads} heads (columns), numbered from 0.`;
+  $("sentence").hidden = text.text === data.title || text.text === "";
+  const unknown = [...new Set([text.queries, text.keys])].map((tokens) => [tokens.unknown.size, tokens.size]).filter(([count]) => count > 0);
+  $("unknown-note").hidden = unknown.length === 0;
+  $("unknown-note").textContent = unknown.map(([count, size]) => `${count} of ${counted(size, "token")} ${count === 1 ? "is" : "are"} unknown to this model. Such words are underlined; the model cannot tell them apart.`).join(" ");
+  $("heads-caption").textContent = `${counted(text.layers, "layer")} (rows), ${counted(text.heads, "head")} (columns), numbered from 0.`;
   grid.build(text);
-  const numbers = (count) => [...Array(count).keys()].map((index) => [index, index]);
-  fillSelect($("layer"), [...numbers(text.layers), [MEAN, "mean"]]);
-  fillSelect($("head-choice"), [...numbers(text.heads), [MEAN, "mean"]]);
 }
 
 function showLegend(look) {
-  const steps = Float32Array.from({ length: 256 }, (_, i) => i / 255);
+  const steps = Float32Array.from({ length: 256 }, (_, i) => Math.max(TINY, i / 255));
   paint($("legend"), steps, 256, [0], [...steps.keys()], { ...look, scale: { position: (weight) => weight } });
   $('legend-ticks').replaceChildren(...look.scale.ticks().map(([at, name]) => make('span', {textContent: name, style: {at}})));
-  $("legend-caption").textContent = look.scale.caption;
+  $("scale-note").textContent = look.scale.note ?? "";
 }
 
-function showControls() {
+function showControls(text) {
   $("text").value = state.text;
   $("hide-special").checked = state.special === "hide";
   $("scale").value = state.scale;
   $("theme").value = state.theme;
-  if (isOpen()) {
-    $("layer").value = state.layer;
-    $("head-choice").value = state.head;
-    $("head-choice").disabled = state.layer === MEAN;
-  }
+  $("letters").checked = state.letters === "on";
+  const special = text.queries.special.size + text.keys.special.size > 0;
+  $("special-control").hidden = !special;
+  for (const button of document.querySelectorAll("[data-step]")) button.disabled = !otherHead(Number(button.dataset.step));
   for (const button of document.querySelectorAll("[data-view]")) button.setAttribute("aria-pressed", button.dataset.view === state.view);
   $("zoom").hidden = state.view !== "matrix";
-  $("special-note").hidden = state.special !== "hide";
+  $("special-note").hidden = state.special !== "hide" || !special;
 }
 
 function showHint() {
   const keys = (...names) => names.map((name) => make("kbd", { textContent: name }));
   const arrows = keys("←", "↑", "→", "↓");
-  const help = [" · ", ...keys("?"), " all keys"];
+  const letters = (...parts) => (state.letters === "on" ? parts : []);
   $("hint").replaceChildren(...(isOpen()
-    ? [...arrows, " move · ", ...keys("n", "p"), " next, previous head · ", ...keys("Esc"), " back", ...help]
-    : [...arrows, " move · ", ...keys("Enter"), " open a head · ", ...keys("s"), " hide special tokens", ...help]));
+    ? [...arrows, " move", ...letters(" · ", ...keys("n", "p"), " next, previous head"), " · ", ...keys("Esc"), " back", ...letters(" · ", ...keys("?"), " all keys")]
+    : [...arrows, " move · ", ...keys("Enter"), " open a head", ...letters(" · ", ...keys("s"), " hide special tokens · ", ...keys("?"), " all keys")]));
 }
 
 function showHead(text, look) {
@@ -139,9 +116,11 @@ function showHead(text, look) {
   const chosen = views[state.view];
   if ($("stage").firstChild !== chosen.element) $("stage").replaceChildren(chosen.element);
   chosen.draw(text, map, shown, look, title);
-  chosen.resize($("stage").clientWidth, zoom);
+  chosen.resize(stageSize(), zoom);
   point(cursor);
 }
+
+const stageSize = () => ({ width: $("stage").clientWidth, height: stageHeight() });
 
 const visible = (index, indices) => index === null || indices.includes(index);
 
@@ -155,6 +134,13 @@ function choose(spot) {
   cursor = spot;
   point(spot);
   $("status").textContent = detail.sentence(current.text, current.map, spot);
+}
+
+// Says which head is shown and, if a pair is chosen, its weight there.
+function announce() {
+  const title = titleOf(state.layer, state.head);
+  const pair = cursor && current ? detail.sentence(current.text, current.map, cursor) : "";
+  $("status").textContent = pair ? `${title}: ${pair}` : title;
 }
 
 // ---- Keys ----
@@ -171,16 +157,23 @@ function moveCursor(key) {
   views[state.view].reveal(cursor);
 }
 
-function nextHead(step) {
+// The head before (-1) or after (1), in reading order; null at the ends.
+function otherHead(step) {
   const { layers, heads } = texts[state.text];
-  if (state.layer === MEAN) return;
+  if (!isOpen() || state.layer === MEAN) return null;
   const head = state.head === MEAN ? (step > 0 ? 0 : heads - 1) : state.head + step;
   const layer = state.layer + (head < 0 ? -1 : head >= heads ? 1 : 0);
-  if (layer >= 0 && layer < layers) update({ layer, head: (head + heads) % heads });
+  return layer >= 0 && layer < layers ? { layer, head: (head + heads) % heads } : null;
+}
+
+function nextHead(step) {
+  const other = otherHead(step);
+  if (other) update(other);
 }
 
 function nextLayer(step) {
-  const layer = state.layer === MEAN ? texts[state.text].layers - 1 : state.layer + step;
+  if (state.layer === MEAN) return;
+  const layer = state.layer + step;
   if (layer >= 0 && layer < texts[state.text].layers) update({ layer });
 }
 
@@ -191,11 +184,13 @@ function toggleMean() {
   update({ head: mean ? toggleMean.head ?? 0 : MEAN });
 }
 
+// step 0: the map fits again.
 function setZoom(step) {
   if (state.view !== "matrix") return;
   const before = views.matrix.size;
-  const after = views.matrix.resize($("stage").clientWidth, zoom + step);
-  if (after !== before) zoom += step;
+  const after = views.matrix.resize(stageSize(), step === 0 ? 0 : zoom + step);
+  if (step === 0 || after !== before) zoom = step === 0 ? 0 : zoom + step;
+  views.matrix.light(cursor);
 }
 
 // Shows another text. An open head stays open if the text has it; else all heads are shown.
@@ -207,24 +202,29 @@ function showOther(text) {
 
 const close = () => update({ layer: null, head: null }, "grid");
 
-const always = {
+const inGrid = {}, inHead = { Escape: close };
+for (const key of ["ArrowUp", "ArrowDown", "ArrowLeft", "ArrowRight"]) inGrid[key] = () => grid.enter();
+for (const key of ["ArrowUp", "ArrowDown", "ArrowLeft", "ArrowRight", "Home", "End"]) inHead[key] = () => moveCursor(key);
+
+// Letters, digits and signs, which a reader can switch off (WCAG 2.2, 2.1.4).
+const letters = {
   s: () => update({ special: state.special === "hide" ? "show" : "hide" }),
   t: () => update({ theme: isDark() ? "light" : "dark" }),
-  "?": () => $("help").showModal(),
+  "?": () => openDialog("help"),
 };
-const withHead = {
-  Escape: close,
-  n: () => nextHead(1), p: () => nextHead(-1), m: toggleMean,
-  PageDown: () => nextLayer(1), PageUp: () => nextLayer(-1),
+const lettersInHead = {
+  n: () => nextHead(1), p: () => nextHead(-1), N: () => nextLayer(1), P: () => nextLayer(-1), m: toggleMean,
   v: () => update({ view: state.view === "lines" ? "matrix" : "lines" }, "cells"),
-  "+": () => setZoom(1), "=": () => setZoom(1), "-": () => setZoom(-1),
+  "+": () => setZoom(1), "=": () => setZoom(1), "-": () => setZoom(-1), "0": () => setZoom(0),
 };
-for (const key of ["ArrowUp", "ArrowDown", "ArrowLeft", "ArrowRight", "Home", "End"]) withHead[key] = () => moveCursor(key);
 
 addEventListener("keydown", (event) => {
-  if (event.ctrlKey || event.metaKey || event.altKey || $("help").open) return;
-  if (event.target.matches("select") && event.key !== "Escape") return;
-  const action = always[event.key] ?? (isOpen() ? withHead[event.key] : undefined);
+  if (event.ctrlKey || event.metaKey || event.altKey || document.querySelector("dialog[open]")) return;
+  if (event.key === "Escape" && closeMenu()) return;
+  if (event.target.matches("select, input[type=range]") && event.key !== "Escape") return;
+  const named = isOpen() ? inHead : inGrid;
+  const lettered = state.letters === "on" ? { ...letters, ...(isOpen() ? lettersInHead : {}) } : {};
+  const action = named[event.key] ?? lettered[event.key];
   if (!action) return;
   event.preventDefault();
   action();
@@ -233,26 +233,32 @@ addEventListener("keydown", (event) => {
 // ---- Controls ----
 
 $("text").addEventListener("change", () => showOther(Number($("text").value)));
-$("hide-special").addEventListener("change", always.s);
+$("hide-special").addEventListener("change", letters.s);
+$("letters").addEventListener("change", () => update({ letters: $("letters").checked ? "on" : "off" }));
 for (const name of ['scale', 'theme']) $(name).addEventListener('change', () => update({[name]: $(name).value}));
-$('layer').addEventListener('change', () => {
-  const layer = placeOf($('layer').value);
-  update({ layer, head: layer === MEAN ? MEAN : state.head });
-});
-$('head-choice').addEventListener('change', () => update({head: placeOf($('head-choice').value)}));
 $("back").addEventListener("click", close);
-$("help-button").addEventListener("click", always["?"]);
+for (const button of document.querySelectorAll("[data-dialog]")) button.addEventListener("click", () => openDialog(button.dataset.dialog));
+for (const button of document.querySelectorAll("[data-step]")) button.addEventListener("click", () => nextHead(Number(button.dataset.step)));
 for (const button of document.querySelectorAll("[data-view]")) button.addEventListener("click", () => update({ view: button.dataset.view }));
 for (const button of document.querySelectorAll("[data-zoom]")) button.addEventListener("click", () => setZoom(Number(button.dataset.zoom)));
 new ResizeObserver(() => {
-  if (isOpen() && current && $("stage").firstChild === views[state.view].element) views[state.view].resize($("stage").clientWidth, zoom);
+  if (isOpen() && current && $("stage").firstChild === views[state.view].element) views[state.view].resize(stageSize(), zoom);
 }).observe($("head"));
 prefersDark.addEventListener("change", () => show({ ...state, theme: null }));
 addEventListener("popstate", () => {
   const before = { ...state };
-  Object.assign(state, fromAddress());
+  Object.assign(state, stateOf(location.hash, texts));
   show(before);
 });
+// Paper is light.
+function print(now) {
+  if (now === printing) return;
+  printing = now;
+  show({ ...state, theme: null });
+}
+matchMedia("print").addEventListener("change", (event) => print(event.matches));
+addEventListener("beforeprint", () => print(true));
+addEventListener("afterprint", () => print(false));
 
 // ---- Start ----
 
@@ -261,5 +267,6 @@ $("precision").textContent = decoder.encoding.precision;
 $("text-control").hidden = texts.length < 2;
 fillSelect($("text"), texts.map(({ text }, index) => [index, `${index}: ${text.length > 40 ? `${text.slice(0, 40)}…` : text || "(no words)"}`]));
 fillSelect($("scale"), Object.entries(SCALES).map(([name, scale]) => [name, scale.name]));
-Object.assign(state, fromAddress());
+Object.assign(state, stateOf(location.hash, texts));
+fitFrame();
 if (texts.length > 0) show();

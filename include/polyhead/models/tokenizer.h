@@ -16,6 +16,7 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #pragma GCC visibility push(default)
@@ -58,6 +59,7 @@ struct TokenizedText {
   std::vector<int> segments;        // 0; 1 for the pair and its separator
   std::vector<bool> special;        // true for the start and separators added here, false for tokens of the texts
   std::vector<ByteSpan> spans;      // of each token in its text (in the pair if its segment is 1); {0,0} for special tokens
+  std::vector<std::pair<std::int64_t, std::string>> unknown;  // words that became `unknown`: place in `pieces`, and the bytes of the text
   std::int64_t replaced_bytes = 0;  // bytes of both texts that are not UTF-8; each is read as U+FFFD
   std::int64_t dropped_tokens = 0;  // number of tokens that truncation removed
 };

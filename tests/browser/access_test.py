@@ -1,0 +1,168 @@
+#!/usr/bin/env python3
+"""Who does not use a mouse, sees little, prints, or has a small or large screen can use the page too (WCAG 2.2, AA).
+
+    access_test.py PAGE.html ARRAYS.safetensors [--seed N]
+"""
+import re
+import sys
+
+from session import PIXELS, Checks, Choose, Expected, parsed, run_checks, started_browser, title
+
+try:
+    from axe_playwright_python.sync_playwright import Axe
+except ImportError:
+    sys.exit("access_test.py needs the Python package axe-playwright-python")
+
+
+def luminance(colour):
+    linear = [part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in (float(part) / 255 for part in colour[:3])]
+    return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
+
+
+def contrast(a, b):
+    a, b = luminance(a), luminance(b)
+    return (max(a, b) + 0.05) / (min(a, b) + 0.05)
+
+
+def colours(text):
+    return [[float(part) for part in re.findall(r"[\d.]+", colour)] for colour in re.findall(r"rgba?\([^)]*\)", text)]
+
+
+def style(session, selector, name):
+    return session.page.locator(selector).first.evaluate("(element, name) => getComputedStyle(element)[name]", name)
+
+
+def check_axe(checks, session, choose):
+    """In every state of the page."""
+    def clean(state):
+        wrong = [f"{one['id']}: {one['nodes'][0]['html'][:120]} {one['nodes'][0]['failureSummary'][:200]}" for one in Axe().run(session.page).response["violations"]]
+        checks.that(not wrong, f"axe-core finds nothing: {state}", wrong)
+
+    page = session.page
+    clean("all heads")
+    page.locator("#menu summary").click()
+    clean("menu")
+    for dialog in ("about", "help"):
+        if page.locator("#menu[open]").count() == 0:
+            page.locator("#menu summary").click()
+        page.locator(f'[data-dialog="{dialog}"]').click()
+        clean(dialog)
+        page.keyboard.press("Escape")
+    session.open(*choose.heads(1)[0])
+    clean("a head")
+    session.hover(*choose.cells(1)[0])
+    clean("a head, a cell pointed at")
+    page.locator("#hide-special").check()
+    clean("a head without special tokens")
+    page.locator('[data-view="lines"]').click()
+    clean("lines")
+    page.locator(".words.left .label").nth(2).hover()
+    clean("lines of a word")
+
+
+def check_borders(checks, session, choose):
+    session.open(*choose.heads(1)[0])
+    ground = colours(style(session, "body", "backgroundColor"))[0]
+    found = session.page.evaluate("""() => [...document.querySelectorAll('button, select, summary')].filter((one) => one.checkVisibility() && !one.disabled).map(
+        (one) => [one.id || one.textContent || one.className, getComputedStyle(one).borderColor])""")
+    weak = [(name, round(contrast(colours(colour)[0], ground), 2)) for name, colour in found if contrast(colours(colour)[0], ground) < 3]
+    checks.that(len(found) > 8 and not weak, f"the borders of {len(found)} controls have a contrast of 3 or more", weak[:5])
+    session.hover(*choose.cells(1)[0])
+    cursor = colours(style(session, ".cell-band", "boxShadow")) + colours(style(session, ".cell-band", "outlineColor"))[:1] * (style(session, ".cell-band", "outlineStyle") != "none")
+    pixels = session.page.locator("#legend").evaluate(PIXELS)
+    ramp = [pixels[i:i + 3] for i in range(0, len(pixels), 4)]
+    worst = min(max(contrast(colour, line) for line in cursor) for colour in ramp)
+    checks.that(worst >= 3, "the cursor has a contrast of 3 or more on every colour of the scale", round(worst, 2))
+
+
+def check_keys(checks, session, choose):
+    page, expected = session.page, session.expected
+    layer, head = 0, 0
+    session.open(layer, head)
+    page.keyboard.press("ArrowDown")
+    page.keyboard.press("n")
+    layer, head = (0, 1) if expected.heads > 1 else (1, 0)
+    spoken = page.locator("#status").text_content()
+    wanted = f"{title(layer, head)}: {expected.pair(0, 0)} {page.locator('#readout .weight').text_content()}"
+    checks.that(spoken == wanted, "n says the new head and the weight of the pair there", (spoken, wanted))
+    checks.that(page.title().startswith(title(layer, head)), "the tab's title names the head", page.title())
+    page.keyboard.press("N")
+    checks.that(session.text("#head-title") == title(layer + 1, head), "N shows the same head of the next layer", session.text("#head-title"))
+    page.keyboard.press("P")
+    before = page.evaluate("() => scrollY")
+    page.keyboard.press("PageDown")
+    page.wait_for_timeout(600)
+    checks.that(page.evaluate("() => scrollY") > before and session.text("#head-title") == title(layer, head), "PageDown scrolls the page",
+                (before, page.evaluate("() => scrollY")))
+    page.keyboard.press("?")
+    page.locator("#letters").uncheck()
+    page.keyboard.press("Escape")
+    shown = lambda: (session.text("#head-title"), style(session, "html", "backgroundColor"), page.locator("#hide-special").is_checked(), page.locator(".matrix").is_visible())
+    for round_ in ("switched off", "switched off, after a reload"):
+        was = shown()
+        for key in ("n", "p", "N", "m", "s", "t", "v", "?", "+"):
+            page.keyboard.press(key)
+        checks.that(shown() == was and not page.locator("#help").is_visible(), f"letters do nothing when {round_}", (was, shown()))
+        page.reload()
+        session.drawn()
+    page.keyboard.press("Escape")
+    checks.that(not page.locator("#head").is_visible(), "Escape still works")
+
+
+def check_forced(checks, session, choose):
+    session.open(*choose.heads(1)[0])
+    pressed, other = (style(session, f'[data-view="{view}"]', "backgroundColor") for view in ("matrix", "lines"))
+    checks.that(pressed != other, "forced colours: the pressed one of Matrix and Lines looks pressed", (pressed, other))
+
+
+def check_print(checks, session, choose):
+    session.open(*choose.heads(1)[0])
+    dark = session.page.locator(".cells canvas").evaluate(PIXELS)
+    session.page.emulate_media(media="print")
+    session.page.wait_for_timeout(500)
+    session.drawn()
+    light = session.page.locator(".cells canvas").evaluate(PIXELS)
+    visible = session.page.evaluate("() => [...document.querySelectorAll('button, select, summary, input, footer')].filter((one) => one.checkVisibility()).length")
+    checks.that(visible == 0, "print: no controls", visible)
+    checks.that(session.page.locator("#legend").is_visible() and session.page.locator("#head-title").is_visible(), "print: legend and the head's name")
+    checks.that(sum(light) > 1.5 * sum(dark) and luminance(colours(style(session, "body", "backgroundColor"))[0]) > 0.9, "print: a dark page prints light", (sum(dark), sum(light)))
+    session.page.emulate_media(media="screen")
+    session.page.wait_for_timeout(300)
+    checks.that(session.page.locator(".cells canvas").evaluate(PIXELS) == dark, "print: afterwards the page is dark again")
+
+
+def check_legend(checks, session, choose):
+    session.open(*choose.heads(1)[0])
+    checks.that(session.page.locator("#legend").is_visible(), "an open head has its colour legend at 800 pixels")
+
+
+def check_wide(checks, session, choose):
+    width = session.page.evaluate("() => document.body.clientWidth / innerWidth")
+    session.open(*choose.heads(1)[0])
+    checks.that(width > 0.98, "1920 pixels are used", width)
+
+
+def main():
+    arguments = parsed(__doc__)
+    choose = Choose(arguments.seed, Expected.of(arguments))
+    dark = {"color_scheme": "dark"}
+    small = {"viewport": {"width": 390, "height": 844}}
+    checks = Checks()
+    with started_browser() as browser:
+        return run_checks(arguments, checks, browser, [
+            ("axe light", check_axe, [choose], {}),
+            ("axe dark", check_axe, [choose], dict(dark)),
+            ("axe small", check_axe, [choose], dict(small)),
+            ("axe small and dark", check_axe, [choose], {**dark, **small}),
+            ("contrast light", check_borders, [choose], {}),
+            ("contrast dark", check_borders, [choose], dict(dark)),
+            ("keys", check_keys, [choose], {"viewport": {"width": 1200, "height": 400}}),
+            ("forced colours", check_forced, [choose], {"forced_colors": "active"}),
+            ("print", check_print, [choose], dict(dark)),
+            ("legend", check_legend, [choose], {"viewport": {"width": 800, "height": 800}}),
+            ("wide", check_wide, [choose], {"viewport": {"width": 1920, "height": 1080}}),
+        ])
+
+
+if __name__ == "__main__":
+    sys.exit(main())

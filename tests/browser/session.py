@@ -1,0 +1,219 @@
+"""What the tests of the page share: a tab with the page open, what it must show, and the list of claims."""
+import argparse
+import contextlib
+import json
+import os
+import pathlib
+import random
+import re
+import shutil
+import sys
+
+from safetensors_file import read_float32
+
+try:
+    from playwright.sync_api import sync_playwright
+except ImportError:
+    sys.exit("the tests of the page need the Python package playwright: pip install playwright")
+
+DATA = re.compile(r'<script type="application/json" id="data">(.*?)</script', re.S)
+ABSOLUTE = 0.5e-4 + 7.7e-6   # four decimals, and what 16 bits keep (include/polyhead/viewer.h)
+RELATIVE = 0.05 + 0.026      # two digits, and what 8 bits keep
+
+# The pixels of a canvas or image, read from a copy so that the page's own canvas keeps its place on the graphics card.
+PIXELS = """(image) => {
+  const copy = document.createElement('canvas');
+  copy.width = image.naturalWidth ?? image.width;
+  copy.height = image.naturalHeight ?? image.height;
+  const pen = copy.getContext('2d', { willReadFrequently: true });
+  pen.drawImage(image, 0, 0);
+  return [...pen.getImageData(0, 0, copy.width, copy.height).data];
+}"""
+
+
+class Expected:
+    """What the page must show, from the arrays and the words alone."""
+
+    def __init__(self, data, text, arrays):
+        self.data = json.loads(data)
+        self.text = text
+        entry = self.data["texts"][text]
+        self.queries = entry["queries"]
+        self.keys = entry.get("keys", self.queries)
+        self.weights, (self.layers, self.heads, self.rows, self.columns) = read_float32(arrays, "attentions")
+        self.approximate = self.data["encoding"] != "linear16"
+
+    @classmethod
+    def of(cls, arguments):
+        return cls(DATA.search(arguments.page.read_text(encoding="utf-8")).group(1), arguments.text, arguments.arrays)
+
+    def weight(self, layer, head, row, column):
+        if layer == "mean":
+            return sum(self.weight(one, "mean", row, column) for one in range(self.layers)) / self.layers
+        if head == "mean":
+            return sum(self.weight(layer, one, row, column) for one in range(self.heads)) / self.heads
+        return self.weights[((layer * self.heads + head) * self.rows + row) * self.columns + column]
+
+    @staticmethod
+    def word(side, index):
+        """A word that occurs more than once has its number as a subscript."""
+        words = [piece.strip() or "␣" for piece in side["pieces"]]
+        if words.count(words[index]) == 1:
+            return words[index]
+        number = words[:index + 1].count(words[index])
+        return words[index] + "".join("₀₁₂₃₄₅₆₇₈₉"[int(digit)] for digit in str(number))
+
+    def pair(self, row, column):
+        return f"{self.word(self.queries, row)} → {self.word(self.keys, column)}"
+
+
+class Checks:
+    def __init__(self):
+        self.passed = self.failed = 0
+
+    def that(self, holds, claim, detail=""):
+        if holds:
+            self.passed += 1
+        else:
+            self.failed += 1
+        print(f"{'ok  ' if holds else 'FAIL'} {claim}{'' if holds else f': {detail}'}", flush=True)
+
+
+class Session:
+    """One tab with the page open, and everything that went wrong or out in it."""
+
+    def __init__(self, browser, path, expected, address="", **options):
+        self.context = browser.new_context(**{"viewport": {"width": 1200, "height": 800}, "color_scheme": "light", **options})
+        self.context.set_default_timeout(300000)  # milliseconds; a guard only, so that a busy machine passes
+        self.page = self.context.new_page()
+        self.expected = expected
+        self.complaints, self.requests = [], []
+        self.page.on("console", lambda message: self.complaints.append(f"{message.type}: {message.text}"))
+        self.page.on("pageerror", lambda error: self.complaints.append(f"exception: {error}"))
+        self.page.on("request", lambda request: self.requests.append(request.url))
+        self.url = path.resolve().as_uri()
+        entries = [f"text={expected.text}"] if expected.text else []
+        self.page.goto(self.url + "#" + "&".join(entries + ([address] if address else [])))
+        self.drawn()
+
+    def drawn(self):
+        """Waits until the last thumbnail is drawn."""
+        self.page.wait_for_function("() => [...document.querySelectorAll('.thumb img')].every((image) => image.naturalWidth > 0)", timeout=600000)
+
+    def text(self, selector):
+        return " ".join(self.page.locator(selector).text_content().split())
+
+    def open(self, layer, head):
+        self.page.locator(f'.thumb[data-layer="{layer}"][data-head="{head}"]').click()
+
+    def hover(self, row_place, column_place):
+        """Points at the middle of a cell, given by its place among those shown, after bringing it into view."""
+        x, y = self.page.evaluate("""([row, column]) => {
+          const stage = document.querySelector('#stage'), cells = document.querySelector('.cells');
+          const style = getComputedStyle(cells.parentElement);
+          const side = cells.clientWidth / Number(style.getPropertyValue('--columns'));
+          stage.scrollIntoView({ block: 'center' });
+          stage.scrollTo((column + 0.5) * side + cells.offsetLeft / 2 - stage.clientWidth / 2,
+                         (row + 0.5) * side + cells.offsetTop / 2 - stage.clientHeight / 2);
+          const box = cells.getBoundingClientRect();
+          return [box.left + (column + 0.5) * side, box.top + (row + 0.5) * side];
+        }""", [row_place, column_place])
+        self.page.mouse.move(x, y)
+
+    def lit(self):
+        return self.page.evaluate("""() => ['.queries', '.keys'].map(
+            (strip) => [...document.querySelectorAll(`${strip} .label.lit`)].map((label) => Number(label.dataset.index)))""")
+
+    def shown_weight(self):
+        return self.page.locator("#readout .weight").text_content()
+
+    def right(self, layer, head, row, column):
+        """Whether the headline names this pair and its weight; else what is wrong."""
+        headline, wanted = self.text("#readout"), self.expected.weight(layer, head, row, column)
+        pair = " ".join(self.expected.pair(row, column).split())
+        if not headline.startswith(pair + " "):
+            return f"headline {headline!r}, wanted {pair!r}"
+        shown = self.shown_weight().replace("≈", "").strip()
+        error = abs(float(shown) - wanted)
+        allowed = max(RELATIVE * wanted, 4e-6) if self.expected.approximate else ABSOLUTE
+        return "" if error <= allowed else f"{pair} shows {shown}, the arrays have {wanted}"
+
+
+def check_quiet(checks, session, where):
+    checks.that(not session.complaints, f"{where}: nothing on the console", session.complaints)
+    outside = [url for url in session.requests if url.split("#")[0] != session.url and not url.startswith("data:")]
+    checks.that(not outside, f"{where}: no request but for the page itself", outside)
+
+
+def title(layer, head):
+    if layer == "mean":
+        return "Mean of all heads"
+    return f"Layer {layer} · Mean of its heads" if head == "mean" else f"Layer {layer} · Head {head}"
+
+
+def variant(page, edit, path):
+    """Writes a page like `page` with other data: edit() changes the decoded JSON. Returns its path."""
+    html = page.read_text(encoding="utf-8")
+    data = json.loads(DATA.search(html).group(1))
+    edit(data)
+    text = json.dumps(data, ensure_ascii=False).replace("<", "\\u003c")
+    path.write_text(DATA.sub(lambda match: match.group(0).replace(match.group(1), text), html), encoding="utf-8")
+    return path
+
+
+def find_chromium():
+    chromium = os.environ.get("CHROMIUM") or shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+    if not chromium:
+        sys.exit("this test needs Chromium on the path (Debian and Ubuntu: apt install chromium), or CHROMIUM set to it")
+    return chromium
+
+
+@contextlib.contextmanager
+def started_browser():
+    # Chromium's own sandbox cannot start for root, as in a container.
+    flags = ["--no-sandbox"] if os.geteuid() == 0 else []
+    with sync_playwright() as playwright, contextlib.closing(playwright.chromium.launch(executable_path=find_chromium(), args=flags)) as browser:
+        yield browser
+
+
+def parsed(doc, *options):
+    """PAGE, ARRAYS and --seed of the command line, and further (name, keywords)."""
+    parser = argparse.ArgumentParser(description=doc.splitlines()[0])
+    parser.add_argument("page", type=pathlib.Path)
+    parser.add_argument("arrays", type=pathlib.Path)
+    parser.add_argument("--text", type=int, default=0, help="which text of the page the arrays belong to")
+    parser.add_argument("--seed", type=int, default=random.randrange(10**6))
+    for name, keywords in options:
+        parser.add_argument(name, **keywords)
+    arguments = parser.parse_args()
+    print(f"seed {arguments.seed}")
+    return arguments
+
+
+def run_checks(arguments, checks, browser, rounds):
+    """Each of `rounds` is (name, check, arguments of it, options of the tab); a check gets checks, a new session, and its arguments."""
+    expected = Expected.of(arguments)
+    for name, check, rest, options in rounds:
+        session = Session(browser, options.pop("path", arguments.page), expected, **options)
+        try:
+            check(checks, session, *rest)
+        except Exception as error:  # a check that cannot be carried out has failed; the others go on
+            checks.that(False, f"{name}: could be carried out", error)
+        check_quiet(checks, session, name)
+        session.context.close()
+    print(f"{checks.passed} passed, {checks.failed} failed")
+    return 1 if checks.failed else 0
+
+
+class Choose:
+    def __init__(self, seed, expected):
+        self.random, self.expected = random.Random(seed), expected
+
+    def layer(self):
+        return self.random.randrange(self.expected.layers)
+
+    def heads(self, count):
+        return [(self.layer(), self.random.randrange(self.expected.heads)) for _ in range(count)]
+
+    def cells(self, count):
+        return [(self.random.randrange(self.expected.rows), self.random.randrange(self.expected.columns)) for _ in range(count)]

@@ -1,0 +1,141 @@
+#!/usr/bin/env python3
+"""What the page says about words: pieces of every kind of tokenizer, repeated and unknown ones, masked cells, pages from plain arrays.
+
+    words_test.py PAGE.html ARRAYS.safetensors [--seed N]
+
+The pages are variants of PAGE: its data with other words or weights.
+"""
+import base64
+import pathlib
+import sys
+import tempfile
+
+from session import PIXELS, Checks, parsed, run_checks, started_browser, variant
+
+
+def labels(session):
+    return session.page.locator(".queries .label").all_text_contents()
+
+
+def check_pieces(checks, session, wanted):
+    session.open(0, 0)
+    checks.that(labels(session) == wanted, f"pieces are shown as {' '.join(wanted)}", labels(session))
+
+
+def check_titles(checks, session):
+    session.open(0, 0)
+    session.page.locator('.queries .label[data-index="3"]').hover()
+    checks.that(session.text("#row-title") == "Where “brown” looks", "a row's list is named by its word", session.text("#row-title"))
+    session.page.locator('.keys .label[data-index="1"]').hover()
+    checks.that(session.text("#column-title") == "Who looks at “the₁”", "a column's list is named by its word, numbered", session.text("#column-title"))
+
+
+def check_unknown(checks, session):
+    session.open(0, 0)
+    note = session.text("#unknown-note")
+    checks.that(note.startswith("2 of 11 tokens are unknown to this model"), "the page says how many tokens are unknown", note)
+    checks.that(labels(session)[3:5] == ["棕", "狐"], "unknown tokens show the characters of the text", labels(session))
+    line = session.page.evaluate("() => [...document.querySelectorAll('.queries .label')].map((label) => getComputedStyle(label).textDecorationLine)")
+    checks.that([at for at, one in enumerate(line) if one == "underline"] == [3, 4], "unknown tokens, and only they, are underlined", line)
+
+
+def check_plain(checks, session):
+    session.page.keyboard.press("s")
+    session.open(0, 0)
+    checks.that(not session.page.locator("#special-note").is_visible() and not session.page.locator("#hide-special").is_visible(),
+                "without special tokens, nothing is said about them")
+
+
+def check_one(checks, session):
+    checks.that(session.text("#heads-caption").startswith("1 layer (rows), 1 head (columns)"), "1 layer, 1 head", session.text("#heads-caption"))
+
+
+def check_masked(checks, session, rows):
+    """Cells above the diagonal are exactly 0, cell (2, 1) is too small for 16 bits but is not masked."""
+    session.open(0, 0)
+    pixels = session.page.locator(".cells canvas").evaluate(PIXELS)
+    alpha = lambda row, column: pixels[(row * rows + column) * 4 + 3]
+    wrong = [(row, column) for row in range(rows) for column in range(rows) if (alpha(row, column) == 0) != (column > row)]
+    checks.that(not wrong, "masked cells, and only they, are left to the hatching", wrong)
+    first = pixels[(2 * rows + 1) * 4:][:3]
+    ground, hatch = session.page.evaluate("() => [getComputedStyle(document.body).backgroundColor, getComputedStyle(document.querySelector('.cells')).backgroundImage]")
+    checks.that("gradient" in hatch, "masked cells are hatched", hatch)
+    checks.that(f"rgb({', '.join(map(str, first))})" != ground, "a small weight has another colour than the page", (first, ground))
+    session.hover(0, 3)
+    checks.that(session.shown_weight() == "0", "a masked cell says 0", session.shown_weight())
+    session.hover(2, 1)
+    checks.that(session.shown_weight() == "0.0000", "a small weight says 0.0000", session.shown_weight())
+
+
+def check_long(checks, session):
+    session.open(0, 0)
+    stage = session.page.evaluate("() => { const stage = document.querySelector('#stage'); return [stage.scrollWidth, stage.clientWidth]; }")
+    checks.that(stage[0] <= stage[1], "a map of 512 tokens fits into the width", stage)
+    size = lambda: session.page.evaluate("() => document.querySelector('.cells').getBoundingClientRect().width")
+    sizes = [size()]
+    for press in ("Larger", "Larger", "Fit"):
+        session.page.get_by_role("button", name=press).click()
+        sizes.append(size())
+    checks.that(sizes[0] < sizes[1] < sizes[2] and sizes[3] == sizes[0], "it grows, and fits again", sizes)
+
+
+def words(*pieces):
+    def edit(data):
+        entry = data["texts"][0]
+        entry["queries"] = {"pieces": list(pieces), "special": []}
+    return edit
+
+
+def unknown(data):
+    side = data["texts"][0]["queries"]
+    side["pieces"][3] = side["pieces"][4] = "[UNK]"
+    side["unknown"] = [[3, "棕"], [4, "狐"]]
+
+
+def one(data):
+    entry = data["texts"][0]
+    entry.update(layers=1, heads=1, weights=[[entry["weights"][0][0]]])
+
+
+def masked(data):
+    entry = data["texts"][0]
+    size = len(entry["queries"]["pieces"])
+    codes = bytearray(base64.b64decode(entry["weights"][0][0]))
+    for row in range(size):
+        for column in range(size):
+            at = 2 * (row * size + column)
+            codes[at:at + 2] = (0).to_bytes(2, "little") if column > row else max(1, int.from_bytes(codes[at:at + 2], "little")).to_bytes(2, "little")
+    at = 2 * (2 * size + 1)
+    codes[at:at + 2] = (1).to_bytes(2, "little")
+    entry["weights"][0][0] = base64.b64encode(codes).decode()
+
+
+def long(data):
+    row = (40000).to_bytes(2, "little") + (50).to_bytes(2, "little") * 511
+    data["texts"] = [{"text": "long", "queries": {"pieces": [f"w{i}" for i in range(512)], "special": []}, "layers": 1, "heads": 1,
+                      "weights": [[base64.b64encode(row * 512).decode()]]}]
+
+
+def main():
+    arguments = parsed(__doc__)
+    with tempfile.TemporaryDirectory() as folder, started_browser() as browser:
+        def of(name, edit):
+            return {"path": variant(arguments.page, edit, pathlib.Path(folder) / f"{name}.html")}
+        gpt = words("The", "Ġquick", "Ġbrown", "Ġfox", "Ġjump", "s", "Ġover", "ĠcafÃ©", "Ċ", "Ġthe", "Ġthe")
+        t5 = words("▁The", "▁quick", "▁brown", "▁fox", "▁jump", "s", "▁over", "▁the", "▁lazy", "▁the", "▁")
+        maltese = words("Ġorġ", "mar", "id-dar", "u", "kiel", "il-ħobż", "ma'", "ommu", "fil-għodu", "kollu", ".")
+        return run_checks(arguments, Checks(), browser, [
+            ("GPT-2", check_pieces, [["The", "quick", "brown", "fox", "jump", "s", "over", "café", "↵", "the₁", "the₂"]], of("gpt", gpt)),
+            ("T5", check_pieces, [["The", "quick", "brown", "fox", "jump", "s", "over", "the₁", "lazy", "the₂", "␣"]], of("t5", t5)),
+            ("Maltese", check_pieces, [["Ġorġ", "mar", "id-dar", "u", "kiel", "il-ħobż", "ma'", "ommu", "fil-għodu", "kollu", "."]], of("maltese", maltese)),
+            ("titles", check_titles, [], {}),
+            ("unknown", check_unknown, [], of("unknown", unknown)),
+            ("plain", check_plain, [], of("plain", words(*"abcdefghijk"))),
+            ("one", check_one, [], of("one", one)),
+            ("masked", check_masked, [11], of("masked", masked)),
+            ("long", check_long, [], of("long", long)),
+        ])
+
+
+if __name__ == "__main__":
+    sys.exit(main())

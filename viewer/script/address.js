@@ -1,0 +1,24 @@
+// What is shown, as the page's address: #layer=3&head=5…
+const initial = { text: 0, layer: null, head: null, view: "matrix", special: "show", scale: "root", theme: "auto", letters: "on" };
+const choices = { view: ["matrix", "lines"], special: ["show", "hide"], scale: Object.keys(SCALES), theme: ["auto", "light", "dark"], letters: ["on", "off"] };
+
+function stateOf(address, texts) {
+  const given = new URLSearchParams(address.slice(1));
+  const place = (name, count) => {
+    const value = given.get(name);
+    return value === MEAN ? MEAN : /^\d+$/.test(value ?? "") && Number(value) < count ? Number(value) : null;
+  };
+  const text = place("text", texts.length);
+  const state = { ...initial, text: Number.isInteger(text) ? text : 0 };
+  const { layers, heads } = texts[state.text] ?? { layers: 0, heads: 0 };
+  Object.assign(state, { layer: place("layer", layers), head: place("head", heads) });
+  if (state.layer === null || state.head === null) state.layer = state.head = null;
+  if (state.layer === MEAN) state.head = MEAN;
+  for (const [name, allowed] of Object.entries(choices)) if (allowed.includes(given.get(name))) state[name] = given.get(name);
+  return state;
+}
+
+function addressOf(state) {
+  const entries = Object.entries(state).filter(([name, value]) => value !== initial[name]);
+  return entries.length ? `#${new URLSearchParams(entries)}` : "#";
+}

@@ -1,0 +1,20 @@
+// In a notebook the page is <iframe srcdoc="…">. There it has no address that a script may change, and it is as high as its content, so
+// lengths in parts of the window's height would grow without end.
+const framed = location.href.startsWith("about:srcdoc");
+
+function writeAddress(address, push) {
+  if (!framed) history[push ? "pushState" : "replaceState"](null, "", address);
+}
+
+const stageHeight = () => (framed ? 640 : Math.max(320, 0.8 * innerHeight));
+
+function fitFrame() {
+  document.documentElement.classList.toggle("framed", framed);
+  let frame = null;
+  try {
+    frame = framed ? frameElement : null;  // null if the notebook keeps the page apart (sandbox): the frame then scrolls
+  } catch { /* some browsers throw instead */ }
+  if (!frame) return;
+  const fit = () => { frame.style.height = `${Math.ceil(document.documentElement.offsetHeight)}px`; };
+  new ResizeObserver(fit).observe(document.documentElement);
+}

@@ -1,0 +1,53 @@
+// Under which words tokens are shown. Tokenizers mark in three ways where a word begins or goes on.
+
+// Byte-level BPE (GPT-2) writes each byte as a printable character: most as themselves, the other 68 from U+0100 on. "Ġ" is the space.
+const BYTES = (() => {
+  const printable = (byte) => (byte > 32 && byte < 127) || (byte > 160 && byte !== 173);
+  const moved = [...Array(256).keys()].filter((byte) => !printable(byte));
+  return new Map([...Array(256).keys()].map((byte) => [printable(byte) ? byte : 256 + moved.indexOf(byte), byte]));
+})();
+
+// The text of a byte-level piece; the piece itself if its bytes are a part of a character.
+function textOfBytes(piece) {
+  const bytes = [...piece].map((character) => BYTES.get(character.codePointAt(0)));
+  if (bytes.includes(undefined)) return piece;
+  try {
+    return new TextDecoder("utf-8", { fatal: true, ignoreBOM: true }).decode(Uint8Array.from(bytes));
+  } catch {
+    return piece;
+  }
+}
+
+// text(piece): what is shown of a piece. starts(piece): whether a word begins there.
+const SPELLINGS = {
+  plain: { text: (piece) => piece, starts: () => true },
+  wordpiece: { text: (piece) => piece, starts: (piece) => !piece.startsWith("##") },
+  sentencepiece: { text: (piece) => piece.replaceAll("▁", " "), starts: (piece) => piece.startsWith("▁") },
+  bytes: { text: textOfBytes, starts: (piece) => piece.startsWith("Ġ") || piece.startsWith("Ċ") },
+};
+
+// "Ġ" is also a Maltese letter: pieces are bytes only if a quarter of them begin with it and none would hold a control character.
+function spellingOf(pieces) {
+  const count = (start) => pieces.filter((piece) => piece.startsWith(start)).length;
+  if (count("##") > 0) return SPELLINGS.wordpiece;
+  if (count("▁") > 0) return SPELLINGS.sentencepiece;
+  const control = /[\u0000-\u0008\u000b\u000c\u000e-\u001f\u007f]/;
+  if (count("Ġ") * 4 >= Math.max(1, pieces.length) && !pieces.some((piece) => control.test(textOfBytes(piece)))) return SPELLINGS.bytes;
+  return SPELLINGS.plain;
+}
+
+const subscript = (number) => String(number).replace(/\d/g, (digit) => "₀₁₂₃₄₅₆₇₈₉"[digit]);
+
+// "the₁", "the₂": a word that occurs more than once is numbered.
+function numbered(words) {
+  const total = new Map(), seen = new Map();
+  for (const text of words) total.set(text, (total.get(text) ?? 0) + 1);
+  return words.map((text) => {
+    if (total.get(text) === 1) return text;
+    seen.set(text, (seen.get(text) ?? 0) + 1);
+    return text + subscript(seen.get(text));
+  });
+}
+
+// A blank word would be invisible.
+const visibleWord = (text) => (text.trim() !== "" ? text.trim() : text.includes("\n") ? "↵" : "␣");
