@@ -287,3 +287,13 @@ def test_a_sequence_without_a_key_is_that_of_openfold(dtype: torch.dtype) -> Non
     normed = theirs.layer_norm(pair)
     other = another(normed, theirs.linear(normed).permute(0, 3, 1, 2), mask)
     assert (other - exact["out"]).abs().max() > 0.05  # the other meaning is another number
+
+
+def test_export_does_not_read_the_key_mask() -> None:
+    """Whether a sequence has no key decides the way of an eager call only."""
+    torch.manual_seed(0)
+    layer = GatedAttention(6, 4, 3, gated=True)
+    x, keep = torch.randn(2, 5, 6), torch.rand(2, 5) < 0.6
+    program = torch.export.export(layer, (x,), {"attend_keys": keep})
+    keep[1] = False
+    torch.testing.assert_close(program.module()(x, attend_keys=keep), layer(x, attend_keys=keep))

@@ -10,7 +10,8 @@ They work with gradients, torch.compile, autocast and checkpoint.
 from ._attention import attention
 from ._gated import GatedAttention
 from ._multihead import MultiheadAttention
+from ._onnx import onnx_translations
 from ._sdpa import scaled_dot_product_attention
 from ._triangle import triangle_attention
 
-__all__ = ["GatedAttention", "MultiheadAttention", "attention", "scaled_dot_product_attention", "triangle_attention"]
+__all__ = ["GatedAttention", "MultiheadAttention", "attention", "onnx_translations", "scaled_dot_product_attention", "triangle_attention"]

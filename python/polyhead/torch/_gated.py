@@ -132,7 +132,7 @@ class GatedAttention(nn.Module):
     ) -> tuple[Tensor, Tensor | None]:
         dropout = float(self.dropout) if self.training else 0.0
         linears = (self.linear_q, self.linear_k, self.linear_v, self.linear_o, self.linear_g)
-        empty_rows = self._empty_rows(x, keep)
+        empty_rows = self._empty_rows(x, keep) if is_plain else None  # it reads keep, which torch.export cannot
         if is_plain and empty_rows is not None and not passes.is_watched(*linears):
             parameters = (*(x for layer in linears for x in ((None, None) if layer is None else (layer.weight, layer.bias))), None, None)
             if passes.is_plain(x.dtype, (bias, *parameters)) and passes.is_plain(torch.bool, (keep,)):
