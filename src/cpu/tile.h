@@ -211,13 +211,21 @@ inline constexpr std::int64_t kWideColumns = 512 / sizeof(T);
 // Whether multiply_stored() computes such a product.
 template <class T>
 bool multiplies_stored(std::int64_t rows, std::int64_t width) {
-  return rows <= kTileRows && width % (kTileVectors * kLanes<T>) == 0;
+  return rows <= 2 * kTileRows && width % (kTileVectors * kLanes<T>) == 0;
+}
+
+// Calls f(row, count) for the rows of one tile or, if there are too many, of two of similar height.
+template <class F>
+void for_each_tile(int rows, F&& f) {
+  const int first = rows <= kTileRows ? rows : (rows + 1) / 2;
+  with_count<kTileRows>(first, [&](auto count) { f(0, count); });
+  if (first < rows) with_count<kTileRows>(rows - first, [&](auto count) { f(first, count); });
 }
 
 // Computes the columns [column, end) of c from b in memory, 16 KiB of b at a time, so that its rows are read whole and in their order. Sums
 // of tiles that are not in registers stay in the first-level cache.
 template <int Rows, class T, class B>
-void multiply_wide_rows(const Product<T, B>& product, std::int64_t column, std::int64_t end) {
+void multiply_wide_rows(const Product<T, B>& product, int row, std::int64_t column, std::int64_t end) {
   constexpr std::int64_t kTile = kTileVectors * kLanes<T>, kTerms = 16384 / (kWideColumns<T> * static_cast<std::int64_t>(sizeof(B)));
   struct Tile {
     Vector<T> sums[Rows][kTileVectors];
@@ -227,11 +235,11 @@ void multiply_wide_rows(const Product<T, B>& product, std::int64_t column, std::
     Tile* tile = tiles;
     for (std::int64_t j = column; j < end; j += kTile, ++tile) {
       Tile in_registers = *tile;
-      add_terms<Rows, kTileVectors, false, From::memory>(product, 0, j, term, last, in_registers.sums);
+      add_terms<Rows, kTileVectors, false, From::memory>(product, row, j, term, last, in_registers.sums);
       *tile = in_registers;
     }
   }
-  for (Tile* tile = tiles; column < end; column += kTile, ++tile) store_tile(product, 0, column, tile->sums);
+  for (Tile* tile = tiles; column < end; column += kTile, ++tile) store_tile(product, row, column, tile->sums);
 }
 
 // Computes c [rows, width] from b in its storage type, which is read once, from memory. only_finite: NaN and infinities of b count as 0.
@@ -246,7 +254,7 @@ void multiply_stored(const Product<T, B>& product, int rows, std::int64_t width,
   }
   for (std::int64_t column = 0; column < width; column += kWideColumns<T>) {
     const std::int64_t end = column + kWideColumns<T> < width ? column + kWideColumns<T> : width;
-    with_count<kTileRows>(rows, [&](auto count) { multiply_wide_rows<count()>(product, column, end); });
+    for_each_tile(rows, [&](int row, auto count) { multiply_wide_rows<count()>(product, row, column, end); });
   }
 }
 

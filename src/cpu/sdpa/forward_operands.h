@@ -50,7 +50,9 @@ class ForwardOperands {
       using Storage = std::remove_const_t<std::remove_pointer_t<decltype(data)>>;
       if (task_.qk_width % (kWidth * static_cast<std::int64_t>(sizeof(T) / sizeof(Storage))) != 0) return false;
       if (rows == 0) return true;
-      with_count<kTileRows>(rows, [&](auto count) { multiply_keys<count()>(stored_keys(data, first_ + panel), q, c, c_stride); });
+      for_each_tile(rows, [&](int row, auto count) {
+        multiply_keys<count()>(stored_keys(data, first_ + panel), q + row * q_stride_, c + row * c_stride, c_stride);
+      });
       return true;
     });
   }

@@ -9,11 +9,17 @@
 namespace polyhead::cpu::POLYHEAD_ISA {
 namespace {
 
+// Whether the task is one strip, as in decoding. It reads whole panels of keys as they are stored and packs others one at a time.
+template <class T>
+bool few_rows(const ForwardTask& task) {
+  return task.rows <= kStripRows;
+}
+
 // Rows of a strip. Its scores stay in the first-level cache: 6 x 512 float32 are 12 KiB of 32, beside a panel of keys. If values are
 // narrow, a strip has the rows of two tiles, which halves how often v is read.
 template <class T>
-int strip_rows(const HeadGroup& group) {
-  return group.v_width <= kTileVectors / 2 * kLanes<T> ? kStripRows : kTileRows;
+int strip_rows(const ForwardTask& task) {
+  return few_rows<T>(task) || task.v_width <= kTileVectors / 2 * kLanes<T> ? kStripRows : kTileRows;
 }
 
 // Keys of a key block; a sequence that has fewer keys has one smaller block.
@@ -41,12 +47,6 @@ std::int64_t rows_of_attention_weights(const ForwardTask& task) {
 template <class T>
 bool writes_attention_weights_in_place(const ForwardTask& task) {
   return task.dtype == kOwnStorage<T> && task.attention_weights.column == 1;
-}
-
-// Whether the task is one strip, as in decoding. It reads whole panels of keys as they are stored and packs others one at a time.
-template <class T>
-bool few_rows(const ForwardTask& task) {
-  return task.rows <= kTileRows;
 }
 
 // Whether v is multiplied as it is stored, without a copy: each element is read once.
@@ -87,7 +87,7 @@ struct Scratch {
     arena.allocate(s.k, (few_rows<T>(task) ? smaller(kept, kTileVectors * kWidth) : kept) * task.qk_width);
     arena.allocate(s.v, reads_stored_values<T>(task) ? 0 : kept * s.v_padded);
     arena.allocate(s.lines, kWidth * task.qk_width);
-    arena.allocate(s.scores, strip_rows<T>(task) * s.stride);
+    arena.allocate(s.scores, smaller(strip_rows<T>(task), task.rows) * s.stride);
     arena.allocate(s.o, task.rows * s.v_padded);
     arena.allocate(s.joined, reads_stored_values<T>(task) ? task.rows * s.v_padded : 0);
     arena.allocate(s.reference, task.rows + kWidth);  // these are read in whole vectors from any strip's first row on

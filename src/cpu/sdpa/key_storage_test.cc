@@ -66,8 +66,8 @@ TEST(CpuKeyStorage, TheBitsAreThoseOfTheSameValuesInFloat32) {
   }
 }
 
-// One query against a cache, heads of the usual widths: the layouts that have loops of their own.
-TEST(CpuKeyStorage, OneQueryHasTheBitsOfItsRowInAPrefillAndOfFloat32) {
+// 4, 8 and 12 rows to a key head, as in decoding, heads of the usual widths: the layouts that have loops of their own.
+TEST(CpuKeyStorage, FewQueriesHaveTheBitsOfTheirRowsInAPrefillAndOfFloat32) {
   for (const DType storage : {DType::f32, DType::bf16, DType::f16, DType::i8}) {
     for (const std::int64_t width : {16, 64, 80, 128, 160}) {
       for (const std::int64_t keys : {1, 47, 64, 300, 512, 600}) {
@@ -82,13 +82,16 @@ TEST(CpuKeyStorage, OneQueryHasTheBitsOfItsRowInAPrefillAndOfFloat32) {
         const ConstTensorView scales = storage == DType::i8 ? ConstTensorView(scale) : ConstTensorView();
         const Tensor wide_k = Tensor::copy_of(values_of(k, scales), DType::f32), wide_v = Tensor::copy_of(values_of(v, scales), DType::f32);
         for_each_instruction_set([&] {
-          Tensor all(DType::f32, q.shape()), plain(DType::f32, q.shape()), one(DType::f32, {1, 8, 1, width});
+          Tensor all(DType::f32, q.shape()), plain(DType::f32, q.shape());
           sdpa_forward({.q = q, .k = wide_k, .v = wide_v, .out = plain});
           sdpa_forward({.q = q, .k = k, .v = v, .out = all, .k_scale = scales, .v_scale = scales});
           EXPECT_TRUE(same_bits(all, plain));
-          for (std::int64_t t = 0; t < queries; ++t) {
-            sdpa_forward({.q = q.view().slice(-2, t, t + 1), .k = k, .v = v, .out = one, .k_scale = scales, .v_scale = scales});
-            EXPECT_TRUE(same_bits(one, Tensor::copy_of(all.view().slice(-2, t, t + 1))));
+          for (const std::int64_t few : {1, 2, 3}) {
+            Tensor out(DType::f32, {1, 8, few, width});
+            for (std::int64_t t = 0; t + few <= queries; ++t) {
+              sdpa_forward({.q = q.view().slice(-2, t, t + few), .k = k, .v = v, .out = out, .k_scale = scales, .v_scale = scales});
+              EXPECT_TRUE(same_bits(out, Tensor::copy_of(all.view().slice(-2, t, t + few)))) << few << " queries from " << t << " on";
+            }
           }
         });
         if (HasFailure()) return;
@@ -101,7 +104,7 @@ TEST(CpuKeyStorage, ExplainTellsWhetherKeysAndValuesAreReadAsStored) {
   struct {
     std::int64_t queries, width;
     bool stored;
-  } const cases[] = {{1, 64, true}, {6, 128, true}, {7, 128, false}, {1, 20, false}};
+  } const cases[] = {{1, 64, true}, {12, 128, true}, {13, 128, false}, {1, 20, false}};
   for (const auto& z : cases) {
     Random random(5);
     const Tensor q = random.tensor(DType::f32, {1, z.queries, z.width}), k = random.tensor(DType::f32, {1, 90, z.width});
