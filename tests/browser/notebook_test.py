@@ -74,7 +74,7 @@ def check_firefox(checks, path, expected, choose):
     except ImportError:
         print("skip Firefox: the package marionette-driver is not installed")
         return
-    driver = Marionette(bin=firefox, headless=True)
+    driver = Marionette(bin=firefox, headless=True, gecko_log=str(path.with_name("firefox.log")))  # else it is left in the current folder
     try:
         driver.start_session()
         driver.navigate(path.as_uri())
