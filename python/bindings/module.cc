@@ -27,5 +27,6 @@ NB_MODULE(_core, m) {
   polyhead::python::bind_cache(m);
   polyhead::python::bind_files(m);
   polyhead::python::bind_device(m);
+  polyhead::python::bind_jax(m);
   polyhead::python::bind_viewer(m);
 }

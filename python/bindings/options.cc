@@ -4,6 +4,7 @@
 
 #include "bind.h"
 #include "cache.h"
+#include "option_fields.h"
 
 namespace polyhead::python {
 namespace {
@@ -213,37 +214,6 @@ void read(CallArguments&, const char* name, nb::handle given, Cache*& cache) {
 template <class Field>
 void read(CallArguments&, const char* name, nb::handle given, Field& field) {
   read(name, given, field);
-}
-
-// Calls f(name, field) for every keyword argument; _options.py lists the same names.
-template <class Options, class F>
-void visit(CallArguments& call, Options& options, ConstTensorView& dropout_keep, const F& f) {
-  f("attend", options.mask.attend);
-  f("block", options.mask.block);
-  f("attend_keys", options.mask.attend_keys);
-  f("block_keys", options.mask.block_keys);
-  f("causal", options.mask.causal);
-  f("window", options.mask.window);
-  f("key_lengths", options.mask.key_lengths);
-  f("diagonal_offsets", options.mask.diagonal_offsets);
-  f("query_offsets", options.mask.query_offsets);
-  f("key_offsets", options.mask.key_offsets);
-  f("bias", options.bias);
-  f("relative_bias", options.relative_bias);
-  f("sink", options.sink);
-  f("seed", call.seed);
-  f("dropout_keep", dropout_keep);
-  f("backend", options.backend);
-  f("num_threads", call.threads);
-}
-
-template <class F>
-void visit(SdpaCall& call, const F& f) {
-  visit(call, call.sdpa, call.sdpa.dropout.keep, f);
-  f("scale", call.sdpa.scale);
-  f("softcap", call.sdpa.softcap);
-  f("dropout", call.sdpa.dropout.p);
-  f("empty_rows", call.sdpa.empty_rows);
 }
 
 template <class F>

@@ -74,6 +74,7 @@ struct CallArguments {
 // The keyword arguments of sdpa, its gradients or its maps (SdpaOptions of _options.py). For an unknown one, TypeError that names the
 // Python function and the arguments with close names.
 struct SdpaCall : CallArguments {
+  SdpaCall() = default;
   SdpaCall(const char* function, nb::handle given);
   SdpaOptions sdpa;
 };

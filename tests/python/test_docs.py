@@ -36,9 +36,8 @@ needs_torch = pytest.mark.skipif(not TORCH, reason="torch and transformers are n
 
 
 def modules() -> list[ModuleType]:
-    if not TORCH:
-        return [polyhead]
-    return [polyhead, importlib.import_module("polyhead.torch"), importlib.import_module("polyhead.transformers")]
+    names = [*(["polyhead.torch", "polyhead.transformers"] if TORCH else []), *(["polyhead.jax"] if importlib.util.find_spec("jax") else [])]
+    return [polyhead, *map(importlib.import_module, names)]
 
 
 def names_of(module: ModuleType) -> list[str]:

@@ -1,0 +1,321 @@
+// Attention as a function that XLA calls: the operands and results are views of XLA's buffers, and one text says what they are and how to compute.
+//
+// The text is words `name=value`. `operands` and `results` name the buffers in their order. Before its own dimensions a buffer has one for each of
+// `levels` enclosing jax.vmap, of extent 1 where it is not mapped. Where a gradient has extent 1 there, it is the sum. All other words are options.
+#include <nanobind/nanobind.h>
+
+#include <charconv>
+#include <new>
+#include <span>
+
+#include "bind.h"
+#include "option_fields.h"
+#include "polyhead/error.h"
+#include "xla_ffi.h"
+
+namespace polyhead::python {
+namespace {
+
+[[noreturn]] void refuse(const std::string& message) { throw Error(ErrorCode::invalid_argument, message); }
+
+template <class T>
+T number(std::string_view word) {
+  T value{};
+  const auto [end, error] = std::from_chars(word.data(), word.data() + word.size(), value);
+  if (error != std::errc() || end != word.data() + word.size()) refuse(text("polyhead.jax: '", word, "' is no number"));
+  return value;
+}
+
+std::vector<std::string_view> split(std::string_view all, char separator) {
+  std::vector<std::string_view> parts;
+  for (std::size_t first = 0; first <= all.size() && !all.empty();) {
+    const std::size_t end = std::min(all.find(separator, first), all.size());
+    parts.push_back(all.substr(first, end - first));
+    first = end + 1;
+  }
+  return parts;
+}
+
+Diagonal diagonal(std::string_view word) {
+  return word == "top_left" ? Diagonal::top_left() : word == "bottom_right" ? Diagonal::bottom_right() : Diagonal::offset(number<std::int64_t>(word));
+}
+
+void parse(std::string_view word, double& field) { field = number<double>(word); }
+void parse(std::string_view word, std::optional<double>& field) { field = number<double>(word); }
+void parse(std::string_view word, std::optional<Diagonal>& field) { field = diagonal(word); }
+void parse(std::string_view word, std::optional<LimitedThreads>& field) { field.emplace(number<int>(word)); }
+void parse(std::string_view word, const Backend*& field) { field = &find_backend(word); }
+
+void parse(std::string_view word, EmptyRows& field) {
+  for (const auto& [name, value] : kEmptyRows) {
+    if (name == word) field = value;
+  }
+}
+
+// left,right; nothing where a side is unlimited
+void parse(std::string_view word, Window& field) {
+  const std::size_t comma = word.find(',');
+  const std::string_view left = word.substr(0, comma), right = word.substr(comma + 1);
+  if (!left.empty()) field.left = number<std::int64_t>(left);
+  if (!right.empty()) field.right = number<std::int64_t>(right);
+}
+
+// bidirectional,max_distance or bidirectional,max_distance,diagonal
+void parse(std::string_view word, RelativeBias& field) {
+  const std::vector<std::string_view> parts = split(word, ',');
+  field.bidirectional = parts.at(0) == "1";
+  field.max_distance = number<std::int64_t>(parts.at(1));
+  if (parts.size() > 2) field.diagonal = diagonal(parts[2]);
+}
+
+// Arrays and the seed are operands.
+void parse(std::string_view, ConstTensorView&) {}
+void parse(std::string_view, std::optional<std::uint64_t>&) {}
+
+struct Plan {
+  explicit Plan(std::string_view given) {
+    for (const std::string_view word : split(given, ' ')) {
+      const std::size_t equals = word.find('=');
+      const std::string_view name = word.substr(0, equals), value = word.substr(equals + 1);
+      if (name == "operands") {
+        operands = split(value, ',');
+      } else if (name == "results") {
+        results = split(value, ',');
+      } else if (name == "levels") {
+        levels = number<int>(value);
+      } else if (name == "layout") {
+        heads_inside = value == "TNH";
+      } else {
+        bool known = false;
+        visit(options, [&](std::string_view field_name, auto& field) {
+          if (known || field_name != name) return;
+          known = true;
+          parse(value, field);
+        });
+        if (!known) refuse(text("polyhead.jax: this build does not know the option ", name));
+      }
+    }
+    if (options.threads) options.sdpa.executor = &*options.threads;
+  }
+
+  SdpaCall options;
+  std::vector<std::string_view> operands, results;
+  int levels = 0;
+  bool heads_inside = false;  // [*,T,N,H] instead of [*,N,T,H]
+};
+
+bool any_of(std::string_view name, std::initializer_list<std::string_view> names) { return std::find(names.begin(), names.end(), name) != names.end(); }
+
+bool has_heads(std::string_view name) { return any_of(name, {"q", "k", "v", "out", "d_out", "d_q", "d_k", "d_v"}); }
+// One for all sequences of a call.
+bool is_shared(std::string_view name) { return any_of(name, {"query_offsets", "key_offsets", "slopes", "table", "d_slopes", "d_table"}); }
+bool is_gradient(std::string_view name) { return name.starts_with("d_") && name != "d_out"; }
+
+// The rank to which the view of one example is aligned with that of q, or 0 if it has a rank of its own.
+int broadcast_rank(std::string_view name, int rank) {
+  if (any_of(name, {"attend", "block", "bias", "d_bias", "dropout_keep"})) return rank;
+  if (any_of(name, {"sink", "d_sink"})) return rank - 1;
+  return any_of(name, {"attend_keys", "block_keys"}) ? rank - 2 : 0;
+}
+
+class Run {
+ public:
+  Run(std::string_view given, std::span<const TensorView> operands, std::span<const TensorView> results)
+      : plan_(given), operands_(operands), results_(results) {
+    if (operands.size() != plan_.operands.size() || results.size() != plan_.results.size()) refuse("polyhead.jax: wrong number of buffers");
+    find_levels();
+  }
+
+  void operator()() {
+    std::vector<std::int64_t> index(loops_.size(), 0);
+    for (;;) {
+      for (std::size_t level = 0; level < loops_.size(); ++level) {
+        if (loops_[level] && extents_[level] == 0) return;
+      }
+      one(index);
+      std::size_t level = index.size();
+      for (; level-- > 0;) {
+        if (loops_[level] && ++index[level] < extents_[level]) break;
+        index[level] = 0;
+      }
+      if (level == std::size_t(-1)) return;
+    }
+  }
+
+ private:
+  // Calls f(name, view) for all buffers.
+  template <class F>
+  void each(const F& f) const {
+    for (std::size_t i = 0; i < operands_.size(); ++i) f(plan_.operands[i], operands_[i]);
+    for (std::size_t i = 0; i < results_.size(); ++i) f(plan_.results[i], results_[i]);
+  }
+
+  // A level becomes leading dimensions of one call, or a loop of calls: where each example has a seed, as positions in its own arrays key the
+  // dropout bits, or something of its own that a call has once.
+  void find_levels() {
+    const auto levels = static_cast<std::size_t>(plan_.levels);
+    extents_.assign(levels, 1), loops_.assign(levels, false);
+    rank_ = operands_.front().rank() - plan_.levels;
+    each([&](std::string_view, const TensorView& view) {
+      for (std::size_t level = 0; level < levels; ++level) {
+        if (const std::int64_t extent = view.extent(static_cast<int>(level)); extent != 1) extents_[level] = extent;
+      }
+    });
+    each([&](std::string_view name, const TensorView& view) {
+      for (std::size_t level = 0; level < levels; ++level) {
+        if (extents_[level] != 1 && (name == "seed" || (is_shared(name) && view.extent(static_cast<int>(level)) != 1))) loops_[level] = true;
+      }
+    });
+  }
+
+  TensorView arranged(std::string_view name, TensorView view, std::span<const std::int64_t> index) const {
+    if (plan_.heads_inside && has_heads(name)) view = view.transpose(-3, -2);
+    int axis = 0;
+    for (std::size_t level = 0; level < loops_.size(); ++level) {
+      const bool once = view.extent(axis) == 1;
+      if (loops_[level] && once && extents_[level] != 1 && is_gradient(name)) refuse("polyhead.jax: a gradient is to be summed over a loop");
+      if (loops_[level] || is_shared(name)) {
+        view = view.select(axis, once ? 0 : index[level]);
+        continue;
+      }
+      if (once && broadcast_rank(name, rank_) == 0) view = expanded(view, axis, extents_[level]);
+      ++axis;
+    }
+    if (axis == 0) return view;
+    // Lead dimensions of the levels stay in front of dimensions that broadcasting adds.
+    if (any_of(name, {"sink", "d_sink"}) && view.rank() == axis + 1) view = view.unsqueeze(-1);
+    while (view.rank() < axis + broadcast_rank(name, rank_)) view = view.unsqueeze(axis);
+    return view;
+  }
+
+  static TensorView expanded(const TensorView& view, int axis, std::int64_t extent) {
+    Shape shape = view.shape();
+    shape[axis] = extent;
+    return view.expand(shape);
+  }
+
+  // sdpa_backward wants a gradient in the shape of its input: here either may be one for all examples.
+  static void alike(ConstTensorView& input, TensorView& gradient) {
+    if (!gradient) return;
+    const Shape shape = broadcast_shapes(input.shape(), gradient.shape());
+    input = input.expand(shape), gradient = gradient.expand(shape);
+  }
+
+  void one(std::span<const std::int64_t> index) {
+    SdpaForward forward{};
+    SdpaBackward backward{};
+    SdpaOptions& sdpa = plan_.options.sdpa;
+    bool is_backward = false;
+    const auto result = [&](std::string_view name, const TensorView& view) {
+      is_backward = is_backward || is_gradient(name);
+      if (name == "out") forward.out = view;
+      if (name == "lse") forward.lse = view;
+      if (name == "attention_weights") forward.attention_weights = view;
+      if (name == "d_q") backward.d_q = view;
+      if (name == "d_k") backward.d_k = view;
+      if (name == "d_v") backward.d_v = view;
+      if (name == "d_bias") backward.d_bias = view;
+      if (name == "d_sink") backward.d_sink = view;
+      if (name == "d_slopes" || name == "d_table") backward.d_relative_bias = view;
+    };
+    for (std::size_t i = 0; i < results_.size(); ++i) result(plan_.results[i], arranged(plan_.results[i], results_[i], index));
+    const auto operand = [&](std::string_view name, const TensorView& view) {
+      if (name == "q") forward.q = backward.q = view;
+      if (name == "k") forward.k = backward.k = view;
+      if (name == "v") forward.v = backward.v = view;
+      if (name == "k_scale") forward.k_scale = view;
+      if (name == "v_scale") forward.v_scale = view;
+      if (name == "out") backward.out = view;
+      if (name == "lse") backward.lse = view;
+      if (name == "d_out") backward.d_out = view;
+      if (name == "slopes") sdpa.relative_bias.slopes = view;
+      if (name == "table") sdpa.relative_bias.table = view;
+      if (name == "seed") {
+        const auto* words = view.data<std::uint32_t>();
+        sdpa.dropout.seed = std::uint64_t{words[0]} << 32 | words[1];
+      }
+      visit(plan_.options, [&](std::string_view field_name, auto& field) {
+        if constexpr (std::is_same_v<std::remove_cvref_t<decltype(field)>, ConstTensorView>) {
+          if (field_name == name) field = view;
+        }
+      });
+    };
+    for (std::size_t i = 0; i < operands_.size(); ++i) operand(plan_.operands[i], arranged(plan_.operands[i], operands_[i], index));
+    if (!is_backward) return sdpa_forward(forward, sdpa);
+    alike(sdpa.bias, backward.d_bias), alike(sdpa.sink, backward.d_sink);
+    sdpa_backward(backward, sdpa);
+  }
+
+  Plan plan_;
+  std::span<const TensorView> operands_, results_;
+  std::vector<std::int64_t> extents_;  // of the levels
+  std::vector<bool> loops_;            // which of them are loops
+  int rank_ = 0;                       // of q without them
+};
+
+DType dtype_of(int number) {
+  switch (number) {
+    case 1: return DType::boolean;
+    case 2: return DType::i8;
+    case 3: return DType::i16;
+    case 4: return DType::i32;
+    case 5: return DType::i64;
+    case 6: return DType::u8;
+    case 7: return DType::u16;
+    case 8: return DType::u32;
+    case 9: return DType::u64;
+    case 10: return DType::f16;
+    case 11: return DType::f32;
+    case 12: return DType::f64;
+    case 16: return DType::bf16;
+    default: refuse(text("polyhead.jax: a buffer has XLA's type ", number, ", which polyhead does not read"));
+  }
+}
+
+std::vector<TensorView> views(const xla::Buffers& buffers) {
+  std::vector<TensorView> result;
+  result.reserve(static_cast<std::size_t>(buffers.size));
+  for (std::int64_t i = 0; i < buffers.size; ++i) {
+    const xla::Buffer& buffer = *buffers.buffers[i];
+    const auto rank = static_cast<std::size_t>(buffer.rank);
+    result.emplace_back(buffer.data, dtype_of(buffer.dtype), Shape(std::span<const std::int64_t>(buffer.extents, rank)));
+  }
+  return result;
+}
+
+xla::Error* error(const xla::CallFrame& frame, int code, const char* message) {
+  xla::ErrorArguments arguments{{sizeof arguments, nullptr}, message, code};
+  return frame.api->make_error(&arguments);
+}
+
+// XLA's threads call it, several at once, without the GIL.
+xla::Error* handle(xla::CallFrame* frame) {
+  // XLA asks for the version of the interface. All versions of major 0 have the layout of xla_ffi.h; XLA refuses what it does not support.
+  if (frame->header.extension != nullptr && frame->header.extension->type == xla::kMetadataExtension) {
+    xla::Version& version = reinterpret_cast<xla::MetadataExtension*>(frame->header.extension)->metadata->version;
+    version.major = 0, version.minor = 1;
+    return nullptr;
+  }
+  if (frame->stage != xla::kExecute) return nullptr;
+  try {
+    if (frame->attributes.size != 1 || frame->attributes.types[0] != xla::kString) refuse("polyhead.jax: the call has no text");
+    const auto& words = *static_cast<const xla::Bytes*>(frame->attributes.values[0]);
+    const std::vector<TensorView> operands = views(frame->operands), results = views(frame->results);
+    Run({words.data, words.size}, operands, results)();
+    return nullptr;
+  } catch (const Error& failure) {
+    return error(*frame, xla::kInvalidArgument, failure.what());
+  } catch (const std::bad_alloc&) {
+    return error(*frame, xla::kResourceExhausted, "polyhead.jax: not enough memory");
+  } catch (const std::exception& failure) {
+    return error(*frame, xla::kInternal, failure.what());
+  }
+}
+
+}  // namespace
+
+void bind_jax(nb::module_& m) {
+  m.def("jax_handler", [] { return nb::capsule(reinterpret_cast<void*>(&handle)); });
+}
+
+}  // namespace polyhead::python

@@ -1,0 +1,195 @@
+"""Attention of JAX's arrays with every option."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+import jax
+import numpy as np
+from jax import numpy as jnp
+
+from .._attention import explain
+from .._options import RelativeBias, SdpaOptions, Unpack, annotations_of, refuse, takes
+from ._primitives import Call, forward_p
+
+Layout = Literal["NTH", "TNH"]
+
+_OPTIONS = annotations_of(SdpaOptions)
+_ARRAYS = tuple(name for name, kind in _OPTIONS.items() if kind == "Array")
+_INTEGERS = ("key_lengths", "diagonal_offsets", "query_offsets", "key_offsets")
+_DEFAULTS: dict[str, Any] = {"softcap": 0.0, "dropout": 0.0, "empty_rows": "zero"}
+_checked: set[str] = set()
+
+
+@takes(SdpaOptions)
+def attention(
+    q: jax.Array,
+    k: jax.Array,
+    v: jax.Array,
+    *,
+    layout: Layout = "NTH",
+    return_lse: bool = False,
+    return_attention_weights: bool = False,
+    k_scale: jax.Array | None = None,
+    v_scale: jax.Array | None = None,
+    **options: Unpack[SdpaOptions],
+) -> Any:
+    """`polyhead.sdpa` for JAX: attention with every option (Vaswani et al. 2017, equation 1), inside `jax.jit`, `jax.grad`, `jax.vmap` and their combinations.
+
+    ::
+
+        score = softcap(scale * q k^T) + bias        softcap(x) = c tanh(x / c), or x when c = 0
+        p     = softmax of score over the attended keys
+        out   = dropout(p) v                         lse = log sum exp(score) over the attended keys
+
+    q, k, v, bias, sink and a relative_bias have gradients, through out, lse and the attention weights. The forward pass and the backward pass are one call
+    of the library each, on XLA's own buffers; between them stay out and lse, and no tensor of pairs.
+
+    Args:
+        q, k, v: ``[*,N,T,H]``, ``[*,K,S,H]``, ``[*,K,S,V]`` on the CPU, float32, bfloat16, float16, or float64 with jax_enable_x64; k and v may be of a
+            narrower dtype than q, as in `polyhead.sdpa`. JAX or NumPy arrays.
+        layout: ``"NTH"``, or ``"TNH"`` for ``[*,T,N,H]`` as in jax.nn and Flax: of q, k, v and out, which are not transposed in memory. Everything else has
+            the order of ``[*,N,T,S]`` in both.
+        return_lse: also return lse ``[*,N,T]``, float32 (float64 for float64 inputs).
+        return_attention_weights: also return p ``[*,N,T,S]``, dtype of q, before dropout.
+        k_scale, v_scale: float32 ``[*,K,S]`` of int8 keys and values.
+        seed: of the dropout bits: an int, an integer array ``[]``, or a key of jax.random. The bits are those of `polyhead.sdpa` with the same number, where
+            ``jax.random.key(n)`` is n. Under vmap each example has the bits that it has alone.
+        options: as in `polyhead.sdpa`. Arrays may be traced; all other options are constants of the trace (`static_argnames` of jax.jit).
+
+    Returns:
+        out ``[*,N,T,V]``; with lse or attention weights a tuple: out, then lse, then the attention weights.
+
+    Raises:
+        ValueError, TypeError: as `polyhead.sdpa`, when the function is traced. Lengths and offsets in JAX's arrays are checked in the call, which raises
+            JAX's error with the same sentence.
+        NotImplementedError: second derivatives and forward mode; another device; gradients of lse and attention weights with empty_rows "uniform", of k_scale
+            and v_scale, and of a relative_bias in attention weights with documents or diagonal_offsets.
+
+    Under `jax.vmap` an array that is not mapped stays one array, and so does its gradient under ``grad`` of ``vmap``. Results have the bits of `polyhead.sdpa`.
+    """
+    for name in options:
+        if name not in _OPTIONS:
+            refuse("attention", name)
+    if layout not in ("NTH", "TNH"):
+        raise ValueError(f"attention: layout is {layout!r}; it may be 'NTH' ([*,N,T,H]) or 'TNH' ([*,T,N,H])")
+    for name, flag in (("return_lse", return_lse), ("return_attention_weights", return_attention_weights)):
+        if not isinstance(flag, bool):
+            raise TypeError(f"attention: {name} is of type {type(flag).__name__}; it must be True or False")
+    given = {name: value for name, value in options.items() if value is not None}
+    operands: dict[str, Any] = {"q": q, "k": k, "v": v} | {name: given.pop(name) for name in _ARRAYS if name in given}
+    operands |= {name: x for name, x in (("k_scale", k_scale), ("v_scale", v_scale)) if x is not None}
+    relative: Any = given.pop("relative_bias", None)
+    if isinstance(relative, RelativeBias):
+        for field in ("bidirectional", "max_distance", "diagonal"):
+            _require_known(f"relative_bias.{field}", getattr(relative, field))
+        operands |= {name: x for name, x in (("slopes", relative.slopes), ("table", relative.table)) if x is not None}
+    arrays = {name: _array(name, x) for name, x in operands.items()}
+    seed: Any = given.pop("seed", None)
+    words = None if seed is None else _words(seed)
+    for name, value in given.items():
+        _require_known(name, value)
+    values = {name: operands[name] for name in _INTEGERS if isinstance(operands.get(name), np.ndarray)}
+    _check(arrays, values, layout, given, relative, words is not None)
+    statics = {name: _constant(value) for name, value in given.items()}
+    statics = {name: value for name, value in statics.items() if value != _DEFAULTS.get(name)}
+    if relative is not None:
+        diagonal = () if relative.diagonal is None else (_constant(relative.diagonal),)
+        statics["relative_bias"] = (bool(relative.bidirectional), int(relative.max_distance), *diagonal)
+    if "dropout" in statics and "dropout_keep" not in arrays:
+        arrays["seed"] = words
+    call = Call(tuple(arrays), tuple(statics.items()), layout, return_attention_weights)
+    out, lse, *p = forward_p.bind(*arrays.values(), call=call)
+    more = [*([lse] if return_lse else []), *p]
+    return (out, *more) if more else out
+
+
+def _array(name: str, x: Any) -> Any:
+    if not isinstance(x, (jax.Array, np.ndarray)):
+        raise TypeError(f"attention: {name} is of type {type(x).__name__}; it must be a JAX or NumPy array")
+    if isinstance(x, jax.Array):
+        _require_plain(name, x)
+        return x
+    try:
+        known = jax.dtypes.canonicalize_dtype(x.dtype)
+    except TypeError:
+        raise TypeError(f"attention: {name} is an array of {x.dtype}, which JAX does not have") from None
+    if known != x.dtype:
+        if x.dtype.kind not in "iu":
+            raise ValueError(f"attention: {name} is {x.dtype}, which JAX makes {known} unless jax_enable_x64 is set; set it, or cast {name}")
+        if x.size and not np.iinfo(known).min <= x.min() <= x.max() <= np.iinfo(known).max:
+            raise ValueError(f"attention: {name} has values beyond {known}, to which JAX casts {x.dtype} unless jax_enable_x64 is set")
+    return jnp.asarray(x)
+
+
+def _require_plain(name: str, x: jax.Array) -> None:
+    aval = jax.typeof(x) if hasattr(jax, "typeof") else x
+    if getattr(aval, "vma", None) or getattr(getattr(aval, "mat", None), "varying", None):
+        raise NotImplementedError(f"attention: {name} varies over the axes of a jax.shard_map that checks that; polyhead.jax needs jax.shard_map(..., check_vma=False)")
+
+
+def _words(seed: Any) -> Any:
+    """uint32 [2]: the high and the low half."""
+    if isinstance(seed, (int, np.integer)) and not isinstance(seed, bool):
+        if not 0 <= int(seed) < 2**64:
+            raise ValueError(f"seed is {seed}; it must lie in [0, 2^64)")
+        return jnp.asarray(np.array([int(seed) >> 32, int(seed) & 0xFFFFFFFF], np.uint32))
+    if isinstance(seed, (jax.Array, np.ndarray)):
+        seed = jnp.asarray(seed)
+        if jnp.issubdtype(seed.dtype, jax.dtypes.prng_key) and seed.shape == ():
+            data = jax.random.key_data(seed)
+            return data if data.shape == (2,) else jax.random.bits(seed, (2,), np.uint32)
+        if seed.dtype == np.uint32 and seed.shape == (2,):
+            return seed
+        if jnp.issubdtype(seed.dtype, np.integer) and seed.shape == ():
+            low = seed.astype(np.uint32)
+            return jnp.stack([(seed >> 32).astype(np.uint32) if seed.dtype.itemsize == 8 else jnp.zeros_like(low), low])
+        raise TypeError(f"attention: seed is {seed.dtype} {list(seed.shape)}; it must be an int, an integer array [] or a key of jax.random")
+    raise TypeError(f"attention: seed is of type {type(seed).__name__}; it must be an int, an integer array [] or a key of jax.random")
+
+
+def _require_known(name: str, value: Any) -> None:
+    for part in value if isinstance(value, (tuple, list)) else (value,):
+        if isinstance(part, jax.core.Tracer):
+            raise TypeError(f"attention: {name} is a traced value; it must be known when the function is traced (static_argnames of jax.jit)")
+
+
+def _constant(value: Any) -> Any:
+    """A hashable value that is equal where the option is."""
+    if isinstance(value, (tuple, list)):
+        return tuple(map(_constant, value))
+    if value is None or isinstance(value, str):
+        return value
+    return int(value) if hasattr(value, "__index__") and not getattr(value, "dtype", np.dtype(int)).kind == "f" else float(value)
+
+
+def _check(arrays: dict[str, Any], values: dict[str, Any], layout: Layout, given: dict[str, Any], relative: Any, seeded: bool) -> None:
+    """The errors of `polyhead.sdpa` for arrays of these shapes and dtypes, and for the integers that are values already."""
+    shapes = [(name, x.shape, x.dtype, values[name].tobytes() if name in values else None) for name, x in arrays.items()]
+    key = repr([layout, seeded, given, type(relative), relative[2:] if isinstance(relative, RelativeBias) else None, shapes])
+    if key in _checked:
+        return
+    of = {name: _stand_in(name, x, arrays, layout) for name, x in arrays.items()} | values
+    if isinstance(relative, RelativeBias):
+        relative = relative._replace(slopes=of.pop("slopes", None), table=of.pop("table", None))
+    try:
+        explain(of.pop("q"), of.pop("k"), of.pop("v"), **of, **given, relative_bias=relative, seed=0 if seeded else None)
+    except ValueError as error:
+        order = " (shapes in the order [*,N,T,H])" if layout == "TNH" else ""
+        raise ValueError(str(error).replace("explain: ", "sdpa_forward: ", 1) + order) from None
+    if len(_checked) > 10_000:
+        _checked.clear()
+    _checked.add(key)
+
+
+def _stand_in(name: str, x: Any, arrays: dict[str, Any], layout: Layout) -> Any:
+    """A NumPy array with the shape and dtype of x that occupies one number."""
+    shape = x.shape
+    if layout == "TNH" and name in ("q", "k", "v") and x.ndim >= 3:
+        shape = (*shape[:-3], shape[-2], shape[-3], shape[-1])
+    if name in ("query_offsets", "key_offsets") and x.ndim == 1 and x.size > 1 and np.dtype(x.dtype).kind in "iu":
+        of = arrays["q" if name == "query_offsets" or "query_offsets" not in arrays else "k"]
+        offsets = np.zeros(shape, np.int64)
+        offsets[-1] = of.shape[-3 if layout == "TNH" else -2] if of.ndim >= 3 else 0
+        return offsets
+    return np.broadcast_to(np.zeros((), x.dtype), shape)

@@ -1,0 +1,172 @@
+"""The arguments of jax.nn.dot_product_attention and of Flax's attention_fn, on `attention`."""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+import jax
+import numpy as np
+from jax import numpy as jnp
+
+from ._attention import attention
+
+
+def dot_product_attention(
+    query: jax.Array,
+    key: jax.Array,
+    value: jax.Array,
+    bias: jax.Array | None = None,
+    mask: jax.Array | None = None,
+    *,
+    scale: float | None = None,
+    is_causal: bool = False,
+    query_seq_lengths: jax.Array | None = None,
+    key_value_seq_lengths: jax.Array | None = None,
+    local_window_size: int | tuple[int, int] | None = None,
+    implementation: None = None,
+    return_residual: bool = False,
+) -> Any:
+    """`jax.nn.dot_product_attention` on the CPU, without a tensor of scores. Arguments and results are those of jax.nn.
+
+    Args:
+        query, key, value: ``[B,T,N,H]``, ``[B,S,K,H]``, ``[B,S,K,V]``, or without B.
+        bias: added to the scores, dtype of query, broadcasts to ``[B,N,T,S]``. Its gradient has its own shape.
+        mask: bool, broadcasts to ``[B,N,T,S]``; True = takes part.
+        scale: None is ``1 / sqrt(H)``.
+        is_causal: query t attends to keys ``s <= t``.
+        query_seq_lengths: integers ``[B]``; rows of out after them are 0.
+        key_value_seq_lengths: integers ``[B]``; attends to keys ``s < length``.
+        local_window_size: ``(left, right)``, or one int for both.
+        implementation: None; jax.nn has others.
+        return_residual: also return lse ``[B,T,N]`` in the dtype of key, without a gradient.
+
+    Returns:
+        ``[B,T,N,V]``; with return_residual a tuple. A query whose keys are all masked gives the mean of all values, as in jax.nn.
+
+    Raises:
+        ValueError, TypeError, NotImplementedError: as `attention`; ValueError for another implementation, and for lengths of inputs without B.
+
+    A masked key does not exist: NaN in it changes nothing. The residual of a query whose keys are all masked is -inf where jax.nn has a large negative number.
+    """
+    where = "dot_product_attention"
+    if implementation is not None:
+        raise ValueError(f"{where}: implementation is {implementation!r}; polyhead has its own, and it must be None")
+    for name, flag in (("is_causal", is_causal), ("return_residual", return_residual)):
+        if not isinstance(flag, bool):
+            raise TypeError(f"{where}: {name} is of type {type(flag).__name__}; it must be True or False")
+    query, key, value = (_array(where, name, x) for name, x in (("query", query), ("key", key), ("value", value)))
+    unbatched = query.ndim == 3
+    if unbatched:
+        query, key, value = (jnp.expand_dims(x, 0) if x.ndim == 3 else x for x in (query, key, value))
+    if query.ndim != 4:
+        raise ValueError(f"{where}: query is {list(query.shape)}; it must be [B,T,N,H] or [T,N,H]")
+    batch, queries = query.shape[:2]
+    lengths = {"query_seq_lengths": query_seq_lengths, "key_value_seq_lengths": key_value_seq_lengths}
+    for name, x in lengths.items():
+        if x is None:
+            continue
+        lengths[name] = x = _array(where, name, x)
+        if x.shape != (batch,) or not jnp.issubdtype(x.dtype, np.integer):
+            raise ValueError(f"{where}: {name} is {x.dtype} {list(x.shape)}; it must be integers [B] = [{batch}]")
+    options: dict[str, Any] = {}
+    if local_window_size is not None:
+        window = local_window_size if isinstance(local_window_size, (tuple, list)) else (local_window_size, local_window_size)
+        options["window"] = tuple(window)
+        if not is_causal:  # whose diagonal a window shares; without it jax.nn counts from the top left
+            options["diagonal_offsets"] = np.zeros(batch, np.int32)
+    masked = is_causal or mask is not None or local_window_size is not None or any(x is not None for x in lengths.values())
+    out, lse = attention(
+        query, key, value, layout="TNH", bias=bias, attend=mask, scale=scale, causal="top_left" if is_causal else None,
+        key_lengths=lengths["key_value_seq_lengths"], empty_rows="uniform" if masked else "zero", return_lse=True, **options,
+    )  # fmt: skip
+    if (given := lengths["query_seq_lengths"]) is not None:
+        out = jnp.where((jnp.arange(queries) < given[:, None])[:, :, None, None], out, jnp.zeros((), out.dtype))
+    residual = jax.lax.stop_gradient(jnp.swapaxes(lse, -1, -2)).astype(key.dtype) if return_residual else None
+    if unbatched:
+        out, residual = out[0], None if residual is None else residual[0]
+    return out if residual is None else (out, residual)
+
+
+def _array(where: str, name: str, x: Any) -> Any:
+    if not isinstance(x, (jax.Array, np.ndarray)):
+        raise TypeError(f"{where}: {name} is of type {type(x).__name__}; it must be a JAX or NumPy array")
+    return x
+
+
+_PRECISIONS = {"default", "fastest", "bfloat16", "bfloat16_3x", "tensorfloat32", "high", "float32", "highest"}
+
+
+def attention_fn(
+    query: jax.Array,
+    key: jax.Array,
+    value: jax.Array,
+    bias: jax.Array | None = None,
+    mask: jax.Array | None = None,
+    broadcast_dropout: bool = True,
+    dropout_rng: jax.Array | None = None,
+    dropout_rate: float = 0.0,
+    deterministic: bool = False,
+    dtype: Any = None,
+    precision: Any = None,
+    module: Any = None,
+    force_fp32_for_softmax: bool = False,
+    einsum_dot_general: None = None,
+    qk_attn_weights_einsum: None = None,
+    attn_weights_value_einsum: None = None,
+    is_causal: bool = False,
+) -> Any:
+    """The `attention_fn` of Flax's MultiHeadDotProductAttention (linen) and MultiHeadAttention (nnx): arguments and results of their dot_product_attention.
+
+    Args:
+        query, key, value: ``[*,T,N,H]``, ``[*,S,K,H]``, ``[*,S,K,V]``.
+        bias, mask: broadcast to ``[*,N,T,S]``; bias has the dtype of the computation; a mask that is not 0 takes part.
+        broadcast_dropout: one plane ``[T,S]`` of dropout for all sequences and heads, with the bits of Flax; False: bits of polyhead for each attention weight,
+            from dropout_rng.
+        dropout_rng: a key of jax.random. Needed with dropout_rate.
+        dropout_rate: probability in ``[0, 1]`` that an attention weight is dropped.
+        deterministic: nothing is dropped.
+        dtype: q, k and v are cast to it; None: to what they promote to.
+        precision: of jax.lax; products and sums are of float32 or better, whatever it asks for.
+        module: in which the attention weights before dropout are sown.
+        force_fp32_for_softmax: always so.
+        einsum_dot_general, qk_attn_weights_einsum, attn_weights_value_einsum: None; another is a ValueError, as there is no einsum.
+        is_causal: query t attends to keys ``s <= t``.
+
+    Returns:
+        ``[*,T,N,V]``. A query whose keys are all masked gives the mean of all values, as in Flax.
+
+    Raises:
+        ValueError, TypeError, NotImplementedError: as `attention`.
+    """
+    einsums = {"einsum_dot_general": einsum_dot_general, "qk_attn_weights_einsum": qk_attn_weights_einsum, "attn_weights_value_einsum": attn_weights_value_einsum}
+    for name, function in einsums.items():
+        if function is not None:
+            raise ValueError(f"attention_fn: {name} is given, and polyhead computes without an einsum; it must be None")
+    parts = precision if isinstance(precision, tuple) else (precision,)
+    if not all(part is None or isinstance(part, jax.lax.Precision) or part in _PRECISIONS for part in parts):
+        raise ValueError(f"attention_fn: precision is {precision!r}; it must be one of jax.lax.Precision or None")
+    dtype = jnp.result_type(query, key, value) if dtype is None else dtype
+    query, key, value = (jnp.asarray(x).astype(dtype) for x in (query, key, value))
+    attend = None if mask is None else jnp.asarray(mask).astype(bool)
+    options: dict[str, Any] = {}
+    if not deterministic and dropout_rate > 0:
+        if dropout_rng is None:
+            raise ValueError(f"attention_fn: dropout_rate is {dropout_rate} and dropout_rng is missing")
+        options["dropout"] = dropout_rate
+        if broadcast_dropout:
+            plane = (*(1,) * (query.ndim - 2), query.shape[-3], key.shape[-3])
+            options["dropout_keep"] = jax.random.bernoulli(dropout_rng, 1 - dropout_rate, plane)
+        else:
+            options["seed"] = dropout_rng
+    masked = is_causal or mask is not None
+    result = attention(
+        query, key, value, layout="TNH", bias=bias, attend=attend, causal="top_left" if is_causal else None, empty_rows="uniform" if masked else "zero",
+        return_attention_weights=module is not None, **options,
+    )  # fmt: skip
+    if module is None:
+        return result
+    out, p = result
+    nnx = sys.modules.get("flax.nnx")
+    module.sow(nnx.Intermediate if nnx is not None and isinstance(module, nnx.Module) else "intermediates", "attention_weights", p)
+    return out
