@@ -95,4 +95,11 @@ function paint(canvas, map, stride, rows, columns, look, block = 1) {
   canvas.getContext("2d").putImageData(image, 0, 0);
 }
 
+// Largest attention weight among the given rows and columns; NaN does not count.
+function largestOf(map, stride, rows, columns) {
+  let largest = 0;
+  for (const row of rows) for (const column of columns) if (map[row * stride + column] > largest) largest = map[row * stride + column];
+  return largest;
+}
+
 const blockFor = (rows, columns, pixels) => Math.max(1, Math.ceil(Math.max(rows.length, columns.length) / pixels));

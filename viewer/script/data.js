@@ -12,11 +12,13 @@ const ENCODINGS = {
     bytes: 2,
     weight: (code) => (code === 65535 ? NaN : code === 0 ? 0 : Math.max(TINY, (code - 1) / 65533)),
     show: (weight) => (weight === 0 ? "0" : weight.toFixed(4)),
+    number: (weight) => Number(weight.toFixed(6)),
     precision: "Attention weights are stored in 16 bits, with an error of at most 0.000008. Four decimals are shown.",
   },
   logarithmic8: {
     bytes: 1,
     weight: (code) => (code === 255 ? NaN : code === 0 ? 0 : code === 1 ? TINY : 2 ** ((code - 254) / 14)),
+    number: (weight) => Number((weight <= TINY ? 0 : weight).toPrecision(2)),
     show: (weight) => (weight === 0 ? "0" : `≈ ${weight <= TINY ? 0 : Number(weight.toPrecision(2))}`),
     precision:
       "The page is large, so attention weights are stored in 8 bits on a logarithmic scale, with a relative error of at most 2.6 %; " +

@@ -54,6 +54,18 @@ class Grid {
     return inSlices(jobs, () => drawing !== this.drawing);
   }
 
+  // For a figure: where each thumbnail is, its image, and the numbers beside the first of a row or column: [text, x, y, anchor].
+  places() {
+    return this.rows.flatMap((thumbs, row) => thumbs.map((thumb, column) => {
+      if (!thumb) return null;
+      const name = [];
+      if (row === 0) name.push([thumb.dataset.head, 0.5, -0.1, "middle"]);
+      if (column === 0) name.push([thumb.dataset.layer, -0.1, 0.55, "end"]);
+      if (thumb.dataset.layer === MEAN) name.push(["mean of all", -0.1, 0.55, "end"]);
+      return { row, column, name, image: thumb.firstChild.src };
+    })).filter(Boolean);
+  }
+
   static place(thumb) { return [placeOf(thumb.dataset.layer), placeOf(thumb.dataset.head)]; }
 
   find(layer, head) {

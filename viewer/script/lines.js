@@ -61,20 +61,31 @@ class Lines {
     pen.clearRect(0, 0, width, this.canvas.height / density);
     pen.strokeStyle = style.getPropertyValue("--line");
     const middle = (at) => (at + 0.5) * Lines.rowHeight;
-    const rows = this.#only(this.shown.rows, this.spot?.row);
+    for (const { from, to, weight } of this.links()) {
+      const line = Lines.pen(weight);
+      pen.globalAlpha = line["stroke-opacity"];
+      pen.lineWidth = line["stroke-width"];
+      pen.beginPath();
+      pen.moveTo(0, middle(from));
+      pen.bezierCurveTo(width / 3, middle(from), (2 * width) / 3, middle(to), width, middle(to));
+      pen.stroke();
+    }
+  }
+
+  // As SVG names them.
+  static pen(weight) { return { "stroke-opacity": Math.min(1, 0.08 + 0.92 * weight), "stroke-width": 1 + 3 * weight }; }
+
+  // The lines that are drawn, from a place on the left to one on the right.
+  links() {
+    const links = [];
     const columns = this.#only(this.shown.columns, this.spot?.column);
-    for (const [row, index] of rows) {
-      for (const [column, key] of columns) {
-        const weight = this.map[index * this.text.keys.size + key];
-        if (!(weight >= Lines.smallest)) continue;
-        pen.globalAlpha = Math.min(1, 0.08 + 0.92 * weight);
-        pen.lineWidth = 1 + 3 * weight;
-        pen.beginPath();
-        pen.moveTo(0, middle(row));
-        pen.bezierCurveTo(width / 3, middle(row), (2 * width) / 3, middle(column), width, middle(column));
-        pen.stroke();
+    for (const [from, row] of this.#only(this.shown.rows, this.spot?.row)) {
+      for (const [to, column] of columns) {
+        const weight = this.map[row * this.text.keys.size + column];
+        if (weight >= Lines.smallest) links.push({ from, to, weight });
       }
     }
+    return links;
   }
 
   // [line number, token index] of every shown token, or of the chosen token only.

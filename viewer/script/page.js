@@ -5,10 +5,10 @@ const decoder = new Decoder(data.encoding);
 const texts = data.texts.map((json) => new Text(json, decoder));
 
 const state = { ...initial };
-let printing = false;
+let printing = matchMedia("print").matches;
 let cursor = null;  // the pair chosen by keyboard or click; while the pointer is over another pair, that one is shown
 let zoom = 0;
-let current = null;  // drawn last: { text, map, shown, look }; look: { scale, ramp, hideSpecial }
+let current = {};  // drawn last: { look: { scale, ramp, hideSpecial } }; with an open head also { text, map, shown }
 
 const prefersDark = matchMedia("(prefers-color-scheme: dark)");
 const events = { hover: (spot) => point(spot ?? cursor), choose: (spot) => choose(spot) };
@@ -56,6 +56,7 @@ function show(before = {}) {
   grid.select(state.layer, state.head);
   showHint();
   $("detail").hidden = !isOpen();
+  current = { ...current, look };
   if (isOpen()) showHead(text, look);
   if (isOpen() && changed("text", "layer", "head", "special", "view")) announce();
 }
@@ -125,7 +126,7 @@ const stageSize = () => ({ width: $("stage").clientWidth, height: stageHeight() 
 const visible = (index, indices) => index === null || indices.includes(index);
 
 function point(spot) {
-  if (!isOpen() || !current || $("stage").firstChild !== views[state.view].element) return;
+  if (!isOpen() || !current.map || $("stage").firstChild !== views[state.view].element) return;
   views[state.view].light(spot);
   detail.show(current.text, current.map, current.shown, spot);
 }
@@ -139,7 +140,7 @@ function choose(spot) {
 // Says which head is shown and, if a pair is chosen, its weight there.
 function announce() {
   const title = titleOf(state.layer, state.head);
-  const pair = cursor && current ? detail.sentence(current.text, current.map, cursor) : "";
+  const pair = cursor ? detail.sentence(current.text, current.map, cursor) : "";
   $("status").textContent = pair ? `${title}: ${pair}` : title;
 }
 
@@ -242,7 +243,7 @@ for (const button of document.querySelectorAll("[data-step]")) button.addEventLi
 for (const button of document.querySelectorAll("[data-view]")) button.addEventListener("click", () => update({ view: button.dataset.view }));
 for (const button of document.querySelectorAll("[data-zoom]")) button.addEventListener("click", () => setZoom(Number(button.dataset.zoom)));
 new ResizeObserver(() => {
-  if (isOpen() && current && $("stage").firstChild === views[state.view].element) views[state.view].resize(stageSize(), zoom);
+  if (isOpen() && current.map && $("stage").firstChild === views[state.view].element) views[state.view].resize(stageSize(), zoom);
 }).observe($("head"));
 prefersDark.addEventListener("change", () => show({ ...state, theme: null }));
 addEventListener("popstate", () => {
@@ -259,6 +260,33 @@ function print(now) {
 matchMedia("print").addEventListener("change", (event) => print(event.matches));
 addEventListener("beforeprint", () => print(true));
 addEventListener("afterprint", () => print(false));
+
+// ---- Export ----
+
+function figureOfScreen() {
+  const text = texts[state.text];
+  const title = isOpen() ? titleOf(state.layer, state.head) : "All heads";
+  const figure = new Figure(current.look, title, [data.model, text.text || data.title].filter(Boolean).join(" · "));
+  if (!isOpen()) gridFigure(figure, grid);
+  else if (state.view === "lines") linesFigure(figure, current, views.lines);
+  else matrixFigure(figure, current);
+  return figure.text();
+}
+
+const exports_ = {
+  svg: () => new Blob([figureOfScreen().svg], { type: "image/svg+xml" }),
+  png: () => pngOf(figureOfScreen()),
+  csv: () => new Blob(["\ufeff", csvOfMap(current, decoder.encoding.number)], { type: "text/csv" }),
+};
+
+async function exportAs(kind) {
+  closeMenu();
+  if (kind === "print") return window.print();
+  const name = fileName(data.title, isOpen() ? titleOf(state.layer, state.head) : "All heads");
+  return download(`${name}.${kind}`, await exports_[kind]());
+}
+
+for (const button of document.querySelectorAll("[data-export]")) button.addEventListener("click", () => exportAs(button.dataset.export));
 
 // ---- Start ----
 

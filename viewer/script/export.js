@@ -1,0 +1,28 @@
+// Files of what is on screen: the figure as SVG or PNG, the numbers as CSV.
+
+function download(name, blob) {
+  const url = URL.createObjectURL(blob);
+  make("a", { href: url, download: name }).click();
+  setTimeout(() => URL.revokeObjectURL(url), 60000);
+}
+
+// At two pixels for each unit of the figure, within what browsers can hold.
+async function pngOf({ svg, width, height }) {
+  const image = make("img", { src: `data:image/svg+xml;charset=utf-8,${encodeURIComponent(svg)}` });
+  await image.decode();
+  const scale = Math.min(2, 8192 / Math.max(width, height));
+  const canvas = make("canvas", { width: Math.round(width * scale), height: Math.round(height * scale) });
+  canvas.getContext("2d").drawImage(image, 0, 0, canvas.width, canvas.height);
+  return new Promise((resolve) => { canvas.toBlob(resolve); });
+}
+
+const csvOf = (rows) => rows.map((row) => `${row.map((cell) => (typeof cell === "number" ? String(cell) : `"${cell.replaceAll('"', '""')}"`)).join(",")}\r\n`).join("");
+
+// A word stands behind its place ("3: fox"): repeated words differ, and no spreadsheet takes a word for a formula.
+function csvOfMap({ text, map, shown }, precise) {
+  const name = (tokens, index) => `${index}: ${tokens.unknown.get(index) ?? tokens.pieces[index]}`;
+  const head = ["row word looks at column word", ...shown.columns.map((column) => name(text.keys, column))];
+  return csvOf([head, ...shown.rows.map((row) => [name(text.queries, row), ...shown.columns.map((column) => precise(map[row * text.keys.size + column]))])]);
+}
+
+const fileName = (...parts) => parts.join(" ").normalize("NFKC").replace(/[^\p{L}\p{N}]+/gu, "-").replace(/^-|-$/g, "").slice(0, 80) || "attention";

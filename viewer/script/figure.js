@@ -1,0 +1,144 @@
+// What is on screen as one SVG figure: the head's name, the text, the colour legend, words, and cells, lines or thumbnails.
+
+const SVG = make("template", { innerHTML: "<svg></svg>" }).content.firstChild.namespaceURI;  // an address, which the page does not hold
+
+// Characters that XML does not allow are replaced.
+const xmlText = (text) => text.replace(/[\u0000-\u0008\u000b\u000c\u000e-\u001f\ufffe\uffff]|[\ud800-\udbff](?![\udc00-\udfff])|(?<![\ud800-\udbff])[\udc00-\udfff]/g, "\ufffd");
+
+function draw(tag, attributes = {}, ...children) {
+  const element = document.createElementNS(SVG, tag);
+  for (const [name, value] of Object.entries(attributes)) element.setAttribute(name, typeof value === "number" ? Number(value.toFixed(2)) : value);
+  element.append(...children.map((child) => (typeof child === "string" ? xmlText(child) : child)));
+  return element;
+}
+
+const hexOf = (pixel) => `#${[0, 8, 16].map((shift) => ((pixel >>> shift) & 255).toString(16).padStart(2, "0")).join("")}`;
+
+class Figure {
+  static margin = 24;
+  static mostRectangles = 20000;  // a larger map is an image within the figure, with a pixel for each cell
+
+  // look: as for paint(); title, text: words above the figure
+  constructor(look, title, text) {
+    this.look = look;
+    this.style = getComputedStyle(document.documentElement);
+    this.body = [];
+    this.width = 480;
+    this.y = Figure.margin;
+    this.line(title, 20, 700);
+    if (text) this.line(text.length > 120 ? `${text.slice(0, 119)}…` : text, 13, 400);
+  }
+
+  colour(name) { return this.style.getPropertyValue(`--${name}`).trim(); }
+
+  add(...elements) { this.body.push(...elements); }
+
+  reach(width, y) {
+    this.width = Math.max(this.width, width);
+    this.y = y;
+  }
+
+  words(text, x, y, options = {}) { return draw("text", { x, y, fill: this.colour("ink"), "font-size": 13, ...options }, text); }
+
+  line(text, size, weight) {
+    this.y += size;
+    this.add(this.words(text, Figure.margin, this.y, { "font-size": size, "font-weight": weight }));
+    this.reach(2 * Figure.margin + 0.6 * size * [...text].length, this.y + 8);
+  }
+
+  legend() {
+    const { ramp, scale } = this.look;
+    const x = Figure.margin, y = this.y + 32, width = 288;
+    this.add(this.words("Attention from row word to column word", x, y - 8, { "font-weight": 600 }));
+    for (let i = 0; i < 96; ++i)
+      this.add(draw("rect", { x: x + 3 * i, y, width: 3, height: 12, fill: hexOf(ramp.at(i / 95)), "shape-rendering": "crispEdges" }));
+    for (const [at, name] of scale.ticks())
+      this.add(this.words(name, x + at * width, y + 26, { "font-size": 11, "text-anchor": at === 0 ? "start" : at === 1 ? "end" : "middle" }));
+    this.add(draw("rect", { x: x + width + 16, y, width: 12, height: 12, fill: "url(#zero)", stroke: this.colour("edge") }));
+    this.add(this.words("exactly 0", x + width + 34, y + 11, { "font-size": 11 }));
+    if (scale.note) this.add(this.words(scale.note, x, y + 44, { "font-size": 11 }));
+    this.reach(x + width + 100, y + (scale.note ? 60 : 42));
+  }
+
+  // An attention map, one square of `side` for each cell, with its top left corner at (x, y).
+  cells(text, map, { rows, columns }, x, y, side) {
+    this.add(draw("rect", { x, y, width: columns.length * side, height: rows.length * side, fill: hexOf(this.look.ramp.at(0)), stroke: this.colour("edge") }));
+    const largest = largestOf(map, text.keys.size, rows, columns);
+    if (rows.length * columns.length > Figure.mostRectangles) {
+      const canvas = make("canvas");
+      paint(canvas, map, text.keys.size, rows, columns, this.look);
+      this.add(draw("rect", { x, y, width: columns.length * side, height: rows.length * side, fill: "url(#zero)" }));
+      return this.image(canvas.toDataURL(), x, y, columns.length * side, rows.length * side);
+    }
+    rows.forEach((row, i) => columns.forEach((column, j) => {
+      const weight = map[row * text.keys.size + column];
+      const pixel = this.look.ramp.of(weight, this.look.scale.position(weight, largest));
+      this.add(draw("rect", { x: x + j * side, y: y + i * side, width: side, height: side, fill: pixel === 0 ? "url(#zero)" : hexOf(pixel), "shape-rendering": "crispEdges" }));
+    }));
+  }
+
+  image(url, x, y, width, height) {
+    this.add(draw("image", { href: url, x, y, width, height, preserveAspectRatio: "none", style: "image-rendering:pixelated" }));
+  }
+
+  // The SVG file.
+  text() {
+    const hatch = draw("pattern", { id: "zero", width: 4, height: 4, patternUnits: "userSpaceOnUse" },
+                       draw("rect", { width: 4, height: 4, fill: this.colour("page") }),
+                       draw("path", { d: "M-1 5 5 -1M-1 1 1 -1M3 5 5 3", stroke: this.colour("hatch") }));
+    const width = Math.ceil(this.width + Figure.margin), height = Math.ceil(this.y + Figure.margin);
+    const root = draw("svg", { width, height, viewBox: `0 0 ${width} ${height}`, "font-family": "system-ui, 'Noto Sans', 'DejaVu Sans', sans-serif" },
+                      draw("defs", {}, hatch), draw("rect", { width, height, fill: this.colour("page") }), ...this.body);
+    return { svg: new XMLSerializer().serializeToString(root), width, height };
+  }
+}
+
+const longestWord = (tokens, indices, size) => 0.62 * size * Math.max(1, ...indices.map((index) => [...tokens.word(index)].length));
+
+function matrixFigure(figure, { text, map, shown }) {
+  figure.legend();
+  const { rows, columns } = shown;
+  const side = Math.min(32, Math.max(2, 1280 / Math.max(1, rows.length, columns.length)));
+  const size = Math.min(13, side - 1), named = size >= 6;
+  const left = Figure.margin + (named ? longestWord(text.queries, rows, size) : 0) + 8;
+  const top = figure.y + (named ? longestWord(text.keys, columns, size) : 0) + 8;
+  figure.cells(text, map, shown, left, top, side);
+  const ink = (tokens, index) => ({ "font-size": size, fill: figure.colour(tokens.special.has(index) ? "special" : "ink"),
+                                    "text-decoration": tokens.unknown.has(index) ? "underline" : "none" });
+  if (named) {
+    rows.forEach((row, i) => figure.add(figure.words(text.queries.word(row), left - 6, top + (i + 0.5) * side + size / 3, { ...ink(text.queries, row), "text-anchor": "end" })));
+    columns.forEach((column, j) => {
+      const x = left + (j + 0.5) * side + size / 3;
+      figure.add(figure.words(text.keys.word(column), x, top - 6, { ...ink(text.keys, column), transform: `rotate(-90 ${x.toFixed(2)} ${(top - 6).toFixed(2)})` }));
+    });
+  }
+  figure.reach(left + columns.length * side, top + rows.length * side);
+}
+
+function linesFigure(figure, { text, shown, look }, lines) {
+  figure.line(lines.note.textContent, 13, 400);
+  const { rows, columns } = shown;
+  const left = Figure.margin + longestWord(text.queries, rows, 13) + 8, right = left + 320, top = figure.y + 8;
+  const middle = (at) => top + (at + 0.5) * Lines.rowHeight;
+  rows.forEach((row, i) => figure.add(figure.words(text.queries.word(row), left - 8, middle(i) + 4, { "text-anchor": "end" })));
+  columns.forEach((column, j) => figure.add(figure.words(text.keys.word(column), right + 8, middle(j) + 4)));
+  for (const { from, to, weight } of lines.links()) {
+    figure.add(draw("path", { d: `M${left} ${middle(from)}C${left + 107} ${middle(from)} ${left + 213} ${middle(to)} ${right} ${middle(to)}`,
+                               fill: "none", stroke: figure.colour("line"), ...Lines.pen(weight) }));
+  }
+  figure.reach(right + 8 + longestWord(text.keys, columns, 13), middle(Math.max(rows.length, columns.length)));
+}
+
+function gridFigure(figure, grid) {
+  figure.legend();
+  const side = 72, gap = 8;
+  const left = Figure.margin + 32, top = figure.y + 24;
+  grid.places().forEach(({ row, column, name, image, note }) => {
+    const x = left + column * (side + gap), y = top + row * (side + gap + (note ? 12 : 0));
+    figure.add(draw("rect", { x, y, width: side, height: side, fill: "url(#zero)", stroke: figure.colour("edge") }));
+    figure.image(image, x, y, side, side);
+    if (note) figure.add(figure.words(note, x + side / 2, y + side + 11, { "font-size": 10, "text-anchor": "middle" }));
+    for (const [what, dx, dy, anchor] of name) figure.add(figure.words(what, x + dx * side, y + dy * side, { "font-size": 11, "text-anchor": anchor }));
+    figure.reach(x + side, y + side + 16);
+  });
+}
