@@ -32,6 +32,12 @@ SPOKEN = {
     ("view", "source"): "source|weights|attentions",
     ("view", "tokens"): "tokens|words|queries",
     ("view", "keys"): "keys|words|key tokens",
+    # The options of sdpa that they become.
+    **{(f"jax.{door}", "query"): r"query|\bq\b" for door in ("dot_product_attention", "attention_fn")},
+    **{(f"jax.{door}", "key"): r"key|\bk\b" for door in ("dot_product_attention", "attention_fn")},
+    **{(f"jax.{door}", "value"): r"value|\bv\b" for door in ("dot_product_attention", "attention_fn")},
+    **{(f"jax.{door}", "mask"): "mask|attend" for door in ("dot_product_attention", "attention_fn")},
+    ("jax.dot_product_attention", "local_window_size"): "window",
     ("set_num_threads", "count"): "count|num_threads",
 }
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -74,6 +75,43 @@ DROPOUT: Wrong = {
 
 def tensor(*wrong_shapes: tuple[int, ...]) -> tuple[list[Any], list[Any]]:
     return [*NOT_ARRAYS, None], [*(shaped(*s) for s in wrong_shapes), shaped(dtype=np.float32)]
+
+
+def jax_calls(qkv: dict[str, Any], forward: Wrong) -> dict[str, tuple[Callable[..., Any], dict[str, Any], Wrong]]:
+    """Those of polyhead.jax, where JAX is installed. Its arrays have no float64 here."""
+    if importlib.util.find_spec("jax") is None:
+        return {}
+    from polyhead.jax import attention, attention_fn, dot_product_attention
+
+    flags: Wrong = {name: (NOT_FLAGS, []) for name in ("return_lse", "return_attention_weights")}
+    words: Wrong = {"layout": ([], [*NOT_WORDS[:2], "BTNH", ""])}
+    seed: Wrong = {"seed": (NOT_INTS, [-1, BIG])}
+    theirs = dict(zip(("query", "key", "value"), (np.swapaxes(x, 1, 2) for x in qkv.values())))
+    arrays: Wrong = {name: (NOT_ARRAYS, [shaped(2, 5, 3), shaped(2, 3, 7, 5), shaped(dtype=np.float32)]) for name in theirs}
+    pairs: Wrong = {"bias": (NOT_ARRAYS, [shaped(5, 6), shaped(5, 7, dtype=np.float16)]), "mask": (NOT_ARRAYS, [shaped(5, 6, dtype=bool)])}
+    not_none: tuple[list[Any], list[Any]] = ([], [3, "x", np.einsum])
+    return {
+        "jax.attention": (attention, qkv, forward | flags | words | seed),
+        "jax.dot_product_attention": (
+            dot_product_attention,
+            theirs,
+            arrays
+            | pairs
+            | {"scale": SHARED["scale"], "is_causal": (NOT_FLAGS, []), "return_residual": (NOT_FLAGS, []), "implementation": ([], ["xla", "cudnn", 3])}
+            | {name: (NOT_ARRAYS, [shaped(2), np.array([1, 2, 3])]) for name in ("query_seq_lengths", "key_value_seq_lengths")}
+            | {"local_window_size": ([1.5, "ab", (1,), object(), (True, 1)], [-1, (0, -2)])},
+        ),
+        "jax.attention_fn": (
+            attention_fn,
+            theirs,
+            arrays
+            | pairs
+            | {"dropout_rate": ([x for x in NOT_NUMBERS if x is not None], [1.1, float("nan"), 0.5]), "dropout_rng": ([], [])}  # 0.5: without dropout_rng
+            | {name: (NOT_FLAGS, []) for name in ("broadcast_dropout", "deterministic", "is_causal", "force_fp32_for_softmax")}
+            | {"dtype": ([3, [], object(), "x"], ["int32", "float64"]), "precision": ([], ["lowest", 3]), "module": ([3, "x", object()], [])}
+            | {name: not_none for name in ("einsum_dot_general", "qk_attn_weights_einsum", "attn_weights_value_einsum")},
+        ),
+    }
 
 
 # A function, good arguments, and what is wrong with each.
@@ -161,6 +199,7 @@ def calls(folder: Path) -> dict[str, tuple[Callable[..., Any], dict[str, Any], W
             map_qk | SHARED | dense | {"height": ([*NOT_INTS, None], [-1, 6, BIG]), "width": ([*NOT_INTS, None], [-1, 8, BIG])},
         ),
         "explain": (polyhead.explain, qkv, forward),
+        **jax_calls(qkv, forward),
         "quantize_rows": (
             polyhead.quantize_rows,
             {"x": K},

@@ -71,12 +71,10 @@ def attention(
     for name in options:
         if name not in _OPTIONS:
             refuse("attention", name)
-    if layout not in ("NTH", "TNH"):
+    if not isinstance(layout, str) or layout not in ("NTH", "TNH"):
         raise ValueError(f"attention: layout is {layout!r}; it may be 'NTH' ([*,N,T,H]) or 'TNH' ([*,T,N,H])")
-    for name, flag in (("return_lse", return_lse), ("return_attention_weights", return_attention_weights)):
-        if not isinstance(flag, bool):
-            raise TypeError(f"attention: {name} is of type {type(flag).__name__}; it must be True or False")
-    given = {name: value for name, value in options.items() if value is not None}
+    require_flags("attention", return_lse=return_lse, return_attention_weights=return_attention_weights)
+    given = {name: value for name, value in options.items() if value is not None or name in _DEFAULTS}
     operands: dict[str, Any] = {"q": q, "k": k, "v": v} | {name: given.pop(name) for name in _ARRAYS if name in given}
     operands |= {name: x for name, x in (("k_scale", k_scale), ("v_scale", v_scale)) if x is not None}
     relative: Any = given.pop("relative_bias", None)
@@ -84,7 +82,7 @@ def attention(
         for field in ("bidirectional", "max_distance", "diagonal"):
             _require_known(f"relative_bias.{field}", getattr(relative, field))
         operands |= {name: x for name, x in (("slopes", relative.slopes), ("table", relative.table)) if x is not None}
-    arrays = {name: _array(name, x) for name, x in operands.items()}
+    arrays = {name: array("attention", name, x) for name, x in operands.items()}
     seed: Any = given.pop("seed", None)
     words = None if seed is None else _words(seed)
     for name, value in given.items():
@@ -104,28 +102,36 @@ def attention(
     return (out, *more) if more else out
 
 
-def _array(name: str, x: Any) -> Any:
+def array(where: str, name: str, x: Any) -> Any:
+    """A JAX or NumPy array as one of JAX, in its own dtype."""
     if not isinstance(x, (jax.Array, np.ndarray)):
-        raise TypeError(f"attention: {name} is of type {type(x).__name__}; it must be a JAX or NumPy array")
+        raise TypeError(f"{where}: {name} is of type {type(x).__name__}; it must be a JAX or NumPy array")
     if isinstance(x, jax.Array):
-        _require_plain(name, x)
+        _require_plain(where, name, x)
         return x
     try:
         known = jax.dtypes.canonicalize_dtype(x.dtype)
     except TypeError:
-        raise TypeError(f"attention: {name} is an array of {x.dtype}, which JAX does not have") from None
+        raise TypeError(f"{where}: {name} is an array of {x.dtype}, which JAX does not have") from None
     if known != x.dtype:
         if x.dtype.kind not in "iu":
-            raise ValueError(f"attention: {name} is {x.dtype}, which JAX makes {known} unless jax_enable_x64 is set; set it, or cast {name}")
+            raise ValueError(f"{where}: {name} is {x.dtype}, which JAX makes {known} unless jax_enable_x64 is set; set it, or cast {name}")
         if x.size and not np.iinfo(known).min <= x.min() <= x.max() <= np.iinfo(known).max:
-            raise ValueError(f"attention: {name} has values beyond {known}, to which JAX casts {x.dtype} unless jax_enable_x64 is set")
+            raise ValueError(f"{where}: {name} has values beyond {known}, to which JAX casts {x.dtype} unless jax_enable_x64 is set")
     return jnp.asarray(x)
 
 
-def _require_plain(name: str, x: jax.Array) -> None:
+def require_flags(where: str, **flags: Any) -> None:
+    """TypeError for what is not True or False."""
+    for name, flag in flags.items():
+        if not isinstance(flag, bool):
+            raise TypeError(f"{where}: {name} is of type {type(flag).__name__}; it must be True or False")
+
+
+def _require_plain(where: str, name: str, x: jax.Array) -> None:
     aval = jax.typeof(x) if hasattr(jax, "typeof") else x
     if getattr(aval, "vma", None) or getattr(getattr(aval, "mat", None), "varying", None):
-        raise NotImplementedError(f"attention: {name} varies over the axes of a jax.shard_map that checks that; polyhead.jax needs jax.shard_map(..., check_vma=False)")
+        raise NotImplementedError(f"{where}: {name} varies over the axes of a jax.shard_map that checks that; polyhead.jax needs jax.shard_map(..., check_vma=False)")
 
 
 def _words(seed: Any) -> Any:

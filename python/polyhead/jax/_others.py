@@ -9,7 +9,7 @@ import jax
 import numpy as np
 from jax import numpy as jnp
 
-from ._attention import attention
+from ._attention import array, attention, require_flags
 
 
 def dot_product_attention(
@@ -52,25 +52,26 @@ def dot_product_attention(
     where = "dot_product_attention"
     if implementation is not None:
         raise ValueError(f"{where}: implementation is {implementation!r}; polyhead has its own, and it must be None")
-    for name, flag in (("is_causal", is_causal), ("return_residual", return_residual)):
-        if not isinstance(flag, bool):
-            raise TypeError(f"{where}: {name} is of type {type(flag).__name__}; it must be True or False")
-    query, key, value = (_array(where, name, x) for name, x in (("query", query), ("key", key), ("value", value)))
+    require_flags(where, is_causal=is_causal, return_residual=return_residual)
+    query, key, value = (array(where, name, x) for name, x in (("query", query), ("key", key), ("value", value)))
     unbatched = query.ndim == 3
     if unbatched:
         query, key, value = (jnp.expand_dims(x, 0) if x.ndim == 3 else x for x in (query, key, value))
     if query.ndim != 4:
         raise ValueError(f"{where}: query is {list(query.shape)}; it must be [B,T,N,H] or [T,N,H]")
     batch, queries = query.shape[:2]
+    bias, mask = (None if x is None else array(where, name, x) for name, x in (("bias", bias), ("mask", mask)))
     lengths = {"query_seq_lengths": query_seq_lengths, "key_value_seq_lengths": key_value_seq_lengths}
     for name, x in lengths.items():
         if x is None:
             continue
-        lengths[name] = x = _array(where, name, x)
+        lengths[name] = x = array(where, name, x)
         if x.shape != (batch,) or not jnp.issubdtype(x.dtype, np.integer):
             raise ValueError(f"{where}: {name} is {x.dtype} {list(x.shape)}; it must be integers [B] = [{batch}]")
     options: dict[str, Any] = {}
     if local_window_size is not None:
+        if not isinstance(local_window_size, (int, tuple, list)) or isinstance(local_window_size, bool):
+            raise TypeError(f"{where}: local_window_size is of type {type(local_window_size).__name__}; it must be an int or (left, right)")
         window = local_window_size if isinstance(local_window_size, (tuple, list)) else (local_window_size, local_window_size)
         options["window"] = tuple(window)
         if not is_causal:  # whose diagonal a window shares; without it jax.nn counts from the top left
@@ -86,12 +87,6 @@ def dot_product_attention(
     if unbatched:
         out, residual = out[0], None if residual is None else residual[0]
     return out if residual is None else (out, residual)
-
-
-def _array(where: str, name: str, x: Any) -> Any:
-    if not isinstance(x, (jax.Array, np.ndarray)):
-        raise TypeError(f"{where}: {name} is of type {type(x).__name__}; it must be a JAX or NumPy array")
-    return x
 
 
 _PRECISIONS = {"default", "fastest", "bfloat16", "bfloat16_3x", "tensorfloat32", "high", "float32", "highest"}
@@ -143,16 +138,30 @@ def attention_fn(
     for name, function in einsums.items():
         if function is not None:
             raise ValueError(f"attention_fn: {name} is given, and polyhead computes without an einsum; it must be None")
+    where = "attention_fn"
+    require_flags(
+        where, broadcast_dropout=broadcast_dropout, deterministic=deterministic, force_fp32_for_softmax=force_fp32_for_softmax, is_causal=is_causal
+    )  # fmt: skip
+    if isinstance(dropout_rate, bool) or not isinstance(dropout_rate, (int, float, np.floating)):
+        raise TypeError(f"{where}: dropout_rate is of type {type(dropout_rate).__name__}; it must be a number")
+    if not 0 <= dropout_rate <= 1:
+        raise ValueError(f"{where}: dropout_rate is {dropout_rate}; it must lie in [0,1]")
+    if module is not None and not hasattr(module, "sow"):
+        raise TypeError(f"{where}: module is of type {type(module).__name__}; it must be a module of Flax, which has `sow`")
+    query, key, value = (array(where, name, x) for name, x in (("query", query), ("key", key), ("value", value)))
+    bias, mask = (None if x is None else array(where, name, x) for name, x in (("bias", bias), ("mask", mask)))
+    dtype = jnp.result_type(query, key, value) if dtype is None else _floating(where, dtype)
+    if query.ndim < 3 or key.ndim < 3:
+        raise ValueError(f"{where}: query is {list(query.shape)} and key is {list(key.shape)}; they must be [*,T,N,H] and [*,S,K,H]")
     parts = precision if isinstance(precision, tuple) else (precision,)
-    if not all(part is None or isinstance(part, jax.lax.Precision) or part in _PRECISIONS for part in parts):
-        raise ValueError(f"attention_fn: precision is {precision!r}; it must be one of jax.lax.Precision or None")
-    dtype = jnp.result_type(query, key, value) if dtype is None else dtype
-    query, key, value = (jnp.asarray(x).astype(dtype) for x in (query, key, value))
-    attend = None if mask is None else jnp.asarray(mask).astype(bool)
+    if not all(part is None or isinstance(part, jax.lax.Precision) or (isinstance(part, str) and part in _PRECISIONS) for part in parts):
+        raise ValueError(f"{where}: precision is {precision!r}; it must be one of jax.lax.Precision or None")
+    query, key, value = (x.astype(dtype) for x in (query, key, value))
+    attend = None if mask is None else mask.astype(bool)
     options: dict[str, Any] = {}
     if not deterministic and dropout_rate > 0:
         if dropout_rng is None:
-            raise ValueError(f"attention_fn: dropout_rate is {dropout_rate} and dropout_rng is missing")
+            raise ValueError(f"{where}: dropout_rate is {dropout_rate} and dropout_rng is missing")
         options["dropout"] = dropout_rate
         if broadcast_dropout:
             plane = (*(1,) * (query.ndim - 2), query.shape[-3], key.shape[-3])
@@ -170,3 +179,13 @@ def attention_fn(
     nnx = sys.modules.get("flax.nnx")
     module.sow(nnx.Intermediate if nnx is not None and isinstance(module, nnx.Module) else "intermediates", "attention_weights", p)
     return out
+
+
+def _floating(where: str, dtype: Any) -> Any:
+    try:
+        known = jnp.dtype(dtype)
+    except TypeError:
+        raise TypeError(f"{where}: dtype is {dtype!r}; it must be a dtype of JAX") from None
+    if not jnp.issubdtype(known, jnp.floating) or jax.dtypes.canonicalize_dtype(known) != known:
+        raise ValueError(f"{where}: dtype is {known}; it must be float32, bfloat16, float16, or float64 with jax_enable_x64")
+    return known
