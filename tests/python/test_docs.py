@@ -36,7 +36,7 @@ needs_torch = pytest.mark.skipif(not TORCH, reason="torch and transformers are n
 
 
 def modules() -> list[ModuleType]:
-    names = [*(["polyhead.torch", "polyhead.transformers"] if TORCH else []), *(["polyhead.jax"] if importlib.util.find_spec("jax") else [])]
+    names = [*(["polyhead.torch", "polyhead.transformers", "polyhead.patch"] if TORCH else []), *(["polyhead.jax"] if importlib.util.find_spec("jax") else [])]
     return [polyhead, *map(importlib.import_module, names)]
 
 
@@ -58,7 +58,7 @@ class Public:
 
 
 # What calls return; nobody makes one.
-RESULTS = {"polyhead.Gradients", "polyhead.LayerGradients", "polyhead.TopKeys", "polyhead.Saved"}
+RESULTS = {"polyhead.Gradients", "polyhead.LayerGradients", "polyhead.TopKeys", "polyhead.Saved", "polyhead.patch.Patch"}
 
 
 def own_doc(value: Any) -> str:

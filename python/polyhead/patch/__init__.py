@@ -1,0 +1,15 @@
+"""polyhead in protein models: the attention of openfold, boltz and esm is computed by polyhead, forward and backward, with the same parameters and results.
+
+    import polyhead.patch
+
+    polyhead.patch.boltz()                 # from here on, models that exist already too
+    with polyhead.patch.esm():             # within the block
+        model(tokens)
+
+Each function replaces methods of the package's classes at once and returns a `Patch`, whose undo(), or leaving its block, brings the package's own back.
+docs/folding.md says which classes, and which calls stay with the package's own code.
+"""
+
+from ._replace import Patch, boltz, esm, openfold
+
+__all__ = ["Patch", "boltz", "esm", "openfold"]

@@ -1,0 +1,99 @@
+"""The attention modules of boltz."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ._layer import Projections, attend, attended, is_ours, masks_and_bias, with_rows
+
+
+def attention(
+    own: Callable[..., Tensor], self: Any, q_x: Tensor, kv_x: Tensor, tri_bias: Tensor, mask_bias: Tensor, mask: Tensor, use_kernels: bool = False
+) -> Tensor:
+    found = masks_and_bias((mask_bias, tri_bias)) if is_ours(q_x, kv_x, tri_bias, mask_bias, mask) else None
+    if found is None:
+        return own(self, q_x, kv_x, tri_bias, mask_bias, mask, use_kernels)
+    lead, queries, keys = tuple(q_x.shape[:-2]), q_x.size(-2), kv_x.size(-2)
+    to = Projections(self.linear_q, self.linear_k, self.linear_v, self.linear_o, self.linear_g, self.no_heads, self.c_hidden)
+    if use_kernels:  # cuEquivariance's formula: a query without a key has the mean of the values
+        return attend(to, q_x, kv_x, tri_bias, attended([mask != 0], lead, queries, keys).options, empty_rows="uniform")
+    masks, bias = found
+    which = attended(masks, lead, queries, keys)
+
+    def by_boltz(index: tuple[Tensor, ...]) -> Tensor:
+        return own(self, q_x[index], kv_x[index], *(x.expand(*lead, *x.shape[-3:])[index] for x in (tri_bias, mask_bias, mask)))
+
+    return with_rows(attend(to, q_x, kv_x, bias, which.options), which.empty, self.no_heads * queries * keys, by_boltz)
+
+
+def _of_pairs(module: Any, s: Tensor, k_in: Tensor, bias: Tensor, mask: Tensor, multiplicity: int, by_boltz: Callable[[Tensor], Tensor] | None) -> Tensor | None:
+    """The output of an AttentionPairBias. bias: ``[B / multiplicity,H,Q,K]``; mask: ``[B,K]``. by_boltz: the package's result for sequences of an index, if it
+    can be called for some of them; None is returned where it would be needed and cannot."""
+    keep = mask != 0
+    which = attended([keep[:, None, None, :]], tuple(s.shape[:1]), s.size(1), k_in.size(1))
+    if module.inf < 1e4 or not bool((keep == mask).all()) or (which.empty is not None and by_boltz is None):
+        return None
+    to = Projections(module.proj_q, module.proj_k, module.proj_v, module.proj_o, module.proj_g, module.num_heads, module.head_dim)
+    batch = s.size(0)
+    if bias.size(0) * multiplicity == batch:
+        # The samples of a structure share its bias, which is not repeated.
+        shared = (batch // multiplicity, multiplicity)
+        q_x = s.unflatten(0, shared)
+        kv_x = q_x if k_in is s else k_in.unflatten(0, shared)
+        out = attend(to, q_x, kv_x, bias.unsqueeze(1), {"attend_keys": keep.unflatten(0, shared)}).flatten(0, 1)
+    else:
+        out = attend(to, s, k_in, bias.repeat_interleave(multiplicity, 0), {"attend_keys": keep})
+    return with_rows(out, which.empty, module.num_heads * s.size(1) * k_in.size(1), lambda index: by_boltz(index[0]))  # type: ignore[misc]
+
+
+def pair_bias(
+    own: Callable[..., Tensor], self: Any, s: Tensor, z: Tensor, mask: Tensor, multiplicity: int = 1, to_keys: Callable[[Tensor], Tensor] | None = None,
+    model_cache: dict[str, Tensor] | None = None,
+) -> Tensor:  # fmt: skip
+    """Boltz-1's."""
+    if is_ours(s, z, mask) and s.dim() == 3 and mask.dim() == 2:
+        normed = self.norm_s(s) if self.initial_norm else s
+        k_in, of_keys = (normed, mask) if to_keys is None else (to_keys(normed), to_keys(mask.unsqueeze(-1)).squeeze(-1))
+        if model_cache is None or "z" not in model_cache:
+            bias = self.proj_z(z)
+            if model_cache is not None:
+                model_cache["z"] = bias
+        else:
+            bias = model_cache["z"]
+
+        def by_boltz(index: Tensor) -> Tensor:
+            return own(self, s[index], z, mask[index], 1, None, {"z": _repeated(bias, index, multiplicity)})
+
+        out = _of_pairs(self, normed, k_in, bias, of_keys, multiplicity, by_boltz if to_keys is None else None)
+        if out is not None:
+            return out
+    return own(self, s, z, mask, multiplicity, to_keys, model_cache)
+
+
+def pair_bias_2(own: Callable[..., Tensor], self: Any, s: Tensor, z: Tensor, mask: Tensor, k_in: Tensor, multiplicity: int = 1) -> Tensor:
+    """Boltz-2's."""
+    if is_ours(s, z, mask, k_in) and s.dim() == 3 and mask.dim() == 2:
+
+        def by_boltz(index: Tensor) -> Tensor:
+            return own(self, s[index], _repeated(z, index, multiplicity), mask[index], k_in[index], 1)
+
+        out = _of_pairs(self, s, k_in, self.proj_z(z), mask, multiplicity, by_boltz)
+        if out is not None:
+            return out
+    return own(self, s, z, mask, k_in, multiplicity)
+
+
+def _repeated(x: Tensor, index: Tensor, multiplicity: int) -> Tensor:
+    """x of the samples of an index: of the structures that they are samples of."""
+    return x[torch.div(index, multiplicity, rounding_mode="floor") if x.size(0) > 1 else torch.zeros_like(index)]
+
+
+METHODS = (
+    ("boltz.model.layers.triangular_attention.primitives", "Attention", "forward", ("q_x", "kv_x", "tri_bias", "mask_bias", "mask", "use_kernels"), (), attention),
+    ("boltz.model.layers.attention", "AttentionPairBias", "forward", ("s", "z", "mask", "multiplicity", "to_keys", "model_cache"), (), pair_bias),
+    ("boltz.model.layers.attentionv2", "AttentionPairBias", "forward", ("s", "z", "mask", "k_in", "multiplicity"), (), pair_bias_2),
+)

@@ -1,0 +1,171 @@
+"""An attention module of AlphaFold's kind (Jumper et al. 2021, supplementary algorithms 7, 8, 13, 14, 19; Abramson et al. 2024, algorithm 24) as one call of polyhead."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from ..torch import _functional as core
+from ..torch import _layer_pass as passes
+from ..torch._eager import PLAIN, watched
+from ..torch._inputs import DTYPES
+from ..torch._ops import Options
+
+_PACKAGES = ("boltz", "openfold", "openfold3")
+_OFFSET = 1e4  # A score that is less by this has a weight of 0 in every dtype, unless scores themselves differ by as much.
+_PIECE = 2**24  # elements of the scores of sequences that are left to the package at a time
+
+
+class Projections(NamedTuple):
+    """The linear layers of a module, and its heads."""
+
+    q: nn.Module
+    k: nn.Module
+    v: nn.Module
+    o: nn.Module
+    g: nn.Module | None
+    heads: int
+    width: int
+
+    @property
+    def linears(self) -> tuple[nn.Module | None, ...]:
+        return self.q, self.k, self.v, self.o, self.g
+
+
+def is_ours(*tensors: object) -> bool:
+    """Whether these are tensors that polyhead computes with, and nothing but autograd looks at the call: no compiler, tracer, transform or mode."""
+    return not watched() and all(type(x) in PLAIN and x.is_cpu and x.dtype in DTYPES and x.numel() > 0 for x in tensors)  # type: ignore[attr-defined]
+
+
+def is_called_plainly(module: nn.Module) -> bool:
+    """Whether a call of the module is a call of its forward method: no hooks."""
+    own = module.__dict__
+    return not passes.is_watched() and "forward" not in own and not any(own[f"_{way}_hooks"] for way in ("forward", "forward_pre", "backward", "backward_pre"))
+
+
+def masks_and_bias(biases: Iterable[Tensor | None]) -> tuple[list[Tensor], Tensor | None] | None:
+    """Boolean masks and one bias for tensors that are added to the scores ``[*,H,Q,K]``: what is the same for all heads and holds 0 and large negative
+    numbers alone is a mask. None if their sum would be larger than the largest."""
+    masks, others = [], []
+    for bias in biases:
+        if bias is None:
+            continue
+        masked = None if bias.requires_grad else _as_mask(bias)
+        masks.append(masked) if masked is not None else others.append(bias)
+    if len(others) < 2:
+        return masks, others[0] if others else None
+    total = torch.broadcast_shapes(*(x.shape for x in others))
+    if math.prod(total) > max(x.numel() for x in others):
+        return None
+    return masks, torch.stack([x.expand(total) for x in others]).sum(0)
+
+
+def _as_mask(bias: Tensor) -> Tensor | None:
+    # An expanded dimension has one number.
+    bias = bias[tuple(slice(0, 1) if stride == 0 else slice(None) for stride in bias.stride())]
+    if bias.dim() > 2 and bias.size(-3) > 1:
+        return None
+    keep = bias == 0
+    return keep if bool((keep | (bias <= -_OFFSET)).all()) else None
+
+
+class Attended(NamedTuple):
+    """Which keys queries attend to."""
+
+    options: dict[str, Tensor]  # attend_keys ``[*,K]`` or attend ``[*,1,Q,K]``, for the leading dimensions of the queries
+    empty: Tensor | None  # ``[*]``: sequences that have a query without a key; None if there is none
+
+
+def attended(masks: Sequence[Tensor], lead: tuple[int, ...], queries: int, keys: int) -> Attended:
+    """masks: bool, broadcast to ``[*,1,Q,K]``."""
+    if not masks:
+        return Attended({}, None)
+    keep = masks[0]
+    for more in masks[1:]:
+        keep = keep & more
+    if keep.dim() < 2 or keep.size(-2) == 1:
+        keep = keep.expand(*lead, 1, 1, keys)[..., 0, 0, :]
+        has_key = keep.any(-1)
+        options = {"attend_keys": keep}
+    else:
+        keep = keep.expand(*lead, 1, queries, keys)
+        has_key = keep.any(-1).all(-1)[..., 0]
+        options = {"attend": keep}
+    return Attended(options, None if bool(has_key.all()) else ~has_key)
+
+
+def attend(
+    to: Projections, q_x: Tensor, kv_x: Tensor, bias: Tensor | None, masks: dict[str, Tensor], *, global_query: str = "off", empty_rows: str = "zero"
+) -> Tensor:
+    """The output ``[*,Q,C]`` of the module for q_x ``[*,Q,C]`` and kv_x ``[*,K,C]``; bias broadcasts to ``[*,H,Q,K]``. A query without a key has heads of 0."""
+    if bias is not None:
+        bias = bias.reshape(*(1,) * (q_x.dim() + 1 - bias.dim()), *bias.shape)
+    linears = to.linears
+    if passes.is_eager() and all(layer is None or _is_product(layer) for layer in linears):
+        layers: list[Any] = list(linears)
+        parameters = (*(x for layer in layers for x in ((None, None) if layer is None else (layer.weight, layer.bias))), None, None)
+        if passes.is_plain(q_x.dtype, (q_x, kv_x, bias, *parameters)):
+            form = passes.form(
+                query_width=q_x.size(-1), key_width=kv_x.size(-1), value_width=kv_x.size(-1), heads=to.heads, head_width=to.width, axis=-2,
+                gate=to.g is not None, global_query=global_query, dropout=0.0, empty_rows=empty_rows, dtype=q_x.dtype,
+            )  # fmt: skip
+
+            def by_torch(
+                q_x: Tensor, kv_x: Tensor | None, _: None, bias: Tensor | None, masks: dict[str, Tensor], parameters: tuple[Tensor | None, ...], seed: None
+            ) -> tuple[Tensor, None]:
+                products = [None if w is None else partial(F.linear, weight=w, bias=b) for w, b in zip(parameters[0:10:2], parameters[1:10:2])]
+                return _by_torch(to, products, q_x, q_x if kv_x is None else kv_x, bias, masks, global_query, empty_rows), None
+
+            return passes.run(
+                form, q_x, None if kv_x is q_x else kv_x, None, bias, parameters,
+                masks=masks, causal=None, dropout=0.0, attention_weights=None, by_torch=by_torch,
+            )[0]  # fmt: skip
+    return _by_torch(to, linears, q_x, kv_x, bias, masks, global_query, empty_rows)
+
+
+def _is_product(layer: nn.Module) -> bool:
+    """Whether a call of the layer is x W^T + b. These packages have subclasses of torch's with other initial values and, in some layers, a precision of
+    their own."""
+    known = isinstance(layer, nn.Linear) and (type(layer).forward is nn.Linear.forward or type(layer).__module__.split(".")[0] in _PACKAGES)
+    return known and getattr(layer, "precision", None) is None and is_called_plainly(layer)
+
+
+def _by_torch(
+    to: Projections, linears: Sequence[Any], q_x: Tensor, kv_x: Tensor, bias: Tensor | None, masks: dict[str, Tensor], global_query: str, empty_rows: str
+) -> Tensor:
+    """Projections and gate as the layers compute them, and the attention of their results by polyhead."""
+    linear_q, linear_k, linear_v, linear_o, linear_g = linears
+    source = q_x
+    if global_query != "off":
+        weight = masks["attend_keys"].unsqueeze(-1) if masks else q_x.new_ones(1)
+        source = (q_x * weight).sum(-2, keepdim=True) / weight.expand_as(q_x[..., :1]).sum(-2, keepdim=True).clamp(min=1).to(q_x.dtype)
+    q, k, v = (linear(x).unflatten(-1, (-1, to.width)).transpose(-2, -3) for linear, x in ((linear_q, source), (linear_k, kv_x), (linear_v, kv_x)))
+    dtype = q.dtype if bias is None else torch.promote_types(q.dtype, bias.dtype)
+    keep = masks["attend_keys"][..., None, None, :] if "attend_keys" in masks else masks.get("attend")
+    options = Options(attend=keep, bias=None if bias is None else bias.to(dtype), empty_rows=empty_rows)
+    y = core.attend(q.to(dtype), k.to(dtype), v.to(dtype), options)[0].to(v.dtype)
+    y = y.transpose(-2, -3).flatten(-2)
+    if linear_g is not None:
+        y = torch.sigmoid(linear_g(q_x)) * y
+    out: Tensor = linear_o(y)
+    return out
+
+
+def with_rows(out: Tensor, empty: Tensor | None, scores: int, own: Callable[[tuple[Tensor, ...]], Tensor]) -> Tensor:
+    """out ``[*,Q,C]`` with the sequences of `empty` from the package's own code, whose finite offsets decide what a query without a key attends to.
+
+    Args:
+        scores: elements of the scores of a sequence.
+        own: the result for an index of the leading dimensions.
+    """
+    if empty is None:
+        return out
+    where = empty.nonzero()
+    rows = [own(tuple(piece.unbind(-1))) for piece in where.split(max(1, _PIECE // max(scores, 1)))]
+    return out.index_put(tuple(where.unbind(-1)), torch.cat(rows).to(out.dtype))

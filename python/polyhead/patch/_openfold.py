@@ -1,0 +1,69 @@
+"""The attention modules of openfold and openfold3."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from torch import Tensor
+
+from ._layer import Projections, attend, attended, is_ours, masks_and_bias, with_rows
+
+_KERNELS = (
+    "use_memory_efficient_kernel", "use_deepspeed_evo_attention", "use_cuequivariance_attention", "use_cueq_triangle_kernels", "use_triton_triangle_kernels",
+    "use_lma", "use_high_precision",
+)  # fmt: skip
+"""Other ways to the same result."""
+
+
+def _of_module(own: Callable[..., Tensor], mha: Any, q_x: Tensor, kv_x: Tensor, biases: list[Tensor] | None, options: dict[str, Any]) -> Tensor | None:
+    """The output of Attention; None if it is left to its own code: with use_flash, which has a mask of its own, and where the choice of kernels is an error."""
+    biases = [x for x in biases or [] if x is not None]
+    if not is_ours(q_x, kv_x, *biases) or options.get("use_flash") or sum(bool(options.get(name)) for name in _KERNELS) > 1:
+        return None
+    found = masks_and_bias(biases)
+    if found is None:
+        return None
+    masks, bias = found
+    lead, queries, keys = tuple(q_x.shape[:-2]), q_x.size(-2), kv_x.size(-2)
+    if lead != tuple(kv_x.shape[:-2]):
+        return None
+    which = attended(masks, lead, queries, keys)
+    gate = getattr(mha, "linear_g", None) if mha.gating else None
+    to = Projections(mha.linear_q, mha.linear_k, mha.linear_v, mha.linear_o, gate, mha.no_heads, mha.c_hidden)
+    out = attend(to, q_x, kv_x, bias, which.options)
+
+    def by_openfold(index: tuple[Tensor, ...]) -> Tensor:
+        return own(mha, q_x[index], kv_x[index], [x.expand(*lead, *x.shape[-3:])[index] for x in biases])
+
+    return with_rows(out, which.empty, mha.no_heads * queries * keys, by_openfold)
+
+
+def attention(own: Callable[..., Tensor], self: Any, q_x: Tensor, kv_x: Tensor, biases: list[Tensor] | None = None, *places: Any, **options: Any) -> Tensor:
+    # Options given by place keep their meaning in the package's own code alone, whose order differs between versions.
+    out = None if places else _of_module(own, self, q_x, kv_x, biases, options)
+    return own(self, q_x, kv_x, biases, *places, **options) if out is None else out
+
+
+def global_attention(own: Callable[..., Tensor], self: Any, m: Tensor, mask: Tensor, *places: Any, **options: Any) -> Tensor:
+    # The mean of the queries has eps in its denominator, and polyhead's has not.
+    if is_ours(m, mask) and self.eps <= 1e-8 and self.inf >= 1e4 and m.shape[:-1] == mask.shape:
+        keep = mask != 0
+        if bool((keep == mask).all()):
+            lead = tuple(m.shape[:-2])
+            which = attended([keep[..., None, None, :]], lead, 1, m.size(-2))
+            to = Projections(self.linear_q, self.linear_k, self.linear_v, self.linear_o, self.linear_g, self.no_heads, self.c_hidden)
+            out = attend(to, m, m, None, which.options, global_query="masked_mean")
+            return with_rows(out, which.empty, self.no_heads * m.size(-2), lambda index: own(self, m[index], mask[index]))
+    return own(self, m, mask, *places, **options)
+
+
+_FLASH = ("lma_q_chunk_size", "lma_kv_chunk_size", "use_flash", "flash_mask")
+_ATTENTION = ("Attention", "forward", ("q_x", "kv_x", "biases"), (*_KERNELS, *_FLASH), attention)
+_GLOBAL = ("GlobalAttention", "forward", ("m", "mask"), ("use_lma",), global_attention)
+METHODS = (
+    ("openfold.model.primitives", *_ATTENTION),
+    ("openfold.model.primitives", *_GLOBAL),
+    ("openfold3.core.model.primitives.attention", *_ATTENTION),
+    ("openfold3.core.model.primitives.attention", *_GLOBAL),
+)

@@ -1,0 +1,191 @@
+"""Replaces methods of another package's classes, and brings them back."""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import inspect
+import threading
+from collections.abc import Callable, Iterable
+from importlib import metadata
+from types import TracebackType
+from typing import Any, NamedTuple
+
+from . import _boltz, _esm, _openfold
+
+
+class Method(NamedTuple):
+    """A method to replace."""
+
+    module: str
+    owner: str
+    name: str
+    parameters: tuple[str, ...]  # that the method must begin with
+    known: tuple[str, ...]  # further ones that it may have
+    replacement: Callable[..., Any]  # called with the package's own method and its arguments
+
+
+class _Package:
+    """The methods of a package, and how many patches of it are applied."""
+
+    def __init__(self, name: str, imported: tuple[str, ...], distributions: tuple[str, ...], methods: tuple[Method, ...]) -> None:
+        self.name, self.imported, self.distributions, self.methods = name, imported, distributions, methods
+        self.patches = 0
+        self.replaced: list[tuple[type, str, Any, Any]] = []
+        self.lock = threading.Lock()
+
+    def apply(self) -> None:
+        with self.lock:
+            if self.patches == 0:
+                self.replaced = [(owner, method.name, own, self._replacement(own, method)) for owner, method, own in self._found()]
+                for owner, name, _, new in self.replaced:
+                    setattr(owner, name, new)
+            self.patches += 1
+
+    def undo(self) -> None:
+        with self.lock:
+            self.patches -= 1
+            if self.patches == 0:
+                for owner, name, own, new in self.replaced:
+                    if owner.__dict__.get(name) is new:  # else someone has wrapped it, and finds the package's own method behind it
+                        setattr(owner, name, own)
+
+    def _replacement(self, own: Callable[..., Any], method: Method) -> Callable[..., Any]:
+        @functools.wraps(own)
+        def replaced(*arguments: Any, **keywords: Any) -> Any:
+            return method.replacement(own, *arguments, **keywords) if self.patches else own(*arguments, **keywords)
+
+        return replaced
+
+    def _found(self) -> Iterable[tuple[type, Method, Callable[..., Any]]]:
+        """Every class with its method, all of them checked before the first is replaced."""
+        where = f"polyhead.patch.{self.name}"
+        found, missing = [], []
+        for package in self.imported:
+            try:
+                importlib.import_module(package)
+            except ModuleNotFoundError as error:
+                if error.name != package:
+                    raise ImportError(f"{where}: {package} is installed, and cannot be imported: {error}") from error
+                missing.append(package)
+                continue
+            found += [self._of(where, package, method) for method in self.methods if method.module.split(".")[0] == package]
+        if len(missing) == len(self.imported):
+            raise ImportError(f"{where}: {' or '.join(missing)} is not installed ({' or '.join(self.distributions)})")
+        return found
+
+    def _of(self, where: str, package: str, method: Method) -> tuple[type, Method, Callable[..., Any]]:
+        named = f"{method.module}.{method.owner}.{method.name}"
+        try:
+            owner = getattr(importlib.import_module(method.module), method.owner)
+            own = owner.__dict__[method.name]
+        except (ImportError, AttributeError, KeyError) as error:
+            raise NotImplementedError(f"{where}: {self._version(package)} has no {named}; polyhead does not know this version") from error
+        given = tuple(inspect.signature(own).parameters)[1:]
+        required = method.parameters
+        if given[: len(required)] != required or set(given[len(required) :]) - set(method.known):
+            raise NotImplementedError(
+                f"{where}: {named} of {self._version(package)} takes ({', '.join(given)}), and polyhead knows ({', '.join(required + method.known)}); "
+                f"polyhead does not know this version"
+            )
+        return owner, method, own
+
+    def _version(self, package: str) -> str:
+        for distribution in self.distributions:
+            try:
+                return f"{distribution} {metadata.version(distribution)}"
+            except metadata.PackageNotFoundError:
+                continue
+        return package
+
+
+class Patch:
+    """A patch of a package, applied when it is made. The classes belong to the process, so that every thread and every model sees it.
+
+    Patches of a package may overlap: its own methods are back when the last one is undone. Leaving a ``with`` block undoes the patch, with or without an
+    exception; entering one again applies it again.
+    """
+
+    def __init__(self, package: _Package) -> None:
+        self._package = package
+        self._blocks = 0
+        self._applied = False
+        self._apply()
+
+    @property
+    def applied(self) -> bool:
+        """Whether this patch is applied."""
+        return self._applied
+
+    def _apply(self) -> None:
+        if not self._applied:
+            self._package.apply()
+            self._applied = True
+
+    def undo(self) -> None:
+        """Undoes this patch; a second call changes nothing."""
+        if self._applied:
+            self._applied = False
+            self._package.undo()
+
+    def __enter__(self) -> Patch:
+        self._apply()
+        self._blocks += 1
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self._blocks -= 1
+        if self._blocks == 0:
+            self.undo()
+
+    def __repr__(self) -> str:
+        return f"<polyhead.patch.{self._package.name}: {'applied' if self._applied else 'undone'}>"
+
+
+def _methods(*rows: tuple[Any, ...]) -> tuple[Method, ...]:
+    return tuple(Method(*row) for row in rows)
+
+
+_BOLTZ = _Package("boltz", ("boltz",), ("boltz",), _methods(*_boltz.METHODS))
+_ESM = _Package("esm", ("esm",), ("fair-esm",), _methods(*_esm.METHODS))
+_OPENFOLD = _Package("openfold", ("openfold", "openfold3"), ("openfold", "openfold3"), _methods(*_openfold.METHODS))
+
+
+def boltz() -> Patch:
+    """Computes the attention of boltz (Boltz-1, Boltz-2) by polyhead: triangle attention and attention with a pair bias.
+
+    Applies at once, to the classes; the `Patch` undoes it. Calls on other devices, under torch.compile, tracing or torch.func, and the few that
+    docs/folding.md lists, run the package's own code.
+
+    Raises:
+        ImportError: boltz is not installed.
+        NotImplementedError: a version of it whose methods polyhead does not know.
+    """
+    return Patch(_BOLTZ)
+
+
+def esm() -> Patch:
+    """Computes the attention of fair-esm by polyhead: of ESM-1, ESM-1b, ESM-1v, ESM-2 and ESM-IF1, and the columns of the MSA Transformer, with
+    attention weights (contacts).
+
+    Applies at once, to the classes; the `Patch` undoes it. Calls on other devices, under torch.compile, tracing or torch.func, and the few that
+    docs/folding.md lists, run the package's own code.
+
+    Raises:
+        ImportError: fair-esm is not installed.
+        NotImplementedError: a version of it whose methods polyhead does not know.
+    """
+    return Patch(_ESM)
+
+
+def openfold() -> Patch:
+    """Computes the attention of openfold and openfold3, of whichever is installed, by polyhead: gated attention with biases, and global attention.
+
+    Applies at once, to the classes; the `Patch` undoes it. Calls on other devices, under torch.compile, tracing or torch.func, and the few that
+    docs/folding.md lists, run the package's own code.
+
+    Raises:
+        ImportError: neither is installed.
+        NotImplementedError: a version of one whose methods polyhead does not know.
+    """
+    return Patch(_OPENFOLD)
