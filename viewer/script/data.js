@@ -84,6 +84,8 @@ class Text {
     this.heads = json.heads;
     this.queries = new Tokens(json.queries);
     this.keys = json.keys ? new Tokens(json.keys) : this.queries;
+    this.separators = [...this.keys.special].filter((index) => index > 0);
+    this.measured = new Map();
     this.encoded = json.weights;
     this.decoder = decoder;
     this.maps = new Map();
@@ -97,6 +99,12 @@ class Text {
     this.maps.set(name, map);
     while (this.maps.size > 1 && this.maps.size * map.length > Text.cacheSize) this.maps.delete(this.maps.keys().next().value);
     return map;
+  }
+
+  measures(layer, head) {
+    const name = `${layer}/${head}`;
+    if (!this.measured.has(name)) this.measured.set(name, measure(this, this.map(layer, head)));
+    return this.measured.get(name);
   }
 
   #make(layer, head) {

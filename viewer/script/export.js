@@ -25,4 +25,15 @@ function csvOfMap({ text, map, shown }, precise) {
   return csvOf([head, ...shown.rows.map((row) => [name(text.queries, row), ...shown.columns.map((column) => precise(map[row * text.keys.size + column]))])]);
 }
 
+// A row for each head, with its measures.
+function csvOfMeasures(text) {
+  const names = measuresOf(text);
+  const heads = [...Array(text.layers).keys()].flatMap((layer) => [...Array(text.heads).keys()].map((head) => [layer, head]));
+  const title = (name) => (MEASURES[name].unit ? `${MEASURES[name].name} in ${MEASURES[name].unit}` : MEASURES[name].name);
+  return csvOf([["layer", "head", ...names.map(title)], ...heads.map(([layer, head]) => {
+    const measured = text.measures(layer, head);
+    return [layer, head, ...names.map((name) => Number(measured[name].toFixed(5)))];
+  })]);
+}
+
 const fileName = (...parts) => parts.join(" ").normalize("NFKC").replace(/[^\p{L}\p{N}]+/gu, "-").replace(/^-|-$/g, "").slice(0, 80) || "attention";

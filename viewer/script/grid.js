@@ -1,5 +1,5 @@
 // All heads as thumbnails: a row for each layer, a column for each head, the mean over a layer's heads on the right, the mean over all heads
-// below.
+// below; or sorted by a measure.
 
 class Grid {
   static thumbnailPixels = 96;
@@ -16,22 +16,61 @@ class Grid {
 
   build(text) {
     this.text = text;
-    this.rows = [];
-    const heads = [...Array(text.heads).keys(), MEAN];
-    setStyle(this.element, {columns: heads.length, aspect: Math.min(4, Math.max(0.25, text.keys.size / text.queries.size || 1))});
-    const header = make("div", { className: "row", role: "row" }, make("span", { role: "columnheader" }, make("span", { className: "unseen", textContent: "Layer" })));
-    for (const head of heads) header.append(make("span", { role: "columnheader", className: "column-name", textContent: head }));
-    this.element.replaceChildren(header);
-    for (const layer of [...Array(text.layers).keys(), MEAN]) {
-      const thumbs = heads.map((head) => (layer === MEAN && head !== MEAN ? null : this.#thumb(layer, head)));
-      const name = make("span", { role: "rowheader", className: "row-name", textContent: layer === MEAN ? "mean of all" : layer });
-      const row = make("div", { className: layer === MEAN ? "row all" : "row", role: "row" }, name);
-      row.append(...thumbs.filter(Boolean).map((thumb) => make("div", { role: "gridcell", className: "cell" }, thumb)));
-      this.rows.push(thumbs);
-      this.element.append(row);
+    this.heads = [...Array(text.heads).keys(), MEAN];
+    this.layers = [...Array(text.layers).keys(), MEAN];
+    setStyle(this.element, {columns: this.heads.length, aspect: Math.min(4, Math.max(0.25, text.keys.size / text.queries.size || 1))});
+    this.table = this.layers.map((layer) => this.heads.map((head) => (layer === MEAN && head !== MEAN ? null : this.#thumb(layer, head))));
+    this.thumbs = this.table.flat().filter(Boolean);
+    this.shown = null;
+  }
+
+  // Lays the thumbnails out: by layer, or sorted by a measure. chosen: { measure: name or "none", sort, least: 0 to 1 of what is largest }.
+  arrange(chosen) {
+    const key = JSON.stringify(chosen);
+    if (this.shown === key) return;
+    this.shown = key;
+    const focused = document.activeElement;
+    const value = (thumb) => (chosen.measure === "none" ? NaN : this.text.measures(...Grid.place(thumb))[chosen.measure]);
+    const values = new Map(this.thumbs.map((thumb) => [thumb, value(thumb)]));
+    const heads = this.thumbs.filter((thumb) => thumb.dataset.head !== MEAN);
+    this.threshold = chosen.measure === "none" ? 0 : chosen.least * (MEASURES[chosen.measure].unit ? Math.max(0, ...heads.map(value).filter((one) => !Number.isNaN(one))) : 1);
+    const within = (thumb) => chosen.least === 0 || values.get(thumb) >= this.threshold;
+    this.count = heads.filter(within).length;
+    for (const thumb of this.thumbs) {
+      thumb.classList.toggle("dim", !within(thumb));
+      const title = titleOf(...Grid.place(thumb));
+      thumb.dataset.note = chosen.measure === "none" ? "" : MEASURES[chosen.measure].show(values.get(thumb));
+      const said = chosen.measure === "none" ? title : `${title}, ${MEASURES[chosen.measure].name} ${withUnit(chosen.measure, values.get(thumb))}`;
+      thumb.title = said;
+      thumb.setAttribute("aria-label", said);
     }
-    this.thumbs = this.rows.flat().filter(Boolean);
-    this.#rove(this.thumbs[0]);
+    if (chosen.sort && chosen.measure !== "none") {
+      const sorted = heads.filter(within).sort((a, b) => (values.get(b) || 0) - (values.get(a) || 0));
+      this.rows = [];
+      while (sorted.length) this.rows.push(sorted.splice(0, this.heads.length - 1));
+      this.element.replaceChildren(...this.rows.map((row) => make("div", { className: "row sorted", role: "row" }, ...row.map((thumb) => Grid.#cell(thumb, true)))));
+    } else {
+      this.rows = this.table;
+      this.element.replaceChildren(this.#header(), ...this.layers.map((layer, at) => {
+        const name = make("span", { role: "rowheader", className: "row-name", textContent: layer === MEAN ? "mean of all" : layer });
+        return make("div", { className: layer === MEAN ? "row all" : "row", role: "row" }, name, ...this.rows[at].filter(Boolean).map((thumb) => Grid.#cell(thumb, false)));
+      }));
+    }
+    const reachable = this.rows.flat().filter(Boolean);
+    const current = reachable.find((thumb) => thumb.tabIndex === 0) ?? reachable[0];
+    if (current) this.#rove(current);
+    if (reachable.includes(focused)) focused.focus();
+  }
+
+  #header() {
+    return make("div", { className: "row", role: "row" }, make("span", { role: "columnheader" }, make("span", { className: "unseen", textContent: "Layer" })),
+                ...this.heads.map((head) => make("span", { role: "columnheader", className: "column-name", textContent: head })));
+  }
+
+  static #cell(thumb, named) {
+    const place = named ? `${thumb.dataset.layer}·${thumb.dataset.head} ` : "";
+    const note = make("span", { className: "badge", textContent: place + thumb.dataset.note, hidden: place + thumb.dataset.note === "", aria: { hidden: true } });
+    return make("div", { role: "gridcell", className: "cell" }, thumb, note);
   }
 
   #thumb(layer, head) {
@@ -58,11 +97,13 @@ class Grid {
   places() {
     return this.rows.flatMap((thumbs, row) => thumbs.map((thumb, column) => {
       if (!thumb) return null;
+      const { layer, head, note } = thumb.dataset;
+      if (this.rows !== this.table) return { row, column, name: [], image: thumb.firstChild.src, note: `${layer}·${head} ${note}` };
       const name = [];
-      if (row === 0) name.push([thumb.dataset.head, 0.5, -0.1, "middle"]);
-      if (column === 0) name.push([thumb.dataset.layer, -0.1, 0.55, "end"]);
-      if (thumb.dataset.layer === MEAN) name.push(["mean of all", -0.1, 0.55, "end"]);
-      return { row, column, name, image: thumb.firstChild.src };
+      if (row === 0) name.push([head, 0.5, -0.1, "middle"]);
+      if (column === 0) name.push([layer, -0.1, 0.55, "end"]);
+      if (layer === MEAN) name.push(["mean of all", -0.1, 0.55, "end"]);
+      return { row, column, name, image: thumb.firstChild.src, note };
     })).filter(Boolean);
   }
 

@@ -45,6 +45,9 @@ function show(before = {}) {
     zoom = 0;
     showText(text);
   }
+  const measured = measuresOf(text).includes(state.measure) ? state.measure : "none";
+  grid.arrange({ measure: measured, sort: state.sort === "on", least: Number(state.least) / 100 });
+  showMeasure(measured);
   if (changed("text", "special", "scale", "theme")) {
     showLegend(look);
     grid.draw(look);
@@ -69,6 +72,15 @@ function showText(text) {
   $("unknown-note").textContent = unknown.map(([count, size]) => `${count} of ${counted(size, "token")} ${count === 1 ? "is" : "are"} unknown to this model. Such words are underlined; the model cannot tell them apart.`).join(" ");
   $("heads-caption").textContent = `${counted(text.layers, "layer")} (rows), ${counted(text.heads, "head")} (columns), numbered from 0.`;
   grid.build(text);
+  fillSelect($("measure"), [["none", "none"], ...measuresOf(text).map((name) => [name, MEASURES[name].name])]);
+}
+
+function showMeasure(name) {
+  $("measure").value = name;
+  $("sort").checked = state.sort === "on";
+  $("least").value = state.least;
+  $("sort-control").hidden = $("least-control").hidden = name === "none";
+  if (name !== "none") $("least-value").textContent = `${withUnit(name, grid.threshold)}: ${counted(grid.count, "head")}`;
 }
 
 function showLegend(look) {
@@ -107,6 +119,8 @@ function showHead(text, look) {
   current = { text, map, shown, look };
   const title = titleOf(state.layer, state.head);
   $("head-title").textContent = title;
+  const measured = Object.entries(text.measures(state.layer, state.head));
+  $("badges").replaceChildren(...measured.map(([name, value]) => make("li", { className: name === state.measure ? "lit" : "" }, `${MEASURES[name].name} `, make("b", { textContent: withUnit(name, value) }))));
   if (shown.rows.length === 0 || shown.columns.length === 0) {
     $("stage").replaceChildren(make("p", { className: "note", textContent: "All words are hidden." }));
     cursor = null;
@@ -235,8 +249,10 @@ addEventListener("keydown", (event) => {
 
 $("text").addEventListener("change", () => showOther(Number($("text").value)));
 $("hide-special").addEventListener("change", letters.s);
+$("sort").addEventListener("change", () => update({ sort: $("sort").checked ? "on" : "off" }));
+$("least").addEventListener("input", () => update({ least: $("least").value }));
 $("letters").addEventListener("change", () => update({ letters: $("letters").checked ? "on" : "off" }));
-for (const name of ['scale', 'theme']) $(name).addEventListener('change', () => update({[name]: $(name).value}));
+for (const name of ['scale', 'theme', 'measure']) $(name).addEventListener('change', () => update({[name]: $(name).value}));
 $("back").addEventListener("click", close);
 for (const button of document.querySelectorAll("[data-dialog]")) button.addEventListener("click", () => openDialog(button.dataset.dialog));
 for (const button of document.querySelectorAll("[data-step]")) button.addEventListener("click", () => nextHead(Number(button.dataset.step)));
@@ -276,7 +292,7 @@ function figureOfScreen() {
 const exports_ = {
   svg: () => new Blob([figureOfScreen().svg], { type: "image/svg+xml" }),
   png: () => pngOf(figureOfScreen()),
-  csv: () => new Blob(["\ufeff", csvOfMap(current, decoder.encoding.number)], { type: "text/csv" }),
+  csv: () => new Blob(["\ufeff", isOpen() ? csvOfMap(current, decoder.encoding.number) : csvOfMeasures(texts[state.text])], { type: "text/csv" }),
 };
 
 async function exportAs(kind) {

@@ -1,0 +1,99 @@
+#!/usr/bin/env python3
+"""What heads do, as the page measures it, is what the arrays say; heads are sorted and filtered by it.
+
+    measures_test.py PAGE.html ARRAYS.safetensors [--seed N]
+"""
+import csv
+import io
+import math
+import pathlib
+import sys
+
+from session import Checks, Choose, Expected, parsed, run_checks, started_browser, title
+
+
+def measured(expected, layer, head):
+    """name -> mean over the words that are not special."""
+    special, size = set(expected.queries["special"]), expected.rows
+    rows = [t for t in range(size) if t not in special]
+    p = lambda t, s: expected.weight(layer, head, t, s)
+    mean = lambda numbers: sum(numbers) / len(numbers)
+    total = {t: math.fsum(p(t, s) for s in range(size)) for t in rows}
+    entropy = lambda t: -math.fsum(p(t, s) / total[t] * math.log2(p(t, s) / total[t]) for s in range(size) if p(t, s) > 0)
+    return {
+        "previous token": mean([p(t, t - 1) for t in rows if t > 0]),
+        "next token": mean([p(t, t + 1) for t in rows if t + 1 < size]),
+        "same token": mean([p(t, t) for t in rows]),
+        "first token": mean([p(t, 0) for t in rows]),
+        "separators": mean([math.fsum(p(t, s) for s in special if s > 0) for t in rows]),
+        "entropy in bits": mean([entropy(t) for t in rows]),
+        "distance in tokens": mean([math.fsum(p(t, s) * abs(t - s) for s in range(size)) / total[t] for t in rows]),
+    }
+
+
+def check_numbers(checks, session, choose):
+    expected = session.expected
+    session.page.locator("#export summary").click()
+    with session.page.expect_download() as waiting:
+        session.page.locator('[data-export="csv"]').click()
+    rows = list(csv.DictReader(io.StringIO(pathlib.Path(waiting.value.path()).read_text(encoding="utf-8-sig"))))
+    checks.that(len(rows) == expected.layers * expected.heads, "a row for each head", len(rows))
+    worst = {}
+    for row in rows:
+        for name, wanted in measured(expected, int(row["layer"]), int(row["head"])).items():
+            worst[name] = max(worst.get(name, 0), abs(float(row[name]) - wanted))
+    # 16 bits are off by 7.7e-6; the entropy's slope is log2(1/p), and each of the row's weights adds to it.
+    allowed = {"entropy in bits": 1e-3, "distance in tokens": 1e-3}
+    checks.that(len(worst) == 7 and all(error <= allowed.get(name, 3e-5) for name, error in worst.items()), f"measures of {len(rows)} heads", worst)
+    layer, head = choose.heads(1)[0]
+    session.open(layer, head)
+    shown = session.page.locator("#badges li").all_text_contents()
+    want = measured(expected, layer, head)
+    checks.that(f"previous token {round(100 * want['previous token'])} %" in shown and f"distance {want['distance in tokens']:.1f} tokens" in shown, "an open head says what it does", shown)
+
+
+def check_order(checks, session, name):
+    expected, page = session.expected, session.page
+    places = [(layer, head) for layer in range(expected.layers) for head in range(expected.heads)]
+    values = {place: measured(expected, *place)[name] for place in places}
+    wanted = sorted(places, key=lambda place: -values[place])
+    page.locator("#measure").select_option(label=name.split(" in ")[0])
+    page.locator("#sort").check()
+    shown = lambda: [tuple(int(place) for place in one) for one in page.evaluate("() => [...document.querySelectorAll('#grid .thumb')].map((one) => [one.dataset.layer, one.dataset.head])")]
+    order = shown()
+    close = all(values[a] - values[b] > -1e-3 for a, b in zip(order, order[1:]))
+    checks.that(sorted(order) == places and order[0] == wanted[0] and close, f"sorted by {name}: {order[:3]}", wanted[:3])
+    checks.that(page.locator("#grid .thumb").first.get_attribute("aria-label").startswith(f"{title(*wanted[0])}, {name.split(' in ')[0]} "), "a thumbnail says its measure")
+    page.locator("#least").fill("40")
+    least = 0.4 * (max(values.values()) if " in " in name else 1)
+    kept = [place for place in wanted if values[place] >= least]
+    checks.that(shown() == [place for place in order if place in kept] and session.text("#least-value").endswith(f"{len(kept)} head{'' if len(kept) == 1 else 's'}"),
+                f"at least 40 % of the most: {len(kept)} heads stay", (len(shown()), session.text("#least-value")))
+    page.keyboard.press("Escape")
+    page.reload()
+    session.drawn()
+    checks.that(shown() == [place for place in order if place in kept], "a reload keeps the order and what is left out")
+    page.locator("#sort").uncheck()
+    dim = page.locator("#grid .thumb.dim:not(.mean)").count()
+    checks.that(dim == len(places) - len(kept), "by layer, the others are dimmed", dim)
+
+
+def check_none(checks, session):
+    checks.that(session.page.locator("#sort").is_visible() is False and session.page.locator("#grid .thumb.dim").count() == 0, "without a measure all heads are shown")
+
+
+def main():
+    arguments = parsed(__doc__)
+    choose = Choose(arguments.seed, Expected.of(arguments))
+    with started_browser() as browser:
+        return run_checks(arguments, Checks(), browser, [
+            ("numbers", check_numbers, [choose], {}),
+            ("previous", check_order, ["previous token"], {}),
+            ("separators", check_order, ["separators"], {}),
+            ("entropy", check_order, ["entropy in bits"], {}),
+            ("none", check_none, [], {}),
+        ])
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,38 @@
+// What a head does with this text, measured: each measure is a number for one word that looks, averaged over the words of the text.
+
+const share = (value) => (Number.isNaN(value) ? "NaN" : `${Math.round(100 * value)} %`);
+const tenths = (value) => (Number.isNaN(value) ? "NaN" : value.toFixed(1));
+
+// of(row, t, text): the measure of the word t, whose attention weights are `row`; null if it has none. `self`: queries are the keys.
+const MEASURES = {
+  previous: { name: "previous token", show: share, self: true, of: (row, t) => (t > 0 ? row[t - 1] : null) },
+  next: { name: "next token", show: share, self: true, of: (row, t) => (t + 1 < row.length ? row[t + 1] : null) },
+  same: { name: "same token", show: share, self: true, of: (row, t) => row[t] },
+  first: { name: "first token", show: share, of: (row) => row[0] },
+  separators: { name: "separators", show: share, of: (row, _, text) => text.separators.reduce((sum, s) => sum + row[s], 0) },
+  entropy: { name: "entropy", unit: "bits", show: tenths, of: (row) => averageOf(row, (p) => (p > 0 ? -Math.log2(p) : 0)) },
+  distance: { name: "distance", unit: "tokens", show: tenths, self: true, of: (row, t) => averageOf(row, (_, s) => Math.abs(t - s)) },
+};
+
+// The mean of value(p, s), weighted by the attention weights; they may not sum to 1, as after dropout.
+function averageOf(row, value) {
+  const sum = row.reduce((total, p) => total + p, 0);
+  return sum === 0 ? null : row.reduce((total, p, s) => total + (p / sum) * value(p / sum, s), 0);
+}
+
+// The measures that this text has: separators only if there are some, distances only if words look at words of the same text.
+const measuresOf = (text) => Object.keys(MEASURES).filter((name) => (name === "separators" ? text.separators.length > 0 : text.keys === text.queries || !MEASURES[name].self));
+
+// { previous: 0.62, … }. Special tokens are not asked where they look, unless there is nothing else.
+function measure(text, map) {
+  const words = text.queries.shown(true);
+  const asked = words.length > 0 ? words : text.queries.shown(false);
+  const width = text.keys.size;
+  const rows = asked.map((t) => [map.subarray(t * width, (t + 1) * width), t]);
+  return Object.fromEntries(measuresOf(text).map((name) => {
+    const values = rows.map(([row, t]) => MEASURES[name].of(row, t, text)).filter((value) => value !== null);
+    return [name, values.length ? values.reduce((sum, value) => sum + value, 0) / values.length : NaN];
+  }));
+}
+
+const withUnit = (name, value) => (MEASURES[name].unit ? `${MEASURES[name].show(value)} ${MEASURES[name].unit}` : MEASURES[name].show(value));
