@@ -2,8 +2,8 @@
 
     python bench/folding.py [--residues 128 256 384] [--threads 1] [--rounds 5] [--seconds 60] [--only boltz]
 
-Prints the tables of docs/folding.md. Packages that are not installed are left out. A time is the median of the rounds, the ratio the median of the ratios of
-neighbours. Memory is what a process of its own needs at most beyond what it has before the step.
+Prints the tables of docs/folding.md. Packages that are not installed are left out. A time is processor time over threads, the median of the
+rounds; the ratio is the median of the ratios of neighbours. Memory is what a process of its own needs at most beyond what it has before the step.
 """
 
 from __future__ import annotations
@@ -151,9 +151,9 @@ def main() -> None:
                 while len(times[True]) < given.rounds and (not times[True] or time.perf_counter() - began < given.seconds):
                     for ours in (False, True):
                         with patched(case, ours):
-                            start = time.perf_counter()
+                            start = time.process_time()
                             run()
-                            times[ours].append(1e3 * (time.perf_counter() - start))
+                            times[ours].append(1e3 * (time.process_time() - start) / given.threads)
                 ratio = statistics.median(own / mine for own, mine in zip(times[False], times[True]))
                 own, mine = (statistics.median(times[ours]) for ours in (False, True))
                 del run

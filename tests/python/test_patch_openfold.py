@@ -86,6 +86,11 @@ def test_attention_with_any_biases(openfold: Any, gating: bool, counter: Counter
         require_same(PATCH, lambda: layer(q_x, kv_x, biases), inputs, layer, counter, calls=1, tolerance=1e-11)
     # Their sum is larger than either.
     other = torch.randn(1, 3, 2, 7, 9, dtype=torch.float64, requires_grad=True)
+    before = counter.calls
+    for sequences, bias in (((slice(None), slice(1)), whole), ((0,), row)):  # a bias of more sequences than there are
+        with PATCH(), pytest.raises(RuntimeError, match="broadcast shape"):
+            layer(q_x[sequences], kv_x[sequences], [bias])
+    assert counter.calls == before
     require_same(PATCH, lambda: layer(q_x, kv_x, [row, other]), {"q_x": q_x, "row": row, "other": other}, layer, counter, calls=0)
 
 

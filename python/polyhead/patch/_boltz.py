@@ -14,10 +14,12 @@ from ._layer import Projections, attend, attended, is_ours, masks_and_bias, with
 def attention(
     own: Callable[..., Tensor], self: Any, q_x: Tensor, kv_x: Tensor, tri_bias: Tensor, mask_bias: Tensor, mask: Tensor, use_kernels: bool = False
 ) -> Tensor:
-    found = masks_and_bias((mask_bias, tri_bias)) if is_ours(q_x, kv_x, tri_bias, mask_bias, mask) else None
+    lead, queries, keys = tuple(q_x.shape[:-2]), q_x.size(-2), kv_x.size(-2)
+    found = None
+    if is_ours(q_x, kv_x, tri_bias, mask_bias, mask) and lead == tuple(kv_x.shape[:-2]):
+        found = masks_and_bias((mask_bias, tri_bias), (*lead, self.no_heads, queries, keys))
     if found is None:
         return own(self, q_x, kv_x, tri_bias, mask_bias, mask, use_kernels)
-    lead, queries, keys = tuple(q_x.shape[:-2]), q_x.size(-2), kv_x.size(-2)
     to = Projections(self.linear_q, self.linear_k, self.linear_v, self.linear_o, self.linear_g, self.no_heads, self.c_hidden)
     if use_kernels:  # cuEquivariance's formula: a query without a key has the mean of the values
         return attend(to, q_x, kv_x, tri_bias, attended([mask != 0], lead, queries, keys).options, empty_rows="uniform")
@@ -33,12 +35,14 @@ def attention(
 def _of_pairs(module: Any, s: Tensor, k_in: Tensor, bias: Tensor, mask: Tensor, multiplicity: int, by_boltz: Callable[[Tensor], Tensor] | None) -> Tensor | None:
     """The output of an AttentionPairBias. bias: ``[B / multiplicity,H,Q,K]``; mask: ``[B,K]``. by_boltz: the package's result for sequences of an index, if it
     can be called for some of them; None is returned where it would be needed and cannot."""
+    batch, heads, pairs = s.size(0), module.num_heads, (s.size(1), k_in.size(1))
+    if mask.shape != (batch, pairs[1]) or k_in.size(0) != batch or bias.shape[1:] != (heads, *pairs) or bias.size(0) * multiplicity not in (1, batch):
+        return None
     keep = mask != 0
     which = attended([keep[:, None, None, :]], tuple(s.shape[:1]), s.size(1), k_in.size(1))
     if module.inf < 1e4 or not bool((keep == mask).all()) or (which.empty is not None and by_boltz is None):
         return None
-    to = Projections(module.proj_q, module.proj_k, module.proj_v, module.proj_o, module.proj_g, module.num_heads, module.head_dim)
-    batch = s.size(0)
+    to = Projections(module.proj_q, module.proj_k, module.proj_v, module.proj_o, module.proj_g, heads, module.head_dim)
     if bias.size(0) * multiplicity == batch:
         # The samples of a structure share its bias, which is not repeated.
         shared = (batch // multiplicity, multiplicity)
@@ -47,7 +51,7 @@ def _of_pairs(module: Any, s: Tensor, k_in: Tensor, bias: Tensor, mask: Tensor, 
         out = attend(to, q_x, kv_x, bias.unsqueeze(1), {"attend_keys": keep.unflatten(0, shared)}).flatten(0, 1)
     else:
         out = attend(to, s, k_in, bias.repeat_interleave(multiplicity, 0), {"attend_keys": keep})
-    return with_rows(out, which.empty, module.num_heads * s.size(1) * k_in.size(1), lambda index: by_boltz(index[0]))  # type: ignore[misc]
+    return with_rows(out, which.empty, heads * pairs[0] * pairs[1], lambda index: by_boltz(index[0]))  # type: ignore[misc]
 
 
 def pair_bias(

@@ -45,6 +45,8 @@ def multihead(
     q, k, v = (x.unflatten(-1, (self.num_heads, self.head_dim)).permute(1, 2, 0, 3) for x in (q, k, v))  # [B,N,T,H]
     if self.rot_emb:
         q, k = self.rot_emb(q, k)
+    if q.dtype != v.dtype:  # positions in another dtype than the model's
+        return own(self, *arguments)  # type: ignore[no-any-return]
     found = attention(
         q, k, v, block_keys=blocked, bias=None if mask is None else mask.to(q.dtype), scale=self.scaling, dropout=dropout, return_attention_weights=weights
     )

@@ -49,13 +49,15 @@ def is_called_plainly(module: nn.Module) -> bool:
     return not passes.is_watched() and "forward" not in own and not any(own[f"_{way}_hooks"] for way in ("forward", "forward_pre", "backward", "backward_pre"))
 
 
-def masks_and_bias(biases: Iterable[Tensor | None]) -> tuple[list[Tensor], Tensor | None] | None:
+def masks_and_bias(biases: Iterable[Tensor | None], scores: tuple[int, ...]) -> tuple[list[Tensor], Tensor | None] | None:
     """Boolean masks and one bias for tensors that are added to the scores ``[*,H,Q,K]``: what is the same for all heads and holds 0 and large negative
-    numbers alone is a mask. None if their sum would be larger than the largest."""
+    numbers alone is a mask. None if their sum would be larger than the largest, or the scores do not have all their dimensions."""
     masks, others = [], []
     for bias in biases:
         if bias is None:
             continue
+        if bias.dim() > len(scores) or any(n not in (1, of) for n, of in zip(reversed(bias.shape), reversed(scores))):
+            return None
         masked = None if bias.requires_grad else _as_mask(bias)
         masks.append(masked) if masked is not None else others.append(bias)
     if len(others) < 2:

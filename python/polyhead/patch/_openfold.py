@@ -21,13 +21,11 @@ def _of_module(own: Callable[..., Tensor], mha: Any, q_x: Tensor, kv_x: Tensor, 
     biases = [x for x in biases or [] if x is not None]
     if not is_ours(q_x, kv_x, *biases) or options.get("use_flash") or sum(bool(options.get(name)) for name in _KERNELS) > 1:
         return None
-    found = masks_and_bias(biases)
+    lead, queries, keys = tuple(q_x.shape[:-2]), q_x.size(-2), kv_x.size(-2)
+    found = masks_and_bias(biases, (*lead, mha.no_heads, queries, keys)) if lead == tuple(kv_x.shape[:-2]) else None
     if found is None:
         return None
     masks, bias = found
-    lead, queries, keys = tuple(q_x.shape[:-2]), q_x.size(-2), kv_x.size(-2)
-    if lead != tuple(kv_x.shape[:-2]):
-        return None
     which = attended(masks, lead, queries, keys)
     gate = getattr(mha, "linear_g", None) if mha.gating else None
     to = Projections(mha.linear_q, mha.linear_k, mha.linear_v, mha.linear_o, gate, mha.no_heads, mha.c_hidden)
