@@ -135,7 +135,7 @@ class GatedAttention(nn.Module):
         empty_rows = self._empty_rows(x, keep) if is_plain else None  # it reads keep, which torch.export cannot
         if is_plain and empty_rows is not None and not passes.is_watched(*linears):
             parameters = (*(x for layer in linears for x in ((None, None) if layer is None else (layer.weight, layer.bias))), None, None)
-            if passes.is_plain(x.dtype, (bias, *parameters)) and passes.is_plain(torch.bool, (keep,)):
+            if passes.is_plain(x.dtype, (bias, *parameters)) and passes.are_plain_masks((keep,)):
                 mean = "off" if not self.is_global else "mean" if self.query_mean == "all" else "masked_mean"
                 form = passes.form(
                     query_width=self.c_in, heads=self.heads, head_width=self.c, axis=axis - x.dim(), gate=self.linear_g is not None, global_query=mean,

@@ -34,13 +34,22 @@ def is_eager() -> bool:
 
 
 def is_plain(dtype: torch.dtype | None, tensors: Sequence[Tensor | None]) -> bool:
-    """Whether all of them are dense tensors of that dtype in the CPU's memory, with elements, and not subclasses."""
+    """Whether all of them are dense tensors of that dtype, one that polyhead computes with, in the CPU's memory, with elements, and not subclasses."""
+    return dtype in DTYPES and _all_plain(dtype, tensors)
+
+
+def are_plain_masks(tensors: Sequence[Tensor | None]) -> bool:
+    """The same of boolean tensors."""
+    return _all_plain(torch.bool, tensors)
+
+
+def _all_plain(dtype: torch.dtype | None, tensors: Sequence[Tensor | None]) -> bool:
     for x in tensors:
         if x is not None and (
             type(x) not in PLAIN or x.dtype != dtype or not x.is_cpu or x.layout != torch.strided or x.is_nested or x.is_neg() or x.numel() == 0
         ):
             return False
-    return dtype in DTYPES or dtype == torch.bool
+    return True
 
 
 def is_watched(*layers: nn.Module | None) -> bool:

@@ -148,7 +148,7 @@ class MultiheadAttention(torch.nn.MultiheadAttention):
                 boolean = {name: mask for name, mask in masks.items() if name in ("block", "block_keys")}
             # torch's causal mask counts the extra keys; the library's does not.
             counted = causal is not None and (self.add_zero_attn or self.bias_k is not None)
-            if not counted and passes.is_plain(query.dtype, (bias, *parameters)) and passes.is_plain(torch.bool, tuple(boolean.values())):
+            if not counted and passes.is_plain(query.dtype, (bias, *parameters)) and passes.are_plain_masks(tuple(boolean.values())):
                 form = passes.form(
                     query_width=self.embed_dim, key_width=self.kdim, value_width=self.vdim, heads=self.num_heads, axis=-2 if sequence == 1 else -3,
                     add_bias_kv=parameters[-1] is not None, add_zero_attn=self.add_zero_attn, dropout=dropout, dtype=query.dtype,
