@@ -55,7 +55,7 @@ class Tokens {
     this.special = new Set(json.special);
     this.unknown = new Map(json.unknown);  // index -> the characters that the vocabulary lacks
     this.segment = json.segment ?? json.pieces.map(() => 0);
-    this.spelling = spellingOf(json.pieces);
+    this.spelling = json.words ? SPELLINGS.plain : spellingOf(json.pieces);
     this.words = numbered(json.pieces.map((piece, index) => visibleWord(this.unknown.get(index) ?? this.spelling.text(piece))));
   }
 
@@ -94,7 +94,7 @@ class Text {
   // Attention weights [T * S], row by row.
   map(layer, head) {
     const name = `${layer}/${head}`;
-    const map = this.maps.get(name) ?? this.#make(layer, head);
+    const map = this.maps.get(name) ?? this.make(layer, head);
     this.maps.delete(name);
     this.maps.set(name, map);
     while (this.maps.size > 1 && this.maps.size * map.length > Text.cacheSize) this.maps.delete(this.maps.keys().next().value);
@@ -107,7 +107,7 @@ class Text {
     return this.measured.get(name);
   }
 
-  #make(layer, head) {
+  make(layer, head) {
     if (layer === MEAN) return this.#mean(this.layers, (index) => this.map(index, MEAN));
     if (head === MEAN) return this.#mean(this.heads, (index) => this.decoder.decode(this.encoded[layer][index]));
     return this.decoder.decode(this.encoded[layer][head]);

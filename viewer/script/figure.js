@@ -95,14 +95,14 @@ class Figure {
 
 const longestWord = (tokens, indices, size) => 0.62 * size * Math.max(1, ...indices.map((index) => [...tokens.word(index)].length));
 
-function matrixFigure(figure, { text, map, shown }) {
+function matrixFigure(figure, { text, drawn, shown }) {
   figure.legend();
   const { rows, columns } = shown;
   const side = Math.min(32, Math.max(2, 1280 / Math.max(1, rows.length, columns.length)));
   const size = Math.min(13, side - 1), named = size >= 6;
   const left = Figure.margin + (named ? longestWord(text.queries, rows, size) : 0) + 8;
   const top = figure.y + (named ? longestWord(text.keys, columns, size) : 0) + 8;
-  figure.cells(text, map, shown, left, top, side);
+  figure.cells(text, drawn, shown, left, top, side);
   const ink = (tokens, index) => ({ "font-size": size, fill: figure.colour(tokens.special.has(index) ? "special" : "ink"),
                                     "text-decoration": tokens.unknown.has(index) ? "underline" : "none" });
   if (named) {

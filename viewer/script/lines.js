@@ -9,7 +9,7 @@ class Lines {
     this.canvas = make("canvas", { aria: { hidden: true } });
     this.left = make("div", { className: "words left" });
     this.right = make("div", { className: "words right" });
-    this.note = make("p", { className: "quiet", textContent: `Attention from the words on the left to the words on the right. Attention weights below ${Lines.smallest} are not drawn.` });
+    this.note = make("p", { className: "quiet" });
     this.body = make("div", { className: "lines-body", tabIndex: 0, role: "application" }, this.left, this.canvas, this.right);
     this.element = make("div", { className: "lines" }, this.body, this.note);
     followLabels(this.left, "row", events);
@@ -18,6 +18,7 @@ class Lines {
 
   draw(text, map, shown, look, title) {
     Object.assign(this, { text, map, shown, look });
+    this.note.textContent = `Attention from the words on the left to the words on the right. ${look.part < 1 ? "Only the strongest links are drawn." : `Attention weights below ${Lines.smallest} are not drawn.`}`;
     this.body.setAttribute("aria-label", `${title}: attention from words on the left to words on the right. Arrow keys move between pairs.`);
     this.leftLabels = fillLabels(this.left, text.queries, shown.rows);
     this.rightLabels = fillLabels(this.right, text.keys, shown.columns);
@@ -82,7 +83,7 @@ class Lines {
     for (const [from, row] of this.#only(this.shown.rows, this.spot?.row)) {
       for (const [to, column] of columns) {
         const weight = this.map[row * this.text.keys.size + column];
-        if (weight >= Lines.smallest) links.push({ from, to, weight });
+        if (weight >= (this.look.part < 1 ? 2 * TINY : Lines.smallest)) links.push({ from, to, weight });
       }
     }
     return links;

@@ -3,6 +3,7 @@
 const data = JSON.parse($("data").textContent);
 const decoder = new Decoder(data.encoding);
 const texts = data.texts.map((json) => new Text(json, decoder));
+const mergedTexts = texts.map((text) => new MergedText(text));
 
 const state = { ...initial };
 let printing = matchMedia("print").matches;
@@ -31,16 +32,17 @@ function update(changes, focus) {
 
 // ---- Showing ----
 
+const textShown = () => (state.pieces === "merged" && mergedTexts[state.text].merges ? mergedTexts : texts)[state.text];
 const isOpen = () => state.layer !== null;
 const isDark = () => !printing && (state.theme === "dark" || (state.theme === "auto" && prefersDark.matches));
 const view = () => (state.view === "lines" ? views.lines.body : views.matrix.cells);
 
 function show(before = {}) {
   const changed = (...names) => names.some((name) => state[name] !== before[name]);
-  const text = texts[state.text];
+  const text = textShown();
   document.documentElement.dataset.theme = isDark() ? "dark" : "light";
   const look = { scale: SCALES[state.scale], ramp: new Ramp(getComputedStyle(document.documentElement)), hideSpecial: state.special === "hide" };
-  if (changed("text")) {
+  if (changed("text", "pieces")) {
     cursor = null;
     zoom = 0;
     showText(text);
@@ -48,7 +50,7 @@ function show(before = {}) {
   const measured = measuresOf(text).includes(state.measure) ? state.measure : "none";
   grid.arrange({ measure: measured, sort: state.sort === "on", least: Number(state.least) / 100 });
   showMeasure(measured);
-  if (changed("text", "special", "scale", "theme")) {
+  if (changed("text", "pieces", "special", "scale", "theme")) {
     showLegend(look);
     grid.draw(look);
   }
@@ -61,7 +63,7 @@ function show(before = {}) {
   $("detail").hidden = !isOpen();
   current = { ...current, look };
   if (isOpen()) showHead(text, look);
-  if (isOpen() && changed("text", "layer", "head", "special", "view")) announce();
+  if (isOpen() && changed("text", "pieces", "layer", "head", "special", "view")) announce();
 }
 
 function showText(text) {
@@ -98,6 +100,10 @@ function showControls(text) {
   $("letters").checked = state.letters === "on";
   const special = text.queries.special.size + text.keys.special.size > 0;
   $("special-control").hidden = !special;
+  $("pieces-control").hidden = !mergedTexts[state.text].merges;
+  $("merge").checked = state.pieces === "merged";
+  $("merge-note").hidden = text !== mergedTexts[state.text];
+  $("cover").value = state.cover;
   for (const button of document.querySelectorAll("[data-step]")) button.disabled = !otherHead(Number(button.dataset.step));
   for (const button of document.querySelectorAll("[data-view]")) button.setAttribute("aria-pressed", button.dataset.view === state.view);
   $("zoom").hidden = state.view !== "matrix";
@@ -116,7 +122,10 @@ function showHint() {
 function showHead(text, look) {
   const shown = { rows: text.queries.shown(look.hideSpecial), columns: text.keys.shown(look.hideSpecial) };
   const map = text.map(state.layer, state.head);
-  current = { text, map, shown, look };
+  look.part = Number(state.cover) / 100;
+  const { map: drawn, links } = look.part < 1 ? strongest(map, text.keys.size, shown, look.part) : { map };
+  $("cover-value").textContent = `${state.cover} % of each row${look.part < 1 ? `: ${links} of ${shown.rows.length * shown.columns.length} links` : ""}`;
+  current = { text, map, drawn, shown, look };
   const title = titleOf(state.layer, state.head);
   $("head-title").textContent = title;
   const measured = Object.entries(text.measures(state.layer, state.head));
@@ -130,7 +139,7 @@ function showHead(text, look) {
   if (cursor && !(visible(cursor.row, shown.rows) && visible(cursor.column, shown.columns))) cursor = null;
   const chosen = views[state.view];
   if ($("stage").firstChild !== chosen.element) $("stage").replaceChildren(chosen.element);
-  chosen.draw(text, map, shown, look, title);
+  chosen.draw(text, drawn, shown, look, title);
   chosen.resize(stageSize(), zoom);
   point(cursor);
 }
@@ -251,6 +260,8 @@ $("text").addEventListener("change", () => showOther(Number($("text").value)));
 $("hide-special").addEventListener("change", letters.s);
 $("sort").addEventListener("change", () => update({ sort: $("sort").checked ? "on" : "off" }));
 $("least").addEventListener("input", () => update({ least: $("least").value }));
+$("merge").addEventListener("change", () => update({ pieces: $("merge").checked ? "merged" : "apart" }));
+$("cover").addEventListener("input", () => update({ cover: $("cover").value }));
 $("letters").addEventListener("change", () => update({ letters: $("letters").checked ? "on" : "off" }));
 for (const name of ['scale', 'theme', 'measure']) $(name).addEventListener('change', () => update({[name]: $(name).value}));
 $("back").addEventListener("click", close);
@@ -280,7 +291,7 @@ addEventListener("afterprint", () => print(false));
 // ---- Export ----
 
 function figureOfScreen() {
-  const text = texts[state.text];
+  const text = textShown();
   const title = isOpen() ? titleOf(state.layer, state.head) : "All heads";
   const figure = new Figure(current.look, title, [data.model, text.text || data.title].filter(Boolean).join(" · "));
   if (!isOpen()) gridFigure(figure, grid);
@@ -292,7 +303,7 @@ function figureOfScreen() {
 const exports_ = {
   svg: () => new Blob([figureOfScreen().svg], { type: "image/svg+xml" }),
   png: () => pngOf(figureOfScreen()),
-  csv: () => new Blob(["\ufeff", isOpen() ? csvOfMap(current, decoder.encoding.number) : csvOfMeasures(texts[state.text])], { type: "text/csv" }),
+  csv: () => new Blob(["\ufeff", isOpen() ? csvOfMap(current, decoder.encoding.number) : csvOfMeasures(textShown())], { type: "text/csv" }),
 };
 
 async function exportAs(kind) {

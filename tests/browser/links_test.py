@@ -1,0 +1,100 @@
+#!/usr/bin/env python3
+"""The strongest links of each row, and words merged from pieces.
+
+    links_test.py PAGE.html ARRAYS.safetensors [--seed N]
+"""
+import pathlib
+import sys
+import tempfile
+
+from session import PIXELS, Checks, Choose, Expected, parsed, run_checks, started_browser, variant
+
+PIECES = ["[CLS]", "the", "qui", "##ck", "bro", "##w", "##n", "the", "la", "##zy", "[SEP]"]
+GROUPS = [[0], [1], [2, 3], [4, 5, 6], [7], [8, 9], [10]]
+WORDS = ["[CLS]", "the₁", "quick", "brown", "the₂", "lazy", "[SEP]"]
+
+
+def strongest(weights, part):
+    """The places of the largest weights that together cover part of the sum."""
+    kept, covered = [], 0
+    for place in sorted(range(len(weights)), key=lambda place: -weights[place]):
+        if covered >= part * sum(weights):
+            break
+        kept.append(place)
+        covered += weights[place]
+    return set(kept)
+
+
+def check_cover(checks, session, choose):
+    expected, page = session.expected, session.page
+    layer, head = choose.heads(1)[0]
+    session.open(layer, head)
+    row = lambda t: [expected.weight(layer, head, t, s) for s in range(expected.columns)]
+    first = page.locator("#legend").evaluate(PIXELS)[:3]
+    before = page.locator(".cells canvas").evaluate(PIXELS)
+    for percent in (90, 50):
+        page.locator("#cover").fill(str(percent))
+        wanted = [strongest(row(t), percent / 100) for t in range(expected.rows)]
+        count = sum(map(len, wanted))
+        said = session.text("#cover-value")
+        checks.that(said == f"{percent} % of each row: {count} of {expected.rows * expected.columns} links", f"{percent} %: {count} links", said)
+        pixels = page.locator(".cells canvas").evaluate(PIXELS)
+        wrong = []
+        for t in range(expected.rows):
+            for s in range(expected.columns):
+                at = 4 * (t * expected.columns + s)
+                if pixels[at:at + 3] != (before[at:at + 3] if s in wanted[t] else first) and pixels[at + 3]:
+                    wrong.append((t, s))
+        checks.that(not wrong, f"{percent} %: they, and only they, keep their colour", wrong)
+    t, s = choose.cells(1)[0]
+    session.hover(t, s)
+    wrong = session.right(layer, head, t, s)
+    checks.that(not wrong, "a weight that is not drawn is still told", wrong)
+    page.reload()
+    session.drawn()
+    checks.that(session.text("#cover-value").startswith("50 %"), "a reload keeps the part")
+
+
+def check_merge(checks, session, choose):
+    expected, page = session.expected, session.page
+    layer, head = choose.heads(1)[0]
+    session.open(layer, head)
+    page.locator("#merge").check()
+    labels = page.locator(".queries .label").all_text_contents()
+    checks.that(labels == WORDS and page.locator("#merge-note").is_visible(), "pieces become words, and the page says how", labels)
+    wrong = []
+    for i, rows in enumerate(GROUPS):
+        for j, columns in enumerate(GROUPS):
+            session.hover(i, j)
+            wanted = sum(expected.weight(layer, head, t, s) for t in rows for s in columns) / len(rows)
+            if abs(float(session.shown_weight()) - wanted) > 1e-4:
+                wrong.append((i, j, session.shown_weight(), wanted))
+    checks.that(not wrong, "attention to a word is the sum over its pieces, from a word the mean", wrong)
+    page.locator("#hide-special").check()
+    checks.that(page.locator(".queries .label").all_text_contents() == WORDS[1:-1], "special tokens can be hidden too")
+    page.locator("#merge").uncheck()
+    checks.that(page.locator(".queries .label").count() == expected.rows - 2, "the pieces come back")
+
+
+def check_whole(checks, session):
+    checks.that(not session.page.locator("#merge").is_visible(), "without pieces there is nothing to merge")
+
+
+def pieces(data):
+    data["texts"][0]["queries"]["pieces"] = PIECES
+
+
+def main():
+    arguments = parsed(__doc__)
+    choose = Choose(arguments.seed, Expected.of(arguments))
+    with tempfile.TemporaryDirectory() as folder, started_browser() as browser:
+        path = variant(arguments.page, pieces, pathlib.Path(folder) / "pieces.html")
+        return run_checks(arguments, Checks(), browser, [
+            ("cover", check_cover, [choose], {}),
+            ("merge", check_merge, [choose], {"path": path}),
+            ("whole", check_whole, [], {}),
+        ])
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,17 @@
+// The strongest links of each row that together cover `part` of it. Other weights become TINY: not exactly 0, but too small to be seen.
+function strongest(map, stride, { rows, columns }, part) {
+  const kept = map.slice();
+  let links = 0;
+  for (const row of rows) {
+    const weights = columns.map((column) => [map[row * stride + column], row * stride + column]).filter(([weight]) => weight > 0);
+    weights.sort((a, b) => b[0] - a[0]);
+    const wanted = part * weights.reduce((sum, [weight]) => sum + weight, 0);
+    let covered = 0;
+    for (const [weight, at] of weights) {
+      if (covered < wanted) ++links;
+      else kept[at] = TINY;
+      covered += weight;
+    }
+  }
+  return { map: kept, links };
+}
