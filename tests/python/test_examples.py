@@ -1,4 +1,4 @@
-"""The scripts of examples/python: each runs, and says what it is there to say. What they claim they assert themselves."""
+"""The scripts and the notebook of examples/python: each runs, and says what it is there to say. What they claim they assert themselves."""
 
 from __future__ import annotations
 
@@ -22,6 +22,8 @@ SCRIPTS = {
     "heads_of_a_transformer.py": (["torch", "transformers"], r"^maps \[6, 2, 12, 12, 12\] .* largest difference from eager \d\.\de-0[6-9]$"),
 }
 
+NOTEBOOK = "heads_of_a_sentence.ipynb"
+
 
 def run(name: str, *arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run([sys.executable, str(FOLDER / name), *arguments], capture_output=True, text=True, timeout=3000, env=os.environ | {"NO_COLOR": "1"})
@@ -35,8 +37,9 @@ def needs(name: str) -> None:
 
 def test_every_script_is_run() -> None:
     assert {path.name for path in FOLDER.glob("*.py")} == SCRIPTS.keys()
+    assert [path.name for path in FOLDER.glob("*.ipynb")] == [NOTEBOOK]
     table = (FOLDER / "README.md").read_text()
-    assert all(f"[{name}]({name})" in table for name in SCRIPTS)
+    assert all(f"[{name}]({name})" in table for name in (*SCRIPTS, NOTEBOOK))
 
 
 @pytest.mark.parametrize("name", [name for name in SCRIPTS if name != "heads_of_a_transformer.py"])
@@ -74,3 +77,18 @@ def test_missing_transformers_is_said(tmp_path: Path) -> None:
     command = [sys.executable, str(FOLDER / "heads_of_a_transformer.py"), str(tmp_path)]
     result = subprocess.run(command, capture_output=True, text=True, timeout=3000, env=os.environ | {"PYTHONPATH": path})
     assert result.returncode == 1 and "pip install torch transformers" in result.stderr and "Traceback" not in result.stderr
+
+
+def test_notebook() -> None:
+    for module in ("torch", "ipykernel"):
+        pytest.importorskip(module)
+    nbclient, nbformat = pytest.importorskip("nbclient"), pytest.importorskip("nbformat")
+    book = nbformat.read(FOLDER / NOTEBOOK, as_version=4)
+    nbformat.validate(book)
+    cells = [cell for cell in book.cells if cell.cell_type == "code"]
+    assert not any(cell.outputs or cell.execution_count for cell in cells), "commit the notebook without outputs"
+    nbclient.NotebookClient(book, timeout=600, kernel_name="python3", resources={"metadata": {"path": str(FOLDER)}}).execute()
+    printed = "".join(output.get("text", "") for cell in cells for output in cell.outputs)
+    assert re.search(r"^before: the quick brown fox jumps over the lazy do$", printed, re.MULTILINE), printed
+    assert re.search(r"^head 0 gives 0\.9\d of its weight to the letter before, head 1 gives 0\.9\d to the letter after$", printed, re.MULTILINE), printed
+    assert "<iframe" in cells[-1].outputs[-1]["data"]["text/html"]
