@@ -73,6 +73,10 @@ def test_a_mask_between_0_and_1_is_a_bias(counter: Counter) -> None:  # noqa: F8
     layer = randomize(TriangleAttentionStartingNode(8, 4, 2, inf=3.0))
     x, mask = torch.randn(1, 7, 7, 8, requires_grad=True), torch.rand(1, 7, 7)
     require_same(PATCH, lambda: layer(x, mask=mask), {"x": x}, layer, counter, calls=0)
+    s, z, mask = torch.randn(2, 5, 8, requires_grad=True), torch.randn(2, 5, 5, 6, requires_grad=True), 1 - 1e-6 * torch.rand(2, 5)
+    first, second = randomize(attention.AttentionPairBias(8, 6, 2)), randomize(attentionv2.AttentionPairBias(8, 6, 2))
+    require_same(PATCH, lambda: first(s, z, mask), {"s": s, "z": z}, first, counter, calls=0)
+    require_same(PATCH, lambda: second(s, z, mask, s), {"s": s, "z": z}, second, counter, calls=0)
 
 
 def test_use_kernels_is_the_formula_of_cuequivariance(counter: Counter) -> None:  # noqa: F811

@@ -81,7 +81,7 @@ def test_attention_with_any_biases(openfold: Any, gating: bool, counter: Counter
     whole = torch.randn(2, 3, 2, 7, 9, dtype=torch.float64, requires_grad=True)
     learned = torch.randn(1, 9, dtype=torch.float64, requires_grad=True)
     numbers, steps = torch.randn(2, 3, 1, 1, 9, dtype=torch.float64), keys / 2e8  # as many numbers as a mask has, and 0 and -5
-    for biases in (None, [], [numbers], [steps], [keys], [keys, row], [keys.expand(2, 3, 2, 7, 9), row], [pairs, row], [keys, pairs, whole, row], [row, learned], [learned]):
+    for biases in (None, [], [numbers], [numbers.abs()], [steps], [keys], [keys, row], [keys.expand(2, 3, 2, 7, 9), row], [pairs, row], [keys, pairs, whole, row], [row, learned], [learned]):
         inputs = {"q_x": q_x, "kv_x": kv_x, "row": row, "whole": whole, "learned": learned}
         require_same(PATCH, lambda: layer(q_x, kv_x, biases), inputs, layer, counter, calls=1, tolerance=1e-11)
     # Their sum is larger than either.
