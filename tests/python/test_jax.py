@@ -140,6 +140,29 @@ def test_results_and_gradients_have_the_bits_of_sdpa(dtype: str, wide: None, rng
         assert same(of, theirs[0](getattr(grads, name))), name
 
 
+@pytest.mark.parametrize("layout", ["NTH", "TNH"])
+@pytest.mark.parametrize(("causal", "diagonal", "offset"), [("top_left", None, 0), ("bottom_right", None, 2), (1, None, 1), (None, "top_left", 0), (None, -1, -1), (None, None, 2)])
+def test_attention_weights_of_a_relative_bias(causal: Any, diagonal: Any, offset: int, layout: Any, wide: None, rng: np.random.Generator) -> None:
+    turn = (lambda x: jnp.swapaxes(x, -2, -3)) if layout == "TNH" else (lambda x: x)
+    q, k, slopes, table, w = (jnp.asarray(rng.standard_normal(shape)) for shape in ((2, 4, 5, 8), (2, 2, 7, 8), (4,), (4, 8), (2, 4, 5, 7)))
+    distance = np.arange(7) - (np.arange(5)[:, None] + offset)
+    buckets = np.array([[polyhead.relative_bucket(int(x), 8, max_distance=6) for x in row] for row in distance])
+
+    def exact(q: Any, k: Any, parameter: Any) -> Any:
+        score = jnp.matmul(q, jnp.swapaxes(jnp.repeat(k, 2, 1), -1, -2)) / np.sqrt(8)
+        score += parameter[:, buckets] if parameter.ndim == 2 else -parameter[:, None, None] * np.abs(distance)
+        return jax.nn.softmax(score, where=distance <= (0 if causal is not None else 9))
+
+    for name, parameter in (("slopes", slopes), ("table", table)):
+
+        def ours(q: Any, k: Any, parameter: Any) -> Any:
+            relative = polyhead.RelativeBias(**{name: parameter}, max_distance=6, diagonal=diagonal)  # noqa: B023
+            return attention(turn(q), turn(k), turn(k), layout=layout, causal=causal, relative_bias=relative, return_attention_weights=True)[1]
+
+        a, b = (jax.jit(jax.grad(lambda *x, f=f: (f(*x) * w).sum(), argnums=(0, 1, 2)))(q, k, parameter) for f in (ours, exact))
+        all_close(a, b, 1e-12, name)
+
+
 def test_narrow_keys_and_values(rng: np.random.Generator) -> None:
     q, d_out = numbers(rng, 2, 4, 3, 16), numbers(rng, 2, 4, 3, 16)
     k, v = (np.asarray(numbers(rng, 2, 2, 20, 16)) for _ in range(2))
