@@ -64,8 +64,17 @@ def check_axe(checks, session, choose):
     clean("a head without special tokens")
     page.locator('[data-view="lines"]').click()
     clean("lines")
-    page.locator(".words.left .label").nth(2).hover()
-    clean("lines of a word")
+    expected = session.expected
+    page.goto(session.url + "#view=lines")
+    page.reload()
+    session.drawn()
+    largest = max(range(len(expected.weights)), key=lambda at: expected.weights[at])
+    head, cell = divmod(largest, expected.rows * expected.columns)
+    session.open(*divmod(head, expected.heads))
+    page.locator(".words.left .label").nth(cell // expected.columns).hover()
+    clean("lines of the word that looks most at one word")
+    page.locator(".words.right .label").nth(cell % expected.columns).hover()
+    clean("lines of the word that is looked at most")
 
 
 def check_borders(checks, session, choose):
