@@ -447,3 +447,20 @@ def test_empty_rows_have_their_gradients() -> None:
     ours = named(attention(*tensors.values(), attend=attend, empty_rows="unmasked", return_lse=True, return_attention_weights=True))
     exact = named(attention(*tensors.values(), attend=filled, return_lse=True, return_attention_weights=True))
     require_equal(gradients(ours, tensors, 1), gradients(exact, tensors, 1), 1e-12)
+
+
+@needs_compiler
+def test_compiled_autograd_of_lse_alone() -> None:
+    """q, k and v are one tensor, and v has no part in lse."""
+    torch.manual_seed(0)
+    x = torch.randn(1, 2, 3, 4, requires_grad=True)
+
+    def gradient() -> Tensor:
+        x.grad = None
+        attention(x, x, x, return_lse=True)[1].sum().backward()
+        assert x.grad is not None
+        return x.grad
+
+    expected = gradient()
+    with torch._dynamo.compiled_autograd._enable(torch.compile(backend="eager")):
+        torch.testing.assert_close(gradient(), expected)

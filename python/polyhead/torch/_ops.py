@@ -244,7 +244,7 @@ def gradients(
     d_out: Tensor | None, d_lse: Tensor | None, d_p: Tensor | None, q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor, p: Tensor | None, options: Options,
     wanted: list[bool], backward: Any = attention_backward,
 ) -> list[Tensor | None]:  # fmt: skip
-    """Of q, k, v, bias, sink, slopes and table, from those of out, lse and the attention weights p; None is 0."""
+    """Of q, k, v, bias, sink, slopes and table, from those of out, lse and the attention weights p; None where it is not wanted."""
     parts: list[tuple[Tensor | None, ...]] = []
     if d_out is not None:
         found = backward(d_out, q, k, v, out, lse, *options, wanted)
@@ -256,7 +256,9 @@ def gradients(
     sums: list[Tensor | None] = [None] * len(GRADIENTS)
     for part in parts:
         sums = [grad if total is None else total if grad is None else total + grad for total, grad in zip(sums, part)]
-    return sums
+    # v has none from lse and p. Not None: compiled autograd adds it to those of q and k where they are one tensor.
+    inputs = zip(sums, wanted, _differentiable(q, k, v, options))
+    return [torch.zeros_like(of) if grad is None and want and of is not None else grad for grad, want, of in inputs]
 
 
 attention.register_autograd(input_gradients, setup_context=save)
