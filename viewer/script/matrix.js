@@ -77,7 +77,7 @@ class Matrix {
   light(spot) {
     const row = spot ? this.shown.rows.indexOf(spot.row) : -1;
     const column = spot ? this.shown.columns.indexOf(spot.column) : -1;
-    setStyle(this.element, {row, column});
+    for (const band of this.bands) setStyle(band, {row, column});  // not on the whole element: every label would be styled again
     const [rowBand, columnBand, cellBand] = this.bands;
     rowBand.hidden = row < 0;
     columnBand.hidden = column < 0;
