@@ -112,7 +112,7 @@ bool hides_its_memory(nb::handle object) {
 // The message with which an object's __dlpack__ fails, because nanobind drops it: "Can't export tensors that require gradient, …".
 std::string dlpack_reason(nb::handle object) {
   try {
-    nb::object(object.attr("__dlpack__")());
+    static_cast<void>(nb::object(object.attr("__dlpack__")()));
     return "what it exports is malformed";
   } catch (nb::python_error& error) {
     return as_string(error.value());

@@ -231,7 +231,8 @@ void visit(LayerCall& call, const F& f) {
 
 template <class Call>
 void read_keywords(const char* function, nb::handle given, Call& call, Executor*& executor) {
-  for (const auto& [key, value] : nb::cast<nb::dict>(given)) {
+  for (const auto& item : nb::cast<nb::dict>(given)) {
+    const nb::handle key = item.first, value = item.second;  // the lambda may not capture a structured binding before Clang 16
     const std::string name = read_word(key, "a keyword");
     bool known = false;
     visit(call, [&](const char* field_name, auto& field) {
