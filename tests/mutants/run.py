@@ -5,9 +5,12 @@
 
 The copy and its build stay in DIR, so that a second run builds only what changed. A mutant whose text is not found exactly once, that does
 not compile, or that no test notices is a failure. Closes with `N passed, N failed`; --write puts the table into docs/mutants.md, --check only
-looks whether each text is found, which needs no build.
+looks whether each text is found, which needs no build. Those of the Python package are for an interpreter that has the package and what its
+tests need (scripts/test makes build/venv): `build/venv/bin/python tests/mutants/run.py --only python/`.
 """
 import argparse
+import importlib.util
+import os
 import pathlib
 import shutil
 import subprocess
@@ -15,9 +18,10 @@ import sys
 import tempfile
 
 from mutants import MUTANTS
+from python_mutants import PYTHON_MUTANTS
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
-PARTS = ("CMakeLists.txt", "cmake", "include", "src", "viewer", "tests")
+PARTS = ("CMakeLists.txt", "cmake", "include", "src", "viewer", "tests", "python", "pyproject.toml")
 
 # Fast programs first: the first that fails ends the mutant.
 PROGRAMS = {
@@ -53,10 +57,19 @@ def copy_changed(source, target):
             path.unlink()
 
 
+def is_python(name):
+    return name.endswith(".py")
+
+
+def in_order(names):
+    """Fast programs first, files of tests/python last."""
+    return sorted(names, key=lambda name: (is_python(name), 0 if is_python(name) else list(PROGRAMS).index(name)))
+
+
 def missing(mutant, text):
     """Why the mutant cannot be made in its file's text; '' where it can."""
     for name in mutant.tests:
-        if name not in PROGRAMS:
+        if name not in PROGRAMS and not (is_python(name) and (ROOT / "tests" / "python" / name).exists()):
             return f"there is no test program {name!r}"
     count = text.count(mutant.old)
     return "" if count == 1 else f"its text is found {count} times in {mutant.file}"
@@ -76,13 +89,28 @@ class Scratch:
 
     def prepare(self, names):
         copy_changed(ROOT, self.tree)
+        python, names = [name for name in names if is_python(name)], [name for name in names if not is_python(name)]
+        if python:
+            self.take_extension()
+        if names:
+            self.configure(names)
+        for name in names + python:
+            if not self.passes(name):
+                sys.exit(f"{name} fails without any mutant")
+
+    def take_extension(self):
+        """The compiled part of the installed package, beside the sources of its Python part."""
+        package = importlib.util.find_spec("polyhead")
+        if package is None:
+            sys.exit(f"{sys.executable} has no package polyhead; mutants of Python need one that has (scripts/test makes build/venv)")
+        for path in pathlib.Path(package.origin).parent.glob("_core*"):
+            shutil.copy2(path, self.tree / "python" / "polyhead" / path.name)
+
+    def configure(self, names):
         launcher = ["-DCMAKE_CXX_COMPILER_LAUNCHER=ccache"] if shutil.which("ccache") else []
         self.must(["cmake", "-S", self.tree, "-B", self.build, "-G", "Ninja", "-DCMAKE_CXX_FLAGS=-O0", "-DPOLYHEAD_BUILD_APP=OFF",
                    "-DPOLYHEAD_BUILD_EXAMPLES=OFF", "-DPOLYHEAD_WARNINGS_AS_ERRORS=OFF", *launcher])
         self.must(["ninja", "-C", self.build, "-j", self.jobs, *(PROGRAMS[name][0] for name in names)])
-        for name in names:
-            if not self.passes(name):
-                sys.exit(f"{name} fails without any mutant")
 
     def must(self, command):
         done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
@@ -90,12 +118,17 @@ class Scratch:
             sys.exit(f"{' '.join(map(str, command))}\n{done.stdout[-4000:]}")
 
     def compiles(self, name):
-        return subprocess.run(["ninja", "-C", self.build, "-j", self.jobs, PROGRAMS[name][0]], stdout=subprocess.DEVNULL).returncode == 0
+        return is_python(name) or subprocess.run(["ninja", "-C", self.build, "-j", self.jobs, PROGRAMS[name][0]], stdout=subprocess.DEVNULL).returncode == 0
 
     def passes(self, name):
-        command = [part.format(tree=self.tree) for part in PROGRAMS[name][1]]
+        if is_python(name):
+            command = [sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", self.tree / "tests" / "python" / name]
+        else:
+            program, *arguments = (part.format(tree=self.tree) for part in PROGRAMS[name][1])
+            command = [self.build / program, *arguments]
+        environment = os.environ | {"PYTHONPATH": str(self.tree / "python"), "PYTHONDONTWRITEBYTECODE": "1"}
         try:
-            return subprocess.run([self.build / command[0], *command[1:]], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, timeout=600).returncode == 0
+            return subprocess.run(command, cwd=self.tree, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, timeout=600).returncode == 0
         except subprocess.TimeoutExpired:
             return False
 
@@ -107,7 +140,7 @@ class Scratch:
             return None, why
         path.write_text(original.replace(mutant.old, mutant.new))
         try:
-            for name in sorted(mutant.tests, key=list(PROGRAMS).index):
+            for name in in_order(mutant.tests):
                 if not self.compiles(name):
                     return None, "it does not compile"
                 if not self.passes(name):
@@ -121,7 +154,7 @@ def table(rows):
     lines = ["# Mutants", "",
              "Each mutant changes a line of the library in a scratch copy, and a test must fail: `python3 tests/mutants/run.py --write` wrote this table.",
              "`golden` is the runner over tests/golden/vectors, `golden_reference` the same through the reference; the other names are test programs",
-             "(`test_<name>`). The first program that fails is named; later ones are not run.", "", "| mutant | file | what it breaks | noticed by |", "|---|---|---|---|"]
+             "(`test_<name>`), or files of tests/python. The first program that fails is named; later ones are not run.", "", "| mutant | file | what it breaks | noticed by |", "|---|---|---|---|"]
     lines += [f"| {m.name} | {m.file} | {m.claim} | {noticed or 'NOBODY: ' + why} |" for m, noticed, why in rows]
     return "\n".join(lines) + "\n"
 
@@ -136,7 +169,7 @@ def main():
     arguments = arguments.parse_args()
     if arguments.write and arguments.only:
         sys.exit("--write needs a run over all mutants, not --only")
-    chosen = [m for m in MUTANTS if arguments.only in m.name or arguments.only in m.file]
+    chosen = [m for m in MUTANTS + PYTHON_MUTANTS if arguments.only in m.name or arguments.only in m.file]
     if not chosen:
         sys.exit(f"no mutant has '{arguments.only}' in its name or file")
     if arguments.check:
@@ -144,7 +177,7 @@ def main():
         print(f"{count - failed} passed, {failed} failed")
         sys.exit(failed > 0)
     scratch = Scratch(arguments.scratch, arguments.jobs)
-    scratch.prepare(sorted({name for m in chosen for name in m.tests}, key=list(PROGRAMS).index))
+    scratch.prepare(in_order({name for m in chosen for name in m.tests}))
     rows = []
     for mutant in chosen:
         noticed, why = scratch.judge(mutant)
