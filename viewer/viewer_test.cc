@@ -151,8 +151,12 @@ TEST(Viewer, BytesThatAreNotUtf8AreReplaced) {
 
 TEST(Viewer, PageNamesNothingOutsideItself) {
   const Tensor maps = random_maps({2, 2, 3, 3}, 1);
-  const std::string html = render(page_of({.text = "", .queries = words(3), .attentions = maps}));
+  std::string html = render(page_of({.text = "", .queries = words(3), .attentions = maps}));
   EXPECT_THAT(html, HasSubstr("default-src 'none'"));
+  const std::string own = "url(#zero)";  // the pattern within a figure that the page writes
+  const std::size_t named = html.find(own);
+  ASSERT_NE(named, std::string::npos);
+  html.erase(named, own.size());
   for (const char* outside : {"http:", "https:", "src=", "@import", "url(", "fetch(", "import("})
     EXPECT_EQ(html.find(outside), std::string::npos) << outside;
 }

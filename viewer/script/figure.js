@@ -12,6 +12,8 @@ function draw(tag, attributes = {}, ...children) {
   return element;
 }
 
+const HATCHING = "url(#zero)";  // a pattern of the figure itself
+
 const hexOf = (pixel) => `#${[0, 8, 16].map((shift) => ((pixel >>> shift) & 255).toString(16).padStart(2, "0")).join("")}`;
 
 class Figure {
@@ -54,7 +56,7 @@ class Figure {
       this.add(draw("rect", { x: x + 3 * i, y, width: 3, height: 12, fill: hexOf(ramp.at(i / 95)), "shape-rendering": "crispEdges" }));
     for (const [at, name] of scale.ticks())
       this.add(this.words(name, x + at * width, y + 26, { "font-size": 11, "text-anchor": at === 0 ? "start" : at === 1 ? "end" : "middle" }));
-    this.add(draw("rect", { x: x + width + 16, y, width: 12, height: 12, fill: "url(#zero)", stroke: this.colour("edge") }));
+    this.add(draw("rect", { x: x + width + 16, y, width: 12, height: 12, fill: HATCHING, stroke: this.colour("edge") }));
     this.add(this.words("exactly 0", x + width + 34, y + 11, { "font-size": 11 }));
     if (scale.note) this.add(this.words(scale.note, x, y + 44, { "font-size": 11 }));
     this.reach(x + width + 100, y + (scale.note ? 60 : 42));
@@ -67,13 +69,13 @@ class Figure {
     if (rows.length * columns.length > Figure.mostRectangles) {
       const canvas = make("canvas");
       paint(canvas, map, text.keys.size, rows, columns, this.look);
-      this.add(draw("rect", { x, y, width: columns.length * side, height: rows.length * side, fill: "url(#zero)" }));
+      this.add(draw("rect", { x, y, width: columns.length * side, height: rows.length * side, fill: HATCHING }));
       return this.image(canvas.toDataURL(), x, y, columns.length * side, rows.length * side);
     }
     rows.forEach((row, i) => columns.forEach((column, j) => {
       const weight = map[row * text.keys.size + column];
       const pixel = this.look.ramp.of(weight, this.look.scale.position(weight, largest));
-      this.add(draw("rect", { x: x + j * side, y: y + i * side, width: side, height: side, fill: pixel === 0 ? "url(#zero)" : hexOf(pixel), "shape-rendering": "crispEdges" }));
+      this.add(draw("rect", { x: x + j * side, y: y + i * side, width: side, height: side, fill: pixel === 0 ? HATCHING : hexOf(pixel), "shape-rendering": "crispEdges" }));
     }));
   }
 
@@ -135,7 +137,7 @@ function gridFigure(figure, grid) {
   const left = Figure.margin + 32, top = figure.y + 24;
   grid.places().forEach(({ row, column, name, image, note }) => {
     const x = left + column * (side + gap), y = top + row * (side + gap + (note ? 12 : 0));
-    figure.add(draw("rect", { x, y, width: side, height: side, fill: "url(#zero)", stroke: figure.colour("edge") }));
+    figure.add(draw("rect", { x, y, width: side, height: side, fill: HATCHING, stroke: figure.colour("edge") }));
     figure.image(image, x, y, side, side);
     if (note) figure.add(figure.words(note, x + side / 2, y + side + 11, { "font-size": 10, "text-anchor": "middle" }));
     for (const [what, dx, dy, anchor] of name) figure.add(figure.words(what, x + dx * side, y + dy * side, { "font-size": 11, "text-anchor": anchor }));
