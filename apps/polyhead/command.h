@@ -1,4 +1,4 @@
-// A subcommand: its options, its help and the function that runs it. The table of all subcommands is in main.cc.
+// A subcommand: its options, its help and the function that runs it. The table of all subcommands is in program.cc.
 #pragma once
 
 #include <CLI/CLI.hpp>

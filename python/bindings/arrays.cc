@@ -16,7 +16,7 @@ namespace {
 // str(object) in UTF-8, with escapes for characters that UTF-8 cannot encode (lone surrogates).
 std::string as_string(nb::handle object) {
   const nb::object bytes = nb::steal(PyUnicode_AsEncodedString(nb::str(object).ptr(), "utf-8", "backslashreplace"));
-  return bytes.is_valid() ? PyBytes_AS_STRING(bytes.ptr()) : (PyErr_Clear(), "?");
+  return bytes.is_valid() ? PyBytes_AsString(bytes.ptr()) : (PyErr_Clear(), "?");
 }
 
 // The name of an array's dtype, such as "complex64"; the name of its type if it has no dtype.
@@ -80,7 +80,19 @@ bool is_instance(nb::handle object, const char* package, const char* name) {
   return PyObject_IsInstance(object.ptr(), nb::object(module.attr(name)).ptr()) == 1;
 }
 
-bool is_plain_numpy(nb::handle object) { return std::string_view(Py_TYPE(object.ptr())->tp_name) == "numpy.ndarray"; }
+// An object of the class exists only if NumPy is imported already. The class is never freed.
+bool is_plain_numpy(nb::handle object) {
+  static PyTypeObject* array = nullptr;
+  if (array == nullptr) {
+    const nb::object module = nb::steal(PyImport_GetModule(nb::str("numpy").ptr()));
+    if (!module.is_valid() || !nb::hasattr(module, "ndarray")) {
+      PyErr_Clear();
+      return false;
+    }
+    array = reinterpret_cast<PyTypeObject*>(nb::object(module.attr("ndarray")).release().ptr());
+  }
+  return Py_TYPE(object.ptr()) == array;
+}
 
 bool is_torch(nb::handle object) { return is_plain_tensor(object) || (!is_plain_numpy(object) && is_instance(object, "torch", "Tensor")); }
 

@@ -29,4 +29,5 @@ NB_MODULE(_core, m) {
   polyhead::python::bind_device(m);
   polyhead::python::bind_jax(m);
   polyhead::python::bind_viewer(m);
+  polyhead::python::bind_program(m);
 }

@@ -105,7 +105,7 @@ std::string read_path(nb::handle object, const char* name) {
     throw nb::value_error(text(name, " is ", shown(object), ", which is no path").c_str());
   }
   const nb::object bytes = nb::steal(encoded);
-  return std::string(PyBytes_AS_STRING(bytes.ptr()), static_cast<std::size_t>(PyBytes_GET_SIZE(bytes.ptr())));
+  return std::string(PyBytes_AsString(bytes.ptr()), static_cast<std::size_t>(PyBytes_Size(bytes.ptr())));
 }
 
 std::vector<std::int64_t> read_integers(nb::handle object, const char* name) {

@@ -41,7 +41,12 @@ const ExchangeApi* exchange_api(nb::handle tensor_type) {
 const Torch* find_torch(nb::handle object) {
   static Torch torch;
   if (torch.tensor != nullptr) return &torch;
+#ifdef Py_LIMITED_API  // hides tp_name
+  const nb::str text = nb::steal<nb::str>(PyType_GetName(Py_TYPE(object.ptr())));
+  const std::string_view name = text.c_str();
+#else
   const std::string_view name = Py_TYPE(object.ptr())->tp_name;
+#endif
   if (name != "Tensor" && name != "Parameter") return nullptr;
   const nb::object module = nb::steal(PyImport_GetModule(nb::str("torch").ptr()));
   if (!module.is_valid() || !nb::hasattr(module, "nn")) {

@@ -16,7 +16,7 @@ import pytest
 from polyhead import _core
 
 ROOT = Path(__file__).resolve().parents[2]
-READ_BY_THE_BUILD = ["CMakeLists.txt", "pyproject.toml", "LICENSE", "cmake", "include", "python", "src", "viewer"]
+READ_BY_THE_BUILD = ["CMakeLists.txt", "pyproject.toml", "LICENSE", "apps", "cmake", "include", "python", "src", "viewer"]
 
 
 def test_the_source_package_has_what_a_build_reads_and_is_small(tmp_path: Path, summary: list[str]) -> None:
@@ -42,9 +42,10 @@ def test_the_installed_package_is_the_package_and_nothing_else() -> None:
     files = importlib.metadata.files("polyhead")
     if files is None:
         pytest.skip("polyhead was not installed by pip")
-    assert {path.parts[0].partition("-")[0] for path in files} == {"polyhead"}, "beside the package"
+    outside = [path for path in files if path.parts[0].partition("-")[0] != "polyhead"]
+    assert [path.parts[-2:] for path in outside] == [("bin", "polyhead")], "beside the package and its command"
     names = {path.name for path in files}
-    assert {"py.typed", "_core.pyi", "__init__.py", "LICENSE"} <= names
+    assert {"py.typed", "_core.pyi", "__init__.py", "__main__.py", "LICENSE"} <= names
     assert not [name for name in names if name.endswith((".a", ".h", ".cc", ".cmake"))]
     requirements = [text for text in importlib.metadata.requires("polyhead") or [] if "extra ==" not in text]
     assert [re.split(r"\W", text)[0] for text in requirements] == ["numpy"]

@@ -1,0 +1,194 @@
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <csignal>
+#include <exception>
+#include <new>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "command.h"
+#include "core/text.h"
+#include "help.h"
+#include "polyhead/io/atomic_file.h"
+#include "polyhead/version.h"
+#include "program.h"
+#include "suggest.h"
+#include "terminal.h"
+
+namespace polyhead::app {
+
+Subcommand declare_view(CLI::App& parser);
+Subcommand declare_trace(CLI::App& parser);
+Subcommand declare_attend(CLI::App& parser);
+Subcommand declare_inspect(CLI::App& parser);
+Subcommand declare_devices(CLI::App& parser);
+Subcommand declare_explain(CLI::App& parser);
+
+namespace {
+
+constexpr std::array kCommands{
+    Command{"view", "show what every head of a sentence model attends to", declare_view},
+    Command{"trace", "show a layer step by step, with the shape and meaning of each tensor", declare_trace},
+    Command{"attend", "run a layer, or attention alone, on tensors from a file", declare_attend},
+    Command{"inspect", "list the tensors, metadata and attention layers of a file", declare_inspect},
+    Command{"devices", "show the processor, its instruction sets and the backends", declare_devices},
+    Command{"explain", "show how attention of given shapes would be computed", declare_explain},
+};
+
+std::vector<std::string> option_names(const CLI::App& parser) {
+  std::vector<std::string> names;
+  for (const CLI::Option* option : parser.get_options()) {
+    for (const std::string& name : option->get_lnames()) names.push_back("--" + name);
+    for (const std::string& name : option->get_snames()) names.push_back("-" + name);
+  }
+  return names;
+}
+
+// The parser's error as one sentence in the style of this program.
+std::string sentence(const CLI::ParseError& error, const CLI::App& parser) {
+  for (const std::string& extra : parser.remaining()) {
+    if (extra.size() < 2 || extra[0] != '-' || extra == "--") continue;
+    const std::string name = extra.substr(0, extra.find('='));
+    const std::string near = closest(name, option_names(parser));
+    return cat("unknown option '", name, "'", near.empty() ? "" : cat("; did you mean '", near, "'?"));
+  }
+  for (const std::string& extra : parser.remaining()) {
+    if (extra != "--") return cat("unexpected argument '", extra, "'");
+  }
+  const std::string message = error.what();
+  const std::string subject = message.substr(0, message.find(':'));
+  if (dynamic_cast<const CLI::ArgumentMismatch*>(&error)) {
+    if (message.find("missing") != std::string::npos || message.find("At least") != std::string::npos)
+      return cat(subject, " needs a value");
+    if (message.find("At Most") != std::string::npos) return cat(subject, " is given more than once");
+  }
+  if (const std::size_t equals = message.find(" = "); dynamic_cast<const CLI::ConversionError*>(&error) && equals != std::string::npos) {
+    const std::size_t name = message.rfind(' ', equals - 1) + 1;  // "Could not convert: --json = maybe"
+    return cat(message.substr(name, equals - name), ": '", message.substr(equals + 3), "' is neither true nor false");
+  }
+  if (dynamic_cast<const CLI::ExcludesError*>(&error)) {
+    std::string text = message;
+    return text.replace(text.find(" excludes "), 10, " cannot be combined with ");
+  }
+  return message;
+}
+
+// An empty name is an error, so that `-o "$UNSET"` does not act like a missing -o. A text, a prefix and the shape of a scalar may be empty.
+void refuse_empty_names(const CLI::App& parser) {
+  for (const CLI::Option* option : parser.get_options()) {
+    const std::string type = option->get_type_name();
+    const bool names = option->get_positional() || type == "FILE" || type == "PATH" || type == "NAME";
+    if (names && std::ranges::count(option->results(), "") > 0) {
+      throw UsageError(cat(option->get_name(option->get_positional()), " is empty; give a name"));
+    }
+  }
+}
+
+void run_command(const Command& command, std::vector<std::string> arguments) {
+  CLI::App parser{std::string(command.summary), cat("polyhead ", command.name)};
+  parser.set_help_flag("-h,--help", "show this text");
+  const Subcommand subcommand = command.declare(parser);
+  const std::string hint = cat("see 'polyhead ", command.name, " --help'");
+  try {
+    std::reverse(arguments.begin(), arguments.end());  // CLI11 reads this vector from its end
+    parser.parse(arguments);
+  } catch (const CLI::CallForHelp&) {
+    return print(help_text(parser, subcommand, terminal_width(Stream::out)));
+  } catch (const CLI::ParseError& error) {
+    const std::string text = sentence(error, parser);
+    throw UsageError(cat(text, text.ends_with('?') ? " " : "; ", hint));
+  }
+  refuse_empty_names(parser);
+  subcommand.run();
+}
+
+// Returns the exit status.
+int run(const std::vector<std::string>& arguments) {
+  if (arguments.empty()) {
+    print_stderr(overview(kCommands, terminal_width(Stream::err), true));
+    return 2;
+  }
+  const std::string& first = arguments[0];
+  if (first == "help" && arguments.size() > 1 && arguments[1] != "help") return run({arguments[1], "--help"});
+  if (first == "--help" || first == "-h" || first == "help") {
+    print(overview(kCommands, terminal_width(Stream::out), false));
+    return 0;
+  }
+  if (first == "--version") {
+    print("polyhead " POLYHEAD_VERSION "\n");
+    return 0;
+  }
+  std::vector<std::string> names{"help", "--help", "--version"};
+  for (const Command& command : kCommands) {
+    if (command.name == first) {
+      run_command(command, {arguments.begin() + 1, arguments.end()});
+      return 0;
+    }
+    names.emplace_back(command.name);
+  }
+  const std::string near = closest(first, names);
+  throw UsageError(cat("unknown ", first.starts_with('-') ? "option" : "command", " '", first, "'",
+                       near.empty() ? "; " : cat("; did you mean '", near, "'? "), "see 'polyhead --help'"));
+}
+
+int run_and_report_errors(const std::vector<std::string>& arguments) {
+  try {
+    return run(arguments);
+  } catch (const ClosedPipe&) {
+    return 0;
+  } catch (const UsageError& error) {
+    print_diagnostic(error.what());
+    return 2;
+  } catch (const std::bad_alloc&) {
+    print_diagnostic("there is not enough memory for this");
+  } catch (const std::exception& error) {
+    print_diagnostic(error.what());
+  }
+  return 1;
+}
+
+// Removes temporary files, then takes the signal's default action, so that a shell sees why the program ended.
+void end_by_signal(int signal) {
+  io::remove_temporary_files();
+  std::signal(signal, SIG_DFL);
+  std::raise(signal);
+}
+
+// For signal handlers and std::terminate: calls nothing that allocates or locks.
+[[noreturn]] void end_with(std::string_view sentence) noexcept {
+  io::remove_temporary_files();
+  (void)!::write(STDERR_FILENO, sentence.data(), sentence.size());
+  _exit(1);
+}
+
+// Tensor files are read through a memory map: a page beyond the new end of a shortened file raises SIGBUS, on any thread.
+void end_by_bus_error(int signal, siginfo_t* cause, void*) {
+  if (cause->si_code != BUS_ADRERR) return end_by_signal(signal);
+  end_with("polyhead: a file became shorter while it was read\n");
+}
+
+void handle_signals() {
+  std::signal(SIGPIPE, SIG_IGN);  // write() then fails with EPIPE and the program ends in order
+  std::signal(SIGXFSZ, SIG_IGN);  // write() then fails with EFBIG at the limit of `ulimit -f`
+  for (const int signal : {SIGINT, SIGTERM, SIGHUP}) {
+    if (std::signal(signal, end_by_signal) == SIG_IGN) std::signal(signal, SIG_IGN);  // a signal that nohup ignores stays ignored
+  }
+  struct sigaction bus_error {};
+  bus_error.sa_sigaction = end_by_bus_error;
+  bus_error.sa_flags = SA_SIGINFO;
+  ::sigaction(SIGBUS, &bus_error, nullptr);
+  // Called if memory runs out in a destructor: the destructor of nlohmann::json allocates.
+  std::set_terminate([] { end_with("polyhead: ended by an internal error, most likely because there is not enough memory\n"); });
+}
+
+}  // namespace
+
+int run_program(const std::vector<std::string>& arguments) {
+  handle_signals();
+  return run_and_report_errors(arguments);
+}
+
+}  // namespace polyhead::app

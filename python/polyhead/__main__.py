@@ -1,0 +1,22 @@
+"""The command line program: ``python -m polyhead``, which pip also installs as ``polyhead``. It is part of the extension module, so that a wheel
+has the kernels once, and takes over the process: signals and standard output are the program's, not Python's."""
+
+from __future__ import annotations
+
+import os
+import sys
+
+from . import _core
+
+
+def main() -> int:
+    """Runs the program with the arguments of the process.
+
+    Returns:
+        Its exit status.
+    """
+    return _core.run_program([os.fsencode(argument) for argument in sys.argv[1:]])
+
+
+if __name__ == "__main__":
+    sys.exit(main())
