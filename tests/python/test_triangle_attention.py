@@ -62,6 +62,15 @@ def test_positions_of_the_arguments_are_those_of_cuequivariance() -> None:
     assert torch.allclose(named[1][..., 0][has_key], attention(q, q, q, bias=bias, attend=mask, scale=0.5, return_lse=True)[1][has_key])
 
 
+@pytest.mark.parametrize("low", [-1e9, -1e10])
+def test_a_masked_key_does_not_exist_however_low_the_others_are(low: float) -> None:
+    q, v = torch.zeros(1, 1, 1, 1, 4, dtype=torch.float64), torch.tensor([[1.0], [3.0]], dtype=torch.float64).expand(1, 1, 1, 2, 4)
+    bias = torch.tensor([low, 0.0], dtype=torch.float64).reshape(1, 1, 1, 1, 2)
+    out, lse, largest = triangle_attention(q, q.expand(1, 1, 1, 2, 4), v, bias, torch.tensor([True, False]).reshape(1, 1, 1, 1, 2), return_aux=True)
+    assert torch.equal(out, torch.ones_like(out))
+    assert lse.item() == largest.item() == low
+
+
 def test_key_lengths_equal_a_mask_and_give_0_without_a_key() -> None:
     q, k, v = (torch.randn(2, 3, 4, 7, 8, dtype=torch.float64, requires_grad=True) for _ in range(3))
     bias = torch.randn(2, 1, 4, 7, 7, dtype=torch.float64, requires_grad=True)

@@ -1,6 +1,7 @@
 """polyhead's operators as ONNX operators, for torch.onnx.export. Each becomes a node `Attention` (opset 23); masks and biases become its attn_mask.
 
-Only what every opset from 23 on defines alike is used: a mask ``[..,T,S]`` with every query and key, and rows without keys are set to 0 after the node.
+Only what every runtime computes alike is used: a mask ``[..,T,S]`` with every query and key; rows without keys are set to 0 after the node; a cap beside a mask
+is applied after the node, because runtimes before the correction of opset 23 (2026) cap the sum of score and mask.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ def onnx_translations() -> dict[Callable[..., Any], Callable[..., Any]]:
         The argument custom_translation_table of torch.onnx.export, whose error quotes what is raised for a call that ONNX cannot express.
 
     Raises:
-        NotImplementedError: during the export: dropout, an extent of 0, or a scale that depends on the input.
+        NotImplementedError: during the export: dropout, an extent of 0, a scale that depends on the input, or a max_distance above 2^20.
         ValueError: during the export: opset_version below 23.
     """
     return {torch.ops.polyhead.attention.default: _attention, torch.ops.polyhead.attention_map.default: _attention_map}
@@ -162,7 +163,7 @@ class _Graph:
             bias = op.Where(mask, bias, self.constant(-np.inf, wide))
         if bias is not None:  # -inf in a whole row
             any_key = op.Not(op.Equal(op.ReduceMax(bias, self.constant([-1]), keepdims=1), self.constant(-np.inf, wide)))
-        if wide == dtype.DOUBLE:  # the attribute is float32
+        if wide == dtype.DOUBLE or scale <= 0:  # the attribute is float32, and positive
             q, scale = op.Mul(q, self.constant(scale, wide)), 1.0
         q.dtype = wide
         return _Problem(q, k, v, mask if bias is None else bias, is_causal, bias is not None, any_key, scale, float(o.softcap), keys)
@@ -282,25 +283,42 @@ class _Graph:
         return x if problem.any_key is None else self.op.Where(problem.any_key, x, self.op.CastLike(self.constant(otherwise, self.ir.DataType.FLOAT), x))
 
     def output(self, problem: _Problem) -> _Value:
-        y, _ = self.outputs(problem, softcap=problem.softcap)
+        if problem.softcap > 0 and problem.mask is not None:
+            y = self.times_values(self.op.Softmax(self.scores(problem), axis=-1), problem)
+        else:
+            y, _ = self.outputs(problem, softcap=problem.softcap)
         return self.op.Cast(self.rows_with_keys(problem, y, 0.0), to=self.result)
 
     def weights(self, problem: _Problem) -> _Value:
-        _, p = self.outputs(problem, softcap=problem.softcap, qk_matmul_output_mode=3)
+        if problem.softcap > 0 and problem.mask is not None:
+            p = self.op.Softmax(self.scores(problem), axis=-1)
+        else:
+            _, p = self.outputs(problem, softcap=problem.softcap, qk_matmul_output_mode=3)
         if problem.keys is not None:
             p = self.op.Slice(p, self.constant([0]), problem.keys, self.constant([-1]))
         return self.op.Cast(self.rows_with_keys(problem, p, 0.0), to=self.result)
 
-    def lse(self, problem: _Problem) -> _Value:
-        """problem: with a mask instead of is_causal, and in the dtype of lse."""
+    def scores(self, problem: _Problem) -> _Value:
+        """[*,N,T,S]: capped, then masked. problem: with a mask instead of is_causal."""
         op, wide = self.op, problem.q.dtype
         _, score = self.outputs(problem, qk_matmul_output_mode=0)  # q k^T, times the scale
         if problem.softcap > 0:
             softcap = self.constant(problem.softcap, wide)
             score = op.Mul(op.Tanh(op.Div(score, softcap)), softcap)
-        if problem.mask is not None:
-            score = op.Add(score, problem.mask) if problem.is_floating else op.Where(problem.mask, score, self.constant(-np.inf, wide))
-        lse = op.ReduceLogSumExp(score, self.constant([-1]), keepdims=1)
+        if problem.mask is None:
+            return score
+        return op.Add(score, problem.mask) if problem.is_floating else op.Where(problem.mask, score, self.constant(-np.inf, wide))
+
+    def times_values(self, p: _Value, problem: _Problem) -> _Value:
+        """p v. The query heads that share a value head are stacked along the queries."""
+        op = self.op
+        before = op.Shape(problem.v, start=0, end=self.rank - 2)
+        stacked = op.Reshape(p, op.Concat(before, self.constant([-1]), self.extent(problem.k, -2), axis=0))
+        return op.Reshape(op.MatMul(stacked, problem.v), op.Concat(op.Shape(problem.q, start=0, end=self.rank - 1), self.extent(problem.v, -1), axis=0))
+
+    def lse(self, problem: _Problem) -> _Value:
+        """problem: with a mask instead of is_causal, and in the dtype of lse."""
+        lse = self.op.ReduceLogSumExp(self.scores(problem), self.constant([-1]), keepdims=1)
         return self.squeeze(self.rows_with_keys(problem, lse, -np.inf), -1)
 
     def in_4(self, x: _Value) -> _Value:
@@ -333,6 +351,8 @@ def _refuse(q: _Value, k: _Value, v: _Value, o: Options) -> None:
     for name, x in (("q", q), ("k", k), ("v", v)):
         if any(extent == 0 for extent in x.shape):
             refuse(f"{name} is {list(x.shape)}; ONNX's Attention has no extents of 0")
+    if o.table is not None and o.max_distance > 2**20:
+        refuse(f"max_distance is {o.max_distance}, and the buckets of all distances are a constant of the graph; it may be at most {2**20}")
     if o.scale is not None and not isinstance(o.scale, (int, float)):
         refuse("scale depends on the input; in ONNX's Attention it is a constant")
 

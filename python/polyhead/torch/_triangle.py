@@ -28,8 +28,10 @@ def triangle_attention(
 
     ::
 
-        score = scale * q k^T + bias, or -1e9 where mask is False
-        out   = softmax(score) v
+        score = scale * q k^T + bias
+        out   = softmax(score, keys whose mask is True) v
+
+    A masked key does not exist. cuEquivariance gives it a score of -1e9 instead, which is the same unless scores of other keys are about as low.
 
     Args:
         q: ``[B,N,H,Q,D]``, or ``[N,H,Q,D]`` for B = 1; float32, float64, float16 or bfloat16.
@@ -43,7 +45,8 @@ def triangle_attention(
 
     Returns:
         out ``[B,N,H,Q,D]``, dtype of q; without B if q is without it. With return_aux ``(out, lse, max)``: log of the sum of the exponentials of the scores, and
-        the largest score, ``[B,N,H,Q,1]``, float32 (float64 for float64), without gradients; max is computed from a row of the table at a time.
+        the largest score, ``[B,N,H,Q,1]``, float32 (float64 for float64), without gradients, over the keys that are not masked, or over scores of -1e9 if all
+        are. They are computed row by row of the table to save memory.
 
     Raises:
         ValueError: shapes that do not fit, or mask and kv_lengths together.
@@ -101,7 +104,7 @@ def _lse_and_max(q: Tensor, k: Tensor, bias: Tensor, keep: Tensor | None, scale:
         at = tuple(index)
         score = q[at].to(lse.dtype) @ k[at].to(lse.dtype).mT * scale + bias[at]
         if keep is not None:
-            score = torch.where(keep[at], score, -1e9)
+            score = torch.where(keep[at], score, torch.where(keep[at].any(-1, keepdim=True), -torch.inf, -1e9))
         lse[at] = score.logsumexp(-1, keepdim=True)
         largest[at] = score.amax(-1, keepdim=True) if score.size(-1) else -torch.inf
     return lse, largest
