@@ -35,7 +35,7 @@ PYTHON_MUTANTS = [
            "gradients are those of the parameters of the pass", ("test_torch_layer_pass.py",)),
     Mutant("torch: hooks of projections ignored", LAYER, 'if own["_forward_hooks"] or own["_forward_pre_hooks"]', 'if own["_forward_pre_hooks"]',
            "a hook on a projection is called", ("test_torch_layer_pass.py", "test_torch_multihead.py", "test_torch_gated.py")),
-    Mutant("torch: projections of any class", LAYER, "        if type(layer) not in _LINEAR:\n            return True\n", "", "another layer in a projection's place is called",
+    Mutant("torch: projections of any class", LAYER, "any([type(layer) not in _LINEAR for layer in given]) or ", "", "another layer in a projection's place is called",
            ("test_torch_layer_pass.py", "test_torch_multihead.py", "test_torch_gated.py")),
     Mutant("torch: a new seed of dropout backward", LAYER, 'settings |= {"training": True, "seed": int(seed)}', 'settings |= {"training": True, "seed": int(seed) // 2}',
            "torch's operators have the bits of the library", ("test_torch_layer_pass.py",)),

@@ -15,10 +15,10 @@ from torch import Tensor
 
 import polyhead.patch
 from patch_support import Counter, counter, outputs, randomize, require_same  # noqa: F401
-from torch_support import require_equal
+from torch_support import gradients, require_equal
 
 pytest.importorskip("boltz", reason="boltz is not installed: pip install --no-deps boltz==2.2.1, and einops")
-from boltz.model.layers import attention, attentionv2, pairformer, triangular_attention  # noqa: E402, F401
+from boltz.model.layers import attention, attentionv2, pairformer, triangular_attention  # noqa: E402
 from boltz.model.layers.triangular_attention.attention import TriangleAttentionEndingNode, TriangleAttentionStartingNode  # noqa: E402
 
 PATCH = polyhead.patch.boltz
@@ -81,17 +81,76 @@ def test_a_mask_between_0_and_1_is_a_bias(counter: Counter) -> None:  # noqa: F8
 
 def test_use_kernels_is_the_formula_of_cuequivariance(counter: Counter) -> None:  # noqa: F811
     layer = randomize(TriangleAttentionStartingNode(8, 4, 2)).double()
-    x = torch.randn(2, 6, 6, 8, dtype=torch.float64)
+    x = torch.randn(2, 6, 6, 8, dtype=torch.float64, requires_grad=True)
     mask = pair_mask("rows", 2, 6, torch.Generator().manual_seed(0)).double()  # type: ignore[union-attr]
+    tensors = {"x": x} | dict(layer.named_parameters())
     with PATCH():
-        found = layer(x, mask=mask, use_kernels=True)
+        found = gradients({"out": layer(x, mask=mask, use_kernels=True)}, tensors, 3)
     assert counter.calls == 1
     normed = layer.layer_norm(x)
     q, k, v = (f(normed).unflatten(-1, (2, 4)).transpose(-2, -3) for f in (layer.mha.linear_q, layer.mha.linear_k, layer.mha.linear_v))
     score = q @ k.mT / 2 + layer.linear(normed).permute(0, 3, 1, 2).unsqueeze(1)
     y = torch.where(mask.bool()[:, :, None, None, :], score, -1e9).softmax(-1) @ v
     exact = layer.mha.linear_o(torch.sigmoid(layer.mha.linear_g(normed)) * y.transpose(-2, -3).flatten(-2))
-    require_equal({"out": found}, {"out": exact}, 1e-11)
+    require_equal(found, gradients({"out": exact}, tensors, 3), 1e-11)
+
+
+def test_large_numbers_in_a_second_bias(counter: Counter) -> None:  # noqa: F811
+    """Where the bias of a head is as low as that of masked keys, these weigh as much as the others; where it is as high, they are attended to."""
+    layer = randomize(triangular_attention.primitives.Attention(8, 8, 8, 4, 2))
+    x, mask = torch.randn(1, 6, 6, 8, requires_grad=True), torch.tensor([1.0, 1, 0, 0, 0, 0]).expand(1, 6, 6)
+    offsets = (1e9 * (mask - 1))[:, :, None, None, :]
+    for number, keys in ((-1e9, slice(2)), (-1e4, slice(2)), (1e9, slice(2, 6))):
+        bias = torch.randn(1, 1, 2, 6, 6)
+        bias[..., 0, :, keys] = number
+        require_same(PATCH, lambda: layer(x, x, bias, offsets, mask), {"x": x}, layer, counter, calls=0)
+    bias = torch.randn(1, 1, 2, 6, 6) * 100
+    require_same(PATCH, lambda: layer(x, x, bias, offsets, mask), {"x": x}, layer, counter, calls=1, tolerance=3e-6)
+    # Boltz-2's, with a bias that is given
+    pairs = randomize(attentionv2.AttentionPairBias(8, num_heads=2, compute_pair_bias=False))
+    s, z = torch.randn(1, 6, 8), torch.randn(1, 6, 6, 2)
+    z[..., :2, 0] = -1e6
+    require_same(PATCH, lambda: pairs(s, z, mask[0, :1], s), {}, pairs, counter, calls=0)
+
+
+class Normed(triangular_attention.primitives.Attention):
+    def _prep_qkv(self, *arguments: Any, **options: Any) -> Any:
+        q, k, v = super()._prep_qkv(*arguments, **options)
+        return 2 * q, k, v
+
+
+CHANGES: dict[str, Callable[[Any], Any]] = {
+    "a subclass": lambda layer: setattr(layer, "__class__", Normed),
+    "a method of an object": lambda layer: setattr(layer, "_wrap_up", lambda o, q_x: type(layer)._wrap_up(layer, 2 * o, q_x)),
+    "a hook on the gate": lambda layer: layer.sigmoid.register_forward_hook(lambda module, inputs, output: 20 * output),
+    "another gate": lambda layer: setattr(layer, "sigmoid", torch.nn.Tanh()),
+    "a further module": lambda layer: setattr(layer, "norm_q", torch.nn.LayerNorm(4)),
+    "a hook on all modules": lambda layer: torch.nn.modules.module.register_module_forward_hook(
+        lambda module, inputs, output: output + 1 if isinstance(module, torch.nn.Sigmoid) else None
+    ),
+}
+
+
+@pytest.mark.parametrize("name", CHANGES)
+def test_a_changed_module_is_left_to_boltz(name: str, counter: Counter) -> None:  # noqa: F811
+    layer = randomize(triangular_attention.primitives.Attention(8, 8, 8, 4, 2))
+    x, mask = torch.randn(1, 6, 6, 8), torch.ones(1, 6, 6)
+    given = (x, x, torch.randn(1, 1, 2, 6, 6), torch.zeros(1, 6, 1, 1, 6), mask)
+    undo = CHANGES[name](layer)
+    try:
+        require_same(PATCH, lambda: layer(*given), {}, layer, counter, calls=0)
+    finally:
+        if undo is not None:
+            undo.remove()
+
+
+def test_a_subclass_that_changes_nothing_inside_is_computed(counter: Counter) -> None:  # noqa: F811
+    class Twice(triangular_attention.primitives.Attention):
+        def forward(self, *arguments: Any, **options: Any) -> Tensor:
+            return 2 * super().forward(*arguments, **options)  # type: ignore[no-any-return]
+
+    layer, x = randomize(Twice(8, 8, 8, 4, 2)), torch.randn(1, 6, 6, 8)
+    require_same(PATCH, lambda: layer(x, x, torch.randn(1, 1, 2, 6, 6), torch.zeros(1, 6, 1, 1, 6), torch.ones(1, 6, 6)), {}, layer, counter, calls=1)
 
 
 @pytest.mark.parametrize("version", [1, 2])

@@ -24,26 +24,79 @@ KINDS = {"plain": {}, "rotary": {"use_rotary_embeddings": True}, "key and value 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_multihead_attention(kind: str, counter: Counter) -> None:  # noqa: F811
+    """Query, key and value are three tensors whatever the flags: which of them counts is esm's choice, and differs with need_head_weights."""
     seed = random.randrange(2**32)
     print("seed", seed)
     draw, generator = random.Random(seed), torch.Generator().manual_seed(seed)
-    for _ in range(40):
+    for _ in range(60):
         heads, batch, extent = draw.randint(1, 4), draw.randint(1, 3), draw.randint(1, 12)
-        itself = draw.random() < 0.5
-        layer = randomize(MultiheadAttention(heads * 4, heads, self_attention=itself, **KINDS[kind]), generator).train(draw.random() < 0.5)
-        query, other = (torch.randn(extent, batch, heads * 4, generator=generator, requires_grad=True) for _ in range(2))
-        key = query if itself else other
+        flag = draw.choice([{}, {"self_attention": True}, {"encoder_decoder_attention": True}])
+        keys = extent if "self_attention" in flag or kind == "rotary" else draw.randint(1, 12)
+        layer = randomize(MultiheadAttention(heads * 4, heads, **flag, **KINDS[kind]), generator).train(draw.random() < 0.5)
+        query, key, value = (torch.randn(n, batch, heads * 4, generator=generator, requires_grad=True) for n in (extent, keys, keys))
         padding = None
         if draw.random() < 0.5:
-            padding = torch.rand(batch, extent, generator=generator) < 0.4
+            padding = torch.rand(batch, keys, generator=generator) < 0.4
             padding[:, 0] = False
-        mask = draw.choice([None, torch.randn(extent, extent, generator=generator), torch.full((extent, extent), -torch.inf).triu(1)])
+        mask = draw.choice([None, torch.randn(extent, keys, generator=generator), torch.full((extent, keys), -torch.inf).triu(1)])
         weights = {"need_weights": draw.random() < 0.7, "need_head_weights": draw.random() < 0.5}
 
         def call() -> Any:
-            return layer(query, key, key, key_padding_mask=padding, attn_mask=mask, **weights)
+            return layer(query, key, value, key_padding_mask=padding, attn_mask=mask, **weights)
 
-        require_same(PATCH, call, {"query": query} | ({} if itself else {"key": other}), layer, counter, grad=draw.random() < 0.7)
+        require_same(PATCH, call, {"query": query, "key": key, "value": value}, layer, counter, calls=1, grad=draw.random() < 0.7)
+
+
+@pytest.mark.parametrize("weights", [False, True])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.uint8])
+def test_a_mask_of_keys_that_is_not_boolean(dtype: torch.dtype, weights: bool, counter: Counter) -> None:  # noqa: F811
+    """A floating one is added by torch's function, and not 0 is masked in esm's own code; both refuse others there."""
+    layer = randomize(MultiheadAttention(8, 2))
+    x = torch.randn(5, 2, 8)
+    padding = torch.tensor([[0, 1, 0, 2, 0], [0, 0, 0, 1, 1]]).to(dtype)
+
+    def call() -> Any:
+        try:
+            return layer(x, x, x, key_padding_mask=padding, need_head_weights=weights)
+        except (AssertionError, RuntimeError) as error:
+            return str(error)
+
+    refused = call()
+    with PATCH():
+        found = call()
+    assert isinstance(found, str) is isinstance(refused, str) and (not isinstance(found, str) or found == refused)
+    require_same(PATCH, call, {}, layer, counter, calls=0, grad=False)
+    padding = torch.tensor([[False, True, False, False, False]])  # of one sequence
+    assert isinstance(call(), str)
+    with PATCH():
+        assert isinstance(call(), str)
+    assert counter.calls == 0
+
+
+def test_layers_that_torch_does_not_call(counter: Counter) -> None:  # noqa: F811
+    """torch's function reads the weights of the projections: hooks on them act with head weights alone."""
+    layer, x = randomize(MultiheadAttention(8, 2)), torch.randn(5, 2, 8)
+    layer.k_proj.register_forward_hook(lambda module, inputs, output: 2 * output)
+    require_same(PATCH, lambda: layer(x, x, x), {}, layer, counter, calls=0)
+    require_same(PATCH, lambda: layer(x, x, x, need_head_weights=True), {}, layer, counter, calls=1)
+
+
+@pytest.mark.parametrize("part", ["rot_emb", "a further module", "a further parameter", "sparse"])
+def test_a_changed_module_is_left_to_esm(part: str, counter: Counter, monkeypatch: pytest.MonkeyPatch) -> None:  # noqa: F811
+    layer, x = randomize(MultiheadAttention(8, 2, use_rotary_embeddings=True)), torch.randn(5, 2, 8)
+    if part == "rot_emb":
+        layer.rot_emb.register_forward_hook(lambda module, inputs, output: (output[0], 2 * output[1]))
+    elif part == "sparse":
+        monkeypatch.setattr(MultiheadAttention, "apply_sparse_mask", lambda scores, *_: scores.relu())
+    else:
+        layer.q_norm = torch.nn.LayerNorm(8) if part == "a further module" else torch.nn.Parameter(torch.ones(8))
+    require_same(PATCH, lambda: layer(x, x, x), {}, layer, counter, calls=0)
+
+
+def test_a_hook_on_the_dropout_of_columns_is_called(counter: Counter) -> None:  # noqa: F811
+    layer, x = randomize(ColumnSelfAttention(8, 2)), torch.randn(3, 4, 2, 8)
+    layer.dropout_module.register_forward_hook(lambda module, inputs, output: output * 3)
+    require_same(PATCH, lambda: layer(x), {}, layer, counter, calls=0)
 
 
 CASES: dict[str, dict[str, Any]] = {
@@ -101,7 +154,7 @@ def test_columns_of_an_alignment(rows: int, padded: bool, counter: Counter) -> N
         padding = torch.rand(2, rows, 6) < 0.3
         padding[1, :, 4:] = True  # columns of nothing else
     for grad in (False, True):
-        calls = 0 if rows == 1 else 1
+        calls = 0 if rows == 1 else 3 if rows == 5 and not grad else 1  # pieces of 12 // 5 columns
         for weights in (False, True) if not (grad and padded) else (False,):
 
             def call() -> Any:

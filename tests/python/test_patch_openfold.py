@@ -122,6 +122,25 @@ def test_global_attention(openfold: Any, dtype: torch.dtype, counter: Counter) -
     require_same(PATCH, lambda: layer(m, torch.rand(2, 5, 6, dtype=dtype)), {"m": m}, layer, counter, calls=0)
 
 
+def test_a_hook_on_the_gate_is_called(openfold: Any, counter: Counter) -> None:  # noqa: F811
+    layer, x = randomize(openfold.Attention(6, 6, 6, 4, 2)), torch.randn(2, 7, 6)
+    layer.sigmoid.register_forward_hook(lambda module, inputs, output: 20 * output)
+    require_same(PATCH, lambda: layer(x, x), {}, layer, counter, calls=0)
+
+
+def test_nan_at_masked_positions_stays_there(openfold: Any, counter: Counter) -> None:  # noqa: F811
+    """With a hook on a projection, where the mean of the queries is torch's, as without."""
+    layer, m, mask = randomize(GlobalAttention(8, 4, 3)), torch.randn(2, 5, 6, 8), torch.ones(2, 5, 6)
+    mask[..., 4:] = 0
+    m[..., 4:, :] = torch.nan
+    with PATCH(), torch.no_grad():
+        exact = layer(m, mask)[..., :4, :]
+        layer.linear_q.register_forward_hook(lambda module, inputs, output: None)
+        found = layer(m, mask)[..., :4, :]
+    assert counter.calls == 2 and exact.isfinite().all()
+    assert torch.allclose(found, exact, atol=1e-5)
+
+
 def test_another_signature_is_refused(openfold: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     class Attention(nn.Module):
         def forward(self, q_x: Tensor, k_x: Tensor, v_x: Tensor, biases: Any = None) -> Tensor:

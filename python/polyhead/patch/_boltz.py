@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ._layer import Projections, attend, attended, is_ours, masks_and_bias, with_rows
+from ._layer import LINEARS, SIGMOID, Projections, attend, attended, is_ours, is_small, masks_and_bias, with_rows
 
 
 def attention(
@@ -34,13 +34,13 @@ def attention(
 
 def _of_pairs(module: Any, s: Tensor, k_in: Tensor, bias: Tensor, mask: Tensor, multiplicity: int, by_boltz: Callable[[Tensor], Tensor] | None) -> Tensor | None:
     """The output of an AttentionPairBias. bias: ``[B / multiplicity,H,Q,K]``; mask: ``[B,K]``. by_boltz: the package's result for sequences of an index, if it
-    can be called for some of them; None is returned where it would be needed and cannot."""
+    can be called for some of them. Returns None if a query has no key and by_boltz is None."""
     batch, heads, pairs = s.size(0), module.num_heads, (s.size(1), k_in.size(1))
     if mask.shape != (batch, pairs[1]) or k_in.size(0) != batch or bias.shape[1:] != (heads, *pairs) or bias.size(0) * multiplicity not in (1, batch):
         return None
     keep = mask != 0
     which = attended([keep[:, None, None, :]], tuple(s.shape[:1]), s.size(1), k_in.size(1))
-    if module.inf < 1e4 or not bool((keep == mask).all()) or (which.empty is not None and by_boltz is None):
+    if module.inf < 1e4 or not is_small(bias) or not bool((keep == mask).all()) or (which.empty is not None and by_boltz is None):
         return None
     to = Projections(module.proj_q, module.proj_k, module.proj_v, module.proj_o, module.proj_g, heads, module.head_dim)
     if bias.size(0) * multiplicity == batch:
@@ -96,8 +96,15 @@ def _repeated(x: Tensor, index: Tensor, multiplicity: int) -> Tensor:
     return x[torch.div(index, multiplicity, rounding_mode="floor") if x.size(0) > 1 else torch.zeros_like(index)]
 
 
-METHODS = (
-    ("boltz.model.layers.triangular_attention.primitives", "Attention", "forward", ("q_x", "kv_x", "tri_bias", "mask_bias", "mask", "use_kernels"), (), attention),
-    ("boltz.model.layers.attention", "AttentionPairBias", "forward", ("s", "z", "mask", "multiplicity", "to_keys", "model_cache"), (), pair_bias),
-    ("boltz.model.layers.attentionv2", "AttentionPairBias", "forward", ("s", "z", "mask", "k_in", "multiplicity"), (), pair_bias_2),
-)
+_PROJECTIONS = ("proj_q", "proj_k", "proj_v", "proj_g", "proj_z", "proj_o")
+METHODS: tuple[tuple[Any, ...], ...] = (
+    (
+        "boltz.model.layers.triangular_attention.primitives", "Attention", "forward", ("q_x", "kv_x", "tri_bias", "mask_bias", "mask", "use_kernels"), (),
+        attention, ("_prep_qkv", "_wrap_up"), LINEARS, SIGMOID,
+    ),
+    (
+        "boltz.model.layers.attention", "AttentionPairBias", "forward", ("s", "z", "mask", "multiplicity", "to_keys", "model_cache"), (),
+        pair_bias, (), ("norm_s", *_PROJECTIONS), {},
+    ),
+    ("boltz.model.layers.attentionv2", "AttentionPairBias", "forward", ("s", "z", "mask", "k_in", "multiplicity"), (), pair_bias_2, (), _PROJECTIONS, {}),
+)  # fmt: skip

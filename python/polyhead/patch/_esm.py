@@ -8,6 +8,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
+from ..torch import _layer_pass as passes
 from ..torch import attention
 from ._layer import is_ours
 
@@ -17,24 +18,43 @@ def multihead(
     incremental_state: Any = None, need_weights: bool = True, static_kv: bool = False, attn_mask: Tensor | None = None, before_softmax: bool = False,
     need_head_weights: bool = False,
 ) -> tuple[Tensor, Tensor | None]:  # fmt: skip
-    """MultiheadAttention, [T,B,E]. Left to its own code: incremental decoding, scores before the softmax, masks that are not numbers, a query without a key
-    (NaN there), and attention weights together with dropout."""
+    """MultiheadAttention, [T,B,E]. Left to its own code: incremental decoding, scores before the softmax, a mask of pairs that is not numbers, a mask of keys
+    that is not boolean, a query without a key (NaN there), and attention weights together with dropout."""
     arguments = (query, key, value, key_padding_mask, incremental_state, need_weights, static_kv, attn_mask, before_softmax, need_head_weights)
+    by_esm = incremental_state is not None or static_kv or before_softmax or self.onnx_trace or torch.is_autocast_enabled("cpu")
+    found = None if by_esm or key is None or value is None else _of_module(self, query, key, value, key_padding_mask, attn_mask, need_weights, need_head_weights)
+    return own(self, *arguments) if found is None else found
+
+
+def _of_module(
+    self: Any, query: Tensor, key: Tensor, value: Tensor, blocked: Tensor | None, mask: Tensor | None, need_weights: bool, need_head_weights: bool
+) -> tuple[Tensor, Tensor | None] | None:
+    """blocked: key_padding_mask. None if it is left to esm."""
     dropout = float(self.dropout) if self.training else 0.0
     weights = need_weights or need_head_weights
-    by_esm = incremental_state is not None or static_kv or before_softmax or self.onnx_trace or (dropout > 0 and weights)
-    if by_esm or key is None or value is None or not is_ours(query, key, value) or torch.is_autocast_enabled("cpu"):
-        return own(self, *arguments)  # type: ignore[no-any-return]
-    mask = attn_mask
-    if mask is not None and (not is_ours(mask) or mask.shape != (query.size(0), key.size(0))):
-        return own(self, *arguments)  # type: ignore[no-any-return]
-    sources = (query, query, query) if self.self_attention else (query, key, key) if self.encoder_decoder_attention else (query, key, value)
+    if (dropout > 0 and weights) or not is_ours(query, key, value):
+        return None
+    projections = (self.q_proj, self.k_proj, self.v_proj)
+    if not self.rot_emb and self.enable_torch_version and not need_head_weights:
+        # esm calls torch's function: with key and value as they are given, and parameters of the layers, which it does not call.
+        if passes.is_watched(*projections, self.out_proj) or any(layer.bias is None for layer in projections):
+            return None
+        sources = (query, key, value)
+    else:
+        sources = (query, query, query) if self.self_attention else (query, key, key) if self.encoder_decoder_attention else (query, key, value)
+    if any(x.dim() != 3 or x.size(1) != query.size(1) for x in sources) or sources[1].size(0) != sources[2].size(0):
+        return None
+    queries, batch, keys = query.size(0), query.size(1), sources[1].size(0)
+    if mask is not None and (not is_ours(mask) or mask.dtype != query.dtype or mask.shape != (queries, keys)):
+        return None
+    # A floating mask of keys is added by torch's function, and is a boolean one to esm's own code.
+    if blocked is not None and (not passes.are_plain_masks((blocked,)) or blocked.shape != (batch, keys)):
+        return None
     k_bias, v_bias = self.bias_k, self.bias_v
-    blocked = None if key_padding_mask is None or key_padding_mask.dim() == 0 else key_padding_mask.to(torch.bool)
     added = (k_bias is not None) + bool(self.add_zero_attn)
     if not added and _has_empty_row(blocked, mask):
-        return own(self, *arguments)  # type: ignore[no-any-return]
-    q, k, v = (linear(x) for linear, x in zip((self.q_proj, self.k_proj, self.v_proj), sources))
+        return None
+    q, k, v = (linear(x) for linear, x in zip(projections, sources))
     if k_bias is not None:
         k, v = (torch.cat([x, bias.expand(1, x.size(1), -1).to(x.dtype)]) for x, bias in ((k, k_bias), (v, v_bias)))
     if self.add_zero_attn:
@@ -46,7 +66,7 @@ def multihead(
     if self.rot_emb:
         q, k = self.rot_emb(q, k)
     if q.dtype != v.dtype:  # positions in another dtype than the model's
-        return own(self, *arguments)  # type: ignore[no-any-return]
+        return None
     found = attention(
         q, k, v, block_keys=blocked, bias=None if mask is None else mask.to(q.dtype), scale=self.scaling, dropout=dropout, return_attention_weights=weights
     )
@@ -69,12 +89,17 @@ def _has_empty_row(blocked: Tensor | None, mask: Tensor | None) -> bool:
 def column(
     own: Callable[..., Any], self: Any, x: Tensor, self_attn_mask: Tensor | None = None, self_attn_padding_mask: Tensor | None = None
 ) -> tuple[Tensor, Tensor]:
-    """ColumnSelfAttention, [rows, columns, B, E]: attention along the rows. Its own code does one row, and dropout of the attention weights that it returns."""
-    dropping = self.training and self.dropout_module.p > 0
-    if not is_ours(x) or self_attn_mask is not None or x.size(0) == 1 or dropping or torch.is_autocast_enabled("cpu"):
-        return own(self, x, self_attn_mask, self_attn_padding_mask)  # type: ignore[no-any-return]
+    """ColumnSelfAttention, [rows, columns, B, E]: attention along the rows. esm's code runs for one row, and in training with dropout. It also splits
+    large calls, into calls of the module that come here."""
+    # dropout_module has a mode of its own.
+    by_esm = self_attn_mask is not None or not is_ours(x) or x.dim() != 4 or x.size(0) == 1 or torch.is_autocast_enabled("cpu")
+    by_esm = by_esm or self.dropout_module.training and self.dropout_module.p > 0
+    by_esm = by_esm or x.size(0) * x.size(1) > self.max_tokens_per_msa and not torch.is_grad_enabled()
+    padding = self_attn_padding_mask
+    if by_esm or padding is not None and (not passes.are_plain_masks((padding,)) or padding.shape != (x.size(2), x.size(0), x.size(1))):
+        return own(self, x, self_attn_mask, padding)  # type: ignore[no-any-return]
     q, k, v = (linear(x).unflatten(-1, (self.num_heads, self.head_dim)).permute(1, 2, 3, 0, 4) for linear in (self.q_proj, self.k_proj, self.v_proj))
-    blocked = None if self_attn_padding_mask is None else self_attn_padding_mask.to(torch.bool).permute(2, 0, 1)  # [columns, B, rows]
+    blocked = None if padding is None else padding.permute(2, 0, 1)  # [columns, B, rows]
     # Scores of masked keys are replaced by one number, so that a column of nothing else has equal weights and no gradient of its scores.
     empty_rows: Literal["uniform", "zero"] = "uniform" if blocked is not None and bool(blocked.all(-1).any()) else "zero"
     out, p = attention(q, k, v, block_keys=blocked, scale=self.scaling, empty_rows=empty_rows, return_attention_weights=True)
@@ -84,7 +109,14 @@ def column(
 _MULTIHEAD = (
     "query", "key", "value", "key_padding_mask", "incremental_state", "need_weights", "static_kv", "attn_mask", "before_softmax", "need_head_weights"
 )  # fmt: skip
-METHODS = (
-    ("esm.multihead_attention", "MultiheadAttention", "forward", _MULTIHEAD, (), multihead),
-    ("esm.axial_attention", "ColumnSelfAttention", "forward", ("x", "self_attn_mask", "self_attn_padding_mask"), (), column),
-)
+_PROJECTIONS = ("q_proj", "k_proj", "v_proj", "out_proj")
+METHODS: tuple[tuple[Any, ...], ...] = (
+    (
+        "esm.multihead_attention", "MultiheadAttention", "forward", _MULTIHEAD, (), multihead, ("apply_sparse_mask",), (*_PROJECTIONS, "bias_k", "bias_v"),
+        {"rot_emb": "esm.rotary_embedding.RotaryEmbedding"},  # called with other dimensions
+    ),
+    (
+        "esm.axial_attention", "ColumnSelfAttention", "forward", ("x", "self_attn_mask", "self_attn_padding_mask"), (), column,
+        ("compute_attention_update",), _PROJECTIONS, {"dropout_module": "torch.nn.modules.dropout.Dropout"},
+    ),
+)  # fmt: skip

@@ -13,12 +13,16 @@ from torch.nn import functional as F
 
 from ..torch import _functional as core
 from ..torch import _layer_pass as passes
-from ..torch._eager import PLAIN, watched
+from ..torch._eager import PLAIN
+from ..torch._gated import mean
 from ..torch._inputs import DTYPES
 from ..torch._ops import Options
 
 _PACKAGES = ("boltz", "openfold", "openfold3")
-_OFFSET = 1e4  # A score that is less by this has a weight of 0 in every dtype, unless scores themselves differ by as much.
+_OFFSET = 1e4  # exp(-1e4) is 0 in every dtype. Wrong if other scores of the row are as low.
+_LARGEST = _OFFSET / 4  # of a bias beside masks: at most half of the offset is lost to it
+LINEARS = ("linear_q", "linear_k", "linear_v", "linear_o", "linear_g")
+SIGMOID = {"sigmoid": "torch.nn.modules.activation.Sigmoid"}  # of the gate
 _PIECE = 2**24  # elements of the scores of sequences that are left to the package at a time
 
 
@@ -39,19 +43,14 @@ class Projections(NamedTuple):
 
 
 def is_ours(*tensors: object) -> bool:
-    """Whether these are tensors that polyhead computes with, and nothing but autograd looks at the call: no compiler, tracer, transform or mode."""
-    return not watched() and all(type(x) in PLAIN and x.is_cpu and x.dtype in DTYPES and x.numel() > 0 for x in tensors)  # type: ignore[attr-defined]
-
-
-def is_called_plainly(module: nn.Module) -> bool:
-    """Whether a call of the module is a call of its forward method: no hooks."""
-    own = module.__dict__
-    return not passes.is_watched() and "forward" not in own and not any(own[f"_{way}_hooks"] for way in ("forward", "forward_pre", "backward", "backward_pre"))
+    """Whether these are tensors that polyhead computes with."""
+    return all(type(x) in PLAIN and x.is_cpu and x.dtype in DTYPES and x.numel() > 0 for x in tensors)  # type: ignore[attr-defined]
 
 
 def masks_and_bias(biases: Iterable[Tensor | None], scores: tuple[int, ...]) -> tuple[list[Tensor], Tensor | None] | None:
-    """Boolean masks and one bias for tensors that are added to the scores ``[*,H,Q,K]``: what is the same for all heads and holds 0 and large negative
-    numbers alone is a mask. None if their sum would be larger than the largest, or the scores do not have all their dimensions."""
+    """Boolean masks and one bias for tensors that are added to the scores ``[*,H,Q,K]``. A tensor without a head dimension that holds only 0 and numbers <= -1e4
+    is a mask. None if the sum of the others would need more memory than the largest of them, if one of them has large numbers, or if the scores do not have
+    all their dimensions."""
     masks, others = [], []
     for bias in biases:
         if bias is None:
@@ -60,12 +59,20 @@ def masks_and_bias(biases: Iterable[Tensor | None], scores: tuple[int, ...]) -> 
             return None
         masked = None if bias.requires_grad else _as_mask(bias)
         masks.append(masked) if masked is not None else others.append(bias)
+    if not all(is_small(x) for x in others):
+        return None
     if len(others) < 2:
         return masks, others[0] if others else None
     total = torch.broadcast_shapes(*(x.shape for x in others))
     if math.prod(total) > max(x.numel() for x in others):
         return None
     return masks, torch.stack([x.expand(total) for x in others]).sum(0)
+
+
+def is_small(bias: Tensor) -> bool:
+    """Whether masked keys have a weight of 0 beside this bias. Where it has large numbers itself, masked keys may weigh as much as others."""
+    low, high = bias.detach().aminmax()
+    return -_LARGEST < float(low) and float(high) < _LARGEST
 
 
 def _as_mask(bias: Tensor) -> Tensor | None:
@@ -135,7 +142,7 @@ def _is_product(layer: nn.Module) -> bool:
     """Whether a call of the layer is x W^T + b. These packages have subclasses of torch's with other initial values and, in some layers, a precision of
     their own."""
     known = isinstance(layer, nn.Linear) and (type(layer).forward is nn.Linear.forward or type(layer).__module__.split(".")[0] in _PACKAGES)
-    return known and getattr(layer, "precision", None) is None and is_called_plainly(layer)
+    return known and getattr(layer, "precision", None) is None and not passes.has_hooks(layer)
 
 
 def _by_torch(
@@ -143,10 +150,7 @@ def _by_torch(
 ) -> Tensor:
     """Projections and gate as the layers compute them, and the attention of their results by polyhead."""
     linear_q, linear_k, linear_v, linear_o, linear_g = linears
-    source = q_x
-    if global_query != "off":
-        weight = masks["attend_keys"].unsqueeze(-1) if masks else q_x.new_ones(1)
-        source = (q_x * weight).sum(-2, keepdim=True) / weight.expand_as(q_x[..., :1]).sum(-2, keepdim=True).clamp(min=1).to(q_x.dtype)
+    source = q_x if global_query == "off" else mean(q_x, q_x.dim() - 2, masks.get("attend_keys"))
     q, k, v = (linear(x).unflatten(-1, (-1, to.width)).transpose(-2, -3) for linear, x in ((linear_q, source), (linear_k, kv_x), (linear_v, kv_x)))
     dtype = q.dtype if bias is None else torch.promote_types(q.dtype, bias.dtype)
     keep = masks["attend_keys"][..., None, None, :] if "attend_keys" in masks else masks.get("attend")

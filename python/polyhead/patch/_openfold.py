@@ -7,13 +7,13 @@ from typing import Any
 
 from torch import Tensor
 
-from ._layer import Projections, attend, attended, is_ours, masks_and_bias, with_rows
+from ._layer import LINEARS, SIGMOID, Projections, attend, attended, is_ours, masks_and_bias, with_rows
 
 _KERNELS = (
     "use_memory_efficient_kernel", "use_deepspeed_evo_attention", "use_cuequivariance_attention", "use_cueq_triangle_kernels", "use_triton_triangle_kernels",
     "use_lma", "use_high_precision",
 )  # fmt: skip
-"""Other ways to the same result."""
+"""Kernels with the same result; at most one may be chosen."""
 
 
 def _of_module(own: Callable[..., Tensor], mha: Any, q_x: Tensor, kv_x: Tensor, biases: list[Tensor] | None, options: dict[str, Any]) -> Tensor | None:
@@ -38,7 +38,7 @@ def _of_module(own: Callable[..., Tensor], mha: Any, q_x: Tensor, kv_x: Tensor, 
 
 
 def attention(own: Callable[..., Tensor], self: Any, q_x: Tensor, kv_x: Tensor, biases: list[Tensor] | None = None, *places: Any, **options: Any) -> Tensor:
-    # Options given by place keep their meaning in the package's own code alone, whose order differs between versions.
+    # The order of positional options differs between versions, so such calls run the package's own code.
     out = None if places else _of_module(own, self, q_x, kv_x, biases, options)
     return own(self, q_x, kv_x, biases, *places, **options) if out is None else out
 
@@ -57,8 +57,8 @@ def global_attention(own: Callable[..., Tensor], self: Any, m: Tensor, mask: Ten
 
 
 _FLASH = ("lma_q_chunk_size", "lma_kv_chunk_size", "use_flash", "flash_mask")
-_ATTENTION = ("Attention", "forward", ("q_x", "kv_x", "biases"), (*_KERNELS, *_FLASH), attention)
-_GLOBAL = ("GlobalAttention", "forward", ("m", "mask"), ("use_lma",), global_attention)
+_ATTENTION = ("Attention", "forward", ("q_x", "kv_x", "biases"), (*_KERNELS, *_FLASH), attention, ("_prep_qkv", "_wrap_up"), LINEARS, SIGMOID)
+_GLOBAL = ("GlobalAttention", "forward", ("m", "mask"), ("use_lma",), global_attention, (), LINEARS, SIGMOID)
 METHODS = (
     ("openfold.model.primitives", *_ATTENTION),
     ("openfold.model.primitives", *_GLOBAL),

@@ -6,11 +6,13 @@ import functools
 import importlib
 import inspect
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from importlib import metadata
 from types import TracebackType
 from typing import Any, NamedTuple
 
+from ..torch import _layer_pass as passes
+from ..torch._eager import watched
 from . import _boltz, _esm, _openfold
 
 
@@ -23,6 +25,28 @@ class Method(NamedTuple):
     parameters: tuple[str, ...]  # that the method must begin with
     known: tuple[str, ...]  # further ones that it may have
     replacement: Callable[..., Any]  # called with the package's own method and its arguments
+    helpers: tuple[str, ...] = ()  # methods that the package's own calls and the replacement does not
+    parts: tuple[str, ...] = ()  # modules, parameters and buffers that the replacement calls or reads
+    bypassed: Mapping[str, str] = {}  # modules that the package's own calls and the replacement computes or leaves out, and their classes
+
+    def is_known(self, owner: type, module: Any) -> bool:
+        """Whether the object computes what polyhead does: with helper methods of the patched class, without further parts, and with bypassed modules that
+        nothing watches or changes."""
+        own = module.__dict__
+        for name in self.helpers:
+            helper = getattr(type(module), name, None)
+            if name in own or helper is not None and (_name(helper) != f"{_name(owner)}.{name}" or hasattr(helper, "__wrapped__")):
+                return False
+        for kind in ("_modules", "_parameters", "_buffers"):
+            if any(name not in self.parts and name not in self.bypassed for name in own.get(kind, ())):
+                return False
+        parts = [(own["_modules"].get(name), kind) for name, kind in self.bypassed.items()]
+        return not any(part is not None and (_name(type(part)) != kind or passes.has_hooks(part)) for part, kind in parts)
+
+
+def _name(of: Any) -> str:
+    """The module and the name of a class or function."""
+    return f"{getattr(of, '__module__', '')}.{getattr(of, '__qualname__', '')}"
 
 
 class _Package:
@@ -37,7 +61,7 @@ class _Package:
     def apply(self) -> None:
         with self.lock:
             if self.patches == 0:
-                self.replaced = [(owner, method.name, own, self._replacement(own, method)) for owner, method, own in self._found()]
+                self.replaced = [(owner, method.name, own, self._replacement(owner, own, method)) for owner, method, own in self._found()]
                 for owner, name, _, new in self.replaced:
                     setattr(owner, name, new)
             self.patches += 1
@@ -47,13 +71,18 @@ class _Package:
             self.patches -= 1
             if self.patches == 0:
                 for owner, name, own, new in self.replaced:
-                    if owner.__dict__.get(name) is new:  # else someone has wrapped it, and finds the package's own method behind it
+                    # If someone wrapped our method, leave it: ours now calls the package's own.
+                    if owner.__dict__.get(name) is new:
                         setattr(owner, name, own)
 
-    def _replacement(self, own: Callable[..., Any], method: Method) -> Callable[..., Any]:
+    def _replacement(self, owner: type, own: Callable[..., Any], method: Method) -> Callable[..., Any]:
+        package = self
+
         @functools.wraps(own)
-        def replaced(*arguments: Any, **keywords: Any) -> Any:
-            return method.replacement(own, *arguments, **keywords) if self.patches else own(*arguments, **keywords)
+        def replaced(self: Any, *arguments: Any, **keywords: Any) -> Any:
+            # Ours where no compiler, tracer, transform or dispatch mode is active.
+            ours = package.patches and not watched() and method.is_known(owner, self)
+            return method.replacement(own, self, *arguments, **keywords) if ours else own(self, *arguments, **keywords)
 
         return replaced
 

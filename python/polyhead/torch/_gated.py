@@ -169,7 +169,7 @@ class GatedAttention(nn.Module):
         self, of: Any, x: Tensor, axis: int, bias: Tensor | None, keep: Tensor | None, dropout: float, attention_weights: bool, seed: Tensor | None = None
     ) -> tuple[Tensor, Tensor | None]:
         """The projections in torch's operators, and the attention in polyhead's. of: what has the projections, this layer if they are its own."""
-        source = self._mean(x, axis, keep) if self.is_global else x
+        source = mean(x, axis, None if self.query_mean == "all" else keep) if self.is_global else x
         q, k, v = (self._split(linear(y), axis) for linear, y in ((of.linear_q, source), (of.linear_k, x), (of.linear_v, x)))
         options = Options(
             attend=None if keep is None else keep[..., None, None, :],
@@ -205,15 +205,6 @@ class GatedAttention(nn.Module):
         except RuntimeError:
             raise ValueError(f"GatedAttention: attend_keys is {list(attend_keys.shape)}; it must broadcast to [*,S] = {list(expected)}") from None
 
-    def _mean(self, x: Tensor, axis: int, keep: Tensor | None) -> Tensor:
-        # mean(x W^T + b) = mean(x) W^T + b, so take the mean first: then the product is smaller.
-        if self.query_mean == "all" or keep is None:
-            return x.mean(axis, keepdim=True)
-        weight = keep.movedim(-1, axis).unsqueeze(-1)
-        # Replace masked positions by 0: NaN or infinity times 0 would be NaN.
-        total = torch.where(weight, x, 0).sum(axis, keepdim=True)
-        return total / weight.sum(axis, keepdim=True).clamp(min=1).to(x.dtype)
-
     def _bias(self, x: Tensor, axis: int, bias: Tensor | None) -> Tensor | None:
         """The bias ``[T,S]`` or, of an extent of 1 where it is shared, ``[*,N,T,S]``."""
         if bias is None:
@@ -231,6 +222,17 @@ class GatedAttention(nn.Module):
         if 2 < bias.dim() < rank:
             bias = bias.reshape(*lead, *(1,) * (rank - bias.dim()), *bias.shape[-3:])
         return bias
+
+
+def mean(x: Tensor, axis: int, keep: Tensor | None) -> Tensor:
+    """The mean along an axis (not negative) of the positions that keep ``[*,S]`` has, from which a global query is projected."""
+    # mean(x W^T + b) = mean(x) W^T + b, so take the mean first: then the product is smaller.
+    if keep is None:
+        return x.mean(axis, keepdim=True)
+    weight = keep.movedim(-1, axis).unsqueeze(-1)
+    # Replace masked positions by 0: NaN or infinity times 0 would be NaN.
+    total = torch.where(weight, x, 0).sum(axis, keepdim=True)
+    return total / weight.sum(axis, keepdim=True).clamp(min=1).to(x.dtype)
 
 
 def _named(parameters: tuple[Tensor | None, ...]) -> SimpleNamespace:

@@ -54,14 +54,16 @@ def _all_plain(dtype: torch.dtype | None, tensors: Sequence[Tensor | None]) -> b
 
 def is_watched(*layers: nn.Module | None) -> bool:
     """Whether something may watch or change a call of these layers of torch: another class (quantized, parametrized, an adapter), or hooks."""
+    given = [layer for layer in layers if layer is not None]
+    return any([type(layer) not in _LINEAR for layer in given]) or has_hooks(*given)
+
+
+def has_hooks(*modules: nn.Module) -> bool:
+    """Whether a call of one of these is more than a call of its class's forward: hooks of its own or of all modules, or a forward of its own."""
     if hooks_of_all._global_forward_hooks or hooks_of_all._global_forward_pre_hooks or hooks_of_all._global_backward_hooks or hooks_of_all._global_backward_pre_hooks:
         return True
-    for layer in layers:
-        if layer is None:
-            continue
-        if type(layer) not in _LINEAR:
-            return True
-        own = layer.__dict__
+    for module in modules:
+        own = module.__dict__
         if own["_forward_hooks"] or own["_forward_pre_hooks"] or own["_backward_hooks"] or own["_backward_pre_hooks"] or "forward" in own:
             return True
     return False
