@@ -127,6 +127,23 @@ Installing them needs root, and there is no sudo here. As root:
   ((${#missing[@]} == 0)) || stop "apt-get said that it installed them, but they cannot be found: ${missing[*]}"
 }
 
+# unpack_packages ARCHITECTURE FOLDER SUITE NAME...: Debian's packages, unpacked into the folder. Nothing is installed, and apt's own lists stay as they are.
+# SUITE is another suite of Debian; empty: the system's. A name may end in :ARCHITECTURE.
+unpack_packages() {
+  local architecture=$1 folder=$2 suite=$3 apt="$2.apt" package
+  shift 3
+  mkdir -p "$apt"/{lists,archives}/partial "$folder"
+  : >"$apt/status"
+  local get=(apt-get -o "APT::Architectures::=$(dpkg --print-architecture)" -o "APT::Architectures::=$architecture" -o "Dir::State::lists=$apt/lists"
+    -o "Dir::State::status=$apt/status" -o "Dir::Cache=$apt")
+  if [[ -n $suite ]]; then
+    echo "deb [arch=$architecture signed-by=/usr/share/keyrings/debian-archive-keyring.gpg] http://deb.debian.org/debian $suite main" >"$apt/sources.list"
+    get+=(-o "Dir::Etc::sourcelist=$apt/sources.list" -o Dir::Etc::sourceparts=-)
+  fi
+  (cd "$apt" && "${get[@]}" update && "${get[@]}" download "$@") >"$folder.log" 2>&1 || stop "apt has no packages for $architecture ($folder.log)"
+  for package in "$apt"/*.deb; do dpkg -x "$package" "$folder"; done
+}
+
 build_packages=(g++ cmake ninja-build pkg-config libcli11-dev nlohmann-json3-dev libutf8proc-dev libzip-dev python3 python3-venv)
 
 # install_python [NAME... | -r FILE]: into a virtual environment inside the build folder.

@@ -76,7 +76,7 @@ bool is_true(PyObject* answer) {
 
 nb::object integers(const auto& numbers) {
   const nb::object tuple = nb::steal(PyTuple_New(numbers.size()));
-  for (int i = 0; i < numbers.size(); ++i) PyTuple_SET_ITEM(tuple.ptr(), i, PyLong_FromLongLong(numbers[i]));
+  for (int i = 0; i < numbers.size(); ++i) PyTuple_SetItem(tuple.ptr(), i, PyLong_FromLongLong(numbers[i]));
   return tuple;
 }
 
@@ -155,7 +155,7 @@ bool read_plain_tensor(nb::handle object, nb::dlpack::dltensor& tensor) {
   for (int axis = 0; axis < tensor.ndim; ++axis) empty = empty || tensor.shape[axis] == 0;
   if (tensor.device.device_type != nb::device::cpu::value || (tensor.data == nullptr && !empty)) return false;
   if (is_true(PyObject_GetAttr(object.ptr(), POLYHEAD_NAME("requires_grad"))) && is_true(PyObject_CallNoArgs(torch.is_grad_enabled))) return false;
-  return !is_true(PyObject_CallMethodNoArgs(object.ptr(), POLYHEAD_NAME("is_neg")));
+  return !is_true(PyObject_CallMethodObjArgs(object.ptr(), POLYHEAD_NAME("is_neg"), nullptr));
 }
 
 nb::object empty_tensor(nb::handle like, const Shape& shape, const char* name, nb::dlpack::dtype dtype, ConstTensorView order) {
