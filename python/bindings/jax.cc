@@ -37,7 +37,10 @@ std::vector<std::string_view> split(std::string_view all, char separator) {
 }
 
 Diagonal diagonal(std::string_view word) {
-  return word == "top_left" ? Diagonal::top_left() : word == "bottom_right" ? Diagonal::bottom_right() : Diagonal::offset(number<std::int64_t>(word));
+  for (const auto& [name, corner] : kCorners) {
+    if (name == word) return corner;
+  }
+  return Diagonal::offset(number<std::int64_t>(word));
 }
 
 void parse(std::string_view word, double& field) { field = number<double>(word); }
@@ -48,8 +51,11 @@ void parse(std::string_view word, const Backend*& field) { field = &find_backend
 
 void parse(std::string_view word, EmptyRows& field) {
   for (const auto& [name, value] : kEmptyRows) {
-    if (name == word) field = value;
+    if (name != word) continue;
+    field = value;
+    return;
   }
+  refuse(text("polyhead.jax: this build does not know empty_rows '", word, "'"));
 }
 
 // left,right; nothing where a side is unlimited
@@ -276,6 +282,7 @@ std::vector<TensorView> views(const xla::Buffers& buffers) {
   std::vector<TensorView> result;
   result.reserve(static_cast<std::size_t>(buffers.size));
   for (std::int64_t i = 0; i < buffers.size; ++i) {
+    if (buffers.types[i] != xla::kBuffer) refuse("polyhead.jax: an operand or a result is no buffer");
     const xla::Buffer& buffer = *buffers.buffers[i];
     const auto rank = static_cast<std::size_t>(buffer.rank);
     result.emplace_back(buffer.data, dtype_of(buffer.dtype), Shape(std::span<const std::int64_t>(buffer.extents, rank)));

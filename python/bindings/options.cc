@@ -154,7 +154,6 @@ void read(const char* name, nb::handle given, const Backend*& backend) {
 
 // "top_left", "bottom_right" or an offset. TypeError for True and False: they do not name a corner.
 void read(const char* name, nb::handle given, std::optional<Diagonal>& diagonal) {
-  constexpr Choices<Diagonal, 2> kCorners{{{"top_left", Diagonal::top_left()}, {"bottom_right", Diagonal::bottom_right()}}};
   if (given.is_none()) return;
   if (nb::isinstance<nb::bool_>(given)) {
     throw nb::type_error(text(name, " is a bool, which does not say where the diagonal begins; give 'top_left', 'bottom_right' or an offset").c_str());

@@ -42,6 +42,7 @@ std::string word_of(const Choices<T, count>& choices, T value) {
   return {};
 }
 
+inline constexpr Choices<Diagonal, 2> kCorners{{{"top_left", Diagonal::top_left()}, {"bottom_right", Diagonal::bottom_right()}}};
 inline constexpr Choices<EmptyRows, 3> kEmptyRows{{{"zero", EmptyRows::zero}, {"uniform", EmptyRows::uniform}, {"unmasked", EmptyRows::unmasked}}};
 
 // Convert the value of an argument. TypeError and ValueError say which argument it is, what was given and what is allowed.

@@ -126,7 +126,7 @@ def annotations_of(kind: type) -> dict[str, str]:
     return {name: str(getattr(annotation, "__forward_arg__", annotation)) for name, annotation in kind.__annotations__.items()}
 
 
-_DEFAULTS: dict[str, Any] = {"softcap": 0.0, "dropout": 0.0, "empty_rows": "zero", "training": False}  # other options: None
+DEFAULTS: dict[str, Any] = {"softcap": 0.0, "dropout": 0.0, "empty_rows": "zero", "training": False}  # other options: None
 _signatures: dict[str, inspect.Signature] = {}
 _MASK = "'attend' (booleans, True: may attend), 'block' (True: may not) or 'bias' (numbers, added to the scores)"
 _OTHER_NAMES = {  # names in torch and transformers whose nearest spelling here means something else
@@ -145,7 +145,7 @@ def takes(options: type) -> Callable[[_F], _F]:
         signature = inspect.signature(function)
         named = [p for p in signature.parameters.values() if p.kind is not p.VAR_KEYWORD]
         for name, annotation in annotations_of(options).items():
-            named.append(inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=_DEFAULTS.get(name), annotation=annotation))
+            named.append(inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=DEFAULTS.get(name), annotation=annotation))
         _signatures[function.__qualname__] = function.__signature__ = signature.replace(parameters=named)  # type: ignore[attr-defined]
         return function
 

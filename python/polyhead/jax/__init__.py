@@ -1,4 +1,5 @@
-"""polyhead for JAX on the CPU: attention inside `jit`, `grad` and `vmap`, and in the places where jax.nn and Flax take a function of their own.
+"""polyhead for JAX on the CPU: attention inside `jit`, `grad` and `vmap`, with the arguments of
+jax.nn.dot_product_attention and of Flax's attention_fn.
 
 Needs jax 0.5 or later. Importing `polyhead` does not import jax.
 """

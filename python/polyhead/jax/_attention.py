@@ -9,7 +9,7 @@ import numpy as np
 from jax import numpy as jnp
 
 from .._attention import explain
-from .._options import RelativeBias, SdpaOptions, Unpack, annotations_of, refuse, takes
+from .._options import DEFAULTS, RelativeBias, SdpaOptions, Unpack, annotations_of, refuse, takes
 from ._primitives import Call, forward_p
 
 Layout = Literal["NTH", "TNH"]
@@ -17,7 +17,6 @@ Layout = Literal["NTH", "TNH"]
 _OPTIONS = annotations_of(SdpaOptions)
 _ARRAYS = tuple(name for name, kind in _OPTIONS.items() if kind == "Array")
 _INTEGERS = ("key_lengths", "diagonal_offsets", "query_offsets", "key_offsets")
-_DEFAULTS: dict[str, Any] = {"softcap": 0.0, "dropout": 0.0, "empty_rows": "zero"}
 _checked: set[str] = set()
 
 
@@ -43,7 +42,8 @@ def attention(
         out   = dropout(p) v                         lse = log sum exp(score) over the attended keys
 
     q, k, v, bias, sink and a relative_bias have gradients, through out, lse and the attention weights. The forward pass and the backward pass are one call
-    of the library each, on XLA's own buffers; between them stay out and lse, and no tensor of pairs.
+    of the library each, on XLA's own buffers; between them stay out and lse, and no tensor of pairs. Only gradients through the attention weights, and
+    through lse with empty_rows "unmasked", make tensors ``[*,N,T,S]``.
 
     Args:
         q, k, v: ``[*,N,T,H]``, ``[*,K,S,H]``, ``[*,K,S,V]`` on the CPU, float32, bfloat16, float16, or float64 with jax_enable_x64; k and v may be of a
@@ -54,7 +54,8 @@ def attention(
         return_attention_weights: also return p ``[*,N,T,S]``, dtype of q, before dropout.
         k_scale, v_scale: float32 ``[*,K,S]`` of int8 keys and values.
         seed: of the dropout bits: an int, an integer array ``[]``, or a key of jax.random. The bits are those of `polyhead.sdpa` with the same number, where
-            ``jax.random.key(n)`` is n. Under vmap each example has the bits that it has alone.
+            ``jax.random.key(n)`` is n. A traced integer is taken modulo 2^32, or modulo 2^64 if it has 64 bits (jax_enable_x64). Under vmap each example has
+            the bits that it has alone.
         options: as in `polyhead.sdpa`. Arrays may be traced; all other options are constants of the trace (`static_argnames` of jax.jit).
 
     Returns:
@@ -66,7 +67,8 @@ def attention(
         NotImplementedError: second derivatives and forward mode; another device; gradients of lse and attention weights with empty_rows "uniform", of k_scale
             and v_scale, and of a relative_bias in attention weights with documents or diagonal_offsets.
 
-    Under `jax.vmap` an array that is not mapped stays one array, and so does its gradient under ``grad`` of ``vmap``. Results have the bits of `polyhead.sdpa`.
+    Under `jax.vmap` an array that is not mapped stays one array, and so does its gradient under ``grad`` of ``vmap``; but with a seed, or where offsets of
+    documents, slopes or a table are mapped, each example has its gradient first, and then they are summed. Results have the bits of `polyhead.sdpa`.
     """
     for name in options:
         if name not in _OPTIONS:
@@ -74,7 +76,7 @@ def attention(
     if not isinstance(layout, str) or layout not in ("NTH", "TNH"):
         raise ValueError(f"attention: layout is {layout!r}; it may be 'NTH' ([*,N,T,H]) or 'TNH' ([*,T,N,H])")
     require_flags("attention", return_lse=return_lse, return_attention_weights=return_attention_weights)
-    given = {name: value for name, value in options.items() if value is not None or name in _DEFAULTS}
+    given: dict[str, Any] = {name: value for name, value in options.items() if value is not None or name in DEFAULTS}
     operands: dict[str, Any] = {"q": q, "k": k, "v": v} | {name: given.pop(name) for name in _ARRAYS if name in given}
     operands |= {name: x for name, x in (("k_scale", k_scale), ("v_scale", v_scale)) if x is not None}
     relative: Any = given.pop("relative_bias", None)
@@ -89,8 +91,8 @@ def attention(
         _require_known(name, value)
     values = {name: operands[name] for name in _INTEGERS if isinstance(operands.get(name), np.ndarray)}
     _check(arrays, values, layout, given, relative, words is not None)
-    statics = {name: _constant(value) for name, value in given.items()}
-    statics = {name: value for name, value in statics.items() if value != _DEFAULTS.get(name)}
+    statics = {name: float(value) if _OPTIONS[name].startswith("float") else _constant(value) for name, value in given.items()}
+    statics = {name: value for name, value in statics.items() if value != DEFAULTS.get(name)}
     if relative is not None:
         diagonal = () if relative.diagonal is None else (_constant(relative.diagonal),)
         statics["relative_bias"] = (bool(relative.bidirectional), int(relative.max_distance), *diagonal)
@@ -136,6 +138,8 @@ def _require_plain(where: str, name: str, x: jax.Array) -> None:
 
 def _words(seed: Any) -> Any:
     """uint32 [2]: the high and the low half."""
+    if isinstance(seed, (jax.Array, np.ndarray)) and not isinstance(seed, jax.core.Tracer) and seed.shape == () and jnp.issubdtype(seed.dtype, np.integer):
+        seed = int(seed)
     if isinstance(seed, (int, np.integer)) and not isinstance(seed, bool):
         if not 0 <= int(seed) < 2**64:
             raise ValueError(f"seed is {seed}; it must lie in [0, 2^64)")
@@ -161,12 +165,10 @@ def _require_known(name: str, value: Any) -> None:
 
 
 def _constant(value: Any) -> Any:
-    """A hashable value that is equal where the option is."""
+    """A hashable value that is equal where the option is: a word, or integers."""
     if isinstance(value, (tuple, list)):
         return tuple(map(_constant, value))
-    if value is None or isinstance(value, str):
-        return value
-    return int(value) if hasattr(value, "__index__") and not getattr(value, "dtype", np.dtype(int)).kind == "f" else float(value)
+    return value if value is None or isinstance(value, str) else int(value)
 
 
 def _check(arrays: dict[str, Any], values: dict[str, Any], layout: Layout, given: dict[str, Any], relative: Any, seeded: bool) -> None:

@@ -27,7 +27,7 @@ def dot_product_attention(
     implementation: None = None,
     return_residual: bool = False,
 ) -> Any:
-    """`jax.nn.dot_product_attention` on the CPU, without a tensor of scores. Arguments and results are those of jax.nn.
+    """`jax.nn.dot_product_attention` on the CPU, without a tensor of scores. Arguments are those of jax.nn, and results but for what stands last here.
 
     Args:
         query, key, value: ``[B,T,N,H]``, ``[B,S,K,H]``, ``[B,S,K,V]``, or without B.
@@ -39,7 +39,7 @@ def dot_product_attention(
         key_value_seq_lengths: integers ``[B]``; attends to keys ``s < length``.
         local_window_size: ``(left, right)``, or one int for both.
         implementation: None; jax.nn has others.
-        return_residual: also return lse ``[B,T,N]`` in the dtype of key, without a gradient.
+        return_residual: also return lse ``[B,T,N]`` in the dtype of key, without a gradient. With a mask of any kind it costs a second pass.
 
     Returns:
         ``[B,T,N,V]``; with return_residual a tuple. A query whose keys are all masked gives the mean of all values, as in jax.nn.
@@ -47,7 +47,9 @@ def dot_product_attention(
     Raises:
         ValueError, TypeError, NotImplementedError: as `attention`; ValueError for another implementation, and for lengths of inputs without B.
 
-    A masked key does not exist: NaN in it changes nothing. The residual of a query whose keys are all masked is -inf where jax.nn has a large negative number.
+    A masked key does not exist: NaN in it changes nothing. The residual of a query whose keys are all masked, or that query_seq_lengths leaves out, is -inf
+    where jax.nn has a large negative number. Of a query whose attended keys all have a bias of -inf (out is 0) or near finfo.min (p is shared among them),
+    jax.nn gives p to the masked keys, or NaN for -inf without a mask.
     """
     where = "dot_product_attention"
     if implementation is not None:
@@ -77,13 +79,17 @@ def dot_product_attention(
         if not is_causal:  # whose diagonal a window shares; without it jax.nn counts from the top left
             options["diagonal_offsets"] = np.zeros(batch, np.int32)
     masked = is_causal or mask is not None or local_window_size is not None or any(x is not None for x in lengths.values())
-    out, lse = attention(
-        query, key, value, layout="TNH", bias=bias, attend=mask, scale=scale, causal="top_left" if is_causal else None,
-        key_lengths=lengths["key_value_seq_lengths"], empty_rows="uniform" if masked else "zero", return_lse=True, **options,
-    )  # fmt: skip
+    options |= {"bias": bias, "attend": mask, "scale": scale, "causal": "top_left" if is_causal else None, "key_lengths": lengths["key_value_seq_lengths"]}
+    out, lse = attention(query, key, value, layout="TNH", empty_rows="uniform" if masked else "zero", return_lse=True, **options)
+    residual = None
+    if return_residual:
+        if masked:  # with "uniform" lse of a query without keys is log S, as that of a query with S scores of 0
+            lse = attention(query, key, value[..., :1], layout="TNH", return_lse=True, **options)[1]
+        residual = jax.lax.stop_gradient(jnp.swapaxes(lse, -1, -2)).astype(key.dtype)
     if (given := lengths["query_seq_lengths"]) is not None:
-        out = jnp.where((jnp.arange(queries) < given[:, None])[:, :, None, None], out, jnp.zeros((), out.dtype))
-    residual = jax.lax.stop_gradient(jnp.swapaxes(lse, -1, -2)).astype(key.dtype) if return_residual else None
+        real = (jnp.arange(queries) < given[:, None])[:, :, None]
+        out = jnp.where(real[..., None], out, jnp.zeros((), out.dtype))
+        residual = None if residual is None else jnp.where(real, residual, jnp.full((), -np.inf, residual.dtype))
     if unbatched:
         out, residual = out[0], None if residual is None else residual[0]
     return out if residual is None else (out, residual)
@@ -111,7 +117,7 @@ def attention_fn(
     attn_weights_value_einsum: None = None,
     is_causal: bool = False,
 ) -> Any:
-    """The `attention_fn` of Flax's MultiHeadDotProductAttention (linen) and MultiHeadAttention (nnx): arguments and results of their dot_product_attention.
+    """The `attention_fn` of Flax's MultiHeadDotProductAttention (linen) and MultiHeadAttention (nnx): arguments of their dot_product_attention.
 
     Args:
         query, key, value: ``[*,T,N,H]``, ``[*,S,K,H]``, ``[*,S,K,V]``.
@@ -122,14 +128,15 @@ def attention_fn(
         dropout_rate: probability in ``[0, 1]`` that an attention weight is dropped.
         deterministic: nothing is dropped.
         dtype: q, k and v are cast to it; None: to what they promote to.
-        precision: of jax.lax; products and sums are of float32 or better, whatever it asks for.
+        precision: accepted and ignored; products are float32 or wider.
         module: in which the attention weights before dropout are sown.
-        force_fp32_for_softmax: always so.
+        force_fp32_for_softmax: ignored; the softmax is always float32 or wider.
         einsum_dot_general, qk_attn_weights_einsum, attn_weights_value_einsum: None; another is a ValueError, as there is no einsum.
         is_causal: query t attends to keys ``s <= t``.
 
     Returns:
-        ``[*,T,N,V]``. A query whose keys are all masked gives the mean of all values, as in Flax.
+        ``[*,T,N,V]``. A query whose keys are all masked gives the mean of all values, as in Flax. Of a query whose attended keys all have a bias of -inf (out is
+        0) or near finfo.min (p is shared among them), Flax gives p to masked keys too, or NaN for -inf without a mask.
 
     Raises:
         ValueError, TypeError, NotImplementedError: as `attention`.

@@ -1,4 +1,4 @@
-"""Attention as primitives of JAX: the forward pass, its gradients, and its tangents, which are only ever transposed.
+"""Attention as primitives of JAX: the forward pass, the backward pass, and its derivative, which JAX transposes into the backward pass and never evaluates.
 
 They are primitives, and not a `jax.custom_vjp` of `jax.ffi.ffi_call`, because of `vmap`: a bias that is not mapped stays one array, and its gradient one
 sum. A custom_vjp would make a gradient of each example first.
@@ -7,6 +7,7 @@ sum. A custom_vjp would make a gradient of each example first.
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
@@ -23,7 +24,7 @@ _TARGET = "polyhead_attention"
 jax.ffi.register_ffi_target(_TARGET, _core.jax_handler(), platform="cpu")
 
 GRADIENTS = ("q", "k", "v", "bias", "sink", "slopes", "table")
-_SHARED = ("query_offsets", "key_offsets", "slopes", "table")  # a call has one for all of its sequences
+_SHARED = ("query_offsets", "key_offsets", "slopes", "table")  # one array serves all sequences of a call
 _SECOND = "polyhead.jax has no second derivatives and no forward mode (jax.hessian, jax.jvp, jax.jacfwd); jax.grad, jax.vjp and jax.jacrev work"
 
 
@@ -190,14 +191,9 @@ def _transpose(cotangents: Sequence[Any], *arrays: Any, call: Call, wanted: tupl
 ad.primitive_transposes[tangent_p] = _transpose
 
 
-def _sum_to(x: Any, shape: Sequence[int]) -> Any:
-    axes = tuple(axis for axis, (have, want) in enumerate(zip(x.shape, shape)) if have != want)
-    return jnp.sum(x, axes, keepdims=True) if axes else x
-
-
 def _summed(gradients: dict[str, Any], targets: dict[str, Any], levels: int) -> dict[str, Any]:
     """Sums over the levels of vmap where the input of a gradient is not mapped."""
-    return {name: _sum_to(x, (*targets[name].shape[:levels], *x.shape[levels:])) for name, x in gradients.items()}
+    return {name: _scores.sum_to(x, (*targets[name].shape[:levels], *x.shape[levels:])) for name, x in gradients.items()}
 
 
 def _in_one_dtype(call: Call, of: dict[str, Any], *others: Any) -> tuple[Call, dict[str, Any], tuple[Any, ...]]:
@@ -260,9 +256,9 @@ def _of_lse(call: Call, of: dict[str, Any], lse: Any, d_lse: Any, targets: dict[
     half_call = half_call._replace(operands=(*half_call.operands, "sink"))
     halved = {name: halved[name] for name in half_call.operands}
     inputs = {name: aval for name, aval in targets.items() if name not in ("v", "sink")}
-    gradients = _backward(half_call, halved, _rows_of(call, (1 - share) / 2), lse + np.log(2), _rows_of(call, 4 * d_lse / (1 + share)), inputs)
+    gradients = _backward(half_call, halved, _rows_of(call, (1 - share) / 2), lse + math.log(2), _rows_of(call, 4 * d_lse / (1 + share)), inputs)
     if sink is not None and "sink" in targets:
-        gradients["sink"] = _sum_to(share * d_lse, (*targets["sink"].shape[: call.levels], *rows.shape[call.levels :])).reshape(targets["sink"].shape)
+        gradients["sink"] = _scores.sum_to(share * d_lse, (*targets["sink"].shape[: call.levels], *rows.shape[call.levels :])).reshape(targets["sink"].shape)
     return gradients
 
 

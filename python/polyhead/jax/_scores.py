@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import jax
@@ -17,7 +18,7 @@ _MASKS = ("attend", "block", "attend_keys", "block_keys", "key_lengths", "query_
 
 
 def gradients(of: dict[str, Any], call: Call, wanted: tuple[str, ...]) -> dict[str, Any]:
-    """Those of the inputs that are wanted, from ``p [*,N,T,S]`` and d_p or d_lse (docs/maths.md, equations 7 to 9a); all but v, which has none."""
+    """Gradients of the wanted inputs, from ``p [*,N,T,S]`` and d_p or d_lse (docs/maths.md, equations 7 to 9a). v has none."""
     p, result = of["p"], {}
     with jax.numpy_dtype_promotion("standard"):
         if "d_lse" in of:
@@ -30,9 +31,9 @@ def gradients(of: dict[str, Any], call: Call, wanted: tuple[str, ...]) -> dict[s
                 sink = of["sink"]
                 rows = sink[:, None] if sink.ndim == 1 else sink
                 d_rows = jnp.where(rows == -jnp.inf, 0, (jnp.sum(p, -1) - 1) * delta[..., 0])
-                result["sink"] = _sum_to(d_rows, rows.shape).reshape(sink.shape)
+                result["sink"] = sum_to(d_rows, rows.shape).reshape(sink.shape)
         if "bias" in wanted:
-            result["bias"] = _sum_to(d_score, of["bias"].shape)
+            result["bias"] = sum_to(d_score, of["bias"].shape)
         if "slopes" in wanted or "table" in wanted:
             result |= _of_relative_bias(d_score, of, call)
         if "q" in wanted or "k" in wanted:
@@ -40,11 +41,11 @@ def gradients(of: dict[str, Any], call: Call, wanted: tuple[str, ...]) -> dict[s
     return {name: x for name, x in result.items() if name in wanted}
 
 
-def _sum_to(x: Any, shape: tuple[int, ...]) -> Any:
+def sum_to(x: Any, shape: Sequence[int]) -> Any:
     """The sum over the dimensions along which `shape` broadcasts to x."""
-    x = jnp.sum(x, tuple(range(x.ndim - len(shape))))
-    axes = tuple(axis for axis, (have, want) in enumerate(zip(x.shape, shape)) if have != want)
-    return jnp.sum(x, axes, keepdims=True)
+    lead = x.ndim - len(shape)
+    axes = (*range(lead), *(lead + axis for axis, want in enumerate(shape) if x.shape[lead + axis] != want))
+    return jnp.sum(x, axes, keepdims=True).reshape(shape) if axes else x
 
 
 def _of_operands(d_score: Any, of: dict[str, Any], call: Call) -> dict[str, Any]:
@@ -84,7 +85,7 @@ def _of_relative_bias(d_score: Any, of: dict[str, Any], call: Call) -> dict[str,
     queries, keys = d_score.shape[-2:]
     corner = call.option("causal", *diagonal)
     offset = 0 if corner == "top_left" else keys - queries if corner in (None, "bottom_right") else corner
-    d = _sum_to(d_score.astype(jnp.promote_types(d_score.dtype, jnp.float32)), d_score.shape[-3:])
+    d = sum_to(d_score.astype(jnp.promote_types(d_score.dtype, jnp.float32)), d_score.shape[-3:])
     distance = np.arange(keys) - (np.arange(queries)[:, None] + offset)
     if "slopes" in of:
         return {"slopes": -jnp.sum(d * np.abs(distance), (1, 2))}
