@@ -435,6 +435,7 @@ def test_seeds(rng: np.random.Generator) -> None:
         assert same(f(seed), exact)
         if isinstance(seed, jax.Array):
             assert same(jax.jit(f)(seed), exact)
+    assert same(jax.jit(f)(jnp.int32(-1)), polyhead.sdpa(*[np.asarray(q)] * 3, dropout=0.5, seed=2**32 - 1))  # modulo 2^32
     assert same(f(2**64 - 1), polyhead.sdpa(*[np.asarray(q)] * 3, dropout=0.5, seed=2**64 - 1))
     large = polyhead.sdpa(*[np.asarray(q)] * 3, dropout=0.5, seed=2**40 + 7)
     assert same(f(np.array(2**40 + 7)), large) and same(f(np.uint64(2**40 + 7)), large)
@@ -586,7 +587,8 @@ def test_dot_product_attention_is_that_of_jax(rng: np.random.Generator) -> None:
             ours, theirs = (jax.jit(lambda x, f=f: f(**x, **given)) for f in (dot_product_attention, jax.nn.dot_product_attention))  # noqa: B023
             close(ours(arrays), theirs(arrays), 1e-5, f"{i}: {given}")
             if residual:
-                a, b = (np.asarray(f(**arrays, **given, return_residual=True)[1]) for f in (dot_product_attention, jax.nn.dot_product_attention))
+                both = (jax.jit(lambda x, f=f: f(**x, **given, return_residual=True)[1]) for f in (dot_product_attention, jax.nn.dot_product_attention))  # noqa: B023
+                a, b = (np.asarray(f(arrays)) for f in both)
                 empty = b < -1e30  # of a query without keys, or beyond the queries' length: jax.nn's large negative number
                 assert np.array_equal(a == -np.inf, empty), f"{i}: {given}"
                 close(a[~empty], b[~empty], 1e-5, f"{i}: residual, {given}")

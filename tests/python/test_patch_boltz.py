@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import importlib.util
 import random
 import sys
@@ -12,6 +13,7 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
 
 import polyhead.patch
 from patch_support import Counter, counter, outputs, randomize, require_same  # noqa: F401
@@ -142,6 +144,28 @@ def test_a_changed_module_is_left_to_boltz(name: str, counter: Counter) -> None:
     finally:
         if undo is not None:
             undo.remove()
+
+
+def test_a_helper_that_was_wrapped_before_is_called(counter: Counter, monkeypatch: pytest.MonkeyPatch) -> None:  # noqa: F811
+    kind = triangular_attention.primitives.Attention
+    layer, x = randomize(kind(8, 8, 8, 4, 2)), torch.randn(1, 6, 6, 8)
+    own = kind._wrap_up
+    monkeypatch.setattr(kind, "_wrap_up", functools.wraps(own)(lambda self, o, q_x: own(self, 2 * o, q_x)))
+    require_same(PATCH, lambda: layer(x, x, torch.zeros(1, 1, 2, 6, 6), torch.zeros(1, 6, 1, 1, 6), torch.ones(1, 6, 6)), {}, layer, counter, calls=0)
+
+
+def test_a_dispatch_mode_sees_the_own_code(counter: Counter) -> None:  # noqa: F811
+    layer, x = randomize(triangular_attention.primitives.Attention(8, 8, 8, 4, 2)), torch.randn(1, 6, 6, 8)
+
+    class Mode(TorchDispatchMode):
+        def __torch_dispatch__(self, function: Any, types: Any, arguments: Any = (), keywords: Any = None) -> Any:
+            return function(*arguments, **(keywords or {}))
+
+    def call() -> Tensor:
+        with Mode():
+            return layer(x, x, torch.zeros(1, 1, 2, 6, 6), torch.zeros(1, 6, 1, 1, 6), torch.ones(1, 6, 6))  # type: ignore[no-any-return]
+
+    require_same(PATCH, call, {}, layer, counter, calls=0, grad=False)
 
 
 def test_a_subclass_that_changes_nothing_inside_is_computed(counter: Counter) -> None:  # noqa: F811

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import random
 from typing import Any
 
@@ -73,6 +74,23 @@ def test_a_mask_of_keys_that_is_not_boolean(dtype: torch.dtype, weights: bool, c
     assert counter.calls == 0
 
 
+def test_projections_without_biases_are_refused_by_esm(counter: Counter) -> None:  # noqa: F811
+    """Its call of torch's function joins the three biases."""
+    layer, x = randomize(MultiheadAttention(8, 2, bias=False)), torch.randn(5, 2, 8)
+    for patched in (False, True):
+        with PATCH() if patched else contextlib.nullcontext(), pytest.raises(TypeError):
+            layer(x, x, x)
+    require_same(PATCH, lambda: layer(x, x, x, need_head_weights=True), {}, layer, counter, calls=1)
+
+
+def test_what_esm_takes_otherwise(counter: Counter) -> None:  # noqa: F811
+    """Keys of more sequences than the queries, which its view takes for more keys; and a mask of pairs in another dtype."""
+    layer, x = randomize(MultiheadAttention(8, 2)), torch.randn(5, 2, 8)
+    other, mask = torch.randn(5, 4, 8), torch.randn(5, 5, dtype=torch.float64)
+    require_same(PATCH, lambda: layer(x, other, other, need_head_weights=True), {}, layer, counter, calls=0)
+    require_same(PATCH, lambda: layer(x, x, x, attn_mask=mask, need_head_weights=True), {}, layer, counter, calls=0)
+
+
 def test_layers_that_torch_does_not_call(counter: Counter) -> None:  # noqa: F811
     """torch's function reads the weights of the projections: hooks on them act with head weights alone."""
     layer, x = randomize(MultiheadAttention(8, 2)), torch.randn(5, 2, 8)
@@ -97,6 +115,20 @@ def test_a_hook_on_the_dropout_of_columns_is_called(counter: Counter) -> None:  
     layer, x = randomize(ColumnSelfAttention(8, 2)), torch.randn(3, 4, 2, 8)
     layer.dropout_module.register_forward_hook(lambda module, inputs, output: output * 3)
     require_same(PATCH, lambda: layer(x), {}, layer, counter, calls=0)
+
+
+def test_dropout_and_padding_of_columns(counter: Counter) -> None:  # noqa: F811
+    """The dropout has a mode of its own; padding of one alignment for both is esm's."""
+    layer, x = randomize(ColumnSelfAttention(8, 2, dropout=0.4)).train(), torch.randn(3, 4, 2, 8)
+    require_same(PATCH, lambda: layer(x), {}, layer, counter, calls=0)
+    layer.dropout_module.eval()
+    require_same(PATCH, lambda: layer(x), {}, layer, counter, calls=1)
+    layer.eval().dropout_module.train()
+    require_same(PATCH, lambda: layer(x), {}, layer, counter, calls=0)
+    layer.dropout_module.eval()
+    padding = torch.zeros(1, 3, 4, dtype=torch.bool)
+    padding[0, 2, 1:] = True
+    require_same(PATCH, lambda: layer(x, self_attn_padding_mask=padding), {}, layer, counter, calls=0)
 
 
 CASES: dict[str, dict[str, Any]] = {

@@ -78,16 +78,16 @@ def test_a_wrong_argument_is_refused_by_name(function: str, argument: str, value
 
 
 def test_wrong_types_are_type_errors_wherever_the_object_is_no_array_at_all() -> None:
-    loose = [case for case in CASES if case.values[3] is TypeError]
+    loose = [case for case in CASES if case.values[3] is TypeError and not isinstance(case.values[2], Hostile)]
     by_class: dict[str, int] = {}
     for case in loose:
         function, argument, value, _ = case.values
         call, good, _ = TABLE[function]
         try:
             call(**(good | {argument: value}))
-        except (TypeError, ValueError, RuntimeError) as error:
+        except (TypeError, ValueError) as error:
             by_class[type(error).__name__] = by_class.get(type(error).__name__, 0) + 1
-    assert by_class["TypeError"] > 0.9 * len(loose) and not by_class.get("RuntimeError", 0) > 10, by_class
+    assert by_class["TypeError"] > 0.9 * len(loose), by_class
 
 
 def test_the_table_has_every_public_function_and_every_argument(summary: list[str]) -> None:

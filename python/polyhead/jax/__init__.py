@@ -12,6 +12,7 @@ if jax.__version_info__ < (0, 5):
     raise ImportError(f"polyhead.jax needs jax 0.5 or later; this is jax {jax.__version__}")
 
 from ._attention import attention
-from ._others import attention_fn, dot_product_attention
+from ._flax import attention_fn
+from ._jax_nn import dot_product_attention
 
 __all__ = ["attention", "attention_fn", "dot_product_attention"]

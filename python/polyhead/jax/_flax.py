@@ -1,4 +1,4 @@
-"""The arguments of jax.nn.dot_product_attention and of Flax's attention_fn, on `attention`."""
+"""The arguments of Flax's attention_fn, on `attention`."""
 
 from __future__ import annotations
 
@@ -10,90 +10,6 @@ import numpy as np
 from jax import numpy as jnp
 
 from ._attention import array, attention, require_flags
-
-
-def dot_product_attention(
-    query: jax.Array,
-    key: jax.Array,
-    value: jax.Array,
-    bias: jax.Array | None = None,
-    mask: jax.Array | None = None,
-    *,
-    scale: float | None = None,
-    is_causal: bool = False,
-    query_seq_lengths: jax.Array | None = None,
-    key_value_seq_lengths: jax.Array | None = None,
-    local_window_size: int | tuple[int, int] | None = None,
-    implementation: None = None,
-    return_residual: bool = False,
-) -> Any:
-    """`jax.nn.dot_product_attention` on the CPU, without a tensor of scores. Arguments are those of jax.nn, and results but for what stands last here.
-
-    Args:
-        query, key, value: ``[B,T,N,H]``, ``[B,S,K,H]``, ``[B,S,K,V]``, or without B.
-        bias: added to the scores, dtype of query, broadcasts to ``[B,N,T,S]``. Its gradient has its own shape.
-        mask: bool, broadcasts to ``[B,N,T,S]``; True = takes part.
-        scale: None is ``1 / sqrt(H)``.
-        is_causal: query t attends to keys ``s <= t``.
-        query_seq_lengths: integers ``[B]``; rows of out after them are 0.
-        key_value_seq_lengths: integers ``[B]``; attends to keys ``s < length``.
-        local_window_size: ``(left, right)``, or one int for both.
-        implementation: None; jax.nn has others.
-        return_residual: also return lse ``[B,T,N]`` in the dtype of key, without a gradient. With a mask of any kind it costs a second pass.
-
-    Returns:
-        ``[B,T,N,V]``; with return_residual a tuple. A query whose keys are all masked gives the mean of all values, as in jax.nn.
-
-    Raises:
-        ValueError, TypeError, NotImplementedError: as `attention`; ValueError for another implementation, and for lengths of inputs without B.
-
-    A masked key does not exist: NaN in it changes nothing. The residual of a query whose keys are all masked, or that query_seq_lengths leaves out, is -inf
-    where jax.nn has a large negative number. Of a query whose attended keys all have a bias of -inf (out is 0) or near finfo.min (p is shared among them),
-    jax.nn gives p to the masked keys, or NaN for -inf without a mask.
-    """
-    where = "dot_product_attention"
-    if implementation is not None:
-        raise ValueError(f"{where}: implementation is {implementation!r}; polyhead has its own, and it must be None")
-    require_flags(where, is_causal=is_causal, return_residual=return_residual)
-    query, key, value = (array(where, name, x) for name, x in (("query", query), ("key", key), ("value", value)))
-    unbatched = query.ndim == 3
-    if unbatched:
-        query, key, value = (jnp.expand_dims(x, 0) if x.ndim == 3 else x for x in (query, key, value))
-    if query.ndim != 4:
-        raise ValueError(f"{where}: query is {list(query.shape)}; it must be [B,T,N,H] or [T,N,H]")
-    batch, queries = query.shape[:2]
-    bias, mask = (None if x is None else array(where, name, x) for name, x in (("bias", bias), ("mask", mask)))
-    lengths = {"query_seq_lengths": query_seq_lengths, "key_value_seq_lengths": key_value_seq_lengths}
-    for name, x in lengths.items():
-        if x is None:
-            continue
-        lengths[name] = x = array(where, name, x)
-        if x.shape != (batch,) or not jnp.issubdtype(x.dtype, np.integer):
-            raise ValueError(f"{where}: {name} is {x.dtype} {list(x.shape)}; it must be integers [B] = [{batch}]")
-    options: dict[str, Any] = {}
-    if local_window_size is not None:
-        if not isinstance(local_window_size, (int, tuple, list)) or isinstance(local_window_size, bool):
-            raise TypeError(f"{where}: local_window_size is of type {type(local_window_size).__name__}; it must be an int or (left, right)")
-        window = local_window_size if isinstance(local_window_size, (tuple, list)) else (local_window_size, local_window_size)
-        options["window"] = tuple(window)
-        if not is_causal:  # whose diagonal a window shares; without it jax.nn counts from the top left
-            options["diagonal_offsets"] = np.zeros(batch, np.int32)
-    masked = is_causal or mask is not None or local_window_size is not None or any(x is not None for x in lengths.values())
-    options |= {"bias": bias, "attend": mask, "scale": scale, "causal": "top_left" if is_causal else None, "key_lengths": lengths["key_value_seq_lengths"]}
-    out, lse = attention(query, key, value, layout="TNH", empty_rows="uniform" if masked else "zero", return_lse=True, **options)
-    residual = None
-    if return_residual:
-        if masked:  # with "uniform" lse of a query without keys is log S, as that of a query with S scores of 0
-            lse = attention(query, key, value[..., :1], layout="TNH", return_lse=True, **options)[1]
-        residual = jax.lax.stop_gradient(jnp.swapaxes(lse, -1, -2)).astype(key.dtype)
-    if (given := lengths["query_seq_lengths"]) is not None:
-        real = (jnp.arange(queries) < given[:, None])[:, :, None]
-        out = jnp.where(real[..., None], out, jnp.zeros((), out.dtype))
-        residual = None if residual is None else jnp.where(real, residual, jnp.full((), -np.inf, residual.dtype))
-    if unbatched:
-        out, residual = out[0], None if residual is None else residual[0]
-    return out if residual is None else (out, residual)
-
 
 _PRECISIONS = {"default", "fastest", "bfloat16", "bfloat16_3x", "tensorfloat32", "high", "float32", "highest"}
 
