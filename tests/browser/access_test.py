@@ -64,6 +64,9 @@ def check_axe(checks, session, choose):
     clean("a head without special tokens")
     page.locator('[data-view="lines"]').click()
     clean("lines")
+    page.locator('[data-view="compare"]').click()
+    page.locator(".pane.b .cells").hover()
+    clean("two heads compared")
     expected = session.expected
     page.goto(session.url + "#view=lines")
     page.reload()

@@ -1,6 +1,6 @@
 // What is shown, as the page's address: #layer=3&head=5…
-const initial = { text: 0, layer: null, head: null, view: "matrix", special: "show", scale: "root", theme: "auto", letters: "on", measure: "none", sort: "off", least: "0", pieces: "apart", cover: "100" };
-const choices = { view: ["matrix", "lines"], special: ["show", "hide"], scale: Object.keys(SCALES), theme: ["auto", "light", "dark"], letters: ["on", "off"], measure: ["none", ...Object.keys(MEASURES)], sort: ["off", "on"],
+const initial = { text: 0, layer: null, head: null, view: "matrix", special: "show", scale: "root", theme: "auto", letters: "on", measure: "none", sort: "off", least: "0", pieces: "apart", cover: "100", with: null };
+const choices = { view: ["matrix", "lines", "compare"], special: ["show", "hide"], scale: Object.keys(SCALES), theme: ["auto", "light", "dark"], letters: ["on", "off"], measure: ["none", ...Object.keys(MEASURES)], sort: ["off", "on"],
                   least: Array.from({ length: 21 }, (_, i) => String(5 * i)),
                   pieces: ["apart", "merged"], cover: Array.from({ length: 20 }, (_, i) => String(5 * i + 5)) };
 
@@ -16,6 +16,7 @@ function stateOf(address, texts) {
   Object.assign(state, { layer: place("layer", layers), head: place("head", heads) });
   if (state.layer === null || state.head === null) state.layer = state.head = null;
   if (state.layer === MEAN) state.head = MEAN;
+  state.with = otherHeadOf(given.get("with"), texts, state.text) ? given.get("with") : null;
   for (const [name, allowed] of Object.entries(choices)) if (allowed.includes(given.get(name))) state[name] = given.get(name);
   return state;
 }

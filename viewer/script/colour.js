@@ -50,10 +50,10 @@ function pixelOf(oklab) {
   return ((255 << 24) | (blue << 16) | (green << 8) | red) >>> 0;
 }
 
-// 256 colours between the stops --ramp of the style sheet, and the colour --nan for NaN.
+// 256 colours between the stops --ramp or --diverging of the style sheet, and the colour --nan for NaN.
 class Ramp {
-  constructor(style) {
-    const stops = style.getPropertyValue("--ramp").split(",").map((stop) => oklabOf(stop.trim()));
+  constructor(style, name = "--ramp") {
+    const stops = style.getPropertyValue(name).split(",").map((stop) => oklabOf(stop.trim()));
     this.pixels = Uint32Array.from({ length: 256 }, (_, i) => {
       const at = (i / 255) * (stops.length - 1);
       const left = Math.min(Math.floor(at), stops.length - 2);
@@ -70,8 +70,10 @@ class Ramp {
   of(weight, position) { return weight === 0 ? 0 : this.at(position); }
 }
 
+const rampsOf = (style) => ({ ramp: new Ramp(style), diverging: new Ramp(style, "--diverging") });
+
 // Paints the given rows and columns of an attention map, one pixel for each cell; CSS enlarges it. A pixel shows the largest attention
-// weight of `block` x `block` cells: a mean would hide a single large one.
+// weight (of differences, that of the largest size) of `block` x `block` cells: a mean would hide a single large one.
 function paint(canvas, map, stride, rows, columns, look, block = 1) {
   const width = Math.ceil(columns.length / block);
   const height = Math.ceil(rows.length / block);
@@ -85,8 +87,9 @@ function paint(canvas, map, stride, rows, columns, look, block = 1) {
     columns.forEach((column, j) => {
       const weight = map[row * stride + column];
       const at = start + Math.floor(j / block);
-      if (!(weight <= maxima[at] || Number.isNaN(maxima[at]))) maxima[at] = weight;  // a block with a NaN is NaN
-      if (weight > largest) largest = weight;
+      const size = Math.abs(weight);
+      if (!(size <= Math.abs(maxima[at]) || Number.isNaN(maxima[at]))) maxima[at] = weight;  // a block with a NaN is NaN
+      if (size > largest) largest = size;
     });
   });
   const image = new ImageData(width, height);
@@ -95,10 +98,10 @@ function paint(canvas, map, stride, rows, columns, look, block = 1) {
   canvas.getContext("2d").putImageData(image, 0, 0);
 }
 
-// Largest attention weight among the given rows and columns; NaN does not count.
+// Size of the largest attention weight or difference among the given rows and columns; NaN does not count.
 function largestOf(map, stride, rows, columns) {
   let largest = 0;
-  for (const row of rows) for (const column of columns) if (map[row * stride + column] > largest) largest = map[row * stride + column];
+  for (const row of rows) for (const column of columns) if (Math.abs(map[row * stride + column]) > largest) largest = Math.abs(map[row * stride + column]);
   return largest;
 }
 

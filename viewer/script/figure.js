@@ -48,23 +48,23 @@ class Figure {
     this.reach(2 * Figure.margin + 0.6 * size * [...text].length, this.y + 8);
   }
 
-  legend() {
+  legend(caption = "Attention from row word to column word", zero = "exactly 0") {
     const { ramp, scale } = this.look;
     const x = Figure.margin, y = this.y + 32, width = 288;
-    this.add(this.words("Attention from row word to column word", x, y - 8, { "font-weight": 600 }));
+    this.add(this.words(caption, x, y - 8, { "font-weight": 600 }));
     for (let i = 0; i < 96; ++i)
       this.add(draw("rect", { x: x + 3 * i, y, width: 3, height: 12, fill: hexOf(ramp.at(i / 95)), "shape-rendering": "crispEdges" }));
     for (const [at, name] of scale.ticks())
       this.add(this.words(name, x + at * width, y + 26, { "font-size": 11, "text-anchor": at === 0 ? "start" : at === 1 ? "end" : "middle" }));
     this.add(draw("rect", { x: x + width + 16, y, width: 12, height: 12, fill: HATCHING, stroke: this.colour("edge") }));
-    this.add(this.words("exactly 0", x + width + 34, y + 11, { "font-size": 11 }));
+    this.add(this.words(zero, x + width + 34, y + 11, { "font-size": 11 }));
     if (scale.note) this.add(this.words(scale.note, x, y + 44, { "font-size": 11 }));
     this.reach(x + width + 100, y + (scale.note ? 60 : 42));
   }
 
   // An attention map, one square of `side` for each cell, with its top left corner at (x, y).
   cells(text, map, { rows, columns }, x, y, side) {
-    this.add(draw("rect", { x, y, width: columns.length * side, height: rows.length * side, fill: hexOf(this.look.ramp.at(0)), stroke: this.colour("edge") }));
+    this.add(draw("rect", { x, y, width: columns.length * side, height: rows.length * side, fill: hexOf(this.look.ramp.at(this.look.scale.position(0, 1))), stroke: this.colour("edge") }));
     const largest = largestOf(map, text.keys.size, rows, columns);
     if (rows.length * columns.length > Figure.mostRectangles) {
       const canvas = make("canvas");
@@ -99,6 +99,25 @@ const longestWord = (tokens, indices, size) => 0.62 * size * Math.max(1, ...indi
 
 function matrixFigure(figure, { text, drawn, shown }) {
   figure.legend();
+  mapFigure(figure, text, drawn, shown);
+}
+
+// A, B, and where there is one their difference, below each other with their names and legends.
+function compareFigure(figure, { look }, { a, b, difference, names, look: mirrored }) {
+  figure.legend();
+  [a, b].forEach(({ text, map, shown, title }, at) => {
+    figure.line([`${"AB"[at]}: ${title}`, ...(names ? [names[at]] : [])].join(" · "), 16, 600);
+    mapFigure(figure, text, map, shown);
+  });
+  if (!difference) return;
+  figure.line("A − B", 16, 600);
+  figure.look = { ...look, ...mirrored };
+  figure.legend("Blue: B looks more. Orange: A looks more.", "both exactly 0");
+  mapFigure(figure, a.text, difference, a.shown);
+}
+
+// Cells with their words, below what is in the figure.
+function mapFigure(figure, text, drawn, shown) {
   const { rows, columns } = shown;
   const side = Math.min(32, Math.max(2, 1280 / Math.max(1, rows.length, columns.length)));
   const size = Math.min(13, side - 1), named = size >= 6;

@@ -23,12 +23,16 @@ function averageOf(row, value) {
 // The measures that this text has: separators only if there are some, distances only if words look at words of the same text.
 const measuresOf = (text) => Object.keys(MEASURES).filter((name) => (name === "separators" ? text.separators.length > 0 : text.keys === text.queries || !MEASURES[name].self));
 
-// { previous: 0.62, … }. Special tokens are not asked where they look, unless there is nothing else.
+// Special tokens are not asked where they look, unless there is nothing else.
+function wordsThatLook({ queries }) {
+  const words = queries.shown(true);
+  return words.length > 0 ? words : queries.shown(false);
+}
+
+// { previous: 0.62, … }
 function measure(text, map) {
-  const words = text.queries.shown(true);
-  const asked = words.length > 0 ? words : text.queries.shown(false);
   const width = text.keys.size;
-  const rows = asked.map((t) => [map.subarray(t * width, (t + 1) * width), t]);
+  const rows = wordsThatLook(text).map((t) => [map.subarray(t * width, (t + 1) * width), t]);
   return Object.fromEntries(measuresOf(text).map((name) => {
     const values = rows.map(([row, t]) => MEASURES[name].of(row, t, text)).filter((value) => value !== null);
     return [name, values.length ? values.reduce((sum, value) => sum + value, 0) / values.length : NaN];

@@ -14,8 +14,9 @@ let current = {};  // drawn last: { look: { scale, ramp, hideSpecial } }; with a
 const prefersDark = matchMedia("(prefers-color-scheme: dark)");
 const events = { hover: (spot) => point(spot ?? cursor), choose: (spot) => choose(spot) };
 const grid = new Grid($("grid"), (layer, head) => update({ layer, head }, "cells"));
-const views = { matrix: new Matrix(events), lines: new Lines(events) };
-const detail = new Detail(decoder);
+const partner = new Partner({ changed: setOther, swap, opened: (file) => openPage(file, addTexts, (message) => partner.complain(message)) });
+const views = { matrix: new Matrix(events), lines: new Lines(events), compare: new Compare(events, partner) };
+const detail = new Detail();
 
 // ---- State ----
 
@@ -32,16 +33,19 @@ function update(changes, focus) {
 
 // ---- Showing ----
 
-const textShown = () => (state.pieces === "merged" && mergedTexts[state.text].merges ? mergedTexts : texts)[state.text];
+const textAt = (index) => (state.pieces === "merged" && mergedTexts[index].merges ? mergedTexts : texts)[index];
+const textShown = () => textAt(state.text);
+const placesOf = (text, look) => ({ rows: text.queries.shown(look.hideSpecial), columns: text.keys.shown(look.hideSpecial) });
 const isOpen = () => state.layer !== null;
 const isDark = () => !printing && (state.theme === "dark" || (state.theme === "auto" && prefersDark.matches));
-const view = () => (state.view === "lines" ? views.lines.body : views.matrix.cells);
+const view = () => (state.view === "matrix" ? views.matrix.cells : views[state.view].body);
+const hasCells = () => state.view !== "lines";
 
 function show(before = {}) {
   const changed = (...names) => names.some((name) => state[name] !== before[name]);
   const text = textShown();
   document.documentElement.dataset.theme = isDark() ? "dark" : "light";
-  const look = { scale: SCALES[state.scale], ramp: new Ramp(getComputedStyle(document.documentElement)), hideSpecial: state.special === "hide" };
+  const look = { scale: SCALES[state.scale], ...rampsOf(getComputedStyle(document.documentElement)), hideSpecial: state.special === "hide" };
   if (changed("text", "pieces")) {
     cursor = null;
     zoom = 0;
@@ -63,7 +67,7 @@ function show(before = {}) {
   $("detail").hidden = !isOpen();
   current = { ...current, look };
   if (isOpen()) showHead(text, look);
-  if (isOpen() && changed("text", "pieces", "layer", "head", "special", "view")) announce();
+  if (isOpen() && changed("text", "pieces", "layer", "head", "special", "view", "with")) announce();
 }
 
 function showText(text) {
@@ -106,7 +110,8 @@ function showControls(text) {
   $("cover").value = state.cover;
   for (const button of document.querySelectorAll("[data-step]")) button.disabled = !otherHead(Number(button.dataset.step));
   for (const button of document.querySelectorAll("[data-view]")) button.setAttribute("aria-pressed", button.dataset.view === state.view);
-  $("zoom").hidden = state.view !== "matrix";
+  $("zoom").hidden = !hasCells();
+  $("cover-control").hidden = state.view === "compare";
   $("special-note").hidden = state.special !== "hide" || !special;
 }
 
@@ -120,9 +125,9 @@ function showHint() {
 }
 
 function showHead(text, look) {
-  const shown = { rows: text.queries.shown(look.hideSpecial), columns: text.keys.shown(look.hideSpecial) };
+  const shown = placesOf(text, look);
   const map = text.map(state.layer, state.head);
-  look.part = Number(state.cover) / 100;
+  look.part = state.view === "compare" ? 1 : Number(state.cover) / 100;
   const { map: drawn, links } = look.part < 1 ? strongest(map, text.keys.size, shown, look.part) : { map };
   $("cover-value").textContent = `${state.cover} % of each row${look.part < 1 ? `: ${links} of ${shown.rows.length * shown.columns.length} links` : ""}`;
   current = { text, map, drawn, shown, look };
@@ -138,10 +143,44 @@ function showHead(text, look) {
   }
   if (cursor && !(visible(cursor.row, shown.rows) && visible(cursor.column, shown.columns))) cursor = null;
   const chosen = views[state.view];
+  if (state.view === "compare") showOtherHead(text, look);
   if ($("stage").firstChild !== chosen.element) $("stage").replaceChildren(chosen.element);
   chosen.draw(text, drawn, shown, look, title);
   chosen.resize(stageSize(), zoom);
   point(cursor);
+}
+
+// B of a comparison: the head that the address names, else the most alike one.
+function showOtherHead(text, look) {
+  const near = alike(text, state.layer, state.head);
+  const other = otherHeadOf(state.with, texts, state.text) ?? { text: state.text, ...(near[0] ?? { layer: state.layer, head: state.head }) };
+  const of = textAt(other.text);
+  const names = other.text === state.text ? null : [state.text, other.text].map((index) => nameOfText(texts[index], index));
+  views.compare.choose({ text: of, map: of.map(other.layer, other.head), shown: placesOf(of, look), title: titleOf(other.layer, other.head) }, names);
+  partner.show(texts.map(nameOfText), other, of, near);
+  current.other = other;
+}
+
+function setOther(name) {
+  const text = name.split(".")[2];
+  update({ with: otherHeadOf(name, texts, state.text) ? name : text === undefined ? null : `0.0.${text}` });
+}
+
+function swap() {
+  const { text, layer, head } = current.other;
+  update({ text, layer, head, with: nameOfOther({ ...state, named: text !== state.text }) });
+}
+
+function addTexts(opened, name) {
+  const first = texts.length;
+  for (const text of opened) {
+    text.file = name;
+    texts.push(text);
+    mergedTexts.push(new MergedText(text));
+  }
+  partner.complain(opened.length ? "" : `“${name}” holds no text.`);
+  fillTexts();
+  if (opened.length) update({ ...(isOpen() ? {} : { layer: 0, head: 0 }), view: "compare", with: otherHeadOf(`${state.layer ?? 0}.${state.head ?? 0}.${first}`, texts, state.text) ? `${state.layer ?? 0}.${state.head ?? 0}.${first}` : `0.0.${first}` });
 }
 
 const stageSize = () => ({ width: $("stage").clientWidth, height: stageHeight() });
@@ -151,7 +190,7 @@ const visible = (index, indices) => index === null || indices.includes(index);
 function point(spot) {
   if (!isOpen() || !current.map || $("stage").firstChild !== views[state.view].element) return;
   views[state.view].light(spot);
-  detail.show(current.text, current.map, current.shown, spot);
+  detail.show(current.text, current.map, current.shown, spot, views[state.view].reading);
 }
 
 function choose(spot) {
@@ -210,11 +249,21 @@ function toggleMean() {
 
 // step 0: the map fits again.
 function setZoom(step) {
-  if (state.view !== "matrix") return;
-  const before = views.matrix.size;
-  const after = views.matrix.resize(stageSize(), step === 0 ? 0 : zoom + step);
+  if (!hasCells()) return;
+  const shown = views[state.view];
+  const before = shown.size;
+  const after = shown.resize(stageSize(), step === 0 ? 0 : zoom + step);
   if (step === 0 || after !== before) zoom = step === 0 ? 0 : zoom + step;
-  views.matrix.light(cursor);
+  shown.light(cursor);
+}
+
+function nameOfText({ text, file }, index) {
+  return `${index}: ${text.length > 40 ? `${text.slice(0, 40)}…` : text || "(no words)"}${file ? ` (${file})` : ""}`;
+}
+
+function fillTexts() {
+  $("text-control").hidden = texts.length < 2;
+  fillSelect($("text"), texts.map((text, index) => [index, nameOfText(text, index)]));
 }
 
 // Shows another text. An open head stays open if the text has it; else all heads are shown.
@@ -238,7 +287,7 @@ const letters = {
 };
 const lettersInHead = {
   n: () => nextHead(1), p: () => nextHead(-1), N: () => nextLayer(1), P: () => nextLayer(-1), m: toggleMean,
-  v: () => update({ view: state.view === "lines" ? "matrix" : "lines" }, "cells"),
+  v: () => update({ view: choices.view[(choices.view.indexOf(state.view) + 1) % choices.view.length] }, "cells"),
   "+": () => setZoom(1), "=": () => setZoom(1), "-": () => setZoom(-1), "0": () => setZoom(0),
 };
 
@@ -295,6 +344,7 @@ function figureOfScreen() {
   const title = isOpen() ? titleOf(state.layer, state.head) : "All heads";
   const figure = new Figure(current.look, title, [data.model, text.text || data.title].filter(Boolean).join(" · "));
   if (!isOpen()) gridFigure(figure, grid);
+  else if (state.view === "compare") compareFigure(figure, current, views.compare);
   else if (state.view === "lines") linesFigure(figure, current, views.lines);
   else matrixFigure(figure, current);
   return figure.text();
@@ -303,7 +353,7 @@ function figureOfScreen() {
 const exports_ = {
   svg: () => new Blob([figureOfScreen().svg], { type: "image/svg+xml" }),
   png: () => pngOf(figureOfScreen()),
-  csv: () => new Blob(["\ufeff", isOpen() ? csvOfMap(current, decoder.encoding.number) : csvOfMeasures(textShown())], { type: "text/csv" }),
+  csv: () => new Blob(["\ufeff", isOpen() ? (state.view === "compare" ? csvOfCompare(views.compare) : csvOfMap(current)) : csvOfMeasures(textShown())], { type: "text/csv" }),
 };
 
 async function exportAs(kind) {
@@ -319,8 +369,7 @@ for (const button of document.querySelectorAll("[data-export]")) button.addEvent
 
 $("model").textContent = data.model;
 $("precision").textContent = decoder.encoding.precision;
-$("text-control").hidden = texts.length < 2;
-fillSelect($("text"), texts.map(({ text }, index) => [index, `${index}: ${text.length > 40 ? `${text.slice(0, 40)}…` : text || "(no words)"}`]));
+fillTexts();
 fillSelect($("scale"), Object.entries(SCALES).map(([name, scale]) => [name, scale.name]));
 Object.assign(state, stateOf(location.hash, texts));
 fitFrame();

@@ -1,0 +1,303 @@
+#!/usr/bin/env python3
+"""Two heads side by side and their difference: of one text, of two texts, of two pages.
+
+    compare_test.py PAGE.html ARRAYS.safetensors [--seed N]
+"""
+import base64
+import csv
+import io
+import json
+import math
+import pathlib
+import re
+import struct
+import sys
+import tempfile
+import xml.etree.ElementTree as xml
+
+from session import PIXELS, Checks, Choose, Expected, parsed, run_checks, started_browser, title, variant
+
+EACH = 7.7e-6  # what 16 bits keep of a weight
+HOSTILE = ["[CLS]", "<img src=x onerror=alert(1)>", "</script><script>alert(2)</script>", "\u202eabc", '"><b>', "&lt;", "{{data}}", "__proto__", "'", "\\u003c", "[SEP]"]
+
+
+def encoded(weights):
+    """As viewer/encoding.h describes 16 bits."""
+    return base64.b64encode(struct.pack(f"<{len(weights)}H", *(0 if w == 0 else 1 + round(w * 65533) for w in weights))).decode()
+
+
+def divergence(p, q):
+    """Jensen-Shannon divergence in bits: the mean of both rows' relative entropies to their mean."""
+    p, q = ([one / math.fsum(row) for one in row] for row in (p, q))
+    middle = [(a + b) / 2 for a, b in zip(p, q)]
+    relative = lambda row: math.fsum(one * math.log2(one / m) for one, m in zip(row, middle) if one > 0)
+    return (relative(p) + relative(q)) / 2
+
+
+class Maps:
+    """map(layer, head) -> rows, of the test's own arrays."""
+
+    def __init__(self, expected, shift=0):
+        self.expected, self.shift = expected, shift
+
+    def row(self, layer, head, t):
+        whole = isinstance(layer, int) and isinstance(head, int)
+        at = divmod((layer * self.expected.heads + head + self.shift) % (self.expected.layers * self.expected.heads), self.expected.heads) if whole else (layer, head)
+        return [self.expected.weight(*at, t, s) for s in range(self.expected.columns)]
+
+    def distance(self, mine, other, theirs):
+        rows = [t for t in range(self.expected.rows) if t not in self.expected.queries["special"]]
+        return math.fsum(divergence(self.row(*mine, t), other.row(*theirs, t)) for t in rows) / len(rows)
+
+
+def weights_of(maps):
+    e = maps.expected
+    return [[encoded([w for t in range(e.rows) for w in maps.row(layer, head, t)]) for head in range(e.heads)] for layer in range(e.layers)]
+
+
+def add_texts(expected):
+    """Text 1: the same extents, other words, the heads moved on by five. Text 2: two words less."""
+    def edit(data):
+        first = data["texts"][0]
+        other = json.loads(json.dumps(first))
+        other["text"] = "Other words"
+        other["queries"]["pieces"][1:4] = ["one", "grey", "cat"]
+        other["weights"] = weights_of(Maps(expected, 5))
+        size = expected.rows - 2
+        less = json.loads(json.dumps(first))
+        less["text"] = "Two words less"
+        less["queries"] = {"pieces": first["queries"]["pieces"][:size], "special": [0]}
+        less["weights"] = [[encoded([expected.weight(layer, head, t, s) for t in range(size) for s in range(size)]) for head in range(expected.heads)] for layer in range(expected.layers)]
+        data["texts"] += [other, less]
+    return edit
+
+
+def hover(session, pane, row, column):
+    session.page.evaluate("() => document.querySelector('#stage').scrollIntoView()")
+    cells = session.page.locator(f".pane.{pane} .cells")
+    cells.scroll_into_view_if_needed()
+    side = cells.evaluate("(one) => one.clientWidth / Number(getComputedStyle(one.parentElement).getPropertyValue('--columns'))")
+    cells.hover(position={"x": (column + 0.5) * side, "y": (row + 0.5) * side})
+
+
+def told(session):
+    """A, B and A − B of the headline."""
+    numbers = re.search(r"A ([\d.]+) · B (?:.* → .* )?([\d.]+) · A − B ([−+]?[\d.]+)$", session.text("#readout"))
+    return [float(one.replace("−", "-")) for one in numbers.groups()] if numbers else session.text("#readout")
+
+
+def check_cells(checks, session, choose, mine, theirs, other, what):
+    """Headlines, lists and colours of the difference say what the arrays say."""
+    maps = Maps(session.expected)
+    wrong = []
+    for row, column in choose.cells(5):
+        a, b = maps.row(*mine, row)[column], other.row(*theirs, row)[column]
+        for pane in ("a", "b", "difference"):
+            hover(session, pane, row, column)
+            found = told(session)
+            if isinstance(found, str) or any(abs(x - y) > 0.5e-4 + 2 * EACH for x, y in zip(found, (a, b, a - b))):
+                wrong.append((pane, row, column, found, (a, b, a - b)))
+    checks.that(not wrong, f"{what}: A, B and A − B are those of the arrays", wrong[:3])
+    differences = [a - b for a, b in zip(maps.row(*mine, row), other.row(*theirs, row))]
+    listed = [float(one.replace("−", "-")) for one in session.page.locator("#row-list .number").all_text_contents()]
+    wanted = sorted(differences, key=lambda one: -abs(one))[:len(listed)]
+    checks.that(len(listed) == 6 and all(abs(x - y) < 1e-4 for x, y in zip(listed, wanted)), f"{what}: the largest differences of the row", (listed, wanted))
+    bits = divergence(maps.row(*mine, row), other.row(*theirs, row))
+    checks.that(abs(float(re.search(r"([\d.]+) bits", session.text("#row-sum")).group(1)) - bits) < 0.0015, f"{what}: distance of the two rows", (session.text("#row-sum"), bits))
+    said = session.text(".pane.difference .told")
+    wanted = maps.distance(mine, other, theirs)
+    checks.that(abs(float(re.search(r"([\d.]+) bits", said).group(1)) - wanted) < 0.0015, f"{what}: distance of the heads {wanted:.3f} bits", said)
+    pixels = session.page.locator(".pane.difference .cells canvas").evaluate(PIXELS)
+    legend = session.page.locator(".pane.difference .bar-of-colours").evaluate(PIXELS)
+    colours = [legend[i:i + 4] for i in range(0, len(legend), 4)]
+    wrong = []
+    for t in range(session.expected.rows):
+        for s, (a, b) in enumerate(zip(maps.row(*mine, t), other.row(*theirs, t))):
+            found = pixels[4 * (t * session.expected.columns + s):][:4]
+            at = 255 * (0.5 + 0.5 * math.copysign(math.sqrt(abs(a - b)), a - b))
+            slack = 1 + 255 * 0.5 * abs(math.sqrt(abs(a - b)) - math.sqrt(abs(a - b) + 2 * EACH))
+            if not any(found == colours[i] for i in range(max(0, math.floor(at - slack)), min(255, math.ceil(at + slack)) + 1)):
+                wrong.append((t, s, found, at))
+    checks.that(not wrong, f"{what}: every cell of the difference has the colour of its size and sign", wrong[:3])
+
+
+def check_heads(checks, session, choose):
+    """The most alike head is offered; any other can be chosen; both change places; the address keeps them."""
+    expected, page, maps = session.expected, session.page, Maps(session.expected)
+    mine = choose.heads(1)[0]
+    session.open(*mine)
+    page.locator('[data-view="compare"]').click()
+    distances = {(layer, head): maps.distance(mine, maps, (layer, head)) for layer in range(expected.layers) for head in range(expected.heads) if (layer, head) != mine}
+    nearest = sorted(distances, key=lambda place: distances[place])
+    offered = [tuple(map(int, one.split("."))) for one in page.locator(".near button").evaluate_all("(all) => all.map((one) => one.dataset.other)")]
+    bits = [float(one.split()[-1]) for one in page.locator(".near button").all_text_contents()]
+    checks.that(offered == nearest[:5] and all(abs(x - distances[place]) < 0.0055 for x, place in zip(bits, offered)), f"the most alike heads of {mine}: {offered}", (nearest[:5], bits))
+    checks.that(session.text(".pane.b h3") == f"B: {title(*nearest[0])}", "the most alike head is B at first", session.text(".pane.b h3"))
+    check_cells(checks, session, choose, mine, nearest[0], maps, f"{mine} and {nearest[0]}")
+    theirs = choose.heads(1)[0]
+    page.locator("#other-layer").select_option(str(theirs[0]))
+    page.locator("#other-head").select_option(str(theirs[1]))
+    check_cells(checks, session, choose, mine, theirs, maps, f"{mine} and {theirs}")
+    page.locator("#swap").click()
+    page.reload()
+    session.drawn()
+    checks.that((session.text(".pane.a h3"), session.text(".pane.b h3")) == (f"A: {title(*theirs)}", f"B: {title(*mine)}"), "swapped, and a reload keeps both", session.text(".pane.b h3"))
+    check_cells(checks, session, choose, theirs, mine, maps, "swapped")
+    page.locator("#other-layer").select_option("mean")
+    check_cells(checks, session, choose, theirs, ("mean", "mean"), maps, "with the mean of all heads")
+    page.locator(".pane.a .cells").focus()
+    page.keyboard.press("ArrowDown")
+    page.keyboard.press("Home")
+    checks.that(page.locator("#status").text_content().startswith(expected.pair(0, 0) + " A "), "arrow keys move, and the difference is spoken", page.locator("#status").text_content())
+
+
+def check_same(checks, session, choose):
+    layer, head = choose.heads(1)[0]
+    session.page.goto(f"{session.url}#layer={layer}&head={head}&view=compare&with={layer}.{head}")
+    session.page.reload()
+    session.drawn()
+    pixels = session.page.locator(".pane.difference .cells canvas").evaluate(PIXELS)
+    middle = session.page.locator(".pane.difference .bar-of-colours").evaluate(PIXELS)[4 * 127:4 * 129]
+    zero = session.expected.weights
+    wanted = {tuple(middle[:4]), tuple(middle[4:])} | ({(0, 0, 0, 0)} if any(w == 0 for w in zero) else set())
+    found = {tuple(pixels[i:i + 4]) for i in range(0, len(pixels), 4)}
+    checks.that(found <= wanted, "a head and itself: every cell has the middle colour", found)
+    hover(session, "difference", *choose.cells(1)[0])
+    checks.that(session.text("#readout").endswith("A − B 0.0000"), "a head and itself: no sign, no difference", session.text("#readout"))
+    checks.that("0.000 bits" in session.text(".pane.difference .told"), "a head and itself: distance 0")
+
+
+def check_texts(checks, session, choose):
+    expected, page = session.expected, session.page
+    mine, theirs = choose.heads(2)
+    session.open(*mine)
+    page.locator('[data-view="compare"]').click()
+    page.locator("#other-text").select_option("1")
+    page.locator("#other-layer").select_option(str(theirs[0]))
+    page.locator("#other-head").select_option(str(theirs[1]))
+    checks.that("differ in 3 words" in session.text(".compare > .note"), "the page says that words differ", session.text(".compare > .note"))
+    check_cells(checks, session, choose, mine, theirs, Maps(expected, 5), "two texts")
+    hover(session, "a", 2, 3)
+    checks.that("B grey → cat" in session.text("#readout"), "B's own words are told", session.text("#readout"))
+    page.locator("#other-text").select_option("2")
+    checks.that(not page.locator(".pane.difference").is_visible() and "no difference" in session.text(".compare > .note"), "texts of other extents have no difference, and the page says so")
+    row, column = expected.rows - 3, 1
+    hover(session, "b", row, column)
+    found = float(session.text(".pane.b .told").split()[-1])
+    wanted = expected.weight(*theirs, row, column)
+    checks.that(abs(found - wanted) < 0.6e-4, "their weights are told", (found, wanted))
+    checks.that(page.locator(".pane.b .row-band").is_visible() and not page.locator(".pane.a .row-band").is_visible(), "each map has its own cursor then")
+
+
+def check_file(checks, session, choose, other, folder):
+    """A page opened by the file chooser and by a drop; files that are none are refused by name."""
+    page = session.page
+    alerts = []
+    page.on("dialog", lambda dialog: (alerts.append(dialog.message), dialog.dismiss()))
+    mine = choose.heads(1)[0]
+    session.open(*mine)
+    page.locator('[data-view="compare"]').click()
+    hostile = folder / "<b>hostile.html"
+    def edit(data):
+        data["texts"][0]["queries"]["pieces"] = HOSTILE
+        data["texts"][0]["text"] = HOSTILE[1]
+        data["texts"][0]["weights"] = weights_of(Maps(session.expected, 5))
+    variant(other, edit, hostile)
+    page.locator("#other-file").set_input_files(hostile)
+    page.locator(".pane.b h3").wait_for()
+    checks.that(session.text(".pane.b h3") == f"B: {title(*mine)}" and "<b>hostile.html" in session.text(".pane.b .told"), "a page opened: its head is B", session.text(".pane.b .told"))
+    check_cells(checks, session, choose, mine, mine, Maps(session.expected, 5), "two pages")
+    labels = page.locator(".pane.b .queries .label").all_text_contents()
+    checks.that(labels[1] == HOSTILE[1] and page.locator(".pane img, .pane b, .told b").count() == 0 and not alerts, "words of the other page stay text", (labels, alerts))
+    page.locator("#text").select_option("1")
+    checks.that(session.text("#sentence") == HOSTILE[1], "the other page's text can be read alone too", session.text("#sentence"))
+    session.drawn()
+    damaged = {"none.html": "<p>hello", "empty.html": '<script id="data">{}</script>', "json.html": '<script id="data">{"texts": [</script>'}
+    for name, change in {"layers.html": lambda text: text.update(layers=99), "codes.html": lambda text: text["weights"][0].__setitem__(0, "AAAA"), "tokens.html": lambda text: text["queries"].update(special=["x"])}.items():
+        damaged[name] = variant(other, lambda data, change=change: change(data["texts"][0]), folder / name).read_text(encoding="utf-8")
+    for name, text in damaged.items():
+        (folder / name).write_text(text, encoding="utf-8")
+        before = page.locator("#text option").count()
+        page.locator("#other-file").set_input_files(folder / name)
+        page.wait_for_function("(name) => document.querySelector('#partner .note').textContent.includes(name)", arg=name)
+        checks.that(page.locator("#partner .note").is_visible() and page.locator("#text option").count() == before, f"{name} is refused: {session.text('#partner .note')}")
+    page.evaluate("""(html) => {
+      const data = new DataTransfer();
+      data.items.add(new File([html], 'dropped.html', { type: 'text/html' }));
+      for (const name of ['dragover', 'drop']) document.body.dispatchEvent(new DragEvent(name, { dataTransfer: data, bubbles: true, cancelable: true }));
+    }""", other.read_text(encoding="utf-8"))
+    page.wait_for_function("() => [...document.querySelectorAll('#text option')].some((one) => one.textContent.includes('dropped.html'))")
+    checks.that(not page.locator("#partner .note").is_visible(), "a dropped page is opened")
+
+
+def check_export(checks, session, choose):
+    mine, theirs = choose.heads(2)
+    page, maps = session.page, Maps(session.expected)
+    page.goto(f"{session.url}#layer={mine[0]}&head={mine[1]}&view=compare&with={theirs[0]}.{theirs[1]}")
+    page.reload()
+    session.drawn()
+    def saved(kind):
+        page.locator("#export summary").click()
+        with page.expect_download() as waiting:
+            page.locator(f'[data-export="{kind}"]').click()
+        return pathlib.Path(waiting.value.path()).read_bytes()
+    words = [one.text for one in xml.fromstring(saved("svg")).iter("{http://www.w3.org/2000/svg}text")]
+    checks.that({f"A: {title(*mine)}", f"B: {title(*theirs)}", "A − B", "+1", "−1"} <= set(words), "SVG: both heads, the difference and its legend", words[:12])
+    rows = list(csv.reader(io.StringIO(saved("csv").decode("utf-8-sig"))))
+    worst = 0
+    for at, (_, _, a, b, difference) in enumerate(rows[1:]):
+        t, s = divmod(at, session.expected.columns)
+        wanted = (maps.row(*mine, t)[s], maps.row(*theirs, t)[s])
+        worst = max(worst, abs(float(a) - wanted[0]), abs(float(b) - wanted[1]), abs(float(difference) - wanted[0] + wanted[1]) / 2)
+    checks.that(len(rows) == 1 + session.expected.rows * session.expected.columns and worst < EACH + 1e-6, f"CSV: A, B and A − B of every pair, error at most {worst:.1e}", rows[:2])
+
+
+# How dichromats see colours (Machado, Oliveira, Fernandes 2009, severity 1), on linear RGB.
+BLIND = {
+    "protanopia": [[0.152286, 1.052583, -0.204868], [0.114503, 0.786281, 0.099216], [-0.003882, -0.048116, 1.051998]],
+    "deuteranopia": [[0.367322, 0.860646, -0.227968], [0.280085, 0.672501, 0.047413], [-0.011820, 0.042940, 0.968881]],
+    "tritanopia": [[1.255528, -0.076749, -0.178779], [-0.078411, 0.930809, 0.147602], [0.004733, 0.691367, 0.303900]],
+}
+
+
+def lab(linear):
+    x, y, z = (math.fsum(m * c for m, c in zip(row, linear)) / white for row, white in zip(
+        [[0.4124564, 0.3575761, 0.1804375], [0.2126729, 0.7151522, 0.0721750], [0.0193339, 0.1191920, 0.9503041]], (0.95047, 1, 1.08883)))
+    f = lambda t: t ** (1 / 3) if t > 0.008856 else 7.787 * t + 16 / 116
+    return 116 * f(y) - 16, 500 * (f(x) - f(y)), 200 * (f(y) - f(z))
+
+
+def check_palette(checks, session, choose, name):
+    session.open(*choose.heads(1)[0])
+    session.page.locator('[data-view="compare"]').click()
+    legend = session.page.locator(".pane.difference .bar-of-colours").evaluate(PIXELS)
+    linear = [[c / 255 / 12.92 if c <= 10 else ((c / 255 + 0.055) / 1.055) ** 2.4 for c in legend[i:i + 3]] for i in range(0, len(legend), 4)]
+    for kind, matrix in BLIND.items():
+        seen = [lab([min(1, max(0, math.fsum(m * c for m, c in zip(row, colour)))) for row in matrix]) for colour in linear]
+        worst = min(math.dist(seen[128 + away], seen[127 - away]) for away in range(32, 128))
+        checks.that(worst > 20, f"{name}, {kind}: − and + differ by {worst:.0f} (CIELAB; 2.3 is just noticeable)", worst)
+        steps = [abs(seen[i][0] - seen[127 if i < 128 else 128][0]) for i in range(256)]
+        checks.that(all(steps[i] <= steps[i - 1] + 0.5 for i in range(1, 128)) and all(steps[i] >= steps[i - 1] - 0.5 for i in range(129, 256)), f"{name}, {kind}: larger differences differ more in lightness from 0")
+
+
+def main():
+    arguments = parsed(__doc__)
+    expected = Expected.of(arguments)
+    choose = Choose(arguments.seed, expected)
+    wide = {"viewport": {"width": 1400, "height": 1400}}
+    with tempfile.TemporaryDirectory() as folder, started_browser() as browser:
+        folder = pathlib.Path(folder)
+        three = variant(arguments.page, add_texts(expected), folder / "three.html")
+        return run_checks(arguments, Checks(), browser, [
+            ("heads", check_heads, [choose], dict(wide)),
+            ("same", check_same, [choose], dict(wide)),
+            ("texts", check_texts, [choose], {"path": three, **wide}),
+            ("file", check_file, [choose, arguments.page, folder], dict(wide)),
+            ("export", check_export, [choose], {}),
+            ("light", check_palette, [choose, "light"], {}),
+            ("dark", check_palette, [choose, "dark"], {"color_scheme": "dark"}),
+        ])
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,144 @@
+// Two heads side by side, and their difference A − B. B may be of another layer, another text, or another page that the reader opens.
+
+// "3.1": layer 3, head 1 of the text shown; "3.1.2": of text 2.
+function otherHeadOf(name, texts, shown) {
+  const [, layer, head, text] = /^(\d+|mean)\.(\d+|mean)(?:\.(\d+))?$/.exec(name ?? "") ?? [];
+  const place = { text: text === undefined ? shown : Number(text), layer: placeOf(layer), head: placeOf(head), named: text !== undefined };
+  const of = texts[place.text];
+  const fits = (index, count) => index === MEAN || index < count;
+  return layer !== undefined && of && fits(place.layer, of.layers) && fits(place.head, of.heads) && (place.layer !== MEAN || place.head === MEAN) ? place : null;
+}
+
+const nameOfOther = ({ layer, head, text, named }) => [layer, head, ...(named ? [text] : [])].join(".");
+
+// Exactly 0 only where both are: that is hatched.
+function differenceOf(a, b) {
+  return Float32Array.from(a, (weight, i) => (weight === b[i] && weight !== 0 ? TINY : weight - b[i]));
+}
+
+// A scale of attention weights, mirrored for differences: the middle of the ramp is 0.
+function mirrored(scale) {
+  const ticks = scale.ticks().filter(([at], place, all) => at === 1 || (at > 0.25 && 1 - at > 0.25 && !(all[place - 1][0] > 0.25)));  // others would touch
+  return {
+    position: (difference, largest) => 0.5 + 0.5 * Math.sign(difference) * scale.position(Math.abs(difference), largest),
+    ticks: () => [...ticks.map(([at, name]) => [0.5 - at / 2, `−${name}`]), [0.5, "0"], ...ticks.map(([at, name]) => [0.5 + at / 2, `+${name}`])],
+    note: scale.note && "Relative to the largest difference.",
+  };
+}
+
+// What is told of the difference of two weights: as many digits as both pages hold.
+function showDifference(difference, exact) {
+  if (Number.isNaN(difference)) return "NaN";
+  const size = Math.abs(difference);
+  const digits = exact ? size.toFixed(4) : `${Number(size.toPrecision(2))}`;
+  const sign = Number(digits) === 0 ? "" : difference < 0 ? "−" : "+";
+  return `${exact ? "" : "≈ "}${sign}${digits}`;
+}
+
+class Compare {
+  // partner: the controls that choose B
+  constructor(events, partner) {
+    this.legend = make("canvas", { className: "bar-of-colours", width: 256, height: 1, aria: { hidden: true } });
+    this.ticks = make("div", { className: "ticks" });
+    this.note = make("p", { className: "note" });
+    this.panes = ["a", "b", "difference"].map((side) => {
+      const matrix = new Matrix(side === "b" ? { hover: (spot) => this.#hover(spot, events), choose: (spot) => this.same && events.choose(spot) } : events);
+      const title = make("h3", { id: `compare-${side}` });
+      const told = make("p", { className: "quiet told" });
+      const scroll = make("div", { className: "scroll" }, matrix.element);
+      scroll.addEventListener("scroll", () => this.#follow(scroll));
+      return { side, matrix, title, told, scroll, element: make("section", { className: `pane ${side}`, aria: { labelledby: `compare-${side}` } }, title, told, scroll) };
+    });
+    this.panes[2].element.append(make("div", { className: "scale" }, this.legend, this.ticks), make("p", { className: "quiet ends" }, make("span", { textContent: "B looks more" }), make("span", { textContent: "A looks more" })));
+    this.element = make("div", { className: "compare" }, partner.element, this.note, make("div", { className: "panes" }, ...this.panes.map(({ element }) => element)));
+  }
+
+  // The element that takes the keys.
+  get body() { return this.panes[0].matrix.cells; }
+
+  // b: as { text, map, shown, title } of what draw() takes of A. names: the texts, if they are two.
+  choose(b, names) { Object.assign(this, { b, names }); }
+
+  draw(text, map, shown, look, title) {
+    const a = { text, map, shown, title }, b = this.b;
+    const size = ({ text }) => `${text.queries.size} × ${text.keys.size}`;
+    this.a = a;
+    this.same = a.text.queries.size === b.text.queries.size && a.text.keys.size === b.text.keys.size;
+    this.exact = [a, b].every(({ text }) => text.decoder.encoding === ENCODINGS.linear16);
+    const sides = a.text.keys === a.text.queries ? ["queries"] : ["queries", "keys"];
+    const words = this.same ? sides.flatMap((side) => a.text[side].pieces.filter((one, at) => one !== b.text[side].pieces[at])).length : 0;
+    this.otherWords = words > 0;
+    this.note.hidden = this.same && words === 0;
+    this.note.textContent = this.same ? `The texts differ in ${counted(words, "word")}; the difference is taken place by place.`
+      : `The maps have other extents (A: ${size(a)}, B: ${size(b)} tokens), so there is no difference of them.`;
+    this.difference = this.same ? differenceOf(a.map, b.map) : null;
+    this.look = { ...look, ramp: look.diverging, scale: mirrored(look.scale) };
+    [a, b].forEach((one, at) => {
+      const { title, told, matrix } = this.panes[at];
+      title.textContent = `${"AB"[at]}: ${one.title}`;
+      told.textContent = this.names?.[at] ?? "";
+      told.hidden = !this.names;
+      matrix.draw(one.text, one.map, one.shown, look, title.textContent);
+    });
+    const last = this.panes[2];
+    last.element.hidden = !this.same;
+    if (!this.same) return;
+    last.title.textContent = "A − B";
+    last.told.textContent = `Distance: ${this.#distance(divergenceOf(a.text, a.map, b.map))} (Jensen-Shannon divergence, mean over the words that look)`;
+    last.matrix.draw(a.text, this.difference, a.shown, this.look, "A − B");
+    const steps = Float32Array.from({ length: 256 }, (_, i) => i / 255 - 0.5 || TINY);
+    paint(this.legend, steps, 256, [0], [...steps.keys()], { ...this.look, scale: { position: (at) => at + 0.5 } });
+    this.ticks.replaceChildren(...this.look.scale.ticks().map(([at, name]) => make("span", { textContent: name, style: { at } })));
+  }
+
+  #distance(bits) { return Number.isNaN(bits) ? "NaN" : `${bits.toFixed(3)} bits`; }
+
+  resize({ height }, zoom) {
+    const sizes = this.panes.filter(({ element }) => !element.hidden).map(({ matrix, scroll }) => matrix.resize({ width: scroll.clientWidth, height }, zoom));
+    this.size = sizes[0];
+    return this.size;
+  }
+
+  light(spot) {
+    this.panes[0].matrix.light(spot);
+    if (!this.same) return this.panes[1].matrix.light(null);
+    this.panes[1].matrix.light(spot);
+    this.panes[2].matrix.light(spot);
+  }
+
+  reveal(spot) { for (const { matrix } of this.same ? this.panes : this.panes.slice(0, 1)) matrix.reveal(spot); }
+
+  // What the lists beside the maps tell: the difference where there is one.
+  get reading() {
+    const { a, b } = this;
+    if (!this.same) return {};
+    const width = a.text.keys.size;
+    return {
+      map: this.difference,
+      show: (value) => showDifference(value, this.exact),
+      suffix: ": A − B",
+      ofRow: (row) => `Distance of the two rows: ${this.#distance(divergenceOfRows(rowOf(a.map, width, row), rowOf(b.map, width, row)))}`,
+      weight: ({ row, column }) => {
+        const at = row * width + column;
+        const pair = this.otherWords ? `${b.text.queries.word(row)} → ${b.text.keys.word(column)} ` : "";
+        return `A ${a.text.decoder.show(a.map[at])} · B ${pair}${b.text.decoder.show(b.map[at])} · A − B ${showDifference(this.difference[at], this.exact)}`;
+      },
+    };
+  }
+
+  // B of another shape has a cursor of its own.
+  #hover(spot, events) {
+    if (this.same) return events.hover(spot);
+    const { text, map } = this.b;
+    const { matrix, told } = this.panes[1];
+    matrix.light(spot);
+    const whole = spot && spot.row !== null && spot.column !== null;
+    told.hidden = false;
+    told.textContent = whole ? `${text.queries.word(spot.row)} → ${text.keys.word(spot.column)} ${text.decoder.show(map[spot.row * text.keys.size + spot.column])}` : this.names?.[1] ?? "";
+  }
+
+  // Maps of the same extents scroll together.
+  #follow(scrolled) {
+    if (this.same) for (const { scroll } of this.panes) if (scroll !== scrolled) scroll.scrollTo(scrolled.scrollLeft, scrolled.scrollTop);
+  }
+}

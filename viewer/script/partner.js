@@ -1,0 +1,57 @@
+// Controls that choose B, the head that an open head is compared with.
+
+class Partner {
+  static nearest = 5;
+
+  // changed(name): the reader has chosen another B, as `nameOfOther` writes it. opened(file): a page is to be opened.
+  constructor({ changed, swap, opened }) {
+    this.changed = changed;
+    this.text = make("select", { id: "other-text" });
+    this.layer = make("select", { id: "other-layer" });
+    this.head = make("select", { id: "other-head" });
+    this.file = make("input", { type: "file", id: "other-file", accept: ".html,text/html", className: "unseen" });
+    this.problem = make("p", { className: "note", hidden: true, role: "alert" });
+    this.near = make("p", { className: "near" });
+    this.textLabel = make("label", {}, "Text ", this.text);
+    const swapButton = make("button", { type: "button", id: "swap", textContent: "Swap A and B" });
+    const choices = make("div", { className: "choices" }, make("b", { textContent: "B" }), this.textLabel, make("label", {}, "Layer ", this.layer), make("label", {}, "Head ", this.head), swapButton,
+                         make("label", { className: "button", title: "Or drop a page here" }, this.file, "Open another page…"));
+    this.element = make("div", { id: "partner" }, choices, this.problem, this.near);
+    for (const select of [this.text, this.layer, this.head]) select.addEventListener("change", () => this.#choose());
+    swapButton.addEventListener("click", swap);
+    this.file.addEventListener("change", () => { opened(this.file.files[0]); this.file.value = ""; });
+    this.near.addEventListener("click", (event) => { if (event.target.dataset.other) changed(event.target.dataset.other); });
+    addEventListener("dragover", (event) => { if (event.dataTransfer.types.includes("Files")) event.preventDefault(); });
+    addEventListener("drop", (event) => {
+      if (!event.dataTransfer.files.length) return;
+      event.preventDefault();
+      opened(event.dataTransfer.files[0]);
+    });
+  }
+
+  // names: how the texts are called; other: { text, layer, head, named }; near: the most alike heads of the text shown.
+  show(names, other, { layers, heads }, near) {
+    const numbers = (count) => [...Array(count).keys(), MEAN].map((index) => [index, index]);
+    fillSelect(this.text, [["", "the same"], ...names.map((name, index) => [index, name])]);
+    fillSelect(this.layer, numbers(layers));
+    fillSelect(this.head, numbers(heads));
+    this.textLabel.hidden = names.length < 2;
+    this.text.value = other.named ? other.text : "";
+    this.layer.value = other.layer;
+    this.head.value = other.head;
+    this.head.disabled = other.layer === MEAN;
+    const buttons = near.slice(0, Partner.nearest).map(({ layer, head, bits }) => make("button", { type: "button", title: titleOf(layer, head), data: { other: `${layer}.${head}` }, aria: { label: `${titleOf(layer, head)}, ${bits.toFixed(3)} bits` } }, `${layer}·${head} ${bits.toFixed(2)}`));
+    this.near.hidden = buttons.length === 0;
+    this.near.replaceChildren(make("span", { className: "quiet", textContent: "Most like A, distance in bits:" }), ...buttons);
+  }
+
+  complain(message) {
+    this.problem.textContent = message;
+    this.problem.hidden = message === "";
+  }
+
+  #choose() {
+    const layer = this.layer.value;
+    this.changed([layer, layer === MEAN ? MEAN : this.head.value, ...(this.text.value === "" ? [] : [this.text.value])].join("."));
+  }
+}
