@@ -18,6 +18,7 @@
 #include "polyhead/nn/embedding.h"
 #include "terminal.h"
 #include "text_layout.h"
+#include "trace_cell.h"
 #include "trace_sentences.h"
 #include "trace_table.h"
 
@@ -28,6 +29,7 @@ constexpr std::int64_t kMaxScores = std::int64_t{1} << 26;  // a trace keeps up 
 
 struct Options {
   std::string layer;
+  CellOptions cell;
   std::map<std::string, std::string> arguments;  // "--num-hiddens" -> "100"
   LayerFile file;
   AttentionRules rules;
@@ -170,6 +172,12 @@ std::string value_sections(const std::vector<TraceStep>& steps, const NumberStyl
 }
 
 void run_trace(const Options& o) {
+  if (!o.cell.model.empty() || !o.cell.cell.empty()) {
+    if (o.cell.model.empty() || o.cell.cell.empty() || o.cell.text.empty()) throw UsageError("a cell of a model needs three things: MODEL_DIR --text \"...\" --cell LAYER,HEAD,QUERY,KEY");
+    CellOptions cell = o.cell;
+    cell.json = o.json;
+    return trace_cell(cell);
+  }
   if (o.list) return o.json ? print_json(list_json()) : print(list_text(terminal_width(Stream::out)));
   if (o.layer.empty() == o.file.path.empty()) {
     throw UsageError(o.layer.empty() ? "give a layer: --layer NAME ('polyhead trace --list' lists the names) or --parameters FILE" : "give --layer or --parameters, not both");
@@ -246,6 +254,12 @@ void add_constructor_arguments(CLI::App& parser, const std::shared_ptr<Options>&
 
 Subcommand declare_trace(CLI::App& parser) {
   const auto o = std::make_shared<Options>();
+  parser.add_option("MODEL_DIR", o->cell.model, "with --cell: folder with config.json, vocab.txt and model.safetensors (a BERT-type encoder)");
+  CLI::Option* text = parser.add_option("--text", o->cell.text, "with --cell: the text that the model reads")->type_name("TEXT");
+  CLI::Option* cell = parser.add_option("--cell", o->cell.cell, "work out one attention weight of a model: the numbers from q and k to the weight, and the head's output. QUERY and KEY are places from 0, or words of the text")
+                          ->type_name("LAYER,HEAD,QUERY,KEY")
+                          ->needs(text);
+  text->needs(cell);
   parser.add_option("--layer", o->layer, "construct a layer by name; --list lists names and arguments")->type_name("NAME");
   parser.add_flag("--list", o->list, "list the layers that have a name, with their arguments and defaults");
   CLI::Option* parameters = parser.add_option("--parameters", o->file.path, "load a layer from this file of parameters")->type_name("FILE");
@@ -277,16 +291,20 @@ Subcommand declare_trace(CLI::App& parser) {
             },
             "DIGITS", "digits after the decimal point (default: 4)")
       ->needs(values);
-  parser.add_flag("--json", o->json, "machine-readable, one object on one line; with --values every number of every step");
+  CLI::Option* as_json = parser.add_flag("--json", o->json, "machine-readable, one object on one line; with --values every number of every step");
+  for (CLI::Option* option : parser.get_options()) {
+    if (option != cell && option != text && option != as_json && !option->get_positional() && option != parser.get_help_ptr()) cell->excludes(option);
+  }
   return {
       .examples = {{"polyhead trace --layer d2l --num-hiddens 100 --heads 5 --batch 2 --length 10", "the layer of Dive into Deep Learning, step by step"},
                    {"polyhead trace --layer d2l --num-hiddens 4 --heads 2 --length 3 --valid-lens 2,3 --values", "with a mask, and with all numbers"},
                    {"polyhead trace --layer alphafold --gated --is-global --attn-dim -3 --shape 2,7,5,8", "one query for all positions of an axis, and a gate"},
                    {"polyhead trace --parameters model.safetensors --prefix encoder.layer.0 --heads 12", "one layer of a model"},
+                   {"polyhead trace MODEL_DIR --text \"The quick brown fox\" --cell 2,8,brown,fox", "how one attention weight of a model is computed, in numbers"},
                    {"polyhead trace --list", "all layers that have a name"}},
       .notes = "Heads are a separate dimension, [B,N,T,H]. Sources that fold heads into the batch have the same data as (B*N,T,H).\n"
-               "JSON: {layer, input, config, steps: [{step, where, shape, letters, meaning, dtype, values}]}; non-finite numbers are \"nan\", \"inf\" and "
-               "\"-inf\".\n",
+               "JSON: {layer, input, config, steps: [{step, where, shape, letters, meaning, dtype, values}]}, or with --cell {text, layer, head, query, key, q, k, products, dot, scale, score, "
+               "largest, exp, sum, weight, keys: [{token, score, exp, weight, v}], output}; non-finite numbers are \"nan\", \"inf\" and \"-inf\".\n",
       .run = [o] { run_trace(*o); },
   };
 }

@@ -31,6 +31,12 @@ void require_output(const Operand& output, const Shape& shape, DType dtype) {
   if (output.view) nn::require_exactly("BertEncoder.forward", output, shape, dtype);
 }
 
+void require_floating(const Operand& output, const Shape& shape) {
+  if (!output.view) return;
+  nn::require_shape("BertEncoder.forward", output, shape);
+  require(is_floating(output.view.dtype()), "BertEncoder.forward: ", output.name, " is ", output.view.dtype(), "; it must be floating");
+}
+
 }  // namespace
 
 BertEncoder::BertEncoder(const BertConfig& given) : config(given) {
@@ -71,14 +77,15 @@ void BertEncoder::forward(const BertInput& given, const BertOutput& output, cons
   const std::int64_t count = static_cast<std::int64_t>(layers.size());
   require_output({"hidden", output.hidden}, shape, config.dtype);
   require_output({"all_hidden", output.all_hidden}, with_leading(shape, count + 1), config.dtype);
-  if (output.attentions) {
-    nn::require_shape(kOperation, {"attentions", output.attentions}, with_leading(maps, count));
-    require(is_floating(output.attentions.dtype()), kOperation, ": attentions is ", output.attentions.dtype(), "; it must be floating");
-  }
-  const Operand outputs[] = {{"hidden", output.hidden}, {"all_hidden", output.all_hidden}, {"attentions", output.attentions}};
+  const Shape heads = nn::appended(ids.first(ids.size() - 1), {config.heads, length, config.width / config.heads});
+  require_floating({"attentions", output.attentions}, with_leading(maps, count));
+  require_floating({"q", output.q}, with_leading(heads, count));
+  require_floating({"k", output.k}, with_leading(heads, count));
+  require_floating({"v", output.v}, with_leading(heads, count));
+  const Operand outputs[] = {{"hidden", output.hidden}, {"all_hidden", output.all_hidden}, {"attentions", output.attentions}, {"q", output.q}, {"k", output.k}, {"v", output.v}};
   const Operand inputs[] = {{"ids", input.ids}, {"segments", given.segments}, {"attend_keys", input.attend_keys}};
   require_separate(kOperation, outputs, inputs);
-  nn::require_parameters_separate(kOperation, {outputs[0], outputs[1], outputs[2]}, *this);
+  nn::require_parameters_separate(kOperation, {outputs[0], outputs[1], outputs[2], outputs[3], outputs[4], outputs[5]}, *this);
 
   const Workspace own;  // so that layers reuse memory if the caller gives no workspace
   const Workspace* workspace = options.workspace == nullptr && saved == nullptr ? &own : options.workspace;
@@ -94,16 +101,21 @@ void BertEncoder::forward(const BertInput& given, const BertOutput& output, cons
   const nn::AttentionOptions attention{
       .mask = {.attend_keys = input.attend_keys}, .backend = options.backend, .executor = options.executor, .workspace = workspace};
   if (saved != nullptr) *saved = Saved{.input = input, .embedding_sum = std::move(embedding_sum)};
+  const bool of_heads = output.attentions || output.q || output.k || output.v;
   Tensor spare = std::move(embedding_sum);  // without `saved`, two tensors alternate as input and output
   for (std::int64_t i = 0; i < count; ++i) {
     EncoderLayer::Saved layer_saved;
     Tensor y = spare ? std::move(spare) : like_hidden();
-    layers[static_cast<std::size_t>(i)].forward(x, y, attention, saved != nullptr || output.attentions ? &layer_saved : nullptr);
+    layers[static_cast<std::size_t>(i)].forward(x, y, attention, saved != nullptr || of_heads ? &layer_saved : nullptr);
     if (output.attentions) {
       SdpaOptions sdpa = layer_saved.attention.sdpa;
       sdpa.executor = options.executor;
       attention_map(layer_saved.attention.maps(), output.attentions.select(0, i), sdpa);
     }
+    const nn::MultiHeadAttention::Saved& one = layer_saved.attention;
+    if (output.q) copy(one.q_heads, output.q.select(0, i));
+    if (output.k) copy(one.k_heads, output.k.select(0, i));
+    if (output.v) copy(one.v_heads, output.v.select(0, i));
     if (output.all_hidden) copy(y, output.all_hidden.select(0, i + 1));
     if (saved != nullptr) {
       saved->hidden.push_back(std::move(x));  // moving keeps the views in layer_saved valid

@@ -111,6 +111,45 @@ TEST(BertEncoder, EveryRowOfAMapSumsToOne) {
   for (std::size_t row = 0; row < p.size(); row += 4) EXPECT_NEAR(p[row] + p[row + 1] + p[row + 2] + p[row + 3], 1, 1e-12) << row / 4;
 }
 
+TEST(BertEncoder, HeadVectorsAreTheProjectionsOfEachLayersInputAndGiveItsMaps) {
+  BertEncoder encoder(tiny());
+  constexpr std::int64_t kLayers = 2, kBatch = 2, kHeads = 2, kTokens = 4, kWidth = 6, kHead = 3;
+  const Shape heads{kLayers, kBatch, kHeads, kTokens, kHead};
+  Tensor all(DType::f64, {3, kBatch, kTokens, kWidth}), maps(DType::f64, {kLayers, kBatch, kHeads, kTokens, kTokens}), q(DType::f64, heads), k(DType::f64, heads), v(DType::f64, heads);
+  encoder.forward({.ids = kIds}, {.all_hidden = all, .attentions = maps, .q = q, .k = k, .v = v});
+  const auto at = [](const Tensor& tensor, std::initializer_list<std::int64_t> index) {
+    ConstTensorView view = tensor.view();
+    for (const std::int64_t i : index) view = view.select(0, i);
+    return view.data<double>()[0];
+  };
+  for (std::int64_t l = 0; l < kLayers; ++l) {
+    const nn::MultiHeadAttention& layer = encoder.layers[static_cast<std::size_t>(l)].attention;
+    for (std::int64_t b = 0; b < kBatch; ++b) {
+      for (std::int64_t n = 0; n < kHeads; ++n) {
+        for (std::int64_t t = 0; t < kTokens; ++t) {
+          for (std::int64_t i = 0; i < kHead; ++i) {
+            const auto projected = [&](const nn::Linear& linear) {
+              double sum = at(linear.bias, {n * kHead + i});
+              for (std::int64_t e = 0; e < kWidth; ++e) sum += at(linear.weight, {n * kHead + i, e}) * at(all, {l, b, t, e});
+              return sum;
+            };
+            EXPECT_NEAR(at(q, {l, b, n, t, i}), projected(layer.q), 1e-13);
+            EXPECT_NEAR(at(k, {l, b, n, t, i}), projected(layer.k), 1e-13);
+            EXPECT_NEAR(at(v, {l, b, n, t, i}), projected(layer.v), 1e-13);
+          }
+          double sum = 0, row[kTokens];
+          for (std::int64_t s = 0; s < kTokens; ++s) {
+            double dot = 0;
+            for (std::int64_t i = 0; i < kHead; ++i) dot += at(q, {l, b, n, t, i}) * at(k, {l, b, n, s, i});
+            sum += row[s] = std::exp(dot / std::sqrt(3.0));
+          }
+          for (std::int64_t s = 0; s < kTokens; ++s) EXPECT_NEAR(at(maps, {l, b, n, t, s}), row[s] / sum, 1e-12);
+        }
+      }
+    }
+  }
+}
+
 TEST(BertEncoder, ExtentsMayBeZeroOrOne) {
   BertEncoder encoder(tiny());
   for (const Shape& ids : {Shape{0}, Shape{1}, Shape{0, 3}, Shape{3, 0}, Shape{1, 1}, Shape{2, 1, 3}}) {
@@ -146,6 +185,7 @@ TEST(BertEncoder, RefusesInputThatDoesNotFit) {
   EXPECT_ERROR(encoder.forward({.ids = ids}, {.hidden = hidden}), invalid_argument, HasSubstr("hidden is [6,6]; it must be [2,6]"));
   EXPECT_ERROR(encoder.forward({.ids = ids}, {.attentions = small}), invalid_argument,
                HasSubstr("attentions is [2,6]; it must be [2,2,2,2]"));
+  EXPECT_ERROR(encoder.forward({.ids = ids}, {.k = small}), invalid_argument, HasSubstr("k is [2,6]; it must be [2,2,2,3]"));
   EXPECT_ERROR(BertEncoder({.vocabulary = 0}), invalid_argument, HasSubstr("vocabulary is 0"));
 }
 

@@ -77,9 +77,12 @@ SentenceResult SentenceModel::run(TokenizedText tokens, const SentenceOptions& o
   result.hidden = Tensor(config.dtype, {length, config.width});
   result.embedding = Tensor(results, {config.width});
   if (options.attentions) result.attentions = Tensor(results, {config.layers, config.heads, length, length});
+  if (options.head_vectors) {
+    for (Tensor* heads : {&result.q, &result.k, &result.v}) *heads = Tensor(results, {config.layers, config.heads, length, config.width / config.heads});
+  }
   if (options.all_hidden) result.all_hidden = Tensor(config.dtype, {config.layers + 1, length, config.width});
   encoder.forward({.ids = result.ids, .segments = segments},
-                  {.hidden = result.hidden, .all_hidden = result.all_hidden, .attentions = result.attentions},
+                  {.hidden = result.hidden, .all_hidden = result.all_hidden, .attentions = result.attentions, .q = result.q, .k = result.k, .v = result.v},
                   {.backend = options.backend, .executor = options.executor, .workspace = options.workspace});
   sentence_embedding(result.hidden, {}, result.embedding);
   return result;

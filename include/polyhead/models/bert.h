@@ -41,6 +41,7 @@ struct BertOutput {
   TensorView hidden = {};      // [*,T,E] of the last layer
   TensorView all_hidden = {};  // [L+1,*,T,E]: the embeddings, then each layer's output
   TensorView attentions = {};  // [L,*,N,T,T] floating: the attention weights of each layer
+  TensorView q = {}, k = {}, v = {};  // [L,*,N,T,H] floating: the projected queries, keys and values of each layer's heads
 };
 
 struct BertOptions {

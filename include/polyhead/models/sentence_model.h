@@ -24,12 +24,14 @@ struct SentenceResult {
   Tensor all_hidden;     // [L+1,T,E]; absent without SentenceOptions::all_hidden
   Tensor attentions;     // [L,N,T,T] float32 (float64 for a float64 model); absent without SentenceOptions::attentions
   Tensor embedding;      // [E] float32 (float64 for a float64 model)
+  Tensor q, k, v;        // [L,N,T,H] of the heads, as attentions; absent without SentenceOptions::head_vectors
 };
 
 struct SentenceOptions {
   WhenTooLong when_too_long = WhenTooLong::error;  // for texts with more tokens than the model has positions
   bool attentions = true;
   bool all_hidden = false;
+  bool head_vectors = false;
   const Backend* backend = nullptr;
   Executor* executor = nullptr;
   const Workspace* workspace = nullptr;  // memory for intermediate tensors
