@@ -123,6 +123,7 @@ std::string render(const Page& page) {
   }
   const Encoding encoding = choose_encoding(count);
   json data = {{"title", page.title}, {"model", page.model}, {"encoding", name_of(encoding)}, {"texts", json::array()}};
+  if (page.language != Language::readers) data["language"] = page.language == Language::chinese ? "zh" : "en";
   for (const Text& text : page.texts) data["texts"].push_back(to_json(text, encoding));
   const std::string title = html_text(page.title);
   const std::string json_text = script_text(data);

@@ -230,6 +230,13 @@ TEST(Viewer, LongTextsAreStoredInEightBitsAndLongerOnesRefused) {
   EXPECT_THAT(message_of(page_of(longer)), HasSubstr("more than 67108864 attention weights"));
 }
 
+TEST(Viewer, TheLanguageIsWrittenIfChosen) {
+  const auto language_of = [](Language language) { return data_of(render({.title = "", .language = language})).value("language", ""); };
+  EXPECT_EQ(language_of(Language::readers), "");
+  EXPECT_EQ(language_of(Language::english), "en");
+  EXPECT_EQ(language_of(Language::chinese), "zh");
+}
+
 TEST(Viewer, ExtentsOfZeroMakeAPage) {
   for (const Shape& shape : {Shape{2, 2, 0, 0}, Shape{0, 2, 3, 3}, Shape{2, 0, 3, 3}}) {
     const Tensor maps(DType::f32, shape);

@@ -30,6 +30,7 @@ struct Options {
   std::vector<std::string> texts;
   std::optional<std::string> pair;
   std::optional<std::int64_t> layer, head;
+  std::optional<viewer::Language> language;
   bool mean = false, truncate = false, json = false;
 };
 
@@ -43,6 +44,7 @@ void check(Options& o) {
     throw UsageError(cat("texts are given twice, with --text and in '", o.file, "'; give them once"));
   if (o.pair && o.texts.size() != 1) throw UsageError("--text-pair is the second part of one text; it needs exactly one --text");
   if (o.head && o.mean) throw UsageError("--mean cannot be combined with --head");
+  if (o.language && o.page.empty()) throw UsageError("--lang is the language of the page; it needs -o");
   if (o.page == "-" && o.json) throw UsageError("-o - and --json would both write to standard output");
   if (!o.arrays.empty()) check_tensor_format("--arrays", o.arrays);
   check_distinct(o.page, o.arrays);
@@ -71,6 +73,11 @@ Json to_json(const HeadChoice& choice) {
   return {{"layer", choice.layer ? Json(*choice.layer) : Json(nullptr)},
           {"head", choice.head ? Json(*choice.head) : Json(nullptr)},
           {"description", choice.description()}};
+}
+
+viewer::Language read_language(const std::string& word) {
+  static const std::array<std::string, 2> kNames{"en", "zh"};
+  return read_choice(word, "language", kNames) == "zh" ? viewer::Language::chinese : viewer::Language::english;
 }
 
 std::string heading(const InputText& input, const HeadChoice& choice, std::size_t width) {
@@ -193,8 +200,10 @@ class View {
 
   std::string page() const {
     viewer::Page page;
-    page.title = texts_.size() == 1 ? clip(printable(texts_[0].text), 80) : counted(texts_.size(), "text");
-    page.model = cat(model_name(o_.model), ": ", counted(choice_.layers, "layer"), " of ", counted(choice_.heads, "head"));
+    page.title = clip(printable(texts_[0].text), 80);
+    if (texts_.size() > 1) page.title += cat(" (+", texts_.size() - 1, ")");
+    page.model = model_name(o_.model);
+    page.language = o_.language.value_or(viewer::Language::readers);
     for (std::size_t i = 0; i < results_.size(); ++i) {
       const models::TokenizedText& tokens = results_[i].tokens;
       page.texts.push_back({.text = texts_[i].both(),
@@ -235,6 +244,7 @@ Subcommand declare_view(CLI::App& parser) {
   parser.add_option("--file", o->file, "texts, one per line, 64 MiB at most; empty lines are left out; - is standard input")->type_name("PATH");
   parser.add_option("-o,--output", o->page, "write one HTML page with the attention maps of all heads; - is standard output")
       ->type_name("PATH");
+  add_value(parser, "--lang", &o->language, read_language, "en|zh", "language of the page: English or Chinese (default: what the reader's browser prefers)");
   add_value(parser, "--layer", &o->layer, read_count, "L", "the layer to show, from 0 (default: the last)");
   add_value(parser, "--head", &o->head, read_count, "H", "the head to show, from 0 (default: the mean over the layer's heads)");
   parser.add_flag("--mean", o->mean, "show the mean over the heads of --layer, or without --layer over all heads of all layers");

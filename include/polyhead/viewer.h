@@ -28,10 +28,18 @@ struct Text {
   ConstTensorView attentions;       // attention weights [layers, heads, T, S], floating, any strides
 };
 
+// Of the page's own texts; a reader can choose the other one in its menu.
+enum class Language : std::uint8_t {
+  readers,  // Chinese if the reader's browser prefers it, else English
+  english,
+  chinese,
+};
+
 struct Page {
   std::string title;
   std::string model = {};   // shown below the title
   std::vector<Text> texts;  // if there are several, the page has a selector
+  Language language = Language::readers;
 };
 
 inline constexpr std::int64_t kMaxAttentionWeights = std::int64_t{1} << 26;  // per page; such a page is 90 MB of HTML

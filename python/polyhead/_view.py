@@ -5,7 +5,7 @@ from __future__ import annotations
 import html
 import os
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Literal
 
 from . import _core
 from ._options import Array
@@ -66,6 +66,7 @@ def view(
     title: str | None = None,
     path: str | os.PathLike[str] | None = None,
     truncate: bool = False,
+    lang: Literal["en", "zh"] | None = None,
 ) -> Page:
     """A page of the attention maps of every head.
 
@@ -80,6 +81,7 @@ def view(
         title: of the page.
         path: also write the page there.
         truncate: shorten texts that exceed the model's positions; otherwise they are an error.
+        lang: language of the page, ``"en"`` or ``"zh"``; default: what the reader's browser prefers.
 
     Returns:
         The page; its attribute ``html`` is the text.
@@ -96,7 +98,7 @@ def view(
             raise ValueError("text is missing; source is the folder of a model, which needs one")
         if tokens is not None or keys is not None:
             raise ValueError("tokens and keys are for attention weights; source is the folder of a model, which has its own")
-        page = Page(_core.model_page(source, [text] if isinstance(text, str) else text, pair, title, truncate))
+        page = Page(_core.model_page(source, [text] if isinstance(text, str) else text, pair, title, truncate, lang))
     else:
         if pair is not None:
             raise ValueError("pair is for a model, and source is not the folder of one")
@@ -115,7 +117,7 @@ def view(
             keys = [str(s) for s in range(shape[3])]
         if tokens is None:
             tokens = [str(t) for t in range(shape[2])]
-        page = Page(_core.page(source, tokens, keys, text or "", "polyhead" if title is None else title))
+        page = Page(_core.page(source, tokens, keys, text or "", "polyhead" if title is None else title, lang))
     if path is not None:
         page.save(path)
     return page

@@ -193,6 +193,12 @@ class Files(ViewTest):
         self.assertNotEqual(page.read_text(), "old")
         self.assertEqual(sorted(p.name for p in self.folder.iterdir()), ["model", "p.html"])
 
+    def test_the_page_says_its_language(self):
+        for options, written in (([], None), (["--lang", "en"], "en"), (["--lang", "zh"], "zh")):
+            html = self.succeeds("view", self.model, "--text", "a", "-o", "-", *options).stdout.decode()
+            data = json.loads(html.split('<script type="application/json" id="data">')[1].split("</script")[0])
+            self.assertEqual(data.get("language"), written)
+
     def test_the_same_run_gives_the_same_bytes(self):
         for name in ("a", "b"):
             self.succeeds("view", self.model, "--text", FOX, "-o", self.folder / f"{name}.html", "--arrays", self.folder / f"{name}.npz")

@@ -338,6 +338,7 @@ def calls(folder: Path) -> dict[str, tuple[Callable[..., Any], dict[str, Any], W
                 "keys": ([3, "abc", object(), [1, 2, 3], Hostile()], [["a"]]),
                 "title": ([3, object(), Hostile()], ["\ud800"]),
                 "truncate": (NOT_FLAGS, []),
+                "lang": ([3, object(), Hostile()], ["", "de", "\ud800"]),
                 "path": ([x for x in not_paths[0] if x is not None], not_paths[1]),
             },
         ),

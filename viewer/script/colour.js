@@ -3,25 +3,25 @@
 // position(): where an attention weight is on the ramp, from 0 to 1. `largest` is the largest attention weight of the same map.
 const SCALES = {
   one: {
-    name: "linear",
+    name: () => say("linear"),
     position: (weight) => weight,
     ticks: () => [[0, "0"], [0.25, "0.25"], [0.5, "0.5"], [0.75, "0.75"], [1, "1"]],
   },
   root: {
-    name: "square root",
+    name: () => say("square root"),
     position: (weight) => Math.sqrt(weight),
     ticks: () => [0, 0.01, 0.1, 0.25, 0.5, 1].map((weight) => [Math.sqrt(weight), String(weight)]),
   },
   log: {
-    name: "logarithmic",
+    name: () => say("logarithmic"),
     position: (weight) => (weight <= 0.001 ? 0 : 1 + Math.log10(weight) / 3),
     ticks: () => [[0, "≤ 0.001"], [1 / 3, "0.01"], [2 / 3, "0.1"], [1, "1"]],
   },
   own: {
-    name: "per head",
+    name: () => say("per head"),
     position: (weight, largest) => (largest > 0 ? weight / largest : 0),
-    ticks: () => [[0, "0"], [1, "largest"]],
-    note: "Each map is relative to its largest weight. Do not compare colours between heads.",
+    ticks: () => [[0, "0"], [1, say("largest")]],
+    note: () => say("Each map is relative to its largest weight. Do not compare colours between heads."),
   },
 };
 

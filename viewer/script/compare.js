@@ -22,7 +22,7 @@ function mirrored(scale) {
   return {
     position: (difference, largest) => 0.5 + 0.5 * Math.sign(difference) * scale.position(Math.abs(difference), largest),
     ticks: () => [...ticks.map(([at, name]) => [0.5 - at / 2, `−${name}`]), [0.5, "0"], ...ticks.map(([at, name]) => [0.5 + at / 2, `+${name}`])],
-    note: scale.note && "Relative to the largest difference.",
+    note: scale.note && (() => say("Relative to the largest difference.")),
   };
 }
 
@@ -49,7 +49,7 @@ class Compare {
       scroll.addEventListener("scroll", () => this.#follow(scroll));
       return { side, matrix, title, told, scroll, element: make("section", { className: `pane ${side}`, aria: { labelledby: `compare-${side}` } }, title, told, scroll) };
     });
-    this.panes[2].element.append(make("div", { className: "scale" }, this.legend, this.ticks), make("p", { className: "quiet ends" }, make("span", { textContent: "B looks more" }), make("span", { textContent: "A looks more" })));
+    this.panes[2].element.append(make("div", { className: "scale" }, this.legend, this.ticks), make("p", { className: "quiet ends" }, sayOn("B looks more", make("span")), sayOn("A looks more", make("span"))));
     this.element = make("div", { className: "compare" }, partner.element, this.note, make("div", { className: "panes" }, ...this.panes.map(({ element }) => element)));
   }
 
@@ -69,8 +69,8 @@ class Compare {
     const words = this.same ? sides.flatMap((side) => a.text[side].pieces.filter((one, at) => one !== b.text[side].pieces[at])).length : 0;
     this.otherWords = words > 0;
     this.note.hidden = this.same && words === 0;
-    this.note.textContent = this.same ? `The texts differ in ${counted(words, "word")}; the difference is taken place by place.`
-      : `The maps have other extents (A: ${size(a)}, B: ${size(b)} tokens), so there is no difference of them.`;
+    this.note.textContent = this.same ? say("The texts differ in {0} {0|word|words}; the difference is taken place by place.", words)
+      : say("The maps have other extents (A: {0}, B: {1} tokens), so there is no difference of them.", size(a), size(b));
     this.difference = this.same ? differenceOf(a.map, b.map) : null;
     this.look = { ...look, ramp: look.diverging, scale: mirrored(look.scale) };
     [a, b].forEach((one, at) => {
@@ -84,14 +84,14 @@ class Compare {
     last.element.hidden = !this.same;
     if (!this.same) return;
     last.title.textContent = "A − B";
-    last.told.textContent = `Distance: ${this.#distance(divergenceOf(a.text, a.map, b.map))} (Jensen-Shannon divergence, mean over the words that look)`;
+    last.told.textContent = say("Distance: {0} (Jensen-Shannon divergence, mean over the words that look)", this.#distance(divergenceOf(a.text, a.map, b.map)));
     last.matrix.draw(a.text, this.difference, a.shown, this.look, "A − B");
     const steps = Float32Array.from({ length: 256 }, (_, i) => i / 255 - 0.5 || TINY);
     paint(this.legend, steps, 256, [0], [...steps.keys()], { ...this.look, scale: { position: (at) => at + 0.5 } });
     this.ticks.replaceChildren(...this.look.scale.ticks().map(([at, name]) => make("span", { textContent: name, style: { at } })));
   }
 
-  #distance(bits) { return Number.isNaN(bits) ? "NaN" : `${bits.toFixed(3)} bits`; }
+  #distance(bits) { return Number.isNaN(bits) ? "NaN" : say("{0} bits", bits.toFixed(3)); }
 
   resize({ height }, zoom) {
     const sizes = this.panes.filter(({ element }) => !element.hidden).map(({ matrix, scroll }) => matrix.resize({ width: scroll.clientWidth, height }, zoom));
@@ -117,7 +117,7 @@ class Compare {
       map: this.difference,
       show: (value) => showDifference(value, this.exact),
       suffix: ": A − B",
-      ofRow: (row) => `Distance of the two rows: ${this.#distance(divergenceOfRows(rowOf(a.map, width, row), rowOf(b.map, width, row)))}`,
+      ofRow: (row) => say("Distance of the two rows: {0}", this.#distance(divergenceOfRows(rowOf(a.map, width, row), rowOf(b.map, width, row)))),
       weight: ({ row, column }) => {
         const at = row * width + column;
         const pair = this.otherWords ? `${b.text.queries.word(row)} → ${b.text.keys.word(column)} ` : "";

@@ -13,16 +13,14 @@ const ENCODINGS = {
     weight: (code) => (code === 65535 ? NaN : code === 0 ? 0 : Math.max(TINY, (code - 1) / 65533)),
     show: (weight) => (weight === 0 ? "0" : weight.toFixed(4)),
     number: (weight) => Number(weight.toFixed(6)),
-    precision: "Attention weights are stored in 16 bits, with an error of at most 0.000008. Four decimals are shown.",
+    precision: () => say("Attention weights are stored in 16 bits, with an error of at most 0.000008. Four decimals are shown."),
   },
   logarithmic8: {
     bytes: 1,
     weight: (code) => (code === 255 ? NaN : code === 0 ? 0 : code === 1 ? TINY : 2 ** ((code - 254) / 14)),
     number: (weight) => Number((weight <= TINY ? 0 : weight).toPrecision(2)),
     show: (weight) => (weight === 0 ? "0" : `≈ ${weight <= TINY ? 0 : Number(weight.toPrecision(2))}`),
-    precision:
-      "The page is large, so attention weights are stored in 8 bits on a logarithmic scale, with a relative error of at most 2.6 %; " +
-      "below 0.0000037 they are shown as 0. Two digits are shown.",
+    precision: () => say("The page is large, so attention weights are stored in 8 bits on a logarithmic scale, with a relative error of at most 2.6 %; below 0.0000037 they are shown as 0. Two digits are shown."),
   },
 };
 
@@ -65,8 +63,8 @@ class Tokens {
 
   // For a tooltip: place, token, and what the token stands for if the model does not know it.
   note(index) {
-    const lacks = this.unknown.has(index) ? `; “${this.unknown.get(index)}” is unknown to this model` : "";
-    return `${index}: ${this.pieces[index]}${lacks}`;
+    const note = `${index}: ${this.pieces[index]}`;
+    return this.unknown.has(index) ? say("{0}; “{1}” is unknown to this model", note, this.unknown.get(index)) : note;
   }
 
   shown(hideSpecial) {
@@ -123,9 +121,7 @@ class Text {
   }
 }
 
-const counted = (count, what) => `${count} ${what}${count === 1 ? "" : "s"}`;
-
 function titleOf(layer, head) {
-  if (layer === MEAN) return "Mean of all heads";
-  return head === MEAN ? `Layer ${layer} · Mean of its heads` : `Layer ${layer} · Head ${head}`;
+  if (layer === MEAN) return say("Mean of all heads");
+  return head === MEAN ? say("Layer {0} · Mean of its heads", layer) : say("Layer {0} · Head {1}", layer, head);
 }

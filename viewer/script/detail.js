@@ -14,10 +14,10 @@ class Detail {
     const width = text.keys.size;
     const ofRow = spot.row === null ? null : shown.columns.map((column) => [column, map[spot.row * width + column]]);
     const ofColumn = spot.column === null ? null : shown.rows.map((row) => [row, map[row * width + spot.column]]);
-    this.#list("row", ofRow, text.keys, spot.column, spot.row !== null && ["Where “", word(text.queries.word(spot.row)), `” looks${suffix}`], show);
-    this.#list("column", ofColumn, text.queries, spot.row, spot.column !== null && ["Who looks at “", word(text.keys.word(spot.column)), `”${suffix}`], show);
-    $("row-sum").textContent = !ofRow ? "" : reading.ofRow?.(spot.row) ?? `Sum of the row: ${this.#sum(text, ofRow)}`;
-    $("column-sum").textContent = ofColumn && !reading.ofRow ? `Sum of the column: ${this.#sum(text, ofColumn)}` : "";
+    this.#list("row", ofRow, text.keys, spot.column, spot.row !== null && sayParts("Where “{0}” looks{1}", word(text.queries.word(spot.row)), suffix), show);
+    this.#list("column", ofColumn, text.queries, spot.row, spot.column !== null && sayParts("Who looks at “{0}”{1}", word(text.keys.word(spot.column)), suffix), show);
+    $("row-sum").textContent = !ofRow ? "" : reading.ofRow?.(spot.row) ?? say("Sum of the row: {0}", this.#sum(text, ofRow));
+    $("column-sum").textContent = ofColumn && !reading.ofRow ? say("Sum of the column: {0}", this.#sum(text, ofColumn)) : "";
   }
 
   // "fox → jumps 0.1234", for screen readers.
@@ -29,7 +29,7 @@ class Detail {
   #weight(text, map, spot) { return this.reading?.weight?.(spot) ?? text.decoder.show(map[spot.row * text.keys.size + spot.column]); }
 
   #headline(text, map, spot) {
-    if (!spot) return [make("span", { className: "quiet", textContent: "Point at a cell or a word." })];
+    if (!spot) return [make("span", { className: "quiet", textContent: say("Point at a cell or a word.") })];
     if (spot.column === null) return [word(text.queries.word(spot.row)), make("span", { textContent: " → …" })];
     if (spot.row === null) return [make("span", { textContent: "… → " }), word(text.keys.word(spot.column))];
     const weight = make("output", { className: "weight", textContent: this.#weight(text, map, spot) });
@@ -37,10 +37,10 @@ class Detail {
   }
 
   static #where(spot) {
-    if (!spot) return "Attention from row word to column word.";
-    if (spot.column === null) return `Row ${spot.row}: where this word looks.`;
-    if (spot.row === null) return `Column ${spot.column}: who looks at this word.`;
-    return `Attention from row ${spot.row} to column ${spot.column}.`;
+    if (!spot) return say("Attention from row word to column word.");
+    if (spot.column === null) return say("Row {0}: where this word looks.", spot.row);
+    if (spot.row === null) return say("Column {0}: who looks at this word.", spot.column);
+    return say("Attention from row {0} to column {1}.", spot.row, spot.column);
   }
 
   #list(side, entries, tokens, chosen, title, show) {

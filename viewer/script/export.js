@@ -23,14 +23,14 @@ const nameOfToken = (tokens, index) => `${index}: ${tokens.unknown.get(index) ??
 
 function csvOfMap({ text, map, shown }) {
   const name = nameOfToken, precise = text.decoder.encoding.number;
-  const head = ["row word looks at column word", ...shown.columns.map((column) => name(text.keys, column))];
+  const head = [say("row word looks at column word"), ...shown.columns.map((column) => name(text.keys, column))];
   return csvOf([head, ...shown.rows.map((row) => [name(text.queries, row), ...shown.columns.map((column) => precise(map[row * text.keys.size + column]))])]);
 }
 
 // A row for each pair of words. Maps of other extents have no difference: B's pairs follow A's then.
 function csvOfCompare({ a, b, same, difference }) {
   const pairs = ({ text, map, shown }) => shown.rows.flatMap((row) => shown.columns.map((column) => [row * text.keys.size + column, nameOfToken(text.queries, row), nameOfToken(text.keys, column), text.decoder.encoding.number(map[row * text.keys.size + column])]));
-  const head = ["row word", "column word", `A: ${a.title}`, `B: ${b.title}`, "A - B"];
+  const head = [say("row word"), say("column word"), `A: ${a.title}`, `B: ${b.title}`, "A - B"];
   const round = (value) => Number((Math.abs(value) <= TINY ? 0 : value).toFixed(6));
   if (same) return csvOf([head, ...pairs(a).map(([at, row, column, weight]) => [row, column, weight, b.text.decoder.encoding.number(b.map[at]), round(difference[at])])]);
   return csvOf([head, ...pairs(a).map(([, row, column, weight]) => [row, column, weight, "", ""]), ...pairs(b).map(([, row, column, weight]) => [row, column, "", weight, ""])]);
@@ -40,8 +40,8 @@ function csvOfCompare({ a, b, same, difference }) {
 function csvOfMeasures(text) {
   const names = measuresOf(text);
   const heads = [...Array(text.layers).keys()].flatMap((layer) => [...Array(text.heads).keys()].map((head) => [layer, head]));
-  const title = (name) => (MEASURES[name].unit ? `${MEASURES[name].name} in ${MEASURES[name].unit}` : MEASURES[name].name);
-  return csvOf([["layer", "head", ...names.map(title)], ...heads.map(([layer, head]) => {
+  const title = (name) => (MEASURES[name].unit ? say("{0} in {1}", MEASURES[name].name(), MEASURES[name].unit()) : MEASURES[name].name());
+  return csvOf([[say("layer"), say("head"), ...names.map(title)], ...heads.map(([layer, head]) => {
     const measured = text.measures(layer, head);
     return [layer, head, ...names.map((name) => Number(measured[name].toFixed(5)))];
   })]);

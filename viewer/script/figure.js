@@ -48,7 +48,7 @@ class Figure {
     this.reach(2 * Figure.margin + 0.6 * size * [...text].length, this.y + 8);
   }
 
-  legend(caption = "Attention from row word to column word", zero = "exactly 0") {
+  legend(caption = say("Attention from row word to column word"), zero = say("exactly 0")) {
     const { ramp, scale } = this.look;
     const x = Figure.margin, y = this.y + 32, width = 288;
     this.add(this.words(caption, x, y - 8, { "font-weight": 600 }));
@@ -58,7 +58,7 @@ class Figure {
       this.add(this.words(name, x + at * width, y + 26, { "font-size": 11, "text-anchor": at === 0 ? "start" : at === 1 ? "end" : "middle" }));
     this.add(draw("rect", { x: x + width + 16, y, width: 12, height: 12, fill: HATCHING, stroke: this.colour("edge") }));
     this.add(this.words(zero, x + width + 34, y + 11, { "font-size": 11 }));
-    if (scale.note) this.add(this.words(scale.note, x, y + 44, { "font-size": 11 }));
+    if (scale.note) this.add(this.words(scale.note(), x, y + 44, { "font-size": 11 }));
     this.reach(x + width + 100, y + (scale.note ? 60 : 42));
   }
 
@@ -112,7 +112,7 @@ function compareFigure(figure, { look }, { a, b, difference, names, look: mirror
   if (!difference) return;
   figure.line("A − B", 16, 600);
   figure.look = { ...look, ...mirrored };
-  figure.legend("Blue: B looks more. Orange: A looks more.", "both exactly 0");
+  figure.legend(say("Blue: B looks more. Orange: A looks more."), say("both exactly 0"));
   mapFigure(figure, a.text, difference, a.shown);
 }
 

@@ -40,7 +40,7 @@ class Grid {
       thumb.classList.toggle("dim", !within(thumb));
       const title = titleOf(...Grid.place(thumb));
       thumb.dataset.note = chosen.measure === "none" ? "" : MEASURES[chosen.measure].show(values.get(thumb));
-      const said = chosen.measure === "none" ? title : `${title}, ${MEASURES[chosen.measure].name} ${withUnit(chosen.measure, values.get(thumb))}`;
+      const said = chosen.measure === "none" ? title : say("{0}, {1} {2}", title, MEASURES[chosen.measure].name(), withUnit(chosen.measure, values.get(thumb)));
       thumb.title = said;
       thumb.setAttribute("aria-label", said);
     }
@@ -52,7 +52,7 @@ class Grid {
     } else {
       this.rows = this.table;
       this.element.replaceChildren(this.#header(), ...this.layers.map((layer, at) => {
-        const name = make("span", { role: "rowheader", className: "row-name", textContent: layer === MEAN ? "mean of all" : layer });
+        const name = make("span", { role: "rowheader", className: "row-name", textContent: layer === MEAN ? say("mean of all") : layer });
         return make("div", { className: layer === MEAN ? "row all" : "row", role: "row" }, name, ...this.rows[at].filter(Boolean).map((thumb) => Grid.#cell(thumb, false)));
       }));
     }
@@ -63,8 +63,8 @@ class Grid {
   }
 
   #header() {
-    return make("div", { className: "row", role: "row" }, make("span", { role: "columnheader" }, make("span", { className: "unseen", textContent: "Layer" })),
-                ...this.heads.map((head) => make("span", { role: "columnheader", className: "column-name", textContent: head })));
+    return make("div", { className: "row", role: "row" }, make("span", { role: "columnheader" }, make("span", { className: "unseen", textContent: say("Layer") })),
+                ...this.heads.map((head) => make("span", { role: "columnheader", className: "column-name", textContent: head === MEAN ? say("mean") : head })));
   }
 
   static #cell(thumb, named) {
@@ -100,9 +100,9 @@ class Grid {
       const { layer, head, note } = thumb.dataset;
       if (this.rows !== this.table) return { row, column, name: [], image: thumb.firstChild.src, note: `${layer}·${head} ${note}` };
       const name = [];
-      if (row === 0) name.push([head, 0.5, -0.1, "middle"]);
+      if (row === 0) name.push([head === MEAN ? say("mean") : head, 0.5, -0.1, "middle"]);
       if (column === 0) name.push([layer, -0.1, 0.55, "end"]);
-      if (layer === MEAN) name.push(["mean of all", -0.1, 0.55, "end"]);
+      if (layer === MEAN) name.push([say("mean of all"), -0.1, 0.55, "end"]);
       return { row, column, name, image: thumb.firstChild.src, note };
     })).filter(Boolean);
   }

@@ -18,8 +18,9 @@ class Lines {
 
   draw(text, map, shown, look, title) {
     Object.assign(this, { text, map, shown, look });
-    this.note.textContent = `Attention from the words on the left to the words on the right. ${look.part < 1 ? "Only the strongest links are drawn." : `Attention weights below ${Lines.smallest} are not drawn.`}`;
-    this.body.setAttribute("aria-label", `${title}: attention from words on the left to words on the right. Arrow keys move between pairs.`);
+    const left_out = look.part < 1 ? say("Only the strongest links are drawn.") : say("Attention weights below {0} are not drawn.", Lines.smallest);
+    this.note.textContent = say("Attention from the words on the left to the words on the right. {0}", left_out);
+    this.body.setAttribute("aria-label", say("{0}: attention from words on the left to words on the right. Arrow keys move between pairs.", title));
     this.leftLabels = fillLabels(this.left, text.queries, shown.rows);
     this.rightLabels = fillLabels(this.right, text.keys, shown.columns);
     this.spot = null;

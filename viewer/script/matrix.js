@@ -11,9 +11,8 @@ class Matrix {
     this.cells = make("div", { className: "cells", tabIndex: 0, role: "application" }, this.canvas, ...this.bands);
     this.queryStrip = make("div", { className: "strip queries" });
     this.keyStrip = make("div", { className: "strip keys" });
-    const corner = make("div", { className: "strip-corner", aria: { hidden: true } },
-                        make("span", { className: "key-axis", textContent: "key →" }), make("span", { className: "query-axis", textContent: "query ↓" }));
-    this.element = make("div", { className: "matrix" }, corner, this.keyStrip, this.queryStrip, this.cells);
+    this.axes = [make("span", { className: "key-axis" }), make("span", { className: "query-axis" })];
+    this.element = make("div", { className: "matrix" }, make("div", { className: "strip-corner", aria: { hidden: true } }, ...this.axes), this.keyStrip, this.queryStrip, this.cells);
     this.cells.addEventListener("pointermove", (event) => this.events.hover(this.#at(event)));
     this.cells.addEventListener("pointerleave", () => this.events.hover(null));
     this.cells.addEventListener("click", (event) => this.events.choose(this.#at(event)));
@@ -26,7 +25,8 @@ class Matrix {
     this.shown = shown;
     this.paint = (block) => paint(this.canvas, map, text.keys.size, shown.rows, shown.columns, look, block);
     this.block = 0;  // not painted yet
-    this.cells.setAttribute("aria-label", `${title}: attention from row word to column word. Arrow keys move between pairs.`);
+    [say("key →"), say("query ↓")].forEach((text, at) => { this.axes[at].textContent = text; });
+    this.cells.setAttribute("aria-label", say("{0}: attention from row word to column word. Arrow keys move between pairs.", title));
     setStyle(this.element, {rows: shown.rows.length, columns: shown.columns.length});
     this.queryLabels = fillLabels(this.queryStrip, text.queries, shown.rows);
     this.keyLabels = fillLabels(this.keyStrip, text.keys, shown.columns);

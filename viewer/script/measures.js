@@ -1,17 +1,17 @@
 // What a head does with this text, measured: each measure is a number for one word that looks, averaged over the words of the text.
 
-const share = (value) => (Number.isNaN(value) ? "NaN" : `${Math.round(100 * value)} %`);
+const share = (value) => (Number.isNaN(value) ? "NaN" : say("{0} %", Math.round(100 * value)));
 const tenths = (value) => (Number.isNaN(value) ? "NaN" : value.toFixed(1));
 
 // of(row, t, text): the measure of the word t, whose attention weights are `row`; null if it has none. `self`: queries are the keys.
 const MEASURES = {
-  previous: { name: "previous token", show: share, self: true, of: (row, t) => (t > 0 ? row[t - 1] : null) },
-  next: { name: "next token", show: share, self: true, of: (row, t) => (t + 1 < row.length ? row[t + 1] : null) },
-  same: { name: "same token", show: share, self: true, of: (row, t) => row[t] },
-  first: { name: "first token", show: share, of: (row) => row[0] },
-  separators: { name: "separators", show: share, of: (row, _, text) => text.separators.reduce((sum, s) => sum + row[s], 0) },
-  entropy: { name: "entropy", unit: "bits", show: tenths, of: (row) => averageOf(row, (p) => (p > 0 ? -Math.log2(p) : 0)) },
-  distance: { name: "distance", unit: "tokens", show: tenths, self: true, of: (row, t) => averageOf(row, (_, s) => Math.abs(t - s)) },
+  previous: { name: () => say("previous token"), show: share, self: true, of: (row, t) => (t > 0 ? row[t - 1] : null) },
+  next: { name: () => say("next token"), show: share, self: true, of: (row, t) => (t + 1 < row.length ? row[t + 1] : null) },
+  same: { name: () => say("same token"), show: share, self: true, of: (row, t) => row[t] },
+  first: { name: () => say("first token"), show: share, of: (row) => row[0] },
+  separators: { name: () => say("separators"), show: share, of: (row, _, text) => text.separators.reduce((sum, s) => sum + row[s], 0) },
+  entropy: { name: () => say("entropy"), unit: () => say("bits"), show: tenths, of: (row) => averageOf(row, (p) => (p > 0 ? -Math.log2(p) : 0)) },
+  distance: { name: () => say("distance"), unit: () => say("tokens"), show: tenths, self: true, of: (row, t) => averageOf(row, (_, s) => Math.abs(t - s)) },
 };
 
 // The mean of value(p, s), weighted by the attention weights; they may not sum to 1, as after dropout.
@@ -39,4 +39,4 @@ function measure(text, map) {
   }));
 }
 
-const withUnit = (name, value) => (MEASURES[name].unit ? `${MEASURES[name].show(value)} ${MEASURES[name].unit}` : MEASURES[name].show(value));
+const withUnit = (name, value) => (MEASURES[name].unit ? `${MEASURES[name].show(value)} ${MEASURES[name].unit()}` : MEASURES[name].show(value));

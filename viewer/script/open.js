@@ -6,22 +6,22 @@ function checkedTokens(tokens) {
   const place = (index) => Number.isInteger(index) && index >= 0 && index < count;
   const fits = tokens.pieces.every((piece) => typeof piece === "string") && tokens.special.every(place) && (tokens.unknown ?? []).every(([index, text]) => place(index) && typeof text === "string") &&
                (tokens.segment ?? tokens.pieces).length === count;
-  if (!fits) throw new Error("its tokens are damaged");
+  if (!fits) throw new Error(say("its tokens are damaged"));
   return count;
 }
 
 // The data of a page of polyhead, with the texts as this page holds them. Throws an Error that says what is wrong.
 function textsOfPage(html) {
   const element = new DOMParser().parseFromString(html, "text/html").getElementById("data");
-  if (!element) throw new Error("it is no page of polyhead");
+  if (!element) throw new Error(say("it is no page of polyhead"));
   const json = JSON.parse(element.textContent);
-  if (!Object.hasOwn(ENCODINGS, json.encoding)) throw new Error("its attention weights have an encoding that this page does not know");
+  if (!Object.hasOwn(ENCODINGS, json.encoding)) throw new Error(say("its attention weights have an encoding that this page does not know"));
   const opened = new Decoder(json.encoding);
   return json.texts.map((text) => {
     const size = checkedTokens(text.queries) * checkedTokens(text.keys ?? text.queries) * opened.encoding.bytes;
     const length = 4 * Math.ceil(size / 3);
     const fits = typeof text.text === "string" && text.weights.length === text.layers && text.weights.every((heads) => heads.length === text.heads && heads.every((codes) => typeof codes === "string" && codes.length === length));
-    if (!fits) throw new Error("its attention weights are damaged");
+    if (!fits) throw new Error(say("its attention weights are damaged"));
     return new Text(text, opened);
   });
 }
@@ -31,6 +31,6 @@ async function openPage(file, opened, failed) {
   try {
     opened(textsOfPage(await file.text()), file.name);
   } catch (error) {
-    failed(`“${file.name}” cannot be opened: ${error instanceof SyntaxError || error instanceof TypeError ? "its data are damaged" : error.message}.`);
+    failed(say("“{0}” cannot be opened: {1}.", file.name, error instanceof SyntaxError || error instanceof TypeError ? say("its data are damaged") : error.message));
   }
 }

@@ -37,6 +37,8 @@ const textAt = (index) => (state.pieces === "merged" && mergedTexts[index].merge
 const textShown = () => textAt(state.text);
 const placesOf = (text, look) => ({ rows: text.queries.shown(look.hideSpecial), columns: text.keys.shown(look.hideSpecial) });
 const isOpen = () => state.layer !== null;
+// The reader's choice, else what the page was written for, else the browser's language.
+const language = () => (state.lang !== "auto" ? state.lang : data.language ?? readersLanguage());
 const isDark = () => !printing && (state.theme === "dark" || (state.theme === "auto" && prefersDark.matches));
 const view = () => (state.view === "matrix" ? views.matrix.cells : views[state.view].body);
 const hasCells = () => state.view !== "lines";
@@ -46,15 +48,16 @@ function show(before = {}) {
   const text = textShown();
   document.documentElement.dataset.theme = isDark() ? "dark" : "light";
   const look = { scale: SCALES[state.scale], ...rampsOf(getComputedStyle(document.documentElement)), hideSpecial: state.special === "hide" };
+  if (changed("lang")) showLanguage();
   if (changed("text", "pieces")) {
     cursor = null;
     zoom = 0;
-    showText(text);
   }
+  if (changed("text", "pieces", "lang")) showText(text);
   const measured = measuresOf(text).includes(state.measure) ? state.measure : "none";
   grid.arrange({ measure: measured, sort: state.sort === "on", least: Number(state.least) / 100 });
   showMeasure(measured);
-  if (changed("text", "pieces", "special", "scale", "theme")) {
+  if (changed("text", "pieces", "special", "scale", "theme", "lang")) {
     showLegend(look);
     grid.draw(look);
   }
@@ -67,7 +70,15 @@ function show(before = {}) {
   $("detail").hidden = !isOpen();
   current = { ...current, look };
   if (isOpen()) showHead(text, look);
-  if (isOpen() && changed("text", "pieces", "layer", "head", "special", "view", "with")) announce();
+  if (isOpen() && changed("text", "pieces", "layer", "head", "special", "view", "with", "lang")) announce();
+}
+
+function showLanguage() {
+  speak(language());
+  $("lang").value = language();
+  $("precision").textContent = decoder.encoding.precision();
+  fillTexts();
+  fillSelect($("scale"), Object.entries(SCALES).map(([name, scale]) => [name, scale.name()]));
 }
 
 function showText(text) {
@@ -75,10 +86,10 @@ function showText(text) {
   $("sentence").hidden = text.text === data.title || text.text === "";
   const unknown = [...new Set([text.queries, text.keys])].map((tokens) => [tokens.unknown.size, tokens.size]).filter(([count]) => count > 0);
   $("unknown-note").hidden = unknown.length === 0;
-  $("unknown-note").textContent = unknown.map(([count, size]) => `${count} of ${counted(size, "token")} ${count === 1 ? "is" : "are"} unknown to this model. Such words are underlined; the model cannot tell them apart.`).join(" ");
-  $("heads-caption").textContent = `${counted(text.layers, "layer")} (rows), ${counted(text.heads, "head")} (columns), numbered from 0.`;
+  $("unknown-note").textContent = unknown.map(([count, size]) => say("{0} of {1} {1|token|tokens} {0|is|are} unknown to this model. Such words are underlined; the model cannot tell them apart.", count, size)).join(" ");
+  $("heads-caption").textContent = say("{0} {0|layer|layers} (rows), {1} {1|head|heads} (columns), numbered from 0.", text.layers, text.heads);
   grid.build(text);
-  fillSelect($("measure"), [["none", "none"], ...measuresOf(text).map((name) => [name, MEASURES[name].name])]);
+  fillSelect($("measure"), [["none", say("none")], ...measuresOf(text).map((name) => [name, MEASURES[name].name()])]);
 }
 
 function showMeasure(name) {
@@ -86,14 +97,14 @@ function showMeasure(name) {
   $("sort").checked = state.sort === "on";
   $("least").value = state.least;
   $("sort-control").hidden = $("least-control").hidden = name === "none";
-  if (name !== "none") $("least-value").textContent = `${withUnit(name, grid.threshold)}: ${counted(grid.count, "head")}`;
+  if (name !== "none") $("least-value").textContent = say("{0}: {1} {1|head|heads}", withUnit(name, grid.threshold), grid.count);
 }
 
 function showLegend(look) {
   const steps = Float32Array.from({ length: 256 }, (_, i) => Math.max(TINY, i / 255));
   paint($("legend"), steps, 256, [0], [...steps.keys()], { ...look, scale: { position: (weight) => weight } });
   $('legend-ticks').replaceChildren(...look.scale.ticks().map(([at, name]) => make('span', {textContent: name, style: {at}})));
-  $("scale-note").textContent = look.scale.note ?? "";
+  $("scale-note").textContent = look.scale.note?.() ?? "";
 }
 
 function showControls(text) {
@@ -116,12 +127,13 @@ function showControls(text) {
 }
 
 function showHint() {
-  const keys = (...names) => names.map((name) => make("kbd", { textContent: name }));
-  const arrows = keys("←", "↑", "→", "↓");
-  const letters = (...parts) => (state.letters === "on" ? parts : []);
-  $("hint").replaceChildren(...(isOpen()
-    ? [...arrows, " move", ...letters(" · ", ...keys("n", "p"), " next, previous head"), " · ", ...keys("Esc"), " back", ...letters(" · ", ...keys("?"), " all keys")]
-    : [...arrows, " move · ", ...keys("Enter"), " open a head", ...letters(" · ", ...keys("s"), " hide special tokens · ", ...keys("?"), " all keys")]));
+  const hint = (text, ...names) => [...names.map((name) => make("kbd", { textContent: name })), ` ${text}`];
+  const letter = (...hinted) => (state.letters === "on" ? [hint(...hinted)] : []);
+  const hints = [hint(say("move"), "←", "↑", "→", "↓"),
+                 ...(isOpen() ? [...letter(say("next, previous head"), "n", "p"), hint(say("back"), "Esc")]
+                              : [hint(say("open a head"), "Enter"), ...letter(say("hide special tokens"), "s")]),
+                 ...letter(say("all keys"), "?")];
+  $("hint").replaceChildren(...hints.flatMap((one, at) => (at > 0 ? [" · ", ...one] : one)));
 }
 
 function showHead(text, look) {
@@ -129,14 +141,14 @@ function showHead(text, look) {
   const map = text.map(state.layer, state.head);
   look.part = state.view === "compare" ? 1 : Number(state.cover) / 100;
   const { map: drawn, links } = look.part < 1 ? strongest(map, text.keys.size, shown, look.part) : { map };
-  $("cover-value").textContent = `${state.cover} % of each row${look.part < 1 ? `: ${links} of ${shown.rows.length * shown.columns.length} links` : ""}`;
+  $("cover-value").textContent = look.part < 1 ? say("{0} % of each row: {1} of {2} links", state.cover, links, shown.rows.length * shown.columns.length) : say("{0} % of each row", state.cover);
   current = { text, map, drawn, shown, look };
   const title = titleOf(state.layer, state.head);
   $("head-title").textContent = title;
   const measured = Object.entries(text.measures(state.layer, state.head));
-  $("badges").replaceChildren(...measured.map(([name, value]) => make("li", { className: name === state.measure ? "lit" : "" }, `${MEASURES[name].name} `, make("b", { textContent: withUnit(name, value) }))));
+  $("badges").replaceChildren(...measured.map(([name, value]) => make("li", { className: name === state.measure ? "lit" : "" }, `${MEASURES[name].name()} `, make("b", { textContent: withUnit(name, value) }))));
   if (shown.rows.length === 0 || shown.columns.length === 0) {
-    $("stage").replaceChildren(make("p", { className: "note", textContent: "All words are hidden." }));
+    $("stage").replaceChildren(make("p", { className: "note", textContent: say("All words are hidden.") }));
     cursor = null;
     detail.show(text, map, shown, null);
     return;
@@ -178,7 +190,7 @@ function addTexts(opened, name) {
     texts.push(text);
     mergedTexts.push(new MergedText(text));
   }
-  partner.complain(opened.length ? "" : `“${name}” holds no text.`);
+  partner.complain(opened.length ? "" : say("“{0}” holds no text.", name));
   fillTexts();
   if (opened.length) update({ ...(isOpen() ? {} : { layer: 0, head: 0 }), view: "compare", with: otherHeadOf(`${state.layer ?? 0}.${state.head ?? 0}.${first}`, texts, state.text) ? `${state.layer ?? 0}.${state.head ?? 0}.${first}` : `0.0.${first}` });
 }
@@ -203,7 +215,7 @@ function choose(spot) {
 function announce() {
   const title = titleOf(state.layer, state.head);
   const pair = cursor ? detail.sentence(current.text, current.map, cursor) : "";
-  $("status").textContent = pair ? `${title}: ${pair}` : title;
+  $("status").textContent = pair ? say("{0}: {1}", title, pair) : title;
 }
 
 // ---- Keys ----
@@ -258,7 +270,7 @@ function setZoom(step) {
 }
 
 function nameOfText({ text, file }, index) {
-  return `${index}: ${text.length > 40 ? `${text.slice(0, 40)}…` : text || "(no words)"}${file ? ` (${file})` : ""}`;
+  return `${index}: ${text.length > 40 ? `${text.slice(0, 40)}…` : text || say("(no words)")}${file ? ` (${file})` : ""}`;
 }
 
 function fillTexts() {
@@ -312,7 +324,7 @@ $("least").addEventListener("input", () => update({ least: $("least").value }));
 $("merge").addEventListener("change", () => update({ pieces: $("merge").checked ? "merged" : "apart" }));
 $("cover").addEventListener("input", () => update({ cover: $("cover").value }));
 $("letters").addEventListener("change", () => update({ letters: $("letters").checked ? "on" : "off" }));
-for (const name of ['scale', 'theme', 'measure']) $(name).addEventListener('change', () => update({[name]: $(name).value}));
+for (const name of ['scale', 'theme', 'lang', 'measure']) $(name).addEventListener('change', () => update({[name]: $(name).value}));
 $("back").addEventListener("click", close);
 for (const button of document.querySelectorAll("[data-dialog]")) button.addEventListener("click", () => openDialog(button.dataset.dialog));
 for (const button of document.querySelectorAll("[data-step]")) button.addEventListener("click", () => nextHead(Number(button.dataset.step)));
@@ -341,7 +353,7 @@ addEventListener("afterprint", () => print(false));
 
 function figureOfScreen() {
   const text = textShown();
-  const title = isOpen() ? titleOf(state.layer, state.head) : "All heads";
+  const title = isOpen() ? titleOf(state.layer, state.head) : say("All heads");
   const figure = new Figure(current.look, title, [data.model, text.text || data.title].filter(Boolean).join(" · "));
   if (!isOpen()) gridFigure(figure, grid);
   else if (state.view === "compare") compareFigure(figure, current, views.compare);
@@ -359,7 +371,7 @@ const exports_ = {
 async function exportAs(kind) {
   closeMenu();
   if (kind === "print") return window.print();
-  const name = fileName(data.title, isOpen() ? titleOf(state.layer, state.head) : "All heads");
+  const name = fileName(data.title, isOpen() ? titleOf(state.layer, state.head) : say("All heads"));
   return download(`${name}.${kind}`, await exports_[kind]());
 }
 
@@ -368,9 +380,7 @@ for (const button of document.querySelectorAll("[data-export]")) button.addEvent
 // ---- Start ----
 
 $("model").textContent = data.model;
-$("precision").textContent = decoder.encoding.precision;
-fillTexts();
-fillSelect($("scale"), Object.entries(SCALES).map(([name, scale]) => [name, scale.name]));
+fillSelect($("lang"), Object.entries(LANGUAGES).map(([name, { name: own }]) => [name, own]));
 Object.assign(state, stateOf(location.hash, texts));
 fitFrame();
 if (texts.length > 0) show();

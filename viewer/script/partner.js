@@ -12,10 +12,10 @@ class Partner {
     this.file = make("input", { type: "file", id: "other-file", accept: ".html,text/html", className: "unseen" });
     this.problem = make("p", { className: "note", hidden: true, role: "alert" });
     this.near = make("p", { className: "near" });
-    this.textLabel = make("label", {}, "Text ", this.text);
-    const swapButton = make("button", { type: "button", id: "swap", textContent: "Swap A and B" });
-    const choices = make("div", { className: "choices" }, make("b", { textContent: "B" }), this.textLabel, make("label", {}, "Layer ", this.layer), make("label", {}, "Head ", this.head), swapButton,
-                         make("label", { className: "button", title: "Or drop a page here" }, this.file, "Open another page…"));
+    this.textLabel = make("label", {}, sayOn("Text", make("span")), " ", this.text);
+    const swapButton = sayOn("Swap A and B", make("button", { type: "button", id: "swap" }));
+    const choices = make("div", { className: "choices" }, make("b", { textContent: "B" }), this.textLabel, make("label", {}, sayOn("Layer", make("span")), " ", this.layer), make("label", {}, sayOn("Head", make("span")), " ", this.head), swapButton,
+                         sayOn("Or drop a page here", make("label", { className: "button" }, this.file, sayOn("Open another page…", make("span"))), "title"));
     this.element = make("div", { id: "partner" }, choices, this.problem, this.near);
     for (const select of [this.text, this.layer, this.head]) select.addEventListener("change", () => this.#choose());
     swapButton.addEventListener("click", swap);
@@ -31,8 +31,8 @@ class Partner {
 
   // names: how the texts are called; other: { text, layer, head, named }; near: the most alike heads of the text shown.
   show(names, other, { layers, heads }, near) {
-    const numbers = (count) => [...Array(count).keys(), MEAN].map((index) => [index, index]);
-    fillSelect(this.text, [["", "the same"], ...names.map((name, index) => [index, name])]);
+    const numbers = (count) => [...Array(count).keys(), MEAN].map((index) => [index, index === MEAN ? say("mean") : index]);
+    fillSelect(this.text, [["", say("the same")], ...names.map((name, index) => [index, name])]);
     fillSelect(this.layer, numbers(layers));
     fillSelect(this.head, numbers(heads));
     this.textLabel.hidden = names.length < 2;
@@ -40,9 +40,9 @@ class Partner {
     this.layer.value = other.layer;
     this.head.value = other.head;
     this.head.disabled = other.layer === MEAN;
-    const buttons = near.slice(0, Partner.nearest).map(({ layer, head, bits }) => make("button", { type: "button", title: titleOf(layer, head), data: { other: `${layer}.${head}` }, aria: { label: `${titleOf(layer, head)}, ${bits.toFixed(3)} bits` } }, `${layer}·${head} ${bits.toFixed(2)}`));
+    const buttons = near.slice(0, Partner.nearest).map(({ layer, head, bits }) => make("button", { type: "button", title: titleOf(layer, head), data: { other: `${layer}.${head}` }, aria: { label: say("{0}, {1} bits", titleOf(layer, head), bits.toFixed(3)) } }, `${layer}·${head} ${bits.toFixed(2)}`));
     this.near.hidden = buttons.length === 0;
-    this.near.replaceChildren(make("span", { className: "quiet", textContent: "Most like A, distance in bits:" }), ...buttons);
+    this.near.replaceChildren(make("span", { className: "quiet", textContent: say("Most like A, distance in bits:") }), ...buttons);
   }
 
   complain(message) {

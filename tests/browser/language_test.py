@@ -1,0 +1,179 @@
+#!/usr/bin/env python3
+"""The page in Chinese has no English left but the words of the text, and in English no Chinese.
+
+    language_test.py PAGE.html ARRAYS.safetensors [--seed N]
+
+A reader opens all views, menus and dialogs; what is visible then, and what titles and labels say, is read.
+"""
+import pathlib
+import re
+import sys
+import tempfile
+
+from session import Checks, Expected, parsed, run_checks, started_browser, variant
+
+# Names of formats, keys, languages and people, which are the same in Chinese.
+NAMES = {"SVG", "PNG", "CSV", "JavaScript", "NaN", "Esc", "Enter", "Home", "End", "Language", "English", "Jensen", "Shannon"}
+
+# Every text that is visible or that a tooltip or screen reader says, but for words of the reader and of the model.
+TEXTS = """() => {
+  const texts = [];
+  for (const element of document.querySelectorAll('body, body *')) {
+    if (element.closest('script, style, noscript, bdi, #sentence, h1, #model') || !element.checkVisibility({ visibilityProperty: false })) continue;
+    for (const node of element.childNodes) if (node.nodeType === Node.TEXT_NODE) texts.push(node.data);
+    for (const name of ['title', 'aria-label', 'placeholder', 'alt']) if (element.hasAttribute(name)) texts.push(element.getAttribute(name));
+  }
+  for (const option of document.querySelectorAll('#text option')) texts.push(option.textContent.replace(/^\\d+: .*/, ''));
+  return [...new Set(texts.map((text) => text.trim()).filter(Boolean))];
+}"""
+
+
+def states(session):
+    """Yields the name of each state that a reader brings the page into."""
+    page = session.page
+    yield "all heads"
+    page.locator("#export summary").click()
+    yield "menu of Export"
+    page.locator("#menu summary").click()
+    yield "menu"
+    for dialog in ("help", "about"):
+        page.locator(f'[data-dialog="{dialog}"]').click()
+        yield f"dialog {dialog}"
+        page.keyboard.press("Escape")
+        page.locator("#menu summary").click()
+    page.keyboard.press("Escape")
+    for scale in page.locator("#scale option").evaluate_all("(options) => options.map((option) => option.value)"):
+        page.locator("#scale").select_option(scale)
+        yield f"scale {scale}"
+    for measure in page.locator("#measure option").evaluate_all("(options) => options.map((option) => option.value)"):
+        page.locator("#measure").select_option(measure)
+        yield f"measure {measure}"
+    page.locator("#sort").check()
+    yield "sorted"
+    session.open(2, 7)
+    yield "matrix"
+    session.hover(3, 4)
+    yield "matrix, a pair"
+    page.keyboard.press("s")
+    yield "without special tokens"
+    page.keyboard.press("s")
+    page.locator("#cover").fill("60")
+    yield "strongest links"
+    page.locator('[data-view="lines"]').click()
+    page.locator(".words.left .label").nth(3).click()
+    yield "lines, a word"
+    page.locator("#cover").fill("100")
+    page.locator(".lines-body").press("ArrowRight")
+    yield "lines, a pair"
+    page.locator('[data-view="compare"]').click()
+    yield "compare"
+    session.hover(2, 5)
+    yield "compare, a pair"
+    page.locator('[data-view="matrix"]').click()
+    page.keyboard.press("m")
+    yield "mean of the heads"
+    page.keyboard.press("Escape")
+    page.locator("#sort").uncheck()
+    page.locator('.thumb[data-layer="mean"]').click()
+    yield "mean of all heads"
+
+
+def own_words(session):
+    """Words that come from the reader or the model."""
+    words = set(re.findall(r"[A-Za-z]+", f"{session.expected.data['title']} {session.expected.data['model']}"))
+    for text in session.expected.data["texts"]:
+        for side in ("queries", "keys"):
+            words |= {word for piece in text.get(side, {}).get("pieces", []) for word in re.findall(r"[A-Za-z]+", piece)}
+    return words
+
+
+def left_in(texts, words):
+    """The texts with a word of two or more Latin letters that is not among `words`."""
+    return [text for text in texts if any(word not in words for word in re.findall(r"[A-Za-z]{2,}", text))]
+
+
+def check_chinese(checks, session):
+    words = NAMES | own_words(session)
+    checks.that(session.page.locator("html").get_attribute("lang") == "zh-CN", "lang is zh-CN")
+    for state in states(session):
+        texts = session.page.evaluate(TEXTS)
+        checks.that(any("头" in text for text in texts) and not left_in(texts, words), f"Chinese: {state}", left_in(texts, words))
+        wrong = left_in([session.page.title()], words)
+        checks.that(not wrong, f"title of the tab: {state}", wrong)
+
+
+def check_english(checks, session):
+    checks.that(session.page.locator("html").get_attribute("lang") == "en", "lang is en")
+    for state in states(session):
+        texts = session.page.evaluate(TEXTS)
+        wrong = [text for text in texts if re.search(r"[\u4e00-\u9fff]", text.replace("语言", "").replace("中文", ""))]
+        checks.that(len(texts) > 20 and not wrong, f"English: {state}", wrong)
+        wrong = [text for text in texts if re.search(r"\{\d|undefined|\[object", text)]
+        checks.that(not wrong, f"all places are filled: {state}", wrong)
+
+
+def check_files(checks, session):
+    """What Export writes is in the page's language."""
+    page, words = session.page, NAMES | own_words(session)
+
+    def written(kind):
+        page.locator("#export summary").click()
+        with page.expect_download() as waiting:
+            page.locator(f'[data-export="{kind}"]').click()
+        return waiting.value.suggested_filename, pathlib.Path(waiting.value.path()).read_text(encoding="utf-8-sig")
+
+    for place in (None, (1, 3)):
+        if place:
+            session.open(*place)
+        for kind, found in (("svg", r">([^<>]+)</text>"), ("csv", r'"([^"]+)"')):
+            name, content = written(kind)
+            wrong = left_in([name.removesuffix(kind), *re.findall(found, content)], words)
+            checks.that(re.search(found, content) and not wrong, f"{name} is Chinese", wrong)
+
+
+def check_switch(checks, session):
+    """The reader's choice in the menu changes all texts at once, and the address keeps it."""
+    page = session.page
+    session.open(0, 5)
+    session.hover(2, 3)
+    before = page.evaluate(TEXTS)
+    page.locator("#menu summary").click()
+    page.locator("#lang").select_option("zh")
+    page.keyboard.press("Escape")
+    checks.that(session.text("#head-title") == "第 0 层 · 第 5 头" and "lang=zh" in page.url, "chosen in the menu", page.url)
+    page.reload()
+    session.drawn()
+    checks.that(session.text("#head-title") == "第 0 层 · 第 5 头", "a reload keeps it")
+    session.hover(2, 3)
+    page.locator("#menu summary").click()
+    page.locator("#lang").select_option("en")
+    page.keyboard.press("Escape")
+    session.hover(2, 3)
+    after = page.evaluate(TEXTS)
+    checks.that(after == before, "and back, all texts are as before", sorted(set(after) ^ set(before)))
+
+
+def check_language(checks, session, wanted, why):
+    checks.that(session.page.locator("html").get_attribute("lang") == wanted, f"{why}: {wanted}")
+
+
+def main():
+    arguments = parsed(__doc__)
+    with tempfile.TemporaryDirectory() as folder, started_browser() as browser:
+        def written(language):
+            return variant(arguments.page, lambda data: data.update(language=language), pathlib.Path(folder) / f"{language}.html")
+        chinese = {"locale": "zh-CN"}
+        return run_checks(arguments, Checks(), browser, [
+            ("Chinese", check_chinese, [], dict(chinese)),
+            ("English", check_english, [], {"locale": "en-GB"}),
+            ("files", check_files, [], dict(chinese)),
+            ("switch", check_switch, [], {"locale": "en-US"}),
+            ("written in Chinese", check_language, ["zh-CN", "a page for Chinese, an English reader"], {"path": written("zh"), "locale": "en-US"}),
+            ("written in English", check_language, ["en", "a page for English, a Chinese reader"], {"path": written("en"), **chinese}),
+            ("address", check_language, ["en", "the address before the page"], {"path": written("zh"), "address": "lang=en", **chinese}),
+            ("French", check_language, ["en", "a French reader"], {"locale": "fr-FR"}),
+        ])
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,52 @@
+// The page's texts, in English or Chinese. The English text is the key; chinese.js has a line for each.
+//   say("{0} of {1} links", 3, 9)                  places for words and numbers
+//   say("{0} {0|head|heads}", 1)                   a word for one, a word for other numbers
+const LANGUAGES = { en: { name: "English", tag: "en", lines: {} }, zh: { name: "中文", tag: "zh-CN", lines: CHINESE } };
+
+let spoken = LANGUAGES.en;
+
+// The text as a list of strings and of the values that are elements.
+function sayParts(english, ...values) {
+  const line = spoken.lines[english] ?? english;
+  return line.split(/(\{\d[^}]*\})/).map((part) => {
+    const place = /^\{(\d)(?:\|(.*)\|(.*))?\}$/.exec(part);
+    if (!place) return part;
+    const [, at, one, many] = place;
+    return one === undefined ? values[at] : values[at] === 1 ? one : many;
+  });
+}
+
+const say = (english, ...values) => sayParts(english, ...values).join("");
+
+// How the texts of page.html are written: [English, write(text)] for each that has a line. Texts of a model or reader are not translated.
+const ATTRIBUTES = ["title", "aria-label", "placeholder"];
+
+const pageTexts = (() => {
+  const found = [];
+  const add = (text, write) => {
+    const english = text.trim();
+    if (english in CHINESE) found.push([english, (line) => write(text.replace(english, () => line))]);
+  };
+  for (const element of document.body.querySelectorAll("*:not([translate=no], [translate=no] *, script)")) {
+    for (const node of element.childNodes) if (node.nodeType === Node.TEXT_NODE) add(node.data, (text) => { node.data = text; });
+    for (const name of ATTRIBUTES) if (element.hasAttribute(name)) add(element.getAttribute(name), (text) => element.setAttribute(name, text));
+  }
+  return found;
+})();
+
+// For an element that is made once: sayOn("Close", make("button")) keeps its text in the page's language; with `name` an attribute.
+function sayOn(english, element, name) {
+  const write = (text) => { if (name) element.setAttribute(name, text); else element.textContent = text; };
+  pageTexts.push([english, write]);
+  write(say(english));
+  return element;
+}
+
+// name: "en" or "zh"
+function speak(name) {
+  spoken = LANGUAGES[name];
+  document.documentElement.lang = spoken.tag;
+  for (const [english, write] of pageTexts) write(say(english));
+}
+
+const readersLanguage = () => (/^zh\b/i.test(navigator.language) ? "zh" : "en");
