@@ -12,9 +12,10 @@ Letters, in every docstring: ``*`` any number of leading (batch) dimensions, ``N
 import importlib
 from typing import TYPE_CHECKING
 
-from . import _attention, _cache, _device, _layer, _view
+from . import _attention, _cache, _capture, _device, _layer, _view
 from ._attention import *
 from ._cache import *
+from ._capture import *
 from ._core import version as __version__
 from ._device import *
 from ._layer import *
@@ -23,6 +24,7 @@ from ._view import *
 __all__ = ["__version__"]
 __all__ += _attention.__all__
 __all__ += _cache.__all__
+__all__ += _capture.__all__
 __all__ += _device.__all__
 __all__ += _layer.__all__
 __all__ += _view.__all__

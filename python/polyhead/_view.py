@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from typing import Any, Literal
 
 from . import _core
+from ._capture import Capture
 from ._options import Array
 
 __all__ = ["Page", "view"]
@@ -73,7 +74,7 @@ def view(
     Args:
         source: a folder with a BERT-type sentence model (config.json, model.safetensors, vocab.txt); or attention weights ``[layers, heads, T, S]``
             (probabilities, floating; rows need not sum to 1, as after dropout); or a list with one ``[heads, T, S]`` or ``[1, heads, T, S]`` per layer,
-            which transformers returns for one text.
+            which transformers returns for one text; or what `capture` took.
         text: with a model: one text or several. With attention weights: a text to show above the maps.
         pair: the second part of the text, with a model and one text.
         tokens: with attention weights: T words of the queries; default: their positions.
@@ -104,6 +105,8 @@ def view(
             raise ValueError("pair is for a model, and source is not the folder of one")
         if text is not None and not isinstance(text, str):
             raise ValueError("text must be one str with attention weights")
+        if isinstance(source, Capture):
+            source = source.layers()
         if isinstance(source, (list, tuple)) and source and all(hasattr(layer, "shape") for layer in source):
             source = _layers(source)
             shape: Any = (len(source), *source[0].shape)

@@ -3,6 +3,7 @@ from mutants import Mutant
 
 EAGER, OPS, OFFSET, LAYER, SDPA, ATTENTION, TRIANGLE = (
     f"python/polyhead/torch/{name}.py" for name in ("_eager", "_ops", "_offset", "_layer_pass", "_sdpa", "_attention", "_triangle"))
+RECORDER = "python/polyhead/torch/_recorder.py"
 TRANSFORMERS = "python/polyhead/transformers.py"
 
 PYTHON_MUTANTS = [
@@ -14,7 +15,14 @@ PYTHON_MUTANTS = [
            "ctx.save_for_backward(q, k, v, out, *(x.detach().clone() for x in tensors))\n", "writing to a mask before backward is noticed", ("test_torch_eager.py",)),
     Mutant("torch: writing to out is not told", EAGER, "torch.autograd.graph.increment_version(out)", "pass", "writing to a saved tensor by out= is noticed",
            ("test_torch_attention.py", "test_torch_eager.py")),
-    Mutant("torch: dispatch modes are passed by", EAGER, "        or _C._len_torch_dispatch_stack() > 0\n", "", "a dispatch mode sees the operator", ("test_torch_eager.py",)),
+    Mutant("torch: dispatch modes are passed by", EAGER, "        or (_C._len_torch_dispatch_stack() > 0 and not _only_recorders())\n", "", "a dispatch mode sees the operator", ("test_torch_eager.py",)),
+    Mutant("torch: a capture counts as a mode that looks on", EAGER, "and not _only_recorders())", "and True)", "a capture changes no bit of a layer's output", ("test_capture.py",)),
+    Mutant("capture: linear layers in inference mode as torch hands them over", RECORDER, "func is not torch.ops.aten.linear.default or", "True or",
+           "a capture changes no bit", ("test_capture.py",)),
+    Mutant("capture: weights after dropout", RECORDER, "if is_noise or name in _DROPOUT", "if name in _DROPOUT", "maps are those before dropout", ("test_capture.py",)),
+    Mutant("capture: a softmax's copies are not kept", RECORDER, "softmax.copies.append(out)", "pass", "a cast between softmax and values is followed", ("test_capture.py",)),
+    Mutant("capture: a forward pass that backward repeats is taken too", RECORDER, "if _C._current_graph_task_id() != -1 or", "if", "a checkpoint is captured once", ("test_capture.py",)),
+    Mutant("capture: the mask of fused layers", "python/polyhead/torch/_operators.py", 'options["block"] = mask != 0', 'options["block"] = mask == 0', "a padding mask masks", ("test_capture.py",)),
     Mutant("torch: function modes are passed by", EAGER, "        or _C._len_torch_function_stack() > 0\n", "", "a function mode sees the operator", ("test_torch_eager.py",)),
     Mutant("torch: tangents are passed by", EAGER, "        or forward_ad._current_level >= 0\n", "", "forward mode is refused",
            ("test_torch_eager.py", "test_torch_attention.py", "test_torch_sdpa.py")),

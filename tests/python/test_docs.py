@@ -58,7 +58,7 @@ class Public:
 
 
 # What calls return; nobody makes one.
-RESULTS = {"polyhead.Gradients", "polyhead.LayerGradients", "polyhead.TopKeys", "polyhead.Saved", "polyhead.patch.Patch"}
+RESULTS = {"polyhead.Gradients", "polyhead.LayerGradients", "polyhead.TopKeys", "polyhead.Capture", "polyhead.CapturedCall", "polyhead.MissedCall", "polyhead.Saved", "polyhead.patch.Patch"}
 
 
 def own_doc(value: Any) -> str:

@@ -342,7 +342,20 @@ def calls(folder: Path) -> dict[str, tuple[Callable[..., Any], dict[str, Any], W
                 "path": ([x for x in not_paths[0] if x is not None], not_paths[1]),
             },
         ),
-    }
+        "Capture.select": (polyhead.Capture().select, {"prefix": "encoder"}, {"prefix": (NOT_WORDS, [])}),
+    } | ({} if importlib.util.find_spec("torch") is None else {
+        "capture": (
+            polyhead.capture,
+            {},
+            {
+                "model": ([3, "x", object(), Hostile()], []),
+                "keep": ([3, None, "maps", object(), Hostile()], [[], ["map"], [3], [Hostile()]]),
+                "budget": ([*NOT_INTS, None], [-1, -BIG]),
+                "top_k": ([*NOT_INTS, None], [0, -1]),
+                "pooled": ([3, None, "ab", object(), Hostile(), (1.5, 2), (True, 1)], [(1,), (1, 2, 3), (0, 1), (1, -1)]),
+            },
+        ),
+    })  # fmt: skip
 
 
 TABLE = calls(Path(os.devnull).parent)

@@ -29,17 +29,25 @@ _NO_MORE = (False, False, False)
 _NONE = (None,) * 16
 
 
+recorders: list[Any] = []
+"""Captures that are running. They are told of each call (`record(q, k, options of polyhead.sdpa)`), and do not count as something that looks at it."""
+
+
 def watched() -> bool:
     """Whether something other than autograd looks at each operator of torch now."""
     return (
         not _READ_BY_C
         or torch.compiler.is_compiling()
         or _C._are_functorch_transforms_active()
-        or _C._len_torch_dispatch_stack() > 0
+        or (_C._len_torch_dispatch_stack() > 0 and not _only_recorders())
         or _C._len_torch_function_stack() > 0
         or _C._get_tracing_state() is not None
         or forward_ad._current_level >= 0
     )
+
+
+def _only_recorders() -> bool:
+    return all(_C._get_dispatch_stack_at(i) in recorders for i in range(_C._len_torch_dispatch_stack()))
 
 
 # What a forward pass is given besides q, k and v: options of `polyhead.sdpa`, the names of the tensors among them, and how many outputs are wanted: out; out
@@ -71,6 +79,8 @@ def _limit_threads(given: dict[str, Any]) -> None:
 
 def _forward(q: Tensor, k: Tensor, v: Tensor, given: dict[str, Any], lse: bool, attention_weights: bool, out: Tensor | None = None) -> Any:
     _limit_threads(given)
+    for recorder in recorders:
+        recorder.record(q, k, given)
     if "k_scale" in given or "v_scale" in given:
         given = given.copy()
         return _core.sdpa(q, k, v, given, lse, out, attention_weights, None, given.pop("k_scale", None), given.pop("v_scale", None))

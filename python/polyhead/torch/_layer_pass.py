@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.nn.modules import module as hooks_of_all
 
 from .. import _core
-from ._eager import PLAIN, watched
+from ._eager import PLAIN, recorders, watched
 from ._inputs import DTYPES
 
 _INPUTS = 16  # query, key, value, bias; weight and bias of q, k, v, output and gate; bias_k and bias_v: as in python/bindings/layer_pass.cc
@@ -110,6 +110,9 @@ def run(
     places = tuple([i for i, x in enumerate(every) if x is not None])
     this = Pass(layer, places, masks, settings, attention_weights, by_torch, seed)
     tensors = [x for x in every if x is not None]
+    if recorders:  # they are told of q and k where torch's operators compute them
+        with torch.no_grad():
+            by_torch(query, key, value, bias, masks, parameters, seed)
     if torch.is_grad_enabled() and any([x.requires_grad for x in tensors]):
         return _apply(this, *tensors)  # type: ignore[no-any-return]
     return forward(this, tensors, False)[:2]

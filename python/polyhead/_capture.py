@@ -1,0 +1,189 @@
+"""Attention maps, or numbers about them, of a model of PyTorch while it runs."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from ._attention import TopKeys
+from ._options import Array
+
+if TYPE_CHECKING:
+    from .torch._recorder import Recorder
+
+__all__ = ["Capture", "CapturedCall", "MissedCall", "capture"]
+
+KEPT = ("maps", "statistics", "top_keys", "pooled_map")
+
+
+class CapturedCall(NamedTuple):
+    """One call of attention that `capture` has seen; None for what was not kept."""
+
+    name: str
+    """Of the module that called it, as in ``model.named_modules()``."""
+    operation: str
+    """How it was computed: the name of an operator of torch, or ``"softmax"`` where the module multiplies softmax and values itself."""
+    shape: tuple[int, ...]
+    """``(B, N, T, S)``; more leading dimensions if the call has them."""
+    maps: Array = None
+    """Attention weights ``[B,N,T,S]`` before dropout, on the CPU; float64 if the call computes in it, else float32."""
+    statistics: dict[str, Array] | None = None
+    """As `head_statistics`: ``[B,N]`` each."""
+    top_keys: TopKeys | None = None
+    """As ``maps(top_k=...)``: ``[B,N,T,k]``."""
+    pooled_map: Array = None
+    """As `pooled_map`: ``[B,N,height,width]``."""
+
+    @property
+    def is_over_budget(self) -> bool:
+        """Whether its maps were asked for and exceeded the budget."""
+        return self.maps is None and self.statistics is not None and self.top_keys is not None and self.pooled_map is not None
+
+
+class MissedCall(NamedTuple):
+    """Attention that ran and could not be captured."""
+
+    name: str
+    """Of the module."""
+    reason: str
+
+
+class Capture:
+    """What `capture` saw, in the order of the calls. `view` takes it. Indices, ``len`` and iteration are those of ``calls``.
+
+    Args:
+        calls: the calls of attention.
+        missed: the others that ran.
+    """
+
+    def __init__(self, calls: Collection[CapturedCall] = (), missed: Collection[MissedCall] = ()) -> None:
+        self.calls = list(calls)
+        self.missed = list(missed)
+        self._recorder: Recorder | None = None
+
+    def __enter__(self) -> Capture:
+        if self._recorder is None:
+            raise RuntimeError("this capture has no model; `with polyhead.capture(model) as captured:` makes one that has")
+        self._recorder.__enter__()
+        return self
+
+    def __exit__(self, error_type: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        assert self._recorder is not None
+        self._recorder.__exit__(error_type, error, trace)
+
+    def select(self, prefix: str) -> Capture:
+        """The calls of the modules whose name starts with the prefix: ``"encoder."``, ``"decoder."``.
+
+        Args:
+            prefix: of the names.
+
+        Returns:
+            A `Capture` of them.
+
+        Raises:
+            TypeError: prefix is not a str.
+        """
+        if not isinstance(prefix, str):
+            raise TypeError(f"prefix is of type {type(prefix).__name__}; it must be a str")
+        return Capture([call for call in self.calls if call.name.startswith(prefix)], [missed for missed in self.missed if missed.name.startswith(prefix)])
+
+    def layers(self) -> list[Array]:
+        """The maps ``[B,N,T,S]`` of each call, as transformers returns attentions.
+
+        Raises:
+            ValueError: nothing was captured, a call has no maps, or the calls have different shapes; the message names them.
+        """
+        if not self.calls:
+            raise ValueError(f"the capture has no call of attention{self._missed_text()}")
+        without = [call for call in self.calls if call.maps is None]
+        if without:
+            why = "they exceed the budget" if without[0].is_over_budget else "keep did not name 'maps'"
+            raise ValueError(f"the capture has no maps of {_names(without)}: {why}")
+        shapes: dict[tuple[int, ...], list[CapturedCall]] = {}
+        for call in self.calls:
+            shapes.setdefault(call.shape, []).append(call)
+        if len(shapes) > 1:
+            listed = "; ".join(f"{list(shape)}: {_names(calls)}" for shape, calls in shapes.items())
+            raise ValueError(f"the calls have different shapes, {listed}; select(prefix) takes some of them")
+        return [call.maps for call in self.calls]
+
+    def _missed_text(self) -> str:
+        return "" if not self.missed else "; missed: " + ", ".join(f"{name or 'the model'} ({reason})" for name, reason in self.missed[:4])
+
+    def __len__(self) -> int:
+        return len(self.calls)
+
+    def __iter__(self) -> Iterator[CapturedCall]:
+        return iter(self.calls)
+
+    def __getitem__(self, index: int) -> CapturedCall:
+        return self.calls[index]
+
+    def __repr__(self) -> str:
+        lines = [f"<polyhead.Capture of {len(self.calls)} calls, {len(self.missed)} missed"]
+        for call in self.calls:
+            kept = ", ".join(name for name in KEPT if getattr(call, name) is not None)
+            lines.append(f"  {call.name or '(no module)'}  {call.operation}  {list(call.shape)}  {kept}{' (over the budget)' if call.is_over_budget else ''}")
+        lines += [f"  missed: {name or '(no module)'}: {reason}" for name, reason in self.missed]
+        return "\n".join(lines) + ">"
+
+
+def _names(calls: list[CapturedCall]) -> str:
+    names = list(dict.fromkeys(call.name or "(no module)" for call in calls))
+    return ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
+
+
+def capture(
+    model: Any = None, *, keep: Collection[str] = ("maps",), budget: int = 2**30, top_k: int = 16, pooled: tuple[int, int] = (64, 64)
+) -> Capture:
+    """Takes the attention maps of a model of PyTorch while it runs, without changing its output.
+
+    ::
+
+        with polyhead.capture(model) as captured:
+            model(**inputs)
+        polyhead.view(captured, tokens=words)
+
+    Seen are torch's scaled_dot_product_attention, nn.MultiheadAttention, nn.TransformerEncoderLayer, the functions and layers of polyhead.torch,
+    models of transformers with each of these, and code that multiplies a softmax along the keys by values ("eager"). Maps are computed from q and k
+    as `maps` does, or are the softmax that the model made. What the model computes has the same bits as without the capture.
+
+    Args:
+        model: a torch.nn.Module, whose modules give the calls their names; None: calls have no names.
+        keep: what to keep of each call: ``"maps"``, ``"statistics"`` (`head_statistics`), ``"top_keys"``, ``"pooled_map"``. All but maps take memory that
+            grows with T, not with T S.
+        budget: bytes for all maps together. A call whose maps do not fit keeps the three others instead.
+        top_k: how many keys of each query; all if there are fewer.
+        pooled: height and width of the pooled maps; at most T and S.
+
+    Returns:
+        A `Capture`, to be used in a ``with`` statement.
+
+    Raises:
+        TypeError, ValueError: an argument of another type or value.
+        NotImplementedError: the model, or a part of it, is compiled: attention inside of compiled code cannot be seen.
+        ImportError: torch is not installed.
+
+    What ran and was not captured is listed in ``missed`` with its module and the reason: modules whose name says attention and in which no call was seen,
+    operators that are not known, nested tensors, tensors without memory. Calls in other threads, and those that a backward pass repeats
+    (checkpoint), are not recorded.
+    """
+    if not isinstance(keep, (tuple, list, set, frozenset)):
+        raise TypeError(f"keep is of type {type(keep).__name__}; it must be a sequence of {', '.join(map(repr, KEPT))}")
+    if not keep or any(not isinstance(name, str) or name not in KEPT for name in keep):
+        raise ValueError("keep must hold one or more of " + ", ".join(map(repr, KEPT)))
+    if not isinstance(pooled, (tuple, list)):
+        raise TypeError(f"pooled is of type {type(pooled).__name__}; it must be (height, width)")
+    if len(pooled) != 2:
+        raise ValueError(f"pooled has {len(pooled)} numbers; it must be (height, width)")
+    for name, number, least in (("budget", budget, 0), ("top_k", top_k, 1), ("pooled", pooled[0], 1), ("pooled", pooled[1], 1)):
+        if isinstance(number, bool) or not isinstance(number, int):
+            raise TypeError(f"{name} has a number of type {type(number).__name__}; it must be an int")
+        if number < least:
+            raise ValueError(f"{name} has the number {number}; it must be {least} or more")
+    from .torch._recorder import Recorder
+
+    captured = Capture()
+    captured._recorder = Recorder(model, captured.calls, captured.missed, frozenset(keep), budget, top_k, (pooled[0], pooled[1]))
+    return captured

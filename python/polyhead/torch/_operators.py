@@ -1,0 +1,109 @@
+"""Operators of torch that compute attention as a whole, as q, k and options of `polyhead.sdpa`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from . import _ops
+from ._sdpa import _heads as heads_of
+
+
+class Problem(NamedTuple):
+    operation: str
+    q: Tensor  # [*,N,T,H]
+    k: Tensor  # [*,K,S,H]
+    options: dict[str, Any]
+
+
+def _problem(name: str, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, causal: bool, scale: float | None, grouped: bool) -> Problem:
+    q, k, _, _ = heads_of(q, k, v, grouped, name)
+    options: dict[str, Any] = {}
+    if causal:
+        options["causal"] = "top_left"
+    if mask is not None:
+        options["attend" if mask.dtype == torch.bool else "bias"] = mask
+    if scale is not None:
+        options["scale"] = scale
+    return Problem(name, q, k, options)
+
+
+def _sdpa(
+    name: str, q: Tensor, k: Tensor, v: Tensor, attn_mask: Tensor | None = None, dropout_p: float = 0.0, is_causal: bool = False, *_: Any,
+    scale: float | None = None, enable_gqa: bool = False, **__: Any,
+) -> Problem:  # fmt: skip
+    return _problem(name, q, k, v, attn_mask, is_causal, scale, enable_gqa)
+
+
+def _flash(
+    name: str, q: Tensor, k: Tensor, v: Tensor, dropout_p: float = 0.0, is_causal: bool = False, *_: Any, attn_mask: Tensor | None = None,
+    scale: float | None = None, **__: Any,
+) -> Problem:  # fmt: skip
+    return _problem(name, q, k, v, attn_mask, is_causal, scale, True)
+
+
+def _with_bias(
+    name: str, q: Tensor, k: Tensor, v: Tensor, attn_bias: Tensor | None, compute_log_sumexp: bool = False, dropout_p: float = 0.0, is_causal: bool = False,
+    *_: Any, scale: float | None = None, **__: Any,
+) -> Problem:  # fmt: skip
+    return _problem(name, q, k, v, attn_bias, is_causal, scale, True)
+
+
+def _overridden(
+    name: str, q: Tensor, k: Tensor, v: Tensor, attn_bias: Tensor | None = None, dropout_p: float = 0.0, is_causal: bool = False, *_: Any,
+    scale: float | None = None, **__: Any,
+) -> Problem:  # fmt: skip
+    return _problem(name, q, k, v, attn_bias, is_causal, scale, True)
+
+
+def _polyhead(name: str, q: Tensor, k: Tensor, v: Tensor, *given: Any, **named: Any) -> Problem:
+    return Problem("polyhead.attention", q, k, _ops.keywords(q, _ops.Options(*given, **named)))
+
+
+def _projected(name: str, query: Tensor, key: Tensor, heads: int, weight: Tensor, bias: Tensor, mask: Tensor | None, kind: int | None) -> Problem:
+    for tensor in (query, key):
+        if tensor.is_nested:
+            raise ValueError("nested tensors have no maps here; enable_nested_tensor=False of nn.TransformerEncoder avoids them")
+    """kind of the mask: 0 of [T,S], 1 of the keys [B,S], 2 of [B,N,T,S]; bool: True may not attend."""
+    weights, biases = weight.chunk(3), bias.chunk(3)
+    q, k = (F.linear(x, weights[i], biases[i]).unflatten(-1, (heads, -1)).transpose(1, 2) for i, x in enumerate((query, key)))
+    options: dict[str, Any] = {}
+    if mask is not None:
+        mask = mask[:, None, None, :] if kind == 1 or kind is None and mask.shape == (query.size(0), key.size(1)) != (query.size(1), key.size(1)) else mask
+        # The fused kernels take masks of numbers, as nn.MultiheadAttention makes them of booleans, for booleans: what is not 0 is masked.
+        options["block"] = mask != 0
+    return Problem(name, q, k, options)
+
+
+def _multi_head(
+    name: str, query: Tensor, key: Tensor, value: Tensor, width: int, heads: int, weight: Tensor, bias: Tensor, out_weight: Tensor, out_bias: Tensor,
+    mask: Tensor | None = None, need_weights: bool = True, average_attn_weights: bool = True, mask_type: int | None = None, **_: Any,
+) -> Problem:  # fmt: skip
+    return _projected("nn.MultiheadAttention", query, key, heads, weight, bias, mask, mask_type)
+
+
+def _encoder_layer(
+    name: str, x: Tensor, width: int, heads: int, weight: Tensor, bias: Tensor, out_weight: Tensor, out_bias: Tensor, use_gelu: bool, norm_first: bool,
+    eps: float, norm_weight: Tensor, norm_bias: Tensor, norm_weight_2: Tensor, norm_bias_2: Tensor, linear_weight: Tensor, linear_bias: Tensor,
+    linear_weight_2: Tensor, linear_bias_2: Tensor, mask: Tensor | None = None, mask_type: int | None = None, **_: Any,
+) -> Problem:  # fmt: skip
+    x = F.layer_norm(x, (width,), norm_weight, norm_bias, eps) if norm_first else x
+    return _projected("nn.TransformerEncoderLayer", x, x, heads, weight, bias, mask, mask_type)
+
+
+FUSED: dict[tuple[str, str], Callable[..., Problem]] = {
+    ("aten", "scaled_dot_product_attention"): _sdpa,
+    ("aten", "_scaled_dot_product_attention_math"): _sdpa,
+    ("aten", "_scaled_dot_product_flash_attention_for_cpu"): _flash,
+    ("aten", "_scaled_dot_product_flash_attention"): _flash,
+    ("aten", "_scaled_dot_product_efficient_attention"): _with_bias,
+    ("aten", "_scaled_dot_product_cudnn_attention"): _with_bias,
+    ("aten", "_scaled_dot_product_fused_attention_overrideable"): _overridden,
+    ("aten", "_native_multi_head_attention"): _multi_head,
+    ("aten", "_transformer_encoder_layer_fwd"): _encoder_layer,
+    ("polyhead", "attention"): _polyhead,
+}

@@ -1,0 +1,304 @@
+"""Watches the operators of a running model, and keeps the maps of those that are attention (for `polyhead.capture`).
+
+A dispatch mode sees every operator after torch has chosen it, so that no choice of a path, and no bit of the output, depends on the capture. Hooks and
+function modes would switch off torch's fused layers.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+import threading
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, _C, nn
+from torch.utils._python_dispatch import TorchDispatchMode
+
+import polyhead
+from .._capture import KEPT, CapturedCall, MissedCall
+from . import _eager, _ops
+from ._operators import FUSED, Problem
+from ._numbers import numbers_of
+
+_ATTENTION = re.compile("attention", re.IGNORECASE)
+_ATTENTION_OPERATOR = re.compile(r"attention|attn|flash|_mha_|transformer_encoder|transformer_decoder", re.IGNORECASE)
+_NO_CALL = re.compile("backward|fused_sdp_choice|_fill|_mask$")
+
+_SOFTMAX = {"_softmax", "softmax", "special_softmax", "_safe_softmax"}
+_PRODUCTS = {"bmm": 0, "mm": 0, "matmul": 0, "baddbmm": 1}  # where the two factors begin
+_COPIES = {"clone", "contiguous", "reshape", "flatten", "expand", "repeat", "to", "_to_copy", "type_as"}  # the same attention weights in other memory
+_DROPOUT = {"dropout", "dropout_", "native_dropout", "feature_dropout"}
+_CHANGES = {"mul", "div", "masked_fill", "where", "nan_to_num", "slice", "narrow"}  # other attention weights
+_KNOWN = {("polyhead", "attention_map"), ("polyhead", "attention_backward")}  # not attention of their own
+_HEADS = ("num_heads", "num_attention_heads", "n_heads", "n_head", "heads", "nhead", "num_head")
+
+
+class _Module(NamedTuple):
+    """A module that is running."""
+
+    name: str
+    module: nn.Module
+    seen: int  # calls and missed ones before it
+
+
+class _Softmax:
+    """Attention weights that may still be multiplied by values."""
+
+    def __init__(self, p: Tensor, depth: int) -> None:
+        self.p = p
+        self.depth = depth
+        self.copies = [p]  # kept alive, because memory that is free again may become another tensor's
+        self.is_dropped = False  # whether the last of them is after dropout
+
+
+def _memory(tensor: Tensor) -> int:
+    return int(tensor.untyped_storage()._cdata)
+
+
+def _is_dense(tensor: object) -> bool:
+    return isinstance(tensor, Tensor) and not tensor.is_nested and tensor.layout == torch.strided and tensor.device.type != "meta"
+
+
+def _refuse_compiled(model: nn.Module) -> None:
+    for name, module in model.named_modules():
+        if isinstance(module, torch._dynamo.eval_frame.OptimizedModule) or getattr(module, "_compiled_call_impl", None) is not None:
+            what = f"its module {name!r}" if name else type(module).__name__
+            raise NotImplementedError(f"capture: {what} is compiled, and attention inside of compiled code cannot be seen; capture the model before torch.compile")
+
+
+def _run(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """The operator as the model called it. In inference mode torch hands a linear layer over whole, and what it calls skips the bookkeeping of views: the
+    transposed parameter no longer requires grad, matmul folds other dimensions, and the bits differ. So views are kept book of here too."""
+    if func is not torch.ops.aten.linear.default or not torch.is_inference_mode_enabled():
+        return func(*args, **kwargs)
+    excluded = _C._dispatch_tls_local_exclude_set().remove(_C.DispatchKey.ADInplaceOrView)
+    with _C._ForceDispatchKeyGuard(_C._dispatch_tls_local_include_set(), excluded):
+        out = func(*args, **kwargs)
+    return out.detach()  # torch makes views of a result only where it has none of that
+
+
+class Recorder(TorchDispatchMode):
+    """Fills `calls` and `missed` between __enter__ and __exit__. Arguments as those of `polyhead.capture`."""
+
+    supports_higher_order_operators = True
+
+    @classmethod
+    def is_infra_mode(cls) -> bool:
+        """torch.compile runs its code as without a capture, instead of refusing to, or of running operators one by one with other bits."""
+        return True
+
+    def __init__(
+        self, model: Any, calls: list[CapturedCall], missed: list[MissedCall], keep: frozenset[str], budget: int, top_k: int, pooled: tuple[int, int]
+    ) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        if model is not None and not isinstance(model, nn.Module):
+            raise TypeError(f"capture: model is of type {type(model).__name__}; it must be a torch.nn.Module or None")
+        self._names: dict[int, str] = {}
+        self._parameters: set[int] = set()
+        if model is not None:
+            _refuse_compiled(model)
+            self._names = {id(module): name for name, module in model.named_modules()}
+            self._parameters = {_memory(x) for x in model.parameters() if _is_dense(x)}
+        self._model = model  # keeps the ids valid
+        self._calls, self._missed = calls, missed
+        self._keep, self._left, self._top_k, self._pooled = keep, budget, top_k, pooled
+        self._running: list[_Module] = []
+        self._softmaxes: list[_Softmax] = []
+        self._noise: Tensor | None = None  # the newest
+        self._thread = 0
+        self._call: Any = None
+
+    def __enter__(self) -> Recorder:
+        self._thread = threading.get_ident()
+        self._call = nn.Module.__call__
+        call = self._call
+
+        def recorded(module: nn.Module, *arguments: Any, **keywords: Any) -> Any:
+            name = self._names.get(id(module))
+            if name is None or threading.get_ident() != self._thread:
+                return call(module, *arguments, **keywords)
+            self._running.append(_Module(name, module, self._seen()))
+            try:
+                return call(module, *arguments, **keywords)
+            finally:
+                self._leave(self._running.pop())
+
+        nn.Module.__call__ = recorded  # type: ignore[method-assign]
+        _eager.recorders.append(self)
+        super().__enter__()  # type: ignore[no-untyped-call]
+        return self
+
+    def __exit__(self, *error: Any) -> None:
+        super().__exit__(*error)  # type: ignore[no-untyped-call]
+        _eager.recorders.remove(self)
+        nn.Module.__call__ = self._call  # type: ignore[method-assign]
+        self._softmaxes.clear()
+        self._noise = None
+
+    def _seen(self) -> int:
+        return len(self._calls) + len(self._missed)
+
+    def _leave(self, left: _Module) -> None:
+        self._softmaxes = [softmax for softmax in self._softmaxes if softmax.depth <= len(self._running)]
+        if self._seen() == left.seen and _ATTENTION.search(type(left.module).__name__):
+            self._miss(f"{type(left.module).__name__} ran, and neither a known operator of attention nor a product of a softmax and values was seen in it", left.name)
+
+    def _name(self) -> str:
+        return self._running[-1].name if self._running else ""
+
+    def _miss(self, reason: str, name: str | None = None) -> None:
+        missed = MissedCall(self._name() if name is None else name, reason)
+        if missed not in self._missed:
+            self._missed.append(missed)
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        if _C._current_graph_task_id() != -1 or threading.get_ident() != self._thread:
+            return _run(func, args, kwargs)
+        namespace, name = getattr(func, "namespace", "higher_order"), getattr(func, "_opname", None) or func.__name__
+        if namespace == "aten" and name in _PRODUCTS:
+            self._multiply(args[_PRODUCTS[name] :])
+        elif namespace == "aten" and name == "einsum" and self._softmaxes:
+            self._multiply(args[1])
+        out = _run(func, args, kwargs)
+        with torch.no_grad():
+            if namespace == "aten" and name in _SOFTMAX:
+                self._softmax(out, args)
+            elif (namespace, name) in FUSED:
+                self._try(name, lambda: self._record_problem(FUSED[namespace, name](name, *args, **kwargs)))
+            elif (namespace, name) not in _KNOWN and _ATTENTION_OPERATOR.search(name) and not _NO_CALL.search(name):
+                self._miss(f"the operator {namespace}::{name} is one that polyhead does not read")
+            elif self._softmaxes and args and isinstance(out, (Tensor, tuple)):
+                self._follow(name, args, out)
+        return out
+
+    def _try(self, what: str, record: Callable[[], None]) -> None:
+        """Recording never ends the model's run."""
+        try:
+            record()
+        except (TypeError, ValueError, RuntimeError, NotImplementedError, MemoryError, KeyError, IndexError) as error:
+            self._miss(f"{what}: {error}")
+
+    # A model's own product of a softmax and values.
+
+    def _softmax(self, p: Tensor, args: tuple[Any, ...]) -> None:
+        if not _is_dense(p):
+            self._miss("a softmax of a tensor that is nested, sparse or without memory")
+        elif p.dim() >= 2 and args[1] in (-1, p.dim() - 1):
+            self._softmaxes = [*self._softmaxes[-3:], _Softmax(p, len(self._running))]
+
+    def _follow(self, name: str, args: tuple[Any, ...], out: Any) -> None:
+        out = out[0] if isinstance(out, tuple) and out else out
+        if name in ("bernoulli", "bernoulli_"):
+            self._noise = out
+        given = args[1] if name == "where" and len(args) > 2 else args[0]
+        if name not in _COPIES | _DROPOUT | _CHANGES or not _is_dense(out) or not _is_dense(given):
+            return
+        softmax = self._with_memory(given)
+        if softmax is None:
+            return
+        is_noise = name == "mul" and self._noise is not None and _is_dense(args[1]) and _memory(args[1]) == _memory(self._noise)
+        if is_noise or name in _DROPOUT and (name == "native_dropout" or args[1] > 0 and args[2]):
+            softmax.is_dropped = True
+        elif name in _CHANGES and softmax.is_dropped:
+            self._softmaxes.remove(softmax)
+            self._miss(f"attention weights that are changed ({name}) after dropout")
+            return
+        elif name in _CHANGES:
+            softmax.p = out
+        softmax.copies.append(out)
+
+    def _with_memory(self, tensor: Tensor) -> _Softmax | None:
+        memory = _memory(tensor)
+        return next((softmax for softmax in reversed(self._softmaxes) if any(_memory(copy) == memory for copy in softmax.copies)), None)
+
+    def _multiply(self, factors: Any) -> None:
+        if not self._softmaxes:
+            return
+        factors = [x for x in factors[:2] if _is_dense(x)]
+        for factor, other in zip(factors, factors[::-1]):
+            softmax = self._with_memory(factor)
+            if softmax is not None and _memory(other) not in self._parameters:  # a linear layer after a softmax is no attention
+                self._softmaxes.remove(softmax)
+                with torch.no_grad():
+                    self._try("softmax", lambda: self._record_weights(softmax.p.detach()))
+                return
+
+    def _record_weights(self, p: Tensor) -> None:
+        heads = self._heads()
+        if p.dim() == 3 and heads and p.size(0) % heads == 0:
+            p = p.unflatten(0, (-1, heads))
+        p = p.reshape((1,) * (4 - p.dim()) + p.shape).cpu()
+        p = p if p.dtype == torch.float64 else p.float()
+
+        def kept(kind: str) -> Any:
+            return p.clone() if kind == "maps" else numbers_of(p, kind, self._top_k, self._pooled)
+
+        self._keep_call("softmax", tuple(p.shape), p.element_size(), kept)
+
+    def _heads(self) -> int | None:
+        for running in reversed(self._running):
+            for name in _HEADS:
+                heads = getattr(running.module, name, None)
+                if isinstance(heads, int) and heads > 0:
+                    return heads
+        return None
+
+    # Operators that compute attention as a whole.
+
+    def record(self, q: Tensor, k: Tensor, options: dict[str, Any]) -> None:
+        """A call of polyhead's own. options: of `polyhead.sdpa`."""
+        if threading.get_ident() == self._thread and _C._current_graph_task_id() == -1:
+            self._try("polyhead.attention", lambda: self._record_problem(Problem("polyhead.attention", q, k, options)))
+
+    def _record_problem(self, problem: Problem) -> None:
+        operation, q, k, options = problem
+        for tensor in (q, k):
+            if not _is_dense(tensor):
+                raise ValueError("nested and sparse tensors, and tensors without memory, have no maps")
+        lead = (1,) * (4 - q.dim())
+        q, k = (_wide(x.reshape(lead + x.shape)) for x in (q, k))
+        given = {name: _beside(value, q) if isinstance(value, Tensor) else value for name, value in options.items() if name not in ("dropout", "seed", "dropout_keep")}
+        for scale in ("v_scale", "empty_rows_of_v"):
+            given.pop(scale, None)
+        shape = (*q.shape[:-1], k.size(-2))
+
+        def kept(kind: str) -> Any:
+            queries, keys = _ops._view(q), _ops._view(k)
+            if kind == "maps":
+                return _tensor(polyhead.maps(queries, keys, **given))
+            if kind == "statistics":
+                return {name: _tensor(x) for name, x in polyhead.head_statistics(queries, keys, **given).items()}
+            if kind == "top_keys":
+                top = polyhead.maps(queries, keys, top_k=min(self._top_k, shape[-1]), **given)
+                return polyhead.TopKeys(_tensor(top.probability), _tensor(top.key))
+            return _tensor(polyhead.pooled_map(queries, keys, min(self._pooled[0], shape[-2]), min(self._pooled[1], shape[-1]), **given))
+
+        self._keep_call(operation, shape, q.element_size(), kept)
+
+    def _keep_call(self, operation: str, shape: tuple[int, ...], element: int, kept: Callable[[str], Any]) -> None:
+        wanted = set(self._keep)
+        size = math.prod(shape) * element
+        if "maps" in wanted and size > self._left:
+            wanted = set(KEPT) - {"maps"}
+        values = {part: kept(part) for part in KEPT if part in wanted}
+        if "maps" in wanted:
+            self._left -= size
+        self._calls.append(CapturedCall(self._name(), operation, shape, **values))
+
+
+def _wide(tensor: Tensor) -> Tensor:
+    """In host memory, and float32 where it is narrower: maps have more digits than the model's numbers."""
+    tensor = tensor.detach().cpu()
+    return tensor if tensor.dtype in (torch.float32, torch.float64, torch.int8) else tensor.float()
+
+
+def _beside(tensor: Tensor, q: Tensor) -> Any:
+    tensor = tensor.detach().cpu()
+    return _ops._view(tensor.to(q.dtype) if tensor.is_floating_point() else tensor)
+
+
+def _tensor(array: Any) -> Tensor:
+    return array if isinstance(array, Tensor) else torch.from_numpy(array)
