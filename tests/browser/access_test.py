@@ -67,6 +67,10 @@ def check_axe(checks, session, choose):
     page.locator('[data-view="compare"]').click()
     page.locator(".pane.b .cells").hover()
     clean("two heads compared")
+    page.locator("#back").click()
+    page.locator('[data-heads="distances"]').click()
+    page.locator("#distances .cells").hover()
+    clean("distances between heads")
     expected = session.expected
     page.goto(session.url + "#view=lines")
     page.reload()

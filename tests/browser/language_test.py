@@ -76,6 +76,14 @@ def states(session):
     page.locator("#sort").uncheck()
     page.locator('.thumb[data-layer="mean"]').click()
     yield "mean of all heads"
+    page.keyboard.press("Escape")
+    page.locator('[data-heads="distances"]').click()
+    page.locator("#distances .cells").wait_for()
+    yield "distances"
+    page.locator("#distances .cells").hover()
+    yield "distances, a pair"
+    page.locator("#distances .label").nth(3).hover()
+    yield "distances, a head"
 
 
 def own_words(session):

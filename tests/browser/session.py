@@ -1,12 +1,15 @@
 """What the tests of the page share: a tab with the page open, what it must show, and the list of claims."""
 import argparse
+import base64
 import contextlib
 import json
+import math
 import os
 import pathlib
 import random
 import re
 import shutil
+import struct
 import sys
 
 from safetensors_file import read_float32
@@ -159,6 +162,19 @@ def variant(page, edit, path):
     text = json.dumps(data, ensure_ascii=False).replace("<", "\\u003c")
     path.write_text(DATA.sub(lambda match: match.group(0).replace(match.group(1), text), html), encoding="utf-8")
     return path
+
+
+def encoded(weights):
+    """As viewer/encoding.h describes 16 bits."""
+    return base64.b64encode(struct.pack(f"<{len(weights)}H", *(0 if w == 0 else 1 + round(w * 65533) for w in weights))).decode()
+
+
+def divergence(p, q):
+    """Jensen-Shannon divergence in bits: the mean of both rows' relative entropies to their mean."""
+    p, q = ([one / math.fsum(row) for one in row] for row in (p, q))
+    middle = [(a + b) / 2 for a, b in zip(p, q)]
+    relative = lambda row: math.fsum(one * math.log2(one / m) for one, m in zip(row, middle) if one > 0)
+    return (relative(p) + relative(q)) / 2
 
 
 def find_chromium():

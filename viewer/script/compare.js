@@ -120,8 +120,8 @@ class Compare {
       ofRow: (row) => say("Distance of the two rows: {0}", this.#distance(divergenceOfRows(rowOf(a.map, width, row), rowOf(b.map, width, row)))),
       weight: ({ row, column }) => {
         const at = row * width + column;
-        const pair = this.otherWords ? `${b.text.queries.word(row)} → ${b.text.keys.word(column)} ` : "";
-        return `A ${a.text.decoder.show(a.map[at])} · B ${pair}${b.text.decoder.show(b.map[at])} · A − B ${showDifference(this.difference[at], this.exact)}`;
+        const pair = this.otherWords ? ` (B: ${b.text.queries.word(row)} → ${b.text.keys.word(column)})` : "";
+        return `A ${a.text.decoder.show(a.map[at])} · B ${b.text.decoder.show(b.map[at])} · A − B ${showDifference(this.difference[at], this.exact)}${pair}`;
       },
     };
   }

@@ -21,9 +21,9 @@ const csvOf = (rows) => rows.map((row) => `${row.map((cell) => (typeof cell === 
 // A word stands behind its place ("3: fox"): repeated words differ, and no spreadsheet takes a word for a formula.
 const nameOfToken = (tokens, index) => `${index}: ${tokens.unknown.get(index) ?? tokens.pieces[index]}`;
 
-function csvOfMap({ text, map, shown }) {
+function csvOfMap({ text, map, shown }, what = say("row word looks at column word")) {
   const name = nameOfToken, precise = text.decoder.encoding.number;
-  const head = [say("row word looks at column word"), ...shown.columns.map((column) => name(text.keys, column))];
+  const head = [what, ...shown.columns.map((column) => name(text.keys, column))];
   return csvOf([head, ...shown.rows.map((row) => [name(text.queries, row), ...shown.columns.map((column) => precise(map[row * text.keys.size + column]))])]);
 }
 

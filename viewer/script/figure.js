@@ -56,8 +56,7 @@ class Figure {
       this.add(draw("rect", { x: x + 3 * i, y, width: 3, height: 12, fill: hexOf(ramp.at(i / 95)), "shape-rendering": "crispEdges" }));
     for (const [at, name] of scale.ticks())
       this.add(this.words(name, x + at * width, y + 26, { "font-size": 11, "text-anchor": at === 0 ? "start" : at === 1 ? "end" : "middle" }));
-    this.add(draw("rect", { x: x + width + 16, y, width: 12, height: 12, fill: HATCHING, stroke: this.colour("edge") }));
-    this.add(this.words(zero, x + width + 34, y + 11, { "font-size": 11 }));
+    if (zero) this.add(draw("rect", { x: x + width + 16, y, width: 12, height: 12, fill: HATCHING, stroke: this.colour("edge") }), this.words(zero, x + width + 34, y + 11, { "font-size": 11 }));
     if (scale.note) this.add(this.words(scale.note(), x, y + 44, { "font-size": 11 }));
     this.reach(x + width + 100, y + (scale.note ? 60 : 42));
   }
@@ -100,6 +99,13 @@ const longestWord = (tokens, indices, size) => 0.62 * size * Math.max(1, ...indi
 function matrixFigure(figure, { text, drawn, shown }) {
   figure.legend();
   mapFigure(figure, text, drawn, shown);
+}
+
+function distancesFigure(figure, { as, map, shown, look, note }) {
+  figure.look = look;
+  figure.line(note.textContent, 11, 400);
+  figure.legend(say("Distance between heads in bits"), null);
+  mapFigure(figure, as, map, shown);
 }
 
 // A, B, and where there is one their difference, below each other with their names and legends.

@@ -14,6 +14,7 @@ let current = {};  // drawn last: { look: { scale, ramp, hideSpecial } }; with a
 const prefersDark = matchMedia("(prefers-color-scheme: dark)");
 const events = { hover: (spot) => point(spot ?? cursor), choose: (spot) => choose(spot) };
 const grid = new Grid($("grid"), (layer, head) => update({ layer, head }, "cells"));
+const distances = new Distances($("distances"), (a, b) => update({ ...a, view: "compare", with: nameOfOther(b) }, "cells"), (alike) => update({ order: alike ? "alike" : "layer" }));
 const partner = new Partner({ changed: setOther, swap, opened: (file) => openPage(file, addTexts, (message) => partner.complain(message)) });
 const views = { matrix: new Matrix(events), lines: new Lines(events), compare: new Compare(events, partner) };
 const detail = new Detail();
@@ -28,7 +29,8 @@ function update(changes, focus) {
   writeAddress(addressOf(state), opened);
   show(before);
   if (focus === "cells") view().focus();
-  if (focus === "grid") grid.focus(before.layer, before.head);
+  if (focus === "grid" && state.heads === "maps") grid.focus(before.layer, before.head);
+  else if (focus === "grid") distances.focus();
 }
 
 // ---- Showing ----
@@ -70,6 +72,7 @@ function show(before = {}) {
   $("detail").hidden = !isOpen();
   current = { ...current, look };
   if (isOpen()) showHead(text, look);
+  showDistances(text, look);
   if (isOpen() && changed("text", "pieces", "layer", "head", "special", "view", "with", "lang")) announce();
 }
 
@@ -98,6 +101,18 @@ function showMeasure(name) {
   $("least").value = state.least;
   $("sort-control").hidden = $("least-control").hidden = name === "none";
   if (name !== "none") $("least-value").textContent = say("{0}: {1} {1|head|heads}", withUnit(name, grid.threshold), grid.count);
+}
+
+// All heads as maps, or as distances between them.
+function showDistances(text, look) {
+  const asMaps = state.heads === "maps";
+  $("grid").parentElement.hidden = $("measure-control").hidden = !asMaps;
+  $("heads-caption").hidden = !asMaps;
+  $("scales").hidden = !asMaps && !isOpen();
+  for (const button of document.querySelectorAll("[data-heads]")) button.setAttribute("aria-pressed", button.dataset.heads === state.heads);
+  if (asMaps) return distances.hide();
+  $("sort-control").hidden = $("least-control").hidden = true;
+  distances.show(text, look, state.order === "alike", isOpen() && state.view === "compare" && current.other?.text === state.text ? [state, current.other] : null);
 }
 
 function showLegend(look) {
@@ -288,7 +303,7 @@ function showOther(text) {
 const close = () => update({ layer: null, head: null }, "grid");
 
 const inGrid = {}, inHead = { Escape: close };
-for (const key of ["ArrowUp", "ArrowDown", "ArrowLeft", "ArrowRight"]) inGrid[key] = () => grid.enter();
+for (const key of ["ArrowUp", "ArrowDown", "ArrowLeft", "ArrowRight"]) inGrid[key] = () => (state.heads === "maps" ? grid.enter() : distances.focus());
 for (const key of ["ArrowUp", "ArrowDown", "ArrowLeft", "ArrowRight", "Home", "End"]) inHead[key] = () => moveCursor(key);
 
 // Letters, digits and signs, which a reader can switch off (WCAG 2.2, 2.1.4).
@@ -329,6 +344,7 @@ $("back").addEventListener("click", close);
 for (const button of document.querySelectorAll("[data-dialog]")) button.addEventListener("click", () => openDialog(button.dataset.dialog));
 for (const button of document.querySelectorAll("[data-step]")) button.addEventListener("click", () => nextHead(Number(button.dataset.step)));
 for (const button of document.querySelectorAll("[data-view]")) button.addEventListener("click", () => update({ view: button.dataset.view }));
+for (const button of document.querySelectorAll("[data-heads]")) button.addEventListener("click", () => update({ heads: button.dataset.heads }));
 for (const button of document.querySelectorAll("[data-zoom]")) button.addEventListener("click", () => setZoom(Number(button.dataset.zoom)));
 new ResizeObserver(() => {
   if (isOpen() && current.map && $("stage").firstChild === views[state.view].element) views[state.view].resize(stageSize(), zoom);
@@ -351,11 +367,14 @@ addEventListener("afterprint", () => print(false));
 
 // ---- Export ----
 
+const nameOfScreen = () => (isOpen() ? titleOf(state.layer, state.head) : state.heads === "maps" ? say("All heads") : say("Distances between heads"));
+
 function figureOfScreen() {
   const text = textShown();
-  const title = isOpen() ? titleOf(state.layer, state.head) : say("All heads");
+  const title = nameOfScreen();
   const figure = new Figure(current.look, title, [data.model, text.text || data.title].filter(Boolean).join(" · "));
-  if (!isOpen()) gridFigure(figure, grid);
+  if (!isOpen() && state.heads === "distances") distancesFigure(figure, distances);
+  else if (!isOpen()) gridFigure(figure, grid);
   else if (state.view === "compare") compareFigure(figure, current, views.compare);
   else if (state.view === "lines") linesFigure(figure, current, views.lines);
   else matrixFigure(figure, current);
@@ -365,13 +384,13 @@ function figureOfScreen() {
 const exports_ = {
   svg: () => new Blob([figureOfScreen().svg], { type: "image/svg+xml" }),
   png: () => pngOf(figureOfScreen()),
-  csv: () => new Blob(["\ufeff", isOpen() ? (state.view === "compare" ? csvOfCompare(views.compare) : csvOfMap(current)) : csvOfMeasures(textShown())], { type: "text/csv" }),
+  csv: () => new Blob(["\ufeff", isOpen() ? (state.view === "compare" ? csvOfCompare(views.compare) : csvOfMap(current)) : state.heads === "distances" ? csvOfMap({ text: distances.as, map: distances.map, shown: distances.shown }, say("distance in bits")) : csvOfMeasures(textShown())], { type: "text/csv" }),
 };
 
 async function exportAs(kind) {
   closeMenu();
   if (kind === "print") return window.print();
-  const name = fileName(data.title, isOpen() ? titleOf(state.layer, state.head) : say("All heads"));
+  const name = fileName(data.title, nameOfScreen());
   return download(`${name}.${kind}`, await exports_[kind]());
 }
 

@@ -1,0 +1,147 @@
+#!/usr/bin/env python3
+"""The map of distances between heads is what the arrays say, alike heads stand together in it, and a click compares two.
+
+    distances_test.py PAGE.html ARRAYS.safetensors [--seed N]
+"""
+import csv
+import io
+import math
+import pathlib
+import random
+import sys
+import tempfile
+
+from session import PIXELS, Checks, Choose, Expected, divergence, encoded, parsed, run_checks, started_browser, title, variant
+
+
+def distances(expected):
+    rows = [t for t in range(expected.rows) if t not in expected.queries["special"]]
+    heads = [[[expected.weight(layer, head, t, s) for s in range(expected.columns)] for t in rows] for layer in range(expected.layers) for head in range(expected.heads)]
+    table = [[0.0] * len(heads) for _ in heads]
+    for i, mine in enumerate(heads):
+        for j, theirs in enumerate(heads[:i]):
+            table[i][j] = table[j][i] = math.fsum(map(divergence, mine, theirs)) / len(rows)
+    return table
+
+
+def shown(session):
+    session.page.locator('[data-heads="distances"]').click()
+    session.page.locator("#distances .cells").wait_for()
+
+
+def point(session, row, column, click=False):
+    cells = session.page.locator("#distances .cells")
+    side = cells.evaluate("(one) => one.clientWidth / Number(getComputedStyle(one.parentElement).getPropertyValue('--columns'))")
+    (cells.click if click else cells.hover)(position={"x": (column + 0.5) * side, "y": (row + 0.5) * side})
+
+
+def check_numbers(checks, session, choose, table):
+    expected, page = session.expected, session.page
+    shown(session)
+    page.locator("#export summary").click()
+    with page.expect_download() as waiting:
+        page.locator('[data-export="csv"]').click()
+    rows = list(csv.reader(io.StringIO(pathlib.Path(waiting.value.path()).read_text(encoding="utf-8-sig"))))
+    # 16 bits are off by 7.7e-6 for each weight; the slope of the divergence is log2 of a ratio of weights.
+    worst = max(abs(float(rows[i + 1][j + 1]) - table[i][j]) for i in range(len(table)) for j in range(len(table)))
+    checks.that(len(rows) == len(table) + 1 and worst < 5e-4, f"{len(table)} x {len(table)} distances, error at most {worst:.1e} bits")
+    wrong = []
+    for i, j in [(choose.random.randrange(len(table)), choose.random.randrange(len(table))) for _ in range(12)]:
+        point(session, i, j)
+        wanted = f"{title(*divmod(i, expected.heads))} and {title(*divmod(j, expected.heads))}: "
+        said = session.text("#distances .told")
+        if not said.startswith(wanted) or abs(float(said.split(": ")[1].split()[0]) - table[i][j]) > 1e-3:
+            wrong.append((said, wanted, table[i][j]))
+    checks.that(not wrong, "the pair pointed at and its distance are told", wrong[:3])
+    legend = page.locator("#distances .bar-of-colours").evaluate(PIXELS)
+    colours = [legend[i:i + 4] for i in range(0, len(legend), 4)]
+    pixels = page.locator("#distances .cells canvas").evaluate(PIXELS)
+    largest = max(map(max, table))
+    wrong = []
+    for i, row in enumerate(table):
+        for j, bits in enumerate(row):
+            at = 255 * (1 - math.sqrt(bits / largest))
+            if pixels[4 * (i * len(table) + j):][:4] not in colours[max(0, math.floor(at - 1)):math.ceil(at + 1) + 1]:
+                wrong.append((i, j, at))
+    checks.that(not wrong, "every pair has the colour of its distance", wrong[:3])
+    ticks = page.locator("#distances .ticks span").all_text_contents()
+    checks.that(ticks == [f"{largest:.2f} bits: unlike", f"{largest / 4:.2f}", "0: alike"], "the legend says which colour is which distance", ticks)
+
+
+def check_click(checks, session, choose, table):
+    expected, page = session.expected, session.page
+    shown(session)
+    i, j = choose.random.sample(range(len(table)), 2)
+    point(session, i, j, click=True)
+    heads = lambda: (session.text(".pane.a h3"), session.text(".pane.b h3"))
+    named = lambda i, j: (f"A: {title(*divmod(i, expected.heads))}", f"B: {title(*divmod(j, expected.heads))}")
+    checks.that(heads() == named(i, j), "a click compares the two heads", heads())
+    bits = float(session.text(".pane.difference .told").split()[1])
+    checks.that(abs(bits - table[i][j]) < 1e-3, "the comparison tells the same distance", (bits, table[i][j]))
+    page.reload()
+    session.drawn()
+    page.locator("#distances .cells").wait_for()
+    checks.that(heads() == named(i, j) and page.locator("#distances .cell-band").is_visible(), "a reload keeps the comparison and its place in the map")
+    page.locator("#back").click()
+    page.locator("#order").uncheck()
+    page.locator("#distances .cells").focus()
+    page.mouse.move(0, 0)
+    for key in ["ArrowUp"] * len(table) + ["ArrowLeft"] * len(table) + ["ArrowDown", "ArrowRight", "ArrowRight", "Enter"]:
+        page.keyboard.press(key)
+    checks.that(heads() == named(1, 2), "arrow keys and Enter do the same", heads())
+
+
+def check_order(checks, session, groups, order):
+    """Heads of each planted group stand beside each other."""
+    page = session.page
+    shown(session)
+    labels = lambda: page.locator("#distances .queries .label").all_text_contents()
+    heads = session.expected.heads
+    checks.that(labels() == [f"{at // heads}·{at % heads}" for at in range(len(groups))], "by layer at first")
+    page.locator("#order").check()
+    places = [int(layer) * heads + int(head) for layer, head in (label.split("·") for label in labels())]
+    found = [groups[at] for at in places]
+    changes = sum(a != b for a, b in zip(found, found[1:]))
+    checks.that(sorted(places) == list(range(len(groups))) and changes == len(set(groups)) - 1, f"{order}: every head once, heads of a group together", found)
+    page.reload()
+    session.drawn()
+    page.locator("#distances .cells").wait_for()
+    checks.that(page.locator("#order").is_checked() and len(labels()) == len(groups), "a reload keeps the order")
+    page.set_viewport_size({"width": 390, "height": 800})
+    page.wait_for_timeout(200)
+    wide = page.evaluate("() => document.documentElement.scrollWidth - innerWidth")
+    checks.that(wide <= 0, "390 pixels hold the map", wide)
+
+
+def plant(generator, expected, groups):
+    """Each head is the pattern of its group with some noise."""
+    def rows():
+        return [[generator.random() ** 4 for _ in range(expected.columns)] for _ in range(expected.rows)]
+    patterns = {group: rows() for group in set(groups)}
+
+    def edit(data):
+        weights = []
+        for group in groups:
+            noisy = [[weight + 0.1 * other for weight, other in zip(*pair)] for pair in zip(patterns[group], rows())]
+            weights.append(encoded([weight / math.fsum(row) for row in noisy for weight in row]))
+        data["texts"][0]["weights"] = [weights[at:at + expected.heads] for at in range(0, len(weights), expected.heads)]
+    return edit
+
+
+def main():
+    arguments = parsed(__doc__)
+    expected = Expected.of(arguments)
+    choose = Choose(arguments.seed, expected)
+    table = distances(expected)
+    groups = [choose.random.randrange(5) for _ in range(expected.layers * expected.heads)]
+    with tempfile.TemporaryDirectory() as folder, started_browser() as browser:
+        planted = variant(arguments.page, plant(random.Random(arguments.seed), expected, groups), pathlib.Path(folder) / "planted.html")
+        return run_checks(arguments, Checks(), browser, [
+            ("numbers", check_numbers, [choose, table], {"viewport": {"width": 1200, "height": 1400}}),
+            ("click", check_click, [choose, table], {"viewport": {"width": 1600, "height": 1400}}),
+            ("order", check_order, [groups, "5 planted groups"], {"path": planted}),
+        ])
+
+
+if __name__ == "__main__":
+    sys.exit(main())
