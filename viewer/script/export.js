@@ -36,14 +36,15 @@ function csvOfCompare({ a, b, same, difference }) {
   return csvOf([head, ...pairs(a).map(([, row, column, weight]) => [row, column, weight, "", ""]), ...pairs(b).map(([, row, column, weight]) => [row, column, "", weight, ""])]);
 }
 
-// A row for each head, with its measures.
-function csvOfMeasures(text) {
+// A row for each head, with its measures; over several texts each has a mean and a standard deviation.
+function csvOfMeasures(text, source) {
   const names = measuresOf(text);
   const heads = [...Array(text.layers).keys()].flatMap((layer) => [...Array(text.heads).keys()].map((head) => [layer, head]));
   const title = (name) => (MEASURES[name].unit ? say("{0} in {1}", MEASURES[name].name(), MEASURES[name].unit()) : MEASURES[name].name());
-  return csvOf([[say("layer"), say("head"), ...names.map(title)], ...heads.map(([layer, head]) => {
-    const measured = text.measures(layer, head);
-    return [layer, head, ...names.map((name) => Number(measured[name].toFixed(5)))];
+  return csvOf([[say("layer"), say("head"), ...names.flatMap((name) => (source === text ? [title(name)] : [title(name), say("standard deviation")]))], ...heads.map(([layer, head]) => {
+    const measured = source.measures(layer, head);
+    const number = (value) => Number(value.toFixed(5));
+    return [layer, head, ...names.flatMap((name) => (source === text ? [number(measured[name])] : [number(measured[name].mean), number(measured[name].spread)]))];
   })]);
 }
 

@@ -25,12 +25,14 @@ class Grid {
   }
 
   // Lays the thumbnails out: by layer, or sorted by a measure. chosen: { measure: name or "none", sort, least: 0 to 1 of what is largest }.
-  arrange(chosen) {
+  // source: what measures the heads.
+  arrange(chosen, source) {
     const key = JSON.stringify(chosen);
     if (this.shown === key) return;
     this.shown = key;
     const focused = document.activeElement;
-    const value = (thumb) => (chosen.measure === "none" ? NaN : this.text.measures(...Grid.place(thumb))[chosen.measure]);
+    const measured = (thumb) => source.measures(...Grid.place(thumb))[chosen.measure];
+    const value = (thumb) => (chosen.measure === "none" ? NaN : meanOf(measured(thumb)));
     const values = new Map(this.thumbs.map((thumb) => [thumb, value(thumb)]));
     const heads = this.thumbs.filter((thumb) => thumb.dataset.head !== MEAN);
     this.threshold = chosen.measure === "none" ? 0 : chosen.least * (MEASURES[chosen.measure].unit ? Math.max(0, ...heads.map(value).filter((one) => !Number.isNaN(one))) : 1);
@@ -39,8 +41,8 @@ class Grid {
     for (const thumb of this.thumbs) {
       thumb.classList.toggle("dim", !within(thumb));
       const title = titleOf(...Grid.place(thumb));
-      thumb.dataset.note = chosen.measure === "none" ? "" : MEASURES[chosen.measure].show(values.get(thumb));
-      const said = chosen.measure === "none" ? title : say("{0}, {1} {2}", title, MEASURES[chosen.measure].name(), withUnit(chosen.measure, values.get(thumb)));
+      thumb.dataset.note = chosen.measure === "none" ? "" : showMeasure(chosen.measure, measured(thumb)).replace(" ±", "\n±");
+      const said = chosen.measure === "none" ? title : say("{0}, {1} {2}", title, MEASURES[chosen.measure].name(), withUnit(chosen.measure, measured(thumb)));
       thumb.title = said;
       thumb.setAttribute("aria-label", said);
     }
@@ -98,12 +100,12 @@ class Grid {
     return this.rows.flatMap((thumbs, row) => thumbs.map((thumb, column) => {
       if (!thumb) return null;
       const { layer, head, note } = thumb.dataset;
-      if (this.rows !== this.table) return { row, column, name: [], image: thumb.firstChild.src, note: `${layer}·${head} ${note}` };
+      if (this.rows !== this.table) return { row, column, name: [], image: thumb.firstChild.src, note: `${layer}·${head} ${note.replace("\n", " ")}` };
       const name = [];
       if (row === 0) name.push([head === MEAN ? say("mean") : head, 0.5, -0.1, "middle"]);
       if (column === 0) name.push([layer, -0.1, 0.55, "end"]);
       if (layer === MEAN) name.push([say("mean of all"), -0.1, 0.55, "end"]);
-      return { row, column, name, image: thumb.firstChild.src, note };
+      return { row, column, name, image: thumb.firstChild.src, note: note.replace("\n", " ") };
     })).filter(Boolean);
   }
 

@@ -39,4 +39,12 @@ function measure(text, map) {
   }));
 }
 
-const withUnit = (name, value) => (MEASURES[name].unit ? `${MEASURES[name].show(value)} ${MEASURES[name].unit()}` : MEASURES[name].show(value));
+// A measure is a number, or over several texts { mean, spread, count }.
+const meanOf = (value) => value?.mean ?? value;
+
+function showMeasure(name, value) {
+  const { show } = MEASURES[name];
+  return value?.count > 1 ? `${show(value.mean)} ± ${show(value.spread)}` : show(meanOf(value));
+}
+
+const withUnit = (name, value) => (MEASURES[name].unit ? `${showMeasure(name, value)} ${MEASURES[name].unit()}` : showMeasure(name, value));

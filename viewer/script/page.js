@@ -57,8 +57,9 @@ function show(before = {}) {
   }
   if (changed("text", "pieces", "lang")) showText(text);
   const measured = measuresOf(text).includes(state.measure) ? state.measure : "none";
-  grid.arrange({ measure: measured, sort: state.sort === "on", least: Number(state.least) / 100 });
-  showMeasure(measured);
+  const source = sourceOfMeasures(text);
+  grid.arrange({ measure: source.ready === false ? "none" : measured, over: source === text ? "text" : source.texts.length, sort: state.sort === "on", least: Number(state.least) / 100 }, source);
+  showMeasures(measured, source);
   if (changed("text", "pieces", "special", "scale", "theme", "lang")) {
     showLegend(look);
     grid.draw(look);
@@ -95,12 +96,31 @@ function showText(text) {
   fillSelect($("measure"), [["none", say("none")], ...measuresOf(text).map((name) => [name, MEASURES[name].name()])]);
 }
 
-function showMeasure(name) {
+function showMeasures(name, source) {
   $("measure").value = name;
   $("sort").checked = state.sort === "on";
   $("least").value = state.least;
   $("sort-control").hidden = $("least-control").hidden = name === "none";
-  if (name !== "none") $("least-value").textContent = say("{0}: {1} {1|head|heads}", withUnit(name, grid.threshold), grid.count);
+  const count = Spread.with(texts[state.text], texts).length;
+  $("over-control").hidden = count < 2;
+  fillSelect($("over"), [["text", say("this text")], ["all", say("{0} texts: mean ± standard deviation", count)]]);
+  $("over").value = state.over;
+  if (source.ready !== false && name !== "none") $("least-value").textContent = say("{0}: {1} {1|head|heads}", withUnit(name, grid.threshold), grid.count);
+}
+
+// What measures the heads: the text shown, or all texts of its page.
+const spreads = new Map();
+
+function sourceOfMeasures(text) {
+  const together = Spread.with(texts[state.text], texts);
+  if (state.over === "text" || together.length < 2) return text;
+  const name = `${state.pieces} ${texts.indexOf(together[0])}`;
+  if (!spreads.has(name)) {
+    const spread = new Spread(together.map((one) => textAt(texts.indexOf(one))));
+    spreads.set(name, spread);
+    spread.prepare((at) => { $("least-value").textContent = say("Measuring: text {0} of {1}", at + 1, together.length); }, () => show({ ...state }), () => false);
+  }
+  return spreads.get(name);
 }
 
 // All heads as maps, or as distances between them.
@@ -160,7 +180,8 @@ function showHead(text, look) {
   current = { text, map, drawn, shown, look };
   const title = titleOf(state.layer, state.head);
   $("head-title").textContent = title;
-  const measured = Object.entries(text.measures(state.layer, state.head));
+  const source = sourceOfMeasures(text);
+  const measured = Object.entries((source.ready === false ? text : source).measures(state.layer, state.head));
   $("badges").replaceChildren(...measured.map(([name, value]) => make("li", { className: name === state.measure ? "lit" : "" }, `${MEASURES[name].name()} `, make("b", { textContent: withUnit(name, value) }))));
   if (shown.rows.length === 0 || shown.columns.length === 0) {
     $("stage").replaceChildren(make("p", { className: "note", textContent: say("All words are hidden.") }));
@@ -199,9 +220,9 @@ function swap() {
 }
 
 function addTexts(opened, name) {
-  const first = texts.length;
+  const first = texts.length, page = {};
   for (const text of opened) {
-    text.file = name;
+    Object.assign(text, { file: name, page });
     texts.push(text);
     mergedTexts.push(new MergedText(text));
   }
@@ -339,7 +360,7 @@ $("least").addEventListener("input", () => update({ least: $("least").value }));
 $("merge").addEventListener("change", () => update({ pieces: $("merge").checked ? "merged" : "apart" }));
 $("cover").addEventListener("input", () => update({ cover: $("cover").value }));
 $("letters").addEventListener("change", () => update({ letters: $("letters").checked ? "on" : "off" }));
-for (const name of ['scale', 'theme', 'lang', 'measure']) $(name).addEventListener('change', () => update({[name]: $(name).value}));
+for (const name of ['over', 'scale', 'theme', 'lang', 'measure']) $(name).addEventListener('change', () => update({[name]: $(name).value}));
 $("back").addEventListener("click", close);
 for (const button of document.querySelectorAll("[data-dialog]")) button.addEventListener("click", () => openDialog(button.dataset.dialog));
 for (const button of document.querySelectorAll("[data-step]")) button.addEventListener("click", () => nextHead(Number(button.dataset.step)));
@@ -384,7 +405,7 @@ function figureOfScreen() {
 const exports_ = {
   svg: () => new Blob([figureOfScreen().svg], { type: "image/svg+xml" }),
   png: () => pngOf(figureOfScreen()),
-  csv: () => new Blob(["\ufeff", isOpen() ? (state.view === "compare" ? csvOfCompare(views.compare) : csvOfMap(current)) : state.heads === "distances" ? csvOfMap({ text: distances.as, map: distances.map, shown: distances.shown }, say("distance in bits")) : csvOfMeasures(textShown())], { type: "text/csv" }),
+  csv: () => new Blob(["\ufeff", isOpen() ? (state.view === "compare" ? csvOfCompare(views.compare) : csvOfMap(current)) : state.heads === "distances" ? csvOfMap({ text: distances.as, map: distances.map, shown: distances.shown }, say("distance in bits")) : csvOfMeasures(textShown(), sourceOfMeasures(textShown()))], { type: "text/csv" }),
 };
 
 async function exportAs(kind) {

@@ -1,0 +1,103 @@
+#!/usr/bin/env python3
+"""Measures over several texts are their means and standard deviations, and heads are sorted and filtered by the mean.
+
+    spread_test.py PAGE.html ARRAYS.safetensors [--seed N]
+"""
+import copy
+import csv
+import io
+import pathlib
+import statistics
+import sys
+import tempfile
+
+from compare_test import Maps, add_texts
+from measures_test import measured
+from session import Checks, Choose, Expected, parsed, run_checks, started_browser, variant
+
+
+def texts_of(expected):
+    """Of each text that add_texts() makes, what measured() asks for."""
+    other, less = copy.copy(expected), copy.copy(expected)
+    other.weight = lambda layer, head, t, s: Maps(expected, 5).row(layer, head, t)[s]
+    less.weight = expected.weight
+    less.rows = less.columns = expected.rows - 2
+    less.queries = {"pieces": expected.queries["pieces"][:less.rows], "special": [0]}
+    return [expected, other, less]
+
+
+def of_text(one, layer, head):
+    """A text without separators does not have that measure."""
+    return {name: value for name, value in measured(one, layer, head).items() if name != "separators" or any(s > 0 for s in one.queries["special"])}
+
+
+def check_numbers(checks, session, choose, every):
+    page = session.page
+    page.locator("#measure").select_option("previous")
+    page.locator("#over").select_option("all")
+    page.wait_for_function("() => document.querySelector('.thumb[data-note*=\"±\"]')")
+    page.locator("#export summary").click()
+    with page.expect_download() as waiting:
+        page.locator('[data-export="csv"]').click()
+    head, *rows = csv.reader(io.StringIO(pathlib.Path(waiting.value.path()).read_text(encoding="utf-8-sig")))
+    worst = {}
+    for row in rows:
+        for name, values in every[int(row[0]), int(row[1])].items():
+            at = head.index(name)
+            wanted = (statistics.mean(values), statistics.stdev(values))
+            worst[name] = max(worst.get(name, 0), *(abs(float(row[at + i]) - one) for i, one in enumerate(wanted)))
+    allowed = {"entropy in bits": 1e-3, "distance in tokens": 1e-3}
+    checks.that(len(worst) == 7 and all(error <= allowed.get(name, 3e-5) for name, error in worst.items()), f"mean and standard deviation of {len(rows)} heads over three texts", worst)
+    place = choose.heads(1)[0]
+    values = every[place]["previous token"]
+    label = f"{round(100 * statistics.mean(values))} % ± {round(100 * statistics.stdev(values))} %"
+    thumb = page.locator(f'.thumb[data-layer="{place[0]}"][data-head="{place[1]}"]')
+    checks.that(thumb.get_attribute("aria-label").endswith(f", previous token {label}"), "a thumbnail says both", (thumb.get_attribute("aria-label"), label))
+    session.open(*place)
+    checks.that(f"previous token {label}" in page.locator("#badges li").all_text_contents(), "an open head says both", page.locator("#badges li").all_text_contents())
+
+
+def check_order(checks, session, every):
+    page = session.page
+    page.locator("#measure").select_option("entropy")
+    page.locator("#over").select_option("all")
+    page.locator("#sort").check()
+    page.wait_for_function("() => document.querySelector('#grid .row.sorted .thumb[data-note*=\"±\"]')")
+    mean = {place: statistics.mean(values["entropy in bits"]) for place, values in every.items()}
+    shown = lambda: [tuple(map(int, one)) for one in page.evaluate("() => [...document.querySelectorAll('#grid .thumb')].map((one) => [one.dataset.layer, one.dataset.head])")]
+    order = shown()
+    checks.that(sorted(order) == sorted(mean) and all(mean[a] - mean[b] > -1e-3 for a, b in zip(order, order[1:])), "sorted by the mean")
+    page.locator("#least").fill("60")
+    kept = [place for place in order if mean[place] >= 0.6 * max(mean.values())]
+    checks.that(shown() == kept, f"filtered by the mean: {len(kept)} heads", len(shown()))
+    page.reload()
+    session.drawn()
+    page.wait_for_function("() => document.querySelector('#grid .row.sorted .thumb[data-note*=\"±\"]')")
+    checks.that(shown() == kept, "a reload keeps it")
+    page.locator("#over").select_option("text")
+    checks.that("±" not in page.locator("#grid .thumb").first.get_attribute("data-note"), "this text alone again")
+
+
+def check_one(checks, session):
+    checks.that(not session.page.locator("#over").is_visible(), "one text has no spread")
+
+
+def main():
+    arguments = parsed(__doc__)
+    expected = Expected.of(arguments)
+    every = {}
+    for one in texts_of(expected):
+        for place in [(layer, head) for layer in range(expected.layers) for head in range(expected.heads)]:
+            for name, value in of_text(one, *place).items():
+                every.setdefault(place, {}).setdefault(name, []).append(value)
+    with tempfile.TemporaryDirectory() as folder, started_browser() as browser:
+        three = variant(arguments.page, add_texts(expected), pathlib.Path(folder) / "three.html")
+        return run_checks(arguments, Checks(), browser, [
+            ("numbers", check_numbers, [Choose(arguments.seed, expected), every], {"path": three}),
+            ("order", check_order, [every], {"path": three}),
+            ("one", check_one, [], {}),
+        ])
+
+
+if __name__ == "__main__":
+    sys.exit(main())
