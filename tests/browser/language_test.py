@@ -139,6 +139,27 @@ def check_files(checks, session):
             checks.that(re.search(found, content) and not wrong, f"{name} is Chinese", wrong)
 
 
+def check_width(checks, session):
+    """Chinese words are wider than English ones of as many characters; a figure has room for them."""
+    page = session.page
+    for address in ("", "#layer=1&head=3", "#layer=1&head=3&view=lines"):
+        page.goto("about:blank")
+        page.goto(session.url + address)
+        session.drawn()
+        page.locator("#export summary").click()
+        with page.expect_download() as waiting:
+            page.locator('[data-export="svg"]').click()
+        outside = page.evaluate("""(svg) => {
+          const place = document.createElement('div');
+          place.innerHTML = svg;
+          document.body.append(place);
+          const figure = place.firstElementChild.getBoundingClientRect();
+          const within = (box) => box.left >= figure.left && box.right <= figure.right && box.top >= figure.top;
+          return [...place.querySelectorAll('text')].filter((text) => !within(text.getBoundingClientRect())).map((text) => text.textContent);
+        }""", pathlib.Path(waiting.value.path()).read_text(encoding="utf-8"))
+        checks.that(not outside, f"words are within the figure {address}", outside)
+
+
 def check_switch(checks, session):
     """The reader's choice in the menu changes all texts at once, and the address keeps it."""
     page = session.page
@@ -170,11 +191,16 @@ def main():
     with tempfile.TemporaryDirectory() as folder, started_browser() as browser:
         def written(language):
             return variant(arguments.page, lambda data: data.update(language=language), pathlib.Path(folder) / f"{language}.html")
+        def read_chinese(data):
+            text = data["texts"][0]
+            text["text"] = "敏捷的棕色狐狸跳过了那只懒狗，" * 7
+            text["queries"]["pieces"] = [piece + "敏捷的棕色狐狸" for piece in text["queries"]["pieces"]]
         chinese = {"locale": "zh-CN"}
         return run_checks(arguments, Checks(), browser, [
             ("Chinese", check_chinese, [], dict(chinese)),
             ("English", check_english, [], {"locale": "en-GB"}),
             ("files", check_files, [], dict(chinese)),
+            ("width", check_width, [], {"path": variant(arguments.page, read_chinese, pathlib.Path(folder) / "text.html"), **chinese}),
             ("switch", check_switch, [], {"locale": "en-US"}),
             ("written in Chinese", check_language, ["zh-CN", "a page for Chinese, an English reader"], {"path": written("zh"), "locale": "en-US"}),
             ("written in English", check_language, ["en", "a page for English, a Chinese reader"], {"path": written("en"), **chinese}),

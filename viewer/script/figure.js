@@ -16,6 +16,9 @@ const HATCHING = "url(#zero)";  // a pattern of the figure itself
 
 const hexOf = (pixel) => `#${[0, 8, 16].map((shift) => ((pixel >>> shift) & 255).toString(16).padStart(2, "0")).join("")}`;
 
+// About as wide as most fonts draw it: Chinese, Japanese and Korean characters are squares.
+const widthOf = (text, size) => size * [...text].reduce((sum, character) => sum + (character >= "\u2e80" ? 1 : 0.62), 0);
+
 class Figure {
   static margin = 24;
   static mostRectangles = 20000;  // a larger map is an image within the figure, with a pixel for each cell
@@ -45,7 +48,7 @@ class Figure {
   line(text, size, weight) {
     this.y += size;
     this.add(this.words(text, Figure.margin, this.y, { "font-size": size, "font-weight": weight }));
-    this.reach(2 * Figure.margin + 0.6 * size * [...text].length, this.y + 8);
+    this.reach(2 * Figure.margin + widthOf(text, size), this.y + 8);
   }
 
   legend(caption = say("Attention from row word to column word"), zero = say("exactly 0")) {
@@ -94,7 +97,7 @@ class Figure {
   }
 }
 
-const longestWord = (tokens, indices, size) => 0.62 * size * Math.max(1, ...indices.map((index) => [...tokens.word(index)].length));
+const longestWord = (tokens, indices, size) => Math.max(size, ...indices.map((index) => widthOf(tokens.word(index), size)));
 
 function matrixFigure(figure, { text, drawn, shown }) {
   figure.legend();
