@@ -63,8 +63,9 @@ class Printer {
   void choose_format() {
     const std::span numbers(values_.data<double>(), static_cast<std::size_t>(values_.numel()));
     double largest = 0;
+    const bool whole = std::ranges::all_of(numbers, [](double x) { return x == std::trunc(x); });
     for (const double x : numbers) largest = std::isfinite(x) ? std::max(largest, std::abs(x)) : largest;
-    scientific_ = largest >= 1e7 || (largest > 0 && largest < std::pow(10, -style_.digits + 1));
+    scientific_ = largest >= 1e7 || (!whole && largest > 0 && largest < std::pow(10, -style_.digits + 1));
     for (const double x : numbers) width_ = std::max(width_, number(x).size());
   }
 

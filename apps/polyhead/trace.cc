@@ -1,6 +1,8 @@
 #include <algorithm>
+#include <array>
 #include <map>
 #include <memory>
+#include <numeric>
 #include <optional>
 #include <random>
 #include <string>
@@ -21,11 +23,14 @@
 #include "trace_cell.h"
 #include "trace_sentences.h"
 #include "trace_table.h"
+#include "view_input.h"
 
 namespace polyhead::app {
 namespace {
 
 constexpr std::int64_t kMaxScores = std::int64_t{1} << 26;  // a trace keeps up to seven tensors of this size, of 4 or 8 bytes an element
+
+constexpr std::string_view kIdentity = "identity";  // in place of a file of parameters
 
 struct Options {
   std::string layer;
@@ -40,6 +45,7 @@ struct Options {
   std::optional<Shape> shape;
   std::optional<DType> dtype;
   std::uint64_t seed = 0;
+  std::optional<double> count_from;
   bool ones = false, pair_bias = false;
   bool list = false, values = false, json = false;
   NumberStyle numbers;
@@ -58,6 +64,26 @@ io::LayoutDescription layout_called(std::string_view name) {
   return *std::ranges::find(layouts, name, &io::LayoutDescription::name);
 }
 
+// Every projection gives its input back: q, k and v are the inputs.
+void set_identity(nn::MultiHeadAttention* layer, const ProjectionNames& names) {
+  const auto set = [&](const char* letter, nn::Linear* linear) {
+    if (!linear->weight) return;
+    const Shape& shape = linear->weight.shape();
+    if (shape[0] != shape[1]) {
+      throw UsageError(cat("--parameters identity: ", names.at(letter), " has ", counted(shape[1], "input"), " and ", counted(shape[0], "output"), "; an identity has as many of both"));
+    }
+    fill(linear->weight, 0);
+    for (std::int64_t i = 0; i < shape[0]; ++i) fill(linear->weight.view().select(0, i).slice(0, i, i + 1), 1);
+    if (linear->bias) fill(linear->bias, 0);
+  };
+  set("q", &layer->q), set("k", &layer->k), set("v", &layer->v), set("gate", &layer->gate), set("output", &layer->output);
+  for (Tensor* added : {&layer->bias_k, &layer->bias_v}) {
+    if (*added) fill(*added, 0);
+  }
+}
+
+bool is_identity(const Options& o) { return o.file.path == kIdentity; }
+
 TracedLayer constructed(const Options& o, DType dtype) {
   const LayerConstructor& row = find_constructor(o.layer);
   std::map<std::string, std::string> given = o.arguments;
@@ -72,7 +98,9 @@ TracedLayer constructed(const Options& o, DType dtype) {
   apply(o.layer_rules, &config);
   config.dtype = dtype;
   config.seed = o.seed;
-  return {.loaded = {.layer = nn::MultiHeadAttention(config), .layout = std::string(row.layout()), .causal = layout.causal},
+  nn::MultiHeadAttention layer(config);
+  if (is_identity(o)) set_identity(&layer, layout.projections);
+  return {.loaded = {.layer = std::move(layer), .layout = std::string(row.layout()), .causal = layout.causal},
           .title = call_text(row, arguments),
           .names = layout.projections,
           .cross = row.cross,
@@ -102,6 +130,12 @@ Tensor random_numbers(const Shape& shape, DType dtype, std::uint64_t seed) {
   return Tensor::share(table.weight.view().reshape(shape), table.weight.owner());
 }
 
+Tensor counted_numbers(const Shape& shape, DType dtype, double first) {
+  Tensor x(DType::f64, shape);
+  std::iota(x.data<double>(), x.data<double>() + x.numel(), first);
+  return Tensor::copy_of(x, dtype);
+}
+
 // Makes the inputs and returns a description of them.
 std::string make_inputs(const Options& o, const TracedLayer& traced, std::mt19937_64& seeds, LayerCall* call) {
   const nn::MultiHeadAttentionConfig& c = traced.loaded.layer.config;
@@ -128,6 +162,7 @@ std::string make_inputs(const Options& o, const TracedLayer& traced, std::mt1993
                                                 .key = has_key ? placeholder(c.dtype, key_shape) : ConstTensorView(),
                                                 .value = has_value ? placeholder(c.dtype, value_shape) : ConstTensorView()}));
   const auto filled = [&](const Shape& wanted) {
+    if (o.count_from) return counted_numbers(wanted, c.dtype, *o.count_from);
     if (!o.ones) return random_numbers(wanted, c.dtype, seeds());
     Tensor x(c.dtype, wanted);
     fill(x, 1);
@@ -136,6 +171,7 @@ std::string make_inputs(const Options& o, const TracedLayer& traced, std::mt1993
   call->query = filled(shape);
   if (has_key) call->key = filled(key_shape);
   if (has_value) call->value = filled(value_shape);
+  if (o.count_from) return cat(*o.count_from, ", ", *o.count_from + 1, ", ", *o.count_from + 2, ", ...");
   return o.ones ? std::string("ones") : cat("random numbers (normal, seed ", o.seed, ")");
 }
 
@@ -166,20 +202,64 @@ Json config_json(const nn::MultiHeadAttentionConfig& c) {
 std::string value_sections(const std::vector<TraceStep>& steps, const NumberStyle& style) {
   std::string text;
   for (std::size_t i = 0; i < steps.size(); ++i) {
+    for (const auto& [name, tensor] : steps[i].parameters) append(text, cat("\n", wrap(cat(name, "  ", tensor.shape()), style.width), number_text(tensor, style)));
     append(text, cat("\n", i + 1, "  ", steps[i].step, "  ", steps[i].shape(), "\n", number_text(steps[i].value, style)));
+    for (const SourceStep& part : steps[i].source) append(text, cat("\n", wrap(cat(i + 1, "  in the source: ", part.code, "  ", part.value.shape()), style.width), number_text(part.value, style)));
   }
   return text;
 }
 
+void print_steps(const Options& o, const TracedLayer& traced, const LayerCall& call, const std::string& description) {
+  const nn::MultiHeadAttentionConfig& c = traced.loaded.layer.config;
+  const std::vector<TraceStep> steps = trace_sentences(traced.loaded.layer, call.input, call.options, traced.names, traced.loaded.layout);
+  if (o.json)
+    return print_json(
+        {{"layer", traced.title}, {"input", description}, {"config", config_json(c)}, {"steps", trace_json(steps, o.values)}});
+  const std::size_t width = table_width();
+  std::string text = cat(wrap(traced.title, width), wrap(cat("input: ", description, ", ", c.dtype), width), "\n",
+                         trace_table(steps, width), "\n", wrap(legend(c, call.weights, call.keys), width));
+  NumberStyle style = o.numbers;
+  style.width = width;
+  if (o.values) append(text, value_sections(steps, style));
+  print(text);
+}
+
+// One layer of a model on a text: its input is what the layers before it make of the text.
+void trace_text(const Options& o) {
+  models::SentenceModel model = open_model(o.cell.model);
+  const models::BertConfig& config = model.encoder.config;
+  const std::optional<std::int64_t> layer = o.layer.empty() ? 0 : parse<std::int64_t>(o.layer);
+  if (!layer || *layer < 0 || *layer >= config.layers) throw UsageError(cat("--layer: there is no layer '", printable(o.layer), "'; with a model it is a number, 0 to ", config.layers - 1));
+  std::vector<models::TokenizedText> tokens = tokenize(model, {{o.cell.text, std::nullopt}}, false);
+  const std::int64_t length = std::ssize(tokens[0].ids);
+  require_small({1, config.heads, length, length});
+  const models::SentenceResult result = model.run(std::move(tokens[0]), {.attentions = false, .all_hidden = true});
+  LayerCall call;
+  call.query = Tensor::copy_of(result.all_hidden.view().select(0, *layer).unsqueeze(0));
+  const io::LayoutDescription layout = layout_called("bert");
+  TracedLayer traced{.loaded = {.layer = std::move(model.encoder.layers[static_cast<std::size_t>(*layer)].attention), .layout = "bert"},
+                     .title = cat("layer ", *layer, " of ", printable(model_name(o.cell.model)), ", which has the layers 0 to ", config.layers - 1),
+                     .names = layout.projections};
+  set_input(traced.loaded, &call);
+  print_steps(o, traced, call, cat(counted(length, "token"), ": ", join(result.tokens.pieces, printable, " ")));
+}
+
 void run_trace(const Options& o) {
-  if (!o.cell.model.empty() || !o.cell.cell.empty()) {
-    if (o.cell.model.empty() || o.cell.cell.empty() || o.cell.text.empty()) throw UsageError("a cell of a model needs three things: MODEL_DIR --text \"...\" --cell LAYER,HEAD,QUERY,KEY");
+  if (!o.cell.cell.empty()) {
+    if (o.cell.model.empty()) throw UsageError("a cell of a model needs three things: MODEL_DIR --text \"...\" --cell LAYER,HEAD,QUERY,KEY");
     CellOptions cell = o.cell;
     cell.json = o.json;
     return trace_cell(cell);
   }
+  if (!o.cell.model.empty() || !o.cell.text.empty()) {
+    if (o.cell.model.empty() || o.cell.text.empty()) throw UsageError("a layer of a model needs two things: MODEL_DIR --text \"...\"; --layer is its number");
+    return trace_text(o);
+  }
   if (o.list) return o.json ? print_json(list_json()) : print(list_text(terminal_width(Stream::out)));
-  if (o.layer.empty() == o.file.path.empty()) {
+  if (is_identity(o)) {
+    if (o.layer.empty()) throw UsageError("--parameters identity needs a layer: --layer NAME ('polyhead trace --list' lists the names)");
+    if (o.file.prefix || !o.file.layout.empty()) throw UsageError(cat(o.file.prefix ? "--prefix" : "--layout", " is for --parameters FILE, and identity is not a file (./identity would be)"));
+  } else if (o.layer.empty() == o.file.path.empty()) {
     throw UsageError(o.layer.empty() ? "give a layer: --layer NAME ('polyhead trace --list' lists the names) or --parameters FILE" : "give --layer or --parameters, not both");
   }
   std::optional<InputTensors> in;
@@ -191,7 +271,6 @@ void run_trace(const Options& o) {
   }
   const TracedLayer traced = o.layer.empty() ? loaded(o) : constructed(o, dtype);
   const LoadedLayer& layer = traced.loaded;
-  const nn::MultiHeadAttentionConfig& c = layer.layer.config;
   std::mt19937_64 seeds(o.seed);  // for the inputs; the layer's parameters use o.seed itself
   LayerCall call;
   std::string description = printable(o.input);
@@ -200,27 +279,17 @@ void run_trace(const Options& o) {
   } else {
     description = make_inputs(o, traced, seeds, &call);
   }
+  if (is_identity(o)) append(description, "; parameters: identity");
   set_input(layer, &call);
   require_small(call.weights);
-  if (!call.bias && (o.pair_bias || traced.pair_bias)) call.bias = random_numbers(shared_bias_shape(call), c.dtype, seeds());
+  if (!call.bias && (o.pair_bias || traced.pair_bias)) call.bias = random_numbers(shared_bias_shape(call), layer.layer.config.dtype, seeds());
   set_options(layer, o.rules, in ? &*in : nullptr, &call);
   if (in) {
     std::vector<std::string> expected = layer.names;
     expected.emplace_back("d_out");  // an input of attend; trace does not report it as unused
     in->report_unused({"query", "key", "value"}, expected);
   }
-  const std::vector<TraceStep> steps = trace_sentences(layer.layer, call.input, call.options, traced.names);
-
-  if (o.json)
-    return print_json(
-        {{"layer", traced.title}, {"input", description}, {"config", config_json(c)}, {"steps", trace_json(steps, o.values)}});
-  const std::size_t width = table_width();
-  std::string text = cat(wrap(traced.title, width), wrap(cat("input: ", description, ", ", c.dtype), width), "\n",
-                         trace_table(steps, width), "\n", wrap(legend(c, call.weights, call.keys), width));
-  NumberStyle style = o.numbers;
-  style.width = width;
-  if (o.values) append(text, value_sections(steps, style));
-  print(text);
+  print_steps(o, traced, call, description);
 }
 
 // Adds the arguments of all constructors, each once, with the layers that take it in its help.
@@ -254,15 +323,14 @@ void add_constructor_arguments(CLI::App& parser, const std::shared_ptr<Options>&
 
 Subcommand declare_trace(CLI::App& parser) {
   const auto o = std::make_shared<Options>();
-  parser.add_option("MODEL_DIR", o->cell.model, "with --cell: folder with config.json, vocab.txt and model.safetensors (a BERT-type encoder)");
-  CLI::Option* text = parser.add_option("--text", o->cell.text, "with --cell: the text that the model reads")->type_name("TEXT");
+  parser.add_option("MODEL_DIR", o->cell.model, "with --text: folder with config.json, vocab.txt and model.safetensors (a BERT-type encoder)");
+  CLI::Option* text = parser.add_option("--text", o->cell.text, "the text that a model reads: its layer number --layer is traced, or one attention weight with --cell")->type_name("TEXT");
   CLI::Option* cell = parser.add_option("--cell", o->cell.cell, "work out one attention weight of a model: the numbers from q and k to the weight, and the head's output. QUERY and KEY are places from 0, or words of the text")
                           ->type_name("LAYER,HEAD,QUERY,KEY")
                           ->needs(text);
-  text->needs(cell);
-  parser.add_option("--layer", o->layer, "construct a layer by name; --list lists names and arguments")->type_name("NAME");
+  parser.add_option("--layer", o->layer, "construct a layer by name; --list lists names and arguments. With MODEL_DIR --text: the number of a layer of the model, from 0 (default)")->type_name("NAME");
   parser.add_flag("--list", o->list, "list the layers that have a name, with their arguments and defaults");
-  CLI::Option* parameters = parser.add_option("--parameters", o->file.path, "load a layer from this file of parameters")->type_name("FILE");
+  CLI::Option* parameters = parser.add_option("--parameters", o->file.path, "load a layer from this file of parameters. The word identity, with --layer: each projection gives its input back")->type_name("FILE");
   for (CLI::Option* option : add_layer_file(parser, &o->file)) option->needs(parameters);
   add_value(parser, "--heads", &o->file.heads, read_positive, "N", "number of heads; for every --layer, whatever its own argument is called");
   add_constructor_arguments(parser, o);
@@ -274,14 +342,16 @@ Subcommand declare_trace(CLI::App& parser) {
       add_value(parser, "--key-length", &o->key_length, read_count, "S", "attend to another sequence, of S positions"),
       shape,
       parser.add_flag("--ones", o->ones, "inputs of ones instead of random numbers"),
+      add_value(parser, "--count-from", &o->count_from, read_number, "X", "inputs X, X + 1, X + 2, ... instead of random numbers"),
       parser.add_flag("--pair-bias", o->pair_bias, "add a random bias [1,N,T,S] to the scores")};
+  parser.get_option("--ones")->excludes(parser.get_option("--count-from"));
   for (CLI::Option* option : sizes) option->excludes(input);
   add_value(parser, "--seed", &o->seed, read_seed, "SEED", "seed of random inputs and of the parameters of --layer (default: 0)");
   add_value(parser, "--dtype", &o->dtype, read_floating, "DTYPE", "dtype of --layer: f32, f64, bf16 or f16 (default: that of the query, else f32)");
   add_attention_rules(parser, &o->rules);
   add_key_lengths(parser, &o->rules);
   add_layer_rules(parser, &o->layer_rules);
-  CLI::Option* values = parser.add_flag("--values", o->values, "show the numbers of every step too");
+  CLI::Option* values = parser.add_flag("--values", o->values, "show the numbers of every step and of the parameters too");
   add_value(parser, "--limit", &o->numbers.limit, read_positive, "N", "show about N numbers of a step at most, the first and last of each dimension (default: 200)")->needs(values);
   add_value(parser, "--precision", &o->numbers.digits,
             [](const std::string& word) {
@@ -292,18 +362,25 @@ Subcommand declare_trace(CLI::App& parser) {
             "DIGITS", "digits after the decimal point (default: 4)")
       ->needs(values);
   CLI::Option* as_json = parser.add_flag("--json", o->json, "machine-readable, one object on one line; with --values every number of every step");
+  const std::array of_cell{cell, text, as_json};
+  const std::array of_text{parser.get_option("--layer"), values, parser.get_option("--limit"), parser.get_option("--precision")};
   for (CLI::Option* option : parser.get_options()) {
-    if (option != cell && option != text && option != as_json && !option->get_positional() && option != parser.get_help_ptr()) cell->excludes(option);
+    if (std::ranges::count(of_cell, option) > 0 || option->get_positional() || option == parser.get_help_ptr()) continue;
+    cell->excludes(option);
+    if (std::ranges::count(of_text, option) == 0) text->excludes(option);
   }
   return {
       .examples = {{"polyhead trace --layer d2l --num-hiddens 100 --heads 5 --batch 2 --length 10", "the layer of Dive into Deep Learning, step by step"},
                    {"polyhead trace --layer d2l --num-hiddens 4 --heads 2 --length 3 --valid-lens 2,3 --values", "with a mask, and with all numbers"},
+                   {"polyhead trace --layer d2l --num-hiddens 6 --heads 2 --batch 1 --length 3 --parameters identity --count-from 10 --values",
+                    "how 10 to 27 are split into heads and merged: W_q, W_k, W_v and W_o change nothing"},
                    {"polyhead trace --layer alphafold --gated --is-global --attn-dim -3 --shape 2,7,5,8", "one query for all positions of an axis, and a gate"},
                    {"polyhead trace --parameters model.safetensors --prefix encoder.layer.0 --heads 12", "one layer of a model"},
+                   {"polyhead trace MODEL_DIR --text \"The quick brown fox\" --layer 2", "a layer of a model on a sentence"},
                    {"polyhead trace MODEL_DIR --text \"The quick brown fox\" --cell 2,8,brown,fox", "how one attention weight of a model is computed, in numbers"},
                    {"polyhead trace --list", "all layers that have a name"}},
       .notes = "Heads are a separate dimension, [B,N,T,H]. Sources that fold heads into the batch have the same data as (B*N,T,H).\n"
-               "JSON: {layer, input, config, steps: [{step, where, shape, letters, meaning, dtype, values}]}, or with --cell {text, layer, head, query, key, q, k, products, dot, scale, score, "
+               "JSON: {layer, input, config, steps: [{step, where, shape, letters, meaning, dtype, values, parameters: [{name, shape, values}], source: [{code, shape, values}]}]}, or with --cell {text, layer, head, query, key, q, k, products, dot, scale, score, "
                "largest, exp, sum, weight, keys: [{token, score, exp, weight, v}], output}; non-finite numbers are \"nan\", \"inf\" and \"-inf\".\n",
       .run = [o] { run_trace(*o); },
   };

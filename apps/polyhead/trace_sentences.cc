@@ -155,13 +155,61 @@ class Writer {
   std::int64_t empty_rows_ = 0;
 };
 
+// Of the steps whose value is split into heads or merged, and of those that do it.
+char letter_of(TraceKind kind) {
+  switch (kind) {
+    case TraceKind::projection_q: case TraceKind::rotary_q: case TraceKind::split_q: return 'q';
+    case TraceKind::projection_k: case TraceKind::rotary_k: case TraceKind::added_key: case TraceKind::split_k: return 'k';
+    case TraceKind::projection_v: case TraceKind::added_value: case TraceKind::split_v: return 'v';
+    case TraceKind::weighted_values: case TraceKind::merge: return 'o';
+    default: return 0;
+  }
+}
+
+std::string source_text(const SourceStep& step) {
+  const bool says_shape = step.code.starts_with("reshape") || step.code.starts_with("view");
+  return says_shape ? step.code : cat(step.code, " to ", step.value.shape());
+}
+
+void add_parameters(const nn::MultiHeadAttention& layer, const ProjectionNames& names, TraceKind kind, std::vector<std::pair<std::string, Tensor>>* parameters) {
+  const auto add = [&](const std::string& name, const Tensor& tensor) {
+    if (tensor) parameters->emplace_back(name, Tensor::copy_of(tensor));
+  };
+  const auto add_linear = [&](const char* letter, const nn::Linear& linear) {
+    add(names.at(letter) + ".weight", linear.weight);
+    add(names.at(letter) + ".bias", linear.bias);
+  };
+  switch (kind) {
+    case TraceKind::projection_q: return add_linear("q", layer.q);
+    case TraceKind::projection_k: return add_linear("k", layer.k);
+    case TraceKind::projection_v: return add_linear("v", layer.v);
+    case TraceKind::gate: return add_linear("gate", layer.gate);
+    case TraceKind::output_projection: return add_linear("output", layer.output);
+    case TraceKind::added_key: return add("bias_k", layer.bias_k);
+    case TraceKind::added_value: return add("bias_v", layer.bias_v);
+    default: return;
+  }
+}
+
 }  // namespace
 
 std::vector<TraceStep> trace_sentences(const nn::MultiHeadAttention& layer, const nn::AttentionInput& input, const nn::AttentionOptions& options,
-                                       const ProjectionNames& names) {
+                                       const ProjectionNames& names, std::string_view layout) {
   Writer writer(layer, input, options, names);
+  std::map<char, Tensor> heads;  // what is split into heads, or merged, by the letter of the projection
   std::vector<TraceStep> steps;
-  for (nn::TraceStep& step : nn::trace(layer, input, options)) steps.push_back(writer.step(std::move(step)));
+  for (nn::TraceStep& traced : nn::trace(layer, input, options)) {
+    const TraceKind kind = traced.kind;
+    const char letter = has_source_steps(layout) ? letter_of(kind) : '\0';
+    std::vector<SourceStep> source;
+    if (const auto before = heads.find(letter); before != heads.end()) source = source_steps(layout, layer.config, input.query.rank(), traced, before->second);
+    if (letter != 0) heads.insert_or_assign(letter, Tensor::copy_of(traced.value));
+    TraceStep step = writer.step(std::move(traced));
+    if (!source.empty()) append(step.meaning, cat("; in the source: ", join(source, source_text)));
+    step.source = std::move(source);
+    add_parameters(layer, names, kind, &step.parameters);
+    steps.push_back(std::move(step));
+  }
   return steps;
 }
 

@@ -80,6 +80,16 @@ Json trace_json(std::span<const TraceStep> steps, bool values) {
     Json entry{{"step", step.step},       {"where", step.where},     {"shape", to_json(step.shape())},
                {"letters", step.letters}, {"meaning", step.meaning}, {"dtype", info(step.value.dtype()).name}};
     if (values) entry["values"] = number_json(step.value);
+    for (const auto& [name, tensor] : step.parameters) {
+      Json parameter{{"name", name}, {"shape", to_json(tensor.shape())}};
+      if (values) parameter["values"] = number_json(tensor);
+      entry["parameters"].push_back(std::move(parameter));
+    }
+    for (const SourceStep& part : step.source) {
+      Json source{{"code", part.code}, {"shape", to_json(part.value.shape())}};
+      if (values) source["values"] = number_json(part.value);
+      entry["source"].push_back(std::move(source));
+    }
     list.push_back(std::move(entry));
   }
   return list;

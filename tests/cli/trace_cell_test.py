@@ -118,7 +118,8 @@ class TraceCell(ProgramTest):
                 self.fails(2, "trace", self.model, "--text", TEXT, "--cell", cell, mentions=[message])
         self.fails(2, "trace", self.model, "--text", "the fox the dog", "--cell", "0,0,the,fox", mentions=["give its place: 1 or 3"])
         self.fails(2, "trace", self.model, "--text", TEXT, "--cell", "0,0,0,0", "--values", mentions=["--cell cannot be combined with --values"])
-        self.fails(2, "trace", self.model, mentions=["needs three things"])
+        self.fails(2, "trace", self.model, mentions=["needs two things"])
+        self.fails(2, "trace", "--text", TEXT, "--cell", "0,0,0,0", mentions=["needs three things"])
 
     def test_a_trained_model_has_the_weight_of_its_map(self):
         arrays = self.folder / "fox.safetensors"
