@@ -177,7 +177,7 @@ def main():
             ("axe light", check_axe, [choose], {}),
             ("axe dark", check_axe, [choose], dict(dark)),
             ("axe small", check_axe, [choose], dict(small)),
-            ("axe small and dark", check_axe, [choose], {**dark, **small}),
+            ("axe small, dark and Chinese", check_axe, [choose], {**dark, **small, "locale": "zh-CN"}),
             ("contrast light", check_borders, [choose], {}),
             ("contrast dark", check_borders, [choose], dict(dark)),
             ("keys", check_keys, [choose], {"viewport": {"width": 1200, "height": 400}}),

@@ -120,6 +120,10 @@ class Models(Errors):
 
 
 class Texts(Errors):
+    def test_a_language_of_the_page(self):
+        self.refuses("--text", "a", "-o", self.folder / "p.html", "--lang", "de", status=2, mentions=["--lang", "'de'", "en", "zh"])
+        self.refuses("--text", "a", "--lang", "zh", status=2, mentions=["--lang is the language of the page; it needs -o"])
+
     def test_a_text_that_is_too_long_names_both_lengths_and_the_way_out(self):
         self.refuses("--text", "the fox " * 40, mentions=["the text has 82 tokens; the model takes at most 64; --truncate"])
         self.refuses("--text", "a", "--text", "fox " * 100, mentions=["text 2 has 102 tokens", "64"])
