@@ -9,6 +9,7 @@
 #include "polyhead/viewer.h"
 #include "viewer/assets.h"
 #include "viewer/encoding.h"
+#include "viewer/sides.h"
 
 namespace polyhead::viewer {
 namespace {
@@ -35,6 +36,7 @@ void check(const Text& text) {
           "; they must be floating and [layers,heads,T,S]");
   check_tokens(text.queries, a.extent(2), "query", "T", a);
   check_tokens(text.keys ? *text.keys : text.queries, a.extent(3), text.keys ? "key" : "query", "S", a);
+  check_sides(text);
 }
 
 void check_weights(std::span<const float> weights, std::int64_t layer, std::int64_t head) {
@@ -73,6 +75,7 @@ json to_json(const Text& text, Encoding encoding) {
                  {"heads", a.extent(1)},
                  {"weights", std::move(layers)}};
   if (text.keys) result["keys"] = to_json(*text.keys);
+  add_sides(result, text, encoding);
   return result;
 }
 
@@ -115,16 +118,28 @@ std::string fill(std::string_view page, std::span<const std::pair<std::string_vi
 
 std::string render(const Page& page) {
   std::int64_t count = 0;
-  for (const Text& text : page.texts) {
-    check(text);
-    count += text.attentions.numel();
+  for (const Text* set : sets_of(page)) {
+    check(*set);
+    count += numbers_of(*set);
     require(count <= kMaxAttentionWeights, "viewer::render: the texts have more than ", kMaxAttentionWeights,
             " attention weights, the limit of a page; give fewer or shorter texts, or fewer layers or heads");
   }
   const Encoding encoding = choose_encoding(count);
   json data = {{"title", page.title}, {"model", page.model}, {"encoding", name_of(encoding)}, {"texts", json::array()}};
   if (page.language != Language::readers) data["language"] = page.language == Language::chinese ? "zh" : "en";
-  for (const Text& text : page.texts) data["texts"].push_back(to_json(text, encoding));
+  for (std::size_t at = 0; at < page.texts.size(); ++at) {
+    for (const Text* set : sets_of(page.texts[at])) {
+      data["texts"].push_back(to_json(*set, encoding));
+      data["texts"].back()["group"] = at;
+      if (!set->pair_bias) continue;
+      const Tensor before = without_bias(*set);
+      Text unbiased = *set;
+      unbiased.attentions = before, unbiased.pair_bias = {};
+      data["texts"].back()["bias"] = "with";
+      data["texts"].push_back(to_json(unbiased, encoding));
+      data["texts"].back().update({{"group", at}, {"bias", "without"}});
+    }
+  }
   const std::string title = html_text(page.title);
   const std::string json_text = script_text(data);
   const std::array<std::pair<std::string_view, std::string_view>, 4> parts{

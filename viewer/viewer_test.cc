@@ -246,5 +246,70 @@ TEST(Viewer, ExtentsOfZeroMakeAPage) {
   EXPECT_EQ(data_of(render({.title = "nothing"}))["texts"].size(), 0U);
 }
 
+TEST(Viewer, TabsFollowTheirTextAndShareItsGroup) {
+  const Tensor self = random_maps({1, 2, 3, 3}, 1), cross = random_maps({2, 1, 2, 3}, 2);
+  Text text{.text = "a", .queries = words(3), .attentions = self, .name = "Encoder"};
+  text.tabs.push_back({.queries = words(2), .keys = words(3), .attentions = cross, .name = "Cross-attention"});
+  Page page = page_of(text);
+  page.texts.push_back({.text = "b", .queries = words(3), .attentions = self});
+  const json texts = data_of(render(page))["texts"];
+  ASSERT_EQ(texts.size(), 3U);
+  EXPECT_EQ(texts[1]["name"], "Cross-attention");
+  EXPECT_EQ(texts[1]["layers"], 2);
+  EXPECT_EQ(texts[1]["keys"]["pieces"].size(), 3U);
+  EXPECT_EQ((std::vector<int>{texts[0]["group"], texts[1]["group"], texts[2]["group"]}), (std::vector<int>{0, 0, 1}));
+  page.texts[0].tabs[0].tabs.push_back(page.texts[1]);
+  EXPECT_THAT(message_of(page), HasSubstr("the tab 'Cross-attention' has tabs; only a text has tabs"));
+}
+
+TEST(Viewer, WhatStandsBesideAMapIsKeptAndChecked) {
+  const Tensor maps = random_maps({1, 1, 2, 3}, 3), gate = Tensor::of<float>({1, 1, 2, 1}, {0.25F, 1});
+  Text text{.text = "", .queries = words(2), .keys = words(3), .attentions = maps, .query_axis = "residue", .key_axis = "column",
+            .block_keys = {false, false, true}, .links = Links{.sure = {{0, 1}}, .possible = {{1, 2}}}, .gate = gate};
+  const json shown = data_of(render(page_of(text)))["texts"][0];
+  EXPECT_EQ(shown["axes"], json({"residue", "column"}));
+  EXPECT_EQ(shown["blocked"], json::array({2}));
+  EXPECT_EQ(shown["links"], json({{"sure", {{0, 1}}}, {"possible", {{1, 2}}}}));
+  const auto bytes = bytes_of(shown["gate"][0][0]);
+  ASSERT_EQ(bytes.size(), 4U);
+  EXPECT_NEAR(((bytes[0] | bytes[1] << 8) - 1) / 65533.0, 0.25, 7.7e-6);
+  const auto refused = [&](auto change, const char* words) {
+    Text wrong = text;
+    change(wrong);
+    EXPECT_THAT(message_of(page_of(wrong)), HasSubstr(words));
+  };
+  refused([](Text& wrong) { wrong.block_keys.pop_back(); }, "block_keys has 2 flags for attentions [1,1,2,3] [layers,heads,T,S]; it must have S = 3");
+  refused([](Text& wrong) { wrong.links->sure = {{2, 0}}; }, "the sure link (2, 0) is outside of attentions [1,1,2,3]");
+  refused([](Text& wrong) { wrong.links->possible = {{0, 3}}; }, "the possible link (0, 3)");
+  refused([](Text& wrong) { wrong.gate = wrong.attentions; wrong.attentions = wrong.attentions.slice(2, 0, 1); wrong.queries = words(1); wrong.links = {}; }, "gate is float32 [1,1,2,3]");
+  const Tensor high = Tensor::of<float>({1, 1, 2, 1}, {0.5F, 1.5F});
+  refused([&](Text& wrong) { wrong.gate = high; }, "layer 0, head 0 has the gate 1.5");
+}
+
+// Scores of two keys differ by log 3 without the bias and by log 3 - 1 with it.
+TEST(Viewer, WeightsWithoutAPairBiasAreThoseOfTheScoresAlone) {
+  const float z = 3 / std::exp(1.0F) + 1;
+  const Tensor maps = Tensor::of<float>({1, 1, 2, 3}, {1 - 1 / z, 1 / z, 0, 0, 0, 0});
+  const float inf = std::numeric_limits<float>::infinity();
+  const Tensor bias = Tensor::of<float>({1, 1, 2, 3}, {-1, 0, -inf, 0, 0, 0});
+  Text text{.text = "", .queries = words(2), .keys = words(3), .attentions = maps, .pair_bias = bias};
+  const json texts = data_of(render(page_of(text)))["texts"];
+  ASSERT_EQ(texts.size(), 2U);
+  EXPECT_EQ(texts[0]["bias"], "with");
+  EXPECT_EQ(texts[1]["bias"], "without");
+  EXPECT_EQ(texts[1]["group"], 0);
+  const auto bytes = bytes_of(texts[1]["weights"][0][0]);
+  const auto code = [&](std::size_t i) { return bytes[2 * i] | bytes[2 * i + 1] << 8; };
+  EXPECT_NEAR((code(0) - 1) / 65533.0, 0.75, 1e-5);
+  EXPECT_NEAR((code(1) - 1) / 65533.0, 0.25, 1e-5);
+  for (std::size_t i = 2; i < 6; ++i) EXPECT_EQ(code(i), 0);
+  const Tensor strong = Tensor::of<float>({1, 1, 2, 3}, {0, 0, -110, 0, 0, 0});
+  text.pair_bias = strong;
+  EXPECT_THAT(message_of(page_of(text)), HasSubstr("layer 0, head 0, query 0, key 2 has the attention weight 0 at the pair bias -110: too small for its dtype"));
+  const Tensor half = Tensor::of<float>({1, 1, 2, 3}, {0.5F, 0.25F, 0, 0, 0, 0});
+  text.attentions = half;
+  EXPECT_THAT(message_of(page_of(text)), HasSubstr("sums to 0.75; with a pair bias, rows of attention weights must sum to 1"));
+}
+
 }  // namespace
 }  // namespace polyhead::viewer

@@ -21,11 +21,32 @@ struct Tokens {
   std::vector<std::pair<std::int64_t, std::string>> unknown = {};  // tokens that the model does not know: place, and its characters in the text
 };
 
+// Links between query and key words that are known to be right, such as those of a translation. The page outlines them and gives each head's
+// alignment error rate (Och and Ney 2003): with A the head's links, S the sure ones and P the sure and possible ones,
+//   AER = 1 - (|A and S| + |A and P|) / (|A| + |S|).
+// A has a link from each query word to its key word with the largest attention weight, special tokens left out on both sides.
+struct Links {
+  std::vector<std::pair<std::int64_t, std::int64_t>> sure = {};      // (query, key)
+  std::vector<std::pair<std::int64_t, std::int64_t>> possible = {};  // further ones that are not wrong
+};
+
+// A text with a set of attention maps. A model with an encoder and a decoder has several sets for one text.
 struct Text {
   std::string text;
   Tokens queries;                   // T rows
   std::optional<Tokens> keys = {};  // S columns; if absent, the queries are also the keys (self attention)
   ConstTensorView attentions;       // attention weights [layers, heads, T, S], floating, any strides
+  std::string name = {};                  // of this set of maps, such as "Cross-attention"
+  std::vector<Text> tabs = {};            // further sets, each with its own words, layers and heads, and no `tabs`; the page has a tab for each
+  std::string query_axis = {};            // what the rows are, such as "residue i"; empty: "query"
+  std::string key_axis = {};              // what the columns are; empty: "key"
+  std::vector<bool> block_keys = {};      // [S] true: no query may attend to the key, which is shaded; empty: none
+  std::optional<Links> links = {};
+  ConstTensorView gate = {};              // [layers, heads, T, V] in [0, 1]: what multiplies the heads' outputs; a strip beside the map
+  // [layers, heads, T, S] floating: what was added to the scores. The page has a further tab with the attention weights without it,
+  //   p[t,s] exp(-bias[t,s]) / sum over s' of p[t,s'] exp(-bias[t,s']),
+  // where an attention weight of exactly 0 stays 0. Error where a weight is 0 only because its dtype cannot hold it, or a row does not sum to 1.
+  ConstTensorView pair_bias = {};
 };
 
 // Of the page's own texts; a reader can choose the other one in its menu.
@@ -44,7 +65,7 @@ struct Page {
 
 inline constexpr std::int64_t kMaxAttentionWeights = std::int64_t{1} << 26;  // per page; such a page is 90 MB of HTML
 
-// The page as HTML text in UTF-8. Throws Error if tokens and attentions have different sizes, if an attention weight is below 0 or above 1
+// The page as HTML text in UTF-8. Throws Error if tokens and attentions have different sizes, if an attention weight or gate is below 0 or above 1
 // by more than 1e-3, or if all texts together have more than kMaxAttentionWeights. NaN is shown as NaN.
 std::string render(const Page& page);
 

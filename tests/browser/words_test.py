@@ -69,6 +69,7 @@ def check_masked(checks, session, rows):
 
 def check_long(checks, session):
     session.open(0, 0)
+    session.page.locator('[data-view="matrix"]').click()
     stage = session.page.evaluate("() => { const stage = document.querySelector('#stage'); return [stage.scrollWidth, stage.clientWidth]; }")
     checks.that(stage[0] <= stage[1], "a map of 512 tokens fits into the width", stage)
     size = lambda: session.page.evaluate("() => document.querySelector('.cells').getBoundingClientRect().width")

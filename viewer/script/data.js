@@ -67,8 +67,9 @@ class Tokens {
     return this.unknown.has(index) ? say("{0}; “{1}” is unknown to this model", note, this.unknown.get(index)) : note;
   }
 
-  shown(hideSpecial) {
-    return [...this.pieces.keys()].filter((index) => !(hideSpecial && this.special.has(index)));
+  // segment: of the words that are shown; null for all.
+  shown(hideSpecial, segment = null) {
+    return [...this.pieces.keys()].filter((index) => !(hideSpecial && this.special.has(index)) && (segment === null || this.segment[index] === segment));
   }
 }
 
@@ -82,6 +83,7 @@ class Text {
     this.heads = json.heads;
     this.queries = new Tokens(json.queries);
     this.keys = json.keys ? new Tokens(json.keys) : this.queries;
+    Object.assign(this, sidesOf(json, decoder));
     this.separators = [...this.keys.special].filter((index) => index > 0);
     this.measured = new Map();
     this.encoded = json.weights;

@@ -20,9 +20,13 @@ class Detail {
     $("column-sum").textContent = ofColumn && !reading.ofRow ? say("Sum of the column: {0}", this.#sum(text, ofColumn)) : "";
   }
 
-  // "fox → jumps 0.1234", for screen readers.
+  // "fox → jumps 0.1234", or the words that one word looks at most, for screen readers.
   sentence(text, map, spot) {
-    if (!spot || spot.row === null || spot.column === null) return "";
+    if (!spot) return "";
+    const width = text.keys.size;
+    const most = (tokens, weightOf) => [...Array(tokens.size).keys()].map((index) => [tokens.word(index), weightOf(index)]).sort((a, b) => b[1] - a[1]).slice(0, 3).map(([name, weight]) => `${name} ${text.decoder.show(weight)}`).join(", ");
+    if (spot.column === null) return say("Where “{0}” looks: {1}", text.queries.word(spot.row), most(text.keys, (column) => map[spot.row * width + column]));
+    if (spot.row === null) return say("Who looks at “{0}”: {1}", text.keys.word(spot.column), most(text.queries, (row) => map[row * width + spot.column]));
     return `${text.queries.word(spot.row)} → ${text.keys.word(spot.column)} ${this.#weight(text, map, spot)}`;
   }
 

@@ -132,7 +132,7 @@ class Distances {
     const largest = table.bits.reduce((most, bits) => Math.max(most, bits || 0), 0);
     Object.assign(this, {
       text, table, tokens, ready: true, shown: { rows: shown, columns: shown },
-      as: { queries: tokens, keys: tokens, decoder: { encoding: { number: (bits) => Number(bits.toFixed(5)) } } },
+      as: { ...sidesOf({}), queries: tokens, keys: tokens, decoder: { encoding: { number: (bits) => Number(bits.toFixed(5)) } } },
       map: table.bits.map((bits) => (bits === 0 ? TINY : bits)),
       look: { ...look, scale: { position: (bits) => (largest > 0 ? 1 - Math.sqrt(bits / largest) : 1), ticks: () => [[0, largest.toFixed(2)], [0.5, (largest / 4).toFixed(2)], [1, "0"]] } },
     });

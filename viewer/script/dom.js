@@ -19,9 +19,10 @@ function make(tag, {data = {}, aria = {}, style = {}, ...properties} = {}, ...ch
 const word = (text, className = "word") => make("bdi", { className, textContent: text });
 
 // Fills a strip with the words of the given tokens. Returns a map from a token's index to its label.
-function fillLabels(strip, tokens, indices) {
+// blocked: of keys, those that no query may attend to.
+function fillLabels(strip, tokens, indices, blocked) {
   const labels = indices.map((index, at) => make('bdi', {
-                               className: `label${tokens.special.has(index) ? ' special' : ''}${tokens.unknown.has(index) ? ' unknown' : ''}`,
+                               className: `label${tokens.special.has(index) ? ' special' : ''}${tokens.unknown.has(index) ? ' unknown' : ''}${blocked?.has(index) ? ' blocked' : ''}`,
                                textContent: tokens.word(index),
                                title: tokens.note(index),
                                data: {index},

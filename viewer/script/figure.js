@@ -133,6 +133,11 @@ function mapFigure(figure, text, drawn, shown) {
   const left = Figure.margin + (named ? longestWord(text.queries, rows, size) : 0) + 8;
   const top = figure.y + (named ? longestWord(text.keys, columns, size) : 0) + 8;
   figure.cells(text, drawn, shown, left, top, side);
+  columns.forEach((column, j) => {
+    if (text.blocked.has(column)) figure.add(draw("rect", { x: left + j * side, y: top, width: side, height: rows.length * side, fill: "#808080", "fill-opacity": 0.4 }));
+  });
+  for (const { i, j, sure } of shownLinks(text, shown))
+    figure.add(draw("rect", { x: left + j * side + 1, y: top + i * side + 1, width: side - 2, height: side - 2, fill: "none", stroke: "#ffb800", "stroke-width": Math.max(1, Math.min(3, side / 6)), "stroke-dasharray": sure ? "none" : "3 3" }));
   const ink = (tokens, index) => ({ "font-size": size, fill: figure.colour(tokens.special.has(index) ? "special" : "ink"),
                                     "text-decoration": tokens.unknown.has(index) ? "underline" : "none" });
   if (named) {
@@ -152,8 +157,11 @@ function linesFigure(figure, { text, shown, look }, lines) {
   const middle = (at) => top + (at + 0.5) * Lines.rowHeight;
   rows.forEach((row, i) => figure.add(figure.words(text.queries.word(row), left - 8, middle(i) + 4, { "text-anchor": "end" })));
   columns.forEach((column, j) => figure.add(figure.words(text.keys.word(column), right + 8, middle(j) + 4)));
+  const path = (from, to) => `M${left} ${middle(from)}C${left + 107} ${middle(from)} ${left + 213} ${middle(to)} ${right} ${middle(to)}`;
+  for (const { i, j, sure } of shownLinks(text, shown))
+    figure.add(draw("path", { d: path(i, j), fill: "none", stroke: figure.colour("gold"), "stroke-width": 5, "stroke-opacity": 0.8, "stroke-dasharray": sure ? "none" : "3 5" }));
   for (const { from, to, weight } of lines.links()) {
-    figure.add(draw("path", { d: `M${left} ${middle(from)}C${left + 107} ${middle(from)} ${left + 213} ${middle(to)} ${right} ${middle(to)}`,
+    figure.add(draw("path", { d: path(from, to),
                                fill: "none", stroke: figure.colour("line"), ...Lines.pen(weight) }));
   }
   figure.reach(right + 8 + longestWord(text.keys, columns, 13), middle(Math.max(rows.length, columns.length)));

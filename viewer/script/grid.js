@@ -85,8 +85,7 @@ class Grid {
   // Thumbnails are images and not canvases: with a thousand canvases each frame takes a second.
   draw(look) {
     const drawing = ++this.drawing;
-    const rows = this.text.queries.shown(look.hideSpecial);
-    const columns = this.text.keys.shown(look.hideSpecial);
+    const { rows, columns } = look.placesOf(this.text);
     const jobs = this.thumbs.map((thumb) => () => {
       const map = this.text.map(...Grid.place(thumb));
       paint(this.canvas, map, this.text.keys.size, rows, columns, look, blockFor(rows, columns, Grid.thumbnailPixels));

@@ -22,7 +22,7 @@ class Lines {
     this.note.textContent = say("Attention from the words on the left to the words on the right. {0}", left_out);
     this.body.setAttribute("aria-label", say("{0}: attention from words on the left to words on the right. Arrow keys move between pairs.", title));
     this.leftLabels = fillLabels(this.left, text.queries, shown.rows);
-    this.rightLabels = fillLabels(this.right, text.keys, shown.columns);
+    this.rightLabels = fillLabels(this.right, text.keys, shown.columns, text.blocked);
     this.spot = null;
   }
 
@@ -63,6 +63,7 @@ class Lines {
     pen.clearRect(0, 0, width, this.canvas.height / density);
     pen.strokeStyle = style.getPropertyValue("--line");
     const middle = (at) => (at + 0.5) * Lines.rowHeight;
+    strokeLinks(pen, this.text, this.shown, width, middle, style.getPropertyValue("--gold"));
     for (const { from, to, weight } of this.links()) {
       const line = Lines.pen(weight);
       pen.globalAlpha = line["stroke-opacity"];

@@ -8,11 +8,12 @@ class Matrix {
     this.events = events;
     this.canvas = make("canvas", { aria: { hidden: true } });
     this.bands = ["row-band", "column-band", "cell-band"].map((className) => make("div", { className, hidden: true }));
-    this.cells = make("div", { className: "cells", tabIndex: 0, role: "application" }, this.canvas, ...this.bands);
+    this.body = this.cells = make("div", { className: "cells", tabIndex: 0, role: "application" }, this.canvas, ...this.bands);
     this.queryStrip = make("div", { className: "strip queries" });
     this.keyStrip = make("div", { className: "strip keys" });
     this.axes = [make("span", { className: "key-axis" }), make("span", { className: "query-axis" })];
-    this.element = make("div", { className: "matrix" }, make("div", { className: "strip-corner", aria: { hidden: true } }, ...this.axes), this.keyStrip, this.queryStrip, this.cells);
+    this.gate = new GateStrip();
+    this.element = make("div", { className: "matrix" }, make("div", { className: "strip-corner", aria: { hidden: true } }, ...this.axes), this.keyStrip, this.gate.head, this.queryStrip, this.cells, this.gate.element);
     this.cells.addEventListener("pointermove", (event) => this.events.hover(this.#at(event)));
     this.cells.addEventListener("pointerleave", () => this.events.hover(null));
     this.cells.addEventListener("click", (event) => this.events.choose(this.#at(event)));
@@ -21,17 +22,18 @@ class Matrix {
   }
 
   // shown: { rows, columns }, the indices of the tokens that are not hidden.
-  draw(text, map, shown, look, title) {
+  draw(text, map, shown, look, title, place) {
     this.shown = shown;
     this.paint = (block) => paint(this.canvas, map, text.keys.size, shown.rows, shown.columns, look, block);
     this.block = 0;  // not painted yet
-    [say("key →"), say("query ↓")].forEach((text, at) => { this.axes[at].textContent = text; });
+    axisNames(text).forEach((name, at) => { this.axes[at].textContent = name; });
     this.cells.setAttribute("aria-label", say("{0}: attention from row word to column word. Arrow keys move between pairs.", title));
     setStyle(this.element, {rows: shown.rows.length, columns: shown.columns.length});
     this.queryLabels = fillLabels(this.queryStrip, text.queries, shown.rows);
-    this.keyLabels = fillLabels(this.keyStrip, text.keys, shown.columns);
-    this.cells.querySelectorAll(".segment").forEach((line) => line.remove());
-    this.cells.append(...Matrix.#segments(text.queries, shown.rows, "row"), ...Matrix.#segments(text.keys, shown.columns, "column"));
+    this.keyLabels = fillLabels(this.keyStrip, text.keys, shown.columns, text.blocked);
+    this.gate.draw(text, shown, look, place ?? { layer: MEAN });
+    this.cells.querySelectorAll(".segment, .gold, .blocked-shade").forEach((mark) => mark.remove());
+    this.cells.append(...blockedShades(text, shown), ...linkOutlines(text, shown), ...Matrix.#segments(text.queries, shown.rows, "row"), ...Matrix.#segments(text.keys, shown.columns, "column"));
     this.lit = [];
   }
 
@@ -52,8 +54,8 @@ class Matrix {
       setStyle(this.element, {cell: `${this.size}px`});
       this.element.classList.toggle("unlabelled", this.size < Matrix.readable);
       const longest = (labels) => Math.max(0, ...[...labels.values()].map((label) => label.offsetWidth));
-      setStyle(this.element, {'query-words': `${longest(this.queryLabels)}px`, 'key-words': `${longest(this.keyLabels)}px`});
-      margin = { width: this.cells.offsetLeft + 8, height: this.cells.offsetTop + 8 };
+      setStyle(this.element, {'query-words': `${Math.max(longest(this.queryLabels), ...this.axes.map((name) => name.offsetWidth))}px`, 'key-words': `${longest(this.keyLabels)}px`});
+      margin = { width: this.cells.offsetLeft + 8 + this.gate.space, height: this.cells.offsetTop + 8 };
     }
     const pixels = this.size * (window.devicePixelRatio || 1);  // of the screen, for a cell
     const block = pixels >= 1 ? 1 : Math.ceil(1 / pixels);

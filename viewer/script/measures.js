@@ -3,7 +3,7 @@
 const share = (value) => (Number.isNaN(value) ? "NaN" : say("{0} %", Math.round(100 * value)));
 const tenths = (value) => (Number.isNaN(value) ? "NaN" : value.toFixed(1));
 
-// of(row, t, text): the measure of the word t, whose attention weights are `row`; null if it has none. `self`: queries are the keys.
+// of(row, t, text): the measure of the word t, whose attention weights are `row`; null if it has none. whole(text, map): a measure of the whole map. `self`: queries are the keys.
 const MEASURES = {
   previous: { name: () => say("previous token"), show: share, self: true, of: (row, t) => (t > 0 ? row[t - 1] : null) },
   next: { name: () => say("next token"), show: share, self: true, of: (row, t) => (t + 1 < row.length ? row[t + 1] : null) },
@@ -11,6 +11,7 @@ const MEASURES = {
   first: { name: () => say("first token"), show: share, of: (row) => row[0] },
   separators: { name: () => say("separators"), show: share, of: (row, _, text) => text.separators.reduce((sum, s) => sum + row[s], 0) },
   entropy: { name: () => say("entropy"), unit: () => say("bits"), show: tenths, of: (row) => averageOf(row, (p) => (p > 0 ? -Math.log2(p) : 0)) },
+  errors: { name: () => say("alignment error rate"), show: errorRate, whole: (text, map) => alignment(text, map).rate },
   distance: { name: () => say("distance"), unit: () => say("tokens"), show: tenths, self: true, of: (row, t) => averageOf(row, (_, s) => Math.abs(t - s)) },
 };
 
@@ -21,7 +22,7 @@ function averageOf(row, value) {
 }
 
 // The measures that this text has: separators only if there are some, distances only if words look at words of the same text.
-const measuresOf = (text) => Object.keys(MEASURES).filter((name) => (name === "separators" ? text.separators.length > 0 : text.keys === text.queries || !MEASURES[name].self));
+const measuresOf = (text) => Object.keys(MEASURES).filter((name) => (name === "separators" ? text.separators.length > 0 : name === "errors" ? text.links !== null : text.keys === text.queries || !MEASURES[name].self));
 
 // Special tokens are not asked where they look, unless there is nothing else.
 function wordsThatLook({ queries }) {
@@ -34,6 +35,7 @@ function measure(text, map) {
   const width = text.keys.size;
   const rows = wordsThatLook(text).map((t) => [map.subarray(t * width, (t + 1) * width), t]);
   return Object.fromEntries(measuresOf(text).map((name) => {
+    if (MEASURES[name].whole) return [name, MEASURES[name].whole(text, map)];
     const values = rows.map(([row, t]) => MEASURES[name].of(row, t, text)).filter((value) => value !== null);
     return [name, values.length ? values.reduce((sum, value) => sum + value, 0) / values.length : NaN];
   }));

@@ -12,11 +12,11 @@ let zoom = 0;
 let current = {};  // drawn last: { look: { scale, ramp, hideSpecial } }; with an open head also { text, map, shown }
 
 const prefersDark = matchMedia("(prefers-color-scheme: dark)");
-const events = { hover: (spot) => point(spot ?? cursor), choose: (spot) => choose(spot) };
+const events = { hover: (spot) => point(spot ?? cursor), choose: (spot) => choose(spot), chosen: () => cursor, open: (layer, head) => update({ layer, head }), set: (changes) => update(changes) };
 const grid = new Grid($("grid"), (layer, head) => update({ layer, head }, "cells"));
 const distances = new Distances($("distances"), (a, b) => update({ ...a, view: "compare", with: nameOfOther(b) }, "cells"), (alike) => update({ order: alike ? "alike" : "layer" }));
 const partner = new Partner({ changed: setOther, swap, opened: (file) => openPage(file, addTexts, (message) => partner.complain(message)) });
-const views = { matrix: new Matrix(events), lines: new Lines(events), compare: new Compare(events, partner) };
+const views = { matrix: new Matrix(events), lines: new Lines(events), read: new Read(events), compare: new Compare(events, partner) };
 const detail = new Detail();
 
 // ---- State ----
@@ -28,7 +28,7 @@ function update(changes, focus) {
   Object.assign(state, changes);
   writeAddress(addressOf(state), opened);
   show(before);
-  if (focus === "cells") view().focus();
+  if (focus === "cells") view().body.focus();
   if (focus === "grid" && state.heads === "maps") grid.focus(before.layer, before.head);
   else if (focus === "grid") distances.focus();
 }
@@ -37,19 +37,25 @@ function update(changes, focus) {
 
 const textAt = (index) => (state.pieces === "merged" && mergedTexts[index].merges ? mergedTexts : texts)[index];
 const textShown = () => textAt(state.text);
-const placesOf = (text, look) => ({ rows: text.queries.shown(look.hideSpecial), columns: text.keys.shown(look.hideSpecial) });
+function placesOf(text) {
+  const block = blockOf(text, state.block), hidden = state.special === "hide";
+  return { rows: text.queries.shown(hidden, block.row), columns: text.keys.shown(hidden, block.column) };
+}
 const isOpen = () => state.layer !== null;
 // The reader's choice, else what the page was written for, else the browser's language.
 const language = () => (state.lang !== "auto" ? state.lang : data.language ?? readersLanguage());
 const isDark = () => !printing && (state.theme === "dark" || (state.theme === "auto" && prefersDark.matches));
-const view = () => (state.view === "matrix" ? views.matrix.cells : views[state.view].body);
-const hasCells = () => state.view !== "lines";
+// A long text opens as text: cells would be too small to read.
+const viewName = () => (state.view !== "auto" ? state.view : Math.max(texts[state.text].queries.size, texts[state.text].keys.size) < Read.long ? "matrix" : "read");
+const view = () => views[viewName()];
+const hasCells = () => ["matrix", "compare"].includes(viewName());
+const hasLinks = () => ["matrix", "lines"].includes(viewName());
 
 function show(before = {}) {
   const changed = (...names) => names.some((name) => state[name] !== before[name]);
   const text = textShown();
   document.documentElement.dataset.theme = isDark() ? "dark" : "light";
-  const look = { scale: SCALES[state.scale], ...rampsOf(getComputedStyle(document.documentElement)), hideSpecial: state.special === "hide" };
+  const look = { scale: SCALES[state.scale], ...rampsOf(getComputedStyle(document.documentElement)), placesOf };
   if (changed("lang")) showLanguage();
   if (changed("text", "pieces")) {
     cursor = null;
@@ -60,13 +66,14 @@ function show(before = {}) {
   const source = sourceOfMeasures(text);
   grid.arrange({ measure: source.ready === false ? "none" : measured, over: source === text ? "text" : source.texts.length, sort: state.sort === "on", least: Number(state.least) / 100 }, source);
   showMeasures(measured, source);
-  if (changed("text", "pieces", "special", "scale", "theme", "lang")) {
+  if (changed("text", "pieces", "special", "block", "scale", "theme", "lang")) {
     showLegend(look);
     grid.draw(look);
   }
   showControls(text);
   document.title = isOpen() ? `${titleOf(state.layer, state.head)} – ${data.title}` : data.title;
   document.body.classList.toggle("open", isOpen());
+  document.body.classList.toggle("reading", isOpen() && viewName() === "read");
   $("head").hidden = !isOpen();
   grid.select(state.layer, state.head);
   showHint();
@@ -74,7 +81,7 @@ function show(before = {}) {
   current = { ...current, look };
   if (isOpen()) showHead(text, look);
   showDistances(text, look);
-  if (isOpen() && changed("text", "pieces", "layer", "head", "special", "view", "with", "lang")) announce();
+  if (isOpen() && changed("text", "pieces", "layer", "head", "special", "block", "view", "with", "lang")) announce();
 }
 
 function showLanguage() {
@@ -93,6 +100,9 @@ function showText(text) {
   $("unknown-note").textContent = unknown.map(([count, size]) => say("{0} of {1} {1|token|tokens} {0|is|are} unknown to this model. Such words are underlined; the model cannot tell them apart.", count, size)).join(" ");
   $("heads-caption").textContent = say("{0} {0|layer|layers} (rows), {1} {1|head|heads} (columns), numbered from 0.", text.layers, text.heads);
   grid.build(text);
+  const blocks = blocksOf(text);
+  $("block-control").hidden = blocks.length === 0;
+  fillSelect($("block"), [["all", say("whole map")], ...blocks.map((block) => [block, blockName(block)])]);
   fillSelect($("measure"), [["none", say("none")], ...measuresOf(text).map((name) => [name, MEASURES[name].name()])]);
 }
 
@@ -140,10 +150,15 @@ function showLegend(look) {
   paint($("legend"), steps, 256, [0], [...steps.keys()], { ...look, scale: { position: (weight) => weight } });
   $('legend-ticks').replaceChildren(...look.scale.ticks().map(([at, name]) => make('span', {textContent: name, style: {at}})));
   $("scale-note").textContent = look.scale.note?.() ?? "";
+  $("gold-legend").hidden = !textShown().links;
+  $("blocked-legend").hidden = textShown().blocked.size === 0;
 }
 
 function showControls(text) {
-  $("text").value = state.text;
+  $("text").value = tabsOf(texts, state.text)[0];
+  showTabs($("tabs"), texts, state.text, showOther);
+  $("block").value = blocksOf(text).includes(state.block) ? state.block : "all";
+  $("block-note").hidden = $("block").value === "all";
   $("hide-special").checked = state.special === "hide";
   $("scale").value = state.scale;
   $("theme").value = state.theme;
@@ -155,9 +170,9 @@ function showControls(text) {
   $("merge-note").hidden = text !== mergedTexts[state.text];
   $("cover").value = state.cover;
   for (const button of document.querySelectorAll("[data-step]")) button.disabled = !otherHead(Number(button.dataset.step));
-  for (const button of document.querySelectorAll("[data-view]")) button.setAttribute("aria-pressed", button.dataset.view === state.view);
+  for (const button of document.querySelectorAll("[data-view]")) button.setAttribute("aria-pressed", button.dataset.view === viewName());
   $("zoom").hidden = !hasCells();
-  $("cover-control").hidden = state.view === "compare";
+  $("cover-control").hidden = !hasLinks();
   $("special-note").hidden = state.special !== "hide" || !special;
 }
 
@@ -172,9 +187,9 @@ function showHint() {
 }
 
 function showHead(text, look) {
-  const shown = placesOf(text, look);
+  const shown = placesOf(text);
   const map = text.map(state.layer, state.head);
-  look.part = state.view === "compare" ? 1 : Number(state.cover) / 100;
+  look.part = hasLinks() ? Number(state.cover) / 100 : 1;
   const { map: drawn, links } = look.part < 1 ? strongest(map, text.keys.size, shown, look.part) : { map };
   $("cover-value").textContent = look.part < 1 ? say("{0} % of each row: {1} of {2} links", state.cover, links, shown.rows.length * shown.columns.length) : say("{0} % of each row", state.cover);
   current = { text, map, drawn, shown, look };
@@ -182,6 +197,9 @@ function showHead(text, look) {
   $("head-title").textContent = title;
   const source = sourceOfMeasures(text);
   const measured = Object.entries((source.ready === false ? text : source).measures(state.layer, state.head));
+  $("gate-note").hidden = !text.gate(state.layer, state.head);
+  $("links-note").hidden = !text.links;
+  if (text.links) $("links-note").textContent = alignmentNote(text, map);
   $("badges").replaceChildren(...measured.map(([name, value]) => make("li", { className: name === state.measure ? "lit" : "" }, `${MEASURES[name].name()} `, make("b", { textContent: withUnit(name, value) }))));
   if (shown.rows.length === 0 || shown.columns.length === 0) {
     $("stage").replaceChildren(make("p", { className: "note", textContent: say("All words are hidden.") }));
@@ -190,10 +208,10 @@ function showHead(text, look) {
     return;
   }
   if (cursor && !(visible(cursor.row, shown.rows) && visible(cursor.column, shown.columns))) cursor = null;
-  const chosen = views[state.view];
-  if (state.view === "compare") showOtherHead(text, look);
+  const chosen = view();
+  if (viewName() === "compare") showOtherHead(text, look);
   if ($("stage").firstChild !== chosen.element) $("stage").replaceChildren(chosen.element);
-  chosen.draw(text, drawn, shown, look, title);
+  chosen.draw(text, drawn, shown, look, title, state);
   chosen.resize(stageSize(), zoom);
   point(cursor);
 }
@@ -204,7 +222,7 @@ function showOtherHead(text, look) {
   const other = otherHeadOf(state.with, texts, state.text) ?? { text: state.text, ...(near[0] ?? { layer: state.layer, head: state.head }) };
   const of = textAt(other.text);
   const names = other.text === state.text ? null : [state.text, other.text].map((index) => nameOfText(texts[index], index));
-  views.compare.choose({ text: of, map: of.map(other.layer, other.head), shown: placesOf(of, look), title: titleOf(other.layer, other.head) }, names);
+  views.compare.choose({ text: of, map: of.map(other.layer, other.head), shown: placesOf(of), title: titleOf(other.layer, other.head) }, names);
   partner.show(texts.map(nameOfText), other, of, near);
   current.other = other;
 }
@@ -223,6 +241,7 @@ function addTexts(opened, name) {
   const first = texts.length, page = {};
   for (const text of opened) {
     Object.assign(text, { file: name, page });
+    text.group += first;  // apart from those of this page
     texts.push(text);
     mergedTexts.push(new MergedText(text));
   }
@@ -236,9 +255,10 @@ const stageSize = () => ({ width: $("stage").clientWidth, height: stageHeight() 
 const visible = (index, indices) => index === null || indices.includes(index);
 
 function point(spot) {
-  if (!isOpen() || !current.map || $("stage").firstChild !== views[state.view].element) return;
-  views[state.view].light(spot);
-  detail.show(current.text, current.map, current.shown, spot, views[state.view].reading);
+  if (!isOpen() || !current.map || $("stage").firstChild !== view().element) return;
+  view().light(spot);
+  detail.show(current.text, current.map, current.shown, spot, view().reading);
+  $("gate-note").textContent = GateStrip.note(current.text, state, spot?.row ?? null, (weight) => current.text.decoder.show(weight));
 }
 
 function choose(spot) {
@@ -259,13 +279,17 @@ function announce() {
 function moveCursor(key) {
   const { rows, columns } = current.shown;
   if (rows.length === 0 || columns.length === 0) return;
+  if (view().moved) {
+    choose(view().moved(key));
+    return view().reveal(cursor);
+  }
   const at = [rows.indexOf(cursor?.row ?? rows[0]), columns.indexOf(cursor?.column ?? columns[0])];
   const whole = cursor && cursor.row !== null && cursor.column !== null;
   const [down, right] = whole ? { ArrowUp: [-1, 0], ArrowDown: [1, 0], ArrowLeft: [0, -1], ArrowRight: [0, 1] }[key] ?? [0, 0] : [0, 0];
   const clamp = (index, count) => Math.min(count - 1, Math.max(0, index));
   const column = key === "Home" ? 0 : key === "End" ? columns.length - 1 : clamp(at[1] + right, columns.length);
   choose({ row: rows[clamp(at[0] + down, rows.length)], column: columns[column] });
-  views[state.view].reveal(cursor);
+  view().reveal(cursor);
 }
 
 // The head before (-1) or after (1), in reading order; null at the ends.
@@ -298,20 +322,21 @@ function toggleMean() {
 // step 0: the map fits again.
 function setZoom(step) {
   if (!hasCells()) return;
-  const shown = views[state.view];
+  const shown = view();
   const before = shown.size;
   const after = shown.resize(stageSize(), step === 0 ? 0 : zoom + step);
   if (step === 0 || after !== before) zoom = step === 0 ? 0 : zoom + step;
   shown.light(cursor);
 }
 
-function nameOfText({ text, file }, index) {
-  return `${index}: ${text.length > 40 ? `${text.slice(0, 40)}…` : text || say("(no words)")}${file ? ` (${file})` : ""}`;
+function nameOfText({ text, file }, index, tab = tabName(texts[index])) {
+  return `${index}: ${text.length > 40 ? `${text.slice(0, 40)}…` : text || say("(no words)")}${tab && ` · ${tab}`}${file ? ` (${file})` : ""}`;
 }
 
 function fillTexts() {
-  $("text-control").hidden = texts.length < 2;
-  fillSelect($("text"), texts.map((text, index) => [index, nameOfText(text, index)]));
+  const firsts = firstsOf(texts);
+  $("text-control").hidden = firsts.length < 2;
+  fillSelect($("text"), firsts.map((index, place) => [index, nameOfText(texts[index], place, "")]));
 }
 
 // Shows another text. An open head stays open if the text has it; else all heads are shown.
@@ -335,7 +360,10 @@ const letters = {
 };
 const lettersInHead = {
   n: () => nextHead(1), p: () => nextHead(-1), N: () => nextLayer(1), P: () => nextLayer(-1), m: toggleMean,
-  v: () => update({ view: choices.view[(choices.view.indexOf(state.view) + 1) % choices.view.length] }, "cells"),
+  v: () => {
+    const names = Object.keys(views);
+    update({ view: names[(names.indexOf(viewName()) + 1) % names.length] }, "cells");
+  },
   "+": () => setZoom(1), "=": () => setZoom(1), "-": () => setZoom(-1), "0": () => setZoom(0),
 };
 
@@ -353,14 +381,14 @@ addEventListener("keydown", (event) => {
 
 // ---- Controls ----
 
-$("text").addEventListener("change", () => showOther(Number($("text").value)));
+$("text").addEventListener("change", () => showOther(sameTab(texts, state.text, Number($("text").value))));
 $("hide-special").addEventListener("change", letters.s);
 $("sort").addEventListener("change", () => update({ sort: $("sort").checked ? "on" : "off" }));
 $("least").addEventListener("input", () => update({ least: $("least").value }));
 $("merge").addEventListener("change", () => update({ pieces: $("merge").checked ? "merged" : "apart" }));
 $("cover").addEventListener("input", () => update({ cover: $("cover").value }));
 $("letters").addEventListener("change", () => update({ letters: $("letters").checked ? "on" : "off" }));
-for (const name of ['over', 'scale', 'theme', 'lang', 'measure']) $(name).addEventListener('change', () => update({[name]: $(name).value}));
+for (const name of ['over', 'scale', 'theme', 'lang', 'measure', 'block']) $(name).addEventListener('change', () => update({[name]: $(name).value}));
 $("back").addEventListener("click", close);
 for (const button of document.querySelectorAll("[data-dialog]")) button.addEventListener("click", () => openDialog(button.dataset.dialog));
 for (const button of document.querySelectorAll("[data-step]")) button.addEventListener("click", () => nextHead(Number(button.dataset.step)));
@@ -368,7 +396,7 @@ for (const button of document.querySelectorAll("[data-view]")) button.addEventLi
 for (const button of document.querySelectorAll("[data-heads]")) button.addEventListener("click", () => update({ heads: button.dataset.heads }));
 for (const button of document.querySelectorAll("[data-zoom]")) button.addEventListener("click", () => setZoom(Number(button.dataset.zoom)));
 new ResizeObserver(() => {
-  if (isOpen() && current.map && $("stage").firstChild === views[state.view].element) views[state.view].resize(stageSize(), zoom);
+  if (isOpen() && current.map && $("stage").firstChild === view().element) view().resize(stageSize(), zoom);
 }).observe($("head"));
 prefersDark.addEventListener("change", () => show({ ...state, theme: null }));
 addEventListener("popstate", () => {
@@ -393,11 +421,12 @@ const nameOfScreen = () => (isOpen() ? titleOf(state.layer, state.head) : state.
 function figureOfScreen() {
   const text = textShown();
   const title = nameOfScreen();
-  const figure = new Figure(current.look, title, [data.model, text.text || data.title].filter(Boolean).join(" · "));
+  const figure = new Figure(current.look, title, [data.model, text.text || data.title, tabName(text)].filter(Boolean).join(" · "));
   if (!isOpen() && state.heads === "distances") distancesFigure(figure, distances);
   else if (!isOpen()) gridFigure(figure, grid);
-  else if (state.view === "compare") compareFigure(figure, current, views.compare);
-  else if (state.view === "lines") linesFigure(figure, current, views.lines);
+  else if (viewName() === "read") readFigure(figure, views.read);
+  else if (viewName() === "compare") compareFigure(figure, current, views.compare);
+  else if (viewName() === "lines") linesFigure(figure, current, views.lines);
   else matrixFigure(figure, current);
   return figure.text();
 }

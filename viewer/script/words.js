@@ -18,10 +18,10 @@ function textOfBytes(piece) {
   }
 }
 
-// text(piece): what is shown of a piece. starts(piece): whether a word begins there.
+// text(piece): what is shown of a piece. starts(piece): whether a word begins there. spaced: the pieces do not hold the space before a word.
 const SPELLINGS = {
-  plain: { text: (piece) => piece, starts: () => true },
-  wordpiece: { text: (piece) => piece, starts: (piece) => !piece.startsWith("##") },
+  plain: { text: (piece) => piece, starts: () => true, spaced: true },
+  wordpiece: { text: (piece) => piece, starts: (piece) => !piece.startsWith("##"), spaced: true },
   sentencepiece: { text: (piece) => piece.replaceAll("▁", " "), starts: (piece) => piece.startsWith("▁") },
   bytes: { text: textOfBytes, starts: (piece) => piece.startsWith("Ġ") || piece.startsWith("Ċ") },
 };

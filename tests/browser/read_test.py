@@ -1,0 +1,227 @@
+#!/usr/bin/env python3
+"""The text itself, tinted by what a word looks at or by who looks at it.
+
+    read_test.py PAGE.html ARRAYS.safetensors [--seed N]
+"""
+import base64
+import pathlib
+import re
+import struct
+import sys
+import tempfile
+
+from session import PIXELS, Checks, Choose, Expected, parsed, run_checks, started_browser, variant
+
+ARABIC = "الانتباه يسمح لكل كلمة بالنظر"
+ARABIC_PIECES = ["[CLS]", "الا", "##نتباه", "يسمح", "لكل", "كلمة", "بال", "##نظر", "[SEP]", "[PAD]", "[PAD]"]
+CHINESE = "每个词看其他词。"
+BYTES = ["Don", "'t", "Ġlook", "Ġback", ",", "Ġsaid", "ĠOr", "pheus", ".", "Ċ", "He"]
+
+# [index, background, chosen?] of each word of a paragraph.
+WORDS = """(paragraph) => [...paragraph.querySelectorAll('.piece')].map(
+    (piece) => [Number(piece.dataset.index), getComputedStyle(piece).backgroundColor, piece.classList.contains('lit')])"""
+
+
+def colours(session):
+    pixels = session.page.locator("#legend").evaluate(PIXELS)
+    return [tuple(pixels[4 * i:4 * i + 3]) for i in range(256)]
+
+
+def wrong_tints(ramp, words, weight):
+    """Words whose background is not that of the square root of their weight; 16 bits and rounding move it by one level at most."""
+    wrong = []
+    for index, background, _ in words:
+        shown, level = tuple(map(int, re.findall(r"\d+", background)[:3])), round(255 * weight(index) ** 0.5)
+        if background.startswith("rgba") or shown not in ramp[max(0, level - 1):level + 2]:
+            wrong.append((index, background, weight(index)))
+    return wrong
+
+
+def text_of(session, place=0):
+    return session.page.locator(".read-body .running").nth(place)
+
+
+def word_at(session, index, place=0):
+    return text_of(session, place).locator(f'.piece[data-index="{index}"]')
+
+
+def check_read(checks, session, choose):
+    expected, page = session.expected, session.page
+    layer, head = choose.heads(1)[0]
+    session.open(layer, head)
+    page.locator('[data-view="read"]').click()
+    ramp = colours(session)
+    mean = lambda s: sum(expected.weight(layer, head, t, s) for t in range(expected.rows)) / expected.rows
+    wrong = wrong_tints(ramp, text_of(session).evaluate(WORDS), mean)
+    checks.that(not wrong and "mean attention" in session.text(".read > .quiet"), "no word chosen: tinted by the mean attention that a word gets", wrong)
+    for t, s in choose.cells(3):
+        if t == s:
+            continue
+        word_at(session, t).click()
+        words = text_of(session).evaluate(WORDS)
+        wrong = wrong_tints(ramp, words, lambda s: expected.weight(layer, head, t, s))
+        checks.that(not wrong, f"a click on word {t} tints where it looks", wrong)
+        checks.that([index for index, _, lit in words if lit] == [t], "the chosen word has a frame", words)
+        wrong = []
+        for other in range(expected.heads):
+            wrong += wrong_tints(ramp, page.locator(".card .running").nth(other).evaluate(WORDS), lambda s: expected.weight(layer, other, t, s))
+        checks.that(not wrong and page.locator(".card").count() == expected.heads, "the heads of the layer below are tinted by their own weights", wrong[:3])
+        word_at(session, s).hover()
+        wrong = session.right(layer, head, t, s)
+        checks.that(not wrong, "pointing at another word tells the weight between the two", wrong)
+        page.locator('[data-reading="looked"]').click()
+        wrong = wrong_tints(ramp, text_of(session).evaluate(WORDS), lambda s: expected.weight(layer, head, s, t))
+        checks.that(not wrong, f"the other way: who looks at word {t}", wrong)
+        word_at(session, s).hover()
+        wrong = session.right(layer, head, s, t)
+        checks.that(not wrong, "the other way: the weight between the two", wrong)
+        page.locator('[data-reading="looks"]').click()
+        word_at(session, t).click()
+        checks.that("mean attention" in session.text(".read > .quiet"), "a second click lets go of the word")
+
+
+def check_kept(checks, session, choose):
+    expected, page = session.expected, session.page
+    heads = []
+    while len(set(heads)) < 2:
+        heads = choose.heads(2)
+    for layer, head in heads:
+        session.open(layer, head)
+        page.locator('[data-view="read"]').click()
+        page.locator(".read button", has_text="Keep this head").click()
+    page.locator(".read select").select_option("kept")
+    titles = lambda: page.locator(".card h3").all_text_contents()
+    wanted = [f"Layer {layer} · Head {head}" for layer, head in heads]
+    checks.that(titles() == wanted, "kept heads of any layer are shown", titles())
+    page.reload()
+    session.drawn()
+    checks.that(titles() == wanted and page.locator('[data-view="read"][aria-pressed="true"]').count() == 1, "a reload keeps them and the view", titles())
+    t = choose.cells(1)[0][0]
+    word_at(session, t).click()
+    wrong = []
+    for place, (layer, head) in enumerate(heads):
+        wrong += wrong_tints(colours(session), page.locator(".card .running").nth(place).evaluate(WORDS), lambda s: expected.weight(layer, head, t, s))
+    checks.that(not wrong, "each has its own tints", wrong)
+    page.locator(".card h3 button").first.click()
+    checks.that(session.text("#head-title") == wanted[0], "a click on its name opens a head", session.text("#head-title"))
+
+
+def check_keys(checks, session, choose):
+    expected, page = session.expected, session.page
+    session.open(*choose.heads(1)[0])
+    page.locator('[data-view="read"]').click()
+    page.locator(".read-body").focus()
+    chosen = lambda: [index for index, _, lit in text_of(session).evaluate(WORDS) if lit]
+    seen = []
+    for key in ("ArrowRight", "ArrowRight", "ArrowRight", "ArrowLeft", "End", "ArrowRight", "Home"):
+        page.keyboard.press(key)
+        seen += chosen()
+    last = expected.columns - 1
+    checks.that(seen == [0, 1, 2, 1, last, last, 0], "arrow keys, End and Home move between words", seen)
+    page.set_viewport_size({"width": 390, "height": 800})
+    page.keyboard.press("ArrowDown")
+    low, first = (word_at(session, index).bounding_box() for index in (chosen()[0], 0))
+    checks.that(low["y"] > first["y"] and abs(low["x"] - first["x"]) < 60, "arrow down: the word below", (first, low))
+    checks.that("Where “" in session.text("#status"), "a screen reader hears where the word looks", session.text("#status"))
+
+
+def check_spelling(checks, session, text, pieces):
+    """The words are those of the text, with its spaces, case and direction."""
+    session.open(0, 0)
+    session.page.locator('[data-view="read"]').click()
+    shown = text_of(session).evaluate("(p) => { const copy = p.cloneNode(true); copy.querySelectorAll('.special').forEach((chip) => chip.remove()); return copy.textContent.replaceAll('\\u200b', ''); }")
+    checks.that(shown == text, "pieces read as the text", shown)
+    chips = session.page.locator(".read-body .piece.special").all_text_contents()
+    checks.that(chips == [piece for piece in pieces if piece.startswith("[")], "special tokens are chips", chips)
+    first, last = (word_at(session, index).bounding_box()["x"] for index in (0, 2))
+    checks.that((first > last) == (text == ARABIC), "Arabic runs from right to left, others do not", (first, last))
+
+
+def check_two(checks, session, choose):
+    """Queries and keys that are different words."""
+    expected, page = session.expected, session.page
+    layer, head = choose.heads(1)[0]
+    session.open(layer, head)
+    page.locator('[data-view="read"]').click()
+    ramp = colours(session)
+    t, s = choose.cells(1)[0]
+    word_at(session, t, 0).click()
+    wrong = wrong_tints(ramp, text_of(session, 1).evaluate(WORDS), lambda s: expected.weight(layer, head, t, s))
+    checks.that(not wrong, "a word of the first text tints the words of the second", wrong)
+    word_at(session, s, 1).hover()
+    wrong = session.right(layer, head, t, s)
+    checks.that(not wrong, "pointing at the other text tells the weight between the two", wrong)
+    word_at(session, s, 1).click()
+    wrong = wrong_tints(ramp, text_of(session, 0).evaluate(WORDS), lambda t: expected.weight(layer, head, t, s))
+    checks.that(not wrong, "a word of the second text tints who looks at it", wrong)
+
+
+def check_long(checks, session, view):
+    session.open(0, 0)
+    pressed = session.page.locator('[data-view][aria-pressed="true"]').get_attribute("data-view")
+    checks.that(pressed == view, f"{session.page.locator('.thumb').count()} maps open as {view}", pressed)
+
+
+def check_export(checks, session, choose):
+    page = session.page
+    session.open(*choose.heads(1)[0])
+    page.locator('[data-view="read"]').click()
+    word_at(session, choose.cells(1)[0][0]).click()
+    page.locator("#export summary").click()
+    with page.expect_download() as download:
+        page.locator('[data-export="svg"]').click()
+    svg = pathlib.Path(download.value.path()).read_text(encoding="utf-8")
+    tints = {background for _, background, _ in text_of(session).evaluate(WORDS)}
+    missing = [tint for tint in tints if "#" + "".join(f"{int(part):02x}" for part in re.findall(r"\d+", tint)[:3]) not in svg]
+    checks.that(not missing, "the exported figure has every tint", missing)
+    words = [piece for piece in text_of(session).locator(".piece").all_text_contents() if f">{piece}</text>" not in svg]
+    checks.that(not words, "and every word", words)
+
+
+def spelled(text, pieces):
+    def edit(data):
+        entry = data["texts"][0]
+        entry["text"], entry["queries"] = text, {"pieces": pieces, "special": [at for at, piece in enumerate(pieces) if piece.startswith("[")]}
+    return edit
+
+
+def of_length(count):
+    """One head of one layer with `count` words, each of which looks at itself."""
+    def edit(data):
+        codes = b"".join(struct.pack("<H", 65534 if t == s else 0) for t in range(count) for s in range(count))
+        data["encoding"] = "linear16"
+        data["texts"][0] = {"text": "", "queries": {"pieces": [f"w{t}" for t in range(count)], "special": []}, "layers": 1, "heads": 1, "weights": [[base64.b64encode(codes).decode()]]}
+    return edit
+
+
+def two_sides(data):
+    entry = data["texts"][0]
+    entry["keys"] = dict(entry["queries"])
+
+
+def main():
+    arguments = parsed(__doc__)
+    choose = Choose(arguments.seed, Expected.of(arguments))
+    with tempfile.TemporaryDirectory() as folder, started_browser() as browser:
+        make = lambda name, edit: {"path": variant(arguments.page, edit, pathlib.Path(folder) / f"{name}.html")}
+        count = choose.expected.rows
+        chinese = ["[CLS]", *CHINESE, "[SEP]", "[PAD]"][:count]
+        both = []
+        for name, text, pieces in (("arabic", ARABIC, ARABIC_PIECES), ("chinese", CHINESE, chinese)):
+            both.append((name, check_spelling, [text, pieces], make(name, spelled(text, pieces))))
+            both.append((f"{name} without its text", check_spelling, [text, pieces], make(f"{name}-joined", lambda data: (spelled(text, pieces)(data), data["texts"][0].update(text="")))))
+        return run_checks(arguments, Checks(), browser, [
+            ("read", check_read, [choose], {}),
+            ("kept", check_kept, [choose], {}),
+            ("keys", check_keys, [choose], {}),
+            *both,
+            ("bytes", check_spelling, ["Don't look back, said Orpheus.\n↵He", BYTES], make("bytes", spelled("", BYTES))),
+            ("two", check_two, [choose], make("two", two_sides)),
+            ("127", check_long, ["matrix"], make("127", of_length(127))),
+            ("128", check_long, ["read"], make("128", of_length(128))),
+            ("export", check_export, [choose], {}),
+        ])
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,221 @@
+#!/usr/bin/env python3
+"""Tabs of several sets of maps, blocks of a pair, known links, masked keys, gates and names of axes.
+
+    sides_test.py PAGE.html ARRAYS.safetensors [--seed N]
+"""
+import base64
+import math
+import pathlib
+import re
+import struct
+import sys
+import tempfile
+
+from session import PIXELS, Checks, Choose, Expected, parsed, run_checks, started_browser, variant
+
+SURE, POSSIBLE = [(1, 1), (2, 3), (3, 2)], [(3, 4), (4, 5)]
+SPECIAL_ROWS, SPECIAL_COLUMNS, MASKED = [0], [0, 6], [5]
+GERMAN, ENGLISH = ["<s>", "Katzen", "saßen", "auf", "Matten"], ["<s>", "Cats", "on", "sat", "the", "mats", "</s>"]
+
+
+def codes(numbers):
+    return base64.b64encode(b"".join(struct.pack("<H", 0 if x == 0 else 1 + round(65533 * x)) for x in numbers)).decode()
+
+
+class Made(Expected):
+    """A set of maps of this test."""
+
+    def __init__(self, source, index, queries, keys, layers, heads):
+        self.text, self.queries, self.keys = index, {"pieces": queries}, {"pieces": keys or queries}
+        self.layers, self.heads, self.rows, self.columns = layers, heads, len(queries), len(keys or queries)
+        self.approximate = False
+        self.weights = []
+        for _ in range(layers * heads * self.rows):
+            row = [math.exp(source.gauss(0, 2)) for _ in range(self.columns)]
+            self.weights += [x / sum(row) for x in row]
+
+    def entry(self, **more):
+        size = self.rows * self.columns
+        weights = [[codes(self.weights[(layer * self.heads + head) * size:][:size]) for head in range(self.heads)] for layer in range(self.layers)]
+        sides = {"queries": {"special": [], **self.queries}, **({"keys": {"special": [], **self.keys}} if self.keys["pieces"] is not self.queries["pieces"] else {})}
+        return {"text": "", "layers": self.layers, "heads": self.heads, "weights": weights, **sides, **more}
+
+
+def error_rate(cross, layer, head):
+    """Och and Ney 2003, of the links from each word to its word with the largest weight, special ones left out."""
+    own = set()
+    for t in set(range(cross.rows)) - set(SPECIAL_ROWS):
+        own.add((t, max(set(range(cross.columns)) - set(SPECIAL_COLUMNS), key=lambda s: cross.weight(layer, head, t, s))))
+    sure, possible = set(SURE), set(SURE + POSSIBLE)
+    return 1 - (len(own & sure) + len(own & possible)) / (len(own) + len(sure))
+
+
+def tab(session, name):
+    session.page.locator("#tabs button", has_text=re.compile(f"^{name}$")).click()
+    session.drawn()
+
+
+def check_tabs(checks, session, sets, choose):
+    page, (fox, cross, _, _) = session.page, sets
+    names = lambda: page.locator("#tabs button").all_text_contents()
+    checks.that(names() == ["Encoder", "Cross-attention"], "a tab for each set of maps", names())
+    checks.that(page.locator("#text option").count() == 2, "the sets of one text are one entry of the selector")
+    session.open(5, 11)
+    tab(session, "Cross-attention")
+    checks.that(page.locator("#head").is_hidden() and page.locator(".thumb").count() == 2 * 4 + 1, "the other set has its own layers and heads")
+    session.open(1, 2)
+    t, s = choose.random.randrange(5), choose.random.randrange(7)
+    session.hover(t, s)
+    session.expected = cross
+    wrong = session.right(1, 2, t, s)
+    checks.that(not wrong, "and its own words and weights", wrong)
+    labels = page.locator(".keys .label").all_text_contents()
+    checks.that([re.sub("[₀-₉]", "", label) for label in labels] == ENGLISH, "its keys are other words", labels)
+    page.reload()
+    session.drawn()
+    checks.that(page.locator('#tabs [aria-pressed="true"]').text_content() == "Cross-attention" and page.locator(".keys .label").count() == 7, "a reload keeps the tab")
+    page.locator("#text").select_option(index=1)
+    session.drawn()
+    checks.that(names() == ["With the pair bias", "Without the pair bias"] and page.locator('#tabs [aria-pressed="true"]').text_content() == "Without the pair bias", "another text has its own tabs", names())
+
+
+def check_links(checks, session, sets, choose):
+    page, cross = session.page, sets[1]
+    page.locator("#measure").select_option("errors")
+    wrong = []
+    for layer in range(2):
+        for head in range(3):
+            said = page.locator(f'.thumb[data-layer="{layer}"][data-head="{head}"]').get_attribute("aria-label")
+            if abs(float(said.split()[-1]) - error_rate(cross, layer, head)) > 0.0005:
+                wrong.append((said, error_rate(cross, layer, head)))
+    checks.that(not wrong, "each head's alignment error rate is that of its links", wrong)
+    layer, head = choose.random.randrange(2), choose.random.randrange(3)
+    session.open(layer, head)
+    note = session.text("#links-note")
+    a, b, c, d, rate = map(float, re.search(r"1 − \((\d+) \+ (\d+)\) / \((\d+) \+ (\d+)\) = ([\d.-]+)", note).groups())
+    checks.that(abs(1 - (a + b) / (c + d) - rate) < 0.0005 and abs(rate - error_rate(cross, layer, head)) < 0.0005 and (c, d) == (4, 3), "the note works the sum", note)
+    for hidden in (False, True):
+        page.locator("#hide-special").set_checked(hidden)
+        rows, columns = ([place for place in range(count) if not (hidden and place in special)] for count, special in ((5, SPECIAL_ROWS), (7, SPECIAL_COLUMNS)))
+        wanted = sorted((rows.index(t), columns.index(s), "gold" if (t, s) in SURE else "gold possible") for t, s in SURE + POSSIBLE)
+        shown = page.evaluate("""() => {
+          const cells = document.querySelector('.cells').getBoundingClientRect();
+          const columns = document.querySelectorAll('.keys .label').length, side = cells.width / columns;
+          return [...document.querySelectorAll('.gold')].map((mark) => {
+            const box = mark.getBoundingClientRect();
+            return [Math.round((box.top - cells.top) / side), Math.round((box.left - cells.left) / side), mark.className];
+          });
+        }""")
+        checks.that(sorted(map(tuple, shown)) == wanted, f"known links are outlined{' without special tokens' if hidden else ''}", (shown, wanted))
+    page.locator("#export summary").click()
+    with page.expect_download() as download:
+        page.locator('[data-export="svg"]').click()
+    svg = pathlib.Path(download.value.path()).read_text(encoding="utf-8")
+    checks.that(svg.count('stroke="#ffb800"') == 5 and "Cross-attention" in svg, "the exported figure has them, and the name of the set", svg.count('stroke="#ffb800"'))
+    page.locator('[data-view="lines"]').click()
+    pixels = page.locator(".lines canvas").evaluate(PIXELS)
+    gold = sum(pixels[i] > 150 and pixels[i + 1] > 90 and pixels[i + 2] < 60 and pixels[i + 3] > 150 for i in range(0, len(pixels), 4))
+    checks.that(gold > 500, "lines: known links are gold", gold)
+    page.locator('[data-view="read"]').click()
+    page.locator('.read-body .running').first.locator('[data-index="3"]').click()
+    linked = page.locator(".read-body .piece.linked").all_text_contents()
+    checks.that(sorted(linked) == sorted(ENGLISH[s] for t, s in SURE + POSSIBLE if t == 3), "text: the known words are underlined", linked)
+
+
+def check_masked(checks, session, sets):
+    page = session.page
+    session.open(0, 0)
+    boxes = page.evaluate("""() => {
+      const cells = document.querySelector('.cells').getBoundingClientRect();
+      return [...document.querySelectorAll('.blocked-shade')].map((shade) => [(shade.getBoundingClientRect().left - cells.left) / cells.width * 7, shade.getBoundingClientRect().height / cells.height]);
+    }""")
+    checks.that([[round(at), round(part)] for at, part in boxes] == [[5, 1]], "a masked key is shaded from top to bottom", boxes)
+    struck = [label.text_content() for label in page.locator(".keys .label.blocked").all()]
+    checks.that(struck == [ENGLISH[5]] and page.locator("#blocked-legend").is_visible(), "its word is struck through, and the legend tells", struck)
+
+
+def check_layer(checks, session, sets, gates, choose):
+    page, (_, _, biased, plain) = session.page, sets
+    head, t = choose.random.randrange(2), choose.random.randrange(6)
+    session.open(0, head)
+    axes = page.locator(".strip-corner").text_content()
+    checks.that(axes == "residue j →residue i ↓", "the axes have their names", axes)
+    ramp = page.locator("#legend").evaluate(PIXELS)
+    pixels = page.locator(".gate canvas").evaluate(PIXELS)
+    wrong = []
+    for row in range(6):
+        for column in range(4):
+            level = round(255 * gates[head][row][column] ** 0.5)
+            pixel, at = pixels[4 * (row * 4 + column):][:3], [ramp[4 * i:4 * i + 3] for i in range(max(0, level - 1), min(256, level + 2))]
+            if pixel not in at:
+                wrong.append((row, column, pixel))
+    checks.that(not wrong and len(pixels) == 4 * 24, "the strip shows the gates of the head", wrong)
+    session.hover(t, 1)
+    numbers = [float(x) for x in re.findall(r"\d\.\d+", session.text("#gate-note"))]
+    wanted = [sum(gates[head][t]) / 4, min(gates[head][t]), max(gates[head][t])]
+    checks.that(len(numbers) == 3 and all(abs(a - b) < 1e-4 for a, b in zip(numbers, wanted)), "the gate of the row is told", (numbers, wanted))
+    cells, gate = (page.locator(name).bounding_box() for name in (".cells", ".gate"))
+    checks.that(gate["x"] > cells["x"] + cells["width"] and abs(gate["y"] - cells["y"]) < 1 and abs(gate["height"] - cells["height"]) < 1, "the strip is beside the rows", (cells, gate))
+    for name, expected in (("With", biased), ("Without", plain)):
+        tab(session, f"{name} the pair bias")
+        session.hover(t, 3)
+        session.expected = expected
+        wrong = session.right(0, head, t, 3)
+        checks.that(not wrong, f"{name.lower()} the pair bias: its own weights, in the same head", wrong)
+
+
+def check_blocks(checks, session):
+    expected, page = session.expected, session.page
+    pieces = expected.queries["pieces"]
+    parts = {"A": list(range(5)), "B": list(range(5, len(pieces)))}
+    names = page.locator("#block option").all_text_contents()
+    checks.that(names == ["whole map", "A → A", "A → B", "B → A", "B → B"], "a pair has four blocks", names)
+    for name in names[1:]:
+        rows, columns = (parts[part] for part in name.split(" → "))
+        page.locator("#block").select_option(label=name)
+        session.drawn()
+        page.wait_for_function("([w, h]) => [...document.querySelectorAll('.thumb img')].every((image) => image.naturalWidth === w && image.naturalHeight === h)", arg=[len(columns), len(rows)])
+        if page.locator("#head").is_hidden():
+            session.open(3, 4)
+        session.hover(len(rows) - 1, 1)
+        wrong = session.right(3, 4, rows[-1], columns[1])
+        checks.that(not wrong and page.locator(".queries .label").count() == len(rows) and page.locator("#block-note").is_visible(), f"{name}: its words and weights, in all heads", wrong)
+    page.reload()
+    session.drawn()
+    checks.that(page.locator("#block").input_value() == "1-1" and page.locator(".queries .label").count() == len(parts["B"]), "a reload keeps the block")
+    page.locator("#block").select_option("all")
+    checks.that(page.locator(".queries .label").count() == len(pieces) and page.locator("#block-note").is_hidden(), "the whole map comes back")
+
+
+def main():
+    arguments = parsed(__doc__)
+    fox = Expected.of(arguments)
+    choose = Choose(arguments.seed, fox)
+    cross = Made(choose.random, 1, GERMAN, ENGLISH, 2, 3)
+    residues = list("MKTAYI")
+    biased, plain = Made(choose.random, 2, residues, None, 1, 2), Made(choose.random, 3, residues, None, 1, 2)
+    gates = [[[choose.random.random() for _ in range(4)] for _ in range(6)] for _ in range(2)]
+    sets = (fox, cross, biased, plain)
+
+    def edit(data):
+        first = data["texts"][0]
+        first.update(name="Encoder", group=0)
+        first["queries"]["segment"] = [0 if place < 5 else 1 for place in range(fox.rows)]
+        second = cross.entry(name="Cross-attention", group=0, links={"sure": SURE, "possible": POSSIBLE}, blocked=MASKED)
+        second["queries"]["special"], second["keys"]["special"] = SPECIAL_ROWS, SPECIAL_COLUMNS
+        layer = {"group": 1, "axes": ["residue i", "residue j"], "gate": [[codes(x for row in gate for x in row) for gate in gates]], "gate_width": 4}
+        data["texts"] = [first, second, biased.entry(bias="with", **layer), plain.entry(bias="without", **layer)]
+
+    with tempfile.TemporaryDirectory() as folder, started_browser() as browser:
+        path = variant(arguments.page, edit, pathlib.Path(folder) / "sides.html")
+        return run_checks(arguments, Checks(), browser, [
+            ("tabs", check_tabs, [sets, choose], {"path": path}),
+            ("blocks", check_blocks, [], {"path": path}),
+            ("links", check_links, [sets, choose], {"path": path, "address": "text=1"}),
+            ("masked", check_masked, [sets], {"path": path, "address": "text=1"}),
+            ("layer", check_layer, [sets, gates, choose], {"path": path, "address": "text=2"}),
+        ])
+
+
+if __name__ == "__main__":
+    sys.exit(main())

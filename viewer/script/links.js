@@ -1,0 +1,58 @@
+// Links that are known to be right, such as those of a translation, and how far a head's own links agree with them.
+
+// From each query word to its key word with the largest weight, without special tokens; a row of zeros or NaN has none.
+function linksOfHead(text, map) {
+  const columns = text.keys.shown(true), width = text.keys.size;
+  return text.queries.shown(true).flatMap((row) => {
+    let best = null;
+    for (const column of columns) if (map[row * width + column] > (best === null ? 0 : map[row * width + best])) best = column;
+    return best === null ? [] : [{ row, column: best }];
+  });
+}
+
+// Alignment error rate (Och and Ney 2003, equation 39): with A the head's links, S the sure ones, P the sure and possible ones,
+// 1 - (|A and S| + |A and P|) / (|A| + |S|).
+function alignment(text, map) {
+  const own = linksOfHead(text, map);
+  const key = ({ row, column }) => `${row} ${column}`;
+  const sure = new Set(text.links.sure.map(key)), possible = new Set([...sure, ...text.links.possible.map(key)]);
+  const inSure = own.filter((link) => sure.has(key(link))).length, inPossible = own.filter((link) => possible.has(key(link))).length;
+  return { links: own.length, sure: sure.size, inSure, inPossible, rate: own.length + sure.size === 0 ? NaN : 1 - (inSure + inPossible) / (own.length + sure.size) };
+}
+
+const errorRate = (value) => (Number.isNaN(value) ? "NaN" : value.toFixed(3));
+
+// The sum as one works it by hand.
+function alignmentNote(text, map) {
+  const { links, sure, inSure, inPossible, rate } = alignment(text, map);
+  return say("Alignment error rate 1 − ({0} + {1}) / ({2} + {3}) = {4}: of this head’s {2} links, {0} are sure and {1} sure or possible; {3} are sure in all. A head’s links: from each row word to its column word with the largest weight, without special tokens.", inSure, inPossible, links, sure, errorRate(rate));
+}
+
+// Known links among the words that are shown: [{ i, j, row, column, sure }], i and j their places.
+function shownLinks(text, { rows, columns }) {
+  if (!text.links) return [];
+  const at = (indices) => new Map(indices.map((index, place) => [index, place]));
+  const i = at(rows), j = at(columns);
+  const sure = text.links.sure.map((link) => ({ ...link, sure: true })), seen = new Set(sure.map(({ row, column }) => `${row} ${column}`));
+  return [...sure, ...text.links.possible.filter(({ row, column }) => !seen.has(`${row} ${column}`)).map((link) => ({ ...link, sure: false }))]
+    .filter(({ row, column }) => i.has(row) && j.has(column)).map((link) => ({ ...link, i: i.get(link.row), j: j.get(link.column) }));
+}
+
+// Their outlines over the cells of a matrix.
+const linkOutlines = (text, shown) => shownLinks(text, shown).map(({ i, j, sure }) => make("div", { className: `gold${sure ? "" : " possible"}`, style: { row: i, column: j } }));
+
+// Where they are drawn, under the lines of a head: middle(place) is a word's height.
+function strokeLinks(pen, text, shown, width, middle, colour) {
+  pen.save();
+  pen.strokeStyle = colour;
+  pen.lineWidth = 5;
+  pen.globalAlpha = 0.8;
+  for (const { i, j, sure } of shownLinks(text, shown)) {
+    pen.setLineDash(sure ? [] : [3, 5]);
+    pen.beginPath();
+    pen.moveTo(0, middle(i));
+    pen.bezierCurveTo(width / 3, middle(i), (2 * width) / 3, middle(j), width, middle(j));
+    pen.stroke();
+  }
+  pen.restore();
+}

@@ -1,0 +1,123 @@
+// Tokens as the running text that they were made from, and their tints.
+
+// How a tokenizer may spell a character: without case, accents and width.
+const plainly = (text) => text.normalize("NFKD").replace(/\p{Mn}/gu, "").toLowerCase();
+
+const characters = (tokens, index) => tokens.unknown.get(index) ?? tokens.spelling.text(tokens.pieces[index]);
+const withoutMark = (tokens, index, text) => (tokens.spelling.starts(tokens.pieces[index]) ? text : text.replace(/^##/, ""));
+
+// [{ before, text }] of each token: its characters in the original text and the space before them; null if they are not found there.
+function alignedText(tokens, original) {
+  let plain = "", at = 0, end = 0;
+  const places = [];  // in the original, of each letter of `plain`
+  let place = 0;
+  for (const character of original) {
+    const spelled = plainly(character);
+    plain += spelled;
+    for (let i = 0; i < spelled.length; ++i) places.push(place);
+    place += character.length;
+  }
+  places.push(original.length);
+  const result = [];
+  for (const index of tokens.pieces.keys()) {
+    if (tokens.special.has(index)) {
+      result.push({ before: "", text: tokens.pieces[index] });
+      continue;
+    }
+    const spelled = plainly(withoutMark(tokens, index, characters(tokens, index))).trim();
+    while (at < plain.length && /[\s|]/.test(plain[at]) && plain[at] !== spelled[0]) ++at;  // "|" is between the texts of a pair
+    if (spelled === "" || !plain.startsWith(spelled, at)) return null;
+    const from = places[at];
+    at += spelled.length;
+    if (places[at] <= from) return null;
+    result.push({ before: original.slice(end, from), text: original.slice(from, places[at]) });
+    end = places[at];
+  }
+  return result;
+}
+
+const TIGHT = String.raw`[\p{Script=Han}\p{Script=Hiragana}\p{Script=Katakana}\p{Script=Thai}\p{Script=Lao}\p{Script=Khmer}\p{Script=Myanmar}\u3000-\u303f\uff00-\uffef]`;  // written without spaces
+const NO_SPACE_BEFORE = new RegExp(`^(?:${TIGHT}|[.,;:!?%)\\]}’”»…،؛؟])`, "u");
+const NO_SPACE_AFTER = new RegExp(`(?:${TIGHT}|[([{“«‘])$`, "u");
+
+// The same without the original text: a space before each word, but for punctuation and scripts without spaces.
+function joinedText(tokens) {
+  let last = "";
+  return tokens.pieces.map((piece, index) => {
+    if (tokens.special.has(index)) {
+      last = "";
+      return { before: "", text: piece };
+    }
+    const [, space, rest] = /^(\s*)(.*)$/su.exec(withoutMark(tokens, index, characters(tokens, index)));
+    const spaced = tokens.spelling.spaced && tokens.spelling.starts(piece) && last !== "" && !NO_SPACE_BEFORE.test(rest) && !NO_SPACE_AFTER.test(last);
+    last = rest || " ";
+    return rest === "" ? { before: space.includes("\n") ? space : "", text: visibleWord(space) } : { before: space || (spaced ? " " : ""), text: rest };
+  });
+}
+
+const runningText = (tokens, original) => (original && alignedText(tokens, original)) || joinedText(tokens);
+
+// A background for each colour of the ramp, with the ink, black or white, that has a contrast of 4.5 or more on it.
+function inksOf(ramp) {
+  const css = (pixel) => {
+    const light = [0.2126, 0.7152, 0.0722].reduce((sum, part, i) => sum + part * toLinear(((pixel >>> (8 * i)) & 255) / 255), 0);
+    return [hexOf(pixel), light > 0.179 ? "#000000" : "#ffffff"];
+  };
+  return { levels: Array.from(ramp.pixels, css), nan: css(ramp.nan) };
+}
+
+// A paragraph whose words can be tinted.
+class Running {
+  constructor() { this.element = make("p", { className: "running", dir: "auto" }); }
+
+  // text: of runningText(); indices: of the tokens that are shown; noted: whether pointing at a word tells its token; blocked: masked keys
+  build(tokens, text, indices, noted, blocked) {
+    this.words = new Map();
+    const parts = [];
+    for (const index of indices) {
+      const special = tokens.special.has(index);
+      const element = document.createElement(special ? "bdi" : "span");  // not isolated: letters of an Arabic word join across its pieces
+      element.className = `piece${special ? " special" : ""}${tokens.unknown.has(index) ? " unknown" : ""}${blocked?.has(index) ? " blocked" : ""}`;
+      element.textContent = text[index].text;
+      element.dataset.index = index;
+      if (noted) element.title = tokens.note(index);
+      if (text[index].before) parts.push(text[index].before);
+      else if (special) parts.push("\u200b");  // a line may break between special tokens
+      parts.push(element);
+      this.words.set(index, element);
+    }
+    this.element.replaceChildren(...parts);
+    this.levels = new Map();
+    this.lit = [];
+  }
+
+  // weightOf(index): an attention weight; null for no tint at all. A weight of exactly 0 has no colour but a grey word.
+  tint(weightOf, look, largest) {
+    for (const [index, element] of this.words) {
+      const weight = weightOf ? weightOf(index) : null;
+      const level = weight === null ? null : weight === 0 ? "none" : Number.isNaN(weight) ? "nan" : Math.round(255 * Math.min(1, Math.max(0, look.scale.position(weight, largest))));
+      if (this.levels.get(index) === level) continue;  // most words keep theirs while the pointer moves
+      this.levels.set(index, level);
+      element.classList.toggle("none", level === "none");
+      const [background, ink] = typeof level === "number" ? look.inks.levels[level] : level === "nan" ? look.inks.nan : ["", ""];
+      element.style.background = background;
+      element.style.color = ink;
+    }
+  }
+
+  light(indices) {
+    for (const element of this.lit) element.classList.remove("lit");
+    this.lit = indices.map((index) => this.words.get(index)).filter(Boolean);
+    for (const element of this.lit) element.classList.add("lit");
+  }
+
+  // Underlines the words that are known to be linked to the chosen one.
+  underline(indices) {
+    for (const [index, element] of this.words) element.classList.toggle("linked", indices.has(index));
+  }
+
+  static at(event) {
+    const piece = event.target.closest(".piece");
+    return piece && Number(piece.dataset.index);
+  }
+}

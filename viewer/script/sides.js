@@ -1,0 +1,76 @@
+// What a set of maps has beside words and weights, the tabs of a text's sets, and the blocks of a text with segments.
+
+// As viewer/sides.cc writes them.
+function sidesOf(json, decoder) {
+  const { name = "", group = 0, bias = "", axes = ["", ""], blocked = [], links = null, gate = null, gate_width: gateWidth = 0 } = json;
+  return {
+    name, group, bias, axes, gateWidth, blocked: new Set(blocked),
+    links: links && { sure: links.sure.map(([row, column]) => ({ row, column })), possible: links.possible.map(([row, column]) => ({ row, column })) },
+    gate: (layer, head) => (gate && layer !== MEAN && head !== MEAN ? decoder.decode(gate[layer][head]) : null),  // [T * V]
+  };
+}
+
+// The same for words merged from pieces: a word is masked if all its pieces are, links are those of its pieces, its gate is their mean.
+function mergedSides(source, rows, columns) {
+  const wordOf = (groups) => new Map(groups.flatMap((places, at) => places.map((index) => [index, at])));
+  const row = wordOf(rows), column = wordOf(columns);
+  const once = (links) => [...new Map(links.map((link) => [`${row.get(link.row)} ${column.get(link.column)}`, { row: row.get(link.row), column: column.get(link.column) }])).values()];
+  const { name, group, bias, axes, gateWidth } = source;
+  return {
+    name, group, bias, axes, gateWidth,
+    blocked: new Set([...columns.keys()].filter((at) => columns[at].every((index) => source.blocked.has(index)))),
+    links: source.links && { sure: once(source.links.sure), possible: once(source.links.possible) },
+    gate: (layer, head) => {
+      const gate = source.gate(layer, head);
+      return gate && Float32Array.from({ length: rows.length * gateWidth }, (_, i) => rows[Math.floor(i / gateWidth)].reduce((sum, t) => sum + gate[t * gateWidth + (i % gateWidth)], 0) / rows[Math.floor(i / gateWidth)].length);
+    },
+  };
+}
+
+// Of the columns and of the rows.
+const axisNames = ({ axes: [query, key] }) => [key ? `${key} →` : say("key →"), query ? `${query} ↓` : say("query ↓")];
+
+// ---- Tabs ----
+
+const TAB_NAMES = { "Self-attention": () => say("Self-attention"), Encoder: () => say("Encoder"), Decoder: () => say("Decoder"), "Cross-attention": () => say("Cross-attention") };
+const BIASES = { with: () => say("With the pair bias"), without: () => say("Without the pair bias") };
+
+const tabName = (text) => [TAB_NAMES[text.name]?.() ?? text.name, BIASES[text.bias]?.()].filter(Boolean).join(" · ");
+const tabsOf = (texts, at) => [...texts.keys()].filter((index) => texts[index].group === texts[at].group);
+const firstsOf = (texts) => [...texts.keys()].filter((index) => index === 0 || texts[index].group !== texts[index - 1].group);
+
+// Of another text, the set at the same place.
+function sameTab(texts, from, first) {
+  const there = tabsOf(texts, first);
+  return there[tabsOf(texts, from).indexOf(from)] ?? first;
+}
+
+function showTabs(element, texts, at, open) {
+  const tabs = tabsOf(texts, at);
+  element.hidden = tabs.length < 2;
+  element.replaceChildren(...tabs.map((index) => {
+    const button = make("button", { type: "button", textContent: tabName(texts[index]) || say("Maps"), data: { tab: index }, aria: { pressed: String(index === at) } });
+    button.addEventListener("click", () => open(index));
+    return button;
+  }));
+}
+
+// ---- Blocks ----
+
+const segmentsOf = (tokens) => [...new Set(tokens.segment)].sort((a, b) => a - b);
+const segmentName = (segment) => (segment < 26 ? String.fromCharCode(65 + segment) : String(segment));
+
+// ["0-0", "0-1", …]: from the words of one segment to those of another. None for a text with one segment or with very many.
+function blocksOf(text) {
+  const rows = segmentsOf(text.queries), columns = segmentsOf(text.keys);
+  const several = rows.length * columns.length;
+  return several > 1 && several <= 16 ? rows.flatMap((row) => columns.map((column) => `${row}-${column}`)) : [];
+}
+
+const blockName = (block) => block.split("-").map((segment) => segmentName(Number(segment))).join(" → ");
+
+// { row, column }: the segments whose words are shown; null for all.
+function blockOf(text, name) {
+  const [row, column] = blocksOf(text).includes(name) ? name.split("-").map(Number) : [null, null];
+  return { row, column };
+}

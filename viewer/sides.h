@@ -1,0 +1,22 @@
+// What a set of maps has beside words and weights: its name, axes, key mask, known links, gate, pair bias and further sets (tabs).
+#pragma once
+
+#include <cstdint>
+#include <nlohmann/json.hpp>
+#include <vector>
+
+#include "polyhead/tensor.h"
+#include "polyhead/viewer.h"
+#include "viewer/encoding.h"
+
+namespace polyhead::viewer {
+
+std::vector<const Text*> sets_of(const Text& text);  // the text, then its tabs
+std::vector<const Text*> sets_of(const Page& page);
+std::int64_t numbers_of(const Text& set);            // that the page stores for it
+
+void check_sides(const Text& set);
+void add_sides(nlohmann::json& json, const Text& set, Encoding encoding);
+Tensor without_bias(const Text& set);  // [layers, heads, T, S] float32: the attention weights without set.pair_bias
+
+}  // namespace polyhead::viewer
