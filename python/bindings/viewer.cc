@@ -2,6 +2,8 @@
 
 #include <nanobind/stl/string.h>
 
+#include <list>
+
 #include "bind.h"
 #include "gil.h"
 #include "options.h"
@@ -40,15 +42,57 @@ viewer::Language read_language(nb::handle object) {
   return choice("lang", read_word(object, "lang"), kLanguages);
 }
 
-std::string page(nb::handle weights, nb::handle tokens, nb::handle key_tokens, nb::handle text_object, nb::handle title_object, nb::handle language_name) {
-  const viewer::Language language = read_language(language_name);
-  const Maps maps(weights);
-  const std::vector<std::string> queries = read_words(tokens, "tokens");
-  const std::string shown = read_word(text_object, "text"), title = read_word(title_object, "title");
-  viewer::Text entry{.text = shown, .queries = {.pieces = queries}, .attentions = maps.view};
-  if (!key_tokens.is_none()) entry.keys = viewer::Tokens{.pieces = read_words(key_tokens, "keys")};
+// What the views of a page point to.
+struct Kept {
+  std::list<Maps> maps;
+  std::vector<Array> arrays;
+};
+
+std::vector<bool> read_flags(nb::handle object, const char* name) {
+  std::vector<bool> flags;
+  if (object.is_none()) return flags;
+  for (const nb::handle flag : object) flags.push_back(read_flag(flag, name));
+  return flags;
+}
+
+std::vector<std::pair<std::int64_t, std::int64_t>> read_pairs(nb::handle object, const char* name) {
+  std::vector<std::pair<std::int64_t, std::int64_t>> pairs;
+  for (const nb::handle pair : object) {
+    const std::vector<std::int64_t> both = read_integers(pair, name);
+    pairs.emplace_back(both.at(0), both.at(1));
+  }
+  return pairs;
+}
+
+viewer::Tokens read_tokens(nb::handle object) {
+  viewer::Tokens tokens{.pieces = read_words(object["pieces"], nb::cast<std::string>(object["label"]).c_str())};
+  tokens.special = read_flags(object["special"], "special");
+  for (const std::int64_t segment : read_integers(object["segments"], "segments")) tokens.segment.push_back(static_cast<int>(segment));
+  return tokens;
+}
+
+// A set of maps as view() in _view.py describes it, and its tabs.
+viewer::Text read_set(nb::handle object, Kept& kept) {
+  viewer::Text set{.text = read_word(object["text"], "text"), .queries = read_tokens(object["queries"])};
+  if (const nb::object keys = object["keys"]; !keys.is_none()) set.keys = read_tokens(keys);
+  set.attentions = kept.maps.emplace_back(object["attentions"]).view;
+  set.name = read_word(object["name"], "name");
+  set.query_axis = read_word(object["query_axis"], "axes"), set.key_axis = read_word(object["key_axis"], "axes");
+  set.block_keys = read_flags(object["block_keys"], "block_keys");
+  if (!object["links"].is_none()) set.links = viewer::Links{.sure = read_pairs(object["links"], "links"), .possible = read_pairs(object["possible_links"], "possible_links")};
+  if (!object["gate"].is_none()) set.gate = kept.maps.emplace_back(object["gate"]).view;
+  kept.arrays.push_back(Array::input(object["pair_bias"], "pair_bias"));
+  if (const TensorView& bias = kept.arrays.back().view()) set.pair_bias = ConstTensorView(bias).expand(set.attentions.shape());
+  for (const nb::handle tab : object["tabs"]) set.tabs.push_back(read_set(tab, kept));
+  return set;
+}
+
+std::string page(nb::handle texts, nb::handle title, nb::handle language) {
+  Kept kept;
+  viewer::Page page{.title = read_word(title, "title"), .language = read_language(language)};
+  for (const nb::handle text : texts) page.texts.push_back(read_set(text, kept));
   const ReleasedGil released;
-  return viewer::render({.title = title, .texts = {std::move(entry)}, .language = language});
+  return viewer::render(page);
 }
 
 // Every head of a sentence model on each text, as `polyhead view` shows it.
@@ -80,7 +124,7 @@ std::string model_page(nb::handle source, nb::handle text_list, nb::handle pair_
 }  // namespace
 
 void bind_viewer(nb::module_& m) {
-  m.def("page", &page, any("source"), any("tokens"), any("keys"), any("text"), any("title"), any("lang"));
+  m.def("page", &page, any("texts"), any("title"), any("lang"));
   m.def("model_page", &model_page, any("source"), any("text"), any("pair"), any("title"), any("truncate"), any("lang"));
 }
 

@@ -10,6 +10,7 @@ from typing import Any, Literal
 from . import _core
 from ._capture import Capture
 from ._options import Array
+from ._view_sets import sets
 
 __all__ = ["Page", "view"]
 
@@ -47,16 +48,6 @@ class Page:
         return f"<polyhead.Page, {len(self.html.encode()) / 1000:.1f} KB>"
 
 
-def _layers(layers: Sequence[Array]) -> list[Array]:
-    """One [heads, T, S] per layer, from those or from [1, heads, T, S]."""
-    shapes = [tuple(layer.shape) for layer in layers]
-    if len({*shapes}) > 1 or len(shapes[0]) not in (3, 4) or len(shapes[0]) == 4 and shapes[0][0] != 1:
-        raise ValueError(f"source is a list of attention weights {', '.join(str(list(shape)) for shape in dict.fromkeys(shapes))}; it must be one [heads, T, S] or [1, heads, T, S] per layer")
-    if any(getattr(layer, "requires_grad", False) for layer in layers):
-        raise TypeError("source requires grad, which view does not record; pass detached attention weights")
-    return [layer[0] if len(layer.shape) == 4 else layer for layer in layers]
-
-
 def view(
     source: Any,
     text: str | Sequence[str] | None = None,
@@ -64,6 +55,14 @@ def view(
     pair: str | None = None,
     tokens: Sequence[str] | None = None,
     keys: Sequence[str] | None = None,
+    special: Any = None,
+    segments: Any = None,
+    block_keys: Any = None,
+    axes: tuple[str, str] | None = None,
+    links: Any = None,
+    possible_links: Any = None,
+    gate: Any = None,
+    pair_bias: Array | None = None,
     title: str | None = None,
     path: str | os.PathLike[str] | None = None,
     truncate: bool = False,
@@ -72,13 +71,28 @@ def view(
     """A page of the attention maps of every head.
 
     Args:
-        source: a folder with a BERT-type sentence model (config.json, model.safetensors, vocab.txt); or attention weights ``[layers, heads, T, S]``
-            (probabilities, floating; rows need not sum to 1, as after dropout); or a list with one ``[heads, T, S]`` or ``[1, heads, T, S]`` per layer,
-            which transformers returns for one text; or what `capture` took.
+        source: a folder with a BERT-type sentence model (config.json, model.safetensors, vocab.txt); or attention weights
+            (probabilities, floating; rows need not sum to 1, as after dropout): ``[T, S]``, ``[heads, T, S]``, ``[layers, heads, T, S]`` or a list with
+            one ``[heads, T, S]`` or ``[B, heads, T, S]`` per layer; or what `capture` took; or an output of transformers, whose ``attentions``, ``encoder_attentions``,
+            ``decoder_attentions`` and ``cross_attentions`` become tabs. A batch of B > 1 becomes B texts of the page; an array of a batch,
+            ``[B, heads, T, S]`` or ``[layers, B, heads, T, S]``, is known by B texts or lists of tokens. All arguments below that are for tokens
+            then have one entry for each text.
         text: with a model: one text or several. With attention weights: a text to show above the maps.
         pair: the second part of the text, with a model and one text.
-        tokens: with attention weights: T words of the queries; default: their positions.
-        keys: with attention weights: S words of the keys; default: as the queries if S = T, else their positions.
+        tokens: with attention weights: T words of the queries; default: their positions. Of an encoder-decoder: the decoder's words.
+        keys: with attention weights: S words of the keys; default: as the queries if S = T, else their positions. Of an encoder-decoder: the
+            encoder's words.
+        special: which tokens are special, so that the page can leave them out: their words, such as ``tokenizer.all_special_tokens``, or T flags;
+            flags as a pair (of the queries, of the keys) if the keys are other words.
+        segments: T ints, 0 for the first part of a text, 1 for the second; as a pair if the keys are other words.
+        block_keys: S flags, True where no query may attend to the key, as padding; the page shades it. transformers' attention_mask is the opposite:
+            ``block_keys=attention_mask == 0``.
+        axes: names of the query axis and of the key axis, such as ``("residue i", "residue j")``.
+        links: pairs (query, key) that are known to be right, such as those of a translation: the page outlines them and gives each head's alignment
+            error rate (Och and Ney 2003), of the links from each query word to its key word with the largest weight, without special tokens.
+        possible_links: further pairs that are not wrong.
+        gate: gates in [0, 1] that multiplied the heads' outputs, with the dimensions of source and V instead of S; a strip beside the map.
+        pair_bias: what was added to the scores, broadcasts to ``[layers, heads, T, S]``; a further tab shows the attention weights without it.
         title: of the page.
         path: also write the page there.
         truncate: shorten texts that exceed the model's positions; otherwise they are an error.
@@ -97,30 +111,17 @@ def view(
     if isinstance(source, (str, os.PathLike)):
         if text is None:
             raise ValueError("text is missing; source is the folder of a model, which needs one")
-        if tokens is not None or keys is not None:
-            raise ValueError("tokens and keys are for attention weights; source is the folder of a model, which has its own")
+        given = {"tokens": tokens, "keys": keys, "special": special, "segments": segments, "block_keys": block_keys, "axes": axes, "links": links, "possible_links": possible_links, "gate": gate, "pair_bias": pair_bias}
+        if wrong := [name for name, value in given.items() if value is not None]:
+            raise ValueError(f"{' and '.join(wrong)}: for attention weights; source is the folder of a model, which has its own")
         page = Page(_core.model_page(source, [text] if isinstance(text, str) else text, pair, title, truncate, lang))
     else:
         if pair is not None:
             raise ValueError("pair is for a model, and source is not the folder of one")
-        if text is not None and not isinstance(text, str):
-            raise ValueError("text must be one str with attention weights")
         if isinstance(source, Capture):
             source = source.layers()
-        if isinstance(source, (list, tuple)) and source and all(hasattr(layer, "shape") for layer in source):
-            source = _layers(source)
-            shape: Any = (len(source), *source[0].shape)
-        else:
-            shape = getattr(source, "shape", None)
-        if shape is None:
-            raise TypeError(f"source is of type {type(source).__name__}; it must be a folder's path or an array of attention weights")
-        if len(shape) != 4:
-            raise ValueError(f"source is {list(shape)}; attention weights must be [layers, heads, T, S]")
-        if keys is None and shape[2] != shape[3]:
-            keys = [str(s) for s in range(shape[3])]
-        if tokens is None:
-            tokens = [str(t) for t in range(shape[2])]
-        page = Page(_core.page(source, tokens, keys, text or "", "polyhead" if title is None else title, lang))
+        texts = sets(source, text, tokens, keys, special, segments, block_keys, axes, links, possible_links, gate, pair_bias)
+        page = Page(_core.page(texts, "polyhead" if title is None else title, lang))
     if path is not None:
         page.save(path)
     return page

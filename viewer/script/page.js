@@ -223,7 +223,7 @@ function showOtherHead(text, look) {
   const of = textAt(other.text);
   const names = other.text === state.text ? null : [state.text, other.text].map((index) => nameOfText(texts[index], index));
   views.compare.choose({ text: of, map: of.map(other.layer, other.head), shown: placesOf(of), title: titleOf(other.layer, other.head) }, names);
-  partner.show(texts.map(nameOfText), other, of, near);
+  partner.show(texts.map((one, index) => nameOfText(one, index)), other, of, near);
   current.other = other;
 }
 

@@ -1,0 +1,265 @@
+"""What `view` is given besides a model's folder, as the sets of maps of a page."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+# Names in the outputs of transformers: what the page's tab is called, and the sides of the queries and of the keys. An encoder-decoder's
+# queries are the decoder's tokens, its keys the encoder's.
+_OUTPUTS = {
+    "attentions": ("Self-attention", "query", "query"),
+    "encoder_attentions": ("Encoder", "key", "key"),
+    "decoder_attentions": ("Decoder", "query", "query"),
+    "cross_attentions": ("Cross-attention", "query", "key"),
+}
+_KINDS = "[T, S], [heads, T, S], [layers, heads, T, S], a list with one [heads, T, S] or [B, heads, T, S] per layer, or an output of transformers"
+
+
+class _Maps(NamedTuple):
+    """Attention weights of one tab."""
+
+    name: str
+    sides: tuple[str, str]  # of the queries and of the keys: "query" or "key"
+    values: Any  # [layers, heads, T, S], or a list of layers [heads, T, S] or [B, heads, T, S]
+    batch: int | None
+    T: int
+    S: int
+
+    def of(self, text: int) -> Any:
+        return self.values if self.batch is None else [layer[text] for layer in self.values]
+
+
+def _shape(array: Any) -> list[int]:
+    return list(array.shape)
+
+
+def _has_shape(value: Any) -> bool:
+    return hasattr(value, "shape") and not isinstance(value, type)
+
+
+def _output(source: Any) -> dict[str, Any] | None:
+    """The attention weights of an output of transformers, or of a dict with their names; None for another source."""
+    if _has_shape(source) or isinstance(source, (list, tuple)) and not hasattr(source, "_fields"):
+        return None
+    def get(name: str) -> Any:
+        return source.get(name) if isinstance(source, Mapping) else getattr(source, name, None)
+
+    if isinstance(source, Mapping) and (unknown := [name for name in source if name not in _OUTPUTS and not hasattr(source, "to_tuple")]):
+        raise ValueError(f"source has the name {unknown[0]!r}; it may have {', '.join(map(repr, _OUTPUTS))}")
+    if not isinstance(source, Mapping) and not any(hasattr(source, name) for name in _OUTPUTS):
+        return None
+    given = {name: get(name) for name in _OUTPUTS}
+    found = {name: values for name, values in given.items() if values is not None and len(values) > 0}  # transformers leaves () where a model has none
+    if not found:
+        raise ValueError("source has no attention weights; call the model with output_attentions=True (and attn_implementation='eager')")
+    return found
+
+
+def _layered(values: Any, name: str, count: int | None, kinds: str, batched: bool = False) -> tuple[Any, int | None]:
+    """[layers, heads, ..] or a list of layers, and the number of texts if there is a batch. `count`: of texts that words were given for."""
+    if isinstance(values, (list, tuple)):
+        if not values or not all(_has_shape(layer) for layer in values):
+            nested = values and isinstance(values[0], (list, tuple)) and any(map(_has_shape, values[0]))
+            raise TypeError(f"{name} is a {type(values).__name__} of {type(values[0]).__name__ if values else 'nothing'}; it must be {kinds}" + ("; generate() returns a list per step: call the model once on what it generated" if nested else ""))
+        shapes = {tuple(layer.shape) for layer in values}
+        first = _shape(values[0])
+        if len(shapes) > 1 or len(first) not in (3, 4):
+            raise ValueError(f"{name} is a list of attention weights {', '.join(str(list(shape)) for shape in dict.fromkeys(tuple(layer.shape) for layer in values))}; it must be one [heads, T, S] or [B, heads, T, S] per layer, all alike")
+        layers = list(values)
+        _refuse_gradients(layers, name)
+        if len(first) == 3:
+            return layers, None
+        if first[0] == 1 and count is None and not batched:
+            return [layer[0] for layer in layers], None
+        return layers, first[0]
+    if not _has_shape(values):
+        raise TypeError(f"{name} is of type {type(values).__name__}; it must be {kinds}")
+    _refuse_gradients([values], name)
+    dims = len(values.shape)
+    if count is not None or batched:
+        if dims == 4:
+            return [values], values.shape[0]
+        if dims == 5:
+            return [values[layer] for layer in range(values.shape[0])], values.shape[1]
+        raise ValueError(f"{name} is {_shape(values)}; for several texts it must be [B, heads, T, S] or [layers, B, heads, T, S]")
+    if dims not in (2, 3, 4):
+        raise ValueError(f"{name} is {_shape(values)}; it must be {kinds}")
+    return values[(None,) * (4 - dims)] if dims < 4 else values, None
+
+
+def _refuse_gradients(arrays: Sequence[Any], name: str) -> None:
+    if any(getattr(array, "requires_grad", False) for array in arrays):
+        raise TypeError(f"{name} requires grad, which view does not record; pass detached attention weights (torch.no_grad(), or .detach())")
+
+
+def _maps(source: Any, count: int | None) -> list[_Maps]:
+    found = _output(source)
+    tabs = []
+    for name, values in (found.items() if found is not None else [("source", source)]):
+        title, query, key = _OUTPUTS.get(name, ("", "query", "key"))
+        layered, batch = _layered(values, name if found is None else f"source.{name}", count, _KINDS)
+        shape = _shape(layered[0]) if isinstance(layered, list) else _shape(layered)
+        tabs.append(_Maps(title if found is not None and len(found) > 1 else "", (query, key), layered, batch, shape[-2], shape[-1]))
+    batches = {tab.batch for tab in tabs}
+    if len(batches) > 1:
+        raise ValueError(f"source has sets of maps with batches of {' and '.join(str(tab.batch or 1) for tab in tabs)} texts; they must have the same")
+    return tabs
+
+
+def _plain(value: Any) -> Any:
+    """Arrays as lists."""
+    return value.tolist() if hasattr(value, "tolist") else value
+
+
+def _is_list(value: Any) -> bool:
+    return isinstance(value, Sequence) and not isinstance(value, (str, bytes))
+
+
+def _of_text(value: Any, name: str, text: int, count: int | None) -> Any:
+    """The part of an argument that is for one text of a batch."""
+    value = _plain(value)
+    if value is None or count is None or isinstance(value, frozenset):
+        return value
+    if not _is_list(value) or len(value) != count:
+        raise ValueError(f"{name} has {len(value) if _is_list(value) else 'no'} entries for {count} texts; it must have one for each text")
+    return value[text]
+
+
+class _Side:
+    """The words of one side, with flags."""
+
+    def __init__(self, label: str, size: int, words: Any, special: Any, segments: Any) -> None:
+        self.label, self.size = label, size
+        self.pieces = [str(place) for place in range(size)] if words is None else words
+        if isinstance(special, frozenset):
+            special = [piece in special for piece in self.pieces]
+        self.special = None if special is None else [bool(flag) for flag in self._checked("special", special, (0, 1), "True or False")]
+        self.segments = self._checked("segments", segments, range(1000), "an int from 0")
+
+    def _checked(self, name: str, values: Any, allowed: Any, kind: str) -> list[int]:
+        if values is None:
+            return []
+        values = _plain(values)
+        letter = "T" if self.label == "tokens" else "S"
+        if not _is_list(values) or len(values) != self.size:
+            raise ValueError(f"{name} has {len(values) if _is_list(values) else 'no'} entries for the {self.label}; it must have {letter} = {self.size}")
+        for value in values:
+            if not isinstance(value, int):
+                raise TypeError(f"{name} has an entry of type {type(value).__name__}; each must be {kind}")
+            if value not in allowed:
+                raise ValueError(f"{name} has the entry {value}; each must be {kind}")
+        return list(values)
+
+    def described(self) -> dict[str, Any]:
+        return {"label": self.label, "pieces": self.pieces, "special": self.special, "segments": self.segments}
+
+
+def _both(value: Any, name: str, two: bool) -> tuple[Any, Any]:
+    """An argument for each side: a pair if the keys are other words than the queries."""
+    value = _plain(value)
+    if value is None or isinstance(value, frozenset) or not two:
+        return value, value
+    if not _is_list(value) or len(value) != 2 or not all(part is None or _is_list(_plain(part)) for part in value):
+        raise ValueError(f"{name} must be a pair here, for the tokens and for the keys, which are other words")
+    return value[0], value[1]
+
+
+def _named(special: Any) -> Any:
+    """Special tokens that are given by their words as a frozenset; flags as they are."""
+    listed = _plain(special)
+    words = isinstance(listed, (set, frozenset)) or _is_list(listed) and len(listed) > 0
+    return frozenset(listed) if words and all(isinstance(word, str) for word in listed) else listed
+
+
+def _pairs(value: Any, name: str) -> list[tuple[int, int]]:
+    value = _plain(value)
+    if value is None:
+        return []
+    if not _is_list(value):
+        raise TypeError(f"{name} is of type {type(value).__name__}; it must be a list of (query, key)")
+    pairs = [tuple(_plain(pair)) if _is_list(_plain(pair)) else (pair,) for pair in value]
+    for pair in pairs:
+        if len(pair) != 2 or not all(isinstance(place, int) and not isinstance(place, bool) for place in pair):
+            raise ValueError(f"{name} has the entry {pair!r}; each must be (query, key), two places of tokens")
+    return sorted(pairs)
+
+
+def _count(tokens: Any, text: Any) -> int | None:
+    """How many texts the words are for; None for one."""
+    tokens = _plain(tokens)
+    if _is_list(tokens) and tokens and all(_is_list(words) for words in tokens):
+        return len(tokens)
+    return len(text) if _is_list(text) else None
+
+
+def sets(source: Any, text: Any, tokens: Any, keys: Any, special: Any, segments: Any, block_keys: Any, axes: Any, links: Any, possible_links: Any, gate: Any, pair_bias: Any) -> list[dict[str, Any]]:
+    """The texts of a page, each with its further sets as tabs, as the bindings read them."""
+    count = _count(tokens, text)
+    tabs = _maps(source, count)
+    batch = tabs[0].batch
+    if batch is not None and count is not None and batch != count:
+        raise ValueError(f"source has a batch of {batch}; there are words for {count} texts")
+    if text is not None and not isinstance(text, str) and batch is None:
+        raise ValueError("text must be one str with the attention weights of one text")
+    if isinstance(text, str) and batch is not None:
+        raise ValueError(f"text must be {batch} str, one for each text of the batch")
+    if axes is not None and (not _is_list(axes) or len(axes) != 2):
+        raise TypeError("axes must be two str, the names of the query axis and of the key axis")
+    for name, value in (("axes", axes), ("gate", gate), ("pair_bias", pair_bias)):
+        if value is not None and len(tabs) > 1:
+            raise ValueError(f"{name} is for one set of maps; source has {len(tabs)}: {', '.join(tab.name for tab in tabs)}")
+    if possible_links is not None and links is None:
+        raise ValueError("possible_links are given without links, the sure ones")
+    gates = None if gate is None else _layered(gate, "gate", count, "[T, V], [heads, T, V] or [layers, heads, T, V]; for several texts [layers, B, heads, T, V]", batch is not None)
+    if gates and gates[1] != batch:
+        raise ValueError(f"gate has a batch of {gates[1]} and source of {batch}")
+    if pair_bias is not None:
+        if not _has_shape(pair_bias):
+            raise TypeError(f"pair_bias is of type {type(pair_bias).__name__}; it must be an array")
+        _refuse_gradients([pair_bias], "pair_bias")
+        values = tabs[0].values
+        whole = [len(values), *_shape(values[0])[-3:]] if isinstance(values, list) else _shape(values)
+        given = _shape(pair_bias)
+        if len(given) > 4 or any(extent not in (1, full) for extent, full in zip(given[::-1], whole[::-1])):
+            raise ValueError(f"pair_bias is {given}; it must broadcast to [layers, heads, T, S] = {whole}")
+    return [_text(tabs, place, batch, text, tokens, keys, special, segments, block_keys, axes, links, possible_links, gates, pair_bias) for place in range(1 if batch is None else batch)]
+
+
+def _text(tabs: list[_Maps], place: int, batch: int | None, text: Any, tokens: Any, keys: Any, special: Any, segments: Any, block_keys: Any, axes: Any, links: Any, possible_links: Any, gates: Any, pair_bias: Any) -> dict[str, Any]:
+    def part(value: Any, name: str) -> Any:
+        return _of_text(value, name, place, batch)
+
+    words = {"query": part(tokens, "tokens"), "key": part(keys, "keys")}
+    sizes: dict[str, int] = {}
+    for tab in tabs:
+        for side, size in zip(tab.sides, (tab.T, tab.S)):
+            if sizes.setdefault(side, size) != size:
+                raise ValueError(f"source has sets of maps with {sizes[side]} and {size} {'tokens' if side == 'query' else 'keys'}; they must agree")
+    alone = len(tabs) == 1 and tabs[0].sides == ("query", "key") and words["key"] is None and sizes["query"] == sizes["key"]
+    two = len(sizes) == 2 and not alone
+    if not two and words["key"] is not None:
+        raise ValueError("keys are given, but the keys of source are its tokens")
+    special_of, segments_of = _both(part(_named(special), "special"), "special", two), _both(part(segments, "segments"), "segments", two)
+    sides = {side: _Side("tokens" if side == "query" else "keys", sizes[side], words[side], special_of[at], segments_of[at])
+             for at, side in enumerate(("query", "key")) if side in sizes}
+    if alone:
+        sides["key"] = sides["query"]
+    blocked = part(block_keys, "block_keys")
+    described = []
+    for tab in tabs:
+        query, key = (sides[side] for side in tab.sides)
+        linked = links is not None and (len(tabs) == 1 or tab.sides == ("query", "key"))
+        masked = blocked is not None and (len(tabs) == 1 or tab.sides[1] == "key")
+        described.append({
+            "text": (text if isinstance(text, str) else text[place] if text is not None else "" if batch is None else str(place)),
+            "name": tab.name, "attentions": tab.of(place), "queries": query.described(), "keys": None if query is key else key.described(),
+            "query_axis": axes[0] if axes else "", "key_axis": axes[1] if axes else "",
+            "block_keys": [bool(flag) for flag in key._checked("block_keys", blocked, (0, 1), "True or False")] if masked else None,
+            "links": _pairs(part(links, "links"), "links") if linked else None, "possible_links": _pairs(part(possible_links, "possible_links"), "possible_links"),
+            "gate": None if gates is None else (gates[0] if batch is None else [layer[place] for layer in gates[0]]), "pair_bias": pair_bias, "tabs": [],
+        })
+    if links is not None and len(tabs) > 1 and not any(tab.sides == ("query", "key") for tab in tabs):
+        raise ValueError(f"links are for cross-attention; source has {', '.join(tab.name for tab in tabs)}")
+    described[0]["tabs"] = described[1:]
+    return described[0]

@@ -1,0 +1,181 @@
+"""What `polyhead.view` takes: shapes, batches, outputs of transformers, and what is told about the tokens. The page's data are compared with the arrays."""
+
+import base64
+import json
+import re
+
+import numpy as np
+import polyhead
+import pytest
+
+torch = pytest.importorskip("torch")
+transformers = pytest.importorskip("transformers")
+
+BOUND = 7.7e-6  # of 16 bits
+random = np.random.default_rng(12)
+
+
+def softmax(scores):
+    p = np.exp(scores - scores.max(-1, keepdims=True))
+    return (p / p.sum(-1, keepdims=True)).astype(np.float32)
+
+
+def maps(*shape):
+    return softmax(2 * random.standard_normal(shape))
+
+
+def sets_of(page):
+    return json.loads(re.search(r'id="data">(.*?)</script', page.html, re.S).group(1))["texts"]
+
+
+def decoded(codes, *shape):
+    numbers = np.frombuffer(base64.b64decode(codes), "<u2").astype(float)
+    return np.where(numbers == 0, 0, (numbers - 1) / 65533).reshape(shape)
+
+
+def weights(entry):
+    T, S = (len(entry.get(side, entry["queries"])["pieces"]) for side in ("queries", "keys"))
+    return np.array([[decoded(head, T, S) for head in heads] for heads in entry["weights"]])
+
+
+def holds(entry, expected):
+    shown = weights(entry)
+    assert shown.shape == tuple(expected.shape)
+    assert np.abs(shown - np.asarray(expected)).max() <= BOUND
+
+
+@pytest.fixture(scope="module")
+def translator():
+    torch.manual_seed(5)
+    config = transformers.BartConfig(
+        vocab_size=40, d_model=16, encoder_layers=2, decoder_layers=3, encoder_attention_heads=2, decoder_attention_heads=4, encoder_ffn_dim=8, decoder_ffn_dim=8,
+        max_position_embeddings=16, init_std=0.5, attn_implementation="eager")
+    return transformers.BartModel(config).eval()
+
+
+def run(model, batch, **options):
+    torch.manual_seed(7)
+    with torch.no_grad():
+        return model(input_ids=torch.randint(3, 40, (batch, 6)), decoder_input_ids=torch.randint(3, 40, (batch, 5)), output_attentions=True, **options)
+
+
+@pytest.mark.parametrize("as_dict", [False, True])
+def test_an_encoder_decoder_has_a_tab_for_each_set_of_maps(translator, as_dict):
+    out = run(translator, 1)
+    source = {name: getattr(out, name) for name in ("encoder_attentions", "decoder_attentions", "cross_attentions")} if as_dict else out
+    german, english = ["</s>", "Die", "Katze", "saß", "."], ["<s>", "The", "cat", "sat", ".", "</s>"]
+    page = polyhead.view(source, "Die Katze saß.", tokens=german, keys=english, special=["<s>", "</s>"], links=[(2, 2), (1, 1)], possible_links=[(3, 3)], block_keys=torch.tensor([0, 0, 0, 0, 0, 1]))
+    encoder, decoder, cross = sets_of(page)
+    assert [entry["name"] for entry in (encoder, decoder, cross)] == ["Encoder", "Decoder", "Cross-attention"]
+    assert [entry["group"] for entry in (encoder, decoder, cross)] == [0, 0, 0]
+    for entry, attentions in ((encoder, out.encoder_attentions), (decoder, out.decoder_attentions), (cross, out.cross_attentions)):
+        holds(entry, torch.stack(attentions)[:, 0])
+    assert encoder["queries"]["pieces"] == english and decoder["queries"]["pieces"] == german
+    assert cross["queries"]["pieces"] == german and cross["keys"]["pieces"] == english
+    assert cross["queries"]["special"] == [0] and cross["keys"]["special"] == [0, 5]
+    assert cross["links"] == {"sure": [[1, 1], [2, 2]], "possible": [[3, 3]]} and "links" not in encoder
+    assert encoder["blocked"] == cross["blocked"] == [5] and "blocked" not in decoder
+
+
+def test_a_batch_becomes_texts(translator):
+    out = run(translator, 3)
+    entries = sets_of(polyhead.view(out, ["a", "b", "c"], tokens=[[f"{b}{t}" for t in range(5)] for b in "abc"], special=["a0", "c4"]))
+    assert [(entry["group"], entry["text"], entry["name"]) for entry in entries[:4]] == [(0, "a", "Encoder"), (0, "a", "Decoder"), (0, "a", "Cross-attention"), (1, "b", "Encoder")]
+    for b in range(3):
+        holds(entries[3 * b + 2], torch.stack(out.cross_attentions)[:, b])
+    assert entries[2]["queries"]["special"] == [0] and entries[5]["queries"]["special"] == [] and entries[8]["queries"]["special"] == [4]
+    assert entries[5]["keys"]["pieces"] == [str(s) for s in range(6)]
+
+
+def test_a_decoder_alone_and_one_with_cross_attention():
+    torch.manual_seed(3)
+    config = transformers.GPT2Config(vocab_size=20, n_positions=8, n_embd=8, n_layer=2, n_head=2, add_cross_attention=True, attn_implementation="eager")
+    model = transformers.GPT2Model(config).eval()
+    ids = torch.randint(0, 20, (1, 4))
+    with torch.no_grad():
+        alone, both = model(ids, output_attentions=True), model(ids, encoder_hidden_states=torch.randn(1, 3, 8), output_attentions=True)
+    (entry,) = sets_of(polyhead.view(alone))
+    holds(entry, torch.stack(alone.attentions)[:, 0])
+    assert "name" not in entry
+    own, cross = sets_of(polyhead.view(both))
+    assert (own["name"], cross["name"]) == ("Self-attention", "Cross-attention")
+    holds(cross, torch.stack(both.cross_attentions)[:, 0])
+
+
+@pytest.mark.parametrize("convert", [np.asarray, torch.tensor, lambda a: torch.tensor(a).double(), np.asfortranarray])
+def test_every_shape(convert):
+    whole = maps(2, 3, 4, 5)
+    layers = [convert(layer) for layer in whole]
+    for source, expected in ((convert(whole[0, 0]), whole[:1, :1]), (convert(whole[0]), whole[:1]), (convert(whole), whole), (layers, whole), (tuple(layers), whole), ([layer[None] for layer in layers], whole)):
+        (entry,) = sets_of(polyhead.view(source, tokens=list("abcd"), keys=list("vwxyz")))
+        holds(entry, expected)
+
+
+def test_batches_of_arrays():
+    whole = maps(2, 3, 4, 5, 5)  # layers, B, heads, T, S
+    words = [[f"{b}{t}" for t in range(5)] for b in range(3)]
+    for source, expected in (([*whole], whole), (whole, whole), (whole[0], whole[:1])):
+        entries = sets_of(polyhead.view(source, tokens=words, segments=[[0, 0, 1, 1, 1]] * 3, block_keys=[[0] * 5, [0] * 5, [0, 0, 0, 0, True]]))
+        assert [entry["queries"]["pieces"] for entry in entries] == words
+        assert entries[2]["blocked"] == [4] and "blocked" not in entries[0]
+        for b in range(3):
+            holds(entries[b], expected[:, b])
+    assert len(sets_of(polyhead.view([*whole]))) == 3  # a list of [B, heads, T, S] needs no words
+
+
+def test_flags_of_one_side_and_of_two():
+    (entry,) = sets_of(polyhead.view(maps(1, 1, 3, 3), tokens=["[CLS]", "a", "b"], special=np.array([1, 0, 0]), segments=[0, 1, 1], axes=("residue i", "residue j")))
+    assert entry["queries"]["special"] == [0] and entry["queries"]["segment"] == [0, 1, 1] and entry["axes"] == ["residue i", "residue j"]
+    (entry,) = sets_of(polyhead.view(maps(2, 3), tokens=["a", "b"], keys=["x", "y", "z"], special=([False, True], [True, False, False]), segments=([0, 1], None)))
+    assert entry["queries"]["special"] == [1] and entry["keys"]["special"] == [0] and entry["queries"]["segment"] == [0, 1] and "segment" not in entry["keys"]
+
+
+def test_gates_and_weights_without_a_pair_bias():
+    scores, bias = random.standard_normal((2, 3, 4, 4)), random.standard_normal((3, 4, 4))
+    scores[..., 3] = -np.inf
+    gate = random.random((2, 3, 4, 5)).astype(np.float32)
+    after, before = sets_of(polyhead.view(softmax(scores + bias), gate=gate, pair_bias=bias, block_keys=[0, 0, 0, 1]))
+    assert (after["bias"], before["bias"], after["group"], before["group"]) == ("with", "without", 0, 0)
+    holds(after, softmax(scores + bias))
+    holds(before, torch.softmax(torch.tensor(scores), -1))
+    for entry in (after, before):
+        assert entry["gate_width"] == 5
+        assert np.abs(np.array([[decoded(head, 4, 5) for head in heads] for heads in entry["gate"]]) - gate).max() <= BOUND
+
+
+def output(**fields):
+    return transformers.modeling_outputs.Seq2SeqModelOutput(**fields)
+
+
+STEPS = tuple(tuple(torch.tensor(maps(1, 2, 1, 3)) for _ in range(2)) for _ in range(3))
+MAPS = maps(2, 3, 4, 4)
+WRONG = {
+    "no attentions": (ValueError, "source has no attention weights; call the model with output_attentions=True", output(last_hidden_state=torch.zeros(1)), {}),
+    "generate": (TypeError, "source.decoder_attentions is a tuple of tuple; .*generate\\(\\) returns a list per step", output(decoder_attentions=STEPS), {}),
+    "name": (ValueError, "source has the name 'foo'; it may have 'attentions', 'encoder_attentions'", {"foo": MAPS}, {}),
+    "gradients": (TypeError, "source requires grad", torch.tensor(MAPS, requires_grad=True), {}),
+    "dims": (ValueError, r"source is \[4\]; it must be \[T, S\], \[heads, T, S\], \[layers, heads, T, S\], a list with", MAPS[0, 0, 0], {}),
+    "layers": (ValueError, r"source is a list of attention weights \[3, 4, 4\], \[2, 4, 4\]; it must be one", [MAPS[0], MAPS[0, :2]], {}),
+    "batch of words": (ValueError, "source has a batch of 2; there are words for 3 texts", [MAPS, MAPS], {"tokens": [list("abcd")] * 3}),
+    "batch of dims": (ValueError, r"source is \[3, 4, 4\]; for several texts it must be \[B, heads, T, S\]", MAPS[0], {"tokens": [list("abcd")] * 3}),
+    "text of a batch": (ValueError, "text must be 2 str, one for each text", [MAPS, MAPS], {"text": "a"}),
+    "special": (ValueError, "special has 3 entries for the tokens; it must have T = 4", MAPS, {"special": [1, 0, 0]}),
+    "special flag": (ValueError, "special has the entry 2; each must be True or False", MAPS, {"special": [1, 0, 0, 2]}),
+    "special of two sides": (ValueError, "special must be a pair here, for the tokens and for the keys", MAPS, {"keys": list("abcd"), "special": [1, 0, 0, 0]}),
+    "segments": (ValueError, "segments has the entry -1; each must be an int from 0", MAPS, {"segments": [0, 0, 0, -1]}),
+    "block_keys": (ValueError, "block_keys has 3 entries for the tokens", MAPS, {"block_keys": [1, 0, 0]}),
+    "links": (ValueError, r"the sure link \(0, 4\) is outside of attentions \[2,3,4,4\]", MAPS, {"links": [(0, 4)]}),
+    "possible links": (ValueError, "possible_links are given without links", MAPS, {"possible_links": [(0, 1)]}),
+    "gate": (ValueError, r"gate is float32 \[2,3,3,4\]; it must be floating and \[layers,heads,T,V\] = \[2,3,4,V\]", MAPS, {"gate": MAPS[:, :, :3]}),
+    "pair bias": (ValueError, r"pair_bias is \[4, 5\]; it must broadcast to \[layers, heads, T, S\] = \[2, 3, 4, 4\]", MAPS, {"pair_bias": np.zeros((4, 5), np.float32)}),
+    "sets": (ValueError, "gate is for one set of maps; source has 2: Self-attention, Cross-attention", {"attentions": MAPS, "cross_attentions": MAPS}, {"gate": MAPS}),
+    "sizes": (ValueError, "source has sets of maps with 4 and 3 tokens; they must agree", {"decoder_attentions": MAPS, "cross_attentions": MAPS[:, :, :3]}, {}),
+    "model": (ValueError, "special and axes: for attention weights; source is the folder of a model", "folder", {"text": "a", "special": ["a"], "axes": ("i", "j")}),
+}
+
+
+@pytest.mark.parametrize("case", WRONG)
+def test_errors_name_what_was_given_and_what_may_be(case):
+    kind, message, source, options = WRONG[case]
+    with pytest.raises(kind, match=message):
+        polyhead.view(source, **options)
