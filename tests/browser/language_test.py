@@ -5,6 +5,7 @@
 
 A reader opens all views, menus and dialogs; what is visible then, and what titles and labels say, is read.
 """
+import json
 import pathlib
 import re
 import sys
@@ -65,10 +66,14 @@ def states(session):
     page.locator("#cover").fill("100")
     page.locator(".lines-body").press("ArrowRight")
     yield "lines, a pair"
-    page.locator('[data-view="compare"]').click()
-    yield "compare"
-    session.hover(2, 5)
-    yield "compare, a pair"
+    for view in page.locator("[data-view]:visible").evaluate_all("(buttons) => buttons.map((button) => button.dataset.view)"):
+        page.locator(f'[data-view="{view}"]').click()
+        yield view
+        for key in ("Home", "ArrowDown", "ArrowRight"):
+            page.keyboard.press(key)
+        yield f"{view}, a pair"
+        page.locator("#stage .label:visible").nth(3).hover()
+        yield f"{view}, a word"
     page.locator('[data-view="matrix"]').click()
     page.keyboard.press("m")
     yield "mean of the heads"
@@ -118,6 +123,47 @@ def check_english(checks, session):
         checks.that(len(texts) > 20 and not wrong, f"English: {state}", wrong)
         wrong = [text for text in texts if re.search(r"\{\d|undefined|\[object", text)]
         checks.that(not wrong, f"all places are filled: {state}", wrong)
+
+
+def several_texts(data):
+    """Adds what one text of English words does not have: unknown tokens, words of several pieces, other texts, keys that are not the queries."""
+    text = data["texts"][0]
+    text["queries"]["unknown"] = [[2, "狐狸"], [5, "犬"]]
+    text["queries"]["pieces"][4] = "##fox"
+    other = json.loads(json.dumps(text))
+    other["queries"]["pieces"][3] = "red"
+    crossed = json.loads(json.dumps(text))
+    crossed["keys"] = {**crossed["queries"], "pieces": [f"{at}" for at in range(len(text["queries"]["pieces"]))], "unknown": []}
+    data["texts"] += [other, crossed]
+
+
+def check_several(checks, session):
+    """What the page says of several texts, of unknown tokens and of merged words."""
+    page, words = session.page, NAMES | own_words(session) | {"red", "language", "test", "py", "polyhead"}
+
+    def read(state):
+        texts = page.evaluate(TEXTS)
+        checks.that(len(texts) > 20 and not left_in(texts, words), f"several texts: {state}", left_in(texts, words))
+    read("all heads")
+    for text in ("1", "2"):
+        page.locator("#text").select_option(text)
+        read(f"text {text}")
+    page.locator("#text").select_option("0")
+    page.locator("#merge").check()
+    session.open(1, 4)
+    read("merged")
+    page.keyboard.press("s")
+    read("merged, without special tokens")
+    page.locator("#merge").uncheck()
+    page.locator('[data-view="compare"]').click()
+    for text in ("1", "2"):
+        page.locator("#other-text").select_option(text)
+        read(f"compared with text {text}")
+        page.locator(".pane.a .label").nth(2).hover()
+        read(f"compared with text {text}, a word")
+    page.locator("#other-file").set_input_files(str(pathlib.Path(__file__)))
+    page.locator("#partner .note:visible").wait_for()
+    read("a file that is no page")
 
 
 def check_files(checks, session):
@@ -200,6 +246,7 @@ def main():
             ("Chinese", check_chinese, [], dict(chinese)),
             ("English", check_english, [], {"locale": "en-GB"}),
             ("files", check_files, [], dict(chinese)),
+            ("several texts", check_several, [], {"path": variant(arguments.page, several_texts, pathlib.Path(folder) / "several.html"), **chinese}),
             ("width", check_width, [], {"path": variant(arguments.page, read_chinese, pathlib.Path(folder) / "text.html"), **chinese}),
             ("switch", check_switch, [], {"locale": "en-US"}),
             ("written in Chinese", check_language, ["zh-CN", "a page for Chinese, an English reader"], {"path": written("zh"), "locale": "en-US"}),
