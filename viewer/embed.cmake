@@ -1,5 +1,5 @@
 # cmake -DOUT=assets.cc -DTEMPLATE=page.html -DSTYLE=page.css -DSCRIPT=a.js,b.js -P embed.cmake
-# Writes the page's parts as C++ string literals. Every byte becomes \xNN, so that nothing needs quoting.
+# Writes the page's parts as C++ arrays of characters. Every byte becomes '\xNN', so that nothing needs quoting; a string literal may be too long (64 KiB) for a compiler.
 string(REPLACE "," ";" SCRIPT "${SCRIPT}")
 set(source "#include \"viewer/assets.h\"\n\nnamespace polyhead::viewer {\n\n")
 foreach(part "kTemplate=TEMPLATE" "kStyle=STYLE" "kScript=SCRIPT")
@@ -10,10 +10,8 @@ foreach(part "kTemplate=TEMPLATE" "kStyle=STYLE" "kScript=SCRIPT")
     file(READ ${file} hex HEX)
     string(APPEND bytes "${hex}")
   endforeach()
-  string(LENGTH "${bytes}" digits)
-  math(EXPR count "${digits} / 2")
-  string(REGEX REPLACE "(................................................)" "\\1\"\n    \"" lines "${bytes}")
-  string(REGEX REPLACE "([0-9a-f][0-9a-f])" "\\\\x\\1" lines "${lines}")
-  string(APPEND source "const std::string_view ${name}{\n    \"${lines}\", ${count}};\n\n")
+  string(REGEX REPLACE "(................................................)" "\\1\n    " lines "${bytes}")
+  string(REGEX REPLACE "([0-9a-f][0-9a-f])" "'\\\\x\\1'," lines "${lines}")
+  string(APPEND source "static constexpr char ${name}Bytes[] = {\n    ${lines}};\nconst std::string_view ${name}{${name}Bytes, sizeof ${name}Bytes};\n\n")
 endforeach()
 file(WRITE ${OUT} "${source}}  // namespace polyhead::viewer\n")
