@@ -3,47 +3,72 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence, Set
-from typing import Any, NamedTuple
+from typing import Generic, Literal, cast, overload
 
 from . import _core
-from ._options import Array, MapValue, RelativeBias, SdpaOptions, Unpack, takes
+from ._options import A, Array, MapValue, NamedTuple, NumPyArray, RelativeBias, SdpaOptions, Unpack, takes
 
 __all__ = ["Gradients", "RelativeBias", "TopKeys", "alibi_slopes", "backends", "dropout_keep_bits", "explain", "head_statistics", "maps", "pooled_map", "quantize_rows", "relative_bucket", "sdpa", "sdpa_backward"]
 
 
-class Gradients(NamedTuple):
-    """What `sdpa_backward` returns; None for a gradient that is not in its argument `gradients`."""
+class Gradients(NamedTuple, Generic[A]):
+    """What `sdpa_backward` returns; None for a gradient that is not in its argument `gradients`, or whose input was not given."""
 
-    q: Array
-    k: Array
-    v: Array
-    bias: Array
-    sink: Array
-    relative_bias: Array
+    q: A
+    k: A
+    v: A
+    bias: A
+    sink: A
+    relative_bias: A
     """Of the slopes or the table of a `RelativeBias`."""
 
 
-class TopKeys(NamedTuple):
+class TopKeys(NamedTuple, Generic[A]):
     """The strongest keys of every query: both ``[*,N,T,k]``, largest probability first, and of equal ones the smaller key first."""
 
-    probability: Array
-    key: Array
+    probability: A
+    key: A
 
 
+@overload
+def sdpa(
+    q: A, k: Array, v: Array, *, return_lse: Literal[False] = False, return_attention_weights: Literal[False] = False, out: A | None = None, attention_weights: None = None,
+    k_scale: Array | None = None, v_scale: Array | None = None, **options: Unpack[SdpaOptions],
+) -> A: ...  # fmt: skip
+@overload
+def sdpa(
+    q: A, k: Array, v: Array, *, return_lse: Literal[True], return_attention_weights: Literal[False] = False, out: A | None = None, attention_weights: None = None,
+    k_scale: Array | None = None, v_scale: Array | None = None, **options: Unpack[SdpaOptions],
+) -> tuple[A, A]: ...  # fmt: skip
+@overload
+def sdpa(
+    q: A, k: Array, v: Array, *, return_lse: Literal[False] = False, return_attention_weights: Literal[True], out: A | None = None, attention_weights: A | None = None,
+    k_scale: Array | None = None, v_scale: Array | None = None, **options: Unpack[SdpaOptions],
+) -> tuple[A, A]: ...  # fmt: skip
+@overload
+def sdpa(
+    q: A, k: Array, v: Array, *, return_lse: Literal[True], return_attention_weights: Literal[True], out: A | None = None, attention_weights: A | None = None,
+    k_scale: Array | None = None, v_scale: Array | None = None, **options: Unpack[SdpaOptions],
+) -> tuple[A, A, A]: ...  # fmt: skip
+@overload
+def sdpa(
+    q: A, k: Array, v: Array, *, return_lse: bool = False, return_attention_weights: bool = False, out: A | None = None, attention_weights: A | None = None,
+    k_scale: Array | None = None, v_scale: Array | None = None, **options: Unpack[SdpaOptions],
+) -> A | tuple[A, ...]: ...  # fmt: skip
 @takes(SdpaOptions)
 def sdpa(
-    q: Array,
+    q: A,
     k: Array,
     v: Array,
     *,
     return_lse: bool = False,
     return_attention_weights: bool = False,
-    out: Array = None,
-    attention_weights: Array = None,
-    k_scale: Array = None,
-    v_scale: Array = None,
+    out: A | None = None,
+    attention_weights: A | None = None,
+    k_scale: Array | None = None,
+    v_scale: Array | None = None,
     **options: Unpack[SdpaOptions],
-) -> Any:
+) -> A | tuple[A, ...]:
     """Scaled dot-product attention (Vaswani et al. 2017, equation 1).
 
     ::
@@ -113,7 +138,7 @@ def sdpa(
 
 @takes(SdpaOptions)
 def sdpa_backward(
-    q: Array,
+    q: A,
     k: Array,
     v: Array,
     out: Array,
@@ -121,9 +146,9 @@ def sdpa_backward(
     d_out: Array,
     *,
     gradients: Collection[str] = ("q", "k", "v", "bias", "sink", "relative_bias"),
-    d_bias: Array = None,
+    d_bias: A | None = None,
     **options: Unpack[SdpaOptions],
-) -> Gradients:
+) -> Gradients[A]:
     """Gradients of `sdpa` (Dao et al. 2022, appendix B; with every option: docs/maths.md, equations 5 to 9).
 
     Args:
@@ -151,7 +176,7 @@ def sdpa_backward(
     return Gradients(*_core.sdpa_backward(q, k, v, out, lse, d_out, options, d_bias, *(name in gradients for name in Gradients._fields)))
 
 
-def alibi_slopes(heads: int) -> Any:
+def alibi_slopes(heads: int) -> NumPyArray:
     """The slopes of ALiBi (Press et al. 2022) as they were published: for a power of two ``2 ** (-8 * i / heads)`` for i from 1 to heads; else those of the
     next smaller power of two, followed by every second one of the next larger.
 
@@ -164,7 +189,7 @@ def alibi_slopes(heads: int) -> Any:
     Raises:
         ValueError, TypeError: heads is negative or no int.
     """
-    return _core.alibi_slopes(heads)
+    return cast("NumPyArray", _core.alibi_slopes(heads))
 
 
 def relative_bucket(distance: int, buckets: int, *, bidirectional: bool = True, max_distance: int = 128) -> int:
@@ -184,18 +209,25 @@ def relative_bucket(distance: int, buckets: int, *, bidirectional: bool = True, 
     return _core.relative_bucket(distance, buckets, bidirectional, max_distance)
 
 
+@overload
+def maps(
+    q: A, k: Array, *, rows: Sequence[int] | None = None, top_k: None = None, value: MapValue = "probability", out: A | None = None,
+    k_scale: Array | None = None, **options: Unpack[SdpaOptions],
+) -> A: ...  # fmt: skip
+@overload
+def maps(q: A, k: Array, *, top_k: int, k_scale: Array | None = None, **options: Unpack[SdpaOptions]) -> TopKeys[A]: ...
 @takes(SdpaOptions)
 def maps(
-    q: Array,
+    q: A,
     k: Array,
     *,
     rows: Sequence[int] | None = None,
     top_k: int | None = None,
     value: MapValue = "probability",
-    out: Array = None,
-    k_scale: Array = None,
+    out: A | None = None,
+    k_scale: Array | None = None,
     **options: Unpack[SdpaOptions],
-) -> Any:
+) -> A | TopKeys[A]:
     """Attention maps: ``p = softmax(score)`` of every head, computed again from q and k (as Dao et al. 2022, appendix B).
 
     Args:
@@ -221,11 +253,11 @@ def maps(
         return TopKeys(*_core.top_keys(q, k, top_k, options, k_scale))
     if rows is not None and out is not None:
         raise ValueError("out holds all rows; it may not be combined with rows")
-    return _core.maps(q, k, rows, options, value, out, k_scale)
+    return cast("A", _core.maps(q, k, rows, options, value, out, k_scale))
 
 
 @takes(SdpaOptions)
-def head_statistics(q: Array, k: Array, *, k_scale: Array = None, **options: Unpack[SdpaOptions]) -> dict[str, Array]:
+def head_statistics(q: A, k: Array, *, k_scale: Array | None = None, **options: Unpack[SdpaOptions]) -> dict[str, A]:
     """Numbers that describe the attention weights of each head, before dropout, averaged over the queries that attend to a key.
 
     Args:
@@ -243,7 +275,7 @@ def head_statistics(q: Array, k: Array, *, k_scale: Array = None, **options: Unp
 
 
 @takes(SdpaOptions)
-def pooled_map(q: Array, k: Array, height: int, width: int, *, k_scale: Array = None, **options: Unpack[SdpaOptions]) -> Array:
+def pooled_map(q: A, k: Array, height: int, width: int, *, k_scale: Array | None = None, **options: Unpack[SdpaOptions]) -> A:
     """Attention maps reduced to ``height x width`` blocks: the mean probability of each block, before dropout.
 
     Args:
@@ -259,11 +291,11 @@ def pooled_map(q: Array, k: Array, height: int, width: int, *, k_scale: Array = 
     Raises:
         ValueError, TypeError: as `sdpa`.
     """
-    return _core.pooled_map(q, k, height, width, options, k_scale)
+    return cast("A", _core.pooled_map(q, k, height, width, options, k_scale))
 
 
 @takes(SdpaOptions)
-def explain(q: Array, k: Array, v: Array, *, k_scale: Array = None, v_scale: Array = None, **options: Unpack[SdpaOptions]) -> str:
+def explain(q: Array, k: Array, v: Array, *, k_scale: Array | None = None, v_scale: Array | None = None, **options: Unpack[SdpaOptions]) -> str:
     """Which backend and kernels `sdpa` would use for these arguments, and why each backend before it declined. Computes nothing.
 
     Args:
@@ -279,7 +311,7 @@ def explain(q: Array, k: Array, v: Array, *, k_scale: Array = None, v_scale: Arr
     return _core.explain(q, k, v, options, k_scale, v_scale)
 
 
-def quantize_rows(x: Array, *, out: Array = None, scale: Array = None, num_threads: int | None = None) -> tuple[Array, Array]:
+def quantize_rows(x: A, *, out: A | None = None, scale: A | None = None, num_threads: int | None = None) -> tuple[A, A]:
     """int8 with one scale for each row of the last axis, as k and v of a cache: ``scale = max |x| / 127``, ``out = x / scale`` rounded to nearest even.
 
     Args:
@@ -294,7 +326,7 @@ def quantize_rows(x: Array, *, out: Array = None, scale: Array = None, num_threa
     Raises:
         ValueError, TypeError: as `sdpa`.
     """
-    result: tuple[Array, Array] = _core.quantize_rows(x, out, scale, num_threads)
+    result: tuple[A, A] = _core.quantize_rows(x, out, scale, num_threads)
     return result
 
 

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Literal, Union
+from typing import TYPE_CHECKING, Any, Literal, Union, cast
 
 from . import _core
 from ._layer import _name_of
-from ._options import Array, Rotary
+from ._options import Array, NumPyArray, Rotary
 
 if TYPE_CHECKING:
     import numpy
@@ -47,7 +47,7 @@ class KeyValueCache:
 
     @classmethod
     def on(
-        cls, keys: Array, values: Array, lengths: Sequence[int] | Array = None, *, key_scales: Array = None, value_scales: Array = None
+        cls, keys: Array, values: Array, lengths: Sequence[int] | Array | None = None, *, key_scales: Array | None = None, value_scales: Array | None = None
     ) -> KeyValueCache:
         """A cache on the caller's memory, without a copy.
 
@@ -73,32 +73,32 @@ class KeyValueCache:
         return self._cache.config
 
     @property
-    def lengths(self) -> Array:
+    def lengths(self) -> NumPyArray:
         """int64 ``[B]``: the tokens of each sequence; a copy."""
-        return self._cache.lengths
+        return cast("NumPyArray", self._cache.lengths)
 
     @property
-    def keys(self) -> Array:
+    def keys(self) -> NumPyArray:
         """``[B,K,S,H]``, where S is the longest length now: a read-only NumPy array on the cache's own memory. Rows beyond a sequence's length mean
         nothing. TypeError for bfloat16, which NumPy does not have."""
-        return self._cache.keys
+        return cast("NumPyArray", self._cache.keys)
 
     @property
-    def values(self) -> Array:
+    def values(self) -> NumPyArray:
         """``[B,K,S,V]``, as `keys`."""
-        return self._cache.values
+        return cast("NumPyArray", self._cache.values)
 
     @property
-    def key_scales(self) -> Array:
+    def key_scales(self) -> NumPyArray | None:
         """float32 ``[B,K,S]`` of int8 keys, for the argument `k_scale` of `polyhead.sdpa`; None for other dtypes."""
-        return self._cache.key_scales
+        return cast("NumPyArray | None", self._cache.key_scales)
 
     @property
-    def value_scales(self) -> Array:
+    def value_scales(self) -> NumPyArray | None:
         """float32 ``[B,K,S]`` of int8 values, for the argument `v_scale` of `polyhead.sdpa`; None for other dtypes."""
-        return self._cache.value_scales
+        return cast("NumPyArray | None", self._cache.value_scales)
 
-    def append(self, k: Array, v: Array, new_tokens: Array = None, *, num_threads: int | None = None) -> None:
+    def append(self, k: Array, v: Array, new_tokens: Array | None = None, *, num_threads: int | None = None) -> None:
         """Adds tokens at the end of each sequence. Nothing is written if a sequence would exceed the capacity.
 
         Args:

@@ -7,9 +7,10 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ._attention import TopKeys
-from ._options import Array
 
 if TYPE_CHECKING:
+    from torch import Tensor
+
     from .torch._recorder import Recorder
 
 __all__ = ["Capture", "CapturedCall", "MissedCall", "capture"]
@@ -26,13 +27,13 @@ class CapturedCall(NamedTuple):
     """How it was computed: the name of an operator of torch, or ``"softmax"`` where the module multiplies softmax and values itself."""
     shape: tuple[int, ...]
     """``(B, N, T, S)``; more leading dimensions if the call has them."""
-    maps: Array = None
+    maps: Tensor | None = None
     """Attention weights ``[B,N,T,S]`` before dropout, on the CPU; float64 if the call computes in it, else float32."""
-    statistics: dict[str, Array] | None = None
+    statistics: dict[str, Tensor] | None = None
     """As `head_statistics`: ``[B,N]`` each."""
-    top_keys: TopKeys | None = None
+    top_keys: TopKeys[Tensor] | None = None
     """As ``maps(top_k=...)``: ``[B,N,T,k]``."""
-    pooled_map: Array = None
+    pooled_map: Tensor | None = None
     """As `pooled_map`: ``[B,N,height,width]``."""
 
     @property
@@ -88,7 +89,7 @@ class Capture:
             raise TypeError(f"prefix is of type {type(prefix).__name__}; it must be a str")
         return Capture([call for call in self.calls if call.name.startswith(prefix)], [missed for missed in self.missed if missed.name.startswith(prefix)])
 
-    def layers(self) -> list[Array]:
+    def layers(self) -> list[Tensor]:
         """The maps ``[B,N,T,S]`` of each call, as transformers returns attentions.
 
         Raises:
@@ -106,7 +107,7 @@ class Capture:
         if len(shapes) > 1:
             listed = "; ".join(f"{list(shape)}: {_names(calls)}" for shape, calls in shapes.items())
             raise ValueError(f"the calls have different shapes, {listed}; select(prefix) takes some of them")
-        return [call.maps for call in self.calls]
+        return [call.maps for call in self.calls if call.maps is not None]
 
     def _missed_text(self) -> str:
         return "" if not self.missed else "; missed: " + ", ".join(f"{name or 'the model'} ({reason})" for name, reason in self.missed[:4])

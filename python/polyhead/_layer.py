@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Generic, Literal, cast
 
 from . import _core
 from ._npz import read_npz
-from ._options import Array, EmptyRows, LayerOptions, MapValue, Rotary, Unpack, takes
+from ._options import A, Array, EmptyRows, LayerOptions, MapValue, NamedTuple, NumPyArray, Rotary, Unpack, takes
 
 if TYPE_CHECKING:
     import numpy
@@ -16,32 +16,32 @@ if TYPE_CHECKING:
 __all__ = ["LayerGradients", "MultiHeadAttention", "Rotary", "Saved", "layouts", "load", "save"]
 
 
-class LayerGradients(NamedTuple):
+class LayerGradients(NamedTuple, Generic[A]):
     """What `Saved.backward` returns; None for a gradient that was not asked for, or whose input the forward pass did not get."""
 
-    query: Array
-    key: Array
-    value: Array
-    projected_key: Array
-    projected_value: Array
-    bias: Array
-    sink: Array
-    relative_bias: Array
+    query: A
+    key: A
+    value: A
+    projected_key: A
+    projected_value: A
+    bias: A
+    sink: A
+    relative_bias: A
     """Of the slopes or the table of a `RelativeBias`."""
-    parameters: dict[str, Array] | None
+    parameters: dict[str, NumPyArray] | None
     """With the names of `MultiHeadAttention.parameters`."""
 
 
-class Saved:
+class Saved(Generic[A]):
     """The activations of a forward pass, for backward and maps. Keeps the pass's inputs alive; do not change them before the last use."""
 
-    def __init__(self, saved: _core.Saved, query: Array) -> None:
+    def __init__(self, saved: _core.Saved, query: A) -> None:
         self._saved = saved
-        self._query = query
+        self._query: A = query
 
     def backward(
-        self, d_out: Array, *, inputs: bool = True, parameters: bool = True, d_bias: Array = None, num_threads: int | None = None
-    ) -> LayerGradients:
+        self, d_out: Array, *, inputs: bool = True, parameters: bool = True, d_bias: A | None = None, num_threads: int | None = None
+    ) -> LayerGradients[A]:
         """Gradients of a loss. If key or value was left out, the input used in its place has the sum of the gradients.
 
         Args:
@@ -59,7 +59,7 @@ class Saved:
         """
         return LayerGradients(*self._saved.backward(d_out, inputs, parameters, d_bias, num_threads))
 
-    def maps(self, value: MapValue = "probability", *, num_threads: int | None = None) -> Array:
+    def maps(self, value: MapValue = "probability", *, num_threads: int | None = None) -> A:
         """The attention maps of every head.
 
         Args:
@@ -72,21 +72,21 @@ class Saved:
         Raises:
             ValueError, TypeError: as `polyhead.sdpa`.
         """
-        return self._saved.map(self._query, value, num_threads)
+        return cast("A", self._saved.map(self._query, value, num_threads))
 
     def __repr__(self) -> str:
         return f"<polyhead.Saved of a query {list(self._query.shape)}>" if hasattr(self._query, "shape") else "<polyhead.Saved>"
 
     @property
-    def lse(self) -> Array:
+    def lse(self) -> A:
         """``[*,N,T]``, log of the sum of the exponentials of every query's scores, as from `polyhead.sdpa`; a copy."""
-        return self._saved.lse(self._query)
+        return cast("A", self._saved.lse(self._query))
 
 
 class _Parameters(dict[str, Any]):
     """A layer's arrays. Another array under one of the names would not reach the layer, so it is an error."""
 
-    def __setitem__(self, name: str, array: Array) -> None:
+    def __setitem__(self, name: str, array: NumPyArray) -> None:
         if array is not self.get(name):  # `parameters[name] -= step` assigns the array itself
             raise TypeError(f"parameters[{name!r}] = ... does not change the layer; write into its memory: parameters[{name!r}][...] = ...")
 
@@ -187,7 +187,7 @@ class MultiHeadAttention:
         return self._layer.config
 
     @property
-    def parameters(self) -> dict[str, Array]:
+    def parameters(self) -> dict[str, NumPyArray]:
         """Name -> NumPy array on the layer's own memory: ``parameters["q.weight"][...] = w`` changes the layer; another array in its place is an
         error. q.weight is ``[N*H, query_width]``, and so on. Read-only if the layer is frozen."""
         return _Parameters(self._layer.parameters)
@@ -208,8 +208,8 @@ class MultiHeadAttention:
 
     @takes(LayerOptions)
     def forward(
-        self, query: Array, key: Array = None, value: Array = None, *, out: Array = None, **options: Unpack[LayerOptions]
-    ) -> tuple[Array, Saved]:
+        self, query: A, key: Array | None = None, value: Array | None = None, *, out: A | None = None, **options: Unpack[LayerOptions]
+    ) -> tuple[A, Saved[A]]:
         """The output, and the activations that backward and maps need.
 
         Args:
@@ -256,7 +256,7 @@ class MultiHeadAttention:
         return result, Saved(saved, query)
 
     @takes(LayerOptions)
-    def __call__(self, query: Array, key: Array = None, value: Array = None, *, out: Array = None, **options: Unpack[LayerOptions]) -> Array:
+    def __call__(self, query: A, key: Array | None = None, value: Array | None = None, *, out: A | None = None, **options: Unpack[LayerOptions]) -> A:
         """The output of `forward` alone; keeps no activations.
 
         Args:
@@ -269,9 +269,9 @@ class MultiHeadAttention:
         Raises:
             ValueError, TypeError: as `polyhead.sdpa`.
         """
-        return self._layer.evaluate(query, key, value, out, options)
+        return cast("A", self._layer.evaluate(query, key, value, out, options))
 
-    def state(self, layout: str = "torch", prefix: str = "") -> dict[str, Array]:
+    def state(self, layout: str = "torch", prefix: str = "") -> dict[str, NumPyArray]:
         """Copies of the parameters under the names of a layout, for a state_dict or numpy.savez.
 
         Args:
@@ -295,7 +295,7 @@ class MultiHeadAttention:
         return f"MultiHeadAttention(query_width={c['query_width']}, heads={c['heads']}, head_width={c['head_width']}, dtype={c['dtype']!r})"
 
 
-def _rebuild(config: dict[str, Any], causal: bool, parameters: dict[str, Array], frozen: bool = False) -> MultiHeadAttention:
+def _rebuild(config: dict[str, Any], causal: bool, parameters: dict[str, NumPyArray], frozen: bool = False) -> MultiHeadAttention:
     """Makes a layer from the result of `__reduce__`, for copy and pickle."""
     layer = MultiHeadAttention(**config)
     layer.causal = causal
@@ -414,7 +414,7 @@ def save(layer: MultiHeadAttention, path: str | os.PathLike[str], *, layout: str
     import numpy
 
     buffer = io.BytesIO()
-    numpy.savez(buffer, **layer.state(layout, prefix))
+    numpy.savez(buffer, **layer.state(layout, prefix))  # type: ignore[arg-type]  # no array is called allow_pickle
     _core.write_file(path, buffer.getvalue())
 
 

@@ -4,14 +4,41 @@ from __future__ import annotations
 
 import inspect
 import sys
+import typing
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypedDict, TypeVar, Union
+from typing import TYPE_CHECKING, Any, Literal, Protocol, TypedDict, TypeVar, Union
+
+if TYPE_CHECKING or sys.version_info >= (3, 11):
+    from typing import NamedTuple as NamedTuple
+else:
+
+    class _NamedTuple:
+        """Python 3.10's NamedTuple refuses a second base, Generic."""
+
+        def __mro_entries__(self, bases: tuple[object, ...]) -> tuple[type, ...]:
+            return (typing._NamedTuple,)
+
+    NamedTuple = _NamedTuple()
 
 if TYPE_CHECKING:
+    import numpy
+    import torch
+    from typing_extensions import Buffer
+
     from ._cache import KeyValueCache
 
-Array = Any
-"""NumPy array, PyTorch tensor, JAX CPU array, or any object with the buffer protocol or DLPack."""
+
+class SupportsDLPack(Protocol):
+    """What NumPy, PyTorch and JAX agree on."""
+
+    def __dlpack__(self) -> object: ...
+
+
+# What a function takes: NumPy array, PyTorch tensor, JAX CPU array, or any object with the buffer protocol or DLPack.
+Array = Union["Buffer", SupportsDLPack]
+NumPyArray = Union["numpy.ndarray[Any, numpy.dtype[Any]]"]
+# What a function returns is of the kind of its first array: a PyTorch tensor, else a NumPy array.
+A = TypeVar("A", "numpy.ndarray[Any, numpy.dtype[Any]]", "torch.Tensor")
 
 # The Args of `sdpa` and, for MapValue, of `maps` say what these mean.
 Causal = Union[Literal["top_left", "bottom_right"], int, None]
@@ -37,8 +64,8 @@ class Rotary(NamedTuple):
 
     cos: Array
     sin: Array
-    key_cos: Array = None
-    key_sin: Array = None
+    key_cos: Array | None = None
+    key_sin: Array | None = None
     order: Literal["halves", "pairs"] = "halves"
     width: int | None = None
 
@@ -62,8 +89,8 @@ class RelativeBias(NamedTuple):
         ValueError, TypeError: in the call that takes it, for shapes, dtypes, buckets or a diagonal that do not fit.
     """
 
-    slopes: Array = None
-    table: Array = None
+    slopes: Array | None = None
+    table: Array | None = None
     bidirectional: bool = True
     max_distance: int = 128
     diagonal: Causal = None
@@ -72,21 +99,21 @@ class RelativeBias(NamedTuple):
 class PassOptions(TypedDict, total=False):
     """Keyword arguments of `sdpa` and of a layer. The bindings have a list of the same names in options.cc."""
 
-    attend: Array
-    block: Array
-    attend_keys: Array
-    block_keys: Array
+    attend: Array | None
+    block: Array | None
+    attend_keys: Array | None
+    block_keys: Array | None
     causal: Causal
     window: Window
-    key_lengths: Array
-    diagonal_offsets: Array
-    query_offsets: Array
-    key_offsets: Array
-    bias: Array
+    key_lengths: Array | None
+    diagonal_offsets: Array | None
+    query_offsets: Array | None
+    key_offsets: Array | None
+    bias: Array | None
     relative_bias: RelativeBias | None
-    sink: Array
+    sink: Array | None
     seed: int | None
-    dropout_keep: Array
+    dropout_keep: Array | None
     backend: str | None
     num_threads: int | None
 
@@ -103,13 +130,13 @@ class SdpaOptions(PassOptions, total=False):
 class LayerOptions(PassOptions, total=False):
     """Keyword arguments of a layer's forward pass; the other `SdpaOptions` are in its configuration."""
 
-    projected_key: Array
-    projected_value: Array
-    projected_key_scale: Array
-    projected_value_scale: Array
+    projected_key: Array | None
+    projected_value: Array | None
+    projected_key_scale: Array | None
+    projected_value_scale: Array | None
     rotary: Rotary | None
     cache: KeyValueCache | None
-    new_tokens: Array
+    new_tokens: Array | None
     training: bool
 
 
@@ -152,11 +179,11 @@ def takes(options: type) -> Callable[[_F], _F]:
     return decorate
 
 
-def refuse(function: str, name: str) -> None:
+def refuse(function: str, name: str, signature: inspect.Signature | None = None) -> None:
     """Raises the TypeError for a keyword argument that a function does not have. The bindings call it."""
     import difflib  # imported here, because the import takes time and only errors need it
 
-    close = difflib.get_close_matches(name, _signatures[function].parameters, n=2)
+    close = difflib.get_close_matches(name, (signature or _signatures[function]).parameters, n=2)
     meant = _OTHER_NAMES.get(name, " or ".join(map(repr, close)))
     hint = f"; did you mean {meant}?" if meant else ""
     raise TypeError(f"{function}() got an unexpected keyword argument {name!r}{hint}")

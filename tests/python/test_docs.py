@@ -276,7 +276,7 @@ def test_the_stub_has_every_name_of_the_extension() -> None:
 
 @needs_torch
 def test_types_are_right(pytestconfig: pytest.Config, tmp_path: Path) -> None:
-    """The package and the examples, by pyproject.toml's rules: mypy's strict ones."""
+    """The package, the examples and the results of the main calls, by pyproject.toml's rules: mypy's strict ones."""
     pytest.importorskip("mypy")
     assert "strict = true" in (ROOT / "pyproject.toml").read_text()
     if not (PACKAGE / "_core.pyi").is_file():
@@ -286,7 +286,8 @@ def test_types_are_right(pytestconfig: pytest.Config, tmp_path: Path) -> None:
     assert len(examples) > 3
     # An installed package is found as such; the path of its folder would lead to everything else that is installed there.
     environment = os.environ if PACKAGE.parent.name == "site-packages" else os.environ | {"MYPYPATH": str(PACKAGE.parent)}
-    for what in (["-p", "polyhead"], examples):
+    calls = [str(ROOT / "tests" / "python" / "typed_calls.py")] if importlib.util.find_spec("jax") else []
+    for what in (["-p", "polyhead"], examples + calls):
         command = [sys.executable, "-m", "mypy", "--config-file", str(ROOT / "pyproject.toml"), "--cache-dir", str(cache), *what]
         result = subprocess.run(command, capture_output=True, text=True, timeout=6000, cwd=tmp_path, env=environment)
         assert result.returncode == 0, result.stdout + result.stderr

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+import inspect
+from typing import Any, Literal, overload
 
 import jax
 import numpy as np
@@ -15,11 +16,36 @@ from ._primitives import Call, forward_p
 Layout = Literal["NTH", "TNH"]
 
 _OPTIONS = annotations_of(SdpaOptions)
-_ARRAYS = tuple(name for name, kind in _OPTIONS.items() if kind == "Array")
+_ARRAYS = tuple(name for name, kind in _OPTIONS.items() if kind == "Array | None")
 _INTEGERS = ("key_lengths", "diagonal_offsets", "query_offsets", "key_offsets")
 _checked: set[str] = set()
 
 
+@overload
+def attention(
+    q: jax.Array, k: jax.Array, v: jax.Array, *, layout: Layout = "NTH", return_lse: Literal[False] = False, return_attention_weights: Literal[False] = False,
+    k_scale: jax.Array | None = None, v_scale: jax.Array | None = None, **options: Unpack[SdpaOptions],
+) -> jax.Array: ...  # fmt: skip
+@overload
+def attention(
+    q: jax.Array, k: jax.Array, v: jax.Array, *, layout: Layout = "NTH", return_lse: Literal[True], return_attention_weights: Literal[False] = False,
+    k_scale: jax.Array | None = None, v_scale: jax.Array | None = None, **options: Unpack[SdpaOptions],
+) -> tuple[jax.Array, jax.Array]: ...  # fmt: skip
+@overload
+def attention(
+    q: jax.Array, k: jax.Array, v: jax.Array, *, layout: Layout = "NTH", return_lse: Literal[False] = False, return_attention_weights: Literal[True],
+    k_scale: jax.Array | None = None, v_scale: jax.Array | None = None, **options: Unpack[SdpaOptions],
+) -> tuple[jax.Array, jax.Array]: ...  # fmt: skip
+@overload
+def attention(
+    q: jax.Array, k: jax.Array, v: jax.Array, *, layout: Layout = "NTH", return_lse: Literal[True], return_attention_weights: Literal[True],
+    k_scale: jax.Array | None = None, v_scale: jax.Array | None = None, **options: Unpack[SdpaOptions],
+) -> tuple[jax.Array, jax.Array, jax.Array]: ...  # fmt: skip
+@overload
+def attention(
+    q: jax.Array, k: jax.Array, v: jax.Array, *, layout: Layout = "NTH", return_lse: bool = False, return_attention_weights: bool = False,
+    k_scale: jax.Array | None = None, v_scale: jax.Array | None = None, **options: Unpack[SdpaOptions],
+) -> jax.Array | tuple[jax.Array, ...]: ...  # fmt: skip
 @takes(SdpaOptions)
 def attention(
     q: jax.Array,
@@ -32,7 +58,7 @@ def attention(
     k_scale: jax.Array | None = None,
     v_scale: jax.Array | None = None,
     **options: Unpack[SdpaOptions],
-) -> Any:
+) -> jax.Array | tuple[jax.Array, ...]:
     """`polyhead.sdpa` for JAX: attention with every option (Vaswani et al. 2017, equation 1), inside `jax.jit`, `jax.grad`, `jax.vmap` and their combinations.
 
     ::
@@ -72,7 +98,7 @@ def attention(
     """
     for name in options:
         if name not in _OPTIONS:
-            refuse("attention", name)
+            refuse("attention", name, inspect.signature(attention))
     if not isinstance(layout, str) or layout not in ("NTH", "TNH"):
         raise ValueError(f"attention: layout is {layout!r}; it may be 'NTH' ([*,N,T,H]) or 'TNH' ([*,T,N,H])")
     require_flags("attention", return_lse=return_lse, return_attention_weights=return_attention_weights)

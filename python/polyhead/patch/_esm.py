@@ -67,10 +67,9 @@ def _of_module(
         q, k = self.rot_emb(q, k)
     if q.dtype != v.dtype:  # positions in another dtype than the model's
         return None
-    found = attention(
-        q, k, v, block_keys=blocked, bias=None if mask is None else mask.to(q.dtype), scale=self.scaling, dropout=dropout, return_attention_weights=weights
-    )
-    out, p = found if weights else (found, None)
+    bias = None if mask is None else mask.to(q.dtype)
+    found = attention(q, k, v, block_keys=blocked, bias=bias, scale=self.scaling, dropout=dropout, return_attention_weights=weights)
+    out, p = found if isinstance(found, tuple) else (found, None)
     out = self.out_proj(out.permute(2, 0, 1, 3).flatten(-2))
     if p is not None:
         p = p.transpose(0, 1).to(out.dtype)

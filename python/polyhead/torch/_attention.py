@@ -2,55 +2,89 @@
 
 from __future__ import annotations
 
+import inspect
 from types import NoneType
-from typing import Any
+from typing import Any, Literal, TypedDict, overload
 
 import torch
 from torch import Tensor
 
 from .. import _core
 from .._cache import KeyValueCache
-from .._options import Causal, EmptyRows, RelativeBias, Window
+from .._options import Causal, EmptyRows, RelativeBias, Unpack, Window, annotations_of, refuse, takes
 from . import _eager
 from . import _functional as core
 from ._inputs import require, require_memory, require_one_device
 from ._ops import Options
 
-_TENSORS = {
-    "attend", "block", "attend_keys", "block_keys", "key_lengths", "diagonal_offsets", "query_offsets", "key_offsets", "k_scale", "v_scale", "bias", "sink"
-}  # fmt: skip
+
+class AttentionOptions(TypedDict, total=False):
+    """Keyword arguments of `attention` that the formula reads."""
+
+    attend: Tensor | None
+    block: Tensor | None
+    attend_keys: Tensor | None
+    block_keys: Tensor | None
+    causal: Causal
+    window: Window
+    key_lengths: Tensor | None
+    diagonal_offsets: Tensor | None
+    query_offsets: Tensor | None
+    key_offsets: Tensor | None
+    bias: Tensor | None
+    relative_bias: RelativeBias | None
+    scale: float | None
+    softcap: float
+    sink: Tensor | None
+    dropout: float
+    empty_rows: EmptyRows
+    k_scale: Tensor | None
+    v_scale: Tensor | None
 
 
+_OPTIONS = annotations_of(AttentionOptions)
+_TENSORS = {name for name, kind in _OPTIONS.items() if kind == "Tensor | None"}
+_DEFAULTS: dict[str, Any] = {"softcap": 0.0, "dropout": 0.0, "empty_rows": "zero"}
+
+
+@overload
+def attention(
+    q: Tensor, k: Tensor, v: Tensor, *, cache: KeyValueCache | None = None, new_tokens: Tensor | None = None, return_lse: Literal[False] = False,
+    return_attention_weights: Literal[False] = False, out: Tensor | None = None, **options: Unpack[AttentionOptions],
+) -> Tensor: ...  # fmt: skip
+@overload
+def attention(
+    q: Tensor, k: Tensor, v: Tensor, *, cache: KeyValueCache | None = None, new_tokens: Tensor | None = None, return_lse: Literal[True],
+    return_attention_weights: Literal[False] = False, out: Tensor | None = None, **options: Unpack[AttentionOptions],
+) -> tuple[Tensor, Tensor]: ...  # fmt: skip
+@overload
+def attention(
+    q: Tensor, k: Tensor, v: Tensor, *, cache: KeyValueCache | None = None, new_tokens: Tensor | None = None, return_lse: Literal[False] = False,
+    return_attention_weights: Literal[True], out: Tensor | None = None, **options: Unpack[AttentionOptions],
+) -> tuple[Tensor, Tensor]: ...  # fmt: skip
+@overload
+def attention(
+    q: Tensor, k: Tensor, v: Tensor, *, cache: KeyValueCache | None = None, new_tokens: Tensor | None = None, return_lse: Literal[True],
+    return_attention_weights: Literal[True], out: Tensor | None = None, **options: Unpack[AttentionOptions],
+) -> tuple[Tensor, Tensor, Tensor]: ...  # fmt: skip
+@overload
+def attention(
+    q: Tensor, k: Tensor, v: Tensor, *, cache: KeyValueCache | None = None, new_tokens: Tensor | None = None, return_lse: bool = False,
+    return_attention_weights: bool = False, out: Tensor | None = None, **options: Unpack[AttentionOptions],
+) -> Tensor | tuple[Tensor, ...]: ...  # fmt: skip
+@takes(AttentionOptions)
 def attention(
     q: Tensor,
     k: Tensor,
     v: Tensor,
     *,
-    attend: Tensor | None = None,
-    block: Tensor | None = None,
-    attend_keys: Tensor | None = None,
-    block_keys: Tensor | None = None,
-    causal: Causal = None,
-    window: Window = None,
-    key_lengths: Tensor | None = None,
-    diagonal_offsets: Tensor | None = None,
-    query_offsets: Tensor | None = None,
-    key_offsets: Tensor | None = None,
-    bias: Tensor | None = None,
-    relative_bias: RelativeBias | None = None,
-    scale: float | None = None,
-    softcap: float = 0.0,
-    sink: Tensor | None = None,
-    dropout: float = 0.0,
-    empty_rows: EmptyRows = "zero",
-    k_scale: Tensor | None = None,
-    v_scale: Tensor | None = None,
     cache: KeyValueCache | None = None,
     new_tokens: Tensor | None = None,
     return_lse: bool = False,
     return_attention_weights: bool = False,
     out: Tensor | None = None,
-) -> Any:
+    **options: Unpack[AttentionOptions],
+) -> Tensor | tuple[Tensor, ...]:
     """`polyhead.sdpa` for tensors, with gradients: attention with every option (Vaswani et al. 2017, equation 1).
 
     ::
@@ -103,16 +137,16 @@ def attention(
 
     Results have the bits of `polyhead.sdpa`. Under torch.autocast q, k, v and bias are taken in its dtype.
     """
-    given: dict[str, Any] = {
-        "attend": attend, "block": block, "attend_keys": attend_keys, "block_keys": block_keys, "causal": causal, "window": window, "key_lengths": key_lengths,
-        "diagonal_offsets": diagonal_offsets, "query_offsets": query_offsets, "key_offsets": key_offsets, "bias": bias, "relative_bias": relative_bias,
-        "scale": scale, "softcap": softcap, "sink": sink, "dropout": dropout, "empty_rows": empty_rows, "k_scale": k_scale, "v_scale": v_scale,
-    }  # fmt: skip
+    given: dict[str, Any] = _DEFAULTS | options
+    for name in options:
+        if name not in _OPTIONS:
+            refuse("attention", name, inspect.signature(attention))
+    dropout = given["dropout"]
     if cache is None and new_tokens is None and type(dropout) in (float, int) and dropout == 0 and not torch.is_autocast_enabled("cpu"):
         # A call that needs no conversion; what is wrong with another one is said below.
-        result = _plain(q, k, v, given, return_lse, return_attention_weights, out)
-        if result is not None:
-            return result
+        found = _plain(q, k, v, given, return_lse, return_attention_weights, out)
+        if found is not None:
+            return found
     for name, flag in (("return_lse", return_lse), ("return_attention_weights", return_attention_weights)):
         if not isinstance(flag, bool):
             raise TypeError(f"attention: {name} is of type {type(flag).__name__}; it must be True or False")
@@ -122,9 +156,9 @@ def attention(
         raise ValueError("attention: new_tokens is given without a cache")
     else:
         _require_tensors(q, k, v, given)
-        q, k, v, given["bias"] = core.autocast(q, k, v, bias)  # type: ignore[assignment]
+        q, k, v, given["bias"] = core.autocast(q, k, v, given.get("bias"))  # type: ignore[assignment]
         result = attention_of("attention", q, k, v, attention_weights=return_attention_weights, **given)
-    if return_lse and empty_rows == "uniform" and result[0].requires_grad:
+    if return_lse and given["empty_rows"] == "uniform" and result[0].requires_grad:
         raise NotImplementedError("attention: polyhead has no gradient of lse with empty_rows='uniform'; call it under torch.no_grad()")
     if out is not None:
         result = (_into(out, result[0]), *result[1:])
@@ -135,7 +169,7 @@ def attention(
 _NUMBERS = (float, int)
 
 
-def _plain(q: Tensor, k: Tensor, v: Tensor, given: dict[str, Any], lse: bool, attention_weights: bool, out: Tensor | None) -> Any:
+def _plain(q: Tensor, k: Tensor, v: Tensor, given: dict[str, Any], lse: bool, attention_weights: bool, out: Tensor | None) -> Tensor | tuple[Tensor, ...] | None:
     chosen = {name: value for name, value in given.items() if value is not None}
     scale, softcap, _ = chosen.get("scale", 0.0), chosen.pop("softcap", None), chosen.pop("dropout")  # it is 0
     if type(scale) not in _NUMBERS or type(softcap) not in _NUMBERS or type(lse) is not bool or type(attention_weights) is not bool:
@@ -154,13 +188,13 @@ def _plain(q: Tensor, k: Tensor, v: Tensor, given: dict[str, Any], lse: bool, at
     found = _eager.attention(q, k, v, chosen, lse, attention_weights, out)
     if found is None or not (lse or attention_weights):
         return found if found is None else found[0]
-    return (found[0], *(tensor for tensor, wanted in zip(found[1:], (lse, attention_weights)) if wanted))
+    return (found[0], *(tensor for tensor, wanted in zip(found[1:], (lse, attention_weights)) if wanted))  # type: ignore[arg-type]  # what was wanted is there
 
 
 def _require_tensors(q: Tensor, k: Tensor, v: Tensor, given: dict[str, Any]) -> None:
     require("attention", q=q)
     require("attention", also=(torch.int8,), k=k, v=v)
-    tensors = {"q": q, "k": k, "v": v} | {name: given[name] for name in _TENSORS}
+    tensors = {"q": q, "k": k, "v": v} | {name: given.get(name) for name in _TENSORS}
     for name, tensor in tensors.items():
         if not isinstance(tensor, (Tensor, NoneType)):
             raise TypeError(f"attention: {name} is of type {type(tensor).__name__}; it must be a torch.Tensor or None")
@@ -257,24 +291,24 @@ def _with_cache(
     if not isinstance(cache, KeyValueCache):
         raise TypeError(f"attention: cache is of type {type(cache).__name__}; it must be a polyhead.KeyValueCache")
     for name in ("key_lengths", "diagonal_offsets", "k_scale", "v_scale", "query_offsets", "key_offsets"):
-        if given[name] is not None:
+        if given.get(name) is not None:
             raise ValueError(f"attention: cache and {name} are both given; the cache says which keys there are")
-    causal, relative = given["causal"], given["relative_bias"]
+    causal, relative = given.get("causal"), given.get("relative_bias")
     if causal is not None and not isinstance(causal, str):
         raise ValueError("attention: causal is an offset of the diagonal, which the cache gives; it may be 'top_left' or 'bottom_right', which are the same here")
     if isinstance(relative, RelativeBias) and relative.diagonal is not None:
         raise ValueError("attention: relative_bias.diagonal is given, and the cache gives the diagonal; it must be None")
     _require_tensors(q, k, v, given)
-    differentiable = {"q": q, "k": k, "v": v, "bias": given["bias"], "sink": given["sink"]}
+    differentiable = {"q": q, "k": k, "v": v, "bias": given.get("bias"), "sink": given.get("sink")}
     for name, tensor in differentiable.items():
         if torch.is_grad_enabled() and tensor is not None and tensor.requires_grad:
             raise NotImplementedError(f"attention: {name} requires grad, and a cache records no gradient; call it under torch.no_grad()")
-    q, k, v, bias = core.autocast(q, k, v, given["bias"])  # type: ignore[assignment]
+    q, k, v, bias = core.autocast(q, k, v, given.get("bias"))  # type: ignore[assignment]
     before = cache.lengths
     cache.append(k.detach(), v.detach(), None if new_tokens is None else new_tokens)
     try:
         keys, values, k_scale, v_scale = cache._cache.tensors()
-        diagonal = causal is not None or given["window"] is not None or relative is not None
+        diagonal = causal is not None or given.get("window") is not None or relative is not None
         options = given | {
             "bias": bias,
             "causal": None if causal is None else "top_left",

@@ -99,8 +99,8 @@ def with_relative_bias(options: Options, relative: RelativeBias, q: Tensor, wher
     if isinstance(relative.max_distance, bool) or not isinstance(relative.max_distance, int):
         raise TypeError(f"{where}: relative_bias.max_distance is of type {type(relative.max_distance).__name__}; it must be an int")
     diagonal = 0 if diagonal == "top_left" else diagonal if isinstance(diagonal, int) else None
-    slopes = None if relative.slopes is None else _beside(q, where, slopes=relative.slopes)
-    table = None if relative.table is None else _beside(q, where, table=relative.table)
+    slopes = None if relative.slopes is None else _beside(q, where, slopes=relative.slopes)  # type: ignore[arg-type]
+    table = None if relative.table is None else _beside(q, where, table=relative.table)  # type: ignore[arg-type]
     if slopes is None and table is None:
         raise ValueError(f"{where}: relative_bias has neither slopes nor a table; one of them must be given")
     if options.bias is not None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from functools import partial
 from types import SimpleNamespace
-from typing import Any, Literal
+from typing import Any, Literal, overload
 
 import torch
 from torch import Tensor, nn
@@ -94,7 +94,19 @@ class GatedAttention(nn.Module):
         self.linear_o = linear(heads * c, c_in, True)
         self.linear_g = linear(c_in, heads * c, True) if gated else None
 
-    def forward(self, x: Tensor, bias: Tensor | None = None, attend_keys: Tensor | None = None, return_attention_weights: bool = False) -> Any:
+    @overload
+    def forward(
+        self, x: Tensor, bias: Tensor | None = None, attend_keys: Tensor | None = None, return_attention_weights: Literal[False] = False
+    ) -> Tensor: ...
+    @overload
+    def forward(
+        self, x: Tensor, bias: Tensor | None = None, attend_keys: Tensor | None = None, *, return_attention_weights: Literal[True]
+    ) -> tuple[Tensor, Tensor]: ...
+    @overload
+    def forward(self, x: Tensor, bias: Tensor | None, attend_keys: Tensor | None, return_attention_weights: bool) -> Tensor | tuple[Tensor, Tensor]: ...
+    def forward(
+        self, x: Tensor, bias: Tensor | None = None, attend_keys: Tensor | None = None, return_attention_weights: bool = False
+    ) -> Tensor | tuple[Tensor, Tensor]:
         """Attention along the axis.
 
         Args:
@@ -124,8 +136,8 @@ class GatedAttention(nn.Module):
         if not isinstance(return_attention_weights, bool):
             raise TypeError(f"GatedAttention: return_attention_weights is of type {type(return_attention_weights).__name__}; it must be True or False")
         keep = self._keep(x, axis, attend_keys)
-        found = self._attend(x, axis, self._bias(x, axis, bias), keep, is_plain, return_attention_weights)
-        return found if return_attention_weights else found[0]
+        out, p = self._attend(x, axis, self._bias(x, axis, bias), keep, is_plain, return_attention_weights)
+        return out if p is None else (out, p)
 
     def _attend(
         self, x: Tensor, axis: int, bias: Tensor | None, keep: Tensor | None, is_plain: bool, attention_weights: bool

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import Literal, overload
 
 import torch
 from torch import Tensor
@@ -12,6 +12,20 @@ from . import _inputs as inputs
 from ._attention import attention
 
 
+@overload
+def triangle_attention(
+    q: Tensor, k: Tensor, v: Tensor, bias: Tensor, mask: Tensor | None = None, scale: float | None = None, return_aux: Literal[False] = False, *,
+    kv_lengths: Tensor | None = None,
+) -> Tensor: ...  # fmt: skip
+@overload
+def triangle_attention(
+    q: Tensor, k: Tensor, v: Tensor, bias: Tensor, mask: Tensor | None, scale: float | None, return_aux: Literal[True], *, kv_lengths: Tensor | None = None
+) -> tuple[Tensor, Tensor, Tensor]: ...
+@overload
+def triangle_attention(
+    q: Tensor, k: Tensor, v: Tensor, bias: Tensor, mask: Tensor | None = None, scale: float | None = None, *, return_aux: Literal[True],
+    kv_lengths: Tensor | None = None,
+) -> tuple[Tensor, Tensor, Tensor]: ...  # fmt: skip
 def triangle_attention(
     q: Tensor,
     k: Tensor,
@@ -22,7 +36,7 @@ def triangle_attention(
     return_aux: bool = False,
     *,
     kv_lengths: Tensor | None = None,
-) -> Any:
+) -> Tensor | tuple[Tensor, Tensor, Tensor]:
     """Attention of each row of a table to itself, with a bias that the rows share: ``cuequivariance_torch.triangle_attention`` on the CPU, with gradients
     (Jumper et al. 2021, supplementary algorithms 13 and 14).
 
