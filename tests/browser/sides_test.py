@@ -11,6 +11,11 @@ import struct
 import sys
 import tempfile
 
+try:
+    from axe_playwright_python.sync_playwright import Axe
+except ImportError:
+    sys.exit("sides_test.py needs the Python package axe-playwright-python")
+
 from session import PIXELS, Checks, Choose, Expected, parsed, run_checks, started_browser, variant
 
 SURE, POSSIBLE = [(1, 1), (2, 3), (3, 2)], [(3, 4), (4, 5)]
@@ -48,6 +53,11 @@ def error_rate(cross, layer, head):
         own.add((t, max(set(range(cross.columns)) - set(SPECIAL_COLUMNS), key=lambda s: cross.weight(layer, head, t, s))))
     sure, possible = set(SURE), set(SURE + POSSIBLE)
     return 1 - (len(own & sure) + len(own & possible)) / (len(own) + len(sure))
+
+
+def check_access(checks, session, where):
+    wrong = [f"{one['id']}: {one['nodes'][0]['html'][:120]}" for one in Axe().run(session.page).response["violations"]]
+    checks.that(not wrong, f"axe-core finds nothing: {where}", wrong)
 
 
 def tab(session, name):
@@ -119,6 +129,7 @@ def check_links(checks, session, sets, choose):
     page.locator('[data-view="read"]').click()
     page.locator('.read-body .running').first.locator('[data-index="3"]').click()
     linked = page.locator(".read-body .piece.linked").all_text_contents()
+    check_access(checks, session, "text of two sides with known links")
     checks.that(sorted(linked) == sorted(ENGLISH[s] for t, s in SURE + POSSIBLE if t == 3), "text: the known words are underlined", linked)
 
 
@@ -130,6 +141,7 @@ def check_masked(checks, session, sets):
       return [...document.querySelectorAll('.blocked-shade')].map((shade) => [(shade.getBoundingClientRect().left - cells.left) / cells.width * 7, shade.getBoundingClientRect().height / cells.height]);
     }""")
     checks.that([[round(at), round(part)] for at, part in boxes] == [[5, 1]], "a masked key is shaded from top to bottom", boxes)
+    check_access(checks, session, "a map with known links and a masked key")
     struck = [label.text_content() for label in page.locator(".keys .label.blocked").all()]
     checks.that(struck == [ENGLISH[5]] and page.locator("#blocked-legend").is_visible(), "its word is struck through, and the legend tells", struck)
 
@@ -151,6 +163,7 @@ def check_layer(checks, session, sets, gates, choose):
                 wrong.append((row, column, pixel))
     checks.that(not wrong and len(pixels) == 4 * 24, "the strip shows the gates of the head", wrong)
     session.hover(t, 1)
+    check_access(checks, session, "a map with a gate")
     numbers = [float(x) for x in re.findall(r"\d\.\d+", session.text("#gate-note"))]
     wanted = [sum(gates[head][t]) / 4, min(gates[head][t]), max(gates[head][t])]
     checks.that(len(numbers) == 3 and all(abs(a - b) < 1e-4 for a, b in zip(numbers, wanted)), "the gate of the row is told", (numbers, wanted))
@@ -180,6 +193,16 @@ def check_blocks(checks, session):
         session.hover(len(rows) - 1, 1)
         wrong = session.right(3, 4, rows[-1], columns[1])
         checks.that(not wrong and page.locator(".queries .label").count() == len(rows) and page.locator("#block-note").is_visible(), f"{name}: its words and weights, in all heads", wrong)
+    page.locator("#block").select_option("0-1")
+    page.locator('[data-view="read"]').click()
+    shown = [[int(piece.get_attribute("data-index")) for piece in text.locator(".piece").all()] for text in page.locator(".read-body .running").all()]
+    checks.that(shown == [parts["A"], parts["B"]], "text: the words that look and the words that are looked at", shown)
+    page.locator('.read-body .piece[data-index="2"]').click()
+    page.locator('.read-body .piece[data-index="6"]').hover()
+    wrong = session.right(3, 4, 2, 6)
+    checks.that(not wrong, "text: the weight from one part to the other", wrong)
+    page.locator('[data-view="matrix"]').click()
+    page.locator("#block").select_option("1-1")
     page.reload()
     session.drawn()
     checks.that(page.locator("#block").input_value() == "1-1" and page.locator(".queries .label").count() == len(parts["B"]), "a reload keeps the block")

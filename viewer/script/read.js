@@ -36,7 +36,7 @@ class Read {
   draw(text, map, shown, look, title, place) {
     Object.assign(this, { text, map, shown, look, state: { ...place } });
     look.inks = inksOf(look.ramp);
-    this.two = text.keys !== text.queries;
+    this.two = text.keys !== text.queries || String(shown.rows) !== String(shown.columns);  // of a block of a pair, two parts of the text
     this.side = this.two ? this.side ?? "row" : place.reading === "looks" ? "row" : "column";
     this.original = { row: runningText(text.queries, text.text), column: this.two ? runningText(text.keys, text.text) : null };
     this.sides.row.build(text.queries, this.original.row, shown.rows, true, this.two ? null : text.blocked);
