@@ -72,7 +72,7 @@ def states(session):
         for key in ("Home", "ArrowDown", "ArrowRight"):
             page.keyboard.press(key)
         yield f"{view}, a pair"
-        page.locator("#stage .label:visible").nth(3).hover()
+        page.locator("#stage [data-index]:visible").nth(3).click()
         yield f"{view}, a word"
     page.locator('[data-view="matrix"]').click()
     page.keyboard.press("m")
@@ -126,31 +126,35 @@ def check_english(checks, session):
 
 
 def several_texts(data):
-    """Adds what one text of English words does not have: unknown tokens, words of several pieces, other texts, keys that are not the queries."""
+    """Adds what one text of English words does not have: unknown tokens, words of several pieces, segments, known links, masked keys, sets of maps, another text."""
     text = data["texts"][0]
-    text["queries"]["unknown"] = [[2, "狐狸"], [5, "犬"]]
+    text["queries"].update(unknown=[[2, "狐狸"], [5, "犬"]], segment=[0] * 6 + [1] * (len(text["queries"]["pieces"]) - 6))
     text["queries"]["pieces"][4] = "##fox"
-    other = json.loads(json.dumps(text))
+    other = json.loads(json.dumps({**text, "group": 1, "name": "Decoder", "bias": "with"}))
     other["queries"]["pieces"][3] = "red"
-    crossed = json.loads(json.dumps(text))
-    crossed["keys"] = {**crossed["queries"], "pieces": [f"{at}" for at in range(len(text["queries"]["pieces"]))], "unknown": []}
+    crossed = json.loads(json.dumps({**other, "name": "Cross-attention", "bias": "without"}))
+    crossed["keys"] = {**crossed["queries"], "pieces": [str(at) for at in range(len(text["queries"]["pieces"]))], "unknown": []}
+    text.update(blocked=[9], links={"sure": [[2, 3]], "possible": [[3, 4]]})
     data["texts"] += [other, crossed]
 
 
 def check_several(checks, session):
-    """What the page says of several texts, of unknown tokens and of merged words."""
+    """What the page says of several texts and sets of maps, of unknown tokens and of merged words."""
     page, words = session.page, NAMES | own_words(session) | {"red", "language", "test", "py", "polyhead"}
 
     def read(state):
         texts = page.evaluate(TEXTS)
         checks.that(len(texts) > 20 and not left_in(texts, words), f"several texts: {state}", left_in(texts, words))
     read("all heads")
-    for text in ("1", "2"):
-        page.locator("#text").select_option(text)
-        read(f"text {text}")
+    page.locator("#text").select_option("1")
+    for tab in (2, 1):
+        page.locator(f'[data-tab="{tab}"]').click()
+        read(f"tab {tab}")
     page.locator("#text").select_option("0")
-    page.locator("#merge").check()
     session.open(1, 4)
+    page.locator(".cells").click(position={"x": 60, "y": 60})
+    read("a pair")
+    page.locator("#merge").check()
     read("merged")
     page.keyboard.press("s")
     read("merged, without special tokens")

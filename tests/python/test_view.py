@@ -123,6 +123,12 @@ def test_batches_of_arrays():
     assert len(sets_of(polyhead.view([*whole]))) == 3  # a list of [B, heads, T, S] needs no words
 
 
+@pytest.mark.parametrize("lang", [None, "en", "zh"])
+def test_the_page_says_its_language(lang):
+    data = json.loads(re.search(r'id="data">(.*?)</script', polyhead.view(maps(1, 1, 2, 2), lang=lang).html, re.S).group(1))
+    assert data.get("language") == lang
+
+
 def test_flags_of_one_side_and_of_two():
     (entry,) = sets_of(polyhead.view(maps(1, 1, 3, 3), tokens=["[CLS]", "a", "b"], special=np.array([1, 0, 0]), segments=[0, 1, 1], axes=("residue i", "residue j")))
     assert entry["queries"]["special"] == [0] and entry["queries"]["segment"] == [0, 1, 1] and entry["axes"] == ["residue i", "residue j"]

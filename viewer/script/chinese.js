@@ -205,5 +205,5 @@ const CHINESE = {
   "{0}; “{1}” is unknown to this model": "{0}；模型不认识“{1}”",
   "“{0}” cannot be opened: {1}.": "无法打开“{0}”：{1}。",
   "“{0}” holds no text.": "“{0}”中没有文本。",
-  "← All heads": "← 所有注意力头",
+  "← All heads": "← 所有头",
 };
