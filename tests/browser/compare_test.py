@@ -199,7 +199,8 @@ def check_file(checks, session, choose, other, folder):
     checks.that(session.text("#sentence") == HOSTILE[1], "the other page's text can be read alone too", session.text("#sentence"))
     session.drawn()
     damaged = {"none.html": "<p>hello", "empty.html": '<script id="data">{}</script>', "json.html": '<script id="data">{"texts": [</script>'}
-    for name, change in {"layers.html": lambda text: text.update(layers=99), "codes.html": lambda text: text["weights"][0].__setitem__(0, "AAAA"), "tokens.html": lambda text: text["queries"].update(special=["x"])}.items():
+    for name, change in {"layers.html": lambda text: text.update(layers=99), "codes.html": lambda text: text["weights"][0].__setitem__(0, "AAAA"), "tokens.html": lambda text: text["queries"].update(special=["x"]),
+                         "links.html": lambda text: text.update(links={"sure": [[0, 99]], "possible": []}), "gate.html": lambda text: text.update(gate=[["AAAA"]], gate_width=4)}.items():
         damaged[name] = variant(other, lambda data, change=change: change(data["texts"][0]), folder / name).read_text(encoding="utf-8")
     for name, text in damaged.items():
         (folder / name).write_text(text, encoding="utf-8")

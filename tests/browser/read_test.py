@@ -15,6 +15,7 @@ from session import PIXELS, Checks, Choose, Expected, parsed, run_checks, starte
 ARABIC = "الانتباه يسمح لكل كلمة بالنظر"
 ARABIC_PIECES = ["[CLS]", "الا", "##نتباه", "يسمح", "لكل", "كلمة", "بال", "##نظر", "[SEP]", "[PAD]", "[PAD]"]
 CHINESE = "每个词看其他词。"
+HOSTILE = ["first", "\u202eabc", "after", "<img src=x onerror=alert(1)>", "</p><script>alert(2)</script>", "&lt;", "\u2067x", "__proto__", '"', "{{data}}", "last"]
 BYTES = ["Don", "'t", "Ġlook", "Ġback", ",", "Ġsaid", "ĠOr", "pheus", ".", "Ċ", "He"]
 
 # [index, background, chosen?] of each word of a paragraph.
@@ -137,6 +138,16 @@ def check_spelling(checks, session, text, pieces):
     checks.that((first > last) == (text == ARABIC), "Arabic runs from right to left, others do not", (first, last))
 
 
+def check_hostile(checks, session):
+    session.open(0, 0)
+    session.page.locator('[data-view="read"]').click()
+    shown = text_of(session).locator(".piece").all_text_contents()
+    elements = text_of(session).evaluate("(p) => [...p.querySelectorAll('*')].map((element) => element.tagName)")
+    checks.that(shown == HOSTILE and set(elements) <= {"SPAN", "BDI"}, "hostile words stay words", (shown, elements))
+    first, after = (word_at(session, index).bounding_box()["x"] for index in (0, 2))
+    checks.that(first < after, "a word that changes the direction does not turn its neighbours", (first, after))
+
+
 def check_two(checks, session, choose):
     """Queries and keys that are different words."""
     expected, page = session.expected, session.page
@@ -216,6 +227,7 @@ def main():
             ("keys", check_keys, [choose], {}),
             *both,
             ("bytes", check_spelling, ["Don't look back, said Orpheus.\n↵He", BYTES], make("bytes", spelled("", BYTES))),
+            ("hostile", check_hostile, [], make("hostile", lambda data: (spelled("", HOSTILE)(data), data["texts"][0]["queries"].update(special=[])))),
             ("two", check_two, [choose], make("two", two_sides)),
             ("127", check_long, ["matrix"], make("127", of_length(127))),
             ("128", check_long, ["read"], make("128", of_length(128))),

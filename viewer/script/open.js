@@ -18,10 +18,12 @@ function textsOfPage(html) {
   if (!Object.hasOwn(ENCODINGS, json.encoding)) throw new Error(say("its attention weights have an encoding that this page does not know"));
   const opened = new Decoder(json.encoding);
   return json.texts.map((text) => {
-    const size = checkedTokens(text.queries) * checkedTokens(text.keys ?? text.queries) * opened.encoding.bytes;
-    const length = 4 * Math.ceil(size / 3);
+    const rows = checkedTokens(text.queries), columns = checkedTokens(text.keys ?? text.queries);
+    const lengthOf = (numbers) => 4 * Math.ceil((numbers * opened.encoding.bytes) / 3);
+    const length = lengthOf(rows * columns);
     const fits = typeof text.text === "string" && text.weights.length === text.layers && text.weights.every((heads) => heads.length === text.heads && heads.every((codes) => typeof codes === "string" && codes.length === length));
     if (!fits) throw new Error(say("its attention weights are damaged"));
+    if (!sidesFit(text, rows, columns, lengthOf)) throw new Error(say("its data are damaged"));
     return new Text(text, opened);
   });
 }

@@ -76,7 +76,8 @@ class Running {
     const parts = [];
     for (const index of indices) {
       const special = tokens.special.has(index);
-      const element = document.createElement(special ? "bdi" : "span");  // not isolated: letters of an Arabic word join across its pieces
+      // Not isolated, so that letters of an Arabic word join across its pieces; but what changes the direction must not reach the next words.
+      const element = document.createElement(special || /[\u202a-\u202e\u2066-\u2069]/.test(text[index].text) ? "bdi" : "span");
       element.className = `piece${special ? " special" : ""}${tokens.unknown.has(index) ? " unknown" : ""}${blocked?.has(index) ? " blocked" : ""}`;
       element.textContent = text[index].text;
       element.dataset.index = index;

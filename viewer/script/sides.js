@@ -10,6 +10,14 @@ function sidesOf(json, decoder) {
   };
 }
 
+// Whether data of another page, which the reader has opened, are such. length: of the codes of `numbers` numbers.
+function sidesFit({ name = "", axes = ["", ""], blocked = [], links, gate, gate_width: gateWidth, group = 0, layers, heads }, rows, columns, length) {
+  const place = (index, count) => Number.isInteger(index) && index >= 0 && index < count;
+  const within = ([row, column]) => place(row, rows) && place(column, columns);
+  const gates = () => Number.isInteger(gateWidth) && gate.length === layers && gate.every((codes) => codes.length === heads && codes.every((one) => typeof one === "string" && one.length === length(rows * gateWidth)));
+  return [name, ...axes].every((text) => typeof text === "string") && axes.length === 2 && Number.isInteger(group) && blocked.every((column) => place(column, columns)) && (!links || [...links.sure, ...links.possible].every(within)) && (!gate || gates());
+}
+
 // The same for words merged from pieces: a word is masked if all its pieces are, links are those of its pieces, its gate is their mean.
 function mergedSides(source, rows, columns) {
   const wordOf = (groups) => new Map(groups.flatMap((places, at) => places.map((index) => [index, at])));
