@@ -35,6 +35,8 @@ void check(const Text& text) {
   require(a && a.rank() == 4 && is_floating(a.dtype()), "viewer::render: attentions are ", a.dtype(), " ", a.shape(),
           "; they must be floating and [layers,heads,T,S]");
   check_tokens(text.queries, a.extent(2), "query", "T", a);
+  for (const WithoutHead& one : text.without)
+    require(one.layer >= 0 && one.layer < a.extent(0) && one.head >= 0 && one.head < a.extent(1), "viewer::render: the head ", one.layer, ".", one.head, " that is switched off is not in attentions ", a.shape());
   check_tokens(text.keys ? *text.keys : text.queries, a.extent(3), text.keys ? "key" : "query", "S", a);
   check_sides(text);
 }
@@ -76,6 +78,7 @@ json to_json(const Text& text, Encoding encoding) {
                  {"weights", std::move(layers)}};
   if (text.keys) result["keys"] = to_json(*text.keys);
   add_sides(result, text, encoding);
+  for (const WithoutHead& one : text.without) result["without"].push_back({one.layer, one.head, one.change});
   return result;
 }
 

@@ -16,6 +16,7 @@
 #include "output_path.h"
 #include "polyhead/io/atomic_file.h"
 #include "polyhead/io/tensor_file.h"
+#include "polyhead/models/ablation.h"
 #include "polyhead/models/sentence_model.h"
 #include "polyhead/viewer.h"
 #include "terminal.h"
@@ -27,7 +28,7 @@ namespace {
 
 struct Options {
   std::string model, source, file, page, arrays;
-  std::vector<std::string> texts;
+  std::vector<std::string> texts, without;
   std::optional<std::string> pair;
   std::optional<std::int64_t> layer, head;
   std::optional<viewer::Language> language;
@@ -69,6 +70,12 @@ Json to_json(const InputText& input, const models::SentenceResult& result, const
           {"embedding", number_json(result.embedding)}};
 }
 
+Json to_json(const std::vector<viewer::WithoutHead>& without) {
+  Json list = Json::array();
+  for (const viewer::WithoutHead& one : without) list.push_back({{"layer", one.layer}, {"head", one.head}, {"change", one.change}});
+  return list;
+}
+
 Json to_json(const HeadChoice& choice) {
   return {{"layer", choice.layer ? Json(*choice.layer) : Json(nullptr)},
           {"head", choice.head ? Json(*choice.head) : Json(nullptr)},
@@ -78,6 +85,29 @@ Json to_json(const HeadChoice& choice) {
 viewer::Language read_language(const std::string& word) {
   static const std::array<std::string, 2> kNames{"en", "zh"};
   return read_choice(word, "language", kNames) == "zh" ? viewer::Language::chinese : viewer::Language::english;
+}
+
+// "2.8" and "all", each head once.
+std::vector<std::pair<std::int64_t, std::int64_t>> read_heads(const std::vector<std::string>& words, const models::BertConfig& config) {
+  std::vector<std::pair<std::int64_t, std::int64_t>> heads;
+  const auto add = [&](std::int64_t layer, std::int64_t head) {
+    if (std::ranges::find(heads, std::pair(layer, head)) == heads.end()) heads.emplace_back(layer, head);
+  };
+  for (const std::string& word : words) {
+    if (word == "all") {
+      for (std::int64_t layer = 0; layer < config.layers; ++layer)
+        for (std::int64_t head = 0; head < config.heads; ++head) add(layer, head);
+      continue;
+    }
+    const std::size_t dot = std::min(word.find('.'), word.size());
+    const auto layer = parse<std::int64_t>(std::string_view(word).substr(0, dot));
+    const auto head = parse<std::int64_t>(std::string_view(word).substr(std::min(dot + 1, word.size())));
+    if (!layer || !head) throw UsageError(cat("--without: '", word, "' is not LAYER.HEAD, such as 2.8, nor all"));
+    if (*layer < 0 || *layer >= config.layers || *head < 0 || *head >= config.heads)
+      throw UsageError(cat("--without: there is no head ", word, "; the model has the layers 0 to ", config.layers - 1, ", each with the heads 0 to ", config.heads - 1));
+    add(*layer, *head);
+  }
+  return heads;
 }
 
 std::string heading(const InputText& input, const HeadChoice& choice, std::size_t width) {
@@ -105,11 +135,15 @@ class View {
       progress.show(i);
       models::SentenceResult result = model_->run(std::move(tokens_[i]));
       const Tensor map = chosen_map(result.attentions, choice_);
+      const std::vector<viewer::WithoutHead> without = changes_without(result);
       if (draw) {
         progress.clear();
         draw_map(i, result.tokens.pieces, map);
+        for (const viewer::WithoutHead& one : without) print(wrap(cat("without head ", one.layer, ".", one.head, ": the embedding changes by ", fixed(one.change, 6), " (1 - cosine)"), terminal_width(Stream::out)));
       }
       if (o_.json) json_texts_.push_back(to_json(texts_[i], result, map));
+      if (o_.json && !without.empty()) json_texts_.back()["without"] = to_json(without);
+      without_.push_back(without);
       if (keep) results_.push_back(std::move(result));
     }
     progress.clear();
@@ -126,8 +160,19 @@ class View {
     model_ = std::make_unique<models::SentenceModel>(open_model(o_.model));
     const models::BertConfig& config = model_->encoder.config;
     choice_ = choose_head(o_.layer, o_.head, o_.mean, config.layers, config.heads);
+    heads_off_ = read_heads(o_.without, config);
     tokens_ = tokenize(*model_, texts_, o_.truncate);
     check_sizes();
+  }
+
+  std::vector<viewer::WithoutHead> changes_without(const models::SentenceResult& result) {
+    std::vector<viewer::WithoutHead> list;
+    Progress progress("heads switched off", heads_off_.size());
+    for (const auto& [layer, head] : heads_off_) {
+      progress.show(list.size());
+      list.push_back({layer, head, models::change_without_head(*model_, result, layer, head)});
+    }
+    return list;
   }
 
   // Called before the model runs, because that takes long for many texts.
@@ -208,7 +253,8 @@ class View {
       const models::TokenizedText& tokens = results_[i].tokens;
       page.texts.push_back({.text = texts_[i].both(),
                             .queries = {.pieces = tokens.pieces, .special = tokens.special, .segment = tokens.segments, .unknown = tokens.unknown},
-                            .attentions = results_[i].attentions});
+                            .attentions = results_[i].attentions,
+                            .without = without_[i]});
     }
     return viewer::render(page);
   }
@@ -218,6 +264,8 @@ class View {
   std::vector<models::TokenizedText> tokens_;
   std::unique_ptr<models::SentenceModel> model_;
   HeadChoice choice_;
+  std::vector<std::pair<std::int64_t, std::int64_t>> heads_off_;
+  std::vector<std::vector<viewer::WithoutHead>> without_;  // of each text
   std::vector<models::SentenceResult> results_;
   Json json_texts_ = Json::array();
 };
@@ -248,6 +296,18 @@ Subcommand declare_view(CLI::App& parser) {
   add_value(parser, "--layer", &o->layer, read_count, "L", "the layer to show, from 0 (default: the last)");
   add_value(parser, "--head", &o->head, read_count, "H", "the head to show, from 0 (default: the mean over the layer's heads)");
   parser.add_flag("--mean", o->mean, "show the mean over the heads of --layer, or without --layer over all heads of all layers");
+  parser
+      .add_option(
+          "--without",
+          [o](const CLI::results_t& words) {
+            o->without = words;
+            return true;
+          },
+          "switch this head off, such as 2.8: its output is zero. The page shows how much that changes the text's embedding (1 - cosine). May be given several times, each head alone; all: every head, one run of the model for each")
+      ->type_name("L.H|all")
+      ->type_size(1)
+      ->expected(1)
+      ->take_all();
   parser.add_option("--arrays", o->arrays, "write the arrays listed below to this file, .safetensors or .npz")->type_name("PATH");
   parser.add_flag("--truncate", o->truncate, "cut the end of texts that are longer than the model allows");
   parser.add_flag("--json", o->json, "machine-readable, one object on one line");
@@ -256,6 +316,7 @@ Subcommand declare_view(CLI::App& parser) {
                    {"polyhead view MODEL_DIR --text \"The quick brown fox\"", "the mean over the heads of the last layer, in the terminal"},
                    {"polyhead view MODEL_DIR --text \"Who ran?\" --text-pair \"The fox ran.\" --layer 2 --head 7",
                     "one head, for a text of two parts"},
+                   {"polyhead view MODEL_DIR --text \"The quick brown fox\" --without all -o fox.html", "how much each head changes the embedding, as a badge"},
                    {"polyhead view MODEL_DIR --file texts.txt --arrays out.npz", "several texts, one per line; the attention weights of all heads in a file"},
                    {"echo \"The quick brown fox\" | polyhead view MODEL_DIR - --json | jq .texts[0].tokens", "JSON for other programs"}},
       .notes =
@@ -266,7 +327,7 @@ Subcommand declare_view(CLI::App& parser) {
           "scaled to length 1). With several texts each name ends in _0, _1, ... The metadata of .safetensors has `texts` and, with "
           "--text-pair, `pairs`, each a JSON list.\n\n"
           "JSON: {model: {path, layers, heads, width}, map: {layer, head, description}, texts: [{text, pair, tokens, ids, segments, "
-          "special, replaced_bytes, dropped_tokens, map, embedding}], files: {page, arrays}}; map is [T][T], the "
+          "special, replaced_bytes, dropped_tokens, map, embedding, without: [{layer, head, change}]}], files: {page, arrays}}; map is [T][T], the "
           "attention weights row by row; non-finite numbers are \"nan\", \"inf\" and \"-inf\"; layer and head are null if the map is a mean over "
           "them.\n\n"
           "Bytes that are not valid UTF-8 are read as U+FFFD, with a note on stderr.\n",

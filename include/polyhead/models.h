@@ -2,6 +2,7 @@
 #pragma once
 
 #include "polyhead/error.h"
+#include "polyhead/models/ablation.h"
 #include "polyhead/models/attention_layer.h"
 #include "polyhead/models/bert.h"
 #include "polyhead/models/encoder_layer.h"

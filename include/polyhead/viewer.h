@@ -21,6 +21,12 @@ struct Tokens {
   std::vector<std::pair<std::int64_t, std::string>> unknown = {};  // tokens that the model does not know: place, and its characters in the text
 };
 
+// What becomes of a text's embedding when one head is switched off: its output is zero, all others stay.
+struct WithoutHead {
+  std::int64_t layer = 0, head = 0;
+  double change = 0;  // 1 - cosine of the embeddings with and without the head
+};
+
 // Links between query and key words that are known to be right, such as those of a translation. The page outlines them and gives each head's
 // alignment error rate (Och and Ney 2003): with A the head's links, S the sure ones and P the sure and possible ones,
 //   AER = 1 - (|A and S| + |A and P|) / (|A| + |S|).
@@ -47,6 +53,7 @@ struct Text {
   //   p[t,s] exp(-bias[t,s]) / sum over s' of p[t,s'] exp(-bias[t,s']),
   // where an attention weight of exactly 0 stays 0. Error where a weight is 0 only because its dtype cannot hold it, or a row does not sum to 1.
   ConstTensorView pair_bias = {};
+  std::vector<WithoutHead> without = {};  // of the heads that were switched off, each alone; the page shows them first
 };
 
 // Of the page's own texts; a reader can choose the other one in its menu.

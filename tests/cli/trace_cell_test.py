@@ -15,9 +15,10 @@ HEAD_WIDTH = WIDTH // HEADS
 
 
 class Forward:
-    """The encoder of Devlin et al. 2018 for TEXT: q, k, v [layer][head][token][feature], weights and outputs of the heads."""
+    """The encoder of Devlin et al. 2018 for TEXT: q, k, v [layer][head][token][feature], weights and outputs of the heads, x of the
+    last layer. off: (layer, head) whose output is zero."""
 
-    def __init__(self):
+    def __init__(self, off=None):
         arrays = {name: (shape, values) for name, (_, shape, values) in tiny_model.tensors().items()}
         row = lambda name, index: arrays[name][1][index * WIDTH:(index + 1) * WIDTH]
         x = [[a + b + c for a, b, c in zip(row("embeddings.word_embeddings.weight", token), row("embeddings.position_embeddings.weight", place), row("embeddings.token_type_embeddings.weight", 0))]
@@ -46,12 +47,15 @@ class Forward:
                 exps = [[math.exp(sum(a * b for a, b in zip(one, key)) / math.sqrt(HEAD_WIDTH)) for key in k[n]] for one in q[n]]
                 weights.append([[e / sum(line) for e in line] for line in exps])
                 outputs.append([[sum(w * value[i] for w, value in zip(line, v[n])) for i in range(HEAD_WIDTH)] for line in weights[n]])
+                if (layer, n) == off:
+                    outputs[n] = [[0.0] * HEAD_WIDTH for _ in outputs[n]]
             for kept, of_layer in zip((self.q, self.k, self.v, self.weights, self.outputs), (q, k, v, weights, outputs)):
                 kept.append(of_layer)
             merged = [sum((outputs[n][t] for n in range(HEADS)), []) for t in range(len(IDS))]
             x = norm(at + "attention.output.LayerNorm", added(x, linear(at + "attention.output.dense", merged)))
             hidden = [[0.5 * a * (1 + math.erf(a / math.sqrt(2))) for a in values] for values in linear(at + "intermediate.dense", x)]
             x = norm(at + "output.LayerNorm", added(x, linear(at + "output.dense", hidden)))
+        self.x = x
 
 
 def numbers_of(text):

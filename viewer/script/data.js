@@ -86,6 +86,7 @@ class Text {
     Object.assign(this, sidesOf(json, decoder));
     this.separators = [...this.keys.special].filter((index) => index > 0);
     this.measured = new Map();
+    this.without = new Map((json.without ?? []).map(([layer, head, change]) => [`${layer}/${head}`, 1000 * change]));
     this.encoded = json.weights;
     this.decoder = decoder;
     this.maps = new Map();
@@ -103,7 +104,7 @@ class Text {
 
   measures(layer, head) {
     const name = `${layer}/${head}`;
-    if (!this.measured.has(name)) this.measured.set(name, measure(this, this.map(layer, head)));
+    if (!this.measured.has(name)) this.measured.set(name, { ...(this.without.has(name) && { without: this.without.get(name) }), ...measure(this, this.map(layer, head)) });
     return this.measured.get(name);
   }
 

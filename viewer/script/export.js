@@ -43,8 +43,8 @@ function csvOfMeasures(text, source) {
   const title = (name) => (MEASURES[name].unit ? say("{0} in {1}", MEASURES[name].name(), MEASURES[name].unit()) : MEASURES[name].name());
   return csvOf([[say("layer"), say("head"), ...names.flatMap((name) => (source === text ? [title(name)] : [title(name), say("standard deviation")]))], ...heads.map(([layer, head]) => {
     const measured = source.measures(layer, head);
-    const number = (value) => Number(value.toFixed(5));
-    return [layer, head, ...names.flatMap((name) => (source === text ? [number(measured[name])] : [number(measured[name].mean), number(measured[name].spread)]))];
+    const number = (value) => (value === undefined ? "" : Number(value.toFixed(5)));
+    return [layer, head, ...names.flatMap((name) => (source === text ? [number(measured[name])] : [number(measured[name]?.mean), number(measured[name]?.spread)]))];
   })]);
 }
 

@@ -32,7 +32,7 @@ class Grid {
     this.shown = key;
     const focused = document.activeElement;
     const measured = (thumb) => source.measures(...Grid.place(thumb))[chosen.measure];
-    const value = (thumb) => (chosen.measure === "none" ? NaN : meanOf(measured(thumb)));
+    const value = (thumb) => (chosen.measure === "none" ? NaN : meanOf(measured(thumb)) ?? NaN);
     const values = new Map(this.thumbs.map((thumb) => [thumb, value(thumb)]));
     const heads = this.thumbs.filter((thumb) => thumb.dataset.head !== MEAN);
     this.threshold = chosen.measure === "none" ? 0 : chosen.least * (MEASURES[chosen.measure].unit ? Math.max(0, ...heads.map(value).filter((one) => !Number.isNaN(one))) : 1);
@@ -42,7 +42,7 @@ class Grid {
       thumb.classList.toggle("dim", !within(thumb));
       const title = titleOf(...Grid.place(thumb));
       thumb.dataset.note = chosen.measure === "none" ? "" : showMeasure(chosen.measure, measured(thumb)).replace(" ±", "\n±");
-      const said = chosen.measure === "none" ? title : say("{0}, {1} {2}", title, MEASURES[chosen.measure].name(), withUnit(chosen.measure, measured(thumb)));
+      const said = chosen.measure === "none" || measured(thumb) === undefined ? title : say("{0}, {1} {2}", title, MEASURES[chosen.measure].name(), withUnit(chosen.measure, measured(thumb)));
       thumb.title = said;
       thumb.setAttribute("aria-label", said);
     }

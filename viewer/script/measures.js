@@ -1,17 +1,21 @@
 // What a head does with this text, measured: each measure is a number for one word that looks, averaged over the words of the text.
 
 const share = (value) => (Number.isNaN(value) ? "NaN" : say("{0} %", Math.round(100 * value)));
+const thousandths = (value) => (Number.isNaN(value) ? "NaN" : value.toFixed(value < 1 ? 2 : value < 100 ? 1 : 0));
 const tenths = (value) => (Number.isNaN(value) ? "NaN" : value.toFixed(1));
 
-// of(row, t, text): the measure of the word t, whose attention weights are `row`; null if it has none. whole(text, map): a measure of the whole map. `self`: queries are the keys.
+// of(row, t, text): the measure of the word t, whose attention weights are `row`; null if it has none. whole(text, map): a measure of the whole map. `self`: queries
+// are the keys. has(text): whether the text has
+// it. `without`: only of heads that were switched off when the page was made.
 const MEASURES = {
   previous: { name: () => say("previous token"), show: share, self: true, of: (row, t) => (t > 0 ? row[t - 1] : null) },
   next: { name: () => say("next token"), show: share, self: true, of: (row, t) => (t + 1 < row.length ? row[t + 1] : null) },
   same: { name: () => say("same token"), show: share, self: true, of: (row, t) => row[t] },
   first: { name: () => say("first token"), show: share, of: (row) => row[0] },
-  separators: { name: () => say("separators"), show: share, of: (row, _, text) => text.separators.reduce((sum, s) => sum + row[s], 0) },
+  separators: { name: () => say("separators"), show: share, has: (text) => text.separators.length > 0, of: (row, _, text) => text.separators.reduce((sum, s) => sum + row[s], 0) },
   entropy: { name: () => say("entropy"), unit: () => say("bits"), show: tenths, of: (row) => averageOf(row, (p) => (p > 0 ? -Math.log2(p) : 0)) },
-  errors: { name: () => say("alignment error rate"), show: errorRate, whole: (text, map) => alignment(text, map).rate },
+  errors: { name: () => say("alignment error rate"), show: errorRate, has: (text) => text.links !== null, whole: (text, map) => alignment(text, map).rate },
+  without: { name: () => say("cosine lost without it"), unit: () => "‰", has: (text) => text.without.size > 0, show: thousandths },
   distance: { name: () => say("distance"), unit: () => say("tokens"), show: tenths, self: true, of: (row, t) => averageOf(row, (_, s) => Math.abs(t - s)) },
 };
 
@@ -21,8 +25,8 @@ function averageOf(row, value) {
   return sum === 0 ? null : row.reduce((total, p, s) => total + (p / sum) * value(p / sum, s), 0);
 }
 
-// The measures that this text has: separators only if there are some, distances only if words look at words of the same text.
-const measuresOf = (text) => Object.keys(MEASURES).filter((name) => (name === "separators" ? text.separators.length > 0 : name === "errors" ? text.links !== null : text.keys === text.queries || !MEASURES[name].self));
+// The measures that this text has: those of distances only if words look at words of the same text.
+const measuresOf = (text) => Object.keys(MEASURES).filter((name) => MEASURES[name].has?.(text) ?? (text.keys === text.queries || !MEASURES[name].self));
 
 // Special tokens are not asked where they look, unless there is nothing else.
 function wordsThatLook({ queries }) {
@@ -34,7 +38,7 @@ function wordsThatLook({ queries }) {
 function measure(text, map) {
   const width = text.keys.size;
   const rows = wordsThatLook(text).map((t) => [map.subarray(t * width, (t + 1) * width), t]);
-  return Object.fromEntries(measuresOf(text).map((name) => {
+  return Object.fromEntries(measuresOf(text).filter((name) => MEASURES[name].of || MEASURES[name].whole).map((name) => {
     if (MEASURES[name].whole) return [name, MEASURES[name].whole(text, map)];
     const values = rows.map(([row, t]) => MEASURES[name].of(row, t, text)).filter((value) => value !== null);
     return [name, values.length ? values.reduce((sum, value) => sum + value, 0) / values.length : NaN];
@@ -46,7 +50,8 @@ const meanOf = (value) => value?.mean ?? value;
 
 function showMeasure(name, value) {
   const { show } = MEASURES[name];
+  if (value === undefined) return "";
   return value?.count > 1 ? `${show(value.mean)} ± ${show(value.spread)}` : show(meanOf(value));
 }
 
-const withUnit = (name, value) => (MEASURES[name].unit ? `${showMeasure(name, value)} ${MEASURES[name].unit()}` : showMeasure(name, value));
+const withUnit = (name, value) => (value === undefined ? "" : MEASURES[name].unit ? `${showMeasure(name, value)} ${MEASURES[name].unit()}` : showMeasure(name, value));

@@ -5,6 +5,7 @@ const decoder = new Decoder(data.encoding);
 const texts = data.texts.map((json) => new Text(json, decoder));
 const mergedTexts = texts.map((text) => new MergedText(text));
 
+if (texts.some((text) => text.without.size > 0)) initial.measure = "without";  // what the page was made for
 const state = { ...initial };
 let printing = matchMedia("print").matches;
 let cursor = null;  // the pair chosen by keyboard or click; while the pointer is over another pair, that one is shown
@@ -103,6 +104,7 @@ function showText(text) {
   const blocks = blocksOf(text);
   $("block-control").hidden = blocks.length === 0;
   fillSelect($("block"), [["all", say("whole map")], ...blocks.map((block) => [block, blockName(block)])]);
+  $("without-note").hidden = text.without.size === 0;
   fillSelect($("measure"), [["none", say("none")], ...measuresOf(text).map((name) => [name, MEASURES[name].name()])]);
 }
 

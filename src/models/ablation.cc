@@ -1,0 +1,55 @@
+#include "polyhead/models/ablation.h"
+
+#include <cmath>
+#include <numeric>
+#include <utility>
+#include <vector>
+
+#include "core/text.h"
+
+namespace polyhead::models {
+namespace {
+
+// Gives a tensor back when it goes, whatever ends the run.
+class Exchanged {
+ public:
+  Exchanged(Tensor* target, Tensor other) : target_(target), kept_(std::move(other)) { std::swap(*target_, kept_); }
+  ~Exchanged() { std::swap(*target_, kept_); }
+  Exchanged(const Exchanged&) = delete;
+  Exchanged& operator=(const Exchanged&) = delete;
+
+ private:
+  Tensor* target_;
+  Tensor kept_;
+};
+
+std::vector<double> unit(const Tensor& embedding) {
+  const Tensor wide = Tensor::copy_of(embedding, DType::f64);
+  std::vector<double> values(wide.data<double>(), wide.data<double>() + wide.numel());
+  const double norm = std::sqrt(std::inner_product(values.begin(), values.end(), values.begin(), 0.0));
+  for (double& value : values) value /= norm > 0 ? norm : 1;
+  return values;
+}
+
+}  // namespace
+
+double change_without_head(SentenceModel& model, const SentenceResult& with, std::int64_t layer, std::int64_t head, const SentenceOptions& options) {
+  const BertConfig& config = model.encoder.config;
+  require(layer >= 0 && layer < config.layers && head >= 0 && head < config.heads, "change_without_head: there is no head ", layer, ".", head, "; the model has the layers 0 to ",
+          config.layers - 1, " and the heads 0 to ", config.heads - 1);
+  nn::MultiHeadAttention& attention = model.encoder.layers[static_cast<std::size_t>(layer)].attention;
+  const std::int64_t width = attention.config.value_head_width;
+  Tensor without = Tensor::copy_of(attention.output.weight);
+  fill(without.view().slice(1, head * width, (head + 1) * width), 0);
+  const Exchanged exchanged(&attention.output.weight, std::move(without));
+  SentenceOptions of_run = options;
+  of_run.attentions = of_run.all_hidden = of_run.head_vectors = false;
+  const SentenceResult result = model.run(with.tokens, of_run);
+  // Of unit vectors a and b, 1 - <a, b> = |a - b|^2 / 2, which keeps its digits where it is small.
+  const std::vector<double> before = unit(with.embedding), after = unit(result.embedding);
+  double change = 0;
+  for (std::size_t i = 0; i < before.size(); ++i) change += (before[i] - after[i]) * (before[i] - after[i]) / 2;
+  return change;
+}
+
+}  // namespace polyhead::models

@@ -1,0 +1,99 @@
+#!/usr/bin/env python3
+"""Heads that were switched off when the page was made have their change as a badge, in the open head, the export and its address; the page says what it means.
+
+    without_test.py PAGE.html ARRAYS.safetensors [--seed N]
+"""
+import csv
+import io
+import pathlib
+import random
+import sys
+import tempfile
+
+from session import Checks, Expected, parsed, run_checks, started_browser, variant
+
+
+def label(change):
+    thousandths = 1000 * change
+    return f"{thousandths:.2f}" if thousandths < 1 else f"{thousandths:.1f}" if thousandths < 100 else f"{thousandths:.0f}"
+
+
+def check_badges(checks, session, changes):
+    page = session.page
+    checks.that(page.locator("#measure").input_value() == "without", "the page begins with what it was made for")
+    notes = {tuple(map(int, place.split("."))): note for place, note in page.evaluate(
+        "() => [...document.querySelectorAll('#grid .thumb')].filter((one) => one.dataset.head !== 'mean').map((one) => [`${one.dataset.layer}.${one.dataset.head}`, one.dataset.note])")}
+    checks.that(notes == {place: label(changes[place]) if place in changes else "" for place in notes}, f"badges of {len(changes)} heads, and none of the others", notes)
+    shown = page.locator("#grid .badge:visible").all_text_contents()
+    checks.that(sorted(shown) == sorted(map(label, changes.values())), "the badges are seen", shown)
+    place = max(changes, key=changes.get)
+    other = next(one for one in notes if one not in changes)
+    spoken = page.locator(f'.thumb[data-layer="{place[0]}"][data-head="{place[1]}"]').get_attribute("aria-label")
+    checks.that(spoken == f"Layer {place[0]} · Head {place[1]}, cosine lost without it {label(changes[place])} ‰", "a badge is spoken", spoken)
+    spoken = page.locator(f'.thumb[data-layer="{other[0]}"][data-head="{other[1]}"]').get_attribute("aria-label")
+    checks.that(spoken == f"Layer {other[0]} · Head {other[1]}", "a head without one says nothing of it", spoken)
+    page.locator("#sort").check()
+    first = page.locator("#grid .thumb").first
+    checks.that((first.get_attribute("data-layer"), first.get_attribute("data-head")) == tuple(map(str, place)), "sorted, the largest change comes first")
+    page.locator("#least").fill("50")
+    kept = page.locator("#grid .thumb").count()
+    checks.that(kept == sum(change >= 0.5 * max(changes.values()) for change in changes.values()), "filtered by the change", kept)
+    page.locator("#least").fill("0")
+    page.locator("#sort").uncheck()
+    page.locator("#measure").select_option("none")
+    page.reload()
+    session.drawn()
+    checks.that(page.locator("#measure").input_value() == "none" and page.locator("#grid .badge:visible").count() == 0, "none is kept in the address")
+
+
+def check_head(checks, session, changes):
+    page = session.page
+    place = min(changes, key=changes.get)
+    session.open(*place)
+    badges = page.locator("#badges li").all_text_contents()
+    checks.that(f"cosine lost without it {label(changes[place])} ‰" in badges, "an open head has it", badges)
+    page.locator("#back").click()
+    with_others = [one for one in ((layer, head) for layer in range(session.expected.layers) for head in range(session.expected.heads)) if one not in changes][0]
+    session.open(*with_others)
+    checks.that(not any("cosine lost without it" in one for one in page.locator("#badges li").all_text_contents()), "a head that was not switched off has none")
+    page.locator("#back").click()
+    page.locator("#export summary").click()
+    with page.expect_download() as waiting:
+        page.locator('[data-export="csv"]').click()
+    head, *rows = csv.reader(io.StringIO(pathlib.Path(waiting.value.path()).read_text(encoding="utf-8-sig")))
+    at = head.index("cosine lost without it in ‰")
+    written = {(int(row[0]), int(row[1])): row[at] for row in rows}
+    checks.that({one for one, value in written.items() if value} == changes.keys() and all(abs(float(written[one]) - 1000 * change) < 1e-5 for one, change in changes.items()), "the table has the changes", written)
+
+
+def check_words(checks, session, wanted):
+    page = session.page
+    page.locator("#menu summary").click()
+    page.locator('[data-dialog="about"]').click()
+    checks.that(page.locator("#without-note").is_visible() == wanted, "the page says what the number means" if wanted else "no word of it where no head was switched off")
+    checks.that("It does not say which word decided the model's answer" in session.text("#about"), "what weights do not say")
+    options = page.locator("#measure option").evaluate_all("(all) => all.map((one) => one.value)")
+    checks.that(("without" in options) == wanted, "the measure is offered only then", options)
+
+
+def main():
+    arguments = parsed(__doc__)
+    expected = Expected.of(arguments)
+    chosen = random.Random(arguments.seed).sample([(layer, head) for layer in range(expected.layers) for head in range(expected.heads)], 5)
+    changes = dict(zip(chosen, (0.0421, 0.0023561, 0.000012, 0.31, 0.00093)))
+
+    def switch_off(data):
+        data["texts"][0]["without"] = [[layer, head, change] for (layer, head), change in changes.items()]
+
+    with tempfile.TemporaryDirectory() as folder, started_browser() as browser:
+        path = {"path": variant(arguments.page, switch_off, pathlib.Path(folder) / "without.html")}
+        return run_checks(arguments, Checks(), browser, [
+            ("badges", check_badges, [changes], dict(path)),
+            ("head", check_head, [changes], dict(path)),
+            ("words", check_words, [True], dict(path)),
+            ("plain", check_words, [False], {}),
+        ])
+
+
+if __name__ == "__main__":
+    sys.exit(main())
