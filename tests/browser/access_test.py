@@ -60,7 +60,7 @@ def check_axe(checks, session, choose):
     clean("the strongest links")
     session.hover(*choose.cells(1)[0])
     clean("a head, a cell pointed at")
-    page.locator("#hide-special").check()
+    page.locator("#special").select_option("hide")
     clean("a head without special tokens")
     page.locator('[data-view="lines"]').click()
     clean("lines")
@@ -124,7 +124,7 @@ def check_keys(checks, session, choose):
     page.keyboard.press("?")
     page.locator("#letters").uncheck()
     page.keyboard.press("Escape")
-    shown = lambda: (session.text("#head-title"), style(session, "html", "backgroundColor"), page.locator("#hide-special").is_checked(), page.locator(".matrix").is_visible())
+    shown = lambda: (session.text("#head-title"), style(session, "html", "backgroundColor"), page.locator("#special").input_value(), page.locator(".matrix").is_visible())
     for round_ in ("switched off", "switched off, after a reload"):
         was = shown()
         for key in ("n", "p", "N", "m", "s", "t", "v", "?", "+"):

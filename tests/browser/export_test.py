@@ -39,7 +39,7 @@ def check_svg(checks, session, choose):
     wanted = ["#%02x%02x%02x" % tuple(pixels[i:i + 3]) if pixels[i + 3] else "url(#zero)" for i in range(0, len(pixels), 4)]
     cells = [element.get("fill") for element in root.iter(NAME + "rect")][-len(wanted):]
     checks.that(cells == wanted, "SVG: every cell has its colour")
-    session.page.locator("#hide-special").check()
+    session.page.locator("#special").select_option("hide")
     hidden = sum(element.text in ("[CLS]", "[SEP]") for element in xml.fromstring(saved(session, "svg")[1]).iter(NAME + "text"))
     checks.that(hidden == 0, "SVG: hidden tokens are not in it", hidden)
     session.page.locator('[data-view="lines"]').click()

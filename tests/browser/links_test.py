@@ -70,7 +70,7 @@ def check_merge(checks, session, choose):
             if abs(float(session.shown_weight()) - wanted) > 1e-4:
                 wrong.append((i, j, session.shown_weight(), wanted))
     checks.that(not wrong, "attention to a word is the sum over its pieces, from a word the mean", wrong)
-    page.locator("#hide-special").check()
+    page.locator("#special").select_option("hide")
     checks.that(page.locator(".queries .label").all_text_contents() == WORDS[1:-1], "special tokens can be hidden too")
     page.locator("#merge").uncheck()
     checks.that(page.locator(".queries .label").count() == expected.rows - 2, "the pieces come back")

@@ -43,7 +43,7 @@ def check_chromium(checks, browser, path, name, fits, expected, choose):
         checks.that(abs(float(shown) - expected.weight(layer, head, row, column)) < 6e-5, f"{name}: a cell shows its weight", shown)
         frame.locator('[data-view="lines"]').click(timeout=20000)
         checks.that(frame.locator(".lines").is_visible(), f"{name}: Lines shows the lines")
-        frame.locator("#hide-special").check(timeout=20000)
+        frame.locator("#special").select_option("hide", timeout=20000)
         special = len(expected.queries["special"])
         checks.that(frame.locator(".words.left .label").count() == expected.rows - special, f"{name}: special tokens are hidden")
         frame.locator("#back").click(timeout=20000)

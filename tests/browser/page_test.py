@@ -62,7 +62,7 @@ def check_special(checks, session, choose):
         return
     layer, head = choose.heads(1)[0]
     session.open(layer, head)
-    session.page.locator("#hide-special").check()
+    session.page.locator("#special").select_option("hide")
     labels = session.page.locator(".strip .label")
     checks.that(labels.count() == len(rows) + len(columns), "hiding special tokens takes their rows and columns away", labels.count())
     checks.that("no longer sum to 1" in session.text("#special-note") and session.page.locator("#special-note").is_visible(),
@@ -73,7 +73,7 @@ def check_special(checks, session, choose):
         session.hover(rows.index(row), columns.index(column))
         wrong.append(session.right(layer, head, row, column))
     checks.that(not any(wrong), "weights stay as they are when special tokens are hidden", wrong)
-    session.page.locator("#hide-special").uncheck()
+    session.page.locator("#special").select_option("show")
     checks.that(labels.count() == expected.rows + expected.columns, "special tokens come back", labels.count())
 
 

@@ -42,7 +42,7 @@ def check_unknown(checks, session):
 def check_plain(checks, session):
     session.page.keyboard.press("s")
     session.open(0, 0)
-    checks.that(not session.page.locator("#special-note").is_visible() and not session.page.locator("#hide-special").is_visible(),
+    checks.that(not session.page.locator("#special-note").is_visible() and not session.page.locator("#special").is_visible(),
                 "without special tokens, nothing is said about them")
 
 

@@ -60,10 +60,18 @@ class Ramp {
       return pixelOf(stops[left].map((value, axis) => value + (stops[left + 1][axis] - value) * (at - left)));
     });
     this.nan = pixelOf(oklabOf(style.getPropertyValue("--nan").trim()));
+    this.page = pixelOf(oklabOf(style.getPropertyValue("--page").trim()));
   }
 
   at(position) {
     return Number.isNaN(position) ? this.nan : this.pixels[Math.round(255 * Math.min(1, Math.max(0, position)))];
+  }
+
+  // A quarter of the colour, the rest the page's.
+  faded(pixel) {
+    if (pixel === 0) return 0;
+    const mixed = [0, 8, 16].map((shift) => Math.round((((pixel >>> shift) & 255) + 3 * ((this.page >>> shift) & 255)) / 4) << shift);
+    return ((255 << 24) | mixed[0] | mixed[1] | mixed[2]) >>> 0;
   }
 
   // A weight of exactly 0 is transparent and shows the hatching below.
@@ -81,6 +89,7 @@ function paint(canvas, map, stride, rows, columns, look, block = 1) {
   canvas.height = Math.max(1, height);
   if (width === 0 || height === 0) return;
   const maxima = new Float32Array(width * height);
+  const faded = new Uint8Array(look.faded ? width * height : 0);
   let largest = 0;
   rows.forEach((row, i) => {
     const start = Math.floor(i / block) * width;
@@ -88,13 +97,17 @@ function paint(canvas, map, stride, rows, columns, look, block = 1) {
       const weight = map[row * stride + column];
       const at = start + Math.floor(j / block);
       const size = Math.abs(weight);
-      if (!(size <= Math.abs(maxima[at]) || Number.isNaN(maxima[at]))) maxima[at] = weight;  // a block with a NaN is NaN
+      if (!(size <= Math.abs(maxima[at]) || Number.isNaN(maxima[at]))) {  // a block with a NaN is NaN
+        maxima[at] = weight;
+        if (look.faded) faded[at] = look.faded(row, column);
+      }
       if (size > largest) largest = size;
     });
   });
   const image = new ImageData(width, height);
   const pixels = new Uint32Array(image.data.buffer);
   maxima.forEach((weight, i) => { pixels[i] = look.ramp.of(weight, look.scale.position(weight, largest)); });
+  faded.forEach((yes, i) => { if (yes) pixels[i] = look.ramp.faded(pixels[i]); });
   canvas.getContext("2d").putImageData(image, 0, 0);
 }
 

@@ -70,13 +70,15 @@ class Figure {
     const largest = largestOf(map, text.keys.size, rows, columns);
     if (rows.length * columns.length > Figure.mostRectangles) {
       const canvas = make("canvas");
-      paint(canvas, map, text.keys.size, rows, columns, this.look);
+      paint(canvas, map, text.keys.size, rows, columns, fadedIn(this.look, text));
       this.add(draw("rect", { x, y, width: columns.length * side, height: rows.length * side, fill: HATCHING }));
       return this.image(canvas.toDataURL(), x, y, columns.length * side, rows.length * side);
     }
+    const { faded } = fadedIn(this.look, text);
     rows.forEach((row, i) => columns.forEach((column, j) => {
       const weight = map[row * text.keys.size + column];
-      const pixel = this.look.ramp.of(weight, this.look.scale.position(weight, largest));
+      const full = this.look.ramp.of(weight, this.look.scale.position(weight, largest));
+      const pixel = faded?.(row, column) ? this.look.ramp.faded(full) : full;
       this.add(draw("rect", { x: x + j * side, y: y + i * side, width: side, height: side, fill: pixel === 0 ? HATCHING : hexOf(pixel), "shape-rendering": "crispEdges" }));
     }));
   }
@@ -160,9 +162,9 @@ function linesFigure(figure, { text, shown, look }, lines) {
   const path = (from, to) => `M${left} ${middle(from)}C${left + 107} ${middle(from)} ${left + 213} ${middle(to)} ${right} ${middle(to)}`;
   for (const { i, j, sure } of shownLinks(text, shown))
     figure.add(draw("path", { d: path(i, j), fill: "none", stroke: figure.colour("gold"), "stroke-width": 5, "stroke-opacity": 0.8, "stroke-dasharray": sure ? "none" : "3 5" }));
-  for (const { from, to, weight } of lines.links()) {
+  for (const { from, to, weight, faded } of lines.links()) {
     figure.add(draw("path", { d: path(from, to),
-                               fill: "none", stroke: figure.colour("line"), ...Lines.pen(weight) }));
+                               fill: "none", stroke: figure.colour("line"), ...Lines.pen(weight, faded) }));
   }
   figure.reach(right + 8 + longestWord(text.keys, columns, 13), middle(Math.max(rows.length, columns.length)));
 }

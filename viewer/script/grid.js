@@ -88,7 +88,7 @@ class Grid {
     const { rows, columns } = look.placesOf(this.text);
     const jobs = this.thumbs.map((thumb) => () => {
       const map = this.text.map(...Grid.place(thumb));
-      paint(this.canvas, map, this.text.keys.size, rows, columns, look, blockFor(rows, columns, Grid.thumbnailPixels));
+      paint(this.canvas, map, this.text.keys.size, rows, columns, fadedIn(look, this.text), blockFor(rows, columns, Grid.thumbnailPixels));
       thumb.firstChild.src = this.canvas.toDataURL();
     });
     return inSlices(jobs, () => drawing !== this.drawing);

@@ -64,8 +64,8 @@ class Lines {
     pen.strokeStyle = style.getPropertyValue("--line");
     const middle = (at) => (at + 0.5) * Lines.rowHeight;
     strokeLinks(pen, this.text, this.shown, width, middle, style.getPropertyValue("--gold"));
-    for (const { from, to, weight } of this.links()) {
-      const line = Lines.pen(weight);
+    for (const { from, to, weight, faded } of this.links()) {
+      const line = Lines.pen(weight, faded);
       pen.globalAlpha = line["stroke-opacity"];
       pen.lineWidth = line["stroke-width"];
       pen.beginPath();
@@ -76,16 +76,17 @@ class Lines {
   }
 
   // As SVG names them.
-  static pen(weight) { return { "stroke-opacity": Math.min(1, 0.08 + 0.92 * weight), "stroke-width": 1 + 3 * weight }; }
+  static pen(weight, faded) { return { "stroke-opacity": Math.min(1, 0.08 + 0.92 * weight) / (faded ? 4 : 1), "stroke-width": 1 + 3 * weight }; }
 
   // The lines that are drawn, from a place on the left to one on the right.
   links() {
     const links = [];
+    const { faded } = fadedIn(this.look, this.text);
     const columns = this.#only(this.shown.columns, this.spot?.column);
     for (const [from, row] of this.#only(this.shown.rows, this.spot?.row)) {
       for (const [to, column] of columns) {
         const weight = this.map[row * this.text.keys.size + column];
-        if (weight >= (this.look.part < 1 ? 2 * TINY : Lines.smallest)) links.push({ from, to, weight });
+        if (weight >= (this.look.part < 1 ? 2 * TINY : Lines.smallest)) links.push({ from, to, weight, faded: faded?.(row, column) });
       }
     }
     return links;

@@ -24,7 +24,7 @@ class Matrix {
   // shown: { rows, columns }, the indices of the tokens that are not hidden.
   draw(text, map, shown, look, title, place) {
     this.shown = shown;
-    this.paint = (block) => paint(this.canvas, map, text.keys.size, shown.rows, shown.columns, look, block);
+    this.paint = (block) => paint(this.canvas, map, text.keys.size, shown.rows, shown.columns, fadedIn(look, text), block);
     this.block = 0;  // not painted yet
     axisNames(text).forEach((name, at) => { this.axes[at].textContent = name; });
     this.cells.setAttribute("aria-label", say("{0}: attention from row word to column word. Arrow keys move between pairs.", title));

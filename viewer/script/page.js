@@ -10,7 +10,7 @@ const state = { ...initial };
 let printing = matchMedia("print").matches;
 let cursor = null;  // the pair chosen by keyboard or click; while the pointer is over another pair, that one is shown
 let zoom = 0;
-let current = {};  // drawn last: { look: { scale, ramp, hideSpecial } }; with an open head also { text, map, shown }
+let current = {};  // drawn last: { look: { scale, ramp } }; with an open head also { text, map, shown }
 
 const prefersDark = matchMedia("(prefers-color-scheme: dark)");
 const events = { hover: (spot) => point(spot ?? cursor), choose: (spot) => choose(spot), chosen: () => cursor, open: (layer, head) => update({ layer, head }), set: (changes) => update(changes) };
@@ -36,10 +36,11 @@ function update(changes, focus) {
 
 // ---- Showing ----
 
-const textAt = (index) => (state.pieces === "merged" && mergedTexts[index].merges ? mergedTexts : texts)[index];
+const wordsAt = (index) => (state.pieces === "merged" && mergedTexts[index].merges ? mergedTexts : texts)[index];
+const textAt = (index) => (state.special === "share" ? sharedOut(wordsAt(index)) : wordsAt(index));
 const textShown = () => textAt(state.text);
 function placesOf(text) {
-  const block = blockOf(text, state.block), hidden = state.special === "hide";
+  const block = blockOf(text, state.block), hidden = ["hide", "share"].includes(state.special);
   return { rows: text.queries.shown(hidden, block.row), columns: text.keys.shown(hidden, block.column) };
 }
 const isOpen = () => state.layer !== null;
@@ -56,13 +57,13 @@ function show(before = {}) {
   const changed = (...names) => names.some((name) => state[name] !== before[name]);
   const text = textShown();
   document.documentElement.dataset.theme = isDark() ? "dark" : "light";
-  const look = { scale: SCALES[state.scale], ...rampsOf(getComputedStyle(document.documentElement)), placesOf };
+  const look = { scale: SCALES[state.scale], ...rampsOf(getComputedStyle(document.documentElement)), placesOf, fadeSpecial: state.special === "fade" };
   if (changed("lang")) showLanguage();
   if (changed("text", "pieces")) {
     cursor = null;
     zoom = 0;
   }
-  if (changed("text", "pieces", "lang")) showText(text);
+  if (changed("text", "pieces", "lang") || (changed("special") && [state.special, before.special].includes("share"))) showText(text);
   const measured = measuresOf(text).includes(state.measure) ? state.measure : "none";
   const source = sourceOfMeasures(text);
   grid.arrange({ measure: source.ready === false ? "none" : measured, over: source === text ? "text" : source.texts.length, sort: state.sort === "on", least: Number(state.least) / 100 }, source);
@@ -90,6 +91,7 @@ function showLanguage() {
   $("lang").value = language();
   $("precision").textContent = decoder.encoding.precision();
   fillTexts();
+  fillSelect($("special"), Object.entries(SPECIAL).map(([name, { name: said }]) => [name, said()]));
   fillSelect($("scale"), Object.entries(SCALES).map(([name, scale]) => [name, scale.name()]));
 }
 
@@ -126,7 +128,7 @@ const spreads = new Map();
 function sourceOfMeasures(text) {
   const together = Spread.with(texts[state.text], texts);
   if (state.over === "text" || together.length < 2) return text;
-  const name = `${state.pieces} ${texts.indexOf(together[0])}`;
+  const name = `${state.pieces} ${state.special === "share"} ${texts.indexOf(together[0])}`;
   if (!spreads.has(name)) {
     const spread = new Spread(together.map((one) => textAt(texts.indexOf(one))));
     spreads.set(name, spread);
@@ -161,21 +163,22 @@ function showControls(text) {
   showTabs($("tabs"), texts, state.text, showOther);
   $("block").value = blocksOf(text).includes(state.block) ? state.block : "all";
   $("block-note").hidden = $("block").value === "all";
-  $("hide-special").checked = state.special === "hide";
+  $("special").value = state.special;
   $("scale").value = state.scale;
   $("theme").value = state.theme;
   $("letters").checked = state.letters === "on";
-  const special = text.queries.special.size + text.keys.special.size > 0;
+  const special = hasSpecial(text);
   $("special-control").hidden = !special;
   $("pieces-control").hidden = !mergedTexts[state.text].merges;
   $("merge").checked = state.pieces === "merged";
-  $("merge-note").hidden = text !== mergedTexts[state.text];
+  $("merge-note").hidden = wordsAt(state.text) !== mergedTexts[state.text];
   $("cover").value = state.cover;
   for (const button of document.querySelectorAll("[data-step]")) button.disabled = !otherHead(Number(button.dataset.step));
   for (const button of document.querySelectorAll("[data-view]")) button.setAttribute("aria-pressed", button.dataset.view === viewName());
   $("zoom").hidden = !hasCells();
   $("cover-control").hidden = !hasLinks();
-  $("special-note").hidden = state.special !== "hide" || !special;
+  $("special-note").hidden = !SPECIAL[state.special].note || !special;
+  $("special-note").textContent = SPECIAL[state.special].note?.() ?? "";
 }
 
 function showHint() {
@@ -384,13 +387,12 @@ addEventListener("keydown", (event) => {
 // ---- Controls ----
 
 $("text").addEventListener("change", () => showOther(sameTab(texts, state.text, Number($("text").value))));
-$("hide-special").addEventListener("change", letters.s);
 $("sort").addEventListener("change", () => update({ sort: $("sort").checked ? "on" : "off" }));
 $("least").addEventListener("input", () => update({ least: $("least").value }));
 $("merge").addEventListener("change", () => update({ pieces: $("merge").checked ? "merged" : "apart" }));
 $("cover").addEventListener("input", () => update({ cover: $("cover").value }));
 $("letters").addEventListener("change", () => update({ letters: $("letters").checked ? "on" : "off" }));
-for (const name of ['over', 'scale', 'theme', 'lang', 'measure', 'block']) $(name).addEventListener('change', () => update({[name]: $(name).value}));
+for (const name of ['over', 'special', 'scale', 'theme', 'lang', 'measure', 'block']) $(name).addEventListener('change', () => update({[name]: $(name).value}));
 $("back").addEventListener("click", close);
 for (const button of document.querySelectorAll("[data-dialog]")) button.addEventListener("click", () => openDialog(button.dataset.dialog));
 for (const button of document.querySelectorAll("[data-step]")) button.addEventListener("click", () => nextHead(Number(button.dataset.step)));
@@ -418,7 +420,9 @@ addEventListener("afterprint", () => print(false));
 
 // ---- Export ----
 
-const nameOfScreen = () => (isOpen() ? titleOf(state.layer, state.head) : state.heads === "maps" ? say("All heads") : say("Distances between heads"));
+const withNote = (name) => (state.special === "share" && hasSpecial(textShown()) ? `${name} · ${say("special tokens shared out")}` : name);
+const nameOfScreen = () => withNote(nameOfMap());
+const nameOfMap = () => (isOpen() ? titleOf(state.layer, state.head) : state.heads === "maps" ? say("All heads") : say("Distances between heads"));
 
 function figureOfScreen() {
   const text = textShown();
@@ -436,7 +440,7 @@ function figureOfScreen() {
 const exports_ = {
   svg: () => new Blob([figureOfScreen().svg], { type: "image/svg+xml" }),
   png: () => pngOf(figureOfScreen()),
-  csv: () => new Blob(["\ufeff", isOpen() ? (state.view === "compare" ? csvOfCompare(views.compare) : csvOfMap(current)) : state.heads === "distances" ? csvOfMap({ text: distances.as, map: distances.map, shown: distances.shown }, say("distance in bits")) : csvOfMeasures(textShown(), sourceOfMeasures(textShown()))], { type: "text/csv" }),
+  csv: () => new Blob(["\ufeff", isOpen() ? (state.view === "compare" ? csvOfCompare(views.compare) : csvOfMap(current, withNote(say("row word looks at column word")))) : state.heads === "distances" ? csvOfMap({ text: distances.as, map: distances.map, shown: distances.shown }, say("distance in bits")) : csvOfMeasures(textShown(), sourceOfMeasures(textShown()))], { type: "text/csv" }),
 };
 
 async function exportAs(kind) {

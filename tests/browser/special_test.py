@@ -1,0 +1,79 @@
+#!/usr/bin/env python3
+"""Special tokens shown, faded, hidden, and shared out: only the last changes a number, and the page says so.
+
+    special_test.py PAGE.html ARRAYS.safetensors [--seed N]
+"""
+import math
+import pathlib
+import sys
+
+from session import PIXELS, Checks, Choose, Expected, parsed, run_checks, started_browser
+
+
+def check_faded(checks, session, choose):
+    expected, page = session.expected, session.page
+    layer, head = choose.heads(1)[0]
+    session.open(layer, head)
+    before = page.locator(".cells canvas").evaluate(PIXELS)
+    ground = [int(one) for one in page.evaluate("() => getComputedStyle(document.body).backgroundColor.match(/\\d+/g)")][:3]
+    page.locator("#special").select_option("fade")
+    after = page.locator(".cells canvas").evaluate(PIXELS)
+    special = set(expected.queries["special"])
+    wrong = []
+    for t in range(expected.rows):
+        for s in range(expected.columns):
+            at = 4 * (t * expected.columns + s)
+            wanted = before[at:at + 3] if not {t, s} & special else [(one + 3 * two) / 4 for one, two in zip(before[at:at + 3], ground)]
+            if before[at + 3] and any(abs(one - two) > 1 for one, two in zip(after[at:at + 3], wanted)):
+                wrong.append((t, s, after[at:at + 3], wanted))
+    checks.that(not wrong, "faded: cells of special tokens have a quarter of their colour, others all of it", wrong[:3])
+    session.hover(0, 0)
+    wrong = session.right(layer, head, 0, 0)
+    checks.that(not wrong and not page.locator("#special-note").is_visible(), "faded: the weights stay", wrong)
+    page.reload()
+    session.drawn()
+    checks.that(page.locator("#special").input_value() == "fade", "a reload keeps it")
+
+
+def check_shared(checks, session, choose):
+    expected, page = session.expected, session.page
+    checks.that(page.locator("#special").input_value() == "show", "special tokens are shown at first")
+    layer, head = choose.heads(1)[0]
+    session.open(layer, head)
+    page.locator("#special").select_option("share")
+    words = [s for s in range(expected.columns) if s not in expected.queries["special"]]
+    wrong = []
+    for place, t in enumerate(words):
+        row = [expected.weight(layer, head, t, s) for s in words]
+        at = choose.random.randrange(len(words))
+        session.hover(place, at)
+        shown, wanted = float(session.shown_weight().lstrip("≈ ")), row[at] / math.fsum(row)
+        if abs(shown - wanted) > 0.051 * wanted + 1e-4:
+            wrong.append((t, words[at], shown, wanted))
+    checks.that(not wrong, "shared out: each row is divided by its sum over the words", wrong[:3])
+    checks.that(abs(float(session.text("#row-sum").split()[-1]) - 1) < 1e-3, "shared out: the row sums to 1", session.text("#row-sum"))
+    checks.that(session.shown_weight().startswith("≈") and "not the model's attention weights" in session.text("#special-note"), "shared out: the page says that these are not the model's weights", session.text("#special-note"))
+    page.locator("#export summary").click()
+    with page.expect_download() as waiting:
+        page.locator('[data-export="svg"]').click()
+    figure = pathlib.Path(waiting.value.path()).read_text(encoding="utf-8")
+    checks.that("special tokens shared out" in figure and "special-tokens" in waiting.value.suggested_filename, "shared out: a figure says so", waiting.value.suggested_filename)
+    page.locator("#special").select_option("show")
+    session.hover(1, 1)
+    wrong = session.right(layer, head, 1, 1)
+    checks.that(not wrong, "shown again: the model's weights", wrong)
+
+
+def main():
+    arguments = parsed(__doc__)
+    choose = Choose(arguments.seed, Expected.of(arguments))
+    with started_browser() as browser:
+        return run_checks(arguments, Checks(), browser, [
+            ("faded", check_faded, [choose], {}),
+            ("faded dark", check_faded, [choose], {"color_scheme": "dark"}),
+            ("shared", check_shared, [choose], {}),
+        ])
+
+
+if __name__ == "__main__":
+    sys.exit(main())

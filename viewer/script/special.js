@@ -1,0 +1,35 @@
+// What the page does with special tokens such as [CLS]: show, fade or hide them, or share their attention out among the words.
+
+const SPECIAL = {
+  show: { name: () => say("shown") },
+  fade: { name: () => say("faded") },
+  hide: { name: () => say("hidden"), note: () => say("Special tokens are hidden, so rows no longer sum to 1. The attention weights are unchanged.") },
+  share: { name: () => say("shared out"), note: () => say("Special tokens are hidden and what rows give to them is shared out: each row is divided by its sum over the words. These are not the model's attention weights.") },
+};
+
+const hasSpecial = (text) => text.queries.special.size + text.keys.special.size > 0;
+
+// For paint(): whether a cell is faded.
+const fadedIn = (look, text) => (look.fadeSpecial ? { ...look, faded: (row, column) => text.queries.special.has(row) || text.keys.special.has(column) } : look);
+
+// Each row is divided by what it gives to words, so that it sums to 1 over them. A row that looks at special tokens only stays empty.
+function sharedMap(text, layer, head) {
+  const { size: width, special } = text.keys;
+  const map = text.map(layer, head).slice();
+  for (let start = 0; start < map.length; start += width) {
+    for (const s of special) map[start + s] = 0;
+    const sum = map.subarray(start, start + width).reduce((total, weight) => total + weight, 0);
+    if (sum > 0) for (let s = 0; s < width; ++s) map[start + s] /= sum;
+  }
+  return map;
+}
+
+// The text with special tokens shared out, made when it is first asked for: all but the maps is that of the text.
+function sharedOut(text) {
+  if (!hasSpecial(text)) return text;
+  if (!Object.hasOwn(text, "shared")) {
+    const decoder = { encoding: { ...text.decoder.encoding }, show: ENCODINGS.logarithmic8.show };
+    text.shared = Object.assign(Object.create(text), { decoder, maps: new Map(), measured: new Map(), alike: null, make: (layer, head) => sharedMap(text, layer, head) });
+  }
+  return text.shared;
+}
