@@ -45,9 +45,9 @@ class Figure {
 
   words(text, x, y, options = {}) { return draw("text", { x, y, fill: this.colour("ink"), "font-size": 13, ...options }, text); }
 
-  line(text, size, weight) {
+  line(text, size, weight, colour = "ink") {
     this.y += size;
-    this.add(this.words(text, Figure.margin, this.y, { "font-size": size, "font-weight": weight }));
+    this.add(this.words(text, Figure.margin, this.y, { "font-size": size, "font-weight": weight, fill: this.colour(colour) }));
     this.reach(2 * Figure.margin + widthOf(text, size), this.y + 8);
   }
 
@@ -154,6 +154,7 @@ function mapFigure(figure, text, drawn, shown) {
 
 function linesFigure(figure, { text, shown, look }, lines) {
   figure.line(lines.note.textContent, 13, 400);
+  if (lines.names.length > 1) lines.names.forEach((name, at) => figure.line(name, 13, 600, `line${at}`));
   const { rows, columns } = shown;
   const left = Figure.margin + longestWord(text.queries, rows, 13) + 8, right = left + 320, top = figure.y + 8;
   const middle = (at) => top + (at + 0.5) * Lines.rowHeight;
@@ -162,9 +163,9 @@ function linesFigure(figure, { text, shown, look }, lines) {
   const path = (from, to) => `M${left} ${middle(from)}C${left + 107} ${middle(from)} ${left + 213} ${middle(to)} ${right} ${middle(to)}`;
   for (const { i, j, sure } of shownLinks(text, shown))
     figure.add(draw("path", { d: path(i, j), fill: "none", stroke: figure.colour("gold"), "stroke-width": 5, "stroke-opacity": 0.8, "stroke-dasharray": sure ? "none" : "3 5" }));
-  for (const { from, to, weight, faded } of lines.links()) {
-    figure.add(draw("path", { d: path(from, to),
-                               fill: "none", stroke: figure.colour("line"), ...Lines.pen(weight, faded) }));
+  for (const { from, to, weight, faded, at } of lines.links()) {
+    figure.add(draw("path", { transform: `translate(0 ${lines.shift(at)})`, d: path(from, to),
+                               fill: "none", stroke: figure.colour(`line${at}`), ...Lines.pen(weight, faded) }));
   }
   figure.reach(right + 8 + longestWord(text.keys, columns, 13), middle(Math.max(rows.length, columns.length)));
 }

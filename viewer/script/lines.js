@@ -1,8 +1,10 @@
-// One head as lines: queries on the left, keys on the right; width and opacity of a line show its attention weight.
+// One head as lines: queries on the left, keys on the right; width and opacity of a line show its attention weight. Kept heads are drawn too, each
+// in its colour.
 
 class Lines {
   static smallest = 0.01;  // attention weight of the faintest line that is drawn
   static rowHeight = 24;
+  static mostHeads = 6;
 
   constructor(events) {
     this.events = events;
@@ -11,19 +13,40 @@ class Lines {
     this.right = make("div", { className: "words right" });
     this.note = make("p", { className: "quiet" });
     this.body = make("div", { className: "lines-body", tabIndex: 0, role: "application" }, this.left, this.canvas, this.right);
-    this.element = make("div", { className: "lines" }, this.body, this.note);
+    this.element = make("div", { className: "lines" }, this.body, this.note, this.heads = make("ul", { className: "heads" }));
+    this.heads.addEventListener("click", (event) => { if (event.target.dataset.drop) this.#keep(this.#kept().filter((name) => name !== event.target.dataset.drop)); });
+    this.heads.addEventListener("change", (event) => this.#keep([...this.#kept(), event.target.value]));
     followLabels(this.left, "row", events);
     followLabels(this.right, "column", events);
   }
 
-  draw(text, map, shown, look, title) {
-    Object.assign(this, { text, map, shown, look });
+  // state: with the names of kept heads, "3.1,2.0"
+  draw(text, map, shown, look, title, state) {
+    Object.assign(this, { text, map, shown, look, state });
+    const open = `${state.layer}.${state.head}`;
+    const heads = headsOf(text).map(({ layer, head }) => `${layer}.${head}`);
+    const others = this.#kept().filter((name) => name !== open && heads.includes(name)).slice(0, Lines.mostHeads - 1);
+    const mapOf = (name) => text.map(...name.split(".").map(Number));
+    this.drawn = [map, ...others.map((name) => (look.part < 1 ? strongest(mapOf(name), text.keys.size, shown, look.part).map : mapOf(name)))];
+    this.names = [title, ...others.map((name) => titleOf(...name.split(".").map(Number)))];
+    const items = this.names.map((name, at) => make("li", {}, make("span", { className: `swatch line${at}`, aria: { hidden: true } }), name,
+                                                    ...(at === 0 ? [] : [make("button", { type: "button", textContent: "×", data: { drop: others[at - 1] }, aria: { label: say("{0}: remove", name) } })])));
+    const add = make("select", { aria: { label: say("Add a head") } });
+    fillSelect(add, [["", say("Add a head…")], ...heads.filter((name) => name !== open && !others.includes(name)).map((name) => [name, titleOf(...name.split(".").map(Number))])]);
+    this.heads.replaceChildren(...items, ...(this.names.length < Lines.mostHeads ? [make("li", {}, add)] : []));
     const left_out = look.part < 1 ? say("Only the strongest links are drawn.") : say("Attention weights below {0} are not drawn.", Lines.smallest);
     this.note.textContent = say("Attention from the words on the left to the words on the right. {0}", left_out);
     this.body.setAttribute("aria-label", say("{0}: attention from words on the left to words on the right. Arrow keys move between pairs.", title));
     this.leftLabels = fillLabels(this.left, text.queries, shown.rows);
     this.rightLabels = fillLabels(this.right, text.keys, shown.columns, text.blocked);
     this.spot = null;
+  }
+
+  #kept() { return this.state.kept === "" ? [] : this.state.kept.split(","); }
+
+  #keep(names) {
+    this.events.set({ kept: names.filter(Boolean).join(",") });
+    this.heads.querySelector("select, button")?.focus();
   }
 
   resize() {
@@ -61,32 +84,38 @@ class Lines {
     const style = getComputedStyle(this.element);
     pen.setTransform(density, 0, 0, density, 0, 0);
     pen.clearRect(0, 0, width, this.canvas.height / density);
-    pen.strokeStyle = style.getPropertyValue("--line");
     const middle = (at) => (at + 0.5) * Lines.rowHeight;
     strokeLinks(pen, this.text, this.shown, width, middle, style.getPropertyValue("--gold"));
-    for (const { from, to, weight, faded } of this.links()) {
+    for (const { from, to, weight, faded, at } of this.links()) {
       const line = Lines.pen(weight, faded);
+      pen.strokeStyle = style.getPropertyValue(`--line${at}`);
       pen.globalAlpha = line["stroke-opacity"];
       pen.lineWidth = line["stroke-width"];
       pen.beginPath();
-      pen.moveTo(0, middle(from));
-      pen.bezierCurveTo(width / 3, middle(from), (2 * width) / 3, middle(to), width, middle(to));
+      const [left, right] = [middle(from) + this.shift(at), middle(to) + this.shift(at)];
+      pen.moveTo(0, left);
+      pen.bezierCurveTo(width / 3, left, (2 * width) / 3, right, width, right);
       pen.stroke();
     }
   }
 
+  // Lines of several heads between the same words are drawn beside each other.
+  shift(at) { return (at - (this.drawn.length - 1) / 2) * 4; }
+
   // As SVG names them.
   static pen(weight, faded) { return { "stroke-opacity": Math.min(1, 0.08 + 0.92 * weight) / (faded ? 4 : 1), "stroke-width": 1 + 3 * weight }; }
 
-  // The lines that are drawn, from a place on the left to one on the right.
+  // The lines that are drawn, from a place on the left to one on the right; at: of which head.
   links() {
     const links = [];
     const { faded } = fadedIn(this.look, this.text);
     const columns = this.#only(this.shown.columns, this.spot?.column);
     for (const [from, row] of this.#only(this.shown.rows, this.spot?.row)) {
       for (const [to, column] of columns) {
-        const weight = this.map[row * this.text.keys.size + column];
-        if (weight >= (this.look.part < 1 ? 2 * TINY : Lines.smallest)) links.push({ from, to, weight, faded: faded?.(row, column) });
+        this.drawn.forEach((map, at) => {
+          const weight = map[row * this.text.keys.size + column];
+          if (weight >= (this.look.part < 1 ? 2 * TINY : Lines.smallest)) links.push({ from, to, weight, faded: faded?.(row, column), at });
+        });
       }
     }
     return links;

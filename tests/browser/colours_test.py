@@ -1,0 +1,63 @@
+#!/usr/bin/env python3
+"""Lines of several heads at once, each head in its colour.
+
+    colours_test.py PAGE.html ARRAYS.safetensors [--seed N]
+"""
+import math
+import pathlib
+import sys
+import xml.etree.ElementTree as xml
+
+from session import Checks, Choose, Expected, parsed, run_checks, started_browser, title
+
+
+def lines_of(session):
+    """colour -> how many lines the figure has of it, and the heads' names with their colours."""
+    session.page.locator("#export summary").click()
+    with session.page.expect_download() as waiting:
+        session.page.locator('[data-export="svg"]').click()
+    root = xml.fromstring(pathlib.Path(waiting.value.path()).read_bytes())
+    count = {}
+    for path in root.iter("{http://www.w3.org/2000/svg}path"):
+        if path.get("stroke-opacity"):
+            count[path.get("stroke")] = count.get(path.get("stroke"), 0) + 1
+    return count, {text.text: text.get("fill") for text in root.iter("{http://www.w3.org/2000/svg}text")}
+
+
+def check_colours(checks, session, choose):
+    expected, page = session.expected, session.page
+    every = [(layer, head) for layer in range(expected.layers) for head in range(expected.heads)]
+    heads = choose.random.sample(every, 3)
+    session.open(*heads[0])
+    page.locator('[data-view="lines"]').click()
+    for layer, head in heads[1:]:
+        page.locator(".heads select").select_option(f"{layer}.{head}")
+    names = [" ".join(one.split()).removesuffix("×").strip() for one in page.locator(".heads li:has(.swatch)").all_text_contents()]
+    checks.that(names == [title(*head) for head in heads], "three heads are named", names)
+    count, fills = lines_of(session)
+    shown = {title(*head): count.get(fills.get(title(*head))) for head in heads}
+    wanted = {title(layer, head): sum(expected.weight(layer, head, t, s) >= 0.01 for t in range(expected.rows) for s in range(expected.columns)) for layer, head in heads}
+    checks.that(len(count) == 3 and all(abs((shown[name] or 0) - wanted[name]) <= 1 for name in wanted), "each head has its lines in its colour", (shown, wanted))
+    swatches = page.locator(".heads .swatch").evaluate_all("(all) => all.map((one) => getComputedStyle(one).backgroundColor.match(/\\d+/g).slice(0, 3).map(Number))")
+    checks.that(["#%02x%02x%02x" % tuple(one) for one in swatches] == [fills[name] for name in names], "the names on the page have the same colours", swatches)
+    checks.that(min(math.dist(a, b) for i, a in enumerate(swatches) for b in swatches[:i]) > 60, "the colours differ")
+    page.reload()
+    session.drawn()
+    checks.that(page.locator(".heads .swatch").count() == 3, "a reload keeps the heads")
+    page.locator(".heads button").first.click()
+    count, _ = lines_of(session)
+    checks.that(page.locator(".heads .swatch").count() == 2 and len(count) == 2, "a head can be removed", count)
+
+
+def main():
+    arguments = parsed(__doc__)
+    choose = Choose(arguments.seed, Expected.of(arguments))
+    with started_browser() as browser:
+        return run_checks(arguments, Checks(), browser, [
+            ("light", check_colours, [choose], {}),
+            ("dark", check_colours, [choose], {"color_scheme": "dark"}),
+        ])
+
+
+if __name__ == "__main__":
+    sys.exit(main())
