@@ -45,11 +45,11 @@ function followLabels(strip, side, events) {
   strip.addEventListener("click", (event) => events.choose(spot(event)));
 }
 
-// Runs many small jobs, at most 12 ms of them in each frame, so that the page stays responsive. Stops when cancelled() is true.
-async function inSlices(jobs, cancelled) {
+// Runs many small jobs, at most `budget` ms of them in each frame, so that the page stays responsive. Stops when cancelled() is true.
+async function inSlices(jobs, cancelled, budget = 12) {
   let start = performance.now();
   for (const job of jobs) {
-    if (performance.now() - start > 12) {
+    if (performance.now() - start > budget) {
       await new Promise(requestAnimationFrame);
       if (cancelled()) return;
       start = performance.now();

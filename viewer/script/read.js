@@ -128,7 +128,7 @@ class Read {
       running.tint(this.#weights(map, source), this.look, this.#largest(map));
       if (!this.two && source) running.light([source.index]);
     });
-    inSlices(jobs, () => drawing !== this.drawing);
+    inSlices(jobs, () => drawing !== this.drawing, 4);  // the next move of the pointer drops the rest
   }
 
   #largest(map) { return this.look.scale === SCALES.own ? largestOf(map, this.text.keys.size, this.shown.rows, this.shown.columns) : 1; }
