@@ -5,7 +5,6 @@
 #include <vector>
 
 namespace polyhead::viewer {
-namespace {
 
 std::string base64(std::span<const std::uint8_t> bytes) {
   static constexpr std::string_view kDigits = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
@@ -19,8 +18,6 @@ std::string base64(std::span<const std::uint8_t> bytes) {
   }
   return text;
 }
-
-}  // namespace
 
 Encoding choose_encoding(std::int64_t count) { return count <= kMaxLinear16 ? Encoding::linear16 : Encoding::logarithmic8; }
 

@@ -26,7 +26,9 @@ std::string_view name_of(Encoding encoding);   // as the page's data spell it
 std::uint16_t linear16(float weight);
 std::uint8_t logarithmic8(float weight);
 
-// The codes in base64 (RFC 4648, section 4); codes of 16 bits are stored low byte first.
+std::string base64(std::span<const std::uint8_t> bytes);  // RFC 4648, section 4
+
+// The codes in base64; codes of 16 bits are stored low byte first.
 std::string encode(std::span<const float> weights, Encoding encoding);
 
 }  // namespace polyhead::viewer

@@ -10,6 +10,7 @@
 #include "viewer/assets.h"
 #include "viewer/encoding.h"
 #include "viewer/sides.h"
+#include "viewer/vectors.h"
 
 namespace polyhead::viewer {
 namespace {
@@ -39,6 +40,7 @@ void check(const Text& text) {
     require(one.layer >= 0 && one.layer < a.extent(0) && one.head >= 0 && one.head < a.extent(1), "viewer::render: the head ", one.layer, ".", one.head, " that is switched off is not in attentions ", a.shape());
   check_tokens(text.keys ? *text.keys : text.queries, a.extent(3), text.keys ? "key" : "query", "S", a);
   check_sides(text);
+  if (text.vectors) check_shapes(*text.vectors, a);
 }
 
 void check_weights(std::span<const float> weights, std::int64_t layer, std::int64_t head) {
@@ -58,7 +60,7 @@ json to_json(const Tokens& tokens) {
   return result;
 }
 
-json to_json(const Text& text, Encoding encoding) {
+json to_json(const Text& text, Encoding encoding, VectorBudget& budget) {
   const ConstTensorView& a = text.attentions;
   json layers = json::array();
   for (std::int64_t layer = 0; layer < a.extent(0); ++layer) {
@@ -77,6 +79,13 @@ json to_json(const Text& text, Encoding encoding) {
                  {"heads", a.extent(1)},
                  {"weights", std::move(layers)}};
   if (text.keys) result["keys"] = to_json(*text.keys);
+  const std::int64_t numbers = text.vectors ? count_numbers(*text.vectors, a) : text.left_out;
+  if (text.vectors && budget.take(numbers)) {
+    check_weights(*text.vectors, a);
+    result["vectors"] = to_json(*text.vectors, a);
+  } else if (numbers > 0) {
+    result["left_out"] = megabytes(numbers);
+  }
   add_sides(result, text, encoding);
   for (const WithoutHead& one : text.without) result["without"].push_back({one.layer, one.head, one.change});
   return result;
@@ -128,18 +137,19 @@ std::string render(const Page& page) {
             " attention weights, the limit of a page; give fewer or shorter texts, or fewer layers or heads");
   }
   const Encoding encoding = choose_encoding(count);
-  json data = {{"title", page.title}, {"model", page.model}, {"encoding", name_of(encoding)}, {"texts", json::array()}};
+  json data = {{"title", page.title}, {"model", page.model}, {"encoding", name_of(encoding)}, {"limit", page.vector_megabytes}, {"texts", json::array()}};
   if (page.language != Language::readers) data["language"] = page.language == Language::chinese ? "zh" : "en";
+  VectorBudget budget(page.vector_megabytes);
   for (std::size_t at = 0; at < page.texts.size(); ++at) {
     for (const Text* set : sets_of(page.texts[at])) {
-      data["texts"].push_back(to_json(*set, encoding));
+      data["texts"].push_back(to_json(*set, encoding, budget));
       data["texts"].back()["group"] = at;
       if (!set->pair_bias) continue;
       const Tensor before = without_bias(*set);
       Text unbiased = *set;
-      unbiased.attentions = before, unbiased.pair_bias = {};
+      unbiased.attentions = before, unbiased.pair_bias = {}, unbiased.vectors = {};
       data["texts"].back()["bias"] = "with";
-      data["texts"].push_back(to_json(unbiased, encoding));
+      data["texts"].push_back(to_json(unbiased, encoding, budget));
       data["texts"].back().update({{"group", at}, {"bias", "without"}});
     }
   }

@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <bit>
 #include <cmath>
 #include <limits>
 #include <nlohmann/json.hpp>
@@ -235,6 +236,109 @@ TEST(Viewer, TheLanguageIsWrittenIfChosen) {
   EXPECT_EQ(language_of(Language::readers), "");
   EXPECT_EQ(language_of(Language::english), "en");
   EXPECT_EQ(language_of(Language::chinese), "zh");
+}
+
+// q, k, v [2,2,3,4] with a bias and a mask, and the attention weights that the formula in viewer.h gives of them.
+struct Worked {
+  Tensor q{DType::f32, {2, 2, 3, 4}}, k{DType::f32, {2, 1, 5, 4}}, v{DType::f32, {2, 1, 5, 2}}, bias{DType::f32, {2, 3, 5}}, attend{DType::boolean, {3, 5}}, maps{DType::f32, {2, 2, 3, 5}};
+  HeadVectors vectors{.q = q, .k = k, .v = v, .scale = 0.3, .bias = bias, .attend = attend};
+
+  explicit Worked(unsigned seed) {
+    std::mt19937 random(seed);
+    for (Tensor* tensor : {&q, &k, &v, &bias})
+      for (std::int64_t i = 0; i < tensor->numel(); ++i) tensor->data<float>()[i] = static_cast<float>(random()) / 1e9F - 2;
+    for (std::int64_t i = 0; i < 15; ++i) attend.data<bool>()[i] = i % 5 != 1 && i < 10;  // key 1 is masked, and all keys of query 2
+    float* weight = maps.data<float>();
+    for (std::int64_t l = 0; l < 2; ++l) {
+      for (std::int64_t n = 0; n < 2; ++n) {
+        for (std::int64_t t = 0; t < 3; ++t, weight += 5) {
+          double sum = 0, row[5];
+          for (std::int64_t s = 0; s < 5; ++s) {
+            double dot = 0;
+            for (std::int64_t i = 0; i < 4; ++i) dot += static_cast<double>(q.data<float>()[((l * 2 + n) * 3 + t) * 4 + i]) * k.data<float>()[(l * 5 + s) * 4 + i];
+            row[s] = attend.data<bool>()[t * 5 + s] ? std::exp(0.3 * dot + bias.data<float>()[(n * 3 + t) * 5 + s]) : 0;
+            sum += row[s];
+          }
+          for (std::int64_t s = 0; s < 5; ++s) weight[s] = sum == 0 ? 0 : static_cast<float>(row[s] / sum);
+        }
+      }
+    }
+  }
+
+  Page page() const { return page_of({.text = "", .queries = words(3), .keys = words(5), .attentions = maps, .vectors = vectors}); }
+};
+
+std::vector<float> floats_of(const json& base64) {
+  const auto bytes = bytes_of(base64);
+  std::vector<float> numbers;
+  for (std::size_t i = 0; i < bytes.size(); i += 4)
+    numbers.push_back(std::bit_cast<float>(static_cast<std::uint32_t>(bytes[i] | bytes[i + 1] << 8 | bytes[i + 2] << 16) | static_cast<std::uint32_t>(bytes[i + 3]) << 24));
+  return numbers;
+}
+
+TEST(Viewer, VectorsReachThePageBitForBitWhereTheyBelongToTheWeights) {
+  constexpr unsigned kSeed = 4;
+  SCOPED_TRACE(kSeed);
+  const Worked worked(kSeed);
+  const json vectors = data_of(render(worked.page()))["texts"][0]["vectors"];
+  EXPECT_EQ(vectors["scale"], 0.3);
+  EXPECT_EQ(vectors["root"], false);
+  const float* q = worked.q.data<float>();
+  EXPECT_EQ(floats_of(vectors["q"][1][0]), std::vector<float>(q + 24, q + 36));
+  EXPECT_EQ(vectors["k"][1].size(), 1U);  // shared by the heads
+  const float *k = worked.k.data<float>(), *v = worked.v.data<float>();
+  EXPECT_EQ(floats_of(vectors["k"][1][0]), std::vector<float>(k + 20, k + 40));
+  EXPECT_EQ(floats_of(vectors["v"][0][0]), std::vector<float>(v, v + 10));
+  EXPECT_EQ(vectors["bias"].size(), 1U);  // shared by the layers
+  EXPECT_EQ(floats_of(vectors["bias"][0][1])[1], worked.bias.data<float>()[16]);
+  EXPECT_EQ(floats_of(vectors["attend"][0][0])[1], 0);
+  EXPECT_EQ(floats_of(vectors["attend"][0][0])[2], 1);
+}
+
+TEST(Viewer, VectorsOfOtherWeightsAreRefused) {
+  for (const auto& spoil : std::vector<void (*)(HeadVectors&)>{[](HeadVectors& of) { of.scale = std::nullopt; }, [](HeadVectors& of) { of.bias = {}; },
+                                                               [](HeadVectors& of) { of.attend = {}; }, [](HeadVectors& of) { of.q = of.q.select(0, 1).select(0, 0).expand(of.q.shape()); }}) {
+    Worked worked(4);
+    spoil(worked.vectors);
+    EXPECT_THAT(message_of(worked.page()), HasSubstr("they must belong to the map, with its scale, bias and mask"));
+  }
+}
+
+TEST(Viewer, VectorsOfOtherShapesAreRefusedByName) {
+  const auto refused = [](auto spoil) {
+    Worked worked(4);
+    spoil(worked.vectors);
+    return message_of(worked.page());
+  };
+  EXPECT_THAT(refused([](HeadVectors& of) { of.q = of.q.slice(2, 0, 2); }), HasSubstr("q is float32 [2,2,2,4] for attentions [2,2,3,5] [layers,heads,T,S]; it must be floating and [layers,heads,T,H]"));
+  EXPECT_THAT(refused([](HeadVectors& of) { of.k = of.k.slice(3, 0, 3); }), HasSubstr("k is float32 [2,1,5,3]"));
+  EXPECT_THAT(refused([](HeadVectors& of) { of.k = of.k.expand({2, 3, 5, 4}); }), HasSubstr("its heads must divide the 2 heads of q"));
+  EXPECT_THAT(refused([](HeadVectors& of) { of.v = of.v.expand({2, 2, 5, 2}); }), HasSubstr("v is [2,2,5,2]; it must have the 1 heads of k"));
+  EXPECT_THAT(refused([](HeadVectors& of) { of.bias = of.bias.slice(1, 0, 2); }), HasSubstr("bias is float32 [2,2,5]"));
+  EXPECT_THAT(refused([](HeadVectors& of) { of.attend = of.bias; }), HasSubstr("it must be bool and broadcast to them"));
+  EXPECT_THAT(refused([](HeadVectors& of) { of.q = of.q.select(0, 0); }), HasSubstr("q is float32 [2,3,4]"));
+}
+
+TEST(Viewer, VectorsBeyondTheBudgetAreLeftOutAndThePageHasTheirSize) {
+  const Worked worked(4);
+  Page page = worked.page();
+  page.texts.push_back(page.texts[0]);
+  const double needed = (48 + 40 + 20 + 30 + 15) * 4 * 4 / 3.0 / 1e6;
+  page.vector_megabytes = 1.5 * needed;
+  json data = data_of(render(page));
+  EXPECT_EQ(data["limit"], 1.5 * needed);
+  EXPECT_TRUE(data["texts"][0].contains("vectors"));
+  EXPECT_FALSE(data["texts"][0].contains("left_out"));
+  EXPECT_FALSE(data["texts"][1].contains("vectors"));
+  EXPECT_NEAR(data["texts"][1]["left_out"], needed, 1e-12);
+  page.texts[1].vectors = std::nullopt;
+  page.texts[1].left_out = 153;
+  EXPECT_EQ(data_of(render(page))["texts"][1]["left_out"], data["texts"][1]["left_out"]);
+  VectorBudget budget(1.001 * needed);  // of 153 numbers
+  EXPECT_FALSE(budget.take(154));
+  EXPECT_TRUE(budget.take(100));
+  EXPECT_FALSE(budget.take(54));
+  EXPECT_TRUE(budget.take(53));
 }
 
 TEST(Viewer, ExtentsOfZeroMakeAPage) {

@@ -33,6 +33,7 @@ struct Options {
   std::optional<std::int64_t> layer, head;
   std::optional<viewer::Language> language;
   bool mean = false, truncate = false, json = false;
+  double values = viewer::Page().vector_megabytes;
 };
 
 // Refuses wrong combinations of options and unwritable outputs before any input is read.
@@ -130,10 +131,14 @@ class View {
     read();
     const bool keep = !o_.page.empty() || !o_.arrays.empty();
     const bool draw = o_.page.empty() && !o_.json;
+    viewer::VectorBudget budget(o_.values);
     Progress progress("texts", texts_.size());
     for (std::size_t i = 0; i < texts_.size(); ++i) {
       progress.show(i);
-      models::SentenceResult result = model_->run(std::move(tokens_[i]));
+      const std::int64_t numbers = 3 * model_->encoder.config.layers * std::ssize(tokens_[i].ids) * model_->encoder.config.width;  // of q, k and v
+      const bool fits = !o_.page.empty() && budget.take(numbers);
+      models::SentenceResult result = model_->run(std::move(tokens_[i]), {.head_vectors = fits});
+      left_out_.push_back(fits ? 0 : numbers);
       const Tensor map = chosen_map(result.attentions, choice_);
       const std::vector<viewer::WithoutHead> without = changes_without(result);
       if (draw) {
@@ -249,12 +254,15 @@ class View {
     if (texts_.size() > 1) page.title += cat(" (+", texts_.size() - 1, ")");
     page.model = model_name(o_.model);
     page.language = o_.language.value_or(viewer::Language::readers);
+    page.vector_megabytes = o_.values;
     for (std::size_t i = 0; i < results_.size(); ++i) {
       const models::TokenizedText& tokens = results_[i].tokens;
       page.texts.push_back({.text = texts_[i].both(),
                             .queries = {.pieces = tokens.pieces, .special = tokens.special, .segment = tokens.segments, .unknown = tokens.unknown},
                             .attentions = results_[i].attentions,
-                            .without = without_[i]});
+                            .without = without_[i],
+                            .left_out = left_out_[i]});
+      if (results_[i].q) page.texts.back().vectors = {.q = results_[i].q, .k = results_[i].k, .v = results_[i].v};
     }
     return viewer::render(page);
   }
@@ -267,6 +275,7 @@ class View {
   std::vector<std::pair<std::int64_t, std::int64_t>> heads_off_;
   std::vector<std::vector<viewer::WithoutHead>> without_;  // of each text
   std::vector<models::SentenceResult> results_;
+  std::vector<std::int64_t> left_out_;  // of each text: numbers of q, k and v that the page leaves out
   Json json_texts_ = Json::array();
 };
 
@@ -309,6 +318,13 @@ Subcommand declare_view(CLI::App& parser) {
       ->expected(1)
       ->take_all();
   parser.add_option("--arrays", o->arrays, "write the arrays listed below to this file, .safetensors or .npz")->type_name("PATH");
+  add_value(parser, "--values", &o->values,
+            [](const std::string& word) {
+              const double megabytes = read_number(word);
+              if (megabytes < 0) throw UsageError(cat("'", word, "' is below 0; it is a size in MB"));
+              return megabytes;
+            },
+            "MB", "with -o, keep q, k and v of the heads in the page up to this size, so that it shows how a weight is computed (default: 4; 0: not)");
   parser.add_flag("--truncate", o->truncate, "cut the end of texts that are longer than the model allows");
   parser.add_flag("--json", o->json, "machine-readable, one object on one line");
   return {

@@ -36,6 +36,27 @@ struct Links {
   std::vector<std::pair<std::int64_t, std::int64_t>> possible = {};  // further ones that are not wrong
 };
 
+// What the attention weights of a text were computed from, for the panel that works one of them out:
+//   score[t,s] = scale <q[t], k[s]> + bias[t,s],   weight[t,s] = exp(score[t,s]) / sum of exp(score[t,s']) over the keys s' that t may attend to
+struct HeadVectors {
+  ConstTensorView q, k;              // [layers,heads,T,H] [layers,K,S,H] floating; head n reads k and v of n / (heads / K)
+  ConstTensorView v = {};            // [layers,K,S,V]; absent: the panel ends at the weight
+  std::optional<double> scale = {};  // absent: 1/sqrt(H)
+  ConstTensorView bias = {};         // broadcasts to [layers,heads,T,S], floating
+  ConstTensorView attend = {};       // broadcasts to [layers,heads,T,S], bool: true where the query may attend to the key; absent: everywhere
+};
+
+// q, k and v take more space than attention weights: render() keeps them text after text while they fit into a budget. For callers that would
+// rather not compute what does not fit.
+class VectorBudget {
+ public:
+  explicit VectorBudget(double megabytes) : bytes_(megabytes * 1e6) {}
+  bool take(std::int64_t numbers);  // whether so many float32 numbers fit; if so, the rest of the budget is smaller
+
+ private:
+  double bytes_;
+};
+
 // A text with a set of attention maps. A model with an encoder and a decoder has several sets for one text.
 struct Text {
   std::string text;
@@ -54,6 +75,8 @@ struct Text {
   // where an attention weight of exactly 0 stays 0. Error where a weight is 0 only because its dtype cannot hold it, or a row does not sum to 1.
   ConstTensorView pair_bias = {};
   std::vector<WithoutHead> without = {};  // of the heads that were switched off, each alone; the page shows them first
+  std::optional<HeadVectors> vectors = {};
+  std::int64_t left_out = 0;  // numbers of q, k and v that did not fit into the budget; the page says why it cannot work a weight out
 };
 
 // Of the page's own texts; a reader can choose the other one in its menu.
@@ -68,12 +91,14 @@ struct Page {
   std::string model = {};   // shown below the title
   std::vector<Text> texts;  // if there are several, the page has a selector
   Language language = Language::readers;
+  double vector_megabytes = 4;  // the budget of q, k and v, which the page names where they are left out
 };
 
 inline constexpr std::int64_t kMaxAttentionWeights = std::int64_t{1} << 26;  // per page; such a page is 90 MB of HTML
 
 // The page as HTML text in UTF-8. Throws Error if tokens and attentions have different sizes, if an attention weight or gate is below 0 or above 1
-// by more than 1e-3, or if all texts together have more than kMaxAttentionWeights. NaN is shown as NaN.
+// by more than 1e-3, if all texts together have more than kMaxAttentionWeights, or if an attention weight is not what q, k, bias and mask
+// give, by more than 5e-3. NaN is shown as NaN.
 std::string render(const Page& page);
 
 }  // namespace polyhead::viewer

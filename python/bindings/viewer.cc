@@ -14,16 +14,16 @@ namespace {
 
 // One [layers, heads, T, S], or a list with [heads, T, S] for each layer. Layers may come from any package and in any floating dtype.
 struct Maps {
-  explicit Maps(nb::handle source) {
+  explicit Maps(nb::handle source, const char* name = "source") {
     if (!nb::isinstance<nb::list>(source)) {
-      whole = Array::required(source, "source");
+      whole = Array::required(source, name);
       view = whole.view();
       return;
     }
     std::vector<Array> layers;
     for (const nb::handle layer : nb::borrow<nb::list>(source)) {
-      layers.push_back(Array::required(layer, "source"));
-      if (!is_floating(layers.back().view().dtype())) throw nb::type_error("source must be a list of floating arrays");
+      layers.push_back(Array::required(layer, name));
+      if (!is_floating(layers.back().view().dtype())) throw nb::type_error(text(name, " must be a list of floating arrays").c_str());
     }
     const TensorView& first = layers.front().view();
     stacked = Tensor(DType::f32, {std::ssize(layers), first.extent(0), first.extent(1), first.extent(2)});
@@ -83,13 +83,17 @@ viewer::Text read_set(nb::handle object, Kept& kept) {
   if (!object["gate"].is_none()) set.gate = kept.maps.emplace_back(object["gate"]).view;
   kept.arrays.push_back(Array::input(object["pair_bias"], "pair_bias"));
   if (const TensorView& bias = kept.arrays.back().view()) set.pair_bias = ConstTensorView(bias).expand(set.attentions.shape());
+  const nb::dict vectors = nb::cast<nb::dict>(object["vectors"]);
+  const auto given = [&](const char* name) { return vectors.contains(name) ? ConstTensorView(kept.maps.emplace_back(vectors[name], name).view) : ConstTensorView(); };
+  if (vectors.size() > 0) set.vectors = viewer::HeadVectors{.q = given("q"), .k = given("k"), .v = given("v"), .bias = given("bias"), .attend = given("attend")};
+  if (vectors.contains("scale")) set.vectors->scale = read_number(vectors["scale"], "scale");
   for (const nb::handle tab : object["tabs"]) set.tabs.push_back(read_set(tab, kept));
   return set;
 }
 
-std::string page(nb::handle texts, nb::handle title, nb::handle language) {
+std::string page(nb::handle texts, nb::handle title, nb::handle language, nb::handle values) {
   Kept kept;
-  viewer::Page page{.title = read_word(title, "title"), .language = read_language(language)};
+  viewer::Page page{.title = read_word(title, "title"), .language = read_language(language), .vector_megabytes = read_number(values, "values")};
   for (const nb::handle text : texts) page.texts.push_back(read_set(text, kept));
   const ReleasedGil released;
   return viewer::render(page);
@@ -97,7 +101,7 @@ std::string page(nb::handle texts, nb::handle title, nb::handle language) {
 
 // Every head of a sentence model on each text, as `polyhead view` shows it.
 std::string model_page(nb::handle source, nb::handle text_list, nb::handle pair_object, nb::handle title_object, nb::handle truncate_flag,
-                       nb::handle language_name) {
+                       nb::handle language_name, nb::handle megabytes) {
   const std::string model_path = read_path(source, "source");
   const std::vector<std::string> texts = read_words(text_list, "text");
   const std::optional<std::string> pair = read_optional_word(pair_object, "pair"), title = read_optional_word(title_object, "title");
@@ -106,17 +110,28 @@ std::string model_page(nb::handle source, nb::handle text_list, nb::handle pair_
   }
   const bool truncate = read_flag(truncate_flag, "truncate");
   const viewer::Language language = read_language(language_name);
+  const double values = read_number(megabytes, "values");
   const ReleasedGil released;
   const models::SentenceModel model = models::load_bert(model_path);
   const models::SentenceOptions options{.when_too_long = truncate ? models::WhenTooLong::longest_first : models::WhenTooLong::error};
   std::vector<models::SentenceResult> results;  // keep alive what the page's views point to
-  for (const std::string& text : texts) results.push_back(pair ? model.run(text, *pair, options) : model.run(text, options));
-  viewer::Page page{.title = title.value_or(texts.empty() ? "" : texts.front()), .language = language};
+  viewer::VectorBudget budget(values);
+  viewer::Page page{.title = title.value_or(texts.empty() ? "" : texts.front()), .language = language, .vector_megabytes = values};
+  std::vector<std::int64_t> left_out;
+  for (const std::string& text : texts) {
+    models::TokenizedText tokens = pair ? model.tokenize(text, *pair, options.when_too_long) : model.tokenize(text, options.when_too_long);
+    const std::int64_t numbers = 3 * model.encoder.config.layers * std::ssize(tokens.ids) * model.encoder.config.width;  // of q, k and v
+    const bool fits = budget.take(numbers);
+    left_out.push_back(fits ? 0 : numbers);
+    results.push_back(model.run(std::move(tokens), {.head_vectors = fits}));
+  }
   for (std::size_t i = 0; i < texts.size(); ++i) {
     const models::TokenizedText& tokens = results[i].tokens;
     page.texts.push_back({.text = pair ? texts[i] + " | " + *pair : texts[i],
                           .queries = {.pieces = tokens.pieces, .special = tokens.special, .segment = tokens.segments, .unknown = tokens.unknown},
-                          .attentions = results[i].attentions});
+                          .attentions = results[i].attentions,
+                          .left_out = left_out[i]});
+    if (results[i].q) page.texts.back().vectors = {.q = results[i].q, .k = results[i].k, .v = results[i].v};
   }
   return viewer::render(page);
 }
@@ -124,8 +139,8 @@ std::string model_page(nb::handle source, nb::handle text_list, nb::handle pair_
 }  // namespace
 
 void bind_viewer(nb::module_& m) {
-  m.def("page", &page, any("texts"), any("title"), any("lang"));
-  m.def("model_page", &model_page, any("source"), any("text"), any("pair"), any("title"), any("truncate"), any("lang"));
+  m.def("page", &page, any("texts"), any("title"), any("lang"), any("values"));
+  m.def("model_page", &model_page, any("source"), any("text"), any("pair"), any("title"), any("truncate"), any("lang"), any("values"));
 }
 
 }  // namespace polyhead::python

@@ -10,7 +10,7 @@ from typing import Any, Literal
 from . import _core
 from ._capture import Capture
 from ._options import Array
-from ._view_sets import sets
+from ._view_sets import layered, sets
 
 __all__ = ["Page", "view"]
 
@@ -64,6 +64,13 @@ def view(
     gate: Any = None,
     pair_bias: Array | None = None,
     title: str | None = None,
+    q: Any = None,
+    k: Any = None,
+    v: Any = None,
+    bias: Any = None,
+    attend: Any = None,
+    scale: float | None = None,
+    values: float = 4.0,
     path: str | os.PathLike[str] | None = None,
     truncate: bool = False,
     lang: Literal["en", "zh"] | None = None,
@@ -93,6 +100,15 @@ def view(
         possible_links: further pairs that are not wrong.
         gate: gates in [0, 1] that multiplied the heads' outputs, with the dimensions of source and V instead of S; a strip beside the map.
         pair_bias: what was added to the scores, broadcasts to ``[layers, heads, T, S]``; a further tab shows the attention weights without it.
+        q: with attention weights: the queries ``[layers, heads, T, H]`` that they were computed from, or a list of layers as of source. With q
+            and k the page shows how each weight is computed, with v also the head's output.
+        k: the keys ``[layers, K, S, H]``; K is heads, or a divisor of it where heads share keys.
+        v: the values ``[layers, K, S, V]``.
+        bias: what was added to the scores; broadcasts to ``[layers, heads, T, S]``.
+        attend: bool, True where a query may attend to a key; broadcasts to ``[layers, heads, T, S]``.
+        scale: what q @ k was multiplied by; default: 1/sqrt(H).
+        values: megabytes of the page that q, k and v may take, of a model too; a text whose q, k and v take more shows weights only, and the page
+            says so. 0 leaves them out.
         title: of the page.
         path: also write the page there.
         truncate: shorten texts that exceed the model's positions; otherwise they are an error.
@@ -103,25 +119,37 @@ def view(
 
     Raises:
         OSError: the model cannot be read, or the page cannot be written.
-        ValueError: the numbers of words and of attention weights disagree, attention weights outside of ``[0, 1]``, a text that is too long.
+        ValueError: the numbers of words and of attention weights disagree, attention weights outside of ``[0, 1]``, a text that is too long; q, k,
+            bias and attend do not fit the attention weights, or give others.
         TypeError: an argument of another type.
     """
     if not isinstance(truncate, bool):
         raise TypeError(f"truncate is of type {type(truncate).__name__}; it must be True or False")
+    if isinstance(values, bool) or not isinstance(values, (int, float)):
+        raise TypeError(f"values is of type {type(values).__name__}; it must be a number of megabytes")
+    if not 0 <= values < float("inf"):
+        raise ValueError(f"values is {values}; it must be 0 megabytes or more")
+    vectors = {name: given for name, given in {"q": q, "k": k, "v": v, "bias": bias, "attend": attend, "scale": scale}.items() if given is not None}
+    if vectors and (q is None or k is None) and not isinstance(source, (str, os.PathLike)):
+        raise ValueError(f"{', '.join(vectors)}: q and k are both needed to show how attention weights are computed")
     if isinstance(source, (str, os.PathLike)):
         if text is None:
             raise ValueError("text is missing; source is the folder of a model, which needs one")
-        given = {"tokens": tokens, "keys": keys, "special": special, "segments": segments, "block_keys": block_keys, "axes": axes, "links": links, "possible_links": possible_links, "gate": gate, "pair_bias": pair_bias}
+        given = {"tokens": tokens, "keys": keys, "special": special, "segments": segments, "block_keys": block_keys, "axes": axes, "links": links, "possible_links": possible_links, "gate": gate, "pair_bias": pair_bias, **vectors}
         if wrong := [name for name, value in given.items() if value is not None]:
             raise ValueError(f"{' and '.join(wrong)}: for attention weights; source is the folder of a model, which has its own")
-        page = Page(_core.model_page(source, [text] if isinstance(text, str) else text, pair, title, truncate, lang))
+        page = Page(_core.model_page(source, [text] if isinstance(text, str) else text, pair, title, truncate, lang, values))
     else:
         if pair is not None:
             raise ValueError("pair is for a model, and source is not the folder of one")
         if isinstance(source, Capture):
             source = source.layers()
         texts = sets(source, text, tokens, keys, special, segments, block_keys, axes, links, possible_links, gate, pair_bias)
-        page = Page(_core.page(texts, "polyhead" if title is None else title, lang))
+        if vectors:
+            if len(texts) > 1 or texts[0]["tabs"]:
+                raise ValueError(f"{', '.join(vectors)}: for one set of maps of one text; source has {len(texts)} {'text' if len(texts) == 1 else 'texts'} and {1 + len(texts[0]['tabs'])} sets")
+            texts[0]["vectors"] = {name: layered(array, name) if name in "qkv" else array for name, array in vectors.items()}
+        page = Page(_core.page(texts, "polyhead" if title is None else title, lang, values))
     if path is not None:
         page.save(path)
     return page

@@ -88,6 +88,11 @@ def _layered(values: Any, name: str, count: int | None, kinds: str, batched: boo
     return values[(None,) * (4 - dims)] if dims < 4 else values, None
 
 
+def layered(values: Any, name: str) -> Any:
+    """[layers, heads, ..] or a list of layers, of one text."""
+    return _layered(values, name, None, "[T, H], [heads, T, H], [layers, heads, T, H] or a list with one [heads, T, H] per layer")[0]
+
+
 def _refuse_gradients(arrays: Sequence[Any], name: str) -> None:
     if any(getattr(array, "requires_grad", False) for array in arrays):
         raise TypeError(f"{name} requires grad, which view does not record; pass detached attention weights (torch.no_grad(), or .detach())")
@@ -257,7 +262,7 @@ def _text(tabs: list[_Maps], place: int, batch: int | None, text: Any, tokens: A
             "query_axis": axes[0] if axes else "", "key_axis": axes[1] if axes else "",
             "block_keys": [bool(flag) for flag in key._checked("block_keys", blocked, (0, 1), "True or False")] if masked else None,
             "links": _pairs(part(links, "links"), "links") if linked else None, "possible_links": _pairs(part(possible_links, "possible_links"), "possible_links"),
-            "gate": None if gates is None else (gates[0] if batch is None else [layer[place] for layer in gates[0]]), "pair_bias": pair_bias, "tabs": [],
+            "gate": None if gates is None else (gates[0] if batch is None else [layer[place] for layer in gates[0]]), "pair_bias": pair_bias, "vectors": {}, "tabs": [],
         })
     if links is not None and len(tabs) > 1 and not any(tab.sides == ("query", "key") for tab in tabs):
         raise ValueError(f"links are for cross-attention; source has {', '.join(tab.name for tab in tabs)}")

@@ -60,6 +60,8 @@ def check_axe(checks, session, choose):
     clean("the strongest links")
     session.hover(*choose.cells(1)[0])
     clean("a head, a cell pointed at")
+    page.locator(".cells").click()
+    clean("a cell worked out, and the heads that link its words")
     page.locator("#special").select_option("hide")
     clean("a head without special tokens")
     page.locator('[data-view="lines"]').click()

@@ -14,7 +14,7 @@ import tempfile
 from session import Checks, Expected, parsed, run_checks, started_browser, variant
 
 # Names of formats, keys, languages and people, which are the same in Chinese.
-NAMES = {"SVG", "PNG", "CSV", "JavaScript", "NaN", "Esc", "Enter", "Home", "End", "Language", "English", "Jensen", "Shannon"}
+NAMES = {"SVG", "PNG", "CSV", "JavaScript", "NaN", "Esc", "Enter", "Home", "End", "Language", "English", "Jensen", "Shannon", "softmax", "exp"}
 
 # Every text that is visible or that a tooltip or screen reader says, but for words of the reader and of the model.
 TEXTS = """() => {

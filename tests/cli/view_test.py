@@ -193,6 +193,17 @@ class Files(ViewTest):
         self.assertNotEqual(page.read_text(), "old")
         self.assertEqual(sorted(p.name for p in self.folder.iterdir()), ["model", "p.html"])
 
+    def test_q_k_and_v_are_in_the_page_within_their_budget(self):
+        def texts(*arguments):
+            page = self.succeeds("view", self.model, "--text", "the fox", "--text", "the quick brown fox", *arguments, "-o", "-").stdout.decode()
+            return json.loads(re.search(r'<script type="application/json" id="data">(.*?)</script', page, re.S).group(1))["texts"]
+        numbers = [3 * 2 * tokens * tiny_model.WIDTH for tokens in (4, 6)]  # of q, k and v in two layers
+        kept = lambda *arguments: [("vectors" in text, round(text.get("left_out", 0) * 3e6 / 16)) for text in texts(*arguments)]
+        self.assertEqual(kept(), [(True, 0), (True, 0)])
+        self.assertEqual(kept("--values", "0.0015"), [(True, 0), (False, numbers[1])])
+        self.assertEqual(kept("--values", "0"), [(False, numbers[0]), (False, numbers[1])])
+        self.fails(2, "view", self.model, "--text", "a", "-o", "-", "--values", "-1", mentions=["--values: '-1' is below 0"])
+
     def test_the_page_says_its_language(self):
         for options, written in (([], None), (["--lang", "en"], "en"), (["--lang", "zh"], "zh")):
             html = self.succeeds("view", self.model, "--text", "a", "-o", "-", *options).stdout.decode()

@@ -1,8 +1,8 @@
 // What is shown, as the page's address: #layer=3&head=5…
-const initial = { text: 0, layer: null, head: null, view: "auto", reading: "looks", beside: "layer", kept: "", block: "all", special: "show", scale: "root", theme: "auto", lang: "auto", letters: "on", measure: "none", over: "text", sort: "off", least: "0", pieces: "apart", cover: "100", with: null, heads: "maps", order: "layer" };
+const initial = { text: 0, layer: null, head: null, view: "auto", reading: "looks", beside: "layer", kept: "", block: "all", special: "show", scale: "root", theme: "auto", lang: "auto", letters: "on", measure: "none", over: "text", sort: "off", least: "0", pieces: "apart", cover: "100", with: null, heads: "maps", order: "layer", row: null, column: null, rank: "weight", feature: "0" };
 const choices = { view: ["auto", "matrix", "lines", "read", "compare"], reading: ["looks", "looked"], beside: ["none", "layer", "kept"], special: Object.keys(SPECIAL), scale: Object.keys(SCALES), theme: ["auto", "light", "dark"], lang: ["auto", ...Object.keys(LANGUAGES)], letters: ["on", "off"], heads: ["maps", "distances"], order: ["layer", "alike"], measure: ["none", ...Object.keys(MEASURES)], over: ["text", "all"], sort: ["off", "on"],
                   least: Array.from({ length: 21 }, (_, i) => String(5 * i)),
-                  pieces: ["apart", "merged"], cover: Array.from({ length: 20 }, (_, i) => String(5 * i + 5)) };
+                  pieces: ["apart", "merged"], cover: Array.from({ length: 20 }, (_, i) => String(5 * i + 5)), rank: ["weight", "above"] };
 
 function stateOf(address, texts) {
   const given = new URLSearchParams(address.slice(1));
@@ -14,6 +14,9 @@ function stateOf(address, texts) {
   const state = { ...initial, text: Number.isInteger(text) ? text : 0 };
   const { layers, heads } = texts[state.text] ?? { layers: 0, heads: 0 };
   Object.assign(state, { layer: place("layer", layers), head: place("head", heads) });
+  const whole = (name, count) => (Number.isInteger(place(name, count)) ? place(name, count) : null);
+  const { queries, keys } = texts[state.text] ?? { queries: { size: 0 }, keys: { size: 0 } };
+  Object.assign(state, { row: whole("row", queries.size), column: whole("column", keys.size), feature: String(whole("feature", 1e6) ?? 0) });
   if (state.layer === null || state.head === null) state.layer = state.head = null;
   if (state.layer === MEAN) state.head = MEAN;
   state.with = otherHeadOf(given.get("with"), texts, state.text) ? given.get("with") : null;

@@ -32,13 +32,20 @@ class Decoder {
 
   decode(base64) {
     const bytes = atob(base64);
-    const step = this.encoding.bytes;
-    const weights = new Float32Array(bytes.length / step);
-    for (let i = 0; i < weights.length; ++i) {
-      const low = bytes.charCodeAt(i * step);
-      weights[i] = this.table[step === 1 ? low : low | (bytes.charCodeAt(i * step + 1) << 8)];
-    }
+    const weights = new Float32Array(bytes.length / this.encoding.bytes);
+    for (let i = 0; i < weights.length; ++i) weights[i] = this.#weight(bytes, i * this.encoding.bytes);
     return weights;
+  }
+
+  #weight(bytes, first) {
+    const low = bytes.charCodeAt(first);
+    return this.table[this.encoding.bytes === 1 ? low : low | (bytes.charCodeAt(first + 1) << 8)];
+  }
+
+  // One weight, without decoding the others.
+  at(base64, index) {
+    const first = index * this.encoding.bytes, group = Math.floor(first / 3);  // four characters are three bytes
+    return this.#weight(atob(base64.slice(4 * group, 4 * group + 8)), first - 3 * group);
   }
 
   show(weight) {
@@ -88,6 +95,8 @@ class Text {
     this.measured = new Map();
     this.without = new Map((json.without ?? []).map(([layer, head, change]) => [`${layer}/${head}`, 1000 * change]));
     this.encoded = json.weights;
+    this.vectors = json.vectors ?? null;  // q, k and v, which are decoded when a cell is worked out
+    this.leftOut = json.left_out;         // MB that they would take; absent if the page never had them
     this.decoder = decoder;
     this.maps = new Map();
   }
@@ -101,6 +110,16 @@ class Text {
     while (this.maps.size > 1 && this.maps.size * map.length > Text.cacheSize) this.maps.delete(this.maps.keys().next().value);
     return map;
   }
+
+  // One weight of a map, which need not be decoded as a whole.
+  weight(layer, head, row, column) {
+    const made = this.maps.get(`${layer}/${head}`);
+    if (made) return made[row * this.keys.size + column];
+    if (layer === MEAN || head === MEAN) return this.map(layer, head)[row * this.keys.size + column];
+    return this.one(layer, head, row, column);
+  }
+
+  one(layer, head, row, column) { return this.decoder.at(this.encoded[layer][head], row * this.keys.size + column); }
 
   measures(layer, head) {
     const name = `${layer}/${head}`;

@@ -2,8 +2,18 @@
 // lengths in parts of the window's height would grow without end.
 const framed = location.href.startsWith("about:srcdoc");
 
+// Browsers allow some 200 changes of the address in 10 seconds, and arrow keys make more: the last one is written a little later.
+let addressPending = 0, addressWritten = -Infinity;
+
 function writeAddress(address, push) {
-  if (!framed) history[push ? "pushState" : "replaceState"](null, "", address);
+  if (framed) return;
+  clearTimeout(addressPending);
+  const write = () => {
+    addressWritten = performance.now();
+    history[push ? "pushState" : "replaceState"](null, "", address);
+  };
+  if (push || performance.now() - addressWritten > 100) write();
+  else addressPending = setTimeout(write, 100);
 }
 
 const stageHeight = () => (framed ? 640 : Math.max(320, 0.8 * innerHeight));

@@ -43,6 +43,7 @@ class Grid {
       const title = titleOf(...Grid.place(thumb));
       thumb.dataset.note = chosen.measure === "none" ? "" : showMeasure(chosen.measure, measured(thumb)).replace(" ±", "\n±");
       const said = chosen.measure === "none" || measured(thumb) === undefined ? title : say("{0}, {1} {2}", title, MEASURES[chosen.measure].name(), withUnit(chosen.measure, measured(thumb)));
+      thumb.said = said;
       thumb.title = said;
       thumb.setAttribute("aria-label", said);
     }
@@ -106,6 +107,18 @@ class Grid {
       if (layer === MEAN) name.push([say("mean of all"), -0.1, 0.55, "end"]);
       return { row, column, name, image: thumb.firstChild.src, note: note.replace("\n", " ") };
     })).filter(Boolean);
+  }
+
+  // Lets thumbnails fade by a weight of each head, which name() puts into words; of = null: not.
+  tint(of, name, look) {
+    for (const thumb of this.thumbs) {
+      const weight = of ? of(...Grid.place(thumb)) : null;
+      thumb.classList.toggle("tinted", weight !== null);
+      const title = weight === null ? thumb.said : `${thumb.said}, ${name(weight)}`;
+      thumb.title = title;
+      thumb.setAttribute("aria-label", title);
+      setStyle(thumb, { tint: weight === null ? 1 : look.scale.position(weight || 0, 1) });
+    }
   }
 
   static place(thumb) { return [placeOf(thumb.dataset.layer), placeOf(thumb.dataset.head)]; }

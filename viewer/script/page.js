@@ -8,17 +8,21 @@ const mergedTexts = texts.map((text) => new MergedText(text));
 if (texts.some((text) => text.without.size > 0)) initial.measure = "without";  // what the page was made for
 const state = { ...initial };
 let printing = matchMedia("print").matches;
-let cursor = null;  // the pair chosen by keyboard or click; while the pointer is over another pair, that one is shown
 let zoom = 0;
 let current = {};  // drawn last: { look: { scale, ramp } }; with an open head also { text, map, shown }
 
 const prefersDark = matchMedia("(prefers-color-scheme: dark)");
-const events = { hover: (spot) => point(spot ?? cursor), choose: (spot) => choose(spot), chosen: () => cursor, open: (layer, head) => update({ layer, head }), set: (changes) => update(changes) };
+// The pair chosen by keyboard or click, { row, column }; while the pointer is over another pair, that one is shown.
+const pinned = () => (state.row === null && state.column === null ? null : { row: state.row, column: state.column });
+const pin = (spot) => Object.assign(state, { row: spot?.row ?? null, column: spot?.column ?? null });
+const events = { hover: (spot) => point(spot ?? pinned()), choose: (spot) => choose(spot), chosen: () => pinned(), open: (layer, head) => update({ layer, head }), set: (changes) => update(changes) };
 const grid = new Grid($("grid"), (layer, head) => update({ layer, head }, "cells"));
 const distances = new Distances($("distances"), (a, b) => update({ ...a, view: "compare", with: nameOfOther(b) }, "cells"), (alike) => update({ order: alike ? "alike" : "layer" }));
 const partner = new Partner({ changed: setOther, swap, opened: (file) => openPage(file, addTexts, (message) => partner.complain(message)) });
 const views = { matrix: new Matrix(events), lines: new Lines(events), read: new Read(events), compare: new Compare(events, partner) };
 const detail = new Detail();
+const worked = new Worked((feature) => update({ feature }));
+const link = new Link({ grid, pin: (spot) => choose(spot), open: (layer, head) => update({ layer, head }, "cells"), rank: (rank) => update({ rank }) });
 
 // ---- State ----
 
@@ -27,6 +31,7 @@ function update(changes, focus) {
   const opened = "layer" in changes && (state.layer === null) !== (changes.layer === null);
   const before = { ...state };
   Object.assign(state, changes);
+  if (state.text !== before.text || state.pieces !== before.pieces) pin(null);  // other words
   writeAddress(addressOf(state), opened);
   show(before);
   if (focus === "cells") view().body.focus();
@@ -56,12 +61,13 @@ const hasLinks = () => ["matrix", "lines"].includes(viewName());
 function show(before = {}) {
   const changed = (...names) => names.some((name) => state[name] !== before[name]);
   const text = textShown();
+  if (state.row >= text.queries.size || state.column >= text.keys.size) pin(null);
   document.documentElement.dataset.theme = isDark() ? "dark" : "light";
   const look = { scale: SCALES[state.scale], ...rampsOf(getComputedStyle(document.documentElement)), placesOf, fadeSpecial: state.special === "fade" };
   if (changed("lang")) showLanguage();
   if (changed("text", "pieces")) {
-    cursor = null;
     zoom = 0;
+    link.build(text);
   }
   if (changed("text", "pieces", "lang") || (changed("special") && [state.special, before.special].includes("share"))) showText(text);
   const measured = measuresOf(text).includes(state.measure) ? state.measure : "none";
@@ -81,8 +87,10 @@ function show(before = {}) {
   showHint();
   $("detail").hidden = !isOpen();
   current = { ...current, look };
+  $("worked").hidden = true;
   if (isOpen()) showHead(text, look);
   showDistances(text, look);
+  showPinned();
   if (isOpen() && changed("text", "pieces", "layer", "head", "special", "block", "view", "with", "lang")) announce();
 }
 
@@ -208,17 +216,17 @@ function showHead(text, look) {
   $("badges").replaceChildren(...measured.map(([name, value]) => make("li", { className: name === state.measure ? "lit" : "" }, `${MEASURES[name].name()} `, make("b", { textContent: withUnit(name, value) }))));
   if (shown.rows.length === 0 || shown.columns.length === 0) {
     $("stage").replaceChildren(make("p", { className: "note", textContent: say("All words are hidden.") }));
-    cursor = null;
+    pin(null);
     detail.show(text, map, shown, null);
     return;
   }
-  if (cursor && !(visible(cursor.row, shown.rows) && visible(cursor.column, shown.columns))) cursor = null;
+  if (!(visible(state.row, shown.rows) && visible(state.column, shown.columns))) pin(null);
   const chosen = view();
   if (viewName() === "compare") showOtherHead(text, look);
   if ($("stage").firstChild !== chosen.element) $("stage").replaceChildren(chosen.element);
   chosen.draw(text, drawn, shown, look, title, state);
   chosen.resize(stageSize(), zoom);
-  point(cursor);
+  point(pinned());
 }
 
 // B of a comparison: the head that the address names, else the most alike one.
@@ -267,15 +275,25 @@ function point(spot) {
 }
 
 function choose(spot) {
-  cursor = spot;
-  point(spot);
-  $("status").textContent = detail.sentence(current.text, current.map, spot);
+  pin(spot);
+  writeAddress(addressOf(state), false);
+  point(pinned());
+  showPinned();
+  if (isOpen()) $("status").textContent = detail.sentence(current.text, current.map, pinned());
+}
+
+// What depends on the pinned pair, besides the head's own view.
+function showPinned() {
+  const text = textShown();
+  link.show(text, pinned(), state.rank, current.look);
+  const model = wordsAt(state.text);  // without special tokens shared out, which no q and k give
+  if (isOpen() && current.map) worked.show({ text: model, layer: state.layer, head: state.head, map: model.map(state.layer, state.head), spot: pinned(), feature: Number(state.feature), style: getComputedStyle(document.documentElement) });
 }
 
 // Says which head is shown and, if a pair is chosen, its weight there.
 function announce() {
   const title = titleOf(state.layer, state.head);
-  const pair = cursor ? detail.sentence(current.text, current.map, cursor) : "";
+  const pair = pinned() ? detail.sentence(current.text, current.map, pinned()) : "";
   $("status").textContent = pair ? say("{0}: {1}", title, pair) : title;
 }
 
@@ -286,15 +304,15 @@ function moveCursor(key) {
   if (rows.length === 0 || columns.length === 0) return;
   if (view().moved) {
     choose(view().moved(key));
-    return view().reveal(cursor);
+    return view().reveal(pinned());
   }
-  const at = [rows.indexOf(cursor?.row ?? rows[0]), columns.indexOf(cursor?.column ?? columns[0])];
-  const whole = cursor && cursor.row !== null && cursor.column !== null;
+  const at = [rows.indexOf(state.row ?? rows[0]), columns.indexOf(state.column ?? columns[0])];
+  const whole = state.row !== null && state.column !== null;
   const [down, right] = whole ? { ArrowUp: [-1, 0], ArrowDown: [1, 0], ArrowLeft: [0, -1], ArrowRight: [0, 1] }[key] ?? [0, 0] : [0, 0];
   const clamp = (index, count) => Math.min(count - 1, Math.max(0, index));
   const column = key === "Home" ? 0 : key === "End" ? columns.length - 1 : clamp(at[1] + right, columns.length);
   choose({ row: rows[clamp(at[0] + down, rows.length)], column: columns[column] });
-  view().reveal(cursor);
+  view().reveal(pinned());
 }
 
 // The head before (-1) or after (1), in reading order; null at the ends.
@@ -331,7 +349,7 @@ function setZoom(step) {
   const before = shown.size;
   const after = shown.resize(stageSize(), step === 0 ? 0 : zoom + step);
   if (step === 0 || after !== before) zoom = step === 0 ? 0 : zoom + step;
-  shown.light(cursor);
+  shown.light(pinned());
 }
 
 function nameOfText({ text, file }, index, tab = tabName(texts[index])) {
@@ -375,7 +393,7 @@ const lettersInHead = {
 addEventListener("keydown", (event) => {
   if (event.ctrlKey || event.metaKey || event.altKey || document.querySelector("dialog[open]")) return;
   if (event.key === "Escape" && closeMenu()) return;
-  if (event.target.matches("select, input[type=range]") && event.key !== "Escape") return;
+  if (event.target.matches("select, input[type=range], input[type=number]") && event.key !== "Escape") return;
   const named = isOpen() ? inHead : inGrid;
   const lettered = state.letters === "on" ? { ...letters, ...(isOpen() ? lettersInHead : {}) } : {};
   const action = named[event.key] ?? lettered[event.key];
@@ -449,6 +467,13 @@ async function exportAs(kind) {
   const name = fileName(data.title, nameOfScreen());
   return download(`${name}.${kind}`, await exports_[kind]());
 }
+
+$("worked-export").addEventListener("click", () => {
+  const title = `${titleOf(state.layer, state.head)}: ${worked.title()}`;
+  const figure = new Figure(current.look, title, [data.model, textShown().text || data.title].filter(Boolean).join(" · "));
+  workedFigure(figure, worked);
+  download(`${fileName(data.title, title)}.svg`, new Blob([figure.text().svg], { type: "image/svg+xml" }));
+});
 
 for (const button of document.querySelectorAll("[data-export]")) button.addEventListener("click", () => exportAs(button.dataset.export));
 

@@ -30,6 +30,7 @@ function sharedOut(text) {
   if (!Object.hasOwn(text, "shared")) {
     const decoder = { encoding: { ...text.decoder.encoding }, show: ENCODINGS.logarithmic8.show };
     text.shared = Object.assign(Object.create(text), { decoder, maps: new Map(), measured: new Map(), alike: null, make: (layer, head) => sharedMap(text, layer, head) });
+    text.shared.one = (layer, head, row, column) => text.shared.map(layer, head)[row * text.keys.size + column];
   }
   return text.shared;
 }

@@ -1,0 +1,215 @@
+#!/usr/bin/env python3
+"""One cell worked: the numbers on the page, copied out and computed again in float64, give the attention weight and the head's output.
+
+    cell_test.py PAGE.html ARRAYS.safetensors [--seed N]
+"""
+import base64
+import math
+import pathlib
+import random
+import struct
+import sys
+import tempfile
+import xml.etree.ElementTree as xml
+
+from session import Checks, Choose, Expected, parsed, run_checks, started_browser, title, variant
+
+TOLERANCE = 1e-5
+HEADS, QUERIES, KEYS, WIDTH, VALUES = 4, 5, 7, 6, 3  # of the page of arrays; two heads share a key/value head
+SCALE = 0.21
+
+
+def number(text):
+    return {"-∞": -math.inf, "∞": math.inf}.get(text.strip(), None) if "∞" in text else float(text)
+
+
+def table(session, selector):
+    """The rows of a table's body as lists of texts."""
+    return session.page.locator(f"{selector} tbody tr").evaluate_all("(rows) => rows.map((row) => [...row.cells].map((cell) => cell.textContent))")
+
+
+def softmax(scores):
+    largest = max(scores)
+    exps = [0.0 if largest == -math.inf else math.exp(score - largest) for score in scores]
+    return [x / sum(exps) if sum(exps) else 0.0 for x in exps]
+
+
+def worked(session):
+    """The panel's numbers, and what follows from them by hand: {name: (shown, computed)}."""
+    features = [[float(x) for x in row[1:]] for row in table(session, ".features")]
+    steps = {row.get_attribute("data-step"): (row.locator("th").text_content(), number(row.locator("output").text_content())) for row in session.page.locator(".steps tbody tr").all()}
+    rows = table(session, ".softmax")
+    scores = [number(row[1]) for row in rows[:-1]]
+    weights = softmax(scores)
+    dot = sum(q * k for q, k, _ in features)
+    found = {"products": max(abs(q * k - product) for q, k, product in features), "dot": abs(dot - steps["dot"][1]),
+             "row": max(abs(float(row[3]) - weight) for row, weight in zip(rows, weights)), "row sum": abs(float(rows[-1][3]) - sum(weights))}
+    values = table(session, ".values")
+    terms = [float(row[2]) * float(row[3]) for row in values[:-1]]
+    found["weight × v"] = max(abs(float(row[4]) - term) for row, term in zip(values, terms))
+    found["output"] = abs(float(values[-1][4]) - sum(terms))
+    return found, dot, steps, weights
+
+
+def pin(session, row, column):
+    session.hover(row, column)
+    session.page.mouse.down()
+    session.page.mouse.up()
+
+
+def check_model(checks, session, choose):
+    expected, page = session.expected, session.page
+    width = len(base64.b64decode(expected.data["texts"][0]["vectors"]["q"][0][0])) // 4 // expected.rows
+    for layer, head in choose.heads(3):
+        session.open(layer, head)
+        row, column = choose.cells(1)[0]
+        pin(session, row, column)
+        found, dot, steps, weights = worked(session)
+        wrong = {name: error for name, error in found.items() if not error <= TOLERANCE}
+        checks.that(not wrong, f"layer {layer}, head {head}, {row} to {column}: each number follows from those before it", wrong)
+        by_hand = softmax([score if at != column else dot / math.sqrt(width) for at, score in enumerate([number(line[1]) for line in table(session, ".softmax")[:-1]])])[column]
+        weight = expected.weight(layer, head, row, column)
+        checks.that(abs(by_hand - weight) <= TOLERANCE and abs(steps["weight"][1] - weight) <= TOLERANCE, f"copied out, they give the model's weight {weight:.6f}", (by_hand, steps["weight"]))
+        every = max(abs(weights[at] - expected.weight(layer, head, row, at)) for at in range(expected.columns))
+        checks.that(every <= TOLERANCE, "so do those of the other keys", every)
+        checks.that(session.text("#worked-title") == f"“{expected.word(expected.queries, row)}” → “{expected.word(expected.keys, column)}”, worked out" and not page.locator("#worked-note").is_visible(),
+                    "the panel names the two words and has no complaint", session.text("#worked-title"))
+        page.keyboard.press("Escape")
+
+
+def check_kept(checks, session, choose):
+    """Pinned by keys, kept in the address, moved with the head."""
+    page, expected = session.page, session.expected
+    session.open(1, 2)
+    for key in ("ArrowDown", "ArrowDown", "ArrowRight"):
+        page.keyboard.press(key)
+    wanted = f"“{expected.word(expected.queries, 1)}” → “{expected.word(expected.keys, 1)}”, worked out"
+    checks.that(session.text("#worked-title") == wanted, "arrow keys pin a cell", session.text("#worked-title"))
+    page.locator("#worked-feature").fill("5")
+    page.keyboard.press("Enter")
+    page.wait_for_function("() => /row=1/.test(location.hash) && /column=1/.test(location.hash) && /feature=5/.test(location.hash)")
+    before = page.locator("#worked-body").text_content()
+    page.reload()
+    session.drawn()
+    checks.that(page.locator("#worked-body").text_content() == before and "v[5]" in before, "the address keeps the cell and the feature")
+    page.locator(".cells").focus()
+    page.keyboard.press("n")
+    checks.that(page.locator("#worked-body").text_content() != before and session.text("#worked-title") == wanted, "the next head's numbers of the same pair")
+    page.locator("#special").select_option("hide")
+    checks.that(len(table(session, ".softmax")) == expected.columns + 1, "hidden tokens still count in the row's sum")
+    page.keyboard.press("m")
+    checks.that("mean over heads" in session.text("#worked-note") and page.locator("#worked-body").text_content() == "", "a mean over heads says why it has no q and k", session.text("#worked-note"))
+
+
+def check_export(checks, session, choose):
+    page = session.page
+    layer, head = choose.heads(1)[0]
+    session.open(layer, head)
+    pin(session, *choose.cells(1)[0])
+    with page.expect_download() as waiting:
+        page.locator("#worked-export").click()
+    root = xml.fromstring(pathlib.Path(waiting.value.path()).read_bytes())
+    words = [element.text for element in root.iter("{http://www.w3.org/2000/svg}text")]
+    cells = [cell for selector in (".features", ".steps", ".softmax") for row in table(session, selector) for cell in row if cell.strip()]
+    missing = [cell for cell in cells if cell not in words]
+    checks.that(words[0] == f"{title(layer, head)}: {session.text('#worked-title')}" and not missing, "the figure has the head's name and every number", (words[0], missing[:5]))
+    squares = [element.get("fill") for element in root.iter("{http://www.w3.org/2000/svg}rect")]
+    checks.that(len(set(squares)) > 20, "the figure has the coloured squares", len(set(squares)))
+    page.emulate_media(media="print")
+    checks.that(page.locator(".softmax").is_visible() and not page.locator("#worked-export").is_visible(), "print: the numbers, without the button")
+
+
+def floats(values):
+    return base64.b64encode(struct.pack(f"<{len(values)}f", *values)).decode()
+
+
+class Arrays:
+    """Attention computed here from random q, k, v, bias and mask, for a page of any arrays."""
+
+    def __init__(self, seed):
+        draw = random.Random(seed)
+        take = lambda *shape: [struct.unpack("f", struct.pack("f", draw.gauss(0, 1)))[0] for _ in range(math.prod(shape))]
+        self.q, self.k, self.v = [take(QUERIES, WIDTH) for _ in range(HEADS)], [take(KEYS, WIDTH) for _ in range(HEADS // 2)], [take(KEYS, VALUES) for _ in range(HEADS // 2)]
+        self.bias = [take(QUERIES, KEYS) for _ in range(HEADS)]
+        self.attend = [float(s != 2 and t != 4) for t in range(QUERIES) for s in range(KEYS)]  # key 2 is masked, and all keys of query 4
+        self.weights, self.outputs = [], []
+        for head in range(HEADS):
+            rows = [softmax([self.score(head, t, s) for s in range(KEYS)]) for t in range(QUERIES)]
+            self.weights.append(rows)
+            self.outputs.append([[sum(row[s] * self.v[head // 2][s * VALUES + i] for s in range(KEYS)) for i in range(VALUES)] for row in rows])
+
+    def score(self, head, t, s):
+        if not self.attend[t * KEYS + s]:
+            return -math.inf
+        return SCALE * sum(self.q[head][t * WIDTH + i] * self.k[head // 2][s * WIDTH + i] for i in range(WIDTH)) + self.bias[head][t * KEYS + s]
+
+    def write(self, data):
+        data["encoding"] = "linear16"
+        codes = lambda rows: base64.b64encode(struct.pack(f"<{QUERIES * KEYS}H", *(0 if w == 0 else 1 + round(65533 * w) for row in rows for w in row))).decode()
+        vectors = {"scale": SCALE, "root": False, "q": [[floats(x) for x in self.q]], "k": [[floats(x) for x in self.k]], "v": [[floats(x) for x in self.v]],
+                   "bias": [[floats(x) for x in self.bias]], "attend": [[floats(self.attend)]]}
+        tokens = lambda letter, count: {"pieces": [f"{letter}{i}" for i in range(count)], "special": []}
+        data["texts"] = [{"text": "arrays", "queries": tokens("q", QUERIES), "keys": tokens("k", KEYS), "layers": 1, "heads": HEADS,
+                          "weights": [[codes(rows) for rows in self.weights]], "vectors": vectors}]
+
+
+def check_arrays(checks, session, arrays, choose):
+    page = session.page
+    for head in range(HEADS):
+        session.open(0, head)
+        t, s = choose.random.randrange(4), choose.random.choice([0, 1, 3, 4, 5, 6])
+        pin(session, t, s)
+        found, dot, steps, _ = worked(session)
+        wrong = {name: error for name, error in found.items() if not error <= TOLERANCE}
+        bias = arrays.bias[head][t * KEYS + s]
+        checks.that(not wrong and abs(steps["biased"][1] - (SCALE * dot + bias)) <= TOLERANCE and f"{bias:.6f}" in steps["biased"][0] and "kept" in steps["score"][0],
+                    f"head {head}: product, scale, bias and mask follow from one another", (wrong, steps))
+        checks.that(abs(steps["weight"][1] - arrays.weights[head][t][s]) <= TOLERANCE, "the weight of arrays with bias, mask, shared keys", steps["weight"])
+        for feature in range(VALUES):
+            page.locator("#worked-feature").fill(str(feature))
+            page.keyboard.press("Enter")
+            shown = float(table(session, ".values")[-1][4])
+            checks.that(abs(shown - arrays.outputs[head][t][feature]) <= TOLERANCE, f"feature {feature} of the head's output", (shown, arrays.outputs[head][t][feature]))
+        pin(session, t, 2)
+        found, _, steps, _ = worked(session)
+        checks.that("left out" in steps["score"][0] and steps["score"][1] == -math.inf and steps["weight"][1] == 0, "a masked key: its score is -∞, its weight 0", steps)
+        pin(session, 4, s)
+        _, _, steps, _ = worked(session)
+        checks.that("every key is masked" in steps["weight"][0] and steps["weight"][1] == 0, "a row whose keys are all masked says so", steps)
+        page.keyboard.press("Escape")
+
+
+def check_without(checks, session, choose, wanted):
+    session.open(*choose.heads(1)[0])
+    pin(session, *choose.cells(1)[0])
+    checks.that(wanted in session.text("#worked-note") and not session.page.locator("#worked-export").is_visible(), f"says why: {wanted}", session.text("#worked-note"))
+
+
+def drop(data):
+    del data["texts"][0]["vectors"]
+
+
+def leave_out(data):
+    drop(data)
+    data["texts"][0]["left_out"] = 18.87
+    data["limit"] = 4
+
+
+def main():
+    arguments = parsed(__doc__)
+    choose = Choose(arguments.seed, Expected.of(arguments))
+    arrays = Arrays(arguments.seed)
+    with tempfile.TemporaryDirectory() as folder, started_browser() as browser:
+        made = lambda name, edit: variant(arguments.page, edit, pathlib.Path(folder) / name)
+        return run_checks(arguments, Checks(), browser, [
+            ("model", check_model, [choose], {}),
+            ("kept", check_kept, [choose], {}),
+            ("export", check_export, [choose], {}),
+            ("arrays", check_arrays, [arrays, choose], {"path": made("arrays.html", arrays.write)}),
+            ("weights only", check_without, [choose, "attention weights only"], {"path": made("without.html", drop)}),
+            ("left out", check_without, [choose, "would take 18.9 MB, and at most 4 MB"], {"path": made("left.html", leave_out)}),
+        ])
+
+
+if __name__ == "__main__":
+    sys.exit(main())

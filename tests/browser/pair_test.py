@@ -1,0 +1,126 @@
+#!/usr/bin/env python3
+"""Which heads link two words: the ranked list, what each head does anyway at that distance, and the faded thumbnails.
+
+    pair_test.py PAGE.html ARRAYS.safetensors [--seed N]
+"""
+import pathlib
+import sys
+import tempfile
+
+from session import ABSOLUTE, Checks, Choose, Expected, parsed, run_checks, started_browser, title, variant
+
+
+def usual(expected, layer, head, row, column):
+    """The mean weight at the same distance from other words, special tokens aside unless one of the pair is special."""
+    special = set() if {row, column} & set(expected.queries["special"]) else set(expected.queries["special"])
+    places = [t for t in range(expected.rows) if t != row and 0 <= t + column - row < expected.columns and not {t, t + column - row} & special]
+    weights = [expected.weight(layer, head, t, t + column - row) for t in places]
+    return sum(weights) / len(weights) if weights else None
+
+
+def listed(page):
+    """(layer, head, weight, usual or None, whether marked) of each line."""
+    lines = page.locator("#link-list li").evaluate_all("""(lines) => lines.map((line) => [Number(line.dataset.layer), Number(line.dataset.head), line.querySelector('.number').textContent,
+        line.querySelector('.mark')?.textContent ?? ''])""")
+    return [(layer, head, float(text.split(" · ")[0]), float(text.split("usual ")[1]) if "usual" in text else None, mark) for layer, head, text, mark in lines]
+
+
+def check_pair(checks, session, choose):
+    expected, page = session.expected, session.page
+    pairs = [(t, s) for t, s in choose.cells(40) if t != s and not {t, s} & set(expected.queries["special"])][:2] + [(0, 3)]
+    for row, column in pairs:
+        page.locator("#link-query").select_option(str(row))
+        page.locator("#link-key").select_option(str(column))
+        lines = listed(page)
+        wrong = [line for line in lines if abs(line[2] - expected.weight(line[0], line[1], row, column)) > ABSOLUTE]
+        checks.that(len(lines) == expected.layers * expected.heads and not wrong, f"{expected.pair(row, column)}: every head with its weight", wrong[:3])
+        checks.that([line[2] for line in lines] == sorted((line[2] for line in lines), reverse=True), "the largest weight first")
+        away = [line for line in lines if (line[3] is None) != (usual(expected, *line[:2], row, column) is None) or line[3] is not None and abs(line[3] - usual(expected, *line[:2], row, column)) > ABSOLUTE]
+        checks.that(not away, "each beside its mean weight at that distance without this pair", away[:3])
+        marked = [line for line in lines if bool(line[4]) != ((usual(expected, *line[:2], row, column) or 0) >= 0.5)]
+        checks.that(not marked, "heads that look there anyway are marked", marked[:3])
+        page.locator("#link-rank").select_option("above")
+        above = [line[2] - (line[3] or 0) for line in listed(page)]
+        checks.that(all(a >= b - 2e-4 for a, b in zip(above, above[1:])), "ordered by the weight above the usual one", above[:6])
+        page.locator("#link-rank").select_option("weight")
+        opacity = page.locator(".thumb:not(.mean)").evaluate_all("(all) => all.map((one) => [Number(one.dataset.layer), Number(one.dataset.head), Number(getComputedStyle(one.firstChild).opacity)])")
+        faint = [one for one in opacity if abs(one[2] - (0.12 + 0.88 * expected.weight(*one[:2], row, column) ** 0.5)) > 0.01]
+        checks.that(not faint, "thumbnails fade by that weight, as the colour scale has it", faint[:3])
+    page.wait_for_function(f"() => location.hash.endsWith('row={row}&column={column}')")
+    page.reload()
+    session.drawn()
+    checks.that(listed(page) == lines and page.locator("#link-key").input_value() == str(column), "the address keeps the pair")
+    said = page.locator(f'.thumb[data-layer="0"][data-head="0"]').get_attribute("aria-label")
+    checks.that(" ".join(expected.pair(row, column).split()) in " ".join(said.split()), "a thumbnail's label says the pair and its weight", said)
+    page.locator("#link-list button").first.focus()
+    page.keyboard.press("Enter")
+    checks.that(session.text("#head-title") == title(*lines[0][:2]) and session.shown_weight() == f"{lines[0][2]:.4f}", "a head of the list opens with the pair pinned", session.text("#head-title"))
+    page.locator("#link-clear").click()
+    checks.that(page.locator(".thumb.tinted").count() == 0 and not page.locator("#link-list").is_visible() and not page.locator("#worked").is_visible(), "Clear unpins the pair")
+
+
+def check_diagonal(checks, session, choose):
+    """A head that looks one token back from every word is marked at that distance, and not at another."""
+    page = session.page
+    for column, wanted in ((3, "always looks 1 token back"), (2, "")):
+        page.locator("#link-query").select_option("4")
+        page.locator("#link-key").select_option(str(column))
+        mark = next(line[4] for line in listed(page) if line[:2] == (0, 0))
+        checks.that(mark == wanted, f"{4 - column} back: {wanted or 'no mark'}", mark)
+
+
+def look_back(data):
+    import base64
+    import struct
+    text = data["texts"][0]
+    count = len(text["queries"]["pieces"])
+    text["weights"][0][0] = base64.b64encode(struct.pack(f"<{count * count}H", *(65534 if s == max(0, t - 1) else 0 for t in range(count) for s in range(count)))).decode()
+    text.pop("vectors", None)
+
+
+def other_side(data):
+    text = data["texts"][0]
+    text["keys"] = {**text["queries"], "pieces": [f"k{i}" for i in range(len(text["queries"]["pieces"]))]}
+
+
+def check_cross(checks, session, choose):
+    page = session.page
+    page.locator("#link-query").select_option("3")
+    page.locator("#link-key").select_option("4")
+    lines = listed(page)
+    checks.that(lines[0][3] is None and "no meaning" in session.text("#link-note") and "k4" in page.locator("#link-key").text_content(), "between two texts there is no distance, and the page says so", session.text("#link-note"))
+
+
+def check_merged(checks, session, choose):
+    expected, page = session.expected, session.page
+    page.locator("#merge").check()
+    page.locator("#link-query").select_option("2")
+    page.locator("#link-key").select_option("3")
+    wrong = []
+    for layer, head, weight, _, _ in listed(page):
+        wanted = sum(expected.weight(layer, head, t, s) for t in (2, 3) for s in (4, 5, 6)) / 2
+        if abs(weight - wanted) > 2 * ABSOLUTE:
+            wrong.append((layer, head, weight, wanted))
+    checks.that(not wrong, "merged words: the sum over a word's pieces, the mean over the other's", wrong[:3])
+
+
+def pieces(data):
+    data["texts"][0]["queries"]["pieces"] = ["[CLS]", "the", "qui", "##ck", "bro", "##w", "##n", "the", "la", "##zy", "[SEP]"]
+
+
+def main():
+    arguments = parsed(__doc__)
+    choose = Choose(arguments.seed, Expected.of(arguments))
+    with tempfile.TemporaryDirectory() as folder, started_browser() as browser:
+        made = lambda name, edit: variant(arguments.page, edit, pathlib.Path(folder) / name)
+        return run_checks(arguments, Checks(), browser, [
+            ("pair", check_pair, [choose], {}),
+            ("diagonal", check_diagonal, [choose], {"path": made("back.html", look_back)}),
+            ("cross", check_cross, [choose], {"path": made("cross.html", other_side)}),
+            ("merged", check_merged, [choose], {"path": made("pieces.html", pieces)}),
+            ("narrow", check_pair, [choose], {"viewport": {"width": 400, "height": 800}}),
+        ])
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,98 @@
+"""q, k and v of polyhead.view: what reaches the page, and what is refused by name."""
+
+import base64
+import json
+import re
+
+import numpy as np
+import polyhead
+import pytest
+
+LAYERS, HEADS, SHARED, QUERIES, KEYS, WIDTH, VALUES = 2, 4, 2, 3, 5, 6, 4
+
+
+def data_of(page):
+    return json.loads(re.search(r'<script type="application/json" id="data">(.*?)</script', page.html, re.S).group(1))
+
+
+def numbers(coded):
+    return np.frombuffer(base64.b64decode(coded), np.float32)
+
+
+@pytest.fixture
+def worked(rng):
+    """q, k, v, bias, attend, and attention weights computed here in float64."""
+    q, k, v = (rng.standard_normal(shape).astype(np.float32) for shape in [(LAYERS, HEADS, QUERIES, WIDTH), (LAYERS, SHARED, KEYS, WIDTH), (LAYERS, SHARED, KEYS, VALUES)])
+    bias = rng.standard_normal((HEADS, QUERIES, KEYS)).astype(np.float32)
+    attend = np.ones((QUERIES, KEYS), bool)
+    attend[:, 1] = False
+    scores = 0.3 * np.einsum("lnth,lnsh->lnts", q.astype(float), np.repeat(k, HEADS // SHARED, 1)) + bias
+    weights = np.exp(np.where(attend, scores, -np.inf))
+    return (weights / weights.sum(-1, keepdims=True)).astype(np.float32), {"q": q, "k": k, "v": v, "bias": bias, "attend": attend, "scale": 0.3}
+
+
+def test_arrays_reach_the_page_bit_for_bit(worked):
+    weights, given = worked
+    vectors = data_of(polyhead.view(weights, **given))["texts"][0]["vectors"]
+    for name in "qkv":
+        for layer in range(LAYERS):
+            for head in range(given[name].shape[1]):
+                np.testing.assert_array_equal(numbers(vectors[name][layer][head]), given[name][layer, head].ravel())
+    assert vectors["scale"] == 0.3
+    np.testing.assert_array_equal(numbers(vectors["bias"][0][2]), given["bias"][2].ravel())
+    np.testing.assert_array_equal(numbers(vectors["attend"][0][0]), given["attend"].ravel())
+
+
+def test_a_list_of_layers_is_the_same_and_torch_too(worked):
+    weights, given = worked
+    whole = polyhead.view(weights, **given).html
+    lists = {name: list(array) if name in "qkv" else array for name, array in given.items()}
+    assert polyhead.view(list(weights), **lists).html == whole
+    torch = pytest.importorskip("torch")
+    tensors = {name: [torch.from_numpy(layer.copy()) for layer in array] if name in "qkv" else array for name, array in given.items()}
+    assert polyhead.view([torch.from_numpy(layer.copy()) for layer in weights], **tensors).html == whole
+
+
+def test_the_default_scale_is_that_of_the_width(worked):
+    _, given = worked
+    scores = np.einsum("lnth,lnsh->lnts", given["q"].astype(float), np.repeat(given["k"], 2, 1)) / np.sqrt(WIDTH)
+    weights = np.exp(scores) / np.exp(scores).sum(-1, keepdims=True)
+    vectors = data_of(polyhead.view(weights, q=given["q"], k=given["k"]))["texts"][0]["vectors"]
+    assert vectors["scale"] == 1 / np.sqrt(WIDTH) and "v" not in vectors
+
+
+@pytest.mark.parametrize("left_out", ["scale", "bias", "attend"])
+def test_q_and_k_that_give_other_weights_are_refused(worked, left_out):
+    weights, given = worked
+    del given[left_out]
+    with pytest.raises(ValueError, match="give query .* the map has .* with its scale, bias and mask"):
+        polyhead.view(weights, **given)
+
+
+def test_wrong_forms_are_refused_by_name(worked, tmp_path):
+    weights, given = worked
+    for spoilt, message in [
+        ({"q": given["q"][:, :, :2]}, r"q is float32 \[2,4,2,6\] for attentions \[2,4,3,5\]"),
+        ({"k": given["k"][..., :4]}, r"k is float32 \[2,2,5,4\]"),
+        ({"v": given["v"][:, :1]}, r"v is \[2,1,5,4\]; it must have the 2 heads of k"),
+        ({"bias": given["bias"][:3]}, r"bias is float32 \[3,3,5\]"),
+        ({"attend": given["attend"].astype(np.float32)}, "attend is float32"),
+        ({"k": None}, "q, v, bias, attend, scale: q and k are both needed"),
+        ({"values": -1}, "values is -1"),
+        ({"values": float("nan")}, "values is nan"),
+    ]:
+        with pytest.raises(ValueError, match=message):
+            polyhead.view(weights, **{**given, **spoilt})
+    with pytest.raises(TypeError, match="q is a list of int"):
+        polyhead.view(weights, **{**given, "q": [1, 2]})
+    with pytest.raises(ValueError, match="q: for attention weights; source is the folder"):
+        polyhead.view(tmp_path, "a text", q=given["q"])
+
+
+def test_what_does_not_fit_into_the_budget_is_left_out_and_said(worked):
+    weights, given = worked
+    megabytes = sum(np.asarray(given[name]).size for name in ("q", "k", "v", "bias", "attend")) * 16 / 3e6
+    for values in (0, 0.99 * megabytes):
+        data = data_of(polyhead.view(weights, **given, values=values))
+        assert "vectors" not in data["texts"][0] and data["texts"][0]["left_out"] == pytest.approx(megabytes) and data["limit"] == values
+    assert "vectors" in data_of(polyhead.view(weights, **given, values=1.01 * megabytes))["texts"][0]

@@ -1,0 +1,74 @@
+// Which heads link two words: every head's weight from one word to another, beside what the head does anyway at that distance.
+
+// A head that has at least this weight at a distance, on average over the other pairs, is marked: it looks there whatever the words are.
+const MOSTLY = 0.5;
+
+// Mean weight of a head from other words to those at the same distance as `column` from `row`; NaN if there are none. Special tokens count
+// only where a word of the pair is one.
+function baseline(text, layer, head, row, column) {
+  if (text.keys !== text.queries) return NaN;
+  const { special } = text.queries, distance = column - row;
+  const counts = special.has(row) || special.has(column) ? () => true : (index) => !special.has(index);
+  let sum = 0, count = 0;
+  for (let t = Math.max(0, -distance); t < text.queries.size && t + distance < text.keys.size; ++t) {
+    if (t === row || !counts(t) || !counts(t + distance)) continue;
+    sum += text.weight(layer, head, t, t + distance);
+    ++count;
+  }
+  return sum / count;
+}
+
+const distanceName = (distance) => (distance === 0 ? say("at itself") : distance < 0 ? say("{0} {0|token|tokens} back", -distance) : say("{0} {0|token|tokens} ahead", distance));
+
+class Link {
+  constructor({ grid, pin, open, rank }) {
+    Object.assign(this, { grid, pin, open });
+    this.selects = [$("link-query"), $("link-key")];
+    const chosen = (select) => (select.value === "" ? null : Number(select.value));
+    for (const select of this.selects) select.addEventListener("change", () => pin({ row: chosen(this.selects[0]), column: chosen(this.selects[1]) }));
+    $("link-rank").addEventListener("change", () => rank($("link-rank").value));
+    $("link-clear").addEventListener("click", () => { pin(null); this.selects[0].focus(); });
+  }
+
+  build(text) {
+    const options = (tokens) => [["", "–"], ...tokens.words.map((name, index) => [index, `${index}: ${name}`])];
+    fillSelect(this.selects[0], options(text.queries));
+    fillSelect(this.selects[1], options(text.keys));
+  }
+
+  show(text, spot, rank, look) {
+    this.selects[0].value = spot?.row ?? "";
+    this.selects[1].value = spot?.column ?? "";
+    $("link-rank").value = rank;
+    const pair = spot && spot.row !== null && spot.column !== null;
+    $("link-clear").hidden = !spot;
+    $("link-list").hidden = $("link-rank-control").hidden = !pair;
+    this.heads = [];
+    if (!pair) {
+      $("link-note").textContent = say("Choose two words here, or click a cell of a head: thumbnails fade where a head does not link them.");
+      return this.grid.tint(null);
+    }
+    const { row, column } = spot;
+    const places = Array.from({ length: text.layers * text.heads }, (_, i) => [Math.floor(i / text.heads), i % text.heads]);
+    this.heads = places.map(([layer, head]) => ({ layer, head, weight: text.weight(layer, head, row, column), usual: baseline(text, layer, head, row, column) }));
+    const key = rank === "above" ? ({ weight, usual }) => weight - (Number.isNaN(usual) ? 0 : usual) : ({ weight }) => weight;
+    this.heads.sort((a, b) => (key(b) || 0) - (key(a) || 0));
+    this.where = distanceName(column - row);
+    const related = text.keys === text.queries;
+    $("link-note").textContent = related
+      ? say("Usual: the head's mean weight from the other words {0}, in this text. A head with a usual weight of at least {1} looks there whatever the words are; it is marked.", this.where, MOSTLY)
+      : say("The two sides are different texts, so a distance between their words has no meaning.");
+    const show = (weight) => text.decoder.show(weight);
+    $("link-list").replaceChildren(...this.heads.map(({ layer, head, weight, usual }) => {
+      const marked = usual >= MOSTLY;
+      const open = make("button", { type: "button", textContent: `${layer} · ${head}`, title: titleOf(layer, head), aria: { label: titleOf(layer, head) } });
+      open.addEventListener("click", () => this.open(layer, head));
+      const bar = make("span", { className: "bar-track", aria: { hidden: true } }, make("span", { className: "bar-fill", style: { part: weight } }), ...(Number.isNaN(usual) ? [] : [make("span", { className: "usual", style: { part: usual } })]));
+      const numbers = Number.isNaN(usual) ? [make("b", { textContent: show(weight) })] : [make("b", { textContent: show(weight) }), ` · ${say("usual {0}", show(usual))}`];
+      return make("li", { className: marked ? "marked" : "", data: { layer, head } }, open, bar, make("span", { className: "number" }, ...numbers),
+                  ...(marked ? [make("span", { className: "mark", textContent: say("always looks {0}", this.where) })] : []));
+    }));
+    const pairName = `${text.queries.word(row)} → ${text.keys.word(column)}`;
+    this.grid.tint((layer, head) => text.weight(layer, head, row, column), (weight) => `${pairName} ${show(weight)}`, look);
+  }
+}

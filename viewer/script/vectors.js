@@ -1,0 +1,45 @@
+// q, k and v of a text's heads, as float32 in base64, and what an attention weight is computed from.
+
+function floatsOf(base64) {
+  const text = atob(base64);
+  const bytes = new DataView(Uint8Array.from(text, (character) => character.charCodeAt(0)).buffer);
+  return Float32Array.from({ length: bytes.byteLength / 4 }, (_, i) => bytes.getFloat32(4 * i, true));
+}
+
+// The rows of one head. Layers or heads that share a tensor have one entry; heads may share keys and values in groups.
+function rowsOf(layers, layer, head, heads, count) {
+  const row = layers[layers.length > 1 ? layer : 0];
+  const values = floatsOf(row[Math.floor((head * row.length) / heads)]);
+  const width = values.length / count;
+  return Array.from({ length: count }, (_, at) => values.subarray(at * width, (at + 1) * width));
+}
+
+// The steps from q and k of query t to its attention weights, in float64. Every key has { dot, scaled, bias, attend, score, exp, weight }.
+function workedRow(text, layer, head, t) {
+  const { vectors, heads } = text;
+  const of = (name, count) => (vectors[name] ? rowsOf(vectors[name], layer, head, heads, count) : null);
+  const q = of("q", text.queries.size)[t], keys = of("k", text.keys.size), values = of("v", text.keys.size);
+  const bias = of("bias", text.queries.size)?.[t], attend = of("attend", text.queries.size)?.[t];
+  const row = keys.map((k, s) => {
+    const dot = q.reduce((sum, x, i) => sum + x * k[i], 0);
+    const scaled = dot * vectors.scale;
+    const score = attend?.[s] === 0 ? -Infinity : scaled + (bias?.[s] ?? 0);
+    return { dot, scaled, bias: bias?.[s], attend: attend ? attend[s] !== 0 : undefined, score };
+  });
+  const largest = row.reduce((most, { score }) => Math.max(most, score), -Infinity);  // NaN if a score is
+  for (const key of row) key.exp = largest === -Infinity ? 0 : Math.exp(key.score - largest);
+  const sum = row.reduce((total, { exp }) => total + exp, 0);
+  for (const key of row) key.weight = sum === 0 ? 0 : key.exp / sum;
+  const output = values && Array.from(values[0] ?? [], (_, i) => row.reduce((total, { weight }, s) => total + (weight === 0 ? 0 : weight * values[s][i]), 0));
+  return { q, keys, values, row, largest, sum, output };
+}
+
+// Copied out by hand, these digits give the attention weight to 1e-5.
+function digits(x) {
+  if (!Number.isFinite(x)) return Number.isNaN(x) ? "NaN" : x > 0 ? "∞" : "-∞";
+  const size = Math.abs(x);
+  return size === 0 ? "0" : size < 1e-6 || size >= 1e6 ? x.toExponential(5) : x.toFixed(size < 1e-3 ? 8 : 6);
+}
+
+// Of a weight or exp: an error of 1e-6 of the largest is enough.
+const digitsOfShare = (x) => (Number.isNaN(x) ? "NaN" : x.toFixed(6));
