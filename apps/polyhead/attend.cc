@@ -9,6 +9,7 @@
 #include "input_tensors.h"
 #include "json.h"
 #include "layer_call.h"
+#include "map_results.h"
 #include "output_path.h"
 #include "polyhead/models/attention_layer.h"
 #include "terminal.h"
@@ -22,31 +23,14 @@ struct Options {
   AttentionRules rules;
   LayerRules layer_rules;
   std::string tensors, output;
-  std::optional<std::int64_t> top_keys;
-  bool attention_weights = false, gradients = false, json = false;
+  MapResults maps;
+  bool gradients = false, json = false;
 };
 
 using Results = std::vector<io::NamedTensor>;
 
 Tensor gradient_of_output(InputTensors* in, DType dtype, std::string_view whose) {
   return in->as(in->required("d_out", "the gradient of the output that --gradients starts from"), "d_out", dtype, whose);
-}
-
-void add_attention_weights(const Options& o, const MapsInput& input, const SdpaOptions& options, const Shape& shape, ConstTensorView lse, Results* results) {
-  if (o.attention_weights) {
-    Tensor weights(lse.dtype(), shape);
-    attention_map(input, weights, options);
-    results->push_back({"attention_weights", std::move(weights)});
-    results->push_back({"lse", Tensor::copy_of(lse)});
-  }
-  if (!o.top_keys) return;
-  Shape top = shape;
-  top[-1] = *o.top_keys;
-  if (*o.top_keys > shape[-1]) throw UsageError(cat("--top-keys: ", *o.top_keys, " is too large; there are ", counted(shape[-1], "key")));
-  Tensor probability(lse.dtype(), top), key(DType::i64, top);
-  attention_top_keys(input, probability, key, options);
-  results->push_back({"top_keys", std::move(key)});
-  results->push_back({"top_attention_weights", std::move(probability)});
 }
 
 // Sink logits and relative bias, each in the dtype of q or of lse, and their gradients.
@@ -100,7 +84,7 @@ std::string run_sdpa(const Options& o, InputTensors* in, Results* results) {
   weights_shape[-1] = k.extent(-2);
   Tensor out(q.dtype(), out_shape), lse(is_floating(q.dtype()) ? accumulation_dtype(q.dtype()) : DType::f32, q.shape().first(q.shape().size() - 1));
   sdpa_forward({.q = q, .k = k, .v = v, .out = out, .lse = lse}, options);
-  add_attention_weights(o, {.q = q, .k = k}, options, weights_shape, lse, results);
+  append_map_results(o.maps, {.q = q, .k = k}, options, weights_shape, lse, results);
   if (o.gradients) {
     const Tensor d_out = gradient_of_output(in, q.dtype(), "of q");
     const auto like = [](const Tensor& x) { return x ? Tensor(x.dtype(), x.shape()) : Tensor(); };
@@ -133,7 +117,7 @@ std::string run_layer(const Options& o, InputTensors* in, Results* results) {
   nn::MultiHeadAttention::Saved saved;
   Tensor out(dtype, layer.output_shape(call.input));
   layer.forward(call.input, out, call.options, &saved);
-  add_attention_weights(o, saved.maps(), saved.sdpa, call.weights, saved.lse, results);
+  append_map_results(o.maps, saved.maps(), saved.sdpa, call.weights, saved.lse, results);
   if (o.gradients) {
     const Tensor d_out = gradient_of_output(in, dtype, kOfParameters);
     const auto like = [&](const Tensor& x) { return x ? Tensor(dtype, x.shape()) : Tensor(); };
@@ -193,9 +177,7 @@ Subcommand declare_attend(CLI::App& parser) {
   std::vector<CLI::Option*> of_layers = add_layer_file(parser, &o->file);
   of_layers.push_back(add_value(parser, "--heads", &o->file.heads, read_positive, "N",
                                 "number of heads, if neither the parameters nor config.json in their folder say it"));
-  parser.add_flag("--attention-weights", o->attention_weights, "also write attention_weights [*,N,T,S], before dropout, and lse [*,N,T]");
-  add_value(parser, "--top-keys", &o->top_keys, read_count, "K",
-            "also write top_keys and top_attention_weights [*,N,T,K]: the K keys with the largest attention weights, largest first");
+  add_map_results(parser, &o->maps);
   parser.add_flag("--gradients", o->gradients, "also write the gradients of sum(out * d_out) by inputs, biases, sink logits and parameters, named d_NAME");
   add_attention_rules(parser, &o->rules);
   add_key_lengths(parser, &o->rules);

@@ -30,8 +30,8 @@ constexpr std::array<MaskTensor, 8> kMaskTensors{{{"attend", &Mask::attend},
                                                   {"key_offsets", &Mask::key_offsets}}};
 
 bool is_result(const std::string& name) {
-  constexpr std::array<std::string_view, 5> kResults{"out", "attention_weights", "lse", "top_keys", "top_attention_weights"};
-  return std::find(kResults.begin(), kResults.end(), name) != kResults.end() || (name.starts_with("d_") && name != "d_out");
+  constexpr std::array<std::string_view, 8> kResults{"out", "attention_weights", "lse", "top_keys", "top_attention_weights", "pooled_map", "key_sums", "head_divergence"};
+  return std::find(kResults.begin(), kResults.end(), name) != kResults.end() || name.starts_with("statistics.") || (name.starts_with("d_") && name != "d_out");
 }
 
 }  // namespace

@@ -1,10 +1,11 @@
-// Attention maps show what each head attends to. They are computed from q and k, row by row, with the options of the forward pass, and need
-// no [T,S] memory besides their outputs. p[b,n,t,s] = exp(score[b,n,t,s] - log sum_s exp(score[b,n,t,s])); the log of the sum is computed
+// Attention maps show what each head attends to. They are computed from q and k, row by row, with the options of the forward pass, in
+// O(T + S) memory besides their outputs; the bits do not depend on the number of threads. p[b,n,t,s] = exp(score[b,n,t,s] - log sum_s exp(score[b,n,t,s])); the log of the sum is computed
 // again, because a stored float32 lse is off by 1e-3 at scores of 1e4. With sink logits the log of the sum includes exp(sink): a row of p sums to
 // 1 - exp(sink - lse), and top keys, statistics and pooled maps are those of the keys, without the sink.
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <span>
 
 #include "polyhead/sdpa.h"
@@ -16,6 +17,9 @@ struct MapsInput {
   ConstTensorView q;  // [*,N,T,H]
   ConstTensorView k;  // [*,K,S,H]  the dtypes of SdpaForward::k
   ConstTensorView k_scale = {};  // [*,K,S]  of an int8 k, as SdpaForward::k_scale
+  // Called in the calling thread after every few hundred rows, and in the end with done = total. An exception that it throws ends the
+  // operation; the outputs are then unspecified.
+  std::function<void(std::int64_t done, std::int64_t total)> progress = {};
 };
 
 // Which value of the formula in sdpa.h a map holds.
@@ -34,6 +38,15 @@ void attention_map(const MapsInput& input, TensorView out, const SdpaOptions& op
 void attention_map_rows(const MapsInput& input, std::span<const std::int64_t> queries, TensorView out, const SdpaOptions& options = {},
                     MapValue value = MapValue::probability);
 
+// A part of the maps: chosen queries, chosen keys. out [*,N,R,C] for R = queries.size() and C = keys.size(). Consecutive numbers are a rectangle.
+// Elements are those of attention_map() to one rounding.
+void attention_map_part(const MapsInput& input, std::span<const std::int64_t> queries, std::span<const std::int64_t> keys, TensorView out,
+                        const SdpaOptions& options = {}, MapValue value = MapValue::probability);
+
+// The band around the diagonal: out [*,N,T,W], element i of query t is the probability of key t + first + i; 0 where there is no such key.
+// Positions count in each document.
+void attention_windows(const MapsInput& input, std::int64_t first, TensorView out, const SdpaOptions& options = {});
+
 // The k keys with the largest probability, largest first; of equal ones the smaller index first. k <= S.
 // probability [*,N,T,k] floating, key [*,N,T,k] int64.
 void attention_top_keys(const MapsInput& input, TensorView probability, TensorView key, const SdpaOptions& options = {});
@@ -51,9 +64,30 @@ struct HeadStatistics {
 };
 void attention_statistics(const MapsInput& input, const HeadStatistics& statistics, const SdpaOptions& options = {});
 
-// Mean probability over blocks: out [*,N,h,w] with h <= T, w <= S. Block (i,j) covers queries [i T/h, (i+1) T/h) and
+// How much each query attends to sets of keys: out [*,N,T,M], the sum of the probabilities of a set's keys. key_sets is boolean and broadcasts
+// to [*,M,S]; a key may be in several sets.
+void attention_key_mass(const MapsInput& input, ConstTensorView key_sets, TensorView out, const SdpaOptions& options = {});
+
+// How much each key is attended to: out [*,N,S], the sum of its probabilities over all queries.
+void attention_key_sums(const MapsInput& input, TensorView out, const SdpaOptions& options = {});
+
+// What a pooled map has for a block of probabilities.
+enum class Pooling : std::uint8_t { mean, sum, largest };
+
+// The maps reduced to blocks: out [*,N,h,w] with h <= T, w <= S. Block (i,j) covers queries [i T/h, (i+1) T/h) and
 // keys [j S/w, (j+1) S/w).
-void attention_pooled_map(const MapsInput& input, TensorView out, const SdpaOptions& options = {});
+void attention_pooled_map(const MapsInput& input, TensorView out, const SdpaOptions& options = {}, Pooling pooling = Pooling::mean);
+
+// How differently two heads attend: out [*,N,N], the Jensen-Shannon divergence (Lin 1991) of their rows in nats, from 0 (the same) to log 2 (no
+// key in common), averaged over the queries for which both rows are not empty; 0 if there is none. A sink counts as one more key.
+void attention_divergence(const MapsInput& input, TensorView out, const SdpaOptions& options = {});
+
+// Attention rollout (Abnar and Zuidema 2020): how much each input position contributes to a position after several layers of
+// self-attention, if only attention and the residual connection mix positions. A_l = residual I + (1 - residual) mean over heads of p_l,
+// its rows divided by their sums; out [*,R,T] = rows `queries` of A_L ... A_1. layers[0] comes first. All layers share T = S and the
+// options. Memory is O(R T): all rows are a [T,T] result.
+void attention_rollout(std::span<const MapsInput> layers, std::span<const std::int64_t> queries, TensorView out, const SdpaOptions& options = {},
+                       double residual = 0.5);
 
 }  // namespace polyhead
 #pragma GCC visibility pop

@@ -3,6 +3,8 @@
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
 
+#include <numeric>
+
 #include "bind.h"
 #include "gil.h"
 #include "options.h"
@@ -10,15 +12,28 @@
 namespace polyhead::python {
 namespace {
 
+// The progress report: called in the caller's thread, which has let go of the interpreter. An exception ends the operation.
+std::function<void(std::int64_t, std::int64_t)> read_progress(nb::handle given) {
+  if (given.is_none()) return {};
+  if (PyCallable_Check(given.ptr()) == 0) throw nb::type_error(text("progress is ", kind_of(given), "; it must be callable as progress(done, total)").c_str());
+  return [given](std::int64_t done, std::int64_t total) {
+    const nb::gil_scoped_acquire acquire;
+    given(done, total);
+  };
+}
+
+constexpr Choices<Pooling, 3> kPoolings{{{"mean", Pooling::mean}, {"sum", Pooling::sum}, {"largest", Pooling::largest}}};
+
 // The inputs and options of one call.
 struct MapsCall : SdpaCall {
   nb::handle like;
   MapsInput input;
-  MapsCall(const char* function, nb::handle q, nb::handle k, nb::handle options, nb::handle k_scale)
+  MapsCall(const char* function, nb::handle q, nb::handle k, nb::handle options, nb::handle k_scale, nb::handle progress = nb::none())
       : SdpaCall(function, options), like(q), input{.q = required(q, "q"), .k = required(k, "k"), .k_scale = keep(Array::input(k_scale, "k_scale"))} {
     // Check the ranks here, because the shapes of the results are made from the last dimensions.
     if (input.q.rank() < 3) throw nb::value_error(text("q is ", to_string(input.q.shape()), "; it must be [*,N,T,H]").c_str());
     if (input.k.rank() < 3) throw nb::value_error(text("k is ", to_string(input.k.shape()), "; it must be [*,K,S,H]").c_str());
+    input.progress = read_progress(progress);
   }
   std::int64_t queries() const { return input.q.extent(-2); }
   std::int64_t keys() const { return input.k.extent(-2); }
@@ -32,23 +47,31 @@ struct MapsCall : SdpaCall {
   }
 };
 
-// The maps of the chosen rows; None: of all.
-nb::object maps(nb::handle q, nb::handle k, nb::handle chosen, nb::handle options, nb::handle value, nb::handle out_given,
-                nb::handle k_scale) {
-  const MapsCall call("maps", q, k, options, k_scale);
+// Numbers that the caller chose; None: [0, count).
+std::vector<std::int64_t> read_chosen(nb::handle chosen, const char* name, std::int64_t count) {
+  if (!chosen.is_none()) return read_integers(chosen, name);
+  std::vector<std::int64_t> all(static_cast<std::size_t>(count));
+  std::iota(all.begin(), all.end(), std::int64_t{0});
+  return all;
+}
+
+// The maps of the chosen rows and keys; None: of all.
+nb::object maps(nb::handle q, nb::handle k, nb::handle chosen_rows, nb::handle chosen_keys, nb::handle options, nb::handle value, nb::handle out_given,
+                nb::handle k_scale, nb::handle progress) {
+  const MapsCall call("maps", q, k, options, k_scale, progress);
   const MapValue map_value = read_map_value(value);
-  const bool all = chosen.is_none();
-  const std::vector<std::int64_t> rows = all ? std::vector<std::int64_t>() : read_integers(chosen, "rows");
-  const Result out = call.result("out", {all ? call.queries() : static_cast<std::int64_t>(rows.size()), call.keys()}, out_given);
+  const std::vector<std::int64_t> rows = read_chosen(chosen_rows, "rows", call.queries()), keys = read_chosen(chosen_keys, "keys", call.keys());
+  const Result out = call.result("out", {static_cast<std::int64_t>(rows.size()), static_cast<std::int64_t>(keys.size())}, out_given);
   without_gil([&] {
-    if (all) return attention_map(call.input, out.view(), call.sdpa, map_value);
-    attention_map_rows(call.input, rows, out.view(), call.sdpa, map_value);
+    if (!chosen_keys.is_none()) return attention_map_part(call.input, rows, keys, out.view(), call.sdpa, map_value);
+    if (!chosen_rows.is_none()) return attention_map_rows(call.input, rows, out.view(), call.sdpa, map_value);
+    attention_map(call.input, out.view(), call.sdpa, map_value);
   });
   return out.object;
 }
 
-Tuple<nb::any, nb::any> top_keys(nb::handle q, nb::handle k, nb::handle top_k, nb::handle options, nb::handle k_scale) {
-  const MapsCall call("maps", q, k, options, k_scale);
+Tuple<nb::any, nb::any> top_keys(nb::handle q, nb::handle k, nb::handle top_k, nb::handle options, nb::handle k_scale, nb::handle progress) {
+  const MapsCall call("maps", q, k, options, k_scale, progress);
   const std::int64_t count = read_integer(top_k, "top_k", 0, call.keys());
   const Result probability = call.result("probability", {call.queries(), count}),
                key = call.result("key", {call.queries(), count}, nb::none(), DType::i64);
@@ -56,8 +79,8 @@ Tuple<nb::any, nb::any> top_keys(nb::handle q, nb::handle k, nb::handle top_k, n
   return nb::make_tuple(probability.object, key.object);
 }
 
-ByName head_statistics(nb::handle q, nb::handle k, nb::handle options, nb::handle k_scale) {
-  const MapsCall call("head_statistics", q, k, options, k_scale);
+ByName head_statistics(nb::handle q, nb::handle k, nb::handle options, nb::handle k_scale, nb::handle progress) {
+  const MapsCall call("head_statistics", q, k, options, k_scale, progress);
   HeadStatistics views;
   const std::pair<const char*, TensorView*> fields[] = {{"entropy", &views.entropy}, {"largest", &views.largest}, {"distance", &views.distance},
                                                         {"first_key", &views.first_key}, {"previous_key", &views.previous_key},
@@ -74,22 +97,89 @@ ByName head_statistics(nb::handle q, nb::handle k, nb::handle options, nb::handl
 }
 
 nb::object pooled_map(nb::handle q, nb::handle k, nb::handle height_given, nb::handle width_given, nb::handle options,
-                      nb::handle k_scale) {
-  const MapsCall call("pooled_map", q, k, options, k_scale);
+                      nb::handle k_scale, nb::handle pooling, nb::handle progress) {
+  const MapsCall call("pooled_map", q, k, options, k_scale, progress);
+  const Pooling how = choice("pooling", read_word(pooling, "pooling"), kPoolings);
   const std::int64_t height = read_integer(height_given, "height", 0, call.queries()),
                      width = read_integer(width_given, "width", 0, call.keys());
   const Result out = call.result("out", {height, width});
-  without_gil([&] { attention_pooled_map(call.input, out.view(), call.sdpa); });
+  without_gil([&] { attention_pooled_map(call.input, out.view(), call.sdpa, how); });
+  return out.object;
+}
+
+nb::object key_sums(nb::handle q, nb::handle k, nb::handle options, nb::handle k_scale, nb::handle progress) {
+  const MapsCall call("key_sums", q, k, options, k_scale, progress);
+  const Result out = call.result("out", {call.keys()});
+  without_gil([&] { attention_key_sums(call.input, out.view(), call.sdpa); });
+  return out.object;
+}
+
+nb::object key_mass(nb::handle q, nb::handle k, nb::handle given, nb::handle options, nb::handle k_scale, nb::handle progress) {
+  MapsCall call("key_mass", q, k, options, k_scale, progress);
+  const ConstTensorView sets = call.required(given, "key_sets");
+  if (sets.rank() < 2) throw nb::value_error(text("key_sets is ", to_string(sets.shape()), "; it must broadcast to [*,M,S]").c_str());
+  const Result out = call.result("out", {call.queries(), sets.extent(-2)});
+  without_gil([&] { attention_key_mass(call.input, sets, out.view(), call.sdpa); });
+  return out.object;
+}
+
+nb::object map_windows(nb::handle q, nb::handle k, nb::handle first_given, nb::handle last_given, nb::handle options, nb::handle k_scale, nb::handle progress) {
+  const MapsCall call("map_windows", q, k, options, k_scale, progress);
+  const std::int64_t most = call.queries() + call.keys(), first = read_integer(first_given, "first", -most, most),
+                     last = read_integer(last_given, "last", first, most);
+  const Result out = call.result("out", {call.queries(), last - first + 1});
+  without_gil([&] { attention_windows(call.input, first, out.view(), call.sdpa); });
+  return out.object;
+}
+
+nb::object head_divergence(nb::handle q, nb::handle k, nb::handle options, nb::handle k_scale, nb::handle progress) {
+  const MapsCall call("head_divergence", q, k, options, k_scale, progress);
+  const Result out = call.result("out", {call.input.q.extent(-3)});
+  without_gil([&] { attention_divergence(call.input, out.view(), call.sdpa); });
+  return out.object;
+}
+
+// layers: (q, k) or (q, k, k_scale) of each layer.
+nb::object rollout(nb::handle layers_given, nb::handle chosen_rows, nb::handle residual_given, nb::handle options, nb::handle progress) {
+  SdpaCall call("rollout", options);
+  const double residual = read_number(residual_given, "residual");
+  constexpr const char* kAllowed = "; it must be a list of pairs (q, k)";
+  if (!nb::isinstance<nb::list>(layers_given) && !nb::isinstance<nb::tuple>(layers_given)) throw nb::type_error(text("layers is ", kind_of(layers_given), kAllowed).c_str());
+  const nb::sequence list = nb::borrow<nb::sequence>(layers_given);
+  const std::size_t count = nb::len(list);
+  if (count == 0) throw nb::value_error(text("layers is empty", kAllowed).c_str());
+  std::vector<MapsInput> layers;
+  nb::object like;
+  for (std::size_t l = 0; l < count; ++l) {
+    const nb::object pair = list[l];
+    if (!nb::isinstance<nb::tuple>(pair) || nb::len(pair) < 2 || nb::len(pair) > 3) throw nb::type_error(text("layers[", std::to_string(l), "] is ", kind_of(pair), kAllowed).c_str());
+    const nb::object q = pair[0], k = pair[1], k_scale = nb::len(pair) == 3 ? nb::object(pair[2]) : nb::none();
+    if (l == 0) like = q;
+    layers.push_back({.q = call.required(q, "layers"), .k = call.required(k, "layers"), .k_scale = call.keep(Array::input(k_scale, "layers"))});
+  }
+  layers.front().progress = read_progress(progress);
+  const ConstTensorView& q = layers.front().q;
+  if (q.rank() < 3) throw nb::value_error(text("layers: q is ", to_string(q.shape()), "; it must be [*,N,T,H]").c_str());
+  const std::vector<std::int64_t> rows = read_chosen(chosen_rows, "rows", q.extent(-2));
+  Shape shape = q.shape().first(q.rank() - 3);
+  shape.push_back(static_cast<std::int64_t>(rows.size())), shape.push_back(q.extent(-2));
+  const Result out("out", nb::none(), true, like, shape, is_floating(q.dtype()) ? q.dtype() : DType::f32);
+  without_gil([&] { attention_rollout(layers, rows, out.view(), call.sdpa, residual); });
   return out.object;
 }
 
 }  // namespace
 
 void bind_maps(nb::module_& m) {
-  m.def("maps", &maps, any("q"), any("k"), any("rows"), any("options"), any("value"), any("out"), any("k_scale"));
-  m.def("top_keys", &top_keys, any("q"), any("k"), any("top_k"), any("options"), any("k_scale"));
-  m.def("head_statistics", &head_statistics, any("q"), any("k"), any("options"), any("k_scale"));
-  m.def("pooled_map", &pooled_map, any("q"), any("k"), any("height"), any("width"), any("options"), any("k_scale"));
+  m.def("maps", &maps, any("q"), any("k"), any("rows"), any("keys"), any("options"), any("value"), any("out"), any("k_scale"), any("progress"));
+  m.def("top_keys", &top_keys, any("q"), any("k"), any("top_k"), any("options"), any("k_scale"), any("progress"));
+  m.def("head_statistics", &head_statistics, any("q"), any("k"), any("options"), any("k_scale"), any("progress"));
+  m.def("pooled_map", &pooled_map, any("q"), any("k"), any("height"), any("width"), any("options"), any("k_scale"), any("pooling"), any("progress"));
+  m.def("key_sums", &key_sums, any("q"), any("k"), any("options"), any("k_scale"), any("progress"));
+  m.def("key_mass", &key_mass, any("q"), any("k"), any("key_sets"), any("options"), any("k_scale"), any("progress"));
+  m.def("map_windows", &map_windows, any("q"), any("k"), any("first"), any("last"), any("options"), any("k_scale"), any("progress"));
+  m.def("head_divergence", &head_divergence, any("q"), any("k"), any("options"), any("k_scale"), any("progress"));
+  m.def("rollout", &rollout, any("layers"), any("rows"), any("residual"), any("options"), any("progress"));
 }
 
 }  // namespace polyhead::python

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence, Set
-from typing import Generic, Literal, cast, overload
+from collections.abc import Callable, Collection, Sequence, Set
+from typing import Generic, Literal, Union, cast, overload
 
 from . import _core
 from ._options import A, Array, MapValue, NamedTuple, NumPyArray, RelativeBias, SdpaOptions, Unpack, takes
 
-__all__ = ["Gradients", "RelativeBias", "TopKeys", "alibi_slopes", "backends", "dropout_keep_bits", "explain", "head_statistics", "maps", "pooled_map", "quantize_rows", "relative_bucket", "sdpa", "sdpa_backward"]
+__all__ = ["Gradients", "RelativeBias", "TopKeys", "alibi_slopes", "backends", "dropout_keep_bits", "explain", "head_divergence", "head_statistics", "key_mass", "key_sums", "map_windows", "maps", "pooled_map", "quantize_rows", "relative_bucket", "rollout", "sdpa", "sdpa_backward"]
+
+# The Args of `maps` say what it means.
+Progress = Union[Callable[[int, int], object], None]
 
 
 class Gradients(NamedTuple, Generic[A]):
@@ -211,21 +214,23 @@ def relative_bucket(distance: int, buckets: int, *, bidirectional: bool = True, 
 
 @overload
 def maps(
-    q: A, k: Array, *, rows: Sequence[int] | None = None, top_k: None = None, value: MapValue = "probability", out: A | None = None,
-    k_scale: Array | None = None, **options: Unpack[SdpaOptions],
+    q: A, k: Array, *, rows: Sequence[int] | None = None, keys: Sequence[int] | None = None, top_k: None = None, value: MapValue = "probability", out: A | None = None,
+    k_scale: Array | None = None, progress: Progress = None, **options: Unpack[SdpaOptions],
 ) -> A: ...  # fmt: skip
 @overload
-def maps(q: A, k: Array, *, top_k: int, k_scale: Array | None = None, **options: Unpack[SdpaOptions]) -> TopKeys[A]: ...
+def maps(q: A, k: Array, *, top_k: int, k_scale: Array | None = None, progress: Progress = None, **options: Unpack[SdpaOptions]) -> TopKeys[A]: ...
 @takes(SdpaOptions)
 def maps(
     q: A,
     k: Array,
     *,
     rows: Sequence[int] | None = None,
+    keys: Sequence[int] | None = None,
     top_k: int | None = None,
     value: MapValue = "probability",
     out: A | None = None,
     k_scale: Array | None = None,
+    progress: Progress = None,
     **options: Unpack[SdpaOptions],
 ) -> A | TopKeys[A]:
     """Attention maps: ``p = softmax(score)`` of every head, computed again from q and k (as Dao et al. 2022, appendix B).
@@ -234,34 +239,38 @@ def maps(
         q: ``[*,N,T,H]``.
         k: ``[*,K,S,H]``.
         rows: indices in ``[0, T)`` of the queries whose rows are returned; None: all.
-        top_k: return the `top_k` strongest keys of every query, at most S, instead of whole rows. Not together with rows, value or out.
+        keys: indices in ``[0, S)`` of the keys whose columns are returned; None: all. Two ranges are a rectangle: ``rows=range(10, 20), keys=range(5)``.
+        top_k: return the `top_k` strongest keys of every query, at most S, instead of whole rows. Not together with rows, keys, value or out.
         value: which value of the formula: ``"scaled_score"`` (``scale q k^T``), ``"capped_score"`` (after softcap), ``"score"``
             (after bias; -inf where masked), ``"probability"`` (p) or ``"dropped"`` (p after dropout).
-        out: ``[*,N,T,S]``, any floating dtype; written in place and returned. Not together with rows.
+        out: ``[*,N,T,S]``, any floating dtype; written in place and returned. Not together with rows or keys.
         k_scale: of an int8 k, as given to `sdpa`.
+        progress: called as ``progress(done, total)`` in the calling thread after every few hundred rows, and in the end with done equal to total. An
+            exception that it raises ends the computation.
         options: as given to `sdpa`.
 
     Returns:
-        ``[*,N,T,S]``; with rows ``[*,N,len(rows),S]``; with top_k a `TopKeys`. dtype of q.
+        ``[*,N,T,S]``, or ``[*,N,len(rows),len(keys)]``; with top_k a `TopKeys`. dtype of q. Memory besides the result is O(T + S).
 
     Raises:
         ValueError, TypeError: as `sdpa`.
     """
     if top_k is not None:
-        if rows is not None or value != "probability" or out is not None:
-            raise ValueError("top_k returns probabilities of all rows; it may not be combined with rows, value or out")
-        return TopKeys(*_core.top_keys(q, k, top_k, options, k_scale))
-    if rows is not None and out is not None:
-        raise ValueError("out holds all rows; it may not be combined with rows")
-    return cast("A", _core.maps(q, k, rows, options, value, out, k_scale))
+        if rows is not None or keys is not None or value != "probability" or out is not None:
+            raise ValueError("top_k returns probabilities of all rows; it may not be combined with rows, keys, value or out")
+        return TopKeys(*_core.top_keys(q, k, top_k, options, k_scale, progress))
+    if (rows is not None or keys is not None) and out is not None:
+        raise ValueError("out holds all rows; it may not be combined with rows or keys")
+    return cast("A", _core.maps(q, k, rows, keys, options, value, out, k_scale, progress))
 
 
 @takes(SdpaOptions)
-def head_statistics(q: A, k: Array, *, k_scale: Array | None = None, **options: Unpack[SdpaOptions]) -> dict[str, A]:
+def head_statistics(q: A, k: Array, *, k_scale: Array | None = None, progress: Progress = None, **options: Unpack[SdpaOptions]) -> dict[str, A]:
     """Numbers that describe the attention weights of each head, before dropout, averaged over the queries that attend to a key.
 
     Args:
         q, k, k_scale: as given to `sdpa`.
+        progress: as given to `maps`.
         options: as given to `sdpa`.
 
     Returns:
@@ -271,17 +280,21 @@ def head_statistics(q: A, k: Array, *, k_scale: Array | None = None, **options: 
     Raises:
         ValueError, TypeError: as `sdpa`.
     """
-    return _core.head_statistics(q, k, options, k_scale)
+    return _core.head_statistics(q, k, options, k_scale, progress)
 
 
 @takes(SdpaOptions)
-def pooled_map(q: A, k: Array, height: int, width: int, *, k_scale: Array | None = None, **options: Unpack[SdpaOptions]) -> A:
-    """Attention maps reduced to ``height x width`` blocks: the mean probability of each block, before dropout.
+def pooled_map(
+    q: A, k: Array, height: int, width: int, *, pooling: Literal["mean", "sum", "largest"] = "mean", k_scale: Array | None = None, progress: Progress = None, **options: Unpack[SdpaOptions]
+) -> A:
+    """Attention maps reduced to ``height x width`` blocks: the mean, sum or largest probability of each block, before dropout. Memory is O(T + S).
 
     Args:
         q, k, k_scale: as given to `sdpa`.
         height: rows of blocks, at most T.
         width: columns of blocks, at most S.
+        pooling: what is returned of a block: ``"mean"``, ``"sum"`` or ``"largest"``.
+        progress: as given to `maps`.
         options: as given to `sdpa`.
 
     Returns:
@@ -291,7 +304,108 @@ def pooled_map(q: A, k: Array, height: int, width: int, *, k_scale: Array | None
     Raises:
         ValueError, TypeError: as `sdpa`.
     """
-    return cast("A", _core.pooled_map(q, k, height, width, options, k_scale))
+    return cast("A", _core.pooled_map(q, k, height, width, options, k_scale, pooling, progress))
+
+
+@takes(SdpaOptions)
+def key_sums(q: A, k: Array, *, k_scale: Array | None = None, progress: Progress = None, **options: Unpack[SdpaOptions]) -> A:
+    """How much each key is attended to: the sum of its attention weights over all queries, before dropout. Memory is O(T + S).
+
+    Args:
+        q, k, k_scale: as given to `sdpa`.
+        progress: as given to `maps`.
+        options: as given to `sdpa`.
+
+    Returns:
+        ``[*,N,S]``, dtype of q.
+
+    Raises:
+        ValueError, TypeError: as `sdpa`.
+    """
+    return cast("A", _core.key_sums(q, k, options, k_scale, progress))
+
+
+@takes(SdpaOptions)
+def key_mass(q: A, k: Array, key_sets: Array, *, k_scale: Array | None = None, progress: Progress = None, **options: Unpack[SdpaOptions]) -> A:
+    """How much each query attends to sets of keys, such as separators: the sum of the attention weights of a set's keys, before dropout.
+
+    Args:
+        q, k, k_scale: as given to `sdpa`.
+        key_sets: bool, broadcasts to ``[*,M,S]``: M sets, True = the key belongs to the set. A key may belong to several.
+        progress: as given to `maps`.
+        options: as given to `sdpa`.
+
+    Returns:
+        ``[*,N,T,M]``, dtype of q.
+
+    Raises:
+        ValueError, TypeError: as `sdpa`.
+    """
+    return cast("A", _core.key_mass(q, k, key_sets, options, k_scale, progress))
+
+
+@takes(SdpaOptions)
+def map_windows(q: A, k: Array, first: int, last: int, *, k_scale: Array | None = None, progress: Progress = None, **options: Unpack[SdpaOptions]) -> A:
+    """The band of the attention maps around the diagonal: the attention weights of the keys ``t + first`` to ``t + last`` of query t, before dropout.
+
+    Args:
+        q, k, k_scale: as given to `sdpa`.
+        first, last: distances of key and query, in positions: ``first=-2, last=0`` are the two previous keys and the same. Positions count in each document.
+        progress: as given to `maps`.
+        options: as given to `sdpa`.
+
+    Returns:
+        ``[*,N,T,last - first + 1]``, dtype of q; 0 where there is no such key.
+
+    Raises:
+        ValueError, TypeError: as `sdpa`.
+    """
+    return cast("A", _core.map_windows(q, k, first, last, options, k_scale, progress))
+
+
+@takes(SdpaOptions)
+def head_divergence(q: A, k: Array, *, k_scale: Array | None = None, progress: Progress = None, **options: Unpack[SdpaOptions]) -> A:
+    """How differently two heads attend: the Jensen-Shannon divergence (Lin 1991) of their rows of attention weights, before dropout, averaged over the
+    queries for which both attend to a key. Heads that are alike have a small one.
+
+    Args:
+        q, k, k_scale: as given to `sdpa`.
+        progress: as given to `maps`.
+        options: as given to `sdpa`. A sink counts as one more key.
+
+    Returns:
+        ``[*,N,N]`` in nats, from 0 (no difference) to log 2 (no key in common), dtype of q; to about 1e-6 unless q is float64.
+
+    Raises:
+        ValueError, TypeError: as `sdpa`.
+    """
+    return cast("A", _core.head_divergence(q, k, options, k_scale, progress))
+
+
+@takes(SdpaOptions)
+def rollout(layers: Sequence[tuple[A, Array] | tuple[A, Array, Array]], *, rows: Sequence[int] | None = None, residual: float = 0.5, progress: Progress = None, **options: Unpack[SdpaOptions]) -> A:
+    """Attention rollout (Abnar and Zuidema 2020, section 3): how much each input position contributes to a position after several layers, if only attention
+    and the residual connection mix positions. A weight is no proof of influence: values, feed-forward layers and norms are left out.
+
+    ::
+
+        A = residual * I + (1 - residual) * mean over heads of p, rows divided by their sums
+        rollout = A of the last layer @ ... @ A of the first
+
+    Args:
+        layers: ``(q, k)`` of each layer, the first layer first, as given to `sdpa` with T = S; ``(q, k, k_scale)`` with an int8 k.
+        rows: indices in ``[0, T)`` of the positions whose rows are returned; None: all. Memory is O(len(rows) T).
+        residual: share of the residual connection, in ``[0, 1]``.
+        progress: called as ``progress(done, total)`` after every layer; an exception that it raises ends the computation.
+        options: as given to `sdpa`, the same for all layers.
+
+    Returns:
+        ``[*,T,T]`` or ``[*,len(rows),T]``, dtype of q. A row sums to 1.
+
+    Raises:
+        ValueError, TypeError: as `sdpa`.
+    """
+    return cast("A", _core.rollout(layers, rows, residual, options, progress))
 
 
 @takes(SdpaOptions)

@@ -142,8 +142,16 @@ struct MapsProblem : Problem {
   }
 };
 
-// Receives the row [S] of the map of the i-th requested query; called for i = 0, 1, 2, … in this order.
-using RowConsumer = std::function<void(std::int64_t i, std::span<const double> values)>;
+// A row of a map, as long as a consumer reads it.
+struct MapRow {
+  std::int64_t index;              // of the requested query
+  std::span<const double> values;  // [S]
+  KeyRange keys;                   // of probabilities: values outside of it are 0; empty for a row without a positive probability
+  double entropy;                  // of probabilities: -sum p log p in nats
+};
+
+// Receives the rows of the requested queries, in their order.
+using RowConsumer = std::function<void(const MapRow& row)>;
 
 // One (b, n) slice of a view of the normal form: [rows, columns].
 template <class T>

@@ -1,7 +1,24 @@
+#include <cmath>
+
 #include "reference/reference.h"
 #include "reference/row.h"
 
 namespace polyhead::reference {
+namespace {
+
+// The positive probabilities p and their entropy -sum p log p. NaN counts as positive.
+MapRow describe(std::int64_t index, std::span<const double> values, std::span<const double> p) {
+  MapRow row{index, values, {0, 0}, 0};
+  for (std::size_t s = 0; s < p.size(); ++s) {
+    if (p[s] == 0) continue;
+    if (row.keys.empty()) row.keys.first = static_cast<std::int64_t>(s);
+    row.keys.last = static_cast<std::int64_t>(s) + 1;
+    row.entropy -= p[s] * std::log(p[s]);
+  }
+  return row;
+}
+
+}  // namespace
 
 // p[t,s] = exp(score[t,s] - lse[t])      (docs/maths.md, eq. 10), with the lse of the float64 scores, as in forward
 void map_rows(const MapsProblem& problem, std::int64_t b, std::int64_t n, std::span<const std::int64_t> queries, const RowConsumer& take) {
@@ -11,6 +28,7 @@ void map_rows(const MapsProblem& problem, std::int64_t b, std::int64_t n, std::s
     const std::int64_t t = queries[i];
     maker.scores(t, row);
     const std::vector<double>* result = &row.score;
+    row.p.clear();
     switch (problem.value) {
       case MapValue::scaled_score: result = &row.scaled; break;
       case MapValue::capped_score: result = &row.capped; break;
@@ -25,8 +43,20 @@ void map_rows(const MapsProblem& problem, std::int64_t b, std::int64_t n, std::s
         break;
       }
     }
-    take(static_cast<std::int64_t>(i), *result);
+    take(describe(static_cast<std::int64_t>(i), *result, row.p));
   }
+}
+
+double mixed_entropy(DType dtype, const void* p, const void* q, std::int64_t count) {
+  const auto sum = [&](const auto* first, const auto* second) {
+    double entropy = 0;
+    for (std::int64_t s = 0; s < count; ++s) {
+      const double m = (static_cast<double>(first[s]) + static_cast<double>(second[s])) / 2;
+      entropy -= m == 0 ? 0 : m * std::log(m);
+    }
+    return entropy;
+  };
+  return dtype == DType::f64 ? sum(static_cast<const double*>(p), static_cast<const double*>(q)) : sum(static_cast<const float*>(p), static_cast<const float*>(q));
 }
 
 }  // namespace polyhead::reference

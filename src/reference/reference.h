@@ -14,4 +14,7 @@ void backward(const BackwardProblem& problem);
 // The maps of the given queries of head (b, n).
 void map_rows(const MapsProblem& problem, std::int64_t b, std::int64_t n, std::span<const std::int64_t> queries, const RowConsumer& take);
 
+// -sum m log m for m = (p + q) / 2; `dtype` is float64, or any other for float32.
+double mixed_entropy(DType dtype, const void* p, const void* q, std::int64_t count);
+
 }  // namespace polyhead::reference

@@ -22,6 +22,8 @@ struct Backend {
   void (*map_rows)(const MapsProblem& problem, std::int64_t b, std::int64_t n, std::span<const std::int64_t> queries, const RowConsumer& row);
   // Writes the map of queries[i] to out (b, n, i, :). Called only if out and q are both float64 or both not. nullptr: map_rows is used.
   void (*write_maps)(const MapsProblem& problem, std::int64_t b, std::int64_t n, std::span<const std::int64_t> queries, TensorView out);
+  // -sum m log m for m = (p + q) / 2, float64 arrays if `dtype` is float64, else float32. `count` is a multiple of 16.
+  double (*mixed_entropy)(DType dtype, const void* p, const void* q, std::int64_t count);
   // What explain() adds about a forward pass, "name: value" lines; nullptr: nothing.
   std::string (*facts)(const ForwardProblem& problem);
 };

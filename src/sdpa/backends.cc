@@ -14,8 +14,8 @@ std::string cpu_declines(const Problem& problem, Operation) { return cpu::declin
 
 // In order of preference; the last one serves everything.
 constexpr std::array kBackends{
-    Backend{"cpu", cpu_declines, cpu::sdpa_forward, cpu::sdpa_backward, cpu::map_rows, cpu::write_maps, cpu::facts_of_forward},
-    Backend{"reference", serves_all, reference::forward, reference::backward, reference::map_rows, nullptr, nullptr},
+    Backend{"cpu", cpu_declines, cpu::sdpa_forward, cpu::sdpa_backward, cpu::map_rows, cpu::write_maps, cpu::mixed_entropy, cpu::facts_of_forward},
+    Backend{"reference", serves_all, reference::forward, reference::backward, reference::map_rows, nullptr, reference::mixed_entropy, nullptr},
 };
 
 constexpr std::string_view name_of(Operation operation) {

@@ -1,235 +1,177 @@
+// Maps whose outputs have a row for each query.
 #include "polyhead/maps.h"
 
 #include <algorithm>
 #include <array>
 #include <cmath>
 #include <functional>
-#include <numeric>
-#include <vector>
 
-#include "core/parallel.h"
 #include "reference/row.h"
-#include "sdpa/backend.h"
-#include "sdpa/normal_form.h"
+#include "sdpa/map_walk.h"
+#include "sdpa/row_sums.h"
 
 namespace polyhead {
 namespace {
 
 using reference::store_row;
 
-// Computes the rows of all maps. Only a few rows are in memory at a time, never a [T,S] map.
-class RowStream {
+// out (b, n, i, :) = the map of queries[i] of every head.
+void write_rows(const MapWalk& walk, std::span<const std::int64_t> queries, TensorView out) {
+  const bool direct = walk.backend.write_maps != nullptr && (out.dtype() == DType::f64) == (walk.problem.dtype == DType::f64);
+  if (!direct) return walk.for_each_row(queries, [&](std::int64_t b, std::int64_t n, const MapRow& row) { store_row(out, b, n, row.index, row.values.data()); });
+  walk.for_each_chunk(static_cast<std::int64_t>(queries.size()), [&](std::int64_t b, std::int64_t n, std::int64_t first, std::int64_t last) {
+    walk.backend.write_maps(walk.problem, b, n, MapWalk::part(queries, first, last), out.slice(-2, first, last));
+  });
+}
+
+// The k keys of a row that come first in the order of the result: larger probabilities, of equal ones smaller keys.
+class Largest {
  public:
-  RowStream(const char* operation, const MapsInput& input, const SdpaOptions& options, MapValue value = MapValue::probability)
-      : problem(normal_form(input, options, value, operation, memory)),
-        backend_(select_backend(problem, Operation::maps, options.backend)),
-        op_(operation),
-        inputs_{{"q", input.q}, {"k", input.k}, {"k_scale", input.k_scale}} {
-    add_option_tensors(options, inputs_);
-  }
-  RowStream(const RowStream&) = delete;
-  RowStream& operator=(const RowStream&) = delete;
-  ~RowStream() = default;
+  explicit Largest(std::int64_t count) : count_(count) {}
 
-  // Calls row(b, n, i, values [S]) for queries[i] of every head. Rows of one head come in order and on one thread.
-  template <class F>
-  void for_each_row(std::span<const std::int64_t> queries, const F& row) const {
-    for_each_head(queries, [&](std::int64_t b, std::int64_t n) {
-      backend_.map_rows(problem, b, n, queries, [&](std::int64_t i, std::span<const double> values) { row(b, n, i, values); });
-    });
+  // The count-th largest of the maxima of short blocks is a lower bound of the values that are wanted, so only a few blocks hold candidates.
+  std::span<const std::int64_t> of(const MapRow& row) {
+    const std::span<const double> p = row.values;
+    const auto size = static_cast<std::int64_t>(p.size());
+    keys_.clear(), maxima_.clear();
+    if (count_ == 0) return keys_;
+    const std::int64_t block = std::clamp<std::int64_t>(size / (4 * count_) / 8 * 8, 8, 64);
+    const bool finite = !std::isnan(row.entropy);  // else each candidate may be NaN: sort all
+    for (std::int64_t s = 0; s < size && finite; s += block) maxima_.push_back(largest_of(p.data(), s, std::min(s + block, size)));
+    double bound = -1;
+    if (std::ssize(maxima_) >= count_) {
+      order_ = maxima_;
+      std::nth_element(order_.begin(), order_.begin() + (count_ - 1), order_.end(), std::greater<>());
+      bound = order_[static_cast<std::size_t>(count_ - 1)];
+    }
+    const auto collect = [&](const auto& wanted) {
+      for (std::int64_t s = 0; s < size; s += block) {
+        if (finite && !wanted(maxima_[static_cast<std::size_t>(s / block)], true)) continue;
+        for (std::int64_t i = s; i < std::min(s + block, size); ++i) {
+          if (wanted(p[static_cast<std::size_t>(i)], false)) keys_.push_back(i);
+        }
+      }
+    };
+    collect([&](double x, bool) { return !(x <= bound); });
+    // Of the values that equal the bound the first are wanted.
+    if (std::ssize(keys_) < count_) collect([&](double x, bool of_block) { return std::ssize(keys_) < count_ && (of_block ? x >= bound : x == bound); });
+    const auto before = [&](std::int64_t x, std::int64_t y) {
+      const double a = p[static_cast<std::size_t>(x)], b = p[static_cast<std::size_t>(y)];
+      // NaN counts as larger than any number, so that the order is well defined and a NaN appears in the result.
+      if (std::isnan(a) != std::isnan(b)) return std::isnan(a);
+      return a != b && !std::isnan(a) ? a > b : x < y;
+    };
+    std::partial_sort(keys_.begin(), keys_.begin() + count_, keys_.end(), before);
+    keys_.resize(static_cast<std::size_t>(count_));
+    return keys_;
   }
-  template <class F>
-  void for_each_row(const F& row) const {
-    for_each_row(all_queries(), row);
-  }
-
-  std::vector<std::int64_t> all_queries() const {
-    std::vector<std::int64_t> queries(static_cast<std::size_t>(problem.queries));
-    std::iota(queries.begin(), queries.end(), std::int64_t{0});
-    return queries;
-  }
-
-  // out (b, n, i, :) = the map of queries[i] of every head.
-  void write_rows(std::span<const std::int64_t> queries, TensorView out) const {
-    const bool direct = backend_.write_maps != nullptr && (out.dtype() == DType::f64) == (problem.dtype == DType::f64);
-    for_each_head(queries, [&](std::int64_t b, std::int64_t n) {
-      if (direct) return backend_.write_maps(problem, b, n, queries, out);
-      backend_.map_rows(problem, b, n, queries,
-                        [&](std::int64_t i, std::span<const double> values) { store_row(out, b, n, i, values.data()); });
-    });
-  }
-
-  // Error unless `out` has the shape [*,N,rest...] of the problem and a dtype of this kind.
-  void check_shape(TensorView out, std::initializer_list<std::int64_t> rest, const char* name, const char* letters, DTypeKind kind) const {
-    Shape wanted = problem.lead;
-    wanted.push_back(problem.heads);
-    for (const std::int64_t extent : rest) wanted.push_back(extent);
-    require(static_cast<bool>(out), op_, ": ", name, " is missing");
-    require(out.shape() == wanted, op_, ": ", name, " is ", out.shape(), "; it must be ", letters, " = ", wanted);
-    require(info(out.dtype()).kind == kind, op_, ": ", name, " is ", out.dtype(), "; it must be ",
-            kind == DTypeKind::floating ? "floating" : "an integer");
-  }
-
-  // No output of the operation may overlap an input or another output.
-  void check_memory(std::span<const Operand> outputs) const { require_separate(op_, outputs, inputs_); }
-
-  void check_output(TensorView out, std::initializer_list<std::int64_t> rest, const char* letters) const {
-    check_shape(out, rest, "out", letters, DTypeKind::floating);
-    const Operand output{"out", out};
-    check_memory({&output, 1});
-  }
-
-  ProblemMemory memory;  // `problem` points to it
-  const MapsProblem problem;
 
  private:
-  template <class F>
-  void for_each_head(std::span<const std::int64_t> queries, const F& of_head) const {
-    if (queries.empty()) return;  // q may then have 2^62 heads, and a loop over them would not end
-    parallel_for(problem.batch * problem.heads, 1, problem.executor, [&](std::int64_t first, std::int64_t last) {
-      for (std::int64_t head = first; head < last; ++head) of_head(head / problem.heads, head % problem.heads);
-    });
-  }
-
-  const Backend& backend_;
-  const char* op_;
-  std::vector<Operand> inputs_;
+  std::int64_t count_;
+  std::vector<std::int64_t> keys_;
+  std::vector<double> maxima_, order_;
 };
 
 }  // namespace
 
 void attention_map(const MapsInput& input, TensorView out, const SdpaOptions& options, MapValue value) {
-  const RowStream stream("attention_map", input, options, value);
-  stream.check_output(out, {stream.problem.queries, stream.problem.keys}, "[*,N,T,S]");
-  stream.write_rows(stream.all_queries(), out);
+  const MapWalk walk("attention_map", input, options, value);
+  walk.check_output(out, {walk.problem.queries, walk.problem.keys}, "[*,N,T,S]");
+  write_rows(walk, walk.all_queries(), out);
 }
 
 void attention_map_rows(const MapsInput& input, std::span<const std::int64_t> queries, TensorView out, const SdpaOptions& options, MapValue value) {
-  const RowStream stream("attention_map_rows", input, options, value);
-  for (const std::int64_t t : queries) {
-    require(0 <= t && t < stream.problem.queries, "attention_map_rows: query ", t, "; queries lie in [0,", stream.problem.queries, ")");
-  }
-  stream.check_output(out, {static_cast<std::int64_t>(queries.size()), stream.problem.keys}, "[*,N,R,S]");
-  stream.write_rows(queries, out);
+  const MapWalk walk("attention_map_rows", input, options, value);
+  walk.check_queries(queries);
+  walk.check_output(out, {static_cast<std::int64_t>(queries.size()), walk.problem.keys}, "[*,N,R,S]");
+  write_rows(walk, queries, out);
+}
+
+void attention_map_part(const MapsInput& input, std::span<const std::int64_t> queries, std::span<const std::int64_t> keys, TensorView out,
+                        const SdpaOptions& options, MapValue value) {
+  const MapWalk walk("attention_map_part", input, options, value);
+  walk.check_queries(queries);
+  for (const std::int64_t s : keys) require(0 <= s && s < walk.problem.keys, "attention_map_part: key ", s, "; keys lie in [0,", walk.problem.keys, ")");
+  walk.check_output(out, {static_cast<std::int64_t>(queries.size()), static_cast<std::int64_t>(keys.size())}, "[*,N,R,C]");
+  walk.for_each_row(queries, [&](std::int64_t b, std::int64_t n, const MapRow& row) {
+    std::vector<double> values;
+    values.reserve(keys.size());
+    for (const std::int64_t s : keys) values.push_back(row.values[static_cast<std::size_t>(s)]);
+    store_row(out, b, n, row.index, values.data());
+  });
+}
+
+void attention_windows(const MapsInput& input, std::int64_t first, TensorView out, const SdpaOptions& options) {
+  const MapWalk walk("attention_windows", input, options);
+  const std::int64_t width = walk.last_extent(out, "out", "[*,N,T,W]"), most = walk.problem.queries + walk.problem.keys;
+  walk.check_output(out, {walk.problem.queries, width}, "[*,N,T,W]");
+  require(-most <= first && first <= most, "attention_windows: first is ", first, "; it must lie in [-(T + S),T + S] = [", -most, ",", most, "]");
+  walk.for_each_row(walk.all_queries(), [&](std::int64_t b, std::int64_t n, const MapRow& row) {
+    const Document& document = document_of(walk.problem, row.index);
+    const std::int64_t start = document.keys.first + row.index - document.queries.first + first;  // the key of element 0
+    std::vector<double> values(static_cast<std::size_t>(width));
+    for (std::int64_t s = std::max(start, document.keys.first); s < std::min(start + width, document.keys.last); ++s)
+      values[static_cast<std::size_t>(s - start)] = row.values[static_cast<std::size_t>(s)];
+    store_row(out, b, n, row.index, values.data());
+  });
 }
 
 void attention_top_keys(const MapsInput& input, TensorView probability, TensorView key, const SdpaOptions& options) {
-  const RowStream stream("attention_top_keys", input, options);
+  const MapWalk walk("attention_top_keys", input, options);
   const std::int64_t count = probability ? probability.shape().empty() ? 0 : probability.extent(-1) : 0;
-  stream.check_shape(probability, {stream.problem.queries, count}, "probability", "[*,N,T,k]", DTypeKind::floating);
-  stream.check_shape(key, {stream.problem.queries, count}, "key", "[*,N,T,k]", DTypeKind::integer);
+  walk.check_shape(probability, {walk.problem.queries, count}, "probability", "[*,N,T,k]", DTypeKind::floating);
+  walk.check_shape(key, {walk.problem.queries, count}, "key", "[*,N,T,k]", DTypeKind::integer);
   require(key.dtype() == DType::i64, "attention_top_keys: key is ", key.dtype(), "; it must be int64");
-  stream.check_memory(std::array{Operand{"probability", probability}, Operand{"key", key}});
-  require(count <= stream.problem.keys, "attention_top_keys: ", count, " keys per row were asked for; there are S = ", stream.problem.keys);
-  stream.for_each_row([&](std::int64_t b, std::int64_t n, std::int64_t t, std::span<const double> row) {
-    std::vector<std::int64_t> order(row.size());
-    std::iota(order.begin(), order.end(), std::int64_t{0});
-    const auto p = [&](std::int64_t s) { return row[static_cast<std::size_t>(s)]; };
-    // NaN counts as larger than any number, so that the order is well defined and a NaN appears in the result.
-    const auto before = [&](std::int64_t x, std::int64_t y) {
-      if (std::isnan(p(x)) != std::isnan(p(y))) return std::isnan(p(x));
-      return p(x) != p(y) && !std::isnan(p(x)) ? p(x) > p(y) : x < y;
-    };
-    std::partial_sort(order.begin(), order.begin() + count, order.end(), before);
-    std::vector<double> values;
+  walk.check_memory(std::array{Operand{"probability", probability}, Operand{"key", key}});
+  require(count <= walk.problem.keys, "attention_top_keys: ", count, " keys per row were asked for; there are S = ", walk.problem.keys);
+  const std::vector<std::int64_t> queries = walk.all_queries();
+  walk.for_each_chunk(walk.problem.queries, [&](std::int64_t b, std::int64_t n, std::int64_t first, std::int64_t last) {
+    Largest largest(count);
+    std::vector<double> values(static_cast<std::size_t>(count));
     const auto keys = head_slice<std::int64_t>(key, b, n);
-    for (std::int64_t i = 0; i < count; ++i) {
-      const std::int64_t s = order[static_cast<std::size_t>(i)];
-      keys(t, i) = s;
-      values.push_back(p(s));
-    }
-    store_row(probability, b, n, t, values.data());
+    walk.backend.map_rows(walk.problem, b, n, MapWalk::part(queries, first, last), [&](const MapRow& row) {
+      std::int64_t i = 0;
+      for (const std::int64_t s : largest.of(row)) {
+        values[static_cast<std::size_t>(i)] = row.values[static_cast<std::size_t>(s)];
+        keys(first + row.index, i++) = s;
+      }
+      store_row(probability, b, n, first + row.index, values.data());
+    });
   });
 }
 
-void attention_statistics(const MapsInput& input, const HeadStatistics& statistics, const SdpaOptions& options) {
-  const RowStream stream("attention_statistics", input, options);
-  struct Statistic {
-    TensorView out;
-    const char* name;
-    double (*of_row)(std::span<const double> p, std::int64_t t);
-  };
-  static constexpr auto at = [](std::span<const double> p, std::int64_t s) {
-    return s >= 0 && s < static_cast<std::int64_t>(p.size()) ? p[static_cast<std::size_t>(s)] : 0.0;
-  };
-  const Statistic table[] = {
-      {statistics.entropy, "entropy",
-       [](std::span<const double> p, std::int64_t) {
-         double sum = 0;
-         for (const double x : p) sum -= x > 0 || std::isnan(x) ? x * std::log(x) : 0;
-         return sum;
-       }},
-      {statistics.largest, "largest",
-       [](std::span<const double> p, std::int64_t) {
-         double largest = 0;
-         for (const double x : p) largest = x > largest || std::isnan(x) ? x : largest;  // a NaN replaces every number
-         return largest;
-       }},
-      {statistics.distance, "distance",
-       [](std::span<const double> p, std::int64_t t) {
-         double sum = 0;
-         for (std::size_t s = 0; s < p.size(); ++s) sum += p[s] * std::abs(static_cast<double>(static_cast<std::int64_t>(s) - t));
-         return sum;
-       }},
-      {statistics.first_key, "first_key", [](std::span<const double> p, std::int64_t) { return at(p, 0); }},
-      {statistics.previous_key, "previous_key", [](std::span<const double> p, std::int64_t t) { return at(p, t - 1); }},
-      {statistics.same_key, "same_key", [](std::span<const double> p, std::int64_t t) { return at(p, t); }},
-      {statistics.next_key, "next_key", [](std::span<const double> p, std::int64_t t) { return at(p, t + 1); }},
-  };
-  std::vector<Operand> outputs;
-  for (const Statistic& statistic : table) {
-    if (!statistic.out) continue;
-    stream.check_shape(statistic.out, {}, statistic.name, "[*,N]", DTypeKind::floating);
-    outputs.push_back({statistic.name, statistic.out});
-  }
-  stream.check_memory(outputs);
-  if (outputs.empty()) return;
-  const auto heads = static_cast<std::size_t>(stream.problem.batch * stream.problem.heads);
-  std::vector<std::int64_t> rows(heads);
-  std::vector<std::array<double, std::size(table)>> sums(heads);
-  stream.for_each_row([&](std::int64_t b, std::int64_t n, std::int64_t t, std::span<const double> row) {
-    if (std::all_of(row.begin(), row.end(), [](double p) { return p == 0; })) return;  // an empty row
-    const auto head = static_cast<std::size_t>(b * stream.problem.heads + n);
-    ++rows[head];
-    // Positions count in the document: a packed query t and key t are no neighbours.
-    const Document& document = document_of(stream.problem, t);
-    const auto own = row.subspan(static_cast<std::size_t>(document.keys.first), static_cast<std::size_t>(document.keys.last - document.keys.first));
-    for (std::size_t i = 0; i < std::size(table); ++i) {
-      if (table[i].out) sums[head][i] += table[i].of_row(own, t - document.queries.first);
+void attention_key_mass(const MapsInput& input, ConstTensorView key_sets, TensorView out, const SdpaOptions& options) {
+  MapWalk walk("attention_key_mass", input, options);
+  require(static_cast<bool>(key_sets), "attention_key_mass: key_sets is missing");
+  require(key_sets.dtype() == DType::boolean, "attention_key_mass: key_sets is ", key_sets.dtype(), "; it must be bool");
+  require(key_sets.rank() >= 2, "attention_key_mass: key_sets is ", key_sets.shape(), "; it must broadcast to [*,M,S]");
+  const std::int64_t count = key_sets.extent(-2);
+  Shape wanted = walk.problem.lead;
+  wanted.push_back(count), wanted.push_back(walk.problem.keys);
+  bool fits = key_sets.rank() <= wanted.size() && key_sets.extent(-1) == walk.problem.keys;
+  for (int axis = 3; fits && axis <= key_sets.rank(); ++axis) fits = key_sets.extent(-axis) == 1 || key_sets.extent(-axis) == wanted[-axis];
+  require(fits, "attention_key_mass: key_sets is ", key_sets.shape(), "; it must broadcast to [*,M,S] = ", wanted);
+  walk.add_input({"key_sets", key_sets});
+  walk.check_output(out, {walk.problem.queries, count}, "[*,N,T,M]");
+  const ConstTensorView sets = key_sets.expand(wanted).unsqueeze(-3);  // [*,1,M,S]
+  const std::vector<std::int64_t> queries = walk.all_queries();
+  walk.for_each_chunk(walk.problem.queries, [&](std::int64_t b, std::int64_t n, std::int64_t first, std::int64_t last) {
+    const auto in_set = head_slice<const std::uint8_t>(sets, b, 0);
+    std::vector<std::vector<std::size_t>> keys(static_cast<std::size_t>(count));
+    for (std::int64_t m = 0; m < count; ++m) {
+      for (std::int64_t s = 0; s < walk.problem.keys; ++s) {
+        if (in_set(m, s) != 0) keys[static_cast<std::size_t>(m)].push_back(static_cast<std::size_t>(s));
+      }
     }
-  });
-  for (std::size_t head = 0; head < heads; ++head) {
-    const auto b = static_cast<std::int64_t>(head) / stream.problem.heads, n = static_cast<std::int64_t>(head) % stream.problem.heads;
-    for (std::size_t i = 0; i < std::size(table); ++i) {
-      if (!table[i].out) continue;
-      const double mean = rows[head] > 0 ? sums[head][i] / static_cast<double>(rows[head]) : 0;
-      store_row(table[i].out.unsqueeze(-1).unsqueeze(-1), b, n, 0, &mean);
-    }
-  }
-}
-
-void attention_pooled_map(const MapsInput& input, TensorView out, const SdpaOptions& options) {
-  const RowStream stream("attention_pooled_map", input, options);
-  const std::int64_t queries = stream.problem.queries, keys = stream.problem.keys;
-  require(static_cast<bool>(out), "attention_pooled_map: out is missing");
-  require(out.rank() >= 2, "attention_pooled_map: out is ", out.shape(), "; it must be [*,N,h,w]");
-  const std::int64_t height = out.extent(-2), width = out.extent(-1);
-  stream.check_output(out, {height, width}, "[*,N,h,w]");
-  require(height <= queries && width <= keys, "attention_pooled_map: a pooled map of [", height, ",", width, "] is larger than the attention map [", queries, ",", keys, "]");
-  if (height == 0 || width == 0) return;
-  // Rows of one head arrive in order, so one line of block sums per head is enough.
-  std::vector<std::vector<double>> lines(static_cast<std::size_t>(stream.problem.batch * stream.problem.heads));
-  stream.for_each_row([&](std::int64_t b, std::int64_t n, std::int64_t t, std::span<const double> row) {
-    std::vector<double>& line = lines[static_cast<std::size_t>(b * stream.problem.heads + n)];
-    const std::int64_t i = ((t + 1) * height - 1) / queries;  // the block with i T/h <= t < (i+1) T/h
-    const std::int64_t first = i * queries / height, last = (i + 1) * queries / height;
-    if (t == first) line.assign(static_cast<std::size_t>(width), 0.0);
-    for (std::int64_t j = 0; j < width; ++j) {
-      const std::int64_t begin = j * keys / width, end = (j + 1) * keys / width;
-      const double sum = std::accumulate(row.begin() + begin, row.begin() + end, 0.0);
-      line[static_cast<std::size_t>(j)] += sum / static_cast<double>((last - first) * (end - begin));
-    }
-    if (t + 1 == last) store_row(out, b, n, i, line.data());
+    std::vector<double> mass(keys.size());
+    walk.backend.map_rows(walk.problem, b, n, MapWalk::part(queries, first, last), [&](const MapRow& row) {
+      for (std::size_t m = 0; m < keys.size(); ++m) {
+        double sum = 0;
+        for (const std::size_t s : keys[m]) sum += row.values[s];
+        mass[m] = sum;
+      }
+      store_row(out, b, n, first + row.index, mass.data());
+    });
   });
 }
 

@@ -113,6 +113,34 @@ class Attend(ProgramTest):
             self.assertEqual(list(tensors["top_keys"][1][row * 3:row * 3 + 3]), order)
             self.assertEqual(list(tensors["top_attention_weights"][1][row * 3:row * 3 + 3]), [values[s] for s in order])
 
+    def test_reduced_maps_are_those_of_the_whole_map(self):
+        path = VECTORS / "sdpa_plain.safetensors"
+        _, tensors = self.attend("--tensors", path, "--attention-weights", "--pooled-map", "2,3", "--key-sums", "--statistics", "--divergence")
+        (*lead, heads, queries, keys), weights = tensors["attention_weights"]
+        count = math.prod(lead) * heads
+        rows = [weights[i * keys:(i + 1) * keys] for i in range(count * queries)]
+        of_head = [rows[n * queries:(n + 1) * queries] for n in range(count)]
+
+        def close(name, shape, expected):
+            self.assertEqual(tensors[name][0], (*lead, heads, *shape))
+            for got, value in zip(tensors[name][1], expected, strict=True):
+                self.assertAlmostEqual(got, value, delta=1e-12)
+
+        def entropy(p):
+            return -sum(x * math.log(x) for x in p if x > 0)
+
+        def block(p, i, j):
+            part = [x for row in p[i * queries // 2:(i + 1) * queries // 2] for x in row[j * keys // 3:(j + 1) * keys // 3]]
+            return sum(part) / len(part)
+
+        close("pooled_map", (2, 3), [block(p, i, j) for p in of_head for i in range(2) for j in range(3)])
+        close("key_sums", (keys,), [sum(column) for p in of_head for column in zip(*p, strict=True)])
+        close("statistics.entropy", (), [sum(map(entropy, p)) / queries for p in of_head])
+        close("statistics.distance", (), [sum(x * abs(s - t) for t, row in enumerate(p) for s, x in enumerate(row)) / queries for p in of_head])
+        divergences = [sum(entropy([(x + y) / 2 for x, y in zip(a, b, strict=True)]) - (entropy(a) + entropy(b)) / 2 for a, b in zip(p, of_head[n // heads * heads + m], strict=True)) / queries
+                       for n, p in enumerate(of_head) for m in range(heads)]
+        close("head_divergence", (heads,), divergences)
+
     def test_json_lists_what_was_written(self):
         result, tensors = self.attend("--parameters", VECTORS / "torch_mha_cross.safetensors", "--heads", "4", "--tensors", VECTORS / "torch_mha_cross.safetensors",
                                       "--gradients", "--json")
@@ -259,6 +287,8 @@ class Attend(ProgramTest):
         self.fails(2, "attend", "--tensors", plain, "-o", out, "--key-lengths", "nan,1", mentions=["nan,1"])
         self.fails(1, "attend", "--tensors", plain, "-o", out, "--key-lengths", "3,8", mentions=["8"])
         self.fails(2, "attend", "--tensors", plain, "-o", out, "--top-keys", "8", mentions=["7 keys"])
+        self.fails(2, "attend", "--tensors", plain, "-o", out, "--pooled-map", "2,8", mentions=["7 keys"])
+        self.fails(2, "attend", "--tensors", plain, "-o", out, "--pooled-map", "2", mentions=["HEIGHT,WIDTH"])
         self.fails(2, "attend", "--tensors", plain, "-o", out, "--empty-rows", "unifrom", mentions=["uniform"])
         self.fails(2, "attend", "--parameters", cross, "--layout", "torhc", "--tensors", cross, "-o", out, mentions=["'torch'"])
         self.fails(2, "attend", "--parameters", cross, "--tensors", cross, "-o", out, mentions=["--heads"])

@@ -21,6 +21,7 @@ class Mutant:
 
 ROW, FORWARD, BACKWARD, MAPS = (f"src/reference/{name}.cc" for name in ("row", "forward", "backward", "maps"))
 KEYS, PROBLEM, NORMAL, STREAM, DENSE = "src/problem/key_set.h", "src/problem/problem.h", "src/sdpa/normal_form.cc", "src/sdpa/maps.cc", "src/sdpa/dense_mask.cc"
+SUMS, WALK = "src/sdpa/map_sums.cc", "src/sdpa/map_walk.h"
 MAPS_KERNEL = "src/cpu/sdpa/maps_kernel.cc"
 LAYER_CC, SHAPES, ELEMENTWISE = "src/nn/multi_head_attention.cc", "src/nn/attention_shapes.cc", "src/nn/elementwise.cc"
 
@@ -137,14 +138,23 @@ MUTANTS = [
            "a map is whole beyond one strip of rows", KERNEL),
     Mutant("rows by position, not by query", "src/cpu/sdpa/maps_kernel.cc", "const std::int64_t t = task_.chosen[strip + i];", "const std::int64_t t = strip + i;",
            "the rows that were asked for", CORE),
-    Mutant("map's sum over the whole vectors of other keys", "src/cpu/sdpa/maps_kernel.cc", "of_keys = exponentiate(x, begin, end,", "of_keys = exponentiate(x, std::int64_t{0}, end,",
+    Mutant("map's sum over the whole vectors of other keys", "src/cpu/sdpa/maps_kernel.cc", "of_keys = exponentiate<kEntropy>(x, begin, end,", "of_keys = exponentiate<kEntropy>(x, std::int64_t{0}, end,",
            "a row's sum is over its own keys", KERNEL),
-    Mutant("ties to the larger key", STREAM, "? p(x) > p(y) : x < y;", "? p(x) > p(y) : x > y;", "ties go to the smaller key", CORE),
-    Mutant("entropy in bits", STREAM, "x * std::log(x) : 0;", "x * std::log2(x) : 0;", "entropy is in nats", CORE),
-    Mutant("empty rows counted", STREAM, "if (std::all_of(row.begin(), row.end(), [](double p) { return p == 0; })) return;", "if (row.empty()) return;",
+    Mutant("ties to the larger key", STREAM, "? a > b : x < y;", "? a > b : x > y;", "ties go to the smaller key", CORE),
+    Mutant("bound of the top keys too high", STREAM, "bound = order_[static_cast<std::size_t>(count_ - 1)];", "bound = order_[0];", "every key above the bound is a candidate", CORE),
+    Mutant("ties of the bound left out", STREAM, "(of_block ? x >= bound : x == bound)", "(of_block ? x > bound : x == bound)", "keys that equal the bound are candidates", CORE),
+    Mutant("entropy in bits", MAPS, "p[s] * std::log(p[s]);", "p[s] * std::log2(p[s]);", "entropy is in nats", CORE),
+    Mutant("entropy without the sink's share", MAPS_KERNEL, "log<double>(broadcast(factor))[0] * static_cast<double>(sum)", "log<double>(broadcast(factor))[0] / factor", "entropy of a row whose sink takes a share", CORE),
+    Mutant("empty rows counted", SUMS, "if (row.keys.empty()) return;", "",
            "statistics are means over the rows that are not empty", CORE),
-    Mutant("previous key is the next", STREAM, "return at(p, t - 1); }}", "return at(p, t + 1); }}", "previous_key is p of key t - 1", CORE),
-    Mutant("picture not divided", STREAM, "sum / static_cast<double>((last - first) * (end - begin))", "sum", "a pixel is the mean of its block", CORE),
+    Mutant("previous key is the next", SUMS, "at(same - 1)", "at(same + 1)", "previous_key is p of key t - 1", CORE),
+    Mutant("picture not divided", SUMS, "static_cast<double>(rows * columns) : 1", "1.0 : 1", "a pixel is the mean of its block", CORE),
+    Mutant("sink left out of the divergence", SUMS, "entropy_term((a.rest + b.rest) / 2)", "0.0", "the sink counts as a key", CORE),
+    Mutant("only the first chunk of rows summed", WALK, "total.front().merge(it->second);", "", "a sum is over all rows", CORE),
+    Mutant("rows of the first chunk for all", WALK, "row.index += first;", "", "a chunk's rows are its own", CORE),
+    Mutant("window of the packed sequence", STREAM, "document.keys.first + row.index - document.queries.first + first;", "row.index + first;", "positions count in the document", CORE),
+    Mutant("rollout's rows not divided", "src/sdpa/rollout.cc", "sum == 0 ? T{0} : static_cast<T>(static_cast<double>(element) / sum);", "element;", "rows of a layer's matrix sum to 1", CORE),
+    Mutant("rollout from the first layer", "src/sdpa/rollout.cc", "auto layer = layers.rbegin(); layer != layers.rend(); ++layer", "auto layer = layers.begin(); layer != layers.end(); ++layer", "the last layer is the leftmost factor", CORE),
     Mutant("dropped map is the plain one", MAPS, "problem.value == MapValue::dropped ? &row.dropped : &row.p", "&row.p", "MapValue::dropped is what multiplies v", CORE),
     # The door
     Mutant("forced backend runs though it declines", "src/sdpa/backends.cc", "if (!reason.empty()) {", "if (false) {",

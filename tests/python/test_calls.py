@@ -23,7 +23,7 @@ TAKES_OPTIONS = {name: call for name, call in TABLE.items() if "block" in inspec
 
 def test_the_functions_with_options_are_found() -> None:
     of_jax = {"jax.attention"} & TABLE.keys()
-    assert TAKES_OPTIONS.keys() == {"sdpa", "sdpa_backward", "maps", "head_statistics", "pooled_map", "explain", "forward"} | of_jax
+    assert TAKES_OPTIONS.keys() == {"sdpa", "sdpa_backward", "maps", "head_statistics", "pooled_map", "key_sums", "key_mass", "map_windows", "head_divergence", "rollout", "explain", "forward"} | of_jax
 
 
 @pytest.mark.parametrize("function", TAKES_OPTIONS)

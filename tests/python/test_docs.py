@@ -208,6 +208,8 @@ SOURCES = {
     "polyhead.sdpa": r"Vaswani et al\. 2017, equation 1\b",
     "polyhead.sdpa_backward": r"Dao et al\. 2022, appendix B",
     "polyhead.maps": r"Dao et al\. 2022, appendix B",
+    "polyhead.head_divergence": r"Lin 1991",
+    "polyhead.rollout": r"Abnar and Zuidema 2020, section 3\b",
     "polyhead.dropout_keep_bits": r"Salmon et al\. 2011",
     "polyhead.MultiHeadAttention": r"Vaswani et al\. 2017, section 3\.2\.2",
     "polyhead.RotaryEmbedding": r"Su et al\. 2021, RoFormer, section 3\.2\.2",
@@ -223,6 +225,8 @@ UNITS = {
     "polyhead.num_threads": ["threads"],
     "polyhead.view": ["probabilities"],
     "polyhead.pooled_map": ["probability"],
+    "polyhead.head_divergence": ["nats"],
+    "polyhead.map_windows": ["positions"],
 }
 
 

@@ -17,6 +17,7 @@ from wrong_arguments import LSE, TABLE, Hostile, K, Q
 
 # Other words for an argument in a message: the thing rather than the parameter's name.
 SPOKEN = {
+    ("rollout", "rows"): "rows|query",
     ("", "key_lengths"): "key_lengths|key length",
     ("MultiHeadAttention", "kv_heads"): "kv_heads|key/value heads",
     ("Rotary", "key_cos"): "key_cos|rotary tables",

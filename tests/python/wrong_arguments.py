@@ -32,6 +32,7 @@ NOT_ARRAYS = [3, 1.5, "x", [1.0, 2.0], {}, object(), Hostile(), True, np.float32
 NOT_NUMBERS = ["1", [], {}, object(), Hostile(), 1j, None, np.zeros(3), True]
 NOT_INTS = [1.5, "1", [], object(), Hostile(), True, np.float64(1)]
 NOT_WORDS = [3, None, b"zero", [], object(), Hostile(), True]
+NOT_CALLABLE = [3, "x", [], True]
 NOT_FLAGS = [0, 1, None, "yes", [], np.zeros(2), Hostile()]
 BIG = 2**70
 
@@ -129,6 +130,7 @@ def calls(folder: Path) -> dict[str, tuple[Callable[..., Any], dict[str, Any], W
     map_qk: Wrong = {"q": tensor((2, 3, 5, 3), (2, 4, 5, 4)), "k": tensor((2, 3, 7, 5), (2, 2, 7, 4))}
     backward: Wrong = {"out": tensor((2, 3, 5, 5)), "lse": lse_like, "d_out": tensor((2, 3, 5, 5), (2, 3, 4, 4))}
     map_qk["k_scale"] = scale_of_floats
+    progress: Wrong = {"progress": (NOT_CALLABLE, [])}
     dense: Wrong = {"dropout": ([], []), "seed": DROPOUT["seed"], "dropout_keep": DROPOUT["dropout_keep"]}
     widths = {"query_width": 8, "heads": 2}
     wrong_width = (NOT_INTS, [0, -1, BIG])
@@ -187,16 +189,38 @@ def calls(folder: Path) -> dict[str, tuple[Callable[..., Any], dict[str, Any], W
             | dense
             | {
                 "rows": ([3, "ab", object(), Hostile(), [1.5], [None], ["0"]], [[5], [-1], [BIG]]),
+                "keys": ([3, "ab", object(), Hostile(), [1.5], [None], ["0"]], [[7], [-1], [BIG]]),
+                "progress": (NOT_CALLABLE, []),
                 "top_k": (NOT_INTS, [-1, 8, BIG]),
                 "value": (NOT_WORDS, ["", "p", "\ud800"]),
                 "out": (NOT_ARRAYS, [shaped(2, 3, 5, 8), shaped(2, 3, 5, 7, dtype=int)]),
             },
         ),
-        "head_statistics": (polyhead.head_statistics, {"q": Q, "k": K}, map_qk | SHARED | dense),
+        "head_statistics": (polyhead.head_statistics, {"q": Q, "k": K}, map_qk | SHARED | dense | progress),
+        "key_sums": (polyhead.key_sums, {"q": Q, "k": K}, map_qk | SHARED | dense | progress),
+        "head_divergence": (polyhead.head_divergence, {"q": Q, "k": K}, map_qk | SHARED | dense | progress),
+        "key_mass": (
+            polyhead.key_mass,
+            {"q": Q, "k": K, "key_sets": shaped(2, 7, dtype=bool)},
+            map_qk | SHARED | dense | progress | {"key_sets": ([*NOT_ARRAYS, None], [shaped(2, 7), shaped(7, dtype=bool), shaped(2, 6, dtype=bool), shaped(3, 2, 7, dtype=bool)])},
+        ),
+        "map_windows": (
+            polyhead.map_windows,
+            {"q": Q, "k": K, "first": -1, "last": 1},
+            map_qk | SHARED | dense | progress | {"first": ([*NOT_INTS, None], [-13, BIG]), "last": ([*NOT_INTS, None], [-2, 13, BIG])},
+        ),
+        "rollout": (
+            polyhead.rollout,
+            {"layers": [(Q, Q), (Q, Q)]},
+            {name: wrong for name, wrong in (SHARED | dense).items() if name in ("scale", "softcap", "backend", "num_threads", "empty_rows", "causal", "seed")}
+            | progress
+            | {"layers": ([3, None, Q, [3], [Q], [(Q,)], "ab", object()], [[], [(shaped(5, 4), Q)]])}
+            | {"rows": ([3, "ab", object(), Hostile(), [1.5]], [[5], [-1]]), "residual": ([*NOT_NUMBERS], [-0.1, 1.1, float("nan")])},
+        ),
         "pooled_map": (
             polyhead.pooled_map,
             {"q": Q, "k": K, "height": 2, "width": 2},
-            map_qk | SHARED | dense | {"height": ([*NOT_INTS, None], [-1, 6, BIG]), "width": ([*NOT_INTS, None], [-1, 8, BIG])},
+            map_qk | SHARED | dense | progress | {"pooling": (NOT_WORDS, ["", "max", "\ud800"])} | {"height": ([*NOT_INTS, None], [-1, 6, BIG]), "width": ([*NOT_INTS, None], [-1, 8, BIG])},
         ),
         "explain": (polyhead.explain, qkv, forward),
         **jax_calls(qkv, forward),

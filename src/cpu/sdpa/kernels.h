@@ -27,6 +27,8 @@ struct BackwardKernels {
 struct MapsKernels {
   std::int64_t (*maps_scratch)(const MapsTask& task);
   void (*maps)(const MapsTask& task, void* scratch);
+  // -sum m log m for m = (p + q) / 2, float64 arrays if `dtype` is float64, else float32; `count` is a multiple of 16.
+  double (*mixed_entropy)(DType dtype, const void* p, const void* q, std::int64_t count);
 };
 
 struct SdpaKernels : ForwardKernels, MergeKernels, BackwardKernels, MapsKernels {};

@@ -47,8 +47,9 @@ void run_kernel(const MapsProblem& problem, std::int64_t b, std::int64_t n, cons
     task.bias = {};
     if (part.value == MapValue::scaled_score) task.softcap = 0;
   } else if (part.empty_rows != EmptyRows::zero && part.rules->any()) {
-    kinds.resize(static_cast<std::size_t>(task.heads * task.queries));
-    if (find_row_kinds(task, part.empty_rows, task.heads, kinds.data())) task.row_kinds = kinds.data();
+    kinds.assign(static_cast<std::size_t>(task.heads * task.queries), RowKind::masked);
+    for (const std::int64_t t : run.queries) kinds[static_cast<std::size_t>(n % task.heads * task.queries + t)] = row_kind(task, part.empty_rows, n % task.heads, t);
+    task.row_kinds = kinds.data();
   }
   task.probability = part.value == MapValue::probability || part.value == MapValue::dropped;
   task.dropout = task.dropout && part.value == MapValue::dropped;
@@ -72,15 +73,20 @@ void map_rows(const MapsProblem& p, std::int64_t b, std::int64_t n, std::span<co
     struct Consumer {
       const RowConsumer& consumer;
       const Run& run;
-      std::vector<double> row;  // all keys of the packed sequence
-    } rows{consumer, run, std::vector<double>(static_cast<std::size_t>(p.keys), masked_value(p))};
+      std::vector<double> row;  // all keys of the packed sequence, unless the document has them all
+    } rows{consumer, run, {}};
+    if (run.document.keys.last - run.document.keys.first < p.keys) rows.row.assign(static_cast<std::size_t>(p.keys), masked_value(p));
     run_kernel(p, b, n, run, [&](MapsTask& task) {
       task.consumer = &rows;
-      task.consume = [](void* to, std::int64_t i, const double* values) {
+      task.consume = [](void* to, std::int64_t i, const double* values, KeyRange own, double entropy) {
         Consumer& it = *static_cast<Consumer*>(to);
         const KeyRange keys = it.run.document.keys;
-        std::copy_n(values, keys.last - keys.first, it.row.begin() + keys.first);
-        it.consumer(it.run.first + i, it.row);
+        std::span<const double> row(values, static_cast<std::size_t>(keys.last - keys.first));
+        if (!it.row.empty()) {
+          std::copy(row.begin(), row.end(), it.row.begin() + keys.first);
+          row = it.row;
+        }
+        it.consumer({it.run.first + i, row, {keys.first + own.first, keys.first + own.last}, entropy});
       };
     });
   });
@@ -97,6 +103,10 @@ void write_maps(const MapsProblem& p, std::int64_t b, std::int64_t n, std::span<
       task.out.data = static_cast<char*>(task.out.data) + (run.first * task.out.row + keys.first * task.out.column) * size;
     });
   });
+}
+
+double mixed_entropy(DType dtype, const void* p, const void* q, std::int64_t count) {
+  return current_kernels().sdpa.mixed_entropy(dtype, p, q, count);
 }
 
 }  // namespace polyhead::cpu

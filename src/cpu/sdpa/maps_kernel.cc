@@ -36,7 +36,7 @@ struct MapsScratch {
 template <class T>
 class Maps {
  public:
-  Maps(const MapsTask& task, void* memory) : task_(task), scale_(task) { MapsScratch<T>::layout(task, memory, s_); }
+  Maps(const MapsTask& task, void* memory) : task_(task), scale_(task), written_{0, task.keys} { MapsScratch<T>::layout(task, memory, s_); }
 
   void run() {
     with_key_storage<T>(task_.key_dtype, task_.k.data, [&](auto* data) {
@@ -47,7 +47,11 @@ class Maps {
       const int rows = static_cast<int>(smaller(kStripRows, task_.count - strip));
       KeyRange keys = load_rows(strip, rows);
       multiply_rows(strip, rows, keys);
-      for (int i = 0; i < rows; ++i) give_row(i, strip + i, task_.probability ? exponentiate_row(i) : finish_row(i));
+      for (int i = 0; i < rows; ++i) {
+        double entropy = 0;
+        const double factor = !task_.probability ? finish_row(i) : task_.consume != nullptr ? exponentiate_row<true>(i, &entropy) : exponentiate_row<false>(i, nullptr);
+        give_row(i, strip + i, factor, entropy);
+      }
     }
   }
 
@@ -104,14 +108,17 @@ class Maps {
   }
 
   // Turns the row's products into attention weights, except for a factor, which is returned. Gives an empty row an empty key range.
-  double exponentiate_row(int i) {
+  template <bool kEntropy>
+  double exponentiate_row(int i, double* entropy) {
     KeyRange& own = spans_[i];
     T* x = scores_of(i);
     const T pending_scale = static_cast<T>(finish_row(i));
     const std::int64_t begin = own.first / kWidth * kWidth, end = own.empty() ? begin : round_up(own.last, kWidth);
     const T largest = largest_of(x, begin, end);
     // If all scores are -infinity, the reference is 0, because exp(-infinity - 0) = 0. A NaN stays NaN.
-    const T reference = largest == -kInfinity<T> ? T{0} : largest, of_keys = exponentiate(x, begin, end, reference, scale_.exp(pending_scale));
+    T moment = 0;
+    const T reference = largest == -kInfinity<T> ? T{0} : largest,
+            of_keys = exponentiate<kEntropy>(x, begin, end, reference, scale_.exp(pending_scale), &moment);
     if (of_keys == 0) {
       own = {0, 0};
       return 1;
@@ -120,24 +127,38 @@ class Maps {
     const bool non_finite = !(total.sum * T{0} == 0);
     if (non_finite) spread_non_finite(task_, rows_[i], own, total.sum, x);
     const double factor = non_finite ? 1 : static_cast<double>(total.share) / static_cast<double>(total.sum);
+    if (factor == 0) own = {0, 0};  // the sink takes all
+    if constexpr (kEntropy) {
+      const double exact = non_finite ? static_cast<double>(total.sum * T{0}) : entropy_of(factor, of_keys, static_cast<double>(moment) * static_cast<double>(pending_scale));
+      *entropy = exact < 0 ? 0 : exact;  // the rounding of a row that has one key
+    }
     if (!task_.dropout) return factor;
     const std::uint8_t* keep = keep_bytes(task_, rows_[i], 0, own.first, own.last, s_.bytes);
     for (std::int64_t s = own.first; s < own.last; ++s) x[s] *= keep[s] != 0 ? T{1} : T{0};
     return factor * task_.dropout_scale;
   }
 
+  // -sum p log p for p = factor e, with sum = sum e and moment = sum e log e.
+  static double entropy_of(double factor, T sum, double moment) {
+    return factor == 0 ? 0 : 0 - factor * (moment + log<double>(broadcast(factor))[0] * static_cast<double>(sum));
+  }
+
   // Multiplies the row by factor and writes it to `out`, or passes it to `consume`; keys outside of its range are masked.
-  void give_row(int i, std::int64_t index, double factor) {
+  void give_row(int i, std::int64_t index, double factor, double entropy) {
     T* x = scores_of(i);
     const KeyRange own = spans_[i].empty() ? KeyRange{0, 0} : spans_[i];
     const T nothing = task_.probability ? T{0} : -kInfinity<T>;
-    for (std::int64_t s = 0; s < own.first; ++s) x[s] = nothing;
-    for (std::int64_t s = own.last; s < task_.keys; ++s) x[s] = nothing;
     if (task_.consume == nullptr) {
+      for (std::int64_t s = 0; s < own.first; ++s) x[s] = nothing;
+      for (std::int64_t s = own.last; s < task_.keys; ++s) x[s] = nothing;
       return narrow_row<T>(task_.out_dtype, x, task_.keys, static_cast<T>(factor), task_.out.data, index * task_.out.row, task_.out.column);
     }
-    for (std::int64_t s = 0; s < task_.keys; ++s) s_.row[s] = static_cast<double>(x[s]) * factor;
-    task_.consume(task_.consumer, index, s_.row);
+    // The row before is still there: of a long causal map only a few keys change between values and masked ones.
+    for (std::int64_t s = written_.first; s < smaller(own.first, written_.last); ++s) s_.row[s] = nothing;
+    for (std::int64_t s = larger(own.last, written_.first); s < written_.last; ++s) s_.row[s] = nothing;
+    for (std::int64_t s = own.first; s < own.last; ++s) s_.row[s] = static_cast<double>(x[s]) * factor;
+    written_ = own;
+    task_.consume(task_.consumer, index, s_.row, own, entropy);
   }
 
   const MapsTask& task_;
@@ -145,11 +166,35 @@ class Maps {
   MapsScratch<T> s_;
   Row rows_[kStripRows];
   KeyRange spans_[kStripRows];
+  KeyRange written_;  // keys of s_.row that may not be masked
 };
+
+template <class T>
+double sum_mixed_entropy(const T* p, const T* q, std::int64_t count) {
+  constexpr std::int64_t kBlock = 2048;  // sums of T are this short
+  double entropy = 0;
+  for (std::int64_t first = 0; first < count; first += kBlock) {
+    Vector<T> sum{};
+    for_each_group<T>(first, smaller(first + kBlock, count), [&]<int kCount>(std::int64_t i) {
+#pragma GCC unroll 4
+      for (int j = 0; j < kCount; ++j) {
+        const Vector<T> m = (load_vector(p + i + j * kLanes<T>) + load_vector(q + i + j * kLanes<T>)) * T{0.5};
+        sum += m == T{0} ? Vector<T>{} : m * log<T>(m);
+      }
+    });
+    entropy -= static_cast<double>(sum_of_lanes<T>(sum));
+  }
+  return entropy;
+}
+
+double mixed_entropy(DType dtype, const void* p, const void* q, std::int64_t count) {
+  return dtype == DType::f64 ? sum_mixed_entropy(static_cast<const double*>(p), static_cast<const double*>(q), count)
+                             : sum_mixed_entropy(static_cast<const float*>(p), static_cast<const float*>(q), count);
+}
 
 }  // namespace
 
 extern const MapsKernels maps_kernels;
-constinit const MapsKernels maps_kernels = {scratch_bytes<MapsScratch, MapsTask>, run_kernel<Maps, MapsTask>};
+constinit const MapsKernels maps_kernels = {scratch_bytes<MapsScratch, MapsTask>, run_kernel<Maps, MapsTask>, mixed_entropy};
 
 }  // namespace polyhead::cpu::POLYHEAD_ISA

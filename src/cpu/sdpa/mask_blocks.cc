@@ -34,14 +34,18 @@ std::int64_t blocks_of(std::int64_t extent, std::int64_t block) { return (extent
 
 }  // namespace
 
+RowKind row_kind(const KeySet& set, EmptyRows mode, std::int64_t head, std::int64_t t) {
+  KeyRange range = without_skipped_ends(set, head, t, key_range(set, t));
+  while (!range.empty() && !planes_attend(set, head, t, range.first)) ++range.first;
+  return !range.empty() ? RowKind::masked : mode == EmptyRows::uniform ? RowKind::uniform : RowKind::unmasked;
+}
+
 bool find_row_kinds(const KeySet& set, EmptyRows mode, std::int64_t heads, RowKind* kinds) {
   bool any_empty = false;
   for (std::int64_t head = 0; head < heads; ++head) {
     for (std::int64_t t = 0; t < set.queries; ++t, ++kinds) {
-      KeyRange range = without_skipped_ends(set, head, t, key_range(set, t));
-      while (!range.empty() && !planes_attend(set, head, t, range.first)) ++range.first;
-      *kinds = !range.empty() ? RowKind::masked : mode == EmptyRows::uniform ? RowKind::uniform : RowKind::unmasked;
-      any_empty |= range.empty();
+      *kinds = row_kind(set, mode, head, t);
+      any_empty |= *kinds != RowKind::masked;
     }
   }
   return any_empty;

@@ -28,6 +28,9 @@ class MaskBlocks {
   std::vector<std::uint8_t> filled_;       // [*,K]: 1 if a row of the group is filled
 };
 
+// The kind of a row: masked, or the kind that `mode` gives to an empty row.
+RowKind row_kind(const KeySet& set, EmptyRows mode, std::int64_t head, std::int64_t t);
+
 // Finds the kind of each row [heads, queries]: masked, or the kind that `mode` gives to an empty row. Returns whether any row is empty.
 bool find_row_kinds(const KeySet& set, EmptyRows mode, std::int64_t heads, RowKind* kinds);
 

@@ -67,11 +67,11 @@ POLYHEAD_INLINE void exp_of_score(V (&x)[kCount], T lse, const ScoreScale<T>& sc
   }
 }
 
-// x = exp(factor (x - reference)); returns the sum.
-template <class T>
-POLYHEAD_INLINE T exponentiate(T* x, std::int64_t begin, std::int64_t end, T reference, const ExpFactor<T>& factor) {
+// x = exp(factor (x - reference)); returns the sum. `moment`, if given, receives the sum of x (earlier x - reference), for the entropy.
+template <bool kMoment = false, class T>
+POLYHEAD_INLINE T exponentiate(T* x, std::int64_t begin, std::int64_t end, T reference, const ExpFactor<T>& factor, T* moment = nullptr) {
   constexpr int kWidth = kLanes<T>;
-  Vector<T> total{};
+  Vector<T> total{}, of_moment{};
   for_each_group<T>(begin, end, [&]<int kCount>(std::int64_t i) {
     Vector<T> p[kCount];
 #pragma GCC unroll 4
@@ -79,10 +79,13 @@ POLYHEAD_INLINE T exponentiate(T* x, std::int64_t begin, std::int64_t end, T ref
     exp_of_difference<kCount>(p, reference, factor);
 #pragma GCC unroll 4
     for (int j = 0; j < kCount; ++j) {
+      // A masked key has p = 0 and a difference of -infinity.
+      if constexpr (kMoment) of_moment += p[j] == T{0} ? Vector<T>{} : p[j] * (load_vector(x + i + j * kWidth) - reference);
       store_vector<T>(p[j], x + i + j * kWidth);
       total += p[j];
     }
   });
+  if constexpr (kMoment) *moment = sum_of_lanes<T>(of_moment);
   return sum_of_lanes<T>(total);
 }
 

@@ -109,7 +109,8 @@ struct MapsTask : HeadGroup {
   const std::int64_t* chosen = nullptr;  // the chosen queries [count]
   std::int64_t count = 0;
   bool probability = true;  // true: attention weights; false: scores, -infinity where masked
-  void (*consume)(void* consumer, std::int64_t i, const double* values) = nullptr;  // receives the S values of chosen[i]
+  // Receives the S values of chosen[i]. Of probabilities: those outside of `keys` are 0; entropy is -sum p log p.
+  void (*consume)(void* consumer, std::int64_t i, const double* values, KeyRange keys, double entropy) = nullptr;
   void* consumer = nullptr;
   MutablePlane out;              // row i belongs to chosen[i]
   DType out_dtype = DType::f32;  // any type with the group's compute type

@@ -1,0 +1,173 @@
+// The walk over the rows of all maps: every operation of maps.h is a small reducer on it. Only a few rows are in memory at a time, never a
+// [T,S] map.
+#pragma once
+
+#include <atomic>
+#include <map>
+#include <mutex>
+#include <numeric>
+#include <thread>
+#include <vector>
+
+#include "core/parallel.h"
+#include "polyhead/maps.h"
+#include "sdpa/backend.h"
+#include "sdpa/normal_form.h"
+
+namespace polyhead {
+
+class MapWalk {
+ public:
+  MapWalk(const char* operation, const MapsInput& input, const SdpaOptions& options, MapValue value = MapValue::probability)
+      : problem(normal_form(input, options, value, operation, memory)),
+        backend(select_backend(problem, Operation::maps, options.backend)),
+        op_(operation),
+        progress_(input.progress),
+        inputs_{{"q", input.q}, {"k", input.k}, {"k_scale", input.k_scale}} {
+    add_option_tensors(options, inputs_);
+  }
+  MapWalk(const MapWalk&) = delete;
+  MapWalk& operator=(const MapWalk&) = delete;
+  ~MapWalk() = default;
+
+  std::vector<std::int64_t> all_queries() const {
+    std::vector<std::int64_t> queries(static_cast<std::size_t>(problem.queries));
+    std::iota(queries.begin(), queries.end(), std::int64_t{0});
+    return queries;
+  }
+  void check_queries(std::span<const std::int64_t> queries) const {
+    for (const std::int64_t t : queries) require(0 <= t && t < problem.queries, op_, ": query ", t, "; queries lie in [0,", problem.queries, ")");
+  }
+
+  // Calls f(b, n, first, last) for chunks of the heads' rows: indices [first, last) of the chosen queries, of `rows` queries in all. Threads
+  // take the chunks in their order.
+  template <class F>
+  void for_each_chunk(std::int64_t rows, const F& f) const {
+    if (rows == 0) return;  // q may then have 2^62 heads, and a loop over them would not end
+    const std::int64_t chunks = chunks_of(rows);
+    run(problem.batch * problem.heads, rows, [&](std::int64_t item, std::int64_t first, std::int64_t last) {
+      const std::int64_t head = item / chunks;
+      f(head / problem.heads, head % problem.heads, first, last);
+    });
+  }
+
+  // Calls row(b, n, row) for queries[row.index] of every head, from several threads.
+  template <class F>
+  void for_each_row(std::span<const std::int64_t> queries, const F& of_row) const {
+    for_each_chunk(static_cast<std::int64_t>(queries.size()), [&](std::int64_t b, std::int64_t n, std::int64_t first, std::int64_t last) {
+      backend.map_rows(problem, b, n, part(queries, first, last), [&](MapRow row) {
+        row.index += first;
+        of_row(b, n, row);
+      });
+    });
+  }
+
+  // Sums over the rows of each head. fresh() makes a Sums of zeros, which has add(t, row) and merge(later sums); done(b, n, sums) is called once
+  // for each head. Chunks are merged in their order, so the bits do not depend on threads.
+  template <class New, class Done>
+  void sum_rows(const New& fresh, const Done& done) const {
+    const std::vector<std::int64_t> queries = all_queries();
+    sum_chunks(problem.batch * problem.heads, fresh,
+               [&](auto& sums, std::int64_t head, std::int64_t first, std::int64_t last) {
+                 backend.map_rows(problem, head / problem.heads, head % problem.heads, part(queries, first, last),
+                                  [&](const MapRow& row) { sums.add(first + row.index, row); });
+               },
+               [&](std::int64_t head, const auto& sums) { done(head / problem.heads, head % problem.heads, sums); });
+  }
+
+  // The same for `count` sums over chunks [first, last) of the queries: add(sums, i, first, last) and done(i, sums).
+  template <class New, class Add, class Done>
+  void sum_chunks(std::int64_t count, const New& fresh, const Add& add, const Done& done) const {
+    using Sums = decltype(fresh());
+    if (problem.queries == 0) {
+      for (std::int64_t i = 0; i < count; ++i) done(i, fresh());
+      return;
+    }
+    const std::int64_t chunks = chunks_of(problem.queries);
+    std::mutex mutex;
+    std::map<std::int64_t, Sums> waiting;  // for a chunk before them; as many as there are threads
+    std::int64_t next = 0;
+    std::vector<Sums> total;  // of the item that `next` belongs to
+    run(count, problem.queries, [&](std::int64_t item, std::int64_t first, std::int64_t last) {
+      Sums sums = fresh();
+      add(sums, item / chunks, first, last);
+      const std::lock_guard lock(mutex);
+      waiting.emplace(item, std::move(sums));
+      for (auto it = waiting.begin(); it != waiting.end() && it->first == next; it = waiting.erase(it), ++next) {
+        if (total.empty()) {
+          total.push_back(std::move(it->second));
+        } else {
+          total.front().merge(it->second);
+        }
+        if ((next + 1) % chunks != 0) continue;
+        done(next / chunks, total.front());
+        total.clear();
+      }
+    });
+  }
+
+  // Error unless `out` has the shape [*,N,rest...] of the problem and a dtype of this kind.
+  void check_shape(TensorView out, std::initializer_list<std::int64_t> rest, const char* name, const char* letters, DTypeKind kind) const {
+    Shape wanted = problem.lead;
+    wanted.push_back(problem.heads);
+    for (const std::int64_t extent : rest) wanted.push_back(extent);
+    require(static_cast<bool>(out), op_, ": ", name, " is missing");
+    require(out.shape() == wanted, op_, ": ", name, " is ", out.shape(), "; it must be ", letters, " = ", wanted);
+    require(info(out.dtype()).kind == kind, op_, ": ", name, " is ", out.dtype(), "; it must be ",
+            kind == DTypeKind::floating ? "floating" : "an integer");
+  }
+  // The last extent of an output that chooses it: `out` must be [*,N,..,last].
+  std::int64_t last_extent(TensorView out, const char* name, const char* letters) const {
+    require(static_cast<bool>(out), op_, ": ", name, " is missing");
+    require(out.rank() >= 2, op_, ": ", name, " is ", out.shape(), "; it must be ", letters);
+    return out.extent(-1);
+  }
+
+  void add_input(const Operand& operand) { inputs_.push_back(operand); }
+  // No output of the operation may overlap an input or another output.
+  void check_memory(std::span<const Operand> outputs) const { require_separate(op_, outputs, inputs_); }
+
+  void check_output(TensorView out, std::initializer_list<std::int64_t> rest, const char* letters) const {
+    check_shape(out, rest, "out", letters, DTypeKind::floating);
+    const Operand output{"out", out};
+    check_memory({&output, 1});
+  }
+
+  static std::span<const std::int64_t> part(std::span<const std::int64_t> queries, std::int64_t first, std::int64_t last) {
+    return queries.subspan(static_cast<std::size_t>(first), static_cast<std::size_t>(last - first));
+  }
+
+  ProblemMemory memory;  // `problem` points to it
+  const MapsProblem problem;
+  const Backend& backend;
+
+ private:
+  // Rows of a chunk: the kernel packs all keys once for each, which takes about as long as 10 rows.
+  static constexpr std::int64_t kChunkRows = 512;
+  static std::int64_t chunks_of(std::int64_t rows) { return (rows + kChunkRows - 1) / kChunkRows; }
+
+  // Calls f(item, first, last) for the chunks of `rows` rows of `count` items, and reports the progress.
+  template <class F>
+  void run(std::int64_t count, std::int64_t rows, const F& f) const {
+    const std::int64_t chunks = chunks_of(rows);
+    std::vector<std::int64_t> bounds(static_cast<std::size_t>(count * chunks + 1));
+    std::iota(bounds.begin(), bounds.end(), std::int64_t{0});
+    const std::thread::id caller = std::this_thread::get_id();
+    std::atomic<std::int64_t> finished{0};
+    parallel_pieces(bounds, problem.executor, [&](std::int64_t piece, std::int64_t end) {
+      for (; piece < end; ++piece) {
+        const std::int64_t first = piece % chunks * kChunkRows, last = std::min(first + kChunkRows, rows);
+        f(piece, first, last);
+        const std::int64_t done = finished.fetch_add(last - first) + last - first;
+        if (progress_ && std::this_thread::get_id() == caller && done < count * rows) progress_(done, count * rows);
+      }
+    });
+    if (progress_) progress_(count * rows, count * rows);
+  }
+
+  const char* op_;
+  std::function<void(std::int64_t done, std::int64_t total)> progress_;
+  std::vector<Operand> inputs_;
+};
+
+}  // namespace polyhead

@@ -1,0 +1,147 @@
+// Attention rollout. A row x of the result is multiplied by one layer after the other, from the last to the first: x A_l. The product of rows
+// with attention weights is the gradient of the values, d_v = pᵀ d_out, for d_out = xᵀ (docs/maths.md, eq. 5): no map is made.
+#include <algorithm>
+#include <cmath>
+
+#include "core/dispatch.h"
+#include "core/index.h"
+#include "core/overlap.h"
+#include "polyhead/maps.h"
+#include "polyhead/tensor.h"
+#include "sdpa/normal_form.h"
+
+namespace polyhead {
+namespace {
+
+constexpr const char* kOperation = "attention_rollout";
+constexpr std::int64_t kRows = 256;  // of the result at a time
+
+Shape with(const Shape& lead, std::initializer_list<std::int64_t> rest) {
+  Shape shape = lead;
+  for (const std::int64_t extent : rest) shape.push_back(extent);
+  return shape;
+}
+
+// A tensor in float32 if its dtype is narrower, because the backward pass stores sums in the dtype of k.
+class Widened {
+ public:
+  explicit Widened(ConstTensorView given, ConstTensorView scale = {}) : view_(given) {
+    if (!given || given.dtype() == DType::f32 || given.dtype() == DType::f64) return;
+    memory_ = Tensor(DType::f32, given.shape());
+    view_ = memory_;
+    if (!scale) {
+      copy(given, memory_);
+      return;
+    }
+    const std::int64_t width = given.extent(-1);
+    const Shape rows = given.shape().first(given.rank() - 1);
+    float* to = memory_.data<float>();
+    for_each_offset(rows, std::array{given.strides().first(given.rank() - 1), scale.strides()}, [&](const std::array<std::int64_t, 2>& at) {
+      const float factor = static_cast<const float*>(scale.data())[at[1]];
+      for (std::int64_t d = 0; d < width; ++d) *to++ = factor * static_cast<float>(static_cast<const std::int8_t*>(given.data())[at[0] + d * given.stride(-1)]);
+    });
+  }
+  const ConstTensorView& view() const { return view_; }
+
+ private:
+  Tensor memory_;
+  ConstTensorView view_;
+};
+
+// x [lead, R, T] becomes x A_l, for A_l = residual I + (1 - residual) mean over heads of p, rows divided by their sums.
+void multiply(const MapsInput& layer, const SdpaOptions& options, double residual, const Shape& lead, Tensor& x) {
+  const Widened q(layer.q), k(layer.k, layer.k_scale);
+  const DType dtype = q.view().dtype();
+  const std::int64_t heads = layer.q.extent(-3), kv_heads = layer.k.extent(-3), positions = layer.q.extent(-2), rows = x.extent(-2);
+  Tensor one(dtype, {1}), zero(dtype, {1});
+  fill(one, 1);
+  // The sum of each row of p: 1, less the sink's share, or 0 for an empty row.
+  Tensor sums(dtype, with(lead, {heads, positions, 1})), lse(dtype, with(lead, {heads, positions}));
+  sdpa_forward({.q = q.view(), .k = k.view(), .v = one.view().expand(with(lead, {kv_heads, positions, 1})), .out = sums, .lse = lse}, options);
+
+  const std::int64_t batch = numel(lead);
+  dispatch_floating(dtype, [&](auto type) {
+    using T = typename decltype(type)::type;
+    if constexpr (sizeof(T) >= 4) {
+      T* const of_x = x.data<T>();
+      for (std::int64_t b = 0; b < batch; ++b) {
+        for (std::int64_t t = 0; t < positions; ++t) {
+          double mean = 0;
+          for (std::int64_t n = 0; n < heads; ++n) mean += static_cast<double>(sums.data<T>()[(b * heads + n) * positions + t]) / static_cast<double>(heads);
+          const double sum = residual + (1 - residual) * mean;
+          for (std::int64_t r = 0; r < rows; ++r) {
+            T& element = of_x[(b * rows + r) * positions + t];
+            element = sum == 0 ? T{0} : static_cast<T>(static_cast<double>(element) / sum);
+          }
+        }
+      }
+      // d_out[n,t,r] = x[r,t] for every head
+      const ConstTensorView d_out = ConstTensorView(x).transpose(-1, -2).unsqueeze(-3).expand(with(lead, {heads, positions, rows}));
+      Tensor product(dtype, with(lead, {kv_heads, positions, rows}));
+      sdpa_backward({.q = q.view(), .k = k.view(), .v = zero.view().expand(product.shape()), .out = zero.view().expand(d_out.shape()), .lse = lse, .d_out = d_out,
+                     .d_q = {}, .d_k = {}, .d_v = product}, options);
+      for (std::int64_t b = 0; b < batch; ++b) {
+        for (std::int64_t r = 0; r < rows; ++r) {
+          for (std::int64_t s = 0; s < positions; ++s) {
+            double sum = 0;
+            for (std::int64_t n = 0; n < kv_heads; ++n) sum += static_cast<double>(product.data<T>()[((b * kv_heads + n) * positions + s) * rows + r]);
+            T& element = of_x[(b * rows + r) * positions + s];
+            element = static_cast<T>(residual * static_cast<double>(element) + (1 - residual) / static_cast<double>(heads) * sum);
+          }
+        }
+      }
+    }
+  });
+}
+
+}  // namespace
+
+void attention_rollout(std::span<const MapsInput> layers, std::span<const std::int64_t> queries, TensorView out, const SdpaOptions& options, double residual) {
+  require(!layers.empty(), kOperation, ": there are no layers");
+  require(residual >= 0 && residual <= 1, kOperation, ": residual is ", residual, "; it must lie in [0,1]");
+  std::vector<Operand> inputs;
+  add_option_tensors(options, inputs);
+  Shape lead;
+  std::int64_t positions = 0;
+  bool wide = true;
+  for (const MapsInput& layer : layers) {
+    ProblemMemory memory;
+    const MapsProblem p = normal_form(layer, options, MapValue::probability, kOperation, memory);
+    require(p.queries == p.keys, kOperation, ": q is ", layer.q.shape(), ", k ", layer.k.shape(), "; self-attention has T = S");
+    const bool first = &layer == &layers.front();
+    require(first || (p.queries == positions && p.lead == lead), kOperation, ": q of a layer is ", layer.q.shape(), ", that of the first ", layers.front().q.shape(),
+            "; layers differ in heads and width alone");
+    require(layer.q.dtype() == layers.front().q.dtype(), kOperation, ": q of a layer is ", layer.q.dtype(), ", that of the first ", layers.front().q.dtype());
+    lead = p.lead, positions = p.queries, wide = p.dtype == DType::f64;
+    for (const Operand& operand : {Operand{"q", layer.q}, Operand{"k", layer.k}, Operand{"k_scale", layer.k_scale}}) inputs.push_back(operand);
+  }
+  for (const std::int64_t t : queries) require(0 <= t && t < positions, kOperation, ": query ", t, "; queries lie in [0,", positions, ")");
+  const auto count = static_cast<std::int64_t>(queries.size());
+  const Shape wanted = with(lead, {count, positions});
+  require(static_cast<bool>(out), kOperation, ": out is missing");
+  require(out.shape() == wanted, kOperation, ": out is ", out.shape(), "; it must be [*,R,T] = ", wanted);
+  require(is_floating(out.dtype()), kOperation, ": out is ", out.dtype(), "; it must be floating");
+  const Operand output{"out", out};
+  require_separate(kOperation, {&output, 1}, inputs);
+  if (out.numel() == 0) return;
+
+  const Widened bias(options.bias), sink(options.sink), slopes(options.relative_bias.slopes), table(options.relative_bias.table);
+  SdpaOptions plain = options;
+  plain.dropout = {};  // of attention weights before dropout
+  plain.bias = bias.view(), plain.sink = sink.view(), plain.relative_bias.slopes = slopes.view(), plain.relative_bias.table = table.view();
+  const auto& progress = layers.front().progress;
+  const std::int64_t steps = (count + kRows - 1) / kRows * static_cast<std::int64_t>(layers.size());
+  std::int64_t done = 0;
+  for (std::int64_t first = 0; first < count; first += kRows) {
+    const std::int64_t last = std::min(first + kRows, count);
+    Tensor x(wide ? DType::f64 : DType::f32, with(lead, {last - first, positions}));
+    for (std::int64_t r = first; r < last; ++r) fill(x.view().select(-2, r - first).select(-1, queries[static_cast<std::size_t>(r)]), 1);
+    for (auto layer = layers.rbegin(); layer != layers.rend(); ++layer) {
+      multiply(*layer, plain, residual, lead, x);
+      if (progress) progress(++done, steps);
+    }
+    copy(x, out.slice(-2, first, last));
+  }
+}
+
+}  // namespace polyhead
