@@ -203,6 +203,7 @@ def check_blocks(checks, session):
     checks.that(not wrong, "text: the weight from one part to the other", wrong)
     page.locator('[data-view="matrix"]').click()
     page.locator("#block").select_option("1-1")
+    page.wait_for_url(re.compile("block=1-1"))  # a busy browser learns of the new address later
     page.reload()
     session.drawn()
     checks.that(page.locator("#block").input_value() == "1-1" and page.locator(".queries .label").count() == len(parts["B"]), "a reload keeps the block")
