@@ -6,7 +6,7 @@
 import re
 import sys
 
-from session import PIXELS, Checks, Choose, Expected, parsed, run_checks, started_browser, title
+from session import PIXELS, Checks, Choose, Expected, parsed, reload, run_checks, started_browser, title
 
 try:
     from axe_playwright_python.sync_playwright import Axe
@@ -78,7 +78,7 @@ def check_axe(checks, session, choose):
     clean("distances between heads")
     expected = session.expected
     page.goto(session.url + "#view=lines")
-    page.reload()
+    reload(page)
     session.drawn()
     largest = max(range(len(expected.weights)), key=lambda at: expected.weights[at])
     head, cell = divmod(largest, expected.rows * expected.columns)
@@ -132,7 +132,7 @@ def check_keys(checks, session, choose):
         for key in ("n", "p", "N", "m", "s", "t", "v", "?", "+"):
             page.keyboard.press(key)
         checks.that(shown() == was and not page.locator("#help").is_visible(), f"letters do nothing when {round_}", (was, shown()))
-        page.reload()
+        reload(page)
         session.drawn()
     page.keyboard.press("Escape")
     checks.that(not page.locator("#head").is_visible(), "Escape still works")

@@ -12,7 +12,7 @@ import sys
 import tempfile
 import xml.etree.ElementTree as xml
 
-from session import Checks, Choose, Expected, parsed, run_checks, started_browser, title, variant
+from session import Checks, Choose, Expected, parsed, reload, run_checks, started_browser, title, variant
 
 TOLERANCE = 1e-5
 HEADS, QUERIES, KEYS, WIDTH, VALUES = 4, 5, 7, 6, 3  # of the page of arrays; two heads share a key/value head
@@ -89,7 +89,7 @@ def check_kept(checks, session, choose):
     page.keyboard.press("Enter")
     page.wait_for_function("() => /row=1/.test(location.hash) && /column=1/.test(location.hash) && /feature=5/.test(location.hash)")
     before = page.locator("#worked-body").text_content()
-    page.reload()
+    reload(page)
     session.drawn()
     checks.that(page.locator("#worked-body").text_content() == before and "v[5]" in before, "the address keeps the cell and the feature")
     page.locator(".cells").focus()

@@ -8,7 +8,7 @@ import pathlib
 import sys
 import xml.etree.ElementTree as xml
 
-from session import Checks, Choose, Expected, parsed, run_checks, started_browser, title
+from session import Checks, Choose, Expected, parsed, reload, run_checks, started_browser, title
 
 
 def lines_of(session):
@@ -41,7 +41,7 @@ def check_colours(checks, session, choose):
     swatches = page.locator(".heads .swatch").evaluate_all("(all) => all.map((one) => getComputedStyle(one).backgroundColor.match(/\\d+/g).slice(0, 3).map(Number))")
     checks.that(["#%02x%02x%02x" % tuple(one) for one in swatches] == [fills[name] for name in names], "the names on the page have the same colours", swatches)
     checks.that(min(math.dist(a, b) for i, a in enumerate(swatches) for b in swatches[:i]) > 60, "the colours differ")
-    page.reload()
+    reload(page)
     session.drawn()
     checks.that(page.locator(".heads .swatch").count() == 3, "a reload keeps the heads")
     page.locator(".heads button").first.click()

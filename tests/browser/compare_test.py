@@ -13,7 +13,7 @@ import sys
 import tempfile
 import xml.etree.ElementTree as xml
 
-from session import PIXELS, Checks, Choose, Expected, divergence, encoded, parsed, run_checks, started_browser, title, variant
+from session import PIXELS, Checks, Choose, Expected, divergence, encoded, parsed, reload, run_checks, started_browser, title, variant
 
 EACH = 7.7e-6  # what 16 bits keep of a weight
 HOSTILE = ["[CLS]", "<img src=x onerror=alert(1)>", "</script><script>alert(2)</script>", "\u202eabc", '"><b>', "&lt;", "{{data}}", "__proto__", "'", "\\u003c", "[SEP]"]
@@ -125,7 +125,7 @@ def check_heads(checks, session, choose):
     page.locator("#other-head").select_option(str(theirs[1]))
     check_cells(checks, session, choose, mine, theirs, maps, f"{mine} and {theirs}")
     page.locator("#swap").click()
-    page.reload()
+    reload(page)
     session.drawn()
     checks.that((session.text(".pane.a h3"), session.text(".pane.b h3")) == (f"A: {title(*theirs)}", f"B: {title(*mine)}"), "swapped, and a reload keeps both", session.text(".pane.b h3"))
     check_cells(checks, session, choose, theirs, mine, maps, "swapped")
@@ -140,7 +140,7 @@ def check_heads(checks, session, choose):
 def check_same(checks, session, choose):
     layer, head = choose.heads(1)[0]
     session.page.goto(f"{session.url}#layer={layer}&head={head}&view=compare&with={layer}.{head}")
-    session.page.reload()
+    reload(session.page)
     session.drawn()
     pixels = session.page.locator(".pane.difference .cells canvas").evaluate(PIXELS)
     middle = session.page.locator(".pane.difference .bar-of-colours").evaluate(PIXELS)[4 * 127:4 * 129]
@@ -221,7 +221,7 @@ def check_export(checks, session, choose):
     mine, theirs = choose.heads(2)
     page, maps = session.page, Maps(session.expected)
     page.goto(f"{session.url}#layer={mine[0]}&head={mine[1]}&view=compare&with={theirs[0]}.{theirs[1]}")
-    page.reload()
+    reload(page)
     session.drawn()
     def saved(kind):
         page.locator("#export summary").click()

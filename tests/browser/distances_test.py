@@ -11,7 +11,7 @@ import random
 import sys
 import tempfile
 
-from session import PIXELS, Checks, Choose, Expected, divergence, encoded, parsed, run_checks, started_browser, title, variant
+from session import PIXELS, Checks, Choose, Expected, divergence, encoded, parsed, reload, run_checks, started_browser, title, variant
 
 
 def distances(expected):
@@ -78,7 +78,7 @@ def check_click(checks, session, choose, table):
     checks.that(heads() == named(i, j), "a click compares the two heads", heads())
     bits = float(session.text(".pane.difference .told").split()[1])
     checks.that(abs(bits - table[i][j]) < 1e-3, "the comparison tells the same distance", (bits, table[i][j]))
-    page.reload()
+    reload(page)
     session.drawn()
     page.locator("#distances .cells").wait_for()
     checks.that(heads() == named(i, j) and page.locator("#distances .cell-band").is_visible(), "a reload keeps the comparison and its place in the map")
@@ -103,7 +103,7 @@ def check_order(checks, session, groups, order):
     found = [groups[at] for at in places]
     changes = sum(a != b for a, b in zip(found, found[1:]))
     checks.that(sorted(places) == list(range(len(groups))) and changes == len(set(groups)) - 1, f"{order}: every head once, heads of a group together", found)
-    page.reload()
+    reload(page)
     session.drawn()
     page.locator("#distances .cells").wait_for()
     checks.that(page.locator("#order").is_checked() and len(labels()) == len(groups), "a reload keeps the order")

@@ -11,7 +11,7 @@ import re
 import sys
 import tempfile
 
-from session import Checks, Expected, parsed, run_checks, started_browser, variant
+from session import Checks, Expected, parsed, reload, run_checks, started_browser, variant
 
 # Names of formats, keys, languages and people, which are the same in Chinese.
 NAMES = {"SVG", "PNG", "CSV", "JavaScript", "NaN", "Esc", "Enter", "Home", "End", "Language", "English", "Jensen", "Shannon", "softmax", "exp"}
@@ -220,7 +220,7 @@ def check_switch(checks, session):
     page.locator("#lang").select_option("zh")
     page.keyboard.press("Escape")
     checks.that(session.text("#head-title") == "第 0 层 · 第 5 头" and "lang=zh" in page.url, "chosen in the menu", page.url)
-    page.reload()
+    reload(page)
     session.drawn()
     checks.that(session.text("#head-title") == "第 0 层 · 第 5 头", "a reload keeps it")
     session.hover(2, 3)

@@ -7,7 +7,7 @@ import pathlib
 import sys
 import tempfile
 
-from session import PIXELS, Checks, Choose, Expected, parsed, run_checks, started_browser, variant
+from session import PIXELS, Checks, Choose, Expected, parsed, reload, run_checks, started_browser, variant
 
 PIECES = ["[CLS]", "the", "qui", "##ck", "bro", "##w", "##n", "the", "la", "##zy", "[SEP]"]
 GROUPS = [[0], [1], [2, 3], [4, 5, 6], [7], [8, 9], [10]]
@@ -50,7 +50,7 @@ def check_cover(checks, session, choose):
     session.hover(t, s)
     wrong = session.right(layer, head, t, s)
     checks.that(not wrong, "a weight that is not drawn is still told", wrong)
-    page.reload()
+    reload(page)
     session.drawn()
     checks.that(session.text("#cover-value").startswith("50 %"), "a reload keeps the part")
 

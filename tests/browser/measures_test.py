@@ -9,7 +9,7 @@ import math
 import pathlib
 import sys
 
-from session import Checks, Choose, Expected, parsed, run_checks, started_browser, title
+from session import Checks, Choose, Expected, parsed, reload, run_checks, started_browser, title
 
 
 def measured(expected, layer, head):
@@ -70,7 +70,7 @@ def check_order(checks, session, name):
     checks.that(shown() == [place for place in order if place in kept] and session.text("#least-value").endswith(f"{len(kept)} head{'' if len(kept) == 1 else 's'}"),
                 f"at least 40 % of the most: {len(kept)} heads stay", (len(shown()), session.text("#least-value")))
     page.keyboard.press("Escape")
-    page.reload()
+    reload(page)
     session.drawn()
     checks.that(shown() == [place for place in order if place in kept], "a reload keeps the order and what is left out")
     page.locator("#sort").uncheck()

@@ -10,7 +10,7 @@ import json
 import re
 import sys
 
-from session import PIXELS, Checks, Choose, Expected, parsed, run_checks, started_browser, title
+from session import PIXELS, Checks, Choose, Expected, parsed, reload, run_checks, started_browser, title
 
 def check_grid(checks, session, choose):
     expected = session.expected
@@ -120,7 +120,7 @@ def check_keyboard(checks, session):
 def check_address(checks, session, choose):
     layer, head = choose.heads(1)[0]
     session.open(layer, head)
-    session.page.reload()
+    reload(session.page)
     session.drawn()
     row, column = choose.cells(1)[0]
     session.hover(row, column)

@@ -7,7 +7,7 @@ import pathlib
 import sys
 import tempfile
 
-from session import ABSOLUTE, Checks, Choose, Expected, parsed, run_checks, started_browser, title, variant
+from session import ABSOLUTE, Checks, Choose, Expected, parsed, reload, run_checks, started_browser, title, variant
 
 
 def usual(expected, layer, head, row, column):
@@ -47,7 +47,7 @@ def check_pair(checks, session, choose):
         faint = [one for one in opacity if abs(one[2] - (0.12 + 0.88 * expected.weight(*one[:2], row, column) ** 0.5)) > 0.01]
         checks.that(not faint, "thumbnails fade by that weight, as the colour scale has it", faint[:3])
     page.wait_for_function(f"() => location.hash.endsWith('row={row}&column={column}')")
-    page.reload()
+    reload(page)
     session.drawn()
     checks.that(listed(page) == lines and page.locator("#link-key").input_value() == str(column), "the address keeps the pair")
     said = page.locator(f'.thumb[data-layer="0"][data-head="0"]').get_attribute("aria-label")

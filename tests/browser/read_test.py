@@ -10,7 +10,7 @@ import struct
 import sys
 import tempfile
 
-from session import PIXELS, Checks, Choose, Expected, parsed, run_checks, started_browser, variant
+from session import PIXELS, Checks, Choose, Expected, parsed, reload, run_checks, started_browser, variant
 
 ARABIC = "الانتباه يسمح لكل كلمة بالنظر"
 ARABIC_PIECES = ["[CLS]", "الا", "##نتباه", "يسمح", "لكل", "كلمة", "بال", "##نظر", "[SEP]", "[PAD]", "[PAD]"]
@@ -94,7 +94,7 @@ def check_kept(checks, session, choose):
     titles = lambda: page.locator(".card h3").all_text_contents()
     wanted = [f"Layer {layer} · Head {head}" for layer, head in heads]
     checks.that(titles() == wanted, "kept heads of any layer are shown", titles())
-    page.reload()
+    reload(page)
     session.drawn()
     checks.that(titles() == wanted and page.locator('[data-view="read"][aria-pressed="true"]').count() == 1, "a reload keeps them and the view", titles())
     t = choose.cells(1)[0][0]

@@ -82,6 +82,15 @@ class Checks:
         print(f"{'ok  ' if holds else 'FAIL'} {claim}{'' if holds else f': {detail}'}", flush=True)
 
 
+def reload(page):
+    """Reloads once the address has the page's state, which it writes at most every 100 ms, and the browser has heard of it."""
+    for _ in range(50):
+        page.wait_for_timeout(150)
+        if page.url == page.evaluate("location.href"):
+            break
+    page.reload()
+
+
 class Session:
     """One tab with the page open, and everything that went wrong or out in it."""
 

@@ -16,7 +16,7 @@ try:
 except ImportError:
     sys.exit("sides_test.py needs the Python package axe-playwright-python")
 
-from session import PIXELS, Checks, Choose, Expected, parsed, run_checks, started_browser, variant
+from session import PIXELS, Checks, Choose, Expected, parsed, reload, run_checks, started_browser, variant
 
 SURE, POSSIBLE = [(1, 1), (2, 3), (3, 2)], [(3, 4), (4, 5)]
 SPECIAL_ROWS, SPECIAL_COLUMNS, MASKED = [0], [0, 6], [5]
@@ -81,7 +81,7 @@ def check_tabs(checks, session, sets, choose):
     checks.that(not wrong, "and its own words and weights", wrong)
     labels = page.locator(".keys .label").all_text_contents()
     checks.that([re.sub("[₀-₉]", "", label) for label in labels] == ENGLISH, "its keys are other words", labels)
-    page.reload()
+    reload(page)
     session.drawn()
     checks.that(page.locator('#tabs [aria-pressed="true"]').text_content() == "Cross-attention" and page.locator(".keys .label").count() == 7, "a reload keeps the tab")
     page.locator("#text").select_option(index=1)
@@ -203,8 +203,7 @@ def check_blocks(checks, session):
     checks.that(not wrong, "text: the weight from one part to the other", wrong)
     page.locator('[data-view="matrix"]').click()
     page.locator("#block").select_option("1-1")
-    page.wait_for_url(re.compile("block=1-1"))  # a busy browser learns of the new address later
-    page.reload()
+    reload(page)
     session.drawn()
     checks.that(page.locator("#block").input_value() == "1-1" and page.locator(".queries .label").count() == len(parts["B"]), "a reload keeps the block")
     page.locator("#block").select_option("all")

@@ -7,7 +7,7 @@ import math
 import pathlib
 import sys
 
-from session import PIXELS, Checks, Choose, Expected, parsed, run_checks, started_browser
+from session import PIXELS, Checks, Choose, Expected, parsed, reload, run_checks, started_browser
 
 
 def check_faded(checks, session, choose):
@@ -30,7 +30,7 @@ def check_faded(checks, session, choose):
     session.hover(0, 0)
     wrong = session.right(layer, head, 0, 0)
     checks.that(not wrong and not page.locator("#special-note").is_visible(), "faded: the weights stay", wrong)
-    page.reload()
+    reload(page)
     session.drawn()
     checks.that(page.locator("#special").input_value() == "fade", "a reload keeps it")
 

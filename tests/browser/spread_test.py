@@ -13,7 +13,7 @@ import tempfile
 
 from compare_test import Maps, add_texts
 from measures_test import measured
-from session import Checks, Choose, Expected, parsed, run_checks, started_browser, variant
+from session import Checks, Choose, Expected, parsed, reload, run_checks, started_browser, variant
 
 
 def texts_of(expected):
@@ -70,7 +70,7 @@ def check_order(checks, session, every):
     page.locator("#least").fill("60")
     kept = [place for place in order if mean[place] >= 0.6 * max(mean.values())]
     checks.that(shown() == kept, f"filtered by the mean: {len(kept)} heads", len(shown()))
-    page.reload()
+    reload(page)
     session.drawn()
     page.wait_for_function("() => document.querySelector('#grid .row.sorted .thumb[data-note*=\"±\"]')")
     checks.that(shown() == kept, "a reload keeps it")

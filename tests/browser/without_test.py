@@ -10,7 +10,7 @@ import random
 import sys
 import tempfile
 
-from session import Checks, Expected, parsed, run_checks, started_browser, variant
+from session import Checks, Expected, parsed, reload, run_checks, started_browser, variant
 
 
 def label(change):
@@ -41,7 +41,7 @@ def check_badges(checks, session, changes):
     page.locator("#least").fill("0")
     page.locator("#sort").uncheck()
     page.locator("#measure").select_option("none")
-    page.reload()
+    reload(page)
     session.drawn()
     checks.that(page.locator("#measure").input_value() == "none" and page.locator("#grid .badge:visible").count() == 0, "none is kept in the address")
 

@@ -65,8 +65,12 @@ class MiniLm(ProgramTest):
 
     def test_the_page_has_72_heads_and_stays_small(self):
         page = self.folder / "fox.html"
-        self.assertIn("72 heads", self.succeeds("view", self.model, "--text", FOX, "-o", page).stderr.decode())
+        self.assertIn("72 heads", self.succeeds("view", self.model, "--text", FOX, "-o", page, "--values", "0").stderr.decode())
         self.assertLess(page.stat().st_size, 400_000)
+        without = page.stat().st_size
+        self.succeeds("view", self.model, "--text", FOX, "-o", page)
+        vectors = 3 * 11 * 6 * 384 * 4  # q, k and v of 11 tokens in 6 layers of 384, float32
+        self.assertLess(page.stat().st_size, without + 4 / 3 * vectors + 100_000)
 
     @unittest.skipIf(b"__asan_init" in pathlib.Path(BINARY).read_bytes(), "AddressSanitizer's shadow memory would count")
     def test_memory_stays_within_the_model_and_100_megabytes(self):
