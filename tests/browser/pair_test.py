@@ -62,7 +62,7 @@ def check_pair(checks, session, choose):
 def check_diagonal(checks, session, choose):
     """A head that looks one token back from every word is marked at that distance, and not at another."""
     page = session.page
-    for column, wanted in ((3, "always looks 1 token back"), (2, "")):
+    for column, wanted in ((3, "mostly looks 1 token back"), (2, "")):
         page.locator("#link-query").select_option("4")
         page.locator("#link-key").select_option(str(column))
         mark = next(line[4] for line in listed(page) if line[:2] == (0, 0))

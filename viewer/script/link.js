@@ -66,7 +66,7 @@ class Link {
       const bar = make("span", { className: "bar-track", aria: { hidden: true } }, make("span", { className: "bar-fill", style: { part: weight } }), ...(Number.isNaN(usual) ? [] : [make("span", { className: "usual", style: { part: usual } })]));
       const numbers = Number.isNaN(usual) ? [make("b", { textContent: show(weight) })] : [make("b", { textContent: show(weight) }), ` · ${say("usual {0}", show(usual))}`];
       return make("li", { className: marked ? "marked" : "", data: { layer, head } }, open, bar, make("span", { className: "number" }, ...numbers),
-                  ...(marked ? [make("span", { className: "mark", textContent: say("always looks {0}", this.where) })] : []));
+                  ...(marked ? [make("span", { className: "mark", textContent: say("mostly looks {0}", this.where) })] : []));
     }));
     const pairName = `${text.queries.word(row)} → ${text.keys.word(column)}`;
     this.grid.tint((layer, head) => text.weight(layer, head, row, column), (weight) => `${pairName} ${show(weight)}`, look);
