@@ -144,6 +144,103 @@ def test_products_of_a_softmax_and_values() -> None:
             assert late.calls == [] and "after dropout" in late.missed[0].reason
 
 
+class Written(nn.Module):
+    """Attention written by hand."""
+
+    def __init__(self, product: Callable[[Tensor, Tensor], Tensor], heads: int | None = None) -> None:
+        super().__init__()
+        self.product, self.softmax, self.dropout = product, nn.Softmax(dim=-1), nn.Dropout(0.5, inplace=True)
+        if heads is not None:
+            self.num_heads = heads
+
+    def forward(self, q: Tensor) -> Tensor:
+        return self.product(self.softmax(q @ q.mT), q)
+
+
+@pytest.mark.parametrize(
+    "aside",
+    [
+        lambda p: (p * p.log()).sum(), lambda p: p * torch.arange(T), lambda p: p[:, :, 0, 1:].clone(), lambda p: torch.where(p > 0.3, p, 0.0),
+        lambda p: p / p.max(), lambda p: p.masked_fill(p < 0.1, 0), lambda p: p[..., :3].sum(), lambda p: p + 1,
+    ],
+)  # fmt: skip
+def test_what_is_computed_beside_the_product_is_not_the_map(aside: Callable[[Tensor], Tensor]) -> None:
+    torch.manual_seed(5)
+    q = torch.randn(B, N, T, H)
+
+    def product(p: Tensor, v: Tensor) -> Tensor:
+        aside(p)
+        return p @ v
+
+    with torch.no_grad(), polyhead.capture(model := Written(product)) as captured:
+        model(q)
+    assert not captured.missed
+    (call,) = captured
+    assert (call.maps - softmax64(q, q, scale=1.0)).abs().max() <= 1e-6
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda p: 0.5 * p, lambda p: torch.where(p < 0.1, 0.0, p), lambda p: p + 0.1, lambda p: p**2, lambda p: p.flip(1), lambda p: p[:, 1:2],
+        lambda p: p.chunk(2, 1)[0], lambda p: p[..., 1:], lambda p: p.mT, lambda p: F.dropout(p, 0.5, True) * 2,
+    ],
+)  # fmt: skip
+def test_weights_that_are_changed_are_seen_or_missed(change: Callable[[Tensor], Tensor]) -> None:
+    torch.manual_seed(5)
+    q = torch.randn(B, N, T, H)
+
+    def product(p: Tensor, v: Tensor) -> Tensor:
+        weights = change(p)
+        return weights @ v[:, : weights.size(1), : weights.size(-1)]
+
+    with torch.no_grad(), polyhead.capture(model := Written(product)) as captured:
+        model(q)
+    assert len(captured) + len(captured.missed) == 1
+    for call in captured:
+        assert (call.maps - change(softmax64(q, q, scale=1.0))).abs().max() <= 1e-6
+
+
+def test_weights_are_those_before_a_dropout_in_place() -> None:
+    torch.manual_seed(5)
+    q = torch.randn(B, N, T, H)
+    for product in (lambda p, v: model.dropout(p) @ v, lambda p, v: F.dropout(p, 0.5, True, inplace=True) @ v):
+        for record in (torch.no_grad, torch.enable_grad):
+            with record(), polyhead.capture(model := Written(product)) as captured:
+                model(q)
+            (call,) = captured
+            assert not captured.missed and (call.maps - softmax64(q, q, scale=1.0)).abs().max() <= 1e-6
+
+
+def test_a_batch_is_not_taken_for_heads() -> None:
+    """A module of one's own may fold heads and sequences in either order."""
+    torch.manual_seed(5)
+    q = torch.randn(2 * B, T, H)
+    with torch.no_grad(), polyhead.capture(model := Written(lambda p, v: p @ v, heads=2)) as captured:
+        model(q)
+    (call,) = captured
+    assert call.shape == (2 * B, 1, T, T) and (call.maps[:, 0] - softmax64(q, q, scale=1.0)).abs().max() <= 1e-6
+
+
+def test_many_heads_one_after_another() -> None:
+    torch.manual_seed(5)
+    q = torch.randn(1, 12, T, H)
+
+    def heads() -> Tensor:
+        weights = [torch.softmax(q[:, i] @ q[:, i].mT, -1) for i in range(12)]
+        return torch.cat([p @ q[:, i] for i, p in enumerate(weights)])
+
+    captured = captured_of(heads)
+    assert len(captured) == 12 and all((call.maps[0] - softmax64(q[:, i : i + 1], q[:, i : i + 1], scale=1.0)).abs().max() <= 1e-6 for i, call in enumerate(captured))
+
+
+def test_a_capture_runs_once_at_a_time() -> None:
+    call = nn.Module.__call__
+    with polyhead.capture(nn.Identity()) as captured, pytest.raises(RuntimeError, match="running already"), captured:
+        pass
+    assert nn.Module.__call__ is call
+
+
 def test_a_softmax_that_is_no_attention_is_not_taken() -> None:
     x = torch.randn(B, T, H)
     gate = nn.Sequential(nn.Linear(H, H), nn.Softmax(-1), nn.Linear(H, H, bias=False))

@@ -28,9 +28,10 @@ _NO_CALL = re.compile("backward|fused_sdp_choice|_fill|_mask$")
 
 _SOFTMAX = {"_softmax", "softmax", "special_softmax", "_safe_softmax"}
 _PRODUCTS = {"bmm": 0, "mm": 0, "matmul": 0, "baddbmm": 1}  # where the two factors begin
-_COPIES = {"clone", "contiguous", "reshape", "flatten", "expand", "repeat", "to", "_to_copy", "type_as"}  # the same attention weights in other memory
-_DROPOUT = {"dropout", "dropout_", "native_dropout", "feature_dropout"}
-_CHANGES = {"mul", "div", "masked_fill", "where", "nan_to_num", "slice", "narrow"}  # other attention weights
+_COPIES = {"clone", "contiguous", "reshape", "flatten", "to", "_to_copy", "type_as"}  # the same attention weights in other memory
+_DROPOUT = {"dropout", "native_dropout", "feature_dropout"}
+_CHANGES = {"mul", "div", "masked_fill", "where", "nan_to_num"}  # other attention weights, if it is them that are multiplied by values
+_PARTS = {"slice", "narrow"}
 _KNOWN = {("polyhead", "attention_map"), ("polyhead", "attention_backward")}  # not attention of their own
 _HEADS = ("num_heads", "num_attention_heads", "n_heads", "n_head", "heads", "nhead", "num_head")
 
@@ -43,14 +44,24 @@ class _Module(NamedTuple):
     seen: int  # calls and missed ones before it
 
 
-class _Softmax:
-    """Attention weights that may still be multiplied by values."""
+class _Weights:
+    """A tensor of attention weights that may be multiplied by values: a softmax, or what an operator made of it."""
 
-    def __init__(self, p: Tensor, depth: int) -> None:
-        self.p = p
+    def __init__(self, tensor: Tensor, p: Tensor | None, depth: int, is_dropped: bool = False, why: str = "") -> None:
+        self.tensor = tensor  # kept alive, because memory that is free again may become another tensor's
+        self.p = p  # before dropout; None: not known, because of why
         self.depth = depth
-        self.copies = [p]  # kept alive, because memory that is free again may become another tensor's
-        self.is_dropped = False  # whether the last of them is after dropout
+        self.is_dropped = is_dropped
+        self.why = why
+
+    def is_same(self, tensor: Tensor) -> bool:
+        """Whether the other has the same numbers, whatever its shape and order."""
+        one, other = self.tensor, tensor
+        return _memory(one) == _memory(other) and one.storage_offset() == other.storage_offset() and one.numel() == other.numel() and one.dtype == other.dtype
+
+    def has_keys(self, tensor: Tensor, axis: int) -> bool:
+        """Whether an axis of the other is that of the keys."""
+        return tensor.size(axis) == self.tensor.size(-1) and (tensor.size(axis) == 1 or tensor.stride(axis) == self.tensor.stride(-1))
 
 
 def _memory(tensor: Tensor) -> int:
@@ -103,14 +114,16 @@ class Recorder(TorchDispatchMode):
             self._parameters = {_memory(x) for x in model.parameters() if _is_dense(x)}
         self._model = model  # keeps the ids valid
         self._calls, self._missed = calls, missed
-        self._keep, self._left, self._top_k, self._pooled = keep, budget, top_k, pooled
+        self._keep, self._budget, self._left, self._top_k, self._pooled = keep, budget, budget, top_k, pooled
         self._running: list[_Module] = []
-        self._softmaxes: list[_Softmax] = []
+        self._weights: list[_Weights] = []
         self._noise: Tensor | None = None  # the newest
         self._thread = 0
         self._call: Any = None
 
     def __enter__(self) -> Recorder:
+        if self in _eager.recorders:
+            raise RuntimeError("this capture is running already")
         self._thread = threading.get_ident()
         self._call = nn.Module.__call__
         call = self._call
@@ -134,14 +147,17 @@ class Recorder(TorchDispatchMode):
         super().__exit__(*error)  # type: ignore[no-untyped-call]
         _eager.recorders.remove(self)
         nn.Module.__call__ = self._call  # type: ignore[method-assign]
-        self._softmaxes.clear()
+        self._weights.clear()
         self._noise = None
 
     def _seen(self) -> int:
         return len(self._calls) + len(self._missed)
 
     def _leave(self, left: _Module) -> None:
-        self._softmaxes = [softmax for softmax in self._softmaxes if softmax.depth <= len(self._running)]
+        # A softmax that is a module of its own is multiplied by the one around it.
+        self._weights = [weights for weights in self._weights if weights.depth <= len(self._running) + isinstance(left.module, (nn.Softmax, nn.Dropout))]
+        for weights in self._weights:
+            weights.depth = min(weights.depth, len(self._running))
         if self._seen() == left.seen and _ATTENTION.search(type(left.module).__name__):
             self._miss(f"{type(left.module).__name__} ran, and neither a known operator of attention nor a product of a softmax and values was seen in it", left.name)
 
@@ -160,8 +176,10 @@ class Recorder(TorchDispatchMode):
         namespace, name = getattr(func, "namespace", "higher_order"), getattr(func, "_opname", None) or func.__name__
         if namespace == "aten" and name in _PRODUCTS:
             self._multiply(args[_PRODUCTS[name] :])
-        elif namespace == "aten" and name == "einsum" and self._softmaxes:
-            self._multiply(args[1])
+        elif namespace == "aten" and name == "einsum":
+            self._multiply(args[1], are_ordered=False)
+        if self._weights and name.endswith("_") and args and _is_dense(args[0]):
+            self._save(args[0])
         out = _run(func, args, kwargs)
         with torch.no_grad():
             if namespace == "aten" and name in _SOFTMAX:
@@ -170,8 +188,8 @@ class Recorder(TorchDispatchMode):
                 self._try(name, lambda: self._record_problem(FUSED[namespace, name](name, *args, **kwargs)))
             elif (namespace, name) not in _KNOWN and _ATTENTION_OPERATOR.search(name) and not _NO_CALL.search(name):
                 self._miss(f"the operator {namespace}::{name} is one that polyhead does not read")
-            elif self._softmaxes and args and isinstance(out, (Tensor, tuple)):
-                self._follow(name, args, out)
+            elif self._weights and args and isinstance(out, (Tensor, tuple)):
+                self._follow(name.rstrip("_"), args, out)
         return out
 
     def _try(self, what: str, record: Callable[[], None]) -> None:
@@ -187,49 +205,85 @@ class Recorder(TorchDispatchMode):
         if not _is_dense(p):
             self._miss("a softmax of a tensor that is nested, sparse or without memory")
         elif p.dim() >= 2 and args[1] in (-1, p.dim() - 1):
-            self._softmaxes = [*self._softmaxes[-3:], _Softmax(p, len(self._running))]
+            self._add(_Weights(p, p, len(self._running)))
+
+    def _add(self, weights: _Weights) -> None:
+        self._weights = [*(old for old in self._weights if not old.is_same(weights.tensor)), weights][-32:]
+        while len(self._weights) > 4 and sum(kept.tensor.numel() * kept.tensor.element_size() for kept in self._weights) > self._budget:
+            del self._weights[0]
+
+    def _save(self, tensor: Tensor) -> None:
+        """Before an operator writes to the tensor."""
+        for weights in self._weights:
+            if weights.p is not None and _memory(weights.p) == _memory(tensor):
+                weights.p = weights.p.clone()
+
+    def _find(self, tensor: object) -> _Weights | None:
+        if not _is_dense(tensor):
+            return None
+        return next((weights for weights in reversed(self._weights) if weights.is_same(tensor)), None)  # type: ignore[arg-type]
 
     def _follow(self, name: str, args: tuple[Any, ...], out: Any) -> None:
         out = out[0] if isinstance(out, tuple) and out else out
-        if name in ("bernoulli", "bernoulli_"):
+        if name == "bernoulli":
             self._noise = out
-        given = args[1] if name == "where" and len(args) > 2 else args[0]
-        if name not in _COPIES | _DROPOUT | _CHANGES or not _is_dense(out) or not _is_dense(given):
+        if not _is_dense(out):
             return
-        softmax = self._with_memory(given)
-        if softmax is None:
+        given = [args[1] if name == "where" and len(args) > 2 else args[0], *(args[0] if isinstance(args[0], (tuple, list)) else ()), *args[1:]]
+        place, weights = next(((i, found) for i, x in enumerate(given) if (found := self._find(x)) is not None), (0, None))
+        depth = len(self._running)
+        if weights is None:
+            part = next((x for x in given if _is_dense(x) and any(_memory(old.tensor) == _memory(x) for old in self._weights)), None)
+            if part is not None and _memory(out) != _memory(part) and out.dim() >= 2 and out.numel() >= part.numel():
+                self._add(_Weights(out, None, depth, why="a product with a part of a softmax"))
             return
         is_noise = name == "mul" and self._noise is not None and _is_dense(args[1]) and _memory(args[1]) == _memory(self._noise)
-        if is_noise or name in _DROPOUT and (name == "native_dropout" or args[1] > 0 and args[2]):
-            softmax.is_dropped = True
-        elif name in _CHANGES and softmax.is_dropped:
-            self._softmaxes.remove(softmax)
-            self._miss(f"attention weights that are changed ({name}) after dropout")
-            return
-        elif name in _CHANGES:
-            softmax.p = out
-        softmax.copies.append(out)
+        if out.numel() == weights.tensor.numel() and _memory(out) == _memory(weights.tensor) and name not in _DROPOUT | _CHANGES:
+            return  # a view, with the same numbers
+        if place == 0 and name in _COPIES and out.numel() == weights.tensor.numel():
+            self._add(_Weights(out, weights.p, depth, weights.is_dropped, weights.why))
+        elif place == 0 and (is_noise or name in _DROPOUT):
+            dropped = weights.is_dropped or is_noise or name == "native_dropout" or bool(args[1] > 0 and args[2])
+            self._add(_Weights(out, weights.p, depth, dropped, weights.why))
+        elif place == 0 and name in _PARTS and weights.p is not None and self._is_first_keys(args, weights.tensor):
+            p = out if not weights.is_dropped else weights.p.narrow(-1, 0, out.size(-1))
+            self._add(_Weights(out, p, depth, weights.is_dropped))
+        elif place == 0 and name in _CHANGES and out.shape == weights.tensor.shape and not weights.is_dropped and weights.p is not None:
+            self._add(_Weights(out, out, depth))
+        elif out.dim() >= 2 and out.numel() >= weights.tensor.numel():
+            self._add(_Weights(out, None, depth, why=f"attention weights that are changed ({name}){' after dropout' if weights.is_dropped else ''}"))
 
-    def _with_memory(self, tensor: Tensor) -> _Softmax | None:
-        memory = _memory(tensor)
-        return next((softmax for softmax in reversed(self._softmaxes) if any(_memory(copy) == memory for copy in softmax.copies)), None)
+    @staticmethod
+    def _is_first_keys(args: tuple[Any, ...], tensor: Tensor) -> bool:
+        axis, first = (*args[1:], 0, 0)[:2]
+        return axis in (-1, tensor.dim() - 1) and first in (0, None)
 
-    def _multiply(self, factors: Any) -> None:
-        if not self._softmaxes:
+    def _multiply(self, factors: Any, are_ordered: bool = True) -> None:
+        factors = list(factors[:2])
+        if not self._weights or not all(map(_is_dense, factors)) or len(factors) < 2:
             return
-        factors = [x for x in factors[:2] if _is_dense(x)]
-        for factor, other in zip(factors, factors[::-1]):
-            softmax = self._with_memory(factor)
-            if softmax is not None and _memory(other) not in self._parameters:  # a linear layer after a softmax is no attention
-                self._softmaxes.remove(softmax)
+        for place, (factor, other) in enumerate(zip(factors, factors[::-1])):
+            parts = [weights for weights in self._weights if _memory(weights.tensor) == _memory(factor)]
+            if not parts or _memory(other) in self._parameters:  # a linear layer after a softmax is no attention
+                continue
+            weights = self._find(factor)
+            if weights is None:
+                self._miss("a product with a part of a softmax")
+            elif are_ordered and not weights.has_keys(factor, -1 if place == 0 else -2):
+                self._miss("a product with a softmax along its queries")
+            elif weights.p is None:
+                self._miss(weights.why)
+            else:
+                p = weights.p.detach()
                 with torch.no_grad():
-                    self._try("softmax", lambda: self._record_weights(softmax.p.detach()))
-                return
+                    self._try("softmax", lambda: self._record_weights(p))
+            self._weights = [old for old in self._weights if old not in parts]
+            return
 
     def _record_weights(self, p: Tensor) -> None:
         heads = self._heads()
-        if p.dim() == 3 and heads and p.size(0) % heads == 0:
-            p = p.unflatten(0, (-1, heads))
+        if p.dim() == 3:  # [B,T,S] of one head, unless the module is known to put the heads behind the sequences
+            p = p.unflatten(0, (-1, heads) if heads and p.size(0) % heads == 0 else (-1, 1))
         p = p.reshape((1,) * (4 - p.dim()) + p.shape).cpu()
         p = p if p.dtype == torch.float64 else p.float()
 
@@ -243,7 +297,7 @@ class Recorder(TorchDispatchMode):
             for name in _HEADS:
                 heads = getattr(running.module, name, None)
                 if isinstance(heads, int) and heads > 0:
-                    return heads
+                    return heads if type(running.module).__module__.split(".")[0] in ("torch", "transformers") else None
         return None
 
     # Operators that compute attention as a whole.
