@@ -172,7 +172,7 @@ def test_a_list_of_layers_is_a_page_of_all(rng: Rng) -> None:
 
 def test_a_list_that_is_no_page_is_refused(rng: Rng) -> None:
     p = probabilities(rng, 2, 2, 4, 4)
-    for wrong in ([p[0], p[0, :1]], [p, p], [p[0, 0]]):
+    for wrong in ([p[0], p[0, :1]], [p, p[:1]], [p[0, 0]]):
         with pytest.raises(ValueError, match="source is a list"):
             polyhead.view(wrong)
     for wrong in ([], ["a"], p.tolist()):
@@ -192,7 +192,7 @@ def test_a_list_that_is_no_page_is_refused(rng: Rng) -> None:
 def test_a_model_needs_a_text_and_has_its_own_tokens(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="text is missing"):
         polyhead.view(tmp_path)
-    with pytest.raises(ValueError, match="tokens and keys"):
+    with pytest.raises(ValueError, match="tokens: for attention weights; source is the folder of a model"):
         polyhead.view(tmp_path, "a text", tokens=["a"])
 
 

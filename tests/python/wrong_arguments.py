@@ -212,8 +212,10 @@ def calls(folder: Path) -> dict[str, tuple[Callable[..., Any], dict[str, Any], W
         "rollout": (
             polyhead.rollout,
             {"layers": [(Q, Q), (Q, Q)]},
-            {name: wrong for name, wrong in (SHARED | dense).items() if name in ("scale", "softcap", "backend", "num_threads", "empty_rows", "causal", "seed")}
+            SHARED
+            | dense
             | progress
+            | {"query_offsets": (NOT_ARRAYS, [np.array([1, 5]), np.array([0, 4]), np.array([0.0, 5.0])])}  # [0, 5] alone is right where T = S
             | {"layers": ([3, None, Q, [3], [Q], [(Q,)], "ab", object()], [[], [(shaped(5, 4), Q)]])}
             | {"rows": ([3, "ab", object(), Hostile(), [1.5]], [[5], [-1]]), "residual": ([*NOT_NUMBERS], [-0.1, 1.1, float("nan")])},
         ),
