@@ -374,7 +374,7 @@ def head_divergence(q: A, k: Array, *, k_scale: Array | None = None, progress: P
         options: as given to `sdpa`. A sink counts as one more key.
 
     Returns:
-        ``[*,N,N]`` in nats, from 0 (no difference) to log 2 (no key in common), dtype of q; to about 1e-6 unless q is float64.
+        ``[*,N,N]`` in nats, from 0 (no difference, or no query for which both attend to a key) to log 2 (no key in common), dtype of q; to about 1e-6 unless q is float64.
 
     Raises:
         ValueError, TypeError: as `sdpa`.
@@ -400,7 +400,7 @@ def rollout(layers: Sequence[tuple[A, Array] | tuple[A, Array, Array]], *, rows:
         options: as given to `sdpa`, the same for all layers.
 
     Returns:
-        ``[*,T,T]`` or ``[*,len(rows),T]``, dtype of q. A row sums to 1.
+        ``[*,T,T]`` or ``[*,len(rows),T]``, dtype of q. A row sums to 1; to 0 if residual is 0 and no head attends to a key.
 
     Raises:
         ValueError, TypeError: as `sdpa`.

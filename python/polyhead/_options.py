@@ -34,11 +34,15 @@ class SupportsDLPack(Protocol):
     def __dlpack__(self) -> object: ...
 
 
-# What a function takes: NumPy array, PyTorch tensor, JAX CPU array, or any object with the buffer protocol or DLPack.
-Array = Union["Buffer", SupportsDLPack]
-NumPyArray = Union["numpy.ndarray[Any, numpy.dtype[Any]]"]
-# What a function returns is of the kind of its first array: a PyTorch tensor, else a NumPy array.
-A = TypeVar("A", "numpy.ndarray[Any, numpy.dtype[Any]]", "torch.Tensor")
+if TYPE_CHECKING:
+    # What a function takes: NumPy array, PyTorch tensor, JAX CPU array, or any object with the buffer protocol or DLPack.
+    Array = Union[Buffer, SupportsDLPack]
+    NumPyArray = numpy.ndarray[Any, numpy.dtype[Any]]
+    # What a function returns is of the kind of its first array: a PyTorch tensor, else a NumPy array.
+    A = TypeVar("A", numpy.ndarray[Any, numpy.dtype[Any]], torch.Tensor)
+else:
+    Array = NumPyArray = Any
+    A = TypeVar("A")
 
 # The Args of `sdpa` and, for MapValue, of `maps` say what these mean.
 Causal = Union[Literal["top_left", "bottom_right"], int, None]

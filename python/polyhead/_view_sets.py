@@ -173,7 +173,7 @@ def _both(value: Any, name: str, two: bool) -> tuple[Any, Any]:
 def _named(special: Any) -> Any:
     """Special tokens that are given by their words as a frozenset; flags as they are."""
     listed = _plain(special)
-    words = isinstance(listed, (set, frozenset)) or _is_list(listed) and len(listed) > 0
+    words = isinstance(listed, (set, frozenset)) or _is_list(listed)
     return frozenset(listed) if words and all(isinstance(word, str) for word in listed) else listed
 
 

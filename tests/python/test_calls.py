@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import re
+import typing
 from collections.abc import Callable
 from typing import Any
 
@@ -50,6 +51,11 @@ def test_unknown_arguments_of_other_kinds_are_errors() -> None:
         polyhead.sdpa(Q, K, V, xyzzy=None)  # type: ignore[call-arg]
     with pytest.raises(TypeError, match=r"^MultiHeadAttention.__call__\(\) got an unexpected keyword argument 'scale'"):  # its configuration has it
         LAYER(X, scale=1.0)  # type: ignore[call-arg]
+
+
+@pytest.mark.parametrize("function", TAKES_OPTIONS)
+def test_type_hints_can_be_read_at_run_time(function: str) -> None:
+    assert "return" in typing.get_type_hints(TAKES_OPTIONS[function][0])
 
 
 @pytest.mark.parametrize("function", TAKES_OPTIONS)
