@@ -150,9 +150,9 @@ def capture(
     models of transformers with each of these, and code that multiplies a softmax along the keys by values ("eager"). Maps are computed from q and k
     as `maps` does, or are the softmax that the model made. What the model computes has the same bits as without the capture.
 
-    Of code that multiplies a softmax itself, two things cannot be told: a softmax over features (linear attention) is taken for one over keys, and weights
-    that are multiplied by a mask of the model's own are the map, also where that mask is a dropout. A softmax [L,T,S] of such code is L sequences of one
-    head. Weights that are changed in another way, or of which a part is multiplied, are named in ``missed``.
+    Of code that multiplies a softmax itself, two things cannot be told: a softmax over features (linear attention) is taken for one over keys, and a
+    softmax that is multiplied by a mask of the model's own is the map, also where that mask is a dropout. A softmax [L,T,S] of such code is L sequences of
+    one head. A softmax that is changed in another way, or of which a part is multiplied, is named in ``missed``.
 
     Args:
         model: a torch.nn.Module, whose modules give the calls their names; None: calls have no names.
