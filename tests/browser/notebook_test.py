@@ -71,6 +71,7 @@ def check_firefox(checks, path, expected, choose):
         return
     try:
         from marionette_driver import By, Wait
+        from marionette_driver.errors import MarionetteException
         from marionette_driver.marionette import Marionette
     except ImportError:
         print("skip Firefox: the package marionette-driver is not installed")
@@ -82,29 +83,36 @@ def check_firefox(checks, path, expected, choose):
         driver.switch_to_frame(driver.find_element(By.TAG_NAME, "iframe"))
         layer, head = choose.heads(1)[0]
         find = lambda selector: driver.find_element(By.CSS_SELECTOR, selector)
-        until = lambda holds: Wait(driver, timeout=20).until(lambda _: holds())  # Firefox handles a click after the call returns
+        until = lambda holds, seconds=60: Wait(driver, timeout=seconds).until(lambda _: holds())  # Firefox handles a click after the call returns
+
+        def press(selector, holds):
+            for _ in range(5):  # a click that comes while the frame still changes its height meets another place
+                find(selector).click()
+                try:
+                    return until(holds, 4)
+                except MarionetteException:
+                    driver.execute_script("document.querySelector(arguments[0]).scrollIntoView({block: 'center'})", [selector])
+            raise MarionetteException(f"no click on {selector} did what it says")
+
         drawn = "return document.querySelector('.thumb') && [...document.querySelectorAll('.thumb img')].every((image) => image.naturalWidth > 0)"
         until(lambda: driver.execute_script(drawn))
-        find(f'.thumb[data-layer="{layer}"][data-head="{head}"]').click()
-        until(lambda: find("#head").is_displayed())
+        press(f'.thumb[data-layer="{layer}"][data-head="{head}"]', lambda: find("#head").is_displayed())
         opened = find("#head-title").text
         checks.that(opened == title(layer, head), "Firefox: a click opens a head", opened)
         row, column = choose.cells(1)[0]
         driver.execute_script(f"({HOVER % (expected.columns, column + 0.5, row + 0.5)})()")
         shown = find("#readout .weight").text
         checks.that(abs(float(shown) - expected.weight(layer, head, row, column)) < 6e-5, "Firefox: a cell shows its weight", shown)
-        find('[data-view="lines"]').click()
-        until(lambda: find(".lines").is_displayed())
-        find("#back").click()
-        until(lambda: not find("#head").is_displayed())
+        press('[data-view="lines"]', lambda: find(".lines").is_displayed())
+        press("#back", lambda: not find("#head").is_displayed())
         checks.that(True, "Firefox: Lines and Back do what they say")
         heights = "return [document.documentElement.scrollHeight, frameElement.clientHeight]"
         for _ in range(20):  # the frame follows the page when both are laid out
             inner, outer = driver.execute_script(heights)
-            if outer == inner:
+            if inner <= outer <= inner + 1:  # Firefox rounds half pixels
                 break
             time.sleep(0.3)
-        checks.that(outer == inner != 720, "Firefox: the frame is as high as the page", (outer, inner))
+        checks.that(inner <= outer <= inner + 1 and inner != 720, "Firefox: the frame is as high as the page", (outer, inner))
     except Exception as error:
         checks.that(False, "Firefox: the controls can be used", str(error).splitlines()[:1] or type(error).__name__)
     finally:
