@@ -9,6 +9,7 @@
 #include "polyhead/maps.h"
 #include "polyhead/mask.h"
 #include "polyhead/nn/activation.h"
+#include "polyhead/nn/cross_entropy.h"
 #include "polyhead/nn/embedding.h"
 #include "polyhead/nn/feed_forward.h"
 #include "polyhead/nn/key_value_cache.h"

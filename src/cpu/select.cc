@@ -15,6 +15,7 @@
   extern const MapsKernels maps_kernels;             \
   extern const GemmKernels gemm_kernels;             \
   extern const NormKernels norm_kernels;             \
+  extern const SoftmaxKernels softmax_kernels;       \
   extern const ActivationKernels activation_kernels; \
   }
 #include "cpu/isa_rows.h"
@@ -49,7 +50,8 @@ std::span<const KernelSet> kernel_sets() {
             {name::forward_kernels, name::merge_kernels, name::backward_kernels, name::maps_kernels}, \
             name::gemm_kernels,                                                                       \
             name::activation_kernels,                                                                 \
-            name::norm_kernels},
+            name::norm_kernels,                                                                             \
+            name::softmax_kernels},
   static const KernelSet sets[] = {
 #include "cpu/isa_rows.h"
   };

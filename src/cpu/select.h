@@ -20,6 +20,7 @@ struct KernelSet {
   GemmKernels gemm;
   ActivationKernels activations;
   NormKernels norm;
+  SoftmaxKernels softmax;
 };
 
 std::span<const KernelSet> kernel_sets();  // in order of preference; the last runs on every processor

@@ -116,18 +116,6 @@ View as_rows(View view) {
   return view.rank() == 0 ? view.unsqueeze(0) : view;
 }
 
-// Input and output may be the same view: each element is read before it is written.
-bool same_view(ConstTensorView a, ConstTensorView b) {
-  return a.data() == b.data() && a.strides() == b.strides() && a.shape() == b.shape();
-}
-
-// Error if the output overlaps one of `others`, or overlaps `own` without being the same view.
-void require_output(const char* operation, const Operand& output, const Operand& own, std::initializer_list<Operand> others) {
-  require_exactly(operation, output, own.view.shape(), own.view.dtype());
-  require_separate(operation, output, others);
-  if (!same_view(output.view, own.view)) require_separate(operation, output, {own});
-}
-
 }  // namespace
 
 Activation find_activation(std::string_view name) {

@@ -39,6 +39,18 @@ inline void require_separate(std::string_view operation, const Operand& output, 
   polyhead::require_separate(operation, std::span(&output, 1), std::span(inputs.begin(), inputs.size()));
 }
 
+// Input and output may be the same view where each element is read before it is written.
+inline bool same_view(ConstTensorView a, ConstTensorView b) {
+  return a.data() == b.data() && a.strides() == b.strides() && a.shape() == b.shape();
+}
+
+// Error if the output overlaps one of `others`, or overlaps `own` without being the same view.
+inline void require_output(std::string_view operation, const Operand& output, const Operand& own, std::initializer_list<Operand> others) {
+  require_exactly(operation, output, own.view.shape(), own.view.dtype());
+  require_separate(operation, output, others);
+  if (!same_view(output.view, own.view)) require_separate(operation, output, {own});
+}
+
 inline Shape appended(Shape shape, std::initializer_list<std::int64_t> extents) {
   for (const std::int64_t extent : extents) shape.push_back(extent);
   return shape;

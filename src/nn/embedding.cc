@@ -3,32 +3,14 @@
 #include <algorithm>
 #include <numeric>
 
-#include "core/index.h"
 #include "core/parallel.h"
 #include "nn/check.h"
+#include "nn/ids.h"
 #include "nn/initialise.h"
 #include "nn/rows.h"
 
 namespace polyhead::nn {
 namespace {
-
-// All ids in row-major order, each known to be in [0, count).
-std::vector<std::int64_t> checked_ids(const char* operation, ConstTensorView ids, std::int64_t count) {
-  require(static_cast<bool>(ids), operation, ": ids is missing");
-  require(ids.dtype() == DType::i64 || ids.dtype() == DType::i32, operation, ": ids is ", ids.dtype(), "; it must be int64 or int32");
-  std::vector<std::int64_t> values;
-  values.reserve(static_cast<std::size_t>(ids.numel()));
-  const auto read = [&](const auto* data) {
-    for_each_offset<1>(ids.shape(), {ids.strides()}, [&](const auto& at) { values.push_back(data[at[0]]); });
-  };
-  ids.dtype() == DType::i64 ? read(ids.data<std::int64_t>()) : read(ids.data<std::int32_t>());
-  for (std::size_t i = 0; i < values.size(); ++i) {
-    if (0 <= values[i] && values[i] < count) continue;
-    fail(ErrorCode::invalid_argument, operation, ": ids", position_at(ids.shape(), static_cast<std::int64_t>(i)), " is ", values[i],
-         "; ids must be in [0,", count, ")");
-  }
-  return values;
-}
 
 // Groups the rows of d_y by id, so that one thread sums each row of the gradient, in float32 or float64.
 template <class T>
@@ -75,7 +57,7 @@ Embedding::Embedding(Tensor weight_) : weight(std::move(weight_)) { require_weig
 void Embedding::forward(ConstTensorView ids, TensorView y, const EmbeddingOptions& options) const {
   constexpr const char* kOperation = "Embedding.forward";
   require_weight(kOperation, weight, 2, "[count,width]");
-  const std::vector<std::int64_t> rows = checked_ids(kOperation, ids, count());
+  const std::vector<std::int64_t> rows = checked_ids(kOperation, {"ids", ids}, count());
   require_exactly(kOperation, {"y", y}, appended(ids.shape(), {width()}), weight.dtype());
   require_separate(kOperation, {"y", y}, {{"ids", ids}, {"weight", weight}});
   dispatch_floating(weight.dtype(), [&](auto type) {
@@ -103,7 +85,7 @@ void Embedding::forward(ConstTensorView ids, TensorView y, const EmbeddingOption
 void Embedding::backward(ConstTensorView ids, ConstTensorView d_y, const Gradients& gradients, const RunOptions& options) const {
   constexpr const char* kOperation = "Embedding.backward";
   require_weight(kOperation, weight, 2, "[count,width]");
-  const std::vector<std::int64_t> rows = checked_ids(kOperation, ids, count());
+  const std::vector<std::int64_t> rows = checked_ids(kOperation, {"ids", ids}, count());
   require_exactly(kOperation, {"d_y", d_y}, appended(ids.shape(), {width()}), weight.dtype());
   Embedding* const grads = gradients.parameters;
   if (grads == nullptr) return;

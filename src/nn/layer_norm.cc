@@ -48,35 +48,6 @@ std::vector<Accumulator<T>> load_vector(const Tensor& parameter, std::int64_t wi
   return values;
 }
 
-// One row as contiguous float32: the tensor's own memory if the row is that already, else a copy that put() writes back.
-template <class T>
-class FloatRow {
- public:
-  FloatRow(const Rows<T>& rows, std::int64_t width) : rows_(rows), copy_(in_place(rows) ? 0 : static_cast<std::size_t>(width)) {}
-  float* at(std::int64_t row) {
-    if constexpr (std::is_same_v<T, float>) {
-      if (copy_.empty()) return &rows_.at(row, 0);
-    }
-    return copy_.data();
-  }
-  const float* load_row(std::int64_t row) {
-    if constexpr (std::is_same_v<T, const float>) {
-      if (copy_.empty()) return &rows_.at(row, 0);
-    }
-    for (std::size_t e = 0; e < copy_.size(); ++e) copy_[e] = load(rows_.at(row, static_cast<std::int64_t>(e)));
-    return at(row);
-  }
-  void put(std::int64_t row) {
-    for (std::size_t e = 0; e < copy_.size(); ++e) rows_.at(row, static_cast<std::int64_t>(e)) = store<T>(copy_[e]);
-  }
-
- private:
-  static bool in_place(const Rows<T>& rows) { return std::is_same_v<std::remove_const_t<T>, float> && rows.contiguous(); }
-
-  const Rows<T>& rows_;
-  std::vector<float> copy_;
-};
-
 // For dtypes computed in float32. If sums_view is given: sums += x, then y = norm(sums); T is then float.
 template <class T>
 void normalise_floats(const LayerNorm& norm, ConstTensorView x_view, TensorView sums_view, TensorView y_view, Executor* executor) {
@@ -86,8 +57,8 @@ void normalise_floats(const LayerNorm& norm, ConstTensorView x_view, TensorView 
   const auto weight = load_vector<T>(norm.weight, width), bias = load_vector<T>(norm.bias, width);
   parallel_for(x.count(), row_grain(width, 1), executor, [&](std::int64_t first, std::int64_t last) {
     const auto normalise_row = cpu::current_kernels().norm.normalise_row;
-    FloatRow<const T> x_row(x, width);
-    FloatRow<T> sums_row(sums, width), y_row(y, width);
+    ComputedRow<const T> x_row(x, width);
+    ComputedRow<T> sums_row(sums, width), y_row(y, width);
     for (std::int64_t row = first; row < last; ++row) {
       cpu::NormRow one{.width = width,
                        .epsilon = static_cast<float>(norm.epsilon),

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <type_traits>
+#include <vector>
 
 #include "core/axis.h"
 #include "core/dispatch.h"
@@ -35,6 +36,37 @@ class Rows {
   T* data_;
   Axis rows_;
   std::int64_t step_;
+};
+
+// One row as contiguous numbers of the type that is computed in: the tensor's own memory if the row is that already, else a copy that put()
+// writes back.
+template <class T>
+class ComputedRow {
+ public:
+  using A = Accumulator<std::remove_const_t<T>>;
+  ComputedRow(const Rows<T>& rows, std::int64_t width) : rows_(rows), copy_(in_place(rows) ? 0 : static_cast<std::size_t>(width)) {}
+  A* at(std::int64_t row) {
+    if constexpr (std::is_same_v<T, A>) {
+      if (copy_.empty()) return &rows_.at(row, 0);
+    }
+    return copy_.data();
+  }
+  const A* load_row(std::int64_t row) {
+    if constexpr (std::is_same_v<std::remove_const_t<T>, A>) {
+      if (copy_.empty()) return &rows_.at(row, 0);
+    }
+    for (std::size_t e = 0; e < copy_.size(); ++e) copy_[e] = load(rows_.at(row, static_cast<std::int64_t>(e)));
+    return copy_.data();
+  }
+  void put(std::int64_t row) {
+    for (std::size_t e = 0; e < copy_.size(); ++e) rows_.at(row, static_cast<std::int64_t>(e)) = store<T>(copy_[e]);
+  }
+
+ private:
+  static bool in_place(const Rows<T>& rows) { return std::is_same_v<std::remove_const_t<T>, A> && rows.contiguous(); }
+
+  const Rows<T>& rows_;
+  std::vector<A> copy_;
 };
 
 // A stride of 1 that the compiler knows, so that it vectorises a loop which takes any stride.

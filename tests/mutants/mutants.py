@@ -219,6 +219,12 @@ MUTANTS = [
            "d_x of LayerNorm has mean 0", MODULES),
     Mutant("layer norm's epsilon dropped", "src/nn/layer_norm.cc", "std::sqrt(variance + static_cast<A>(epsilon))", "std::sqrt(variance)",
            "a constant row is finite", MODULES),
+    # Training
+    Mutant("cross entropy: target not subtracted", "src/nn/cross_entropy.cc", "d[target] -=", "d[target] += 0 *", "d_x = p - u", MODULES),
+    Mutant("cross entropy: smoothing's share not subtracted", "src/nn/cross_entropy.cc", "static_cast<A>(-share * d_row), d)", "A{0}, d)", "u has epsilon / C of every class", MODULES),
+    Mutant("cross entropy: gradient not divided by the positions", "src/nn/cross_entropy.cc", "options.d_loss / divisor, options", "options.d_loss, options", "the gradient of a mean is divided too", MODULES),
+    Mutant("cross entropy: mean over ignored positions", "src/nn/cross_entropy.cc", "target == options.ignore_target ? 0 : 1", "1", "only positions that count are in the mean", MODULES),
+    Mutant("softmax: lanes beyond the row summed", "src/cpu/elementwise/softmax_kernel.cc", "lane_numbers<T>() < left ? values[j] : Vector<T>{}", "values[j]", "a row's sum ends with the row", ("cpu", "nn_layers")),
     # Products of matrices
     Mutant("gemm: last vector of a panel skipped", "src/cpu/gemm/gemm_kernel.cc", "return (count_ + kLanes<T> - 1) / kLanes<T>; }",
            "return count_ > kLanes<T> ? count_ / kLanes<T> : 1; }", "columns beyond the last whole vector count", GEMM),

@@ -1,4 +1,4 @@
-// Elementwise functions and layer normalisation of contiguous float32, compiled for every instruction set.
+// Elementwise functions, layer normalisation and softmax of contiguous rows, compiled for every instruction set.
 #pragma once
 
 #include <cstdint>
@@ -26,6 +26,24 @@ struct NormRow {
 
 struct NormKernels {
   void (*normalise_row)(const NormRow& row);
+};
+
+// Of a row x of logits: its largest, and over all elements the sums of exp(x - largest) and of x - largest.
+template <class T>
+struct SoftmaxRow {
+  T largest{};
+  double exps = 0, differences = 0;
+};
+
+template <class T>
+struct SoftmaxKernel {
+  SoftmaxRow<T> (*exps)(std::int64_t count, const T* x, T* y);      // y = exp(x - largest), unless it is nullptr; y may be x; count > 0
+  void (*scale)(std::int64_t count, T factor, T added, T* y);       // y = factor y + added
+};
+
+struct SoftmaxKernels {
+  SoftmaxKernel<float> of_floats;
+  SoftmaxKernel<double> of_doubles;
 };
 
 }  // namespace polyhead::cpu

@@ -1,0 +1,95 @@
+#include "polyhead/nn/cross_entropy.h"
+
+#include <cmath>
+
+#include "cpu/select.h"
+#include "nn/check.h"
+#include "nn/ids.h"
+#include "nn/rows.h"
+
+namespace polyhead::nn {
+namespace {
+
+template <class A>
+const cpu::SoftmaxKernel<A>& kernel_of() {
+  const cpu::SoftmaxKernels& kernels = cpu::current_kernels().softmax;
+  if constexpr (std::is_same_v<A, double>) {
+    return kernels.of_doubles;
+  } else {
+    return kernels.of_floats;
+  }
+}
+
+// A tensor without leading axes is one row.
+template <class View>
+View as_rows(View view) {
+  return view && view.rank() == 1 ? view.unsqueeze(0) : view;
+}
+
+// losses[row] for every row that counts; the gradient is multiplied by `d_row`.
+template <class T>
+void compute(ConstTensorView logits_view, const std::vector<std::int64_t>& targets, TensorView d_logits_view, double d_row,
+             const CrossEntropyOptions& options, std::vector<double>& losses) {
+  using A = Accumulator<T>;
+  const std::int64_t classes = logits_view.extent(-1);
+  const Rows<const T> logits(as_rows(logits_view));
+  const bool differentiates = static_cast<bool>(d_logits_view);
+  const Rows<T> d_logits(differentiates ? as_rows(d_logits_view) : TensorView(static_cast<T*>(nullptr), {0, classes}));
+  const double smoothing = options.label_smoothing, share = smoothing / static_cast<double>(classes);
+  constexpr double kNanoseconds = 10;  // of an element without vectors
+  parallel_for(logits.count(), row_grain(classes, kNanoseconds), options.executor, [&](std::int64_t first, std::int64_t last) {
+    const cpu::SoftmaxKernel<A>& kernel = kernel_of<A>();
+    ComputedRow<const T> x(logits, classes);
+    ComputedRow<T> d_x(d_logits, classes);
+    for (std::int64_t row = first; row < last; ++row) {
+      const std::int64_t target = targets[static_cast<std::size_t>(row)];
+      if (target == options.ignore_target) {
+        for (std::int64_t c = 0; differentiates && c < classes; ++c) d_logits.at(row, c) = store<T>(A{0});
+        continue;
+      }
+      const A of_target = load(logits.at(row, target));  // before d_logits, which may be logits, is written
+      A* const d = differentiates ? d_x.at(row) : nullptr;
+      const cpu::SoftmaxRow<A> sums = kernel.exps(classes, x.load_row(row), d);
+      // log(sum of exps) is -log p of a class whose logit is the largest. Without smoothing its term, which may be 0 times infinity, is left out.
+      const double log_sum = std::log(sums.exps), distance = static_cast<double>(of_target) - static_cast<double>(sums.largest);
+      double& loss = losses[static_cast<std::size_t>(row)];
+      loss = smoothing == 1 ? 0 : (1 - smoothing) * (log_sum - distance);
+      if (smoothing > 0) loss += smoothing * (log_sum - sums.differences / static_cast<double>(classes));
+      if (!differentiates) continue;
+      kernel.scale(classes, static_cast<A>(d_row / sums.exps), static_cast<A>(-share * d_row), d);
+      d[target] -= static_cast<A>((1 - smoothing) * d_row);
+      d_x.put(row);
+    }
+  });
+}
+
+}  // namespace
+
+CrossEntropyLoss cross_entropy(ConstTensorView logits, ConstTensorView targets, TensorView d_logits, const CrossEntropyOptions& options) {
+  constexpr const char* kOperation = "cross_entropy";
+  require(static_cast<bool>(logits), kOperation, ": logits is missing");
+  require(is_floating(logits.dtype()) && logits.rank() >= 1, kOperation, ": logits is ", logits.dtype(), " ", logits.shape(),
+          "; it must be a floating tensor [*,classes]");
+  require(options.label_smoothing >= 0 && options.label_smoothing <= 1, kOperation, ": label_smoothing is ", options.label_smoothing,
+          "; it must be in [0,1]");
+  const std::vector<std::int64_t> classes = checked_ids(kOperation, {"targets", targets}, logits.extent(-1), options.ignore_target);
+  require_shape(kOperation, {"targets", targets}, logits.shape().first(logits.rank() - 1));
+  if (d_logits) require_output(kOperation, {"d_logits", d_logits}, {"logits", logits}, {{"targets", targets}});
+  CrossEntropyLoss result;
+  for (const std::int64_t target : classes) result.positions += target == options.ignore_target ? 0 : 1;
+  const bool is_mean = options.reduction == LossReduction::mean;
+  require(!is_mean || result.positions > 0, kOperation, ": none of the ", targets.numel(),
+          " targets counts, so their mean is undefined; LossReduction::sum gives 0");
+  const double divisor = is_mean ? static_cast<double>(result.positions) : 1;
+  std::vector<double> losses(classes.size());
+  if (logits.numel() > 0) {
+    dispatch_floating(logits.dtype(), [&](auto type) {
+      compute<typename decltype(type)::type>(logits, classes, d_logits, options.d_loss / divisor, options, losses);
+    });
+  }
+  for (const double loss : losses) result.loss += loss;
+  result.loss /= divisor;
+  return result;
+}
+
+}  // namespace polyhead::nn

@@ -1,0 +1,16 @@
+// Class numbers and word numbers that a caller gives.
+#pragma once
+
+#include <optional>
+#include <string_view>
+#include <vector>
+
+#include "core/overlap.h"
+
+namespace polyhead::nn {
+
+// All ids (int64 or int32) in row-major order. Error that names an id which is neither in [0, count) nor `ignored`.
+std::vector<std::int64_t> checked_ids(std::string_view operation, const Operand& ids, std::int64_t count,
+                                      std::optional<std::int64_t> ignored = {});
+
+}  // namespace polyhead::nn
