@@ -7,12 +7,12 @@
 #include "attention_rules.h"
 #include "format.h"
 #include "input_tensors.h"
-#include "json.h"
 #include "layer_call.h"
 #include "map_results.h"
 #include "output_path.h"
 #include "polyhead/models/attention_layer.h"
-#include "terminal.h"
+#include "results.h"
+#include "score_inputs.h"
 #include "text_layout.h"
 
 namespace polyhead::app {
@@ -27,56 +27,32 @@ struct Options {
   bool gradients = false, json = false;
 };
 
-using Results = std::vector<io::NamedTensor>;
-
 Tensor gradient_of_output(InputTensors* in, DType dtype, std::string_view whose) {
   return in->as(in->required("d_out", "the gradient of the output that --gradients starts from"), "d_out", dtype, whose);
 }
 
-// Sink logits and relative bias, each in the dtype of q or of lse, and their gradients.
-struct Learned {
-  Tensor sink, slopes, table, d_sink, d_relative_bias;
-  RelativeBias relative_bias;
+// Gradients of sink logits and relative bias.
+struct LearnedGradients {
+  Tensor d_sink, d_relative_bias;
 
-  Learned(InputTensors* in, const AttentionRules& rules, DType dtype) {
-    const auto taken = [&](const char* name) {
-      const Tensor tensor = in->take(name);
-      return !tensor || tensor.dtype() == dtype || !is_floating(dtype) ? tensor : in->as(tensor, name, accumulation_dtype(dtype), "of lse");
-    };
-    sink = taken("sink"), slopes = taken(kSlopes), table = taken(kTable);
-    relative_bias = {.slopes = slopes, .table = table};
-    apply(rules, &relative_bias);
+  explicit LearnedGradients(const Learned& learned) {
+    if (learned.sink) d_sink = Tensor(learned.sink.dtype(), learned.sink.shape());
+    if (const ConstTensorView& of = learned.relative_bias.parameter()) d_relative_bias = Tensor(of.dtype(), of.shape());
   }
-
-  void allocate_gradients() {
-    if (sink) d_sink = Tensor(sink.dtype(), sink.shape());
-    if (const ConstTensorView& of = relative_bias.parameter()) d_relative_bias = Tensor(of.dtype(), of.shape());
-  }
-
-  void add_gradients(Results* results) {
-    if (sink) results->push_back({"d_sink", std::move(d_sink)});
-    if (relative_bias) results->push_back({cat("d_", slopes ? kSlopes : kTable), std::move(d_relative_bias)});
+  void add(const Learned& learned, Results* results) {
+    if (learned.sink) results->push_back({"d_sink", std::move(d_sink)});
+    if (learned.relative_bias) results->push_back({cat("d_", learned.slopes ? kSlopes : kTable), std::move(d_relative_bias)});
   }
 };
 
 // Scaled dot-product attention of q, k and v, without a layer.
 std::string run_sdpa(const Options& o, InputTensors* in, Results* results) {
   constexpr const char* kRole = "which is required without --parameters";
-  const Tensor q = in->required("q", kRole);
-  require(is_floating(q.dtype()), "attend: q is ", q.dtype(), "; it must be floating");
-  const Tensor k = in->as(in->required("k", kRole), "k", q.dtype(), "of q");
-  const Tensor v = in->as(in->required("v", kRole), "v", q.dtype(), "of q");
-  require(q.view().rank() >= 3 && k.view().rank() >= 3 && v.view().rank() >= 3, "attend: q is ", q.shape(), ", k ", k.shape(), ", v ", v.shape(),
-          "; each must have three dimensions or more, [*,N,T,H], [*,K,S,H] and [*,K,S,V]");
-  const Tensor bias = in->as(in->take("bias"), "bias", q.dtype(), "of q");
-  Learned learned(in, o.rules, q.dtype());
-  SdpaOptions options;
-  apply(o.rules, &options);
-  options.bias = bias, options.sink = learned.sink, options.relative_bias = learned.relative_bias;
+  ScoreInputs scores(in, o.rules, "attend", kRole);
+  const Tensor &q = scores.q, &k = scores.k, &bias = scores.bias, v = in->as(in->required("v", kRole), "v", q.dtype(), "of q");
+  require(v.view().rank() >= 3, "attend: v is ", v.shape(), "; it must be [*,K,S,V]");
+  SdpaOptions& options = scores.options;
   Tensor keep;
-  const Shape lead = q.shape().first(q.shape().size() - 3);
-  options.mask = mask_of(o.rules, lead, q.extent(-2), k.extent(-2));
-  in->read_masks(&options.mask);
   if (options.dropout.p > 0) options.dropout.keep = keep = in->take("dropout_keep");
 
   Shape out_shape = q.shape(), weights_shape = q.shape();
@@ -84,12 +60,12 @@ std::string run_sdpa(const Options& o, InputTensors* in, Results* results) {
   weights_shape[-1] = k.extent(-2);
   Tensor out(q.dtype(), out_shape), lse(is_floating(q.dtype()) ? accumulation_dtype(q.dtype()) : DType::f32, q.shape().first(q.shape().size() - 1));
   sdpa_forward({.q = q, .k = k, .v = v, .out = out, .lse = lse}, options);
-  append_map_results(o.maps, {.q = q, .k = k}, options, weights_shape, lse, results);
+  append_map_results(o.maps, {.q = q, .k = k}, options, weights_shape, lse, in, results);
   if (o.gradients) {
     const Tensor d_out = gradient_of_output(in, q.dtype(), "of q");
     const auto like = [](const Tensor& x) { return x ? Tensor(x.dtype(), x.shape()) : Tensor(); };
     Tensor d_q = like(q), d_k = like(k), d_v = like(v), d_bias = like(bias);
-    learned.allocate_gradients();
+    LearnedGradients learned(scores.learned);
     sdpa_backward({.q = q, .k = k, .v = v, .out = out, .lse = lse, .d_out = d_out, .d_q = d_q, .d_k = d_k, .d_v = d_v, .d_bias = d_bias,
                    .d_relative_bias = learned.d_relative_bias, .d_sink = learned.d_sink},
                   options);
@@ -97,7 +73,7 @@ std::string run_sdpa(const Options& o, InputTensors* in, Results* results) {
     results->push_back({"d_k", std::move(d_k)});
     results->push_back({"d_v", std::move(d_v)});
     if (d_bias) results->push_back({"d_bias", std::move(d_bias)});
-    learned.add_gradients(results);
+    learned.add(scores.learned, results);
   }
   results->push_back({"out", std::move(out)});
   in->report_unused({"q", "k", "v"}, {});
@@ -111,27 +87,27 @@ std::string run_layer(const Options& o, InputTensors* in, Results* results) {
   LayerCall call;
   read_inputs(in, loaded, &call);
   set_input(loaded, &call);
-  Learned learned(in, o.rules, dtype);
+  const Learned learned(in, o.rules, dtype);
   call.options.sink = learned.sink, call.options.relative_bias = learned.relative_bias;
   set_options(loaded, o.rules, in, &call);
   nn::MultiHeadAttention::Saved saved;
   Tensor out(dtype, layer.output_shape(call.input));
   layer.forward(call.input, out, call.options, &saved);
-  append_map_results(o.maps, saved.maps(), saved.sdpa, call.weights, saved.lse, results);
+  append_map_results(o.maps, saved.maps(), saved.sdpa, call.weights, saved.lse, in, results);
   if (o.gradients) {
     const Tensor d_out = gradient_of_output(in, dtype, kOfParameters);
     const auto like = [&](const Tensor& x) { return x ? Tensor(dtype, x.shape()) : Tensor(); };
     Tensor d_query = like(call.query), d_key = like(call.key), d_value = like(call.value);
     Tensor d_bias = call.bias ? Tensor(dtype, call.options.bias.shape()) : Tensor();
-    learned.allocate_gradients();
+    LearnedGradients d_learned(learned);
     nn::MultiHeadAttention d_layer = zeros_like(layer);
-    layer.backward(saved, d_out, {.query = d_query, .key = d_key, .value = d_value, .bias = d_bias, .relative_bias = learned.d_relative_bias, .sink = learned.d_sink,
+    layer.backward(saved, d_out, {.query = d_query, .key = d_key, .value = d_value, .bias = d_bias, .relative_bias = d_learned.d_relative_bias, .sink = d_learned.d_sink,
                                      .parameters = &d_layer});
     results->push_back({"d_query", std::move(d_query)});
     if (d_key) results->push_back({"d_key", std::move(d_key)});
     if (d_value) results->push_back({"d_value", std::move(d_value)});
     if (d_bias) results->push_back({"d_bias", Tensor::copy_of(d_bias.view().reshape(call.bias.shape()))});
-    learned.add_gradients(results);
+    d_learned.add(learned, results);
     io::AttentionParameters parameters = models::attention_parameters(d_layer, loaded.layout, loaded.prefix);
     parameters.spelling = loaded.spelling;
     parameters.scale = loaded.scale;  // options may have changed scale and global_query; store_attention() needs the layout's
@@ -143,19 +119,6 @@ std::string run_layer(const Options& o, InputTensors* in, Results* results) {
   return cat("layer of layout ", loaded.layout, loaded.prefix.empty() ? "" : cat(" at ", printable(loaded.prefix)), ", ", counted(layer.config.heads, "head"));
 }
 
-void report(const Options& o, const std::string& what, const Results& results) {
-  if (o.json) {
-    Json list = Json::array();
-    for (const auto& [name, tensor] : results) list.push_back({{"name", name}, {"dtype", info(tensor.dtype()).name}, {"shape", to_json(tensor.shape())}});
-    return print_json({{"operation", what}, {"output", o.output}, {"tensors", list}});
-  }
-  std::vector<std::vector<std::string>> rows;
-  for (const auto& [name, tensor] : results) rows.push_back({cat(tensor.dtype()), to_string(tensor.shape()), printable(name)});
-  std::string text = cat(what, "\n", printable(o.output), ":\n");
-  for (const std::string& line : aligned(rows)) append(text, cat("  ", line, "\n"));
-  print(text);
-}
-
 void run_attend(const Options& o) {
   check_tensor_format("--output", o.output);
   check_not_input(o.output, std::array{o.tensors, o.file.path});
@@ -164,7 +127,7 @@ void run_attend(const Options& o) {
   Results results;
   const std::string what = o.file.path.empty() ? run_sdpa(o, &in, &results) : run_layer(o, &in, &results);
   io::save_tensors(o.output, results);
-  report(o, what, results);
+  report(what, o.output, results, o.json);
 }
 
 }  // namespace
@@ -177,7 +140,7 @@ Subcommand declare_attend(CLI::App& parser) {
   std::vector<CLI::Option*> of_layers = add_layer_file(parser, &o->file);
   of_layers.push_back(add_value(parser, "--heads", &o->file.heads, read_positive, "N",
                                 "number of heads, if neither the parameters nor config.json in their folder say it"));
-  add_map_results(parser, &o->maps);
+  add_map_results(parser, &o->maps, true);
   parser.add_flag("--gradients", o->gradients, "also write the gradients of sum(out * d_out) by inputs, biases, sink logits and parameters, named d_NAME");
   add_attention_rules(parser, &o->rules);
   add_key_lengths(parser, &o->rules);
@@ -199,7 +162,7 @@ Subcommand declare_attend(CLI::App& parser) {
           "q [*,N,T,H], k [*,K,S,H], v [*,K,S,V].\n"
           "Optional tensors: attend or block (boolean, one for each query and key), attend_keys or block_keys (boolean [*,S]), key_lengths, "
           "diagonal_offsets, query_offsets and key_offsets (integers, as the options), "
-          "bias (added to the scores), sink (sink logits [N], or broadcasting to [*,N,T]), relative_bias.slopes (ALiBi, [N]) or "
+          "key_sets (boolean [M,S], with --key-mass), bias (added to the scores), sink (sink logits [N], or broadcasting to [*,N,T]), relative_bias.slopes (ALiBi, [N]) or "
           "relative_bias.table (T5's buckets, [N,buckets]), dropout_keep (boolean, with --dropout), d_out (with --gradients). For the layout torch, masks and "
           "biases may be [B*N,T,S].\n"
           "Layers of gpt2 and mingpt are causal unless --causal=off is given. Self-attention of t5 adds a bias for each distance: give it as "

@@ -79,6 +79,7 @@ std::string overview(std::span<const Command> commands, std::size_t width, bool 
       {"polyhead trace --layer d2l --num-hiddens 100 --heads 5", "show each step of a layer, with its shape and meaning"},
       {"polyhead attend --parameters layer.safetensors --heads 4 --tensors in.safetensors -o out.safetensors",
        "run a layer on your tensors"},
+      {"polyhead maps --tensors qk.safetensors -o maps.safetensors --statistics --top-keys 16", "what each head attends to, from q and k alone"},
       {"polyhead inspect model.safetensors", "list a file's tensors and attention layers"},
       {"polyhead explain --q 1,8,512,64 --k 1,8,512,64", "show how attention of these shapes would be computed"},
   };

@@ -30,7 +30,7 @@ constexpr std::array<MaskTensor, 8> kMaskTensors{{{"attend", &Mask::attend},
                                                   {"key_offsets", &Mask::key_offsets}}};
 
 bool is_result(const std::string& name) {
-  constexpr std::array<std::string_view, 8> kResults{"out", "attention_weights", "lse", "top_keys", "top_attention_weights", "pooled_map", "key_sums", "head_divergence"};
+  constexpr std::array<std::string_view, 11> kResults{"out", "attention_weights", "lse", "top_keys", "top_attention_weights", "pooled_map", "key_sums", "head_divergence", "map_window", "key_mass", "rollout"};
   return std::find(kResults.begin(), kResults.end(), name) != kResults.end() || name.starts_with("statistics.") || (name.starts_with("d_") && name != "d_out");
 }
 
@@ -71,7 +71,7 @@ void InputTensors::read_masks(Mask* mask) {
 
 void InputTensors::report_unused(std::vector<std::string> inputs, std::span<const std::string> parameters) const {
   std::vector<std::string> known = std::move(inputs);
-  known.insert(known.end(), {"bias", "sink", kSlopes, kTable, "dropout_keep", "d_out"});
+  known.insert(known.end(), {"bias", "sink", kSlopes, kTable, "dropout_keep", "d_out", "key_sets"});
   for (const MaskTensor& mask : kMaskTensors) known.emplace_back(mask.name);
   std::vector<std::string> free_names, others;
   const std::string file = cat("'", printable(path_), "'");

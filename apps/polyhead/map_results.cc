@@ -1,5 +1,6 @@
 #include "map_results.h"
 
+#include <functional>
 #include <memory>
 
 #include "arguments.h"
@@ -9,46 +10,108 @@
 namespace polyhead::app {
 namespace {
 
+constexpr const char* kKeySets = "key_sets";
+
 std::array<std::int64_t, 2> read_pooled(const std::string& word) {
   const std::size_t comma = word.find(',');
   if (comma == std::string::npos) throw UsageError(cat("'", word, "' is not a size; give HEIGHT,WIDTH, such as 64,64"));
   return {read_positive(word.substr(0, comma)), read_positive(word.substr(comma + 1))};
 }
 
-}  // namespace
-
-void add_map_results(CLI::App& parser, MapResults* wanted) {
-  parser.add_flag("--attention-weights", wanted->attention_weights, "also write attention_weights [*,N,T,S], before dropout, and lse [*,N,T]");
-  add_value(parser, "--top-keys", &wanted->top_keys, read_count, "K",
-            "also write top_keys and top_attention_weights [*,N,T,K]: the K keys with the largest attention weights, largest first");
-  add_value(parser, "--pooled-map", &wanted->pooled, read_pooled, "H,W", "also write pooled_map [*,N,H,W]: the mean attention weights of H x W blocks");
-  parser.add_flag("--key-sums", wanted->key_sums, "also write key_sums [*,N,S]: how much each key is attended to, summed over the queries");
-  parser.add_flag("--statistics", wanted->statistics,
-                  "also write statistics.entropy (nats), .largest, .distance, .first_key, .previous_key, .same_key and .next_key [*,N]: means over the queries");
-  parser.add_flag("--divergence", wanted->divergence, "also write head_divergence [*,N,N]: the Jensen-Shannon divergence of each two heads, in nats");
+std::array<std::int64_t, 2> read_window(const std::string& word) {
+  const std::size_t comma = std::min(word.find(','), word.size());
+  const auto first = parse<std::int64_t>(word.substr(0, comma)), last = parse<std::int64_t>(std::string_view(word).substr(std::min(comma + 1, word.size())));
+  if (!first || !last || *first > *last) throw UsageError(cat("'", word, "' is not a band; give FIRST,LAST, distances of key and query such as -2,0"));
+  return {*first, *last};
 }
 
-void append_map_results(const MapResults& wanted, MapsInput input, const SdpaOptions& options, const Shape& shape, ConstTensorView lse,
-                        std::vector<io::NamedTensor>* results) {
-  const DType dtype = lse.dtype();
-  std::unique_ptr<Progress> bar;
-  input.progress = [&](std::int64_t done, std::int64_t total) {
-    if (!bar) bar = std::make_unique<Progress>("rows of attention maps", static_cast<std::size_t>(total));
+Pooling read_pooling(const std::string& word) {
+  static const std::array<std::string, 3> kNames{"mean", "sum", "largest"};
+  const std::string name = read_choice(word, "kind of pooling", kNames);
+  return name == "mean" ? Pooling::mean : name == "sum" ? Pooling::sum : Pooling::largest;
+}
+
+std::vector<IndexList> read_key_sets(const std::string& word) {
+  return word.empty() || word == "true" ? std::vector<IndexList>() : read_index_lists(word);  // the option without a value
+}
+
+// [M,S], or the tensor of the file.
+Tensor key_sets_of(const std::vector<IndexList>& lists, std::int64_t keys, InputTensors* in) {
+  if (lists.empty()) return in->required(kKeySets, "the sets of keys of --key-mass without a value");
+  if (in->has(kKeySets)) throw UsageError("--key-mass: the input tensors have key_sets too; give the sets of keys once");
+  Tensor sets(DType::boolean, {std::ssize(lists), keys});
+  bool* set = sets.data<bool>();
+  for (const IndexList& list : lists) {
+    for (const std::int64_t s : indices(list, keys, "--key-mass", "key")) set[s] = true;
+    set += keys;
+  }
+  return sets;
+}
+
+}  // namespace
+
+void add_map_results(CLI::App& parser, MapResults* wanted, bool beside_output) {
+  const std::string write = beside_output ? "also write " : "write ";
+  parser.add_flag("--attention-weights", wanted->attention_weights, write + "attention_weights [*,N,T,S], before dropout" + (beside_output ? ", and lse [*,N,T]" : ""));
+  add_value(parser, "--rows", &wanted->rows, read_index_list, "LIST", "of attention_weights write these queries only, such as 0,5,10:20 (10 to 19)");
+  add_value(parser, "--keys", &wanted->keys, read_index_list, "LIST", "of attention_weights write these keys only; with --rows a rectangle or chosen rows and columns");
+  add_value(parser, "--map-window", &wanted->window, read_window, "FIRST,LAST",
+            write + "map_window [*,N,T,LAST-FIRST+1]: the attention weights of the keys t+FIRST to t+LAST of query t, 0 where there is no such key");
+  add_value(parser, "--top-keys", &wanted->top_keys, read_count, "K",
+            write + "top_keys and top_attention_weights [*,N,T,K]: the K keys with the largest attention weights, largest first");
+  CLI::Option* pooled = add_value(parser, "--pooled-map", &wanted->pooled, read_pooled, "H,W", write + "pooled_map [*,N,H,W]: the mean attention weights of H x W blocks");
+  add_value(parser, "--pooling", &wanted->pooling, read_pooling, "KIND", "what pooled_map has of a block: mean, sum or largest (default: mean)")->needs(pooled);
+  add_value(parser, "--key-mass", &wanted->key_mass, read_key_sets, "[SETS]",
+            write + "key_mass [*,N,T,M]: how much each query attends to each of M sets of keys, such as 0;5:8,11 (two sets); without a value the sets "
+            "are the boolean tensor key_sets, which broadcasts to [*,M,S]")
+      ->expected(0, 1);
+  parser.add_flag("--key-sums", wanted->key_sums, write + "key_sums [*,N,S]: how much each key is attended to, summed over the queries");
+  parser.add_flag("--statistics", wanted->statistics,
+                  write + "statistics.entropy (nats), .largest, .distance, .first_key, .previous_key, .same_key and .next_key [*,N]: means over the queries");
+  parser.add_flag("--divergence", wanted->divergence, write + "head_divergence [*,N,N]: the Jensen-Shannon divergence of each two heads, in nats");
+}
+
+std::function<void(std::int64_t, std::int64_t)> progress_bar(std::string_view what) {
+  return [what, bar = std::shared_ptr<Progress>()](std::int64_t done, std::int64_t total) mutable {
+    if (!bar) bar = std::make_shared<Progress>(what, static_cast<std::size_t>(total));
     bar->show(static_cast<std::size_t>(done));
     if (done == total) bar.reset();
   };
+}
+
+void append_map_results(const MapResults& wanted, MapsInput input, const SdpaOptions& options, const Shape& shape, ConstTensorView lse, InputTensors* in,
+                        std::vector<io::NamedTensor>* results) {
+  const std::int64_t queries = shape[-2], keys = shape[-1];
+  const DType dtype = accumulation_dtype(input.q.dtype());
+  input.progress = progress_bar("rows of attention maps");
   const Shape heads = shape.first(shape.size() - 2);
   const auto add = [&](std::string name, std::initializer_list<std::int64_t> rest) -> TensorView {
     Shape of_result = heads;
     for (const std::int64_t extent : rest) of_result.push_back(extent);
     return results->emplace_back(io::NamedTensor{std::move(name), Tensor(dtype, of_result)}).tensor;
   };
+  // Check all before the first operation, because each may take minutes.
+  if (wanted.top_keys && *wanted.top_keys > keys) throw UsageError(cat("--top-keys: ", *wanted.top_keys, " is too large; there are ", counted(keys, "key")));
+  if (const auto& pooled = wanted.pooled; pooled && ((*pooled)[0] > queries || (*pooled)[1] > keys))
+    throw UsageError(cat("--pooled-map: ", (*pooled)[0], ",", (*pooled)[1], " is too large; there are ", queries, " queries and ", counted(keys, "key")));
+  if (const auto& window = wanted.window; window && ((*window)[0] < -queries - keys || (*window)[1] > queries + keys))
+    throw UsageError(cat("--map-window: ", (*window)[0], ",", (*window)[1], " is too far from the diagonal; there are ", queries, " queries and ", counted(keys, "key")));
+  if ((wanted.rows || wanted.keys) && !wanted.attention_weights) throw UsageError(cat(wanted.rows ? "--rows" : "--keys", " chooses a part of the attention weights; it needs --attention-weights"));
+  const IndexList all{{}};
+  const std::vector<std::int64_t> rows = indices(wanted.rows.value_or(all), queries, "--rows", "row"), columns = indices(wanted.keys.value_or(all), keys, "--keys", "key");
+  const Tensor key_sets = wanted.key_mass ? key_sets_of(*wanted.key_mass, keys, in) : Tensor();
+
   if (wanted.attention_weights) {
-    attention_map(input, add("attention_weights", {shape[-2], shape[-1]}), options);
-    results->push_back({"lse", Tensor::copy_of(lse)});
+    const TensorView out = add("attention_weights", {std::ssize(rows), std::ssize(columns)});
+    if (wanted.keys) {
+      attention_map_part(input, rows, columns, out, options);
+    } else {
+      attention_map_rows(input, rows, out, options);
+    }
+    if (lse) results->push_back({"lse", Tensor::copy_of(lse)});
   }
+  if (const auto& window = wanted.window) attention_windows(input, (*window)[0], add("map_window", {queries, (*window)[1] - (*window)[0] + 1}), options);
   if (const auto& count = wanted.top_keys) {
-    if (*count > shape[-1]) throw UsageError(cat("--top-keys: ", *count, " is too large; there are ", counted(shape[-1], "key")));
     Shape top = shape;
     top[-1] = *count;
     Tensor probability(dtype, top), key(DType::i64, top);
@@ -56,13 +119,9 @@ void append_map_results(const MapResults& wanted, MapsInput input, const SdpaOpt
     results->push_back({"top_keys", std::move(key)});
     results->push_back({"top_attention_weights", std::move(probability)});
   }
-  if (const auto& pooled = wanted.pooled) {
-    const auto [height, width] = *pooled;
-    if (height > shape[-2] || width > shape[-1])
-      throw UsageError(cat("--pooled-map: ", height, ",", width, " is too large; there are ", shape[-2], " queries and ", counted(shape[-1], "key")));
-    attention_pooled_map(input, add("pooled_map", {height, width}), options);
-  }
-  if (wanted.key_sums) attention_key_sums(input, add("key_sums", {shape[-1]}), options);
+  if (const auto& pooled = wanted.pooled) attention_pooled_map(input, add("pooled_map", {(*pooled)[0], (*pooled)[1]}), options, wanted.pooling);
+  if (wanted.key_mass) attention_key_mass(input, key_sets, add("key_mass", {queries, key_sets.extent(-2)}), options);
+  if (wanted.key_sums) attention_key_sums(input, add("key_sums", {keys}), options);
   if (wanted.divergence) attention_divergence(input, add("head_divergence", {heads[-1]}), options);
   if (wanted.statistics) {
     HeadStatistics views;

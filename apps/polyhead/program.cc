@@ -23,6 +23,7 @@ namespace polyhead::app {
 Subcommand declare_view(CLI::App& parser);
 Subcommand declare_trace(CLI::App& parser);
 Subcommand declare_attend(CLI::App& parser);
+Subcommand declare_maps(CLI::App& parser);
 Subcommand declare_inspect(CLI::App& parser);
 Subcommand declare_devices(CLI::App& parser);
 Subcommand declare_explain(CLI::App& parser);
@@ -33,6 +34,7 @@ constexpr std::array kCommands{
     Command{"view", "show what every head of a sentence model attends to", declare_view},
     Command{"trace", "show a layer step by step, with the shape and meaning of each tensor", declare_trace},
     Command{"attend", "run a layer, or attention alone, on tensors from a file", declare_attend},
+    Command{"maps", "attention maps of q and k: parts, bands, statistics, rollout", declare_maps},
     Command{"inspect", "list the tensors, metadata and attention layers of a file", declare_inspect},
     Command{"devices", "show the processor, its instruction sets and the backends", declare_devices},
     Command{"explain", "show how attention of given shapes would be computed", declare_explain},

@@ -33,6 +33,7 @@ with tempfile.TemporaryDirectory() as name:
         tiny_model.write(folder / "MODEL_DIR")
     for file in ("layer.safetensors", "in.safetensors"):
         shutil.copy(tests / "golden/vectors/torch_mha_cross.safetensors", folder / file)
+    shutil.copy(tests / "golden/vectors/sdpa_plain.safetensors", folder / "qk.safetensors")
     before = {path.name for path in folder.iterdir()}
     environment = os.environ | {"PATH": f"{folder / 'bin'}{os.pathsep}{os.environ['PATH']}", "NO_COLOR": "1"}
     for line in lines:

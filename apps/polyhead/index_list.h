@@ -1,0 +1,23 @@
+// Numbers of queries or keys on the command line: "0,5,10:20".
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace polyhead::app {
+
+struct IndexRange {
+  std::int64_t first = 0;
+  std::optional<std::int64_t> last = {};  // not included; without it the range goes to the end
+};
+using IndexList = std::vector<IndexRange>;
+
+IndexList read_index_list(const std::string& word);
+std::vector<IndexList> read_index_lists(const std::string& word);  // lists with semicolons between
+
+// The numbers one by one. UsageError unless each lies in [0, count); `what` is what they count, such as "key".
+std::vector<std::int64_t> indices(const IndexList& list, std::int64_t count, const char* option, const char* what);
+
+}  // namespace polyhead::app
