@@ -10,7 +10,7 @@ import json
 import re
 import sys
 
-from session import PIXELS, Checks, Choose, Expected, parsed, reload, run_checks, started_browser, title
+from session import ABSOLUTE, PIXELS, RELATIVE, Checks, Choose, Expected, parsed, reload, run_checks, started_browser, title
 
 def check_grid(checks, session, choose):
     expected = session.expected
@@ -52,6 +52,31 @@ def check_hover(checks, session, choose):
     first = session.text("#row-list li:first-child .word")
     checks.that(session.lit() == [[row], []] and first == expected.word(expected.keys, best), "pointing at a row's word lists what it attends to most",
                 (session.lit(), first))
+
+
+def check_pinned(checks, session, choose):
+    """The pinned pair keeps headline and lists while the pointer is elsewhere, and nothing moves."""
+    expected, page = session.expected, session.page
+    layer, head = choose.heads(1)[0]
+    session.open(layer, head)
+    row, column = choose.cells(1)[0]
+    other = ((row + 2) % expected.rows, (column + 3) % expected.columns)
+    session.hover(row, column)
+    page.mouse.down()
+    page.mouse.up()
+    lists, places = session.text("#detail"), "() => ['.cells', '#detail', '#link'].map((one) => document.querySelector(one).getBoundingClientRect().top + scrollY)"
+    before = page.evaluate(places)
+    session.hover(*other)
+    said = session.text("#where")
+    checks.that(not session.right(layer, head, row, column) and session.text("#detail") == lists, "a pinned pair keeps the headline and the lists", session.text("#readout"))
+    shown = said.split()[-1].replace("≈", "")
+    error = abs(float(shown) - expected.weight(layer, head, *other))
+    checks.that(said.startswith("Under the pointer: " + " ".join(expected.pair(*other).split())) and error <= (max(RELATIVE * float(shown), 4e-6) if expected.approximate else ABSOLUTE),
+                "the line below names the pair under the pointer", said)
+    checks.that(session.lit() == [[other[0]], [other[1]]] and page.locator(".label.pinned").count() == 2 and page.locator(".pin-band").is_visible(), "both pairs are marked", session.lit())
+    checks.that(page.evaluate(places) == before, "nothing moves", (before, page.evaluate(places)))
+    page.mouse.move(2, 2)
+    checks.that(session.text("#where") == f"Attention from row {row} to column {column}.", "the pinned pair alone comes back", session.text("#where"))
 
 
 def check_special(checks, session, choose):
@@ -196,6 +221,7 @@ def main():
         return run_checks(arguments, checks, browser, [
             ("grid", check_grid, [choose], {}),
             ("hover", check_hover, [choose], {}),
+            ("pinned", check_pinned, [choose], {}),
             ("special tokens", check_special, [choose], {}),
             ("keyboard", check_keyboard, [], {}),
             ("address", check_address, [choose], {}),

@@ -99,11 +99,11 @@ class Compare {
     return this.size;
   }
 
-  light(spot) {
-    this.panes[0].matrix.light(spot);
+  light(...spots) {
+    this.panes[0].matrix.light(...spots);
     if (!this.same) return this.panes[1].matrix.light(null);
-    this.panes[1].matrix.light(spot);
-    this.panes[2].matrix.light(spot);
+    this.panes[1].matrix.light(...spots);
+    this.panes[2].matrix.light(...spots);
   }
 
   reveal(spot) { for (const { matrix } of this.same ? this.panes : this.panes.slice(0, 1)) matrix.reveal(spot); }

@@ -32,6 +32,14 @@ function fillLabels(strip, tokens, indices, blocked) {
   return new Map(indices.map((index, at) => [index, labels[at]]));
 }
 
+// Gives the labels of a spot's two words a class, and takes it from those that had it `before`. Returns the labels that have it now.
+function markLabels(before, className, queryLabels, keyLabels, spot) {
+  for (const label of before) label.classList.remove(className);
+  const labels = [queryLabels.get(spot?.row), keyLabels.get(spot?.column)].filter(Boolean);
+  for (const label of labels) label.classList.add(className);
+  return labels;
+}
+
 const fillSelect = (select, options) => select.replaceChildren(...options.map(([value, name]) => new Option(name, value)));
 
 // Pointing at a word of a strip chooses its whole row or column; `side` says which.

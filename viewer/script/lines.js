@@ -40,6 +40,7 @@ class Lines {
     this.leftLabels = fillLabels(this.left, text.queries, shown.rows);
     this.rightLabels = fillLabels(this.right, text.keys, shown.columns, text.blocked);
     this.spot = null;
+    this.framed = [];
   }
 
   #kept() { return this.state.kept === "" ? [] : this.state.kept.split(","); }
@@ -61,8 +62,9 @@ class Lines {
     this.#stroke();
   }
 
-  light(spot) {
+  light(spot, pinned = null) {
     this.spot = spot;
+    this.framed = markLabels(this.framed, "pinned", this.leftLabels, this.rightLabels, pinned);
     const width = this.text.keys.size;
     const tint = (labels, weightOf, chosen) => labels.forEach((label, index) => {
       const weight = weightOf(index);

@@ -56,7 +56,7 @@ class Link {
     this.where = distanceName(column - row);
     const related = text.keys === text.queries;
     $("link-note").textContent = related
-      ? say("Usual: the head's mean weight from the other words {0}, in this text. A head with a usual weight of at least {1} looks there whatever the words are; it is marked.", this.where, MOSTLY)
+      ? say("Usual: the mean weight that the head gives {0} elsewhere in this text; heads with {1} or more are marked.", this.where, MOSTLY)
       : say("The two sides are different texts, so a distance between their words has no meaning.");
     const show = (weight) => text.decoder.show(weight);
     $("link-list").replaceChildren(...this.heads.map(({ layer, head, weight, usual }) => {

@@ -7,7 +7,7 @@ class Matrix {
   constructor(events) {
     this.events = events;
     this.canvas = make("canvas", { aria: { hidden: true } });
-    this.bands = ["row-band", "column-band", "cell-band"].map((className) => make("div", { className, hidden: true }));
+    this.bands = ["pin-band", "row-band", "column-band", "cell-band"].map((className) => make("div", { className, hidden: true }));
     this.body = this.cells = make("div", { className: "cells", tabIndex: 0, role: "application" }, this.canvas, ...this.bands);
     this.queryStrip = make("div", { className: "strip queries" });
     this.keyStrip = make("div", { className: "strip keys" });
@@ -34,7 +34,7 @@ class Matrix {
     this.gate.draw(text, shown, look, place ?? { layer: MEAN });
     this.cells.querySelectorAll(".segment, .gold, .blocked-shade").forEach((mark) => mark.remove());
     this.cells.append(...blockedShades(text, shown), ...linkOutlines(text, shown), ...Matrix.#segments(text.queries, shown.rows, "row"), ...Matrix.#segments(text.keys, shown.columns, "column"));
-    this.lit = [];
+    this.lit = this.framed = [];
   }
 
   // Lines between the segments of a text.
@@ -75,18 +75,20 @@ class Matrix {
     return sizes[Math.min(sizes.length - 1, Math.max(0, first + zoom - Math.sign(zoom)))];
   }
 
-  // Highlights a pair, a row (column null), a column (row null) or nothing (null).
-  light(spot) {
-    const row = spot ? this.shown.rows.indexOf(spot.row) : -1;
-    const column = spot ? this.shown.columns.indexOf(spot.column) : -1;
-    for (const band of this.bands) setStyle(band, {row, column});  // not on the whole element: every label would be styled again
-    const [rowBand, columnBand, cellBand] = this.bands;
+  // Highlights a pair, a row (column null), a column (row null) or nothing (null), and frames what is pinned.
+  light(spot, pinned = null) {
+    const [pinBand, ...bands] = this.bands;
+    const place = (spot) => ({ row: spot ? this.shown.rows.indexOf(spot.row) : -1, column: spot ? this.shown.columns.indexOf(spot.column) : -1 });
+    const { row, column } = place(spot);
+    for (const band of bands) setStyle(band, {row, column});  // not on the whole element: every label would be styled again
+    setStyle(pinBand, place(pinned));
+    pinBand.hidden = pinned?.row == null || pinned.column == null;
+    const [rowBand, columnBand, cellBand] = bands;
     rowBand.hidden = row < 0;
     columnBand.hidden = column < 0;
     cellBand.hidden = row < 0 || column < 0;
-    for (const label of this.lit) label.classList.remove("lit");
-    this.lit = [row >= 0 && this.queryLabels.get(spot.row), column >= 0 && this.keyLabels.get(spot.column)].filter(Boolean);
-    for (const label of this.lit) label.classList.add("lit");
+    this.lit = markLabels(this.lit, "lit", this.queryLabels, this.keyLabels, spot);
+    this.framed = markLabels(this.framed, "pinned", this.queryLabels, this.keyLabels, pinned);
   }
 
   // Scrolls until the words at the edges do not cover the pair.

@@ -12,7 +12,7 @@ let zoom = 0;
 let current = {};  // drawn last: { look: { scale, ramp } }; with an open head also { text, map, shown }
 
 const prefersDark = matchMedia("(prefers-color-scheme: dark)");
-// The pair chosen by keyboard or click, { row, column }; while the pointer is over another pair, that one is shown.
+// The pair chosen by keyboard or click, { row, column }, of which one may be null.
 const pinned = () => (state.row === null && state.column === null ? null : { row: state.row, column: state.column });
 const pin = (spot) => Object.assign(state, { row: spot?.row ?? null, column: spot?.column ?? null });
 const events = { hover: (spot) => point(spot ?? pinned()), choose: (spot) => choose(spot), chosen: () => pinned(), open: (layer, head) => update({ layer, head }), set: (changes) => update(changes) };
@@ -267,11 +267,15 @@ const stageSize = () => ({ width: $("stage").clientWidth, height: stageHeight() 
 
 const visible = (index, indices) => index === null || indices.includes(index);
 
+// What is pinned keeps the headline and the lists; a spot under the pointer that differs from it has a line of its own.
 function point(spot) {
   if (!isOpen() || !current.map || $("stage").firstChild !== view().element) return;
-  view().light(spot);
-  detail.show(current.text, current.map, current.shown, spot, view().reading);
-  $("gate-note").textContent = GateStrip.note(current.text, state, spot?.row ?? null, (weight) => current.text.decoder.show(weight));
+  const kept = pinned(), goesOn = !kept || ["row", "column"].every((side) => kept[side] === null || kept[side] === spot[side]);
+  const told = goesOn ? spot : kept;
+  view().light(spot, kept);
+  detail.show(current.text, current.map, current.shown, told, view().reading);
+  if (!goesOn) $("where").textContent = say("Under the pointer: {0}", detail.sentence(current.text, current.map, spot));
+  $("gate-note").textContent = GateStrip.note(current.text, state, told?.row ?? null, (weight) => current.text.decoder.show(weight));
 }
 
 function choose(spot) {
@@ -285,6 +289,7 @@ function choose(spot) {
 // What depends on the pinned pair, besides the head's own view.
 function showPinned() {
   const text = textShown();
+  document.body.classList.toggle("pinned", pinned() !== null);
   link.show(text, pinned(), state.rank, current.look);
   const model = wordsAt(state.text);  // without special tokens shared out, which no q and k give
   if (isOpen() && current.map) worked.show({ text: model, layer: state.layer, head: state.head, map: model.map(state.layer, state.head), spot: pinned(), feature: Number(state.feature), style: getComputedStyle(document.documentElement) });
@@ -349,7 +354,7 @@ function setZoom(step) {
   const before = shown.size;
   const after = shown.resize(stageSize(), step === 0 ? 0 : zoom + step);
   if (step === 0 || after !== before) zoom = step === 0 ? 0 : zoom + step;
-  shown.light(pinned());
+  shown.light(pinned(), pinned());
 }
 
 function nameOfText({ text, file }, index, tab = tabName(texts[index])) {
