@@ -74,6 +74,12 @@ std::string clip(std::string_view text, std::size_t width) {
   return result + "…";
 }
 
+std::string clip_words(std::string_view text, std::size_t width) {
+  const std::string cut = clip(text, width);
+  const std::size_t space = cut == text ? std::string::npos : cut.find_last_of(' ');
+  return space == std::string::npos ? cut : trimmed(cut.substr(0, space)) + " …";
+}
+
 std::string pad_right(std::string_view text, std::size_t width) {
   const std::size_t used = columns(text);
   return std::string(text) + std::string(width > used ? width - used : 0, ' ');

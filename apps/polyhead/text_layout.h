@@ -20,6 +20,7 @@ std::vector<std::string> characters(std::string_view text);
 std::size_t columns(std::string_view text);
 
 std::string clip(std::string_view text, std::size_t width);       // at most `width` columns; longer text ends in "…"
+std::string clip_words(std::string_view text, std::size_t width);  // the same, and cut between words if the text has spaces
 std::string pad_right(std::string_view text, std::size_t width);  // at least `width` columns
 std::string pad_left(std::string_view text, std::size_t width);
 std::string trimmed(std::string_view text);  // without spaces at its end

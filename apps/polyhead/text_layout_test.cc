@@ -31,6 +31,13 @@ TEST(Clip, MarksWhatIsLeftOut) {
   EXPECT_EQ(clip("東京都", 4), "東…") << "half of a wide character cannot be shown";
 }
 
+TEST(ClipWords, CutsBetweenWords) {
+  EXPECT_EQ(clip_words("the fox jumps", 13), "the fox jumps");
+  EXPECT_EQ(clip_words("the fox jumps", 12), "the fox …");
+  EXPECT_EQ(clip_words("the fox jumps", 8), "the …") << "with the ellipsis at most 8 columns";
+  EXPECT_EQ(clip_words("東京都", 4), "東…") << "no space to cut at";
+}
+
 TEST(Fit, HasExactlyTheWidth) {
   for (const char* word : {"", "a", "fox", "jumps", "東京都", "e\u0301"})
     for (std::size_t width = 1; width < 9; ++width) EXPECT_EQ(columns(fit(word, width)), width) << word << " in " << width;

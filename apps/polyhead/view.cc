@@ -250,7 +250,7 @@ class View {
 
   std::string page() const {
     viewer::Page page;
-    page.title = clip(printable(texts_[0].text), 80);
+    page.title = clip_words(printable(texts_[0].text), 80);
     if (texts_.size() > 1) page.title += cat(" (+", texts_.size() - 1, ")");
     page.model = model_name(o_.model);
     page.language = o_.language.value_or(viewer::Language::readers);

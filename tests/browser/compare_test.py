@@ -137,6 +137,13 @@ def check_heads(checks, session, choose):
     checks.that(page.locator("#status").text_content().startswith(expected.pair(0, 0) + " A "), "arrow keys move, and the difference is spoken", page.locator("#status").text_content())
 
 
+def check_level(checks, session, choose, columns):
+    session.open(*choose.heads(1)[0])
+    session.page.locator('[data-view="compare"]').click()
+    tops = session.page.locator(".pane .cells").evaluate_all("(all) => all.map((one) => one.getBoundingClientRect().top)")[:columns]
+    checks.that(len(tops) == columns and max(tops) - min(tops) < 1, f"{columns} maps beside each other stand at one height", tops)
+
+
 def check_same(checks, session, choose):
     layer, head = choose.heads(1)[0]
     session.page.goto(f"{session.url}#layer={layer}&head={head}&view=compare&with={layer}.{head}")
@@ -280,6 +287,8 @@ def main():
             ("same", check_same, [choose], dict(wide)),
             ("texts", check_texts, [choose], {"path": three, **wide}),
             ("file", check_file, [choose, arguments.page, folder], dict(wide)),
+            ("three", check_level, [choose, 3], {"viewport": {"width": 1920, "height": 1000}}),
+            ("two", check_level, [choose, 2], {"viewport": {"width": 1280, "height": 1000}}),
             ("export", check_export, [choose], {}),
             ("light", check_palette, [choose, "light"], {}),
             ("dark", check_palette, [choose, "dark"], {"color_scheme": "dark"}),
