@@ -137,7 +137,10 @@ unpack_packages() {
   local get=(apt-get -o "APT::Architectures::=$(dpkg --print-architecture)" -o "APT::Architectures::=$architecture" -o "Dir::State::lists=$apt/lists"
     -o "Dir::State::status=$apt/status" -o "Dir::Cache=$apt")
   if [[ -n $suite ]]; then
-    echo "deb [arch=$architecture signed-by=/usr/share/keyrings/debian-archive-keyring.gpg] http://deb.debian.org/debian $suite main" >"$apt/sources.list"
+    local mirror
+    mirror=$(apt-get indextargets --format '$(SITE)' 'Created-By: Packages' | grep '/debian/\?$' | head -n 1)  # the one that this system uses
+    [[ -n $mirror ]] || stop "no mirror of Debian among apt's sources, to take packages of $suite from"
+    echo "deb [arch=$architecture signed-by=/usr/share/keyrings/debian-archive-keyring.gpg] $mirror $suite main" >"$apt/sources.list"
     get+=(-o "Dir::Etc::sourcelist=$apt/sources.list" -o Dir::Etc::sourceparts=-)
   fi
   (cd "$apt" && "${get[@]}" update && "${get[@]}" download "$@") >"$folder.log" 2>&1 || stop "apt has no packages for $architecture ($folder.log)"

@@ -93,4 +93,12 @@ std::string read_choice(const std::string& word, std::string_view what, std::spa
   return word;
 }
 
+void add_words(CLI::App& parser, const std::string& name, std::vector<std::string>* target, const std::string& type, const std::string& description) {
+  const auto take = [=](const CLI::results_t& words) {
+    *target = words;
+    return true;
+  };
+  parser.add_option(name, take, description)->type_name(type)->type_size(1)->expected(1)->take_all();
+}
+
 }  // namespace polyhead::app

@@ -9,6 +9,7 @@
 #include <string_view>
 #include <system_error>
 #include <utility>
+#include <vector>
 
 #include "command.h"
 #include "core/text.h"
@@ -58,5 +59,8 @@ CLI::Option* add_value(CLI::App& parser, const std::string& name, T* target, Rea
           description)
       ->type_name(type);
 }
+
+// Adds an option that may be given several times, with one word each time.
+void add_words(CLI::App& parser, const std::string& name, std::vector<std::string>* target, const std::string& type, const std::string& description);
 
 }  // namespace polyhead::app

@@ -285,18 +285,7 @@ Subcommand declare_view(CLI::App& parser) {
   const auto o = std::make_shared<Options>();
   parser.add_option("MODEL_DIR", o->model, "folder with config.json, vocab.txt and model.safetensors (a BERT-type encoder)")->required();
   parser.add_option("TEXTS", o->source, "a file with one text per line, the same as --file; - is standard input");
-  parser
-      .add_option(
-          "--text",
-          [o](const CLI::results_t& words) {
-            o->texts = words;
-            return true;
-          },
-          "the text; may be given several times")
-      ->type_name("TEXT")
-      ->type_size(1)
-      ->expected(1)
-      ->take_all();
+  add_words(parser, "--text", &o->texts, "TEXT", "the text; may be given several times");
   parser.add_option("--text-pair", o->pair, "a second part of the text, which is segment 1 for the model")->type_name("TEXT");
   parser.add_option("--file", o->file, "texts, one per line, 64 MiB at most; empty lines are left out; - is standard input")->type_name("PATH");
   parser.add_option("-o,--output", o->page, "write one HTML page with the attention maps of all heads; - is standard output")
@@ -305,18 +294,7 @@ Subcommand declare_view(CLI::App& parser) {
   add_value(parser, "--layer", &o->layer, read_count, "L", "the layer to show, from 0 (default: the last)");
   add_value(parser, "--head", &o->head, read_count, "H", "the head to show, from 0 (default: the mean over the layer's heads)");
   parser.add_flag("--mean", o->mean, "show the mean over the heads of --layer, or without --layer over all heads of all layers");
-  parser
-      .add_option(
-          "--without",
-          [o](const CLI::results_t& words) {
-            o->without = words;
-            return true;
-          },
-          "switch this head off, such as 2.8: its output is zero. The page shows how much that changes the text's embedding (1 - cosine). May be given several times, each head alone; all: every head, one run of the model for each")
-      ->type_name("L.H|all")
-      ->type_size(1)
-      ->expected(1)
-      ->take_all();
+  add_words(parser, "--without", &o->without, "L.H|all", "switch this head off, such as 2.8: its output is zero. The page shows how much that changes the text's embedding (1 - cosine). May be given several times, each head alone; all: every head, one run of the model for each");
   parser.add_option("--arrays", o->arrays, "write the arrays listed below to this file, .safetensors or .npz")->type_name("PATH");
   add_value(parser, "--values", &o->values,
             [](const std::string& word) {

@@ -1,0 +1,152 @@
+"""polyhead.jax.dot_product_attention beside jax.nn's, attention_fn beside Flax's formula and in its layers."""
+
+from __future__ import annotations
+
+import inspect
+from typing import Any
+
+import numpy as np
+import pytest
+
+pytest.importorskip("jax", minversion="0.5")
+import jax
+import jax.numpy as jnp
+from jax import lax
+
+from jax_support import Arrays, all_close, close, numbers, same
+from polyhead.jax import attention, attention_fn, dot_product_attention
+
+
+def jax_case(rng: np.random.Generator) -> tuple[Arrays, Arrays]:
+    batch, queries, keys, kv_heads, group = (int(rng.integers(1, n)) for n in (4, 7, 8, 3, 3))
+    heads = kv_heads * group
+    arrays: Arrays = {"query": numbers(rng, batch, queries, heads, 8)} | {name: numbers(rng, batch, keys, kv_heads, 8) for name in ("key", "value")}
+    if rng.random() < 0.5:
+        arrays["bias"] = numbers(rng, *(n if rng.random() < 0.6 else 1 for n in (batch, heads, queries, keys)))
+    given: Arrays = {"is_causal": bool(rng.random() < 0.3), "scale": [None, 0.4][int(rng.integers(2))]}
+    if rng.random() < 0.5:
+        given["mask"] = jnp.asarray(rng.random([n if rng.random() < 0.6 else 1 for n in (batch, heads, queries, keys)]) < 0.6)
+    for name, n in (("query_seq_lengths", queries), ("key_value_seq_lengths", keys)):
+        if rng.random() < 0.4:
+            given[name] = jnp.asarray(rng.integers(0, n + 1, batch), jnp.int32)
+    given["local_window_size"] = [None, None, 1, (2, 0), (0, 3)][int(rng.integers(5))]
+    return arrays, given
+
+
+def test_dot_product_attention_is_that_of_jax(rng: np.random.Generator) -> None:
+    residual, left_out = "return_residual" in inspect.signature(jax.nn.dot_product_attention).parameters, 0
+    with jax.default_matmul_precision("highest"):
+        for i in range(16):
+            arrays, given = jax_case(rng)
+            ours, theirs = (jax.jit(lambda x, f=f: f(**x, **given)) for f in (dot_product_attention, jax.nn.dot_product_attention))  # noqa: B023
+            close(ours(arrays), theirs(arrays), 1e-5, f"{i}: {given}")
+            if residual:
+                both = (jax.jit(lambda x, f=f: f(**x, **given, return_residual=True)[1]) for f in (dot_product_attention, jax.nn.dot_product_attention))  # noqa: B023
+                a, b = (np.asarray(f(arrays)) for f in both)
+                empty = b < -1e30  # of a query without keys, or beyond the queries' length: jax.nn's large negative number
+                assert np.array_equal(a == -np.inf, empty), f"{i}: {given}"
+                close(a[~empty], b[~empty], 1e-5, f"{i}: residual, {given}")
+                left_out += int(empty.sum())
+            d_out = numbers(rng, *ours(arrays).shape)
+            a, b = (jax.vjp(f, arrays)[1](d_out)[0] for f in (ours, theirs))
+            all_close(a, b, 3e-5, f"{i}: {given}")
+    q = numbers(rng, 5, 2, 8)
+    close(dot_product_attention(q, q, q), jax.nn.dot_product_attention(q, q, q), 1e-5, "without B")
+    assert left_out > 3 or not residual
+    for wrong, match in (
+        ({"implementation": "cudnn"}, "implementation is 'cudnn'"),
+        ({"is_causal": 1}, "is_causal is of type int"),
+        ({"key_value_seq_lengths": np.array([1, 2], np.int32)}, r"key_value_seq_lengths is int32 \[2\]; it must be integers \[B\] = \[1\]"),
+        ({"bias": numbers(rng, 2, 5, 5).astype(jnp.bfloat16)}, "bias is bfloat16; it must be float32"),
+        ({"mask": numbers(rng, 2, 5, 5)}, "attend is float32; it must be bool"),
+    ):
+        with pytest.raises((ValueError, TypeError), match=match):
+            dot_product_attention(q, q, q, **wrong)
+
+
+@pytest.mark.parametrize("low", [-np.inf, np.finfo(np.float32).min])
+def test_masked_keys_get_nothing_beside_a_low_bias(low: float, rng: np.random.Generator) -> None:
+    # jax.nn and Flax give p to the masked key here, as its score is their finite replacement.
+    q, mask = numbers(rng, 1, 3, 2, 8), jnp.array([True, True, False])
+    bias = jnp.broadcast_to(jnp.float32(low), (1, 1, 3, 3))
+    exact = jnp.zeros_like(q) if low == -np.inf else jnp.broadcast_to(q[:, :2].mean(1, keepdims=True), q.shape)
+    for f in (dot_product_attention, attention_fn):
+        close(f(q, q, q, bias, jnp.broadcast_to(mask, (1, 1, 3, 3))), exact, 1e-5, f.__name__)
+
+
+def flax_formula(query: Any, key: Any, value: Any, bias: Any = None, mask: Any = None, keep: Any = 1.0) -> tuple[Any, Any]:
+    score = jnp.einsum("...qhd,...khd->...hqk", query, key, precision="highest") / np.sqrt(query.shape[-1])
+    score = score if bias is None else score + bias
+    score = score if mask is None else jnp.where(mask, score, jnp.finfo(score.dtype).min)
+    p = jax.nn.softmax(score)
+    return jnp.einsum("...hqk,...khd->...qhd", p * keep, value, precision="highest"), p
+
+
+def test_attention_fn_honours_or_refuses_every_argument(rng: np.random.Generator) -> None:
+    q, k = numbers(rng, 3, 5, 2, 8), numbers(rng, 3, 6, 2, 8)
+    bias, mask, key = numbers(rng, 2, 5, 6), jnp.asarray(rng.random((3, 1, 5, 6)) < 0.5).at[0, 0, 0].set(False), jax.random.key(5)
+    out, p = flax_formula(q, k, k, bias, mask)
+    close(attention_fn(q, k, k, bias, mask), out, 1e-5, "mask and bias")
+    close(attention_fn(q, k, k, bias, mask.astype(jnp.float32)), out, 1e-5, "a mask of numbers")
+    close(attention_fn(q, q, q, is_causal=True), flax_formula(q, q, q, mask=jnp.tril(jnp.ones((5, 5))))[0], 1e-5, "causal")
+    keep = jax.random.bernoulli(key, 0.75, (1, 1, 5, 6)) / 0.75  # as Flax draws it
+    dropped = {"dropout_rng": key, "dropout_rate": 0.25}
+    close(attention_fn(q, k, k, bias, mask, **dropped), flax_formula(q, k, k, bias, mask, keep)[0], 1e-5, "dropout of one plane")
+    assert same(attention_fn(q, k, k, **dropped, deterministic=True), attention_fn(q, k, k))
+    turned = [jnp.swapaxes(x, 1, 2) for x in (q, k, k)]
+    each = attention_fn(q, k, k, **dropped, broadcast_dropout=False)
+    assert same(jnp.swapaxes(each, 1, 2), attention(*turned, dropout=0.25, seed=key))
+    assert attention_fn(q, k, k, dtype=jnp.bfloat16).dtype == jnp.bfloat16
+    for precision in ("highest", lax.Precision.DEFAULT, ("high", "default")):
+        assert same(attention_fn(q, k, k, precision=precision), attention_fn(q, k, k))
+
+    class Module:
+        def sow(self, *given: Any) -> None:
+            self.sown = given
+
+    module = Module()
+    assert same(attention_fn(q, k, k, bias, mask, module=module), attention_fn(q, k, k, bias, mask))
+    assert module.sown[:2] == ("intermediates", "attention_weights")
+    close(module.sown[2], p, 1e-5, "sown attention weights")
+    for wrong, match in (
+        ({"precision": "lowest"}, "precision is 'lowest'"),
+        ({"dropout_rate": 0.5}, "dropout_rng is missing"),
+        ({"qk_attn_weights_einsum": jnp.einsum}, "qk_attn_weights_einsum is given"),
+        ({"bias": bias.astype(jnp.bfloat16)}, "bias is bfloat16"),
+    ):
+        with pytest.raises(ValueError, match=match):
+            attention_fn(q, k, k, **wrong)
+
+
+@pytest.mark.parametrize("masked", [False, True])
+def test_flax_linen(masked: bool, rng: np.random.Generator) -> None:
+    linen = pytest.importorskip("flax.linen")
+    x = numbers(rng, 2, 7, 16)
+    mask = linen.make_causal_mask(jnp.ones((2, 7))) if masked else None
+    theirs, ours = (linen.MultiHeadDotProductAttention(num_heads=4, dropout_rate=0.1, **more) for more in ({}, {"attention_fn": attention_fn}))
+    parameters = theirs.init(jax.random.key(0), x, deterministic=True)
+
+    def run(layer: Any, parameters: Any, **given: Any) -> Any:
+        return layer.apply(parameters, x, mask=mask, **given)
+
+    for given in ({"deterministic": True}, {"deterministic": False, "rngs": {"dropout": jax.random.key(1)}}):
+        a, b = (jax.jit(jax.value_and_grad(lambda w, layer=layer: (run(layer, w, **given) ** 2).sum()))(parameters) for layer in (ours, theirs))  # noqa: B023
+        close(a[0], b[0], 1e-5, str(given))
+        all_close(a[1], b[1], 1e-5, str(given))
+    sown = [layer.apply(parameters, x, mask=mask, deterministic=True, sow_weights=True, mutable=["intermediates"])[1] for layer in (ours, theirs)]
+    all_close(*sown, 1e-5, "sown")
+
+
+def test_flax_nnx(rng: np.random.Generator) -> None:
+    nnx = pytest.importorskip("flax.nnx")
+    x = numbers(rng, 2, 7, 16)
+    mask = jnp.tril(jnp.ones((1, 1, 7, 7), bool))
+    theirs, ours = (nnx.MultiHeadAttention(4, 16, rngs=nnx.Rngs(0), decode=False, **more) for more in ({}, {"attention_fn": attention_fn}))
+    for given in ({}, {"mask": mask}, {"is_causal": True}):
+        if not given.keys() <= inspect.signature(theirs.__call__).parameters.keys():
+            continue
+        a, b = (nnx.value_and_grad(lambda layer: (layer(x, **given) ** 2).sum())(layer) for layer in (ours, theirs))  # noqa: B023
+        close(a[0], b[0], 1e-5, str(given))
+        all_close(a[1], b[1], 1e-5, str(given))
+    ours(x, mask=mask, sow_weights=True), theirs(x, mask=mask, sow_weights=True)
+    close(ours.attention_weights.get_value()[0], theirs.attention_weights.get_value()[0], 1e-5, "sown")
