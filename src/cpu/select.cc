@@ -16,6 +16,7 @@
   extern const GemmKernels gemm_kernels;             \
   extern const NormKernels norm_kernels;             \
   extern const SoftmaxKernels softmax_kernels;       \
+  extern const AdamKernels adam_kernels;             \
   extern const ActivationKernels activation_kernels; \
   }
 #include "cpu/isa_rows.h"
@@ -51,7 +52,8 @@ std::span<const KernelSet> kernel_sets() {
             name::gemm_kernels,                                                                       \
             name::activation_kernels,                                                                 \
             name::norm_kernels,                                                                             \
-            name::softmax_kernels},
+            name::softmax_kernels,                                                                          \
+            name::adam_kernels},
   static const KernelSet sets[] = {
 #include "cpu/isa_rows.h"
   };

@@ -21,6 +21,7 @@ struct KernelSet {
   ActivationKernels activations;
   NormKernels norm;
   SoftmaxKernels softmax;
+  AdamKernels adam;
 };
 
 std::span<const KernelSet> kernel_sets();  // in order of preference; the last runs on every processor

@@ -224,6 +224,11 @@ MUTANTS = [
     Mutant("cross entropy: smoothing's share not subtracted", "src/nn/cross_entropy.cc", "static_cast<A>(-share * d_row), d)", "A{0}, d)", "u has epsilon / C of every class", MODULES),
     Mutant("cross entropy: gradient not divided by the positions", "src/nn/cross_entropy.cc", "options.d_loss / divisor, options", "options.d_loss, options", "the gradient of a mean is divided too", MODULES),
     Mutant("cross entropy: mean over ignored positions", "src/nn/cross_entropy.cc", "target == options.ignore_target ? 0 : 1", "1", "only positions that count are in the mean", MODULES),
+    Mutant("AdamW: first moment not corrected", "src/nn/optimizer.cc", "learning_rate / first", "learning_rate", "early moments are too small", MODULES),
+    Mutant("AdamW: second moment not corrected", "src/nn/optimizer.cc", "1 / std::sqrt(second)", "1", "early moments are too small", MODULES),
+    Mutant("AdamW: everything decays", "src/nn/optimizer.cc", "moments.decays ? 1 -", "true ? 1 -", "the caller chooses which parameters decay", MODULES),
+    Mutant("AdamW: tied parameters changed twice", "src/nn/optimizer.cc", "  require_distinct(kOperation, list);\n", "", "tied parameters are listed once", MODULES),
+    Mutant("clipping: norm of the last piece", "src/nn/optimizer.cc", "total += sums[i];", "total = sums[i];", "the norm is that of all gradients", MODULES),
     Mutant("softmax: lanes beyond the row summed", "src/cpu/elementwise/softmax_kernel.cc", "lane_numbers<T>() < left ? values[j] : Vector<T>{}", "values[j]", "a row's sum ends with the row", ("cpu", "nn_layers")),
     # Products of matrices
     Mutant("gemm: last vector of a panel skipped", "src/cpu/gemm/gemm_kernel.cc", "return (count_ + kLanes<T> - 1) / kLanes<T>; }",

@@ -49,5 +49,21 @@ cross_entropy("sum", reduction="sum")
 cross_entropy("ignored", ignore_index=-100)
 cross_entropy("smoothed", ignore_index=-100, label_smoothing=0.1)
 
+# Three steps with clipped gradients; the bias does not decay.
+case = Case("adamw")
+weight, bias = case.randn("weight", 4, 5), case.randn("bias", 4)
+optimizer = torch.optim.AdamW([{"params": [weight], "weight_decay": 0.1}, {"params": [bias], "weight_decay": 0}], lr=0.01, betas=(0.8, 0.95), eps=1e-6)
+norms = []
+for step in range(3):
+    for parameter, name in ((weight, "weight"), (bias, "bias")):
+        parameter.grad = case.randn(f"gradient{step}.{name}", *parameter.shape).detach().clone()
+    norms.append(torch.nn.utils.clip_grad_norm_([weight, bias], 4.0 if step else 100.0))
+    for group in optimizer.param_groups:
+        group["lr"] = 0.01 * (step + 1)
+    optimizer.step()
+case.put("norms", torch.stack(norms))
+case.put("weight_after", weight)
+case.put("bias_after", bias)
+
 save_file(tensors, pathlib.Path(sys.argv[1]))
 print(len(tensors), "tensors in", sys.argv[1])

@@ -42,5 +42,22 @@ TEST(Training, CrossEntropyIsTorchs) {
   run("smoothed", {.ignore_target = -100, .label_smoothing = 0.1});
 }
 
+TEST(Training, AdamWAndClippingAreTorchs) {
+  const Vectors vectors("adamw");
+  nn::Linear layer(vectors["weight"], vectors["bias"]);
+  nn::AdamW optimizer(layer, {.beta1 = 0.8, .beta2 = 0.95, .epsilon = 1e-6, .weight_decay = 0.1,
+                              .decays = [](const std::string& name, const Tensor&) { return name == "weight"; }});
+  Tensor norms(DType::f64, {3});
+  for (int step = 0; step < 3; ++step) {
+    const std::string prefix = "gradient" + std::to_string(step);
+    nn::Linear gradient(vectors[prefix + ".weight"], vectors[prefix + ".bias"]);
+    norms.data<double>()[step] = nn::clip_gradients(gradient, step > 0 ? 4 : 100);
+    optimizer.step(layer, gradient, {.learning_rate = 0.01 * (step + 1)});
+  }
+  vectors.expect(norms, "norms");
+  vectors.expect(layer.weight, "weight_after");
+  vectors.expect(layer.bias, "bias_after");
+}
+
 }  // namespace
 }  // namespace polyhead

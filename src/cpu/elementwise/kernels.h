@@ -46,4 +46,14 @@ struct SoftmaxKernels {
   SoftmaxKernel<double> of_doubles;
 };
 
+// p = keep p - rate m / (root_scale sqrt(v) + epsilon) after m += new_m (g - m), v = old_v v + new_v g^2.
+struct AdamStep {
+  double keep, rate, new_m, old_v, new_v, root_scale, epsilon;
+};
+
+struct AdamKernels {
+  void (*of_floats)(std::int64_t count, const AdamStep& step, const float* g, float* m, float* v, float* p);
+  void (*of_doubles)(std::int64_t count, const AdamStep& step, const double* g, double* m, double* v, double* p);
+};
+
 }  // namespace polyhead::cpu

@@ -1,0 +1,30 @@
+// Learning rates as functions of the step's number: 1 for the first step, AdamW::steps() + 1 before a step.
+#pragma once
+
+#include <cstdint>
+
+#pragma GCC visibility push(default)
+namespace polyhead::nn {
+
+struct WarmupCosine {
+  double peak = 1e-3;             // learning rate of step `warmup_steps`
+  double last = 0;                // of step `total_steps` and all later ones
+  std::int64_t warmup_steps = 0;  // at least 0
+  std::int64_t total_steps = 0;   // more than warmup_steps
+};
+
+// peak k / warmup for steps k up to warmup, then last + (peak - last) (1 + cos(pi (k - warmup) / (total - warmup))) / 2 (Loshchilov and
+// Hutter 2017, eq. 5, without restarts). Error for k < 1.
+double warmup_cosine(std::int64_t step, const WarmupCosine& schedule);
+
+struct Noam {
+  std::int64_t width = 0;  // of the model
+  std::int64_t warmup_steps = 4000;
+  double factor = 1;
+};
+
+// factor width^(-1/2) min(k^(-1/2), k warmup^(-3/2)) for step k (Vaswani et al. 2017, eq. 3). Error for k < 1.
+double noam(std::int64_t step, const Noam& schedule);
+
+}  // namespace polyhead::nn
+#pragma GCC visibility pop

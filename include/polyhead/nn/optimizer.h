@@ -1,0 +1,103 @@
+// Training of anything that lists its parameters (module.h): AdamW, clipping and summing of gradients. A step of a training loop:
+//   clip_gradients(gradients, 1.0);
+//   optimizer.step(model, gradients, {.learning_rate = warmup_cosine(optimizer.steps() + 1, schedule)});
+// `gradients` is a module of the model's type, as zeros_like(model) and backward() make it.
+#pragma once
+
+#include <functional>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "polyhead/nn/module.h"
+
+#pragma GCC visibility push(default)
+namespace polyhead::nn {
+
+using NamedParameters = std::vector<std::pair<std::string, Tensor*>>;  // as parameters(module)
+using ConstNamedParameters = std::vector<std::pair<std::string, const Tensor*>>;
+
+// The defaults are those of torch.optim.AdamW.
+struct AdamWConfig {
+  double learning_rate = 1e-3;
+  double beta1 = 0.9, beta2 = 0.999;
+  double epsilon = 1e-8;
+  double weight_decay = 0.01;
+  // Which parameters decay; absent: all. Often only matrices do: [](const std::string&, const Tensor& p) { return p.shape().size() > 1; }
+  std::function<bool(const std::string& name, const Tensor& parameter)> decays{};
+};
+
+struct AdamWStep {
+  std::optional<double> learning_rate{};  // of this step, for example from learning_rate.h; absent: the config's
+  Executor* executor = nullptr;
+};
+
+// Adam with decoupled weight decay (Loshchilov and Hutter 2019, algorithm 2; Kingma and Ba 2015, algorithm 1), as torch.optim.AdamW:
+//   p <- p - rate decay p,   m <- m + (1 - beta1)(g - m),   v <- beta2 v + (1 - beta2) g^2,
+//   p <- p - rate / (1 - beta1^k) m / (sqrt(v) / sqrt(1 - beta2^k) + epsilon)         in step k = 1, 2, …
+// It holds m and v of each parameter, in the parameter's dtype: float32 or float64. Error for 16-bit parameters, whose steps would be lost
+// in rounding, for parameters that are not contiguous, and where two parameters share memory, which would be changed twice: list tied
+// parameters once. No bit depends on the number of threads.
+class AdamW {
+ public:
+  template <class M>
+  explicit AdamW(const M& module, AdamWConfig config = {}) : AdamW(parameters(module), std::move(config)) {}
+  AdamW(const ConstNamedParameters& parameters, AdamWConfig config);
+
+  // Error unless both have the names, shapes and dtypes of the module that the optimizer was made for; nothing is then changed.
+  template <class M>
+  void step(M& module, const M& gradients, const AdamWStep& options = {}) {
+    step(parameters(module), parameters(gradients), options);
+  }
+  void step(const NamedParameters& parameters, const ConstNamedParameters& gradients, const AdamWStep& options = {});
+
+  std::int64_t steps() const { return *steps_.data<std::int64_t>(); }  // taken so far
+  const AdamWConfig& config() const { return config_; }
+
+  // Calls f(name, tensor) for the whole state: "steps" (int64), then "m.NAME" and "v.NAME" of each parameter. A run that saves and loads
+  // them with its parameters goes on with the same bits.
+  template <class F>
+  void visit(const F& f) {
+    visit_state(*this, f);
+  }
+  template <class F>
+  void visit(const F& f) const {
+    visit_state(*this, f);
+  }
+
+ private:
+  struct Moments {
+    std::string name;
+    Tensor m, v;
+    bool decays = true;
+  };
+  template <class Self, class F>
+  static void visit_state(Self& self, const F& f) {
+    f(std::string("steps"), self.steps_);
+    for (auto& moments : self.moments_) f("m." + moments.name, moments.m), f("v." + moments.name, moments.v);
+  }
+
+  AdamWConfig config_;
+  std::vector<Moments> moments_;
+  Tensor steps_;
+};
+
+// Multiplies all gradients by min(1, max_norm / (norm + 1e-6)), where norm is the root of the sum of all their squares, and returns norm
+// (Pascanu et al. 2013, algorithm 1; 1e-6 as torch.nn.utils.clip_grad_norm_). The sum is float64 in a fixed order. Error that names a
+// gradient whose squares sum to no finite number; nothing is then changed.
+double clip_gradients(const NamedParameters& gradients, double max_norm, Executor* executor = nullptr);
+template <class M>
+double clip_gradients(M& gradients, double max_norm, Executor* executor = nullptr) {
+  return clip_gradients(parameters(gradients), max_norm, executor);
+}
+
+// sums += gradients, parameter by parameter: for micro-batches, and for a layer or an embedding that a model uses twice.
+void add_gradients(const ConstNamedParameters& gradients, const NamedParameters& sums, Executor* executor = nullptr);
+template <class M>
+void add_gradients(const M& gradients, M& sums, Executor* executor = nullptr) {
+  add_gradients(parameters(gradients), parameters(sums), executor);
+}
+
+}  // namespace polyhead::nn
+#pragma GCC visibility pop

@@ -1,0 +1,145 @@
+#include "polyhead/nn/optimizer.h"
+
+#include <cmath>
+#include <limits>
+
+#include "polyhead/nn/feed_forward.h"
+#include "support/compare.h"
+#include "support/random.h"
+#include "support/thread_count.h"
+
+namespace polyhead::nn {
+namespace {
+
+using test::error_message;
+using test::near;
+using test::Random;
+using test::same_bits;
+
+FeedForward random_layer(DType dtype, std::uint64_t seed, std::int64_t hidden_width = 5) {
+  return FeedForward({.width = 3, .hidden_width = hidden_width, .dtype = dtype, .seed = seed});
+}
+
+TEST(AdamW, FirstStepMovesByTheLearningRateAgainstTheSign) {
+  // m / (1 - beta1) = g and sqrt(v / (1 - beta2)) = |g|, after the decay.
+  Linear layer(Tensor::of<double>({1, 2}, {3, -4}), {}), gradient(Tensor::of<double>({1, 2}, {0.5, -7}), {});
+  AdamW optimizer(layer, {.learning_rate = 0.1, .epsilon = 0, .weight_decay = 0.2});
+  optimizer.step(layer, gradient);
+  EXPECT_TRUE(near(layer.weight, Tensor::of<double>({1, 2}, {3 * 0.98 - 0.1, -4 * 0.98 + 0.1}), 1e-15));
+  EXPECT_EQ(optimizer.steps(), 1);
+}
+
+TEST(AdamW, ParametersThatDoNotDecay) {
+  FeedForward layer = random_layer(DType::f64, 1), before = layer;
+  fill(layer.hidden.bias, 1);
+  AdamW optimizer(layer, {.weight_decay = 0.5, .decays = [](const std::string& name, const Tensor& p) {
+                            EXPECT_TRUE(name == "hidden.bias" || name == "output.bias" || p.shape().size() == 2);
+                            return p.shape().size() > 1;
+                          }});
+  optimizer.step(layer, zeros_like(layer), {.learning_rate = 1});
+  for (const double bias : test::to_doubles(layer.hidden.bias)) EXPECT_EQ(bias, 1);
+  EXPECT_EQ(layer.hidden.weight.data<double>()[0], before.hidden.weight.data<double>()[0] / 2);
+}
+
+TEST(AdamW, BitsDoNotDependOnThreads) {
+  const auto run = [](int threads) {
+    const test::ThreadCount count(threads);
+    FeedForward layer = random_layer(DType::f32, 1, 20000);
+    AdamW optimizer(layer);
+    for (std::uint64_t step = 2; step < 5; ++step) {
+      FeedForward gradient = random_layer(DType::f32, step, 20000);
+      clip_gradients(gradient, 1);
+      optimizer.step(layer, gradient);
+    }
+    return layer;
+  };
+  const FeedForward one = run(1), several = run(5);
+  for (std::size_t i = 0; i < parameters(one).size(); ++i) EXPECT_TRUE(same_bits(*parameters(one)[i].second, *parameters(several)[i].second));
+}
+
+TEST(AdamW, RestoredStateGoesOnWithTheSameBits) {
+  FeedForward layer = random_layer(DType::f32, 1);
+  AdamW optimizer(layer);
+  optimizer.step(layer, random_layer(DType::f32, 2));
+  FeedForward copy_of_layer = layer;
+  AdamW restored(copy_of_layer);
+  std::vector<Tensor> state;
+  std::vector<std::string> names;
+  std::as_const(optimizer).visit([&](const std::string& name, const Tensor& tensor) { state.push_back(tensor), names.push_back(name); });
+  EXPECT_EQ(names.size(), 9u);
+  EXPECT_EQ(names[1] + " " + names[2], "m.hidden.weight v.hidden.weight");
+  std::size_t i = 0;
+  restored.visit([&](const std::string&, Tensor& tensor) { copy(state[i++], tensor); });
+  EXPECT_EQ(restored.steps(), 1);
+  const FeedForward gradient = random_layer(DType::f32, 3);
+  optimizer.step(layer, gradient);
+  restored.step(copy_of_layer, gradient);
+  EXPECT_TRUE(same_bits(layer.hidden.weight, copy_of_layer.hidden.weight));
+}
+
+TEST(AdamW, ErrorsSayWhatWasGivenAndNothingIsChanged) {
+  FeedForward layer = random_layer(DType::f32, 1);
+  AdamW optimizer(layer);
+  const FeedForward wider = random_layer(DType::f32, 1, 6);
+  EXPECT_EQ(error_message([&] { optimizer.step(layer, wider); }), "AdamW.step: gradient hidden.weight is [6,3]; it must be [5,3]");
+  FeedForward without = random_layer(DType::f32, 1);
+  without.output.bias = Tensor();
+  EXPECT_EQ(error_message([&] { optimizer.step(layer, without); }), "AdamW.step: gradient has 3 tensors; there must be 4");
+  EXPECT_EQ(error_message([&] { optimizer.step(layer, layer, {.learning_rate = -1}); }),
+            "AdamW.step: learning_rate is -1; it may not be negative");
+  EXPECT_EQ(optimizer.steps(), 0);
+  EXPECT_EQ(error_message([&] { AdamW(layer, {.beta2 = 1}); }), "AdamW: beta1 is 0.9 and beta2 1; both must be in [0,1)");
+  EXPECT_EQ(error_message([&] { AdamW(layer, {.epsilon = -1}); }),
+            "AdamW: learning_rate is 0.001, epsilon -1 and weight_decay 0.01; none may be negative");
+  EXPECT_EQ(error_message([&] { AdamW(random_layer(DType::bf16, 1)); }),
+            "AdamW: the parameter hidden.weight is bfloat16; it must be float32 or float64");
+  FeedForward tied = random_layer(DType::f32, 1, 3);
+  tied.output.weight = Tensor::share(tied.hidden.weight.view(), tied.hidden.weight.owner());
+  EXPECT_EQ(error_message([&] { AdamW{tied}; }),
+            "AdamW: the parameters hidden.weight and output.weight share memory; list tied parameters once");
+}
+
+TEST(ClipGradients, ScalesOnlyLongGradients) {
+  Linear gradient(Tensor::of<double>({1, 2}, {3, 0}), Tensor::of<double>({1}, {-4}));
+  const Linear before = gradient;
+  EXPECT_DOUBLE_EQ(clip_gradients(gradient, 6), 5);
+  EXPECT_TRUE(same_bits(gradient.weight, before.weight));
+  EXPECT_DOUBLE_EQ(clip_gradients(gradient, 1), 5);
+  EXPECT_TRUE(near(gradient.weight, Tensor::of<double>({1, 2}, {0.6, 0}), 1e-6));
+  EXPECT_TRUE(near(gradient.bias, Tensor::of<double>({1}, {-0.8}), 1e-6));
+}
+
+TEST(ClipGradients, NonFiniteGradientIsNamedAndNothingIsScaled) {
+  FeedForward gradient = random_layer(DType::f32, 1);
+  fill(gradient.hidden.weight, 5);
+  const FeedForward before = gradient;
+  gradient.output.weight.data<float>()[2] = std::numeric_limits<float>::quiet_NaN();
+  EXPECT_EQ(error_message([&] { clip_gradients(gradient, 1); }),
+            "clip_gradients: the squares of the gradient of output.weight sum to no finite number");
+  EXPECT_TRUE(same_bits(gradient.hidden.weight, before.hidden.weight));
+  EXPECT_EQ(error_message([&] { clip_gradients(gradient, -1); }), "clip_gradients: max_norm is -1; it may not be negative");
+}
+
+TEST(AddGradients, SumOfMicroBatchesIsTheGradientOfTheBatch) {
+  Random random(1);
+  const FeedForward layer = random_layer(DType::f64, 1);
+  const Tensor x = random.tensor(DType::f64, {6, 3}), d_y = random.tensor(DType::f64, {6, 3});
+  const auto gradient_of = [&](std::int64_t first, std::int64_t last) {
+    Tensor y(DType::f64, {last - first, 3});
+    FeedForward gradient = zeros_like(layer);
+    FeedForward::Saved saved;
+    layer.forward(x.view().slice(0, first, last), y, {}, &saved);
+    layer.backward(saved, d_y.view().slice(0, first, last), {.parameters = &gradient});
+    return gradient;
+  };
+  const FeedForward whole = gradient_of(0, 6);
+  FeedForward sums = gradient_of(0, 2);
+  add_gradients(gradient_of(2, 6), sums);
+  for (std::size_t i = 0; i < parameters(sums).size(); ++i)
+    EXPECT_TRUE(near(*parameters(sums)[i].second, *parameters(whole)[i].second, 1e-14));
+  FeedForward wider = random_layer(DType::f64, 1, 6);
+  EXPECT_EQ(error_message([&] { add_gradients(sums, wider); }), "add_gradients: sums hidden.weight is [6,3]; it must be [5,3]");
+}
+
+}  // namespace
+}  // namespace polyhead::nn
