@@ -4,4 +4,5 @@
 #include "polyhead/error.h"
 #include "polyhead/io/atomic_file.h"
 #include "polyhead/io/attention_parameters.h"
+#include "polyhead/io/parameters.h"
 #include "polyhead/io/tensor_file.h"

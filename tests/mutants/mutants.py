@@ -229,6 +229,9 @@ MUTANTS = [
     Mutant("AdamW: everything decays", "src/nn/optimizer.cc", "moments.decays ? 1 -", "true ? 1 -", "the caller chooses which parameters decay", MODULES),
     Mutant("AdamW: tied parameters changed twice", "src/nn/optimizer.cc", "  require_distinct(kOperation, list);\n", "", "tied parameters are listed once", MODULES),
     Mutant("clipping: norm of the last piece", "src/nn/optimizer.cc", "total += sums[i];", "total = sums[i];", "the norm is that of all gradients", MODULES),
+    Mutant("checkpoint: tensors of other types copied", "src/io/parameters.cc", "found->shape() == tensor->shape() && found->dtype() == tensor->dtype()", "found->shape() == tensor->shape()",
+           "a tensor keeps its dtype", ("training",)),
+    Mutant("checkpoint: unknown tensors skipped", "src/io/parameters.cc", "if (!skipped.empty() && named", "if (true || named", "a tensor that nobody reads is an error", ("training",)),
     Mutant("softmax: lanes beyond the row summed", "src/cpu/elementwise/softmax_kernel.cc", "lane_numbers<T>() < left ? values[j] : Vector<T>{}", "values[j]", "a row's sum ends with the row", ("cpu", "nn_layers")),
     # Products of matrices
     Mutant("gemm: last vector of a panel skipped", "src/cpu/gemm/gemm_kernel.cc", "return (count_ + kLanes<T> - 1) / kLanes<T>; }",

@@ -1,0 +1,63 @@
+// Files of parameters and of a training run's state: tensors with the names that visit(f) gives, for modules (nn/module.h), optimizers
+// (nn/optimizer.h) and types of the caller that have visit(f). A checkpoint of a run:
+//   save_parameters(model, optimizer, "run.safetensors", {{"epoch", "3"}});
+//   const Metadata saved = load_parameters(model, optimizer, "run.safetensors");
+#pragma once
+
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "polyhead/io/tensor_file.h"
+
+#pragma GCC visibility push(default)
+namespace polyhead::io {
+
+namespace detail {
+inline constexpr std::string_view kOptimizer = "optimizer.";  // before the names of an optimizer's tensors
+
+template <class M>
+void list_tensors(std::string_view prefix, const M& module, std::vector<NamedView>& list) {
+  module.visit([&](const std::string& name, const Tensor& tensor) { list.push_back({std::string(prefix) + name, tensor.view()}); });
+}
+template <class M>
+void list_tensors(std::string_view prefix, M& module, std::vector<std::pair<std::string, Tensor*>>& list) {
+  module.visit([&](const std::string& name, Tensor& tensor) { list.emplace_back(std::string(prefix) + name, &tensor); });
+}
+Metadata load_into(const std::vector<std::pair<std::string, Tensor*>>& list, const std::filesystem::path& path, std::string_view skipped);
+}  // namespace detail
+
+// Writes a file whole or not at all, in the format that the extension names (see save_tensors).
+template <class M>
+void save_parameters(const M& module, const std::filesystem::path& path, const Metadata& metadata = {}) {
+  std::vector<NamedView> list;
+  detail::list_tensors("", module, list);
+  save_tensors(path, list, metadata);
+}
+// With the optimizer in the same file, so that both are of the same step; its tensors are named "optimizer.NAME".
+template <class M, class Optimizer>
+void save_parameters(const M& module, const Optimizer& optimizer, const std::filesystem::path& path, const Metadata& metadata = {}) {
+  std::vector<NamedView> list;
+  detail::list_tensors("", module, list);
+  detail::list_tensors(detail::kOptimizer, optimizer, list);
+  save_tensors(path, list, metadata);
+}
+
+// Copies a file's tensors into those of the module and returns the file's metadata. Error that names a tensor which the file lacks, which
+// the module does not have, or whose shape or dtype differs; nothing is then changed. Without an optimizer, one in the file is skipped.
+template <class M>
+Metadata load_parameters(M& module, const std::filesystem::path& path) {
+  std::vector<std::pair<std::string, Tensor*>> list;
+  detail::list_tensors("", module, list);
+  return detail::load_into(list, path, detail::kOptimizer);
+}
+template <class M, class Optimizer>
+Metadata load_parameters(M& module, Optimizer& optimizer, const std::filesystem::path& path) {
+  std::vector<std::pair<std::string, Tensor*>> list;
+  detail::list_tensors("", module, list);
+  detail::list_tensors(detail::kOptimizer, optimizer, list);
+  return detail::load_into(list, path, {});
+}
+
+}  // namespace polyhead::io
+#pragma GCC visibility pop

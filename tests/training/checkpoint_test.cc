@@ -1,0 +1,84 @@
+// Parameters and optimizer states in files: a run that is stopped and resumed.
+#include "io/test_files.h"
+#include "polyhead/io/parameters.h"
+#include "polyhead/polyhead.h"
+#include "support/compare.h"
+#include "support/random.h"
+
+namespace polyhead {
+namespace {
+
+using test::Random;
+using test::same_bits;
+
+nn::FeedForward new_model() { return nn::FeedForward({.width = 6, .hidden_width = 10, .out_width = 7, .seed = 1}); }
+
+// One step on data that only the step's number decides.
+void train(nn::FeedForward& model, nn::AdamW& optimizer) {
+  Random random(static_cast<std::uint64_t>(optimizer.steps()));
+  const Tensor x = random.tensor(DType::f32, {20, 6}), targets = random.tensor(DType::i64, {20}, 0, 6);
+  Tensor y(DType::f32, {20, 7});
+  nn::FeedForward gradients = nn::zeros_like(model);
+  nn::FeedForward::Saved saved;
+  model.forward(x, y, {}, &saved);
+  nn::cross_entropy(y, targets, y);
+  model.backward(saved, y, {.parameters = &gradients});
+  nn::clip_gradients(gradients, 0.5);
+  optimizer.step(model, gradients, {.learning_rate = nn::warmup_cosine(optimizer.steps() + 1, {.warmup_steps = 2, .total_steps = 9})});
+}
+
+TEST(Checkpoint, ResumedRunHasTheBitsOfOneThatWasNotStopped) {
+  nn::FeedForward whole = new_model();
+  nn::AdamW of_whole(whole);
+  for (int step = 0; step < 8; ++step) train(whole, of_whole);
+  const io::TestFolder folder;
+  for (int stop = 0; stop <= 8; ++stop) {
+    nn::FeedForward model = new_model();
+    nn::AdamW optimizer(model);
+    for (int step = 0; step < stop; ++step) train(model, optimizer);
+    io::save_parameters(model, optimizer, folder / "run.safetensors", {{"epoch", "3"}});
+    nn::FeedForward resumed({.width = 6, .hidden_width = 10, .out_width = 7, .seed = 99});
+    nn::AdamW of_resumed(resumed);
+    EXPECT_EQ(io::load_parameters(resumed, of_resumed, folder / "run.safetensors").at("epoch"), "3");
+    EXPECT_EQ(of_resumed.steps(), stop);
+    while (of_resumed.steps() < 8) train(resumed, of_resumed);
+    for (std::size_t i = 0; i < 4; ++i) EXPECT_TRUE(same_bits(*nn::parameters(resumed)[i].second, *nn::parameters(whole)[i].second)) << stop;
+  }
+}
+
+TEST(Checkpoint, ModelAloneSkipsTheOptimizer) {
+  nn::FeedForward model = new_model(), loaded({.width = 6, .hidden_width = 10, .out_width = 7, .seed = 99});
+  const io::TestFolder folder;
+  io::save_parameters(model, nn::AdamW(model), folder / "run.safetensors");
+  io::load_parameters(loaded, folder / "run.safetensors");
+  EXPECT_TRUE(same_bits(loaded.output.weight, model.output.weight));
+  io::save_parameters(model, folder / "model.safetensors");
+  EXPECT_EQ(io::open_tensors(folder / "model.safetensors").tensors.size(), 4u);
+}
+
+TEST(Checkpoint, WhatDoesNotFitIsNamedAndNothingIsChanged) {
+  const io::TestFolder folder;
+  const auto path = folder / "model.safetensors";
+  io::save_parameters(new_model(), path);
+  const auto refused = [&](auto&& module) {
+    const auto before = nn::zeros_like(module);
+    module.visit([](const std::string&, Tensor& tensor) { fill(tensor, 0); });
+    const std::string message = test::error_message([&] { io::load_parameters(module, path); });
+    for (std::size_t i = 0; i < nn::parameters(before).size(); ++i)
+      EXPECT_TRUE(same_bits(*nn::parameters(module)[i].second, *nn::parameters(before)[i].second));
+    return message.substr(message.find(".safetensors: ") + 14);
+  };
+  EXPECT_EQ(refused(nn::FeedForward({.width = 6, .hidden_width = 10, .out_width = 8})), "output.weight is float32 [7,10]; it must be float32 [8,10]");
+  EXPECT_EQ(refused(nn::FeedForward({.width = 6, .hidden_width = 10, .out_width = 7, .dtype = DType::f64})),
+            "hidden.weight is float32 [10,6]; it must be float64 [10,6]");
+  EXPECT_EQ(refused(nn::FeedForward({.width = 6, .hidden_width = 10, .out_width = 7, .bias = false})),
+            "there is a tensor hidden.bias, which is no parameter");
+  EXPECT_EQ(refused(nn::Linear({.in_width = 6, .out_width = 10})), "there is no tensor weight");
+  nn::FeedForward model = new_model();
+  nn::AdamW optimizer(model);
+  const std::string message = test::error_message([&] { io::load_parameters(model, optimizer, path); });
+  EXPECT_TRUE(message.ends_with("there is no tensor optimizer.steps")) << message;
+}
+
+}  // namespace
+}  // namespace polyhead
