@@ -1,13 +1,31 @@
 # cmake -DOUT=assets.cc -DTEMPLATE=page.html -DSTYLE=page.css -DSCRIPT=a.js,b.js -P embed.cmake
 # Writes the page's parts as C++ arrays of characters. Every byte becomes '\xNN', so that nothing needs quoting; a string literal may be too long (64 KiB) for a compiler.
+# Every page carries them, so comments, blank lines and leading blanks are left out.
 string(REPLACE "," ";" SCRIPT "${SCRIPT}")
+
+# In a style: /* … */ alone on its line. In a script: // … alone on its line or behind two blanks, unless what follows has a quote and so may be inside a string.
+function(shorten text)
+  string(REGEX REPLACE "\n[ ]*//[^\n]*" "" text "\n${text}")
+  string(REGEX REPLACE "[ ][ ]//[ ][^\n\"'`]*\n" "\n" text "${text}")
+  string(REGEX REPLACE "\n([ ]*/[*][^*\n]*[*]/[ ]*\n)+" "\n" text "${text}")
+  string(REGEX REPLACE "[^`\n]" "" ticks "${text}")
+  if(ticks MATCHES "\n(``)*`\n")
+    message(FATAL_ERROR "a template literal over several lines would lose its blanks: write it on one line")
+  endif()
+  string(REGEX REPLACE "\n[ \n]+" "\n" text "${text}")
+  string(REGEX REPLACE "^\n" "" text "${text}")
+  set(shortened "${text}" PARENT_SCOPE)
+endfunction()
+
 set(source "#include \"viewer/assets.h\"\n\nnamespace polyhead::viewer {\n\n")
 foreach(part "kTemplate=TEMPLATE" "kStyle=STYLE" "kScript=SCRIPT")
   string(REGEX MATCH "^(.*)=(.*)$" _ ${part})
   set(name ${CMAKE_MATCH_1})
   set(bytes "")
   foreach(file IN LISTS ${CMAKE_MATCH_2})
-    file(READ ${file} hex HEX)
+    file(READ ${file} text)
+    shorten("${text}")
+    string(HEX "${shortened}" hex)
     string(APPEND bytes "${hex}")
   endforeach()
   string(REGEX REPLACE "(................................................)" "\\1\n    " lines "${bytes}")

@@ -14,7 +14,7 @@ enum class Encoding : std::uint8_t {
   logarithmic8,  // steps of a factor 2^(1/14): error at most 2.6 % of the attention weight; below 3.7e-6 it is stored as 0
 };
 
-inline constexpr std::int64_t kMaxLinear16 = std::int64_t{1} << 23;  // a page with more attention weights (22 MB of HTML) uses 8 bits
+inline constexpr std::int64_t kMaxLinear16 = std::int64_t{1} << 21;  // a page with more attention weights (5.6 MB of base64) uses 8 bits
 
 Encoding choose_encoding(std::int64_t count);  // for a page of `count` attention weights
 std::string_view name_of(Encoding encoding);   // as the page's data spell it

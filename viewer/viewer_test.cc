@@ -231,6 +231,13 @@ TEST(Viewer, LongTextsAreStoredInEightBitsAndLongerOnesRefused) {
   EXPECT_THAT(message_of(page_of(longer)), HasSubstr("more than 67108864 attention weights"));
 }
 
+// Bounds that docs/viewer.md promises: what every page carries, and twelve layers of twelve heads of 128 tokens.
+TEST(Viewer, PagesAreSmall) {
+  EXPECT_LT(render({.title = ""}).size(), 230'000U) << "script, style and texts of both languages";
+  const Tensor maps = random_maps({12, 12, 128, 128}, 1);
+  EXPECT_LT(render(page_of({.text = "", .queries = words(128), .attentions = maps})).size(), 3'500'000U);
+}
+
 TEST(Viewer, TheLanguageIsWrittenIfChosen) {
   const auto language_of = [](Language language) { return data_of(render({.title = "", .language = language})).value("language", ""); };
   EXPECT_EQ(language_of(Language::readers), "");
