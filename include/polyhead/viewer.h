@@ -30,7 +30,8 @@ struct WithoutHead {
 // Links between query and key words that are known to be right, such as those of a translation. The page outlines them and gives each head's
 // alignment error rate (Och and Ney 2003): with A the head's links, S the sure ones and P the sure and possible ones,
 //   AER = 1 - (|A and S| + |A and P|) / (|A| + |S|).
-// A has a link from each query word to its key word with the largest attention weight, special tokens left out on both sides.
+// A has a link from each query word to its key word with the largest attention weight, special tokens left out on both sides; known links of
+// special tokens do not count either, though the page outlines them.
 struct Links {
   std::vector<std::pair<std::int64_t, std::int64_t>> sure = {};      // (query, key)
   std::vector<std::pair<std::int64_t, std::int64_t>> possible = {};  // further ones that are not wrong

@@ -96,7 +96,8 @@ def view(
             ``block_keys=attention_mask == 0``.
         axes: names of the query axis and of the key axis, such as ``("residue i", "residue j")``.
         links: pairs (query, key) that are known to be right, such as those of a translation: the page outlines them and gives each head's alignment
-            error rate (Och and Ney 2003), of the links from each query word to its key word with the largest weight, without special tokens.
+            error rate (Och and Ney 2003), of the links from each query word to its key word with the largest weight. Links
+            of special tokens do not count.
         possible_links: further pairs that are not wrong.
         gate: gates in [0, 1] that multiplied the heads' outputs, with the dimensions of source and V instead of S; a strip beside the map.
         pair_bias: what was added to the scores, broadcasts to ``[layers, heads, T, S]``; a further tab shows the attention weights without it.

@@ -13,7 +13,7 @@ const CHINESE = {
   "About this page": "关于本页",
   "Add a head": "添加一个头",
   "Add a head…": "添加一个头…",
-  "Alignment error rate 1 − ({0} + {1}) / ({2} + {3}) = {4}: of this head’s {2} links, {0} are sure and {1} sure or possible; {3} are sure in all. A head’s links: from each row word to its column word with the largest weight, without special tokens.": "对齐错误率 1 − ({0} + {1}) / ({2} + {3}) = {4}：这个头的 {2} 条连接中，{0} 条是确定的，{1} 条是确定的或可能的；确定的连接共有 {3} 条。一个头的连接：从每个行词到权重最大的列词，不含特殊词元。",
+  "Alignment error rate 1 − ({0} + {1}) / ({2} + {3}) = {4}: of this head’s {2} links, {0} are sure and {1} sure or possible; {3} are sure in all. A head’s links: from each row word to its column word with the largest weight. Links of special tokens do not count.": "对齐错误率 1 − ({0} + {1}) / ({2} + {3}) = {4}：这个头的 {2} 条连接中，{0} 条是确定的，{1} 条是确定的或可能的；确定的连接共有 {3} 条。一个头的连接：从每个行词到权重最大的列词。涉及特殊词元的连接不计。",
   "Alike heads side by side": "相似的头排在一起",
   "All heads": "所有注意力头",
   "All words are hidden.": "所有词都已隐藏。",

@@ -11,11 +11,12 @@ function linksOfHead(text, map) {
 }
 
 // Alignment error rate (Och and Ney 2003, equation 39): with A the head's links, S the sure ones, P the sure and possible ones,
-// 1 - (|A and S| + |A and P|) / (|A| + |S|).
+// 1 - (|A and S| + |A and P|) / (|A| + |S|), all of them between words: links of special tokens do not count.
 function alignment(text, map) {
   const own = linksOfHead(text, map);
   const key = ({ row, column }) => `${row} ${column}`;
-  const sure = new Set(text.links.sure.map(key)), possible = new Set([...sure, ...text.links.possible.map(key)]);
+  const between = (links) => links.filter(({ row, column }) => !text.queries.special.has(row) && !text.keys.special.has(column)).map(key);
+  const sure = new Set(between(text.links.sure)), possible = new Set([...sure, ...between(text.links.possible)]);
   const inSure = own.filter((link) => sure.has(key(link))).length, inPossible = own.filter((link) => possible.has(key(link))).length;
   return { links: own.length, sure: sure.size, inSure, inPossible, rate: own.length + sure.size === 0 ? NaN : 1 - (inSure + inPossible) / (own.length + sure.size) };
 }
@@ -25,7 +26,7 @@ const errorRate = (value) => (Number.isNaN(value) ? "NaN" : value.toFixed(3));
 // The sum as one works it by hand.
 function alignmentNote(text, map) {
   const { links, sure, inSure, inPossible, rate } = alignment(text, map);
-  return say("Alignment error rate 1 − ({0} + {1}) / ({2} + {3}) = {4}: of this head’s {2} links, {0} are sure and {1} sure or possible; {3} are sure in all. A head’s links: from each row word to its column word with the largest weight, without special tokens.", inSure, inPossible, links, sure, errorRate(rate));
+  return say("Alignment error rate 1 − ({0} + {1}) / ({2} + {3}) = {4}: of this head’s {2} links, {0} are sure and {1} sure or possible; {3} are sure in all. A head’s links: from each row word to its column word with the largest weight. Links of special tokens do not count.", inSure, inPossible, links, sure, errorRate(rate));
 }
 
 // Known links among the words that are shown: [{ i, j, row, column, sure }], i and j their places.
