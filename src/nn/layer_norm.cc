@@ -92,57 +92,83 @@ void normalise(const LayerNorm& norm, ConstTensorView x_view, TensorView y_view,
   });
 }
 
-// With n the normalised row and g = d_y weight: d_x = (g - mean(g) - n mean(g n)) / deviation.
 template <class T>
-void backward_input(const LayerNorm& norm, ConstTensorView x_view, ConstTensorView d_y_view, TensorView d_x_view, bool add,
-                    Executor* executor) {
-  using A = Accumulator<T>;
-  const std::int64_t width = norm.width();
-  const Rows<const T> x(x_view), d_y(d_y_view);
-  const Rows<T> d_x(d_x_view);
-  const auto weight = load_vector<T>(norm.weight, width);
-  parallel_for(x.count(), row_grain(width, 4), executor, [&](std::int64_t first, std::int64_t last) {
-    Normalised<A> n{std::vector<A>(weight.size()), 0};
-    std::vector<A> gradient(weight.size());
-    const A *v = n.values.data(), *w = weight.data();
-    A* const g = gradient.data();
-    for (std::int64_t row = first; row < last; ++row) {
-      n.load_row(x, row, norm.epsilon);
-      for (std::int64_t e = 0; e < width; ++e) g[e] = load(d_y.at(row, e)) * w[e];
-      const A mean = sum<A>(width, [g](std::int64_t e) { return g[e]; }) / static_cast<A>(width);
-      const A along = sum<A>(width, [g, v](std::int64_t e) { return g[e] * v[e]; }) / static_cast<A>(width);
-      for (std::int64_t e = 0; e < width; ++e) {
-        T& target = d_x.at(row, e);
-        const A d_x_e = (g[e] - mean - v[e] * along) * n.inverse_deviation;
-        target = store<T>(add ? load(target) + d_x_e : d_x_e);
-      }
+struct Backward {
+  const LayerNorm& norm;
+  std::vector<Accumulator<T>> weight;
+  Rows<const T> x, d_y;
+  const Rows<T>* d_x;  // nullptr: not wanted
+  bool add;            // to d_x
+};
+
+// The gradients of some rows, with n the normalised row and g = d_y weight: d_x (+)= (g - mean(g) - n mean(g n)) / deviation, and, unless
+// they are nullptr, d_weight += d_y n and d_bias += d_y.
+void backward_rows(const Backward<double>& b, std::int64_t first, std::int64_t last, double* d_weight, double* d_bias) {
+  const auto width = static_cast<std::int64_t>(b.weight.size());
+  Normalised<double> n{std::vector<double>(b.weight.size()), 0};
+  std::vector<double> gradient(b.weight.size());
+  const double* const v = n.values.data();
+  double* const g = gradient.data();
+  for (std::int64_t row = first; row < last; ++row) {
+    n.load_row(b.x, row, b.norm.epsilon);
+    for (std::int64_t e = 0; d_weight != nullptr && e < width; ++e) {
+      d_weight[e] += b.d_y.at(row, e) * v[e];
+      d_bias[e] += b.d_y.at(row, e);
     }
-  });
+    if (b.d_x == nullptr) continue;
+    for (std::int64_t e = 0; e < width; ++e) g[e] = b.d_y.at(row, e) * b.weight[static_cast<std::size_t>(e)];
+    const double mean = sum<double>(width, [g](std::int64_t e) { return g[e]; }) / static_cast<double>(width);
+    const double along = sum<double>(width, [g, v](std::int64_t e) { return g[e] * v[e]; }) / static_cast<double>(width);
+    for (std::int64_t e = 0; e < width; ++e) {
+      double& target = b.d_x->at(row, e);
+      target = (g[e] - mean - v[e] * along) * n.inverse_deviation + (b.add ? target : 0);
+    }
+  }
 }
 
-// d_weight[e] = sum_r d_y[r,e] n[r,e] and d_bias[e] = sum_r d_y[r,e]. Threads take chunks of rows of a fixed size; the chunks' sums are
-// added in order, so that no bit depends on the threads. Sums are float64 for every storage: there may be many rows, and their terms
-// cancel.
+// The same by the kernels, for dtypes computed in float32.
 template <class T>
-void backward_parameters(const LayerNorm& norm, ConstTensorView x_view, ConstTensorView d_y_view, LayerNorm& grads, Executor* executor) {
-  using A = Accumulator<T>;
+void backward_rows(const Backward<T>& b, std::int64_t first, std::int64_t last, double* d_weight, double* d_bias) {
+  constexpr int kRows = cpu::NormBackwardRows::kRows;
+  const auto width = static_cast<std::int64_t>(b.weight.size());
+  std::vector<ComputedRow<const T>> x(kRows, {b.x, width}), d_y(kRows, {b.d_y, width});
+  auto d_x = b.d_x != nullptr ? std::vector<ComputedRow<T>>(kRows, {*b.d_x, width}) : std::vector<ComputedRow<T>>{};
+  const auto kernel = cpu::current_kernels().norm.backward_rows;
+  for (std::int64_t start = first; start < last; start += kRows) {
+    cpu::NormBackwardRows rows{.width = width,
+                               .rows = static_cast<int>(std::min<std::int64_t>(kRows, last - start)),
+                               .epsilon = static_cast<float>(b.norm.epsilon),
+                               .weight = b.weight.data(),
+                               .x = {},
+                               .d_y = {},
+                               .add = b.add,
+                               .d_weight = d_weight,
+                               .d_bias = d_bias};
+    for (std::size_t i = 0; i < static_cast<std::size_t>(rows.rows); ++i) {
+      const std::int64_t row = start + static_cast<std::int64_t>(i);
+      rows.x[i] = x[i].load_row(row);
+      rows.d_y[i] = d_y[i].load_row(row);
+      if (b.d_x == nullptr) continue;
+      if (b.add) d_x[i].load_row(row);
+      rows.d_x[i] = d_x[i].at(row);
+    }
+    kernel(rows);
+    for (std::size_t i = 0; b.d_x != nullptr && i < static_cast<std::size_t>(rows.rows); ++i) d_x[i].put(start + static_cast<std::int64_t>(i));
+  }
+}
+
+// Threads take chunks of rows of a fixed size; the chunks' sums of d_weight and d_bias are added in order, so that no bit depends on the
+// threads. Sums are float64 for every storage: there may be many rows, and their terms cancel.
+template <class T>
+void backward_all(const Backward<T>& b, LayerNorm* grads, Executor* executor) {
   constexpr std::int64_t kChunk = 128;
-  const std::int64_t width = norm.width();
-  const Rows<const T> x(x_view), d_y(d_y_view);
-  const std::int64_t chunks = (x.count() + kChunk - 1) / kChunk;
-  std::vector<double> sums(static_cast<std::size_t>(chunks * 2 * width));  // [chunk, weight or bias, width]
+  const auto width = static_cast<std::int64_t>(b.weight.size());
+  const std::int64_t chunks = (b.x.count() + kChunk - 1) / kChunk;
+  std::vector<double> sums(static_cast<std::size_t>(grads != nullptr ? chunks * 2 * width : 0));  // [chunk, weight or bias, width]
   parallel_for(chunks, row_grain(width * kChunk, 4), executor, [&](std::int64_t first, std::int64_t last) {
-    Normalised<A> n{std::vector<A>(static_cast<std::size_t>(width)), 0};
     for (std::int64_t chunk = first; chunk < last; ++chunk) {
-      double *weight = sums.data() + chunk * 2 * width, *bias = weight + width;
-      for (std::int64_t row = chunk * kChunk, end = std::min(row + kChunk, x.count()); row < end; ++row) {
-        n.load_row(x, row, norm.epsilon);
-        for (std::int64_t e = 0; e < width; ++e) {
-          const double d_y_e = load(d_y.at(row, e));
-          weight[e] += d_y_e * n.values[static_cast<std::size_t>(e)];
-          bias[e] += d_y_e;
-        }
-      }
+      double* const weight = grads != nullptr ? sums.data() + chunk * 2 * width : nullptr;
+      backward_rows(b, chunk * kChunk, std::min((chunk + 1) * kChunk, b.x.count()), weight, weight != nullptr ? weight + width : nullptr);
     }
   });
   const auto write = [&](TensorView target, const double* part) {
@@ -152,8 +178,9 @@ void backward_parameters(const LayerNorm& norm, ConstTensorView x_view, ConstTen
       target.data<T>()[e * target.stride(0)] = store<T>(total);
     }
   };
-  write(grads.weight, sums.data());
-  if (norm.bias) write(grads.bias, sums.data() + width);
+  if (grads == nullptr) return;
+  write(grads->weight, sums.data());
+  if (b.norm.bias) write(grads->bias, sums.data() + width);
 }
 
 }  // namespace
@@ -208,8 +235,15 @@ void LayerNorm::backward(ConstTensorView x, ConstTensorView d_y, const Gradients
   if (width() == 0) return;
   dispatch_floating(weight.dtype(), [&](auto type) {
     using T = typename decltype(type)::type;
-    if (d_x && d_x.numel() > 0) backward_input<T>(*this, x, d_y, d_x, gradients.x_write == Write::add, options.executor);
-    if (grads != nullptr) backward_parameters<T>(*this, x, d_y, *grads, options.executor);
+    const auto run = [&](const Rows<T>* d_x_rows) {
+      backward_all(Backward<T>{*this, load_vector<T>(weight, width()), Rows<const T>(x), Rows<const T>(d_y), d_x_rows, gradients.x_write == Write::add}, grads, options.executor);
+    };
+    if (d_x && d_x.numel() > 0) {
+      const Rows<T> rows(d_x);
+      run(&rows);
+    } else if (grads != nullptr) {
+      run(nullptr);
+    }
   });
 }
 

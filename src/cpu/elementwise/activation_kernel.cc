@@ -139,9 +139,25 @@ void value_in_floats(std::int64_t count, const float* x, float* y) {
   for (std::int64_t i = 0; i < count; ++i) y[i] = rest[i];
 }
 
+// d_x (+)= f(x, d_y) in whole vectors of float32.
+template <Floats (*f)(Floats, Floats)>
+void backward_in_floats(std::int64_t count, const float* x, const float* d_y, bool add, float* d_x) {
+  constexpr int kWidth = kLanes<float>;
+  const auto one = [add](const float* x_at, const float* d_y_at, float* d_x_at) {
+    const Floats d = f(load_vector(x_at), load_vector(d_y_at));
+    store_vector<float>(add ? d + load_vector(d_x_at) : d, d_x_at);
+  };
+  for (; count >= kWidth; count -= kWidth, x += kWidth, d_y += kWidth, d_x += kWidth) one(x, d_y, d_x);
+  float rest[3][kWidth] = {};
+  for (std::int64_t i = 0; i < count; ++i) rest[0][i] = x[i], rest[1][i] = d_y[i], rest[2][i] = d_x[i];
+  if (count > 0) one(rest[0], rest[1], rest[2]);
+  for (std::int64_t i = 0; i < count; ++i) d_x[i] = rest[2][i];
+}
+
 constexpr bool kInFloats = kHasElementary && kLanes<float> == 16;
 constexpr auto sigmoid_value = kInFloats ? value_in_floats<sigmoid> : value<Sigmoid>;
 constexpr auto gelu_value = kInFloats ? value_in_floats<gelu> : value<Gelu>;
+constexpr auto gelu_derivative = kInFloats ? backward_in_floats<gelu_backward> : backward<Gelu>;
 
 template <class F>
 constexpr ActivationKernel kActivationKernel{value<F>, backward<F>};
@@ -150,6 +166,6 @@ constexpr ActivationKernel kActivationKernel{value<F>, backward<F>};
 
 extern const ActivationKernels activation_kernels;
 constinit const ActivationKernels activation_kernels = {
-    {sigmoid_value, backward<Sigmoid>}, kActivationKernel<Tanh>, {gelu_value, backward<Gelu>}, kActivationKernel<GeluTanh>};
+    {sigmoid_value, backward<Sigmoid>}, kActivationKernel<Tanh>, {gelu_value, gelu_derivative}, kActivationKernel<GeluTanh>};
 
 }  // namespace polyhead::cpu::POLYHEAD_ISA

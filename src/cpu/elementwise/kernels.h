@@ -24,8 +24,23 @@ struct NormRow {
   float* y = nullptr;            // may be x, added or sums
 };
 
+// The gradient of up to kRows rows of a layer normalisation, each `width` contiguous float32. With n the normalised row and g = d_y weight:
+// d_x (+)= (g - mean(g) - n mean(g n)) / sqrt(variance + epsilon), d_weight += d_y n and d_bias += d_y, summed over the rows.
+struct NormBackwardRows {
+  static constexpr int kRows = 8;
+  std::int64_t width;
+  int rows;  // 1 to kRows
+  float epsilon;
+  const float* weight;
+  const float *x[kRows], *d_y[kRows];
+  bool add = false;                                // d_x is added to
+  float* d_x[kRows] = {};                          // first nullptr: none is written
+  double *d_weight = nullptr, *d_bias = nullptr;   // nullptr: not wanted; both or neither
+};
+
 struct NormKernels {
   void (*normalise_row)(const NormRow& row);
+  void (*backward_rows)(const NormBackwardRows& rows);
 };
 
 // Of a row x of logits: its largest, and over all elements the sums of exp(x - largest) and of x - largest.

@@ -1,4 +1,5 @@
-// Layer normalisation (Ba, Kiros, Hinton 2016, eq. 4) of one float32 row, which stays in the first-level cache between its passes.
+// Layer normalisation (Ba, Kiros, Hinton 2016, eq. 4) of one float32 row, and its gradient for a few rows, which stay in the first-level cache
+// between passes.
 #include "cpu/elementwise/kernels.h"
 #include "cpu/vector.h"
 
@@ -28,6 +29,12 @@ POLYHEAD_INLINE float load_like(float, const float* from) { return *from; }
 POLYHEAD_INLINE void put(Lanes x, float* to) { store_vector<float>(x, to); }
 POLYHEAD_INLINE void put(float x, float* to) { *to = x; }
 
+// The mean is subtracted before squaring: E[x^2] - E[x]^2 would cancel.
+POLYHEAD_INLINE float inverse_deviation(std::int64_t width, const float* x, float mean, float epsilon) {
+  const float squares = sum_row(width, x, [mean](std::int64_t, auto value) { return (value - mean) * (value - mean); });
+  return 1 / __builtin_sqrtf(squares / static_cast<float>(width) + epsilon);
+}
+
 void normalise_row(const NormRow& row) {
   const std::int64_t width = row.width;
   const float epsilon = row.epsilon, *const weight = row.weight, *const bias = row.bias, *const x = row.x, *const added = row.added;
@@ -41,9 +48,7 @@ void normalise_row(const NormRow& row) {
   const float* values = added != nullptr ? sums : x;
   const float mean =
       (added != nullptr ? sum_row(width, x, add) : sum_row(width, x, [](std::int64_t, auto value) { return value; })) / count;
-  // The mean is subtracted before squaring: E[x^2] - E[x]^2 would cancel.
-  const float variance = sum_row(width, values, [mean](std::int64_t, auto value) { return (value - mean) * (value - mean); }) / count;
-  const float inverse = 1 / __builtin_sqrtf(variance + epsilon);
+  const float inverse = inverse_deviation(width, values, mean, epsilon);
   const auto finish = [mean, inverse, weight, bias, values, y](std::int64_t i, auto like) {
     const auto normalised = (load_like(like, values + i) - mean) * inverse * load_like(like, weight + i);
     put(normalised + load_like(like, bias + i), y + i);
@@ -53,9 +58,60 @@ void normalise_row(const NormRow& row) {
   for (; i < width; ++i) finish(i, 0.0f);
 }
 
+// What the gradient needs to know of a whole row.
+struct RowSums {
+  float mean, inverse, d_y_mean, d_y_along;  // of x: mean and 1 / deviation; of g = d_y weight: mean(g), and mean(g n) / deviation
+};
+
+POLYHEAD_INLINE RowSums sums_of_row(const NormBackwardRows& all, int row) {
+  const float *const x = all.x[row], *const d_y = all.d_y[row], *const weight = all.weight;
+  const auto count = static_cast<float>(all.width);
+  const float mean = sum_row(all.width, x, [](std::int64_t, auto value) { return value; }) / count;
+  const float inverse = inverse_deviation(all.width, x, mean, all.epsilon);
+  if (all.d_x[0] == nullptr) return {mean, inverse, 0, 0};
+  const float d_y_mean = sum_row(all.width, d_y, [weight](std::int64_t i, auto value) { return value * load_like(value, weight + i); }) / count;
+  const float along = sum_row(all.width, d_y, [=](std::int64_t i, auto value) {
+    return value * load_like(value, weight + i) * (load_like(value, x + i) - mean);
+  });
+  return {mean, inverse, d_y_mean, along * inverse * inverse / count};
+}
+
+POLYHEAD_INLINE void add_to(float x, double* to) { *to += static_cast<double>(x); }
+POLYHEAD_INLINE void add_to(Lanes x, double* to) {
+  typedef double Wide __attribute__((vector_size(2 * POLYHEAD_VECTOR_BYTES), aligned(alignof(double)), may_alias));
+  *reinterpret_cast<Wide*>(to) += __builtin_convertvector(x, Wide);
+}
+
+// The rows are summed in float32, at most kRows terms, and that sum is added in float64: there may be many rows, and their terms cancel.
+template <class V>
+POLYHEAD_INLINE void backward_columns(const NormBackwardRows& all, const RowSums (&sums)[NormBackwardRows::kRows], std::int64_t i) {
+  V d_weight{}, d_bias{};
+  for (int row = 0; row < all.rows; ++row) {
+    const RowSums& s = sums[row];
+    const V d_y = load_like(V{}, all.d_y[row] + i), centred = load_like(V{}, all.x[row] + i) - s.mean;
+    d_weight += d_y * (centred * s.inverse);
+    d_bias += d_y;
+    if (all.d_x[0] == nullptr) continue;
+    float* const to = all.d_x[row] + i;
+    const V d_x = (d_y * load_like(V{}, all.weight + i) - s.d_y_mean - centred * s.d_y_along) * s.inverse;
+    put(all.add ? d_x + load_like(V{}, to) : d_x, to);
+  }
+  if (all.d_weight == nullptr) return;
+  add_to(d_weight, all.d_weight + i);
+  add_to(d_bias, all.d_bias + i);
+}
+
+void backward_rows(const NormBackwardRows& all) {
+  RowSums sums[NormBackwardRows::kRows];
+  for (int row = 0; row < all.rows; ++row) sums[row] = sums_of_row(all, row);
+  std::int64_t i = 0;
+  for (; i + kCount <= all.width; i += kCount) backward_columns<Lanes>(all, sums, i);
+  for (; i < all.width; ++i) backward_columns<float>(all, sums, i);
+}
+
 }  // namespace
 
 extern const NormKernels norm_kernels;
-constinit const NormKernels norm_kernels = {normalise_row};
+constinit const NormKernels norm_kernels = {normalise_row, backward_rows};
 
 }  // namespace polyhead::cpu::POLYHEAD_ISA

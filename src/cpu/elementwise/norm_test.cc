@@ -56,5 +56,57 @@ TEST(NormaliseRow, EveryWidthAgreesWithFloat64) {
   }
 }
 
+TEST(NormBackwardRows, EveryWidthAgreesWithFloat64) {
+  for (const cpu::KernelSet& set : cpu::kernel_sets()) {
+    if (!cpu::missing_for(set, detect_cpu()).empty()) continue;
+    SCOPED_TRACE(set.name);
+    Random random(2);
+    for (std::int64_t width = 1; width < 300; width += width < 70 ? 1 : 37) {
+      const int rows = static_cast<int>(random.integer(1, cpu::NormBackwardRows::kRows));
+      const bool add = random.integer(0, 1) != 0;
+      SCOPED_TRACE("width " + std::to_string(width) + " rows " + std::to_string(rows) + (add ? " added" : ""));
+      const auto n = static_cast<std::size_t>(width);
+      const std::vector<float> weight = numbers(random, width, 0);
+      std::vector<double> d_weight(n + 1, kUntouched), d_bias = d_weight, expected_weight = d_weight, expected_bias = d_weight;
+      std::vector<std::vector<float>> x, d_y, d_x;
+      cpu::NormBackwardRows all{.width = width, .rows = rows, .epsilon = 0.125f, .weight = weight.data(), .x = {}, .d_y = {}, .add = add, .d_weight = d_weight.data(), .d_bias = d_bias.data()};
+      for (int row = 0; row < rows; ++row) {
+        x.push_back(numbers(random, width, 3));
+        d_y.push_back(numbers(random, width, 0));
+        d_x.emplace_back(n + 1, kUntouched);
+      }
+      for (std::size_t row = 0; row < x.size(); ++row) all.x[row] = x[row].data(), all.d_y[row] = d_y[row].data(), all.d_x[row] = d_x[row].data();
+      set.norm.backward_rows(all);
+      for (std::size_t row = 0; row < x.size(); ++row) {
+        const auto count = static_cast<double>(width);
+        double mean = 0, variance = 0, d_mean = 0, along = 0;
+        for (const float value : x[row]) mean += value / count;
+        for (const float value : x[row]) variance += (value - mean) * (value - mean) / count;
+        const double inverse = 1 / std::sqrt(variance + 0.125);
+        for (std::size_t e = 0; e < n; ++e) {
+          const double g = static_cast<double>(d_y[row][e]) * weight[e], normalised = (x[row][e] - mean) * inverse;
+          d_mean += g / count;
+          along += g * normalised / count;
+          expected_weight[e] += d_y[row][e] * normalised;
+          expected_bias[e] += d_y[row][e];
+        }
+        for (std::size_t e = 0; e < n; ++e) {
+          const double own = (d_y[row][e] * static_cast<double>(weight[e]) - d_mean - (x[row][e] - mean) * inverse * along) * inverse;
+          EXPECT_NEAR(d_x[row][e], own + (add ? kUntouched : 0), 5e-6) << row << ", " << e;
+        }
+        EXPECT_EQ(d_x[row].back(), kUntouched);
+      }
+      for (std::size_t e = 0; e <= n; ++e) {  // the last one is left alone
+        EXPECT_NEAR(d_weight[e], expected_weight[e], 5e-6) << e;
+        EXPECT_NEAR(d_bias[e], expected_bias[e], 2e-6) << e;
+      }
+      const std::vector<double> before = d_bias;
+      all.d_weight = all.d_bias = nullptr;
+      set.norm.backward_rows(all);
+      EXPECT_EQ(d_bias, before);
+    }
+  }
+}
+
 }  // namespace
 }  // namespace polyhead::test
