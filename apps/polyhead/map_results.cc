@@ -63,7 +63,7 @@ void add_map_results(CLI::App& parser, MapResults* wanted, bool beside_output) {
   add_value(parser, "--pooling", &wanted->pooling, read_pooling, "KIND", "what pooled_map has of a block: mean, sum or largest (default: mean)")->needs(pooled);
   add_value(parser, "--key-mass", &wanted->key_mass, read_key_sets, "[SETS]",
             write + "key_mass [*,N,T,M]: how much each query attends to each of M sets of keys, such as 0;5:8,11 (two sets); without a value the sets "
-            "are the boolean tensor key_sets, which broadcasts to [*,M,S]")
+            "are the boolean tensor key_sets, [S] or broadcasting to [*,M,S]")
       ->expected(0, 1);
   parser.add_flag("--key-sums", wanted->key_sums, write + "key_sums [*,N,S]: how much each key is attended to, summed over the queries");
   parser.add_flag("--statistics", wanted->statistics,
@@ -120,7 +120,7 @@ void append_map_results(const MapResults& wanted, MapsInput input, const SdpaOpt
     results->push_back({"top_attention_weights", std::move(probability)});
   }
   if (const auto& pooled = wanted.pooled) attention_pooled_map(input, add("pooled_map", {(*pooled)[0], (*pooled)[1]}), options, wanted.pooling);
-  if (wanted.key_mass) attention_key_mass(input, key_sets, add("key_mass", {queries, key_sets.extent(-2)}), options);
+  if (wanted.key_mass) attention_key_mass(input, key_sets, add("key_mass", {queries, key_sets.view().rank() < 2 ? 1 : key_sets.extent(-2)}), options);
   if (wanted.key_sums) attention_key_sums(input, add("key_sums", {keys}), options);
   if (wanted.divergence) attention_divergence(input, add("head_divergence", {heads[-1]}), options);
   if (wanted.statistics) {

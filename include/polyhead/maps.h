@@ -64,8 +64,8 @@ struct HeadStatistics {
 };
 void attention_statistics(const MapsInput& input, const HeadStatistics& statistics, const SdpaOptions& options = {});
 
-// How much each query attends to sets of keys: out [*,N,T,M], the sum of the probabilities of a set's keys. key_sets is boolean and broadcasts
-// to [*,M,S]; a key may be in several sets.
+// How much each query attends to sets of keys: out [*,N,T,M], the sum of the probabilities of a set's keys. key_sets is boolean, [S]
+// for one set, or broadcasts to [*,M,S]; a key may be in several sets.
 void attention_key_mass(const MapsInput& input, ConstTensorView key_sets, TensorView out, const SdpaOptions& options = {});
 
 // How much each key is attended to: out [*,N,S], the sum of its probabilities over all queries.

@@ -117,8 +117,7 @@ nb::object key_sums(nb::handle q, nb::handle k, nb::handle options, nb::handle k
 nb::object key_mass(nb::handle q, nb::handle k, nb::handle given, nb::handle options, nb::handle k_scale, nb::handle progress) {
   MapsCall call("key_mass", q, k, options, k_scale, progress);
   const ConstTensorView sets = call.required(given, "key_sets");
-  if (sets.rank() < 2) throw nb::value_error(text("key_sets is ", to_string(sets.shape()), "; it must broadcast to [*,M,S]").c_str());
-  const Result out = call.result("out", {call.queries(), sets.extent(-2)});
+  const Result out = call.result("out", {call.queries(), sets.rank() < 2 ? 1 : sets.extent(-2)});
   without_gil([&] { attention_key_mass(call.input, sets, out.view(), call.sdpa); });
   return out.object;
 }

@@ -35,7 +35,9 @@ nb::object integer_object(nb::handle object, const char* name, const char* wante
 }
 
 nb::list elements(nb::handle object, const char* name, const char* wanted) {
-  nb::object list = nb::isinstance<nb::str>(object) ? nb::object() : nb::steal(PySequence_List(object.ptr()));
+  // A set has the order of its hashes, and which keys of a dict are meant is a guess.
+  const bool unordered = PyAnySet_Check(object.ptr()) != 0 || PyDict_Check(object.ptr()) != 0;
+  nb::object list = unordered || nb::isinstance<nb::str>(object) ? nb::object() : nb::steal(PySequence_List(object.ptr()));
   if (!list.is_valid()) {
     PyErr_Clear();
     refuse_type(object, name, wanted);

@@ -331,12 +331,12 @@ def key_mass(q: A, k: Array, key_sets: Array, *, k_scale: Array | None = None, p
 
     Args:
         q, k, k_scale: as given to `sdpa`.
-        key_sets: bool, broadcasts to ``[*,M,S]``: M sets, True = the key belongs to the set. A key may belong to several.
+        key_sets: bool, ``[S]`` for one set, or broadcasts to ``[*,M,S]``: M sets, True = the key belongs to the set. A key may belong to several.
         progress: as given to `maps`.
         options: as given to `sdpa`.
 
     Returns:
-        ``[*,N,T,M]``, dtype of q.
+        ``[*,N,T,M]``, dtype of q; M is 1 for one set.
 
     Raises:
         ValueError, TypeError: as `sdpa`.

@@ -10,7 +10,7 @@ from typing import Any, Literal
 from . import _core
 from ._capture import Capture
 from ._options import Array
-from ._view_sets import layered, sets
+from ._view_sets import sets
 
 __all__ = ["Page", "view"]
 
@@ -101,12 +101,12 @@ def view(
         possible_links: further pairs that are not wrong.
         gate: gates in [0, 1] that multiplied the heads' outputs, with the dimensions of source and V instead of S; a strip beside the map.
         pair_bias: what was added to the scores, broadcasts to ``[layers, heads, T, S]``; a further tab shows the attention weights without it.
-        q: with attention weights: the queries ``[layers, heads, T, H]`` that they were computed from, or a list of layers as of source. With q
-            and k the page shows how each weight is computed, with v also the head's output.
+        q: with attention weights: the queries ``[layers, heads, T, H]`` that they were computed from, or a list of layers as of source; of a batch
+            as source has it. With q and k the page shows how each weight is computed, with v also the head's output.
         k: the keys ``[layers, K, S, H]``; K is heads, or a divisor of it where heads share keys.
         v: the values ``[layers, K, S, V]``.
-        bias: what was added to the scores; broadcasts to ``[layers, heads, T, S]``.
-        attend: bool, True where a query may attend to a key; broadcasts to ``[layers, heads, T, S]``.
+        bias: what was added to the scores; broadcasts to ``[layers, heads, T, S]``, of a batch to ``[layers, B, heads, T, S]``.
+        attend: bool, True where a query may attend to a key; broadcasts as bias.
         scale: what q @ k was multiplied by; default: 1/sqrt(H).
         values: megabytes of the page that q, k and v may take, of a model too; a text whose q, k and v take more shows weights only, and the page
             says so. 0 leaves them out.
@@ -145,11 +145,7 @@ def view(
             raise ValueError("pair is for a model, and source is not the folder of one")
         if isinstance(source, Capture):
             source = source.layers()
-        texts = sets(source, text, tokens, keys, special, segments, block_keys, axes, links, possible_links, gate, pair_bias)
-        if vectors:
-            if len(texts) > 1 or texts[0]["tabs"]:
-                raise ValueError(f"{', '.join(vectors)}: for one set of maps of one text; source has {len(texts)} {'text' if len(texts) == 1 else 'texts'} and {1 + len(texts[0]['tabs'])} sets")
-            texts[0]["vectors"] = {name: layered(array, name) if name in "qkv" else array for name, array in vectors.items()}
+        texts = sets(source, text, tokens, keys, special, segments, block_keys, axes, links, possible_links, gate, pair_bias, vectors)
         page = Page(_core.page(texts, "polyhead" if title is None else title, lang, values))
     if path is not None:
         page.save(path)

@@ -88,9 +88,31 @@ def _layered(values: Any, name: str, count: int | None, kinds: str, batched: boo
     return values[(None,) * (4 - dims)] if dims < 4 else values, None
 
 
-def layered(values: Any, name: str) -> Any:
-    """[layers, heads, ..] or a list of layers, of one text."""
-    return _layered(values, name, None, "[T, H], [heads, T, H], [layers, heads, T, H] or a list with one [heads, T, H] per layer")[0]
+def _vectors(given: dict[str, Any], count: int | None, batch: int | None) -> dict[str, Any]:
+    """q, k and v as layers, checked to be of as many texts as the attention weights; the rest as it is."""
+    result = dict(given)
+    for name in given.keys() & {"q", "k", "v"}:
+        kinds = "[T, H], [heads, T, H], [layers, heads, T, H] or a list with one [heads, T, H] or [B, heads, T, H] per layer"
+        result[name], texts = _layered(given[name], name, count, kinds, batch is not None)
+        if texts != batch:
+            raise ValueError(f"{name} has a batch of {texts or 1} and source of {batch or 1}")
+    return result
+
+
+def _vectors_of(vectors: dict[str, Any], place: int, batch: int | None) -> dict[str, Any]:
+    """The part for one text of a batch, of which bias and attend broadcast to [layers, B, heads, T, S]."""
+    def part(name: str, value: Any) -> Any:
+        if name in ("q", "k", "v"):
+            return [layer[place] for layer in value]
+        if name not in ("bias", "attend") or not _has_shape(value) or len(value.shape) < 4:
+            return value
+        axis = len(value.shape) - 4
+        if axis > 1 or value.shape[axis] not in (1, batch):
+            raise ValueError(f"{name} is {_shape(value)}; for {batch} texts it must broadcast to [layers, B, heads, T, S]")
+        text = place if value.shape[axis] == batch else 0
+        return value[:, text] if axis else value[text]
+
+    return vectors if batch is None else {name: part(name, value) for name, value in vectors.items()}
 
 
 def _refuse_gradients(arrays: Sequence[Any], name: str) -> None:
@@ -198,7 +220,7 @@ def _count(tokens: Any, text: Any) -> int | None:
     return len(text) if _is_list(text) else None
 
 
-def sets(source: Any, text: Any, tokens: Any, keys: Any, special: Any, segments: Any, block_keys: Any, axes: Any, links: Any, possible_links: Any, gate: Any, pair_bias: Any) -> list[dict[str, Any]]:
+def sets(source: Any, text: Any, tokens: Any, keys: Any, special: Any, segments: Any, block_keys: Any, axes: Any, links: Any, possible_links: Any, gate: Any, pair_bias: Any, vectors: dict[str, Any]) -> list[dict[str, Any]]:
     """The texts of a page, each with its further sets as tabs, as the bindings read them."""
     count = _count(tokens, text)
     tabs = _maps(source, count)
@@ -214,6 +236,8 @@ def sets(source: Any, text: Any, tokens: Any, keys: Any, special: Any, segments:
     for name, value in (("axes", axes), ("gate", gate), ("pair_bias", pair_bias)):
         if value is not None and len(tabs) > 1:
             raise ValueError(f"{name} is for one set of maps; source has {len(tabs)}: {', '.join(tab.name for tab in tabs)}")
+    if vectors and len(tabs) > 1:
+        raise ValueError(f"{', '.join(vectors)}: for one set of maps; source has {len(tabs)}: {', '.join(tab.name for tab in tabs)}")
     if possible_links is not None and links is None:
         raise ValueError("possible_links are given without links, the sure ones")
     gates = None if gate is None else _layered(gate, "gate", count, "[T, V], [heads, T, V] or [layers, heads, T, V]; for several texts [layers, B, heads, T, V]", batch is not None)
@@ -228,10 +252,11 @@ def sets(source: Any, text: Any, tokens: Any, keys: Any, special: Any, segments:
         given = _shape(pair_bias)
         if len(given) > 4 or any(extent not in (1, full) for extent, full in zip(given[::-1], whole[::-1])):
             raise ValueError(f"pair_bias is {given}; it must broadcast to [layers, heads, T, S] = {whole}")
-    return [_text(tabs, place, batch, text, tokens, keys, special, segments, block_keys, axes, links, possible_links, gates, pair_bias) for place in range(1 if batch is None else batch)]
+    vectors = _vectors(vectors, count, batch)
+    return [_text(tabs, place, batch, text, tokens, keys, special, segments, block_keys, axes, links, possible_links, gates, pair_bias, _vectors_of(vectors, place, batch)) for place in range(1 if batch is None else batch)]
 
 
-def _text(tabs: list[_Maps], place: int, batch: int | None, text: Any, tokens: Any, keys: Any, special: Any, segments: Any, block_keys: Any, axes: Any, links: Any, possible_links: Any, gates: Any, pair_bias: Any) -> dict[str, Any]:
+def _text(tabs: list[_Maps], place: int, batch: int | None, text: Any, tokens: Any, keys: Any, special: Any, segments: Any, block_keys: Any, axes: Any, links: Any, possible_links: Any, gates: Any, pair_bias: Any, vectors: dict[str, Any]) -> dict[str, Any]:
     def part(value: Any, name: str) -> Any:
         return _of_text(value, name, place, batch)
 
@@ -262,7 +287,7 @@ def _text(tabs: list[_Maps], place: int, batch: int | None, text: Any, tokens: A
             "query_axis": axes[0] if axes else "", "key_axis": axes[1] if axes else "",
             "block_keys": [bool(flag) for flag in key._checked("block_keys", blocked, (0, 1), "True or False")] if masked else None,
             "links": _pairs(part(links, "links"), "links") if linked else None, "possible_links": _pairs(part(possible_links, "possible_links"), "possible_links"),
-            "gate": None if gates is None else (gates[0] if batch is None else [layer[place] for layer in gates[0]]), "pair_bias": pair_bias, "vectors": {}, "tabs": [],
+            "gate": None if gates is None else (gates[0] if batch is None else [layer[place] for layer in gates[0]]), "pair_bias": pair_bias, "vectors": vectors, "tabs": [],
         })
     if links is not None and len(tabs) > 1 and not any(tab.sides == ("query", "key") for tab in tabs):
         raise ValueError(f"links are for cross-attention; source has {', '.join(tab.name for tab in tabs)}")

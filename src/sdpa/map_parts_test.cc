@@ -78,7 +78,8 @@ TEST_P(MapParts, MassIsTheSumOverASetsKeys) {
     const std::int64_t sets = random.integer(0, 3);
     Shape shape = z.with({sets, z.keys});
     for (int axis = 0; axis < shape.size() - 2; ++axis) shape[axis] = random.coin() ? 1 : shape[axis];
-    const Tensor in_set = random.tensor(DType::boolean, random.coin() ? shape : shape.last(2));
+    if (random.integer(0, 3) == 0) shape[-1] = 1;  // all keys or none
+    const Tensor in_set = random.tensor(DType::boolean, random.coin() ? shape : shape.last(sets == 1 && random.coin() ? 1 : 2));
     const StridedTensor mass = random.empty_strided(DType::f64, z.with({z.heads(), z.queries, sets}));
     attention_key_mass(m.input(), in_set, mass, m.c.options);
     const std::vector<double> got = to_doubles(mass), member = to_doubles(in_set.view().expand(z.with({sets, z.keys})));
@@ -210,7 +211,7 @@ TEST(MapParts, MessagesSayWhatIsAllowed) {
   EXPECT_EQ(error_message([&] { attention_map_part(input, zero, five, out); }), "attention_map_part: key 5; keys lie in [0,5)");
   EXPECT_EQ(error_message([&] { attention_map_part(input, five, zero, out); }), "attention_map_part: query 5; queries lie in [0,3)");
   EXPECT_EQ(error_message([&] { attention_windows(input, 9, out); }), "attention_windows: first is 9; it must lie in [-(T + S),T + S] = [-8,8]");
-  EXPECT_EQ(error_message([&] { attention_key_mass(input, sets, out); }), "attention_key_mass: key_sets is [2,4]; it must broadcast to [*,M,S] = [2,5]");
+  EXPECT_EQ(error_message([&] { attention_key_mass(input, sets, out); }), "attention_key_mass: key_sets is [2,4]; it must be [S], or broadcast to [*,M,S] = [2,5]");
   EXPECT_EQ(error_message([&] { attention_key_mass(input, numbers, out); }), "attention_key_mass: key_sets is float32; it must be bool");
   EXPECT_THAT(error_message([&] { attention_key_sums(input, out); }), testing::HasSubstr("attention_key_sums: out is [2,3,2]; it must be [*,N,S] = [2,5]"));
   EXPECT_THAT(error_message([&] { attention_divergence(input, out); }), testing::HasSubstr("attention_divergence: out is [2,3,2]; it must be [*,N,N] = [2,2]"));

@@ -144,13 +144,12 @@ void attention_key_mass(const MapsInput& input, ConstTensorView key_sets, Tensor
   MapWalk walk("attention_key_mass", input, options);
   require(static_cast<bool>(key_sets), "attention_key_mass: key_sets is missing");
   require(key_sets.dtype() == DType::boolean, "attention_key_mass: key_sets is ", key_sets.dtype(), "; it must be bool");
-  require(key_sets.rank() >= 2, "attention_key_mass: key_sets is ", key_sets.shape(), "; it must broadcast to [*,M,S]");
-  const std::int64_t count = key_sets.extent(-2);
+  const std::int64_t count = key_sets.rank() < 2 ? 1 : key_sets.extent(-2);
   Shape wanted = walk.problem.lead;
   wanted.push_back(count), wanted.push_back(walk.problem.keys);
-  bool fits = key_sets.rank() <= wanted.size() && key_sets.extent(-1) == walk.problem.keys;
-  for (int axis = 3; fits && axis <= key_sets.rank(); ++axis) fits = key_sets.extent(-axis) == 1 || key_sets.extent(-axis) == wanted[-axis];
-  require(fits, "attention_key_mass: key_sets is ", key_sets.shape(), "; it must broadcast to [*,M,S] = ", wanted);
+  bool fits = 1 <= key_sets.rank() && key_sets.rank() <= wanted.size();
+  for (int axis = 1; fits && axis <= key_sets.rank(); ++axis) fits = key_sets.extent(-axis) == 1 || key_sets.extent(-axis) == wanted[-axis];
+  require(fits, "attention_key_mass: key_sets is ", key_sets.shape(), "; it must be [S], or broadcast to [*,M,S] = ", wanted);
   walk.add_input({"key_sets", key_sets});
   walk.check_output(out, {walk.problem.queries, count}, "[*,N,T,M]");
   const ConstTensorView sets = key_sets.expand(wanted).unsqueeze(-3);  // [*,1,M,S]

@@ -393,6 +393,7 @@ WRONG: dict[str, list[Wrong]] = {
         ({"dropout": 1.5}, ValueError, "dropout"),
         ({"empty_rows": "offset"}, ValueError, "empty_rows is 'offset'"),
         ({"empty_rows": 3}, ValueError, "empty_rows is 3"),
+        ({"empty_rows": None}, ValueError, "empty_rows is None"),
         ({"return_lse": 1}, TypeError, "return_lse is of type int"),
         ({"return_attention_weights": None}, TypeError, "return_attention_weights is of type NoneType"),
         ({"relative_bias": torch.ones(2)}, TypeError, "relative_bias is of type Tensor"),

@@ -53,6 +53,27 @@ def test_a_list_of_layers_is_the_same_and_torch_too(worked):
     assert polyhead.view([torch.from_numpy(layer.copy()) for layer in weights], **tensors).html == whole
 
 
+def test_several_texts_have_their_own(worked):
+    weights, given = worked
+    other = {name: given[name][:, ::-1] for name in "qkv"} | {"bias": given["bias"][::-1]}  # the heads in reverse
+    texts = [(weights, given), (weights[:, ::-1], given | other)]
+    batch = {name: np.stack([text[name] for _, text in texts], 1) for name in "qkv"}
+    pairs = {"bias": np.stack([text["bias"] for _, text in texts]), "attend": given["attend"], "scale": given["scale"]}
+    page = data_of(polyhead.view(np.stack([maps for maps, _ in texts], 1), ["a", "b"], **batch, **pairs))["texts"]
+    lists = {name: list(array) for name, array in batch.items()}
+    assert data_of(polyhead.view(list(np.stack([maps for maps, _ in texts], 1)), **lists, **pairs))["texts"][1]["vectors"] == page[1]["vectors"]
+    for shown, (maps, alone) in zip(page, texts, strict=True):
+        assert shown["vectors"] == data_of(polyhead.view(maps, **alone))["texts"][0]["vectors"]
+    assert page[0]["vectors"] != page[1]["vectors"]
+    of_layers = np.broadcast_to(pairs["bias"], (LAYERS, *pairs["bias"].shape))
+    shown = data_of(polyhead.view(np.stack([maps for maps, _ in texts], 1), ["a", "b"], **batch, **pairs | {"bias": of_layers}))["texts"]
+    assert [text["vectors"]["bias"] for text in shown] == [text["vectors"]["bias"] * LAYERS for text in page]
+    for wrong, words in [({"q": given["q"]}, r"q is float32 \[1,4,3,6\] for attentions \[2,4,3,5\]"), ({"k": batch["k"][:, [0, 1, 0]]}, "k has a batch of 3 and source of 2"),
+                         ({"bias": np.zeros((3, HEADS, QUERIES, KEYS))}, "bias is .*for 2 texts it must broadcast"), ({"bias": -pairs["bias"]}, "q and k .*must belong to the map")]:
+        with pytest.raises(ValueError, match=words):
+            polyhead.view(np.stack([maps for maps, _ in texts], 1), ["a", "b"], **batch | pairs | wrong)
+
+
 def test_the_default_scale_is_that_of_the_width(worked):
     _, given = worked
     scores = np.einsum("lnth,lnsh->lnts", given["q"].astype(float), np.repeat(given["k"], 2, 1)) / np.sqrt(WIDTH)

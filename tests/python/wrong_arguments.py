@@ -32,6 +32,7 @@ NOT_ARRAYS = [3, 1.5, "x", [1.0, 2.0], {}, object(), Hostile(), True, np.float32
 NOT_NUMBERS = ["1", [], {}, object(), Hostile(), 1j, None, np.zeros(3), True]
 NOT_INTS = [1.5, "1", [], object(), Hostile(), True, np.float64(1)]
 NOT_WORDS = [3, None, b"zero", [], object(), Hostile(), True]
+UNORDERED = [{3, 1}, frozenset({3, 1}), {3: 1, 1: 0}]
 NOT_CALLABLE = [3, "x", [], True]
 NOT_FLAGS = [0, 1, None, "yes", [], np.zeros(2), Hostile()]
 BIG = 2**70
@@ -188,8 +189,8 @@ def calls(folder: Path) -> dict[str, tuple[Callable[..., Any], dict[str, Any], W
             | SHARED
             | dense
             | {
-                "rows": ([3, "ab", object(), Hostile(), [1.5], [None], ["0"]], [[5], [-1], [BIG]]),
-                "keys": ([3, "ab", object(), Hostile(), [1.5], [None], ["0"]], [[7], [-1], [BIG]]),
+                "rows": ([3, "ab", object(), Hostile(), [1.5], [None], ["0"], *UNORDERED], [[5], [-1], [BIG]]),
+                "keys": ([3, "ab", object(), Hostile(), [1.5], [None], ["0"], *UNORDERED], [[7], [-1], [BIG]]),
                 "progress": (NOT_CALLABLE, []),
                 "top_k": (NOT_INTS, [-1, 8, BIG]),
                 "value": (NOT_WORDS, ["", "p", "\ud800"]),
@@ -202,7 +203,7 @@ def calls(folder: Path) -> dict[str, tuple[Callable[..., Any], dict[str, Any], W
         "key_mass": (
             polyhead.key_mass,
             {"q": Q, "k": K, "key_sets": shaped(2, 7, dtype=bool)},
-            map_qk | SHARED | dense | progress | {"key_sets": ([*NOT_ARRAYS, None], [shaped(2, 7), shaped(7, dtype=bool), shaped(2, 6, dtype=bool), shaped(3, 2, 7, dtype=bool)])},
+            map_qk | SHARED | dense | progress | {"key_sets": ([*NOT_ARRAYS, None], [shaped(2, 7), shaped(6, dtype=bool), shaped(dtype=bool), shaped(2, 6, dtype=bool), shaped(3, 2, 7, dtype=bool)])},
         ),
         "map_windows": (
             polyhead.map_windows,
@@ -217,7 +218,7 @@ def calls(folder: Path) -> dict[str, tuple[Callable[..., Any], dict[str, Any], W
             | progress
             | {"query_offsets": (NOT_ARRAYS, [np.array([1, 5]), np.array([0, 4]), np.array([0.0, 5.0])])}  # [0, 5] alone is right where T = S
             | {"layers": ([3, None, Q, [3], [Q], [(Q,)], "ab", object()], [[], [(shaped(5, 4), Q)]])}
-            | {"rows": ([3, "ab", object(), Hostile(), [1.5]], [[5], [-1]]), "residual": ([*NOT_NUMBERS], [-0.1, 1.1, float("nan")])},
+            | {"rows": ([3, "ab", object(), Hostile(), [1.5], *UNORDERED], [[5], [-1]]), "residual": ([*NOT_NUMBERS], [-0.1, 1.1, float("nan")])},
         ),
         "pooled_map": (
             polyhead.pooled_map,

@@ -172,7 +172,7 @@ _NUMBERS = (float, int)
 def _plain(q: Tensor, k: Tensor, v: Tensor, given: dict[str, Any], lse: bool, attention_weights: bool, out: Tensor | None) -> Tensor | tuple[Tensor, ...] | None:
     chosen = {name: value for name, value in given.items() if value is not None}
     scale, softcap, _ = chosen.get("scale", 0.0), chosen.pop("softcap", None), chosen.pop("dropout")  # it is 0
-    if type(scale) not in _NUMBERS or type(softcap) not in _NUMBERS or type(lse) is not bool or type(attention_weights) is not bool:
+    if type(scale) not in _NUMBERS or type(softcap) not in _NUMBERS or type(lse) is not bool or type(attention_weights) is not bool or given["empty_rows"] is None:
         return None
     if softcap != 0:
         chosen["softcap"] = softcap
