@@ -17,6 +17,7 @@
   extern const NormKernels norm_kernels;             \
   extern const SoftmaxKernels softmax_kernels;       \
   extern const AdamKernels adam_kernels;             \
+  extern const DropoutKernels dropout_kernels;       \
   extern const ActivationKernels activation_kernels; \
   }
 #include "cpu/isa_rows.h"
@@ -53,7 +54,8 @@ std::span<const KernelSet> kernel_sets() {
             name::activation_kernels,                                                                 \
             name::norm_kernels,                                                                             \
             name::softmax_kernels,                                                                          \
-            name::adam_kernels},
+            name::adam_kernels,                                                                             \
+            name::dropout_kernels},
   static const KernelSet sets[] = {
 #include "cpu/isa_rows.h"
   };

@@ -22,6 +22,7 @@ struct KernelSet {
   NormKernels norm;
   SoftmaxKernels softmax;
   AdamKernels adam;
+  DropoutKernels dropout;
 };
 
 std::span<const KernelSet> kernel_sets();  // in order of preference; the last runs on every processor

@@ -74,7 +74,7 @@ TEST_P(LayerWorkspace, ASecondPassOfAttentionFindsItsMemory) {
 }
 
 TEST_P(LayerWorkspace, ASecondPassOfAnEncoderLayerFindsItsMemory) {
-  const EncoderLayer layer({.width = 64, .heads = 2, .hidden_width = 64});
+  const EncoderLayer layer({.width = 64, .heads = 2, .hidden_width = 64, .seed = 0});
   EncoderLayer grads = nn::zeros_like(layer);
   expect_nothing_large([&](const Workspace* workspace) {
     const nn::AttentionOptions options{.mask = {.window = {.left = 7, .right = 7}}, .executor = &threads, .workspace = workspace};
@@ -86,7 +86,7 @@ TEST_P(LayerWorkspace, ASecondPassOfAnEncoderLayerFindsItsMemory) {
 
 // A single sequence is one part.
 TEST_P(LayerWorkspace, ASecondEvaluationFindsItsMemory) {
-  const EncoderLayer layer({.width = 64, .heads = 2, .hidden_width = 64});
+  const EncoderLayer layer({.width = 64, .heads = 2, .hidden_width = 64, .seed = 0});
   const Shape one{1, 4096, 64};
   Tensor out(DType::f32, one);
   expect_nothing_large([&](const Workspace* workspace) {
@@ -116,7 +116,7 @@ TEST_P(LayerWorkspace, LayersOfAnEncoderWithoutOneFindThatOfTheLayerBefore) {
 }
 
 TEST_P(LayerWorkspace, ResultsDoNotDependOnIt) {
-  EncoderLayer layer({.width = 64, .heads = 2, .hidden_width = 64});
+  EncoderLayer layer({.width = 64, .heads = 2, .hidden_width = 64, .seed = 0});
   const Workspace workspace;
   Tensor expected, expected_d_x;
   for (const Workspace* given : {static_cast<const Workspace*>(nullptr), &workspace, &workspace}) {
@@ -139,7 +139,7 @@ TEST_P(LayerWorkspace, ResultsDoNotDependOnIt) {
 // The results are the same for one or several parts, with or without `saved`. A change of the parameters, against the promise, has no effect
 // until clear(): they were packed once.
 TEST_P(LayerWorkspace, ConstantParametersArePackedOnce) {
-  EncoderLayer layer({.width = 64, .heads = 2, .hidden_width = 64});
+  EncoderLayer layer({.width = 64, .heads = 2, .hidden_width = 64, .seed = 0});
   nn::Linear* const linears[] = {&layer.attention.q,      &layer.attention.k,         &layer.attention.v,
                                  &layer.attention.output, &layer.feed_forward.hidden, &layer.feed_forward.output};
   for (const std::int64_t sequences : {1, 8}) {

@@ -6,6 +6,8 @@
 #include "core/dispatch.h"
 #include "core/index.h"
 #include "core/philox.h"
+#include "core/text.h"
+#include "polyhead/nn/initialisation.h"
 
 namespace polyhead::nn::inline internal {
 namespace {
@@ -68,3 +70,23 @@ std::uint64_t Initialiser::child_seed() {
 }
 
 }  // namespace polyhead::nn::inline internal
+
+namespace polyhead::nn {
+
+void initialise_normal(const NamedParameters& list, const NormalInitialisation& options) {
+  constexpr const char* kOperation = "initialise_normal";
+  require(options.seed.has_value(), kOperation, ": it needs a seed");
+  require(options.deviation >= 0 && options.residual_layers >= 0, kOperation, ": deviation is ", options.deviation,
+          " and residual_layers ", options.residual_layers, "; neither may be negative");
+  const double scale = options.residual_layers > 0 ? 1 / std::sqrt(2 * static_cast<double>(options.residual_layers)) : 1;
+  Initialiser initialiser(*options.seed);
+  for (const auto& [name, tensor] : list) {
+    if (tensor->shape().size() >= 2) {
+      initialiser.normal(*tensor, 0, options.deviation * (name.ends_with("output.weight") ? scale : 1));
+    } else if (name.ends_with("bias") && !name.ends_with("gate.bias")) {
+      fill(*tensor, 0);
+    }
+  }
+}
+
+}  // namespace polyhead::nn

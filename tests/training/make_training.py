@@ -65,5 +65,74 @@ case.put("norms", torch.stack(norms))
 case.put("weight_after", weight)
 case.put("bias_after", bias)
 
+
+case = Case("rms_norm")
+x, weight, d_y = case.randn("x", 3, 4, 10), case.randn("weight", 10), case.randn("d_y", 3, 4, 10)
+y = case.put("y", torch.nn.functional.rms_norm(x, (10,), weight, 1e-3))
+for name, gradient in zip(("x", "weight"), torch.autograd.grad((y * d_y).sum(), [x, weight])):
+    case.put("d_" + name, gradient)
+
+
+def attention_names(prefix, module):
+    """(our name, PyTorch's parameter, its rows)"""
+    width = module.embed_dim
+    for i, letter in enumerate("qkv"):
+        rows = slice(i * width, (i + 1) * width)
+        yield f"{prefix}.{letter}.weight", module.in_proj_weight, rows
+        yield f"{prefix}.{letter}.bias", module.in_proj_bias, rows
+    yield f"{prefix}.output.weight", module.out_proj.weight, slice(None)
+    yield f"{prefix}.output.bias", module.out_proj.bias, slice(None)
+
+
+def own_names(prefix, module):
+    for name, parameter in module.named_parameters():
+        yield f"{prefix}.{name}", parameter, slice(None)
+
+
+def stack(name, make_layer, norms, count, pre, padding):
+    """Layers of torch.nn with random parameters, each with the gradient that autograd finds for sum(y d_y)."""
+    case = Case(name)
+    layers = torch.nn.ModuleList([make_layer(pre) for _ in range(count)])
+    final = torch.nn.LayerNorm(8) if pre else None
+    for parameter in [*layers.parameters(), *(final.parameters() if pre else [])]:
+        parameter.data = torch.from_numpy(case.rng.uniform(-0.7, 0.9, tuple(parameter.shape)))
+    x, d_y = case.randn("x", 2, 5, 8), case.randn("d_y", 2, 5, 8)
+    y, inputs, mask = x, [x], torch.nn.Transformer.generate_square_subsequent_mask(5)
+    if "memory" in norms:
+        memory = case.randn("memory", 2, 4, 8)
+        inputs.append(memory)
+    for layer in layers:
+        if "memory" in norms:
+            y = layer(y, memory, tgt_mask=mask, memory_key_padding_mask=padding)
+        else:
+            y = layer(y, src_key_padding_mask=padding)
+    y = final(y) if pre else y
+    case.put("y", y)
+    named = []
+    for i, layer in enumerate(layers):
+        at = f"layers.{i}."
+        for ours, theirs in ([("self_attention", "self_attn"), ("memory_attention", "multihead_attn")] if "memory" in norms else [("attention", "self_attn")]):
+            named += attention_names(at + ours, getattr(layer, theirs))
+        for number, ours in enumerate(norms, 1):
+            named += own_names(f"{at}{ours}_norm", getattr(layer, f"norm{number}"))
+        named += [*own_names(at + "feed_forward.hidden", layer.linear1), *own_names(at + "feed_forward.output", layer.linear2)]
+    named += own_names("final_norm", final) if pre else []
+    grads = torch.autograd.grad((y * d_y).sum(), [*inputs, *(parameter for _, parameter, _ in named)])
+    for key, gradient in zip(["x", "memory"], grads[:len(inputs)]):
+        case.put("d_" + key, gradient)
+    for (key, parameter, rows), gradient in zip(named, grads[len(inputs):]):
+        case.put(key, parameter[rows])
+        case.put("d_" + key, gradient[rows])
+
+
+torch.backends.mha.set_fastpath_enabled(False)
+options = dict(d_model=8, nhead=2, dim_feedforward=12, dropout=0.0, activation="gelu", batch_first=True)
+for pre in (False, True):
+    where = "pre" if pre else "post"
+    stack("encoder." + where, lambda pre: torch.nn.TransformerEncoderLayer(**options, norm_first=pre), ["attention", "output"], 2, pre,
+          torch.arange(5)[None] >= torch.tensor([5, 3])[:, None])
+    stack("decoder." + where, lambda pre: torch.nn.TransformerDecoderLayer(**options, norm_first=pre), ["self", "memory", "output"], 2, pre,
+          torch.arange(4)[None] >= torch.tensor([2, 4])[:, None])
+
 save_file(tensors, pathlib.Path(sys.argv[1]))
 print(len(tensors), "tensors in", sys.argv[1])

@@ -59,5 +59,67 @@ TEST(Training, AdamWAndClippingAreTorchs) {
   vectors.expect(layer.bias, "bias_after");
 }
 
+template <class M>
+void load(const Vectors& vectors, M& module) {
+  module.visit([&](const std::string& name, Tensor& tensor) { copy(vectors[name], tensor); });
+}
+
+// A gradient that is zero in exact arithmetic (a key projection's bias) holds rounding errors of the others' size.
+template <class M>
+void expect_gradients(const Vectors& vectors, const M& gradients) {
+  gradients.visit([&](const std::string& name, const Tensor& gradient) {
+    const Tensor& expected = vectors["d_" + name];
+    const double unit = std::max(test::largest_magnitude(expected), test::largest_magnitude(vectors["d_y"]));
+    EXPECT_TRUE(near(gradient, expected, kTolerance * unit)) << name;
+  });
+}
+
+TEST(Training, RMSNormIsTorchs) {
+  const Vectors vectors("rms_norm");
+  const nn::RMSNorm norm(vectors["weight"], 1e-3);
+  Tensor y(DType::f64, {3, 4, 10}), d_x(DType::f64, {3, 4, 10});
+  nn::RMSNorm gradients = nn::zeros_like(norm);
+  norm.forward(vectors["x"], y);
+  norm.backward(vectors["x"], vectors["d_y"], {.x = d_x, .parameters = &gradients});
+  vectors.expect(y, "y");
+  vectors.expect(d_x, "d_x");
+  vectors.expect(gradients.weight, "d_weight");
+}
+
+TEST(Training, EncodersAreTorchs) {
+  for (const auto position : {nn::NormPosition::post, nn::NormPosition::pre}) {
+    const Vectors vectors(position == nn::NormPosition::pre ? "encoder.pre" : "encoder.post");
+    nn::Encoder encoder({.width = 8, .heads = 2, .hidden_width = 12, .norm_position = position, .dtype = DType::f64, .seed = 1}, 2);
+    load(vectors, encoder);
+    const Tensor lengths = Tensor::of<std::int64_t>({2}, {5, 3});
+    Tensor y(DType::f64, {2, 5, 8}), d_x(DType::f64, {2, 5, 8});
+    nn::Encoder::Saved saved;
+    nn::Encoder gradients = nn::zeros_like(encoder);
+    encoder.forward(vectors["x"], y, {.mask = {.key_lengths = lengths}}, &saved);
+    encoder.backward(saved, vectors["d_y"], {.x = d_x, .parameters = &gradients});
+    vectors.expect(y, "y");
+    vectors.expect(d_x, "d_x");
+    expect_gradients(vectors, gradients);
+  }
+}
+
+TEST(Training, DecodersAreTorchs) {
+  for (const auto position : {nn::NormPosition::post, nn::NormPosition::pre}) {
+    const Vectors vectors(position == nn::NormPosition::pre ? "decoder.pre" : "decoder.post");
+    nn::Decoder decoder({.width = 8, .heads = 2, .hidden_width = 12, .norm_position = position, .dtype = DType::f64, .seed = 1}, 2);
+    load(vectors, decoder);
+    const Tensor lengths = Tensor::of<std::int64_t>({2}, {2, 4});
+    Tensor y(DType::f64, {2, 5, 8}), d_x(DType::f64, {2, 5, 8}), d_memory(DType::f64, {2, 4, 8});
+    nn::Decoder::Saved saved;
+    nn::Decoder gradients = nn::zeros_like(decoder);
+    decoder.forward(vectors["x"], vectors["memory"], y, {.memory_mask = {.key_lengths = lengths}}, &saved);
+    decoder.backward(saved, vectors["d_y"], {.x = d_x, .memory = d_memory, .parameters = &gradients});
+    vectors.expect(y, "y");
+    vectors.expect(d_x, "d_x");
+    vectors.expect(d_memory, "d_memory");
+    expect_gradients(vectors, gradients);
+  }
+}
+
 }  // namespace
 }  // namespace polyhead

@@ -71,4 +71,10 @@ struct AdamKernels {
   void (*of_doubles)(std::int64_t count, const AdamStep& step, const double* g, double* m, double* v, double* p);
 };
 
+struct DropoutKernels {
+  // keep[i] != 0 where dropout keeps element i of the row; 32-bit words not below `below` are kept. `keep` has room for count + margin.
+  void (*keep_row)(std::int64_t count, std::uint32_t row, std::uint64_t seed, std::int64_t below, std::uint8_t* keep);
+  std::int64_t margin;
+};
+
 }  // namespace polyhead::cpu

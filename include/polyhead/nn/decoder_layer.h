@@ -1,0 +1,103 @@
+// Layers of a Transformer decoder that reads an encoder's output (the memory), and their stack (Vaswani et al. 2017, section 3.1). For a
+// decoder without a memory, as GPT-2 has it, use the layers of encoder_layer.h with a causal mask.
+#pragma once
+
+#include "polyhead/nn/encoder_layer.h"
+
+#pragma GCC visibility push(default)
+namespace polyhead::nn {
+
+struct DecoderLayerConfig {
+  std::int64_t width = 0;         // E
+  std::int64_t memory_width = 0;  // M; 0: E
+  std::int64_t heads = 1;         // of both attentions; must divide the width
+  std::int64_t hidden_width = 0;  // of the feed-forward part; 0: 4 E
+  Activation activation = Activation::gelu;
+  NormPosition norm_position = NormPosition::post;
+  double epsilon = 1e-5;         // of the layer norms
+  double dropout = 0;            // in training, of what each part adds to the residual stream
+  double attention_dropout = 0;  // in training, of attention weights
+  DType dtype = DType::f32;
+  std::optional<std::uint64_t> seed{};  // of the initialisation; required, another one for each layer: derive_seed(seed, i)
+};
+
+struct DecoderOptions {
+  AttentionOptions attention{};  // of the self-attention, which is causal (top_left) unless its mask names another diagonal; its mode,
+                                 // dropout_seed, executor, workspace and backend hold for the whole layer
+  Mask memory_mask{};            // of the memory's keys, for example key_lengths
+};
+
+// Where backward writes. x is required; memory and parameters are computed if they are given.
+template <class M>
+struct DecoderGradients {
+  TensorView x = {};       // [*,T,E], overwritten; may not overlap d_y
+  TensorView memory = {};  // [*,S,M]
+  M* parameters = nullptr;
+  Write memory_write = Write::replace;  // add: sums the gradients of layers that read one memory
+};
+
+// post:  h = norm(x + self_attention(x)),   g = norm(h + memory_attention(h, memory)),   y = norm(g + feed_forward(g))
+// pre:   h = x + self_attention(norm(x)), and so on; the memory is not normed: an encoder ends with its own norm
+struct DecoderLayer : Module<DecoderLayer> {
+  MultiHeadAttention self_attention, memory_attention;
+  LayerNorm self_norm, memory_norm;
+  FeedForward feed_forward;
+  LayerNorm output_norm;
+  NormPosition norm_position = NormPosition::post;
+  double dropout = 0;
+
+  // What backward and maps need from a forward pass. Inputs and masks are only views: the caller keeps their memory.
+  struct Saved {
+    MultiHeadAttention::Saved self_attention, memory_attention;
+    Tensor self_attended, memory_attended;  // h and g [*,T,E]
+    FeedForward::Saved feed_forward;
+    SavedResidual self_residual, memory_residual, output_residual;
+  };
+
+  DecoderLayer() = default;
+  explicit DecoderLayer(const DecoderLayerConfig& config);
+
+  // x and y [*,T,E], memory [*,S,M] of the parameters' dtype, with any strides; y may not overlap x or memory.
+  void forward(ConstTensorView x, ConstTensorView memory, TensorView y, const DecoderOptions& options = {}, Saved* saved = nullptr) const;
+  void backward(const Saved& saved, ConstTensorView d_y, const DecoderGradients<DecoderLayer>& gradients,
+                const RunOptions& options = {}) const;
+
+  template <class F, class... Self>
+  static void visit_members(const F& f, Self&... self) {
+    f("self_attention", self.self_attention...);
+    f("memory_attention", self.memory_attention...);
+    f("self_norm", self.self_norm...);
+    f("memory_norm", self.memory_norm...);
+    f("feed_forward", self.feed_forward...);
+    f("output_norm", self.output_norm...);
+    f("norm_position", self.norm_position...);
+    f("dropout", self.dropout...);
+  }
+};
+
+// y = layers[n - 1](... layers[0](x, memory) ..., memory), then final_norm if the layers are pre-norm.
+struct Decoder : Module<Decoder> {
+  std::vector<DecoderLayer> layers;
+  LayerNorm final_norm;  // absent with NormPosition::post
+
+  struct Saved {
+    std::vector<DecoderLayer::Saved> layers;
+    std::vector<Tensor> outputs;  // of the layers, without that which is y
+  };
+
+  Decoder() = default;
+  Decoder(const DecoderLayerConfig& layer, std::int64_t count);  // count at least 1; the seed of layer i is derive_seed(seed, i)
+
+  // As DecoderLayer; the dropout seed of layer i is derive_seed(options.attention.dropout_seed, i). Error with a cache, which is one layer's.
+  void forward(ConstTensorView x, ConstTensorView memory, TensorView y, const DecoderOptions& options = {}, Saved* saved = nullptr) const;
+  void backward(const Saved& saved, ConstTensorView d_y, const DecoderGradients<Decoder>& gradients, const RunOptions& options = {}) const;
+
+  template <class F, class... Self>
+  static void visit_members(const F& f, Self&... self) {
+    f("layers", self.layers...);
+    f("final_norm", self.final_norm...);
+  }
+};
+
+}  // namespace polyhead::nn
+#pragma GCC visibility pop

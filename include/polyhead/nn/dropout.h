@@ -1,0 +1,24 @@
+// Dropout of a tensor, for training: of embeddings and of what is added to a residual stream. (Attention weights have dropout of their own:
+// MultiHeadAttentionConfig::dropout.)
+#pragma once
+
+#include <cstdint>
+
+#include "polyhead/executor.h"
+#include "polyhead/tensor_view.h"
+
+#pragma GCC visibility push(default)
+namespace polyhead::nn {
+
+// y = x / (1 - p) where an element is kept, else 0 (Srivastava et al. 2014, section 10; each element is kept with probability 1 - p). x and y
+// [*,E] of one floating dtype, any strides; y may be x (the same view). The gradient is the same function of d_y with the same p and seed:
+// bits are computed again and never stored. Element e of row r (row-major over *) is kept where attention dropout with this seed keeps (b, n,
+// t, s) = (0, 0, r, e) (docs/maths.md, section 2): no bit depends on threads or strides. Give each use and each step a seed of its own.
+void dropout(ConstTensorView x, TensorView y, double p, std::uint64_t seed, Executor* executor = nullptr);
+
+// A seed for part `number` of something that has one seed: a layer of a model, a use of dropout in a layer, a step of a run. Philox of both
+// numbers, so that equal seeds do not meet by accident: derive_seed(derive_seed(seed, step), layer).
+std::uint64_t derive_seed(std::uint64_t seed, std::uint64_t number);
+
+}  // namespace polyhead::nn
+#pragma GCC visibility pop

@@ -1,0 +1,90 @@
+// Layers of a Transformer encoder, and their stack (Vaswani et al. 2017, section 3.1).
+#pragma once
+
+#include <optional>
+#include <vector>
+
+#include "polyhead/nn/feed_forward.h"
+#include "polyhead/nn/layer_norm.h"
+#include "polyhead/nn/multi_head_attention.h"
+#include "polyhead/nn/residual.h"
+
+#pragma GCC visibility push(default)
+namespace polyhead::nn {
+
+struct EncoderLayerConfig {
+  std::int64_t width = 0;         // E
+  std::int64_t heads = 1;         // must divide the width
+  std::int64_t hidden_width = 0;  // of the feed-forward part; 0: 4 E
+  Activation activation = Activation::gelu;
+  NormPosition norm_position = NormPosition::post;
+  double epsilon = 1e-5;         // of both layer norms
+  double dropout = 0;            // in training, of what each part adds to the residual stream
+  double attention_dropout = 0;  // in training, of attention weights
+  DType dtype = DType::f32;
+  std::optional<std::uint64_t> seed{};  // of the initialisation; required, another one for each layer: derive_seed(seed, i)
+};
+
+// post:  h = norm(x + attention(x)),        y = norm(h + feed_forward(h))
+// pre:   h = x + attention(norm(x)),        y = h + feed_forward(norm(h))       with dropout of both summands
+struct EncoderLayer : Module<EncoderLayer> {
+  MultiHeadAttention attention;
+  LayerNorm attention_norm;
+  FeedForward feed_forward;
+  LayerNorm output_norm;
+  NormPosition norm_position = NormPosition::post;
+  double dropout = 0;
+
+  // What backward and maps need from a forward pass. Input and mask are only views: the caller keeps their memory.
+  struct Saved {
+    MultiHeadAttention::Saved attention;
+    Tensor attended;  // h [*,T,E]
+    FeedForward::Saved feed_forward;
+    SavedResidual attention_residual, output_residual;
+  };
+
+  EncoderLayer() = default;
+  explicit EncoderLayer(const EncoderLayerConfig& config);
+
+  // x and y [*,T,E] of the parameters' dtype, with any strides; y may not overlap x. options.dropout_seed: of all dropout in this layer.
+  void forward(ConstTensorView x, TensorView y, const AttentionOptions& options = {}, Saved* saved = nullptr) const;
+  // d_y [*,T,E]. The gradient of x is required, is overwritten and may not overlap d_y.
+  void backward(const Saved& saved, ConstTensorView d_y, const Gradients<EncoderLayer>& gradients, const RunOptions& options = {}) const;
+
+  template <class F, class... Self>
+  static void visit_members(const F& f, Self&... self) {
+    f("attention", self.attention...);
+    f("attention_norm", self.attention_norm...);
+    f("feed_forward", self.feed_forward...);
+    f("output_norm", self.output_norm...);
+    f("norm_position", self.norm_position...);
+    f("dropout", self.dropout...);
+  }
+};
+
+// y = layers[n - 1](... layers[0](x)), then final_norm if the layers are pre-norm.
+struct Encoder : Module<Encoder> {
+  std::vector<EncoderLayer> layers;
+  LayerNorm final_norm;  // absent with NormPosition::post
+
+  struct Saved {
+    std::vector<EncoderLayer::Saved> layers;
+    std::vector<Tensor> outputs;  // of the layers, without that which is y
+  };
+
+  Encoder() = default;
+  Encoder(const EncoderLayerConfig& layer, std::int64_t count);  // count at least 1; the seed of layer i is derive_seed(seed, i)
+
+  // As EncoderLayer; the dropout seed of layer i is derive_seed(options.dropout_seed, i).
+  void forward(ConstTensorView x, TensorView y, const AttentionOptions& options = {}, Saved* saved = nullptr) const;
+  void backward(const Saved& saved, ConstTensorView d_y, const Gradients<Encoder>& gradients, const RunOptions& options = {}) const;
+
+  template <class F, class... Self>
+  static void visit_members(const F& f, Self&... self) {
+    f("layers", self.layers...);
+    f("final_norm", self.final_norm...);
+  }
+};
+
+}  // namespace polyhead::nn
+#pragma GCC visibility pop

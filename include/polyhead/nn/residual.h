@@ -1,0 +1,25 @@
+// What encoder and decoder layers share: each of their parts f (attention, feed-forward) has a residual connection and a layer norm.
+//   post:  y = norm(x + dropout(f(x)))     (Vaswani et al. 2017, section 3.1)
+//   pre:   y = x + dropout(f(norm(x)))     (Xiong et al. 2020, figure 1b); the stack ends with one more norm
+#pragma once
+
+#include <cstdint>
+
+#include "polyhead/tensor.h"
+
+#pragma GCC visibility push(default)
+namespace polyhead::nn {
+
+enum class NormPosition : std::uint8_t { post, pre };
+
+// What backward needs from a forward pass.
+struct SavedResidual {
+  ConstTensorView x;  // the input: its owner keeps its memory until backward is done
+  Tensor normed;      // pre: norm(x);  post: x + dropout(f(x))
+  NormPosition position = NormPosition::post;
+  double dropout = 0;  // as applied: 0 in evaluation
+  std::uint64_t seed = 0;
+};
+
+}  // namespace polyhead::nn
+#pragma GCC visibility pop

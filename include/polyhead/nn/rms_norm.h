@@ -1,0 +1,39 @@
+#pragma once
+
+#include "polyhead/nn/module.h"
+
+#pragma GCC visibility push(default)
+namespace polyhead::nn {
+
+struct RMSNormConfig {
+  std::int64_t width = 0;
+  double epsilon = 1e-6;
+  DType dtype = DType::f32;
+};
+
+// y[..., e] = x[..., e] / sqrt(mean of x^2 + epsilon) * weight[e], the mean over the last axis (Zhang and Sennrich 2019, eq. 4, as
+// torch.nn.RMSNorm). Initialised with weight 1.
+struct RMSNorm : Module<RMSNorm> {
+  Tensor weight;  // [width]
+  double epsilon = 1e-6;
+
+  RMSNorm() = default;
+  explicit RMSNorm(const RMSNormConfig& config);
+  RMSNorm(Tensor weight, double epsilon);  // from a loaded tensor
+
+  std::int64_t width() const { return weight.extent(0); }
+
+  // x and y [*,width] of the weight's dtype, with any strides; y may not overlap x.
+  void forward(ConstTensorView x, TensorView y, const RunOptions& options = {}) const;
+  // d_y [*,width]. The mean is computed again from x.
+  void backward(ConstTensorView x, ConstTensorView d_y, const Gradients<RMSNorm>& gradients, const RunOptions& options = {}) const;
+
+  template <class F, class... Self>
+  static void visit_members(const F& f, Self&... self) {
+    f("weight", self.weight...);
+    f("epsilon", self.epsilon...);
+  }
+};
+
+}  // namespace polyhead::nn
+#pragma GCC visibility pop

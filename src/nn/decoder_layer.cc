@@ -1,0 +1,169 @@
+#include "polyhead/nn/decoder_layer.h"
+
+#include "nn/check.h"
+#include "nn/residual.h"
+#include "nn/stack.h"
+
+namespace polyhead::nn {
+namespace {
+
+AttentionOptions causal(AttentionOptions options) {
+  if (!options.mask.causal) options.mask.causal = Causal::top_left();
+  return options;
+}
+
+// The self-attention's options without what belongs to its keys.
+AttentionOptions for_memory(const DecoderOptions& options) {
+  const AttentionOptions& own = options.attention;
+  return {.mask = options.memory_mask,
+          .mode = own.mode,
+          .dropout_seed = own.dropout_seed,
+          .backend = own.backend,
+          .executor = own.executor,
+          .workspace = own.workspace};
+}
+
+}  // namespace
+
+DecoderLayer::DecoderLayer(const DecoderLayerConfig& config) : norm_position(config.norm_position), dropout(config.dropout) {
+  constexpr const char* kOperation = "DecoderLayer";
+  const std::uint64_t seed = required_seed(kOperation, config.seed);
+  require_dropout(kOperation, config.dropout);
+  const auto attention = [&](std::int64_t key_width, std::uint64_t number) {
+    return MultiHeadAttention({.query_width = config.width,
+                               .key_width = key_width,
+                               .heads = config.heads,
+                               .dropout = config.attention_dropout,
+                               .dtype = config.dtype,
+                               .seed = derive_seed(seed, number)});
+  };
+  self_attention = attention(config.width, 0);
+  memory_attention = attention(config.memory_width == 0 ? config.width : config.memory_width, 1);
+  feed_forward = FeedForward({.width = config.width,
+                              .hidden_width = config.hidden_width == 0 ? 4 * config.width : config.hidden_width,
+                              .activation = config.activation,
+                              .dtype = config.dtype,
+                              .seed = derive_seed(seed, 2)});
+  self_norm = LayerNorm({.width = config.width, .epsilon = config.epsilon, .dtype = config.dtype});
+  memory_norm = self_norm;
+  output_norm = self_norm;
+}
+
+void DecoderLayer::forward(ConstTensorView x, ConstTensorView memory, TensorView y, const DecoderOptions& options, Saved* saved) const {
+  constexpr const char* kOperation = "DecoderLayer.forward";
+  const AttentionOptions& own = options.attention;
+  const DType dtype = self_norm.weight.dtype();
+  require_tensor(kOperation, {"memory", memory}, dtype);
+  require_exactly(kOperation, {"y", y}, x.shape(), dtype);
+  require_separate(kOperation, {"y", y}, {{"x", x}, {"memory", memory}});
+  require_parameters_separate(kOperation, {{"y", y}}, *this);
+  const double dropped = dropout_of(kOperation, dropout, own);
+
+  if (saved != nullptr) *saved = {};  // returns the memory of an earlier pass to the workspace
+  const auto of_saved = [&](auto Saved::*member) { return saved != nullptr ? &(saved->*member) : nullptr; };
+  const RunOptions run{own.executor, own.workspace};
+  const auto part = [&](const LayerNorm& norm, std::uint64_t number) {
+    return ResidualPart{norm, norm_position, dropped, with_seed(own, number).dropout_seed.value_or(0), run};
+  };
+  const auto like_x = [&] { return uninitialised(dtype, x.shape(), own.workspace); };
+  Tensor self_attended = like_x(), memory_attended = like_x();
+  SavedResidual first = residual_forward(part(self_norm, 1), x, self_attended, [&](ConstTensorView in, TensorView out) {
+    self_attention.forward({.query = in}, out, with_seed(causal(own), 0), of_saved(&Saved::self_attention));
+  });
+  SavedResidual second = residual_forward(part(memory_norm, 3), self_attended, memory_attended, [&](ConstTensorView in, TensorView out) {
+    memory_attention.forward({.query = in, .key = memory}, out, with_seed(for_memory(options), 2), of_saved(&Saved::memory_attention));
+  });
+  SavedResidual third = residual_forward(part(output_norm, 4), memory_attended, y, [&](ConstTensorView in, TensorView out) {
+    feed_forward.forward(in, out, run, of_saved(&Saved::feed_forward));
+  });
+  if (saved == nullptr) return;
+  saved->self_residual = std::move(first);
+  saved->memory_residual = std::move(second);
+  saved->output_residual = std::move(third);
+  saved->self_attended = std::move(self_attended);
+  saved->memory_attended = std::move(memory_attended);
+}
+
+void DecoderLayer::backward(const Saved& saved, ConstTensorView d_y, const DecoderGradients<DecoderLayer>& gradients,
+                            const RunOptions& options) const {
+  constexpr const char* kOperation = "DecoderLayer.backward";
+  const TensorView d_x = gradients.x, d_memory = gradients.memory;
+  DecoderLayer* const grads = gradients.parameters;
+  const DType dtype = self_norm.weight.dtype();
+  require_saved(kOperation, saved.output_residual, norm_position);
+  const Shape& shape = saved.self_attended.shape();
+  const ConstTensorView x = saved.self_residual.x, memory = saved.memory_attention.input.key;
+  require_exactly(kOperation, {"d_y", d_y}, shape, dtype);
+  require_exactly(kOperation, {"d_x", d_x}, shape, dtype);
+  std::vector<Operand> written{{"d_x", d_x}};
+  if (d_memory) {
+    require_exactly(kOperation, {"d_memory", d_memory}, memory.shape(), dtype);
+    written.push_back({"d_memory", d_memory});
+  }
+  const Operand read[] = {{"x", x}, {"memory", memory}, {"d_y", d_y}};
+  polyhead::require_separate(kOperation, written, read);
+  require_parameters_separate(kOperation, {{"d_x", d_x}, {"d_memory", d_memory}}, *this);
+  if (grads != nullptr) require_gradients(kOperation, *this, *grads, read, written);
+
+  const auto of = [&](auto DecoderLayer::*member) { return grads != nullptr ? &(grads->*member) : nullptr; };
+  Tensor d_memory_attended = uninitialised(dtype, shape, options.workspace), d_self_attended = uninitialised(dtype, shape, options.workspace), d_added;
+  residual_backward(output_norm, of(&DecoderLayer::output_norm), saved.output_residual, d_y, d_memory_attended, options,
+                    [&](ConstTensorView d_out, TensorView d_in) {
+                      feed_forward.backward(saved.feed_forward, d_out, {.x = d_in, .parameters = of(&DecoderLayer::feed_forward)}, options);
+                    });
+  const bool adds = d_memory && gradients.memory_write == Write::add;
+  if (adds) d_added = uninitialised(dtype, memory.shape(), options.workspace);
+  residual_backward(memory_norm, of(&DecoderLayer::memory_norm), saved.memory_residual, d_memory_attended, d_self_attended, options,
+                    [&](ConstTensorView d_out, TensorView d_in) {
+                      memory_attention.backward(
+                          saved.memory_attention, d_out,
+                          {.query = d_in, .key = adds ? d_added.view() : d_memory, .parameters = of(&DecoderLayer::memory_attention)}, options);
+                    });
+  if (adds) add(d_added, d_memory, options.executor);
+  residual_backward(self_norm, of(&DecoderLayer::self_norm), saved.self_residual, d_self_attended, d_x, options,
+                    [&](ConstTensorView d_out, TensorView d_in) {
+                      self_attention.backward(saved.self_attention, d_out, {.query = d_in, .parameters = of(&DecoderLayer::self_attention)}, options);
+                    });
+}
+
+Decoder::Decoder(const DecoderLayerConfig& layer, std::int64_t count)
+    : layers(make_layers<DecoderLayer>("Decoder", layer, count)), final_norm(make_final_norm(layer)) {}
+
+void Decoder::forward(ConstTensorView x, ConstTensorView memory, TensorView y, const DecoderOptions& options, Saved* saved) const {
+  constexpr const char* kOperation = "Decoder.forward";
+  require(options.attention.cache == nullptr, kOperation, ": a cache belongs to one layer; call the layers one by one");
+  if (saved != nullptr) *saved = {};
+  require_separate(kOperation, {"y", y}, {{"memory", memory}});
+  stack_forward(kOperation, *this, x, y, {options.attention.executor, options.attention.workspace}, saved,
+                [&](std::size_t i, ConstTensorView in, TensorView out, DecoderLayer::Saved* of_layer) {
+                  DecoderOptions of_options = options;
+                  of_options.attention = with_seed(options.attention, i);
+                  layers[i].forward(in, memory, out, of_options, of_layer);
+                });
+}
+
+void Decoder::backward(const Saved& saved, ConstTensorView d_y, const DecoderGradients<Decoder>& gradients, const RunOptions& options) const {
+  constexpr const char* kOperation = "Decoder.backward";
+  const TensorView d_memory = gradients.memory;
+  if (d_memory && !saved.layers.empty()) {
+    const ConstTensorView memory = saved.layers[0].memory_attention.input.key;
+    require_exactly(kOperation, {"d_memory", d_memory}, memory.shape(), memory.dtype());
+    const Operand read[] = {{"d_y", d_y}, {"d_x", gradients.x}, {"memory", memory}};
+    const Operand written{"d_memory", d_memory};
+    polyhead::require_separate(kOperation, {&written, 1}, read);
+    require_parameters_separate(kOperation, {written}, *this);
+  }
+  stack_backward(kOperation, *this, saved, saved.layers.empty() ? ConstTensorView() : saved.layers[0].self_residual.x, d_y, gradients.x,
+                 gradients.parameters, options, [&](std::size_t i, ConstTensorView d_out, TensorView d_in) {
+                   DecoderLayer* const grads = gradients.parameters != nullptr ? &gradients.parameters->layers[i] : nullptr;
+                   const bool first = i + 1 == layers.size();
+                   layers[i].backward(saved.layers[i], d_out,
+                                      {.x = d_in,
+                                       .memory = d_memory,
+                                       .parameters = grads,
+                                       .memory_write = first ? gradients.memory_write : Write::add},
+                                      options);
+                 });
+}
+
+}  // namespace polyhead::nn

@@ -1,0 +1,127 @@
+#include "polyhead/nn/encoder_layer.h"
+
+#include "nn/check.h"
+#include "nn/chunked_forward.h"
+#include "nn/residual.h"
+#include "nn/stack.h"
+
+namespace polyhead::nn {
+namespace {
+
+// The forward pass of a post-norm layer without dropout and `saved`. Each half of the layer (attention, feed-forward) runs in chunks and normalises a chunk while its rows
+// are in the second-level cache. Running both halves on one chunk before the next would be slower: each chunk reads the packed parameters,
+// and the parameters of both halves together do not fit into a shared third-level cache.
+void evaluate(const EncoderLayer& layer, ConstTensorView x, TensorView y, const AttentionOptions& options) {
+  const auto run = [&](const auto& part, ConstTensorView in, const LayerNorm& norm, TensorView out) {
+    part.for_each_chunk([&](Executor* executor) {
+      return [&, executor, sums = Tensor()](std::int64_t chunk, auto& scratch) mutable {
+        const ConstTensorView own_in = part.of(in, chunk);
+        reuse_or_allocate(sums, y.dtype(), own_in.shape(), options.workspace);
+        part.run(chunk, sums, scratch, executor);
+        add_and_normalise(norm, own_in, sums, part.of(out, chunk), executor);
+      };
+    });
+  };
+  Tensor attended = uninitialised(y.dtype(), x.shape(), options.workspace);
+  const AttentionInput input{.query = x};
+  run(ChunkedAttention(layer.attention, input, options), x, layer.attention_norm, attended);
+  run(ChunkedFeedForward(layer.feed_forward, attended, {options.executor, options.workspace}), attended, layer.output_norm, y);
+}
+
+}  // namespace
+
+EncoderLayer::EncoderLayer(const EncoderLayerConfig& config) : norm_position(config.norm_position), dropout(config.dropout) {
+  constexpr const char* kOperation = "EncoderLayer";
+  const std::uint64_t seed = required_seed(kOperation, config.seed);
+  require_dropout(kOperation, config.dropout);
+  const LayerNormConfig norm{.width = config.width, .epsilon = config.epsilon, .dtype = config.dtype};
+  attention = MultiHeadAttention({.query_width = config.width,
+                                  .heads = config.heads,
+                                  .dropout = config.attention_dropout,
+                                  .dtype = config.dtype,
+                                  .seed = derive_seed(seed, 0)});
+  attention_norm = LayerNorm(norm);
+  feed_forward = FeedForward({.width = config.width,
+                              .hidden_width = config.hidden_width == 0 ? 4 * config.width : config.hidden_width,
+                              .activation = config.activation,
+                              .dtype = config.dtype,
+                              .seed = derive_seed(seed, 1)});
+  output_norm = LayerNorm(norm);
+}
+
+void EncoderLayer::forward(ConstTensorView x, TensorView y, const AttentionOptions& options, Saved* saved) const {
+  constexpr const char* kOperation = "EncoderLayer.forward";
+  const DType dtype = attention_norm.weight.dtype();
+  require_exactly(kOperation, {"y", y}, x.shape(), dtype);
+  require_separate(kOperation, {"y", y}, {{"x", x}});
+  require_parameters_separate(kOperation, {{"y", y}}, *this);
+  const double dropped = dropout_of(kOperation, dropout, options);
+  if (saved == nullptr && norm_position == NormPosition::post && dropped == 0) return evaluate(*this, x, y, with_seed(options, 0));
+
+  if (saved != nullptr) *saved = {};  // returns the memory of an earlier pass to the workspace
+  const auto of_saved = [&](auto Saved::*member) { return saved != nullptr ? &(saved->*member) : nullptr; };
+  const RunOptions run{options.executor, options.workspace};
+  const auto part = [&](const LayerNorm& norm, std::uint64_t number) {
+    return ResidualPart{norm, norm_position, dropped, with_seed(options, number).dropout_seed.value_or(0), run};
+  };
+  Tensor attended = uninitialised(dtype, x.shape(), options.workspace);
+  SavedResidual first = residual_forward(part(attention_norm, 1), x, attended, [&](ConstTensorView in, TensorView out) {
+    attention.forward({.query = in}, out, with_seed(options, 0), of_saved(&Saved::attention));
+  });
+  SavedResidual second = residual_forward(part(output_norm, 2), attended, y, [&](ConstTensorView in, TensorView out) {
+    feed_forward.forward(in, out, run, of_saved(&Saved::feed_forward));
+  });
+  if (saved == nullptr) return;
+  saved->attention_residual = std::move(first);
+  saved->attended = std::move(attended);
+  saved->output_residual = std::move(second);
+}
+
+void EncoderLayer::backward(const Saved& saved, ConstTensorView d_y, const Gradients<EncoderLayer>& gradients,
+                            const RunOptions& options) const {
+  constexpr const char* kOperation = "EncoderLayer.backward";
+  const TensorView d_x = gradients.x;
+  EncoderLayer* const grads = gradients.parameters;
+  const DType dtype = attention_norm.weight.dtype();
+  require_saved(kOperation, saved.output_residual, norm_position);
+  const Shape& shape = saved.attended.shape();
+  require_exactly(kOperation, {"d_y", d_y}, shape, dtype);
+  require_exactly(kOperation, {"d_x", d_x}, shape, dtype);
+  const ConstTensorView x = saved.attention_residual.x;
+  require_separate(kOperation, {"d_x", d_x}, {{"x", x}, {"d_y", d_y}});
+  require_parameters_separate(kOperation, {{"d_x", d_x}}, *this);
+  if (grads != nullptr) require_gradients(kOperation, *this, *grads, {{"x", x}, {"d_y", d_y}}, {"d_x", d_x});
+
+  const auto of = [&](auto EncoderLayer::*member) { return grads != nullptr ? &(grads->*member) : nullptr; };
+  Tensor d_attended = uninitialised(dtype, shape, options.workspace);
+  residual_backward(output_norm, of(&EncoderLayer::output_norm), saved.output_residual, d_y, d_attended, options,
+                    [&](ConstTensorView d_out, TensorView d_in) {
+                      feed_forward.backward(saved.feed_forward, d_out, {.x = d_in, .parameters = of(&EncoderLayer::feed_forward)}, options);
+                    });
+  residual_backward(attention_norm, of(&EncoderLayer::attention_norm), saved.attention_residual, d_attended, d_x, options,
+                    [&](ConstTensorView d_out, TensorView d_in) {
+                      attention.backward(saved.attention, d_out, {.query = d_in, .parameters = of(&EncoderLayer::attention)}, options);
+                    });
+}
+
+Encoder::Encoder(const EncoderLayerConfig& layer, std::int64_t count)
+    : layers(make_layers<EncoderLayer>("Encoder", layer, count)), final_norm(make_final_norm(layer)) {}
+
+void Encoder::forward(ConstTensorView x, TensorView y, const AttentionOptions& options, Saved* saved) const {
+  if (saved != nullptr) *saved = {};
+  stack_forward("Encoder.forward", *this, x, y, {options.executor, options.workspace}, saved,
+                [&](std::size_t i, ConstTensorView in, TensorView out, EncoderLayer::Saved* of_layer) {
+                  layers[i].forward(in, out, with_seed(options, i), of_layer);
+                });
+}
+
+void Encoder::backward(const Saved& saved, ConstTensorView d_y, const Gradients<Encoder>& gradients, const RunOptions& options) const {
+  constexpr const char* kOperation = "Encoder.backward";
+  stack_backward(kOperation, *this, saved, saved.layers.empty() ? ConstTensorView() : saved.layers[0].attention_residual.x, d_y, gradients.x,
+                 gradients.parameters, options, [&](std::size_t i, ConstTensorView d_out, TensorView d_in) {
+                   EncoderLayer* const grads = gradients.parameters != nullptr ? &gradients.parameters->layers[i] : nullptr;
+                   layers[i].backward(saved.layers[i], d_out, {.x = d_in, .parameters = grads}, options);
+                 });
+}
+
+}  // namespace polyhead::nn

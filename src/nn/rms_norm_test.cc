@@ -1,0 +1,102 @@
+#include "polyhead/nn/rms_norm.h"
+
+#include "support/gradients.h"
+#include "support/random.h"
+#include "support/shapes.h"
+#include "support/thread_count.h"
+
+namespace polyhead::nn {
+namespace {
+
+using test::error_message;
+using test::near;
+using test::Random;
+using test::same_bits;
+using test::StridedTensor;
+
+TEST(RMSNorm, RowOfKnownMeanSquare) {
+  // The mean of 9 and 49, plus 7, is 36; the mean is not subtracted.
+  const RMSNorm norm(Tensor::of<double>({2}, {1, 6}), 7);
+  Tensor y(DType::f64, {2});
+  norm.forward(during_call(Tensor::of<double>({2}, {3, -7})), y);
+  EXPECT_TRUE(near(y, Tensor::of<double>({2}, {0.5, -7}), 1e-15));
+}
+
+TEST(RMSNorm, GradientsAreCentralDifferences) {
+  for (const Shape& leading : {Shape{}, Shape{1}, Shape{4}, Shape{2, 3}, Shape{0}, Shape{2, 0, 3}}) {
+    for (const std::int64_t width : {0, 1, 2, 7, 19}) {
+      SCOPED_TRACE(to_string(leading) + " width " + std::to_string(width));
+      Random random(static_cast<std::uint64_t>(width));
+      RMSNorm norm(random.tensor(DType::f64, {width}), 0.1);
+      const Shape shape = test::joined(leading, {width});
+      const StridedTensor x = random.strided(DType::f64, shape), d_y = random.strided(DType::f64, shape);
+      const StridedTensor y = random.empty_strided(DType::f64, shape), d_x = random.empty_strided(DType::f64, shape);
+      RMSNorm grads = zeros_like(norm);
+      random.fill(grads.weight);  // must be replaced
+      norm.backward(x, d_y, {.x = d_x, .parameters = &grads});
+      auto leaves = test::parameter_leaves(norm, grads);
+      leaves.push_back({"x", x, d_x});
+      test::expect_gradients(
+          [&] {
+            norm.forward(x, y);
+            return test::weighted_sum(y, d_y);
+          },
+          leaves);
+      EXPECT_TRUE(d_x.padding_is_intact() && y.padding_is_intact());
+    }
+  }
+}
+
+TEST(RMSNorm, InputGradientCanBeAdded) {
+  Random random(2);
+  const RMSNorm norm(random.tensor(DType::f64, {6}), 1e-5);
+  const Tensor x = random.tensor(DType::f64, {3, 6}), d_y = random.tensor(DType::f64, {3, 6}), start = random.tensor(DType::f64, {3, 6});
+  Tensor d_x(DType::f64, {3, 6}), added = start;
+  norm.backward(x, d_y, {.x = d_x});
+  norm.backward(x, d_y, {.x = added, .x_write = Write::add});
+  for (std::int64_t i = 0; i < d_x.numel(); ++i) EXPECT_DOUBLE_EQ(added.data<double>()[i], start.data<double>()[i] + d_x.data<double>()[i]);
+}
+
+TEST(RMSNorm, BitsDoNotDependOnThreadsAndSumOverAllRows) {
+  Random random(3);
+  const RMSNorm norm(random.tensor(DType::f32, {64}), 1e-5);
+  const Tensor x = random.tensor(DType::f32, {1000, 64}), d_y = random.tensor(DType::f32, {1000, 64});
+  const auto run = [&](int threads) {
+    const test::ThreadCount count(threads);
+    Tensor y(DType::f32, x.shape()), d_x(DType::f32, x.shape());
+    RMSNorm grads = zeros_like(norm);
+    norm.forward(x, y);
+    norm.backward(x, d_y, {.x = d_x, .parameters = &grads});
+    return std::vector<Tensor>{y, d_x, grads.weight};
+  };
+  const auto one = run(1), several = run(5);
+  for (std::size_t i = 0; i < one.size(); ++i) EXPECT_TRUE(same_bits(several[i], one[i])) << i;
+  const RMSNorm wide(Tensor::copy_of(norm.weight, DType::f64), 1e-5);
+  RMSNorm grads = zeros_like(wide);
+  wide.backward(during_call(Tensor::copy_of(x, DType::f64)), during_call(Tensor::copy_of(d_y, DType::f64)), {.parameters = &grads});
+  EXPECT_TRUE(near(Tensor::copy_of(one[2], DType::f64), grads.weight, 1e-4));
+}
+
+TEST(RMSNorm, SixteenBitStorageRoundsOnce) {
+  Random random(4);
+  for (const DType dtype : {DType::bf16, DType::f16}) {
+    const Tensor weight = random.tensor(dtype, {33}), x = random.tensor(dtype, {3, 33});
+    Tensor wide(DType::f32, {3, 33}), narrow(dtype, {3, 33});
+    RMSNorm(Tensor::copy_of(weight, DType::f32), 1e-5).forward(during_call(Tensor::copy_of(x, DType::f32)), wide);
+    RMSNorm(weight, 1e-5).forward(x, narrow);
+    EXPECT_TRUE(same_bits(narrow, Tensor::copy_of(wide, dtype)));
+  }
+}
+
+TEST(RMSNorm, ErrorsSayWhatWasGivenAndWhatIsAllowed) {
+  const RMSNorm norm({.width = 3});
+  Tensor x(DType::f32, {4, 3}), y(DType::f32, {4, 2});
+  EXPECT_EQ(error_message([&] { norm.forward(y, y); }), "RMSNorm.forward: x is [4,2]; its last extent must be width = 3");
+  EXPECT_EQ(error_message([&] { norm.forward(x, x); }), "RMSNorm.forward: y overlaps x; outputs need memory of their own");
+  EXPECT_EQ(error_message([&] { norm.backward(x, x, {.x = x}); }), "RMSNorm.backward: d_x overlaps x; outputs need memory of their own");
+  EXPECT_EQ(error_message([] { RMSNorm({.width = 3, .epsilon = -1}); }), "RMSNorm: epsilon is -1; it may not be negative");
+  EXPECT_EQ(error_message([] { RMSNorm(RMSNormConfig{}); }), "RMSNorm: width is 0; it must be at least 1");
+}
+
+}  // namespace
+}  // namespace polyhead::nn

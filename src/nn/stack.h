@@ -1,0 +1,94 @@
+// A stack of encoder or decoder layers, forward and backward.
+#pragma once
+
+#include <optional>
+#include <vector>
+
+#include "nn/check.h"
+#include "polyhead/nn/dropout.h"
+#include "polyhead/nn/layer_norm.h"
+#include "polyhead/nn/residual.h"
+
+namespace polyhead::nn {
+
+inline std::uint64_t required_seed(const char* operation, std::optional<std::uint64_t> seed) {
+  require(seed.has_value(), operation, ": the initialisation needs a seed, another one for each layer (derive_seed)");
+  return *seed;
+}
+
+inline void require_dropout(const char* operation, double dropout) {
+  require(dropout >= 0 && dropout <= 1, operation, ": dropout is ", dropout, "; it must lie in [0,1]");
+}
+
+template <class Layer, class Config>
+std::vector<Layer> make_layers(const char* operation, const Config& config, std::int64_t count) {
+  require(count >= 1, operation, ": count is ", count, "; it must be at least 1");
+  const std::uint64_t seed = required_seed(operation, config.seed);
+  std::vector<Layer> layers;
+  for (std::int64_t i = 0; i < count; ++i) {
+    Config own = config;
+    own.seed = derive_seed(seed, static_cast<std::uint64_t>(i));
+    layers.emplace_back(own);
+  }
+  return layers;
+}
+
+template <class Config>
+LayerNorm make_final_norm(const Config& config) {
+  if (config.norm_position == NormPosition::post) return {};
+  return LayerNorm({.width = config.width, .epsilon = config.epsilon, .dtype = config.dtype});
+}
+
+// f(i, in, out, saved of layer i) computes layer i.
+template <class Stack, class F>
+void stack_forward(const char* operation, const Stack& stack, ConstTensorView x, TensorView y, const RunOptions& options,
+                   typename Stack::Saved* saved, const F& f) {
+  require(!stack.layers.empty(), operation, ": there are no layers");
+  require(static_cast<bool>(x), operation, ": x is missing");
+  require_exactly(operation, {"y", y}, x.shape(), stack.layers[0].output_norm.weight.dtype());
+  require_separate(operation, {"y", y}, {{"x", x}});
+  require_parameters_separate(operation, {{"y", y}}, stack);
+  const std::size_t count = stack.layers.size();
+  const bool normed = static_cast<bool>(stack.final_norm.weight);
+  if (saved != nullptr) saved->layers.resize(count);
+  std::vector<Tensor> outputs;
+  ConstTensorView in = x;
+  for (std::size_t i = 0; i < count; ++i) {
+    Tensor next = i + 1 < count || normed ? uninitialised(y.dtype(), x.shape(), options.workspace) : Tensor();
+    const TensorView out = next ? next.view() : y;
+    f(i, in, out, saved != nullptr ? &saved->layers[i] : nullptr);
+    if (saved == nullptr) outputs.clear();  // evaluation needs the last one only
+    if (next) outputs.push_back(std::move(next));
+    in = out;
+  }
+  if (normed) stack.final_norm.forward(in, y, options);
+  if (saved != nullptr) saved->outputs = std::move(outputs);
+}
+
+// f(i, d_out, d_in) writes the gradient of layer i's input; x is that of the first.
+template <class Stack, class F>
+void stack_backward(const char* operation, const Stack& stack, const typename Stack::Saved& saved, ConstTensorView x, ConstTensorView d_y,
+                    TensorView d_x, Stack* grads, const RunOptions& options, const F& f) {
+  const std::size_t count = stack.layers.size();
+  const bool normed = static_cast<bool>(stack.final_norm.weight);
+  require(count > 0 && saved.layers.size() == count && saved.outputs.size() == count - (normed ? 0 : 1), operation, ": saved is of ",
+          saved.layers.size(), " layers; this stack has ", count);
+  require_exactly(operation, {"d_y", d_y}, x.shape(), x.dtype());
+  require_exactly(operation, {"d_x", d_x}, x.shape(), x.dtype());
+  require_separate(operation, {"d_x", d_x}, {{"x", x}, {"d_y", d_y}});
+  require_parameters_separate(operation, {{"d_x", d_x}}, stack);
+  if (grads != nullptr) require_gradients(operation, stack, *grads, {{"x", x}, {"d_y", d_y}}, {"d_x", d_x});
+  const auto like_x = [&] { return uninitialised(x.dtype(), x.shape(), options.workspace); };
+  Tensor d_out, d_in;
+  if (normed) {
+    d_out = like_x();
+    stack.final_norm.backward(saved.outputs.back(), d_y, {.x = d_out, .parameters = grads != nullptr ? &grads->final_norm : nullptr}, options);
+  }
+  for (std::size_t i = count; i-- > 0;) {
+    if (i > 0 && !d_in) d_in = like_x();
+    f(i, d_out ? ConstTensorView(d_out) : d_y, i > 0 ? d_in.view() : d_x);
+    std::swap(d_out, d_in);
+  }
+}
+
+}  // namespace polyhead::nn
