@@ -14,7 +14,7 @@ import tempfile
 from session import Checks, Expected, parsed, reload, run_checks, started_browser, variant
 
 # Names of formats, keys, languages and people, which are the same in Chinese.
-NAMES = {"SVG", "PNG", "CSV", "JavaScript", "NaN", "Esc", "Enter", "Home", "End", "Language", "English", "Jensen", "Shannon", "softmax", "exp"}
+NAMES = {"SVG", "PNG", "CSV", "JavaScript", "NaN", "Esc", "Enter", "Home", "End", "Language", "English", "Jensen", "Shannon", "Abnar", "Zuidema", "rollout", "softmax", "exp"}
 
 # Every text that is visible or that a tooltip or screen reader says, but for words of the reader and of the model.
 TEXTS = """() => {
@@ -159,6 +159,9 @@ def check_several(checks, session):
     page.keyboard.press("s")
     read("merged, without special tokens")
     page.locator("#merge").uncheck()
+    session.open("rollout", "mean")
+    read("rollout")
+    session.open(1, 4)
     page.locator('[data-view="compare"]').click()
     for text in ("1", "2"):
         page.locator("#other-text").select_option(text)

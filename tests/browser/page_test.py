@@ -16,7 +16,7 @@ def check_grid(checks, session, choose):
     expected = session.expected
     thumbs = session.page.locator(".thumb:not(.mean)").count()
     checks.that(thumbs == expected.layers * expected.heads, f"one thumbnail for each of {expected.layers * expected.heads} heads", thumbs)
-    checks.that(session.page.locator(".thumb.mean").count() == expected.layers + 1, "a mean for each layer and one of all")
+    checks.that(session.page.locator(".thumb.mean").count() == expected.layers + expected.wholes, "a mean for each layer, one of all, and the rollout")
     checks.that(session.page.locator(".thumb:not([aria-label])").count() == 0, "every thumbnail has a label")
     if max(expected.rows, expected.columns) > 96:
         return  # pooled: no longer one pixel for a cell

@@ -45,6 +45,7 @@ class Expected:
         self.keys = entry.get("keys", self.queries)
         self.weights, (self.layers, self.heads, self.rows, self.columns) = read_float32(arrays, "attentions")
         self.approximate = self.data["encoding"] != "linear16"
+        self.wholes = 1 + (self.layers > 1 and self.keys is self.queries)  # the mean of all heads, and the rollout
 
     @classmethod
     def of(cls, arguments):

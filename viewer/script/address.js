@@ -13,12 +13,13 @@ function stateOf(address, texts) {
   const text = place("text", texts.length);
   const state = { ...initial, text: Number.isInteger(text) ? text : 0 };
   const { layers, heads } = texts[state.text] ?? { layers: 0, heads: 0 };
-  Object.assign(state, { layer: place("layer", layers), head: place("head", heads) });
+  const rollout = given.get("layer") === ROLLOUT && hasRollout(texts[state.text]);
+  Object.assign(state, { layer: rollout ? ROLLOUT : place("layer", layers), head: place("head", heads) });
   const whole = (name, count) => (Number.isInteger(place(name, count)) ? place(name, count) : null);
   const { queries, keys } = texts[state.text] ?? { queries: { size: 0 }, keys: { size: 0 } };
   Object.assign(state, { row: whole("row", queries.size), column: whole("column", keys.size), feature: String(whole("feature", 1e6) ?? 0) });
+  if (isWhole(state.layer)) state.head = MEAN;
   if (state.layer === null || state.head === null) state.layer = state.head = null;
-  if (state.layer === MEAN) state.head = MEAN;
   state.with = otherHeadOf(given.get("with"), texts, state.text) ? given.get("with") : null;
   for (const [name, allowed] of Object.entries(choices)) if (allowed.includes(given.get(name))) state[name] = given.get(name);
   if (/^\d+-\d+$/.test(given.get("block") ?? "")) state.block = given.get("block");

@@ -2,11 +2,11 @@
 
 // "3.1": layer 3, head 1 of the text shown; "3.1.2": of text 2.
 function otherHeadOf(name, texts, shown) {
-  const [, layer, head, text] = /^(\d+|mean)\.(\d+|mean)(?:\.(\d+))?$/.exec(name ?? "") ?? [];
+  const [, layer, head, text] = /^(\d+|mean|rollout)\.(\d+|mean)(?:\.(\d+))?$/.exec(name ?? "") ?? [];
   const place = { text: text === undefined ? shown : Number(text), layer: placeOf(layer), head: placeOf(head), named: text !== undefined };
   const of = texts[place.text];
-  const fits = (index, count) => index === MEAN || index < count;
-  return layer !== undefined && of && fits(place.layer, of.layers) && fits(place.head, of.heads) && (place.layer !== MEAN || place.head === MEAN) ? place : null;
+  const fits = (index, count) => index === MEAN || (index === ROLLOUT ? hasRollout(of) : index < count);
+  return layer !== undefined && of && fits(place.layer, of.layers) && fits(place.head, of.heads) && (!isWhole(place.layer) || place.head === MEAN) ? place : null;
 }
 
 const nameOfOther = ({ layer, head, text, named }) => [layer, head, ...(named ? [text] : [])].join(".");

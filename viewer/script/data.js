@@ -1,7 +1,7 @@
 // The page's data. A head is decoded when it is first drawn.
 
 const MEAN = "mean";  // as a head: mean over the layer's heads; as layer and head: mean over all heads
-const placeOf = (text) => (text === MEAN ? MEAN : Number(text));
+const placeOf = (text) => (isWhole(text) ? text : Number(text));
 
 // A weight that is not 0 but rounds to it. Code 0 is exactly 0, as a mask makes it.
 const TINY = 2 ** -40;
@@ -128,6 +128,7 @@ class Text {
   }
 
   make(layer, head) {
+    if (layer === ROLLOUT) return rolloutOf(this);
     if (layer === MEAN) return this.#mean(this.layers, (index) => this.map(index, MEAN));
     if (head === MEAN) return this.#mean(this.heads, (index) => this.decoder.decode(this.encoded[layer][index]));
     return this.decoder.decode(this.encoded[layer][head]);
@@ -144,6 +145,7 @@ class Text {
 }
 
 function titleOf(layer, head) {
+  if (layer === ROLLOUT) return say("Rollout over all layers");
   if (layer === MEAN) return say("Mean of all heads");
   return head === MEAN ? say("Layer {0} · Mean of its heads", layer) : say("Layer {0} · Head {1}", layer, head);
 }

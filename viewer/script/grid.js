@@ -1,5 +1,5 @@
 // All heads as thumbnails: a row for each layer, a column for each head, the mean over a layer's heads on the right, the mean over all heads
-// below; or sorted by a measure.
+// and the rollout over all layers below; or sorted by a measure.
 
 class Grid {
   static thumbnailPixels = 96;
@@ -17,9 +17,9 @@ class Grid {
   build(text) {
     this.text = text;
     this.heads = [...Array(text.heads).keys(), MEAN];
-    this.layers = [...Array(text.layers).keys(), MEAN];
+    this.layers = [...Array(text.layers).keys(), MEAN, ...(hasRollout(text) ? [ROLLOUT] : [])];
     setStyle(this.element, {columns: this.heads.length, aspect: Math.min(4, Math.max(0.25, text.keys.size / text.queries.size || 1))});
-    this.table = this.layers.map((layer) => this.heads.map((head) => (layer === MEAN && head !== MEAN ? null : this.#thumb(layer, head))));
+    this.table = this.layers.map((layer) => this.heads.map((head) => (isWhole(layer) && head !== MEAN ? null : this.#thumb(layer, head))));
     this.thumbs = this.table.flat().filter(Boolean);
     this.shown = null;
   }
@@ -31,7 +31,7 @@ class Grid {
     if (this.shown === key) return;
     this.shown = key;
     const focused = document.activeElement;
-    const measured = (thumb) => source.measures(...Grid.place(thumb))[chosen.measure];
+    const measured = (thumb) => (thumb.dataset.layer === ROLLOUT ? undefined : source.measures(...Grid.place(thumb))[chosen.measure]);
     const value = (thumb) => (chosen.measure === "none" ? NaN : meanOf(measured(thumb)) ?? NaN);
     const values = new Map(this.thumbs.map((thumb) => [thumb, value(thumb)]));
     const heads = this.thumbs.filter((thumb) => thumb.dataset.head !== MEAN);
@@ -55,8 +55,8 @@ class Grid {
     } else {
       this.rows = this.table;
       this.element.replaceChildren(this.#header(), ...this.layers.map((layer, at) => {
-        const name = make("span", { role: "rowheader", className: "row-name", textContent: layer === MEAN ? say("mean of all") : layer });
-        return make("div", { className: layer === MEAN ? "row all" : "row", role: "row" }, name, ...this.rows[at].filter(Boolean).map((thumb) => Grid.#cell(thumb, false)));
+        const name = make("span", { role: "rowheader", className: "row-name", textContent: Grid.#rowName(layer) });
+        return make("div", { className: isWhole(layer) ? "row all" : "row", role: "row" }, name, ...this.rows[at].filter(Boolean).map((thumb) => Grid.#cell(thumb, false)));
       }));
     }
     const reachable = this.rows.flat().filter(Boolean);
@@ -64,6 +64,8 @@ class Grid {
     if (current) this.#rove(current);
     if (reachable.includes(focused)) focused.focus();
   }
+
+  static #rowName(layer) { return layer === MEAN ? say("mean of all") : layer === ROLLOUT ? say("rollout") : layer; }
 
   #header() {
     return make("div", { className: "row", role: "row" }, make("span", { role: "columnheader" }, make("span", { className: "unseen", textContent: say("Layer") })),
@@ -104,7 +106,7 @@ class Grid {
       const name = [];
       if (row === 0) name.push([head === MEAN ? say("mean") : head, 0.5, -0.1, "middle"]);
       if (column === 0) name.push([layer, -0.1, 0.55, "end"]);
-      if (layer === MEAN) name.push([say("mean of all"), -0.1, 0.55, "end"]);
+      if (isWhole(layer)) name.push([Grid.#rowName(layer), -0.1, 0.55, "end"]);
       return { row, column, name, image: thumb.firstChild.src, note: note.replace("\n", " ") };
     })).filter(Boolean);
   }

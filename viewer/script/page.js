@@ -209,7 +209,8 @@ function showHead(text, look) {
   const title = titleOf(state.layer, state.head);
   $("head-title").textContent = title;
   const source = sourceOfMeasures(text);
-  const measured = Object.entries((source.ready === false ? text : source).measures(state.layer, state.head));
+  const measured = state.layer === ROLLOUT ? [] : Object.entries((source.ready === false ? text : source).measures(state.layer, state.head));
+  $("rollout-note").hidden = state.layer !== ROLLOUT;
   $("gate-note").hidden = !text.gate(state.layer, state.head);
   $("links-note").hidden = !text.links;
   if (text.links) $("links-note").textContent = alignmentNote(text, map);
@@ -323,7 +324,7 @@ function moveCursor(key) {
 // The head before (-1) or after (1), in reading order; null at the ends.
 function otherHead(step) {
   const { layers, heads } = texts[state.text];
-  if (!isOpen() || state.layer === MEAN) return null;
+  if (!isOpen() || isWhole(state.layer)) return null;
   const head = state.head === MEAN ? (step > 0 ? 0 : heads - 1) : state.head + step;
   const layer = state.layer + (head < 0 ? -1 : head >= heads ? 1 : 0);
   return layer >= 0 && layer < layers ? { layer, head: (head + heads) % heads } : null;
@@ -335,13 +336,13 @@ function nextHead(step) {
 }
 
 function nextLayer(step) {
-  if (state.layer === MEAN) return;
+  if (isWhole(state.layer)) return;
   const layer = state.layer + step;
   if (layer >= 0 && layer < texts[state.text].layers) update({ layer });
 }
 
 function toggleMean() {
-  if (state.layer === MEAN) return;
+  if (isWhole(state.layer)) return;
   const mean = state.head === MEAN;
   if (!mean) toggleMean.head = state.head;
   update({ head: mean ? toggleMean.head ?? 0 : MEAN });
@@ -369,7 +370,7 @@ function fillTexts() {
 
 // Shows another text. An open head stays open if the text has it; else all heads are shown.
 function showOther(text) {
-  const fits = (place, count) => place === MEAN || place < count;
+  const fits = (place, count) => place === MEAN || (place === ROLLOUT ? hasRollout(texts[text]) : place < count);
   const hasHead = fits(state.layer, texts[text].layers) && fits(state.head, texts[text].heads);
   update(!isOpen() || hasHead ? { text } : { text, layer: null, head: null });
 }
@@ -463,7 +464,7 @@ function figureOfScreen() {
 const exports_ = {
   svg: () => new Blob([figureOfScreen().svg], { type: "image/svg+xml" }),
   png: () => pngOf(figureOfScreen()),
-  csv: () => new Blob(["\ufeff", isOpen() ? (state.view === "compare" ? csvOfCompare(views.compare) : csvOfMap(current, withNote(say("row word looks at column word")))) : state.heads === "distances" ? csvOfMap({ text: distances.as, map: distances.map, shown: distances.shown }, say("distance in bits")) : csvOfMeasures(textShown(), sourceOfMeasures(textShown()))], { type: "text/csv" }),
+  csv: () => new Blob(["\ufeff", isOpen() ? (state.view === "compare" ? csvOfCompare(views.compare) : csvOfMap(current, withNote(state.layer === ROLLOUT ? say("rollout") : say("row word looks at column word")))) : state.heads === "distances" ? csvOfMap({ text: distances.as, map: distances.map, shown: distances.shown }, say("distance in bits")) : csvOfMeasures(textShown(), sourceOfMeasures(textShown()))], { type: "text/csv" }),
 };
 
 async function exportAs(kind) {

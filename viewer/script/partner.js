@@ -30,16 +30,17 @@ class Partner {
   }
 
   // names: how the texts are called; other: { text, layer, head, named }; near: the most alike heads of the text shown.
-  show(names, other, { layers, heads }, near) {
+  show(names, other, text, near) {
+    const { layers, heads } = text;
     const numbers = (count) => [...Array(count).keys(), MEAN].map((index) => [index, index === MEAN ? say("mean") : index]);
     fillSelect(this.text, [["", say("the same")], ...names.map((name, index) => [index, name])]);
-    fillSelect(this.layer, numbers(layers));
+    fillSelect(this.layer, [...numbers(layers), ...(hasRollout(text) ? [[ROLLOUT, say("rollout")]] : [])]);
     fillSelect(this.head, numbers(heads));
     this.textLabel.hidden = names.length < 2;
     this.text.value = other.named ? other.text : "";
     this.layer.value = other.layer;
     this.head.value = other.head;
-    this.head.disabled = other.layer === MEAN;
+    this.head.disabled = isWhole(other.layer);
     const buttons = near.slice(0, Partner.nearest).map(({ layer, head, bits }) => make("button", { type: "button", title: titleOf(layer, head), data: { other: `${layer}.${head}` }, aria: { label: say("{0}, {1} bits", titleOf(layer, head), bits.toFixed(3)) } }, `${layer}·${head} ${bits.toFixed(2)}`));
     this.near.hidden = buttons.length === 0;
     this.near.replaceChildren(make("span", { className: "quiet", textContent: say("Most like A, distance in bits:") }), ...buttons);
@@ -52,6 +53,6 @@ class Partner {
 
   #choose() {
     const layer = this.layer.value;
-    this.changed([layer, layer === MEAN ? MEAN : this.head.value, ...(this.text.value === "" ? [] : [this.text.value])].join("."));
+    this.changed([layer, isWhole(layer) ? MEAN : this.head.value, ...(this.text.value === "" ? [] : [this.text.value])].join("."));
   }
 }

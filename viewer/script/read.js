@@ -70,7 +70,7 @@ class Read {
   // Of the layer, or kept: [[layer, head], …].
   #others() {
     if (this.state.beside === "kept") return this.#kept().map((name) => name.split(".").map(Number)).filter(([layer, head]) => layer < this.text.layers && head < this.text.heads);
-    if (this.state.beside === "none" || this.state.layer === MEAN) return [];
+    if (this.state.beside === "none" || isWhole(this.state.layer)) return [];
     return [...Array(this.text.heads).keys()].map((head) => [this.state.layer, head]);
   }
 

@@ -32,6 +32,7 @@ class Worked {
 
   // Why there is nothing to work out; null if there is.
   static #reason(text, layer, head) {
+    if (layer === ROLLOUT) return say("A rollout is a product over layers, which has no q and k of its own. Open a head to see how its attention weights are computed.");
     if (layer === MEAN || head === MEAN) return say("This map is a mean over heads, which has no q and k of its own. Open a head to see how its attention weights are computed.");
     if (text instanceof MergedText) return say("Attention weights are computed for pieces. Do not merge pieces into words to see how.");
     if (text.vectors) return null;

@@ -1,0 +1,96 @@
+#!/usr/bin/env python3
+"""Rollout over all layers: its numbers, where it is shown, and where it is left out.
+
+    rollout_test.py PAGE.html ARRAYS.safetensors [--seed N]
+"""
+import csv
+import io
+import pathlib
+import sys
+import tempfile
+
+from session import ABSOLUTE, Checks, Choose, Expected, parsed, reload, run_checks, started_browser, variant
+
+
+def rollout(expected):
+    """Rows of A_L … A_1, each A half the mean over heads and half the identity (Abnar and Zuidema 2020), in float64 from the arrays."""
+    size = expected.rows
+    product = [[float(t == s) for s in range(size)] for t in range(size)]
+    for layer in range(expected.layers):
+        step = [[0.5 * (t == s) + 0.5 * expected.weight(layer, "mean", t, s) for s in range(size)] for t in range(size)]
+        step = [[x / sum(row) for x in row] for row in step]
+        product = [[sum(a * product[k][s] for k, a in enumerate(row)) for s in range(size)] for row in step]
+    return product
+
+
+def check_numbers(checks, session, choose):
+    expected, page = session.expected, session.page
+    wanted = rollout(expected)
+    session.open("rollout", "mean")
+    checks.that(session.text("#head-title") == "Rollout over all layers" and "not what was carried" in session.text("#rollout-note") and page.locator("#rollout-note").is_visible(), "it has its name, and a paragraph on what it does not say")
+    checks.that(page.locator("#badges li").count() == 0, "measures of heads are not given for it")
+    wrong = []
+    for row, column in choose.cells(6):
+        session.hover(row, column)
+        shown = float(session.shown_weight())
+        if abs(shown - wanted[row][column]) > 2 * ABSOLUTE:
+            wrong.append((row, column, shown, wanted[row][column]))
+    checks.that(not wrong, "6 cells show it", wrong)
+    page.locator("#export summary").click()
+    with page.expect_download() as waiting:
+        page.locator('[data-export="csv"]').click()
+    rows = list(csv.reader(io.StringIO(pathlib.Path(waiting.value.path()).read_text(encoding="utf-8-sig"))))
+    worst = max(abs(float(x) - wanted[t][s]) for t, row in enumerate(rows[1:]) for s, x in enumerate(row[1:]))
+    checks.that(len(rows) == expected.rows + 1 and worst < 2e-5 and rows[0][0] == "rollout", f"CSV: every number, error at most {worst:.1e}", (rows[0][0], worst))
+    page.mouse.click(*page.locator(".cells").evaluate("(one) => { const box = one.getBoundingClientRect(); return [box.left + 5, box.top + 5]; }"))
+    checks.that("product over layers" in session.text("#worked-note"), "it has no q and k, and the page says so", session.text("#worked-note"))
+    reload(page)
+    session.drawn()
+    checks.that(session.text("#head-title") == "Rollout over all layers", "the address keeps it", session.text("#head-title"))
+    page.locator("[data-head][data-layer='0']").first.click()
+    page.locator('[data-view="compare"]').click()
+    page.locator("#other-layer").select_option("rollout")
+    checks.that(session.text(".pane.b h3") == "B: Rollout over all layers", "a head can be compared with it", session.text(".pane.b h3"))
+    page.locator("#measure").select_option("entropy")
+    page.locator("#sort").check()
+    checks.that(page.locator('.thumb[data-layer="rollout"]').count() == 0, "heads that are sorted by a measure are heads")
+
+
+def check_none(checks, session, why):
+    page = session.page
+    checks.that(page.locator('.thumb[data-layer="rollout"]').count() == 0 and page.locator(".thumb").count() > 0, f"there is none {why}")
+    page.goto(session.url + "#layer=rollout")
+    page.reload()
+    session.drawn()
+    checks.that(page.locator("#head").is_hidden(), f"its address shows all heads {why}")
+
+
+def main():
+    arguments = parsed(__doc__)
+    choose = Choose(arguments.seed, Expected.of(arguments))
+
+    def one_layer(text):
+        text["weights"], text["layers"] = text["weights"][:1], 1
+        text.pop("vectors", None)
+
+    def long(text, size=794):  # 2 layers * 794^3 products
+        codes = ("AQAA" * (size * size * 2 // 3 + 1))[:-(-size * size * 2 // 3) * 4]
+        padding = -(size * size * 2) % 3
+        text.update(layers=2, heads=1, weights=[[codes[:len(codes) - padding] + "=" * padding]] * 2, queries={"pieces": [f"w{i}" for i in range(size)], "special": [], "unknown": []})
+        text.pop("vectors", None)
+
+    others = {
+        "between two texts": lambda text: text.update(keys={**text["queries"], "pieces": [f"k{i}" for i in range(len(text["queries"]["pieces"]))]}),
+        "for one layer": one_layer,
+        "for a decoder beside an encoder": lambda text: text.update(name="Decoder"),
+        "without the pair bias": lambda text: text.update(bias="without"),
+        "for a text that would take long": long,
+    }
+    with tempfile.TemporaryDirectory() as folder, started_browser() as browser:
+        made = lambda at, edit: variant(arguments.page, lambda data: edit(data["texts"][0]), pathlib.Path(folder) / f"{at}.html")
+        return run_checks(arguments, Checks(), browser, [("numbers", check_numbers, [choose], {})] + [
+            (why, check_none, [why], {"path": made(at, edit)}) for at, (why, edit) in enumerate(others.items())])
+
+
+if __name__ == "__main__":
+    sys.exit(main())
