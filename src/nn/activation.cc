@@ -73,6 +73,15 @@ struct Sigmoid {
   static auto backward(auto x, auto d_y) { return Logistic(x).derivative * d_y; }
 };
 
+struct Silu {
+  static auto value(auto x) { return x * Logistic(x).value; }
+  template <class A>
+  static A backward(A x, A d_y) {
+    const Logistic<A> s(x);
+    return (s.value + (s.derivative == 0 ? A{0} : x * s.derivative)) * d_y;  // avoids 0 * inf for large x
+  }
+};
+
 struct Tanh {
   static auto value(auto x) { return std::tanh(x); }
   static auto backward(auto x, auto d_y) { return 4 * Logistic(2 * x).derivative * d_y; }
@@ -93,6 +102,8 @@ void dispatch_activation(Activation activation, const F& f) {
       return f(Sigmoid{}, &kernels.sigmoid);
     case Activation::tanh:
       return f(Tanh{}, &kernels.tanh);
+    case Activation::silu:
+      return f(Silu{}, &kernels.silu);
   }
   fail(ErrorCode::invalid_argument, "there is no activation number ", static_cast<int>(activation));
 }

@@ -30,6 +30,8 @@ TEST(Activation, KnownValues) {
   EXPECT_NEAR(value(Activation::gelu, -3), -3 * 0.0013498980316300933, 1e-16);
   EXPECT_NEAR(value(Activation::gelu_tanh, 1), 0.84119199060827676, 1e-15);
   EXPECT_NEAR(value(Activation::sigmoid, 1), 0.73105857863000488, 1e-15);
+  EXPECT_NEAR(value(Activation::silu, 1), 0.73105857863000488, 1e-15);
+  EXPECT_NEAR(value(Activation::silu, -1), 0.73105857863000488 - 1, 1e-15);
   EXPECT_NEAR(value(Activation::tanh, 0.5), 0.46211715726000976, 1e-15);
   EXPECT_EQ(value(Activation::relu, 2.5), 2.5);
   EXPECT_EQ(value(Activation::relu, -2.5), 0);
@@ -44,6 +46,10 @@ TEST(Activation, FarOutIsTheLimit) {
       EXPECT_NEAR(derivative(activation, x), 1, 1e-15);
       EXPECT_NEAR(derivative(activation, -x), 0, 1e-15);
     }
+    EXPECT_EQ(value(Activation::silu, x), x);
+    EXPECT_NEAR(value(Activation::silu, -x), 0, 1e-19);
+    EXPECT_NEAR(derivative(Activation::silu, x), 1, 1e-15);
+    EXPECT_NEAR(derivative(Activation::silu, -x), 0, 1e-19);
     EXPECT_EQ(value(Activation::sigmoid, x), 1);
     EXPECT_NEAR(value(Activation::sigmoid, -x), 0, 1e-20);
     EXPECT_EQ(value(Activation::tanh, -x), -1);
@@ -140,7 +146,7 @@ TEST(Activation, ErrorsSayWhatWasGivenAndWhatIsAllowed) {
 TEST(Activation, IsFoundByName) {
   for (const ActivationInfo& row : kActivations) EXPECT_EQ(find_activation(row.name), row.activation);
   EXPECT_EQ(error_message([] { find_activation("swish"); }),
-            "there is no activation \"swish\"; there are relu, gelu, gelu_tanh, sigmoid, tanh");
+            "there is no activation \"swish\"; there are relu, gelu, gelu_tanh, sigmoid, tanh, silu");
 }
 
 }  // namespace

@@ -86,7 +86,7 @@ class ChunkedFeedForward {
   const RunOptions options_;
   int dimension_ = -1;  // the dimension of x that is cut
   Chunks chunks_;
-  PackedLinear hidden_, output_;
+  PackedLinear hidden_, output_, gate_;
 };
 
 }  // namespace polyhead::nn::inline internal

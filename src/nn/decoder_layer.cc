@@ -42,6 +42,7 @@ DecoderLayer::DecoderLayer(const DecoderLayerConfig& config) : norm_position(con
   feed_forward = FeedForward({.width = config.width,
                               .hidden_width = config.hidden_width == 0 ? 4 * config.width : config.hidden_width,
                               .activation = config.activation,
+                              .gated = config.gated,
                               .dtype = config.dtype,
                               .seed = derive_seed(seed, 2)});
   self_norm = LayerNorm({.width = config.width, .epsilon = config.epsilon, .dtype = config.dtype});

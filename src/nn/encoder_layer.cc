@@ -44,6 +44,7 @@ EncoderLayer::EncoderLayer(const EncoderLayerConfig& config) : norm_position(con
   feed_forward = FeedForward({.width = config.width,
                               .hidden_width = config.hidden_width == 0 ? 4 * config.width : config.hidden_width,
                               .activation = config.activation,
+                              .gated = config.gated,
                               .dtype = config.dtype,
                               .seed = derive_seed(seed, 1)});
   output_norm = LayerNorm(norm);

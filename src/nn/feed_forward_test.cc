@@ -21,6 +21,29 @@ TEST(FeedForward, IsTheFormula) {
   EXPECT_TRUE(same_bits(y, Tensor::of<float>({3, 1}, {21, 301, 1})));
 }
 
+TEST(FeedForward, GatedIsTheFormula) {
+  // hidden = 3 x, gate = -x + 1: output = 2 relu(1 - x) 3 x
+  const FeedForward module(Linear(Tensor::of<float>({1, 1}, {3}), {}), Linear(Tensor::of<float>({1, 1}, {2}), {}), Activation::relu,
+                           Linear(Tensor::of<float>({1, 1}, {-1}), Tensor::of<float>({1}, {1})));
+  Tensor y(DType::f32, {3, 1});
+  module.forward(during_call(Tensor::of<float>({3, 1}, {2, -3, 0})), y);
+  EXPECT_TRUE(same_bits(y, Tensor::of<float>({3, 1}, {0, -72, 0})));
+}
+
+TEST(FeedForward, GatedPartsHaveTheBitsOfTheWhole) {
+  const FeedForward module({.width = 8, .hidden_width = 500, .out_width = 7, .activation = Activation::silu, .gated = true, .seed = 1});
+  const Tensor x = Random(2).tensor(DType::f32, {30, 33, 8});
+  Tensor whole(DType::f32, {30, 33, 7}), parts(DType::f32, {30, 33, 7});
+  FeedForward::Saved saved;
+  module.forward(x, whole, {}, &saved);
+  LimitedThreads one(1), two(2);
+  for (Executor* executor : {&one, &two}) {
+    fill(parts, 7);
+    module.forward(x, parts, {.executor = executor});
+    EXPECT_TRUE(same_bits(parts, whole));
+  }
+}
+
 TEST(FeedForward, SavingChangesNoBit) {
   const FeedForward module({.width = 9, .hidden_width = 20, .out_width = 4, .seed = 1});
   const Tensor x = Random(1).tensor(DType::f32, {2, 3, 9});
@@ -60,7 +83,8 @@ TEST(FeedForward, ParametersAreNamedAndDiffer) {
 }
 
 TEST(FeedForward, GradientsAreCentralDifferences) {
-  for (const Activation activation : {Activation::relu, Activation::gelu, Activation::gelu_tanh}) {
+  for (const auto& [activation, gated] : {std::pair{Activation::relu, false}, std::pair{Activation::gelu, false},
+                                          std::pair{Activation::gelu_tanh, false}, std::pair{Activation::silu, true}}) {
     for (const Shape& leading : {Shape{}, Shape{1}, Shape{3}, Shape{2, 1, 3}, Shape{0, 2}}) {
       for (const auto& [width, hidden_width, out_width] : {std::tuple{3, 5, 4}, std::tuple{1, 1, 1}}) {
         SCOPED_TRACE(to_string(leading) + " " + std::to_string(width) + " " +
@@ -69,6 +93,7 @@ TEST(FeedForward, GradientsAreCentralDifferences) {
                             .hidden_width = hidden_width,
                             .out_width = out_width,
                             .activation = activation,
+                            .gated = gated,
                             .dtype = DType::f64,
                             .seed = 2});
         Random random(3);
@@ -91,6 +116,9 @@ TEST(FeedForward, GradientsAreCentralDifferences) {
         Tensor alone(DType::f64, x_shape);
         module.backward(saved, d_y, {.x = alone});
         EXPECT_TRUE(same_bits(alone, d_x.view()));
+        Tensor added = alone;
+        module.backward(saved, d_y, {.x = added, .x_write = Write::add});
+        for (std::int64_t i = 0; i < added.numel(); ++i) EXPECT_NEAR(added.data<double>()[i], 2 * alone.data<double>()[i], 1e-14);
       }
     }
   }
@@ -121,6 +149,10 @@ TEST(FeedForward, APassSavedByAnotherLayerIsRefusedBeforeAnythingIsWritten) {
   EXPECT_EQ(refused(other), "FeedForward.backward: saved comes from a layer with activation gelu; this one has relu");
   EXPECT_EQ(refused(wider), "FeedForward.backward: saved.hidden is [4,5]; it must be [4,6]");
   EXPECT_EQ(refused(narrower), "FeedForward.backward: saved.x is [4,3]; it must be [4,2]");
+  const FeedForward gated({.width = 3, .hidden_width = 5, .gated = true});
+  FeedForward of_gated = zeros_like(gated);
+  EXPECT_EQ(error_message([&] { gated.backward(saved, d_y, {.parameters = &of_gated}); }),
+            "FeedForward.backward: saved comes from a layer without a gate");
   EXPECT_TRUE(test::same_bits(grads.output.weight, before.output.weight));
 }
 

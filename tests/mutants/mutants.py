@@ -242,6 +242,9 @@ MUTANTS = [
     Mutant("RMSNorm: the row itself stays in the gradient", "src/nn/rms_norm.cc", "(d[e] * w[e] - from[e] * along) * r", "(d[e] * w[e] - 0 * along) * r", "d_x of RMSNorm is orthogonal to x, but for epsilon", MODULES),
     Mutant("RMSNorm: last chunk's sum only", "src/nn/rms_norm.cc", "total += sums[static_cast<std::size_t>(chunk * width + e)];", "total = sums[static_cast<std::size_t>(chunk * width + e)];",
            "d_weight sums over all rows", MODULES),
+    Mutant("SwiGLU: gate's gradient misses in d_x", "src/nn/feed_forward.cc", "gate.backward(x, d_gate, {.x = d_x,", "gate.backward(x, d_gate, {.x = {},", "both factors read x", ("nn_layers", "training")),
+    Mutant("SwiGLU: product rule's factor lost", "src/nn/feed_forward.cc", "multiply(d_hidden, factor, d_hidden, options.executor);", "", "d(f h) = f d_h + h d_f", ("nn_layers", "training")),
+    Mutant("silu: derivative without x", "src/nn/activation.cc", "(s.derivative == 0 ? A{0} : x * s.derivative)", "A{0}", "silu' = sigmoid + x sigmoid'", ("nn_layers", "training")),
     # Encoders and decoders
     Mutant("residual: gradient of the sum itself lost", "src/nn/residual.h", "  add(of_sum, d_x, options.executor);\n", "", "both terms of a residual sum have its gradient", ("nn_layers", "training")),
     Mutant("residual: gradient not dropped", "src/nn/residual.h", "const ConstTensorView d_out = saved.dropout > 0 ? ConstTensorView(d_dropped) : of_sum;", "const ConstTensorView d_out = of_sum;",

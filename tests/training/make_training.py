@@ -72,6 +72,15 @@ y = case.put("y", torch.nn.functional.rms_norm(x, (10,), weight, 1e-3))
 for name, gradient in zip(("x", "weight"), torch.autograd.grad((y * d_y).sum(), [x, weight])):
     case.put("d_" + name, gradient)
 
+case = Case("swiglu")
+x, d_y = case.randn("x", 3, 4, 6), case.randn("d_y", 3, 4, 5)
+parameters = {f"{name}.{kind}": case.randn(f"{name}.{kind}", *shape[:2 if kind == "weight" else 1])
+              for name, shape in (("hidden", (9, 6)), ("output", (5, 9)), ("gate", (9, 6))) for kind in ("weight", "bias")}
+linear = lambda name, x: torch.nn.functional.linear(x, parameters[name + ".weight"], parameters[name + ".bias"])
+y = case.put("y", linear("output", torch.nn.functional.silu(linear("gate", x)) * linear("hidden", x)))
+for name, gradient in zip(["x", *parameters], torch.autograd.grad((y * d_y).sum(), [x, *parameters.values()])):
+    case.put("d_" + name, gradient)
+
 
 def attention_names(prefix, module):
     """(our name, PyTorch's parameter, its rows)"""

@@ -86,6 +86,20 @@ TEST(Training, RMSNormIsTorchs) {
   vectors.expect(gradients.weight, "d_weight");
 }
 
+TEST(Training, SwiGLUIsTorchs) {
+  const Vectors vectors("swiglu");
+  nn::FeedForward layer({.width = 6, .hidden_width = 9, .out_width = 5, .activation = nn::Activation::silu, .gated = true, .dtype = DType::f64});
+  load(vectors, layer);
+  Tensor y(DType::f64, {3, 4, 5}), d_x(DType::f64, {3, 4, 6});
+  nn::FeedForward::Saved saved;
+  nn::FeedForward gradients = nn::zeros_like(layer);
+  layer.forward(vectors["x"], y, {}, &saved);
+  layer.backward(saved, vectors["d_y"], {.x = d_x, .parameters = &gradients});
+  vectors.expect(y, "y");
+  vectors.expect(d_x, "d_x");
+  expect_gradients(vectors, gradients);
+}
+
 TEST(Training, EncodersAreTorchs) {
   for (const auto position : {nn::NormPosition::post, nn::NormPosition::pre}) {
     const Vectors vectors(position == nn::NormPosition::pre ? "encoder.pre" : "encoder.post");

@@ -9,7 +9,7 @@
 #pragma GCC visibility push(default)
 namespace polyhead::nn {
 
-enum class Activation : std::uint8_t { relu, gelu, gelu_tanh, sigmoid, tanh };
+enum class Activation : std::uint8_t { relu, gelu, gelu_tanh, sigmoid, tanh, silu };
 
 struct ActivationInfo {
   Activation activation;
@@ -20,12 +20,14 @@ struct ActivationInfo {
 // gelu       x Phi(x) = x/2 (1 + erf(x/sqrt(2)))                             (Hendrycks and Gimpel 2016)
 // gelu_tanh  x/2 (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3)))                    (approximation in the same paper: GPT-2, ALBERT's "gelu_new")
 // sigmoid    1 / (1 + exp(-x))
-inline constexpr std::array<ActivationInfo, 5> kActivations{{
+// silu       x / (1 + exp(-x))                                                (Elfwing et al. 2018; "swish" in Ramachandran et al. 2017)
+inline constexpr std::array<ActivationInfo, 6> kActivations{{
     {Activation::relu, "relu"},
     {Activation::gelu, "gelu"},
     {Activation::gelu_tanh, "gelu_tanh"},
     {Activation::sigmoid, "sigmoid"},
     {Activation::tanh, "tanh"},
+    {Activation::silu, "silu"},
 }};
 
 Activation find_activation(std::string_view name);  // Error that lists the known names

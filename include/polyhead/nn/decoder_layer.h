@@ -13,6 +13,7 @@ struct DecoderLayerConfig {
   std::int64_t heads = 1;         // of both attentions; must divide the width
   std::int64_t hidden_width = 0;  // of the feed-forward part; 0: 4 E
   Activation activation = Activation::gelu;
+  bool gated = false;  // the feed-forward part; with Activation::silu: SwiGLU
   NormPosition norm_position = NormPosition::post;
   double epsilon = 1e-5;         // of the layer norms
   double dropout = 0;            // in training, of what each part adds to the residual stream

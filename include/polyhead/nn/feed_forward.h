@@ -11,28 +11,35 @@ struct FeedForwardConfig {
   std::int64_t hidden_width = 0;
   std::int64_t out_width = -1;  // -1: width
   Activation activation = Activation::gelu;
+  bool gated = false;  // with Activation::silu: SwiGLU
   bool bias = true;
   DType dtype = DType::f32;
   std::uint64_t seed = 0;
 };
 
-// y = output(activation(hidden(x))), applied to each position (Vaswani et al. 2017, eq. 2).
+// y = output(activation(hidden(x))), applied to each position (Vaswani et al. 2017, eq. 2). Gated:
+// y = output(activation(gate(x)) * hidden(x)) (Shazeer 2020, eq. 5 and 6: SwiGLU with silu, GEGLU with gelu, ReGLU, GLU with sigmoid).
 struct FeedForward : Module<FeedForward> {
   Linear hidden;  // width -> hidden_width
   Linear output;  // hidden_width -> out_width
+  Linear gate;    // width -> hidden_width, or absent
   Activation activation = Activation::gelu;
 
   // What backward needs from a forward pass.
   struct Saved {
     ConstTensorView x;  // the input: the caller keeps its memory until backward is done
     Tensor hidden;      // [*,hidden_width], before the activation
+    Tensor gate;        // [*,hidden_width], before the activation, which is then the gate's; absent if not gated
     Activation activation = Activation::gelu;
     bool constant_parameters = false;  // whether the workspace was one of Parameters::constant
   };
 
   FeedForward() = default;
   explicit FeedForward(const FeedForwardConfig& config);
-  FeedForward(Linear hidden, Linear output, Activation activation);  // Error unless hidden.out_width() == output.in_width()
+  // Error unless hidden.out_width() == output.in_width() and a gate has the shape of hidden.
+  FeedForward(Linear hidden, Linear output, Activation activation, Linear gate = {});
+
+  bool gated() const { return static_cast<bool>(gate.weight); }
 
   // x [*,width], y [*,out_width] of the parameters' dtype, with any strides; y may not overlap x.
   void forward(ConstTensorView x, TensorView y, const RunOptions& options = {}, Saved* saved = nullptr) const;
@@ -43,6 +50,7 @@ struct FeedForward : Module<FeedForward> {
   static void visit_members(const F& f, Self&... self) {
     f("hidden", self.hidden...);
     f("output", self.output...);
+    f("gate", self.gate...);
     f("activation", self.activation...);
   }
 };

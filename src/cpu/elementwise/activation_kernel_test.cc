@@ -34,6 +34,8 @@ const Function kFunctions[] = {
        const double u = twice_u(x), derivative = 2 * std::sqrt(2 / std::numbers::pi) * (1 + 3 * 0.044715 * x * x);
        return logistic(u) + x * logistic(u) * logistic(-u) * derivative;
      }},
+    {"silu", &cpu::ActivationKernels::silu, [](double x) { return x * logistic(x); },
+     [](double x) { return logistic(x) + x * logistic(x) * logistic(-x); }},
 };
 
 template <class F>

@@ -11,7 +11,7 @@ struct ActivationKernel {
 };
 
 struct ActivationKernels {
-  ActivationKernel sigmoid, tanh, gelu, gelu_tanh;
+  ActivationKernel sigmoid, tanh, gelu, gelu_tanh, silu;
 };
 
 // sums = x + added, y = (sums - mean) / sqrt(variance + epsilon) * weight + bias, each `width` contiguous float32.
