@@ -1,4 +1,5 @@
 #include <array>
+#include <cmath>
 #include <nlohmann/json.hpp>
 #include <span>
 #include <string_view>
@@ -36,8 +37,10 @@ void check(const Text& text) {
   require(a && a.rank() == 4 && is_floating(a.dtype()), "viewer::render: attentions are ", a.dtype(), " ", a.shape(),
           "; they must be floating and [layers,heads,T,S]");
   check_tokens(text.queries, a.extent(2), "query", "T", a);
-  for (const WithoutHead& one : text.without)
+  for (const WithoutHead& one : text.without) {
+    require(std::isfinite(one.change), "viewer::render: without head ", one.layer, ".", one.head, " the change is ", one.change, "; it must be finite");
     require(one.layer >= 0 && one.layer < a.extent(0) && one.head >= 0 && one.head < a.extent(1), "viewer::render: the head ", one.layer, ".", one.head, " that is switched off is not in attentions ", a.shape());
+  }
   check_tokens(text.keys ? *text.keys : text.queries, a.extent(3), text.keys ? "key" : "query", "S", a);
   check_sides(text);
   if (text.vectors) check_shapes(*text.vectors, a);
@@ -139,6 +142,7 @@ std::string render(const Page& page) {
   const Encoding encoding = choose_encoding(count);
   json data = {{"title", page.title}, {"model", page.model}, {"encoding", name_of(encoding)}, {"limit", page.vector_megabytes}, {"texts", json::array()}};
   if (page.language != Language::readers) data["language"] = page.language == Language::chinese ? "zh" : "en";
+  if (page.without_measure) data["without_measure"] = {{"name", page.without_measure->name}, {"unit", page.without_measure->measured_in}};
   VectorBudget budget(page.vector_megabytes);
   for (std::size_t at = 0; at < page.texts.size(); ++at) {
     for (const Text* set : sets_of(page.texts[at])) {

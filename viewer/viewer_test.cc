@@ -238,6 +238,20 @@ TEST(Viewer, PagesAreSmall) {
   EXPECT_LT(render(page_of({.text = "", .queries = words(128), .attentions = maps})).size(), 3'500'000U);
 }
 
+TEST(Viewer, ChangesWithoutAHeadHaveTheMeasureThatTheyAreOf) {
+  const Tensor maps = random_maps({1, 2, 2, 2}, 3);
+  Page page = page_of({.text = "", .queries = words(2), .attentions = maps, .without = {{.layer = 0, .head = 1, .change = -0.5}}});
+  EXPECT_FALSE(data_of(render(page)).contains("without_measure"));
+  page.without_measure = {.name = "loss added", .measured_in = "nats"};
+  const json data = data_of(render(page));
+  EXPECT_EQ(data["without_measure"], json({{"name", "loss added"}, {"unit", "nats"}}));
+  EXPECT_EQ(data["texts"][0]["without"], json::parse("[[0,1,-0.5]]"));
+  page.texts[0].without[0].change = kNaN;
+  EXPECT_THAT(message_of(page), HasSubstr("without head 0.1 the change is nan"));
+  page.texts[0].without[0] = {.layer = 0, .head = 2};
+  EXPECT_THAT(message_of(page), HasSubstr("the head 0.2"));
+}
+
 TEST(Viewer, TheLanguageIsWrittenIfChosen) {
   const auto language_of = [](Language language) { return data_of(render({.title = "", .language = language})).value("language", ""); };
   EXPECT_EQ(language_of(Language::readers), "");

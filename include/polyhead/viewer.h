@@ -24,7 +24,13 @@ struct Tokens {
 // What becomes of a text's embedding when one head is switched off: its output is zero, all others stay.
 struct WithoutHead {
   std::int64_t layer = 0, head = 0;
-  double change = 0;  // 1 - cosine of the embeddings with and without the head
+  double change = 0;  // 1 - cosine of the embeddings with and without the head; or what Page::without_measure says
+};
+
+// A number for each head that the caller has measured.
+struct Measure {
+  std::string name;              // such as "loss added without it"
+  std::string measured_in = {};  // such as "nats"
 };
 
 // Links between query and key words that are known to be right, such as those of a translation. The page outlines them and gives each head's
@@ -92,6 +98,7 @@ struct Page {
   std::string model = {};   // shown below the title
   std::vector<Text> texts;  // if there are several, the page has a selector
   Language language = Language::readers;
+  std::optional<Measure> without_measure = {};  // what `without` of the texts is, if not 1 - cosine
   double vector_megabytes = 4;  // the budget of q, k and v, which the page names where they are left out
 };
 

@@ -7,6 +7,7 @@
 #include "bind.h"
 #include "gil.h"
 #include "options.h"
+#include "polyhead/models/ablation.h"
 #include "polyhead/models/sentence_model.h"
 
 namespace polyhead::python {
@@ -87,13 +88,15 @@ viewer::Text read_set(nb::handle object, Kept& kept) {
   const auto given = [&](const char* name) { return vectors.contains(name) ? ConstTensorView(kept.maps.emplace_back(vectors[name], name).view) : ConstTensorView(); };
   if (vectors.size() > 0) set.vectors = viewer::HeadVectors{.q = given("q"), .k = given("k"), .v = given("v"), .bias = given("bias"), .attend = given("attend")};
   if (vectors.contains("scale")) set.vectors->scale = read_number(vectors["scale"], "scale");
+  for (const nb::handle one : object["without"]) set.without.push_back({nb::cast<std::int64_t>(one[0]), nb::cast<std::int64_t>(one[1]), read_number(one[2], "without")});
   for (const nb::handle tab : object["tabs"]) set.tabs.push_back(read_set(tab, kept));
   return set;
 }
 
-std::string page(nb::handle texts, nb::handle title, nb::handle language, nb::handle values) {
+std::string page(nb::handle texts, nb::handle title, nb::handle language, nb::handle values, nb::handle measure) {
   Kept kept;
   viewer::Page page{.title = read_word(title, "title"), .language = read_language(language), .vector_megabytes = read_number(values, "values")};
+  if (!measure.is_none()) page.without_measure = {.name = read_word(measure[0], "without_measure"), .measured_in = read_word(measure[1], "without_measure")};
   for (const nb::handle text : texts) page.texts.push_back(read_set(text, kept));
   const ReleasedGil released;
   return viewer::render(page);
@@ -101,7 +104,7 @@ std::string page(nb::handle texts, nb::handle title, nb::handle language, nb::ha
 
 // Every head of a sentence model on each text, as `polyhead view` shows it.
 std::string model_page(nb::handle source, nb::handle text_list, nb::handle pair_object, nb::handle title_object, nb::handle truncate_flag,
-                       nb::handle language_name, nb::handle megabytes) {
+                       nb::handle language_name, nb::handle megabytes, nb::handle heads) {
   const std::string model_path = read_path(source, "source");
   const std::vector<std::string> texts = read_words(text_list, "text");
   const std::optional<std::string> pair = read_optional_word(pair_object, "pair"), title = read_optional_word(title_object, "title");
@@ -111,9 +114,14 @@ std::string model_page(nb::handle source, nb::handle text_list, nb::handle pair_
   const bool truncate = read_flag(truncate_flag, "truncate");
   const viewer::Language language = read_language(language_name);
   const double values = read_number(megabytes, "values");
+  const bool all_heads = nb::isinstance<nb::str>(heads);
+  std::vector<std::pair<std::int64_t, std::int64_t>> off;
+  if (!heads.is_none() && !all_heads) off = read_pairs(heads, "without");
   const ReleasedGil released;
-  const models::SentenceModel model = models::load_bert(model_path);
+  models::SentenceModel model = models::load_bert(model_path);
   const models::SentenceOptions options{.when_too_long = truncate ? models::WhenTooLong::longest_first : models::WhenTooLong::error};
+  for (std::int64_t layer = 0; all_heads && layer < model.encoder.config.layers; ++layer)
+    for (std::int64_t head = 0; head < model.encoder.config.heads; ++head) off.emplace_back(layer, head);
   std::vector<models::SentenceResult> results;  // keep alive what the page's views point to
   viewer::VectorBudget budget(values);
   viewer::Page page{.title = title.value_or(texts.empty() ? "" : texts.front()), .language = language, .vector_megabytes = values};
@@ -131,6 +139,7 @@ std::string model_page(nb::handle source, nb::handle text_list, nb::handle pair_
                           .queries = {.pieces = tokens.pieces, .special = tokens.special, .segment = tokens.segments, .unknown = tokens.unknown},
                           .attentions = results[i].attentions,
                           .left_out = left_out[i]});
+    for (const auto& [layer, head] : off) page.texts.back().without.push_back({layer, head, models::change_without_head(model, results[i], layer, head)});
     if (results[i].q) page.texts.back().vectors = {.q = results[i].q, .k = results[i].k, .v = results[i].v};
   }
   return viewer::render(page);
@@ -139,8 +148,8 @@ std::string model_page(nb::handle source, nb::handle text_list, nb::handle pair_
 }  // namespace
 
 void bind_viewer(nb::module_& m) {
-  m.def("page", &page, any("texts"), any("title"), any("lang"), any("values"));
-  m.def("model_page", &model_page, any("source"), any("text"), any("pair"), any("title"), any("truncate"), any("lang"), any("values"));
+  m.def("page", &page, any("texts"), any("title"), any("lang"), any("values"), any("without_measure"));
+  m.def("model_page", &model_page, any("source"), any("text"), any("pair"), any("title"), any("truncate"), any("lang"), any("values"), any("without"));
 }
 
 }  // namespace polyhead::python

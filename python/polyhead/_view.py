@@ -10,7 +10,7 @@ from typing import Any, Literal
 from . import _core
 from ._capture import Capture
 from ._options import Array
-from ._view_sets import sets
+from ._view_sets import heads_off, sets
 
 __all__ = ["Page", "view"]
 
@@ -70,6 +70,8 @@ def view(
     bias: Any = None,
     attend: Any = None,
     scale: float | None = None,
+    without: Any = None,
+    without_measure: tuple[str, str] | None = None,
     values: float = 4.0,
     path: str | os.PathLike[str] | None = None,
     truncate: bool = False,
@@ -108,6 +110,10 @@ def view(
         bias: what was added to the scores; broadcasts to ``[layers, heads, T, S]``, of a batch to ``[layers, B, heads, T, S]``.
         attend: bool, True where a query may attend to a key; broadcasts as bias.
         scale: what q @ k was multiplied by; default: 1/sqrt(H).
+        without: of a model: heads to switch off, each alone: ``"all"`` or pairs (layer, head). The page shows as a badge how much the text's
+            embedding changes, 1 - cosine in thousandths. With attention weights: these changes as you have measured them, ``[layers, heads]``
+            (NaN: not measured) or a dict ``{(layer, head): change}``.
+        without_measure: name and unit of the numbers in without, if they are not 1 - cosine of an embedding: ``("loss added without it", "nats")``.
         values: megabytes of the page that q, k and v may take, of a model too; a text whose q, k and v take more shows weights only, and the page
             says so. 0 leaves them out.
         title: of the page.
@@ -121,7 +127,7 @@ def view(
     Raises:
         OSError: the model cannot be read, or the page cannot be written.
         ValueError: the numbers of words and of attention weights disagree, attention weights outside of ``[0, 1]``, a text that is too long; q, k,
-            bias and attend do not fit the attention weights, or give others.
+            bias and attend do not fit the attention weights, or give others; there is no such head.
         TypeError: an argument of another type.
     """
     if not isinstance(truncate, bool):
@@ -130,6 +136,11 @@ def view(
         raise TypeError(f"values is of type {type(values).__name__}; it must be a number of megabytes")
     if not 0 <= values < float("inf"):
         raise ValueError(f"values is {values}; it must be 0 megabytes or more")
+    if without_measure is not None:
+        if without is None or isinstance(source, (str, os.PathLike)):
+            raise ValueError("without_measure names the numbers in without, which are not given" if without is None else "without_measure: for attention weights; of a model, without measures 1 - cosine")
+        if not isinstance(without_measure, (tuple, list)) or len(without_measure) != 2:
+            raise TypeError("without_measure must be two str, a name and a unit")
     vectors = {name: given for name, given in {"q": q, "k": k, "v": v, "bias": bias, "attend": attend, "scale": scale}.items() if given is not None}
     if vectors and (q is None or k is None) and not isinstance(source, (str, os.PathLike)):
         raise ValueError(f"{', '.join(vectors)}: q and k are both needed to show how attention weights are computed")
@@ -139,14 +150,14 @@ def view(
         given = {"tokens": tokens, "keys": keys, "special": special, "segments": segments, "block_keys": block_keys, "axes": axes, "links": links, "possible_links": possible_links, "gate": gate, "pair_bias": pair_bias, **vectors}
         if wrong := [name for name, value in given.items() if value is not None]:
             raise ValueError(f"{' and '.join(wrong)}: for attention weights; source is the folder of a model, which has its own")
-        page = Page(_core.model_page(source, [text] if isinstance(text, str) else text, pair, title, truncate, lang, values))
+        page = Page(_core.model_page(source, [text] if isinstance(text, str) else text, pair, title, truncate, lang, values, heads_off(without)))
     else:
         if pair is not None:
             raise ValueError("pair is for a model, and source is not the folder of one")
         if isinstance(source, Capture):
             source = source.layers()
-        texts = sets(source, text, tokens, keys, special, segments, block_keys, axes, links, possible_links, gate, pair_bias, vectors)
-        page = Page(_core.page(texts, "polyhead" if title is None else title, lang, values))
+        texts = sets(source, text, tokens, keys, special, segments, block_keys, axes, links, possible_links, gate, pair_bias, vectors, without)
+        page = Page(_core.page(texts, "polyhead" if title is None else title, lang, values, without_measure))
     if path is not None:
         page.save(path)
     return page

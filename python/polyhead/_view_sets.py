@@ -199,17 +199,51 @@ def _named(special: Any) -> Any:
     return frozenset(listed) if words and all(isinstance(word, str) for word in listed) else listed
 
 
-def _pairs(value: Any, name: str) -> list[tuple[int, int]]:
+def _pairs(value: Any, name: str, kind: str = "(query, key), two places of tokens") -> list[tuple[int, int]]:
     value = _plain(value)
     if value is None:
         return []
     if not _is_list(value):
-        raise TypeError(f"{name} is of type {type(value).__name__}; it must be a list of (query, key)")
+        raise TypeError(f"{name} is of type {type(value).__name__}; it must be a list of {kind}")
     pairs = [tuple(_plain(pair)) if _is_list(_plain(pair)) else (pair,) for pair in value]
     for pair in pairs:
         if len(pair) != 2 or not all(isinstance(place, int) and not isinstance(place, bool) for place in pair):
-            raise ValueError(f"{name} has the entry {pair!r}; each must be (query, key), two places of tokens")
+            raise ValueError(f"{name} has the entry {pair!r}; each must be {kind}")
     return sorted(pairs)
+
+
+def heads_off(value: Any) -> Any:
+    """Which heads of a model are to be switched off, as the bindings read them: "all" or pairs."""
+    return value if value is None or isinstance(value, str) and value == "all" else _pairs(value, "without", "(layer, head), or \"all\"")
+
+
+def _changes(value: Any, layers: int, heads: int) -> list[tuple[int, int, float]]:
+    """(layer, head, change) of the heads that were switched off."""
+    kinds = f"[layers, heads] = [{layers}, {heads}] or a dict {{(layer, head): change}}"
+    if value is None:
+        return []
+    if isinstance(value, Mapping):
+        found = [(*place, change) for place, change in zip(_pairs(list(value), "without", "(layer, head)"), (value[place] for place in sorted(value)))]
+    else:
+        rows = _plain(value)
+        if not _is_list(rows) or len(rows) != layers or not all(_is_list(row) and len(row) == heads for row in rows):
+            lengths = sorted({len(row) for row in rows}) if _is_list(rows) and all(map(_is_list, rows)) else []
+            shape = f"[{len(rows)}, {' or '.join(map(str, lengths))}]" if lengths else f"of type {type(value).__name__}"
+            raise ValueError(f"without is {shape}; it must be {kinds}")
+        found = [(layer, head, change) for layer, row in enumerate(rows) for head, change in enumerate(row)]
+    result = []
+    for layer, head, change in found:
+        change = _plain(change)
+        if isinstance(change, bool) or not isinstance(change, (int, float)):
+            raise TypeError(f"without has a change of type {type(change).__name__} for head {layer}.{head}; it must be a number")
+        if not (0 <= layer < layers and 0 <= head < heads):
+            raise ValueError(f"without has the head {layer}.{head}; source has the layers 0 to {layers - 1}, each with the heads 0 to {heads - 1}")
+        if change != change:  # of an array, where not every head was switched off
+            continue
+        if abs(change) == float("inf"):
+            raise ValueError(f"without has the change {change} for head {layer}.{head}; it must be finite")
+        result.append((layer, head, float(change)))
+    return result
 
 
 def _count(tokens: Any, text: Any) -> int | None:
@@ -220,7 +254,7 @@ def _count(tokens: Any, text: Any) -> int | None:
     return len(text) if _is_list(text) else None
 
 
-def sets(source: Any, text: Any, tokens: Any, keys: Any, special: Any, segments: Any, block_keys: Any, axes: Any, links: Any, possible_links: Any, gate: Any, pair_bias: Any, vectors: dict[str, Any]) -> list[dict[str, Any]]:
+def sets(source: Any, text: Any, tokens: Any, keys: Any, special: Any, segments: Any, block_keys: Any, axes: Any, links: Any, possible_links: Any, gate: Any, pair_bias: Any, vectors: dict[str, Any], without: Any) -> list[dict[str, Any]]:
     """The texts of a page, each with its further sets as tabs, as the bindings read them."""
     count = _count(tokens, text)
     tabs = _maps(source, count)
@@ -233,7 +267,7 @@ def sets(source: Any, text: Any, tokens: Any, keys: Any, special: Any, segments:
         raise ValueError(f"text must be {batch} str, one for each text of the batch")
     if axes is not None and (not _is_list(axes) or len(axes) != 2):
         raise TypeError("axes must be two str, the names of the query axis and of the key axis")
-    for name, value in (("axes", axes), ("gate", gate), ("pair_bias", pair_bias)):
+    for name, value in (("axes", axes), ("gate", gate), ("pair_bias", pair_bias), ("without", without)):
         if value is not None and len(tabs) > 1:
             raise ValueError(f"{name} is for one set of maps; source has {len(tabs)}: {', '.join(tab.name for tab in tabs)}")
     if vectors and len(tabs) > 1:
@@ -253,10 +287,10 @@ def sets(source: Any, text: Any, tokens: Any, keys: Any, special: Any, segments:
         if len(given) > 4 or any(extent not in (1, full) for extent, full in zip(given[::-1], whole[::-1])):
             raise ValueError(f"pair_bias is {given}; it must broadcast to [layers, heads, T, S] = {whole}")
     vectors = _vectors(vectors, count, batch)
-    return [_text(tabs, place, batch, text, tokens, keys, special, segments, block_keys, axes, links, possible_links, gates, pair_bias, _vectors_of(vectors, place, batch)) for place in range(1 if batch is None else batch)]
+    return [_text(tabs, place, batch, text, tokens, keys, special, segments, block_keys, axes, links, possible_links, gates, pair_bias, _vectors_of(vectors, place, batch), without) for place in range(1 if batch is None else batch)]
 
 
-def _text(tabs: list[_Maps], place: int, batch: int | None, text: Any, tokens: Any, keys: Any, special: Any, segments: Any, block_keys: Any, axes: Any, links: Any, possible_links: Any, gates: Any, pair_bias: Any, vectors: dict[str, Any]) -> dict[str, Any]:
+def _text(tabs: list[_Maps], place: int, batch: int | None, text: Any, tokens: Any, keys: Any, special: Any, segments: Any, block_keys: Any, axes: Any, links: Any, possible_links: Any, gates: Any, pair_bias: Any, vectors: dict[str, Any], without: Any) -> dict[str, Any]:
     def part(value: Any, name: str) -> Any:
         return _of_text(value, name, place, batch)
 
@@ -276,6 +310,9 @@ def _text(tabs: list[_Maps], place: int, batch: int | None, text: Any, tokens: A
     if alone:
         sides["key"] = sides["query"]
     blocked = part(block_keys, "block_keys")
+    values = tabs[0].values
+    extents = [len(values), _shape(values[0])[-3]] if isinstance(values, list) else _shape(values)[:2]
+    changes = _changes(part(without, "without"), *extents)
     described = []
     for tab in tabs:
         query, key = (sides[side] for side in tab.sides)
@@ -287,7 +324,7 @@ def _text(tabs: list[_Maps], place: int, batch: int | None, text: Any, tokens: A
             "query_axis": axes[0] if axes else "", "key_axis": axes[1] if axes else "",
             "block_keys": [bool(flag) for flag in key._checked("block_keys", blocked, (0, 1), "True or False")] if masked else None,
             "links": _pairs(part(links, "links"), "links") if linked else None, "possible_links": _pairs(part(possible_links, "possible_links"), "possible_links"),
-            "gate": None if gates is None else (gates[0] if batch is None else [layer[place] for layer in gates[0]]), "pair_bias": pair_bias, "vectors": vectors, "tabs": [],
+            "gate": None if gates is None else (gates[0] if batch is None else [layer[place] for layer in gates[0]]), "pair_bias": pair_bias, "vectors": vectors, "without": changes, "tabs": [],
         })
     if links is not None and len(tabs) > 1 and not any(tab.sides == ("query", "key") for tab in tabs):
         raise ValueError(f"links are for cross-attention; source has {', '.join(tab.name for tab in tabs)}")

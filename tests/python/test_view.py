@@ -174,10 +174,61 @@ WRONG = {
     "possible links": (ValueError, "possible_links are given without links", MAPS, {"possible_links": [(0, 1)]}),
     "gate": (ValueError, r"gate is float32 \[2,3,3,4\]; it must be floating and \[layers,heads,T,V\] = \[2,3,4,V\]", MAPS, {"gate": MAPS[:, :, :3]}),
     "pair bias": (ValueError, r"pair_bias is \[4, 5\]; it must broadcast to \[layers, heads, T, S\] = \[2, 3, 4, 4\]", MAPS, {"pair_bias": np.zeros((4, 5), np.float32)}),
+    "changes": (ValueError, r"without is \[2, 2\]; it must be \[layers, heads\] = \[2, 3\] or a dict {\(layer, head\): change}", MAPS, {"without": np.zeros((2, 2))}),
+    "head": (ValueError, "without has the head 1.3; source has the layers 0 to 1, each with the heads 0 to 2", MAPS, {"without": {(1, 3): 0.5}}),
+    "endless": (ValueError, "without has the change inf for head 1.2; it must be finite", MAPS, {"without": {(1, 2): np.inf}}),
+    "measure": (ValueError, "without_measure names the numbers in without, which are not given", MAPS, {"without_measure": ("a", "b")}),
     "sets": (ValueError, "gate is for one set of maps; source has 2: Self-attention, Cross-attention", {"attentions": MAPS, "cross_attentions": MAPS}, {"gate": MAPS}),
     "sizes": (ValueError, "source has sets of maps with 4 and 3 tokens; they must agree", {"decoder_attentions": MAPS, "cross_attentions": MAPS[:, :, :3]}, {}),
     "model": (ValueError, "special and axes: for attention weights; source is the folder of a model", "folder", {"text": "a", "special": ["a"], "axes": ("i", "j")}),
 }
+
+
+def changes(entry):
+    return {(layer, head): change for layer, head, change in entry["without"]}
+
+
+def test_changes_without_a_head_are_those_that_were_measured():
+    measured = {(1, 2): 0.25, (0, 0): -3.5e-7}
+    assert changes(sets_of(polyhead.view(MAPS, without=measured))[0]) == measured
+    table = random.standard_normal((2, 3)).astype(np.float32)
+    table[1, 1] = np.nan  # not measured
+    page = polyhead.view(torch.tensor(MAPS), without=torch.tensor(table), without_measure=("loss added without it", "nats"))
+    assert changes(sets_of(page)[0]) == {place: float(change) for place, change in np.ndenumerate(table) if place != (1, 1)}
+    assert '"without_measure":{"name":"loss added without it","unit":"nats"}' in page.html
+    batch = np.stack([MAPS, MAPS], 1)
+    entries = sets_of(polyhead.view(batch, tokens=[list("abcd"), list("efgh")], without=[{(0, 1): 1}, table]))
+    assert changes(entries[0]) == {(0, 1): 1} and len(changes(entries[1])) == 5
+
+
+def test_a_models_heads_are_switched_off(tmp_path):
+    torch.manual_seed(3)
+    words = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "the", "fox", "jumps"]
+    model = transformers.BertModel(transformers.BertConfig(vocab_size=7, hidden_size=24, num_hidden_layers=2, num_attention_heads=3, intermediate_size=16, max_position_embeddings=16, initializer_range=0.5)).eval()
+    model.save_pretrained(tmp_path)
+    (tmp_path / "vocab.txt").write_text("\n".join(words))
+
+    def embedding():
+        with torch.no_grad():
+            return model(torch.tensor([[2, 4, 5, 6, 4, 5, 3]])).last_hidden_state[0].double().mean(0)
+
+    before, wanted = embedding(), {}
+    for layer in range(2):
+        for head in range(3):
+            weight = model.encoder.layer[layer].attention.output.dense.weight
+            kept = weight.detach().clone()
+            with torch.no_grad():
+                weight[:, 8 * head:8 * (head + 1)] = 0
+            wanted[layer, head] = 1 - torch.nn.functional.cosine_similarity(before, embedding(), dim=0).item()
+            with torch.no_grad():
+                weight.copy_(kept)
+    found = changes(sets_of(polyhead.view(tmp_path, "the fox jumps the fox", without="all"))[0])
+    assert found.keys() == wanted.keys() and all(abs(found[place] - wanted[place]) < 1e-6 for place in wanted) and max(wanted.values()) > 1e-3
+    assert changes(sets_of(polyhead.view(tmp_path, "the fox jumps the fox", without=[(1, 2), (0, 0), (1, 2)]))[0]).keys() == {(0, 0), (1, 2)}
+    with pytest.raises(ValueError, match="there is no head 2.0; the model has the layers 0 to 1 and the heads 0 to 2"):
+        polyhead.view(tmp_path, "the fox", without=[(2, 0)])
+    with pytest.raises(TypeError, match='without is of type dict; it must be a list of .layer, head., or "all"'):
+        polyhead.view(tmp_path, "the fox", without={(1, 0): 0.5})
 
 
 @pytest.mark.parametrize("case", WRONG)

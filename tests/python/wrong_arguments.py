@@ -376,6 +376,8 @@ def calls(folder: Path) -> dict[str, tuple[Callable[..., Any], dict[str, Any], W
                 "lang": ([3, object(), Hostile()], ["", "de", "\ud800"]),
                 **{name: ([], [shaped(2, 3)]) for name in ("q", "k", "v", "bias", "attend")},
                 "scale": ([], [0.5]),
+                "without": ([{(0, 0): "1"}, {(0, 0): True}], [3, "all", object(), Hostile(), shaped(2), [[1]], {0: 1.0}, {(0, 0, 0): 1.0}, {(0, 9): 1.0}, {(0, 0): float("inf")}]),
+                "without_measure": ([], [("loss", "nats")]),
                 "values": ([None, "4", object(), Hostile()], [-1, float("nan"), float("inf")]),
                 "path": ([x for x in not_paths[0] if x is not None], not_paths[1]),
             },

@@ -93,7 +93,7 @@ class Text {
     Object.assign(this, sidesOf(json, decoder));
     this.separators = [...this.keys.special].filter((index) => index > 0);
     this.measured = new Map();
-    this.without = new Map((json.without ?? []).map(([layer, head, change]) => [`${layer}/${head}`, 1000 * change]));
+    this.without = new Map((json.without ?? []).map(([layer, head, change]) => [`${layer}/${head}`, change]));
     this.encoded = json.weights;
     this.vectors = json.vectors ?? null;  // q, k and v, which are decoded when a cell is worked out
     this.leftOut = json.left_out;         // MB that they would take; absent if the page never had them

@@ -40,11 +40,11 @@ function csvOfCompare({ a, b, same, difference }) {
 function csvOfMeasures(text, source) {
   const names = measuresOf(text);
   const heads = [...Array(text.layers).keys()].flatMap((layer) => [...Array(text.heads).keys()].map((head) => [layer, head]));
-  const title = (name) => (MEASURES[name].unit ? say("{0} in {1}", MEASURES[name].name(), MEASURES[name].unit()) : MEASURES[name].name());
+  const title = (name) => (MEASURES[name].unit?.() ? say("{0} in {1}", MEASURES[name].name(), MEASURES[name].unit()) : MEASURES[name].name());
   return csvOf([[say("layer"), say("head"), ...names.flatMap((name) => (source === text ? [title(name)] : [title(name), say("standard deviation")]))], ...heads.map(([layer, head]) => {
     const measured = source.measures(layer, head);
-    const number = (value) => (value === undefined ? "" : Number(value.toFixed(5)));
-    return [layer, head, ...names.flatMap((name) => (source === text ? [number(measured[name])] : [number(measured[name]?.mean), number(measured[name]?.spread)]))];
+    const number = (name, value) => (value === undefined ? "" : Number((MEASURES[name].number?.(value) ?? value).toPrecision(7)));
+    return [layer, head, ...names.flatMap((name) => (source === text ? [number(name, measured[name])] : [number(name, measured[name]?.mean), number(name, measured[name]?.spread)]))];
   })]);
 }
 

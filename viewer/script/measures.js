@@ -6,7 +6,7 @@ const tenths = (value) => (Number.isNaN(value) ? "NaN" : value.toFixed(1));
 
 // of(row, t, text): the measure of the word t, whose attention weights are `row`; null if it has none. whole(text, map): a measure of the whole map. `self`: queries
 // are the keys. has(text): whether the text has
-// it. `without`: only of heads that were switched off when the page was made.
+// it. `without`: only of heads that were switched off when the page was made; what was measured then may have a name and a unit of the page's maker.
 const MEASURES = {
   previous: { name: () => say("previous token"), show: share, self: true, of: (row, t) => (t > 0 ? row[t - 1] : null) },
   next: { name: () => say("next token"), show: share, self: true, of: (row, t) => (t + 1 < row.length ? row[t + 1] : null) },
@@ -15,7 +15,10 @@ const MEASURES = {
   separators: { name: () => say("separators"), show: share, has: (text) => text.separators.length > 0, of: (row, _, text) => text.separators.reduce((sum, s) => sum + row[s], 0) },
   entropy: { name: () => say("entropy"), unit: () => say("bits"), show: tenths, of: (row) => averageOf(row, (p) => (p > 0 ? -Math.log2(p) : 0)) },
   errors: { name: () => say("alignment error rate"), show: errorRate, has: (text) => text.links !== null, whole: (text, map) => alignment(text, map).rate },
-  without: { name: () => say("cosine lost without it"), unit: () => "‰", has: (text) => text.without.size > 0, show: thousandths },
+  without: {
+    name: () => data.without_measure?.name ?? say("cosine lost without it"), unit: () => data.without_measure?.unit ?? "‰",
+    has: (text) => text.without.size > 0, show: (value) => (data.without_measure ? String(Number(value.toPrecision(3))) : thousandths(1000 * value)), number: (value) => (data.without_measure ? value : 1000 * value),
+  },
   distance: { name: () => say("distance"), unit: () => say("tokens"), show: tenths, self: true, of: (row, t) => averageOf(row, (_, s) => Math.abs(t - s)) },
 };
 
@@ -54,4 +57,4 @@ function showMeasure(name, value) {
   return value?.count > 1 ? `${show(value.mean)} ± ${show(value.spread)}` : show(meanOf(value));
 }
 
-const withUnit = (name, value) => (value === undefined ? "" : MEASURES[name].unit ? `${showMeasure(name, value)} ${MEASURES[name].unit()}` : showMeasure(name, value));
+const withUnit = (name, value) => (value === undefined ? "" : MEASURES[name].unit ? `${showMeasure(name, value)} ${MEASURES[name].unit()}`.trimEnd() : showMeasure(name, value));

@@ -114,7 +114,7 @@ function showText(text) {
   const blocks = blocksOf(text);
   $("block-control").hidden = blocks.length === 0;
   fillSelect($("block"), [["all", say("whole map")], ...blocks.map((block) => [block, blockName(block)])]);
-  $("without-note").hidden = text.without.size === 0;
+  $("without-note").hidden = text.without.size === 0 || Boolean(data.without_measure);
   fillSelect($("measure"), [["none", say("none")], ...measuresOf(text).map((name) => [name, MEASURES[name].name()])]);
 }
 
