@@ -78,11 +78,11 @@ void Linear::backward(ConstTensorView x, ConstTensorView d_y, const Gradients<Li
   }
   if (d_x) {
     // d_x[r,i] = sum_o d_y[r,o] weight[o,i]
-    cpu::gemm({.a = d_y, .b = weight, .c = d_x, .add = gradients.x_write == Write::add}, options.executor);
+    cpu::gemm({.a = d_y, .b = weight, .c = d_x, .add = gradients.x_write == Write::add}, options.executor, options.workspace);
   }
   if (grads == nullptr) return;
   // d_weight[o,i] = sum_r d_y[r,o] x[r,i]
-  cpu::gemm({.a = d_y.move_axis(-1, 0), .b = x, .c = grads->weight, .k_axes = d_y.rank() - 1}, options.executor);
+  cpu::gemm({.a = d_y.move_axis(-1, 0), .b = x, .c = grads->weight, .k_axes = d_y.rank() - 1}, options.executor, options.workspace);
   if (bias) sum_to(d_y, grads->bias);  // d_bias[o] = sum_r d_y[r,o]
 }
 

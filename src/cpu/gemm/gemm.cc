@@ -93,8 +93,9 @@ struct Columns {
 // A product with its axes as strides or offset tables, and the sizes of its blocks.
 class Run {
  public:
-  Run(const Gemm& product, Executor* executor)
+  Run(const Gemm& product, Executor* executor, const Workspace* workspace)
       : executor_(executor),
+        workspace_(workspace),
         b_(current_kernels().gemm, product.b, product.k_axes),
         packed_(product.packed != nullptr && product.packed->kernels() == &b_.kernels ? product.packed->panels() : nullptr),
         a_rows_(axis(product.a, 0, product.a.rank() - product.k_axes)),
@@ -119,8 +120,8 @@ class Run {
     const std::int64_t panel_block = packed_ != nullptr ? b_.panels : std::clamp<std::int64_t>(kMostElements / (b_.terms * b_.width), 1, b_.panels);
     const std::int64_t stride = panel_block * b_.width;
     const std::int64_t row_block = b_.term_blocks == 1 ? rows_ : std::max(height_, kMostElements / stride / height_ * height_);
-    const ScratchMemory memory(once || packed_ != nullptr ? 0 : b_.bytes(panel_block));
-    const ScratchMemory sums(b_.term_blocks == 1 ? 0 : std::min(row_block, rows_) * stride * b_.size);
+    const ScratchMemory memory(once || packed_ != nullptr ? 0 : b_.bytes(panel_block), workspace_);
+    const ScratchMemory sums(b_.term_blocks == 1 ? 0 : std::min(row_block, rows_) * stride * b_.size, workspace_);
     for (std::int64_t panel = 0; panel < b_.panels; panel += panel_block) {
       for (std::int64_t row = 0; row < rows_; row += row_block) {
         for (std::int64_t term = 0; term == 0 || term < b_.depth; term += b_.terms) {
@@ -149,7 +150,7 @@ class Run {
     const std::int64_t depth = block.b.terms.last - block.b.terms.first;
     const std::int64_t group = std::clamp<std::int64_t>(sizes_.panel_bytes / std::max<std::int64_t>(b_.bytes(1), 1), 1, panels);
     parallel_for(divide_up(panels, group), b_.grain((rows + kPackWork) * group * b_.width * depth), executor_, [&](std::int64_t first, std::int64_t last) {
-      const ScratchMemory memory(b_.bytes(group)), scratch(b_.kernels.scratch(task_, rows, depth));
+      const ScratchMemory memory(b_.bytes(group), workspace_), scratch(b_.kernels.scratch(task_, rows, depth), workspace_);
       for (std::int64_t i = first; i < last; ++i) {
         const Range own{block.panels.first + i * group, std::min(block.panels.first + (i + 1) * group, block.panels.last)};
         GemmBlock some = part(block, block.rows, own);
@@ -165,7 +166,7 @@ class Run {
     const std::int64_t depth = block.b.terms.last - block.b.terms.first, row_blocks = divide_up(rows, height_);
     const std::int64_t group = panels_of_item(row_blocks, panels, threads_of(executor_)), groups = divide_up(panels, group);
     parallel_for(row_blocks * groups, b_.grain(height_ * group * b_.width * depth), executor_, [&](std::int64_t first, std::int64_t last) {
-      const ScratchMemory scratch(b_.kernels.scratch(task_, height_, depth));
+      const ScratchMemory scratch(b_.kernels.scratch(task_, height_, depth), workspace_);
       for (std::int64_t i = first; i < last; ++i) {
         const std::int64_t row = block.rows.first + i / groups * height_, panel = block.panels.first + i % groups * group;
         const Range some_rows{row, std::min(row + height_, block.rows.last)}, some{panel, std::min(panel + group, block.panels.last)};
@@ -185,6 +186,7 @@ class Run {
   }
 
   Executor* executor_;
+  const Workspace* workspace_;
   const BlockSizes sizes_ = block_sizes();
   const Columns b_;
   char* const packed_;
@@ -206,10 +208,10 @@ PackedMatrix::PackedMatrix(ConstTensorView b, int k_axes, Executor* executor, co
   }
 }
 
-void gemm(const Gemm& product, Executor* executor) {
+void gemm(const Gemm& product, Executor* executor, const Workspace* workspace) {
   validate(product);
   if (!is_floating(product.a.dtype())) fail_not_floating(product.a.dtype());
-  Run(product, executor).run();
+  Run(product, executor, workspace).run();
 }
 
 }  // namespace polyhead::cpu

@@ -40,7 +40,8 @@ struct Gemm {
 // Strides and extents may have any value. Sums are float32, or float64 for float64 storage. An element's bits depend on its row of a and
 // its column of b only, not on the number of threads, the strides, the caches, or the other rows and columns. Error if shapes or dtypes
 // disagree; overlap is not checked.
-void gemm(const Gemm& product, Executor* executor = nullptr);
+// Large packed copies come from the workspace, if there is one.
+void gemm(const Gemm& product, Executor* executor = nullptr, const Workspace* workspace = nullptr);
 
 // Panels of b that a thread takes with each block of rows: fewer if there are few blocks for the threads, which does not change any sum.
 constexpr std::int64_t panels_of_item(std::int64_t row_blocks, std::int64_t panels, std::int64_t threads) {
