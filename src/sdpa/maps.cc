@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <array>
+#include <bit>
 #include <cmath>
 #include <functional>
 
@@ -29,15 +30,76 @@ class Largest {
  public:
   explicit Largest(std::int64_t count) : count_(count) {}
 
-  // The count-th largest of the maxima of short blocks is a lower bound of the values that are wanted, so only a few blocks hold candidates.
   std::span<const std::int64_t> of(const MapRow& row) {
+    if (count_ == 0) return {};
+    // All other keys have probability 0. They come into question only where fewer than count keys have more.
+    if (row.keys.last - row.keys.first >= count_) {
+      select(row, row.keys);
+      if (row.values[static_cast<std::size_t>(keys_.back())] != 0) return keys_;
+    }
+    select(row, {0, static_cast<std::int64_t>(row.values.size())});
+    return keys_;
+  }
+
+ private:
+  static constexpr std::size_t kFew = 64;  // candidates whose ranks are counted
+
+  void select(const MapRow& row, KeyRange range) {
+    if (!std::isnan(row.entropy) && count_ <= 48 && select_few(row.values.data(), range)) return;
+    select_any(row, range);
+  }
+
+  // The keys with at least the bound that about count_ maxima of short groups have, in the order of their ranks; without a branch for each key, as
+  // which keys are large cannot be foreseen. False if some values are equal, or too many keys have the bound. A group has every eighth of a block's keys, so
+  // that vectors of maxima need no reduction.
+  bool select_few(const double* p, KeyRange range) {
+    const std::int64_t size = range.last - range.first, length = std::clamp<std::int64_t>(size / (4 * count_), 1, 32);  // of a group
+    maxima_.resize(static_cast<std::size_t>((size + 8 * length - 1) / (8 * length) * 8));
+    double* maxima = maxima_.data();
+    for (std::int64_t s = range.first; s < range.last; s += 8 * length, maxima += 8) maxima_of_eighths(p, s, std::min(s + 8 * length, range.last), maxima);
+    if (std::ssize(maxima_) < count_) return false;
+    auto [least, most] = extremes_of(maxima_.data(), std::ssize(maxima_));
+    // Positive doubles have the order of their bits, so this halves the range of exponents too. The bound stays one that count_ maxima reach.
+    for (std::int64_t low = std::bit_cast<std::int64_t>(least), high = std::bit_cast<std::int64_t>(most) + 1; high - low > 1;) {
+      const std::int64_t middle = low + (high - low) / 2, reached = count_of(maxima_.data(), std::ssize(maxima_), std::bit_cast<double>(middle));
+      (reached >= count_ ? low : high) = middle;
+      least = std::bit_cast<double>(low);
+      if (count_ <= reached && reached <= count_ + count_ / 4) break;
+    }
+    if (least <= 0) return false;
+    std::array<double, kFew + 64> values;
+    std::array<std::int64_t, kFew + 64> candidates;
+    std::size_t found = 0;
+    for (std::size_t i = 0; i < maxima_.size(); ++i) {
+      if (maxima_[i] < least) continue;
+      const auto group = static_cast<std::int64_t>(i);
+      const std::int64_t first = range.first + group / 8 * 8 * length + group % 8, last = std::min(first + 8 * length - group % 8, range.last);
+      for (std::int64_t s = first; s < last; s += 8) {
+        values[found] = p[s], candidates[found] = s;
+        found += p[s] >= least ? 1 : 0;
+      }
+      if (found > kFew) return false;
+    }
+    const auto padded = static_cast<std::int64_t>((found + 7) / 8 * 8);
+    std::fill(values.data() + found, values.data() + padded, 0.0);
+    keys_.assign(found, -1);
+    for (std::size_t i = 0; i < found; ++i) {
+      std::int64_t& key = keys_[static_cast<std::size_t>(count_of(values.data(), padded, std::bit_cast<double>(std::bit_cast<std::int64_t>(values[i]) + 1)))];
+      if (key >= 0) return false;  // of two equal values
+      key = candidates[i];
+    }
+    keys_.resize(static_cast<std::size_t>(count_));
+    return true;
+  }
+
+  // The count-th largest of the maxima of short blocks is a lower bound of the values that are wanted, so only a few blocks hold candidates.
+  void select_any(const MapRow& row, KeyRange range) {
     const std::span<const double> p = row.values;
-    const auto size = static_cast<std::int64_t>(p.size());
+    const std::int64_t size = range.last - range.first;
     keys_.clear(), maxima_.clear();
-    if (count_ == 0) return keys_;
     const std::int64_t block = std::clamp<std::int64_t>(size / (4 * count_) / 8 * 8, 8, 64);
     const bool finite = !std::isnan(row.entropy);  // else each candidate may be NaN: sort all
-    for (std::int64_t s = 0; s < size && finite; s += block) maxima_.push_back(largest_of(p.data(), s, std::min(s + block, size)));
+    for (std::int64_t s = range.first; s < range.last && finite; s += block) maxima_.push_back(largest_of(p.data(), s, std::min(s + block, range.last)));
     double bound = -1;
     if (std::ssize(maxima_) >= count_) {
       order_ = maxima_;
@@ -45,9 +107,9 @@ class Largest {
       bound = order_[static_cast<std::size_t>(count_ - 1)];
     }
     const auto collect = [&](const auto& wanted) {
-      for (std::int64_t s = 0; s < size; s += block) {
-        if (finite && !wanted(maxima_[static_cast<std::size_t>(s / block)], true)) continue;
-        for (std::int64_t i = s; i < std::min(s + block, size); ++i) {
+      for (std::int64_t s = range.first; s < range.last; s += block) {
+        if (finite && !wanted(maxima_[static_cast<std::size_t>((s - range.first) / block)], true)) continue;
+        for (std::int64_t i = s; i < std::min(s + block, range.last); ++i) {
           if (wanted(p[static_cast<std::size_t>(i)], false)) keys_.push_back(i);
         }
       }
@@ -63,10 +125,8 @@ class Largest {
     };
     std::partial_sort(keys_.begin(), keys_.begin() + count_, keys_.end(), before);
     keys_.resize(static_cast<std::size_t>(count_));
-    return keys_;
   }
 
- private:
   std::int64_t count_;
   std::vector<std::int64_t> keys_;
   std::vector<double> maxima_, order_;

@@ -153,6 +153,7 @@ TEST_P(TopKeys, OfLongRowsAreThoseOfTheSortedRow) {
       c.k = k;
     }
     if (seed % 4 == 1) c.options.mask.causal = Diagonal::offset(random.integer(-10, 100));
+    if (seed % 4 == 3) c.options.mask.window = {.left = random.integer(10, 150), .right = 10};
     Tensor map(DType::f64, c.sizes.pairs()), p(DType::f64, {1, 30, count}), key(DType::i64, p.shape());
     attention_map_part({.q = c.q, .k = c.k}, numbers(30), numbers(keys), map, c.options);
     attention_top_keys({.q = c.q, .k = c.k}, p, key, c.options);

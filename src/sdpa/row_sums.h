@@ -2,9 +2,10 @@
 // takes a tenth of that time.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <cstring>
-#include <span>
+#include <utility>
 
 #include "problem/key_set.h"
 
@@ -49,6 +50,33 @@ inline double largest_of(const double* values, std::int64_t first, std::int64_t 
   const TwoDoubles sum = (sums[0] + sums[1]) + (sums[2] + sums[3]);
   const double total = sum[0] + sum[1] + rest;
   return total == total ? largest : total;
+}
+
+// maxima[i] becomes the largest of values [first + i], [first + i + 8], ... before last, and 0. No value is NaN.
+inline void maxima_of_eighths(const double* values, std::int64_t first, std::int64_t last, double* maxima) {
+  TwoDoubles most[4] = {};
+  for_each_two(values, first, last, [&](int i, TwoDoubles x, std::int64_t) { most[i] = x > most[i] ? x : most[i]; }, [](std::int64_t) {});
+  std::memcpy(maxima, most, sizeof most);
+  for (std::int64_t s = last - (last - first) % 8; s < last; ++s) maxima[(s - first) % 8] = values[s] > maxima[(s - first) % 8] ? values[s] : maxima[(s - first) % 8];
+}
+
+// The smallest and the largest of at least 8 values, a multiple of 8 without NaN.
+inline std::pair<double, double> extremes_of(const double* values, std::int64_t count) {
+  TwoDoubles least[4], most[4];
+  double smallest[8], largest[8];
+  std::memcpy(least, values, sizeof least), std::memcpy(most, values, sizeof most);
+  for_each_two(
+      values, 0, count, [&](int i, TwoDoubles x, std::int64_t) { least[i] = x < least[i] ? x : least[i], most[i] = x > most[i] ? x : most[i]; }, [](std::int64_t) {});
+  std::memcpy(smallest, least, sizeof least), std::memcpy(largest, most, sizeof most);
+  return {*std::min_element(smallest, smallest + 8), *std::max_element(largest, largest + 8)};
+}
+
+// How many values, a multiple of 8, are at least `bound`.
+inline std::int64_t count_of(const double* values, std::int64_t count, double bound) {
+  TwoIntegers counts[4] = {};
+  for_each_two(values, 0, count, [&](int i, TwoDoubles x, std::int64_t) { counts[i] -= x >= bound; }, [](std::int64_t) {});
+  const TwoIntegers sum = (counts[0] + counts[1]) + (counts[2] + counts[3]);
+  return sum[0] + sum[1];
 }
 
 // sum values[s] |s - centre|

@@ -1,6 +1,6 @@
 // p[t,s] = exp(score[t,s] - m[t]) / sum_s exp(score[t,s] - m[t]),  m[t] = max_s score[t,s]          (docs/maths.md, eq. 10)
 //
-// All keys of a head are packed once, so a strip of rows has all its scores in memory. The maximum and the sum of a row come from these
+// The keys of a call are packed once, so a strip of rows has all its scores in memory. The maximum and the sum of a row come from these
 // scores and not from a stored lse.
 #include "cpu/arena.h"
 #include "cpu/sdpa/dropout.h"
@@ -39,10 +39,7 @@ class Maps {
   Maps(const MapsTask& task, void* memory) : task_(task), scale_(task), written_{0, task.keys} { MapsScratch<T>::layout(task, memory, s_); }
 
   void run() {
-    with_key_storage<T>(task_.key_dtype, task_.k.data, [&](auto* data) {
-      const StoredRows k(data, task_.k, task_.qk_width, task_.keys, T{1}, RowScales<T>(task_.k_scale, 0));
-      pack_transposed(k, static_cast<int>(task_.keys), s_.lines, s_.k);
-    });
+    pack_keys();
     for (std::int64_t strip = 0; strip < task_.count; strip += kStripRows) {
       const int rows = static_cast<int>(smaller(kStripRows, task_.count - strip));
       KeyRange keys = load_rows(strip, rows);
@@ -58,12 +55,31 @@ class Maps {
  private:
   static constexpr int kWidth = kLanes<T>, kPanel = kPanelKeys<T>;
 
+  Row row_of_chosen(std::int64_t i) const {
+    const std::int64_t t = task_.chosen[i];
+    return {task_.head * task_.queries + t, task_.head, t};
+  }
+
+  // Packs the panels of the keys that some row has: of causal rows half of all on average, of windows a few.
+  void pack_keys() {
+    KeyRange keys{task_.keys, 0};
+    for (std::int64_t i = 0; i < task_.count; ++i) {
+      const KeyRange own = range_of(task_, row_of_chosen(i));
+      if (!own.empty()) keys = {smaller(keys.first, own.first), larger(keys.last, own.last)};
+    }
+    const std::int64_t first = keys.first / kPanel * kPanel;
+    if (keys.empty()) return;
+    with_key_storage<T>(task_.key_dtype, task_.k.data, [&](auto* data) {
+      const StoredRows k(data + first * task_.k.row, task_.k, task_.qk_width, task_.keys - first, T{1}, RowScales<T>(task_.k_scale, first));
+      pack_transposed(k, static_cast<int>(keys.last - first), s_.lines, s_.k + first * task_.qk_width);
+    });
+  }
+
   // Loads the strip's queries. Returns the smallest range that contains the keys of all rows.
   KeyRange load_rows(std::int64_t strip, int rows) {
     KeyRange keys{task_.keys, 0};
     for (int i = 0; i < rows; ++i) {
-      const std::int64_t t = task_.chosen[strip + i];
-      rows_[i] = {task_.head * task_.queries + t, task_.head, t};
+      rows_[i] = row_of_chosen(strip + i);
       spans_[i] = range_of(task_, rows_[i]);
       if (!spans_[i].empty()) keys = {smaller(keys.first, spans_[i].first), larger(keys.last, spans_[i].last)};
       with_storage<T>(task_.dtype, task_.q.data, [&](auto* data) {
