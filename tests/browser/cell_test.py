@@ -8,11 +8,9 @@ import math
 import pathlib
 import random
 import struct
-import sys
-import tempfile
 import xml.etree.ElementTree as xml
 
-from session import Checks, Choose, Expected, parsed, reload, run_checks, started_browser, title, variant
+from session import reload, run, title
 
 TOLERANCE = 1e-5
 HEADS, QUERIES, KEYS, WIDTH, VALUES = 4, 5, 7, 6, 3  # of the page of arrays; two heads share a key/value head
@@ -195,21 +193,18 @@ def leave_out(data):
     data["limit"] = 4
 
 
-def main():
-    arguments = parsed(__doc__)
-    choose = Choose(arguments.seed, Expected.of(arguments))
-    arrays = Arrays(arguments.seed)
-    with tempfile.TemporaryDirectory() as folder, started_browser() as browser:
-        made = lambda name, edit: variant(arguments.page, edit, pathlib.Path(folder) / name)
-        return run_checks(arguments, Checks(), browser, [
-            ("model", check_model, [choose], {}),
-            ("kept", check_kept, [choose], {}),
-            ("export", check_export, [choose], {}),
-            ("arrays", check_arrays, [arrays, choose], {"path": made("arrays.html", arrays.write)}),
-            ("weights only", check_without, [choose, "attention weights only"], {"path": made("without.html", drop)}),
-            ("left out", check_without, [choose, "would take 18.9 MB, and at most 4 MB"], {"path": made("left.html", leave_out)}),
-        ])
+def rounds(test):
+    choose = test.choose
+    arrays = Arrays(test.seed)
+    return [
+        ("model", check_model, [choose], {}),
+        ("kept", check_kept, [choose], {}),
+        ("export", check_export, [choose], {}),
+        ("arrays", check_arrays, [arrays, choose], test.made(arrays.write)),
+        ("weights only", check_without, [choose, "attention weights only"], test.made(drop)),
+        ("left out", check_without, [choose, "would take 18.9 MB, and at most 4 MB"], test.made(leave_out)),
+    ]
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    run(__doc__, rounds)

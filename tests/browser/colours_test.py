@@ -5,10 +5,9 @@
 """
 import math
 import pathlib
-import sys
 import xml.etree.ElementTree as xml
 
-from session import Checks, Choose, Expected, parsed, reload, run_checks, started_browser, title
+from session import reload, run, title
 
 
 def lines_of(session):
@@ -49,15 +48,13 @@ def check_colours(checks, session, choose):
     checks.that(page.locator(".heads .swatch").count() == 2 and len(count) == 2, "a head can be removed", count)
 
 
-def main():
-    arguments = parsed(__doc__)
-    choose = Choose(arguments.seed, Expected.of(arguments))
-    with started_browser() as browser:
-        return run_checks(arguments, Checks(), browser, [
-            ("light", check_colours, [choose], {}),
-            ("dark", check_colours, [choose], {"color_scheme": "dark"}),
-        ])
+def rounds(test):
+    choose = test.choose
+    return [
+        ("light", check_colours, [choose], {}),
+        ("dark", check_colours, [choose], {"color_scheme": "dark"}),
+    ]
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    run(__doc__, rounds)

@@ -9,11 +9,9 @@ import json
 import math
 import pathlib
 import re
-import sys
-import tempfile
 import xml.etree.ElementTree as xml
 
-from session import PIXELS, Checks, Choose, Expected, divergence, encoded, parsed, reload, run_checks, started_browser, title, variant
+from session import PIXELS, divergence, encoded, reload, run, title, variant
 
 EACH = 7.7e-6  # what 16 bits keep of a weight
 HOSTILE = ["[CLS]", "<img src=x onerror=alert(1)>", "</script><script>alert(2)</script>", "\u202eabc", '"><b>', "&lt;", "{{data}}", "__proto__", "'", "\\u003c", "[SEP]"]
@@ -274,26 +272,21 @@ def check_palette(checks, session, choose, name):
         checks.that(all(steps[i] <= steps[i - 1] + 0.5 for i in range(1, 128)) and all(steps[i] >= steps[i - 1] - 0.5 for i in range(129, 256)), f"{name}, {kind}: larger differences differ more in lightness from 0")
 
 
-def main():
-    arguments = parsed(__doc__)
-    expected = Expected.of(arguments)
-    choose = Choose(arguments.seed, expected)
+def rounds(test):
+    expected, choose = test.expected, test.choose
     wide = {"viewport": {"width": 1400, "height": 1400}}
-    with tempfile.TemporaryDirectory() as folder, started_browser() as browser:
-        folder = pathlib.Path(folder)
-        three = variant(arguments.page, add_texts(expected), folder / "three.html")
-        return run_checks(arguments, Checks(), browser, [
-            ("heads", check_heads, [choose], dict(wide)),
-            ("same", check_same, [choose], dict(wide)),
-            ("texts", check_texts, [choose], {"path": three, **wide}),
-            ("file", check_file, [choose, arguments.page, folder], dict(wide)),
-            ("three", check_level, [choose, 3], {"viewport": {"width": 1920, "height": 1000}}),
-            ("two", check_level, [choose, 2], {"viewport": {"width": 1280, "height": 1000}}),
-            ("export", check_export, [choose], {}),
-            ("light", check_palette, [choose, "light"], {}),
-            ("dark", check_palette, [choose, "dark"], {"color_scheme": "dark"}),
-        ])
+    return [
+        ("heads", check_heads, [choose], wide),
+        ("same", check_same, [choose], wide),
+        ("texts", check_texts, [choose], {**test.made(add_texts(expected)), **wide}),
+        ("file", check_file, [choose, test.page, test.folder], wide),
+        ("three", check_level, [choose, 3], {"viewport": {"width": 1920, "height": 1000}}),
+        ("two", check_level, [choose, 2], {"viewport": {"width": 1280, "height": 1000}}),
+        ("export", check_export, [choose], {}),
+        ("light", check_palette, [choose, "light"], {}),
+        ("dark", check_palette, [choose, "dark"], {"color_scheme": "dark"}),
+    ]
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    run(__doc__, rounds)

@@ -8,10 +8,8 @@ import io
 import math
 import pathlib
 import random
-import sys
-import tempfile
 
-from session import PIXELS, Checks, Choose, Expected, divergence, encoded, parsed, reload, run_checks, started_browser, title, variant
+from session import PIXELS, divergence, encoded, reload, run, title
 
 
 def distances(expected):
@@ -128,20 +126,16 @@ def plant(generator, expected, groups):
     return edit
 
 
-def main():
-    arguments = parsed(__doc__)
-    expected = Expected.of(arguments)
-    choose = Choose(arguments.seed, expected)
+def rounds(test):
+    expected, choose = test.expected, test.choose
     table = distances(expected)
     groups = [choose.random.randrange(5) for _ in range(expected.layers * expected.heads)]
-    with tempfile.TemporaryDirectory() as folder, started_browser() as browser:
-        planted = variant(arguments.page, plant(random.Random(arguments.seed), expected, groups), pathlib.Path(folder) / "planted.html")
-        return run_checks(arguments, Checks(), browser, [
-            ("numbers", check_numbers, [choose, table], {"viewport": {"width": 1200, "height": 1400}}),
-            ("click", check_click, [choose, table], {"viewport": {"width": 1600, "height": 1400}}),
-            ("order", check_order, [groups, "5 planted groups"], {"path": planted}),
-        ])
+    return [
+        ("numbers", check_numbers, [choose, table], {"viewport": {"width": 1200, "height": 1400}}),
+        ("click", check_click, [choose, table], {"viewport": {"width": 1600, "height": 1400}}),
+        ("order", check_order, [groups, "5 planted groups"], test.made(plant(random.Random(test.seed), expected, groups))),
+    ]
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    run(__doc__, rounds)

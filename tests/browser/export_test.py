@@ -8,11 +8,9 @@ import csv
 import io
 import pathlib
 import struct
-import sys
-import tempfile
 import xml.etree.ElementTree as xml
 
-from session import PIXELS, Checks, Choose, Expected, parsed, run_checks, started_browser, title, variant
+from session import PIXELS, run, title
 
 NAME = "{http://www.w3.org/2000/svg}"
 
@@ -110,21 +108,18 @@ def hostile(pieces):
     return edit
 
 
-def main():
-    arguments = parsed(__doc__)
-    expected = Expected.of(arguments)
-    choose = Choose(arguments.seed, expected)
+def rounds(test):
+    choose = test.choose
     pieces = ['</text><script>alert(1)</script>', '"quoted", with comma', "=HYPERLINK(1)", "new\nline", "\u0001\u0000", "]]>", "&amp;", "\u202eright to left", "𝔸", "-1", "@x"]
-    with tempfile.TemporaryDirectory() as folder, started_browser() as browser:
-        return run_checks(arguments, Checks(), browser, [
-            ("SVG", check_svg, [choose], {}),
-            ("SVG dark", check_svg, [choose], {"color_scheme": "dark"}),
-            ("PNG", check_png, [choose], {}),
-            ("CSV", check_csv, [choose], {}),
-            ("hostile", check_hostile, [pieces], {"path": variant(arguments.page, hostile(pieces), pathlib.Path(folder) / "hostile.html")}),
-            ("paper", check_paper, [choose], {}),
-        ])
+    return [
+        ("SVG", check_svg, [choose], {}),
+        ("SVG dark", check_svg, [choose], {"color_scheme": "dark"}),
+        ("PNG", check_png, [choose], {}),
+        ("CSV", check_csv, [choose], {}),
+        ("hostile", check_hostile, [pieces], test.made(hostile(pieces))),
+        ("paper", check_paper, [choose], {}),
+    ]
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    run(__doc__, rounds)

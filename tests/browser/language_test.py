@@ -8,10 +8,8 @@ A reader opens all views, menus and dialogs; what is visible then, and what titl
 import json
 import pathlib
 import re
-import sys
-import tempfile
 
-from session import Checks, Expected, parsed, reload, run_checks, started_browser, variant
+from session import reload, run
 
 # Names of formats, keys, languages and people, which are the same in Chinese.
 NAMES = {"SVG", "PNG", "CSV", "JavaScript", "NaN", "Esc", "Enter", "Home", "End", "Language", "English", "Jensen", "Shannon", "Abnar", "Zuidema", "rollout", "softmax", "exp"}
@@ -239,29 +237,27 @@ def check_language(checks, session, wanted, why):
     checks.that(session.page.locator("html").get_attribute("lang") == wanted, f"{why}: {wanted}")
 
 
-def main():
-    arguments = parsed(__doc__)
-    with tempfile.TemporaryDirectory() as folder, started_browser() as browser:
-        def written(language):
-            return variant(arguments.page, lambda data: data.update(language=language), pathlib.Path(folder) / f"{language}.html")
-        def read_chinese(data):
-            text = data["texts"][0]
-            text["text"] = "敏捷的棕色狐狸跳过了那只懒狗，" * 7
-            text["queries"]["pieces"] = [piece + "敏捷的棕色狐狸" for piece in text["queries"]["pieces"]]
-        chinese = {"locale": "zh-CN"}
-        return run_checks(arguments, Checks(), browser, [
-            ("Chinese", check_chinese, [], dict(chinese)),
-            ("English", check_english, [], {"locale": "en-GB"}),
-            ("files", check_files, [], dict(chinese)),
-            ("several texts", check_several, [], {"path": variant(arguments.page, several_texts, pathlib.Path(folder) / "several.html"), **chinese}),
-            ("width", check_width, [], {"path": variant(arguments.page, read_chinese, pathlib.Path(folder) / "text.html"), **chinese}),
-            ("switch", check_switch, [], {"locale": "en-US"}),
-            ("written in Chinese", check_language, ["zh-CN", "a page for Chinese, an English reader"], {"path": written("zh"), "locale": "en-US"}),
-            ("written in English", check_language, ["en", "a page for English, a Chinese reader"], {"path": written("en"), **chinese}),
-            ("address", check_language, ["en", "the address before the page"], {"path": written("zh"), "address": "lang=en", **chinese}),
-            ("French", check_language, ["en", "a French reader"], {"locale": "fr-FR"}),
-        ])
+def rounds(test):
+    def written(language):
+        return test.made(lambda data: data.update(language=language))
+    def read_chinese(data):
+        text = data["texts"][0]
+        text["text"] = "敏捷的棕色狐狸跳过了那只懒狗，" * 7
+        text["queries"]["pieces"] = [piece + "敏捷的棕色狐狸" for piece in text["queries"]["pieces"]]
+    chinese = {"locale": "zh-CN"}
+    return [
+        ("Chinese", check_chinese, [], chinese),
+        ("English", check_english, [], {"locale": "en-GB"}),
+        ("files", check_files, [], chinese),
+        ("several texts", check_several, [], {**test.made(several_texts), **chinese}),
+        ("width", check_width, [], {**test.made(read_chinese), **chinese}),
+        ("switch", check_switch, [], {"locale": "en-US"}),
+        ("written in Chinese", check_language, ["zh-CN", "a page for Chinese, an English reader"], {"drawn": False, **written("zh"), "locale": "en-US"}),
+        ("written in English", check_language, ["en", "a page for English, a Chinese reader"], {"drawn": False, **written("en"), **chinese}),
+        ("address", check_language, ["en", "the address before the page"], {"drawn": False, **written("zh"), "address": "lang=en", **chinese}),
+        ("French", check_language, ["en", "a French reader"], {"drawn": False, "locale": "fr-FR"}),
+    ]
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    run(__doc__, rounds)

@@ -3,11 +3,8 @@
 
     links_test.py PAGE.html ARRAYS.safetensors [--seed N]
 """
-import pathlib
-import sys
-import tempfile
 
-from session import PIXELS, Checks, Choose, Expected, parsed, reload, run_checks, started_browser, variant
+from session import PIXELS, reload, run
 
 PIECES = ["[CLS]", "the", "qui", "##ck", "bro", "##w", "##n", "the", "la", "##zy", "[SEP]"]
 GROUPS = [[0], [1], [2, 3], [4, 5, 6], [7], [8, 9], [10]]
@@ -84,17 +81,14 @@ def pieces(data):
     data["texts"][0]["queries"]["pieces"] = PIECES
 
 
-def main():
-    arguments = parsed(__doc__)
-    choose = Choose(arguments.seed, Expected.of(arguments))
-    with tempfile.TemporaryDirectory() as folder, started_browser() as browser:
-        path = variant(arguments.page, pieces, pathlib.Path(folder) / "pieces.html")
-        return run_checks(arguments, Checks(), browser, [
-            ("cover", check_cover, [choose], {}),
-            ("merge", check_merge, [choose], {"path": path}),
-            ("whole", check_whole, [], {}),
-        ])
+def rounds(test):
+    choose = test.choose
+    return [
+        ("cover", check_cover, [choose], {}),
+        ("merge", check_merge, [choose], test.made(pieces)),
+        ("whole", check_whole, [], {}),
+    ]
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    run(__doc__, rounds)

@@ -7,9 +7,8 @@ import csv
 import io
 import math
 import pathlib
-import sys
 
-from session import Checks, Choose, Expected, parsed, reload, run_checks, started_browser, title
+from session import reload, run, title
 
 
 def measured(expected, layer, head):
@@ -82,18 +81,16 @@ def check_none(checks, session):
     checks.that(session.page.locator("#sort").is_visible() is False and session.page.locator("#grid .thumb.dim").count() == 0, "without a measure all heads are shown")
 
 
-def main():
-    arguments = parsed(__doc__)
-    choose = Choose(arguments.seed, Expected.of(arguments))
-    with started_browser() as browser:
-        return run_checks(arguments, Checks(), browser, [
-            ("numbers", check_numbers, [choose], {}),
-            ("previous", check_order, ["previous token"], {}),
-            ("separators", check_order, ["separators"], {}),
-            ("entropy", check_order, ["entropy in bits"], {}),
-            ("none", check_none, [], {}),
-        ])
+def rounds(test):
+    choose = test.choose
+    return [
+        ("numbers", check_numbers, [choose], {}),
+        ("previous", check_order, ["previous token"], {}),
+        ("separators", check_order, ["separators"], {}),
+        ("entropy", check_order, ["entropy in bits"], {}),
+        ("none", check_none, [], {}),
+    ]
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    run(__doc__, rounds)

@@ -8,9 +8,8 @@ the path) and the PyPI package playwright, which drives it; nothing is downloade
 """
 import json
 import re
-import sys
 
-from session import ABSOLUTE, PIXELS, RELATIVE, Checks, Choose, Expected, parsed, reload, run_checks, started_browser, title
+from session import ABSOLUTE, PIXELS, RELATIVE, reload, run, title
 
 def check_grid(checks, session, choose):
     expected = session.expected
@@ -208,29 +207,26 @@ def check_narrow(checks, session, choose):
     checks.that(moving == "0s", "reduced motion is respected", moving)
 
 
-def main():
-    arguments = parsed(__doc__, ("--max-bytes", {"type": int, "default": 400_000}))
-    checks = Checks()
-    choose = Choose(arguments.seed, Expected.of(arguments))
+def rounds(test):
+    choose = test.choose
     data = choose.expected.data
     vectors = sum(len(json.dumps(text.get("vectors", ""))) for text in data["texts"])
-    checks.that(vectors < 1e6 * data["limit"] + 1000, f"q, k and v are within their budget of {data['limit']} MB", vectors)
-    size = arguments.page.stat().st_size - vectors
-    checks.that(size < arguments.max_bytes, f"{size} bytes besides q, k and v are less than {arguments.max_bytes}", size)
-    with started_browser() as browser:
-        return run_checks(arguments, checks, browser, [
-            ("grid", check_grid, [choose], {}),
-            ("hover", check_hover, [choose], {}),
-            ("pinned", check_pinned, [choose], {}),
-            ("special tokens", check_special, [choose], {}),
-            ("keyboard", check_keyboard, [], {}),
-            ("address", check_address, [choose], {}),
-            ("lines", check_lines, [choose], {}),
-            ("light", check_theme, [False], {}),
-            ("dark", check_theme, [True], {"color_scheme": "dark"}),
-            ("narrow", check_narrow, [choose], {"viewport": {"width": 400, "height": 800}, "reduced_motion": "reduce"}),
-        ])
+    test.checks.that(vectors < 1e6 * data["limit"] + 1000, f"q, k and v are within their budget of {data['limit']} MB", vectors)
+    size = test.page.stat().st_size - vectors
+    test.checks.that(size < test.arguments.max_bytes, f"{size} bytes besides q, k and v are less than {test.arguments.max_bytes}", size)
+    return [
+        ("grid", check_grid, [choose], {}),
+        ("hover", check_hover, [choose], {}),
+        ("pinned", check_pinned, [choose], {}),
+        ("special tokens", check_special, [choose], {}),
+        ("keyboard", check_keyboard, [], {}),
+        ("address", check_address, [choose], {}),
+        ("lines", check_lines, [choose], {}),
+        ("light", check_theme, [False], {}),
+        ("dark", check_theme, [True], {"color_scheme": "dark"}),
+        ("narrow", check_narrow, [choose], {"viewport": {"width": 400, "height": 800}, "reduced_motion": "reduce"}),
+    ]
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    run(__doc__, rounds, ("--max-bytes", {"type": int, "default": 400_000}))

@@ -3,11 +3,8 @@
 
     pair_test.py PAGE.html ARRAYS.safetensors [--seed N]
 """
-import pathlib
-import sys
-import tempfile
 
-from session import ABSOLUTE, Checks, Choose, Expected, parsed, reload, run_checks, started_browser, title, variant
+from session import ABSOLUTE, reload, run, title
 
 
 def usual(expected, layer, head, row, column):
@@ -22,7 +19,7 @@ def listed(page):
     """(layer, head, weight, usual or None, whether marked) of each line."""
     lines = page.locator("#link-list li").evaluate_all("""(lines) => lines.map((line) => [Number(line.dataset.layer), Number(line.dataset.head), line.querySelector('.number').textContent,
         line.querySelector('.mark')?.textContent ?? ''])""")
-    return [(layer, head, float(text.split(" · ")[0]), float(text.split("usual ")[1]) if "usual" in text else None, mark) for layer, head, text, mark in lines]
+    return [(layer, head, float(text.replace("≈", "").split(" · ")[0]), float(text.replace("≈", "").split("usual ")[1]) if "usual" in text else None, mark) for layer, head, text, mark in lines]
 
 
 def check_pair(checks, session, choose):
@@ -91,6 +88,44 @@ def check_cross(checks, session, choose):
     checks.that(lines[0][3] is None and "no meaning" in session.text("#link-note") and "k4" in page.locator("#link-key").text_content(), "between two texts there is no distance, and the page says so", session.text("#link-note"))
 
 
+def check_shared(checks, session, choose):
+    """Special tokens shared out: the list has the weights divided by the row's sum over the words."""
+    expected, page = session.expected, session.page
+    words = [s for s in range(expected.columns) if s not in expected.queries["special"]]
+    row, column = choose.random.sample(words, 2)
+    share = lambda layer, head, t, s: expected.weight(layer, head, t, s) / sum(expected.weight(layer, head, t, one) for one in words)
+    page.locator("#special").select_option("share")
+    page.locator("#link-query").select_option(str(row))
+    page.locator("#link-key").select_option(str(column))
+    lines = listed(page)
+    # Shown with two digits, of a quotient of numbers with an error of 7.7e-6.
+    near = lambda shown, wanted: abs(shown - wanted) <= 0.06 * wanted + 2e-4
+    wrong = [(line, share(*line[:2], row, column)) for line in lines if not near(line[2], share(*line[:2], row, column))]
+    checks.that(len(lines) == expected.layers * expected.heads and not wrong, f"{expected.pair(row, column)}: every head with its weight, special tokens shared out", wrong[:3])
+    places = [t for t in words if t != row and t + column - row in words]
+    away = [line for line in lines if (line[3] is None) != (not places) or places and not near(line[3], sum(share(*line[:2], t, t + column - row) for t in places) / len(places))]
+    checks.that(not away, "beside the mean of such weights at that distance", away[:3])
+    page.locator("#special").select_option("show")
+    wrong = [line for line in listed(page) if abs(line[2] - expected.weight(*line[:2], row, column)) > ABSOLUTE]
+    checks.that(not wrong, "shown again: the model's weights", wrong[:3])
+
+
+def check_first(checks, session, choose):
+    """The address opens the pair before any map is decoded: single weights are read from the codes."""
+    expected, page = session.expected, session.page
+    row, column = choose.cells(1)[0]
+    # With such a clock no thumbnail is drawn before the next frame.
+    page.add_init_script("let time = 0; performance.now = () => (time += 1000); const decode = window.atob; window.longest = 0; window.atob = (codes) => { if (!document.querySelector('#link-list li')) longest = Math.max(longest, codes.length); return decode(codes); };")
+    page.goto(f"{session.url}#row={row}&column={column}")
+    page.reload()
+    session.drawn()
+    wrong = [line for line in listed(page) if abs(line[2] - expected.weight(*line[:2], row, column)) > ABSOLUTE]
+    away = [line for line in listed(page) if line[3] is not None and abs(line[3] - usual(expected, *line[:2], row, column)) > ABSOLUTE]
+    longest = page.evaluate("longest")
+    checks.that(0 < longest <= 8, "no map was decoded for the list", longest)
+    checks.that(len(listed(page)) == expected.layers * expected.heads and not wrong and not away, f"{expected.pair(row, column)}: the weights of maps that are not decoded", (wrong[:3], away[:3]))
+
+
 def check_merged(checks, session, choose):
     expected, page = session.expected, session.page
     page.locator("#merge").check()
@@ -108,19 +143,18 @@ def pieces(data):
     data["texts"][0]["queries"]["pieces"] = ["[CLS]", "the", "qui", "##ck", "bro", "##w", "##n", "the", "la", "##zy", "[SEP]"]
 
 
-def main():
-    arguments = parsed(__doc__)
-    choose = Choose(arguments.seed, Expected.of(arguments))
-    with tempfile.TemporaryDirectory() as folder, started_browser() as browser:
-        made = lambda name, edit: variant(arguments.page, edit, pathlib.Path(folder) / name)
-        return run_checks(arguments, Checks(), browser, [
-            ("pair", check_pair, [choose], {}),
-            ("diagonal", check_diagonal, [choose], {"path": made("back.html", look_back)}),
-            ("cross", check_cross, [choose], {"path": made("cross.html", other_side)}),
-            ("merged", check_merged, [choose], {"path": made("pieces.html", pieces)}),
-            ("narrow", check_pair, [choose], {"viewport": {"width": 400, "height": 800}}),
-        ])
+def rounds(test):
+    choose = test.choose
+    return [
+        ("pair", check_pair, [choose], {}),
+        ("diagonal", check_diagonal, [choose], test.made(look_back)),
+        ("cross", check_cross, [choose], test.made(other_side)),
+        ("merged", check_merged, [choose], test.made(pieces)),
+        ("shared out", check_shared, [choose], {}),
+        ("first", check_first, [choose], {}),
+        ("narrow", check_pair, [choose], {"viewport": {"width": 400, "height": 800}}),
+    ]
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    run(__doc__, rounds)

@@ -7,10 +7,8 @@ import base64
 import pathlib
 import re
 import struct
-import sys
-import tempfile
 
-from session import PIXELS, Checks, Choose, Expected, parsed, reload, run_checks, started_browser, variant
+from session import PIXELS, reload, run
 
 ARABIC = "الانتباه يسمح لكل كلمة بالنظر"
 ARABIC_PIECES = ["[CLS]", "الا", "##نتباه", "يسمح", "لكل", "كلمة", "بال", "##نظر", "[SEP]", "[PAD]", "[PAD]"]
@@ -210,30 +208,27 @@ def two_sides(data):
     entry["keys"] = dict(entry["queries"])
 
 
-def main():
-    arguments = parsed(__doc__)
-    choose = Choose(arguments.seed, Expected.of(arguments))
-    with tempfile.TemporaryDirectory() as folder, started_browser() as browser:
-        make = lambda name, edit: {"path": variant(arguments.page, edit, pathlib.Path(folder) / f"{name}.html")}
-        count = choose.expected.rows
-        chinese = ["[CLS]", *CHINESE, "[SEP]", "[PAD]"][:count]
-        both = []
-        for name, text, pieces in (("arabic", ARABIC, ARABIC_PIECES), ("chinese", CHINESE, chinese)):
-            both.append((name, check_spelling, [text, pieces], make(name, spelled(text, pieces))))
-            both.append((f"{name} without its text", check_spelling, [text, pieces], make(f"{name}-joined", lambda data: (spelled(text, pieces)(data), data["texts"][0].update(text="")))))
-        return run_checks(arguments, Checks(), browser, [
-            ("read", check_read, [choose], {}),
-            ("kept", check_kept, [choose], {}),
-            ("keys", check_keys, [choose], {}),
-            *both,
-            ("bytes", check_spelling, ["Don't look back, said Orpheus.\n↵He", BYTES], make("bytes", spelled("", BYTES))),
-            ("hostile", check_hostile, [], make("hostile", lambda data: (spelled("", HOSTILE)(data), data["texts"][0]["queries"].update(special=[])))),
-            ("two", check_two, [choose], make("two", two_sides)),
-            ("127", check_long, ["matrix"], make("127", of_length(127))),
-            ("128", check_long, ["read"], make("128", of_length(128))),
-            ("export", check_export, [choose], {}),
-        ])
+def rounds(test):
+    choose = test.choose
+    count = choose.expected.rows
+    chinese = ["[CLS]", *CHINESE, "[SEP]", "[PAD]"][:count]
+    both = []
+    for name, text, pieces in (("arabic", ARABIC, ARABIC_PIECES), ("chinese", CHINESE, chinese)):
+        both.append((name, check_spelling, [text, pieces], test.made(spelled(text, pieces))))
+        both.append((f"{name} without its text", check_spelling, [text, pieces], test.made(lambda data: (spelled(text, pieces)(data), data["texts"][0].update(text="")))))
+    return [
+        ("read", check_read, [choose], {}),
+        ("kept", check_kept, [choose], {}),
+        ("keys", check_keys, [choose], {}),
+        *both,
+        ("bytes", check_spelling, ["Don't look back, said Orpheus.\n↵He", BYTES], test.made(spelled("", BYTES))),
+        ("hostile", check_hostile, [], test.made(lambda data: (spelled("", HOSTILE)(data), data["texts"][0]["queries"].update(special=[])))),
+        ("two", check_two, [choose], test.made(two_sides)),
+        ("127", check_long, ["matrix"], test.made(of_length(127))),
+        ("128", check_long, ["read"], test.made(of_length(128))),
+        ("export", check_export, [choose], {}),
+    ]
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    run(__doc__, rounds)

@@ -6,10 +6,8 @@
 import csv
 import io
 import pathlib
-import sys
-import tempfile
 
-from session import ABSOLUTE, Checks, Choose, Expected, parsed, reload, run_checks, started_browser, variant
+from session import ABSOLUTE, reload, run
 
 
 def rollout(expected):
@@ -65,9 +63,8 @@ def check_none(checks, session, why):
     checks.that(page.locator("#head").is_hidden(), f"its address shows all heads {why}")
 
 
-def main():
-    arguments = parsed(__doc__)
-    choose = Choose(arguments.seed, Expected.of(arguments))
+def rounds(test):
+    choose = test.choose
 
     def one_layer(text):
         text["weights"], text["layers"] = text["weights"][:1], 1
@@ -86,11 +83,9 @@ def main():
         "without the pair bias": lambda text: text.update(bias="without"),
         "for a text that would take long": long,
     }
-    with tempfile.TemporaryDirectory() as folder, started_browser() as browser:
-        made = lambda at, edit: variant(arguments.page, lambda data: edit(data["texts"][0]), pathlib.Path(folder) / f"{at}.html")
-        return run_checks(arguments, Checks(), browser, [("numbers", check_numbers, [choose], {})] + [
-            (why, check_none, [why], {"path": made(at, edit)}) for at, (why, edit) in enumerate(others.items())])
+    return [("numbers", check_numbers, [choose], {})] + [
+        (why, check_none, [why], test.made(lambda data, edit=edit: edit(data["texts"][0]))) for why, edit in others.items()]
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    run(__doc__, rounds)

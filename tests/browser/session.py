@@ -11,6 +11,7 @@ import re
 import shutil
 import struct
 import sys
+import tempfile
 
 from safetensors_file import read_float32
 
@@ -95,7 +96,7 @@ def reload(page):
 class Session:
     """One tab with the page open, and everything that went wrong or out in it."""
 
-    def __init__(self, browser, path, expected, address="", **options):
+    def __init__(self, browser, path, expected, address="", drawn=True, **options):
         self.context = browser.new_context(**{"viewport": {"width": 1200, "height": 800}, "color_scheme": "light", **options})
         self.context.set_default_timeout(300000)  # milliseconds; a guard only, so that a busy machine passes
         self.page = self.context.new_page()
@@ -107,7 +108,8 @@ class Session:
         self.url = path.resolve().as_uri()
         entries = [f"text={expected.text}"] if expected.text else []
         self.page.goto(self.url + "#" + "&".join(entries + ([address] if address else [])))
-        self.drawn()
+        if drawn:
+            self.drawn()
 
     def drawn(self):
         """Waits until the last thumbnail is drawn."""
@@ -216,11 +218,24 @@ def parsed(doc, *options):
     return arguments
 
 
+class Test:
+    """What a test's rounds are made from."""
+
+    def __init__(self, arguments, folder):
+        self.arguments, self.page, self.seed, self.folder = arguments, arguments.page, arguments.seed, folder
+        self.checks, self.expected = Checks(), Expected.of(arguments)
+        self.choose = Choose(arguments.seed, self.expected)
+
+    def made(self, edit, name=None):
+        """Options of a tab with a page of other data: edit() changes the decoded JSON."""
+        return {"path": variant(self.page, edit, self.folder / (name or f"{len(list(self.folder.iterdir()))}.html"))}
+
+
 def run_checks(arguments, checks, browser, rounds):
     """Each of `rounds` is (name, check, arguments of it, options of the tab); a check gets checks, a new session, and its arguments."""
     expected = Expected.of(arguments)
-    for name, check, rest, options in rounds:
-        session = Session(browser, options.pop("path", arguments.page), expected, **options)
+    for name, check, rest, tab in rounds:
+        session = Session(browser, expected=expected, **{"path": arguments.page, **tab})
         try:
             check(checks, session, *rest)
         except Exception as error:  # a check that cannot be carried out has failed; the others go on
@@ -229,6 +244,15 @@ def run_checks(arguments, checks, browser, rounds):
         session.context.close()
     print(f"{checks.passed} passed, {checks.failed} failed")
     return 1 if checks.failed else 0
+
+
+def run(doc, rounds, *options):
+    """Runs a test file: rounds(Test) gives the rounds of run_checks(). `options`: as of parsed()."""
+    arguments = parsed(doc, *options)
+    with tempfile.TemporaryDirectory() as folder, started_browser() as browser:
+        test = Test(arguments, pathlib.Path(folder))
+        code = run_checks(arguments, test.checks, browser, rounds(test))
+    sys.exit(code)
 
 
 class Choose:

@@ -9,14 +9,13 @@ import pathlib
 import re
 import struct
 import sys
-import tempfile
 
 try:
     from axe_playwright_python.sync_playwright import Axe
 except ImportError:
     sys.exit("sides_test.py needs the Python package axe-playwright-python")
 
-from session import PIXELS, Checks, Choose, Expected, parsed, reload, run_checks, started_browser, variant
+from session import PIXELS, Expected, reload, run
 
 SURE, POSSIBLE = [(1, 1), (2, 3), (3, 2)], [(3, 4), (4, 5)]
 WITH_SPECIAL = SURE + [(0, 0), (4, 6)]  # links of special tokens, which are outlined but do not count
@@ -211,10 +210,8 @@ def check_blocks(checks, session):
     checks.that(page.locator(".queries .label").count() == len(pieces) and page.locator("#block-note").is_hidden(), "the whole map comes back")
 
 
-def main():
-    arguments = parsed(__doc__)
-    fox = Expected.of(arguments)
-    choose = Choose(arguments.seed, fox)
+def rounds(test):
+    fox, choose = test.expected, test.choose
     cross = Made(choose.random, 1, GERMAN, ENGLISH, 2, 3)
     residues = list("MKTAYI")
     biased, plain = Made(choose.random, 2, residues, None, 1, 2), Made(choose.random, 3, residues, None, 1, 2)
@@ -230,16 +227,15 @@ def main():
         layer = {"group": 1, "axes": ["residue i", "residue j"], "gate": [[codes(x for row in gate for x in row) for gate in gates]], "gate_width": 4}
         data["texts"] = [first, second, biased.entry(bias="with", **layer), plain.entry(bias="without", **layer)]
 
-    with tempfile.TemporaryDirectory() as folder, started_browser() as browser:
-        path = variant(arguments.page, edit, pathlib.Path(folder) / "sides.html")
-        return run_checks(arguments, Checks(), browser, [
-            ("tabs", check_tabs, [sets, choose], {"path": path}),
-            ("blocks", check_blocks, [], {"path": path}),
-            ("links", check_links, [sets, choose], {"path": path, "address": "text=1"}),
-            ("masked", check_masked, [sets], {"path": path, "address": "text=1"}),
-            ("layer", check_layer, [sets, gates, choose], {"path": path, "address": "text=2"}),
-        ])
+    page = test.made(edit)
+    return [
+        ("tabs", check_tabs, [sets, choose], page),
+        ("blocks", check_blocks, [], page),
+        ("links", check_links, [sets, choose], {**page, "address": "text=1"}),
+        ("masked", check_masked, [sets], {**page, "address": "text=1"}),
+        ("layer", check_layer, [sets, gates, choose], {**page, "address": "text=2"}),
+    ]
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    run(__doc__, rounds)

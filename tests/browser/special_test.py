@@ -5,9 +5,8 @@
 """
 import math
 import pathlib
-import sys
 
-from session import PIXELS, Checks, Choose, Expected, parsed, reload, run_checks, started_browser
+from session import PIXELS, reload, run
 
 
 def check_faded(checks, session, choose):
@@ -64,16 +63,14 @@ def check_shared(checks, session, choose):
     checks.that(not wrong, "shown again: the model's weights", wrong)
 
 
-def main():
-    arguments = parsed(__doc__)
-    choose = Choose(arguments.seed, Expected.of(arguments))
-    with started_browser() as browser:
-        return run_checks(arguments, Checks(), browser, [
-            ("faded", check_faded, [choose], {}),
-            ("faded dark", check_faded, [choose], {"color_scheme": "dark"}),
-            ("shared", check_shared, [choose], {}),
-        ])
+def rounds(test):
+    choose = test.choose
+    return [
+        ("faded", check_faded, [choose], {}),
+        ("faded dark", check_faded, [choose], {"color_scheme": "dark"}),
+        ("shared", check_shared, [choose], {}),
+    ]
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    run(__doc__, rounds)

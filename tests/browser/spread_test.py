@@ -8,12 +8,10 @@ import csv
 import io
 import pathlib
 import statistics
-import sys
-import tempfile
 
 from compare_test import Maps, add_texts
 from measures_test import measured
-from session import Checks, Choose, Expected, parsed, reload, run_checks, started_browser, variant
+from session import reload, run
 
 
 def texts_of(expected):
@@ -82,22 +80,20 @@ def check_one(checks, session):
     checks.that(not session.page.locator("#over").is_visible(), "one text has no spread")
 
 
-def main():
-    arguments = parsed(__doc__)
-    expected = Expected.of(arguments)
+def rounds(test):
+    expected = test.expected
     every = {}
     for one in texts_of(expected):
         for place in [(layer, head) for layer in range(expected.layers) for head in range(expected.heads)]:
             for name, value in of_text(one, *place).items():
                 every.setdefault(place, {}).setdefault(name, []).append(value)
-    with tempfile.TemporaryDirectory() as folder, started_browser() as browser:
-        three = variant(arguments.page, add_texts(expected), pathlib.Path(folder) / "three.html")
-        return run_checks(arguments, Checks(), browser, [
-            ("numbers", check_numbers, [Choose(arguments.seed, expected), every], {"path": three}),
-            ("order", check_order, [every], {"path": three}),
-            ("one", check_one, [], {}),
-        ])
+    three = test.made(add_texts(expected))
+    return [
+        ("numbers", check_numbers, [test.choose, every], three),
+        ("order", check_order, [every], three),
+        ("one", check_one, [], {}),
+    ]
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    run(__doc__, rounds)

@@ -7,10 +7,8 @@ import csv
 import io
 import pathlib
 import random
-import sys
-import tempfile
 
-from session import Checks, Expected, parsed, reload, run_checks, started_browser, variant
+from session import reload, run
 
 
 def label(change):
@@ -76,24 +74,42 @@ def check_words(checks, session, wanted):
     checks.that(("without" in options) == wanted, "the measure is offered only then", options)
 
 
-def main():
-    arguments = parsed(__doc__)
-    expected = Expected.of(arguments)
-    chosen = random.Random(arguments.seed).sample([(layer, head) for layer in range(expected.layers) for head in range(expected.heads)], 5)
+def check_measure(checks, session, changes):
+    """Numbers of another measure have its name and its unit, and are shown as they are."""
+    page = session.page
+    place = min(changes, key=changes.get)
+    spoken = page.locator(f'.thumb[data-layer="{place[0]}"][data-head="{place[1]}"]').get_attribute("aria-label")
+    checks.that(spoken == f"Layer {place[0]} · Head {place[1]}, <i>loss added {changes[place]:.3g} nats", "a badge has the name and the unit that were given", spoken)
+    checks.that("<i>loss added" in page.locator("#measure option").all_text_contents() and page.locator("#grid i").count() == 0, "the measure is offered by its name, as text")
+    session.open(*place)
+    badges = page.locator("#badges li").all_text_contents()
+    checks.that(f"<i>loss added {changes[place]:.3g} nats" in badges, "an open head has it", badges)
+    page.locator("#menu summary").click()
+    page.locator('[data-dialog="about"]').click()
+    checks.that(not page.locator("#without-note").is_visible(), "nothing is said of a cosine")
+
+
+def rounds(test):
+    expected = test.expected
+    chosen = random.Random(test.seed).sample([(layer, head) for layer in range(expected.layers) for head in range(expected.heads)], 5)
     changes = dict(zip(chosen, (0.0421, 0.0023561, 0.000012, 0.31, 0.00093)))
 
     def switch_off(data):
         data["texts"][0]["without"] = [[layer, head, change] for (layer, head), change in changes.items()]
 
-    with tempfile.TemporaryDirectory() as folder, started_browser() as browser:
-        path = {"path": variant(arguments.page, switch_off, pathlib.Path(folder) / "without.html")}
-        return run_checks(arguments, Checks(), browser, [
-            ("badges", check_badges, [changes], dict(path)),
-            ("head", check_head, [changes], dict(path)),
-            ("words", check_words, [True], dict(path)),
-            ("plain", check_words, [False], {}),
-        ])
+    def other_measure(data):
+        data["texts"][0]["without"] = [[layer, head, -10 * change] for (layer, head), change in changes.items()]
+        data["without_measure"] = {"name": "<i>loss added", "unit": "nats"}
+
+    page = test.made(switch_off)
+    return [
+        ("badges", check_badges, [changes], page),
+        ("head", check_head, [changes], page),
+        ("words", check_words, [True], page),
+        ("measure", check_measure, [{place: -10 * change for place, change in changes.items()}], test.made(other_measure)),
+        ("plain", check_words, [False], {}),
+    ]
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    run(__doc__, rounds)

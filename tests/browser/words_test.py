@@ -6,11 +6,8 @@
 The pages are variants of PAGE: its data with other words or weights.
 """
 import base64
-import pathlib
-import sys
-import tempfile
 
-from session import PIXELS, Checks, parsed, run_checks, started_browser, variant
+from session import PIXELS, run
 
 
 def labels(session):
@@ -117,26 +114,22 @@ def long(data):
                       "weights": [[base64.b64encode(row * 512).decode()]]}]
 
 
-def main():
-    arguments = parsed(__doc__)
-    with tempfile.TemporaryDirectory() as folder, started_browser() as browser:
-        def of(name, edit):
-            return {"path": variant(arguments.page, edit, pathlib.Path(folder) / f"{name}.html")}
-        gpt = words("The", "Ġquick", "Ġbrown", "Ġfox", "Ġjump", "s", "Ġover", "ĠcafÃ©", "Ċ", "Ġthe", "Ġthe")
-        t5 = words("▁The", "▁quick", "▁brown", "▁fox", "▁jump", "s", "▁over", "▁the", "▁lazy", "▁the", "▁")
-        maltese = words("Ġorġ", "mar", "id-dar", "u", "kiel", "il-ħobż", "ma'", "ommu", "fil-għodu", "kollu", ".")
-        return run_checks(arguments, Checks(), browser, [
-            ("GPT-2", check_pieces, [["The", "quick", "brown", "fox", "jump", "s", "over", "café", "↵", "the₁", "the₂"]], of("gpt", gpt)),
-            ("T5", check_pieces, [["The", "quick", "brown", "fox", "jump", "s", "over", "the₁", "lazy", "the₂", "␣"]], of("t5", t5)),
-            ("Maltese", check_pieces, [["Ġorġ", "mar", "id-dar", "u", "kiel", "il-ħobż", "ma'", "ommu", "fil-għodu", "kollu", "."]], of("maltese", maltese)),
-            ("titles", check_titles, [], {}),
-            ("unknown", check_unknown, [], of("unknown", unknown)),
-            ("plain", check_plain, [], of("plain", words(*"abcdefghijk"))),
-            ("one", check_one, [], of("one", one)),
-            ("masked", check_masked, [11], of("masked", masked)),
-            ("long", check_long, [], of("long", long)),
-        ])
+def rounds(test):
+    gpt = words("The", "Ġquick", "Ġbrown", "Ġfox", "Ġjump", "s", "Ġover", "ĠcafÃ©", "Ċ", "Ġthe", "Ġthe")
+    t5 = words("▁The", "▁quick", "▁brown", "▁fox", "▁jump", "s", "▁over", "▁the", "▁lazy", "▁the", "▁")
+    maltese = words("Ġorġ", "mar", "id-dar", "u", "kiel", "il-ħobż", "ma'", "ommu", "fil-għodu", "kollu", ".")
+    return [
+        ("GPT-2", check_pieces, [["The", "quick", "brown", "fox", "jump", "s", "over", "café", "↵", "the₁", "the₂"]], test.made(gpt)),
+        ("T5", check_pieces, [["The", "quick", "brown", "fox", "jump", "s", "over", "the₁", "lazy", "the₂", "␣"]], test.made(t5)),
+        ("Maltese", check_pieces, [["Ġorġ", "mar", "id-dar", "u", "kiel", "il-ħobż", "ma'", "ommu", "fil-għodu", "kollu", "."]], test.made(maltese)),
+        ("titles", check_titles, [], {}),
+        ("unknown", check_unknown, [], test.made(unknown)),
+        ("plain", check_plain, [], test.made(words(*"abcdefghijk"))),
+        ("one", check_one, [], test.made(one)),
+        ("masked", check_masked, [11], test.made(masked)),
+        ("long", check_long, [], test.made(long)),
+    ]
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    run(__doc__, rounds)
