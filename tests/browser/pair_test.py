@@ -4,7 +4,7 @@
     pair_test.py PAGE.html ARRAYS.safetensors [--seed N]
 """
 
-from session import ABSOLUTE, reload, run, title
+from session import ABSOLUTE, RELATIVE, reload, run, title
 
 
 def usual(expected, layer, head, row, column):
@@ -93,17 +93,18 @@ def check_shared(checks, session, choose):
     expected, page = session.expected, session.page
     words = [s for s in range(expected.columns) if s not in expected.queries["special"]]
     row, column = choose.random.sample(words, 2)
-    share = lambda layer, head, t, s: expected.weight(layer, head, t, s) / sum(expected.weight(layer, head, t, one) for one in words)
+    total = lambda layer, head, t: sum(expected.weight(layer, head, t, one) for one in words)
+    share = lambda layer, head, t, s: expected.weight(layer, head, t, s) / total(layer, head, t)
     page.locator("#special").select_option("share")
     page.locator("#link-query").select_option(str(row))
     page.locator("#link-key").select_option(str(column))
     lines = listed(page)
-    # Shown with two digits, of a quotient of numbers with an error of 7.7e-6.
-    near = lambda shown, wanted: abs(shown - wanted) <= 0.06 * wanted + 2e-4
-    wrong = [(line, share(*line[:2], row, column)) for line in lines if not near(line[2], share(*line[:2], row, column))]
+    # Shown with two digits, of a quotient of numbers with an error of 7.7e-6 each: a row that gives words little keeps few of them.
+    near = lambda shown, wanted, least: abs(shown - wanted) <= RELATIVE * wanted + 7.7e-6 * (1 + len(words)) / least
+    wrong = [(line, share(*line[:2], row, column)) for line in lines if not near(line[2], share(*line[:2], row, column), total(*line[:2], row))]
     checks.that(len(lines) == expected.layers * expected.heads and not wrong, f"{expected.pair(row, column)}: every head with its weight, special tokens shared out", wrong[:3])
     places = [t for t in words if t != row and t + column - row in words]
-    away = [line for line in lines if (line[3] is None) != (not places) or places and not near(line[3], sum(share(*line[:2], t, t + column - row) for t in places) / len(places))]
+    away = [line for line in lines if (line[3] is None) != (not places) or places and not near(line[3], sum(share(*line[:2], t, t + column - row) for t in places) / len(places), min(total(*line[:2], t) for t in places))]
     checks.that(not away, "beside the mean of such weights at that distance", away[:3])
     page.locator("#special").select_option("show")
     wrong = [line for line in listed(page) if abs(line[2] - expected.weight(*line[:2], row, column)) > ABSOLUTE]
