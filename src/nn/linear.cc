@@ -29,7 +29,7 @@ Linear::Linear(const LinearConfig& config) {
 
 Linear::Linear(Tensor weight_, Tensor bias_) : weight(std::move(weight_)), bias(std::move(bias_)) { require_parameters("Linear", *this); }
 
-PackedLinear::PackedLinear(const Linear& linear, PackFor use, const RunOptions& options) : linear_(&linear) {
+PackedLinear::PackedLinear(const Linear& linear, PackFor use, const RunOptions& options) : linear_(&linear), workspace_(options.workspace) {
   const Workspace* workspace = options.workspace;
   const bool cached = caches_parameters(workspace);
   if (!cached && use == PackFor::one_product) return;
@@ -53,7 +53,7 @@ void PackedLinear::forward(ConstTensorView x, TensorView y, Executor* executor) 
   require_exactly(kOperation, {"y", y}, with_width(x.shape(), linear_->out_width()), weight.dtype());
   require_separate(kOperation, {"y", y}, {{"x", x}, {"weight", weight}, {"bias", bias}});
   // y[r,o] = sum_i x[r,i] weight[o,i] + bias[o]
-  cpu::gemm({.a = x, .b = weight.view().transpose(0, 1), .c = y, .bias = bias, .packed = weight_.get()}, executor);
+  cpu::gemm({.a = x, .b = weight.view().transpose(0, 1), .c = y, .bias = bias, .packed = weight_.get()}, executor, workspace_);
 }
 
 void Linear::forward(ConstTensorView x, TensorView y, const RunOptions& options) const {

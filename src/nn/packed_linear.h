@@ -22,6 +22,7 @@ class PackedLinear {
 
  private:
   const Linear* linear_ = nullptr;
+  const Workspace* workspace_ = nullptr;
   std::shared_ptr<const cpu::PackedMatrix> weight_;
 };
 
