@@ -85,7 +85,7 @@ void attention_divergence(const MapsInput& input, TensorView out, const SdpaOpti
 // Attention rollout (Abnar and Zuidema 2020): how much each input position contributes to a position after several layers of
 // self-attention, if only attention and the residual connection mix positions. A_l = residual I + (1 - residual) mean over heads of p_l,
 // its rows divided by their sums; out [*,R,T] = rows `queries` of A_L ... A_1. layers[0] comes first. All layers share T = S and the
-// options. Memory is O(R T): all rows are a [T,T] result.
+// options. Memory is O(R T), of half of all rows or more a matrix [T,T] and 64 rows of each head's map.
 void attention_rollout(std::span<const MapsInput> layers, std::span<const std::int64_t> queries, TensorView out, const SdpaOptions& options = {},
                        double residual = 0.5);
 

@@ -1,11 +1,15 @@
-// Attention rollout. A row x of the result is multiplied by one layer after the other, from the last to the first: x A_l. The product of rows
-// with attention weights is the gradient of the values, d_v = pᵀ d_out, for d_out = xᵀ (docs/maths.md, eq. 5): no map is made.
+// Attention rollout. A row x of the result is multiplied by one layer after the other, from the last to the first: x A_l. Of few rows the product
+// with attention weights is the gradient of the values, d_v = pᵀ d_out, for d_out = xᵀ (docs/maths.md, eq. 5): no map is made. Of half of all rows
+// or more, which take as much memory as a map, A_l is made from the maps and multiplied as a matrix.
 #include <algorithm>
 #include <cmath>
+#include <numeric>
+#include <vector>
 
 #include "core/dispatch.h"
 #include "core/index.h"
 #include "core/overlap.h"
+#include "cpu/gemm/gemm.h"
 #include "polyhead/maps.h"
 #include "polyhead/tensor.h"
 #include "sdpa/normal_form.h"
@@ -94,6 +98,65 @@ void multiply(const MapsInput& layer, const SdpaOptions& options, double residua
   });
 }
 
+// A_l [lead, T, T] in the dtype of T.
+template <class T>
+Tensor mixing_matrix(const MapsInput& layer, const SdpaOptions& options, double residual, const Shape& lead) {
+  const std::int64_t heads = layer.q.extent(-3), positions = layer.q.extent(-2), batch = numel(lead);
+  Tensor matrix(DTypeOf<T>::value, with(lead, {positions, positions}));
+  // The maps of all heads together take as much memory as the result, and each call packs the keys, which takes as long as about 10 rows.
+  const std::int64_t chunk = std::clamp<std::int64_t>(positions / std::max<std::int64_t>(heads, 1), 64, kRows);
+  std::vector<double> mixed(static_cast<std::size_t>(positions));
+  for (std::int64_t first = 0; first < positions; first += chunk) {
+    const std::int64_t count = std::min(chunk, positions - first);
+    std::vector<std::int64_t> queries(static_cast<std::size_t>(count));
+    std::iota(queries.begin(), queries.end(), first);
+    Tensor maps = Tensor::uninitialised(DTypeOf<T>::value, with(lead, {heads, count, positions}));
+    attention_map_rows({.q = layer.q, .k = layer.k, .k_scale = layer.k_scale}, queries, maps, options);
+    for (std::int64_t b = 0; b < batch; ++b) {
+      for (std::int64_t i = 0; i < count; ++i) {
+        const std::int64_t t = first + i;
+        std::fill(mixed.begin(), mixed.end(), 0.0);
+        for (std::int64_t n = 0; n < heads; ++n) {
+          const T* p = maps.data<T>() + ((b * heads + n) * count + i) * positions;
+          for (double& x : mixed) x += static_cast<double>(*p++);
+        }
+        double sum = 0;
+        for (double& x : mixed) x *= (1 - residual) / static_cast<double>(heads);
+        mixed[static_cast<std::size_t>(t)] += residual;
+        for (const double x : mixed) sum += x;
+        const double factor = sum == 0 ? 0 : 1 / sum;
+        T* row = matrix.data<T>() + (b * positions + t) * positions;
+        for (const double x : mixed) *row++ = static_cast<T>(x * factor);
+      }
+    }
+  }
+  return matrix;
+}
+
+// The same for half of all rows or more.
+template <class T>
+Tensor product_of_matrices(std::span<const MapsInput> layers, std::span<const std::int64_t> queries, const SdpaOptions& options, double residual, const Shape& lead) {
+  const std::int64_t positions = layers.front().q.extent(-2), count = std::ssize(queries), batch = numel(lead);
+  const auto& progress = layers.front().progress;
+  Tensor x;
+  for (std::int64_t l = std::ssize(layers) - 1; l >= 0; --l) {
+    const Tensor matrix = mixing_matrix<T>(layers[static_cast<std::size_t>(l)], options, residual, lead);
+    Tensor next = Tensor::uninitialised(DTypeOf<T>::value, with(lead, {count, positions}));
+    const ConstTensorView of_batch = matrix.view().reshape({batch, positions, positions});
+    for (std::int64_t b = 0; b < batch; ++b) {
+      const TensorView to = next.view().reshape({batch, count, positions}).select(0, b);
+      if (x) {
+        cpu::gemm({.a = ConstTensorView(x.view()).reshape({batch, count, positions}).select(0, b), .b = of_batch.select(0, b), .c = to}, options.executor, options.workspace);
+      } else {
+        for (std::int64_t r = 0; r < count; ++r) copy(of_batch.select(0, b).select(0, queries[static_cast<std::size_t>(r)]), to.select(0, r));
+      }
+    }
+    x = std::move(next);
+    if (progress) progress(std::ssize(layers) - l, std::ssize(layers));
+  }
+  return x;
+}
+
 }  // namespace
 
 void attention_rollout(std::span<const MapsInput> layers, std::span<const std::int64_t> queries, TensorView out, const SdpaOptions& options, double residual) {
@@ -125,9 +188,13 @@ void attention_rollout(std::span<const MapsInput> layers, std::span<const std::i
   require_separate(kOperation, {&output, 1}, inputs);
   if (out.numel() == 0) return;
 
-  const Widened bias(options.bias), sink(options.sink), slopes(options.relative_bias.slopes), table(options.relative_bias.table);
   SdpaOptions plain = options;
   plain.dropout = {};  // of attention weights before dropout
+  if (2 * count >= positions) {
+    const Tensor all = wide ? product_of_matrices<double>(layers, queries, plain, residual, lead) : product_of_matrices<float>(layers, queries, plain, residual, lead);
+    return copy(all, out);
+  }
+  const Widened bias(options.bias), sink(options.sink), slopes(options.relative_bias.slopes), table(options.relative_bias.table);
   plain.bias = bias.view(), plain.sink = sink.view(), plain.relative_bias.slopes = slopes.view(), plain.relative_bias.table = table.view();
   const auto& progress = layers.front().progress;
   const std::int64_t steps = (count + kRows - 1) / kRows * static_cast<std::int64_t>(layers.size());

@@ -40,7 +40,7 @@ Matrix product_of(const std::vector<Matrix>& layers, std::int64_t batch, std::in
 }
 
 TEST_P(Rollout, IsTheProductOfTheLayersMatrices) {
-  int compared = 0, sinks = 0;
+  int compared = 0, sinks = 0, few = 0;
   for (std::uint64_t seed = 0; seed < 400; ++seed) {
     SCOPED_TRACE(seed);
     Random random(seed);
@@ -61,6 +61,11 @@ TEST_P(Rollout, IsTheProductOfTheLayersMatrices) {
     }
     std::vector<std::int64_t> queries;
     for (std::int64_t i = random.integer(0, 5); i > 0; --i) queries.push_back(random.integer(0, z.queries - 1));
+    if (random.integer(0, 2) == 0) {  // all, in another order
+      queries.resize(static_cast<std::size_t>(z.queries));
+      for (std::size_t r = 0; r < queries.size(); ++r) queries[r] = z.queries - 1 - static_cast<std::int64_t>(r);
+    }
+    few += 2 * std::ssize(queries) < z.queries;
     const auto rows = static_cast<std::int64_t>(queries.size());
     const StridedTensor out = random.empty_strided(DType::f64, z.with({rows, z.queries}));
     attention_rollout(layers, queries, out, c.options, static_cast<double>(residual));
@@ -78,6 +83,7 @@ TEST_P(Rollout, IsTheProductOfTheLayersMatrices) {
   }
   EXPECT_GT(compared, 1000);
   EXPECT_GT(sinks, 50);
+  EXPECT_GT(few, 50);
 }
 
 TEST(RolloutMessages, SayWhatIsAllowed) {

@@ -156,6 +156,7 @@ MUTANTS = [
     Mutant("rows of the first chunk for all", WALK, "row.index += first;", "", "a chunk's rows are its own", CORE),
     Mutant("window of the packed sequence", STREAM, "document.keys.first + row.index - document.queries.first + first;", "row.index + first;", "positions count in the document", CORE),
     Mutant("rollout's rows not divided", "src/sdpa/rollout.cc", "sum == 0 ? T{0} : static_cast<T>(static_cast<double>(element) / sum);", "element;", "rows of a layer's matrix sum to 1", CORE),
+    Mutant("rollout's matrix not divided", "src/sdpa/rollout.cc", "sum == 0 ? 0 : 1 / sum;", "sum == 0 ? 0 : 1;", "rows of a layer's matrix sum to 1", CORE),
     Mutant("rollout from the first layer", "src/sdpa/rollout.cc", "auto layer = layers.rbegin(); layer != layers.rend(); ++layer", "auto layer = layers.begin(); layer != layers.end(); ++layer", "the last layer is the leftmost factor", CORE),
     Mutant("dropped map is the plain one", MAPS, "problem.value == MapValue::dropped ? &row.dropped : &row.p", "&row.p", "MapValue::dropped is what multiplies v", CORE),
     # The door
