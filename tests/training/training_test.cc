@@ -135,5 +135,45 @@ TEST(Training, DecodersAreTorchs) {
   }
 }
 
+struct Model : nn::Module<Model> {
+  nn::Encoder encoder;
+  nn::Linear head;
+
+  template <class F, class... Self>
+  static void visit_members(const F& f, Self&... self) {
+    f("encoder", self.encoder...);
+    f("head", self.head...);
+  }
+};
+
+// The losses of 200 steps in float64 and in float32, which follow PyTorch's in float64.
+TEST(Training, ARunFollowsTorchs) {
+  const Vectors vectors("run");
+  for (const auto& [dtype, tolerance] : {std::pair{DType::f64, 1e-10}, std::pair{DType::f32, 1e-5}}) {
+    Model model;
+    model.encoder = nn::Encoder(
+        {.width = 8, .heads = 2, .hidden_width = 12, .norm_position = nn::NormPosition::pre, .dtype = dtype, .seed = 1}, 2);
+    model.head = nn::Linear({.in_width = 8, .out_width = 11, .dtype = dtype});
+    load(vectors, model);
+    Model gradients = nn::zeros_like(model);
+    nn::AdamW optimizer(model, {.weight_decay = 0.05});
+    const Tensor x = Tensor::copy_of(vectors["x"], dtype);
+    Tensor y(dtype, x.shape()), d_y(dtype, x.shape()), d_x(dtype, x.shape()), logits(dtype, {6, 7, 11});
+    nn::Encoder::Saved saved;
+    const Tensor& losses = vectors["losses"];
+    for (std::int64_t step = 0; step < losses.numel(); ++step) {
+      model.encoder.forward(x, y, {}, &saved);
+      model.head.forward(y, logits);
+      const double loss = nn::cross_entropy(logits, vectors["targets"], logits, {.label_smoothing = 0.1}).loss;
+      const double expected = losses.data<double>()[step];
+      ASSERT_NEAR(loss, expected, tolerance * expected) << "step " << step << " in " << info(dtype).name;
+      model.head.backward(y, logits, {.x = d_y, .parameters = &gradients.head});
+      model.encoder.backward(saved, d_y, {.x = d_x, .parameters = &gradients.encoder});
+      nn::clip_gradients(gradients, 0.5);
+      optimizer.step(model, gradients, {.learning_rate = nn::warmup_cosine(step + 1, {.peak = 0.003, .warmup_steps = 20, .total_steps = 200})});
+    }
+  }
+}
+
 }  // namespace
 }  // namespace polyhead
