@@ -59,7 +59,7 @@ def layer(x: Tensor, p: dict[str, Tensor], prefix: str) -> Tensor:
 class PyTorch:
     def __init__(self, text: bytes, parameters: pathlib.Path) -> None:
         self.text, self.step = np.frombuffer(text, np.uint8).astype(np.int64), 0
-        self.p = {name: x.requires_grad_() for name, x in load_file(parameters).items()}
+        self.p = {name: x.requires_grad_() for name, x in load_file(parameters).items() if not name.startswith("optimizer.")}
         self.optimizer = torch.optim.AdamW(self.p.values(), lr=1e-3, weight_decay=0.01, fused=True)
 
     def run(self) -> float:

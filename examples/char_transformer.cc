@@ -1,5 +1,5 @@
 // A language model of characters, trained from nothing: embeddings, pre-norm layers with a causal mask (GPT-2's), and their backward pass.
-//   char_transformer [TEXT_FILE [STEPS [PARAMETERS.safetensors]]]       the file is read at the start if it exists, and written at the end
+//   char_transformer [TEXT_FILE [STEPS [RUN.safetensors]]]     a run that is stopped after any step goes on from its file with the same bits
 #include <filesystem>
 #include <fstream>
 #include <iterator>
@@ -58,24 +58,24 @@ int main(int argc, char** argv) {
   const std::int64_t steps = argc > 2 ? std::atoll(argv[2]) : 40, starts = std::ssize(text) - kLength;  // places where a text may start
   if (starts < 1) return std::fprintf(stderr, "a text needs %d characters or more; this has %zu\n", static_cast<int>(kLength) + 1, text.size()), 1;
   CharTransformer model;
-  if (argc > 3 && std::filesystem::exists(argv[3])) io::load_parameters(model, argv[3]);
   CharTransformer gradients = nn::zeros_like(model);
   nn::AdamW optimizer(model, {.learning_rate = 1e-3});
+  if (argc > 3 && std::filesystem::exists(argv[3])) io::load_parameters(model, optimizer, argv[3]);
   CharTransformer::Saved saved;
   Tensor ids(DType::i64, {kBatch, kLength}), targets = ids;
   std::vector<double> losses;
-  for (std::int64_t step = 0; step < steps; ++step) {
+  for (const std::int64_t end = optimizer.steps() + steps; optimizer.steps() < end;) {
     for (std::int64_t i = 0; i < kBatch * kLength; ++i) {
-      const auto at = static_cast<std::size_t>((step * kBatch + i / kLength) * 7919 % starts + i % kLength);
+      const auto at = static_cast<std::size_t>((optimizer.steps() * kBatch + i / kLength) * 7919 % starts + i % kLength);
       ids.data<std::int64_t>()[i] = static_cast<unsigned char>(text[at]), targets.data<std::int64_t>()[i] = static_cast<unsigned char>(text[at + 1]);
     }
     model.forward(ids, saved);
     losses.push_back(nn::cross_entropy(saved.logits, targets, saved.logits).loss);  // the logits become their gradient
     model.backward(ids, saved.logits, saved, gradients);
     optimizer.step(model, gradients);
-    std::printf("step %zu: loss %.8f\n", losses.size(), losses.back());
+    std::printf("step %d: loss %.8f\n", static_cast<int>(optimizer.steps()), losses.back());
   }
-  if (argc > 3) io::save_parameters(model, argv[3]);
+  if (argc > 3) io::save_parameters(model, optimizer, argv[3]);
   std::vector<std::int64_t> line{'\n'};  // then its likeliest continuation
   for (Tensor next(DType::i64, {1}); line.size() < 40 && (line.size() == 1 || line.back() != '\n');) {
     model.forward(Tensor::of<std::int64_t>({1, std::ssize(line)}, line), saved);
@@ -85,6 +85,6 @@ int main(int argc, char** argv) {
   }
   std::putchar('\n');
   example::Claims claims;
-  claims.add("the loss falls by half or more", argc > 1 || losses.back() < losses.front() / 2);
+  if (argc == 1) claims.add("the loss falls by half or more", losses.back() < losses.front() / 2);
   return claims.status();
 }

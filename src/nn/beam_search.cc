@@ -5,6 +5,7 @@
 #include <numeric>
 #include <tuple>
 
+#include "cpu/select.h"
 #include "nn/logit_rows.h"
 
 namespace polyhead::nn {
@@ -17,69 +18,79 @@ struct Candidate {
   double log_probability = 0;
 };
 
-// The open and the ended answers of one sequence.
+// The open and the ended hypotheses of one sequence.
 class Search {
  public:
   Search(const BeamSearchOptions& options) : options_(options), open_(1) {}
 
   bool done() const { return open_.empty(); }
   std::int64_t open() const { return std::ssize(open_); }
-  const Answer& open(std::int64_t beam) const { return open_[static_cast<std::size_t>(beam)]; }
+  const Hypothesis& open(std::int64_t beam) const { return open_[static_cast<std::size_t>(beam)]; }
 
-  // Takes the best continuations. parents[i] becomes the beam that open answer i continues.
-  void extend(std::vector<Candidate>& candidates, std::vector<std::int64_t>& parents) {
-    const auto better = [](const Candidate& a, const Candidate& b) {
-      return std::tuple(-a.log_probability, a.beam, a.token) < std::tuple(-b.log_probability, b.beam, b.token);
-    };
-    // Each open answer can end in one way, so twice as many leave enough that stay open.
-    const auto kept = std::min<std::ptrdiff_t>(2 * options_.beams, std::ssize(candidates));
-    std::ranges::partial_sort(candidates, candidates.begin() + kept, better);
-    candidates.resize(static_cast<std::size_t>(kept));
-    std::vector<Answer> next;
+  // At most one continuation of each beam ends, so 2 beams of them leave enough that stay open.
+  void offer(const Candidate& candidate) {
+    if (std::ssize(candidates_) == 2 * options_.beams) {
+      if (!better(candidate, candidates_.front())) return;
+      std::ranges::pop_heap(candidates_, better);  // the worst one is at the front of the heap
+      candidates_.pop_back();
+    }
+    candidates_.push_back(candidate);
+    std::ranges::push_heap(candidates_, better);
+  }
+
+  // Takes the best continuations. parents[i] becomes the beam that open hypothesis i continues.
+  void extend(std::vector<std::int64_t>& parents) {
+    std::ranges::sort(candidates_, better);
+    std::vector<Hypothesis> next;
     parents.clear();
-    for (const Candidate& candidate : candidates) {
-      Answer answer = open(candidate.beam);
-      answer.tokens.push_back(candidate.token);
-      answer.log_probability = candidate.log_probability;
-      answer.score = score(answer.log_probability, std::ssize(answer.tokens));
-      answer.ended = candidate.token == options_.end_token;
-      if (answer.ended || std::ssize(answer.tokens) == options_.most_tokens) {
-        found_.push_back(std::move(answer));
+    for (const Candidate& candidate : candidates_) {
+      Hypothesis hypothesis = open(candidate.beam);
+      hypothesis.tokens.push_back(candidate.token);
+      hypothesis.log_probability = candidate.log_probability;
+      hypothesis.score = score(hypothesis.log_probability, std::ssize(hypothesis.tokens));
+      hypothesis.ended = candidate.token == options_.end_token;
+      if (hypothesis.ended || std::ssize(hypothesis.tokens) == options_.max_tokens) {
+        found_.push_back(std::move(hypothesis));
       } else if (std::ssize(next) < options_.beams) {
-        next.push_back(std::move(answer));
+        next.push_back(std::move(hypothesis));
         parents.push_back(candidate.beam);
       }
     }
-    std::ranges::stable_sort(found_, std::ranges::greater{}, &Answer::score);
+    candidates_.clear();
+    std::ranges::stable_sort(found_, std::ranges::greater{}, &Hypothesis::score);
     if (std::ssize(found_) > options_.beams) found_.resize(static_cast<std::size_t>(options_.beams));
     open_ = std::move(next);
     if (std::ssize(found_) == options_.beams && best_of_open() <= found_.back().score) open_.clear();
   }
 
-  std::vector<Answer> take() { return std::move(found_); }
+  std::vector<Hypothesis> take() { return std::move(found_); }
 
  private:
   double score(double log_probability, std::int64_t tokens) const { return log_probability / std::pow(static_cast<double>(tokens), options_.length_penalty); }
 
-  // No continuation has a better score: its log-probability is no larger, and one of both lengths divides it by most.
+  // No continuation has a better score: its log-probability is no larger, and the score is monotonic in the length.
   double best_of_open() const {
     double best = -HUGE_VAL;
-    for (const Answer& answer : open_) {
-      best = std::max({best, score(answer.log_probability, std::ssize(answer.tokens) + 1), score(answer.log_probability, options_.most_tokens)});
+    for (const Hypothesis& hypothesis : open_) {
+      best = std::max({best, score(hypothesis.log_probability, std::ssize(hypothesis.tokens) + 1), score(hypothesis.log_probability, options_.max_tokens)});
     }
     return best;
   }
 
+  static bool better(const Candidate& a, const Candidate& b) {
+    return std::tuple(-a.log_probability, a.beam, a.token) < std::tuple(-b.log_probability, b.beam, b.token);
+  }
+
   BeamSearchOptions options_;
-  std::vector<Answer> open_, found_;
+  std::vector<Hypothesis> open_, found_;
+  std::vector<Candidate> candidates_;  // a heap
 };
 
 }  // namespace
 
-std::vector<std::vector<Answer>> beam_search(std::span<const std::int64_t> start_tokens, const DecodeStep& step, const BeamSearchOptions& options) {
+std::vector<std::vector<Hypothesis>> beam_search(std::span<const std::int64_t> start_tokens, const DecodeStep& step, const BeamSearchOptions& options) {
   require(options.beams >= 1, kOperation, ": beams is ", options.beams, "; it must be at least 1");
-  require(options.most_tokens >= 1, kOperation, ": most_tokens is ", options.most_tokens, "; it must be at least 1");
-  require(options.end_token >= -1, kOperation, ": end_token is ", options.end_token, "; it must be a token, or -1: there is none");
+  require(options.max_tokens >= 1, kOperation, ": max_tokens is ", options.max_tokens, "; it must be at least 1");
   require(std::isfinite(options.length_penalty), kOperation, ": length_penalty is ", options.length_penalty, "; it must be finite");
   const std::int64_t beams = options.beams, rows = std::ssize(start_tokens) * beams;
   std::vector<Search> searches(start_tokens.size(), Search(options));
@@ -92,26 +103,22 @@ std::vector<std::vector<Answer>> beam_search(std::span<const std::int64_t> start
     require_logits(kOperation, logits);
     if (classes == 0) classes = logits.extent(1);
     require(logits.shape() == Shape({rows, classes}), kOperation, ": the step gave logits ", logits.shape(), "; they must be ", Shape({rows, classes}));
-    require(options.end_token < classes, kOperation, ": end_token is ", options.end_token, "; logits have ", classes, " tokens");
-    std::vector<std::vector<Candidate>> candidates(searches.size());
-    for_each_row_of_logits(kOperation, logits, [&](std::int64_t row, const std::vector<double>& values) {
-      const auto sequence = static_cast<std::size_t>(row / beams);
-      const Search& search = searches[sequence];
-      if (row % beams >= search.open()) return;
-      const double largest = *std::ranges::max_element(values);
-      double sum = 0;
-      for (const double value : values) sum += std::exp(value - largest);
-      const double lse = largest + std::log(sum), so_far = search.open(row % beams).log_probability;
+    require(!options.end_token || (0 <= *options.end_token && *options.end_token < classes), kOperation, ": end_token is ", options.end_token.value_or(0),
+            "; it must be in [0,", classes, ")");
+    const auto search_of = [&](std::int64_t row) -> Search& { return searches[static_cast<std::size_t>(row / beams)]; };
+    for_each_row_of_logits(kOperation, logits, [&](std::int64_t row) { return row % beams < search_of(row).open(); },
+                           [&](std::int64_t row, const std::vector<double>& values) {
+      const cpu::SoftmaxRow<double> sums = cpu::current_kernels().softmax.of_doubles.exps(std::ssize(values), values.data(), nullptr);
+      const double before = search_of(row).open(row % beams).log_probability - sums.largest - std::log(sums.exps);
       for (std::size_t token = 0; token < values.size(); ++token) {
-        if (values[token] == -HUGE_VAL) continue;  // impossible
-        candidates[sequence].push_back({row % beams, static_cast<std::int64_t>(token), so_far + values[token] - lse});
+        if (values[token] > -HUGE_VAL) search_of(row).offer({row % beams, static_cast<std::int64_t>(token), before + values[token]});
       }
     });
     for (std::size_t sequence = 0; sequence < searches.size(); ++sequence) {
       Search& search = searches[sequence];
       if (search.done()) continue;
       std::vector<std::int64_t> beam_of;
-      search.extend(candidates[sequence], beam_of);
+      search.extend(beam_of);
       const std::int64_t first = static_cast<std::int64_t>(sequence) * beams;
       for (std::int64_t beam = 0; beam < search.open(); ++beam) {
         tokens[static_cast<std::size_t>(first + beam)] = search.open(beam).tokens.back();
@@ -120,9 +127,9 @@ std::vector<std::vector<Answer>> beam_search(std::span<const std::int64_t> start
       for (std::int64_t beam = search.open(); beam < beams; ++beam) parents[static_cast<std::size_t>(first + beam)] = first + beam;
     }
   }
-  std::vector<std::vector<Answer>> answers;
-  for (Search& search : searches) answers.push_back(search.take());
-  return answers;
+  std::vector<std::vector<Hypothesis>> best;
+  for (Search& search : searches) best.push_back(search.take());
+  return best;
 }
 
 }  // namespace polyhead::nn

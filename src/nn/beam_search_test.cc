@@ -1,4 +1,4 @@
-// Beam search against all answers of a model whose logits depend on the whole text.
+// Beam search against all texts of a model whose logits depend on the whole text.
 #include "polyhead/nn/beam_search.h"
 
 #include <gmock/gmock.h>
@@ -51,8 +51,8 @@ class Model {
   Tensor logits_;
 };
 
-// Every answer after `text`, whose first token is the start.
-void enumerate(const Text& text, double log_probability, std::int64_t most, double penalty, std::vector<Answer>& all) {
+// Every hypothesis after `text`, whose first token is the start.
+void enumerate(const Text& text, double log_probability, std::int64_t most, double penalty, std::vector<Hypothesis>& all) {
   const std::vector<double> x = log_probabilities(text);
   for (std::int64_t token = 0; token < kTokens; ++token) {
     Text longer = text;
@@ -67,7 +67,7 @@ void enumerate(const Text& text, double log_probability, std::int64_t most, doub
   }
 }
 
-void expect_equal(const std::vector<Answer>& found, const std::vector<Answer>& expected) {
+void expect_equal(const std::vector<Hypothesis>& found, const std::vector<Hypothesis>& expected) {
   ASSERT_EQ(found.size(), expected.size());
   for (std::size_t i = 0; i < found.size(); ++i) {
     EXPECT_EQ(found[i].tokens, expected[i].tokens) << i;
@@ -77,18 +77,18 @@ void expect_equal(const std::vector<Answer>& found, const std::vector<Answer>& e
   }
 }
 
-TEST(BeamSearch, WithBeamsForAllAnswersFindsTheBestOnes) {
-  constexpr std::int64_t kBeams = 200, kMost = 5;  // 3^4 open answers at most, 283 answers in all
+TEST(BeamSearch, WithBeamsForAllHypothesesFindsTheBestOnes) {
+  constexpr std::int64_t kBeams = 200, kMost = 5;  // 3^4 open hypotheses at most, 283 in all
   for (const double penalty : {0.0, 1.0, 2.0, -1.0}) {
     SCOPED_TRACE(penalty);
     const Text starts{0, 2, 1};
     Model model(kBeams * 3);
-    const auto found = beam_search(starts, std::ref(model), {.beams = kBeams, .end_token = kEnd, .most_tokens = kMost, .length_penalty = penalty});
+    const auto found = beam_search(starts, std::ref(model), {.beams = kBeams, .end_token = kEnd, .max_tokens = kMost, .length_penalty = penalty});
     ASSERT_EQ(found.size(), starts.size());
     for (std::size_t i = 0; i < starts.size(); ++i) {
-      std::vector<Answer> all;
+      std::vector<Hypothesis> all;
       enumerate({starts[i]}, 0, kMost, penalty, all);
-      std::ranges::stable_sort(all, std::ranges::greater{}, &Answer::score);
+      std::ranges::stable_sort(all, std::ranges::greater{}, &Hypothesis::score);
       all.resize(kBeams);
       expect_equal(found[i], all);
     }
@@ -103,7 +103,7 @@ TEST(BeamSearch, WithOneBeamTakesTheLikeliestToken) {
       text.push_back(std::ranges::max_element(x) - x.begin());
     }
     Model model(1);
-    const auto found = beam_search(Text{start}, std::ref(model), {.beams = 1, .most_tokens = 7});
+    const auto found = beam_search(Text{start}, std::ref(model), {.beams = 1, .max_tokens = 7});
     ASSERT_EQ(found[0].size(), 1u);
     EXPECT_EQ(found[0][0].tokens, Text(text.begin() + 1, text.end()));
     EXPECT_EQ(model.steps, 7);
@@ -112,7 +112,7 @@ TEST(BeamSearch, WithOneBeamTakesTheLikeliestToken) {
 
 TEST(BeamSearch, SequencesDoNotChangeEachOther) {
   const Text starts{0, 1, 2};
-  const BeamSearchOptions options{.beams = 3, .end_token = kEnd, .most_tokens = 7};
+  const BeamSearchOptions options{.beams = 3, .end_token = kEnd, .max_tokens = 7};
   Model together(9);
   const auto all = beam_search(starts, std::ref(together), options);
   for (std::size_t i = 0; i < starts.size(); ++i) {
@@ -122,7 +122,7 @@ TEST(BeamSearch, SequencesDoNotChangeEachOther) {
 }
 
 TEST(BeamSearch, StopsWhereNothingCanBecomeBetter) {
-  // The end has probability 0.9 in every step: the best answer is the first one, and what is open after it is worth less.
+  // The end has probability 0.9 in every step: the best hypothesis is the first one, and what is open after it is worth less.
   Tensor logits(DType::f64, {1, 2});
   logits.data<double>()[0] = std::log(0.1), logits.data<double>()[1] = std::log(0.9);
   int steps = 0;
@@ -131,14 +131,14 @@ TEST(BeamSearch, StopsWhereNothingCanBecomeBetter) {
                                    ++steps;
                                    return ConstTensorView(logits);
                                  },
-                                 {.beams = 1, .end_token = 1, .most_tokens = 50, .length_penalty = 0});
+                                 {.beams = 1, .end_token = 1, .max_tokens = 50, .length_penalty = 0});
   EXPECT_EQ(found[0][0].tokens, Text{1});
   EXPECT_TRUE(found[0][0].ended);
   EXPECT_EQ(steps, 1);
-  EXPECT_TRUE(beam_search(Text{}, [&](auto, auto) { return ConstTensorView(logits); }, {.most_tokens = 1}).empty());
+  EXPECT_TRUE(beam_search(Text{}, [&](auto, auto) { return ConstTensorView(logits); }, {.max_tokens = 1}).empty());
 }
 
-TEST(BeamSearch, GoesOnWhileAnOpenAnswerMayBecomeBetter) {
+TEST(BeamSearch, GoesOnWhileAnOpenHypothesisMayBecomeBetter) {
   // The end has probability 0.55 at first and 0.999 then: of two tokens, log 0.45 / 2 is better than log 0.55.
   Tensor logits(DType::f64, {1, 2});
   double end = 0.55;
@@ -148,22 +148,34 @@ TEST(BeamSearch, GoesOnWhileAnOpenAnswerMayBecomeBetter) {
                                    end = 0.999;
                                    return ConstTensorView(logits);
                                  },
-                                 {.beams = 1, .end_token = 1, .most_tokens = 5});
+                                 {.beams = 1, .end_token = 1, .max_tokens = 5});
   EXPECT_EQ(found[0][0].tokens, (Text{0, 1}));
 }
 
+TEST(BeamSearch, LogitsOfRowsWithoutAnOpenHypothesisAreNotRead) {
+  // In the first step only row 0 is open, and of three classes with one impossible two continue.
+  Tensor logits = Tensor::of<double>({3, 3}, {0, -1, -HUGE_VAL, std::nan(""), 0, 0, std::nan(""), 0, 0});
+  int steps = 0;
+  const auto step = [&](auto, auto) {
+    if (++steps == 2) logits.data<double>()[3] = 0;  // two of three rows are open now
+    return ConstTensorView(logits);
+  };
+  EXPECT_EQ(beam_search(Text{0}, step, {.beams = 3, .max_tokens = 2})[0].size(), 3u);
+  EXPECT_EQ(steps, 2);
+}
+
 TEST(BeamSearch, ErrorsSayWhatWasGivenAndWhatIsAllowed) {
-  const Tensor logits(DType::f32, {2, 3}), poisoned = Tensor::of<float>({2, 1}, {0, std::nanf("")});
+  const Tensor logits(DType::f32, {2, 3}), poisoned = Tensor::of<float>({2, 1}, {std::nanf(""), 0});
   const auto message = [&](const Tensor& given, const BeamSearchOptions& options) {
     return error_message([&] { beam_search(Text{0}, [&](auto, auto) { return ConstTensorView(given); }, options); });
   };
-  EXPECT_EQ(message(logits, {.beams = 0, .most_tokens = 1}), "beam_search: beams is 0; it must be at least 1");
-  EXPECT_EQ(message(logits, {.beams = 2}), "beam_search: most_tokens is 0; it must be at least 1");
-  EXPECT_EQ(message(logits, {.beams = 2, .end_token = -2, .most_tokens = 1}), "beam_search: end_token is -2; it must be a token, or -1: there is none");
-  EXPECT_EQ(message(logits, {.beams = 2, .end_token = 3, .most_tokens = 1}), "beam_search: end_token is 3; logits have 3 tokens");
-  EXPECT_EQ(message(logits, {.beams = 3, .most_tokens = 1}), "beam_search: the step gave logits [2,3]; they must be [3,3]");
-  EXPECT_EQ(message(poisoned, {.beams = 2, .most_tokens = 1}), "beam_search: row 1 of logits holds NaN or infinity");
-  EXPECT_EQ(message(logits, {.beams = 2, .most_tokens = 1, .length_penalty = HUGE_VAL}), "beam_search: length_penalty is inf; it must be finite");
+  EXPECT_EQ(message(logits, {.beams = 0, .max_tokens = 1}), "beam_search: beams is 0; it must be at least 1");
+  EXPECT_EQ(message(logits, {.beams = 2}), "beam_search: max_tokens is 0; it must be at least 1");
+  EXPECT_EQ(message(logits, {.beams = 2, .end_token = -2, .max_tokens = 1}), "beam_search: end_token is -2; it must be in [0,3)");
+  EXPECT_EQ(message(logits, {.beams = 2, .end_token = 3, .max_tokens = 1}), "beam_search: end_token is 3; it must be in [0,3)");
+  EXPECT_EQ(message(logits, {.beams = 3, .max_tokens = 1}), "beam_search: the step gave logits [2,3]; they must be [3,3]");
+  EXPECT_EQ(message(poisoned, {.beams = 2, .max_tokens = 1}), "beam_search: row 0 of logits holds NaN or infinity");
+  EXPECT_EQ(message(logits, {.beams = 2, .max_tokens = 1, .length_penalty = HUGE_VAL}), "beam_search: length_penalty is inf; it must be finite");
 }
 
 }  // namespace

@@ -43,7 +43,7 @@ void compute(ConstTensorView logits_view, const std::vector<std::int64_t>& targe
     ComputedRow<T> d_x(d_logits, classes);
     for (std::int64_t row = first; row < last; ++row) {
       const std::int64_t target = targets[static_cast<std::size_t>(row)];
-      if (target == options.ignore_target) {
+      if (target == options.ignore_index) {
         for (std::int64_t c = 0; differentiates && c < classes; ++c) d_logits.at(row, c) = store<T>(A{0});
         continue;
       }
@@ -72,11 +72,11 @@ CrossEntropyLoss cross_entropy(ConstTensorView logits, ConstTensorView targets, 
           "; it must be a floating tensor [*,classes]");
   require(options.label_smoothing >= 0 && options.label_smoothing <= 1, kOperation, ": label_smoothing is ", options.label_smoothing,
           "; it must be in [0,1]");
-  const std::vector<std::int64_t> classes = checked_ids(kOperation, {"targets", targets}, logits.extent(-1), options.ignore_target);
+  const std::vector<std::int64_t> classes = checked_ids(kOperation, {"targets", targets}, logits.extent(-1), options.ignore_index);
   require_shape(kOperation, {"targets", targets}, logits.shape().first(logits.rank() - 1));
   if (d_logits) require_output(kOperation, {"d_logits", d_logits}, {"logits", logits}, {{"targets", targets}});
   CrossEntropyLoss result;
-  for (const std::int64_t target : classes) result.positions += target == options.ignore_target ? 0 : 1;
+  for (const std::int64_t target : classes) result.positions += target == options.ignore_index ? 0 : 1;
   const bool is_mean = options.reduction == LossReduction::mean;
   require(!is_mean || result.positions > 0, kOperation, ": none of the ", targets.numel(),
           " targets counts, so their mean is undefined; LossReduction::sum gives 0");

@@ -85,13 +85,13 @@ TEST(CrossEntropy, IgnoredPositionsDoNotExist) {
   fill(targets, -100);
   copy(kept, logits.view().slice(0, 1, 4, 2));
   copy(kept_targets, targets.view().slice(0, 1, 4, 2));
-  const CrossEntropyLoss loss = cross_entropy(logits, targets, d, {.ignore_target = -100, .label_smoothing = 0.1});
+  const CrossEntropyLoss loss = cross_entropy(logits, targets, d, {.ignore_index = -100, .label_smoothing = 0.1});
   EXPECT_EQ(loss.loss, cross_entropy(kept, kept_targets, expected, {.label_smoothing = 0.1}).loss);
   EXPECT_EQ(loss.positions, 2);
   EXPECT_TRUE(same_bits(d.view().slice(0, 1, 4, 2), expected));
   EXPECT_TRUE(same_bits(d.view().slice(0, 0, 4, 2), Tensor(DType::f64, {2, 9})));
   fill(targets, -100);
-  EXPECT_EQ(cross_entropy(logits, targets, d, {.ignore_target = -100, .reduction = LossReduction::sum}).loss, 0);
+  EXPECT_EQ(cross_entropy(logits, targets, d, {.ignore_index = -100, .reduction = LossReduction::sum}).loss, 0);
   EXPECT_TRUE(same_bits(d, Tensor(DType::f64, {4, 9})));
 }
 
@@ -143,12 +143,12 @@ TEST(CrossEntropy, ErrorsSayWhatWasGivenAndWhatIsAllowed) {
     return error_message([&] { cross_entropy(logits, to, gradient, options); });
   };
   EXPECT_EQ(message(targets), "cross_entropy: targets[1] is 3; targets must be in [0,3)");
-  EXPECT_EQ(message(targets, {}, {.ignore_target = -100}), "cross_entropy: targets[1] is 3; targets must be in [0,3) or -100");
+  EXPECT_EQ(message(targets, {}, {.ignore_index = -100}), "cross_entropy: targets[1] is 3; targets must be in [0,3) or -100");
   EXPECT_EQ(message(floats), "cross_entropy: targets is float32; it must be int64 or int32");
   EXPECT_EQ(message(one), "cross_entropy: targets is [1]; it must be [2]");
   EXPECT_EQ(message(two, d64), "cross_entropy: d_logits is float64; it must be float32, as the other tensors");
   EXPECT_EQ(message(two, d, {.label_smoothing = 2}), "cross_entropy: label_smoothing is 2; it must be in [0,1]");
-  EXPECT_EQ(message(none, d, {.ignore_target = -1}),
+  EXPECT_EQ(message(none, d, {.ignore_index = -1}),
             "cross_entropy: none of the 2 targets counts, so their mean is undefined; LossReduction::sum gives 0");
   EXPECT_EQ(error_message([&] { cross_entropy(floats.view().select(0, 0), two); }),
             "cross_entropy: logits is float32 []; it must be a floating tensor [*,classes]");

@@ -84,6 +84,7 @@ void EncoderLayer::backward(const Saved& saved, ConstTensorView d_y, const Gradi
   const TensorView d_x = gradients.x;
   EncoderLayer* const grads = gradients.parameters;
   const DType dtype = attention_norm.weight.dtype();
+  require(gradients.x_write == Write::replace, kOperation, ": x_write is add; d_x can only be replaced");
   require_saved(kOperation, saved.output_residual, norm_position);
   const Shape& shape = saved.attended.shape();
   require_exactly(kOperation, {"d_y", d_y}, shape, dtype);
@@ -118,6 +119,7 @@ void Encoder::forward(ConstTensorView x, TensorView y, const AttentionOptions& o
 
 void Encoder::backward(const Saved& saved, ConstTensorView d_y, const Gradients<Encoder>& gradients, const RunOptions& options) const {
   constexpr const char* kOperation = "Encoder.backward";
+  require(gradients.x_write == Write::replace, kOperation, ": x_write is add; d_x can only be replaced");
   stack_backward(kOperation, *this, saved, saved.layers.empty() ? ConstTensorView() : saved.layers[0].attention_residual.x, d_y, gradients.x,
                  gradients.parameters, options, [&](std::size_t i, ConstTensorView d_out, TensorView d_in) {
                    EncoderLayer* const grads = gradients.parameters != nullptr ? &gradients.parameters->layers[i] : nullptr;

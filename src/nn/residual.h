@@ -31,7 +31,7 @@ SavedResidual residual_forward(const ResidualPart& part, ConstTensorView x, Tens
   return {.x = x, .normed = std::move(normed), .position = part.position, .dropout = part.dropout, .seed = part.seed};
 }
 
-// f(d_out, d_in) writes the part's gradient for its input. d_x does not overlap d_y. Both terms of the sum have the gradient of the sum.
+// f(d_out, d_in) writes the part's gradient for its input. d_x does not overlap d_y. The sum passes its gradient unchanged to x and to f's output.
 template <class F>
 void residual_backward(const LayerNorm& norm, LayerNorm* grads, const SavedResidual& saved, ConstTensorView d_y, TensorView d_x,
                        const RunOptions& options, const F& f) {
@@ -71,8 +71,13 @@ inline AttentionOptions with_seed(AttentionOptions options, std::uint64_t number
   return options;
 }
 
+inline void require_dropout(const char* operation, double dropout) {
+  require(dropout >= 0 && dropout <= 1, operation, ": dropout is ", dropout, "; it must lie in [0,1]");
+}
+
 // The dropout that a call applies. Error in training without a seed.
 inline double dropout_of(const char* operation, double dropout, const AttentionOptions& options) {
+  require_dropout(operation, dropout);  // a public member
   if (options.mode != Mode::training || dropout == 0) return 0;
   require(options.dropout_seed.has_value(), operation,
           ": dropout in training needs dropout_seed, another one for each layer and step (derive_seed)");

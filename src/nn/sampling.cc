@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <functional>
 #include <numeric>
 #include <vector>
 
@@ -15,16 +16,28 @@ namespace {
 // In [0,1), 53 bits.
 double uniform(std::uint64_t seed, std::uint64_t position, std::int64_t row) {
   const auto low = [](std::uint64_t x) { return static_cast<std::uint32_t>(x); };
-  const PhiloxBlock bits = philox4x32({low(position), low(position >> 32), low(static_cast<std::uint64_t>(row)), 0x746f6b65}, {low(seed), low(seed >> 32)});
+  constexpr std::uint32_t kDomain = 0x746f6b65;  // "toke" in ASCII; makes the counters differ from those of other uses of the seed
+  const PhiloxBlock bits = philox4x32({low(position), low(position >> 32), low(static_cast<std::uint64_t>(row)), kDomain}, {low(seed), low(seed >> 32)});
   return static_cast<double>((std::uint64_t{bits[0]} << 21) | (bits[1] >> 11)) * 0x1p-53;
 }
 
-void require_tokens(const char* operation, ConstTensorView logits, TensorView tokens) {
-  require_exactly(operation, {"tokens", tokens}, {logits.extent(0)}, DType::i64);
-  require_separate(operation, {"tokens", tokens}, {{"logits", logits}});
+// The fewest leading tokens, in the order of `before`, whose probabilities sum to `enough`: halves are set apart, not sorted.
+template <class Before, class Sum>
+std::size_t count_of_mass(std::vector<std::int64_t>& tokens, double enough, const Before& before, const Sum& sum) {
+  auto first = tokens.begin(), last = tokens.end();
+  for (double mass = 0; last - first > 1;) {
+    const auto middle = first + (last - first) / 2;
+    std::nth_element(first, middle, last, before);
+    const double half = sum(first, middle);
+    if (mass + half >= enough) {
+      last = middle;
+    } else {
+      mass += half;
+      first = middle;
+    }
+  }
+  return static_cast<std::size_t>(last - tokens.begin());
 }
-
-std::int64_t& token_at(TensorView tokens, std::int64_t row) { return tokens.data<std::int64_t>()[row * tokens.stride(0)]; }
 
 // Draws from the row's tokens; u is in [0,1).
 std::int64_t draw(const std::vector<double>& logits, const SamplingOptions& options, double u) {
@@ -34,7 +47,7 @@ std::int64_t draw(const std::vector<double>& logits, const SamplingOptions& opti
   std::vector<std::int64_t> tokens(logits.size());
   std::iota(tokens.begin(), tokens.end(), 0);
   const auto probability = [&](std::int64_t token) { return p[static_cast<std::size_t>(token)]; };
-  const auto sum_of = [&](const std::vector<std::int64_t>& of) { return std::accumulate(of.begin(), of.end(), 0.0, [&](double sum, std::int64_t token) { return sum + probability(token); }); };
+  const auto sum = [&](auto first, auto last) { return std::transform_reduce(first, last, 0.0, std::plus(), probability); };
   // By logits: of two tokens whose probabilities are both 0 in float64, the likelier one is first.
   const auto before = [&](std::int64_t a, std::int64_t b) {
     const double x = logits[static_cast<std::size_t>(a)], y = logits[static_cast<std::size_t>(b)];
@@ -44,19 +57,9 @@ std::int64_t draw(const std::vector<double>& logits, const SamplingOptions& opti
     std::ranges::nth_element(tokens, tokens.begin() + options.top_k - 1, before);
     tokens.resize(static_cast<std::size_t>(options.top_k));
   }
-  if (options.top_p < 1) {
-    const double enough = options.top_p * sum_of(tokens);
-    const auto later = [&](std::int64_t a, std::int64_t b) { return before(b, a); };
-    std::ranges::make_heap(tokens, later);
-    auto rest = tokens.end();
-    for (double mass = 0; mass < enough && rest != tokens.begin();) {  // the likeliest move to the end, one by one
-      std::pop_heap(tokens.begin(), rest, later);
-      mass += probability(*--rest);
-    }
-    tokens.erase(tokens.begin(), rest);
-  }
-  std::ranges::sort(tokens);  // so that a draw does not depend on how the tokens were chosen
-  double left = u * sum_of(tokens);
+  if (options.top_p < 1) tokens.resize(count_of_mass(tokens, options.top_p * sum(tokens.begin(), tokens.end()), before, sum));
+  if (tokens.size() < logits.size()) std::ranges::sort(tokens);  // so that a draw does not depend on how the tokens were chosen
+  double left = u * sum(tokens.begin(), tokens.end());
   std::int64_t last = tokens.front();
   for (const std::int64_t token : tokens) {
     if (probability(token) == 0) continue;
@@ -67,28 +70,33 @@ std::int64_t draw(const std::vector<double>& logits, const SamplingOptions& opti
   return last;
 }
 
+// Writes choose(row, values) of every row, or nothing.
+template <class F>
+void choose_tokens(const char* operation, ConstTensorView logits, TensorView tokens, const F& choose) {
+  require_logits(operation, logits);
+  require_exactly(operation, {"tokens", tokens}, {logits.extent(0)}, DType::i64);
+  require_separate(operation, {"tokens", tokens}, {{"logits", logits}});
+  std::vector<std::int64_t> chosen;
+  for_each_row_of_logits(operation, logits, [](std::int64_t) { return true; }, [&](std::int64_t row, const std::vector<double>& values) { chosen.push_back(choose(row, values)); });
+  for (std::size_t row = 0; row < chosen.size(); ++row) tokens.data<std::int64_t>()[static_cast<std::int64_t>(row) * tokens.stride(0)] = chosen[row];
+}
+
 }  // namespace
 
 void greedy_tokens(ConstTensorView logits, TensorView tokens) {
-  constexpr const char* kOperation = "greedy_tokens";
-  require_logits(kOperation, logits);
-  require_tokens(kOperation, logits, tokens);
-  for_each_row_of_logits(kOperation, logits, [&](std::int64_t row, const std::vector<double>& values) {
-    token_at(tokens, row) = std::ranges::max_element(values) - values.begin();
-  });
+  choose_tokens("greedy_tokens", logits, tokens, [](std::int64_t, const std::vector<double>& values) { return std::ranges::max_element(values) - values.begin(); });
 }
 
 void sample_tokens(ConstTensorView logits, TensorView tokens, const SamplingOptions& options) {
   constexpr const char* kOperation = "sample_tokens";
-  require_logits(kOperation, logits);
-  require_tokens(kOperation, logits, tokens);
   require(options.temperature > 0 && std::isfinite(options.temperature), kOperation, ": temperature is ", options.temperature,
           "; it must be finite and above 0 (greedy_tokens takes the likeliest token)");
   require(options.top_k >= 0, kOperation, ": top_k is ", options.top_k, "; it must be at least 0 (0: all tokens)");
   require(options.top_p > 0 && options.top_p <= 1, kOperation, ": top_p is ", options.top_p, "; it must be in (0,1]");
-  for_each_row_of_logits(kOperation, logits, [&](std::int64_t row, const std::vector<double>& values) {
-    token_at(tokens, row) = draw(values, options, uniform(options.seed, options.position, row));
-  });
+  require(options.seed && options.position, kOperation, ": ", options.seed ? "position" : "seed",
+          " is missing; a draw needs a seed and the token's position in its text");
+  choose_tokens(kOperation, logits, tokens,
+                [&](std::int64_t row, const std::vector<double>& values) { return draw(values, options, uniform(*options.seed, *options.position, row)); });
 }
 
 }  // namespace polyhead::nn

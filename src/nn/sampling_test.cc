@@ -98,6 +98,8 @@ TEST(Sampling, ErrorsSayWhatWasGivenAndWhatIsAllowed) {
   EXPECT_EQ(sampled({.top_k = -1}), "sample_tokens: top_k is -1; it must be at least 0 (0: all tokens)");
   EXPECT_EQ(sampled({.top_p = 0}), "sample_tokens: top_p is 0; it must be in (0,1]");
   EXPECT_EQ(sampled({.top_p = std::nan("")}), "sample_tokens: top_p is nan; it must be in (0,1]");
+  EXPECT_EQ(sampled({.position = 0}), "sample_tokens: seed is missing; a draw needs a seed and the token's position in its text");
+  EXPECT_EQ(sampled({.seed = 0}), "sample_tokens: position is missing; a draw needs a seed and the token's position in its text");
   EXPECT_EQ(error_message([&] { greedy_tokens({}, tokens); }), "greedy_tokens: logits are missing");
   EXPECT_EQ(error_message([&] { greedy_tokens(empty, tokens); }),
             "greedy_tokens: logits are float32 [2,0]; they must be floating [B,C] with at least one token");

@@ -16,10 +16,6 @@ inline std::uint64_t required_seed(const char* operation, std::optional<std::uin
   return *seed;
 }
 
-inline void require_dropout(const char* operation, double dropout) {
-  require(dropout >= 0 && dropout <= 1, operation, ": dropout is ", dropout, "; it must lie in [0,1]");
-}
-
 template <class Layer, class Config>
 std::vector<Layer> make_layers(const char* operation, const Config& config, std::int64_t count) {
   require(count >= 1, operation, ": count is ", count, "; it must be at least 1");
@@ -65,7 +61,7 @@ void stack_forward(const char* operation, const Stack& stack, ConstTensorView x,
   if (saved != nullptr) saved->outputs = std::move(outputs);
 }
 
-// f(i, d_out, d_in) writes the gradient of layer i's input; x is that of the first.
+// f(i, d_out, d_in) writes the gradient of layer i's input; x: the input of layer 0.
 template <class Stack, class F>
 void stack_backward(const char* operation, const Stack& stack, const typename Stack::Saved& saved, ConstTensorView x, ConstTensorView d_y,
                     TensorView d_x, Stack* grads, const RunOptions& options, const F& f) {

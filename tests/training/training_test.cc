@@ -38,8 +38,8 @@ TEST(Training, CrossEntropyIsTorchs) {
   };
   run("mean", {});
   run("sum", {.reduction = nn::LossReduction::sum});
-  run("ignored", {.ignore_target = -100});
-  run("smoothed", {.ignore_target = -100, .label_smoothing = 0.1});
+  run("ignored", {.ignore_index = -100});
+  run("smoothed", {.ignore_index = -100, .label_smoothing = 0.1});
 }
 
 TEST(Training, AdamWAndClippingAreTorchs) {

@@ -16,7 +16,7 @@ enum class LossReduction : std::uint8_t {
 };
 
 struct CrossEntropyOptions {
-  std::optional<std::int64_t> ignore_target{};  // positions with this target do not count: their logits are not read, their gradient is 0
+  std::optional<std::int64_t> ignore_index{};  // positions with this target do not count: their logits are not read, their gradient is 0
   double label_smoothing = 0;                   // epsilon in [0,1]
   LossReduction reduction = LossReduction::mean;
   double d_loss = 1;  // the gradient of the loss itself; with micro-batches: LossReduction::sum and 1 / positions of all micro-batches
@@ -33,7 +33,7 @@ struct CrossEntropyLoss {
 // (docs/maths.md, eq. 30 and 31; label smoothing: Szegedy et al. 2016, section 7, as torch.nn.CrossEntropyLoss has it). Non-finite logits
 // follow IEEE arithmetic: -infinity is a class of probability 0.
 //
-// logits [*,C] of any floating dtype; targets [*] int64 or int32, each in [0,C) or options.ignore_target, else Error, before anything is
+// logits [*,C] of any floating dtype; targets [*] int64 or int32, each in [0,C) or options.ignore_index, else Error, before anything is
 // written. d_logits, if given, gets the gradient, of the logits' shape and dtype; it may be the logits themselves (the same view), so that
 // training keeps one tensor [*,C]. Any strides. The loss is summed in float64 in the order of the positions: no bit depends on the threads.
 CrossEntropyLoss cross_entropy(ConstTensorView logits, ConstTensorView targets, TensorView d_logits = {}, const CrossEntropyOptions& options = {});

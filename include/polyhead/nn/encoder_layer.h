@@ -49,7 +49,7 @@ struct EncoderLayer : Module<EncoderLayer> {
 
   // x and y [*,T,E] of the parameters' dtype, with any strides; y may not overlap x. options.dropout_seed: of all dropout in this layer.
   void forward(ConstTensorView x, TensorView y, const AttentionOptions& options = {}, Saved* saved = nullptr) const;
-  // d_y [*,T,E]. The gradient of x is required, is overwritten and may not overlap d_y.
+  // d_y [*,T,E]. The gradient of x is required, is overwritten (Error for Write::add) and may not overlap d_y.
   void backward(const Saved& saved, ConstTensorView d_y, const Gradients<EncoderLayer>& gradients, const RunOptions& options = {}) const;
 
   template <class F, class... Self>
@@ -76,7 +76,7 @@ struct Encoder : Module<Encoder> {
   Encoder() = default;
   Encoder(const EncoderLayerConfig& layer, std::int64_t count);  // count at least 1; the seed of layer i is derive_seed(seed, i)
 
-  // As EncoderLayer; the dropout seed of layer i is derive_seed(options.dropout_seed, i).
+  // As EncoderLayer, the gradient of x too; the dropout seed of layer i is derive_seed(options.dropout_seed, i).
   void forward(ConstTensorView x, TensorView y, const AttentionOptions& options = {}, Saved* saved = nullptr) const;
   void backward(const Saved& saved, ConstTensorView d_y, const Gradients<Encoder>& gradients, const RunOptions& options = {}) const;
 

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 
 #include "polyhead/tensor_view.h"
 
@@ -9,11 +10,13 @@
 namespace polyhead::nn {
 
 struct SamplingOptions {
-  double temperature = 1;   // above 0; logits are divided by it
-  std::int64_t top_k = 0;   // only the k likeliest tokens; 0: all
-  double top_p = 1;         // in (0,1]: of these, the fewest likeliest ones whose probabilities sum to at least p (Holtzman et al. 2020)
-  std::uint64_t seed = 0;
-  std::uint64_t position = 0;  // of the token in its text; a draw depends on the seed, the position and the row only
+  double temperature = 1;  // above 0; logits are divided by it
+  std::int64_t top_k = 0;  // only the k likeliest tokens; 0: all
+  double top_p = 1;        // in (0,1]: of these, the fewest likeliest ones whose probabilities sum to at least p (Holtzman et al. 2020)
+  // Both are required: a draw depends on the seed, the position and the row only, and a loop without positions would draw the same number
+  // for each token.
+  std::optional<std::uint64_t> seed{};
+  std::optional<std::uint64_t> position{};  // of the token in its text
 };
 
 // tokens [B], int64, from logits [B,C] of any floating dtype and strides, C from 1. Equally likely tokens are ordered by their number, the

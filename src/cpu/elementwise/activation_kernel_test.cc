@@ -94,6 +94,17 @@ TEST(ActivationKernels, EveryCountWritesItsOwnElementsOnly) {
   });
 }
 
+TEST(ActivationKernels, AnInfiniteGradientStaysInfinite) {
+  static constexpr float kInfinity = std::numeric_limits<float>::infinity();
+  for_each_case([](const Function& function, const cpu::ActivationKernel& kernel) {
+    const float x[] = {1, 0.5f}, d_y[] = {kInfinity, -kInfinity};
+    float d_x[2];
+    kernel.backward(2, x, d_y, false, d_x);
+    EXPECT_EQ(d_x[0], kInfinity) << function.name;
+    EXPECT_EQ(d_x[1], -kInfinity) << function.name;
+  });
+}
+
 TEST(ActivationKernels, FarOutAndNaN) {
   constexpr float kInfinity = std::numeric_limits<float>::infinity(), kLargest = std::numeric_limits<float>::max();
   for_each_case([](const Function& function, const cpu::ActivationKernel& kernel) {
