@@ -1,5 +1,6 @@
 // Which keys a query may attend to: those that every given member of Mask allows. A masked key does not affect the result, even if it is
-// NaN. The name of each boolean tensor says what `true` means.
+// NaN. The name of each boolean tensor says what `true` means. Queries are not masked: in self-attention a padded position is a query too, and
+// must be finite, or its row of the output and, in training, the gradients of all parameters are NaN.
 #pragma once
 
 #include <cstdint>
