@@ -30,6 +30,7 @@
 #include "polyhead/nn/rotary.h"
 #include "polyhead/nn/rotary_embedding.h"
 #include "polyhead/nn/sampling.h"
+#include "polyhead/nn/seed.h"
 #include "polyhead/nn/trace.h"
 #include "polyhead/quantize.h"
 #include "polyhead/relative_bias.h"
@@ -37,4 +38,5 @@
 #include "polyhead/tensor.h"
 #include "polyhead/tensor_view.h"
 #include "polyhead/version.h"
+#include "polyhead/visit.h"
 #include "polyhead/workspace.h"

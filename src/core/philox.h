@@ -10,6 +10,11 @@ using PhiloxBlock = std::array<std::uint32_t, 4>;
 
 PhiloxBlock philox4x32(PhiloxBlock counter, std::array<std::uint32_t, 2> key);
 
+// Uniform in [0,1), a multiple of 2^-53, from two words of a block.
+inline double uniform_double(std::uint32_t high, std::uint32_t low) {
+  return static_cast<double>((std::uint64_t{high} << 32 | low) >> 11) * 0x1p-53;
+}
+
 // Decides for every (b, n, t, s) whether dropout keeps the probability. Four neighbouring keys share a block: the counter is
 // (s / 4, t, n, b) and key s uses word s % 4, so that a kernel draws four or sixteen keys at a time.
 class DropoutBits {

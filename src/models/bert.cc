@@ -5,7 +5,7 @@
 
 #include "core/text.h"
 #include "nn/check.h"
-#include "nn/initialise.h"
+#include "nn/initialiser.h"
 
 namespace polyhead::models {
 namespace {

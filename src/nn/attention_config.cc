@@ -1,7 +1,7 @@
 #include <cmath>
 
 #include "nn/check.h"
-#include "nn/initialise.h"
+#include "nn/initialiser.h"
 #include "polyhead/nn/multi_head_attention.h"
 
 namespace polyhead::nn {

@@ -6,7 +6,7 @@
 #include "core/parallel.h"
 #include "nn/check.h"
 #include "nn/ids.h"
-#include "nn/initialise.h"
+#include "nn/initialiser.h"
 #include "nn/rows.h"
 
 namespace polyhead::nn {

@@ -3,7 +3,7 @@
 #include "nn/check.h"
 #include "nn/chunked_forward.h"
 #include "nn/elementwise.h"
-#include "nn/initialise.h"
+#include "nn/initialiser.h"
 
 namespace polyhead::nn {
 namespace {

@@ -5,7 +5,7 @@
 #include "cpu/select.h"
 #include "nn/check.h"
 #include "nn/elementwise.h"
-#include "nn/initialise.h"
+#include "nn/initialiser.h"
 #include "nn/packed_linear.h"
 
 namespace polyhead::nn {

@@ -15,6 +15,11 @@ namespace {
 // Elements that a thread takes at once. Fixed, so that sums do not depend on the threads.
 constexpr std::int64_t kPiece = 1 << 14;
 
+// Before a name, in messages.
+constexpr const char *kParameter = "the parameter ", *kGradient = "the gradient of ";
+
+bool is_rate(double x) { return x >= 0 && std::isfinite(x); }
+
 struct Piece {
   std::size_t tensor;
   std::int64_t first, count;
@@ -49,15 +54,24 @@ void require_plain(const char* operation, const char* what, const std::string& n
   require(tensor.view().is_contiguous(), operation, ": ", what, name, " is not contiguous");
 }
 
-// Error where two parameters share memory.
-void require_distinct(const char* operation, const ConstNamedParameters& list) {
-  std::vector<std::pair<MemorySpan, std::string_view>> spans;
-  for (const auto& [name, tensor] : list) spans.emplace_back(byte_span(*tensor), name);
-  std::erase_if(spans, [](const auto& item) { return item.first.first == item.first.last; });
-  std::ranges::sort(spans, {}, [](const auto& item) { return item.first.first; });
-  for (std::size_t i = 1; i < spans.size(); ++i) {
-    require(spans[i - 1].first.last <= spans[i].first.first, operation, ": the parameters ", spans[i - 1].second, " and ", spans[i].second,
-            " share memory; list tied parameters once");
+// Error where a tensor that is written shares memory with another tensor. `written` and `read` say what the tensors are.
+void require_distinct(const char* operation, const char* written, const ConstNamedParameters& outputs, const char* read = "",
+                      const ConstNamedParameters& inputs = {}) {
+  struct Item {
+    MemorySpan span;
+    Operand operand;
+    bool is_output;
+  };
+  std::vector<Item> items;
+  for (const auto& [name, tensor] : outputs) items.push_back({byte_span(*tensor), {{written, name}, *tensor}, true});
+  for (const auto& [name, tensor] : inputs) items.push_back({byte_span(*tensor), {{read, name}, *tensor}, false});
+  std::ranges::stable_sort(items, {}, [](const Item& item) { return item.span.first; });
+  for (std::size_t i = 0; i < items.size(); ++i) {
+    for (std::size_t j = i + 1; j < items.size() && items[j].span.first < items[i].span.last; ++j) {
+      const Item &one = items[items[i].is_output ? i : j], &other = items[items[i].is_output ? j : i];
+      require(!one.is_output || !overlaps(one.operand.view, other.operand.view), operation, ": ", one.operand.name, " and ", other.operand.name,
+              " share memory; ", other.is_output ? "list tied parameters once" : "each needs memory of its own");
+    }
   }
 }
 
@@ -80,10 +94,10 @@ AdamW::AdamW(const ConstNamedParameters& list, AdamWConfig config) : config_(std
   const AdamWConfig& c = config_;
   require(c.beta1 >= 0 && c.beta1 < 1 && c.beta2 >= 0 && c.beta2 < 1, kOperation, ": beta1 is ", c.beta1, " and beta2 ", c.beta2,
           "; both must be in [0,1)");
-  require(c.learning_rate >= 0 && c.epsilon >= 0 && c.weight_decay >= 0, kOperation, ": learning_rate is ", c.learning_rate, ", epsilon ",
-          c.epsilon, " and weight_decay ", c.weight_decay, "; none may be negative");
-  for (const auto& [name, tensor] : list) require_plain(kOperation, "the parameter ", name, *tensor);
-  require_distinct(kOperation, list);
+  require(is_rate(c.learning_rate) && is_rate(c.epsilon) && is_rate(c.weight_decay), kOperation, ": learning_rate is ", c.learning_rate,
+          ", epsilon ", c.epsilon, " and weight_decay ", c.weight_decay, "; each must be finite and not negative");
+  for (const auto& [name, tensor] : list) require_plain(kOperation, kParameter, name, *tensor);
+  require_distinct(kOperation, kParameter, list);
   for (const auto& [name, tensor] : list) {
     moments_.push_back({name, zeros_like(*tensor), zeros_like(*tensor), !c.decays || c.decays(name, *tensor)});
   }
@@ -92,13 +106,14 @@ AdamW::AdamW(const ConstNamedParameters& list, AdamWConfig config) : config_(std
 void AdamW::step(const NamedParameters& list, const ConstNamedParameters& gradients, const AdamWStep& options) {
   constexpr const char* kOperation = "AdamW.step";
   const double learning_rate = options.learning_rate.value_or(config_.learning_rate);
-  require(learning_rate >= 0, kOperation, ": learning_rate is ", learning_rate, "; it may not be negative");
+  require(is_rate(learning_rate), kOperation, ": learning_rate is ", learning_rate, "; it must be finite and not negative");
   ConstNamedParameters expected;
   for (const Moments& moments : moments_) expected.emplace_back(moments.name, &moments.m);
   require_same(kOperation, "parameter", expected, list);
   require_same(kOperation, "gradient", expected, gradients);
-  for (const auto& [name, tensor] : list) require_plain(kOperation, "the parameter ", name, *tensor);
-  for (const auto& [name, tensor] : gradients) require_plain(kOperation, "the gradient of ", name, *tensor);
+  for (const auto& [name, tensor] : list) require_plain(kOperation, kParameter, name, *tensor);
+  for (const auto& [name, tensor] : gradients) require_plain(kOperation, kGradient, name, *tensor);
+  require_distinct(kOperation, kParameter, list, kGradient, gradients);
 
   const auto number = static_cast<double>(++*steps_.data<std::int64_t>());
   const double first = 1 - std::pow(config_.beta1, number), second = 1 - std::pow(config_.beta2, number);
@@ -131,7 +146,8 @@ void AdamW::step(const NamedParameters& list, const ConstNamedParameters& gradie
 double clip_gradients(const NamedParameters& gradients, double max_norm, Executor* executor) {
   constexpr const char* kOperation = "clip_gradients";
   require(max_norm >= 0, kOperation, ": max_norm is ", max_norm, "; it may not be negative");
-  for (const auto& [name, tensor] : gradients) require_plain(kOperation, "the gradient of ", name, *tensor);
+  for (const auto& [name, tensor] : gradients) require_plain(kOperation, kGradient, name, *tensor);
+  require_distinct(kOperation, kGradient, gradients);
   const std::vector<Piece> pieces = cut(gradients);
   std::vector<double> sums(pieces.size());
   for_each_piece(pieces, executor, [&](std::size_t i, const Piece& piece) {
@@ -163,7 +179,12 @@ double clip_gradients(const NamedParameters& gradients, double max_norm, Executo
 void add_gradients(const ConstNamedParameters& gradients, const NamedParameters& sums, Executor* executor) {
   constexpr const char* kOperation = "add_gradients";
   require_same(kOperation, "sums", gradients, sums);
-  for (std::size_t i = 0; i < sums.size(); ++i) add(*gradients[i].second, *sums[i].second, executor);
+  for (const auto& [name, tensor] : sums) {
+    require(!overlaps_itself(*tensor), kOperation, ": elements of the sum ", name, " share memory; each needs memory of its own");
+  }
+  require_distinct(kOperation, "the sum ", sums, kGradient, gradients);
+  // A scalar has no row for add().
+  for (std::size_t i = 0; i < sums.size(); ++i) add(gradients[i].second->view().unsqueeze(0), sums[i].second->view().unsqueeze(0), executor);
 }
 
 }  // namespace polyhead::nn

@@ -86,17 +86,24 @@ TEST(AdamW, ErrorsSayWhatWasGivenAndNothingIsChanged) {
   without.output.bias = Tensor();
   EXPECT_EQ(error_message([&] { optimizer.step(layer, without); }), "AdamW.step: gradient has 3 tensors; there must be 4");
   EXPECT_EQ(error_message([&] { optimizer.step(layer, layer, {.learning_rate = -1}); }),
-            "AdamW.step: learning_rate is -1; it may not be negative");
+            "AdamW.step: learning_rate is -1; it must be finite and not negative");
+  const double infinity = std::numeric_limits<double>::infinity();
+  EXPECT_EQ(error_message([&] { optimizer.step(layer, zeros_like(layer), {.learning_rate = infinity}); }),
+            "AdamW.step: learning_rate is inf; it must be finite and not negative");
+  EXPECT_EQ(error_message([&] { optimizer.step(layer, layer); }),
+            "AdamW.step: the parameter hidden.weight and the gradient of hidden.weight share memory; each needs memory of its own");
   EXPECT_EQ(optimizer.steps(), 0);
+  EXPECT_EQ(error_message([&] { AdamW(layer, {.learning_rate = infinity}); }),
+            "AdamW: learning_rate is inf, epsilon 1e-08 and weight_decay 0.01; each must be finite and not negative");
   EXPECT_EQ(error_message([&] { AdamW(layer, {.beta2 = 1}); }), "AdamW: beta1 is 0.9 and beta2 1; both must be in [0,1)");
   EXPECT_EQ(error_message([&] { AdamW(layer, {.epsilon = -1}); }),
-            "AdamW: learning_rate is 0.001, epsilon -1 and weight_decay 0.01; none may be negative");
+            "AdamW: learning_rate is 0.001, epsilon -1 and weight_decay 0.01; each must be finite and not negative");
   EXPECT_EQ(error_message([&] { AdamW(random_layer(DType::bf16, 1)); }),
             "AdamW: the parameter hidden.weight is bfloat16; it must be float32 or float64");
   FeedForward tied = random_layer(DType::f32, 1, 3);
   tied.output.weight = Tensor::share(tied.hidden.weight.view(), tied.hidden.weight.owner());
   EXPECT_EQ(error_message([&] { AdamW{tied}; }),
-            "AdamW: the parameters hidden.weight and output.weight share memory; list tied parameters once");
+            "AdamW: the parameter hidden.weight and the parameter output.weight share memory; list tied parameters once");
 }
 
 TEST(ClipGradients, ScalesOnlyLongGradients) {
@@ -118,6 +125,83 @@ TEST(ClipGradients, NonFiniteGradientIsNamedAndNothingIsScaled) {
             "clip_gradients: the squares of the gradient of output.weight sum to no finite number");
   EXPECT_TRUE(same_bits(gradient.hidden.weight, before.hidden.weight));
   EXPECT_EQ(error_message([&] { clip_gradients(gradient, -1); }), "clip_gradients: max_norm is -1; it may not be negative");
+}
+
+// A tensor of 3 elements of `memory`, from `first` on.
+Tensor part(Tensor& memory, std::int64_t first) { return Tensor::share(memory.view().slice(0, first, first + 3), memory.owner()); }
+
+TEST(ClipGradients, GradientsThatShareMemoryAreRefused) {
+  Tensor memory = Tensor::of<double>({6}, {1, 1, 1, 1, 1, 1});
+  Tensor a = part(memory, 0), b = part(memory, 2), c = part(memory, 3);
+  EXPECT_EQ(error_message([&] { clip_gradients({{"a", &a}, {"b", &b}}, 1); }),
+            "clip_gradients: the gradient of a and the gradient of b share memory; list tied parameters once");
+  EXPECT_EQ(test::to_doubles(memory), std::vector<double>(6, 1));
+  EXPECT_DOUBLE_EQ(clip_gradients({{"a", &a}, {"c", &c}}, 6), std::sqrt(6));
+}
+
+TEST(AddGradients, SumsThatShareMemoryAreRefused) {
+  Tensor memory = Tensor::of<double>({6}, {1, 2, 3, 4, 5, 6});
+  const Tensor before = memory;
+  Tensor a = part(memory, 0), b = part(memory, 2), c = part(memory, 3), other(DType::f64, {3});
+  EXPECT_EQ(error_message([&] { add_gradients({{"w", &a}}, {{"w", &b}}); }),
+            "add_gradients: the sum w and the gradient of w share memory; each needs memory of its own");
+  EXPECT_EQ(error_message([&] { add_gradients({{"w", &a}}, {{"w", &a}}); }),
+            "add_gradients: the sum w and the gradient of w share memory; each needs memory of its own");
+  EXPECT_EQ(error_message([&] { add_gradients({{"v", &other}, {"w", &other}}, {{"v", &a}, {"w", &b}}); }),
+            "add_gradients: the sum v and the sum w share memory; list tied parameters once");
+  Tensor repeated = Tensor::share(memory.view().slice(0, 0, 1).expand({3}), memory.owner());
+  EXPECT_EQ(error_message([&] { add_gradients({{"w", &other}}, {{"w", &repeated}}); }),
+            "add_gradients: elements of the sum w share memory; each needs memory of its own");
+  EXPECT_TRUE(same_bits(memory, before));
+  // Columns of one tensor lie between each other and share nothing; gradients that are only read may share.
+  Tensor columns = Tensor::of<double>({2, 2}, {1, 2, 3, 4});
+  Tensor left = Tensor::share(columns.view().select(1, 0), columns.owner()), right = Tensor::share(columns.view().select(1, 1), columns.owner());
+  const Tensor gradient = Tensor::of<double>({2}, {10, 20});
+  add_gradients({{"v", &gradient}, {"w", &gradient}}, {{"v", &left}, {"w", &right}});
+  EXPECT_TRUE(same_bits(columns, Tensor::of<double>({2, 2}, {11, 12, 23, 24})));
+  add_gradients({{"w", &a}}, {{"w", &c}});
+  EXPECT_TRUE(same_bits(memory, Tensor::of<double>({6}, {1, 2, 3, 5, 7, 9})));
+}
+
+// A type of the caller, not a Module, whose only parameter is a scalar: a learned temperature.
+struct Scalar {
+  Tensor value = Tensor::of<double>({}, {3});
+  template <class F>
+  void visit(const F& f) {
+    f(std::string("value"), value);
+  }
+  template <class F>
+  void visit(const F& f) const {
+    f(std::string("value"), value);
+  }
+};
+
+TEST(Optimizer, ScalarParameterOfACallersType) {
+  Scalar model, gradient, sum;
+  add_gradients(gradient, sum);
+  EXPECT_EQ(*sum.value.data<double>(), 6);
+  EXPECT_EQ(clip_gradients(sum, 10), 6);
+  AdamW optimizer(model, {.learning_rate = 0.5, .epsilon = 0, .weight_decay = 0});
+  optimizer.step(model, sum);
+  EXPECT_DOUBLE_EQ(*model.value.data<double>(), 2.5);
+}
+
+TEST(Optimizer, ListsDoAsModulesDo) {
+  FeedForward model = random_layer(DType::f32, 1), same = model;
+  FeedForward gradient = random_layer(DType::f32, 2), sums = random_layer(DType::f32, 3), same_sums = sums;
+  AdamW of_model(model);
+  add_gradients(gradient, sums);
+  const double norm = clip_gradients(sums, 0.1);
+  of_model.step(model, sums);
+
+  auto list = parameters(same), gradient_list = parameters(gradient), sums_list = parameters(same_sums);
+  AdamW of_list(list), with_config(list, {});
+  add_gradients(gradient_list, sums_list);
+  EXPECT_EQ(clip_gradients(sums_list, 0.1), norm);
+  of_list.step(list, sums_list);
+  const FeedForward zeros = zeros_like(same);
+  with_config.step(list, parameters(zeros), {.learning_rate = 0});
+  for (std::size_t i = 0; i < list.size(); ++i) EXPECT_TRUE(same_bits(*list[i].second, *parameters(model)[i].second));
 }
 
 TEST(AddGradients, SumOfMicroBatchesIsTheGradientOfTheBatch) {

@@ -52,8 +52,22 @@ TEST(Checkpoint, ModelAloneSkipsTheOptimizer) {
   io::save_parameters(model, nn::AdamW(model), folder / "run.safetensors");
   io::load_parameters(loaded, folder / "run.safetensors");
   EXPECT_TRUE(same_bits(loaded.output.weight, model.output.weight));
-  io::save_parameters(model, folder / "model.safetensors");
-  EXPECT_EQ(io::open_tensors(folder / "model.safetensors").tensors.size(), 4u);
+  // The path may be of any type, with metadata and without.
+  const auto path = folder / "model.safetensors";
+  const std::string text = path.string();
+  const char* const characters = text.c_str();
+  const auto saves = [&](const auto& to) {
+    fill(model.output.bias, *model.output.bias.data<float>() + 1);
+    io::save_parameters(model, to);
+    EXPECT_EQ(io::load_parameters(loaded, to), io::Metadata());
+    io::save_parameters(model, to, {{"epoch", "3"}});
+    EXPECT_EQ(io::load_parameters(loaded, to), (io::Metadata{{"epoch", "3"}}));
+    EXPECT_TRUE(same_bits(loaded.output.bias, model.output.bias));
+    EXPECT_EQ(io::open_tensors(path).tensors.size(), 4u);
+  };
+  saves(path);
+  saves(text);
+  saves(characters);
 }
 
 TEST(Checkpoint, WhatDoesNotFitIsNamedAndNothingIsChanged) {

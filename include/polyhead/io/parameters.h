@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "polyhead/io/tensor_file.h"
+#include "polyhead/visit.h"
 
 #pragma GCC visibility push(default)
 namespace polyhead::io {
@@ -16,11 +17,11 @@ namespace polyhead::io {
 namespace detail {
 inline constexpr std::string_view kOptimizer = "optimizer.";  // before the names of an optimizer's tensors
 
-template <class M>
+template <VisitsTensors M>
 void list_tensors(std::string_view prefix, const M& module, std::vector<NamedView>& list) {
   module.visit([&](const std::string& name, const Tensor& tensor) { list.push_back({std::string(prefix) + name, tensor.view()}); });
 }
-template <class M>
+template <VisitsTensors M>
 void list_tensors(std::string_view prefix, M& module, std::vector<std::pair<std::string, Tensor*>>& list) {
   module.visit([&](const std::string& name, Tensor& tensor) { list.emplace_back(std::string(prefix) + name, &tensor); });
 }
@@ -28,14 +29,14 @@ Metadata load_into(const std::vector<std::pair<std::string, Tensor*>>& list, con
 }  // namespace detail
 
 // Writes a file whole or not at all, in the format that the extension names (see save_tensors).
-template <class M>
+template <VisitsTensors M>
 void save_parameters(const M& module, const std::filesystem::path& path, const Metadata& metadata = {}) {
   std::vector<NamedView> list;
   detail::list_tensors("", module, list);
   save_tensors(path, list, metadata);
 }
 // With the optimizer in the same file, so that both are of the same step; its tensors are named "optimizer.NAME".
-template <class M, class Optimizer>
+template <VisitsTensors M, VisitsTensors Optimizer>
 void save_parameters(const M& module, const Optimizer& optimizer, const std::filesystem::path& path, const Metadata& metadata = {}) {
   std::vector<NamedView> list;
   detail::list_tensors("", module, list);
@@ -45,13 +46,13 @@ void save_parameters(const M& module, const Optimizer& optimizer, const std::fil
 
 // Copies a file's tensors into those of the module and returns the file's metadata. Error that names a tensor which the file lacks, which
 // the module does not have, or whose shape or dtype differs; nothing is then changed. Without an optimizer, one in the file is skipped.
-template <class M>
+template <VisitsTensors M>
 Metadata load_parameters(M& module, const std::filesystem::path& path) {
   std::vector<std::pair<std::string, Tensor*>> list;
   detail::list_tensors("", module, list);
   return detail::load_into(list, path, detail::kOptimizer);
 }
-template <class M, class Optimizer>
+template <VisitsTensors M, VisitsTensors Optimizer>
 Metadata load_parameters(M& module, Optimizer& optimizer, const std::filesystem::path& path) {
   std::vector<std::pair<std::string, Tensor*>> list;
   detail::list_tensors("", module, list);

@@ -5,6 +5,7 @@
 #include <cstdint>
 
 #include "polyhead/executor.h"
+#include "polyhead/nn/seed.h"
 #include "polyhead/tensor_view.h"
 
 #pragma GCC visibility push(default)
@@ -15,10 +16,6 @@ namespace polyhead::nn {
 // bits are computed again and never stored. Element e of row r (row-major over *) is kept where attention dropout with this seed keeps (b, n,
 // t, s) = (0, 0, r, e) (docs/maths.md, section 2): no bit depends on threads or strides. Give each use and each step a seed of its own.
 void dropout(ConstTensorView x, TensorView y, double p, std::uint64_t seed, Executor* executor = nullptr);
-
-// A seed for part `number` of something that has one seed: a layer of a model, a use of dropout in a layer, a step of a run. Philox of both
-// numbers, so that equal seeds do not meet by accident: derive_seed(derive_seed(seed, step), layer).
-std::uint64_t derive_seed(std::uint64_t seed, std::uint64_t number);
 
 }  // namespace polyhead::nn
 #pragma GCC visibility pop

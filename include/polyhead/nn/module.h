@@ -15,6 +15,7 @@
 
 #include "polyhead/executor.h"
 #include "polyhead/tensor.h"
+#include "polyhead/visit.h"
 #include "polyhead/workspace.h"
 
 #pragma GCC visibility push(default)
@@ -97,10 +98,17 @@ void visit(const std::string& prefix, M& layer, F& f) {
 
 }  // namespace detail
 
-template <class M>
+// Names and tensors in the order of visit.
+using NamedParameters = std::vector<std::pair<std::string, Tensor*>>;
+struct ConstNamedParameters : std::vector<std::pair<std::string, const Tensor*>> {
+  using vector::vector;
+  ConstNamedParameters(const NamedParameters& list) : vector(list.begin(), list.end()) {}  // NOLINT(google-explicit-constructor)
+};
+
+template <VisitsTensors M>
 auto parameters(M& module) {
   using TensorType = std::conditional_t<std::is_const_v<M>, const Tensor, Tensor>;
-  std::vector<std::pair<std::string, TensorType*>> list;
+  std::conditional_t<std::is_const_v<M>, ConstNamedParameters, NamedParameters> list;
   module.visit([&](const std::string& name, TensorType& tensor) { list.emplace_back(name, &tensor); });
   return list;
 }

@@ -7,16 +7,12 @@
 #include <functional>
 #include <optional>
 #include <string>
-#include <utility>
 #include <vector>
 
 #include "polyhead/nn/module.h"
 
 #pragma GCC visibility push(default)
 namespace polyhead::nn {
-
-using NamedParameters = std::vector<std::pair<std::string, Tensor*>>;  // as parameters(module)
-using ConstNamedParameters = std::vector<std::pair<std::string, const Tensor*>>;
 
 // The defaults are those of torch.optim.AdamW.
 struct AdamWConfig {
@@ -41,12 +37,13 @@ struct AdamWStep {
 // parameters once. No bit depends on the number of threads.
 class AdamW {
  public:
-  template <class M>
+  template <VisitsTensors M>
   explicit AdamW(const M& module, AdamWConfig config = {}) : AdamW(parameters(module), std::move(config)) {}
-  AdamW(const ConstNamedParameters& parameters, AdamWConfig config);
+  explicit AdamW(const ConstNamedParameters& parameters, AdamWConfig config = {});
 
-  // Error unless both have the names, shapes and dtypes of the module that the optimizer was made for; nothing is then changed.
-  template <class M>
+  // Error unless both have the names, shapes and dtypes of the module that the optimizer was made for, and where a parameter shares memory
+  // with another or with a gradient; nothing is then changed.
+  template <VisitsTensors M>
   void step(M& module, const M& gradients, const AdamWStep& options = {}) {
     step(parameters(module), parameters(gradients), options);
   }
@@ -85,16 +82,17 @@ class AdamW {
 
 // Multiplies all gradients by min(1, max_norm / (norm + 1e-6)), where norm is the root of the sum of all their squares, and returns norm
 // (Pascanu et al. 2013, algorithm 1; 1e-6 as torch.nn.utils.clip_grad_norm_). The sum is float64 in a fixed order. Error that names a
-// gradient whose squares sum to no finite number; nothing is then changed.
+// gradient whose squares sum to no finite number, and where two gradients share memory; nothing is then changed.
 double clip_gradients(const NamedParameters& gradients, double max_norm, Executor* executor = nullptr);
-template <class M>
+template <VisitsTensors M>
 double clip_gradients(M& gradients, double max_norm, Executor* executor = nullptr) {
   return clip_gradients(parameters(gradients), max_norm, executor);
 }
 
-// sums += gradients, parameter by parameter: for micro-batches, and for a layer or an embedding that a model uses twice.
+// sums += gradients, parameter by parameter: for micro-batches, and for a layer or an embedding that a model uses twice. Error where one of
+// the sums shares memory with another or with a gradient; nothing is then changed.
 void add_gradients(const ConstNamedParameters& gradients, const NamedParameters& sums, Executor* executor = nullptr);
-template <class M>
+template <VisitsTensors M>
 void add_gradients(const M& gradients, M& sums, Executor* executor = nullptr) {
   add_gradients(parameters(gradients), parameters(sums), executor);
 }

@@ -1,7 +1,4 @@
-#include "nn/initialise.h"
-
-#include "polyhead/nn/encoder_layer.h"
-#include "polyhead/nn/initialisation.h"
+#include "nn/initialiser.h"
 
 #include "support/compare.h"
 #include "support/random.h"
@@ -62,28 +59,6 @@ TEST(Initialiser, XavierBoundIsOfBothWidths) {
   EXPECT_GT(largest, 0.99 * bound);  // of 1980 values the largest is below that with probability 2e-9
   Tensor none(DType::f64, {0, 0});
   Initialiser(4).xavier_uniform(none);
-}
-
-TEST(InitialiseNormal, DrawsMatricesAndClearsBiases) {
-  EncoderLayer layer({.width = 64, .heads = 4, .seed = 1});
-  initialise_normal(layer, {.deviation = 0.5, .residual_layers = 8, .seed = 2});
-  for (const auto& [name, tensor] : parameters(layer)) {
-    double squares = 0;
-    for (const double value : test::to_doubles(*tensor)) squares += value * value;
-    const auto count = static_cast<double>(tensor->numel());
-    const double expected = name.ends_with("bias") ? 0 : name.ends_with("norm.weight") ? 1 : name.ends_with("output.weight") ? 0.125 : 0.5;
-    EXPECT_NEAR(std::sqrt(squares / count), expected, 4 * expected / std::sqrt(2 * count)) << name;  // four standard errors
-  }
-  EncoderLayer again({.width = 64, .heads = 4, .seed = 3});
-  initialise_normal(again, {.deviation = 0.5, .residual_layers = 8, .seed = 2});
-  EXPECT_TRUE(test::same_bits(again.attention.q.weight, layer.attention.q.weight));
-  EXPECT_FALSE(test::same_bits(layer.attention.q.weight, layer.attention.k.weight));
-  MultiHeadAttention gated({.query_width = 4, .gate = Gate::sigmoid});
-  initialise_normal(gated, {.seed = 2});
-  for (const double value : test::to_doubles(gated.gate.bias)) EXPECT_EQ(value, 1);
-  EXPECT_EQ(test::error_message([&] { initialise_normal(layer, {}); }), "initialise_normal: it needs a seed");
-  EXPECT_EQ(test::error_message([&] { initialise_normal(layer, {.deviation = -1, .seed = 1}); }),
-            "initialise_normal: deviation is -1 and residual_layers 0; neither may be negative");
 }
 
 }  // namespace

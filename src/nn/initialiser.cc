@@ -1,4 +1,4 @@
-#include "nn/initialise.h"
+#include "nn/initialiser.h"
 
 #include <cmath>
 #include <numbers>
@@ -6,8 +6,6 @@
 #include "core/dispatch.h"
 #include "core/index.h"
 #include "core/philox.h"
-#include "core/text.h"
-#include "polyhead/nn/initialisation.h"
 
 namespace polyhead::nn::inline internal {
 namespace {
@@ -19,9 +17,6 @@ PhiloxBlock draw(std::uint64_t seed, std::uint32_t stream, std::int64_t index) {
   return philox4x32({static_cast<std::uint32_t>(number), static_cast<std::uint32_t>(number >> 32), stream, kDomain},
                     {static_cast<std::uint32_t>(seed), static_cast<std::uint32_t>(seed >> 32)});
 }
-
-// Uniform in [0,1), a multiple of 2^-53.
-double unit(std::uint32_t high, std::uint32_t low) { return static_cast<double>((std::uint64_t{high} << 32 | low) >> 11) * 0x1p-53; }
 
 template <class F>
 void fill_each(TensorView parameter, const F& value) {
@@ -38,7 +33,7 @@ void fill_each(TensorView parameter, const F& value) {
 void Initialiser::uniform(TensorView parameter, double low, double high) {
   fill_each(parameter, [&, stream = stream_++](std::int64_t index) {
     const PhiloxBlock block = draw(seed_, stream, index);
-    return low + (high - low) * unit(block[0], block[1]);
+    return low + (high - low) * uniform_double(block[0], block[1]);
   });
 }
 
@@ -46,8 +41,8 @@ void Initialiser::normal(TensorView parameter, double mean, double deviation) {
   fill_each(parameter, [&, stream = stream_++](std::int64_t index) {
     const PhiloxBlock block = draw(seed_, stream, index);
     // Box and Muller 1958; 1 - u is in (0,1], where the logarithm is finite.
-    const double radius = std::sqrt(-2 * std::log(1 - unit(block[0], block[1])));
-    return mean + deviation * radius * std::cos(2 * std::numbers::pi * unit(block[2], block[3]));
+    const double radius = std::sqrt(-2 * std::log(1 - uniform_double(block[0], block[1])));
+    return mean + deviation * radius * std::cos(2 * std::numbers::pi * uniform_double(block[2], block[3]));
   });
 }
 
@@ -70,23 +65,3 @@ std::uint64_t Initialiser::child_seed() {
 }
 
 }  // namespace polyhead::nn::inline internal
-
-namespace polyhead::nn {
-
-void initialise_normal(const NamedParameters& list, const NormalInitialisation& options) {
-  constexpr const char* kOperation = "initialise_normal";
-  require(options.seed.has_value(), kOperation, ": it needs a seed");
-  require(options.deviation >= 0 && options.residual_layers >= 0, kOperation, ": deviation is ", options.deviation,
-          " and residual_layers ", options.residual_layers, "; neither may be negative");
-  const double scale = options.residual_layers > 0 ? 1 / std::sqrt(2 * static_cast<double>(options.residual_layers)) : 1;
-  Initialiser initialiser(*options.seed);
-  for (const auto& [name, tensor] : list) {
-    if (tensor->shape().size() >= 2) {
-      initialiser.normal(*tensor, 0, options.deviation * (name.ends_with("output.weight") ? scale : 1));
-    } else if (name.ends_with("bias") && !name.ends_with("gate.bias")) {
-      fill(*tensor, 0);
-    }
-  }
-}
-
-}  // namespace polyhead::nn
