@@ -31,6 +31,7 @@
 #include "polyhead/nn/rotary_embedding.h"
 #include "polyhead/nn/sampling.h"
 #include "polyhead/nn/seed.h"
+#include "polyhead/nn/stack_cache.h"
 #include "polyhead/nn/trace.h"
 #include "polyhead/quantize.h"
 #include "polyhead/relative_bias.h"

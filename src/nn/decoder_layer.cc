@@ -1,8 +1,10 @@
 #include "polyhead/nn/decoder_layer.h"
 
+#include "nn/attention_shapes.h"
 #include "nn/check.h"
 #include "nn/residual.h"
 #include "nn/stack.h"
+#include "polyhead/nn/stack_cache.h"
 
 namespace polyhead::nn {
 namespace {
@@ -13,14 +15,44 @@ AttentionOptions causal(AttentionOptions options) {
 }
 
 // The self-attention's options without what belongs to its keys.
-AttentionOptions for_memory(const DecoderOptions& options) {
-  const AttentionOptions& own = options.attention;
-  return {.mask = options.memory_mask,
+AttentionOptions for_memory(const AttentionOptions& own, const Mask& mask) {
+  return {.mask = mask,
           .mode = own.mode,
           .dropout_seed = own.dropout_seed,
           .backend = own.backend,
           .executor = own.executor,
           .workspace = own.workspace};
+}
+
+// attend_memory(in, out, saved) computes the second attention. x and y do not overlap.
+template <class F>
+void layer_forward(const char* operation, const DecoderLayer& layer, ConstTensorView x, TensorView y, const AttentionOptions& options,
+                   DecoderLayer::Saved* saved, const F& attend_memory) {
+  using Saved = DecoderLayer::Saved;
+  const double dropped = dropout_of(operation, layer.dropout, options);
+  if (saved != nullptr) *saved = {};  // returns the memory of an earlier pass to the workspace
+  const auto of_saved = [&](auto Saved::*member) { return saved != nullptr ? &(saved->*member) : nullptr; };
+  const RunOptions run{options.executor, options.workspace};
+  const auto part = [&](const LayerNorm& norm, std::uint64_t number) {
+    return ResidualPart{norm, layer.norm_position, dropped, with_seed(options, number).dropout_seed.value_or(0), run};
+  };
+  const auto like_x = [&] { return uninitialised(y.dtype(), x.shape(), options.workspace); };
+  Tensor self_attended = like_x(), memory_attended = like_x();
+  SavedResidual first = residual_forward(part(layer.self_norm, 1), x, self_attended, [&](ConstTensorView in, TensorView out) {
+    layer.self_attention.forward({.query = in}, out, with_seed(causal(options), 0), of_saved(&Saved::self_attention));
+  });
+  SavedResidual second = residual_forward(part(layer.memory_norm, 3), self_attended, memory_attended, [&](ConstTensorView in, TensorView out) {
+    attend_memory(in, out, of_saved(&Saved::memory_attention));
+  });
+  SavedResidual third = residual_forward(part(layer.output_norm, 4), memory_attended, y, [&](ConstTensorView in, TensorView out) {
+    layer.feed_forward.forward(in, out, run, of_saved(&Saved::feed_forward));
+  });
+  if (saved == nullptr) return;
+  saved->self_residual = std::move(first);
+  saved->memory_residual = std::move(second);
+  saved->output_residual = std::move(third);
+  saved->self_attended = std::move(self_attended);
+  saved->memory_attended = std::move(memory_attended);
 }
 
 }  // namespace
@@ -58,31 +90,9 @@ void DecoderLayer::forward(ConstTensorView x, ConstTensorView memory, TensorView
   require_exactly(kOperation, {"y", y}, x.shape(), dtype);
   require_separate(kOperation, {"y", y}, {{"x", x}, {"memory", memory}});
   require_parameters_separate(kOperation, {{"y", y}}, *this);
-  const double dropped = dropout_of(kOperation, dropout, own);
-
-  if (saved != nullptr) *saved = {};  // returns the memory of an earlier pass to the workspace
-  const auto of_saved = [&](auto Saved::*member) { return saved != nullptr ? &(saved->*member) : nullptr; };
-  const RunOptions run{own.executor, own.workspace};
-  const auto part = [&](const LayerNorm& norm, std::uint64_t number) {
-    return ResidualPart{norm, norm_position, dropped, with_seed(own, number).dropout_seed.value_or(0), run};
-  };
-  const auto like_x = [&] { return uninitialised(dtype, x.shape(), own.workspace); };
-  Tensor self_attended = like_x(), memory_attended = like_x();
-  SavedResidual first = residual_forward(part(self_norm, 1), x, self_attended, [&](ConstTensorView in, TensorView out) {
-    self_attention.forward({.query = in}, out, with_seed(causal(own), 0), of_saved(&Saved::self_attention));
+  layer_forward(kOperation, *this, x, y, own, saved, [&](ConstTensorView in, TensorView out, MultiHeadAttention::Saved* of_attention) {
+    memory_attention.forward({.query = in, .key = memory}, out, with_seed(for_memory(own, options.memory_mask), 2), of_attention);
   });
-  SavedResidual second = residual_forward(part(memory_norm, 3), self_attended, memory_attended, [&](ConstTensorView in, TensorView out) {
-    memory_attention.forward({.query = in, .key = memory}, out, with_seed(for_memory(options), 2), of_saved(&Saved::memory_attention));
-  });
-  SavedResidual third = residual_forward(part(output_norm, 4), memory_attended, y, [&](ConstTensorView in, TensorView out) {
-    feed_forward.forward(in, out, run, of_saved(&Saved::feed_forward));
-  });
-  if (saved == nullptr) return;
-  saved->self_residual = std::move(first);
-  saved->memory_residual = std::move(second);
-  saved->output_residual = std::move(third);
-  saved->self_attended = std::move(self_attended);
-  saved->memory_attended = std::move(memory_attended);
 }
 
 void DecoderLayer::backward(const Saved& saved, ConstTensorView d_y, const DecoderGradients<DecoderLayer>& gradients,
@@ -132,7 +142,7 @@ Decoder::Decoder(const DecoderLayerConfig& layer, std::int64_t count)
 
 void Decoder::forward(ConstTensorView x, ConstTensorView memory, TensorView y, const DecoderOptions& options, Saved* saved) const {
   constexpr const char* kOperation = "Decoder.forward";
-  require(options.attention.cache == nullptr, kOperation, ": a cache belongs to one layer; call the layers one by one");
+  require_no_cache(kOperation, options.attention, "DecoderCache");
   if (saved != nullptr) *saved = {};
   require_separate(kOperation, {"y", y}, {{"memory", memory}});
   stack_forward(kOperation, *this, x, y, {options.attention.executor, options.attention.workspace}, saved,
@@ -141,6 +151,22 @@ void Decoder::forward(ConstTensorView x, ConstTensorView memory, TensorView y, c
                   of_options.attention = with_seed(options.attention, i);
                   layers[i].forward(in, memory, out, of_options, of_layer);
                 });
+}
+
+void Decoder::forward(ConstTensorView x, TensorView y, DecoderCache& cache, const AttentionOptions& options) const {
+  constexpr const char* kOperation = "Decoder.forward";
+  cached_forward(kOperation, *this, x, y, cache.tokens_.layers_, options,
+                 [&](std::size_t i, ConstTensorView in, TensorView out, const AttentionOptions& own) {
+    layer_forward(kOperation, layers[i], in, out, own, nullptr, [&](ConstTensorView queries, TensorView attended, auto*) {
+      // The queries of all beams of a memory are one sequence: the memory's keys have no order that tells them apart.
+      const MultiHeadAttention& attention = layers[i].memory_attention;
+      const DecoderCache::Memory& memory = cache.memory_[i];
+      const auto heads_of = [&](const Tensor& tensor) { return split_heads(ConstTensorView(tensor), 1, attention.config.kv_heads); };
+      const Shape by_memory{memory.k.extent(0), cache.beams_ * queries.extent(1), queries.extent(2)};
+      attention.forward({.query = queries.reshape(by_memory), .projected_key = heads_of(memory.k), .projected_value = heads_of(memory.v)},
+                        attended.reshape(by_memory), for_memory(own, cache.memory_mask()));
+    });
+  });
 }
 
 void Decoder::backward(const Saved& saved, ConstTensorView d_y, const DecoderGradients<Decoder>& gradients, const RunOptions& options) const {

@@ -4,6 +4,7 @@
 #include "nn/chunked_forward.h"
 #include "nn/residual.h"
 #include "nn/stack.h"
+#include "polyhead/nn/stack_cache.h"
 
 namespace polyhead::nn {
 namespace {
@@ -110,11 +111,17 @@ Encoder::Encoder(const EncoderLayerConfig& layer, std::int64_t count)
     : layers(make_layers<EncoderLayer>("Encoder", layer, count)), final_norm(make_final_norm(layer)) {}
 
 void Encoder::forward(ConstTensorView x, TensorView y, const AttentionOptions& options, Saved* saved) const {
+  require_no_cache("Encoder.forward", options, "EncoderCache");
   if (saved != nullptr) *saved = {};
   stack_forward("Encoder.forward", *this, x, y, {options.executor, options.workspace}, saved,
                 [&](std::size_t i, ConstTensorView in, TensorView out, EncoderLayer::Saved* of_layer) {
                   layers[i].forward(in, out, with_seed(options, i), of_layer);
                 });
+}
+
+void Encoder::forward(ConstTensorView x, TensorView y, EncoderCache& cache, const AttentionOptions& options) const {
+  cached_forward("Encoder.forward", *this, x, y, cache.layers_, options,
+                 [&](std::size_t i, ConstTensorView in, TensorView out, const AttentionOptions& own) { layers[i].forward(in, out, own); });
 }
 
 void Encoder::backward(const Saved& saved, ConstTensorView d_y, const Gradients<Encoder>& gradients, const RunOptions& options) const {

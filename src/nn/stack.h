@@ -7,6 +7,7 @@
 #include "nn/check.h"
 #include "polyhead/nn/dropout.h"
 #include "polyhead/nn/layer_norm.h"
+#include "polyhead/nn/multi_head_attention.h"
 #include "polyhead/nn/residual.h"
 
 namespace polyhead::nn {
@@ -59,6 +60,31 @@ void stack_forward(const char* operation, const Stack& stack, ConstTensorView x,
   }
   if (normed) stack.final_norm.forward(in, y, options);
   if (saved != nullptr) saved->outputs = std::move(outputs);
+}
+
+inline void require_no_cache(const char* operation, const AttentionOptions& options, const char* type) {
+  require(options.cache == nullptr, operation, ": a cache belongs to one layer; forward takes the stack's, ", type);
+}
+
+// Evaluation of the next tokens: f(i, in, out, options with layer i's cache) computes layer i.
+template <class Stack, class F>
+void cached_forward(const char* operation, const Stack& stack, ConstTensorView x, TensorView y, std::vector<KeyValueCache>& caches,
+                    const AttentionOptions& options, const F& f) {
+  require(options.cache == nullptr, operation, ": a cache is given twice; that in the options belongs to one layer");
+  require(caches.size() == stack.layers.size(), operation, ": the cache has ", caches.size(), " layers; this stack has ", stack.layers.size());
+  const std::int64_t* const lengths = caches.empty() ? nullptr : caches[0].key_lengths().template data<std::int64_t>();
+  const std::vector<std::int64_t> before(lengths, lengths + (caches.empty() ? 0 : caches[0].sequences()));
+  try {
+    stack_forward(operation, stack, x, y, {options.executor, options.workspace}, static_cast<typename Stack::Saved*>(nullptr),
+                  [&](std::size_t i, ConstTensorView in, TensorView out, auto*) {
+                    AttentionOptions own = options;
+                    own.cache = &caches[i];
+                    f(i, in, out, own);
+                  });
+  } catch (...) {
+    for (KeyValueCache& cache : caches) cache.truncate(before);
+    throw;
+  }
 }
 
 // f(i, d_out, d_in) writes the gradient of layer i's input; x: the input of layer 0.

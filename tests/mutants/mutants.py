@@ -261,6 +261,9 @@ MUTANTS = [
     Mutant("dropout: what is kept is not scaled", "src/nn/dropout.cc", "dropout_scale(p)", "1", "the mean stays", MODULES),
     Mutant("decoder: memory's gradient of one layer", "src/nn/decoder_layer.cc", ".memory_write = first ? gradients.memory_write : Write::add", ".memory_write = first ? gradients.memory_write : Write::replace", "each layer adds to the memory's gradient", ("nn_layers", "training")),
     Mutant("decoder: later tokens seen", "src/nn/decoder_layer.cc", "if (!options.mask.causal) options.mask.causal = Causal::top_left();", "", "a decoder is causal", ("nn_layers", "training")),
+    Mutant("stack cache: tokens of a refused call stay", "src/nn/stack.h", "for (KeyValueCache& cache : caches) cache.truncate(before);", "", "a refused call leaves all caches as they were", MODULES),
+    Mutant("stack cache: only the first layer reordered", "src/nn/stack_cache.cc", "for (KeyValueCache& layer : layers_) layer.reorder(source);", "layers_[0].reorder(source);", "every layer follows its beam", MODULES),
+    Mutant("decoder cache: memory's mask lost", "src/nn/decoder_layer.cc", "for_memory(own, cache.memory_mask())", "for_memory(own, {})", "a masked key of the memory does not exist", MODULES),
     Mutant("stack: layers alike", "src/nn/stack.h", "derive_seed(seed, static_cast<std::uint64_t>(i))", "seed", "each layer has its own seed", MODULES),
     # Products of matrices
     Mutant("gemm: last vector of a panel skipped", "src/cpu/gemm/gemm_kernel.cc", "return (count_ + kLanes<T> - 1) / kLanes<T>; }",

@@ -7,6 +7,8 @@
 #pragma GCC visibility push(default)
 namespace polyhead::nn {
 
+class DecoderCache;
+
 struct DecoderLayerConfig {
   std::int64_t width = 0;         // E
   std::int64_t memory_width = 0;  // M; 0: E
@@ -89,8 +91,12 @@ struct Decoder : Module<Decoder> {
   Decoder() = default;
   Decoder(const DecoderLayerConfig& layer, std::int64_t count);  // count at least 1; the seed of layer i is derive_seed(seed, i)
 
-  // As DecoderLayer; the dropout seed of layer i is derive_seed(options.attention.dropout_seed, i). Error with a cache, which is one layer's.
+  // As DecoderLayer; the dropout seed of layer i is derive_seed(options.attention.dropout_seed, i). Error with a cache
+  // in the options, which is one layer's.
   void forward(ConstTensorView x, ConstTensorView memory, TensorView y, const DecoderOptions& options = {}, Saved* saved = nullptr) const;
+  // The next T tokens of the cache's sequences (stack_cache.h), x and y [sequences,T,E]. The cache has the memory's projected keys and values.
+  // It is unchanged if this throws.
+  void forward(ConstTensorView x, TensorView y, DecoderCache& cache, const AttentionOptions& options = {}) const;
   void backward(const Saved& saved, ConstTensorView d_y, const DecoderGradients<Decoder>& gradients, const RunOptions& options = {}) const;
 
   template <class F, class... Self>

@@ -12,6 +12,8 @@
 #pragma GCC visibility push(default)
 namespace polyhead::nn {
 
+class EncoderCache;
+
 struct EncoderLayerConfig {
   std::int64_t width = 0;         // E
   std::int64_t heads = 1;         // must divide the width
@@ -76,8 +78,12 @@ struct Encoder : Module<Encoder> {
   Encoder() = default;
   Encoder(const EncoderLayerConfig& layer, std::int64_t count);  // count at least 1; the seed of layer i is derive_seed(seed, i)
 
-  // As EncoderLayer, the gradient of x too; the dropout seed of layer i is derive_seed(options.dropout_seed, i).
+  // As EncoderLayer, the gradient of x too; the dropout seed of layer i is derive_seed(options.dropout_seed, i). Error with a cache in the
+  // options, which is one layer's.
   void forward(ConstTensorView x, TensorView y, const AttentionOptions& options = {}, Saved* saved = nullptr) const;
+  // The next T tokens of the cache's B sequences (stack_cache.h), x and y [B,T,E]: each layer appends its keys and values, as with
+  // AttentionOptions::cache. The cache is unchanged if this throws.
+  void forward(ConstTensorView x, TensorView y, EncoderCache& cache, const AttentionOptions& options = {}) const;
   void backward(const Saved& saved, ConstTensorView d_y, const Gradients<Encoder>& gradients, const RunOptions& options = {}) const;
 
   template <class F, class... Self>

@@ -1,0 +1,77 @@
+// Answers of an Encoder with a causal mask (GPT-2's kind) or of a Decoder, a few tokens at a time: keys and values of the earlier tokens in
+// each layer, and, for a decoder, those of the memory, which are projected once and not in each step. Evaluation only.
+//
+//   DecoderCache cache(decoder, memory, {.beams = 4, .capacity = 64, .memory_mask = {.key_lengths = lengths}});
+//   decoder.forward(x, y, cache);                    // x, y [B*4,T,E]: the next T tokens
+//   cache.reorder(parents);                          // in a step of beam_search()
+#pragma once
+
+#include "polyhead/nn/decoder_layer.h"
+
+#pragma GCC visibility push(default)
+namespace polyhead::nn {
+
+struct EncoderCacheConfig {
+  std::int64_t sequences = 0;
+  std::int64_t capacity = 0;     // most tokens of a sequence
+  std::optional<DType> dtype{};  // of the stored keys and values, as KeyValueCacheConfig::dtype; absent: that of the layers
+};
+
+class EncoderCache {
+ public:
+  EncoderCache() = default;  // no sequences
+  EncoderCache(const Encoder& encoder, const EncoderCacheConfig& config);
+
+  // The same for all layers. Positions of the next tokens start at key_lengths(), int64 [sequences].
+  std::int64_t sequences() const { return layers_.empty() ? 0 : layers_[0].sequences(); }
+  std::int64_t length(std::int64_t sequence) const;
+  ConstTensorView key_lengths() const { return layers_.empty() ? ConstTensorView() : layers_[0].key_lengths(); }
+  // As those of KeyValueCache, in every layer.
+  void reorder(std::span<const std::int64_t> source);
+  void truncate(std::span<const std::int64_t> lengths);
+  void clear();
+
+ private:
+  friend struct Encoder;
+  friend class DecoderCache;
+  friend struct Decoder;
+  EncoderCache(const std::vector<const MultiHeadAttention*>& layers, const EncoderCacheConfig& config);
+
+  std::vector<KeyValueCache> layers_;
+};
+
+struct DecoderCacheConfig {
+  std::int64_t beams = 1;        // sequences that read one memory
+  std::int64_t capacity = 0;     // most tokens of a sequence
+  Mask memory_mask{};            // key_lengths [B], attend_keys or block_keys, which are copied; Error with any other rule
+  std::optional<DType> dtype{};  // of the stored keys and values of tokens; absent: that of the layers. Those of the memory have the layers'.
+};
+
+// Sequence r reads memory r / beams. The decoder's parameters may not change while a cache of it is in use.
+class DecoderCache {
+ public:
+  DecoderCache() = default;  // no sequences
+  DecoderCache(const Decoder& decoder, ConstTensorView memory, const DecoderCacheConfig& config, const RunOptions& options = {});  // memory [B,S,M]
+
+  std::int64_t sequences() const { return tokens_.sequences(); }  // B beams
+  std::int64_t length(std::int64_t sequence) const { return tokens_.length(sequence); }
+  ConstTensorView key_lengths() const { return tokens_.key_lengths(); }
+  void reorder(std::span<const std::int64_t> source);  // Error where a sequence would become one that reads another memory
+  void truncate(std::span<const std::int64_t> lengths) { tokens_.truncate(lengths); }
+  void clear() { tokens_.clear(); }  // of tokens; the memory stays
+
+ private:
+  friend struct Decoder;
+  struct Memory {
+    Tensor k, v;  // [B,S,N*H], projected
+  };
+  Mask memory_mask() const { return {.key_lengths = key_lengths_, .attend_keys = attend_keys_, .block_keys = block_keys_}; }
+
+  EncoderCache tokens_;
+  std::vector<Memory> memory_;  // of each layer
+  std::int64_t beams_ = 1;
+  Tensor key_lengths_, attend_keys_, block_keys_;  // the memory's mask
+};
+
+}  // namespace polyhead::nn
+#pragma GCC visibility pop
