@@ -109,6 +109,22 @@ TEST(LayerNorm, ParameterGradientsSumOverAllRows) {
   }
 }
 
+TEST(LayerNorm, AbsentBiasChangesNoOtherGradient) {
+  Random random(6);
+  for (const DType dtype : {DType::f32, DType::f64}) {
+    const LayerNorm with(random.tensor(dtype, {33}), Tensor(dtype, {33}), 1e-5), without(with.weight, {}, 1e-5);
+    const Tensor x = random.tensor(dtype, {200, 33}), d_y = random.tensor(dtype, {200, 33});
+    const auto run = [&](const LayerNorm& norm) {
+      Tensor d_x(dtype, x.shape());
+      LayerNorm grads = zeros_like(norm);
+      norm.backward(x, d_y, {.x = d_x, .parameters = &grads});
+      return std::vector<Tensor>{d_x, grads.weight};
+    };
+    EXPECT_TRUE(same_bits(run(with)[0], run(without)[0]));
+    EXPECT_TRUE(same_bits(run(with)[1], run(without)[1]));
+  }
+}
+
 TEST(LayerNorm, BitsDoNotDependOnThreads) {
   Random random(3);
   const LayerNorm norm(random.tensor(DType::f32, {64}), random.tensor(DType::f32, {64}), 1e-5);

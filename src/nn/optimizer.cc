@@ -65,14 +65,20 @@ void require_distinct(const char* operation, const char* written, const ConstNam
   std::vector<Item> items;
   for (const auto& [name, tensor] : outputs) items.push_back({byte_span(*tensor), {{written, name}, *tensor}, true});
   for (const auto& [name, tensor] : inputs) items.push_back({byte_span(*tensor), {{read, name}, *tensor}, false});
-  std::ranges::stable_sort(items, {}, [](const Item& item) { return item.span.first; });
-  for (std::size_t i = 0; i < items.size(); ++i) {
-    for (std::size_t j = i + 1; j < items.size() && items[j].span.first < items[i].span.last; ++j) {
-      const Item &one = items[items[i].is_output ? i : j], &other = items[items[i].is_output ? j : i];
-      require(!one.is_output || !overlaps(one.operand.view, other.operand.view), operation, ": ", one.operand.name, " and ", other.operand.name,
-              " share memory; ", other.is_output ? "list tied parameters once" : "each needs memory of its own");
+  std::vector<const Item*> order;
+  for (const Item& item : items) order.push_back(&item);
+  std::ranges::sort(order, {}, [](const Item* item) { return item->span.first; });
+  std::pair<const Item*, const Item*> first{};  // of the pairs that share memory, in the order of the lists: a message that no address decides
+  for (std::size_t i = 0; i < order.size(); ++i) {
+    for (std::size_t j = i + 1; j < order.size() && order[j]->span.first < order[i]->span.last; ++j) {
+      const std::pair<const Item*, const Item*> pair = std::minmax(order[i], order[j]);
+      if (!pair.first->is_output || !overlaps(order[i]->operand.view, order[j]->operand.view)) continue;
+      if (first.first == nullptr || pair < first) first = pair;
     }
   }
+  if (first.first == nullptr) return;
+  fail(ErrorCode::invalid_argument, operation, ": ", first.first->operand.name, " and ", first.second->operand.name, " share memory; ",
+       first.second->is_output ? "list tied parameters once" : "each needs memory of its own");
 }
 
 // Error unless both lists have the same names, shapes and dtypes.

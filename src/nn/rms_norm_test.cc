@@ -89,6 +89,25 @@ TEST(RMSNorm, WeightGradientSumsOverAllRows) {
   }
 }
 
+TEST(RMSNorm, Float32FollowsFloat64) {
+  Random random(6);
+  for (const std::int64_t width : {1, 5, 33, 300}) {
+    SCOPED_TRACE(width);
+    const auto run = [&](const Tensor& weight, const Tensor& x, const Tensor& d_y) {
+      const RMSNorm norm(weight, 1e-3);
+      Tensor y(weight.dtype(), x.shape()), d_x(weight.dtype(), x.shape());
+      RMSNorm grads = zeros_like(norm);
+      norm.forward(x, y);
+      norm.backward(x, d_y, {.x = d_x, .parameters = &grads});
+      return std::vector<Tensor>{y, d_x, grads.weight};
+    };
+    const Tensor weight = random.tensor(DType::f32, {width}), x = random.tensor(DType::f32, {13, width}), d_y = random.tensor(DType::f32, {13, width});
+    const auto narrow = run(weight, x, d_y);
+    const auto wide = run(Tensor::copy_of(weight, DType::f64), Tensor::copy_of(x, DType::f64), Tensor::copy_of(d_y, DType::f64));
+    for (std::size_t i = 0; i < wide.size(); ++i) EXPECT_TRUE(near(Tensor::copy_of(narrow[i], DType::f64), wide[i], 1e-5)) << i;
+  }
+}
+
 TEST(RMSNorm, SixteenBitStorageRoundsOnce) {
   Random random(4);
   for (const DType dtype : {DType::bf16, DType::f16}) {

@@ -13,12 +13,12 @@
 namespace polyhead::nn {
 namespace {
 
-// In [0,1), 53 bits.
+// In [0,1).
 double uniform(std::uint64_t seed, std::uint64_t position, std::int64_t row) {
   const auto low = [](std::uint64_t x) { return static_cast<std::uint32_t>(x); };
   constexpr std::uint32_t kDomain = 0x746f6b65;  // "toke" in ASCII; makes the counters differ from those of other uses of the seed
   const PhiloxBlock bits = philox4x32({low(position), low(position >> 32), low(static_cast<std::uint64_t>(row)), kDomain}, {low(seed), low(seed >> 32)});
-  return static_cast<double>((std::uint64_t{bits[0]} << 21) | (bits[1] >> 11)) * 0x1p-53;
+  return uniform_double(bits[0], bits[1]);
 }
 
 // The fewest leading tokens, in the order of `before`, whose probabilities sum to `enough`: halves are set apart, not sorted.

@@ -12,7 +12,7 @@ struct RMSNormConfig {
 };
 
 // y[..., e] = x[..., e] / sqrt(mean of x^2 + epsilon) * weight[e], the mean over the last axis (Zhang and Sennrich 2019, eq. 4, as
-// torch.nn.RMSNorm). Initialised with weight 1.
+// torch.nn.RMSNorm with eps = epsilon; its default is another one, the dtype's machine epsilon). Initialised with weight 1.
 struct RMSNorm : Module<RMSNorm> {
   Tensor weight;  // [width]
   double epsilon = 1e-6;

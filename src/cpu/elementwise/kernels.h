@@ -14,9 +14,11 @@ struct ActivationKernels {
   ActivationKernel sigmoid, tanh, gelu, gelu_tanh, silu;
 };
 
-// sums = x + added, y = (sums - mean) / sqrt(variance + epsilon) * weight + bias, each `width` contiguous float32.
+// sums = x + added, y = (sums - mean) / sqrt(variance + epsilon) * weight + bias, each `width` contiguous float32. Not centred: the mean counts
+// as 0, and the variance is the mean square (RMS normalisation).
 struct NormRow {
   std::int64_t width;
+  bool centred = true;
   float epsilon;
   const float *weight, *bias, *x;
   const float* added = nullptr;  // nullptr: y is computed from x, and `sums` is not used
@@ -24,18 +26,20 @@ struct NormRow {
   float* y = nullptr;            // may be x, added or sums
 };
 
-// The gradient of up to kRows rows of a layer normalisation, each `width` contiguous float32. With n the normalised row and g = d_y weight:
-// d_x (+)= (g - mean(g) - n mean(g n)) / sqrt(variance + epsilon), d_weight += d_y n and d_bias += d_y, summed over the rows.
+// The gradient of up to kRows rows of a normalisation, each `width` contiguous float32. With n the normalised row and g = d_y weight:
+// d_x (+)= (g - mean(g) - n mean(g n)) / sqrt(variance + epsilon), d_weight += d_y n and d_bias += d_y, summed over the rows. Not centred:
+// without mean(g).
 struct NormBackwardRows {
   static constexpr int kRows = 8;
   std::int64_t width;
+  bool centred = true;
   int rows;  // 1 to kRows
   float epsilon;
   const float* weight;
   const float *x[kRows], *d_y[kRows];
   bool add = false;                                // d_x is added to
   float* d_x[kRows] = {};                          // first nullptr: none is written
-  double *d_weight = nullptr, *d_bias = nullptr;   // nullptr: not wanted; both or neither
+  double *d_weight = nullptr, *d_bias = nullptr;   // nullptr: not wanted; d_bias only with d_weight
 };
 
 struct NormKernels {

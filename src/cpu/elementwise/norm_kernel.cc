@@ -1,5 +1,5 @@
-// Layer normalisation (Ba, Kiros, Hinton 2016, eq. 4) of one float32 row, and its gradient for a few rows, which stay in the first-level cache
-// between passes.
+// Layer normalisation (Ba, Kiros, Hinton 2016, eq. 4) and RMS normalisation (Zhang and Sennrich 2019, eq. 4) of one float32 row, and their
+// gradients for a few rows, which stay in the first-level cache between passes.
 #include "cpu/elementwise/kernels.h"
 #include "cpu/vector.h"
 
@@ -46,8 +46,13 @@ void normalise_row(const NormRow& row) {
     return value;
   };
   const float* values = added != nullptr ? sums : x;
-  const float mean =
-      (added != nullptr ? sum_row(width, x, add) : sum_row(width, x, [](std::int64_t, auto value) { return value; })) / count;
+  float sum = 0;
+  if (added != nullptr) {
+    sum = sum_row(width, x, add);
+  } else if (row.centred) {
+    sum = sum_row(width, x, [](std::int64_t, auto value) { return value; });
+  }
+  const float mean = row.centred ? sum / count : 0;
   const float inverse = inverse_deviation(width, values, mean, epsilon);
   const auto finish = [mean, inverse, weight, bias, values, y](std::int64_t i, auto like) {
     const auto normalised = (load_like(like, values + i) - mean) * inverse * load_like(like, weight + i);
@@ -66,10 +71,11 @@ struct RowSums {
 POLYHEAD_INLINE RowSums sums_of_row(const NormBackwardRows& all, int row) {
   const float *const x = all.x[row], *const d_y = all.d_y[row], *const weight = all.weight;
   const auto count = static_cast<float>(all.width);
-  const float mean = sum_row(all.width, x, [](std::int64_t, auto value) { return value; }) / count;
+  const float mean = all.centred ? sum_row(all.width, x, [](std::int64_t, auto value) { return value; }) / count : 0;
   const float inverse = inverse_deviation(all.width, x, mean, all.epsilon);
   if (all.d_x[0] == nullptr) return {mean, inverse, 0, 0};
-  const float d_y_mean = sum_row(all.width, d_y, [weight](std::int64_t i, auto value) { return value * load_like(value, weight + i); }) / count;
+  const auto weighted = [weight](std::int64_t i, auto value) { return value * load_like(value, weight + i); };
+  const float d_y_mean = all.centred ? sum_row(all.width, d_y, weighted) / count : 0;
   const float along = sum_row(all.width, d_y, [=](std::int64_t i, auto value) {
     return value * load_like(value, weight + i) * (load_like(value, x + i) - mean);
   });
@@ -98,7 +104,7 @@ POLYHEAD_INLINE void backward_columns(const NormBackwardRows& all, const RowSums
   }
   if (all.d_weight == nullptr) return;
   add_to(d_weight, all.d_weight + i);
-  add_to(d_bias, all.d_bias + i);
+  if (all.d_bias != nullptr) add_to(d_bias, all.d_bias + i);
 }
 
 void backward_rows(const NormBackwardRows& all) {

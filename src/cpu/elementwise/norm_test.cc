@@ -1,4 +1,4 @@
-// The kernels' layer normalisation against float64, through every instruction set that the processor has.
+// The kernels' layer and RMS normalisation against float64, through every instruction set that the processor has.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -24,12 +24,13 @@ TEST(NormaliseRow, EveryWidthAgreesWithFloat64) {
     SCOPED_TRACE(set.name);
     Random random(1);
     for (std::int64_t width = 1; width < 300; width += width < 140 ? 1 : 37) {
-      for (const bool adds : {false, true}) {
-        SCOPED_TRACE("width " + std::to_string(width) + (adds ? " added" : ""));
+      for (const auto& [adds, centred] : {std::pair{false, true}, {true, true}, {false, false}, {true, false}}) {
+        SCOPED_TRACE("width " + std::to_string(width) + (adds ? " added" : "") + (centred ? " centred" : ""));
         const std::vector<float> x = numbers(random, width, 3), added = numbers(random, width, -2);
         const std::vector<float> weight = numbers(random, width, 0), bias = numbers(random, width, 0);
         std::vector<float> sums(x.size() + 1, kUntouched), y(x.size() + 1, kUntouched);
         set.norm.normalise_row({.width = width,
+                           .centred = centred,
                            .epsilon = 0.125f,
                            .weight = weight.data(),
                            .bias = bias.data(),
@@ -44,7 +45,7 @@ TEST(NormaliseRow, EveryWidthAgreesWithFloat64) {
             EXPECT_EQ(sums[e], x[e] + added[e]);
             values[e] = sums[e];
           }
-          mean += values[e] / static_cast<double>(width);
+          if (centred) mean += values[e] / static_cast<double>(width);
         }
         for (const double value : values) variance += (value - mean) * (value - mean) / static_cast<double>(width);
         for (std::size_t e = 0; e < x.size(); ++e)
@@ -63,13 +64,13 @@ TEST(NormBackwardRows, EveryWidthAgreesWithFloat64) {
     Random random(2);
     for (std::int64_t width = 1; width < 300; width += width < 70 ? 1 : 37) {
       const int rows = static_cast<int>(random.integer(1, cpu::NormBackwardRows::kRows));
-      const bool add = random.integer(0, 1) != 0;
-      SCOPED_TRACE("width " + std::to_string(width) + " rows " + std::to_string(rows) + (add ? " added" : ""));
+      const bool add = random.integer(0, 1) != 0, centred = random.integer(0, 1) != 0;
+      SCOPED_TRACE("width " + std::to_string(width) + " rows " + std::to_string(rows) + (add ? " added" : "") + (centred ? " centred" : ""));
       const auto n = static_cast<std::size_t>(width);
       const std::vector<float> weight = numbers(random, width, 0);
       std::vector<double> d_weight(n + 1, kUntouched), d_bias = d_weight, expected_weight = d_weight, expected_bias = d_weight;
       std::vector<std::vector<float>> x, d_y, d_x;
-      cpu::NormBackwardRows all{.width = width, .rows = rows, .epsilon = 0.125f, .weight = weight.data(), .x = {}, .d_y = {}, .add = add, .d_weight = d_weight.data(), .d_bias = d_bias.data()};
+      cpu::NormBackwardRows all{.width = width, .centred = centred, .rows = rows, .epsilon = 0.125f, .weight = weight.data(), .x = {}, .d_y = {}, .add = add, .d_weight = d_weight.data(), .d_bias = d_bias.data()};
       for (int row = 0; row < rows; ++row) {
         x.push_back(numbers(random, width, 3));
         d_y.push_back(numbers(random, width, 0));
@@ -80,12 +81,12 @@ TEST(NormBackwardRows, EveryWidthAgreesWithFloat64) {
       for (std::size_t row = 0; row < x.size(); ++row) {
         const auto count = static_cast<double>(width);
         double mean = 0, variance = 0, d_mean = 0, along = 0;
-        for (const float value : x[row]) mean += value / count;
+        for (const float value : x[row]) mean += centred ? value / count : 0;
         for (const float value : x[row]) variance += (value - mean) * (value - mean) / count;
         const double inverse = 1 / std::sqrt(variance + 0.125);
         for (std::size_t e = 0; e < n; ++e) {
           const double g = static_cast<double>(d_y[row][e]) * weight[e], normalised = (x[row][e] - mean) * inverse;
-          d_mean += g / count;
+          if (centred) d_mean += g / count;
           along += g * normalised / count;
           expected_weight[e] += d_y[row][e] * normalised;
           expected_bias[e] += d_y[row][e];
@@ -100,10 +101,15 @@ TEST(NormBackwardRows, EveryWidthAgreesWithFloat64) {
         EXPECT_NEAR(d_weight[e], expected_weight[e], 5e-6) << e;
         EXPECT_NEAR(d_bias[e], expected_bias[e], 2e-6) << e;
       }
-      const std::vector<double> before = d_bias;
-      all.d_weight = all.d_bias = nullptr;
+      const std::vector<double> bias_before = d_bias;
+      all.d_bias = nullptr;
       set.norm.backward_rows(all);
-      EXPECT_EQ(d_bias, before);
+      EXPECT_EQ(d_bias, bias_before);
+      for (std::size_t e = 0; e < n; ++e) EXPECT_NEAR(d_weight[e], 2 * expected_weight[e] - kUntouched, 1e-5) << e;  // added once more
+      const std::vector<double> weight_after = d_weight;
+      all.d_weight = nullptr;
+      set.norm.backward_rows(all);
+      EXPECT_EQ(d_weight, weight_after);
     }
   }
 }
