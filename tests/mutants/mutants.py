@@ -250,7 +250,7 @@ MUTANTS = [
     Mutant("RMSNorm: the mean is taken off a row", "src/nn/norm.cc", "    if (norm.centred) {\n", "    if (true) {\n", "only layer norm takes off a mean", MODULES),
     Mutant("norm: last chunk's sum only", "src/nn/norm.cc", "total += part[chunk * size + e];", "total = part[chunk * size + e];",
            "d_weight sums over all rows", MODULES),
-    Mutant("RMSNorm kernel: the mean is taken off a row", "src/cpu/elementwise/norm_kernel.cc", "const float mean = row.centred ? sum / count : 0;", "const float mean = sum_row(width, values, [](std::int64_t, auto value) { return value; }) / count;",
+    Mutant("RMSNorm kernel: the mean is taken off a row", "src/cpu/elementwise/norm_kernel.cc", "const float mean = row.centred ? sum / count : 0;", "const float mean = sum_row(width, values, [](std::int64_t, auto value) { return value; }) / count + 0 * sum;",
            "only layer norm takes off a mean", GEMM),
     Mutant("RMSNorm kernel: the gradient's mean is taken off", "src/cpu/elementwise/norm_kernel.cc", "const float d_y_mean = all.centred ?", "const float d_y_mean = true ?",
            "only layer norm takes off a mean", GEMM),
