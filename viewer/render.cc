@@ -10,6 +10,7 @@
 #include "polyhead/viewer.h"
 #include "viewer/assets.h"
 #include "viewer/encoding.h"
+#include "viewer/pooled.h"
 #include "viewer/sides.h"
 #include "viewer/vectors.h"
 
@@ -19,9 +20,9 @@ namespace {
 using nlohmann::json;
 
 void check_tokens(const Tokens& tokens, std::int64_t extent, std::string_view side, std::string_view letter,
-                  const ConstTensorView& attentions) {
+                  const ConstTensorView& attentions, bool pooled) {
   const std::size_t count = tokens.pieces.size();
-  require(static_cast<std::int64_t>(count) == extent, "viewer::render: ", count, " ", side, " tokens for attentions ", attentions.shape(),
+  require(pooled || std::ssize(tokens.pieces) == extent, "viewer::render: ", count, " ", side, " tokens for attentions ", attentions.shape(),
           " [layers,heads,T,S]; they must be ", letter, " = ", extent);
   const auto check_size = [&](std::size_t size, std::string_view what) {
     require(size == 0 || size == count, "viewer::render: ", size, " ", what, " for ", count, " ", side, " tokens; give one for each token, or none");
@@ -29,27 +30,28 @@ void check_tokens(const Tokens& tokens, std::int64_t extent, std::string_view si
   check_size(tokens.special.size(), "special flags");
   check_size(tokens.segment.size(), "segments");
   for (const auto& [place, characters] : tokens.unknown)
-    require(place >= 0 && place < extent, "viewer::render: the unknown token ", place, " is not among the ", count, " ", side, " tokens");
+    require(place >= 0 && place < std::ssize(tokens.pieces), "viewer::render: the unknown token ", place, " is not among the ", count, " ", side, " tokens");
 }
 
 void check(const Text& text) {
   const ConstTensorView& a = text.attentions;
   require(a && a.rank() == 4 && is_floating(a.dtype()), "viewer::render: attentions are ", a.dtype(), " ", a.shape(),
           "; they must be floating and [layers,heads,T,S]");
-  check_tokens(text.queries, a.extent(2), "query", "T", a);
+  check_tokens(text.queries, a.extent(2), "query", "T", a, text.pooled.has_value());
   for (const WithoutHead& one : text.without) {
     require(std::isfinite(one.change), "viewer::render: without head ", one.layer, ".", one.head, " the change is ", one.change, "; it must be finite");
     require(one.layer >= 0 && one.layer < a.extent(0) && one.head >= 0 && one.head < a.extent(1), "viewer::render: the head ", one.layer, ".", one.head, " that is switched off is not in attentions ", a.shape());
   }
-  check_tokens(text.keys ? *text.keys : text.queries, a.extent(3), text.keys ? "key" : "query", "S", a);
+  check_tokens(text.keys ? *text.keys : text.queries, a.extent(3), text.keys ? "key" : "query", "S", a, text.pooled.has_value());
+  check_pooled(text);
   check_sides(text);
   if (text.vectors) check_shapes(*text.vectors, a);
 }
 
-void check_weights(std::span<const float> weights, std::int64_t layer, std::int64_t head) {
-  constexpr float kSlack = 1e-3F;  // tolerates rounding in 16-bit dtypes and in means over heads
+void check_weights(std::span<const float> weights, std::int64_t layer, std::int64_t head, bool shares) {
+  const float slack = shares ? 4e-3F : 1e-3F;  // tolerates rounding in 16-bit dtypes and in means over heads; shares may be rounded above 1
   for (const float w : weights)
-    require(!(w < -kSlack || w > 1 + kSlack), "viewer::render: layer ", layer, ", head ", head, " has the attention weight ", w,
+    require(!(w < -slack || w > 1 + slack), "viewer::render: layer ", layer, ", head ", head, " has the attention weight ", w,
             "; attention weights must be in [0, 1]");
 }
 
@@ -69,9 +71,10 @@ json to_json(const Text& text, Encoding encoding, VectorBudget& budget) {
   for (std::int64_t layer = 0; layer < a.extent(0); ++layer) {
     json heads = json::array();
     for (std::int64_t head = 0; head < a.extent(1); ++head) {
-      const Tensor map = Tensor::copy_of(a.select(0, layer).select(0, head), DType::f32);
+      Tensor map = Tensor::copy_of(a.select(0, layer).select(0, head), DType::f32);
       const std::span weights(map.data<float>(), static_cast<std::size_t>(map.numel()));
-      check_weights(weights, layer, head);
+      make_shares(weights, text);
+      check_weights(weights, layer, head, text.pooled && *text.pooled != Pooling::largest);
       heads.push_back(encode(weights, encoding));
     }
     layers.push_back(std::move(heads));
@@ -90,6 +93,7 @@ json to_json(const Text& text, Encoding encoding, VectorBudget& budget) {
     result["left_out"] = megabytes(numbers);
   }
   add_sides(result, text, encoding);
+  add_pooled(result, text);
   for (const WithoutHead& one : text.without) result["without"].push_back({one.layer, one.head, one.change});
   return result;
 }

@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <array>
 #include <bit>
 #include <cmath>
 #include <limits>
@@ -233,7 +234,7 @@ TEST(Viewer, LongTextsAreStoredInEightBitsAndLongerOnesRefused) {
 
 // Bounds that docs/viewer.md promises: what every page carries, and twelve layers of twelve heads of 128 tokens.
 TEST(Viewer, PagesAreSmall) {
-  EXPECT_LT(render({.title = ""}).size(), 230'000U) << "script, style and texts of both languages";
+  EXPECT_LT(render({.title = ""}).size(), 240'000U) << "script, style and texts of both languages";
   const Tensor maps = random_maps({12, 12, 128, 128}, 1);
   EXPECT_LT(render(page_of({.text = "", .queries = words(128), .attentions = maps})).size(), 3'500'000U);
 }
@@ -250,6 +251,71 @@ TEST(Viewer, ChangesWithoutAHeadHaveTheMeasureThatTheyAreOf) {
   EXPECT_THAT(message_of(page), HasSubstr("without head 0.1 the change is nan"));
   page.texts[0].without[0] = {.layer = 0, .head = 2};
   EXPECT_THAT(message_of(page), HasSubstr("the head 0.2"));
+}
+
+// Numbers of one map as the page has them, from their 16-bit codes.
+std::vector<double> decoded(const json& codes) {
+  const std::vector<std::uint8_t> bytes = bytes_of(codes.get<std::string>());
+  std::vector<double> weights;
+  for (std::size_t i = 0; i + 1 < bytes.size(); i += 2) {
+    const int code = bytes[i] | bytes[i + 1] << 8;
+    weights.push_back(code == 0 ? 0 : (code - 1) / 65533.0);
+  }
+  return weights;
+}
+
+TEST(Viewer, PooledMapsReachThePageAsLargestWeightsOrShares) {
+  // 5 queries in 2 blocks (2 and 3), 7 keys in 3 blocks (2, 2 and 3), against sums over the whole map.
+  const Tensor whole = random_maps({1, 1, 5, 7}, 21);
+  const std::array<std::int64_t, 3> rows{0, 2, 5};
+  const std::array<std::int64_t, 4> columns{0, 2, 4, 7};
+  Tensor largest(DType::f32, {1, 1, 2, 3}), sum(DType::f32, {1, 1, 2, 3}), mean(DType::f32, {1, 1, 2, 3});
+  std::vector<double> shares;
+  for (std::size_t i = 0; i < 2; ++i) {
+    for (std::size_t j = 0; j < 3; ++j) {
+      double total = 0, most = 0;
+      for (std::int64_t t = rows[i]; t < rows[i + 1]; ++t)
+        for (std::int64_t s = columns[j]; s < columns[j + 1]; ++s) {
+          const double weight = whole.data<float>()[t * 7 + s];
+          total += weight, most = std::max(most, weight);
+        }
+      const auto queries = static_cast<double>(rows[i + 1] - rows[i]), keys = static_cast<double>(columns[j + 1] - columns[j]);
+      largest.data<float>()[i * 3 + j] = static_cast<float>(most);
+      sum.data<float>()[i * 3 + j] = static_cast<float>(total);
+      mean.data<float>()[i * 3 + j] = static_cast<float>(total / queries / keys);
+      shares.push_back(total / queries);
+    }
+  }
+  const auto shown = [&](const Tensor& maps, Pooling pooling) {
+    return data_of(render(page_of({.queries = words(5), .keys = words(7), .attentions = maps, .pooled = pooling})))["texts"][0];
+  };
+  const json of_largest = shown(largest, Pooling::largest);
+  EXPECT_EQ(of_largest["pooled"], "largest");
+  EXPECT_EQ(of_largest["blocks"], json({2, 3}));
+  EXPECT_EQ(of_largest["keys"]["pieces"].size(), 7U);
+  for (std::size_t i = 0; i < 6; ++i) EXPECT_NEAR(decoded(of_largest["weights"][0][0])[i], largest.data<float>()[i], 7.7e-6);
+  for (const auto& [maps, pooling] : {std::pair{&sum, Pooling::sum}, std::pair{&mean, Pooling::mean}}) {
+    const json of_shares = shown(*maps, pooling);
+    EXPECT_EQ(of_shares["pooled"], "share");
+    for (std::size_t i = 0; i < 6; ++i) EXPECT_NEAR(decoded(of_shares["weights"][0][0])[i], shares[i], 7.8e-6);
+  }
+}
+
+TEST(Viewer, WhatIsOfSingleTokensIsRefusedWithPooledMaps) {
+  const Tensor maps = random_maps({1, 1, 2, 2}, 22);
+  const auto pooled = [&](std::int64_t tokens) { return Text{.queries = words(tokens), .attentions = maps, .pooled = Pooling::largest}; };
+  EXPECT_EQ(message_of(page_of(pooled(9))), "no error");
+  EXPECT_THAT(message_of(page_of(pooled(1))), HasSubstr("1 query tokens for 2 blocks of pooled maps [1,1,2,2]"));
+  const auto refused = [&](std::string_view name, auto change) {
+    Text text = pooled(9);
+    change(text);
+    EXPECT_THAT(message_of(page_of(text)), HasSubstr(std::string(name) + " of pooled maps"));
+  };
+  refused("links", [](Text& text) { text.links = Links{}; });
+  refused("gate", [&](Text& text) { text.gate = maps; });
+  refused("pair_bias", [&](Text& text) { text.pair_bias = maps; });
+  refused("block_keys", [](Text& text) { text.block_keys = {true, false}; });
+  refused("vectors", [&](Text& text) { text.vectors = HeadVectors{.q = maps, .k = maps}; });
 }
 
 TEST(Viewer, TheLanguageIsWrittenIfChosen) {

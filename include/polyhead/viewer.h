@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "polyhead/error.h"
+#include "polyhead/maps.h"
 #include "polyhead/tensor_view.h"
 
 #pragma GCC visibility push(default)
@@ -70,6 +71,11 @@ struct Text {
   Tokens queries;                   // T rows
   std::optional<Tokens> keys = {};  // S columns; if absent, the queries are also the keys (self attention)
   ConstTensorView attentions;       // attention weights [layers, heads, T, S], floating, any strides
+  // If given, attentions are pooled maps [layers, heads, height, width] of a text that is too long for a map of all pairs, as
+  // attention_pooled_map() makes them of T queries and S keys: each cell is a block. A mean or a sum is shown as a share: what a query of the
+  // block gives to all its keys, on average, so that rows sum to 1. The page names what cannot be computed from blocks; special tokens and
+  // segments are not told apart, and links, gate, pair_bias, block_keys and vectors are refused.
+  std::optional<Pooling> pooled = {};
   std::string name = {};                  // of this set of maps, such as "Cross-attention"
   std::vector<Text> tabs = {};            // further sets, each with its own words, layers and heads, and no `tabs`; the page has a tab for each
   std::string query_axis = {};            // what the rows are, such as "residue i"; empty: "query"

@@ -22,8 +22,6 @@ std::function<void(std::int64_t, std::int64_t)> read_progress(nb::handle given) 
   };
 }
 
-constexpr Choices<Pooling, 3> kPoolings{{{"mean", Pooling::mean}, {"sum", Pooling::sum}, {"largest", Pooling::largest}}};
-
 // The inputs and options of one call.
 struct MapsCall : SdpaCall {
   nb::handle like;

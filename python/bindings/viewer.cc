@@ -78,6 +78,7 @@ viewer::Text read_set(nb::handle object, Kept& kept) {
   if (const nb::object keys = object["keys"]; !keys.is_none()) set.keys = read_tokens(keys);
   set.attentions = kept.maps.emplace_back(object["attentions"]).view;
   set.name = read_word(object["name"], "name");
+  if (!object["pooling"].is_none()) set.pooled = choice("pooling", read_word(object["pooling"], "pooling"), kPoolings);
   set.query_axis = read_word(object["query_axis"], "axes"), set.key_axis = read_word(object["key_axis"], "axes");
   set.block_keys = read_flags(object["block_keys"], "block_keys");
   if (!object["links"].is_none()) set.links = viewer::Links{.sure = read_pairs(object["links"], "links"), .possible = read_pairs(object["possible_links"], "possible_links")};
@@ -148,6 +149,7 @@ std::string model_page(nb::handle source, nb::handle text_list, nb::handle pair_
 }  // namespace
 
 void bind_viewer(nb::module_& m) {
+  m.attr("most_attention_weights") = viewer::kMaxAttentionWeights;
   m.def("page", &page, any("texts"), any("title"), any("lang"), any("values"), any("without_measure"));
   m.def("model_page", &model_page, any("source"), any("text"), any("pair"), any("title"), any("truncate"), any("lang"), any("values"), any("without"));
 }

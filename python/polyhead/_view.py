@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import html
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Literal
 
 from . import _core
 from ._capture import Capture
-from ._options import Array
+from ._options import Array, Causal
+from ._view_pooled import check_pooling, computed
 from ._view_sets import heads_off, sets
 
 __all__ = ["Page", "view"]
@@ -49,7 +50,7 @@ class Page:
 
 
 def view(
-    source: Any,
+    source: Any = None,
     text: str | Sequence[str] | None = None,
     *,
     pair: str | None = None,
@@ -72,6 +73,10 @@ def view(
     scale: float | None = None,
     without: Any = None,
     without_measure: tuple[str, str] | None = None,
+    causal: Causal = None,
+    pooling: Literal["largest", "mean", "sum"] | None = None,
+    blocks: int | None = None,
+    progress: Callable[[int, int], object] | None = None,
     values: float = 4.0,
     path: str | os.PathLike[str] | None = None,
     truncate: bool = False,
@@ -85,7 +90,8 @@ def view(
             one ``[heads, T, S]`` or ``[B, heads, T, S]`` per layer; or what `capture` took; or an output of transformers, whose ``attentions``, ``encoder_attentions``,
             ``decoder_attentions`` and ``cross_attentions`` become tabs. A batch of B > 1 becomes B texts of the page; an array of a batch,
             ``[B, heads, T, S]`` or ``[layers, B, heads, T, S]``, is known by B texts or lists of tokens. All arguments below that are for tokens
-            then have one entry for each text.
+            then have one entry for each text. None: the attention weights are computed from q and k; of a text with more than 2^26 of them the page shows
+            pooled maps.
         text: with a model: one text or several. With attention weights: a text to show above the maps.
         pair: the second part of the text, with a model and one text.
         tokens: with attention weights: T words of the queries; default: their positions. Of an encoder-decoder: the decoder's words.
@@ -114,6 +120,14 @@ def view(
             embedding changes, 1 - cosine in thousandths. With attention weights: these changes as you have measured them, ``[layers, heads]``
             (NaN: not measured) or a dict ``{(layer, head): change}``.
         without_measure: name and unit of the numbers in without, if they are not 1 - cosine of an embedding: ``("loss added without it", "nats")``.
+        causal: without source: as of `sdpa`. For other masks compute `maps` or `pooled_map` and give them as source.
+        pooling: source is pooled maps, ``[height, width]`` to ``[layers, heads, height, width]``, with this `pooling` of `pooled_map`; tokens (and
+            keys) are then the words of all T queries (and S keys). Without source: pool the maps, so that each cell is a block of queries by a block of
+            keys. ``"largest"``: the largest weight of the block; ``"mean"`` and ``"sum"`` are shown as the share of attention that a query of the block
+            gives to all its keys, on average. The page leaves out what cannot be computed from blocks and says so. Default: ``"largest"`` where the
+            maps do not fit.
+        blocks: without source: rows and columns of the pooled maps; default: 512, fewer with more than 32 heads.
+        progress: without source: as of `maps`.
         values: megabytes of the page that q, k and v may take, of a model too; a text whose q, k and v take more shows weights only, and the page
             says so. 0 leaves them out.
         title: of the page.
@@ -141,13 +155,26 @@ def view(
             raise ValueError("without_measure names the numbers in without, which are not given" if without is None else "without_measure: for attention weights; of a model, without measures 1 - cosine")
         if not isinstance(without_measure, (tuple, list)) or len(without_measure) != 2:
             raise TypeError("without_measure must be two str, a name and a unit")
+    check_pooling(pooling)
+    if source is None:
+        if q is None or k is None:
+            raise TypeError("source is None; it must be the folder of a model, attention weights, or an output of transformers; or q and k must be given")
+        source, pooling, attend, T, S = computed(q, k, bias, attend, scale, causal, pooling, blocks, progress)
+        if pooling is not None:
+            if v is not None:
+                raise ValueError(f"v is for the computation of a single weight, and the page has pooled maps of {T} x {S} tokens, whose cells are blocks")
+            tokens = [str(place) for place in range(T)] if tokens is None else tokens
+            keys = [str(place) for place in range(S)] if keys is None and T != S else keys
+            q = k = bias = attend = scale = None  # the cells of pooled maps are not worked out
+    elif wrong := [name for name, value in {"causal": causal, "blocks": blocks, "progress": progress}.items() if value is not None]:
+        raise ValueError(f"{' and '.join(wrong)}: for attention weights that view computes from q and k, without source")
     vectors = {name: given for name, given in {"q": q, "k": k, "v": v, "bias": bias, "attend": attend, "scale": scale}.items() if given is not None}
     if vectors and (q is None or k is None) and not isinstance(source, (str, os.PathLike)):
         raise ValueError(f"{', '.join(vectors)}: q and k are both needed to show how attention weights are computed")
     if isinstance(source, (str, os.PathLike)):
         if text is None:
             raise ValueError("text is missing; source is the folder of a model, which needs one")
-        given = {"tokens": tokens, "keys": keys, "special": special, "segments": segments, "block_keys": block_keys, "axes": axes, "links": links, "possible_links": possible_links, "gate": gate, "pair_bias": pair_bias, **vectors}
+        given = {"tokens": tokens, "keys": keys, "special": special, "segments": segments, "block_keys": block_keys, "axes": axes, "links": links, "possible_links": possible_links, "gate": gate, "pair_bias": pair_bias, "pooling": pooling, **vectors}
         if wrong := [name for name, value in given.items() if value is not None]:
             raise ValueError(f"{' and '.join(wrong)}: for attention weights; source is the folder of a model, which has its own")
         page = Page(_core.model_page(source, [text] if isinstance(text, str) else text, pair, title, truncate, lang, values, heads_off(without)))
@@ -156,7 +183,9 @@ def view(
             raise ValueError("pair is for a model, and source is not the folder of one")
         if isinstance(source, Capture):
             source = source.layers()
-        texts = sets(source, text, tokens, keys, special, segments, block_keys, axes, links, possible_links, gate, pair_bias, vectors, without)
+        if vectors and pooling is not None:
+            raise ValueError(f"{', '.join(vectors)}: for the computation of a single weight, and the cells of pooled maps are blocks")
+        texts = sets(source, text, tokens, keys, special, segments, block_keys, axes, links, possible_links, gate, pair_bias, vectors, without, pooling)
         page = Page(_core.page(texts, "polyhead" if title is None else title, lang, values, without_measure))
     if path is not None:
         page.save(path)

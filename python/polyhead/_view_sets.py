@@ -88,12 +88,22 @@ def _layered(values: Any, name: str, count: int | None, kinds: str, batched: boo
     return values[(None,) * (4 - dims)] if dims < 4 else values, None
 
 
+_VECTORS = "[T, H], [heads, T, H], [layers, heads, T, H] or a list with one [heads, T, H] or [B, heads, T, H] per layer"
+
+
+def layered(values: Any, name: str) -> Any:
+    """q or k of one text as [layers, heads, T, H] or a list of layers."""
+    found, batch = _layered(values, name, None, _VECTORS)
+    if batch is not None:
+        raise ValueError(f"{name} has a batch of {batch}; without source, view computes the attention weights of one text")
+    return found
+
+
 def _vectors(given: dict[str, Any], count: int | None, batch: int | None) -> dict[str, Any]:
     """q, k and v as layers, checked to be of as many texts as the attention weights; the rest as it is."""
     result = dict(given)
     for name in given.keys() & {"q", "k", "v"}:
-        kinds = "[T, H], [heads, T, H], [layers, heads, T, H] or a list with one [heads, T, H] or [B, heads, T, H] per layer"
-        result[name], texts = _layered(given[name], name, count, kinds, batch is not None)
+        result[name], texts = _layered(given[name], name, count, _VECTORS, batch is not None)
         if texts != batch:
             raise ValueError(f"{name} has a batch of {texts or 1} and source of {batch or 1}")
     return result
@@ -132,6 +142,21 @@ def _maps(source: Any, count: int | None) -> list[_Maps]:
     if len(batches) > 1:
         raise ValueError(f"source has sets of maps with batches of {' and '.join(str(tab.batch or 1) for tab in tabs)} texts; they must have the same")
     return tabs
+
+
+def _pooled(tabs: list[_Maps], tokens: Any, keys: Any, of_tokens: dict[str, Any]) -> _Maps:
+    """The only set of maps, with the numbers of tokens of a pooled one."""
+    if len(tabs) > 1 or tabs[0].batch is not None:
+        raise ValueError("pooling is for one set of maps of one text; source has several")
+    if wrong := [name for name, value in of_tokens.items() if value is not None]:
+        raise ValueError(f"{' and '.join(wrong)}: for single tokens, and the cells of pooled maps are blocks")
+    if tokens is None:
+        raise ValueError("pooling needs tokens, the words of all T queries: pooled maps do not say how many there are")
+    words = _plain(tokens), _plain(tokens if keys is None else keys)
+    for name, given in zip(("tokens", "keys"), words):
+        if not _is_list(given):
+            raise TypeError(f"{name} is of type {type(given).__name__}; it must be a list of str")
+    return tabs[0]._replace(T=len(words[0]), S=len(words[1]))
 
 
 def _plain(value: Any) -> Any:
@@ -254,11 +279,13 @@ def _count(tokens: Any, text: Any) -> int | None:
     return len(text) if _is_list(text) else None
 
 
-def sets(source: Any, text: Any, tokens: Any, keys: Any, special: Any, segments: Any, block_keys: Any, axes: Any, links: Any, possible_links: Any, gate: Any, pair_bias: Any, vectors: dict[str, Any], without: Any) -> list[dict[str, Any]]:
+def sets(source: Any, text: Any, tokens: Any, keys: Any, special: Any, segments: Any, block_keys: Any, axes: Any, links: Any, possible_links: Any, gate: Any, pair_bias: Any, vectors: dict[str, Any], without: Any, pooling: str | None) -> list[dict[str, Any]]:
     """The texts of a page, each with its further sets as tabs, as the bindings read them."""
     count = _count(tokens, text)
     tabs = _maps(source, count)
     batch = tabs[0].batch
+    if pooling is not None:
+        tabs = [_pooled(tabs, tokens, keys, {"special": special, "segments": segments, "block_keys": block_keys, "links": links, "possible_links": possible_links, "gate": gate, "pair_bias": pair_bias})]
     if batch is not None and count is not None and batch != count:
         raise ValueError(f"source has a batch of {batch}; there are words for {count} texts")
     if text is not None and not isinstance(text, str) and batch is None:
@@ -287,10 +314,10 @@ def sets(source: Any, text: Any, tokens: Any, keys: Any, special: Any, segments:
         if len(given) > 4 or any(extent not in (1, full) for extent, full in zip(given[::-1], whole[::-1])):
             raise ValueError(f"pair_bias is {given}; it must broadcast to [layers, heads, T, S] = {whole}")
     vectors = _vectors(vectors, count, batch)
-    return [_text(tabs, place, batch, text, tokens, keys, special, segments, block_keys, axes, links, possible_links, gates, pair_bias, _vectors_of(vectors, place, batch), without) for place in range(1 if batch is None else batch)]
+    return [_text(tabs, place, batch, text, tokens, keys, special, segments, block_keys, axes, links, possible_links, gates, pair_bias, _vectors_of(vectors, place, batch), without, pooling) for place in range(1 if batch is None else batch)]
 
 
-def _text(tabs: list[_Maps], place: int, batch: int | None, text: Any, tokens: Any, keys: Any, special: Any, segments: Any, block_keys: Any, axes: Any, links: Any, possible_links: Any, gates: Any, pair_bias: Any, vectors: dict[str, Any], without: Any) -> dict[str, Any]:
+def _text(tabs: list[_Maps], place: int, batch: int | None, text: Any, tokens: Any, keys: Any, special: Any, segments: Any, block_keys: Any, axes: Any, links: Any, possible_links: Any, gates: Any, pair_bias: Any, vectors: dict[str, Any], without: Any, pooling: str | None) -> dict[str, Any]:
     def part(value: Any, name: str) -> Any:
         return _of_text(value, name, place, batch)
 
@@ -320,7 +347,7 @@ def _text(tabs: list[_Maps], place: int, batch: int | None, text: Any, tokens: A
         masked = blocked is not None and (len(tabs) == 1 or tab.sides[1] == "key")
         described.append({
             "text": (text if isinstance(text, str) else text[place] if text is not None else "" if batch is None else str(place)),
-            "name": tab.name, "attentions": tab.of(place), "queries": query.described(), "keys": None if query is key else key.described(),
+            "name": tab.name, "pooling": pooling, "attentions": tab.of(place), "queries": query.described(), "keys": None if query is key else key.described(),
             "query_axis": axes[0] if axes else "", "key_axis": axes[1] if axes else "",
             "block_keys": [bool(flag) for flag in key._checked("block_keys", blocked, (0, 1), "True or False")] if masked else None,
             "links": _pairs(part(links, "links"), "links") if linked else None, "possible_links": _pairs(part(possible_links, "possible_links"), "possible_links"),

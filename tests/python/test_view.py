@@ -236,3 +236,71 @@ def test_errors_name_what_was_given_and_what_may_be(case):
     kind, message, source, options = WRONG[case]
     with pytest.raises(kind, match=message):
         polyhead.view(source, **options)
+
+
+def blocks_of(count, tokens):
+    """Block i begins at token floor(i tokens / count)."""
+    return [slice(i * tokens // count, (i + 1) * tokens // count) for i in range(count)]
+
+
+def reference(q, k, causal=False, bias=0.0):
+    scores = np.einsum("lhtd,lhsd->lhts", q.astype(np.float64), k.astype(np.float64)) / np.sqrt(q.shape[-1]) + bias
+    if causal:
+        scores = np.where(np.tri(*scores.shape[-2:], dtype=bool), scores, -np.inf)
+    return softmax(scores)
+
+
+def pooled(p, height, width, of):
+    return np.array([[[[of(p[layer, head, rows, columns]) for columns in blocks_of(width, p.shape[3])] for rows in blocks_of(height, p.shape[2])] for head in range(p.shape[1])] for layer in range(p.shape[0])])
+
+
+def pooled_weights(entry):
+    return np.array([[decoded(head, *entry["blocks"]) for head in heads] for heads in entry["weights"]])
+
+
+@pytest.mark.parametrize("pooling, of", [("largest", np.max), ("mean", lambda block: block.sum(1).mean()), ("sum", lambda block: block.sum(1).mean())])
+def test_pooled_pages_have_the_blocks_of_the_whole_map(pooling, of):
+    q, k = random.standard_normal((2, 3, 50, 8)).astype(np.float32), random.standard_normal((2, 3, 34, 8)).astype(np.float32)
+    bias = random.standard_normal((2, 1, 50, 34)).astype(np.float32)
+    (entry,) = sets_of(polyhead.view(q=q, k=k, bias=bias, pooling=pooling, blocks=7))
+    expected = pooled(reference(q, k, bias=bias), 7, 7, of)
+    assert entry["pooled"] == ("largest" if pooling == "largest" else "share") and entry["blocks"] == [7, 7]
+    assert np.abs(pooled_weights(entry) - expected).max() <= BOUND + 1e-6
+    assert (len(entry["queries"]["pieces"]), len(entry["keys"]["pieces"])) == (50, 34)
+    words = [f"w{place}" for place in range(50)], [f"s{place}" for place in range(34)]
+    own = polyhead.pooled_map(q, k, 7, 7, pooling=pooling, bias=bias)
+    (same,) = sets_of(polyhead.view(own, tokens=words[0], keys=words[1], pooling=pooling))
+    assert same["weights"] == entry["weights"] and same["keys"]["pieces"] == words[1]
+
+
+def test_maps_that_fit_are_computed_whole_and_longer_ones_pooled(monkeypatch):
+    q, k, v = random.standard_normal((3, 2, 3, 40, 8)).astype(np.float32)
+    (entry,) = sets_of(polyhead.view(q=q, k=k, v=v, causal="top_left"))
+    holds(entry, reference(q, k, causal=True))
+    assert "vectors" in entry and "pooled" not in entry
+    told = []
+    monkeypatch.setattr(polyhead._core, "most_attention_weights", 2 * 3 * 40 * 40 - 1)
+    (entry,) = sets_of(polyhead.view(q=list(q), k=list(k), causal="top_left", progress=lambda done, total: told.append((done, total))))
+    assert entry["pooled"] == "largest" and entry["blocks"] == [40, 40]
+    assert np.abs(pooled_weights(entry) - pooled(reference(q, k, causal=True), *entry["blocks"], np.max)).max() <= BOUND + 1e-6
+    assert told[-1][0] == told[-1][1] and sorted(told) == told
+
+
+def test_what_is_of_single_tokens_is_refused_with_pooled_maps():
+    q = k = random.standard_normal((2, 40, 8)).astype(np.float32)
+    source, words = maps(2, 4, 4), [str(place) for place in range(40)]
+    with pytest.raises(ValueError, match="v is for the computation of a single weight"):
+        polyhead.view(q=q, k=k, v=k, blocks=4)
+    with pytest.raises(ValueError, match="pooling needs tokens"):
+        polyhead.view(source, pooling="largest")
+    with pytest.raises(ValueError, match="q, k: for the computation of a single weight"):
+        polyhead.view(source, tokens=words, pooling="largest", q=q, k=k)
+    for name, value in {"special": [0] * 40, "segments": [0] * 40, "links": [(0, 0)], "block_keys": [0] * 40, "gate": maps(2, 40, 3), "pair_bias": source}.items():
+        with pytest.raises(ValueError, match=f"{name}: for single tokens"):
+            polyhead.view(source, tokens=words, pooling="largest", **{name: value})
+    with pytest.raises(ValueError, match="blocks is 9000; with 2 heads it must be from 1 to 5792"):
+        polyhead.view(q=q, k=k, blocks=9000)
+    with pytest.raises(TypeError, match="source is None"):
+        polyhead.view(k=k)
+    with pytest.raises(ValueError, match="q has 1 layers and k 2"):
+        polyhead.view(q=q, k=[k, k])

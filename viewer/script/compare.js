@@ -6,7 +6,7 @@ function otherHeadOf(name, texts, shown) {
   const place = { text: text === undefined ? shown : Number(text), layer: placeOf(layer), head: placeOf(head), named: text !== undefined };
   const of = texts[place.text];
   const fits = (index, count) => index === MEAN || (index === ROLLOUT ? hasRollout(of) : index < count);
-  return layer !== undefined && of && fits(place.layer, of.layers) && fits(place.head, of.heads) && (!isWhole(place.layer) || place.head === MEAN) ? place : null;
+  return layer !== undefined && of && !of.pooled && fits(place.layer, of.layers) && fits(place.head, of.heads) && (!isWhole(place.layer) || place.head === MEAN) ? place : null;
 }
 
 const nameOfOther = ({ layer, head, text, named }) => [layer, head, ...(named ? [text] : [])].join(".");

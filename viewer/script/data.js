@@ -68,6 +68,9 @@ class Tokens {
 
   word(index) { return this.words[index]; }
 
+  // A word with its place ("3: fox"): repeated words differ, and no spreadsheet takes a word for a formula.
+  named(index) { return `${index}: ${this.unknown.get(index) ?? this.pieces[index]}`; }
+
   // For a tooltip: place, token, and what the token stands for if the model does not know it.
   note(index) {
     const note = `${index}: ${this.pieces[index]}`;
@@ -88,8 +91,8 @@ class Text {
     this.text = json.text;
     this.layers = json.layers;
     this.heads = json.heads;
-    this.queries = new Tokens(json.queries);
-    this.keys = json.keys ? new Tokens(json.keys) : this.queries;
+    this.pooled = json.pooled ?? null;  // "largest" or "share" if the maps are pooled
+    Object.assign(this, tokensOf(json));
     Object.assign(this, sidesOf(json, decoder));
     this.separators = [...this.keys.special].filter((index) => index > 0);
     this.measured = new Map();

@@ -8,7 +8,7 @@ class Detail {
     const { map = weights, suffix = "", show = (weight) => text.decoder.show(weight) } = reading;
     this.reading = reading;
     $("readout").replaceChildren(...this.#headline(text, weights, spot));
-    $("where").textContent = Detail.#where(spot);
+    $("where").textContent = spot && reading.where ? reading.where(spot) : Detail.#where(text, spot);
     $("detail").classList.toggle("idle", !spot);  // invisible but keeps its space: the page must not move under the pointer
     if (!spot) return;
     const width = text.keys.size;
@@ -40,8 +40,8 @@ class Detail {
     return [word(text.queries.word(spot.row)), make("span", { textContent: " → " }), word(text.keys.word(spot.column)), " ", weight];
   }
 
-  static #where(spot) {
-    if (!spot) return say("Attention from row word to column word.");
+  static #where(text, spot) {
+    if (!spot) return text.pooled ? captionOf(text) : say("Attention from row word to column word.");
     if (spot.column === null) return say("Row {0}: where this word looks.", spot.row);
     if (spot.row === null) return say("Column {0}: who looks at this word.", spot.column);
     return say("Attention from row {0} to column {1}.", spot.row, spot.column);

@@ -18,18 +18,15 @@ async function pngOf({ svg, width, height }) {
 
 const csvOf = (rows) => rows.map((row) => `${row.map((cell) => (typeof cell === "number" ? String(cell) : `"${cell.replaceAll('"', '""')}"`)).join(",")}\r\n`).join("");
 
-// A word stands behind its place ("3: fox"): repeated words differ, and no spreadsheet takes a word for a formula.
-const nameOfToken = (tokens, index) => `${index}: ${tokens.unknown.get(index) ?? tokens.pieces[index]}`;
-
 function csvOfMap({ text, map, shown }, what = say("row word looks at column word")) {
-  const name = nameOfToken, precise = text.decoder.encoding.number;
+  const name = (tokens, index) => tokens.named(index), precise = text.decoder.encoding.number;
   const head = [what, ...shown.columns.map((column) => name(text.keys, column))];
   return csvOf([head, ...shown.rows.map((row) => [name(text.queries, row), ...shown.columns.map((column) => precise(map[row * text.keys.size + column]))])]);
 }
 
 // A row for each pair of words. Maps of other extents have no difference: B's pairs follow A's then.
 function csvOfCompare({ a, b, same, difference }) {
-  const pairs = ({ text, map, shown }) => shown.rows.flatMap((row) => shown.columns.map((column) => [row * text.keys.size + column, nameOfToken(text.queries, row), nameOfToken(text.keys, column), text.decoder.encoding.number(map[row * text.keys.size + column])]));
+  const pairs = ({ text, map, shown }) => shown.rows.flatMap((row) => shown.columns.map((column) => [row * text.keys.size + column, text.queries.named(row), text.keys.named(column), text.decoder.encoding.number(map[row * text.keys.size + column])]));
   const head = [say("row word"), say("column word"), `A: ${a.title}`, `B: ${b.title}`, "A - B"];
   const round = (value) => Number((Math.abs(value) <= TINY ? 0 : value).toFixed(6));
   if (same) return csvOf([head, ...pairs(a).map(([at, row, column, weight]) => [row, column, weight, b.text.decoder.encoding.number(b.map[at]), round(difference[at])])]);

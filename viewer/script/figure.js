@@ -102,7 +102,8 @@ class Figure {
 const longestWord = (tokens, indices, size) => Math.max(size, ...indices.map((index) => widthOf(tokens.word(index), size)));
 
 function matrixFigure(figure, { text, drawn, shown }) {
-  figure.legend();
+  if (text.pooled) figure.line(blocksNote(text), 11, 400);
+  figure.legend(captionOf(text));
   mapFigure(figure, text, drawn, shown);
 }
 
@@ -171,7 +172,8 @@ function linesFigure(figure, { text, shown, look }, lines) {
 }
 
 function gridFigure(figure, grid) {
-  figure.legend();
+  if (grid.text.pooled) figure.line(blocksNote(grid.text), 11, 400);
+  figure.legend(captionOf(grid.text));
   const side = 72, gap = 8;
   const left = Figure.margin + 32, top = figure.y + 24;
   grid.places().forEach(({ row, column, name, image, note }) => {

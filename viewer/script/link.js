@@ -6,7 +6,7 @@ const MOSTLY = 0.5;
 // Mean weight of a head from other words to those at the same distance as `column` from `row`; NaN if there are none. Special tokens count
 // only where a word of the pair is one.
 function baseline(text, layer, head, row, column) {
-  if (text.keys !== text.queries) return NaN;
+  if (text.pooled || text.keys !== text.queries) return NaN;
   const { special } = text.queries, distance = column - row;
   const counts = special.has(row) || special.has(column) ? () => true : (index) => !special.has(index);
   let sum = 0, count = 0;
@@ -31,7 +31,8 @@ class Link {
   }
 
   build(text) {
-    const options = (tokens) => [["", "–"], ...tokens.words.map((name, index) => [index, `${index}: ${name}`])];
+    const options = (tokens) => [["", "–"], ...tokens.words.map((name, index) => [index, text.pooled ? name : `${index}: ${name}`])];
+    $("link-title").textContent = text.pooled ? say("Which heads link two blocks?") : say("Which heads link two words?");
     fillSelect(this.selects[0], options(text.queries));
     fillSelect(this.selects[1], options(text.keys));
   }
@@ -45,7 +46,7 @@ class Link {
     $("link-list").hidden = $("link-rank-control").hidden = !pair;
     this.heads = [];
     if (!pair) {
-      $("link-note").textContent = say("Choose two words here, or click a cell of a head: thumbnails fade where a head does not link them.");
+      $("link-note").textContent = text.pooled ? say("Choose two blocks here, or click a cell of a head: thumbnails fade where its number is small.") : say("Choose two words here, or click a cell of a head: thumbnails fade where a head does not link them.");
       return this.grid.tint(null);
     }
     const { row, column } = spot;
@@ -55,7 +56,7 @@ class Link {
     this.heads.sort((a, b) => (key(b) || 0) - (key(a) || 0));
     this.where = distanceName(column - row);
     const related = text.keys === text.queries;
-    $("link-note").textContent = related
+    $("link-note").textContent = text.pooled ? captionOf(text) : related
       ? say("Usual: the mean weight that the head gives {0} elsewhere in this text; heads with {1} or more are marked.", this.where, MOSTLY)
       : say("The two sides are different texts, so a distance between their words has no meaning.");
     const show = (weight) => text.decoder.show(weight);

@@ -28,8 +28,8 @@ function averageOf(row, value) {
   return sum === 0 ? null : row.reduce((total, p, s) => total + (p / sum) * value(p / sum, s), 0);
 }
 
-// The measures that this text has: those of distances only if words look at words of the same text.
-const measuresOf = (text) => Object.keys(MEASURES).filter((name) => MEASURES[name].has?.(text) ?? (text.keys === text.queries || !MEASURES[name].self));
+// The measures that this text has: those of distances only if words look at words of the same text, none of those of words if cells are blocks.
+const measuresOf = (text) => Object.keys(MEASURES).filter((name) => text.pooled ? name === "without" && text.without.size > 0 : MEASURES[name].has?.(text) ?? (text.keys === text.queries || !MEASURES[name].self));
 
 // Special tokens are not asked where they look, unless there is nothing else.
 function wordsThatLook({ queries }) {

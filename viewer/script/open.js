@@ -18,6 +18,7 @@ function textsOfPage(html) {
   if (!Object.hasOwn(ENCODINGS, json.encoding)) throw new Error(say("its attention weights have an encoding that this page does not know"));
   const opened = new Decoder(json.encoding);
   return json.texts.map((text) => {
+    if (text.pooled) throw new Error(say("its maps are pooled, so that they cannot be compared token by token"));
     const rows = checkedTokens(text.queries), columns = checkedTokens(text.keys ?? text.queries);
     const lengthOf = (numbers) => 4 * Math.ceil((numbers * opened.encoding.bytes) / 3);
     const length = lengthOf(rows * columns);

@@ -53,15 +53,16 @@ const isOpen = () => state.layer !== null;
 const language = () => (state.lang !== "auto" ? state.lang : data.language ?? readersLanguage());
 const isDark = () => !printing && (state.theme === "dark" || (state.theme === "auto" && prefersDark.matches));
 // A long text opens as text: cells would be too small to read.
-const viewName = () => (state.view !== "auto" ? state.view : Math.max(texts[state.text].queries.size, texts[state.text].keys.size) < Read.long ? "matrix" : "read");
+const viewName = () => (texts[state.text].pooled ? "matrix" : state.view !== "auto" ? state.view : Math.max(texts[state.text].queries.size, texts[state.text].keys.size) < Read.long ? "matrix" : "read");
 const view = () => views[viewName()];
 const hasCells = () => ["matrix", "compare"].includes(viewName());
-const hasLinks = () => ["matrix", "lines"].includes(viewName());
+const hasLinks = () => ["matrix", "lines"].includes(viewName()) && !texts[state.text].pooled;
 
 function show(before = {}) {
   const changed = (...names) => names.some((name) => state[name] !== before[name]);
   const text = textShown();
   if (state.row >= text.queries.size || state.column >= text.keys.size) pin(null);
+  if (text.pooled) Object.assign(state, { heads: "maps", view: "auto" });
   document.documentElement.dataset.theme = isDark() ? "dark" : "light";
   const look = { scale: SCALES[state.scale], ...rampsOf(getComputedStyle(document.documentElement)), placesOf, fadeSpecial: state.special === "fade" };
   if (changed("lang")) showLanguage();
@@ -104,8 +105,13 @@ function showLanguage() {
 }
 
 function showText(text) {
-  $("sentence").textContent = text.text;
+  $("sentence").textContent = text.pooled && text.text.length > 280 ? `${text.text.slice(0, 279)}…` : text.text;
   $("sentence").hidden = text.text === data.title || text.text === "";
+  document.body.classList.toggle("pooled", Boolean(text.pooled));
+  $("pooled-note").hidden = $("about-blocks").hidden = !text.pooled;
+  $("about-cells").hidden = $("about-measures").hidden = $("about-text").hidden = $("heads-as").hidden = $("views").hidden = Boolean(text.pooled);
+  $("pooled-note").textContent = text.pooled ? blocksNote(text) : "";
+  $("about-blocks").textContent = text.pooled ? aboutBlocks(text) : "";
   const unknown = [...new Set([text.queries, text.keys])].map((tokens) => [tokens.unknown.size, tokens.size]).filter(([count]) => count > 0);
   $("unknown-note").hidden = unknown.length === 0;
   $("unknown-note").textContent = unknown.map(([count, size]) => say("{0} of {1} {1|token|tokens} {0|is|are} unknown to this model. Such words are underlined; the model cannot tell them apart.", count, size)).join(" ");
@@ -148,7 +154,8 @@ function sourceOfMeasures(text) {
 // All heads as maps, or as distances between them.
 function showDistances(text, look) {
   const asMaps = state.heads === "maps";
-  $("grid").parentElement.hidden = $("measure-control").hidden = !asMaps;
+  $("grid").parentElement.hidden = !asMaps;
+  $("measure-control").hidden = !asMaps || measuresOf(text).length === 0;
   $("heads-caption").hidden = !asMaps;
   $("scales").hidden = !asMaps && !isOpen();
   for (const button of document.querySelectorAll("[data-heads]")) button.setAttribute("aria-pressed", button.dataset.heads === state.heads);
@@ -162,6 +169,7 @@ function showLegend(look) {
   paint($("legend"), steps, 256, [0], [...steps.keys()], { ...look, scale: { position: (weight) => weight } });
   $('legend-ticks').replaceChildren(...look.scale.ticks().map(([at, name]) => make('span', {textContent: name, style: {at}})));
   $("scale-note").textContent = look.scale.note?.() ?? "";
+  $("legend-caption").textContent = captionOf(textShown());
   $("gold-legend").hidden = !textShown().links;
   $("blocked-legend").hidden = textShown().blocked.size === 0;
 }
@@ -237,7 +245,7 @@ function showOtherHead(text, look) {
   const of = textAt(other.text);
   const names = other.text === state.text ? null : [state.text, other.text].map((index) => nameOfText(texts[index], index));
   views.compare.choose({ text: of, map: of.map(other.layer, other.head), shown: placesOf(of), title: titleOf(other.layer, other.head) }, names);
-  partner.show(texts.map((one, index) => nameOfText(one, index)), other, of, near);
+  partner.show(texts.map((one, index) => (one.pooled ? null : nameOfText(one, index))), other, of, near);
   current.other = other;
 }
 
@@ -293,7 +301,7 @@ function showPinned() {
   document.body.classList.toggle("pinned", pinned() !== null);
   link.show(text, pinned(), state.rank, current.look);
   const model = wordsAt(state.text);  // without special tokens shared out, which no q and k give
-  if (isOpen() && current.map) worked.show({ text: model, layer: state.layer, head: state.head, map: model.map(state.layer, state.head), spot: pinned(), feature: Number(state.feature), style: getComputedStyle(document.documentElement) });
+  if (isOpen() && current.map && !text.pooled) worked.show({ text: model, layer: state.layer, head: state.head, map: model.map(state.layer, state.head), spot: pinned(), feature: Number(state.feature), style: getComputedStyle(document.documentElement) });
 }
 
 // Says which head is shown and, if a pair is chosen, its weight there.
@@ -464,7 +472,7 @@ function figureOfScreen() {
 const exports_ = {
   svg: () => new Blob([figureOfScreen().svg], { type: "image/svg+xml" }),
   png: () => pngOf(figureOfScreen()),
-  csv: () => new Blob(["\ufeff", isOpen() ? (state.view === "compare" ? csvOfCompare(views.compare) : csvOfMap(current, withNote(state.layer === ROLLOUT ? say("rollout") : say("row word looks at column word")))) : state.heads === "distances" ? csvOfMap({ text: distances.as, map: distances.map, shown: distances.shown }, say("distance in bits")) : csvOfMeasures(textShown(), sourceOfMeasures(textShown()))], { type: "text/csv" }),
+  csv: () => new Blob(["\ufeff", isOpen() ? (state.view === "compare" ? csvOfCompare(views.compare) : csvOfMap(current, current.text.pooled ? captionOf(current.text) : withNote(state.layer === ROLLOUT ? say("rollout") : say("row word looks at column word")))) : state.heads === "distances" ? csvOfMap({ text: distances.as, map: distances.map, shown: distances.shown }, say("distance in bits")) : csvOfMeasures(textShown(), sourceOfMeasures(textShown()))], { type: "text/csv" }),
 };
 
 async function exportAs(kind) {

@@ -29,11 +29,11 @@ class Partner {
     });
   }
 
-  // names: how the texts are called; other: { text, layer, head, named }; near: the most alike heads of the text shown.
+  // names: how the texts are called, null for those that cannot be compared; other: { text, layer, head, named }; near: the most alike heads of the text shown.
   show(names, other, text, near) {
     const { layers, heads } = text;
     const numbers = (count) => [...Array(count).keys(), MEAN].map((index) => [index, index === MEAN ? say("mean") : index]);
-    fillSelect(this.text, [["", say("the same")], ...names.map((name, index) => [index, name])]);
+    fillSelect(this.text, [["", say("the same")], ...names.map((name, index) => [index, name]).filter(([, name]) => name !== null)]);
     fillSelect(this.layer, [...numbers(layers), ...(hasRollout(text) ? [[ROLLOUT, say("rollout")]] : [])]);
     fillSelect(this.head, numbers(heads));
     this.textLabel.hidden = names.length < 2;

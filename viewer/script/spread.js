@@ -9,7 +9,7 @@ class Spread {
   }
 
   // The texts, in the same set of maps, that can be averaged with this one. A page that the reader has opened is of another model.
-  static with(text, all) { return all.filter((one) => ["page", "name", "bias", "layers", "heads"].every((what) => one[what] === text[what])); }
+  static with(text, all) { return all.filter((one) => ["page", "pooled", "name", "bias", "layers", "heads"].every((what) => one[what] === text[what])); }
 
   // Measures all heads of all texts; done() is called if this is the one still wanted.
   async prepare(told, done, cancelled) {

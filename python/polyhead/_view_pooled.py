@@ -1,0 +1,80 @@
+"""What `view` computes from q and k: maps of every pair of tokens, or of a text that is too long for them, maps pooled to blocks."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+from . import _core
+from ._attention import maps, pooled_map
+from ._view_sets import layered
+
+POOLINGS = ("largest", "mean", "sum")
+_MOST_BLOCKS = 512  # along one side, if the caller does not say
+_CELLS = 2**23  # of a page, if the caller does not say how many blocks: 11 MB at most
+
+
+def check_pooling(pooling: Any) -> None:
+    if pooling is None:
+        return
+    if not isinstance(pooling, str):
+        raise TypeError(f"pooling is of type {type(pooling).__name__}; it must be one of {', '.join(map(repr, POOLINGS))}")
+    if pooling not in POOLINGS:
+        raise ValueError(f"pooling is {pooling!r}; it must be one of {', '.join(map(repr, POOLINGS))}")
+
+
+def _layer(array: Any, place: int) -> Any:
+    """Of an array that broadcasts to [layers, heads, T, S], the part of one layer."""
+    if array is None or len(array.shape) < 4:
+        return array
+    return array[place if array.shape[0] > 1 else 0]
+
+
+def _blocks(blocks: Any, heads: int) -> int:
+    most = math.isqrt(_core.most_attention_weights // max(1, heads))
+    if blocks is None:
+        return max(1, min(_MOST_BLOCKS, math.isqrt(_CELLS // max(1, heads))))
+    if isinstance(blocks, bool) or not isinstance(blocks, int):
+        raise TypeError(f"blocks is of type {type(blocks).__name__}; it must be an int")
+    if not 1 <= blocks <= most:
+        raise ValueError(f"blocks is {blocks}; with {heads} heads it must be from 1 to {most}, so that the page holds the maps")
+    return blocks
+
+
+def _reach(causal: Any, attend: Any, T: int, S: int) -> Any:
+    """The keys that queries may attend to, as `attend`, with the causal diagonal as `sdpa` means it."""
+    import numpy as np
+
+    offset = {"top_left": 0, "bottom_right": S - T}[causal] if isinstance(causal, str) else causal
+    below = np.arange(S) <= np.arange(T)[:, None] + offset
+    return below if attend is None else np.asarray(attend) & below
+
+
+def computed(
+    q: Any, k: Any, bias: Any, attend: Any, scale: float | None, causal: Any, pooling: str | None, blocks: int | None, progress: Callable[[int, int], object] | None
+) -> tuple[list[Any], Any, Any, int, int]:
+    """One map [heads, T, S] or pooled map [heads, height, width] for each layer; the pooling, None if they are not pooled; the mask with the causal
+    diagonal for maps that are not; T and S."""
+    queries, keys = layered(q, "q"), layered(k, "k")
+    layers = len(queries)
+    if len(keys) != layers or layers == 0:
+        raise ValueError(f"q has {layers} layers and k {len(keys)}; they must have the same, at least one")
+    heads, T, S = layers * queries[0].shape[0], queries[0].shape[1], keys[0].shape[1]
+    size = _blocks(blocks, heads)
+    if pooling is None and (blocks is not None or heads * T * S > _core.most_attention_weights):
+        pooling = "largest"
+
+    found = []
+    for place in range(layers):
+        options = {"bias": _layer(bias, place), "attend": _layer(attend, place), "scale": scale, "causal": causal}
+
+        def told(done: int, total: int, place: int = place) -> None:
+            if progress is not None:
+                progress(place * total + done, layers * total)
+
+        if pooling is None:
+            found.append(maps(queries[place], keys[place], progress=told, **options))
+        else:
+            found.append(pooled_map(queries[place], keys[place], min(size, T), min(size, S), pooling=pooling, progress=told, **options))  # type: ignore[arg-type]
+    return found, pooling, attend if pooling is not None or causal is None else _reach(causal, attend, T, S), T, S

@@ -1,0 +1,174 @@
+#!/usr/bin/env python3
+"""A page of pooled maps shows the arrays' blocks, names the tokens of each block, says what a cell is, and leaves out what blocks do not tell.
+
+    pooled_test.py PAGE.html ARRAYS.safetensors [--seed N]
+
+The pages are variants of PAGE.html with other data: 65,536 tokens of two layers of three heads.
+"""
+import base64
+import csv
+import io
+import pathlib
+import random
+import re
+import struct
+import sys
+import tempfile
+
+from axe_playwright_python.sync_playwright import Axe
+
+from session import ABSOLUTE, Checks, Session, check_quiet, parsed, started_browser, variant
+
+LAYERS, HEADS = 2, 3
+WORDS = ["The", "quick", "brown", "fox", "jumps", "over", "the", "lazy", "dog", "internationalization", "<b>", "狐"]
+
+
+class Pooled:
+    """What the page must show, from the numbers alone. Block i of n tokens in `count` blocks begins at token floor(i n / count)."""
+
+    def __init__(self, seed, kind, tokens=65536, blocks=512, keys=None):
+        self.random = random.Random(seed)
+        self.kind, self.blocks = kind, blocks
+        self.words = [self.random.choice(WORDS) for _ in range(tokens)]
+        self.keys = keys
+        self.key_blocks = blocks if keys is None else 3
+        size = blocks * self.key_blocks
+        self.codes = [[struct.pack(f"<{size}H", *(self.random.choice((0, 1, 2, 900, 30000, 65534)) for _ in range(size))) for _ in range(HEADS)] for _ in range(LAYERS)]
+
+    def weight(self, layer, head, row, column):
+        code = struct.unpack_from("<H", self.codes[layer][head], 2 * (row * self.key_blocks + column))[0]
+        return max(0, code - 1) / 65533
+
+    def side(self, words, blocks, index):
+        first, last = (index * len(words)) // blocks, ((index + 1) * len(words)) // blocks - 1
+        short = lambda word: word if len(word) <= 12 else word[:11] + "…"
+        return (f"{first}–{last}", f"{first}–{last}: {short(words[first])} … {short(words[last])}") if last > first else (str(first), f"{first}: {short(words[first])}")
+
+    def row(self, index):
+        return self.side(self.words, self.blocks, index)
+
+    def column(self, index):
+        return self.side(self.keys or self.words, self.key_blocks, index)
+
+    def edit(self, data):
+        entry = {"text": "long " * 500, "queries": {"pieces": self.words, "special": []}, "layers": LAYERS, "heads": HEADS, "group": 0,
+                 "weights": [[base64.b64encode(codes).decode() for codes in heads] for heads in self.codes], "pooled": self.kind, "blocks": [self.blocks, self.key_blocks]}
+        if self.keys:
+            entry["keys"] = {"pieces": self.keys, "special": []}
+        data.update(texts=[entry], encoding="linear16")
+
+
+def visible(session, selector):
+    return session.page.locator(selector).first.is_visible()
+
+
+def check_cells(checks, session, pooled):
+    page = session.page
+    for layer, head in ((0, 1), (1, 2)):
+        page.goto(f"{session.url}#layer={layer}&head={head}")
+        page.wait_for_selector(".cells")
+        if layer == 1:
+            page.locator('[data-zoom="1"]').click()
+        wrong = []
+        for _ in range(12):
+            row, column = pooled.random.randrange(pooled.blocks), pooled.random.randrange(pooled.key_blocks)
+            session.hover(row, column)
+            headline, weight = session.text("#readout"), pooled.weight(layer, head, row, column)
+            names = f"{pooled.row(row)[1]} → {pooled.column(column)[1]}"
+            if not headline.startswith(names) or abs(float(session.shown_weight()) - weight) > ABSOLUTE:
+                wrong.append((row, column, headline, names, weight))
+            where = session.text("#where")
+            if pooled.row(row)[0] not in where or pooled.column(column)[0] not in where or ("Largest" in where) != (pooled.kind == "largest"):
+                wrong.append(where)
+        checks.that(not wrong, f"{pooled.kind}, layer {layer}, head {head}: cells show the number of their block, with its tokens", wrong[:2])
+    sums = [session.text("#row-sum"), session.text("#column-sum")]
+    checks.that(any(sums) == (pooled.kind == "share"), f"{pooled.kind}: the sums of rows and columns are told where they mean something", sums)
+    listed = page.locator("#row-list .word").all_text_contents()
+    weights = sorted((pooled.weight(1, 2, row, at) for at in range(pooled.key_blocks)), reverse=True)[:len(listed)]
+    shown = [float(text) for text in page.locator("#row-list .number").all_text_contents()]
+    checks.that(shown and max(abs(a - b) for a, b in zip(shown, weights)) <= ABSOLUTE, "the list of a row has its largest blocks", (shown, weights))
+
+
+def check_mean(checks, session, pooled):
+    session.page.goto(f"{session.url}#layer=0&head=mean&row=1&column=2")
+    session.page.wait_for_selector("#readout .weight")
+    wanted = sum(pooled.weight(0, head, 1, 2) for head in range(HEADS)) / HEADS
+    checks.that(abs(float(session.shown_weight()) - wanted) <= ABSOLUTE and "over heads" in session.text("#where"), "the mean of heads is that of their numbers, and is called so", session.text("#where"))
+
+
+def check_words(checks, session, pooled):
+    page = session.page
+    page.goto(session.url)
+    counts = len(pooled.words), len(pooled.keys or pooled.words)
+    sizes = max((i + 1) * counts[0] // pooled.blocks - i * counts[0] // pooled.blocks for i in range(pooled.blocks)), max((i + 1) * counts[1] // pooled.key_blocks - i * counts[1] // pooled.key_blocks for i in range(pooled.key_blocks))
+    note = session.text("#pooled-note")
+    checks.that([int(number) for number in re.findall(r"\d+", note)] == [*counts, *sizes], "a note gives the numbers of tokens and the size of a block", note)
+    checks.that("at most" in note or all(count % blocks == 0 for count, blocks in zip(counts, (pooled.blocks, pooled.key_blocks))), "uneven blocks are called so", note)
+    caption = session.text("#legend-caption")
+    checks.that(("Largest attention weight" in caption, "Share of attention" in caption) == (pooled.kind == "largest", pooled.kind == "share"), "the legend says what a cell is", caption)
+    page.locator("#menu summary").click()
+    page.locator('[data-dialog="about"]').click()
+    about = page.locator("#about").inner_text()
+    checks.that(("do not sum to 1" in about) == (pooled.kind == "largest") and "so that each row sums to 1" not in about, "About says whether rows sum to 1", about[:200])
+    checks.that(all(name in about for name in ("previous", "entropy", "distance", "comparisons")), "About names what is left out")
+    page.keyboard.press("Escape")
+    measures = page.locator("#measure option").all_text_contents()
+    checks.that(measures == ["none"] and not visible(session, "#measure"), "no measure of single tokens", measures)
+    page.goto(f"{session.url}#layer=0&head=0&view=read&heads=distances&row=0&column=0&special=hide&measure=entropy")
+    page.reload()
+    page.wait_for_selector(".cells")
+    shown = [name for name in ("#heads-as", "#views", "#cover-control", "#special-control", "#pieces-control", "#distances", "#worked", ".read", "#link-list .usual") if page.locator(name).count() and visible(session, name)]
+    checks.that(not shown and visible(session, ".matrix"), "an address of a view of tokens opens the matrix; what blocks do not tell is not there", shown)
+    ranked = [float(text) for text in page.locator("#link-list b").all_text_contents()]
+    wanted = sorted((pooled.weight(layer, head, 0, 0) for layer in range(LAYERS) for head in range(HEADS)), reverse=True)
+    checks.that(max(abs(a - b) for a, b in zip(ranked, wanted)) <= ABSOLUTE and len(ranked) == len(wanted), "heads are ranked by their number of the pair of blocks", ranked)
+    checks.that(len(session.text("#sentence")) <= 280, "a long text is not shown as a whole")
+
+
+def check_files(checks, session, pooled):
+    page = session.page
+    page.goto(f"{session.url}#layer=1&head=0")
+    page.wait_for_selector(".cells")
+
+    def saved(kind):
+        page.locator("#export summary").click()
+        with page.expect_download() as waiting:
+            page.locator(f'[data-export="{kind}"]').click()
+        return pathlib.Path(waiting.value.path()).read_bytes().decode("utf-8-sig")
+
+    table = list(csv.reader(io.StringIO(saved("csv"))))
+    row = pooled.random.randrange(pooled.blocks)
+    wanted = [pooled.weight(1, 0, row, column) for column in range(pooled.key_blocks)]
+    right = table[row + 1][0] == pooled.row(row)[1] and max(abs(float(a) - b) for a, b in zip(table[row + 1][1:], wanted)) <= 1e-6
+    checks.that(len(table) == pooled.blocks + 1 and right and table[0][1] == pooled.column(0)[1] and "word" not in table[0][0], "CSV: blocks with their tokens", table[0][:2])
+    checks.that(str(len(pooled.words)) in (svg := saved("svg")) and session.text("#legend-caption") in svg, "SVG: says that the map is pooled, and what a cell is", svg[:400])
+
+
+def main():
+    arguments = parsed(__doc__)
+    checks = Checks()
+    cases = [Pooled(arguments.seed, "largest"), Pooled(arguments.seed, "share"), Pooled(arguments.seed, "largest", tokens=1000, blocks=7, keys=["a", "b", "c", "=1+1", "e"])]
+    with tempfile.TemporaryDirectory() as folder, started_browser() as browser:
+        for at, pooled in enumerate(cases):
+            path = variant(arguments.page, pooled.edit, pathlib.Path(folder) / f"pooled{at}.html")
+            session = Session(browser, path, type("Expected", (), {"text": 0}))
+            for check in (check_words, check_cells, check_mean, check_files):
+                check(checks, session, pooled)
+            for theme in ("light", "dark"):
+                session.page.goto(f"{session.url}#layer=0&head=0&row=1&column=1&theme={theme}")
+                session.page.reload()
+                session.page.wait_for_selector("#readout .weight")
+                wrong = [f"{one['id']}: {one['nodes'][0]['html'][:120]}" for one in Axe().run(session.page).response["violations"]]
+                checks.that(not wrong, f"axe-core finds nothing: {theme}", wrong)
+            for width in (390, 768, 1280, 1920):
+                session.page.set_viewport_size({"width": width, "height": 900})
+                wide = session.page.evaluate("document.documentElement.scrollWidth")
+                checks.that(wide <= width, f"{width} pixels: the page does not scroll sideways", wide)
+            check_quiet(checks, session, f"page {at}")
+            session.context.close()
+    print(f"{checks.passed} passed, {checks.failed} failed")
+    return 1 if checks.failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,101 @@
+// Texts that are too long for a map of all pairs of tokens: a cell of their pooled maps is a block of queries by a block of keys.
+
+// The tokens along one side, as blocks of consecutive ones. To the views a block is what a token is elsewhere.
+class Blocks {
+  static longest = 12;  // characters of a word within a block's name
+
+  // As attention_pooled_map() cuts `tokens` into `count` blocks.
+  constructor(json, count) {
+    this.tokens = json.pieces;
+    this.tokenSpelling = spellingOf(json.pieces);
+    this.starts = Array.from({ length: count + 1 }, (_, at) => Math.floor((at * json.pieces.length) / count));
+    this.words = this.starts.slice(0, -1).map((_, at) => this.#name(at));
+    this.pieces = this.words;
+    this.spelling = SPELLINGS.plain;
+    this.special = new Set();
+    this.unknown = new Map();
+    this.segment = this.words.map(() => 0);
+  }
+
+  get size() { return this.words.length; }
+
+  // Tokens of the largest block.
+  get most() { return Math.max(0, ...this.words.map((_, at) => this.starts[at + 1] - this.starts[at])); }
+
+  word(index) { return this.words[index]; }
+
+  named(index) { return this.words[index]; }
+
+  // "512–767"
+  range(index) {
+    const first = this.starts[index], last = this.starts[index + 1] - 1;
+    return first === last ? String(first) : `${first}–${last}`;
+  }
+
+  // For a tooltip: the range and how its text begins.
+  note(index) {
+    const text = this.tokens.slice(this.starts[index], Math.min(this.starts[index + 1], this.starts[index] + 48)).map((piece) => this.tokenSpelling.text(piece)).join(this.tokenSpelling.spaced ? " " : "").replaceAll(" ##", "");
+    return `${this.range(index)}: ${text.length > 240 ? text.slice(0, 239) : text}…`;
+  }
+
+  shown() { return [...this.words.keys()]; }
+
+  // "512–767: The … fox"; the range alone where the tokens are their positions.
+  #name(index) {
+    const ends = [...new Set([this.starts[index], this.starts[index + 1] - 1])];
+    if (ends.every((at) => this.tokens[at] === String(at))) return this.range(index);
+    const short = (text) => (text.length > Blocks.longest ? `${text.slice(0, Blocks.longest - 1)}…` : text);
+    return `${this.range(index)}: ${ends.map((at) => short(visibleWord(this.tokenSpelling.text(this.tokens[at])))).join(" … ")}`;
+  }
+}
+
+// The queries and keys of a text of the page's data.
+function tokensOf({ pooled, blocks, queries, keys }) {
+  if (!pooled) {
+    const rows = new Tokens(queries);
+    return { queries: rows, keys: keys ? new Tokens(keys) : rows };
+  }
+  const rows = new Blocks(queries, blocks[0]);
+  return { queries: rows, keys: keys || blocks[0] !== blocks[1] ? new Blocks(keys ?? queries, blocks[1]) : rows };
+}
+
+// What a cell of the map says.
+const POOLED = {
+  largest: {
+    caption: () => say("Largest attention weight from a token of the row’s block to one of the column’s block"),
+    where: (row, column) => say("Largest attention weight from one of tokens {0} to one of tokens {1}.", row, column),
+    whereOfMean: (row, column) => say("Mean over heads of the largest attention weight from one of tokens {0} to one of tokens {1}.", row, column),
+    about: () => say("Its number is the largest attention weight in the block: one token of the row's block gives it to one token of the column's block. Rows of such numbers do not sum to 1, and many small attention weights of a block do not show."),
+  },
+  share: {
+    caption: () => say("Share of attention that a token of the row’s block gives to the column’s block"),
+    where: (row, column) => say("What a token of {0} gives to tokens {1} together, on average.", row, column),
+    whereOfMean: (row, column) => say("What a token of {0} gives to tokens {1} together, on average over heads too.", row, column),
+    about: () => say("Its number is the share of attention that a token of the row's block gives to all tokens of the column's block, on average over the row's block. Rows sum to 1; a single large weight shows little."),
+  },
+};
+
+const captionOf = (text) => (text.pooled ? POOLED[text.pooled].caption() : say("Attention from row word to column word"));
+
+// "Each cell is a block of 128 × 128 tokens": always beside the maps.
+function blocksNote(text) {
+  const sizes = [text.queries.most, text.keys.most];
+  const even = [text.queries, text.keys].every((side) => side.tokens.length % side.size === 0);
+  const counts = [text.queries, text.keys].map((side) => side.tokens.length);
+  return even ? say("Pooled maps of {0} × {1} tokens: each cell is a block of {2} × {3} tokens.", ...counts, ...sizes)
+    : say("Pooled maps of {0} × {1} tokens: each cell is a block of at most {2} × {3} tokens.", ...counts, ...sizes);
+}
+
+// For About: what a cell is, and what is missing.
+const aboutBlocks = (text) => [blocksNote(text), POOLED[text.pooled].about(),
+  say("The mean of several heads is the mean of their numbers. What cannot be computed from blocks is left out: the measures of a head (previous, next, same and first token, separators, entropy, distance), distances between heads, comparisons, lines, the tinted text, and how a weight is computed.")].join(" ");
+
+// What Detail tells instead of what it tells of words.
+const readingOfBlocks = (text, { layer, head }) => ({
+  where: ({ row, column }) => {
+    if (column === null) return say("Row of tokens {0}.", text.queries.range(row));
+    if (row === null) return say("Column of tokens {0}.", text.keys.range(column));
+    return POOLED[text.pooled][layer === MEAN || head === MEAN ? "whereOfMean" : "where"](text.queries.range(row), text.keys.range(column));
+  },
+  ...(text.pooled === "largest" && { ofRow: () => "" }),  // the largest weights of blocks have no sum that means anything
+});
