@@ -32,7 +32,8 @@ class Link {
 
   build(text) {
     const options = (tokens) => [["", "–"], ...tokens.words.map((name, index) => [index, text.pooled ? name : `${index}: ${name}`])];
-    $("link-title").textContent = text.pooled ? say("Which heads link two blocks?") : say("Which heads link two words?");
+    $("link-words").hidden = Boolean(text.pooled);
+    $("link-blocks").hidden = !text.pooled;
     fillSelect(this.selects[0], options(text.queries));
     fillSelect(this.selects[1], options(text.keys));
   }
