@@ -25,7 +25,7 @@ class Matrix {
   draw(text, map, shown, look, title, place) {
     this.shown = shown;
     this.reading = text.pooled ? readingOfBlocks(text, place) : {};
-    this.paint = (block) => paint(this.canvas, map, text.keys.size, shown.rows, shown.columns, fadedIn(look, text), block);
+    this.paint = (block, canvas = this.canvas) => paint(canvas, map, text.keys.size, shown.rows, shown.columns, fadedIn(look, text), block);
     this.block = 0;  // not painted yet
     axisNames(text).forEach((name, at) => { this.axes[at].textContent = name; });
     this.cells.setAttribute("aria-label", text.pooled ? say("{0}: {1}. Arrow keys move between blocks.", title, captionOf(text)) : say("{0}: attention from row word to column word. Arrow keys move between pairs.", title));

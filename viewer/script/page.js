@@ -22,6 +22,7 @@ const partner = new Partner({ changed: setOther, swap, opened: (file) => openPag
 const views = { matrix: new Matrix(events), lines: new Lines(events), read: new Read(events), compare: new Compare(events, partner) };
 const detail = new Detail();
 const worked = new Worked((feature) => update({ feature }));
+const minimap = new Minimap($("minimap"), $("stage"));
 const link = new Link({ grid, pin: (spot) => choose(spot), open: (layer, head) => update({ layer, head }, "cells"), rank: (rank) => update({ rank }) });
 
 // ---- State ----
@@ -225,6 +226,7 @@ function showHead(text, look) {
   $("badges").replaceChildren(...measured.map(([name, value]) => make("li", { className: name === state.measure ? "lit" : "" }, `${MEASURES[name].name()} `, make("b", { textContent: withUnit(name, value) }))));
   if (shown.rows.length === 0 || shown.columns.length === 0) {
     $("stage").replaceChildren(make("p", { className: "note", textContent: say("All words are hidden.") }));
+    minimap.show(null);
     pin(null);
     detail.show(text, map, shown, null);
     return;
@@ -234,7 +236,7 @@ function showHead(text, look) {
   if (viewName() === "compare") showOtherHead(text, look);
   if ($("stage").firstChild !== chosen.element) $("stage").replaceChildren(chosen.element);
   chosen.draw(text, drawn, shown, look, title, state);
-  chosen.resize(stageSize(), zoom);
+  fit();
   point(pinned());
 }
 
@@ -272,7 +274,11 @@ function addTexts(opened, name) {
   if (opened.length) update({ ...(isOpen() ? {} : { layer: 0, head: 0 }), view: "compare", with: otherHeadOf(`${state.layer ?? 0}.${state.head ?? 0}.${first}`, texts, state.text) ? `${state.layer ?? 0}.${state.head ?? 0}.${first}` : `0.0.${first}` });
 }
 
-const stageSize = () => ({ width: $("stage").clientWidth, height: stageHeight() });
+function fit(step = zoom) {
+  const size = view().resize({ width: $("stage").clientWidth, height: stageHeight() }, step);
+  minimap.show(view() === views.matrix ? views.matrix : null);
+  return size;
+}
 
 const visible = (index, indices) => index === null || indices.includes(index);
 
@@ -361,7 +367,7 @@ function setZoom(step) {
   if (!hasCells()) return;
   const shown = view();
   const before = shown.size;
-  const after = shown.resize(stageSize(), step === 0 ? 0 : zoom + step);
+  const after = fit(step === 0 ? 0 : zoom + step);
   if (step === 0 || after !== before) zoom = step === 0 ? 0 : zoom + step;
   shown.light(pinned(), pinned());
 }
@@ -432,7 +438,7 @@ for (const button of document.querySelectorAll("[data-view]")) button.addEventLi
 for (const button of document.querySelectorAll("[data-heads]")) button.addEventListener("click", () => update({ heads: button.dataset.heads }));
 for (const button of document.querySelectorAll("[data-zoom]")) button.addEventListener("click", () => setZoom(Number(button.dataset.zoom)));
 new ResizeObserver(() => {
-  if (isOpen() && current.map && $("stage").firstChild === view().element) view().resize(stageSize(), zoom);
+  if (isOpen() && current.map && $("stage").firstChild === view().element) fit();
 }).observe($("head"));
 prefersDark.addEventListener("change", () => show({ ...state, theme: null }));
 addEventListener("popstate", () => {

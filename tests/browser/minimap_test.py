@@ -1,0 +1,87 @@
+#!/usr/bin/env python3
+"""The small picture of a matrix that does not fit: its frame is what is visible, a click or a drag moves it, and it is hidden where all fits.
+
+    minimap_test.py PAGE.html ARRAYS.safetensors [--seed N]
+"""
+from session import PIXELS, reload, run
+
+# The frame as shares of the small picture, and the visible part of the cells as shares of all, from boxes on the screen.
+FRAME = """() => {
+  const whole = document.querySelector('#minimap canvas').getBoundingClientRect(), frame = document.querySelector('.minimap-frame').getBoundingClientRect();
+  return [(frame.left - whole.left) / whole.width, (frame.top - whole.top) / whole.height, frame.width / whole.width, frame.height / whole.height];
+}"""
+VISIBLE = """() => {
+  const stage = document.querySelector('#stage'), box = stage.getBoundingClientRect(), cells = document.querySelector('.cells').getBoundingClientRect();
+  const left = document.querySelector('.strip.queries').getBoundingClientRect().right, top = document.querySelector('.strip.keys').getBoundingClientRect().bottom;
+  const right = Math.min(cells.right, box.left + stage.clientWidth), bottom = Math.min(cells.bottom, box.top + stage.clientHeight);
+  return [(left - cells.left) / cells.width, (top - cells.top) / cells.height, (right - left) / cells.width, (bottom - top) / cells.height];
+}"""
+
+
+def visible(session):
+    return session.page.locator("#minimap").is_visible()
+
+
+def same(session, checks, claim):
+    session.page.wait_for_timeout(80)  # a scroll is told after the next frame
+    frame, seen = session.page.evaluate(FRAME), session.page.evaluate(VISIBLE)
+    checks.that(max(abs(a - b) for a, b in zip(frame, seen)) < 0.03, claim, (frame, seen))
+    return seen
+
+
+def zoom(session):
+    for _ in range(20):
+        session.page.locator('[data-zoom="1"]').click()
+
+
+def check_minimap(checks, session, choose):
+    page = session.page
+    (layer, head), = choose.heads(1)
+    session.open(layer, head)
+    page.locator('[data-zoom="0"]').click()
+    checks.that(not visible(session), "a map that fits has none")
+    zoom(session)
+    checks.that(visible(session), "a map that does not fit has one")
+    at = same(session, checks, "the frame is what is visible")
+    checks.that(at[0] < 0.01 and at[1] < 0.01 and at[2] < 0.9, "at first the beginning is visible", at)
+    pixels = page.locator("#minimap canvas").evaluate(PIXELS)
+    checks.that(len({tuple(pixels[i:i + 3]) for i in range(0, len(pixels), 4)}) > 3, "it has the colours of the map")
+    box = page.locator("#minimap canvas").bounding_box()
+    page.mouse.click(box["x"] + box["width"] - 2, box["y"] + box["height"] - 2)
+    at = same(session, checks, "a click moves the frame")
+    checks.that(abs(at[0] + at[2] - 1) < 0.03 and abs(at[1] + at[3] - 1) < 0.03, "in the corner the end is visible", at)
+    page.mouse.move(box["x"] + box["width"] - 2, box["y"] + box["height"] - 2)
+    page.mouse.down()
+    page.mouse.move(box["x"] + 1, box["y"] + 1, steps=4)
+    page.mouse.up()
+    at = same(session, checks, "a drag moves it")
+    checks.that(at[0] < 0.01 and at[1] < 0.01, "back to the beginning", at)
+    page.locator("#stage").evaluate("(stage) => stage.scrollTo(60, 40)")
+    same(session, checks, "scrolling moves it too")
+    checks.that(page.locator("#minimap").get_attribute("aria-hidden") == "true", "screen readers are not told of a picture that the arrow keys replace")
+    page.locator('[data-view="lines"]').click()
+    checks.that(not visible(session), "lines have none")
+    page.locator('[data-view="matrix"]').click()
+    page.emulate_media(media="print")
+    checks.that(not visible(session), "paper has none")
+    page.emulate_media(media="screen")
+    page.locator('[data-zoom="0"]').click()
+    checks.that(not visible(session), "it goes when all fits again")
+    reload(page)
+
+
+def check_narrow(checks, session, choose):
+    session.open(*choose.heads(1)[0])
+    zoom(session)
+    checks.that(visible(session), "a phone has one, too")
+    same(session, checks, "the frame is what is visible on a phone")
+    wide = session.page.evaluate("() => document.documentElement.scrollWidth - document.documentElement.clientWidth")
+    checks.that(wide <= 0, "the page does not become wider", wide)
+
+
+def rounds(test):
+    return [("wide", check_minimap, [test.choose], {}), ("narrow", check_narrow, [test.choose], {"viewport": {"width": 390, "height": 800}})]
+
+
+if __name__ == "__main__":
+    run(__doc__, rounds)
