@@ -4,6 +4,7 @@
 
 #include <cmath>
 #include <map>
+#include <set>
 
 #include "support/any_tensor.h"
 #include "support/compare.h"
@@ -82,6 +83,14 @@ TEST(Sampling, ADrawDependsOnSeedPositionAndRowOnly) {
     sample_tokens(logits, other, options);
     EXPECT_NE(values(other), values(all));
   }
+}
+
+TEST(Sampling, RowsOfEqualLogitsHaveDrawsOfTheirOwn) {
+  const Tensor logits(DType::f32, {64, 50});
+  Tensor tokens(DType::i64, {64});
+  sample_tokens(logits, tokens, {.seed = 1, .position = 0});
+  const std::vector<std::int64_t> drawn = values(tokens);
+  EXPECT_GT((std::set<std::int64_t>(drawn.begin(), drawn.end()).size()), 20u);  // of 50, by 64 draws: about 36
 }
 
 TEST(Sampling, ATokenOfProbability0IsNeverDrawn) {
