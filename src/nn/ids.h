@@ -1,4 +1,4 @@
-// Class numbers and word numbers that a caller gives.
+// Class numbers and token ids that a caller gives.
 #pragma once
 
 #include <optional>

@@ -85,7 +85,7 @@ struct Decoder : Module<Decoder> {
 
   struct Saved {
     std::vector<DecoderLayer::Saved> layers;
-    std::vector<Tensor> outputs;  // of the layers, without that which is y
+    std::vector<Tensor> outputs;  // of all layers but one that is written to y
   };
 
   Decoder() = default;

@@ -72,7 +72,7 @@ struct Encoder : Module<Encoder> {
 
   struct Saved {
     std::vector<EncoderLayer::Saved> layers;
-    std::vector<Tensor> outputs;  // of the layers, without that which is y
+    std::vector<Tensor> outputs;  // of all layers but one that is written to y
   };
 
   Encoder() = default;

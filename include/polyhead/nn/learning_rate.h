@@ -1,4 +1,4 @@
-// Learning rates as functions of the step's number: 1 for the first step, AdamW::steps() + 1 before a step.
+// Learning rates as functions of the step's number, from 1: for the step that comes next pass AdamW::steps() + 1.
 #pragma once
 
 #include <cstdint>
