@@ -14,6 +14,7 @@
 #include "polyhead/nn/decoder_layer.h"
 #include "polyhead/nn/dropout.h"
 #include "polyhead/nn/embedding.h"
+#include "polyhead/nn/encoder_decoder.h"
 #include "polyhead/nn/encoder_layer.h"
 #include "polyhead/nn/feed_forward.h"
 #include "polyhead/nn/initialisation.h"

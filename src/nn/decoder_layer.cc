@@ -1,6 +1,7 @@
 #include "polyhead/nn/decoder_layer.h"
 
 #include "nn/attention_shapes.h"
+#include "nn/attention_weights_gradient.h"
 #include "nn/check.h"
 #include "nn/residual.h"
 #include "nn/stack.h"
@@ -128,12 +129,18 @@ void DecoderLayer::backward(const Saved& saved, ConstTensorView d_y, const Decod
                     [&](ConstTensorView d_out, TensorView d_in) {
                       memory_attention.backward(
                           saved.memory_attention, d_out,
-                          {.query = d_in, .key = adds ? d_added.view() : d_memory, .parameters = of(&DecoderLayer::memory_attention)}, options);
+                          {.query = d_in,
+                           .key = adds ? d_added.view() : d_memory,
+                           .parameters = of(&DecoderLayer::memory_attention),
+                           .attention_weights = gradients.memory_attention_weights},
+                          options);
                     });
   if (adds) add(d_added, d_memory, options.executor);
   residual_backward(self_norm, of(&DecoderLayer::self_norm), saved.self_residual, d_self_attended, d_x, options,
                     [&](ConstTensorView d_out, TensorView d_in) {
-                      self_attention.backward(saved.self_attention, d_out, {.query = d_in, .parameters = of(&DecoderLayer::self_attention)}, options);
+                      self_attention.backward(
+                          saved.self_attention, d_out,
+                          {.query = d_in, .parameters = of(&DecoderLayer::self_attention), .attention_weights = gradients.self_attention_weights}, options);
                     });
 }
 
@@ -184,11 +191,15 @@ void Decoder::backward(const Saved& saved, ConstTensorView d_y, const DecoderGra
                  gradients.parameters, options, [&](std::size_t i, ConstTensorView d_out, TensorView d_in) {
                    DecoderLayer* const grads = gradients.parameters != nullptr ? &gradients.parameters->layers[i] : nullptr;
                    const bool first = i + 1 == layers.size();
+                   const auto of_self = of_layer(kOperation, gradients.self_attention_weights, i, layers.size());
+                   const auto of_memory = of_layer(kOperation, gradients.memory_attention_weights, i, layers.size());
                    layers[i].backward(saved.layers[i], d_out,
                                       {.x = d_in,
                                        .memory = d_memory,
                                        .parameters = grads,
-                                       .memory_write = first ? gradients.memory_write : Write::add},
+                                       .memory_write = first ? gradients.memory_write : Write::add,
+                                       .self_attention_weights = of_self,
+                                       .memory_attention_weights = of_memory},
                                       options);
                  });
 }

@@ -12,7 +12,7 @@
 namespace polyhead::nn {
 namespace {
 
-// Groups the rows of d_y by id, so that one thread sums each row of the gradient, in float32 or float64.
+// Adds to d_weight. Groups the rows of d_y by id, so that one thread sums each row of the gradient, in float32 or float64.
 template <class T>
 void gather_gradients(const std::vector<std::int64_t>& ids, ConstTensorView d_y_view, TensorView d_weight_view, Executor* executor) {
   using A = Accumulator<T>;
@@ -37,7 +37,7 @@ void gather_gradients(const std::vector<std::int64_t>& ids, ConstTensorView d_y_
       for (const std::int64_t* row = starts[group]; row != starts[group + 1]; ++row) {
         for (std::int64_t e = 0; e < width; ++e) total[e] += load(d_y.at(*row, e));
       }
-      for (std::int64_t e = 0; e < width; ++e) d_weight.at(id(*starts[group]), e) = store<T>(total[e]);
+      for (std::int64_t e = 0; e < width; ++e) d_weight.at(id(*starts[group]), e) = store<T>(load(d_weight.at(id(*starts[group]), e)) + total[e]);
     }
   });
 }
@@ -90,7 +90,7 @@ void Embedding::backward(ConstTensorView ids, ConstTensorView d_y, const Gradien
   Embedding* const grads = gradients.parameters;
   if (grads == nullptr) return;
   require_gradients(kOperation, *this, *grads, {{"ids", ids}, {"d_y", d_y}});
-  fill(grads->weight, 0);
+  if (gradients.write == Write::replace) fill(grads->weight, 0);
   dispatch_floating(weight.dtype(),
                     [&](auto type) { gather_gradients<typename decltype(type)::type>(rows, d_y, grads->weight, options.executor); });
 }

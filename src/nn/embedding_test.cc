@@ -83,6 +83,15 @@ TEST(Embedding, GradientOfARepeatedIdAddsUpInTheAccumulator) {
   EXPECT_EQ(test::to_doubles(grads.weight), (std::vector<double>{300, 0}));
 }
 
+TEST(Embedding, GradientsOfSeveralUsesAddUp) {
+  const Embedding embedding({.count = 3, .width = 1});
+  Embedding grads = zeros_like(embedding);
+  const Tensor ids = Tensor::of<std::int64_t>({3}, {2, 0, 2}), more = Tensor::of<std::int64_t>({3}, {0, 0, 0}), d_y = Tensor::of<float>({3, 1}, {1, 10, 100});
+  embedding.backward(ids, d_y, {&grads});
+  embedding.backward(more, d_y, {.parameters = &grads, .write = Write::add});
+  EXPECT_EQ(test::to_doubles(grads.weight), (std::vector<double>{121, 0, 101}));
+}
+
 TEST(Embedding, IdOutOfRangeIsNamedAndNothingIsWritten) {
   const Embedding embedding({.count = 3, .width = 2});
   Tensor y(DType::f32, {2, 2, 2});

@@ -1,5 +1,6 @@
 #include "polyhead/nn/encoder_layer.h"
 
+#include "nn/attention_weights_gradient.h"
 #include "nn/check.h"
 #include "nn/chunked_forward.h"
 #include "nn/residual.h"
@@ -79,13 +80,12 @@ void EncoderLayer::forward(ConstTensorView x, TensorView y, const AttentionOptio
   saved->output_residual = std::move(second);
 }
 
-void EncoderLayer::backward(const Saved& saved, ConstTensorView d_y, const Gradients<EncoderLayer>& gradients,
+void EncoderLayer::backward(const Saved& saved, ConstTensorView d_y, const EncoderGradients<EncoderLayer>& gradients,
                             const RunOptions& options) const {
   constexpr const char* kOperation = "EncoderLayer.backward";
   const TensorView d_x = gradients.x;
   EncoderLayer* const grads = gradients.parameters;
   const DType dtype = attention_norm.weight.dtype();
-  require(gradients.x_write == Write::replace, kOperation, ": x_write is add; d_x can only be replaced");
   require_saved(kOperation, saved.output_residual, norm_position);
   const Shape& shape = saved.attended.shape();
   require_exactly(kOperation, {"d_y", d_y}, shape, dtype);
@@ -103,7 +103,7 @@ void EncoderLayer::backward(const Saved& saved, ConstTensorView d_y, const Gradi
                     });
   residual_backward(attention_norm, of(&EncoderLayer::attention_norm), saved.attention_residual, d_attended, d_x, options,
                     [&](ConstTensorView d_out, TensorView d_in) {
-                      attention.backward(saved.attention, d_out, {.query = d_in, .parameters = of(&EncoderLayer::attention)}, options);
+                      attention.backward(saved.attention, d_out, {.query = d_in, .parameters = of(&EncoderLayer::attention), .attention_weights = gradients.attention_weights}, options);
                     });
 }
 
@@ -124,13 +124,13 @@ void Encoder::forward(ConstTensorView x, TensorView y, EncoderCache& cache, cons
                  [&](std::size_t i, ConstTensorView in, TensorView out, const AttentionOptions& own) { layers[i].forward(in, out, own); });
 }
 
-void Encoder::backward(const Saved& saved, ConstTensorView d_y, const Gradients<Encoder>& gradients, const RunOptions& options) const {
+void Encoder::backward(const Saved& saved, ConstTensorView d_y, const EncoderGradients<Encoder>& gradients, const RunOptions& options) const {
   constexpr const char* kOperation = "Encoder.backward";
-  require(gradients.x_write == Write::replace, kOperation, ": x_write is add; d_x can only be replaced");
   stack_backward(kOperation, *this, saved, saved.layers.empty() ? ConstTensorView() : saved.layers[0].attention_residual.x, d_y, gradients.x,
                  gradients.parameters, options, [&](std::size_t i, ConstTensorView d_out, TensorView d_in) {
                    EncoderLayer* const grads = gradients.parameters != nullptr ? &gradients.parameters->layers[i] : nullptr;
-                   layers[i].backward(saved.layers[i], d_out, {.x = d_in, .parameters = grads}, options);
+                   const auto own = of_layer(kOperation, gradients.attention_weights, i, layers.size());
+                   layers[i].backward(saved.layers[i], d_out, {.x = d_in, .parameters = grads, .attention_weights = own}, options);
                  });
 }
 

@@ -4,6 +4,7 @@
 
 #include "core/parallel.h"
 #include "nn/attention_shapes.h"
+#include "nn/attention_weights_gradient.h"
 #include "nn/cached_attention.h"
 #include "nn/check.h"
 #include "nn/chunked_forward.h"
@@ -392,6 +393,8 @@ void MultiHeadAttention::backward(const Saved& s, ConstTensorView d_out, const G
   const ConstTensorView given_sink = config.sink ? ConstTensorView() : s.sdpa.sink;
   std::vector<Operand> read = inputs_of(input, s.sdpa.mask, s.bias, s.sdpa.relative_bias, given_sink, s.sdpa.dropout.keep, s.rotary);
   read.push_back({"d_out", d_out});
+  require_attention_weights_gradients(kOperation, gradients.attention_weights, *this, s, gradients);
+  for (const AttentionWeightsGradient& one : gradients.attention_weights) read.push_back({"d_p", one.d_p});
   const Operand written[] = {{"the gradient of query", gradients.query},
                              {"the gradient of key", gradients.key},
                              {"the gradient of value", gradients.value},
@@ -483,6 +486,7 @@ void MultiHeadAttention::backward(const Saved& s, ConstTensorView d_out, const G
                  .d_relative_bias = gradients.relative_bias,
                  .d_sink = config.sink && grads ? grads->sink.view() : gradients.sink},
                 sdpa);
+  add_attention_weights_gradients(gradients.attention_weights, s.maps(), sdpa, d_q_heads, d_k_heads);
   if (d_padded_bias) sum_to(d_padded_bias.view().slice(-1, 0, shapes.keys), gradients.bias);
 
   apply_rotary(s.rotary, Rotation::inverse, shapes, d_q_heads, input.projected_key ? TensorView() : d_k_heads, executor);

@@ -148,6 +148,58 @@ for pre in (False, True):
     stack("decoder." + where, lambda pre: torch.nn.TransformerDecoderLayer(**options, norm_first=pre), ["self", "memory", "output"], 2, pre,
           torch.arange(4)[None] >= torch.tensor([2, 4])[:, None])
 
+
+
+def encoder_decoder(name, pre, tied):
+    """Embeddings times sqrt(E) and positions, encoder, decoder, logits. `tied`: source, target and output share one weight."""
+    case = Case(name)
+    encoder = torch.nn.ModuleList([torch.nn.TransformerEncoderLayer(**options, norm_first=pre) for _ in range(2)])
+    decoder = torch.nn.ModuleList([torch.nn.TransformerDecoderLayer(**options, norm_first=pre) for _ in range(2)])
+    finals = [torch.nn.LayerNorm(8) if pre else None for _ in range(2)]
+    named = [("encoder." + key, *rest) for key, *rest in stack_names(encoder, ["attention", "output"], finals[0])]
+    named += [("decoder." + key, *rest) for key, *rest in stack_names(decoder, ["self", "memory", "output"], finals[1])]
+    target_count = 9 if tied else 7
+    shapes = {"source_embedding.weight": (9, 8)} if tied else {"source_embedding.weight": (9, 8), "target_embedding.weight": (7, 8), "output.weight": (7, 8), "output.bias": (7,)}
+    named += [(key, torch.nn.Parameter(torch.empty(shape)), slice(None)) for key, shape in shapes.items()]
+    for parameter in {id(parameter): parameter for _, parameter, _ in named}.values():
+        parameter.data = torch.from_numpy(case.rng.uniform(-0.7, 0.9, tuple(parameter.shape)))
+    own = {key: parameter for key, parameter, _ in named}
+    target_embedding = own.get("target_embedding.weight", own["source_embedding.weight"])
+    source, target, d_y = case.integers("source", 9, 2, 5), case.integers("target", target_count, 2, 4), case.randn("d_y", 2, 4, target_count)
+    angle = torch.arange(5.0)[:, None] * 10000 ** (-torch.arange(0.0, 8, 2) / 8)
+    positions = torch.stack([angle.sin(), angle.cos()], -1).reshape(5, 8)
+    padding = torch.arange(5)[None] >= torch.tensor([5, 3])[:, None]
+    memory, y = own["source_embedding.weight"][source] * 8 ** 0.5 + positions, target_embedding[target] * 8 ** 0.5 + positions[:4]
+    for layer in encoder:
+        memory = layer(memory, src_key_padding_mask=padding)
+    memory = finals[0](memory) if pre else memory
+    for layer in decoder:
+        y = layer(y, memory, tgt_mask=torch.nn.Transformer.generate_square_subsequent_mask(4), memory_key_padding_mask=padding)
+    y = finals[1](y) if pre else y
+    y = case.put("y", torch.nn.functional.linear(y, own.get("output.weight", target_embedding), own.get("output.bias")))
+    for (key, parameter, rows), gradient in zip(named, torch.autograd.grad((y * d_y).sum(), [parameter for _, parameter, _ in named])):
+        case.put(key, parameter[rows])
+        case.put("d_" + key, gradient[rows])
+
+
+encoder_decoder("encoder_decoder.post", pre=False, tied=False)
+encoder_decoder("encoder_decoder.pre", pre=True, tied=True)
+
+# A loss on the attention weights of the second head, beside that of the output.
+case = Case("attention_weights")
+module = torch.nn.MultiheadAttention(8, 2, batch_first=True)
+for parameter in module.parameters():
+    parameter.data = torch.from_numpy(case.rng.uniform(-0.7, 0.9, tuple(parameter.shape)))
+named = [(key.removeprefix("attention."), *rest) for key, *rest in attention_names("attention", module)]
+query, key, d_y, d_weights = case.randn("query", 2, 3, 8), case.randn("key", 2, 5, 8), case.randn("d_y", 2, 3, 8), case.randn("d_weights", 2, 3, 5)
+y, weights = module(query, key, key, key_padding_mask=torch.arange(5)[None] >= torch.tensor([5, 3])[:, None], average_attn_weights=False)
+loss = (y * d_y).sum() + (weights[:, 1] * d_weights).sum()
+for (name, parameter, rows), gradient in zip(named, torch.autograd.grad(loss, [parameter for _, parameter, _ in named], retain_graph=True)):
+    case.put(name, parameter[rows])
+    case.put("d_" + name, gradient[rows])
+for name, gradient in zip(("query", "key"), torch.autograd.grad(loss, [query, key])):
+    case.put("d_" + name, gradient)
+
 # 200 steps of training a pre-norm encoder with a linear layer on its output. At this rate a change of 1e-7 in the parameters changes no loss
 # by more than 6e-9; at 0.01 by 1.4e-3, and PyTorch in float32 is as far off.
 case = Case("run")

@@ -135,6 +135,40 @@ TEST(Training, DecodersAreTorchs) {
   }
 }
 
+TEST(Training, EncoderDecodersAreTorchs) {
+  for (const bool tied : {false, true}) {
+    const Vectors vectors(tied ? "encoder_decoder.pre" : "encoder_decoder.post");
+    nn::EncoderDecoder model({.source_count = 9, .target_count = tied ? 9 : 7, .width = 8, .heads = 2, .layers = 2, .hidden_width = 12,
+                              .norm_position = tied ? nn::NormPosition::pre : nn::NormPosition::post, .shared_embedding = tied,
+                              .tied_output = tied, .dtype = DType::f64, .seed = 1});
+    load(vectors, model);
+    const Tensor lengths = Tensor::of<std::int64_t>({2}, {5, 3});
+    Tensor y(DType::f64, vectors["y"].shape());
+    nn::EncoderDecoder::Saved saved;
+    nn::EncoderDecoder gradients = nn::zeros_like(model);
+    model.forward(vectors["source"], vectors["target"], y, {.source_mask = {.key_lengths = lengths}}, &saved);
+    model.backward(saved, vectors["d_y"], {.parameters = &gradients});
+    vectors.expect(y, "y");
+    expect_gradients(vectors, gradients);
+  }
+}
+
+TEST(Training, LossesOnAttentionWeightsAreTorchs) {
+  const Vectors vectors("attention_weights");
+  nn::MultiHeadAttention layer({.query_width = 8, .heads = 2, .dtype = DType::f64, .seed = 1});
+  load(vectors, layer);
+  const Tensor lengths = Tensor::of<std::int64_t>({2}, {5, 3});
+  Tensor y(DType::f64, {2, 3, 8}), d_query(DType::f64, {2, 3, 8}), d_key(DType::f64, {2, 5, 8});
+  nn::MultiHeadAttention::Saved saved;
+  nn::MultiHeadAttention gradients = nn::zeros_like(layer);
+  layer.forward({.query = vectors["query"], .key = vectors["key"]}, y, {.mask = {.key_lengths = lengths}}, &saved);
+  const nn::AttentionWeightsGradient of_weights[] = {{.head = 1, .d_p = vectors["d_weights"]}};
+  layer.backward(saved, vectors["d_y"], {.query = d_query, .key = d_key, .parameters = &gradients, .attention_weights = of_weights});
+  vectors.expect(d_query, "d_query");
+  vectors.expect(d_key, "d_key");
+  expect_gradients(vectors, gradients);
+}
+
 struct Model : nn::Module<Model> {
   nn::Encoder encoder;
   nn::Linear head;

@@ -37,6 +37,7 @@ struct DecoderGradients {
   TensorView memory = {};  // [*,S,M]
   M* parameters = nullptr;
   Write memory_write = Write::replace;  // add: sums the gradients of layers that read one memory
+  std::span<const AttentionWeightsGradient> self_attention_weights = {}, memory_attention_weights = {};  // of the loss; read
 };
 
 // post:  h = norm(x + self_attention(x)),   g = norm(h + memory_attention(h, memory)),   y = norm(g + feed_forward(g))

@@ -28,6 +28,14 @@ struct EncoderLayerConfig {
   std::optional<std::uint64_t> seed{};  // of the initialisation; required, another one for each layer: derive_seed(seed, i)
 };
 
+// Where backward of a layer or of a stack writes. x is required; those of the parameters are computed if they are given.
+template <class M>
+struct EncoderGradients {
+  TensorView x = {};  // [*,T,E], overwritten; may not overlap d_y
+  M* parameters = nullptr;
+  std::span<const AttentionWeightsGradient> attention_weights = {};  // of the loss; read
+};
+
 // post:  h = norm(x + attention(x)),        y = norm(h + feed_forward(h))
 // pre:   h = x + attention(norm(x)),        y = h + feed_forward(norm(h))       with dropout of both summands
 struct EncoderLayer : Module<EncoderLayer> {
@@ -51,8 +59,7 @@ struct EncoderLayer : Module<EncoderLayer> {
 
   // x and y [*,T,E] of the parameters' dtype, with any strides; y may not overlap x. options.dropout_seed: of all dropout in this layer.
   void forward(ConstTensorView x, TensorView y, const AttentionOptions& options = {}, Saved* saved = nullptr) const;
-  // d_y [*,T,E]. The gradient of x is required, is overwritten (Error for Write::add) and may not overlap d_y.
-  void backward(const Saved& saved, ConstTensorView d_y, const Gradients<EncoderLayer>& gradients, const RunOptions& options = {}) const;
+  void backward(const Saved& saved, ConstTensorView d_y, const EncoderGradients<EncoderLayer>& gradients, const RunOptions& options = {}) const;
 
   template <class F, class... Self>
   static void visit_members(const F& f, Self&... self) {
@@ -78,13 +85,13 @@ struct Encoder : Module<Encoder> {
   Encoder() = default;
   Encoder(const EncoderLayerConfig& layer, std::int64_t count);  // count at least 1; the seed of layer i is derive_seed(seed, i)
 
-  // As EncoderLayer, the gradient of x too; the dropout seed of layer i is derive_seed(options.dropout_seed, i). Error with a cache in the
+  // As EncoderLayer; the dropout seed of layer i is derive_seed(options.dropout_seed, i). Error with a cache in the
   // options, which is one layer's.
   void forward(ConstTensorView x, TensorView y, const AttentionOptions& options = {}, Saved* saved = nullptr) const;
   // The next T tokens of the cache's B sequences (stack_cache.h), x and y [B,T,E]: each layer appends its keys and values, as with
   // AttentionOptions::cache. The cache is unchanged if this throws.
   void forward(ConstTensorView x, TensorView y, EncoderCache& cache, const AttentionOptions& options = {}) const;
-  void backward(const Saved& saved, ConstTensorView d_y, const Gradients<Encoder>& gradients, const RunOptions& options = {}) const;
+  void backward(const Saved& saved, ConstTensorView d_y, const EncoderGradients<Encoder>& gradients, const RunOptions& options = {}) const;
 
   template <class F, class... Self>
   static void visit_members(const F& f, Self&... self) {

@@ -9,6 +9,7 @@
 
 #include <cstdint>
 #include <optional>
+#include <span>
 
 #include "polyhead/maps.h"
 #include "polyhead/nn/key_value_cache.h"
@@ -94,6 +95,16 @@ struct AttentionOptions {
   const Workspace* workspace = nullptr;  // in training: Error if it is one of Parameters::constant
 };
 
+// The gradient of a loss on the attention weights p of one head, for backward: a loss that guides what the head reads. With p from
+//   attention_map(saved.maps(), p, saved.sdpa)
+// it flows to q and k, beside what the layer's output has. Backward then computes the attention weights of all heads once, [*,N,T,S'].
+// Error with softcap, with an empty_rows other than zero, and if a gradient of a bias or of sink logits is asked for as well.
+struct AttentionWeightsGradient {
+  std::int64_t layer = 0;     // of a stack; 0 in a call of one layer
+  std::int64_t head = 0;
+  ConstTensorView d_p;  // [*,T,S'] of the parameters' dtype; not read where p is 0. Several of one head add up.
+};
+
 struct MultiHeadAttention : Module<MultiHeadAttention> {
   MultiHeadAttentionConfig config;  // as completed() returns it: every width is set
   Linear q, k, v;                   // weight [N*H,Eq] [K*H,Ek] [K*V,Ev]
@@ -157,6 +168,7 @@ struct MultiHeadAttention : Module<MultiHeadAttention> {
     TensorView relative_bias = {};             // exactly the shape and dtype of options.relative_bias.slopes or .table
     TensorView sink = {};                      // exactly the shape and dtype of options.sink
     MultiHeadAttention* parameters = nullptr;  // a layer of the same shapes, for example zeros_like(layer); nullptr: not computed
+    std::span<const AttentionWeightsGradient> attention_weights = {};  // of the loss; read
   };
 
   void forward(const AttentionInput& input, TensorView out, const AttentionOptions& options = {}, Saved* saved = nullptr) const;

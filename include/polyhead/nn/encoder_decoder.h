@@ -1,0 +1,101 @@
+// A Transformer that reads one text and writes another, for example its translation (Vaswani et al. 2017, section 3).
+//
+//   EncoderDecoder model({.source_count = 8000, .width = 256, .heads = 4, .layers = 3, .shared_embedding = true, .tied_output = true, .seed = 1});
+//   model.forward(source, target, logits, {.source_mask = {.key_lengths = lengths}}, &saved);
+//   model.backward(saved, d_logits, {.parameters = &gradients});
+//
+// Decoding:
+//   model.encode(source, memory, {.source_mask = mask});
+//   DecoderCache cache(model.decoder, memory, {.beams = 4, .capacity = 64, .memory_mask = mask});
+//   model.decode(tokens, logits, cache);             // in a step of greedy_tokens() or beam_search()
+#pragma once
+
+#include "polyhead/nn/decoder_layer.h"
+#include "polyhead/nn/embedding.h"
+
+#pragma GCC visibility push(default)
+namespace polyhead::nn {
+
+struct EncoderDecoderConfig {
+  std::int64_t source_count = 0;  // ids of the source are 0 … source_count - 1
+  std::int64_t target_count = 0;  // 0: source_count
+  std::int64_t width = 0;         // E
+  std::int64_t heads = 1;         // of each attention; must divide the width
+  std::int64_t layers = 1;        // of the encoder
+  std::int64_t decoder_layers = 0;  // 0: layers
+  std::int64_t hidden_width = 0;    // of the feed-forward parts; 0: 4 E
+  Activation activation = Activation::gelu;
+  bool gated = false;  // the feed-forward parts; with Activation::silu: SwiGLU
+  NormPosition norm_position = NormPosition::pre;
+  double epsilon = 1e-5;          // of the layer norms
+  double dropout = 0;             // in training, of the embedded texts and of what each part adds to the residual stream
+  double attention_dropout = 0;   // in training, of attention weights
+  bool shared_embedding = false;  // one embedding for source and target, whose counts must be equal
+  bool tied_output = false;       // the output projection's weight is the target's embedding; without it there is a bias too
+  DType dtype = DType::f32;
+  std::optional<std::uint64_t> seed{};  // of the initialisation; required
+};
+
+struct EncoderDecoderOptions {
+  Mask source_mask{};  // of the source's positions: key_lengths [B], attend_keys or block_keys
+  Mode mode = Mode::evaluation;
+  std::optional<std::uint64_t> dropout_seed{};  // in training with dropout: required, a new one for each step
+  Executor* executor = nullptr;
+  const Workspace* workspace = nullptr;
+};
+
+// A text is embedded as x = dropout(sqrt(E) embedding[ids] + sinusoidal_positions). memory = encoder(source); logits = output(decoder(target,
+// memory)), where the decoder is causal: logits of position t see the target's tokens 0 … t.
+struct EncoderDecoder : Module<EncoderDecoder> {
+  Embedding source_embedding, target_embedding;  // the second is absent with shared_embedding. Drawn with deviation 1/sqrt(E).
+  Encoder encoder;
+  Decoder decoder;
+  Linear output;  // absent with tied_output
+  double dropout = 0;
+
+  // What backward and maps need from a forward pass. Ids and masks are only views: the caller keeps their memory. The attention weights of
+  // layer i for the source: attention_map(attention.maps(), out [B,N,T,S], attention.sdpa), attention = saved.decoder.layers[i].memory_attention.
+  struct Saved {
+    ConstTensorView source_ids, target_ids;
+    Tensor source, target;   // embedded, [B,S,E] and [B,T,E]
+    Tensor memory, decoded;  // [B,S,E], [B,T,E]
+    Encoder::Saved encoder;
+    Decoder::Saved decoder;
+    double dropout = 0;  // as applied: 0 in evaluation
+    std::uint64_t seed = 0;
+  };
+
+  struct Gradients {
+    EncoderDecoder* parameters = nullptr;  // for example zeros_like(model); required. An embedding's gradient is the sum of all its uses.
+    std::span<const AttentionWeightsGradient> source_attention_weights = {};  // of the loss, of the decoder's attention to the source; read
+  };
+
+  EncoderDecoder() = default;
+  explicit EncoderDecoder(const EncoderDecoderConfig& config);
+
+  std::int64_t width() const { return source_embedding.width(); }
+  std::int64_t target_count() const;
+
+  // source [B,S] and target [B,T], int64 or int32; logits [B,T,target_count] of the parameters' dtype.
+  void forward(ConstTensorView source, ConstTensorView target, TensorView logits, const EncoderDecoderOptions& options = {},
+               Saved* saved = nullptr) const;
+  void backward(const Saved& saved, ConstTensorView d_logits, const Gradients& gradients, const RunOptions& options = {}) const;
+
+  // The first half of forward() in evaluation: memory [B,S,E].
+  void encode(ConstTensorView source, TensorView memory, const EncoderDecoderOptions& options = {}) const;
+  // The next T tokens of the cache's sequences: target [sequences,T], logits [sequences,T,target_count]. The cache is unchanged if this throws.
+  void decode(ConstTensorView target, TensorView logits, DecoderCache& cache, const RunOptions& options = {}) const;
+
+  template <class F, class... Self>
+  static void visit_members(const F& f, Self&... self) {
+    f("source_embedding", self.source_embedding...);
+    f("target_embedding", self.target_embedding...);
+    f("encoder", self.encoder...);
+    f("decoder", self.decoder...);
+    f("output", self.output...);
+    f("dropout", self.dropout...);
+  }
+};
+
+}  // namespace polyhead::nn
+#pragma GCC visibility pop

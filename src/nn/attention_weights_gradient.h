@@ -1,0 +1,21 @@
+// The gradient of a loss on attention weights, on its way to q and k (AttentionWeightsGradient).
+#pragma once
+
+#include <span>
+
+#include "polyhead/nn/multi_head_attention.h"
+
+namespace polyhead::nn {
+
+// Error unless backward can take these gradients of a layer's attention weights [*,N,T,S'].
+void require_attention_weights_gradients(const char* operation, std::span<const AttentionWeightsGradient> given, const MultiHeadAttention& layer,
+                                         const MultiHeadAttention::Saved& saved, const MultiHeadAttention::Gradients& gradients);
+
+// Adds to d_q [*,N,T,H] and d_k [*,K,S',H], of which either may be absent (docs/maths.md, eq. 7c).
+void add_attention_weights_gradients(std::span<const AttentionWeightsGradient> given, const MapsInput& input, const SdpaOptions& options,
+                                     TensorView d_q, TensorView d_k);
+
+// Those of one layer of a stack. Error where one names a layer that the stack does not have.
+std::vector<AttentionWeightsGradient> of_layer(const char* operation, std::span<const AttentionWeightsGradient> given, std::size_t layer, std::size_t layers);
+
+}  // namespace polyhead::nn
