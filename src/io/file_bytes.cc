@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <atomic>
 #include <vector>
 
 #include "io/system_error.h"
@@ -43,7 +44,22 @@ FileBytes read_all(const std::filesystem::path& path, int descriptor) {
   return {path, std::span(memory->data(), used), memory};
 }
 
+std::atomic<const std::span<const BuiltInFile>*> g_built_in = nullptr;
+
+// nullptr if the program carries no such file.
+const BuiltInFile* find_built_in(std::string_view path) {
+  const auto* const files = g_built_in.load();
+  if (files == nullptr || !path.starts_with(kBuiltIn)) return nullptr;
+  const auto file = std::ranges::find(*files, path.substr(kBuiltIn.size()), &BuiltInFile::name);
+  return file == files->end() ? nullptr : &*file;
+}
+
 FileBytes contents(const std::filesystem::path& path, bool map) {
+  if (const BuiltInFile* const file = find_built_in(path.native())) {
+    const auto bytes = std::as_bytes(std::span(file->bytes));
+    const auto memory = std::make_shared<std::vector<std::byte>>(bytes.begin(), bytes.end());
+    return {path, *memory, memory};
+  }
   const std::shared_ptr<const int> descriptor = open_file(path);
   const struct stat status = status_of(path, *descriptor);
   const bool regular = S_ISREG(status.st_mode);
@@ -66,6 +82,13 @@ void FileBytes::require_whole() const {
   const auto size = static_cast<std::size_t>(status_of(path, *descriptor).st_size);
   if (size < bytes.size())
     fail(ErrorCode::io, "cannot read ", path.string(), ": it was shortened from ", bytes.size(), " to ", size, " bytes while it was read");
+}
+
+void set_built_in_files(const std::span<const BuiltInFile>* files) { g_built_in = files; }
+
+bool is_there(const std::filesystem::path& path) {
+  std::error_code unreadable;
+  return find_built_in(path.native()) != nullptr || std::filesystem::exists(path, unreadable);
 }
 
 FileBytes map_file(const std::filesystem::path& path) { return contents(path, true); }

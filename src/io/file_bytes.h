@@ -23,6 +23,17 @@ struct FileBytes {
   void require_whole() const;
 };
 
+// A file that the program carries: it is opened by the path "polyhead:NAME".
+struct BuiltInFile {
+  std::string_view name;
+  std::string_view bytes;
+};
+inline constexpr std::string_view kBuiltIn = "polyhead:";
+// The list must stay where it is. Replaces the one given before.
+void set_built_in_files(const std::span<const BuiltInFile>* files);
+
+// Whether there is something that can be opened.
+bool is_there(const std::filesystem::path& path);
 // For files of tensors. Maps a regular file, reads a pipe to its end.
 FileBytes map_file(const std::filesystem::path& path);
 // For small files. Reads a copy, so that later changes of the file do not matter.

@@ -1,29 +1,93 @@
 #include "polyhead/io/parameters.h"
 
 #include <algorithm>
+#include <cmath>
+#include <span>
 
 #include "core/text.h"
+#include "polyhead/quantize.h"
 
-namespace polyhead::io::detail {
+namespace polyhead::io {
+namespace {
+
+constexpr const char* kScale = ".scale";
+constexpr std::int64_t kNarrowestRow = 16;  // values with one scale, where the shape allows
+
+// The first dimensions, which number the rows of a tensor; {} if it has but one dimension.
+Shape row_numbers(const Shape& shape) {
+  if (shape.size() < 2) return {};
+  int count = shape.size() - 1;
+  for (std::int64_t width = shape[count]; count > 1 && width < kNarrowestRow; --count) width *= shape[count - 1];
+  return shape.first(count);
+}
+
+bool all_finite(const Tensor& scales) { return std::ranges::all_of(std::span(scales.data<float>(), static_cast<std::size_t>(scales.numel())), [](float x) { return std::isfinite(x); }); }
+
+// Parameter = int8 row x scale of the row, in float32.
+void dequantize(const Tensor& rows, const Tensor& scales, TensorView out) {
+  Tensor values(DType::f32, rows.shape());
+  for (std::int64_t i = 0, width = rows.numel() / std::max<std::int64_t>(1, scales.numel()); i < rows.numel(); ++i)
+    values.data<float>()[i] = scales.data<float>()[i / width] * static_cast<float>(rows.data<std::int8_t>()[i]);
+  copy(values, out);
+}
+
+}  // namespace
+
+void quantize_parameters(const std::filesystem::path& from, const std::filesystem::path& to) {
+  const TensorFile file = open_tensors(from);
+  const auto refuse = [&](const auto&... parts) { fail(ErrorCode::format, "quantize_parameters: ", from.string(), ": ", parts...); };
+  std::vector<NamedTensor> stored;
+  for (const auto& [name, tensor] : file.tensors) {
+    if (file.find(name + kScale) != nullptr) refuse("there is a tensor ", name, kScale, " already");
+    const Shape numbers = row_numbers(tensor.shape());
+    if (!is_floating(tensor.dtype()) || numbers.empty() || tensor.numel() == 0) {
+      stored.push_back({name, Tensor::copy_of(tensor)});
+      continue;
+    }
+    Tensor rows(DType::i8, tensor.shape()), scales(DType::f32, numbers);
+    const Shape as_rows{scales.numel(), tensor.numel() / scales.numel()};
+    quantize_rows(tensor.view().reshape(as_rows), rows.view().reshape(as_rows), scales.view().reshape({scales.numel()}));
+    if (!all_finite(scales)) refuse(name, " is not finite");
+    stored.push_back({name, std::move(rows)});
+    stored.push_back({name + kScale, std::move(scales)});
+  }
+  save_tensors(to, stored, file.metadata);
+}
+
+namespace detail {
 
 Metadata load_into(const std::vector<std::pair<std::string, Tensor*>>& list, const std::filesystem::path& path, std::string_view skipped) {
   const TensorFile file = open_tensors(path);
   const auto require_fits = [&](bool holds, const auto&... parts) {
     if (!holds) fail(ErrorCode::format, "load_parameters: ", path.string(), ": ", parts...);
   };
+  std::vector<std::string> known;
   for (const auto& [name, tensor] : list) {
     const Tensor* const found = file.find(name);
+    known.push_back(name);
     require_fits(found != nullptr, "there is no tensor ", name);
-    require_fits(found->shape() == tensor->shape() && found->dtype() == tensor->dtype(), name, " is ", found->dtype(), " ", found->shape(),
+    const bool in_rows = found->dtype() == DType::i8 && is_floating(tensor->dtype());
+    require_fits(found->shape() == tensor->shape() && (in_rows || found->dtype() == tensor->dtype()), name, " is ", found->dtype(), " ", found->shape(),
                  "; it must be ", tensor->dtype(), " ", tensor->shape());
+    if (!in_rows) continue;
+    const Tensor* const scales = file.find(known.emplace_back(name + kScale));
+    require_fits(scales != nullptr, name, " is int8, and there is no tensor ", name, kScale);
+    const auto [of_scales, of_rows] = std::ranges::mismatch(scales->shape(), found->shape());
+    require_fits(scales->dtype() == DType::f32 && of_scales == scales->shape().end() && of_rows != found->shape().end(), name, kScale, " is ", scales->dtype(), " ",
+                 scales->shape(), "; it must be float32 with the first dimensions of ", found->shape());
+    require_fits(all_finite(*scales), name, kScale, " is not finite");
   }
   for (const NamedTensor& named : file.tensors) {
     if (!skipped.empty() && named.name.starts_with(skipped)) continue;
-    require_fits(std::ranges::find(list, named.name, &std::pair<std::string, Tensor*>::first) != list.end(), "there is a tensor ", named.name,
-                 ", which is no parameter");
+    require_fits(std::ranges::find(known, named.name) != known.end(), "there is a tensor ", named.name, ", which is no parameter");
   }
-  for (const auto& [name, tensor] : list) copy(file.at(name), *tensor);
+  for (const auto& [name, tensor] : list) {
+    const Tensor& found = file.at(name);
+    if (found.dtype() == tensor->dtype()) copy(found, *tensor);
+    else dequantize(found, file.at(name + kScale), *tensor);
+  }
   return file.metadata;
 }
 
-}  // namespace polyhead::io::detail
+}  // namespace detail
+}  // namespace polyhead::io

@@ -189,5 +189,22 @@ TEST_F(Shards, AMalformedIndexIsRefusedWithTheReason) {
   for (const auto& [index, reason] : cases) EXPECT_THAT(error(index), HasSubstr(reason)) << index;
 }
 
+TEST(BuiltInFiles, AreOpenedByTheirPath) {
+  const TestFolder folder;
+  const Tensor tensor = random_tensor(DType::f32, {2, 3});
+  save_tensors(folder / "a.safetensors", {{"a", tensor}});
+  const FileBytes saved = read_file(folder / "a.safetensors");
+  const std::array files{BuiltInFile{"one/model.safetensors", saved.text()}, BuiltInFile{"one/empty.txt", ""}};
+  static std::span<const BuiltInFile> list;
+  list = files;
+  set_built_in_files(&list);
+  expect_same(open_tensors("polyhead:one/model.safetensors").at("a"), tensor);
+  EXPECT_EQ(read_file("polyhead:one/empty.txt").text(), "");
+  for (const char* path : {"polyhead:one", "polyhead:", "polyhead:one/model.safetensors2"})
+    EXPECT_THAT(error_of([&] { open_tensors(path); }), HasSubstr("No such file")) << path;
+  set_built_in_files(nullptr);
+  EXPECT_THAT(error_of([&] { open_tensors("polyhead:one/model.safetensors"); }), HasSubstr("No such file"));
+}
+
 }  // namespace
 }  // namespace polyhead::io

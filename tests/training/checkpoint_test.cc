@@ -94,5 +94,87 @@ TEST(Checkpoint, WhatDoesNotFitIsNamedAndNothingIsChanged) {
   EXPECT_TRUE(message.ends_with("there is no tensor optimizer.steps")) << message;
 }
 
+// A parameter of each kind that quantize_parameters tells apart.
+struct Kinds : nn::Module<Kinds> {
+  Tensor wide{DType::f32, {3, 40}}, heads{DType::f32, {2, 5, 16}}, table{DType::f32, {4, 32, 1}}, narrow{DType::f32, {9, 15}}, one_row{DType::f32, {100}};
+  template <class F, class... Self>
+  static void visit_members(const F& f, Self&... self) {
+    f("wide", self.wide...), f("heads", self.heads...), f("table", self.table...), f("narrow", self.narrow...), f("one_row", self.one_row...);
+  }
+};
+
+Kinds random_kinds() {
+  Kinds kinds;
+  Random random(7);
+  kinds.visit([&](const std::string&, Tensor& tensor) { tensor = random.tensor(DType::f32, tensor.shape()); });
+  fill(kinds.wide.view().select(0, 1), 0);
+  kinds.wide.data<float>()[5] = 300;
+  return kinds;
+}
+
+TEST(QuantizedParameters, RowsComeBackWithinHalfAScale) {
+  const io::TestFolder folder;
+  const auto path = folder / "model.safetensors";
+  const Kinds model = random_kinds();
+  Kinds loaded;
+  io::save_parameters(model, path, {{"epoch", "3"}});
+  io::quantize_parameters(path, path);
+  EXPECT_EQ(io::load_parameters(loaded, path), (io::Metadata{{"epoch", "3"}}));
+  const io::TensorFile file = io::open_tensors(path);
+  const auto compare = [&](const Tensor& from, const Tensor& to, const char* name, const Shape& rows, std::int64_t width) {
+    EXPECT_EQ(file.at(name).dtype(), DType::i8);
+    EXPECT_EQ(file.at(std::string(name) + ".scale").shape(), rows);
+    bool changed = false;
+    for (std::int64_t row = 0; row < from.numel() / width; ++row) {
+      const float *x = from.data<float>() + row * width, *y = to.data<float>() + row * width;
+      float largest = 0;
+      for (int i = 0; i < width; ++i) largest = std::max(largest, std::abs(x[i]));
+      for (int i = 0; i < width; ++i) {
+        EXPECT_LE(std::abs(x[i] - y[i]), largest / 127 * 0.5001) << name << ' ' << row << ' ' << i;
+        changed = changed || x[i] != y[i];
+      }
+    }
+    EXPECT_TRUE(changed) << name;
+  };
+  compare(model.wide, loaded.wide, "wide", {3}, 40);
+  compare(model.heads, loaded.heads, "heads", {2, 5}, 16);
+  compare(model.table, loaded.table, "table", {4}, 32);
+  compare(model.narrow, loaded.narrow, "narrow", {9}, 15);
+  EXPECT_TRUE(same_bits(loaded.one_row, model.one_row));
+}
+
+TEST(QuantizedParameters, RowsWithoutTheirScalesAreRefused) {
+  const io::TestFolder folder;
+  const auto path = folder / "model.safetensors";
+  io::save_parameters(random_kinds(), path);
+  io::quantize_parameters(path, path);
+  const io::TensorFile file = io::open_tensors(path);
+  const auto refused = [&](const auto& change) {
+    std::vector<io::NamedTensor> tensors;
+    for (const auto& [name, tensor] : file.tensors) tensors.push_back({name, Tensor::copy_of(tensor)});
+    change(tensors);
+    io::save_tensors(folder / "other.safetensors", tensors);
+    Kinds model = random_kinds();
+    const std::string message = test::error_message([&] { io::load_parameters(model, folder / "other.safetensors"); });
+    EXPECT_TRUE(same_bits(model.wide, random_kinds().wide));
+    return message.substr(message.find(".safetensors: ") + 14);
+  };
+  const auto scale = [](auto& tensors) { return std::ranges::find(tensors, "heads.scale", &io::NamedTensor::name); };
+  EXPECT_EQ(refused([&](auto& tensors) { tensors.erase(scale(tensors)); }), "heads is int8, and there is no tensor heads.scale");
+  for (const Shape& shape : {Shape{2, 4}, {5}, {2, 5, 16}, {2, 5, 1}})
+    EXPECT_EQ(refused([&](auto& tensors) { scale(tensors)->tensor = Tensor(DType::f32, shape); }),
+              cat("heads.scale is float32 ", shape, "; it must be float32 with the first dimensions of [2,5,16]"));
+  EXPECT_EQ(refused([&](auto& tensors) { scale(tensors)->tensor = Tensor(DType::f64, {2, 5}); }),
+            "heads.scale is float64 [2,5]; it must be float32 with the first dimensions of [2,5,16]");
+  for (const float bad : {std::numeric_limits<float>::quiet_NaN(), std::numeric_limits<float>::infinity()})
+    EXPECT_EQ(refused([&](auto& tensors) { scale(tensors)->tensor.template data<float>()[9] = bad; }), "heads.scale is not finite");
+  EXPECT_EQ(refused([&](auto& tensors) { tensors.push_back({"one_row.scale", Tensor(DType::f32, {})}); }), "there is a tensor one_row.scale, which is no parameter");
+  EXPECT_TRUE(test::error_message([&] { io::quantize_parameters(path, path); }).ends_with(".scale already"));
+  Kinds broken = random_kinds();
+  broken.heads.data<float>()[150] = std::numeric_limits<float>::quiet_NaN();
+  io::save_parameters(broken, path);
+  EXPECT_TRUE(test::error_message([&] { io::quantize_parameters(path, path); }).ends_with("heads is not finite"));
+}
+
 }  // namespace
 }  // namespace polyhead

@@ -44,8 +44,13 @@ void save_parameters(const M& module, const Optimizer& optimizer, const std::fil
   save_tensors(path, list, metadata);
 }
 
+// Writes the parameters of one file into another, or the same, in about a quarter of the space; load_parameters reads both. A floating tensor of
+// two dimensions or more becomes NAME int8 and NAME.scale float32, one for each row (quantize.h); a row is the last dimension, or several last ones
+// that hold 16 values together. Others stay as they are. Error that names a tensor with a NaN or an infinity.
+void quantize_parameters(const std::filesystem::path& from, const std::filesystem::path& to);
+
 // Copies a file's tensors into those of the module and returns the file's metadata. Error that names a tensor which the file lacks, which
-// the module does not have, or whose shape or dtype differs; nothing is then changed. Without an optimizer, one in the file is skipped.
+// the module does not have, or whose shape, dtype or scales do not fit; nothing is then changed. Without an optimizer, one in the file is skipped.
 template <VisitsTensors M>
 Metadata load_parameters(M& module, const std::filesystem::path& path) {
   std::vector<std::pair<std::string, Tensor*>> list;
