@@ -44,9 +44,16 @@ std::optional<ConfigValue> number_or_text(const io::Json& json) {
 std::vector<ConfigEntry> read_config(const std::filesystem::path& folder) {
   const std::filesystem::path file = folder / "config.json";
   std::vector<ConfigEntry> found;
-  if (!std::filesystem::is_directory(folder) || !std::filesystem::exists(file)) return found;
+  if (!io::is_there(file)) return found;
   const io::Json config = io::parse_json(io::read_file(file).text(), cat("'", file.string(), "'"));
   if (config.as<io::Json::Object>() == nullptr) fail(ErrorCode::format, "'", file.string(), "' is not a JSON object");
+  const io::Json* const kind = config.find("model_type");
+  const auto* const type = kind == nullptr ? nullptr : kind->as<std::string>();
+  if (type != nullptr && type->starts_with("polyhead-")) {
+    for (const auto& [key, json] : *config.as<io::Json::Object>())
+      if (const auto value = number_or_text(json)) found.push_back({key == "model_type" ? "model" : key, *value});
+    return found;
+  }
   for (const ConfigKey& row : config_keys()) {
     for (const std::string_view key : row.keys) {
       const io::Json* entry = config.find(key);

@@ -60,6 +60,11 @@ bool is_punctuation(char32_t code) {
   return c >= UTF8PROC_CATEGORY_PC && c <= UTF8PROC_CATEGORY_PO;
 }
 
+bool is_unassigned_or_control(char32_t code) {
+  const auto c = category(code);
+  return c == UTF8PROC_CATEGORY_CN || c >= UTF8PROC_CATEGORY_CC;  // the categories Cc, Cf, Cs and Co are the last ones
+}
+
 bool is_nonspacing_mark(char32_t code) { return category(code) == UTF8PROC_CATEGORY_MN; }
 
 bool is_word_character(char32_t code) {
@@ -102,6 +107,33 @@ std::vector<Char> decompose(std::span<const Char> chars) {
     const auto last = std::find_if(first, result.end(), [](const Char& c) { return combining_class(c) == 0; });
     std::stable_sort(first, last, [](const Char& a, const Char& b) { return combining_class(a) < combining_class(b); });
     first = last;
+  }
+  return result;
+}
+
+std::vector<Char> compose(std::span<const Char> decomposed) {
+  std::vector<Char> result;
+  result.reserve(decomposed.size());
+  std::size_t starter = 0;   // place of the last character of class 0, one past the end if there is none
+  bool has_starter = false;
+  for (const Char& c : decomposed) {
+    const int own_class = combining_class(c);
+    // Unicode 15, definitions D115 and D117: a character composes with the last starter unless one of its class or a higher one is between.
+    const bool adjacent = has_starter && starter + 1 == result.size();
+    const bool blocked = !adjacent && (result.empty() || combining_class(result.back()) >= own_class);
+    if (has_starter && !blocked && c.code >= 0x300) {  // no character below U+0300 is the second of a pair
+      Char& first = result[starter];
+      std::array<utf8proc_int32_t, 2> pair{static_cast<utf8proc_int32_t>(first.code), static_cast<utf8proc_int32_t>(c.code)};
+      if (utf8proc_normalize_utf32(pair.data(), 2, static_cast<utf8proc_option_t>(UTF8PROC_COMPOSE | UTF8PROC_STABLE)) == 1) {
+        first = {static_cast<char32_t>(pair[0]), {std::min(first.span.first, c.span.first), std::max(first.span.last, c.span.last)}};
+        continue;
+      }
+    }
+    if (own_class == 0) {
+      starter = result.size();
+      has_starter = true;
+    }
+    result.push_back(c);
   }
   return result;
 }

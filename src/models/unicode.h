@@ -28,12 +28,15 @@ void append_utf8(std::string& text, char32_t code);
 bool is_white_space(char32_t code);  // Unicode's White_Space
 bool is_control(char32_t code);      // categories Cc, Cf and Co, except tab, line feed and carriage return
 bool is_punctuation(char32_t code);  // categories P*, and every ASCII symbol
+bool is_unassigned_or_control(char32_t code);  // categories C*
 bool is_nonspacing_mark(char32_t code);
 bool is_word_character(char32_t code);  // letters, marks, digits, connector punctuation, zero-width joiners
 bool is_cjk_ideograph(char32_t code);
 
 // Canonical decomposition (NFD); each part has the span of the whole character.
 std::vector<Char> decompose(std::span<const Char> chars);
+// Canonical composition of decomposed characters (NFC); a composed character has the smallest span that covers its parts.
+std::vector<Char> compose(std::span<const Char> decomposed);
 // Appends the full lowercase mapping without context: a final sigma becomes U+03C3.
 void append_lowercase(std::vector<Char>& chars, const Char& c);
 

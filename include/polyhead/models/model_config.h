@@ -17,7 +17,7 @@ struct ConfigEntry {
   ConfigValue value;
 };
 
-// The entries of `folder`/config.json that have these names, in this order. Empty if `folder` is no folder or has no config.json.
+// The entries of `folder`/config.json that have these names, in this order; all entries if `polyhead train` made the folder. Empty if `folder` is no folder or has no config.json.
 std::vector<ConfigEntry> read_config(const std::filesystem::path& folder);
 
 }  // namespace polyhead::models

@@ -1,0 +1,77 @@
+// A Vision Transformer for small grey images (Dosovitskiy et al. 2021, section 3.1): patches become tokens, a class token reads them.
+#pragma once
+
+#include <filesystem>
+#include <optional>
+#include <vector>
+
+#include "polyhead/nn/embedding.h"
+#include "polyhead/nn/encoder_layer.h"
+
+#pragma GCC visibility push(default)
+namespace polyhead::models {
+
+struct ImageClassifierConfig {
+  std::int64_t height = 8, width = 8;  // of an image, in pixels
+  std::int64_t patch = 2;              // side of a patch; divides both
+  double white = 1;                    // the pixel value that classify() makes 1; 0 stays 0
+  std::int64_t classes = 10;
+  std::int64_t model_width = 64;  // E
+  std::int64_t layers = 4;
+  std::int64_t heads = 4;
+  double dropout = 0;
+  DType dtype = DType::f32;             // not stored in files, and neither is the seed
+  std::optional<std::uint64_t> seed{};  // of the initialisation; required
+
+  std::int64_t patches() const { return (height / patch) * (width / patch); }
+
+  template <class F, class Self>
+  static void visit_fields(const F& f, Self& self) {
+    f("height", self.height), f("width", self.width), f("patch", self.patch), f("white", self.white), f("classes", self.classes);
+    f("model_width", self.model_width), f("layers", self.layers), f("heads", self.heads), f("dropout", self.dropout);
+  }
+};
+
+// logits = output(encoder(x)[0]): token 0 is the class token, token 1 + i patch i in row-major order. Pre-norm layers.
+struct ImageClassifier : nn::Module<ImageClassifier> {
+  ImageClassifierConfig config;
+  nn::Linear patch;         // pixels of a patch, row major, -> E
+  nn::Embedding positions;  // [1 + patches,E]; row 0 is the class token
+  nn::Encoder encoder;
+  nn::Linear output;  // E -> classes
+
+  // What backward and maps need from a forward pass. Its memory serves the next pass of the same shapes.
+  struct Saved {
+    Tensor pixels;        // [B,patches,patch*patch]
+    Tensor x, y, d_x, d_y;  // [B,1 + patches,E]
+    nn::Encoder::Saved encoder;
+  };
+
+  ImageClassifier() = default;
+  explicit ImageClassifier(const ImageClassifierConfig& config);
+
+  // images [B,height,width] with pixels from 0 to 1, logits [B,classes], both of the parameters' dtype.
+  void forward(ConstTensorView images, TensorView logits, Saved& saved, const nn::AttentionOptions& options = {}) const;
+  // The gradients of all parameters from those of the logits.
+  void backward(Saved& saved, ConstTensorView d_logits, ImageClassifier& gradients, const nn::RunOptions& options = {}) const;
+
+  template <class F, class... Self>
+  static void visit_members(const F& f, Self&... self) {
+    f("config", self.config...), f("patch", self.patch...), f("positions", self.positions...), f("encoder", self.encoder...), f("output", self.output...);
+  }
+};
+
+struct ClassifiedImage {
+  std::vector<double> probabilities;  // of the classes
+  std::int64_t best = 0;
+  Tensor attentions;  // [L,N,1 + patches,1 + patches]
+};
+
+// image [height,width] floating, with pixels from 0 to config.white.
+ClassifiedImage classify(const ImageClassifier& model, ConstTensorView image);
+
+void save_image_classifier(const ImageClassifier& model, const std::filesystem::path& folder);
+ImageClassifier load_image_classifier(const std::filesystem::path& folder);
+
+}  // namespace polyhead::models
+#pragma GCC visibility pop

@@ -1,0 +1,93 @@
+// Chooses the sentence of a text that sums it up: an encoder over the text's sentences, whose heads show which sentences they read.
+#pragma once
+
+#include <filesystem>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "polyhead/nn/embedding.h"
+#include "polyhead/nn/encoder_layer.h"
+
+#pragma GCC visibility push(default)
+namespace polyhead::models {
+
+struct SentenceChooserConfig {
+  std::int64_t slots = 8192;       // rows of the table of terms
+  std::int64_t model_width = 32;   // E
+  std::int64_t hidden_width = 64;  // of the feed-forward parts
+  std::int64_t layers = 1;
+  std::int64_t heads = 4;
+  double dropout = 0;
+  DType dtype = DType::f32;             // float32 or float64; not stored in files, and neither is the seed
+  std::optional<std::uint64_t> seed{};  // of the initialisation; required
+
+  template <class F, class Self>
+  static void visit_fields(const F& f, Self& self) {
+    f("slots", self.slots), f("model_width", self.model_width), f("hidden_width", self.hidden_width);
+    f("layers", self.layers), f("heads", self.heads), f("dropout", self.dropout);
+  }
+};
+
+// What the model reads of a sentence. A term is a word, a pair of neighbouring words, or the sentence's first one, two or three words.
+struct SentenceTerms {
+  std::vector<std::int64_t> slots;   // of the terms, each once: a hash of the term's text, so that some terms share one
+  std::vector<std::int64_t> places;  // rows of SentenceChooser::places: its place from the start and from the end, its length, and what it shares with other sentences
+};
+
+// x[s] = sum of terms[slots of s] / sqrt(their number) + sum of places[places of s];  score[s] = output(encoder(x)[s]). Pre-norm layers.
+struct SentenceChooser : nn::Module<SentenceChooser> {
+  SentenceChooserConfig config;
+  nn::Embedding terms;   // [slots,E]
+  nn::Embedding places;  // [places,E]
+  nn::Encoder encoder;
+  nn::Linear output;  // E -> 1
+
+  using Text = std::vector<SentenceTerms>;
+
+  // What backward and maps need from a forward pass. The texts are only viewed.
+  struct Saved {
+    std::span<const Text> texts;
+    Tensor lengths;  // [B], sentences of each text
+    Tensor x, y;     // [B,S,E]
+    nn::Encoder::Saved encoder;
+    double dropout = 0;  // as applied: 0 in evaluation
+    std::uint64_t seed = 0;
+  };
+
+  SentenceChooser() = default;
+  explicit SentenceChooser(const SentenceChooserConfig& config);
+
+  // What the model reads of a text's sentences. Error if there is none. A sentence without a word has one term, the empty one.
+  Text read(std::span<const std::string> sentences) const;
+
+  // scores [B,S], S the sentences of the longest text; those beyond a text's own mean nothing. In options: mode, dropout_seed, executor,
+  // workspace.
+  void forward(std::span<const Text> texts, TensorView scores, Saved& saved, const nn::AttentionOptions& options = {}) const;
+  // The gradients of all parameters, replaced, from those of the scores, which are 0 beyond a text's sentences.
+  void backward(const Saved& saved, ConstTensorView d_scores, SentenceChooser& gradients, const nn::RunOptions& options = {}) const;
+
+  template <class F, class... Self>
+  static void visit_members(const F& f, Self&... self) {
+    f("config", self.config...), f("terms", self.terms...), f("places", self.places...), f("encoder", self.encoder...), f("output", self.output...);
+  }
+};
+
+struct ChosenSentence {
+  std::int64_t best = 0;
+  std::vector<double> scores;  // softmax over the sentences
+  Tensor attentions;           // [L,N,S,S]
+};
+
+ChosenSentence choose(const SentenceChooser& model, std::span<const std::string> sentences);
+
+// A sentence ends at . ! or ? before white space and a capital letter or a digit, but not after an abbreviation such as "e.g." or an initial.
+std::vector<std::string> split_sentences(std::string_view text);
+
+void save_sentence_chooser(const SentenceChooser& model, const std::filesystem::path& folder);
+SentenceChooser load_sentence_chooser(const std::filesystem::path& folder);
+
+}  // namespace polyhead::models
+#pragma GCC visibility pop

@@ -1,0 +1,84 @@
+// A translator of short texts: byte-pair tokens, a Transformer encoder and decoder (Vaswani et al. 2017), and one head of the decoder that training
+// guided to show which source word each word of the translation comes from.
+#pragma once
+
+#include <filesystem>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "polyhead/models/byte_pair_tokenizer.h"
+#include "polyhead/nn/encoder_decoder.h"
+
+#pragma GCC visibility push(default)
+namespace polyhead::models {
+
+struct TranslatorConfig {
+  std::int64_t vocabulary = 0;  // of the tokenizer, which both languages share
+  std::int64_t longest = 128;   // tokens of a text of either language, without start and end
+  std::int64_t model_width = 64;
+  std::int64_t hidden_width = 256;  // of the feed-forward parts
+  std::int64_t layers = 2;          // of the encoder, and of the decoder
+  std::int64_t heads = 4;
+  std::int64_t guided_head = 0;  // of the decoder's attention to the source, in its last layer
+  double dropout = 0;
+  DType dtype = DType::f32;             // not stored in files, and neither is the seed
+  std::optional<std::uint64_t> seed{};  // of the initialisation; required
+
+  template <class F, class Self>
+  static void visit_fields(const F& f, Self& self) {
+    f("vocabulary", self.vocabulary), f("longest", self.longest), f("model_width", self.model_width), f("hidden_width", self.hidden_width);
+    f("layers", self.layers), f("heads", self.heads), f("guided_head", self.guided_head), f("dropout", self.dropout);
+  }
+};
+
+struct Translator {
+  // Special tokens of the tokenizer. The decoder reads the start and then the translation, and answers with the translation and the end. The
+  // source closes with the end too: words that come from no word of the source may read it.
+  static constexpr std::int64_t kStart = 0, kEnd = 1;
+  static std::vector<std::string> special_tokens() { return {"<start>", "<end>"}; }
+
+  TranslatorConfig config;
+  BytePairTokenizer tokenizer;
+  nn::EncoderDecoder network;  // pre-norm, with one embedding for both languages and the output
+
+  // config.vocabulary is taken from the tokenizer.
+  Translator(TranslatorConfig config, BytePairTokenizer tokenizer);
+};
+
+struct TranslateOptions {
+  std::int64_t beams = 1;     // 1: the likeliest token at each step; else the best of beam_search()
+  double length_penalty = 1;  // of beam_search()
+  Executor* executor = nullptr;
+};
+
+// S source tokens with the end, T target tokens with the start: row t of a map is what a head reads after target token t - 1 was read, which
+// is also what the row is called: the start, or the token itself.
+struct Translation {
+  std::string text;
+  bool complete = true;         // false: cut off at config.longest tokens
+  BytePairText source, target;  // without start and end
+  Tensor source_attentions;     // [L,N,S,S], of the encoder
+  Tensor target_attentions;     // [L,N,T,T]
+  Tensor attentions;            // [L,N,T,S], of the decoder to the source
+  std::vector<std::int64_t> alignment;  // of each target word the source word that the guided head reads most, both as in word_spans; -1: the end
+};
+
+Translation translate(const Translator& model, std::string_view text, const TranslateOptions& options = {});
+// What the heads read where the translation is given. Error if a text has more tokens than the model's longest.
+Translation read_translation(const Translator& model, const BytePairText& source, const BytePairText& target);
+
+// The tokens of many translations, for sources without start and end, computed in batches.
+std::vector<std::vector<std::int64_t>> translate_all(const Translator& model, const std::vector<std::vector<std::int64_t>>& sources, const TranslateOptions& options = {});
+
+// From the map [T,S] of a head: for each of `count` target words the source word whose tokens have the largest part of the word's attention, -1
+// if the end has. Words of the tokens without start and end; tokens of word -1 are left out.
+std::vector<std::int64_t> align_words(ConstTensorView map, std::span<const std::int64_t> source_words, std::span<const std::int64_t> target_words, std::int64_t count);
+
+void save_translator(const Translator& model, const std::filesystem::path& folder);
+Translator load_translator(const std::filesystem::path& folder);
+
+}  // namespace polyhead::models
+#pragma GCC visibility pop

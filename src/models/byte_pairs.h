@@ -1,0 +1,71 @@
+// The vocabulary and the merges of a byte-pair tokenizer, and the pre-tokens that it merges within.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string>
+#include <string_view>
+#include <unordered_map>
+#include <utility>
+#include <vector>
+
+#include "models/unicode.h"
+#include "polyhead/models/byte_pair_tokenizer.h"
+
+namespace polyhead::models {
+
+// Stands for the mark at the start of a word; no byte of UTF-8 has this value.
+inline constexpr char kWordMark = '\xFF';
+
+using IdPair = std::pair<std::int64_t, std::int64_t>;
+struct IdPairHash {
+  std::size_t operator()(const IdPair& pair) const { return static_cast<std::size_t>(pair.first) * 0x9E3779B97F4A7C15 + static_cast<std::size_t>(pair.second); }
+};
+
+struct Merge {
+  IdPair pair;
+  std::int64_t result;
+};
+
+// Its functions are hidden, although the class that it belongs to is not.
+struct BytePairTokenizer::Parts {
+  [[gnu::visibility("hidden")]] Parts(bool lowercase, std::vector<std::string> special_tokens);
+
+  // Appends a merge. Two merges may have the same piece as result.
+  [[gnu::visibility("hidden")]] void add_merge(const IdPair& pair);
+  // The tokens of a pre-token's bytes: of all pairs that have a merge, the one learned first is merged, from left to right.
+  [[gnu::visibility("hidden")]] std::vector<std::int64_t> merge(std::string_view bytes) const;
+  std::int64_t byte_id(char byte) const { return static_cast<std::int64_t>(special_tokens.size()) + static_cast<unsigned char>(byte); }
+
+  bool lowercase;
+  std::vector<std::string> special_tokens;
+  std::vector<std::string> pieces;  // bytes of each id; special tokens have their name
+  std::unordered_map<std::string, std::int64_t> ids;  // of pieces that are not special
+  std::vector<Merge> merges;
+  std::unordered_map<IdPair, std::size_t, IdPairHash> ranks;  // index in merges
+};
+
+// Bytes as text without white space and control characters, and back. parse_piece throws Error (format) with the reason.
+std::string visible_piece(std::string_view bytes);
+std::string parse_piece(std::string_view visible);
+
+BytePairTokenizer parse_byte_pairs(std::string_view text, std::string_view name);
+
+struct PreToken {
+  std::string bytes;            // begins with kWordMark if it is a word
+  std::vector<ByteSpan> spans;  // of each byte, in the text
+  std::int64_t word;            // -1: white space
+};
+
+struct PreTokens {
+  std::vector<PreToken> pre_tokens;
+  std::vector<ByteSpan> words;
+  std::int64_t replaced_bytes;
+};
+
+PreTokens split_text(std::string_view text, bool lowercase);
+PreTokens split_given_words(std::string_view text, bool lowercase);
+// Whether a space is implied before a word that follows this text.
+bool ends_in_word(std::string_view text);
+
+}  // namespace polyhead::models

@@ -1,0 +1,76 @@
+// A folder of a trained model: config.json with the kind of model and its sizes, model.safetensors with the parameters as visit(f) names them.
+// A config is a struct that lists its fields once:
+//   template <class F, class Self>
+//   static void visit_fields(const F& f, Self& self) { f("width", self.width); f("dropout", self.dropout); }
+// Fields are std::int64_t, double, bool and std::string. A missing field is an error, one that is not listed is not read.
+#pragma once
+
+#include <algorithm>
+#include <cmath>
+#include <filesystem>
+#include <string>
+#include <string_view>
+
+#include "core/text.h"
+#include "io/json.h"
+#include "models/json_file.h"
+#include "polyhead/io/atomic_file.h"
+#include "polyhead/io/parameters.h"
+#include "polyhead/io/tensor_file.h"
+
+namespace polyhead::models {
+
+inline std::string json_value(std::int64_t value) { return cat(value); }
+inline std::string json_value(double value) { return cat(value); }
+inline std::string json_value(bool value) { return cat(value); }
+inline std::string json_value(const std::string& value) { return io::json_string(value); }
+
+// Creates the folder where it is missing. Each file appears whole or not at all; config.json, which makes the folder a model, comes last.
+template <class Config, VisitsTensors M>
+void write_model(const std::filesystem::path& folder, std::string_view model_type, const Config& config, const M& module) {
+  std::error_code error;
+  std::filesystem::create_directories(folder, error);
+  if (error) fail(ErrorCode::io, "cannot make the folder ", folder.string(), ": ", error.message());
+  io::save_parameters(module, folder / "model.safetensors");
+  std::string text = cat("{\n  \"model_type\": ", io::json_string(model_type));
+  Config::visit_fields([&](std::string_view name, const auto& value) { text += cat(",\n  ", io::json_string(name), ": ", json_value(value)); }, config);
+  io::write_file(folder / "config.json", text + "\n}\n");
+}
+
+// Error where the folder holds another kind of model. Integers are in [0, 2^31], so that products of two do not overflow.
+template <class Config>
+Config read_model_config(const std::filesystem::path& folder, std::string_view model_type) {
+  const JsonFile file(folder / "config.json");
+  const auto kind = file.get<std::string>(file.root(), "model_type").value_or("");
+  if (kind != model_type) fail(ErrorCode::unsupported, file.name(), ": model_type is '", kind, "'; '", model_type, "' is needed here");
+  const auto tensors = static_cast<std::int64_t>(io::open_tensors(folder / "model.safetensors").tensors.size());
+  Config config;
+  Config::visit_fields(
+      [&](std::string_view name, auto& value) {
+        using T = std::remove_reference_t<decltype(value)>;
+        file.require(file.root(), name);
+        value = *file.get<T>(file.root(), name);
+        if constexpr (std::is_same_v<T, std::int64_t>)
+        {
+          if (value < 0 || value > std::int64_t{1} << 31) file.fail_at("", name, cat("is ", value, "; it must be in [0, 2^31]"));
+          if (name == "layers" && value > tensors) file.fail_at("", name, cat("is ", value, "; model.safetensors has ", tensors, " tensors"));  // before they are made
+        }
+      },
+      config);
+  return config;
+}
+
+// Fills the float32 parameters of a module of the config's sizes. Error where one is not finite: an answer would be NaN, or a class that NaN chose.
+template <VisitsTensors M>
+void read_model_parameters(M& module, const std::filesystem::path& folder) {
+  const std::filesystem::path path = folder / "model.safetensors";
+  io::load_parameters(module, path);
+  module.visit([&](const std::string& name, const Tensor& tensor) {
+    const float* const values = tensor.data<float>();
+    const float* const end = values + tensor.view().numel();
+    const float* const odd = std::find_if(values, end, [](float x) { return !std::isfinite(x); });
+    if (odd != end) fail(ErrorCode::format, path.string(), ": ", name, " has the value ", *odd, "; it must be finite");
+  });
+}
+
+}  // namespace polyhead::models

@@ -1,0 +1,258 @@
+#include "polyhead/models/sentence_chooser.h"
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <map>
+#include <set>
+
+#include "models/encoder_maps.h"
+#include "models/model_folder.h"
+#include "models/words.h"
+#include "nn/check.h"
+#include "polyhead/nn/dropout.h"
+#include "polyhead/nn/initialisation.h"
+#include "polyhead/nn/seed.h"
+
+namespace polyhead::models {
+namespace {
+
+constexpr std::string_view kModelType = "polyhead-sentence-chooser";
+// How many rows of the places each count of a sentence has, and how many units of it a row. The last row of each count has all above.
+struct Rows {
+  std::int64_t rows, unit = 1;
+};
+constexpr std::array<Rows, 6> kPlaces{{
+    {12},     // sentences before this one
+    {12},     // sentences after it
+    {24, 3},  // its words
+    {16},     // its stems that other sentences have
+    {16, 2},  // how often these have them
+    {12},     // sentences of the text
+}};
+enum Part : std::uint64_t { kLayers, kEmbedded };  // of a pass that draw dropout
+
+void check(const SentenceChooserConfig& c) {
+  for (const auto& [name, value] : {std::pair("slots", c.slots), {"model_width", c.model_width}, {"hidden_width", c.hidden_width}, {"layers", c.layers}, {"heads", c.heads}})
+    require(value >= 1, "SentenceChooser: ", name, " is ", value, "; it must be at least 1");
+  require(c.dtype == DType::f32 || c.dtype == DType::f64, "SentenceChooser: dtype is ", c.dtype, "; it must be float32 or float64");
+  require(c.seed.has_value(), "SentenceChooser: the initialisation needs a seed");
+}
+
+// Lowercase words and single punctuation characters.
+std::vector<std::string> words_of(std::string_view sentence) {
+  const std::vector<Char> chars = normalize(decode_utf8(sentence).chars, {});
+  std::vector<std::string> words;
+  for (const auto word : split_words(chars)) {
+    words.emplace_back();
+    for (const Char& c : word) append_utf8(words.back(), c.code);
+  }
+  return words;
+}
+
+// The beginnings of a sentence's longer words, which are mostly not "the" or "with": what overlaps with other sentences is told by them.
+std::set<std::string> stems_of(const std::vector<std::string>& words) {
+  std::set<std::string> stems;
+  for (const std::string& word : words)
+    if (word.size() >= 5) stems.insert(word.substr(0, 6));
+  return stems;
+}
+
+// Calls f(row of x, sentence) for each sentence of each text.
+template <class F>
+void for_each_sentence(std::span<const SentenceChooser::Text> texts, std::int64_t longest, const F& f) {
+  for (std::size_t b = 0; b < texts.size(); ++b)
+    for (std::size_t s = 0; s < texts[b].size(); ++s) f(static_cast<std::int64_t>(b) * longest + static_cast<std::int64_t>(s), texts[b][s]);
+}
+
+// f(0.F) or f(0.0)
+template <class F>
+void with_type(DType dtype, const F& f) {
+  dtype == DType::f64 ? f(0.0) : f(0.F);
+}
+
+double share(const SentenceTerms& sentence) { return 1 / std::sqrt(static_cast<double>(sentence.slots.size())); }
+
+bool is_one_of(std::u32string_view set, char32_t code) { return set.find(code) != set.npos; }
+
+// Words between white space that begin and end a sentence, apart from quotation marks and brackets.
+bool begins_sentence(std::span<const Char> word) {
+  while (word.size() > 1 && is_one_of(U"\"'([\u201C\u2018", word[0].code)) word = word.subspan(1);
+  std::vector<Char> lower;
+  append_lowercase(lower, word[0]);
+  return (word[0].code >= '0' && word[0].code <= '9') || lower[0].code != word[0].code;
+}
+bool ends_sentence(std::span<const Char> word) {
+  static constexpr std::array<std::string_view, 14> kAbbreviations{"e.g.", "i.e.", "etc.", "cf.", "al.", "vs.", "fig.", "eq.", "sec.", "no.", "dr.", "mr.", "mrs.", "prof."};
+  while (word.size() > 1 && is_one_of(U"\"')]\u201D\u2019", word.back().code)) word = word.first(word.size() - 1);
+  if (!is_one_of(U".!?", word.back().code)) return false;
+  while (is_one_of(U"\"'([\u201C\u2018", word[0].code)) word = word.subspan(1);
+  std::vector<Char> lower;
+  for (const Char& c : word) append_lowercase(lower, c);
+  std::string text;
+  for (const Char& c : lower) append_utf8(text, c.code);
+  const bool initial = lower.size() == 2 && lower[1].code == '.' && is_word_character(lower[0].code);
+  return !initial && std::ranges::find(kAbbreviations, text) == kAbbreviations.end();
+}
+
+}  // namespace
+
+SentenceChooser::SentenceChooser(const SentenceChooserConfig& given) : config(given) {
+  check(config);
+  const std::int64_t width = config.model_width;
+  terms = nn::Embedding({.count = config.slots, .width = width, .dtype = config.dtype});
+  std::int64_t rows = 0;
+  for (const Rows& count : kPlaces) rows += count.rows;
+  places = nn::Embedding({.count = rows, .width = width, .dtype = config.dtype});
+  nn::initialise_normal({{"terms", &terms.weight}, {"places", &places.weight}}, {.deviation = 0.1, .seed = nn::derive_seed(*config.seed, 0)});
+  encoder = nn::Encoder({.width = width, .heads = config.heads, .hidden_width = config.hidden_width, .norm_position = nn::NormPosition::pre, .dropout = config.dropout, .dtype = config.dtype, .seed = nn::derive_seed(*config.seed, 1)}, config.layers);
+  output = nn::Linear({.in_width = width, .out_width = 1, .dtype = config.dtype, .seed = nn::derive_seed(*config.seed, 2)});
+}
+
+SentenceChooser::Text SentenceChooser::read(std::span<const std::string> sentences) const {
+  require(!sentences.empty(), "SentenceChooser.read: there is no sentence");
+  std::vector<std::vector<std::string>> all_words;
+  std::map<std::string, std::int64_t> having;  // how many sentences have a stem
+  for (const std::string& sentence : sentences) {
+    all_words.push_back(words_of(sentence));
+    for (const std::string& stem : stems_of(all_words.back())) ++having[stem];
+  }
+  Text text;
+  for (const std::vector<std::string>& words : all_words) {
+    std::int64_t repeated = 0, repetitions = 0;
+    for (const std::string& stem : stems_of(words))
+      if (const std::int64_t others = having[stem] - 1; others > 0) ++repeated, repetitions += others;
+    const std::int64_t before = std::ssize(text), count = std::ssize(sentences);
+    SentenceTerms sentence;
+    std::int64_t first = 0;
+    for (std::size_t k = 0; const std::int64_t value : {before, count - 1 - before, std::ssize(words), repeated, repetitions, count}) {
+      sentence.places.push_back(first + std::min(value / kPlaces[k].unit, kPlaces[k].rows - 1));
+      first += kPlaces[k++].rows;
+    }
+    const auto add = [&](std::string_view kind, std::string_view term) {
+      std::uint64_t hash = 0xcbf29ce484222325;  // FNV-1a
+      for (const std::string_view part : {kind, term})
+        for (const char c : part) hash = (hash ^ static_cast<unsigned char>(c)) * 0x100000001b3;
+      sentence.slots.push_back(static_cast<std::int64_t>(nn::derive_seed(hash, 0) % static_cast<std::uint64_t>(config.slots)));
+    };
+    if (words.empty()) add("", "");
+    std::string start;
+    for (std::size_t k = 0; k < words.size(); ++k) {
+      add("", words[k]);
+      add("pair ", cat(k > 0 ? words[k - 1] : "", ' ', words[k]));
+      if (k < 3) add("start ", start += words[k] + ' ');
+    }
+    std::ranges::sort(sentence.slots);
+    sentence.slots.erase(std::unique(sentence.slots.begin(), sentence.slots.end()), sentence.slots.end());
+    text.push_back(std::move(sentence));
+  }
+  return text;
+}
+
+void SentenceChooser::forward(std::span<const Text> texts, TensorView scores, Saved& saved, const nn::AttentionOptions& options) const {
+  constexpr const char* kOperation = "SentenceChooser.forward";
+  std::int64_t longest = 0;
+  for (const Text& text : texts) longest = std::max(longest, std::ssize(text));
+  nn::require_exactly(kOperation, {"scores", scores}, {std::ssize(texts), longest}, config.dtype);
+  for (std::size_t b = 0; b < texts.size(); ++b) {
+    require(!texts[b].empty(), kOperation, ": text ", b, " has no sentence");
+    for (const SentenceTerms& sentence : texts[b]) {
+      require(!sentence.slots.empty(), kOperation, ": a sentence of text ", b, " has no term");
+      for (const auto& [ids, count, what] : {std::tuple(&sentence.slots, config.slots, "slot"), {&sentence.places, places.count(), "place"}})
+        for (const std::int64_t id : *ids) require(id >= 0 && id < count, kOperation, ": a ", what, " is ", id, "; the model has ", count);
+    }
+  }
+  const bool training = options.mode == nn::Mode::training && config.dropout > 0;
+  require(!training || options.dropout_seed.has_value(), kOperation, ": training with dropout needs a dropout_seed");
+  const std::int64_t width = config.model_width;
+  const Shape shape{std::ssize(texts), longest, width};
+  saved = {.texts = texts, .lengths{DType::i64, {shape[0]}}, .x = uninitialised(config.dtype, shape, options.workspace), .y = uninitialised(config.dtype, shape, options.workspace), .dropout = training ? config.dropout : 0, .seed = options.dropout_seed.value_or(0)};
+  for (std::int64_t b = 0; b < shape[0]; ++b) saved.lengths.data<std::int64_t>()[b] = std::ssize(texts[static_cast<std::size_t>(b)]);
+  fill(saved.x, 0);
+  with_type(config.dtype, [&]<class T>(T) {
+    for_each_sentence(texts, longest, [&](std::int64_t row, const SentenceTerms& sentence) {
+      T* const to = saved.x.data<T>() + row * width;
+      const auto add = [&](const nn::Embedding& table, std::int64_t id, T factor) {
+        const T* const from = table.weight.data<T>() + id * width;
+        for (std::int64_t e = 0; e < width; ++e) to[e] += factor * from[e];
+      };
+      for (const std::int64_t id : sentence.slots) add(terms, id, static_cast<T>(share(sentence)));
+      for (const std::int64_t id : sentence.places) add(places, id, 1);
+    });
+  });
+  if (training) nn::dropout(saved.x, saved.x, saved.dropout, nn::derive_seed(saved.seed, kEmbedded), options.executor);
+  encoder.forward(saved.x, saved.y, {.mask = {.key_lengths = saved.lengths}, .mode = options.mode, .dropout_seed = nn::derive_seed(saved.seed, kLayers), .executor = options.executor, .workspace = options.workspace}, &saved.encoder);
+  output.forward(saved.y, scores.unsqueeze(2), {options.executor, options.workspace});
+}
+
+void SentenceChooser::backward(const Saved& saved, ConstTensorView d_scores, SentenceChooser& gradients, const nn::RunOptions& options) const {
+  constexpr const char* kOperation = "SentenceChooser.backward";
+  require(static_cast<bool>(saved.y), kOperation, ": saved holds no forward pass");
+  const std::int64_t width = config.model_width, longest = saved.y.extent(1);
+  nn::require_exactly(kOperation, {"d_scores", d_scores}, {saved.y.extent(0), longest}, config.dtype);
+  Tensor d_y = uninitialised(config.dtype, saved.y.shape(), options.workspace), d_x = uninitialised(config.dtype, saved.y.shape(), options.workspace);
+  output.backward(saved.y, d_scores.unsqueeze(2), {.x = d_y, .parameters = &gradients.output}, options);
+  encoder.backward(saved.encoder, d_y, {.x = d_x, .parameters = &gradients.encoder}, options);
+  if (saved.dropout > 0) nn::dropout(d_x, d_x, saved.dropout, nn::derive_seed(saved.seed, kEmbedded), options.executor);
+  for (nn::Embedding* table : {&gradients.terms, &gradients.places}) fill(table->weight, 0);
+  with_type(config.dtype, [&]<class T>(T) {
+    for_each_sentence(saved.texts, longest, [&](std::int64_t row, const SentenceTerms& sentence) {
+      const T* const from = d_x.data<T>() + row * width;
+      const auto add = [&](nn::Embedding& table, std::int64_t id, T factor) {
+        T* const to = table.weight.data<T>() + id * width;
+        for (std::int64_t e = 0; e < width; ++e) to[e] += factor * from[e];
+      };
+      for (const std::int64_t id : sentence.slots) add(gradients.terms, id, static_cast<T>(share(sentence)));
+      for (const std::int64_t id : sentence.places) add(gradients.places, id, 1);
+    });
+  });
+}
+
+ChosenSentence choose(const SentenceChooser& model, std::span<const std::string> sentences) {
+  const SentenceChooser::Text text = model.read(sentences);
+  Tensor scores(model.config.dtype, {1, std::ssize(text)});
+  SentenceChooser::Saved saved;
+  model.forward({&text, 1}, scores, saved);
+  ChosenSentence result;
+  with_type(model.config.dtype, [&]<class T>(T) { result.scores.assign(scores.data<T>(), scores.data<T>() + scores.numel()); });
+  const auto best = std::ranges::max_element(result.scores);
+  result.best = best - result.scores.begin();
+  double sum = 0;
+  const double largest = *best;
+  for (double& score : result.scores) sum += score = std::exp(score - largest);
+  for (double& score : result.scores) score /= sum;
+  const Tensor maps = encoder_maps(saved.encoder);
+  result.attentions = Tensor::copy_of(maps.view().select(1, 0));
+  return result;
+}
+
+std::vector<std::string> split_sentences(std::string_view text) {
+  const std::vector<Char> chars = decode_utf8(text).chars;
+  std::vector<std::span<const Char>> words;
+  for (std::size_t i = 0; i < chars.size(); ++i) {
+    if (is_white_space(chars[i].code)) continue;
+    const std::size_t first = i;
+    while (i < chars.size() && !is_white_space(chars[i].code)) ++i;
+    words.emplace_back(chars.begin() + static_cast<std::ptrdiff_t>(first), chars.begin() + static_cast<std::ptrdiff_t>(i));
+  }
+  std::vector<std::string> sentences;
+  for (std::size_t first = 0, i = 0; i < words.size(); ++i) {
+    if (i + 1 < words.size() && !(ends_sentence(words[i]) && begins_sentence(words[i + 1]))) continue;
+    const std::size_t start = words[first].front().span.first;
+    sentences.emplace_back(text.substr(start, words[i].back().span.last - start));
+    first = i + 1;
+  }
+  return sentences;
+}
+
+void save_sentence_chooser(const SentenceChooser& model, const std::filesystem::path& folder) { write_model(folder, kModelType, model.config, model); }
+
+SentenceChooser load_sentence_chooser(const std::filesystem::path& folder) {
+  auto config = read_model_config<SentenceChooserConfig>(folder, kModelType);
+  config.seed = 0;  // of parameters that the file replaces
+  SentenceChooser model(config);
+  read_model_parameters(model, folder);
+  return model;
+}
+
+}  // namespace polyhead::models

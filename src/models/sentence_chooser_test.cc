@@ -1,0 +1,122 @@
+#include "polyhead/models/sentence_chooser.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <fstream>
+#include <numeric>
+
+#include "models/test_error_matcher.h"
+#include "support/gradients.h"
+#include "support/random.h"
+
+namespace polyhead::models {
+namespace {
+
+using test::Random;
+using testing::ElementsAre;
+using testing::HasSubstr;
+
+SentenceChooserConfig tiny(DType dtype) { return {.slots = 16, .model_width = 4, .hidden_width = 6, .layers = 2, .heads = 2, .dtype = dtype, .seed = 3}; }
+
+const std::vector<std::string> kText{"Rain is common here.", "We measure rain.", "It rains!"};
+
+TEST(SentenceChooser, GradientsAgreeWithCentralDifferences) {
+  Random random(5);
+  SentenceChooserConfig config = tiny(DType::f64);
+  config.dropout = 0.3;
+  SentenceChooser model(config), gradients = nn::zeros_like(model);
+  const std::vector<SentenceChooser::Text> texts{model.read(kText), model.read(std::span(kText).first(2))};
+  Tensor weights = random.tensor(DType::f64, {2, 3}), scores(DType::f64, {2, 3});
+  weights.data<double>()[5] = 0;  // beyond the second text
+  for (const nn::Mode mode : {nn::Mode::evaluation, nn::Mode::training}) {
+    SentenceChooser::Saved saved;
+    const auto forward = [&] { model.forward(texts, scores, saved, {.mode = mode, .dropout_seed = 9}); };
+    forward();
+    model.backward(saved, weights, gradients);
+    test::expect_gradients(
+        [&] {
+          forward();
+          return test::weighted_sum(scores, weights);
+        },
+        test::parameter_leaves(model, gradients));
+  }
+}
+
+// A text's scores are those it has alone: shorter texts of a batch are padded.
+TEST(SentenceChooser, TextsOfABatchDoNotMeet) {
+  const SentenceChooser model(tiny(DType::f64));
+  const std::vector<SentenceChooser::Text> texts{model.read(std::span(kText).first(2)), model.read(kText)};
+  Tensor both(DType::f64, {2, 3}), alone(DType::f64, {1, 2});
+  SentenceChooser::Saved saved;
+  model.forward(texts, both, saved);
+  model.forward(std::span(texts).first(1), alone, saved);
+  for (std::int64_t s = 0; s < 2; ++s) EXPECT_EQ(both.data<double>()[s], alone.data<double>()[s]);
+}
+
+TEST(SentenceChooser, ReadsWordsPairsStartAndPlace) {
+  SentenceChooser model(tiny(DType::f32));
+  model.config.slots = 1 << 30;  // terms without collisions; the table is not read
+  const auto terms = [&](const std::string& sentence) { return model.read({&sentence, 1})[0].slots; };
+  EXPECT_EQ(terms("a b a b").size(), 2U + 3U + 3U);  // a, b; "^ a", "a b", "b a"; "a", "a b", "a b a" at the start
+  EXPECT_EQ(terms("We SEE Caf\u00e9s."), terms("we see cafes ."));
+  EXPECT_NE(terms("dog bites man"), terms("man bites dog"));
+  EXPECT_EQ(terms("\u200b").size(), 1U);
+  std::vector<std::string> sentences(14, "one two three");
+  sentences[1] = "one two";
+  const SentenceChooser::Text text = model.read(sentences);
+  EXPECT_THAT(text[0].places, ElementsAre(0, 23, 25, 48 + 1, 64 + 6, 91));  // "three" is in 12 others
+  EXPECT_THAT(text[1].places, ElementsAre(1, 23, 24, 48, 64, 91));
+  EXPECT_THAT(text[13].places, ElementsAre(11, 12, 25, 49, 70, 91));
+  const std::vector<std::string> shared{"measures of rainfall", "Measured with the rainy", "rainfall measure"};
+  EXPECT_THAT(model.read(shared)[0].places, ElementsAre(0, 14, 25, 48 + 2, 64 + 1, 80 + 3));  // "measur" is in 2 others, "rainfa" in 1
+}
+
+TEST(SentenceChooser, AFolderGivesTheSameAnswers) {
+  const auto folder = std::filesystem::path(testing::TempDir()) / "sentence_chooser";
+  const SentenceChooser model(tiny(DType::f32));
+  save_sentence_chooser(model, folder);
+  const ChosenSentence a = choose(model, kText), b = choose(load_sentence_chooser(folder), kText);
+  EXPECT_EQ(a.scores, b.scores);
+  EXPECT_EQ(a.best, std::ranges::max_element(a.scores) - a.scores.begin());
+  EXPECT_NEAR(std::accumulate(a.scores.begin(), a.scores.end(), 0.0), 1, 1e-12);
+  EXPECT_EQ(a.attentions.shape(), (Shape{2, 2, 3, 3}));
+  for (std::int64_t row = 0; row < 12; ++row) EXPECT_NEAR(std::accumulate(a.attentions.data<float>() + row * 3, a.attentions.data<float>() + row * 3 + 3, 0.0), 1, 1e-5);
+
+  std::ofstream(folder / "config.json") << R"({"model_type": "bert"})";
+  EXPECT_ERROR(load_sentence_chooser(folder), unsupported, HasSubstr("model_type is 'bert'"));
+}
+
+TEST(SentenceChooser, WhatDoesNotFitIsRefused) {
+  SentenceChooserConfig config = tiny(DType::f32);
+  config.slots = 0;
+  EXPECT_ERROR(SentenceChooser{config}, invalid_argument, HasSubstr("slots is 0"));
+  config = tiny(DType::bf16);
+  EXPECT_ERROR(SentenceChooser{config}, invalid_argument, HasSubstr("dtype is bfloat16"));
+  config = tiny(DType::f32);
+  config.seed.reset();
+  EXPECT_ERROR(SentenceChooser{config}, invalid_argument, HasSubstr("needs a seed"));
+
+  const SentenceChooser model(tiny(DType::f32));
+  EXPECT_ERROR(choose(model, {}), invalid_argument, HasSubstr("there is no sentence"));
+  Tensor scores(DType::f32, {1, 1});
+  SentenceChooser::Saved saved;
+  const auto refused = [&](const SentenceChooser::Text& text, const char* message) { EXPECT_ERROR(model.forward({&text, 1}, scores, saved), invalid_argument, HasSubstr(message)); };
+  refused({{.slots = {16}, .places = {0}}}, "a slot is 16; the model has 16");
+  refused({{.slots = {0}, .places = {-1}}}, "a place is -1; the model has 92");
+  refused({{.slots = {}, .places = {0}}}, "a sentence of text 0 has no term");
+  refused(model.read(kText), "scores is [1,1]");
+  saved = {};
+  SentenceChooser gradients = nn::zeros_like(model);
+  EXPECT_ERROR(model.backward(saved, scores, gradients), invalid_argument, HasSubstr("holds no forward pass"));
+}
+
+TEST(SplitSentences, EndAtStopsBeforeCapitals) {
+  EXPECT_THAT(split_sentences(" One two.  Three? \u00c9t\u00e9!\n(\u201cFour.\u201d) 5 six"), ElementsAre("One two.", "Three?", "\u00c9t\u00e9!", "(\u201cFour.\u201d)", "5 six"));
+  EXPECT_THAT(split_sentences("See e.g. Smith et al. The J. S. Bach of 3.5 Hz. and so on (cf. Fig. 2). End"), ElementsAre("See e.g. Smith et al. The J. S. Bach of 3.5 Hz. and so on (cf. Fig. 2).", "End"));
+  EXPECT_THAT(split_sentences(" \n"), ElementsAre());
+  EXPECT_THAT(split_sentences("."), ElementsAre("."));
+}
+
+}  // namespace
+}  // namespace polyhead::models
