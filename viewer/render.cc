@@ -145,6 +145,7 @@ std::string render(const Page& page) {
   }
   const Encoding encoding = choose_encoding(count);
   json data = {{"title", page.title}, {"model", page.model}, {"encoding", name_of(encoding)}, {"limit", page.vector_megabytes}, {"texts", json::array()}};
+  if (!page.start.empty()) data["start"] = page.start;
   if (page.language != Language::readers) data["language"] = page.language == Language::chinese ? "zh" : "en";
   if (page.without_measure) data["without_measure"] = {{"name", page.without_measure->name}, {"unit", page.without_measure->measured_in}};
   VectorBudget budget(page.vector_megabytes);

@@ -31,6 +31,27 @@ void check_links(const Pairs& links, std::string_view what, const Shape& shape) 
             ") is outside of attentions ", shape, " [layers,heads,T,S]; a link is (query below T, key below S)");
 }
 
+void check_image(const Image& image, const Text& set) {
+  const ConstTensorView& pixels = image.pixels;
+  require(pixels && pixels.rank() == 2 && is_floating(pixels.dtype()) && pixels.numel() > 0, "viewer::render: the image is ", pixels.dtype(), " ", pixels.shape(), "; it must be floating and [height,width]");
+  require(image.rows > 0 && image.columns > 0 && pixels.extent(0) % image.rows == 0 && pixels.extent(1) % image.columns == 0, "viewer::render: ",
+          image.rows, " x ", image.columns, " patches do not divide the image ", pixels.shape(), " [height,width]");
+  require(!set.keys && !set.pooled, "viewer::render: an image is for self attention of single tokens; this set has ", set.keys ? "keys of its own" : "pooled maps");
+  const auto special = std::ranges::count(set.queries.special, true), tokens = std::ssize(set.queries.pieces);
+  require(tokens - special == image.rows * image.columns, "viewer::render: ", tokens, " tokens, ", special, " of them special, for ", image.rows, " x ",
+          image.columns, " patches; each patch must have a token that is not special");
+}
+
+json to_json(const Image& image) {
+  const Tensor pixels = Tensor::copy_of(image.pixels, DType::f32);
+  std::vector<std::uint8_t> bytes;
+  for (const float pixel : std::span(pixels.data<float>(), static_cast<std::size_t>(pixels.numel()))) {
+    require(pixel >= 0 && pixel <= 1, "viewer::render: the image has the pixel ", pixel, "; pixels must be in [0, 1]");
+    bytes.push_back(static_cast<std::uint8_t>(std::lround(255 * pixel)));
+  }
+  return {{"height", image.pixels.extent(0)}, {"width", image.pixels.extent(1)}, {"rows", image.rows}, {"columns", image.columns}, {"pixels", base64(bytes)}};
+}
+
 // One row without the bias; `lost` as lost_below() says. Where a weight of 0 may have been one that matters: Error.
 void remove_bias(std::span<const double> p, std::span<const double> bias, double lost, std::span<float> out, std::string_view where) {
   double largest = -std::numeric_limits<double>::infinity(), total = 0;
@@ -82,6 +103,7 @@ void check_sides(const Text& set) {
     check_links(set.links->sure, "sure", shape);
     check_links(set.links->possible, "possible", shape);
   }
+  if (set.image) check_image(*set.image, set);
   if (set.pair_bias) {
     require(is_floating(set.pair_bias.dtype()) && set.pair_bias.shape() == shape, "viewer::render: pair_bias is ", set.pair_bias.dtype(), " ",
             set.pair_bias.shape(), "; it must be floating and as attentions, ", shape);
@@ -99,6 +121,7 @@ void add_sides(json& result, const Text& set, Encoding encoding) {
   if (!set.query_axis.empty() || !set.key_axis.empty()) result["axes"] = {set.query_axis, set.key_axis};
   for (std::size_t s = 0; s < set.block_keys.size(); ++s)
     if (set.block_keys[s]) result["blocked"].push_back(s);
+  if (set.image) result["image"] = to_json(*set.image);
   if (set.links) result["links"] = {{"sure", set.links->sure}, {"possible", set.links->possible}};
   if (!set.gate) return;
   result["gate_width"] = set.gate.extent(3);

@@ -142,6 +142,29 @@ TEST(Viewer, HostileWordsCannotLeaveTheDataElement) {
   EXPECT_EQ(html.find("<!--"), std::string::npos);
 }
 
+TEST(Viewer, AnImageHasItsPixelsAndAPatchForEachTokenThatIsNotSpecial) {
+  const Tensor maps = random_maps({1, 1, 7, 7}, 5);
+  std::array<double, 12> greys{};
+  for (std::size_t i = 0; i < greys.size(); ++i) greys[i] = static_cast<double>(i) / 11;
+  const ConstTensorView turned = ConstTensorView(greys.data(), {4, 3}).transpose(0, 1);  // [3, 4]
+  Text text{.text = "", .queries = words(7), .attentions = maps, .image = Image{.pixels = turned, .rows = 3, .columns = 2}};
+  text.queries.special = {false, true, false, false, false, false, false};
+  const json image = data_of(render(page_of(text)))["texts"][0]["image"];
+  std::vector<std::uint8_t> wanted;
+  for (const int i : {0, 3, 6, 9, 1, 4, 7, 10, 2, 5, 8, 11}) wanted.push_back(static_cast<std::uint8_t>(std::lround(255.0 * i / 11)));
+  EXPECT_EQ(bytes_of(image["pixels"]), wanted);
+  EXPECT_EQ(image["height"], 3);
+  EXPECT_EQ(image["width"], 4);
+  greys[5] = kNaN;
+  EXPECT_THAT(message_of(page_of(text)), HasSubstr("the pixel nan"));
+  greys[5] = 1.5;
+  EXPECT_THAT(message_of(page_of(text)), HasSubstr("the pixel 1.5"));
+  text.queries.special = {};
+  EXPECT_THAT(message_of(page_of(text)), HasSubstr("7 tokens, 0 of them special, for 3 x 2 patches"));
+  text.image->columns = 3;
+  EXPECT_THAT(message_of(page_of(text)), HasSubstr("3 x 3 patches do not divide"));
+}
+
 TEST(Viewer, BytesThatAreNotUtf8AreReplaced) {
   const Tensor maps = random_maps({1, 1, 2, 2}, 1);
   const Page page{.title = "caf\xE9", .texts = {{.text = "a\xFFz", .queries = {.pieces = {"\xC3", "\xED\xA0\x80"}}, .attentions = maps}}};

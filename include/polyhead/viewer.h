@@ -44,6 +44,12 @@ struct Links {
   std::vector<std::pair<std::int64_t, std::int64_t>> possible = {};  // further ones that are not wrong
 };
 
+// A grey-scale image that a text's tokens are made from: those that are not special are its patches, row by row from the top left.
+struct Image {
+  ConstTensorView pixels;             // [height, width] floating in [0, 1], 0 is black; any strides
+  std::int64_t rows = 0, columns = 0;  // of patches: they divide height and width
+};
+
 // What the attention weights of a text were computed from, for the panel that works one of them out:
 //   score[t,s] = scale <q[t], k[s]> + bias[t,s],   weight[t,s] = exp(score[t,s]) / sum of exp(score[t,s']) over the keys s' that t may attend to
 struct HeadVectors {
@@ -82,6 +88,7 @@ struct Text {
   std::string key_axis = {};              // what the columns are; empty: "key"
   std::vector<bool> block_keys = {};      // [S] true: no query may attend to the key, which is shaded; empty: none
   std::optional<Links> links = {};
+  std::optional<Image> image = {};        // with self attention: the page shows it beside its patches, tinted by where a chosen patch looks
   ConstTensorView gate = {};              // [layers, heads, T, V] in [0, 1]: what multiplies the heads' outputs; a strip beside the map
   // [layers, heads, T, S] floating: what was added to the scores. The page has a further tab with the attention weights without it,
   //   p[t,s] exp(-bias[t,s]) / sum over s' of p[t,s'] exp(-bias[t,s']),
@@ -103,6 +110,7 @@ struct Page {
   std::string title;
   std::string model = {};   // shown below the title
   std::vector<Text> texts;  // if there are several, the page has a selector
+  std::string start = {};   // what the page opens with, as its address has it: "#layer=3&head=mean&row=0"; empty: all heads
   Language language = Language::readers;
   std::optional<Measure> without_measure = {};  // what `without` of the texts is, if not 1 - cosine
   double vector_megabytes = 4;  // the budget of q, k and v, which the page names where they are left out

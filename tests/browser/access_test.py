@@ -49,7 +49,7 @@ def check_axe(checks, session, choose, rules=ALL):
     for dialog in ("about", "help"):
         if page.locator("#menu[open]").count() == 0:
             page.locator("#menu summary").click()
-        page.locator(f'[data-dialog="{dialog}"]').click()
+        page.locator(f'#menu [data-dialog="{dialog}"]').click()
         clean(dialog)
         page.keyboard.press("Escape")
     page.locator("#measure").select_option("previous")

@@ -195,7 +195,7 @@ def check_file(checks, session, choose, other, folder):
         data["texts"][0]["weights"] = weights_of(Maps(session.expected, 5))
     variant(other, edit, hostile)
     page.locator("#other-file").set_input_files(hostile)
-    page.locator(".pane.b h3").wait_for()
+    page.locator(".pane.b .told", has_text="hostile").wait_for()  # the pane is there before the file is read
     checks.that(session.text(".pane.b h3") == f"B: {title(*mine)}" and "<b>hostile.html" in session.text(".pane.b .told"), "a page opened: its head is B", session.text(".pane.b .told"))
     check_cells(checks, session, choose, mine, mine, Maps(session.expected, 5), "two pages")
     labels = page.locator(".pane.b .queries .label").all_text_contents()

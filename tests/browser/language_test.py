@@ -36,7 +36,7 @@ def states(session):
     page.locator("#menu summary").click()
     yield "menu"
     for dialog in ("help", "about"):
-        page.locator(f'[data-dialog="{dialog}"]').click()
+        page.locator(f'#menu [data-dialog="{dialog}"]').click()
         yield f"dialog {dialog}"
         page.keyboard.press("Escape")
         page.locator("#menu summary").click()

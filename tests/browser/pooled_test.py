@@ -107,7 +107,7 @@ def check_words(checks, session, pooled):
     caption = session.text("#legend-caption")
     checks.that(("Largest attention weight" in caption, "Share of attention" in caption) == (pooled.kind == "largest", pooled.kind == "share"), "the legend says what a cell is", caption)
     page.locator("#menu summary").click()
-    page.locator('[data-dialog="about"]').click()
+    page.locator('#menu [data-dialog="about"]').click()
     about = page.locator("#about").inner_text()
     checks.that(("do not sum to 1" in about) == (pooled.kind == "largest") and "so that each row sums to 1" not in about, "About says whether rows sum to 1", about[:200])
     checks.that(all(name in about for name in ("previous", "entropy", "distance", "comparisons")), "About names what is left out")

@@ -67,7 +67,7 @@ def check_head(checks, session, changes):
 def check_words(checks, session, wanted):
     page = session.page
     page.locator("#menu summary").click()
-    page.locator('[data-dialog="about"]').click()
+    page.locator('#menu [data-dialog="about"]').click()
     checks.that(page.locator("#without-note").is_visible() == wanted, "the page says what the number means" if wanted else "no word of it where no head was switched off")
     checks.that("It does not say which word decided the model's answer" in session.text("#about"), "what weights do not say")
     options = page.locator("#measure option").evaluate_all("(all) => all.map((one) => one.value)")
@@ -85,7 +85,7 @@ def check_measure(checks, session, changes):
     badges = page.locator("#badges li").all_text_contents()
     checks.that(f"<i>loss added {changes[place]:.3g} nats" in badges, "an open head has it", badges)
     page.locator("#menu summary").click()
-    page.locator('[data-dialog="about"]').click()
+    page.locator('#menu [data-dialog="about"]').click()
     checks.that(not page.locator("#without-note").is_visible(), "nothing is said of a cosine")
 
 

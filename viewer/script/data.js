@@ -61,7 +61,9 @@ class Tokens {
     this.unknown = new Map(json.unknown);  // index -> the characters that the vocabulary lacks
     this.segment = json.segment ?? json.pieces.map(() => 0);
     this.spelling = json.words ? SPELLINGS.plain : spellingOf(json.pieces);
-    this.words = numbered(json.pieces.map((piece, index) => visibleWord(this.unknown.get(index) ?? this.spelling.text(piece))));
+    const words = json.pieces.map((piece, index) => visibleWord(this.unknown.get(index) ?? this.spelling.text(piece)));
+    this.long = words.some((text) => text.length > 40);  // sentences: their place and first words
+    this.words = this.long ? words.map((text, index) => `${index}: ${text.length > 28 ? `${text.slice(0, 28).replace(/\s+\S*$/, "")}…` : text}`) : numbered(words);
   }
 
   get size() { return this.pieces.length; }
@@ -93,6 +95,7 @@ class Text {
     this.heads = json.heads;
     this.pooled = json.pooled ?? null;  // "largest" or "share" if the maps are pooled
     Object.assign(this, tokensOf(json));
+    this.image = this.queries.image = json.image && imageOf(json.image);
     Object.assign(this, sidesOf(json, decoder));
     this.separators = [...this.keys.special].filter((index) => index > 0);
     this.measured = new Map();

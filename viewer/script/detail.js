@@ -14,8 +14,8 @@ class Detail {
     const width = text.keys.size;
     const ofRow = spot.row === null ? null : shown.columns.map((column) => [column, map[spot.row * width + column]]);
     const ofColumn = spot.column === null ? null : shown.rows.map((row) => [row, map[row * width + spot.column]]);
-    this.#list("row", ofRow, text.keys, spot.column, spot.row !== null && sayParts("Where “{0}” looks{1}", word(text.queries.word(spot.row)), suffix), show);
-    this.#list("column", ofColumn, text.queries, spot.row, spot.column !== null && sayParts("Who looks at “{0}”{1}", word(text.keys.word(spot.column)), suffix), show);
+    this.#list("row", ofRow, text.keys, spot.column, spot.row !== null && sayParts("Where “{0}” looks{1}", word(Detail.#whole(text.queries, spot.row)), suffix), show);
+    this.#list("column", ofColumn, text.queries, spot.row, spot.column !== null && sayParts("Who looks at “{0}”{1}", word(Detail.#whole(text.keys, spot.column)), suffix), show);
     $("row-sum").textContent = !ofRow ? "" : reading.ofRow?.(spot.row) ?? say("Sum of the row: {0}", this.#sum(text, ofRow));
     $("column-sum").textContent = ofColumn && !reading.ofRow ? say("Sum of the column: {0}", this.#sum(text, ofColumn)) : "";
   }
@@ -58,6 +58,8 @@ class Detail {
                 word(tokens.word(index)), make('span', {className: 'bar-track'}, make('span', {className: 'bar-fill'})),
                 make('span', {className: 'number', textContent: show(weight)}))));
   }
+
+  static #whole(tokens, index) { return tokens.long ? tokens.note(index) : tokens.word(index); }
 
   #sum(text, entries) { return text.decoder.show(entries.reduce((sum, [, weight]) => sum + weight, 0)); }
 }

@@ -31,7 +31,7 @@ class Link {
   }
 
   build(text) {
-    const options = (tokens) => [["", "–"], ...tokens.words.map((name, index) => [index, text.pooled ? name : `${index}: ${name}`])];
+    const options = (tokens) => [["", "–"], ...tokens.words.map((name, index) => [index, text.pooled || tokens.long ? name : `${index}: ${name}`])];
     $("link-words").hidden = Boolean(text.pooled);
     $("link-blocks").hidden = !text.pooled;
     fillSelect(this.selects[0], options(text.queries));

@@ -32,7 +32,7 @@ class MergedText extends Text {
   }
 
   // Whether a word has more than one piece.
-  get merges() { return this.rows.length < this.source.queries.size || this.columns.length < this.source.keys.size; }
+  get merges() { return !this.source.image && (this.rows.length < this.source.queries.size || this.columns.length < this.source.keys.size); }
 
   one(layer, head, row, column) {
     return this.rows[row].reduce((sum, t) => sum + this.columns[column].reduce((total, s) => total + this.source.weight(layer, head, t, s), 0), 0) / this.rows[row].length;

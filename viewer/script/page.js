@@ -20,6 +20,7 @@ const grid = new Grid($("grid"), (layer, head) => update({ layer, head }, "cells
 const distances = new Distances($("distances"), (a, b) => update({ ...a, view: "compare", with: nameOfOther(b) }, "cells"), (alike) => update({ order: alike ? "alike" : "layer" }));
 const partner = new Partner({ changed: setOther, swap, opened: (file) => openPage(file, addTexts, (message) => partner.complain(message)) });
 const views = { matrix: new Matrix(events), lines: new Lines(events), read: new Read(events), compare: new Compare(events, partner) };
+const imageView = new Read(events, Patches);
 const detail = new Detail();
 const worked = new Worked((feature) => update({ feature }));
 const minimap = new Minimap($("minimap"), $("stage"));
@@ -53,9 +54,9 @@ const isOpen = () => state.layer !== null;
 // The reader's choice, else what the page was written for, else the browser's language.
 const language = () => (state.lang !== "auto" ? state.lang : data.language ?? readersLanguage());
 const isDark = () => !printing && (state.theme === "dark" || (state.theme === "auto" && prefersDark.matches));
-// A long text opens as text: cells would be too small to read.
-const viewName = () => (texts[state.text].pooled ? "matrix" : state.view !== "auto" ? state.view : Math.max(texts[state.text].queries.size, texts[state.text].keys.size) < Read.long ? "matrix" : "read");
-const view = () => views[viewName()];
+// A long text opens as text: cells would be too small to read. An image opens as image.
+const viewName = () => (texts[state.text].pooled ? "matrix" : state.view !== "auto" ? state.view : !texts[state.text].image && Math.max(texts[state.text].queries.size, texts[state.text].keys.size) < Read.long ? "matrix" : "read");
+const view = () => (viewName() === "read" && texts[state.text].image ? imageView : views[viewName()]);
 const hasCells = () => ["matrix", "compare"].includes(viewName());
 const hasLinks = () => ["matrix", "lines"].includes(viewName()) && !texts[state.text].pooled;
 
@@ -83,7 +84,7 @@ function show(before = {}) {
   showControls(text);
   document.title = isOpen() ? `${titleOf(state.layer, state.head)} – ${data.title}` : data.title;
   document.body.classList.toggle("open", isOpen());
-  document.body.classList.toggle("reading", isOpen() && viewName() === "read");
+  document.body.classList.toggle("reading", isOpen() && view() === views.read);
   $("head").hidden = !isOpen();
   grid.select(state.layer, state.head);
   showHint();
@@ -108,7 +109,7 @@ function showLanguage() {
 function showText(text) {
   $("sentence").textContent = text.pooled && text.text.length > 280 ? `${text.text.slice(0, 279)}…` : text.text;
   $("sentence").hidden = text.text === data.title || text.text === "";
-  document.body.classList.toggle("pooled", Boolean(text.pooled));
+  document.body.classList.toggle("wide", Boolean(text.pooled || text.queries.long || text.keys.long));
   $("pooled-note").hidden = $("about-blocks").hidden = !text.pooled;
   $("about-cells").hidden = $("about-measures").hidden = $("about-text").hidden = $("heads-as").hidden = $("views").hidden = Boolean(text.pooled);
   $("pooled-note").textContent = text.pooled ? blocksNote(text) : "";
@@ -192,6 +193,7 @@ function showControls(text) {
   $("cover").value = state.cover;
   for (const button of document.querySelectorAll("[data-step]")) button.disabled = !otherHead(Number(button.dataset.step));
   for (const button of document.querySelectorAll("[data-view]")) button.setAttribute("aria-pressed", button.dataset.view === viewName());
+  document.querySelector('[data-view="read"]').textContent = text.image ? say("Image") : say("Text");
   $("zoom").hidden = !hasCells();
   $("cover-control").hidden = !hasLinks();
   $("special-note").hidden = !SPECIAL[state.special].note || !special;
@@ -468,7 +470,7 @@ function figureOfScreen() {
   const figure = new Figure(current.look, title, [data.model, text.text || data.title, tabName(text)].filter(Boolean).join(" · "));
   if (!isOpen() && state.heads === "distances") distancesFigure(figure, distances);
   else if (!isOpen()) gridFigure(figure, grid);
-  else if (viewName() === "read") readFigure(figure, views.read);
+  else if (viewName() === "read") readFigure(figure, view());
   else if (viewName() === "compare") compareFigure(figure, current, views.compare);
   else if (viewName() === "lines") linesFigure(figure, current, views.lines);
   else matrixFigure(figure, current);
@@ -501,6 +503,6 @@ for (const button of document.querySelectorAll("[data-export]")) button.addEvent
 
 $("model").textContent = data.model;
 fillSelect($("lang"), Object.entries(LANGUAGES).map(([name, { name: own }]) => [name, own]));
-Object.assign(state, stateOf(location.hash, texts));
+Object.assign(state, stateOf(location.hash || data.start || "", texts));
 fitFrame();
 if (texts.length > 0) show();

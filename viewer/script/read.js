@@ -4,8 +4,9 @@ class Read {
   static long = 128;  // tokens, from which on this view is the one that opens
 
   // events: hover(spot), choose(spot), chosen(), open(layer, head), set(changes of the state)
-  constructor(events) {
-    this.events = events;
+  // Kind: Running, or Patches where the text is an image.
+  constructor(events, Kind = Running) {
+    Object.assign(this, { events, Kind });
     const button = (reading) => make("button", { type: "button", data: { reading } });
     this.direction = make("span", { className: "joined", role: "group" }, button("looks"), button("looked"));
     this.beside = make("select");
@@ -13,7 +14,7 @@ class Read {
     this.besideName = make("span");
     this.controls = make("div", { className: "choices" }, this.direction, make("label", {}, this.besideName, this.beside), this.keep);
     this.note = make("p", { className: "quiet" });
-    this.sides = { row: new Running(), column: new Running() };
+    this.sides = { row: new Kind(), column: new Kind() };
     this.body = make("div", { className: "read-body", tabIndex: 0, role: "application" });
     this.cards = make("div", { className: "cards" });
     this.element = make("div", { className: "read" }, this.controls, this.note, this.body, this.cards);
@@ -47,7 +48,7 @@ class Read {
     this.body.setAttribute("aria-label", say("{0}: the text, tinted by attention weights. Arrow keys move between words.", title));
     this.direction.hidden = this.two;
     this.direction.setAttribute("aria-label", say("Direction"));
-    [say("Where a word looks"), say("Who looks at a word")].forEach((name, at) => { this.direction.children[at].textContent = name; });
+    this.Kind.directions().forEach((name, at) => { this.direction.children[at].textContent = name; });
     this.besideName.textContent = say("Also show");
     for (const button of this.direction.children) button.setAttribute("aria-pressed", button.dataset.reading === place.reading);
     fillSelect(this.beside, [["none", say("no other heads")], ["layer", say("heads of the layer")], ["kept", say("kept heads")]]);
@@ -82,7 +83,7 @@ class Read {
     const tokens = this.cardSide === "column" ? this.text.keys : this.text.queries;
     const indices = this.cardSide === "column" ? this.shown.columns : this.shown.rows;
     this.others = this.#others().map(([layer, head]) => {
-      const running = new Running();
+      const running = new this.Kind();
       running.build(tokens, this.original[this.cardSide], indices, false);
       const here = layer === this.state.layer && head === this.state.head;
       const title = make("button", { type: "button", textContent: titleOf(layer, head), data: { layer, head }, ...(here && { aria: { current: "true" } }) });
@@ -109,7 +110,7 @@ class Read {
     const lit = (side) => (spot && spot[side] !== null ? [spot[side]] : []);
     this.sides.row.light(this.two ? lit("row") : [...lit("row"), ...lit("column")]);
     if (this.two) this.sides.column.light(lit("column"));
-    this.note.textContent = !source ? say("Tinted: the mean attention to each word. Click a word.")
+    this.note.textContent = !source ? this.Kind.hint()
       : source.side === "row" ? say("Tinted: where “{0}” looks.", this.text.queries.word(source.index)) : say("Tinted: who looks at “{0}”.", this.text.keys.word(source.index));
     const other = source?.side === "row" ? "column" : "row";
     for (const running of Object.values(this.sides)) if (this.two || running === this.sides.row) running.underline(new Set());
@@ -200,13 +201,17 @@ function readFigure(figure, reader) {
     const box = title.getBoundingClientRect();
     figure.add(figure.words(title.textContent, left + box.left, top + box.bottom - 4, { "font-weight": 600 }));
   }
+  for (const image of reader.element.querySelectorAll("img")) {
+    const box = image.getBoundingClientRect();
+    figure.image(image.src, left + box.left, top + box.top, box.width, box.height);
+  }
   for (const piece of reader.element.querySelectorAll(".piece")) {
     const style = getComputedStyle(piece), boxes = [...piece.getClientRects()];
     if (boxes.length === 0) continue;
     for (const box of boxes) {
-      const lit = piece.classList.contains("lit");
-      if (piece.style.background || lit)
-        figure.add(draw("rect", { x: left + box.left, y: top + box.top, width: box.width, height: box.height, fill: piece.style.background ? hexOfCss(style.backgroundColor) : "none", stroke: lit ? figure.colour("accent") : "none", "stroke-width": 2 }));
+      const lit = piece.classList.contains("lit"), patch = piece.textContent === "";
+      if (patch || piece.style.background || lit)
+        figure.add(draw("rect", { x: left + box.left, y: top + box.top, width: box.width, height: box.height, fill: patch && piece.classList.contains("none") ? HATCHING : piece.style.background ? hexOfCss(style.backgroundColor) : "none", stroke: lit ? figure.colour("accent") : patch ? figure.colour("edge") : "none", "stroke-width": lit ? 2 : 1 }));
     }
     const size = parseFloat(style.fontSize);
     figure.add(figure.words(piece.textContent, left + boxes[0].left + parseFloat(style.paddingLeft), top + boxes[0].bottom - 0.28 * boxes[0].height, { "font-size": size, fill: hexOfCss(style.color), "text-decoration": piece.classList.contains("unknown") ? "underline" : "none" }));

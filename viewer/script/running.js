@@ -68,6 +68,9 @@ function inksOf(ramp) {
 
 // A paragraph whose words can be tinted.
 class Running {
+  static directions = () => [say("Where a word looks"), say("Who looks at a word")];
+  static hint = () => say("Tinted: the mean attention to each word. Click a word.");
+
   constructor() { this.element = make("p", { className: "running", dir: "auto" }); }
 
   // text: of runningText(); indices: of the tokens that are shown; noted: whether pointing at a word tells its token; blocked: masked keys

@@ -11,11 +11,11 @@ function sidesOf(json, decoder) {
 }
 
 // Whether data of another page, which the reader has opened, are such. length: of the codes of `numbers` numbers.
-function sidesFit({ name = "", axes = ["", ""], blocked = [], links, gate, gate_width: gateWidth, group = 0, layers, heads }, rows, columns, length) {
+function sidesFit({ name = "", axes = ["", ""], blocked = [], links, gate, gate_width: gateWidth, group = 0, layers, heads, image, queries }, rows, columns, length) {
   const place = (index, count) => Number.isInteger(index) && index >= 0 && index < count;
   const within = ([row, column]) => place(row, rows) && place(column, columns);
   const gates = () => Number.isInteger(gateWidth) && gate.length === layers && gate.every((codes) => codes.length === heads && codes.every((one) => typeof one === "string" && one.length === length(rows * gateWidth)));
-  return [name, ...axes].every((text) => typeof text === "string") && axes.length === 2 && Number.isInteger(group) && blocked.every((column) => place(column, columns)) && (!links || [...links.sure, ...links.possible].every(within)) && (!gate || gates());
+  return [name, ...axes].every((text) => typeof text === "string") && axes.length === 2 && Number.isInteger(group) && blocked.every((column) => place(column, columns)) && (!links || [...links.sure, ...links.possible].every(within)) && (!gate || gates()) && (!image || imageFits(image, rows - new Set(queries.special).size));
 }
 
 // The same for words merged from pieces: a word is masked if all its pieces are, links are those of its pieces, its gate is their mean.

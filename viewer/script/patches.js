@@ -1,0 +1,35 @@
+// An image and its patches, which are tinted as the words of a text are.
+
+// As viewer/sides.cc writes it; with `url`, the image for the page.
+function imageOf(json) {
+  const canvas = make("canvas", { width: json.width, height: json.height });
+  const data = new ImageData(json.width, json.height), greys = atob(json.pixels);
+  new Uint32Array(data.data.buffer).forEach((_, i, pixels) => { pixels[i] = 0xff000000 + 0x10101 * greys.charCodeAt(i); });
+  canvas.getContext("2d").putImageData(data, 0, 0);
+  return { ...json, url: canvas.toDataURL() };
+}
+
+// Whether data of another page, which the reader has opened, are such. patches: how many tokens are not special.
+const imageFits = ({ width, height, rows, columns, pixels }, patches) => [width, height].every((size) => size > 0 && size <= 4096) && rows * columns === patches && pixels.length === 4 * Math.ceil((width * height) / 3);
+
+class Patches extends Running {
+  static directions = () => [say("Where a patch looks"), say("Who looks at a patch")];
+  static hint = () => say("Tinted: the mean attention to each patch. Click a patch.");
+
+  element = make("div", { className: "running image" });
+
+  // noted: with the image itself
+  build(tokens, text, indices, noted) {
+    super.build(tokens, tokens.pieces.map((piece, index) => ({ text: tokens.special.has(index) ? piece : "" })), indices, noted);
+    const { image } = tokens, squares = [], special = [];
+    for (const [index, element] of this.words) (tokens.special.has(index) ? special : squares).push(element);
+    this.over = noted ? squares.map((square) => square.cloneNode()) : [];
+    this.element.replaceChildren(make("div", {}, ...special), ...[this.over, squares].filter((all) => all.length).map((all) => make("div", { className: "patches" }, ...(all === squares ? [] : [make("img", { src: image.url, alt: "" })]), ...all)));
+    setStyle(this.element, { columns: image.columns, aspect: image.width / image.height });
+  }
+
+  light(indices) {
+    super.light(indices);
+    for (const square of this.over) square.classList.toggle("lit", indices.includes(Number(square.dataset.index)));
+  }
+}
