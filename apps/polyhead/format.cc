@@ -1,16 +1,9 @@
 #include "format.h"
 
 #include <array>
-#include <charconv>
 #include <string_view>
 
 namespace polyhead::app {
-
-std::string fixed(double value, int digits) {
-  std::array<char, 400> text{};  // the longest double has 309 digits before the point
-  const auto [end, error] = std::to_chars(text.data(), text.data() + text.size(), value, std::chars_format::fixed, digits);
-  return {text.data(), end};
-}
 
 std::string byte_size(std::uint64_t bytes) {
   if (bytes < 1000) return cat(bytes, " B");

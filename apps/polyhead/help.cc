@@ -77,6 +77,9 @@ std::string overview(std::span<const Command> commands, std::size_t width, bool 
   const std::vector<Example> examples{
       {"polyhead view MODEL_DIR --text \"The quick brown fox\" -o fox.html", "write one HTML page with the attention maps of all heads"},
       {"polyhead trace --layer d2l --num-hiddens 100 --heads 5", "show each step of a layer, with its shape and meaning"},
+      {"polyhead train digits --data digits.npz -o digits", "train a small model; translate, classify and summarise are the other tasks"},
+      {"polyhead try digits digits.npz --model digits", "ask it"},
+      {"polyhead quantise digits -o small", "make it four times smaller"},
       {"polyhead attend --parameters layer.safetensors --heads 4 --tensors in.safetensors -o out.safetensors",
        "run a layer on your tensors"},
       {"polyhead maps --tensors qk.safetensors -o maps.safetensors --statistics --top-keys 16", "what each head attends to, from q and k alone"},

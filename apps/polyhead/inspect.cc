@@ -142,11 +142,23 @@ Json as_json(const io::TensorFile& file, const Json& config, const std::vector<i
           {"attention", attention},     {"metadata", file.metadata}, {"tensors", tensors}};
 }
 
+// Of int8 rows, as quantize_parameters() stores them.
+bool is_scale(const io::TensorFile& file, std::string_view name) {
+  constexpr std::string_view kEnd = ".scale";
+  const Tensor* const rows = name.ends_with(kEnd) ? file.find(name.substr(0, name.size() - kEnd.size())) : nullptr;
+  return rows != nullptr && rows->dtype() == DType::i8;
+}
+
 void inspect(const Options& o) {
   if (o.path == "-") throw UsageError("standard input cannot be inspected; give a file (./- is the one called -)");
   const io::TensorFile file = io::open_tensors(o.path);
   Json config = Json::object();
   for (const models::ConfigEntry& entry : models::read_config(o.path)) std::visit([&](const auto& value) { config[entry.name] = value; }, entry.value);
+  if (config.value("model", "").starts_with("polyhead-")) {  // trained here: its scales are no parameters
+    std::int64_t parameters = 0;
+    for (const auto& [name, tensor] : file.tensors) parameters += is_scale(file, name) ? 0 : tensor.numel();
+    config["parameters"] = parameters;
+  }
   const std::vector<io::LayoutMatch> matches = io::find_attention(file.tensors);
   if (o.json) return print_json(as_json(file, config, matches));
   print(as_text(file, config, matches, table_width()));
@@ -161,7 +173,7 @@ Subcommand declare_inspect(CLI::App& parser) {
   parser.add_flag("--json", o->json, "machine-readable, one object on one line");
   return {
       .examples = {{"polyhead inspect model.safetensors", "format, attention layers, metadata and all tensors"},
-                   {"polyhead inspect MODEL_DIR", "the same for a model's folder, with its configuration"},
+                   {"polyhead inspect MODEL_DIR", "the same for a model's folder, with its configuration and, of one trained here, its number of parameters"},
                    {"polyhead inspect arrays.npz --json | jq .tensors", "JSON for other programs"}},
       .notes =
           "JSON: {path, format, bytes, config: {layers, heads, width, vocabulary, ...}, attention: [{layout, prefix, heads, kv_heads, "

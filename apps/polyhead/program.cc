@@ -22,6 +22,9 @@ namespace polyhead::app {
 
 Subcommand declare_view(CLI::App& parser);
 Subcommand declare_trace(CLI::App& parser);
+Subcommand declare_train(CLI::App& parser);
+Subcommand declare_try(CLI::App& parser);
+Subcommand declare_quantise(CLI::App& parser);
 Subcommand declare_attend(CLI::App& parser);
 Subcommand declare_maps(CLI::App& parser);
 Subcommand declare_inspect(CLI::App& parser);
@@ -33,6 +36,9 @@ namespace {
 constexpr std::array kCommands{
     Command{"view", "show what every head of a sentence model attends to", declare_view},
     Command{"trace", "show a layer step by step, with the shape and meaning of each tensor", declare_trace},
+    Command{"train", "train a small model: classify, translate, summarise, heads, digits", declare_train},
+    Command{"try", "ask a trained model, or score it on a file of examples", declare_try},
+    Command{"quantise", "make a trained model four times smaller", declare_quantise},
     Command{"attend", "run a layer, or attention alone, on tensors from a file", declare_attend},
     Command{"maps", "attention maps of q and k: parts, bands, statistics, rollout", declare_maps},
     Command{"inspect", "list the tensors, metadata and attention layers of a file", declare_inspect},
@@ -82,7 +88,7 @@ std::string sentence(const CLI::ParseError& error, const CLI::App& parser) {
 void refuse_empty_names(const CLI::App& parser) {
   for (const CLI::Option* option : parser.get_options()) {
     const std::string type = option->get_type_name();
-    const bool names = option->get_positional() || type == "FILE" || type == "PATH" || type == "NAME";
+    const bool names = option->get_positional() || type == "FILE" || type == "FOLDER" || type == "PATH" || type == "NAME";
     if (names && std::ranges::count(option->results(), "") > 0) {
       throw UsageError(cat(option->get_name(option->get_positional()), " is empty; give a name"));
     }

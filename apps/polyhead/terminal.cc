@@ -51,8 +51,8 @@ int write_all(Stream stream, std::string_view text) {
 }
 
 // A progress bar of at most `width` columns: "texts ━━━━━━━───── 3/8".
-std::string progress_line(std::string_view what, std::size_t done, std::size_t total, std::size_t width) {
-  const std::string count = cat(done, "/", total);
+std::string progress_line(std::string_view what, std::size_t done, std::size_t total, std::string_view detail, std::size_t width) {
+  const std::string count = cat(done, "/", total, detail.empty() ? "" : "  ", detail);
   const std::size_t around = columns(what) + count.size() + 2;
   if (width < around + 4) return clip(cat(what, " ", count), width);
   const std::size_t bar = std::min<std::size_t>(width - around, 40);
@@ -100,10 +100,10 @@ Progress::Progress(std::string_view what, std::size_t total)
 
 Progress::~Progress() { clear(); }
 
-void Progress::show(std::size_t done) {
+void Progress::show(std::size_t done, std::string_view detail) {
   if (!visible_) return;
   // Leave the last column free: some terminals wrap when it is written.
-  write_all(Stream::err, cat("\r\x1b[K", progress_line(what_, done, total_, terminal_width(Stream::err) - 1)));
+  write_all(Stream::err, cat("\r\x1b[K", progress_line(what_, done, total_, detail, terminal_width(Stream::err) - 1)));
   drawn_ = true;
 }
 

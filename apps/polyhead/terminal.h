@@ -47,7 +47,7 @@ class Progress {
   Progress(const Progress&) = delete;
   Progress& operator=(const Progress&) = delete;
 
-  void show(std::size_t done);
+  void show(std::size_t done, std::string_view detail = {});  // the detail stands behind the bar
   void clear();  // call it before writing other text to the terminal; the next show() draws the bar again
 
  private:

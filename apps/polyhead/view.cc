@@ -22,6 +22,7 @@
 #include "terminal.h"
 #include "view_input.h"
 #include "text_layout.h"
+#include "try.h"
 
 namespace polyhead::app {
 namespace {
@@ -279,11 +280,22 @@ class View {
   Json json_texts_ = Json::array();
 };
 
+// A model that `polyhead train` made, or without a folder the one of ratings that is part of polyhead.
+void view_trained(const Options& o, const CLI::App& parser) {
+  for (const CLI::Option* option : parser.get_options()) {
+    const std::string name = option->get_name();
+    if (option->count() > 0 && name != "MODEL_DIR" && name != "--text" && name != "--output" && name != "--json")
+      throw UsageError(cat(name, o.model.empty() ? " needs MODEL_DIR" : cat(" is not for a model that `polyhead train` made, as in '", o.model, "'"), "; such a model takes --text, -o and --json"));
+  }
+  if (o.texts.size() != 1) throw UsageError(o.texts.empty() ? "there is no text; give --text \"...\", and MODEL_DIR for another model than the one of ratings in the program" : "a model that `polyhead train` made takes one --text");
+  try_text({.model = o.model, .text = o.texts[0], .page = o.page, .json = o.json});
+}
+
 }  // namespace
 
 Subcommand declare_view(CLI::App& parser) {
   const auto o = std::make_shared<Options>();
-  parser.add_option("MODEL_DIR", o->model, "folder with config.json, vocab.txt and model.safetensors (a BERT-type encoder)")->required();
+  parser.add_option("MODEL_DIR", o->model, "folder with config.json, vocab.txt and model.safetensors (a BERT-type encoder), or one that `polyhead train` made; without, the model of ratings that is part of polyhead");
   parser.add_option("TEXTS", o->source, "a file with one text per line, the same as --file; - is standard input");
   add_words(parser, "--text", &o->texts, "TEXT", "the text; may be given several times");
   parser.add_option("--text-pair", o->pair, "a second part of the text, which is segment 1 for the model")->type_name("TEXT");
@@ -306,7 +318,8 @@ Subcommand declare_view(CLI::App& parser) {
   parser.add_flag("--truncate", o->truncate, "cut the end of texts that are longer than the model allows");
   parser.add_flag("--json", o->json, "machine-readable, one object on one line");
   return {
-      .examples = {{"polyhead view MODEL_DIR --text \"The quick brown fox\" -o fox.html", "one HTML page with every head of every layer"},
+      .examples = {{"polyhead view --text \"Nice screen, but far too heavy.\" -o heavy.html", "a model that is part of polyhead: which words each head reads"},
+                   {"polyhead view MODEL_DIR --text \"The quick brown fox\" -o fox.html", "one HTML page with every head of every layer"},
                    {"polyhead view MODEL_DIR --text \"The quick brown fox\"", "the mean over the heads of the last layer, in the terminal"},
                    {"polyhead view MODEL_DIR --text \"Who ran?\" --text-pair \"The fox ran.\" --layer 2 --head 7",
                     "one head, for a text of two parts"},
@@ -325,7 +338,7 @@ Subcommand declare_view(CLI::App& parser) {
           "attention weights row by row; non-finite numbers are \"nan\", \"inf\" and \"-inf\"; layer and head are null if the map is a mean over "
           "them.\n\n"
           "Bytes that are not valid UTF-8 are read as U+FFFD, with a note on stderr.\n",
-      .run = [o] { View(*o).run(); },
+      .run = [o, &parser] { o->model.empty() || is_trained(o->model) ? view_trained(*o, parser) : View(*o).run(); },
   };
 }
 

@@ -34,7 +34,7 @@ class Usage(ProgramTest):
 
     def test_usage_shows_what_is_required(self):
         self.assertIn("Usage: polyhead attend --tensors FILE --output FILE [OPTIONS]\n", self.succeeds("attend", "--help").stdout.decode())
-        self.assertIn("Usage: polyhead view MODEL_DIR [TEXTS] [OPTIONS]\n", self.succeeds("view", "--help").stdout.decode())
+        self.assertIn("Usage: polyhead view [MODEL_DIR] [TEXTS] [OPTIONS]\n", self.succeeds("view", "--help").stdout.decode())
 
     def test_help_of_the_program_has_an_example_of_every_command_that_takes_arguments(self):
         examples = self.succeeds("--help").stdout.decode().split("Usage:")[0]

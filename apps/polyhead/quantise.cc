@@ -1,0 +1,59 @@
+#include <filesystem>
+#include <memory>
+#include <string>
+
+#include "command.h"
+#include "core/text.h"
+#include "format.h"
+#include "polyhead/io/parameters.h"
+#include "polyhead/models/model_config.h"
+#include "terminal.h"
+#include "training/run.h"
+
+namespace polyhead::app {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr const char* kConfig = "config.json";
+constexpr const char* kParameters = "model.safetensors";
+
+struct Options {
+  std::string model, folder;
+};
+
+void quantise(const Options& o) {
+  const fs::path from = o.model, to = o.folder;
+  bool trained = false;
+  for (const models::ConfigEntry& entry : models::read_config(from))
+    if (const auto* kind = std::get_if<std::string>(&entry.value); kind != nullptr && entry.name == "model") trained = kind->starts_with("polyhead-");
+  if (!trained) fail(ErrorCode::unsupported, "'", from.string(), "' is no folder that `polyhead train` made");
+  if (fs::exists(to) && !(fs::is_directory(to) && fs::is_empty(to))) throw UsageError(cat("--output: '", to.string(), "' is there already; give a new folder"));
+  fs::create_directories(to);
+  try {
+    io::quantize_parameters(from / kParameters, to / kParameters);
+    for (const auto& entry : fs::directory_iterator(from))  // the tokenizer
+      if (const auto name = entry.path().filename(); name != kParameters && name != kConfig && name != training::kCheckpoint) fs::copy(entry.path(), to / name);
+    fs::copy_file(from / kConfig, to / kConfig);
+  } catch (...) {
+    fs::remove_all(to);
+    throw;
+  }
+  print(cat(to.string(), ": ", byte_size(fs::file_size(to / kParameters)), " of parameters, before ", byte_size(fs::file_size(from / kParameters)), "\n"));
+}
+
+}  // namespace
+
+Subcommand declare_quantise(CLI::App& parser) {
+  const auto o = std::make_shared<Options>();
+  parser.add_option("MODEL", o->model, "folder that `polyhead train` made")->type_name("FOLDER")->required();
+  parser.add_option("-o,--output", o->folder, "new folder for the smaller model")->type_name("FOLDER")->required();
+  return {
+      .examples = {{"polyhead quantise reviews -o small", "a model of a quarter of the size, for `try`, `view` and Python"}},
+      .notes = "Each row of a matrix becomes int8 numbers with one float32 scale; a value moves by at most half a scale. Compare both models with "
+               "`polyhead try TASK --score FILE`.\n",
+      .run = [o] { quantise(*o); },
+  };
+}
+
+}  // namespace polyhead::app

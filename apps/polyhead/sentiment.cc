@@ -1,0 +1,125 @@
+#include "sentiment.h"
+
+#include <algorithm>
+#include <vector>
+
+#include "core/text.h"
+#include "format.h"
+#include "json.h"
+#include "terminal.h"
+#include "text_layout.h"
+#include "training/classification.h"
+
+namespace polyhead::app {
+namespace {
+
+// "layer 1, head 3", "pooling head 1 (negative)"; from 0
+std::string head_name(const models::TextClassifierConfig& config, std::int64_t layer, std::int64_t head) {
+  if (layer < config.layers) return cat("layer ", layer, ", head ", head);
+  const char* const taught = !config.labels.empty() ? "" : head == training::kPositiveHead ? " (positive)" : head == training::kNegativeHead ? " (negative)" : "";
+  return cat("pooling head ", head, taught);
+}
+
+struct ReadWord {
+  std::string word;
+  double weight;
+};
+// The words that a pooling head reads, most of all first, until they have 0.8 of its attention.
+std::vector<ReadWord> read_words(const models::ClassifiedText& answer, std::string_view text, std::int64_t head) {
+  std::vector<ReadWord> words;
+  for (const models::ByteSpan& span : answer.text.word_spans) words.push_back({std::string(text.substr(span.first, span.last - span.first)), 0});
+  const float* const weights = answer.pooling.data<float>() + head * answer.pooling.extent(1);
+  for (std::size_t t = 0; t < answer.text.words.size(); ++t)
+    if (answer.text.words[t] >= 0) words[static_cast<std::size_t>(answer.text.words[t])].weight += static_cast<double>(weights[t]);
+  std::ranges::stable_sort(words, std::ranges::greater{}, &ReadWord::weight);
+  double sum = 0;
+  std::size_t count = 0;
+  while (count < words.size() && sum < 0.8) sum += words[count++].weight;
+  words.resize(count);
+  return words;
+}
+
+}  // namespace
+
+void explain_sentiment(const models::TextModel& model, const std::string& input, PageFile page, bool as_json) {
+  const models::ClassifiedText answer = models::classify(model, input);
+  const models::TextClassifierConfig& config = model.classifier.config;
+  const auto labels = config.label_list();
+  Json json = Json::object(), heads = Json::array();
+  std::string text;
+  if (labels.empty()) {
+    json["rating"] = answer.rating, json["words_and_pairs"] = answer.score_part;
+    text = cat("rating ", fixed(answer.rating, 2), answer.rating > 0 ? " (positive)\n" : " (negative)\n");
+  } else {
+    const auto best = static_cast<std::size_t>(std::ranges::max_element(answer.probabilities) - answer.probabilities.begin());
+    json["label"] = labels[best];
+    for (std::size_t c = 0; c < labels.size(); ++c) json["probabilities"][labels[c]] = answer.probabilities[c];
+    text = cat(labels[best], " (probability ", fixed(answer.probabilities[best], 3), ")\n");
+  }
+  page.answer = cat(text.substr(0, text.find('\n')), ": ", input);
+  if (!page.path.empty()) write_page(page, model, input, answer);
+  std::vector<std::vector<std::string>> rows;
+  for (std::int64_t n = 0; n < config.heads; ++n) {
+    std::string words;
+    Json head = {{"name", head_name(config, config.layers, n)}};
+    if (labels.empty()) head["part"] = answer.head_parts[static_cast<std::size_t>(n)];
+    for (const ReadWord& read : read_words(answer, input, n)) {
+      words += cat(words.empty() ? "reads " : ", ", read.word, " ", fixed(read.weight, 2));
+      head["words"].push_back({{"word", read.word}, {"weight", read.weight}});
+    }
+    heads.push_back(head);
+    rows.push_back({cat("  ", head_name(config, config.layers, n)), labels.empty() ? fixed(answer.head_parts[static_cast<std::size_t>(n)], 2) : "", words});
+  }
+  json["heads"] = heads;
+  const double constant = static_cast<double>(model.classifier.output.bias.data<float>()[0]);
+  if (labels.empty()) json["constant"] = constant;
+  if (as_json) return print_json(json);
+  if (labels.empty()) {
+    rows.push_back({"  words and pairs", fixed(answer.score_part, 2), "scores of all words and neighbouring words, without attention"});
+    rows.push_back({"  constant", fixed(constant, 2), ""});
+  }
+  for (const std::string& line : aligned(rows, 1)) text += trimmed(printable(line)) + "\n";
+  print(text);
+}
+
+void score_sentiment(const models::TextModel& model, const SentimentScoring& o) {
+  const auto note = [](const std::string& line) { print_note(line); };
+  const auto read = [&](const std::string& path) {
+    training::ClassifiedTexts data = training::read_classified_texts(path);
+    if (!data.skipped.empty()) note(data.skipped);
+    return data;
+  };
+  const training::ScoredTexts texts(model, read(o.data), note);
+  const auto add = [&](Json& json, const training::ClassificationScore& score) {
+    json["accuracy"] = score.accuracy;
+    if (texts.data.labels.empty()) json["correlation"] = score.correlation;
+  };
+  const training::ClassificationScore score = training::score_texts(model, texts);
+  Json json = {{"texts", texts.ids.size()}, {"counted", score.counted}};
+  add(json, score);
+  std::string text = cat(training::described(score), " (", counted(texts.ids.size(), "text"), texts.data.labels.empty() ? cat("; the side of ", score.counted, " that are not 0") : "", ")\n");
+  if (!o.baseline.empty()) {
+    const training::ClassificationScore words = training::score_bag_of_words(read(o.baseline), texts.data);
+    add(json["bag_of_words"], words);
+    text += cat("bag of words and word pairs: ", training::described(words), "\n");
+  }
+  constexpr std::int64_t kTwoSided = 200;
+  const bool two_heads = model.classifier.config.heads > training::kNegativeHead;
+  if (const auto sides = training::two_sided_texts(texts.data, kTwoSided, 1); two_heads && !sides.empty()) {
+    const training::Halves halves = training::score_halves(model, sides);
+    json["halves"] = {{"texts", halves.texts}, {"both", halves.both}, {"positive_mass", halves.positive}, {"negative_mass", halves.negative}};
+    text += cat("of ", halves.texts, " texts 'A, but B' made of them, ", halves.both, " have both halves read: 0.45 or more of the positive head's attention is on the positive half, and as much of the negative head's on the other (mean ",
+                fixed(halves.positive, 2), " and ", fixed(halves.negative, 2), ")\n");
+  }
+  if (o.ablate) {
+    std::vector<std::vector<std::string>> rows{{"without", texts.data.labels.empty() ? "rating changes by" : "other answers", "accuracy changes by"}};
+    for (const training::WithoutHead& row : training::score_without_heads(model, texts)) {
+      rows.push_back({head_name(model.classifier.config, row.layer, row.head), fixed(row.change, 3), fixed(row.accuracy, 4)});
+      json["without"].push_back({{"head", rows.back()[0]}, {"change", row.change}, {"accuracy_change", row.accuracy}});
+    }
+    for (const std::string& line : aligned(rows)) text += trimmed(line) + "\n";
+  }
+  o.json ? print_json(json) : print(text);
+}
+
+}  // namespace polyhead::app

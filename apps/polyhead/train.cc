@@ -1,0 +1,134 @@
+#include <array>
+#include <atomic>
+#include <cmath>
+#include <csignal>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "arguments.h"
+#include "command.h"
+#include "core/text.h"
+#include "format.h"
+#include "json.h"
+#include "polyhead/executor.h"
+#include "terminal.h"
+#include "train_heads.h"
+#include "training/classification.h"
+#include "training/digits.h"
+#include "training/run.h"
+#include "training/summary.h"
+#include "training/translation.h"
+
+namespace polyhead::app {
+namespace {
+
+struct TrainedTask {
+  std::string name;
+  std::unique_ptr<training::Task> (*make)(const training::TaskOptions&);
+};
+
+const std::array kTasks{
+    TrainedTask{"classify", training::classification_task},
+    TrainedTask{"digits", training::digits_task},
+    TrainedTask{"summarise", training::summary_task},
+    TrainedTask{"translate", training::translation_task},
+};
+
+struct Options {
+  std::string task, data, folder;
+  std::uint64_t seed = 1;
+  std::optional<std::int64_t> steps, threads;
+  bool resume = false, json = false;
+};
+
+// The first signal lets the run end after its step, with a checkpoint; the second one ends the program.
+std::atomic<bool> g_stop = false;
+void stop(int signal) {
+  if (g_stop.exchange(true)) std::signal(signal, SIG_DFL), std::raise(signal);
+}
+
+std::string duration(double seconds) {
+  const auto whole = static_cast<std::int64_t>(std::llround(seconds));
+  const std::string rest = cat(whole % 60);
+  return cat(whole / 60, ":", rest.size() < 2 ? "0" : "", rest);
+}
+
+std::string speed(const training::Progress& progress) {
+  return cat("loss ", fixed(progress.loss, 4), "  ", static_cast<std::int64_t>(progress.tokens_per_second), " tokens/s  ", duration(progress.seconds_left), " left");
+}
+
+// nullptr: the study of heads, which trains tasks of its own
+const TrainedTask* find_task(const std::string& word) {
+  std::vector<std::string> names{"heads"};
+  for (const TrainedTask& task : kTasks) names.push_back(task.name);
+  const std::string name = read_choice(word, "task", names);
+  return name == "heads" ? nullptr : std::ranges::find(kTasks, name, &TrainedTask::name);
+}
+
+std::string start_text(training::Task& task, const training::Plan& plan, std::uint64_t seed) {
+  std::string text;
+  for (const std::string& line : task.description()) append(text, line + "\n");
+  std::int64_t parameters = 0;
+  for (const auto& [name, tensor] : task.parameters()) parameters += tensor->numel();
+  return cat(text, parameters, " parameters, ", counted(plan.steps, "step"), ", seed ", seed, ", ", counted(num_threads(), "thread"), "\n");
+}
+
+void train(const Options& o) {
+  if (o.threads) set_num_threads(static_cast<int>(*o.threads));
+  for (const int signal : {SIGINT, SIGTERM}) std::signal(signal, stop);
+  const TrainedTask* const found = find_task(o.task);
+  if (found == nullptr) return train_heads({.data = o.data, .folder = o.folder, .seed = o.seed, .steps = o.steps, .json = o.json, .stop = &g_stop});
+  const std::unique_ptr<training::Task> task = found->make({.data = o.data, .seed = o.seed, .note = [](const std::string& line) { print_note(line); }});
+  training::Plan plan = task->plan();
+  if (o.steps) plan.steps = *o.steps;
+  Progress bar("training", static_cast<std::size_t>(plan.steps));
+  const training::RunResult result = training::run(*task, plan, {
+      .folder = o.folder,
+      .identity = cat(o.task, " of ", o.data, ", seed ", o.seed, ", ", plan.steps, " steps"),
+      .resume = o.resume,
+      .stop = &g_stop,
+      .on_start = [&] { if (!o.json) print(start_text(*task, plan, o.seed)); },
+      .on_step = [&](const training::Progress& p) { bar.show(static_cast<std::size_t>(p.step), speed(p)); },
+      .on_validation = [&](const training::Progress& p, const training::Validation& v, bool best) {
+        bar.clear();
+        if (o.json)
+          print_json({{"step", p.step}, {"loss", p.loss}, {"score", v.score}, {"validation", v.text}, {"best", best}});
+        else
+          print(cat("step ", p.step, ": loss ", fixed(p.loss, 4), ", ", v.text, best ? "" : " (not better)", "\n"));
+      }});
+  bar.clear();
+  if (result.end == training::RunEnd::stopped)
+    fail(ErrorCode::io, "stopped after step ", result.steps, " of ", plan.steps, "; the same command with --resume goes on from there");
+  if (o.json) return;
+  if (result.end == training::RunEnd::no_improvement) print(cat("ended after step ", result.steps, ": ", plan.patience, " validations in a row were not better\n"));
+  print(cat(o.folder, ": ", result.best->text, "\n"));
+}
+
+}  // namespace
+
+Subcommand declare_train(CLI::App& parser) {
+  const auto o = std::make_shared<Options>();
+  parser.add_option("TASK", o->task, "classify, translate, summarise, heads or digits")->required();
+  parser.add_option("--data", o->data, "the examples; translate: without, sentences of a teaching grammar")->type_name("FILE");
+  parser.add_option("-o,--output", o->folder, "folder for the model")->type_name("FOLDER")->required();
+  add_value(parser, "--seed", &o->seed, read_seed, "N", "of the initialisation, the order of the examples and dropout; default 1");
+  add_value(parser, "--steps", &o->steps, read_positive, "N", "steps in all; default: as the task needs");
+  add_value(parser, "--threads", &o->threads, read_positive, "N", "default: all processors; no number depends on it");
+  parser.add_flag("--resume", o->resume, "go on from the folder's checkpoint, with the same bits");
+  parser.add_flag("--json", o->json, "machine-readable, one object on one line for each validation");
+  return {
+      .examples = {{"polyhead train classify --data reviews.tsv -o sentiment", "a text's rating or class, with heads that read its good and its bad side"},
+                   {"polyhead train digits --data digits.npz -o digits", "a Vision Transformer, in about a minute"},
+                   {"polyhead train heads --data reviews.tsv -o heads", "what the number of heads changes, in an hour: 50 models of the grammar and of the ratings"},
+                   {"polyhead train summarise --data abstracts.jsonl -o summary", "the sentence that sums up an abstract, in seconds"},
+                   {"polyhead train translate -o grammar", "English to French in the sentences of a teaching grammar, with a head that shows where each word comes from"}},
+      .notes = "Ctrl-C ends a run after its step and leaves a checkpoint in the folder; --resume goes on from it. The folder always has the model of the "
+               "best validation so far.\n",
+      .run = [o] { train(*o); },
+  };
+}
+
+}  // namespace polyhead::app

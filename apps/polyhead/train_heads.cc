@@ -1,0 +1,82 @@
+#include "train_heads.h"
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <string>
+#include <vector>
+
+#include "core/text.h"
+#include "format.h"
+#include "json.h"
+#include "terminal.h"
+#include "training/classification.h"
+#include "training/heads.h"
+#include "training/translation.h"
+
+namespace polyhead::app {
+namespace {
+
+constexpr std::array<std::int64_t, 5> kHeads{1, 2, 4, 8, 16};
+constexpr std::uint64_t kSeeds = 5;
+
+struct StudiedTask {
+  std::string name;
+  std::unique_ptr<training::Task> (*make)(const training::TaskOptions&);
+  std::filesystem::path data;
+};
+
+std::string row(const std::array<std::string, 6>& cells) {
+  constexpr std::array<std::size_t, 6> kWidths{5, 12, 8, 8, 8, 9};
+  std::string text;
+  for (std::size_t i = 0; i < cells.size(); ++i) append(text, std::string(kWidths[i] > cells[i].size() ? kWidths[i] - cells[i].size() : 0, ' ') + cells[i]);
+  return text + "\n";
+}
+
+// One line for a number of heads: over the seeds the mean score and its standard deviation, the lowest and the highest, the fastest step and the most memory.
+std::string line_of(std::int64_t heads, const std::vector<training::HeadsRun>& runs) {
+  const auto count = static_cast<double>(runs.size());
+  double sum = 0, squares = 0;
+  for (const auto& run : runs) sum += run.score;
+  for (const auto& run : runs) squares += std::pow(run.score - sum / count, 2);
+  const auto [lowest, highest] = std::ranges::minmax_element(runs, {}, &training::HeadsRun::score);
+  const auto fastest = std::ranges::min_element(runs, {}, &training::HeadsRun::milliseconds);
+  const auto largest = std::ranges::max_element(runs, {}, &training::HeadsRun::megabytes);
+  return row({cat(heads), cat(fixed(sum / count, 4), " +-", fixed(std::sqrt(squares / (count - 1)), 4).substr(1)), fixed(lowest->score, 4), fixed(highest->score, 4),
+              fixed(fastest->milliseconds, 2), fixed(largest->megabytes, 0)});
+}
+
+}  // namespace
+
+void train_heads(const HeadsOptions& o) {
+  std::vector<StudiedTask> tasks{{"grammar", training::translation_task, {}}};
+  if (!o.data.empty()) tasks.push_back({"sentiment", training::classification_task, o.data});
+  Progress bar("training", tasks.size() * kHeads.size() * kSeeds);
+  std::size_t done = 0;
+  for (const StudiedTask& task : tasks) {
+    std::string table = cat(task.name, ", ", kSeeds, " seeds\n", row({"heads", "score", "lowest", "highest", "ms/step", "memory MB"}));
+    std::string meaning;
+    for (const std::int64_t heads : kHeads) {
+      std::vector<training::HeadsRun> runs;
+      for (std::uint64_t seed = o.seed; seed < o.seed + kSeeds; ++seed) {
+        const std::string name = cat(task.name, "-", heads, "-", seed);
+        bar.show(done++, cat(task.name, ", ", counted(heads, "head"), ", seed ", seed));
+        const training::TaskOptions options{.data = task.data, .seed = seed, .heads = heads, .note = [](const std::string& line) { print_note(line); }};
+        const bool stopped = o.stop != nullptr && o.stop->load();
+        const auto run = stopped ? std::nullopt : training::run_with_heads(task.make, options, o.steps, o.folder / name, o.stop);
+        if (!run) fail(ErrorCode::io, "stopped in ", name, "; the same command goes on from there");
+        runs.push_back(*run);
+        if (!o.json) continue;
+        bar.clear();
+        print_json({{"task", task.name}, {"heads", heads}, {"seed", seed}, {"parameters", run->parameters}, {"score", run->score}, {"validation", run->validation},
+                    {"ms_per_step", run->milliseconds}, {"megabytes", run->megabytes}});
+      }
+      append(table, line_of(heads, runs));
+      meaning = cat("Of the last run: ", runs.back().validation, "; ", runs.back().parameters, " parameters.\n");
+    }
+    bar.clear();
+    if (!o.json) print(table + meaning);
+  }
+}
+
+}  // namespace polyhead::app

@@ -1,0 +1,170 @@
+#include "translation.h"
+
+#include <algorithm>
+#include <optional>
+#include <vector>
+
+#include "core/text.h"
+#include "format.h"
+#include "json.h"
+#include "terminal.h"
+#include "text_layout.h"
+#include "training/grammar.h"
+#include "training/translation.h"
+
+namespace polyhead::app {
+namespace {
+
+using models::Translator;
+using training::AlignedPair;
+using training::AlignedTokens;
+using training::Language;
+
+constexpr std::int64_t kGrammarSentences = 2000, kShortSentence = 20;  // held-out sentences to score; words
+
+std::vector<std::string> words_of(const models::BytePairText& tokens, std::string_view text) {
+  std::vector<std::string> words;
+  for (const models::ByteSpan& span : tokens.word_spans) words.emplace_back(text.substr(span.first, span.last - span.first));
+  return words;
+}
+
+std::string joined(const std::vector<std::string>& words, std::string_view between) {
+  std::string text;
+  for (const std::string& word : words) text += cat(text.empty() ? "" : between, word);
+  return text;
+}
+
+// The words that sure links give a word of the translation.
+std::vector<std::string> linked(const AlignedPair& pair, std::int64_t target) {
+  std::vector<std::string> words;
+  for (const training::Link& link : pair.links)
+    if (link.sure && link.target == target) words.push_back(pair.source[static_cast<std::size_t>(link.source)]);
+  return words;
+}
+
+ConstTensorView guided_map(const Translator& model, const models::Translation& translation) {
+  return translation.attentions.view().select(0, model.config.layers - 1).select(0, model.config.guided_head);
+}
+
+std::string word_at(const std::vector<std::string>& words, std::int64_t word) { return word < 0 ? "(no word)" : words[static_cast<std::size_t>(word)]; }
+
+// Pairs that the model can read; the others are counted in a note.
+std::vector<AlignedTokens> readable(const Translator& model, const std::vector<AlignedPair>& pairs, bool of_grammar) {
+  std::vector<AlignedTokens> kept;
+  for (const AlignedPair& pair : pairs) {
+    AlignedTokens tokens = of_grammar ? training::grammar_tokens(model.tokenizer, pair) : training::aligned_tokens(model.tokenizer, pair);
+    if (std::ssize(tokens.source.ids) <= model.config.longest && std::ssize(tokens.target.ids) <= model.config.longest) kept.push_back(std::move(tokens));
+  }
+  if (kept.size() < pairs.size()) print_note(cat(pairs.size() - kept.size(), " of ", counted(pairs.size(), "sentence"), " are left out: they have more than ", model.config.longest, " tokens"));
+  return kept;
+}
+
+struct Report {
+  Json json = Json::object();
+  std::string text;
+};
+
+void add_alignment(Report& report, const Translator& model, const std::vector<AlignedTokens>& pairs, const training::IbmModel2* ibm, const char* key, const std::string& of) {
+  if (pairs.empty()) return;
+  const training::AlignmentScore score = training::score_alignment(model, pairs, ibm);
+  double best = 1;
+  for (const auto& layer : score.heads) best = std::min(best, std::ranges::min(layer));
+  Json& json = report.json[key] = {{"sentences", score.sentences}, {"guided", score.guided}, {"best_head", best}, {"diagonal", score.diagonal}, {"heads", score.heads}};
+  report.text += cat("alignment error rate of ", counted(score.sentences, "sentence"), of, ": guided head ", fixed(score.guided, 3), ", best head ", fixed(best, 3), ", diagonal ", fixed(score.diagonal, 3));
+  if (score.ibm) json["ibm_model_2"] = *score.ibm, report.text += cat(", IBM model 2 ", fixed(*score.ibm, 3));
+  report.text += "\n";
+}
+
+void add_translations(Report& report, const Translator& model, const std::vector<training::Translations>& sentences, const models::TranslateOptions& options) {
+  const training::TranslationScore score = training::score_translations(model, sentences, options.beams);
+  if (score.too_long > 0) print_note(cat(counted(score.too_long, "sentence"), " of more than ", model.config.longest, " tokens: counted as not translated"));
+  const double exact = static_cast<double>(score.exact) / static_cast<double>(score.sentences);
+  report.json.update({{"sentences", score.sentences}, {"beams", options.beams}, {"bleu", score.bleu}, {"exact", exact}});
+  report.text += cat("BLEU ", fixed(score.bleu, 2), ", exact ", fixed(exact, 4), " (", counted(score.sentences, "sentence"), ", ", counted(options.beams, "beam"), ")\n");
+}
+
+// Of a file whose lines have links; absent if they have none.
+std::optional<training::Data<AlignedPair>> aligned_pairs(const std::string& path) {
+  try {
+    return training::read_aligned_pairs(path);
+  } catch (const Error& error) {
+    if (error.code() != ErrorCode::format) throw;
+    return {};
+  }
+}
+
+template <class Row>
+std::vector<Row> rows_of(training::Data<Row> data) {
+  if (!data.bad.empty()) print_note(training::describe(data.bad, std::ssize(data.rows)));
+  return std::move(data.rows);
+}
+
+}  // namespace
+
+void explain_translation(const Translator& model, const std::string& input, const models::TranslateOptions& options, PageFile page, bool as_json) {
+  models::Translation answer = models::translate(model, input, options);
+  const std::optional<AlignedPair> known = training::grammar_translation(input);
+  const std::string wanted = known ? training::sentence_text(known->target, Language::french) : "";
+  const bool linked_by_grammar = known && wanted == answer.text;
+  std::vector<std::string> sources = words_of(answer.source, input), targets = words_of(answer.target, answer.text);
+  std::vector<std::int64_t> alignment = answer.alignment;
+  std::optional<viewer::Links> links;  // of tokens
+  if (linked_by_grammar) {
+    const AlignedTokens tokens = training::grammar_tokens(model.tokenizer, *known);
+    sources = known->source, targets = known->target;
+    alignment = models::align_words(guided_map(model, answer), tokens.source_words, tokens.target_words, std::ssize(targets));
+    links.emplace();
+    for (const training::Link& link : known->links)
+      for (std::size_t t = 0; t < tokens.target_words.size(); ++t)
+        for (std::size_t s = 0; s < tokens.source_words.size(); ++s)
+          if (tokens.target_words[t] == link.target && tokens.source_words[s] == link.source) (link.sure ? links->sure : links->possible).emplace_back(t + 1, s);  // row 0: the start
+  }
+  page.answer = answer.text;
+  if (!page.path.empty()) write_page(page, model, input, answer, std::move(links));
+  Json json = {{"translation", answer.text}, {"complete", answer.complete}};
+  if (known) json["grammar"] = wanted;
+  std::vector<std::vector<std::string>> rows{{"word", "the guided head reads"}};
+  if (linked_by_grammar) rows[0].push_back("by the grammar it comes from");
+  for (std::size_t j = 0; j < targets.size(); ++j) {
+    rows.push_back({cat("  ", targets[j]), word_at(sources, alignment[j])});
+    json["words"].push_back({{"word", targets[j]}, {"read", alignment[j] < 0 ? Json() : Json(sources[static_cast<std::size_t>(alignment[j])])}});
+    if (!linked_by_grammar) continue;
+    const auto gold = linked(*known, static_cast<std::int64_t>(j));
+    rows.back().push_back(joined(gold, ", "));
+    json["words"].back()["grammar"] = gold;
+  }
+  if (as_json) {
+    json["source_tokens"] = answer.source.pieces, json["target_tokens"] = answer.target.pieces;
+    json["attentions"] = number_json(answer.attentions);
+    return print_json(json);
+  }
+  std::string text = cat(printable(answer.text), answer.complete ? "\n" : " (cut off)\n");
+  if (known && !linked_by_grammar) text += cat("the grammar has: ", wanted, "\n");
+  text += "\n";
+  for (const std::string& line : aligned(rows)) text += trimmed(printable(line)) + "\n";
+  print(text);
+}
+
+void score_translation(const Translator& model, const TranslationScoring& o) {
+  Report report;
+  if (o.data == training::kGrammar) {
+    const std::vector<AlignedPair> pairs = training::held_out_sentences(kGrammarSentences);
+    std::vector<training::Translations> sentences;
+    for (const AlignedPair& pair : pairs) sentences.push_back({training::sentence_text(pair.source, Language::english), {training::sentence_text(pair.target, Language::french)}});
+    add_translations(report, model, sentences, o.options);
+    const training::IbmModel2 ibm = training::ibm_of_grammar();
+    add_alignment(report, model, readable(model, pairs, true), &ibm, "alignment_error_rate", "");
+  } else if (auto links = aligned_pairs(o.data)) {
+    std::optional<training::IbmModel2> ibm;
+    if (!o.baseline.empty()) ibm = training::ibm_of_pairs(model.tokenizer, rows_of(training::read_pairs(o.baseline)));
+    std::vector<AlignedTokens> pairs = readable(model, rows_of(std::move(*links)), false);
+    add_alignment(report, model, pairs, ibm ? &*ibm : nullptr, "alignment_error_rate", "");
+    std::erase_if(pairs, [](const AlignedTokens& tokens) { return std::ssize(tokens.pair.source) > kShortSentence || std::ssize(tokens.pair.target) > kShortSentence; });
+    add_alignment(report, model, pairs, ibm ? &*ibm : nullptr, "alignment_error_rate_short", cat(" of up to ", kShortSentence, " words"));
+  } else {
+    add_translations(report, model, training::group_by_source(rows_of(training::read_pairs(o.data))), o.options);
+  }
+  o.json ? print_json(report.json) : print(report.text);
+}
+
+}  // namespace polyhead::app

@@ -1,0 +1,24 @@
+// Output of `polyhead try translate`.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "polyhead/models/translator.h"
+#include "try_page.h"
+
+namespace polyhead::app {
+
+// The translation, and which word of the text each of its words comes from by the guided head; beside it the links of the teaching grammar,
+// where the sentence is one of its own. Also as a page, if it has a path.
+void explain_translation(const models::Translator& model, const std::string& input, const models::TranslateOptions& options, PageFile page, bool as_json);
+
+struct TranslationScoring {
+  std::string data;      // "grammar": its held-out sentences; else a file of sentence pairs or of aligned sentences
+  std::string baseline;  // a file of sentence pairs: IBM model 2, which learns from them, is scored beside the heads
+  models::TranslateOptions options{};
+  bool json = false;
+};
+void score_translation(const models::Translator& model, const TranslationScoring& scoring);
+
+}  // namespace polyhead::app

@@ -1,0 +1,224 @@
+#include "try.h"
+
+#include <algorithm>
+#include <array>
+#include <filesystem>
+#include <memory>
+#include <numeric>
+#include <string>
+#include <vector>
+
+#include "arguments.h"
+#include "command.h"
+#include "core/text.h"
+#include "format.h"
+#include "json.h"
+#include "output_path.h"
+#include "polyhead/models/default_models.h"
+#include "polyhead/models/model_config.h"
+#include "sentiment.h"
+#include "terminal.h"
+#include "text_layout.h"
+#include "training/digits.h"
+#include "training/summary.h"
+#include "translation.h"
+#include "try_page.h"
+#include "view_input.h"
+
+namespace polyhead::app {
+namespace {
+
+struct Options {
+  std::string task, input, model, score, baseline, page;
+  std::int64_t number = 0, beams = 1;
+  bool ablate = false, json = false;
+};
+
+void require_input(const Options& o, const char* what) {
+  if (o.input.empty() && o.score.empty()) throw UsageError(cat("there is no input; give ", what, ", or --score FILE"));
+  if (!o.input.empty() && !o.score.empty()) throw UsageError("an input and --score cannot be combined");
+  if (o.page.empty()) return;
+  if (o.page == "-") throw UsageError("-o: standard output has the answer; give the page a file");
+  if (o.input.empty()) throw UsageError("a page shows the answer to an input; -o and --score cannot be combined");
+  check_not_input(o.page, std::array{o.model, o.input});
+  check_writable(o.page);
+}
+
+// The folder of --model, or the model that is part of the program.
+std::filesystem::path model_folder(const Options& o, const char* name) {
+  if (!o.model.empty()) return o.model;
+  print_note(cat("the model is '", name, "', which is part of polyhead (MODELS.md); --model FOLDER takes another"));
+  return models::default_model(name);
+}
+
+void try_digits(const Options& o) {
+  require_input(o, "a file of images");
+  if (o.model.empty()) throw UsageError("there is no model of digits in the program; give --model FOLDER");
+  const models::ImageClassifier model = models::load_image_classifier(o.model);
+  const training::Images images = training::read_images(o.score.empty() ? o.input : o.score);
+  if (!o.score.empty()) {
+    std::vector<std::int64_t> all(images.labels.size());
+    std::iota(all.begin(), all.end(), 0);
+    const std::int64_t right = training::count_right(model, images, all);
+    const double accuracy = static_cast<double>(right) / static_cast<double>(all.size());
+    return o.json ? print_json({{"accuracy", accuracy}, {"right", right}, {"images", all.size()}})
+                  : print(cat("accuracy ", fixed(accuracy, 4), " (", right, " of ", counted(all.size(), "image"), ")\n"));
+  }
+  if (o.number >= std::ssize(images.labels)) throw UsageError(cat("--number: there is no image ", o.number, "; the file has the images 0 to ", std::ssize(images.labels) - 1));
+  const ConstTensorView image = images.pixels.view().select(0, o.number);
+  const models::ClassifiedImage answer = models::classify(model, image);
+  const auto label = images.labels[static_cast<std::size_t>(o.number)];
+  const std::string text = cat("class ", answer.best, " (probability ", fixed(answer.probabilities[static_cast<std::size_t>(answer.best)], 3), "); the file says ", label);
+  if (!o.page.empty()) write_page({o.page, o.model, text}, model, image, answer);
+  if (o.json) return print_json({{"class", answer.best}, {"label", label}, {"probabilities", answer.probabilities}});
+  print(text + "\n");
+}
+
+// The sentences of a text, or of each line of a file.
+std::vector<std::string> sentences_of(const std::string& input) {
+  std::error_code ignored;  // a long text is no file name
+  std::vector<InputText> texts{{input, std::nullopt}};
+  if (input == "-" || std::filesystem::is_regular_file(input, ignored)) texts = read_texts(input);
+  std::vector<std::string> sentences;
+  for (const InputText& text : texts)
+    for (std::string& sentence : models::split_sentences(text.text)) sentences.push_back(std::move(sentence));
+  if (sentences.empty()) throw UsageError("the text is empty");
+  return sentences;
+}
+
+void try_summary(const Options& o) {
+  require_input(o, "a text or a file of one");
+  if (o.model.empty()) throw UsageError("there is no model of summaries in the program; give --model FOLDER");
+  const models::SentenceChooser model = models::load_sentence_chooser(o.model);
+  if (!o.score.empty()) {
+    const training::Data<training::Abstract> data = training::read_abstracts(o.score);
+    if (!data.bad.empty()) print_note(training::describe(data.bad, std::ssize(data.rows)));
+    const training::SummaryScores scores = training::score_summaries(model, data.rows);
+    return o.json ? print_json({{"rouge_1", scores.model}, {"first_sentence", scores.first_sentence}, {"cue_phrase", scores.cue_phrase}, {"best_sentence", scores.best_sentence}, {"abstracts", data.rows.size()}})
+                  : print(cat("ROUGE-1 ", fixed(scores.model, 2), " (", counted(data.rows.size(), "abstract"), "); the first sentence ", fixed(scores.first_sentence, 2), ", the cue phrase ", fixed(scores.cue_phrase, 2), ", the best sentence ", fixed(scores.best_sentence, 2), "\n"));
+  }
+  const std::vector<std::string> sentences = sentences_of(o.input);
+  const models::ChosenSentence answer = models::choose(model, sentences);
+  const auto best = static_cast<std::size_t>(answer.best);
+  if (!o.page.empty()) write_page({o.page, o.model, sentences[best]}, model, sentences, answer);
+  if (o.json) return print_json({{"chosen", answer.best}, {"sentence", sentences[best]}, {"sentences", sentences}, {"scores", answer.scores}, {"attentions", number_json(answer.attentions)}});
+  std::vector<std::vector<std::string>> rows;
+  for (std::size_t s = 0; s < sentences.size(); ++s) rows.push_back({cat(s == best ? "> " : "  ", s + 1), fixed(answer.scores[s], 2), clip_words(printable(sentences[s]), 100)});
+  std::string text = cat(printable(sentences[best]), "\n\nscores of the sentences:\n");
+  for (const std::string& line : aligned(rows)) text += line + '\n';
+  // The mean over the sentences that read.
+  rows = {{"each head's attention to sentence"}};
+  const auto count = std::ssize(sentences);
+  for (std::int64_t s = 1; s <= count; ++s) rows[0].push_back(cat(s));
+  const float* p = answer.attentions.data<float>();
+  for (std::int64_t map = 0; map < model.config.layers * model.config.heads; ++map, p += count * count) {
+    rows.push_back({cat("layer ", map / model.config.heads, ", head ", map % model.config.heads)});
+    for (std::int64_t s = 0; s < count; ++s) {
+      double sum = 0;
+      for (std::int64_t t = 0; t < count; ++t) sum += static_cast<double>(p[t * count + s]);
+      rows.back().push_back(fixed(sum / static_cast<double>(count), 2));
+    }
+  }
+  text += '\n';
+  for (const std::string& line : aligned(rows)) text += line + '\n';
+  print(text);
+}
+
+void try_sentiment(const Options& o) {
+  require_input(o, "a text");
+  if (o.score.empty() && (o.ablate || !o.baseline.empty())) throw UsageError("--ablate and --baseline need --score FILE");
+  const std::filesystem::path folder = model_folder(o, "sentiment");
+  const models::TextModel model = models::load_text_model(folder);
+  o.score.empty() ? explain_sentiment(model, o.input, {o.page, folder.string()}, o.json) : score_sentiment(model, {o.score, o.baseline, o.ablate, o.json});
+}
+
+void try_translation(const Options& o) {
+  require_input(o, "a text");
+  if (o.score.empty() && !o.baseline.empty()) throw UsageError("--baseline needs --score FILE");
+  const std::filesystem::path folder = model_folder(o, "grammar");
+  const models::Translator model = models::load_translator(folder);
+  const models::TranslateOptions options{.beams = o.beams};
+  o.score.empty() ? explain_translation(model, o.input, options, {o.page, folder.string()}, o.json) : score_translation(model, {o.score, o.baseline, options, o.json});
+}
+
+struct TriedTask {
+  std::string name, model_type;
+  std::vector<std::string> options;  // that not every task takes
+  void (*run)(const Options&);
+};
+
+const std::array kTasks{
+    TriedTask{"sentiment", "polyhead-text-classifier", {"--baseline", "--ablate"}, try_sentiment},
+    TriedTask{"digits", "polyhead-image-classifier", {"--number"}, try_digits},
+    TriedTask{"summarise", "polyhead-sentence-chooser", {}, try_summary},
+    TriedTask{"translate", "polyhead-translator", {"--baseline", "--beams"}, try_translation},
+};
+
+// The task of a folder's model; nullptr if `polyhead train` did not make it.
+const TriedTask* task_of(const std::filesystem::path& folder) {
+  try {
+    for (const models::ConfigEntry& entry : models::read_config(folder))
+      if (const auto* const type = std::get_if<std::string>(&entry.value); entry.name == "model" && type != nullptr)
+        if (const auto found = std::ranges::find(kTasks, *type, &TriedTask::model_type); found != kTasks.end()) return found;
+  } catch (const Error&) {  // who opens the model says what is wrong
+  }
+  return nullptr;
+}
+
+// Refuses what the task would not read.
+void check_options(const TriedTask& task, const std::vector<CLI::Option*>& options) {
+  for (const CLI::Option* option : options) {
+    if (option->count() == 0 || std::ranges::count(task.options, option->get_name()) > 0) continue;
+    std::string takers;
+    for (const TriedTask& other : kTasks)
+      if (std::ranges::count(other.options, option->get_name()) > 0) takers += (takers.empty() ? "" : " and ") + other.name;
+    throw UsageError(cat(option->get_name(), " is an option of ", takers, ", not of ", task.name));
+  }
+}
+
+}  // namespace
+
+bool is_trained(const std::filesystem::path& folder) { return task_of(folder) != nullptr; }
+
+void try_text(const TriedText& given) {
+  const TriedTask* const found = given.model.empty() ? nullptr : task_of(given.model);
+  Options options;
+  options.input = given.text, options.model = given.model.string(), options.page = given.page, options.json = given.json;
+  (found != nullptr ? *found : kTasks[0]).run(options);
+}
+
+Subcommand declare_try(CLI::App& parser) {
+  const auto o = std::make_shared<Options>();
+  parser.add_option("TASK", o->task, "sentiment, translate, summarise or digits")->required();
+  parser.add_option("INPUT", o->input, "the text; for summarise also a file of it, for digits a file of images");
+  parser.add_option("--model", o->model, "folder that `polyhead train` made; default: for sentiment and translate the model that is part of polyhead")->type_name("FOLDER");
+  parser.add_option("--score", o->score, "examples with known answers, in the format of `polyhead train --data`; translate: also aligned sentences, or the word grammar")->type_name("FILE");
+  std::vector<CLI::Option*> own;
+  own.push_back(add_value(parser, "--number", &o->number, read_count, "N", "digits: which image of the file, from 0"));
+  own.push_back(parser.add_option("--baseline", o->baseline, "score a bag of words (sentiment) or IBM model 2 (links of translate) beside the model; it learns from these examples")->type_name("FILE"));
+  own.push_back(add_value(parser, "--beams", &o->beams, read_positive, "N", "translate: the width of the beam search; default 1: the likeliest token at each step"));
+  parser.add_option("-o,--output", o->page, "write one HTML page with the input, the answer and the attention weights of all heads")->type_name("PATH");
+  own.push_back(parser.add_flag("--ablate", o->ablate, "sentiment: score the model without each head"));
+  parser.add_flag("--json", o->json, "machine-readable, one object on one line");
+  return {
+      .examples = {{"polyhead try sentiment \"Nice screen, but far too heavy.\"", "the rating, and which words each head reads"},
+                   {"polyhead try digits digits.npz --number 3 --model digits", "which digit the image shows"},
+                   {"polyhead try digits digits.npz --number 3 --model digits -o digit.html", "the image beside its patches, and where each head looks"},
+                   {"polyhead try digits --score digits.npz --model digits", "how many images get their class"},
+                   {"polyhead try translate \"The small red car is parked outside.\"", "the translation, and where each of its words comes from"},
+                   {"polyhead try translate --score grammar", "how many sentences of new combinations are right, and how well the heads align"},
+                   {"polyhead try summarise abstract.txt --model summary", "the sentence that sums it up, and which sentences each head reads"}},
+      .notes = "",
+      .run =
+          [o, own] {
+            std::vector<std::string> names;
+            for (const TriedTask& task : kTasks) names.push_back(task.name);
+            const std::string name = read_choice(o->task, "task", names);
+            const TriedTask& task = *std::ranges::find(kTasks, name, &TriedTask::name);
+            check_options(task, own);
+            task.run(*o);
+          },
+  };
+}
+
+}  // namespace polyhead::app

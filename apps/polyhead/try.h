@@ -1,0 +1,19 @@
+// `polyhead view` of a model that `polyhead train` made is `polyhead try` of it.
+#pragma once
+
+#include <filesystem>
+#include <string>
+
+namespace polyhead::app {
+
+bool is_trained(const std::filesystem::path& folder);  // whether `polyhead train` made the model there
+
+struct TriedText {
+  std::filesystem::path model;  // empty: the model of ratings that is part of polyhead
+  std::string text;             // or a file of images
+  std::string page;             // empty: none is written
+  bool json = false;
+};
+void try_text(const TriedText& given);
+
+}  // namespace polyhead::app

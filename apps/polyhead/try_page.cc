@@ -1,0 +1,72 @@
+#include "try_page.h"
+
+#include <algorithm>
+#include <utility>
+#include <vector>
+
+#include "core/text.h"
+#include "format.h"
+#include "polyhead/io/atomic_file.h"
+#include "terminal.h"
+#include "text_layout.h"
+#include "view_input.h"
+
+namespace polyhead::app {
+namespace {
+
+template <class Config>
+std::string kind_of(const char* name, const Config& config) {
+  return cat(name, ", ", counted(config.layers, "layer"), " of ", counted(config.heads, "head"));
+}
+
+void write(const PageFile& file, const std::string& kind, viewer::Text text, std::string start = {}) {
+  const std::string html = viewer::render({.title = clip_words(printable(file.answer), 80), .model = cat(model_name(file.model), ": ", kind), .texts = {std::move(text)}, .start = std::move(start)});
+  io::write_file(file.path, html);
+  print_diagnostic(cat("wrote '", file.path, "' (", byte_size(html.size()), ")"));
+}
+
+// The mean over the heads of the last layer, and what its first row looks at.
+std::string last_layer(std::int64_t layers) { return cat("#layer=", layers - 1, "&head=mean&row=0"); }
+
+}  // namespace
+
+void write_page(const PageFile& file, const models::ImageClassifier& model, ConstTensorView image, const models::ClassifiedImage& answer) {
+  const models::ImageClassifierConfig& c = model.config;
+  const std::int64_t rows = c.height / c.patch, columns = c.width / c.patch;
+  viewer::Text text{.text = file.answer, .queries = {.pieces = {"[class]"}, .special = {true}}, .attentions = answer.attentions};
+  for (std::int64_t i = 0; i < rows * columns; ++i) text.queries.pieces.push_back(cat(i / columns + 1, ",", i % columns + 1));
+  text.queries.special.resize(text.queries.pieces.size());
+  Tensor pixels = Tensor::copy_of(image, DType::f32);
+  for (float& x : std::span(pixels.data<float>(), static_cast<std::size_t>(pixels.numel()))) x = std::clamp(x / static_cast<float>(c.white), 0.0F, 1.0F);
+  text.image = viewer::Image{.pixels = pixels, .rows = rows, .columns = columns};
+  write(file, kind_of("image classifier (Vision Transformer)", c), std::move(text), last_layer(c.layers));
+}
+
+void write_page(const PageFile& file, const models::SentenceChooser& model, std::span<const std::string> sentences, const models::ChosenSentence& answer) {
+  viewer::Text text{.text = {}, .queries = {.pieces = {sentences.begin(), sentences.end()}}, .attentions = answer.attentions};
+  for (const std::string& sentence : sentences) text.text += (text.text.empty() ? "" : " ") + sentence;
+  write(file, kind_of("chooses the sentence that sums a text up", model.config), std::move(text), cat("#layer=", model.config.layers - 1, "&head=mean&row=", answer.best));
+}
+
+void write_page(const PageFile& file, const models::TextModel& model, const std::string& text, const models::ClassifiedText& answer) {
+  const viewer::Tokens tokens{.pieces = answer.text.pieces};
+  const std::int64_t heads = answer.pooling.extent(0), length = answer.pooling.extent(1);
+  const viewer::Text encoder{.text = text, .queries = tokens, .attentions = answer.attentions, .name = "Encoder"};
+  write(file, kind_of(model.classifier.config.labels.empty() ? "rates texts" : "classifies texts", model.classifier.config),
+        {.text = text, .queries = {.pieces = {"[answer]"}}, .keys = tokens, .attentions = answer.pooling.view().reshape({1, heads, 1, length}), .name = "Pooling heads", .tabs = {encoder}}, "#layer=0&head=0&view=read&row=0");
+}
+
+void write_page(const PageFile& file, const models::Translator& model, const std::string& text, const models::Translation& answer, std::optional<viewer::Links> links) {
+  viewer::Tokens source{.pieces = answer.source.pieces}, target{.pieces = answer.target.pieces};
+  source.pieces.push_back("<end>");
+  target.pieces.insert(target.pieces.begin(), "<start>");
+  source.special.resize(source.pieces.size()), target.special.resize(target.pieces.size());
+  source.special.back() = target.special.front() = true;
+  const viewer::Text encoder{.text = text, .queries = source, .attentions = answer.source_attentions, .name = "Encoder"};
+  const viewer::Text decoder{.text = answer.text, .queries = target, .attentions = answer.target_attentions, .name = "Decoder"};
+  write(file, kind_of("translator, encoder and decoder", model.config),
+        {.text = text, .queries = target, .keys = source, .attentions = answer.attentions, .name = "Cross-attention", .tabs = {encoder, decoder}, .links = std::move(links)},
+        cat("#pieces=merged&layer=", model.config.layers - 1, "&head=", model.config.guided_head));  // links are of words
+}
+
+}  // namespace polyhead::app

@@ -1,0 +1,29 @@
+// Pages of `polyhead try -o`: what a trained model answered, with the attention weights behind it.
+#pragma once
+
+#include <optional>
+#include <span>
+#include <string>
+
+#include "polyhead/models/image_classifier.h"
+#include "polyhead/models/sentence_chooser.h"
+#include "polyhead/models/text_classifier.h"
+#include "polyhead/models/translator.h"
+#include "polyhead/viewer.h"
+
+namespace polyhead::app {
+
+struct PageFile {
+  std::string path;
+  std::string model;   // the model's folder, which the page names
+  std::string answer = {};  // one line
+};
+
+// image [height,width], with pixels from 0 to config.white.
+void write_page(const PageFile& file, const models::ImageClassifier& model, ConstTensorView image, const models::ClassifiedImage& answer);
+void write_page(const PageFile& file, const models::SentenceChooser& model, std::span<const std::string> sentences, const models::ChosenSentence& answer);
+void write_page(const PageFile& file, const models::TextModel& model, const std::string& text, const models::ClassifiedText& answer);
+// links: of tokens, where they are known.
+void write_page(const PageFile& file, const models::Translator& model, const std::string& text, const models::Translation& answer, std::optional<viewer::Links> links);
+
+}  // namespace polyhead::app

@@ -1,0 +1,57 @@
+// Readers of the training data. Lines that break the format are skipped and listed; see lines.h for what all formats share.
+#pragma once
+
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "training/lines.h"
+
+namespace polyhead::training {
+
+// rating TAB set TAB id TAB text, or rating TAB text. A rating is a number from -4 to 4, or `positive` (1), `neutral` (0) or `negative` (-1).
+struct Rating {
+  double rating;
+  std::string set, id;  // "" in the short form
+  std::string text;
+};
+Data<Rating> read_ratings(const std::filesystem::path& path);
+
+// source TAB target
+struct SentencePair {
+  std::string source, target;
+};
+Data<SentencePair> read_pairs(const std::filesystem::path& path);
+
+// The translations of each source sentence, in the order of the file: the references of one BLEU segment.
+struct Translations {
+  std::string source;
+  std::vector<std::string> targets;
+};
+std::vector<Translations> group_by_source(const std::vector<SentencePair>& pairs);
+
+// source tokens TAB target tokens TAB links. Tokens and links are separated by spaces; a link is i-j (sure) or ipj (possible), i the index of
+// a source token and j of a target token, from 0.
+struct Link {
+  std::int64_t source, target;
+  bool sure = true;
+};
+struct AlignedPair {
+  std::vector<std::string> source, target;
+  std::vector<Link> links;
+};
+Data<AlignedPair> read_aligned_pairs(const std::filesystem::path& path);
+
+// A JSON object on each line with `source`, the sentences of an abstract, `target`, one or more summaries, and optionally `source_labels`,
+// a number for each sentence. Other keys are ignored.
+struct Abstract {
+  std::vector<std::string> sentences, targets;
+  std::vector<double> labels;  // empty: not given
+};
+Data<Abstract> read_abstracts(const std::filesystem::path& path);
+
+// Whether a row belongs to the part that is kept for validation, about `share` of all keys. It depends on the key alone, so that equal keys
+// (the source of several translations) stay together, and no other row moves when rows are added.
+bool in_validation(std::string_view key, double share);
+
+}  // namespace polyhead::training

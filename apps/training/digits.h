@@ -1,0 +1,25 @@
+// Task 5: a Vision Transformer on small images of digits.
+#pragma once
+
+#include "polyhead/models/image_classifier.h"
+#include "training/task.h"
+
+namespace polyhead::training {
+
+struct Images {
+  Tensor pixels;                     // [n,height,width] float32
+  std::vector<std::int64_t> labels;  // from 0
+  double white = 1;                  // the largest pixel
+  std::int64_t classes = 0;
+};
+
+// From a file with the tensors `images` [n,height,width] and `labels` [n]: an npz or safetensors file.
+Images read_images(const std::filesystem::path& path);
+
+// Every fifth image validates.
+std::unique_ptr<Task> digits_task(const TaskOptions& options);
+
+// How many of the images the model puts into their class.
+std::int64_t count_right(const models::ImageClassifier& model, const Images& images, const std::vector<std::int64_t>& which);
+
+}  // namespace polyhead::training

@@ -1,0 +1,17 @@
+// Numbers as text, independent of the locale.
+#pragma once
+
+#include <concepts>
+#include <string>
+#include <string_view>
+
+#include "core/text.h"
+
+namespace polyhead::training {
+
+std::string fixed(double value, int digits);  // "0.25"; "nan", "inf"
+
+// "1 tensor", "3 tensors"
+std::string counted(std::integral auto count, std::string_view noun) { return cat(count, " ", noun, count == 1 ? "" : "s"); }
+
+}  // namespace polyhead::training

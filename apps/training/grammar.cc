@@ -1,0 +1,656 @@
+#include "training/grammar.h"
+
+#include <algorithm>
+#include <set>
+#include <utility>
+
+#include "core/text.h"
+#include "polyhead/nn/seed.h"
+#include "training/grammar_words.h"
+#include "training/lines.h"
+
+namespace polyhead::training {
+namespace {
+
+using Text = std::string_view;
+constexpr int kNone = -1;
+
+// --- forms of words
+
+bool ends_with_one_of(Text word, std::initializer_list<Text> endings) {
+  return std::ranges::any_of(endings, [&](Text e) { return word.ends_with(e); });
+}
+std::string without(Text word, std::size_t bytes) { return std::string(word.substr(0, word.size() - bytes)); }
+bool is_english_vowel(char c) { return Text("aeiou").find(c) != Text::npos; }
+bool consonant_y(Text word) { return word.size() > 1 && word.back() == 'y' && !is_english_vowel(word[word.size() - 2]); }
+
+// Plural of a noun, and a verb after "he".
+std::string english_s(Text word) {
+  if (word == "have") return "has";
+  if (ends_with_one_of(word, {"s", "x", "ch", "sh"})) return cat(word, "es");
+  return consonant_y(word) ? without(word, 1) + "ies" : cat(word, "s");
+}
+// The last letter doubles in "run", "swim": one vowel, then one consonant.
+std::string english_stem(Text word) {
+  const auto vowels = std::ranges::count_if(word, is_english_vowel);
+  const bool doubles = vowels == 1 && word.size() > 2 && is_english_vowel(word[word.size() - 2]) && Text("wxy").find(word.back()) == Text::npos && !is_english_vowel(word.back());
+  return doubles ? cat(word, word.substr(word.size() - 1)) : std::string(word);
+}
+std::string english_ed(Text word) {
+  if (consonant_y(word)) return without(word, 1) + "ied";
+  return word.ends_with('e') ? cat(word, "d") : english_stem(word) + "ed";
+}
+std::string english_ing(Text word) { return (word.ends_with('e') ? without(word, 1) : english_stem(word)) + "ing"; }
+
+std::string french_plural_noun(Text word) {
+  if (ends_with_one_of(word, {"s", "x", "z"})) return std::string(word);
+  if (word.ends_with("al")) return without(word, 1) + "ux";
+  return cat(word, ends_with_one_of(word, {"au", "eu"}) ? "x" : "s");
+}
+std::string french_feminine(Text word) { return word.ends_with('e') ? std::string(word) : cat(word, "e"); }
+std::string french_plural(Text word) { return ends_with_one_of(word, {"s", "x"}) ? std::string(word) : cat(word, "s"); }
+
+enum Person : std::uint8_t { je, il, nous, vous, ils };
+
+struct FrenchVerb {
+  std::string infinitive;
+  std::string present[5];  // by Person
+  std::string participle;
+
+  explicit FrenchVerb(Text forms) {
+    const std::vector<Text> given = split(forms, ',');
+    infinitive = given[0];
+    const auto set = [&](const std::string& stem, std::initializer_list<Text> endings) {
+      std::ranges::transform(endings, present, [&](Text e) { return stem + std::string(e); });
+    };
+    const std::string stem = without(infinitive, 2);
+    if (given.size() > 1) {
+      std::copy(given.begin() + 1, given.begin() + 6, present);
+      participle = given[6];
+    } else if (infinitive.ends_with("er")) {
+      set(stem, {"e", "e", stem.ends_with('g') ? "eons" : "ons", "ez", "ent"});
+      participle = stem + "é";
+    } else if (infinitive.ends_with("ir")) {
+      set(stem, {"is", "it", "issons", "issez", "issent"});
+      participle = stem + "i";
+    } else {  // -dre
+      set(stem, {"s", "", "ons", "ez", "ent"});
+      participle = stem + "u";
+    }
+  }
+};
+
+struct Noun {
+  std::string english[2], french[2];  // singular, plural
+  bool feminine;
+  Text kind;
+};
+struct Adjective {
+  Text english;
+  std::string french[2][2];  // [feminine][plural]
+  bool before;
+  Text kinds;
+};
+struct Verb {
+  std::string base, s, ed, ing;  // ing: "" if it has no progressive form
+  FrenchVerb french;
+  Text subjects, objects;  // kinds; objects "-": none
+  bool with_etre;
+};
+struct Determiner {
+  Text english[2], french[3];  // singular, plural; masculine, feminine, plural
+  bool indefinite() const { return english[1] == "some"; }
+};
+struct Phrase {
+  std::vector<Text> english, french;
+  std::vector<int> links{};  // of each French word
+  Text kinds{};
+};
+struct Pronoun {
+  Text english, french;
+  Person person;
+  bool feminine = false;
+};
+
+std::pair<Text, Text> halves(Text text) {
+  const std::size_t at = text.find('/');
+  return at == Text::npos ? std::pair(text, Text()) : std::pair(text.substr(0, at), text.substr(at + 1));
+}
+std::string given_or(Text given, std::string regular) { return given == "-" || given.empty() ? std::move(regular) : std::string(given); }
+
+Phrase phrase_of(Text row) {
+  const std::vector<Text> parts = split(row, '|');
+  Phrase phrase{.english = split(parts[0], ' '), .french = split(parts[1], ' ')};
+  const bool listed = parts.size() > 2 && !parts[2].empty();
+  const std::vector<Text> links = listed ? split(parts[2], ' ') : std::vector<Text>();
+  for (int j = 0; j < static_cast<int>(phrase.french.size()); ++j) phrase.links.push_back(listed ? links[static_cast<std::size_t>(j)][0] - '0' : j);
+  if (parts.size() > 3) phrase.kinds = parts[3];
+  return phrase;
+}
+
+struct Lexicon {
+  std::vector<Noun> nouns;
+  std::vector<Adjective> adjectives, participles;
+  std::vector<Verb> verbs;
+  std::vector<Determiner> determiners;
+  std::vector<Phrase> prepositions, places, times, past_times, frequencies;
+  std::vector<std::pair<Text, FrenchVerb>> modals;
+  std::vector<Pronoun> pronouns{{"I", "je/j'", je}, {"he", "il", il}, {"she", "elle", il, true}, {"we", "nous", nous}, {"you", "vous", vous}, {"they", "ils", ils}};
+
+  Lexicon() {
+    for (const Text row : noun_rows()) {
+      const auto p = split(row, ' ');
+      const auto [one, many] = halves(p[0]);
+      const auto [un, des] = halves(p[1]);
+      nouns.push_back({{std::string(one), given_or(many, english_s(one))}, {std::string(un), given_or(des, french_plural_noun(un))}, p[2] == "f", p[3]});
+    }
+    for (const Text row : adjective_rows()) {
+      const auto p = split(row, ' ');
+      const std::string m(p[1]), f = given_or(p[2], french_feminine(m)), singular = p[4] == "-" ? m : cat(m, "/", p[4]);
+      adjectives.push_back({p[0], {{singular, given_or(p[3], french_plural(m))}, {f, french_plural(f)}}, p[5] == "<", p[6]});
+    }
+    for (const Text row : participle_rows()) {
+      const auto p = split(row, ' ');
+      const std::string m(p[1]), f = given_or(p[2], french_feminine(m));
+      participles.push_back({p[0], {{m, french_plural(m)}, {f, french_plural(f)}}, false, p[3]});
+    }
+    for (const Text row : verb_rows()) {
+      const auto p = split(row, ' ');
+      const Text flags = p.size() > 5 ? p[5] : Text();
+      verbs.push_back({std::string(p[0]), english_s(p[0]), given_or(p[1], english_ed(p[0])), flags == "s" ? "" : english_ing(p[0]), FrenchVerb(p[2]), p[3], p[4], flags == "e"});
+    }
+    for (const Text row : determiner_rows()) {
+      const auto p = split(row, ' ');
+      determiners.push_back({{p[0], p[1]}, {p[2], p[3], p[4]}});
+    }
+    for (const Text row : modal_rows()) modals.emplace_back(split(row, ' ')[0], FrenchVerb(split(row, ' ')[1]));
+    const std::pair<std::vector<Phrase>*, std::span<const Text>> phrases[] = {
+        {&prepositions, preposition_rows()}, {&places, place_rows()}, {&times, time_rows()}, {&past_times, past_time_rows()}, {&frequencies, frequency_rows()}};
+    for (const auto& [list, rows] : phrases) std::ranges::transform(rows, std::back_inserter(*list), phrase_of);
+  }
+
+  // Only what a text may consist of; lists of which it has nothing stay whole.
+  Lexicon of_text(const std::set<Text>& text) const {
+    const auto has = [&](Text word) { return text.contains(word); };
+    const auto has_all = [&](const Phrase& p) { return std::ranges::all_of(p.english, has); };
+    const auto keep = [](auto& list, const auto& in_text) {
+      if (std::ranges::any_of(list, in_text)) std::erase_if(list, [&](const auto& one) { return !in_text(one); });
+    };
+    Lexicon part = *this;
+    keep(part.nouns, [&](const Noun& n) { return has(n.english[0]) || has(n.english[1]); });
+    for (auto* list : {&part.adjectives, &part.participles}) keep(*list, [&](const Adjective& a) { return has(a.english) || (a.english == "other" && has("another")); });
+    keep(part.verbs, [&](const Verb& v) { return has(v.base) || has(v.s) || has(v.ed) || has(v.ing); });
+    keep(part.determiners, [&](const Determiner& d) { return has(halves(d.english[0]).first) || has(d.english[1]) || (d.indefinite() && (has("an") || has("another"))); });
+    keep(part.modals, [&](const auto& m) { return has(m.first) || has(cat(m.first, "s")) || has(cat(m.first, "not")); });
+    keep(part.pronouns, [&](const Pronoun& p) { return has(p.english); });
+    for (auto* list : {&part.prepositions, &part.places, &part.times, &part.past_times, &part.frequencies}) keep(*list, has_all);
+    return part;
+  }
+};
+
+const Lexicon& lexicon() {
+  static const Lexicon words;
+  return words;
+}
+
+// Random choices; with a text, only such as may lead to it.
+class Draw {
+ public:
+  explicit Draw(std::uint64_t seed, const Lexicon& of = lexicon(), const std::vector<Text>* wanted = nullptr) : words(of), text(wanted), seed_(seed) {}
+  const Lexicon& words;
+  const std::vector<Text>* text;  // words, with "." or "?" at its end as one
+  bool asks(std::size_t percent) { return text != nullptr ? text->back() == "?" : chance(percent); }
+  bool ends(std::size_t percent) { return text != nullptr ? text->back() == "." : chance(percent); }
+  std::size_t below(std::size_t count) { return nn::derive_seed(seed_, number_++) % count; }
+  bool chance(std::size_t percent) { return below(100) < percent; }
+  template <class T>
+  const T& of(const std::vector<T>& list) {
+    return list[below(list.size())];
+  }
+  // One of a list that fits. A lexicon of few words may have none: then one of the whole lexicon.
+  template <class T, class F>
+  const T& of(const std::vector<T> Lexicon::*list, F&& fits) {
+    for (int i = 0;; ++i)
+      if (const T& one = of((i < 50 || text == nullptr ? words : lexicon()).*list); fits(one)) return one;
+  }
+
+ private:
+  std::uint64_t seed_, number_ = 0;
+};
+
+bool shares_kind(Text a, Text b) { return a.find_first_of(b) != Text::npos; }
+
+// --- sentences
+
+// Words of both sides while a sentence is made. English first, then French with links to it. A word "a/b" is b before a vowel, else a.
+class Sentence {
+ public:
+  struct OtherText {};
+  explicit Sentence(const std::vector<Text>* text) : text_(text) {}
+  // Throws OtherText where the text goes on in another way.
+  int english(Text word) {
+    const std::size_t at = english_.size();
+    if (text_ != nullptr && (at >= text_->size() || ((*text_)[at] != word && (*text_)[at] != halves(word).first && (*text_)[at] != halves(word).second))) throw OtherText();
+    english_.emplace_back(word);
+    return static_cast<int>(at);
+  }
+  void french(Text word, int sure, int possible = kNone) { french_.push_back({std::string(word), sure, possible}); }
+  void key(std::string words) { keys_.push_back(std::move(words)); }
+  const std::vector<std::string>& keys() const { return keys_; }
+
+  AlignedPair finish(Text end) {
+    if (!end.empty()) french(end, english(end));
+    choose(english_, [](const std::string& w) -> const std::string& { return w; }, [](Text next) { return is_english_vowel(next[0]); });
+    choose(french_, [](const French& f) -> const std::string& { return f.word; }, [](Text next) {
+      const auto c = static_cast<unsigned char>(next[0]);  // accented first letters are vowels: é, ê, œ, î
+      return (is_english_vowel(next[0]) || next[0] == 'h' || c > 127) && std::ranges::find(aspirated_rows(), next) == aspirated_rows().end();
+    });
+    for (std::size_t j = 0; j + 1 < french_.size(); ++j) {
+      if (french_[j].word != "de" || (french_[j + 1].word != "le" && french_[j + 1].word != "les")) continue;
+      french_[j + 1].word = french_[j + 1].word == "le" ? "du" : "des";
+      french_[j + 1].possible = french_[j].sure;
+      french_.erase(french_.begin() + static_cast<std::ptrdiff_t>(j));
+    }
+    AlignedPair pair;
+    pair.source = english_;
+    for (const French& f : french_) {
+      const auto j = static_cast<std::int64_t>(pair.target.size());
+      pair.target.push_back(f.word);
+      pair.links.push_back({f.sure, j, true});
+      if (f.possible != kNone && f.possible != f.sure) pair.links.push_back({f.possible, j, false});
+    }
+    for (auto* words : {&pair.source, &pair.target})
+      if (char& first = words->front()[0]; first >= 'a' && first <= 'z') first = static_cast<char>(first - 'a' + 'A');
+    return pair;
+  }
+
+ private:
+  struct French {
+    std::string word;
+    int sure, possible;
+  };
+  template <class T, class Word, class Vowel>
+  static void choose(std::vector<T>& words, const Word& word, const Vowel& vowel) {
+    for (std::size_t i = words.size(); i-- > 0;) {
+      const auto [plain, before_vowel] = halves(word(words[i]));
+      if (before_vowel.empty()) continue;
+      const_cast<std::string&>(word(words[i])) = std::string(i + 1 < words.size() && vowel(word(words[i + 1])) ? before_vowel : plain);
+    }
+  }
+  const std::vector<Text>* text_;
+  std::vector<std::string> english_;
+  std::vector<French> french_;
+  std::vector<std::string> keys_;
+};
+
+struct NounPhrase {
+  const Noun* noun = nullptr;
+  const Determiner* determiner = nullptr;
+  const Adjective *before = nullptr, *after = nullptr;
+  bool plural = false;
+  int determiner_at = kNone, before_at = kNone, after_at = kNone, noun_at = kNone;
+
+  void english(Sentence& s) {
+    const bool another = determiner->indefinite() && !plural && before != nullptr && before->english == "other";
+    determiner_at = s.english(another ? "another" : determiner->english[plural]);
+    if (before != nullptr) before_at = another ? determiner_at : s.english(before->english);
+    if (after != nullptr) after_at = s.english(after->english);
+    noun_at = s.english(noun->english[plural]);
+    if (before == nullptr && after == nullptr) return;
+    std::vector<Text> adjectives;
+    for (const Adjective* a : {before, after})
+      if (a != nullptr) adjectives.push_back(a->english);
+    std::ranges::sort(adjectives);
+    std::string key = noun->english[0];
+    for (const Text a : adjectives) key += cat(" ", a);
+    s.key(std::move(key));
+  }
+  // negated: the object of a verb with "pas" or "jamais"
+  void french(Sentence& s, bool negated = false) const {
+    const bool f = noun->feminine;
+    if (determiner->indefinite() && (negated || (plural && before != nullptr))) {
+      s.french("de/d'", determiner_at);
+    } else {
+      s.french(determiner->french[plural ? 2 : f ? 1 : 0], determiner_at);
+      if (determiner->english[1] == "many") s.french("de/d'", determiner_at);
+    }
+    if (before != nullptr) s.french(before->french[f][plural], before_at);
+    s.french(noun->french[plural], noun_at);
+    if (after != nullptr) s.french(plain(after->french[f][plural]), after_at);
+  }
+  static Text plain(Text form) { return halves(form).first; }
+};
+
+enum class Role : std::uint8_t { any, definite, indefinite };
+
+NounPhrase noun_phrase(Draw& draw, Text kinds, Role role, bool simple = false) {
+  NounPhrase phrase;
+  phrase.noun = &draw.of(&Lexicon::nouns, [&](const Noun& n) { return shares_kind(n.kind, kinds); });
+  phrase.determiner = &draw.of(&Lexicon::determiners, [&](const Determiner& d) {
+    const bool of_few = d.english[0] == "-" || d.indefinite();  // "two", "some": not things that are known
+    return role == Role::any || (role == Role::definite) != of_few;
+  });
+  phrase.plural = phrase.determiner->english[0] == "-" || (phrase.determiner->english[1] != "-" && draw.chance(35));
+  const auto adjective = [&](bool before) {
+    return &draw.of(&Lexicon::adjectives, [&](const Adjective& a) {
+      return a.before == before && shares_kind(a.kinds, phrase.noun->kind) && (a.english != "other" || phrase.determiner->english[0] != "every");
+    });
+  };
+  const std::size_t how = draw.below(100);
+  if (!simple && how < 45) phrase.before = adjective(true);
+  if (!simple && how >= 30 && how < 65) phrase.after = adjective(false);
+  return phrase;
+}
+
+// A noun phrase, two of them, a pronoun or "who".
+struct Subject {
+  std::vector<NounPhrase> phrases{};
+  const Pronoun* pronoun = nullptr;
+  int at = kNone;  // of the pronoun, of "and" or of "who"
+  Person person = il;
+  bool feminine = false, plural = false, who = false;
+
+  std::string name() const { return who ? "who" : pronoun != nullptr ? std::string(pronoun->english) : phrases[0].noun->english[0]; }
+  void english(Sentence& s) {
+    if (who) at = s.english("who");
+    if (pronoun != nullptr) at = s.english(pronoun->english);
+    for (std::size_t i = 0; i < phrases.size(); ++i) {
+      if (i > 0) at = s.english("and");
+      phrases[i].english(s);
+    }
+  }
+  void french(Sentence& s) const {
+    if (who) s.french("qui", at);
+    if (pronoun != nullptr) s.french(pronoun->french, at);
+    for (std::size_t i = 0; i < phrases.size(); ++i) {
+      if (i > 0) s.french("et", at);
+      phrases[i].french(s);
+    }
+  }
+};
+
+Subject subject(Draw& draw, Text kinds, bool he_she_they, Role role = Role::any) {
+  Subject subject;
+  const bool people = kinds.find('p') != Text::npos;
+  if (people && role == Role::any && draw.chance(30)) {
+    subject.pronoun = &draw.of(&Lexicon::pronouns, [&](const Pronoun& p) { return !he_she_they || p.person == il || p.person == ils; });
+    subject.person = subject.pronoun->person;
+    subject.feminine = subject.pronoun->feminine;
+    subject.plural = subject.person >= nous;
+    return subject;
+  }
+  const bool two = role == Role::any && draw.chance(8);  // "the girl and the boy"
+  subject.phrases.push_back(noun_phrase(draw, kinds, two ? Role::definite : role, two));
+  if (two) subject.phrases.push_back(noun_phrase(draw, kinds, Role::definite, true));
+  subject.plural = two || subject.phrases[0].plural;
+  subject.feminine = std::ranges::all_of(subject.phrases, [](const NounPhrase& p) { return p.noun->feminine; });
+  subject.person = subject.plural ? ils : il;
+  return subject;
+}
+
+// "in the kitchen", "near the big house", "every morning"
+struct Adjunct {
+  const Phrase* phrase = nullptr;
+  std::optional<NounPhrase> after{};
+  int at = kNone;
+
+  void english(Sentence& s) {
+    if (phrase == nullptr) return;
+    for (const Text word : phrase->english) {
+      const int place = s.english(word);
+      if (at == kNone) at = place;
+    }
+    if (after) after->english(s);
+  }
+  void french(Sentence& s) const {
+    if (phrase == nullptr) return;
+    for (std::size_t j = 0; j < phrase->french.size(); ++j) s.french(phrase->french[j], at + phrase->links[j]);
+    if (after) after->french(s);
+  }
+  std::string name() const { return phrase == nullptr ? std::string() : std::string(phrase->english.back()); }
+};
+
+Adjunct place(Draw& draw) {
+  if (draw.chance(60)) return {.phrase = &draw.of(draw.words.places)};
+  const Phrase& preposition = draw.of(draw.words.prepositions);
+  return {.phrase = &preposition, .after = noun_phrase(draw, preposition.kinds, Role::definite)};
+}
+
+Text english_be(const Subject& subject, bool past) {
+  if (past) return subject.person == vous || subject.plural ? "were" : "was";
+  return subject.person == je ? "am" : subject.person == il ? "is" : "are";
+}
+constexpr Text kEtre[] = {"suis", "est", "sommes", "êtes", "sont"}, kEtait[] = {"étais", "était", "étions", "étiez", "étaient"},
+               kAvoir[] = {"ai", "a", "avons", "avez", "ont"};
+
+enum class Polarity : std::uint8_t { positive, negative, never };
+Text french_negation(Polarity polarity) { return polarity == Polarity::never ? "jamais" : "pas"; }
+
+struct Question {
+  bool asks = false;
+  Text english{}, french{};  // "why", "pourquoi"; empty: yes or no
+  int at = kNone;
+
+  void ask(Sentence& s, int auxiliary_at) const {
+    if (!french.empty()) s.french(french, at);
+    s.french("est-ce", auxiliary_at);
+    s.french("que/qu'", auxiliary_at);
+  }
+};
+
+Question question(Draw& draw) {
+  Question q{.asks = draw.asks(28)};
+  if (q.asks && draw.chance(40)) std::tie(q.english, q.french) = draw.chance(50) ? std::pair<Text, Text>("why", "pourquoi") : std::pair<Text, Text>("when", "quand");
+  return q;
+}
+
+// "The baker does not sell the old house.", "Why can she not sing here?"
+void verb_sentence(Draw& draw, Sentence& s, Text& end) {
+  enum class Form : std::uint8_t { present, progressive, past, modal };
+  const Verb& verb = draw.of(draw.words.verbs);
+  std::size_t form_draw = draw.below(100);
+  Form form = form_draw < 45 ? Form::present : form_draw < 60 ? Form::progressive : form_draw < 85 ? Form::past : Form::modal;
+  if (form == Form::progressive && verb.ing.empty()) form = Form::present;
+  Question q = question(draw);
+  // "I arrived" does not say whether its participle is masculine.
+  Subject who = subject(draw, verb.subjects, verb.with_etre && form == Form::past);
+  if (q.asks && q.english.empty() && draw.chance(25) && shares_kind(verb.subjects, "p")) who = {.who = true};
+  const std::size_t polarity_draw = draw.below(100);
+  Polarity polarity = polarity_draw < 68 ? Polarity::positive : polarity_draw < 92 ? Polarity::negative : Polarity::never;
+  if (polarity == Polarity::never && (form != Form::present || q.asks)) polarity = Polarity::positive;
+  const bool negative = polarity == Polarity::negative;
+  Adjunct frequency, where, when;
+  if (form == Form::present && polarity == Polarity::positive && draw.chance(20)) frequency.phrase = &draw.of(draw.words.frequencies);
+  std::optional<NounPhrase> object;
+  if (verb.objects != "-") object = noun_phrase(draw, verb.objects, Role::any);
+  if (draw.chance(verb.objects == "-" ? 50 : 20)) where = place(draw);
+  if (q.english != "when" && draw.chance(30)) when.phrase = &draw.of(form == Form::past ? draw.words.past_times : draw.words.times);
+  const auto& [modal, french_modal] = draw.of(draw.words.modals);
+  const bool wants = form == Form::modal && modal == "want", can_not = form == Form::modal && modal == "can" && negative && (!q.asks || who.who);
+  const bool third = who.person == il, inverts = q.asks && !who.who;
+  // "We sing" is never held out: no other clause has the form "chantons".
+  if (who.pronoun == nullptr || object) s.key(cat(who.name(), " ", verb.base, object ? cat(" ", object->noun->english[0]) : ""));
+
+  std::string auxiliary;
+  if (form == Form::progressive) auxiliary = english_be(who, false);
+  else if (form == Form::modal && !wants) auxiliary = can_not ? "cannot" : std::string(modal);
+  else if (inverts || negative) auxiliary = form == Form::past ? "did" : third ? "does" : "do";
+  if (!q.english.empty()) q.at = s.english(q.english);
+  int auxiliary_at = inverts ? s.english(auxiliary) : kNone, negation_at = kNone, modal_at = kNone, to_at = kNone;
+  who.english(s);
+  if (!inverts && !auxiliary.empty()) auxiliary_at = s.english(auxiliary);
+  if (negative) negation_at = can_not ? auxiliary_at : s.english("not");
+  if (polarity == Polarity::never) negation_at = s.english("never");
+  frequency.english(s);
+  const bool inflects = third && auxiliary.empty();
+  if (wants) modal_at = s.english(inflects ? "wants" : "want"), to_at = s.english("to");
+  const int main_at = s.english(form == Form::progressive                                             ? verb.ing
+                                : form == Form::past && auxiliary.empty()                             ? verb.ed
+                                : form == Form::present && inflects                                   ? verb.s
+                                                                                                      : verb.base);
+  if (form == Form::modal && !wants) modal_at = auxiliary_at;
+  if (object) object->english(s);
+  where.english(s);
+  when.english(s);
+
+  if (inverts) q.ask(s, auxiliary_at);
+  who.french(s);
+  if (polarity != Polarity::positive) s.french("ne/n'", negation_at, auxiliary_at);
+  switch (form) {
+    case Form::present:
+    case Form::progressive: s.french(verb.french.present[who.person], main_at, auxiliary_at); break;
+    case Form::past: s.french((verb.with_etre ? kEtre : kAvoir)[who.person], main_at, auxiliary_at); break;
+    case Form::modal: s.french(french_modal.present[who.person], modal_at, auxiliary_at); break;
+  }
+  if (polarity != Polarity::positive) s.french(french_negation(polarity), negation_at, auxiliary_at);
+  frequency.french(s);
+  if (form == Form::past) {
+    const std::string& p = verb.french.participle;
+    const std::string gender = verb.with_etre && who.feminine ? french_feminine(p) : p;
+    s.french(verb.with_etre && who.plural ? french_plural(gender) : gender, main_at, auxiliary_at);
+  }
+  if (form == Form::modal) s.french(verb.french.infinitive, main_at, to_at);
+  if (object) object->french(s, polarity != Polarity::positive);
+  where.french(s);
+  when.french(s);
+  if (q.asks) end = "?";
+}
+
+// "The small red car is parked outside.", "Is the girl very happy?", "They were not at home."
+void be_sentence(Draw& draw, Sentence& s, Text& end) {
+  Question q = question(draw);
+  Subject who = subject(draw, "paftrvbo", true);
+  const bool past = draw.chance(30), people = who.pronoun != nullptr;
+  const auto fits = [&](const Adjective& a) {
+    return people ? shares_kind(a.kinds, "p") : std::ranges::all_of(who.phrases, [&](const NounPhrase& n) { return shares_kind(a.kinds, n.noun->kind) && n.before != &a && n.after != &a; });
+  };
+  const std::size_t what = draw.below(100);
+  const Adjective* predicate = nullptr;
+  // Not every kind has a participle, and two subjects may have no adjective in common.
+  const auto choose = [&](const std::vector<Adjective>& list) {
+    for (int i = 0; i < 100 && predicate == nullptr; ++i)
+      if (const Adjective& a = draw.of(list); fits(a) && a.english != "other" && a.english != "true") predicate = &a;
+  };
+  if (what < 45) choose(draw.words.adjectives);
+  else if (what < 80) choose(draw.words.participles);
+  const bool participle = predicate != nullptr && what >= 45, negative = draw.chance(25);
+  Adjunct frequency, where, when;
+  if (!negative && !past && draw.chance(15)) frequency.phrase = &draw.of(draw.words.frequencies);
+  if (predicate == nullptr || (participle && draw.chance(80))) where = place(draw);
+  if (q.english != "when" && draw.chance(25)) when.phrase = &draw.of(past ? draw.words.past_times : draw.words.times);
+  const bool very = predicate != nullptr && !participle && draw.chance(25);
+  s.key(cat(who.name(), " ", predicate != nullptr ? std::string(predicate->english) : "be " + where.name()));
+
+  if (!q.english.empty()) q.at = s.english(q.english);
+  int be_at = q.asks ? s.english(english_be(who, past)) : kNone;
+  who.english(s);
+  if (!q.asks) be_at = s.english(english_be(who, past));
+  const int negation_at = negative ? s.english("not") : kNone;
+  frequency.english(s);
+  const int very_at = very ? s.english("very") : kNone, predicate_at = predicate != nullptr ? s.english(predicate->english) : kNone;
+  where.english(s);
+  when.english(s);
+
+  if (q.asks) q.ask(s, be_at);
+  who.french(s);
+  if (negative) s.french("ne/n'", negation_at, be_at);
+  s.french((past ? kEtait : kEtre)[who.person], be_at);
+  if (negative) s.french("pas", negation_at, be_at);
+  frequency.french(s);
+  if (very) s.french("très", very_at);
+  if (predicate != nullptr) s.french(NounPhrase::plain(predicate->french[who.feminine][who.plural]), predicate_at);
+  where.french(s);
+  when.french(s);
+  if (q.asks) end = "?";
+}
+
+// "There are two cats in the garden."
+void there_sentence(Draw& draw, Sentence& s) {
+  NounPhrase what = noun_phrase(draw, "patrvo", Role::indefinite);
+  Adjunct where = place(draw);
+  s.key(cat("there ", what.noun->english[0], " ", where.name()));
+  const int there_at = s.english("there"), be_at = s.english(what.plural ? "are" : "is");
+  what.english(s);
+  where.english(s);
+  s.french("il", there_at);
+  s.french("y", there_at);
+  s.french("a", be_at);
+  what.french(s);
+  where.french(s);
+}
+
+// "Where are my other shoes?"
+void where_sentence(Draw& draw, Sentence& s, Text& end) {
+  Subject what = subject(draw, "paftrvbo", true, Role::definite);
+  const int where_at = s.english("where"), be_at = s.english(english_be(what, false));
+  what.english(s);
+  s.french("où", where_at);
+  s.french(kEtre[what.person], be_at);
+  what.french(s);
+  end = "?";
+}
+
+std::uint64_t hash_of(Text text) {
+  std::uint64_t hash = 14695981039346656037ULL;  // FNV-1a
+  for (const char c : text) hash = (hash ^ static_cast<unsigned char>(c)) * 1099511628211ULL;
+  return nn::derive_seed(hash, 0);
+}
+
+// The part that a combination belongs to.
+GrammarPart part_of(const std::string& key) {
+  if (key == "car red small" || key == "car parked" || hash_of(key) % 12 == 0) return GrammarPart::held_out;
+  return hash_of(key) % 24 == 1 ? GrammarPart::validation : GrammarPart::training;
+}
+
+AlignedPair any_sentence(Draw& draw, std::vector<std::string>& keys) {
+  Sentence s(draw.text);
+  Text end = draw.ends(50) ? "." : "";
+  const std::size_t kind = draw.below(100);
+  if (kind < 57) verb_sentence(draw, s, end);
+  else if (kind < 88) be_sentence(draw, s, end);
+  else if (kind < 96) there_sentence(draw, s);
+  else where_sentence(draw, s, end);
+  keys = s.keys();
+  return s.finish(end);
+}
+
+}  // namespace
+
+AlignedPair grammar_sentence(GrammarPart part, std::uint64_t seed, std::uint64_t number) {
+  Draw draw(nn::derive_seed(nn::derive_seed(seed, number), static_cast<std::uint64_t>(part)));
+  for (std::vector<std::string> keys;;) {
+    AlignedPair pair = any_sentence(draw, keys);
+    GrammarPart own = GrammarPart::training;  // the last of its combinations' parts
+    for (const std::string& key : keys) own = std::max(own, part_of(key));
+    if (own == part) return pair;
+  }
+}
+
+std::optional<AlignedPair> grammar_translation(std::string_view english) {
+  std::string text(english), spaced(english);
+  if (text.empty()) return std::nullopt;
+  if (text[0] >= 'a' && text[0] <= 'z') text[0] = static_cast<char>(text[0] - 'a' + 'A');
+  if (!text.starts_with("I ")) spaced[0] = static_cast<char>(spaced[0] | 32);
+  if (text.ends_with('.') || text.ends_with('?')) spaced.insert(spaced.size() - 1, " ");
+  const std::vector<Text> list = split(spaced, ' ');
+  const Lexicon part = lexicon().of_text({list.begin(), list.end()});
+  Draw draw(0, part, &list);
+  std::vector<std::string> keys;
+  for (int i = 0; i < 300000; ++i) try {
+      if (AlignedPair pair = any_sentence(draw, keys); sentence_text(pair.source, Language::english) == text) return pair;
+    } catch (const Sentence::OtherText&) {
+    }
+  return std::nullopt;
+}
+
+std::string sentence_text(const std::vector<std::string>& words, Language language) {
+  std::string text;
+  for (const std::string& word : words) {
+    const bool joins = text.empty() || text.back() == '\'' || word == "." || word == "," || (word == "?" && language == Language::english);
+    if (!joins) text += ' ';
+    text += word;
+  }
+  return text;
+}
+
+}  // namespace polyhead::training

@@ -1,0 +1,33 @@
+// A teaching grammar: English sentences with their French translation, and which words belong together. It has what makes translation more
+// than a list of words: agreement in gender and number, adjectives before and after the noun, elision, ne … pas around the verb, questions,
+// compound tenses. Words and links are right by construction, so that a model's attention can be compared with them.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "training/data.h"
+
+namespace polyhead::training {
+
+// Sentences of the other two parts have a noun phrase (noun and adjectives) or a clause (noun, verb or predicate, object) that no training
+// sentence has. A model is chosen by the validation part and judged by the held-out one, whose combinations no other part has: "the small red
+// car" and "car … parked" are among them.
+enum class GrammarPart : std::uint8_t { training, validation, held_out };
+
+// One sentence: English words, French words and links; a pure function of its arguments. Each French word has one sure link and perhaps
+// possible ones. "l'" and "n'" are words.
+AlignedPair grammar_sentence(GrammarPart part, std::uint64_t seed, std::uint64_t number);
+
+// The pair whose English side has this text, for links of a sentence that somebody typed. It is searched for by drawing sentences of the
+// text's words, so that a long sentence of the grammar may be missed; absent then and for any other text.
+std::optional<AlignedPair> grammar_translation(std::string_view english);
+
+// The text of words: no space after an apostrophe or before "." and ","; before "?" in French only.
+enum class Language : std::uint8_t { english, french };
+std::string sentence_text(const std::vector<std::string>& words, Language language);
+
+}  // namespace polyhead::training

@@ -1,0 +1,122 @@
+#include "training/heads.h"
+
+#include <sys/resource.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <chrono>
+#include <csignal>
+#include <cstdlib>
+#include <fstream>
+#include <system_error>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include <nlohmann/json.hpp>
+
+#include "core/text.h"
+#include "polyhead/io/atomic_file.h"
+#include "training/run.h"
+
+namespace polyhead::training {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+constexpr const char* kResult = "run.json";
+constexpr int kStopped = 3;  // exit status of a process whose run was stopped
+
+std::string identity_of(const TaskOptions& options, std::optional<std::int64_t> steps) {
+  const std::string data = options.data.empty() ? "no data" : options.data.string();
+  return cat(data, ", ", options.heads.value(), " heads, seed ", options.seed, ", ", steps ? cat(*steps) : "all", " steps");
+}
+
+double median(std::vector<double> values) {
+  if (values.empty()) return 0;
+  const auto middle = values.begin() + std::ssize(values) / 2;
+  std::ranges::nth_element(values, middle);
+  return *middle;
+}
+
+// The whole work of the new process; what it gives is its exit status.
+int train(Task& task, const Plan& plan, const std::string& identity, const std::filesystem::path& folder, const std::atomic<bool>* stop) {
+  std::vector<double> milliseconds;
+  Clock::time_point before = Clock::now();
+  const RunResult result = run(task, plan, {.folder = folder,
+                                            .identity = identity,
+                                            .resume = std::filesystem::exists(folder / kCheckpoint),
+                                            .stop = stop,
+                                            .on_start = [&] { before = Clock::now(); },
+                                            .on_step = [&](const Progress&) {
+                                              const Clock::time_point now = Clock::now();
+                                              milliseconds.push_back(std::chrono::duration<double, std::milli>(now - std::exchange(before, now)).count());
+                                            }});
+  if (result.end == RunEnd::stopped) return kStopped;
+  std::int64_t parameters = 0;
+  for (const auto& [name, tensor] : task.parameters()) parameters += tensor->numel();
+  rusage usage{};
+  getrusage(RUSAGE_SELF, &usage);
+  const nlohmann::ordered_json json{{"identity", identity}, {"parameters", parameters}, {"score", result.best->score}, {"validation", result.best->text},
+                      {"milliseconds", median(std::move(milliseconds))}, {"megabytes", static_cast<double>(usage.ru_maxrss) * 1024 / 1e6}};
+  io::write_file(folder / kResult, json.dump(2) + "\n");
+  return 0;
+}
+
+// What `work` gives in a new process; 1 after an exception, which is noted. A stop is passed on.
+int status_of_process(const std::function<int()>& work, const std::function<void(const std::string&)>& note, const std::atomic<bool>* stop) {
+  bool told = stop != nullptr && stop->load();  // before: the new process knows
+  // Ctrl-C reaches both processes. The new one is told by the other, and must not take it before it ignores it.
+  sigset_t interrupt, before;
+  sigemptyset(&interrupt), sigaddset(&interrupt, SIGINT);
+  pthread_sigmask(SIG_BLOCK, &interrupt, &before);
+  const pid_t process = fork();
+  if (process == 0) std::signal(SIGINT, SIG_IGN);
+  pthread_sigmask(SIG_SETMASK, &before, nullptr);
+  if (process < 0) throw std::system_error(errno, std::generic_category(), "cannot start a process");
+  if (process == 0) {
+    int status = 1;
+    try {
+      status = work();
+    } catch (const std::exception& error) {
+      note(error.what());
+    }
+    std::_Exit(status);
+  }
+  int status = 0;
+  while (waitpid(process, &status, WNOHANG) == 0) {
+    if (stop != nullptr && stop->load() && !std::exchange(told, true)) kill(process, SIGTERM);
+    std::this_thread::sleep_for(std::chrono::milliseconds(20));
+  }
+  return WIFEXITED(status) ? WEXITSTATUS(status) : 1;
+}
+
+}  // namespace
+
+std::optional<HeadsRun> run_with_heads(std::unique_ptr<Task> (*make)(const TaskOptions&), const TaskOptions& options, std::optional<std::int64_t> steps,
+                                       const std::filesystem::path& folder, const std::atomic<bool>* stop) {
+  const std::string identity = identity_of(options, steps);
+  const std::filesystem::path file = folder / kResult;
+  if (!std::filesystem::exists(file)) {
+    const int status = status_of_process([&] {
+      const std::unique_ptr<Task> task = make(options);
+      Plan plan = task->plan();
+      plan.steps = steps.value_or(plan.steps);
+      return train(*task, plan, identity, folder, stop);
+    }, options.note, stop);
+    if (status == kStopped) return std::nullopt;
+    if (status != 0) fail(ErrorCode::io, "the training for ", folder.string(), " ended early");
+  }
+  std::ifstream in(file);
+  const auto json = nlohmann::json::parse(in, nullptr, false);
+  try {
+    if (json.at("identity") != identity) fail(ErrorCode::format, file.string(), " is of another run (", json.at("identity").get<std::string>(), "); this one is ", identity);
+    return HeadsRun{json.at("parameters"), json.at("score"), json.at("validation"), json.at("milliseconds"), json.at("megabytes")};
+  } catch (const nlohmann::json::exception& error) {
+    fail(ErrorCode::format, file.string(), " is not a result: ", error.what());
+  }
+}
+
+}  // namespace polyhead::training

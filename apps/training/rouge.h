@@ -1,0 +1,23 @@
+// ROUGE-1 (Lin 2004) as the package rouge-score computes it with its stemmer. SciTLDR (Cachola et al. 2020) is scored so, by files2rouge, which
+// stems by default, and takes the summary that fits best. The stemmer of files2rouge's Perl script departs from Porter's for a few words.
+#pragma once
+
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace polyhead::training {
+
+// Porter's stemmer (1980) with the extensions that NLTK has by default, for a lowercase ASCII word.
+std::string porter_stem(std::string word);
+
+// Runs of a-z and 0-9 in lower case; words of more than 3 characters are stemmed.
+std::vector<std::string> rouge_tokens(std::string_view text);
+
+// F of ROUGE-1, 0 to 1; 0 if either has no token.
+double rouge_1(std::string_view summary, std::string_view target);
+// The largest over the targets.
+double rouge_1(std::string_view summary, std::span<const std::string> targets);
+
+}  // namespace polyhead::training

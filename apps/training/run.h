@@ -1,0 +1,40 @@
+// The loop that trains a task. A run that is stopped after any step goes on from its checkpoint with the same bits.
+#pragma once
+
+#include <atomic>
+#include <optional>
+
+#include "training/task.h"
+
+namespace polyhead::training {
+
+inline constexpr const char* kCheckpoint = "checkpoint.safetensors";  // in the model's folder while the run is not complete
+
+struct Progress {
+  std::int64_t step = 0, steps = 0;
+  double loss = 0;  // mean of the steps since the last report
+  double tokens_per_second = 0, seconds_left = 0;
+};
+
+struct RunOptions {
+  std::filesystem::path folder;  // for the model and the checkpoint; made if missing
+  std::string identity;          // of task, data and seed: a checkpoint of another one is refused
+  bool resume = false;           // from the folder's checkpoint; Error if it has none. Without, one that is there is an error
+  const std::atomic<bool>* stop = nullptr;  // set by a signal handler: the run writes a checkpoint and ends
+  std::function<void()> on_start = [] {};  // after the folder and the checkpoint were checked
+  std::function<void(const Progress&)> on_step = [](const Progress&) {};
+  std::function<void(const Progress&, const Validation&, bool best)> on_validation = [](const Progress&, const Validation&, bool) {};
+};
+
+enum class RunEnd : std::uint8_t { complete, no_improvement, stopped };
+
+struct RunResult {
+  RunEnd end = RunEnd::complete;
+  std::int64_t steps = 0;             // taken in all, with those before a resumption
+  std::optional<Validation> best{};   // the model of this validation is saved; absent if the run was stopped before the first
+};
+
+// Trains for plan.steps steps. The folder has a model after the first validation, always that of the best score so far.
+RunResult run(Task& task, const Plan& plan, const RunOptions& options);
+
+}  // namespace polyhead::training

@@ -1,0 +1,151 @@
+#include "training/summary.h"
+
+#include <algorithm>
+#include <cmath>
+#include <numeric>
+#include <utility>
+
+#include "core/text.h"
+#include "polyhead/nn/seed.h"
+#include "training/figures.h"
+#include "training/order.h"
+#include "training/rouge.h"
+#include "training/summary_baselines.h"
+
+namespace polyhead::training {
+namespace {
+
+using models::SentenceChooser;
+
+constexpr std::int64_t kBatch = 32;
+constexpr double kValidationShare = 0.1;
+constexpr double kTemperature = 0.1;    // of ROUGE-1 F, 0 to 1, in the softmax that the scores learn
+constexpr double kDroppedTerms = 0.5;   // in training
+constexpr double kDroppedSentences = 0.1;
+
+double draw(std::uint64_t seed, std::uint64_t number) { return static_cast<double>(nn::derive_seed(seed, number) >> 11) * 0x1p-53; }
+
+struct Example {
+  SentenceChooser::Text text;
+  std::vector<double> wanted;  // ROUGE-1 F of each sentence
+};
+
+std::vector<double> rouge_of_sentences(const Abstract& abstract) {
+  std::vector<double> result;
+  for (const std::string& sentence : abstract.sentences) result.push_back(rouge_1(sentence, abstract.targets));
+  return result;
+}
+
+// Leaves out sentences and terms, so that no rare term decides.
+Example thinned(const Example& example, std::uint64_t seed) {
+  Example result;
+  for (std::size_t s = 0; s < example.text.size(); ++s) {
+    const std::uint64_t own = nn::derive_seed(seed, s);
+    if (draw(own, 0) < kDroppedSentences) continue;
+    models::SentenceTerms sentence{.slots = {}, .places = example.text[s].places};
+    for (std::size_t i = 0; i < example.text[s].slots.size(); ++i)
+      if (draw(own, i + 1) >= kDroppedTerms) sentence.slots.push_back(example.text[s].slots[i]);
+    if (sentence.slots.empty()) continue;
+    result.text.push_back(std::move(sentence));
+    result.wanted.push_back(example.wanted[s]);
+  }
+  return result.text.empty() ? example : result;
+}
+
+// p = softmax of count values times factor
+void softmax(const double* values, std::size_t count, double factor, double* p) {
+  const double largest = *std::max_element(values, values + count);
+  double sum = 0;
+  for (std::size_t i = 0; i < count; ++i) sum += p[i] = std::exp((values[i] - largest) * factor);
+  for (std::size_t i = 0; i < count; ++i) p[i] /= sum;
+}
+
+class Summary final : public Task {
+ public:
+  explicit Summary(const TaskOptions& options) : seed_(options.seed) {
+    Data<Abstract> data = read_abstracts(options.data);
+    if (!data.bad.empty()) options.note(describe(data.bad, std::ssize(data.rows)));
+    for (Abstract& abstract : data.rows)
+      (in_validation(abstract.sentences[0], kValidationShare) ? validation_ : training_).push_back(std::move(abstract));
+    require(!validation_.empty() && !training_.empty(), options.data.string(), " has ", counted(data.rows.size(), "abstract"), "; ", training_.size(), " to train and ", validation_.size(), " to validate are too few");
+    model_ = SentenceChooser({.dropout = 0.3, .seed = nn::derive_seed(seed_, 0)});
+    gradients_ = nn::zeros_like(model_);
+    for (const Abstract& abstract : training_) examples_.push_back({model_.read(abstract.sentences), rouge_of_sentences(abstract)});
+  }
+
+  std::vector<std::string> description() const override {
+    std::vector<std::int64_t> first(validation_.size()), cue;
+    for (const Abstract& abstract : validation_) cue.push_back(cue_phrase_sentence(abstract.sentences));
+    return {cat(training_.size(), " abstracts to train, ", validation_.size(), " to validate: ROUGE-1 of the first sentence ", fixed(mean_rouge_1(validation_, first), 2), ", of the cue phrase ", fixed(mean_rouge_1(validation_, cue), 2)),
+            cat(counted(model_.config.layers, "layer"), " of ", model_.config.heads, " heads over sentences, ", model_.config.model_width, " wide; ", model_.config.slots, " slots of terms")};
+  }
+  Plan plan() const override { return {.steps = 300, .validate_every = 100, .peak_rate = 3e-3, .warmup_steps = 50, .average = 0.99, .optimizer{.beta2 = 0.98, .weight_decay = 0.05}}; }
+  nn::NamedParameters parameters() override { return nn::parameters(model_); }
+  nn::NamedParameters gradients() override { return nn::parameters(gradients_); }
+
+  StepResult step(std::int64_t number) override {
+    const std::uint64_t of_step = nn::derive_seed(nn::derive_seed(seed_, 2), static_cast<std::uint64_t>(number));
+    std::vector<SentenceChooser::Text> texts;
+    std::vector<std::vector<double>> wanted;
+    std::int64_t longest = 0, sentences = 0;
+    for (const std::int64_t i : batch_of_step(number, kBatch, std::ssize(examples_), nn::derive_seed(seed_, 1))) {
+      Example example = thinned(examples_[static_cast<std::size_t>(i)], nn::derive_seed(of_step, texts.size()));
+      longest = std::max(longest, std::ssize(example.text));
+      sentences += std::ssize(example.text);
+      texts.push_back(std::move(example.text)), wanted.push_back(std::move(example.wanted));
+    }
+    Tensor scores(DType::f32, {kBatch, longest});
+    model_.forward(texts, scores, saved_, {.mode = nn::Mode::training, .dropout_seed = of_step, .workspace = &workspace_});
+    // Cross-entropy of the scores' softmax p against q, that of ROUGE: d_score = (p - q) / texts.
+    double loss = 0;
+    for (std::size_t b = 0; b < texts.size(); ++b) {
+      const std::size_t count = wanted[b].size();
+      float* const row = scores.data<float>() + static_cast<std::int64_t>(b) * longest;
+      std::vector<double> p(row, row + count), q(count);
+      softmax(p.data(), count, 1, p.data());
+      softmax(wanted[b].data(), count, 1 / kTemperature, q.data());
+      std::fill_n(row, longest, 0.F);
+      for (std::size_t s = 0; s < count; ++s) {
+        loss -= q[s] * std::log(p[s]) / kBatch;
+        row[s] = static_cast<float>((p[s] - q[s]) / kBatch);
+      }
+    }
+    model_.backward(saved_, scores, gradients_, {.workspace = &workspace_});
+    return {loss, sentences};
+  }
+
+  Validation validate() override {
+    const SummaryScores scores = score_summaries(model_, validation_);
+    return {scores.model, cat("ROUGE-1 ", fixed(scores.model, 2), " (best sentences ", fixed(scores.best_sentence, 2), ")")};
+  }
+
+  void save(const std::filesystem::path& folder) const override { models::save_sentence_chooser(model_, folder); }
+
+ private:
+  std::uint64_t seed_;
+  std::vector<Abstract> training_, validation_;
+  std::vector<Example> examples_;
+  SentenceChooser model_, gradients_;
+  Workspace workspace_;  // before saved_, which returns its tensors to it
+  SentenceChooser::Saved saved_;
+};
+
+}  // namespace
+
+SummaryScores score_summaries(const SentenceChooser& model, std::span<const Abstract> abstracts) {
+  std::vector<std::int64_t> chosen, first(abstracts.size()), cue, best;
+  for (const Abstract& abstract : abstracts) {
+    chosen.push_back(models::choose(model, abstract.sentences).best);
+    cue.push_back(cue_phrase_sentence(abstract.sentences));
+    const std::vector<double> rouge = rouge_of_sentences(abstract);
+    best.push_back(std::ranges::max_element(rouge) - rouge.begin());
+  }
+  return {mean_rouge_1(abstracts, chosen), mean_rouge_1(abstracts, first), mean_rouge_1(abstracts, cue), mean_rouge_1(abstracts, best)};
+}
+
+std::unique_ptr<Task> summary_task(const TaskOptions& options) {
+  require(!options.data.empty(), "summarise needs --data FILE with a JSON object on each line: `source`, the sentences of an abstract, and `target`, its summaries");
+  return std::make_unique<Summary>(options);
+}
+
+}  // namespace polyhead::training

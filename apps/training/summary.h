@@ -1,0 +1,21 @@
+// Task 3: choosing the sentence of an abstract that sums it up.
+#pragma once
+
+#include <span>
+
+#include "polyhead/models/sentence_chooser.h"
+#include "training/data.h"
+#include "training/task.h"
+
+namespace polyhead::training {
+
+// 100 times the mean ROUGE-1 F of the model's choices, beside those of the baselines and of the best sentence of each abstract.
+struct SummaryScores {
+  double model, first_sentence, cue_phrase, best_sentence;
+};
+SummaryScores score_summaries(const models::SentenceChooser& model, std::span<const Abstract> abstracts);
+
+// A tenth of the abstracts validates.
+std::unique_ptr<Task> summary_task(const TaskOptions& options);
+
+}  // namespace polyhead::training

@@ -1,0 +1,63 @@
+// What the training loop (run.h) needs from a task: its parameters, a step, a score on data that the steps do not see, and a folder to save to.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "polyhead/nn/optimizer.h"
+
+namespace polyhead::training {
+
+struct TaskOptions {
+  std::filesystem::path data;  // empty: none given
+  std::uint64_t seed = 0;
+  std::optional<std::int64_t> heads{};  // of each layer, at the same number of parameters and without losses on attention weights; absent: as the task has it
+  std::function<void(const std::string&)> note = [](const std::string&) {};  // for lines of data that are skipped, and the like
+};
+
+// How long and how fast a task learns by default.
+struct Plan {
+  std::int64_t steps = 0;
+  std::int64_t validate_every = 0;  // steps
+  std::int64_t patience = 0;        // validations in a row without a better score after which the run ends; 0: it never ends early
+  double peak_rate = 1e-3;          // learning rate after warm-up, which then falls as a cosine to a hundredth of it
+  std::int64_t warmup_steps = 100;
+  double max_norm = 1;  // of the gradients
+  double average = 0;   // above 0: what is validated and saved are averages p' <- average p' + (1 - average) p of the parameters
+  nn::AdamWConfig optimizer{};
+};
+
+struct StepResult {
+  double loss = 0;          // mean over what the batch holds
+  std::int64_t tokens = 0;  // or patches: what the speed is counted in
+};
+
+struct Validation {
+  double score = 0;  // higher is better
+  std::string text;  // "accuracy 0.975 of 360 images"
+};
+
+class Task {
+ public:
+  Task() = default;
+  Task(const Task&) = delete;
+  Task& operator=(const Task&) = delete;
+  virtual ~Task() = default;
+
+  virtual std::vector<std::string> description() const = 0;  // lines about data and model, printed before the first step
+  virtual Plan plan() const = 0;
+  virtual nn::NamedParameters parameters() = 0;
+  virtual nn::NamedParameters gradients() = 0;  // the same names
+  // Writes the gradients of step `number`, from 1. A function of the data, the seed, the parameters and the number, so that a resumed run has
+  // the same bits.
+  virtual StepResult step(std::int64_t number) = 0;
+  virtual Validation validate() = 0;
+  virtual void save(const std::filesystem::path& folder) const = 0;
+};
+
+}  // namespace polyhead::training

@@ -1,0 +1,402 @@
+#include "training/translation.h"
+
+#include <algorithm>
+#include <iterator>
+#include <numeric>
+#include <span>
+#include <utility>
+
+#include "core/text.h"
+#include "polyhead/maps.h"
+#include "polyhead/nn/cross_entropy.h"
+#include "polyhead/nn/seed.h"
+#include "training/bleu.h"
+#include "training/figures.h"
+#include "training/grammar.h"
+#include "training/order.h"
+#include "training/statistics.h"
+
+namespace polyhead::training {
+namespace {
+
+using models::BytePairText;
+using models::BytePairTokenizer;
+using models::Translator;
+
+enum Seed : std::uint64_t { kModel, kOrder, kSteps, kSentences, kValidation };  // numbers of derive_seed
+constexpr double kValidationShare = 0.05;
+
+std::string lower(std::string text) {
+  for (char& c : text)
+    if (c >= 'A' && c <= 'Z') c = static_cast<char>(c - 'A' + 'a');
+  return text;
+}
+std::vector<std::string> lower(std::vector<std::string> words) {
+  for (std::string& word : words) word = lower(std::move(word));
+  return words;
+}
+
+std::vector<std::string> words_of(const BytePairText& tokens, std::string_view text) {
+  std::vector<std::string> words;
+  for (const models::ByteSpan& span : tokens.word_spans) words.push_back(lower(std::string(text.substr(span.first, span.last - span.first))));
+  return words;
+}
+
+struct Example {
+  struct Guide {
+    std::int64_t target, source;  // tokens; source tokens count with the end
+    double share;
+  };
+  std::vector<std::int64_t> source, target;
+  std::vector<Guide> guides;
+};
+
+// shares[j]: of target word j, a share for each source word and, last, for the end.
+Example make_example(const BytePairText& source, const BytePairText& target, std::span<const std::int64_t> source_words, std::span<const std::int64_t> target_words,
+                     const std::vector<std::vector<double>>& shares) {
+  Example example{source.ids, target.ids, {}};
+  for (std::int64_t t = 0; t < std::ssize(target_words); ++t) {
+    const std::int64_t word = target_words[static_cast<std::size_t>(t)];
+    if (word < 0) continue;
+    const std::vector<double>& row = shares[static_cast<std::size_t>(word)];
+    for (std::int64_t s = 0; s < std::ssize(source_words); ++s) {
+      const std::int64_t from = source_words[static_cast<std::size_t>(s)];
+      if (from >= 0 && row[static_cast<std::size_t>(from)] > 0.01)
+        example.guides.push_back({t, s, row[static_cast<std::size_t>(from)] / static_cast<double>(std::ranges::count(source_words, from))});
+    }
+    if (row.back() > 0.01) example.guides.push_back({t, std::ssize(source_words), row.back()});
+  }
+  return example;
+}
+
+Example grammar_example(const BytePairTokenizer& tokenizer, const AlignedPair& pair) {
+  const AlignedTokens tokens = grammar_tokens(tokenizer, pair);
+  std::vector<std::vector<double>> shares(pair.target.size(), std::vector<double>(pair.source.size() + 1));
+  for (const Link& link : pair.links)
+    if (link.sure) shares[static_cast<std::size_t>(link.target)][static_cast<std::size_t>(link.source)] = 1;
+  return make_example(tokens.source, tokens.target, tokens.source_words, tokens.target_words, shares);
+}
+
+TokenPair words_of_pair(const BytePairTokenizer& tokenizer, const SentencePair& pair) {
+  return {words_of(tokenizer.encode(pair.source), pair.source), words_of(tokenizer.encode(pair.target), pair.target)};
+}
+
+Translations printed(const AlignedPair& pair) { return {sentence_text(pair.source, Language::english), {sentence_text(pair.target, Language::french)}}; }
+
+// What differs between the grammar and a file.
+class Source {
+ public:
+  Source() = default;
+  Source(const Source&) = delete;
+  Source& operator=(const Source&) = delete;
+  virtual ~Source() = default;
+  virtual std::vector<std::string> texts() const = 0;  // for the tokenizer
+  virtual models::TranslatorConfig config() const = 0;
+  virtual std::int64_t vocabulary() const = 0;
+  virtual Plan plan() const = 0;
+  virtual std::string description() const = 0;
+  virtual std::vector<Example> examples(const BytePairTokenizer& tokenizer, std::int64_t epoch) const = 0;
+  virtual bool renews() const = 0;  // whether epochs differ
+  virtual std::int64_t batch() const = 0;
+  virtual double guide_weight() const = 0;
+  virtual const std::vector<Translations>& validation() const = 0;
+  virtual Validation scored(const TranslationScore& score) const = 0;
+};
+
+class GrammarSource final : public Source {
+ public:
+  explicit GrammarSource(std::uint64_t seed) : seed_(nn::derive_seed(seed, kSentences)) {
+    for (std::uint64_t i = 0; i < 400; ++i) validation_.push_back(printed(grammar_sentence(GrammarPart::validation, nn::derive_seed(seed, kValidation), i)));
+  }
+  std::vector<std::string> texts() const override {
+    std::vector<std::string> texts;
+    for (const AlignedPair& pair : sentences(0)) texts.push_back(sentence_text(pair.source, Language::english)), texts.push_back(sentence_text(pair.target, Language::french));
+    return texts;
+  }
+  models::TranslatorConfig config() const override { return {.longest = 48, .model_width = 64, .hidden_width = 192, .layers = 2, .heads = 4, .dropout = 0.1}; }
+  std::int64_t vocabulary() const override { return 2600; }
+  Plan plan() const override { return {.steps = 3600, .validate_every = 600, .peak_rate = 4e-3, .warmup_steps = 200, .average = 0.99}; }
+  std::string description() const override { return cat("sentences of the teaching grammar: ", kSentencesOfEpoch, " new ones in each epoch, ", validation_.size(), " with other combinations of words to validate"); }
+  std::vector<Example> examples(const BytePairTokenizer& tokenizer, std::int64_t epoch) const override {
+    std::vector<Example> list;
+    for (const AlignedPair& pair : sentences(static_cast<std::uint64_t>(epoch))) list.push_back(grammar_example(tokenizer, pair));
+    return list;
+  }
+  bool renews() const override { return true; }
+  std::int64_t batch() const override { return 96; }
+  double guide_weight() const override { return 0.3; }
+  const std::vector<Translations>& validation() const override { return validation_; }
+  Validation scored(const TranslationScore& score) const override {
+    const double share = static_cast<double>(score.exact) / static_cast<double>(score.sentences);
+    return {share, cat("exact ", fixed(share, 4), " of ", score.sentences, " sentences")};
+  }
+
+ private:
+  static constexpr std::uint64_t kSentencesOfEpoch = 12000;
+  std::vector<AlignedPair> sentences(std::uint64_t epoch) const {
+    std::vector<AlignedPair> list;
+    for (std::uint64_t i = 0; i < kSentencesOfEpoch; ++i) list.push_back(grammar_sentence(GrammarPart::training, seed_, epoch * kSentencesOfEpoch + i));
+    return list;
+  }
+  std::uint64_t seed_;
+  std::vector<Translations> validation_;
+};
+
+class FileSource final : public Source {
+ public:
+  explicit FileSource(const TaskOptions& options) {
+    const Data<SentencePair> data = read_pairs(options.data);
+    if (!data.bad.empty()) options.note(describe(data.bad, std::ssize(data.rows)));
+    std::vector<SentencePair> kept;
+    for (const SentencePair& pair : data.rows) (in_validation(pair.source, kValidationShare) ? kept : training_).push_back(pair);
+    require(!kept.empty() && !training_.empty(), options.data.string(), " has ", counted(data.rows.size(), "sentence pair"), ", too few to train and to validate");
+    validation_ = group_by_source(kept);
+  }
+  std::vector<std::string> texts() const override {
+    std::vector<std::string> texts;
+    for (const SentencePair& pair : training_) texts.push_back(pair.source), texts.push_back(pair.target);
+    return texts;
+  }
+  models::TranslatorConfig config() const override { return {.longest = 100, .model_width = 128, .hidden_width = 512, .layers = 3, .heads = 4, .dropout = 0.2}; }
+  std::int64_t vocabulary() const override { return 4000; }
+  Plan plan() const override { return {.steps = 6000, .validate_every = 1000, .peak_rate = 2e-3, .warmup_steps = 400, .average = 0.998, .optimizer{.weight_decay = 0.02}}; }
+  std::string description() const override { return cat(training_.size(), " sentence pairs to train, ", validation_.size(), " sentences to validate"); }
+  std::vector<Example> examples(const BytePairTokenizer& tokenizer, std::int64_t) const override {
+    const IbmModel2 teacher = ibm_of_pairs(tokenizer, training_);
+    std::vector<Example> list;
+    for (const SentencePair& pair : training_) {
+      const BytePairText source = tokenizer.encode(pair.source), target = tokenizer.encode(pair.target);
+      if (std::ssize(source.ids) > kLongest || std::ssize(target.ids) > kLongest) continue;
+      list.push_back(make_example(source, target, source.words, target.words, teacher.posterior({words_of(source, pair.source), words_of(target, pair.target)})));
+    }
+    return list;
+  }
+  bool renews() const override { return false; }
+  std::int64_t batch() const override { return 64; }
+  double guide_weight() const override { return 0.3; }
+  const std::vector<Translations>& validation() const override { return validation_; }
+  Validation scored(const TranslationScore& score) const override { return {score.bleu, cat("BLEU ", fixed(score.bleu, 2), " of ", score.sentences, " sentences")}; }
+
+ private:
+  static constexpr std::int64_t kLongest = 60;  // tokens of a sentence to train with
+  std::vector<SentencePair> training_;
+  std::vector<Translations> validation_;
+};
+
+std::unique_ptr<Source> make_source(const TaskOptions& options) {
+  if (options.data.empty() || options.data == kGrammar) return std::make_unique<GrammarSource>(options.seed);
+  return std::make_unique<FileSource>(options);
+}
+
+class Translating final : public Task {
+ public:
+  explicit Translating(const TaskOptions& options) : source_(make_source(options)), seed_(options.seed), heads_(options.heads), model_(make_model()), gradients_(nn::zeros_like(model_.network)) { begin_epoch(0); }
+
+  std::vector<std::string> description() const override {
+    const models::TranslatorConfig& c = model_.config;
+    return {source_->description(), cat(c.vocabulary, " tokens; ", c.layers, " + ", c.layers, " layers of ", c.heads, " heads, ", c.model_width, " wide; guided is head ", c.guided_head, " of the decoder's last attention to the source")};
+  }
+  Plan plan() const override { return source_->plan(); }
+  nn::NamedParameters parameters() override { return nn::parameters(model_.network); }
+  nn::NamedParameters gradients() override { return nn::parameters(gradients_); }
+
+  StepResult step(std::int64_t number) override {
+    const auto of_epoch = std::ssize(batches_);  // at least 1
+    if ((number - 1) / of_epoch != epoch_) begin_epoch((number - 1) / of_epoch);
+    take(batches_[static_cast<std::size_t>((number - 1) % of_epoch)]);
+    Tensor logits = workspace_.tensor(DType::f32, {target_.extent(0), target_.extent(1), model_.config.vocabulary});
+    model_.network.forward(in_, target_, logits,
+                           {.source_mask{.key_lengths = lengths_}, .mode = nn::Mode::training, .dropout_seed = nn::derive_seed(nn::derive_seed(seed_, kSteps), static_cast<std::uint64_t>(number)), .workspace = &workspace_}, &saved_);
+    const nn::CrossEntropyLoss loss = nn::cross_entropy(logits, labels_, logits, {.ignore_index = -1, .label_smoothing = 0.1});
+    const nn::AttentionWeightsGradient guide = heads_ ? nn::AttentionWeightsGradient{} : guided();
+    model_.network.backward(saved_, logits, {.parameters = &gradients_, .source_attention_weights = {&guide, heads_ ? 0U : 1U}}, {.workspace = &workspace_});
+    return {loss.loss + guide_loss_, loss.positions};
+  }
+
+  Validation validate() override { return source_->scored(score_translations(model_, source_->validation())); }
+  void save(const std::filesystem::path& folder) const override { models::save_translator(model_, folder); }
+
+ private:
+  Translator make_model() const {
+    models::TranslatorConfig config = source_->config();
+    config.seed = nn::derive_seed(seed_, kModel);
+    config.heads = heads_.value_or(config.heads);
+    return Translator(config, BytePairTokenizer::train(source_->texts(), {.vocabulary = source_->vocabulary(), .special_tokens = Translator::special_tokens()}));
+  }
+
+  // Batches of sentences of like length, in an order that is drawn for each epoch.
+  void begin_epoch(std::int64_t epoch) {
+    if (examples_.empty() || source_->renews()) examples_ = source_->examples(model_.tokenizer, epoch);
+    require(!examples_.empty(), "no sentence pair to train with is short enough");
+    epoch_ = epoch;
+    const std::uint64_t seed = nn::derive_seed(nn::derive_seed(seed_, kOrder), static_cast<std::uint64_t>(epoch));
+    std::vector<std::int64_t> order = shuffled(std::ssize(examples_), seed);
+    const auto length = [&](std::int64_t i) { return example(i).source.size() + example(i).target.size(); };
+    std::ranges::stable_sort(order, {}, length);
+    const std::int64_t size = source_->batch(), count = (std::ssize(order) + size - 1) / size;
+    batches_.clear();
+    for (const std::int64_t b : shuffled(count, nn::derive_seed(seed, 1)))
+      batches_.emplace_back(order.begin() + b * size, order.begin() + std::min((b + 1) * size, std::ssize(order)));
+  }
+
+  const Example& example(std::int64_t i) const { return examples_[static_cast<std::size_t>(i)]; }
+
+  void take(const std::vector<std::int64_t>& batch) {
+    std::int64_t longest_source = 0, longest_target = 0;
+    for (const std::int64_t i : batch) longest_source = std::max(longest_source, std::ssize(example(i).source)), longest_target = std::max(longest_target, std::ssize(example(i).target));
+    const std::int64_t count = std::ssize(batch), s = longest_source + 1, t = longest_target + 1;
+    in_ = Tensor(DType::i64, {count, s}), target_ = Tensor(DType::i64, {count, t}), labels_ = Tensor(DType::i64, {count, t}), lengths_ = Tensor(DType::i64, {count});
+    std::fill_n(in_.data<std::int64_t>(), count * s, Translator::kEnd);
+    std::fill_n(target_.data<std::int64_t>(), count * t, Translator::kEnd);
+    std::fill_n(labels_.data<std::int64_t>(), count * t, -1);
+    guides_.clear();
+    for (std::int64_t b = 0; b < count; ++b) {
+      const Example& e = example(batch[static_cast<std::size_t>(b)]);
+      std::ranges::copy(e.source, in_.data<std::int64_t>() + b * s);
+      target_.data<std::int64_t>()[b * t] = Translator::kStart;
+      std::ranges::copy(e.target, target_.data<std::int64_t>() + b * t + 1);
+      std::ranges::copy(e.target, labels_.data<std::int64_t>() + b * t);
+      labels_.data<std::int64_t>()[b * t + std::ssize(e.target)] = Translator::kEnd;
+      lengths_.data<std::int64_t>()[b] = std::ssize(e.source) + 1;
+      for (const Example::Guide& guide : e.guides) guides_.push_back({b * t + guide.target + 1, guide.source, guide.share});
+    }
+  }
+
+  nn::AttentionWeightsGradient guided() {
+    const nn::MultiHeadAttention::Saved& attention = saved_.decoder.layers.back().memory_attention;
+    const std::int64_t head = model_.config.guided_head, b = in_.extent(0), s = in_.extent(1), t = target_.extent(1);
+    Tensor p = workspace_.tensor(DType::f32, {b, 1, t, s});
+    MapsInput maps = attention.maps();
+    maps.q = maps.q.slice(1, head, head + 1), maps.k = maps.k.slice(1, head, head + 1);
+    attention_map(maps, p, attention.sdpa);
+    d_p_ = Tensor(DType::f32, {b, t, s});
+    guide_loss_ = guide_loss(std::as_const(p).data<float>(), s, guides_, source_->guide_weight(), d_p_.data<float>());
+    return {.layer = model_.config.layers - 1, .head = head, .d_p = d_p_};
+  }
+
+  std::unique_ptr<Source> source_;
+  std::uint64_t seed_;
+  std::optional<std::int64_t> heads_;  // given: no head is guided
+  Translator model_;
+  nn::EncoderDecoder gradients_;
+  std::vector<Example> examples_;
+  std::vector<std::vector<std::int64_t>> batches_;
+  std::int64_t epoch_ = 0;
+  Workspace workspace_;  // the memory of a step serves the next one; before saved_, which returns its tensors to it
+  nn::EncoderDecoder::Saved saved_;
+  Tensor in_, target_, labels_, lengths_, d_p_;
+  std::vector<GuideTarget> guides_;
+  double guide_loss_ = 0;
+};
+
+std::string joined(const std::vector<std::string>& words) {
+  std::string text;
+  for (const std::string& word : words) text += text.empty() ? word : " " + word;
+  return text;
+}
+
+std::vector<Link> links_of(const std::vector<std::int64_t>& sources) {
+  std::vector<Link> links;
+  for (std::size_t j = 0; j < sources.size(); ++j)
+    if (sources[j] >= 0) links.push_back({sources[j], static_cast<std::int64_t>(j), true});
+  return links;
+}
+
+}  // namespace
+
+std::unique_ptr<Task> translation_task(const TaskOptions& options) { return std::make_unique<Translating>(options); }
+
+std::vector<std::int64_t> words_of_tokens(const BytePairText& tokens, std::string_view text, const std::vector<std::string>& words) {
+  std::vector<models::ByteSpan> spans;
+  std::size_t at = 0;
+  for (const std::string& word : words) {
+    at = text.find(word, at);
+    require(at != text.npos, "words_of_tokens: '", word, "' is not in the text where the words have it");
+    spans.push_back({at, at + word.size()});
+    at += word.size();
+  }
+  std::vector<std::int64_t> result;
+  for (const models::ByteSpan& token : tokens.spans) {
+    const auto touches = [&](const models::ByteSpan& word) { return word.first < token.last && token.first < word.last; };
+    const auto found = std::ranges::find_if(spans, touches);
+    result.push_back(found == spans.end() ? -1 : found - spans.begin());
+  }
+  return result;
+}
+
+AlignedTokens aligned_tokens(const BytePairTokenizer& tokenizer, const AlignedPair& pair) {
+  AlignedTokens tokens{tokenizer.encode_words(joined(pair.source)), tokenizer.encode_words(joined(pair.target)), {}, {}, pair};
+  tokens.source_words = tokens.source.words, tokens.target_words = tokens.target.words;
+  return tokens;
+}
+
+AlignedTokens grammar_tokens(const BytePairTokenizer& tokenizer, const AlignedPair& pair) {
+  const std::string source = sentence_text(pair.source, Language::english), target = sentence_text(pair.target, Language::french);
+  AlignedTokens tokens{tokenizer.encode(source), tokenizer.encode(target), {}, {}, pair};
+  tokens.source_words = words_of_tokens(tokens.source, source, pair.source);
+  tokens.target_words = words_of_tokens(tokens.target, target, pair.target);
+  return tokens;
+}
+
+TranslationScore score_translations(const Translator& model, const std::vector<Translations>& sentences, std::int64_t beams) {
+  TranslationScore score{.sentences = std::ssize(sentences)};
+  std::vector<std::vector<std::int64_t>> sources;
+  for (const Translations& sentence : sentences) {
+    sources.push_back(model.tokenizer.encode(sentence.source).ids);
+    if (std::ssize(sources.back()) > model.config.longest) sources.back().clear(), ++score.too_long;
+  }
+  const auto tokens = models::translate_all(model, sources, {.beams = beams});
+  std::vector<std::vector<std::string>> references;
+  for (std::size_t i = 0; i < sentences.size(); ++i) {
+    score.texts.push_back(sources[i].empty() ? "" : model.tokenizer.decode(tokens[i]));
+    references.push_back(sentences[i].targets);
+    score.exact += std::ranges::count(references[i], score.texts[i]) > 0;
+  }
+  score.bleu = corpus_bleu(score.texts, references);
+  return score;
+}
+
+AlignmentScore score_alignment(const Translator& model, const std::vector<AlignedTokens>& pairs, const IbmModel2* ibm) {
+  const auto layers = static_cast<std::size_t>(model.config.layers), heads = static_cast<std::size_t>(model.config.heads);
+  std::vector<std::vector<AlignmentErrors>> errors(layers, std::vector<AlignmentErrors>(heads));
+  AlignmentErrors diagonal, of_ibm;
+  for (const AlignedTokens& tokens : pairs) {
+    const AlignedPair& pair = tokens.pair;
+    const models::Translation read = models::read_translation(model, tokens.source, tokens.target);
+    for (std::size_t layer = 0; layer < layers; ++layer)
+      for (std::size_t head = 0; head < heads; ++head) {
+        const ConstTensorView map = read.attentions.view().select(0, static_cast<std::int64_t>(layer)).select(0, static_cast<std::int64_t>(head));
+        errors[layer][head].add(links_of(models::align_words(map, tokens.source_words, tokens.target_words, std::ssize(pair.target))), pair.links);
+      }
+    diagonal.add(diagonal_links(std::ssize(pair.source), std::ssize(pair.target)), pair.links);
+    if (ibm != nullptr) of_ibm.add(ibm->align({lower(pair.source), lower(pair.target)}), pair.links);
+  }
+  AlignmentScore score{.sentences = std::ssize(pairs), .diagonal = diagonal.rate()};
+  if (ibm != nullptr) score.ibm = of_ibm.rate();
+  for (const auto& layer : errors) std::ranges::transform(layer, std::back_inserter(score.heads.emplace_back()), &AlignmentErrors::rate);
+  score.guided = score.heads.back()[static_cast<std::size_t>(model.config.guided_head)];
+  return score;
+}
+
+IbmModel2 ibm_of_pairs(const BytePairTokenizer& tokenizer, const std::vector<SentencePair>& pairs) {
+  std::vector<TokenPair> words;
+  for (const SentencePair& pair : pairs) words.push_back(words_of_pair(tokenizer, pair));
+  return IbmModel2(words);
+}
+
+IbmModel2 ibm_of_grammar() {
+  std::vector<TokenPair> words;
+  for (std::uint64_t i = 0; i < 5000; ++i) {
+    const AlignedPair pair = grammar_sentence(GrammarPart::training, 0, i);
+    words.push_back({lower(pair.source), lower(pair.target)});
+  }
+  return IbmModel2(words);
+}
+
+std::vector<AlignedPair> held_out_sentences(std::int64_t count) {
+  std::vector<AlignedPair> list;
+  for (std::int64_t i = 0; i < count; ++i) list.push_back(grammar_sentence(GrammarPart::held_out, 0, static_cast<std::uint64_t>(i)));
+  return list;
+}
+
+}  // namespace polyhead::training

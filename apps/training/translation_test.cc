@@ -1,0 +1,72 @@
+#include "training/translation.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <fstream>
+
+#include "models/test_error_matcher.h"
+#include "polyhead/executor.h"
+#include "training/grammar.h"
+#include "training/run.h"
+
+namespace polyhead::training {
+namespace {
+
+using testing::ElementsAre;
+using testing::HasSubstr;
+
+TEST(Translation, GuideLossHasItsGradient) {
+  const std::vector<GuideTarget> targets{{0, 1, 0.5}, {0, 2, 0.5}, {2, 0, 1}};
+  std::vector<double> p{0.2, 0.3, 0.5, 1, 0, 0, 0.6, 0.1, 0.3}, d_p(9, 7.0), unused(9);
+  const double loss = guide_loss<double>(p.data(), 3, targets, 0.3, d_p.data());
+  EXPECT_NEAR(loss, -0.15 * (0.5 * std::log(0.3) + 0.5 * std::log(0.5) + std::log(0.6)), 1e-6);
+  for (std::size_t i = 0; i < p.size(); ++i) {
+    const double before = p[i], step = 1e-6;
+    p[i] = before + step;
+    const double above = guide_loss<double>(p.data(), 3, targets, 0.3, unused.data());
+    p[i] = before - step;
+    const double below = guide_loss<double>(p.data(), 3, targets, 0.3, unused.data());
+    p[i] = before;
+    EXPECT_NEAR(d_p[i] - 7, (above - below) / (2 * step), 1e-6) << i;
+  }
+}
+
+TEST(Translation, TokensFindTheirWords) {
+  const auto tokenizer = models::BytePairTokenizer::train({}, {.special_tokens = models::Translator::special_tokens()});  // a token for each byte
+  const std::string text = "l'eau est là";
+  EXPECT_THAT(words_of_tokens(tokenizer.encode(text), text, {"l'", "eau", "est", "là"}), ElementsAre(-1, 0, 0, -1, 1, 1, 1, -1, 2, 2, 2, -1, 3, 3, 3));
+  EXPECT_ERROR(words_of_tokens(tokenizer.encode(text), text, {"eau", "l'"}), invalid_argument, HasSubstr("'l'' is not in the text"));
+}
+
+TEST(Translation, LearnsFromAFileOfSentencePairs) {
+  const auto data = std::filesystem::path(testing::TempDir()) / "pairs.tsv", folder = std::filesystem::path(testing::TempDir()) / "translation_model";
+  std::filesystem::remove_all(folder);
+  std::ofstream file(data);
+  for (std::uint64_t i = 0; i < 150; ++i) {
+    const AlignedPair pair = grammar_sentence(GrammarPart::training, 3, i);
+    file << sentence_text(pair.source, Language::english) << '\t' << sentence_text(pair.target, Language::french) << '\n';
+  }
+  file.close();
+  std::vector<double> first, second;
+  for (std::vector<double>* losses : {&first, &second}) {
+    set_num_threads(losses == &first ? 1 : 2);
+    const std::unique_ptr<Task> task = translation_task({.data = data, .seed = 7});
+    Plan plan = task->plan();
+    plan.steps = 8, plan.validate_every = 4, plan.average = 0;
+    run(*task, plan, {.folder = folder, .on_validation = [&](const Progress& p, const Validation&, bool) { losses->push_back(p.loss); }});
+  }
+  EXPECT_NEAR(first[0], 8.1088, 1e-3);  // recorded
+  EXPECT_NEAR(first[1], 7.1306, 1e-3);
+  EXPECT_EQ(first, second) << "one thread and two";
+  const models::Translator model = models::load_translator(folder);
+  EXPECT_EQ(model.config.layers, 3);
+  std::string text = "red";
+  for (int i = 0; i < 120; ++i) text += " red";
+  const TranslationScore score = score_translations(model, {{text, {""}}, {"red", {"rouge"}}});
+  EXPECT_EQ(score.too_long, 1);
+  EXPECT_EQ(score.texts[0], "") << "not translated";
+}
+
+}  // namespace
+}  // namespace polyhead::training

@@ -1,0 +1,47 @@
+// Baselines of word alignment: IBM model 2 and the diagonal.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "training/data.h"
+
+namespace polyhead::training {
+
+struct TokenPair {
+  std::vector<std::string> source, target;
+};
+
+struct AlignmentModelConfig {
+  std::int64_t iterations = 5;  // of expectation maximisation, each with model 1 and then with model 2
+  double tension = 4;           // how strongly positions near the diagonal are preferred
+  double no_source = 0.08;      // probability that a target token comes from no source token
+};
+
+// IBM model 2 (Brown et al. 1993) with the diagonal prior of Dyer et al. (2013) in place of a table of positions:
+// p(i | j) is proportional to exp(-tension |(i + 1/2) / source tokens - (j + 1/2) / target tokens|). Unknown words are aligned by position.
+class IbmModel2 {
+ public:
+  explicit IbmModel2(std::span<const TokenPair> pairs, const AlignmentModelConfig& config = {});
+  // For each target token the probability of each source token and, last, of none: [target][source + 1].
+  std::vector<std::vector<double>> posterior(const TokenPair& pair) const;
+  // The likeliest source token of each target token, unless none is likelier.
+  std::vector<Link> align(const TokenPair& pair) const;
+
+ private:
+  std::vector<std::vector<double>> posterior(std::span<const std::int64_t> source, std::span<const std::int64_t> target, double tension) const;
+  std::vector<std::int64_t> ids(std::span<const std::string> tokens, bool target) const;
+
+  AlignmentModelConfig config_;
+  std::map<std::string, std::int64_t> source_ids_, target_ids_;             // unknown words have -1
+  std::vector<std::map<std::int64_t, double>> translations_;                // p(target | source); the last row: no source
+};
+
+// Links target token j with the source token at the same share of the sentence, one for each target token.
+std::vector<Link> diagonal_links(std::int64_t source_tokens, std::int64_t target_tokens);
+
+}  // namespace polyhead::training

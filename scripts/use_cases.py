@@ -1,0 +1,164 @@
+#!/usr/bin/env python3
+"""Trains the models of docs/use-cases.md, scores them on examples that they have not seen, and writes the figures into that page.
+
+    python3 scripts/use_cases.py PROGRAM DATA_FOLDER [--only NAME ...]
+
+PROGRAM is polyhead; DATA_FOLDER has the files that the page names; those that are missing are left out, and their figures stay. A tenth of
+sentiment.tsv, en-fr.tsv and digits.npz, by a hash, is put aside before training, and only scored. Models and logs are in build/use-cases/.
+"""
+import argparse
+import hashlib
+import json
+import math
+import pathlib
+import re
+import resource
+import subprocess
+import sys
+
+root = pathlib.Path(__file__).resolve().parents[1]
+work = root / "build/use-cases"
+page = root / "docs/use-cases.md"
+
+
+def held_out(key):
+    return int.from_bytes(hashlib.sha256(key.encode()).digest()[:4], "big") % 10 == 0
+
+
+def split(source, key):
+    """The file in two: what a model is trained on, and what it is scored on."""
+    parts = work / f"train-{source.name}", work / f"test-{source.name}"
+    with source.open(encoding="utf-8", newline="\n") as lines, parts[0].open("w", encoding="utf-8") as train, parts[1].open("w", encoding="utf-8") as test:
+        for line in lines:
+            (test if held_out(key(line)) else train).write(line)
+    return parts
+
+
+def split_images(source):
+    import numpy as np
+    data = np.load(source)
+    test = np.array([held_out(image.tobytes().hex()) for image in data["images"]])
+    parts = work / "train-digits.npz", work / "test-digits.npz"
+    for path, rows in zip(parts, (~test, test)):
+        np.savez(path, images=data["images"][rows], labels=data["labels"][rows])
+    return parts
+
+
+def train(program, name, *arguments):
+    """Trains a model into build/use-cases/NAME. Gives its number of parameters and the seconds of processor time."""
+    folder = work / name
+    if folder.exists():
+        for file in folder.iterdir():
+            file.unlink()
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    log = subprocess.run([program, "train", *map(str, arguments), "-o", folder], check=True, stdout=subprocess.PIPE, text=True).stdout
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    (work / f"{name}.log").write_text(log)
+    with (folder / "model.safetensors").open("rb") as file:
+        header = json.loads(file.read(int.from_bytes(file.read(8), "little")))
+    parameters = sum(math.prod(tensor["shape"]) for tensor_name, tensor in header.items() if tensor_name != "__metadata__")
+    return {"processor": after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime, "parameters": parameters}
+
+
+def score(program, task, name, file, *arguments):
+    run = subprocess.run([program, "try", task, "--model", work / name, "--score", file, "--json", *arguments], check=True, stdout=subprocess.PIPE, text=True)
+    return json.loads(run.stdout)
+
+
+def write_block(name, lines):
+    """Replaces what stands between <!-- name --> and <!-- end --> in the page."""
+    text = page.read_text(encoding="utf-8")
+    new, found = re.subn(rf"(<!-- {name} -->\n).*?(<!-- end -->)", lambda m: m[1] + "\n".join(lines) + "\n" + m[2], text, flags=re.S)
+    if not found:
+        sys.exit(f"{page} has no <!-- {name} -->")
+    page.write_text(new, encoding="utf-8")
+
+
+def cost(run):
+    return f"{run['parameters']:,} parameters, trained in {run['processor']:.0f} s of processor time"
+
+
+def digits(program, data):
+    train_file, test_file = split_images(data / "digits.npz")
+    run = train(program, "digits", "digits", "--data", train_file)
+    result = score(program, "digits", "digits", test_file)
+    return [f"Accuracy **{result['accuracy']:.3f}** on {result['images']} images that were put aside. {cost(run)}."]
+
+
+def sentiment(program, data):
+    train_file, test_file = split(data / "sentiment.tsv", lambda line: line.rstrip("\n").split("\t")[-1])
+    run = train(program, "sentiment", "classify", "--data", train_file)
+    result = score(program, "sentiment", "sentiment", test_file, "--baseline", train_file, "--ablate")
+    words, halves = result["bag_of_words"], result["halves"]
+    changes = sorted(result["without"], key=lambda head: -head["change"])
+    return [
+        f"Of {result['texts']} texts that were put aside, the side of {result['counted']} that are not rated 0: accuracy **{result['accuracy']:.3f}**, correlation with people's "
+        f"ratings **{result['correlation']:.3f}**; a bag of words and word pairs alone {words['accuracy']:.3f} and {words['correlation']:.3f}.",
+        f"Of {halves['texts']} texts \"A, but B\" made of them, **{halves['both']}** have both halves read: at least 0.45 of the positive head's attention is on the one, as much of the negative head's on the other.",
+        "",
+        "| without | rating changes by | accuracy changes by |",
+        "|---|---|---|",
+        *[f"| {head['head']} | {head['change']:.3f} | {head['accuracy_change']:+.4f} |" for head in changes],
+        "",
+        f"{cost(run)}.",
+    ]
+
+
+def grammar(program, data):
+    run = train(program, "grammar", "translate")
+    result = score(program, "translate", "grammar", "grammar")
+    links = result["alignment_error_rate"]
+    return [
+        f"Of {result['sentences']} held-out sentences **{result['exact']:.4f}** are exactly right (BLEU {result['bleu']:.1f}). Alignment error rate: guided head **{links['guided']:.3f}**, "
+        f"IBM model 2 {links['ibm_model_2']:.3f}, the diagonal {links['diagonal']:.3f}. {cost(run)}."
+    ]
+
+
+def sentences(program, data):
+    train_file, test_file = split(data / "en-fr.tsv", lambda line: line.split("\t")[0])
+    run = train(program, "sentences", "translate", "--data", train_file)
+    greedy, beams = (score(program, "translate", "sentences", test_file, "--beams", width) for width in ("1", "4"))
+    links = score(program, "translate", "sentences", data / "en-fr-aligned.tsv", "--baseline", train_file)["alignment_error_rate_short"]
+    return [
+        f"BLEU **{greedy['bleu']:.1f}** of the likeliest tokens, **{beams['bleu']:.1f}** of 4 beams, on {greedy['sentences']} English sentences that were put aside. Alignment error rate on "
+        f"{links['sentences']} hand-aligned sentences of up to 20 words: guided head **{links['guided']:.3f}**, IBM model 2 {links['ibm_model_2']:.3f}, the diagonal {links['diagonal']:.3f}. {cost(run)}."
+    ]
+
+
+def summary(program, data):
+    run = train(program, "summary", "summarise", "--data", data / "scitldr-train.jsonl")
+    result = score(program, "summarise", "summary", data / "scitldr-dev.jsonl")
+    return [
+        f"ROUGE-1 on {result['abstracts']} abstracts of scitldr-dev: chosen sentence **{result['rouge_1']:.1f}**, the first sentence {result['first_sentence']:.1f}, the cue phrase "
+        f"{result['cue_phrase']:.1f}, the best that any choice of one sentence gives {result['best_sentence']:.1f}. {cost(run)}."
+    ]
+
+
+TASKS = {
+    "sentiment": ("sentiment.tsv", sentiment),
+    "grammar": ("", grammar),
+    "sentences": ("en-fr.tsv", sentences),
+    "summary": ("scitldr-train.jsonl", summary),
+    "digits": ("digits.npz", digits),
+}
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("program", type=lambda path: pathlib.Path(path).resolve())
+    parser.add_argument("data", type=pathlib.Path)
+    parser.add_argument("--only", nargs="*", choices=TASKS, default=list(TASKS))
+    arguments = parser.parse_args()
+    work.mkdir(parents=True, exist_ok=True)
+    for name in arguments.only:
+        file, task = TASKS[name]
+        if file and not (arguments.data / file).exists():
+            print(f"{name}: {arguments.data / file} is missing; left out")
+            continue
+        lines = task(arguments.program, arguments.data)
+        write_block(name, lines)
+        print(name, *lines, sep="\n")
+
+
+if __name__ == "__main__":
+    main()

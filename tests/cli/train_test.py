@@ -1,0 +1,294 @@
+"""Training and trying models of images and of texts: files in, folders and answers out."""
+import json
+import os
+import math
+import random
+import re
+import signal
+import subprocess
+import unittest
+
+import tensor_files
+from program import BINARY, ProgramTest, environment
+
+
+def write_quarters(path, count=60):
+    """Images whose bright quarter is their class."""
+    draw = random.Random(1)
+    labels = [draw.randrange(4) for _ in range(count)]
+    pixels = [float(draw.randrange(8) + (8 if row // 2 * 2 + column // 2 == label else 0)) for label in labels for row in range(4) for column in range(4)]
+    tensor_files.save_safetensors(path, {"images": ("F32", (count, 4, 4), pixels), "labels": ("I64", (count,), labels)})
+
+
+class Train(ProgramTest):
+    def setUp(self):
+        super().setUp()
+        self.data = self.folder / "quarters.safetensors"
+        write_quarters(self.data)
+
+    def train(self, name, *options):
+        return self.succeeds("train", "digits", "--data", self.data, "-o", self.folder / name, *options).stdout.decode()
+
+    def files(self, name):
+        return {path.name: path.read_bytes() for path in (self.folder / name).iterdir()}
+
+    def test_a_model_is_trained_tried_and_scored(self):
+        text = self.train("model", "--steps", "60")
+        self.assertIn("60 images of 4 x 4 pixels in 4 classes: 48 to train, 12 to validate\n", text)
+        self.assertIn("step 60: loss ", text)
+        self.assertEqual(sorted(self.files("model")), ["config.json", "model.safetensors"])
+        self.assertEqual(json.loads(self.files("model")["config.json"])["model_type"], "polyhead-image-classifier")
+        score = json.loads(self.succeeds("try", "digits", "--score", self.data, "--model", self.folder / "model", "--json").stdout)
+        self.assertGreater(score["accuracy"], 0.8)
+        self.assertEqual(score["images"], 60)
+        answer = json.loads(self.succeeds("try", "digits", self.data, "--number", "3", "--model", self.folder / "model", "--json").stdout)
+        self.assertAlmostEqual(sum(answer["probabilities"]), 1)
+        told = self.succeeds("try", "digits", self.data, "--model", self.folder / "model").stdout.decode()
+        self.assertIn("; the file says ", told)
+        page = self.page("digits", self.data, "--model", self.folder / "model")
+        self.assertEqual(page["title"], told.strip())
+        self.assertIn("image classifier (Vision Transformer), ", page["model"])
+        image = page["texts"][0]["image"]
+        self.assertEqual([image[name] for name in ("height", "width", "rows", "columns")], [4, 4, 2, 2])
+        self.fails(2, "try", "digits", "--score", self.data, "--model", self.folder / "model", "-o", self.folder / "other.html", mentions=["-o and --score cannot be combined"])
+
+    def page(self, *arguments):
+        """The data of the page."""
+        path = self.folder / "page.html"
+        self.assertIn(b"page.html", self.succeeds("try", *arguments, "-o", path).stderr)
+        return json.loads(re.search(r'<script type="application/json" id="data">(.*?)</script', path.read_text(encoding="utf-8"), re.S).group(1))
+
+    def test_a_summary_is_chosen_and_scored(self):
+        data, model = self.folder / "abstracts.jsonl", self.folder / "model"
+        draw = random.Random(2)
+        with open(data, "w") as file:
+            file.write("nothing\n")
+            for i in range(200):
+                sentences = [f"Many {draw.choice(['rivers', 'clocks'])} move at {i}." for _ in range(draw.randrange(3, 6))]
+                sentences[draw.randrange(1, len(sentences) - 1)] = "We propose maps."
+                file.write(json.dumps({"source": sentences, "target": ["Maps are proposed.", "Maps."]}) + "\n")
+        result = self.succeeds("train", "summarise", "--data", data, "-o", model, "--steps", "60")
+        self.assertIn(b"1 of 201 lines is skipped: line 1: the line is not JSON\n", result.stderr)
+        self.assertEqual(json.loads(self.files("model")["config.json"])["model_type"], "polyhead-sentence-chooser")
+        score = json.loads(self.succeeds("try", "summarise", "--score", data, "--model", model, "--json").stdout)
+        self.assertEqual((score["abstracts"], score["rouge_1"]), (200, score["best_sentence"]))
+        self.assertEqual((score["first_sentence"], score["cue_phrase"]), (0, score["best_sentence"]))
+        text = "Many clocks move, e.g. mine. We propose new maps. Rivers do not."
+        answer = json.loads(self.succeeds("try", "summarise", text, "--model", model, "--json").stdout)
+        self.assertEqual((answer["chosen"], answer["sentence"], len(answer["sentences"])), (1, "We propose new maps.", 3))
+        self.assertAlmostEqual(sum(answer["scores"]), 1)
+        for head in answer["attentions"][0]:
+            for row in head:
+                self.assertAlmostEqual(sum(row), 1, places=5)
+        (self.folder / "text").write_text(text.replace("maps. ", "maps.\n"))
+        told = self.succeeds("try", "summarise", self.folder / "text", "--model", model).stdout.decode()
+        page = self.page("summarise", text, "--model", model)
+        self.assertEqual(page["texts"][0]["queries"]["pieces"], answer["sentences"])
+        self.assertEqual(page["start"], f"#layer=0&head=mean&row={answer['chosen']}")
+        self.assertRegex(told, r"\AWe propose new maps\.\n(?s:.)*\n> 2  0\.\d\d  We propose new maps\.\n")
+        read = [sum(map(float, line.split()[-3:])) for line in told.splitlines() if line.startswith("layer ")]
+        self.assertEqual(len(read), len(answer["attentions"]) * len(answer["attentions"][0]))
+        for total in read:
+            self.assertAlmostEqual(total, 1, delta=0.02)
+        self.fails(2, "try", "summarise", " ", "--model", model, mentions=["the text is empty"])
+        self.fails(2, "try", "summarise", text, mentions=["give --model FOLDER"])
+        self.fails(1, "try", "summarise", "--score", self.folder / "text", "--model", model, mentions=["the line is not JSON"])
+
+    def test_the_same_seed_gives_the_same_files_with_any_number_of_threads(self):
+        self.train("one", "--steps", "12", "--threads", "1")
+        self.train("two", "--steps", "12", "--threads", "2")
+        self.train("other", "--steps", "12", "--seed", "2")
+        self.assertEqual(self.files("one"), self.files("two"))
+        self.assertNotEqual(self.files("one"), self.files("other"))
+
+    def test_an_interrupted_run_is_resumed_with_the_same_bits(self):
+        self.train("whole", "--steps", "300")
+        command = ["train", "digits", "--data", str(self.data), "-o", str(self.folder / "parts"), "--steps", "300"]
+        process = subprocess.Popen([BINARY, *command, "--json"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment())
+        process.stdout.readline()  # the first validation
+        process.send_signal(signal.SIGINT)
+        error = process.communicate(timeout=600)[1].decode()
+        self.assertEqual(process.returncode, 1, error)
+        self.assertRegex(error, r"stopped after step \d+ of 300; the same command with --resume goes on from there")
+        self.assertIn("checkpoint.safetensors", self.files("parts"))
+        self.fails(1, *command, mentions=["is there from a run that was stopped"])
+        self.fails(1, *command, "--seed", "2", "--resume", mentions=["is of another run"])
+        self.succeeds(*command, "--resume")
+        self.assertEqual(self.files("parts"), self.files("whole"))
+
+    def test_a_quantised_model_answers_nearly_the_same(self):
+        self.train("model", "--steps", "60")
+        model, small = self.folder / "model", self.folder / "small"
+        (model / "merges.txt").write_text("of a tokenizer")
+        (model / "checkpoint.safetensors").write_bytes(b"")
+        self.assertRegex(self.succeeds("quantise", model, "-o", small).stdout.decode(), r"/small: [\d.]+ KB of parameters, before [\d.]+ KB\n")
+        self.assertEqual(sorted(self.files("small")), ["config.json", "merges.txt", "model.safetensors"])
+        self.assertLess(3 * len(self.files("small")["model.safetensors"]), len(self.files("model")["model.safetensors"]))
+        answers = [json.loads(self.succeeds("try", "digits", self.data, "--model", folder, "--json").stdout)["probabilities"] for folder in (model, small)]
+        self.assertNotEqual(*answers)
+        for before, after in zip(*answers):
+            self.assertAlmostEqual(before, after, delta=0.03)
+        found = [json.loads(self.succeeds("inspect", folder, "--json").stdout)["config"] for folder in (model, small)]
+        self.assertEqual(*found)
+        self.assertEqual({name: found[0][name] for name in ("model", "height", "heads", "classes")}, {"model": "polyhead-image-classifier", "height": 4, "heads": 4, "classes": 4})
+        values = sum(math.prod(tensor["shape"]) for tensor in json.loads(self.succeeds("inspect", model, "--json").stdout)["tensors"])
+        self.assertEqual(found[0]["parameters"], values)
+        self.fails(2, "quantise", model, "-o", model, mentions=["is there already"])
+        self.fails(1, "quantise", small, "-o", self.folder / "smaller", mentions=["there is a tensor", ".scale already"])
+        self.fails(1, "quantise", self.folder, "-o", self.folder / "smaller", mentions=["is no folder that `polyhead train` made"])
+
+    def test_without_a_model_the_one_of_the_program_answers(self):
+        def ask(task, text):
+            result = self.succeeds("try", task, text, "--json")
+            self.assertRegex(result.stderr.decode(), r"the model is '\w+', which is part of polyhead \(MODELS\.md\)")
+            return json.loads(result.stdout)
+
+        mixed = ask("sentiment", "I am very happy with how it looks, but the manual is too complicated")
+        read = {head["name"]: sum(word["weight"] for word in head["words"] if word["word"] in ("very", "happy", "too", "complicated")) for head in mixed["heads"]}
+        self.assertGreater(read["pooling head 0 (positive)"], 0.6)
+        self.assertGreater(read["pooling head 1 (negative)"], 0.6)
+        for text, side in (("What a wonderful lens, I love it.", 1), ("The menu is a terrible mess and the sound is awful.", -1)):
+            self.assertGreater(side * ask("sentiment", text)["rating"], 1, text)
+        answer = ask("translate", "The small red car is parked outside.")
+        self.assertEqual((answer["translation"], answer["complete"]), ("La petite voiture rouge est garée dehors.", True))
+        self.assertEqual([word["read"] for word in answer["words"] if word["word"] == "voiture"], ["car"])
+
+    def test_view_opens_trained_models(self):
+        text = "The menu is a terrible mess."
+        self.assertEqual(self.succeeds("view", "--text", text, "--json").stdout, self.succeeds("try", "sentiment", text, "--json").stdout)
+        self.train("model", "--steps", "1")
+        page = self.folder / "page.html"
+        self.succeeds("view", self.folder / "model", "--text", self.data, "-o", page)
+        self.assertIn("image classifier", page.read_text())
+        self.fails(2, "view", self.folder / "model", "--text", self.data, "--head", "1", mentions=["--head is not for a model that `polyhead train` made"])
+        self.fails(2, "view", "--text", text, "--truncate", mentions=["--truncate needs MODEL_DIR"])
+        self.fails(2, "view", mentions=["there is no text"])
+        self.fails(2, "try", "digits", self.data, "--beams", "2", "--model", self.folder / "model", mentions=["--beams is an option of translate, not of digits"])
+
+    def test_wrong_calls_say_what_is_allowed(self):
+        model = self.folder / "model"
+        self.fails(2, "train", "digit", "-o", model, mentions=["'digit' is not a task; did you mean 'digits'?"])
+        self.fails(2, "train", "digits", mentions=["--output"])
+        self.fails(1, "train", "digits", "-o", model, mentions=["digits needs --data FILE"])
+        self.fails(1, "train", "digits", "--data", self.folder / "none.npz", "-o", model, mentions=["none.npz"])
+        self.fails(1, "train", "digits", "--data", self.data, "-o", model, "--resume", mentions=["there is no run to resume"])
+        self.fails(2, "try", "digits", "--model", model, mentions=["there is no input"])
+        self.fails(1, "try", "digits", self.data, "--model", model, mentions=["config.json"])
+        self.assertFalse(model.exists())
+
+
+def write_opinions(path, good="2", bad="-1.5", count=160):
+    draw = random.Random(1)
+    frames = ("The {} is {}", "this {} looks {}", "I find its {} {}")
+    with open(path, "w") as file:
+        for _ in range(count):
+            positive = draw.random() < 0.5
+            word = draw.choice(("bright", "lovely", "clever") if positive else ("dull", "broken", "clumsy"))
+            file.write(f"{good if positive else bad}\t{draw.choice(frames).format(draw.choice(('screen', 'menu', 'sound', 'lens')), word)}\n")
+
+
+class Classify(ProgramTest):
+    def setUp(self):
+        super().setUp()
+        self.data, self.model = self.folder / "opinions.tsv", self.folder / "model"
+
+    def train(self, *options):
+        return self.succeeds("train", "classify", "--data", self.data, "-o", self.model, *options).stdout.decode()
+
+    def try_json(self, *options):
+        return json.loads(self.succeeds("try", "sentiment", *options, "--model", self.model, "--json").stdout)
+
+    def test_ratings_are_learned_scored_and_explained(self):
+        write_opinions(self.data)
+        with open(self.data, "a") as file:
+            file.write("five\tThe lens is odd\n")
+        result = self.succeeds("train", "classify", "--data", self.data, "-o", self.model, "--steps", "80")
+        self.assertIn("for comparison, a bag of words and word pairs: accuracy ", result.stdout.decode())
+        self.assertIn("line 161", result.stderr.decode())
+        self.assertEqual(sorted(path.name for path in self.model.iterdir()), ["config.json", "merges.txt", "model.safetensors"])
+        self.assertEqual(json.loads((self.model / "config.json").read_text())["model_type"], "polyhead-text-classifier")
+
+        score = self.try_json("--score", self.data, "--baseline", self.data, "--ablate")
+        self.assertEqual((score["texts"], score["counted"]), (160, 160))
+        self.assertGreater(score["accuracy"], 0.9)
+        self.assertGreater(score["bag_of_words"]["correlation"], 0.9)
+        self.assertEqual(score["halves"]["texts"], 200)
+        self.assertEqual([row["head"] for row in score["without"]][-4:], ["pooling head 0 (positive)", "pooling head 1 (negative)", "pooling head 2", "pooling head 3"])
+
+        good, bad = (self.try_json(f"its {word} sound") for word in ("lovely", "broken"))
+        self.assertGreater(good["rating"], 0)
+        self.assertLess(bad["rating"], 0)
+        self.assertIn("lovely", [read["word"] for read in good["heads"][0]["words"]])
+        text = self.succeeds("try", "sentiment", "its lovely sound", "--model", self.model).stdout.decode()
+        self.assertRegex(text, r"^rating \d\.\d\d \(positive\)\n  pooling head 0 \(positive\) +-?\d\.\d\d  reads ")
+        shown = [float(line.split(")")[-1].split("reads")[0].split()[-1]) for line in text.splitlines()[1:3]]
+        for part, head in zip(shown, good["heads"]):
+            self.assertAlmostEqual(part, head["part"], delta=0.0051)
+
+    def test_labels_are_learned(self):
+        write_opinions(self.data, "praise", "blame")
+        self.train("--steps", "80")
+        answer = self.try_json("this menu looks clever")
+        self.assertEqual(answer["label"], "praise")
+        self.assertAlmostEqual(sum(answer["probabilities"].values()), 1)
+        self.assertNotIn("part", answer["heads"][0])
+        self.assertRegex(self.succeeds("try", "sentiment", "--score", self.data, "--model", self.model).stdout.decode(), r"^accuracy [01]\.\d{4} \(160 texts\)\n$")
+        self.fails(1, "try", "sentiment", "--score", self.data, "--baseline", self.data, "--model", self.model, mentions=["a bag of words answers with ratings"])
+
+    def test_wrong_calls_say_what_is_allowed(self):
+        self.data.write_text("".join(f"{i % 2}\ttext number {i}\n" for i in range(40)))
+        self.fails(1, "train", "classify", "--data", self.data, "-o", self.model, mentions=["ratings are from 0 to 1; they must be on both sides of 0"])
+        self.data.write_text("")
+        self.fails(1, "train", "classify", "--data", self.data, "-o", self.model, mentions=["opinions.tsv"])
+        self.fails(2, "try", "sentiment", "fine", "--ablate", "--model", self.model, mentions=["--ablate and --baseline need --score FILE"])
+        self.fails(1, "try", "sentiment", "fine", "--model", self.model, mentions=["config.json"])
+        self.assertFalse(self.model.exists())
+
+
+class Translate(ProgramTest):
+    def setUp(self):
+        super().setUp()
+        self.data, self.model = self.folder / "pairs.tsv", self.folder / "model"
+        numbers, things = {"two": "deux", "three": "trois", "six": "six"}, {"hats": "chapeaux", "trees": "arbres", "keys": "clefs", "boats": "bateaux"}
+        pairs = [(f"{a} {b} and {c} {d}", f"{numbers[a]} {things[b]} et {numbers[c]} {things[d]}") for a in numbers for b in things for c in numbers for d in things]
+        with open(self.data, "w") as file:
+            for english, french in pairs:
+                file.write(f"{english}\t{french}\n")
+            file.write("no translation\n")
+
+    def test_sentence_pairs_are_learned_scored_and_aligned(self):
+        result = self.succeeds("train", "translate", "--data", self.data, "-o", self.model, "--steps", "6")
+        self.assertIn("line 145", result.stderr.decode())
+        self.assertIn("step 6: loss ", result.stdout.decode())
+        self.assertEqual(sorted(path.name for path in self.model.iterdir()), ["config.json", "merges.txt", "model.safetensors"])
+        (self.folder / "few.tsv").write_text("".join(self.data.read_text().splitlines(keepends=True)[:9]))
+        score = json.loads(self.succeeds("try", "translate", "--score", self.folder / "few.tsv", "--model", self.model, "--beams", "2", "--json").stdout)
+        self.assertEqual((score["sentences"], score["beams"]), (9, 2))
+        self.assertTrue(0 <= score["bleu"] <= 100)
+        (self.folder / "links.tsv").write_text("two hats\tdeux chapeaux\t0-0 1-1\n")
+        links = json.loads(self.succeeds("try", "translate", "--score", self.folder / "links.tsv", "--baseline", self.data, "--model", self.model, "--json").stdout)
+        self.assertEqual(links["alignment_error_rate"]["ibm_model_2"], 0)
+        self.assertEqual(links["alignment_error_rate"]["diagonal"], 0)
+        answer = json.loads(self.succeeds("try", "translate", "two hats", "--model", self.model, "--json").stdout)
+        for row in answer["attentions"][-1][0]:
+            self.assertAlmostEqual(sum(row), 1, places=5)
+        self.fails(2, "try", "translate", "two hats", "--baseline", self.data, "--model", self.model, mentions=["--baseline needs --score"])
+        self.fails(1, "try", "translate", "two hats " * 60, "--model", self.model, mentions=["the model takes at most 100"])
+
+
+class Heads(ProgramTest):
+    def test_a_study_that_was_stopped_goes_on_and_tells_each_run(self):
+        command = ["train", "heads", "-o", str(self.folder / "heads"), "--steps", "1", "--threads", "1", "--json"]
+        process = subprocess.Popen([BINARY, *command], stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment(), start_new_session=True)
+        run = json.loads(process.stdout.readline())
+        os.killpg(process.pid, signal.SIGINT)  # as Ctrl-C: both processes get it
+        error = process.communicate(timeout=600)[1].decode()
+        self.assertEqual(process.returncode, 1, error)
+        self.assertIn("the same command goes on from there", error)
+        self.assertEqual((run["task"], run["heads"], run["seed"]), ("grammar", 1, 1))
+        self.assertGreater(run["megabytes"], 1)
+        self.fails(1, *command[:-4], "2", "--threads", "1", mentions=["grammar-1-1", "is of another run"])
+
+
+if __name__ == "__main__":
+    unittest.main()
