@@ -18,6 +18,7 @@ void bind_files(nanobind::module_& m);    // io/attention_parameters.h
 void bind_device(nanobind::module_& m);   // device.h, executor.h
 void bind_jax(nanobind::module_& m);      // sdpa.h, for XLA
 void bind_viewer(nanobind::module_& m);   // viewer.h, models/sentence_model.h
+void bind_models(nanobind::module_& m);   // models/default_models.h and the trained models
 void bind_program(nanobind::module_& m);  // the command line program
 
 }  // namespace polyhead::python

@@ -29,5 +29,6 @@ NB_MODULE(_core, m) {
   polyhead::python::bind_device(m);
   polyhead::python::bind_jax(m);
   polyhead::python::bind_viewer(m);
+  polyhead::python::bind_models(m);
   polyhead::python::bind_program(m);
 }

@@ -83,6 +83,10 @@ viewer::Text read_set(nb::handle object, Kept& kept) {
   set.block_keys = read_flags(object["block_keys"], "block_keys");
   if (!object["links"].is_none()) set.links = viewer::Links{.sure = read_pairs(object["links"], "links"), .possible = read_pairs(object["possible_links"], "possible_links")};
   if (!object["gate"].is_none()) set.gate = kept.maps.emplace_back(object["gate"]).view;
+  if (const nb::object image = object["image"]; !image.is_none()) {
+    kept.arrays.push_back(Array::required(image[0], "image"));
+    set.image = viewer::Image{.pixels = kept.arrays.back().view(), .rows = nb::cast<std::int64_t>(image[1]), .columns = nb::cast<std::int64_t>(image[2])};
+  }
   kept.arrays.push_back(Array::input(object["pair_bias"], "pair_bias"));
   if (const TensorView& bias = kept.arrays.back().view()) set.pair_bias = ConstTensorView(bias).expand(set.attentions.shape());
   const nb::dict vectors = nb::cast<nb::dict>(object["vectors"]);

@@ -12,7 +12,7 @@ Letters, in every docstring: ``*`` any number of leading (batch) dimensions, ``N
 import importlib
 from typing import TYPE_CHECKING
 
-from . import _attention, _cache, _capture, _device, _layer, _view
+from . import _attention, _cache, _capture, _device, _layer, _view, models
 from ._attention import *
 from ._cache import *
 from ._capture import *
@@ -21,7 +21,7 @@ from ._device import *
 from ._layer import *
 from ._view import *
 
-__all__ = ["__version__"]
+__all__ = ["__version__", "models"]
 __all__ += _attention.__all__
 __all__ += _cache.__all__
 __all__ += _capture.__all__

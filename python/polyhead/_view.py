@@ -64,6 +64,8 @@ def view(
     possible_links: Any = None,
     gate: Any = None,
     pair_bias: Array | None = None,
+    image: Array | None = None,
+    patches: tuple[int, int] | None = None,
     title: str | None = None,
     q: Any = None,
     k: Any = None,
@@ -109,6 +111,10 @@ def view(
         possible_links: further pairs that are not wrong.
         gate: gates in [0, 1] that multiplied the heads' outputs, with the dimensions of source and V instead of S; a strip beside the map.
         pair_bias: what was added to the scores, broadcasts to ``[layers, heads, T, S]``; a further tab shows the attention weights without it.
+        image: with self attention: the grey-scale image ``[height, width]`` in [0, 1] (0: black) that the tokens are made from; of a batch
+            ``[B, height, width]``. The page shows it beside its patches, tinted by where a chosen patch looks.
+        patches: rows and columns of the image's patches, which are the tokens that are not special, row by row from the top left. If special is not
+            given, the tokens before them are special.
         q: with attention weights: the queries ``[layers, heads, T, H]`` that they were computed from, or a list of layers as of source; of a batch
             as source has it. With q and k the page shows how each weight is computed, with v also the head's output.
         k: the keys ``[layers, K, S, H]``; K is heads, or a divisor of it where heads share keys.
@@ -174,7 +180,7 @@ def view(
     if isinstance(source, (str, os.PathLike)):
         if text is None:
             raise ValueError("text is missing; source is the folder of a model, which needs one")
-        given = {"tokens": tokens, "keys": keys, "special": special, "segments": segments, "block_keys": block_keys, "axes": axes, "links": links, "possible_links": possible_links, "gate": gate, "pair_bias": pair_bias, "pooling": pooling, **vectors}
+        given = {"tokens": tokens, "keys": keys, "special": special, "segments": segments, "block_keys": block_keys, "axes": axes, "links": links, "possible_links": possible_links, "gate": gate, "pair_bias": pair_bias, "image": image, "patches": patches, "pooling": pooling, **vectors}
         if wrong := [name for name, value in given.items() if value is not None]:
             raise ValueError(f"{' and '.join(wrong)}: for attention weights; source is the folder of a model, which has its own")
         page = Page(_core.model_page(source, [text] if isinstance(text, str) else text, pair, title, truncate, lang, values, heads_off(without)))
@@ -185,7 +191,7 @@ def view(
             source = source.layers()
         if vectors and pooling is not None:
             raise ValueError(f"{', '.join(vectors)}: for the computation of a single weight, and the cells of pooled maps are blocks")
-        texts = sets(source, text, tokens, keys, special, segments, block_keys, axes, links, possible_links, gate, pair_bias, vectors, without, pooling)
+        texts = sets(source, text, tokens, keys, special, segments, block_keys, axes, links, possible_links, gate, pair_bias, image, patches, vectors, without, pooling)
         page = Page(_core.page(texts, "polyhead" if title is None else title, lang, values, without_measure))
     if path is not None:
         page.save(path)

@@ -271,6 +271,23 @@ def _changes(value: Any, layers: int, heads: int) -> list[tuple[int, int, float]
     return result
 
 
+def _images(image: Any, patches: Any, batch: int | None) -> list[Any]:
+    """The image of each text; none without one."""
+    if image is None and patches is None:
+        return []
+    if image is None or patches is None:
+        raise ValueError("image and patches belong together: give both, or none")
+    if not _is_list(patches) or len(patches) != 2 or not all(isinstance(count, int) and not isinstance(count, bool) and count > 0 for count in patches):
+        raise ValueError(f"patches is {patches!r}; it must be two ints from 1, the rows and columns of patches")
+    if not _has_shape(image):
+        raise TypeError(f"image is of type {type(image).__name__}; it must be an array")
+    _refuse_gradients([image], "image")
+    wanted = "[height, width]" if batch is None else f"[{batch}, height, width]"
+    if len(image.shape) != (2 if batch is None else 3) or batch is not None and image.shape[0] != batch:
+        raise ValueError(f"image is {_shape(image)}; it must be {wanted}")
+    return [image] if batch is None else [image[place] for place in range(batch)]
+
+
 def _count(tokens: Any, text: Any) -> int | None:
     """How many texts the words are for; None for one."""
     tokens = _plain(tokens)
@@ -279,13 +296,13 @@ def _count(tokens: Any, text: Any) -> int | None:
     return len(text) if _is_list(text) else None
 
 
-def sets(source: Any, text: Any, tokens: Any, keys: Any, special: Any, segments: Any, block_keys: Any, axes: Any, links: Any, possible_links: Any, gate: Any, pair_bias: Any, vectors: dict[str, Any], without: Any, pooling: str | None) -> list[dict[str, Any]]:
+def sets(source: Any, text: Any, tokens: Any, keys: Any, special: Any, segments: Any, block_keys: Any, axes: Any, links: Any, possible_links: Any, gate: Any, pair_bias: Any, image: Any, patches: Any, vectors: dict[str, Any], without: Any, pooling: str | None) -> list[dict[str, Any]]:
     """The texts of a page, each with its further sets as tabs, as the bindings read them."""
     count = _count(tokens, text)
     tabs = _maps(source, count)
     batch = tabs[0].batch
     if pooling is not None:
-        tabs = [_pooled(tabs, tokens, keys, {"special": special, "segments": segments, "block_keys": block_keys, "links": links, "possible_links": possible_links, "gate": gate, "pair_bias": pair_bias})]
+        tabs = [_pooled(tabs, tokens, keys, {"special": special, "segments": segments, "block_keys": block_keys, "links": links, "possible_links": possible_links, "gate": gate, "pair_bias": pair_bias, "image": image})]
     if batch is not None and count is not None and batch != count:
         raise ValueError(f"source has a batch of {batch}; there are words for {count} texts")
     if text is not None and not isinstance(text, str) and batch is None:
@@ -294,7 +311,7 @@ def sets(source: Any, text: Any, tokens: Any, keys: Any, special: Any, segments:
         raise ValueError(f"text must be {batch} str, one for each text of the batch")
     if axes is not None and (not _is_list(axes) or len(axes) != 2):
         raise TypeError("axes must be two str, the names of the query axis and of the key axis")
-    for name, value in (("axes", axes), ("gate", gate), ("pair_bias", pair_bias), ("without", without)):
+    for name, value in (("axes", axes), ("gate", gate), ("pair_bias", pair_bias), ("image", image), ("without", without)):
         if value is not None and len(tabs) > 1:
             raise ValueError(f"{name} is for one set of maps; source has {len(tabs)}: {', '.join(tab.name for tab in tabs)}")
     if vectors and len(tabs) > 1:
@@ -314,10 +331,16 @@ def sets(source: Any, text: Any, tokens: Any, keys: Any, special: Any, segments:
         if len(given) > 4 or any(extent not in (1, full) for extent, full in zip(given[::-1], whole[::-1])):
             raise ValueError(f"pair_bias is {given}; it must broadcast to [layers, heads, T, S] = {whole}")
     vectors = _vectors(vectors, count, batch)
-    return [_text(tabs, place, batch, text, tokens, keys, special, segments, block_keys, axes, links, possible_links, gates, pair_bias, _vectors_of(vectors, place, batch), without, pooling) for place in range(1 if batch is None else batch)]
+    if image is not None and keys is not None:
+        raise ValueError("image is for self attention, and keys are given, which are other tokens")
+    images = _images(image, patches, batch)
+    if images and special is None:
+        special = [1] * max(0, tabs[0].T - patches[0] * patches[1]) + [0] * min(tabs[0].T, patches[0] * patches[1])
+        special = special if batch is None else [special] * batch
+    return [_text(tabs, place, batch, text, tokens, keys, special, segments, block_keys, axes, links, possible_links, gates, pair_bias, (images[place], *patches) if images else None, _vectors_of(vectors, place, batch), without, pooling) for place in range(1 if batch is None else batch)]
 
 
-def _text(tabs: list[_Maps], place: int, batch: int | None, text: Any, tokens: Any, keys: Any, special: Any, segments: Any, block_keys: Any, axes: Any, links: Any, possible_links: Any, gates: Any, pair_bias: Any, vectors: dict[str, Any], without: Any, pooling: str | None) -> dict[str, Any]:
+def _text(tabs: list[_Maps], place: int, batch: int | None, text: Any, tokens: Any, keys: Any, special: Any, segments: Any, block_keys: Any, axes: Any, links: Any, possible_links: Any, gates: Any, pair_bias: Any, image: Any, vectors: dict[str, Any], without: Any, pooling: str | None) -> dict[str, Any]:
     def part(value: Any, name: str) -> Any:
         return _of_text(value, name, place, batch)
 
@@ -351,7 +374,7 @@ def _text(tabs: list[_Maps], place: int, batch: int | None, text: Any, tokens: A
             "query_axis": axes[0] if axes else "", "key_axis": axes[1] if axes else "",
             "block_keys": [bool(flag) for flag in key._checked("block_keys", blocked, (0, 1), "True or False")] if masked else None,
             "links": _pairs(part(links, "links"), "links") if linked else None, "possible_links": _pairs(part(possible_links, "possible_links"), "possible_links"),
-            "gate": None if gates is None else (gates[0] if batch is None else [layer[place] for layer in gates[0]]), "pair_bias": pair_bias, "vectors": vectors, "without": changes, "tabs": [],
+            "gate": None if gates is None else (gates[0] if batch is None else [layer[place] for layer in gates[0]]), "pair_bias": pair_bias, "image": image, "vectors": vectors, "without": changes, "tabs": [],
         })
     if links is not None and len(tabs) > 1 and not any(tab.sides == ("query", "key") for tab in tabs):
         raise ValueError(f"links are for cross-attention; source has {', '.join(tab.name for tab in tabs)}")

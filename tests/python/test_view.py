@@ -149,6 +149,17 @@ def test_gates_and_weights_without_a_pair_bias():
         assert np.abs(np.array([[decoded(head, 4, 5) for head in heads] for heads in entry["gate"]]) - gate).max() <= BOUND
 
 
+def test_images():
+    image = np.linspace(0, 1, 48, dtype=np.float32).reshape(6, 8)
+    greys = np.round(255 * image).astype(np.uint8).tobytes()
+    (entry,) = sets_of(polyhead.view(maps(2, 3, 7, 7), image=torch.tensor(image), patches=(3, 2)))
+    assert entry["image"] == {"height": 6, "width": 8, "rows": 3, "columns": 2, "pixels": base64.b64encode(greys).decode()}
+    assert entry["queries"]["special"] == [0]  # the token before the patches
+    entries = sets_of(polyhead.view([maps(2, 3, 7, 7)], image=np.stack([image, image.T.reshape(6, 8)]), patches=(3, 2), special=[[0, 0, 0, 1, 0, 0, 0]] * 2))
+    assert [entry["queries"]["special"] for entry in entries] == [[3], [3]]
+    assert entries[0]["image"]["pixels"] != entries[1]["image"]["pixels"]
+
+
 def output(**fields):
     return transformers.modeling_outputs.Seq2SeqModelOutput(**fields)
 
@@ -174,6 +185,13 @@ WRONG = {
     "possible links": (ValueError, "possible_links are given without links", MAPS, {"possible_links": [(0, 1)]}),
     "gate": (ValueError, r"gate is float32 \[2,3,3,4\]; it must be floating and \[layers,heads,T,V\] = \[2,3,4,V\]", MAPS, {"gate": MAPS[:, :, :3]}),
     "pair bias": (ValueError, r"pair_bias is \[4, 5\]; it must broadcast to \[layers, heads, T, S\] = \[2, 3, 4, 4\]", MAPS, {"pair_bias": np.zeros((4, 5), np.float32)}),
+    "image alone": (ValueError, "image and patches belong together", MAPS, {"image": np.zeros((4, 4))}),
+    "image": (ValueError, r"image is \[4, 4, 3\]; it must be \[height, width\]", MAPS, {"image": np.zeros((4, 4, 3)), "patches": (2, 2)}),
+    "patches": (ValueError, r"patches is \(2, 0\); it must be two ints from 1", MAPS, {"image": np.zeros((4, 4)), "patches": (2, 0)}),
+    "uneven patches": (ValueError, r"2 x 3 patches do not divide the image \[4,4\]", MAPS, {"image": np.zeros((4, 4)), "patches": (2, 3)}),
+    "too many patches": (ValueError, "4 tokens, 0 of them special, for 4 x 2 patches", MAPS, {"image": np.zeros((4, 4)), "patches": (4, 2)}),
+    "pixels": (ValueError, "the image has the pixel 255; pixels must be in", MAPS, {"image": np.full((4, 4), 255.0), "patches": (2, 2)}),
+    "image of two sides": (ValueError, "image is for self attention, and keys are given", MAPS, {"keys": list("abcd"), "image": np.zeros((4, 4)), "patches": (2, 2)}),
     "changes": (ValueError, r"without is \[2, 2\]; it must be \[layers, heads\] = \[2, 3\] or a dict {\(layer, head\): change}", MAPS, {"without": np.zeros((2, 2))}),
     "head": (ValueError, "without has the head 1.3; source has the layers 0 to 1, each with the heads 0 to 2", MAPS, {"without": {(1, 3): 0.5}}),
     "endless": (ValueError, "without has the change inf for head 1.2; it must be finite", MAPS, {"without": {(1, 2): np.inf}}),

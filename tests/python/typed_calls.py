@@ -33,6 +33,10 @@ def numpy_calls(q: Array, flag: bool) -> None:
     assert_type(polyhead.head_statistics(q, q)["entropy"], Array)
     assert_type(polyhead.pooled_map(q, q, 2, 2), Array)
     assert_type(polyhead.quantize_rows(q), tuple[Array, Array])
+    model = polyhead.models.load("sentiment")
+    if isinstance(model, polyhead.models.TextClassifier):
+        assert_type(model("fine").rating, float | None)
+        assert_type(model("fine").pooling, Array)
     layer = polyhead.MultiHeadAttention(8, 2)
     assert_type(layer(q), Array)
     result, saved = layer.forward(q, block_keys=q)

@@ -371,6 +371,8 @@ def calls(folder: Path) -> dict[str, tuple[Callable[..., Any], dict[str, Any], W
                 "possible_links": ([], [[(0, 1)]]),
                 "gate": ([x for x in NOT_ARRAYS if x is not None], [shaped(2)]),
                 "pair_bias": (NOT_ARRAYS, [shaped(2)]),
+                "image": ([], [shaped(2, 3)]),
+                "patches": ([], [(1, 2)]),
                 "title": ([3, object(), Hostile()], ["\ud800"]),
                 "truncate": (NOT_FLAGS, []),
                 "lang": ([3, object(), Hostile()], ["", "de", "\ud800"]),
