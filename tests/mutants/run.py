@@ -37,6 +37,7 @@ PROGRAMS = {
     "training": ("test_training", ["tests/training/test_training"]),
     "io": ("test_io", ["src/io/test_io"]),
     "tokenizer": ("test_tokenizer", ["src/models/test_tokenizer"]),
+    "byte_pairs": ("test_byte_pair_tokenizer", ["src/models/test_byte_pair_tokenizer"]),
     "reference": ("test_reference", ["src/reference/test_reference"]),
 }
 
