@@ -9,6 +9,7 @@
 #include "polyhead/io/atomic_file.h"
 #include "terminal.h"
 #include "text_layout.h"
+#include "training/classification.h"
 #include "view_input.h"
 
 namespace polyhead::app {
@@ -52,7 +53,10 @@ void write_page(const PageFile& file, const models::TextModel& model, const std:
   const viewer::Tokens tokens{.pieces = answer.text.pieces};
   const std::int64_t heads = answer.pooling.extent(0), length = answer.pooling.extent(1);
   const viewer::Text encoder{.text = text, .queries = tokens, .attentions = answer.attentions, .name = "Encoder"};
-  write(file, kind_of(model.classifier.config.labels.empty() ? "rates texts" : "classifies texts", model.classifier.config),
+  const bool rates = model.classifier.config.labels.empty();
+  std::string kind = kind_of(rates ? "rates texts" : "classifies texts", model.classifier.config);
+  if (rates && heads > training::kNegativeHead) append(kind, cat("; trained so that pooling head ", training::kPositiveHead, " reads what is positive, head ", training::kNegativeHead, " what is negative"));
+  write(file, kind,
         {.text = text, .queries = {.pieces = {"[answer]"}}, .keys = tokens, .attentions = answer.pooling.view().reshape({1, heads, 1, length}), .name = "Pooling heads", .tabs = {encoder}}, "#layer=0&head=0&view=read&row=0");
 }
 
@@ -64,9 +68,10 @@ void write_page(const PageFile& file, const models::Translator& model, const std
   source.special.back() = target.special.front() = true;
   const viewer::Text encoder{.text = text, .queries = source, .attentions = answer.source_attentions, .name = "Encoder"};
   const viewer::Text decoder{.text = answer.text, .queries = target, .attentions = answer.target_attentions, .name = "Decoder"};
-  write(file, kind_of("translator, encoder and decoder", model.config),
+  const std::int64_t guided_layer = model.config.layers - 1;
+  write(file, cat(kind_of("translator, encoder and decoder", model.config), "; trained so that head ", model.config.guided_head, " of the cross-attention's layer ", guided_layer, " reads the word that a word comes from"),
         {.text = text, .queries = target, .keys = source, .attentions = answer.attentions, .name = "Cross-attention", .tabs = {encoder, decoder}, .links = std::move(links)},
-        cat("#pieces=merged&layer=", model.config.layers - 1, "&head=", model.config.guided_head));  // links are of words
+        cat("#pieces=merged&layer=", guided_layer, "&head=", model.config.guided_head));  // links are of words
 }
 
 }  // namespace polyhead::app
