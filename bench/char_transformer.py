@@ -53,7 +53,7 @@ def layer(x: Tensor, p: dict[str, Tensor], prefix: str) -> Tensor:
     q, k, v = (linear(f"attention.{name}", normed).unflatten(-1, (HEADS, -1)).transpose(1, 2) for name in "qkv")
     attended = F.scaled_dot_product_attention(q, k, v, is_causal=True).transpose(1, 2).flatten(-2)
     x = x + linear("attention.output", attended)
-    return x + linear("feed_forward.output", F.gelu(linear("feed_forward.hidden", norm("output_norm", x))))
+    return x + linear("feed_forward.output", F.gelu(linear("feed_forward.hidden", norm("feed_forward_norm", x))))
 
 
 class PyTorch:

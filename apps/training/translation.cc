@@ -263,7 +263,7 @@ class Translating final : public Task {
   }
 
   nn::AttentionWeightsGradient guided() {
-    const nn::MultiHeadAttention::Saved& attention = saved_.decoder.layers.back().memory_attention;
+    const nn::MultiHeadAttention::Saved& attention = saved_.decoder.layers.back().cross_attention;
     const std::int64_t head = model_.config.guided_head, b = in_.extent(0), s = in_.extent(1), t = target_.extent(1);
     Tensor p = workspace_.tensor(DType::f32, {b, 1, t, s});
     MapsInput maps = attention.maps();

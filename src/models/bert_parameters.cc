@@ -79,7 +79,7 @@ EncoderLayer load_layer(Checkpoint& file, const std::string& prefix, const BertC
   nn::Linear hidden = file.linear(prefix + "intermediate.dense", config.hidden_width, width);
   layer.feed_forward =
       nn::FeedForward(std::move(hidden), file.linear(prefix + "output.dense", width, config.hidden_width), config.activation);
-  layer.output_norm = file.norm(prefix + "output.LayerNorm", config);
+  layer.feed_forward_norm = file.norm(prefix + "output.LayerNorm", config);
   return layer;
 }
 

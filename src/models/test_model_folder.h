@@ -70,7 +70,7 @@ inline std::vector<io::NamedTensor> hf_tensors(const BertEncoder& encoder, const
                                                                        {".attention_norm.", ".attention.output.LayerNorm."},
                                                                        {".feed_forward.hidden.", ".intermediate.dense."},
                                                                        {".feed_forward.output.", ".output.dense."},
-                                                                       {".output_norm.", ".output.LayerNorm."}};
+                                                                       {".feed_forward_norm.", ".output.LayerNorm."}};
   std::vector<io::NamedTensor> tensors;
   encoder.visit([&](std::string name, const Tensor& tensor) {
     for (const auto& [ours, theirs] : kNames)

@@ -177,7 +177,7 @@ Translation read(const Translator& model, const BytePairText& source, const Byte
   Translation result{.text = model.tokenizer.decode(target.ids), .source = source, .target = target};
   result.source_attentions = maps_of(saved.encoder.layers, [](const auto& layer) -> const auto& { return layer.attention; });
   result.target_attentions = maps_of(saved.decoder.layers, [](const auto& layer) -> const auto& { return layer.self_attention; });
-  result.attentions = maps_of(saved.decoder.layers, [](const auto& layer) -> const auto& { return layer.memory_attention; });
+  result.attentions = maps_of(saved.decoder.layers, [](const auto& layer) -> const auto& { return layer.cross_attention; });
   result.alignment = align_words(result.attentions.view().select(0, model.config.layers - 1).select(0, model.config.guided_head), source.words, target.words, std::ssize(target.word_spans));
   return result;
 }

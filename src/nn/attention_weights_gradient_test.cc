@@ -106,13 +106,13 @@ TEST(AttentionWeightsGradient, OfLayersOfStacksIsCentralDifferences) {
     encoder.forward(x, memory, {}, &encoded);
     decoder.forward(z, memory, y, {}, &decoded);
     return test::weighted_sum(y, d_y) + of_encoder(encoded.layers[0].attention) + of_self(decoded.layers[1].self_attention) +
-           of_memory(decoded.layers[1].memory_attention) + of_first(decoded.layers[0].memory_attention);
+           of_memory(decoded.layers[1].cross_attention) + of_first(decoded.layers[0].cross_attention);
   };
   loss();
   Encoder d_encoder = zeros_like(encoder);
   Decoder d_decoder = zeros_like(decoder);
   Tensor d_x = zeros_like(x), d_z = zeros_like(z), d_memory = zeros_like(memory);
-  decoder.backward(decoded, d_y, {.x = d_z, .memory = d_memory, .parameters = &d_decoder, .self_attention_weights = of_self.gradients, .memory_attention_weights = both});
+  decoder.backward(decoded, d_y, {.x = d_z, .memory = d_memory, .parameters = &d_decoder, .self_attention_weights = of_self.gradients, .cross_attention_weights = both});
   encoder.backward(encoded, d_memory, {.x = d_x, .parameters = &d_encoder, .attention_weights = of_encoder.gradients});
   auto leaves = test::parameter_leaves(encoder, d_encoder);
   for (const test::Leaf& leaf : test::parameter_leaves(decoder, d_decoder)) leaves.push_back(leaf);
@@ -132,7 +132,7 @@ TEST(AttentionWeightsGradient, OfAModelIsCentralDifferences) {
   EncoderDecoder grads = zeros_like(model);
   const auto loss = [&] {
     model.forward(source, target, logits, {}, &saved);
-    return test::weighted_sum(logits, d_logits) + guide(saved.decoder.layers[0].memory_attention);
+    return test::weighted_sum(logits, d_logits) + guide(saved.decoder.layers[0].cross_attention);
   };
   loss();
   model.backward(saved, d_logits, {.parameters = &grads, .source_attention_weights = guide.gradients});

@@ -38,22 +38,22 @@ void layer_forward(const char* operation, const DecoderLayer& layer, ConstTensor
     return ResidualPart{norm, layer.norm_position, dropped, with_seed(options, number).dropout_seed.value_or(0), run};
   };
   const auto like_x = [&] { return uninitialised(y.dtype(), x.shape(), options.workspace); };
-  Tensor self_attended = like_x(), memory_attended = like_x();
-  SavedResidual first = residual_forward(part(layer.self_norm, 1), x, self_attended, [&](ConstTensorView in, TensorView out) {
+  Tensor self_attended = like_x(), cross_attended = like_x();
+  SavedResidual first = residual_forward(part(layer.self_attention_norm, 1), x, self_attended, [&](ConstTensorView in, TensorView out) {
     layer.self_attention.forward({.query = in}, out, with_seed(causal(options), 0), of_saved(&Saved::self_attention));
   });
-  SavedResidual second = residual_forward(part(layer.memory_norm, 3), self_attended, memory_attended, [&](ConstTensorView in, TensorView out) {
-    attend_memory(in, out, of_saved(&Saved::memory_attention));
+  SavedResidual second = residual_forward(part(layer.cross_attention_norm, 3), self_attended, cross_attended, [&](ConstTensorView in, TensorView out) {
+    attend_memory(in, out, of_saved(&Saved::cross_attention));
   });
-  SavedResidual third = residual_forward(part(layer.output_norm, 4), memory_attended, y, [&](ConstTensorView in, TensorView out) {
+  SavedResidual third = residual_forward(part(layer.feed_forward_norm, 4), cross_attended, y, [&](ConstTensorView in, TensorView out) {
     layer.feed_forward.forward(in, out, run, of_saved(&Saved::feed_forward));
   });
   if (saved == nullptr) return;
-  saved->self_residual = std::move(first);
-  saved->memory_residual = std::move(second);
-  saved->output_residual = std::move(third);
+  saved->self_attention_residual = std::move(first);
+  saved->cross_attention_residual = std::move(second);
+  saved->feed_forward_residual = std::move(third);
   saved->self_attended = std::move(self_attended);
-  saved->memory_attended = std::move(memory_attended);
+  saved->cross_attended = std::move(cross_attended);
 }
 
 }  // namespace
@@ -71,28 +71,28 @@ DecoderLayer::DecoderLayer(const DecoderLayerConfig& config) : norm_position(con
                                .seed = derive_seed(seed, number)});
   };
   self_attention = attention(config.width, 0);
-  memory_attention = attention(config.memory_width == 0 ? config.width : config.memory_width, 1);
+  cross_attention = attention(config.memory_width == 0 ? config.width : config.memory_width, 1);
   feed_forward = FeedForward({.width = config.width,
                               .hidden_width = config.hidden_width == 0 ? 4 * config.width : config.hidden_width,
                               .activation = config.activation,
                               .gated = config.gated,
                               .dtype = config.dtype,
                               .seed = derive_seed(seed, 2)});
-  self_norm = LayerNorm({.width = config.width, .epsilon = config.epsilon, .dtype = config.dtype});
-  memory_norm = self_norm;
-  output_norm = self_norm;
+  self_attention_norm = LayerNorm({.width = config.width, .epsilon = config.epsilon, .dtype = config.dtype});
+  cross_attention_norm = self_attention_norm;
+  feed_forward_norm = self_attention_norm;
 }
 
 void DecoderLayer::forward(ConstTensorView x, ConstTensorView memory, TensorView y, const DecoderOptions& options, Saved* saved) const {
   constexpr const char* kOperation = "DecoderLayer.forward";
   const AttentionOptions& own = options.attention;
-  const DType dtype = self_norm.weight.dtype();
+  const DType dtype = self_attention_norm.weight.dtype();
   require_tensor(kOperation, {"memory", memory}, dtype);
   require_exactly(kOperation, {"y", y}, x.shape(), dtype);
   require_separate(kOperation, {"y", y}, {{"x", x}, {"memory", memory}});
   require_parameters_separate(kOperation, {{"y", y}}, *this);
   layer_forward(kOperation, *this, x, y, own, saved, [&](ConstTensorView in, TensorView out, MultiHeadAttention::Saved* of_attention) {
-    memory_attention.forward({.query = in, .key = memory}, out, with_seed(for_memory(own, options.memory_mask), 2), of_attention);
+    cross_attention.forward({.query = in, .key = memory}, out, with_seed(for_memory(own, options.memory_mask), 2), of_attention);
   });
 }
 
@@ -101,10 +101,10 @@ void DecoderLayer::backward(const Saved& saved, ConstTensorView d_y, const Decod
   constexpr const char* kOperation = "DecoderLayer.backward";
   const TensorView d_x = gradients.x, d_memory = gradients.memory;
   DecoderLayer* const grads = gradients.parameters;
-  const DType dtype = self_norm.weight.dtype();
-  require_saved(kOperation, saved.output_residual, norm_position);
+  const DType dtype = self_attention_norm.weight.dtype();
+  require_saved(kOperation, saved.feed_forward_residual, norm_position);
   const Shape& shape = saved.self_attended.shape();
-  const ConstTensorView x = saved.self_residual.x, memory = saved.memory_attention.input.key;
+  const ConstTensorView x = saved.self_attention_residual.x, memory = saved.cross_attention.input.key;
   require_exactly(kOperation, {"d_y", d_y}, shape, dtype);
   require_exactly(kOperation, {"d_x", d_x}, shape, dtype);
   std::vector<Operand> written{{"d_x", d_x}};
@@ -118,25 +118,25 @@ void DecoderLayer::backward(const Saved& saved, ConstTensorView d_y, const Decod
   if (grads != nullptr) require_gradients(kOperation, *this, *grads, read, written);
 
   const auto of = [&](auto DecoderLayer::*member) { return grads != nullptr ? &(grads->*member) : nullptr; };
-  Tensor d_memory_attended = uninitialised(dtype, shape, options.workspace), d_self_attended = uninitialised(dtype, shape, options.workspace), d_added;
-  residual_backward(output_norm, of(&DecoderLayer::output_norm), saved.output_residual, d_y, d_memory_attended, options,
+  Tensor d_cross_attended = uninitialised(dtype, shape, options.workspace), d_self_attended = uninitialised(dtype, shape, options.workspace), d_added;
+  residual_backward(feed_forward_norm, of(&DecoderLayer::feed_forward_norm), saved.feed_forward_residual, d_y, d_cross_attended, options,
                     [&](ConstTensorView d_out, TensorView d_in) {
                       feed_forward.backward(saved.feed_forward, d_out, {.x = d_in, .parameters = of(&DecoderLayer::feed_forward)}, options);
                     });
   const bool adds = d_memory && gradients.memory_write == Write::add;
   if (adds) d_added = uninitialised(dtype, memory.shape(), options.workspace);
-  residual_backward(memory_norm, of(&DecoderLayer::memory_norm), saved.memory_residual, d_memory_attended, d_self_attended, options,
+  residual_backward(cross_attention_norm, of(&DecoderLayer::cross_attention_norm), saved.cross_attention_residual, d_cross_attended, d_self_attended, options,
                     [&](ConstTensorView d_out, TensorView d_in) {
-                      memory_attention.backward(
-                          saved.memory_attention, d_out,
+                      cross_attention.backward(
+                          saved.cross_attention, d_out,
                           {.query = d_in,
                            .key = adds ? d_added.view() : d_memory,
-                           .parameters = of(&DecoderLayer::memory_attention),
-                           .attention_weights = gradients.memory_attention_weights},
+                           .parameters = of(&DecoderLayer::cross_attention),
+                           .attention_weights = gradients.cross_attention_weights},
                           options);
                     });
   if (adds) add(d_added, d_memory, options.executor);
-  residual_backward(self_norm, of(&DecoderLayer::self_norm), saved.self_residual, d_self_attended, d_x, options,
+  residual_backward(self_attention_norm, of(&DecoderLayer::self_attention_norm), saved.self_attention_residual, d_self_attended, d_x, options,
                     [&](ConstTensorView d_out, TensorView d_in) {
                       self_attention.backward(
                           saved.self_attention, d_out,
@@ -166,7 +166,7 @@ void Decoder::forward(ConstTensorView x, TensorView y, DecoderCache& cache, cons
                  [&](std::size_t i, ConstTensorView in, TensorView out, const AttentionOptions& own) {
     layer_forward(kOperation, layers[i], in, out, own, nullptr, [&](ConstTensorView queries, TensorView attended, auto*) {
       // The queries of all beams of a memory are one sequence: the memory's keys have no order that tells them apart.
-      const MultiHeadAttention& attention = layers[i].memory_attention;
+      const MultiHeadAttention& attention = layers[i].cross_attention;
       const DecoderCache::Memory& memory = cache.memory_[i];
       const auto heads_of = [&](const Tensor& tensor) { return split_heads(ConstTensorView(tensor), 1, attention.config.kv_heads); };
       const Shape by_memory{memory.k.extent(0), cache.beams_ * queries.extent(1), queries.extent(2)};
@@ -180,26 +180,26 @@ void Decoder::backward(const Saved& saved, ConstTensorView d_y, const DecoderGra
   constexpr const char* kOperation = "Decoder.backward";
   const TensorView d_memory = gradients.memory;
   if (d_memory && !saved.layers.empty()) {
-    const ConstTensorView memory = saved.layers[0].memory_attention.input.key;
+    const ConstTensorView memory = saved.layers[0].cross_attention.input.key;
     require_exactly(kOperation, {"d_memory", d_memory}, memory.shape(), memory.dtype());
     const Operand read[] = {{"d_y", d_y}, {"d_x", gradients.x}, {"memory", memory}};
     const Operand written{"d_memory", d_memory};
     polyhead::require_separate(kOperation, {&written, 1}, read);
     require_parameters_separate(kOperation, {written}, *this);
   }
-  stack_backward(kOperation, *this, saved, saved.layers.empty() ? ConstTensorView() : saved.layers[0].self_residual.x, d_y, gradients.x,
+  stack_backward(kOperation, *this, saved, saved.layers.empty() ? ConstTensorView() : saved.layers[0].self_attention_residual.x, d_y, gradients.x,
                  gradients.parameters, options, [&](std::size_t i, ConstTensorView d_out, TensorView d_in) {
                    DecoderLayer* const grads = gradients.parameters != nullptr ? &gradients.parameters->layers[i] : nullptr;
                    const bool first = i + 1 == layers.size();
                    const auto of_self = of_layer(kOperation, gradients.self_attention_weights, i, layers.size());
-                   const auto of_memory = of_layer(kOperation, gradients.memory_attention_weights, i, layers.size());
+                   const auto of_memory = of_layer(kOperation, gradients.cross_attention_weights, i, layers.size());
                    layers[i].backward(saved.layers[i], d_out,
                                       {.x = d_in,
                                        .memory = d_memory,
                                        .parameters = grads,
                                        .memory_write = first ? gradients.memory_write : Write::add,
                                        .self_attention_weights = of_self,
-                                       .memory_attention_weights = of_memory},
+                                       .cross_attention_weights = of_memory},
                                       options);
                  });
 }

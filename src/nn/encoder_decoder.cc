@@ -164,7 +164,7 @@ void EncoderDecoder::backward(const Saved& saved, ConstTensorView d_logits, cons
   Linear d_output = output_of(grads);
   output_of(*this).backward(saved.decoded, d_logits, {.x = d_decoded, .parameters = &d_output}, options);
   decoder.backward(saved.decoder, d_decoded,
-                   {.x = d_target, .memory = d_memory, .parameters = &grads.decoder, .memory_attention_weights = gradients.source_attention_weights},
+                   {.x = d_target, .memory = d_memory, .parameters = &grads.decoder, .cross_attention_weights = gradients.source_attention_weights},
                    options);
   encoder.backward(saved.encoder, d_memory, {.x = d_source, .parameters = &grads.encoder}, options);
   const auto embed_backward = [&](const Embedding& embedding, Embedding& d_embedding, ConstTensorView ids, TensorView d_x, Seed number, bool again) {

@@ -87,7 +87,7 @@ TEST(EncoderDecoder, IsItsParts) {
   // Attention weights for the source: rows sum to 1, and padding gets none.
   Tensor map(DType::f64, {2, 2, 3, 3});
   for (const DecoderLayer::Saved& layer : saved.decoder.layers) {
-    attention_map(layer.memory_attention.maps(), map, layer.memory_attention.sdpa);
+    attention_map(layer.cross_attention.maps(), map, layer.cross_attention.sdpa);
     for (std::int64_t row = 0; row < 12; ++row) {
       const double* const p = map.data<double>() + 3 * row;
       EXPECT_NEAR(p[0] + p[1] + p[2], 1, 1e-12);

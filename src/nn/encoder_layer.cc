@@ -27,7 +27,7 @@ void evaluate(const EncoderLayer& layer, ConstTensorView x, TensorView y, const 
   Tensor attended = uninitialised(y.dtype(), x.shape(), options.workspace);
   const AttentionInput input{.query = x};
   run(ChunkedAttention(layer.attention, input, options), x, layer.attention_norm, attended);
-  run(ChunkedFeedForward(layer.feed_forward, attended, {options.executor, options.workspace}), attended, layer.output_norm, y);
+  run(ChunkedFeedForward(layer.feed_forward, attended, {options.executor, options.workspace}), attended, layer.feed_forward_norm, y);
 }
 
 }  // namespace
@@ -49,7 +49,7 @@ EncoderLayer::EncoderLayer(const EncoderLayerConfig& config) : norm_position(con
                               .gated = config.gated,
                               .dtype = config.dtype,
                               .seed = derive_seed(seed, 1)});
-  output_norm = LayerNorm(norm);
+  feed_forward_norm = LayerNorm(norm);
 }
 
 void EncoderLayer::forward(ConstTensorView x, TensorView y, const AttentionOptions& options, Saved* saved) const {
@@ -71,13 +71,13 @@ void EncoderLayer::forward(ConstTensorView x, TensorView y, const AttentionOptio
   SavedResidual first = residual_forward(part(attention_norm, 1), x, attended, [&](ConstTensorView in, TensorView out) {
     attention.forward({.query = in}, out, with_seed(options, 0), of_saved(&Saved::attention));
   });
-  SavedResidual second = residual_forward(part(output_norm, 2), attended, y, [&](ConstTensorView in, TensorView out) {
+  SavedResidual second = residual_forward(part(feed_forward_norm, 2), attended, y, [&](ConstTensorView in, TensorView out) {
     feed_forward.forward(in, out, run, of_saved(&Saved::feed_forward));
   });
   if (saved == nullptr) return;
   saved->attention_residual = std::move(first);
   saved->attended = std::move(attended);
-  saved->output_residual = std::move(second);
+  saved->feed_forward_residual = std::move(second);
 }
 
 void EncoderLayer::backward(const Saved& saved, ConstTensorView d_y, const EncoderGradients<EncoderLayer>& gradients,
@@ -86,7 +86,7 @@ void EncoderLayer::backward(const Saved& saved, ConstTensorView d_y, const Encod
   const TensorView d_x = gradients.x;
   EncoderLayer* const grads = gradients.parameters;
   const DType dtype = attention_norm.weight.dtype();
-  require_saved(kOperation, saved.output_residual, norm_position);
+  require_saved(kOperation, saved.feed_forward_residual, norm_position);
   const Shape& shape = saved.attended.shape();
   require_exactly(kOperation, {"d_y", d_y}, shape, dtype);
   require_exactly(kOperation, {"d_x", d_x}, shape, dtype);
@@ -97,7 +97,7 @@ void EncoderLayer::backward(const Saved& saved, ConstTensorView d_y, const Encod
 
   const auto of = [&](auto EncoderLayer::*member) { return grads != nullptr ? &(grads->*member) : nullptr; };
   Tensor d_attended = uninitialised(dtype, shape, options.workspace);
-  residual_backward(output_norm, of(&EncoderLayer::output_norm), saved.output_residual, d_y, d_attended, options,
+  residual_backward(feed_forward_norm, of(&EncoderLayer::feed_forward_norm), saved.feed_forward_residual, d_y, d_attended, options,
                     [&](ConstTensorView d_out, TensorView d_in) {
                       feed_forward.backward(saved.feed_forward, d_out, {.x = d_in, .parameters = of(&EncoderLayer::feed_forward)}, options);
                     });

@@ -42,7 +42,7 @@ void stack_forward(const char* operation, const Stack& stack, ConstTensorView x,
                    typename Stack::Saved* saved, const F& f) {
   require(!stack.layers.empty(), operation, ": there are no layers");
   require(static_cast<bool>(x), operation, ": x is missing");
-  require_exactly(operation, {"y", y}, x.shape(), stack.layers[0].output_norm.weight.dtype());
+  require_exactly(operation, {"y", y}, x.shape(), stack.layers[0].feed_forward_norm.weight.dtype());
   require_separate(operation, {"y", y}, {{"x", x}});
   require_parameters_separate(operation, {{"y", y}}, stack);
   const std::size_t count = stack.layers.size();

@@ -69,7 +69,7 @@ DecoderCache::DecoderCache(const Decoder& decoder, ConstTensorView memory, const
   tokens_ = EncoderCache(attentions_of(kOperation, decoder.layers, &DecoderLayer::self_attention),
                          {memory.extent(0) * beams_, config.capacity, config.dtype});
   for (const DecoderLayer& layer : decoder.layers) {
-    const MultiHeadAttention& attention = layer.memory_attention;
+    const MultiHeadAttention& attention = layer.cross_attention;
     require_rows(kOperation, {"memory", memory}, "memory_width", attention.config.key_width, attention.config.dtype);
     const auto projected = [&](const Linear& projection) {
       Tensor y(attention.config.dtype, with_width(memory.shape(), projection.out_width()));

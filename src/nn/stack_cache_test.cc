@@ -91,7 +91,7 @@ TEST(StackCache, EachBeamOfADecoderIsThatBeamAlone) {
         (by_lengths ? mask.key_lengths : mask.block_keys) = by_lengths ? key_lengths : block;
         cache = DecoderCache(decoder, spoilt, {.beams = kBeams, .capacity = kTokens, .memory_mask = mask});
       }
-      for (DecoderLayer& layer : decoder.layers) fill(layer.memory_attention.k.weight, test::kNaN), fill(layer.memory_attention.v.weight, test::kNaN);
+      for (DecoderLayer& layer : decoder.layers) fill(layer.cross_attention.k.weight, test::kNaN), fill(layer.cross_attention.v.weight, test::kNaN);
       std::vector<Tensor> texts;  // [tokens,E] of each row
       for (std::int64_t r = 0; r < kRows; ++r) texts.push_back(Tensor::copy_of(prefill.view().select(0, r)));
       Tensor y = rows_like(prefill);

@@ -103,7 +103,7 @@ def stack_names(layers, norms, final):
     named = []
     for i, layer in enumerate(layers):
         at = f"layers.{i}."
-        for ours, theirs in ([("self_attention", "self_attn"), ("memory_attention", "multihead_attn")] if "memory" in norms else [("attention", "self_attn")]):
+        for ours, theirs in ([("self_attention", "self_attn"), ("cross_attention", "multihead_attn")] if "cross_attention" in norms else [("attention", "self_attn")]):
             named += attention_names(at + ours, getattr(layer, theirs))
         for number, ours in enumerate(norms, 1):
             named += own_names(f"{at}{ours}_norm", getattr(layer, f"norm{number}"))
@@ -120,11 +120,11 @@ def stack(name, make_layer, norms, count, pre, padding):
         parameter.data = torch.from_numpy(case.rng.uniform(-0.7, 0.9, tuple(parameter.shape)))
     x, d_y = case.randn("x", 2, 5, 8), case.randn("d_y", 2, 5, 8)
     y, inputs, mask = x, [x], torch.nn.Transformer.generate_square_subsequent_mask(5)
-    if "memory" in norms:
+    if "cross_attention" in norms:
         memory = case.randn("memory", 2, 4, 8)
         inputs.append(memory)
     for layer in layers:
-        if "memory" in norms:
+        if "cross_attention" in norms:
             y = layer(y, memory, tgt_mask=mask, memory_key_padding_mask=padding)
         else:
             y = layer(y, src_key_padding_mask=padding)
@@ -143,9 +143,9 @@ torch.backends.mha.set_fastpath_enabled(False)
 options = dict(d_model=8, nhead=2, dim_feedforward=12, dropout=0.0, activation="gelu", batch_first=True)
 for pre in (False, True):
     where = "pre" if pre else "post"
-    stack("encoder." + where, lambda pre: torch.nn.TransformerEncoderLayer(**options, norm_first=pre), ["attention", "output"], 2, pre,
+    stack("encoder." + where, lambda pre: torch.nn.TransformerEncoderLayer(**options, norm_first=pre), ["attention", "feed_forward"], 2, pre,
           torch.arange(5)[None] >= torch.tensor([5, 3])[:, None])
-    stack("decoder." + where, lambda pre: torch.nn.TransformerDecoderLayer(**options, norm_first=pre), ["self", "memory", "output"], 2, pre,
+    stack("decoder." + where, lambda pre: torch.nn.TransformerDecoderLayer(**options, norm_first=pre), ["self_attention", "cross_attention", "feed_forward"], 2, pre,
           torch.arange(4)[None] >= torch.tensor([2, 4])[:, None])
 
 
@@ -156,8 +156,8 @@ def encoder_decoder(name, pre, tied):
     encoder = torch.nn.ModuleList([torch.nn.TransformerEncoderLayer(**options, norm_first=pre) for _ in range(2)])
     decoder = torch.nn.ModuleList([torch.nn.TransformerDecoderLayer(**options, norm_first=pre) for _ in range(2)])
     finals = [torch.nn.LayerNorm(8) if pre else None for _ in range(2)]
-    named = [("encoder." + key, *rest) for key, *rest in stack_names(encoder, ["attention", "output"], finals[0])]
-    named += [("decoder." + key, *rest) for key, *rest in stack_names(decoder, ["self", "memory", "output"], finals[1])]
+    named = [("encoder." + key, *rest) for key, *rest in stack_names(encoder, ["attention", "feed_forward"], finals[0])]
+    named += [("decoder." + key, *rest) for key, *rest in stack_names(decoder, ["self_attention", "cross_attention", "feed_forward"], finals[1])]
     target_count = 9 if tied else 7
     shapes = {"source_embedding.weight": (9, 8)} if tied else {"source_embedding.weight": (9, 8), "target_embedding.weight": (7, 8), "output.weight": (7, 8), "output.bias": (7,)}
     named += [(key, torch.nn.Parameter(torch.empty(shape)), slice(None)) for key, shape in shapes.items()]
@@ -207,7 +207,7 @@ encoder = torch.nn.TransformerEncoder(torch.nn.TransformerEncoderLayer(**options
 head = torch.nn.Linear(8, 11)
 for parameter in [*encoder.parameters(), *head.parameters()]:
     parameter.data = torch.from_numpy(case.rng.uniform(-0.5, 0.5, tuple(parameter.shape)))
-named = [("encoder." + name, *rest) for name, *rest in stack_names(encoder.layers, ["attention", "output"], encoder.norm)] + list(own_names("head", head))
+named = [("encoder." + name, *rest) for name, *rest in stack_names(encoder.layers, ["attention", "feed_forward"], encoder.norm)] + list(own_names("head", head))
 for name, parameter, rows in named:
     case.put(name, parameter[rows])
 x, targets = case.randn("x", 6, 7, 8).detach(), case.integers("targets", 11, 6, 7)

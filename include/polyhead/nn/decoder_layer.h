@@ -37,25 +37,25 @@ struct DecoderGradients {
   TensorView memory = {};  // [*,S,M]
   M* parameters = nullptr;
   Write memory_write = Write::replace;  // add: sums the gradients of layers that read one memory
-  std::span<const AttentionWeightsGradient> self_attention_weights = {}, memory_attention_weights = {};  // of the loss; read
+  std::span<const AttentionWeightsGradient> self_attention_weights = {}, cross_attention_weights = {};  // of the loss; read
 };
 
-// post:  h = norm(x + self_attention(x)),   g = norm(h + memory_attention(h, memory)),   y = norm(g + feed_forward(g))
+// post:  h = norm(x + self_attention(x)),   g = norm(h + cross_attention(h, memory)),   y = norm(g + feed_forward(g))
 // pre:   h = x + self_attention(norm(x)), and so on; the memory is not normed: an encoder ends with its own norm
 struct DecoderLayer : Module<DecoderLayer> {
-  MultiHeadAttention self_attention, memory_attention;
-  LayerNorm self_norm, memory_norm;
+  MultiHeadAttention self_attention, cross_attention;
+  LayerNorm self_attention_norm, cross_attention_norm;
   FeedForward feed_forward;
-  LayerNorm output_norm;
+  LayerNorm feed_forward_norm;
   NormPosition norm_position = NormPosition::post;
   double dropout = 0;
 
   // What backward and maps need from a forward pass. Inputs and masks are only views: the caller keeps their memory.
   struct Saved {
-    MultiHeadAttention::Saved self_attention, memory_attention;
-    Tensor self_attended, memory_attended;  // h and g [*,T,E]
+    MultiHeadAttention::Saved self_attention, cross_attention;
+    Tensor self_attended, cross_attended;  // h and g [*,T,E]
     FeedForward::Saved feed_forward;
-    SavedResidual self_residual, memory_residual, output_residual;
+    SavedResidual self_attention_residual, cross_attention_residual, feed_forward_residual;
   };
 
   DecoderLayer() = default;
@@ -69,11 +69,11 @@ struct DecoderLayer : Module<DecoderLayer> {
   template <class F, class... Self>
   static void visit_members(const F& f, Self&... self) {
     f("self_attention", self.self_attention...);
-    f("memory_attention", self.memory_attention...);
-    f("self_norm", self.self_norm...);
-    f("memory_norm", self.memory_norm...);
+    f("cross_attention", self.cross_attention...);
+    f("self_attention_norm", self.self_attention_norm...);
+    f("cross_attention_norm", self.cross_attention_norm...);
     f("feed_forward", self.feed_forward...);
-    f("output_norm", self.output_norm...);
+    f("feed_forward_norm", self.feed_forward_norm...);
     f("norm_position", self.norm_position...);
     f("dropout", self.dropout...);
   }

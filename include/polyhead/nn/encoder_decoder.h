@@ -54,7 +54,7 @@ struct EncoderDecoder : Module<EncoderDecoder> {
   double dropout = 0;
 
   // What backward and maps need from a forward pass. Ids and masks are only views: the caller keeps their memory. The attention weights of
-  // layer i for the source: attention_map(attention.maps(), out [B,N,T,S], attention.sdpa), attention = saved.decoder.layers[i].memory_attention.
+  // layer i for the source: attention_map(attention.maps(), out [B,N,T,S], attention.sdpa), attention = saved.decoder.layers[i].cross_attention.
   struct Saved {
     ConstTensorView source_ids, target_ids;
     Tensor source, target;   // embedded, [B,S,E] and [B,T,E]

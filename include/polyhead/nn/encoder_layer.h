@@ -42,7 +42,7 @@ struct EncoderLayer : Module<EncoderLayer> {
   MultiHeadAttention attention;
   LayerNorm attention_norm;
   FeedForward feed_forward;
-  LayerNorm output_norm;
+  LayerNorm feed_forward_norm;
   NormPosition norm_position = NormPosition::post;
   double dropout = 0;
 
@@ -51,7 +51,7 @@ struct EncoderLayer : Module<EncoderLayer> {
     MultiHeadAttention::Saved attention;
     Tensor attended;  // h [*,T,E]
     FeedForward::Saved feed_forward;
-    SavedResidual attention_residual, output_residual;
+    SavedResidual attention_residual, feed_forward_residual;
   };
 
   EncoderLayer() = default;
@@ -66,7 +66,7 @@ struct EncoderLayer : Module<EncoderLayer> {
     f("attention", self.attention...);
     f("attention_norm", self.attention_norm...);
     f("feed_forward", self.feed_forward...);
-    f("output_norm", self.output_norm...);
+    f("feed_forward_norm", self.feed_forward_norm...);
     f("norm_position", self.norm_position...);
     f("dropout", self.dropout...);
   }
