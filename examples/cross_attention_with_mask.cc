@@ -12,7 +12,7 @@ int main() {
   fill(mask.view().slice(2, 0, 1).slice(3, 1, 7), 1);
 
   // Multi_atten(emd_size=48, q_k_size=6, v_size=6, head=8): widths of one head, no output projection.
-  const nn::MultiHeadAttention layer({.query_width = 48, .heads = 8, .head_width = 6, .value_head_width = 6, .output = nn::OutputProjection::none});
+  const nn::MultiHeadAttention layer({.query_width = 48, .heads = 8, .head_width = 6, .value_head_width = 6, .output = nn::OutputProjection::none, .seed = 1});
   const nn::AttentionInput input{.query = decoder, .key = encoder};
   nn::MultiHeadAttention::Saved saved;
   Tensor out(DType::f32, layer.output_shape(input));

@@ -8,7 +8,7 @@ using namespace polyhead;
 
 int main() {
   constexpr std::int64_t kSequences = 2, kWidth = 32, kLength = 12;
-  const nn::MultiHeadAttention attention({.query_width = kWidth, .heads = 4, .kv_heads = 2, .head_width = 8});
+  const nn::MultiHeadAttention attention({.query_width = kWidth, .heads = 4, .kv_heads = 2, .head_width = 8, .seed = 1});
   const nn::RotaryEmbedding rotary({.width = 8, .base = 500'000});
   const Tensor text = example::waves({kSequences, kLength, kWidth});  // embedded tokens
 

@@ -10,7 +10,7 @@ int main() {
   const Tensor pair_bias = example::waves({1, kHeads, kResidues, kResidues});  // one for all sequences
 
   // Row attention runs along the residues: attn_dim=-2.
-  nn::MultiHeadAttentionConfig config{.query_width = kWidth, .heads = kHeads, .head_width = kChannels, .bias = false, .gate = nn::Gate::sigmoid, .axis = -2};
+  nn::MultiHeadAttentionConfig config{.query_width = kWidth, .heads = kHeads, .head_width = kChannels, .bias = false, .gate = nn::Gate::sigmoid, .axis = -2, .seed = 1};
   const nn::MultiHeadAttention rows(config);
   nn::MultiHeadAttention::Saved saved;
   Tensor out(DType::f32, rows.output_shape({.query = table}));
@@ -24,6 +24,7 @@ int main() {
 
   // Column attention runs along the sequences of the same table: attn_dim=0. The table is not transposed.
   config.axis = 0;
+  config.seed = 2;
   const nn::MultiHeadAttention columns(config);
   Tensor column_out(DType::f32, columns.output_shape({.query = table}));
   columns.forward({.query = table}, column_out);

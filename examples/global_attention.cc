@@ -12,7 +12,7 @@ int main() {
   fill(present.view().slice(1, 5, 7), 0);
 
   nn::MultiHeadAttentionConfig config{.query_width = kWidth, .heads = kHeads, .head_width = 6, .bias = false, .gate = nn::Gate::sigmoid,
-                                      .global_query = nn::GlobalQuery::masked_mean, .axis = 0};
+                                      .global_query = nn::GlobalQuery::masked_mean, .axis = 0, .seed = 1};
   const nn::MultiHeadAttention layer(config);
   const nn::AttentionOptions options{.mask = {.attend_keys = present}};
   nn::MultiHeadAttention::Saved saved;

@@ -9,7 +9,7 @@ int main() {
   example::Claims claims;
 
   // SelfAttention(input_dim=32, dim_qk=16, dim_v=24): one head, no output projection.
-  const nn::MultiHeadAttention single({.query_width = 32, .heads = 1, .head_width = 16, .value_head_width = 24, .output = nn::OutputProjection::none});
+  const nn::MultiHeadAttention single({.query_width = 32, .heads = 1, .head_width = 16, .value_head_width = 24, .output = nn::OutputProjection::none, .seed = 1});
   Tensor y(DType::f32, single.output_shape({.query = x}));
   single.forward({.query = x}, y);
   example::show("x", x);
@@ -17,7 +17,7 @@ int main() {
   claims.add("the output is as wide as dim_v", y.shape() == Shape({2, 10, 24}));
 
   // MultiHeadAttention(input_dim=32, num_heads=4, dim_qk=16, dim_v=24): the widths are those of all heads together.
-  const nn::MultiHeadAttention multi({.query_width = 32, .heads = 4, .head_width = 16 / 4, .value_head_width = 24 / 4});
+  const nn::MultiHeadAttention multi({.query_width = 32, .heads = 4, .head_width = 16 / 4, .value_head_width = 24 / 4, .seed = 1});
   nn::MultiHeadAttention::Saved saved;
   Tensor z(DType::f32, multi.output_shape({.query = x}));
   multi.forward({.query = x}, z, {}, &saved);

@@ -7,7 +7,7 @@ using namespace polyhead;
 int main() {
   // num_hiddens, num_heads = 100, 5; attention = MultiHeadAttention(num_hiddens, ..., num_heads, 0.5)
   const nn::MultiHeadAttention attention(
-      {.query_width = 100, .heads = 5, .bias = false, .output_bias = false, .dropout = 0.5, .empty_rows = EmptyRows::uniform});
+      {.query_width = 100, .heads = 5, .bias = false, .output_bias = false, .dropout = 0.5, .empty_rows = EmptyRows::uniform, .seed = 1});
   // batch_size, num_queries, num_kvpairs, valid_lens = 2, 4, 6, [3, 2]
   const Tensor x = example::waves({2, 4, 100}), y = example::waves({2, 6, 100}, 1.0);
   const Tensor valid_lens = Tensor::of<std::int64_t>({2}, {3, 2});

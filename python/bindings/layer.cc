@@ -63,12 +63,13 @@ void read_field(const char* name, nb::handle given, std::optional<double>& field
 void read_field(const char* name, nb::handle given, int& field) { field = static_cast<int>(read_integer(given, name, -kMaxRank, kMaxRank)); }
 // 0 is refused: the library takes a width of 0 for its default, for which Python has None.
 void read_field(const char* name, nb::handle given, std::int64_t& field) { field = read_integer(given, name, 1, std::int64_t{1} << 40); }
-void read_field(const char*, nb::handle given, std::uint64_t& field) { field = read_seed(given); }
+void read_field(const char*, nb::handle given, std::optional<std::uint64_t>& field) { field = read_seed(given); }
 
 nb::object write_field(nn::OutputProjection field) { return nb::bool_(field == nn::OutputProjection::linear); }
 nb::object write_field(nn::Gate field) { return nb::bool_(field == nn::Gate::sigmoid); }
 nb::object write_field(nn::GlobalQuery field) { return nb::cast(word_of(kGlobalQueries, field)); }
 nb::object write_field(EmptyRows field) { return nb::cast(word_of(kEmptyRows, field)); }
+nb::object write_field(std::optional<std::uint64_t> seed) { return nb::cast(seed.value_or(0)); }
 nb::object write_field(DType field) { return nb::cast(std::string(info(field).name)); }
 template <class T>
 nb::object write_field(const T& field) { return nb::cast(field); }
@@ -171,7 +172,7 @@ nb::object saved_lse(const Saved& saved, nb::handle like) {
 }  // namespace
 
 nn::MultiHeadAttentionConfig read_config(const nb::dict& given) {
-  nn::MultiHeadAttentionConfig config;
+  nn::MultiHeadAttentionConfig config{.seed = 0};
   visit_config(config, [&](const char* name, auto& field) {
     const nb::object value = given.get(name, nb::none());
     if (value.is_none()) return;

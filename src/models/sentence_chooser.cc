@@ -100,10 +100,10 @@ bool ends_sentence(std::span<const Char> word) {
 SentenceChooser::SentenceChooser(const SentenceChooserConfig& given) : config(given) {
   check(config);
   const std::int64_t width = config.model_width;
-  terms = nn::Embedding({.count = config.slots, .width = width, .dtype = config.dtype});
+  terms = nn::Embedding(Tensor(config.dtype, {config.slots, width}));
   std::int64_t rows = 0;
   for (const Rows& count : kPlaces) rows += count.rows;
-  places = nn::Embedding({.count = rows, .width = width, .dtype = config.dtype});
+  places = nn::Embedding(Tensor(config.dtype, {rows, width}));
   nn::initialise_normal({{"terms", &terms.weight}, {"places", &places.weight}}, {.deviation = 0.1, .seed = nn::derive_seed(*config.seed, 0)});
   encoder = nn::Encoder({.width = width, .heads = config.heads, .hidden_width = config.hidden_width, .norm_position = nn::NormPosition::pre, .dropout = config.dropout, .dtype = config.dtype, .seed = nn::derive_seed(*config.seed, 1)}, config.layers);
   output = nn::Linear({.in_width = width, .out_width = 1, .dtype = config.dtype, .seed = nn::derive_seed(*config.seed, 2)});

@@ -107,8 +107,8 @@ TextClassifier::TextClassifier(const TextClassifierConfig& given) : config(given
   const std::int64_t width = config.model_width;
   const auto seed = [&](std::uint64_t part) { return nn::derive_seed(*config.seed, part); };
   const auto linear = [&](std::int64_t outputs, std::uint64_t part) { return nn::Linear({.in_width = width, .out_width = outputs, .dtype = config.dtype, .seed = seed(part)}); };
-  words = nn::Embedding({.count = config.vocabulary, .width = width, .dtype = config.dtype});
-  positions = nn::Embedding({.count = config.longest, .width = width, .dtype = config.dtype});
+  words = nn::Embedding(Tensor(config.dtype, {config.vocabulary, width}));
+  positions = nn::Embedding(Tensor(config.dtype, {config.longest, width}));
   nn::initialise_normal({{"words", &words.weight}, {"positions", &positions.weight}}, {.deviation = kEmbeddingDeviation, .seed = seed(0)});
   encoder = nn::Encoder({.width = width, .heads = config.heads, .hidden_width = config.hidden_width, .norm_position = nn::NormPosition::pre, .dropout = config.dropout, .dtype = config.dtype, .seed = seed(1)}, config.layers);
   pooling.query = Tensor(config.dtype, {config.heads, width / config.heads});

@@ -63,7 +63,7 @@ class LayerWorkspace : public testing::TestWithParam<int> {
 INSTANTIATE_TEST_SUITE_P(Threads, LayerWorkspace, testing::Values(1, 2));
 
 TEST_P(LayerWorkspace, ASecondPassOfAttentionFindsItsMemory) {
-  const nn::MultiHeadAttention layer({.query_width = 64, .heads = 2, .gate = nn::Gate::sigmoid});
+  const nn::MultiHeadAttention layer({.query_width = 64, .heads = 2, .gate = nn::Gate::sigmoid, .seed = 1});
   nn::MultiHeadAttention grads = nn::zeros_like(layer);
   expect_nothing_large([&](const Workspace* workspace) {
     const nn::AttentionOptions options{.mask = {.window = {.left = 7, .right = 7}}, .executor = &threads, .workspace = workspace};
@@ -96,7 +96,7 @@ TEST_P(LayerWorkspace, ASecondEvaluationFindsItsMemory) {
 
 // 16 sequences share both packed parameters, 2 MiB each.
 TEST_P(LayerWorkspace, ASecondEvaluationInPartsFindsThePackedParameters) {
-  const nn::FeedForward layer({.width = 64, .hidden_width = 8192});
+  const nn::FeedForward layer({.width = 64, .hidden_width = 8192, .seed = 1});
   const ConstTensorView parts = x.view().slice(0, 0, 1).slice(1, 0, 256).reshape({16, 16, 64});
   Tensor out(DType::f32, parts.shape());
   expect_nothing_large([&](const Workspace* workspace) { layer.forward(parts, out, {&threads, workspace}); });

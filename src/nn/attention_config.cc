@@ -59,7 +59,7 @@ MultiHeadAttentionConfig completed(const MultiHeadAttentionConfig& given) {
 
 MultiHeadAttention::MultiHeadAttention(const MultiHeadAttentionConfig& given) : config(completed(given)) {
   const MultiHeadAttentionConfig& c = config;
-  Initialiser init(c.seed);
+  Initialiser init(required_seed(kOperation, c.seed));
   for_each_projection(*this, [&](const char*, Linear& linear, std::int64_t out, std::int64_t in, bool bias) {
     linear = Linear(Tensor(c.dtype, {out, in}), bias ? Tensor(c.dtype, {out}) : Tensor());
   });

@@ -82,7 +82,7 @@ TEST(MultiHeadAttentionMasks, DocumentsAreIndependent) {
   EXPECT_TRUE(same_bits(evaluated, out));
 
   const auto refused = [&](const MultiHeadAttentionConfig& config, const AttentionOptions& options) {
-    const MultiHeadAttention other(config);
+    const MultiHeadAttention other = drawn(config);
     Tensor target(DType::f32, other.output_shape({.query = x}));
     return error_message([&] { other.forward({.query = x}, target, options); });
   };

@@ -16,9 +16,11 @@ TEST(MultiHeadAttentionMessages, WrongSettingsAreSaidInNumbers) {
   EXPECT_EQ(config_error({.query_width = 8, .heads = 4, .kv_heads = 3}), "MultiHeadAttention: 4 heads are not a multiple of 3 key/value heads");
   EXPECT_EQ(config_error({}), "MultiHeadAttention: query_width is 0; it must be at least 1");
   EXPECT_EQ(config_error({.query_width = 8, .heads = -2}), "MultiHeadAttention: heads is -2; it must be at least 1");
+  EXPECT_EQ(config_error({.query_width = 8}),
+            "MultiHeadAttention: the initialisation needs a seed, for example .seed = 1; give each layer another one (derive_seed)");
   EXPECT_EQ(config_error({.query_width = 8, .dropout = 1.5}), "MultiHeadAttention: dropout is 1.5; it must lie in [0,1]");
 
-  const MultiHeadAttention layer({.query_width = 8, .heads = 2});
+  const MultiHeadAttention layer({.query_width = 8, .heads = 2, .seed = 1});
   const Tensor x(DType::f32, {2, 3, 8}), narrow(DType::f32, {2, 3, 6}), other_batch(DType::f32, {3, 3, 8}), longer(DType::f32, {2, 4, 8});
   Tensor out(DType::f32, {2, 3, 8});
   const auto forward_error = [&](const AttentionInput& input, TensorView target, const AttentionOptions& options = {}) {
@@ -49,7 +51,7 @@ TEST(MultiHeadAttentionMessages, WidthsWhoseProductIsNoNumberAreRefused) {
 
 // As many sequences as heads: [2,3,3] could mean either, for masks as for biases.
 TEST(MultiHeadAttentionMessages, ThreeDimensionsForPairsAreRefused) {
-  const MultiHeadAttention layer({.query_width = 4, .heads = 2, .dropout = 0.5, .dtype = DType::f64});
+  const MultiHeadAttention layer({.query_width = 4, .heads = 2, .dropout = 0.5, .dtype = DType::f64, .seed = 1});
   const Tensor x = Random(1).tensor(DType::f64, {2, 3, 4}), pairs(DType::boolean, {2, 3, 3}), bias = Random(2).tensor(DType::f64, {2, 3, 3});
   Tensor out(DType::f64, x.shape());
   const std::string rule = " is [2,3,3]; it must be [T,S], or [B,1,T,S] to differ by sequence, [1,N,T,S] by head, [B,N,T,S] by both, where "
@@ -64,7 +66,7 @@ TEST(MultiHeadAttentionMessages, ThreeDimensionsForPairsAreRefused) {
 }
 
 TEST(MultiHeadAttentionMessages, WithAddedKeysAWrongBiasOrMaskIsSaidAsWithoutThem) {
-  const MultiHeadAttention layer({.query_width = 4, .heads = 2, .add_zero_attn = true});
+  const MultiHeadAttention layer({.query_width = 4, .heads = 2, .add_zero_attn = true, .seed = 1});
   const Tensor x(DType::f32, {3, 4}), bias(DType::f32, {3, 5}), lengths = Tensor::of<std::int64_t>({}, {9});
   Tensor out(DType::f32, x.shape());
   EXPECT_EQ(error_message([&] { layer.forward({.query = x}, out, {.bias = bias}); }),
@@ -75,7 +77,7 @@ TEST(MultiHeadAttentionMessages, WithAddedKeysAWrongBiasOrMaskIsSaidAsWithoutThe
 }
 
 TEST(MultiHeadAttentionMessages, DropoutInTrainingNeedsASeed) {
-  const MultiHeadAttention layer({.query_width = 4, .heads = 2, .dropout = 0.5});
+  const MultiHeadAttention layer({.query_width = 4, .heads = 2, .dropout = 0.5, .seed = 1});
   const Tensor x = Random(1).tensor(DType::f32, {2, 3, 4}), keep(DType::boolean, {2, 2, 3, 3});
   Tensor out(DType::f32, x.shape());
   const auto message = [&](const AttentionOptions& options) { return error_message([&] { layer.forward({.query = x}, out, options); }); };
@@ -87,7 +89,7 @@ TEST(MultiHeadAttentionMessages, DropoutInTrainingNeedsASeed) {
 }
 
 TEST(MultiHeadAttentionMessages, ParametersAreNotTrainedThroughCopiesThatAWorkspaceKeeps) {
-  const MultiHeadAttention layer({.query_width = 4, .heads = 2});
+  const MultiHeadAttention layer({.query_width = 4, .heads = 2, .seed = 1});
   MultiHeadAttention grads = zeros_like(layer);
   const Tensor x = Random(1).tensor(DType::f32, {2, 3, 4});
   Tensor out(DType::f32, x.shape()), d_x(DType::f32, x.shape());
@@ -106,7 +108,7 @@ TEST(MultiHeadAttentionMessages, ParametersAreNotTrainedThroughCopiesThatAWorksp
 }
 
 TEST(MultiHeadAttentionMessages, APassSavedByALayerOfAnotherStructureIsRefused) {
-  const MultiHeadAttentionConfig config{.query_width = 4, .heads = 2};
+  const MultiHeadAttentionConfig config{.query_width = 4, .heads = 2, .seed = 1};
   const MultiHeadAttention layer(config);
   const Tensor x = Random(1).tensor(DType::f32, {4, 4, 4});
   Tensor out(DType::f32, x.shape()), d_x(DType::f32, x.shape());
@@ -133,7 +135,7 @@ TEST(MultiHeadAttentionMessages, APassSavedByALayerOfAnotherStructureIsRefused) 
 }
 
 TEST(MultiHeadAttentionMessages, AForwardPassThatFailsSavesNothing) {
-  const MultiHeadAttention layer({.query_width = 4, .heads = 2});
+  const MultiHeadAttention layer({.query_width = 4, .heads = 2, .seed = 1});
   const Tensor x = Random(1).tensor(DType::f32, {2, 3, 4});
   Tensor out(DType::f32, {2, 3, 4}), lengths(DType::i64, {2});
   MultiHeadAttention::Saved saved;
@@ -145,7 +147,7 @@ TEST(MultiHeadAttentionMessages, AForwardPassThatFailsSavesNothing) {
 }
 
 TEST(MultiHeadAttentionMessages, TheOutputSharesNoMemoryWithMasksOrParameters) {
-  MultiHeadAttention layer({.query_width = 4, .heads = 2});
+  MultiHeadAttention layer({.query_width = 4, .heads = 2, .seed = 1});
   const Tensor x(DType::f32, {4, 4});
   EXPECT_EQ(error_message([&] { layer.forward({.query = x}, layer.output.weight); }),
             "MultiHeadAttention.forward: out overlaps the parameter output.weight; outputs need memory of their own");
@@ -156,7 +158,7 @@ TEST(MultiHeadAttentionMessages, TheOutputSharesNoMemoryWithMasksOrParameters) {
 }
 
 TEST(MultiHeadAttentionMessages, AGradientOfTheBiasHasItsShapeWithAddedKeysToo) {
-  const MultiHeadAttention layer({.query_width = 4, .heads = 2, .add_bias_kv = true});
+  const MultiHeadAttention layer({.query_width = 4, .heads = 2, .add_bias_kv = true, .seed = 1});
   const Tensor x(DType::f32, {2, 3, 4}), bias(DType::f32, {3, 3});
   Tensor out(DType::f32, x.shape()), d_bias(DType::f32, {2, 2, 3, 3});
   MultiHeadAttention::Saved saved;
@@ -166,7 +168,7 @@ TEST(MultiHeadAttentionMessages, AGradientOfTheBiasHasItsShapeWithAddedKeysToo) 
 }
 
 TEST(MultiHeadAttentionMessages, GradientsShareNoMemoryWithEachOtherOrWithWhatIsRead) {
-  const MultiHeadAttention layer({.query_width = 4, .heads = 2});
+  const MultiHeadAttention layer({.query_width = 4, .heads = 2, .seed = 1});
   const Tensor key(DType::f32, {2, 3, 4});
   Tensor x(DType::f32, {2, 3, 4}), out(DType::f32, x.shape()), d_x(DType::f32, x.shape()), bias(DType::f32, {3, 3});
   MultiHeadAttention::Saved saved;
@@ -184,13 +186,13 @@ TEST(MultiHeadAttentionMessages, GradientsShareNoMemoryWithEachOtherOrWithWhatIs
 }
 
 TEST(MultiHeadAttentionMessages, GradientsOfAnotherStructureAreRefusedBeforeAnythingIsWritten) {
-  const MultiHeadAttention layer({.query_width = 4, .heads = 2, .gate = Gate::sigmoid});
+  const MultiHeadAttention layer({.query_width = 4, .heads = 2, .gate = Gate::sigmoid, .seed = 1});
   const Tensor x(DType::f32, {3, 4});
   Tensor out(DType::f32, x.shape()), d_x(DType::f32, x.shape());
   fill(d_x, 7);
   MultiHeadAttention::Saved saved;
   layer.forward({.query = x}, out, {}, &saved);
-  MultiHeadAttention grads({.query_width = 4, .heads = 2});
+  MultiHeadAttention grads({.query_width = 4, .heads = 2, .seed = 1});
   const MultiHeadAttention before = grads;
   EXPECT_EQ(error_message([&] { layer.backward(saved, out, {.query = d_x, .parameters = &grads}); }),
             "MultiHeadAttention.backward: grads->gate.weight is missing");

@@ -9,7 +9,7 @@ namespace {
 using test::error_message;
 
 std::vector<Setting> settings() {
-  const auto with = [](MultiHeadAttentionConfig c) { c.dtype = DType::f64; return c; };
+  const auto with = [](MultiHeadAttentionConfig c) { c.dtype = DType::f64, c.seed = 1; return c; };
   return {
       {"sink of each head", with({.query_width = 4, .heads = 2, .gate = Gate::sigmoid}), {2, 3, 4}, {}, {}, {}, {}, Mode::evaluation, {2}},
       {"sink, causal, dropout, learned key", with({.query_width = 4, .heads = 2, .add_bias_kv = true, .dropout = 0.4}), {2, 3, 4}, {}, {}, {},
@@ -74,14 +74,14 @@ TEST(MultiHeadAttentionSinks, ALearnedSinkIsThatOfTheCall) {
 }
 
 TEST(MultiHeadAttentionSinks, ALearnedSinkIsTheOnlyOne) {
-  const MultiHeadAttention layer({.query_width = 4, .heads = 2, .sink = true});
+  const MultiHeadAttention layer({.query_width = 4, .heads = 2, .sink = true, .seed = 1});
   Tensor x(DType::f32, {2, 3, 4}), out(DType::f32, x.shape()), sink(DType::f32, {2});
   EXPECT_EQ(error_message([&] { layer.forward({.query = x}, out, {.sink = sink}); }),
             "MultiHeadAttention.forward: sink is given to a layer that learns its own (config.sink)");
   MultiHeadAttention::Saved saved;
   layer.forward({.query = x}, out, {}, &saved);
   EXPECT_THAT(error_message([&] { layer.backward(saved, out, {.sink = sink}); }), testing::HasSubstr("sink is asked for, which forward was not given"));
-  EXPECT_THAT(error_message([&] { MultiHeadAttention({.query_width = 4, .sink = true, .empty_rows = EmptyRows::uniform}); }), testing::HasSubstr("sink with empty_rows uniform"));
+  EXPECT_THAT(error_message([&] { MultiHeadAttention({.query_width = 4, .sink = true, .empty_rows = EmptyRows::uniform, .seed = 1}); }), testing::HasSubstr("sink with empty_rows uniform"));
   const auto linear = [] { return Linear(Tensor(DType::f32, {4, 4}), Tensor(DType::f32, {4})); };
   const auto made = [&](Tensor given) {
     return error_message([&] { make_attention({.query_width = 4, .heads = 2, .sink = true}, linear(), linear(), linear(), linear(), {}, {}, {}, std::move(given)); });
@@ -92,7 +92,7 @@ TEST(MultiHeadAttentionSinks, ALearnedSinkIsTheOnlyOne) {
 }
 
 TEST(MultiHeadAttentionSinks, SinksAreCheckedAndTheirGradientsHaveTheirShapeAndDType) {
-  const MultiHeadAttention layer({.query_width = 4, .heads = 2, .dtype = DType::bf16});
+  const MultiHeadAttention layer({.query_width = 4, .heads = 2, .dtype = DType::bf16, .seed = 1});
   Tensor x(DType::bf16, {2, 3, 4}), out(DType::bf16, x.shape()), sink(DType::f32, {2}), wrong(DType::f32, {3}), narrow(DType::bf16, {2});
   EXPECT_THAT(error_message([&] { layer.forward({.query = x}, out, {.sink = wrong}); }), testing::HasSubstr("sink is [3]"));
   EXPECT_THAT(error_message([&] { layer.forward({.query = x}, out, {.sink = out.view().reshape({24}).slice(0, 0, 2)}); }),
@@ -100,7 +100,7 @@ TEST(MultiHeadAttentionSinks, SinksAreCheckedAndTheirGradientsHaveTheirShapeAndD
   MultiHeadAttention::Saved saved;
   layer.forward({.query = x}, out, {.sink = sink}, &saved);
   EXPECT_THAT(error_message([&] { layer.backward(saved, out, {.sink = narrow}); }), testing::HasSubstr("the gradient of sink is bfloat16; it must be float32"));
-  const MultiHeadAttention uniform({.query_width = 4, .heads = 2, .empty_rows = EmptyRows::uniform, .dtype = DType::bf16});
+  const MultiHeadAttention uniform({.query_width = 4, .heads = 2, .empty_rows = EmptyRows::uniform, .dtype = DType::bf16, .seed = 1});
   EXPECT_THAT(error_message([&] { uniform.forward({.query = x}, out, {.sink = sink}); }), testing::HasSubstr("sink with empty_rows uniform"));
 }
 

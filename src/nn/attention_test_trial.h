@@ -28,9 +28,14 @@ struct Setting {
   Shape relative_bias = {};  // [N]: slopes; [N,buckets]: a table
 };
 
+inline MultiHeadAttention drawn(MultiHeadAttentionConfig config) {
+  config.seed = 1;
+  return MultiHeadAttention(config);
+}
+
 // One layer with random inputs, its output and every gradient.
 struct Trial {
-  explicit Trial(const Setting& setting, std::uint64_t seed = 1) : random(seed), layer(setting.config), gradients(zeros_like(layer)) {
+  explicit Trial(const Setting& setting, std::uint64_t seed = 1) : random(seed), layer(drawn(setting.config)), gradients(zeros_like(layer)) {
     layer.visit([&](const std::string&, Tensor& tensor) { tensor = random.tensor(DType::f64, tensor.shape()); });
     query = random.tensor(DType::f64, setting.query);
     input.query = query;

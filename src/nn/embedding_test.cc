@@ -77,14 +77,14 @@ TEST(Embedding, GradientOfARepeatedIdAddsUpInTheAccumulator) {
   const Tensor ids(DType::i64, {300});
   Tensor d_y(DType::bf16, {300, 1});
   fill(d_y, 1);
-  const Embedding embedding({.count = 2, .width = 1, .dtype = DType::bf16});
+  const Embedding embedding({.count = 2, .width = 1, .dtype = DType::bf16, .seed = 1});
   Embedding grads = zeros_like(embedding);
   embedding.backward(ids, d_y, {&grads});
   EXPECT_EQ(test::to_doubles(grads.weight), (std::vector<double>{300, 0}));
 }
 
 TEST(Embedding, GradientsOfSeveralUsesAddUp) {
-  const Embedding embedding({.count = 3, .width = 1});
+  const Embedding embedding({.count = 3, .width = 1, .seed = 1});
   Embedding grads = zeros_like(embedding);
   const Tensor ids = Tensor::of<std::int64_t>({3}, {2, 0, 2}), more = Tensor::of<std::int64_t>({3}, {0, 0, 0}), d_y = Tensor::of<float>({3, 1}, {1, 10, 100});
   embedding.backward(ids, d_y, {&grads});
@@ -93,7 +93,7 @@ TEST(Embedding, GradientsOfSeveralUsesAddUp) {
 }
 
 TEST(Embedding, IdOutOfRangeIsNamedAndNothingIsWritten) {
-  const Embedding embedding({.count = 3, .width = 2});
+  const Embedding embedding({.count = 3, .width = 2, .seed = 1});
   Tensor y(DType::f32, {2, 2, 2});
   EXPECT_EQ(error_message([&] {
               embedding.forward(during_call(Tensor::of<std::int64_t>({2, 2}, {0, 1, 3, 0})), y);
@@ -112,7 +112,7 @@ TEST(Embedding, IdOutOfRangeIsNamedAndNothingIsWritten) {
 }
 
 TEST(Embedding, ErrorsSayWhatWasGivenAndWhatIsAllowed) {
-  const Embedding embedding({.count = 3, .width = 2});
+  const Embedding embedding({.count = 3, .width = 2, .seed = 1});
   const Tensor ids(DType::i64, {4});
   Tensor y(DType::f32, {4, 3});
   EXPECT_EQ(error_message([&] { embedding.forward(ids, y); }), "Embedding.forward: y is [4,3]; it must be [4,2]");

@@ -58,7 +58,7 @@ FeedForward::FeedForward(const FeedForwardConfig& config) : activation(config.ac
   require(config.width >= 1 && config.hidden_width >= 1 && (config.out_width >= 1 || config.out_width == -1), "FeedForward: width is ",
           config.width, ", hidden_width ", config.hidden_width, ", out_width ", config.out_width,
           "; each must be at least 1, or out_width -1: as the input");
-  Initialiser initialiser(config.seed);
+  Initialiser initialiser(required_seed("FeedForward", config.seed));
   hidden = Linear({.in_width = config.width,
                    .out_width = config.hidden_width,
                    .bias = config.bias,

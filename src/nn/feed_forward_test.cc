@@ -78,7 +78,7 @@ TEST(FeedForward, ParametersAreNamedAndDiffer) {
   for (const auto& [name, tensor] : parameters(module)) names.push_back(name);
   EXPECT_EQ(names, (std::vector<std::string>{"hidden.weight", "hidden.bias", "output.weight", "output.bias"}));
   EXPECT_FALSE(same_bits(module.hidden.weight, module.output.weight));
-  const FeedForward plain({.width = 4, .hidden_width = 4, .bias = false});
+  const FeedForward plain({.width = 4, .hidden_width = 4, .bias = false, .seed = 1});
   EXPECT_EQ(parameters(plain).size(), 2u);
 }
 
@@ -125,20 +125,20 @@ TEST(FeedForward, GradientsAreCentralDifferences) {
 }
 
 TEST(FeedForward, ErrorsSayWhatWasGivenAndWhatIsAllowed) {
-  const FeedForward module({.width = 3, .hidden_width = 5});
+  const FeedForward module({.width = 3, .hidden_width = 5, .seed = 1});
   Tensor x(DType::f32, {4, 3}), y(DType::f32, {4, 3}), narrow(DType::f32, {4, 2});
   EXPECT_EQ(error_message([&] { module.forward(narrow, y); }), "FeedForward.forward: x is [4,2]; its last extent must be width = 3");
   EXPECT_EQ(error_message([&] { module.forward(x, narrow); }), "FeedForward.forward: y is [4,2]; it must be [4,3]");
   EXPECT_EQ(error_message([&] { module.forward(x, x); }), "FeedForward.forward: y overlaps x; outputs need memory of their own");
   EXPECT_EQ(error_message([&] { module.backward({}, y, {.x = x}); }), "FeedForward.backward: saved is empty; give it to forward first");
   EXPECT_EQ(error_message(
-                [&] { FeedForward(Linear({.in_width = 2, .out_width = 3}), Linear({.in_width = 4, .out_width = 1}), Activation::relu); }),
+                [&] { FeedForward(Linear({.in_width = 2, .out_width = 3, .seed = 1}), Linear({.in_width = 4, .out_width = 1, .seed = 1}), Activation::relu); }),
             "FeedForward: hidden is float32 [3,2] and output float32 [1,4]; hidden's out_width must be output's in_width, in one dtype");
 }
 
 TEST(FeedForward, APassSavedByAnotherLayerIsRefusedBeforeAnythingIsWritten) {
-  const FeedForward module({.width = 3, .hidden_width = 5}), other({.width = 3, .hidden_width = 5, .activation = Activation::relu}),
-      wider({.width = 3, .hidden_width = 6}), narrower({.width = 2, .hidden_width = 5, .out_width = 3});
+  const FeedForward module({.width = 3, .hidden_width = 5, .seed = 1}), other({.width = 3, .hidden_width = 5, .activation = Activation::relu, .seed = 1}),
+      wider({.width = 3, .hidden_width = 6, .seed = 1}), narrower({.width = 2, .hidden_width = 5, .out_width = 3, .seed = 1});
   const Tensor x(DType::f32, {4, 3}), d_y(DType::f32, {4, 3});
   Tensor y(DType::f32, {4, 3});
   FeedForward::Saved saved;
@@ -149,7 +149,7 @@ TEST(FeedForward, APassSavedByAnotherLayerIsRefusedBeforeAnythingIsWritten) {
   EXPECT_EQ(refused(other), "FeedForward.backward: saved comes from a layer with activation gelu; this one has relu");
   EXPECT_EQ(refused(wider), "FeedForward.backward: saved.hidden is [4,5]; it must be [4,6]");
   EXPECT_EQ(refused(narrower), "FeedForward.backward: saved.x is [4,3]; it must be [4,2]");
-  const FeedForward gated({.width = 3, .hidden_width = 5, .gated = true});
+  const FeedForward gated({.width = 3, .hidden_width = 5, .gated = true, .seed = 1});
   FeedForward of_gated = zeros_like(gated);
   EXPECT_EQ(error_message([&] { gated.backward(saved, d_y, {.parameters = &of_gated}); }),
             "FeedForward.backward: saved comes from a layer without a gate");

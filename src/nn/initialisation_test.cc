@@ -14,7 +14,7 @@ using test::error_message;
 struct Model : Module<Model> {
   EncoderLayer layer{{.width = 64, .heads = 4, .seed = 1}};
   LayerNorm norm{{.width = 64}};
-  Linear output{{.in_width = 64, .out_width = 100}};  // logits
+  Linear output{{.in_width = 64, .out_width = 100, .seed = 1}};  // logits
 
   Model() {
     layer.attention = MultiHeadAttention({.query_width = 64, .heads = 4, .gate = Gate::sigmoid, .seed = 3});
@@ -59,7 +59,7 @@ TEST(InitialiseNormal, OnlyWhatIsAddedToTheResidualStreamIsScaled) {
 }
 
 TEST(InitialiseNormal, TheCallerSaysWhatIsAddedToAResidualStream) {
-  FeedForward layer({.width = 64, .hidden_width = 128});
+  FeedForward layer({.width = 64, .hidden_width = 128, .seed = 1});
   EXPECT_EQ(error_message([&] { initialise_normal(layer, {.residual_layers = 2, .seed = 1}); }),
             "initialise_normal: residual_layers is 2, but no matrix is added to a residual stream; adds_to_residual says which are");
   initialise_normal(layer, {.deviation = 0.5, .residual_layers = 2, .seed = 1, .adds_to_residual = [](const std::string& name, const Tensor&) {
@@ -70,8 +70,8 @@ TEST(InitialiseNormal, TheCallerSaysWhatIsAddedToAResidualStream) {
 }
 
 TEST(InitialiseNormal, GateAloneIsAttentionsOrAFeedForwardNetworks) {
-  MultiHeadAttention attention({.query_width = 4, .gate = Gate::sigmoid});
-  FeedForward feed_forward({.width = 4, .hidden_width = 6, .gated = true});
+  MultiHeadAttention attention({.query_width = 4, .gate = Gate::sigmoid, .seed = 1});
+  FeedForward feed_forward({.width = 4, .hidden_width = 6, .gated = true, .seed = 1});
   initialise_normal(attention, {.seed = 2});
   initialise_normal(feed_forward, {.seed = 2});
   expect_all(attention.gate.bias, 1);
@@ -90,7 +90,7 @@ TEST(InitialiseNormal, ValuesDependOnTheSeedAndOnThePlaceInTheList) {
 }
 
 TEST(InitialiseNormal, ErrorsSayWhatWasGiven) {
-  Linear layer({.in_width = 2, .out_width = 2});
+  Linear layer({.in_width = 2, .out_width = 2, .seed = 1});
   EXPECT_EQ(error_message([&] { initialise_normal(layer, {}); }), "initialise_normal: it needs a seed");
   EXPECT_EQ(error_message([&] { initialise_normal(layer, {.deviation = -1, .seed = 1}); }),
             "initialise_normal: deviation is -1 and residual_layers 0; neither may be negative or infinite");

@@ -6,8 +6,16 @@
 #include "core/dispatch.h"
 #include "core/index.h"
 #include "core/philox.h"
+#include "core/text.h"
 
-namespace polyhead::nn::inline internal {
+namespace polyhead::nn {
+
+std::uint64_t required_seed(const char* operation, std::optional<std::uint64_t> seed) {
+  require(seed.has_value(), operation, ": the initialisation needs a seed, for example .seed = 1; give each layer another one (derive_seed)");
+  return *seed;
+}
+
+inline namespace internal {
 namespace {
 
 constexpr std::uint32_t kDomain = 0x696e6974u;  // "init" in ASCII; makes the counters differ from those of dropout with the same seed
@@ -64,4 +72,5 @@ std::uint64_t Initialiser::child_seed() {
   return std::uint64_t{block[0]} << 32 | block[1];
 }
 
-}  // namespace polyhead::nn::inline internal
+}  // namespace internal
+}  // namespace polyhead::nn

@@ -1,8 +1,16 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 
 #include "polyhead/tensor_view.h"
+
+namespace polyhead::nn {
+
+// Error without a seed: a default would draw the same numbers for every layer.
+std::uint64_t required_seed(const char* operation, std::optional<std::uint64_t> seed);
+
+}  // namespace polyhead::nn
 
 #pragma GCC visibility push(default)  // components call these
 namespace polyhead::nn::inline internal {

@@ -94,7 +94,7 @@ TEST(Linear, BackwardWritesOnlyWhatIsWanted) {
 
 // IEEE: 0 x NaN is NaN. Attention leaves masked rows out before it calls.
 TEST(Linear, ANonFiniteRowReachesTheGradientOfTheWeightEvenIfItsOwnGradientIsZero) {
-  const Linear linear({.in_width = 2, .out_width = 2});
+  const Linear linear({.in_width = 2, .out_width = 2, .seed = 1});
   const Tensor x = Tensor::of<float>({2, 2}, {1, 2, std::nanf(""), 3}), d_y = Tensor::of<float>({2, 2}, {1, 1, 0, 0});
   Linear grads = zeros_like(linear);
   linear.backward(x, d_y, {.parameters = &grads});
@@ -117,11 +117,13 @@ TEST(Linear, SixteenBitStorageRoundsOnce) {
 
 TEST(Linear, WidthsOfZeroAreRefused) {
   EXPECT_EQ(error_message([] { Linear linear{LinearConfig{}}; }), "Linear: in_width is 0 and out_width 0; both must be at least 1");
-  EXPECT_NE(error_message([] { Linear linear({.in_width = 3}); }), "");
+  EXPECT_NE(error_message([] { Linear linear({.in_width = 3, .seed = 1}); }), "");
+  EXPECT_EQ(error_message([] { Linear linear({.in_width = 3, .out_width = 2}); }),
+            "Linear: the initialisation needs a seed, for example .seed = 1; give each layer another one (derive_seed)");
 }
 
 TEST(Linear, ErrorsSayWhatWasGivenAndWhatIsAllowed) {
-  const Linear linear({.in_width = 3, .out_width = 2});
+  const Linear linear({.in_width = 3, .out_width = 2, .seed = 1});
   Tensor x(DType::f32, {4, 3}), y(DType::f32, {4, 2});
   EXPECT_EQ(error_message([&] { linear.forward(y, y); }), "Linear.forward: x is [4,2]; its last extent must be in_width = 3");
   EXPECT_EQ(error_message([&] { linear.forward(x, x); }), "Linear.forward: y is [4,3]; it must be [4,2]");
@@ -136,20 +138,20 @@ TEST(Linear, ErrorsSayWhatWasGivenAndWhatIsAllowed) {
   EXPECT_EQ(error_message([&] { Linear(Tensor(DType::f32, {2}), {}); }),
             "Linear: the weight must be a floating tensor [out,in]; it is float32 [2]");
   EXPECT_EQ(error_message([&] { Linear(Tensor(DType::f32, {2, 3}), Tensor(DType::f32, {3})); }), "Linear: bias is [3]; it must be [2]");
-  EXPECT_EQ(error_message([&] { Linear({.in_width = -1, .out_width = 2}); }),
+  EXPECT_EQ(error_message([&] { Linear({.in_width = -1, .out_width = 2, .seed = 1}); }),
             "Linear: in_width is -1 and out_width 2; both must be at least 1");
-  EXPECT_EQ(error_message([&] { Linear({.in_width = 1, .out_width = 2, .dtype = DType::i32}); }),
+  EXPECT_EQ(error_message([&] { Linear({.in_width = 1, .out_width = 2, .dtype = DType::i32, .seed = 1}); }),
             "Linear: the parameters must be floating, not int32");
   EXPECT_EQ(error_message([&] { linear.backward(x, x, {}); }),
             "Linear.backward: d_y is [4,3]; its last extent must be out_width = 2");
-  Linear wrong({.in_width = 3, .out_width = 2, .bias = false});
+  Linear wrong({.in_width = 3, .out_width = 2, .bias = false, .seed = 1});
   EXPECT_EQ(error_message([&] { linear.backward(x, y, {.parameters = &wrong}); }), "Linear.backward: grads->bias is missing");
 }
 
 TEST(Linear, OutputsMayNotOverlapInputs) {
   Tensor packed(DType::f32, {4, 5});
   const TensorView x = packed.view().slice(1, 0, 3), beside = packed.view().slice(1, 3, 5), over = packed.view().slice(1, 2, 4);
-  Linear linear({.in_width = 3, .out_width = 2});
+  Linear linear({.in_width = 3, .out_width = 2, .seed = 1});
   EXPECT_EQ(error_message([&] { linear.forward(x, beside); }), "");
   EXPECT_EQ(error_message([&] { linear.forward(x, over); }), "Linear.forward: y overlaps x; outputs need memory of their own");
   Tensor small(DType::f32, {1, 2});
@@ -164,7 +166,7 @@ TEST(Linear, OutputsMayNotOverlapInputs) {
 }
 
 TEST(Linear, GradientsOfAnotherStructureAreRefusedBeforeAnythingIsWritten) {
-  const Linear linear({.in_width = 3, .out_width = 2, .bias = false});
+  const Linear linear({.in_width = 3, .out_width = 2, .bias = false, .seed = 1});
   const Tensor x(DType::f32, {4, 3}), d_y(DType::f32, {4, 2});
   Linear grads({.in_width = 3, .out_width = 2, .seed = 1});
   const Linear before = grads;

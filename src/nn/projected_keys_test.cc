@@ -21,7 +21,7 @@ TEST(ProjectedKeys, AreTheKeysThatTheLayerWouldProject) {
     const auto [cos, sin] = rotary_tables({7, 8, 9}, 4);
     const auto [key_cos, key_sin] = rotary_tables({0, 1, 2, 3, 4}, 4);
     run.layer = MultiHeadAttention(
-        {.query_width = 4, .heads = 4, .kv_heads = 2, .head_width = 4, .value_head_width = 3, .add_bias_kv = added, .dtype = DType::f64});
+        {.query_width = 4, .heads = 4, .kv_heads = 2, .head_width = 4, .value_head_width = 3, .add_bias_kv = added, .dtype = DType::f64, .seed = 1});
     run.layer.visit([&](const std::string&, Tensor& tensor) { tensor = run.random.tensor(DType::f64, tensor.shape()); });
     run.gradients = zeros_like(run.layer);
     run.options.rotary = {.cos = cos, .sin = sin, .key_cos = key_cos, .key_sin = key_sin};
@@ -47,7 +47,7 @@ TEST(ProjectedKeys, AreTheKeysThatTheLayerWouldProject) {
 }
 
 TEST(ProjectedKeys, WrongOnesAreSaidInNumbers) {
-  const MultiHeadAttention layer({.query_width = 8, .heads = 2});
+  const MultiHeadAttention layer({.query_width = 8, .heads = 2, .seed = 1});
   const Tensor x(DType::f32, {2, 3, 8}), keys(DType::f32, {2, 2, 5, 4}), short_values(DType::f32, {2, 2, 4, 4});
   Tensor out(DType::f32, x.shape());
   const auto message = [&](const AttentionInput& input) { return error_message([&] { layer.forward(input, out); }); };
@@ -97,7 +97,7 @@ TEST(ProjectedKeys, InAStorageOfTheirOwn) {
 }
 
 TEST(ProjectedKeys, StorageThatDoesNotFitIsRefused) {
-  const MultiHeadAttention layer({.query_width = 8, .heads = 2}), added({.query_width = 8, .heads = 2, .add_zero_attn = true});
+  const MultiHeadAttention layer({.query_width = 8, .heads = 2, .seed = 1}), added({.query_width = 8, .heads = 2, .add_zero_attn = true, .seed = 1});
   const Tensor x(DType::f32, {2, 3, 8}), wide(DType::f64, {2, 2, 5, 4}), half(DType::f16, {2, 2, 5, 4}), i8(DType::i8, {2, 2, 5, 4}),
       scale(DType::f32, {2, 2, 5});
   Tensor out(DType::f32, x.shape());

@@ -24,7 +24,8 @@ class RandomLayer {
                 .value_head_width = random.pick<std::int64_t>({3, 16, 20}),
                 .gate = random.coin() ? Gate::sigmoid : Gate::none,
                 .softcap = random.coin() ? 0.0 : 4.0,
-                .dtype = dtype},
+                .dtype = dtype,
+                .seed = 1},
         layer_(config_),
         sequences_(random.integer(1, 3)),
         tokens_(tokens) {

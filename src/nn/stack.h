@@ -1,21 +1,16 @@
 // A stack of encoder or decoder layers, forward and backward.
 #pragma once
 
-#include <optional>
 #include <vector>
 
 #include "nn/check.h"
+#include "nn/initialiser.h"
 #include "polyhead/nn/dropout.h"
 #include "polyhead/nn/layer_norm.h"
 #include "polyhead/nn/multi_head_attention.h"
 #include "polyhead/nn/residual.h"
 
 namespace polyhead::nn {
-
-inline std::uint64_t required_seed(const char* operation, std::optional<std::uint64_t> seed) {
-  require(seed.has_value(), operation, ": the initialisation needs a seed, another one for each layer (derive_seed)");
-  return *seed;
-}
 
 template <class Layer, class Config>
 std::vector<Layer> make_layers(const char* operation, const Config& config, std::int64_t count) {

@@ -82,12 +82,12 @@ TEST(Checkpoint, WhatDoesNotFitIsNamedAndNothingIsChanged) {
       EXPECT_TRUE(same_bits(*nn::parameters(module)[i].second, *nn::parameters(before)[i].second));
     return message.substr(message.find(".safetensors: ") + 14);
   };
-  EXPECT_EQ(refused(nn::FeedForward({.width = 6, .hidden_width = 10, .out_width = 8})), "output.weight is float32 [7,10]; it must be float32 [8,10]");
-  EXPECT_EQ(refused(nn::FeedForward({.width = 6, .hidden_width = 10, .out_width = 7, .dtype = DType::f64})),
+  EXPECT_EQ(refused(nn::FeedForward({.width = 6, .hidden_width = 10, .out_width = 8, .seed = 1})), "output.weight is float32 [7,10]; it must be float32 [8,10]");
+  EXPECT_EQ(refused(nn::FeedForward({.width = 6, .hidden_width = 10, .out_width = 7, .dtype = DType::f64, .seed = 1})),
             "hidden.weight is float32 [10,6]; it must be float64 [10,6]");
-  EXPECT_EQ(refused(nn::FeedForward({.width = 6, .hidden_width = 10, .out_width = 7, .bias = false})),
+  EXPECT_EQ(refused(nn::FeedForward({.width = 6, .hidden_width = 10, .out_width = 7, .bias = false, .seed = 1})),
             "there is a tensor hidden.bias, which is no parameter");
-  EXPECT_EQ(refused(nn::Linear({.in_width = 6, .out_width = 10})), "there is no tensor weight");
+  EXPECT_EQ(refused(nn::Linear({.in_width = 6, .out_width = 10, .seed = 1})), "there is no tensor weight");
   nn::FeedForward model = new_model();
   nn::AdamW optimizer(model);
   const std::string message = test::error_message([&] { io::load_parameters(model, optimizer, path); });

@@ -88,7 +88,7 @@ TEST(Training, RMSNormIsTorchs) {
 
 TEST(Training, SwiGLUIsTorchs) {
   const Vectors vectors("swiglu");
-  nn::FeedForward layer({.width = 6, .hidden_width = 9, .out_width = 5, .activation = nn::Activation::silu, .gated = true, .dtype = DType::f64});
+  nn::FeedForward layer({.width = 6, .hidden_width = 9, .out_width = 5, .activation = nn::Activation::silu, .gated = true, .dtype = DType::f64, .seed = 1});
   load(vectors, layer);
   Tensor y(DType::f64, {3, 4, 5}), d_x(DType::f64, {3, 4, 6});
   nn::FeedForward::Saved saved;
@@ -187,7 +187,7 @@ TEST(Training, ARunFollowsTorchs) {
     Model model;
     model.encoder = nn::Encoder(
         {.width = 8, .heads = 2, .hidden_width = 12, .norm_position = nn::NormPosition::pre, .dtype = dtype, .seed = 1}, 2);
-    model.head = nn::Linear({.in_width = 8, .out_width = 11, .dtype = dtype});
+    model.head = nn::Linear({.in_width = 8, .out_width = 11, .dtype = dtype, .seed = 1});
     load(vectors, model);
     Model gradients = nn::zeros_like(model);
     nn::AdamW optimizer(model, {.weight_decay = 0.05});

@@ -14,7 +14,7 @@ struct FeedForwardConfig {
   bool gated = false;  // with Activation::silu: SwiGLU
   bool bias = true;
   DType dtype = DType::f32;
-  std::uint64_t seed = 0;
+  std::optional<std::uint64_t> seed{};  // of the initialisation; required, another one for each layer (derive_seed)
 };
 
 // y = output(activation(hidden(x))), applied to each position (Vaswani et al. 2017, eq. 2). Gated:

@@ -1,5 +1,7 @@
 #pragma once
 
+#include <optional>
+
 #include "polyhead/nn/module.h"
 
 #pragma GCC visibility push(default)
@@ -10,7 +12,7 @@ struct LinearConfig {
   std::int64_t out_width = 0;  // at least 1
   bool bias = true;
   DType dtype = DType::f32;
-  std::uint64_t seed = 0;  // of the initialisation
+  std::optional<std::uint64_t> seed{};  // of the initialisation; required, another one for each layer (derive_seed)
 };
 
 // y[..., o] = sum_i weight[o,i] x[..., i] + bias[o]. Initialised as torch.nn.Linear: both uniform in +-1/sqrt(in_width).

@@ -54,7 +54,7 @@ struct MultiHeadAttentionConfig {
   double softcap = 0;
   EmptyRows empty_rows = EmptyRows::zero;
   DType dtype = DType::f32;
-  std::uint64_t seed = 0;  // of the initialisation
+  std::optional<std::uint64_t> seed{};  // of the initialisation; required, another one for each layer (derive_seed)
 };
 
 struct AttentionInput {
