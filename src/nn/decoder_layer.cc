@@ -118,29 +118,32 @@ void DecoderLayer::backward(const Saved& saved, ConstTensorView d_y, const Decod
   if (grads != nullptr) require_gradients(kOperation, *this, *grads, read, written);
 
   const auto of = [&](auto DecoderLayer::*member) { return grads != nullptr ? &(grads->*member) : nullptr; };
+  const Write write = gradients.parameters_write;
   Tensor d_cross_attended = uninitialised(dtype, shape, options.workspace), d_self_attended = uninitialised(dtype, shape, options.workspace), d_added;
-  residual_backward(feed_forward_norm, of(&DecoderLayer::feed_forward_norm), saved.feed_forward_residual, d_y, d_cross_attended, options,
+  residual_backward(feed_forward_norm, of(&DecoderLayer::feed_forward_norm), write, saved.feed_forward_residual, d_y, d_cross_attended, options,
                     [&](ConstTensorView d_out, TensorView d_in) {
-                      feed_forward.backward(saved.feed_forward, d_out, {.x = d_in, .parameters = of(&DecoderLayer::feed_forward)}, options);
+                      feed_forward.backward(saved.feed_forward, d_out, {.x = d_in, .parameters = of(&DecoderLayer::feed_forward), .parameters_write = write}, options);
                     });
   const bool adds = d_memory && gradients.memory_write == Write::add;
   if (adds) d_added = uninitialised(dtype, memory.shape(), options.workspace);
-  residual_backward(cross_attention_norm, of(&DecoderLayer::cross_attention_norm), saved.cross_attention_residual, d_cross_attended, d_self_attended, options,
+  residual_backward(cross_attention_norm, of(&DecoderLayer::cross_attention_norm), write, saved.cross_attention_residual, d_cross_attended, d_self_attended, options,
                     [&](ConstTensorView d_out, TensorView d_in) {
                       cross_attention.backward(
                           saved.cross_attention, d_out,
                           {.query = d_in,
                            .key = adds ? d_added.view() : d_memory,
                            .parameters = of(&DecoderLayer::cross_attention),
+                           .parameters_write = write,
                            .attention_weights = gradients.cross_attention_weights},
                           options);
                     });
   if (adds) add(d_added, d_memory, options.executor);
-  residual_backward(self_attention_norm, of(&DecoderLayer::self_attention_norm), saved.self_attention_residual, d_self_attended, d_x, options,
+  residual_backward(self_attention_norm, of(&DecoderLayer::self_attention_norm), write, saved.self_attention_residual, d_self_attended, d_x, options,
                     [&](ConstTensorView d_out, TensorView d_in) {
                       self_attention.backward(
                           saved.self_attention, d_out,
-                          {.query = d_in, .parameters = of(&DecoderLayer::self_attention), .attention_weights = gradients.self_attention_weights}, options);
+                          {.query = d_in, .parameters = of(&DecoderLayer::self_attention), .parameters_write = write, .attention_weights = gradients.self_attention_weights},
+                          options);
                     });
 }
 
@@ -188,7 +191,7 @@ void Decoder::backward(const Saved& saved, ConstTensorView d_y, const DecoderGra
     require_parameters_separate(kOperation, {written}, *this);
   }
   stack_backward(kOperation, *this, saved, saved.layers.empty() ? ConstTensorView() : saved.layers[0].self_attention_residual.x, d_y, gradients.x,
-                 gradients.parameters, options, [&](std::size_t i, ConstTensorView d_out, TensorView d_in) {
+                 gradients.parameters, gradients.parameters_write, options, [&](std::size_t i, ConstTensorView d_out, TensorView d_in) {
                    DecoderLayer* const grads = gradients.parameters != nullptr ? &gradients.parameters->layers[i] : nullptr;
                    const bool first = i + 1 == layers.size();
                    const auto of_self = of_layer(kOperation, gradients.self_attention_weights, i, layers.size());
@@ -198,6 +201,7 @@ void Decoder::backward(const Saved& saved, ConstTensorView d_y, const DecoderGra
                                        .memory = d_memory,
                                        .parameters = grads,
                                        .memory_write = first ? gradients.memory_write : Write::add,
+                                       .parameters_write = gradients.parameters_write,
                                        .self_attention_weights = of_self,
                                        .cross_attention_weights = of_memory},
                                       options);

@@ -37,7 +37,10 @@ void gather_gradients(const std::vector<std::int64_t>& ids, ConstTensorView d_y_
       for (const std::int64_t* row = starts[group]; row != starts[group + 1]; ++row) {
         for (std::int64_t e = 0; e < width; ++e) total[e] += load(d_y.at(*row, e));
       }
-      for (std::int64_t e = 0; e < width; ++e) d_weight.at(id(*starts[group]), e) = store<T>(load(d_weight.at(id(*starts[group]), e)) + total[e]);
+      for (std::int64_t e = 0; e < width; ++e) {
+        T& target = d_weight.at(id(*starts[group]), e);
+        target = store<T>(load(target) + load(store<T>(total[e])));  // rounded as by add_gradients
+      }
     }
   });
 }
@@ -90,7 +93,7 @@ void Embedding::backward(ConstTensorView ids, ConstTensorView d_y, const Gradien
   Embedding* const grads = gradients.parameters;
   if (grads == nullptr) return;
   require_gradients(kOperation, *this, *grads, {{"ids", ids}, {"d_y", d_y}});
-  if (gradients.write == Write::replace) fill(grads->weight, 0);
+  if (gradients.parameters_write == Write::replace) fill(grads->weight, 0);
   dispatch_floating(weight.dtype(),
                     [&](auto type) { gather_gradients<typename decltype(type)::type>(rows, d_y, grads->weight, options.executor); });
 }

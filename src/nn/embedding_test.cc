@@ -88,7 +88,7 @@ TEST(Embedding, GradientsOfSeveralUsesAddUp) {
   Embedding grads = zeros_like(embedding);
   const Tensor ids = Tensor::of<std::int64_t>({3}, {2, 0, 2}), more = Tensor::of<std::int64_t>({3}, {0, 0, 0}), d_y = Tensor::of<float>({3, 1}, {1, 10, 100});
   embedding.backward(ids, d_y, {&grads});
-  embedding.backward(more, d_y, {.parameters = &grads, .write = Write::add});
+  embedding.backward(more, d_y, {.parameters = &grads, .parameters_write = Write::add});
   EXPECT_EQ(test::to_doubles(grads.weight), (std::vector<double>{121, 0, 101}));
 }
 

@@ -161,16 +161,17 @@ void EncoderDecoder::backward(const Saved& saved, ConstTensorView d_logits, cons
   require_gradients(kOperation, *this, grads, {{"source", saved.source_ids}, {"target", saved.target_ids}, {"d_logits", d_logits}});
   const auto like = [&](const Tensor& tensor) { return uninitialised(tensor.dtype(), tensor.shape(), options.workspace); };
   Tensor d_decoded = like(saved.decoded), d_target = like(saved.target), d_memory = like(saved.memory), d_source = like(saved.source);
+  const Write write = gradients.parameters_write;
   Linear d_output = output_of(grads);
-  output_of(*this).backward(saved.decoded, d_logits, {.x = d_decoded, .parameters = &d_output}, options);
+  output_of(*this).backward(saved.decoded, d_logits, {.x = d_decoded, .parameters = &d_output, .parameters_write = write}, options);
   decoder.backward(saved.decoder, d_decoded,
-                   {.x = d_target, .memory = d_memory, .parameters = &grads.decoder, .cross_attention_weights = gradients.source_attention_weights},
+                   {.x = d_target, .memory = d_memory, .parameters = &grads.decoder, .parameters_write = write, .cross_attention_weights = gradients.source_attention_weights},
                    options);
-  encoder.backward(saved.encoder, d_memory, {.x = d_source, .parameters = &grads.encoder}, options);
+  encoder.backward(saved.encoder, d_memory, {.x = d_source, .parameters = &grads.encoder, .parameters_write = write}, options);
   const auto embed_backward = [&](const Embedding& embedding, Embedding& d_embedding, ConstTensorView ids, TensorView d_x, Seed number, bool again) {
     if (saved.dropout > 0) nn::dropout(d_x, d_x, saved.dropout, derive_seed(saved.seed, number), options.executor);
     scale_and_add_positions(d_x, std::sqrt(static_cast<double>(width())), {}, options.executor);
-    embedding.backward(ids, d_x, {.parameters = &d_embedding, .write = again ? Write::add : Write::replace}, options);
+    embedding.backward(ids, d_x, {.parameters = &d_embedding, .parameters_write = again ? Write::add : write}, options);
   };
   embed_backward(target_embedding_of(*this), target_embedding_of(grads), saved.target_ids, d_target, kTarget, !output.weight);
   embed_backward(source_embedding, grads.source_embedding, saved.source_ids, d_source, kSource, !target_embedding.weight);

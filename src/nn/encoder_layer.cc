@@ -96,14 +96,17 @@ void EncoderLayer::backward(const Saved& saved, ConstTensorView d_y, const Encod
   if (grads != nullptr) require_gradients(kOperation, *this, *grads, {{"x", x}, {"d_y", d_y}}, {"d_x", d_x});
 
   const auto of = [&](auto EncoderLayer::*member) { return grads != nullptr ? &(grads->*member) : nullptr; };
+  const Write write = gradients.parameters_write;
   Tensor d_attended = uninitialised(dtype, shape, options.workspace);
-  residual_backward(feed_forward_norm, of(&EncoderLayer::feed_forward_norm), saved.feed_forward_residual, d_y, d_attended, options,
+  residual_backward(feed_forward_norm, of(&EncoderLayer::feed_forward_norm), write, saved.feed_forward_residual, d_y, d_attended, options,
                     [&](ConstTensorView d_out, TensorView d_in) {
-                      feed_forward.backward(saved.feed_forward, d_out, {.x = d_in, .parameters = of(&EncoderLayer::feed_forward)}, options);
+                      feed_forward.backward(saved.feed_forward, d_out, {.x = d_in, .parameters = of(&EncoderLayer::feed_forward), .parameters_write = write}, options);
                     });
-  residual_backward(attention_norm, of(&EncoderLayer::attention_norm), saved.attention_residual, d_attended, d_x, options,
+  residual_backward(attention_norm, of(&EncoderLayer::attention_norm), write, saved.attention_residual, d_attended, d_x, options,
                     [&](ConstTensorView d_out, TensorView d_in) {
-                      attention.backward(saved.attention, d_out, {.query = d_in, .parameters = of(&EncoderLayer::attention), .attention_weights = gradients.attention_weights}, options);
+                      attention.backward(
+                          saved.attention, d_out,
+                          {.query = d_in, .parameters = of(&EncoderLayer::attention), .parameters_write = write, .attention_weights = gradients.attention_weights}, options);
                     });
 }
 
@@ -127,10 +130,12 @@ void Encoder::forward(ConstTensorView x, TensorView y, EncoderCache& cache, cons
 void Encoder::backward(const Saved& saved, ConstTensorView d_y, const EncoderGradients<Encoder>& gradients, const RunOptions& options) const {
   constexpr const char* kOperation = "Encoder.backward";
   stack_backward(kOperation, *this, saved, saved.layers.empty() ? ConstTensorView() : saved.layers[0].attention_residual.x, d_y, gradients.x,
-                 gradients.parameters, options, [&](std::size_t i, ConstTensorView d_out, TensorView d_in) {
+                 gradients.parameters, gradients.parameters_write, options, [&](std::size_t i, ConstTensorView d_out, TensorView d_in) {
                    EncoderLayer* const grads = gradients.parameters != nullptr ? &gradients.parameters->layers[i] : nullptr;
                    const auto own = of_layer(kOperation, gradients.attention_weights, i, layers.size());
-                   layers[i].backward(saved.layers[i], d_out, {.x = d_in, .parameters = grads, .attention_weights = own}, options);
+                   layers[i].backward(
+                       saved.layers[i], d_out,
+                       {.x = d_in, .parameters = grads, .parameters_write = gradients.parameters_write, .attention_weights = own}, options);
                  });
 }
 

@@ -148,7 +148,8 @@ void FeedForward::backward(const Saved& saved, ConstTensorView d_y, const Gradie
     after = like_hidden();
     multiply(factor, saved.hidden, after, options.executor);
   }
-  output.backward(gated() ? after : factor, d_y, {.x = d_hidden, .parameters = grads ? &grads->output : nullptr}, options);
+  output.backward(gated() ? after : factor, d_y,
+                  {.x = d_hidden, .parameters = grads ? &grads->output : nullptr, .parameters_write = gradients.parameters_write}, options);
   after = Tensor();
   if (gated()) {  // the product rule
     d_gate = like_hidden();
@@ -157,8 +158,11 @@ void FeedForward::backward(const Saved& saved, ConstTensorView d_y, const Gradie
   }
   const TensorView d_activated = gated() ? d_gate.view() : d_hidden.view();
   activate_backward(activation, activated, d_activated, d_activated, Write::replace, options.executor);
-  hidden.backward(x, d_hidden, {.x = d_x, .parameters = grads ? &grads->hidden : nullptr, .x_write = gradients.x_write}, options);
-  if (gated()) gate.backward(x, d_gate, {.x = d_x, .parameters = grads ? &grads->gate : nullptr, .x_write = Write::add}, options);
+  const auto into = [&](Linear FeedForward::*member, Write x_write) {
+    return Gradients<Linear>{.x = d_x, .parameters = grads ? &(grads->*member) : nullptr, .x_write = x_write, .parameters_write = gradients.parameters_write};
+  };
+  hidden.backward(x, d_hidden, into(&FeedForward::hidden, gradients.x_write), options);
+  if (gated()) gate.backward(x, d_gate, into(&FeedForward::gate, Write::add), options);
 }
 
 }  // namespace polyhead::nn

@@ -41,7 +41,7 @@ void LayerNorm::backward(ConstTensorView x, ConstTensorView d_y, const Gradients
   LayerNorm* const grads = gradients.parameters;
   if (grads != nullptr) require_gradients(norm.operation, *this, *grads, {{"x", x}, {"d_y", d_y}}, {"d_x", gradients.x});
   norm_backward(norm, x, d_y, gradients.x, gradients.x_write, grads != nullptr ? TensorView(grads->weight) : TensorView(),
-                grads != nullptr ? TensorView(grads->bias) : TensorView(), options.executor);
+                grads != nullptr ? TensorView(grads->bias) : TensorView(), gradients.parameters_write, options);
 }
 
 }  // namespace polyhead::nn

@@ -7,6 +7,7 @@
 #include "nn/elementwise.h"
 #include "nn/initialiser.h"
 #include "nn/packed_linear.h"
+#include "nn/parameter_gradient.h"
 
 namespace polyhead::nn {
 namespace {
@@ -82,8 +83,12 @@ void Linear::backward(ConstTensorView x, ConstTensorView d_y, const Gradients<Li
   }
   if (grads == nullptr) return;
   // d_weight[o,i] = sum_r d_y[r,o] x[r,i]
-  cpu::gemm({.a = d_y.move_axis(-1, 0), .b = x, .c = grads->weight, .k_axes = d_y.rank() - 1}, options.executor, options.workspace);
-  if (bias) sum_to(d_y, grads->bias);  // d_bias[o] = sum_r d_y[r,o]
+  write_gradient(grads->weight, gradients.parameters_write, options, [&](TensorView d_weight) {
+    cpu::gemm({.a = d_y.move_axis(-1, 0), .b = x, .c = d_weight, .k_axes = d_y.rank() - 1}, options.executor, options.workspace);
+  });
+  if (!bias) return;
+  // d_bias[o] = sum_r d_y[r,o]
+  write_gradient(grads->bias, gradients.parameters_write, options, [&](TensorView d_bias) { sum_to(d_y, d_bias); });
 }
 
 }  // namespace polyhead::nn

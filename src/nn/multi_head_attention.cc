@@ -9,6 +9,7 @@
 #include "nn/check.h"
 #include "nn/chunked_forward.h"
 #include "nn/elementwise.h"
+#include "nn/parameter_gradient.h"
 #include "polyhead/nn/activation.h"
 #include "sdpa/dense_mask.h"
 
@@ -417,7 +418,10 @@ void MultiHeadAttention::backward(const Saved& s, ConstTensorView d_out, const G
     require_parameters_may_change(kOperation, s.constant_parameters, options.workspace);
     require_gradients(kOperation, *this, *grads, read, written);
   }
-  const auto of = [&](Linear MultiHeadAttention::*projection) { return grads ? &(grads->*projection) : nullptr; };
+  const Write write = gradients.parameters_write;
+  const auto into = [&](Linear MultiHeadAttention::*projection, TensorView d_x, Write x_write = Write::replace) {
+    return nn::Gradients<Linear>{.x = d_x, .parameters = grads ? &(grads->*projection) : nullptr, .x_write = x_write, .parameters_write = write};
+  };
   const auto allocate = [&](const Shape& shape) { return uninitialised(config.dtype, shape, options.workspace); };
 
   // out = output(attended * gate)
@@ -429,7 +433,7 @@ void MultiHeadAttention::backward(const Saved& s, ConstTensorView d_out, const G
   if (config.output == OutputProjection::linear) {
     const ConstTensorView projection_input = gated ? ConstTensorView(gated) : ConstTensorView(s.attended);
     d_projection_input = allocate(projection_input.shape());
-    output.backward(projection_input, d_out, {.x = d_projection_input, .parameters = of(&MultiHeadAttention::output)}, options);
+    output.backward(projection_input, d_out, into(&MultiHeadAttention::output, d_projection_input), options);
   } else {
     d_projection_input = allocate(d_out.shape());
     copy(d_out, d_projection_input);
@@ -473,19 +477,22 @@ void MultiHeadAttention::backward(const Saved& s, ConstTensorView d_out, const G
   sdpa.executor = executor;
   sdpa.workspace = options.workspace;
   if (config.sink) sdpa.sink = sink;
-  sdpa_backward({.q = s.q_heads,
-                 .k = s.k_heads,
-                 .v = s.v_heads,
-                 .out = s.attended_heads,
-                 .lse = s.lse,
-                 .d_out = split_heads(ConstTensorView(d_attended), shapes.axis, config.heads),
-                 .d_q = d_q_heads,
-                 .d_k = d_k_heads,
-                 .d_v = d_v_heads,
-                 .d_bias = d_bias,
-                 .d_relative_bias = gradients.relative_bias,
-                 .d_sink = config.sink && grads ? grads->sink.view() : gradients.sink},
-                sdpa);
+  const bool learns_sink = config.sink && grads;
+  write_gradient(learns_sink ? grads->sink.view() : gradients.sink, learns_sink ? write : Write::replace, options, [&](TensorView d_sink) {
+    sdpa_backward({.q = s.q_heads,
+                   .k = s.k_heads,
+                   .v = s.v_heads,
+                   .out = s.attended_heads,
+                   .lse = s.lse,
+                   .d_out = split_heads(ConstTensorView(d_attended), shapes.axis, config.heads),
+                   .d_q = d_q_heads,
+                   .d_k = d_k_heads,
+                   .d_v = d_v_heads,
+                   .d_bias = d_bias,
+                   .d_relative_bias = gradients.relative_bias,
+                   .d_sink = d_sink},
+                  sdpa);
+  });
   add_attention_weights_gradients(gradients.attention_weights, s.maps(), sdpa, d_q_heads, d_k_heads);
   if (d_padded_bias) sum_to(d_padded_bias.view().slice(-1, 0, shapes.keys), gradients.bias);
 
@@ -494,10 +501,9 @@ void MultiHeadAttention::backward(const Saved& s, ConstTensorView d_out, const G
   // q = q(query), k = [k(key), bias_k, 0], v = [v(value), bias_v, 0], gate = sigmoid(gate(query))
   const bool masked = restricts(s.sdpa.mask);
   const auto project_backward = [&](Linear MultiHeadAttention::*projection, ConstTensorView x, ConstTensorView d_y, TensorView d_x,
-                                    Write write) {
+                                    Write x_write) {
     const Tensor reached = grads && masked ? without_unreached_rows(x, d_y, executor, options.workspace) : Tensor();
-    (this->*projection)
-        .backward(reached ? ConstTensorView(reached) : x, d_y, {.x = d_x, .parameters = of(projection), .x_write = write}, options);
+    (this->*projection).backward(reached ? ConstTensorView(reached) : x, d_y, into(projection, d_x, x_write), options);
   };
   const auto unless_shared = [](ConstTensorView given) { return given ? Write::replace : Write::add; };
   const bool global = config.global_query != GlobalQuery::off;
@@ -515,7 +521,7 @@ void MultiHeadAttention::backward(const Saved& s, ConstTensorView d_out, const G
       if (d_projected && shapes.added_keys > 0) copy(heads.slice(-2, 0, shapes.keys), d_projected);
     };
     copy_own(d_k_heads, gradients.projected_key), copy_own(d_v_heads, gradients.projected_value);
-    if (grads) {
+    if (grads && write == Write::replace) {
       for (Linear* unused : {&grads->k, &grads->v}) unused->visit([](const std::string&, Tensor& tensor) { fill(tensor, 0); });
     }
   } else {
@@ -523,11 +529,12 @@ void MultiHeadAttention::backward(const Saved& s, ConstTensorView d_out, const G
     if (d_v) project_backward(&MultiHeadAttention::v, value, own_positions(d_v), d_value, unless_shared(input.value));
   }
   if (config.gate == Gate::sigmoid) {
-    gate.backward(input.query, d_gate, {.x = d_query, .parameters = of(&MultiHeadAttention::gate), .x_write = Write::add}, options);
+    gate.backward(input.query, d_gate, into(&MultiHeadAttention::gate, d_query, Write::add), options);
   }
   if (config.add_bias_kv && grads) {
     const auto learned_gradient = [&](const Tensor& d, Tensor& learned) {
-      sum_to(d.view().slice(shapes.axis, shapes.keys, shapes.keys + 1), learned.view().reshape({d.extent(-1)}));
+      write_gradient(learned.view().reshape({d.extent(-1)}), write, options,
+                     [&](TensorView target) { sum_to(d.view().slice(shapes.axis, shapes.keys, shapes.keys + 1), target); });
     };
     learned_gradient(d_k, grads->bias_k);
     learned_gradient(d_v, grads->bias_v);

@@ -6,6 +6,7 @@
 #include "cpu/select.h"
 #include "nn/check.h"
 #include "nn/elementwise.h"
+#include "nn/parameter_gradient.h"
 #include "nn/rows.h"
 
 namespace polyhead::nn {
@@ -154,24 +155,26 @@ void backward_rows(const Backward<T>& b, std::int64_t first, std::int64_t last, 
 // Threads take chunks of rows of a fixed size; the chunks' sums of d_weight and d_bias are added in order, so that no bit depends on the
 // threads. Sums are float64 for every storage: there may be many rows, and their terms cancel.
 template <class T>
-void backward_all(const Backward<T>& b, TensorView d_weight, TensorView d_bias, Executor* executor) {
+void backward_all(const Backward<T>& b, TensorView d_weight, TensorView d_bias, Write parameters_write, const RunOptions& options) {
   constexpr std::int64_t kChunk = 128;
   const auto width = static_cast<std::int64_t>(b.weight.size());
   const std::int64_t chunks = (b.x.count() + kChunk - 1) / kChunk;
   const std::int64_t size = d_bias ? 2 * width : d_weight ? width : 0;  // of a chunk's sums: d_weight, then d_bias
   std::vector<double> sums(static_cast<std::size_t>(chunks * size));
-  parallel_for(chunks, row_grain(width * kChunk, 4), executor, [&](std::int64_t first, std::int64_t last) {
+  parallel_for(chunks, row_grain(width * kChunk, 4), options.executor, [&](std::int64_t first, std::int64_t last) {
     for (std::int64_t chunk = first; chunk < last; ++chunk) {
       double* const part = sums.data() + chunk * size;
       backward_rows(b, chunk * kChunk, std::min((chunk + 1) * kChunk, b.x.count()), d_weight ? part : nullptr, d_bias ? part + width : nullptr);
     }
   });
-  const auto write = [&](TensorView target, const double* part) {
-    for (std::int64_t e = 0; e < width; ++e) {
-      double total = 0;
-      for (std::int64_t chunk = 0; chunk < chunks; ++chunk) total += part[chunk * size + e];
-      target.data<T>()[e * target.stride(0)] = store<T>(total);
-    }
+  const auto write = [&](TensorView gradient, const double* part) {
+    write_gradient(gradient, parameters_write, options, [&](TensorView target) {
+      for (std::int64_t e = 0; e < width; ++e) {
+        double total = 0;
+        for (std::int64_t chunk = 0; chunk < chunks; ++chunk) total += part[chunk * size + e];
+        target.data<T>()[e * target.stride(0)] = store<T>(total);
+      }
+    });
   };
   if (d_weight) write(d_weight, sums.data());
   if (d_bias) write(d_bias, sums.data() + width);
@@ -207,7 +210,7 @@ void add_and_normalise(const Norm& norm, ConstTensorView x, TensorView sums, Ten
 }
 
 void norm_backward(const Norm& norm, ConstTensorView x, ConstTensorView d_y, TensorView d_x, Write x_write, TensorView d_weight, TensorView d_bias,
-                   Executor* executor) {
+                   Write parameters_write, const RunOptions& options) {
   const DType dtype = norm.weight.dtype();
   const std::int64_t width = norm.weight.extent(0);
   require_rows(norm.operation, {"x", x}, "width", width, dtype);
@@ -221,7 +224,7 @@ void norm_backward(const Norm& norm, ConstTensorView x, ConstTensorView d_y, Ten
     using T = typename decltype(type)::type;
     const auto run = [&](const Rows<T>* d_x_rows) {
       backward_all(Backward<T>{norm, load_vector<T>(norm.weight, width), Rows<const T>(x), Rows<const T>(d_y), d_x_rows, x_write == Write::add},
-                   d_weight, d_bias, executor);
+                   d_weight, d_bias, parameters_write, options);
     };
     if (d_x && d_x.numel() > 0) {
       const Rows<T> rows(d_x);

@@ -24,6 +24,6 @@ void add_and_normalise(const Norm& norm, ConstTensorView x, TensorView sums, Ten
 
 // Absent gradients are not computed. d_weight and d_bias were checked by require_gradients.
 void norm_backward(const Norm& norm, ConstTensorView x, ConstTensorView d_y, TensorView d_x, Write x_write, TensorView d_weight, TensorView d_bias,
-                   Executor* executor);
+                   Write parameters_write, const RunOptions& options);
 
 }  // namespace polyhead::nn

@@ -33,14 +33,14 @@ SavedResidual residual_forward(const ResidualPart& part, ConstTensorView x, Tens
 
 // f(d_out, d_in) writes the part's gradient for its input. d_x does not overlap d_y. The sum passes its gradient unchanged to x and to f's output.
 template <class F>
-void residual_backward(const LayerNorm& norm, LayerNorm* grads, const SavedResidual& saved, ConstTensorView d_y, TensorView d_x,
-                       const RunOptions& options, const F& f) {
+void residual_backward(const LayerNorm& norm, LayerNorm* grads, Write parameters_write, const SavedResidual& saved, ConstTensorView d_y,
+                       TensorView d_x, const RunOptions& options, const F& f) {
   const auto like_y = [&] { return uninitialised(d_y.dtype(), d_y.shape(), options.workspace); };
   const bool is_pre = saved.position == NormPosition::pre;
   Tensor d_sum, d_dropped;
   if (!is_pre) {
     d_sum = like_y();
-    norm.backward(saved.normed, d_y, {.x = d_sum, .parameters = grads}, options);
+    norm.backward(saved.normed, d_y, {.x = d_sum, .parameters = grads, .parameters_write = parameters_write}, options);
   }
   const ConstTensorView of_sum = is_pre ? d_y : ConstTensorView(d_sum);
   if (saved.dropout > 0) {
@@ -51,7 +51,7 @@ void residual_backward(const LayerNorm& norm, LayerNorm* grads, const SavedResid
   if (is_pre) {
     Tensor d_normed = like_y();
     f(d_out, d_normed.view());
-    norm.backward(saved.x, d_normed, {.x = d_x, .parameters = grads}, options);
+    norm.backward(saved.x, d_normed, {.x = d_x, .parameters = grads, .parameters_write = parameters_write}, options);
   } else {
     f(d_out, d_x);
   }

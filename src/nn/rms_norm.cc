@@ -29,7 +29,8 @@ void RMSNorm::backward(ConstTensorView x, ConstTensorView d_y, const Gradients<R
   require_norm(norm);
   RMSNorm* const grads = gradients.parameters;
   if (grads != nullptr) require_gradients(norm.operation, *this, *grads, {{"x", x}, {"d_y", d_y}}, {"d_x", gradients.x});
-  norm_backward(norm, x, d_y, gradients.x, gradients.x_write, grads != nullptr ? TensorView(grads->weight) : TensorView(), {}, options.executor);
+  norm_backward(norm, x, d_y, gradients.x, gradients.x_write, grads != nullptr ? TensorView(grads->weight) : TensorView(), {},
+                gradients.parameters_write, options);
 }
 
 }  // namespace polyhead::nn

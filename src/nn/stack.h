@@ -85,7 +85,7 @@ void cached_forward(const char* operation, const Stack& stack, ConstTensorView x
 // f(i, d_out, d_in) writes the gradient of layer i's input; x: the input of layer 0.
 template <class Stack, class F>
 void stack_backward(const char* operation, const Stack& stack, const typename Stack::Saved& saved, ConstTensorView x, ConstTensorView d_y,
-                    TensorView d_x, Stack* grads, const RunOptions& options, const F& f) {
+                    TensorView d_x, Stack* grads, Write parameters_write, const RunOptions& options, const F& f) {
   const std::size_t count = stack.layers.size();
   const bool normed = static_cast<bool>(stack.final_norm.weight);
   require(count > 0 && saved.layers.size() == count && saved.outputs.size() == count - (normed ? 0 : 1), operation, ": saved is of ",
@@ -99,7 +99,8 @@ void stack_backward(const char* operation, const Stack& stack, const typename St
   Tensor d_out, d_in;
   if (normed) {
     d_out = like_x();
-    stack.final_norm.backward(saved.outputs.back(), d_y, {.x = d_out, .parameters = grads != nullptr ? &grads->final_norm : nullptr}, options);
+    stack.final_norm.backward(saved.outputs.back(), d_y,
+                              {.x = d_out, .parameters = grads != nullptr ? &grads->final_norm : nullptr, .parameters_write = parameters_write}, options);
   }
   for (std::size_t i = count; i-- > 0;) {
     if (i > 0 && !d_in) d_in = like_x();

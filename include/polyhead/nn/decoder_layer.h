@@ -36,7 +36,8 @@ struct DecoderGradients {
   TensorView x = {};       // [*,T,E], overwritten; may not overlap d_y
   TensorView memory = {};  // [*,S,M]
   M* parameters = nullptr;
-  Write memory_write = Write::replace;  // add: sums the gradients of layers that read one memory
+  Write memory_write = Write::replace;      // add: sums the gradients of layers that read one memory
+  Write parameters_write = Write::replace;  // as in nn::Gradients
   std::span<const AttentionWeightsGradient> self_attention_weights = {}, cross_attention_weights = {};  // of the loss; read
 };
 

@@ -67,6 +67,8 @@ struct EncoderDecoder : Module<EncoderDecoder> {
 
   struct Gradients {
     EncoderDecoder* parameters = nullptr;  // for example zeros_like(model); required. An embedding's gradient is the sum of all its uses.
+    // As in nn::Gradients, but a shared or tied embedding's gradient is rounded after each use, not once.
+    Write parameters_write = Write::replace;
     std::span<const AttentionWeightsGradient> source_attention_weights = {};  // of the loss, of the decoder's attention to the source; read
   };
 

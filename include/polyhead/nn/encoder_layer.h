@@ -33,6 +33,7 @@ template <class M>
 struct EncoderGradients {
   TensorView x = {};  // [*,T,E], overwritten; may not overlap d_y
   M* parameters = nullptr;
+  Write parameters_write = Write::replace;                           // as in nn::Gradients
   std::span<const AttentionWeightsGradient> attention_weights = {};  // of the loss; read
 };
 

@@ -1,7 +1,7 @@
 // The shape that all layers share. A layer holds public parameters, lists them in visit(f), and has
 //   forward(inputs, output, options, saved)          saved: what backward needs of this pass, owned by the caller; nullptr when evaluating
 //   backward(inputs or saved, d_output, gradients, options)
-// Gradients of the parameters are a layer of the same type, written and not accumulated:
+// Gradients of the parameters are a layer of the same type, which backward replaces or, with parameters_write = Write::add, adds to:
 //   Linear d_linear = zeros_like(linear);
 //   linear.backward(x, d_y, {.x = d_x, .parameters = &d_linear});
 #pragma once
@@ -21,7 +21,8 @@
 #pragma GCC visibility push(default)
 namespace polyhead::nn {
 
-// Whether a result replaces what is in the given memory or is added to it: gradients of an input that several projections share are added.
+// Whether a result replaces what is in the given memory, which is then not read, or is added to it: gradients of an input that several
+// projections share, and those of parameters in micro-batches or in a layer that a model uses twice.
 enum class Write : std::uint8_t { replace, add };
 
 // Threads and temporary memory of a call. Results depend on neither.
@@ -37,6 +38,9 @@ struct Gradients {
   TensorView x = {};        // of the input's shape
   M* parameters = nullptr;  // a module of the same shapes, for example zeros_like(layer)
   Write x_write = Write::replace;
+  // add: the bits of backward into a zeros_like(layer), then add_gradients. Each element of the new gradient is rounded to the parameter's
+  // dtype, then the sum. The temporary memory is that of one tensor at a time, from the workspace.
+  Write parameters_write = Write::replace;
 };
 
 namespace detail {

@@ -159,7 +159,7 @@ struct MultiHeadAttention : Module<MultiHeadAttention> {
     MapsInput maps() const { return {.q = q_heads, .k = k_heads, .k_scale = input.projected_key_scale}; }
   };
 
-  // Only gradients whose view is set are computed, and they overwrite. If `key` or `value` of the input is absent, its gradient is added to
+  // Only gradients whose view is set are computed, and they overwrite, except for parameters_write. If `key` or `value` of the input is absent, its gradient is added to
   // that of the input used instead.
   struct Gradients {
     TensorView query = {}, key = {}, value = {};
@@ -168,6 +168,7 @@ struct MultiHeadAttention : Module<MultiHeadAttention> {
     TensorView relative_bias = {};             // exactly the shape and dtype of options.relative_bias.slopes or .table
     TensorView sink = {};                      // exactly the shape and dtype of options.sink
     MultiHeadAttention* parameters = nullptr;  // a layer of the same shapes, for example zeros_like(layer); nullptr: not computed
+    Write parameters_write = Write::replace;   // as in nn::Gradients
     std::span<const AttentionWeightsGradient> attention_weights = {};  // of the loss; read
   };
 
