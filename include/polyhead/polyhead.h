@@ -24,6 +24,7 @@
 #include "polyhead/nn/linear.h"
 #include "polyhead/nn/module.h"
 #include "polyhead/nn/multi_head_attention.h"
+#include "polyhead/nn/norm.h"
 #include "polyhead/nn/optimizer.h"
 #include "polyhead/nn/positions.h"
 #include "polyhead/nn/residual.h"

@@ -1,14 +1,14 @@
 // Residual connection followed by a norm, in one pass.
 #pragma once
 
-#include "polyhead/nn/layer_norm.h"
+#include "polyhead/nn/norm.h"
 
 #pragma GCC visibility push(default)  // components call these
 namespace polyhead::nn::inline internal {
 
 // sums += x, then y = norm(sums), each row while it is in the first-level cache. Tensors [*,width] of one shape and the norm's dtype; none
 // may overlap another. The bits equal those of the two steps.
-void add_and_normalise(const LayerNorm& norm, ConstTensorView x, TensorView sums, TensorView y, Executor* executor);
+void add_and_normalise(const Norm& norm, ConstTensorView x, TensorView sums, TensorView y, Executor* executor);
 
 }  // namespace polyhead::nn::inline internal
 #pragma GCC visibility pop

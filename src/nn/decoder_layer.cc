@@ -34,7 +34,7 @@ void layer_forward(const char* operation, const DecoderLayer& layer, ConstTensor
   if (saved != nullptr) *saved = {};  // returns the memory of an earlier pass to the workspace
   const auto of_saved = [&](auto Saved::*member) { return saved != nullptr ? &(saved->*member) : nullptr; };
   const RunOptions run{options.executor, options.workspace};
-  const auto part = [&](const LayerNorm& norm, std::uint64_t number) {
+  const auto part = [&](const Norm& norm, std::uint64_t number) {
     return ResidualPart{norm, layer.norm_position, dropped, with_seed(options, number).dropout_seed.value_or(0), run};
   };
   const auto like_x = [&] { return uninitialised(y.dtype(), x.shape(), options.workspace); };
@@ -78,7 +78,7 @@ DecoderLayer::DecoderLayer(const DecoderLayerConfig& config) : norm_position(con
                               .gated = config.gated,
                               .dtype = config.dtype,
                               .seed = derive_seed(seed, 2)});
-  self_attention_norm = LayerNorm({.width = config.width, .epsilon = config.epsilon, .dtype = config.dtype});
+  self_attention_norm = Norm({.width = config.width, .kind = config.norm, .epsilon = config.epsilon, .dtype = config.dtype});
   cross_attention_norm = self_attention_norm;
   feed_forward_norm = self_attention_norm;
 }

@@ -63,6 +63,20 @@ TEST(DecoderLayer, GradientsAreCentralDifferences) {
   }
 }
 
+DecoderLayerConfig tiny_rms_norm_swiglu(NormPosition position) {
+  DecoderLayerConfig config = tiny(position);
+  config.norm = NormKind::rms_norm, config.activation = Activation::silu, config.gated = true;
+  return config;
+}
+
+TEST(DecoderLayer, RMSNormAndSwiGLUHaveTheGradientsOfCentralDifferences) {
+  for (const NormPosition position : {NormPosition::post, NormPosition::pre}) {
+    DecoderLayerConfig config = tiny_rms_norm_swiglu(position);
+    config.dropout = 0.3;
+    expect_central_differences(Decoder(config, 2), position == NormPosition::pre ? 51 : 50, 3);
+  }
+}
+
 TEST(DecoderLayer, LaterTokensAndMaskedMemoryDoNotExist) {
   for (const NormPosition position : {NormPosition::post, NormPosition::pre}) {
     Random random(3);
@@ -82,14 +96,16 @@ TEST(DecoderLayer, LaterTokensAndMaskedMemoryDoNotExist) {
 
 TEST(DecoderLayer, TokenByTokenWithACacheIsTheWhole) {
   Random random(4);
-  const DecoderLayer layer(tiny(NormPosition::pre));
-  const Tensor x = random.tensor(DType::f64, {2, 5, 6}), memory = random.tensor(DType::f64, {2, 3, 4});
-  Tensor whole(DType::f64, x.shape()), parts(DType::f64, x.shape());
-  layer.forward(x, memory, whole);
-  KeyValueCache cache({.sequences = 2, .kv_heads = 2, .capacity = 5, .head_width = 3, .dtype = DType::f64});
-  for (std::int64_t t = 0; t < 5; ++t)
-    layer.forward(x.view().slice(1, t, t + 1), memory, parts.view().slice(1, t, t + 1), {.attention = {.cache = &cache}});
-  EXPECT_TRUE(near(parts, whole, 1e-12));
+  for (const DecoderLayerConfig& config : {tiny(NormPosition::pre), tiny_rms_norm_swiglu(NormPosition::post)}) {
+    const DecoderLayer layer(config);
+    const Tensor x = random.tensor(DType::f64, {2, 5, 6}), memory = random.tensor(DType::f64, {2, 3, 4});
+    Tensor whole(DType::f64, x.shape()), parts(DType::f64, x.shape());
+    layer.forward(x, memory, whole);
+    KeyValueCache cache({.sequences = 2, .kv_heads = 2, .capacity = 5, .head_width = 3, .dtype = DType::f64});
+    for (std::int64_t t = 0; t < 5; ++t)
+      layer.forward(x.view().slice(1, t, t + 1), memory, parts.view().slice(1, t, t + 1), {.attention = {.cache = &cache}});
+    EXPECT_TRUE(near(parts, whole, 1e-12));
+  }
 }
 
 TEST(DecoderLayer, ExtentsMayBeZero) {

@@ -82,7 +82,7 @@ template <class C>
 C layer_config(const EncoderDecoderConfig& config, std::uint64_t seed) {
   C layer;
   layer.width = config.width, layer.heads = config.heads, layer.hidden_width = config.hidden_width;
-  layer.activation = config.activation, layer.gated = config.gated, layer.norm_position = config.norm_position, layer.epsilon = config.epsilon;
+  layer.activation = config.activation, layer.gated = config.gated, layer.norm = config.norm, layer.norm_position = config.norm_position, layer.epsilon = config.epsilon;
   layer.dropout = config.dropout, layer.attention_dropout = config.attention_dropout, layer.dtype = config.dtype, layer.seed = seed;
   return layer;
 }

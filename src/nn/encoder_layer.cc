@@ -14,7 +14,7 @@ namespace {
 // are in the second-level cache. Running both halves on one chunk before the next would be slower: each chunk reads the packed parameters,
 // and the parameters of both halves together do not fit into a shared third-level cache.
 void evaluate(const EncoderLayer& layer, ConstTensorView x, TensorView y, const AttentionOptions& options) {
-  const auto run = [&](const auto& part, ConstTensorView in, const LayerNorm& norm, TensorView out) {
+  const auto run = [&](const auto& part, ConstTensorView in, const Norm& norm, TensorView out) {
     part.for_each_chunk([&](Executor* executor) {
       return [&, executor, sums = Tensor()](std::int64_t chunk, auto& scratch) mutable {
         const ConstTensorView own_in = part.of(in, chunk);
@@ -36,20 +36,20 @@ EncoderLayer::EncoderLayer(const EncoderLayerConfig& config) : norm_position(con
   constexpr const char* kOperation = "EncoderLayer";
   const std::uint64_t seed = required_seed(kOperation, config.seed);
   require_dropout(kOperation, config.dropout);
-  const LayerNormConfig norm{.width = config.width, .epsilon = config.epsilon, .dtype = config.dtype};
+  const NormConfig norm{.width = config.width, .kind = config.norm, .epsilon = config.epsilon, .dtype = config.dtype};
   attention = MultiHeadAttention({.query_width = config.width,
                                   .heads = config.heads,
                                   .dropout = config.attention_dropout,
                                   .dtype = config.dtype,
                                   .seed = derive_seed(seed, 0)});
-  attention_norm = LayerNorm(norm);
+  attention_norm = Norm(norm);
   feed_forward = FeedForward({.width = config.width,
                               .hidden_width = config.hidden_width == 0 ? 4 * config.width : config.hidden_width,
                               .activation = config.activation,
                               .gated = config.gated,
                               .dtype = config.dtype,
                               .seed = derive_seed(seed, 1)});
-  feed_forward_norm = LayerNorm(norm);
+  feed_forward_norm = Norm(norm);
 }
 
 void EncoderLayer::forward(ConstTensorView x, TensorView y, const AttentionOptions& options, Saved* saved) const {
@@ -64,7 +64,7 @@ void EncoderLayer::forward(ConstTensorView x, TensorView y, const AttentionOptio
   if (saved != nullptr) *saved = {};  // returns the memory of an earlier pass to the workspace
   const auto of_saved = [&](auto Saved::*member) { return saved != nullptr ? &(saved->*member) : nullptr; };
   const RunOptions run{options.executor, options.workspace};
-  const auto part = [&](const LayerNorm& norm, std::uint64_t number) {
+  const auto part = [&](const Norm& norm, std::uint64_t number) {
     return ResidualPart{norm, norm_position, dropped, with_seed(options, number).dropout_seed.value_or(0), run};
   };
   Tensor attended = uninitialised(dtype, x.shape(), options.workspace);

@@ -60,6 +60,14 @@ TEST(EncoderLayer, GradientsAgreeWithCentralDifferences) {
   }
 }
 
+TEST(EncoderLayer, RMSNormAndSwiGLUHaveTheGradientsOfCentralDifferences) {
+  for (const NormPosition position : {NormPosition::post, NormPosition::pre}) {
+    EncoderLayerConfig config = tiny(Activation::silu, position);
+    config.norm = NormKind::rms_norm, config.gated = true, config.dropout = 0.3;
+    expect_central_differences(Encoder(config, 2), position == NormPosition::pre ? 33 : 32, 3);
+  }
+}
+
 TEST(EncoderLayer, EachUseOfDropoutHasItsOwnBits) {
   // With zero parameters but the feed-forward's last bias, pre-norm gives x + 1 / (1 - p) or x.
   EncoderLayerConfig config{.width = 64, .norm_position = NormPosition::pre, .dropout = 0.5, .seed = 1};
@@ -168,18 +176,20 @@ TEST(EncoderLayer, ResultsDoNotDependOnStrides) {
 // A saved pass is computed as a whole.
 TEST(EncoderLayer, EvaluationInPartsHasTheBitsOfTheWhole) {
   Random random(8);
-  EncoderLayer layer({.width = 64, .heads = 4, .seed = 8});
-  scramble(layer, random);
-  const Tensor x = random.tensor(DType::f32, {160, 40, 64}), attend_keys = random.tensor(DType::boolean, {160, 40});
-  for (const int threads : {1, 2}) {
-    LimitedThreads executor(threads);
-    const Workspace workspace;
-    const AttentionOptions options{.mask = {.attend_keys = attend_keys}, .executor = &executor, .workspace = &workspace};
-    Tensor whole(DType::f32, x.shape()), parts(DType::f32, x.shape());
-    EncoderLayer::Saved saved;
-    layer.forward(x, whole, options, &saved);
-    layer.forward(x, parts, options);
-    EXPECT_TRUE(same_bits(parts, whole)) << threads;
+  for (const NormKind norm : {NormKind::layer_norm, NormKind::rms_norm}) {
+    EncoderLayer layer({.width = 64, .heads = 4, .norm = norm, .seed = 8});
+    scramble(layer, random);
+    const Tensor x = random.tensor(DType::f32, {160, 40, 64}), attend_keys = random.tensor(DType::boolean, {160, 40});
+    for (const int threads : {1, 2}) {
+      LimitedThreads executor(threads);
+      const Workspace workspace;
+      const AttentionOptions options{.mask = {.attend_keys = attend_keys}, .executor = &executor, .workspace = &workspace};
+      Tensor whole(DType::f32, x.shape()), parts(DType::f32, x.shape());
+      EncoderLayer::Saved saved;
+      layer.forward(x, whole, options, &saved);
+      layer.forward(x, parts, options);
+      EXPECT_TRUE(same_bits(parts, whole)) << threads;
+    }
   }
 }
 

@@ -137,6 +137,9 @@ void FeedForward::backward(const Saved& saved, ConstTensorView d_y, const Gradie
     require_parameters_may_change(kOperation, saved.constant_parameters, options.workspace);
     require_gradients(kOperation, *this, *grads, {{"x", x}, {"d_y", d_y}, {"saved.hidden", saved.hidden}}, {"d_x", d_x});
   }
+  const auto into = [&](Linear FeedForward::*member, TensorView d_input, Write x_write) {
+    return Gradients<Linear>{.x = d_input, .parameters = grads ? &(grads->*member) : nullptr, .x_write = x_write, .parameters_write = gradients.parameters_write};
+  };
   const auto like_hidden = [&] { return uninitialised(dtype, saved.hidden.shape(), options.workspace); };
   const Tensor& activated = gated() ? saved.gate : saved.hidden;  // what the activation is applied to
   Tensor d_hidden = like_hidden(), d_gate, factor, after;
@@ -148,8 +151,7 @@ void FeedForward::backward(const Saved& saved, ConstTensorView d_y, const Gradie
     after = like_hidden();
     multiply(factor, saved.hidden, after, options.executor);
   }
-  output.backward(gated() ? after : factor, d_y,
-                  {.x = d_hidden, .parameters = grads ? &grads->output : nullptr, .parameters_write = gradients.parameters_write}, options);
+  output.backward(gated() ? after : factor, d_y, into(&FeedForward::output, d_hidden, Write::replace), options);
   after = Tensor();
   if (gated()) {  // the product rule
     d_gate = like_hidden();
@@ -158,11 +160,8 @@ void FeedForward::backward(const Saved& saved, ConstTensorView d_y, const Gradie
   }
   const TensorView d_activated = gated() ? d_gate.view() : d_hidden.view();
   activate_backward(activation, activated, d_activated, d_activated, Write::replace, options.executor);
-  const auto into = [&](Linear FeedForward::*member, Write x_write) {
-    return Gradients<Linear>{.x = d_x, .parameters = grads ? &(grads->*member) : nullptr, .x_write = x_write, .parameters_write = gradients.parameters_write};
-  };
-  hidden.backward(x, d_hidden, into(&FeedForward::hidden, gradients.x_write), options);
-  if (gated()) gate.backward(x, d_gate, into(&FeedForward::gate, Write::add), options);
+  hidden.backward(x, d_hidden, into(&FeedForward::hidden, d_x, gradients.x_write), options);
+  if (gated()) gate.backward(x, d_gate, into(&FeedForward::gate, d_x, Write::add), options);
 }
 
 }  // namespace polyhead::nn

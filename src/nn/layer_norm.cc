@@ -1,15 +1,12 @@
 #include "polyhead/nn/layer_norm.h"
 
-#include "nn/add_norm.h"
 #include "nn/check.h"
-#include "nn/norm.h"
+#include "nn/normalise.h"
 
 namespace polyhead::nn {
 namespace {
 
-constexpr const char* kForward = "LayerNorm.forward";
-
-Norm norm_of(const char* operation, const LayerNorm& layer) { return {operation, layer.weight, layer.bias, layer.epsilon, true}; }
+Normalisation norm_of(const char* operation, const LayerNorm& layer) { return {operation, layer.weight, layer.bias, layer.epsilon, true}; }
 
 }  // namespace
 
@@ -28,20 +25,11 @@ LayerNorm::LayerNorm(Tensor weight_, Tensor bias_, double epsilon_)
 }
 
 void LayerNorm::forward(ConstTensorView x, TensorView y, const RunOptions& options) const {
-  normalise(norm_of(kForward, *this), x, y, options.executor);
-}
-
-void internal::add_and_normalise(const LayerNorm& norm, ConstTensorView x, TensorView sums, TensorView y, Executor* executor) {
-  nn::add_and_normalise(norm_of(kForward, norm), x, sums, y, executor);
+  normalise(norm_of("LayerNorm.forward", *this), x, y, options.executor);
 }
 
 void LayerNorm::backward(ConstTensorView x, ConstTensorView d_y, const Gradients<LayerNorm>& gradients, const RunOptions& options) const {
-  const Norm norm = norm_of("LayerNorm.backward", *this);
-  require_norm(norm);
-  LayerNorm* const grads = gradients.parameters;
-  if (grads != nullptr) require_gradients(norm.operation, *this, *grads, {{"x", x}, {"d_y", d_y}}, {"d_x", gradients.x});
-  norm_backward(norm, x, d_y, gradients.x, gradients.x_write, grads != nullptr ? TensorView(grads->weight) : TensorView(),
-                grads != nullptr ? TensorView(grads->bias) : TensorView(), gradients.parameters_write, options);
+  norm_backward(norm_of("LayerNorm.backward", *this), *this, x, d_y, gradients, options);
 }
 
 }  // namespace polyhead::nn

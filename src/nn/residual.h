@@ -11,7 +11,7 @@
 namespace polyhead::nn {
 
 struct ResidualPart {
-  const LayerNorm& norm;
+  const Norm& norm;
   NormPosition position;
   double dropout;      // 0 in evaluation
   std::uint64_t seed;  // of the dropout
@@ -33,7 +33,7 @@ SavedResidual residual_forward(const ResidualPart& part, ConstTensorView x, Tens
 
 // f(d_out, d_in) writes the part's gradient for its input. d_x does not overlap d_y. The sum passes its gradient unchanged to x and to f's output.
 template <class F>
-void residual_backward(const LayerNorm& norm, LayerNorm* grads, Write parameters_write, const SavedResidual& saved, ConstTensorView d_y,
+void residual_backward(const Norm& norm, Norm* grads, Write parameters_write, const SavedResidual& saved, ConstTensorView d_y,
                        TensorView d_x, const RunOptions& options, const F& f) {
   const auto like_y = [&] { return uninitialised(d_y.dtype(), d_y.shape(), options.workspace); };
   const bool is_pre = saved.position == NormPosition::pre;

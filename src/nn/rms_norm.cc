@@ -1,12 +1,12 @@
 #include "polyhead/nn/rms_norm.h"
 
 #include "nn/check.h"
-#include "nn/norm.h"
+#include "nn/normalise.h"
 
 namespace polyhead::nn {
 namespace {
 
-Norm norm_of(const char* operation, const RMSNorm& layer) { return {operation, layer.weight, {}, layer.epsilon, false}; }
+Normalisation norm_of(const char* operation, const RMSNorm& layer) { return {operation, layer.weight, {}, layer.epsilon, false}; }
 
 }  // namespace
 
@@ -25,12 +25,7 @@ void RMSNorm::forward(ConstTensorView x, TensorView y, const RunOptions& options
 }
 
 void RMSNorm::backward(ConstTensorView x, ConstTensorView d_y, const Gradients<RMSNorm>& gradients, const RunOptions& options) const {
-  const Norm norm = norm_of("RMSNorm.backward", *this);
-  require_norm(norm);
-  RMSNorm* const grads = gradients.parameters;
-  if (grads != nullptr) require_gradients(norm.operation, *this, *grads, {{"x", x}, {"d_y", d_y}}, {"d_x", gradients.x});
-  norm_backward(norm, x, d_y, gradients.x, gradients.x_write, grads != nullptr ? TensorView(grads->weight) : TensorView(), {},
-                gradients.parameters_write, options);
+  norm_backward(norm_of("RMSNorm.backward", *this), *this, x, d_y, gradients, options);
 }
 
 }  // namespace polyhead::nn

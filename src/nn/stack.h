@@ -6,8 +6,8 @@
 #include "nn/check.h"
 #include "nn/initialiser.h"
 #include "polyhead/nn/dropout.h"
-#include "polyhead/nn/layer_norm.h"
 #include "polyhead/nn/multi_head_attention.h"
+#include "polyhead/nn/norm.h"
 #include "polyhead/nn/residual.h"
 
 namespace polyhead::nn {
@@ -26,9 +26,9 @@ std::vector<Layer> make_layers(const char* operation, const Config& config, std:
 }
 
 template <class Config>
-LayerNorm make_final_norm(const Config& config) {
+Norm make_final_norm(const Config& config) {
   if (config.norm_position == NormPosition::post) return {};
-  return LayerNorm({.width = config.width, .epsilon = config.epsilon, .dtype = config.dtype});
+  return Norm({.width = config.width, .kind = config.norm, .epsilon = config.epsilon, .dtype = config.dtype});
 }
 
 // f(i, in, out, saved of layer i) computes layer i.

@@ -107,15 +107,35 @@ def stack_names(layers, norms, final):
             named += attention_names(at + ours, getattr(layer, theirs))
         for number, ours in enumerate(norms, 1):
             named += own_names(f"{at}{ours}_norm", getattr(layer, f"norm{number}"))
-        named += [*own_names(at + "feed_forward.hidden", layer.linear1), *own_names(at + "feed_forward.output", layer.linear2)]
+        hidden = {"hidden": layer.linear1} if isinstance(layer.linear1, torch.nn.Linear) else dict(layer.linear1.named_children())
+        for ours, module in (hidden | {"output": layer.linear2}).items():
+            named += own_names(f"{at}feed_forward.{ours}", module)
     return named + (list(own_names("final_norm", final)) if final else [])
 
 
-def stack(name, make_layer, norms, count, pre, padding):
+class GatedHidden(torch.nn.Module):
+    """The first half of SwiGLU."""
+
+    def __init__(self, width, hidden_width):
+        super().__init__()
+        self.hidden, self.gate = (torch.nn.Linear(width, hidden_width) for _ in range(2))
+
+    def forward(self, x):
+        return torch.nn.functional.silu(self.gate(x)) * self.hidden(x)
+
+
+def with_rms_norm_and_swiglu(layer, norms):
+    for number in range(1, norms + 1):
+        setattr(layer, f"norm{number}", torch.nn.RMSNorm(8, eps=1e-5))
+    layer.linear1, layer.activation = GatedHidden(8, 12), torch.nn.Identity()
+    return layer
+
+
+def stack(name, make_layer, norms, count, pre, padding, make_norm=torch.nn.LayerNorm):
     """Layers of torch.nn with random parameters, each with the gradient that autograd finds for sum(y d_y)."""
     case = Case(name)
     layers = torch.nn.ModuleList([make_layer(pre) for _ in range(count)])
-    final = torch.nn.LayerNorm(8) if pre else None
+    final = make_norm(8, eps=1e-5) if pre else None
     for parameter in [*layers.parameters(), *(final.parameters() if pre else [])]:
         parameter.data = torch.from_numpy(case.rng.uniform(-0.7, 0.9, tuple(parameter.shape)))
     x, d_y = case.randn("x", 2, 5, 8), case.randn("d_y", 2, 5, 8)
@@ -147,6 +167,10 @@ for pre in (False, True):
           torch.arange(5)[None] >= torch.tensor([5, 3])[:, None])
     stack("decoder." + where, lambda pre: torch.nn.TransformerDecoderLayer(**options, norm_first=pre), ["self_attention", "cross_attention", "feed_forward"], 2, pre,
           torch.arange(4)[None] >= torch.tensor([2, 4])[:, None])
+    stack(f"encoder.{where}.rms_norm_swiglu", lambda pre: with_rms_norm_and_swiglu(torch.nn.TransformerEncoderLayer(**options, norm_first=pre), 2),
+          ["attention", "feed_forward"], 2, pre, torch.arange(5)[None] >= torch.tensor([5, 3])[:, None], torch.nn.RMSNorm)
+    stack(f"decoder.{where}.rms_norm_swiglu", lambda pre: with_rms_norm_and_swiglu(torch.nn.TransformerDecoderLayer(**options, norm_first=pre), 3),
+          ["self_attention", "cross_attention", "feed_forward"], 2, pre, torch.arange(4)[None] >= torch.tensor([2, 4])[:, None], torch.nn.RMSNorm)
 
 
 

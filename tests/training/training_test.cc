@@ -100,10 +100,28 @@ TEST(Training, SwiGLUIsTorchs) {
   expect_gradients(vectors, gradients);
 }
 
+struct Kind {
+  std::string name;
+  nn::NormPosition position;
+  bool rms_norm_swiglu = false;
+
+  template <class Config>
+  Config config() const {
+    Config c{.width = 8, .heads = 2, .hidden_width = 12, .norm_position = position, .dtype = DType::f64, .seed = 1};
+    if (rms_norm_swiglu) c.norm = nn::NormKind::rms_norm, c.activation = nn::Activation::silu, c.gated = true;
+    return c;
+  }
+};
+
+const Kind kKinds[] = {{"post", nn::NormPosition::post},
+                       {"pre", nn::NormPosition::pre},
+                       {"post.rms_norm_swiglu", nn::NormPosition::post, true},
+                       {"pre.rms_norm_swiglu", nn::NormPosition::pre, true}};
+
 TEST(Training, EncodersAreTorchs) {
-  for (const auto position : {nn::NormPosition::post, nn::NormPosition::pre}) {
-    const Vectors vectors(position == nn::NormPosition::pre ? "encoder.pre" : "encoder.post");
-    nn::Encoder encoder({.width = 8, .heads = 2, .hidden_width = 12, .norm_position = position, .dtype = DType::f64, .seed = 1}, 2);
+  for (const Kind& kind : kKinds) {
+    const Vectors vectors("encoder." + kind.name);
+    nn::Encoder encoder(kind.config<nn::EncoderLayerConfig>(), 2);
     load(vectors, encoder);
     const Tensor lengths = Tensor::of<std::int64_t>({2}, {5, 3});
     Tensor y(DType::f64, {2, 5, 8}), d_x(DType::f64, {2, 5, 8});
@@ -118,9 +136,9 @@ TEST(Training, EncodersAreTorchs) {
 }
 
 TEST(Training, DecodersAreTorchs) {
-  for (const auto position : {nn::NormPosition::post, nn::NormPosition::pre}) {
-    const Vectors vectors(position == nn::NormPosition::pre ? "decoder.pre" : "decoder.post");
-    nn::Decoder decoder({.width = 8, .heads = 2, .hidden_width = 12, .norm_position = position, .dtype = DType::f64, .seed = 1}, 2);
+  for (const Kind& kind : kKinds) {
+    const Vectors vectors("decoder." + kind.name);
+    nn::Decoder decoder(kind.config<nn::DecoderLayerConfig>(), 2);
     load(vectors, decoder);
     const Tensor lengths = Tensor::of<std::int64_t>({2}, {2, 4});
     Tensor y(DType::f64, {2, 5, 8}), d_x(DType::f64, {2, 5, 8}), d_memory(DType::f64, {2, 4, 8});

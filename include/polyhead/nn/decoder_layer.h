@@ -16,8 +16,9 @@ struct DecoderLayerConfig {
   std::int64_t hidden_width = 0;  // of the feed-forward part; 0: 4 E
   Activation activation = Activation::gelu;
   bool gated = false;  // the feed-forward part; with Activation::silu: SwiGLU
+  NormKind norm = NormKind::layer_norm;
   NormPosition norm_position = NormPosition::post;
-  double epsilon = 1e-5;         // of the layer norms
+  double epsilon = 1e-5;         // of the norms
   double dropout = 0;            // in training, of what each part adds to the residual stream
   double attention_dropout = 0;  // in training, of attention weights
   DType dtype = DType::f32;
@@ -45,9 +46,9 @@ struct DecoderGradients {
 // pre:   h = x + self_attention(norm(x)), and so on; the memory is not normed: an encoder ends with its own norm
 struct DecoderLayer : Module<DecoderLayer> {
   MultiHeadAttention self_attention, cross_attention;
-  LayerNorm self_attention_norm, cross_attention_norm;
+  Norm self_attention_norm, cross_attention_norm;
   FeedForward feed_forward;
-  LayerNorm feed_forward_norm;
+  Norm feed_forward_norm;
   NormPosition norm_position = NormPosition::post;
   double dropout = 0;
 
@@ -83,7 +84,7 @@ struct DecoderLayer : Module<DecoderLayer> {
 // y = layers[n - 1](... layers[0](x, memory) ..., memory), then final_norm if the layers are pre-norm.
 struct Decoder : Module<Decoder> {
   std::vector<DecoderLayer> layers;
-  LayerNorm final_norm;  // absent with NormPosition::post
+  Norm final_norm;  // absent with NormPosition::post
 
   struct Saved {
     std::vector<DecoderLayer::Saved> layers;

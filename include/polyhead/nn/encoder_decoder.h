@@ -26,8 +26,9 @@ struct EncoderDecoderConfig {
   std::int64_t hidden_width = 0;    // of the feed-forward parts; 0: 4 E
   Activation activation = Activation::gelu;
   bool gated = false;  // the feed-forward parts; with Activation::silu: SwiGLU
+  NormKind norm = NormKind::layer_norm;
   NormPosition norm_position = NormPosition::pre;
-  double epsilon = 1e-5;          // of the layer norms
+  double epsilon = 1e-5;          // of the norms
   double dropout = 0;             // in training, of the embedded texts and of what each part adds to the residual stream
   double attention_dropout = 0;   // in training, of attention weights
   bool shared_embedding = false;  // one embedding for source and target, whose counts must be equal

@@ -5,8 +5,8 @@
 #include <vector>
 
 #include "polyhead/nn/feed_forward.h"
-#include "polyhead/nn/layer_norm.h"
 #include "polyhead/nn/multi_head_attention.h"
+#include "polyhead/nn/norm.h"
 #include "polyhead/nn/residual.h"
 
 #pragma GCC visibility push(default)
@@ -20,8 +20,9 @@ struct EncoderLayerConfig {
   std::int64_t hidden_width = 0;  // of the feed-forward part; 0: 4 E
   Activation activation = Activation::gelu;
   bool gated = false;  // the feed-forward part; with Activation::silu: SwiGLU
+  NormKind norm = NormKind::layer_norm;
   NormPosition norm_position = NormPosition::post;
-  double epsilon = 1e-5;         // of both layer norms
+  double epsilon = 1e-5;         // of both norms
   double dropout = 0;            // in training, of what each part adds to the residual stream
   double attention_dropout = 0;  // in training, of attention weights
   DType dtype = DType::f32;
@@ -41,9 +42,9 @@ struct EncoderGradients {
 // pre:   h = x + attention(norm(x)),        y = h + feed_forward(norm(h))       with dropout of both summands
 struct EncoderLayer : Module<EncoderLayer> {
   MultiHeadAttention attention;
-  LayerNorm attention_norm;
+  Norm attention_norm;
   FeedForward feed_forward;
-  LayerNorm feed_forward_norm;
+  Norm feed_forward_norm;
   NormPosition norm_position = NormPosition::post;
   double dropout = 0;
 
@@ -76,7 +77,7 @@ struct EncoderLayer : Module<EncoderLayer> {
 // y = layers[n - 1](... layers[0](x)), then final_norm if the layers are pre-norm.
 struct Encoder : Module<Encoder> {
   std::vector<EncoderLayer> layers;
-  LayerNorm final_norm;  // absent with NormPosition::post
+  Norm final_norm;  // absent with NormPosition::post
 
   struct Saved {
     std::vector<EncoderLayer::Saved> layers;

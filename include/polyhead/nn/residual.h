@@ -1,4 +1,4 @@
-// What encoder and decoder layers share: each of their parts f (attention, feed-forward) has a residual connection and a layer norm.
+// What encoder and decoder layers share: each of their parts f (attention, feed-forward) has a residual connection and a norm.
 //   post:  y = norm(x + dropout(f(x)))     (Vaswani et al. 2017, section 3.1)
 //   pre:   y = x + dropout(f(norm(x)))     (Xiong et al. 2020, figure 1b); the stack ends with one more norm
 #pragma once

@@ -1,0 +1,47 @@
+// A layer norm or an RMS norm, for layers whose configuration chooses.
+#pragma once
+
+#include "polyhead/nn/layer_norm.h"
+#include "polyhead/nn/rms_norm.h"
+
+#pragma GCC visibility push(default)
+namespace polyhead::nn {
+
+enum class NormKind : std::uint8_t { layer_norm, rms_norm };
+
+struct NormConfig {
+  std::int64_t width = 0;
+  NormKind kind = NormKind::layer_norm;
+  double epsilon = 1e-5;
+  DType dtype = DType::f32;
+};
+
+// Computes what LayerNorm or RMSNorm of the same parameters computes.
+struct Norm : Module<Norm> {
+  Tensor weight;  // [width]
+  Tensor bias;    // [width], or absent, as with rms_norm
+  double epsilon = 1e-5;
+  NormKind kind = NormKind::layer_norm;
+
+  Norm() = default;
+  explicit Norm(const NormConfig& config);
+  Norm(LayerNorm norm);  // NOLINT(google-explicit-constructor)
+  Norm(RMSNorm norm);    // NOLINT(google-explicit-constructor)
+
+  std::int64_t width() const { return weight.extent(0); }
+
+  // As LayerNorm.
+  void forward(ConstTensorView x, TensorView y, const RunOptions& options = {}) const;
+  void backward(ConstTensorView x, ConstTensorView d_y, const Gradients<Norm>& gradients, const RunOptions& options = {}) const;
+
+  template <class F, class... Self>
+  static void visit_members(const F& f, Self&... self) {
+    f("weight", self.weight...);
+    f("bias", self.bias...);
+    f("epsilon", self.epsilon...);
+    f("kind", self.kind...);
+  }
+};
+
+}  // namespace polyhead::nn
+#pragma GCC visibility pop

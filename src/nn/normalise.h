@@ -1,0 +1,44 @@
+// What layer normalisation and RMS normalisation share: y = (x - mean) / sqrt(mean of (x - mean)^2 + epsilon) * weight + bias over the last axis.
+#pragma once
+
+#include "nn/check.h"
+#include "polyhead/executor.h"
+#include "polyhead/nn/module.h"
+
+namespace polyhead::nn {
+
+struct Normalisation {
+  const char* operation;  // for messages
+  const Tensor& weight;  // [width]
+  ConstTensorView bias;  // [width], or absent
+  double epsilon;
+  bool centred;  // false: mean is 0 (RMS normalisation)
+};
+
+// Error unless the parameters fit.
+void require_norm(const Normalisation& norm);
+
+// x and y [*,width].
+void normalise(const Normalisation& norm, ConstTensorView x, TensorView y, Executor* executor);
+// sums += x, then y = norm(sums); see add_norm.h.
+void add_and_normalise(const Normalisation& norm, ConstTensorView x, TensorView sums, TensorView y, Executor* executor);
+
+// Absent gradients are not computed. d_weight and d_bias were checked by require_gradients.
+void norm_backward(const Normalisation& norm, ConstTensorView x, ConstTensorView d_y, TensorView d_x, Write x_write, TensorView d_weight, TensorView d_bias,
+                   Write parameters_write, const RunOptions& options);
+
+// Of a layer with these parameters.
+template <class M>
+void norm_backward(const Normalisation& norm, const M& layer, ConstTensorView x, ConstTensorView d_y, const Gradients<M>& gradients, const RunOptions& options) {
+  require_norm(norm);
+  M* const grads = gradients.parameters;
+  TensorView d_weight, d_bias;
+  if (grads != nullptr) {
+    require_gradients(norm.operation, layer, *grads, {{"x", x}, {"d_y", d_y}}, {"d_x", gradients.x});
+    d_weight = grads->weight;
+    if constexpr (requires { grads->bias; }) d_bias = grads->bias;
+  }
+  norm_backward(norm, x, d_y, gradients.x, gradients.x_write, d_weight, d_bias, gradients.parameters_write, options);
+}
+
+}  // namespace polyhead::nn
