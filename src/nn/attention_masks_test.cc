@@ -98,6 +98,21 @@ TEST(MultiHeadAttentionMasks, DocumentsAreIndependent) {
             "MultiHeadAttention.forward: relative_bias with a global query, which has no position");
 }
 
+// The mask is then one of the added keys too, and keys and values are separate inputs.
+TEST(MultiHeadAttentionMasks, NonFiniteInputsThatAreMaskedReachNoGradientBesideAddedKeys) {
+  const Tensor lengths = Tensor::of<std::int64_t>({2, 3}, {1, 3, 2, 0, 2, 1});
+  const Setting setting{"masked", {.query_width = 4, .heads = 2, .add_bias_kv = true, .dtype = DType::f64}, {2, 3, 4}, {2, 5, 4}, {2, 5, 4}};
+  Trial clean(setting), poisoned(setting);
+  clean.options.mask.key_lengths = poisoned.options.mask.key_lengths = lengths;
+  for (Tensor* input : {&poisoned.key, &poisoned.value}) {
+    fill(input->view().select(0, 0).slice(0, 3, 5), test::kNaN);
+    fill(input->view().select(0, 1).slice(0, 2, 5), test::kNaN);
+  }
+  clean.backward(), poisoned.backward();
+  const auto expected = clean.leaves(), found = poisoned.leaves();
+  for (std::size_t i = 0; i < found.size(); ++i) EXPECT_TRUE(same_bits(found[i].gradient, expected[i].gradient)) << found[i].name;
+}
+
 TEST(MultiHeadAttentionMasks, MaskedMeanWithoutPositionsIsZeroAndItsSequenceEmpty) {
   const Tensor nobody(DType::boolean, {1, 3});
   Trial run({"nobody", {.query_width = 4, .heads = 2, .output = OutputProjection::none, .global_query = GlobalQuery::masked_mean, .dtype = DType::f64}, {1, 3, 4}});
