@@ -46,8 +46,8 @@ TEST(Summary, LearnsWhichSentenceIsRepeated) {
     plan.steps = 60, plan.validate_every = 30;
     run(*task, plan, {.folder = folder, .on_validation = [&](const Progress& p, const Validation&, bool) { losses->push_back(p.loss); }});
   }
-  EXPECT_NEAR(first[0], 0.7891, 1e-3);  // recorded
-  EXPECT_NEAR(first[1], 0.2566, 1e-3);
+  EXPECT_NEAR(first[0], 0.6443, 1e-3);  // recorded
+  EXPECT_NEAR(first[1], 0.2271, 1e-3);
   EXPECT_EQ(first, second) << "one thread and two";
   const auto rows = read_abstracts(data).rows;
   const SummaryScores scores = score_summaries(models::load_sentence_chooser(folder), rows);

@@ -4,6 +4,7 @@
 #include <array>
 #include <cmath>
 #include <map>
+#include <ranges>
 #include <set>
 
 #include "models/encoder_maps.h"
@@ -22,13 +23,15 @@ constexpr std::string_view kModelType = "polyhead-sentence-chooser";
 struct Rows {
   std::int64_t rows, unit = 1;
 };
-constexpr std::array<Rows, 6> kPlaces{{
+constexpr std::array<Rows, 8> kPlaces{{
     {12},     // sentences before this one
     {12},     // sentences after it
     {24, 3},  // its words
     {16},     // its stems that other sentences have
     {16, 2},  // how often these have them
     {12},     // sentences of the text
+    {6},      // 0 without "we" in it, else 1 + sentences before it that have "we": authors say with it what they did
+    {8},      // sentences of the text that have "we"
 }};
 enum Part : std::uint64_t { kLayers, kEmbedded };  // of a pass that draw dropout
 
@@ -104,7 +107,8 @@ SentenceChooser::SentenceChooser(const SentenceChooserConfig& given) : config(gi
   std::int64_t rows = 0;
   for (const Rows& count : kPlaces) rows += count.rows;
   places = nn::Embedding(Tensor(config.dtype, {rows, width}));
-  nn::initialise_normal({{"terms", &terms.weight}, {"places", &places.weight}}, {.deviation = 0.1, .seed = nn::derive_seed(*config.seed, 0)});
+  // Near 0, so that terms that training did not see hardly count.
+  nn::initialise_normal({{"terms", &terms.weight}, {"places", &places.weight}}, {.deviation = 0.01, .seed = nn::derive_seed(*config.seed, 0)});
   encoder = nn::Encoder({.width = width, .heads = config.heads, .hidden_width = config.hidden_width, .norm_position = nn::NormPosition::pre, .dropout = config.dropout, .dtype = config.dtype, .seed = nn::derive_seed(*config.seed, 1)}, config.layers);
   output = nn::Linear({.in_width = width, .out_width = 1, .dtype = config.dtype, .seed = nn::derive_seed(*config.seed, 2)});
 }
@@ -113,8 +117,11 @@ SentenceChooser::Text SentenceChooser::read(std::span<const std::string> sentenc
   require(!sentences.empty(), "SentenceChooser.read: there is no sentence");
   std::vector<std::vector<std::string>> all_words;
   std::map<std::string, std::int64_t> having;  // how many sentences have a stem
+  std::int64_t with_we = 0, with_we_before = 0;
+  const auto has_we = [](const std::vector<std::string>& words) { return std::ranges::find(words, "we") != words.end(); };
   for (const std::string& sentence : sentences) {
     all_words.push_back(words_of(sentence));
+    with_we += has_we(all_words.back());
     for (const std::string& stem : stems_of(all_words.back())) ++having[stem];
   }
   Text text;
@@ -125,7 +132,8 @@ SentenceChooser::Text SentenceChooser::read(std::span<const std::string> sentenc
     const std::int64_t before = std::ssize(text), count = std::ssize(sentences);
     SentenceTerms sentence;
     std::int64_t first = 0;
-    for (std::size_t k = 0; const std::int64_t value : {before, count - 1 - before, std::ssize(words), repeated, repetitions, count}) {
+    const std::int64_t we = has_we(words) ? 1 + with_we_before++ : 0;
+    for (std::size_t k = 0; const std::int64_t value : {before, count - 1 - before, std::ssize(words), repeated, repetitions, count, we, with_we}) {
       sentence.places.push_back(first + std::min(value / kPlaces[k].unit, kPlaces[k].rows - 1));
       first += kPlaces[k++].rows;
     }
@@ -136,12 +144,18 @@ SentenceChooser::Text SentenceChooser::read(std::span<const std::string> sentenc
       sentence.slots.push_back(static_cast<std::int64_t>(nn::derive_seed(hash, 0) % static_cast<std::uint64_t>(config.slots)));
     };
     if (words.empty()) add("", "");
-    std::string start;
     for (std::size_t k = 0; k < words.size(); ++k) {
       add("", words[k]);
       add("pair ", cat(k > 0 ? words[k - 1] : "", ' ', words[k]));
-      if (k < 3) add("start ", start += words[k] + ' ');
     }
+    const auto add_starts = [&](std::string_view kind, std::int64_t of, std::size_t longest) {
+      if (of < 0 || of >= count) return;
+      std::string start;
+      for (const std::string& word : all_words[static_cast<std::size_t>(of)] | std::views::take(longest)) add(kind, start += word + ' ');
+    };
+    add_starts("start ", before, 3);
+    add_starts("start before ", before - 1, 2);
+    add_starts("start after ", before + 1, 2);
     std::ranges::sort(sentence.slots);
     sentence.slots.erase(std::unique(sentence.slots.begin(), sentence.slots.end()), sentence.slots.end());
     text.push_back(std::move(sentence));

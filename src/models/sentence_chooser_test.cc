@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <fstream>
 #include <numeric>
 
@@ -65,11 +66,30 @@ TEST(SentenceChooser, ReadsWordsPairsStartAndPlace) {
   std::vector<std::string> sentences(14, "one two three");
   sentences[1] = "one two";
   const SentenceChooser::Text text = model.read(sentences);
-  EXPECT_THAT(text[0].places, ElementsAre(0, 23, 25, 48 + 1, 64 + 6, 91));  // "three" is in 12 others
-  EXPECT_THAT(text[1].places, ElementsAre(1, 23, 24, 48, 64, 91));
-  EXPECT_THAT(text[13].places, ElementsAre(11, 12, 25, 49, 70, 91));
+  EXPECT_THAT(text[0].places, ElementsAre(0, 23, 25, 48 + 1, 64 + 6, 91, 92, 98));  // "three" is in 12 others
+  EXPECT_THAT(text[1].places, ElementsAre(1, 23, 24, 48, 64, 91, 92, 98));
+  EXPECT_THAT(text[13].places, ElementsAre(11, 12, 25, 49, 70, 91, 92, 98));
   const std::vector<std::string> shared{"measures of rainfall", "Measured with the rainy", "rainfall measure"};
-  EXPECT_THAT(model.read(shared)[0].places, ElementsAre(0, 14, 25, 48 + 2, 64 + 1, 80 + 3));  // "measur" is in 2 others, "rainfa" in 1
+  EXPECT_THAT(model.read(shared)[0].places, ElementsAre(0, 14, 25, 48 + 2, 64 + 1, 80 + 3, 92, 98));  // "measur" is in 2 others, "rainfa" in 1
+}
+
+TEST(SentenceChooser, ReadsStartsOfNeighboursAndWhoSaysWe) {
+  SentenceChooser model(tiny(DType::f32));
+  model.config.slots = 1 << 30;  // as above
+  const auto slots = [&](std::initializer_list<std::string> sentences, std::size_t of) { return model.read(std::vector(sentences))[of].slots; };
+  const auto alone = slots({"x"}, 0), first = slots({"x", "a b c d"}, 0), last = slots({"a b c d", "x"}, 1);
+  EXPECT_EQ(first.size(), alone.size() + 2);  // "a", "a b" after it
+  EXPECT_TRUE(std::ranges::includes(first, alone));
+  EXPECT_EQ(slots({"x", "a b z"}, 0), first);
+  EXPECT_NE(slots({"x", "a z c d"}, 0), first);
+  EXPECT_EQ(last.size(), alone.size() + 2);
+  EXPECT_NE(last, first);
+
+  const auto text = model.read(std::vector<std::string>{"Here we are", "Were it so", "We", "Owe we, we", "we", "we", "we", "we", "we", "we"});
+  for (std::int64_t s = 0; s < 10; ++s) {
+    EXPECT_EQ(text[static_cast<std::size_t>(s)].places[6], 92 + (s == 0 ? 1 : s == 1 ? 0 : std::min<std::int64_t>(s, 5))) << s;
+    EXPECT_EQ(text[static_cast<std::size_t>(s)].places[7], 98 + 7);
+  }
 }
 
 TEST(SentenceChooser, AFolderGivesTheSameAnswers) {
@@ -103,7 +123,7 @@ TEST(SentenceChooser, WhatDoesNotFitIsRefused) {
   SentenceChooser::Saved saved;
   const auto refused = [&](const SentenceChooser::Text& text, const char* message) { EXPECT_ERROR(model.forward({&text, 1}, scores, saved), invalid_argument, HasSubstr(message)); };
   refused({{.slots = {16}, .places = {0}}}, "a slot is 16; the model has 16");
-  refused({{.slots = {0}, .places = {-1}}}, "a place is -1; the model has 92");
+  refused({{.slots = {0}, .places = {-1}}}, "a place is -1; the model has 106");
   refused({{.slots = {}, .places = {0}}}, "a sentence of text 0 has no term");
   refused(model.read(kText), "scores is [1,1]");
   saved = {};

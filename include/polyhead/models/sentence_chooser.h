@@ -31,10 +31,11 @@ struct SentenceChooserConfig {
   }
 };
 
-// What the model reads of a sentence. A term is a word, a pair of neighbouring words, or the sentence's first one, two or three words.
+// What the model reads of a sentence. A term is a word, a pair of neighbouring words, the sentence's first one, two or three words, or the first
+// one or two words of the sentence before or after it.
 struct SentenceTerms {
   std::vector<std::int64_t> slots;   // of the terms, each once: a hash of the term's text, so that some terms share one
-  std::vector<std::int64_t> places;  // rows of SentenceChooser::places: its place from the start and from the end, its length, and what it shares with other sentences
+  std::vector<std::int64_t> places;  // rows of SentenceChooser::places: its place from the start and from the end, its length, what it shares with other sentences, and which of them say "we"
 };
 
 // x[s] = sum of terms[slots of s] / sqrt(their number) + sum of places[places of s];  score[s] = output(encoder(x)[s]). Pre-norm layers.
