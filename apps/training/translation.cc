@@ -42,15 +42,6 @@ std::vector<std::string> words_of(const BytePairText& tokens, std::string_view t
   return words;
 }
 
-struct Example {
-  struct Guide {
-    std::int64_t target, source;  // tokens; source tokens count with the end
-    double share;
-  };
-  std::vector<std::int64_t> source, target;
-  std::vector<Guide> guides;
-};
-
 // shares[j]: of target word j, a share for each source word and, last, for the end.
 Example make_example(const BytePairText& source, const BytePairText& target, std::span<const std::int64_t> source_words, std::span<const std::int64_t> target_words,
                      const std::vector<std::vector<double>>& shares) {
@@ -95,8 +86,7 @@ class Source {
   virtual std::int64_t vocabulary() const = 0;
   virtual Plan plan() const = 0;
   virtual std::string description() const = 0;
-  virtual std::vector<Example> examples(const BytePairTokenizer& tokenizer, std::int64_t epoch) const = 0;
-  virtual bool renews() const = 0;  // whether epochs differ
+  virtual std::vector<Example> examples(const BytePairTokenizer& tokenizer, std::int64_t epoch) = 0;
   virtual std::int64_t batch() const = 0;
   virtual double guide_weight() const = 0;
   virtual const std::vector<Translations>& validation() const = 0;
@@ -117,12 +107,11 @@ class GrammarSource final : public Source {
   std::int64_t vocabulary() const override { return 2600; }
   Plan plan() const override { return {.steps = 3600, .validate_every = 600, .peak_rate = 4e-3, .warmup_steps = 200, .average = 0.99}; }
   std::string description() const override { return cat("sentences of the teaching grammar: ", kSentencesOfEpoch, " new ones in each epoch, ", validation_.size(), " with other combinations of words to validate"); }
-  std::vector<Example> examples(const BytePairTokenizer& tokenizer, std::int64_t epoch) const override {
+  std::vector<Example> examples(const BytePairTokenizer& tokenizer, std::int64_t epoch) override {
     std::vector<Example> list;
     for (const AlignedPair& pair : sentences(static_cast<std::uint64_t>(epoch))) list.push_back(grammar_example(tokenizer, pair));
     return list;
   }
-  bool renews() const override { return true; }
   std::int64_t batch() const override { return 96; }
   double guide_weight() const override { return 0.3; }
   const std::vector<Translations>& validation() const override { return validation_; }
@@ -144,7 +133,7 @@ class GrammarSource final : public Source {
 
 class FileSource final : public Source {
  public:
-  explicit FileSource(const TaskOptions& options) {
+  explicit FileSource(const TaskOptions& options) : seed_(nn::derive_seed(options.seed, kSentences)) {
     const Data<SentencePair> data = read_pairs(options.data);
     if (!data.bad.empty()) options.note(describe(data.bad, std::ssize(data.rows)));
     std::vector<SentencePair> kept;
@@ -161,25 +150,42 @@ class FileSource final : public Source {
   std::int64_t vocabulary() const override { return 4000; }
   Plan plan() const override { return {.steps = 6000, .validate_every = 1000, .peak_rate = 2e-3, .warmup_steps = 400, .average = 0.998, .optimizer{.weight_decay = 0.02}}; }
   std::string description() const override { return cat(training_.size(), " sentence pairs to train, ", validation_.size(), " sentences to validate"); }
-  std::vector<Example> examples(const BytePairTokenizer& tokenizer, std::int64_t) const override {
-    const IbmModel2 teacher = ibm_of_pairs(tokenizer, training_);
+  // All pairs, in an order that is drawn for each epoch. Most are joined to longer texts: no others show the model the positions of words beyond
+  // the lengths of single pairs. Each epoch has the same number of examples.
+  std::vector<Example> examples(const BytePairTokenizer& tokenizer, std::int64_t epoch) override {
+    if (linked_.empty()) link(tokenizer);
+    const std::vector<std::int64_t> order = shuffled(std::ssize(linked_), nn::derive_seed(seed_, static_cast<std::uint64_t>(epoch)));
     std::vector<Example> list;
-    for (const SentencePair& pair : training_) {
-      const BytePairText source = tokenizer.encode(pair.source), target = tokenizer.encode(pair.target);
-      if (std::ssize(source.ids) > kLongest || std::ssize(target.ids) > kLongest) continue;
-      list.push_back(make_example(source, target, source.words, target.words, teacher.posterior({words_of(source, pair.source), words_of(target, pair.target)})));
+    for (auto next = order.begin(); next != order.end();) {
+      std::vector<LinkedPair> parts;
+      std::int64_t tokens = 0;
+      for (std::size_t size = kPairsOfExamples[list.size() % std::size(kPairsOfExamples)]; size > 0 && next != order.end(); --size, ++next) {
+        const LinkedPair& pair = linked_[static_cast<std::size_t>(*next)];
+        if (tokens + pair.tokens <= kLongest) parts.push_back(pair), tokens += pair.tokens;
+      }
+      list.push_back(joined_example(tokenizer, parts));
     }
     return list;
   }
-  bool renews() const override { return false; }
-  std::int64_t batch() const override { return 64; }
+  std::int64_t batch() const override { return 36; }
   double guide_weight() const override { return 0.3; }
   const std::vector<Translations>& validation() const override { return validation_; }
   Validation scored(const TranslationScore& score) const override { return {score.bleu, cat("BLEU ", fixed(score.bleu, 2), " of ", score.sentences, " sentences")}; }
 
  private:
-  static constexpr std::int64_t kLongest = 60;  // tokens of a sentence to train with
+  static constexpr std::int64_t kLongest = 60;  // tokens of an example
+  static constexpr std::size_t kPairsOfExamples[] = {1, 1, 2, 3, 4};  // in turn
+  void link(const BytePairTokenizer& tokenizer) {
+    const IbmModel2 teacher = ibm_of_pairs(tokenizer, training_);
+    for (const SentencePair& pair : training_) {
+      const BytePairText source = tokenizer.encode(pair.source), target = tokenizer.encode(pair.target);
+      const std::int64_t tokens = std::max(std::ssize(source.ids), std::ssize(target.ids));
+      if (tokens <= kLongest) linked_.push_back({pair, tokens, teacher.posterior({words_of(source, pair.source), words_of(target, pair.target)})});
+    }
+  }
+  std::uint64_t seed_;
   std::vector<SentencePair> training_;
+  std::vector<LinkedPair> linked_;
   std::vector<Translations> validation_;
 };
 
@@ -226,7 +232,7 @@ class Translating final : public Task {
 
   // Batches of sentences of like length, in an order that is drawn for each epoch.
   void begin_epoch(std::int64_t epoch) {
-    if (examples_.empty() || source_->renews()) examples_ = source_->examples(model_.tokenizer, epoch);
+    examples_ = source_->examples(model_.tokenizer, epoch);
     require(!examples_.empty(), "no sentence pair to train with is short enough");
     epoch_ = epoch;
     const std::uint64_t seed = nn::derive_seed(nn::derive_seed(seed_, kOrder), static_cast<std::uint64_t>(epoch));
@@ -305,6 +311,23 @@ std::vector<Link> links_of(const std::vector<std::int64_t>& sources) {
 }  // namespace
 
 std::unique_ptr<Task> translation_task(const TaskOptions& options) { return std::make_unique<Translating>(options); }
+
+Example joined_example(const BytePairTokenizer& tokenizer, std::span<const LinkedPair> parts) {
+  std::string source, target;
+  std::size_t source_words = 0, before = 0;
+  for (const LinkedPair& part : parts) source_words += part.shares.at(0).size() - 1;
+  std::vector<std::vector<double>> shares;
+  for (const LinkedPair& part : parts) {
+    for (auto [text, all] : {std::pair(&part.text.source, &source), {&part.text.target, &target}}) *all += (all->empty() ? "" : " ") + *text;
+    for (const std::vector<double>& row : part.shares) {
+      std::ranges::copy(row, shares.emplace_back(source_words + 1).begin() + static_cast<std::ptrdiff_t>(before));
+      std::swap(shares.back()[before + row.size() - 1], shares.back().back());
+    }
+    before += part.shares[0].size() - 1;
+  }
+  const BytePairText from = tokenizer.encode(source), to = tokenizer.encode(target);
+  return make_example(from, to, from.words, to.words, shares);
+}
 
 std::vector<std::int64_t> words_of_tokens(const BytePairText& tokens, std::string_view text, const std::vector<std::string>& words) {
   std::vector<models::ByteSpan> spans;

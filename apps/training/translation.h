@@ -35,6 +35,24 @@ double guide_loss(const T* p, std::int64_t columns, std::span<const GuideTarget>
   return loss;
 }
 
+// A sentence pair as the model is trained with it.
+struct Example {
+  struct Guide {
+    std::int64_t target, source;  // tokens; source tokens count with the end
+    double share;
+  };
+  std::vector<std::int64_t> source, target;
+  std::vector<Guide> guides;
+};
+// A sentence pair and shares[j]: of target word j, a share for each source word and, last, for the end.
+struct LinkedPair {
+  SentencePair text;
+  std::int64_t tokens;  // of the longer text
+  std::vector<std::vector<double>> shares;
+};
+// The pairs as one text, with a blank between them.
+Example joined_example(const models::BytePairTokenizer& tokenizer, std::span<const LinkedPair> parts);
+
 // Of each token the word that it is in, where `words` are those of the text in their order; -1 for white space.
 std::vector<std::int64_t> words_of_tokens(const models::BytePairText& tokens, std::string_view text, const std::vector<std::string>& words);
 

@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <atomic>
 #include <fstream>
 
 #include "models/test_error_matcher.h"
@@ -39,6 +40,18 @@ TEST(Translation, TokensFindTheirWords) {
   EXPECT_ERROR(words_of_tokens(tokenizer.encode(text), text, {"eau", "l'"}), invalid_argument, HasSubstr("'l'' is not in the text"));
 }
 
+TEST(Translation, GuidesOfJoinedPairsPointAtTheirOwnWords) {
+  const auto tokenizer = models::BytePairTokenizer::train({}, {.special_tokens = models::Translator::special_tokens()});  // a mark and a byte for each word here
+  const std::vector<LinkedPair> both{{{"a b", "x y"}, 4, {{1, 0, 0}, {0, 0.25, 0.75}}}, {{"c", "z"}, 2, {{0.5, 0.5}}}};
+  const Example example = joined_example(tokenizer, both);
+  EXPECT_EQ(example.source, tokenizer.encode("a b c").ids);
+  EXPECT_EQ(example.target, tokenizer.encode("x y z").ids);
+  std::vector<std::vector<double>> shares(6, std::vector<double>(7));  // the end last
+  for (const Example::Guide& guide : example.guides) shares.at(static_cast<std::size_t>(guide.target)).at(static_cast<std::size_t>(guide.source)) += guide.share;
+  const std::vector<double> x{0.5, 0.5, 0, 0, 0, 0, 0}, y{0, 0, 0.125, 0.125, 0, 0, 0.75}, z{0, 0, 0, 0, 0.25, 0.25, 0.5};
+  EXPECT_THAT(shares, ElementsAre(x, x, y, y, z, z));
+}
+
 TEST(Translation, LearnsFromAFileOfSentencePairs) {
   const auto data = std::filesystem::path(testing::TempDir()) / "pairs.tsv", folder = std::filesystem::path(testing::TempDir()) / "translation_model";
   std::filesystem::remove_all(folder);
@@ -48,17 +61,22 @@ TEST(Translation, LearnsFromAFileOfSentencePairs) {
     file << sentence_text(pair.source, Language::english) << '\t' << sentence_text(pair.target, Language::french) << '\n';
   }
   file.close();
-  std::vector<double> first, second;
-  for (std::vector<double>* losses : {&first, &second}) {
-    set_num_threads(losses == &first ? 1 : 2);
+  std::vector<double> first, second, third;
+  std::atomic<bool> stop = false;
+  const auto train = [&](std::vector<double>& losses, std::int64_t stop_at, bool resume) {
     const std::unique_ptr<Task> task = translation_task({.data = data, .seed = 7});
     Plan plan = task->plan();
     plan.steps = 8, plan.validate_every = 4, plan.average = 0;
-    run(*task, plan, {.folder = folder, .on_validation = [&](const Progress& p, const Validation&, bool) { losses->push_back(p.loss); }});
-  }
-  EXPECT_NEAR(first[0], 8.1088, 1e-3);  // recorded
-  EXPECT_NEAR(first[1], 7.1306, 1e-3);
+    run(*task, plan, {.folder = folder, .resume = resume, .stop = &stop, .on_step = [&](const Progress& p) { stop = p.step == stop_at; },
+                      .on_validation = [&](const Progress& p, const Validation&, bool) { losses.push_back(p.loss); }});
+  };
+  set_num_threads(1), train(first, 0, false);
+  set_num_threads(2), train(second, 0, false);
+  EXPECT_NEAR(first[0], 8.3363, 1e-3);  // recorded
+  EXPECT_NEAR(first[1], 7.4393, 1e-3);
   EXPECT_EQ(first, second) << "one thread and two";
+  train(third, 4, false), train(third, 0, true);
+  EXPECT_EQ(first, third) << "stopped in the second epoch and resumed";
   const models::Translator model = models::load_translator(folder);
   EXPECT_EQ(model.config.layers, 3);
   std::string text = "red";
