@@ -64,6 +64,13 @@ TEST(IbmModel2, LearnsTranslationsAndOrder) {
   EXPECT_TRUE(model.align({{}, {"la"}}).empty());
 }
 
+TEST(IbmModel2, ModelsOfBothDirectionsAgree) {
+  // Two target tokens, one source token; in reverse, one row for the source token, with no target token last.
+  const auto p = agreed_posterior({{0.5, 0.5}, {0.75, 0.25}}, {{0.8, 0.1, 0.1}});
+  EXPECT_THAT(p[0], testing::ElementsAre(testing::DoubleNear(0.8, 1e-12), testing::DoubleNear(0.2, 1e-12)));
+  EXPECT_THAT(p[1], testing::ElementsAre(testing::DoubleNear(0.25, 1e-12), testing::DoubleNear(0.75, 1e-12)));
+}
+
 TEST(IbmModel2, DiagonalLinksEachTargetToken) {
   const auto sources = [](std::int64_t source, std::int64_t target) {
     std::vector<std::int64_t> result;

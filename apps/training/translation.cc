@@ -131,6 +131,24 @@ class GrammarSource final : public Source {
   std::vector<Translations> validation_;
 };
 
+// Two or three syllables that are no word.
+std::string invented_word(std::uint64_t seed, bool capital) {
+  static constexpr std::string_view kConsonants = "bcdfglmnprstvz", kVowels = "aeiou";
+  std::string word;
+  for (std::uint64_t i = 0; i < 2 + nn::derive_seed(seed, 0) % 2; ++i) {
+    word += kConsonants[nn::derive_seed(seed, 2 * i + 1) % kConsonants.size()];
+    word += kVowels[nn::derive_seed(seed, 2 * i + 2) % kVowels.size()];
+  }
+  if (capital) word[0] = static_cast<char>(word[0] - 'a' + 'A');
+  return word;
+}
+
+bool is_capital(char c) { return c >= 'A' && c <= 'Z'; }
+// Words of four bytes or more that are letters of English and French. An elision as "l'" is none: a word in its place would join the next one.
+bool is_replaceable(std::string_view word) {
+  return word.size() >= 4 && std::ranges::all_of(word, [](unsigned char c) { return ((c | 0x20) >= 'a' && (c | 0x20) <= 'z') || (c >= 0x80 && c <= 0xC3); });
+}
+
 class FileSource final : public Source {
  public:
   explicit FileSource(const TaskOptions& options) : seed_(nn::derive_seed(options.seed, kSentences)) {
@@ -148,39 +166,48 @@ class FileSource final : public Source {
   }
   models::TranslatorConfig config() const override { return {.longest = 100, .model_width = 128, .hidden_width = 512, .layers = 3, .heads = 4, .dropout = 0.2}; }
   std::int64_t vocabulary() const override { return 4000; }
-  Plan plan() const override { return {.steps = 6000, .validate_every = 1000, .peak_rate = 2e-3, .warmup_steps = 400, .average = 0.998, .optimizer{.weight_decay = 0.02}}; }
+  Plan plan() const override { return {.steps = 7000, .validate_every = 1000, .peak_rate = 2e-3, .warmup_steps = 400, .average = 0.998, .optimizer{.weight_decay = 0.02}}; }
   std::string description() const override { return cat(training_.size(), " sentence pairs to train, ", validation_.size(), " sentences to validate"); }
   // All pairs, in an order that is drawn for each epoch. Most are joined to longer texts: no others show the model the positions of words beyond
-  // the lengths of single pairs. Each epoch has the same number of examples.
+  // the lengths of single pairs. Some have an invented word, as unknown words have to be aligned too. Each epoch has the same number of examples.
   std::vector<Example> examples(const BytePairTokenizer& tokenizer, std::int64_t epoch) override {
     if (linked_.empty()) link(tokenizer);
-    const std::vector<std::int64_t> order = shuffled(std::ssize(linked_), nn::derive_seed(seed_, static_cast<std::uint64_t>(epoch)));
+    const std::uint64_t seed = nn::derive_seed(seed_, static_cast<std::uint64_t>(epoch));
+    const std::vector<std::int64_t> order = shuffled(std::ssize(linked_), nn::derive_seed(seed, 0));
     std::vector<Example> list;
     for (auto next = order.begin(); next != order.end();) {
       std::vector<LinkedPair> parts;
       std::int64_t tokens = 0;
       for (std::size_t size = kPairsOfExamples[list.size() % std::size(kPairsOfExamples)]; size > 0 && next != order.end(); --size, ++next) {
         const LinkedPair& pair = linked_[static_cast<std::size_t>(*next)];
-        if (tokens + pair.tokens <= kLongest) parts.push_back(pair), tokens += pair.tokens;
+        if (tokens + pair.tokens > kLongest) continue;
+        const std::uint64_t own = nn::derive_seed(seed, static_cast<std::uint64_t>(*next) + 1);
+        parts.push_back(nn::derive_seed(own, 0) % 100 < kInvented ? with_invented_word(tokenizer, pair, own) : pair);
+        tokens += pair.tokens;
       }
       list.push_back(joined_example(tokenizer, parts));
     }
     return list;
   }
   std::int64_t batch() const override { return 36; }
-  double guide_weight() const override { return 0.3; }
+  double guide_weight() const override { return 0.5; }
   const std::vector<Translations>& validation() const override { return validation_; }
   Validation scored(const TranslationScore& score) const override { return {score.bleu, cat("BLEU ", fixed(score.bleu, 2), " of ", score.sentences, " sentences")}; }
 
  private:
   static constexpr std::int64_t kLongest = 60;  // tokens of an example
   static constexpr std::size_t kPairsOfExamples[] = {1, 1, 2, 3, 4};  // in turn
+  static constexpr std::uint64_t kInvented = 10;                       // per cent of the pairs
   void link(const BytePairTokenizer& tokenizer) {
-    const IbmModel2 teacher = ibm_of_pairs(tokenizer, training_);
+    std::vector<SentencePair> swapped;
+    for (const SentencePair& pair : training_) swapped.push_back({pair.target, pair.source});
+    const IbmModel2 teacher = ibm_of_pairs(tokenizer, training_), reverse = ibm_of_pairs(tokenizer, swapped);
     for (const SentencePair& pair : training_) {
       const BytePairText source = tokenizer.encode(pair.source), target = tokenizer.encode(pair.target);
       const std::int64_t tokens = std::max(std::ssize(source.ids), std::ssize(target.ids));
-      if (tokens <= kLongest) linked_.push_back({pair, tokens, teacher.posterior({words_of(source, pair.source), words_of(target, pair.target)})});
+      if (tokens > kLongest) continue;
+      const std::vector<std::string> from = words_of(source, pair.source), to = words_of(target, pair.target);
+      linked_.push_back({pair, tokens, agreed_posterior(teacher.posterior({from, to}), reverse.posterior({to, from}))});
     }
   }
   std::uint64_t seed_;
@@ -327,6 +354,23 @@ Example joined_example(const BytePairTokenizer& tokenizer, std::span<const Linke
   }
   const BytePairText from = tokenizer.encode(source), to = tokenizer.encode(target);
   return make_example(from, to, from.words, to.words, shares);
+}
+
+LinkedPair with_invented_word(const BytePairTokenizer& tokenizer, LinkedPair pair, std::uint64_t seed) {
+  constexpr double kSure = 0.8;
+  std::string &source = pair.text.source, &target = pair.text.target;
+  const std::vector<models::ByteSpan> from = tokenizer.encode(source).word_spans, to = tokenizer.encode(target).word_spans;
+  const auto replaceable = [](const std::string& text, const models::ByteSpan& span) { return is_replaceable(std::string_view(text).substr(span.first, span.last - span.first)); };
+  std::vector<std::pair<models::ByteSpan, models::ByteSpan>> found;
+  for (std::size_t j = 0; j < to.size(); ++j)
+    for (std::size_t i = 0; i < from.size(); ++i)
+      if (pair.shares[j][i] > kSure && replaceable(source, from[i]) && replaceable(target, to[j])) found.emplace_back(from[i], to[j]);
+  if (found.empty()) return pair;
+  const auto& [of_source, of_target] = found[nn::derive_seed(seed, 1) % found.size()];
+  const auto replace = [](std::string& text, const models::ByteSpan& span, std::uint64_t word) { text.replace(span.first, span.last - span.first, invented_word(word, is_capital(text[span.first]))); };
+  const std::uint64_t word = nn::derive_seed(seed, 2), other = nn::derive_seed(seed, 3);
+  replace(source, of_source, word), replace(target, of_target, word % 2 == 0 ? word : other);
+  return pair;
 }
 
 std::vector<std::int64_t> words_of_tokens(const BytePairText& tokens, std::string_view text, const std::vector<std::string>& words) {

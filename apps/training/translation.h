@@ -50,6 +50,9 @@ struct LinkedPair {
   std::int64_t tokens;  // of the longer text
   std::vector<std::vector<double>> shares;
 };
+// One word and the word that it surely comes from are replaced by words that no text has, half of the time by the same one, as names are. The
+// pair itself if it has no such words.
+LinkedPair with_invented_word(const models::BytePairTokenizer& tokenizer, LinkedPair pair, std::uint64_t seed);
 // The pairs as one text, with a blank between them.
 Example joined_example(const models::BytePairTokenizer& tokenizer, std::span<const LinkedPair> parts);
 

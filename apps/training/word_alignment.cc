@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <numeric>
 
 namespace polyhead::training {
 
@@ -88,6 +89,16 @@ std::vector<Link> IbmModel2::align(const TokenPair& pair) const {
     if (best < std::ssize(pair.source)) links.push_back({.source = best, .target = static_cast<std::int64_t>(j)});
   }
   return links;
+}
+
+std::vector<std::vector<double>> agreed_posterior(std::vector<std::vector<double>> posterior, const std::vector<std::vector<double>>& reverse) {
+  for (std::size_t j = 0; j < posterior.size(); ++j) {
+    std::vector<double>& row = posterior[j];
+    for (std::size_t i = 0; i < reverse.size(); ++i) row[i] *= reverse[i][j], row.back() *= 1 - reverse[i][j];
+    const double sum = std::accumulate(row.begin(), row.end(), 0.0);
+    for (double& p : row) p /= sum;
+  }
+  return posterior;
 }
 
 std::vector<Link> diagonal_links(std::int64_t source_tokens, std::int64_t target_tokens) {

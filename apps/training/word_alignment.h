@@ -41,6 +41,10 @@ class IbmModel2 {
   std::vector<std::map<std::int64_t, double>> translations_;                // p(target | source); the last row: no source
 };
 
+// The posterior of two models that agree (Liang et al. 2006): for each target token, the product of `posterior` and `reverse`, which is of the
+// model from target to source; no source is as likely as that no source token comes from it. Scaled to sum to 1.
+std::vector<std::vector<double>> agreed_posterior(std::vector<std::vector<double>> posterior, const std::vector<std::vector<double>>& reverse);
+
 // Links target token j with the source token at the same share of the sentence, one for each target token.
 std::vector<Link> diagonal_links(std::int64_t source_tokens, std::int64_t target_tokens);
 
