@@ -43,7 +43,6 @@ Config read_model_config(const std::filesystem::path& folder, std::string_view m
   const JsonFile file(folder / "config.json");
   const auto kind = file.get<std::string>(file.root(), "model_type").value_or("");
   if (kind != model_type) fail(ErrorCode::unsupported, file.name(), ": model_type is '", kind, "'; '", model_type, "' is needed here");
-  const auto tensors = static_cast<std::int64_t>(io::open_tensors(folder / "model.safetensors").tensors.size());
   Config config;
   Config::visit_fields(
       [&](std::string_view name, auto& value) {
@@ -51,12 +50,11 @@ Config read_model_config(const std::filesystem::path& folder, std::string_view m
         file.require(file.root(), name);
         value = *file.get<T>(file.root(), name);
         if constexpr (std::is_same_v<T, std::int64_t>)
-        {
           if (value < 0 || value > std::int64_t{1} << 31) file.fail_at("", name, cat("is ", value, "; it must be in [0, 2^31]"));
-          if (name == "layers" && value > tensors) file.fail_at("", name, cat("is ", value, "; model.safetensors has ", tensors, " tensors"));  // before they are made
-        }
       },
       config);
+  const auto tensors = static_cast<std::int64_t>(io::open_tensors(folder / "model.safetensors").tensors.size());
+  if (config.layers > tensors) file.fail_at("", "layers", cat("is ", config.layers, "; model.safetensors has ", tensors, " tensors"));  // before they are made
   return config;
 }
 

@@ -102,7 +102,7 @@ void DecoderLayer::backward(const Saved& saved, ConstTensorView d_y, const Decod
   const TensorView d_x = gradients.x, d_memory = gradients.memory;
   DecoderLayer* const grads = gradients.parameters;
   const DType dtype = self_attention_norm.weight.dtype();
-  require_saved(kOperation, saved.feed_forward_residual, norm_position);
+  require_saved(kOperation, saved.feed_forward_residual, norm_position, feed_forward_norm.kind);
   const Shape& shape = saved.self_attended.shape();
   const ConstTensorView x = saved.self_attention_residual.x, memory = saved.cross_attention.input.key;
   require_exactly(kOperation, {"d_y", d_y}, shape, dtype);

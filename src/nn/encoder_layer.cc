@@ -86,7 +86,7 @@ void EncoderLayer::backward(const Saved& saved, ConstTensorView d_y, const Encod
   const TensorView d_x = gradients.x;
   EncoderLayer* const grads = gradients.parameters;
   const DType dtype = attention_norm.weight.dtype();
-  require_saved(kOperation, saved.feed_forward_residual, norm_position);
+  require_saved(kOperation, saved.feed_forward_residual, norm_position, feed_forward_norm.kind);
   const Shape& shape = saved.attended.shape();
   require_exactly(kOperation, {"d_y", d_y}, shape, dtype);
   require_exactly(kOperation, {"d_x", d_x}, shape, dtype);

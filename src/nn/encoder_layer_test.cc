@@ -229,6 +229,10 @@ TEST(EncoderLayer, ErrorsSayWhatWasGivenAndWhatIsAllowed) {
   layer.forward(x, d_x, {}, &saved);
   EXPECT_EQ(error_message([&] { pre.backward(saved, d_x, {.x = x}); }),
             "EncoderLayer.backward: saved comes from a post-norm layer; this one is pre-norm");
+  EncoderLayerConfig with_rms = tiny();
+  with_rms.norm = NormKind::rms_norm;
+  EXPECT_EQ(error_message([&] { EncoderLayer(with_rms).backward(saved, d_x, {.x = x}); }),
+            "EncoderLayer.backward: saved comes from a layer with layer_norm; this one has rms_norm");
   layer.dropout = -3;
   EXPECT_EQ(error_message([&] { layer.forward(x, d_x); }), "EncoderLayer.forward: dropout is -3; it must lie in [0,1]");
 }

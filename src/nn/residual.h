@@ -28,7 +28,7 @@ SavedResidual residual_forward(const ResidualPart& part, ConstTensorView x, Tens
   f(is_pre ? ConstTensorView(normed) : x, out);
   if (part.dropout > 0) dropout(out, out, part.dropout, part.seed, part.options.executor);
   is_pre ? add(x, y, part.options.executor) : add_and_normalise(part.norm, x, normed, y, part.options.executor);
-  return {.x = x, .normed = std::move(normed), .position = part.position, .dropout = part.dropout, .seed = part.seed};
+  return {.x = x, .normed = std::move(normed), .position = part.position, .kind = part.norm.kind, .dropout = part.dropout, .seed = part.seed};
 }
 
 // f(d_out, d_in) writes the part's gradient for its input. d_x does not overlap d_y. The sum passes its gradient unchanged to x and to f's output.
@@ -59,10 +59,12 @@ void residual_backward(const Norm& norm, Norm* grads, Write parameters_write, co
 }
 
 // Error unless `saved`, that of a layer's last part, comes from a forward pass of such a layer.
-inline void require_saved(const char* operation, const SavedResidual& saved, NormPosition position) {
+inline void require_saved(const char* operation, const SavedResidual& saved, NormPosition position, NormKind kind) {
   require(static_cast<bool>(saved.normed), operation, ": saved is empty; give it to forward first");
   const auto name = [](NormPosition p) { return p == NormPosition::pre ? "pre" : "post"; };
   require(saved.position == position, operation, ": saved comes from a ", name(saved.position), "-norm layer; this one is ", name(position), "-norm");
+  const auto kind_name = [](NormKind k) { return k == NormKind::rms_norm ? "rms_norm" : "layer_norm"; };
+  require(saved.kind == kind, operation, ": saved comes from a layer with ", kind_name(saved.kind), "; this one has ", kind_name(kind));
 }
 
 // The options of a layer's n-th use of randomness: each has a seed of its own.

@@ -5,6 +5,7 @@
 
 #include <cstdint>
 
+#include "polyhead/nn/norm.h"
 #include "polyhead/tensor.h"
 
 #pragma GCC visibility push(default)
@@ -17,6 +18,7 @@ struct SavedResidual {
   ConstTensorView x;  // the input: its owner keeps its memory until backward is done
   Tensor normed;      // pre: norm(x);  post: x + dropout(f(x))
   NormPosition position = NormPosition::post;
+  NormKind kind = NormKind::layer_norm;
   double dropout = 0;  // as applied: 0 in evaluation
   std::uint64_t seed = 0;
 };
