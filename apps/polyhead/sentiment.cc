@@ -75,7 +75,7 @@ void explain_sentiment(const models::TextModel& model, const std::string& input,
   if (labels.empty()) json["constant"] = constant;
   if (as_json) return print_json(json);
   if (labels.empty()) {
-    rows.push_back({"  words and pairs", fixed(answer.score_part, 2), "scores of all words and neighbouring words, without attention"});
+    rows.push_back({"  words and pairs", fixed(answer.score_part, 2), "scores of words, starts of words and pairs, without attention"});
     rows.push_back({"  constant", fixed(constant, 2), ""});
   }
   for (const std::string& line : aligned(rows, 1)) text += trimmed(printable(line)) + "\n";
@@ -95,9 +95,9 @@ void score_sentiment(const models::TextModel& model, const SentimentScoring& o) 
     if (texts.data.labels.empty()) json["correlation"] = score.correlation;
   };
   const training::ClassificationScore score = training::score_texts(model, texts);
-  Json json = {{"texts", texts.ids.size()}, {"counted", score.counted}};
+  Json json = {{"texts", texts.inputs.size()}, {"counted", score.counted}};
   add(json, score);
-  std::string text = cat(training::described(score), " (", counted(texts.ids.size(), "text"), texts.data.labels.empty() ? cat("; the side of ", score.counted, " that are not 0") : "", ")\n");
+  std::string text = cat(training::described(score), " (", counted(texts.inputs.size(), "text"), texts.data.labels.empty() ? cat("; the side of ", score.counted, " that are not 0") : "", ")\n");
   if (!o.baseline.empty()) {
     const training::ClassificationScore words = training::score_bag_of_words(read(o.baseline), texts.data);
     add(json["bag_of_words"], words);

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <map>
 #include <numeric>
 #include <set>
 #include <span>
@@ -23,11 +24,13 @@ namespace {
 
 using models::ByteSpan;
 using models::TextModel;
-using Ids = std::vector<std::int64_t>;
+using models::TextInput;
 
 constexpr std::int64_t kBatch = 64, kTwoSidedEvery = 3;  // every third step learns from texts with two sides
 constexpr double kWordDropout = 0.15, kSideLoss = 1, kValidationShare = 0.1, kEnoughMass = 0.45;
-constexpr double kScoresCount = 0.6, kScorePenalty = 5000;  // in the answer, where the heads have the rest; of the ridge regression
+constexpr double kScoresCount = 1.15, kHeadsCount = 0.1, kScorePenalty = 4000;  // in the answer; of the ridge regression
+constexpr double kRatingPower = 0.75;                       // the scores are fitted to sign(rating) |rating|^0.75, where the sign counts more
+constexpr std::size_t kMostTerms = 40'000;                  // that have scores
 constexpr std::int64_t kScoredHalves = 200, kShortText = 12, kJoinedText = 20;  // words of the texts that are scored, and learned from, as halves
 constexpr std::array kJoints{", but ", ", but ", ", but ", ". ", "; ", ", though ", ", however ", " but ", ", and yet ", ", although ", ". But ", " and "};
 
@@ -64,15 +67,15 @@ struct Sides {
 
 bool inside(ByteSpan token, ByteSpan part) { return token.first >= part.first && token.last <= part.last; }
 
-// The tokens of all texts. Texts with more tokens than the model takes are left out of `data`; the note counts them.
-std::vector<Ids> encode_all(const TextModel& model, ClassifiedTexts& data, const std::function<void(const std::string&)>& note) {
-  std::vector<Ids> all;
+// All texts as the model takes them. Texts with more tokens than it takes are left out of `data`; the note counts them.
+std::vector<TextInput> inputs_of(const TextModel& model, ClassifiedTexts& data, const std::function<void(const std::string&)>& note) {
+  std::vector<TextInput> all;
   const std::int64_t longest = model.classifier.config.longest;
   std::size_t kept = 0;
   for (std::size_t i = 0; i < data.texts.size(); ++i) {
-    Ids ids = model.tokenizer.encode(data.texts[i]).ids;
-    if (std::ssize(ids) > longest) continue;
-    all.push_back(std::move(ids));
+    TextInput input = models::input_of(model, data.texts[i]);
+    if (std::ssize(input.ids) > longest) continue;
+    all.push_back(std::move(input));
     if (kept < i) data.texts[kept] = std::move(data.texts[i]), data.ratings[kept] = data.ratings[i];
     ++kept;
   }
@@ -81,12 +84,50 @@ std::vector<Ids> encode_all(const TextModel& model, ClassifiedTexts& data, const
   return all;
 }
 
+// The terms of texts, with numbers in their order.
+struct TermCounts {
+  std::vector<std::string> terms;
+  std::vector<double> texts_with;              // of each term
+  std::vector<std::vector<std::size_t>> rows;  // of each text its terms
+  std::vector<double> shares;                  // of each text
+
+  explicit TermCounts(const std::vector<std::string>& texts) {
+    std::vector<models::TextTerms> all;
+    std::map<std::string, std::size_t> numbers;
+    for (const std::string& text : texts) {
+      all.push_back(models::terms_of(text)), shares.push_back(all.back().share);
+      for (const std::string& term : all.back().terms) numbers.emplace(term, 0);
+    }
+    for (auto& [term, number] : numbers) number = terms.size(), terms.push_back(term);
+    texts_with.resize(terms.size());
+    for (const models::TextTerms& text : all) {
+      rows.emplace_back();
+      for (const std::string& term : text.terms) rows.back().push_back(numbers[term]), texts_with[rows.back().back()] += 1;
+    }
+  }
+  // Of the terms that two texts or more have, the kMostTerms of largest importance, in order.
+  std::vector<std::size_t> best(const std::vector<double>& importance) const {
+    std::vector<std::size_t> list;
+    for (std::size_t i = 0; i < terms.size(); ++i)
+      if (texts_with[i] >= 2) list.push_back(i);
+    std::ranges::stable_sort(list, std::ranges::greater{}, [&](std::size_t i) { return importance[i]; });
+    list.resize(std::min(list.size(), kMostTerms));
+    std::ranges::sort(list);
+    return list;
+  }
+  std::vector<std::string> names(const std::vector<std::size_t>& of) const {
+    std::vector<std::string> list;
+    for (const std::size_t i : of) list.push_back(terms[i]);
+    return list;
+  }
+};
+
 struct Answers {
   std::vector<double> ratings;
   std::vector<std::int64_t> labels;
 };
-Answers answer(const models::TextClassifier& classifier, const std::vector<Ids>& ids) {
-  const Tensor all = Tensor::copy_of(models::classify_all(classifier, ids), DType::f64);
+Answers answer(const models::TextClassifier& classifier, const std::vector<TextInput>& inputs) {
+  const Tensor all = Tensor::copy_of(models::classify_all(classifier, inputs), DType::f64);
   const std::int64_t outputs = classifier.config.outputs();
   Answers answers;
   for (const double* row = all.data<double>(); row < all.data<double>() + all.numel(); row += outputs)
@@ -123,11 +164,25 @@ class Classification final : public Task {
     for (const std::string& label : data.labels) config.labels += (config.labels.empty() ? "" : "\t") + label;
     model_.tokenizer = models::BytePairTokenizer::train(training_.texts, {.vocabulary = 4000, .lowercase = true, .special_tokens = {"<any>"}});
     config.vocabulary = model_.tokenizer.vocabulary_size();
-    model_.classifier.config = config;  // for encode_all
-    training_ids_ = encode_all(model_, training_, options.note), validation_ids_ = encode_all(model_, validation_, options.note);
-    require(!training_ids_.empty() && !validation_ids_.empty(), options.data.string(), ": no text has at most ", config.longest, " tokens");
-    if (data.labels.empty() && !options.heads) fit_scores(config);
-    if (data.labels.empty() || options.heads) config.score_slots = 0;
+    model_.classifier.config = config;  // for inputs_of
+    const bool scored = !options.heads, rated = data.labels.empty();
+    if (scored && !rated) {
+      const TermCounts counts(training_.texts);
+      model_.terms = counts.names(counts.best(counts.texts_with));
+    }
+    training_inputs_ = inputs_of(model_, training_, options.note);
+    if (scored && rated) {
+      scores_ = fit_scores(training_, config);
+      ClassifiedTexts all = training_;
+      all.texts.insert(all.texts.end(), validation_.texts.begin(), validation_.texts.end());
+      all.ratings.insert(all.ratings.end(), validation_.ratings.begin(), validation_.ratings.end());
+      saved_scores_ = fit_scores(all, config);
+    }
+    TextModel reader = model_;
+    if (rated) reader.terms = scores_.terms;
+    validation_inputs_ = inputs_of(reader, validation_, options.note);
+    require(!training_inputs_.empty() && !validation_inputs_.empty(), options.data.string(), ": no text has at most ", config.longest, " tokens");
+    config.terms = std::ssize(model_.terms);
     model_.classifier = models::TextClassifier(config);
     gradients_ = nn::zeros_like(model_.classifier);
     sides_ = std::make_unique<Sides>(options.heads ? ClassifiedTexts{} : training_, 0.7, kJoinedText);
@@ -149,99 +204,116 @@ class Classification final : public Task {
   StepResult step(std::int64_t number) override {
     const std::uint64_t of_step = nn::derive_seed(nn::derive_seed(seed_, 2), static_cast<std::uint64_t>(number));
     const bool two_sided = *sides_ && number % kTwoSidedEvery == 0;
-    std::vector<Ids> batch;
+    std::vector<TextInput> batch;
     wanted_.clear(), parts_.clear();
     if (two_sided) {
       for (std::uint64_t i = 0; i < kBatch; ++i) {
         const TwoSidedText drawn = sides_->draw(training_, nn::derive_seed(of_step, i), true);
         const models::BytePairText tokens = model_.tokenizer.encode(drawn.text);
-        batch.push_back(tokens.ids), wanted_.push_back(drawn.rating), parts_.emplace_back();
+        batch.push_back({.ids = tokens.ids}), wanted_.push_back(drawn.rating), parts_.emplace_back();
         for (const ByteSpan& span : tokens.spans) parts_.back().push_back({inside(span, drawn.positive), inside(span, drawn.negative)});
       }
     } else {
-      for (const std::size_t i : batch_of(*sides_ ? number - number / kTwoSidedEvery : number)) batch.push_back(training_ids_[i]), wanted_.push_back(training_.ratings[i]);
+      for (const std::size_t i : batch_of(*sides_ ? number - number / kTwoSidedEvery : number)) batch.push_back(training_inputs_[i]), wanted_.push_back(training_.ratings[i]);
     }
     return learn(batch, two_sided, of_step);
   }
 
   Validation validate() override {
-    const TextModel whole = with_scores();
-    const ClassificationScore result = score(validation_, answer(whole.classifier, validation_ids_));
+    const TextModel whole = with_scores(scores_);
+    const ClassificationScore result = score(validation_, answer(whole.classifier, validation_inputs_));
     if (!validation_.labels.empty()) return {result.accuracy, described(result)};
     std::string text = described(result);
     if (!halves_.empty()) text += cat(", both halves read in ", score_halves(whole, halves_).both, " of ", halves_.size());
     return {result.correlation, text};  // steadier than the other two
   }
 
-  void save(const std::filesystem::path& folder) const override { models::save_text_model(with_scores(), folder); }
+  void save(const std::filesystem::path& folder) const override { models::save_text_model(with_scores(saved_scores_), folder); }
 
  private:
-  // The scores of words and pairs are the ridge regression of the ratings on them; those of rare ones count more, as in tf-idf. The heads are
-  // trained without the scores, and the answer is a mean of both: trained together, the scores soon know each text by heart.
-  void fit_scores(const models::TextClassifierConfig& config) {
-    std::vector<double> texts_with(static_cast<std::size_t>(config.score_slots));
-    std::vector<std::vector<std::int64_t>> slots;
-    for (const Ids& ids : training_ids_) {
-      slots.push_back(config.slots(ids));
-      for (const std::int64_t slot : std::set(slots.back().begin(), slots.back().end())) texts_with[static_cast<std::size_t>(slot)] += 1;
+  struct Scores {  // of terms, as the answer counts them
+    std::vector<std::string> terms;
+    Tensor table;
+    double constant = 0;
+  };
+
+  // The scores are the ridge regression of the ratings on the terms. A term counts more where it is rare, as in tf-idf, and where its texts are
+  // rated unlike the others (as in NB-SVM, Wang and Manning 2012); all terms are fitted, those that say most are kept. The heads are
+  // trained without the scores, and the answer is a weighted sum of both: trained together, the scores soon know each text by heart.
+  // Scores of the training texts are validated; the saved ones, in which nothing is chosen by validation, are of all texts.
+  static Scores fit_scores(const ClassifiedTexts& data, models::TextClassifierConfig config) {
+    const TermCounts counts(data.texts);
+    const auto texts = static_cast<double>(data.ratings.size());
+    const double mean = std::accumulate(data.ratings.begin(), data.ratings.end(), 0.0) / texts;
+    std::vector<double> values(counts.texts_with.size()), importance(values.size());
+    for (std::size_t i = 0; i < counts.rows.size(); ++i)
+      for (const std::size_t term : counts.rows[i]) values[term] += data.ratings[i] - mean;
+    for (std::size_t term = 0; term < values.size(); ++term) {
+      const double rare = 1 + std::log((1 + texts) / (1 + counts.texts_with[term])), unlike = 0.1 + std::abs(values[term]) / (counts.texts_with[term] + 3);
+      values[term] = rare * unlike * (counts.terms[term].find(models::kTermGap) == std::string::npos ? 1 : 0.7);
     }
-    const auto value = [&](std::size_t slot) { return 1 + std::log((1 + static_cast<double>(training_ids_.size())) / (1 + texts_with[slot])); };
-    std::vector<SparseRow> rows;
-    for (std::size_t i = 0; i < slots.size(); ++i) {
-      rows.emplace_back();
-      for (const std::int64_t slot : slots[i]) rows.back().push_back({static_cast<std::size_t>(slot), config.score_share(std::ssize(training_ids_[i])) * value(static_cast<std::size_t>(slot))});
-    }
-    const Ridge ridge = fit_ridge(rows, texts_with.size(), training_.ratings, {.penalty = kScorePenalty});
-    scores_ = models::TextClassifier(config).scores;
-    for (std::size_t slot = 0; slot < texts_with.size(); ++slot) scores_.data<float>()[slot] = static_cast<float>(kScoresCount * ridge.parameters[slot] * value(slot));
-    scores_constant_ = kScoresCount * ridge.constant;
+    std::vector<SparseRow> rows(counts.rows.size());
+    for (std::size_t i = 0; i < rows.size(); ++i)
+      for (const std::size_t term : counts.rows[i]) rows[i].push_back({term, counts.shares[i] * values[term]});
+    std::vector<double> wanted;
+    for (const double rating : data.ratings) wanted.push_back(std::copysign(std::pow(std::abs(rating), kRatingPower), rating));
+    const Ridge ridge = fit_ridge(rows, values.size(), wanted, {.penalty = kScorePenalty});
+    for (std::size_t term = 0; term < values.size(); ++term) importance[term] = std::abs(ridge.parameters[term] * values[term]) * std::sqrt(counts.texts_with[term]);
+    const std::vector<std::size_t> best = counts.best(importance);
+    Scores scores{.terms = counts.names(best), .constant = kScoresCount * ridge.constant};
+    if (scores.terms.empty()) return scores;
+    config.terms = std::ssize(scores.terms);
+    scores.table = models::TextClassifier(config).scores;
+    for (std::size_t i = 0; i < best.size(); ++i) scores.table.data<float>()[i] = static_cast<float>(kScoresCount * ridge.parameters[best[i]] * values[best[i]]);
+    return scores;
   }
 
-  // The model that is validated and saved.
-  TextModel with_scores() const {
+  // The model that is validated or saved.
+  TextModel with_scores(const Scores& scores) const {
     TextModel whole = model_;
-    if (!scores_) return whole;
-    whole.classifier.scores = scores_, whole.classifier.config.score_slots = scores_.numel();
+    if (!scores.table) return whole;
+    whole.terms = scores.terms, whole.classifier.scores = scores.table, whole.classifier.config.terms = std::ssize(scores.terms);
     for (Tensor* part : {&whole.classifier.output.weight, &whole.classifier.output.bias})
-      for (float& x : std::span(part->data<float>(), static_cast<std::size_t>(part->numel()))) x *= static_cast<float>(1 - kScoresCount);
-    whole.classifier.output.bias.data<float>()[0] += static_cast<float>(scores_constant_);
+      for (float& x : std::span(part->data<float>(), static_cast<std::size_t>(part->numel()))) x *= static_cast<float>(kHeadsCount);
+    whole.classifier.output.bias.data<float>()[0] += static_cast<float>(scores.constant);
     return whole;
   }
 
   // Which texts step `number` takes: of similar lengths, epoch after epoch, each in an order of its own.
   std::vector<std::size_t> batch_of(std::int64_t number) {
-    const auto count = std::ssize(training_ids_), batches = (count + kBatch - 1) / kBatch;
+    const auto count = std::ssize(training_inputs_), batches = (count + kBatch - 1) / kBatch;
     const std::int64_t epoch = (number - 1) / batches;
     if (epoch != epoch_) {
       const std::uint64_t seed = nn::derive_seed(nn::derive_seed(seed_, 3), static_cast<std::uint64_t>(epoch_ = epoch));
       order_ = shuffled(count, seed), batch_order_ = shuffled(batches, nn::derive_seed(seed, 0));
-      std::ranges::stable_sort(order_, {}, [&](std::int64_t i) { return training_ids_[static_cast<std::size_t>(i)].size(); });
+      std::ranges::stable_sort(order_, {}, [&](std::int64_t i) { return training_inputs_[static_cast<std::size_t>(i)].ids.size(); });
     }
     const std::int64_t first = batch_order_[static_cast<std::size_t>((number - 1) % batches)] * kBatch;
     return {order_.begin() + first, order_.begin() + std::min(first + kBatch, count)};
   }
 
-  StepResult learn(const std::vector<Ids>& batch, bool two_sided, std::uint64_t of_step) {
+  StepResult learn(std::vector<TextInput> batch, bool two_sided, std::uint64_t of_step) {
     const std::int64_t texts = std::ssize(batch), outputs = model_.classifier.config.outputs();
-    std::int64_t longest = 0, tokens = 0;
-    Ids lengths;
-    for (const Ids& ids : batch) lengths.push_back(std::ssize(ids)), longest = std::max(longest, lengths.back()), tokens += lengths.back();
-    Tensor ids(DType::i64, {texts, longest}), answers(DType::f32, {texts, outputs}), segments, d_masses;
-    for (std::int64_t b = 0, number = 0; b < texts; ++b)
-      for (std::int64_t t = 0; t < lengths[static_cast<std::size_t>(b)]; ++t) {
-        const bool kept = uniform(nn::derive_seed(of_step, 1), static_cast<std::uint64_t>(number++)) >= kWordDropout;
-        ids.data<std::int64_t>()[b * longest + t] = kept ? batch[static_cast<std::size_t>(b)][static_cast<std::size_t>(t)] : 0;
-      }
+    std::int64_t tokens = 0;
+    for (TextInput& text : batch)
+      for (std::int64_t& id : text.ids)
+        if (uniform(nn::derive_seed(of_step, 1), static_cast<std::uint64_t>(tokens++)) < kWordDropout) id = 0;
+    const models::TextInputs inputs(batch);
+    const std::vector<std::int64_t>& lengths = inputs.lengths;
+    const std::int64_t longest = std::ssize(inputs.ids) / texts;
+    Tensor answers(DType::f32, {texts, outputs}), segments, d_masses;
     if (two_sided) {
       segments = Tensor(DType::f32, {texts, longest, 2}), d_masses = Tensor(DType::f32, {texts, model_.classifier.config.heads, 2});
       for (std::int64_t b = 0; b < texts; ++b)
         for (std::int64_t t = 0; t < lengths[static_cast<std::size_t>(b)]; ++t)
           for (std::int64_t k = 0; k < 2; ++k) segments.data<float>()[(b * longest + t) * 2 + k] = parts_[static_cast<std::size_t>(b)][static_cast<std::size_t>(t)][static_cast<std::size_t>(k)] ? 1 : 0;
     }
-    model_.classifier.forward({.ids = ids, .lengths = ConstTensorView(lengths.data(), {texts}), .segments = segments}, answers, saved_, {.mode = nn::Mode::training, .dropout_seed = nn::derive_seed(of_step, 2), .workspace = &workspace_});
+    models::TextClassifier::Batch views = inputs.batch();
+    views.segments = segments;
+    model_.classifier.forward(views, answers, saved_, {.mode = nn::Mode::training, .dropout_seed = nn::derive_seed(of_step, 2), .workspace = &workspace_});
     double loss = 0;
     if (outputs > 1) {
-      const Ids labels(wanted_.begin(), wanted_.end());
+      const std::vector<std::int64_t> labels(wanted_.begin(), wanted_.end());
       loss = nn::cross_entropy(answers, ConstTensorView(labels.data(), {texts}), answers).loss;
     } else {
       loss = rating_loss(answers);
@@ -288,15 +360,14 @@ class Classification final : public Task {
   ClassifiedTexts training_, validation_;
   TextModel model_{models::BytePairTokenizer(nullptr), {}};
   models::TextClassifier gradients_;
-  std::vector<Ids> training_ids_, validation_ids_;
+  std::vector<TextInput> training_inputs_, validation_inputs_;
   std::unique_ptr<Sides> sides_;
   std::vector<TwoSidedText> halves_;
   std::vector<std::int64_t> order_, batch_order_;  // of epoch_
   std::int64_t epoch_ = -1;
   std::vector<double> wanted_;                             // of the batch
   std::vector<std::vector<std::array<bool, 2>>> parts_;    // of each token of the batch: whether it is in the positive, the negative part
-  Tensor scores_;                                          // of ratings, as the answer counts them
-  double scores_constant_ = 0;
+  Scores scores_, saved_scores_;                           // of ratings
   Workspace workspace_;  // before saved_, which returns its tensors to it
   models::TextClassifier::Saved saved_;
 };
@@ -373,11 +444,11 @@ ScoredTexts::ScoredTexts(const TextModel& model, ClassifiedTexts given, const st
     number = static_cast<double>(found - known.begin());
   }
   data.labels = known;
-  ids = encode_all(model, data, note);
-  require(!ids.empty(), "there is no text to score");
+  inputs = inputs_of(model, data, note);
+  require(!inputs.empty(), "there is no text to score");
 }
 
-ClassificationScore score_texts(const TextModel& model, const ScoredTexts& texts) { return score(texts.data, answer(model.classifier, texts.ids)); }
+ClassificationScore score_texts(const TextModel& model, const ScoredTexts& texts) { return score(texts.data, answer(model.classifier, texts.inputs)); }
 
 ClassificationScore score_bag_of_words(const ClassifiedTexts& training, const ClassifiedTexts& data) {
   require(training.labels.empty() && data.labels.empty(), "a bag of words answers with ratings; the file has labels");
@@ -392,8 +463,8 @@ std::string described(const ClassificationScore& score) {
 }
 
 std::vector<WithoutHead> score_without_heads(const TextModel& model, const ScoredTexts& texts) {
-  const auto& [data, ids] = texts;
-  const Answers with = answer(model.classifier, ids);
+  const auto& [data, inputs] = texts;
+  const Answers with = answer(model.classifier, inputs);
   const double before = score(data, with).accuracy;
   TextModel changed = model;
   std::vector<WithoutHead> result;
@@ -403,10 +474,10 @@ std::vector<WithoutHead> score_without_heads(const TextModel& model, const Score
       Tensor& weight = output(changed.classifier);
       const std::int64_t width = weight.extent(1) / model.classifier.config.heads;
       fill(weight.view().slice(1, head * width, (head + 1) * width), 0);
-      const Answers without = answer(changed.classifier, ids);
+      const Answers without = answer(changed.classifier, inputs);
       WithoutHead row{.layer = layer, .head = head, .accuracy = score(data, without).accuracy - before};
-      const auto count = static_cast<double>(ids.size());
-      for (std::size_t i = 0; i < ids.size(); ++i)
+      const auto count = static_cast<double>(inputs.size());
+      for (std::size_t i = 0; i < inputs.size(); ++i)
         row.change += (data.labels.empty() ? std::abs(without.ratings[i] - with.ratings[i]) : static_cast<double>(without.labels[i] != with.labels[i])) / count;
       result.push_back(row);
       copy(output(model.classifier), weight);

@@ -40,7 +40,7 @@ Halves score_halves(const models::TextModel& model, const std::vector<TwoSidedTe
 // than it takes, which `note` counts.
 struct ScoredTexts {
   ClassifiedTexts data;
-  std::vector<std::vector<std::int64_t>> ids;
+  std::vector<models::TextInput> inputs;
   ScoredTexts(const models::TextModel& model, ClassifiedTexts data, const std::function<void(const std::string&)>& note);
 };
 

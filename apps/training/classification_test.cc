@@ -3,8 +3,10 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <fstream>
+#include <map>
 
 #include "core/text.h"
 #include "models/test_error_matcher.h"
@@ -66,6 +68,19 @@ TEST(Classification, LearnsOpinionsAndReadsBothHalves) {
   const Halves halves = score_halves(model, two_sided_texts(texts.data, 50, 1));
   EXPECT_EQ(halves.texts, 50);
   EXPECT_GE(halves.both, 25);
+
+  // Scores are of terms that two texts have, and say what their texts do.
+  const auto score_of = [&](const std::string& term) {
+    const auto at = std::ranges::lower_bound(model.terms, term);
+    return at != model.terms.end() && *at == term ? model.classifier.scores.data<float>()[at - model.terms.begin()] : 0;
+  };
+  EXPECT_GT(score_of("love*"), 10 * std::abs(score_of("this")));
+  EXPECT_LT(score_of("brok*"), -10 * std::abs(score_of("this")));
+  std::map<std::string, int> texts_with;
+  for (const std::string& text : texts.data.texts)
+    for (const std::string& term : models::terms_of(text).terms) ++texts_with[term];
+  EXPECT_LT(model.terms.size(), texts_with.size());
+  for (const std::string& term : model.terms) EXPECT_GE(texts_with[term], 2) << term;
 
   // Without a head: as the rating of each text loses its part.
   double part = 0;

@@ -61,7 +61,7 @@ class ClassifiedText(NamedTuple):
     rating: float | None  # None from a model of classes
     probabilities: dict[str, float]  # of the classes; empty from a model of ratings
     head_parts: NumPyArray  # [heads], of a rating: what each pooling head adds to it
-    score_part: float  # of a rating: what the scores of words and pairs add
+    score_part: float  # of a rating: what the scores of words, starts of words and pairs add
     attentions: NumPyArray  # [layers,heads,T,T], of the encoder
     pooling: NumPyArray  # [heads,T], which tokens each pooling head reads
 

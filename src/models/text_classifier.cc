@@ -4,7 +4,9 @@
 #include <cmath>
 #include <numeric>
 #include <span>
+#include <utility>
 
+#include "io/file_bytes.h"
 #include "models/encoder_maps.h"
 #include "models/model_folder.h"
 #include "nn/check.h"
@@ -17,7 +19,8 @@ namespace polyhead::models {
 namespace {
 
 constexpr std::string_view kModelType = "polyhead-text-classifier";
-constexpr std::int64_t kSlotRow = 64;    // slots in a row of the table: rows are what a quantised file has scales for
+constexpr std::string_view kTermsFile = "terms.txt";  // a term on each line, sorted
+constexpr std::int64_t kScoreRow = 64;  // scores in a row of the table: rows are what a quantised file has scales for
 constexpr double kEmbeddingDeviation = 0.1;
 enum Part : std::uint64_t { kLayers, kEmbedded, kRead };  // of a pass that draw dropout
 
@@ -25,8 +28,7 @@ void check(const TextClassifierConfig& c) {
   for (const auto& [name, value] : {std::pair("vocabulary", c.vocabulary), {"longest", c.longest}, {"model_width", c.model_width}, {"hidden_width", c.hidden_width}, {"layers", c.layers}, {"heads", c.heads}})
     require(value >= 1, "TextClassifier: ", name, " is ", value, "; it must be at least 1");
   require(c.model_width % c.heads == 0, "TextClassifier: ", c.heads, " heads do not divide a width of ", c.model_width);
-  require(c.score_slots == 0 || (c.score_slots % kSlotRow == 0 && c.score_slots > c.vocabulary), "TextClassifier: score_slots is ", c.score_slots,
-          "; it must be 0 or a multiple of ", kSlotRow, " above the vocabulary of ", c.vocabulary);
+  require(c.terms >= 0, "TextClassifier: terms is ", c.terms, "; it must be at least 0");
   require(c.labels.empty() || c.outputs() > 1, "TextClassifier: there is one class, '", c.labels, "'; a classifier needs two");
   require(c.dtype == DType::f32 || c.dtype == DType::f64, "TextClassifier: dtype is ", c.dtype, "; it must be float32 or float64");
   require(c.seed.has_value(), "TextClassifier: the initialisation needs a seed");
@@ -44,15 +46,13 @@ std::vector<std::int64_t> numbers(std::int64_t count) {
   return list;
 }
 
-// Calls f(text, slot, share) for each token and each pair of neighbours of a batch.
+// Calls f(text, term, share) for each term of a batch.
 template <class F>
-void for_each_slot(const TextClassifierConfig& config, const TextClassifier::Batch& batch, const F& f) {
-  if (config.score_slots == 0) return;
-  for (std::int64_t b = 0; b < batch.ids.extent(0); ++b) {
-    const std::span ids(batch.ids.data<std::int64_t>() + b * batch.ids.extent(1), static_cast<std::size_t>(batch.lengths.data<std::int64_t>()[b]));
-    const double share = config.score_share(std::ssize(ids));
-    for (const std::int64_t slot : config.slots(ids)) f(b, slot, share);
-  }
+void for_each_term(const TextClassifier::Batch& batch, const F& f) {
+  const std::int64_t width = batch.terms ? batch.terms.extent(1) : 0;
+  for (std::int64_t b = 0; b < (batch.terms ? batch.terms.extent(0) : 0); ++b)
+    for (std::int64_t s = 0; s < width; ++s)
+      if (const std::int64_t term = batch.terms.data<std::int64_t>()[b * width + s]; term >= 0) f(b, term, batch.shares.data<double>()[b]);
 }
 
 void check_batch(const TextClassifierConfig& config, const TextClassifier::Batch& batch) {
@@ -68,6 +68,25 @@ void check_batch(const TextClassifierConfig& config, const TextClassifier::Batch
     require(id >= 0 && id < config.vocabulary, kOperation, ": a token is ", id, "; the vocabulary has ", config.vocabulary);
   if (batch.segments)
     nn::require_exactly(kOperation, {"segments", batch.segments}, {texts, length, batch.segments.rank() == 3 ? batch.segments.extent(2) : 0}, config.dtype);
+  if (!batch.terms) return;
+  nn::require_exactly(kOperation, {"terms", batch.terms}, {texts, batch.terms.rank() == 2 ? batch.terms.extent(1) : 0}, DType::i64);
+  nn::require_exactly(kOperation, {"shares", batch.shares}, {texts}, DType::f64);
+  require(batch.terms.is_contiguous() && batch.shares.is_contiguous(), kOperation, ": terms and shares must be contiguous");
+  for_each_term(batch, [&](std::int64_t, std::int64_t term, double) { require(term < config.terms, kOperation, ": a term is ", term, "; the model has ", config.terms); });
+}
+
+std::vector<std::string> read_terms(const std::filesystem::path& path, std::int64_t count) {
+  std::vector<std::string> terms;
+  const io::FileBytes file = io::read_file(path);
+  for (std::string_view text = file.text(); !text.empty();) {
+    const std::size_t end = std::min(text.find('\n'), text.size());
+    terms.emplace_back(text.substr(0, end));
+    if (terms.back().ends_with('\r')) terms.back().pop_back();
+    if (terms.size() > 1 && terms[terms.size() - 2] >= terms.back()) fail(ErrorCode::format, path.string(), ": line ", terms.size(), " does not come after the line before it; terms are sorted by their bytes");
+    text.remove_prefix(std::min(end + 1, text.size()));
+  }
+  if (std::ssize(terms) != count) fail(ErrorCode::format, path.string(), " has ", terms.size(), " terms; config.json says ", count);
+  return terms;
 }
 
 }  // namespace
@@ -83,19 +102,6 @@ std::vector<std::string> TextClassifierConfig::label_list() const {
 }
 
 std::int64_t TextClassifierConfig::outputs() const { return labels.empty() ? 1 : std::ranges::count(labels, '\t') + 1; }
-
-std::vector<std::int64_t> TextClassifierConfig::slots(std::span<const std::int64_t> ids) const {
-  std::vector<std::int64_t> list(ids.begin(), ids.end());
-  const auto pair_slots = static_cast<std::uint64_t>(score_slots - vocabulary);
-  for (std::size_t t = 1; t < ids.size(); ++t)
-    list.push_back(vocabulary + static_cast<std::int64_t>(nn::derive_seed(static_cast<std::uint64_t>(ids[t - 1]), static_cast<std::uint64_t>(ids[t])) % pair_slots));
-  return list;
-}
-
-double TextClassifierConfig::score_share(std::int64_t length) const {
-  constexpr double kScale = 10;  // so that a step of the optimizer, of about the learning rate, moves an answer noticeably
-  return kScale / std::sqrt(static_cast<double>(length));
-}
 
 ConstTensorView TextClassifier::Saved::masses() const {
   const std::int64_t width = keys.extent(3);
@@ -114,7 +120,7 @@ TextClassifier::TextClassifier(const TextClassifierConfig& given) : config(given
   pooling.query = Tensor(config.dtype, {config.heads, width / config.heads});
   nn::initialise_normal({{"query", &pooling.query}}, {.deviation = 0.5, .seed = seed(2)});
   pooling.key = linear(width, 3), pooling.value = linear(width, 4), output = linear(config.outputs(), 5);
-  if (config.score_slots > 0) scores = Tensor(config.dtype, {config.score_slots / kSlotRow, kSlotRow, config.outputs()});
+  if (config.terms > 0) scores = Tensor(config.dtype, {(config.terms + kScoreRow - 1) / kScoreRow, kScoreRow, config.outputs()});
 }
 
 void TextClassifier::forward(const Batch& batch, TensorView answers, Saved& saved, const nn::AttentionOptions& options) const {
@@ -154,8 +160,8 @@ void TextClassifier::forward(const Batch& batch, TensorView answers, Saved& save
   output.forward(saved.read, result, run);
   with_type(config.dtype, [&]<class T>(T) {
     T* const to = result.data<T>();
-    for_each_slot(config, batch, [&, table = scores ? scores.data<T>() : nullptr](std::int64_t text, std::int64_t slot, double share) {
-      for (std::int64_t c = 0; c < outputs; ++c) to[text * outputs + c] += static_cast<T>(share) * table[slot * outputs + c];
+    for_each_term(batch, [&](std::int64_t text, std::int64_t term, double share) {
+      for (std::int64_t c = 0; c < outputs; ++c) to[text * outputs + c] += static_cast<T>(share) * scores.data<T>()[term * outputs + c];
     });
   });
   copy(result, answers);
@@ -177,8 +183,8 @@ void TextClassifier::backward(const Saved& saved, ConstTensorView d_answers, Tex
     with_type(config.dtype, [&]<class T>(T) {
       T* const table = gradients.scores.template data<T>();
       const T* const from = d_all.data<T>();
-      for_each_slot(config, batch, [&](std::int64_t text, std::int64_t slot, double share) {
-        for (std::int64_t c = 0; c < outputs; ++c) table[slot * outputs + c] += static_cast<T>(share) * from[text * outputs + c];
+      for_each_term(batch, [&](std::int64_t text, std::int64_t term, double share) {
+        for (std::int64_t c = 0; c < outputs; ++c) table[term * outputs + c] += static_cast<T>(share) * from[text * outputs + c];
       });
     });
   }
@@ -211,6 +217,33 @@ void TextClassifier::backward(const Saved& saved, ConstTensorView d_answers, Tex
   words.backward(batch.ids, d_x, {.parameters = &gradients.words}, options);
 }
 
+TextInput input_of(const TextModel& model, std::string_view text) {
+  TextInput input{.ids = model.tokenizer.encode(text).ids};
+  if (model.terms.empty()) return input;
+  const TextTerms found = terms_of(text);
+  input.share = found.share;
+  for (const std::string& term : found.terms)
+    if (const auto at = std::ranges::lower_bound(model.terms, term); at != model.terms.end() && *at == term) input.terms.push_back(at - model.terms.begin());
+  return input;
+}
+
+TextInputs::TextInputs(std::span<const TextInput> inputs) {
+  std::size_t longest = 0, most_terms = 0;
+  for (const TextInput& input : inputs) longest = std::max(longest, input.ids.size()), most_terms = std::max(most_terms, input.terms.size());
+  for (const TextInput& input : inputs) {
+    lengths.push_back(std::ssize(input.ids)), shares.push_back(input.share);
+    ids.insert(ids.end(), input.ids.begin(), input.ids.end()), terms.insert(terms.end(), input.terms.begin(), input.terms.end());
+    ids.resize(lengths.size() * longest, 0), terms.resize(lengths.size() * most_terms, -1);
+  }
+}
+
+TextClassifier::Batch TextInputs::batch() const {
+  const std::int64_t texts = std::ssize(lengths);
+  TextClassifier::Batch batch{.ids = ConstTensorView(ids.data(), {texts, std::ssize(ids) / texts}), .lengths = ConstTensorView(lengths.data(), {texts})};
+  if (!terms.empty()) batch.terms = ConstTensorView(terms.data(), {texts, std::ssize(terms) / texts}), batch.shares = ConstTensorView(shares.data(), {texts});
+  return batch;
+}
+
 ClassifiedText classify(const TextModel& model, std::string_view text) {
   const TextClassifier& classifier = model.classifier;
   ClassifiedText result{.text = model.tokenizer.encode(text)};
@@ -219,7 +252,9 @@ ClassifiedText classify(const TextModel& model, std::string_view text) {
   require(length <= classifier.config.longest, "classify: the text has ", length, " tokens; the model takes at most ", classifier.config.longest);
   Tensor answers(DType::f32, {1, classifier.config.outputs()});
   TextClassifier::Saved saved;
-  classifier.forward({.ids = ConstTensorView(result.text.ids.data(), {1, length}), .lengths = ConstTensorView(&length, {1})}, answers, saved);
+  const TextInput input = input_of(model, text);
+  const TextInputs inputs({&input, 1});
+  classifier.forward(inputs.batch(), answers, saved);
   const Tensor maps = encoder_maps(saved.encoder);
   result.attentions = Tensor::copy_of(maps.view().select(1, 0));
   result.pooling = Tensor::copy_of(saved.p.view().select(0, 0).select(1, 0));
@@ -242,20 +277,15 @@ ClassifiedText classify(const TextModel& model, std::string_view text) {
   return result;
 }
 
-Tensor classify_all(const TextClassifier& classifier, const std::vector<std::vector<std::int64_t>>& texts) {
-  constexpr std::int64_t kBatch = 64;
-  const std::int64_t outputs = classifier.config.outputs();
-  Tensor all(classifier.config.dtype, {std::ssize(texts), outputs});
+Tensor classify_all(const TextClassifier& classifier, std::span<const TextInput> texts) {
+  constexpr std::size_t kBatch = 64;
+  Tensor all(classifier.config.dtype, {std::ssize(texts), classifier.config.outputs()});
   const Workspace workspace;
   TextClassifier::Saved saved;
-  for (std::int64_t first = 0; first < std::ssize(texts); first += kBatch) {
-    const std::int64_t count = std::min(kBatch, std::ssize(texts) - first);
-    std::vector<std::int64_t> lengths;
-    for (std::int64_t i = first; i < first + count; ++i) lengths.push_back(std::ssize(texts[static_cast<std::size_t>(i)]));
-    const std::int64_t longest = *std::ranges::max_element(lengths);
-    Tensor ids(DType::i64, {count, longest});
-    for (std::int64_t i = 0; i < count; ++i) std::ranges::copy(texts[static_cast<std::size_t>(first + i)], ids.data<std::int64_t>() + i * longest);
-    classifier.forward({.ids = ids, .lengths = ConstTensorView(lengths.data(), {count})}, all.view().slice(0, first, first + count), saved, {.workspace = &workspace});
+  for (std::size_t first = 0; first < texts.size(); first += kBatch) {
+    const std::span<const TextInput> some = texts.subspan(first, std::min(kBatch, texts.size() - first));
+    const TextInputs inputs(some);
+    classifier.forward(inputs.batch(), all.view().slice(0, static_cast<std::int64_t>(first), static_cast<std::int64_t>(first + some.size())), saved, {.workspace = &workspace});
   }
   return all;
 }
@@ -263,13 +293,17 @@ Tensor classify_all(const TextClassifier& classifier, const std::vector<std::vec
 void save_text_model(const TextModel& model, const std::filesystem::path& folder) {
   std::filesystem::create_directories(folder);
   model.tokenizer.save(folder);
+  std::string terms;
+  for (const std::string& term : model.terms) terms += term + '\n';
+  io::write_file(folder / kTermsFile, terms);
   write_model(folder, kModelType, model.classifier.config, model.classifier);
 }
 
 TextModel load_text_model(const std::filesystem::path& folder) {
   auto config = read_model_config<TextClassifierConfig>(folder, kModelType);
   config.seed = 0;  // of parameters that the file replaces
-  TextModel model{load_byte_pair_tokenizer(folder), TextClassifier(config)};
+  std::vector<std::string> terms = read_terms(folder / kTermsFile, config.terms);  // before a table for as many scores is made
+  TextModel model{load_byte_pair_tokenizer(folder), TextClassifier(config), std::move(terms)};
   require(model.tokenizer.vocabulary_size() == config.vocabulary, folder.string(), ": the tokenizer has ", model.tokenizer.vocabulary_size(), " tokens; config.json says ", config.vocabulary);
   read_model_parameters(model.classifier, folder);
   return model;

@@ -16,21 +16,23 @@ namespace polyhead::models {
 namespace {
 
 using test::Random;
+using testing::ElementsAre;
 using testing::HasSubstr;
 
 TextClassifierConfig tiny(DType dtype, std::string labels = "") {
-  return {.vocabulary = 9, .longest = 6, .labels = std::move(labels), .model_width = 4, .hidden_width = 6, .layers = 2, .heads = 2, .score_slots = 64, .dropout = 0.25, .dtype = dtype, .seed = 3};
+  return {.vocabulary = 9, .longest = 6, .labels = std::move(labels), .model_width = 4, .hidden_width = 6, .layers = 2, .heads = 2, .terms = 4, .dropout = 0.25, .dtype = dtype, .seed = 3};
 }
 
 // Two texts, of 5 and 3 tokens; what follows the second one is any.
 struct Example {
   Tensor ids = Tensor::of<std::int64_t>({2, 5}, {1, 2, 3, 1, 2, 8, 0, 4, 7, 7}), lengths = Tensor::of<std::int64_t>({2}, {5, 3});
+  Tensor terms = Tensor::of<std::int64_t>({2, 3}, {0, 1, 3, 3, -1, -1}), shares = Tensor::of<double>({2}, {0.5, 2});
   Tensor segments;
   Example() {
     Random random(4);
     segments = random.tensor(DType::f64, {2, 5, 3});
   }
-  TextClassifier::Batch batch() const { return {.ids = ids, .lengths = lengths, .segments = segments}; }
+  TextClassifier::Batch batch() const { return {.ids = ids, .lengths = lengths, .segments = segments, .terms = terms, .shares = shares}; }
 };
 
 TextClassifier with_scores(const TextClassifierConfig& config) {
@@ -100,17 +102,12 @@ TEST(TextClassifier, PoolingAndScoresAreAsDocumented) {
     EXPECT_NEAR(without.data<double>()[b], times(model.output, read.data(), 0), 1e-12) << b;
   }
 
-  // A score of 1 for the token 2, which the first text has twice; then of 1 for all pairs.
+  // Scores of 1, 10, 100 and 1000; the second text has the last one only.
   TextClassifier one = plain;
-  one.scores.data<double>()[2] = 1;
+  for (std::int64_t i = 0; i < 4; ++i) one.scores.data<double>()[i] = std::pow(10, i);
   one.forward(example.batch(), answers, other);
-  EXPECT_NEAR(answers.data<double>()[0] - without.data<double>()[0], 2 * 10 / std::sqrt(5), 1e-12);
-  EXPECT_EQ(answers.data<double>()[1], without.data<double>()[1]);
-  std::fill(one.scores.data<double>(), one.scores.data<double>() + 9, 0);
-  std::fill(one.scores.data<double>() + 9, one.scores.data<double>() + 64, 1);
-  one.forward(example.batch(), answers, other);
-  EXPECT_NEAR(answers.data<double>()[0] - without.data<double>()[0], 4 * 10 / std::sqrt(5), 1e-12);
-  EXPECT_NEAR(answers.data<double>()[1] - without.data<double>()[1], 2 * 10 / std::sqrt(3), 1e-12);
+  EXPECT_NEAR(answers.data<double>()[0] - without.data<double>()[0], 0.5 * 1011, 1e-9);
+  EXPECT_NEAR(answers.data<double>()[1] - without.data<double>()[1], 2 * 1000, 1e-9);
 }
 
 TEST(TextClassifier, TokensAfterATextDoNotCount) {
@@ -127,10 +124,19 @@ TEST(TextClassifier, TokensAfterATextDoNotCount) {
   EXPECT_NE(a.data<double>()[1], b.data<double>()[1]);
 }
 
+TEST(TextTerms, AreWordsStartsAndPairs) {
+  const TextTerms found = terms_of("Don't like it, don't!");
+  EXPECT_THAT(found.terms, ElementsAre("!", "!*", ",", ", _ t", ", don'", ",*", "don'", "don' _ !", "don' _ like", "don' t", "don'*", "it", "it ,", "it _ don'", "it*", "like", "like _ ,", "like it", "like*", "t", "t !", "t _ it", "t like", "t*"));
+  EXPECT_NEAR(found.share, 10 / std::sqrt(8), 1e-12);
+  EXPECT_THAT(terms_of("Égalité").terms, ElementsAre("égal*", "égalit*", "égalité"));
+  EXPECT_TRUE(terms_of(" ").terms.empty());
+}
+
 TextModel small_model(const std::string& labels) {
   TextModel model{BytePairTokenizer::train(std::vector<std::string>{"good film", "bad film, so bad"}, {.lowercase = true, .special_tokens = {"<any>"}}), {}};
   TextClassifierConfig config = tiny(DType::f32, labels);
-  config.vocabulary = model.tokenizer.vocabulary_size(), config.score_slots = 512;
+  config.vocabulary = model.tokenizer.vocabulary_size();
+  model.terms = {"bad", "film", "film*", "so bad"};
   model.classifier = with_scores(config);
   return model;
 }
@@ -152,6 +158,23 @@ TEST(TextClassifier, AFolderGivesTheSameAnswers) {
   }
 }
 
+TEST(TextClassifier, ScoresAreThoseOfTheTextsTerms) {
+  const TextInput input = input_of(small_model(""), "So bad, films!");
+  EXPECT_THAT(input.terms, ElementsAre(0, 2, 3));  // "film" is not a word of it
+  EXPECT_NEAR(input.share, 10 / std::sqrt(5), 1e-12);
+}
+
+TEST(TextClassifier, TermsThatAreNotSortedOrTooFewAreErrors) {
+  const auto folder = std::filesystem::path(testing::TempDir()) / "text_terms";
+  TextModel model = small_model("");
+  model.terms.pop_back();
+  save_text_model(model, folder);
+  EXPECT_ERROR(load_text_model(folder), format, HasSubstr("has 3 terms; config.json says 4"));
+  model.terms = {"bad", "film*", "film", "so bad"};
+  save_text_model(model, folder);
+  EXPECT_ERROR(load_text_model(folder), format, HasSubstr("line 3 does not come after the line before it"));
+}
+
 TEST(TextClassifier, PartsOfARatingAreWhatItLosesWithoutThem) {
   const TextModel model = small_model("");
   const ClassifiedText whole = classify(model, "bad film");
@@ -168,10 +191,11 @@ TEST(TextClassifier, PartsOfARatingAreWhatItLosesWithoutThem) {
 
 TEST(TextClassifier, ManyTextsGetTheAnswersOfEach) {
   const TextModel model = small_model("");
-  std::vector<std::vector<std::int64_t>> texts;
-  for (std::int64_t i = 0; i < 70; ++i) texts.push_back(std::vector<std::int64_t>(static_cast<std::size_t>(1 + i % 6), i % 9));
+  std::vector<TextInput> texts;
+  for (std::int64_t i = 0; i < 70; ++i)
+    texts.push_back({.ids = std::vector<std::int64_t>(static_cast<std::size_t>(1 + i % 6), i % 9), .terms = std::vector<std::int64_t>(static_cast<std::size_t>(i % 3), i % 4), .share = 1.0 + static_cast<double>(i)});
   const Tensor all = classify_all(model.classifier, texts);
-  for (const std::int64_t i : {0, 5, 69}) EXPECT_NEAR(classify_all(model.classifier, {texts[static_cast<std::size_t>(i)]}).data<float>()[0], all.data<float>()[i], 1e-5) << i;
+  for (const std::int64_t i : {0, 5, 69}) EXPECT_NEAR(classify_all(model.classifier, std::span(texts).subspan(static_cast<std::size_t>(i), 1)).data<float>()[0], all.data<float>()[i], 1e-5) << i;
 }
 
 TEST(TextClassifier, WrongInputsAreNamed) {
@@ -182,7 +206,7 @@ TEST(TextClassifier, WrongInputsAreNamed) {
   };
   refused([](auto& c) { c.heads = 3; }, "3 heads do not divide a width of 4");
   refused([](auto& c) { c.layers = 0; }, "layers is 0");
-  refused([](auto& c) { c.score_slots = 65; }, "score_slots is 65; it must be 0 or a multiple of 64 above the vocabulary of 9");
+  refused([](auto& c) { c.terms = -1; }, "terms is -1; it must be at least 0");
   refused([](auto& c) { c.labels = "one"; }, "there is one class, 'one'");
   refused([](auto& c) { c.seed.reset(); }, "needs a seed");
 
@@ -198,6 +222,9 @@ TEST(TextClassifier, WrongInputsAreNamed) {
   EXPECT_ERROR(model.forward(example.batch(), answers, saved), invalid_argument, HasSubstr("a length is 0"));
   example.lengths.data<std::int64_t>()[1] = 3, example.ids.data<std::int64_t>()[0] = 9;
   EXPECT_ERROR(model.forward(example.batch(), answers, saved), invalid_argument, HasSubstr("a token is 9; the vocabulary has 9"));
+
+  example.ids.data<std::int64_t>()[0] = 1, example.terms.data<std::int64_t>()[3] = 4;
+  EXPECT_ERROR(model.forward(example.batch(), answers, saved), invalid_argument, HasSubstr("a term is 4; the model has 4"));
 
   const TextModel text = small_model("");
   EXPECT_ERROR(classify(text, ""), invalid_argument, HasSubstr("the text has no tokens"));

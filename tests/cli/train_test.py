@@ -205,7 +205,7 @@ class Classify(ProgramTest):
         result = self.succeeds("train", "classify", "--data", self.data, "-o", self.model, "--steps", "80")
         self.assertIn("for comparison, a bag of words and word pairs: accuracy ", result.stdout.decode())
         self.assertIn("line 161", result.stderr.decode())
-        self.assertEqual(sorted(path.name for path in self.model.iterdir()), ["config.json", "merges.txt", "model.safetensors"])
+        self.assertEqual(sorted(path.name for path in self.model.iterdir()), ["config.json", "merges.txt", "model.safetensors", "terms.txt"])
         self.assertEqual(json.loads((self.model / "config.json").read_text())["model_type"], "polyhead-text-classifier")
 
         score = self.try_json("--score", self.data, "--baseline", self.data, "--ablate")

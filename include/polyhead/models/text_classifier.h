@@ -1,4 +1,5 @@
-// A text's rating or class: an encoder over its tokens, whose result a few pooling heads read, beside a sum of scores of words and word pairs.
+// A text's rating or class: an encoder over its tokens, whose result a few pooling heads read, beside a sum of scores of its terms: words, starts of
+// words and word pairs.
 #pragma once
 
 #include <filesystem>
@@ -23,21 +24,18 @@ struct TextClassifierConfig {
   std::int64_t hidden_width = 96;  // of the feed-forward parts
   std::int64_t layers = 2;
   std::int64_t heads = 4;            // N, of each layer and of the pooling
-  std::int64_t score_slots = 6016 * 64;  // of the table of scores, a multiple of 64 above the vocabulary; 0: no scores
+  std::int64_t terms = 0;            // that have scores
   double dropout = 0.2;
   DType dtype = DType::f32;             // float32 or float64; not stored in files, and neither is the seed
   std::optional<std::uint64_t> seed{};  // of the initialisation; required
 
   std::vector<std::string> label_list() const;
   std::int64_t outputs() const;  // C: 1 for ratings, else the number of classes
-  // The slots of a text's tokens, then of its pairs of neighbours; and what each of their scores counts in the answer, 10 / sqrt(length).
-  std::vector<std::int64_t> slots(std::span<const std::int64_t> ids) const;
-  double score_share(std::int64_t length) const;
 
   template <class F, class Self>
   static void visit_fields(const F& f, Self& self) {
     f("vocabulary", self.vocabulary), f("longest", self.longest), f("labels", self.labels), f("model_width", self.model_width);
-    f("hidden_width", self.hidden_width), f("layers", self.layers), f("heads", self.heads), f("score_slots", self.score_slots), f("dropout", self.dropout);
+    f("hidden_width", self.hidden_width), f("layers", self.layers), f("heads", self.heads), f("terms", self.terms), f("dropout", self.dropout);
   }
 };
 
@@ -52,21 +50,22 @@ struct AttentionPooling : nn::Module<AttentionPooling> {
   }
 };
 
-// answers = output(heads of pooling(encoder(embedded tokens))) + 10 / sqrt(length) (sum of the scores of tokens and of neighbouring tokens).
-// The scores are a bag of words inside the model: token i has slot i; a pair of neighbours shares one of the other slots with whatever pairs hash
-// to the same. Pre-norm layers.
+// answers = output(heads of pooling(encoder(embedded tokens))) + share (sum of the scores of terms). The scores are a bag of words inside the
+// model. Pre-norm layers.
 struct TextClassifier : nn::Module<TextClassifier> {
   TextClassifierConfig config;
   nn::Embedding words, positions;
   nn::Encoder encoder;
   AttentionPooling pooling;
   nn::Linear output;  // E -> C; head n's values are columns n H to (n + 1) H
-  Tensor scores;      // [slots/64,64,C], absent without slots
+  Tensor scores;      // [R,64,C], R = ceil(terms / 64); term i has the i-th score; absent without terms
 
   struct Batch {
     ConstTensorView ids;            // [B,T] int64, of each text its tokens and then any
     ConstTensorView lengths;        // [B] int64, in [1,T]
     ConstTensorView segments = {};  // [B,T,K] of the parameters' dtype: shares of K parts in each token, for Saved::masses
+    ConstTensorView terms = {};     // [B,S] int64: of each text the terms whose scores are added, and then -1; absent: none
+    ConstTensorView shares = {};    // [B] float64: what each score of a text counts
   };
   // What backward and maps need from a forward pass; the batch is only viewed.
   struct Saved {
@@ -99,9 +98,34 @@ struct TextClassifier : nn::Module<TextClassifier> {
   }
 };
 
+// The terms of a text, sorted, each once: its words and runs of punctuation in lower case ("looks"), their first 4 and, of longer ones, 6
+// characters ("look*"), neighbours ("looks very") and words with one between them ("looks _ good").
+struct TextTerms {
+  std::vector<std::string> terms;
+  double share = 0;  // what each score counts: 10 / sqrt(words), so that a step of the optimizer, of about the learning rate, moves an answer noticeably
+};
+inline constexpr std::string_view kTermGap = " _ ";
+TextTerms terms_of(std::string_view text);
+
 struct TextModel {
   BytePairTokenizer tokenizer;
   TextClassifier classifier;
+  std::vector<std::string> terms{};  // sorted; those that have scores
+};
+
+// A text as the classifier takes it, and several side by side.
+struct TextInput {
+  std::vector<std::int64_t> ids, terms;
+  double share = 0;
+};
+TextInput input_of(const TextModel& model, std::string_view text);
+
+struct TextInputs {
+  explicit TextInputs(std::span<const TextInput> inputs);
+  TextClassifier::Batch batch() const;  // views of what is below
+
+  std::vector<std::int64_t> lengths, ids, terms;
+  std::vector<double> shares;
 };
 
 struct ClassifiedText {
@@ -109,7 +133,7 @@ struct ClassifiedText {
   double rating = 0;                  // of a model of ratings
   std::vector<double> probabilities;  // of the classes, else empty
   std::vector<double> head_parts;     // of a rating: what each pooling head adds to it; without the head it is that much less
-  double score_part = 0;              // of a rating: what the scores of words and pairs add
+  double score_part = 0;              // of a rating: what the scores of terms add
   Tensor attentions;                  // [L,N,T,T], of the encoder
   Tensor pooling;                     // [N,T], which tokens each pooling head reads
 };
@@ -117,8 +141,8 @@ struct ClassifiedText {
 // Error if the text has no token or more than the model's longest.
 ClassifiedText classify(const TextModel& model, std::string_view text);
 
-// The answers [n,C] of many texts, each a list of tokens.
-Tensor classify_all(const TextClassifier& classifier, const std::vector<std::vector<std::int64_t>>& texts);
+// The answers [n,C] of many texts.
+Tensor classify_all(const TextClassifier& classifier, std::span<const TextInput> texts);
 
 void save_text_model(const TextModel& model, const std::filesystem::path& folder);
 TextModel load_text_model(const std::filesystem::path& folder);
