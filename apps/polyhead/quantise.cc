@@ -8,7 +8,6 @@
 #include "polyhead/io/parameters.h"
 #include "polyhead/models/model_config.h"
 #include "terminal.h"
-#include "training/run.h"
 
 namespace polyhead::app {
 namespace {
@@ -29,14 +28,14 @@ void quantise(const Options& o) {
     if (const auto* kind = std::get_if<std::string>(&entry.value); kind != nullptr && entry.name == "model") trained = kind->starts_with("polyhead-");
   if (!trained) fail(ErrorCode::unsupported, "'", from.string(), "' is no folder that `polyhead train` made");
   if (fs::exists(to) && !(fs::is_directory(to) && fs::is_empty(to))) throw UsageError(cat("--output: '", to.string(), "' is there already; give a new folder"));
-  fs::create_directories(to);
+  const bool is_new = fs::create_directories(to);
   try {
     io::quantize_parameters(from / kParameters, to / kParameters);
-    for (const auto& entry : fs::directory_iterator(from))  // the tokenizer
-      if (const auto name = entry.path().filename(); name != kParameters && name != kConfig && name != training::kCheckpoint) fs::copy(entry.path(), to / name);
-    fs::copy_file(from / kConfig, to / kConfig);
+    for (const char* const name : {"merges.txt", "terms.txt", kConfig})  // config.json, which makes the folder a model, last
+      if (fs::exists(from / name)) fs::copy_file(from / name, to / name);
   } catch (...) {
-    fs::remove_all(to);
+    for (const char* const name : {"merges.txt", "terms.txt", kConfig, kParameters}) fs::remove(to / name);
+    if (is_new) fs::remove(to);
     throw;
   }
   print(cat(to.string(), ": ", byte_size(fs::file_size(to / kParameters)), " of parameters, before ", byte_size(fs::file_size(from / kParameters)), "\n"));

@@ -16,7 +16,7 @@ namespace {
 // "layer 1, head 3", "pooling head 1 (negative)"; from 0
 std::string head_name(const models::TextClassifierConfig& config, std::int64_t layer, std::int64_t head) {
   if (layer < config.layers) return cat("layer ", layer, ", head ", head);
-  const char* const taught = !config.labels.empty() ? "" : head == training::kPositiveHead ? " (positive)" : head == training::kNegativeHead ? " (negative)" : "";
+  const char* const taught = head >= config.taught_heads ? "" : head == training::kPositiveHead ? " (positive)" : head == training::kNegativeHead ? " (negative)" : "";
   return cat("pooling head ", head, taught);
 }
 
@@ -54,7 +54,7 @@ void explain_sentiment(const models::TextModel& model, const std::string& input,
     const auto best = static_cast<std::size_t>(std::ranges::max_element(answer.probabilities) - answer.probabilities.begin());
     json["label"] = labels[best];
     for (std::size_t c = 0; c < labels.size(); ++c) json["probabilities"][labels[c]] = answer.probabilities[c];
-    text = cat(labels[best], " (probability ", fixed(answer.probabilities[best], 3), ")\n");
+    text = cat(printable(labels[best]), " (probability ", fixed(answer.probabilities[best], 3), ")\n");
   }
   page.answer = cat(text.substr(0, text.find('\n')), ": ", input);
   if (!page.path.empty()) write_page(page, model, input, answer);
@@ -105,7 +105,7 @@ void score_sentiment(const models::TextModel& model, const SentimentScoring& o) 
   }
   constexpr std::int64_t kTwoSided = 200;
   const bool two_heads = model.classifier.config.heads > training::kNegativeHead;
-  if (const auto sides = training::two_sided_texts(texts.data, kTwoSided, 1); two_heads && !sides.empty()) {
+  if (const auto sides = training::two_sided_texts(model, texts.data, kTwoSided, 1); two_heads && !sides.empty()) {
     const training::Halves halves = training::score_halves(model, sides);
     json["halves"] = {{"texts", halves.texts}, {"both", halves.both}, {"positive_mass", halves.positive}, {"negative_mass", halves.negative}};
     text += cat("of ", halves.texts, " texts 'A, but B' made of them, ", halves.both, " have both halves read: 0.45 or more of the positive head's attention is on the positive half, and as much of the negative head's on the other (mean ",

@@ -204,7 +204,7 @@ Subcommand declare_try(CLI::App& parser) {
       .examples = {{"polyhead try sentiment \"Nice screen, but far too heavy.\"", "the rating, and which words each head reads"},
                    {"polyhead try digits digits.npz --number 3 --model digits", "which digit the image shows"},
                    {"polyhead try digits digits.npz --number 3 --model digits -o digit.html", "the image beside its patches, and where each head looks"},
-                   {"polyhead try digits --score digits.npz --model digits", "how many images get their class"},
+                   {"polyhead try digits --score test-digits.npz --model digits", "how many images that it has not seen get their class"},
                    {"polyhead try translate \"The small red car is parked outside.\"", "the translation, and where each of its words comes from"},
                    {"polyhead try translate --score grammar", "how many sentences of new combinations are right, and how well the heads align"},
                    {"polyhead try summarise abstract.txt --model summary", "the sentence that sums it up, and which sentences each head reads"}},

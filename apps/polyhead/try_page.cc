@@ -55,7 +55,7 @@ void write_page(const PageFile& file, const models::TextModel& model, const std:
   const viewer::Text encoder{.text = text, .queries = tokens, .attentions = answer.attentions, .name = "Encoder"};
   const bool rates = model.classifier.config.labels.empty();
   std::string kind = kind_of(rates ? "rates texts" : "classifies texts", model.classifier.config);
-  if (rates && heads > training::kNegativeHead) append(kind, cat("; trained so that pooling head ", training::kPositiveHead, " reads what is positive, head ", training::kNegativeHead, " what is negative"));
+  if (model.classifier.config.taught_heads > training::kNegativeHead) append(kind, cat("; trained so that pooling head ", training::kPositiveHead, " reads what is positive, head ", training::kNegativeHead, " what is negative"));
   write(file, kind,
         {.text = text, .queries = {.pieces = {"[answer]"}}, .keys = tokens, .attentions = answer.pooling.view().reshape({1, heads, 1, length}), .name = "Pooling heads", .tabs = {encoder}}, "#layer=0&head=0&view=read&row=0");
 }

@@ -28,7 +28,7 @@ using models::TextInput;
 
 constexpr std::int64_t kBatch = 64, kTwoSidedEvery = 3;  // every third step learns from texts with two sides
 constexpr double kWordDropout = 0.15, kSideLoss = 1, kValidationShare = 0.1, kEnoughMass = 0.45;
-constexpr double kScoresCount = 1.15, kHeadsCount = 0.1, kScorePenalty = 4000;  // in the answer; of the ridge regression
+constexpr double kScoresCount = 1.15, kHeadsCount = 0.1, kScorePenalty = 4000;  // in the answer; of the ridge regression: docs/experiments.md, "Ratings of texts"
 constexpr double kRatingPower = 0.75;                       // the scores are fitted to sign(rating) |rating|^0.75, where the sign counts more
 constexpr std::size_t kMostTerms = 40'000;                  // that have scores
 constexpr std::int64_t kScoredHalves = 200, kShortText = 12, kJoinedText = 20;  // words of the texts that are scored, and learned from, as halves
@@ -50,13 +50,19 @@ TwoSidedText joined(const ClassifiedTexts& data, std::size_t positive, std::size
   return result;
 }
 
-// Short texts with a clear rating.
+// Short texts with a clear rating, two of which the model can read as one.
 struct Sides {
   std::vector<std::size_t> positive, negative;
-  Sides(const ClassifiedTexts& data, double least, std::int64_t words) {
+  Sides() = default;
+  Sides(const TextModel& model, const ClassifiedTexts& data, double least, std::int64_t words) {
     if (!data.labels.empty()) return;
-    for (std::size_t i = 0; i < data.texts.size(); ++i)
-      if (std::abs(data.ratings[i]) >= least && std::ssize(split_at_white_space(data.texts[i])) <= words) (data.ratings[i] > 0 ? positive : negative).push_back(i);
+    constexpr std::int64_t kJointTokens = 16;
+    const std::int64_t most = (model.classifier.config.longest - kJointTokens) / 2;
+    for (std::size_t i = 0; i < data.texts.size(); ++i) {
+      const std::string& text = data.texts[i];
+      if (std::abs(data.ratings[i]) < least || std::ssize(split_at_white_space(text)) > words || std::ssize(model.tokenizer.encode(text).ids) > most) continue;
+      (data.ratings[i] > 0 ? positive : negative).push_back(i);
+    }
   }
   explicit operator bool() const { return positive.size() > 1 && negative.size() > 1; }
   TwoSidedText draw(const ClassifiedTexts& data, std::uint64_t seed, bool any_joint) const {
@@ -185,8 +191,11 @@ class Classification final : public Task {
     config.terms = std::ssize(model_.terms);
     model_.classifier = models::TextClassifier(config);
     gradients_ = nn::zeros_like(model_.classifier);
-    sides_ = std::make_unique<Sides>(options.heads ? ClassifiedTexts{} : training_, 0.7, kJoinedText);
-    if (*sides_) halves_ = two_sided_texts(validation_, kScoredHalves, nn::derive_seed(seed_, 1));
+    studied_ = options.heads.has_value();
+    if (!studied_) sides_ = Sides(model_, training_, 0.7, kJoinedText);
+    if (!sides_) return;
+    model_.classifier.config.taught_heads = kNegativeHead + 1;
+    halves_ = two_sided_texts(model_, validation_, kScoredHalves, nn::derive_seed(seed_, 1));
   }
 
   std::vector<std::string> description() const override {
@@ -194,6 +203,7 @@ class Classification final : public Task {
     std::vector<std::string> lines{
         cat(counted(training_.texts.size(), "text"), " to train, ", validation_.texts.size(), " to validate, ", training_.labels.empty() ? "with ratings" : cat("in ", training_.labels.size(), " classes")),
         cat(config.vocabulary, " tokens; ", config.layers, " layers of ", config.heads, " heads, ", config.model_width, " wide")};
+    if (!scores_.terms.empty()) lines.push_back(cat(saved_scores_.terms.size(), " scores of words and pairs, of all texts; the figures below are of the model with those of the texts to train"));
     if (training_.labels.empty()) lines.push_back(cat("for comparison, a bag of words and word pairs: ", described(score_bag_of_words(training_, validation_))));
     return lines;
   }
@@ -203,18 +213,18 @@ class Classification final : public Task {
 
   StepResult step(std::int64_t number) override {
     const std::uint64_t of_step = nn::derive_seed(nn::derive_seed(seed_, 2), static_cast<std::uint64_t>(number));
-    const bool two_sided = *sides_ && number % kTwoSidedEvery == 0;
+    const bool two_sided = sides_ && number % kTwoSidedEvery == 0;
     std::vector<TextInput> batch;
     wanted_.clear(), parts_.clear();
     if (two_sided) {
       for (std::uint64_t i = 0; i < kBatch; ++i) {
-        const TwoSidedText drawn = sides_->draw(training_, nn::derive_seed(of_step, i), true);
+        const TwoSidedText drawn = sides_.draw(training_, nn::derive_seed(of_step, i), true);
         const models::BytePairText tokens = model_.tokenizer.encode(drawn.text);
         batch.push_back({.ids = tokens.ids}), wanted_.push_back(drawn.rating), parts_.emplace_back();
         for (const ByteSpan& span : tokens.spans) parts_.back().push_back({inside(span, drawn.positive), inside(span, drawn.negative)});
       }
     } else {
-      for (const std::size_t i : batch_of(*sides_ ? number - number / kTwoSidedEvery : number)) batch.push_back(training_inputs_[i]), wanted_.push_back(training_.ratings[i]);
+      for (const std::size_t i : batch_of(sides_ ? number - number / kTwoSidedEvery : number)) batch.push_back(training_inputs_[i]), wanted_.push_back(training_.ratings[i]);
     }
     return learn(batch, two_sided, of_step);
   }
@@ -228,7 +238,9 @@ class Classification final : public Task {
     return {result.correlation, text};  // steadier than the other two
   }
 
-  void save(const std::filesystem::path& folder) const override { models::save_text_model(with_scores(saved_scores_), folder); }
+  void save(const std::filesystem::path& folder) const override {
+    if (!studied_) models::save_text_model(with_scores(saved_scores_), folder);
+  }
 
  private:
   struct Scores {  // of terms, as the answer counts them
@@ -239,8 +251,8 @@ class Classification final : public Task {
 
   // The scores are the ridge regression of the ratings on the terms. A term counts more where it is rare, as in tf-idf, and where its texts are
   // rated unlike the others (as in NB-SVM, Wang and Manning 2012); all terms are fitted, those that say most are kept. The heads are
-  // trained without the scores, and the answer is a weighted sum of both: trained together, the scores soon know each text by heart.
-  // Scores of the training texts are validated; the saved ones, in which nothing is chosen by validation, are of all texts.
+  // trained without the scores, and the answer is a weighted sum of both: trained jointly, the scores overfit.
+  // Validation uses scores that are fitted to the training texts; the saved ones are fitted to all texts.
   static Scores fit_scores(const ClassifiedTexts& data, models::TextClassifierConfig config) {
     const TermCounts counts(data.texts);
     const auto texts = static_cast<double>(data.ratings.size());
@@ -361,7 +373,8 @@ class Classification final : public Task {
   TextModel model_{models::BytePairTokenizer(nullptr), {}};
   models::TextClassifier gradients_;
   std::vector<TextInput> training_inputs_, validation_inputs_;
-  std::unique_ptr<Sides> sides_;
+  Sides sides_;
+  bool studied_ = false;  // by train heads, which keeps no model
   std::vector<TwoSidedText> halves_;
   std::vector<std::int64_t> order_, batch_order_;  // of epoch_
   std::int64_t epoch_ = -1;
@@ -376,9 +389,10 @@ class Classification final : public Task {
 
 ClassifiedTexts read_classified_texts(const std::filesystem::path& path) {
   ClassifiedTexts result;
-  const auto has_rating = [&]() -> bool {
+  const auto has_ratings = [&]() -> bool {
     try {
       Data<Rating> data = read_ratings(path);
+      if (data.rows.size() < data.bad.size()) return false;
       for (Rating& row : data.rows) result.texts.push_back(std::move(row.text)), result.ratings.push_back(row.rating);
       result.skipped = describe(data.bad, std::ssize(data.rows));
       return true;
@@ -387,7 +401,7 @@ ClassifiedTexts read_classified_texts(const std::filesystem::path& path) {
       return false;
     }
   };
-  if (has_rating()) return result;
+  if (has_ratings()) return result;
   std::vector<std::string> names;
   const auto bad = read_lines(path, [&](std::string_view line) -> std::string {
     const auto columns = split(line, '\t');
@@ -408,9 +422,9 @@ std::unique_ptr<Task> classification_task(const TaskOptions& options) {
   return std::make_unique<Classification>(options);
 }
 
-std::vector<TwoSidedText> two_sided_texts(const ClassifiedTexts& data, std::int64_t count, std::uint64_t seed) {
+std::vector<TwoSidedText> two_sided_texts(const TextModel& model, const ClassifiedTexts& data, std::int64_t count, std::uint64_t seed) {
   std::vector<TwoSidedText> texts;
-  const Sides sides(data, 1, kShortText);
+  const Sides sides(model, data, 1, kShortText);
   for (std::int64_t i = 0; sides && i < count; ++i) texts.push_back(sides.draw(data, nn::derive_seed(seed, static_cast<std::uint64_t>(i)), false));
   return texts;
 }

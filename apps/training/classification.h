@@ -13,7 +13,7 @@ struct ClassifiedTexts {
   std::string skipped;               // lines that break the format; "" if none
 };
 
-// A file of ratings (data.h) or, if no line of it has a rating, of lines "label TAB text".
+// A file of ratings (data.h) or, if less than half of its lines are such, of lines "label TAB text".
 ClassifiedTexts read_classified_texts(const std::filesystem::path& path);
 
 std::unique_ptr<Task> classification_task(const TaskOptions& options);
@@ -28,7 +28,7 @@ struct TwoSidedText {
   double rating = 0;  // the mean of both
 };
 // `count` of them from the short texts of a list, with ratings of at least 1 and at most -1; fewer than two of a kind: none.
-std::vector<TwoSidedText> two_sided_texts(const ClassifiedTexts& data, std::int64_t count, std::uint64_t seed);
+std::vector<TwoSidedText> two_sided_texts(const models::TextModel& model, const ClassifiedTexts& data, std::int64_t count, std::uint64_t seed);
 
 struct Halves {
   std::int64_t texts = 0, both = 0;      // both: each of the two heads gives 0.45 or more of its attention to its part

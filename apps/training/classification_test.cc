@@ -65,9 +65,14 @@ TEST(Classification, LearnsOpinionsAndReadsBothHalves) {
   EXPECT_EQ(score.counted, 400);
   EXPECT_GE(score.accuracy, 0.97);
   EXPECT_GE(score.correlation, 0.9);
-  const Halves halves = score_halves(model, two_sided_texts(texts.data, 50, 1));
+  const Halves halves = score_halves(model, two_sided_texts(model, texts.data, 50, 1));
   EXPECT_EQ(halves.texts, 50);
   EXPECT_GE(halves.both, 25);
+
+  // The heads alone, without the scores of terms.
+  models::TextModel heads = model;
+  fill(heads.classifier.scores, 0);
+  EXPECT_GE(score_texts(heads, texts).correlation, 0.9);
 
   // Scores are of terms that two texts have, and say what their texts do.
   const auto score_of = [&](const std::string& term) {
@@ -93,6 +98,23 @@ TEST(Classification, LearnsOpinionsAndReadsBothHalves) {
   EXPECT_NEAR(row.change, part, 1e-5);
 }
 
+TEST(Classification, TextsThatAreTooLongTogetherAreNotJoined) {
+  std::string text;  // without spaces: one word of many tokens, which 20 words do not bound
+  for (int i = 0; i < 60; ++i) {
+    std::string characters;
+    for (int k = 0; k < 60; ++k) characters += cat("\xe4\xb8", static_cast<char>(0x80 + (7 * i + 11 * k * k) % 60));
+    text += cat(i % 2 == 0 ? "2" : "-2", '\t', characters, '\n') + (i % 2 == 0 ? "2\tfine\n" : "-2\tawful\n");
+  }
+  const std::unique_ptr<Task> task = classification_task({.data = write("long.tsv", text), .seed = 7});
+  for (std::int64_t step = 1; step <= 6; ++step) EXPECT_TRUE(std::isfinite(task->step(step).loss));
+  EXPECT_TRUE(std::isfinite(task->validate().score));
+}
+
+TEST(Classification, LabelsMayLookLikeRatings) {
+  const auto data = read_classified_texts(write("mixed.tsv", "negative\tdull\nmixed\ta bit of both\nmixed\tso so\nbest\tlovely\n"));
+  EXPECT_THAT(data.labels, ElementsAre("best", "mixed", "negative"));
+}
+
 TEST(Classification, LearnsLabels) {
   const auto folder = std::filesystem::path(testing::TempDir()) / "label_model";
   std::filesystem::remove_all(folder);
@@ -115,7 +137,8 @@ TEST(Classification, LearnsLabels) {
 
 TEST(Classification, TwoSidedTextsNameTheirParts) {
   const ClassifiedTexts data{.texts{"Fine sound!", "A good lens", "fair", "It broke.", "weak"}, .ratings{2, 3, 0.5, -2, -1}};
-  const std::vector<TwoSidedText> texts = two_sided_texts(data, 20, 1);
+  const models::TextModel model{models::BytePairTokenizer::train(data.texts), {}};
+  const std::vector<TwoSidedText> texts = two_sided_texts(model, data, 20, 1);
   ASSERT_EQ(texts.size(), 20U);
   std::size_t turned = 0;
   for (const TwoSidedText& text : texts) {
@@ -128,7 +151,7 @@ TEST(Classification, TwoSidedTextsNameTheirParts) {
   }
   EXPECT_GT(turned, 0U);
   EXPECT_LT(turned, 20U);
-  EXPECT_TRUE(two_sided_texts({.texts{"fair"}, .ratings{0.5}}, 20, 1).empty());
+  EXPECT_TRUE(two_sided_texts(model, {.texts{"fair"}, .ratings{0.5}}, 20, 1).empty());
 }
 
 TEST(Classification, LongTextsAreLeftOutAndCounted) {

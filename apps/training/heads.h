@@ -16,8 +16,8 @@ struct HeadsRun {
   double megabytes = 0;     // 10^6 bytes, the largest resident memory of the process
 };
 
-// One training in a process of its own, so that its memory can be measured: the caller must not have started threads. The folder gets the model and
-// run.json with the result. A run that has one is not repeated, and one that was stopped goes on; a result of other steps or data is refused.
+// One training in a process of its own, so that its memory can be measured: the caller must not have started threads. The folder gets
+// run.json with the result; the model is not kept. A run that has one is not repeated, and one that was stopped goes on; a result of other steps or data is refused.
 // Absent if `stop` was set.
 std::optional<HeadsRun> run_with_heads(std::unique_ptr<Task> (*make)(const TaskOptions&), const TaskOptions& options, std::optional<std::int64_t> steps,
                                        const std::filesystem::path& folder, const std::atomic<bool>* stop = nullptr);

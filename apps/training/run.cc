@@ -2,6 +2,7 @@
 
 #include <charconv>
 #include <chrono>
+#include <cmath>
 #include <optional>
 #include <utility>
 
@@ -156,7 +157,7 @@ RunResult run(Task& task, const Plan& plan, const RunOptions& options) {
     if (validates) {
       averages.swap(parameters);
       const Validation validation = task.validate();
-      const bool better = !best.validation || validation.score > best.validation->score;
+      const bool better = !best.validation || std::isnan(best.validation->score) || validation.score > best.validation->score;  // a correlation may be NaN
       if (better) task.save(options.folder);
       averages.swap(parameters);
       best.worse_since = better ? 0 : best.worse_since + 1;

@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <limits>
 #include <set>
 
 #include "models/test_error_matcher.h"
@@ -98,6 +99,12 @@ TEST(Run, KeepsTheBestModelAndEndsWithoutImprovement) {
   EXPECT_EQ(result.best->score, 3);
   EXPECT_EQ(best, (std::vector<bool>{true, true, false, false}));
   EXPECT_NE(saved_weight(folder), task.weight());
+}
+
+TEST(Run, AScoreThatIsNotANumberIsNotTheBest) {
+  Line task;
+  task.scores = {std::numeric_limits<double>::quiet_NaN(), -3, -4, std::numeric_limits<double>::quiet_NaN()};
+  EXPECT_EQ(run(task, task.plan(), {.folder = fresh_folder("run_nan")}).best->score, -3);
 }
 
 TEST(Run, ResumingNeedsACheckpoint) {

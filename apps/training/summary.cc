@@ -136,7 +136,7 @@ class Summary final : public Task {
 SummaryScores score_summaries(const SentenceChooser& model, std::span<const Abstract> abstracts) {
   std::vector<std::int64_t> chosen, first(abstracts.size()), cue, best;
   for (const Abstract& abstract : abstracts) {
-    chosen.push_back(models::choose(model, abstract.sentences).best);
+    chosen.push_back(models::best_sentence(model, abstract.sentences));
     cue.push_back(cue_phrase_sentence(abstract.sentences));
     const std::vector<double> rouge = rouge_of_sentences(abstract);
     best.push_back(std::ranges::max_element(rouge) - rouge.begin());

@@ -15,7 +15,7 @@ struct SummaryScores {
 };
 SummaryScores score_summaries(const models::SentenceChooser& model, std::span<const Abstract> abstracts);
 
-// A tenth of the abstracts validates.
+// A twentieth of the abstracts validates.
 std::unique_ptr<Task> summary_task(const TaskOptions& options);
 
 }  // namespace polyhead::training

@@ -74,7 +74,7 @@ TokenPair words_of_pair(const BytePairTokenizer& tokenizer, const SentencePair& 
 
 Translations printed(const AlignedPair& pair) { return {sentence_text(pair.source, Language::english), {sentence_text(pair.target, Language::french)}}; }
 
-// What differs between the grammar and a file.
+// Where sentence pairs come from: the grammar or a file.
 class Source {
  public:
   Source() = default;
@@ -144,7 +144,7 @@ std::string invented_word(std::uint64_t seed, bool capital) {
 }
 
 bool is_capital(char c) { return c >= 'A' && c <= 'Z'; }
-// Words of four bytes or more that are letters of English and French. An elision as "l'" is none: a word in its place would join the next one.
+// Words of four bytes or more that are English letters or bytes of accented ones. An elision as "l'" is none: a word in its place would join the next one.
 bool is_replaceable(std::string_view word) {
   return word.size() >= 4 && std::ranges::all_of(word, [](unsigned char c) { return ((c | 0x20) >= 'a' && (c | 0x20) <= 'z') || (c >= 0x80 && c <= 0xC3); });
 }
@@ -168,7 +168,7 @@ class FileSource final : public Source {
   std::int64_t vocabulary() const override { return 4000; }
   Plan plan() const override { return {.steps = 7000, .validate_every = 1000, .peak_rate = 2e-3, .warmup_steps = 400, .average = 0.998, .optimizer{.weight_decay = 0.02}}; }
   std::string description() const override { return cat(training_.size(), " sentence pairs to train, ", validation_.size(), " sentences to validate"); }
-  // All pairs, in an order that is drawn for each epoch. Most are joined to longer texts: no others show the model the positions of words beyond
+  // Each pair at most once, in an order that is drawn for each epoch. Most are joined to longer texts: no others show the model the positions of words beyond
   // the lengths of single pairs. Some have an invented word, as unknown words have to be aligned too. Each epoch has the same number of examples.
   std::vector<Example> examples(const BytePairTokenizer& tokenizer, std::int64_t epoch) override {
     if (linked_.empty()) link(tokenizer);
@@ -199,7 +199,7 @@ class FileSource final : public Source {
   static constexpr std::size_t kPairsOfExamples[] = {1, 1, 2, 3, 4};  // in turn
   static constexpr std::uint64_t kInvented = 10;                       // per cent of the pairs
   void link(const BytePairTokenizer& tokenizer) {
-    std::vector<SentencePair> swapped;
+    std::vector<SentencePair> swapped;  // for the teacher from French to English
     for (const SentencePair& pair : training_) swapped.push_back({pair.target, pair.source});
     const IbmModel2 teacher = ibm_of_pairs(tokenizer, training_), reverse = ibm_of_pairs(tokenizer, swapped);
     for (const SentencePair& pair : training_) {
@@ -247,7 +247,9 @@ class Translating final : public Task {
   }
 
   Validation validate() override { return source_->scored(score_translations(model_, source_->validation())); }
-  void save(const std::filesystem::path& folder) const override { models::save_translator(model_, folder); }
+  void save(const std::filesystem::path& folder) const override {
+    if (!heads_) models::save_translator(model_, folder);  // train heads keeps no model
+  }
 
  private:
   Translator make_model() const {
@@ -446,8 +448,10 @@ AlignmentScore score_alignment(const Translator& model, const std::vector<Aligne
 }
 
 IbmModel2 ibm_of_pairs(const BytePairTokenizer& tokenizer, const std::vector<SentencePair>& pairs) {
+  constexpr std::size_t kMostWords = 200;  // the table of translations grows with the product of both lengths
   std::vector<TokenPair> words;
-  for (const SentencePair& pair : pairs) words.push_back(words_of_pair(tokenizer, pair));
+  for (const SentencePair& pair : pairs)
+    if (TokenPair own = words_of_pair(tokenizer, pair); std::max(own.source.size(), own.target.size()) <= kMostWords) words.push_back(std::move(own));
   return IbmModel2(words);
 }
 

@@ -11,7 +11,7 @@
 #include "polyhead/models/text_classifier.h"
 #include "polyhead/models/translator.h"
 
-// Models that `polyhead train` made. _models.py gives the answers their names.
+// Models that `polyhead train` made. models.py gives the answers their names.
 namespace polyhead::python {
 namespace {
 

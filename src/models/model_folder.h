@@ -53,8 +53,18 @@ Config read_model_config(const std::filesystem::path& folder, std::string_view m
           if (value < 0 || value > std::int64_t{1} << 31) file.fail_at("", name, cat("is ", value, "; it must be in [0, 2^31]"));
       },
       config);
-  const auto tensors = static_cast<std::int64_t>(io::open_tensors(folder / "model.safetensors").tensors.size());
-  if (config.layers > tensors) file.fail_at("", "layers", cat("is ", config.layers, "; model.safetensors has ", tensors, " tensors"));  // before they are made
+  // Before parameters of these sizes are made.
+  const io::TensorFile parameters = io::open_tensors(folder / "model.safetensors");
+  const auto tensors = static_cast<std::int64_t>(parameters.tensors.size());
+  if (config.layers > tensors) file.fail_at("", "layers", cat("is ", config.layers, "; model.safetensors has ", tensors, " tensors"));
+  std::int64_t values = 0;
+  for (const auto& [name, tensor] : parameters.tensors) values += tensor.numel();
+  Config::visit_fields(
+      [&](std::string_view name, const auto& value) {
+        if constexpr (std::is_same_v<std::remove_cvref_t<decltype(value)>, std::int64_t>)
+          if (value > std::max<std::int64_t>(values, 256)) file.fail_at("", name, cat("is ", value, "; model.safetensors has ", values, " values"));
+      },
+      config);
   return config;
 }
 

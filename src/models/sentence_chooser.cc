@@ -222,10 +222,11 @@ void SentenceChooser::backward(const Saved& saved, ConstTensorView d_scores, Sen
   });
 }
 
-ChosenSentence choose(const SentenceChooser& model, std::span<const std::string> sentences) {
+namespace {
+
+ChosenSentence choose(const SentenceChooser& model, std::span<const std::string> sentences, SentenceChooser::Saved& saved) {
   const SentenceChooser::Text text = model.read(sentences);
   Tensor scores(model.config.dtype, {1, std::ssize(text)});
-  SentenceChooser::Saved saved;
   model.forward({&text, 1}, scores, saved);
   ChosenSentence result;
   with_type(model.config.dtype, [&]<class T>(T) { result.scores.assign(scores.data<T>(), scores.data<T>() + scores.numel()); });
@@ -235,9 +236,22 @@ ChosenSentence choose(const SentenceChooser& model, std::span<const std::string>
   const double largest = *best;
   for (double& score : result.scores) sum += score = std::exp(score - largest);
   for (double& score : result.scores) score /= sum;
+  return result;
+}
+
+}  // namespace
+
+ChosenSentence choose(const SentenceChooser& model, std::span<const std::string> sentences) {
+  SentenceChooser::Saved saved;
+  ChosenSentence result = choose(model, sentences, saved);
   const Tensor maps = encoder_maps(saved.encoder);
   result.attentions = Tensor::copy_of(maps.view().select(1, 0));
   return result;
+}
+
+std::int64_t best_sentence(const SentenceChooser& model, std::span<const std::string> sentences) {
+  SentenceChooser::Saved saved;
+  return choose(model, sentences, saved).best;
 }
 
 std::vector<std::string> split_sentences(std::string_view text) {

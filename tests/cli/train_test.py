@@ -133,6 +133,8 @@ class Train(ProgramTest):
         self.assertEqual({name: found[0][name] for name in ("model", "height", "heads", "classes")}, {"model": "polyhead-image-classifier", "height": 4, "heads": 4, "classes": 4})
         values = sum(math.prod(tensor["shape"]) for tensor in json.loads(self.succeeds("inspect", model, "--json").stdout)["tensors"])
         self.assertEqual(found[0]["parameters"], values)
+        self.succeeds("quantise", model, "-o", model / "small")
+        self.assertEqual(sorted(path.name for path in (model / "small").iterdir()), ["config.json", "merges.txt", "model.safetensors"])
         self.fails(2, "quantise", model, "-o", model, mentions=["is there already"])
         self.fails(1, "quantise", small, "-o", self.folder / "smaller", mentions=["there is a tensor", ".scale already"])
         self.fails(1, "quantise", self.folder, "-o", self.folder / "smaller", mentions=["is no folder that `polyhead train` made"])

@@ -1,5 +1,5 @@
 // Trained models that are part of the library (models/default in the repository):
-//   const auto model = load_text_classifier(default_model("sentiment"));
+//   const auto model = load_text_model(default_model("sentiment"));
 #pragma once
 
 #include <filesystem>

@@ -83,6 +83,8 @@ struct ChosenSentence {
 };
 
 ChosenSentence choose(const SentenceChooser& model, std::span<const std::string> sentences);
+// As choose().best, without the attention maps, whose memory grows with the square of the sentences.
+std::int64_t best_sentence(const SentenceChooser& model, std::span<const std::string> sentences);
 
 // A sentence ends at . ! or ? before white space and a capital letter or a digit, but not after an abbreviation such as "e.g." or an initial.
 std::vector<std::string> split_sentences(std::string_view text);

@@ -24,6 +24,7 @@ struct TextClassifierConfig {
   std::int64_t hidden_width = 96;  // of the feed-forward parts
   std::int64_t layers = 2;
   std::int64_t heads = 4;            // N, of each layer and of the pooling
+  std::int64_t taught_heads = 0;     // the first pooling heads, if training taught them what to read
   std::int64_t terms = 0;            // that have scores
   double dropout = 0.2;
   DType dtype = DType::f32;             // float32 or float64; not stored in files, and neither is the seed
@@ -35,7 +36,7 @@ struct TextClassifierConfig {
   template <class F, class Self>
   static void visit_fields(const F& f, Self& self) {
     f("vocabulary", self.vocabulary), f("longest", self.longest), f("labels", self.labels), f("model_width", self.model_width);
-    f("hidden_width", self.hidden_width), f("layers", self.layers), f("heads", self.heads), f("terms", self.terms), f("dropout", self.dropout);
+    f("hidden_width", self.hidden_width), f("layers", self.layers), f("heads", self.heads), f("taught_heads", self.taught_heads), f("terms", self.terms), f("dropout", self.dropout);
   }
 };
 
