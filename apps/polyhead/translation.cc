@@ -7,6 +7,7 @@
 #include "core/text.h"
 #include "format.h"
 #include "json.h"
+#include "polyhead/models/default_models.h"
 #include "terminal.h"
 #include "text_layout.h"
 #include "training/grammar.h"
@@ -104,6 +105,7 @@ std::vector<Row> rows_of(training::Data<Row> data) {
 void explain_translation(const Translator& model, const std::string& input, const models::TranslateOptions& options, PageFile page, bool as_json) {
   models::Translation answer = models::translate(model, input, options);
   const std::optional<AlignedPair> known = training::grammar_translation(input);
+  if (!known && page.model == models::default_model("grammar").string()) print_note("this is no sentence of the teaching grammar, the only ones that the model knows; its answer is likely wrong");
   const std::string wanted = known ? training::sentence_text(known->target, Language::french) : "";
   const bool linked_by_grammar = known && wanted == answer.text;
   std::vector<std::string> sources = words_of(answer.source, input), targets = words_of(answer.target, answer.text);

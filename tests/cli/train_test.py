@@ -154,6 +154,8 @@ class Train(ProgramTest):
         answer = ask("translate", "The small red car is parked outside.")
         self.assertEqual((answer["translation"], answer["complete"]), ("La petite voiture rouge est garée dehors.", True))
         self.assertEqual([word["read"] for word in answer["words"] if word["word"] == "voiture"], ["car"])
+        for text, told in (("The dog sees an elephant.", False), ("Strategy eats culture.", True)):
+            self.assertEqual(b"no sentence of the teaching grammar" in self.succeeds("try", "translate", text).stderr, told, text)
 
     def test_view_opens_trained_models(self):
         text = "The menu is a terrible mess."
