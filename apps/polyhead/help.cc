@@ -79,7 +79,7 @@ std::string overview(std::span<const Command> commands, std::size_t width, bool 
       {"polyhead trace --layer d2l --num-hiddens 100 --heads 5", "show each step of a layer, with its shape and meaning"},
       {"polyhead train digits --data digits.npz -o digits", "train a small model; translate, classify and summarise are the other tasks"},
       {"polyhead try digits digits.npz --model digits", "ask it"},
-      {"polyhead quantise digits -o small", "make it four times smaller"},
+      {"polyhead quantise digits -o small", "store it with int8 matrices"},
       {"polyhead attend --parameters layer.safetensors --heads 4 --tensors in.safetensors -o out.safetensors",
        "run a layer on your tensors"},
       {"polyhead maps --tensors qk.safetensors -o maps.safetensors --statistics --top-keys 16", "what each head attends to, from q and k alone"},

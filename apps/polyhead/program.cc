@@ -38,7 +38,7 @@ constexpr std::array kCommands{
     Command{"trace", "show a layer step by step, with the shape and meaning of each tensor", declare_trace},
     Command{"train", "train a small model: classify, translate, summarise, heads, digits", declare_train},
     Command{"try", "ask a trained model, or score it on a file of examples", declare_try},
-    Command{"quantise", "make a trained model four times smaller", declare_quantise},
+    Command{"quantise", "store a trained model with int8 matrices", declare_quantise},
     Command{"attend", "run a layer, or attention alone, on tensors from a file", declare_attend},
     Command{"maps", "attention maps of q and k: parts, bands, statistics, rollout", declare_maps},
     Command{"inspect", "list the tensors, metadata and attention layers of a file", declare_inspect},
@@ -90,7 +90,7 @@ void refuse_empty_names(const CLI::App& parser) {
     const std::string type = option->get_type_name();
     const bool names = option->get_positional() || type == "FILE" || type == "FOLDER" || type == "PATH" || type == "NAME";
     if (names && std::ranges::count(option->results(), "") > 0) {
-      throw UsageError(cat(option->get_name(option->get_positional()), " is empty; give a name"));
+      throw UsageError(cat(option->get_name(option->get_positional()), " is empty"));
     }
   }
 }

@@ -49,7 +49,9 @@ void explain_sentiment(const models::TextModel& model, const std::string& input,
   std::string text;
   if (labels.empty()) {
     json["rating"] = answer.rating, json["words_and_pairs"] = answer.score_part;
-    text = cat("rating ", fixed(answer.rating, 2), answer.rating > 0 ? " (positive)\n" : " (negative)\n");
+    const bool known = !models::input_of(model, input).terms.empty();
+    if (!known) print_note("the model has scores for no word of this text; its rating means nothing");
+    text = cat("rating ", fixed(answer.rating, 2), !known || answer.rating == 0 ? "\n" : answer.rating > 0 ? " (positive)\n" : " (negative)\n");
   } else {
     const auto best = static_cast<std::size_t>(std::ranges::max_element(answer.probabilities) - answer.probabilities.begin());
     json["label"] = labels[best];

@@ -112,17 +112,17 @@ void train(const Options& o) {
 Subcommand declare_train(CLI::App& parser) {
   const auto o = std::make_shared<Options>();
   parser.add_option("TASK", o->task, "classify, translate, summarise, heads or digits")->required();
-  parser.add_option("--data", o->data, "the examples; translate: without, sentences of a teaching grammar")->type_name("FILE");
-  parser.add_option("-o,--output", o->folder, "folder for the model")->type_name("FOLDER")->required();
+  parser.add_option("--data", o->data, "the examples; without, translate learns the sentences of a teaching grammar, and heads studies that task alone")->type_name("FILE");
+  parser.add_option("-o,--output", o->folder, "folder for the model, for heads for the results")->type_name("FOLDER")->required();
   add_value(parser, "--seed", &o->seed, read_seed, "N", "of the initialisation, the order of the examples and dropout; default 1");
   add_value(parser, "--steps", &o->steps, read_positive, "N", "steps in all; default: as the task needs");
   add_value(parser, "--threads", &o->threads, read_positive, "N", "default: all processors; no number depends on it");
-  parser.add_flag("--resume", o->resume, "go on from the folder's checkpoint, with the same bits");
+  parser.add_flag("--resume", o->resume, "go on from the folder's checkpoint, with the same bits; heads always does");
   parser.add_flag("--json", o->json, "machine-readable, one object on one line for each validation");
   return {
       .examples = {{"polyhead train classify --data reviews.tsv -o sentiment", "a text's rating or class, with heads that read its good and its bad side"},
                    {"polyhead train digits --data digits.npz -o digits", "a Vision Transformer, in about a minute"},
-                   {"polyhead train heads --data reviews.tsv -o heads", "what the number of heads changes, in an hour: 50 models of the grammar and of the ratings"},
+                   {"polyhead train heads --data reviews.tsv -o heads", "what the number of heads changes: 50 models of the grammar and of the ratings, in an hour or two on 2 processors"},
                    {"polyhead train summarise --data abstracts.jsonl -o summary", "the sentence that sums up an abstract, in seconds"},
                    {"polyhead train translate -o grammar", "English to French in the sentences of a teaching grammar, with a head that shows where each word comes from"}},
       .notes = "Ctrl-C ends a run after its step and leaves a checkpoint in the folder; --resume goes on from it. The folder always has the model of the "

@@ -105,7 +105,7 @@ std::vector<Row> rows_of(training::Data<Row> data) {
 void explain_translation(const Translator& model, const std::string& input, const models::TranslateOptions& options, PageFile page, bool as_json) {
   models::Translation answer = models::translate(model, input, options);
   const std::optional<AlignedPair> known = training::grammar_translation(input);
-  if (!known && page.model == models::default_model("grammar").string()) print_note("this is no sentence of the teaching grammar, the only ones that the model knows; its answer is likely wrong");
+  if (!known && page.model == models::default_model("grammar").string()) print_note("this is not a sentence of the teaching grammar; the translation is likely wrong");
   const std::string wanted = known ? training::sentence_text(known->target, Language::french) : "";
   const bool linked_by_grammar = known && wanted == answer.text;
   std::vector<std::string> sources = words_of(answer.source, input), targets = words_of(answer.target, answer.text);
@@ -136,7 +136,9 @@ void explain_translation(const Translator& model, const std::string& input, cons
     json["words"].back()["grammar"] = gold;
   }
   if (as_json) {
-    json["source_tokens"] = answer.source.pieces, json["target_tokens"] = answer.target.pieces;
+    std::vector<std::string> source = answer.source.pieces, target = answer.target.pieces;  // as many as the maps have columns and rows
+    source.push_back("<end>"), target.insert(target.begin(), "<start>");
+    json["source_tokens"] = source, json["target_tokens"] = target;
     json["attentions"] = number_json(answer.attentions);
     return print_json(json);
   }

@@ -20,6 +20,7 @@
 #include "terminal.h"
 #include "text_layout.h"
 #include "training/digits.h"
+#include "training/lines.h"
 #include "training/summary.h"
 #include "translation.h"
 #include "try_page.h"
@@ -124,21 +125,36 @@ void try_summary(const Options& o) {
   print(text);
 }
 
+// One text: the argument itself, or with "-" the one line of standard input.
+std::string text_of(const std::string& input) {
+  std::error_code ignored;  // a long text is no file name
+  if (input != "-") {
+    if (training::split_at_white_space(input).empty()) throw UsageError("the text is empty");
+    if (std::filesystem::is_regular_file(input, ignored)) print_note(cat("'", input, "' is read as a text, not as the file of this name"));
+    return input;
+  }
+  const std::vector<InputText> texts = read_texts(input);
+  if (texts.size() != 1) throw UsageError(cat("standard input has ", texts.size(), " lines; give one text, or --score FILE for many"));
+  return texts[0].text;
+}
+
 void try_sentiment(const Options& o) {
   require_input(o, "a text");
   if (o.score.empty() && (o.ablate || !o.baseline.empty())) throw UsageError("--ablate and --baseline need --score FILE");
+  const std::string text = o.score.empty() ? text_of(o.input) : "";
   const std::filesystem::path folder = model_folder(o, "sentiment");
   const models::TextModel model = models::load_text_model(folder);
-  o.score.empty() ? explain_sentiment(model, o.input, {o.page, folder.string()}, o.json) : score_sentiment(model, {o.score, o.baseline, o.ablate, o.json});
+  o.score.empty() ? explain_sentiment(model, text, {o.page, folder.string()}, o.json) : score_sentiment(model, {o.score, o.baseline, o.ablate, o.json});
 }
 
 void try_translation(const Options& o) {
   require_input(o, "a text");
   if (o.score.empty() && !o.baseline.empty()) throw UsageError("--baseline needs --score FILE");
+  const std::string text = o.score.empty() ? text_of(o.input) : "";
   const std::filesystem::path folder = model_folder(o, "grammar");
   const models::Translator model = models::load_translator(folder);
   const models::TranslateOptions options{.beams = o.beams};
-  o.score.empty() ? explain_translation(model, o.input, options, {o.page, folder.string()}, o.json) : score_translation(model, {o.score, o.baseline, options, o.json});
+  o.score.empty() ? explain_translation(model, text, options, {o.page, folder.string()}, o.json) : score_translation(model, {o.score, o.baseline, options, o.json});
 }
 
 struct TriedTask {
@@ -190,7 +206,7 @@ void try_text(const TriedText& given) {
 Subcommand declare_try(CLI::App& parser) {
   const auto o = std::make_shared<Options>();
   parser.add_option("TASK", o->task, "sentiment, translate, summarise or digits")->required();
-  parser.add_option("INPUT", o->input, "the text; for summarise also a file of it, for digits a file of images");
+  parser.add_option("INPUT", o->input, "the text, or - for standard input; for summarise also a file, for digits a file of images");
   parser.add_option("--model", o->model, "folder that `polyhead train` made; default: for sentiment and translate the model that is part of polyhead")->type_name("FOLDER");
   parser.add_option("--score", o->score, "examples with known answers, in the format of `polyhead train --data`; translate: also aligned sentences, or the word grammar")->type_name("FILE");
   std::vector<CLI::Option*> own;
@@ -204,11 +220,13 @@ Subcommand declare_try(CLI::App& parser) {
       .examples = {{"polyhead try sentiment \"Nice screen, but far too heavy.\"", "the rating, and which words each head reads"},
                    {"polyhead try digits digits.npz --number 3 --model digits", "which digit the image shows"},
                    {"polyhead try digits digits.npz --number 3 --model digits -o digit.html", "the image beside its patches, and where each head looks"},
-                   {"polyhead try digits --score test-digits.npz --model digits", "how many images that it has not seen get their class"},
+                   {"polyhead try digits --score test-digits.npz --model digits", "accuracy on images that training has not seen"},
                    {"polyhead try translate \"The small red car is parked outside.\"", "the translation, and where each of its words comes from"},
                    {"polyhead try translate --score grammar", "how many sentences of new combinations are right, and how well the heads align"},
                    {"polyhead try summarise abstract.txt --model summary", "the sentence that sums it up, and which sentences each head reads"}},
-      .notes = "",
+      .notes = "JSON: sentiment {rating, words_and_pairs, heads: [{name, part, words}], constant} or {label, probabilities, heads}; translate {translation, "
+               "complete, words: [{word, read}], source_tokens, target_tokens, attentions [layers][heads][target][source]}; summarise {chosen, sentence, "
+               "sentences, scores, attentions}; digits {class, label, probabilities}; with --score the scores.\n",
       .run =
           [o, own] {
             std::vector<std::string> names;
@@ -216,6 +234,8 @@ Subcommand declare_try(CLI::App& parser) {
             const std::string name = read_choice(o->task, "task", names);
             const TriedTask& task = *std::ranges::find(kTasks, name, &TriedTask::name);
             check_options(task, own);
+            if (const TriedTask* const other = o->model.empty() ? nullptr : task_of(o->model); other != nullptr && other != &task)
+              fail(ErrorCode::unsupported, "'", o->model, "' is a model for ", other->name, "; try it with 'polyhead try ", other->name, "'");
             task.run(*o);
           },
   };

@@ -285,7 +285,7 @@ void view_trained(const Options& o, const CLI::App& parser) {
   for (const CLI::Option* option : parser.get_options()) {
     const std::string name = option->get_name();
     if (option->count() > 0 && name != "MODEL_DIR" && name != "--text" && name != "--output" && name != "--json")
-      throw UsageError(cat(name, o.model.empty() ? " needs MODEL_DIR" : cat(" is not for a model that `polyhead train` made, as in '", o.model, "'"), "; such a model takes --text, -o and --json"));
+      throw UsageError(cat(name, o.model.empty() ? " needs MODEL_DIR; the model in the program" : cat(" is not for a model that `polyhead train` made, as in '", o.model, "'"), " takes --text, -o and --json"));
   }
   if (o.texts.size() != 1) throw UsageError(o.texts.empty() ? "there is no text; give --text \"...\", and MODEL_DIR for another model than the one of ratings in the program" : "a model that `polyhead train` made takes one --text");
   try_text({.model = o.model, .text = o.texts[0], .page = o.page, .json = o.json});
@@ -337,6 +337,7 @@ Subcommand declare_view(CLI::App& parser) {
           "special, replaced_bytes, dropped_tokens, map, embedding, without: [{layer, head, change}]}], files: {page, arrays}}; map is [T][T], the "
           "attention weights row by row; non-finite numbers are \"nan\", \"inf\" and \"-inf\"; layer and head are null if the map is a mean over "
           "them.\n\n"
+          "For a model that `polyhead train` made: one --text, -o with a file name, and the JSON of `polyhead try`.\n\n"
           "Bytes that are not valid UTF-8 are read as U+FFFD, with a note on stderr.\n",
       .run = [o, &parser] { o->model.empty() || is_trained(o->model) ? view_trained(*o, parser) : View(*o).run(); },
   };

@@ -1,5 +1,7 @@
 #include "training/lines.h"
 
+#include <cstring>
+#include <cerrno>
 #include <utf8proc.h>
 
 #include <algorithm>
@@ -71,7 +73,7 @@ std::vector<std::string_view> split_at_white_space(std::string_view text) {
 std::vector<BadLine> read_lines(const std::filesystem::path& path, const std::function<std::string(std::string_view line)>& row) {
   if (std::filesystem::is_directory(path)) fail(ErrorCode::io, path.string(), " is a folder; data is read from a file");
   std::ifstream file(path, std::ios::binary);
-  if (!file) fail(ErrorCode::io, path.string(), " cannot be opened");
+  if (!file) fail(ErrorCode::io, "cannot open '", path.string(), "': ", std::strerror(errno));
   std::vector<BadLine> bad;
   std::string line, buffer(std::size_t{1} << 16, '\0');
   std::int64_t number = 0, good = 0;

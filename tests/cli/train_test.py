@@ -136,7 +136,7 @@ class Train(ProgramTest):
         self.succeeds("quantise", model, "-o", model / "small")
         self.assertEqual(sorted(path.name for path in (model / "small").iterdir()), ["config.json", "merges.txt", "model.safetensors"])
         self.fails(2, "quantise", model, "-o", model, mentions=["is there already"])
-        self.fails(1, "quantise", small, "-o", self.folder / "smaller", mentions=["there is a tensor", ".scale already"])
+        self.fails(1, "quantise", small, "-o", self.folder / "smaller", mentions=["is quantised already"])
         self.fails(1, "quantise", self.folder, "-o", self.folder / "smaller", mentions=["is no folder that `polyhead train` made"])
 
     def test_without_a_model_the_one_of_the_program_answers(self):
@@ -145,6 +145,12 @@ class Train(ProgramTest):
             self.assertRegex(result.stderr.decode(), r"the model is '\w+', which is part of polyhead \(MODELS\.md\)")
             return json.loads(result.stdout)
 
+        self.assertEqual(json.loads(self.succeeds("try", "sentiment", "-", "--json", stdin=b"Lovely.\n").stdout), ask("sentiment", "Lovely."))
+        self.fails(2, "try", "translate", "-", stdin=b"One.\nTwo.\n", mentions=["standard input has 2 lines"])
+        self.fails(2, "try", "sentiment", "  ", mentions=["the text is empty"])
+        unknown = self.succeeds("try", "sentiment", "xqzt")
+        self.assertIn(b"the model has scores for no word of this text", unknown.stderr)
+        self.assertRegex(unknown.stdout.decode(), r"^rating -?\d\.\d\d\n")
         mixed = ask("sentiment", "I am very happy with how it looks, but the manual is too complicated")
         read = {head["name"]: sum(word["weight"] for word in head["words"] if word["word"] in ("very", "happy", "too", "complicated")) for head in mixed["heads"]}
         self.assertGreater(read["pooling head 0 (positive)"], 0.6)
@@ -155,7 +161,7 @@ class Train(ProgramTest):
         self.assertEqual((answer["translation"], answer["complete"]), ("La petite voiture rouge est garée dehors.", True))
         self.assertEqual([word["read"] for word in answer["words"] if word["word"] == "voiture"], ["car"])
         for text, told in (("The dog sees an elephant.", False), ("Strategy eats culture.", True)):
-            self.assertEqual(b"no sentence of the teaching grammar" in self.succeeds("try", "translate", text).stderr, told, text)
+            self.assertEqual(b"not a sentence of the teaching grammar" in self.succeeds("try", "translate", text).stderr, told, text)
 
     def test_view_opens_trained_models(self):
         text = "The menu is a terrible mess."
