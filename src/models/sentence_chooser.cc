@@ -4,7 +4,6 @@
 #include <array>
 #include <cmath>
 #include <map>
-#include <ranges>
 #include <set>
 
 #include "models/encoder_maps.h"
@@ -150,8 +149,9 @@ SentenceChooser::Text SentenceChooser::read(std::span<const std::string> sentenc
     }
     const auto add_starts = [&](std::string_view kind, std::int64_t of, std::size_t longest) {
       if (of < 0 || of >= count) return;
+      const std::vector<std::string>& own = all_words[static_cast<std::size_t>(of)];
       std::string start;
-      for (const std::string& word : all_words[static_cast<std::size_t>(of)] | std::views::take(longest)) add(kind, start += word + ' ');
+      for (std::size_t k = 0; k < std::min(own.size(), longest); ++k) add(kind, start += own[k] + ' ');
     };
     add_starts("start ", before, 3);
     add_starts("start before ", before - 1, 2);
