@@ -1,6 +1,7 @@
 #include "sentiment.h"
 
 #include <algorithm>
+#include <utility>
 #include <vector>
 
 #include "core/text.h"
@@ -27,7 +28,7 @@ struct ReadWord {
 // The words that a pooling head reads, most of all first, until they have 0.8 of its attention.
 std::vector<ReadWord> read_words(const models::ClassifiedText& answer, std::string_view text, std::int64_t head) {
   std::vector<ReadWord> words;
-  for (const models::ByteSpan& span : answer.text.word_spans) words.push_back({std::string(text.substr(span.first, span.last - span.first)), 0});
+  for (std::string& word : answer.text.words_in(text)) words.push_back({std::move(word), 0});
   const float* const weights = answer.pooling.data<float>() + head * answer.pooling.extent(1);
   for (std::size_t t = 0; t < answer.text.words.size(); ++t)
     if (answer.text.words[t] >= 0) words[static_cast<std::size_t>(answer.text.words[t])].weight += static_cast<double>(weights[t]);
@@ -49,7 +50,7 @@ void explain_sentiment(const models::TextModel& model, const std::string& input,
   std::string text;
   if (labels.empty()) {
     json["rating"] = answer.rating, json["words_and_pairs"] = answer.score_part;
-    const bool known = !models::input_of(model, input).terms.empty();
+    const bool known = answer.known_terms > 0;
     if (!known) print_note("the model has scores for no word of this text; its rating means nothing");
     text = cat("rating ", fixed(answer.rating, 2), !known || answer.rating == 0 ? "\n" : answer.rating > 0 ? " (positive)\n" : " (negative)\n");
   } else {

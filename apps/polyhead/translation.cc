@@ -23,12 +23,6 @@ using training::Language;
 
 constexpr std::int64_t kGrammarSentences = 2000, kShortSentence = 20;  // held-out sentences to score; words
 
-std::vector<std::string> words_of(const models::BytePairText& tokens, std::string_view text) {
-  std::vector<std::string> words;
-  for (const models::ByteSpan& span : tokens.word_spans) words.emplace_back(text.substr(span.first, span.last - span.first));
-  return words;
-}
-
 std::string joined(const std::vector<std::string>& words, std::string_view between) {
   std::string text;
   for (const std::string& word : words) text += cat(text.empty() ? "" : between, word);
@@ -108,7 +102,7 @@ void explain_translation(const Translator& model, const std::string& input, cons
   if (!known && page.model == models::default_model("grammar").string()) print_note("this is not a sentence of the teaching grammar; the translation is likely wrong");
   const std::string wanted = known ? training::sentence_text(known->target, Language::french) : "";
   const bool linked_by_grammar = known && wanted == answer.text;
-  std::vector<std::string> sources = words_of(answer.source, input), targets = words_of(answer.target, answer.text);
+  std::vector<std::string> sources = answer.source.words_in(input), targets = answer.target.words_in(answer.text);
   std::vector<std::int64_t> alignment = answer.alignment;
   std::optional<viewer::Links> links;  // of tokens
   if (linked_by_grammar) {

@@ -158,16 +158,17 @@ void try_translation(const Options& o) {
 }
 
 struct TriedTask {
-  std::string name, model_type;
+  std::string name;
+  std::string_view model_type;
   std::vector<std::string> options;  // that not every task takes
   void (*run)(const Options&);
 };
 
 const std::array kTasks{
-    TriedTask{"sentiment", "polyhead-text-classifier", {"--baseline", "--ablate"}, try_sentiment},
-    TriedTask{"digits", "polyhead-image-classifier", {"--number"}, try_digits},
-    TriedTask{"summarise", "polyhead-sentence-chooser", {}, try_summary},
-    TriedTask{"translate", "polyhead-translator", {"--baseline", "--beams"}, try_translation},
+    TriedTask{"sentiment", models::TextClassifierConfig::kModelType, {"--baseline", "--ablate"}, try_sentiment},
+    TriedTask{"digits", models::ImageClassifierConfig::kModelType, {"--number"}, try_digits},
+    TriedTask{"summarise", models::SentenceChooserConfig::kModelType, {}, try_summary},
+    TriedTask{"translate", models::TranslatorConfig::kModelType, {"--baseline", "--beams"}, try_translation},
 };
 
 // The task of a folder's model; nullptr if `polyhead train` did not make it.

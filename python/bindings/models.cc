@@ -65,12 +65,6 @@ ByName classify_text(const models::TextModel& model, nb::handle object) {
   return result;
 }
 
-std::vector<std::string> words_of(const models::BytePairText& tokens, std::string_view whole) {
-  std::vector<std::string> words;
-  for (const auto& span : tokens.word_spans) words.emplace_back(whole.substr(span.first, span.last - span.first));
-  return words;
-}
-
 ByName translate_text(const models::Translator& model, nb::handle object, nb::handle beams) {
   const std::string input = read_word(object, "text");
   const models::TranslateOptions options{.beams = read_integer(beams, "beams", 1, 1024)};
@@ -79,8 +73,8 @@ ByName translate_text(const models::Translator& model, nb::handle object, nb::ha
   nb::dict result;
   result["text"] = answer.text;
   result["complete"] = answer.complete;
-  result["source_words"] = words_of(answer.source, input);
-  result["target_words"] = words_of(answer.target, answer.text);
+  result["source_words"] = answer.source.words_in(input);
+  result["target_words"] = answer.target.words_in(answer.text);
   result["alignment"] = answer.alignment;
   answer.source.pieces.push_back(special[models::Translator::kEnd]);
   answer.target.pieces.insert(answer.target.pieces.begin(), special[models::Translator::kStart]);
@@ -115,10 +109,10 @@ struct Kind {
   nb::object (*load)(const std::filesystem::path&);
 };
 const std::array kKinds{
-    Kind{"polyhead-image-classifier", [](const std::filesystem::path& folder) { return loaded(models::load_image_classifier, folder); }},
-    Kind{"polyhead-text-classifier", [](const std::filesystem::path& folder) { return loaded(models::load_text_model, folder); }},
-    Kind{"polyhead-translator", [](const std::filesystem::path& folder) { return loaded(models::load_translator, folder); }},
-    Kind{"polyhead-sentence-chooser", [](const std::filesystem::path& folder) { return loaded(models::load_sentence_chooser, folder); }},
+    Kind{models::ImageClassifierConfig::kModelType, [](const std::filesystem::path& folder) { return loaded(models::load_image_classifier, folder); }},
+    Kind{models::TextClassifierConfig::kModelType, [](const std::filesystem::path& folder) { return loaded(models::load_text_model, folder); }},
+    Kind{models::TranslatorConfig::kModelType, [](const std::filesystem::path& folder) { return loaded(models::load_translator, folder); }},
+    Kind{models::SentenceChooserConfig::kModelType, [](const std::filesystem::path& folder) { return loaded(models::load_sentence_chooser, folder); }},
 };
 
 // (kind, config, model)

@@ -6,15 +6,15 @@
 #include <span>
 #include <vector>
 
-#include "models/encoder_maps.h"
+#include "models/layer_maps.h"
 #include "models/model_folder.h"
+#include "models/values.h"
 #include "nn/check.h"
 #include "polyhead/nn/seed.h"
 
 namespace polyhead::models {
 namespace {
 
-constexpr std::string_view kModelType = "polyhead-image-classifier";
 
 void check(const ImageClassifierConfig& c) {
   for (const auto& [name, value] : {std::pair("height", c.height), {"width", c.width}, {"patch", c.patch}, {"classes", c.classes}, {"model_width", c.model_width}, {"layers", c.layers}, {"heads", c.heads}})
@@ -28,21 +28,6 @@ void check(const ImageClassifierConfig& c) {
 ConstTensorView in_patches(const ImageClassifierConfig& c, ConstTensorView images) {
   const ConstTensorView rows = images.unflatten(1, {c.height / c.patch, c.patch}).unflatten(3, {c.width / c.patch, c.patch});
   return rows.transpose(2, 3);
-}
-
-std::vector<std::int64_t> numbers(std::int64_t count) {
-  std::vector<std::int64_t> list(static_cast<std::size_t>(count));
-  std::iota(list.begin(), list.end(), 0);
-  return list;
-}
-
-std::vector<double> softmax(const Tensor& logits) {
-  std::vector<double> p(logits.data<float>(), logits.data<float>() + logits.view().numel());
-  const double largest = *std::max_element(p.begin(), p.end());
-  double sum = 0;
-  for (double& x : p) sum += x = std::exp(x - largest);
-  for (double& x : p) x /= sum;
-  return p;
 }
 
 }  // namespace
@@ -64,7 +49,7 @@ void ImageClassifier::forward(ConstTensorView images, TensorView logits, Saved& 
   copy(in_patches(config, images), saved.pixels.view().reshape(pixels));
   fill(saved.x.view().select(1, 0), 0);
   patch.forward(saved.pixels, saved.x.view().slice(1, 1, shape[1]), {options.executor, options.workspace});
-  const auto places = numbers(shape[1]);
+  const auto places = positions_of(shape[1]);
   positions.forward(ConstTensorView(places.data(), {shape[1]}).expand({shape[0], shape[1]}), saved.x, {nn::Write::add, options.executor});
   encoder.forward(saved.x, saved.y, options, &saved.encoder);
   output.forward(saved.y.view().select(1, 0), logits, {options.executor, options.workspace});
@@ -75,7 +60,7 @@ void ImageClassifier::backward(Saved& saved, ConstTensorView d_logits, ImageClas
   fill(saved.d_y, 0);
   output.backward(saved.y.view().select(1, 0), d_logits, {.x = saved.d_y.view().select(1, 0), .parameters = &gradients.output}, options);
   encoder.backward(saved.encoder, saved.d_y, {.x = saved.d_x, .parameters = &gradients.encoder}, options);
-  const auto places = numbers(length);
+  const auto places = positions_of(length);
   positions.backward(ConstTensorView(places.data(), {length}).expand({saved.d_x.extent(0), length}), saved.d_x, {.parameters = &gradients.positions}, options);
   patch.backward(saved.pixels, saved.d_x.view().slice(1, 1, length), {.parameters = &gradients.patch}, options);
 }
@@ -89,21 +74,17 @@ ClassifiedImage classify(const ImageClassifier& model, ConstTensorView image) {
   }
   ImageClassifier::Saved saved;
   model.forward(pixels, logits, saved);
-  ClassifiedImage result{.probabilities = softmax(logits)};
+  ClassifiedImage result{.probabilities{logits.data<float>(), logits.data<float>() + logits.view().numel()}};
+  softmax(result.probabilities);
   result.best = std::ranges::max_element(result.probabilities) - result.probabilities.begin();
-  const Tensor maps = encoder_maps(saved.encoder);
-  result.attentions = Tensor::copy_of(maps.view().select(1, 0));
+  result.attentions = layer_maps(saved.encoder.layers, &nn::EncoderLayer::Saved::attention);
   return result;
 }
 
-void save_image_classifier(const ImageClassifier& model, const std::filesystem::path& folder) { write_model(folder, kModelType, model.config, model); }
+void save_image_classifier(const ImageClassifier& model, const std::filesystem::path& folder) { write_model(folder, model.config, model); }
 
 ImageClassifier load_image_classifier(const std::filesystem::path& folder) {
-  auto config = read_model_config<ImageClassifierConfig>(folder, kModelType);
-  config.seed = 0;  // of parameters that the file replaces
-  ImageClassifier model(config);
-  read_model_parameters(model, folder);
-  return model;
+  return read_model<ImageClassifier, ImageClassifierConfig>(folder);
 }
 
 }  // namespace polyhead::models

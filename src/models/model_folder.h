@@ -1,5 +1,6 @@
 // A folder of a trained model: config.json with the kind of model and its sizes, model.safetensors with the parameters as visit(f) names them.
-// A config is a struct that lists its fields once:
+// A config is a struct that names the kind of its model and lists its fields once:
+//   static constexpr std::string_view kModelType = "polyhead-...";
 //   template <class F, class Self>
 //   static void visit_fields(const F& f, Self& self) { f("width", self.width); f("dropout", self.dropout); }
 // Fields are std::int64_t, double, bool and std::string. A missing field is an error, one that is not listed is not read.
@@ -25,24 +26,29 @@ inline std::string json_value(double value) { return cat(value); }
 inline std::string json_value(bool value) { return cat(value); }
 inline std::string json_value(const std::string& value) { return io::json_string(value); }
 
-// Creates the folder where it is missing. Each file appears whole or not at all; config.json, which makes the folder a model, comes last.
-template <class Config, VisitsTensors M>
-void write_model(const std::filesystem::path& folder, std::string_view model_type, const Config& config, const M& module) {
+// Creates the folder where it is missing.
+inline void make_folder(const std::filesystem::path& folder) {
   std::error_code error;
   std::filesystem::create_directories(folder, error);
   if (error) fail(ErrorCode::io, "cannot make the folder ", folder.string(), ": ", error.message());
+}
+
+// Creates the folder where it is missing. Each file appears whole or not at all; config.json, which makes the folder a model, comes last.
+template <class Config, VisitsTensors M>
+void write_model(const std::filesystem::path& folder, const Config& config, const M& module) {
+  make_folder(folder);
   io::save_parameters(module, folder / "model.safetensors");
-  std::string text = cat("{\n  \"model_type\": ", io::json_string(model_type));
+  std::string text = cat("{\n  \"model_type\": ", io::json_string(Config::kModelType));
   Config::visit_fields([&](std::string_view name, const auto& value) { text += cat(",\n  ", io::json_string(name), ": ", json_value(value)); }, config);
   io::write_file(folder / "config.json", text + "\n}\n");
 }
 
 // Error where the folder holds another kind of model. Integers are in [0, 2^31], so that products of two do not overflow.
 template <class Config>
-Config read_model_config(const std::filesystem::path& folder, std::string_view model_type) {
+Config read_model_config(const std::filesystem::path& folder) {
   const JsonFile file(folder / "config.json");
   const auto kind = file.get<std::string>(file.root(), "model_type").value_or("");
-  if (kind != model_type) fail(ErrorCode::unsupported, file.name(), ": model_type is '", kind, "'; '", model_type, "' is needed here");
+  if (kind != Config::kModelType) fail(ErrorCode::unsupported, file.name(), ": model_type is '", kind, "'; '", Config::kModelType, "' is needed here");
   Config config;
   Config::visit_fields(
       [&](std::string_view name, auto& value) {
@@ -65,6 +71,7 @@ Config read_model_config(const std::filesystem::path& folder, std::string_view m
           if (value > std::max<std::int64_t>(values, 256)) file.fail_at("", name, cat("is ", value, "; model.safetensors has ", values, " values"));
       },
       config);
+  config.seed = 0;  // of parameters that the file replaces
   return config;
 }
 
@@ -79,6 +86,14 @@ void read_model_parameters(M& module, const std::filesystem::path& folder) {
     const float* const odd = std::find_if(values, end, [](float x) { return !std::isfinite(x); });
     if (odd != end) fail(ErrorCode::format, path.string(), ": ", name, " has the value ", *odd, "; it must be finite");
   });
+}
+
+// A model that its config and parameters are all of.
+template <class M, class Config>
+M read_model(const std::filesystem::path& folder) {
+  M model(read_model_config<Config>(folder));
+  read_model_parameters(model, folder);
+  return model;
 }
 
 }  // namespace polyhead::models

@@ -6,8 +6,10 @@
 #include <map>
 #include <set>
 
-#include "models/encoder_maps.h"
+#include "core/hash.h"
+#include "models/layer_maps.h"
 #include "models/model_folder.h"
+#include "models/values.h"
 #include "models/words.h"
 #include "nn/check.h"
 #include "polyhead/nn/dropout.h"
@@ -17,7 +19,6 @@
 namespace polyhead::models {
 namespace {
 
-constexpr std::string_view kModelType = "polyhead-sentence-chooser";
 // How many rows of the places each count of a sentence has, and how many units of it a row. The last row of each count has all above.
 struct Rows {
   std::int64_t rows, unit = 1;
@@ -65,12 +66,6 @@ template <class F>
 void for_each_sentence(std::span<const SentenceChooser::Text> texts, std::int64_t longest, const F& f) {
   for (std::size_t b = 0; b < texts.size(); ++b)
     for (std::size_t s = 0; s < texts[b].size(); ++s) f(static_cast<std::int64_t>(b) * longest + static_cast<std::int64_t>(s), texts[b][s]);
-}
-
-// f(0.F) or f(0.0)
-template <class F>
-void with_type(DType dtype, const F& f) {
-  dtype == DType::f64 ? f(0.0) : f(0.F);
 }
 
 double share(const SentenceTerms& sentence) { return 1 / std::sqrt(static_cast<double>(sentence.slots.size())); }
@@ -137,10 +132,7 @@ SentenceChooser::Text SentenceChooser::read(std::span<const std::string> sentenc
       first += kPlaces[k++].rows;
     }
     const auto add = [&](std::string_view kind, std::string_view term) {
-      std::uint64_t hash = 0xcbf29ce484222325;  // FNV-1a
-      for (const std::string_view part : {kind, term})
-        for (const char c : part) hash = (hash ^ static_cast<unsigned char>(c)) * 0x100000001b3;
-      sentence.slots.push_back(static_cast<std::int64_t>(nn::derive_seed(hash, 0) % static_cast<std::uint64_t>(config.slots)));
+      sentence.slots.push_back(static_cast<std::int64_t>(nn::derive_seed(fnv1a(term, fnv1a(kind)), 0) % static_cast<std::uint64_t>(config.slots)));
     };
     if (words.empty()) add("", "");
     for (std::size_t k = 0; k < words.size(); ++k) {
@@ -230,12 +222,8 @@ ChosenSentence choose(const SentenceChooser& model, std::span<const std::string>
   model.forward({&text, 1}, scores, saved);
   ChosenSentence result;
   with_type(model.config.dtype, [&]<class T>(T) { result.scores.assign(scores.data<T>(), scores.data<T>() + scores.numel()); });
-  const auto best = std::ranges::max_element(result.scores);
-  result.best = best - result.scores.begin();
-  double sum = 0;
-  const double largest = *best;
-  for (double& score : result.scores) sum += score = std::exp(score - largest);
-  for (double& score : result.scores) score /= sum;
+  result.best = std::ranges::max_element(result.scores) - result.scores.begin();
+  softmax(result.scores);
   return result;
 }
 
@@ -244,8 +232,7 @@ ChosenSentence choose(const SentenceChooser& model, std::span<const std::string>
 ChosenSentence choose(const SentenceChooser& model, std::span<const std::string> sentences) {
   SentenceChooser::Saved saved;
   ChosenSentence result = choose(model, sentences, saved);
-  const Tensor maps = encoder_maps(saved.encoder);
-  result.attentions = Tensor::copy_of(maps.view().select(1, 0));
+  result.attentions = layer_maps(saved.encoder.layers, &nn::EncoderLayer::Saved::attention);
   return result;
 }
 
@@ -273,14 +260,10 @@ std::vector<std::string> split_sentences(std::string_view text) {
   return sentences;
 }
 
-void save_sentence_chooser(const SentenceChooser& model, const std::filesystem::path& folder) { write_model(folder, kModelType, model.config, model); }
+void save_sentence_chooser(const SentenceChooser& model, const std::filesystem::path& folder) { write_model(folder, model.config, model); }
 
 SentenceChooser load_sentence_chooser(const std::filesystem::path& folder) {
-  auto config = read_model_config<SentenceChooserConfig>(folder, kModelType);
-  config.seed = 0;  // of parameters that the file replaces
-  SentenceChooser model(config);
-  read_model_parameters(model, folder);
-  return model;
+  return read_model<SentenceChooser, SentenceChooserConfig>(folder);
 }
 
 }  // namespace polyhead::models

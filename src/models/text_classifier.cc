@@ -7,8 +7,9 @@
 #include <utility>
 
 #include "io/file_bytes.h"
-#include "models/encoder_maps.h"
+#include "models/layer_maps.h"
 #include "models/model_folder.h"
+#include "models/values.h"
 #include "nn/check.h"
 #include "polyhead/nn/dropout.h"
 #include "polyhead/nn/initialisation.h"
@@ -18,7 +19,6 @@
 namespace polyhead::models {
 namespace {
 
-constexpr std::string_view kModelType = "polyhead-text-classifier";
 constexpr std::string_view kTermsFile = "terms.txt";  // a term on each line, sorted
 constexpr std::int64_t kScoreRow = 64;  // scores in a row of the table: rows are what a quantised file has scales for
 constexpr double kEmbeddingDeviation = 0.1;
@@ -32,18 +32,6 @@ void check(const TextClassifierConfig& c) {
   require(c.labels.empty() || c.outputs() > 1, "TextClassifier: there is one class, '", c.labels, "'; a classifier needs two");
   require(c.dtype == DType::f32 || c.dtype == DType::f64, "TextClassifier: dtype is ", c.dtype, "; it must be float32 or float64");
   require(c.seed.has_value(), "TextClassifier: the initialisation needs a seed");
-}
-
-// f(0.F) or f(0.0)
-template <class F>
-void with_type(DType dtype, const F& f) {
-  dtype == DType::f64 ? f(0.0) : f(0.F);
-}
-
-std::vector<std::int64_t> numbers(std::int64_t count) {
-  std::vector<std::int64_t> list(static_cast<std::size_t>(count));
-  std::iota(list.begin(), list.end(), 0);
-  return list;
 }
 
 // Calls f(text, term, share) for each term of a batch.
@@ -135,7 +123,7 @@ void TextClassifier::forward(const Batch& batch, TensorView answers, Saved& save
   const auto tensor = [&](const Shape& shape) { return uninitialised(config.dtype, shape, options.workspace); };
 
   saved.x = tensor({texts, length, width});
-  const auto places = numbers(length);
+  const auto places = positions_of(length);
   words.forward(batch.ids, saved.x, {.executor = options.executor});
   positions.forward(ConstTensorView(places.data(), {length}).expand({texts, length}), saved.x, {nn::Write::add, options.executor});
   if (training) nn::dropout(saved.x, saved.x, saved.dropped, nn::derive_seed(saved.seed, kEmbedded), options.executor);
@@ -212,7 +200,7 @@ void TextClassifier::backward(const Saved& saved, ConstTensorView d_answers, Tex
   pooling.key.backward(saved.y, d_keys.view().reshape(saved.x.shape()), {.x = d_y, .parameters = &gradients.pooling.key, .x_write = nn::Write::add}, options);
   encoder.backward(saved.encoder, d_y, {.x = d_x, .parameters = &gradients.encoder}, options);
   if (saved.dropped > 0) nn::dropout(d_x, d_x, saved.dropped, nn::derive_seed(saved.seed, kEmbedded), options.executor);
-  const auto places = numbers(length);
+  const auto places = positions_of(length);
   positions.backward(ConstTensorView(places.data(), {length}).expand({texts, length}), d_x, {.parameters = &gradients.positions}, options);
   words.backward(batch.ids, d_x, {.parameters = &gradients.words}, options);
 }
@@ -246,17 +234,16 @@ TextClassifier::Batch TextInputs::batch() const {
 
 ClassifiedText classify(const TextModel& model, std::string_view text) {
   const TextClassifier& classifier = model.classifier;
-  ClassifiedText result{.text = model.tokenizer.encode(text)};
+  const TextInput input = input_of(model, text);
+  ClassifiedText result{.text = model.tokenizer.encode(text), .known_terms = std::ssize(input.terms)};
   const std::int64_t length = std::ssize(result.text.ids);
   require(length >= 1, "classify: the text has no tokens");
   require(length <= classifier.config.longest, "classify: the text has ", length, " tokens; the model takes at most ", classifier.config.longest);
   Tensor answers(DType::f32, {1, classifier.config.outputs()});
   TextClassifier::Saved saved;
-  const TextInput input = input_of(model, text);
   const TextInputs inputs({&input, 1});
   classifier.forward(inputs.batch(), answers, saved);
-  const Tensor maps = encoder_maps(saved.encoder);
-  result.attentions = Tensor::copy_of(maps.view().select(1, 0));
+  result.attentions = layer_maps(saved.encoder.layers, &nn::EncoderLayer::Saved::attention);
   result.pooling = Tensor::copy_of(saved.p.view().select(0, 0).select(1, 0));
   const std::span<const float> given(answers.data<float>(), static_cast<std::size_t>(answers.numel()));
   if (classifier.config.labels.empty()) {
@@ -270,10 +257,8 @@ ClassifiedText classify(const TextModel& model, std::string_view text) {
     }
     return result;
   }
-  const double largest = *std::ranges::max_element(given);
-  for (const float logit : given) result.probabilities.push_back(std::exp(static_cast<double>(logit) - largest));
-  const double sum = std::accumulate(result.probabilities.begin(), result.probabilities.end(), 0.0);
-  for (double& p : result.probabilities) p /= sum;
+  result.probabilities.assign(given.begin(), given.end());
+  softmax(result.probabilities);
   return result;
 }
 
@@ -291,17 +276,16 @@ Tensor classify_all(const TextClassifier& classifier, std::span<const TextInput>
 }
 
 void save_text_model(const TextModel& model, const std::filesystem::path& folder) {
-  std::filesystem::create_directories(folder);
+  make_folder(folder);
   model.tokenizer.save(folder);
   std::string terms;
   for (const std::string& term : model.terms) terms += term + '\n';
   io::write_file(folder / kTermsFile, terms);
-  write_model(folder, kModelType, model.classifier.config, model.classifier);
+  write_model(folder, model.classifier.config, model.classifier);
 }
 
 TextModel load_text_model(const std::filesystem::path& folder) {
-  auto config = read_model_config<TextClassifierConfig>(folder, kModelType);
-  config.seed = 0;  // of parameters that the file replaces
+  auto config = read_model_config<TextClassifierConfig>(folder);
   std::vector<std::string> terms = read_terms(folder / kTermsFile, config.terms);  // before a table for as many scores is made
   TextModel model{load_byte_pair_tokenizer(folder), TextClassifier(config), std::move(terms)};
   require(model.tokenizer.vocabulary_size() == config.vocabulary, folder.string(), ": the tokenizer has ", model.tokenizer.vocabulary_size(), " tokens; config.json says ", config.vocabulary);

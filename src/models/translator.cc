@@ -4,8 +4,8 @@
 #include <numeric>
 #include <utility>
 
+#include "models/layer_maps.h"
 #include "models/model_folder.h"
-#include "polyhead/maps.h"
 #include "polyhead/nn/beam_search.h"
 #include "polyhead/nn/sampling.h"
 #include "polyhead/nn/stack_cache.h"
@@ -13,7 +13,6 @@
 namespace polyhead::models {
 namespace {
 
-constexpr std::string_view kModelType = "polyhead-translator";
 
 TranslatorConfig checked(TranslatorConfig config, const BytePairTokenizer& tokenizer) {
   config.vocabulary = tokenizer.vocabulary_size();
@@ -124,15 +123,6 @@ std::vector<std::vector<std::int64_t>> decode_all(const Translator& model, const
   return texts;
 }
 
-// The attention weights [L,N,T,S] of one sequence.
-template <class Layers, class Part>
-Tensor maps_of(const Layers& layers, const Part& part) {
-  const ConstTensorView q = part(layers.at(0)).q_heads, k = part(layers.at(0)).k_heads;
-  Tensor maps(q.dtype(), {std::ssize(layers), 1, q.extent(1), q.extent(2), k.extent(2)});
-  for (std::size_t i = 0; i < layers.size(); ++i) attention_map(part(layers[i]).maps(), maps.view().select(0, static_cast<std::int64_t>(i)), part(layers[i]).sdpa);
-  return Tensor::copy_of(maps.view().select(1, 0));
-}
-
 }  // namespace
 
 Translator::Translator(TranslatorConfig given, BytePairTokenizer words) : config(checked(given, words)), tokenizer(std::move(words)), network(network_of(config)) {}
@@ -175,9 +165,9 @@ Translation read(const Translator& model, const BytePairText& source, const Byte
   Tensor logits(model.config.dtype, {1, std::ssize(written), model.config.vocabulary});
   model.network.forward(ConstTensorView(sources.data(), {1, std::ssize(sources)}), ConstTensorView(written.data(), {1, std::ssize(written)}), logits, {}, &saved);
   Translation result{.text = model.tokenizer.decode(target.ids), .source = source, .target = target};
-  result.source_attentions = maps_of(saved.encoder.layers, [](const auto& layer) -> const auto& { return layer.attention; });
-  result.target_attentions = maps_of(saved.decoder.layers, [](const auto& layer) -> const auto& { return layer.self_attention; });
-  result.attentions = maps_of(saved.decoder.layers, [](const auto& layer) -> const auto& { return layer.cross_attention; });
+  result.source_attentions = layer_maps(saved.encoder.layers, &nn::EncoderLayer::Saved::attention);
+  result.target_attentions = layer_maps(saved.decoder.layers, &nn::DecoderLayer::Saved::self_attention);
+  result.attentions = layer_maps(saved.decoder.layers, &nn::DecoderLayer::Saved::cross_attention);
   result.alignment = align_words(result.attentions.view().select(0, model.config.layers - 1).select(0, model.config.guided_head), source.words, target.words, std::ssize(target.word_spans));
   return result;
 }
@@ -202,15 +192,13 @@ Translation translate(const Translator& model, std::string_view text, const Tran
 }
 
 void save_translator(const Translator& model, const std::filesystem::path& folder) {
-  std::error_code ignored;  // what is wrong with the folder, write_model says
-  std::filesystem::create_directories(folder, ignored);
-  if (std::filesystem::is_directory(folder)) model.tokenizer.save(folder);
-  write_model(folder, kModelType, model.config, model.network);
+  make_folder(folder);
+  model.tokenizer.save(folder);
+  write_model(folder, model.config, model.network);
 }
 
 Translator load_translator(const std::filesystem::path& folder) {
-  auto config = read_model_config<TranslatorConfig>(folder, kModelType);
-  config.seed = 0;  // of parameters that the file replaces
+  auto config = read_model_config<TranslatorConfig>(folder);
   const std::int64_t vocabulary = config.vocabulary;
   Translator model(config, load_byte_pair_tokenizer(folder));
   require(model.config.vocabulary == vocabulary, folder.string(), ": the tokenizer has ", model.config.vocabulary, " tokens; config.json says ", vocabulary);

@@ -36,6 +36,13 @@ struct BytePairText {
   std::vector<std::int64_t> words;    // of each token its word, an index of word_spans; -1: white space between words
   std::vector<ByteSpan> word_spans;   // [W], words and runs of punctuation
   std::int64_t replaced_bytes = 0;    // bytes that are not UTF-8; each is read as U+FFFD
+
+  // The words, of the text that was encoded.
+  std::vector<std::string> words_in(std::string_view text) const {
+    std::vector<std::string> list;
+    for (const ByteSpan& span : word_spans) list.emplace_back(text.substr(span.first, span.last - span.first));
+    return list;
+  }
 };
 
 // Immutable; copies share the vocabulary, and one tokenizer may serve several threads.

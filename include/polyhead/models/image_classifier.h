@@ -3,6 +3,7 @@
 
 #include <filesystem>
 #include <optional>
+#include <string_view>
 #include <vector>
 
 #include "polyhead/nn/embedding.h"
@@ -12,6 +13,7 @@
 namespace polyhead::models {
 
 struct ImageClassifierConfig {
+  static constexpr std::string_view kModelType = "polyhead-image-classifier";  // in config.json
   std::int64_t height = 8, width = 8;  // of an image, in pixels
   std::int64_t patch = 2;              // side of a patch; divides both
   double white = 1;                    // the pixel value that classify() makes 1; 0 stays 0

@@ -15,6 +15,7 @@
 namespace polyhead::models {
 
 struct SentenceChooserConfig {
+  static constexpr std::string_view kModelType = "polyhead-sentence-chooser";  // in config.json
   std::int64_t slots = 8192;       // rows of the table of terms
   std::int64_t model_width = 32;   // E
   std::int64_t hidden_width = 64;  // of the feed-forward parts

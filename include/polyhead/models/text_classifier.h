@@ -17,6 +17,7 @@
 namespace polyhead::models {
 
 struct TextClassifierConfig {
+  static constexpr std::string_view kModelType = "polyhead-text-classifier";  // in config.json
   std::int64_t vocabulary = 0;     // of the tokenizer, whose token 0 stands for left-out tokens and padding
   std::int64_t longest = 256;      // tokens of a text
   std::string labels;              // of the classes, separated by tabs; empty: the answer is a rating
@@ -135,6 +136,7 @@ struct ClassifiedText {
   std::vector<double> probabilities;  // of the classes, else empty
   std::vector<double> head_parts;     // of a rating: what each pooling head adds to it; without the head it is that much less
   double score_part = 0;              // of a rating: what the scores of terms add
+  std::int64_t known_terms = 0;       // terms of the text that have scores
   Tensor attentions;                  // [L,N,T,T], of the encoder
   Tensor pooling;                     // [N,T], which tokens each pooling head reads
 };

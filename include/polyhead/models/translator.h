@@ -16,6 +16,7 @@
 namespace polyhead::models {
 
 struct TranslatorConfig {
+  static constexpr std::string_view kModelType = "polyhead-translator";  // in config.json
   std::int64_t vocabulary = 0;  // of the tokenizer, which both languages share
   std::int64_t longest = 128;   // tokens of a text of either language, without start and end
   std::int64_t model_width = 64;

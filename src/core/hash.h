@@ -1,0 +1,15 @@
+// FNV-1a, for tables and for splits that depend on a text alone. Not for security.
+#pragma once
+
+#include <cstdint>
+#include <string_view>
+
+namespace polyhead {
+
+// `hash`: of the text before, which this one continues.
+inline std::uint64_t fnv1a(std::string_view text, std::uint64_t hash = 0xcbf29ce484222325) {
+  for (const char c : text) hash = (hash ^ static_cast<unsigned char>(c)) * 0x100000001b3;
+  return hash;
+}
+
+}  // namespace polyhead
