@@ -3,9 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
-#include <map>
 #include <numeric>
-#include <set>
 #include <span>
 #include <utility>
 
@@ -13,65 +11,23 @@
 #include "polyhead/nn/cross_entropy.h"
 #include "polyhead/nn/seed.h"
 #include "training/bag_of_words.h"
-#include "training/data.h"
+#include "training/draw.h"
 #include "training/figures.h"
 #include "training/order.h"
-#include "training/ridge.h"
 #include "training/statistics.h"
+#include "training/term_scores.h"
 
 namespace polyhead::training {
 namespace {
 
 using models::ByteSpan;
-using models::TextModel;
 using models::TextInput;
+using models::TextModel;
 
 constexpr std::int64_t kBatch = 64, kTwoSidedEvery = 3;  // every third step learns from texts with two sides
-constexpr double kWordDropout = 0.15, kSideLoss = 1, kValidationShare = 0.1, kEnoughMass = 0.45;
-constexpr double kScoresCount = 1.15, kHeadsCount = 0.1, kScorePenalty = 4000;  // in the answer; of the ridge regression: docs/experiments.md, "Ratings of texts"
-constexpr double kRatingPower = 0.75;                       // the scores are fitted to sign(rating) |rating|^0.75, where the sign counts more
-constexpr std::size_t kMostTerms = 40'000;                  // that have scores
-constexpr std::int64_t kScoredHalves = 200, kShortText = 12, kJoinedText = 20;  // words of the texts that are scored, and learned from, as halves
-constexpr std::array kJoints{", but ", ", but ", ", but ", ". ", "; ", ", though ", ", however ", " but ", ", and yet ", ", although ", ". But ", " and "};
-
-double uniform(std::uint64_t seed, std::uint64_t number) { return static_cast<double>(nn::derive_seed(seed, number) >> 11) * 0x1p-53; }
-
-// A text as part of another one: without the signs at its end.
-std::string_view clause(std::string_view text) {
-  while (text.size() > 1 && std::string_view(".!?,;: ").find(text.back()) != text.npos) text.remove_suffix(1);
-  return text;
-}
-
-TwoSidedText joined(const ClassifiedTexts& data, std::size_t positive, std::size_t negative, std::string_view joint, bool positive_first) {
-  const std::string_view first = clause(data.texts[positive_first ? positive : negative]), second = clause(data.texts[positive_first ? negative : positive]);
-  TwoSidedText result{.text = cat(first, joint, second), .positive = {0, first.size()}, .negative = {first.size() + joint.size(), first.size() + joint.size() + second.size()}};
-  if (!positive_first) std::swap(result.positive, result.negative);
-  result.rating = (data.ratings[positive] + data.ratings[negative]) / 2;
-  return result;
-}
-
-// Short texts with a clear rating, two of which the model can read as one.
-struct Sides {
-  std::vector<std::size_t> positive, negative;
-  Sides() = default;
-  Sides(const TextModel& model, const ClassifiedTexts& data, double least, std::int64_t words) {
-    if (!data.labels.empty()) return;
-    constexpr std::int64_t kJointTokens = 16;
-    const std::int64_t most = (model.classifier.config.longest - kJointTokens) / 2;
-    for (std::size_t i = 0; i < data.texts.size(); ++i) {
-      const std::string& text = data.texts[i];
-      if (std::abs(data.ratings[i]) < least || std::ssize(split_at_white_space(text)) > words || std::ssize(model.tokenizer.encode(text).ids) > most) continue;
-      (data.ratings[i] > 0 ? positive : negative).push_back(i);
-    }
-  }
-  explicit operator bool() const { return positive.size() > 1 && negative.size() > 1; }
-  TwoSidedText draw(const ClassifiedTexts& data, std::uint64_t seed, bool any_joint) const {
-    const auto pick = [&](const std::vector<std::size_t>& list, std::uint64_t number) { return list[nn::derive_seed(seed, number) % list.size()]; };
-    return joined(data, pick(positive, 0), pick(negative, 1), kJoints[any_joint ? nn::derive_seed(seed, 2) % kJoints.size() : 0], nn::derive_seed(seed, 3) % 2 == 0);
-  }
-};
-
-bool inside(ByteSpan token, ByteSpan part) { return token.first >= part.first && token.last <= part.last; }
+constexpr double kWordDropout = 0.15, kSideLoss = 1, kValidationShare = 0.1;
+constexpr double kScoresCount = 1.15, kHeadsCount = 0.1;         // in the answer: docs/experiments.md, "Ratings of texts"
+constexpr std::int64_t kScoredHalves = 200, kJoinedText = 20;  // texts to validate with; words of the texts that training joins
 
 // All texts as the model takes them. Texts with more tokens than it takes are left out of `data`; the note counts them.
 std::vector<TextInput> inputs_of(const TextModel& model, ClassifiedTexts& data, const std::function<void(const std::string&)>& note) {
@@ -89,44 +45,6 @@ std::vector<TextInput> inputs_of(const TextModel& model, ClassifiedTexts& data, 
   data.texts.resize(kept), data.ratings.resize(kept);
   return all;
 }
-
-// The terms of texts, with numbers in their order.
-struct TermCounts {
-  std::vector<std::string> terms;
-  std::vector<double> texts_with;              // of each term
-  std::vector<std::vector<std::size_t>> rows;  // of each text its terms
-  std::vector<double> shares;                  // of each text
-
-  explicit TermCounts(const std::vector<std::string>& texts) {
-    std::vector<models::TextTerms> all;
-    std::map<std::string, std::size_t> numbers;
-    for (const std::string& text : texts) {
-      all.push_back(models::terms_of(text)), shares.push_back(all.back().share);
-      for (const std::string& term : all.back().terms) numbers.emplace(term, 0);
-    }
-    for (auto& [term, number] : numbers) number = terms.size(), terms.push_back(term);
-    texts_with.resize(terms.size());
-    for (const models::TextTerms& text : all) {
-      rows.emplace_back();
-      for (const std::string& term : text.terms) rows.back().push_back(numbers[term]), texts_with[rows.back().back()] += 1;
-    }
-  }
-  // Of the terms that two texts or more have, the kMostTerms of largest importance, in order.
-  std::vector<std::size_t> best(const std::vector<double>& importance) const {
-    std::vector<std::size_t> list;
-    for (std::size_t i = 0; i < terms.size(); ++i)
-      if (texts_with[i] >= 2) list.push_back(i);
-    std::ranges::stable_sort(list, std::ranges::greater{}, [&](std::size_t i) { return importance[i]; });
-    list.resize(std::min(list.size(), kMostTerms));
-    std::ranges::sort(list);
-    return list;
-  }
-  std::vector<std::string> names(const std::vector<std::size_t>& of) const {
-    std::vector<std::string> list;
-    for (const std::size_t i : of) list.push_back(terms[i]);
-    return list;
-  }
-};
 
 struct Answers {
   std::vector<double> ratings;
@@ -173,16 +91,16 @@ class Classification final : public Task {
     model_.classifier.config = config;  // for inputs_of
     const bool scored = !options.heads, rated = data.labels.empty();
     if (scored && !rated) {
-      const TermCounts counts(training_.texts);
-      model_.terms = counts.names(counts.best(counts.texts_with));
+      model_.terms = most_frequent_terms(training_.texts);
     }
     training_inputs_ = inputs_of(model_, training_, options.note);
     if (scored && rated) {
-      scores_ = fit_scores(training_, config);
+      // Validation uses scores of the training texts; the saved ones are of all texts.
+      scores_ = fit_term_scores(training_, config, kScoresCount);
       ClassifiedTexts all = training_;
       all.texts.insert(all.texts.end(), validation_.texts.begin(), validation_.texts.end());
       all.ratings.insert(all.ratings.end(), validation_.ratings.begin(), validation_.ratings.end());
-      saved_scores_ = fit_scores(all, config);
+      saved_scores_ = fit_term_scores(all, config, kScoresCount);
     }
     TextModel reader = model_;
     if (rated) reader.terms = scores_.terms;
@@ -224,7 +142,8 @@ class Classification final : public Task {
         for (const ByteSpan& span : tokens.spans) parts_.back().push_back({inside(span, drawn.positive), inside(span, drawn.negative)});
       }
     } else {
-      for (const std::size_t i : batch_of(sides_ ? number - number / kTwoSidedEvery : number)) batch.push_back(training_inputs_[i]), wanted_.push_back(training_.ratings[i]);
+      for (const std::int64_t i : batch_of(sides_ ? number - number / kTwoSidedEvery : number))
+        batch.push_back(training_inputs_[static_cast<std::size_t>(i)]), wanted_.push_back(training_.ratings[static_cast<std::size_t>(i)]);
     }
     return learn(batch, two_sided, of_step);
   }
@@ -243,45 +162,8 @@ class Classification final : public Task {
   }
 
  private:
-  struct Scores {  // of terms, as the answer counts them
-    std::vector<std::string> terms;
-    Tensor table;
-    double constant = 0;
-  };
-
-  // The scores are the ridge regression of the ratings on the terms. A term counts more where it is rare, as in tf-idf, and where its texts are
-  // rated unlike the others (as in NB-SVM, Wang and Manning 2012); all terms are fitted, those that say most are kept. The heads are
-  // trained without the scores, and the answer is a weighted sum of both: trained jointly, the scores overfit.
-  // Validation uses scores that are fitted to the training texts; the saved ones are fitted to all texts.
-  static Scores fit_scores(const ClassifiedTexts& data, models::TextClassifierConfig config) {
-    const TermCounts counts(data.texts);
-    const auto texts = static_cast<double>(data.ratings.size());
-    const double mean = std::accumulate(data.ratings.begin(), data.ratings.end(), 0.0) / texts;
-    std::vector<double> values(counts.texts_with.size()), importance(values.size());
-    for (std::size_t i = 0; i < counts.rows.size(); ++i)
-      for (const std::size_t term : counts.rows[i]) values[term] += data.ratings[i] - mean;
-    for (std::size_t term = 0; term < values.size(); ++term) {
-      const double rare = 1 + std::log((1 + texts) / (1 + counts.texts_with[term])), unlike = 0.1 + std::abs(values[term]) / (counts.texts_with[term] + 3);
-      values[term] = rare * unlike * (counts.terms[term].find(models::kTermGap) == std::string::npos ? 1 : 0.7);
-    }
-    std::vector<SparseRow> rows(counts.rows.size());
-    for (std::size_t i = 0; i < rows.size(); ++i)
-      for (const std::size_t term : counts.rows[i]) rows[i].push_back({term, counts.shares[i] * values[term]});
-    std::vector<double> wanted;
-    for (const double rating : data.ratings) wanted.push_back(std::copysign(std::pow(std::abs(rating), kRatingPower), rating));
-    const Ridge ridge = fit_ridge(rows, values.size(), wanted, {.penalty = kScorePenalty});
-    for (std::size_t term = 0; term < values.size(); ++term) importance[term] = std::abs(ridge.parameters[term] * values[term]) * std::sqrt(counts.texts_with[term]);
-    const std::vector<std::size_t> best = counts.best(importance);
-    Scores scores{.terms = counts.names(best), .constant = kScoresCount * ridge.constant};
-    if (scores.terms.empty()) return scores;
-    config.terms = std::ssize(scores.terms);
-    scores.table = models::TextClassifier(config).scores;
-    for (std::size_t i = 0; i < best.size(); ++i) scores.table.data<float>()[i] = static_cast<float>(kScoresCount * ridge.parameters[best[i]] * values[best[i]]);
-    return scores;
-  }
-
   // The model that is validated or saved.
-  TextModel with_scores(const Scores& scores) const {
+  TextModel with_scores(const TermScores& scores) const {
     TextModel whole = model_;
     if (!scores.table) return whole;
     whole.terms = scores.terms, whole.classifier.scores = scores.table, whole.classifier.config.terms = std::ssize(scores.terms);
@@ -291,17 +173,17 @@ class Classification final : public Task {
     return whole;
   }
 
-  // Which texts step `number` takes: of similar lengths, epoch after epoch, each in an order of its own.
-  std::vector<std::size_t> batch_of(std::int64_t number) {
-    const auto count = std::ssize(training_inputs_), batches = (count + kBatch - 1) / kBatch;
+  // Which texts step `number` takes, epoch after epoch.
+  const std::vector<std::int64_t>& batch_of(std::int64_t number) {
+    const auto batches = (std::ssize(training_inputs_) + kBatch - 1) / kBatch;
     const std::int64_t epoch = (number - 1) / batches;
     if (epoch != epoch_) {
       const std::uint64_t seed = nn::derive_seed(nn::derive_seed(seed_, 3), static_cast<std::uint64_t>(epoch_ = epoch));
-      order_ = shuffled(count, seed), batch_order_ = shuffled(batches, nn::derive_seed(seed, 0));
-      std::ranges::stable_sort(order_, {}, [&](std::int64_t i) { return training_inputs_[static_cast<std::size_t>(i)].ids.size(); });
+      std::vector<std::int64_t> lengths;
+      for (const TextInput& input : training_inputs_) lengths.push_back(std::ssize(input.ids));
+      batches_ = batches_of_like_length(lengths, kBatch, seed, nn::derive_seed(seed, 0));
     }
-    const std::int64_t first = batch_order_[static_cast<std::size_t>((number - 1) % batches)] * kBatch;
-    return {order_.begin() + first, order_.begin() + std::min(first + kBatch, count)};
+    return batches_[static_cast<std::size_t>((number - 1) % batches)];
   }
 
   StepResult learn(std::vector<TextInput> batch, bool two_sided, std::uint64_t of_step) {
@@ -376,76 +258,20 @@ class Classification final : public Task {
   Sides sides_;
   bool studied_ = false;  // by train heads, which keeps no model
   std::vector<TwoSidedText> halves_;
-  std::vector<std::int64_t> order_, batch_order_;  // of epoch_
+  std::vector<std::vector<std::int64_t>> batches_;  // of epoch_
   std::int64_t epoch_ = -1;
   std::vector<double> wanted_;                             // of the batch
   std::vector<std::vector<std::array<bool, 2>>> parts_;    // of each token of the batch: whether it is in the positive, the negative part
-  Scores scores_, saved_scores_;                           // of ratings
+  TermScores scores_, saved_scores_;                           // of ratings
   Workspace workspace_;  // before saved_, which returns its tensors to it
   models::TextClassifier::Saved saved_;
 };
 
 }  // namespace
 
-ClassifiedTexts read_classified_texts(const std::filesystem::path& path) {
-  ClassifiedTexts result;
-  const auto has_ratings = [&]() -> bool {
-    try {
-      Data<Rating> data = read_ratings(path);
-      if (data.rows.size() < data.bad.size()) return false;
-      for (Rating& row : data.rows) result.texts.push_back(std::move(row.text)), result.ratings.push_back(row.rating);
-      result.skipped = describe(data.bad, std::ssize(data.rows));
-      return true;
-    } catch (const Error& error) {
-      if (error.code() != ErrorCode::format) throw;
-      return false;
-    }
-  };
-  if (has_ratings()) return result;
-  std::vector<std::string> names;
-  const auto bad = read_lines(path, [&](std::string_view line) -> std::string {
-    const auto columns = split(line, '\t');
-    if (columns.size() != 2 || columns[0].empty() || split_at_white_space(columns[1]).empty()) return "expected: label TAB text";
-    names.emplace_back(columns[0]), result.texts.emplace_back(columns[1]);
-    return "";
-  });
-  const std::set<std::string> known(names.begin(), names.end());
-  result.labels.assign(known.begin(), known.end());
-  require(result.labels.size() > 1 && result.labels.size() <= 1000, path.string(), " has ", counted(result.labels.size(), "label"), "; a classifier needs 2 to 1000");
-  for (const std::string& name : names) result.ratings.push_back(static_cast<double>(std::distance(known.begin(), known.find(name))));
-  result.skipped = describe(bad, std::ssize(names));
-  return result;
-}
-
 std::unique_ptr<Task> classification_task(const TaskOptions& options) {
   require(!options.data.empty(), "classify needs --data FILE of lines 'rating TAB text' or 'label TAB text'");
   return std::make_unique<Classification>(options);
-}
-
-std::vector<TwoSidedText> two_sided_texts(const TextModel& model, const ClassifiedTexts& data, std::int64_t count, std::uint64_t seed) {
-  std::vector<TwoSidedText> texts;
-  const Sides sides(model, data, 1, kShortText);
-  for (std::int64_t i = 0; sides && i < count; ++i) texts.push_back(sides.draw(data, nn::derive_seed(seed, static_cast<std::uint64_t>(i)), false));
-  return texts;
-}
-
-Halves score_halves(const TextModel& model, const std::vector<TwoSidedText>& texts) {
-  Halves halves{.texts = std::ssize(texts)};
-  require(model.classifier.config.heads > kNegativeHead, "halves are read by heads ", kPositiveHead, " and ", kNegativeHead, "; the model has ", counted(model.classifier.config.heads, "head"));
-  for (const TwoSidedText& text : texts) {
-    const models::ClassifiedText read = models::classify(model, text.text);
-    const auto mass = [&](std::int64_t head, ByteSpan part) {
-      double sum = 0;
-      const std::int64_t length = std::ssize(read.text.spans);
-      for (std::int64_t t = 0; t < length; ++t)
-        if (inside(read.text.spans[static_cast<std::size_t>(t)], part)) sum += static_cast<double>(read.pooling.data<float>()[head * length + t]);
-      return sum;
-    };
-    const double positive = mass(kPositiveHead, text.positive), negative = mass(kNegativeHead, text.negative);
-    halves.both += positive >= kEnoughMass && negative >= kEnoughMass;
-    halves.positive += positive / static_cast<double>(texts.size()), halves.negative += negative / static_cast<double>(texts.size());
-  }
-  return halves;
 }
 
 ScoredTexts::ScoredTexts(const TextModel& model, ClassifiedTexts given, const std::function<void(const std::string&)>& note) : data(std::move(given)) {

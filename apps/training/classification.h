@@ -1,40 +1,13 @@
 // Task 1: texts with a rating, or with a class.
 #pragma once
 
-#include "polyhead/models/text_classifier.h"
+#include "training/classified_texts.h"
 #include "training/task.h"
+#include "training/two_sided.h"
 
 namespace polyhead::training {
 
-struct ClassifiedTexts {
-  std::vector<std::string> texts;
-  std::vector<double> ratings;       // of the texts; with labels: the number of the label
-  std::vector<std::string> labels;   // sorted; empty: the file has ratings
-  std::string skipped;               // lines that break the format; "" if none
-};
-
-// A file of ratings (data.h) or, if less than half of its lines are such, of lines "label TAB text".
-ClassifiedTexts read_classified_texts(const std::filesystem::path& path);
-
 std::unique_ptr<Task> classification_task(const TaskOptions& options);
-
-// Pooling heads that training with ratings teaches to read the positive and the negative part of a text.
-inline constexpr std::int64_t kPositiveHead = 0, kNegativeHead = 1;
-
-// "A, but B" or "B, but A", made from a positive text A and a negative text B.
-struct TwoSidedText {
-  std::string text;
-  models::ByteSpan positive, negative;
-  double rating = 0;  // the mean of both
-};
-// `count` of them from the short texts of a list, with ratings of at least 1 and at most -1; fewer than two of a kind: none.
-std::vector<TwoSidedText> two_sided_texts(const models::TextModel& model, const ClassifiedTexts& data, std::int64_t count, std::uint64_t seed);
-
-struct Halves {
-  std::int64_t texts = 0, both = 0;      // both: each of the two heads gives 0.45 or more of its attention to its part
-  double positive = 0, negative = 0;     // mean mass of each head on its part
-};
-Halves score_halves(const models::TextModel& model, const std::vector<TwoSidedText>& texts);
 
 // Texts as a model reads them: with the model's numbers of the labels, Error for a label that it does not know; without texts of more tokens
 // than it takes, which `note` counts.

@@ -7,7 +7,7 @@
 #include <optional>
 
 #include "core/text.h"
-#include "polyhead/nn/seed.h"
+#include "training/draw.h"
 
 namespace polyhead::training {
 namespace {
@@ -136,9 +136,7 @@ Data<Abstract> read_abstracts(const std::filesystem::path& path) {
 }
 
 bool in_validation(std::string_view key, double share) {
-  std::uint64_t hash = 0xcbf29ce484222325;  // FNV-1a; its high bits are weak for short keys, hence derive_seed
-  for (const char c : key) hash = (hash ^ static_cast<unsigned char>(c)) * 0x100000001b3;
-  return static_cast<double>(nn::derive_seed(hash, 0) >> 11) * 0x1p-53 < share;
+  return uniform(fnv1a(key), 0) < share;
 }
 
 }  // namespace polyhead::training

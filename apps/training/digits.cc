@@ -9,7 +9,7 @@
 #include "polyhead/io/tensor_file.h"
 #include "polyhead/nn/cross_entropy.h"
 #include "polyhead/nn/sampling.h"
-#include "polyhead/nn/seed.h"
+#include "training/draw.h"
 #include "training/figures.h"
 #include "training/order.h"
 
@@ -19,7 +19,7 @@ namespace {
 constexpr std::int64_t kBatch = 64;
 
 // A uniform number in [-1,1): draw `number` of a seed.
-double draw(std::uint64_t seed, std::uint64_t number) { return static_cast<double>(nn::derive_seed(seed, number) >> 11) * 0x1p-52 - 1; }
+double draw(std::uint64_t seed, std::uint64_t number) { return 2 * uniform(seed, number) - 1; }
 
 // The image as somebody else might have written it: turned by up to 11 degrees, up to 10 % larger, smaller or slanted, and moved by up to a
 // pixel. Each pixel is interpolated between the four around its place in the original.

@@ -7,6 +7,7 @@
 
 #include "core/text.h"
 #include "polyhead/nn/seed.h"
+#include "training/draw.h"
 #include "training/figures.h"
 #include "training/order.h"
 #include "training/rouge.h"
@@ -22,8 +23,6 @@ constexpr double kValidationShare = 0.05;
 constexpr double kTemperature = 0.1;    // of ROUGE-1 F, 0 to 1, in the softmax that the scores learn
 constexpr double kDroppedTerms = 0.5;   // in training
 constexpr double kDroppedSentences = 0.1;
-
-double draw(std::uint64_t seed, std::uint64_t number) { return static_cast<double>(nn::derive_seed(seed, number) >> 11) * 0x1p-53; }
 
 struct Example {
   SentenceChooser::Text text;
@@ -41,10 +40,10 @@ Example thinned(const Example& example, std::uint64_t seed) {
   Example result;
   for (std::size_t s = 0; s < example.text.size(); ++s) {
     const std::uint64_t own = nn::derive_seed(seed, s);
-    if (draw(own, 0) < kDroppedSentences) continue;
+    if (uniform(own, 0) < kDroppedSentences) continue;
     models::SentenceTerms sentence{.slots = {}, .places = example.text[s].places};
     for (std::size_t i = 0; i < example.text[s].slots.size(); ++i)
-      if (draw(own, i + 1) >= kDroppedTerms) sentence.slots.push_back(example.text[s].slots[i]);
+      if (uniform(own, i + 1) >= kDroppedTerms) sentence.slots.push_back(example.text[s].slots[i]);
     if (sentence.slots.empty()) continue;
     result.text.push_back(std::move(sentence));
     result.wanted.push_back(example.wanted[s]);

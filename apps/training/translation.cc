@@ -36,11 +36,8 @@ std::vector<std::string> lower(std::vector<std::string> words) {
   return words;
 }
 
-std::vector<std::string> words_of(const BytePairText& tokens, std::string_view text) {
-  std::vector<std::string> words;
-  for (const models::ByteSpan& span : tokens.word_spans) words.push_back(lower(std::string(text.substr(span.first, span.last - span.first))));
-  return words;
-}
+// As the alignment models know them.
+std::vector<std::string> words_of(const BytePairText& tokens, std::string_view text) { return lower(tokens.words_in(text)); }
 
 // shares[j]: of target word j, a share for each source word and, last, for the end.
 Example make_example(const BytePairText& source, const BytePairText& target, std::span<const std::int64_t> source_words, std::span<const std::int64_t> target_words,
@@ -265,13 +262,9 @@ class Translating final : public Task {
     require(!examples_.empty(), "no sentence pair to train with is short enough");
     epoch_ = epoch;
     const std::uint64_t seed = nn::derive_seed(nn::derive_seed(seed_, kOrder), static_cast<std::uint64_t>(epoch));
-    std::vector<std::int64_t> order = shuffled(std::ssize(examples_), seed);
-    const auto length = [&](std::int64_t i) { return example(i).source.size() + example(i).target.size(); };
-    std::ranges::stable_sort(order, {}, length);
-    const std::int64_t size = source_->batch(), count = (std::ssize(order) + size - 1) / size;
-    batches_.clear();
-    for (const std::int64_t b : shuffled(count, nn::derive_seed(seed, 1)))
-      batches_.emplace_back(order.begin() + b * size, order.begin() + std::min((b + 1) * size, std::ssize(order)));
+    std::vector<std::int64_t> lengths;
+    for (const Example& one : examples_) lengths.push_back(std::ssize(one.source) + std::ssize(one.target));
+    batches_ = batches_of_like_length(lengths, source_->batch(), seed, nn::derive_seed(seed, 1));
   }
 
   const Example& example(std::int64_t i) const { return examples_[static_cast<std::size_t>(i)]; }

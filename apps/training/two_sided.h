@@ -1,0 +1,41 @@
+// Texts "A, but B" of a positive and a negative part, and how much of two pooling heads' attention is on them.
+#pragma once
+
+#include "polyhead/models/text_classifier.h"
+#include "training/classified_texts.h"
+
+namespace polyhead::training {
+
+// Pooling heads that training with ratings teaches to read the positive and the negative part of a text.
+inline constexpr std::int64_t kPositiveHead = 0, kNegativeHead = 1;
+
+// "A, but B" or "B, but A", made from a positive text A and a negative text B.
+struct TwoSidedText {
+  std::string text;
+  models::ByteSpan positive, negative;
+  double rating = 0;  // the mean of both
+};
+
+inline bool inside(models::ByteSpan token, models::ByteSpan part) { return token.first >= part.first && token.last <= part.last; }
+
+// Short texts with a clear rating, two of which the model can read as one.
+struct Sides {
+  std::vector<std::size_t> positive, negative;  // numbers of the texts
+  Sides() = default;
+  // Of at most `words` words, rated `least` or more, or -`least` or less. None if the data has labels.
+  Sides(const models::TextModel& model, const ClassifiedTexts& data, double least, std::int64_t words);
+  explicit operator bool() const { return positive.size() > 1 && negative.size() > 1; }
+  // any_joint: with another conjunction or sign in place of ", but " at times
+  TwoSidedText draw(const ClassifiedTexts& data, std::uint64_t seed, bool any_joint) const;
+};
+
+// `count` of them from the short texts of a list, with ratings of at least 1 and at most -1; fewer than two of a kind: none.
+std::vector<TwoSidedText> two_sided_texts(const models::TextModel& model, const ClassifiedTexts& data, std::int64_t count, std::uint64_t seed);
+
+struct Halves {
+  std::int64_t texts = 0, both = 0;      // both: each of the two heads gives 0.45 or more of its attention to its part
+  double positive = 0, negative = 0;     // mean mass of each head on its part
+};
+Halves score_halves(const models::TextModel& model, const std::vector<TwoSidedText>& texts);
+
+}  // namespace polyhead::training
