@@ -14,10 +14,10 @@
 namespace polyhead::app {
 namespace {
 
-// "layer 1, head 3", "pooling head 1 (negative)"; from 0
+// "layer 1, head 3", "pooling head 1 (trained on negative)"; from 0
 std::string head_name(const models::TextClassifierConfig& config, std::int64_t layer, std::int64_t head) {
   if (layer < config.layers) return cat("layer ", layer, ", head ", head);
-  const char* const taught = head >= config.taught_heads ? "" : head == training::kPositiveHead ? " (positive)" : head == training::kNegativeHead ? " (negative)" : "";
+  const char* const taught = head >= config.taught_heads ? "" : head == training::kPositiveHead ? " (trained on positive)" : head == training::kNegativeHead ? " (trained on negative)" : "";
   return cat("pooling head ", head, taught);
 }
 

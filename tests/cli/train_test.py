@@ -153,8 +153,8 @@ class Train(ProgramTest):
         self.assertRegex(unknown.stdout.decode(), r"^rating -?\d\.\d\d\n")
         mixed = ask("sentiment", "I am very happy with how it looks, but the manual is too complicated")
         read = {head["name"]: sum(word["weight"] for word in head["words"] if word["word"] in ("very", "happy", "too", "complicated")) for head in mixed["heads"]}
-        self.assertGreater(read["pooling head 0 (positive)"], 0.6)
-        self.assertGreater(read["pooling head 1 (negative)"], 0.6)
+        self.assertGreater(read["pooling head 0 (trained on positive)"], 0.6)
+        self.assertGreater(read["pooling head 1 (trained on negative)"], 0.6)
         for text, side in (("What a wonderful lens, I love it.", 1), ("The menu is a terrible mess and the sound is awful.", -1)):
             self.assertGreater(side * ask("sentiment", text)["rating"], 1, text)
         answer = ask("translate", "The small red car is parked outside.")
@@ -223,14 +223,14 @@ class Classify(ProgramTest):
         self.assertGreater(score["accuracy"], 0.9)
         self.assertGreater(score["bag_of_words"]["correlation"], 0.9)
         self.assertEqual(score["halves"]["texts"], 200)
-        self.assertEqual([row["head"] for row in score["without"]][-4:], ["pooling head 0 (positive)", "pooling head 1 (negative)", "pooling head 2", "pooling head 3"])
+        self.assertEqual([row["head"] for row in score["without"]][-4:], ["pooling head 0 (trained on positive)", "pooling head 1 (trained on negative)", "pooling head 2", "pooling head 3"])
 
         good, bad = (self.try_json(f"its {word} sound") for word in ("lovely", "broken"))
         self.assertGreater(good["rating"], 0)
         self.assertLess(bad["rating"], 0)
         self.assertIn("lovely", [read["word"] for read in good["heads"][0]["words"]])
         text = self.succeeds("try", "sentiment", "its lovely sound", "--model", self.model).stdout.decode()
-        self.assertRegex(text, r"^rating \d\.\d\d \(positive\)\n  pooling head 0 \(positive\) +-?\d\.\d\d  reads ")
+        self.assertRegex(text, r"^rating \d\.\d\d \(positive\)\n  pooling head 0 \(trained on positive\) +-?\d\.\d\d  reads ")
         shown = [float(line.split(")")[-1].split("reads")[0].split()[-1]) for line in text.splitlines()[1:3]]
         for part, head in zip(shown, good["heads"]):
             self.assertAlmostEqual(part, head["part"], delta=0.0051)
