@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <iterator>
 #include <numeric>
+#include <set>
 #include <span>
 #include <utility>
 
@@ -146,6 +147,14 @@ bool is_replaceable(std::string_view word) {
   return word.size() >= 4 && std::ranges::all_of(word, [](unsigned char c) { return ((c | 0x20) >= 'a' && (c | 0x20) <= 'z') || (c >= 0x80 && c <= 0xC3); });
 }
 
+// A small letter at the start, unless no other place has the word with one, as with names.
+void begin_low(std::string& text, const std::set<std::string>& seen) {
+  std::string word = text.substr(0, text.find_first_of(" ',.!?"));
+  if (word.empty() || !is_capital(word[0])) return;
+  word[0] = static_cast<char>(word[0] | 0x20);
+  if (seen.contains(word)) text[0] = word[0];
+}
+
 class FileSource final : public Source {
  public:
   explicit FileSource(const TaskOptions& options) : seed_(nn::derive_seed(options.seed, kSentences)) {
@@ -182,6 +191,13 @@ class FileSource final : public Source {
         parts.push_back(nn::derive_seed(own, 0) % 100 < kInvented ? with_invented_word(tokenizer, pair, own) : pair);
         tokens += pair.tokens;
       }
+      // Without signs and capitals between some of the parts: else a head finds its place by them, which longer sentences do not have.
+      for (std::size_t k = 0; k + 1 < parts.size(); ++k) {
+        const std::uint64_t kind = nn::derive_seed(nn::derive_seed(seed, list.size()), k) % 3;
+        if (kind == 0) continue;
+        parts[k] = without_end(tokenizer, std::move(parts[k]), kind == 1);
+        begin_low(parts[k + 1].text.source, seen_source_), begin_low(parts[k + 1].text.target, seen_target_);
+      }
       list.push_back(joined_example(tokenizer, parts));
     }
     return list;
@@ -204,12 +220,15 @@ class FileSource final : public Source {
       const std::int64_t tokens = std::max(std::ssize(source.ids), std::ssize(target.ids));
       if (tokens > kLongest) continue;
       const std::vector<std::string> from = words_of(source, pair.source), to = words_of(target, pair.target);
+      for (const auto& [words, seen] : {std::pair(source.words_in(pair.source), &seen_source_), {target.words_in(pair.target), &seen_target_}})
+        seen->insert(words.begin() + std::min<std::ptrdiff_t>(1, std::ssize(words)), words.end());
       linked_.push_back({pair, tokens, agreed_posterior(teacher.posterior({from, to}), reverse.posterior({to, from}))});
     }
   }
   std::uint64_t seed_;
   std::vector<SentencePair> training_;
   std::vector<LinkedPair> linked_;
+  std::set<std::string> seen_source_, seen_target_;  // words that are not the first ones of a text
   std::vector<Translations> validation_;
 };
 
@@ -349,6 +368,19 @@ Example joined_example(const BytePairTokenizer& tokenizer, std::span<const Linke
   }
   const BytePairText from = tokenizer.encode(source), to = tokenizer.encode(target);
   return make_example(from, to, from.words, to.words, shares);
+}
+
+LinkedPair without_end(const BytePairTokenizer& tokenizer, LinkedPair pair, bool comma) {
+  const std::vector<models::ByteSpan> from = tokenizer.encode(pair.text.source).word_spans, to = tokenizer.encode(pair.text.target).word_spans;
+  const auto ends = [](const std::string& text, const std::vector<models::ByteSpan>& words) {
+    return words.size() > 1 && words.back().last == text.size() && std::string_view(".!?").find(text[words.back().first]) != std::string_view::npos;
+  };
+  if (!ends(pair.text.source, from) || !ends(pair.text.target, to)) return pair;
+  for (const auto& [text, words] : {std::pair(&pair.text.source, &from), {&pair.text.target, &to}}) text->resize((*words)[words->size() - 2].last), *text += comma ? "," : "";
+  if (comma) return pair;
+  pair.shares.pop_back();
+  for (std::vector<double>& row : pair.shares) row.erase(row.end() - 2);
+  return pair;
 }
 
 LinkedPair with_invented_word(const BytePairTokenizer& tokenizer, LinkedPair pair, std::uint64_t seed) {

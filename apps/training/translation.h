@@ -53,6 +53,9 @@ struct LinkedPair {
 // One word and the word that it surely comes from are replaced by words that no text has, half of the time by the same one, as names are. The
 // pair itself if it has no such words.
 LinkedPair with_invented_word(const models::BytePairTokenizer& tokenizer, LinkedPair pair, std::uint64_t seed);
+// For a pair that goes on with another one: the sign at the end of both texts becomes a comma or is left out. The pair itself if one of them has no
+// sign there, or nothing else.
+LinkedPair without_end(const models::BytePairTokenizer& tokenizer, LinkedPair pair, bool comma);
 // The pairs as one text, with a blank between them.
 Example joined_example(const models::BytePairTokenizer& tokenizer, std::span<const LinkedPair> parts);
 
