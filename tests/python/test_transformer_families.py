@@ -21,8 +21,8 @@ polyhead.transformers.register()
 
 # Every kind of model, and those whose mask transformers leaves out for layers that are causal unless told otherwise, or are not but need it.
 RIGHT = [
-    "aimv2_text_model", "albert", "align_text_model", "bart", "bert", "clap_text_model", "clip", "cohere2", "colpali", "deepseek_v3",
-    "distilbert", "electra", "gemma2", "gemma3_text", "gpt2", "gpt_neox", "internvl", "llama", "longt5", "mistral", "modernbert", "nllb-moe",
+    "aimv2_text_model", "albert", "align_text_model", "bart", "bert", "clap_text_model", "clip", "codegen", "cohere2", "colpali", "deepseek_v3",
+    "distilbert", "electra", "gemma2", "gemma3_text", "gpt2", "gpt_neox", "gptj", "internvl", "llama", "longt5", "mistral", "modernbert", "nllb-moe",
     "olmo2", "opt", "phi", "qwen2_moe", "qwen2_vl", "qwen3", "roberta", "siglip", "stablelm", "starcoder2", "switch_transformers", "t5",
     "videoprism_text_model", "vit", "wav2vec2", "whisper",
 ]  # fmt: skip
@@ -30,9 +30,8 @@ RIGHT = [
 # Text that the refusal must hold.
 OWN, SELECTED = "of its own", "selected"
 REFUSED = {
-    "bigbird_pegasus": OWN, "blip": OWN, "bloom": OWN, "codegen": OWN, "deepseek_v32": SELECTED, "deepseek_v4": "compressed", "falcon": OWN,
-    "glm_moe_dsa": SELECTED, "gptj": OWN,
-    "gpt_neo": OWN, "groupvit": OWN, "imagegpt": OWN, "led": OWN, "megatron-bert": OWN, "mpnet": OWN, "mpt": OWN, "mvp": OWN,
+    "bigbird_pegasus": OWN, "blip": OWN, "bloom": OWN, "deepseek_v32": SELECTED, "deepseek_v4": "compressed", "falcon": OWN,
+    "glm_moe_dsa": SELECTED, "gpt_neo": OWN, "groupvit": OWN, "imagegpt": OWN, "led": OWN, "megatron-bert": OWN, "mpnet": OWN, "mpt": OWN, "mvp": OWN,
     "recurrent_gemma": "padded", "rembert": OWN, "roformer": OWN, "xglm": OWN,
 }  # fmt: skip
 
