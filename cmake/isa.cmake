@@ -1,8 +1,9 @@
 # One row per instruction set that kernels are compiled for, the preferred first:
-#   name | what the processor must have, as Linux spells it | compiler flags | bytes of a vector | vector registers
-# A kernel source is compiled once per row into the namespace polyhead::cpu::<name>, with the last two as POLYHEAD_VECTOR_BYTES and
-# POLYHEAD_VECTOR_REGISTERS, and includes the row's instructions from src/cpu/isa/<name>.h as POLYHEAD_ISA_HEADER. src/cpu/select.cc reads the
-# rows from the generated cpu/isa_rows.h.
+#   name | what the processor must have, as Linux spells it | compiler flags | bytes of a vector | vector registers | base
+# A kernel source is compiled once per row into the namespace polyhead::cpu::<name>, with the size and number of registers as POLYHEAD_VECTOR_BYTES
+# and POLYHEAD_VECTOR_REGISTERS, and includes the row's instructions from src/cpu/isa/<name>.h as POLYHEAD_ISA_HEADER. A row with a base adds products
+# of bfloat16 pairs to another row: only the sources after BF16 are compiled for it, with POLYHEAD_BASE_ISA, and it has the other
+# kernels of its base. src/cpu/select.cc reads the rows from the generated cpu/isa_rows.h.
 # The last row needs nothing, so every machine of the architecture has one.
 if(CMAKE_SYSTEM_PROCESSOR MATCHES "^(aarch64|arm64|ARM64)$")
   # NEON is part of AArch64. GCC spills sums when it schedules before it allocates registers: it loads all of a term's rows first.
@@ -12,6 +13,7 @@ else()
 endif()
 if(CMAKE_SYSTEM_PROCESSOR MATCHES "^(x86_64|AMD64|amd64)$")
   list(PREPEND POLYHEAD_ISA_ROWS
+       "avx512_bf16|avx2 fma f16c avx512f avx512bw avx512dq avx512vl avx512_bf16|-mavx2 -mfma -mf16c -mavx512f -mavx512bw -mavx512dq -mavx512vl -mavx512bf16|64|32|avx512"
        "avx512|avx2 fma f16c avx512f avx512bw avx512dq avx512vl|-mavx2 -mfma -mf16c -mavx512f -mavx512bw -mavx512dq -mavx512vl|64|32"
        "avx2|avx2 fma f16c|-mavx2 -mfma -mf16c|32|16")
 endif()
@@ -28,6 +30,10 @@ if(NOT POLYHEAD_INSTRUCTION_SETS STREQUAL "all")
     endif()
     list(GET rows ${index} row)
     list(APPEND POLYHEAD_ISA_ROWS "${row}")
+    string(REGEX MATCH "^([^|]*[|])[^|]*[|][^|]*[|][^|]*[|][^|]*[|]([^|]+)$" has_base "${row}")
+    if(has_base AND NOT "${CMAKE_MATCH_2}" IN_LIST POLYHEAD_INSTRUCTION_SETS)
+      message(FATAL_ERROR "POLYHEAD_INSTRUCTION_SETS: '${name}' has the other kernels of '${CMAKE_MATCH_2}'; name both")
+    endif()
   endforeach()
 endif()
 
@@ -36,24 +42,36 @@ endif()
 # (multiply_add in cpu/vector.h), as the compiler would fuse it here and there; src/cpu/sdpa/rows_test.cc looks for others.
 set(POLYHEAD_ISA_FLAGS -O3 -ffp-contract=fast -fno-sanitize=all -Wno-psabi)
 
-# polyhead_isa_sources(<target> <source>...) adds the sources to the target once per row.
+# polyhead_isa_sources(<target> <source>... [BF16 <source>...]) adds the sources to the target once per row; rows with a base have those after BF16 only.
 function(polyhead_isa_sources target)
+  cmake_parse_arguments(PARSE_ARGV 1 given "" "" "BF16")
   set(table)
   foreach(row IN LISTS POLYHEAD_ISA_ROWS)
-    string(REPLACE "|" ";" cells "${row}")
+    string(REPLACE "|" ";" cells "${row}||")
     list(GET cells 0 name)
     list(GET cells 1 needs)
     list(GET cells 2 flags)
     list(GET cells 3 bytes)
     list(GET cells 4 registers)
+    list(GET cells 5 base)
     separate_arguments(flags)
-    string(APPEND table "POLYHEAD_ISA_ROW(${name}, \"${needs}\")\n")
-    add_library(${target}_${name} OBJECT ${ARGN})
+    set(sources ${given_UNPARSED_ARGUMENTS} ${given_BF16})
+    if(base)
+      set(sources ${given_BF16})
+      string(APPEND table "POLYHEAD_ISA_ROW(${name}, ${base}, \"${needs}\")\n")
+    else()
+      string(APPEND table "POLYHEAD_ISA_ROW(${name}, ${name}, \"${needs}\")\n")
+    endif()
+    if(NOT sources)
+      continue()
+    endif()
+    add_library(${target}_${name} OBJECT ${sources})
     set_target_properties(${target}_${name} PROPERTIES POSITION_INDEPENDENT_CODE ON)
     target_include_directories(${target}_${name} PRIVATE ${PROJECT_SOURCE_DIR}/include ${PROJECT_SOURCE_DIR}/src)
     target_compile_definitions(${target}_${name} PRIVATE POLYHEAD_ISA=${name} POLYHEAD_VECTOR_BYTES=${bytes}
                                                          POLYHEAD_VECTOR_REGISTERS=${registers}
-                                                         POLYHEAD_ISA_HEADER="cpu/isa/${name}.h")
+                                                         POLYHEAD_ISA_HEADER="cpu/isa/${name}.h"
+                                                         $<$<BOOL:${base}>:POLYHEAD_BASE_ISA=${base}>)
     polyhead_own_code(${target}_${name})
     target_compile_options(${target}_${name} PRIVATE ${POLYHEAD_ISA_FLAGS} ${flags})
     target_sources(${target} PRIVATE $<TARGET_OBJECTS:${target}_${name}>)

@@ -55,6 +55,11 @@ struct Dropout {
   ConstTensorView keep = {};  // bool, broadcasts to [*,N,T,S]: bits to use instead of the generator's
 };
 
+// How bfloat16 q, k and v are multiplied. exact: their products are float32's, which have them without rounding. native: as the processor multiplies
+// bfloat16, where it can (instruction set avx512_bf16) and q, k and v are all bfloat16; p, and d_score in the backward pass, are then rounded to bfloat16
+// for the products with v, k, q and d_out, as PyTorch does, and subnormal numbers count as 0. Sums are float32 in both, and other dtypes are always exact.
+enum class Precision : std::uint8_t { exact, native };
+
 struct Backend;
 class Workspace;
 
@@ -70,6 +75,7 @@ struct SdpaOptions {
   ConstTensorView sink{};
   Dropout dropout{};
   EmptyRows empty_rows = EmptyRows::zero;
+  Precision precision = Precision::native;
   const Backend* backend = nullptr;   // if set, this backend is used; Error if it cannot serve the problem
   Executor* executor = nullptr;
   const Workspace* workspace = nullptr;  // temporary memory that calls reuse; new memory costs a page fault per 4 KiB

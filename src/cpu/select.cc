@@ -7,7 +7,7 @@
 #include "core/text.h"
 
 // The tables of kernel functions that the kernel sources define for each set.
-#define POLYHEAD_ISA_ROW(name, needs)                \
+#define POLYHEAD_ISA_ROW(name, base, needs)                \
   namespace polyhead::cpu::name {                    \
   extern const ForwardKernels forward_kernels;       \
   extern const MergeKernels merge_kernels;           \
@@ -46,16 +46,16 @@ const Cpu& this_cpu() {
 }
 
 std::span<const KernelSet> kernel_sets() {
-#define POLYHEAD_ISA_ROW(name, needs)                                                                 \
+#define POLYHEAD_ISA_ROW(name, base, needs)                                                           \
   KernelSet{#name,                                                                                    \
             needs,                                                                                    \
-            {name::forward_kernels, name::merge_kernels, name::backward_kernels, name::maps_kernels}, \
-            name::gemm_kernels,                                                                       \
-            name::activation_kernels,                                                                 \
-            name::norm_kernels,                                                                             \
-            name::softmax_kernels,                                                                          \
-            name::adam_kernels,                                                                             \
-            name::dropout_kernels},
+            {name::forward_kernels, base::merge_kernels, name::backward_kernels, base::maps_kernels}, \
+            base::gemm_kernels,                                                                       \
+            base::activation_kernels,                                                                 \
+            base::norm_kernels,                                                                       \
+            base::softmax_kernels,                                                                    \
+            base::adam_kernels,                                                                       \
+            base::dropout_kernels},
   static const KernelSet sets[] = {
 #include "cpu/isa_rows.h"
   };

@@ -4,7 +4,7 @@
 // hold 6 x 2 sums. A multiplication takes 4 cycles, so at least 8 independent sums are needed: narrow products use tiles of 12 rows.
 #pragma once
 
-#include "cpu/storage.h"
+#include "cpu/bf16_pairs.h"
 
 namespace polyhead::cpu::POLYHEAD_ISA {
 namespace {
@@ -21,11 +21,15 @@ POLYHEAD_INLINE void with_count(int n, const F& f) {
   f(std::integral_constant<int, kMost>{});
 }
 
-// B is the storage type of b.
+// Elements of a: bfloat16 pairs if b has them, else of the compute type.
+template <class T, class B>
+using Factor = std::conditional_t<std::is_same_v<B, Bf16Pair>, Bf16Pair, T>;
+
+// B is the storage type of b. A bfloat16 pair is one term: its two products are added together.
 template <class T, class B = T>
 struct Product {
   std::int64_t depth;
-  const T* a;
+  const Factor<T, B>* a;
   std::int64_t a_stride;  // between rows; kTransposed: between terms, where the rows of one term are contiguous
   const B* b;
   std::int64_t b_stride;
@@ -36,6 +40,7 @@ struct Product {
   T* quotient = nullptr;                       // if given, c / divisor is stored here and c does not change
   std::int64_t quotient_stride = 0;
   const T *divisor = nullptr, *reciprocal = nullptr;  // one per row
+  const T* correction = nullptr;                      // if given, of bfloat16 pairs: a b is multiplied by it before anything else; one per row
   const float* b_scale = nullptr;                     // of int8 b: one per term
   std::int64_t b_scale_stride = 0;
 };
@@ -59,10 +64,10 @@ POLYHEAD_INLINE void add_terms(const Product<T, B>& product, std::int64_t row, s
   constexpr int kWidth = kLanes<T>, kGroup = kTransposed ? Rows : 4;
   // One pointer for four rows: offsets of 0 to 3 strides take two registers; eleven offsets would take all that are left.
   const std::int64_t stride = kTransposed ? 1 : product.a_stride, step = kTransposed ? product.a_stride : 1;
-  const T* a[(Rows + kGroup - 1) / kGroup];
-  const T* first = product.a + row * stride + first_term * step;
+  const Factor<T, B>* a[(Rows + kGroup - 1) / kGroup];
+  const Factor<T, B>* first = product.a + row * stride + first_term * step;
 #pragma GCC unroll 4
-  for (const T*& group : a) {
+  for (const Factor<T, B>*& group : a) {
     group = first;
     first += kGroup * stride;
     asm("" : "+r"(group));  // else the compiler computes all rows from the first pointer
@@ -71,7 +76,7 @@ POLYHEAD_INLINE void add_terms(const Product<T, B>& product, std::int64_t row, s
   const float* b_scale = std::is_same_v<B, std::int8_t> ? product.b_scale + first_term * product.b_scale_stride : nullptr;
 #pragma GCC unroll 2
   for (std::int64_t k = first_term; k < last_term; ++k, b += product.b_stride) {
-    Vector<T> line[Columns];
+    FactorVector<T, B> line[Columns];
 #pragma GCC unroll 4
     for (int j = 0; j < Columns; ++j) {
       if constexpr (kFrom == From::second_cache && Columns >= 2 && !kTransposed) prefetch_vector(b + 8 * product.b_stride, j);
@@ -82,7 +87,7 @@ POLYHEAD_INLINE void add_terms(const Product<T, B>& product, std::int64_t row, s
           __builtin_prefetch(b + kFar * product.b_stride + j * kWidth, 0, 2);
         }
       }
-      line[j] = load_wide<T>(b + j * kWidth);
+      line[j] = load_factor<T>(b + j * kWidth);
     }
     if constexpr (std::is_same_v<B, std::int8_t>) {
 #pragma GCC unroll 4
@@ -96,12 +101,12 @@ POLYHEAD_INLINE void add_terms(const Product<T, B>& product, std::int64_t row, s
     if constexpr (kFrom == From::second_cache && kTransposed) __builtin_prefetch(a[0] + 2 * kTileRows + 4);
 #pragma GCC unroll 16
     for (int i = 0; i < Rows; ++i) {
-      const Vector<T> x = broadcast(a[i / kGroup][i % kGroup * stride]);
+      const FactorVector<T, B> x = broadcast_factor(a[i / kGroup][i % kGroup * stride]);
 #pragma GCC unroll 4
-      for (int j = 0; j < Columns; ++j) sums[i][j] += x * line[j];
+      for (int j = 0; j < Columns; ++j) add_product<T>(sums[i][j], x, line[j]);
     }
 #pragma GCC unroll 4
-    for (const T*& group : a) group += step;
+    for (const Factor<T, B>*& group : a) group += step;
   }
 }
 
@@ -131,6 +136,12 @@ template <int Rows, int Columns, class T, class B>
 POLYHEAD_INLINE void store_tile(const Product<T, B>& product, std::int64_t row, std::int64_t column, Vector<T> (&sums)[Rows][Columns]) {
   T* const c = product.c + row * product.c_stride + column;
   const std::int64_t stride = product.c_stride;
+  if constexpr (std::is_same_v<B, Bf16Pair>) {
+    if (product.correction != nullptr) {
+      const T* correction = product.correction + row;
+      for_each_vector<Rows, Columns, T>(sums, [=](int i, int, Vector<T>& sum) { sum *= correction[i]; });
+    }
+  }
   // A separate full expression for each case, so that the compiler forms the same FMAs for every tile size.
   if (product.earlier != nullptr) {
     const T *earlier = product.earlier + row, *own = product.own + row;
@@ -157,8 +168,8 @@ POLYHEAD_INLINE void multiply_tile(const Product<T, B>& product, std::int64_t ro
   store_tile(product, row, column, sums);
 }
 
-template <int Columns, bool kTransposed, From kFrom, class T>
-void multiply_rows(const Product<T>& product, int rows, std::int64_t column) {
+template <int Columns, bool kTransposed, From kFrom, class T, class B>
+void multiply_rows(const Product<T, B>& product, int rows, std::int64_t column) {
   int row = 0;
   if constexpr (kTileVectors * kTileRows >= 12 * Columns) {
     for (; row + 12 <= rows; row += 12) multiply_tile<12, Columns, kTransposed, kFrom>(product, row, column);
@@ -181,8 +192,8 @@ void multiply_rows(const Product<T>& product, int rows, std::int64_t column) {
 }
 
 // Computes all of c [rows, vectors]. Five vectors are cut into 3 + 2, not 4 + 1, because loads limit a tile of one column.
-template <bool kTransposed = false, From kFrom = From::first_cache, class T>
-void multiply(const Product<T>& product, int rows, int vectors) {
+template <bool kTransposed = false, From kFrom = From::first_cache, class T, class B = T>
+void multiply(const Product<T, B>& product, int rows, int vectors) {
   for (int done = 0; done < vectors;) {
     const int left = vectors - done;
     const int take = left == kTileVectors + 1 && kTileVectors > 2 ? kTileVectors - 1 : left < kTileVectors ? left : kTileVectors;

@@ -86,6 +86,7 @@ struct Problem {
   std::int64_t queries = 0, keys = 0;
   std::int64_t qk_width = 0, v_width = 0;
   double scale = 1, softcap = 0;
+  bool native = false;                  // q, k and v are bfloat16 and may be multiplied as such
   const KeyRules* rules = nullptr;      // in the ProblemMemory of normal_form()
   std::span<const Document> documents;  // the documents of these tensors: all of them, or one after part_of()
   ConstTensorView bias;              // [*,N,T,S], or absent

@@ -65,6 +65,7 @@ class Builder {
     p.scale = options_.scale.value_or(p.qk_width > 0 ? 1 / std::sqrt(static_cast<double>(p.qk_width)) : 1.0);
     require(std::isfinite(p.scale), op_, ": scale is ", p.scale, "; it must be finite");
     p.softcap = options_.softcap;
+    p.native = options_.precision == Precision::native && p.dtype == DType::bf16 && p.key_dtype == DType::bf16;
     require(std::isfinite(p.softcap) && p.softcap >= 0, op_, ": softcap is ", p.softcap, "; it must be finite and not negative (0 is off)");
     p.bias = pairs(p, options_.bias, "bias", p.dtype);
     p.sink = sink(p);

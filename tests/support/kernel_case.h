@@ -33,6 +33,11 @@ inline double epsilon(DType dtype) {
 
 inline double storage_rounding(DType dtype) { return dtype == DType::f16 ? 0x1.01p-11 : dtype == DType::bf16 ? 0x1.01p-8 : 0; }
 
+// Whether the kernels may multiply bfloat16 as such.
+inline bool is_native(const AttentionCase& c) {
+  return c.options.precision == Precision::native && c.dtype == DType::bf16 && c.k.dtype() == DType::bf16;
+}
+
 // What dropout multiplies the attention weights by that it keeps.
 inline double kept_factor(const Dropout& dropout) { return dropout.p > 0 && dropout.p < 1 ? 1 / (1 - dropout.p) : 1; }
 
@@ -70,6 +75,7 @@ struct Tolerances {
     const double kept = kept_factor(c.options.dropout);
     lse = relative;
     relative += storage_rounding(c.dtype);
+    if (is_native(c)) relative += 0x1.01p-9;  // p and d_score are rounded to bfloat16
     out = relative * kept * v;
     const double pair = kept * d * v * std::sqrt(static_cast<double>(std::max<std::int64_t>(1, c.sizes.v_width)));
     d_q = relative * pair * scale * k, d_k = relative * pair * scale * q, d_v = relative * kept * d, d_bias = relative * pair;

@@ -183,6 +183,39 @@ POLYHEAD_INLINE Vector<float> look_up(const float (&table)[16], Vector<std::int3
   return entries;
 }
 
+// The next three operations are used by kernels of bfloat16 pairs only (cpu/bf16_pairs.h). Their plain forms may round otherwise than the instructions.
+
+// sum + the products of the lower halves and of the upper halves, as bfloat16.
+POLYHEAD_INLINE Vector<float> multiply_bf16_pairs(Vector<float> sum, Vector<std::int32_t> a, Vector<std::int32_t> b) {
+  sum += (Vector<float>)(a & ~0xffff) * (Vector<float>)(b & ~0xffff);
+  return sum + (Vector<float>)(a << 16) * (Vector<float>)(b << 16);
+}
+// The lanes of `low`, then those of `high`, rounded to bfloat16, two to a lane.
+POLYHEAD_INLINE Vector<std::int32_t> narrow_halves(Vector<float> low, Vector<float> high) {
+  constexpr int kCount = kLanes<float>;
+  std::uint16_t halves[2 * kCount];
+#pragma GCC unroll 16
+  for (int i = 0; i < 2 * kCount; ++i) {
+    const float x = i < kCount ? low[i] : high[i - kCount];
+    std::uint32_t bits;
+    __builtin_memcpy(&bits, &x, sizeof bits);
+    halves[i] = static_cast<std::uint16_t>(x == x ? (bits + 0x7fff + (bits >> 16 & 1)) >> 16 : bits >> 16 | 0x40);
+  }
+  Vector<std::int32_t> result;
+  __builtin_memcpy(&result, halves, sizeof result);
+  return result;
+}
+// Lane i of the result holds the halves i and kLanes<float> + i of x.
+POLYHEAD_INLINE Vector<std::int32_t> zip_halves(Vector<std::int32_t> x) {
+  constexpr int kCount = kLanes<float>;
+  std::uint16_t halves[2 * kCount], zipped[2 * kCount];
+  __builtin_memcpy(halves, &x, sizeof x);
+#pragma GCC unroll 16
+  for (int i = 0; i < kCount; ++i) zipped[2 * i] = halves[i], zipped[2 * i + 1] = halves[kCount + i];
+  __builtin_memcpy(&x, zipped, sizeof x);
+  return x;
+}
+
 }  // namespace generic
 }  // namespace
 }  // namespace polyhead::cpu::POLYHEAD_ISA

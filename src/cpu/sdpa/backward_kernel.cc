@@ -26,7 +26,8 @@ namespace {
 // this bound compute their maximum and sum again.
 constexpr int kLargestExactLse = 32;
 
-template <class T>
+// Operand: what q, k, v and d_out are multiplied as, T or bfloat16 pairs.
+template <class T, class Operand = T>
 class Backward {
  public:
   Backward(const BackwardTask& task, void* memory)
@@ -60,6 +61,10 @@ class Backward {
 
  private:
   static constexpr int kWidth = kLanes<T>, kPanel = kPanelKeys<T>;
+  static constexpr bool kNative = std::is_same_v<Operand, Bf16Pair>;
+  static constexpr std::int64_t kPerTerm = kNative ? 2 : 1;  // keys or rows
+
+  static Operand* operand(T* array) { return reinterpret_cast<Operand*>(array); }
 
   void store(const MutablePlane& plane, std::int64_t head, std::int64_t row, const T* from, std::int64_t width, T factor = 1) const {
     if (plane.data == nullptr) return;
@@ -191,7 +196,7 @@ class Backward {
         StripBlocks blocks;
         blocks.begin(task_);
         for (int i = 0; i < rows; ++i) blocks.add(task_, s_.rows[strip + i]);
-        multiply_panels(s_.q, s_.qk_padded, s_.k_panels, task_.qk_width, rows, first, keys, blocks, s_.p);
+        multiply_panels(s_.q, s_.q_stride, s_.k_panels, s_.qk_depth, rows, first, keys, blocks, s_.p);
         for (int i = 0; i < rows; ++i) {
           const KeyRange own = part(strip + i, first, count);
           if (beyond(s_.lse[strip + i]) && !own.empty()) extend_sum(strip + i, first, own, s_.p + i * s_.stride);
@@ -221,6 +226,12 @@ class Backward {
   }
 
   void load_keys(std::int64_t first, std::int64_t count) {
+    if constexpr (kNative) {
+      const bf16* const k = static_cast<const bf16*>(task_.k.data) + first * task_.k.row;
+      pack_bf16_transposed(k, task_.k.row, task_.k.column, count, task_.qk_width, kPanel, operand(s_.k_panels));
+      k_finite_ = pack_bf16_rows(k, task_.k.row, task_.k.column, count, task_.qk_width, s_.qk_padded, operand(s_.k));
+      return;
+    }
     with_storage<T>(task_.dtype, task_.k.data, [&](auto* data) {
       const auto* k = data + first * task_.k.row;
       pack_transposed(StoredRows(k, task_.k, task_.qk_width, task_.keys - first, T{1}), static_cast<int>(count), s_.lines, s_.k_panels);
@@ -230,6 +241,10 @@ class Backward {
   }
 
   void load_values(std::int64_t first, std::int64_t count) {
+    if constexpr (kNative) {
+      return pack_bf16_transposed(static_cast<const bf16*>(task_.v.data) + first * task_.v.row, task_.v.row, task_.v.column, count, task_.v_width, kPanel,
+                             operand(s_.v_panels));
+    }
     with_storage<T>(task_.dtype, task_.v.data, [&](auto* data) {
       const StoredRows v(data + first * task_.v.row, task_.v, task_.v_width, task_.keys - first, T{1});
       pack_transposed(v, static_cast<int>(count), s_.lines, s_.v_panels);
@@ -239,10 +254,23 @@ class Backward {
   // Copies rows of q, times the scale's power of two, and of d_out. If they have NaN or infinities, also makes copies with 0 in their
   // place, for the sums over rows.
   void load_queries(std::int64_t block, int rows) {
+    if constexpr (kNative) {
+      q_finite_ = load_pairs(task_.q, block, rows, task_.qk_width, s_.qk_padded, scale_.power, operand(s_.q), s_.qk_depth, operand(s_.q_columns));
+      d_out_finite_ = load_pairs(task_.d_out, block, rows, task_.v_width, s_.v_padded, T{1}, operand(s_.d_out), s_.v_depth, operand(s_.d_out_columns));
+      return;
+    }
     q_finite_ = load_block(task_.q, block, rows, task_.qk_width, s_.qk_padded, scale_.power, s_.q);
     d_out_finite_ = load_block(task_.d_out, block, rows, task_.v_width, s_.v_padded, T{1}, s_.d_out);
     if (!q_finite_) zero_non_finite(s_.q, rows * s_.qk_padded, s_.q_finite);
     if (!d_out_finite_) zero_non_finite(s_.d_out, rows * s_.v_padded, s_.d_out_finite);
+  }
+
+  // Rows as bfloat16 pairs of neighbours; `columns` receives pairs of rows, with 0 for NaN and infinities.
+  bool load_pairs(const Plane& plane, std::int64_t block, int rows, std::int64_t width, std::int64_t padded, T factor, Operand* to, std::int64_t depth,
+                  Operand* columns) const {
+    for (int i = 0; i < rows; ++i)
+      pack_bf16_neighbours(row_of(plane, static_cast<const bf16*>(plane.data), s_.rows[block + i]), plane.column, width, factor, to + i * depth);
+    return pack_bf16_rows(reinterpret_cast<const bf16*>(to), 2 * depth, 1, rows, width, padded, columns);
   }
 
   bool load_block(const Plane& plane, std::int64_t block, int rows, std::int64_t width, std::int64_t padded, T factor, T* to) {
@@ -263,9 +291,9 @@ class Backward {
                        const StripBlocks& blocks, T* c) const {
     for_each_panel<T>(keys.first, keys.last, [&](std::int64_t panel, std::int64_t begin, int vectors) {
       if (blocks.at(first + panel) == BlockKind::skip) return;
-      const T* const b = panels + panel * depth + (begin - panel);
-      multiply<false, From::second_cache, T>(
-          {.depth = depth, .a = a, .a_stride = a_stride, .b = b, .b_stride = kPanel, .c = c + begin, .c_stride = s_.stride}, rows, vectors);
+      const Operand* const b = reinterpret_cast<const Operand*>(panels) + panel * depth + (begin - panel);
+      multiply<false, From::second_cache, T, Operand>(
+          {.depth = depth, .a = reinterpret_cast<const Operand*>(a), .a_stride = a_stride, .b = b, .b_stride = kPanel, .c = c + begin, .c_stride = s_.stride}, rows, vectors);
     });
   }
 
@@ -282,20 +310,22 @@ class Backward {
       const KeyRange keys = strips[strip / kStripRows] = keys_of_rows(block + strip, block + strip + height, first, count);
       differentiate_strip(block, strip, height, keys, first, count, block_keys);
       if (keys.empty() || d_q_ == nullptr) continue;
-      multiply<false, From::second_cache, T>({.depth = keys.last - keys.first,
-                                              .a = s_.d_x + strip * s_.stride + keys.first,
-                                              .a_stride = s_.stride,
-                                              .b = s_.k + keys.first * s_.qk_padded,
-                                              .b_stride = s_.qk_padded,
-                                              .c = d_q_ + (block + strip) * d_q_stride_,
-                                              .c_stride = d_q_stride_,
-                                              .add = true},
-                                             height, static_cast<int>(s_.qk_padded / kWidth));
+      const std::int64_t first_term = keys.first / kPerTerm, stride = s_.stride / kPerTerm;  // d_x is 0 beside an odd first key
+      multiply<false, From::second_cache, T, Operand>({.depth = (keys.last + kPerTerm - 1) / kPerTerm - first_term,
+                                                       .a = operand(kNative ? s_.d_x_pairs : s_.d_x) + strip * stride + first_term,
+                                                       .a_stride = stride,
+                                                       .b = operand(s_.k) + first_term * s_.qk_padded,
+                                                       .b_stride = s_.qk_padded,
+                                                       .c = d_q_ + (block + strip) * d_q_stride_,
+                                                       .c_stride = d_q_stride_,
+                                                       .add = true},
+                                                      height, static_cast<int>(s_.qk_padded / kWidth));
     }
     // All of d_v before d_k, because the rows of d_out and of q do not fit in the first-level cache together.
     if (task_.d_v.data != nullptr)
-      multiply_columns(s_.p, rows, strips, block_keys, d_out_finite_ ? s_.d_out : s_.d_out_finite, s_.v_padded, d_v_);
-    if (task_.d_k.data != nullptr) multiply_columns(s_.d_x, rows, strips, block_keys, q_finite_ ? s_.q : s_.q_finite, s_.qk_padded, d_k_);
+      multiply_columns(kNative ? s_.p_columns : s_.p, rows, strips, block_keys, kNative ? s_.d_out_columns : d_out_finite_ ? s_.d_out : s_.d_out_finite, s_.v_padded, d_v_);
+    if (task_.d_k.data != nullptr)
+      multiply_columns(kNative ? s_.d_x_columns : s_.d_x, rows, strips, block_keys, kNative ? s_.q_columns : q_finite_ ? s_.q : s_.q_finite, s_.qk_padded, d_k_);
     if (!k_finite_ || !q_finite_ || !d_out_finite_) add_non_finite_values(first, count, block, rows);
   }
 
@@ -316,7 +346,7 @@ class Backward {
                            KeyRange block_keys) {
     RowPath paths[kStripRows];
     bool tiles = false, passes = false;
-    TileStrip<T> strip(task_, scale_, s_, block, begin, rows, first);
+    TileStrip<T, Operand> strip(task_, scale_, s_, block, begin, rows, first);
     for (int i = 0; i < rows; ++i) {
       paths[i] = path_of(block + begin + i, first);
       (paths[i] == RowPath::memory ? passes : tiles) = true;
@@ -332,10 +362,11 @@ class Backward {
       for (end = i + 1; end < rows && paths[end] == paths[i];) ++end;
       if (paths[i] != RowPath::memory) continue;
       const int row = begin + i;
-      multiply_panels(s_.q + row * s_.qk_padded, s_.qk_padded, s_.k_panels, task_.qk_width, end - i, first, keys, strip.blocks, p + i * s_.stride);
-      multiply_panels(s_.d_out + row * s_.v_padded, s_.v_padded, s_.v_panels, task_.v_width, end - i, first, keys, strip.blocks, d_x + i * s_.stride);
+      multiply_panels(s_.q + row * s_.q_stride, s_.q_stride, s_.k_panels, s_.qk_depth, end - i, first, keys, strip.blocks, p + i * s_.stride);
+      multiply_panels(s_.d_out + row * s_.d_out_stride, s_.d_out_stride, s_.v_panels, s_.v_depth, end - i, first, keys, strip.blocks, d_x + i * s_.stride);
     }
-    const KeyRange written = task_.write_d_bias ? KeyRange{0, count} : block_keys;
+    KeyRange written = task_.write_d_bias ? KeyRange{0, count} : block_keys;
+    if (kNative) written = {written.first / 2 * 2, round_up(written.last, 2)};
     for (int i = 0; i < rows; ++i, p += s_.stride, d_x += s_.stride) {
       const std::int64_t index = block + begin + i;
       KeyRange own = strip.own[i];
@@ -351,6 +382,21 @@ class Backward {
       }
       for (std::int64_t s = own.first; s < own.last && task_.softcap > 0; ++s)
         d_x[s] = d_x[s] == T{0} ? T{0} : d_x[s] * s_.softcap_derivative[s];
+    }
+    if constexpr (kNative) pair_strip(begin, rows, block_keys);
+  }
+
+  // Rounds p and d_x of a strip to bfloat16 pairs.
+  void pair_strip(int begin, int rows, KeyRange block_keys) const {
+    const std::int64_t first = block_keys.first / kWidth * kWidth, last = round_up(block_keys.last, kWidth);
+    for (int row = begin; row < begin + rows; row += 2) {
+      const T *p = s_.p + row * s_.stride, *d_x = s_.d_x + row * s_.stride;
+      const bool two = row + 1 < begin + rows;
+      Operand* const pairs = operand(s_.d_x_pairs) + row * s_.stride / 2;
+      round_to_bf16(d_x, first, last, 1, pairs);
+      if (two) round_to_bf16(d_x + s_.stride, first, last, 1, pairs + s_.stride / 2);
+      round_rows_to_bf16(p, two ? p + s_.stride : nullptr, first, last, operand(s_.p_columns) + row / 2 * s_.stride);
+      round_rows_to_bf16(d_x, two ? d_x + s_.stride : nullptr, first, last, operand(s_.d_x_columns) + row / 2 * s_.stride);
     }
   }
 
@@ -372,8 +418,14 @@ class Backward {
         begin = begin < strip ? begin : strip, end = strip + kStripRows < rows ? strip + kStripRows : rows;
       }
       if (end <= begin) continue;
-      const Product<T> product{.depth = end - begin, .a = a + begin * s_.stride + key, .a_stride = s_.stride, .b = b + begin * padded,
-                               .b_stride = padded, .c = sums + key * padded, .c_stride = padded, .add = true};
+      const Product<T, Operand> product{.depth = (end - begin + kPerTerm - 1) / kPerTerm,
+                                        .a = reinterpret_cast<const Operand*>(a) + begin / kPerTerm * s_.stride + key,
+                                        .a_stride = s_.stride,
+                                        .b = reinterpret_cast<const Operand*>(b) + begin / kPerTerm * padded,
+                                        .b_stride = padded,
+                                        .c = sums + key * padded,
+                                        .c_stride = padded,
+                                        .add = true};
       multiply<true, From::second_cache>(product, height, static_cast<int>(padded / kWidth));
     }
   }
@@ -444,6 +496,37 @@ class Backward {
   bool k_finite_ = true, q_finite_ = true, d_out_finite_ = true;
 };
 
+#ifdef POLYHEAD_BASE_ISA
+
+// Pairs here, all other tasks by the base.
+}  // namespace
+}  // namespace polyhead::cpu::POLYHEAD_ISA
+namespace polyhead::cpu::POLYHEAD_BASE_ISA {
+extern const BackwardKernels backward_kernels;
+}
+namespace polyhead::cpu::POLYHEAD_ISA {
+namespace {
+
+std::int64_t scratch_of(const BackwardTask& task) {
+  if (!task.native) return POLYHEAD_BASE_ISA::backward_kernels.backward_scratch(task);
+  BackwardScratch<float> scratch;
+  return BackwardScratch<float>::layout(task, nullptr, scratch);
+}
+void run(const BackwardTask& task, void* memory) {
+  task.native ? Backward<float, Bf16Pair>(task, memory).run() : POLYHEAD_BASE_ISA::backward_kernels.backward(task, memory);
+}
+void add_splits(const GradientTask& task) { POLYHEAD_BASE_ISA::backward_kernels.add_splits(task); }
+
+}  // namespace
+
+extern const BackwardKernels backward_kernels;
+constinit const BackwardKernels backward_kernels = {scratch_of, run, add_splits};
+
+#else
+
+template <class T>
+using PlainBackward = Backward<T>;
+
 template <class T>
 void add_splits(const GradientTask& task) {
   const std::int64_t stride = gradient_stride(task.width);
@@ -463,7 +546,9 @@ void add_splits_any(const GradientTask& task) { task.dtype == DType::f64 ? add_s
 }  // namespace
 
 extern const BackwardKernels backward_kernels;
-constinit const BackwardKernels backward_kernels = {scratch_bytes<BackwardScratch, BackwardTask>, run_kernel<Backward, BackwardTask>,
+constinit const BackwardKernels backward_kernels = {scratch_bytes<BackwardScratch, BackwardTask>, run_kernel<PlainBackward, BackwardTask>,
                                                     add_splits_any};
+
+#endif
 
 }  // namespace polyhead::cpu::POLYHEAD_ISA

@@ -18,7 +18,10 @@ constexpr std::int64_t kBlockKeys = backward_block_keys(sizeof(T));
 
 template <class T>
 struct BackwardScratch {
+  // With task.native k_panels, v_panels, k, q and d_out hold bfloat16 pairs, which are as wide as float32: of neighbours in a row, and in k of neighbouring keys.
   T *k_panels, *v_panels, *k, *d_k, *d_v, *d_k_split, *d_v_split, *lines, *p, *d_x, *q, *q_finite, *d_out, *d_out_finite, *softcap_derivative;
+  // Only with task.native: pairs of neighbouring keys of d_x [kBlockRows, stride / 2]; pairs of neighbouring rows of p, d_x, q and d_out.
+  T *d_x_pairs, *p_columns, *d_x_columns, *q_columns, *d_out_columns;
   T *shift, *lse, *inverse, *delta;  // per row: p = inverse * exp(factor * (x - shift) - lse)
   T* sink;                           // per row: p of its sink; no memory without sinks
   Row* rows;
@@ -26,6 +29,8 @@ struct BackwardScratch {
   std::uint8_t *bytes, *panel_bytes;
   T* panel_bias;
   std::int64_t qk_padded, v_padded, keys, stride, row_count;
+  std::int64_t qk_depth, v_depth;    // terms of <q, k> and <d_out, v>: their widths, or the bfloat16 pairs of them
+  std::int64_t q_stride, d_out_stride;  // between rows of q and d_out
 
   static std::int64_t layout(const BackwardTask& task, void* memory, BackwardScratch& s) {
     constexpr std::int64_t kWidth = kLanes<T>;
@@ -33,10 +38,12 @@ struct BackwardScratch {
     s.keys = smaller(kBlockKeys<T>, round_up(larger(task.keys, 1), 64));
     s.stride = s.keys + 64 / static_cast<std::int64_t>(sizeof(T));
     s.row_count = task.rows;
+    s.qk_depth = task.native ? bf16_pairs_of(task.qk_width) : task.qk_width, s.v_depth = task.native ? bf16_pairs_of(task.v_width) : task.v_width;
+    s.q_stride = task.native ? s.qk_depth : s.qk_padded, s.d_out_stride = task.native ? s.v_depth : s.v_padded;
     Arena arena(memory);
-    arena.allocate(s.k_panels, s.keys * task.qk_width);
-    arena.allocate(s.v_panels, s.keys * task.v_width);
-    arena.allocate(s.k, s.keys * s.qk_padded);
+    arena.allocate(s.k_panels, s.keys * s.qk_depth);
+    arena.allocate(s.v_panels, s.keys * s.v_depth);
+    arena.allocate(s.k, (task.native ? s.keys / 2 : s.keys) * s.qk_padded);
     arena.allocate(s.d_k, s.keys * s.qk_padded);
     arena.allocate(s.d_v, s.keys * s.v_padded);
     const std::int64_t split_keys = task.rows > task.rows_per_split ? s.keys : 0;
@@ -45,10 +52,14 @@ struct BackwardScratch {
     arena.allocate(s.lines, larger(kWidth, 2) * larger(task.qk_width, task.v_width));
     arena.allocate(s.p, kBlockRows * s.stride);
     arena.allocate(s.d_x, kBlockRows * s.stride);
-    arena.allocate(s.q, kBlockRows * s.qk_padded);
-    arena.allocate(s.q_finite, kBlockRows * s.qk_padded);
-    arena.allocate(s.d_out, kBlockRows * s.v_padded);
-    arena.allocate(s.d_out_finite, kBlockRows * s.v_padded);
+    arena.allocate(s.q, kBlockRows * s.q_stride);
+    arena.allocate(s.d_out, kBlockRows * s.d_out_stride);
+    const std::int64_t copied_rows = task.native ? 0 : kBlockRows, paired_rows = task.native ? kBlockRows / 2 : 0;
+    arena.allocate(s.q_finite, copied_rows * s.qk_padded);
+    arena.allocate(s.d_out_finite, copied_rows * s.v_padded);
+    for (T** array : {&s.d_x_pairs, &s.p_columns, &s.d_x_columns}) arena.allocate(*array, paired_rows * s.stride);
+    arena.allocate(s.q_columns, paired_rows * s.qk_padded);
+    arena.allocate(s.d_out_columns, paired_rows * s.v_padded);
     arena.allocate(s.softcap_derivative, s.stride);
     for (T** array : {&s.shift, &s.lse, &s.inverse, &s.delta}) arena.allocate(*array, s.row_count);
     arena.allocate(s.sink, task.sink.data != nullptr ? s.row_count : 0);

@@ -18,7 +18,8 @@ POLYHEAD_INLINE RowSums<T> first_sums(const BackwardTask& task, const BackwardSc
   return sums;
 }
 
-template <class T>
+// Operand: what q, k, v and d_out are multiplied as, T or bfloat16 pairs.
+template <class T, class Operand = T>
 struct TileStrip {
   // A strip of rows, which begins at row `begin` of the query block from first_of_block on, within the key block from first_of_keys on. The
   // arrays stay uninitialised: clearing 2 KiB per strip is measurable.
@@ -46,24 +47,24 @@ struct TileStrip {
 
 // x = products of `Rows` rows of the strip, from `row` on, with the keys of a panel, from `begin` on. `rows` holds the query block's q or
 // d_out.
-template <int Rows, int Columns, class T>
-POLYHEAD_INLINE void multiply_keys(const TileStrip<T>& strip, T* rows, std::int64_t stride, const T* panels, std::int64_t depth, int row,
+template <int Rows, int Columns, class T, class Operand>
+POLYHEAD_INLINE void multiply_keys(const TileStrip<T, Operand>& strip, T* rows, std::int64_t stride, const T* panels, std::int64_t depth, int row,
                                    std::int64_t panel, std::int64_t begin, Vector<T> (&x)[Rows][Columns]) {
-  sum_tile<Rows, Columns, false, From::second_cache, T>({.depth = depth,
-                                                         .a = strip.of_block(rows, stride),
-                                                         .a_stride = stride,
-                                                         .b = panels + panel * depth + (begin - panel),
-                                                         .b_stride = kPanelKeys<T>},
-                                                        row, 0, x);
+  sum_tile<Rows, Columns, false, From::second_cache, T, Operand>({.depth = depth,
+                                                                  .a = reinterpret_cast<const Operand*>(strip.of_block(rows, stride)),
+                                                                  .a_stride = stride,
+                                                                  .b = reinterpret_cast<const Operand*>(panels) + panel * depth + (begin - panel),
+                                                                  .b_stride = kPanelKeys<T>},
+                                                                 row, 0, x);
 }
 
-template <int Rows, int Columns, bool kBias, bool kMasks, class T>
-POLYHEAD_INLINE void find_probabilities(const TileStrip<T>& strip, int row, std::int64_t panel, std::int64_t begin) {
+template <int Rows, int Columns, bool kBias, bool kMasks, class T, class Operand>
+POLYHEAD_INLINE void find_probabilities(const TileStrip<T, Operand>& strip, int row, std::int64_t panel, std::int64_t begin) {
   constexpr int kWidth = kLanes<T>;
   const BackwardScratch<T>& s = strip.s;
   if constexpr (kBias) strip.operands.template fetch_bias<Rows>(row, begin - panel);
   Vector<T> x[Rows][Columns];
-  multiply_keys(strip, s.q, s.qk_padded, s.k_panels, strip.task.qk_width, row, panel, begin, x);
+  multiply_keys(strip, s.q, s.q_stride, s.k_panels, s.qk_depth, row, panel, begin, x);
   if constexpr (kBias || kMasks) {
 #pragma GCC unroll 16
     for (int i = 0; i < Rows; ++i) {
@@ -85,12 +86,12 @@ POLYHEAD_INLINE void find_probabilities(const TileStrip<T>& strip, int row, std:
   }
 }
 
-template <int Rows, int Columns, bool kWhole, class T>
-POLYHEAD_INLINE void differentiate_tile(TileStrip<T>& strip, int row, std::int64_t panel, std::int64_t begin) {
+template <int Rows, int Columns, bool kWhole, class T, class Operand>
+POLYHEAD_INLINE void differentiate_tile(TileStrip<T, Operand>& strip, int row, std::int64_t panel, std::int64_t begin) {
   constexpr int kWidth = kLanes<T>;
   const BackwardScratch<T>& s = strip.s;
   Vector<T> d_p[Rows][Columns];
-  multiply_keys(strip, s.d_out, s.v_padded, s.v_panels, strip.task.v_width, row, panel, begin, d_p);
+  multiply_keys(strip, s.d_out, s.d_out_stride, s.v_panels, s.v_depth, row, panel, begin, d_p);
   const T *p = strip.of_block(s.p, s.stride) + row * s.stride + begin, *delta = s.delta + strip.first + row;
   T* d_score = strip.of_block(s.d_x, s.stride) + row * s.stride + begin;
 #pragma GCC unroll 16
@@ -115,8 +116,8 @@ POLYHEAD_INLINE void for_each_rows(int rows, const F& f) {
   for (; row < rows; ++row) f.template operator()<1>(row);
 }
 
-template <bool kBias, bool kMasks, class T>
-void differentiate_panels(TileStrip<T>& strip, KeyRange keys, bool add_up) {
+template <bool kBias, bool kMasks, class T, class Operand>
+void differentiate_panels(TileStrip<T, Operand>& strip, KeyRange keys, bool add_up) {
   for_each_panel<T>(keys.first, keys.last, [&](std::int64_t panel, std::int64_t begin, int vectors) {
     BlockKind block = BlockKind::full;
     if constexpr (kMasks) block = strip.blocks.at(strip.first_key + panel);
@@ -141,8 +142,8 @@ void differentiate_panels(TileStrip<T>& strip, KeyRange keys, bool add_up) {
 }
 
 // Computes p and d_score of the strip for `keys`, the range that its rows attend to.
-template <class T>
-void differentiate_tiles(TileStrip<T>& strip, KeyRange keys) {
+template <class T, class Operand>
+void differentiate_tiles(TileStrip<T, Operand>& strip, KeyRange keys) {
   strip.inner = {0, strip.s.keys};
   bool add_up = false;
   for (int i = 0; i < strip.rows; ++i) {

@@ -138,6 +138,7 @@ std::string facts_of_forward(const ForwardProblem& p) {
   return cat("kernel: ", current_kernels().name, ", blocks of ", items.most_rows, " queries, ", items.count(), " of them",
              items.split() ? cat(", each with its keys in ", items.key_splits, " splits") : std::string(), "\n", "scratch: ", bytes,
              " bytes per thread", items.split() ? cat(" and ", partials, " for all splits") : std::string(), "\n",
+             largest.native ? "products: bfloat16 pairs\n" : "",
              current_kernels().sdpa.reads_stored_values(largest) ? "few rows: keys and values are multiplied as they are stored\n" : "",
              p.attention_weights ? "attention weights: from the same pass\n" : "");
 }

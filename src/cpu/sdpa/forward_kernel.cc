@@ -10,6 +10,7 @@
 // each, and the blocks are joined in their order, here or in merge_kernel.cc.
 #include "cpu/sdpa/attention_weight_rows.h"
 #include "cpu/sdpa/forward_operands.h"
+#include "cpu/sdpa/forward_bf16.h"
 #include "cpu/sdpa/kernels.h"
 #include "cpu/sdpa/online_softmax.h"
 #include "cpu/sdpa/strip_blocks.h"
@@ -17,7 +18,8 @@
 namespace polyhead::cpu::POLYHEAD_ISA {
 namespace {
 
-template <class T>
+// Operand: what q, k and v are multiplied as, T or bfloat16 pairs.
+template <class T, class Operand = T>
 class Forward {
  public:
   Forward(const ForwardTask& task, void* memory)
@@ -41,6 +43,8 @@ class Forward {
 
  private:
   static constexpr int kWidth = kLanes<T>, kPanel = kPanelKeys<T>;
+  static constexpr bool kNative = std::is_same_v<Operand, Bf16Pair>;
+  static constexpr std::int64_t kKeysPerTerm = kNative ? 2 : 1;  // of the product with v
 
   // Computes the rows [first_row, end) in one pass over all keys.
   void run_pass(std::int64_t first_row, std::int64_t end) {
@@ -134,40 +138,64 @@ class Forward {
     }
     begin_ = keys.first / kWidth * kWidth;
     exponentiate_strip(rows, keys);
-    T l[kStripRows + kWidth], earlier[kStripRows + kWidth], own[kStripRows + kWidth];
+    T l[kStripRows + kWidth], earlier[kStripRows + kWidth], own[kStripRows + kWidth], correction[kNative ? kStripRows : 1];
     softmax_.add_up(strip_, rows, l);
     if (attention_weights_.wanted()) store_exponentials(rows, l);
     const bool joined = join_sums(rows, l, earlier, own);
-    for (int i = 0; i < rows && task_.dropout; ++i) drop(i);
+    if constexpr (kNative) {
+      round_strip(rows, keys, l, correction);
+    } else {
+      for (int i = 0; i < rows && task_.dropout; ++i) drop(i);
+    }
     operands_.fetch_queries(strip_ + strip_rows_, strip_rows_);
     // The product with v is summed from zero for each key block and then added to o, so the error grows with the number of blocks, not of
     // keys.
     T divisor[kStripRows + kWidth], reciprocal[kStripRows + kWidth];
     bool finish = last && !non_finite_ && in_place_ && s_.rows[strip_ + rows - 1].head == s_.rows[strip_].head;
     if (finish) find_divisors<T>(task_, rows, s_.l + strip_, divisor, reciprocal);  // these divisions end while the product runs
-    Product<T> values{.depth = keys.last - keys.first,
-                      .a = s_.scores + keys.first,
-                      .a_stride = s_.stride,
-                      .b = operands_.v() + keys.first * s_.v_padded,
-                      .b_stride = s_.v_padded,
-                      .c = sums_of(strip_),
-                      .c_stride = sums_stride_,
-                      .earlier = joined ? earlier : nullptr,
-                      .own = own};
+    const std::int64_t first_term = keys.first / kKeysPerTerm;  // an odd first key has 0 beside it
+    Product<T, Operand> values{.depth = (keys.last + kKeysPerTerm - 1) / kKeysPerTerm - first_term,
+                               .a = weights_of_values() + first_term,
+                               .a_stride = s_.stride / kKeysPerTerm,
+                               .b = operands_.v() + first_term * s_.v_padded,
+                               .b_stride = s_.v_padded,
+                               .c = sums_of(strip_),
+                               .c_stride = sums_stride_,
+                               .earlier = joined ? earlier : nullptr,
+                               .own = own,
+                               .correction = kNative ? correction : nullptr};
     if (finish) {
       const Row& row = s_.rows[strip_];
       values.quotient = static_cast<T*>(task_.out.data) + row.head * task_.out.head + row.query * task_.out.row;
       values.quotient_stride = task_.out.row, values.divisor = divisor, values.reciprocal = reciprocal;
     }
     if (reads_stored_values<T>(task_)) {
-      finish = operands_.multiply_stored_values(values, keys.first, rows);
+      finish = operands_.multiply_stored_values(values, keys, rows);
       non_finite_ |= !operands_.finite();
     } else {
-      multiply<false, From::second_cache, T>(values, rows, static_cast<int>(s_.v_padded / kWidth));
+      multiply<false, From::second_cache>(values, rows, static_cast<int>(s_.v_padded / kWidth));
     }
     if (!operands_.finite()) add_non_finite_values(rows, joined ? own : nullptr);
     return finish;
   }
+
+  // Rounds the strip's exponentials, divided by the largest of their row, to bfloat16 pairs: the largest is 1 without rounding. `correction`
+  // gets l / (sum of the rounded exponentials), by which the product with v is multiplied: a rounding that all weights have in common cancels. l: the exact sums.
+  void round_strip(int rows, KeyRange keys, const T* l, T* correction) {
+    for (int i = 0; i < rows; ++i) {
+      const std::int64_t end = round_up(keys.last, kWidth);
+      T* const p = s_.scores + i * s_.stride;
+      const T largest = largest_of(p, begin_, end), factor = largest > 0 && largest * T{0} == 0 ? 1 / largest : T{1};
+      const T ratio = l[i] / round_to_bf16(p, begin_, end, factor, weights_of_values() + i * s_.stride / 2);
+      correction[i] = ratio * T{0} == 0 ? ratio : T{1};
+      if (!task_.dropout) continue;
+      drop(i);
+      round_to_bf16(p, begin_, end, factor, weights_of_values() + i * s_.stride / 2);
+    }
+  }
+
+  // The strip's exponentials as factors of v.
+  Operand* weights_of_values() const { return reinterpret_cast<Operand*>(kNative ? s_.bf16_pairs : s_.scores); }
 
   // Joins m and l of the strip's rows with those of their earlier key blocks. Returns whether there are any, and if so their factors. The
   // key blocks of a split are stored as they are.
@@ -250,7 +278,7 @@ class Forward {
     if (Columns == kTileVectors && operands_.multiply_stored_keys(operands_.q(strip_), row == 0 ? rows_ : 0, panel, scores, s_.stride)) {
       for_each_vector<Rows, Columns, T>(x, [&](int i, int j, Vector<T>& value) { value = load_vector(scores + i * s_.stride + j); });
     } else {
-      sum_tile<Rows, Columns, false, From::second_cache, T>({.depth = task_.qk_width,
+      sum_tile<Rows, Columns, false, From::second_cache, T, Operand>({.depth = s_.depth,
                                                              .a = operands_.q(strip_),
                                                              .a_stride = operands_.q_stride(),
                                                              .b = operands_.k_panel(panel) + (begin - panel),
@@ -412,7 +440,7 @@ class Forward {
   const Scores scores_;
   Scratch<T> s_;
   std::int64_t sums_stride_;  // between rows of o
-  ForwardOperands<T> operands_{task_, scale_.power, s_};
+  std::conditional_t<kNative, Bf16Operands, ForwardOperands<T>> operands_{task_, scale_.power, s_};
   AttentionWeightRows<T> attention_weights_{task_, score_exp_of(task_, scale_), s_};
   KeyRange task_keys_{0, 0};
   bool non_finite_ = false;  // v has NaN or infinities in this or an earlier key block
@@ -433,7 +461,38 @@ bool reads_stored(const ForwardTask& task) {
 
 }  // namespace
 
+#ifdef POLYHEAD_BASE_ISA
+
+// Pairs here, all other tasks by the base.
+}  // namespace polyhead::cpu::POLYHEAD_ISA
+namespace polyhead::cpu::POLYHEAD_BASE_ISA {
 extern const ForwardKernels forward_kernels;
-constinit const ForwardKernels forward_kernels = {scratch_bytes<Scratch, ForwardTask>, run_kernel<Forward, ForwardTask>, reads_stored};
+}
+namespace polyhead::cpu::POLYHEAD_ISA {
+namespace {
+
+std::int64_t scratch_of(const ForwardTask& task) {
+  if (!task.native) return POLYHEAD_BASE_ISA::forward_kernels.forward_scratch(task);
+  Scratch<float> scratch;
+  return Scratch<float>::layout(task, nullptr, scratch);
+}
+void run(const ForwardTask& task, void* memory) {
+  task.native ? Forward<float, Bf16Pair>(task, memory).run() : POLYHEAD_BASE_ISA::forward_kernels.forward(task, memory);
+}
+
+}  // namespace
+
+extern const ForwardKernels forward_kernels;
+constinit const ForwardKernels forward_kernels = {true, scratch_of, run, reads_stored};
+
+#else
+
+template <class T>
+using PlainForward = Forward<T>;
+
+extern const ForwardKernels forward_kernels;
+constinit const ForwardKernels forward_kernels = {false, scratch_bytes<Scratch, ForwardTask>, run_kernel<PlainForward, ForwardTask>, reads_stored};
+
+#endif
 
 }  // namespace polyhead::cpu::POLYHEAD_ISA

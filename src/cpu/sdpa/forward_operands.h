@@ -7,6 +7,28 @@
 namespace polyhead::cpu::POLYHEAD_ISA {
 namespace {
 
+// Computes a product with v as it is stored by multiply(product, only_finite). If a result is not finite, c is computed again without the NaN and
+// infinities of v, and `finite` becomes false. c / divisor must not be wanted in that case: returns whether it was stored.
+template <class T, class Operand, class F>
+bool multiply_unless_non_finite(const ForwardTask& task, const Scratch<T>& s, const Product<T, Operand>& product, int rows, bool& finite, const F& multiply) {
+  const auto copy_vectors = [&](const T* from, T* to) {
+    for (std::int64_t d = 0; d < task.v_width; d += kLanes<T>) store_vector<T>(load_vector(from + d), to + d);
+  };
+  const bool replaces = product.earlier != nullptr && product.quotient == nullptr;
+  for (int i = 0; i < rows && replaces; ++i) copy_vectors(product.c + i * product.c_stride, s.joined + i * task.v_width);
+  multiply(product, false);
+  for (int i = 0; i < rows; ++i) {
+    finite &= all_finite(product.quotient != nullptr ? product.quotient + i * product.quotient_stride : product.c + i * product.c_stride,
+                         task.v_width);
+  }
+  if (finite) return product.quotient != nullptr;
+  for (int i = 0; i < rows && replaces; ++i) copy_vectors(s.joined + i * task.v_width, product.c + i * product.c_stride);
+  Product<T, Operand> sums = product;
+  sums.quotient = nullptr;
+  multiply(sums, true);
+  return false;
+}
+
 template <class T>
 class ForwardOperands {
  public:
@@ -57,22 +79,10 @@ class ForwardOperands {
     });
   }
 
-  // The product with the values from key `key` of the block on, read as they are stored. If a result is not finite, c is computed again
-  // without the NaN and infinities of v, and finite() is false. c / divisor must not be wanted in that case: returns whether it was stored.
-  bool multiply_stored_values(const Product<T>& product, std::int64_t key, int rows) {
-    const bool replaces = product.earlier != nullptr && product.quotient == nullptr;
-    for (int i = 0; i < rows && replaces; ++i) copy_vectors(product.c + i * product.c_stride, s_->joined + i * task_.v_width);
-    multiply_stored_values(product, key, rows, false);
-    for (int i = 0; i < rows; ++i) {
-      finite_ &= all_finite(product.quotient != nullptr ? product.quotient + i * product.quotient_stride : product.c + i * product.c_stride,
-                            task_.v_width);
-    }
-    if (finite_) return product.quotient != nullptr;
-    for (int i = 0; i < rows && replaces; ++i) copy_vectors(s_->joined + i * task_.v_width, product.c + i * product.c_stride);
-    Product<T> sums = product;
-    sums.quotient = nullptr;
-    multiply_stored_values(sums, key, rows, true);
-    return false;
+  // The product with the values of these keys of the block, read as they are stored (multiply_unless_non_finite). Returns whether c / divisor was stored.
+  bool multiply_stored_values(const Product<T>& product, KeyRange keys, int rows) {
+    return multiply_unless_non_finite(task_, *s_, product, rows, finite_,
+                                      [&](const Product<T>& sums, bool only_finite) { multiply_stored_values(sums, keys.first, rows, only_finite); });
   }
 
   // Loads k and v of the keys first + `block`. again: an earlier pass has packed them and they are still in memory.
@@ -153,10 +163,6 @@ class ForwardOperands {
                                    .b_scale_stride = scales.stride},
                                   rows, task_.v_width, only_finite);
     });
-  }
-
-  void copy_vectors(const T* from, T* to) const {
-    for (std::int64_t d = 0; d < task_.v_width; d += kWidth) store_vector<T>(load_vector(from + d), to + d);
   }
 
   const T* values_at(std::int64_t key) const { return static_cast<const T*>(task_.v.data) + key * task_.v.row; }

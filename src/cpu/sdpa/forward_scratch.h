@@ -57,7 +57,8 @@ bool reads_stored_values(const ForwardTask& task) {
 
 template <class T>
 struct Scratch {
-  T *q, *k, *v, *lines, *scores, *o, *weights;
+  T *q, *k, *v, *lines, *scores, *o, *weights;  // q, k and v: of T, or of bfloat16 pairs, which are as wide as float32
+  T* bf16_pairs;                                // the strip's exponentials as pairs, half as far apart as in `scores`
   T* joined;  // if reads_stored_values(): o before a key block is joined
   // Per row, of the current key block: its reference, the largest score for that reference, sums by lane.
   T *reference, *limit, *sums;
@@ -69,12 +70,14 @@ struct Scratch {
   std::uint8_t *bytes, *started;  // mask or keep bytes of a row; 1 if o of a strip has been written
   std::uint8_t* finite;           // 1 if v of a key block is finite
   std::int64_t v_padded, keys, stride, attention_weights_stride;
+  std::int64_t depth;  // terms of <q, k>: its width, or the bfloat16 pairs of it
   std::int64_t pass_rows;  // rows of one pass over the keys
   bool keeps_keys;         // packed key blocks are kept for the next pass
 
   static std::int64_t layout(const ForwardTask& task, void* memory, Scratch& s) {
     constexpr std::int64_t kWidth = kLanes<T>;
     s.v_padded = round_up(task.v_width, kWidth);
+    s.depth = task.native ? bf16_pairs_of(task.qk_width) : task.qk_width;
     s.keys = key_block<T>(task);
     s.stride = score_stride<T>(s.keys);
     const bool weights = task.attention_weights.data != nullptr;
@@ -83,11 +86,12 @@ struct Scratch {
     const std::int64_t kept = s.keeps_keys ? round_up(task.keys, s.keys) : s.keys;
     s.attention_weights_stride = score_stride<T>(round_up(task.keys, kWidth));
     Arena arena(memory);
-    arena.allocate(s.q, task.rows * task.qk_width);
-    arena.allocate(s.k, (few_rows<T>(task) ? smaller(kept, kTileVectors * kWidth) : kept) * task.qk_width);
-    arena.allocate(s.v, reads_stored_values<T>(task) ? 0 : kept * s.v_padded);
+    arena.allocate(s.q, task.rows * s.depth);
+    arena.allocate(s.k, (few_rows<T>(task) ? smaller(kept, kTileVectors * kWidth) : kept) * s.depth);
+    arena.allocate(s.v, (reads_stored_values<T>(task) ? 0 : task.native ? kept / 2 : kept) * s.v_padded);
     arena.allocate(s.lines, kWidth * task.qk_width);
     arena.allocate(s.scores, smaller(strip_rows<T>(task), task.rows) * s.stride);
+    arena.allocate(s.bf16_pairs, task.native ? smaller(strip_rows<T>(task), task.rows) * s.stride / 2 : 0);
     arena.allocate(s.o, task.rows * s.v_padded);
     arena.allocate(s.joined, reads_stored_values<T>(task) ? task.rows * s.v_padded : 0);
     arena.allocate(s.reference, task.rows + kWidth);  // these are read in whole vectors from any strip's first row on

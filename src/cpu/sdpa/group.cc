@@ -6,6 +6,7 @@
 #include "core/philox.h"
 #include "core/text.h"
 #include "cpu/sdpa/sdpa.h"
+#include "cpu/select.h"
 
 namespace polyhead::cpu {
 
@@ -18,6 +19,7 @@ std::string declines(const Problem& problem) {
 
 void set_sizes(const Problem& problem, HeadGroup& group) {
   group.dtype = problem.dtype, group.key_dtype = problem.key_dtype;
+  group.native = problem.native && current_kernels().sdpa.native;
   group.bias_dtype = problem.relative_bias ? problem.relative_bias.dtype() : problem.dtype;
   group.heads = problem.heads / problem.kv_heads, group.qk_width = problem.qk_width, group.v_width = problem.v_width;
   if (problem.scale != 0) {

@@ -6,6 +6,7 @@
 namespace polyhead::cpu {
 
 struct ForwardKernels {
+  bool native = false;  // whether this set has products of bfloat16 pairs: HeadGroup::native
   // Bytes of scratch that one call of `forward` needs, aligned to a cache line. The kernel allocates no other memory.
   std::int64_t (*forward_scratch)(const ForwardTask& task);
   void (*forward)(const ForwardTask& task, void* scratch);

@@ -46,29 +46,28 @@ struct StoredRows {
         available(rows_from_here) {}
 };
 
-// Calls f(d, x) for elements d = 0, 1, ... of kLanes contiguous rows from row `first` on: x has element d of each row. Narrow storage is
-// transposed in words of 32 bits, which hold several elements. Returns the number of elements; the caller handles those that do not fill a vector.
+// Elements of Storage in a word of 32 bits, or 1 if they are of the compute type.
+template <class T, class Storage>
+inline constexpr int kWordElements = static_cast<int>(sizeof(T) / sizeof(Storage));
+
+// Calls f(i, x) for words i = 0, 1, ... of kLanes contiguous rows from row `first` on: x has word i of each row, multiplied by rows.factor if it is an
+// element of T. Returns the number of words; the caller handles those that do not fill a vector.
 template <class T, class Storage, class F>
-POLYHEAD_INLINE std::int64_t transpose_rows(const StoredRows<T, Storage>& rows, std::int64_t first, const F& f) {
-  constexpr int kWidth = kLanes<T>, kElements = static_cast<int>(sizeof(T) / sizeof(Storage)), kStep = kWidth * kElements;
-  constexpr bool kScaled = std::is_same_v<Storage, std::int8_t>;
+POLYHEAD_INLINE std::int64_t transpose_words(const StoredRows<T, Storage>& rows, std::int64_t first, const F& f) {
+  constexpr int kWidth = kLanes<T>, kElements = kWordElements<T, Storage>;
   using Word = std::conditional_t<kElements == 1, T, std::int32_t>;
   // Prefetch from memory into the second-level cache 32 KiB ahead, and from there the next rows: the hardware follows fewer streams than a
   // vector has lanes.
   constexpr std::int64_t kFarBytes = 32768;
   const std::int64_t near = kWidth, far = kFarBytes / larger(1, rows.width * static_cast<std::int64_t>(sizeof(Storage)));
   const bool fetches_near = first + near + kWidth <= rows.available, fetches_far = first + far + kWidth <= rows.available;
-  Vector<T> scale{};
-  if constexpr (kScaled) {
-    for (int i = 0; i < kWidth; ++i) scale[i] = rows.scales.of(first + i, 1) * rows.factor;
-  }
   const Storage* const from = rows.data + first * rows.row_stride;
-  std::int64_t d = 0;
-  for (; d + kStep <= rows.width; d += kStep) {
+  std::int64_t word = 0;
+  for (; (word + kWidth) * kElements <= rows.width; word += kWidth) {
     Vector<Word> x[kWidth];
 #pragma GCC unroll 16
     for (int i = 0; i < kWidth; ++i) {
-      const Storage* const row = from + i * rows.row_stride + d;
+      const Storage* const row = from + i * rows.row_stride + word * kElements;
       __builtin_memcpy(&x[i], row, sizeof x[i]);
       if constexpr (kElements == 1) x[i] *= rows.factor;
       if (fetches_near) __builtin_prefetch(row + near * rows.row_stride);
@@ -76,20 +75,33 @@ POLYHEAD_INLINE std::int64_t transpose_rows(const StoredRows<T, Storage>& rows, 
     }
     transpose<Word>(x);
 #pragma GCC unroll 16
-    for (int i = 0; i < kWidth; ++i) {
-      if constexpr (kElements == 1) {
-        f(d + i, x[i]);
-      } else {
-        [&]<int... e>(std::integer_sequence<int, e...>) __attribute__((always_inline)) {
-          const auto widened = [&](int element, Vector<T> y) __attribute__((always_inline)) {
-            f(d + i * kElements + element, kScaled ? y * scale : y * rows.factor);
-          };
-          (widened(e, Narrow<Storage>::template of_word<e>(x[i])), ...);
-        }(std::make_integer_sequence<int, kElements>{});
-      }
-    }
+    for (int i = 0; i < kWidth; ++i) f(word + i, x[i]);
   }
-  return d;
+  return word;
+}
+
+// Calls f(d, x) for elements d = 0, 1, ... of kLanes contiguous rows from row `first` on: x has element d of each row. Narrow storage is
+// transposed in words, which hold several elements. Returns the number of elements; the caller handles those that do not fill a vector.
+template <class T, class Storage, class F>
+POLYHEAD_INLINE std::int64_t transpose_rows(const StoredRows<T, Storage>& rows, std::int64_t first, const F& f) {
+  constexpr int kWidth = kLanes<T>, kElements = kWordElements<T, Storage>;
+  constexpr bool kScaled = std::is_same_v<Storage, std::int8_t>;
+  Vector<T> scale{};
+  if constexpr (kScaled) {
+    for (int i = 0; i < kWidth; ++i) scale[i] = rows.scales.of(first + i, 1) * rows.factor;
+  }
+  return kElements * transpose_words(rows, first, [&](std::int64_t word, auto x) __attribute__((always_inline)) {
+    if constexpr (kElements == 1) {
+      f(word, x);
+    } else {
+      [&]<int... e>(std::integer_sequence<int, e...>) __attribute__((always_inline)) {
+        const auto widened = [&](int element, Vector<T> y) __attribute__((always_inline)) {
+          f(word * kElements + element, kScaled ? y * scale : y * rows.factor);
+        };
+        (widened(e, Narrow<Storage>::template of_word<e>(x)), ...);
+      }(std::make_integer_sequence<int, kElements>{});
+    }
+  });
 }
 
 // Packs `count` rows into panels [panel, width, kPanelKeys]. The last vector of keys is padded with 0. `lines` is scratch of kLanes rows.

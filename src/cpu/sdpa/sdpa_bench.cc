@@ -7,9 +7,9 @@
 #include "polyhead/sdpa.h"
 #include "support/random.h"
 
-#define POLYHEAD_ISA_ROW(name, needs) \
-  namespace polyhead::cpu::name {     \
-  double fma_roof(double seconds);    \
+#define POLYHEAD_ISA_ROW(name, base, needs) \
+  namespace polyhead::cpu::base {           \
+  double fma_roof(double seconds);          \
   }
 #include "cpu/isa_rows.h"
 #undef POLYHEAD_ISA_ROW
@@ -19,7 +19,7 @@ namespace {
 
 using test::Random;
 
-#define POLYHEAD_ISA_ROW(name, needs) {#name, cpu::name::fma_roof},
+#define POLYHEAD_ISA_ROW(name, base, needs) {#name, cpu::base::fma_roof},
 constexpr std::pair<std::string_view, double (*)(double seconds)> kRoofs[] = {
 #include "cpu/isa_rows.h"
 };

@@ -23,6 +23,7 @@ using MutablePlane = BasicPlane<void>;
 struct HeadGroup : KeySet {
   DType dtype = DType::f32;      // of q and the outputs
   DType key_dtype = DType::f32;  // of k and v
+  bool native = false;            // products of bfloat16 pairs (cpu/bf16_pairs.h): p, and d_score in the backward pass, are rounded to bfloat16 for them
   std::int64_t heads = 0, qk_width = 0, v_width = 0;
   double scale_power = 1, scale_factor = 1;  // their product is the scale: +-2^n or 0, and a factor in [1, 2)
   double softcap = 0;

@@ -1,0 +1,165 @@
+// q, k and v of bfloat16 as pairs (cpu/bf16_pairs.h), in the order in which the forward tiles read them: the counterpart of forward_operands.h. For kernel
+// sources only.
+#pragma once
+
+#include "cpu/sdpa/forward_operands.h"
+
+namespace polyhead::cpu::POLYHEAD_ISA {
+namespace {
+
+// Values as they are stored, two keys to a term. Keys outside of `keys` count as 0.
+struct StoredBf16Values {
+  const bf16* data;  // of key 0
+  std::int64_t stride;
+  KeyRange keys;
+  const bf16* zeros;  // a row
+
+  const bf16* row(std::int64_t key) const { return key >= keys.first && key < keys.last ? data + key * stride : zeros; }
+};
+
+// The counterpart of multiply_wide_rows() for pairs: computes the columns [column, end) of c.
+template <int Rows, bool kFinite>
+void multiply_value_rows(const Product<float, Bf16Pair>& product, const StoredBf16Values& values, int row, std::int64_t column, std::int64_t end) {
+  constexpr int kWidth = kLanes<float>;
+  constexpr std::int64_t kTile = kTileVectors * kWidth, kTerms = 16384 / (kWideColumns<float> * 4), kNear = 64, kFar = 256;  // prefetched so many keys ahead
+  struct Tile {
+    Vector<float> sums[Rows][kTileVectors];
+  } tiles[kWideColumns<float> / kTile] = {};
+  for (std::int64_t term = 0; term < product.depth; term += kTerms) {
+    const std::int64_t last = smaller(term + kTerms, product.depth);
+    Tile* tile = tiles;
+    for (std::int64_t j = column; j < end; j += kTile, ++tile) {
+      Tile in_registers = *tile;
+      for (std::int64_t i = term; i < last; ++i) {
+        const std::int64_t key = values.keys.first / 2 * 2 + 2 * i;
+        const bf16 *first = values.row(key) + j, *second = values.row(key + 1) + j;
+#pragma GCC unroll 2
+        for (int line = 0; line < kTile; line += 32) {
+          __builtin_prefetch(first + kNear * values.stride + line), __builtin_prefetch(second + kNear * values.stride + line);
+          __builtin_prefetch(first + kFar * values.stride + line, 0, 2), __builtin_prefetch(second + kFar * values.stride + line, 0, 2);
+        }
+        Vector<std::int32_t> pairs[kTileVectors], non_finite{};
+#pragma GCC unroll 4
+        for (int v = 0; v < kTileVectors; ++v) {
+          pairs[v] = load_shorts(&first[v * kWidth].bits) | load_shorts(&second[v * kWidth].bits) << 16;
+          if constexpr (kFinite) pairs[v] = finite_halves(pairs[v], non_finite);
+        }
+#pragma GCC unroll 16
+        for (int r = 0; r < Rows; ++r) {
+          const Vector<std::int32_t> p = broadcast_factor(product.a[(row + r) * product.a_stride + i]);
+#pragma GCC unroll 4
+          for (int v = 0; v < kTileVectors; ++v) add_product<float>(in_registers.sums[r][v], p, pairs[v]);
+        }
+      }
+      *tile = in_registers;
+    }
+  }
+  for (Tile* tile = tiles; column < end; column += kTile, ++tile) store_tile(product, row, column, tile->sums);
+}
+
+class Bf16Operands {
+ public:
+  // q_factor: a power of two, by which q is multiplied.
+  Bf16Operands(const ForwardTask& task, float q_factor, const Scratch<float>& scratch) : task_(task), q_factor_(q_factor), s_(&scratch) {}
+
+  const Bf16Pair* q(std::int64_t row) const { return words(s_->q) + row * s_->depth; }
+  std::int64_t q_stride() const { return s_->depth; }
+  const Bf16Pair* v() const { return v_; }
+  bool finite() const { return finite_; }  // false: NaN and infinities of the block's v are replaced by 0
+
+  void load_queries() {
+    for (std::int64_t i = 0; i < task_.rows; ++i)
+      pack_bf16_neighbours(row_of(task_.q, static_cast<const bf16*>(task_.q.data), s_->rows[i]), task_.q.column, task_.qk_width, q_factor_, words(s_->q) + i * s_->depth);
+  }
+
+  // The panel of the key block from key `panel` on. With few rows it is packed now and stays in the first-level cache until the next.
+  const Bf16Pair* k_panel(std::int64_t panel) {
+    if (!few_rows<float>(task_)) return k_ + panel * s_->depth;
+    pack_keys(panel, smaller(kPanel, block_.last - panel), words(s_->k));
+    return words(s_->k);
+  }
+
+  // Loads k and v of the keys first + `block`. again: an earlier pass has packed them and they are still in memory.
+  void load_keys(std::int64_t first, KeyRange block, bool again) {
+    first_ = first, block_ = block;
+    const std::int64_t from = block.first / kPanel * kPanel, place = s_->keeps_keys ? first : 0, count = block.last - from;
+    k_ = words(s_->k) + place * s_->depth;
+    Bf16Pair* const v = words(s_->v) + place / 2 * s_->v_padded;
+    std::uint8_t& all_of_block = s_->finite[place / s_->keys];
+    if (!again) {
+      if (!few_rows<float>(task_)) pack_keys(from, count, words(s_->k) + (place + from) * s_->depth);
+      if (reads_stored_values<float>(task_)) {
+        clear(s_->v, 0, bf16_pairs_of(s_->v_padded));  // StoredBf16Values::zeros
+        all_of_block = 1;
+      } else {
+        const bool ready = pack_bf16_rows(values_at(first + from), task_.v.row, task_.v.column, count, task_.v_width, s_->v_padded, v + from / 2 * s_->v_padded);
+        all_of_block = ready ? 1 : 0;
+      }
+    }
+    finite_ = all_of_block != 0;
+    v_ = v;
+  }
+
+  // With few rows: c = q k^T of `rows` rows with a whole panel of the block, from the keys as they are stored. Returns false if the panel must be
+  // packed. rows 0 only asks.
+  bool multiply_stored_keys(const Bf16Pair* q, int rows, std::int64_t panel, float* c, std::int64_t c_stride) const {
+    if (!few_rows<float>(task_) || task_.k.column != 1 || panel + kPanel > block_.last || task_.qk_width % (2 * kWidth) != 0) return false;
+    for_each_tile(rows, [&](int row, auto count) {
+      if (rows > 0) multiply_keys<count()>(first_ + panel, q + row * q_stride(), c + row * c_stride, c_stride);
+    });
+    return true;
+  }
+
+  // The product with the values of these keys of the block, read as they are stored. Returns whether c / divisor was stored.
+  bool multiply_stored_values(const Product<float, Bf16Pair>& product, KeyRange keys, int rows) {
+    const StoredBf16Values values{values_at(first_), task_.v.row, keys, reinterpret_cast<const bf16*>(s_->v)};
+    return multiply_unless_non_finite(task_, *s_, product, rows, finite_, [&](const Product<float, Bf16Pair>& sums, bool only_finite) {
+      for (std::int64_t column = 0; column < task_.v_width; column += kWideColumns<float>) {
+        const std::int64_t end = smaller(column + kWideColumns<float>, task_.v_width);
+        for_each_tile(rows, [&](int row, auto count) {
+          only_finite ? multiply_value_rows<count(), true>(sums, values, row, column, end) : multiply_value_rows<count(), false>(sums, values, row, column, end);
+        });
+      }
+    });
+  }
+
+  void fetch_queries(std::int64_t, int) const {}
+
+ private:
+  static constexpr int kWidth = kLanes<float>;
+  static constexpr std::int64_t kPanel = kPanelKeys<float>;
+
+  static Bf16Pair* words(float* array) { return reinterpret_cast<Bf16Pair*>(array); }
+
+  const bf16* values_at(std::int64_t key) const { return static_cast<const bf16*>(task_.v.data) + key * task_.v.row; }
+
+  // Keys are transposed and multiplied in registers: a packed panel fills the first-level cache and is read only once.
+  template <int Rows>
+  __attribute__((noinline)) void multiply_keys(std::int64_t first, const Bf16Pair* q, float* c, std::int64_t c_stride) const {
+    const StoredRows<float, bf16> keys(static_cast<const bf16*>(task_.k.data) + first * task_.k.row, task_.k, task_.qk_width, task_.keys - first, 1);
+    for (int key = 0; key < kPanel; key += kWidth) {
+      Vector<float> sums[Rows] = {};
+      transpose_words(keys, key, [&](std::int64_t i, Vector<std::int32_t> x) __attribute__((always_inline)) {
+#pragma GCC unroll 16
+        for (int r = 0; r < Rows; ++r) add_product<float>(sums[r], broadcast_factor(q[r * q_stride() + i]), x);
+      });
+      for (int r = 0; r < Rows; ++r) store_vector<float>(sums[r], c + r * c_stride + key);
+    }
+  }
+
+  __attribute__((noinline)) void pack_keys(std::int64_t key, std::int64_t count, Bf16Pair* to) const {
+    pack_bf16_transposed(static_cast<const bf16*>(task_.k.data) + (first_ + key) * task_.k.row, task_.k.row, task_.k.column, count, task_.qk_width,
+                    static_cast<int>(kPanel), to);
+  }
+
+  const ForwardTask& task_;
+  const float q_factor_;
+  const Scratch<float>* s_;
+  std::int64_t first_ = 0;
+  KeyRange block_{0, 0};
+  const Bf16Pair *k_ = nullptr, *v_ = nullptr;
+  bool finite_ = true;
+};
+
+}  // namespace
+}  // namespace polyhead::cpu::POLYHEAD_ISA

@@ -1,0 +1,83 @@
+// Precision::native: bfloat16 multiplied as the processor multiplies it. The sweeps beside this file draw it, too; here is when it is used, and what its
+// rounding does.
+#include <gmock/gmock.h>
+
+#include <cmath>
+
+#include "support/kernel_case.h"
+
+namespace polyhead::test {
+namespace {
+
+using testing::HasSubstr;
+using testing::Not;
+
+constexpr const char* kFact = "products: bfloat16 pairs\n";
+
+std::string facts(const AttentionCase& c, const AttentionOutputs& o) { return explain({.q = c.q, .k = c.k, .v = c.v, .out = o.out}, c.options); }
+
+void run_with(AttentionCase& c, Precision precision, const AttentionOutputs& o) {
+  c.options.precision = precision;
+  c.run(o);
+}
+
+TEST(Native, ServesBfloat16WhereTheInstructionSetHasIt) {
+  for (const DType dtype : {DType::f32, DType::f64, DType::bf16, DType::f16}) {
+    SCOPED_TRACE(info(dtype).name);
+    Random random(1);
+    AttentionCase c = case_of(random, dtype, {.queries = 30, .keys = 90, .qk_width = 16, .v_width = 16}, &find_backend("cpu"));
+    for_each_instruction_set([&] {
+      const AttentionOutputs exact = c.make_outputs(), native = c.make_outputs();
+      run_with(c, Precision::exact, exact);
+      EXPECT_THAT(facts(c, exact), Not(HasSubstr(kFact)));
+      run_with(c, Precision::native, native);
+      if (dtype == DType::bf16 && kernel_instruction_set() == "avx512_bf16") {
+        EXPECT_THAT(facts(c, native), HasSubstr(kFact));
+        EXPECT_NE(to_doubles(native.out), to_doubles(exact.out));
+        EXPECT_NE(to_doubles(native.d_k), to_doubles(exact.d_k));
+      } else {
+        EXPECT_THAT(facts(c, native), Not(HasSubstr(kFact)));
+        expect_same_bits(native, exact);
+      }
+    });
+  }
+}
+
+TEST(Native, KeysOfAnotherDtypeAreExact) {
+  Random random(2);
+  AttentionCase c = case_of(random, DType::bf16, {.queries = 3, .keys = 90, .qk_width = 32, .v_width = 64}, &find_backend("cpu"));
+  c.k = c.keep(Tensor::copy_of(c.k, DType::f16)), c.v = c.keep(Tensor::copy_of(c.v, DType::f16));
+  for_each_instruction_set([&] {
+    const AttentionOutputs exact = c.make_outputs(), native = c.make_outputs();
+    c.options.precision = Precision::exact, c.forward(exact);
+    c.options.precision = Precision::native, c.forward(native);
+    EXPECT_THAT(facts(c, native), Not(HasSubstr(kFact)));
+    expect_same_bits(native, exact);
+  });
+}
+
+double mean_square_error(ConstTensorView actual, ConstTensorView expected) {
+  const std::vector<double> a = to_doubles(actual), e = to_doubles(expected);
+  double sum = 0;
+  for (std::size_t i = 0; i < a.size(); ++i) sum += (a[i] - e[i]) * (a[i] - e[i]);
+  return sum / static_cast<double>(a.size());
+}
+
+// With a sharp softmax one weight is most of a row's sum. Its rounding alone would be as large as that of the result; divided out, it adds little.
+TEST(Native, TheRoundingOfALargeWeightCancels) {
+  for (const std::int64_t queries : {5, 100}) {  // values read as they are stored, and packed
+    Random random(3);
+    AttentionCase c = case_of(random, DType::bf16, {.kv_heads = 2, .queries = queries, .keys = 1000, .qk_width = 64, .v_width = 64}, 4);
+    AttentionCase wide = in_float64(c);
+    const AttentionOutputs expected = reference_forward(wide), exact = c.make_outputs(), native = c.make_outputs();
+    c.options.backend = &find_backend("cpu");
+    for_each_instruction_set([&] {
+      c.options.precision = Precision::exact, c.forward(exact);
+      c.options.precision = Precision::native, c.forward(native);
+      EXPECT_LT(mean_square_error(native.out, expected.out), 1.1 * mean_square_error(exact.out, expected.out)) << queries;
+    });
+  }
+}
+
+}  // namespace
+}  // namespace polyhead::test
