@@ -44,6 +44,11 @@ EmptyRows read_empty_rows(const std::string& word) {
   return name == "zero" ? EmptyRows::zero : name == "uniform" ? EmptyRows::uniform : EmptyRows::unmasked;
 }
 
+Precision read_precision(const std::string& word) {
+  static const std::array<std::string, 2> kNames{"exact", "native"};
+  return read_choice(word, "precision", kNames) == "exact" ? Precision::exact : Precision::native;
+}
+
 nn::GlobalQuery read_global_query(const std::string& word) {
   static const std::array<std::string, 3> kNames{"off", "mean", "masked_mean"};
   const std::string name = read_choice(word, "kind of global query", kNames);
@@ -79,6 +84,8 @@ CLI::Option* add_attention_rules(CLI::App& parser, AttentionRules* rules) {
   add_value(parser, "--dropout-seed", &rules->dropout_seed, read_seed, "SEED", "seed of dropout (default: 0)")->needs(dropout);
   add_value(parser, "--empty-rows", &rules->empty_rows, read_empty_rows, "KIND",
             "output of a query that may attend to no key: zero, uniform or unmasked (default: that of the layer's layout, else zero)");
+  add_value(parser, "--precision", &rules->precision, read_precision, "KIND",
+            "how bfloat16 q, k and v are multiplied: exact, or native as the processor multiplies bfloat16, where it can (default); layers are float32");
   return dropout;
 }
 
@@ -160,6 +167,7 @@ void apply(const AttentionRules& rules, SdpaOptions* options) {
   options->dropout.p = rules.dropout.value_or(0);
   options->dropout.seed = rules.dropout_seed;
   options->empty_rows = rules.empty_rows.value_or(EmptyRows::zero);
+  options->precision = rules.precision.value_or(Precision::native);
 }
 
 void apply(const AttentionRules& rules, RelativeBias* bias) {

@@ -20,6 +20,7 @@ struct AttentionRules {
   std::optional<double> scale, softcap, dropout;
   std::uint64_t dropout_seed = 0;
   std::optional<EmptyRows> empty_rows;
+  std::optional<Precision> precision;
   std::optional<bool> bidirectional;  // of a relative bias, as the next two
   std::optional<std::int64_t> max_distance;
   std::optional<Diagonal> bias_diagonal;

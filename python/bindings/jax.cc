@@ -49,14 +49,17 @@ void parse(std::string_view word, std::optional<Diagonal>& field) { field = diag
 void parse(std::string_view word, std::optional<LimitedThreads>& field) { field.emplace(number<int>(word)); }
 void parse(std::string_view word, const Backend*& field) { field = &find_backend(word); }
 
-void parse(std::string_view word, EmptyRows& field) {
-  for (const auto& [name, value] : kEmptyRows) {
+template <class Value, std::size_t kCount>
+void parse_choice(std::string_view option, std::string_view word, const Choices<Value, kCount>& choices, Value& field) {
+  for (const auto& [name, value] : choices) {
     if (name != word) continue;
     field = value;
     return;
   }
-  refuse(text("polyhead.jax: this build does not know empty_rows '", word, "'"));
+  refuse(text("polyhead.jax: this build does not know ", option, " '", word, "'"));
 }
+void parse(std::string_view word, EmptyRows& field) { parse_choice("empty_rows", word, kEmptyRows, field); }
+void parse(std::string_view word, Precision& field) { parse_choice("precision", word, kPrecisions, field); }
 
 // left,right; nothing where a side is unlimited
 void parse(std::string_view word, Window& field) {

@@ -34,6 +34,7 @@ void visit(SdpaCall& call, const F& f) {
   f("softcap", call.sdpa.softcap);
   f("dropout", call.sdpa.dropout.p);
   f("empty_rows", call.sdpa.empty_rows);
+  f("precision", call.sdpa.precision);
 }
 
 }  // namespace polyhead::python

@@ -141,6 +141,7 @@ namespace {
 void read(const char* name, nb::handle given, double& number) { number = read_number(given, name); }
 void read(const char* name, nb::handle given, nn::Mode& mode) { mode = read_flag(given, name) ? nn::Mode::training : nn::Mode::evaluation; }
 void read(const char* name, nb::handle given, EmptyRows& mode) { mode = choice(name, read_word(given, name), kEmptyRows); }
+void read(const char* name, nb::handle given, Precision& precision) { precision = choice(name, read_word(given, name), kPrecisions); }
 
 void read(const char* name, nb::handle given, std::optional<double>& number) {
   if (!given.is_none()) number = read_number(given, name);

@@ -44,6 +44,7 @@ std::string word_of(const Choices<T, count>& choices, T value) {
 
 inline constexpr Choices<Diagonal, 2> kCorners{{{"top_left", Diagonal::top_left()}, {"bottom_right", Diagonal::bottom_right()}}};
 inline constexpr Choices<EmptyRows, 3> kEmptyRows{{{"zero", EmptyRows::zero}, {"uniform", EmptyRows::uniform}, {"unmasked", EmptyRows::unmasked}}};
+inline constexpr Choices<Precision, 2> kPrecisions{{{"exact", Precision::exact}, {"native", Precision::native}}};
 inline constexpr Choices<Pooling, 3> kPoolings{{{"mean", Pooling::mean}, {"sum", Pooling::sum}, {"largest", Pooling::largest}}};
 
 // Convert the value of an argument. TypeError and ValueError say which argument it is, what was given and what is allowed.

@@ -115,6 +115,9 @@ def sdpa(
         empty_rows: result of a query whose keys are all masked: ``"zero"`` (out 0, lse -inf, gradients 0), ``"uniform"`` (every key has p = 1/S, as in code
             that replaces masked scores by -1e6) or ``"unmasked"`` (as without a mask, as in code that adds -1e9 to masked scores in float64; in float32
             such code gives p = 1/S, because the offset exceeds the scores). A query whose attended scores are all -inf gives zero with each of the three.
+        precision: how bfloat16 q, k and v are multiplied: ``"native"`` as the processor multiplies bfloat16, where it can and all three are (p, and the
+            gradient of the scores in `sdpa_backward`, are then rounded to bfloat16 for their products, as in PyTorch, and subnormal numbers count as 0), or
+            ``"exact"``: no rounding but those of float32 sums. Other dtypes are always exact. `explain` says which it is.
         return_lse: also return lse ``[*,N,T]``, float32 (float64 for float64 inputs). `sdpa_backward` needs it.
         return_attention_weights: also return p ``[*,N,T,S]``, dtype of q, before dropout, from the same pass: out has the same bits with it and without.
             `maps` gives chosen rows, the strongest keys and other values of the formula.

@@ -48,6 +48,7 @@ else:
 Causal = Union[Literal["top_left", "bottom_right"], int, None]
 Window = Union[tuple[Union[int, None], Union[int, None]], None]
 EmptyRows = Literal["zero", "uniform", "unmasked"]
+Precision = Literal["exact", "native"]
 MapValue = Literal["scaled_score", "capped_score", "score", "probability", "dropped"]
 
 
@@ -129,6 +130,7 @@ class SdpaOptions(PassOptions, total=False):
     softcap: float
     dropout: float
     empty_rows: EmptyRows
+    precision: Precision
 
 
 class LayerOptions(PassOptions, total=False):
@@ -157,7 +159,7 @@ def annotations_of(kind: type) -> dict[str, str]:
     return {name: str(getattr(annotation, "__forward_arg__", annotation)) for name, annotation in kind.__annotations__.items()}
 
 
-DEFAULTS: dict[str, Any] = {"softcap": 0.0, "dropout": 0.0, "empty_rows": "zero", "training": False}  # other options: None
+DEFAULTS: dict[str, Any] = {"softcap": 0.0, "dropout": 0.0, "empty_rows": "zero", "precision": "native", "training": False}  # other options: None
 _signatures: dict[str, inspect.Signature] = {}
 _MASK = "'attend' (booleans, True: may attend), 'block' (True: may not) or 'bias' (numbers, added to the scores)"
 _OTHER_NAMES = {  # names in torch and transformers whose nearest spelling here means something else

@@ -46,6 +46,14 @@ class Explain(ProgramTest):
         self.fails(2, "explain", *narrow, "--causal", "--diagonal-offsets", "1,x", mentions=["--diagonal-offsets", "'1,x'"])
         self.fails(1, "explain", *narrow, "--diagonal-offsets", "1", mentions=["diagonal_offsets", "causal"])
 
+    def test_precision(self):
+        bf16 = ("--q", "1,8,64,64", "--k", "1,8,64,64", "--dtype", "bf16")
+        native = self.explain(*bf16)
+        self.assertEqual("products" in native, native["kernel"].startswith("avx512_bf16"))
+        self.assertEqual(self.explain(*bf16, "--precision", "native"), native)
+        self.assertNotIn("products", self.explain(*bf16, "--precision", "exact"))
+        self.fails(2, "explain", *bf16, "--precision", "Exact", mentions=["'Exact'", "exact"])
+
     def test_large_problems_take_neither_memory_nor_time(self):
         began = time.monotonic()
         told = self.explain("--q", "8,64,1048576,128", "--k", "8,64,1048576,128")  # 275 GB for each tensor

@@ -109,6 +109,8 @@ def test_results_and_gradients_have_the_bits_of_sdpa(dtype: str, wide: None, rng
     grads = polyhead.sdpa_backward(*given[:3], out, lse, given[4], bias=given[3], **options)
     ours, pull = jax.vjp(lambda q, k, v, bias: attention(q, k, v, bias=bias, **options), q, k, v, bias)
     assert same(ours, theirs[0](out))
+    exact, _ = polyhead.sdpa(*given[:3], bias=given[3], return_lse=True, precision="exact", **options)
+    assert same(jax.jit(lambda q, k, v, bias: attention(q, k, v, bias=bias, precision="exact", **options))(q, k, v, bias), theirs[0](exact))
     assert same(attention(q, k, v, bias=bias, return_lse=True, **options)[1], theirs[1](lse))
     for name, of in zip(("q", "k", "v", "bias"), pull(d_out)):
         assert same(of, theirs[0](getattr(grads, name))), name

@@ -158,6 +158,19 @@ def test_the_bits_are_those_of_sdpa(dtype: torch.dtype, recorded: bool) -> None:
             assert torch.equal(ours, theirs) and ours.dtype == theirs.dtype, seed
 
 
+@pytest.mark.parametrize("recorded", [False, True])
+def test_exact_products_of_bfloat16_are_those_of_float32(recorded: bool) -> None:
+    generator = torch.Generator().manual_seed(4)
+    q, k, v = (torch.randn(1, 2, 70, 32, generator=generator).bfloat16().requires_grad_(recorded) for _ in range(3))
+    exact, native, default = attention(q, k, v, precision="exact"), attention(q, k, v, precision="native"), attention(q, k, v)
+    wide = attention(q.float(), k.float(), v.float())
+    assert torch.equal(exact, wide.bfloat16()) and torch.equal(native, default)
+    assert (native.float() - wide).abs().max() < 2**-8
+    if recorded:
+        for of, wanted in zip(torch.autograd.grad(exact.sum(), (q, k, v)), torch.autograd.grad(wide.sum(), (q, k, v))):
+            assert (of.float() - wanted.float()).abs().max() <= 2**-8 * wanted.float().abs().max()  # out was rounded for the backward pass
+
+
 def test_keys_in_another_storage_type_have_the_gradients_of_their_numbers() -> None:
     torch.manual_seed(2)
     q, k, v = torch.randn(2, 4, 5, 8), torch.randn(2, 2, 9, 8), torch.randn(2, 2, 9, 6)
@@ -394,6 +407,8 @@ WRONG: dict[str, list[Wrong]] = {
         ({"empty_rows": "offset"}, ValueError, "empty_rows is 'offset'"),
         ({"empty_rows": 3}, ValueError, "empty_rows is 3"),
         ({"empty_rows": None}, ValueError, "empty_rows is None"),
+        ({"precision": "Exact"}, ValueError, "precision is 'Exact'; it must be 'exact' or 'native'"),
+        ({"precision": None}, ValueError, "precision is None"),
         ({"return_lse": 1}, TypeError, "return_lse is of type int"),
         ({"return_attention_weights": None}, TypeError, "return_attention_weights is of type NoneType"),
         ({"relative_bias": torch.ones(2)}, TypeError, "relative_bias is of type Tensor"),

@@ -65,6 +65,7 @@ SHARED: Wrong = MASKS | {
     "scale": ([x for x in NOT_NUMBERS if x is not None], [10**400, float("nan"), float("inf")]),
     "softcap": (NOT_NUMBERS, [-1.0, float("nan"), float("inf"), 10**400]),
     "empty_rows": (NOT_WORDS, ["", "nan", "\ud800", "Zero"]),
+    "precision": (NOT_WORDS, ["", "nan", "\ud800", "Exact"]),
     "backend": ([x for x in NOT_WORDS if x is not None], ["", "cuda", "\ud800"]),
     "num_threads": (NOT_INTS, [0, -1, BIG, 2**31]),
 }

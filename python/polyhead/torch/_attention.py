@@ -11,7 +11,7 @@ from torch import Tensor
 
 from .. import _core
 from .._cache import KeyValueCache
-from .._options import Causal, EmptyRows, RelativeBias, Unpack, Window, annotations_of, refuse, takes
+from .._options import Causal, EmptyRows, Precision, RelativeBias, Unpack, Window, annotations_of, refuse, takes
 from . import _eager
 from . import _functional as core
 from ._inputs import require, require_memory, require_one_device
@@ -38,13 +38,14 @@ class AttentionOptions(TypedDict, total=False):
     sink: Tensor | None
     dropout: float
     empty_rows: EmptyRows
+    precision: Precision
     k_scale: Tensor | None
     v_scale: Tensor | None
 
 
 _OPTIONS = annotations_of(AttentionOptions)
 _TENSORS = {name for name, kind in _OPTIONS.items() if kind == "Tensor | None"}
-_DEFAULTS: dict[str, Any] = {"softcap": 0.0, "dropout": 0.0, "empty_rows": "zero"}
+_DEFAULTS: dict[str, Any] = {"softcap": 0.0, "dropout": 0.0, "empty_rows": "zero", "precision": "native"}
 
 
 @overload
@@ -116,6 +117,7 @@ def attention(
             float32 beside float16 and bfloat16.
         dropout: probability in ``[0, 1]`` that an attention weight is dropped, in training or not. torch's generator draws the seed of the bits.
         empty_rows: result of a query whose keys are all masked: ``"zero"``, ``"uniform"`` or ``"unmasked"``, as in `polyhead.sdpa`.
+        precision: of bfloat16 products, ``"native"`` or ``"exact"``, as in `polyhead.sdpa`.
         k_scale, v_scale: float32 ``[*,K,S]`` of int8 keys and values.
         cache: a `polyhead.KeyValueCache`, for texts that are computed a few tokens at a time: k and v ``[B,K,T,.]`` are appended to it, and q attends to all
             tokens of its sequence; with causal (either corner) or a window each query counts from its own token. Only without gradients. Not with
@@ -172,12 +174,15 @@ _NUMBERS = (float, int)
 def _plain(q: Tensor, k: Tensor, v: Tensor, given: dict[str, Any], lse: bool, attention_weights: bool, out: Tensor | None) -> Tensor | tuple[Tensor, ...] | None:
     chosen = {name: value for name, value in given.items() if value is not None}
     scale, softcap, _ = chosen.get("scale", 0.0), chosen.pop("softcap", None), chosen.pop("dropout")  # it is 0
-    if type(scale) not in _NUMBERS or type(softcap) not in _NUMBERS or type(lse) is not bool or type(attention_weights) is not bool or given["empty_rows"] is None:
+    if type(scale) not in _NUMBERS or type(softcap) not in _NUMBERS or type(lse) is not bool or type(attention_weights) is not bool:
+        return None
+    if given["empty_rows"] is None or given["precision"] is None:
         return None
     if softcap != 0:
         chosen["softcap"] = softcap
-    if given["empty_rows"] == "zero":
-        del chosen["empty_rows"]
+    for name in ("empty_rows", "precision"):
+        if given[name] == _DEFAULTS[name]:
+            del chosen[name]
     if type(chosen.get("window")) is list:  # the caller may change it before backward
         chosen["window"] = tuple(chosen["window"])
     for name in chosen.keys() & _TENSORS:
@@ -215,6 +220,7 @@ def attention_of(
     softcap: float = 0.0,
     dropout: float = 0.0,
     empty_rows: str = "zero",
+    precision: str = "native",
     sink: Tensor | None = None,
     attention_weights: bool = False,
     **tensors: Tensor | None,
@@ -228,6 +234,8 @@ def attention_of(
             raise TypeError(f"{where}: {name} is of type {type(number).__name__}; it must be a number")
     if empty_rows not in ("zero", "uniform", "unmasked"):
         raise ValueError(f"{where}: empty_rows is {empty_rows!r}; it must be 'zero', 'uniform' or 'unmasked'")
+    if precision not in ("exact", "native"):
+        raise ValueError(f"{where}: precision is {precision!r}; it must be 'exact' or 'native'")
     corner, offset = _diagonal(where, causal)
     left, right = _window(where, window)
     options = Options(
@@ -239,6 +247,7 @@ def attention_of(
         softcap=softcap,
         dropout=dropout,
         empty_rows=empty_rows,
+        precision=precision,
         sink=None if sink is None else core.sink_logits(sink, q, where),
         attention_weights=attention_weights,
         **tensors,  # type: ignore[arg-type]

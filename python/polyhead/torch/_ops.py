@@ -48,6 +48,7 @@ class Options(NamedTuple):
     max_distance: int = 128
     diagonal: int | None = None  # offset where the distance is 0, without causal; None: S - T
     empty_rows: str = "zero"  # or "offset": what subtracting 1e9 from the masked scores gives in the dtype; with attend, without block and causal
+    precision: str = "native"  # or "exact": of bfloat16
     attention_weights: bool = False  # whether `attention` returns them
 
 
