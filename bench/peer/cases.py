@@ -144,6 +144,7 @@ def _sdpa() -> list[Case]:
     cases.append(Case("one query 32/8 8 x S4096 D128", "forward", leading=(8,), N=32, K=8, T=1, S=4096, H=128))
     cases += [Case(f"{' x '.join(map(str, leading))} x S256 D64", "forward", leading=leading, T=256) for leading in ((8,), (2, 4))]
     cases.append(Case("bfloat16 S2048", "forward", T=2048, dtype="bfloat16"))
+    cases.append(Case("bfloat16 S2048 f+b", "forward + backward", T=2048, dtype="bfloat16", backward=True))
     cases.append(Case("all attention weights S2048", "forward", T=2048, maps=True))
     return cases
 
