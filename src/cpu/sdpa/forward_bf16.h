@@ -104,9 +104,8 @@ class Bf16Operands {
   // packed. rows 0 only asks.
   bool multiply_stored_keys(const Bf16Pair* q, int rows, std::int64_t panel, float* c, std::int64_t c_stride) const {
     if (!few_rows<float>(task_) || task_.k.column != 1 || panel + kPanel > block_.last || task_.qk_width % (2 * kWidth) != 0) return false;
-    for_each_tile(rows, [&](int row, auto count) {
-      if (rows > 0) multiply_keys<count()>(first_ + panel, q + row * q_stride(), c + row * c_stride, c_stride);
-    });
+    if (rows == 0) return true;
+    for_each_tile(rows, [&](int row, auto count) { multiply_keys<count()>(first_ + panel, q + row * q_stride(), c + row * c_stride, c_stride); });
     return true;
   }
 

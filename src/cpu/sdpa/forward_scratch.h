@@ -88,7 +88,9 @@ struct Scratch {
     Arena arena(memory);
     arena.allocate(s.q, task.rows * s.depth);
     arena.allocate(s.k, (few_rows<T>(task) ? smaller(kept, kTileVectors * kWidth) : kept) * s.depth);
-    arena.allocate(s.v, (reads_stored_values<T>(task) ? 0 : task.native ? kept / 2 : kept) * s.v_padded);
+    // With stored bfloat16 values, a row of zeros.
+    const std::int64_t rows_of_v = reads_stored_values<T>(task) ? (task.native ? 1 : 0) : task.native ? kept / 2 : kept;
+    arena.allocate(s.v, rows_of_v * s.v_padded);
     arena.allocate(s.lines, kWidth * task.qk_width);
     arena.allocate(s.scores, smaller(strip_rows<T>(task), task.rows) * s.stride);
     arena.allocate(s.bf16_pairs, task.native ? smaller(strip_rows<T>(task), task.rows) * s.stride / 2 : 0);

@@ -63,8 +63,8 @@ double mean_square_error(ConstTensorView actual, ConstTensorView expected) {
   return sum / static_cast<double>(a.size());
 }
 
-// With a sharp softmax one weight is most of a row's sum. Its rounding alone would be as large as that of the result; divided out, it adds little.
-TEST(Native, TheRoundingOfALargeWeightCancels) {
+// With a sharp softmax one weight is most of a row's sum. Its rounding would be as large as that of the result; but the largest weight is not rounded.
+TEST(Native, TheLargestWeightIsExact) {
   for (const std::int64_t queries : {5, 100}) {  // values read as they are stored, and packed
     Random random(3);
     AttentionCase c = case_of(random, DType::bf16, {.kv_heads = 2, .queries = queries, .keys = 1000, .qk_width = 64, .v_width = 64}, 4);
@@ -75,6 +75,35 @@ TEST(Native, TheRoundingOfALargeWeightCancels) {
       c.options.precision = Precision::exact, c.forward(exact);
       c.options.precision = Precision::native, c.forward(native);
       EXPECT_LT(mean_square_error(native.out, expected.out), 1.1 * mean_square_error(exact.out, expected.out)) << queries;
+    });
+  }
+}
+
+// One key of score 0 and 599 of score -b: their weight exp(-b) lies between two bfloat16 numbers, and all results would be too large or too small.
+TEST(Native, ARoundingThatAllWeightsHaveInCommonCancels) {
+  double b = 0, worst = 0;
+  for (int n = 64; n < 256; ++n) {
+    const double weight = std::exp(-n / 256.0), off = std::abs(static_cast<double>(to_float(to_bf16(static_cast<float>(weight)))) / weight - 1);
+    if (off > worst) b = n / 256.0, worst = off;
+  }
+  ASSERT_GT(worst, 0x1p-10);
+  for (const std::int64_t queries : {5, 20}) {
+    Random random(4);
+    AttentionCase c = case_of(random, DType::bf16, {.kv_heads = 8, .queries = queries, .keys = 600, .qk_width = 32, .v_width = 64});
+    Tensor q(DType::bf16, c.sizes.q()), k(DType::bf16, c.sizes.k());
+    fill(q.view().slice(-1, 0, 1), 1), fill(k.view().slice(-1, 0, 1).slice(-2, 1, 600), -b);
+    c.q = q, c.k = k, c.v = c.keep(random.tensor(DType::bf16, c.sizes.v(), 1, 2));
+    c.options.scale = 1;
+    AttentionCase wide = in_float64(c);
+    const std::vector<double> expected = to_doubles(reference_forward(wide).out);
+    c.options.backend = &find_backend("cpu");
+    for_each_instruction_set([&] {
+      const AttentionOutputs o = c.make_outputs();
+      c.forward(o);
+      const std::vector<double> out = to_doubles(o.out);
+      double bias = 0;
+      for (std::size_t i = 0; i < out.size(); ++i) bias += out[i] / expected[i] - 1;
+      EXPECT_LT(std::abs(bias) / static_cast<double>(out.size()), worst / 8) << queries;
     });
   }
 }
