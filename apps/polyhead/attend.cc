@@ -143,6 +143,7 @@ Subcommand declare_attend(CLI::App& parser) {
   add_map_results(parser, &o->maps, true);
   parser.add_flag("--gradients", o->gradients, "also write the gradients of sum(out * d_out) by inputs, biases, sink logits and parameters, named d_NAME");
   add_attention_rules(parser, &o->rules);
+  add_precision(parser, &o->rules);
   add_key_lengths(parser, &o->rules);
   add_relative_bias(parser, &o->rules);
   for (CLI::Option* option : add_layer_rules(parser, &o->layer_rules)) of_layers.push_back(option);

@@ -84,9 +84,12 @@ CLI::Option* add_attention_rules(CLI::App& parser, AttentionRules* rules) {
   add_value(parser, "--dropout-seed", &rules->dropout_seed, read_seed, "SEED", "seed of dropout (default: 0)")->needs(dropout);
   add_value(parser, "--empty-rows", &rules->empty_rows, read_empty_rows, "KIND",
             "output of a query that may attend to no key: zero, uniform or unmasked (default: that of the layer's layout, else zero)");
-  add_value(parser, "--precision", &rules->precision, read_precision, "KIND",
-            "how bfloat16 q, k and v are multiplied: exact, or native as the processor multiplies bfloat16, where it can (default); layers are float32");
   return dropout;
+}
+
+void add_precision(CLI::App& parser, AttentionRules* rules) {
+  add_value(parser, "--precision", &rules->precision, read_precision, "KIND",
+            "how bfloat16 queries, keys and values are multiplied: native, as the processor multiplies bfloat16 where it can (default), or exact");
 }
 
 void add_key_lengths(CLI::App& parser, AttentionRules* rules) {
@@ -153,6 +156,7 @@ void apply(const AttentionRules& rules, nn::MultiHeadAttentionConfig* config) {
   if (rules.softcap) config->softcap = *rules.softcap;
   if (rules.dropout) config->dropout = *rules.dropout;
   if (rules.empty_rows) config->empty_rows = *rules.empty_rows;
+  if (rules.precision) config->precision = *rules.precision;
 }
 
 void apply(const LayerRules& rules, nn::MultiHeadAttentionConfig* config) {

@@ -34,6 +34,7 @@ struct LayerRules {
 };
 
 CLI::Option* add_attention_rules(CLI::App& parser, AttentionRules* rules);  // all except the key lengths and a relative bias; returns --dropout
+void add_precision(CLI::App& parser, AttentionRules* rules);
 void add_key_lengths(CLI::App& parser, AttentionRules* rules);
 void add_relative_bias(CLI::App& parser, AttentionRules* rules);
 std::vector<CLI::Option*> add_layer_rules(CLI::App& parser, LayerRules* rules);

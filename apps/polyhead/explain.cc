@@ -107,6 +107,7 @@ Subcommand declare_explain(CLI::App& parser) {
   add_value(parser, "--v", &o->v, read_shape, "SHAPE", "shape of the values, [*,K,S,V] (default: that of the keys)");
   add_value(parser, "--dtype", &o->dtype, read_floating, "DTYPE", "f32, f64, bf16 or f16 (default: f32)");
   CLI::Option* dropout = add_attention_rules(parser, &o->rules);
+  add_precision(parser, &o->rules);
   add_value(
       parser, "--key-lengths", &o->key_lengths,
       [](const std::string& word) {

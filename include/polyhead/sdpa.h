@@ -55,9 +55,9 @@ struct Dropout {
   ConstTensorView keep = {};  // bool, broadcasts to [*,N,T,S]: bits to use instead of the generator's
 };
 
-// How bfloat16 q, k and v are multiplied. exact: their products are float32's, which have them without rounding. native: as the processor multiplies
-// bfloat16, where it can (instruction set avx512_bf16) and q, k and v are all bfloat16; p, and d_score in the backward pass, are then rounded to bfloat16
-// for the products with v, k, q and d_out, as PyTorch does, and subnormal numbers count as 0. Sums are float32 in both, and other dtypes are always exact.
+// How bfloat16 q, k and v are multiplied. exact: they are widened; a product of two is exact in float32. native: as the processor multiplies bfloat16, where
+// it can (instruction set avx512_bf16) and q, k and v are all bfloat16. Then p, and in the backward pass d_score, are rounded to bfloat16 for their products,
+// as in PyTorch, and subnormal numbers count as 0 (docs/maths.md, section 7). Sums are float32 in both. Other dtypes, maps and the reference are always exact.
 enum class Precision : std::uint8_t { exact, native };
 
 struct Backend;

@@ -41,12 +41,11 @@ POLYHEAD_INLINE void add_product(Vector<T>& sum, Vector<std::int32_t> a, Vector<
 
 POLYHEAD_INLINE std::int64_t bf16_pairs_of(std::int64_t terms) { return (terms + 1) / 2; }
 
-// A pair of two terms of any stored type that bfloat16 holds exactly.
 POLYHEAD_INLINE Bf16Pair bf16_pair(bf16 first, bf16 second) { return {static_cast<std::int32_t>(first.bits | std::uint32_t{second.bits} << 16)}; }
 
 POLYHEAD_INLINE bool is_finite(bf16 x) { return (x.bits & 0x7f80u) != 0x7f80u; }
 
-// The words whose lanes hold a NaN or infinity lose it: such a half becomes 0. non_finite collects the lanes that had one.
+// Replaces NaN and infinite halves by 0. non_finite is set in the lanes that had one.
 POLYHEAD_INLINE Vector<std::int32_t> finite_halves(Vector<std::int32_t> words, Vector<std::int32_t>& non_finite) {
   const Vector<std::int32_t> exponent = words & 0x7f807f80, low = (exponent & 0xffff) == 0x7f80, high = (exponent >> 16) == 0x7f80;
   non_finite |= low | high;
@@ -78,7 +77,7 @@ POLYHEAD_INLINE void pack_bf16_neighbours(const bf16* from, std::int64_t stride,
 }
 
 // Packs `count` rows of `width` elements into pairs of rows [count / 2, padded]: column d of rows 2i and 2i + 1. Columns after `width` and a
-// missing last row are 0. finite_only: NaN and infinities become 0. Returns whether there were none.
+// missing last row are 0. NaN and infinities become 0. Returns whether there were none.
 POLYHEAD_INLINE bool pack_bf16_rows(const bf16* from, std::int64_t row_stride, std::int64_t column_stride, std::int64_t count, std::int64_t width,
                                std::int64_t padded, Bf16Pair* to) {
   Vector<std::int32_t> non_finite{};

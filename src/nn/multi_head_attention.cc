@@ -88,6 +88,7 @@ void set_sdpa(const MultiHeadAttention& layer, const AttentionOptions& options, 
             .softcap = c.softcap,
             .sink = c.sink ? ConstTensorView(layer.sink) : options.sink,
             .empty_rows = c.empty_rows,
+            .precision = c.precision,
             .backend = options.backend};
   if (options.cache) s.sdpa.mask = mask_in_cache(options, options.cache->key_lengths(), options.cache->previous_lengths());
   if (options.mode == Mode::training) s.sdpa.dropout = {c.dropout, options.dropout_seed.value_or(0), options.dropout_keep};

@@ -236,14 +236,16 @@ def test_half_precision_is_as_good_as_torch() -> None:
 
 
 # Not the math path, which computes in float32: the kernel that bfloat16 takes without a gradient of the mask.
+@pytest.mark.parametrize("masked", [False, True])
 @pytest.mark.parametrize(("rows", "keys", "width", "size"), [(100, 100, 64, 1), (300, 777, 32, 2), (64, 1000, 128, 1), (200, 200, 64, 3)])
-def test_bfloat16_is_as_good_as_torchs_kernel(rows: int, keys: int, width: int, size: float) -> None:
+def test_bfloat16_is_as_good_as_torchs_kernel(rows: int, keys: int, width: int, size: float, masked: bool) -> None:
+    mask = randn(rows, keys).bfloat16() if masked else None
     q, k, v, d_out = (randn(2, 3, n, width) for n in (rows, keys, keys, rows))
     tensors = {"q": (size * q).bfloat16(), "k": (size * k).bfloat16(), "v": v.bfloat16()}
 
     def run(function: Any, dtype: torch.dtype) -> dict[str, Tensor]:
         given = {name: x.to(dtype).requires_grad_() for name, x in tensors.items()}
-        out = function(*given.values())
+        out = function(*given.values(), None if mask is None else mask.to(dtype))
         out.backward(d_out.bfloat16().to(dtype))
         return {"out": out.detach()} | {f"d_{name}": x.grad for name, x in given.items() if x.grad is not None}
 

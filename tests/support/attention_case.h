@@ -368,7 +368,7 @@ inline AttentionCase draw_case(Random& random, DType dtype, const AttentionSizes
   draw_diagonal_offsets(random, c);
   draw_sink(random, c);
   draw_relative_bias(random, c);
-  if (dtype == DType::bf16 && random.coin()) o.precision = Precision::native;
+  if (dtype == DType::bf16) o.precision = random.pick({Precision::exact, Precision::native});
   return c;
 }
 

@@ -75,7 +75,7 @@ struct Tolerances {
     const double kept = kept_factor(c.options.dropout);
     lse = relative;
     relative += storage_rounding(c.dtype);
-    if (is_native(c)) relative += 0x1.01p-9;  // p and d_score are rounded to bfloat16
+    if (is_native(c)) relative += 0x1.01p-8;  // p and d_score are rounded to bfloat16 (docs/maths.md, section 7)
     out = relative * kept * v;
     const double pair = kept * d * v * std::sqrt(static_cast<double>(std::max<std::int64_t>(1, c.sizes.v_width)));
     d_q = relative * pair * scale * k, d_k = relative * pair * scale * q, d_v = relative * kept * d, d_bias = relative * pair;

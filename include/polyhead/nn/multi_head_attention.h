@@ -53,6 +53,7 @@ struct MultiHeadAttentionConfig {
   std::optional<double> scale{};  // absent: 1/sqrt(H)
   double softcap = 0;
   EmptyRows empty_rows = EmptyRows::zero;
+  Precision precision = Precision::native;  // of attention, if dtype is bfloat16
   DType dtype = DType::f32;
   std::optional<std::uint64_t> seed{};  // of the initialisation; required, another one for each layer (derive_seed)
 };

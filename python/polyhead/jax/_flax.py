@@ -44,7 +44,7 @@ def attention_fn(
         dropout_rate: probability in ``[0, 1]`` that an attention weight is dropped.
         deterministic: nothing is dropped.
         dtype: q, k and v are cast to it; None: to what they promote to.
-        precision: accepted and ignored; products are float32 or wider.
+        precision: accepted and ignored; products are float32 or wider, of bfloat16 those of `polyhead.sdpa` (its `precision`).
         module: in which the attention weights before dropout are sown.
         force_fp32_for_softmax: ignored; the softmax is always float32 or wider.
         einsum_dot_general, qk_attn_weights_einsum, attn_weights_value_einsum: None; another is a ValueError, as there is no einsum.

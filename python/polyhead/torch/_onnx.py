@@ -126,7 +126,8 @@ class _Graph:
         """for_lse: its dtype, where the problem is that of lse."""
         op, dtype = self.op, self.ir.DataType
         _refuse(q, k, v, o)
-        wide = for_lse or (q.dtype if q.dtype == k.dtype else dtype.FLOAT)
+        widened = q.dtype != k.dtype or (o.precision == "exact" and q.dtype == dtype.BFLOAT16)
+        wide = for_lse or (dtype.FLOAT if widened else q.dtype)
         masks = self.key_sets(q, k, o)
         causal = o.causal == "top_left" and o.window_left is None and o.window_right is None and o.diagonal_offsets is None and o.query_offsets is None
         bias = self.bias(q, k, o, wide)

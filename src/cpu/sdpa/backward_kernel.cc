@@ -230,25 +230,26 @@ class Backward {
       const bf16* const k = static_cast<const bf16*>(task_.k.data) + first * task_.k.row;
       pack_bf16_transposed(k, task_.k.row, task_.k.column, count, task_.qk_width, kPanel, operand(s_.k_panels));
       k_finite_ = pack_bf16_rows(k, task_.k.row, task_.k.column, count, task_.qk_width, s_.qk_padded, operand(s_.k));
-      return;
+    } else {
+      with_storage<T>(task_.dtype, task_.k.data, [&](auto* data) {
+        const auto* k = data + first * task_.k.row;
+        pack_transposed(StoredRows(k, task_.k, task_.qk_width, task_.keys - first, T{1}), static_cast<int>(count), s_.lines, s_.k_panels);
+        k_finite_ = copy_rows<T>(k, task_.k.row, task_.k.column, static_cast<int>(count), task_.qk_width, s_.qk_padded, T{1}, s_.k);
+      });
+      if (!k_finite_) zero_non_finite(s_.k, count * s_.qk_padded, s_.k);
     }
-    with_storage<T>(task_.dtype, task_.k.data, [&](auto* data) {
-      const auto* k = data + first * task_.k.row;
-      pack_transposed(StoredRows(k, task_.k, task_.qk_width, task_.keys - first, T{1}), static_cast<int>(count), s_.lines, s_.k_panels);
-      k_finite_ = copy_rows<T>(k, task_.k.row, task_.k.column, static_cast<int>(count), task_.qk_width, s_.qk_padded, T{1}, s_.k);
-    });
-    if (!k_finite_) zero_non_finite(s_.k, count * s_.qk_padded, s_.k);
   }
 
   void load_values(std::int64_t first, std::int64_t count) {
     if constexpr (kNative) {
-      return pack_bf16_transposed(static_cast<const bf16*>(task_.v.data) + first * task_.v.row, task_.v.row, task_.v.column, count, task_.v_width, kPanel,
+      pack_bf16_transposed(static_cast<const bf16*>(task_.v.data) + first * task_.v.row, task_.v.row, task_.v.column, count, task_.v_width, kPanel,
                              operand(s_.v_panels));
+    } else {
+      with_storage<T>(task_.dtype, task_.v.data, [&](auto* data) {
+        const StoredRows v(data + first * task_.v.row, task_.v, task_.v_width, task_.keys - first, T{1});
+        pack_transposed(v, static_cast<int>(count), s_.lines, s_.v_panels);
+      });
     }
-    with_storage<T>(task_.dtype, task_.v.data, [&](auto* data) {
-      const StoredRows v(data + first * task_.v.row, task_.v, task_.v_width, task_.keys - first, T{1});
-      pack_transposed(v, static_cast<int>(count), s_.lines, s_.v_panels);
-    });
   }
 
   // Copies rows of q, times the scale's power of two, and of d_out. If they have NaN or infinities, also makes copies with 0 in their
@@ -257,12 +258,12 @@ class Backward {
     if constexpr (kNative) {
       q_finite_ = load_pairs(task_.q, block, rows, task_.qk_width, s_.qk_padded, scale_.power, operand(s_.q), s_.qk_depth, operand(s_.q_columns));
       d_out_finite_ = load_pairs(task_.d_out, block, rows, task_.v_width, s_.v_padded, T{1}, operand(s_.d_out), s_.v_depth, operand(s_.d_out_columns));
-      return;
+    } else {
+      q_finite_ = load_block(task_.q, block, rows, task_.qk_width, s_.qk_padded, scale_.power, s_.q);
+      d_out_finite_ = load_block(task_.d_out, block, rows, task_.v_width, s_.v_padded, T{1}, s_.d_out);
+      if (!q_finite_) zero_non_finite(s_.q, rows * s_.qk_padded, s_.q_finite);
+      if (!d_out_finite_) zero_non_finite(s_.d_out, rows * s_.v_padded, s_.d_out_finite);
     }
-    q_finite_ = load_block(task_.q, block, rows, task_.qk_width, s_.qk_padded, scale_.power, s_.q);
-    d_out_finite_ = load_block(task_.d_out, block, rows, task_.v_width, s_.v_padded, T{1}, s_.d_out);
-    if (!q_finite_) zero_non_finite(s_.q, rows * s_.qk_padded, s_.q_finite);
-    if (!d_out_finite_) zero_non_finite(s_.d_out, rows * s_.v_padded, s_.d_out_finite);
   }
 
   // Rows as bfloat16 pairs of neighbours; `columns` receives pairs of rows, with 0 for NaN and infinities.
@@ -321,11 +322,12 @@ class Backward {
                                                        .add = true},
                                                       height, static_cast<int>(s_.qk_padded / kWidth));
     }
+    const T* const d_out = kNative ? s_.d_out_columns : d_out_finite_ ? s_.d_out : s_.d_out_finite;
+    const T* const q = kNative ? s_.q_columns : q_finite_ ? s_.q : s_.q_finite;
     // All of d_v before d_k, because the rows of d_out and of q do not fit in the first-level cache together.
     if (task_.d_v.data != nullptr)
-      multiply_columns(kNative ? s_.p_columns : s_.p, rows, strips, block_keys, kNative ? s_.d_out_columns : d_out_finite_ ? s_.d_out : s_.d_out_finite, s_.v_padded, d_v_);
-    if (task_.d_k.data != nullptr)
-      multiply_columns(kNative ? s_.d_x_columns : s_.d_x, rows, strips, block_keys, kNative ? s_.q_columns : q_finite_ ? s_.q : s_.q_finite, s_.qk_padded, d_k_);
+      multiply_columns(kNative ? s_.p_columns : s_.p, rows, strips, block_keys, d_out, s_.v_padded, d_v_);
+    if (task_.d_k.data != nullptr) multiply_columns(kNative ? s_.d_x_columns : s_.d_x, rows, strips, block_keys, q, s_.qk_padded, d_k_);
     if (!k_finite_ || !q_finite_ || !d_out_finite_) add_non_finite_values(first, count, block, rows);
   }
 

@@ -7,8 +7,8 @@
 namespace polyhead::cpu::POLYHEAD_ISA {
 namespace {
 
-// Computes a product with v as it is stored by multiply(product, only_finite). If a result is not finite, c is computed again without the NaN and
-// infinities of v, and `finite` becomes false. c / divisor must not be wanted in that case: returns whether it was stored.
+// Computes a product with v as it is stored by multiply(product, only_finite). If a result is not finite, writes c (never the
+// quotient) from the finite values of v, and sets `finite` to false. Returns whether the quotient was stored.
 template <class T, class Operand, class F>
 bool multiply_unless_non_finite(const ForwardTask& task, const Scratch<T>& s, const Product<T, Operand>& product, int rows, bool& finite, const F& multiply) {
   const auto copy_vectors = [&](const T* from, T* to) {

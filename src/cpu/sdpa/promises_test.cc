@@ -107,7 +107,7 @@ class Problem {
     }
     if (plain.empty_rows == EmptyRows::zero && random.integer(0, 2) == 0)
       sink = keep(random.tensor(accumulation_dtype(dtype), {random.coin() ? z.batch : 1, z.heads(), random.coin() ? z.queries : 1}, -2, 2));
-    if (dtype == DType::bf16 && random.integer(0, 2) != 0) plain.precision = Precision::native;
+    if (dtype == DType::bf16) plain.precision = random.pick({Precision::exact, Precision::native, Precision::native});
   }
 
   // Keys and values as a cache stores them.
