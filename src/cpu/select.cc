@@ -7,11 +7,12 @@
 #include "core/text.h"
 
 // The tables of kernel functions that the kernel sources define for each set.
-#define POLYHEAD_ISA_ROW(name, base, needs)                \
+#define POLYHEAD_ISA_ROW(name, base, needs)          \
   namespace polyhead::cpu::name {                    \
   extern const ForwardKernels forward_kernels;       \
   extern const MergeKernels merge_kernels;           \
   extern const BackwardKernels backward_kernels;     \
+  extern const GradientKernels gradient_kernels;     \
   extern const MapsKernels maps_kernels;             \
   extern const GemmKernels gemm_kernels;             \
   extern const NormKernels norm_kernels;             \
@@ -46,15 +47,15 @@ const Cpu& this_cpu() {
 }
 
 std::span<const KernelSet> kernel_sets() {
-#define POLYHEAD_ISA_ROW(name, base, needs)                                                           \
-  KernelSet{#name,                                                                                    \
-            needs,                                                                                    \
-            {name::forward_kernels, base::merge_kernels, name::backward_kernels, base::maps_kernels}, \
-            base::gemm_kernels,                                                                       \
-            base::activation_kernels,                                                                 \
-            base::norm_kernels,                                                                       \
-            base::softmax_kernels,                                                                    \
-            base::adam_kernels,                                                                       \
+#define POLYHEAD_ISA_ROW(name, base, needs)                                                                                   \
+  KernelSet{#name,                                                                                                            \
+            needs,                                                                                                            \
+            {name::forward_kernels, base::merge_kernels, name::backward_kernels, base::gradient_kernels, base::maps_kernels}, \
+            base::gemm_kernels,                                                                                               \
+            base::activation_kernels,                                                                                         \
+            base::norm_kernels,                                                                                               \
+            base::softmax_kernels,                                                                                            \
+            base::adam_kernels,                                                                                               \
             base::dropout_kernels},
   static const KernelSet sets[] = {
 #include "cpu/isa_rows.h"

@@ -416,7 +416,7 @@ MUTANTS = [
            "d_score of a row over several blocks sums to 0", KERNEL),
     Mutant("kernel: derivative of the softcap dropped", "src/cpu/sdpa/backward_kernel.cc", "d_x[s] * s_.softcap_derivative[s]",
            "d_x[s]", "the cap's derivative is 1 - tanh^2", KERNEL),
-    Mutant("kernel: d_q of the last split only", "src/cpu/sdpa/backward_kernel.cc", "sum += load_vector(static_cast<const T*>(task.sums[split]) + row * stride + d);", "sum = load_vector(static_cast<const T*>(task.sums[split]) + row * stride + d);",
+    Mutant("kernel: d_q of the last split only", "src/cpu/sdpa/add_splits_kernel.cc", "sum += load_vector(static_cast<const T*>(task.sums[split]) + row * stride + d);", "sum = load_vector(static_cast<const T*>(task.sums[split]) + row * stride + d);",
            "splits of d_q are added", KERNEL),
     Mutant("backward: splits added backwards", "src/cpu/sdpa/backward.cc", "a.first_row < b.first_row : a.first_key < b.first_key",
            "a.first_row > b.first_row : a.first_key > b.first_key", "sums of splits that ran apart are added in the order of the splits", ("cpu_sdpa",)),

@@ -11,6 +11,7 @@
 //     d_v += p^T d_out, then d_k += d_x^T q: p and d_x are read along their columns, so nothing is transposed
 //   d_k and d_v of a split of rows, and d_q of a split of keys, are summed from 0 and then added to those of the splits before
 #include "cpu/sdpa/backward_scratch.h"
+#include "cpu/sdpa/base_kernels.h"
 #include "cpu/sdpa/bias_rows.h"
 #include "cpu/sdpa/differentiate_tiles.h"
 #include "cpu/sdpa/dropout.h"
@@ -498,59 +499,17 @@ class Backward {
   bool k_finite_ = true, q_finite_ = true, d_out_finite_ = true;
 };
 
+}  // namespace
+
+extern const BackwardKernels backward_kernels;
 #ifdef POLYHEAD_BASE_ISA
-
-// Pairs here, all other tasks by the base.
-}  // namespace
-}  // namespace polyhead::cpu::POLYHEAD_ISA
-namespace polyhead::cpu::POLYHEAD_BASE_ISA {
-extern const BackwardKernels backward_kernels;
-}
-namespace polyhead::cpu::POLYHEAD_ISA {
-namespace {
-
-std::int64_t scratch_of(const BackwardTask& task) {
-  if (!task.native) return POLYHEAD_BASE_ISA::backward_kernels.backward_scratch(task);
-  BackwardScratch<float> scratch;
-  return BackwardScratch<float>::layout(task, nullptr, scratch);
-}
-void run(const BackwardTask& task, void* memory) {
-  task.native ? Backward<float, Bf16Pair>(task, memory).run() : POLYHEAD_BASE_ISA::backward_kernels.backward(task, memory);
-}
-void add_splits(const GradientTask& task) { POLYHEAD_BASE_ISA::backward_kernels.add_splits(task); }
-
-}  // namespace
-
-extern const BackwardKernels backward_kernels;
-constinit const BackwardKernels backward_kernels = {scratch_of, run, add_splits};
-
+constinit const BackwardKernels backward_kernels = {
+    native_scratch_bytes<BackwardScratch, POLYHEAD_BASE_ISA::backward_kernels, &BackwardKernels::backward_scratch, BackwardTask>,
+    run_native_kernel<Backward, POLYHEAD_BASE_ISA::backward_kernels, &BackwardKernels::backward, BackwardTask>};
 #else
-
 template <class T>
 using PlainBackward = Backward<T>;
-
-template <class T>
-void add_splits(const GradientTask& task) {
-  const std::int64_t stride = gradient_stride(task.width);
-  for (std::int64_t row = 0; row < task.rows; ++row) {
-    T* const total = static_cast<T*>(task.sums[0]) + row * stride;
-    for (std::int64_t d = 0; d < task.width; d += kLanes<T>) {
-      Vector<T> sum = load_vector(total + d);
-      for (std::int64_t split = 1; split < task.splits; ++split) sum += load_vector(static_cast<const T*>(task.sums[split]) + row * stride + d);
-      store_vector<T>(sum, total + d);
-    }
-    narrow_row<T>(task.dtype, total, task.width, static_cast<T>(task.factor), task.to.data, row * task.to.row, task.to.column);
-  }
-}
-
-void add_splits_any(const GradientTask& task) { task.dtype == DType::f64 ? add_splits<double>(task) : add_splits<float>(task); }
-
-}  // namespace
-
-extern const BackwardKernels backward_kernels;
-constinit const BackwardKernels backward_kernels = {scratch_bytes<BackwardScratch, BackwardTask>, run_kernel<PlainBackward, BackwardTask>,
-                                                    add_splits_any};
-
+constinit const BackwardKernels backward_kernels = {scratch_bytes<BackwardScratch, BackwardTask>, run_kernel<PlainBackward, BackwardTask>};
 #endif
 
 }  // namespace polyhead::cpu::POLYHEAD_ISA

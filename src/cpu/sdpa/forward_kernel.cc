@@ -9,6 +9,7 @@
 // A row's result depends on its keys and their positions alone: key blocks lie at multiples of forward_key_block(), a row begins anew in
 // each, and the blocks are joined in their order, here or in merge_kernel.cc.
 #include "cpu/sdpa/attention_weight_rows.h"
+#include "cpu/sdpa/base_kernels.h"
 #include "cpu/sdpa/forward_operands.h"
 #include "cpu/sdpa/forward_bf16.h"
 #include "cpu/sdpa/kernels.h"
@@ -461,38 +462,15 @@ bool reads_stored(const ForwardTask& task) {
 
 }  // namespace
 
+extern const ForwardKernels forward_kernels;
 #ifdef POLYHEAD_BASE_ISA
-
-// Pairs here, all other tasks by the base.
-}  // namespace polyhead::cpu::POLYHEAD_ISA
-namespace polyhead::cpu::POLYHEAD_BASE_ISA {
-extern const ForwardKernels forward_kernels;
-}
-namespace polyhead::cpu::POLYHEAD_ISA {
-namespace {
-
-std::int64_t scratch_of(const ForwardTask& task) {
-  if (!task.native) return POLYHEAD_BASE_ISA::forward_kernels.forward_scratch(task);
-  Scratch<float> scratch;
-  return Scratch<float>::layout(task, nullptr, scratch);
-}
-void run(const ForwardTask& task, void* memory) {
-  task.native ? Forward<float, Bf16Pair>(task, memory).run() : POLYHEAD_BASE_ISA::forward_kernels.forward(task, memory);
-}
-
-}  // namespace
-
-extern const ForwardKernels forward_kernels;
-constinit const ForwardKernels forward_kernels = {true, scratch_of, run, reads_stored};
-
+constinit const ForwardKernels forward_kernels = {
+    true, native_scratch_bytes<Scratch, POLYHEAD_BASE_ISA::forward_kernels, &ForwardKernels::forward_scratch, ForwardTask>,
+    run_native_kernel<Forward, POLYHEAD_BASE_ISA::forward_kernels, &ForwardKernels::forward, ForwardTask>, reads_stored};
 #else
-
 template <class T>
 using PlainForward = Forward<T>;
-
-extern const ForwardKernels forward_kernels;
 constinit const ForwardKernels forward_kernels = {false, scratch_bytes<Scratch, ForwardTask>, run_kernel<PlainForward, ForwardTask>, reads_stored};
-
 #endif
 
 }  // namespace polyhead::cpu::POLYHEAD_ISA

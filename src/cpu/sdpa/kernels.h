@@ -22,6 +22,9 @@ struct MergeKernels {
 struct BackwardKernels {
   std::int64_t (*backward_scratch)(const BackwardTask& task);
   void (*backward)(const BackwardTask& task, void* scratch);
+};
+
+struct GradientKernels {
   void (*add_splits)(const GradientTask& task);
 };
 
@@ -32,6 +35,6 @@ struct MapsKernels {
   double (*mixed_entropy)(DType dtype, const void* p, const void* q, std::int64_t count);
 };
 
-struct SdpaKernels : ForwardKernels, MergeKernels, BackwardKernels, MapsKernels {};
+struct SdpaKernels : ForwardKernels, MergeKernels, BackwardKernels, GradientKernels, MapsKernels {};
 
 }  // namespace polyhead::cpu

@@ -1,0 +1,32 @@
+// What the table of a row with a base has (cmake/isa.cmake): native tasks are computed by the row's own kernel, all others by its base. For kernel
+// sources only.
+#pragma once
+
+#include "cpu/bf16_pairs.h"
+#include "cpu/sdpa/kernels.h"
+
+#ifdef POLYHEAD_BASE_ISA
+
+namespace polyhead::cpu::POLYHEAD_BASE_ISA {
+extern const ForwardKernels forward_kernels;
+extern const BackwardKernels backward_kernels;
+}  // namespace polyhead::cpu::POLYHEAD_BASE_ISA
+
+namespace polyhead::cpu::POLYHEAD_ISA {
+namespace {
+
+// kBase: the table of the base; kFunction: its member for the tasks that are not native.
+template <template <class> class Scratch, const auto& kBase, auto kFunction, class Task>
+std::int64_t native_scratch_bytes(const Task& task) {
+  Scratch<float> scratch;
+  return task.native ? Scratch<float>::layout(task, nullptr, scratch) : (kBase.*kFunction)(task);
+}
+template <template <class, class> class Kernel, const auto& kBase, auto kFunction, class Task>
+void run_native_kernel(const Task& task, void* memory) {
+  task.native ? Kernel<float, Bf16Pair>(task, memory).run() : (kBase.*kFunction)(task, memory);
+}
+
+}  // namespace
+}  // namespace polyhead::cpu::POLYHEAD_ISA
+
+#endif
