@@ -38,6 +38,7 @@
 #include "polyhead/quantize.h"
 #include "polyhead/relative_bias.h"
 #include "polyhead/sdpa.h"
+#include "polyhead/sdpa_derivatives.h"
 #include "polyhead/tensor.h"
 #include "polyhead/tensor_view.h"
 #include "polyhead/version.h"

@@ -68,6 +68,7 @@ struct ProblemMemory {
   Tensor sink;  // sink logits in the dtype of lse, if those of the caller have another
   Distances distances;
   Tensor relative_bias;  // [N,L], a value for each of the L distances
+  Tensor sink_tangent, relative_bias_tangent;  // the same of their tangents
 };
 
 struct DropoutRule {
@@ -127,6 +128,44 @@ struct BackwardProblem : Problem {
   void visit(const Rows& of_rows, const Keys& of_keys, const Pairs& of_pairs) {
     of_rows(q), of_rows(out), of_rows(lse), of_rows(d_out), of_rows(d_q), of_rows(d_sink), of_keys(k), of_keys(v), of_keys(d_k), of_keys(d_v),
         of_pairs(d_bias);
+  }
+};
+
+// Tensors beside the inputs of a problem, in the same shapes; an absent one is zero.
+struct Tangents {
+  ConstTensorView q, k, v;
+  ConstTensorView bias;           // [*,N,T,S]
+  ConstTensorView relative_bias;  // [N,L]
+  ConstTensorView sink;           // [*,N,T,1] in the dtype of lse
+
+  template <class Rows, class Keys, class Pairs>
+  void visit(const Rows& of_rows, const Keys& of_keys, const Pairs& of_pairs) {
+    of_rows(q), of_rows(sink), of_keys(k), of_keys(v), of_pairs(bias);
+  }
+};
+
+struct JvpProblem : Problem {
+  ConstTensorView q, k, v, out, lse;
+  Tangents tangents;
+  TensorView out_tangent, lse_tangent;  // lse_tangent: [*,N,T,1], or absent
+
+  template <class Rows, class Keys, class Pairs>
+  void visit(const Rows& of_rows, const Keys& of_keys, const Pairs& of_pairs) {
+    of_rows(q), of_rows(out), of_rows(lse), of_rows(out_tangent), of_rows(lse_tangent), of_keys(k), of_keys(v);
+    tangents.visit(of_rows, of_keys, of_pairs);
+  }
+};
+
+// The gradients d_q, d_k, ... are those of the second loss; its gradients by the results of the first backward pass are the tangents.
+struct BackwardBackwardProblem : BackwardProblem {
+  Tangents tangents;
+  TensorView d_d_out;  // absent: not computed
+
+  template <class Rows, class Keys, class Pairs>
+  void visit(const Rows& of_rows, const Keys& of_keys, const Pairs& of_pairs) {
+    BackwardProblem::visit(of_rows, of_keys, of_pairs);
+    of_rows(d_d_out);
+    tangents.visit(of_rows, of_keys, of_pairs);
   }
 };
 

@@ -2,8 +2,7 @@
 #include <limits>
 #include <vector>
 
-#include "core/parallel.h"
-#include "core/shared_sums.h"
+#include "reference/bias_gradient.h"
 #include "reference/reference.h"
 #include "reference/row.h"
 
@@ -11,35 +10,6 @@ namespace polyhead::reference {
 namespace {
 
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
-
-// Sums gradients of the bias or the relative bias in float64 and stores each element once: positions of a broadcast or sliding view that share an element are
-// summed there, without a tensor of the full shape.
-class BiasGradient {
- public:
-  explicit BiasGradient(const BackwardProblem& problem)  // T = 0: d_bias is empty, but d_bias_given must still be zeroed
-      : problem_(problem), sums_(problem.d_bias ? problem.d_bias_given : problem.d_relative_bias) {
-    if (problem.d_bias) pairs_ = sums_.view().expand(problem.d_bias.shape());
-  }
-
-  void add(std::int64_t b, std::int64_t n, std::int64_t t, const std::vector<double>& d_score) const {
-    if (problem_.d_relative_bias) {
-      const Document& document = document_of(problem_, t);
-      double* const head = sums_.view().data<double>() + n * sums_.view().stride(0);
-      for (std::int64_t s = document.keys.first; s < document.keys.last; ++s)
-        head[relative_index(problem_, b, document, t, s) * sums_.view().stride(1)] += d_score[static_cast<std::size_t>(s)];
-      return;
-    }
-    const auto slice = head_slice<double>(pairs_, b, n);
-    for (std::size_t s = 0; s < d_score.size(); ++s) slice(t, static_cast<std::int64_t>(s)) += d_score[s];
-  }
-
-  void store() const { sums_.store(); }
-
- private:
-  const BackwardProblem& problem_;
-  SharedSums sums_;
-  TensorView pairs_;
-};
 
 // d_v[s]   = sum_t drop(p)[t,s] d_out[t]                                       (docs/maths.md, eq. 5)
 // d_p[t,s] = m[t,s] <d_out[t], v[s]>, m = what dropout multiplied p with       (eq. 6)
@@ -105,19 +75,7 @@ void backward_kv_head(const BackwardProblem& problem, std::int64_t b, std::int64
 }  // namespace
 
 void backward(const BackwardProblem& problem) {
-  // Skip if T = S = 0: such tensors may have 2^62 heads, and a loop over them would not end.
-  const std::int64_t count = problem.queries == 0 && problem.keys == 0 ? 0 : problem.batch * problem.kv_heads;
-  if (problem.d_bias || problem.d_relative_bias) {  // heads and sequences add to the same elements: one thread, so that the order is fixed
-    BiasGradient d_bias(problem);
-    for (std::int64_t head = 0; head < count; ++head) backward_kv_head(problem, head / problem.kv_heads, head % problem.kv_heads, &d_bias);
-    d_bias.store();
-    return;
-  }
-  parallel_for(count, 1, problem.executor, [&](std::int64_t first, std::int64_t last) {
-    for (std::int64_t head = first; head < last; ++head) {
-      backward_kv_head(problem, head / problem.kv_heads, head % problem.kv_heads, nullptr);
-    }
-  });
+  for_each_kv_head(problem, [&](std::int64_t b, std::int64_t kv, BiasGradient* d_bias) { backward_kv_head(problem, b, kv, d_bias); });
 }
 
 }  // namespace polyhead::reference

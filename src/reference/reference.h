@@ -10,6 +10,8 @@ namespace polyhead::reference {
 
 void forward(const ForwardProblem& problem);
 void backward(const BackwardProblem& problem);
+void jvp(const JvpProblem& problem);
+void backward_backward(const BackwardBackwardProblem& problem);
 
 // The maps of the given queries of head (b, n).
 void map_rows(const MapsProblem& problem, std::int64_t b, std::int64_t n, std::span<const std::int64_t> queries, const RowConsumer& take);

@@ -1,4 +1,4 @@
-// A backend: which problems it declines, and its three operations. backends.cc lists all backends.
+// A backend: which problems it declines, and its operations. backends.cc lists all backends.
 #pragma once
 
 #include <cstdint>
@@ -10,7 +10,7 @@
 
 namespace polyhead {
 
-enum class Operation : std::uint8_t { forward, backward, maps };
+enum class Operation : std::uint8_t { forward, backward, jvp, backward_backward, maps };
 
 struct Backend {
   std::string_view name;
@@ -18,6 +18,8 @@ struct Backend {
   std::string (*declines)(const Problem& problem, Operation operation);
   void (*forward)(const ForwardProblem& problem);
   void (*backward)(const BackwardProblem& problem);
+  void (*jvp)(const JvpProblem& problem);
+  void (*backward_backward)(const BackwardBackwardProblem& problem);
   // The maps of the given queries of head (b, n).
   void (*map_rows)(const MapsProblem& problem, std::int64_t b, std::int64_t n, std::span<const std::int64_t> queries, const RowConsumer& row);
   // Writes the map of queries[i] to out (b, n, i, :). Called only if out and q are both float64 or both not. nullptr: map_rows is used.

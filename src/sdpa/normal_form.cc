@@ -10,6 +10,13 @@
 namespace polyhead {
 namespace {
 
+// What the tangents of an operation are called in its messages.
+struct TangentNames {
+  const char *q, *k, *v, *bias, *relative_bias, *sink;
+};
+constexpr TangentNames kTangentNames{"tangents.q", "tangents.k", "tangents.v", "tangents.bias", "tangents.relative_bias", "tangents.sink"};
+constexpr TangentNames kGradientNames{"d_gradients.q", "d_gradients.k", "d_gradients.v", "d_gradients.bias", "d_gradients.relative_bias", "d_gradients.sink"};
+
 class Builder {
  public:
   Builder(const char* operation, const SdpaOptions& options, ProblemMemory& memory)
@@ -25,6 +32,56 @@ class Builder {
     expect(tensors.out, shape(p, {p.heads, p.queries, p.v_width}), p.dtype, "out", "[*,N,T,V]");
     p.q = tensors.q, p.k = tensors.k, p.v = tensors.v, p.out = tensors.out;
     p.lse = tensors.lse ? tensors.lse.unsqueeze(-1) : tensors.lse;
+  }
+
+  // The same where derivatives are taken: k and v in the dtype of q, and lse is needed.
+  template <class P, class Tensors>
+  void differentiable(P& p, const Tensors& tensors) const {
+    attention(p, tensors);
+    require(p.key_dtype == p.dtype, op_, ": k and v are ", p.key_dtype, " and q is ", p.dtype, "; gradients need one dtype");
+    expect_lse(p, tensors.lse);
+  }
+
+  // Checks tensors shaped as the bias, the relative bias and the sink of the options.
+  void expect_beside_options(const char* bias_name, const ConstTensorView& bias, const char* relative_name, const ConstTensorView& relative,
+                             const char* sink_name, const ConstTensorView& sink, DType dtype) const {
+    if (bias) {
+      require(static_cast<bool>(options_.bias), op_, ": ", bias_name, " is given without a bias");
+      expect(bias, options_.bias.shape(), dtype, bias_name, "the shape of bias");
+    }
+    if (relative) {
+      const RelativeBias& given = options_.relative_bias;
+      require(static_cast<bool>(given), op_, ": ", relative_name, " is given without a relative_bias");
+      expect(relative, given.parameter().shape(), given.parameter().dtype(), relative_name, given.slopes ? "the shape of the slopes" : "the shape of the table");
+    }
+    if (sink) {
+      require(static_cast<bool>(options_.sink), op_, ": ", sink_name, " is given without a sink");
+      expect(sink, options_.sink.shape(), options_.sink.dtype(), sink_name, "the shape of sink");
+    }
+  }
+
+  // Checks tangents, of these names, and adds them to the inputs that no output may overlap.
+  Tangents tangents(const Problem& p, const ConstTensorView& q, const ConstTensorView& k, const ConstTensorView& v, const SdpaTangents& given,
+                    const TangentNames& names, std::vector<Operand>& inputs) const {
+    if (given.q) expect(given.q, q.shape(), p.dtype, names.q, "the shape of q");
+    if (given.k) expect(given.k, k.shape(), p.dtype, names.k, "the shape of k");
+    if (given.v) expect(given.v, v.shape(), p.dtype, names.v, "the shape of v");
+    expect_beside_options(names.bias, given.bias, names.relative_bias, given.relative_bias, names.sink, given.sink, p.dtype);
+    Tangents result{.q = given.q, .k = given.k, .v = given.v, .bias = {}, .relative_bias = {}, .sink = {}};
+    if (given.bias) result.bias = given.bias.expand(shape(p, {p.heads, p.queries, p.keys}));
+    if (given.relative_bias) {  // values are linear in slopes and tables
+      RelativeBias moved = options_.relative_bias;
+      (moved.slopes ? moved.slopes : moved.table) = given.relative_bias;
+      memory_.relative_bias_tangent = relative_bias_values(moved, memory_.distances, accumulation_dtype(p.dtype));
+      result.relative_bias = memory_.relative_bias_tangent;
+    }
+    if (given.sink) result.sink = rows_of_logits(p, given.sink, memory_.sink_tangent, names.sink);
+    const Operand operands[] = {{names.q, given.q},       {names.k, given.k}, {names.v, given.v}, {names.bias, given.bias},
+                                {names.relative_bias, given.relative_bias}, {names.sink, given.sink}};
+    for (const Operand& operand : operands) {
+      if (operand.view) inputs.push_back(operand);
+    }
+    return result;
   }
 
   // Sizes from q, k and, if given, v.
@@ -148,9 +205,15 @@ class Builder {
     require(p.empty_rows == EmptyRows::zero, op_, ": sink with empty_rows ", p.empty_rows == EmptyRows::uniform ? "uniform" : "unmasked",
             ": those take a row whose keys are all masked for one of equal scores, and a sink takes all of its weight; use zero, which does that");
     require(given.rank() != 1 || given.extent(0) == p.heads, op_, ": sink is ", given.shape(), "; with one dimension it must be [N] = [", p.heads, "]");
-    if (given.dtype() != dtype) memory_.sink = Tensor::copy_of(given, dtype);
-    const ConstTensorView logits = given.dtype() == dtype ? given : ConstTensorView(memory_.sink);
-    return broadcast(rows_of_sink(logits), shape(p, {p.heads, p.queries}), "sink", "[*,N,T]").unsqueeze(-1);
+    return rows_of_logits(p, given, memory_.sink, "sink");
+  }
+
+  // Sink logits or their tangents as [*,N,T,1] in the dtype of lse, in `copy` unless they have it.
+  ConstTensorView rows_of_logits(const Problem& p, const ConstTensorView& given, Tensor& copy, const char* name) const {
+    const DType dtype = accumulation_dtype(p.dtype);
+    if (given.dtype() != dtype) copy = Tensor::copy_of(given, dtype);
+    const ConstTensorView logits = given.dtype() == dtype ? given : ConstTensorView(copy);
+    return broadcast(rows_of_sink(logits), shape(p, {p.heads, p.queries}), name, "[*,N,T]").unsqueeze(-1);
   }
 
   void key_rules(const Problem& p) const {
@@ -358,41 +421,79 @@ ForwardProblem normal_form(const SdpaForward& tensors, const SdpaOptions& option
   return p;
 }
 
-BackwardProblem normal_form(const SdpaBackward& tensors, const SdpaOptions& options, ProblemMemory& memory) {
-  const char* operation = "sdpa_backward";
-  const Builder build(operation, options, memory);
-  BackwardProblem p;
-  build.attention(p, tensors);
-  require(p.key_dtype == p.dtype, operation, ": k and v are ", p.key_dtype, " and q is ", p.dtype, "; gradients need one dtype");
+namespace {
+
+// Checks a pass that reads out, lse and d_out and writes gradients.
+template <class P, class Tensors>
+void backward_form(const Builder& build, const Tensors& tensors, P& p) {
+  build.differentiable(p, tensors);
   build.expect(tensors.d_out, tensors.out.shape(), p.dtype, "d_out", "[*,N,T,V]");
-  build.expect_lse(p, tensors.lse);
   if (tensors.d_q) build.expect(tensors.d_q, tensors.q.shape(), p.dtype, "d_q", "the shape of q");
   if (tensors.d_k) build.expect(tensors.d_k, tensors.k.shape(), p.dtype, "d_k", "the shape of k");
   if (tensors.d_v) build.expect(tensors.d_v, tensors.v.shape(), p.dtype, "d_v", "the shape of v");
+  build.expect_beside_options("d_bias", tensors.d_bias, "d_relative_bias", tensors.d_relative_bias, "d_sink", tensors.d_sink, p.dtype);
   if (tensors.d_bias) {
-    require(static_cast<bool>(options.bias), operation, ": d_bias is given without a bias");
-    build.expect(tensors.d_bias, options.bias.shape(), p.dtype, "d_bias", "the shape of bias");
     p.d_bias_given = tensors.d_bias;
     p.d_bias = tensors.d_bias.expand(build.shape(p, {p.heads, p.queries, p.keys}));
   }
-  if (tensors.d_relative_bias) {
-    const RelativeBias& bias = options.relative_bias;
-    require(static_cast<bool>(bias), operation, ": d_relative_bias is given without a relative_bias");
-    const ConstTensorView& of = bias.parameter();
-    build.expect(tensors.d_relative_bias, of.shape(), of.dtype(), "d_relative_bias", bias.slopes ? "the shape of the slopes" : "the shape of the table");
-  }
-  if (tensors.d_sink) {
-    require(static_cast<bool>(options.sink), operation, ": d_sink is given without a sink");
-    build.expect(tensors.d_sink, options.sink.shape(), options.sink.dtype(), "d_sink", "the shape of sink");
-  }
-  std::vector<Operand> inputs{{"q", tensors.q},     {"k", tensors.k},     {"v", tensors.v},
-                              {"out", tensors.out}, {"lse", tensors.lse}, {"d_out", tensors.d_out}};
-  add_option_tensors(options, inputs);
-  const Operand outputs[] = {
-      {"d_q", tensors.d_q}, {"d_k", tensors.d_k}, {"d_v", tensors.d_v}, {"d_bias", tensors.d_bias, true},
-      {"d_relative_bias", tensors.d_relative_bias, true}, {"d_sink", tensors.d_sink, true}};
-  require_separate(operation, outputs, inputs);
   p.d_out = tensors.d_out, p.d_q = tensors.d_q, p.d_k = tensors.d_k, p.d_v = tensors.d_v;
+}
+
+template <class Tensors>
+std::vector<Operand> inputs_of(const Tensors& tensors, const SdpaOptions& options) {
+  std::vector<Operand> inputs{{"q", tensors.q}, {"k", tensors.k}, {"v", tensors.v}, {"out", tensors.out}, {"lse", tensors.lse}};
+  add_option_tensors(options, inputs);
+  return inputs;
+}
+
+template <class Tensors>
+std::vector<Operand> gradients_of(const Tensors& tensors) {
+  return {{"d_q", tensors.d_q}, {"d_k", tensors.d_k}, {"d_v", tensors.d_v}, {"d_bias", tensors.d_bias, true},
+          {"d_relative_bias", tensors.d_relative_bias, true}, {"d_sink", tensors.d_sink, true}};
+}
+
+}  // namespace
+
+BackwardProblem normal_form(const SdpaBackward& tensors, const SdpaOptions& options, ProblemMemory& memory) {
+  const char* operation = "sdpa_backward";
+  BackwardProblem p;
+  backward_form(Builder(operation, options, memory), tensors, p);
+  std::vector<Operand> inputs = inputs_of(tensors, options);
+  inputs.push_back({"d_out", tensors.d_out});
+  require_separate(operation, gradients_of(tensors), inputs);
+  return p;
+}
+
+JvpProblem normal_form(const SdpaJvp& tensors, const SdpaOptions& options, ProblemMemory& memory) {
+  const char* operation = "sdpa_jvp";
+  const Builder build(operation, options, memory);
+  JvpProblem p;
+  build.differentiable(p, tensors);
+  p.native = false;
+  std::vector<Operand> inputs = inputs_of(tensors, options);
+  p.tangents = build.tangents(p, tensors.q, tensors.k, tensors.v, tensors.tangents, kTangentNames, inputs);
+  build.expect(tensors.out_tangent, tensors.out.shape(), p.dtype, "out_tangent", "[*,N,T,V]");
+  if (tensors.lse_tangent) build.expect(tensors.lse_tangent, tensors.lse.shape(), tensors.lse.dtype(), "lse_tangent", "[*,N,T]");
+  p.out_tangent = tensors.out_tangent;
+  p.lse_tangent = tensors.lse_tangent ? tensors.lse_tangent.unsqueeze(-1) : tensors.lse_tangent;
+  const Operand outputs[] = {{"out_tangent", tensors.out_tangent}, {"lse_tangent", tensors.lse_tangent}};
+  require_separate(operation, outputs, inputs);
+  return p;
+}
+
+BackwardBackwardProblem normal_form(const SdpaBackwardBackward& tensors, const SdpaOptions& options, ProblemMemory& memory) {
+  const char* operation = "sdpa_backward_backward";
+  const Builder build(operation, options, memory);
+  BackwardBackwardProblem p;
+  backward_form(build, tensors, p);
+  p.native = false;
+  std::vector<Operand> inputs = inputs_of(tensors, options), outputs = gradients_of(tensors);
+  inputs.push_back({"d_out", tensors.d_out});
+  p.tangents = build.tangents(p, tensors.q, tensors.k, tensors.v, tensors.d_gradients, kGradientNames, inputs);
+  if (tensors.d_d_out) build.expect(tensors.d_d_out, tensors.out.shape(), p.dtype, "d_d_out", "[*,N,T,V]");
+  p.d_d_out = tensors.d_d_out;
+  outputs.push_back({"d_d_out", tensors.d_d_out});
+  require_separate(operation, outputs, inputs);
   return p;
 }
 

@@ -5,7 +5,7 @@
 
 #include "core/overlap.h"
 #include "polyhead/maps.h"
-#include "polyhead/sdpa.h"
+#include "polyhead/sdpa_derivatives.h"
 #include "problem/problem.h"
 
 namespace polyhead {
@@ -13,6 +13,8 @@ namespace polyhead {
 // `memory` receives what the problem points to besides the caller's tensors, such as the rules of the mask.
 ForwardProblem normal_form(const SdpaForward& tensors, const SdpaOptions& options, const char* operation, ProblemMemory& memory);
 BackwardProblem normal_form(const SdpaBackward& tensors, const SdpaOptions& options, ProblemMemory& memory);
+JvpProblem normal_form(const SdpaJvp& tensors, const SdpaOptions& options, ProblemMemory& memory);
+BackwardBackwardProblem normal_form(const SdpaBackwardBackward& tensors, const SdpaOptions& options, ProblemMemory& memory);
 MapsProblem normal_form(const MapsInput& input, const SdpaOptions& options, MapValue value, const char* operation, ProblemMemory& memory);
 
 // Checks what normal_form() does for maps, and computes nothing.

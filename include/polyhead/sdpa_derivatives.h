@@ -1,0 +1,42 @@
+// Derivatives of attention beyond the gradient: forward mode (`sdpa_jvp`), and the gradient of the backward pass (`sdpa_backward_backward`), which a loss on
+// gradients needs: forces are the gradient of an energy. Formulas: docs/maths.md, section 3a. Letters and options as in polyhead/sdpa.h. Memory grows with
+// T + S. Dropout keeps the bits of its seed, which have no derivative. Products are always exact: options.precision has no effect.
+#pragma once
+
+#include "polyhead/sdpa.h"
+
+#pragma GCC visibility push(default)
+namespace polyhead {
+
+// One tensor for each input that has a derivative, in its shape and dtype. Absent: zeros.
+struct SdpaTangents {
+  ConstTensorView q, k, v;
+  ConstTensorView bias = {};           // of options.bias
+  ConstTensorView relative_bias = {};  // of options.relative_bias.slopes or .table
+  ConstTensorView sink = {};           // of options.sink
+};
+
+// How out and lse change when the inputs move along `tangents`: the product of the Jacobian with them.
+struct SdpaJvp {
+  ConstTensorView q, k, v;       // as given to the forward pass, in one dtype
+  ConstTensorView out, lse;      // as the forward pass wrote them
+  SdpaTangents tangents;
+  TensorView out_tangent;        // [*,N,T,V]  dtype of q
+  TensorView lse_tangent = {};   // [*,N,T]    optional; dtype of lse
+};
+
+// The gradient of a loss that depends on the results of sdpa_backward: on d_q, d_k, d_v, d_bias, d_relative_bias and d_sink.
+struct SdpaBackwardBackward {
+  ConstTensorView q, k, v, out, lse, d_out;  // as given to sdpa_backward
+  SdpaTangents d_gradients;  // the gradient of the loss by d_q, d_k, d_v, d_bias, d_relative_bias and d_sink
+  // Written: the gradient of the loss by what sdpa_backward was given, out and lse being functions of the inputs. One without a view is not computed.
+  TensorView d_q, d_k, d_v;       // shaped as q, k, v
+  TensorView d_d_out = {};        // [*,N,T,V]
+  TensorView d_bias = {}, d_relative_bias = {}, d_sink = {};  // as in SdpaBackward
+};
+
+void sdpa_jvp(const SdpaJvp& tensors, const SdpaOptions& options = {});
+void sdpa_backward_backward(const SdpaBackwardBackward& tensors, const SdpaOptions& options = {});
+
+}  // namespace polyhead
+#pragma GCC visibility pop
