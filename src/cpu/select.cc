@@ -12,6 +12,8 @@
   extern const ForwardKernels forward_kernels;       \
   extern const MergeKernels merge_kernels;           \
   extern const BackwardKernels backward_kernels;     \
+  extern const JvpKernels jvp_kernels;               \
+  extern const BackwardBackwardKernels backward_backward_kernels; \
   extern const GradientKernels gradient_kernels;     \
   extern const MapsKernels maps_kernels;             \
   extern const GemmKernels gemm_kernels;             \
@@ -50,7 +52,8 @@ std::span<const KernelSet> kernel_sets() {
 #define POLYHEAD_ISA_ROW(name, base, needs)                                                                                   \
   KernelSet{#name,                                                                                                            \
             needs,                                                                                                            \
-            {name::forward_kernels, base::merge_kernels, name::backward_kernels, base::gradient_kernels, base::maps_kernels}, \
+            {name::forward_kernels, base::merge_kernels, name::backward_kernels, base::jvp_kernels, base::backward_backward_kernels, base::gradient_kernels, \
+             base::maps_kernels},                                                                                             \
             base::gemm_kernels,                                                                                               \
             base::activation_kernels,                                                                                         \
             base::norm_kernels,                                                                                               \

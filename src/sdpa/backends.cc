@@ -10,14 +10,11 @@ namespace polyhead {
 namespace {
 
 std::string serves_all(const Problem&, Operation) { return {}; }
-std::string cpu_declines(const Problem& problem, Operation operation) {
-  if (operation == Operation::jvp || operation == Operation::backward_backward) return "it has no kernel of this operation";
-  return cpu::declines(problem);
-}
+std::string cpu_declines(const Problem& problem, Operation) { return cpu::declines(problem); }
 
 // In order of preference; the last one serves everything.
 constexpr std::array kBackends{
-    Backend{"cpu", cpu_declines, cpu::sdpa_forward, cpu::sdpa_backward, nullptr, nullptr, cpu::map_rows, cpu::write_maps, cpu::mixed_entropy, cpu::facts_of_forward},
+    Backend{"cpu", cpu_declines, cpu::sdpa_forward, cpu::sdpa_backward, cpu::sdpa_jvp, cpu::sdpa_backward_backward, cpu::map_rows, cpu::write_maps, cpu::mixed_entropy, cpu::facts_of_forward},
     Backend{"reference", serves_all, reference::forward, reference::backward, reference::jvp, reference::backward_backward, reference::map_rows, nullptr, reference::mixed_entropy, nullptr},
 };
 

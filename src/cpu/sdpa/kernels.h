@@ -24,6 +24,16 @@ struct BackwardKernels {
   void (*backward)(const BackwardTask& task, void* scratch);
 };
 
+struct JvpKernels {
+  std::int64_t (*jvp_scratch)(const JvpTask& task);
+  void (*jvp)(const JvpTask& task, void* scratch);
+};
+
+struct BackwardBackwardKernels {
+  std::int64_t (*backward_backward_scratch)(const BackwardBackwardTask& task);
+  void (*backward_backward)(const BackwardBackwardTask& task, void* scratch);
+};
+
 struct GradientKernels {
   void (*add_splits)(const GradientTask& task);
 };
@@ -35,6 +45,6 @@ struct MapsKernels {
   double (*mixed_entropy)(DType dtype, const void* p, const void* q, std::int64_t count);
 };
 
-struct SdpaKernels : ForwardKernels, MergeKernels, BackwardKernels, GradientKernels, MapsKernels {};
+struct SdpaKernels : ForwardKernels, MergeKernels, BackwardKernels, JvpKernels, BackwardBackwardKernels, GradientKernels, MapsKernels {};
 
 }  // namespace polyhead::cpu

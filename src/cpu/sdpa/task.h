@@ -95,6 +95,35 @@ struct BackwardTask : HeadGroup {
   void *d_k_sums = nullptr, *d_v_sums = nullptr;  // [last_key - first_key, gradient_stride()]; if given, d_k and d_v are not written
 };
 
+// Tangents of a group's inputs (docs/maths.md, section 3a), in their dtypes; an absent one is zero. k and v have one head.
+struct TangentPlanes {
+  Plane q, k, v, bias;
+  Plane sink;  // [head, row] in the compute type
+};
+
+// Numbers of a row that the jvp finds and backward_backward reads. p = inverse exp(factor (x - shift) - lse), so that the p of all keys and the sink sum to 1.
+template <class T>
+struct RowValues {
+  T shift, lse, inverse;
+  T lse_tangent, delta, phi;  // eq. 8b, 7, 8d
+};
+
+// Forward mode of some rows of a group over all keys.
+struct JvpTask : HeadGroup {
+  Plane out, lse;
+  TangentPlanes tangents;
+  MutablePlane out_tangent, lse_tangent;
+  Plane d_out;                 // if given, delta and phi are computed
+  void* row_values = nullptr;  // RowValues of the compute type, one for each row of the group; nullptr: not wanted
+  std::int64_t first_row = 0, rows = 0;
+};
+
+// Gradient of the backward pass: as a backward pass, with the tangents and the numbers that the jvp found. Planes of gradients are those of the second loss.
+struct BackwardBackwardTask : BackwardTask {
+  TangentPlanes tangents;
+  const void* row_values = nullptr;
+};
+
 // Sums of some rows of a gradient, one array of sums for each split. They are added in order, multiplied by `factor` and converted.
 struct GradientTask {
   DType dtype = DType::f32;   // of the gradient; the sums have its compute type

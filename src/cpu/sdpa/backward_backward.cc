@@ -1,0 +1,36 @@
+#include "cpu/sdpa/backward_pass.h"
+#include "cpu/sdpa/jvp.h"
+#include "cpu/sdpa/sdpa.h"
+
+namespace polyhead::cpu {
+namespace {
+
+// First the jvp, which gives d_d_out and the numbers of each row [B,K,N/K * T]; then the cells.
+class SecondBackward {
+ public:
+  using Problem = BackwardBackwardProblem;
+  using Task = BackwardBackwardTask;
+
+  SecondBackward(const BackwardBackwardProblem& p, int threads) : values_(p.batch * p.heads * p.queries * row_values_size(p.dtype), p.workspace) {
+    JvpProblem jvp;
+    static_cast<polyhead::Problem&>(jvp) = p;
+    jvp.q = p.q, jvp.k = p.k, jvp.v = p.v, jvp.out = p.out, jvp.lse = p.lse, jvp.tangents = p.tangents, jvp.out_tangent = p.d_d_out;
+    run_jvp(jvp, p.d_out, values_.get(), threads);
+  }
+  void place(const BackwardBackwardProblem& p, const MaskBlocks& blocks, std::int64_t b, std::int64_t kv, BackwardBackwardTask& task) const {
+    FirstBackward::place(p, blocks, b, kv, task);
+    task.tangents = tangents_of(p, p.tangents, b, kv, task.heads);
+    task.row_values = static_cast<const char*>(values_.get()) + (b * p.kv_heads + kv) * task.heads * p.queries * row_values_size(p.dtype);
+  }
+  static std::int64_t scratch_bytes(const BackwardBackwardTask& task) { return current_kernels().sdpa.backward_backward_scratch(task); }
+  static void run(const BackwardBackwardTask& task, void* scratch) { current_kernels().sdpa.backward_backward(task, scratch); }
+
+ private:
+  ScratchMemory values_;
+};
+
+}  // namespace
+
+void sdpa_backward_backward(const BackwardBackwardProblem& p) { run_backward<SecondBackward>(p); }
+
+}  // namespace polyhead::cpu

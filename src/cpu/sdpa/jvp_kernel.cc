@@ -1,0 +1,270 @@
+// out'[t] = sum_s drop(p)[t,s] (score'[t,s] v[s] + v'[s]) - lse'[t] out[t],  lse'[t] = sum_s p[t,s] score'[t,s]      (docs/maths.md, eq. 8a-8c)
+//
+// Loops, outermost first:
+//   key block: k and k' as panels, v and v' as rows stay in the second-level cache
+//     strip of rows: <q, k> and <q', k> + <q, k'>, then p and p score', stay in the first-level cache; out' += p score' v + p v'
+#include "cpu/arena.h"
+#include "cpu/sdpa/kernels.h"
+#include "cpu/sdpa/score_tangents.h"
+#include "cpu/sdpa/task_rows.h"
+
+namespace polyhead::cpu::POLYHEAD_ISA {
+namespace {
+
+// A row with |lse| above this bound, where exp(score - lse) may overflow by the rounding of lse, finds its largest score first.
+constexpr int kLargestLse = 1 << 20;
+
+template <class T>
+struct JvpScratch {
+  T *q, *q_tangent, *k_panels, *k_tangent_panels, *v, *v_tangent, *lines, *p, *t, *slope, *curvature;
+  T *sums, *out;  // of each row: of out' before the division, and of out
+  T *l, *m;       // of each row: sums of p and of p score'
+  RowValues<T>* values;
+  Row* rows;
+  KeyRange* spans;
+  std::uint8_t* bytes;
+  std::int64_t qk_padded, v_padded, keys, stride;
+  // out is computed again unless it is stored in the compute type: its rounding times lse' would be added to out'.
+  bool own_out;
+
+  static std::int64_t layout(const JvpTask& task, void* memory, JvpScratch& s) {
+    constexpr std::int64_t kWidth = kLanes<T>;
+    s.qk_padded = round_up(task.qk_width, kWidth), s.v_padded = round_up(task.v_width, kWidth);
+    s.keys = smaller(backward_block_keys(sizeof(T)), round_up(larger(task.keys, 1), 64));
+    s.stride = s.keys + 64 / static_cast<std::int64_t>(sizeof(T));
+    s.own_out = task.dtype != kOwnStorage<T>;
+    Arena arena(memory);
+    arena.allocate(s.q, task.rows * s.qk_padded);
+    arena.allocate(s.q_tangent, task.tangents.q.data != nullptr ? task.rows * s.qk_padded : 0);
+    arena.allocate(s.k_panels, s.keys * task.qk_width);
+    arena.allocate(s.k_tangent_panels, s.keys * task.qk_width);
+    arena.allocate(s.v, s.keys * s.v_padded);
+    arena.allocate(s.v_tangent, s.keys * s.v_padded);
+    arena.allocate(s.lines, larger(kWidth, 2) * larger(task.qk_width, task.v_width));
+    arena.allocate(s.p, kStripRows * s.stride);
+    arena.allocate(s.t, kStripRows * s.stride);
+    arena.allocate(s.slope, s.stride);
+    arena.allocate(s.curvature, s.stride);
+    arena.allocate(s.sums, task.rows * s.v_padded);
+    arena.allocate(s.out, s.own_out ? task.rows * s.v_padded : 0);
+    arena.allocate(s.l, task.rows);
+    arena.allocate(s.m, task.rows);
+    arena.allocate(s.values, task.rows);
+    arena.allocate(s.rows, task.rows);
+    arena.allocate(s.spans, task.rows);
+    arena.allocate(s.bytes, s.keys + kKeepMargin);
+    return arena.used();
+  }
+};
+
+template <class T>
+class Jvp {
+ public:
+  Jvp(const JvpTask& task, void* memory) : task_(task), scale_(task) { JvpScratch<T>::layout(task, memory, s_); }
+
+  void run() {
+    load_rows();
+    for (std::int64_t first = 0; first < task_.keys; first += s_.keys) {
+      const std::int64_t count = smaller(s_.keys, task_.keys - first);
+      if (of_rows().keys_of(0, task_.rows, first, count).empty()) continue;
+      load_keys(first, count);
+      for (std::int64_t strip = 0; strip < task_.rows; strip += kStripRows)
+        multiply_strip(strip, static_cast<int>(smaller(kStripRows, task_.rows - strip)), first, count);
+    }
+    for (std::int64_t i = 0; i < task_.rows; ++i) finish_row(i);
+  }
+
+ private:
+  TaskRows<T> of_rows() const { return {task_, s_.rows, s_.spans, s_.stride}; }
+
+  void load_rows() {
+    bool large = false;
+    Row next{task_.first_row, task_.first_row / task_.queries, task_.first_row % task_.queries};
+    for (std::int64_t i = 0; i < task_.rows; ++i) {
+      const Row row = s_.rows[i] = next;
+      next = next_row(row, task_.queries);
+      const T lse = *row_of(task_.lse, static_cast<const T*>(task_.lse.data), row);
+      s_.spans[i] = lse == -kInfinity<T> ? KeyRange{0, 0} : narrow_range_of(task_, row);
+      s_.values[i] = {.shift = 0, .lse = lse == -kInfinity<T> ? T{0} : lse, .inverse = 1, .lse_tangent = 0, .delta = 0, .phi = 0};
+      large |= too_large(lse);
+    }
+    const auto rows = static_cast<int>(task_.rows);
+    of_rows().load(task_.q, 0, rows, task_.qk_width, s_.qk_padded, scale_.power, s_.q);
+    if (task_.tangents.q.data != nullptr) of_rows().load(task_.tangents.q, 0, rows, task_.qk_width, s_.qk_padded, scale_.power, s_.q_tangent);
+    for (T* array : {s_.l, s_.m}) clear(array, 0, task_.rows);
+    clear(s_.sums, 0, task_.rows * s_.v_padded);
+    if (s_.own_out) clear(s_.out, 0, task_.rows * s_.v_padded);
+    if (large) find_references();
+  }
+
+  static bool too_large(T lse) { return (lse > kLargestLse || lse < -kLargestLse) && lse * T{0} == 0; }
+
+  // Gives rows with a large lse their largest score as shift, or their sink where that is larger.
+  void find_references() {
+    for (std::int64_t i = 0; i < task_.rows; ++i) {
+      if (too_large(s_.values[i].lse)) s_.values[i].shift = -kInfinity<T>;
+    }
+    for (std::int64_t first = 0; first < task_.keys; first += s_.keys) {
+      const std::int64_t count = smaller(s_.keys, task_.keys - first);
+      load_keys(first, count);
+      for (std::int64_t i = 0; i < task_.rows; ++i) {
+        const KeyRange own = of_rows().part(i, first, count);
+        if (!too_large(s_.values[i].lse) || own.empty()) continue;
+        of_rows().multiply_panels(s_.q + i * s_.qk_padded, s_.qk_padded, s_.k_panels, task_.qk_width, 1, first, own, of_rows().blocks_of(i, 1), s_.p);
+        finish_scores<T>(task_, s_.rows[i], scale_.factor, first, own.first, own.last, s_.p, nullptr, s_.bytes);
+        const T largest = largest_of(s_.p, own.first / kLanes<T> * kLanes<T>, round_up(own.last, kLanes<T>));
+        s_.values[i].shift = larger(broadcast(largest), broadcast(s_.values[i].shift))[0];
+      }
+    }
+    for (std::int64_t i = 0; i < task_.rows; ++i) {
+      RowValues<T>& row = s_.values[i];
+      if (!too_large(row.lse)) continue;
+      if (row.shift == -kInfinity<T>) {  // no key has a score above -infinity: lse is the sink
+        row.shift = 0;
+        continue;
+      }
+      const T factor = task_.softcap > 0 || task_.bias.data != nullptr ? T{1} : scale_.factor;
+      const T above = sink_above(sink_of<T>(task_, s_.rows[i]), row.shift, factor);
+      row.lse = above > 0 ? above : T{0};
+    }
+  }
+
+  void load_keys(std::int64_t first, std::int64_t count) {
+    const TaskRows<T> rows = of_rows();
+    rows.pack_keys(task_.k, first, count, task_.qk_width, s_.lines, s_.k_panels);
+    if (task_.tangents.k.data != nullptr) rows.pack_keys(task_.tangents.k, first, count, task_.qk_width, s_.lines, s_.k_tangent_panels);
+    v_finite_ = rows.copy_keys(task_.v, first, count, task_.v_width, s_.v_padded, s_.v);
+    v_tangent_finite_ = task_.tangents.v.data == nullptr || rows.copy_keys(task_.tangents.v, first, count, task_.v_width, s_.v_padded, s_.v_tangent);
+  }
+
+  void multiply_strip(std::int64_t strip, int count, std::int64_t first, std::int64_t key_count) {
+    const TaskRows<T> rows = of_rows();
+    const KeyRange keys = rows.keys_of(strip, strip + count, first, key_count);
+    if (keys.empty()) return;
+    const StripBlocks blocks = rows.blocks_of(strip, count);
+    const T* const q = s_.q + strip * s_.qk_padded;
+    const bool of_q = task_.tangents.q.data != nullptr, of_k = task_.tangents.k.data != nullptr;
+    rows.multiply_panels(q, s_.qk_padded, s_.k_panels, task_.qk_width, count, first, keys, blocks, s_.p);
+    if (of_q) rows.multiply_panels(s_.q_tangent + strip * s_.qk_padded, s_.qk_padded, s_.k_panels, task_.qk_width, count, first, keys, blocks, s_.t);
+    if (of_k) rows.multiply_panels(q, s_.qk_padded, s_.k_tangent_panels, task_.qk_width, count, first, keys, blocks, s_.t, of_q);
+    for (int i = 0; i < count; ++i) {
+      T *p = s_.p + i * s_.stride, *t = s_.t + i * s_.stride;
+      const KeyRange own = rows.part(strip + i, first, key_count);
+      if (!of_q && !of_k) clear(t, keys.first / kLanes<T> * kLanes<T>, round_up(keys.last, kLanes<T>));
+      if (own.empty()) {
+        clear(p, keys.first, keys.last), clear(t, keys.first, keys.last);
+        continue;
+      }
+      weigh_row(strip + i, first, own, p, t);
+      clear(p, keys.first, own.first), clear(p, own.last, keys.last);
+      clear(t, keys.first, own.first), clear(t, own.last, keys.last);
+    }
+    const auto add = [&](const T* weights, const T* values, T* sums) {
+      multiply<false, From::second_cache>(Product<T>{.depth = keys.last - keys.first,
+                                                     .a = weights + keys.first,
+                                                     .a_stride = s_.stride,
+                                                     .b = values + keys.first * s_.v_padded,
+                                                     .b_stride = s_.v_padded,
+                                                     .c = sums + strip * s_.v_padded,
+                                                     .c_stride = s_.v_padded,
+                                                     .add = true},
+                                          count, static_cast<int>(s_.v_padded / kLanes<T>));
+    };
+    add(s_.t, s_.v, s_.sums);
+    if (task_.tangents.v.data != nullptr) add(s_.p, s_.v_tangent, s_.sums);
+    if (s_.own_out) add(s_.p, s_.v, s_.out);
+    if (!v_finite_ || !v_tangent_finite_) add_non_finite_values(strip, count, first, key_count);
+  }
+
+  // Turns products into drop(p) and drop(p) score', and adds up p and p score'.
+  void weigh_row(std::int64_t index, std::int64_t first, KeyRange own, T* p, T* t) {
+    const Row& row = s_.rows[index];
+    const RowValues<T>& values = s_.values[index];
+    const PendingFactors<T> pending = finish_tangents<T>(task_, task_.tangents, row, scale_, first, own, p, t, {s_.slope, s_.curvature, s_.bytes});
+    Vector<T> l{}, m{};
+    for_each_weight<T>(own, values, T{0}, pending, scale_, p, t, [&]<int kCount>(std::int64_t i, const Vector<T>(&weights)[kCount], const Vector<T>(&tangents)[kCount]) {
+#pragma GCC unroll 4
+      for (int j = 0; j < kCount; ++j) {
+        const Vector<T> weighted = weights[j] * tangents[j];
+        store_vector<T>(weights[j], p + i + j * kLanes<T>), store_vector<T>(weighted, t + i + j * kLanes<T>);
+        l += weights[j], m = multiply_add<T>(weights[j], tangents[j], m);
+      }
+    });
+    s_.l[index] += sum_of_lanes<T>(l), s_.m[index] += sum_of_lanes<T>(m);
+    if (values.lse * T{0} != 0) {  // a NaN lse reaches only keys that the row attends to
+      for (std::int64_t s = own.first; s < own.last; ++s) {
+        if (!attends_to(task_, row, first + s)) p[s] = t[s] = 0;
+      }
+    }
+    if (!task_.dropout) return;
+    const std::uint8_t* const keep = keep_bytes(task_, row, first, own.first, own.last, s_.bytes);
+    drop_keys(task_, keep, own, p), drop_keys(task_, keep, own, t);
+  }
+
+  // Adds NaN and infinities of v and v' to the rows that attend to their keys, and to no others.
+  void add_non_finite_values(std::int64_t strip, int count, std::int64_t first, std::int64_t key_count) {
+    for (int i = 0; i < count; ++i) {
+      const Row& row = s_.rows[strip + i];
+      const KeyRange own = of_rows().part(strip + i, first, key_count);
+      for (std::int64_t s = own.first; s < own.last; ++s) {
+        if (!attends_to(task_, row, first + s)) continue;
+        const auto add = [&](const Plane& plane, T weight, T* sums) {
+          with_storage<T>(task_.dtype, plane.data, [&](auto* data) {
+            add_non_finite<T>(data + (first + s) * plane.row, plane.column, task_.v_width, weight, sums + (strip + i) * s_.v_padded);
+          });
+        };
+        const T p = s_.p[i * s_.stride + s], t = s_.t[i * s_.stride + s];
+        if (!v_finite_) add(task_.v, t, s_.sums);
+        if (!v_finite_ && s_.own_out) add(task_.v, p, s_.out);
+        if (!v_tangent_finite_) add(task_.tangents.v, p, s_.sums);
+      }
+    }
+  }
+
+  void finish_row(std::int64_t index) {
+    const Row& row = s_.rows[index];
+    RowValues<T>& values = s_.values[index];
+    const T of_keys = s_.l[index], of_sink = sink_weight(task_, row, values, scale_), sum = of_keys + of_sink;
+    T* const out_tangent = s_.sums + index * s_.v_padded;
+    if (of_keys == 0) clear(out_tangent, 0, s_.v_padded);  // an empty row
+    if (sum != 0) {
+      values.inverse = 1 / sum;
+      values.lse_tangent = (s_.m[index] + (of_sink == 0 ? T{0} : of_sink * sink_tangent_of<T>(task_.tangents, row))) * values.inverse;
+    }
+    if (of_keys != 0) finish_out(index, out_tangent);
+    if (task_.out_tangent.data != nullptr)
+      narrow_row<T>(task_.dtype, out_tangent, task_.v_width, T{1}, task_.out_tangent.data, row.head * task_.out_tangent.head + row.query * task_.out_tangent.row,
+                  task_.out_tangent.column);
+    if (task_.lse_tangent.data != nullptr)
+      static_cast<T*>(task_.lse_tangent.data)[row.head * task_.lse_tangent.head + row.query * task_.lse_tangent.row] = values.lse_tangent;
+    if (task_.row_values != nullptr) static_cast<RowValues<T>*>(task_.row_values)[task_.first_row + index] = values;
+  }
+
+  // out' = sums / l - lse' out; delta and phi.
+  void finish_out(std::int64_t index, T* out_tangent) {
+    RowValues<T>& values = s_.values[index];
+    const Row& row = s_.rows[index];
+    T* const own = s_.out + index * s_.v_padded;
+    const T* const out = s_.own_out ? own : of_rows().line_of(task_.out, row, task_.v_width, s_.lines);
+    for (std::int64_t d = 0; d < task_.v_width; ++d) {
+      if (s_.own_out) own[d] *= values.inverse;
+      const T scaled = out_tangent[d] * values.inverse;
+      out_tangent[d] = scaled - values.lse_tangent * out[d];
+    }
+    if (task_.d_out.data == nullptr) return;
+    const T* const d_out = of_rows().line_of(task_.d_out, row, task_.v_width, s_.lines + task_.v_width);
+    for (std::int64_t d = 0; d < task_.v_width; ++d) values.delta += d_out[d] * out[d], values.phi += d_out[d] * out_tangent[d];
+  }
+
+  const JvpTask& task_;
+  const ScoreScale<T> scale_;
+  JvpScratch<T> s_;
+  bool v_finite_ = true, v_tangent_finite_ = true;
+};
+
+}  // namespace
+
+extern const JvpKernels jvp_kernels;
+constinit const JvpKernels jvp_kernels = {scratch_bytes<JvpScratch, JvpTask>, run_kernel<Jvp, JvpTask>};
+
+}  // namespace polyhead::cpu::POLYHEAD_ISA

@@ -1,0 +1,94 @@
+// From the products of a row to p and the tangents of its scores (docs/maths.md, eq. 2, 8a). For kernel sources only.
+#pragma once
+
+#include "cpu/sdpa/dropout.h"
+#include "cpu/sdpa/sink.h"
+#include "cpu/sdpa/softmax.h"
+
+namespace polyhead::cpu::POLYHEAD_ISA {
+namespace {
+
+// Lines of one row, an element for each key of a block. Read only with softcap: its slope, and its second derivative times x'.
+template <class T>
+struct RowLines {
+  T *slope, *curvature;
+  std::uint8_t* bytes;  // kKeepMargin more than keys
+};
+
+// For the keys `own`, relative to key `first`: turns products x = <q, k> into scores, and t = <q', k> + <q, k'> into their tangents, which still lack the
+// factors that are returned. Masked scores become -infinity; their tangents may be anything.
+template <class T>
+struct PendingFactors {
+  T score, tangent;
+};
+template <class T>
+PendingFactors<T> finish_tangents(const HeadGroup& group, const TangentPlanes& tangents, const Row& row, const ScoreScale<T>& scale, std::int64_t first, KeyRange own,
+                                  T* x, T* t, const RowLines<T>& lines) {
+  constexpr int kWidth = kLanes<T>;
+  const std::int64_t begin = own.first / kWidth * kWidth, end = round_up(own.last, kWidth);
+  T pending = scale.factor;
+  if (group.softcap > 0) {
+    const T inverse = static_cast<T>(static_cast<double>(scale.factor) / group.softcap), twice = static_cast<T>(-2 / group.softcap);
+    for (std::int64_t i = begin; i < end; i += kWidth) {
+      const Vector<T> tanh_x = tanh<T>(load_vector(x + i) * inverse), moved = load_vector(t + i) * scale.factor;
+      const Vector<T> slope = multiply_add<T>(-tanh_x, tanh_x, broadcast(T{1})), tangent = slope * moved;
+      store_vector<T>(slope, lines.slope + i);
+      store_vector<T>(twice * tanh_x * tangent, lines.curvature + i);
+      store_vector<T>(tangent, t + i);
+    }
+    pending = 1;
+  }
+  const T of_score = finish_scores<T>(group, row, scale.factor, first, own.first, own.last, x, nullptr, lines.bytes);
+  if (kind_of(group, row) == RowKind::uniform) {
+    clear(t, begin, end);
+  } else if (tangents.bias.data != nullptr) {
+    with_storage<T>(group.bias_dtype, tangents.bias.data, [&](auto* data) {
+      add_row(row_of(tangents.bias, data, row) + first * tangents.bias.column, tangents.bias.column, own.first, own.last, pending, t);
+    });
+    pending = 1;
+  }
+  return {of_score, pending};
+}
+
+// Calls f<count>(i, p, tangent) for the vectors of `own`: p, and score' - centre, which is 0 where p is: tangents of masked keys may be NaN.
+template <class T, class F>
+POLYHEAD_INLINE void for_each_weight(KeyRange own, const RowValues<T>& row, T centre, const PendingFactors<T>& pending, const ScoreScale<T>& scale, const T* x, const T* t,
+                                     const F& f) {
+  constexpr int kWidth = kLanes<T>;
+  for_each_group<T>(own.first / kWidth * kWidth, round_up(own.last, kWidth), [&]<int kCount>(std::int64_t i) {
+    Vector<T> p[kCount], tangent[kCount];
+#pragma GCC unroll 4
+    for (int j = 0; j < kCount; ++j) p[j] = multiply_add<T>(load_vector(x + i + j * kWidth) - row.shift, broadcast(pending.score), broadcast(-row.lse));
+    exp_of_difference<kCount>(p, T{0}, scale.natural);
+#pragma GCC unroll 4
+    for (int j = 0; j < kCount; ++j) {
+      p[j] *= row.inverse;
+      const Vector<T> moved = multiply_add<T>(load_vector(t + i + j * kWidth), broadcast(pending.tangent), broadcast(-centre));
+      tangent[j] = p[j] == T{0} ? Vector<T>{} : moved;
+    }
+    f.template operator()<kCount>(i, p, tangent);
+  });
+}
+
+// Multiplies the keys `own` by what dropout multiplies their p by.
+template <class T>
+void drop_keys(const HeadGroup& group, const std::uint8_t* keep, KeyRange own, T* values) {
+  const T kept = static_cast<T>(group.dropout_scale);
+  for (std::int64_t i = own.first; i < own.last; ++i) values[i] = keep[i] != 0 ? values[i] * kept : T{0};
+}
+
+// p of a row's sink before `inverse`.
+template <class T>
+T sink_weight(const HeadGroup& group, const Row& row, const RowValues<T>& values, const ScoreScale<T>& scale) {
+  const T z = sink_of<T>(group, row);
+  const T factor = group.softcap > 0 || group.bias.data != nullptr ? T{1} : scale.factor;  // what finish_scores() leaves
+  return z == -kInfinity<T> ? T{0} : exp_of(sink_above(z, values.shift, factor) - values.lse, scale);
+}
+
+template <class T>
+T sink_tangent_of(const TangentPlanes& tangents, const Row& row) {
+  return tangents.sink.data == nullptr ? T{0} : *row_of(tangents.sink, static_cast<const T*>(tangents.sink.data), row);
+}
+
+}  // namespace
+}  // namespace polyhead::cpu::POLYHEAD_ISA

@@ -1,0 +1,130 @@
+// Rows of a task with their keys: what of them falls into a block of keys, and products of blocks of rows with blocks of keys. For kernel sources only.
+#pragma once
+
+#include "cpu/sdpa/pack.h"
+#include "cpu/sdpa/strip_blocks.h"
+#include "cpu/tile.h"
+
+namespace polyhead::cpu::POLYHEAD_ISA {
+namespace {
+
+template <class T>
+struct TaskRows {
+  const HeadGroup& group;
+  const Row* rows;
+  const KeyRange* spans;  // the keys of each row
+  std::int64_t stride;    // between rows of products [row, key of the block]
+
+  // The keys of row `index` in the block of `count` keys from `first` on, relative to `first`.
+  KeyRange part(std::int64_t index, std::int64_t first, std::int64_t count) const {
+    const KeyRange& span = spans[index];
+    return {larger(span.first - first, 0), smaller(span.last - first, count)};
+  }
+
+  // The range that holds those of the rows [begin, end).
+  KeyRange keys_of(std::int64_t begin, std::int64_t end, std::int64_t first, std::int64_t count) const {
+    KeyRange keys{count, 0};
+    for (std::int64_t i = begin; i < end; ++i) {
+      const KeyRange own = part(i, first, count);
+      if (!own.empty()) keys = {smaller(keys.first, own.first), larger(keys.last, own.last)};
+    }
+    return keys;
+  }
+
+  // Whether a key block has all keys of the row. Not narrow_range_of(): the row's bits must not depend on which mask blocks are skipped.
+  bool in_one_block(std::int64_t index, std::int64_t first, std::int64_t count) const {
+    const KeyRange all = range_of(group, rows[index]);
+    return all.first >= first && all.last - first <= count;
+  }
+
+  StripBlocks blocks_of(std::int64_t begin, int count) const {
+    StripBlocks blocks;
+    blocks.begin(group);
+    for (int i = 0; i < count; ++i) blocks.add(group, rows[begin + i]);
+    return blocks;
+  }
+
+  // A row of a tensor: in place, or widened into `line`.
+  const T* line_of(const Plane& plane, const Row& row, std::int64_t width, T* line) const {
+    if (group.dtype == kOwnStorage<T> && plane.column == 1) return row_of(plane, static_cast<const T*>(plane.data), row);
+    with_storage<T>(group.dtype, plane.data, [&](auto* data) { widen_row<T>(row_of(plane, data, row), plane.column, width, T{1}, line); });
+    return line;
+  }
+
+  // Copies the rows [block, block + count) of a tensor, times factor. Returns whether all elements are finite.
+  bool load(const Plane& plane, std::int64_t block, int count, std::int64_t width, std::int64_t padded, T factor, T* to) const {
+    return with_storage<T>(group.dtype, plane.data, [&](auto* data) {
+      bool finite = true;
+      for (int i = 0; i < count;) {  // rows of one head at a time
+        const Row& row = rows[block + i];
+        const int run = static_cast<int>(smaller(count - i, group.queries - row.query));
+        finite &= copy_rows<T>(row_of(plane, data, row), plane.row, plane.column, run, width, padded, factor, to + i * padded);
+        i += run;
+      }
+      return finite;
+    });
+  }
+
+  // Packs `count` rows of k or v, or of their tangents, from key `first` on into panels. `lines` is scratch of kLanes rows.
+  void pack_keys(const Plane& plane, std::int64_t first, std::int64_t count, std::int64_t width, T* lines, T* panels) const {
+    with_storage<T>(group.dtype, plane.data, [&](auto* data) {
+      pack_transposed(StoredRows(data + first * plane.row, plane, width, group.keys - first, T{1}), static_cast<int>(count), lines, panels);
+    });
+  }
+
+  // Copies them as rows, with 0 for NaN and infinities. Returns whether there are none.
+  bool copy_keys(const Plane& plane, std::int64_t first, std::int64_t count, std::int64_t width, std::int64_t padded, T* to) const {
+    const bool finite = with_storage<T>(group.dtype, plane.data, [&](auto* data) {
+      return copy_rows<T>(data + first * plane.row, plane.row, plane.column, static_cast<int>(count), width, padded, T{1}, to);
+    });
+    if (!finite) zero_non_finite(to, count * padded, to);
+    return finite;
+  }
+
+  // c = a b, or c += a b, for the panels that the mask does not skip. Skipped panels of c are not written, and no row reads them.
+  template <class Operand = T>
+  void multiply_panels(const T* a, std::int64_t a_stride, const T* panels, std::int64_t depth, int count, std::int64_t first, KeyRange keys,
+                       const StripBlocks& blocks, T* c, bool add = false) const {
+    for_each_panel<T>(keys.first, keys.last, [&](std::int64_t panel, std::int64_t begin, int vectors) {
+      if (blocks.at(first + panel) == BlockKind::skip) return;
+      const Operand* const b = reinterpret_cast<const Operand*>(panels) + panel * depth + (begin - panel);
+      multiply<false, From::second_cache, T, Operand>({.depth = depth,
+                                                       .a = reinterpret_cast<const Operand*>(a),
+                                                       .a_stride = a_stride,
+                                                       .b = b,
+                                                       .b_stride = kPanelKeys<T>,
+                                                       .c = c + begin,
+                                                       .c_stride = stride,
+                                                       .add = add},
+                                                      count, vectors);
+    });
+  }
+
+  // sums[key] += sum_i a[i,key] b[i] for the keys of `block_keys`, where i runs over the rows of the strips that attend to the key.
+  template <class Operand = T>
+  void multiply_columns(const T* a, int count, const KeyRange* strips, KeyRange block_keys, const T* b, std::int64_t padded, T* sums) const {
+    constexpr std::int64_t kPerTerm = std::is_same_v<Operand, Bf16Pair> ? 2 : 1;  // rows
+    for (std::int64_t key = block_keys.first; key < block_keys.last; key += kStripRows) {
+      const int height = static_cast<int>(smaller(kStripRows, block_keys.last - key));
+      int begin = count, end = 0;  // rows of the strips that attend to any of these keys
+      for (int strip = 0; strip < count; strip += kStripRows) {
+        const KeyRange& keys = strips[strip / kStripRows];
+        if (keys.empty() || keys.last <= key || keys.first >= key + height) continue;
+        begin = begin < strip ? begin : strip, end = strip + kStripRows < count ? strip + kStripRows : count;
+      }
+      if (end <= begin) continue;
+      const Product<T, Operand> product{.depth = (end - begin + kPerTerm - 1) / kPerTerm,
+                                        .a = reinterpret_cast<const Operand*>(a) + begin / kPerTerm * stride + key,
+                                        .a_stride = stride,
+                                        .b = reinterpret_cast<const Operand*>(b) + begin / kPerTerm * padded,
+                                        .b_stride = padded,
+                                        .c = sums + key * padded,
+                                        .c_stride = padded,
+                                        .add = true};
+      multiply<true, From::second_cache>(product, height, static_cast<int>(padded / kLanes<T>));
+    }
+  }
+};
+
+}  // namespace
+}  // namespace polyhead::cpu::POLYHEAD_ISA
