@@ -59,6 +59,7 @@ def hover(session, pane, row, column):
     session.page.evaluate("() => document.querySelector('#stage').scrollIntoView()")
     cells = session.page.locator(f".pane.{pane} .cells")
     cells.scroll_into_view_if_needed()
+    session.settled()
     side = cells.evaluate("(one) => one.clientWidth / Number(getComputedStyle(one.parentElement).getPropertyValue('--columns'))")
     cells.hover(position={"x": (column + 0.5) * side, "y": (row + 0.5) * side})
 

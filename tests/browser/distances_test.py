@@ -105,8 +105,7 @@ def check_order(checks, session, groups, order):
     session.drawn()
     page.locator("#distances .cells").wait_for()
     checks.that(page.locator("#order").is_checked() and len(labels()) == len(groups), "a reload keeps the order")
-    page.set_viewport_size({"width": 390, "height": 800})
-    page.wait_for_timeout(200)
+    session.resize(390)
     wide = page.evaluate("() => document.documentElement.scrollWidth - innerWidth")
     checks.that(wide <= 0, "390 pixels hold the map", wide)
 

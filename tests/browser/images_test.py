@@ -76,9 +76,9 @@ def check_patches(checks, session, digit, greys):
     svg = pathlib.Path(download.value.path()).read_text(encoding="utf-8")
     checks.that("<image " in svg and svg.count("<rect") >= 96 + 2 * 6 + digit.heads * 6, "the exported figure has image and patches", svg.count("<rect"))
     for width in (390, 768, 1280):
-        page.set_viewport_size({"width": width, "height": 800})
+        session.resize(width)
         session.drawn()
-        boxes = [page.locator(".read-body .patches").nth(at).bounding_box() for at in (0, 1)]
+        boxes = page.locator(".read-body .patches").evaluate_all("(both) => both.map((one) => one.getBoundingClientRect().toJSON())")  # at one moment
         fits = page.evaluate("document.documentElement.scrollWidth <= innerWidth") and all(box["x"] >= 0 and box["x"] + box["width"] <= width and box["width"] > 100 for box in boxes)
         checks.that(fits and boxes[0]["y"] == boxes[1]["y"], f"{width} pixels: both are beside each other", boxes)
 
@@ -91,7 +91,7 @@ def check_sentences(checks, session):
     notes = [label.get_attribute("title") for label in page.locator(".keys .label").all()]
     checks.that(notes == [f"{at}: {sentence}" for at, sentence in enumerate(SENTENCES)], "pointing at one tells it all", notes)
     for width in (390, 1280):
-        page.set_viewport_size({"width": width, "height": 800})
+        session.resize(width)
         session.hover(1, 2)
         inside = page.evaluate("""() => [...document.querySelectorAll('.queries .label, .keys .label')].every((label) => {
           const box = label.getBoundingClientRect(), strip = label.parentElement.getBoundingClientRect();

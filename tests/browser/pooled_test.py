@@ -161,7 +161,7 @@ def main():
                 wrong = [f"{one['id']}: {one['nodes'][0]['html'][:120]}" for one in Axe().run(session.page).response["violations"]]
                 checks.that(not wrong, f"axe-core finds nothing: {theme}", wrong)
             for width in (390, 768, 1280, 1920):
-                session.page.set_viewport_size({"width": width, "height": 900})
+                session.resize(width, 900)
                 wide = session.page.evaluate("document.documentElement.scrollWidth")
                 checks.that(wide <= width, f"{width} pixels: the page does not scroll sideways", wide)
             check_quiet(checks, session, f"page {at}")

@@ -117,7 +117,7 @@ def check_keys(checks, session, choose):
         seen += chosen()
     last = expected.columns - 1
     checks.that(seen == [0, 1, 2, 1, last, last, 0], "arrow keys, End and Home move between words", seen)
-    page.set_viewport_size({"width": 390, "height": 800})
+    session.resize(390)
     page.keyboard.press("ArrowDown")
     low, first = (word_at(session, index).bounding_box() for index in (chosen()[0], 0))
     checks.that(low["y"] > first["y"] and abs(low["x"] - first["x"]) < 60, "arrow down: the word below", (first, low))

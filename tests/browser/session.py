@@ -34,6 +34,17 @@ PIXELS = """(image) => {
   return [...pen.getImageData(0, 0, copy.width, copy.height).data];
 }"""
 
+# The page fits itself to its size within a frame, after requestAnimationFrame(), and once more if that moved something.
+SETTLED = """async () => {
+  const places = () => JSON.stringify([...document.querySelectorAll('body, #stage, .cells, .patches')].map((one) => one.getBoundingClientRect()));
+  let before, now;
+  do {
+    before = now;
+    await new Promise(requestAnimationFrame);
+    now = places();
+  } while (now !== before);
+}"""
+
 
 class Expected:
     """What the page must show, from the arrays and the words alone."""
@@ -85,11 +96,10 @@ class Checks:
 
 
 def reload(page):
-    """Reloads once the address has the page's state, which it writes at most every 100 ms, and the browser has heard of it."""
-    for _ in range(50):
-        page.wait_for_timeout(150)
-        if page.url == page.evaluate("location.href"):
-            break
+    """Reloads once the address has the page's state, and the browser has heard of it."""
+    # The page writes it up to 100 ms later. Only a later timer of the page itself is sure to come after that one on a busy machine.
+    address = page.evaluate("new Promise((written) => setTimeout(() => written(location.href), 150))")
+    page.wait_for_url(lambda url: url == address)
     page.reload()
 
 
@@ -115,6 +125,16 @@ class Session:
         """Waits until the last thumbnail is drawn."""
         self.page.wait_for_function("() => [...document.querySelectorAll('.thumb img')].every((image) => image.naturalWidth > 0)", timeout=600000)
 
+    def settled(self):
+        """Waits until nothing has moved from one frame to the next."""
+        self.page.evaluate(SETTLED)
+
+    def resize(self, width, height=800):
+        """Gives the window another size and waits until the page has fitted itself to it."""
+        self.page.set_viewport_size({"width": width, "height": height})
+        self.page.wait_for_function("([width, height]) => innerWidth === width && innerHeight === height", arg=[width, height])
+        self.settled()
+
     def text(self, selector):
         return " ".join(self.page.locator(selector).text_content().split())
 
@@ -123,6 +143,7 @@ class Session:
 
     def hover(self, row_place, column_place):
         """Points at the middle of a cell, given by its place among those shown, after bringing it into view."""
+        self.settled()  # else the cell may move away before the pointer is there
         x, y = self.page.evaluate("""([row, column]) => {
           const stage = document.querySelector('#stage'), cells = document.querySelector('.cells');
           const style = getComputedStyle(cells.parentElement);
