@@ -2,6 +2,7 @@
 #include "polyhead/maps.h"
 #include "support/compare_outputs.h"
 #include "support/each_backend.h"
+#include "support/second_derivatives.h"
 
 namespace polyhead::test {
 namespace {
@@ -74,12 +75,25 @@ std::vector<std::int64_t> unused_elements(const AttentionCase& c, const std::vec
 struct Everything {
   AttentionOutputs o;
   std::vector<Tensor> maps;
+  SecondOutputs second;
 };
+
+void sdpa_jvp_and_backward_backward(AttentionCase& c, Everything& all) {
+  SecondCase second{.c = std::move(c), .tangents = {}, .forward = all.o};
+  const SdpaOptions& o = second.c.options;
+  second.tangents = {.q = second.c.q, .k = second.c.k, .v = second.c.v, .bias = o.bias, .relative_bias = o.relative_bias.parameter(), .sink = o.sink};
+  if (o.sink) second.tangents.sink = second.c.keep(Tensor(o.sink.dtype(), o.sink.shape()));
+  all.second = second.make_outputs();
+  second.jvp(all.second), second.backward_backward(all.second);
+  c = std::move(second.c);
+}
 
 Everything compute(AttentionCase& c, const Backend* backend) {
   c.options.backend = backend;
-  Everything all{c.make_outputs(), {}};
+  Everything all{c.make_outputs(), {}, {}};
   c.run(all.o);
+  // Each input moves along itself: what is in a masked key is in its tangent.
+  sdpa_jvp_and_backward_backward(c, all);
   for (const MapValue value : {MapValue::score, MapValue::probability, MapValue::dropped}) {
     attention_map({.q = c.q, .k = c.k}, all.maps.emplace_back(DType::f64, c.sizes.pairs()), c.options, value);
   }
@@ -88,6 +102,12 @@ Everything compute(AttentionCase& c, const Backend* backend) {
 
 void expect_same(const Everything& a, const Everything& b) {
   expect_same_bits(b.o, a.o);
+  const auto first = a.second.list(), second = b.second.list();
+  for (std::size_t i = 0; i < first.size(); ++i) {
+    if (first[i].second) {
+      EXPECT_TRUE(same_bits(second[i].second, first[i].second)) << "second derivatives: " << first[i].first;
+    }
+  }
   for (std::size_t i = 0; i < a.maps.size(); ++i) EXPECT_TRUE(same_bits(b.maps[i], a.maps[i])) << "map " << i;
 }
 

@@ -65,7 +65,7 @@ class BackwardBackward {
       s_.spans[i] = lse == -kInfinity<T> ? KeyRange{0, 0} : narrow_range_of(task_, row);
       if (task_.d_sink.data == nullptr || task_.first_key > 0) continue;
       const RowValues<T>& values = values_[i];
-      const T p = sink_weight(task_, row, values, scale_) * values.inverse, moved = sink_tangent_of<T>(task_.tangents, row) - values.lse_tangent;
+      const T weight = sink_weight(task_, row, values, scale_), p = weight == 0 ? T{0} : weight * values.inverse, moved = sink_tangent_of<T>(task_.tangents, row) - values.lse_tangent;
       double* const d_sink = static_cast<double*>(task_.d_sink.data) + row.head * task_.d_sink.head + row.query * task_.d_sink.row;
       *d_sink = p == 0 ? 0.0 : static_cast<double>(-p * (moved * values.delta + values.phi));
     }
@@ -216,6 +216,7 @@ class BackwardBackward {
   void add_non_finite_values(std::int64_t first, std::int64_t count, std::int64_t block, int rows) {
     for (int i = 0; i < rows; ++i) {
       const Row& row = s_.rows[block + i];
+      if (kind_of(task_, row) == RowKind::uniform) continue;  // its scores are constants
       const KeyRange own = of_rows().part(block + i, first, count);
       const T *p = s_.p + i * s_.stride, *d_x = s_.d_x + i * s_.stride, *g = s_.g + i * s_.stride;
       for (std::int64_t s = own.first; s < own.last; ++s) {
@@ -225,12 +226,10 @@ class BackwardBackward {
                           [&](auto* data) { add_non_finite<T>(data + head * plane.head + at * plane.row, plane.column, width, factor, to); });
         };
         T* const d_k = sums_.d_k() + s * s_.qk_padded;
-        if (kind_of(task_, row) != RowKind::uniform) {
-          if (!k_finite_ && sums_.d_q(0) != nullptr) add(task_.k, 0, first + s, task_.qk_width, d_x[s], sums_.d_q(block + i));
-          if (!k_tangent_finite_ && sums_.d_q(0) != nullptr) add(task_.tangents.k, 0, first + s, task_.qk_width, g[s], sums_.d_q(block + i));
-          if (!q_finite_) add(task_.q, row.head, row.query, task_.qk_width, d_x[s] * scale_.power, d_k);
-          if (!q_tangent_finite_) add(task_.tangents.q, row.head, row.query, task_.qk_width, g[s] * scale_.power, d_k);
-        }
+        if (!k_finite_ && sums_.d_q(0) != nullptr) add(task_.k, 0, first + s, task_.qk_width, d_x[s], sums_.d_q(block + i));
+        if (!k_tangent_finite_ && sums_.d_q(0) != nullptr) add(task_.tangents.k, 0, first + s, task_.qk_width, g[s], sums_.d_q(block + i));
+        if (!q_finite_) add(task_.q, row.head, row.query, task_.qk_width, d_x[s] * scale_.power, d_k);
+        if (!q_tangent_finite_) add(task_.tangents.q, row.head, row.query, task_.qk_width, g[s] * scale_.power, d_k);
         if (!d_out_finite_) add(task_.d_out, row.head, row.query, task_.v_width, p[s], sums_.d_v() + s * s_.v_padded);
       }
     }

@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "polyhead/device.h"
-#include "polyhead/sdpa.h"
+#include "polyhead/sdpa_derivatives.h"
 #include "support/any_tensor.h"
 #include "support/random.h"
 
@@ -101,6 +101,14 @@ TEST_P(Fences, NothingIsReadBeyondATensor) {
       sdpa_backward({.q = q, .k = k, .v = v, .out = out, .lse = lse, .d_out = d_out, .d_q = d_q, .d_k = d_k, .d_v = d_v, .d_bias = d_bias,
                      .d_relative_bias = d_relative_bias, .d_sink = d_sink},
                     options);
+      const auto like = [&](const ConstTensorView& view) { return view ? tensor(view.dtype(), view.shape()) : TensorView(); };
+      const SdpaTangents tangents{.q = operand(t, h), .k = operand(s, h), .v = operand(s, w), .bias = like(options.bias),
+                                  .relative_bias = like(options.relative_bias.parameter()), .sink = like(options.sink)};
+      const TensorView out_tangent = operand(t, w);
+      sdpa_jvp({.q = q, .k = k, .v = v, .out = out, .lse = lse, .tangents = tangents, .out_tangent = out_tangent, .lse_tangent = tensor(sums, {1, n, t})}, options);
+      sdpa_backward_backward({.q = q, .k = k, .v = v, .out = out, .lse = lse, .d_out = d_out, .d_gradients = tangents, .d_q = d_q, .d_k = d_k, .d_v = d_v,
+                              .d_d_out = out_tangent, .d_bias = d_bias, .d_relative_bias = d_relative_bias, .d_sink = d_sink},
+                             options);
     }
   }
   set_kernel_instruction_set("");

@@ -214,7 +214,7 @@ class Jvp {
           });
         };
         const T p = s_.p[i * s_.stride + s], t = s_.t[i * s_.stride + s];
-        if (!v_finite_) add(task_.v, t, s_.sums);
+        if (!v_finite_ && kind_of(task_, row) != RowKind::uniform) add(task_.v, t, s_.sums);
         if (!v_finite_ && s_.own_out) add(task_.v, p, s_.out);
         if (!v_tangent_finite_) add(task_.tangents.v, p, s_.sums);
       }
@@ -231,7 +231,11 @@ class Jvp {
       values.inverse = 1 / sum;
       values.lse_tangent = (s_.m[index] + (of_sink == 0 ? T{0} : of_sink * sink_tangent_of<T>(task_.tangents, row))) * values.inverse;
     }
-    if (of_keys != 0) finish_out(index, out_tangent);
+    if (of_keys == 0) {
+      values.inverse = 0;  // no weights: an empty row has no gradients, of its sink neither
+    } else {
+      finish_out(index, out_tangent);
+    }
     if (task_.out_tangent.data != nullptr)
       narrow_row<T>(task_.dtype, out_tangent, task_.v_width, T{1}, task_.out_tangent.data, row.head * task_.out_tangent.head + row.query * task_.out_tangent.row,
                   task_.out_tangent.column);
@@ -248,9 +252,10 @@ class Jvp {
     const T* const out = s_.own_out ? own : of_rows().line_of(task_.out, row, task_.v_width, s_.lines);
     for (std::int64_t d = 0; d < task_.v_width; ++d) {
       if (s_.own_out) own[d] *= values.inverse;
-      const T scaled = out_tangent[d] * values.inverse;
-      out_tangent[d] = scaled - values.lse_tangent * out[d];
+      out_tangent[d] *= values.inverse;
     }
+    // The scores of a uniform row are constants: out is not used, so NaN there changes nothing.
+    for (std::int64_t d = 0; d < task_.v_width && kind_of(task_, row) != RowKind::uniform; ++d) out_tangent[d] -= values.lse_tangent * out[d];
     if (task_.d_out.data == nullptr) return;
     const T* const d_out = of_rows().line_of(task_.d_out, row, task_.v_width, s_.lines + task_.v_width);
     for (std::int64_t d = 0; d < task_.v_width; ++d) values.delta += d_out[d] * out[d], values.phi += d_out[d] * out_tangent[d];

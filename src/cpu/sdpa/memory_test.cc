@@ -11,7 +11,7 @@
 #include "polyhead/device.h"
 #include "polyhead/executor.h"
 #include "polyhead/maps.h"
-#include "polyhead/sdpa.h"
+#include "polyhead/sdpa_derivatives.h"
 #include "support/last_piece_first.h"
 #include "support/random.h"
 #include "support/thread_count.h"
@@ -133,6 +133,28 @@ TEST_F(Memory, BackwardIsLinear) {
     const double of_5120 = of(5120), of_10240 = of(10240);
     EXPECT_LT(of_10240, 2.05 * of_5120);
     EXPECT_LT(of_10240, 2 * 10240 * 32 * 4 + (2 << 20));
+  }
+}
+
+TEST_F(Memory, SecondDerivativesAreLinear) {
+  for (const SdpaOptions& rules : kRules) {
+    const auto of = [&](std::int64_t length) {
+      Attention a(length);
+      sdpa_forward(a.forward(), rules);
+      const SdpaTangents tangents{.q = a.q, .k = a.k, .v = a.v};
+      Tensor out_tangent(DType::f32, a.out.shape());
+      const std::int64_t jvp = peak_of([&] { sdpa_jvp({.q = a.q, .k = a.k, .v = a.v, .out = a.out, .lse = a.lse, .tangents = tangents, .out_tangent = out_tangent}, rules); });
+      EXPECT_LT(jvp, 1 << 20) << length;
+      return static_cast<double>(peak_of([&] {
+        sdpa_backward_backward({.q = a.q, .k = a.k, .v = a.v, .out = a.out, .lse = a.lse, .d_out = a.d_out, .d_gradients = tangents, .d_q = a.d_q, .d_k = a.d_k, .d_v = a.d_v,
+                                .d_d_out = out_tangent},
+                               rules);
+      }));
+    };
+    // Sums of d_q as in a backward pass, and six float32 a row.
+    const double of_5120 = of(5120), of_10240 = of(10240);
+    EXPECT_LT(of_10240, 2.05 * of_5120);
+    EXPECT_LT(of_10240, 10240 * (2 * 32 + 6) * 4 + (3 << 20));
   }
 }
 

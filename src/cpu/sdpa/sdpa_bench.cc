@@ -4,7 +4,7 @@
 #include <benchmark/benchmark.h>
 
 #include "polyhead/device.h"
-#include "polyhead/sdpa.h"
+#include "polyhead/sdpa_derivatives.h"
 #include "support/random.h"
 
 #define POLYHEAD_ISA_ROW(name, base, needs) \
@@ -27,6 +27,14 @@ constexpr std::pair<std::string_view, double (*)(double seconds)> kRoofs[] = {
 
 enum class Rule : std::uint8_t { plain, causal, boolean_causal, boolean_documents, documents, boolean, keys, bias, alibi, sink, dropout, bf16 };
 
+// What is timed, and its products of [T,S] by a width: 2 T S D operations each. jvp and backward_backward have tangents of all inputs.
+struct Pass {
+  const char* name;
+  int products;
+};
+constexpr Pass kPasses[] = {{"forward", 2}, {"forward+backward", 7}, {"jvp", 5}, {"backward_backward", 15}};
+enum PassIndex : std::uint8_t { kForward, kForwardBackward, kJvp, kBackwardBackward };
+
 constexpr std::int64_t kDocuments = 8;
 
 double share_of_pairs(Rule rule) {
@@ -34,7 +42,7 @@ double share_of_pairs(Rule rule) {
   return rule == Rule::documents || rule == Rule::boolean_documents ? 1.0 / kDocuments : 1;
 }
 
-void run(benchmark::State& state, Rule rule, bool backward) {
+void run(benchmark::State& state, Rule rule, int pass) {
   const std::int64_t width = state.range(0), length = state.range(1), heads = 8;
   set_num_threads(static_cast<int>(state.range(2)));
   Random random(1);
@@ -71,15 +79,24 @@ void run(benchmark::State& state, Rule rule, bool backward) {
     options.bias = bias = random.tensor(dtype, {1, heads, length, length});
     d_bias = Tensor(dtype, bias.shape());
   }
+  const Tensor q_tangent = random.tensor(dtype, shape), k_tangent = random.tensor(dtype, shape), v_tangent = random.tensor(dtype, shape);
+  const Tensor bias_tangent = bias ? random.tensor(dtype, bias.shape()) : Tensor();
+  Tensor out_tangent(dtype, shape);
+  const SdpaTangents tangents{.q = q_tangent, .k = k_tangent, .v = v_tangent, .bias = bias_tangent};
+  sdpa_forward({.q = q, .k = k, .v = v, .out = out, .lse = lse}, options);
   for (auto _ : state) {
-    sdpa_forward({.q = q, .k = k, .v = v, .out = out, .lse = lse}, options);
-    if (backward) {
+    if (pass == kForward || pass == kForwardBackward) sdpa_forward({.q = q, .k = k, .v = v, .out = out, .lse = lse}, options);
+    if (pass == kForwardBackward) {
       sdpa_backward({.q = q, .k = k, .v = v, .out = out, .lse = lse, .d_out = d_out, .d_q = d_q, .d_k = d_k, .d_v = d_v, .d_bias = d_bias,
                      .d_relative_bias = d_slopes, .d_sink = d_sink}, options);
     }
+    if (pass == kJvp) sdpa_jvp({.q = q, .k = k, .v = v, .out = out, .lse = lse, .tangents = tangents, .out_tangent = out_tangent}, options);
+    if (pass == kBackwardBackward) {
+      sdpa_backward_backward({.q = q, .k = k, .v = v, .out = out, .lse = lse, .d_out = d_out, .d_gradients = tangents, .d_q = d_q, .d_k = d_k, .d_v = d_v,
+                              .d_d_out = out_tangent, .d_bias = d_bias, .d_relative_bias = d_slopes, .d_sink = d_sink}, options);
+    }
   }
-  // 4 T S D for a forward pass, 3.5 times that with a backward pass; a causal mask leaves half of the pairs.
-  const double work = 4.0 * static_cast<double>(heads * length * length * width) * (backward ? 3.5 : 1) * share_of_pairs(rule);
+  const double work = 2.0 * kPasses[pass].products * static_cast<double>(heads * length * length * width) * share_of_pairs(rule);  // a causal mask leaves half of the pairs
   state.counters["flop/s"] = benchmark::Counter(work, benchmark::Counter::kIsIterationInvariantRate);
   state.SetLabel(std::string(kernel_instruction_set()));
 }
@@ -150,15 +167,15 @@ void register_all() {
                                                 {"boolean_causal", Rule::boolean_causal}, {"boolean_documents", Rule::boolean_documents},
                                                 {"documents", Rule::documents}, {"boolean", Rule::boolean}, {"keys", Rule::keys},
                                                 {"bias", Rule::bias},   {"alibi", Rule::alibi}, {"sink", Rule::sink}, {"dropout", Rule::dropout}, {"bf16", Rule::bf16}};
-  for (const bool backward : {false, true}) {
+  for (int pass = 0; pass < 4; ++pass) {
     for (const auto& [name, rule] : rules) {
       for (const std::int64_t width : {32, 64, 80, 128}) {
         for (const std::int64_t length : {64, 128, 256, 512, 1024, 2048, 4096}) {
           if (rule != Rule::plain && (width != 64 || (length != 512 && length != 2048))) continue;
           for (const std::int64_t threads : {1, 2}) {
-            const std::string title = std::string(backward ? "forward+backward" : "forward") + "/" + name + "/D" + std::to_string(width) + "/S" +
+            const std::string title = std::string(kPasses[pass].name) + "/" + name + "/D" + std::to_string(width) + "/S" +
                                       std::to_string(length) + "/threads" + std::to_string(threads);
-            benchmark::RegisterBenchmark(title.c_str(), [rule = rule, backward](benchmark::State& state) { run(state, rule, backward); })
+            benchmark::RegisterBenchmark(title.c_str(), [rule = rule, pass](benchmark::State& state) { run(state, rule, pass); })
                 ->Args({width, length, threads})
                 ->UseRealTime()
                 ->Unit(benchmark::kMicrosecond);

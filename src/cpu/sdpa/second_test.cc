@@ -1,5 +1,6 @@
 // Forward mode and the gradient of the backward pass by the kernels, beside the reference.
 #include "support/kernel_case.h"
+#include "support/last_piece_first.h"
 #include "support/second_derivatives.h"
 
 namespace polyhead::test {
@@ -83,6 +84,144 @@ TEST(CpuSdpaSecond, RandomProblemsAgreeWithTheReference) {
       expect_near(o, expected, tolerances, first.relative);
       EXPECT_TRUE(padding_is_intact(second.c.strided()));
     });
+    if (HasFailure()) return;
+  }
+}
+
+// A NaN reaches what the formula says and nothing else: the reference says where.
+TEST(CpuSdpaSecond, NaNReachesWhatUsesIt) {
+  int reached = 0;
+  for (std::uint64_t seed = 0; seed < 240; ++seed) {
+    SCOPED_TRACE(seed);
+    Random random(seed + 7'000'000);
+    SecondCase second = draw_second(random, seed);
+    AttentionCase& c = second.c;
+    c.options.dropout = {};  // the kernels replace what is dropped, the reference multiplies it by 0
+    const auto poisoned = [&](const ConstTensorView& view) -> ConstTensorView {
+      if (!view || view.numel() == 0 || random.integer(0, 3) != 0) return view;
+      const TensorView copy = c.keep(Tensor::copy_of(view));
+      const std::int64_t at = random.integer(0, view.numel() - 1);
+      fill(copy.reshape({copy.numel()}).slice(0, at, at + 1), kNaN);
+      return copy;
+    };
+    c.q = poisoned(c.q), c.k = poisoned(c.k), c.v = poisoned(c.v), c.d_out = poisoned(c.d_out);
+    SdpaTangents& t = second.tangents;
+    t.q = poisoned(t.q), t.k = poisoned(t.k), t.v = poisoned(t.v), t.bias = poisoned(t.bias), t.sink = poisoned(t.sink);
+    second.run_forward();
+    SecondCase wide = in_float64(second);
+    const SecondOutputs expected = wide.make_outputs();
+    wide.jvp(expected), wide.backward_backward(expected);
+    const Tolerances first(c);
+    const SecondTolerances tolerances(second, first);
+    for (const auto& [name, view] : expected.list()) {
+      for (const double x : view ? to_doubles(view) : std::vector<double>()) reached += std::isnan(x);
+    }
+    for_each_instruction_set([&] {
+      const SecondOutputs o = second.make_outputs();
+      second.jvp(o), second.backward_backward(o);
+      expect_near(o, expected, tolerances, first.relative);
+    });
+    if (HasFailure()) return;
+  }
+  EXPECT_GT(reached, 1000);
+}
+
+void expect_same(const SecondOutputs& actual, const SecondOutputs& expected) {
+  const auto a = actual.list(), e = expected.list();
+  for (std::size_t i = 0; i < a.size(); ++i) {
+    if (e[i].second) {
+      EXPECT_TRUE(same_bits(a[i].second, e[i].second)) << a[i].first;
+    }
+  }
+}
+
+TEST(CpuSdpaSecond, BitsDoNotDependOnThreadsOrStrides) {
+  for (std::uint64_t seed = 0; seed < 120; ++seed) {
+    SCOPED_TRACE(seed);
+    Random random(seed + 8'000'000), layout(seed);
+    SecondCase second = draw_second(random, seed);
+    AttentionCase& c = second.c;
+    for_each_instruction_set([&] {
+      LastPieceFirst one(1);
+      c.options.executor = &one;
+      const SecondOutputs expected = second.make_outputs();
+      second.jvp(expected), second.backward_backward(expected);
+      for (const int threads : {2, 3, 8}) {
+        LastPieceFirst many(threads);
+        c.options.executor = &many;
+        const SecondOutputs o = second.make_outputs(&layout);
+        second.jvp(o), second.backward_backward(o);
+        expect_same(o, expected);
+      }
+      c.options.executor = nullptr;
+      const ConstTensorView q = c.q, k = c.k, v = c.v;
+      c.q = c.keep(Tensor::copy_of(q)), c.k = c.keep(Tensor::copy_of(k)), c.v = c.keep(Tensor::copy_of(v));
+      const SecondOutputs contiguous = second.make_outputs();
+      second.jvp(contiguous), second.backward_backward(contiguous);
+      expect_same(contiguous, expected);
+      c.q = q, c.k = k, c.v = v;
+    });
+    if (HasFailure()) return;
+  }
+}
+
+// Scores far beyond what the rounding of lse allows: 2^-24 of 1e9 is 60.
+TEST(CpuSdpaSecond, ScoresOfAnySizeAreExact) {
+  for (const double level : {1e9, -1e9, 1e38, -1e38}) {
+    for (const bool sink : {false, true}) {
+      SCOPED_TRACE(level);
+      Random random(3);
+      SecondCase second{.c = case_of(random, DType::f32, {.lead = {1}, .queries = 5, .keys = 70, .qk_width = 8, .v_width = 8}), .tangents = {}, .forward = {}};
+      AttentionCase& c = second.c;
+      Tensor bias(DType::f32, {5, 70});
+      fill(bias, level);
+      c.options.bias = c.keep(std::move(bias));
+      if (sink) c.options.sink = c.keep(Tensor::of<float>({1}, {static_cast<float>(level)}));
+      c.options.backend = &find_backend("cpu");
+      second.tangents = draw_tangents(random, c);
+      second.tangents.q = second.tangents.k = {};
+      // Beside such a bias the scores vanish in rounding: every key, and the sink, weighs the same, as in a problem whose scores are 0.
+      SecondCase plain{.c = case_of(random, DType::f32, c.sizes), .tangents = second.tangents, .forward = {}};
+      plain.c.k = c.k, plain.c.v = c.v, plain.c.d_out = c.d_out, plain.c.options = c.options;
+      plain.c.q = plain.c.keep(Tensor(DType::f32, c.q.shape()));
+      plain.c.options.bias = plain.c.keep(Tensor(DType::f32, {5, 70}));
+      if (sink) plain.c.options.sink = plain.c.keep(Tensor(DType::f32, {1}));
+      second.run_forward(), plain.run_forward();
+      const SecondOutputs o = second.make_outputs(), expected = plain.make_outputs();
+      second.jvp(o), plain.jvp(expected);
+      EXPECT_TRUE(near(o.out_tangent, expected.out_tangent, 1e-5));
+      EXPECT_TRUE(near(o.lse_tangent, expected.lse_tangent, 1e-5));
+      second.backward_backward(o);
+      for (const auto& [name, view] : o.list()) {
+        for (const double x : view ? to_doubles(view) : std::vector<double>()) EXPECT_TRUE(std::isfinite(x)) << name;
+      }
+    }
+  }
+}
+
+// What is not asked for does not change what is.
+TEST(CpuSdpaSecond, GradientsThatAreNotWantedChangeNoOther) {
+  for (std::uint64_t seed = 0; seed < 40; ++seed) {
+    SCOPED_TRACE(seed);
+    Random random(seed + 9'000'000);
+    SecondCase second = draw_second(random, seed);
+    const SecondOutputs all = second.make_outputs();
+    second.backward_backward(all);
+    for (int wanted = 0; wanted < 4; ++wanted) {
+      SecondOutputs o = second.make_outputs();
+      AttentionOutputs& d = o.gradients;
+      if (wanted != 0) d.d_q = {};
+      if (wanted != 1) d.d_k = {};
+      if (wanted != 2) d.d_v = {};
+      if (wanted != 3) o.d_d_out = {};
+      d.d_bias = d.d_sink = d.d_relative_bias = {};
+      second.backward_backward(o);
+      for (const auto& [one, other] : {std::pair(d.d_q, all.gradients.d_q), {d.d_k, all.gradients.d_k}, {d.d_v, all.gradients.d_v}, {o.d_d_out, all.d_d_out}}) {
+        if (one) {
+          EXPECT_TRUE(same_bits(one, other)) << wanted;
+        }
+      }
+    }
     if (HasFailure()) return;
   }
 }
