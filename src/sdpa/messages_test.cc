@@ -2,6 +2,7 @@
 #include <gmock/gmock.h>
 
 #include "polyhead/maps.h"
+#include "polyhead/sdpa_derivatives.h"
 #include "support/compare.h"
 
 namespace polyhead::test {
@@ -526,6 +527,54 @@ TEST(Messages, OfTheStorageOfKeysAndValues) {
 }
 
 // Whatever is refused leaves the outputs as they were.
+TEST(Messages, OfForwardModeAndTheSecondBackwardPass) {
+  struct Second : Problem {
+    Tensor q_tangent = q, v_tangent = v, out_tangent = out, lse_tangent = lse, d_d_out = out;
+    SdpaTangents tangents{.q = q_tangent, .v = v_tangent};
+  };
+  const auto jvp_message = [](Second& p) {
+    return error_message([&] {
+      sdpa_jvp({.q = p.q, .k = p.k, .v = p.v, .out = p.out, .lse = p.lse, .tangents = p.tangents, .out_tangent = p.out_tangent, .lse_tangent = p.lse_tangent}, p.options);
+    });
+  };
+  const auto second_message = [](Second& p) {
+    return error_message([&] {
+      sdpa_backward_backward({.q = p.q, .k = p.k, .v = p.v, .out = p.out, .lse = p.lse, .d_out = p.d_out, .d_gradients = p.tangents, .d_q = p.d_q, .d_k = p.d_k, .d_v = p.d_v, .d_d_out = p.d_d_out},
+                             p.options);
+    });
+  };
+  Second valid;
+  EXPECT_EQ(jvp_message(valid), "");
+  EXPECT_EQ(second_message(valid), "");
+  const struct {
+    const char* name;
+    std::function<void(Second&)> edit;
+    std::vector<const char*> words, of_jvp, of_second;
+  } table[] = {
+      {"no lse", [](Second& p) { p.lse = {}; }, {"lse is missing"}, {}, {}},
+      {"no k", [](Second& p) { p.k = {}; }, {"k is missing"}, {}, {}},
+      {"narrow keys", [](Second& p) { p.k = Tensor(DType::bf16, p.k.shape()), p.v = Tensor(DType::bf16, p.v.shape()); }, {"k and v are bfloat16 and q is float32", "gradients need one dtype"}, {}, {}},
+      {"tangent of another shape", [](Second& p) { p.tangents.q = p.k; }, {".q is [2,2,5,8]", "the shape of q = [2,4,3,8]"}, {"tangents.q"}, {"d_gradients.q"}},
+      {"tangent of another dtype", [](Second& p) { p.tangents.v = p.extra = Tensor(DType::f64, p.v.shape()); }, {".v is float64", "float32"}, {"tangents.v"}, {"d_gradients.v"}},
+      {"tangent of no bias", [](Second& p) { p.tangents.bias = p.extra = Tensor(DType::f32, {3, 5}); }, {".bias is given without a bias"}, {"tangents.bias"}, {"d_gradients.bias"}},
+      {"tangent of no sink", [](Second& p) { p.tangents.sink = p.extra = Tensor(DType::f32, {4}); }, {".sink is given without a sink"}, {"tangents.sink"}, {"d_gradients.sink"}},
+      {"tangent of no relative bias", [](Second& p) { p.tangents.relative_bias = p.extra = Tensor(DType::f32, {4}); }, {".relative_bias is given without a relative_bias"}, {}, {}},
+      {"result over a tangent", [](Second& p) { p.tangents.q = p.q_tangent, p.out_tangent = p.d_q = p.q_tangent, p.v = p.v_tangent = Tensor(DType::f32, {2, 2, 5, 8}), p.d_v = p.v, p.out = p.d_out = p.d_d_out = Tensor(DType::f32, {2, 4, 3, 8}), p.tangents.v = {}; },
+       {"overlaps"}, {"out_tangent"}, {"d_q"}},
+  };
+  for (const auto& [name, edit, words, of_jvp, of_second] : table) {
+    SCOPED_TRACE(name);
+    Second first, second;
+    edit(first), edit(second);
+    const std::string jvp = jvp_message(first), backward = second_message(second);
+    EXPECT_THAT(jvp, HasSubstr("sdpa_jvp: "));
+    EXPECT_THAT(backward, HasSubstr("sdpa_backward_backward: "));
+    for (const char* word : words) EXPECT_THAT(jvp, HasSubstr(word)), EXPECT_THAT(backward, HasSubstr(word));
+    for (const char* word : of_jvp) EXPECT_THAT(jvp, HasSubstr(word));
+    for (const char* word : of_second) EXPECT_THAT(backward, HasSubstr(word));
+  }
+}
+
 TEST(Messages, NothingIsWrittenBeforeTheChecks) {
   Problem p;
   fill(p.out, 7);
