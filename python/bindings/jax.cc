@@ -1,7 +1,8 @@
 // Attention as a function that XLA calls: the operands and results are views of XLA's buffers, and one text says what they are and how to compute.
 //
-// The text is words `name=value`. `operands` and `results` name the buffers in their order. Before its own dimensions a buffer has one for each of
-// `levels` enclosing jax.vmap, of extent 1 where it is not mapped. Where a gradient has extent 1 there, it is the sum. All other words are options.
+// The text is words `name=value`. `operands` and `results` name the buffers in their order, and thereby the operation: t_q, t_bias, ... are tangents, or the
+// d_gradients of sdpa_backward_backward. Before its own dimensions a buffer has one for each of `levels` enclosing jax.vmap, of extent 1 where it is not
+// mapped. Where a gradient has extent 1 there, it is the sum. All other words are options.
 #include <nanobind/nanobind.h>
 
 #include <charconv>
@@ -11,6 +12,7 @@
 #include "bind.h"
 #include "option_fields.h"
 #include "polyhead/error.h"
+#include "polyhead/sdpa_derivatives.h"
 #include "xla_ffi.h"
 
 namespace polyhead::python {
@@ -115,15 +117,20 @@ struct Plan {
 
 bool any_of(std::string_view name, std::initializer_list<std::string_view> names) { return std::find(names.begin(), names.end(), name) != names.end(); }
 
-bool has_heads(std::string_view name) { return any_of(name, {"q", "k", "v", "out", "d_out", "d_q", "d_k", "d_v"}); }
+bool has_heads(std::string_view name) {
+  return any_of(name, {"q", "k", "v", "out", "d_out", "d_q", "d_k", "d_v", "t_q", "t_k", "t_v", "t_out", "d_d_out"});
+}
 // One for all sequences of a call.
-bool is_shared(std::string_view name) { return any_of(name, {"query_offsets", "key_offsets", "slopes", "table", "d_slopes", "d_table"}); }
+bool is_shared(std::string_view name) {
+  return any_of(name, {"query_offsets", "key_offsets", "slopes", "table", "d_slopes", "d_table", "t_slopes", "t_table"});
+}
+bool is_sink(std::string_view name) { return any_of(name, {"sink", "d_sink", "t_sink"}); }
 bool is_gradient(std::string_view name) { return name.starts_with("d_") && name != "d_out"; }
 
 // The rank to which the view of one example is aligned with that of q, or 0 if it has a rank of its own.
 int broadcast_rank(std::string_view name, int rank) {
-  if (any_of(name, {"attend", "block", "bias", "d_bias", "dropout_keep"})) return rank;
-  if (any_of(name, {"sink", "d_sink"})) return rank - 1;
+  if (any_of(name, {"attend", "block", "bias", "d_bias", "t_bias", "dropout_keep"})) return rank;
+  if (is_sink(name)) return rank - 1;
   return any_of(name, {"attend_keys", "block_keys"}) ? rank - 2 : 0;
 }
 
@@ -192,7 +199,7 @@ class Run {
     }
     if (axis == 0) return view;
     // Lead dimensions of the levels stay in front of dimensions that broadcasting adds.
-    if (any_of(name, {"sink", "d_sink"}) && view.rank() == axis + 1) view = view.unsqueeze(-1);
+    if (is_sink(name) && view.rank() == axis + 1) view = view.unsqueeze(-1);
     while (view.rank() < axis + broadcast_rank(name, rank_)) view = view.unsqueeze(axis);
     return view;
   }
@@ -203,56 +210,96 @@ class Run {
     return view.expand(shape);
   }
 
-  // sdpa_backward wants a gradient in the shape of its input: here either may be one for all examples.
-  static void alike(ConstTensorView& input, TensorView& gradient) {
-    if (!gradient) return;
-    const Shape shape = broadcast_shapes(input.shape(), gradient.shape());
-    input = input.expand(shape), gradient = gradient.expand(shape);
+  // sdpa_backward and sdpa_jvp want gradients and tangents in the shape of their input: here each may be one for all examples.
+  static void alike(ConstTensorView& input, TensorView& gradient, ConstTensorView& tangent) {
+    if (!gradient && !tangent) return;
+    Shape shape = input.shape();
+    if (gradient) shape = broadcast_shapes(shape, gradient.shape());
+    if (tangent) shape = broadcast_shapes(shape, tangent.shape());
+    input = input.expand(shape);
+    if (gradient) gradient = gradient.expand(shape);
+    if (tangent) tangent = tangent.expand(shape);
+  }
+
+  // The views of one call of any operation.
+  struct Tensors {
+    ConstTensorView q, k, v, k_scale, v_scale, out, lse, d_out;
+    TensorView new_out, new_lse, attention_weights, out_tangent, lse_tangent;
+    TensorView d_q, d_k, d_v, d_d_out, d_bias, d_relative_bias, d_sink;
+    SdpaTangents tangents{};
+    bool is_backward = false, has_tangents = false;
+  };
+
+  static void read_result(std::string_view name, const TensorView& view, Tensors& x) {
+    x.is_backward = x.is_backward || is_gradient(name);
+    if (name == "out") x.new_out = view;
+    if (name == "lse") x.new_lse = view;
+    if (name == "attention_weights") x.attention_weights = view;
+    if (name == "t_out") x.out_tangent = view;
+    if (name == "t_lse") x.lse_tangent = view;
+    if (name == "d_q") x.d_q = view;
+    if (name == "d_k") x.d_k = view;
+    if (name == "d_v") x.d_v = view;
+    if (name == "d_d_out") x.d_d_out = view;
+    if (name == "d_bias") x.d_bias = view;
+    if (name == "d_sink") x.d_sink = view;
+    if (name == "d_slopes" || name == "d_table") x.d_relative_bias = view;
+  }
+
+  void read_operand(std::string_view name, const TensorView& view, Tensors& x) {
+    SdpaOptions& sdpa = plan_.options.sdpa;
+    x.has_tangents = x.has_tangents || name.starts_with("t_");
+    if (name == "q") x.q = view;
+    if (name == "k") x.k = view;
+    if (name == "v") x.v = view;
+    if (name == "k_scale") x.k_scale = view;
+    if (name == "v_scale") x.v_scale = view;
+    if (name == "out") x.out = view;
+    if (name == "lse") x.lse = view;
+    if (name == "d_out") x.d_out = view;
+    if (name == "t_q") x.tangents.q = view;
+    if (name == "t_k") x.tangents.k = view;
+    if (name == "t_v") x.tangents.v = view;
+    if (name == "t_bias") x.tangents.bias = view;
+    if (name == "t_sink") x.tangents.sink = view;
+    if (name == "t_slopes" || name == "t_table") x.tangents.relative_bias = view;
+    if (name == "slopes") sdpa.relative_bias.slopes = view;
+    if (name == "table") sdpa.relative_bias.table = view;
+    if (name == "seed") {
+      const auto* words = view.data<std::uint32_t>();
+      sdpa.dropout.seed = std::uint64_t{words[0]} << 32 | words[1];
+    }
+    visit(plan_.options, [&](std::string_view field_name, auto& field) {
+      if constexpr (std::is_same_v<std::remove_cvref_t<decltype(field)>, ConstTensorView>) {
+        if (field_name == name) field = view;
+      }
+    });
   }
 
   void one(std::span<const std::int64_t> index) {
-    SdpaForward forward{};
-    SdpaBackward backward{};
+    Tensors x;
     SdpaOptions& sdpa = plan_.options.sdpa;
-    bool is_backward = false;
-    const auto result = [&](std::string_view name, const TensorView& view) {
-      is_backward = is_backward || is_gradient(name);
-      if (name == "out") forward.out = view;
-      if (name == "lse") forward.lse = view;
-      if (name == "attention_weights") forward.attention_weights = view;
-      if (name == "d_q") backward.d_q = view;
-      if (name == "d_k") backward.d_k = view;
-      if (name == "d_v") backward.d_v = view;
-      if (name == "d_bias") backward.d_bias = view;
-      if (name == "d_sink") backward.d_sink = view;
-      if (name == "d_slopes" || name == "d_table") backward.d_relative_bias = view;
-    };
-    for (std::size_t i = 0; i < results_.size(); ++i) result(plan_.results[i], arranged(plan_.results[i], results_[i], index));
-    const auto operand = [&](std::string_view name, const TensorView& view) {
-      if (name == "q") forward.q = backward.q = view;
-      if (name == "k") forward.k = backward.k = view;
-      if (name == "v") forward.v = backward.v = view;
-      if (name == "k_scale") forward.k_scale = view;
-      if (name == "v_scale") forward.v_scale = view;
-      if (name == "out") backward.out = view;
-      if (name == "lse") backward.lse = view;
-      if (name == "d_out") backward.d_out = view;
-      if (name == "slopes") sdpa.relative_bias.slopes = view;
-      if (name == "table") sdpa.relative_bias.table = view;
-      if (name == "seed") {
-        const auto* words = view.data<std::uint32_t>();
-        sdpa.dropout.seed = std::uint64_t{words[0]} << 32 | words[1];
-      }
-      visit(plan_.options, [&](std::string_view field_name, auto& field) {
-        if constexpr (std::is_same_v<std::remove_cvref_t<decltype(field)>, ConstTensorView>) {
-          if (field_name == name) field = view;
-        }
-      });
-    };
-    for (std::size_t i = 0; i < operands_.size(); ++i) operand(plan_.operands[i], arranged(plan_.operands[i], operands_[i], index));
-    if (!is_backward) return sdpa_forward(forward, sdpa);
-    alike(sdpa.bias, backward.d_bias), alike(sdpa.sink, backward.d_sink);
-    sdpa_backward(backward, sdpa);
+    for (std::size_t i = 0; i < results_.size(); ++i) read_result(plan_.results[i], arranged(plan_.results[i], results_[i], index), x);
+    for (std::size_t i = 0; i < operands_.size(); ++i) read_operand(plan_.operands[i], arranged(plan_.operands[i], operands_[i], index), x);
+    alike(sdpa.bias, x.d_bias, x.tangents.bias), alike(sdpa.sink, x.d_sink, x.tangents.sink);
+    if (x.out_tangent) {
+      sdpa_jvp({.q = x.q, .k = x.k, .v = x.v, .out = x.out, .lse = x.lse, .tangents = x.tangents, .out_tangent = x.out_tangent,
+                .lse_tangent = x.lse_tangent},
+               sdpa);
+    } else if (x.has_tangents) {
+      sdpa_backward_backward({.q = x.q, .k = x.k, .v = x.v, .out = x.out, .lse = x.lse, .d_out = x.d_out, .d_gradients = x.tangents,
+                              .d_q = x.d_q, .d_k = x.d_k, .d_v = x.d_v, .d_d_out = x.d_d_out, .d_bias = x.d_bias,
+                              .d_relative_bias = x.d_relative_bias, .d_sink = x.d_sink},
+                             sdpa);
+    } else if (x.is_backward) {
+      sdpa_backward({.q = x.q, .k = x.k, .v = x.v, .out = x.out, .lse = x.lse, .d_out = x.d_out, .d_q = x.d_q, .d_k = x.d_k, .d_v = x.d_v,
+                     .d_bias = x.d_bias, .d_relative_bias = x.d_relative_bias, .d_sink = x.d_sink},
+                    sdpa);
+    } else {
+      sdpa_forward({.q = x.q, .k = x.k, .v = x.v, .out = x.new_out, .lse = x.new_lse, .attention_weights = x.attention_weights,
+                    .k_scale = x.k_scale, .v_scale = x.v_scale},
+                   sdpa);
+    }
   }
 
   Plan plan_;
