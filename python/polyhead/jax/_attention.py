@@ -11,6 +11,7 @@ from jax import numpy as jnp
 
 from .._attention import explain
 from .._options import DEFAULTS, RelativeBias, SdpaOptions, Unpack, annotations_of, refuse, takes
+from . import _derivatives  # noqa: F401  the derivatives of forward_p
 from ._primitives import Call, forward_p
 
 Layout = Literal["NTH", "TNH"]

@@ -1,13 +1,12 @@
-"""Attention as primitives of JAX: the forward pass, the backward pass, and its derivative, which JAX transposes into the backward pass and never evaluates.
+"""Attention as primitives of JAX: the calls of the library, and linear primitives that JAX evaluates in forward mode and transposes in reverse mode.
 
 They are primitives, and not a `jax.custom_vjp` of `jax.ffi.ffi_call`, because of `vmap`: a bias that is not mapped stays one array, and its gradient one
-sum. A custom_vjp would make a gradient of each example first.
+sum. A custom_vjp would make a gradient of each example first, and has no forward mode. Their derivatives are in _derivatives.py.
 """
 
 from __future__ import annotations
 
 import functools
-import math
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
@@ -15,7 +14,7 @@ import jax
 import numpy as np
 from jax import numpy as jnp
 from jax.extend.core import Primitive
-from jax.interpreters import ad, batching, mlir
+from jax.interpreters import batching, mlir
 
 from .. import _core
 from . import _scores
@@ -24,8 +23,8 @@ _TARGET = "polyhead_attention"
 jax.ffi.register_ffi_target(_TARGET, _core.jax_handler(), platform="cpu")
 
 GRADIENTS = ("q", "k", "v", "bias", "sink", "slopes", "table")
-_SHARED = ("query_offsets", "key_offsets", "slopes", "table")  # one array serves all sequences of a call
-_SECOND = "polyhead.jax has no second derivatives and no forward mode (jax.hessian, jax.jvp, jax.jacfwd); jax.grad, jax.vjp and jax.jacrev work"
+SHARED = ("query_offsets", "key_offsets", "slopes", "table")  # one array serves all sequences of a call
+Extents = tuple[tuple[int, ...], ...]
 
 
 class Call(NamedTuple):
@@ -59,7 +58,7 @@ def _text(call: Call, operands: Sequence[str], results: Sequence[str]) -> str:
     return " ".join(f"{name}={_word(value)}" for name, value in words.items())
 
 
-def _extents(arrays: Sequence[Any], levels: int) -> tuple[int, ...]:
+def extents_of(arrays: Sequence[Any], levels: int) -> tuple[int, ...]:
     return tuple(next((x.shape[level] for x in arrays if x.shape[level] != 1), 1) for level in range(levels))
 
 
@@ -72,7 +71,7 @@ def _forward_shapes(*arrays: Any, call: Call) -> list[Any]:
     *lead, first, second, _ = q.shape[call.levels :]
     rows = (second, first) if call.layout == "TNH" else (first, second)
     keys = k.shape[-3 if call.layout == "TNH" else -2]
-    extents = _extents(arrays, call.levels)
+    extents = extents_of(arrays, call.levels)
     lse = np.dtype(np.float64 if q.dtype == np.float64 else np.float32)
     shapes = [((*lead, first, second, v.shape[-1]), q.dtype), ((*lead, *rows), lse), ((*lead, *rows, keys), q.dtype)]
     return [jax.core.ShapedArray((*extents, *shape), dtype) for shape, dtype in shapes[: len(_results(call))]]
@@ -82,22 +81,41 @@ def _forward_text(call: Call) -> str:
     return _text(call, call.operands, _results(call))
 
 
-def _backward_shapes(*arrays: Any, call: Call, wanted: tuple[str, ...], extents: tuple[tuple[int, ...], ...]) -> list[Any]:
-    of = dict(zip(call.operands, arrays))
+def _backward_shapes(*arrays: Any, call: Call, wanted: tuple[str, ...], extents: Extents, given: tuple[str, ...] = ()) -> list[Any]:
+    of = dict(zip((*call.operands, "d_out"), arrays))  # d_out is like out
     return [jax.core.ShapedArray((*front, *of[name].shape[call.levels :]), of[name].dtype) for name, front in zip(wanted, extents)]
 
 
-def _backward_text(call: Call, wanted: tuple[str, ...], extents: tuple[tuple[int, ...], ...]) -> str:
-    return _text(call, (*call.operands, "out", "lse", "d_out"), [f"d_{name}" for name in wanted])
+def _backward_text(call: Call, wanted: tuple[str, ...], extents: Extents, given: tuple[str, ...] = ()) -> str:
+    return _text(call, (*call.operands, "out", "lse", "d_out", *(f"t_{name}" for name in given)), [f"d_{name}" for name in wanted])
 
 
-def _tangent_shapes(*arrays: Any, call: Call, wanted: tuple[str, ...]) -> list[Any]:
-    extents = _extents(arrays, call.levels)
-    results = arrays[len(call.operands) :]
-    return [jax.core.ShapedArray((*extents, *x.shape[call.levels :]), x.dtype) for x, _ in zip(results, _results(call))]
+def _like(results: Sequence[Any], arrays: Sequence[Any], levels: int) -> list[Any]:
+    extents = extents_of(arrays, levels)
+    return [jax.core.ShapedArray((*extents, *x.shape[levels:]), x.dtype) for x in results]
 
 
-def _primitive(name: str, shapes: Callable[..., Any], text: Callable[..., str]) -> Any:
+def _tangent_shapes(*arrays: Any, call: Call, given: tuple[str, ...]) -> list[Any]:
+    return _like(arrays[len(call.operands) :][:2], arrays, call.levels)
+
+
+def _tangent_text(call: Call, given: tuple[str, ...]) -> str:
+    return _text(call, (*call.operands, "out", "lse", *(f"t_{name}" for name in given)), ("t_out", "t_lse"))
+
+
+def _second_tangent_shapes(*arrays: Any, call: Call, given: tuple[str, ...], moved: tuple[str, ...]) -> list[Any]:
+    return _tangent_shapes(*arrays, call=call, given=given)
+
+
+def _weights_tangent_shapes(*arrays: Any, call: Call, given: tuple[str, ...]) -> list[Any]:
+    return _like(arrays[len(call.operands) :][:1], arrays, call.levels)
+
+
+def _lower_elsewhere(context: Any, *_: Any, **__: Any) -> Any:
+    raise NotImplementedError(f"polyhead.jax computes on the CPU, and this is compiled for {', '.join(context.module_context.platforms)}; put the arrays on jax.devices('cpu')")
+
+
+def _primitive(name: str, shapes: Callable[..., Any], lower: Callable[..., Any]) -> Any:
     primitive: Any = Primitive(name)
     primitive.multiple_results = True
     primitive.def_abstract_eval(shapes)
@@ -110,26 +128,75 @@ def _primitive(name: str, shapes: Callable[..., Any], text: Callable[..., str]) 
         return compiled(tuple(params.items()))(*arrays)
 
     primitive.def_impl(evaluate)
+    mlir.register_lowering(primitive, lower, platform="cpu")
+    mlir.register_lowering(primitive, _lower_elsewhere)
+    return primitive
+
+
+def _library(name: str, shapes: Callable[..., Any], text: Callable[..., str]) -> Any:
+    """A primitive that is one call of the library."""
 
     def lower(context: Any, *arrays: Any, **params: Any) -> Any:
         return jax.ffi.ffi_lowering(_TARGET)(context, *arrays, call=text(**params))
 
-    def lower_elsewhere(context: Any, *arrays: Any, **params: Any) -> Any:
-        raise NotImplementedError(f"polyhead.jax computes on the CPU, and this is compiled for {', '.join(context.module_context.platforms)}; put the arrays on jax.devices('cpu')")
+    return _primitive(name, shapes, lower)
 
-    mlir.register_lowering(primitive, lower, platform="cpu")
-    mlir.register_lowering(primitive, lower_elsewhere)
-    return primitive
+
+def _composite(name: str, shapes: Callable[..., Any], function: Callable[..., Any]) -> Any:
+    """A primitive that other operations evaluate, with derivatives of its own."""
+
+    def lower(context: Any, *arrays: Any, **params: Any) -> Any:
+        return mlir.lower_fun(functools.partial(function, **params), multiple_results=True)(context, *arrays)
+
+    return _primitive(name, shapes, lower)
+
+
+forward_p = _library("polyhead_attention", _forward_shapes, _forward_text)
+backward_p = _library("polyhead_attention_backward", _backward_shapes, _backward_text)
+# The derivative of the backward pass along `given`, and of out along them where "d_out" is wanted. As a map of `given` it is its own transpose.
+second_p = _library("polyhead_attention_backward_backward", _backward_shapes, _backward_text)
+_jvp_p = _library("polyhead_attention_jvp", _tangent_shapes, _tangent_text)  # k and v in the dtype of q
+
+
+def _tangent(*arrays: Any, call: Call, given: tuple[str, ...]) -> Any:
+    count = len(call.operands)
+    of, (out, lse), moves = dict(zip(call.operands, arrays)), arrays[count : count + 2], dict(zip(given, arrays[count + 2 :]))
+    call, of, (wide,) = in_one_dtype(call, of, out)
+    moved, lse_moved = _jvp_p.bind(*of.values(), wide, lse, *as_inputs(of, moves).values(), call=call, given=given)
+    return [moved.astype(out.dtype), lse_moved]
+
+
+def _backward_tangent(*arrays: Any, call: Call, given: tuple[str, ...], wanted: tuple[str, ...], extents: Extents) -> Any:
+    count = len(call.operands) + 3
+    known, moves = arrays[:count], dict(zip(given, arrays[count:]))
+    d_out = moves.pop("d_out", None)
+    parts = []
+    if moves:
+        parts.append(second_p.bind(*known, *moves.values(), call=call, given=tuple(moves), wanted=wanted, extents=extents))
+    if d_out is not None:
+        parts.append(backward_p.bind(*known[:-1], d_out, call=call, wanted=wanted, extents=extents))
+    return [functools.reduce(jnp.add, each) for each in zip(*parts)]
+
+
+def weights_tangent(*arrays: Any, call: Call, given: tuple[str, ...]) -> Any:
+    if call.option("empty_rows") == "uniform":
+        raise NotImplementedError("polyhead has no derivative of attention weights with empty_rows='uniform'")
+    count = len(call.operands)
+    every = dict(zip(call.operands, arrays)) | {"p": arrays[count]} | {f"t_{name}": x for name, x in zip(given, arrays[count + 1 :])}
+    return [each_example(lambda of: _scores.tangent(of, call), every, call.levels)]
 
 
 def _refuse(*_: Any, **__: Any) -> Any:
-    raise NotImplementedError(_SECOND)
+    raise NotImplementedError(
+        "polyhead.jax has no forward mode of forward mode (jax.jvp of jax.jvp, jax.jacfwd of jax.jacfwd); jax.hessian, jax.jvp of jax.grad and jax.grad of jax.jvp work"
+    )
 
 
-forward_p = _primitive("polyhead_attention", _forward_shapes, _forward_text)
-backward_p = _primitive("polyhead_attention_backward", _backward_shapes, _backward_text)
-tangent_p = _primitive("polyhead_attention_tangent", _tangent_shapes, _refuse)
-tangent_p.def_impl(_refuse)
+# Linear in the arrays `given`, which come last. `backward_p` is linear in d_out, and `second_p` in what it is given.
+tangent_p = _composite("polyhead_attention_tangent", _tangent_shapes, _tangent)
+weights_tangent_p = _composite("polyhead_attention_weights_tangent", _weights_tangent_shapes, weights_tangent)
+backward_tangent_p = _composite("polyhead_attention_backward_tangent", _backward_shapes, _backward_tangent)
+second_tangent_p = _composite("polyhead_attention_second_tangent", _second_tangent_shapes, _refuse)  # only ever transposed
 
 
 def _with_level(arrays: Sequence[Any], dims: Sequence[int | None]) -> tuple[list[Any], int]:
@@ -148,55 +215,11 @@ def _batched(primitive: Any) -> Callable[..., Any]:
     return rule
 
 
-for _p in (forward_p, backward_p, tangent_p):
+for _p in (forward_p, backward_p, second_p, tangent_p, weights_tangent_p, backward_tangent_p, second_tangent_p):
     batching.primitive_batchers[_p] = _batched(_p)
 
 
-def _jvp(primals: Sequence[Any], tangents: Sequence[Any], *, call: Call) -> Any:
-    results = forward_p.bind(*primals, call=call)
-    given = {name: t for name, t in zip(call.operands, tangents) if type(t) is not ad.Zero and t.dtype != jax.dtypes.float0}
-    for name in ("k_scale", "v_scale"):
-        if name in given:
-            raise NotImplementedError(f"attention: {name} is differentiated; polyhead has no gradient of the scales of int8 keys and values")
-    return results, tangent_p.bind(*primals, *results, *given.values(), call=call, wanted=tuple(given))
-
-
-ad.primitive_jvps[forward_p] = _jvp
-ad.primitive_jvps[backward_p] = _refuse
-ad.primitive_jvps[tangent_p] = _refuse
-
-
-def _transpose(cotangents: Sequence[Any], *arrays: Any, call: Call, wanted: tuple[str, ...]) -> list[Any]:
-    count = len(call.operands)
-    known = count + len(_results(call))
-    of, (out, lse, *p) = dict(zip(call.operands, arrays)), arrays[count:known]
-    targets = {name: t.aval for name, t in zip(wanted, arrays[known:]) if isinstance(t, ad.UndefinedPrimal)}
-    d_out, d_lse, *d_p = (None if type(ct) is ad.Zero else ct for ct in cotangents)
-    parts = []
-    if d_out is not None:
-        parts.append(_backward(call, of, out, lse, d_out, targets))
-    if d_lse is not None:
-        parts.append(_of_lse(call, of, lse, d_lse, targets))
-    if p and d_p[0] is not None:
-        parts.append(_of_weights(call, of, p[0], d_p[0], targets))
-    sums: dict[str, Any] = {}
-    for part in parts:
-        for name, gradient in part.items():
-            gradient = gradient.astype(targets[name].dtype)
-            sums[name] = sums[name] + gradient if name in sums else gradient
-    gradients = [sums.get(name, ad.Zero(targets[name])) if name in targets else None for name in wanted]
-    return [None] * known + gradients
-
-
-ad.primitive_transposes[tangent_p] = _transpose
-
-
-def _summed(gradients: dict[str, Any], targets: dict[str, Any], levels: int) -> dict[str, Any]:
-    """Sums over the levels of vmap where the input of a gradient is not mapped."""
-    return {name: _scores.sum_to(x, (*targets[name].shape[:levels], *x.shape[levels:])) for name, x in gradients.items()}
-
-
-def _in_one_dtype(call: Call, of: dict[str, Any], *others: Any) -> tuple[Call, dict[str, Any], tuple[Any, ...]]:
+def in_one_dtype(call: Call, of: dict[str, Any], *others: Any) -> tuple[Call, dict[str, Any], tuple[Any, ...]]:
     """As `polyhead.sdpa_backward` needs them: keys and values of another dtype than q make all of them float32, in which each is exact."""
     if all(x.dtype == of["q"].dtype for x in (of["k"], of["v"], *others)):
         return call, of, others
@@ -213,71 +236,20 @@ def _in_one_dtype(call: Call, of: dict[str, Any], *others: Any) -> tuple[Call, d
     return call.without("k_scale", "v_scale"), of, tuple(x.astype(wide) for x in others)
 
 
-def _backward(call: Call, of: dict[str, Any], out: Any, lse: Any, d_out: Any, targets: dict[str, Any]) -> dict[str, Any]:
-    if not targets:
-        return {}
-    call, of, (out, d_out) = _in_one_dtype(call, of, out, d_out)
-    arrays = [*(of[name] for name in call.operands), out, lse, d_out]
-    full = _extents(arrays, call.levels)
-    shared = [x for arrays in (of, targets) for name, x in arrays.items() if name in _SHARED]
-    # As in bindings/jax.cc, which then has a gradient of each example.
-    loops = [extent != 1 and ("seed" in of or any(x.shape[level] != 1 for x in shared)) for level, extent in enumerate(full)]
-
-    def front(name: str) -> tuple[int, ...]:
-        own = targets[name].shape
-        return tuple(1 if own[level] == 1 and not loops[level] and name not in ("q", "k", "v") else extent for level, extent in enumerate(full))
-
-    found = backward_p.bind(*arrays, call=call._replace(attention_weights=False), wanted=tuple(targets), extents=tuple(map(front, targets)))
-    return _summed(dict(zip(targets, found)), targets, call.levels)
+def as_inputs(of: dict[str, Any], moves: dict[str, Any]) -> dict[str, Any]:
+    """Tangents in the dtypes of their inputs."""
+    return {name: x.astype(of[name].dtype) for name, x in moves.items()}
 
 
-def _rows_of(call: Call, rows: Any) -> Any:
-    """``[*,N,T]`` in the layout of out, with a width of 1."""
-    return jnp.expand_dims(jnp.swapaxes(rows, -1, -2) if call.layout == "TNH" else rows, -1)
+def each_example(f: Callable[[dict[str, Any]], Any], arrays: dict[str, Any], levels: int) -> Any:
+    """f of each example, for arrays with levels of vmap."""
+    full = extents_of(list(arrays.values()), levels)
 
-
-def _of_lse(call: Call, of: dict[str, Any], lse: Any, d_lse: Any, targets: dict[str, Any]) -> dict[str, Any]:
-    # d_score = p d_lse (docs/maths.md, equation 7b). sdpa_backward gives it for another problem: a sink halves p, and one value of 1 for every key gives
-    # d_score = p / 2 (d - d sum p / 2), where d, the gradient of that output, is chosen so that d_lse stands before p.
-    rule = call.option("empty_rows")
-    if rule == "uniform":
-        raise NotImplementedError("polyhead has no gradient of lse with empty_rows='uniform'")
-    call = call.without("dropout", "seed", "dropout_keep")
-    if rule == "unmasked":  # refuses a sink
-        p = forward_p.bind(*(of[name] for name in call.operands), call=call._replace(attention_weights=True))[2]
-        return _of_scores(call, of, {"p": p, "d_lse": d_lse}, targets)
-    sink, share = of.get("sink"), jnp.zeros_like(lse)  # share: of the sink in the sum of the softmax
-    if sink is not None:
-        rows = jnp.expand_dims(sink, -1) if sink.ndim == call.levels + 1 else sink
-        rows = rows.reshape(*rows.shape[: call.levels], *(1,) * (lse.ndim - rows.ndim), *rows.shape[call.levels :])
-        share = jnp.where(lse == -jnp.inf, 0, jnp.exp(rows - lse))
-    halved = {**of, "v": jnp.ones((*of["v"].shape[:-1], 1), lse.dtype), "sink": lse + jnp.log1p(share)}
-    half_call = call.without("v_scale", "sink")
-    half_call = half_call._replace(operands=(*half_call.operands, "sink"))
-    halved = {name: halved[name] for name in half_call.operands}
-    inputs = {name: aval for name, aval in targets.items() if name not in ("v", "sink")}
-    gradients = _backward(half_call, halved, _rows_of(call, (1 - share) / 2), lse + math.log(2), _rows_of(call, 4 * d_lse / (1 + share)), inputs)
-    if sink is not None and "sink" in targets:
-        gradients["sink"] = _scores.sum_to(share * d_lse, (*targets["sink"].shape[: call.levels], *rows.shape[call.levels :])).reshape(targets["sink"].shape)
-    return gradients
-
-
-def _of_weights(call: Call, of: dict[str, Any], p: Any, d_p: Any, targets: dict[str, Any]) -> dict[str, Any]:
-    if call.option("empty_rows") == "uniform":
-        raise NotImplementedError("polyhead has no gradient of attention weights with empty_rows='uniform'")
-    return _of_scores(call, of, {"p": p, "d_p": d_p}, targets)
-
-
-def _of_scores(call: Call, of: dict[str, Any], pairs: dict[str, Any], targets: dict[str, Any]) -> dict[str, Any]:
-    """Gradients through a tensor of all pairs, of each example."""
-    every = of | pairs
-    full = _extents(list(every.values()), call.levels)
-
-    def example(level: int, arrays: dict[str, Any]) -> dict[str, Any]:
-        if level == call.levels:
-            return _scores.gradients(arrays, call, tuple(targets))
+    def example(level: int, arrays: dict[str, Any]) -> Any:
+        if level == levels:
+            return f(arrays)
         axes = {name: 0 if x.shape[0] == full[level] else None for name, x in arrays.items()}
         arrays = {name: x if axes[name] == 0 else x[0] for name, x in arrays.items()}
         return jax.vmap(functools.partial(example, level + 1), in_axes=(axes,))(arrays)
 
-    return _summed(example(0, every), targets, call.levels)
+    return example(0, arrays)

@@ -1,4 +1,4 @@
-"""Gradients from those of the attention weights, whose tensor of all pairs the caller has made already: plain functions of jax.numpy."""
+"""Derivatives of the attention weights, whose tensor of all pairs the caller has made already: plain functions of jax.numpy."""
 
 from __future__ import annotations
 
@@ -48,48 +48,102 @@ def sum_to(x: Any, shape: Sequence[int]) -> Any:
     return jnp.sum(x, axes, keepdims=True).reshape(shape) if axes else x
 
 
-def _of_operands(d_score: Any, of: dict[str, Any], call: Call) -> dict[str, Any]:
+def tangent(of: dict[str, Any], call: Call) -> Any:
+    """The tangent of ``p [*,N,T,S]`` along t_q, t_k, t_bias, ... (docs/maths.md, equations 8a to 8c)."""
+    p = of["p"]
+    with jax.numpy_dtype_promotion("standard"):
+        wide = p.astype(jnp.promote_types(p.dtype, jnp.float32))
+        moved = jnp.zeros_like(wide)
+        if "t_q" in of or "t_k" in of:
+            moved += _moved_scores(of, call)
+        if "t_bias" in of:
+            moved += of["t_bias"]
+        if "t_slopes" in of or "t_table" in of:
+            moved += _moved_relative_bias(p.shape[-2:], of, call)
+        p_moved = jnp.where(wide == 0, 0, wide * moved)
+        of_row = jnp.sum(p_moved, -1, keepdims=True)  # the tangent of lse
+        if "t_sink" in of:
+            z, z_moved = (x[:, None] if x.ndim == 1 else x for x in (of["sink"], of["t_sink"]))
+            of_row += jnp.where(z == -jnp.inf, 0, (1 - jnp.sum(wide, -1)) * z_moved)[..., None]
+        return jnp.where(wide == 0, 0, p_moved - wide * of_row).astype(p.dtype)
+
+
+def _moved_scores(of: dict[str, Any], call: Call) -> Any:
+    rows, k, factor = _operands(of, call)
+    x = jnp.zeros((), k.dtype)
+    if "t_q" in of:
+        x += _product(_operands(of | {"q": of["t_q"]}, call)[0], jnp.swapaxes(k, -1, -2))
+    if "t_k" in of:
+        x += _product(rows, jnp.swapaxes(_operands(of | {"k": of["t_k"]}, call)[1], -1, -2))
+    return (x * factor * _cap_slope(rows, k, factor, call)).reshape(of["p"].shape)
+
+
+def _moved_relative_bias(pairs: tuple[int, ...], of: dict[str, Any], call: Call) -> Any:
+    distance = _distances(pairs, of, call)
+    if "t_slopes" in of:
+        return -of["t_slopes"][:, None, None] * np.abs(distance)
+    return of["t_table"][:, _buckets(distance, of["table"].shape[1], call)]
+
+
+def _operands(of: dict[str, Any], call: Call) -> tuple[Any, Any, float]:
+    """q ``[*,K,g*T,H]``, in which the g query heads that share a key head are stacked, k ``[*,K,S,H]`` in its dtype, and scale."""
     q, k = of["q"], of["k"]
     if call.layout == "TNH":
         q, k = jnp.swapaxes(q, -2, -3), jnp.swapaxes(k, -2, -3)
     if k.dtype != q.dtype:
         k = (k * of["k_scale"][..., None] if "k_scale" in of else k).astype(q.dtype)
     width = q.shape[-1]
-    factor = call.option("scale", width**-0.5 if width > 0 else 0.0)
-    # The g query heads that share a key head are stacked along the queries: [*,K,g*T,..].
     group = q.shape[-3] // max(k.shape[-3], 1)
-    stacked = (*q.shape[:-3], k.shape[-3], group * q.shape[-2])
-    rows, d_x = q.reshape(*stacked, width), d_score.reshape(*stacked, k.shape[-2])
+    rows = q.reshape(*q.shape[:-3], k.shape[-3], group * q.shape[-2], width)
     if any(name in of for name in _MASKS) or call.option("causal") is not None or call.option("window") is not None:
-        # Replace NaN by 0: the 0 of a masked key times NaN would be NaN. A NaN in an attended key or its query is in d_x already.
+        # Replace NaN by 0: the 0 of a masked key times NaN would be NaN. A NaN in an attended key or its query is in p already.
         k, rows = (jnp.where(jnp.isfinite(x), x, 0) for x in (k, rows))
+    return rows, k, call.option("scale", width**-0.5 if width > 0 else 0.0)
+
+
+def _cap_slope(rows: Any, k: Any, factor: float, call: Call) -> Any:
+    """The derivative of softcap at each score (docs/maths.md, equation 8)."""
     softcap = call.option("softcap", 0.0)
-    if softcap > 0:
-        d_x = d_x * (1 - jnp.tanh(_product(rows, jnp.swapaxes(k, -1, -2)) * (factor / softcap)) ** 2)
-    d_x = d_x * factor
-    d_q = _product(d_x, k).reshape(q.shape)
-    d_k = _product(jnp.swapaxes(d_x, -1, -2), rows)
-    if call.layout == "TNH":
-        d_q, d_k = jnp.swapaxes(d_q, -2, -3), jnp.swapaxes(d_k, -2, -3)
-    return {"q": d_q, "k": d_k}
+    return 1 - jnp.tanh(_product(rows, jnp.swapaxes(k, -1, -2)) * (factor / softcap)) ** 2 if softcap > 0 else 1
+
+
+def _of_operands(d_score: Any, of: dict[str, Any], call: Call) -> dict[str, Any]:
+    rows, k, factor = _operands(of, call)
+    d_x = d_score.reshape(*rows.shape[:-1], k.shape[-2])
+    d_x = d_x * _cap_slope(rows, k, factor, call) * factor
+    result = {"q": _product(d_x, k), "k": _product(jnp.swapaxes(d_x, -1, -2), rows)}
+    if call.layout == "NTH":
+        return {"q": result["q"].reshape(of["q"].shape), "k": result["k"]}
+    *lead, queries, heads, width = of["q"].shape
+    result["q"] = result["q"].reshape(*lead, heads, queries, width)
+    return {name: jnp.swapaxes(x, -2, -3) for name, x in result.items()}
 
 
 def _product(a: Any, b: Any) -> Any:
     return jnp.matmul(a, b, precision=jax.lax.Precision.HIGHEST)
 
 
-def _of_relative_bias(d_score: Any, of: dict[str, Any], call: Call) -> dict[str, Any]:
+def _distances(pairs: tuple[int, ...], of: dict[str, Any], call: Call) -> Any:
+    """Key minus query of each pair, counted from the diagonal."""
     if "diagonal_offsets" in of or "query_offsets" in of:
         raise NotImplementedError("polyhead has no gradient of attention weights for a relative_bias together with diagonal_offsets or documents")
-    bidirectional, max_distance, *diagonal = call.option("relative_bias")
-    queries, keys = d_score.shape[-2:]
-    corner = call.option("causal", *diagonal)
+    queries, keys = pairs
+    corner = call.option("causal", *call.option("relative_bias")[2:])
     offset = 0 if corner == "top_left" else keys - queries if corner in (None, "bottom_right") else corner
+    return np.arange(keys) - (np.arange(queries)[:, None] + offset)
+
+
+def _buckets(distance: Any, count: int, call: Call) -> Any:
+    bidirectional, max_distance, *_ = call.option("relative_bias")
+    buckets = {x: relative_bucket(x, count, bidirectional=bidirectional, max_distance=max_distance) for x in map(int, np.unique(distance))}
+    return np.vectorize(buckets.get, otypes=[np.int64])(distance) if distance.size else np.zeros(distance.shape, np.int64)
+
+
+def _of_relative_bias(d_score: Any, of: dict[str, Any], call: Call) -> dict[str, Any]:
+    distance = _distances(d_score.shape[-2:], of, call)
     d = sum_to(d_score.astype(jnp.promote_types(d_score.dtype, jnp.float32)), d_score.shape[-3:])
-    distance = np.arange(keys) - (np.arange(queries)[:, None] + offset)
     if "slopes" in of:
         return {"slopes": -jnp.sum(d * np.abs(distance), (1, 2))}
     table = of["table"]
-    buckets = {x: relative_bucket(x, table.shape[1], bidirectional=bidirectional, max_distance=max_distance) for x in map(int, np.unique(distance))}
-    of_pairs = np.vectorize(buckets.get, otypes=[np.int64])(distance).ravel() if distance.size else np.zeros(0, np.int64)
+    of_pairs = _buckets(distance, table.shape[1], call).ravel()
     return {"table": jnp.zeros(table.shape, d.dtype).at[:, of_pairs].add(d.reshape(d.shape[0], -1))}
