@@ -26,11 +26,11 @@ def autocast(*tensors: Tensor | None) -> tuple[Tensor | None, ...]:
 
 
 def _refuse_tangents(*tensors: Tensor | None) -> None:
-    """Refuses tensors with forward-mode tangents: torch's custom operators ignore tangents, so the derivative would be 0."""
-    if forward_ad._current_level < 0:
+    """Refuses tensors with forward-mode tangents under torch.compile: torch's custom operators ignore tangents, so the derivative would be 0."""
+    if forward_ad._current_level < 0 or _transforms.active():
         return
     if any(tensor is not None and forward_ad.unpack_dual(tensor).tangent is not None for tensor in tensors):
-        raise NotImplementedError("polyhead's attention has no forward-mode derivative (torch.func.jvp, jacfwd, dual tensors); use backward(), or torch's own operator")
+        raise NotImplementedError("polyhead's attention has no forward-mode derivative (torch.func.jvp, jacfwd, hessian) under torch.compile; call it without")
 
 
 def refuse_script(layer: str) -> None:
@@ -61,8 +61,7 @@ def attend_all(q: Tensor, k: Tensor, v: Tensor, options: Options) -> tuple[Tenso
         if found is not None:
             return found  # type: ignore[return-value]
     _refuse_tangents(q, k, v, options.bias, options.sink, options.slopes, options.table)
-    attention = _transforms.attention if _transforms.active() else _ops.attention
-    result: tuple[Tensor, Tensor, Tensor] = attention(q, k, v, *options)
+    result: tuple[Tensor, Tensor, Tensor] = _ops.operators().attention(q, k, v, *options)
     return result
 
 
@@ -112,5 +111,5 @@ def with_relative_bias(options: Options, relative: RelativeBias, q: Tensor, wher
 def maps(q: Tensor, k: Tensor, options: Options) -> Tensor:
     """The probabilities ``[*,N,T,S]`` after dropout, with gradients. options: as returned by `attend`."""
     _refuse_tangents(q, k, options.bias, options.sink, options.slopes, options.table)
-    result: Tensor = _ops.attention_map(q, k, *options)
+    result: Tensor = _ops.operators().attention_map(q, k, *options)
     return result

@@ -1,4 +1,4 @@
-"""polyhead as operators of torch: one for attention, one for its gradients, one for its maps.
+"""polyhead as operators of torch: one for attention, one each for its gradients, their gradients and its forward mode, one for its maps.
 
 The only module that uses torch's dispatcher. Arguments are those of `polyhead.sdpa`, on the CPU: ``q [*,N,T,H]``, ``k [*,K,S,H]``, ``v [*,K,S,V]``.
 `_functional` converts torch's own arguments to this form.
@@ -7,6 +7,8 @@ The only module that uses torch's dispatcher. Arguments are those of `polyhead.s
 from __future__ import annotations
 
 import math
+import sys
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -14,6 +16,7 @@ from torch import Tensor
 from torch.library import custom_op
 
 import polyhead
+from .. import _core
 from .._options import MapValue, RelativeBias, annotations_of
 from ._inputs import require_one_device
 from ._offset import add_score_gradients
@@ -167,8 +170,16 @@ def _(q: Tensor, k: Tensor, v: Tensor, *given: Any) -> tuple[Tensor, Tensor, Ten
 GRADIENTS = ("q", "k", "v", "bias", "sink", "slopes", "table")
 """What has a gradient, in the order in which `attention_backward` returns them."""
 
-_INPUTS = ("q", "k", "v", *Options._fields)
-_SAVED = _INPUTS.index("seed") + 1  # the inputs before are tensors
+INPUTS = ("q", "k", "v", *Options._fields)
+_SAVED = INPUTS.index("seed") + 1  # the inputs before are tensors
+
+transforms: Any = None
+"""The module `_transforms`, which sets it: the same operators where a transform of torch.func or a dual tensor may meet them."""
+
+
+def operators() -> Any:
+    """What has the operators `attention` and `attention_...` for a call now."""
+    return transforms if transforms.active() else sys.modules[__name__]
 
 
 def _in_one_dtype(q: Tensor, k: Tensor, v: Tensor, options: Options, *others: Tensor) -> tuple[Any, ...]:
@@ -206,6 +217,72 @@ def _differentiable(q: Tensor, k: Tensor, v: Tensor, options: Options) -> tuple[
     return (q, k, v, *(getattr(options, name) for name in GRADIENTS[3:]))
 
 
+_TANGENTS = ", ".join(f"Tensor? {name}_tangent" for name in GRADIENTS)
+
+
+def _as_inputs(tangents: Sequence[Tensor | None], inputs: tuple[Tensor | None, ...]) -> tuple[Tensor | None, ...]:
+    """Tangents of `GRADIENTS` in the dtypes of the inputs, in the order of `polyhead.sdpa_backward`."""
+    q, k, v, bias, sink, slopes, table = (None if x is None or of is None else _view(x.to(of.dtype)) for x, of in zip(tangents, inputs))
+    return q, k, v, bias, sink, table if slopes is None else slopes
+
+
+@custom_op(
+    "polyhead::attention_jvp",
+    mutates_args=(),
+    schema=f"(Tensor q, Tensor k, Tensor v, Tensor out, Tensor lse, {_TANGENTS}, {_SCHEMA}) -> (Tensor, Tensor)",
+)
+def attention_jvp(q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor, *rest: Any) -> tuple[Tensor, Tensor]:
+    """The derivatives of out and lse along a direction in which the inputs move: equation (8c) of docs/maths.md. A tangent that is None is 0."""
+    tangents, options = rest[: len(GRADIENTS)], rest[len(GRADIENTS) :]
+    _require_one_device("attention_jvp", "q k v out lse", q, k, v, out, lse, *options)
+    dtype = q.dtype
+    q, k, v, o, out = _in_one_dtype(q, k, v, Options(*options), out)
+    _refuse_empty_rows_of_offset(q, o)
+    moving = _as_inputs(tangents, _differentiable(q, k, v, o))
+    found = _core.sdpa_jvp(*map(_view, (q, k, v, out, lse)), moving, _on_views(q, o), True)
+    return _tensor(found[0]).to(dtype), _tensor(found[1])
+
+
+@attention_jvp.register_fake
+def _(q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor, *rest: Any) -> tuple[Tensor, Tensor]:
+    return q.new_empty(out.shape), lse.new_empty(lse.shape)
+
+
+@custom_op(
+    "polyhead::attention_backward_backward",
+    mutates_args=(),
+    schema=f"(Tensor d_out, Tensor q, Tensor k, Tensor v, Tensor out, Tensor lse, {_TANGENTS}, {_SCHEMA}, bool[8] wanted) -> "
+    "(Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor)",
+)
+def attention_backward_backward(d_out: Tensor, q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor, *rest: Any) -> tuple[Tensor, ...]:
+    """The gradients of a loss by q, k, v, bias, sink, slopes, table and d_out, from those by the results of `attention_backward`, the tangents: equations
+    (8e) to (8h) of docs/maths.md. out and lse count as functions of the inputs. A gradient that is not wanted has the shape ``[0]``."""
+    tangents, options, wanted = rest[: len(GRADIENTS)], rest[len(GRADIENTS) : -1], rest[-1]
+    _require_one_device("attention_backward_backward", "d_out q k v out lse", d_out, q, k, v, out, lse, *options)
+    dtypes = [(q if of is None else of).dtype for of in (*_differentiable(q, k, v, Options(*options)), d_out)]
+    q, k, v, o, out, d_out = _in_one_dtype(q, k, v, Options(*options), out, d_out)
+    _refuse_empty_rows_of_offset(q, o)
+    inputs = _differentiable(q, k, v, o)
+    *want, of_d_out = (want and of is not None for want, of in zip(wanted, (*inputs, d_out)))
+    moving = _as_inputs(tangents, inputs)
+    found = _core.sdpa_backward_backward(*map(_view, (q, k, v, out, lse, d_out)), moving, _on_views(q, o), *want[:5], want[5] or want[6], of_d_out)
+    every = (*found[:5], *(found[5] if w else None for w in want[5:]), found[6])
+    return tuple(q.new_empty(0, dtype=dtype) if grad is None else _tensor(grad).to(dtype) for grad, dtype in zip(every, dtypes))
+
+
+@attention_backward_backward.register_fake
+def _(d_out: Tensor, q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor, *rest: Any) -> tuple[Tensor, ...]:
+    options, wanted = rest[len(GRADIENTS) : -1], rest[-1]
+    inputs = (*_differentiable(q, k, v, Options(*options)), d_out)
+    unwanted = (q.new_empty(0, dtype=q.dtype if of is None else of.dtype) for of in inputs)
+    return tuple(none if of is None or not want else of.new_empty(of.shape) for of, want, none in zip(inputs, wanted, unwanted))
+
+
+def _refuse_empty_rows_of_offset(q: Tensor, options: Options) -> None:
+    if options.empty_rows == "offset" and q.dtype != torch.float64 and options.attend is not None and not bool(options.attend.any(-1).all()):
+        raise NotImplementedError("polyhead has no second derivative and no forward mode of a row whose keys are all masked with empty_rows='offset'")
+
+
 @attention_backward.register_fake
 def _(d_out: Tensor, q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor, *rest: Any) -> tuple[Tensor, ...]:
     _require_one_device("attention_backward", "d_out q k v out lse", d_out, q, k, v, out, lse, *rest)
@@ -225,14 +302,14 @@ def save(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor, Tensor
     ctx.save_for_backward(*inputs[:_SAVED], *output)
 
 
-def input_gradients(ctx: Any, d_out: Tensor | None, d_lse: Tensor | None, d_p: Tensor | None, backward: Any = None) -> tuple[Tensor | None, ...]:
-    """The gradient of each input of `attention`. backward: what to call instead of `attention_backward`."""
+def input_gradients(ctx: Any, d_out: Tensor | None, d_lse: Tensor | None, d_p: Tensor | None) -> tuple[Tensor | None, ...]:
+    """The gradient of each input of `attention`."""
     q, k, v, *tensors, out, lse, p = ctx.saved_tensors
-    refuse_gradient_of_scales(*(ctx.needs_input_grad[_INPUTS.index(name)] for name in ("k_scale", "v_scale")))
-    wanted = [ctx.needs_input_grad[_INPUTS.index(name)] for name in GRADIENTS]
+    refuse_gradient_of_scales(*(ctx.needs_input_grad[INPUTS.index(name)] for name in ("k_scale", "v_scale")))
+    wanted = [ctx.needs_input_grad[INPUTS.index(name)] for name in GRADIENTS]
     options = Options(*tensors, *ctx.options)
-    given = dict(zip(GRADIENTS, gradients(d_out, d_lse, d_p, q, k, v, out, lse, p, options, wanted, backward or attention_backward)))
-    return tuple(given.get(name) for name in _INPUTS)
+    given = dict(zip(GRADIENTS, gradients(d_out, d_lse, d_p, q, k, v, out, lse, p, options, wanted)))
+    return tuple(given.get(name) for name in INPUTS)
 
 
 def refuse_gradient_of_scales(k_scale: bool, v_scale: bool) -> None:
@@ -243,15 +320,15 @@ def refuse_gradient_of_scales(k_scale: bool, v_scale: bool) -> None:
 
 def gradients(
     d_out: Tensor | None, d_lse: Tensor | None, d_p: Tensor | None, q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor, p: Tensor | None, options: Options,
-    wanted: list[bool], backward: Any = attention_backward,
+    wanted: list[bool],
 ) -> list[Tensor | None]:  # fmt: skip
     """Of q, k, v, bias, sink, slopes and table, from those of out, lse and the attention weights p; None where it is not wanted."""
     parts: list[tuple[Tensor | None, ...]] = []
     if d_out is not None:
-        found = backward(d_out, q, k, v, out, lse, *options, wanted)
+        found = operators().attention_backward(d_out, q, k, v, out, lse, *options, wanted)
         parts.append(tuple(grad if want else None for grad, want in zip(found, wanted)))
     if d_lse is not None:
-        parts.append(_lse_gradients(d_lse, q, k, v, lse, options, wanted, backward))
+        parts.append(lse_gradients(d_lse, q, k, v, lse, options, wanted))
     if d_p is not None and p is not None:
         parts.append(_p_gradients(p, d_p, q, k, options, wanted))
     sums: list[Tensor | None] = [None] * len(GRADIENTS)
@@ -265,38 +342,79 @@ def gradients(
 attention.register_autograd(input_gradients, setup_context=save)
 
 
-def refuse_second_gradient(ctx: Any, *_: Any) -> None:
+def save_backward(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
+    """What the gradients of `attention_backward` need."""
+    count = 3 + _SAVED
+    ctx.options, ctx.wanted = inputs[count:-1], inputs[-1]
+    ctx.set_materialize_grads(False)
+    ctx.save_for_backward(*inputs[:count])
+
+
+def second_gradients(ctx: Any, *d_gradients: Tensor | None) -> tuple[Tensor | None, ...]:
+    """The gradient of each input of `attention_backward`. out and lse have none: the others count what changes through them."""
+    d_out, q, k, v, out, lse, *tensors = ctx.saved_tensors
+    names = ("d_out", "q", "k", "v", "out", "lse", *Options._fields, "wanted")
+    needed = dict(zip(names, ctx.needs_input_grad))
+    refuse_gradient_of_scales(needed["k_scale"], needed["v_scale"])
+    tangents = [d if want else None for d, want in zip(d_gradients, ctx.wanted)]
+    if all(d is None for d in tangents):
+        return (None,) * len(names)
+    wanted = [needed[name] for name in (*GRADIENTS, "d_out")]
+    found = operators().attention_backward_backward(d_out, q, k, v, out, lse, *tangents, *tensors, *ctx.options, wanted)
+    by_name = {name: grad for name, grad, want in zip((*GRADIENTS, "d_out"), found, wanted) if want}
+    return tuple(by_name.get(name) for name in names)
+
+
+attention_backward.register_autograd(second_gradients, setup_context=save_backward)
+
+
+def refuse_third_derivative(*_: Any) -> None:
     """NotImplementedError."""
     raise NotImplementedError(
-        "polyhead's attention has no second derivative (create_graph=True); "
+        "polyhead's attention has no third derivative; "
         "for that use torch.nn.functional.scaled_dot_product_attention under torch.nn.attention.sdpa_kernel(SDPBackend.MATH)"
     )
 
 
-attention_backward.register_autograd(refuse_second_gradient)
+attention_backward_backward.register_autograd(refuse_third_derivative)
+attention_jvp.register_autograd(refuse_third_derivative)  # `_transforms` has its gradients
 
 
-def _lse_gradients(d_lse: Tensor, q: Tensor, k: Tensor, v: Tensor, lse: Tensor, options: Options, wanted: list[bool], backward: Any) -> tuple[Tensor | None, ...]:
+class HalvedProblem(NamedTuple):
+    """A problem whose out ``[*,N,T,1]`` tells how lse changes: with the weights p / 2, values of 1, and a sink that has the other half of the softmax."""
+
+    share: Tensor  # of the sink of the given problem in the sum of its softmax
+    arguments: tuple[Any, ...]  # of `attention_backward` after d_out, without `wanted`
+    options: Options
+
+
+def halved(q: Tensor, k: Tensor, v: Tensor, lse: Tensor, options: Options) -> HalvedProblem:
+    share = torch.zeros_like(lse)
+    if options.sink is not None:
+        rows = options.sink.unsqueeze(-1) if options.sink.dim() == 1 else options.sink
+        empty = lse == -torch.inf
+        share = torch.where(empty, 0, torch.exp(rows - torch.where(empty, 0, lse)))  # without infinity minus infinity, whose gradient is NaN
+    ones = v.new_ones((*v.shape[:-1], 1), dtype=lse.dtype)
+    other = options._replace(sink=lse + torch.log1p(share), v_scale=None, dropout=0.0, seed=None, attention_weights=False)
+    return HalvedProblem(share, (q, k, ones, ((1 - share) / 2).unsqueeze(-1), lse + math.log(2)), other)
+
+
+def lse_gradients(d_lse: Tensor, q: Tensor, k: Tensor, v: Tensor, lse: Tensor, options: Options, wanted: list[bool]) -> tuple[Tensor | None, ...]:
+    """The part of `gradients` that comes from lse."""
     # d_score = p d_lse (docs/maths.md, equation 7b). sdpa_backward gives it for another problem: a sink halves p, and one value of 1 for every key gives
     # d_score = p / 2 (d - d sum p / 2), where d, the gradient of that output, is chosen so that d_lse stands before p.
     if options.empty_rows == "unmasked":  # refuses a sink
-        p = attention_map(q, k, *options._replace(dropout=0.0, seed=None))
+        p = operators().attention_map(q, k, *options._replace(dropout=0.0, seed=None))
         return _score_gradients(torch.where(p == 0, 0, p * d_lse.unsqueeze(-1)).to(q.dtype), None, q, k, options, wanted)
-    share = torch.zeros_like(lse)  # of the sink in the sum of the softmax
-    if options.sink is not None:
-        rows = options.sink.unsqueeze(-1) if options.sink.dim() == 1 else options.sink
-        share = torch.where(lse == -torch.inf, 0, torch.exp(rows - lse))
-    ones = v.new_ones((*v.shape[:-1], 1), dtype=lse.dtype)
-    halved = options._replace(sink=lse + torch.log1p(share), v_scale=None, dropout=0.0, seed=None, attention_weights=False)
+    share, arguments, other = halved(q, k, v, lse, options)
     of_sink = GRADIENTS.index("sink")
-    found = backward(
-        (4 * d_lse / (1 + share)).unsqueeze(-1), q, k, ones, ((1 - share) / 2).unsqueeze(-1), lse + math.log(2), *halved,
-        [want and i not in (2, of_sink) for i, want in enumerate(wanted)],
-    )  # fmt: skip
+    found = operators().attention_backward(
+        (4 * d_lse / (1 + share)).unsqueeze(-1), *arguments, *other, [want and i not in (2, of_sink) for i, want in enumerate(wanted)]
+    )
     grads = [grad if want else None for grad, want in zip(found, wanted)]
     grads[2] = grads[of_sink] = None
     if options.sink is not None and wanted[of_sink]:
-        grads[of_sink] = _to_sink(share * d_lse, options.sink)
+        grads[of_sink] = to_sink(share * d_lse, options.sink)
     return tuple(grads)
 
 
@@ -322,54 +440,91 @@ def _(q: Tensor, k: Tensor, *given: Any) -> Tensor:
     return q.new_empty((*q.shape[:-1], k.size(-2)))
 
 
-def _map_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+_MAP_INPUTS = ("q", "k", *Options._fields)
+
+
+def save_map(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+    """What the gradients of `attention_map` need."""
     tensors = _SAVED - 1  # without v
     ctx.options = inputs[tensors:]
     ctx.save_for_backward(*inputs[:tensors], output)
 
 
-def _map_gradient(ctx: Any, d_map: Tensor) -> tuple[Tensor | None, ...]:
+def map_gradients(ctx: Any, d_map: Tensor) -> tuple[Tensor | None, ...]:
+    """The gradient of each input of `attention_map`."""
     q, k, *tensors, dropped = ctx.saved_tensors
     options = Options(*tensors, *ctx.options)
-    names = ("q", "k", *Options._fields)
-    refuse_gradient_of_scales(ctx.needs_input_grad[names.index("k_scale")], False)
-    wanted = [name in names and ctx.needs_input_grad[names.index(name)] for name in GRADIENTS]
+    refuse_gradient_of_scales(ctx.needs_input_grad[_MAP_INPUTS.index("k_scale")], False)
+    wanted = [name in _MAP_INPUTS and ctx.needs_input_grad[_MAP_INPUTS.index(name)] for name in GRADIENTS]
     if options.empty_rows == "uniform":
         raise NotImplementedError("polyhead has no gradient of attention maps with empty_rows='uniform'")
-    p = dropped if options.dropout == 0 else attention_map(q, k, *options._replace(dropout=0.0, seed=None))
+    p = dropped if options.dropout == 0 else operators().attention_map(q, k, *options._replace(dropout=0.0, seed=None))
     found = dict(zip(GRADIENTS, _softmax_gradients(p, torch.where(dropped == 0, 0, dropped * d_map), q, k, options, wanted)))
-    return tuple(found.get(name) for name in names)
+    return tuple(found.get(name) for name in _MAP_INPUTS)
 
 
-def _to_sink(rows: Tensor, sink: Tensor) -> Tensor:
+def map_tangent(weights: Tensor, q: Tensor, k: Tensor, tangents: Sequence[Tensor | None], options: Options) -> Tensor:
+    """The derivative of attention weights, after dropout if options have it, along tangents of `GRADIENTS`."""
+    # p' = p (score' - lse'): equations (8a) to (8c) of docs/maths.md. The weights are a T x S tensor too, so this may use torch's operators.
+    if options.empty_rows == "uniform":
+        raise NotImplementedError("polyhead has no gradient of attention weights with empty_rows='uniform'")
+    of_q, of_k, _, of_bias, of_sink, of_slopes, of_table = tangents
+    p = weights if options.dropout == 0 else operators().attention_map(q, k, *options._replace(dropout=0.0, seed=None))
+    d_score = torch.zeros_like(p)
+    if of_q is not None or of_k is not None:
+        rows, keys, factor = _stacked(q, k, options)
+        d_x = rows.new_zeros(())
+        if of_q is not None:
+            d_x = d_x + of_q.reshape(rows.shape) @ keys.mT
+        if of_k is not None:
+            d_x = d_x + rows @ of_k.to(q.dtype).mT
+        d_score = d_score + (d_x * _cap_derivative(rows, keys, factor, options) * factor).reshape(p.shape)
+    if of_bias is not None:
+        d_score = d_score + of_bias
+    if of_slopes is not None or of_table is not None:
+        distance, buckets = _distances(options, p.size(-2), p.size(-1))
+        if of_slopes is not None:
+            d_score = d_score - of_slopes[:, None, None] * distance.abs()
+        if of_table is not None:
+            d_score = d_score + of_table[:, buckets].unflatten(1, distance.shape)
+    d_lse = torch.where(p == 0, 0, p * d_score).sum(-1, keepdim=True)
+    if of_sink is not None:
+        d_lse = d_lse + (1 - p.sum(-1, keepdim=True)) * (of_sink[:, None, None] if of_sink.dim() == 1 else of_sink.unsqueeze(-1))
+    return torch.where(weights == 0, 0, weights * (d_score - d_lse)).to(weights.dtype)
+
+
+def to_sink(rows: Tensor, sink: Tensor) -> Tensor:
     return rows.sum_to_size((*sink.shape, 1) if sink.dim() == 1 else sink.shape).reshape(sink.shape).to(sink.dtype)
 
 
 def _sink_gradient(sink: Tensor, p: Tensor, delta: Tensor) -> Tensor:
     # Equation (7a): the sink has what the keys' p lack to 1.
     rows = sink.unsqueeze(-1) if sink.dim() == 1 else sink
-    return _to_sink(torch.where(rows == -torch.inf, 0, (p.sum(-1) - 1) * delta), sink)
+    return to_sink(torch.where(rows == -torch.inf, 0, (p.sum(-1) - 1) * delta), sink)
+
+
+def _distances(o: Options, queries: int, keys: int) -> tuple[Tensor, Tensor | None]:
+    """Key minus query on the diagonal of a relative bias ``[T,S]``, and the buckets of its table ``[T*S]``."""
+    if o.diagonal_offsets is not None or o.query_offsets is not None:
+        raise NotImplementedError("polyhead has no gradient of attention weights for a relative_bias together with diagonal_offsets or documents")
+    given = 0 if o.causal == "top_left" else o.offset if o.offset is not None else None if o.causal else o.diagonal
+    offset = keys - queries if given is None else given
+    distance = torch.arange(keys) - (torch.arange(queries)[:, None] + offset)
+    if o.table is None:
+        return distance, None
+    distances = range(1 - queries - offset, keys - offset)
+    of_distances = [polyhead.relative_bucket(x, o.table.size(1), bidirectional=o.bidirectional, max_distance=o.max_distance) for x in distances]
+    return distance, torch.tensor(of_distances, dtype=torch.int64)[(distance + (queries - 1 + offset)).flatten()]
 
 
 def _relative_gradients(d_score: Tensor, o: Options, slopes: Tensor | None, table: Tensor | None) -> tuple[Tensor | None, Tensor | None]:
     # Equation (9a) of docs/maths.md.
     if slopes is None and table is None:
         return None, None
-    if o.diagonal_offsets is not None or o.query_offsets is not None:
-        raise NotImplementedError("polyhead has no gradient of attention weights for a relative_bias together with diagonal_offsets or documents")
-    queries, keys = d_score.shape[-2:]
-    given = 0 if o.causal == "top_left" else o.offset if o.offset is not None else None if o.causal else o.diagonal
-    offset = keys - queries if given is None else given
+    distance, buckets = _distances(o, *d_score.shape[-2:])
     d = d_score.to(_lse_dtype(d_score)).sum_to_size(d_score.shape[-3:])
-    distance = torch.arange(keys) - (torch.arange(queries)[:, None] + offset)
-    d_slopes = d_table = None
-    if slopes is not None:
-        d_slopes = -(d * distance.abs()).sum((1, 2)).to(slopes.dtype)
-    if table is not None:
-        distances = range(1 - queries - offset, keys - offset)
-        of_distances = [polyhead.relative_bucket(x, table.size(1), bidirectional=o.bidirectional, max_distance=o.max_distance) for x in distances]
-        buckets = torch.tensor(of_distances, dtype=torch.int64)[(distance + (queries - 1 + offset)).flatten()]
-        d_table = d.new_zeros(table.shape).index_add(1, buckets, d.flatten(1)).to(table.dtype)
+    d_slopes = None if slopes is None else -(d * distance.abs()).sum((1, 2)).to(slopes.dtype)
+    d_table = None if table is None else d.new_zeros(table.shape).index_add(1, buckets, d.flatten(1)).to(table.dtype)
     return d_slopes, d_table
 
 
@@ -389,23 +544,29 @@ def _score_gradients(d_score: Tensor, d_sink: Tensor | None, q: Tensor, k: Tenso
     relative = _relative_gradients(d_score, options, options.slopes if wanted[5] else None, options.table if wanted[6] else None)
     if not (wanted[0] or wanted[1]):
         return None, None, None, d_bias, d_sink, *relative
-    dtype = k.dtype
-    if dtype != q.dtype:
-        k = k.to(q.dtype) if options.k_scale is None else (k * options.k_scale.unsqueeze(-1)).to(q.dtype)
-    factor = options.scale if options.scale is not None else q.size(-1) ** -0.5 if q.size(-1) > 0 else 0.0
-    # The g query heads that share a key head are stacked along the queries: [*,K,g*T,..].
-    group = q.size(-3) // max(k.size(-3), 1)
-    stacked = (*q.shape[:-3], k.size(-3), group * q.size(-2))
-    rows, d_x = q.reshape(*stacked, q.size(-1)), d_score.reshape(*stacked, k.size(-2))
-    if any(getattr(options, name) is not None for name in _MASKS):
-        # Replace NaN by 0: the 0 of a masked key times NaN would be NaN. A NaN in an attended key or its query is in d_x already.
-        k, rows = k.nan_to_num(0, 0, 0), rows.nan_to_num(0, 0, 0)
-    if options.softcap > 0:
-        d_x = d_x * (1 - torch.tanh(rows @ k.mT * (factor / options.softcap)) ** 2)
-    d_x = d_x * factor
-    d_q = (d_x @ k).reshape(q.shape) if wanted[0] else None
-    d_k = (d_x.mT @ rows).to(dtype) if wanted[1] else None
+    rows, keys, factor = _stacked(q, k, options)
+    d_x = d_score.reshape(*rows.shape[:-1], k.size(-2))
+    d_x = d_x * _cap_derivative(rows, keys, factor, options) * factor
+    d_q = (d_x @ keys).reshape(q.shape) if wanted[0] else None
+    d_k = (d_x.mT @ rows).to(k.dtype) if wanted[1] else None
     return d_q, d_k, None, d_bias, d_sink, *relative
 
 
-attention_map.register_autograd(_map_gradient, setup_context=_map_context)
+def _stacked(q: Tensor, k: Tensor, options: Options) -> tuple[Tensor, Tensor, float]:
+    """q and k in one dtype, and the factor of their products. The g query heads that share a key head are stacked along the queries: ``[*,K,g*T,H]``."""
+    if k.dtype != q.dtype:
+        k = k.to(q.dtype) if options.k_scale is None else (k * options.k_scale.unsqueeze(-1)).to(q.dtype)
+    factor = options.scale if options.scale is not None else q.size(-1) ** -0.5 if q.size(-1) > 0 else 0.0
+    group = q.size(-3) // max(k.size(-3), 1)
+    rows = q.reshape(*q.shape[:-3], k.size(-3), group * q.size(-2), q.size(-1))
+    if any(getattr(options, name) is not None for name in _MASKS):
+        # Replace NaN by 0: the 0 of a masked key times NaN would be NaN. A NaN in an attended key or its query is in the weights already.
+        k, rows = k.nan_to_num(0, 0, 0), rows.nan_to_num(0, 0, 0)
+    return rows, k, factor
+
+
+def _cap_derivative(rows: Tensor, keys: Tensor, factor: float, options: Options) -> Tensor | float:
+    return 1 - torch.tanh(rows @ keys.mT * (factor / options.softcap)) ** 2 if options.softcap > 0 else 1.0
+
+
+attention_map.register_autograd(map_gradients, setup_context=save_map)

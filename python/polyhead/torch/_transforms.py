@@ -1,28 +1,42 @@
-"""Attention under torch.func: grad, vjp and jacrev of first order, and vmap, which the operators of `_ops` do not know."""
+"""The operators of `_ops` under torch.func and with dual tensors: vmap and forward mode, which operators of torch's library do not have.
+
+Derivatives of second order meet here in every order: gradients of gradients, forward mode of gradients (torch.func.hessian) and gradients of forward mode.
+"""
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import Tensor, _C
+from torch.autograd import forward_ad
 
 from . import _ops
-from ._ops import Options
+from ._ops import GRADIENTS, Options
 
 _PAIRS = {"attend", "block", "bias"}  # broadcast to [*,N,T,S]
 _KEYS = {"attend_keys", "block_keys"}  # broadcast to [*,S]
 _SEQUENCES = {"key_lengths", "diagonal_offsets", "k_scale", "v_scale", "d_out", "q", "k", "v", "out", "lse"}  # have every leading dimension
 
+_TANGENTS = tuple(f"{name}_tangent" for name in GRADIENTS)
+_FORWARD = ("q", "k", "v", *Options._fields)
+_MAP = ("q", "k", *Options._fields)
+_BACKWARD = ("d_out", "q", "k", "v", "out", "lse", *Options._fields, "wanted")
+_JVP = ("q", "k", "v", "out", "lse", *_TANGENTS, *Options._fields)
+_BACKWARD_BACKWARD = ("d_out", "q", "k", "v", "out", "lse", *_TANGENTS, *Options._fields, "wanted")
+
 
 def active() -> bool:
-    """Whether a transform of torch.func is at work."""
-    return not torch.compiler.is_compiling() and _C._are_functorch_transforms_active()
+    """Whether a transform of torch.func is at work, or dual tensors are possible."""
+    return not torch.compiler.is_compiling() and (_C._are_functorch_transforms_active() or forward_ad._current_level >= 0)
 
 
 def _one_by_one(function: Callable[..., Any], size: int, in_dims: tuple[int | None, ...], arguments: tuple[Any, ...]) -> Any:
     results = [function(*(x if dim is None else x.select(dim, i) for x, dim in zip(arguments, in_dims))) for i in range(size)]
+    if isinstance(results[0], Tensor):
+        return torch.stack(results), 0
     return tuple(map(torch.stack, zip(*results))), (0,) * len(results[0])
 
 
@@ -37,18 +51,20 @@ def _together(size: int, names: tuple[str, ...], in_dims: tuple[int | None, ...]
     dims, given = dict(zip(names, in_dims)), dict(zip(names, arguments))
     if given["dropout"] > 0:  # the bits depend on a sequence's place
         return None
+    # A tangent has the shape of its input.
+    wanted = wanted | {of for name in GRADIENTS for of in (name, f"{name}_tangent") if dims[name] is not None or dims.get(f"{name}_tangent") is not None}
     rank = given["q"].dim() + (dims["q"] is None)
     result = []
     for name, x in given.items():
-        dim = dims[name]
-        if isinstance(x, Tensor) and (dim is not None or name in wanted or name in _SEQUENCES):
-            if name in _SEQUENCES:
+        dim, of = dims[name], name.removesuffix("_tangent")
+        if isinstance(x, Tensor) and (dim is not None or name in wanted or of in wanted or of in _SEQUENCES):
+            if of in _SEQUENCES:
                 x = _with_first(size, dim, x, 0)
-            elif name in _PAIRS:
+            elif of in _PAIRS:
                 x = _with_first(size, dim, x, rank)
-            elif name in _KEYS:
+            elif of in _KEYS:
                 x = _with_first(size, dim, x, rank - 2)
-            elif name == "sink":
+            elif of == "sink":
                 x = _with_first(size, dim, x, 0)
                 x = _with_first(size, 0, x.unsqueeze(-1) if x.dim() == 2 else x, rank - 1)
             else:
@@ -58,10 +74,32 @@ def _together(size: int, names: tuple[str, ...], in_dims: tuple[int | None, ...]
 
 
 def _in_a_batch(call: Callable[..., Any], info: Any, in_dims: tuple[int | None, ...], inputs: tuple[Any, ...]) -> Any:
-    together = _together(info.batch_size, ("q", "k", "v", *Options._fields), in_dims, inputs, set())
+    together = _together(info.batch_size, _FORWARD, in_dims, inputs, set())
     if together is None:
         return _one_by_one(call, info.batch_size, in_dims, inputs)
     return call(*together), (0, 0, 0 if Options(*inputs[3:]).attention_weights else None)
+
+
+def _gradients_in_a_batch(
+    call: Callable[..., Any], info: Any, names: tuple[str, ...], in_dims: tuple[int | None, ...], inputs: tuple[Any, ...], results: tuple[str, ...]
+) -> Any:
+    """Of an operator whose last argument says which of its results, the gradients of the inputs of those names, are wanted."""
+    in_dims = (*in_dims[: len(names) - 1], None)  # that of `wanted` is a list
+    wanted = {name for name, want in zip(results, inputs[-1]) if want}
+    together = _together(info.batch_size, names, in_dims, inputs, wanted)
+    if together is None:
+        return _one_by_one(call, info.batch_size, in_dims, inputs)
+    found = call(*together)
+    shapes = {name: [x.size(i) for i in range(x.dim()) if i != dim] for name, x, dim in zip(names, inputs, in_dims) if isinstance(x, Tensor)}
+    grads = tuple(grad.reshape(info.batch_size, *shapes[name]) if name in wanted and name in shapes else grad for name, grad in zip(results, found))
+    return grads, tuple(0 if name in wanted and name in shapes else None for name in results)
+
+
+def _moving(names: tuple[str, ...], tangents: tuple[Tensor | None, ...]) -> list[Tensor | None]:
+    """The tangents of `GRADIENTS`, from those of all inputs."""
+    by_name = dict(zip(names, tangents))
+    _ops.refuse_gradient_of_scales(by_name.get("k_scale") is not None, by_name.get("v_scale") is not None)
+    return [by_name.get(name) for name in GRADIENTS]
 
 
 class _Attention(torch.autograd.Function):
@@ -72,14 +110,47 @@ class _Attention(torch.autograd.Function):
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
         _ops.save(ctx, inputs, output)
+        ctx.save_for_forward(*ctx.to_save)
 
     @staticmethod
     def backward(ctx: Any, d_out: Tensor | None, d_lse: Tensor | None, d_p: Tensor | None) -> Any:
-        return _ops.input_gradients(ctx, d_out, d_lse, d_p, backward)
+        return _ops.input_gradients(ctx, d_out, d_lse, d_p)
+
+    @staticmethod
+    def jvp(ctx: Any, *tangents: Tensor | None) -> Any:
+        q, k, v, *tensors, out, lse, p = ctx.saved_tensors
+        options, moving = Options(*tensors, *ctx.options), _moving(_FORWARD, tangents)
+        of_out, of_lse = attention_jvp(q, k, v, out, lse, *moving, *options)
+        of_p = _ops.map_tangent(p, q, k, moving, options._replace(dropout=0.0, seed=None)) if options.attention_weights else None
+        return of_out, None if options.empty_rows in ("uniform", "offset") else of_lse, of_p
 
     @staticmethod
     def vmap(info: Any, in_dims: tuple[int | None, ...], *inputs: Any) -> Any:
         return _in_a_batch(attention, info, in_dims, inputs)
+
+
+class _Map(torch.autograd.Function):
+    @staticmethod
+    def forward(*inputs: Any) -> Any:
+        return _ops.attention_map(*inputs)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
+        _ops.save_map(ctx, inputs, output)
+        ctx.save_for_forward(*ctx.to_save)
+
+    @staticmethod
+    def backward(ctx: Any, d_map: Tensor) -> Any:
+        return _ops.map_gradients(ctx, d_map)
+
+    @staticmethod
+    def jvp(ctx: Any, *tangents: Tensor | None) -> Any:
+        q, k, *tensors, weights = ctx.saved_tensors
+        return _ops.map_tangent(weights, q, k, _moving(_MAP, tangents), Options(*tensors, *ctx.options))
+
+    @staticmethod
+    def vmap(info: Any, in_dims: tuple[int | None, ...], *inputs: Any) -> Any:
+        return _one_by_one(attention_map, info.batch_size, in_dims, inputs)
 
 
 class _Backward(torch.autograd.Function):
@@ -89,28 +160,131 @@ class _Backward(torch.autograd.Function):
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
+        _ops.save_backward(ctx, inputs, output)
+        ctx.save_for_forward(*ctx.to_save)
+
+    @staticmethod
+    def backward(ctx: Any, *d_gradients: Tensor | None) -> Any:
+        return _ops.second_gradients(ctx, *d_gradients)
+
+    @staticmethod
+    def jvp(ctx: Any, *tangents: Tensor | None) -> Any:
+        # The gradients g(x, d_out) are linear in d_out, and second derivatives are symmetric: along x' their derivative is the gradient of <x', g>.
+        d_out, q, k, v, out, lse, *tensors = ctx.saved_tensors
+        options, moving, of_d_out = [*tensors, *ctx.options], _moving(_BACKWARD, tangents), tangents[0]
+        parts = []
+        if of_d_out is not None:
+            parts.append(attention_backward(of_d_out, q, k, v, out, lse, *options, ctx.wanted))
+        if any(x is not None for x in moving):
+            parts.append(attention_backward_backward(d_out, q, k, v, out, lse, *moving, *options, [*ctx.wanted, False])[:-1])
+        if not parts:
+            return (None,) * len(GRADIENTS)
+        return parts[0] if len(parts) == 1 else tuple(a + b for a, b in zip(*parts))
+
+    @staticmethod
+    def vmap(info: Any, in_dims: tuple[int | None, ...], *inputs: Any) -> Any:
+        return _gradients_in_a_batch(attention_backward, info, _BACKWARD, in_dims, inputs, GRADIENTS)
+
+
+class _Jvp(torch.autograd.Function):
+    @staticmethod
+    def forward(*inputs: Any) -> Any:
+        return _ops.attention_jvp(*inputs)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
+        count = len(_JVP) - len(Options._fields) + Options._fields.index("seed") + 1
+        ctx.options = inputs[count:]
+        ctx.set_materialize_grads(False)
+        ctx.save_for_backward(*inputs[:count], output[1])
+
+    @staticmethod
+    def backward(ctx: Any, d_out: Tensor | None, d_lse: Tensor | None) -> Any:
+        q, k, v, out, lse, *rest, of_lse = ctx.saved_tensors
+        moving, options = rest[: len(GRADIENTS)], Options(*rest[len(GRADIENTS) :], *ctx.options)
+        needed = dict(zip(_JVP, ctx.needs_input_grad))
+        _ops.refuse_gradient_of_scales(needed["k_scale"], needed["v_scale"])
+        wanted, of_tangents = [needed[name] for name in GRADIENTS], [needed[name] for name in _TANGENTS]
+        sums: dict[str, Tensor] = {}
+
+        def add(names: tuple[str, ...], found: tuple[Tensor | None, ...], wanted: list[bool]) -> None:
+            for name, grad, want in zip(names, found, wanted):
+                if want and grad is not None:
+                    sums[name] = sums[name] + grad if name in sums else grad
+
+        if d_out is not None:
+            if any(wanted):
+                add(GRADIENTS, attention_backward_backward(d_out, q, k, v, out, lse, *moving, *options, [*wanted, False]), wanted)
+            if any(of_tangents):
+                add(_TANGENTS, attention_backward(d_out, q, k, v, out, lse, *options, of_tangents), of_tangents)
+        if d_lse is not None:
+            if any(of_tangents):
+                add(_TANGENTS, _ops.lse_gradients(d_lse, q, k, v, lse, options, of_tangents), of_tangents)
+            if any(wanted):
+                add(GRADIENTS, _gradients_of_lse_tangent(d_lse, of_lse, q, k, v, lse, moving, options, wanted), wanted)
+        return tuple(sums.get(name) for name in _JVP)
+
+    @staticmethod
+    def jvp(ctx: Any, *tangents: Tensor | None) -> Any:
+        raise NotImplementedError("polyhead's attention has no forward mode of forward mode (jacfwd of jacfwd); torch.func.hessian, jacfwd of jacrev, works")
+
+    @staticmethod
+    def vmap(info: Any, in_dims: tuple[int | None, ...], *inputs: Any) -> Any:
+        together = _together(info.batch_size, _JVP, in_dims, inputs, set())
+        if together is None:
+            return _one_by_one(attention_jvp, info.batch_size, in_dims, inputs)
+        return attention_jvp(*together), (0, 0)
+
+
+def _gradients_of_lse_tangent(
+    d: Tensor, of_lse: Tensor, q: Tensor, k: Tensor, v: Tensor, lse: Tensor, tangents: list[Tensor | None], options: Options, wanted: list[bool]
+) -> tuple[Tensor | None, ...]:
+    # With s, the sink's share of the softmax, and the out1 of `_ops.halved`: lse' = 4 out1' / (1 + s) + s z'. Its derivative at a constant sink of the
+    # halved problem, with what the factors change by, is 4 / (1 + s) times that of out1', and -4 s z' / (1 + s) times that of out1; by z: -s (lse' - z').
+    if options.empty_rows == "unmasked":  # refuses a sink
+        raise NotImplementedError("polyhead has no gradient of the forward mode of lse with empty_rows='unmasked'")
+    share, arguments, other = _ops.halved(q, k, v, lse, options)
+    of_sink = GRADIENTS.index("sink")
+    sink, sink_tangent = options.sink, tangents[of_sink]
+    moving = [None if i in (2, of_sink) else x for i, x in enumerate(tangents)]
+    want = [w and i not in (2, of_sink) for i, w in enumerate(wanted)]
+    d_1 = (4 * d / (1 + share)).unsqueeze(-1)
+    found = attention_backward_backward(d_1, *arguments, *moving, *other, [*want, False])[:-1]
+    grads: list[Tensor | None] = [grad if w else None for grad, w in zip(found, want)]
+    if sink is None:
+        return tuple(grads)
+    rows: Any = 0 if sink_tangent is None else sink_tangent.unsqueeze(-1) if sink_tangent.dim() == 1 else sink_tangent
+    if sink_tangent is not None:
+        more = attention_backward(-d_1 * (share * rows).unsqueeze(-1), *arguments, *other, want)
+        grads = [a if a is None else a + b for a, b in zip(grads, more)]
+    grads[of_sink] = _ops.to_sink(-d * share * (of_lse - rows), sink) if wanted[of_sink] else None
+    return tuple(grads)
+
+
+class _BackwardBackward(torch.autograd.Function):
+    @staticmethod
+    def forward(*inputs: Any) -> Any:
+        return _ops.attention_backward_backward(*inputs)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
         pass
 
     @staticmethod
     def backward(ctx: Any, *_: Any) -> Any:
-        _ops.refuse_second_gradient(ctx)
+        _ops.refuse_third_derivative()
+
+    @staticmethod
+    def jvp(ctx: Any, *_: Any) -> Any:
+        _ops.refuse_third_derivative()
 
     @staticmethod
     def vmap(info: Any, in_dims: tuple[int | None, ...], *inputs: Any) -> Any:
-        names = ("d_out", "q", "k", "v", "out", "lse", *Options._fields, "wanted")
-        in_dims = (*in_dims[: len(names) - 1], None)  # that of `wanted` is a list
-        wanted = {name for name, want in zip(_ops.GRADIENTS, inputs[-1]) if want}
-        together = _together(info.batch_size, names, in_dims, inputs, wanted)
-        if together is None:
-            return _one_by_one(backward, info.batch_size, in_dims, inputs)
-        found = backward(*together)
-        shapes = {name: [x.size(i) for i in range(x.dim()) if i != dim] for name, x, dim in zip(names, inputs, in_dims) if isinstance(x, Tensor)}
-        grads = tuple(grad.reshape(info.batch_size, *shapes[name]) if name in wanted and name in shapes else grad for name, grad in zip(_ops.GRADIENTS, found))
-        return grads, tuple(0 if name in wanted and name in shapes else None for name in _ops.GRADIENTS)
+        return _gradients_in_a_batch(attention_backward_backward, info, _BACKWARD_BACKWARD, in_dims, inputs, (*GRADIENTS, "d_out"))
 
 
 def attention(*inputs: Any) -> Any:
-    """The operator of `_ops`, under any transform."""
+    """The operator of `_ops`, under any transform; so are those that follow."""
     return _Attention.apply(*inputs)  # type: ignore[no-untyped-call]
 
 
@@ -119,6 +293,20 @@ def _(info: Any, in_dims: tuple[int | None, ...], *inputs: Any) -> Any:  # insid
     return _in_a_batch(_ops.attention, info, in_dims, inputs)
 
 
-def backward(*inputs: Any) -> Any:
-    """The operator `attention_backward` of `_ops`, under any transform."""
+def attention_backward(*inputs: Any) -> Any:
     return _Backward.apply(*inputs)  # type: ignore[no-untyped-call]
+
+
+def attention_backward_backward(*inputs: Any) -> Any:
+    return _BackwardBackward.apply(*inputs)  # type: ignore[no-untyped-call]
+
+
+def attention_jvp(*inputs: Any) -> Any:
+    return _Jvp.apply(*inputs)  # type: ignore[no-untyped-call]
+
+
+def attention_map(*inputs: Any) -> Any:
+    return _Map.apply(*inputs)  # type: ignore[no-untyped-call]
+
+
+_ops.transforms = sys.modules[__name__]
