@@ -60,7 +60,8 @@ def attention(
     v_scale: jax.Array | None = None,
     **options: Unpack[SdpaOptions],
 ) -> jax.Array | tuple[jax.Array, ...]:
-    """`polyhead.sdpa` for JAX: attention with every option (Vaswani et al. 2017, equation 1), inside `jax.jit`, `jax.grad`, `jax.vmap` and their combinations.
+    """`polyhead.sdpa` for JAX: attention with every option (Vaswani et al. 2017, equation 1), inside `jax.jit`, `jax.grad`, `jax.jvp`, `jax.vmap` and their
+    combinations.
 
     ::
 
@@ -71,6 +72,9 @@ def attention(
     q, k, v, bias, sink and a relative_bias have gradients, through out, lse and the attention weights. The forward pass and the backward pass are one call
     of the library each, on XLA's own buffers; between them stay out and lse, and no tensor of pairs. Only gradients through the attention weights, and
     through lse with empty_rows "unmasked", make tensors ``[*,N,T,S]``.
+
+    Forward mode (`jax.jvp`, `jax.jacfwd`, `jax.linearize`) and second derivatives (`jax.hessian`, `jax.grad` of `jax.grad` as in a loss on forces, `jax.jvp`
+    and `jax.grad` of each other) have the same inputs and results, and need memory as above. `jax.grad` alone costs nothing more because of them.
 
     Args:
         q, k, v: ``[*,N,T,H]``, ``[*,K,S,H]``, ``[*,K,S,V]`` on the CPU, float32, bfloat16, float16, or float64 with jax_enable_x64; k and v may be of a
@@ -91,8 +95,9 @@ def attention(
     Raises:
         ValueError, TypeError: as `polyhead.sdpa`, when the function is traced. Lengths and offsets in JAX's arrays are checked in the call, which raises
             JAX's error with the same sentence.
-        NotImplementedError: second derivatives and forward mode; another device; gradients of lse and attention weights with empty_rows "uniform", of k_scale
-            and v_scale, and of a relative_bias in attention weights with documents or diagonal_offsets.
+        NotImplementedError: third derivatives; forward mode of forward mode (`jax.jacfwd` of `jax.jacfwd`); another device; gradients of lse and derivatives
+            of attention weights with empty_rows "uniform"; derivatives by k_scale and v_scale, and of attention weights by a relative_bias with documents or
+            diagonal_offsets.
 
     Under `jax.vmap` an array that is not mapped stays one array, and so does its gradient under ``grad`` of ``vmap``; but with a seed, or where offsets of
     documents, slopes or a table are mapped, each example has its gradient first, and then they are summed. Results have the bits of `polyhead.sdpa`.

@@ -134,8 +134,11 @@ def _like_q(q: Tensor, last: Any) -> Tensor:
         return q.new_empty(shape)
     order = sorted((i for i in range(leading) if q.size(i) > 1), key=lambda i: q.stride(i), reverse=True)
     order = [i for i in range(leading) if q.size(i) <= 1] + order + [leading]
-    place = sorted(range(q.dim()), key=order.__getitem__)
-    return q.new_empty([shape[i] for i in order]).permute(place)
+    strides, stride = [0] * q.dim(), 1
+    for i in reversed(order):
+        strides[i] = stride
+        stride = stride * max(shape[i], 1)
+    return q.new_empty_strided(shape, strides)  # not a view: dual tensors refuse a result that is one
 
 
 def _lse_dtype(q: Tensor) -> torch.dtype:
