@@ -25,12 +25,12 @@ def autocast(*tensors: Tensor | None) -> tuple[Tensor | None, ...]:
     return tuple(tensor.to(dtype) if tensor is not None and eligible(tensor) else tensor for tensor in tensors)
 
 
-def _refuse_tangents(*tensors: Tensor | None) -> None:
-    """Refuses tensors with forward-mode tangents under torch.compile: torch's custom operators ignore tangents, so the derivative would be 0."""
-    if forward_ad._current_level < 0 or _transforms.active():
-        return
-    if any(tensor is not None and forward_ad.unpack_dual(tensor).tangent is not None for tensor in tensors):
-        raise NotImplementedError("polyhead's attention has no forward-mode derivative (torch.func.jvp, jacfwd, hessian) under torch.compile; call it without")
+def _refuse_forward_mode() -> None:
+    """Where `_transforms` does not act: torch.compile shows no tangent of a dual tensor, and a custom operator ignores it, so the derivative would be 0."""
+    if forward_ad._current_level >= 0:
+        raise NotImplementedError(
+            "polyhead's attention has no forward-mode derivative (torch.func.jvp, jacfwd, hessian, dual tensors) under torch.compile; call it without"
+        )
 
 
 def refuse_script(layer: str) -> None:
@@ -60,8 +60,12 @@ def attend_all(q: Tensor, k: Tensor, v: Tensor, options: Options) -> tuple[Tenso
         found = _eager.attention(q, k, v, _ops.keywords(q, options), True, options.attention_weights)
         if found is not None:
             return found  # type: ignore[return-value]
-    _refuse_tangents(q, k, v, options.bias, options.sink, options.slopes, options.table)
-    result: tuple[Tensor, Tensor, Tensor] = _ops.operators().attention(q, k, v, *options)
+    result: tuple[Tensor, Tensor, Tensor]
+    if _transforms.active():
+        result = _transforms.attention(q, k, v, *options)
+    else:
+        _refuse_forward_mode()
+        result = _ops.attention(q, k, v, *options)
     return result
 
 
@@ -110,6 +114,10 @@ def with_relative_bias(options: Options, relative: RelativeBias, q: Tensor, wher
 
 def maps(q: Tensor, k: Tensor, options: Options) -> Tensor:
     """The probabilities ``[*,N,T,S]`` after dropout, with gradients. options: as returned by `attend`."""
-    _refuse_tangents(q, k, options.bias, options.sink, options.slopes, options.table)
-    result: Tensor = _ops.operators().attention_map(q, k, *options)
+    result: Tensor
+    if _transforms.active():
+        result = _transforms.attention_map(q, k, *options)
+    else:
+        _refuse_forward_mode()
+        result = _ops.attention_map(q, k, *options)
     return result

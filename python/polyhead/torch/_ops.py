@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import torch
-from torch import Tensor
+from torch import Tensor, _C
 from torch.library import custom_op
 
 import polyhead
@@ -371,6 +371,56 @@ def second_gradients(ctx: Any, *d_gradients: Tensor | None) -> tuple[Tensor | No
 attention_backward.register_autograd(second_gradients, setup_context=save_backward)
 
 
+def save_backward_backward(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
+    """What the gradients of `attention_backward_backward` need."""
+    count = 3 + len(GRADIENTS) + _SAVED
+    ctx.options, ctx.wanted = inputs[count:-1], inputs[-1]
+    ctx.tensors = [i for i, x in enumerate(inputs) if isinstance(x, Tensor)]
+    ctx.set_materialize_grads(False)
+    ctx.save_for_backward(*inputs[:count])
+
+
+def third_gradients(ctx: Any, *d_results: Tensor | None) -> tuple[Tensor | None, ...]:
+    """The gradient of each input of `attention_backward_backward` that is linear in it: of the tangents. The others would be third derivatives."""
+    d_out, q, k, v, out, lse, *rest = ctx.saved_tensors
+    names = ("d_out", "q", "k", "v", "out", "lse", *(f"{name}_tangent" for name in GRADIENTS), *Options._fields, "wanted")
+    moving = [d if want else None for d, want in zip(d_results, ctx.wanted)]
+    if all(d is None for d in moving):
+        return (None,) * len(names)
+    needed = {names[i] for i in _needed(ctx)}
+    if not needed <= {f"{name}_tangent" for name in GRADIENTS} | {"out", "lse"}:
+        refuse_third_derivative()
+    *tangents, of_d_out = moving
+    options, wanted = [*rest[len(GRADIENTS) :], *ctx.options], [f"{name}_tangent" in needed for name in GRADIENTS]
+    found: list[Tensor | None] = [None] * len(GRADIENTS)
+    if any(x is not None for x in tangents):
+        found = list(operators().attention_backward_backward(d_out, q, k, v, out, lse, *tangents, *options, [*wanted, False])[:-1])
+    if of_d_out is not None:
+        more = operators().attention_backward(of_d_out, q, k, v, out, lse, *options, wanted)
+        found = [b if a is None else a + b for a, b in zip(found, more)]
+    by_name = {f"{name}_tangent": grad for name, grad, want in zip(GRADIENTS, found, wanted) if want}
+    return tuple(by_name.get(name) for name in names)
+
+
+def _needed(ctx: Any) -> list[int]:
+    """The inputs whose gradients this pass of backward uses: torch.autograd.functional.hvp differentiates by the tangents alone."""
+    needed = [i for i in ctx.tensors if ctx.needs_input_grad[i]]
+    if _C._current_graph_task_id() == -1 or _C._are_functorch_transforms_active():
+        return needed
+    nodes = dict(zip(ctx.tensors, (node for node, _ in ctx.next_functions)))
+
+    def is_run(node: Any) -> bool:
+        try:
+            return bool(_C._will_engine_execute_node(node))
+        except RuntimeError:  # a leaf whose gradient is what torch.autograd.grad returns
+            return True
+
+    return [i for i in needed if nodes[i] is None or is_run(nodes[i])]
+
+
+attention_backward_backward.register_autograd(third_gradients, setup_context=save_backward_backward)
+
+
 def refuse_third_derivative(*_: Any) -> None:
     """NotImplementedError."""
     raise NotImplementedError(
@@ -379,7 +429,6 @@ def refuse_third_derivative(*_: Any) -> None:
     )
 
 
-attention_backward_backward.register_autograd(refuse_third_derivative)
 attention_jvp.register_autograd(refuse_third_derivative)  # `_transforms` has its gradients
 
 

@@ -268,11 +268,11 @@ class _BackwardBackward(torch.autograd.Function):
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
-        pass
+        _ops.save_backward_backward(ctx, inputs, output)
 
     @staticmethod
-    def backward(ctx: Any, *_: Any) -> Any:
-        _ops.refuse_third_derivative()
+    def backward(ctx: Any, *d_results: Tensor | None) -> Any:
+        return _ops.third_gradients(ctx, *d_results)
 
     @staticmethod
     def jvp(ctx: Any, *_: Any) -> Any:
