@@ -90,7 +90,12 @@ def tangents_of(x: Arrays, rng: np.random.Generator) -> Arrays:
 
 def loss_of(results: Any) -> Any:
     """Not linear in the results, so that their gradients depend on the inputs."""
-    return sum((jnp.cos(0.7 * i + jnp.arange(x.size, dtype=x.dtype)).reshape(x.shape) * (x + x * x)).sum() for i, x in enumerate(results))
+    return sum((np.cos(0.7 * i + np.arange(x.size)).reshape(x.shape).astype(x.dtype) * (x + x * x)).sum() for i, x in enumerate(results))
+
+
+def finite(results: Any) -> list[Any]:
+    """With 0 as lse of rows without keys."""
+    return [jnp.where(x == -jnp.inf, 0, x) for x in results]
 
 
 def dot(a: Arrays, b: Arrays) -> Any:
@@ -108,13 +113,18 @@ NESTINGS: dict[str, Callable[[Function, Arrays, Arrays], Any]] = {
 }
 
 
+def compiled(f: Any, *arguments: Any) -> Any:
+    """f(*arguments) under jit, compiled in a hurry."""
+    return jax.jit(f).lower(*arguments).compile(compiler_options={"xla_backend_optimization_level": 0, "xla_llvm_disable_expensive_passes": True})(*arguments)
+
+
 def test_every_option_is_the_formula(wide: None, rng: np.random.Generator, summary: list[str]) -> None:  # noqa: F811
     seen: dict[str, int] = {}
     worst = 0.0
-    for seed, (nesting, apply) in zip(range(2000, 2060), itertools.cycle(NESTINGS.items())):
+    for seed, (nesting, apply) in zip(range(2000, 2036), itertools.cycle(NESTINGS.items())):
         arrays, options, *_ = as_arrays(seed)
-        if "sink" not in arrays and seed % 5 == 0 and "query_offsets" not in arrays:
-            options["empty_rows"] = ("uniform", "unmasked")[seed // 5 % 2]
+        if "sink" not in arrays and "query_offsets" not in arrays:
+            options["empty_rows"] = ("uniform", "unmasked", "zero")[seed % 3]
         inputs = {name: jnp.asarray(x) for name, x in arrays.items() if name in DIFFERENTIABLE}
         fixed = {name: x for name, x in arrays.items() if name not in inputs}
         if seed % 7 == 0:
@@ -143,14 +153,14 @@ def test_every_option_is_the_formula(wide: None, rng: np.random.Generator, summa
             return tuple(results[i] for i in chosen)  # noqa: B023
 
         t = tangents_of(moving, rng)
-        a, b = (jax.jit(lambda x, t, f=f: apply(f, x, t))(moving, t) for f in (ours, exact))  # noqa: B023
+        a, b = (compiled(lambda x, t, f=f: apply(f, x, t), moving, t) for f in (ours, exact))  # noqa: B023
         what = f"seed {seed}, {nesting}, {layout}, {chosen}, moving {sorted(moving)}: {sorted(arrays)}, {options}"
         all_close(a, b, 1e-10, what)
         largest = max(np.abs(y).max() for y in jax.tree.leaves(b))
         worst = max(worst, *(float(np.abs(x - y).max() / max(largest, 1e-3)) for x, y in zip(jax.tree.leaves(a), jax.tree.leaves(b))))
         for name in (*arrays, *options):
             seen[name] = seen.get(name, 0) + 1
-    summary.append(f"polyhead.jax, second derivatives: 60 random problems beside the formula, worst error {worst:.2g}; times each option came up: {seen}")
+    summary.append(f"polyhead.jax, second derivatives: 36 random problems beside the formula, worst error {worst:.2g}; times each option came up: {seen}")
     assert min(seen.values()) > 2
 
 
@@ -251,16 +261,18 @@ def test_transforms(name: str, wide: None, rng: np.random.Generator) -> None:  #
 @pytest.mark.parametrize("nesting", NESTINGS)
 def test_vmap_is_each_example_alone(nesting: str, rng: np.random.Generator) -> None:
     for kind, mapped in draws(rng, 6):
+        if (kind + list(NESTINGS).index(nesting)) % 2:
+            continue  # to save time: a kind has every other nesting
         arrays, given, axes = stacked(rng, kind, 3, mapped)
         inner = {name: x for name, x in arrays.items() if name in DIFFERENTIABLE}
         rest = {name: x for name, x in arrays.items() if name not in inner}
         t = tangents_of(inner, rng)
         in_axes = [{name: axes[name] for name in inner}, {name: axes[name] for name in inner}, {name: axes[name] for name in rest}]
-        if kind % 2:  # tangents are mapped where their inputs are not
+        if kind > 1:  # tangents are mapped where their inputs are not
             t, in_axes[1] = {name: jnp.stack([x, 2 * x, -x]) if axes[name] is None else x for name, x in t.items()}, {name: axes[name] or 0 for name in inner}
 
         def f(x: Arrays, t: Arrays, rest: Arrays) -> Any:
-            return NESTINGS[nesting](lambda x: with_parameters(x | rest, given, return_lse=True), x, t)  # noqa: B023
+            return NESTINGS[nesting](lambda x: finite(with_parameters(x | rest, given, return_lse=True)), x, t)  # noqa: B023
 
         whole = jax.jit(jax.vmap(f, in_axes=in_axes))(inner, t, rest)
         compiled = jax.jit(f)
@@ -270,7 +282,7 @@ def test_vmap_is_each_example_alone(nesting: str, rng: np.random.Generator) -> N
 
 
 def test_second_derivatives_by_arrays_that_are_not_mapped(rng: np.random.Generator) -> None:
-    for kind, mapped in draws(rng, 12):
+    for kind, mapped in draws(rng, 6):
         arrays, given, axes = stacked(rng, kind, 3, mapped)
         inner = {name: x for name, x in arrays.items() if name in DIFFERENTIABLE}
         rest = {name: x for name, x in arrays.items() if name not in inner}
@@ -278,14 +290,14 @@ def test_second_derivatives_by_arrays_that_are_not_mapped(rng: np.random.Generat
         in_axes = ({name: axes[name] for name in inner}, {name: axes[name] for name in rest})
 
         def loss(x: Arrays, rest: Arrays) -> Any:
-            return loss_of(with_parameters(x | rest, given, return_lse=True))  # noqa: B023
+            return loss_of(finite(with_parameters(x | rest, given, return_lse=True)))  # noqa: B023
 
         def forces(x: Arrays, rest: Arrays) -> Any:
             return sum((g * g).sum() for g in jax.tree.leaves(jax.grad(loss)(x, rest)))  # noqa: B023
 
         summed = jax.jit(jax.grad(lambda x: jax.vmap(forces, in_axes=in_axes)(x, rest).sum()))(inner)  # noqa: B023
         moved = jax.jit(lambda x, t: jax.jvp(jax.grad(lambda x: jax.vmap(loss, in_axes=in_axes)(x, rest).sum()), (x,), (t,))[1])(inner, t)  # noqa: B023
-        grads, products = jax.jit(jax.grad(forces)), jax.jit(lambda x, t, rest: jax.jvp(jax.grad(loss), (x,), (t,), ) [1] if not rest else jax.jvp(lambda x: jax.grad(loss)(x, rest), (x,), (t,))[1])  # noqa: B023, E501
+        grads, products = jax.jit(jax.grad(forces)), jax.jit(lambda x, t, rest: jax.jvp(lambda x: jax.grad(loss)(x, rest), (x,), (t,))[1])  # noqa: B023
         alone = [(grads(one_of(inner, axes, i), one_of(rest, axes, i)), products(one_of(inner, axes, i), one_of(t, axes, i), one_of(rest, axes, i))) for i in range(3)]
         for name in inner:
             for ours, which in ((summed, 0), (moved, 1)):
@@ -355,7 +367,7 @@ def test_jax_nn(options: Arrays, wide: None, rng: np.random.Generator) -> None: 
             jax.jit(lambda x, t, f=f: NESTINGS[nesting](lambda x: (f(x["q"], x["k"], x["v"], x["bias"], **options),), x, t))(x, t)  # noqa: B023
             for f in (dot_product_attention, jax.nn.dot_product_attention)
         )
-        all_close(a, b, 1e-11, nesting)
+        all_close(a, b, 2e-6, nesting)  # jax.nn has a softmax in float32
 
 
 def test_flax_function(wide: None, rng: np.random.Generator) -> None:  # noqa: F811
@@ -366,7 +378,7 @@ def test_flax_function(wide: None, rng: np.random.Generator) -> None:  # noqa: F
             NESTINGS[nesting](lambda x, f=f: (f(x["q"], x["k"], x["k"]),), x, t)
             for f in (lambda *x: attention_fn(*x, mask=mask), lambda *x: jax.nn.dot_product_attention(*x, mask=mask[None, None]))
         )
-        all_close(a, b, 1e-11, nesting)
+        all_close(a, b, 2e-6, nesting)
 
 
 # What is computed.
@@ -379,18 +391,19 @@ def primitives(jaxpr: Any) -> list[str]:
         for inner in jax.tree.leaves(list(equation.params.values()), is_leaf=lambda x: hasattr(x, "eqns") or hasattr(x, "jaxpr")):
             if hasattr(inner, "eqns") or hasattr(inner, "jaxpr"):
                 names += primitives(getattr(inner, "jaxpr", inner))
-    return [name.removeprefix("polyhead_attention") for name in names if name.startswith("polyhead")]
+    return [name for name in names if name.startswith("polyhead_attention")]
 
 
 def test_reverse_mode_calls_the_two_passes_and_nothing_else(rng: np.random.Generator) -> None:
     q, sink, mask = numbers(rng, 2, 4, 40, 8), numbers(rng, 4), np.ones((40, 40), bool)
     f = lambda q, sink: attention(q, q, q, sink=sink, attend=mask).sum()  # noqa: E731
     traced = jax.make_jaxpr(jax.grad(f, argnums=(0, 1)))(q, sink)
-    assert primitives(traced.jaxpr) == ["", "_backward"]
-    assert primitives(jax.make_jaxpr(jax.grad(jax.jit(f)))(q, sink).jaxpr) == ["", "_backward"]
-    assert primitives(jax.make_jaxpr(lambda q: jax.jvp(f, (q, sink), (q, sink))[1])(q).jaxpr) == ["", "_tangent"]
+    passes = ["polyhead_attention", "polyhead_attention_backward"]
+    assert primitives(traced.jaxpr) == passes
+    assert primitives(jax.make_jaxpr(jax.grad(jax.jit(f)))(q, sink).jaxpr) == passes
+    assert primitives(jax.make_jaxpr(lambda q: jax.jvp(f, (q, sink), (q, sink))[1])(q).jaxpr) == ["polyhead_attention", "polyhead_attention_tangent"]
     twice = jax.make_jaxpr(jax.grad(lambda q: (jax.grad(f)(q, sink) ** 2).sum()))(q)
-    assert sorted(primitives(twice.jaxpr)) == ["", "_backward", "_backward_backward"]
+    assert primitives(twice.jaxpr) == [*passes, "polyhead_attention_backward_backward"]
     for nesting in NESTINGS:
         g = lambda q, t: NESTINGS[nesting](lambda x: (attention(x["q"], x["q"], x["q"], causal="top_left"),), {"q": q}, {"q": t})  # noqa: B023, E731
         assert max(sizes(jax.make_jaxpr(g)(q, q).jaxpr)) <= q.size < 2 * 4 * 40 * 40, nesting
@@ -425,12 +438,15 @@ def test_what_is_refused_says_so(rng: np.random.Generator) -> None:
         lambda: jax.grad(hvp(lse))(q),
         lambda: jax.jit(jax.hessian(norm(f)))(q),
         lambda: jax.grad(norm(norm(f)))(q),
-        lambda: jax.jvp(hvp(f), (q,), (q,)),
         lambda: jax.grad(lambda q: jax.grad(lambda q: jax.jvp(f, (q,), (q,))[1])(q).sum())(q),
     ):
         with pytest.raises(NotImplementedError, match="polyhead.jax has no third derivatives of attention"):
             wrong()
-    for wrong in (lambda: jax.jvp(lambda q: jax.jvp(f, (q,), (q,))[1], (q,), (q,)), lambda: jax.jit(jax.jacfwd(jax.jacfwd(f)))(q)):
+    for wrong in (
+        lambda: jax.jvp(lambda q: jax.jvp(f, (q,), (q,))[1], (q,), (q,)),
+        lambda: jax.jit(jax.jacfwd(jax.jacfwd(f)))(q),
+        lambda: jax.jvp(hvp(f), (q,), (q,)),
+    ):
         with pytest.raises(NotImplementedError, match="polyhead.jax has no forward mode of forward mode"):
             wrong()
     rule = {"attend": np.zeros((3, 3), bool), "empty_rows": "uniform"}
