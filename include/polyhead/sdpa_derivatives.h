@@ -29,7 +29,7 @@ struct SdpaJvp {
 struct SdpaBackwardBackward {
   ConstTensorView q, k, v, out, lse, d_out;  // as given to sdpa_backward
   SdpaTangents d_gradients;  // the gradient of the loss by d_q, d_k, d_v, d_bias, d_relative_bias and d_sink
-  // Written: the gradient of the loss by what sdpa_backward was given, out and lse being functions of the inputs. One without a view is not computed.
+  // Written: the gradient of the loss by what sdpa_backward was given, out and lse being functions of the inputs. A result whose view is absent is not computed.
   TensorView d_q, d_k, d_v;       // shaped as q, k, v
   TensorView d_d_out = {};        // [*,N,T,V]
   TensorView d_bias = {}, d_relative_bias = {}, d_sink = {};  // as in SdpaBackward

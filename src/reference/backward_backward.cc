@@ -11,7 +11,7 @@ namespace {
 
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
 
-// With a prime for the tangents, which are the gradients of the second loss by d_q, d_k, d_v, d_bias and d_sink (docs/maths.md, eq. 8a-8f):
+// With a prime for the tangents, which are the gradients of the second loss by d_q, d_k, d_v, d_bias and d_sink (docs/maths.md, eq. 8a-8h):
 //   w  = m <d_out, v>,  w' = m <d_out, v'>,  delta = sum_s p w,  phi = sum_s p ((score' - lse') w + w'),  m = what dropout multiplied p with
 //   d_d_out   = out'                                    the jvp
 //   d_v[s]    = sum_t drop(p) (score' - lse') d_out[t]

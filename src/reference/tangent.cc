@@ -13,7 +13,7 @@ std::vector<double> load_head_or_zeros(ConstTensorView view, std::int64_t b, std
   return view ? load_head(view, {}, b, n) : std::vector<double>(size);
 }
 
-// softcap'(x) = 1 - tanh^2(x/c),  softcap''(x) = -2/c tanh(x/c) (1 - tanh^2(x/c))      (docs/maths.md, eq. 8, 8e)
+// softcap'(x) = 1 - tanh^2(x/c),  softcap''(x) = -2/c tanh(x/c) (1 - tanh^2(x/c))      (docs/maths.md, eq. 8a, 8f)
 CapSlopes::CapSlopes(double capped, double softcap) {
   if (softcap <= 0) return;
   const double tanh = capped / softcap;

@@ -38,7 +38,7 @@ class Builder {
   template <class P, class Tensors>
   void differentiable(P& p, const Tensors& tensors) const {
     attention(p, tensors);
-    require(p.key_dtype == p.dtype, op_, ": k and v are ", p.key_dtype, " and q is ", p.dtype, "; gradients need one dtype");
+    require(p.key_dtype == p.dtype, op_, ": k and v are ", p.key_dtype, " and q is ", p.dtype, "; derivatives need one dtype");
     expect_lse(p, tensors.lse);
   }
 

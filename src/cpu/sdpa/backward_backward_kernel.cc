@@ -1,9 +1,9 @@
 // The gradient of the backward pass (docs/maths.md, eq. 8e-8h). With tangents p', w' etc. and the numbers of each row that the jvp found:
-//   w = m <d_out, v> - delta,  w' = m <d_out, v'> - phi,  c = score' - lse'
-//   d_v += (p c)^T d_out          d_score = p (c w + w')          g = p w
+//   w = m <d_out, v>,  w' = m <d_out, v'>,  c = score' - lse'
+//   d_v += (p c)^T d_out          d_score = p (c (w - delta) + w' - phi)          g = p (w - delta)
 //   d_x = softcap' d_score + softcap'' x' g,  d_x' = softcap' g;  d_q += d_x k + d_x' k',  d_k += d_x^T q + d_x'^T q'
 //
-// Loops as in backward_kernel.cc; four products find the pairs and five use them.
+// Loops as in backward_kernel.cc; five products find the pairs and five use them.
 #include "cpu/sdpa/backward_scratch.h"
 #include "cpu/sdpa/bias_rows.h"
 #include "cpu/sdpa/gradient_sums.h"
@@ -61,11 +61,10 @@ class BackwardBackward {
     for (std::int64_t i = 0; i < s_.row_count; ++i) {
       const Row row = s_.rows[i] = next;
       next = next_row(row, task_.queries);
-      const T lse = *row_of(task_.lse, static_cast<const T*>(task_.lse.data), row);
-      s_.spans[i] = lse == -kInfinity<T> ? KeyRange{0, 0} : narrow_range_of(task_, row);
+      s_.spans[i] = values_[i].inverse == 0 ? KeyRange{0, 0} : narrow_range_of(task_, row);  // 0: an empty row
       if (task_.d_sink.data == nullptr || task_.first_key > 0) continue;
       const RowValues<T>& values = values_[i];
-      const T weight = sink_weight(task_, row, values, scale_), p = weight == 0 ? T{0} : weight * values.inverse, moved = sink_tangent_of<T>(task_.tangents, row) - values.lse_tangent;
+      const T weight = sink_weight(task_, row, values, scale_), p = weight == 0 || values.inverse == 0 ? T{0} : weight * values.inverse, moved = sink_tangent_of<T>(task_.tangents, row) - values.lse_tangent;
       double* const d_sink = static_cast<double*>(task_.d_sink.data) + row.head * task_.d_sink.head + row.query * task_.d_sink.row;
       *d_sink = p == 0 ? 0.0 : static_cast<double>(-p * (moved * values.delta + values.phi));
     }
@@ -160,7 +159,7 @@ class BackwardBackward {
     }
   }
 
-  // The four products of a strip with the keys: <q, k>, <q', k> + <q, k'>, <d_out, v> and <d_out, v'>.
+  // The products of a strip with the keys: <q, k>, <q', k> + <q, k'>, <d_out, v> and <d_out, v'>.
   void multiply_strip(std::int64_t index, int begin, int rows, KeyRange keys, std::int64_t first) {
     const TaskRows<T> of = of_rows();
     const StripBlocks blocks = of.blocks_of(index, rows);

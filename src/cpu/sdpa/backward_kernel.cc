@@ -86,15 +86,12 @@ class Backward {
       const Row& row = s_.rows[i];
       const T z = sink_of<T>(task_, row);
       T& p = s_.sink[i];
-      p = z == -kInfinity<T> ? T{0} : s_.inverse[i] * exp_of(sink_above(z, s_.shift[i], factor_of_scores()) - s_.lse[i], scale_);
+      p = z == -kInfinity<T> ? T{0} : s_.inverse[i] * exp_of(sink_above(z, s_.shift[i], factor_of_scores<T>(task_, scale_)) - s_.lse[i], scale_);
       if (task_.d_sink.data == nullptr || task_.first_key > 0) continue;
       double* const d_sink = static_cast<double*>(task_.d_sink.data) + row.head * task_.d_sink.head + row.query * task_.d_sink.row;
       *d_sink = static_cast<double>(differentiate_sink(p, s_.delta[i]));
     }
   }
-
-  // What finish_scores() returns for every row.
-  T factor_of_scores() const { return task_.softcap > 0 || task_.bias.data != nullptr ? T{1} : scale_.factor; }
 
   static bool beyond(T lse) { return (lse > kLargestExactLse || lse < -kLargestExactLse) && lse * T{0} == 0; }
 
@@ -127,7 +124,7 @@ class Backward {
         s_.shift[i] = 0, s_.inverse[i] = 1;
         continue;
       }
-      const SumWithSink<T> total(s_.inverse[i], s_.shift[i], factor_of_scores(), sink_of<T>(task_, s_.rows[i]), scale_);
+      const SumWithSink<T> total(s_.inverse[i], s_.shift[i], factor_of_scores<T>(task_, scale_), sink_of<T>(task_, s_.rows[i]), scale_);
       s_.lse[i] = total.above, s_.inverse[i] = 1 / total.sum;
     }
   }
@@ -296,11 +293,7 @@ class Backward {
     const bool finite = lse * T{0} == 0;
     const std::int64_t begin = own.first / kWidth * kWidth, end = round_up(own.last, kWidth);
     const std::uint8_t* keep = task_.dropout ? keep_bytes(task_, row, first, own.first, own.last, s_.bytes) : nullptr;
-    const auto drop = [&](T* values) {
-      const T kept = static_cast<T>(task_.dropout_scale);
-      for (std::int64_t i = own.first; i < own.last; ++i) values[i] = keep[i] != 0 ? values[i] * kept : T{0};
-    };
-    if (keep != nullptr) drop(y);
+    if (keep != nullptr) drop_keys(task_, keep, own, y);
     RowSums<T> sums = first_sums(task_, s_, index);
     for_each_group<T>(begin, end, [&]<int kCount>(std::int64_t i) {
       Vector<T> p[kCount], d_score[kCount];
@@ -319,7 +312,7 @@ class Backward {
     for (std::int64_t i = own.first; i < own.last && !finite; ++i) {  // a NaN lse reaches only keys that the row attends to
       if (!attends_to(task_, row, first + i)) x[i] = y[i] = 0;
     }
-    if (keep != nullptr) drop(x);
+    if (keep != nullptr) drop_keys(task_, keep, own, x);
     if (kind_of(task_, row) == RowKind::uniform) clear(y, own.first, own.last);
   }
 

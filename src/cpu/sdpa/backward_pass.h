@@ -229,6 +229,7 @@ void run_backward(const typename Pass::Problem& p) {
   BiasGradient* const d_bias = bias ? &*bias : nullptr;
   const auto run_document = [&](const P& part, int threads) {
     const Pass pass(part, threads);
+    if (!part.d_q && !part.d_k && !part.d_v && d_bias == nullptr && !part.d_sink) return;
     if (part.batch * part.heads * part.queries * part.keys != 0) return DocumentPass<Pass>(pass, part, d_bias, threads).run();
     for (const TensorView& gradient : {part.d_q, part.d_k, part.d_v}) {  // an empty tensor may have more heads than a loop can visit
       if (gradient) fill(gradient, 0);

@@ -68,5 +68,12 @@ inline const std::uint8_t* keep_bytes(const HeadGroup& group, const Row& row, st
   return to + before;
 }
 
+// Multiplies the keys `own` by what dropout multiplies their p by.
+template <class T>
+void drop_keys(const HeadGroup& group, const std::uint8_t* keep, KeyRange own, T* values) {
+  const T kept = static_cast<T>(group.dropout_scale);
+  for (std::int64_t i = own.first; i < own.last; ++i) values[i] = keep[i] != 0 ? values[i] * kept : T{0};
+}
+
 }  // namespace
 }  // namespace polyhead::cpu::POLYHEAD_ISA

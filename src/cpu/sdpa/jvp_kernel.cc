@@ -11,12 +11,13 @@
 namespace polyhead::cpu::POLYHEAD_ISA {
 namespace {
 
-// A row with |lse| above this bound, where exp(score - lse) may overflow by the rounding of lse, finds its largest score first.
-constexpr int kLargestLse = 1 << 20;
+// A row with |lse| above this bound finds its largest score first. With fused multiplications the rounding of lse is all that exp(score - lse) has beside that of the
+// score, and it cancels, so the bound only prevents overflow. Without them each product of a score is rounded for itself.
+constexpr int kLargestLse = kFused ? 1 << 20 : 32;
 
 template <class T>
 struct JvpScratch {
-  T *q, *q_tangent, *k_panels, *k_tangent_panels, *v, *v_tangent, *lines, *p, *t, *slope, *curvature;
+  T *q, *q_tangent, *k_panels, *k_tangent_panels, *v, *v_tangent, *lines, *p, *t, *softcap_derivative, *curvature;
   T *sums, *out;  // of each row: of out' before the division, and of out
   T *l, *m;       // of each row: sums of p and of p score'
   RowValues<T>* values;
@@ -37,13 +38,13 @@ struct JvpScratch {
     arena.allocate(s.q, task.rows * s.qk_padded);
     arena.allocate(s.q_tangent, task.tangents.q.data != nullptr ? task.rows * s.qk_padded : 0);
     arena.allocate(s.k_panels, s.keys * task.qk_width);
-    arena.allocate(s.k_tangent_panels, s.keys * task.qk_width);
+    arena.allocate(s.k_tangent_panels, task.tangents.k.data != nullptr ? s.keys * task.qk_width : 0);
     arena.allocate(s.v, s.keys * s.v_padded);
-    arena.allocate(s.v_tangent, s.keys * s.v_padded);
+    arena.allocate(s.v_tangent, task.tangents.v.data != nullptr ? s.keys * s.v_padded : 0);
     arena.allocate(s.lines, larger(kWidth, 2) * larger(task.qk_width, task.v_width));
     arena.allocate(s.p, kStripRows * s.stride);
     arena.allocate(s.t, kStripRows * s.stride);
-    arena.allocate(s.slope, s.stride);
+    arena.allocate(s.softcap_derivative, s.stride);
     arena.allocate(s.curvature, s.stride);
     arena.allocate(s.sums, task.rows * s.v_padded);
     arena.allocate(s.out, s.own_out ? task.rows * s.v_padded : 0);
@@ -123,8 +124,7 @@ class Jvp {
         row.shift = 0;
         continue;
       }
-      const T factor = task_.softcap > 0 || task_.bias.data != nullptr ? T{1} : scale_.factor;
-      const T above = sink_above(sink_of<T>(task_, s_.rows[i]), row.shift, factor);
+      const T above = sink_above(sink_of<T>(task_, s_.rows[i]), row.shift, factor_of_scores<T>(task_, scale_));
       row.lse = above > 0 ? above : T{0};
     }
   }
@@ -180,7 +180,8 @@ class Jvp {
   void weigh_row(std::int64_t index, std::int64_t first, KeyRange own, T* p, T* t) {
     const Row& row = s_.rows[index];
     const RowValues<T>& values = s_.values[index];
-    const PendingFactors<T> pending = finish_tangents<T>(task_, task_.tangents, row, scale_, first, own, p, t, {s_.slope, s_.curvature, s_.bytes});
+    const PendingFactors<T> pending = finish_tangents<T>(task_, task_.tangents, row, scale_, first, own, p, t, {s_.softcap_derivative, s_.curvature, s_.bytes});
+    if (values.lse * T{0} != 0) return weigh_non_finite_row(index, own, p, t);
     Vector<T> l{}, m{};
     for_each_weight<T>(own, values, T{0}, pending, scale_, p, t, [&]<int kCount>(std::int64_t i, const Vector<T>(&weights)[kCount], const Vector<T>(&tangents)[kCount]) {
 #pragma GCC unroll 4
@@ -191,14 +192,18 @@ class Jvp {
       }
     });
     s_.l[index] += sum_of_lanes<T>(l), s_.m[index] += sum_of_lanes<T>(m);
-    if (values.lse * T{0} != 0) {  // a NaN lse reaches only keys that the row attends to
-      for (std::int64_t s = own.first; s < own.last; ++s) {
-        if (!attends_to(task_, row, first + s)) p[s] = t[s] = 0;
-      }
-    }
     if (!task_.dropout) return;
     const std::uint8_t* const keep = keep_bytes(task_, row, first, own.first, own.last, s_.bytes);
     drop_keys(task_, keep, own, p), drop_keys(task_, keep, own, t);
+  }
+
+  // With an lse that is not finite p of every key with a score above -infinity is NaN. p holds the scores.
+  void weigh_non_finite_row(std::int64_t index, KeyRange own, T* p, T* t) {
+    for (std::int64_t s = own.first; s < own.last; ++s) {
+      const T weight = p[s] == -kInfinity<T> ? T{0} : T{0} * s_.values[index].lse;
+      p[s] = t[s] = weight;
+      s_.l[index] += weight, s_.m[index] += weight;
+    }
   }
 
   // Adds NaN and infinities of v and v' to the rows that attend to their keys, and to no others.
@@ -226,13 +231,13 @@ class Jvp {
     RowValues<T>& values = s_.values[index];
     const T of_keys = s_.l[index], of_sink = sink_weight(task_, row, values, scale_), sum = of_keys + of_sink;
     T* const out_tangent = s_.sums + index * s_.v_padded;
-    if (of_keys == 0) clear(out_tangent, 0, s_.v_padded);  // an empty row
     if (sum != 0) {
       values.inverse = 1 / sum;
       values.lse_tangent = (s_.m[index] + (of_sink == 0 ? T{0} : of_sink * sink_tangent_of<T>(task_.tangents, row))) * values.inverse;
     }
-    if (of_keys == 0) {
-      values.inverse = 0;  // no weights: an empty row has no gradients, of its sink neither
+    if (of_keys == 0) {  // an empty row has no gradients, of its sink neither
+      clear(out_tangent, 0, s_.v_padded);
+      values.inverse = 0;
     } else {
       finish_out(index, out_tangent);
     }
@@ -255,7 +260,9 @@ class Jvp {
       out_tangent[d] *= values.inverse;
     }
     // The scores of a uniform row are constants: out is not used, so NaN there changes nothing.
-    for (std::int64_t d = 0; d < task_.v_width && kind_of(task_, row) != RowKind::uniform; ++d) out_tangent[d] -= values.lse_tangent * out[d];
+    if (kind_of(task_, row) != RowKind::uniform) {
+      for (std::int64_t d = 0; d < task_.v_width; ++d) out_tangent[d] -= values.lse_tangent * out[d];
+    }
     if (task_.d_out.data == nullptr) return;
     const T* const d_out = of_rows().line_of(task_.d_out, row, task_.v_width, s_.lines + task_.v_width);
     for (std::int64_t d = 0; d < task_.v_width; ++d) values.delta += d_out[d] * out[d], values.phi += d_out[d] * out_tangent[d];

@@ -163,11 +163,11 @@ TEST_F(Memory, GradientOfABiasOfEveryPairTakesNone) {
   Random random(1);
   const auto operand = [&] { return random.tensor(DType::bf16, {1, 1, 1024, 32}); };
   const Tensor q = operand(), k = operand(), v = operand(), d_out = operand(), bias = random.tensor(DType::bf16, {1024, 1024});
-  Tensor out = operand(), lse(DType::f32, {1, 1, 1024}), d_bias(DType::bf16, bias.shape());
+  Tensor out = operand(), d_v = operand(), lse(DType::f32, {1, 1, 1024}), d_bias(DType::bf16, bias.shape());
   const SdpaOptions options{.bias = bias};
   sdpa_forward({.q = q, .k = k, .v = v, .out = out, .lse = lse}, options);
   const auto taken = [&](TensorView gradient) {
-    return peak_of([&] { sdpa_backward({.q = q, .k = k, .v = v, .out = out, .lse = lse, .d_out = d_out, .d_bias = gradient}, options); });
+    return peak_of([&] { sdpa_backward({.q = q, .k = k, .v = v, .out = out, .lse = lse, .d_out = d_out, .d_v = d_v, .d_bias = gradient}, options); });
   };
   EXPECT_EQ(taken(d_bias), taken({}));
 }

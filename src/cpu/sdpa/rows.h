@@ -122,6 +122,12 @@ struct ScoreScale {
   ExpFactor<T> scaled, natural;  // exp of scores that still lack `factor`; exp of complete scores
 };
 
+// What finish_scores() returns for every row.
+template <class T>
+POLYHEAD_INLINE T factor_of_scores(const HeadGroup& group, const ScoreScale<T>& scale) {
+  return group.softcap > 0 || group.bias.data != nullptr ? T{1} : scale.factor;
+}
+
 // Turns a row's products x into scores softcap(factor x) + bias, for the keys first + i with i in [low, high). Masked keys, and the rest of
 // the vectors that this range touches, become -infinity; it is assigned, not added, because a masked score may be NaN. x still has
 // to be multiplied by the returned number: `factor`, or 1 after softcap or bias. `derivative`, if given, receives the softcap's derivative

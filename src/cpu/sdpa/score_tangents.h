@@ -8,19 +8,21 @@
 namespace polyhead::cpu::POLYHEAD_ISA {
 namespace {
 
-// Lines of one row, an element for each key of a block. Read only with softcap: its slope, and its second derivative times x'.
+// Lines of one row, an element for each key of a block. With softcap: its derivative, and its second derivative times x'.
 template <class T>
 struct RowLines {
-  T *slope, *curvature;
+  T *softcap_derivative, *curvature;
   std::uint8_t* bytes;  // kKeepMargin more than keys
 };
 
-// For the keys `own`, relative to key `first`: turns products x = <q, k> into scores, and t = <q', k> + <q, k'> into their tangents, which still lack the
-// factors that are returned. Masked scores become -infinity; their tangents may be anything.
+// Factors that scores and their tangents must still be multiplied by.
 template <class T>
 struct PendingFactors {
   T score, tangent;
 };
+
+// For the keys `own`, relative to key `first`: turns products x = <q, k> into scores, and t = <q', k> + <q, k'> into their tangents, but for the factors that are
+// returned. Masked scores become -infinity; their tangents may be anything.
 template <class T>
 PendingFactors<T> finish_tangents(const HeadGroup& group, const TangentPlanes& tangents, const Row& row, const ScoreScale<T>& scale, std::int64_t first, KeyRange own,
                                   T* x, T* t, const RowLines<T>& lines) {
@@ -32,7 +34,7 @@ PendingFactors<T> finish_tangents(const HeadGroup& group, const TangentPlanes& t
     for (std::int64_t i = begin; i < end; i += kWidth) {
       const Vector<T> tanh_x = tanh<T>(load_vector(x + i) * inverse), moved = load_vector(t + i) * scale.factor;
       const Vector<T> slope = multiply_add<T>(-tanh_x, tanh_x, broadcast(T{1})), tangent = slope * moved;
-      store_vector<T>(slope, lines.slope + i);
+      store_vector<T>(slope, lines.softcap_derivative + i);
       store_vector<T>(twice * tanh_x * tangent, lines.curvature + i);
       store_vector<T>(tangent, t + i);
     }
@@ -70,19 +72,11 @@ POLYHEAD_INLINE void for_each_weight(KeyRange own, const RowValues<T>& row, T ce
   });
 }
 
-// Multiplies the keys `own` by what dropout multiplies their p by.
-template <class T>
-void drop_keys(const HeadGroup& group, const std::uint8_t* keep, KeyRange own, T* values) {
-  const T kept = static_cast<T>(group.dropout_scale);
-  for (std::int64_t i = own.first; i < own.last; ++i) values[i] = keep[i] != 0 ? values[i] * kept : T{0};
-}
-
 // p of a row's sink before `inverse`.
 template <class T>
 T sink_weight(const HeadGroup& group, const Row& row, const RowValues<T>& values, const ScoreScale<T>& scale) {
   const T z = sink_of<T>(group, row);
-  const T factor = group.softcap > 0 || group.bias.data != nullptr ? T{1} : scale.factor;  // what finish_scores() leaves
-  return z == -kInfinity<T> ? T{0} : exp_of(sink_above(z, values.shift, factor) - values.lse, scale);
+  return z == -kInfinity<T> ? T{0} : exp_of(sink_above(z, values.shift, factor_of_scores<T>(group, scale)) - values.lse, scale);
 }
 
 template <class T>

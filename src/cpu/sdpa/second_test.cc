@@ -107,6 +107,7 @@ TEST(CpuSdpaSecond, NaNReachesWhatUsesIt) {
     c.q = poisoned(c.q), c.k = poisoned(c.k), c.v = poisoned(c.v), c.d_out = poisoned(c.d_out);
     SdpaTangents& t = second.tangents;
     t.q = poisoned(t.q), t.k = poisoned(t.k), t.v = poisoned(t.v), t.bias = poisoned(t.bias), t.sink = poisoned(t.sink);
+    if (random.integer(0, 3) == 0) c.options.sink = poisoned(c.options.sink);
     second.run_forward();
     SecondCase wide = in_float64(second);
     const SecondOutputs expected = wide.make_outputs();
@@ -196,6 +197,74 @@ TEST(CpuSdpaSecond, ScoresOfAnySizeAreExact) {
         for (const double x : view ? to_doubles(view) : std::vector<double>()) EXPECT_TRUE(std::isfinite(x)) << name;
       }
     }
+  }
+}
+
+// An empty row gives zeros, whatever NaN its query, its gradient and the keys' tangents hold; a NaN sink changes none of them.
+TEST(CpuSdpaSecond, EmptyRowsGiveZerosBesideNaN) {
+  for (const double sink : {0.0, kNaN}) {
+    for (const bool masked : {false, true}) {
+      SCOPED_TRACE(testing::Message() << "sink " << sink << ", masked " << masked);
+      Random random(5);
+      SecondCase second{.c = case_of(random, DType::f32, {.lead = {1}, .queries = 1, .keys = 3, .qk_width = 2, .v_width = 2}), .tangents = {}, .forward = {}};
+      AttentionCase& c = second.c;
+      const auto filled = [&](const Shape& shape, double value) {
+        Tensor tensor(DType::f32, shape);
+        fill(tensor, value);
+        return c.keep(std::move(tensor));
+      };
+      c.options.sink = filled({1}, sink);
+      if (masked) {
+        c.options.mask.attend = c.keep(Tensor(DType::boolean, {1, 3}));
+      } else {
+        c.options.bias = filled({1, 3}, -kInfinity);
+      }
+      c.options.backend = &find_backend("cpu");
+      second.run_forward();
+      c.d_out = filled(c.sizes.out(), kNaN);
+      second.tangents = {.q = filled(c.sizes.q(), kNaN), .k = filled(c.sizes.k(), kNaN), .v = filled(c.sizes.v(), kNaN)};
+      const SecondOutputs o = second.make_outputs();
+      second.jvp(o), second.backward_backward(o);
+      for (const auto& [name, view] : o.list()) {
+        for (const double x : view && std::string_view(name) != "lse_tangent" ? to_doubles(view) : std::vector<double>()) EXPECT_EQ(x, 0) << name;
+      }
+    }
+  }
+}
+
+// Products of 2^23 and small integers are exact in float32; the scale is no power of two, so each score is rounded by up to 0.06 before the largest is subtracted.
+TEST(CpuSdpaSecond, LargeProductsAreExact) {
+  for (std::uint64_t seed = 0; seed < 20; ++seed) {
+    SCOPED_TRACE(seed);
+    Random random(seed + 10'000'000);
+    SecondCase second{.c = case_of(random, DType::f32, {.lead = {2}, .group = 2, .queries = 7, .keys = 300, .qk_width = 32, .v_width = 8}), .tangents = {}, .forward = {}};
+    AttentionCase& c = second.c;
+    const auto integers = [&](const ConstTensorView& like, double first) -> ConstTensorView {
+      Tensor tensor(DType::f32, like.shape());
+      for (std::int64_t i = 0; i < tensor.numel(); ++i) tensor.data<float>()[i] = static_cast<float>(random.integer(-1, 1));
+      fill(tensor.view().slice(-1, 0, 1), first);
+      return c.keep(std::move(tensor));
+    };
+    c.q = integers(c.q, 2048), c.k = integers(c.k, 4096);
+    c.options.backend = &find_backend("cpu");
+    second.tangents = {.q = integers(c.q, 0), .k = integers(c.k, 0), .v = c.keep(random.tensor(DType::f32, c.sizes.v()))};
+    second.run_forward();
+    SecondCase wide = in_float64(second);
+    const SecondOutputs expected = wide.make_outputs();
+    wide.jvp(expected), wide.backward_backward(expected);
+    for_each_instruction_set([&] {
+      const SecondOutputs o = second.make_outputs();
+      second.jvp(o), second.backward_backward(o);
+      const auto actual = o.list(), exact = expected.list();
+      for (std::size_t i = 0; i < actual.size(); ++i) {
+        if (!actual[i].second) continue;
+        ConstTensorView a = actual[i].second, e = exact[i].second;
+        // The first column of d_q and d_k is a sum of terms of 4096 d_x that cancel.
+        if (a.extent(-1) == 32) a = a.slice(-1, 1, 32), e = e.slice(-1, 1, 32);
+        EXPECT_TRUE(near_relative(a, e, 1e-4)) << actual[i].first;
+      }
+    });
+    if (HasFailure()) return;
   }
 }
 
