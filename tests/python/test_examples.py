@@ -19,6 +19,7 @@ SCRIPTS = {
     "formula_beside_layer.py": ([], r"^gradient of the bias, its own shape +\[1, 3, 5, 7\] +\d"),
     "train_classifier.py": (["torch"], r"^accuracy (0\.9[3-9]|1\.0)\d* on 1000 new sequences"),
     "evoformer_block.py": (["torch"], r"^gradient of the pair bias \[2, 4, 24, 24\]"),
+    "force_field.py": (["torch"], r"^Hessian \[8, 3, 8, 3\]: \de-0[5-9] from symmetric"),
     "heads_of_a_transformer.py": (["torch", "transformers"], r"^maps \[6, 2, 12, 12, 12\] .* largest difference from eager \d\.\de-0[6-9]$"),
 }
 
