@@ -445,11 +445,6 @@ def test_gradients_that_are_not_there_are_refused_by_name() -> None:
     )
     with pytest.raises(NotImplementedError, match="relative_bias together with diagonal_offsets"):
         p.sum().backward()
-    (first,) = torch.autograd.grad(attention(q, q, q).square().sum(), q, create_graph=True)
-    with pytest.raises(NotImplementedError, match="no second derivative"):
-        first.sum().backward()
-    with pytest.raises(NotImplementedError, match="no forward-mode derivative"):
-        torch.func.jvp(lambda y: attention(y, y, y), (q.detach(),), (q.detach(),))
 
 
 def test_empty_rows_have_their_gradients() -> None:

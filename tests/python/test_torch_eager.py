@@ -303,11 +303,3 @@ def test_vmap_of_every_option_is_a_loop() -> None:
     assert not torch.equal(different[0], different[1])
     with pytest.raises(RuntimeError, match="randomness"):
         vmap(dropped)(q)
-
-
-def test_a_second_order_transform_is_refused() -> None:
-    q, k, v, _ = inputs()
-    with pytest.raises(NotImplementedError, match="no second derivative"):
-        grad(lambda x: grad(lambda y: scaled_dot_product_attention(y, k, v).cos().sum())(x).sum())(q)
-    with pytest.raises(NotImplementedError, match="no forward-mode derivative"):
-        torch.func.jacfwd(lambda y: scaled_dot_product_attention(y, k, v))(q)

@@ -99,28 +99,6 @@ def test_gradcheck(name: str) -> None:
     torch.autograd.gradcheck(weights, [arguments[key] for key in differentiable])
 
 
-def test_a_second_gradient_is_a_clear_error() -> None:
-    q, k, v = (randn(1, 2, 3, 4) for _ in range(3))
-    with pytest.raises(NotImplementedError, match="no second derivative"):
-        torch.autograd.gradgradcheck(scaled_dot_product_attention, (q, k, v))
-    x, bias = randn(3, 5, 8), randn(5, 5)
-    layer, gated = MultiheadAttention(8, 2, batch_first=True).double(), GatedAttention(8, 4, 2, gated=True).double()
-    losses = {
-        "a layer": (layer(x, x, x)[0], x),
-        "a layer with a mask": (layer(x, x, x, attn_mask=bias)[0], bias),
-        "a gated layer": (gated(x), x),
-        "a gated layer with a bias": (gated(x, bias), bias),
-        "a parameter": (gated(x), gated.linear_q.weight),
-        "a sink": (scaled_dot_product_attention(q, k, v, sink=(sink := randn(2))), sink),
-    }
-    for name, (out, at) in losses.items():
-        (first,) = torch.autograd.grad(out.square().sum(), at, create_graph=True)  # a first gradient with a graph is none yet
-        with pytest.raises(NotImplementedError, match="no second derivative"):
-            torch.autograd.grad(first.square().sum(), at, retain_graph=True, allow_unused=True)
-        with pytest.raises(NotImplementedError, match="no second derivative"):
-            first.square().sum().backward()
-
-
 @pytest.mark.parametrize("name", [name for name in CASES_OF_GRADCHECK if name not in ("attend", "offset")])
 def test_a_second_gradient_of_maps_is_right(name: str) -> None:
     arguments = case(name)
@@ -132,23 +110,6 @@ def test_a_second_gradient_of_maps_is_right(name: str) -> None:
         return result
 
     torch.autograd.gradgradcheck(weights, [arguments[key] for key in differentiable])
-
-
-def test_forward_mode_is_a_clear_error_and_not_a_derivative_of_zero() -> None:
-    q, x = randn(1, 2, 3, 4, grad=False), randn(3, 1, 4, grad=False)
-    layer, gated = MultiheadAttention(4, 2).double().requires_grad_(False), GatedAttention(4, 2, 2).double().requires_grad_(False)
-    functions = [
-        (lambda y: scaled_dot_product_attention(y, q, q), q),
-        (lambda y: scaled_dot_product_attention(q, q, y), q),
-        (lambda y: scaled_dot_product_attention(q, q, q, y), randn(3, 3, grad=False)),
-        (lambda y: layer(y, y, y)[0], x),
-        (gated, x),
-    ]
-    for function, at in functions:
-        with pytest.raises(NotImplementedError, match="no forward-mode derivative"):
-            torch.func.jvp(function, (at,), (torch.ones_like(at),))
-    with torch.autograd.forward_ad.dual_level():  # nothing to differentiate
-        assert torch.equal(scaled_dot_product_attention(q, q, q), functions[0][0](q))
 
 
 def test_the_fake_result_has_the_true_strides() -> None:

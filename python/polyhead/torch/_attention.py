@@ -94,7 +94,8 @@ def attention(
         p     = softmax of score over the attended keys
         out   = dropout(p) v                         lse = log sum exp(score) over the attended keys
 
-    q, k, v, bias, sink and a relative_bias have gradients, through out, lse and the attention weights. A boolean mask and a bias may be given together; no
+    q, k, v, bias, sink and a relative_bias have gradients, through out, lse and the attention weights, second derivatives (create_graph, torch.func.hessian) and
+    forward mode (torch.func.jvp, dual tensors). A boolean mask and a bias may be given together; no
     tensor ``[*,N,T,S]`` is made of them.
 
     Args:
@@ -135,7 +136,8 @@ def attention(
         TypeError: an argument of another type; a dtype or device that polyhead does not compute with, tensors on several devices, a subclass of Tensor with
             a __torch_function__ of its own.
         NotImplementedError: a gradient that is not defined or not there: of k_scale and v_scale; with cache or out; of lse and attention weights with
-            empty_rows "uniform", and of a relative_bias in attention weights with documents or diagonal_offsets; second derivatives and forward mode.
+            empty_rows "uniform", and of a relative_bias in attention weights with documents or diagonal_offsets. Third derivatives, forward mode of forward
+            mode (jacfwd of jacfwd), and forward mode under torch.compile.
 
     Results have the bits of `polyhead.sdpa`. Under torch.autocast q, k, v and bias are taken in its dtype.
     """
@@ -160,7 +162,7 @@ def attention(
         _require_tensors(q, k, v, given)
         q, k, v, given["bias"] = core.autocast(q, k, v, given.get("bias"))  # type: ignore[assignment]
         result = attention_of("attention", q, k, v, attention_weights=return_attention_weights, **given)
-    if return_lse and given["empty_rows"] == "uniform" and result[0].requires_grad:
+    if return_lse and given["empty_rows"] == "uniform" and (result[0].requires_grad or core.has_tangent(result[0])):
         raise NotImplementedError("attention: polyhead has no gradient of lse with empty_rows='uniform'; call it under torch.no_grad()")
     if out is not None:
         result = (_into(out, result[0]), *result[1:])
@@ -312,6 +314,8 @@ def _with_cache(
     for name, tensor in differentiable.items():
         if torch.is_grad_enabled() and tensor is not None and tensor.requires_grad:
             raise NotImplementedError(f"attention: {name} requires grad, and a cache records no gradient; call it under torch.no_grad()")
+        if core.has_tangent(tensor):
+            raise NotImplementedError(f"attention: {name} is a dual tensor, and a cache has no forward mode; give the cache's keys and values as tensors")
     q, k, v, bias = core.autocast(q, k, v, given.get("bias"))  # type: ignore[assignment]
     before = cache.lengths
     cache.append(k.detach(), v.detach(), None if new_tokens is None else new_tokens)

@@ -13,6 +13,7 @@ from . import _eager, _ops, _transforms
 from ._inputs import require, require_one_device
 from ._ops import Options
 
+
 def autocast(*tensors: Tensor | None) -> tuple[Tensor | None, ...]:
     """The tensors as torch.autocast passes them to torch's scaled_dot_product_attention: floating ones other than float64 in its lower precision."""
     if not torch.is_autocast_enabled("cpu"):
@@ -23,6 +24,11 @@ def autocast(*tensors: Tensor | None) -> tuple[Tensor | None, ...]:
         return tensor.is_floating_point() and tensor.dtype != torch.float64 and tensor.device.type == "cpu"
 
     return tuple(tensor.to(dtype) if tensor is not None and eligible(tensor) else tensor for tensor in tensors)
+
+
+def has_tangent(*tensors: Tensor | None) -> bool:
+    """Whether one of them is a dual tensor, which moves in forward mode."""
+    return forward_ad._current_level >= 0 and any(x is not None and forward_ad.unpack_dual(x).tangent is not None for x in tensors)
 
 
 def _refuse_forward_mode() -> None:

@@ -45,7 +45,7 @@ class MultiheadAttention(torch.nn.MultiheadAttention):
       need_weights and 0 without.
     - A key that a boolean mask excludes does not exist: NaN or infinity in it changes nothing.
     - need_weights does not change the output. Without it no ``[T,S]`` tensor is made, unless a mask has that shape.
-    - The bits of dropout differ. There is no second derivative. Of nested tensors only self-attention without masks and attention weights is computed, with
+    - The bits of dropout differ. There is no third derivative. Of nested tensors only self-attention without masks and attention weights is computed, with
       batch_first, as torch.nn.TransformerEncoder asks for it in evaluation.
     - torch.nn.TransformerEncoderLayer calls the layer in evaluation too, and not torch's fused kernel: a forward pre-hook prevents that.
     - At most torch.get_num_threads() threads compute the attention. torch.jit.script raises NotImplementedError.

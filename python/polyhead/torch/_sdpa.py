@@ -92,9 +92,9 @@ def scaled_dot_product_attention(
         ValueError: shapes that do not fit; attn_mask together with is_causal; dropout_p outside of ``[0, 1]``.
 
     What differs from torch: a key that a boolean mask or is_causal excludes does not exist (torch multiplies it by 0, and 0 times NaN is NaN). No
-    ``[T,S]`` tensor is made, except as the gradient of a mask of that shape. The gradient of a floating mask has the mask's own shape. There is no
-    second derivative and no forward mode: both raise NotImplementedError. A row without a key is 0, as in torch. At most torch.get_num_threads()
-    threads compute.
+    ``[T,S]`` tensor is made, except as the gradient of a mask of that shape. The gradient of a floating mask has the mask's own shape. Second derivatives
+    and forward mode are there; third derivatives, forward mode of forward mode and forward mode under torch.compile raise NotImplementedError. A row
+    without a key is 0, as in torch. At most torch.get_num_threads() threads compute.
     """
     # A call that needs no conversion; what is wrong with another one is said below.
     if sink is None and relative_bias is None and type(query) in PLAIN and type(dropout_p) in (float, int) and dropout_p == 0 and not torch.is_autocast_enabled("cpu"):
