@@ -101,7 +101,7 @@ def setting(rng: random.Random) -> tuple[dict[str, Tensor], Callable[..., tuple[
         mask = mask & (distance <= 0)
     if flag(0.3):
         ours["window"] = (2, None if flag() else 1)
-        mask = mask & (distance >= -2) & (distance <= (keys if ours["window"][1] is None else 1))
+        mask = mask & (distance >= -2) & (distance <= (keys + queries if ours["window"][1] is None else 1))
     if flag(0.3) and not {"slopes", "table"} & tensors.keys() and "causal" not in ours and "window" not in ours and queries > 1 and keys > 1:
         ours["query_offsets"], ours["key_offsets"] = torch.tensor([0, 1, queries]), torch.tensor([0, 1, keys])
         mask = mask & ((torch.arange(queries)[:, None] < 1) == (torch.arange(keys) < 1))
@@ -384,7 +384,7 @@ def test_third_derivatives_are_refused() -> None:
     (first,) = torch.autograd.grad(loss_of(x), x, create_graph=True)
     (second,) = torch.autograd.grad(first.square().sum(), x, create_graph=True)  # a second gradient with a graph is none of third order yet
     with pytest.raises(NotImplementedError, match="no third derivative"):
-        torch.autograd.grad(second.square().sum(), x)
+        torch.autograd.grad(second.square().sum(), x, retain_graph=True)
     with pytest.raises(NotImplementedError, match="no third derivative"):
         second.square().sum().backward()
     x = x.detach()
@@ -404,7 +404,7 @@ def test_what_has_no_second_derivative_is_refused_by_name() -> None:
     with pytest.raises(NotImplementedError, match="no gradient of attention weights with empty_rows='uniform'"):
         jvp(lambda y: attention(y, y, y, return_attention_weights=True, **uniform), (x,), (x,))
     with pytest.raises(NotImplementedError, match="q is a dual tensor, and a cache has no forward mode"):
-        jvp(lambda y: attention(y, x, x, cache=polyhead.KeyValueCache(sequences=1, heads=2, key_width=4, tokens_per_page=8)), (x,), (x,))
+        jvp(lambda y: attention(y, x, x, cache=polyhead.KeyValueCache(1, 2, 8, 4)), (x,), (x,))
     layer = GatedAttention(4, 2, 2)
     keep = torch.tensor([True, False, True]).expand(2, 3).clone()
     keep[0] = False

@@ -179,7 +179,8 @@ class _Backward(torch.autograd.Function):
             parts.append(attention_backward_backward(d_out, q, k, v, out, lse, *moving, *options, [*ctx.wanted, False])[:-1])
         if not parts:
             return (None,) * len(GRADIENTS)
-        return parts[0] if len(parts) == 1 else tuple(a + b for a, b in zip(*parts))
+        sums = parts[0] if len(parts) == 1 else [a + b for a, b in zip(*parts)]
+        return tuple(x if x.is_floating_point() else None for x in sums)  # int8 keys have an empty gradient of their dtype
 
     @staticmethod
     def vmap(info: Any, in_dims: tuple[int | None, ...], *inputs: Any) -> Any:
