@@ -10,6 +10,8 @@ A derivative is a linear primitive, which JAX evaluates or transposes. J is the 
     backward_tangent_p  H t + J^T t_d_out            second_p                       refused: a third derivative
     second_p            H t, J t                     backward_tangent_p             refused
     second_tangent_p    (the derivative of J t)      second_p; and that of lse      refused, and so is evaluating it
+
+The attention weights have a tangent of their own, weights_tangent_p, which is a formula of arrays like its transpose: JAX differentiates both.
 """
 
 from __future__ import annotations

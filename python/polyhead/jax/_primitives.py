@@ -153,7 +153,7 @@ def _composite(name: str, shapes: Callable[..., Any], function: Callable[..., An
 
 forward_p = _library("polyhead_attention", _forward_shapes, _forward_text)
 backward_p = _library("polyhead_attention_backward", _backward_shapes, _backward_text)
-# The derivative of the backward pass along `given`, and of out along them where "d_out" is wanted. As a map of `given` it is its own transpose.
+# The derivative of the backward pass along `given`, and of out where "d_out" is wanted.
 second_p = _library("polyhead_attention_backward_backward", _backward_shapes, _backward_text)
 _jvp_p = _library("polyhead_attention_jvp", _tangent_shapes, _tangent_text)  # k and v in the dtype of q
 
@@ -192,7 +192,7 @@ def _refuse(*_: Any, **__: Any) -> Any:
     )
 
 
-# Linear in the arrays `given`, which come last. `backward_p` is linear in d_out, and `second_p` in what it is given.
+# Linear in the arrays `given`, which come last, as `second_p` is; `backward_p` is linear in d_out.
 tangent_p = _composite("polyhead_attention_tangent", _tangent_shapes, _tangent)
 weights_tangent_p = _composite("polyhead_attention_weights_tangent", _weights_tangent_shapes, weights_tangent)
 backward_tangent_p = _composite("polyhead_attention_backward_tangent", _backward_shapes, _backward_tangent)
