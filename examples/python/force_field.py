@@ -68,7 +68,7 @@ def train(steps: int, dtype: torch.dtype = torch.float32, attend: Callable[..., 
         energy = model(positions, kinds, attend)
         loss = (energy - target).square().mean() / 8 + 10 * (forces(energy, positions, create_graph=True) - target_forces).square().mean()
         optimizer.zero_grad()
-        loss.backward()  # type: ignore[no-untyped-call]
+        loss.backward()
         optimizer.step()
         losses.append(loss.item())
     return model, positions.detach(), kinds, losses

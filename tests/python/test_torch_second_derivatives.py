@@ -7,6 +7,7 @@ import math
 import random
 import statistics
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -19,12 +20,13 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.autograd import gradcheck, gradgradcheck
 from torch.func import grad, hessian, jacfwd, jacrev, jvp, vmap
+from torch.library import opcheck
 
 import polyhead
 from conftest import SEED
 from polyhead.torch import GatedAttention, MultiheadAttention, _ops, attention, scaled_dot_product_attention, triangle_attention
 from test_torch_gated import formula as gated_formula
-from test_torch_ops import CASES_OF_GRADCHECK, case
+from test_torch_ops import CASES, CASES_OF_GRADCHECK, case
 from torch_support import error, math_path
 
 FORCE_FIELD = Path(__file__).resolve().parents[2] / "examples" / "python" / "force_field.py"
@@ -59,7 +61,10 @@ def formula(q: Tensor, k: Tensor, v: Tensor, *, mask: Tensor | None = None, bias
 
 def setting(rng: random.Random) -> tuple[dict[str, Tensor], Callable[..., tuple[Tensor, Tensor]], Callable[..., tuple[Tensor, Tensor]]]:
     """Differentiable tensors by name, and two functions of them, polyhead's and the formula, that return out and lse."""
-    flag = lambda p=0.5: rng.random() < p  # noqa: E731
+
+    def flag(p: float = 0.5) -> bool:
+        return rng.random() < p
+
     groups, group = rng.randint(1, 2), rng.randint(1, 2)
     heads, queries, keys, width, value = groups * group, rng.randint(1, 5), rng.randint(1, 6), rng.randint(1, 4), rng.randint(1, 4)
     lead = [(), (2,), (2, 1)][rng.randrange(3)]
@@ -125,9 +130,8 @@ def setting(rng: random.Random) -> tuple[dict[str, Tensor], Callable[..., tuple[
     def of_polyhead(**given: Tensor) -> tuple[Tensor, Tensor]:
         torch.manual_seed(3)  # the same dropout in every call
         relative = {name: given.pop(name) for name in ("slopes", "table") if name in given}
-        if relative:
-            given["relative_bias"] = polyhead.RelativeBias(**relative)  # type: ignore[arg-type, assignment]
-        out, lse = attention(return_lse=True, **given, **ours)  # type: ignore[arg-type]
+        options: dict[str, Any] = given | ours | ({"relative_bias": polyhead.RelativeBias(**relative)} if relative else {})
+        out, lse = attention(return_lse=True, **options)
         return out, lse.masked_fill(lse == -math.inf, 0)
 
     return tensors, of_polyhead, lambda **given: formula(**given, **exact)
@@ -136,7 +140,10 @@ def setting(rng: random.Random) -> tuple[dict[str, Tensor], Callable[..., tuple[
 def derivatives(function: Callable[..., tuple[Tensor, Tensor]], tensors: dict[str, Tensor], with_lse: bool) -> dict[str, Tensor]:
     """The gradients of a loss, and the products of its second derivatives with tangents in the four orders of forward and reverse mode."""
     generator = torch.Generator().manual_seed(11)
-    random_like = lambda x: torch.randn(x.shape, generator=generator, dtype=torch.float64).to(x.dtype)  # noqa: E731
+
+    def random_like(x: Tensor) -> Tensor:
+        return torch.randn(x.shape, generator=generator, dtype=torch.float64).to(x.dtype)
+
     names, values = list(tensors), tuple(tensors.values())
     shapes = function(**tensors)
     weights, tangents = [random_like(x) for x in shapes], tuple(map(random_like, values))
@@ -195,6 +202,18 @@ def test_gradcheck_of_second_order_and_forward_mode(name: str) -> None:
     gradgradcheck(every, list(tensors.values()), check_fwd_over_rev=True)
 
 
+@pytest.mark.parametrize(("name", "dtype"), [(name, dtype) for name in CASES for dtype in (torch.float64, torch.bfloat16) if (name, dtype) != ("offset", torch.bfloat16)])
+def test_opcheck(name: str, dtype: torch.dtype) -> None:
+    arguments = {key: x.detach() if isinstance(x, Tensor) else x for key, x in case(name, dtype).items()}
+    out, lse, _ = _ops.attention(*arguments.values())
+    q, k, v, *rest = arguments.values()
+    tangents = [None if arguments[key] is None else torch.randn_like(arguments[key]) for key in _ops.GRADIENTS]
+    checks = {"test_utils": ("test_schema", "test_faketensor")}
+    opcheck(_ops.attention_jvp, (q, k, v, out, lse, *tangents, *rest), **checks)
+    for wanted in ([True] * 8, [True, False, True, False, True, True, True, False]):
+        opcheck(_ops.attention_backward_backward, (torch.randn_like(out), q, k, v, out, lse, *tangents, *rest, wanted), **checks)
+
+
 # --- precision
 
 
@@ -238,18 +257,18 @@ def test_hessians(options: dict[str, Any]) -> None:
 
         return of
 
-    ours, exact = loss(lambda *given, **named: attention(*given, return_lse=True, **named)), loss(formula)
+    ours, exact = loss(partial(attention, return_lse=True)), loss(formula)
     every = (0, 1, 2, 3)
     expected = hessian(exact, every)(q, k, v, bias)
     require_equal(hessian(ours, every)(q, k, v, bias), expected)
     require_equal(jacrev(jacrev(ours, every), every)(q, k, v, bias), expected)
     require_equal(jacrev(jacfwd(ours, every), every)(q, k, v, bias), expected)
     for arguments in ({}, {"vectorize": True}, {"vectorize": True, "outer_jacobian_strategy": "forward-mode"}):
-        require_equal(autograd_functional.hessian(lambda x: ours(x, k, v, bias), q, **arguments), hessian(lambda x: exact(x, k, v, bias))(q))  # type: ignore[no-untyped-call]
+        require_equal(autograd_functional.hessian(lambda x: ours(x, k, v, bias), q, **arguments), hessian(lambda x: exact(x, k, v, bias))(q))
     direction = torch.randn_like(q)
     product = jvp(grad(lambda x: exact(x, k, v, bias)), (q,), (direction,))[1]
     for function in (autograd_functional.hvp, autograd_functional.vhp):
-        require_equal(function(lambda x: ours(x, k, v, bias), q, direction)[1], product)  # type: ignore[no-untyped-call]
+        require_equal(function(lambda x: ours(x, k, v, bias), q, direction)[1], product)
 
 
 @pytest.mark.parametrize("in_dims", [(0, 0, 0), (0, None, None), (None, 0, None), (None, None, 0)])
@@ -313,7 +332,8 @@ def test_multihead_attention_is_torchs(need_weights: bool, mask: str) -> None:
     def loss(layer: torch.nn.Module, parameters: dict[str, Tensor], x: Tensor) -> Tensor:
         with math_path():
             out, weights = torch.func.functional_call(layer, parameters, (x, x, x), {"need_weights": need_weights} | given)
-        return out.sin().sum() + (weights.square().sum() if need_weights else 0)
+        total: Tensor = out.sin().sum() + (weights.square().sum() if need_weights else 0)
+        return total
 
     def results(layer: torch.nn.Module) -> Any:
         parameters = {name: p.detach() for name, p in layer.named_parameters()}
@@ -322,7 +342,10 @@ def test_multihead_attention_is_torchs(need_weights: bool, mask: str) -> None:
         total = out.sin().sum() + (weights.square().sum() if need_weights else 0)
         first = torch.autograd.grad(total, own, create_graph=True)
         second = torch.autograd.grad([g.square().sum() for g in first], own)
-        of_x = lambda y: loss(layer, parameters, y)  # noqa: E731
+
+        def of_x(y: Tensor) -> Tensor:
+            return loss(layer, parameters, y)
+
         return first, second, jvp(of_x, (x,), (moved,)), jvp(grad(of_x), (x,), (moved,)), hessian(lambda y: of_x(torch.cat([y[None], x[1:]])))(x[0])
 
     with math_path():
@@ -376,7 +399,8 @@ def test_training_on_forces_is_that_of_the_math_path() -> None:
 
 
 def loss_of(x: Tensor, **options: Any) -> Tensor:
-    return attention(x, x, x, **options).sin().sum()
+    out: Tensor = attention(x, x, x, **options)
+    return out.sin().sum()
 
 
 def test_third_derivatives_are_refused() -> None:
@@ -453,5 +477,5 @@ def test_without_create_graph_nothing_of_second_order_is_computed(monkeypatch: p
     for name in ("attention", "attention_backward", "attention_backward_backward", "attention_jvp"):
         monkeypatch.setattr(_ops, name, refuse)
     x = torch.randn(1, 2, 3, 4, requires_grad=True)
-    loss_of(x).backward()  # type: ignore[no-untyped-call]
+    loss_of(x).backward()
     assert x.grad is not None

@@ -1,6 +1,6 @@
 """polyhead for PyTorch: attention with every option, torch's attention function and module, and attention of AlphaFold's kind, on the CPU.
 
-They work with gradients, torch.compile, autocast and checkpoint.
+They work with gradients, second derivatives, forward mode, torch.compile, autocast and checkpoint.
 
     from polyhead.torch import MultiheadAttention, attention, scaled_dot_product_attention
 

@@ -242,8 +242,8 @@ def attention_jvp(q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor, *re
     q, k, v, o, out = _in_one_dtype(q, k, v, Options(*options), out)
     _refuse_empty_rows_of_offset(q, o)
     moving = _as_inputs(tangents, _differentiable(q, k, v, o))
-    found = _core.sdpa_jvp(*map(_view, (q, k, v, out, lse)), moving, _on_views(q, o), True)
-    return _tensor(found[0]).to(dtype), _tensor(found[1])
+    found = _core.sdpa_jvp(_view(q), _view(k), _view(v), _view(out), _view(lse), moving, _on_views(q, o), True)
+    return _tensor(found[0]).to(dtype).contiguous(), _tensor(found[1])  # row-major in every dtype, as the fake kernel says
 
 
 @attention_jvp.register_fake
@@ -268,9 +268,13 @@ def attention_backward_backward(d_out: Tensor, q: Tensor, k: Tensor, v: Tensor, 
     inputs = _differentiable(q, k, v, o)
     *want, of_d_out = (want and of is not None for want, of in zip(wanted, (*inputs, d_out)))
     moving = _as_inputs(tangents, inputs)
-    found = _core.sdpa_backward_backward(*map(_view, (q, k, v, out, lse, d_out)), moving, _on_views(q, o), *want[:5], want[5] or want[6], of_d_out)
+    want_q, want_k, want_v, want_bias, want_sink, want_relative = *want[:5], want[5] or want[6]
+    found = _core.sdpa_backward_backward(
+        _view(q), _view(k), _view(v), _view(out), _view(lse), _view(d_out), moving, _on_views(q, o),
+        want_q, want_k, want_v, want_bias, want_sink, want_relative, of_d_out,
+    )  # fmt: skip
     every = (*found[:5], *(found[5] if w else None for w in want[5:]), found[6])
-    return tuple(q.new_empty(0, dtype=dtype) if grad is None else _tensor(grad).to(dtype) for grad, dtype in zip(every, dtypes))
+    return tuple(q.new_empty(0, dtype=dtype) if grad is None else _tensor(grad).to(dtype).contiguous() for grad, dtype in zip(every, dtypes))
 
 
 @attention_backward_backward.register_fake
@@ -576,7 +580,7 @@ def _relative_gradients(d_score: Tensor, o: Options, slopes: Tensor | None, tabl
     distance, buckets = _distances(o, *d_score.shape[-2:])
     d = d_score.to(_lse_dtype(d_score)).sum_to_size(d_score.shape[-3:])
     d_slopes = None if slopes is None else -(d * distance.abs()).sum((1, 2)).to(slopes.dtype)
-    d_table = None if table is None else d.new_zeros(table.shape).index_add(1, buckets, d.flatten(1)).to(table.dtype)
+    d_table = None if table is None or buckets is None else d.new_zeros(table.shape).index_add(1, buckets, d.flatten(1)).to(table.dtype)
     return d_slopes, d_table
 
 
