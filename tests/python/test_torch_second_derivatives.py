@@ -202,8 +202,11 @@ def test_gradcheck_of_second_order_and_forward_mode(name: str) -> None:
     gradgradcheck(every, list(tensors.values()), check_fwd_over_rev=True)
 
 
-@pytest.mark.parametrize(("name", "dtype"), [(name, dtype) for name in CASES for dtype in (torch.float64, torch.bfloat16) if (name, dtype) != ("offset", torch.bfloat16)])
+@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])
 def test_opcheck(name: str, dtype: torch.dtype) -> None:
+    if name == "offset" and dtype == torch.bfloat16:
+        return  # refused
     arguments = {key: x.detach() if isinstance(x, Tensor) else x for key, x in case(name, dtype).items()}
     out, lse, _ = _ops.attention(*arguments.values())
     q, k, v, *rest = arguments.values()
@@ -222,7 +225,8 @@ def test_errors_in_low_precision_are_those_of_the_math_path(dtype: torch.dtype) 
     ratios: dict[str, list[float]] = {}
     for seed in range(12):
         torch.manual_seed(SEED * 12 + seed)
-        tensors = {name: torch.randn(2, 3, 17, 16, dtype=torch.float64).to(dtype) for name in "qkv"} | {"bias": torch.randn(3, 17, 17, dtype=torch.float64).to(dtype)}
+        shapes = dict.fromkeys("qkv", (2, 3, 17, 16)) | {"bias": (3, 17, 17)}
+        tensors = {name: torch.randn(shape, dtype=torch.float64).to(dtype) for name, shape in shapes.items()}
 
         def results(function: Callable[..., Tensor], tensors: dict[str, Tensor]) -> dict[str, Tensor]:
             return derivatives(lambda q, k, v, bias: (function(q, k, v, bias), q.new_zeros(())), tensors, False)
