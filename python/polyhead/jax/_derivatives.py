@@ -11,7 +11,7 @@ A derivative is a linear primitive, which JAX evaluates or transposes. J is the 
     second_p            H t, J t                     backward_tangent_p             refused
     second_tangent_p    (the derivative of J t)      second_p; and that of lse      refused, and so is evaluating it
 
-The attention weights have a tangent of their own, weights_tangent_p, which is a formula of arrays like its transpose: JAX differentiates both.
+The attention weights have a tangent of their own, map_tangent_p, which is a formula of arrays like its transpose: JAX differentiates both.
 """
 
 from __future__ import annotations
@@ -39,8 +39,8 @@ from ._primitives import (
     second_p,
     second_tangent_p,
     tangent_p,
-    weights_tangent,
-    weights_tangent_p,
+    map_tangent,
+    map_tangent_p,
 )
 
 _THIRD = "polyhead.jax has no third derivatives of attention; second derivatives (jax.hessian, jax.grad of jax.grad, jax.jvp of jax.grad) work"
@@ -94,7 +94,7 @@ def _jvp(primals: Sequence[Any], tangents: Sequence[Any], *, call: Call) -> Any:
     if moves:
         moved[:2] = tangent_p.bind(*primals, *results[:2], *moves.values(), call=call._replace(attention_weights=False), given=tuple(moves))
     if call.attention_weights and (moves := {name: t for name, t in moves.items() if name != "v"}):
-        moved[2:] = weights_tangent_p.bind(*primals, results[2], *moves.values(), call=call, given=tuple(moves))
+        moved[2:] = map_tangent_p.bind(*primals, results[2], *moves.values(), call=call, given=tuple(moves))
     return results, moved
 
 
@@ -142,14 +142,14 @@ def _weights_tangent_jvp(primals: Sequence[Any], tangents: Sequence[Any], **para
     moves = {i: t for i, t in enumerate(tangents) if _moves(t)}
 
     def function(moving: dict[int, Any]) -> Any:
-        return weights_tangent(*(moving.get(i, x) for i, x in enumerate(primals)), **params)
+        return map_tangent(*(moving.get(i, x) for i, x in enumerate(primals)), **params)
 
     return jax.jvp(function, ({i: primals[i] for i in moves},), (moves,))
 
 
 ad.primitive_jvps[forward_p] = _jvp
 ad.primitive_jvps[tangent_p] = _tangent_jvp
-ad.primitive_jvps[weights_tangent_p] = _weights_tangent_jvp
+ad.primitive_jvps[map_tangent_p] = _weights_tangent_jvp
 ad.primitive_jvps[backward_p] = _backward_jvp
 for _p in (backward_tangent_p, second_p, second_tangent_p):
     ad.primitive_jvps[_p] = _linear_jvp(_p)
@@ -223,7 +223,7 @@ def _of_lse_moved(call: Call, of: dict[str, Any], lse: Any, d_lse: Any, moves: d
 
 
 ad.primitive_transposes[tangent_p] = _tangent_transpose
-ad.primitive_transposes[weights_tangent_p] = _weights_tangent_transpose
+ad.primitive_transposes[map_tangent_p] = _weights_tangent_transpose
 ad.primitive_transposes[backward_p] = _backward_transpose
 ad.primitive_transposes[backward_tangent_p] = _backward_tangent_transpose
 ad.primitive_transposes[second_p] = _second_transpose

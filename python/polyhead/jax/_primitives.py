@@ -107,7 +107,7 @@ def _second_tangent_shapes(*arrays: Any, call: Call, given: tuple[str, ...], mov
     return _tangent_shapes(*arrays, call=call, given=given)
 
 
-def _weights_tangent_shapes(*arrays: Any, call: Call, given: tuple[str, ...]) -> list[Any]:
+def _map_tangent_shapes(*arrays: Any, call: Call, given: tuple[str, ...]) -> list[Any]:
     return _like(arrays[len(call.operands) :][:1], arrays, call.levels)
 
 
@@ -178,7 +178,7 @@ def _backward_tangent(*arrays: Any, call: Call, given: tuple[str, ...], wanted: 
     return [functools.reduce(jnp.add, each) for each in zip(*parts)]
 
 
-def weights_tangent(*arrays: Any, call: Call, given: tuple[str, ...]) -> Any:
+def map_tangent(*arrays: Any, call: Call, given: tuple[str, ...]) -> Any:
     if call.option("empty_rows") == "uniform":
         raise NotImplementedError("polyhead has no derivative of attention weights with empty_rows='uniform'")
     count = len(call.operands)
@@ -194,7 +194,7 @@ def _refuse(*_: Any, **__: Any) -> Any:
 
 # Linear in the arrays `given`, which come last, as `second_p` is; `backward_p` is linear in d_out.
 tangent_p = _composite("polyhead_attention_tangent", _tangent_shapes, _tangent)
-weights_tangent_p = _composite("polyhead_attention_weights_tangent", _weights_tangent_shapes, weights_tangent)
+map_tangent_p = _composite("polyhead_attention_weights_tangent", _map_tangent_shapes, map_tangent)
 backward_tangent_p = _composite("polyhead_attention_backward_tangent", _backward_shapes, _backward_tangent)
 second_tangent_p = _composite("polyhead_attention_second_tangent", _second_tangent_shapes, _refuse)  # only ever transposed
 
@@ -215,7 +215,7 @@ def _batched(primitive: Any) -> Callable[..., Any]:
     return rule
 
 
-for _p in (forward_p, backward_p, second_p, tangent_p, weights_tangent_p, backward_tangent_p, second_tangent_p):
+for _p in (forward_p, backward_p, second_p, tangent_p, map_tangent_p, backward_tangent_p, second_tangent_p):
     batching.primitive_batchers[_p] = _batched(_p)
 
 

@@ -437,7 +437,7 @@ attention_jvp.register_autograd(refuse_third_derivative)  # `_transforms` has it
 
 
 class HalvedProblem(NamedTuple):
-    """A problem whose out ``[*,N,T,1]`` tells how lse changes: with the weights p / 2, values of 1, and a sink that has the other half of the softmax."""
+    """A problem whose out ``[*,N,T,1]`` tells how lse changes: with attention weights p / 2, values of 1, and a sink that has the other half of the softmax."""
 
     share: Tensor  # of the sink of the given problem in the sum of its softmax
     arguments: tuple[Any, ...]  # of `attention_backward` after d_out, without `wanted`
@@ -519,13 +519,13 @@ def map_gradients(ctx: Any, d_map: Tensor) -> tuple[Tensor | None, ...]:
     return tuple(found.get(name) for name in _MAP_INPUTS)
 
 
-def map_tangent(weights: Tensor, q: Tensor, k: Tensor, tangents: Sequence[Tensor | None], options: Options) -> Tensor:
+def map_tangent(dropped: Tensor, q: Tensor, k: Tensor, tangents: Sequence[Tensor | None], options: Options) -> Tensor:
     """The derivative of attention weights, after dropout if options have it, along tangents of `GRADIENTS`."""
-    # p' = p (score' - lse'): equations (8a) to (8c) of docs/maths.md. The weights are a T x S tensor too, so this may use torch's operators.
+    # p' = p (score' - lse'): equations (8a) to (8c) of docs/maths.md. The attention weights are a T x S tensor too, so this may use torch's operators.
     if options.empty_rows == "uniform":
         raise NotImplementedError("polyhead has no gradient of attention weights with empty_rows='uniform'")
     of_q, of_k, _, of_bias, of_sink, of_slopes, of_table = tangents
-    p = weights if options.dropout == 0 else operators().attention_map(q, k, *options._replace(dropout=0.0, seed=None))
+    p = dropped if options.dropout == 0 else operators().attention_map(q, k, *options._replace(dropout=0.0, seed=None))
     d_score = torch.zeros_like(p)
     if of_q is not None or of_k is not None:
         rows, keys, factor = _stacked(q, k, options)
@@ -546,7 +546,7 @@ def map_tangent(weights: Tensor, q: Tensor, k: Tensor, tangents: Sequence[Tensor
     d_lse = torch.where(p == 0, 0, p * d_score).sum(-1, keepdim=True)
     if of_sink is not None:
         d_lse = d_lse + (1 - p.sum(-1, keepdim=True)) * (of_sink[:, None, None] if of_sink.dim() == 1 else of_sink.unsqueeze(-1))
-    return torch.where(weights == 0, 0, weights * (d_score - d_lse)).to(weights.dtype)
+    return torch.where(dropped == 0, 0, dropped * (d_score - d_lse)).to(dropped.dtype)
 
 
 def to_sink(rows: Tensor, sink: Tensor) -> Tensor:
