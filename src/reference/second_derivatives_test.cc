@@ -41,21 +41,7 @@ TEST(ReferenceSecondDerivatives, AreTheSlopesOfTheFormula) {
     EXPECT_TRUE(agrees(o.out_tangent, to_tensor(expected.out, c.sizes.out()))) << "out_tangent";
     EXPECT_TRUE(agrees(o.lse_tangent, to_tensor(expected.lse, c.sizes.lse()))) << "lse_tangent";
     EXPECT_TRUE(agrees(o.d_d_out, to_tensor(expected.out, c.sizes.out()))) << "d_d_out";
-    const AttentionOutputs& d = o.gradients;
-    EXPECT_TRUE(agrees(d.d_q, to_tensor(expected.d_q, c.sizes.q()))) << "d_q";
-    EXPECT_TRUE(agrees(d.d_k, to_tensor(expected.d_k, c.sizes.k()))) << "d_k";
-    EXPECT_TRUE(agrees(d.d_v, to_tensor(expected.d_v, c.sizes.v()))) << "d_v";
-    if (d.d_bias) {
-      EXPECT_TRUE(agrees(d.d_bias, summed_gradient(expected.d_score, c.sizes.pairs(), d.d_bias))) << "d_bias";
-    }
-    if (d.d_sink) {
-      const TensorView d_sink = sink_rows(d.d_sink);
-      EXPECT_TRUE(agrees(d_sink, summed_gradient(expected.d_sink, c.sizes.lse(), d_sink))) << "d_sink";
-    }
-    if (d.d_relative_bias) {
-      const Tensor wanted = relative_gradient(full_matrices(c.q, c.k, c.v, c.d_out, c.options), expected.d_score, c.options, c.sizes.pairs());
-      EXPECT_TRUE(agrees(d.d_relative_bias, wanted)) << "d_relative_bias";
-    }
+    expect_naive_gradients(c, expected, o.gradients, agrees);
     EXPECT_TRUE(padding_is_intact(c.strided()));
     if (HasFailure()) return;
   }

@@ -441,4 +441,23 @@ inline Tensor summed_gradient(const Matrix& gradients, const Shape& all, TensorV
   return result;
 }
 
+// Whether the gradients are those of the naive formula: agrees(actual, expected).
+template <class Agrees>
+void expect_naive_gradients(const AttentionCase& c, const FullResults& expected, const AttentionOutputs& o, const Agrees& agrees) {
+  EXPECT_TRUE(agrees(o.d_q, to_tensor(expected.d_q, c.sizes.q()))) << "d_q";
+  EXPECT_TRUE(agrees(o.d_k, to_tensor(expected.d_k, c.sizes.k()))) << "d_k";
+  EXPECT_TRUE(agrees(o.d_v, to_tensor(expected.d_v, c.sizes.v()))) << "d_v";
+  if (o.d_bias) {
+    EXPECT_TRUE(agrees(o.d_bias, summed_gradient(expected.d_score, c.sizes.pairs(), o.d_bias))) << "d_bias";
+  }
+  if (o.d_sink) {
+    const TensorView d_sink = sink_rows(o.d_sink);
+    EXPECT_TRUE(agrees(d_sink, summed_gradient(expected.d_sink, c.sizes.lse(), d_sink))) << "d_sink";
+  }
+  if (o.d_relative_bias) {
+    const Tensor wanted = relative_gradient(full_matrices(c.q, c.k, c.v, c.d_out, c.options), expected.d_score, c.options, c.sizes.pairs());
+    EXPECT_TRUE(agrees(o.d_relative_bias, wanted)) << "d_relative_bias";
+  }
+}
+
 }  // namespace polyhead::test
