@@ -3,9 +3,7 @@
 
 #include "cpu/sdpa/backward_scratch.h"
 #include "cpu/sdpa/pack.h"
-#include "cpu/sdpa/panel_rows.h"
-#include "cpu/sdpa/softmax.h"
-#include "cpu/sdpa/strip_blocks.h"
+#include "cpu/sdpa/strip_tiles.h"
 
 namespace polyhead::cpu::POLYHEAD_ISA {
 namespace {
@@ -18,28 +16,19 @@ POLYHEAD_INLINE RowSums<T> first_sums(const BackwardTask& task, const BackwardSc
   return sums;
 }
 
-// Operand: what q, k, v and d_out are multiplied as, T or bfloat16 pairs.
+// A strip that begins at row `begin` of the query block from first_of_block on. Operand: what q, k, v and d_out are multiplied as, T or bfloat16 pairs.
 template <class T, class Operand = T>
-struct TileStrip {
-  // A strip of rows, which begins at row `begin` of the query block from first_of_block on, within the key block from first_of_keys on. The
-  // arrays stay uninitialised: clearing 2 KiB per strip is measurable.
-  TileStrip(const BackwardTask& of_task, const ScoreScale<T>& of_scale, const BackwardScratch<T>& scratch, std::int64_t first_of_block,
-            int begin, int row_count, std::int64_t first_of_keys)
-      : task(of_task), scale(of_scale), s(scratch), first(first_of_block + begin), in_block(begin), rows(row_count), first_key(first_of_keys) {}
+struct TileStrip : StripTiles<T> {
+  TileStrip(const BackwardTask& of_task, const ScoreScale<T>& of_scale, const BackwardScratch<T>& scratch, std::int64_t first_of_block, int begin, int row_count,
+            std::int64_t first_of_keys)
+      : StripTiles<T>(of_task, of_scale, scratch.rows + first_of_block + begin, row_count, first_of_keys), task(of_task), s(scratch), first(first_of_block + begin), in_block(begin) {}
 
   const BackwardTask& task;
-  const ScoreScale<T>& scale;
   const BackwardScratch<T>& s;
-  const std::int64_t first;  // the strip's first row
-  const int in_block;        // its number in the query block
-  const int rows;
-  const std::int64_t first_key;
-  KeyRange own[kStripRows];  // the keys of each row; p and d_score of other keys are zero
+  const std::int64_t first;       // the strip's first row
+  const int in_block;             // its number in the query block
   bool in_one_block[kStripRows];  // the key block has all keys of the row
-  KeyRange inner;            // the keys that every row attends to
-  StripBlocks blocks;
-  PanelRows<T> operands;
-  RowSums<T> sums[kStripRows];  // used if any row is in one block
+  RowSums<T> sums[kStripRows];    // used if any row is in one block
 
   // Address of the strip's first row in an array of the query block.
   T* of_block(T* array, std::int64_t width) const { return array + in_block * width; }
@@ -62,20 +51,10 @@ template <int Rows, int Columns, bool kBias, bool kMasks, class T, class Operand
 POLYHEAD_INLINE void find_probabilities(const TileStrip<T, Operand>& strip, int row, std::int64_t panel, std::int64_t begin) {
   constexpr int kWidth = kLanes<T>;
   const BackwardScratch<T>& s = strip.s;
-  if constexpr (kBias) strip.operands.template fetch_bias<Rows>(row, begin - panel);
+  if constexpr (kBias) strip.bias.template fetch<Rows>(row, begin - panel);
   Vector<T> x[Rows][Columns];
   multiply_keys(strip, s.q, s.q_stride, s.k_panels, s.qk_depth, row, panel, begin, x);
-  if constexpr (kBias || kMasks) {
-#pragma GCC unroll 16
-    for (int i = 0; i < Rows; ++i) {
-      if constexpr (kBias) strip.operands.add_bias(row + i, begin - panel, strip.scale.factor, x[i]);
-      strip.operands.apply_masks(row + i, begin - panel, x[i]);
-    }
-  }
-  if (begin < strip.inner.first || begin + Columns * kWidth > strip.inner.last) {
-#pragma GCC unroll 16
-    for (int i = 0; i < Rows; ++i) keep_between<T>(strip.own[row + i], begin, x[i]);
-  }
+  finish_tile<kBias, kMasks>(strip, row, panel, begin, x);
   T* const p = strip.of_block(s.p, s.stride) + row * s.stride + begin;
 #pragma GCC unroll 16
   for (int i = 0; i < Rows; ++i) {
@@ -107,49 +86,30 @@ POLYHEAD_INLINE void differentiate_tile(TileStrip<T, Operand>& strip, int row, s
   }
 }
 
-// Calls f<count>(row) for groups of the strip's rows: as many as a tile has, then 2, then 1.
-template <class F>
-POLYHEAD_INLINE void for_each_rows(int rows, const F& f) {
-  int row = 0;
-  for (; row + kTileRows <= rows; row += kTileRows) f.template operator()<kTileRows>(row);
-  for (; row + 2 <= rows; row += 2) f.template operator()<2>(row);
-  for (; row < rows; ++row) f.template operator()<1>(row);
-}
-
 template <bool kBias, bool kMasks, class T, class Operand>
 void differentiate_panels(TileStrip<T, Operand>& strip, KeyRange keys, bool add_up) {
-  for_each_panel<T>(keys.first, keys.last, [&](std::int64_t panel, std::int64_t begin, int vectors) {
-    BlockKind block = BlockKind::full;
-    if constexpr (kMasks) block = strip.blocks.at(strip.first_key + panel);
-    if (block == BlockKind::skip) {
-      for (int i = 0; i < strip.rows; ++i) {
-        const std::int64_t row = i * strip.s.stride, end = begin + vectors * kLanes<T>;
-        clear(strip.of_block(strip.s.p, strip.s.stride) + row, begin, end), clear(strip.of_block(strip.s.d_x, strip.s.stride) + row, begin, end);
-      }
-      return;
+  const BackwardScratch<T>& s = strip.s;
+  const auto skip = [&](std::int64_t begin, std::int64_t end) {
+    for (int i = 0; i < strip.rows; ++i) clear(strip.of_block(s.p, s.stride) + i * s.stride, begin, end), clear(strip.of_block(s.d_x, s.stride) + i * s.stride, begin, end);
+  };
+  for_each_strip_panel<kMasks>(strip, keys, s.panel_bytes, skip, [&](auto count, std::int64_t panel, std::int64_t begin, const StripPanel& rows) {
+    if constexpr (kBias) strip.bias.load(strip.task.bias, strip.task.bias_dtype, rows, s.panel_bias);
+    // First all rows with the panel of k, then all rows with the panel of v, so that each panel stays in the first-level cache.
+    for_each_rows(strip.rows, [&]<int kRows>(int row) { find_probabilities<kRows, count(), kBias, kMasks>(strip, row, panel, begin); });
+    if (add_up) {
+      for_each_rows(strip.rows, [&]<int kRows>(int row) { differentiate_tile<kRows, count(), true>(strip, row, panel, begin); });
+    } else {
+      for_each_rows(strip.rows, [&]<int kRows>(int row) { differentiate_tile<kRows, count(), false>(strip, row, panel, begin); });
     }
-    strip.operands.load(strip.task, strip.s, strip.first, strip.rows, strip.first_key, panel, block != BlockKind::full);
-    with_count<kTileVectors>(vectors, [&](auto count) {
-      // First all rows with the panel of k, then all rows with the panel of v, so that each panel stays in the first-level cache.
-      for_each_rows(strip.rows, [&]<int kRows>(int row) { find_probabilities<kRows, count(), kBias, kMasks>(strip, row, panel, begin); });
-      if (add_up) {
-        for_each_rows(strip.rows, [&]<int kRows>(int row) { differentiate_tile<kRows, count(), true>(strip, row, panel, begin); });
-      } else {
-        for_each_rows(strip.rows, [&]<int kRows>(int row) { differentiate_tile<kRows, count(), false>(strip, row, panel, begin); });
-      }
-    });
   });
 }
 
 // Computes p and d_score of the strip for `keys`, the range that its rows attend to.
 template <class T, class Operand>
 void differentiate_tiles(TileStrip<T, Operand>& strip, KeyRange keys) {
-  strip.inner = {0, strip.s.keys};
+  strip.find_inner(strip.s.keys);
   bool add_up = false;
-  for (int i = 0; i < strip.rows; ++i) {
-    strip.inner = {larger(strip.inner.first, strip.own[i].first), smaller(strip.inner.last, strip.own[i].last)};
-    add_up |= strip.in_one_block[i];
-  }
+  for (int i = 0; i < strip.rows; ++i) add_up |= strip.in_one_block[i];
   for (int i = 0; i < strip.rows && add_up; ++i) strip.sums[i] = first_sums(strip.task, strip.s, strip.first + i);
   if (strip.task.bias.data != nullptr) {
     differentiate_panels<true, true>(strip, keys, add_up);

@@ -2,10 +2,12 @@
 //
 // Loops, outermost first:
 //   key block: k and k' as panels, v and v' as rows stay in the second-level cache
-//     strip of rows: <q, k> and <q', k> + <q, k'>, then p and p score', stay in the first-level cache; out' += p score' v + p v'
-#include "cpu/arena.h"
+//     strip of rows, panel of keys (tangent_tiles.h): <q, k>, then <q', k> + <q, k'> as one tile of sums in registers; p and p score' are stored in the first-level
+//     cache
+//     out' of the strip += p score' v + p v'
 #include "cpu/sdpa/kernels.h"
 #include "cpu/sdpa/score_tangents.h"
+#include "cpu/sdpa/tangent_tiles.h"
 #include "cpu/sdpa/task_rows.h"
 
 namespace polyhead::cpu::POLYHEAD_ISA {
@@ -14,49 +16,6 @@ namespace {
 // A row with |lse| above this bound finds its largest score first. With fused multiplications the rounding of lse is all that exp(score - lse) has beside that of the
 // score, and it cancels, so the bound only prevents overflow. Without them each product of a score is rounded for itself.
 constexpr int kLargestLse = kFused ? 1 << 20 : 32;
-
-template <class T>
-struct JvpScratch {
-  T *q, *q_tangent, *k_panels, *k_tangent_panels, *v, *v_tangent, *lines, *p, *t, *softcap_derivative, *curvature;
-  T *sums, *out;  // of each row: of out' before the division, and of out
-  T *l, *m;       // of each row: sums of p and of p score'
-  RowValues<T>* values;
-  Row* rows;
-  KeyRange* spans;
-  std::uint8_t* bytes;
-  std::int64_t qk_padded, v_padded, keys, stride;
-  // out is computed again unless it is stored in the compute type: its rounding times lse' would be added to out'.
-  bool own_out;
-
-  static std::int64_t layout(const JvpTask& task, void* memory, JvpScratch& s) {
-    constexpr std::int64_t kWidth = kLanes<T>;
-    s.qk_padded = round_up(task.qk_width, kWidth), s.v_padded = round_up(task.v_width, kWidth);
-    s.keys = smaller(backward_block_keys(sizeof(T)), round_up(larger(task.keys, 1), 64));
-    s.stride = s.keys + 64 / static_cast<std::int64_t>(sizeof(T));
-    s.own_out = task.dtype != kOwnStorage<T>;
-    Arena arena(memory);
-    arena.allocate(s.q, task.rows * s.qk_padded);
-    arena.allocate(s.q_tangent, task.tangents.q.data != nullptr ? task.rows * s.qk_padded : 0);
-    arena.allocate(s.k_panels, s.keys * task.qk_width);
-    arena.allocate(s.k_tangent_panels, task.tangents.k.data != nullptr ? s.keys * task.qk_width : 0);
-    arena.allocate(s.v, s.keys * s.v_padded);
-    arena.allocate(s.v_tangent, task.tangents.v.data != nullptr ? s.keys * s.v_padded : 0);
-    arena.allocate(s.lines, larger(kWidth, 2) * larger(task.qk_width, task.v_width));
-    arena.allocate(s.p, kStripRows * s.stride);
-    arena.allocate(s.t, kStripRows * s.stride);
-    arena.allocate(s.softcap_derivative, s.stride);
-    arena.allocate(s.curvature, s.stride);
-    arena.allocate(s.sums, task.rows * s.v_padded);
-    arena.allocate(s.out, s.own_out ? task.rows * s.v_padded : 0);
-    arena.allocate(s.l, task.rows);
-    arena.allocate(s.m, task.rows);
-    arena.allocate(s.values, task.rows);
-    arena.allocate(s.rows, task.rows);
-    arena.allocate(s.spans, task.rows);
-    arena.allocate(s.bytes, s.keys + kKeepMargin);
-    return arena.used();
-  }
-};
 
 template <class T>
 class Jvp {
@@ -141,23 +100,22 @@ class Jvp {
     const TaskRows<T> rows = of_rows();
     const KeyRange keys = rows.keys_of(strip, strip + count, first, key_count);
     if (keys.empty()) return;
-    const StripBlocks blocks = rows.blocks_of(strip, count);
-    const T* const q = s_.q + strip * s_.qk_padded;
-    const bool of_q = task_.tangents.q.data != nullptr, of_k = task_.tangents.k.data != nullptr;
-    rows.multiply_panels(q, s_.qk_padded, s_.k_panels, task_.qk_width, count, first, keys, blocks, s_.p);
-    if (of_q) rows.multiply_panels(s_.q_tangent + strip * s_.qk_padded, s_.qk_padded, s_.k_panels, task_.qk_width, count, first, keys, blocks, s_.t);
-    if (of_k) rows.multiply_panels(q, s_.qk_padded, s_.k_tangent_panels, task_.qk_width, count, first, keys, blocks, s_.t, of_q);
+    TangentStrip<T> tiles(task_, scale_, s_, strip, count, first);
+    bool in_tiles[kStripRows], any = false, all = true;
     for (int i = 0; i < count; ++i) {
-      T *p = s_.p + i * s_.stride, *t = s_.t + i * s_.stride;
-      const KeyRange own = rows.part(strip + i, first, key_count);
-      if (!of_q && !of_k) clear(t, keys.first / kLanes<T> * kLanes<T>, round_up(keys.last, kLanes<T>));
-      if (own.empty()) {
-        clear(p, keys.first, keys.last), clear(t, keys.first, keys.last);
-        continue;
-      }
-      weigh_row(strip + i, first, own, p, t);
-      clear(p, keys.first, own.first), clear(p, own.last, keys.last);
-      clear(t, keys.first, own.first), clear(t, own.last, keys.last);
+      tiles.own[i] = rows.part(strip + i, first, key_count);
+      in_tiles[i] = in_tiles_of(strip + i);
+      any |= in_tiles[i], all &= in_tiles[i];
+    }
+    tiles.blocks = rows.blocks_of(strip, count);
+    // Tiles always hold all rows of the strip, so a row has the same bits whichever paths the other rows take.
+    if (any) weigh_tiles(tiles, keys);
+    for (int i = 0; i < count; ++i) {
+      if (in_tiles[i]) s_.l[strip + i] += sum_of_lanes<T>(tiles.l[i]), s_.m[strip + i] += sum_of_lanes<T>(tiles.m[i]);
+    }
+    for (int i = 0, end = 0; i < count && !all; i = end) {
+      for (end = i + 1; end < count && in_tiles[end] == in_tiles[i];) ++end;
+      if (!in_tiles[i]) weigh_in_memory(strip + i, end - i, i, first, key_count, keys, tiles.blocks);
     }
     const auto add = [&](const T* weights, const T* values, T* sums) {
       multiply<false, From::second_cache>(Product<T>{.depth = keys.last - keys.first,
@@ -174,6 +132,34 @@ class Jvp {
     if (task_.tangents.v.data != nullptr) add(s_.p, s_.v_tangent, s_.sums);
     if (s_.own_out) add(s_.p, s_.v, s_.out);
     if (!v_finite_ || !v_tangent_finite_) add_non_finite_values(strip, count, first, key_count);
+  }
+
+  // Whether p and p score' of a row are computed in registers. That depends on the row alone.
+  bool in_tiles_of(std::int64_t index) const {
+    const RowValues<T>& row = s_.values[index];
+    return task_.softcap <= 0 && !task_.dropout && row.lse * T{0} == 0 && row.shift == 0 && kind_of(task_, s_.rows[index]) == RowKind::masked;
+  }
+
+  // The same for `count` rows from row `index` on, which is row `place` of its strip, in passes over memory.
+  void weigh_in_memory(std::int64_t index, int count, int place, std::int64_t first, std::int64_t key_count, KeyRange keys, const StripBlocks& blocks) {
+    const TaskRows<T> rows = of_rows();
+    const T* const q = s_.q + index * s_.qk_padded;
+    T *p = s_.p + place * s_.stride, *t = s_.t + place * s_.stride;
+    const bool of_q = task_.tangents.q.data != nullptr, of_k = task_.tangents.k.data != nullptr;
+    rows.multiply_panels(q, s_.qk_padded, s_.k_panels, task_.qk_width, count, first, keys, blocks, p);
+    if (of_q) rows.multiply_panels(s_.q_tangent + index * s_.qk_padded, s_.qk_padded, s_.k_panels, task_.qk_width, count, first, keys, blocks, t);
+    if (of_k) rows.multiply_panels(q, s_.qk_padded, s_.k_tangent_panels, task_.qk_width, count, first, keys, blocks, t, of_q);
+    for (int i = 0; i < count; ++i, p += s_.stride, t += s_.stride) {
+      const KeyRange own = rows.part(index + i, first, key_count);
+      if (!of_q && !of_k) clear(t, keys.first / kLanes<T> * kLanes<T>, round_up(keys.last, kLanes<T>));
+      if (own.empty()) {
+        clear(p, keys.first, keys.last), clear(t, keys.first, keys.last);
+        continue;
+      }
+      weigh_row(index + i, first, own, p, t);
+      clear(p, keys.first, own.first), clear(p, own.last, keys.last);
+      clear(t, keys.first, own.first), clear(t, own.last, keys.last);
+    }
   }
 
   // Turns products into drop(p) and drop(p) score', and adds up p and p score'.

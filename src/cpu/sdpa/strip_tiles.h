@@ -1,0 +1,74 @@
+// A strip of rows whose products with keys stay in registers, a panel of keys at a time: from the products of a tile to its scores. For kernel sources only.
+#pragma once
+
+#include "cpu/sdpa/panel_rows.h"
+#include "cpu/sdpa/softmax.h"
+#include "cpu/sdpa/strip_blocks.h"
+
+namespace polyhead::cpu::POLYHEAD_ISA {
+namespace {
+
+// The arrays stay uninitialised: clearing 2 KiB per strip is measurable.
+template <class T>
+struct StripTiles {
+  StripTiles(const HeadGroup& of_group, const ScoreScale<T>& of_scale, const Row* of_rows, int row_count, std::int64_t first_of_keys)
+      : group(of_group), scale(of_scale), first_row(of_rows), rows(row_count), first_key(first_of_keys) {}
+
+  const HeadGroup& group;
+  const ScoreScale<T>& scale;
+  const Row* const first_row;
+  const int rows;
+  const std::int64_t first_key;  // of the key block
+  KeyRange own[kStripRows];      // the keys of each row, relative to first_key
+  KeyRange inner;                // the keys that every row attends to
+  StripBlocks blocks;
+  PanelBias<T> bias;
+  PanelMasks<T> masks;
+
+  void find_inner(std::int64_t keys) {
+    inner = {0, keys};
+    for (int i = 0; i < rows; ++i) inner = {larger(inner.first, own[i].first), smaller(inner.last, own[i].last)};
+  }
+};
+
+// Calls f<count>(row) for groups of rows: as many as a tile has, then 2, then 1.
+template <class F>
+POLYHEAD_INLINE void for_each_rows(int rows, const F& f) {
+  int row = 0;
+  for (; row + kTileRows <= rows; row += kTileRows) f.template operator()<kTileRows>(row);
+  for (; row + 2 <= rows; row += 2) f.template operator()<2>(row);
+  for (; row < rows; ++row) f.template operator()<1>(row);
+}
+
+// Calls f(count, panel, begin, keys of the panel) for the panels of `keys`, `count` vectors from key `begin` on; or skip(begin, end) for one of which no row has keys.
+template <bool kMasks, class T, class Skip, class F>
+POLYHEAD_INLINE void for_each_strip_panel(StripTiles<T>& strip, KeyRange keys, std::uint8_t* bytes, const Skip& skip, const F& f) {
+  for_each_panel<T>(keys.first, keys.last, [&](std::int64_t panel, std::int64_t begin, int vectors) {
+    BlockKind block = BlockKind::full;
+    if constexpr (kMasks) block = strip.blocks.at(strip.first_key + panel);
+    if (block == BlockKind::skip) return skip(begin, begin + vectors * kLanes<T>);
+    const StripPanel rows(strip.group, strip.first_row, strip.rows, strip.first_key + panel, kPanelKeys<T>);
+    strip.masks.load(strip.group, rows, block != BlockKind::full, bytes);
+    with_count<kTileVectors>(vectors, [&](auto count) { f(count, panel, begin, rows); });
+  });
+}
+
+// Turns products of the strip's rows from `row` on into scores, of -infinity where the row does not attend to the key. Without a bias the scale's factor is left
+// to the exponential.
+template <bool kBias, bool kMasks, int Rows, int Columns, class T>
+POLYHEAD_INLINE void finish_tile(const StripTiles<T>& strip, int row, std::int64_t panel, std::int64_t begin, Vector<T> (&x)[Rows][Columns]) {
+  if constexpr (kBias || kMasks) {
+#pragma GCC unroll 16
+    for (int i = 0; i < Rows; ++i) {
+      if constexpr (kBias) strip.bias.add(row + i, begin - panel, strip.scale.factor, x[i]);
+      strip.masks.apply(row + i, begin - panel, x[i]);
+    }
+  }
+  if (begin < strip.inner.first || begin + Columns * kLanes<T> > strip.inner.last) {
+#pragma GCC unroll 16
+    for (int i = 0; i < Rows; ++i) keep_between<T>(strip.own[row + i], begin, x[i]);
+  }
+}
+
+}  // namespace
+}  // namespace polyhead::cpu::POLYHEAD_ISA
