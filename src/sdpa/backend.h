@@ -30,6 +30,8 @@ struct Backend {
   std::string (*facts)(const ForwardProblem& problem);
 };
 
+std::string_view name_of(Operation operation);
+
 // The forced backend (Error when it declines), else the first in the list that serves the problem.
 const Backend& select_backend(const Problem& problem, Operation operation, const Backend* forced);
 

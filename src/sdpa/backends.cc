@@ -18,7 +18,15 @@ constexpr std::array kBackends{
     Backend{"reference", serves_all, reference::forward, reference::backward, reference::jvp, reference::backward_backward, reference::map_rows, nullptr, reference::mixed_entropy, nullptr},
 };
 
-constexpr std::string_view name_of(Operation operation) {
+}  // namespace
+
+std::vector<const Backend*> backends() {
+  std::vector<const Backend*> list;
+  for (const Backend& backend : kBackends) list.push_back(&backend);
+  return list;
+}
+
+std::string_view name_of(Operation operation) {
   switch (operation) {
     case Operation::forward: return "forward";
     case Operation::backward: return "backward";
@@ -26,14 +34,6 @@ constexpr std::string_view name_of(Operation operation) {
     case Operation::backward_backward: return "backward_backward";
     default: return "maps";
   }
-}
-
-}  // namespace
-
-std::vector<const Backend*> backends() {
-  std::vector<const Backend*> list;
-  for (const Backend& backend : kBackends) list.push_back(&backend);
-  return list;
 }
 
 std::string_view backend_name(const Backend& backend) { return backend.name; }

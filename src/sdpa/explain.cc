@@ -32,6 +32,18 @@ std::string mask_facts(const Problem& p, const SdpaOptions& options) {
   return text.empty() ? "none" : text;
 }
 
+// Which backend computes which derivative.
+std::string derivative_facts(const Problem& p, const Backend* forced) {
+  std::string text;
+  const Backend* last = nullptr;
+  for (const Operation operation : {Operation::backward, Operation::jvp, Operation::backward_backward}) {
+    const Backend& backend = select_backend(p, operation, forced);
+    append(text, cat(last == &backend ? ", " : last == nullptr ? "" : "; ", last == &backend ? "" : cat(backend.name, ": "), name_of(operation)));
+    last = &backend;
+  }
+  return cat(text, p.dtype == DType::bf16 ? "; the last two with exact products" : "");
+}
+
 }  // namespace
 
 std::string explain(const SdpaForward& tensors, const SdpaOptions& options) {
@@ -57,6 +69,7 @@ std::string explain(const SdpaForward& tensors, const SdpaOptions& options) {
   }
   if (options.sink) append(text, cat("sink: ", options.sink.shape(), "\n"));
   append(text, cat("dropout: ", p.dropout.active() ? cat(p.dropout.p, p.dropout.keep ? ", bits given" : ", bits drawn per pair") : "none", "\n"));
+  append(text, cat("derivatives: ", derivative_facts(p, options.backend), "\n"));
   append(text, cat("threads: ", threads_of(p.executor), p.executor ? " (the caller's executor)" : "", "\n"));
   return text;
 }

@@ -54,6 +54,13 @@ class Explain(ProgramTest):
         self.assertNotIn("products", self.explain(*bf16, "--precision", "exact"))
         self.fails(2, "explain", *bf16, "--precision", "Exact", mentions=["'Exact'", "exact"])
 
+    def test_derivatives(self):
+        shapes = ("--q", "1,2,5,4", "--k", "1,2,7,4")
+        self.assertEqual(self.explain(*shapes)["derivatives"], "cpu: backward, jvp, backward_backward")
+        self.assertEqual(self.explain(*shapes, "--backend", "reference")["derivatives"], "reference: backward, jvp, backward_backward")
+        self.assertEqual(self.explain(*shapes, "--scale", "1e30")["derivatives"], "reference: backward, jvp, backward_backward")
+        self.assertEqual(self.explain(*shapes, "--dtype", "bf16")["derivatives"], "cpu: backward, jvp, backward_backward; the last two with exact products")
+
     def test_large_problems_take_neither_memory_nor_time(self):
         began = time.monotonic()
         told = self.explain("--q", "8,64,1048576,128", "--k", "8,64,1048576,128")  # 275 GB for each tensor
