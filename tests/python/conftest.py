@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import random
+from typing import Any
 
 import hypothesis
 import numpy as np
@@ -29,6 +30,17 @@ _summary: list[str] = []
 def summary() -> list[str]:
     """Lines that the report ends with: counts and measurements, which are shown when tests pass too."""
     return _summary
+
+
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    """With pytest-xdist each worker has lines of its own; they go to the process that reports."""
+    if hasattr(session.config, "workeroutput"):
+        session.config.workeroutput["summary"] = _summary
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_testnodedown(node: Any, error: object) -> None:
+    _summary.extend(getattr(node, "workeroutput", {}).get("summary", []))
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
