@@ -25,7 +25,7 @@ constexpr std::pair<std::string_view, double (*)(double seconds)> kRoofs[] = {
 };
 #undef POLYHEAD_ISA_ROW
 
-enum class Rule : std::uint8_t { plain, causal, boolean_causal, boolean_documents, documents, boolean, keys, bias, alibi, sink, dropout, bf16 };
+enum class Rule : std::uint8_t { plain, causal, boolean_causal, boolean_documents, documents, boolean, keys, bias, shared_bias, alibi, sink, dropout, bf16 };
 
 // What is timed, and its products of [T,S] by a width: 2 T S D operations each. jvp and backward_backward have tangents of all inputs.
 struct Pass {
@@ -35,7 +35,7 @@ struct Pass {
 constexpr Pass kPasses[] = {{"forward", 2}, {"forward+backward", 7}, {"jvp", 5}, {"backward_backward", 15}};
 enum PassIndex : std::uint8_t { kForward, kForwardBackward, kJvp, kBackwardBackward };
 
-constexpr std::int64_t kDocuments = 8;
+constexpr std::int64_t kDocuments = 8, kSharedRows = 16384;
 
 double share_of_pairs(Rule rule) {
   if (rule == Rule::causal || rule == Rule::boolean_causal || rule == Rule::alibi) return 0.5;
@@ -43,13 +43,14 @@ double share_of_pairs(Rule rule) {
 }
 
 void run(benchmark::State& state, Rule rule, int pass) {
-  const std::int64_t width = state.range(0), length = state.range(1), heads = 8;
+  const std::int64_t width = state.range(0), length = state.range(1), heads = rule == Rule::shared_bias ? 4 : 8;
+  const std::int64_t sequences = rule == Rule::shared_bias ? kSharedRows / length : 1;  // as the rows of a pair tensor
   set_num_threads(static_cast<int>(state.range(2)));
   Random random(1);
-  const Shape shape{1, heads, length, width};
+  const Shape shape{sequences, heads, length, width};
   const DType dtype = rule == Rule::bf16 ? DType::bf16 : DType::f32;
   const Tensor q = random.tensor(dtype, shape), k = random.tensor(dtype, shape), v = random.tensor(dtype, shape), d_out = random.tensor(dtype, shape);
-  Tensor out(dtype, shape), lse(DType::f32, {1, heads, length}), d_q(dtype, shape), d_k(dtype, shape), d_v(dtype, shape), bias, d_bias, attend;
+  Tensor out(dtype, shape), lse(DType::f32, {sequences, heads, length}), d_q(dtype, shape), d_k(dtype, shape), d_v(dtype, shape), bias, d_bias, attend;
   SdpaOptions options;
   if (rule == Rule::causal) options.mask.causal = Causal::top_left();
   if (rule == Rule::dropout) options.dropout = {.p = 0.1, .seed = 3};
@@ -75,7 +76,7 @@ void run(benchmark::State& state, Rule rule, int pass) {
   }
   Tensor sink, d_sink;
   if (rule == Rule::sink) options.sink = sink = random.tensor(DType::f32, {heads}), d_sink = sink;
-  if (rule == Rule::bias) {
+  if (rule == Rule::bias || rule == Rule::shared_bias) {
     options.bias = bias = random.tensor(dtype, {1, heads, length, length});
     d_bias = Tensor(dtype, bias.shape());
   }
@@ -96,7 +97,7 @@ void run(benchmark::State& state, Rule rule, int pass) {
                               .d_d_out = out_tangent, .d_bias = d_bias, .d_relative_bias = d_slopes, .d_sink = d_sink}, options);
     }
   }
-  const double work = 2.0 * kPasses[pass].products * static_cast<double>(heads * length * length * width) * share_of_pairs(rule);  // a causal mask leaves half of the pairs
+  const double work = 2.0 * kPasses[pass].products * static_cast<double>(sequences * heads * length * length * width) * share_of_pairs(rule);  // a causal mask leaves half of the pairs
   state.counters["flop/s"] = benchmark::Counter(work, benchmark::Counter::kIsIterationInvariantRate);
   state.SetLabel(std::string(kernel_instruction_set()));
 }
@@ -166,12 +167,15 @@ void register_all() {
   const std::pair<const char*, Rule> rules[] = {{"plain", Rule::plain}, {"causal", Rule::causal},
                                                 {"boolean_causal", Rule::boolean_causal}, {"boolean_documents", Rule::boolean_documents},
                                                 {"documents", Rule::documents}, {"boolean", Rule::boolean}, {"keys", Rule::keys},
-                                                {"bias", Rule::bias},   {"alibi", Rule::alibi}, {"sink", Rule::sink}, {"dropout", Rule::dropout}, {"bf16", Rule::bf16}};
+                                                {"bias", Rule::bias}, {"shared_bias", Rule::shared_bias}, {"alibi", Rule::alibi}, {"sink", Rule::sink}, {"dropout", Rule::dropout}, {"bf16", Rule::bf16}};
   for (int pass = 0; pass < 4; ++pass) {
     for (const auto& [name, rule] : rules) {
       for (const std::int64_t width : {32, 64, 80, 128}) {
         for (const std::int64_t length : {64, 128, 256, 512, 1024, 2048, 4096}) {
-          if (rule != Rule::plain && (width != 64 || (length != 512 && length != 2048))) continue;
+          const bool wanted = rule == Rule::plain         ? true
+                              : rule == Rule::shared_bias ? width == 32 && (length == 128 || length == 256 || length == 1024)
+                                                          : width == 64 && (length == 512 || length == 2048);
+          if (!wanted) continue;
           for (const std::int64_t threads : {1, 2}) {
             const std::string title = std::string(kPasses[pass].name) + "/" + name + "/D" + std::to_string(width) + "/S" +
                                       std::to_string(length) + "/threads" + std::to_string(threads);
