@@ -240,6 +240,7 @@ class Backward {
       strip.in_one_block[i] = paths[i] == RowPath::tiles_of_whole_row;
     }
     strip.blocks = of_rows().blocks_of(block + begin, rows);
+    for (int i = 0; i < rows && task_.d_bias.data != nullptr && !task_.write_d_bias; ++i) fetch_bias_row<T>(task_, s_.rows[block + begin + i], first, strip.own[i]);
     // Tiles always hold all rows of the strip, so a row has the same bits whichever paths the other rows take.
     if (tiles && !keys.empty()) differentiate_tiles(strip, keys);
     T *p = s_.p + begin * s_.stride, *d_x = s_.d_x + begin * s_.stride;

@@ -36,6 +36,14 @@ void clear_bias_rows(const BackwardTask& task, const Row* rows, int row_count, s
   for (int i = 0; i < row_count; ++i) write_bias_row(task, rows[i], first, count, scratch);
 }
 
+// Prefetches what add_bias_row() adds to: other rows' elements lie between.
+template <class T>
+POLYHEAD_INLINE void fetch_bias_row(const BackwardTask& task, const Row& row, std::int64_t first, KeyRange keys) {
+  if (task.d_bias.column != 1) return;
+  const T* const to = static_cast<const T*>(task.d_bias.data) + bias_offset(task, row, first);
+  for (std::int64_t i = keys.first; i < keys.last; i += 64 / static_cast<std::int64_t>(sizeof(T))) __builtin_prefetch(to + i, 1, 2);
+}
+
 template <class T>
 POLYHEAD_INLINE void add_bias_row(const BackwardTask& task, const Row& row, std::int64_t first, KeyRange keys, const T* d_score) {
   add_to_row(d_score, keys.first, keys.last, task.d_bias.column, static_cast<T*>(task.d_bias.data) + bias_offset(task, row, first));
