@@ -48,6 +48,7 @@ void visit_config(Config& c, F&& f) {
   f("scale", c.scale);
   f("softcap", c.softcap);
   f("empty_rows", c.empty_rows);
+  f("precision", c.precision);
   f("dtype", c.dtype);
   f("seed", c.seed);
 }
@@ -57,6 +58,7 @@ void read_field(const char* name, nb::handle given, nn::OutputProjection& field)
 void read_field(const char* name, nb::handle given, nn::Gate& field) { field = read_flag(given, name) ? nn::Gate::sigmoid : nn::Gate::none; }
 void read_field(const char* name, nb::handle given, nn::GlobalQuery& field) { field = choice(name, read_word(given, name), kGlobalQueries); }
 void read_field(const char* name, nb::handle given, EmptyRows& field) { field = choice(name, read_word(given, name), kEmptyRows); }
+void read_field(const char* name, nb::handle given, Precision& field) { field = choice(name, read_word(given, name), kPrecisions); }
 void read_field(const char* name, nb::handle given, DType& field) { field = dtype_named(read_word(given, name)); }
 void read_field(const char* name, nb::handle given, double& field) { field = read_number(given, name); }
 void read_field(const char* name, nb::handle given, std::optional<double>& field) { field = read_number(given, name); }
@@ -69,6 +71,7 @@ nb::object write_field(nn::OutputProjection field) { return nb::bool_(field == n
 nb::object write_field(nn::Gate field) { return nb::bool_(field == nn::Gate::sigmoid); }
 nb::object write_field(nn::GlobalQuery field) { return nb::cast(word_of(kGlobalQueries, field)); }
 nb::object write_field(EmptyRows field) { return nb::cast(word_of(kEmptyRows, field)); }
+nb::object write_field(Precision field) { return nb::cast(word_of(kPrecisions, field)); }
 nb::object write_field(std::optional<std::uint64_t> seed) { return nb::cast(seed.value_or(0)); }
 nb::object write_field(DType field) { return nb::cast(std::string(info(field).name)); }
 template <class T>

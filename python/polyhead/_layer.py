@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Generic, Literal, cast
 
 from . import _core
 from ._npz import read_npz
-from ._options import A, Array, EmptyRows, LayerOptions, MapValue, NamedTuple, NumPyArray, Rotary, Unpack, takes
+from ._options import A, Array, EmptyRows, LayerOptions, MapValue, NamedTuple, NumPyArray, Precision, Rotary, Unpack, takes
 
 if TYPE_CHECKING:
     import numpy
@@ -126,7 +126,7 @@ class MultiHeadAttention:
         dropout: probability that an attention weight is dropped, in training.
         scale: factor of ``q k^T``; default: ``1 / sqrt(H)``.
         softcap: as in `polyhead.sdpa`; 0 is off.
-        empty_rows: as in `polyhead.sdpa`.
+        empty_rows, precision: as in `polyhead.sdpa`.
         dtype: of the parameters: ``"float32"``, ``"float64"`` or ``"float16"``, or NumPy's or torch's type of that name.
         seed: of the random initial parameters, which have the distributions of torch.nn.MultiheadAttention.
 
@@ -159,6 +159,7 @@ class MultiHeadAttention:
         scale: float | None = None,
         softcap: float = 0.0,
         empty_rows: EmptyRows = "zero",
+        precision: Precision = "native",
         dtype: str | type[numpy.generic] | numpy.dtype[Any] = "float32",
         seed: int = 0,
     ) -> None:
@@ -327,6 +328,7 @@ def load(
     add_zero_attn: bool = False,
     dropout: float = 0.0,
     softcap: float = 0.0,
+    precision: Precision = "native",
     masked_mean: bool = False,
 ) -> MultiHeadAttention:
     """A layer from a file (safetensors, a folder with model.safetensors, npz) or from arrays by name (a state_dict).
@@ -336,7 +338,7 @@ def load(
         layout: names and storage of the parameters, one of `layouts()`; None: the one that fits.
         prefix: of every name, as ``"encoder.layer.0"``; None: found if source holds one layer.
         heads: N, for layouts that do not store it; None: from the config.json of a model's folder.
-        axis, add_zero_attn, dropout, softcap: as in `MultiHeadAttention`; no file stores them.
+        axis, add_zero_attn, dropout, softcap, precision: as in `MultiHeadAttention`; no file stores them.
         masked_mean: whether a global query (AlphaFold's is_global) is the mean over attended positions only.
 
     Returns:
@@ -347,7 +349,7 @@ def load(
         ValueError: the file is damaged, whatever it holds: the message names it and says what is wrong. No layout fits, or several do: the message names them.
         TypeError: an argument of another type.
     """
-    settings: dict[str, Any] = {"axis": axis, "add_zero_attn": add_zero_attn, "dropout": dropout, "softcap": softcap}
+    settings: dict[str, Any] = {"axis": axis, "add_zero_attn": add_zero_attn, "dropout": dropout, "softcap": softcap, "precision": precision}
     if not isinstance(masked_mean, bool):
         raise TypeError(f"masked_mean is of type {type(masked_mean).__name__}; it must be True or False")
     if masked_mean:

@@ -49,6 +49,7 @@ Causal = Union[Literal["top_left", "bottom_right"], int, None]
 Window = Union[tuple[Union[int, None], Union[int, None]], None]
 EmptyRows = Literal["zero", "uniform", "unmasked"]
 Precision = Literal["exact", "native"]
+PRECISIONS: tuple[Precision, ...] = typing.get_args(Precision)
 MapValue = Literal["scaled_score", "capped_score", "score", "probability", "dropped"]
 
 
@@ -183,6 +184,12 @@ def takes(options: type) -> Callable[[_F], _F]:
         return function
 
     return decorate
+
+
+def require_precision(where: str, precision: object) -> None:
+    """ValueError for what is no `Precision`."""
+    if not isinstance(precision, str) or precision not in PRECISIONS:
+        raise ValueError(f"{where}: precision is {precision!r}; it must be {' or '.join(map(repr, PRECISIONS))}")
 
 
 def refuse(function: str, name: str, signature: inspect.Signature | None = None) -> None:

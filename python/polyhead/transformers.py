@@ -20,6 +20,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ._options import Precision, require_precision
 from .torch import _functional as core
 from .torch import _inputs as inputs
 from .torch._ops import Options
@@ -156,6 +157,8 @@ def attention_forward(
     softcap: float | None = None,
     output_attentions: bool | None = None,
     s_aux: Tensor | None = None,
+    *,
+    precision: Precision = "native",
     **others: Any,
 ) -> tuple[Tensor, Tensor | None]:
     """An attention function of transformers, as a model's layer calls it (Vaswani et al. 2017, equation 1).
@@ -173,6 +176,7 @@ def attention_forward(
         softcap: ``c`` in ``c tanh(score / c)``, before mask and bias.
         output_attentions: return the attention weights; None: as the running model collects them, or the layer's configuration says.
         s_aux: sink logits ``[N]``, as of gpt-oss: ``exp(s_aux)`` is added to the sum of the softmax.
+        precision: of bfloat16 products, as given to `register`; no layer passes it.
         others: must be None, except arguments that change nothing here: sliding_window (it is in the mask already), position_ids, use_cache
             and the like; cu_seq_lens_q, cu_seq_lens_k and seq_idx together with a mask.
 
@@ -210,7 +214,9 @@ def attention_forward(
         raise _refuse(_family(module), f"has layers ({type(module).__name__}) that give no mask and do not say whether they are causal")
     causal = bool(is_causal) and attention_mask is None and query.size(2) > 1
     sink = None if s_aux is None else core.sink_logits(s_aux, query, where)
-    options = Options(attend=attend, bias=bias, sink=sink, causal="top_left" if causal else None, scale=scaling, softcap=softcap or 0.0, dropout=dropout)
+    options = Options(
+        attend=attend, bias=bias, sink=sink, causal="top_left" if causal else None, scale=scaling, softcap=softcap or 0.0, dropout=dropout, precision=precision
+    )  # fmt: skip
     out, options = core.attend(query, key, value, options)
     weights = core.maps(query, key, options) if _wants_maps(module, output_attentions) else None
     return out.transpose(1, 2).contiguous(), weights
@@ -268,8 +274,8 @@ def _refusing(method: Callable[..., Any]) -> Callable[..., Any]:
     return refusing
 
 
-def register() -> None:
-    """Adds ``"polyhead"`` to the attention and mask functions of transformers; a second call changes nothing.
+def register(*, precision: Precision = "native") -> None:
+    """Adds ``"polyhead"`` to the attention and mask functions of transformers; a second call changes nothing but the precision.
 
     Afterwards ``attn_implementation="polyhead"`` works in from_pretrained, from_config and set_attn_implementation, and calls with output_attentions=True
     return the maps of every head. (transformers itself refuses ``config.output_attentions = True`` with any implementation but "eager".) As with
@@ -280,9 +286,14 @@ def register() -> None:
     PreTrainedModel are wrapped, get_correct_attn_implementation and set_attn_implementation. They act as before for every other implementation.
     transformers 4.53 has neither; there such a model raises when it makes its mask.
 
+    Args:
+        precision: of bfloat16 products of every model with ``"polyhead"``, from the next call on: ``"native"`` or ``"exact"``, as in `polyhead.sdpa`.
+
     Raises:
         ImportError: transformers is not installed, or older than 4.53.
+        ValueError: an unknown word.
     """
+    require_precision("polyhead.transformers.register", precision)
     try:
         from transformers import AttentionInterface, AttentionMaskInterface, PreTrainedModel
         from transformers.masking_utils import sdpa_mask  # noqa: F401
@@ -293,7 +304,7 @@ def register() -> None:
         from transformers.utils.output_capturing import _active_collector as _collector
     except ImportError:
         pass
-    AttentionInterface.register(NAME, attention_forward)
+    AttentionInterface.register(NAME, functools.partial(attention_forward, precision=precision) if precision != "native" else attention_forward)
     AttentionMaskInterface.register(NAME, _mask)
     for name in ("get_correct_attn_implementation", "set_attn_implementation"):
         method = getattr(PreTrainedModel, name, None)

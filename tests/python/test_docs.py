@@ -58,7 +58,7 @@ class Public:
 
 
 # What calls return; nobody makes one.
-RESULTS = {"polyhead.Gradients", "polyhead.LayerGradients", "polyhead.TopKeys", "polyhead.Capture", "polyhead.CapturedCall", "polyhead.MissedCall", "polyhead.Saved", "polyhead.patch.Patch"}
+RESULTS = {"polyhead.Gradients", "polyhead.SecondGradients", "polyhead.LayerGradients", "polyhead.TopKeys", "polyhead.Capture", "polyhead.CapturedCall", "polyhead.MissedCall", "polyhead.Saved", "polyhead.patch.Patch"}
 
 
 def own_doc(value: Any) -> str:
@@ -207,6 +207,7 @@ def test_properties_that_are_arrays_have_shapes(name: str) -> None:
 SOURCES = {
     "polyhead.sdpa": r"Vaswani et al\. 2017, equation 1\b",
     "polyhead.sdpa_backward": r"Dao et al\. 2022, appendix B",
+    "polyhead.sdpa_jvp": r"Pearlmutter 1994, section 3\b",
     "polyhead.maps": r"Dao et al\. 2022, appendix B",
     "polyhead.head_divergence": r"Lin 1991",
     "polyhead.rollout": r"Abnar and Zuidema 2020, section 3\b",

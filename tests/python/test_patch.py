@@ -22,7 +22,7 @@ class Inherits(Own):
     pass
 
 
-def replacement(own: Any, self: Own, x: int, flag: bool = False) -> str:
+def replacement(own: Any, precision: str, self: Own, x: int, flag: bool = False) -> str:
     return f"ours {x}" if not flag else own(self, x, flag)
 
 

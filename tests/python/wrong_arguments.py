@@ -102,6 +102,7 @@ def jax_calls(qkv: dict[str, Any], forward: Wrong) -> dict[str, tuple[Callable[.
             | pairs
             | {"scale": SHARED["scale"], "is_causal": (NOT_FLAGS, []), "return_residual": (NOT_FLAGS, []), "implementation": ([], ["xla", "cudnn", 3])}
             | {name: (NOT_ARRAYS, [shaped(2), np.array([1, 2, 3])]) for name in ("query_seq_lengths", "key_value_seq_lengths")}
+            | {"precision": SHARED["precision"]}
             | {"local_window_size": ([1.5, "ab", (1,), object(), (True, 1)], [-1, (0, -2)])},
         ),
         "jax.attention_fn": (
@@ -131,6 +132,9 @@ def calls(folder: Path) -> dict[str, tuple[Callable[..., Any], dict[str, Any], W
     forward = wrong_qkv | SHARED | DROPOUT | {"k_scale": scale_of_floats, "v_scale": scale_of_floats}
     map_qk: Wrong = {"q": tensor((2, 3, 5, 3), (2, 4, 5, 4)), "k": tensor((2, 3, 7, 5), (2, 2, 7, 4))}
     backward: Wrong = {"out": tensor((2, 3, 5, 5)), "lse": lse_like, "d_out": tensor((2, 3, 5, 5), (2, 3, 4, 4))}
+    # Tangents, and gradients of gradients; those of bias, sink and relative_bias without their input.
+    alike: Wrong = {name: (NOT_ARRAYS, [shaped(*x.shape[:-1], 3), shaped(*x.shape, dtype=float)]) for name, x in qkv.items()}
+    alike |= {name: (NOT_ARRAYS, [shaped(5, 7), shaped(3)]) for name in ("bias", "sink", "relative_bias")}
     map_qk["k_scale"] = scale_of_floats
     progress: Wrong = {"progress": (NOT_CALLABLE, [])}
     dense: Wrong = {"dropout": ([], []), "seed": DROPOUT["seed"], "dropout_keep": DROPOUT["dropout_keep"]}
@@ -141,7 +145,7 @@ def calls(folder: Path) -> dict[str, tuple[Callable[..., Any], dict[str, Any], W
     wrong_config |= {"heads": (NOT_INTS, [0, -1, BIG, 3]), "kv_heads": (NOT_INTS, [0, -1, BIG, 5]), "axis": (NOT_INTS, [BIG, 17, -1])}
     wrong_config |= {"dropout": ([x for x in NOT_NUMBERS if x is not None], [-0.1, 1.1, float("nan")]), "seed": (NOT_INTS, [-1, BIG])}
     wrong_config |= {"scale": SHARED["scale"], "softcap": ([x for x in NOT_NUMBERS if x is not None], [-1.0, float("nan")])}
-    wrong_config |= {name: ([x for x in NOT_WORDS if x is not None], ["", "x", "\ud800"]) for name in ("global_query", "empty_rows", "dtype")}
+    wrong_config |= {name: ([x for x in NOT_WORDS if x is not None], ["", "x", "\ud800"]) for name in ("global_query", "empty_rows", "precision", "dtype")}
     wrong_config["dtype"][1].append("int64")
     _, saved = LAYER.forward(X, seed=0)
     layer_masks: Wrong = {name: MASKS[name] for name in ("causal", "window")}
@@ -182,6 +186,18 @@ def calls(folder: Path) -> dict[str, tuple[Callable[..., Any], dict[str, Any], W
             polyhead.sdpa_backward,
             qkv | {"out": OUT, "lse": LSE, "d_out": OUT},
             wrong_qkv | SHARED | DROPOUT | backward | {"gradients": ([3, object(), None, Hostile()], ["q", ["q", "x"], [3], ("lse",)]), "d_bias": (NOT_ARRAYS, [shaped(5, 7)])},
+        ),
+        "sdpa_jvp": (
+            polyhead.sdpa_jvp,
+            qkv | {"out": OUT, "lse": LSE} | {f"{name}_tangent": x for name, x in qkv.items()},
+            wrong_qkv | SHARED | DROPOUT | {name: backward[name] for name in ("out", "lse")} | {f"{name}_tangent": wrong for name, wrong in alike.items()}
+            | {"return_lse": (NOT_FLAGS, [])},
+        ),
+        "sdpa_backward_backward": (
+            polyhead.sdpa_backward_backward,
+            qkv | {"out": OUT, "lse": LSE, "d_out": OUT} | {f"d_d_{name}": x for name, x in qkv.items()},
+            wrong_qkv | SHARED | DROPOUT | backward | {f"d_d_{name}": wrong for name, wrong in alike.items()}
+            | {"gradients": ([3, object(), None, Hostile()], ["q", ["q", "x"], [3], ("lse",)])},
         ),
         "maps": (
             polyhead.maps,
@@ -351,6 +367,7 @@ def calls(folder: Path) -> dict[str, tuple[Callable[..., Any], dict[str, Any], W
                 "axis": (NOT_INTS, [BIG, 17]),
                 "dropout": ([x for x in NOT_NUMBERS if x is not None], [-1.0, 2.0]),
                 "softcap": ([x for x in NOT_NUMBERS if x is not None], [-1.0]),
+                "precision": ([x for x in NOT_WORDS if x is not None], ["", "x", "\ud800"]),
                 "add_zero_attn": (NOT_FLAGS[:2] + NOT_FLAGS[3:], []),
                 "masked_mean": (NOT_FLAGS, []),
             },

@@ -9,6 +9,7 @@ import jax
 import numpy as np
 from jax import numpy as jnp
 
+from .._options import Precision
 from ._attention import array, attention, require_flags
 
 _PRECISIONS = {"default", "fastest", "bfloat16", "bfloat16_3x", "tensorfloat32", "high", "float32", "highest"}
@@ -44,7 +45,8 @@ def attention_fn(
         dropout_rate: probability in ``[0, 1]`` that an attention weight is dropped.
         deterministic: nothing is dropped.
         dtype: q, k and v are cast to it; None: to what they promote to.
-        precision: accepted and ignored; products are float32 or wider, of bfloat16 those of `polyhead.sdpa` (its `precision`).
+        precision: of jax.lax.Precision or a name of one, or a pair of them: with any that is above DEFAULT (``"high"``, ``"highest"``, ``"bfloat16_3x"``,
+            ``"tensorfloat32"``, ``"float32"``) bfloat16 products are exact, else native (`precision` of `polyhead.sdpa`). Other dtypes are always exact.
         module: in which the attention weights before dropout are sown.
         force_fp32_for_softmax: ignored; the softmax is always float32 or wider.
         einsum_dot_general, qk_attn_weights_einsum, attn_weights_value_einsum: None; another is a ValueError, as there is no einsum.
@@ -76,12 +78,9 @@ def attention_fn(
     dtype = jnp.result_type(query, key, value) if dtype is None else _floating(where, dtype)
     if query.ndim < 3 or key.ndim < 3:
         raise ValueError(f"{where}: query is {list(query.shape)} and key is {list(key.shape)}; they must be [*,T,N,H] and [*,S,K,H]")
-    parts = precision if isinstance(precision, tuple) else (precision,)
-    if not all(part is None or isinstance(part, jax.lax.Precision) or (isinstance(part, str) and part in _PRECISIONS) for part in parts):
-        raise ValueError(f"{where}: precision is {precision!r}; it must be one of jax.lax.Precision or None")
     query, key, value = (x.astype(dtype) for x in (query, key, value))
     attend = None if mask is None else mask.astype(bool)
-    options: dict[str, Any] = {}
+    options: dict[str, Any] = {"precision": _of_products(where, precision)}
     if not deterministic and dropout_rate > 0:
         if dropout_rng is None:
             raise ValueError(f"{where}: dropout_rate is {dropout_rate} and dropout_rng is missing")
@@ -102,6 +101,15 @@ def attention_fn(
     nnx = sys.modules.get("flax.nnx")
     module.sow(nnx.Intermediate if nnx is not None and isinstance(module, nnx.Module) else "intermediates", "attention_weights", p)
     return out
+
+
+def _of_products(where: str, precision: Any) -> Precision:
+    """The precision of bfloat16 products for one of JAX: more than the default asks for exact products."""
+    parts = precision if isinstance(precision, tuple) else (precision,)
+    if not all(part is None or isinstance(part, jax.lax.Precision) or (isinstance(part, str) and part in _PRECISIONS) for part in parts):
+        raise ValueError(f"{where}: precision is {precision!r}; it must be one of jax.lax.Precision or None")
+    default = jax.lax.Precision.DEFAULT
+    return "native" if all(part is None or jax.lax.Precision(part) is default for part in parts) else "exact"
 
 
 def _floating(where: str, dtype: Any) -> Any:

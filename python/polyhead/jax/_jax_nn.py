@@ -8,6 +8,7 @@ import jax
 import numpy as np
 from jax import numpy as jnp
 
+from .._options import Precision
 from ._attention import array, attention, require_flags
 
 
@@ -25,6 +26,7 @@ def dot_product_attention(
     local_window_size: int | tuple[int, int] | None = None,
     implementation: None = None,
     return_residual: bool = False,
+    precision: Precision = "native",
 ) -> Any:
     """`jax.nn.dot_product_attention` on the CPU, without a tensor of scores. Arguments are those of jax.nn, and results but for what stands last here.
 
@@ -39,6 +41,7 @@ def dot_product_attention(
         local_window_size: ``(left, right)``, or one int for both.
         implementation: None; jax.nn has others.
         return_residual: also return lse ``[B,T,N]`` in the dtype of key, without a gradient. With a mask of any kind it costs a second pass.
+        precision: of bfloat16 products, ``"native"`` or ``"exact"``, as in `polyhead.sdpa`; jax.nn has no such argument.
 
     Returns:
         ``[B,T,N,V]``; with return_residual a tuple. A query whose keys are all masked gives the mean of all values, as in jax.nn.
@@ -69,7 +72,7 @@ def dot_product_attention(
         lengths[name] = x = array(where, name, x)
         if x.shape != (batch,) or not jnp.issubdtype(x.dtype, np.integer):
             raise ValueError(f"{where}: {name} is {x.dtype} {list(x.shape)}; it must be integers [B] = [{batch}]")
-    options: dict[str, Any] = {}
+    options: dict[str, Any] = {"precision": precision}
     if local_window_size is not None:
         if not isinstance(local_window_size, (int, tuple, list)) or isinstance(local_window_size, bool):
             raise TypeError(f"{where}: local_window_size is of type {type(local_window_size).__name__}; it must be an int or (left, right)")

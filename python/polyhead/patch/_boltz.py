@@ -8,12 +8,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from .._options import Precision
 from ._layer import LINEARS, SIGMOID, Projections, attend, attended, is_ours, is_small, masks_and_bias, with_rows
 
 
 def attention(
-    own: Callable[..., Tensor], self: Any, q_x: Tensor, kv_x: Tensor, tri_bias: Tensor, mask_bias: Tensor, mask: Tensor, use_kernels: bool = False
-) -> Tensor:
+    own: Callable[..., Tensor], precision: Precision, self: Any, q_x: Tensor, kv_x: Tensor, tri_bias: Tensor, mask_bias: Tensor, mask: Tensor,
+    use_kernels: bool = False,
+) -> Tensor:  # fmt: skip
     lead, queries, keys = tuple(q_x.shape[:-2]), q_x.size(-2), kv_x.size(-2)
     found = None
     if is_ours(q_x, kv_x, tri_bias, mask_bias, mask) and lead == tuple(kv_x.shape[:-2]):
@@ -22,17 +24,19 @@ def attention(
         return own(self, q_x, kv_x, tri_bias, mask_bias, mask, use_kernels)
     to = Projections(self.linear_q, self.linear_k, self.linear_v, self.linear_o, self.linear_g, self.no_heads, self.c_hidden)
     if use_kernels:  # cuEquivariance's formula: a query without a key has the mean of the values
-        return attend(to, q_x, kv_x, tri_bias, attended([mask != 0], lead, queries, keys).options, empty_rows="uniform")
+        return attend(to, q_x, kv_x, tri_bias, attended([mask != 0], lead, queries, keys).options, precision, empty_rows="uniform")
     masks, bias = found
     which = attended(masks, lead, queries, keys)
 
     def by_boltz(index: tuple[Tensor, ...]) -> Tensor:
         return own(self, q_x[index], kv_x[index], *(x.expand(*lead, *x.shape[-3:])[index] for x in (tri_bias, mask_bias, mask)))
 
-    return with_rows(attend(to, q_x, kv_x, bias, which.options), which.empty, self.no_heads * queries * keys, by_boltz)
+    return with_rows(attend(to, q_x, kv_x, bias, which.options, precision), which.empty, self.no_heads * queries * keys, by_boltz)
 
 
-def _of_pairs(module: Any, s: Tensor, k_in: Tensor, bias: Tensor, mask: Tensor, multiplicity: int, by_boltz: Callable[[Tensor], Tensor] | None) -> Tensor | None:
+def _of_pairs(
+    module: Any, precision: Precision, s: Tensor, k_in: Tensor, bias: Tensor, mask: Tensor, multiplicity: int, by_boltz: Callable[[Tensor], Tensor] | None
+) -> Tensor | None:
     """The output of an AttentionPairBias. bias: ``[B / multiplicity,H,Q,K]``; mask: ``[B,K]``. by_boltz: the package's result for sequences of an index, if it
     can be called for some of them. Returns None if a query has no key and by_boltz is None."""
     batch, heads, pairs = s.size(0), module.num_heads, (s.size(1), k_in.size(1))
@@ -48,15 +52,15 @@ def _of_pairs(module: Any, s: Tensor, k_in: Tensor, bias: Tensor, mask: Tensor, 
         shared = (batch // multiplicity, multiplicity)
         q_x = s.unflatten(0, shared)
         kv_x = q_x if k_in is s else k_in.unflatten(0, shared)
-        out = attend(to, q_x, kv_x, bias.unsqueeze(1), {"attend_keys": keep.unflatten(0, shared)}).flatten(0, 1)
+        out = attend(to, q_x, kv_x, bias.unsqueeze(1), {"attend_keys": keep.unflatten(0, shared)}, precision).flatten(0, 1)
     else:
-        out = attend(to, s, k_in, bias.repeat_interleave(multiplicity, 0), {"attend_keys": keep})
+        out = attend(to, s, k_in, bias.repeat_interleave(multiplicity, 0), {"attend_keys": keep}, precision)
     return with_rows(out, which.empty, heads * pairs[0] * pairs[1], lambda index: by_boltz(index[0]))  # type: ignore[misc]
 
 
 def pair_bias(
-    own: Callable[..., Tensor], self: Any, s: Tensor, z: Tensor, mask: Tensor, multiplicity: int = 1, to_keys: Callable[[Tensor], Tensor] | None = None,
-    model_cache: dict[str, Tensor] | None = None,
+    own: Callable[..., Tensor], precision: Precision, self: Any, s: Tensor, z: Tensor, mask: Tensor, multiplicity: int = 1,
+    to_keys: Callable[[Tensor], Tensor] | None = None, model_cache: dict[str, Tensor] | None = None,
 ) -> Tensor:  # fmt: skip
     """Boltz-1's."""
     if is_ours(s, z, mask) and s.dim() == 3 and mask.dim() == 2:
@@ -72,20 +76,22 @@ def pair_bias(
         def by_boltz(index: Tensor) -> Tensor:
             return own(self, s[index], z, mask[index], 1, None, {"z": _repeated(bias, index, multiplicity)})
 
-        out = _of_pairs(self, normed, k_in, bias, of_keys, multiplicity, by_boltz if to_keys is None else None)
+        out = _of_pairs(self, precision, normed, k_in, bias, of_keys, multiplicity, by_boltz if to_keys is None else None)
         if out is not None:
             return out
     return own(self, s, z, mask, multiplicity, to_keys, model_cache)
 
 
-def pair_bias_2(own: Callable[..., Tensor], self: Any, s: Tensor, z: Tensor, mask: Tensor, k_in: Tensor, multiplicity: int = 1) -> Tensor:
+def pair_bias_2(
+    own: Callable[..., Tensor], precision: Precision, self: Any, s: Tensor, z: Tensor, mask: Tensor, k_in: Tensor, multiplicity: int = 1
+) -> Tensor:
     """Boltz-2's."""
     if is_ours(s, z, mask, k_in) and s.dim() == 3 and mask.dim() == 2:
 
         def by_boltz(index: Tensor) -> Tensor:
             return own(self, s[index], _repeated(z, index, multiplicity), mask[index], k_in[index], 1)
 
-        out = _of_pairs(self, s, k_in, self.proj_z(z), mask, multiplicity, by_boltz)
+        out = _of_pairs(self, precision, s, k_in, self.proj_z(z), mask, multiplicity, by_boltz)
         if out is not None:
             return out
     return own(self, s, z, mask, k_in, multiplicity)

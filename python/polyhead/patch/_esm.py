@@ -8,26 +8,30 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
+from .._options import Precision
 from ..torch import _layer_pass as passes
 from ..torch import attention
 from ._layer import is_ours
 
 
 def multihead(
-    own: Callable[..., Any], self: Any, query: Tensor, key: Tensor | None, value: Tensor | None, key_padding_mask: Tensor | None = None,
-    incremental_state: Any = None, need_weights: bool = True, static_kv: bool = False, attn_mask: Tensor | None = None, before_softmax: bool = False,
+    own: Callable[..., Any], precision: Precision, self: Any, query: Tensor, key: Tensor | None, value: Tensor | None,
+    key_padding_mask: Tensor | None = None, incremental_state: Any = None, need_weights: bool = True, static_kv: bool = False, attn_mask: Tensor | None = None, before_softmax: bool = False,
     need_head_weights: bool = False,
 ) -> tuple[Tensor, Tensor | None]:  # fmt: skip
     """MultiheadAttention, [T,B,E]. Left to its own code: incremental decoding, scores before the softmax, a mask of pairs that is not numbers, a mask of keys
     that is not boolean, a query without a key (NaN there), and attention weights together with dropout."""
     arguments = (query, key, value, key_padding_mask, incremental_state, need_weights, static_kv, attn_mask, before_softmax, need_head_weights)
     by_esm = incremental_state is not None or static_kv or before_softmax or self.onnx_trace or torch.is_autocast_enabled("cpu")
-    found = None if by_esm or key is None or value is None else _of_module(self, query, key, value, key_padding_mask, attn_mask, need_weights, need_head_weights)
+    found = None
+    if not by_esm and key is not None and value is not None:
+        found = _of_module(self, precision, query, key, value, key_padding_mask, attn_mask, need_weights, need_head_weights)
     return own(self, *arguments) if found is None else found
 
 
 def _of_module(
-    self: Any, query: Tensor, key: Tensor, value: Tensor, blocked: Tensor | None, mask: Tensor | None, need_weights: bool, need_head_weights: bool
+    self: Any, precision: Precision, query: Tensor, key: Tensor, value: Tensor, blocked: Tensor | None, mask: Tensor | None, need_weights: bool,
+    need_head_weights: bool,
 ) -> tuple[Tensor, Tensor | None] | None:
     """blocked: key_padding_mask. None if it is left to esm."""
     dropout = float(self.dropout) if self.training else 0.0
@@ -68,7 +72,7 @@ def _of_module(
     if q.dtype != v.dtype:  # positions in another dtype than the model's
         return None
     bias = None if mask is None else mask.to(q.dtype)
-    found = attention(q, k, v, block_keys=blocked, bias=bias, scale=self.scaling, dropout=dropout, return_attention_weights=weights)
+    found = attention(q, k, v, block_keys=blocked, bias=bias, scale=self.scaling, dropout=dropout, precision=precision, return_attention_weights=weights)
     out, p = found if isinstance(found, tuple) else (found, None)
     out = self.out_proj(out.permute(2, 0, 1, 3).flatten(-2))
     if p is not None:
@@ -86,7 +90,7 @@ def _has_empty_row(blocked: Tensor | None, mask: Tensor | None) -> bool:
 
 
 def column(
-    own: Callable[..., Any], self: Any, x: Tensor, self_attn_mask: Tensor | None = None, self_attn_padding_mask: Tensor | None = None
+    own: Callable[..., Any], precision: Precision, self: Any, x: Tensor, self_attn_mask: Tensor | None = None, self_attn_padding_mask: Tensor | None = None
 ) -> tuple[Tensor, Tensor]:
     """ColumnSelfAttention, [rows, columns, B, E]: attention along the rows. esm's code runs for one row, and in training with dropout. It also splits
     large calls, into calls of the module that come here."""
@@ -101,7 +105,7 @@ def column(
     blocked = None if padding is None else padding.permute(2, 0, 1)  # [columns, B, rows]
     # Scores of masked keys are replaced by one number, so that a column of nothing else has equal weights and no gradient of its scores.
     empty_rows: Literal["uniform", "zero"] = "uniform" if blocked is not None and bool(blocked.all(-1).any()) else "zero"
-    out, p = attention(q, k, v, block_keys=blocked, scale=self.scaling, empty_rows=empty_rows, return_attention_weights=True)
+    out, p = attention(q, k, v, block_keys=blocked, scale=self.scaling, empty_rows=empty_rows, precision=precision, return_attention_weights=True)
     return self.out_proj(out.permute(3, 0, 1, 2, 4).flatten(-2)), p.permute(2, 0, 1, 3, 4)
 
 

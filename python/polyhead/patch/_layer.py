@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from .._options import Precision
 from ..torch import _functional as core
 from ..torch import _layer_pass as passes
 from ..torch._eager import PLAIN
@@ -110,8 +111,9 @@ def attended(masks: Sequence[Tensor], lead: tuple[int, ...], queries: int, keys:
 
 
 def attend(
-    to: Projections, q_x: Tensor, kv_x: Tensor, bias: Tensor | None, masks: dict[str, Tensor], *, global_query: str = "off", empty_rows: str = "zero"
-) -> Tensor:
+    to: Projections, q_x: Tensor, kv_x: Tensor, bias: Tensor | None, masks: dict[str, Tensor], precision: Precision, *, global_query: str = "off",
+    empty_rows: str = "zero",
+) -> Tensor:  # fmt: skip
     """The output ``[*,Q,C]`` of the module for q_x ``[*,Q,C]`` and kv_x ``[*,K,C]``; bias broadcasts to ``[*,H,Q,K]``. A query without a key has heads of 0."""
     if bias is not None:
         bias = bias.reshape(*(1,) * (q_x.dim() + 1 - bias.dim()), *bias.shape)
@@ -122,20 +124,21 @@ def attend(
         if passes.is_plain(q_x.dtype, (q_x, kv_x, bias, *parameters)):
             form = passes.form(
                 query_width=q_x.size(-1), key_width=kv_x.size(-1), value_width=kv_x.size(-1), heads=to.heads, head_width=to.width, axis=-2,
-                gate=to.g is not None, global_query=global_query, dropout=0.0, empty_rows=empty_rows, dtype=q_x.dtype,
+                gate=to.g is not None, global_query=global_query, dropout=0.0, empty_rows=empty_rows, precision=precision,
+                dtype=q_x.dtype,
             )  # fmt: skip
 
             def by_torch(
                 q_x: Tensor, kv_x: Tensor | None, _: None, bias: Tensor | None, masks: dict[str, Tensor], parameters: tuple[Tensor | None, ...], seed: None
             ) -> tuple[Tensor, None]:
                 products = [None if w is None else partial(F.linear, weight=w, bias=b) for w, b in zip(parameters[0:10:2], parameters[1:10:2])]
-                return _by_torch(to, products, q_x, q_x if kv_x is None else kv_x, bias, masks, global_query, empty_rows), None
+                return _by_torch(to, products, q_x, q_x if kv_x is None else kv_x, bias, masks, precision, global_query, empty_rows), None
 
             return passes.run(
                 form, q_x, None if kv_x is q_x else kv_x, None, bias, parameters,
                 masks=masks, causal=None, dropout=0.0, attention_weights=None, by_torch=by_torch,
             )[0]  # fmt: skip
-    return _by_torch(to, linears, q_x, kv_x, bias, masks, global_query, empty_rows)
+    return _by_torch(to, linears, q_x, kv_x, bias, masks, precision, global_query, empty_rows)
 
 
 def _is_product(layer: nn.Module) -> bool:
@@ -146,15 +149,16 @@ def _is_product(layer: nn.Module) -> bool:
 
 
 def _by_torch(
-    to: Projections, linears: Sequence[Any], q_x: Tensor, kv_x: Tensor, bias: Tensor | None, masks: dict[str, Tensor], global_query: str, empty_rows: str
-) -> Tensor:
+    to: Projections, linears: Sequence[Any], q_x: Tensor, kv_x: Tensor, bias: Tensor | None, masks: dict[str, Tensor],
+    precision: Precision, global_query: str, empty_rows: str,
+) -> Tensor:  # fmt: skip
     """Projections and gate as the layers compute them, and the attention of their results by polyhead."""
     linear_q, linear_k, linear_v, linear_o, linear_g = linears
     source = q_x if global_query == "off" else mean(q_x, q_x.dim() - 2, masks.get("attend_keys"))
     q, k, v = (linear(x).unflatten(-1, (-1, to.width)).transpose(-2, -3) for linear, x in ((linear_q, source), (linear_k, kv_x), (linear_v, kv_x)))
     dtype = q.dtype if bias is None else torch.promote_types(q.dtype, bias.dtype)
     keep = masks["attend_keys"][..., None, None, :] if "attend_keys" in masks else masks.get("attend")
-    options = Options(attend=keep, bias=None if bias is None else bias.to(dtype), empty_rows=empty_rows)
+    options = Options(attend=keep, bias=None if bias is None else bias.to(dtype), empty_rows=empty_rows, precision=precision)
     y = core.attend(q.to(dtype), k.to(dtype), v.to(dtype), options)[0].to(v.dtype)
     y = y.transpose(-2, -3).flatten(-2)
     if linear_g is not None:

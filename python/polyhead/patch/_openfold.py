@@ -7,6 +7,7 @@ from typing import Any
 
 from torch import Tensor
 
+from .._options import Precision
 from ._layer import LINEARS, SIGMOID, Projections, attend, attended, is_ours, masks_and_bias, with_rows
 
 _KERNELS = (
@@ -16,7 +17,9 @@ _KERNELS = (
 """Kernels with the same result; at most one may be chosen."""
 
 
-def _of_module(own: Callable[..., Tensor], mha: Any, q_x: Tensor, kv_x: Tensor, biases: list[Tensor] | None, options: dict[str, Any]) -> Tensor | None:
+def _of_module(
+    own: Callable[..., Tensor], precision: Precision, mha: Any, q_x: Tensor, kv_x: Tensor, biases: list[Tensor] | None, options: dict[str, Any]
+) -> Tensor | None:
     """The output of Attention; None if it is left to its own code: with use_flash, which has a mask of its own, and where the choice of kernels is an error."""
     biases = [x for x in biases or [] if x is not None]
     if not is_ours(q_x, kv_x, *biases) or options.get("use_flash") or sum(bool(options.get(name)) for name in _KERNELS) > 1:
@@ -29,7 +32,7 @@ def _of_module(own: Callable[..., Tensor], mha: Any, q_x: Tensor, kv_x: Tensor, 
     which = attended(masks, lead, queries, keys)
     gate = getattr(mha, "linear_g", None) if mha.gating else None
     to = Projections(mha.linear_q, mha.linear_k, mha.linear_v, mha.linear_o, gate, mha.no_heads, mha.c_hidden)
-    out = attend(to, q_x, kv_x, bias, which.options)
+    out = attend(to, q_x, kv_x, bias, which.options, precision)
 
     def by_openfold(index: tuple[Tensor, ...]) -> Tensor:
         return own(mha, q_x[index], kv_x[index], [x.expand(*lead, *x.shape[-3:])[index] for x in biases])
@@ -37,13 +40,15 @@ def _of_module(own: Callable[..., Tensor], mha: Any, q_x: Tensor, kv_x: Tensor, 
     return with_rows(out, which.empty, mha.no_heads * queries * keys, by_openfold)
 
 
-def attention(own: Callable[..., Tensor], self: Any, q_x: Tensor, kv_x: Tensor, biases: list[Tensor] | None = None, *places: Any, **options: Any) -> Tensor:
+def attention(
+    own: Callable[..., Tensor], precision: Precision, self: Any, q_x: Tensor, kv_x: Tensor, biases: list[Tensor] | None = None, *places: Any, **options: Any
+) -> Tensor:
     # The order of positional options differs between versions, so such calls run the package's own code.
-    out = None if places else _of_module(own, self, q_x, kv_x, biases, options)
+    out = None if places else _of_module(own, precision, self, q_x, kv_x, biases, options)
     return own(self, q_x, kv_x, biases, *places, **options) if out is None else out
 
 
-def global_attention(own: Callable[..., Tensor], self: Any, m: Tensor, mask: Tensor, *places: Any, **options: Any) -> Tensor:
+def global_attention(own: Callable[..., Tensor], precision: Precision, self: Any, m: Tensor, mask: Tensor, *places: Any, **options: Any) -> Tensor:
     # The mean of the queries has eps in its denominator, and polyhead's has not.
     if is_ours(m, mask) and self.eps <= 1e-8 and self.inf >= 1e4 and m.shape[:-1] == mask.shape:
         keep = mask != 0
@@ -51,7 +56,7 @@ def global_attention(own: Callable[..., Tensor], self: Any, m: Tensor, mask: Ten
             lead = tuple(m.shape[:-2])
             which = attended([keep[..., None, None, :]], lead, 1, m.size(-2))
             to = Projections(self.linear_q, self.linear_k, self.linear_v, self.linear_o, self.linear_g, self.no_heads, self.c_hidden)
-            out = attend(to, m, m, None, which.options, global_query="masked_mean")
+            out = attend(to, m, m, None, which.options, precision, global_query="masked_mean")
             return with_rows(out, which.empty, self.no_heads * m.size(-2), lambda index: own(self, m[index], mask[index]))
     return own(self, m, mask, *places, **options)
 

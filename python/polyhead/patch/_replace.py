@@ -11,6 +11,7 @@ from importlib import metadata
 from types import TracebackType
 from typing import Any, NamedTuple
 
+from .._options import Precision, require_precision
 from ..torch import _layer_pass as passes
 from ..torch._eager import watched
 from . import _boltz, _esm, _openfold
@@ -24,7 +25,7 @@ class Method(NamedTuple):
     name: str
     parameters: tuple[str, ...]  # that the method must begin with
     known: tuple[str, ...]  # further ones that it may have
-    replacement: Callable[..., Any]  # called with the package's own method and its arguments
+    replacement: Callable[..., Any]  # called with the package's own method, the precision of the patch, and the method's arguments
     helpers: tuple[str, ...] = ()  # methods that the package's own calls and the replacement does not
     parts: tuple[str, ...] = ()  # modules, parameters and buffers that the replacement calls or reads
     bypassed: Mapping[str, str] = {}  # modules that the package's own calls and the replacement computes or leaves out, and their classes
@@ -55,15 +56,21 @@ class _Package:
     def __init__(self, name: str, imported: tuple[str, ...], distributions: tuple[str, ...], methods: tuple[Method, ...]) -> None:
         self.name, self.imported, self.distributions, self.methods = name, imported, distributions, methods
         self.patches = 0
+        self.precision: Precision = "native"  # of the applied patches
         self.replaced: list[tuple[type, str, Any, Any]] = []
         self.lock = threading.Lock()
 
-    def apply(self) -> None:
+    def apply(self, precision: Precision) -> None:
         with self.lock:
+            if self.patches > 0 and precision != self.precision:
+                raise ValueError(
+                    f"polyhead.patch.{self.name}: precision is {precision!r}, and a patch with {self.precision!r} is applied; it must be the same until that is undone"
+                )
             if self.patches == 0:
                 self.replaced = [(owner, method.name, own, self._replacement(owner, own, method)) for owner, method, own in self._found()]
                 for owner, name, _, new in self.replaced:
                     setattr(owner, name, new)
+                self.precision = precision
             self.patches += 1
 
     def undo(self) -> None:
@@ -82,7 +89,7 @@ class _Package:
         def replaced(self: Any, *arguments: Any, **keywords: Any) -> Any:
             # Ours where no compiler, tracer, transform or dispatch mode is active.
             ours = package.patches and not watched() and method.is_known(owner, self)
-            return method.replacement(own, self, *arguments, **keywords) if ours else own(self, *arguments, **keywords)
+            return method.replacement(own, package.precision, self, *arguments, **keywords) if ours else own(self, *arguments, **keywords)
 
         return replaced
 
@@ -131,12 +138,13 @@ class _Package:
 class Patch:
     """A patch of a package, applied when it is made. The classes belong to the process, so that every thread and every model sees it.
 
-    Patches of a package may overlap: its own methods are back when the last one is undone. Leaving a ``with`` block undoes the patch, with or without an
+    Patches of a package may overlap, with one precision: its own methods are back when the last one is undone. Leaving a ``with`` block undoes the patch, with or without an
     exception; entering one again applies it again.
     """
 
-    def __init__(self, package: _Package) -> None:
-        self._package = package
+    def __init__(self, package: _Package, precision: Precision = "native") -> None:
+        require_precision(f"polyhead.patch.{package.name}", precision)
+        self._package, self._precision = package, precision
         self._blocks = 0
         self._applied = False
         self._apply()
@@ -148,7 +156,7 @@ class Patch:
 
     def _apply(self) -> None:
         if not self._applied:
-            self._package.apply()
+            self._package.apply(self._precision)
             self._applied = True
 
     def undo(self) -> None:
@@ -180,41 +188,62 @@ _ESM = _Package("esm", ("esm",), ("fair-esm",), _methods(*_esm.METHODS))
 _OPENFOLD = _Package("openfold", ("openfold", "openfold3"), ("openfold", "openfold3"), _methods(*_openfold.METHODS))
 
 
-def boltz() -> Patch:
+def boltz(*, precision: Precision = "native") -> Patch:
     """Computes the attention of boltz (Boltz-1, Boltz-2) by polyhead: triangle attention and attention with a pair bias.
 
     Applies at once, to the classes; the `Patch` undoes it. Calls on other devices, under torch.compile, tracing or torch.func, and the few that
     docs/folding.md lists, run the package's own code.
 
+    Args:
+        precision: of bfloat16 products of the attention, ``"native"`` or ``"exact"``, as in `polyhead.sdpa`.
+
+    Returns:
+        The applied patch.
+
     Raises:
+        ValueError: another precision than that of an applied patch of the package, or an unknown word.
         ImportError: boltz is not installed.
         NotImplementedError: a version of it whose methods polyhead does not know.
     """
-    return Patch(_BOLTZ)
+    return Patch(_BOLTZ, precision)
 
 
-def esm() -> Patch:
+def esm(*, precision: Precision = "native") -> Patch:
     """Computes the attention of fair-esm by polyhead: of ESM-1, ESM-1b, ESM-1v, ESM-2 and ESM-IF1, and the columns of the MSA Transformer, with
     attention weights (contacts).
 
     Applies at once, to the classes; the `Patch` undoes it. Calls on other devices, under torch.compile, tracing or torch.func, and the few that
     docs/folding.md lists, run the package's own code.
 
+    Args:
+        precision: of bfloat16 products of the attention, ``"native"`` or ``"exact"``, as in `polyhead.sdpa`.
+
+    Returns:
+        The applied patch.
+
     Raises:
+        ValueError: another precision than that of an applied patch of the package, or an unknown word.
         ImportError: fair-esm is not installed.
         NotImplementedError: a version of it whose methods polyhead does not know.
     """
-    return Patch(_ESM)
+    return Patch(_ESM, precision)
 
 
-def openfold() -> Patch:
+def openfold(*, precision: Precision = "native") -> Patch:
     """Computes the attention of openfold and openfold3, of whichever is installed, by polyhead: gated attention with biases, and global attention.
 
     Applies at once, to the classes; the `Patch` undoes it. Calls on other devices, under torch.compile, tracing or torch.func, and the few that
     docs/folding.md lists, run the package's own code.
 
+    Args:
+        precision: of bfloat16 products of the attention, ``"native"`` or ``"exact"``, as in `polyhead.sdpa`.
+
+    Returns:
+        The applied patch.
+
     Raises:
+        ValueError: another precision than that of an applied patch of the package, or an unknown word.
         ImportError: neither is installed.
         NotImplementedError: a version of one whose methods polyhead does not know.
     """
-    return Patch(_OPENFOLD)
+    return Patch(_OPENFOLD, precision)

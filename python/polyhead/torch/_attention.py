@@ -11,7 +11,7 @@ from torch import Tensor
 
 from .. import _core
 from .._cache import KeyValueCache
-from .._options import Causal, EmptyRows, Precision, RelativeBias, Unpack, Window, annotations_of, refuse, takes
+from .._options import Causal, EmptyRows, Precision, RelativeBias, Unpack, Window, annotations_of, refuse, require_precision, takes
 from . import _eager
 from . import _functional as core
 from ._inputs import require, require_memory, require_one_device
@@ -178,7 +178,7 @@ def _plain(q: Tensor, k: Tensor, v: Tensor, given: dict[str, Any], lse: bool, at
     scale, softcap, _ = chosen.get("scale", 0.0), chosen.pop("softcap", None), chosen.pop("dropout")  # it is 0
     if type(scale) not in _NUMBERS or type(softcap) not in _NUMBERS or type(lse) is not bool or type(attention_weights) is not bool:
         return None
-    if given["empty_rows"] is None or given["precision"] is None:
+    if type(given["empty_rows"]) is not str or type(given["precision"]) is not str:
         return None
     if softcap != 0:
         chosen["softcap"] = softcap
@@ -222,7 +222,7 @@ def attention_of(
     softcap: float = 0.0,
     dropout: float = 0.0,
     empty_rows: str = "zero",
-    precision: str = "native",
+    precision: Precision = "native",
     sink: Tensor | None = None,
     attention_weights: bool = False,
     **tensors: Tensor | None,
@@ -236,8 +236,7 @@ def attention_of(
             raise TypeError(f"{where}: {name} is of type {type(number).__name__}; it must be a number")
     if empty_rows not in ("zero", "uniform", "unmasked"):
         raise ValueError(f"{where}: empty_rows is {empty_rows!r}; it must be 'zero', 'uniform' or 'unmasked'")
-    if precision not in ("exact", "native"):
-        raise ValueError(f"{where}: precision is {precision!r}; it must be 'exact' or 'native'")
+    require_precision(where, precision)
     corner, offset = _diagonal(where, causal)
     left, right = _window(where, window)
     options = Options(

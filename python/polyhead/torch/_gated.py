@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from .._options import Precision, require_precision
 from . import _functional as core
 from . import _inputs as inputs
 from . import _layer_pass as passes
@@ -41,6 +42,7 @@ class GatedAttention(nn.Module):
             without a mask; in the other dtypes the offset exceeds the scores (1e9 in float32 leaves none below 32), so that all keys have p = 1/S, while the
             gradient reaches the scores, q, k and the bias as before. Or ``"unmasked"``, ``"uniform"`` (p = 1/S without a gradient of the scores) or
             ``"zero"``, as in `polyhead.sdpa`.
+        precision: of bfloat16 products of the attention, ``"native"`` or ``"exact"``, as in `polyhead.sdpa`.
         device, dtype: of the parameters: the CPU, and float32, float64, float16 or bfloat16.
 
     Raises:
@@ -50,6 +52,8 @@ class GatedAttention(nn.Module):
     Parameters are named as the layout "alphafold" of `polyhead.load` and OpenFold name them: linear_q, linear_k, linear_v, linear_o, linear_g; ``weight`` and
     ``bias``, initialised as torch.nn.Linear's.
     """
+
+    precision: Precision = "native"  # of layers that were pickled without it
 
     def __init__(
         self,
@@ -64,6 +68,7 @@ class GatedAttention(nn.Module):
         query_mean: Literal["all", "attended"] = "all",
         dropout: float = 0.0,
         empty_rows: Literal["offset", "unmasked", "uniform", "zero"] = "offset",
+        precision: Precision = "native",
         device: torch.device | str | None = None,
         dtype: torch.dtype | None = None,
     ) -> None:
@@ -79,10 +84,12 @@ class GatedAttention(nn.Module):
             raise ValueError(f"GatedAttention: query_mean is {query_mean!r}; it must be 'all' or 'attended'")
         if empty_rows not in ("offset", "unmasked", "uniform", "zero"):
             raise ValueError(f"GatedAttention: empty_rows is {empty_rows!r}; it must be 'offset', 'unmasked', 'uniform' or 'zero'")
+        require_precision("GatedAttention", precision)
         if not 0 <= dropout <= 1:
             raise ValueError(f"GatedAttention: dropout is {dropout}; it must be a probability")
         self.c_in, self.c, self.heads, self.axis = c_in, c, heads, axis
         self.gated, self.is_global, self.query_mean, self.dropout, self.empty_rows = gated, is_global, query_mean, dropout, empty_rows
+        self.precision = precision
         kv_heads = 1 if is_global else heads
 
         def linear(width_in: int, width_out: int, bias: bool) -> nn.Linear:
@@ -151,7 +158,7 @@ class GatedAttention(nn.Module):
                 mean = "off" if not self.is_global else "mean" if self.query_mean == "all" else "masked_mean"
                 form = passes.form(
                     query_width=self.c_in, heads=self.heads, head_width=self.c, axis=axis - x.dim(), gate=self.linear_g is not None, global_query=mean,
-                    dropout=dropout, empty_rows=empty_rows, dtype=x.dtype,
+                    dropout=dropout, empty_rows=empty_rows, precision=self.precision, dtype=x.dtype,
                 )  # fmt: skip
 
                 def by_torch(
@@ -189,6 +196,7 @@ class GatedAttention(nn.Module):
             dropout=dropout,
             seed=seed,
             empty_rows=self.empty_rows,
+            precision=self.precision,
             attention_weights=attention_weights,
         )
         y, _, p = core.attend_all(q, k, v, core.with_seed(q, options))

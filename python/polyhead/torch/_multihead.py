@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.nn.attention.bias import CausalBias
 
+from .._options import Precision, require_precision
 from . import _functional as core
 from . import _inputs as inputs
 from . import _layer_pass as passes
@@ -35,9 +36,10 @@ class MultiheadAttention(torch.nn.MultiheadAttention):
         kdim, vdim: widths of the key and value inputs; None is embed_dim.
         batch_first: inputs and output are ``[B,T,E]`` instead of ``[T,B,E]``.
         device, dtype: of the parameters: the CPU, and float32, float64, float16 or bfloat16.
+        precision: of bfloat16 products of the attention, ``"native"`` or ``"exact"``, as in `polyhead.sdpa`.
 
     Raises:
-        ValueError, AssertionError: as torch.nn.MultiheadAttention: widths below 1, or embed_dim no multiple of num_heads.
+        ValueError, AssertionError: as torch.nn.MultiheadAttention: widths below 1, or embed_dim no multiple of num_heads; or an unknown word.
 
     What differs from torch:
 
@@ -50,6 +52,8 @@ class MultiheadAttention(torch.nn.MultiheadAttention):
     - torch.nn.TransformerEncoderLayer calls the layer in evaluation too, and not torch's fused kernel: a forward pre-hook prevents that.
     - At most torch.get_num_threads() threads compute the attention. torch.jit.script raises NotImplementedError.
     """
+
+    precision: Precision = "native"  # of layers that were pickled without it
 
     def __init__(
         self,
@@ -64,8 +68,12 @@ class MultiheadAttention(torch.nn.MultiheadAttention):
         batch_first: bool = False,
         device: torch.device | str | None = None,
         dtype: torch.dtype | None = None,
+        *,
+        precision: Precision = "native",
     ) -> None:
+        require_precision("MultiheadAttention", precision)
         super().__init__(embed_dim, num_heads, dropout, bias, add_bias_kv, add_zero_attn, kdim, vdim, batch_first, device, dtype)
+        self.precision = precision
         self.register_forward_pre_hook(_stay)
 
     def __prepare_scriptable__(self) -> None:
@@ -151,7 +159,8 @@ class MultiheadAttention(torch.nn.MultiheadAttention):
             if not counted and passes.is_plain(query.dtype, (bias, *parameters)) and passes.are_plain_masks(tuple(boolean.values())):
                 form = passes.form(
                     query_width=self.embed_dim, key_width=self.kdim, value_width=self.vdim, heads=self.num_heads, axis=-2 if sequence == 1 else -3,
-                    add_bias_kv=parameters[-1] is not None, add_zero_attn=self.add_zero_attn, dropout=dropout, dtype=query.dtype,
+                    add_bias_kv=parameters[-1] is not None, add_zero_attn=self.add_zero_attn, dropout=dropout, precision=self.precision,
+                    dtype=query.dtype,
                 )  # fmt: skip
 
                 def by_torch(
@@ -300,7 +309,7 @@ class MultiheadAttention(torch.nn.MultiheadAttention):
             block = block_keys if block is None else block | block_keys
         if extra > 0:
             block, bias = (None if mask is None else F.pad(mask, (0, extra)) for mask in (block, bias))
-        return Options(causal=masks.get("causal"), block=block, bias=bias)
+        return Options(causal=masks.get("causal"), block=block, bias=bias, precision=self.precision)
 
 
 def _named(parameters: tuple[Tensor | None, ...]) -> SimpleNamespace:

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from torch.nn.attention.bias import CausalBias
 
-from .._options import Causal, RelativeBias
+from .._options import Causal, Precision, RelativeBias
 from . import _eager
 from ._attention import attention_of
 from ._eager import PLAIN
@@ -27,7 +27,9 @@ def _broadcast(*shapes: tuple[int, ...]) -> tuple[int, ...]:
     return tuple(torch.broadcast_shapes(*shapes))
 
 
-def _plain(query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None, is_causal: bool, scale: float | None, enable_gqa: bool) -> Tensor | None:
+def _plain(
+    query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None, is_causal: bool, scale: float | None, enable_gqa: bool, precision: Precision
+) -> Tensor | None:
     if type(key) not in PLAIN or type(value) not in PLAIN:
         return None
     try:
@@ -47,6 +49,8 @@ def _plain(query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None, 
         if type(scale) not in (float, int):
             return None
         given["scale"] = scale
+    if type(precision) is not str or precision != "native":
+        given["precision"] = precision
     found = _eager.attention(query, key, value, given)
     return None if found is None else found[0]
 
@@ -63,6 +67,7 @@ def scaled_dot_product_attention(
     *,
     sink: Tensor | None = None,
     relative_bias: RelativeBias | None = None,
+    precision: Precision = "native",
 ) -> Tensor:
     """torch.nn.functional.scaled_dot_product_attention, computed by polyhead (Vaswani et al. 2017, equation 1).
 
@@ -81,6 +86,7 @@ def scaled_dot_product_attention(
             beside float16 and bfloat16. ``exp(sink)`` is added to the sum of the softmax.
         relative_bias: a `polyhead.RelativeBias` of tensors: ALiBi's slopes or T5's table, with gradients; a dtype as sink. Not together with a floating
             attn_mask.
+        precision: of bfloat16 products, ``"native"`` or ``"exact"``, as in `polyhead.sdpa`.
 
     Returns:
         ``[*,N,T,V]`` or ``[T,V]``, dtype of the query. Its dimensions lie in memory in the order of the query's, so that heads that are views of
@@ -89,7 +95,7 @@ def scaled_dot_product_attention(
     Raises:
         TypeError: a dtype, device or type that polyhead does not compute with, tensors on several devices, a subclass of Tensor with a __torch_function__
             of its own; q, k and v of unequal dtypes.
-        ValueError: shapes that do not fit; attn_mask together with is_causal; dropout_p outside of ``[0, 1]``.
+        ValueError: shapes that do not fit; attn_mask together with is_causal; dropout_p outside of ``[0, 1]``; an unknown word.
 
     What differs from torch: a key that a boolean mask or is_causal excludes does not exist (torch multiplies it by 0, and 0 times NaN is NaN). No
     ``[T,S]`` tensor is made, except as the gradient of a mask of that shape. The gradient of a floating mask has the mask's own shape. Second derivatives
@@ -98,7 +104,7 @@ def scaled_dot_product_attention(
     """
     # A call that needs no conversion; what is wrong with another one is said below.
     if sink is None and relative_bias is None and type(query) in PLAIN and type(dropout_p) in (float, int) and dropout_p == 0 and not torch.is_autocast_enabled("cpu"):
-        found = _plain(query, key, value, attn_mask, is_causal, scale, enable_gqa)
+        found = _plain(query, key, value, attn_mask, is_causal, scale, enable_gqa, precision)
         if found is not None:
             return found
     where = "scaled_dot_product_attention"
@@ -135,7 +141,8 @@ def scaled_dot_product_attention(
         bias = attn_mask
         q, k, v = (x.to(attn_mask.dtype) for x in (q, k, v))
     out = attention_of(
-        where, q, k, v, attend=attend, bias=bias, causal=diagonal, scale=scale, dropout=dropout_p, sink=sink, relative_bias=relative_bias
+        where, q, k, v, attend=attend, bias=bias, causal=diagonal, scale=scale, dropout=dropout_p, sink=sink, relative_bias=relative_bias,
+        precision=precision,
     )[0].to(query.dtype)  # fmt: skip
     return out.squeeze(0) if unbatched else out
 

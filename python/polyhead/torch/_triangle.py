@@ -8,6 +8,7 @@ from typing import Literal, overload
 import torch
 from torch import Tensor
 
+from .._options import Precision, require_precision
 from . import _inputs as inputs
 from ._attention import attention
 
@@ -15,16 +16,17 @@ from ._attention import attention
 @overload
 def triangle_attention(
     q: Tensor, k: Tensor, v: Tensor, bias: Tensor, mask: Tensor | None = None, scale: float | None = None, return_aux: Literal[False] = False, *,
-    kv_lengths: Tensor | None = None,
+    kv_lengths: Tensor | None = None, precision: Precision = "native",
 ) -> Tensor: ...  # fmt: skip
 @overload
 def triangle_attention(
-    q: Tensor, k: Tensor, v: Tensor, bias: Tensor, mask: Tensor | None, scale: float | None, return_aux: Literal[True], *, kv_lengths: Tensor | None = None
-) -> tuple[Tensor, Tensor, Tensor]: ...
+    q: Tensor, k: Tensor, v: Tensor, bias: Tensor, mask: Tensor | None, scale: float | None, return_aux: Literal[True], *, kv_lengths: Tensor | None = None,
+    precision: Precision = "native",
+) -> tuple[Tensor, Tensor, Tensor]: ...  # fmt: skip
 @overload
 def triangle_attention(
     q: Tensor, k: Tensor, v: Tensor, bias: Tensor, mask: Tensor | None = None, scale: float | None = None, *, return_aux: Literal[True],
-    kv_lengths: Tensor | None = None,
+    kv_lengths: Tensor | None = None, precision: Precision = "native",
 ) -> tuple[Tensor, Tensor, Tensor]: ...  # fmt: skip
 def triangle_attention(
     q: Tensor,
@@ -36,6 +38,7 @@ def triangle_attention(
     return_aux: bool = False,
     *,
     kv_lengths: Tensor | None = None,
+    precision: Precision = "native",
 ) -> Tensor | tuple[Tensor, Tensor, Tensor]:
     """Attention of each row of a table to itself, with a bias that the rows share: ``cuequivariance_torch.triangle_attention`` on the CPU, with gradients
     (Jumper et al. 2021, supplementary algorithms 13 and 14).
@@ -56,6 +59,7 @@ def triangle_attention(
         scale: factor of ``q k^T``; None is ``1 / sqrt(D)``.
         return_aux: also return lse and max.
         kv_lengths: integers ``[B,N,1,1,1]``: attends to keys ``< length``. Not together with mask. A row of the table without a key has 0.
+        precision: of bfloat16 products, ``"native"`` or ``"exact"``, as in `polyhead.sdpa`.
 
     Returns:
         out ``[B,N,H,Q,D]``, dtype of q; without B if q is without it. With return_aux ``(out, lse, max)``: log of the sum of the exponentials of the scores, and
@@ -63,13 +67,14 @@ def triangle_attention(
         are. They are computed row by row of the table to save memory.
 
     Raises:
-        ValueError: shapes that do not fit, or mask and kv_lengths together.
+        ValueError: shapes that do not fit, mask and kv_lengths together, or an unknown word.
         TypeError: an argument of another type; a dtype or device that polyhead does not compute with.
     """
     where = "triangle_attention"
     inputs.require(where, q=q, k=k, v=v, bias=bias)
     if not isinstance(return_aux, bool):
         raise TypeError(f"{where}: return_aux is of type {type(return_aux).__name__}; it must be True or False")
+    require_precision(where, precision)
     for name, given in (("mask", mask), ("kv_lengths", kv_lengths)):
         if given is not None and not isinstance(given, Tensor):
             raise TypeError(f"{where}: {name} is of type {type(given).__name__}; it must be a torch.Tensor or None")
@@ -99,8 +104,9 @@ def triangle_attention(
     lengths = None if kv_lengths is None else kv_lengths[..., 0, 0, 0]
     wide_q, wide_k, wide_v, wide_bias = (x.to(dtype) for x in (q, k, v, bias))
     out = attention(
-        wide_q, wide_k, wide_v, bias=wide_bias, attend=keep, key_lengths=lengths, scale=scale, empty_rows="zero" if keep is None else "uniform"
-    ).to(q.dtype)
+        wide_q, wide_k, wide_v, bias=wide_bias, attend=keep, key_lengths=lengths, scale=scale, empty_rows="zero" if keep is None else "uniform",
+        precision=precision,
+    ).to(q.dtype)  # fmt: skip
     if not return_aux:
         return out
     with torch.no_grad():
