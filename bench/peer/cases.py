@@ -34,6 +34,7 @@ class Case:
     dropout: float = 0.0
     maps: bool = False  # all attention weights [B,N,T,S] are wanted too
     backward: bool = False
+    second: bool = False  # and the gradient of a loss on the gradients of q, k, v and the bias
     layer: str = ""  # "mha": q = k = v [B,T,E]; "gated": AlphaFold's, rows [R,T,C] with a pair bias, a key mask and a gate
     width: int = 0  # E or C
 
@@ -78,14 +79,15 @@ class Case:
         return (self.B * self.T / seconds * 1e-3, "tokens/ms") if self.layer else (seconds * 1e9 / self.scores, "ns/score")
 
     def flops(self) -> float:
-        """2 per multiply-add; causal counts half the pairs; forward + backward is 3.5 times forward for attention, 3 times for linear maps."""
+        """2 per multiply-add; causal counts half the pairs; forward + backward is 3.5 times forward for attention, 3 times for linear maps; the
+        gradient of the backward pass is 7.5 times forward (docs/maths.md, section 3a)."""
         pairs = self.scores * (0.5 if self.causal else 1.0)
         attention = 2.0 * pairs * (self.H + self.value_width)
         maps = 0.0
         if self.layer:
             inner = self.N * self.H
             maps = 2.0 * self.B * self.T * self.width * inner * (5 if self.layer == "gated" else 4)
-        return attention * (3.5 if self.backward else 1) + maps * (3 if self.backward else 1)
+        return attention * (11 if self.second else 3.5 if self.backward else 1) + maps * (3 if self.backward else 1)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -145,6 +147,8 @@ def _sdpa() -> list[Case]:
     cases += [Case(f"{' x '.join(map(str, leading))} x S256 D64", "forward", leading=leading, T=256) for leading in ((8,), (2, 4))]
     cases.append(Case("bfloat16 S2048", "forward", T=2048, dtype="bfloat16"))
     cases.append(Case("bfloat16 S2048 f+b", "forward + backward", T=2048, dtype="bfloat16", backward=True))
+    for name, options in (("", {}), ("causal ", {"causal": True}), ("bias ", {"bias": "shared"})):
+        cases += [Case(f"{name}S{length} second", "second derivatives", T=length, backward=True, second=True, **options) for length in (512, 2048)]
     cases.append(Case("all attention weights S2048", "forward", T=2048, maps=True))
     return cases
 
@@ -201,12 +205,16 @@ def inputs(case: Case) -> dict[str, np.ndarray]:
         arrays |= {"q": normal(*case.leading, N, T, H), "k": normal(*case.leading, K, S, H), "v": normal(*case.leading, K, S, V)}
     if case.backward:
         arrays["d_out"] = normal(*case.output_shape)
+    if case.second:
+        arrays |= {f"d_d_{name}": normal(*arrays[name].shape) for name in "qkv"}
     if case.mask == "pairs":
         arrays["attend"] = rng.random((T, S)) < 0.7
     if case.mask == "keys":
         arrays["attend"] = (np.arange(S) < S * 7 // 8)[None, None, None, :].repeat(B, 0)
     if case.bias == "shared":
         arrays["bias"] = normal(1, N, T, S)
+        if case.second:
+            arrays["d_d_bias"] = normal(1, N, T, S)
     if case.sink:
         arrays["sink"] = normal(N)
     if case.bias == "relative":

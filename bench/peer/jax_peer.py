@@ -34,7 +34,7 @@ def prepare(case: Case, arrays: dict[str, np.ndarray]) -> Work:
         raise Unsupported("jax.nn.dot_product_attention takes one leading dimension")
     refuse_too_many_scores(case)
     t = {key: jnp.asarray(array) for key, array in arrays.items()}
-    fixed = {key: t.pop(key) for key in list(t) if key in ("attend", "attend_keys", "d_out")}
+    fixed = {key: t.pop(key) for key in list(t) if key in ("attend", "attend_keys") or key.startswith("d_")}
 
     def attention(p: dict[str, jax.Array]) -> jax.Array:
         rows = lambda x: jnp.swapaxes(x, 1, 2)  # noqa: E731  [B,T,N,H]
@@ -62,6 +62,13 @@ def prepare(case: Case, arrays: dict[str, np.ndarray]) -> Work:
         out, pull = jax.vjp(compute, p)
         return out, pull(d_out)[0]
 
+    def second(p: dict[str, jax.Array], fixed: dict[str, jax.Array]) -> tuple[jax.Array, object]:
+        gradients, pull = jax.vjp(lambda p, d_out: both(p, d_out)[::-1], p, fixed["d_out"])
+        return gradients[1], pull(({key: fixed[f"d_d_{key}"] for key in p}, jnp.zeros_like(gradients[1])))
+
+    if case.second:
+        compiled_second = jax.jit(second).lower(t, fixed).compile()
+        return Work(lambda: jax.block_until_ready(compiled_second(t, fixed)), lambda result: np.asarray(result[0]))
     if case.backward:
         compiled_both = jax.jit(both).lower(t, fixed["d_out"]).compile()
         return Work(lambda: jax.block_until_ready(compiled_both(t, fixed["d_out"])), lambda result: np.asarray(result[0]))

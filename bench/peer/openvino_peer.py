@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Iterable
 
+import ml_dtypes
 import numpy as np
 import openvino
 import openvino.opset13 as ops
@@ -42,34 +43,49 @@ def prepare(case: Case, arrays: dict[str, np.ndarray]) -> Work:
         raise Unsupported("its attention gives no weights")
     if case.K:
         raise Unsupported("its attention has no grouped heads")
-    if case.dtype != "float32":
-        raise Unsupported(f"its {case.dtype} attention is a plain loop on processors without instructions for it")
+    native = case.dtype == "bfloat16"
+    if native and not _multiplies_bfloat16():
+        raise Unsupported("its bfloat16 attention is a plain loop on processors without instructions for it")
     parameters: dict[str, Node] = {}
 
     def parameter(key: str) -> Node:
-        parameters[key] = ops.parameter(arrays[key].shape, arrays[key].dtype.type if arrays[key].dtype != bool else np.bool_, key)
+        kind = openvino.Type.bf16 if arrays[key].dtype == "bfloat16" else arrays[key].dtype.type if arrays[key].dtype != bool else np.bool_
+        parameters[key] = ops.parameter(arrays[key].shape, kind, key)
         return parameters[key]
 
     out = {"attention": _attention, "layer": _layer, "encoder": _encoder}[case.kind](case, arrays, parameter)
     model = openvino.Model([out], list(parameters.values()), case.name)
     compiled = _core().compile_model(
-        model, "CPU", {"INFERENCE_NUM_THREADS": _threads, "NUM_STREAMS": 1, "PERFORMANCE_HINT": "LATENCY", "INFERENCE_PRECISION_HINT": "f32"}
+        model, "CPU", {"INFERENCE_NUM_THREADS": _threads, "NUM_STREAMS": 1, "PERFORMANCE_HINT": "LATENCY", "INFERENCE_PRECISION_HINT": "bf16" if native else "f32"}
     )
     request = compiled.create_infer_request()
     shared = [np.ascontiguousarray(arrays[key]) for key in parameters]  # a tensor does not keep its array alive
     for index, array in enumerate(shared):
-        request.set_input_tensor(index, openvino.Tensor(array, shared_memory=True))
+        tensor = openvino.Tensor(openvino.Type.bf16, array.shape) if array.dtype == "bfloat16" else openvino.Tensor(array, shared_memory=True)
+        if array.dtype == "bfloat16":
+            tensor.data.view(np.uint16)[...] = array.view(np.uint16)
+        request.set_input_tensor(index, tensor)
 
     def run(_: object = shared) -> object:
         request.infer()
         return request.get_output_tensor(0).data
 
-    return Work(run, lambda result: np.array(result))
+    def output(result: np.ndarray) -> np.ndarray:
+        return result.view(ml_dtypes.bfloat16).astype(np.float32) if native else np.array(result)
+
+    return Work(run, output)
+
+
+@functools.cache
+def _multiplies_bfloat16() -> bool:
+    return "BF16" in _core().get_property("CPU", "OPTIMIZATION_CAPABILITIES")
 
 
 def _attend(case: Case, q: Node, k: Node, v: Node, mask: Node | None = None) -> Node:
-    mask = ops.constant(np.float32(0)) if mask is None else mask
-    return ops.scaled_dot_product_attention(q, k, v, mask, ops.constant(np.float32(case.scale)), causal=case.causal)
+    def constant(x: float) -> Node:
+        return ops.convert_like(ops.constant(np.float32(x)), q)
+
+    return ops.scaled_dot_product_attention(q, k, v, constant(0) if mask is None else mask, constant(case.scale), causal=case.causal)
 
 
 def _attend_merged(case: Case, qkv: Iterable[Node], mask: Node | None = None) -> Node:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import torch
 import torch.nn.functional as F
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from . import encoder
 from .cases import Case, Encoder, relative_index
@@ -56,7 +57,7 @@ class _Encoder:
 @pads
 def prepare(case: Case, arrays: dict[str, np.ndarray]) -> Work:
     t = {key: _tensor(array) for key, array in arrays.items()}
-    leaves = [tensor.requires_grad_() for key, tensor in t.items() if case.backward and tensor.is_floating_point() and key != "d_out"]
+    leaves = [tensor.requires_grad_() for key, tensor in t.items() if case.backward and tensor.is_floating_point() and not key.startswith("d_")]
 
     if case.bias == "relative":
         index = torch.from_numpy(relative_index(case.T, case.keys)).flatten().expand(case.N, -1)
@@ -109,6 +110,17 @@ def prepare(case: Case, arrays: dict[str, np.ndarray]) -> Work:
         out = compute()
         return out, torch.autograd.grad(out, leaves, t["d_out"])
 
+    if case.second:
+        t["d_out"].requires_grad_()
+
+    def second() -> object:
+        with sdpa_kernel(SDPBackend.MATH):  # its fused operations have no second derivatives
+            out = compute()
+        gradients = torch.autograd.grad(out, leaves, t["d_out"], create_graph=True)
+        return out, torch.autograd.grad(gradients, [*leaves, t["d_out"]], [t[f"d_d_{key}"] for key in ("q", "k", "v", "bias") if key in t])
+
+    if case.second:
+        return Work(second, lambda result: result[0].detach().float().numpy())
     if case.backward:
         return Work(both, lambda result: result[0].detach().float().numpy())
     return Work(forward, lambda result: result.float().numpy())
