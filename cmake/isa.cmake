@@ -5,6 +5,7 @@
 # of bfloat16 pairs to another row: only the sources after BF16 are compiled for it, with POLYHEAD_BASE_ISA, and it has the other
 # kernels of its base. src/cpu/select.cc reads the rows from the generated cpu/isa_rows.h.
 # The last row needs nothing, so every machine of the architecture has one.
+option(POLYHEAD_EMULATE_AMX "Also compile the kernels of amx_bf16 with its tiles in plain code, as the instruction set amx_bf16_emulated, for tests on processors without AMX" OFF)
 if(CMAKE_SYSTEM_PROCESSOR MATCHES "^(aarch64|arm64|ARM64)$")
   # NEON is part of AArch64. GCC spills sums when it schedules before it allocates registers: it loads all of a term's rows first.
   set(POLYHEAD_ISA_ROWS "neon||$<$<CXX_COMPILER_ID:GNU>:-fno-schedule-insns>|16|32")
@@ -12,9 +13,15 @@ else()
   set(POLYHEAD_ISA_ROWS "portable|||16|16")  # what the compiler assumes of every machine of this architecture
 endif()
 if(CMAKE_SYSTEM_PROCESSOR MATCHES "^(x86_64|AMD64|amd64)$")
+  set(emulated)
+  if(POLYHEAD_EMULATE_AMX)  # after its base, so that it is never chosen by itself
+    set(emulated "amx_bf16_emulated|avx2 fma f16c avx512f avx512bw avx512dq avx512vl avx512_bf16|-mavx2 -mfma -mf16c -mavx512f -mavx512bw -mavx512dq -mavx512vl -mavx512bf16|64|32|avx512")
+  endif()
   list(PREPEND POLYHEAD_ISA_ROWS
+       "amx_bf16|avx2 fma f16c avx512f avx512bw avx512dq avx512vl avx512_bf16 amx_tile amx_bf16|-mavx2 -mfma -mf16c -mavx512f -mavx512bw -mavx512dq -mavx512vl -mavx512bf16 -mamx-tile -mamx-bf16|64|32|avx512"
        "avx512_bf16|avx2 fma f16c avx512f avx512bw avx512dq avx512vl avx512_bf16|-mavx2 -mfma -mf16c -mavx512f -mavx512bw -mavx512dq -mavx512vl -mavx512bf16|64|32|avx512"
        "avx512|avx2 fma f16c avx512f avx512bw avx512dq avx512vl|-mavx2 -mfma -mf16c -mavx512f -mavx512bw -mavx512dq -mavx512vl|64|32"
+       ${emulated}
        "avx2|avx2 fma f16c|-mavx2 -mfma -mf16c|32|16")
 endif()
 

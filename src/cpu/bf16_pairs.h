@@ -39,7 +39,11 @@ POLYHEAD_INLINE void add_product(Vector<T>& sum, Vector<std::int32_t> a, Vector<
   sum = multiply_bf16_pairs(sum, a, b);
 }
 
-POLYHEAD_INLINE std::int64_t bf16_pairs_of(std::int64_t terms) { return (terms + 1) / 2; }
+// Rows and terms that an AMX tile has. Terms are padded with zeros to whole blocks, and rows are allocated to whole blocks.
+inline constexpr int kRowBlock = kHasAmx ? 16 : 1, kTermBlock = kHasAmx ? 16 : 1;
+
+// Pairs of so many terms, padded.
+POLYHEAD_INLINE std::int64_t bf16_pairs_of(std::int64_t terms) { return (terms + 2 * kTermBlock - 1) / (2 * kTermBlock) * kTermBlock; }
 
 POLYHEAD_INLINE Bf16Pair bf16_pair(bf16 first, bf16 second) { return {static_cast<std::int32_t>(first.bits | std::uint32_t{second.bits} << 16)}; }
 
@@ -74,10 +78,11 @@ POLYHEAD_INLINE void pack_bf16_neighbours(const bf16* from, std::int64_t stride,
   }
   for (; d + 2 <= width; d += 2) to[d / 2] = bf16_pair(scaled(from[d * stride]), scaled(from[(d + 1) * stride]));
   if (d < width) to[d / 2] = bf16_pair(scaled(from[d * stride]), bf16{});
+  for (d = (width + 1) / 2; d < bf16_pairs_of(width); ++d) to[d] = {};
 }
 
-// Packs `count` rows of `width` elements into pairs of rows [count / 2, padded]: column d of rows 2i and 2i + 1. Columns after `width` and a
-// missing last row are 0. NaN and infinities become 0. Returns whether there were none.
+// Packs `count` rows of `width` elements into pairs of rows [bf16_pairs_of(count), padded]: column d of rows 2i and 2i + 1. Columns after `width` and
+// missing rows are 0. NaN and infinities become 0. Returns whether there were none.
 POLYHEAD_INLINE bool pack_bf16_rows(const bf16* from, std::int64_t row_stride, std::int64_t column_stride, std::int64_t count, std::int64_t width,
                                std::int64_t padded, Bf16Pair* to) {
   Vector<std::int32_t> non_finite{};
@@ -100,6 +105,9 @@ POLYHEAD_INLINE bool pack_bf16_rows(const bf16* from, std::int64_t row_stride, s
       to[d] = bf16_pair(a, b);
     }
     for (; d < padded; ++d) to[d] = {};
+  }
+  for (std::int64_t pair = (count + 1) / 2; pair < bf16_pairs_of(count); ++pair, to += padded) {
+    for (std::int64_t d = 0; d < padded; ++d) to[d] = {};
   }
   return non_finite_rest == 0 && !any_lane(non_finite);
 }
@@ -124,7 +132,7 @@ inline void pack_bf16_transposed(const bf16* from, std::int64_t row_stride, std:
     }
     for (; i < pairs; ++i) {
       for (int r = 0; r < kWidth; ++r) {
-        if (row + r >= count) {
+        if (row + r >= count || 2 * i >= width) {
           to[i * panel_rows + r] = {};
           continue;
         }

@@ -11,6 +11,8 @@ namespace {
 
 inline constexpr int kTileVectors = kRegisters >= 32 ? 4 : 2;  // vectors of the widest tile
 inline constexpr int kTileRows = 6;
+// Rows of a strip: those of an AMX tile, or of two of these tiles.
+inline constexpr int kStripRows = kHasAmx ? 16 : 2 * kTileRows;
 
 // Calls f(std::integral_constant<int, n>) for n in 1 ... kMost.
 template <int kMost, class F>

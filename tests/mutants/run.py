@@ -110,7 +110,7 @@ class Scratch:
 
     def configure(self, names):
         launcher = ["-DCMAKE_CXX_COMPILER_LAUNCHER=ccache"] if shutil.which("ccache") else []
-        self.must(["cmake", "-S", self.tree, "-B", self.build, "-G", "Ninja", "-DCMAKE_CXX_FLAGS=-O0", "-DPOLYHEAD_BUILD_APP=OFF",
+        self.must(["cmake", "-S", self.tree, "-B", self.build, "-G", "Ninja", "-DCMAKE_CXX_FLAGS=-O0", "-DPOLYHEAD_EMULATE_AMX=ON", "-DPOLYHEAD_BUILD_APP=OFF",
                    "-DPOLYHEAD_BUILD_EXAMPLES=OFF", "-DPOLYHEAD_WARNINGS_AS_ERRORS=OFF", *launcher])
         self.must(["ninja", "-C", self.build, "-j", self.jobs, *(PROGRAMS[name][0] for name in names)])
 

@@ -9,8 +9,9 @@ namespace polyhead::cpu::POLYHEAD_ISA {
 namespace {
 
 inline constexpr bool kFused = true, kHasElementary = true;
-#ifndef POLYHEAD_BASE_ISA  // avx512_bf16.h has its own
-using generic::multiply_bf16_pairs, generic::narrow_halves, generic::zip_halves;
+#ifndef POLYHEAD_BASE_ISA  // sets with this base have their own
+inline constexpr bool kHasAmx = false;
+using generic::AmxTiles, generic::multiply_bf16_pairs, generic::narrow_halves, generic::zip_halves;
 #endif
 
 // An intrinsic instead of a * b + c: before a select of lanes, GCC turns the plain sum into a masked sum and fuses it with the product only

@@ -183,7 +183,7 @@ POLYHEAD_INLINE Vector<float> look_up(const float (&table)[16], Vector<std::int3
   return entries;
 }
 
-// The next three operations are used by kernels of bfloat16 pairs only (cpu/bf16_pairs.h). Their plain forms may round otherwise than the instructions.
+// The rest is used by kernels of bfloat16 pairs only (cpu/bf16_pairs.h). Plain forms of the next three operations may round otherwise than the instructions.
 
 // sum + the products of the lower halves and of the upper halves, as bfloat16.
 POLYHEAD_INLINE Vector<float> multiply_bf16_pairs(Vector<float> sum, Vector<std::int32_t> a, Vector<std::int32_t> b) {
@@ -215,6 +215,59 @@ POLYHEAD_INLINE Vector<std::int32_t> zip_halves(Vector<std::int32_t> x) {
   __builtin_memcpy(&x, zipped, sizeof x);
   return x;
 }
+
+// The tile registers of AMX (cpu/isa/amx_bf16.h), in memory. multiply() has the bits of TDPBF16PS (Intel SDM volume 2): first and second terms of the pairs are
+// summed apart, from 0, and their sum is added; subnormal numbers count as 0 and become 0. Products of two bfloat16 are exact in float32.
+class AmxTiles {
+ public:
+  AmxTiles() = default;
+  AmxTiles(const AmxTiles&) = delete;
+
+  template <int kTile>
+  void zero() {
+    __builtin_memset(tiles_[kTile], 0, sizeof tiles_[kTile]);
+  }
+  template <int kTile>
+  void load(const void* from, std::int64_t stride) {
+    for (int row = 0; row < 16; ++row) __builtin_memcpy(tiles_[kTile][row], static_cast<const char*>(from) + row * stride, 64);
+  }
+  template <int kTile>
+  void store(void* to, std::int64_t stride) const {
+    for (int row = 0; row < 16; ++row) __builtin_memcpy(static_cast<char*>(to) + row * stride, tiles_[kTile][row], 64);
+  }
+  template <int kSums, int kA, int kB>
+  void multiply() {
+    multiply(tiles_[kA], tiles_[kB], tiles_[kSums]);
+  }
+
+ private:
+  using Tile = std::int32_t[16][16];
+
+  static POLYHEAD_INLINE Vector<float> flush(Vector<float> x) {
+    const Vector<std::int32_t> bits = (Vector<std::int32_t>)x;
+    return (Vector<float>)((bits & 0x7f800000) == 0 ? bits & (1 << 31) : bits);
+  }
+  static POLYHEAD_INLINE Vector<float> first_terms(Vector<std::int32_t> pairs) { return flush((Vector<float>)(pairs << 16)); }
+  static POLYHEAD_INLINE Vector<float> second_terms(Vector<std::int32_t> pairs) { return flush((Vector<float>)(pairs & ~0xffff)); }
+
+  static void multiply(const Tile& a, const Tile& b, Tile& sums) {
+    constexpr int kWidth = kLanes<float>;
+    for (int row = 0; row < 16; ++row) {
+      for (int column = 0; column < 16; column += kWidth) {
+        Vector<float> first{}, second{};
+        for (int k = 0; k < 16; ++k) {
+          const Vector<std::int32_t> x = broadcast(a[row][k]), y = load_vector(&b[k][column]);
+          first = flush(first + first_terms(x) * first_terms(y));
+          second = flush(second + second_terms(x) * second_terms(y));
+        }
+        const Vector<float> sum = flush((Vector<float>)load_vector(&sums[row][column]));
+        store_vector<std::int32_t>((Vector<std::int32_t>)flush(sum + flush(first + second)), &sums[row][column]);
+      }
+    }
+  }
+
+  Tile tiles_[8];
+};
 
 }  // namespace generic
 }  // namespace

@@ -50,11 +50,11 @@ class Backward {
  private:
   static constexpr int kWidth = kLanes<T>, kPanel = kPanelKeys<T>;
   static constexpr bool kNative = std::is_same_v<Operand, Bf16Pair>;
-  static constexpr std::int64_t kPerTerm = kNative ? 2 : 1;  // keys or rows
+  static constexpr std::int64_t kPerTerm = kNative ? 2 : 1, kTerms = kPerTerm * kTermBlock;  // keys or rows: of a term, of a block of terms
 
   static Operand* operand(T* array) { return reinterpret_cast<Operand*>(array); }
 
-  TaskRows<T> of_rows() const { return {task_, s_.rows, s_.spans, s_.stride}; }
+  TaskRows<T, Operand> of_rows() const { return {task_, s_.rows, s_.spans, s_.stride, &tiles_}; }
 
   void load_rows() {
     bool inexact = false;
@@ -111,7 +111,7 @@ class Backward {
         if (!any || keys.empty()) continue;
         load_queries(strip, rows);
         const StripBlocks blocks = of_rows().blocks_of(strip, rows);
-        of_rows().template multiply_panels<Operand>(s_.q, s_.q_stride, s_.k_panels, s_.qk_depth, rows, first, keys, blocks, s_.p);
+        of_rows().multiply_panels(s_.q, s_.q_stride, s_.k_panels, s_.qk_depth, rows, first, keys, blocks, s_.p);
         for (int i = 0; i < rows; ++i) {
           const KeyRange own = of_rows().part(strip + i, first, count);
           if (beyond(s_.lse[strip + i]) && !own.empty()) extend_sum(strip + i, first, own, s_.p + i * s_.stride);
@@ -195,23 +195,23 @@ class Backward {
       const KeyRange keys = strips[strip / kStripRows] = of_rows().keys_of(block + strip, block + strip + height, first, count);
       differentiate_strip(block, strip, height, keys, first, count, block_keys);
       if (keys.empty() || sums_.d_q(0) == nullptr) continue;
-      const std::int64_t first_term = keys.first / kPerTerm, stride = s_.stride / kPerTerm;  // d_x is 0 beside an odd first key
-      multiply<false, From::second_cache, T, Operand>({.depth = (keys.last + kPerTerm - 1) / kPerTerm - first_term,
-                                                       .a = operand(kNative ? s_.d_x_pairs : s_.d_x) + strip * stride + first_term,
-                                                       .a_stride = stride,
-                                                       .b = operand(s_.k) + first_term * s_.qk_padded,
-                                                       .b_stride = s_.qk_padded,
-                                                       .c = sums_.d_q(block + strip),
-                                                       .c_stride = sums_.d_q_stride(),
-                                                       .add = true},
-                                                      height, static_cast<int>(s_.qk_padded / kWidth));
+      const std::int64_t first_term = keys.first / kTerms * kTermBlock, stride = s_.stride / kPerTerm;  // d_x is 0 beside the keys
+      of_rows().multiply_rows({.depth = round_up(keys.last, kTerms) / kPerTerm - first_term,
+                               .a = operand(kNative ? s_.d_x_pairs : s_.d_x) + strip * stride + first_term,
+                               .a_stride = stride,
+                               .b = operand(s_.k) + first_term * s_.qk_padded,
+                               .b_stride = s_.qk_padded,
+                               .c = sums_.d_q(block + strip),
+                               .c_stride = sums_.d_q_stride(),
+                               .add = true},
+                              height, static_cast<int>(s_.qk_padded / kWidth));
     }
     const T* const d_out = kNative ? s_.d_out_columns : d_out_finite_ ? s_.d_out : s_.d_out_finite;
     const T* const q = kNative ? s_.q_columns : q_finite_ ? s_.q : s_.q_finite;
     // All of d_v before d_k, because the rows of d_out and of q do not fit in the first-level cache together.
     if (task_.d_v.data != nullptr)
-      of_rows().template multiply_columns<Operand>(kNative ? s_.p_columns : s_.p, rows, strips, block_keys, d_out, s_.v_padded, sums_.d_v());
-    if (task_.d_k.data != nullptr) of_rows().template multiply_columns<Operand>(kNative ? s_.d_x_columns : s_.d_x, rows, strips, block_keys, q, s_.qk_padded, sums_.d_k());
+      of_rows().multiply_columns(kNative ? s_.p_columns : s_.p, rows, strips, block_keys, d_out, s_.v_padded, sums_.d_v());
+    if (task_.d_k.data != nullptr) of_rows().multiply_columns(kNative ? s_.d_x_columns : s_.d_x, rows, strips, block_keys, q, s_.qk_padded, sums_.d_k());
     if (!k_finite_ || !q_finite_ || !d_out_finite_) add_non_finite_values(first, count, block, rows);
   }
 
@@ -232,7 +232,7 @@ class Backward {
                            KeyRange block_keys) {
     RowPath paths[kStripRows];
     bool tiles = false, passes = false;
-    TileStrip<T, Operand> strip(task_, scale_, s_, block, begin, rows, first);
+    TileStrip<T, Operand> strip(task_, scale_, s_, tiles_, block, begin, rows, first);
     for (int i = 0; i < rows; ++i) {
       paths[i] = path_of(block + begin + i, first);
       (paths[i] == RowPath::memory ? passes : tiles) = true;
@@ -248,11 +248,11 @@ class Backward {
       for (end = i + 1; end < rows && paths[end] == paths[i];) ++end;
       if (paths[i] != RowPath::memory) continue;
       const int row = begin + i;
-      of_rows().template multiply_panels<Operand>(s_.q + row * s_.q_stride, s_.q_stride, s_.k_panels, s_.qk_depth, end - i, first, keys, strip.blocks, p + i * s_.stride);
-      of_rows().template multiply_panels<Operand>(s_.d_out + row * s_.d_out_stride, s_.d_out_stride, s_.v_panels, s_.v_depth, end - i, first, keys, strip.blocks, d_x + i * s_.stride);
+      of_rows().multiply_panels(s_.q + row * s_.q_stride, s_.q_stride, s_.k_panels, s_.qk_depth, end - i, first, keys, strip.blocks, p + i * s_.stride);
+      of_rows().multiply_panels(s_.d_out + row * s_.d_out_stride, s_.d_out_stride, s_.v_panels, s_.v_depth, end - i, first, keys, strip.blocks, d_x + i * s_.stride);
     }
     KeyRange written = task_.write_d_bias ? KeyRange{0, count} : block_keys;
-    if (kNative) written = {written.first / 2 * 2, round_up(written.last, 2)};
+    written = {written.first / kTerms * kTerms, round_up(written.last, kTerms)};
     for (int i = 0; i < rows; ++i, p += s_.stride, d_x += s_.stride) {
       const std::int64_t index = block + begin + i;
       KeyRange own = strip.own[i];
@@ -344,6 +344,7 @@ class Backward {
   GradientSums<T> sums_;
   const bool in_tiles_ = task_.softcap <= 0 && !task_.dropout;
   bool k_finite_ = true, q_finite_ = true, d_out_finite_ = true;
+  mutable Tiles<Operand> tiles_;  // scratch of a product
 };
 
 }  // namespace

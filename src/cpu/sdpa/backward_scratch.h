@@ -13,6 +13,7 @@ namespace {
 // p and d_x of 96 rows x 256 keys are 102 KiB each in float32; k as rows, k and v as panels, d_k and d_v of 256 keys are 320 KiB for heads
 // 64 wide.
 constexpr int kBlockRows = static_cast<int>(kBackwardBlockRows);
+static_assert(kBlockRows % kStripRows == 0 && kBlockRows % (2 * kTermBlock) == 0);
 template <class T>
 constexpr std::int64_t kBlockKeys = backward_block_keys(sizeof(T));
 
@@ -52,8 +53,9 @@ struct BackwardScratch {
     arena.allocate(s.lines, larger(kWidth, 2) * larger(task.qk_width, task.v_width));
     arena.allocate(s.p, kBlockRows * s.stride);
     arena.allocate(s.d_x, kBlockRows * s.stride);
-    arena.allocate(s.q, kBlockRows * s.q_stride);
-    arena.allocate(s.d_out, kBlockRows * s.d_out_stride);
+    constexpr int kReadRows = kBlockRows + kRowBlock - 1;  // a block of rows is read from any row on
+    arena.allocate(s.q, kReadRows * s.q_stride);
+    arena.allocate(s.d_out, kReadRows * s.d_out_stride);
     const std::int64_t copied_rows = task.native ? 0 : kBlockRows, paired_rows = task.native ? kBlockRows / 2 : 0;
     arena.allocate(s.q_finite, copied_rows * s.qk_padded);
     arena.allocate(s.d_out_finite, copied_rows * s.v_padded);

@@ -1,6 +1,7 @@
 // Computes p = exp(score - lse) and d_score = p (d_p - delta) of a tile while it is in registers. For kernel sources only.
 #pragma once
 
+#include "cpu/amx_product.h"
 #include "cpu/sdpa/backward_scratch.h"
 #include "cpu/sdpa/pack.h"
 #include "cpu/sdpa/strip_tiles.h"
@@ -19,12 +20,13 @@ POLYHEAD_INLINE RowSums<T> first_sums(const BackwardTask& task, const BackwardSc
 // A strip that begins at row `begin` of the query block from first_of_block on. Operand: what q, k, v and d_out are multiplied as, T or bfloat16 pairs.
 template <class T, class Operand = T>
 struct TileStrip : StripTiles<T> {
-  TileStrip(const BackwardTask& of_task, const ScoreScale<T>& of_scale, const BackwardScratch<T>& scratch, std::int64_t first_of_block, int begin, int row_count,
+  TileStrip(const BackwardTask& of_task, const ScoreScale<T>& of_scale, const BackwardScratch<T>& scratch, Tiles<Operand>& of_products, std::int64_t first_of_block, int begin, int row_count,
             std::int64_t first_of_keys)
-      : StripTiles<T>(of_task, of_scale, scratch.rows + first_of_block + begin, row_count, first_of_keys), task(of_task), s(scratch), first(first_of_block + begin), in_block(begin) {}
+      : StripTiles<T>(of_task, of_scale, scratch.rows + first_of_block + begin, row_count, first_of_keys), task(of_task), s(scratch), tiles(of_products), first(first_of_block + begin), in_block(begin) {}
 
   const BackwardTask& task;
   const BackwardScratch<T>& s;
+  Tiles<Operand>& tiles;
   const std::int64_t first;       // the strip's first row
   const int in_block;             // its number in the query block
   bool in_one_block[kStripRows];  // the key block has all keys of the row
@@ -34,17 +36,38 @@ struct TileStrip : StripTiles<T> {
   T* of_block(T* array, std::int64_t width) const { return array + in_block * width; }
 };
 
-// x = products of `Rows` rows of the strip, from `row` on, with the keys of a panel, from `begin` on. `rows` holds the query block's q or
-// d_out.
+// The products of the strip with keys of a panel, from `begin` on. `rows` holds the query block's q or d_out.
+template <class T, class Operand>
+POLYHEAD_INLINE Product<T, Operand> product_with_keys(const TileStrip<T, Operand>& strip, T* rows, std::int64_t stride, const T* panels, std::int64_t depth,
+                                                      std::int64_t panel, std::int64_t begin) {
+  return {.depth = depth,
+          .a = reinterpret_cast<const Operand*>(strip.of_block(rows, stride)),
+          .a_stride = stride,
+          .b = reinterpret_cast<const Operand*>(panels) + panel * depth + (begin - panel),
+          .b_stride = kPanelKeys<T>};
+}
+
+// x = products of `Rows` rows of the strip, from `row` on, with the keys of a panel, from `begin` on. With AMX, multiply_panel() has stored them in c.
 template <int Rows, int Columns, class T, class Operand>
 POLYHEAD_INLINE void multiply_keys(const TileStrip<T, Operand>& strip, T* rows, std::int64_t stride, const T* panels, std::int64_t depth, int row,
-                                   std::int64_t panel, std::int64_t begin, Vector<T> (&x)[Rows][Columns]) {
-  sum_tile<Rows, Columns, false, From::second_cache, T, Operand>({.depth = depth,
-                                                                  .a = reinterpret_cast<const Operand*>(strip.of_block(rows, stride)),
-                                                                  .a_stride = stride,
-                                                                  .b = reinterpret_cast<const Operand*>(panels) + panel * depth + (begin - panel),
-                                                                  .b_stride = kPanelKeys<T>},
-                                                                 row, 0, x);
+                                   std::int64_t panel, std::int64_t begin, const T* c, Vector<T> (&x)[Rows][Columns]) {
+  if constexpr (kUsesAmx<Operand>) {
+    for_each_vector<Rows, Columns, T>(x, [&](int i, int j, Vector<T>& value) { value = load_vector(c + i * strip.s.stride + j); });
+  } else {
+    sum_tile<Rows, Columns, false, From::second_cache, T, Operand>(product_with_keys(strip, rows, stride, panels, depth, panel, begin), row, 0, x);
+  }
+}
+
+// With AMX: the products of all rows of the strip, whose tiles have more rows than those of registers. q k is stored in p, d_out v in d_x.
+template <class T, class Operand>
+void multiply_panel(const TileStrip<T, Operand>& strip, std::int64_t panel, std::int64_t begin, int vectors) {
+  if constexpr (kUsesAmx<Operand>) {
+    const BackwardScratch<T>& s = strip.s;
+    Product<T, Operand> x = product_with_keys(strip, s.q, s.q_stride, s.k_panels, s.qk_depth, panel, begin);
+    Product<T, Operand> d_p = product_with_keys(strip, s.d_out, s.d_out_stride, s.v_panels, s.v_depth, panel, begin);
+    x.c = strip.of_block(s.p, s.stride) + begin, d_p.c = strip.of_block(s.d_x, s.stride) + begin, x.c_stride = d_p.c_stride = s.stride;
+    multiply_whole_blocks(strip.tiles, x, strip.rows, vectors), multiply_whole_blocks(strip.tiles, d_p, strip.rows, vectors);
+  }
 }
 
 template <int Rows, int Columns, bool kBias, bool kMasks, class T, class Operand>
@@ -52,10 +75,10 @@ POLYHEAD_INLINE void find_probabilities(const TileStrip<T, Operand>& strip, int 
   constexpr int kWidth = kLanes<T>;
   const BackwardScratch<T>& s = strip.s;
   if constexpr (kBias) strip.bias.template fetch<Rows>(row, begin - panel);
-  Vector<T> x[Rows][Columns];
-  multiply_keys(strip, s.q, s.q_stride, s.k_panels, s.qk_depth, row, panel, begin, x);
-  finish_tile<kBias, kMasks>(strip, row, panel, begin, x);
   T* const p = strip.of_block(s.p, s.stride) + row * s.stride + begin;
+  Vector<T> x[Rows][Columns];
+  multiply_keys(strip, s.q, s.q_stride, s.k_panels, s.qk_depth, row, panel, begin, p, x);
+  finish_tile<kBias, kMasks>(strip, row, panel, begin, x);
 #pragma GCC unroll 16
   for (int i = 0; i < Rows; ++i) {
     const T lse = s.lse[strip.first + row + i];
@@ -69,10 +92,10 @@ template <int Rows, int Columns, bool kWhole, class T, class Operand>
 POLYHEAD_INLINE void differentiate_tile(TileStrip<T, Operand>& strip, int row, std::int64_t panel, std::int64_t begin) {
   constexpr int kWidth = kLanes<T>;
   const BackwardScratch<T>& s = strip.s;
-  Vector<T> d_p[Rows][Columns];
-  multiply_keys(strip, s.d_out, s.d_out_stride, s.v_panels, s.v_depth, row, panel, begin, d_p);
   const T *p = strip.of_block(s.p, s.stride) + row * s.stride + begin, *delta = s.delta + strip.first + row;
   T* d_score = strip.of_block(s.d_x, s.stride) + row * s.stride + begin;
+  Vector<T> d_p[Rows][Columns];
+  multiply_keys(strip, s.d_out, s.d_out_stride, s.v_panels, s.v_depth, row, panel, begin, d_score, d_p);
 #pragma GCC unroll 16
   for (int i = 0; i < Rows; ++i, p += s.stride, d_score += s.stride) {
     Vector<T> own[Columns];
@@ -94,6 +117,7 @@ void differentiate_panels(TileStrip<T, Operand>& strip, KeyRange keys, bool add_
   };
   for_each_strip_panel<kMasks>(strip, keys, s.panel_bytes, skip, [&](auto count, std::int64_t panel, std::int64_t begin, const StripPanel& rows) {
     if constexpr (kBias) strip.bias.load(strip.task.bias, strip.task.bias_dtype, rows, s.panel_bias);
+    multiply_panel(strip, panel, begin, count());
     // First all rows with the panel of k, then all rows with the panel of v, so that each panel stays in the first-level cache.
     for_each_rows(strip.rows, [&]<int kRows>(int row) { find_probabilities<kRows, count(), kBias, kMasks>(strip, row, panel, begin); });
     if (add_up) {

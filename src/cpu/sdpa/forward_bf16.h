@@ -15,13 +15,31 @@ struct StoredBf16Values {
   const bf16* zeros;  // a row
 
   const bf16* row(std::int64_t key) const { return key >= keys.first && key < keys.last ? data + key * stride : zeros; }
+
+  // Pair `term` of the columns from `column` on. kFinite: NaN and infinities count as 0.
+  template <bool kFinite>
+  POLYHEAD_INLINE void load_pairs(std::int64_t term, std::int64_t column, Vector<std::int32_t> (&pairs)[kTileVectors]) const {
+    constexpr std::int64_t kTile = kTileVectors * kLanes<float>, kNear = 64, kFar = 256;  // prefetched so many keys ahead
+    const std::int64_t key = keys.first / (2 * kTermBlock) * (2 * kTermBlock) + 2 * term;
+    const bf16 *first = row(key) + column, *second = row(key + 1) + column;
+#pragma GCC unroll 2
+    for (int line = 0; line < kTile; line += 32) {
+      __builtin_prefetch(first + kNear * stride + line), __builtin_prefetch(second + kNear * stride + line);
+      __builtin_prefetch(first + kFar * stride + line, 0, 2), __builtin_prefetch(second + kFar * stride + line, 0, 2);
+    }
+    Vector<std::int32_t> non_finite{};
+#pragma GCC unroll 4
+    for (int v = 0; v < kTileVectors; ++v) {
+      pairs[v] = load_shorts(&first[v * kLanes<float>].bits) | load_shorts(&second[v * kLanes<float>].bits) << 16;
+      if constexpr (kFinite) pairs[v] = finite_halves(pairs[v], non_finite);
+    }
+  }
 };
 
 // The counterpart of multiply_wide_rows() for pairs: computes the columns [column, end) of c.
 template <int Rows, bool kFinite>
 void multiply_value_rows(const Product<float, Bf16Pair>& product, const StoredBf16Values& values, int row, std::int64_t column, std::int64_t end) {
-  constexpr int kWidth = kLanes<float>;
-  constexpr std::int64_t kTile = kTileVectors * kWidth, kTerms = 16384 / (kWideColumns<float> * 4), kNear = 64, kFar = 256;  // prefetched so many keys ahead
+  constexpr std::int64_t kTile = kTileVectors * kLanes<float>, kTerms = 16384 / (kWideColumns<float> * 4);
   struct Tile {
     Vector<float> sums[Rows][kTileVectors];
   } tiles[kWideColumns<float> / kTile] = {};
@@ -31,19 +49,8 @@ void multiply_value_rows(const Product<float, Bf16Pair>& product, const StoredBf
     for (std::int64_t j = column; j < end; j += kTile, ++tile) {
       Tile in_registers = *tile;
       for (std::int64_t i = term; i < last; ++i) {
-        const std::int64_t key = values.keys.first / 2 * 2 + 2 * i;
-        const bf16 *first = values.row(key) + j, *second = values.row(key + 1) + j;
-#pragma GCC unroll 2
-        for (int line = 0; line < kTile; line += 32) {
-          __builtin_prefetch(first + kNear * values.stride + line), __builtin_prefetch(second + kNear * values.stride + line);
-          __builtin_prefetch(first + kFar * values.stride + line, 0, 2), __builtin_prefetch(second + kFar * values.stride + line, 0, 2);
-        }
-        Vector<std::int32_t> pairs[kTileVectors], non_finite{};
-#pragma GCC unroll 4
-        for (int v = 0; v < kTileVectors; ++v) {
-          pairs[v] = load_shorts(&first[v * kWidth].bits) | load_shorts(&second[v * kWidth].bits) << 16;
-          if constexpr (kFinite) pairs[v] = finite_halves(pairs[v], non_finite);
-        }
+        Vector<std::int32_t> pairs[kTileVectors];
+        values.load_pairs<kFinite>(i, j, pairs);
 #pragma GCC unroll 16
         for (int r = 0; r < Rows; ++r) {
           const Vector<std::int32_t> p = broadcast_factor(product.a[(row + r) * product.a_stride + i]);
@@ -103,7 +110,7 @@ class Bf16Operands {
   // With few rows: c = q k^T of `rows` rows with a whole panel of the block, from the keys as they are stored. Returns false if the panel must be
   // packed. rows 0 only asks.
   bool multiply_stored_keys(const Bf16Pair* q, int rows, std::int64_t panel, float* c, std::int64_t c_stride) const {
-    if (!few_rows<float>(task_) || task_.k.column != 1 || panel + kPanel > block_.last || task_.qk_width % (2 * kWidth) != 0) return false;
+    if (!few_rows<float>(task_) || !has_stored_panel(panel)) return false;
     if (rows == 0) return true;
     for_each_tile(rows, [&](int row, auto count) { multiply_keys<count()>(first_ + panel, q + row * q_stride(), c + row * c_stride, c_stride); });
     return true;
@@ -111,7 +118,7 @@ class Bf16Operands {
 
   // The product with the values of these keys of the block, read as they are stored. Returns whether c / divisor was stored.
   bool multiply_stored_values(const Product<float, Bf16Pair>& product, KeyRange keys, int rows) {
-    const StoredBf16Values values{values_at(first_), task_.v.row, keys, reinterpret_cast<const bf16*>(s_->v)};
+    const StoredBf16Values values = stored_values(keys);
     return multiply_unless_non_finite(task_, *s_, product, rows, finite_, [&](const Product<float, Bf16Pair>& sums, bool only_finite) {
       for (std::int64_t column = 0; column < task_.v_width; column += kWideColumns<float>) {
         const std::int64_t end = smaller(column + kWideColumns<float>, task_.v_width);
@@ -124,18 +131,25 @@ class Bf16Operands {
 
   void fetch_queries(std::int64_t, int) const {}
 
- private:
+ protected:
   static constexpr int kWidth = kLanes<float>;
   static constexpr std::int64_t kPanel = kPanelKeys<float>;
 
   static Bf16Pair* words(float* array) { return reinterpret_cast<Bf16Pair*>(array); }
 
   const bf16* values_at(std::int64_t key) const { return static_cast<const bf16*>(task_.v.data) + key * task_.v.row; }
+  StoredBf16Values stored_values(KeyRange keys) const { return {values_at(first_), task_.v.row, keys, reinterpret_cast<const bf16*>(s_->v)}; }
+
+  // Whether a panel of keys can be transposed in registers as it is stored.
+  bool has_stored_panel(std::int64_t panel) const { return task_.k.column == 1 && panel + kPanel <= block_.last && task_.qk_width % (2 * kWidth) == 0; }
+  StoredRows<float, bf16> stored_keys(std::int64_t first) const {
+    return {static_cast<const bf16*>(task_.k.data) + first * task_.k.row, task_.k, task_.qk_width, task_.keys - first, 1};
+  }
 
   // Keys are transposed and multiplied in registers: a packed panel fills the first-level cache and is read only once.
   template <int Rows>
   __attribute__((noinline)) void multiply_keys(std::int64_t first, const Bf16Pair* q, float* c, std::int64_t c_stride) const {
-    const StoredRows<float, bf16> keys(static_cast<const bf16*>(task_.k.data) + first * task_.k.row, task_.k, task_.qk_width, task_.keys - first, 1);
+    const StoredRows<float, bf16> keys = stored_keys(first);
     for (int key = 0; key < kPanel; key += kWidth) {
       Vector<float> sums[Rows] = {};
       transpose_words(keys, key, [&](std::int64_t i, Vector<std::int32_t> x) __attribute__((always_inline)) {

@@ -10,8 +10,8 @@
 // each, and the blocks are joined in their order, here or in merge_kernel.cc.
 #include "cpu/sdpa/attention_weight_rows.h"
 #include "cpu/sdpa/base_kernels.h"
+#include "cpu/sdpa/forward_amx.h"
 #include "cpu/sdpa/forward_operands.h"
-#include "cpu/sdpa/forward_bf16.h"
 #include "cpu/sdpa/kernels.h"
 #include "cpu/sdpa/online_softmax.h"
 #include "cpu/sdpa/strip_blocks.h"
@@ -46,6 +46,7 @@ class Forward {
   static constexpr int kWidth = kLanes<T>, kPanel = kPanelKeys<T>;
   static constexpr bool kNative = std::is_same_v<Operand, Bf16Pair>;
   static constexpr std::int64_t kKeysPerTerm = kNative ? 2 : 1;  // of the product with v
+  using Operands = std::conditional_t<kUsesAmx<Operand>, AmxOperands, std::conditional_t<kNative, Bf16Operands, ForwardOperands<T>>>;
 
   // Computes the rows [first_row, end) in one pass over all keys.
   void run_pass(std::int64_t first_row, std::int64_t end) {
@@ -154,8 +155,9 @@ class Forward {
     T divisor[kStripRows + kWidth], reciprocal[kStripRows + kWidth];
     bool finish = last && !non_finite_ && in_place_ && s_.rows[strip_ + rows - 1].head == s_.rows[strip_].head;
     if (finish) find_divisors<T>(task_, rows, s_.l + strip_, divisor, reciprocal);  // these divisions end while the product runs
-    const std::int64_t first_term = keys.first / kKeysPerTerm;  // an odd first key has 0 beside it
-    Product<T, Operand> values{.depth = (keys.last + kKeysPerTerm - 1) / kKeysPerTerm - first_term,
+    constexpr std::int64_t kKeys = kKeysPerTerm * kTermBlock;  // a first or last one may have 0 beside it
+    const std::int64_t first_term = keys.first / kKeys * kTermBlock;
+    Product<T, Operand> values{.depth = round_up(keys.last, kKeys) / kKeysPerTerm - first_term,
                                .a = weights_of_values() + first_term,
                                .a_stride = s_.stride / kKeysPerTerm,
                                .b = operands_.v() + first_term * s_.v_padded,
@@ -173,6 +175,8 @@ class Forward {
     if (reads_stored_values<T>(task_)) {
       finish = operands_.multiply_stored_values(values, keys, rows);
       non_finite_ |= !operands_.finite();
+    } else if constexpr (kUsesAmx<Operand>) {
+      operands_.multiply_values(values, rows);
     } else {
       multiply<false, From::second_cache>(values, rows, static_cast<int>(s_.v_padded / kWidth));
     }
@@ -275,10 +279,16 @@ class Forward {
     const std::int64_t end = begin + Columns * kWidth, first = strip_ + row;
     T* const scores = s_.scores + row * s_.stride + begin;
     Vector<T> x[Rows][Columns];
-    // The first tile of rows multiplies the panel with all rows of the strip, because transposing takes as long as multiplying.
-    if (Columns == kTileVectors && operands_.multiply_stored_keys(operands_.q(strip_), row == 0 ? rows_ : 0, panel, scores, s_.stride)) {
+    // The first tile of rows multiplies the panel with all rows of the strip: AMX has larger tiles, and transposing takes as long as multiplying.
+    bool multiplied = kUsesAmx<Operand>;
+    if constexpr (kUsesAmx<Operand>) {
+      if (row == 0) operands_.multiply_keys(strip_, panel, begin, Columns, scores, s_.stride);
+    } else if constexpr (Columns == kTileVectors) {
+      multiplied = operands_.multiply_stored_keys(operands_.q(strip_), row == 0 ? rows_ : 0, panel, scores, s_.stride);
+    }
+    if (multiplied) {
       for_each_vector<Rows, Columns, T>(x, [&](int i, int j, Vector<T>& value) { value = load_vector(scores + i * s_.stride + j); });
-    } else {
+    } else if constexpr (!kUsesAmx<Operand>) {
       sum_tile<Rows, Columns, false, From::second_cache, T, Operand>({.depth = s_.depth,
                                                              .a = operands_.q(strip_),
                                                              .a_stride = operands_.q_stride(),
@@ -441,7 +451,7 @@ class Forward {
   const Scores scores_;
   Scratch<T> s_;
   std::int64_t sums_stride_;  // between rows of o
-  std::conditional_t<kNative, Bf16Operands, ForwardOperands<T>> operands_{task_, scale_.power, s_};
+  Operands operands_{task_, scale_.power, s_};
   AttentionWeightRows<T> attention_weights_{task_, score_exp_of(task_, scale_), s_};
   KeyRange task_keys_{0, 0};
   bool non_finite_ = false;  // v has NaN or infinities in this or an earlier key block

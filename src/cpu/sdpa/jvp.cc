@@ -14,9 +14,9 @@ namespace {
 // Rows of a task: enough that packing a key block is a few percent of its products, and few enough that their q, q' and sums stay in a second-level cache. Fewer
 // if threads would be idle.
 std::int64_t rows_per_task(std::int64_t groups, std::int64_t rows, int threads) {
-  constexpr std::int64_t kMost = 768, kLeast = 4 * kStripRows;
+  constexpr std::int64_t kMost = 768, kLeast = 4 * kRowMultiple;
   const std::int64_t wanted = (2 * threads + groups - 1) / groups, blocks = std::max((rows + kMost - 1) / kMost, std::min(wanted, (rows + kLeast - 1) / kLeast));
-  return ((rows + blocks - 1) / blocks + kStripRows - 1) / kStripRows * kStripRows;
+  return ((rows + blocks - 1) / blocks + kRowMultiple - 1) / kRowMultiple * kRowMultiple;
 }
 
 }  // namespace

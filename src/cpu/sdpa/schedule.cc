@@ -59,8 +59,8 @@ double cut_pieces(std::span<const Items> all, int threads, std::vector<std::int6
 double pairs_of(const AttentionSizes& sizes, std::int64_t first_row, std::int64_t last_row, std::int64_t first_key, std::int64_t last_key) {
   if (!sizes.banded) return static_cast<double>((last_row - first_row) * (last_key - first_key));
   double pairs = 0;
-  for (std::int64_t row = first_row; row < last_row; row += kStripRows) {
-    const std::int64_t t = row % sizes.queries, rows = std::min<std::int64_t>(kStripRows, last_row - row);
+  for (std::int64_t row = first_row; row < last_row; row += kRowMultiple) {
+    const std::int64_t t = row % sizes.queries, rows = std::min<std::int64_t>(kRowMultiple, last_row - row);
     const std::int64_t first = std::max(first_key, t + sizes.lower), last = std::min(last_key, t + rows - 1 + sizes.upper);
     pairs += static_cast<double>(rows * std::max<std::int64_t>(0, last - first));
   }
@@ -198,11 +198,11 @@ double forward_cost(const AttentionSizes& sizes, std::int64_t first_row, std::in
 // ends of the blocks.
 std::vector<std::int64_t> equal_blocks(const AttentionSizes& sizes, std::int64_t count, std::int64_t most) {
   std::vector<double> before{0};  // pairs of all strips before strip i
-  for (std::int64_t t = 0; t < sizes.queries; t += kStripRows)
-    before.push_back(before.back() + pairs_of(sizes, t, std::min(sizes.queries, t + kStripRows), 0, sizes.keys));
-  const auto strips = static_cast<std::int64_t>(before.size()) - 1, most_strips = std::max<std::int64_t>(1, most / kStripRows);
+  for (std::int64_t t = 0; t < sizes.queries; t += kRowMultiple)
+    before.push_back(before.back() + pairs_of(sizes, t, std::min(sizes.queries, t + kRowMultiple), 0, sizes.keys));
+  const auto strips = static_cast<std::int64_t>(before.size()) - 1, most_strips = std::max<std::int64_t>(1, most / kRowMultiple);
   const auto cost = [&](std::int64_t first, std::int64_t last) {
-    const std::int64_t t = first * kStripRows, end = std::min(sizes.queries, last * kStripRows);
+    const std::int64_t t = first * kRowMultiple, end = std::min(sizes.queries, last * kRowMultiple);
     const double pairs = before[static_cast<std::size_t>(last)] - before[static_cast<std::size_t>(first)];
     return forward_cost(sizes, pairs, std::min(sizes.keys, end - 1 + sizes.upper) - std::max<std::int64_t>(0, t + sizes.lower), end - t);
   };
@@ -213,7 +213,7 @@ std::vector<std::int64_t> equal_blocks(const AttentionSizes& sizes, std::int64_t
     ends.clear();
     for (std::int64_t first = 0, last = 1; first < strips; first = last, ++last) {
       while (last < strips && last - first < most_strips && cost(first, last + 1) <= limit) ++last;
-      ends.push_back(std::min(sizes.queries, last * kStripRows));
+      ends.push_back(std::min(sizes.queries, last * kRowMultiple));
     }
     (static_cast<std::int64_t>(ends.size()) <= count ? high : low) = limit;
   }
@@ -243,7 +243,7 @@ ForwardSchedule::ForwardSchedule(const AttentionSizes& sizes, const BlockSizes& 
   };
   // As many blocks of rows as threads, or a few times that; then splits of keys. A good schedule is not improved, which would take time.
   constexpr double kGood = 0.9;
-  constexpr std::int64_t kLeastRows = 2 * kStripRows;
+  constexpr std::int64_t kLeastRows = 2 * kRowMultiple;
   for (const std::int64_t times : {1, 2, 3, 4}) {
     if (best.load.efficiency(threads) > kGood) break;
     const std::int64_t wanted = std::min(divide_up(times * threads, heads * sizes.group), sizes.queries / kLeastRows);
@@ -284,7 +284,7 @@ void ForwardSchedule::cut_heads(const AttentionSizes& sizes, std::int64_t per_he
   if (by_cost) {
     ends = equal_blocks(sizes, per_head, most);
   } else {
-    const std::int64_t rows = divide_up(divide_up(sizes.queries, per_head), kStripRows) * kStripRows;
+    const std::int64_t rows = divide_up(divide_up(sizes.queries, per_head), kRowMultiple) * kRowMultiple;
     for (std::int64_t t = rows; t < sizes.queries; t += rows) ends.push_back(t);
     ends.push_back(sizes.queries);
   }

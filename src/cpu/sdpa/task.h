@@ -42,8 +42,8 @@ struct HeadGroup : KeySet {
   std::int64_t query_position = 0;  // position of query 0 in the packed sequence, for Philox
 };
 
-// Rows of a strip: two tiles. Sizes of blocks of rows are multiples of it.
-constexpr int kStripRows = 12;
+// Sizes of blocks of rows are multiples of it: two tiles of rows (cpu/tile.h).
+constexpr int kRowMultiple = 12;
 
 // Keys of a forward key block: 512 keys of 64 + 64 float32 are 256 KiB, a quarter of a second-level cache of 1 MiB, beside the 384 KiB of
 // 768 queries and their sums. Key blocks begin at multiples of it, and it follows from the widths alone: the results of a row's key blocks
@@ -53,7 +53,7 @@ constexpr std::int64_t forward_key_block(std::int64_t qk_width, std::int64_t v_w
 }
 
 // Rows and keys of a block of the backward pass.
-constexpr std::int64_t kBackwardBlockRows = 8 * kStripRows;
+constexpr std::int64_t kBackwardBlockRows = 8 * kRowMultiple;
 constexpr std::int64_t backward_block_keys(std::int64_t element_bytes) { return 1024 / element_bytes; }
 
 // Distance between rows of a partial result, in elements: o padded to whole vectors of every instruction set, and 16 elements of which the

@@ -1,19 +1,21 @@
 // Rows of a task with their keys: what of them falls into a block of keys, and products of blocks of rows with blocks of keys. For kernel sources only.
 #pragma once
 
+#include "cpu/amx_product.h"
 #include "cpu/sdpa/pack.h"
 #include "cpu/sdpa/strip_blocks.h"
-#include "cpu/tile.h"
 
 namespace polyhead::cpu::POLYHEAD_ISA {
 namespace {
 
-template <class T>
+// Operand: what rows and keys are multiplied as, T or bfloat16 pairs.
+template <class T, class Operand = T>
 struct TaskRows {
   const HeadGroup& group;
   const Row* rows;
   const KeyRange* spans;  // the keys of each row
   std::int64_t stride;    // between rows of products [row, key of the block]
+  Tiles<Operand>* tiles = nullptr;
 
   // The keys of row `index` in the block of `count` keys from `first` on, relative to `first`.
   KeyRange part(std::int64_t index, std::int64_t first, std::int64_t count) const {
@@ -81,29 +83,36 @@ struct TaskRows {
     return finite;
   }
 
+  // The product of rows of a with b, which is in the second-level cache.
+  void multiply_rows(const Product<T, Operand>& product, int count, int vectors) const {
+    if constexpr (kUsesAmx<Operand>) {
+      multiply_by_tiles(*tiles, product, count, vectors);
+    } else {
+      multiply<false, From::second_cache>(product, count, vectors);
+    }
+  }
+
   // c = a b, or c += a b, for the panels that the mask does not skip. Skipped panels of c are not written, and no row reads them.
-  template <class Operand = T>
   void multiply_panels(const T* a, std::int64_t a_stride, const T* panels, std::int64_t depth, int count, std::int64_t first, KeyRange keys,
                        const StripBlocks& blocks, T* c, bool add = false) const {
     for_each_panel<T>(keys.first, keys.last, [&](std::int64_t panel, std::int64_t begin, int vectors) {
       if (blocks.at(first + panel) == BlockKind::skip) return;
       const Operand* const b = reinterpret_cast<const Operand*>(panels) + panel * depth + (begin - panel);
-      multiply<false, From::second_cache, T, Operand>({.depth = depth,
-                                                       .a = reinterpret_cast<const Operand*>(a),
-                                                       .a_stride = a_stride,
-                                                       .b = b,
-                                                       .b_stride = kPanelKeys<T>,
-                                                       .c = c + begin,
-                                                       .c_stride = stride,
-                                                       .add = add},
-                                                      count, vectors);
+      multiply_rows({.depth = depth,
+                     .a = reinterpret_cast<const Operand*>(a),
+                     .a_stride = a_stride,
+                     .b = b,
+                     .b_stride = kPanelKeys<T>,
+                     .c = c + begin,
+                     .c_stride = stride,
+                     .add = add},
+                    count, vectors);
     });
   }
 
   // sums[key] += sum_i a[i,key] b[i] for the keys of `block_keys`, where i runs over the rows of the strips that attend to the key.
-  template <class Operand = T>
   void multiply_columns(const T* a, int count, const KeyRange* strips, KeyRange block_keys, const T* b, std::int64_t padded, T* sums) const {
-    constexpr std::int64_t kPerTerm = std::is_same_v<Operand, Bf16Pair> ? 2 : 1;  // rows
+    constexpr std::int64_t kPerTerm = std::is_same_v<Operand, Bf16Pair> ? 2 : 1, kBlock = kPerTerm * kTermBlock;  // rows
     for (std::int64_t key = block_keys.first; key < block_keys.last; key += kStripRows) {
       const int height = static_cast<int>(smaller(kStripRows, block_keys.last - key));
       int begin = count, end = 0;  // rows of the strips that attend to any of these keys
@@ -113,6 +122,7 @@ struct TaskRows {
         begin = begin < strip ? begin : strip, end = strip + kStripRows < count ? strip + kStripRows : count;
       }
       if (end <= begin) continue;
+      begin = static_cast<int>(begin / kBlock * kBlock);
       const Product<T, Operand> product{.depth = (end - begin + kPerTerm - 1) / kPerTerm,
                                         .a = reinterpret_cast<const Operand*>(a) + begin / kPerTerm * stride + key,
                                         .a_stride = stride,
@@ -121,7 +131,11 @@ struct TaskRows {
                                         .c = sums + key * padded,
                                         .c_stride = padded,
                                         .add = true};
-      multiply<true, From::second_cache>(product, height, static_cast<int>(padded / kLanes<T>));
+      if constexpr (kUsesAmx<Operand>) {
+        multiply_transposed_by_tiles(*tiles, product, height, static_cast<int>(padded / kLanes<T>));
+      } else {
+        multiply<true, From::second_cache>(product, height, static_cast<int>(padded / kLanes<T>));
+      }
     }
   }
 };

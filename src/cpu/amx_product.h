@@ -1,0 +1,92 @@
+// c = a b of bfloat16 pairs by AMX: one instruction multiplies 16 rows x 16 pairs by 16 pairs x 16 columns. For kernel sources only.
+//
+// Operands are read 16 rows and kTermBlock terms at a time, whatever their sizes: terms are padded with zeros, rows and columns with anything, as they reach only
+// rows and columns of c that are not stored. A block of terms is summed from 0 before it is added, so the bits of a sum depend on where blocks begin: callers begin
+// at multiples of kTermBlock.
+#pragma once
+
+#include "cpu/tile.h"
+
+namespace polyhead::cpu::POLYHEAD_ISA {
+namespace {
+
+// The tiles of a kernel, if its operands are multiplied by them.
+struct NoTiles {};
+template <class Operand>
+inline constexpr bool kUsesAmx = kHasAmx && std::is_same_v<Operand, Bf16Pair>;
+template <class Operand>
+using Tiles = std::conditional_t<kUsesAmx<Operand>, AmxTiles, NoTiles>;
+
+// Computes 16 rows x `Columns` vectors of c, from the first on. Five loads for four products: of 8 and 16 cycles.
+template <int Columns>
+void multiply_block(AmxTiles& tiles, std::int64_t depth, const Bf16Pair* a, std::int64_t a_stride, const Bf16Pair* b, std::int64_t b_stride, float* c,
+                    std::int64_t c_stride) {
+  static_assert(Columns <= 4);  // four registers of sums, one of a, three of b
+  [&]<int... j>(std::integer_sequence<int, j...>) {
+    (tiles.template zero<j>(), ...);
+    for (std::int64_t k = 0; k < depth; k += kTermBlock, a += kTermBlock, b += kTermBlock * b_stride) {
+      tiles.template load<4>(a, a_stride * 4);
+      ((tiles.template load<5 + j % 3>(b + j * 16, b_stride * 4), tiles.template multiply<j, 4, 5 + j % 3>()), ...);
+    }
+    (tiles.template store<j>(c + j * 16, c_stride * 4), ...);
+  }(std::make_integer_sequence<int, Columns>{});
+}
+
+// Computes rows of c that are a multiple of 16 apart. Writes whole blocks of 16 rows.
+inline void multiply_whole_blocks(AmxTiles& tiles, const Product<float, Bf16Pair>& product, int rows, int vectors) {
+  for (int done = 0; done < vectors; done += kTileVectors) {
+    const std::int64_t column = std::int64_t{done} * kLanes<float>;
+    with_count<kTileVectors>(vectors - done < kTileVectors ? vectors - done : kTileVectors, [&](auto count) {
+      for (int row = 0; row < rows; row += kRowBlock) {
+        multiply_block<count()>(tiles, product.depth, product.a + row * product.a_stride, product.a_stride, product.b + column, product.b_stride,
+                                product.c + row * product.c_stride + column, product.c_stride);
+      }
+    });
+  }
+}
+
+// Computes `rows` rows of `Columns` vectors of the product from their sums, which are kTileVectors vectors apart.
+template <int Columns>
+void store_sums(const Product<float, Bf16Pair>& product, const float* sums, int row, int rows, std::int64_t column) {
+  for (const int end = row + rows; row < end; ++row, sums += kTileVectors * kLanes<float>) {
+    Vector<float> line[1][Columns];
+    for_each_vector<1, Columns, float>(line, [&](int, int j, Vector<float>& sum) { sum = load_vector(sums + j); });
+    store_tile(product, row, column, line);
+  }
+}
+
+// multiply() (cpu/tile.h) for a that is not transposed.
+inline void multiply_by_tiles(AmxTiles& tiles, const Product<float, Bf16Pair>& product, int rows, int vectors) {
+  alignas(64) float sums[kRowBlock * kTileVectors * kLanes<float>];
+  for (int done = 0; done < vectors; done += kTileVectors) {
+    const std::int64_t column = std::int64_t{done} * kLanes<float>;
+    with_count<kTileVectors>(vectors - done < kTileVectors ? vectors - done : kTileVectors, [&](auto count) {
+      for (int row = 0; row < rows; row += kRowBlock) {
+        multiply_block<count()>(tiles, product.depth, product.a + row * product.a_stride, product.a_stride, product.b + column, product.b_stride, sums,
+                                kTileVectors * kLanes<float>);
+        store_sums<count()>(product, sums, row, rows - row < kRowBlock ? rows - row : kRowBlock, column);
+      }
+    });
+  }
+}
+
+inline constexpr int kMostTransposedTerms = 48;
+
+// multiply<true>() for at most 16 rows and kMostTransposedTerms terms: a [term, row], of which tiles need [row, term], is transposed. b has zeros after the last term.
+inline void multiply_transposed_by_tiles(AmxTiles& tiles, Product<float, Bf16Pair> product, int rows, int vectors) {
+  alignas(64) Bf16Pair a[kRowBlock * kMostTransposedTerms];
+  const Bf16Pair* from = product.a;
+  const std::int64_t terms = product.depth;
+  for (std::int64_t first = 0; first < terms; first += kTermBlock) {
+    Vector<std::int32_t> x[kLanes<float>];
+    for (int i = 0; i < kLanes<float>; ++i, from += product.a_stride) x[i] = first + i < terms ? load_vector(&from->bits) : Vector<std::int32_t>{};
+    transpose<std::int32_t>(x);
+    for (int i = 0; i < kLanes<float>; ++i) store_vector<std::int32_t>(x[i], &a[i * kMostTransposedTerms + first].bits);
+  }
+  product.a = a, product.a_stride = kMostTransposedTerms;
+  product.depth = (terms + kTermBlock - 1) / kTermBlock * kTermBlock;
+  multiply_by_tiles(tiles, product, rows, vectors);
+}
+
+}  // namespace
+}  // namespace polyhead::cpu::POLYHEAD_ISA

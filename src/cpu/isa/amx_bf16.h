@@ -1,0 +1,48 @@
+// AVX512-BF16 with AMX: products of whole tiles of bfloat16 pairs.
+#pragma once
+
+#include "cpu/isa/avx512_bf16_pairs.h"
+
+namespace polyhead::cpu::POLYHEAD_ISA {
+namespace {
+
+inline constexpr bool kHasAmx = true;
+
+// The eight tile registers of this thread, each 16 rows of 64 bytes, in use as long as this object lives: a thread that holds tiles has 8 KiB more to
+// save at each task switch. The intrinsics of GCC 12 do not say that a load reads memory, and take only literal numbers of registers.
+class AmxTiles {
+ public:
+  AmxTiles() {
+    struct {  // Intel SDM volume 1, section 18.3: palette 1, all registers whole
+      std::uint8_t palette = 1, first_row = 0, reserved[14] = {};
+      std::uint16_t row_bytes[16] = {64, 64, 64, 64, 64, 64, 64, 64};
+      std::uint8_t rows[16] = {16, 16, 16, 16, 16, 16, 16, 16};
+    } const configuration;
+    static_assert(sizeof configuration == 64);
+    asm volatile("ldtilecfg %0" ::"m"(configuration));
+  }
+  ~AmxTiles() { asm volatile("tilerelease"); }
+  AmxTiles(const AmxTiles&) = delete;
+
+  template <int kTile>
+  POLYHEAD_INLINE void zero() {
+    asm volatile("tilezero %%tmm%c0" ::"i"(kTile));
+  }
+  // Rows are `stride` bytes apart.
+  template <int kTile>
+  POLYHEAD_INLINE void load(const void* from, std::int64_t stride) {
+    asm volatile("tileloadd (%1,%2), %%tmm%c0" ::"i"(kTile), "r"(from), "r"(stride) : "memory");
+  }
+  template <int kTile>
+  POLYHEAD_INLINE void store(void* to, std::int64_t stride) const {
+    asm volatile("tilestored %%tmm%c0, (%1,%2)" ::"i"(kTile), "r"(to), "r"(stride) : "memory");
+  }
+  // sums[row, column] += the products of 16 pairs: of row `row` of a, with column `column` of b.
+  template <int kSums, int kA, int kB>
+  POLYHEAD_INLINE void multiply() {
+    asm volatile("tdpbf16ps %%tmm%c2, %%tmm%c1, %%tmm%c0" ::"i"(kSums), "i"(kA), "i"(kB));
+  }
+};
+
+}  // namespace
+}  // namespace polyhead::cpu::POLYHEAD_ISA

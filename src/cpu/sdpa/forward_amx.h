@@ -1,0 +1,81 @@
+// The products of the forward pass by AMX tiles, from the pairs of forward_bf16.h. For kernel sources only.
+//
+// A row has the same bits whether its task has few rows or many (docs/promises.md), and tiles sum in an order of their own. So few rows take tiles, too, which read
+// k and v from copies in the first-level cache.
+#pragma once
+
+#include "cpu/amx_product.h"
+#include "cpu/sdpa/forward_bf16.h"
+
+namespace polyhead::cpu::POLYHEAD_ISA {
+namespace {
+
+class AmxOperands : public Bf16Operands {
+ public:
+  using Bf16Operands::Bf16Operands;
+
+  // c = q k^T of a strip, from row `strip` on, with `vectors` vectors of a panel of the block, from key `begin` on.
+  void multiply_keys(std::int64_t strip, std::int64_t panel, std::int64_t begin, int vectors, float* c, std::int64_t c_stride) {
+    multiply_whole_blocks(tiles_,
+                          {.depth = s_->depth, .a = q(strip), .a_stride = q_stride(), .b = k_panel(panel) + (begin - panel), .b_stride = kPanel, .c = c, .c_stride = c_stride},
+                          kRowBlock, vectors);
+  }
+
+  void multiply_values(const Product<float, Bf16Pair>& product, int rows) {
+    multiply_by_tiles(tiles_, product, rows, static_cast<int>(s_->v_padded / kWidth));
+  }
+
+  // The product with the values of these keys of the block, read as they are stored. Returns whether c / divisor was stored.
+  bool multiply_stored_values(const Product<float, Bf16Pair>& product, KeyRange keys, int rows) {
+    const StoredBf16Values values = stored_values(keys);
+    return multiply_unless_non_finite(task_, *s_, product, rows, finite_, [&](const Product<float, Bf16Pair>& sums, bool only_finite) {
+      for (std::int64_t column = 0; column < task_.v_width; column += kPanel) {
+        only_finite ? multiply_value_columns<true>(sums, values, rows, column) : multiply_value_columns<false>(sums, values, rows, column);
+      }
+    });
+  }
+
+ private:
+  // The panel of the key block from key `panel` on. With few rows it is packed now and stays in the first-level cache until the next.
+  const Bf16Pair* k_panel(std::int64_t panel) {
+    if (!few_rows<float>(task_)) return k_ + panel * s_->depth;
+    Bf16Pair* const to = words(s_->k);
+    if (!has_stored_panel(panel)) {
+      pack_keys(panel, smaller(kPanel, block_.last - panel), to);
+      return to;
+    }
+    const StoredRows<float, bf16> keys = stored_keys(first_ + panel);
+    for (int key = 0; key < kPanel; key += kWidth) {  // as pack_keys(), but prefetched
+      transpose_words(keys, key, [=](std::int64_t i, Vector<std::int32_t> x) __attribute__((always_inline)) {
+        store_vector<std::int32_t>(x, &to[i * kPanel + key].bits);
+      });
+    }
+    return to;
+  }
+
+  // kTileVectors vectors of c from column `column` on. Keys are paired for one block of terms at a time, 4 KiB.
+  template <bool kFinite>
+  void multiply_value_columns(const Product<float, Bf16Pair>& product, const StoredBf16Values& values, int rows, std::int64_t column) {
+    alignas(64) Bf16Pair pairs[kTermBlock * kPanel];
+    alignas(64) float sums[kRowBlock * kPanel];
+    [&]<int... j>(std::integer_sequence<int, j...>) {
+      (tiles_.template zero<j>(), ...);
+      for (std::int64_t term = 0; term < product.depth; term += kTermBlock) {
+        for (int i = 0; i < kTermBlock; ++i) {
+          Vector<std::int32_t> line[kTileVectors];
+          values.template load_pairs<kFinite>(term + i, column, line);
+          (store_vector<std::int32_t>(line[j], &pairs[i * kPanel + j * kWidth].bits), ...);
+        }
+        tiles_.template load<4>(product.a + term, product.a_stride * 4);
+        ((tiles_.template load<5 + j % 3>(pairs + j * kWidth, kPanel * 4), tiles_.template multiply<j, 4, 5 + j % 3>()), ...);
+      }
+      (tiles_.template store<j>(sums + j * kWidth, kPanel * 4), ...);
+    }(std::make_integer_sequence<int, kTileVectors>{});
+    store_sums<kTileVectors>(product, sums, 0, rows, column);
+  }
+
+  AmxTiles tiles_;
+};
+
+}  // namespace
+}  // namespace polyhead::cpu::POLYHEAD_ISA
