@@ -5,6 +5,10 @@
 #if defined(__x86_64__)
 #include <cpuid.h>
 #endif
+#if defined(__x86_64__) && defined(__linux__)
+#include <sys/syscall.h>
+#include <unistd.h>
+#endif
 
 namespace polyhead::cpu {
 
@@ -63,10 +67,22 @@ std::uint64_t saved_state() {
   return std::uint64_t{high} << 32 | low;
 }
 
+// Asks the operating system for the memory of tiles in every thread of this process. Linux refuses it to none but those with a signal stack too small for it; without
+// permission, the first instruction on tiles ends the process (Linux, Documentation/arch/x86/xstate.rst).
+bool may_use_tiles() {
+#if defined(__linux__)
+  constexpr long kRequestPermission = 0x1023, kTileData = 18;
+  return syscall(SYS_arch_prctl, kRequestPermission, kTileData) == 0;
+#else
+  return false;
+#endif
+}
+
 }  // namespace
 
 std::vector<InstructionSet> instruction_sets() {
-  const std::uint64_t saved = saved_state();
+  std::uint64_t saved = saved_state();
+  if ((saved & kTiles) == kTiles && !may_use_tiles()) saved &= ~kTiles;
   std::vector<InstructionSet> sets;
   for (const Row& row : kRows) {
     // Subleaf 1 of leaf 7 exists only if subleaf 0 says so; otherwise the processor returns data of another leaf.
