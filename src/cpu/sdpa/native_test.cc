@@ -2,6 +2,7 @@
 // rounding does.
 #include <gmock/gmock.h>
 
+#include <algorithm>
 #include <cmath>
 
 #include "support/kernel_case.h"
@@ -31,7 +32,7 @@ TEST(Native, ServesBfloat16WhereTheInstructionSetHasIt) {
       run_with(c, Precision::exact, exact);
       EXPECT_THAT(facts(c, exact), Not(HasSubstr(kFact)));
       run_with(c, Precision::native, native);
-      if (dtype == DType::bf16 && kernel_instruction_set() == "avx512_bf16") {
+      if (dtype == DType::bf16 && kernel_instruction_set().find("bf16") != std::string_view::npos) {
         EXPECT_THAT(facts(c, native), HasSubstr(kFact));
         EXPECT_NE(to_doubles(native.out), to_doubles(exact.out));
         EXPECT_NE(to_doubles(native.d_k), to_doubles(exact.d_k));
@@ -40,6 +41,23 @@ TEST(Native, ServesBfloat16WhereTheInstructionSetHasIt) {
         expect_same_bits(native, exact);
       }
     });
+  }
+}
+
+// The tests of amx_bf16 on other processors are worth what its emulation is.
+TEST(Native, TheEmulatedTilesHaveTheBitsOfThoseOfTheProcessor) {
+  const auto available = [](std::string_view name) {
+    return std::ranges::any_of(kernel_instruction_sets(), [&](const KernelInstructionSet& set) { return set.name == name && set.available; });
+  };
+  if (!available("amx_bf16") || !available("amx_bf16_emulated")) GTEST_SKIP() << "needs a processor with AMX and -D POLYHEAD_EMULATE_AMX=ON";
+  for (const std::int64_t queries : {1, 5, 100}) {
+    Random random(5);
+    AttentionCase c = case_of(random, DType::bf16, {.kv_heads = 2, .queries = queries, .keys = 700, .qk_width = 96, .v_width = 64}, &find_backend("cpu"));
+    const AttentionOutputs real = c.make_outputs(), emulated = c.make_outputs();
+    set_kernel_instruction_set("amx_bf16"), c.run(real);
+    set_kernel_instruction_set("amx_bf16_emulated"), c.run(emulated);
+    set_kernel_instruction_set("");
+    expect_same_bits(real, emulated);
   }
 }
 
