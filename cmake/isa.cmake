@@ -49,7 +49,8 @@ endif()
 # -O3 in every preset, and no sanitizer inside: an instrumented kernel takes minutes to compile. Products and sums are contracted to one
 # instruction where there is one. Bits may not depend on where a row lies in a tile: a sum that a select follows is fused by name
 # (multiply_add in cpu/vector.h), as the compiler would fuse it here and there; src/cpu/sdpa/rows_test.cc looks for others.
-set(POLYHEAD_ISA_FLAGS -O3 -ffp-contract=fast -fno-sanitize=all -Wno-psabi)
+# Nothing throws; without exceptions an object with a destructor needs no personality routine, a symbol that sets would share.
+set(POLYHEAD_ISA_FLAGS -O3 -ffp-contract=fast -fno-exceptions -fno-sanitize=all -Wno-psabi)
 
 # polyhead_isa_sources(<target> <source>... [BF16 <source>...]) adds the sources to the target once per row; rows with a base have those after BF16 only.
 function(polyhead_isa_sources target)
