@@ -7,6 +7,7 @@
 namespace polyhead::test {
 namespace {
 
+using testing::AllOf;
 using testing::HasSubstr;
 
 int forward_calls = 0;
@@ -99,7 +100,7 @@ TEST(Explain, ShowsOnlyTheEndsOfARangeThatCut) {
 
 TEST(Explain, NamesAForcedBackendAndWhyItWouldDecline) {
   Small s;
-  EXPECT_THAT(explain(s.forward(), {.backend = &kNarrow}), HasSubstr("backend: narrow (asked for)"));
+  EXPECT_THAT(explain(s.forward(), {.backend = &kNarrow}), AllOf(HasSubstr("backend: narrow (asked for)"), HasSubstr("derivatives: narrow declines backward: it has no gradient; ")));
   s.k = Tensor(DType::f32, {2, 2, 5, 8}), s.v = Tensor(DType::f32, {2, 2, 5, 6});
   EXPECT_THAT(error_message([&] { explain(s.forward(), {.backend = &kNarrow}); }), HasSubstr("more than 4 keys"));
 }

@@ -37,9 +37,15 @@ std::string derivative_facts(const Problem& p, const Backend* forced) {
   std::string text;
   const Backend* last = nullptr;
   for (const Operation operation : {Operation::backward, Operation::jvp, Operation::backward_backward}) {
-    const Backend& backend = select_backend(p, operation, forced);
-    append(text, cat(last == &backend ? ", " : last == nullptr ? "" : "; ", last == &backend ? "" : cat(backend.name, ": "), name_of(operation)));
-    last = &backend;
+    const std::string reason = forced != nullptr ? forced->declines(p, operation) : std::string();
+    const Backend* const backend = reason.empty() ? &select_backend(p, operation, forced) : nullptr;
+    if (!text.empty()) append(text, backend != nullptr && backend == last ? ", " : "; ");
+    if (backend == nullptr) {
+      append(text, cat(forced->name, " declines ", name_of(operation), ": ", reason));
+    } else {
+      append(text, cat(backend == last ? "" : cat(backend->name, ": "), name_of(operation)));
+    }
+    last = backend;
   }
   return cat(text, p.dtype == DType::bf16 ? "; the last two with exact products" : "");
 }
