@@ -137,7 +137,8 @@ std::string wrap(std::string_view text, std::size_t width, std::size_t indent) {
 
 std::string hang(std::string_view head, std::string_view text, std::size_t start, std::size_t width) {
   const std::string lines = wrap(text, width, start);
-  return lines.empty() ? std::string(head) + '\n' : pad_right(head, start) + lines.substr(std::min(start, lines.size() - 1));
+  if (lines.empty() || columns(head) > start) return std::string(head) + "\n" + lines;
+  return pad_right(head, start) + lines.substr(std::min(start, lines.size() - 1));
 }
 
 }  // namespace polyhead::app

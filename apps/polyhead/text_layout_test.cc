@@ -54,6 +54,13 @@ TEST(Wrap, BreaksAtSpacesOnly) {
   EXPECT_EQ(wrap("incomprehensible it is", 5), "incomprehensible\nit is\n");
 }
 
+TEST(Hang, AWideHeadHasALineOfItsOwn) {
+  EXPECT_EQ(hang("ab", "one two three", 4, 11), "ab  one two\n    three\n");
+  EXPECT_EQ(hang("abcd", "one", 4, 11), "abcdone\n");  // the caller's head ends in spaces
+  EXPECT_EQ(hang("abcde", "one", 4, 11), "abcde\n    one\n");
+  EXPECT_EQ(hang("ab", "", 4, 11), "ab\n");
+}
+
 TEST(Wrap, KeepsLineEnds) { EXPECT_EQ(wrap("a\n\nb\n", 80), "a\n\nb\n"); }
 
 }  // namespace
