@@ -44,8 +44,8 @@ def prepare(case: Case, arrays: dict[str, np.ndarray]) -> Work:
     if case.K:
         raise Unsupported("its attention has no grouped heads")
     native = case.dtype == "bfloat16"
-    if native and not _multiplies_bfloat16():
-        raise Unsupported("its bfloat16 attention is a plain loop on processors without instructions for it")
+    if case.dtype not in ("float32", "bfloat16") or (native and not _multiplies_bfloat16()):
+        raise Unsupported(f"its {case.dtype} attention is a plain loop on processors without instructions for it")
     parameters: dict[str, Node] = {}
 
     def parameter(key: str) -> Node:

@@ -17,7 +17,7 @@ inline constexpr bool kUsesAmx = kHasAmx && std::is_same_v<Operand, Bf16Pair>;
 template <class Operand>
 using Tiles = std::conditional_t<kUsesAmx<Operand>, AmxTiles, NoTiles>;
 
-// Computes 16 rows x `Columns` vectors of c, from the first on. Five loads for four products: of 8 and 16 cycles.
+// Computes 16 rows x `Columns` vectors of c, from the first on. Four products of 16 cycles cover five loads of 8.
 template <int Columns>
 void multiply_block(AmxTiles& tiles, std::int64_t depth, const Bf16Pair* a, std::int64_t a_stride, const Bf16Pair* b, std::int64_t b_stride, float* c,
                     std::int64_t c_stride) {
@@ -32,7 +32,7 @@ void multiply_block(AmxTiles& tiles, std::int64_t depth, const Bf16Pair* a, std:
   }(std::make_integer_sequence<int, Columns>{});
 }
 
-// Computes rows of c that are a multiple of 16 apart. Writes whole blocks of 16 rows.
+// Computes c, rounded up to whole blocks of 16 rows, for which c has memory.
 inline void multiply_whole_blocks(AmxTiles& tiles, const Product<float, Bf16Pair>& product, int rows, int vectors) {
   for (int done = 0; done < vectors; done += kTileVectors) {
     const std::int64_t column = std::int64_t{done} * kLanes<float>;
@@ -72,7 +72,8 @@ inline void multiply_by_tiles(AmxTiles& tiles, const Product<float, Bf16Pair>& p
 
 inline constexpr int kMostTransposedTerms = 48;
 
-// multiply<true>() for at most 16 rows and kMostTransposedTerms terms: a [term, row], of which tiles need [row, term], is transposed. b has zeros after the last term.
+// multiply<true>() for at most 16 rows and kMostTransposedTerms terms: a [term, row], of which tiles need [row, term], is transposed, with zeros after the last term. b is
+// finite to the end of the block.
 inline void multiply_transposed_by_tiles(AmxTiles& tiles, Product<float, Bf16Pair> product, int rows, int vectors) {
   alignas(64) Bf16Pair a[kRowBlock * kMostTransposedTerms];
   const Bf16Pair* from = product.a;

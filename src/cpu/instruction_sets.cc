@@ -67,9 +67,9 @@ std::uint64_t saved_state() {
   return std::uint64_t{high} << 32 | low;
 }
 
-// Asks the operating system for the memory of tiles in every thread of this process. Linux refuses it to none but those with a signal stack too small for it; without
-// permission, the first instruction on tiles ends the process (Linux, Documentation/arch/x86/xstate.rst).
-bool may_use_tiles() {
+}  // namespace
+
+bool ask_for_tiles() {
 #if defined(__linux__)
   constexpr long kRequestPermission = 0x1023, kTileData = 18;
   return syscall(SYS_arch_prctl, kRequestPermission, kTileData) == 0;
@@ -78,11 +78,8 @@ bool may_use_tiles() {
 #endif
 }
 
-}  // namespace
-
 std::vector<InstructionSet> instruction_sets() {
-  std::uint64_t saved = saved_state();
-  if ((saved & kTiles) == kTiles && !may_use_tiles()) saved &= ~kTiles;
+  const std::uint64_t saved = saved_state();
   std::vector<InstructionSet> sets;
   for (const Row& row : kRows) {
     // Subleaf 1 of leaf 7 exists only if subleaf 0 says so; otherwise the processor returns data of another leaf.
@@ -108,11 +105,13 @@ std::string processor_name() {
 
 #elif defined(__aarch64__)
 
+bool ask_for_tiles() { return false; }
 std::vector<InstructionSet> instruction_sets() { return {{"neon", "4 float32 a register; every AArch64 machine", true}}; }
 std::string processor_name() { return {}; }
 
 #else
 
+bool ask_for_tiles() { return false; }
 std::vector<InstructionSet> instruction_sets() { return {}; }
 std::string processor_name() { return {}; }
 

@@ -19,6 +19,12 @@ inline constexpr std::string_view kArchitecture = "other";
 #endif
 
 std::vector<InstructionSet> instruction_sets();
+
+// Asks the operating system for the memory of AMX tiles in every thread of this process: without permission, the first instruction on tiles ends the process. Linux
+// refuses if a thread's signal stack is too small for them, and afterwards allows no smaller one, so only those ask that use tiles (Linux,
+// Documentation/arch/x86/xstate.rst).
+bool ask_for_tiles();
+
 std::string processor_name();  // empty if unknown
 
 }  // namespace polyhead::cpu

@@ -5,6 +5,7 @@
 #include <cstdlib>
 
 #include "core/text.h"
+#include "cpu/instruction_sets.h"
 
 // The tables of kernel functions that the kernel sources define for each set.
 #define POLYHEAD_ISA_ROW(name, base, needs)          \
@@ -78,13 +79,17 @@ std::string missing_for(const KernelSet& set, const Cpu& cpu) {
   return missing;
 }
 
+// Whether the operating system lets this process run the set.
+static bool is_permitted(const KernelSet& set) { return set.needs.find("amx_tile") == std::string_view::npos || ask_for_tiles(); }
+
 const KernelSet& select_kernels(std::span<const KernelSet> sets, const Cpu& cpu, std::string_view wanted) {
   std::string names;
   for (const KernelSet& set : sets) {
     const std::string missing = missing_for(set, cpu);
-    if (wanted.empty() && missing.empty()) return set;
+    if (wanted.empty() && missing.empty() && is_permitted(set)) return set;
     if (set.name == wanted) {
-      if (missing.empty()) return set;
+      if (missing.empty() && is_permitted(set)) return set;
+      if (missing.empty()) fail(ErrorCode::unsupported, "the instruction set '", wanted, "' was asked for and the operating system gives this process no AMX tiles");
       fail(ErrorCode::unsupported, "the instruction set '", wanted, "' was asked for and this processor lacks: ", missing);
     }
     append(names, cat(names.empty() ? "" : ", ", set.name));

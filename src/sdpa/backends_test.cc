@@ -105,6 +105,12 @@ TEST(Explain, NamesAForcedBackendAndWhyItWouldDecline) {
   EXPECT_THAT(error_message([&] { explain(s.forward(), {.backend = &kNarrow}); }), HasSubstr("more than 4 keys"));
 }
 
+TEST(Explain, CachesOfAnotherDtypeHaveNoDerivatives) {
+  Small s;
+  s.k = Tensor(DType::bf16, s.k.shape()), s.v = Tensor(DType::bf16, s.v.shape());
+  EXPECT_THAT(explain(s.forward()), HasSubstr("derivatives: none: k and v are bfloat16 and q is float32\n"));
+}
+
 TEST(Explain, WithoutRulesSaysNone) {
   Small s;
   const std::string text = explain(s.forward());

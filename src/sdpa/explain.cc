@@ -34,6 +34,7 @@ std::string mask_facts(const Problem& p, const SdpaOptions& options) {
 
 // Which backend computes which derivative.
 std::string derivative_facts(const Problem& p, const Backend* forced) {
+  if (p.key_dtype != p.dtype) return cat("none: k and v are ", p.key_dtype, " and q is ", p.dtype);
   std::string text;
   const Backend* last = nullptr;
   for (const Operation operation : {Operation::backward, Operation::jvp, Operation::backward_backward}) {

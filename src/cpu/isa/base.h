@@ -216,7 +216,7 @@ POLYHEAD_INLINE Vector<std::int32_t> zip_halves(Vector<std::int32_t> x) {
   return x;
 }
 
-// The tile registers of AMX (cpu/isa/amx_bf16.h), in memory. multiply() has the bits of TDPBF16PS (Intel SDM volume 2): first and second terms of the pairs are
+// The tile registers of AMX (cpu/isa/amx_bf16.h), in memory. multiply() follows the description of TDPBF16PS (Intel SDM volume 2), which no processor has confirmed yet: first and second terms of the pairs are
 // summed apart, from 0, and their sum is added; subnormal numbers count as 0 and become 0. Products of two bfloat16 are exact in float32.
 class AmxTiles {
  public:

@@ -50,6 +50,7 @@ class Backward {
  private:
   static constexpr int kWidth = kLanes<T>, kPanel = kPanelKeys<T>;
   static constexpr bool kNative = std::is_same_v<Operand, Bf16Pair>;
+  static_assert(kNative || !kHasAmx);  // kTermBlock is that of pairs
   static constexpr std::int64_t kPerTerm = kNative ? 2 : 1, kTerms = kPerTerm * kTermBlock;  // keys or rows: of a term, of a block of terms
 
   static Operand* operand(T* array) { return reinterpret_cast<Operand*>(array); }

@@ -36,6 +36,8 @@ struct TileStrip : StripTiles<T> {
   T* of_block(T* array, std::int64_t width) const { return array + in_block * width; }
 };
 
+static_assert(kBlockRows / 2 <= kMostTransposedTerms);
+
 // The products of the strip with keys of a panel, from `begin` on. `rows` holds the query block's q or d_out.
 template <class T, class Operand>
 POLYHEAD_INLINE Product<T, Operand> product_with_keys(const TileStrip<T, Operand>& strip, T* rows, std::int64_t stride, const T* panels, std::int64_t depth,

@@ -45,6 +45,7 @@ class Forward {
  private:
   static constexpr int kWidth = kLanes<T>, kPanel = kPanelKeys<T>;
   static constexpr bool kNative = std::is_same_v<Operand, Bf16Pair>;
+  static_assert(kNative || !kHasAmx);  // kTermBlock is that of pairs
   static constexpr std::int64_t kKeysPerTerm = kNative ? 2 : 1;  // of the product with v
   using Operands = std::conditional_t<kUsesAmx<Operand>, AmxOperands, std::conditional_t<kNative, Bf16Operands, ForwardOperands<T>>>;
 
