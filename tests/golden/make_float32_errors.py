@@ -3,7 +3,8 @@
     python make_float32_errors.py VECTORS OUT.json [--seed 0]
 
 Runs the formulas of make_golden.py again with every leaf rounded to float32, so that forward and autograd happen in float32, and compares
-with the float64 tensors in VECTORS, which must come from the same seed. OUT.json: {case: {tensor: largest absolute error}}.
+with the float64 tensors in VECTORS, which must come from the same seed. OUT.json: {case: {tensor: largest absolute error}}, without second derivatives, which
+are judged by the error from rounding the inputs (README.md).
 """
 import argparse, json, os, tempfile
 import torch
@@ -27,6 +28,8 @@ def main():
     errors = {}
 
     def compare(tensors, path, metadata):
+        if json.loads(metadata["case"])["op"] == "second_derivatives":
+            return
         name = os.path.splitext(os.path.basename(path))[0]
         expected = load_file(os.path.join(arguments.vectors, name + ".safetensors"))
         assert sorted(tensors) == sorted(expected), name
@@ -34,7 +37,7 @@ def main():
         for key, x in tensors.items():
             if x.dtype == torch.bool:
                 assert torch.equal(x, expected[key]), (name, key)
-            elif key in ("out", "weights", "lse") or (key.startswith("d_") and key != "d_out"):
+            elif make_golden.is_expected(key):
                 assert x.dtype == torch.float32, (name, key)
                 difference = (x.double() - expected[key]).abs()
                 difference[x == expected[key]] = 0  # lse of an empty row: -inf on both sides

@@ -32,7 +32,7 @@ Arrays = dict[str, np.ndarray]
 
 
 def is_expected(name: str) -> bool:
-    return name in ("out", "weights", "lse") or (name.startswith("d_") and name != "d_out")
+    return name in ("out", "weights", "lse", "out_tangent", "lse_tangent") or (name.startswith("d_") and name != "d_out")
 
 
 class Case:
@@ -71,30 +71,49 @@ def relative_bias_of(case: Case) -> polyhead.RelativeBias | None:
     return polyhead.RelativeBias(slopes=slopes, table=table, **{name: rule for name, rule in rules.items() if rule is not None})
 
 
-def run_sdpa(case: Case) -> Arrays:
-    q, k, v, d_out = (case.tensor(name) for name in ("q", "k", "v", "d_out"))
+def options_of(case: Case) -> dict[str, Any]:
     causal, offset, window = (case.option(name) for name in ("causal", "causal_offset", "window"))
     assert causal is None or offset is None
     options = {name: case.option(name) for name in ("scale",)} | {"softcap": case.option("softcap", 0.0)}
     options |= {"dropout": case.option("dropout", 0.0), "empty_rows": case.option("empty_rows", "zero")}
     options |= {name: case.tensor(name) for name in ("attend", "block", "bias", "sink", "dropout_keep")}
-    options["relative_bias"] = relative = relative_bias_of(case)
+    options["relative_bias"] = relative_bias_of(case)
     options["causal"] = causal if offset is None else offset
     options["window"] = None if window is None else tuple(window)
     for name in ("key_lengths", "diagonal_offsets", "query_offsets", "key_offsets"):
         integers = case.option(name)
         options[name] = None if integers is None else np.array(integers)
     assert (options["dropout"] > 0) == (options["dropout_keep"] is not None)
+    return options
 
-    k_scale, v_scale = case.tensor("k_scale"), case.tensor("v_scale")
+
+def gradients(of: dict[str, Any], options: dict[str, Any]) -> Arrays:
+    """Gradients under the names of the file, which says whether a relative bias has slopes or a table."""
+    relative = options["relative_bias"]
+    names = {name: name for name in of} | ({} if relative is None else {"relative_bias": "relative_bias." + ("table" if relative.slopes is None else "slopes")})
+    return {"d_" + names[name]: x for name, x in of.items() if x is not None}
+
+
+def run_sdpa(case: Case) -> Arrays:
+    q, k, v, d_out = (case.tensor(name) for name in ("q", "k", "v", "d_out"))
+    options, k_scale, v_scale = options_of(case), case.tensor("k_scale"), case.tensor("v_scale")
     out, lse = polyhead.sdpa(q, k, v, return_lse=True, k_scale=k_scale, v_scale=v_scale, **options)
     results = {"out": out, "lse": lse, "weights": polyhead.maps(q, k, k_scale=k_scale, **options)}
     if d_out is None:
         return results
-    grads = polyhead.sdpa_backward(q, k, v, out, lse, d_out, **options)._asdict()
-    if relative is not None:
-        grads["relative_bias.table" if relative.slopes is None else "relative_bias.slopes"] = grads.pop("relative_bias")
-    return results | {f"d_{name}": grad for name, grad in grads.items() if grad is not None}
+    return results | gradients(polyhead.sdpa_backward(q, k, v, out, lse, d_out, **options)._asdict(), options)
+
+
+def run_second_derivatives(case: Case) -> Arrays:
+    q, k, v, d_out = (case.tensor(name) for name in ("q", "k", "v", "d_out"))
+    options = options_of(case)
+    tangents = {name: case.tensor(f"{name}_tangent") for name in ("q", "k", "v", "bias", "sink")}
+    tangents["relative_bias"] = next((x for kind in ("slopes", "table") if (x := case.tensor(f"relative_bias.{kind}_tangent")) is not None), None)
+    out, lse = polyhead.sdpa(q, k, v, return_lse=True, **options)
+    moved = polyhead.sdpa_jvp(q, k, v, out, lse, return_lse=True, **{f"{name}_tangent": x for name, x in tangents.items()}, **options)
+    second = polyhead.sdpa_backward_backward(q, k, v, out, lse, d_out, **{f"d_d_{name}": x for name, x in tangents.items()}, **options)
+    results = {"out": out, "lse": lse, "weights": polyhead.maps(q, k, **options), "out_tangent": moved[0], "lse_tangent": moved[1]}
+    return results | gradients(second._asdict(), options)
 
 
 def layer_with(config: dict[str, Any], parameters: Arrays) -> polyhead.MultiHeadAttention:
@@ -167,14 +186,14 @@ def float32_bounds(case: Case) -> Arrays:
 
 def test_all_vectors_are_here(summary: list[str]) -> None:
     summary.append(f"golden vectors through Python: {len(PATHS)}")
-    assert len(PATHS) == 113
+    assert len(PATHS) == 137
 
 
 @pytest.mark.parametrize("path", PATHS, ids=lambda path: path.stem)
 def test_golden_vector_is_reproduced(path: Path) -> None:
     case = Case(path)
     bounds = float32_bounds(Case(path)) if case.dtype == np.float32 else {name: 1e-12 * magnitude(case, name) for name in case.expected}
-    results = {"sdpa": run_sdpa, "layer": run_layer}[case.op](case)
+    results = {"sdpa": run_sdpa, "second_derivatives": run_second_derivatives, "layer": run_layer}[case.op](case)
     case.finish()
     for name, expected in case.expected.items():
         actual = results[name].reshape(expected.shape) if name == "d_bias" else results[name]

@@ -4,6 +4,15 @@ namespace polyhead::golden {
 
 bool is_gradient(const std::string& name) { return name.rfind("d_", 0) == 0 && name != "d_out"; }
 
+namespace {
+
+bool is_expected(const std::string& name) {
+  static const std::set<std::string> kOthers{"out", "weights", "lse", "out_tangent", "lse_tangent"};
+  return is_gradient(name) || kOthers.count(name) > 0;
+}
+
+}  // namespace
+
 Case read_case(const std::filesystem::path& path) {
   io::TensorFile file = io::open_tensors(path);
   const auto metadata = file.metadata.find("case");
@@ -19,8 +28,7 @@ Case read_case(const std::filesystem::path& path) {
   result.options.erase("name");
   result.options.erase("op");
   for (io::NamedTensor& named : file.tensors) {
-    const bool expected = is_gradient(named.name) || named.name == "out" || named.name == "weights" || named.name == "lse";
-    (expected ? result.expected : result.inputs).emplace(named.name, std::move(named.tensor));
+    (is_expected(named.name) ? result.expected : result.inputs).emplace(named.name, std::move(named.tensor));
   }
   require(result.expected.count("out") > 0, "the file has no tensor 'out'");
   return result;

@@ -20,7 +20,7 @@ struct Case {
   std::string operation;
   nlohmann::json options;  // the metadata without name and op
   Tensors inputs;          // as in the file
-  Tensors expected;        // out, weights, lse and every d_X
+  Tensors expected;        // out, weights, lse, their tangents and every d_X
 };
 
 // Error when the file is not a case.

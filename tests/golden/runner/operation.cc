@@ -7,6 +7,8 @@ Tensors compute(const Case& which, Tensors inputs, const Setting& setting) {
   Tensors results;
   if (which.operation == "sdpa") {
     results = compute_sdpa(in, setting);
+  } else if (which.operation == "second_derivatives") {
+    results = compute_second_derivatives(in, setting);
   } else if (which.operation == "layer") {
     results = compute_layer(in, setting);
   } else {

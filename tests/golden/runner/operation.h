@@ -20,6 +20,7 @@ Tensors inputs_as(const Case& which, DType dtype);
 DType dtype_of(const Tensors& inputs);
 
 Tensors compute_sdpa(Reader& in, const Setting& setting);
+Tensors compute_second_derivatives(Reader& in, const Setting& setting);
 Tensors compute_layer(Reader& in, const Setting& setting);
 
 EmptyRows read_empty_rows(Reader& in);

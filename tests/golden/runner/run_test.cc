@@ -65,6 +65,19 @@ TEST(GoldenRunner, OneWrongElementOfAnyResultFails) {
   }
 }
 
+TEST(GoldenRunner, OneWrongElementOfAnySecondDerivativeFails) {
+  for (const char* name : {"out_tangent", "lse_tangent", "d_q", "d_k", "d_v", "d_bias", "d_sink", "d_d_out"}) {
+    SCOPED_TRACE(name);
+    const Folder folder("second_derivatives_everything", [&](io::TensorFile& file) {
+      Tensor& tensor = *file.find(name);
+      tensor.data<double>()[tensor.numel() - 1] += 2e-12 * test::largest_magnitude(tensor);
+    });
+    const Outcome outcome = run(folder.path());
+    EXPECT_EQ(outcome.result.failed, 1) << outcome.text;
+    EXPECT_NE(outcome.text.find(name), std::string::npos) << outcome.text;
+  }
+}
+
 TEST(GoldenRunner, WrongFloat32ResultFails) {
   for (const char* name : {"out", "weights", "lse", "d_q", "d_k", "d_v", "d_bias"}) {
     SCOPED_TRACE(name);

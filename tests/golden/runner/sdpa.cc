@@ -1,5 +1,6 @@
 #include "golden/runner/operation.h"
 #include "polyhead/maps.h"
+#include "polyhead/sdpa_derivatives.h"
 
 namespace polyhead::golden {
 namespace {
@@ -14,13 +15,20 @@ Diagonal diagonal(const nlohmann::json& given) {
   return given.is_string() ? corner(given.get<std::string>()) : Diagonal::offset(given.get<std::int64_t>());
 }
 
-}  // namespace
+// The inputs and the rules of a case, and what the forward pass makes of them.
+struct Problem {
+  Problem(Reader& in, const Setting& setting);
+  void forward(Tensors& results);
 
-// A case without d_out has no gradients.
-Tensors compute_sdpa(Reader& in, const Setting& setting) {
-  const Tensor &q = in.tensor("q"), &k = in.tensor("k"), &v = in.tensor("v"), *d_out = in.find("d_out");
-  const ConstTensorView k_scale = in.view("k_scale"), v_scale = in.view("v_scale");
-  SdpaOptions options{.scale = in.option<double>("scale"), .bias = in.view("bias"), .softcap = in.option<double>("softcap").value_or(0)};
+  const Tensor &q, &k, &v;
+  ConstTensorView k_scale, v_scale;
+  SdpaOptions options;
+  Tensor lengths, diagonal_offsets, query_offsets, key_offsets;
+};
+
+Problem::Problem(Reader& in, const Setting& setting)
+    : q(in.tensor("q")), k(in.tensor("k")), v(in.tensor("v")), k_scale(in.view("k_scale")), v_scale(in.view("v_scale")) {
+  options = {.scale = in.option<double>("scale"), .bias = in.view("bias"), .softcap = in.option<double>("softcap").value_or(0)};
   options.relative_bias = {.slopes = in.view("relative_bias.slopes"), .table = in.view("relative_bias.table")};
   options.relative_bias.bidirectional = in.option<bool>("bidirectional").value_or(true);
   options.relative_bias.max_distance = in.option<std::int64_t>("max_distance").value_or(128);
@@ -44,7 +52,6 @@ Tensors compute_sdpa(Reader& in, const Setting& setting) {
     require(window->size() == 2, "window must be [left, right]");
     options.mask.window = {.left = (*window)[0], .right = (*window)[1]};
   }
-  Tensor lengths, diagonal_offsets, query_offsets, key_offsets;
   const auto read_integers = [&](const char* name, Tensor& memory, ConstTensorView& view) {
     if (const auto given = in.option<nlohmann::json>(name)) view = memory = integer_tensor(*given);
   };
@@ -52,33 +59,66 @@ Tensors compute_sdpa(Reader& in, const Setting& setting) {
   read_integers("diagonal_offsets", diagonal_offsets, options.mask.diagonal_offsets);
   read_integers("query_offsets", query_offsets, options.mask.query_offsets);
   read_integers("key_offsets", key_offsets, options.mask.key_offsets);
+}
 
+void Problem::forward(Tensors& results) {
   Shape map_shape = q.shape(), lse_shape = q.shape(), out_shape = q.shape();
   map_shape[-1] = k.extent(-2);
   out_shape[-1] = v.extent(-1);
   lse_shape.erase(lse_shape.size() - 1);
-  Tensors results;
-  const auto make = [&](const char* name, const Shape& shape) -> Tensor& { return results[name] = Tensor(q.dtype(), shape); };
-  Tensor& out = make("out", out_shape);
+  Tensor& out = results["out"] = Tensor(q.dtype(), out_shape);
   Tensor& lse = results["lse"] = Tensor(accumulation_dtype(q.dtype()), lse_shape);
+  Tensor& weights = results["weights"] = Tensor(q.dtype(), map_shape);
   sdpa_forward({.q = q, .k = k, .v = v, .out = out, .lse = lse, .k_scale = k_scale, .v_scale = v_scale}, options);
-  attention_map({.q = q, .k = k, .k_scale = k_scale}, make("weights", map_shape), options);
+  attention_map({.q = q, .k = k, .k_scale = k_scale}, weights, options);
+}
+
+// Memory in `results` for the gradient of each input: d_q, d_bias, d_relative_bias.table, ... For SdpaBackward and SdpaBackwardBackward.
+template <class Backward>
+void make_gradients(const Problem& p, Backward& backward, Tensors& results) {
+  const auto make = [&](const std::string& name, ConstTensorView like) { return (results["d_" + name] = Tensor(p.q.dtype(), like.shape())).view(); };
+  backward.d_q = make("q", p.q), backward.d_k = make("k", p.k), backward.d_v = make("v", p.v);
+  if (p.options.bias) backward.d_bias = make("bias", p.options.bias);
+  if (p.options.sink) backward.d_sink = make("sink", p.options.sink);
+  const RelativeBias& relative = p.options.relative_bias;
+  if (relative.slopes) backward.d_relative_bias = make("relative_bias.slopes", relative.slopes);
+  if (relative.table) backward.d_relative_bias = make("relative_bias.table", relative.table);
+}
+
+}  // namespace
+
+// A case without d_out has no gradients.
+Tensors compute_sdpa(Reader& in, const Setting& setting) {
+  Problem p(in, setting);
+  Tensors results;
+  p.forward(results);
+  const Tensor* d_out = in.find("d_out");
   if (d_out == nullptr) return results;
-  SdpaBackward backward{.q = q,
-                        .k = k,
-                        .v = v,
-                        .out = out,
-                        .lse = lse,
-                        .d_out = *d_out,
-                        .d_q = make("d_q", q.shape()),
-                        .d_k = make("d_k", k.shape()),
-                        .d_v = make("d_v", v.shape())};
-  if (options.bias) backward.d_bias = make("d_bias", options.bias.shape());
-  for (const auto& [name, parameter] : {std::pair("d_relative_bias.slopes", options.relative_bias.slopes), std::pair("d_relative_bias.table", options.relative_bias.table)}) {
-    if (parameter) backward.d_relative_bias = make(name, parameter.shape());
-  }
-  if (options.sink) backward.d_sink = make("d_sink", options.sink.shape());
-  sdpa_backward(backward, options);
+  SdpaBackward backward{.q = p.q, .k = p.k, .v = p.v, .out = results["out"], .lse = results["lse"], .d_out = *d_out};
+  make_gradients(p, backward, results);
+  sdpa_backward(backward, p.options);
+  return results;
+}
+
+Tensors compute_second_derivatives(Reader& in, const Setting& setting) {
+  Problem p(in, setting);
+  Tensors results;
+  p.forward(results);
+  const Tensor &out = results["out"], &lse = results["lse"], &d_out = in.tensor("d_out");
+  SdpaTangents tangents{.q = in.tensor("q_tangent"), .k = in.tensor("k_tangent"), .v = in.tensor("v_tangent")};
+  if (p.options.bias) tangents.bias = in.tensor("bias_tangent");
+  if (p.options.sink) tangents.sink = in.tensor("sink_tangent");
+  if (p.options.relative_bias.slopes) tangents.relative_bias = in.tensor("relative_bias.slopes_tangent");
+  if (p.options.relative_bias.table) tangents.relative_bias = in.tensor("relative_bias.table_tangent");
+
+  Tensor& out_tangent = results["out_tangent"] = Tensor(out.dtype(), out.shape());
+  Tensor& lse_tangent = results["lse_tangent"] = Tensor(lse.dtype(), lse.shape());
+  sdpa_jvp({.q = p.q, .k = p.k, .v = p.v, .out = out, .lse = lse, .tangents = tangents, .out_tangent = out_tangent, .lse_tangent = lse_tangent}, p.options);
+
+  SdpaBackwardBackward backward{.q = p.q, .k = p.k, .v = p.v, .out = out, .lse = lse, .d_out = d_out, .d_gradients = tangents};
+  make_gradients(p, backward, results);
+  backward.d_d_out = results["d_d_out"] = Tensor(out.dtype(), out.shape());
+  sdpa_backward_backward(backward, p.options);
   return results;
 }
 
