@@ -68,4 +68,13 @@ PYTHON_MUTANTS = [
            ("test_transformers.py",)),
     Mutant("transformers: no mask means causal", TRANSFORMERS, "if mask is None and not keywords", "if mask is False and not keywords", "a bidirectional model attends to every key",
            ("test_transformers.py", "test_transformer_families.py")),
+    Mutant("torch: precision of a layer dropped", "python/polyhead/torch/_multihead.py", "block=block, bias=bias, precision=self.precision)", "block=block, bias=bias)",
+           "projections of torch have the layer's precision (where bfloat16 is multiplied)", ("test_precision.py",)),
+    Mutant("transformers: precision dropped", TRANSFORMERS, "dropout=dropout, precision=precision", "dropout=dropout", "register's precision reaches the models (where bfloat16 is multiplied)",
+           ("test_precision.py",)),
+    Mutant("patch: overlapping patches of two precisions", "python/polyhead/patch/_replace.py", "if self.patches > 0 and precision != self.precision:", "if False:",
+           "patches that overlap have one precision", ("test_precision.py",)),
+    Mutant("flax: more than the default is native", "python/polyhead/jax/_flax.py", "jax.lax.Precision(part) is default", "True", "HIGHEST is exact", ("test_precision.py",)),
+    Mutant("tangents of sink and relative bias exchanged", "python/polyhead/_attention.py", "v_tangent, bias_tangent, sink_tangent, relative_bias_tangent)",
+           "v_tangent, bias_tangent, relative_bias_tangent, sink_tangent)", "each input has its own tangent", ("test_second_derivatives.py",)),
 ]
