@@ -45,12 +45,12 @@ def _attention(case: Case, a: dict[str, np.ndarray]) -> Work:
         _, lse = polyhead.sdpa(q, k, v, out=out, return_lse=True, **options)
         return out, polyhead.sdpa_backward(q, k, v, out, lse, d_out, d_bias=d_bias, **options)
 
-    d_d = {name: a[name] for name in ("d_d_q", "d_d_k", "d_d_v", "d_d_bias") if name in a}
+    d_gradients = polyhead.Tangents(**{name: a.get(f"d_d_{name}") for name in ("q", "k", "v", "bias")})
 
     def second() -> object:
         _, lse = polyhead.sdpa(q, k, v, out=out, return_lse=True, **options)
         gradients = polyhead.sdpa_backward(q, k, v, out, lse, d_out, **options)
-        return out, gradients, polyhead.sdpa_backward_backward(q, k, v, out, lse, d_out, **d_d, **options)
+        return out, gradients, polyhead.sdpa_backward_backward(q, k, v, out, lse, d_out, d_gradients, **options)
 
     return Work(second if case.second else both if case.backward else forward, lambda result: result[0])
 

@@ -78,7 +78,7 @@ SdpaTangents read_tangents(SdpaCall& call, nb::handle given, const char* const (
 // Returns (out_tangent, lse_tangent or None).
 Tuple<nb::any, nb::any> jvp(nb::handle q_given, nb::handle k_given, nb::handle v_given, nb::handle out_given, nb::handle lse_given,
                             nb::handle tangents_given, nb::handle options, bool want_lse) {
-  constexpr const char* kNames[] = {"q_tangent", "k_tangent", "v_tangent", "bias_tangent", "sink_tangent", "relative_bias_tangent"};
+  constexpr const char* kNames[] = {"tangents.q", "tangents.k", "tangents.v", "tangents.bias", "tangents.sink", "tangents.relative_bias"};
   SdpaCall call("sdpa_jvp", options);
   const ConstTensorView q = call.required(q_given, "q"), k = call.required(k_given, "k"), v = call.required(v_given, "v");
   const SdpaTangents tangents = read_tangents(call, tangents_given, kNames);
@@ -94,7 +94,8 @@ Tuple<nb::any, nb::any> jvp(nb::handle q_given, nb::handle k_given, nb::handle v
 Tuple<nb::any, nb::any, nb::any, nb::any, nb::any, nb::any, nb::any> backward_backward(
     nb::handle q_given, nb::handle k_given, nb::handle v_given, nb::handle out, nb::handle lse, nb::handle d_out_given, nb::handle d_gradients_given,
     nb::handle options, bool want_q, bool want_k, bool want_v, bool want_bias, bool want_sink, bool want_relative_bias, bool want_d_out) {
-  constexpr const char* kNames[] = {"d_d_q", "d_d_k", "d_d_v", "d_d_bias", "d_d_sink", "d_d_relative_bias"};
+  constexpr const char* kNames[] = {"d_gradients.q",    "d_gradients.k",    "d_gradients.v",
+                                      "d_gradients.bias", "d_gradients.sink", "d_gradients.relative_bias"};
   SdpaCall call("sdpa_backward_backward", options);
   const ConstTensorView q = call.required(q_given, "q"), k = call.required(k_given, "k"), v = call.required(v_given, "v");
   const SdpaTangents d_gradients = read_tangents(call, d_gradients_given, kNames);

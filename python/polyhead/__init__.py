@@ -12,13 +12,14 @@ Letters, in every docstring: ``*`` any number of leading (batch) dimensions, ``N
 import importlib
 from typing import TYPE_CHECKING
 
-from . import _attention, _cache, _capture, _device, _layer, _view, models
+from . import _attention, _cache, _capture, _device, _layer, _second_derivatives, _view, models
 from ._attention import *
 from ._cache import *
 from ._capture import *
 from ._core import version as __version__
 from ._device import *
 from ._layer import *
+from ._second_derivatives import *
 from ._view import *
 
 __all__ = ["__version__", "models"]
@@ -27,6 +28,7 @@ __all__ += _cache.__all__
 __all__ += _capture.__all__
 __all__ += _device.__all__
 __all__ += _layer.__all__
+__all__ += _second_derivatives.__all__
 __all__ += _view.__all__
 
 if not TYPE_CHECKING:  # hidden from type checkers: with a module-level __getattr__ they would accept polyhead.anything

@@ -1,16 +1,14 @@
-"""Scaled dot-product attention on arrays: forward, backward, second derivatives, maps."""
+"""Scaled dot-product attention on arrays: forward, backward, maps."""
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable, Collection, Iterator, Sequence, Set
-from contextlib import contextmanager
+from collections.abc import Callable, Collection, Sequence, Set
 from typing import Generic, Literal, Union, cast, overload
 
 from . import _core
 from ._options import A, Array, MapValue, NamedTuple, NumPyArray, RelativeBias, SdpaOptions, Unpack, takes
 
-__all__ = ["Gradients", "RelativeBias", "SecondGradients", "TopKeys", "alibi_slopes", "backends", "dropout_keep_bits", "explain", "head_divergence", "head_statistics", "key_mass", "key_sums", "map_windows", "maps", "pooled_map", "quantize_rows", "relative_bucket", "rollout", "sdpa", "sdpa_backward", "sdpa_backward_backward", "sdpa_jvp"]
+__all__ = ["Gradients", "RelativeBias", "TopKeys", "alibi_slopes", "backends", "dropout_keep_bits", "explain", "head_divergence", "head_statistics", "key_mass", "key_sums", "map_windows", "maps", "pooled_map", "quantize_rows", "relative_bucket", "rollout", "sdpa", "sdpa_backward"]
 
 # The Args of `maps` say what it means.
 Progress = Union[Callable[[int, int], object], None]
@@ -26,19 +24,6 @@ class Gradients(NamedTuple, Generic[A]):
     sink: A
     relative_bias: A
     """Of the slopes or the table of a `RelativeBias`."""
-
-
-class SecondGradients(NamedTuple, Generic[A]):
-    """What `sdpa_backward_backward` returns; None for a gradient that is not in its argument `gradients`, or whose input was not given."""
-
-    q: A
-    k: A
-    v: A
-    bias: A
-    sink: A
-    relative_bias: A
-    """Of the slopes or the table of a `RelativeBias`."""
-    d_out: A
 
 
 class TopKeys(NamedTuple, Generic[A]):
@@ -189,127 +174,17 @@ def sdpa_backward(
     Raises:
         ValueError, TypeError: as `sdpa`.
     """
-    _require_gradients(gradients, Gradients._fields)
+    require_gradients(gradients, Gradients._fields)
     if d_bias is not None and "bias" not in gradients:
         raise ValueError(f"d_bias is given, and gradients is {gradients!r}; it must contain 'bias'")
     return Gradients(*_core.sdpa_backward(q, k, v, out, lse, d_out, options, d_bias, *(name in gradients for name in Gradients._fields)))
 
 
-def _require_gradients(gradients: object, allowed: tuple[str, ...]) -> None:
+def require_gradients(gradients: object, allowed: tuple[str, ...]) -> None:
+    """ValueError or TypeError for what is not a sequence of names of gradients."""
     if not isinstance(gradients, (tuple, list, set, frozenset)) or any(name not in allowed for name in gradients):
         error = ValueError if isinstance(gradients, (Sequence, Set)) else TypeError
         raise error(f"gradients is {gradients!r}; it must be a sequence of {', '.join(map(repr, allowed))}")
-
-
-@contextmanager
-def _naming(member: str, argument: str) -> Iterator[None]:
-    """Errors name the argument of the call, not the member of the structure that it becomes."""
-    try:
-        yield
-    except (ValueError, TypeError) as error:
-        raise type(error)(re.sub(member, argument, str(error))) from None
-
-
-@overload
-def sdpa_jvp(
-    q: A, k: Array, v: Array, out: Array, lse: Array, *, q_tangent: Array | None = None, k_tangent: Array | None = None, v_tangent: Array | None = None,
-    bias_tangent: Array | None = None, sink_tangent: Array | None = None, relative_bias_tangent: Array | None = None, return_lse: Literal[False] = False,
-    **options: Unpack[SdpaOptions],
-) -> A: ...  # fmt: skip
-@overload
-def sdpa_jvp(
-    q: A, k: Array, v: Array, out: Array, lse: Array, *, q_tangent: Array | None = None, k_tangent: Array | None = None, v_tangent: Array | None = None,
-    bias_tangent: Array | None = None, sink_tangent: Array | None = None, relative_bias_tangent: Array | None = None, return_lse: Literal[True],
-    **options: Unpack[SdpaOptions],
-) -> tuple[A, A]: ...  # fmt: skip
-@overload
-def sdpa_jvp(
-    q: A, k: Array, v: Array, out: Array, lse: Array, *, q_tangent: Array | None = None, k_tangent: Array | None = None, v_tangent: Array | None = None,
-    bias_tangent: Array | None = None, sink_tangent: Array | None = None, relative_bias_tangent: Array | None = None, return_lse: bool = False,
-    **options: Unpack[SdpaOptions],
-) -> A | tuple[A, A]: ...  # fmt: skip
-@takes(SdpaOptions)
-def sdpa_jvp(
-    q: A,
-    k: Array,
-    v: Array,
-    out: Array,
-    lse: Array,
-    *,
-    q_tangent: Array | None = None,
-    k_tangent: Array | None = None,
-    v_tangent: Array | None = None,
-    bias_tangent: Array | None = None,
-    sink_tangent: Array | None = None,
-    relative_bias_tangent: Array | None = None,
-    return_lse: bool = False,
-    **options: Unpack[SdpaOptions],
-) -> A | tuple[A, A]:
-    """Forward mode of `sdpa`: how out and lse change when the inputs move along tangents (Pearlmutter 1994, section 3; docs/maths.md, equations 8a to 8c).
-
-    Args:
-        q, k, v: as given to `sdpa`, in one dtype.
-        out, lse: ``[*,N,T,V]`` and ``[*,N,T]``, as `sdpa(..., return_lse=True)` returned them.
-        q_tangent, k_tangent, v_tangent, bias_tangent, sink_tangent: shaped as the input, in its dtype; None: the input does not move.
-        relative_bias_tangent: shaped as the slopes or the table of relative_bias, in their dtype.
-        return_lse: also return the tangent of lse.
-        options: as given to `sdpa`. precision has no effect: products are exact.
-
-    Returns:
-        The tangent of out ``[*,N,T,V]``, dtype of q; with return_lse a tuple: that, then the tangent of lse ``[*,N,T]``, dtype of lse. No tensor
-        ``[*,N,T,S]`` is made.
-
-    Raises:
-        ValueError, TypeError: as `sdpa`; ValueError for the tangent of an input that is not given.
-    """
-    if not isinstance(return_lse, bool):
-        raise TypeError(f"return_lse is of type {type(return_lse).__name__}; it must be True or False")
-    tangents = (q_tangent, k_tangent, v_tangent, bias_tangent, sink_tangent, relative_bias_tangent)
-    with _naming(r"\btangents\.(\w+)", r"\1_tangent"):
-        of_out, of_lse = _core.sdpa_jvp(q, k, v, out, lse, tangents, options, return_lse)
-    return (of_out, of_lse) if return_lse else cast("A", of_out)
-
-
-@takes(SdpaOptions)
-def sdpa_backward_backward(
-    q: A,
-    k: Array,
-    v: Array,
-    out: Array,
-    lse: Array,
-    d_out: Array,
-    *,
-    d_d_q: Array | None = None,
-    d_d_k: Array | None = None,
-    d_d_v: Array | None = None,
-    d_d_bias: Array | None = None,
-    d_d_sink: Array | None = None,
-    d_d_relative_bias: Array | None = None,
-    gradients: Collection[str] = ("q", "k", "v", "bias", "sink", "relative_bias", "d_out"),
-    **options: Unpack[SdpaOptions],
-) -> SecondGradients[A]:
-    """Gradients of `sdpa_backward`, which a loss on gradients needs: forces are the gradient of an energy (docs/maths.md, equations 8d to 8h).
-
-    Args:
-        q, k, v: as given to `sdpa`, in one dtype.
-        out, lse, d_out: as given to `sdpa_backward`.
-        d_d_q, d_d_k, d_d_v, d_d_bias, d_d_sink, d_d_relative_bias: the gradient of the loss with respect to that field of `Gradients`, shaped as the
-            field, in its dtype; None: the loss does not depend on it.
-        gradients: which of ``"q"``, ``"k"``, ``"v"``, ``"bias"``, ``"sink"``, ``"relative_bias"``, ``"d_out"`` to compute; there is none of an input
-            that is not given.
-        options: as given to `sdpa`. precision has no effect: products are exact.
-
-    Returns:
-        `SecondGradients`, each shaped as its input: the gradient of the loss with respect to what `sdpa_backward` was given, where out and lse count as
-        functions of the inputs. No tensor ``[*,N,T,S]`` is made.
-
-    Raises:
-        ValueError, TypeError: as `sdpa`; ValueError for a d_d_bias, d_d_sink or d_d_relative_bias without its input.
-    """
-    _require_gradients(gradients, SecondGradients._fields)
-    d_gradients = (d_d_q, d_d_k, d_d_v, d_d_bias, d_d_sink, d_d_relative_bias)
-    with _naming(r"\bd_gradients\.(\w+)", r"d_d_\1"):
-        return SecondGradients(*_core.sdpa_backward_backward(q, k, v, out, lse, d_out, d_gradients, options, *(name in gradients for name in SecondGradients._fields)))
 
 
 def alibi_slopes(heads: int) -> NumPyArray:

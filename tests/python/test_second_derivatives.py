@@ -60,13 +60,12 @@ class Case:
 
     def jvp(self) -> tuple[np.ndarray, np.ndarray]:
         out, lse = self.forward(self.inputs)
-        tangents = {f"{name}_tangent": x for name, x in self.tangents.items()}
-        return polyhead.sdpa_jvp(out=out, lse=lse, return_lse=True, **tangents, **self.given(self.inputs))
+        return polyhead.sdpa_jvp(out=out, lse=lse, tangents=polyhead.Tangents(**self.tangents), return_lse=True, **self.given(self.inputs))
 
     def backward_backward(self, **options: Any) -> Arrays:
         out, lse = self.forward(self.inputs)
-        of_gradients = {f"d_d_{name}": x for name, x in self.tangents.items()}
-        found = polyhead.sdpa_backward_backward(out=out, lse=lse, d_out=self.d_out, **of_gradients, **options, **self.given(self.inputs))._asdict()
+        given = self.given(self.inputs) | {"out": out, "lse": lse, "d_out": self.d_out, "d_gradients": polyhead.Tangents(**self.tangents)}
+        found = polyhead.sdpa_backward_backward(**given, **options)._asdict()
         return {name: grad for name, grad in found.items() if grad is not None}
 
 
@@ -152,15 +151,19 @@ def test_what_does_not_move_and_what_is_not_asked_for(rng: np.random.Generator) 
     case = Case("softcap", rng)
     out, lse = case.forward(case.inputs)
     given = case.given(case.inputs) | {"out": out, "lse": lse}
-    assert not polyhead.sdpa_jvp(**given).any()
-    alone = [polyhead.sdpa_jvp(**given, **{f"{name}_tangent": x}) for name, x in case.tangents.items()]
+    assert not polyhead.sdpa_jvp(**given, tangents=polyhead.Tangents()).any()
+    alone = [polyhead.sdpa_jvp(**given, tangents=polyhead.Tangents(**{name: x})) for name, x in case.tangents.items()]
     require_close(sum(alone), case.jvp()[0], 1e-12, "linear in the tangents")
     every = case.backward_backward()
     for name in every:
         some = case.backward_backward(gradients=[name])
         assert some.keys() == {name} and np.array_equal(some[name], every[name])
-    assert not any(x.any() for x in polyhead.sdpa_backward_backward(**given, d_out=case.d_out) if x is not None)
+    assert not any(x.any() for x in polyhead.sdpa_backward_backward(**given, d_out=case.d_out, d_gradients=polyhead.Tangents()) if x is not None)
     assert case.backward_backward(gradients=()) == {}
+    grads = polyhead.sdpa_backward(**given, d_out=case.d_out)
+    second = polyhead.sdpa_backward_backward(**given, d_out=case.d_out, d_gradients=grads)  # what sdpa_backward returned is one of the two
+    named = polyhead.Tangents(**grads._asdict())
+    assert np.array_equal(second.k, polyhead.sdpa_backward_backward(**given, d_out=case.d_out, d_gradients=named).k)
 
 
 @pytest.mark.parametrize("name", ["causal, grouped heads", "a bias that is broadcast", "a sink for each row", "a table"])
@@ -178,20 +181,21 @@ def test_float32_and_tensors_of_torch(name: str, rng: np.random.Generator) -> No
 @pytest.mark.parametrize(
     ("wrong", "match"),
     [
-        ({"q_tangent": np.ones((2, 2, 4, 3))}, r"sdpa_jvp: q_tangent is \[2,2,4,3\]"),
-        ({"v_tangent": np.ones((2, 2, 5, 3), np.float32)}, "v_tangent is float32"),
-        ({"sink_tangent": np.ones(2)}, "sink_tangent"),
-        ({"return_lse": 1}, "return_lse is of type int; it must be True or False"),
-        ({"q_tangents": None}, "did you mean 'q_tangent'"),
+        (polyhead.Tangents(q=np.ones((2, 2, 4, 3))), r"q is \[2,2,4,3\]; it must be the shape of q = "),
+        (polyhead.Tangents(v=np.ones((2, 2, 5, 3), np.float32)), "v is float32; it must be float64"),
+        (polyhead.Tangents(sink=np.ones(2)), "sink is given without a sink"),
+        (polyhead.Tangents(relative_bias=np.ones(2)), "relative_bias is given without a relative_bias"),
+        (polyhead.Tangents(q=3), "q is of type int"),  # type: ignore[arg-type]
+        (None, " is of type NoneType; it must be polyhead.Tangents or polyhead.Gradients"),
+        ((None,) * 6, " is of type tuple; it must be polyhead.Tangents or polyhead.Gradients"),
     ],
 )
-def test_what_is_refused_names_the_argument(wrong: dict[str, Any], match: str, rng: np.random.Generator) -> None:
+def test_what_is_refused_names_the_field(wrong: Any, match: str, rng: np.random.Generator) -> None:
     case = Case("softcap", rng)
     out, lse = case.forward(case.inputs)
-    with pytest.raises((ValueError, TypeError), match=match):
-        polyhead.sdpa_jvp(out=out, lse=lse, **wrong, **case.given(case.inputs))
-    if "return_lse" not in wrong:
-        names = {name.replace("q_tangents", "d_d_qs").replace("_tangent", ""): x for name, x in wrong.items()}
-        renamed = {name if name == "d_d_qs" else f"d_d_{name}": x for name, x in names.items()}
-        with pytest.raises((ValueError, TypeError), match=f"{next(iter(renamed))} is|d_d_sink|did you mean"):
-            polyhead.sdpa_backward_backward(out=out, lse=lse, d_out=case.d_out, **renamed, **case.given(case.inputs))
+    given = case.given(case.inputs) | {"out": out, "lse": lse}
+    dot = "" if match.startswith(" ") else r"\."
+    with pytest.raises((ValueError, TypeError), match=f"tangents{dot}{match}"):
+        polyhead.sdpa_jvp(**given, tangents=wrong)
+    with pytest.raises((ValueError, TypeError), match=f"d_gradients{dot}{match}"):
+        polyhead.sdpa_backward_backward(**given, d_out=case.d_out, d_gradients=wrong)

@@ -132,9 +132,10 @@ def calls(folder: Path) -> dict[str, tuple[Callable[..., Any], dict[str, Any], W
     forward = wrong_qkv | SHARED | DROPOUT | {"k_scale": scale_of_floats, "v_scale": scale_of_floats}
     map_qk: Wrong = {"q": tensor((2, 3, 5, 3), (2, 4, 5, 4)), "k": tensor((2, 3, 7, 5), (2, 2, 7, 4))}
     backward: Wrong = {"out": tensor((2, 3, 5, 5)), "lse": lse_like, "d_out": tensor((2, 3, 5, 5), (2, 3, 4, 4))}
-    # Tangents, and gradients of gradients; those of bias, sink and relative_bias without their input.
-    alike: Wrong = {name: (NOT_ARRAYS, [shaped(*x.shape[:-1], 3), shaped(*x.shape, dtype=float)]) for name, x in qkv.items()}
-    alike |= {name: (NOT_ARRAYS, [shaped(5, 7), shaped(3)]) for name in ("bias", "sink", "relative_bias")}
+    tangents: tuple[list[Any], list[Any]] = ([*NOT_ARRAYS, None, Q, (Q, K, V)], [polyhead.Tangents(q=K)])
+    # Those of bias, sink and relative_bias are without their input.
+    wrong_tangents: Wrong = {name: (NOT_ARRAYS, [shaped(*x.shape[:-1], 3), shaped(*x.shape, dtype=float)]) for name, x in qkv.items()}
+    wrong_tangents |= {name: (NOT_ARRAYS, [shaped(3)]) for name in ("bias", "sink", "relative_bias")}
     map_qk["k_scale"] = scale_of_floats
     progress: Wrong = {"progress": (NOT_CALLABLE, [])}
     dense: Wrong = {"dropout": ([], []), "seed": DROPOUT["seed"], "dropout_keep": DROPOUT["dropout_keep"]}
@@ -170,6 +171,9 @@ def calls(folder: Path) -> dict[str, tuple[Callable[..., Any], dict[str, Any], W
     def relative(slopes: Any = None, table: Any = None, bidirectional: Any = True, max_distance: Any = 128, diagonal: Any = None) -> Any:
         return polyhead.sdpa(Q, K, V, relative_bias=polyhead.RelativeBias(slopes, table, bidirectional, max_distance, diagonal))
 
+    def moved(q: Any = None, k: Any = None, v: Any = None, bias: Any = None, sink: Any = None, relative_bias: Any = None) -> Any:
+        return polyhead.sdpa_jvp(Q, K, V, OUT, LSE, polyhead.Tangents(q, k, v, bias, sink, relative_bias))
+
     state = LAYER.state()
     not_paths: tuple[list[Any], list[Any]] = ([3, 1.5, [], object(), Hostile(), None], ["a\0b.npz"])
     names: tuple[list[Any], list[Any]] = (NOT_WORDS, ["\ud800", "gpt-5"])
@@ -189,14 +193,13 @@ def calls(folder: Path) -> dict[str, tuple[Callable[..., Any], dict[str, Any], W
         ),
         "sdpa_jvp": (
             polyhead.sdpa_jvp,
-            qkv | {"out": OUT, "lse": LSE} | {f"{name}_tangent": x for name, x in qkv.items()},
-            wrong_qkv | SHARED | DROPOUT | {name: backward[name] for name in ("out", "lse")} | {f"{name}_tangent": wrong for name, wrong in alike.items()}
-            | {"return_lse": (NOT_FLAGS, [])},
+            qkv | {"out": OUT, "lse": LSE, "tangents": polyhead.Tangents(**qkv)},
+            wrong_qkv | SHARED | DROPOUT | {name: backward[name] for name in ("out", "lse")} | {"tangents": tangents, "return_lse": (NOT_FLAGS, [])},
         ),
         "sdpa_backward_backward": (
             polyhead.sdpa_backward_backward,
-            qkv | {"out": OUT, "lse": LSE, "d_out": OUT} | {f"d_d_{name}": x for name, x in qkv.items()},
-            wrong_qkv | SHARED | DROPOUT | backward | {f"d_d_{name}": wrong for name, wrong in alike.items()}
+            qkv | {"out": OUT, "lse": LSE, "d_out": OUT, "d_gradients": polyhead.Tangents(**qkv)},
+            wrong_qkv | SHARED | DROPOUT | backward | {"d_gradients": tangents}
             | {"gradients": ([3, object(), None, Hostile()], ["q", ["q", "x"], [3], ("lse",)])},
         ),
         "maps": (
@@ -289,6 +292,7 @@ def calls(folder: Path) -> dict[str, tuple[Callable[..., Any], dict[str, Any], W
             {"slopes": (NOT_ARRAYS, [shaped(3)]), "table": (NOT_ARRAYS, [shaped(8, 3), shaped(3, 7), shaped(3, 8, dtype=float)])}
             | {"bidirectional": (NOT_FLAGS, []), "max_distance": ([*NOT_INTS, None], [0, 2, BIG]), "diagonal": (MASKS["causal"][0], MASKS["causal"][1])},
         ),
+        "Tangents": (moved, qkv, wrong_tangents),
         "alibi_slopes": (polyhead.alibi_slopes, {"heads": 2}, {"heads": ([*NOT_INTS, None], [-1, BIG])}),
         "relative_bucket": (
             polyhead.relative_bucket,

@@ -1,0 +1,133 @@
+"""Derivatives of attention beyond the gradient, on arrays: forward mode, and the gradient of the backward pass."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import Generic, Literal, cast, overload
+
+from . import _core
+from ._attention import Gradients, require_gradients
+from ._options import A, Array, NamedTuple, SdpaOptions, Unpack, takes
+
+__all__ = ["SecondGradients", "Tangents", "sdpa_backward_backward", "sdpa_jvp"]
+
+
+class Tangents(NamedTuple):
+    """One array for each input of `sdpa` that has a derivative.
+
+    Args:
+        q, k, v, bias, sink: shaped as the input, in its dtype; None: zeros.
+        relative_bias: shaped as the slopes or the table of a `RelativeBias`.
+
+    Raises:
+        ValueError, TypeError: in the call that takes it, for shapes and dtypes that do not fit, and for a field whose input is not given.
+    """
+
+    q: Array | None = None
+    k: Array | None = None
+    v: Array | None = None
+    bias: Array | None = None
+    sink: Array | None = None
+    relative_bias: Array | None = None
+
+
+class SecondGradients(NamedTuple, Generic[A]):
+    """What `sdpa_backward_backward` returns; None for a gradient that is not in its argument `gradients`, or whose input was not given."""
+
+    q: A
+    k: A
+    v: A
+    bias: A
+    sink: A
+    relative_bias: A
+    """Of the slopes or the table of a `RelativeBias`."""
+    d_out: A
+
+
+def _require_tangents(name: str, given: object) -> None:
+    if not isinstance(given, (Tangents, Gradients)):
+        raise TypeError(f"{name} is of type {type(given).__name__}; it must be polyhead.Tangents or polyhead.Gradients")
+
+
+@overload
+def sdpa_jvp(
+    q: A, k: Array, v: Array, out: Array, lse: Array, tangents: Tangents | Gradients[A], *, return_lse: Literal[False] = False, **options: Unpack[SdpaOptions]
+) -> A: ...
+@overload
+def sdpa_jvp(
+    q: A, k: Array, v: Array, out: Array, lse: Array, tangents: Tangents | Gradients[A], *, return_lse: Literal[True], **options: Unpack[SdpaOptions]
+) -> tuple[A, A]: ...
+@overload
+def sdpa_jvp(
+    q: A, k: Array, v: Array, out: Array, lse: Array, tangents: Tangents | Gradients[A], *, return_lse: bool = False, **options: Unpack[SdpaOptions]
+) -> A | tuple[A, A]: ...
+@takes(SdpaOptions)
+def sdpa_jvp(
+    q: A,
+    k: Array,
+    v: Array,
+    out: Array,
+    lse: Array,
+    tangents: Tangents | Gradients[A],
+    *,
+    return_lse: bool = False,
+    **options: Unpack[SdpaOptions],
+) -> A | tuple[A, A]:
+    """Forward mode of `sdpa`: how out and lse change when the inputs move along tangents (Pearlmutter 1994, section 3; docs/maths.md, equations 8a to 8c).
+
+    Args:
+        q, k, v: as given to `sdpa`, in one dtype.
+        out, lse: ``[*,N,T,V]`` and ``[*,N,T]``, as `sdpa(..., return_lse=True)` returned them.
+        tangents: `Tangents`, or `Gradients` to move along; each shaped as its input, in its dtype.
+        return_lse: also return the tangent of lse.
+        options: as given to `sdpa`. precision has no effect: products are exact.
+
+    Returns:
+        The tangent of out ``[*,N,T,V]``, dtype of q; with return_lse a tuple: that, then the tangent of lse ``[*,N,T]``, dtype of lse. No tensor
+        ``[*,N,T,S]`` is made.
+
+    Raises:
+        ValueError, TypeError: as `sdpa`; ValueError for the tangent of an input that is not given.
+    """
+    if not isinstance(return_lse, bool):
+        raise TypeError(f"return_lse is of type {type(return_lse).__name__}; it must be True or False")
+    _require_tangents("tangents", tangents)
+    of_out, of_lse = _core.sdpa_jvp(q, k, v, out, lse, tuple(tangents), options, return_lse)
+    return (of_out, of_lse) if return_lse else cast("A", of_out)
+
+
+@takes(SdpaOptions)
+def sdpa_backward_backward(
+    q: A,
+    k: Array,
+    v: Array,
+    out: Array,
+    lse: Array,
+    d_out: Array,
+    d_gradients: Tangents | Gradients[A],
+    *,
+    gradients: Collection[str] = ("q", "k", "v", "bias", "sink", "relative_bias", "d_out"),
+    **options: Unpack[SdpaOptions],
+) -> SecondGradients[A]:
+    """Gradients of `sdpa_backward`, which a loss on gradients needs: forces are the gradient of an energy (docs/maths.md, equations 8d to 8h).
+
+    Args:
+        q, k, v: as given to `sdpa`, in one dtype.
+        out, lse, d_out: as given to `sdpa_backward`.
+        d_gradients: the gradient of the loss with respect to the result of `sdpa_backward`: `Gradients`, or `Tangents` where the loss does not depend on all
+            of them; each shaped as its input, in its dtype.
+        gradients: which of ``"q"``, ``"k"``, ``"v"``, ``"bias"``, ``"sink"``, ``"relative_bias"``, ``"d_out"`` to compute; there is none of an input
+            that is not given.
+        options: as given to `sdpa`. precision has no effect: products are exact.
+
+    Returns:
+        `SecondGradients`, each shaped as its input: the gradient of the loss with respect to what `sdpa_backward` was given, where out and lse count as
+        functions of the inputs. No tensor ``[*,N,T,S]`` is made.
+
+    Raises:
+        ValueError, TypeError: as `sdpa`; ValueError for a field of d_gradients whose input is not given.
+    """
+    require_gradients(gradients, SecondGradients._fields)
+    _require_tangents("d_gradients", d_gradients)
+    wanted = (name in gradients for name in SecondGradients._fields)
+    return SecondGradients(*_core.sdpa_backward_backward(q, k, v, out, lse, d_out, tuple(d_gradients), options, *wanted))
