@@ -131,6 +131,7 @@ def _check_argument(module: torch.nn.Module, name: str, value: Any) -> None:
     raise _refuse(family, f"gives its attention function the argument {name}, which polyhead does not know")
 
 
+_precision: Precision = "native"  # as given to register()
 _collector: Any = None  # what the running model of transformers collects; register() finds it. Those before 5 have none.
 
 
@@ -157,8 +158,6 @@ def attention_forward(
     softcap: float | None = None,
     output_attentions: bool | None = None,
     s_aux: Tensor | None = None,
-    *,
-    precision: Precision = "native",
     **others: Any,
 ) -> tuple[Tensor, Tensor | None]:
     """An attention function of transformers, as a model's layer calls it (Vaswani et al. 2017, equation 1).
@@ -176,7 +175,6 @@ def attention_forward(
         softcap: ``c`` in ``c tanh(score / c)``, before mask and bias.
         output_attentions: return the attention weights; None: as the running model collects them, or the layer's configuration says.
         s_aux: sink logits ``[N]``, as of gpt-oss: ``exp(s_aux)`` is added to the sum of the softmax.
-        precision: of bfloat16 products, as given to `register`; no layer passes it.
         others: must be None, except arguments that change nothing here: sliding_window (it is in the mask already), position_ids, use_cache
             and the like; cu_seq_lens_q, cu_seq_lens_k and seq_idx together with a mask.
 
@@ -215,7 +213,7 @@ def attention_forward(
     causal = bool(is_causal) and attention_mask is None and query.size(2) > 1
     sink = None if s_aux is None else core.sink_logits(s_aux, query, where)
     options = Options(
-        attend=attend, bias=bias, sink=sink, causal="top_left" if causal else None, scale=scaling, softcap=softcap or 0.0, dropout=dropout, precision=precision
+        attend=attend, bias=bias, sink=sink, causal="top_left" if causal else None, scale=scaling, softcap=softcap or 0.0, dropout=dropout, precision=_precision
     )  # fmt: skip
     out, options = core.attend(query, key, value, options)
     weights = core.maps(query, key, options) if _wants_maps(module, output_attentions) else None
@@ -274,8 +272,8 @@ def _refusing(method: Callable[..., Any]) -> Callable[..., Any]:
     return refusing
 
 
-def register(*, precision: Precision = "native") -> None:
-    """Adds ``"polyhead"`` to the attention and mask functions of transformers; a second call changes nothing but the precision.
+def register(*, precision: Precision | None = None) -> None:
+    """Adds ``"polyhead"`` to the attention and mask functions of transformers; a second call changes nothing but the precision, if it is given one.
 
     Afterwards ``attn_implementation="polyhead"`` works in from_pretrained, from_config and set_attn_implementation, and calls with output_attentions=True
     return the maps of every head. (transformers itself refuses ``config.output_attentions = True`` with any implementation but "eager".) As with
@@ -288,23 +286,26 @@ def register(*, precision: Precision = "native") -> None:
 
     Args:
         precision: of bfloat16 products of every model with ``"polyhead"``, from the next call on: ``"native"`` or ``"exact"``, as in `polyhead.sdpa`.
+            None: as it was given before, at first ``"native"``.
 
     Raises:
         ImportError: transformers is not installed, or older than 4.53.
         ValueError: an unknown word.
     """
-    require_precision("polyhead.transformers.register", precision)
+    if precision is not None:
+        require_precision("polyhead.transformers.register", precision)
     try:
         from transformers import AttentionInterface, AttentionMaskInterface, PreTrainedModel
         from transformers.masking_utils import sdpa_mask  # noqa: F401
     except ImportError as error:
         raise ImportError("polyhead.transformers needs transformers 4.53 or newer: pip install 'transformers>=4.53'") from error
-    global _collector
+    global _collector, _precision
+    _precision = precision or _precision
     try:
         from transformers.utils.output_capturing import _active_collector as _collector
     except ImportError:
         pass
-    AttentionInterface.register(NAME, functools.partial(attention_forward, precision=precision) if precision != "native" else attention_forward)
+    AttentionInterface.register(NAME, attention_forward)
     AttentionMaskInterface.register(NAME, _mask)
     for name in ("get_correct_attn_implementation", "set_attn_implementation"):
         method = getattr(PreTrainedModel, name, None)
