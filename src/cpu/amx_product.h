@@ -17,32 +17,40 @@ inline constexpr bool kUsesAmx = kHasAmx && std::is_same_v<Operand, Bf16Pair>;
 template <class Operand>
 using Tiles = std::conditional_t<kUsesAmx<Operand>, AmxTiles, NoTiles>;
 
-// Computes 16 rows x `Columns` vectors of c, from the first on. Four products of 16 cycles cover five loads of 8.
-template <int Columns>
-void multiply_block(AmxTiles& tiles, std::int64_t depth, const Bf16Pair* a, std::int64_t a_stride, const Bf16Pair* b, std::int64_t b_stride, float* c,
-                    std::int64_t c_stride) {
+// Computes 16 rows x `Columns` vectors of c, from the first on. b_of(k): where the block of b from term k on lies. Four products of 16 cycles cover five loads of 8.
+template <int Columns, class F>
+void multiply_block(AmxTiles& tiles, std::int64_t depth, const Bf16Pair* a, std::int64_t a_stride, const F& b_of, std::int64_t b_stride, float* c, std::int64_t c_stride) {
   static_assert(Columns <= 4);  // four registers of sums, one of a, three of b
   [&]<int... j>(std::integer_sequence<int, j...>) {
     (tiles.template zero<j>(), ...);
-    for (std::int64_t k = 0; k < depth; k += kTermBlock, a += kTermBlock, b += kTermBlock * b_stride) {
-      tiles.template load<4>(a, a_stride * 4);
+    for (std::int64_t k = 0; k < depth; k += kTermBlock) {
+      const Bf16Pair* const b = b_of(k);
+      tiles.template load<4>(a + k, a_stride * 4);
       ((tiles.template load<5 + j % 3>(b + j * 16, b_stride * 4), tiles.template multiply<j, 4, 5 + j % 3>()), ...);
     }
     (tiles.template store<j>(c + j * 16, c_stride * 4), ...);
   }(std::make_integer_sequence<int, Columns>{});
 }
 
-// Computes c, rounded up to whole blocks of 16 rows, for which c has memory.
-inline void multiply_whole_blocks(AmxTiles& tiles, const Product<float, Bf16Pair>& product, int rows, int vectors) {
+// Computes the blocks of c: each into the memory that to(row, column) gives, with its rows `stride` apart. Then calls f(count, row, column), `count` vectors.
+template <class To, class F>
+void multiply_blocks(AmxTiles& tiles, const Product<float, Bf16Pair>& product, int rows, int vectors, const To& to, std::int64_t stride, const F& f) {
   for (int done = 0; done < vectors; done += kTileVectors) {
     const std::int64_t column = std::int64_t{done} * kLanes<float>;
     with_count<kTileVectors>(vectors - done < kTileVectors ? vectors - done : kTileVectors, [&](auto count) {
       for (int row = 0; row < rows; row += kRowBlock) {
-        multiply_block<count()>(tiles, product.depth, product.a + row * product.a_stride, product.a_stride, product.b + column, product.b_stride,
-                                product.c + row * product.c_stride + column, product.c_stride);
+        const auto b_of = [&](std::int64_t k) { return product.b + k * product.b_stride + column; };
+        multiply_block<count()>(tiles, product.depth, product.a + row * product.a_stride, product.a_stride, b_of, product.b_stride, to(row, column), stride);
+        f(count, row, column);
       }
     });
   }
+}
+
+// Computes c, rounded up to whole blocks of 16 rows, for which c has memory.
+inline void multiply_whole_blocks(AmxTiles& tiles, const Product<float, Bf16Pair>& product, int rows, int vectors) {
+  const auto to = [&](int row, std::int64_t column) { return product.c + row * product.c_stride + column; };
+  multiply_blocks(tiles, product, rows, vectors, to, product.c_stride, [](auto, int, std::int64_t) {});
 }
 
 // Computes `rows` rows of `Columns` vectors of the product from their sums, which are kTileVectors vectors apart.
@@ -58,16 +66,9 @@ void store_sums(const Product<float, Bf16Pair>& product, const float* sums, int 
 // multiply() (cpu/tile.h) for a that is not transposed.
 inline void multiply_by_tiles(AmxTiles& tiles, const Product<float, Bf16Pair>& product, int rows, int vectors) {
   alignas(64) float sums[kRowBlock * kTileVectors * kLanes<float>];
-  for (int done = 0; done < vectors; done += kTileVectors) {
-    const std::int64_t column = std::int64_t{done} * kLanes<float>;
-    with_count<kTileVectors>(vectors - done < kTileVectors ? vectors - done : kTileVectors, [&](auto count) {
-      for (int row = 0; row < rows; row += kRowBlock) {
-        multiply_block<count()>(tiles, product.depth, product.a + row * product.a_stride, product.a_stride, product.b + column, product.b_stride, sums,
-                                kTileVectors * kLanes<float>);
-        store_sums<count()>(product, sums, row, rows - row < kRowBlock ? rows - row : kRowBlock, column);
-      }
-    });
-  }
+  multiply_blocks(tiles, product, rows, vectors, [&](int, std::int64_t) { return sums; }, kTileVectors * kLanes<float>, [&](auto count, int row, std::int64_t column) {
+    store_sums<count()>(product, sums, row, rows - row < kRowBlock ? rows - row : kRowBlock, column);
+  });
 }
 
 inline constexpr int kMostTransposedTerms = 48;

@@ -58,19 +58,15 @@ class AmxOperands : public Bf16Operands {
   void multiply_value_columns(const Product<float, Bf16Pair>& product, const StoredBf16Values& values, int rows, std::int64_t column) {
     alignas(64) Bf16Pair pairs[kTermBlock * kPanel];
     alignas(64) float sums[kRowBlock * kPanel];
-    [&]<int... j>(std::integer_sequence<int, j...>) {
-      (tiles_.template zero<j>(), ...);
-      for (std::int64_t term = 0; term < product.depth; term += kTermBlock) {
-        for (int i = 0; i < kTermBlock; ++i) {
-          Vector<std::int32_t> line[kTileVectors];
-          values.template load_pairs<kFinite>(term + i, column, line);
-          (store_vector<std::int32_t>(line[j], &pairs[i * kPanel + j * kWidth].bits), ...);
-        }
-        tiles_.template load<4>(product.a + term, product.a_stride * 4);
-        ((tiles_.template load<5 + j % 3>(pairs + j * kWidth, kPanel * 4), tiles_.template multiply<j, 4, 5 + j % 3>()), ...);
+    const auto pair_keys = [&](std::int64_t term) {
+      for (int i = 0; i < kTermBlock; ++i) {
+        Vector<std::int32_t> line[kTileVectors];
+        values.template load_pairs<kFinite>(term + i, column, line);
+        for (int j = 0; j < kTileVectors; ++j) store_vector<std::int32_t>(line[j], &pairs[i * kPanel + j * kWidth].bits);
       }
-      (tiles_.template store<j>(sums + j * kWidth, kPanel * 4), ...);
-    }(std::make_integer_sequence<int, kTileVectors>{});
+      return pairs;
+    };
+    multiply_block<kTileVectors>(tiles_, product.depth, product.a, product.a_stride, pair_keys, kPanel, sums, kPanel);
     store_sums<kTileVectors>(product, sums, 0, rows, column);
   }
 

@@ -7,6 +7,8 @@
 namespace polyhead::cpu::POLYHEAD_ISA {
 namespace {
 
+static_assert(kRowMultiple == 2 * kTileRows);
+
 // A tile must lie in one column of blocks, or a block's kind would hold for some of its keys only.
 static_assert(kMaskBlockKeys % kPanelKeys<float> == 0 && kMaskBlockKeys % kPanelKeys<double> == 0);
 
