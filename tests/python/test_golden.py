@@ -107,11 +107,11 @@ def run_sdpa(case: Case) -> Arrays:
 def run_second_derivatives(case: Case) -> Arrays:
     q, k, v, d_out = (case.tensor(name) for name in ("q", "k", "v", "d_out"))
     options = options_of(case)
-    tangents = {name: case.tensor(f"{name}_tangent") for name in ("q", "k", "v", "bias", "sink")}
-    tangents["relative_bias"] = next((x for kind in ("slopes", "table") if (x := case.tensor(f"relative_bias.{kind}_tangent")) is not None), None)
+    relative = next((x for kind in ("slopes", "table") if (x := case.tensor(f"relative_bias.{kind}_tangent")) is not None), None)
+    tangents = polyhead.Tangents(*(case.tensor(f"{name}_tangent") for name in ("q", "k", "v", "bias", "sink")), relative)
     out, lse = polyhead.sdpa(q, k, v, return_lse=True, **options)
-    moved = polyhead.sdpa_jvp(q, k, v, out, lse, return_lse=True, **{f"{name}_tangent": x for name, x in tangents.items()}, **options)
-    second = polyhead.sdpa_backward_backward(q, k, v, out, lse, d_out, **{f"d_d_{name}": x for name, x in tangents.items()}, **options)
+    moved = polyhead.sdpa_jvp(q, k, v, out, lse, tangents, return_lse=True, **options)
+    second = polyhead.sdpa_backward_backward(q, k, v, out, lse, d_out, tangents, **options)
     results = {"out": out, "lse": lse, "weights": polyhead.maps(q, k, **options), "out_tangent": moved[0], "lse_tangent": moved[1]}
     return results | gradients(second._asdict(), options)
 
