@@ -71,10 +71,16 @@ struct ProblemMemory {
   Tensor sink_tangent, relative_bias_tangent;  // the same of their tangents
 };
 
+// What dropout's generator counts the first sequence, query head, query and key of a problem as, where that is a part of a larger one.
+struct DropoutOrigin {
+  std::int64_t b = 0, n = 0, t = 0, s = 0;
+};
+
 struct DropoutRule {
   double p = 0;
   std::uint64_t seed = 0;
   ConstTensorView keep;  // [*,N,T,S], or absent: the generator decides
+  DropoutOrigin origin = {};
   bool active() const { return p > 0 || keep; }
 };
 
@@ -123,6 +129,9 @@ struct BackwardProblem : Problem {
   TensorView d_bias_given;   // as the caller gave it, to be zeroed first
   TensorView d_relative_bias;  // float64 [N,L]; written
   TensorView d_sink;         // float64 [*,N,T,1], zeros before: the gradient of each row's sink logit
+  // The keys are a part of those that lse and out were computed from. p = exp(score - lse) and delta = <d_out, out> are then taken from them as
+  // they are; otherwise a row's own sums cancel their rounding. Of all parts only one is given the sink.
+  bool part_of_keys = false;
 
   template <class Rows, class Keys, class Pairs>
   void visit(const Rows& of_rows, const Keys& of_keys, const Pairs& of_pairs) {

@@ -1,5 +1,6 @@
 #include <cmath>
 #include <limits>
+#include <numeric>
 #include <vector>
 
 #include "reference/bias_gradient.h"
@@ -11,14 +12,22 @@ namespace {
 
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
 
+// delta = <d_out, out> of a row
+double product_of_rows(const BackwardProblem& problem, std::int64_t b, std::int64_t n, std::int64_t t) {
+  const std::vector<double> out = load_row(problem.out, b, n, t), d_out = load_row(problem.d_out, b, n, t);
+  return std::inner_product(out.begin(), out.end(), d_out.begin(), 0.0);
+}
+
 // d_v[s]   = sum_t drop(p)[t,s] d_out[t]                                       (docs/maths.md, eq. 5)
 // d_p[t,s] = m[t,s] <d_out[t], v[s]>, m = what dropout multiplied p with       (eq. 6)
 // d_score  = p (d_p - sum_s p d_p)              = d_bias                       (eq. 7)
 // d_sink   = -exp(sink - lse) sum_s p d_p                                      (eq. 7a)
 // d_x      = d_score (1 - tanh^2(x/c))          x = scale <q,k>                (eq. 8)
 // d_q[t]   = scale sum_s d_x[t,s] k[s]          d_k[s] = scale sum_t d_x[t,s] q[t]   (eq. 9)
-// p is computed again from q and k: the gradient then carries no rounding of lse or out.
+// p is computed again from q and k: the gradient then carries no rounding of lse or out. With a part of the keys, p = exp(score - lse) and
+// delta = <d_out, out> are those of all keys.
 void backward_kv_head(const BackwardProblem& problem, std::int64_t b, std::int64_t kv, BiasGradient* d_bias) {
+  const bool part = problem.part_of_keys;
   const std::int64_t keys = problem.keys, qk_width = problem.qk_width, v_width = problem.v_width;
   const std::vector<double> k = load_head(problem.k, {}, b, kv);
   const std::vector<double> v_transposed = load_head_transposed(problem.v, {}, b, kv);
@@ -31,10 +40,10 @@ void backward_kv_head(const BackwardProblem& problem, std::int64_t b, std::int64
     const RowMaker maker(problem, problem.q, problem.k, {}, b, n);
     for (std::int64_t t = 0; t < problem.queries; ++t) {
       maker.scores(t, row);
-      maker.softmax(row);
+      part ? maker.softmax(load_row(problem.lse, b, n, t)[0], row) : maker.softmax(row);
       maker.dropout(t, row);
       d_q.assign(d_q.size(), 0.0);
-      double delta = 0;
+      double delta = part ? product_of_rows(problem, b, n, t) : 0;
       if (!row.empty) {
         const std::vector<double> q = load_row(problem.q, b, n, t), d_out = load_row(problem.d_out, b, n, t);
         d_p.assign(d_p.size(), 0.0);
@@ -45,7 +54,7 @@ void backward_kv_head(const BackwardProblem& problem, std::int64_t b, std::int64
           const auto at = static_cast<std::size_t>(s);
           if (!row.attend[at]) continue;
           d_p[at] *= maker.dropout_factor(row, s);
-          delta += row.p[at] * d_p[at];
+          if (!part) delta += row.p[at] * d_p[at];
           add_scaled(v_width, row.dropped[at], d_out.data(), d_v.data() + s * v_width);
         }
         for (std::int64_t s = 0; s < keys; ++s) {

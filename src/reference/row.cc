@@ -128,6 +128,15 @@ void RowMaker::softmax(Row& row) const {
   row.lse = largest + std::log(sum);
 }
 
+void RowMaker::softmax(double lse, Row& row) const {
+  row.p.assign(row.score.size(), 0.0);
+  row.lse = lse;
+  row.empty |= lse == -kInfinity;
+  for (std::size_t s = 0; s < row.score.size() && !row.empty; ++s) {
+    if (row.attend[s]) row.p[s] = std::exp(row.score[s] - lse);
+  }
+}
+
 void RowMaker::dropout(std::int64_t t, Row& row) const {
   const DropoutRule& rule = problem_.dropout;
   row.dropped = row.p;
@@ -137,7 +146,8 @@ void RowMaker::dropout(std::int64_t t, Row& row) const {
     const auto keep = head_slice<const std::uint8_t>(rule.keep, b_, n_);
     for (std::int64_t s = 0; s < problem_.keys; ++s) row.keep_bits[index(s)] = keep(t, s) != 0;
   } else {
-    DropoutBits(rule.p, rule.seed).row(b_, n_, t, 0, problem_.keys, row.keep_bits.data());
+    const DropoutOrigin& at = rule.origin;
+    DropoutBits(rule.p, rule.seed).row(at.b + b_, at.n + n_, at.t + t, at.s, problem_.keys, row.keep_bits.data());
   }
   for (std::int64_t s = 0; s < problem_.keys; ++s) row.dropped[index(s)] *= dropout_factor(row, s);
 }

@@ -30,6 +30,7 @@ class RowMaker {
 
   void scores(std::int64_t t, Row& row) const;   // sets scaled, capped, attend, score, sink, empty, uniform
   void softmax(Row& row) const;                  // sets p and lse, from score and sink
+  void softmax(double lse, Row& row) const;      // the same with an lse that is known
   void dropout(std::int64_t t, Row& row) const;  // sets dropped, from p
   double dropout_factor(const Row& row, std::int64_t s) const;  // what dropout() multiplied p[s] with
 

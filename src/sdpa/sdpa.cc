@@ -7,11 +7,10 @@
 #include "sdpa/backend.h"
 #include "sdpa/normal_form.h"
 #include "sdpa/relative_bias.h"
+#include "sdpa/sink_gradient.h"
 
 namespace polyhead {
-namespace {
 
-// d_sink = the sum of the rows' gradients [*,N,T,1] over the dimensions along which the sink was broadcast, in the order of the rows.
 void add_up_sink_gradient(ConstTensorView rows, TensorView d_sink) {
   const SharedSums sums(d_sink);
   const ConstTensorView of_rows = rows.select(-1, 0);
@@ -21,6 +20,8 @@ void add_up_sink_gradient(ConstTensorView rows, TensorView d_sink) {
   for_each_offset<2>(of_rows.shape(), {to.strides(), of_rows.strides()}, [&](const auto& at) { sum[at[0]] += row[at[1]]; });
   sums.store();
 }
+
+namespace {
 
 // Runs a backward pass and adds up the gradients of sinks and of a relative bias.
 template <class P, class Tensors>

@@ -94,7 +94,8 @@ class Backward {
     }
   }
 
-  static bool beyond(T lse) { return (lse > kLargestExactLse || lse < -kLargestExactLse) && lse * T{0} == 0; }
+  // Without all keys, lse is all that is known of the sum.
+  bool beyond(T lse) const { return !task_.part_of_keys && (lse > kLargestExactLse || lse < -kLargestExactLse) && lse * T{0} == 0; }
 
   // Computes maximum and sum over all keys again, as in the forward pass, for rows whose lse is too large to be exact.
   void find_sums() {
@@ -221,10 +222,13 @@ class Backward {
   // other rows of its strip.
   enum class RowPath : std::uint8_t { tiles, tiles_of_whole_row, memory };
 
+  // Whether the key block has all keys of the row.
+  bool has_all_keys(std::int64_t index, std::int64_t first) const { return !task_.part_of_keys && of_rows().in_one_block(index, first, s_.keys); }
+
   RowPath path_of(std::int64_t index, std::int64_t first) const {
     const bool exact = s_.lse[index] * T{0} == 0 && s_.shift[index] == 0 && s_.inverse[index] == 1;
     if (!in_tiles_ || !exact || kind_of(task_, s_.rows[index]) != RowKind::masked) return RowPath::memory;
-    return of_rows().in_one_block(index, first, s_.keys) ? RowPath::tiles_of_whole_row : RowPath::tiles;
+    return has_all_keys(index, first) ? RowPath::tiles_of_whole_row : RowPath::tiles;
   }
 
   // Computes p and d_x of a strip of the query block. `keys` is the range that its rows attend to; the rest of `block_keys` becomes 0. Also
@@ -310,7 +314,7 @@ class Backward {
       }
       sums.add(p, d_score);
     });
-    if (finite && of_rows().in_one_block(index, first, s_.keys)) normalise_row(begin, end, RowFactors<T>(sums), x, y);
+    if (finite && has_all_keys(index, first)) normalise_row(begin, end, RowFactors<T>(sums), x, y);
     for (std::int64_t i = own.first; i < own.last && !finite; ++i) {  // a NaN lse reaches only keys that the row attends to
       if (!attends_to(task_, row, first + i)) x[i] = y[i] = 0;
     }

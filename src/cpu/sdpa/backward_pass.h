@@ -75,6 +75,7 @@ class DocumentPass {
     set_sizes(p, task_);
     task_.rows_per_split = schedule_.splits.rows_per_split, task_.keys_per_split = schedule_.splits.keys_per_split;
     task_.store_d_q = !of_d_q_.any();
+    task_.part_of_keys = p.part_of_keys;
     if (bias != nullptr) task_.write_d_bias = bias->written(), task_.stream_d_bias = bias->streamed();
     pass_.place(p_, mask_, 0, 0, task_);
     for (const BackwardCell& cell : schedule_.cells) most_rows_ = std::max(most_rows_, cell.last_row - cell.first_row);

@@ -59,9 +59,9 @@ POLYHEAD_INLINE void philox_bytes(std::uint32_t block, const std::uint32_t (&res
 inline constexpr std::int64_t kKeepMargin = kPhiloxKeys + 4;
 inline const std::uint8_t* keep_bytes(const HeadGroup& group, const Row& row, std::int64_t first, std::int64_t low, std::int64_t high, std::uint8_t* to) {
   if (group.keep.data != nullptr) return row_bytes(group.keep, row, first, low, high, to);
-  const std::uint32_t rest[3] = {static_cast<std::uint32_t>(group.query_position + row.query),
+  const std::uint32_t rest[3] = {static_cast<std::uint32_t>(group.dropout_query + row.query),
                                  group.first_head + static_cast<std::uint32_t>(row.head), group.batch_index};
-  const std::int64_t key = group.key_position + first, before = key % 4;
+  const std::int64_t key = group.dropout_key + first, before = key % 4;
   for (std::int64_t i = (low + before) / 4 * 4; i < high + before; i += kPhiloxKeys) {
     philox_bytes(static_cast<std::uint32_t>((key - before + i) / 4), rest, group.seed, static_cast<std::int64_t>(group.drop_below), to + i);
   }

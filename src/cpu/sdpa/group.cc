@@ -30,8 +30,8 @@ void set_sizes(const Problem& problem, HeadGroup& group) {
     group.scale_power = 0;
   }
   group.softcap = problem.softcap;
-  group.query_position = problem.documents.front().queries.first;
   const DropoutRule& rule = problem.dropout;
+  group.dropout_query = rule.origin.t + problem.documents.front().queries.first, group.dropout_key = rule.origin.s + problem.documents.front().keys.first;
   if (!rule.active()) return;
   group.dropout = true;
   group.dropout_scale = dropout_scale(rule.p);
@@ -49,7 +49,7 @@ void set_heads(const Problem& problem, const MaskBlocks* blocks, const ConstTens
                                      : plane_of(problem.bias, b, first_head);
   group.sink = plane_of(problem.sink, b, first_head);
   group.keep = plane_of(problem.dropout.keep, b, first_head);
-  group.batch_index = static_cast<std::uint32_t>(b), group.first_head = static_cast<std::uint32_t>(first_head);
+  group.batch_index = static_cast<std::uint32_t>(problem.dropout.origin.b + b), group.first_head = static_cast<std::uint32_t>(problem.dropout.origin.n + first_head);
 }
 
 void fill_other_keys(const TensorView& rows, KeyRange keys, double value) {

@@ -39,7 +39,7 @@ struct HeadGroup : KeySet {
   Plane keep;                    // given keep bits, one byte each; absent: Philox generates them
   std::uint64_t drop_below = 0;  // p 2^32: an entry whose random 32-bit word is below this is dropped
   std::uint32_t seed[2] = {}, batch_index = 0, first_head = 0;
-  std::int64_t query_position = 0;  // position of query 0 in the packed sequence, for Philox
+  std::int64_t dropout_query = 0, dropout_key = 0;  // what Philox counts query 0 and key 0 as
 };
 
 // Sizes of blocks of rows are multiples of it: two tiles of rows (cpu/tile.h).
@@ -83,6 +83,7 @@ struct BackwardTask : HeadGroup {
   MutablePlane d_bias;  // write_d_bias: written, in the storage type, one element for each pair; else added to, in the compute type
   MutablePlane d_sink;  // float64 [head, row]; written by the task whose first key is 0
   bool write_d_bias = false;
+  bool part_of_keys = false;    // lse and out are of more keys than k has, and taken as they are
   bool stream_d_bias = false;  // write d_bias with non-temporal stores
   std::int64_t first_row = 0, rows = 0;       // begin and end with a split of rows
   std::int64_t first_key = 0, last_key = 0;   // begin and end with a split of keys

@@ -1,0 +1,11 @@
+// The gradient of sink logits in their own shape.
+#pragma once
+
+#include "polyhead/tensor_view.h"
+
+namespace polyhead {
+
+// d_sink = the sum of the rows' gradients, float64 [*,N,T,1], over the dimensions along which the sink was broadcast, in the order of the rows.
+void add_up_sink_gradient(ConstTensorView rows, TensorView d_sink);
+
+}  // namespace polyhead
