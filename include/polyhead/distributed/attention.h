@@ -1,0 +1,51 @@
+// Scaled dot-product attention of a sequence that lies on several ranks: each has some queries, and some keys with their values.
+//
+// Of the arguments of polyhead/sdpa.h, every rank passes its own part:
+//   q, out, lse, d_out, d_q       the rank's T_r queries              k, v, d_k, d_v            the rank's S_r keys
+//   bias, attend, block, keep     [*,N,T_r,S]: its queries, all keys   key_lengths               [*], or [*,T_r]; lengths count in the whole sequence
+//   attend_keys, block_keys       [*,S]: all keys                     sink                      [N], or broadcasts to [*,N,T_r]
+// and the rest, as causal, window, documents, diagonal_offsets and relative_bias, as for the whole sequence on one machine. Numbers that are the
+// same for all ranks must be given alike on all; the sizes and rules are compared, and Error names the rank that differs.
+//
+// A tensor that broadcasts along the queries (extent 1) is shared by all ranks: each passes the same, and its gradient is the sum over all
+// ranks, on every rank. Dropout has the bits of one machine. Not supported, with an Error that says so: attention_weights, int8 keys, views of bias
+// gradients that overlap themselves, and with more than one ring rank EmptyRows other than zero.
+//
+// Results: with heads on several ranks and a ring of one, the bits of one machine, but for gradients of tensors that ranks share and, where there are
+// fewer key/value heads than ranks, for d_k, d_v and 16-bit d_q. With a ring, within the float32 bound, and the same from run to run. Where
+// partial results are added up, 16-bit tensors are converted to float32 and rounded once at the end.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <optional>
+#include <string>
+
+#include "polyhead/distributed/communicator.h"
+#include "polyhead/distributed/plan.h"
+#include "polyhead/distributed/slices.h"
+#include "polyhead/sdpa.h"
+
+#pragma GCC visibility push(default)
+namespace polyhead::distributed {
+
+// What a tensor with one row is where every rank has one query: its own, or one row that all ranks share.
+enum class OneRow : std::uint8_t { own, shared };
+
+struct DistributedOptions {
+  SliceOrder order = SliceOrder::contiguous;  // of queries and of keys
+  std::optional<Plan> plan{};                 // not given: choose_plan()
+  int ranks_per_machine = 1;                  // for choose_plan()
+  std::optional<OneRow> one_row{};            // must be given where a gradient depends on it
+  // How long a rank may be silent. Where it computes before it can answer, the time that its work takes at the speed of this rank, times 4, is added.
+  std::chrono::milliseconds timeout{30'000};
+};
+
+void sdpa_forward(Communicator& communicator, const SdpaForward& own, const SdpaOptions& options = {}, const DistributedOptions& distributed = {});
+void sdpa_backward(Communicator& communicator, const SdpaBackward& own, const SdpaOptions& options = {}, const DistributedOptions& distributed = {});
+
+// The plan of a forward pass with its reason, steps and bytes, one fact per line; a distributed call too.
+std::string explain(Communicator& communicator, const SdpaForward& own, const SdpaOptions& options = {}, const DistributedOptions& distributed = {});
+
+}  // namespace polyhead::distributed
+#pragma GCC visibility pop

@@ -1,0 +1,28 @@
+// Tensors of several ranks put together, added up and cut anew. Each is a distributed call, and the backward pass of one is another of them.
+// Ranks may hold any numbers of rows. Sums are added in the order of the ranks, so they have the same bits on every rank and from run to run.
+#pragma once
+
+#include "polyhead/distributed/communicator.h"
+#include "polyhead/tensor_view.h"
+
+#pragma GCC visibility push(default)
+namespace polyhead::distributed {
+
+struct CollectiveOptions {
+  std::chrono::milliseconds timeout{30'000};
+};
+
+// x = the sum of x over all ranks. Floating.
+void add_over_ranks(Communicator& communicator, TensorView x, const CollectiveOptions& options = {});
+
+// all = the rows of every rank along `axis`, in the order of the ranks. Backward: add_and_cut.
+void gather(Communicator& communicator, ConstTensorView own, int axis, TensorView all, const CollectiveOptions& options = {});
+// own = this rank's rows of the sum of `all` over all ranks. Backward: gather.
+void add_and_cut(Communicator& communicator, ConstTensorView all, int axis, TensorView own, const CollectiveOptions& options = {});
+
+// From slices along one axis to slices along another: `own` has this rank's part of from_axis and all of to_axis, `other` the reverse. Backward:
+// the same with the axes and the tensors exchanged.
+void exchange(Communicator& communicator, ConstTensorView own, int from_axis, int to_axis, TensorView other, const CollectiveOptions& options = {});
+
+}  // namespace polyhead::distributed
+#pragma GCC visibility pop

@@ -1,0 +1,87 @@
+// Layers over several ranks. Tensor-parallel (Shoeybi et al. 2019, section 3): each rank holds some heads of an attention layer, or some hidden units of
+// a feed-forward layer; the parts' outputs are added up. By rows: each rank holds some rows of a pair tensor.
+#pragma once
+
+#include "polyhead/distributed/collectives.h"
+#include "polyhead/nn/feed_forward.h"
+#include "polyhead/nn/multi_head_attention.h"
+
+#pragma GCC visibility push(default)
+namespace polyhead::distributed {
+
+// Part `rank` of `ranks` of a layer, with copies of its parameters: heads, or hidden units, [N rank / ranks, N (rank + 1) / ranks). The sum of the outputs of
+// all parts is that of the layer; the bias of the output belongs to part 0. Error unless kv_heads is a multiple of `ranks`, there is an output
+// projection and no dropout, whose bits would not be those of one rank; for hidden units: unless there is one for each rank.
+nn::MultiHeadAttention part_of(const nn::MultiHeadAttention& layer, int rank, int ranks);
+nn::FeedForward part_of(const nn::FeedForward& layer, int rank, int ranks);
+
+// A layer of which each rank has a part. Inputs, output and d_out are whole and the same on all ranks, and so are the gradients of inputs; gradients of
+// parameters are those of the part.
+class TensorParallelAttention {
+ public:
+  TensorParallelAttention(Communicator& communicator, const nn::MultiHeadAttention& whole, const CollectiveOptions& options = {});
+
+  // As of the layer. Mask, bias and sink of the options are of all heads, on all ranks; the gradient of the bias too.
+  void forward(const nn::AttentionInput& input, TensorView out, const nn::AttentionOptions& options = {}, nn::MultiHeadAttention::Saved* saved = nullptr) const;
+  // bias: the options' bias of the forward pass, whole, if it was given.
+  void backward(const nn::MultiHeadAttention::Saved& saved, ConstTensorView d_out, const nn::MultiHeadAttention::Gradients& gradients, const nn::RunOptions& options = {}) const;
+
+  nn::MultiHeadAttention part;
+
+ private:
+  Communicator& communicator_;
+  CollectiveOptions options_;
+  std::int64_t heads_, first_head_;
+};
+
+class TensorParallelFeedForward {
+ public:
+  TensorParallelFeedForward(Communicator& communicator, const nn::FeedForward& whole, const CollectiveOptions& options = {});
+
+  void forward(ConstTensorView x, TensorView y, const nn::RunOptions& options = {}, nn::FeedForward::Saved* saved = nullptr) const;
+  void backward(const nn::FeedForward::Saved& saved, ConstTensorView d_y, const nn::Gradients<nn::FeedForward>& gradients, const nn::RunOptions& options = {}) const;
+
+  nn::FeedForward part;
+
+ private:
+  Communicator& communicator_;
+  CollectiveOptions options_;
+};
+
+// Attention along the rows or the columns of a pair tensor z [R,R,C], with a bias that a linear layer makes of z itself (triangle attention around the
+// starting and the ending node, Jumper et al. 2021, supplementary algorithms 13 and 14, without their layer norm). Each rank holds some rows of
+// z, in the order of the ranks: the bias is gathered once, and columns become rows by an exchange before and after.
+enum class PairAxis : std::uint8_t { rows, columns };
+
+class PairAttention {
+ public:
+  // attention: self-attention of width C with `axis` -2. bias: C -> N, without a bias of its own.
+  PairAttention(Communicator& communicator, const nn::MultiHeadAttention& attention, const nn::Linear& bias, PairAxis axis, const CollectiveOptions& options = {});
+
+  struct Saved {
+    Tensor z;     // the rows that attention runs along: of z, or of its transpose; [R_r,R,C]
+    Tensor bias;  // [R,R,N], of all ranks
+    nn::MultiHeadAttention::Saved attention;
+  };
+  struct Gradients {
+    TensorView z = {};                             // [R_r,R,C]
+    nn::MultiHeadAttention* attention = nullptr;  // of this rank's rows; add_over_ranks() makes them those of all
+    nn::Linear* bias = nullptr;
+  };
+
+  // z and out [R_r,R,C]: this rank's rows.
+  void forward(ConstTensorView z, TensorView out, const nn::RunOptions& options = {}, Saved* saved = nullptr) const;
+  void backward(const Saved& saved, ConstTensorView d_out, const Gradients& gradients, const nn::RunOptions& options = {}) const;
+
+ private:
+  Tensor as_rows(ConstTensorView z) const;                  // a copy of z, or this rank's columns as rows
+  void as_given(ConstTensorView rows, TensorView to) const;  // and back
+  Communicator& communicator_;
+  const nn::MultiHeadAttention& attention_;
+  const nn::Linear& bias_;
+  PairAxis axis_;
+  CollectiveOptions options_;
+};
+
+}  // namespace polyhead::distributed
+#pragma GCC visibility pop

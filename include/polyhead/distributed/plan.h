@@ -1,0 +1,39 @@
+// How the ranks share a problem.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#pragma GCC visibility push(default)
+namespace polyhead::distributed {
+
+// Ranks form `ring_ranks` groups of `head_ranks` consecutive ranks. Inside a group each rank computes some heads of the whole group's queries
+// (DeepSpeed-Ulysses, Jacobs et al. 2023); between groups keys and values travel (ring attention, Liu et al. 2023). Together: Fang and Zhao 2024 (USP).
+struct Plan {
+  int head_ranks = 1, ring_ranks = 1;  // their product is the number of ranks
+  friend bool operator==(const Plan&, const Plan&) = default;
+};
+
+// What choose_plan() looks at. Extents are those of the whole problem.
+struct PlanInput {
+  int ranks = 1;
+  int ranks_per_machine = 1;
+  std::int64_t batch = 1, heads = 1, kv_heads = 1, queries = 0, keys = 0, qk_width = 0, v_width = 0;
+  int element_bytes = 4;
+  bool shared_head_bias = false;  // a bias or boolean of all pairs that has one head for all: with heads on several ranks, each needs all of its group's rows
+  bool needs_all_keys = false;    // empty rows that are not zero: a rank must see all keys of a row
+};
+
+struct PlanChoice {
+  Plan plan;
+  std::string reason;  // one fact per line
+};
+
+// A pure function. Heads are preferred inside a machine, as long as every rank has a query head, because they send less; the rest is a ring.
+PlanChoice choose_plan(const PlanInput& input);
+
+// Bytes that one rank receives in a forward pass.
+double received_bytes(const PlanInput& input, Plan plan);
+
+}  // namespace polyhead::distributed
+#pragma GCC visibility pop

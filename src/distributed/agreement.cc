@@ -1,0 +1,72 @@
+#include "distributed/agreement.h"
+
+#include <bit>
+#include <cstring>
+
+namespace polyhead::distributed {
+namespace {
+
+// A statement as a message: kFacts values, then the text of a refusal. One size, whatever the call, so that ranks which make different calls
+// can say so.
+constexpr std::int64_t kFacts = 64, kText = 512, kBytes = 8 * kFacts + kText;
+
+Tensor packed(const std::vector<std::int64_t>& values, const std::string& text) {
+  Tensor message(DType::u8, {kBytes});
+  std::memcpy(message.data<std::uint8_t>(), values.data(), values.size() * 8);
+  std::memcpy(message.data<std::uint8_t>() + 8 * kFacts, text.data(), std::min<std::size_t>(text.size(), kText - 1));
+  return message;
+}
+
+}  // namespace
+
+void Statement::alike(const char* name, double value) { add(name, std::bit_cast<std::int64_t>(value), true, true); }
+
+void Statement::agree(Call& call) {
+  require(values_.size() <= kFacts, call.operation(), ": a statement has ", static_cast<std::int64_t>(values_.size()), " facts");
+  std::vector<Call::Incoming> incoming;
+  const Tensor mine = packed(values_, refusal_);
+  for (int i = 1; i < call.size(); ++i) {
+    const int other = (call.rank() + i) % call.size();
+    call.send(mine, Kind::statement, other);
+    incoming.push_back(call.receive(DType::u8, {kBytes}, Kind::statement, other));
+  }
+  all_.assign(static_cast<std::size_t>(call.size()), values_);
+  std::vector<std::string> refusals(all_.size());
+  refusals[static_cast<std::size_t>(call.rank())] = refusal_;
+  for (Call::Incoming& next : incoming) {
+    const auto from = static_cast<std::size_t>(next.from);
+    const Tensor message = call.take(std::move(next));
+    std::memcpy(all_[from].data(), message.data<std::uint8_t>(), values_.size() * 8);
+    refusals[from] = reinterpret_cast<const char*>(message.data<std::uint8_t>() + 8 * kFacts);
+  }
+  call.finish();
+  // The same on every rank, but that a rank which refuses has its own reason.
+  if (!refusal_.empty()) throw Refusal(ErrorCode::invalid_argument, refusal_);
+  for (std::size_t i = 0; i < facts_.size(); ++i) {
+    if (!facts_[i].alike) continue;
+    for (std::size_t rank = 1; rank < all_.size(); ++rank) {
+      if (all_[rank][i] == all_[0][i]) continue;
+      // Only what the first fact, the operation, has in common tells that the others mean the same.
+      throw Refusal(ErrorCode::invalid_argument,
+                    cat(call.operation(), ": ", facts_[i].name, " differs: ", text_of(facts_[i], all_[0][i]), " on rank 0 and ", text_of(facts_[i], all_[rank][i]), " on rank ",
+                        static_cast<std::int64_t>(rank), "; all ranks must give the same"));
+    }
+  }
+  for (std::size_t rank = 0; rank < refusals.size(); ++rank) {
+    if (!refusals[rank].empty()) throw Refusal(ErrorCode::invalid_argument, cat("rank ", static_cast<std::int64_t>(rank), " refuses: ", refusals[rank]));
+  }
+}
+
+std::string Statement::text_of(const Fact& fact, std::int64_t value) const { return fact.real ? cat(std::bit_cast<double>(value)) : cat(value); }
+
+std::vector<std::int64_t> Statement::of_ranks(const char* name) const {
+  for (std::size_t i = 0; i < facts_.size(); ++i) {
+    if (std::strcmp(facts_[i].name, name) != 0) continue;
+    std::vector<std::int64_t> values;
+    for (const std::vector<std::int64_t>& of_rank : all_) values.push_back(of_rank[i]);
+    return values;
+  }
+  fail(ErrorCode::invalid_argument, "a statement has no fact ", name);
+}
+
+}  // namespace polyhead::distributed

@@ -1,0 +1,416 @@
+#include "polyhead/distributed/attention.h"
+
+#include <limits>
+#include <list>
+#include <optional>
+
+#include "core/shared_sums.h"
+#include "distributed/partial_results.h"
+#include "distributed/redistribution.h"
+#include "distributed/ring.h"
+#include "sdpa/backend.h"
+#include "sdpa/normal_form.h"
+#include "sdpa/relative_bias.h"
+#include "sdpa/sink_gradient.h"
+
+namespace polyhead::distributed {
+namespace {
+
+// The ranks of a plan as this rank sees them, and the tensors that it computes with.
+class Layout {
+ public:
+  Layout(Call& call, const WholeProblem& whole, const SdpaOptions& options)
+      : call_(call),
+        whole_(whole),
+        group_(members(call.rank() / whole.plan.head_ranks * whole.plan.head_ranks, 1, whole.plan.head_ranks, call.rank())),
+        ring_(members(call.rank() % whole.plan.head_ranks, whole.plan.head_ranks, whole.plan.ring_ranks, call.rank())),
+        rows_(of_group(whole.queries, call.rank() / whole.plan.head_ranks)),
+        key_rows_(of_group(whole.keys, call.rank() / whole.plan.head_ranks)),
+        shard_{.whole = whole, .pairs = whole.pairs, .q = {}, .all_keys = whole.plan.ring_ranks == 1, .widened = whole.plan.ring_ranks > 1, .executor = options.executor, .workspace = options.workspace} {
+    const Problem& p = whole.problem;
+    for (int i = 0; i < group_.size(); ++i) {
+      heads_.push_back(heads_of_member(p.heads, p.kv_heads, i, group_.size()));
+      kv_heads_.push_back(kv_heads_of(heads_.back(), p.kv_heads > 0 ? p.heads / p.kv_heads : 1));
+      one_.push_back({0, 1});
+    }
+    shard_.heads = heads_[static_cast<std::size_t>(group_.me)], shard_.kv_heads = kv_heads_[static_cast<std::size_t>(group_.me)];
+    if (!exchanges()) return;
+    shard_.pairs.visit([&](PairTensor& tensor) {
+      if (tensor.own_rows) {
+        tensor.view = kept_.emplace_back(to_heads(call_, group_, rows_, tensor.one_head() ? one_ : heads_, tensor.view));
+      } else if (!tensor.one_head()) {
+        tensor.view = tensor.view.slice(-3, shard_.heads.first, shard_.heads.last);
+      }
+    });
+  }
+  Layout(const Layout&) = delete;
+  Layout& operator=(const Layout&) = delete;
+
+  Shard& shard() { return shard_; }
+  bool exchanges() const { return group_.size() > 1; }
+  std::int64_t rows() const { return rows_.count(); }
+
+  // A tensor of this rank's rows, as rows of the shard's heads.
+  ConstTensorView of_heads(const ConstTensorView& view) { return exchanges() ? kept_.emplace_back(to_heads(call_, group_, rows_, heads_, view)) : view; }
+  ConstTensorView of_kv_heads(const ConstTensorView& view) { return exchanges() ? kept_.emplace_back(to_heads(call_, group_, key_rows_, kv_heads_, view)) : view; }
+  // Whether ranks compute parts of a gradient of keys, which are added up.
+  bool share_keys() const { return exchanges() && whole_.problem.kv_heads < group_.size(); }
+  // And back, into `to`.
+  void to_rows_of(const ConstTensorView& of_heads, const TensorView& to) { give_back(rows_, heads_, of_heads, to); }
+  void to_keys_of(const ConstTensorView& of_heads, const TensorView& to) { give_back(key_rows_, kv_heads_, of_heads, to); }
+  // Of a gradient with one head that the members of a group share: their sum.
+  void add_to_rows_of(const ConstTensorView& of_group, const TensorView& to) { give_back(rows_, one_, of_group, to); }
+
+  Ring ring() {
+    std::vector<std::vector<Positions>> queries, keys;
+    for (int i = 0; i < ring_.size(); ++i) {
+      queries.push_back(GroupRows(of_group(whole_.queries, i)).positions());
+      keys.push_back(GroupRows(of_group(whole_.keys, i)).positions());
+    }
+    return {call_, ring_, shard_, std::move(queries), std::move(keys)};
+  }
+
+ private:
+  std::vector<std::vector<Positions>> of_group(const std::vector<std::vector<Positions>>& of_ranks, int group) const {
+    const auto first = of_ranks.begin() + std::ptrdiff_t{group} * whole_.plan.head_ranks;
+    return {first, first + whole_.plan.head_ranks};
+  }
+  void give_back(const GroupRows& rows, const std::vector<KeyRange>& heads, const ConstTensorView& of_heads, const TensorView& to) {
+    if (!exchanges()) return copy(of_heads, to);
+    const Tensor own = to_rows(call_, group_, rows, heads, to.extent(-3), of_heads);
+    copy(own, to);
+  }
+
+  Call& call_;
+  const WholeProblem& whole_;
+  const Members group_, ring_;
+  const GroupRows rows_, key_rows_;
+  std::vector<KeyRange> heads_, kv_heads_, one_;  // of each member of the group
+  Shard shard_;
+  std::list<Tensor> kept_;
+};
+
+Shape with(const Problem& p, std::initializer_list<std::int64_t> rest) {
+  Shape shape = p.lead;
+  for (const std::int64_t extent : rest) shape.push_back(extent);
+  return shape;
+}
+
+std::int64_t count(const KeyRange& range) { return range.last - range.first; }
+
+// Memory for a result, unless the caller's can be used.
+TensorView in_place_or(const TensorView& given, bool in_place, DType dtype, const Shape& shape, Tensor& memory) {
+  if (in_place) return given;
+  memory = Tensor(dtype, shape);
+  return memory;
+}
+
+class Forward {
+ public:
+  Forward(Call& call, const WholeProblem& whole, const SdpaForward& own, const SdpaOptions& options)
+      : own_(own), options_(options), layout_(call, whole, options), shard_(layout_.shard()) {}
+
+  void run() {
+    shard_.q = layout_.of_heads(own_.q);
+    const ConstTensorView k = layout_.of_kv_heads(own_.k), v = layout_.of_kv_heads(own_.v);
+    const Problem& p = shard_.problem();
+    const bool in_place = shard_.all_keys && !layout_.exchanges();
+    const Shape rows = with(p, {count(shard_.heads), layout_.rows()});
+    Shape of_out = rows, of_lse = rows;
+    of_out.push_back(p.v_width), of_lse.push_back(1);
+    Tensor out_memory, lse_memory;
+    const TensorView given_lse = own_.lse ? own_.lse.unsqueeze(-1) : TensorView();
+    out_ = in_place_or(own_.out, in_place, shard_.dtype(), of_out, out_memory);
+    lse_ = in_place_or(given_lse, in_place, shard_.all_keys ? accumulation_dtype(p.dtype) : DType::f64, of_lse, lse_memory);
+    if (shard_.all_keys) {
+      for (const HeadRun& run : shard_.runs()) {
+        for (const Block& block : whole_blocks(p)) compute(run, block, shard_.q, k, v, shard_.of_rows(out_, run, block.rows), lse_ ? shard_.of_rows(lse_, run, block.rows) : lse_);
+      }
+    } else {
+      through_ring(k, v);
+    }
+    if (in_place) return;
+    layout_.to_rows_of(out_, own_.out);
+    if (own_.lse) layout_.to_rows_of(lse_, given_lse);
+  }
+
+ private:
+  void through_ring(const ConstTensorView& k, const ConstTensorView& v) {
+    fill(lse_, -std::numeric_limits<double>::infinity());
+    const Tensor wide = shard_.q.dtype() == shard_.dtype() ? Tensor() : Tensor::copy_of(shard_.q, shard_.dtype());
+    const ConstTensorView q = wide ? wide.view() : shard_.q;
+    Ring ring = layout_.ring();
+    ring.run(k, v, [&](int, const Tensor& of_k, const Tensor& of_v, const std::vector<Block>& blocks) {
+      for (const Block& block : blocks) {
+        ring.in_pieces(block, 1, [&](const Block& piece) {
+          for (const HeadRun& run : shard_.runs()) {
+            const Shape rows = with(shard_.problem(), {count(run.heads), count(piece.rows)});
+            Shape of_out = rows, of_lse = rows;
+            of_out.push_back(shard_.problem().v_width), of_lse.push_back(1);
+            Tensor out = Tensor::uninitialised(shard_.dtype(), of_out), lse = Tensor::uninitialised(shard_.dtype(), of_lse);
+            compute(run, piece, q, of_k, of_v, out, lse);
+            join(out, lse, shard_.of_rows(out_, run, piece.rows), shard_.of_rows(lse_, run, piece.rows), shard_.executor);
+          }
+        });
+      }
+    });
+    if (!shard_.pairs.sink) return;
+    Shape of_sink = lse_.shape();
+    join_sink(shard_.pairs.sink.view.expand(of_sink), out_, lse_);
+  }
+
+  void compute(const HeadRun& run, const Block& block, const ConstTensorView& q, const ConstTensorView& k, const ConstTensorView& v, const TensorView& out,
+               const TensorView& lse) const {
+    ForwardProblem p;
+    KeyRules rules;
+    Tensor bias;
+    shard_.set_problem(run, block, p, rules, bias);
+    p.q = shard_.of_rows(q, run, block.rows), p.k = shard_.of_keys(k, run, block.keys), p.v = shard_.of_keys(v, run, block.keys);
+    p.out = out, p.lse = lse;
+    const Backend& backend = select_backend(p, Operation::forward, options_.backend);
+    if (p.queries > 0) backend.forward(p);
+  }
+
+  const SdpaForward& own_;
+  const SdpaOptions& options_;
+  Layout layout_;
+  Shard& shard_;
+  TensorView out_, lse_;
+};
+
+class Backward {
+ public:
+  Backward(Call& call, const WholeProblem& whole, const SdpaBackward& own, const SdpaOptions& options)
+      : call_(call), whole_(whole), own_(own), options_(options), layout_(call, whole, options), shard_(layout_.shard()) {}
+
+  void run() {
+    const Problem& p = shard_.problem();
+    shard_.q = layout_.of_heads(own_.q);
+    shard_.widened |= layout_.share_keys() && (own_.d_k || own_.d_v);
+    // A ring widens keys when it needs them: what travels is in the caller's dtype.
+    const auto at_hand = [&](const ConstTensorView& view) { return shard_.all_keys ? widened(view) : view; };
+    const ConstTensorView k = at_hand(layout_.of_kv_heads(own_.k)), v = at_hand(layout_.of_kv_heads(own_.v));
+    q_ = widened(shard_.q), out_ = widened(layout_.of_heads(own_.out)), d_out_ = widened(layout_.of_heads(own_.d_out));
+    lse_ = layout_.of_heads(own_.lse.unsqueeze(-1));
+    const bool in_place = shard_.all_keys && !layout_.exchanges();
+    const Shape of_q = q_.shape(), of_k = k.shape(), of_v = v.shape();
+    Tensor q_memory, k_memory, v_memory;
+    if (own_.d_q) d_q_ = in_place_or(own_.d_q, in_place, shard_.dtype(), of_q, q_memory);
+    if (own_.d_k) d_k_ = in_place_or(own_.d_k, in_place, shard_.dtype(), of_k, k_memory);
+    if (own_.d_v) d_v_ = in_place_or(own_.d_v, in_place, shard_.dtype(), of_v, v_memory);
+    begin_bias();
+    if (own_.d_sink) d_sink_ = Tensor(DType::f64, lse_.shape());
+    if (own_.d_relative_bias) d_relative_ = Tensor(DType::f64, p.relative_bias.shape());
+
+    if (shard_.all_keys) {
+      for (const HeadRun& run : shard_.runs()) {
+        for (const Block& block : whole_blocks(p)) {
+          compute(run, block, k, v, d_q_ ? shard_.of_rows(d_q_, run, block.rows) : d_q_, d_k_ ? shard_.of_keys(d_k_, run, block.keys) : d_k_,
+                  d_v_ ? shard_.of_keys(d_v_, run, block.keys) : d_v_);
+        }
+      }
+    } else {
+      through_ring(k, v);
+      if (d_sink_) differentiate_sink(shard_.pairs.sink.view.expand(lse_.shape()), out_, lse_, d_out_, d_sink_);
+    }
+    if (!in_place) {
+      if (own_.d_q) layout_.to_rows_of(d_q_, own_.d_q);
+      if (own_.d_k) layout_.to_keys_of(d_k_, own_.d_k);
+      if (own_.d_v) layout_.to_keys_of(d_v_, own_.d_v);
+    }
+    end_bias();
+    end_sink();
+    if (d_relative_) {
+      add_over_ranks(call_, d_relative_);
+      add_up_relative_gradient(options_.relative_bias, whole_.memory.distances, d_relative_, own_.d_relative_bias);
+    }
+  }
+
+ private:
+  ConstTensorView widened(const ConstTensorView& view) { return view.dtype() == shard_.dtype() ? view : ConstTensorView(kept_.emplace_back(Tensor::copy_of(view, shard_.dtype()))); }
+
+  // The sums of d_bias, shaped as the shard's bias; in the caller's memory if that can hold them.
+  void begin_bias() {
+    if (!own_.d_bias) return;
+    const PairTensor& bias = shard_.pairs.bias;
+    const DType dtype = accumulation_dtype(shard_.problem().dtype);
+    TensorView given = own_.d_bias;
+    while (given.rank() < bias.view.rank()) given = given.unsqueeze(0);
+    bias_in_place_ = !layout_.exchanges() && bias.own_rows && given.dtype() == dtype && given.stride(-1) == 1;
+    d_bias_ = in_place_or(given, bias_in_place_, dtype, bias.view.shape(), bias_memory_);
+    if (bias_in_place_) fill(d_bias_, 0);
+    // Each element belongs to one block and one run: it is written, as on one machine.
+    write_bias_ = shard_.all_keys && bias.own_rows && bias.view.extent(-1) == shard_.problem().keys && (!bias.one_head() || shard_.runs().size() < 2);
+  }
+
+  void through_ring(const ConstTensorView& k, const ConstTensorView& v) {
+    Ring ring = layout_.ring();
+    // Gradients of this rank's keys that other ranks computed, added in the order of the steps.
+    struct Returning {
+      Call::Incoming d_k, d_v;
+    };
+    std::optional<Returning> returning;
+    const auto add_returned = [&] {
+      if (!returning) return;
+      if (returning->d_k.transfer) {
+        const Tensor d_k = call_.take(std::move(returning->d_k));
+        add(d_k, d_k_);
+      }
+      if (returning->d_v.transfer) {
+        const Tensor d_v = call_.take(std::move(returning->d_v));
+        add(d_v, d_v_);
+      }
+      returning.reset();
+    };
+    const auto expect_returned = [&](int step) {
+      add_returned();
+      if (!ring.needs(ring.user_in_step(step), ring.me())) return;
+      const int from = ring.rank(ring.user_in_step(step));
+      returning.emplace();
+      if (d_k_ && d_k_.numel() > 0) returning->d_k = call_.receive(shard_.dtype(), d_k_.shape(), Kind::d_keys, from);
+      if (d_v_ && d_v_.numel() > 0) returning->d_v = call_.receive(shard_.dtype(), d_v_.shape(), Kind::d_values, from);
+    };
+    int expected = 0;  // steps whose gradients of this rank's keys were received or are under way
+    ring.run(k, v, [&](int step, const Tensor& of_k, const Tensor& of_v, const std::vector<Block>& blocks) {
+      while (expected < step) expect_returned(++expected);
+      Tensor d_k, d_v;
+      if (step > 0 && own_.d_k) d_k = Tensor(shard_.dtype(), of_k.shape());
+      if (step > 0 && own_.d_v) d_v = Tensor(shard_.dtype(), of_v.shape());
+      const TensorView to_k = step > 0 ? d_k : d_k_, to_v = step > 0 ? d_v : d_v_;
+      for (const Block& block : blocks) {
+        ring.in_pieces(block, 2.5, [&](const Block& piece) {
+          for (const HeadRun& run : shard_.runs()) add_piece(run, piece, of_k, of_v, to_k, to_v);
+        });
+      }
+      if (step == 0) return;
+      const int owner = ring.rank(ring.owner_of_step(step));
+      if (d_k.numel() > 0) call_.send(d_k, Kind::d_keys, owner);
+      if (d_v.numel() > 0) call_.send(d_v, Kind::d_values, owner);
+    });
+    while (expected + 1 < ring.size()) expect_returned(++expected);
+    add_returned();
+  }
+
+  // Computes a piece, and adds its gradients to the sums.
+  void add_piece(const HeadRun& run, const Block& piece, const ConstTensorView& k, const ConstTensorView& v, const TensorView& to_k, const TensorView& to_v) {
+    Tensor d_q, d_k, d_v;
+    const auto part = [&](const TensorView& sums, Tensor& memory) {
+      if (sums) memory = Tensor::uninitialised(shard_.dtype(), sums.shape());
+      return static_cast<bool>(sums);
+    };
+    const TensorView q_sums = d_q_ ? shard_.of_rows(d_q_, run, piece.rows) : d_q_, k_sums = to_k ? shard_.of_keys(to_k, run, piece.keys) : to_k,
+                     v_sums = to_v ? shard_.of_keys(to_v, run, piece.keys) : to_v;
+    part(q_sums, d_q), part(k_sums, d_k), part(v_sums, d_v);
+    compute(run, piece, k, v, d_q, d_k, d_v);
+    if (d_q) add(d_q, q_sums);
+    if (d_k) add(d_k, k_sums);
+    if (d_v) add(d_v, v_sums);
+  }
+
+  void compute(const HeadRun& run, const Block& block, const ConstTensorView& k, const ConstTensorView& v, const TensorView& d_q, const TensorView& d_k, const TensorView& d_v) {
+    BackwardProblem p;
+    KeyRules rules;
+    Tensor bias, d_bias, d_sink, d_relative;
+    shard_.set_problem(run, block, p, rules, bias);
+    p.part_of_keys = !shard_.all_keys;
+    p.q = shard_.of_rows(q_, run, block.rows), p.k = shard_.of_keys(k, run, block.keys), p.v = shard_.of_keys(v, run, block.keys);
+    p.out = shard_.of_rows(out_, run, block.rows), p.lse = shard_.of_rows(lse_, run, block.rows), p.d_out = shard_.of_rows(d_out_, run, block.rows);
+    p.d_q = d_q, p.d_k = d_k, p.d_v = d_v;
+    TensorView bias_sums;
+    if (d_bias_) {
+      bias_sums = shard_.of_pairs(d_bias_, shard_.pairs.bias.own_rows, run, block);
+      d_bias = Tensor(p.dtype, bias_sums.shape());
+      p.d_bias_given = d_bias, p.d_bias = d_bias.view().expand(p.bias.shape());
+    }
+    if (d_sink_ && shard_.all_keys) {
+      d_sink = Tensor(DType::f64, p.lse.shape());
+      p.d_sink = d_sink;
+    }
+    if (d_relative_) {
+      d_relative = Tensor(DType::f64, p.relative_bias.shape());
+      p.d_relative_bias = d_relative;
+    }
+    select_backend(p, Operation::backward, options_.backend).backward(p);
+    if (d_bias) {
+      const Tensor wide = d_bias.dtype() == d_bias_.dtype() ? Tensor() : Tensor::copy_of(d_bias, d_bias_.dtype());
+      const ConstTensorView addends = wide ? wide.view() : ConstTensorView(d_bias);
+      write_bias_ ? copy(addends, bias_sums) : add(addends, bias_sums);
+    }
+    if (d_sink) copy(d_sink, shard_.of_rows(d_sink_.view(), run, block.rows));
+    if (d_relative) add(d_relative, d_relative_.view().slice(0, run.heads.first, run.heads.last));
+  }
+
+  void end_bias() {
+    if (!d_bias_ || bias_in_place_) return;
+    const PairTensor& given = whole_.pairs.bias;
+    TensorView to = own_.d_bias;
+    while (to.rank() < given.view.rank()) to = to.unsqueeze(0);
+    if (given.own_rows) return given.one_head() ? layout_.add_to_rows_of(d_bias_, to) : layout_.to_rows_of(d_bias_, to);
+    Tensor all = Tensor(d_bias_.dtype(), to.shape());
+    copy(d_bias_, given.one_head() ? all.view() : all.view().slice(-3, shard_.heads.first, shard_.heads.last));
+    add_over_ranks(call_, all);
+    copy(all, to);
+  }
+
+  void end_sink() {
+    if (!d_sink_) return;
+    const Problem& p = shard_.problem();
+    Tensor rows(DType::f64, with(p, {p.heads, own_.q.extent(-2), 1}));
+    layout_.to_rows_of(d_sink_, rows);
+    Tensor sums(DType::f64, own_.d_sink.shape());
+    add_up_sink_gradient(rows, sums);
+    if (!whole_.pairs.sink.own_rows) add_over_ranks(call_, sums);
+    copy(sums, own_.d_sink);
+  }
+
+  Call& call_;
+  const WholeProblem& whole_;
+  const SdpaBackward& own_;
+  const SdpaOptions& options_;
+  Layout layout_;
+  Shard& shard_;
+  std::list<Tensor> kept_;
+  ConstTensorView q_, out_, lse_, d_out_;
+  TensorView d_q_, d_k_, d_v_;
+  TensorView d_bias_;  // as the shard's bias
+  Tensor bias_memory_;
+  bool bias_in_place_ = false, write_bias_ = false;
+  Tensor d_sink_, d_relative_;  // float64: [*,heads,rows,1], [N,L]
+};
+
+}  // namespace
+
+void sdpa_forward(Communicator& communicator, const SdpaForward& own, const SdpaOptions& options, const DistributedOptions& distributed) {
+  run_call(communicator, "sdpa_forward", distributed.timeout, [&](Call& call) {
+    const WholeProblem whole(call, own, options, distributed);
+    Forward(call, whole, own, options).run();
+  });
+}
+
+void sdpa_backward(Communicator& communicator, const SdpaBackward& own, const SdpaOptions& options, const DistributedOptions& distributed) {
+  run_call(communicator, "sdpa_backward", distributed.timeout, [&](Call& call) {
+    const WholeProblem whole(call, own, options, distributed);
+    Backward(call, whole, own, options).run();
+  });
+}
+
+std::string explain(Communicator& communicator, const SdpaForward& own, const SdpaOptions& options, const DistributedOptions& distributed) {
+  std::string text;
+  run_call(communicator, "explain", distributed.timeout, [&](Call& call) {
+    const WholeProblem whole(call, own, options, distributed);
+    const Problem& p = whole.problem;
+    Layout layout(call, whole, options);
+    Ring ring = layout.ring();
+    int steps = 0;
+    for (int step = 0; step < ring.size(); ++step) steps += ring.needs(ring.me(), ring.owner_of_step(step));
+    append(text, cat("plan: ", whole.plan.head_ranks, " head ranks x ", whole.plan.ring_ranks, " ring ranks: ", whole.plan_reason, "\n"));
+    append(text, cat("problem: ", p.dtype, ", B ", p.batch, ", N ", p.heads, ", K ", p.kv_heads, ", T ", p.queries, ", S ", p.keys, ", H ", p.qk_width, ", V ", p.v_width, "\n"));
+    append(text, cat("rank ", call.rank(), " of ", call.size(), ": ", count_of(whole.queries[static_cast<std::size_t>(call.rank())]), " queries, ",
+                     count_of(whole.keys[static_cast<std::size_t>(call.rank())]), " keys; computes heads [", layout.shard().heads.first, ", ", layout.shard().heads.last, ") of ",
+                     layout.rows(), " queries in ", steps, " of ", ring.size(), " steps\n"));
+    append(text, cat("products: ", p.native && !layout.shard().widened ? "bfloat16 where the processor has them" : "exact", "\n"));
+  });
+  return text;
+}
+
+}  // namespace polyhead::distributed

@@ -1,0 +1,116 @@
+// Attention on several ranks against the reference in float64, over random problems, and against one rank's bits.
+#include "support/distributed_case.h"
+
+namespace polyhead::test {
+namespace {
+
+// A bias that is a view of a table gets a gradient of its own shape: views that overlap themselves are refused.
+void use_plain_bias(AttentionCase& c) {
+  if (c.table) c.options.bias = c.keep(Tensor::copy_of(c.options.bias)), c.table = {};
+}
+
+void expect_no_errors(const std::vector<std::string>& errors) {
+  for (const std::string& error : errors) EXPECT_EQ(error, "");
+}
+
+TEST(Distributed, AgreesWithTheReferenceOnRandomProblems) {
+  for (std::uint64_t seed = 0; seed < 2000; ++seed) {
+    Random random(seed);
+    AttentionCase c = draw_kernel_case(random, seed);
+    use_plain_bias(c);
+    const DistributedRun run = draw_run(random, c);
+    SCOPED_TRACE(testing::Message() << "seed " << seed << ", " << run.plan.head_ranks << " head ranks x " << run.plan.ring_ranks << " ring ranks, "
+                                    << (run.order == distributed::SliceOrder::zigzag ? "zigzag" : "contiguous") << ", q " << to_string(c.q.shape()) << ", k " << to_string(c.k.shape()) << " " << info(c.dtype).name);
+    std::vector<std::string> errors;
+    const AttentionOutputs actual = run_distributed(c, run, errors);
+    expect_no_errors(errors);
+    AttentionCase wide = in_float64(c);
+    const AttentionOutputs expected = reference_run(wide);
+    const Tolerances tolerances(c);
+    expect_forward_near(actual, expected, tolerances);
+    expect_gradients_near(actual, expected, tolerances);
+    if (testing::Test::HasFailure()) break;
+  }
+}
+
+TEST(Distributed, HeadsOnSeveralRanksHaveTheBitsOfOneRank) {
+  for (std::uint64_t seed = 1000; seed < 1150; ++seed) {
+    Random random(seed);
+    AttentionCase c = draw_kernel_case(random, seed);
+    use_plain_bias(c);
+    DistributedRun run = draw_run(random, c);
+    run.plan = {run.ranks(), 1};
+    SCOPED_TRACE(testing::Message() << "seed " << seed << ", " << run.ranks() << " ranks, q " << to_string(c.q.shape()) << ", k " << to_string(c.k.shape()));
+    std::vector<std::string> errors;
+    const AttentionOutputs actual = run_distributed(c, run, errors), expected = c.make_outputs();
+    expect_no_errors(errors);
+    c.run(expected);
+    EXPECT_TRUE(same_bits(actual.out, expected.out));
+    EXPECT_TRUE(same_bits(actual.lse, expected.lse));
+    const bool share_keys = c.sizes.kv_heads < run.ranks();
+    if (!share_keys || info(c.dtype).size > 2) {
+      EXPECT_TRUE(same_bits(actual.d_q, expected.d_q));
+    }
+    if (!share_keys) {
+      EXPECT_TRUE(same_bits(actual.d_k, expected.d_k));
+      EXPECT_TRUE(same_bits(actual.d_v, expected.d_v));
+    }
+    if (testing::Test::HasFailure()) break;
+  }
+}
+
+TEST(Distributed, ARingHasTheSameBitsFromRunToRun) {
+  for (std::uint64_t seed = 2000; seed < 2040; ++seed) {
+    Random random(seed);
+    AttentionCase c = draw_kernel_case(random, seed);
+    use_plain_bias(c);
+    if (c.options.empty_rows != EmptyRows::zero) continue;
+    DistributedRun run = draw_run(random, c);
+    run.plan = {1, run.ranks()};
+    std::vector<std::string> errors;
+    const AttentionOutputs first = run_distributed(c, run, errors), second = run_distributed(c, run, errors);
+    expect_no_errors(errors);
+    expect_same_bits(first, second);
+    if (testing::Test::HasFailure()) break;
+  }
+}
+
+// Large enough for blocks that are computed in several pieces (ring.h).
+TEST(Distributed, ALongCausalRingAgreesWithOneRank) {
+  Random random(7);
+  AttentionCase c = case_of(random, DType::f32, {.kv_heads = 2, .group = 6, .queries = 3100, .keys = 3100, .qk_width = 64, .v_width = 64});
+  c.options.mask.causal = Causal::top_left();
+  DistributedRun run{.order = distributed::SliceOrder::zigzag, .plan = {1, 2}, .queries = {}, .keys = {}};
+  run.queries = draw_slices(random, run.order, 3100, 2), run.keys = run.queries;
+  std::vector<std::string> errors;
+  const AttentionOutputs actual = run_distributed(c, run, errors), expected = c.make_outputs();
+  expect_no_errors(errors);
+  c.run(expected);
+  const Tolerances tolerances(c);
+  expect_forward_near(actual, expected, tolerances);
+  expect_gradients_near(actual, expected, tolerances);
+}
+
+// A window that reaches into the neighbour's slice: no other keys travel, in neither pass.
+TEST(Distributed, KeysThatNoQueryOfARankAttendsToAreNotSent) {
+  constexpr int kRanks = 6;
+  constexpr std::int64_t kKeys = 60, kWidth = 8, kStatements = 2 * 5 * 1024;
+  for (const bool local : {true, false}) {
+    std::vector<std::int64_t> sent(kRanks);
+    const auto errors = run_ranks(kRanks, [&](distributed::Communicator& communicator) {
+      const Shape shape{1, kKeys / kRanks, kWidth};
+      Tensor q(DType::f32, shape), k(DType::f32, shape), v(DType::f32, shape), out(DType::f32, shape);
+      SdpaOptions options;
+      if (local) options.mask = {.causal = Causal::top_left(), .window = {.left = 3}};
+      distributed::sdpa_forward(communicator, {.q = q, .k = k, .v = v, .out = out}, options, {.plan = distributed::Plan{1, kRanks}});
+      sent[static_cast<std::size_t>(communicator.rank())] = static_cast<ThreadCommunicator&>(communicator).sent_bytes - kStatements;
+    });
+    expect_no_errors(errors);
+    const std::int64_t slice = 2 * kKeys / kRanks * kWidth * 4;
+    EXPECT_EQ(sent[0], local ? slice : (kRanks - 1) * slice);
+    EXPECT_EQ(sent[kRanks - 1], local ? 0 : (kRanks - 1) * slice);
+  }
+}
+
+}  // namespace
+}  // namespace polyhead::test

@@ -1,0 +1,95 @@
+// One distributed call: its tags, its messages and how long they may take.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "polyhead/distributed/communicator.h"
+#include "polyhead/error.h"
+#include "polyhead/tensor.h"
+
+namespace polyhead::distributed {
+
+// What a message holds. Messages of one kind between two ranks keep their order; those of two kinds need not.
+enum class Kind : std::uint8_t { statement, keys, values, d_keys, d_values, to_heads, to_rows, addends, sums };
+inline constexpr int kLeavingTag = 2047 * 16;  // of the last message of a rank; tags of calls are below
+
+// An error that every rank of the call has, so that they still agree on their messages.
+class Refusal : public Error {
+ public:
+  using Error::Error;
+};
+
+class Call {
+ public:
+  Call(Communicator& communicator, const char* operation, std::chrono::milliseconds timeout);
+
+  int rank() const { return rank_; }
+  int size() const { return size_; }
+  const char* operation() const { return operation_; }
+
+  // Sends a contiguous tensor, whose memory must not change until finish().
+  void send(const Tensor& tensor, Kind kind, int to);
+
+  struct Incoming {
+    Tensor tensor;
+    std::unique_ptr<Transfer> transfer;
+    Kind kind{};
+    int from = 0;
+  };
+  Incoming receive(DType dtype, const Shape& shape, Kind kind, int from);
+  // Waits for a tensor. Error that names the sender if it is silent for too long.
+  Tensor take(Incoming&& incoming);
+
+  void finish();  // waits until all that was sent has left
+  // Tells the other ranks why this one leaves the call, as far as they can still be reached, and refuses later calls.
+  void leave(const std::string& why, std::int64_t blamed = -1);
+  void progress() { communicator_.progress(); }
+
+  // A rank that computes cannot answer: what the busiest rank has to compute, and the speed of this one, from which the patience follows.
+  void expect(double multiply_adds) { expected_ = multiply_adds; }
+  void computed(double multiply_adds, std::chrono::nanoseconds time);
+
+ private:
+  struct Sent {
+    std::unique_ptr<Transfer> transfer;
+    Kind kind;
+    int to;
+  };
+  void wait(Transfer& transfer, int rank, std::string_view what);
+  struct LastWords {
+    int blamed;  // the rank that was waited for in vain; -1: none
+    std::string text;
+  };
+  std::optional<LastWords> listen(int rank);  // what this rank said when it left the call; -1: any rank
+  int tag(Kind kind) const { return call_ % 2047 * 16 + static_cast<int>(kind); }
+
+  Communicator& communicator_;
+  const char* operation_;
+  std::chrono::milliseconds timeout_;
+  int rank_, size_, call_;
+  double expected_ = 0, multiply_adds_ = 0, nanoseconds_ = 0;
+  std::vector<Sent> sent_;
+};
+
+// Runs f(call). After an error that other ranks may not have, the communicator is marked as faulty.
+template <class F>
+void run_call(Communicator& communicator, const char* operation, std::chrono::milliseconds timeout, const F& f) {
+  Call call(communicator, operation, timeout);
+  try {
+    f(call);
+    call.finish();
+  } catch (const Refusal& refusal) {
+    throw Error(refusal.code(), refusal.what());
+  } catch (const std::exception& error) {
+    call.leave(error.what());
+    throw;
+  }
+}
+
+}  // namespace polyhead::distributed

@@ -1,0 +1,191 @@
+#include "polyhead/distributed/collectives.h"
+
+#include <algorithm>
+
+#include "distributed/agreement.h"
+#include "distributed/redistribution.h"
+
+namespace polyhead::distributed {
+namespace {
+
+enum class Collective : std::int64_t { add = 16, gather, add_and_cut, exchange };
+
+// Checks of this rank, made before it speaks to the others.
+template <class F>
+std::string refusal_of(const F& f) {
+  try {
+    f();
+  } catch (const Error& error) {
+    return error.what();
+  }
+  return {};
+}
+
+int from_first(const Call& call, int axis, int rank) {
+  require(axis >= -rank && axis < rank, call.operation(), ": axis ", axis, " of a tensor of ", rank, " dimensions");
+  return axis < 0 ? axis + rank : axis;
+}
+
+std::vector<std::int64_t> bounds_of(const std::vector<std::int64_t>& counts) {
+  std::vector<std::int64_t> bounds{0};
+  for (const std::int64_t count : counts) bounds.push_back(bounds.back() + count);
+  return bounds;
+}
+
+template <class View>
+View part_of(const View& view, int axis, const std::vector<std::int64_t>& bounds, int rank) {
+  const auto at = static_cast<std::size_t>(rank);
+  return view.slice(axis, bounds[at], bounds[at + 1]);
+}
+
+// What every rank says of a tensor whose rows are cut along `axis`: all but that extent agree.
+void describe(Statement& statement, Collective collective, const ConstTensorView& view, int axis) {
+  statement.alike("the operation", static_cast<std::int64_t>(collective));
+  statement.alike("the dtype", static_cast<std::int64_t>(view.dtype()));
+  statement.alike("the number of dimensions", std::int64_t{view.rank()});
+  for (int i = 0; i < view.rank(); ++i) {
+    if (i != axis) statement.alike("an extent that is not cut", view.extent(i));
+  }
+}
+
+// Waits for a part of `view`, and puts it there.
+void take_into(Call& call, std::optional<Call::Incoming>&& incoming, const TensorView& view) {
+  if (!incoming) return;
+  const Tensor part = call.take(std::move(*incoming));
+  copy(part, view);
+}
+
+std::optional<Call::Incoming> receive_like(Call& call, const ConstTensorView& view, Kind kind, int from) {
+  if (view.numel() == 0) return std::nullopt;
+  return call.receive(view.dtype(), view.shape(), kind, from);
+}
+
+}  // namespace
+
+void add_over_ranks(Communicator& communicator, TensorView x, const CollectiveOptions& options) {
+  run_call(communicator, "add_over_ranks", options.timeout, [&](Call& call) {
+    Statement statement;
+    describe(statement, Collective::add, x, -1);
+    statement.refuse(refusal_of([&] { require(x && is_floating(x.dtype()), call.operation(), ": the tensor is ", x.dtype(), "; it must be floating"); }));
+    statement.agree(call);
+    Tensor sum = Tensor::copy_of(x);
+    add_over_ranks(call, sum);
+    copy(sum, x);
+  });
+}
+
+void gather(Communicator& communicator, ConstTensorView own, int axis, TensorView all, const CollectiveOptions& options) {
+  run_call(communicator, "gather", options.timeout, [&](Call& call) {
+    Statement statement;
+    int at = 0;
+    statement.refuse(refusal_of([&] {
+      at = from_first(call, axis, own.rank());
+      Shape wanted = own.shape(), given = all.shape();
+      require(given.size() == wanted.size() && all.dtype() == own.dtype(), call.operation(), ": own is ", own.dtype(), ' ', own.shape(), " and all ", all.dtype(), ' ', all.shape(),
+              "; they must differ along the axis only");
+      wanted[at] = given[at] = 0;
+      require(wanted == given, call.operation(), ": own is ", own.shape(), " and all ", all.shape(), "; they must differ along axis ", at, " only");
+    }));
+    describe(statement, Collective::gather, own, at);
+    statement.alike("the extent of all", all && at < all.rank() ? all.extent(at) : -1);
+    statement.own("rows", at < own.rank() ? own.extent(at) : -1);
+    statement.agree(call);
+    const std::vector<std::int64_t> bounds = bounds_of(statement.of_ranks("rows"));
+    if (bounds.back() != all.extent(at))
+      throw Refusal(ErrorCode::invalid_argument, cat("gather: the ranks have ", bounds.back(), " rows together, and all has ", all.extent(at)));
+    const Tensor mine = Tensor::copy_of(own);
+    std::vector<std::optional<Call::Incoming>> incoming(static_cast<std::size_t>(call.size()));
+    for (int i = 1; i < call.size(); ++i) {
+      const int other = (call.rank() + i) % call.size();
+      if (mine.numel() > 0) call.send(mine, Kind::to_rows, other);
+      incoming[static_cast<std::size_t>(other)] = receive_like(call, part_of(all, at, bounds, other), Kind::to_rows, other);
+    }
+    copy(own, part_of(all, at, bounds, call.rank()));
+    for (int other = 0; other < call.size(); ++other) take_into(call, std::move(incoming[static_cast<std::size_t>(other)]), part_of(all, at, bounds, other));
+  });
+}
+
+void add_and_cut(Communicator& communicator, ConstTensorView all, int axis, TensorView own, const CollectiveOptions& options) {
+  run_call(communicator, "add_and_cut", options.timeout, [&](Call& call) {
+    Statement statement;
+    int at = 0;
+    statement.refuse(refusal_of([&] {
+      at = from_first(call, axis, all.rank());
+      require(is_floating(all.dtype()), call.operation(), ": the tensor is ", all.dtype(), "; it must be floating");
+      Shape wanted = all.shape(), given = own.shape();
+      require(given.size() == wanted.size() && all.dtype() == own.dtype(), call.operation(), ": own is ", own.dtype(), ' ', own.shape(), " and all ", all.dtype(), ' ', all.shape(),
+              "; they must differ along the axis only");
+      wanted[at] = given[at] = 0;
+      require(wanted == given, call.operation(), ": own is ", own.shape(), " and all ", all.shape(), "; they must differ along axis ", at, " only");
+    }));
+    describe(statement, Collective::add_and_cut, all, at);
+    statement.alike("the extent of all", at < all.rank() ? all.extent(at) : -1);
+    statement.own("rows", own && at < own.rank() ? own.extent(at) : -1);
+    statement.agree(call);
+    const std::vector<std::int64_t> bounds = bounds_of(statement.of_ranks("rows"));
+    if (bounds.back() != all.extent(at))
+      throw Refusal(ErrorCode::invalid_argument, cat("add_and_cut: the ranks have ", bounds.back(), " rows together, and all has ", all.extent(at)));
+    std::vector<std::optional<Call::Incoming>> incoming(static_cast<std::size_t>(call.size()));
+    for (int i = 1; i < call.size(); ++i) {
+      const int other = (call.rank() + i) % call.size();
+      const ConstTensorView theirs = part_of(all, at, bounds, other);
+      if (theirs.numel() > 0) call.send(Tensor::copy_of(theirs), Kind::addends, other);
+      incoming[static_cast<std::size_t>(other)] = receive_like(call, own, Kind::addends, other);
+    }
+    if (own.numel() == 0) return;
+    Tensor sum;
+    for (int rank = 0; rank < call.size(); ++rank) {
+      const Tensor next = rank == call.rank() ? Tensor::copy_of(part_of(all, at, bounds, rank)) : call.take(std::move(*incoming[static_cast<std::size_t>(rank)]));
+      if (rank == 0) {
+        sum = Tensor::copy_of(next);
+      } else {
+        add(next, sum);
+      }
+    }
+    copy(sum, own);
+  });
+}
+
+void exchange(Communicator& communicator, ConstTensorView own, int from_axis, int to_axis, TensorView other, const CollectiveOptions& options) {
+  run_call(communicator, "exchange", options.timeout, [&](Call& call) {
+    Statement statement;
+    int from = 0, to = 0;
+    statement.refuse(refusal_of([&] {
+      from = from_first(call, from_axis, own.rank()), to = from_first(call, to_axis, own.rank());
+      require(from != to, call.operation(), ": both axes are ", from, "; they must differ");
+      Shape wanted = own.shape(), given = other.shape();
+      require(given.size() == wanted.size() && other.dtype() == own.dtype(), call.operation(), ": own is ", own.dtype(), ' ', own.shape(), " and other ", other.dtype(), ' ', other.shape(),
+              "; they must differ along the two axes only");
+      wanted[from] = given[from] = wanted[to] = given[to] = 0;
+      require(wanted == given, call.operation(), ": own is ", own.shape(), " and other ", other.shape(), "; they must differ along axes ", from, " and ", to, " only");
+    }));
+    const bool fits = own && other && other.rank() == own.rank();
+    statement.alike("the operation", static_cast<std::int64_t>(Collective::exchange));
+    statement.alike("the dtype", static_cast<std::int64_t>(own.dtype()));
+    statement.alike("the number of dimensions", std::int64_t{own.rank()});
+    for (int i = 0; i < own.rank(); ++i) {
+      if (i != from && i != to) statement.alike("an extent that is not cut", own.extent(i));
+    }
+    statement.alike("the whole extent of the first axis", fits ? other.extent(from) : -1);
+    statement.alike("the whole extent of the second axis", fits ? own.extent(to) : -1);
+    statement.own("rows", fits ? own.extent(from) : -1);
+    statement.own("columns", fits ? other.extent(to) : -1);
+    statement.agree(call);
+    const std::vector<std::int64_t> rows = bounds_of(statement.of_ranks("rows")), columns = bounds_of(statement.of_ranks("columns"));
+    if (rows.back() != other.extent(from) || columns.back() != own.extent(to)) {
+      throw Refusal(ErrorCode::invalid_argument, cat("exchange: the ranks have ", rows.back(), " and ", columns.back(), " rows of the two axes together, whose extents are ", other.extent(from),
+                                                     " and ", own.extent(to)));
+    }
+    std::vector<std::optional<Call::Incoming>> incoming(static_cast<std::size_t>(call.size()));
+    for (int i = 1; i < call.size(); ++i) {
+      const int rank = (call.rank() + i) % call.size();
+      const ConstTensorView theirs = part_of(own, to, columns, rank);
+      if (theirs.numel() > 0) call.send(Tensor::copy_of(theirs), Kind::to_rows, rank);
+      incoming[static_cast<std::size_t>(rank)] = receive_like(call, part_of(other, from, rows, rank), Kind::to_rows, rank);
+    }
+    copy(part_of(own, to, columns, call.rank()), part_of(other, from, rows, call.rank()));
+    for (int rank = 0; rank < call.size(); ++rank) take_into(call, std::move(incoming[static_cast<std::size_t>(rank)]), part_of(other, from, rows, rank));
+  });
+}
+
+}  // namespace polyhead::distributed

@@ -1,0 +1,54 @@
+// From rows to heads and back: members of a group hold some rows of all heads, and compute some heads of all rows (DeepSpeed-Ulysses, Jacobs
+// et al. 2023, section 3).
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "distributed/members.h"
+#include "distributed/positions.h"
+#include "problem/key_set.h"
+
+namespace polyhead::distributed {
+
+// The heads that member i of n computes. Whole groups of heads that share a key/value head, if there are enough of those.
+KeyRange heads_of_member(std::int64_t heads, std::int64_t kv_heads, int member, int members);
+// The key/value heads that these query heads read.
+KeyRange kv_heads_of(KeyRange heads, std::int64_t group);
+
+// Where the rows of each member lie among those of the group, which are in the order of their positions.
+class GroupRows {
+ public:
+  explicit GroupRows(const std::vector<std::vector<Positions>>& of_members);
+
+  const std::vector<Positions>& positions() const { return all_; }
+  std::int64_t count() const { return count_of(all_); }
+  std::int64_t count(int member) const { return count_of(of_members_[static_cast<std::size_t>(member)]); }
+  // Calls f(first row of the member, first row of the group, rows) for each range of the member.
+  template <class F>
+  void for_each_range(int member, const F& f) const {
+    std::int64_t own = 0;
+    for (const Positions& range : of_members_[static_cast<std::size_t>(member)]) {
+      f(own, row_of(all_, range.first), range.count());
+      own += range.count();
+    }
+  }
+
+ private:
+  std::vector<std::vector<Positions>> of_members_;
+  std::vector<Positions> all_;
+};
+
+// `heads`: of each member; [0,1) for all where a tensor has one head that all share.
+// rows [*,N,rows of this member,W] -> [*,heads of this member,rows of the group,W]
+Tensor to_heads(Call& call, const Members& group, const GroupRows& rows, const std::vector<KeyRange>& heads, const ConstTensorView& of_rows);
+// And back. Where several members computed a head, their results are added in the order of the members; a head that none has becomes 0.
+Tensor to_rows(Call& call, const Members& group, const GroupRows& rows, const std::vector<KeyRange>& heads, std::int64_t all_heads, const ConstTensorView& of_heads);
+
+// sums += addends, floating tensors of one dtype and shape; `sums` is contiguous in its last axis.
+void add(const ConstTensorView& addends, const TensorView& sums);
+
+// Adds up a contiguous tensor over all ranks, in their order; every rank has the sum.
+void add_over_ranks(Call& call, Tensor& tensor);
+
+}  // namespace polyhead::distributed

@@ -1,0 +1,143 @@
+// A random problem cut into the parts of ranks, and the results put together again.
+#pragma once
+
+#include "polyhead/distributed.h"
+#include "support/kernel_case.h"
+#include "support/thread_ranks.h"
+
+namespace polyhead::test {
+
+using distributed::Positions;
+using Slices = std::vector<std::vector<Positions>>;  // of each rank
+
+inline std::int64_t count_of(const std::vector<Positions>& ranges) {
+  std::int64_t count = 0;
+  for (const Positions& range : ranges) count += range.count();
+  return count;
+}
+
+// The rows of some positions, one after the other.
+inline Tensor rows_at(ConstTensorView view, int axis, const std::vector<Positions>& ranges) {
+  Shape shape = view.shape();
+  shape[axis] = count_of(ranges);
+  Tensor rows(view.dtype(), shape);
+  std::int64_t first = 0;
+  for (const Positions& range : ranges) {
+    copy(view.slice(axis, range.first, range.last), rows.view().slice(axis, first, first + range.count()));
+    first += range.count();
+  }
+  return rows;
+}
+inline void put_rows(ConstTensorView rows, TensorView to, int axis, const std::vector<Positions>& ranges) {
+  std::int64_t first = 0;
+  for (const Positions& range : ranges) {
+    copy(rows.slice(axis, first, first + range.count()), to.slice(axis, range.first, range.last));
+    first += range.count();
+  }
+}
+
+inline Slices draw_slices(Random& random, distributed::SliceOrder order, std::int64_t length, int ranks) {
+  Slices slices;
+  if (order == distributed::SliceOrder::zigzag || random.coin()) {
+    for (int rank = 0; rank < ranks; ++rank) slices.push_back(distributed::slice_of(order, length, rank, ranks));
+    return slices;
+  }
+  std::vector<std::int64_t> bounds{0, length};  // any lengths, also empty ones
+  for (int rank = 1; rank < ranks; ++rank) bounds.push_back(random.integer(0, length));
+  std::sort(bounds.begin(), bounds.end());
+  for (std::size_t rank = 0; rank + 1 < bounds.size(); ++rank) {
+    slices.emplace_back();
+    if (bounds[rank] < bounds[rank + 1]) slices.back().push_back({bounds[rank], bounds[rank + 1]});
+  }
+  return slices;
+}
+
+// The part of one rank.
+struct RankPart {
+  AttentionCase c;
+  AttentionOutputs outputs;
+  bool bias_rows = false, sink_rows = false;  // whether the gradient has a row for each of the rank's queries
+};
+
+inline RankPart part_of_rank(const AttentionCase& whole, const std::vector<Positions>& queries, const std::vector<Positions>& keys) {
+  RankPart part;
+  AttentionCase& c = part.c;
+  c.dtype = whole.dtype, c.options = whole.options, c.sizes = whole.sizes;
+  c.sizes.queries = count_of(queries), c.sizes.keys = count_of(keys);
+  c.q = c.keep(rows_at(whole.q, -2, queries)), c.d_out = c.keep(rows_at(whole.d_out, -2, queries));
+  c.k = c.keep(rows_at(whole.k, -2, keys)), c.v = c.keep(rows_at(whole.v, -2, keys));
+  const auto cut = [&](ConstTensorView& view, int axis) {
+    const bool has_rows = view && view.rank() >= -axis && view.extent(axis) == whole.sizes.queries;
+    if (has_rows) view = c.keep(rows_at(view, axis, queries));
+    return has_rows;
+  };
+  SdpaOptions& o = c.options;
+  part.bias_rows = cut(o.bias, -2);
+  cut(o.dropout.keep, -2), cut(o.mask.attend, -2), cut(o.mask.block, -2);
+  if (o.mask.key_lengths && o.mask.key_lengths.rank() == whole.sizes.lead.size() + 1) cut(o.mask.key_lengths, -1);
+  if (o.sink && o.sink.rank() != 1) part.sink_rows = cut(o.sink, -1);
+  part.outputs = c.make_outputs();
+  return part;
+}
+
+struct DistributedRun {
+  distributed::SliceOrder order{};
+  distributed::Plan plan;
+  Slices queries, keys;
+  int ranks() const { return plan.head_ranks * plan.ring_ranks; }
+};
+
+// Forward and backward on all ranks; the results of the whole problem. `errors` receives what the ranks threw.
+inline AttentionOutputs run_distributed(AttentionCase& c, const DistributedRun& run, std::vector<std::string>& errors) {
+  std::vector<RankPart> parts;
+  for (int rank = 0; rank < run.ranks(); ++rank)
+    parts.push_back(part_of_rank(c, run.queries[static_cast<std::size_t>(rank)], run.keys[static_cast<std::size_t>(rank)]));
+  const distributed::DistributedOptions options{.order = run.order, .plan = run.plan, .timeout = std::chrono::seconds(60)};
+  errors = run_ranks(run.ranks(), [&](distributed::Communicator& communicator) {
+    RankPart& part = parts[static_cast<std::size_t>(communicator.rank())];
+    LimitedThreads one(1);
+    part.c.options.executor = &one;
+    const AttentionCase& p = part.c;
+    const AttentionOutputs& o = part.outputs;
+    distributed::sdpa_forward(communicator, {.q = p.q, .k = p.k, .v = p.v, .out = o.out, .lse = o.lse}, p.options, options);
+    distributed::sdpa_backward(communicator,
+                               {.q = p.q, .k = p.k, .v = p.v, .out = o.out, .lse = o.lse, .d_out = p.d_out, .d_q = o.d_q, .d_k = o.d_k, .d_v = o.d_v,
+                                .d_bias = o.d_bias, .d_relative_bias = o.d_relative_bias, .d_sink = o.d_sink},
+                               p.options, options);
+  });
+  const AttentionOutputs all = c.make_outputs();
+  for (std::size_t rank = 0; rank < parts.size(); ++rank) {
+    const AttentionOutputs& o = parts[rank].outputs;
+    put_rows(o.out, all.out, -2, run.queries[rank]), put_rows(o.lse, all.lse, -1, run.queries[rank]), put_rows(o.d_q, all.d_q, -2, run.queries[rank]);
+    put_rows(o.d_k, all.d_k, -2, run.keys[rank]), put_rows(o.d_v, all.d_v, -2, run.keys[rank]);
+    if (o.d_bias) parts[rank].bias_rows ? put_rows(o.d_bias, all.d_bias, -2, run.queries[rank]) : copy(o.d_bias, all.d_bias);
+    if (o.d_sink) parts[rank].sink_rows ? put_rows(o.d_sink, all.d_sink, -1, run.queries[rank]) : copy(o.d_sink, all.d_sink);
+    if (o.d_relative_bias) copy(o.d_relative_bias, all.d_relative_bias);
+    if (rank > 0 && o.d_bias && !parts[rank].bias_rows) {
+      EXPECT_TRUE(same_bits(o.d_bias, parts[0].outputs.d_bias)) << "a shared gradient differs between ranks";
+    }
+  }
+  return all;
+}
+
+inline DistributedRun draw_run(Random& random, const AttentionCase& c) {
+  DistributedRun run;
+  run.order = random.pick({distributed::SliceOrder::contiguous, distributed::SliceOrder::zigzag});
+  const int ranks = static_cast<int>(random.integer(1, 8));
+  std::vector<int> divisors;
+  for (int i = 1; i <= ranks; ++i) {
+    if (ranks % i == 0) divisors.push_back(i);
+  }
+  run.plan.head_ranks = divisors[static_cast<std::size_t>(random.integer(0, static_cast<std::int64_t>(divisors.size()) - 1))];
+  if (c.options.empty_rows != EmptyRows::zero) run.plan.head_ranks = ranks;
+  run.plan.ring_ranks = ranks / run.plan.head_ranks;
+  run.queries = draw_slices(random, run.order, c.sizes.queries, ranks);
+  run.keys = draw_slices(random, run.order, c.sizes.keys, ranks);
+  if (std::all_of(run.queries.begin(), run.queries.end(), [](const auto& ranges) { return count_of(ranges) == 1; })) {
+    run.plan = {1, 1};  // a tensor of one row would be shared or the rank's own
+    run.queries = draw_slices(random, run.order, c.sizes.queries, 1), run.keys = draw_slices(random, run.order, c.sizes.keys, 1);
+  }
+  return run;
+}
+
+}  // namespace polyhead::test
