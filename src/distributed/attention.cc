@@ -105,10 +105,23 @@ TensorView in_place_or(const TensorView& given, bool in_place, DType dtype, cons
   return memory;
 }
 
+// Counts its lifetime as computing.
+class ComputeTime {
+ public:
+  explicit ComputeTime(Call& call) : call_(call) {}
+  ComputeTime(const ComputeTime&) = delete;
+  ComputeTime& operator=(const ComputeTime&) = delete;
+  ~ComputeTime() { call_.computed(0, std::chrono::steady_clock::now() - begin_); }
+
+ private:
+  Call& call_;
+  std::chrono::steady_clock::time_point begin_ = std::chrono::steady_clock::now();
+};
+
 class Forward {
  public:
   Forward(Call& call, const WholeProblem& whole, const SdpaForward& own, const SdpaOptions& options)
-      : own_(own), options_(options), layout_(call, whole, options), shard_(layout_.shard()) {}
+      : call_(call), own_(own), options_(options), layout_(call, whole, options), shard_(layout_.shard()) {}
 
   void run() {
     shard_.q = layout_.of_heads(own_.q);
@@ -123,6 +136,7 @@ class Forward {
     out_ = in_place_or(own_.out, in_place, shard_.dtype(), of_out, out_memory);
     lse_ = in_place_or(given_lse, in_place, shard_.all_keys ? accumulation_dtype(p.dtype) : DType::f64, of_lse, lse_memory);
     if (shard_.all_keys) {
+      const ComputeTime time(call_);
       for (const HeadRun& run : shard_.runs()) {
         for (const Block& block : whole_blocks(p)) compute(run, block, shard_.q, k, v, shard_.of_rows(out_, run, block.rows), lse_ ? shard_.of_rows(lse_, run, block.rows) : lse_);
       }
@@ -171,6 +185,7 @@ class Forward {
     if (p.queries > 0) backend.forward(p);
   }
 
+  Call& call_;
   const SdpaForward& own_;
   const SdpaOptions& options_;
   Layout layout_;
@@ -203,6 +218,7 @@ class Backward {
     if (own_.d_relative_bias) d_relative_ = Tensor(DType::f64, p.relative_bias.shape());
 
     if (shard_.all_keys) {
+      const ComputeTime time(call_);
       for (const HeadRun& run : shard_.runs()) {
         for (const Block& block : whole_blocks(p)) {
           compute(run, block, k, v, d_q_ ? shard_.of_rows(d_q_, run, block.rows) : d_q_, d_k_ ? shard_.of_keys(d_k_, run, block.keys) : d_k_,
@@ -383,14 +399,20 @@ class Backward {
 void sdpa_forward(Communicator& communicator, const SdpaForward& own, const SdpaOptions& options, const DistributedOptions& distributed) {
   run_call(communicator, "sdpa_forward", distributed.timeout, [&](Call& call) {
     const WholeProblem whole(call, own, options, distributed);
+    call.agreed();
     Forward(call, whole, own, options).run();
+    call.finish();
+    if (distributed.report != nullptr) *distributed.report = call.report();
   });
 }
 
 void sdpa_backward(Communicator& communicator, const SdpaBackward& own, const SdpaOptions& options, const DistributedOptions& distributed) {
   run_call(communicator, "sdpa_backward", distributed.timeout, [&](Call& call) {
     const WholeProblem whole(call, own, options, distributed);
+    call.agreed();
     Backward(call, whole, own, options).run();
+    call.finish();
+    if (distributed.report != nullptr) *distributed.report = call.report();
   });
 }
 

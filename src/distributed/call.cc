@@ -52,7 +52,10 @@ Call::Call(Communicator& communicator, const char* operation, std::chrono::milli
   call_ = history.calls++;
 }
 
-void Call::send(const Tensor& tensor, Kind kind, int to) { sent_.push_back({communicator_.send(message_of(tensor), to, tag(kind)), kind, to}); }
+void Call::send(const Tensor& tensor, Kind kind, int to) {
+  report_.sent_bytes += static_cast<std::int64_t>(message_of(tensor).bytes.size());
+  sent_.push_back({communicator_.send(message_of(tensor), to, tag(kind)), kind, to});
+}
 
 Call::Incoming Call::receive(DType dtype, const Shape& shape, Kind kind, int from) {
   Incoming incoming{Tensor::uninitialised(dtype, shape), nullptr, kind, from};
@@ -72,15 +75,27 @@ void Call::finish() {
 
 void Call::computed(double multiply_adds, std::chrono::nanoseconds time) {
   multiply_adds_ += multiply_adds, nanoseconds_ += static_cast<double>(time.count());
+  report_.compute_seconds += std::chrono::duration<double>(time).count();
+}
+
+const CallReport& Call::report() {
+  report_.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin_).count();
+  return report_;
 }
 
 void Call::wait(Transfer& transfer, int rank, std::string_view what) {
+  const auto begin = std::chrono::steady_clock::now();
+  wait_longer(transfer, rank, what, begin);
+  report_.waiting_seconds += std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+}
+
+void Call::wait_longer(Transfer& transfer, int rank, std::string_view what, std::chrono::steady_clock::time_point begin) {
   using Clock = std::chrono::steady_clock;
   using namespace std::chrono_literals;
   // Ranks share a machine or are of several kinds, hence the factor.
   const double per_multiply_add = multiply_adds_ > 0 ? nanoseconds_ / multiply_adds_ : 0;
   const std::chrono::nanoseconds work(static_cast<std::int64_t>(std::min(4 * expected_ * per_multiply_add, 1e18))), timeout = timeout_;
-  const auto begin = Clock::now(), end = begin + timeout + work;
+  const auto end = begin + timeout + work;
   if (transfer.wait(std::min<std::chrono::nanoseconds>(timeout / 4, 1s))) return;
   const std::chrono::nanoseconds slice = std::min<std::chrono::nanoseconds>(timeout / 16, 20ms);
   for (auto now = begin; now < end; now = Clock::now()) {

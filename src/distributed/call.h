@@ -7,8 +7,10 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
+#include "polyhead/distributed/attention.h"
 #include "polyhead/distributed/communicator.h"
 #include "polyhead/error.h"
 #include "polyhead/tensor.h"
@@ -55,6 +57,9 @@ class Call {
   void expect(double multiply_adds) { expected_ = multiply_adds; }
   void computed(double multiply_adds, std::chrono::nanoseconds time);
 
+  const CallReport& report();
+  void agreed() { report_.agreement_seconds += report_.waiting_seconds, report_.waiting_seconds = 0; }  // what was waited for so far was the agreement
+
  private:
   struct Sent {
     std::unique_ptr<Transfer> transfer;
@@ -62,6 +67,7 @@ class Call {
     int to;
   };
   void wait(Transfer& transfer, int rank, std::string_view what);
+  void wait_longer(Transfer& transfer, int rank, std::string_view what, std::chrono::steady_clock::time_point begin);
   struct LastWords {
     int blamed;  // the rank that was waited for in vain; -1: none
     std::string text;
@@ -74,6 +80,8 @@ class Call {
   std::chrono::milliseconds timeout_;
   int rank_, size_, call_;
   double expected_ = 0, multiply_adds_ = 0, nanoseconds_ = 0;
+  CallReport report_;
+  std::chrono::steady_clock::time_point begin_ = std::chrono::steady_clock::now();
   std::vector<Sent> sent_;
 };
 

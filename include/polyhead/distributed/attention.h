@@ -32,6 +32,15 @@ namespace polyhead::distributed {
 // What a tensor with one row is where every rank has one query: its own, or one row that all ranks share.
 enum class OneRow : std::uint8_t { own, shared };
 
+// Where the time of a call went, on this rank.
+struct CallReport {
+  double agreement_seconds = 0;  // until all ranks had said what they give
+  double compute_seconds = 0;    // in attention kernels
+  double waiting_seconds = 0;    // for messages that were not here when they were needed
+  double seconds = 0;            // of the whole call
+  std::int64_t sent_bytes = 0;
+};
+
 struct DistributedOptions {
   SliceOrder order = SliceOrder::contiguous;  // of queries and of keys
   std::optional<Plan> plan{};                 // not given: choose_plan()
@@ -39,6 +48,7 @@ struct DistributedOptions {
   std::optional<OneRow> one_row{};            // must be given where a gradient depends on it
   // How long a rank may be silent. Where it computes before it can answer, the time that its work takes at the speed of this rank, times 4, is added.
   std::chrono::milliseconds timeout{30'000};
+  CallReport* report = nullptr;               // filled in, if given
 };
 
 void sdpa_forward(Communicator& communicator, const SdpaForward& own, const SdpaOptions& options = {}, const DistributedOptions& distributed = {});
