@@ -1,0 +1,60 @@
+// mpirun -n N test_mpi_attention: attention over N processes against the reference in float64, over random problems.
+#include "polyhead/distributed/mpi.h"
+#include "support/distributed_case.h"
+
+namespace polyhead::test {
+namespace {
+
+distributed::MpiCommunicator* communicator = nullptr;
+
+TEST(MpiAttention, AgreesWithTheReferenceOnRandomProblems) {
+  const auto rank = static_cast<std::size_t>(communicator->rank());
+  for (std::uint64_t seed = 0; seed < 500; ++seed) {
+    Random random(seed);
+    AttentionCase c = draw_kernel_case(random, seed);
+    if (c.table) c.options.bias = c.keep(Tensor::copy_of(c.options.bias)), c.table = {};
+    const DistributedRun run = draw_run(random, c, communicator->size());
+    SCOPED_TRACE(testing::Message() << "seed " << seed << ", rank " << rank << " of " << run.plan.head_ranks << " head ranks x " << run.plan.ring_ranks << " ring ranks");
+    RankPart part = part_of_rank(c, run.queries[rank], run.keys[rank]);
+    run_part(*communicator, part, {.order = run.order, .plan = run.plan});
+    AttentionCase wide = in_float64(c);
+    const AttentionOutputs expected = expected_part(wide, part, reference_run(wide), run.queries[rank], run.keys[rank]);
+    const Tolerances tolerances(c);
+    expect_forward_near(part.outputs, expected, tolerances);
+    expect_gradients_near(part.outputs, expected, tolerances);
+    if (testing::Test::HasFailure()) break;
+  }
+}
+
+// Rank 1 leaves; the others are told, or wait for it in vain. The last test, as the ranks do not agree on anything after it.
+TEST(MpiAttention, ZzARankThatIsSilentIsNamed) {
+  if (communicator->size() == 1 || communicator->rank() == 1) return;
+  Tensor q(DType::f32, {1, 2, 4}), out(DType::f32, {1, 2, 4});
+  const std::string error = error_message([&] { distributed::sdpa_forward(*communicator, {.q = q, .k = q, .v = q, .out = out}, {}, {.timeout = std::chrono::milliseconds(500)}); });
+  EXPECT_NE(error.find("rank 1 has not sent the sizes of its part"), std::string::npos) << error;
+}
+
+}  // namespace
+}  // namespace polyhead::test
+
+int main(int argc, char** argv) {
+  int level = 0;
+  MPI_Init_thread(&argc, &argv, MPI_THREAD_MULTIPLE, &level);
+  testing::InitGoogleTest(&argc, argv);
+  int failed = 0;
+  {
+    polyhead::distributed::MpiCommunicator ranks(MPI_COMM_WORLD);
+    polyhead::test::communicator = &ranks;
+    // One rank prints; the failures of the others are printed by none but counted.
+    if (ranks.rank() != 0) {
+      auto& listeners = testing::UnitTest::GetInstance()->listeners();
+      auto* const printer = listeners.Release(listeners.default_result_printer());
+      delete printer;
+    }
+    const int mine = RUN_ALL_TESTS();
+    MPI_Allreduce(&mine, &failed, 1, MPI_INT, MPI_SUM, MPI_COMM_WORLD);
+    if (ranks.rank() == 0) std::printf("%d passed, %d failed\n", ranks.size() - failed, failed);
+  }
+  MPI_Finalize();
+  return failed;
+}
