@@ -7,6 +7,7 @@ MODULES = ("nn_layers",)
 GEMM = ("cpu", "golden")
 KERNEL = ("golden", "cpu_sdpa")
 FILES = ("golden", "io")
+RANKS = ("distributed",)
 
 
 @dataclass(frozen=True)
@@ -115,8 +116,8 @@ MUTANTS = [
     # Dropout
     Mutant("dropout scale dropped", ROW, "return row.keep_bits[index(s)] ? dropout_scale(problem_.dropout.p) : 0;",
            "return row.keep_bits[index(s)] ? 1 : 0;", "what is kept is scaled by 1/(1-p)", CORE),
-    Mutant("dropout bits of one head for all", ROW, ".row(b_, n_, t, 0", ".row(b_, 0, t, 0", "bits are keyed by (seed, b, n, t, s)", ("sdpa", "reference")),
-    Mutant("dropout's bits of one query for all", ROW, ".row(b_, n_, t, 0", ".row(b_, n_, 0, 0", "bits are keyed by (seed, b, n, t, s)", ("sdpa", "reference")),
+    Mutant("dropout bits of one head for all", ROW, "at.n + n_, at.t + t, at.s", "at.n, at.t + t, at.s", "bits are keyed by (seed, b, n, t, s)", ("sdpa", "reference")),
+    Mutant("dropout's bits of one query for all", ROW, "at.n + n_, at.t + t, at.s", "at.n + n_, at.t, at.s", "bits are keyed by (seed, b, n, t, s)", ("sdpa", "reference")),
     Mutant("dropout not in the gradient", BACKWARD, "d_p[at] *= maker.dropout_factor(row, s);", "", "the gradient passes through dropout", CORE),
     # Backward
     Mutant("delta dropped", BACKWARD, "delta += row.p[at] * d_p[at];", "", "d_score = p (d_p - sum p d_p)", CORE),
@@ -478,7 +479,7 @@ MUTANTS = [
     Mutant("mask blocks: attention weights of skipped blocks not written", "src/cpu/sdpa/attention_weight_rows.h", "if (own.empty()) return clear(to, all.first, all.last);",
            "if (own.empty()) return;", "p of a skipped block is zero", KERNEL),
     Mutant("documents: key lengths counted in the document", KEYS, " - set.key_position;", ";", "key lengths count in the packed sequence", KERNEL),
-    Mutant("documents: dropout counted in the document", "src/cpu/sdpa/dropout.h", "group.key_position + first", "first", "dropout counts in the packed sequence", KERNEL),
+    Mutant("documents: dropout counted in the document", "src/cpu/sdpa/dropout.h", "group.dropout_key + first", "first", "dropout counts in the packed sequence", KERNEL),
     Mutant("documents: d_bias of the first document", "src/cpu/sdpa/bias_gradient.cc", "of_pairs(own, document)", "own",
            "each document has its own pairs of d_bias", KERNEL),
     Mutant("documents: diagonals from the first query on", NORMAL, "const Wide offset = diagonal.resolve(queries, keys);",
@@ -605,4 +606,36 @@ MUTANTS = [
            "packed weights are q, k, v in this order", FILES),
     Mutant("heads_out not transposed", "src/io/layout_storage.cc", "stored.reshape({joint(0, 1), shape[2]}).transpose(0, 1)",
            "stored.reshape({joint(0, 1), shape[2]})", "Keras and Flax store the output map as (heads, width, out)", FILES),
+    # Several ranks
+    Mutant("ranks: parts joined in equal shares", "src/distributed/partial_results.cc", "first = std::exp(a - largest), second = std::exp(b - largest);", "first = second = 1;",
+           "parts are joined by their lse", RANKS),
+    Mutant("ranks: a row without a sink", "src/distributed/partial_results.cc", "row[d] = store<T>(shares.first * static_cast<double>(load(row[d])));", ";", "a sink takes a share of every row", RANKS),
+    Mutant("ranks: d_sink of the other sign", "src/distributed/partial_results.cc", "p == 0 ? 0 : -p * delta", "p == 0 ? 0 : p * delta", "d_sink = -p_sink delta", RANKS),
+    Mutant("ranks: band moved the other way", "src/distributed/blocks.cc", "std::clamp(band.lower + shift, -queries, keys)", "std::clamp(band.lower - shift, -queries, keys)",
+           "a block's band counts from its place", RANKS),
+    Mutant("ranks: distances of every block from its first pair", "src/distributed/blocks.cc", "band.distance_origin - shift", "band.distance_origin", "a relative bias counts distances in the whole sequence",
+           RANKS),
+    Mutant("ranks: a block too many skipped", "src/distributed/blocks.cc", "if (first >= last || band.lower >= band.upper) return false;", "if (first + 1 >= last || band.lower >= band.upper) return false;",
+           "a block with one row of pairs is computed", RANKS),
+    Mutant("ranks: lengths of the whole sequence", "src/distributed/shard.cc", "std::clamp<std::int64_t>(length - block.key, 0, p.keys)", "std::clamp<std::int64_t>(length, 0, p.keys)",
+           "lengths count in the whole sequence", RANKS),
+    Mutant("ranks: dropout bits of the block", "src/distributed/shard.cc", ".t = block.query, .s = block.key", ".t = 0, .s = 0", "dropout has the bits of one machine", RANKS),
+    Mutant("ranks: dropout bits of the first heads", "src/distributed/shard.cc", ".n = run.heads.first", ".n = 0", "dropout has the bits of one machine", RANKS),
+    Mutant("ranks: a part normalised as a whole", "src/distributed/attention.cc", "p.part_of_keys = !shard_.all_keys;", "p.part_of_keys = false;", "p of a part comes from the joined lse", RANKS),
+    Mutant("ranks: gradients from other ranks forgotten", "src/distributed/attention.cc", "add(d_k, d_k_);", "", "d_k is a sum over ranks", RANKS),
+    Mutant("ranks: a shared gradient of one rank", "src/distributed/attention.cc", "    add_over_ranks(call_, all);\n", "", "the gradient of a shared bias is a sum over ranks", RANKS),
+    Mutant("ranks: one head of a group lost", "src/distributed/shard.cc", "if (heads.first < first * group) runs.push_back", "if (false) runs.push_back", "every query head of a rank is computed", RANKS),
+    Mutant("ranks: rows of a group in the order of its ranks", "src/distributed/redistribution.h", "f(own, row_of(all_, range.first), range.count());", "f(own, own, range.count());",
+           "rows of a group are in the order of their positions", RANKS),
+    Mutant("ranks: only the first range of heads returns", "src/distributed/redistribution.cc", "written[static_cast<std::size_t>(n)] ? add(from, to) : copy(from, to);", "if (!written[static_cast<std::size_t>(n)]) copy(from, to);",
+           "results of ranks that share a head are added", RANKS),
+    Mutant("ranks: other sizes taken for the same", "src/distributed/agreement.cc", "if (all_[rank][i] == all_[0][i]) continue;", "continue;", "a rank that differs is named", RANKS),
+    Mutant("ranks: a call after an error", "src/distributed/call.cc", "require(history.fault.empty(), operation", "require(true, operation", "after an error a communicator is refused", RANKS),
+    Mutant("ranks: the waiting blamed for the silent", "src/distributed/call.cc", "if (const std::optional<LastWords> words = listen(fault.blamed)) fault = *words;", "", "of two silent ranks the one that waits says which is silent",
+           RANKS),
+    Mutant("ranks: output bias of every part", "src/distributed/layers.cc", "part.output_bias = whole.output_bias && rank == 0;", "part.output_bias = whole.output_bias;", "the output's bias is added once", RANKS),
+    Mutant("ranks: columns stay rows", "src/distributed/layers.cc", "if (axis_ == PairAxis::rows) return Tensor::copy_of(z);", "return Tensor::copy_of(z);", "attention along columns reads columns", RANKS),
+    Mutant("kernel: a part's rows divided by their own sums", "src/cpu/sdpa/backward_kernel.cc", "return !task_.part_of_keys && of_rows().in_one_block", "return of_rows().in_one_block",
+           "p of a part comes from the joined lse", RANKS),
+    Mutant("kernel: a part finds its own large sums", "src/cpu/sdpa/backward_kernel.cc", "return !task_.part_of_keys && (lse > kLargest", "return (lse > kLargest", "p of a part comes from the joined lse", RANKS),
 ]

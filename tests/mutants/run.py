@@ -39,6 +39,7 @@ PROGRAMS = {
     "tokenizer": ("test_tokenizer", ["src/models/test_tokenizer"]),
     "byte_pairs": ("test_byte_pair_tokenizer", ["src/models/test_byte_pair_tokenizer"]),
     "reference": ("test_reference", ["src/reference/test_reference"]),
+    "distributed": ("test_distributed", ["src/distributed/test_distributed"]),
 }
 
 
