@@ -1,54 +1,82 @@
 #include "polyhead/distributed/plan.h"
 
 #include <algorithm>
+#include <charconv>
+#include <cmath>
 
 #include "core/text.h"
 
 namespace polyhead::distributed {
 namespace {
 
-double mebibytes(double bytes) { return static_cast<double>(static_cast<std::int64_t>(bytes / 1048576 * 10 + 0.5)) / 10; }
+double real(std::int64_t x) { return static_cast<double>(x); }
+
+// What a rank receives, apart for the two parts of a plan.
+struct Received {
+  double of_heads = 0;     // rows of this rank's heads, and its rows of the other heads' results
+  double in_one_step = 0;  // of the ring: keys and values of one other group
+};
+
+std::int64_t most_heads(std::int64_t heads, int ranks) { return (heads + ranks - 1) / ranks; }  // of the busiest rank
+
+Received received(const PlanInput& input, Plan plan) {
+  const double ranks = input.ranks, others = plan.head_ranks - 1;
+  const double per_row = real(input.batch) * input.element_bytes * real(input.qk_width + input.v_width);
+  const double heads = real(most_heads(input.heads, plan.head_ranks)), kv_heads = real(most_heads(input.kv_heads, plan.head_ranks));
+  return {others * per_row * (real(input.queries) / ranks * heads + real(input.keys) / ranks * kv_heads), per_row * kv_heads * real(input.keys) / plan.ring_ranks};
+}
+
+// Two figures are enough to compare plans by.
+std::string short_number(double x) {
+  char digits[32];
+  return {digits, std::to_chars(digits, digits + sizeof digits, x, std::chars_format::general, 2).ptr};
+}
 
 }  // namespace
 
 double received_bytes(const PlanInput& input, Plan plan) {
-  const auto real = [](auto x) { return static_cast<double>(x); };
-  const double ranks = input.ranks, group = plan.head_ranks, ring = plan.ring_ranks;
-  const double widths = real(input.qk_width + input.v_width);
-  // Inside a group: rows of this rank's heads from the other members, and its rows of the other heads' results.
-  const double own_heads = real(input.heads) / group, own_kv_heads = std::max(real(input.kv_heads) / group, input.kv_heads > 0 ? 1.0 : 0.0);
-  const double others = group - 1;
-  const double exchanged = others * (real(input.queries) / ranks * own_heads * widths + real(input.keys) / ranks * own_kv_heads * widths);
-  // In the ring: keys and values of the other groups.
-  const double travelling = (ring - 1) * real(input.keys) / ring * own_kv_heads * widths;
-  return real(input.batch) * input.element_bytes * (exchanged + travelling);
+  const Received bytes = received(input, plan);
+  return bytes.of_heads + (plan.ring_ranks - 1) * bytes.in_one_step;
+}
+
+double predicted_seconds(const PlanInput& input, Plan plan) {
+  const Links& links = input.links;
+  const int near = std::min(input.ranks, links.ranks_per_machine);
+  const double far = links.far_bytes_per_second / near;  // of one rank, while all of its machine send
+  const auto speed = [&](int ranks) { return ranks <= near ? links.near_bytes_per_second : far; };
+  const Received bytes = received(input, plan);
+  const double exchange = plan.head_ranks == 1 ? 0 : bytes.of_heads / speed(plan.head_ranks) + 4 * (plan.head_ranks - 1) * links.seconds_per_message;
+  const double pairs = real(input.batch) * real(most_heads(input.heads, plan.head_ranks)) * real(input.queries) / plan.ring_ranks * real(input.keys);
+  const double step = pairs * real(input.qk_width + input.v_width) / links.multiply_adds_per_second / plan.ring_ranks;
+  const double travel = bytes.in_one_step / speed(input.ranks) + 2 * links.seconds_per_message;
+  const double agreement = 2 * (input.ranks - 1) * links.seconds_per_message;
+  return agreement + exchange + step + (plan.ring_ranks - 1) * std::max(step, travel);
 }
 
 PlanChoice choose_plan(const PlanInput& input) {
-  require(input.ranks >= 1 && input.ranks_per_machine >= 1, "choose_plan: ", input.ranks, " ranks, ", input.ranks_per_machine, " on a machine; both must be at least 1");
-  const int ranks = input.ranks, near = std::min(ranks, input.ranks_per_machine);
+  const Links& links = input.links;
+  require(input.ranks >= 1 && links.ranks_per_machine >= 1, "choose_plan: ", input.ranks, " ranks, ", links.ranks_per_machine, " on a machine; both must be at least 1");
+  for (const double x : {links.near_bytes_per_second, links.far_bytes_per_second, links.multiply_adds_per_second})
+    require(x > 0 && std::isfinite(x), "choose_plan: a speed is ", x, "; speeds must be positive and finite");
+  require(links.seconds_per_message >= 0, "choose_plan: ", links.seconds_per_message, " seconds per message; they must not be negative");
+  const int ranks = input.ranks;
   if (ranks == 1) return {{1, 1}, "one rank: nothing is sent"};
-  if (input.needs_all_keys)
-    return {{ranks, 1}, "heads on all ranks: with empty_rows that are not zero a rank must see all keys of a row"};
+  if (input.needs_all_keys) return {{ranks, 1}, "heads on all ranks: with empty_rows that are not zero a rank must see all keys of a row"};
   if (input.shared_head_bias)
     return {{1, ranks}, "a ring of all ranks: a bias or boolean of all pairs has one head for all, of which ranks with heads would each need the rows of all others"};
-  // The largest divisor of the ranks that every member of a group has a query head for; between machines a ring.
-  int head_ranks = 1;
-  for (int i = 1; i <= ranks; ++i) {
-    if (ranks % i == 0 && i <= input.heads && (near == ranks || near % i == 0)) head_ranks = i;
+  Plan best{1, ranks};
+  for (int head_ranks = 2; head_ranks <= ranks; ++head_ranks) {
+    const Plan plan{head_ranks, ranks / head_ranks};
+    if (ranks % head_ranks == 0 && predicted_seconds(input, plan) <= predicted_seconds(input, best)) best = plan;
   }
-  const auto received = [&](int heads) { return received_bytes(input, {heads, ranks / heads}); };
-  // Few key/value heads make a ring cheaper: then they are not sent to every member.
-  for (int i = head_ranks - 1; i >= 1; --i) {
-    if (ranks % i == 0 && (near == ranks || near % i == 0) && received(i) < received(head_ranks)) head_ranks = i;
-  }
-  const Plan plan{head_ranks, ranks / head_ranks};
-  std::string reason = plan.head_ranks == ranks ? std::string("heads on all ranks")
-                       : plan.head_ranks == 1   ? std::string("a ring of all ranks")
-                                                : cat("heads on groups of ", plan.head_ranks, " ranks, and a ring of ", plan.ring_ranks, " groups");
-  append(reason, cat(": a rank receives ", mebibytes(received(head_ranks)), " MiB in a forward pass; a ring alone would be ", mebibytes(received(1)), " MiB"));
-  if (input.ranks_per_machine < ranks) append(reason, cat("\nheads are exchanged inside a machine (", input.ranks_per_machine, " ranks) only"));
-  return {plan, reason};
+  const auto of_plan = [&](Plan plan) { return cat(short_number(predicted_seconds(input, plan)), " s and ", short_number(received_bytes(input, plan) / 1048576), " MiB received"); };
+  std::string reason = best.head_ranks == ranks ? std::string("heads on all ranks")
+                       : best.head_ranks == 1   ? std::string("a ring of all ranks")
+                                                : cat("heads on groups of ", best.head_ranks, " ranks, and a ring of ", best.ring_ranks, " groups");
+  append(reason, cat(": predicted ", of_plan(best), " in a forward pass"));
+  if (best.head_ranks > 1) append(reason, cat("; a ring alone: ", of_plan({1, ranks})));
+  if (best.ring_ranks > 1) append(reason, cat("; heads alone: ", of_plan({ranks, 1})));
+  return {best, reason};
 }
 
 }  // namespace polyhead::distributed

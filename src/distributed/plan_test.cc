@@ -39,36 +39,66 @@ TEST(Slices, AreOfHugeSequencesToo) {
   EXPECT_THAT(slice_of(SliceOrder::contiguous, std::int64_t{1} << 62, 999, 1000), ElementsAre(Positions{((std::int64_t{1} << 62) / 1000 * 999) + 903, std::int64_t{1} << 62}));
 }
 
-PlanInput input(int ranks, std::int64_t heads, std::int64_t kv_heads) {
-  return {.ranks = ranks, .ranks_per_machine = ranks, .heads = heads, .kv_heads = kv_heads, .queries = 65536, .keys = 65536, .qk_width = 64, .v_width = 64};
+PlanInput input(int ranks, std::int64_t heads, std::int64_t kv_heads, int ranks_per_machine) {
+  PlanInput result{.ranks = ranks, .heads = heads, .kv_heads = kv_heads, .queries = 65536, .keys = 65536, .qk_width = 64, .v_width = 64};
+  result.links.ranks_per_machine = ranks_per_machine;
+  return result;
 }
 
-TEST(Plan, OnOneMachineWithEnoughHeadsIsHeads) { EXPECT_EQ(choose_plan(input(4, 8, 8)).plan, (Plan{4, 1})); }
 TEST(Plan, OfOneRankSendsNothing) {
-  EXPECT_EQ(choose_plan(input(1, 8, 8)).plan, (Plan{1, 1}));
-  EXPECT_EQ(received_bytes(input(1, 8, 8), {1, 1}), 0);
+  EXPECT_EQ(choose_plan(input(1, 8, 8, 1)).plan, (Plan{1, 1}));
+  EXPECT_EQ(received_bytes(input(1, 8, 8, 1), {1, 1}), 0);
 }
-TEST(Plan, BetweenMachinesIsARing) {
-  PlanInput four_machines = input(16, 16, 16);
-  four_machines.ranks_per_machine = 4;
-  const PlanChoice choice = choose_plan(four_machines);
+
+TEST(Plan, OnOneMachineWithShortStepsIsHeads) {
+  PlanInput fast = input(4, 8, 8, 4);
+  fast.queries = fast.keys = 4096;
+  fast.links.near_bytes_per_second = 2e8;  // keys take longer to arrive than to be used
+  EXPECT_EQ(choose_plan(fast).plan, (Plan{4, 1}));
+}
+
+TEST(Plan, WithLongStepsIsARingBecauseItHidesItsMessages) {
+  const PlanChoice choice = choose_plan(input(4, 8, 8, 1));
+  EXPECT_EQ(choice.plan, (Plan{1, 4}));
+  EXPECT_THAT(choice.reason, HasSubstr("a ring of all ranks: predicted 5.5 s"));  // 65536^2 * 8 * 128 / 4 ranks / 2e11
+}
+
+TEST(Plan, BetweenMachinesWithSlowLinksIsBoth) {
+  PlanInput slow = input(16, 16, 16, 4);
+  slow.queries = slow.keys = 8192;
+  const PlanChoice choice = choose_plan(slow);
   EXPECT_EQ(choice.plan, (Plan{4, 4}));
   EXPECT_THAT(choice.reason, HasSubstr("heads on groups of 4 ranks, and a ring of 4 groups"));
+  EXPECT_THAT(choice.reason, HasSubstr("heads alone"));
 }
-TEST(Plan, WithFewerHeadsThanRanksGivesEveryRankAHead) { EXPECT_EQ(choose_plan(input(8, 4, 4)).plan, (Plan{4, 2})); }
+
+TEST(Plan, LeavesNoRankWithoutAHead) {
+  PlanInput few = input(8, 4, 4, 8);
+  few.queries = few.keys = 4096;
+  EXPECT_LE(choose_plan(few).plan.head_ranks, 4);
+}
+
 TEST(Plan, WithABiasOfOneHeadIsARing) {
-  PlanInput shared = input(4, 8, 8);
+  PlanInput shared = input(4, 8, 8, 4);
+  shared.queries = shared.keys = 512;
   shared.shared_head_bias = true;
   EXPECT_EQ(choose_plan(shared).plan, (Plan{1, 4}));
 }
+
 TEST(Plan, ThatNeedsAllKeysIsHeads) {
-  PlanInput all = input(8, 4, 4);
+  PlanInput all = input(8, 4, 4, 1);
   all.needs_all_keys = true;
   EXPECT_EQ(choose_plan(all).plan, (Plan{8, 1}));
 }
+
 TEST(Plan, CountsTheBytesOfARing) {
   // 3 of 4 slices of keys and values: 65536 * 3 / 4 rows * 8 heads * 128 float32.
-  EXPECT_EQ(received_bytes(input(4, 8, 8), {1, 4}), 65536.0 * 3 / 4 * 8 * 128 * 4);
+  EXPECT_EQ(received_bytes(input(4, 8, 8, 1), {1, 4}), 65536.0 * 3 / 4 * 8 * 128 * 4);
+}
+
+TEST(Plan, CountsTheBytesOfHeads) {
+  // From each of 3 ranks, of 2 heads: rows of q, k and v, and back the results: 16384 rows * 2 * (64 + 64) * 2 float32.
+  EXPECT_EQ(received_bytes(input(4, 8, 8, 4), {4, 1}), 3.0 * 16384 * 2 * 128 * 2 * 4);
 }
 
 }  // namespace

@@ -202,7 +202,11 @@ WholeProblem::WholeProblem(Call& call, const Tensors& own, const SdpaOptions& op
   statement.alike("the order of slices", static_cast<std::int64_t>(distributed.order));
   statement.alike("the plan's head_ranks", std::int64_t{distributed.plan ? distributed.plan->head_ranks : -1});
   statement.alike("the plan's ring_ranks", std::int64_t{distributed.plan ? distributed.plan->ring_ranks : -1});
-  statement.alike("ranks_per_machine", std::int64_t{distributed.ranks_per_machine});
+  statement.alike("links.ranks_per_machine", std::int64_t{distributed.links.ranks_per_machine});
+  statement.alike("links.near_bytes_per_second", distributed.links.near_bytes_per_second);
+  statement.alike("links.far_bytes_per_second", distributed.links.far_bytes_per_second);
+  statement.alike("links.seconds_per_message", distributed.links.seconds_per_message);
+  statement.alike("links.multiply_adds_per_second", distributed.links.multiply_adds_per_second);
   if constexpr (kBackward<Tensors>) {
     std::int64_t wanted = 0, bit = 1;
     for (const TensorView& gradient : {own.d_q, own.d_k, own.d_v, own.d_bias, own.d_relative_bias, own.d_sink}) wanted += gradient ? bit : 0, bit *= 2;
@@ -266,7 +270,7 @@ WholeProblem::WholeProblem(Call& call, const Tensors& own, const SdpaOptions& op
       look(pairs.bias), look(pairs.keep);
       for (const PairMask& of_pairs : pairs.masks) look(of_pairs.pairs);
       const PlanChoice choice = choose_plan({.ranks = call.size(),
-                                             .ranks_per_machine = distributed.ranks_per_machine,
+                                             .links = distributed.links,
                                              .batch = problem.batch,
                                              .heads = problem.heads,
                                              .kv_heads = problem.kv_heads,

@@ -44,7 +44,7 @@ struct CallReport {
 struct DistributedOptions {
   SliceOrder order = SliceOrder::contiguous;  // of queries and of keys
   std::optional<Plan> plan{};                 // not given: choose_plan()
-  int ranks_per_machine = 1;                  // for choose_plan()
+  Links links{};                              // for choose_plan()
   std::optional<OneRow> one_row{};            // must be given where a gradient depends on it
   // How long a rank may be silent. Where it computes before it can answer, the time that its work takes at the speed of this rank, times 4, is added.
   std::chrono::milliseconds timeout{30'000};

@@ -14,10 +14,19 @@ struct Plan {
   friend bool operator==(const Plan&, const Plan&) = default;
 };
 
+// What machines and network can do. The defaults: machines of 10 Gbit/s, and ranks of a few cores.
+struct Links {
+  int ranks_per_machine = 1;               // consecutive ranks
+  double near_bytes_per_second = 5e9;      // of one rank to another on its machine
+  double far_bytes_per_second = 1.25e9;    // of a machine to others, which its ranks share
+  double seconds_per_message = 50e-6;
+  double multiply_adds_per_second = 2e11;  // of a rank, in attention
+};
+
 // What choose_plan() looks at. Extents are those of the whole problem.
 struct PlanInput {
   int ranks = 1;
-  int ranks_per_machine = 1;
+  Links links{};
   std::int64_t batch = 1, heads = 1, kv_heads = 1, queries = 0, keys = 0, qk_width = 0, v_width = 0;
   int element_bytes = 4;
   bool shared_head_bias = false;  // a bias or boolean of all pairs that has one head for all: with heads on several ranks, each needs all of its group's rows
@@ -29,11 +38,14 @@ struct PlanChoice {
   std::string reason;  // one fact per line
 };
 
-// A pure function. Heads are preferred inside a machine, as long as every rank has a query head, because they send less; the rest is a ring.
+// The plan with the shortest predicted time; of equal ones that with more head ranks. A pure function.
 PlanChoice choose_plan(const PlanInput& input);
 
 // Bytes that one rank receives in a forward pass.
 double received_bytes(const PlanInput& input, Plan plan);
+
+// Seconds of a forward pass without a mask (docs/scaling.md): heads are exchanged before and after, keys travel while others are computed.
+double predicted_seconds(const PlanInput& input, Plan plan);
 
 }  // namespace polyhead::distributed
 #pragma GCC visibility pop
