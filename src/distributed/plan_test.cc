@@ -51,10 +51,10 @@ TEST(Plan, OfOneRankSendsNothing) {
 }
 
 TEST(Plan, OnOneMachineWithShortStepsIsHeads) {
-  PlanInput fast = input(4, 8, 8, 4);
+  PlanInput fast = input(16, 16, 16, 16);
   fast.queries = fast.keys = 4096;
   fast.links.near_bytes_per_second = 2e8;  // keys take longer to arrive than to be used
-  EXPECT_EQ(choose_plan(fast).plan, (Plan{4, 1}));
+  EXPECT_EQ(choose_plan(fast).plan, (Plan{16, 1}));
 }
 
 TEST(Plan, WithLongStepsIsARingBecauseItHidesItsMessages) {
