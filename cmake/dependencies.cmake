@@ -56,6 +56,11 @@ if(POLYHEAD_BUILD_MODELS)
   polyhead_need_module(utf8proc libutf8proc libutf8proc-dev)       # Unicode tables: the tokenizer
 endif()
 set(CMAKE_FIND_LIBRARY_SUFFIXES ${suffixes})
+if(POLYHEAD_BUILD_MPI)
+  # As C++ has it, although only the C interface is used: a program that links polyhead::mpi need not have C among its languages.
+  find_package(MPI QUIET COMPONENTS CXX)
+  polyhead_need(MPI_CXX_FOUND "an MPI, as Open MPI or MPICH" "libopenmpi-dev openmpi-bin")
+endif()
 if(POLYHEAD_BUILD_PYTHON)
   find_package(Python 3.10 QUIET COMPONENTS Interpreter Development.Module ${SKBUILD_SABI_COMPONENT})
   polyhead_need(Python_FOUND "the headers of CPython 3.10 or newer" python3-dev)

@@ -80,6 +80,8 @@ is_here() {
     nlohmann-json3-dev) has_header nlohmann/json.hpp ;;
     libutf8proc-dev) has_header utf8proc.h ;;
     libzip-dev) has_header zip.h ;;
+    libopenmpi-dev) CXX=mpicxx has_header mpi.h ;;
+    openmpi-bin) command -v mpicxx && command -v mpirun ;;  # CMake asks mpicxx where MPI is
     chromium) find_chromium ;;
     clang) command -v clang++ || compgen -c clang++- | grep -xE 'clang\+\+-[0-9]+' ;;  # cmake/toolchains/clang.cmake looks for both
     g++-aarch64-linux-gnu) command -v aarch64-linux-gnu-g++ ;;

@@ -7,6 +7,10 @@
 #include <memory>
 #include <span>
 
+namespace polyhead::distributed {
+class Call;  // not one of the public names
+}  // namespace polyhead::distributed
+
 #pragma GCC visibility push(default)
 namespace polyhead::distributed {
 

@@ -1,0 +1,65 @@
+// The ranks of an MPI communicator exchange the messages of distributed calls: the component `mpi`, target polyhead::mpi. With it a program
+// that is started by mpirun computes attention over several processes or machines:
+//
+//   int level = 0;
+//   MPI_Init_thread(&argc, &argv, MPI_THREAD_MULTIPLE, &level);
+//   {
+//     polyhead::distributed::MpiCommunicator ranks(MPI_COMM_WORLD);
+//     polyhead::distributed::sdpa_forward(ranks, {.q = q, .k = k, .v = v, .out = out});  // this rank's part of each
+//   }
+//   MPI_Finalize();
+//
+// Many MPIs move a large message only while the program is inside MPI. What moves messages during a computation depends on the thread level:
+//   MPI_THREAD_MULTIPLE       a thread of the communicator, which sleeps while no message is under way
+//   MPI_THREAD_SERIALIZED     progress(), which the distributed calls call now and then; no other thread may be inside MPI during a call
+//   MPI_THREAD_FUNNELED, _SINGLE   the same, and distributed calls are made by the thread that initialised MPI
+#pragma once
+
+// MPI's own C++ interface is not used, and old versions of it do not compile as C++20.
+#ifndef OMPI_SKIP_MPICXX
+#define OMPI_SKIP_MPICXX 1
+#endif
+#ifndef MPICH_SKIP_MPICXX
+#define MPICH_SKIP_MPICXX 1
+#endif
+#include <mpi.h>
+
+#include <cstddef>
+#include <memory>
+
+#include "polyhead/distributed/communicator.h"
+
+#pragma GCC visibility push(default)
+namespace polyhead::distributed {
+
+namespace internal {
+class MpiRequests;
+}
+
+// Error with ErrorCode::communication, which names the other rank and has MPI's own text: MPI could not move a message, or the sender's message has
+// another size than the receiver's memory. Many MPIs do not report that a rank has ended; then wait() returns false at its limit.
+class MpiCommunicator final : public Communicator {
+ public:
+  // All ranks of `ranks` construct theirs together: the communicator is duplicated, so messages of the program and of other MpiCommunicators
+  // do not mix with those of this one. Messages of `piece_bytes` or more are sent as several MPI messages; alike on all ranks, below 2^31.
+  // Error: MPI is not initialised, or has ended.
+  explicit MpiCommunicator(MPI_Comm ranks, std::size_t piece_bytes = std::size_t{1} << 30);
+  // All ranks together, before MPI_Finalize(). What its transfers still wait for does not arrive any more. Memory of messages that are still
+  // under way is never freed, because MPI may still use it.
+  ~MpiCommunicator() override;
+  MpiCommunicator(const MpiCommunicator&) = delete;
+  MpiCommunicator& operator=(const MpiCommunicator&) = delete;
+
+  int rank() const override { return rank_; }
+  int size() const override { return size_; }
+  std::unique_ptr<Transfer> send(const Message& message, int to, int tag) override;
+  std::unique_ptr<Transfer> receive(const Message& message, int from, int tag) override;
+  void progress() override;
+
+ private:
+  int rank_ = 0, size_ = 0;
+  std::shared_ptr<internal::MpiRequests> requests_;  // of the communicator and its transfers
+};
+
+}  // namespace polyhead::distributed
+#pragma GCC visibility pop
