@@ -172,6 +172,7 @@ WholeProblem::WholeProblem(Call& call, const Tensors& own, const SdpaOptions& op
   const Shape lead = own.q.rank() >= 3 ? own.q.shape().first(own.q.rank() - 3) : Shape{};
   statement.alike("the number of leading dimensions", std::int64_t{lead.size()});
   for (int axis = 0; axis < std::min(lead.size(), 4); ++axis) statement.alike("a leading dimension", lead[axis]);
+  statement.alike("the leading dimensions (hash)", static_cast<std::int64_t>(fnv1a(cat(lead))));
   statement.alike("the number of query heads", extent(own.q, -3));
   statement.alike("the number of key/value heads", extent(own.k, -3));
   statement.alike("the width of a query head", extent(own.q, -1));
